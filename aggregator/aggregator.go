@@ -1,0 +1,392 @@
+// Package aggregator keeps the accounts: which process holds how much of
+// which memory of which chip.
+//
+// It is pure. It has no clock, does no I/O and knows nothing of where events
+// come from; the same events in the same order always give the same
+// accounts. An Aggregator is not safe for concurrent use.
+//
+// Two sizes are kept for each buffer. Requested is the buffer's own size on a
+// chip. Reserved is what the chip's banks lost to it: bytes in a bank times
+// the number of banks, because the allocator works in lockstep over all
+// banks. A mesh allocation counts in full on every chip of its mesh.
+package aggregator
+
+import "slices"
+
+// Aggregator is the accounts of all watched processes.
+type Aggregator struct {
+	// OnChange, where set, is told of each buffer that came or went, with
+	// implicit frees among them. The Change is valid during the call only.
+	OnChange func(Change)
+
+	time      uint64
+	chips     map[Chip]*chip
+	processes map[uint32]*process
+	// ended are the newest processes that exited, as they were, oldest first.
+	ended    []ProcessSnapshot
+	counters Counters
+}
+
+// maxEnded is how many processes that exited are remembered.
+const maxEnded = 32
+
+// Change is a buffer that came or went.
+type Change struct {
+	Time uint64
+	PID  uint32
+	TID  uint32
+	// Freed is false for an allocation.
+	Freed bool
+	// Implicit: freed by no call of its own, but with its allocator, its
+	// process, or because its place was taken.
+	Implicit bool
+	// Unknown: a free of a buffer that is in no account.
+	Unknown bool
+	Buffer  BufferSnapshot
+	Chips   []Chip
+}
+
+type chip struct {
+	id     Chip
+	arch   string
+	memory [NumMemories]account
+	// banks is the last capacity that was told, to be shown when nobody has the chip open.
+	banks Capacity
+}
+
+// account is one memory of one chip, for all processes or for one.
+type account struct {
+	requested, reserved         uint64
+	peakRequested, peakReserved uint64
+	buffers                     uint64
+	// unreserved counts the buffers whose reserved size is not known.
+	unreserved uint64
+}
+
+func (a *account) add(requested, reserved uint64) {
+	a.buffers++
+	a.requested += requested
+	a.reserved += reserved
+	if reserved == 0 && requested != 0 {
+		a.unreserved++
+	}
+	a.peakRequested = max(a.peakRequested, a.requested)
+	a.peakReserved = max(a.peakReserved, a.reserved)
+}
+
+func (a *account) sub(requested, reserved uint64) {
+	a.buffers--
+	a.requested -= requested
+	a.reserved -= reserved
+	if reserved == 0 && requested != 0 {
+		a.unreserved--
+	}
+}
+
+type process struct {
+	pid        uint32
+	info       Process
+	late       bool
+	since      uint64
+	last       uint64
+	devices    map[uint64]*device
+	allocators map[uint64]*allocator
+	buffers    map[uint64]buffer
+	share      map[Chip]*share
+	// unplaced holds buffers of devices whose chips are not known.
+	unplaced [NumMemories]account
+	counters ProcessCounters
+}
+
+// share is a process's part of a chip.
+type share struct {
+	chip   *chip
+	memory [NumMemories]account
+	banks  Capacity
+}
+
+type device struct {
+	opened Opened
+	closed bool
+	shares []*share
+}
+
+type allocator struct {
+	banks Capacity
+}
+
+// buffer is a live buffer. It is kept small: there can be millions.
+type buffer struct {
+	device    *device
+	allocator uint64
+	address   uint64
+	size      uint64
+	reserved  uint64
+	perBank   uint64
+	pageSize  uint64
+	time      uint64
+	caller    uint64
+	tid       uint32
+	memory    Memory
+	layout    uint8
+}
+
+// New returns empty accounts.
+func New() *Aggregator {
+	return &Aggregator{chips: map[Chip]*chip{}, processes: map[uint32]*process{}}
+}
+
+// Apply books one event. Events of one process have to arrive in the order in
+// which they happened.
+func (a *Aggregator) Apply(e *Event) {
+	a.counters.Events++
+	a.time = max(a.time, e.Time)
+	switch e.Kind {
+	case ProcessStart:
+		a.start(e)
+		return
+	case ProcessExit:
+		if p := a.processes[e.PID]; p != nil {
+			a.exit(p, e.Time)
+		}
+		return
+	case Lost:
+		a.counters.Lost += e.Count
+		return
+	}
+	p := a.process(e)
+	p.last = max(p.last, e.Time)
+	switch e.Kind {
+	case DeviceOpen:
+		a.open(p, e)
+	case DeviceClose:
+		if d := p.devices[e.Device]; d != nil {
+			d.closed = true
+		}
+	case AllocatorSeen:
+		a.capacity(p, e)
+	case AllocatorGone:
+		a.dropAll(p, e.Time, func(b *buffer) bool { return b.allocator == e.Allocator })
+		delete(p.allocators, e.Allocator)
+		a.dropClosed(p)
+	case Alloc:
+		a.alloc(p, e)
+	case Free:
+		a.free(p, e)
+	}
+}
+
+func (a *Aggregator) process(e *Event) *process {
+	p := a.processes[e.PID]
+	if p == nil {
+		p = &process{
+			pid: e.PID, since: e.Time,
+			devices: map[uint64]*device{}, allocators: map[uint64]*allocator{},
+			buffers: map[uint64]buffer{}, share: map[Chip]*share{},
+		}
+		a.processes[e.PID] = p
+	}
+	return p
+}
+
+func (a *Aggregator) start(e *Event) {
+	if p := a.processes[e.PID]; p != nil && e.Process != nil {
+		if p.info.Started == e.Process.Started {
+			// An exec keeps the PID and the start time: only the description changes.
+			p.info = *e.Process
+			return
+		}
+		a.exit(p, e.Time)
+	}
+	p := a.process(e)
+	if e.Process != nil {
+		p.info = *e.Process
+	}
+}
+
+func (a *Aggregator) exit(p *process, t uint64) {
+	p.last = max(p.last, t)
+	if len(a.ended) == maxEnded {
+		a.ended = slices.Delete(a.ended, 0, 1)
+	}
+	a.ended = append(a.ended, p.snapshot())
+	a.dropAll(p, t, func(*buffer) bool { return true })
+	delete(a.processes, p.pid)
+	a.counters.Exited++
+	a.dropChips()
+}
+
+func (a *Aggregator) open(p *process, e *Event) {
+	if old := p.devices[e.Device]; old != nil {
+		if e.Opened != nil && !old.closed && slices.Equal(old.opened.Chips, e.Opened.Chips) {
+			return // told again
+		}
+		// The address of a device that went unseen was used again.
+		a.dropAll(p, e.Time, func(b *buffer) bool { return b.device == old })
+	}
+	p.devices[e.Device] = a.newDevice(p, e.Opened)
+	a.dropClosed(p)
+}
+
+func (a *Aggregator) newDevice(p *process, o *Opened) *device {
+	d := &device{}
+	if o == nil {
+		return d
+	}
+	d.opened = *o
+	p.late = p.late || o.Late
+	for _, id := range o.Chips {
+		c := a.chips[id]
+		if c == nil {
+			c = &chip{id: id}
+			a.chips[id] = c
+		}
+		if o.Arch != "" {
+			c.arch = o.Arch
+		}
+		s := p.share[id]
+		if s == nil {
+			s = &share{chip: c}
+			p.share[id] = s
+		}
+		d.shares = append(d.shares, s)
+	}
+	return d
+}
+
+func (a *Aggregator) device(p *process, address uint64) *device {
+	d := p.devices[address]
+	if d == nil {
+		d = a.newDevice(p, nil)
+		p.devices[address] = d
+	}
+	return d
+}
+
+func (a *Aggregator) capacity(p *process, e *Event) {
+	if e.Capacity == nil {
+		return
+	}
+	p.allocators[e.Allocator] = &allocator{banks: *e.Capacity}
+	for _, s := range a.device(p, e.Device).shares {
+		for m, b := range e.Capacity {
+			if b.Known && b.size() >= s.banks[m].size() {
+				s.banks[m] = b
+			}
+			if b.Known {
+				s.chip.banks[m] = b
+			}
+		}
+	}
+}
+
+func (a *Aggregator) alloc(p *process, e *Event) {
+	if e.Memory >= NumMemories {
+		p.counters.Odd++
+		return
+	}
+	if old, ok := p.buffers[e.Buffer]; ok {
+		p.counters.Replaced++
+		a.drop(p, e.Buffer, &old, e, true)
+	}
+	b := buffer{
+		device: a.device(p, e.Device), allocator: e.Allocator,
+		address: e.Address, size: e.Size, perBank: e.PerBank, pageSize: e.PageSize,
+		time: e.Time, caller: e.Caller, tid: e.TID, memory: e.Memory, layout: e.Layout,
+	}
+	if al := p.allocators[e.Allocator]; al != nil {
+		b.reserved = e.PerBank * uint64(al.banks[e.Memory].Count)
+	}
+	p.buffers[e.Buffer] = b
+	p.counters.Allocs++
+	for _, s := range b.device.shares {
+		s.memory[b.memory].add(b.size, b.reserved)
+		s.chip.memory[b.memory].add(b.size, b.reserved)
+	}
+	if len(b.device.shares) == 0 {
+		p.unplaced[b.memory].add(b.size, b.reserved)
+	}
+	if a.OnChange != nil {
+		a.OnChange(Change{Time: e.Time, PID: p.pid, TID: e.TID, Buffer: b.snapshot(e.Buffer), Chips: b.device.opened.Chips})
+	}
+}
+
+func (a *Aggregator) free(p *process, e *Event) {
+	b, ok := p.buffers[e.Buffer]
+	if !ok {
+		p.counters.UnmatchedFrees++
+		if a.OnChange != nil {
+			d := a.device(p, e.Device)
+			unknown := buffer{device: d, address: e.Address, size: e.Size, memory: e.Memory, layout: e.Layout}
+			a.OnChange(Change{Time: e.Time, PID: p.pid, TID: e.TID, Freed: true, Unknown: true,
+				Buffer: unknown.snapshot(e.Buffer), Chips: d.opened.Chips})
+		}
+		return
+	}
+	p.counters.Frees++
+	a.drop(p, e.Buffer, &b, e, false)
+}
+
+// drop takes a buffer out of the accounts.
+func (a *Aggregator) drop(p *process, id uint64, b *buffer, e *Event, implicit bool) {
+	delete(p.buffers, id)
+	for _, s := range b.device.shares {
+		s.memory[b.memory].sub(b.size, b.reserved)
+		s.chip.memory[b.memory].sub(b.size, b.reserved)
+	}
+	if len(b.device.shares) == 0 {
+		p.unplaced[b.memory].sub(b.size, b.reserved)
+	}
+	if implicit {
+		p.counters.ImplicitFrees++
+	}
+	if a.OnChange != nil {
+		a.OnChange(Change{Time: e.Time, PID: p.pid, TID: e.TID, Freed: true, Implicit: implicit,
+			Buffer: b.snapshot(id), Chips: b.device.opened.Chips})
+	}
+}
+
+// dropAll takes out every buffer that match picks, implicitly freed.
+func (a *Aggregator) dropAll(p *process, t uint64, match func(*buffer) bool) {
+	e := Event{Time: t, PID: p.pid}
+	for id, b := range p.buffers {
+		if match(&b) {
+			a.drop(p, id, &b, &e, true)
+		}
+	}
+}
+
+// dropClosed forgets closed devices that hold nothing any more, and the
+// process's share of chips that none of its devices spans.
+func (a *Aggregator) dropClosed(p *process) {
+	held := map[*device]bool{}
+	for _, b := range p.buffers {
+		held[b.device] = true
+	}
+	spanned := map[*share]bool{}
+	for address, d := range p.devices {
+		if d.closed && !held[d] {
+			delete(p.devices, address)
+			continue
+		}
+		for _, s := range d.shares {
+			spanned[s] = true
+		}
+	}
+	for id, s := range p.share {
+		if !spanned[s] {
+			delete(p.share, id)
+		}
+	}
+	a.dropChips()
+}
+
+// dropChips forgets the chips of a private numbering with their process: the
+// numbers mean nothing without it. The host's own chips stay, empty or not.
+func (a *Aggregator) dropChips() {
+	for id := range a.chips {
+		if id.Space != 0 && a.processes[id.Space] == nil {
+			delete(a.chips, id)
+		}
+	}
+}

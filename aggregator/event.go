@@ -1,0 +1,133 @@
+package aggregator
+
+// Memory is one of the memories that the runtime's allocator hands out, in
+// the runtime's own order (tt::tt_metal::BufferType).
+type Memory uint8
+
+const (
+	DRAM Memory = iota
+	L1
+	SystemMemory
+	L1Small
+	Trace
+	NumMemories
+)
+
+var memoryNames = [NumMemories]string{"DRAM", "L1", "SYSTEM_MEMORY", "L1_SMALL", "TRACE"}
+
+// String is the runtime's own name of the memory.
+func (m Memory) String() string {
+	if m < NumMemories {
+		return memoryNames[m]
+	}
+	return "UNKNOWN"
+}
+
+// Kind says what an Event is about.
+type Kind uint8
+
+const (
+	// ProcessStart: a process that uses the runtime is watched from now on. Process is set.
+	ProcessStart Kind = iota + 1
+	// ProcessExit: the process is gone and with it all it held.
+	ProcessExit
+	// DeviceOpen: a device, of one chip or a mesh of many, can hold buffers. Device and Opened are set.
+	DeviceOpen
+	// DeviceClose: the device begins to close; what it still holds goes with its allocator.
+	DeviceClose
+	// AllocatorSeen: the capacity of an allocator became known. Allocator, Device and Capacity are set.
+	AllocatorSeen
+	// AllocatorGone: the allocator freed everything it had handed out.
+	AllocatorGone
+	// Alloc: a buffer was allocated.
+	Alloc
+	// Free: a buffer is about to be freed.
+	Free
+	// Lost: Count events never arrived, so the accounts are no longer exact.
+	Lost
+)
+
+// Chip names one physical chip of the host.
+//
+// The runtime numbers chips per process, and TT_VISIBLE_DEVICES renumbers
+// them: Space is 0 for the host's own numbering and otherwise the PID whose
+// private numbering Number belongs to. Chips of different spaces are never
+// added up.
+type Chip struct {
+	Space  uint32
+	Number uint32
+}
+
+// Process is what is known of a traced process.
+type Process struct {
+	// Started is the start time in clock ticks since boot (field 22 of
+	// /proc/PID/stat): with the PID it names a process for good.
+	Started uint64
+	// Command is the name and arguments, untrusted text.
+	Command string
+	// Library is the path of the runtime's library as the process sees it.
+	Library string
+	// BuildID is the library's GNU build-id in hex, or empty.
+	BuildID string
+	// Release is the runtime's version where it can be told, or empty.
+	Release string
+}
+
+// Opened is what is known of a device when it opens.
+type Opened struct {
+	// Chips that the device spans; empty where that could not be read.
+	Chips []Chip
+	// Mesh is true for a mesh device, which can span any number of chips.
+	Mesh bool
+	// Arch is the chips' architecture as the runtime names it, or empty.
+	Arch string
+	// Late: it may have held buffers before tracing began, which are in no account.
+	Late bool
+}
+
+// Capacity is what an allocator has to hand out.
+type Capacity [NumMemories]Banks
+
+// Banks describes one memory of one chip: Count banks of Bytes each. A Count
+// of 0 with Known means that there is no such memory.
+type Banks struct {
+	Known bool
+	Count uint32
+	Bytes uint64
+}
+
+func (b Banks) size() uint64 { return uint64(b.Count) * b.Bytes }
+
+// Event is one thing that happened in a traced process. Device, Allocator
+// and Buffer are addresses in that process: identities, valid while the
+// object lives, never dereferenced here.
+type Event struct {
+	Kind   Kind
+	Memory Memory
+	// Layout is the runtime's TensorMemoryLayout of the buffer.
+	Layout uint8
+	PID    uint32
+	TID    uint32
+	// Time is CLOCK_MONOTONIC, ns.
+	Time      uint64
+	Device    uint64
+	Allocator uint64
+	Buffer    uint64
+	// Address is where the buffer starts in each bank, bytes.
+	Address uint64
+	// Size is what was asked for, bytes on each chip of the device.
+	Size uint64
+	// PerBank is what every bank of each chip lost to the buffer, bytes; 0
+	// where that is not known.
+	PerBank  uint64
+	PageSize uint64
+	// Caller is the code address in the process from which the runtime's
+	// tracking function was called, 0 where unknown.
+	Caller uint64
+	// Count is the number of events lost.
+	Count uint64
+
+	Process  *Process
+	Opened   *Opened
+	Capacity *Capacity
+}

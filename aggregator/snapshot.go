@@ -1,0 +1,201 @@
+package aggregator
+
+import (
+	"cmp"
+	"slices"
+)
+
+// Snapshot is the state of all accounts at one moment. It shares nothing with
+// the Aggregator.
+type Snapshot struct {
+	// Time of the newest event, CLOCK_MONOTONIC ns.
+	Time      uint64
+	Chips     []ChipSnapshot
+	Processes []ProcessSnapshot
+	// Ended are the newest processes that exited, oldest first, as they were
+	// when they did: what they still held then went with them.
+	Ended    []ProcessSnapshot
+	Counters Counters
+}
+
+// ChipSnapshot is one physical chip, over all processes.
+type ChipSnapshot struct {
+	Chip Chip
+	// Arch is the architecture as the runtime names it, or empty.
+	Arch   string
+	Memory [NumMemories]Usage
+	// PIDs of the processes that have the chip open, ascending.
+	PIDs []uint32
+}
+
+// Usage is what one memory of one chip holds, in bytes.
+type Usage struct {
+	Requested, Reserved         uint64
+	PeakRequested, PeakReserved uint64
+	Buffers                     uint64
+	// Unreserved counts the buffers whose reserved size is not known; where
+	// it is not 0, Reserved is a lower bound.
+	Unreserved uint64
+	// Banks is the capacity; not Known where nobody told.
+	Banks Banks
+}
+
+// Capacity is the memory's size in bytes, and whether it is known.
+func (u Usage) Capacity() (bytes uint64, known bool) {
+	return u.Banks.size(), u.Banks.Known
+}
+
+// ProcessSnapshot is one watched process.
+type ProcessSnapshot struct {
+	PID  uint32
+	Info Process
+	// Late: a device of its was open before tracing began, so that buffers
+	// from before are in no account.
+	Late bool
+	// Since and Last are when the process was first and last heard of, CLOCK_MONOTONIC ns.
+	Since, Last uint64
+	// Chips that the process has open, ascending, each with the process's own use.
+	Chips []ChipSnapshot
+	// Memory is the sum over Chips.
+	Memory [NumMemories]Usage
+	// Unplaced is what it holds on devices whose chips are not known.
+	Unplaced [NumMemories]Usage
+	// Buffers is the number of live buffers; one on a mesh of many chips is one.
+	Buffers  uint64
+	Counters ProcessCounters
+}
+
+// BufferSnapshot is one live buffer.
+type BufferSnapshot struct {
+	// ID is the address of the Buffer object in its process.
+	ID     uint64
+	Memory Memory
+	Layout uint8
+	// Address in each bank, Size on each chip, PerBank in each bank: bytes.
+	Address, Size, PerBank, PageSize uint64
+	// Since is when it was allocated, CLOCK_MONOTONIC ns.
+	Since  uint64
+	Caller uint64
+	TID    uint32
+	Chips  []Chip
+}
+
+// Counters are the totals over all processes, since the start.
+type Counters struct {
+	Events uint64
+	// Lost events never arrived: from then on the accounts are not exact.
+	Lost   uint64
+	Exited uint64
+}
+
+// ProcessCounters are the totals of one process.
+type ProcessCounters struct {
+	Allocs, Frees uint64
+	// ImplicitFrees went with their allocator or process.
+	ImplicitFrees uint64
+	// UnmatchedFrees are of buffers in no account: allocated before tracing began, or lost.
+	UnmatchedFrees uint64
+	// Replaced buffers had their place taken by a new one: their free was not seen.
+	Replaced uint64
+	// Odd events made no sense (an unknown memory, say) and were not counted.
+	Odd uint64
+}
+
+func (c Chip) compare(d Chip) int {
+	return cmp.Or(cmp.Compare(c.Space, d.Space), cmp.Compare(c.Number, d.Number))
+}
+
+func (a *account) usage(b Banks) Usage {
+	return Usage{
+		Requested: a.requested, Reserved: a.reserved,
+		PeakRequested: a.peakRequested, PeakReserved: a.peakReserved,
+		Buffers: a.buffers, Unreserved: a.unreserved, Banks: b,
+	}
+}
+
+// add sums the use of two chips; the peak of a sum is at most the sum of the peaks.
+func (u *Usage) add(o Usage) {
+	u.Requested += o.Requested
+	u.Reserved += o.Reserved
+	u.PeakRequested += o.PeakRequested
+	u.PeakReserved += o.PeakReserved
+	u.Buffers += o.Buffers
+	u.Unreserved += o.Unreserved
+}
+
+func (b *buffer) snapshot(id uint64) BufferSnapshot {
+	return BufferSnapshot{
+		ID: id, Memory: b.memory, Layout: b.layout, Address: b.address, Size: b.size,
+		PerBank: b.perBank, PageSize: b.pageSize, Since: b.time, Caller: b.caller, TID: b.tid,
+		Chips: b.device.opened.Chips,
+	}
+}
+
+// Snapshot copies the state out. Its cost grows with chips and processes, not with buffers.
+func (a *Aggregator) Snapshot() *Snapshot {
+	s := &Snapshot{Time: a.time, Counters: a.counters, Ended: slices.Clone(a.ended)}
+	chips := map[Chip]*ChipSnapshot{}
+	for id, c := range a.chips {
+		cs := &ChipSnapshot{Chip: id, Arch: c.arch}
+		for m := range c.memory {
+			cs.Memory[m] = c.memory[m].usage(c.banks[m])
+		}
+		chips[id] = cs
+	}
+	for _, p := range a.processes {
+		s.Processes = append(s.Processes, p.snapshot())
+		for id, sh := range p.share {
+			c := chips[id]
+			c.PIDs = append(c.PIDs, p.pid)
+			for m := range sh.memory {
+				// Processes can split a chip differently (L1_SMALL, TRACE); the largest is shown.
+				if b := sh.banks[m]; b.Known && b.size() >= c.Memory[m].Banks.size() {
+					c.Memory[m].Banks = b
+				}
+			}
+		}
+	}
+	for _, c := range chips {
+		slices.Sort(c.PIDs)
+		s.Chips = append(s.Chips, *c)
+	}
+	slices.SortFunc(s.Chips, func(x, y ChipSnapshot) int { return x.Chip.compare(y.Chip) })
+	slices.SortFunc(s.Processes, func(x, y ProcessSnapshot) int { return cmp.Compare(x.PID, y.PID) })
+	return s
+}
+
+func (p *process) snapshot() ProcessSnapshot {
+	ps := ProcessSnapshot{
+		PID: p.pid, Info: p.info, Late: p.late, Since: p.since, Last: p.last,
+		Buffers: uint64(len(p.buffers)), Counters: p.counters,
+	}
+	for id, sh := range p.share {
+		pc := ChipSnapshot{Chip: id, Arch: sh.chip.arch, PIDs: []uint32{p.pid}}
+		for m := range sh.memory {
+			pc.Memory[m] = sh.memory[m].usage(sh.banks[m])
+			ps.Memory[m].add(pc.Memory[m])
+		}
+		ps.Chips = append(ps.Chips, pc)
+	}
+	for m := range p.unplaced {
+		ps.Unplaced[m] = p.unplaced[m].usage(Banks{})
+	}
+	slices.SortFunc(ps.Chips, func(x, y ChipSnapshot) int { return x.Chip.compare(y.Chip) })
+	return ps
+}
+
+// Buffers lists the live buffers of a process, oldest first.
+func (a *Aggregator) Buffers(pid uint32) []BufferSnapshot {
+	p := a.processes[pid]
+	if p == nil {
+		return nil
+	}
+	list := make([]BufferSnapshot, 0, len(p.buffers))
+	for id, b := range p.buffers {
+		list = append(list, b.snapshot(id))
+	}
+	slices.SortFunc(list, func(x, y BufferSnapshot) int {
+		return cmp.Or(cmp.Compare(x.Since, y.Since), cmp.Compare(x.ID, y.ID))
+	})
+	return list
+}

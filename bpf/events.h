@@ -1,0 +1,88 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * What passes between the probes and user space: the one definition of every
+ * event, layout and counter. The Go types are generated from it by bpf2go.
+ *
+ * Members are ordered so that no struct has padding.
+ */
+#ifndef TT_EVENTS_H
+#define TT_EVENTS_H
+
+enum tt_kind {
+	TT_ALLOC = 1,	   /* struct tt_alloc */
+	TT_FREE,	   /* struct tt_free */
+	TT_ALLOCATOR_GONE, /* struct tt_object: the allocator */
+	TT_DEVICE_OPEN,	   /* struct tt_object: a Device or MeshDevice */
+	TT_DEVICE_CLOSE,   /* struct tt_object */
+	TT_EXEC,	   /* struct tt_object, no object */
+	TT_EXIT,	   /* struct tt_object, no object */
+	TT_KINDS,
+};
+
+/* Sizes of a bank and of a page saturate here; no bank of today is larger. */
+#define TT_U32_MAX 0xffffffffU
+
+struct tt_head {
+	__u64 time; /* CLOCK_MONOTONIC, ns */
+	__u32 pid;  /* thread group */
+	__u32 tid;
+	__u8 kind;
+	__u8 memory;	/* BufferType: 0 DRAM, 1 L1, 2 SYSTEM_MEMORY, 3 L1_SMALL, 4 TRACE */
+	__u8 layout;	/* TensorMemoryLayout */
+	__u8 library;	/* which build of the runtime: index into layouts */
+	__u32 per_bank; /* TT_ALLOC: bytes that each bank lost, 0 unknown */
+};
+
+struct tt_alloc {
+	struct tt_head head;
+	__u64 buffer;	 /* Buffer* */
+	__u64 device;	 /* Device* or MeshDevice* */
+	__u64 allocator; /* Allocator* or AllocatorImpl* */
+	__u64 size;	 /* as asked for, bytes on each chip */
+	__u32 address;	 /* in each bank, bytes */
+	__u32 page_size; /* bytes */
+};
+
+struct tt_free {
+	struct tt_head head;
+	__u64 buffer;
+	__u64 device;
+	__u64 size;
+	__u64 address;
+};
+
+struct tt_object {
+	struct tt_head head;
+	__u64 object;
+};
+
+/*
+ * Where one build of the runtime keeps a buffer's fields. All offsets count
+ * from the fields' base and have to lie within TT_WINDOW.
+ */
+#define TT_WINDOW 128
+#define TT_LIBRARIES 64
+
+struct tt_layout {
+	__u32 base;	/* from the Buffer* to the base, or to the pointer to it */
+	__u32 indirect; /* 1: a pointer to the base is at Buffer* + base */
+	__u32 device;
+	__u32 size;
+	__u32 type;
+	__u32 layout;
+	__u32 allocator;
+	__u32 hooked;
+	__u32 address;
+	__u32 page_size;
+};
+
+/* Counted per CPU in the kernel, so that a lost event is never silent. */
+struct tt_counters {
+	__u64 seen[TT_KINDS];	/* probe hits that were meant for an event */
+	__u64 lost[TT_KINDS];	/* the ring was full */
+	__u64 unread[TT_KINDS]; /* the process's memory could not be read */
+	__u64 hooked;		/* allocations taken by a graph-capture hook: nothing was reserved */
+	__u64 unreserved;	/* allocations without a reservation before them */
+};
+
+#endif

@@ -1,0 +1,388 @@
+//go:build ignore
+
+// SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+/*
+ * The probes. Each reads what it needs at a function's entry, never at its
+ * return, writes nothing into the traced process, and puts at most one record
+ * into the ring.
+ */
+#include <linux/bpf.h>
+#include <linux/ptrace.h>
+#include <linux/types.h>
+#include <bpf/bpf_helpers.h>
+#include <bpf/bpf_tracing.h>
+#include <bpf/bpf_core_read.h>
+
+#include "events.h"
+
+/* libbpf has it under this name from 1.2; before, the two are the same. */
+#ifndef BPF_UPROBE
+#define BPF_UPROBE BPF_KPROBE
+#endif
+
+char LICENSE[] SEC("license") = "Dual BSD/GPL";
+
+/* The few fields of the kernel's own structs that are read, relocated by BTF. */
+typedef struct {
+	int counter;
+} tt_atomic_t;
+
+struct signal_struct {
+	tt_atomic_t live;
+} __attribute__((preserve_access_index));
+
+struct task_struct {
+	int pid;
+	int tgid;
+	struct signal_struct *signal;
+} __attribute__((preserve_access_index));
+
+struct {
+	__uint(type, BPF_MAP_TYPE_RINGBUF);
+	__uint(max_entries, 16 << 20); /* set by user space */
+} events SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct tt_counters);
+} counters SEC(".maps");
+
+/* One for each build of the runtime that is traced; a probe's cookie is the index. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, TT_LIBRARIES);
+	__type(key, __u32);
+	__type(value, struct tt_layout);
+} layouts SEC(".maps");
+
+/* Processes whose exit and exec are reported, and whose children are with `follow`. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 65536);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, __u32);
+	__type(value, __u8);
+} watched SEC(".maps");
+
+/* What is remembered of a thread, until it ends. */
+#define TT_RECENT 4
+struct tt_task {
+	/* What its last allocation took from each bank, until the event is written. */
+	__u64 reserved;
+	/* The devices that it allocated on last: a new one wakes the reader. */
+	__u64 recent[TT_RECENT];
+	__u32 next;
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_TASK_STORAGE);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, int);
+	__type(value, struct tt_task);
+} tasks SEC(".maps");
+
+/* Only watched processes are traced. */
+volatile const __u8 filter = 0;
+/* The children of watched processes are watched too. */
+volatile const __u8 follow = 0;
+/* Records are drained on a timer; past this many bytes the reader is woken. */
+volatile const __u64 wakeup_bytes = 8 << 20;
+/* Set by the reader while it sleeps without a timer: the next record wakes it. */
+__u32 idle = 0;
+
+/* The generated Go types. */
+const struct tt_alloc *unused_alloc __attribute__((unused));
+const struct tt_free *unused_free __attribute__((unused));
+const struct tt_object *unused_object __attribute__((unused));
+const enum tt_kind *unused_kind __attribute__((unused));
+
+static __always_inline struct tt_counters *count(void)
+{
+	__u32 zero = 0;
+
+	return bpf_map_lookup_elem(&counters, &zero);
+}
+
+static __always_inline int skipped(__u32 pid)
+{
+	return filter && !bpf_map_lookup_elem(&watched, &pid);
+}
+
+static __always_inline void *reserve(struct tt_counters *c, enum tt_kind kind, __u64 size)
+{
+	void *record = bpf_ringbuf_reserve(&events, size, 0);
+
+	if (c) {
+		c->seen[kind]++;
+		if (!record)
+			c->lost[kind]++;
+	}
+	return record;
+}
+
+/*
+ * To be called after reserve: the reader sets `idle`, then looks whether the
+ * ring is empty, then sleeps. Either it sees the record or this sees `idle`.
+ */
+static __always_inline void submit(void *record, int urgent)
+{
+	__u64 flags = BPF_RB_NO_WAKEUP;
+
+	if (urgent || *(volatile __u32 *)&idle ||
+	    bpf_ringbuf_query(&events, BPF_RB_AVAIL_DATA) >= wakeup_bytes)
+		flags = BPF_RB_FORCE_WAKEUP;
+	bpf_ringbuf_submit(record, flags);
+}
+
+static __always_inline void fill(struct tt_head *head, enum tt_kind kind, __u64 pid_tgid, __u64 library)
+{
+	head->time = bpf_ktime_get_ns();
+	head->pid = pid_tgid >> 32;
+	head->tid = (__u32)pid_tgid;
+	head->kind = kind;
+	head->memory = 0;
+	head->layout = 0;
+	head->library = library;
+	head->per_bank = 0;
+}
+
+/* The part of a Buffer that holds its fields. */
+struct window {
+	__u8 bytes[TT_WINDOW];
+};
+
+static __always_inline int read_window(struct window *w, const struct tt_layout *l, __u64 buffer)
+{
+	__u64 base = buffer + l->base;
+
+	if (l->indirect && bpf_probe_read_user(&base, sizeof(base), (void *)base))
+		return -1;
+	return bpf_probe_read_user(w, sizeof(*w), (void *)base);
+}
+
+/* The masks keep a wrong offset inside the window; user space has checked them. */
+static __always_inline __u64 u64_at(const struct window *w, __u32 offset)
+{
+	return *(const __u64 *)&w->bytes[offset & (TT_WINDOW - 8)];
+}
+
+static __always_inline __u32 u32_at(const struct window *w, __u32 offset)
+{
+	return *(const __u32 *)&w->bytes[offset & (TT_WINDOW - 4)];
+}
+
+static __always_inline __u8 u8_at(const struct window *w, __u32 offset)
+{
+	return w->bytes[offset & (TT_WINDOW - 1)];
+}
+
+static __always_inline __u32 clamp32(__u64 v)
+{
+	return v > TT_U32_MAX ? TT_U32_MAX : v;
+}
+
+/*
+ * allocator::FreeListOpt::allocate_in_block(block, size, offset): a free block
+ * was found, and `size`, rounded up, is what each bank loses. Nothing after it
+ * can be out of memory but the L1 limit, which the next call overwrites.
+ */
+SEC("uprobe.multi")
+int BPF_UPROBE(reserve_in_bank, void *self, __u64 block, __u64 size)
+{
+	struct tt_task *task;
+
+	if (skipped(bpf_get_current_pid_tgid() >> 32))
+		return 0;
+	task = bpf_task_storage_get(&tasks, bpf_get_current_task_btf(), NULL, BPF_LOCAL_STORAGE_GET_F_CREATE);
+	if (task)
+		task->reserved = size;
+	return 0;
+}
+
+/* User space has to look at a device while it is there. */
+static __always_inline int is_new(struct tt_task *task, __u64 device)
+{
+	for (int i = 0; i < TT_RECENT; i++)
+		if (task->recent[i] == device)
+			return 0;
+	task->recent[task->next++ & (TT_RECENT - 1)] = device;
+	return 1;
+}
+
+/* GraphTracker::track_allocate(const Buffer*): all fields are filled in. */
+SEC("uprobe.multi")
+int BPF_UPROBE(buffer_allocated, void *self, __u64 buffer)
+{
+	__u64 pid_tgid = bpf_get_current_pid_tgid();
+	__u32 library = bpf_get_attach_cookie(ctx);
+	struct tt_counters *c;
+	struct tt_layout *l;
+	struct tt_alloc *e;
+	struct tt_task *task;
+	struct window w;
+	int urgent = 1;
+
+	if (skipped(pid_tgid >> 32))
+		return 0;
+	c = count();
+	l = bpf_map_lookup_elem(&layouts, &library);
+	if (!c || !l)
+		return 0;
+	if (read_window(&w, l, buffer)) {
+		c->seen[TT_ALLOC]++;
+		c->unread[TT_ALLOC]++;
+		return 0;
+	}
+	if (u8_at(&w, l->hooked) == 1) {
+		c->hooked++;
+		return 0;
+	}
+	e = reserve(c, TT_ALLOC, sizeof(*e));
+	if (!e)
+		return 0;
+	fill(&e->head, TT_ALLOC, pid_tgid, library);
+	task = bpf_task_storage_get(&tasks, bpf_get_current_task_btf(), NULL, 0);
+	if (task) {
+		e->head.per_bank = clamp32(task->reserved);
+		task->reserved = 0;
+		urgent = is_new(task, u64_at(&w, l->device));
+	}
+	if (!e->head.per_bank)
+		c->unreserved++;
+	e->head.memory = u32_at(&w, l->type) > 0xff ? 0xff : u32_at(&w, l->type);
+	e->head.layout = u32_at(&w, l->layout);
+	e->buffer = buffer;
+	e->device = u64_at(&w, l->device);
+	e->allocator = u64_at(&w, l->allocator);
+	e->size = u64_at(&w, l->size);
+	e->address = clamp32(u64_at(&w, l->address));
+	e->page_size = clamp32(u64_at(&w, l->page_size));
+	submit(e, urgent);
+	return 0;
+}
+
+/* GraphTracker::track_deallocate(Buffer*): about to be freed, all fields still valid. */
+SEC("uprobe.multi")
+int BPF_UPROBE(buffer_freed, void *self, __u64 buffer)
+{
+	__u64 pid_tgid = bpf_get_current_pid_tgid();
+	__u32 library = bpf_get_attach_cookie(ctx);
+	struct tt_counters *c;
+	struct tt_layout *l;
+	struct tt_free *e;
+	struct window w;
+
+	if (skipped(pid_tgid >> 32))
+		return 0;
+	c = count();
+	l = bpf_map_lookup_elem(&layouts, &library);
+	if (!c || !l)
+		return 0;
+	/* An unreadable free still frees: the Buffer* alone tells which. */
+	if (read_window(&w, l, buffer)) {
+		c->unread[TT_FREE]++;
+		__builtin_memset(&w, 0, sizeof(w));
+	}
+	if (u8_at(&w, l->hooked) == 1) {
+		c->hooked++;
+		return 0;
+	}
+	e = reserve(c, TT_FREE, sizeof(*e));
+	if (!e)
+		return 0;
+	fill(&e->head, TT_FREE, pid_tgid, library);
+	e->head.memory = u32_at(&w, l->type) > 0xff ? 0xff : u32_at(&w, l->type);
+	e->head.layout = u32_at(&w, l->layout);
+	e->buffer = buffer;
+	e->device = u64_at(&w, l->device);
+	e->size = u64_at(&w, l->size);
+	e->address = u64_at(&w, l->address);
+	submit(e, 0);
+	return 0;
+}
+
+static __always_inline int object_event(enum tt_kind kind, __u64 object, __u64 library)
+{
+	__u64 pid_tgid = bpf_get_current_pid_tgid();
+	struct tt_object *e;
+
+	if (skipped(pid_tgid >> 32))
+		return 0;
+	e = reserve(count(), kind, sizeof(*e));
+	if (!e)
+		return 0;
+	fill(&e->head, kind, pid_tgid, library);
+	e->object = object;
+	/* Rare, and user space wants to look at the object while it is there. */
+	bpf_ringbuf_submit(e, BPF_RB_FORCE_WAKEUP);
+	return 0;
+}
+
+/* AllocatorImpl::deallocate_buffers() and ~AllocatorImpl(): all it handed out is free. */
+SEC("uprobe.multi")
+int BPF_UPROBE(allocator_gone, __u64 self)
+{
+	return object_event(TT_ALLOCATOR_GONE, self, bpf_get_attach_cookie(ctx));
+}
+
+/* Device::initialize(...), MeshDevice::initialize(...) */
+SEC("uprobe.multi")
+int BPF_UPROBE(device_opened, __u64 self)
+{
+	return object_event(TT_DEVICE_OPEN, self, bpf_get_attach_cookie(ctx));
+}
+
+/* Device::close(), MeshDevice::close() */
+SEC("uprobe.multi")
+int BPF_UPROBE(device_closed, __u64 self)
+{
+	return object_event(TT_DEVICE_CLOSE, self, bpf_get_attach_cookie(ctx));
+}
+
+static __always_inline void task_event(enum tt_kind kind, __u32 pid)
+{
+	struct tt_object *e = reserve(count(), kind, sizeof(*e));
+
+	if (!e)
+		return;
+	fill(&e->head, kind, (__u64)pid << 32 | pid, 0);
+	e->object = 0;
+	bpf_ringbuf_submit(e, BPF_RB_FORCE_WAKEUP);
+}
+
+SEC("tp_btf/sched_process_fork")
+int BPF_PROG(process_fork, struct task_struct *parent, struct task_struct *child)
+{
+	__u32 from = parent->tgid, to = child->tgid;
+	__u8 one = 1;
+
+	if (!follow || from == to || !bpf_map_lookup_elem(&watched, &from))
+		return 0;
+	bpf_map_update_elem(&watched, &to, &one, BPF_ANY);
+	return 0;
+}
+
+SEC("tp_btf/sched_process_exec")
+int BPF_PROG(process_exec, struct task_struct *task)
+{
+	__u32 pid = task->tgid;
+
+	if (bpf_map_lookup_elem(&watched, &pid))
+		task_event(TT_EXEC, pid);
+	return 0;
+}
+
+/* Once a thread; the last one takes the process and all it held with it. */
+SEC("tp_btf/sched_process_exit")
+int BPF_PROG(process_exit, struct task_struct *task)
+{
+	__u32 pid = task->tgid;
+
+	if (!bpf_map_lookup_elem(&watched, &pid) || task->signal->live.counter > 0)
+		return 0;
+	bpf_map_delete_elem(&watched, &pid);
+	task_event(TT_EXIT, pid);
+	return 0;
+}

@@ -1,0 +1,47 @@
+package main
+
+import (
+	"github.com/spf13/cobra"
+
+	"tt-memtrace/export"
+)
+
+func newLog() *cobra.Command {
+	var t targets
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use:   "log [flags] [-- CMD ARGS...]",
+		Short: "Print a line for every allocation and free, until ^C",
+		Long: `Print a line for every allocation and free, until ^C.
+
+The lines are those of the original allocation server, one for each chip that a
+buffer lies on, so that what greps them keeps working. With --json there is one
+object a line and a buffer; docs/json.md describes it.`,
+		Example: `  sudo tt-memtrace log | grep 'L1 on device 3'
+  sudo tt-memtrace log --json -- python model.py | jq 'select(.size > 1e6)'`,
+		Args: onlyCommand,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			l, err := t.start(args)
+			if err != nil {
+				return err
+			}
+			w := stdout()
+			logger := export.NewLogger(w, asJSON, clock())
+			l.accounts.OnChange = logger.Change
+			var flushed error
+			l.batch = func() {
+				if err := w.Flush(); err != nil && flushed == nil {
+					flushed = err
+				}
+			}
+			err = l.run(cmd.Context())
+			if err == nil {
+				err = flushed
+			}
+			return err
+		},
+	}
+	t.flags(cmd)
+	cmd.Flags().BoolVar(&asJSON, "json", false, "one JSON object a line")
+	return cmd
+}

@@ -1,0 +1,61 @@
+package main
+
+import (
+	"fmt"
+
+	"github.com/spf13/cobra"
+)
+
+const rootLong = `tt-memtrace shows live what every Tenstorrent chip's memory holds, and which
+process put it there: for any program on this host that uses the TT-Metal
+runtime, without rebuilding or restarting it.
+
+Targets, the same for every live command:
+  (none)            all processes of the host
+  -p PID            only these processes; they may load the runtime later
+  -- CMD ARGS       start this command and trace it and all its children from
+                    their first allocation
+
+Exit codes: 0 fine, 1 failed, 2 wrong usage, 3 not permitted, 4 library not
+supported, 5 finished but events were lost. With -- CMD, a command that fails
+passes its own status on.`
+
+const rootExample = `  sudo tt-memtrace                         everything on the host, live
+  sudo tt-memtrace -p 4711                 one process
+  sudo tt-memtrace -- pytest -x tests/     a command from its first allocation
+  sudo tt-memtrace status --json           one snapshot for scripts
+  sudo tt-memtrace log | grep L1           a line for every allocation and free
+  sudo tt-memtrace doctor                  what works here, and what does not`
+
+func newRoot() *cobra.Command {
+	var t targets
+	var u uiFlags
+	root := &cobra.Command{
+		Use:   "tt-memtrace [flags] [-- CMD ARGS...]",
+		Short: "Show live what every Tenstorrent chip's memory holds, and who put it there",
+		Long:  rootLong, Example: rootExample,
+		SilenceErrors: true, SilenceUsage: true,
+		Args: onlyCommand,
+		RunE: func(cmd *cobra.Command, args []string) error { return runTop(cmd, &t, &u, args) },
+	}
+	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
+		return fmt.Errorf("%w: %w\nsee '%s --help'", errUsage, err, cmd.CommandPath())
+	})
+	t.flags(root)
+	u.flags(root)
+	root.AddCommand(newTop(), newStatus(), newLog(), newDoctor(), newVersion())
+	return root
+}
+
+// onlyCommand accepts arguments behind -- only.
+func onlyCommand(cmd *cobra.Command, args []string) error {
+	dash := cmd.ArgsLenAtDash()
+	if dash == 0 || len(args) == 0 && dash < 0 {
+		if dash == 0 && len(args) == 0 {
+			return fmt.Errorf("%w: no command behind --", errUsage)
+		}
+		return nil
+	}
+	return fmt.Errorf("%w: unknown command %q; to trace a program, put it behind --: tt-memtrace -- %s\nsee '%s --help'",
+		errUsage, args[0], args[0], cmd.CommandPath())
+}

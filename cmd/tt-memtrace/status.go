@@ -1,0 +1,98 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"tt-memtrace/export"
+	"tt-memtrace/ui"
+)
+
+func newStatus() *cobra.Command {
+	var t targets
+	var u uiFlags
+	var asJSON bool
+	var after, every time.Duration
+	cmd := &cobra.Command{
+		Use:   "status [flags] [-- CMD ARGS...]",
+		Short: "Print one snapshot and exit",
+		Long: `Print one snapshot and exit.
+
+What a process allocated before tt-memtrace came is not known: give it time with
+--after, or start the program behind --, whose snapshot is taken when it ends.
+With --every there is a snapshot at each interval, and a last one at the end.`,
+		Example: `  sudo tt-memtrace status --after 5s
+  sudo tt-memtrace status --json -p 4711 | jq '.chips[0].memory.l1'
+  sudo tt-memtrace status --every 1s -- python model.py`,
+		Args: onlyCommand,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			l, err := t.start(args)
+			if err != nil {
+				return err
+			}
+			ctx, cancel := context.WithCancel(cmd.Context())
+			defer cancel()
+			done := make(chan error, 1)
+			go func() { done <- l.run(ctx) }()
+			print := func() error { return printStatus(cmd.OutOrStdout(), l, &u, asJSON) }
+			var tick <-chan time.Time
+			if every > 0 {
+				ticker := time.NewTicker(every)
+				defer ticker.Stop()
+				tick = ticker.C
+			}
+			var enough <-chan time.Time
+			if len(args) == 0 {
+				select {
+				case <-l.ready:
+				case err := <-done:
+					return err
+				}
+				if every == 0 || after > 0 {
+					enough = time.After(after)
+				}
+			}
+			for {
+				select {
+				case <-tick:
+					if err := print(); err != nil {
+						return err
+					}
+				case <-enough:
+					cancel()
+					enough = nil
+				case err := <-done:
+					if e := print(); e != nil {
+						return e
+					}
+					return err
+				}
+			}
+		},
+	}
+	t.flags(cmd)
+	u.flags(cmd)
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON; docs/json.md describes it")
+	cmd.Flags().DurationVar(&after, "after", 0, "trace this long first")
+	cmd.Flags().DurationVar(&every, "every", 0, "a snapshot at each interval, until ^C or the traced command's end")
+	return cmd
+}
+
+func printStatus(w io.Writer, l *live, u *uiFlags, asJSON bool) error {
+	s := l.Snapshot()
+	if asJSON {
+		e := json.NewEncoder(w)
+		e.SetIndent("", "  ")
+		return e.Encode(export.NewStatus(s, time.Now(), hostname(), version()))
+	}
+	if err := ui.Text(w, s, u.text()); err != nil {
+		return err
+	}
+	_, err := fmt.Fprintln(w)
+	return err
+}

@@ -1,0 +1,29 @@
+package main
+
+import (
+	"strconv"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+)
+
+// printable makes text from a process safe for a terminal: what would not
+// print is shown as an escape.
+func printable(s string) string {
+	var b strings.Builder
+	for i, r := range s {
+		switch {
+		case r == utf8.RuneError && !strings.HasPrefix(s[i:], "\uFFFD"):
+			b.WriteString(`\x`)
+			b.WriteByte("0123456789abcdef"[s[i]>>4])
+			b.WriteByte("0123456789abcdef"[s[i]&15])
+		case unicode.IsPrint(r), r == '\n':
+			b.WriteRune(r)
+		default:
+			b.WriteString(strings.Trim(strings.ReplaceAll(quote(r), `"`, ""), "'"))
+		}
+	}
+	return b.String()
+}
+
+func quote(r rune) string { return strconv.QuoteRuneToASCII(r) }

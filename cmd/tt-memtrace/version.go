@@ -1,0 +1,35 @@
+package main
+
+import (
+	"fmt"
+	"runtime/debug"
+
+	"github.com/spf13/cobra"
+)
+
+// release is set when a release is built.
+var release = "dev"
+
+// version is the release and, where the build recorded it, the commit.
+func version() string {
+	info, ok := debug.ReadBuildInfo()
+	if !ok {
+		return release
+	}
+	for _, s := range info.Settings {
+		if s.Key == "vcs.revision" && len(s.Value) >= 12 {
+			return release + " (" + s.Value[:12] + ")"
+		}
+	}
+	return release
+}
+
+func newVersion() *cobra.Command {
+	return &cobra.Command{
+		Use: "version", Short: "Print the version", Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			_, err := fmt.Fprintln(cmd.OutOrStdout(), "tt-memtrace "+version())
+			return err
+		},
+	}
+}

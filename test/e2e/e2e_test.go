@@ -1,0 +1,526 @@
+// Package e2e compares the accounts with the real runtime's own numbers, on
+// mock chips, at rest points of real workloads.
+package e2e
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"tt-memtrace/aggregator"
+	"tt-memtrace/test/rig"
+	"tt-memtrace/tracer"
+)
+
+// patience bounds a wait for the workload; it is not expected to be reached.
+const patience = 3 * time.Minute
+
+// installed is the runtime of a release, once for all tests.
+func installed(t *testing.T, release string) *rig.Runtime {
+	t.Helper()
+	r, err := rig.Install(t.Context(), release)
+	if errors.Is(err, rig.ErrUnavailable) {
+		t.Skip(err)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+// trace is a running tracer with its accounts.
+type trace struct {
+	t      *testing.T
+	tracer *tracer.Tracer
+	cancel context.CancelFunc
+	done   chan error
+
+	mu       sync.Mutex
+	accounts *aggregator.Aggregator
+	notices  []string
+}
+
+func start(t *testing.T, o tracer.Options) *trace {
+	t.Helper()
+	if err := tracer.CheckRights(); err != nil {
+		t.Skip(err)
+	}
+	tr := &trace{t: t, accounts: aggregator.New(), done: make(chan error, 1)}
+	o.Notice = func(s string) {
+		// System-wide, there may be processes that are not the test's.
+		if o.Follow == 0 && len(o.PIDs) == 0 && strings.HasPrefix(s, "process ") {
+			t.Log(s)
+			return
+		}
+		tr.mu.Lock()
+		defer tr.mu.Unlock()
+		tr.notices = append(tr.notices, s)
+	}
+	var err error
+	if tr.tracer, err = tracer.New(o); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	tr.cancel = cancel
+	ready := make(chan struct{})
+	go func() {
+		tr.done <- tr.tracer.Run(ctx, func() { close(ready) }, func(events []aggregator.Event) {
+			tr.mu.Lock()
+			defer tr.mu.Unlock()
+			for i := range events {
+				tr.accounts.Apply(&events[i])
+			}
+		})
+	}()
+	t.Cleanup(func() { tr.stop() })
+	select {
+	case <-ready:
+	case err := <-tr.done:
+		tr.done <- err
+		t.Fatalf("the tracer ended: %v", err)
+	}
+	return tr
+}
+
+func (tr *trace) stop() {
+	if tr.cancel == nil {
+		return
+	}
+	tr.cancel()
+	if err := <-tr.done; err != nil {
+		tr.t.Errorf("tracing: %v", err)
+	}
+	if err := tr.tracer.Close(); err != nil {
+		tr.t.Errorf("detaching: %v", err)
+	}
+	tr.cancel = nil
+	for _, n := range tr.notices {
+		tr.t.Errorf("notice: %s", n)
+	}
+}
+
+// sync waits until all that happened so far is in the accounts.
+func (tr *trace) sync() {
+	tr.t.Helper()
+	ctx, cancel := context.WithTimeout(tr.t.Context(), patience)
+	defer cancel()
+	if err := tr.tracer.Sync(ctx); err != nil {
+		tr.t.Fatal(err)
+	}
+}
+
+func (tr *trace) snapshot() *aggregator.Snapshot {
+	tr.mu.Lock()
+	defer tr.mu.Unlock()
+	return tr.accounts.Snapshot()
+}
+
+func (tr *trace) buffers(pid int) []aggregator.BufferSnapshot {
+	tr.mu.Lock()
+	defer tr.mu.Unlock()
+	return tr.accounts.Buffers(uint32(pid))
+}
+
+func (tr *trace) process(pid int) (aggregator.ProcessSnapshot, bool) {
+	for _, p := range tr.snapshot().Processes {
+		if p.PID == uint32(pid) {
+			return p, true
+		}
+	}
+	return aggregator.ProcessSnapshot{}, false
+}
+
+// held is a live buffer as both sides tell of it.
+type held struct {
+	chips   string
+	memory  string
+	address uint64
+	perBank uint64
+}
+
+func compareHeld(a, b held) int {
+	return cmp.Or(cmp.Compare(a.chips, b.chips), cmp.Compare(a.memory, b.memory), cmp.Compare(a.address, b.address), cmp.Compare(a.perBank, b.perBank))
+}
+
+func chipSet(chips []uint32) string {
+	chips = slices.Clone(chips)
+	slices.Sort(chips)
+	return fmt.Sprint(chips)
+}
+
+// compare checks the accounts of a process against the runtime's own at a rest point.
+func (tr *trace) compare(pid int, m rig.Message) {
+	t := tr.t
+	t.Helper()
+	tr.sync()
+
+	// The set of live buffers: type, address, bytes in each bank.
+	var theirs, ours []held
+	var known uint64
+	for _, d := range m.Devices {
+		for _, b := range d.Buffers {
+			theirs = append(theirs, held{chipSet(d.Chips), b.Type, b.Address, b.ReservedPerBank})
+			if b.ReservedPerBank < b.BytesPerBank {
+				t.Errorf("rest %d: the rig says that a block of %d bytes holds %d", m.N, b.ReservedPerBank, b.BytesPerBank)
+			}
+			if b.Asked != nil {
+				known++
+			}
+		}
+	}
+	for _, b := range tr.buffers(pid) {
+		var chips []uint32
+		for _, c := range b.Chips {
+			chips = append(chips, c.Number)
+		}
+		ours = append(ours, held{chipSet(chips), b.Memory.String(), b.Address, b.PerBank})
+	}
+	slices.SortFunc(theirs, compareHeld)
+	slices.SortFunc(ours, compareHeld)
+	if !slices.Equal(theirs, ours) {
+		t.Errorf("rest %d: the runtime has %d buffers, the accounts %d:\n%v\n%v", m.N, len(theirs), len(ours), theirs, ours)
+	}
+
+	p, ok := tr.process(pid)
+	if !ok && len(theirs) > 0 {
+		t.Fatalf("rest %d: process %d is not in the accounts", m.N, pid)
+	}
+	if p.Counters.UnmatchedFrees+p.Counters.Replaced+p.Counters.Odd > 0 || p.Late {
+		t.Errorf("rest %d: late %v, counters %+v", m.N, p.Late, p.Counters)
+	}
+	for _, c := range p.Chips {
+		chip := c.Chip.Number
+		if c.Chip.Space != 0 {
+			t.Errorf("rest %d: chip %v is in a private numbering", m.N, c.Chip)
+		}
+		reserved := m.Reserved(chip)
+		for memory := range aggregator.NumMemories {
+			if memory == aggregator.SystemMemory {
+				continue
+			}
+			u, name := c.Memory[memory], memory.String()
+			if u.Unreserved != 0 || u.Reserved != reserved[name] {
+				t.Errorf("rest %d: chip %d %s: %d bytes reserved (%d buffers unknown), the runtime says %d",
+					m.N, chip, name, u.Reserved, u.Unreserved, reserved[name])
+			}
+			if want, others := asked(m, chip, name); others == 0 && u.Requested != want || u.Requested < want {
+				t.Errorf("rest %d: chip %d %s: %d bytes requested, the workload asked for %d and does not know %d buffers",
+					m.N, chip, name, u.Requested, want, others)
+			}
+			if want, ok := capacity(m, chip, name); ok && u.Banks.Known && u.Banks != want {
+				t.Errorf("rest %d: chip %d %s: capacity %+v, the runtime says %+v", m.N, chip, name, u.Banks, want)
+			}
+			if !u.Banks.Known && u.Buffers > 0 {
+				t.Errorf("rest %d: chip %d %s: its capacity is unknown", m.N, chip, name)
+			}
+		}
+	}
+	if c := tr.snapshot().Counters; c.Lost > 0 {
+		t.Errorf("rest %d: %d events lost", m.N, c.Lost)
+	}
+	k, err := tr.tracer.Counters()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for kind := range k.Seen {
+		if k.Unread[kind] > 0 || k.Lost[kind] > 0 {
+			t.Errorf("rest %d: kind %d: %d unread, %d lost of %d", m.N, kind, k.Unread[kind], k.Lost[kind], k.Seen[kind])
+		}
+	}
+}
+
+// asked is what the workload asked for on a chip, and how many buffers of that
+// memory there are beside, which operations made.
+func asked(m rig.Message, chip uint32, memory string) (bytes uint64, others int) {
+	for _, d := range m.Devices {
+		if !slices.Contains(d.Chips, chip) {
+			continue
+		}
+		bytes += d.Asked[memory]
+		for _, b := range d.Buffers {
+			if b.Type == memory && b.Asked == nil {
+				others++
+			}
+		}
+	}
+	return bytes, others
+}
+
+func capacity(m rig.Message, chip uint32, memory string) (aggregator.Banks, bool) {
+	for _, d := range m.Devices {
+		if v, ok := d.Views[memory]; ok && slices.Contains(d.Chips, chip) {
+			return aggregator.Banks{Known: true, Count: uint32(v.NumBanks), Bytes: v.TotalBytesPerBank}, true
+		}
+	}
+	return aggregator.Banks{}, false
+}
+
+// nothing checks that the process holds nothing any more.
+func (tr *trace) nothing(pid int) {
+	tr.t.Helper()
+	tr.sync()
+	if list := tr.buffers(pid); len(list) > 0 {
+		tr.t.Errorf("after closing, process %d still holds %d buffers: %+v", pid, len(list), list[0])
+	}
+	s := tr.snapshot()
+	for _, c := range s.Chips {
+		others := slices.ContainsFunc(s.Processes, func(p aggregator.ProcessSnapshot) bool {
+			return p.PID != uint32(pid) && slices.Contains(c.PIDs, p.PID)
+		})
+		for m, u := range c.Memory {
+			if others {
+				continue // traced system-wide beside processes that are not the test's
+			}
+			if u.Requested != 0 || u.Reserved != 0 || u.Buffers != 0 || u.Unreserved != 0 {
+				tr.t.Errorf("after closing, chip %d %v holds %+v", c.Chip.Number, aggregator.Memory(m), u)
+			}
+		}
+	}
+}
+
+func workload(t *testing.T, r *rig.Runtime, o rig.Options) *rig.Run {
+	t.Helper()
+	if o.Script == "" {
+		o.Script = rig.Workload
+	}
+	w, err := r.Start(t.Context(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(w.Close)
+	return w
+}
+
+func next(t *testing.T, w *rig.Run, event string) rig.Message {
+	t.Helper()
+	m, err := w.Await(event, patience)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return m
+}
+
+func send(t *testing.T, w *rig.Run, command string) {
+	t.Helper()
+	if err := w.Send(command); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// toTheEnd compares at every rest point until the workload has closed its devices.
+func (tr *trace) toTheEnd(w *rig.Run) (rests, buffers int) {
+	t := tr.t
+	t.Helper()
+	for {
+		m := next(t, w, rig.EventRest)
+		tr.compare(w.PID(), m)
+		rests++
+		for _, d := range m.Devices {
+			buffers += len(d.Buffers)
+		}
+		if t.Failed() {
+			t.FailNow()
+		}
+		send(t, w, "go")
+		if m.Last {
+			break
+		}
+	}
+	next(t, w, rig.EventClosed)
+	tr.nothing(w.PID())
+	send(t, w, "go")
+	if err := w.Wait(patience); err != nil {
+		t.Fatal(err)
+	}
+	return rests, buffers
+}
+
+// A command that is followed from before its start has the runtime's numbers,
+// at every rest point and on every kind of cluster.
+func TestAccountsEqualTheRuntimes(t *testing.T) {
+	r := installed(t, rig.DefaultRelease)
+	for _, cluster := range rig.Clusters {
+		t.Run(cluster, func(t *testing.T) {
+			tr := start(t, tracer.Options{Follow: uint32(os.Getpid())})
+			w := workload(t, r, rig.Options{Cluster: cluster, Args: []string{"--steps", "300", "--threads", "2"}})
+			rests, buffers := tr.toTheEnd(w)
+			t.Logf("%d rest points, %d buffers compared", rests, buffers)
+			if buffers < 100 {
+				t.Errorf("only %d buffers were there to compare", buffers)
+			}
+		})
+	}
+}
+
+func env(pairs ...string) []string { return pairs }
+
+// The runtime's own tracking makes no difference.
+func TestRuntimesTrackingOff(t *testing.T) {
+	r := installed(t, rig.DefaultRelease)
+	tr := start(t, tracer.Options{Follow: uint32(os.Getpid())})
+	tr.toTheEnd(workload(t, r, rig.Options{Cluster: "t3k", Args: []string{"--steps", "100"}, Env: env("TT_METAL_SHM_TRACKING_DISABLED=1")}))
+}
+
+// A PID that is given right after its start has the same numbers.
+func TestAttachByPID(t *testing.T) {
+	r := installed(t, rig.DefaultRelease)
+	w := workload(t, r, rig.Options{Cluster: "t3k", Args: []string{"--steps", "100", "--seed", "7"}})
+	next(t, w, rig.EventStart)
+	tr := start(t, tracer.Options{PIDs: []uint32{uint32(w.PID())}})
+	tr.toTheEnd(w)
+	// The tracer ends by itself with its last process.
+	select {
+	case err := <-tr.done:
+		tr.done <- err
+	case <-time.After(patience):
+		t.Error("the tracer did not end with its process")
+	}
+}
+
+// Two processes on the same chips, and one on others, are kept apart by PID and
+// summed per chip; all of them are found without being named.
+func TestSystemWide(t *testing.T) {
+	r := installed(t, rig.DefaultRelease)
+	tr := start(t, tracer.Options{})
+	runs := []*rig.Run{
+		workload(t, r, rig.Options{Cluster: "t3k", FirstChipID: 5000, Args: []string{"--steps", "50", "--seed", "1"}}),
+		workload(t, r, rig.Options{Cluster: "t3k", FirstChipID: 5000, Args: []string{"--steps", "50", "--seed", "2"}}),
+		workload(t, r, rig.Options{Cluster: "t3k", FirstChipID: 5000, Args: []string{"--steps", "50", "--seed", "3", "--mesh", "1x2"}}),
+	}
+	for range 2 {
+		// The runtimes' sum on a chip and memory, and the processes that it is of.
+		sum := map[string]uint64{}
+		key := func(chip uint32, memory string) string { return fmt.Sprint(chip, memory) }
+		var pids []uint32
+		for _, w := range runs {
+			m := next(t, w, rig.EventRest)
+			tr.compare(w.PID(), m)
+			pids = append(pids, uint32(w.PID()))
+			for _, d := range m.Devices {
+				for _, chip := range d.Chips {
+					for memory, v := range d.Views {
+						sum[key(chip, memory)] += v.Reserved()
+					}
+				}
+			}
+		}
+		s := tr.snapshot()
+		for _, p := range s.Processes {
+			if slices.Contains(pids, p.PID) {
+				continue
+			}
+			for _, c := range p.Chips { // not the test's own, but on the chip all the same
+				for m, u := range c.Memory {
+					sum[key(c.Chip.Number, aggregator.Memory(m).String())] += u.Reserved
+				}
+			}
+		}
+		for _, c := range s.Chips {
+			for m, u := range c.Memory {
+				if want := sum[key(c.Chip.Number, aggregator.Memory(m).String())]; u.Reserved != want {
+					t.Errorf("chip %d %v: %d bytes reserved by all, the runtimes' sum is %d", c.Chip.Number, aggregator.Memory(m), u.Reserved, want)
+				}
+			}
+		}
+		for _, w := range runs {
+			send(t, w, "go")
+		}
+	}
+	for _, w := range runs {
+		pid := w.PID()
+		w.Close() // kills it
+		tr.awaitExit(pid)
+		tr.nothing(pid)
+	}
+}
+
+// awaitExit fails unless the process leaves the accounts within a second.
+func (tr *trace) awaitExit(pid int) {
+	tr.t.Helper()
+	deadline := time.Now().Add(time.Second)
+	for {
+		tr.sync()
+		if _, ok := tr.process(pid); !ok {
+			return
+		}
+		if time.Now().After(deadline) {
+			tr.t.Fatalf("process %d is in the accounts a second after its end", pid)
+		}
+	}
+}
+
+// A killed process takes its memory out of the accounts within a second.
+func TestKilledProcess(t *testing.T) {
+	r := installed(t, rig.DefaultRelease)
+	tr := start(t, tracer.Options{})
+	w := workload(t, r, rig.Options{Cluster: "n300", Args: []string{"--steps", "50"}})
+	tr.compare(w.PID(), next(t, w, rig.EventRest))
+	if len(tr.buffers(w.PID())) == 0 {
+		t.Fatal("it holds nothing")
+	}
+	pid := w.PID()
+	w.Close()
+	tr.awaitExit(pid)
+	tr.nothing(pid)
+}
+
+// Running out of memory inside the process, caught there, changes no account.
+func TestOutOfMemory(t *testing.T) {
+	r := installed(t, rig.DefaultRelease)
+	tr := start(t, tracer.Options{Follow: uint32(os.Getpid())})
+	w := workload(t, r, rig.Options{Cluster: "n300", Args: []string{"--steps", "50"}})
+	m := next(t, w, rig.EventRest)
+	tr.compare(w.PID(), m)
+	before, _ := tr.process(w.PID())
+	for range 3 {
+		send(t, w, "oom")
+		if oom := next(t, w, rig.EventOOM); oom.Error == "" {
+			t.Fatal("no error")
+		}
+	}
+	send(t, w, "rest")
+	tr.compare(w.PID(), next(t, w, rig.EventRest))
+	after, _ := tr.process(w.PID())
+	if before.Memory != after.Memory || before.Buffers != after.Buffers {
+		t.Errorf("the accounts changed:\n%+v\n%+v", before, after)
+	}
+	send(t, w, "go")
+	tr.toTheEnd(w)
+}
+
+// Devices that close with tensors alive on them leave nothing behind.
+func TestCloseWithLiveTensors(t *testing.T) {
+	r := installed(t, rig.DefaultRelease)
+	for _, cluster := range []string{"n150", "t3k"} {
+		t.Run(cluster, func(t *testing.T) {
+			tr := start(t, tracer.Options{Follow: uint32(os.Getpid())})
+			w := workload(t, r, rig.Options{Cluster: cluster, Args: []string{"--steps", "50", "--close-with-live", "--close-submeshes", "live"}})
+			for {
+				m, err := w.Next(patience)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if m.Event == rig.EventRest {
+					tr.compare(w.PID(), m)
+					send(t, w, "go")
+				}
+				if m.Event == rig.EventClosed {
+					break
+				}
+			}
+			tr.nothing(w.PID())
+			send(t, w, "go")
+			if err := w.Wait(patience); err != nil {
+				t.Fatal(err)
+			}
+			tr.nothing(w.PID())
+		})
+	}
+}

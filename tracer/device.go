@@ -1,0 +1,216 @@
+package tracer
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+
+	"tt-memtrace/aggregator"
+	"tt-memtrace/tracer/eval"
+)
+
+// inspector asks the objects of one live process what they are, by evaluating
+// the runtime's own getters outside of the process, over its memory. The
+// process is only read.
+type inspector struct {
+	lib  *Library
+	base uint64
+	mem  processMemory
+}
+
+// The getters, by the names they have had.
+const (
+	deviceVtable     = "_ZTVN2tt8tt_metal6DeviceE"
+	meshDeviceVtable = "_ZTVN2tt8tt_metal11distributed10MeshDeviceE"
+	deviceID         = "_ZNK2tt8tt_metal6Device2idEv"
+	deviceArch       = "_ZNK2tt8tt_metal6Device4archEv"
+	meshDeviceIDs    = "_ZNK2tt8tt_metal11distributed10MeshDevice14get_device_idsEv"
+	meshDeviceArch   = "_ZNK2tt8tt_metal11distributed10MeshDevice4archEv"
+)
+
+var (
+	numBanks = []string{
+		"_ZNK2tt8tt_metal13AllocatorImpl13get_num_banksERKNS0_10BufferTypeE",
+		"_ZNK2tt8tt_metal9Allocator13get_num_banksERKNS0_10BufferTypeE",
+	}
+	bankSize = []string{
+		"_ZNK2tt8tt_metal13AllocatorImpl13get_bank_sizeERKNS0_10BufferTypeE",
+		"_ZNK2tt8tt_metal9Allocator13get_bank_sizeERKNS0_10BufferTypeE",
+	}
+	getters = [][]string{{deviceID}, {deviceArch}, {meshDeviceIDs}, {meshDeviceArch}, numBanks, bankSize}
+)
+
+// maxChips bounds what a process can claim that a mesh spans.
+const maxChips = 4096
+
+// archNames are the runtime's tt::ARCH.
+var archNames = map[uint64]string{1: "grayskull", 2: "wormhole_b0", 3: "blackhole", 4: "quasar"}
+
+// errNotADevice: the address does not hold a device (any more).
+var errNotADevice = errors.New("not a device")
+
+// device reads which chips a Device or MeshDevice spans, by the process's own
+// numbers.
+func (in *inspector) device(address uint64) (chips []uint32, mesh bool, arch string, err error) {
+	var word [8]byte
+	if err := in.mem.ReadAt(word[:], address); err != nil {
+		return nil, false, "", err
+	}
+	vptr := binary.LittleEndian.Uint64(word[:])
+	switch vptr {
+	case in.vptr(deviceVtable):
+		id, err := in.call(deviceID, address)
+		if err != nil {
+			return nil, false, "", err
+		}
+		chips = []uint32{uint32(id)}
+	case in.vptr(meshDeviceVtable):
+		mesh = true
+		if chips, err = in.ints(meshDeviceIDs, address); err != nil {
+			return nil, true, "", err
+		}
+	default:
+		return nil, false, "", fmt.Errorf("reading device at %#x: %w", address, errNotADevice)
+	}
+	getter := deviceArch
+	if mesh {
+		getter = meshDeviceArch
+	}
+	if a, err := in.call(getter, address); err == nil {
+		arch = archNames[a&0xffffffff]
+	}
+	return chips, mesh, arch, nil
+}
+
+// capacity reads an allocator's banks. A memory that cannot be read stays unknown.
+func (in *inspector) capacity(allocator uint64) (c aggregator.Capacity, err error) {
+	for m := range aggregator.NumMemories {
+		if m == aggregator.SystemMemory {
+			continue // not on the chip, and the allocator refuses to tell
+		}
+		n, e := in.ofMemory(numBanks, allocator, m)
+		if e != nil {
+			err = e
+			continue
+		}
+		size, e := in.ofMemory(bankSize, allocator, m)
+		if e != nil {
+			err = e
+			continue
+		}
+		c[m] = aggregator.Banks{Known: true, Count: uint32(n), Bytes: size}
+	}
+	return c, err
+}
+
+// vptr is what the first word of an object of a class is: behind the offset to
+// top and the type info of its vtable.
+func (in *inspector) vptr(vtable string) uint64 {
+	s, ok := in.lib.symbols[vtable]
+	if !ok {
+		return 0
+	}
+	return in.base + s.Value + 16
+}
+
+func (in *inspector) machine() *eval.Machine {
+	return eval.New(in, eval.WithSlots(in.slot))
+}
+
+// slot resolves a call to another function by its name: the pointer may be
+// unbound, or lead to a function that must not be evaluated, like a lock.
+func (in *inspector) slot(address uint64) (uint64, eval.Hook, bool) {
+	image, err := in.lib.Image()
+	if err != nil {
+		return 0, nil, false
+	}
+	target, hook, ok := image.SlotFunc(eval.Libc)(address - in.base)
+	if target != 0 {
+		target += in.base
+	}
+	return target, hook, ok
+}
+
+// call evaluates a getter without arguments.
+func (in *inspector) call(getter string, this uint64) (uint64, error) {
+	s, ok := in.lib.symbols[getter]
+	if !ok {
+		return 0, fmt.Errorf("evaluating %s: the library lacks it", getter)
+	}
+	v, err := in.machine().Call(in.base+s.Value, this)
+	if err != nil {
+		return 0, fmt.Errorf("evaluating %s: %w", getter, err)
+	}
+	return v, nil
+}
+
+// ofMemory evaluates a getter that takes a const BufferType&.
+func (in *inspector) ofMemory(names []string, this uint64, memory aggregator.Memory) (uint64, error) {
+	for _, name := range names {
+		s, ok := in.lib.symbols[name]
+		if !ok {
+			continue
+		}
+		m := in.machine()
+		arg, err := m.Alloc(4)
+		if err == nil {
+			err = m.WriteU32(arg, uint32(memory))
+		}
+		if err != nil {
+			return 0, err
+		}
+		v, err := m.Call(in.base+s.Value, this, arg)
+		if err != nil {
+			return 0, fmt.Errorf("evaluating %s: %w", name, err)
+		}
+		return v, nil
+	}
+	return 0, fmt.Errorf("evaluating %s: the library lacks it", names[0])
+}
+
+// ints evaluates a getter that returns a std::vector<int>.
+func (in *inspector) ints(getter string, this uint64) ([]uint32, error) {
+	s, ok := in.lib.symbols[getter]
+	if !ok {
+		return nil, fmt.Errorf("evaluating %s: the library lacks it", getter)
+	}
+	m := in.machine()
+	result, err := m.Alloc(24)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := m.Call(in.base+s.Value, result, this); err != nil {
+		return nil, fmt.Errorf("evaluating %s: %w", getter, err)
+	}
+	begin, err := m.ReadU64(result)
+	if err != nil {
+		return nil, err
+	}
+	end, err := m.ReadU64(result + 8)
+	if err != nil {
+		return nil, err
+	}
+	if end < begin || (end-begin)/4 > maxChips {
+		return nil, fmt.Errorf("evaluating %s: it returned a vector from %#x to %#x", getter, begin, end)
+	}
+	list := make([]uint32, (end-begin)/4)
+	for i := range list {
+		if list[i], err = m.ReadU32(begin + 4*uint64(i)); err != nil {
+			return nil, err
+		}
+	}
+	return list, nil
+}
+
+// ReadAt gives the library's code from its file, because the process's own has
+// breakpoints in it, and everything else from the process.
+func (in *inspector) ReadAt(p []byte, address uint64) error {
+	if address >= in.base {
+		if offset, ok := in.lib.fileOffset(address - in.base); ok {
+			if _, err := in.lib.file.ReadAt(p, int64(offset)); err == nil {
+				return nil
+			}
+		}
+	}
+	return in.mem.ReadAt(p, address)
+}

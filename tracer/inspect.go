@@ -1,0 +1,154 @@
+package tracer
+
+import (
+	"errors"
+	"fmt"
+	"os"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/features"
+	"golang.org/x/sys/unix"
+)
+
+// Report is what can be said of one library without attaching to it.
+type Report struct {
+	Library *Library
+	// Processes that map it, if it was found through processes.
+	Processes []uint32
+	Coverage  *Coverage
+	Layout    *Layout
+	// Getters that describe devices and capacities, and whether the library has them.
+	Getters []Getter
+	// Err says why it would not be traced, or is nil.
+	Err error
+}
+
+// Getter is a function of the runtime that is evaluated over a live process.
+type Getter struct {
+	Symbol string
+	Found  bool
+}
+
+// Inspect looks at one file. The error wraps ErrUnsupported where it is no
+// library of the runtime; a library that cannot be traced is reported.
+func Inspect(path string) (*Report, error) {
+	lib, err := OpenLibrary(path)
+	if err != nil {
+		return nil, err
+	}
+	r := inspect(lib)
+	return r, nil
+}
+
+func inspect(lib *Library) *Report {
+	r := &Report{Library: lib}
+	r.Coverage, r.Err = lib.Cover()
+	layout, err := lib.Layout()
+	r.Layout = layout
+	r.Err = errors.Join(r.Err, err)
+	for _, names := range getters {
+		g := Getter{Symbol: names[0]}
+		for _, n := range names {
+			if lib.Defines(n) {
+				g = Getter{n, true}
+				break
+			}
+		}
+		r.Getters = append(r.Getters, g)
+	}
+	return r
+}
+
+// InspectProcesses looks at every build of the runtime that the processes have
+// mapped; with no PIDs, that any process has. Skipped says why processes or
+// files were passed over.
+func InspectProcesses(pids []uint32) (reports []*Report, skipped []error) {
+	var err error
+	if len(pids) == 0 {
+		if pids, err = allPIDs(); err != nil {
+			return nil, []error{fmt.Errorf("listing processes: %w", err)}
+		}
+	}
+	byFile := map[FileID]*Report{}
+	for _, pid := range pids {
+		if pid == uint32(os.Getpid()) {
+			continue
+		}
+		list, err := mappings(pid, nil)
+		if errors.Is(err, os.ErrPermission) {
+			continue // another user's; Rights says so
+		}
+		for _, m := range list {
+			lib, err := openMapped(m)
+			if err != nil {
+				skipped = append(skipped, fmt.Errorf("process %d: %w", pid, err))
+				continue
+			}
+			if r := byFile[lib.ID]; r != nil {
+				r.Processes = append(r.Processes, pid)
+				lib.Close()
+				continue
+			}
+			if !lib.IsRuntime() {
+				lib.Close()
+				continue
+			}
+			r := inspect(lib)
+			r.Processes = []uint32{pid}
+			byFile[lib.ID] = r
+			reports = append(reports, r)
+		}
+	}
+	return reports, skipped
+}
+
+// Check is one property of the host that tracing depends on.
+type Check struct {
+	Name string
+	OK   bool
+	// Detail says what was found, or what to do.
+	Detail string
+}
+
+// CheckKernel says what the kernel can do.
+func CheckKernel() []Check {
+	var u unix.Utsname
+	release := "unknown"
+	if unix.Uname(&u) == nil {
+		release = unix.ByteSliceToString(u.Release[:])
+	}
+	checks := []Check{{"kernel", true, release}}
+	feature := func(name string, err error, without string) {
+		c := Check{Name: name, OK: err == nil}
+		switch {
+		case err == nil:
+			c.Detail = "yes"
+		case errors.Is(err, ebpf.ErrNotSupported):
+			c.Detail = "no: " + without
+		case errors.Is(err, unix.EPERM):
+			c.Detail = "unknown: finding out is not permitted"
+		default:
+			c.Detail = "unknown: " + err.Error()
+		}
+		checks = append(checks, c)
+	}
+	feature("multi-uprobes", features.HaveBPFLinkUprobeMulti(), "Linux 6.6 or later is needed")
+	feature("ring buffer", features.HaveMapType(ebpf.RingBuf), "Linux 5.8 or later is needed")
+	feature("task storage", features.HaveMapType(ebpf.TaskStorage), "Linux 5.11 or later is needed")
+	_, err := os.Stat("/sys/kernel/btf/vmlinux")
+	btf := Check{Name: "BTF", OK: err == nil, Detail: "yes"}
+	if err != nil {
+		btf.Detail = "no: a kernel with CONFIG_DEBUG_INFO_BTF is needed"
+	}
+	pid := Check{Name: "PID filter of multi-uprobes", OK: true, Detail: "yes"}
+	if !pidFilterWorks() {
+		pid.Detail = "it sees one thread only before Linux 6.10: with -p, other processes of the same library are probed too and passed over"
+	}
+	watch := Check{Name: "watching new processes", OK: true, Detail: "perf mmap records"}
+	if w, err := watchMappings(); err != nil {
+		watch.OK, watch.Detail = false, err.Error()
+	} else {
+		w.Close()
+	}
+	return append(checks, btf, pid, watch)
+}

@@ -1,0 +1,222 @@
+package tracer
+
+import (
+	"debug/elf"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+
+	"golang.org/x/sys/unix"
+
+	"tt-memtrace/tracer/eval"
+)
+
+// ErrUnsupported is wrapped by errors that say why a library is not traced.
+var ErrUnsupported = errors.New("library not supported")
+
+// FileID names a file by what it is, not by where it lies.
+type FileID struct {
+	Device uint64
+	Inode  uint64
+}
+
+// maxLibrary bounds what is read of a file that calls itself the runtime, bytes.
+const maxLibrary = 1 << 30
+
+// Library is one build of the runtime's library.
+type Library struct {
+	// Path as it was opened.
+	Path string
+	ID   FileID
+	// BuildID is the GNU build-id in hex, or empty.
+	BuildID string
+	// Release is the version of the Python package around it, or empty.
+	Release string
+
+	file     *os.File
+	elf      *elf.File
+	symbols  map[string]elf.Symbol
+	segments []elf.ProgHeader
+	image    func() (*eval.Image, error)
+}
+
+// OpenLibrary reads the library's headers and the symbols that matter here.
+// It wraps ErrUnsupported where the file is not one that can be traced. The
+// file stays open until Close.
+func OpenLibrary(path string) (lib *Library, err error) {
+	// O_NONBLOCK, so that a FIFO in the library's place blocks nobody.
+	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, &os.PathError{Op: "opening library", Path: path, Err: err}
+	}
+	f := os.NewFile(uintptr(fd), path)
+	defer func() {
+		// debug/elf is careful, but the file is anybody's.
+		if r := recover(); r != nil {
+			err = fmt.Errorf("reading %s: damaged ELF file (%v): %w", path, r, ErrUnsupported)
+		}
+		if err != nil {
+			f.Close()
+		}
+	}()
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		return nil, &os.PathError{Op: "reading library", Path: path, Err: err}
+	}
+	if st.Mode&unix.S_IFMT != unix.S_IFREG {
+		return nil, fmt.Errorf("reading %s: not a regular file: %w", path, ErrUnsupported)
+	}
+	if st.Size > maxLibrary {
+		return nil, fmt.Errorf("reading %s: %d bytes, more than %d: %w", path, st.Size, int64(maxLibrary), ErrUnsupported)
+	}
+	e, err := elf.NewFile(io.NewSectionReader(f, 0, st.Size))
+	if err != nil {
+		return nil, fmt.Errorf("reading %s: %w: %w", path, err, ErrUnsupported)
+	}
+	if e.Machine != elf.EM_X86_64 || e.Class != elf.ELFCLASS64 {
+		return nil, fmt.Errorf("reading %s: made for %v, not for x86-64: %w", path, e.Machine, ErrUnsupported)
+	}
+	image := sync.OnceValues(func() (*eval.Image, error) { return eval.NewImage(f, 0) })
+	l := &Library{Path: path, image: image, ID: FileID{st.Dev, st.Ino}, file: f, elf: e, symbols: map[string]elf.Symbol{}}
+	for _, p := range e.Progs {
+		if p.Type == elf.PT_LOAD {
+			l.segments = append(l.segments, p.ProgHeader)
+		}
+	}
+	if err := l.readSymbols(); err != nil {
+		return nil, err
+	}
+	l.BuildID = buildID(e)
+	l.Release = packageRelease(path)
+	return l, nil
+}
+
+// Image is the library as it would be loaded at address 0, for evaluating its code.
+func (l *Library) Image() (*eval.Image, error) { return l.image() }
+
+// Close releases the file.
+func (l *Library) Close() error { return l.file.Close() }
+
+// readSymbols keeps the defined functions of the runtime's own name space:
+// .symtab has everything, .dynsym survives a strip.
+func (l *Library) readSymbols() error {
+	found := false
+	for _, read := range []func() ([]elf.Symbol, error){l.elf.Symbols, l.elf.DynamicSymbols} {
+		list, err := read()
+		if err != nil && !errors.Is(err, elf.ErrNoSymbols) {
+			return fmt.Errorf("reading symbols of %s: %w: %w", l.Path, err, ErrUnsupported)
+		}
+		for _, s := range list {
+			if s.Section == elf.SHN_UNDEF || s.Value == 0 {
+				continue
+			}
+			if strings.Contains(s.Name, "2tt8tt_metal") {
+				found = true
+				if _, ok := l.symbols[s.Name]; !ok {
+					l.symbols[s.Name] = s
+				}
+			}
+		}
+	}
+	if !found {
+		return fmt.Errorf("reading %s: it defines no function of tt::tt_metal, such as %s: %w", l.Path, definingSymbol, ErrUnsupported)
+	}
+	return nil
+}
+
+// Defines reports whether the library has the named symbol itself.
+func (l *Library) Defines(name string) bool {
+	_, ok := l.symbols[name]
+	return ok
+}
+
+// IsRuntime reports whether this is the file with the runtime's code, and not
+// one that only uses it.
+func (l *Library) IsRuntime() bool { return l.Defines(definingSymbol) }
+
+// match lists the defined symbols that a row of the table names: all of them
+// with all, otherwise those of the first name that is there.
+func (l *Library) match(names []string, all bool) []elf.Symbol {
+	var found []elf.Symbol
+	for _, name := range names {
+		if prefix, ok := strings.CutSuffix(name, "*"); ok {
+			for n, s := range l.symbols {
+				if strings.HasPrefix(n, prefix) && elf.ST_TYPE(s.Info) == elf.STT_FUNC && s.Size > 0 {
+					found = append(found, s)
+				}
+			}
+		} else if s, ok := l.symbols[name]; ok && elf.ST_TYPE(s.Info) == elf.STT_FUNC {
+			found = append(found, s)
+		}
+		if len(found) > 0 && !all {
+			break
+		}
+	}
+	return found
+}
+
+// fileOffset turns a virtual address of the library into an offset in its file.
+func (l *Library) fileOffset(address uint64) (uint64, bool) {
+	for _, p := range l.segments {
+		if p.Flags&elf.PF_X != 0 && address >= p.Vaddr && address-p.Vaddr < p.Filesz {
+			return address - p.Vaddr + p.Off, true
+		}
+	}
+	return 0, false
+}
+
+// code reads up to n bytes of code at a virtual address.
+func (l *Library) code(address uint64, n int) ([]byte, error) {
+	offset, ok := l.fileOffset(address)
+	if !ok {
+		return nil, fmt.Errorf("reading code at %#x: not in an executable segment", address)
+	}
+	b := make([]byte, n)
+	read, err := l.file.ReadAt(b, int64(offset))
+	if read == 0 && err != nil {
+		return nil, fmt.Errorf("reading code at %#x: %w", address, err)
+	}
+	return b[:read], nil
+}
+
+func buildID(e *elf.File) string {
+	s := e.Section(".note.gnu.build-id")
+	if s == nil || s.Size > 1024 {
+		return ""
+	}
+	b, err := s.Data()
+	if err != nil || len(b) < 16 {
+		return ""
+	}
+	// A note: sizes of name and description, type, "GNU\0", then the description.
+	n := int(e.ByteOrder.Uint32(b[4:]))
+	if e.ByteOrder.Uint32(b) != 4 || n > len(b)-16 {
+		return ""
+	}
+	return hex.EncodeToString(b[16 : 16+n])
+}
+
+// packageRelease finds the version in the name of the Python package's
+// metadata folder, which stands beside the package: …/ttnn-0.81.1.dist-info.
+func packageRelease(path string) string {
+	for dir := filepath.Dir(path); len(dir) > 1; dir = filepath.Dir(dir) {
+		list, err := filepath.Glob(filepath.Join(escapeGlob(dir), "ttnn-*.dist-info"))
+		if err == nil && len(list) == 1 {
+			name := strings.TrimSuffix(filepath.Base(list[0]), ".dist-info")
+			return strings.TrimPrefix(name, "ttnn-")
+		}
+		if filepath.Base(dir) == "site-packages" || filepath.Base(dir) == "dist-packages" {
+			break
+		}
+	}
+	return ""
+}
+
+func escapeGlob(s string) string {
+	return strings.NewReplacer(`\`, `\\`, `*`, `\*`, `?`, `\?`, `[`, `\[`).Replace(s)
+}

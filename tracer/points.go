@@ -1,0 +1,85 @@
+package tracer
+
+import "tt-memtrace/bpf"
+
+// Need says what the accounts lose without a probe point.
+type Need string
+
+const (
+	// Required: without it there are no right numbers, so nothing is attached.
+	Required Need = "required"
+	// Degrades: without it the accounts are right but less complete.
+	Degrades Need = "degrades"
+)
+
+// Point is one place in the runtime that is probed: one row of the table from
+// which attaching, doctor and the documentation are made.
+type Point struct {
+	// Name says what happens there.
+	Name string
+	Need Need
+	// Without is what is lost where the library lacks it.
+	Without string
+	// Program is the BPF program's name.
+	Program string
+	// Symbols are the mangled names that it has had, newest first. The first
+	// that a library defines is probed; a name that ends in * is a prefix.
+	Symbols []string
+	// All: every one of Symbols that is defined is a point of its own.
+	All bool
+}
+
+// Points is the probe table.
+//
+// There is no point on ~Buffer, which a mesh allocation runs through once for
+// each chip. A free that goes past track_deallocate happens only after the
+// buffer's device closed, and then its allocator is gone too.
+var Points = []Point{
+	{
+		Name: "bank space taken", Need: Degrades, Program: bpf.MemtraceProgReserveInBank,
+		Without: "reserved sizes are unknown; requested sizes are not affected",
+		Symbols: []string{"_ZN2tt8tt_metal9allocator11FreeListOpt17allocate_in_blockEmmm"},
+	},
+	{
+		Name: "buffer allocated", Need: Required, Program: bpf.MemtraceProgBufferAllocated,
+		Without: "no accounts at all",
+		Symbols: []string{"_ZN2tt8tt_metal12GraphTracker14track_allocateEPKNS0_6BufferE"},
+	},
+	{
+		Name: "buffer freed", Need: Required, Program: bpf.MemtraceProgBufferFreed,
+		Without: "no accounts at all",
+		Symbols: []string{"_ZN2tt8tt_metal12GraphTracker16track_deallocateEPNS0_6BufferE"},
+	},
+	{
+		Name: "all buffers freed", Need: Required, Program: bpf.MemtraceProgAllocatorGone,
+		Without: "memory freed by a device's allocator as a whole would stay in the accounts",
+		Symbols: []string{
+			"_ZN2tt8tt_metal13AllocatorImpl18deallocate_buffersEv",
+			"_ZN2tt8tt_metal9Allocator18deallocate_buffersEv",
+		},
+	},
+	{
+		Name: "allocator destroyed", Need: Required, Program: bpf.MemtraceProgAllocatorGone,
+		Without: "memory of a closed device would stay in the accounts",
+		Symbols: []string{"_ZN2tt8tt_metal13AllocatorImplD2Ev", "_ZN2tt8tt_metal9AllocatorD2Ev"},
+	},
+	{
+		Name: "device opened", Need: Degrades, Program: bpf.MemtraceProgDeviceOpened, All: true,
+		Without: "a device is shown from its first buffer on, not from its opening",
+		Symbols: []string{
+			"_ZN2tt8tt_metal6Device10initializeE*",
+			"_ZN2tt8tt_metal11distributed10MeshDevice10initializeE*",
+		},
+	},
+	{
+		Name: "device closed", Need: Degrades, Program: bpf.MemtraceProgDeviceClosed, All: true,
+		Without: "a closed device is shown until its process ends",
+		Symbols: []string{
+			"_ZN2tt8tt_metal6Device5closeEv",
+			"_ZN2tt8tt_metal11distributed10MeshDevice5closeEv",
+		},
+	},
+}
+
+// definingSymbol is what makes a library the runtime: others only import it.
+const definingSymbol = "_ZN2tt8tt_metal12GraphTracker14track_allocateEPKNS0_6BufferE"

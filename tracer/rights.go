@@ -1,0 +1,67 @@
+package tracer
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+
+	"kernel.org/pub/linux/libs/security/libcap/cap"
+)
+
+// ErrPermission is wrapped by errors that say which rights are missing.
+var ErrPermission = errors.New("not permitted")
+
+// Right is a capability that tracing takes, and what for.
+type Right struct {
+	Capability string
+	For        string
+	Held       bool
+}
+
+// Rights lists the capabilities that tracing takes and whether this process holds them.
+func Rights() []Right {
+	// CAP_SYS_ADMIN contains the first two.
+	set := cap.GetProc()
+	held := func(values ...cap.Value) bool {
+		for _, v := range values {
+			if ok, err := set.GetFlag(cap.Effective, v); err == nil && ok {
+				return true
+			}
+		}
+		return false
+	}
+	return []Right{
+		{"cap_bpf", "loading the BPF programs and maps", held(cap.BPF, cap.SYS_ADMIN)},
+		{"cap_perfmon", "attaching probes, seeing which processes map the runtime", held(cap.PERFMON, cap.SYS_ADMIN)},
+		{"cap_sys_ptrace", "reading the devices' properties in processes of other users", held(cap.SYS_PTRACE)},
+	}
+}
+
+// CheckRights returns nil or an error that names what is missing and how to get it.
+func CheckRights() error {
+	var missing []string
+	for _, r := range Rights() {
+		if !r.Held {
+			missing = append(missing, fmt.Sprintf("%s (%s)", r.Capability, r.For))
+		}
+	}
+	if len(missing) == 0 {
+		return nil
+	}
+	return fmt.Errorf("%w: missing %s\nrun it as root, or grant them once: %s",
+		ErrPermission, strings.Join(missing, ", "), GrantLine())
+}
+
+// GrantLine is the one command that gives this program its rights.
+func GrantLine() string {
+	self, err := os.Executable()
+	if err != nil {
+		self = "tt-memtrace"
+	}
+	var names []string
+	for _, r := range Rights() {
+		names = append(names, r.Capability)
+	}
+	return fmt.Sprintf("sudo setcap %s+ep %s", strings.Join(names, ","), self)
+}

@@ -1,0 +1,418 @@
+package tracer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"time"
+	"unsafe"
+
+	"github.com/cilium/ebpf/ringbuf"
+	"golang.org/x/sync/errgroup"
+
+	"tt-memtrace/aggregator"
+	"tt-memtrace/bpf"
+)
+
+// Run traces until the context ends or, where PIDs are traced, the last of them
+// has ended. It can be called once. Events go to sink in batches, those of
+// a process in their order; a batch is valid during the call. Ready is called
+// once everything that is to be attached to at the start is attached.
+func (t *Tracer) Run(ctx context.Context, ready func(), sink func([]aggregator.Event)) error {
+	if err := t.start(); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() error { return t.discover(ctx) })
+	g.Go(func() error {
+		defer cancel()
+		defer close(t.ended)
+		r := &run{t: t, sink: sink, processes: map[uint32]*traced{}, targets: map[uint32]bool{}}
+		for _, pid := range t.opts.PIDs {
+			// One that ended since it was named is not waited for.
+			if CheckPID(pid) == nil {
+				r.targets[pid] = true
+			}
+		}
+		stop := context.AfterFunc(ctx, func() { t.reader.Flush() })
+		defer stop()
+		ready()
+		return r.loop(ctx)
+	})
+	return g.Wait()
+}
+
+// run is the reader's state: it alone turns records into events.
+type run struct {
+	t         *Tracer
+	sink      func([]aggregator.Event)
+	batch     []aggregator.Event
+	processes map[uint32]*traced
+	lost      uint64
+	lostAt    time.Time
+	// targets are the PIDs that were asked for and live.
+	targets map[uint32]bool
+}
+
+// traced is a process that maps the runtime.
+type traced struct {
+	*inspector
+	mapping Mapping
+	late    bool
+	// private: it numbers chips in its own way.
+	private    bool
+	devices    map[uint64][]aggregator.Chip
+	allocators map[uint64]bool
+	complained bool
+	// opened chips were seen opening, so nothing of them went unseen.
+	opened map[uint32]bool
+}
+
+func (r *run) loop(ctx context.Context) error {
+	var record ringbuf.Record
+	empty := 0
+	for {
+		// Either the ring is looked at on a timer or, after a quiet while, the
+		// next record wakes the reader.
+		sleeping := empty >= sleepAfter
+		if sleeping {
+			if err := r.t.objects.Idle.Set(uint32(1)); err != nil {
+				return fmt.Errorf("going idle: %w", err)
+			}
+			// Records that came before the flag was set woke nobody.
+			sleeping = r.t.reader.AvailableBytes() == 0
+		}
+		syncs := r.t.waiting()
+		switch {
+		case len(syncs) > 0:
+			r.t.reader.SetDeadline(time.Now())
+		case sleeping:
+			r.t.reader.SetDeadline(time.Time{})
+		default:
+			r.t.reader.SetDeadline(time.Now().Add(drainEvery))
+		}
+		n, err := r.drain(&record)
+		if empty >= sleepAfter {
+			if err := r.t.objects.Idle.Set(uint32(0)); err != nil {
+				return fmt.Errorf("waking up: %w", err)
+			}
+		}
+		if errors.Is(err, os.ErrClosed) {
+			return nil
+		}
+		if err != nil {
+			return fmt.Errorf("reading the ring buffer: %w", err)
+		}
+		if n > 0 {
+			empty = 0
+		} else {
+			empty++
+		}
+		r.announcements()
+		r.losses(ctx.Err() != nil || len(syncs) > 0)
+		r.flush()
+		for _, s := range syncs {
+			close(s)
+		}
+		if ctx.Err() != nil || r.over() {
+			return nil
+		}
+	}
+}
+
+// Sync returns when everything that happened before the call has reached the
+// sink, or when the context ends.
+func (t *Tracer) Sync(ctx context.Context) error {
+	done := make(chan struct{})
+	t.mu.Lock()
+	t.syncs = append(t.syncs, done)
+	t.mu.Unlock()
+	if err := t.reader.Flush(); err != nil {
+		return fmt.Errorf("waking the reader: %w", err)
+	}
+	select {
+	case <-done:
+		return nil
+	case <-t.ended:
+		return nil // the reader's last act was to read everything
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+func (t *Tracer) waiting() []chan struct{} {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	list := t.syncs
+	t.syncs = nil
+	return list
+}
+
+// drain waits for records, then reads all there are.
+func (r *run) drain(record *ringbuf.Record) (n int, err error) {
+	for {
+		err := r.t.reader.ReadInto(record)
+		if errors.Is(err, os.ErrDeadlineExceeded) || errors.Is(err, ringbuf.ErrFlushed) {
+			return n, nil
+		}
+		if err != nil {
+			return n, err
+		}
+		if n == 0 {
+			// Announced before their first event.
+			r.announcements()
+		}
+		n++
+		r.decode(record.RawSample)
+		if len(r.batch) >= 4096 {
+			r.flush()
+		}
+		if record.Remaining == 0 {
+			// What comes now waits for the next round, so that losses and
+			// processes are looked at under any load.
+			r.t.reader.SetDeadline(time.Now())
+		}
+	}
+}
+
+func (r *run) flush() {
+	if len(r.batch) > 0 {
+		r.sink(r.batch)
+		r.batch = r.batch[:0]
+	}
+}
+
+func (r *run) emit(e aggregator.Event) { r.batch = append(r.batch, e) }
+
+// decode turns one record into events. Records are the kernel's, whole and aligned.
+func (r *run) decode(b []byte) {
+	if len(b) < int(unsafe.Sizeof(bpf.MemtraceTtHead{})) {
+		return
+	}
+	head := (*bpf.MemtraceTtHead)(unsafe.Pointer(&b[0]))
+	switch bpf.MemtraceTtKind(head.Kind) {
+	case bpf.MemtraceTtKindTT_ALLOC:
+		e := (*bpf.MemtraceTtAlloc)(unsafe.Pointer(&b[0]))
+		p := r.process(head)
+		r.know(p, head, e.Device, e.Allocator)
+		r.emit(aggregator.Event{
+			Kind: aggregator.Alloc, Memory: aggregator.Memory(head.Memory), Layout: head.Layout,
+			PID: head.Pid, TID: head.Tid, Time: head.Time,
+			Device: e.Device, Allocator: e.Allocator, Buffer: e.Buffer,
+			Address: uint64(e.Address), Size: e.Size, PageSize: uint64(e.PageSize), PerBank: uint64(head.PerBank),
+		})
+	case bpf.MemtraceTtKindTT_FREE:
+		e := (*bpf.MemtraceTtFree)(unsafe.Pointer(&b[0]))
+		r.process(head)
+		r.emit(aggregator.Event{
+			Kind: aggregator.Free, Memory: aggregator.Memory(head.Memory), Layout: head.Layout,
+			PID: head.Pid, TID: head.Tid, Time: head.Time,
+			Device: e.Device, Buffer: e.Buffer, Address: e.Address, Size: e.Size,
+		})
+	default:
+		r.object(head, (*bpf.MemtraceTtObject)(unsafe.Pointer(&b[0])).Object)
+	}
+}
+
+// object turns the rare records into events.
+func (r *run) object(head *bpf.MemtraceTtHead, object uint64) {
+	e := aggregator.Event{PID: head.Pid, TID: head.Tid, Time: head.Time}
+	switch bpf.MemtraceTtKind(head.Kind) {
+	case bpf.MemtraceTtKindTT_DEVICE_OPEN:
+		p := r.process(head)
+		if p == nil {
+			return
+		}
+		delete(p.devices, object) // whatever was at this address is gone
+		if chips, mesh, _, err := p.device(object); err == nil && !mesh {
+			for _, c := range chips {
+				p.opened[c] = true
+			}
+		}
+		r.device(p, head, object)
+	case bpf.MemtraceTtKindTT_DEVICE_CLOSE:
+		if p := r.processes[head.Pid]; p != nil {
+			delete(p.devices, object)
+		}
+		e.Kind, e.Device = aggregator.DeviceClose, object
+		r.emit(e)
+	case bpf.MemtraceTtKindTT_ALLOCATOR_GONE:
+		if p := r.processes[head.Pid]; p != nil {
+			delete(p.allocators, object)
+		}
+		e.Kind, e.Allocator = aggregator.AllocatorGone, object
+		r.emit(e)
+	case bpf.MemtraceTtKindTT_EXEC:
+		// A new program in the old process: all that it held is gone.
+		r.gone(head)
+	case bpf.MemtraceTtKindTT_EXIT:
+		r.gone(head)
+		delete(r.targets, head.Pid)
+		r.t.detach(head.Pid)
+	}
+}
+
+// gone ends a process's accounts, where it has any.
+func (r *run) gone(head *bpf.MemtraceTtHead) {
+	if _, ok := r.processes[head.Pid]; ok {
+		delete(r.processes, head.Pid)
+		r.emit(aggregator.Event{Kind: aggregator.ProcessExit, PID: head.Pid, Time: head.Time})
+	}
+}
+
+// over says whether every process that was asked for has ended.
+func (r *run) over() bool { return len(r.t.opts.PIDs) > 0 && len(r.targets) == 0 }
+
+// announcements takes in the processes that discovery found.
+func (r *run) announcements() {
+	r.t.mu.Lock()
+	list := r.t.announced
+	r.t.announced = nil
+	r.t.mu.Unlock()
+	for _, a := range list {
+		r.add(a, uint64(monotonic()))
+	}
+}
+
+func (r *run) add(a announcement, now uint64) *traced {
+	pid := a.mapping.PID
+	command, started, err := describe(pid)
+	if err != nil {
+		return nil // gone already
+	}
+	p := &traced{
+		inspector: &inspector{lib: a.lib, base: a.mapping.Base - a.lib.segments[0].Vaddr&^4095, mem: processMemory(pid)},
+		mapping:   a.mapping, late: a.late, private: renumbered(pid),
+		devices: map[uint64][]aggregator.Chip{}, allocators: map[uint64]bool{}, opened: map[uint32]bool{},
+	}
+	if old := r.processes[pid]; old != nil && old.base == p.base && old.lib == p.lib {
+		return old
+	}
+	r.processes[pid] = p
+	r.emit(aggregator.Event{Kind: aggregator.ProcessStart, PID: pid, Time: now, Process: &aggregator.Process{
+		Started: started, Command: command, Library: a.mapping.Path, BuildID: a.lib.BuildID, Release: a.lib.Release,
+	}})
+	return p
+}
+
+// process finds the process of a record, and looks it up where it was not
+// announced: its library was attached to for another process.
+func (r *run) process(head *bpf.MemtraceTtHead) *traced {
+	if p, ok := r.processes[head.Pid]; ok {
+		return p
+	}
+	r.processes[head.Pid] = nil // looked for once
+	list, err := mappings(head.Pid, r.t.extra)
+	if err != nil {
+		return nil
+	}
+	if err := r.t.watchExit(head.Pid); err != nil {
+		r.t.opts.Notice(err.Error())
+	}
+	for _, m := range list {
+		r.t.mu.Lock()
+		a, err := r.t.library(m)
+		r.t.mu.Unlock()
+		if err == nil && a != nil && a.index == uint32(head.Library) {
+			return r.add(announcement{mapping: m, lib: a.lib}, head.Time)
+		}
+	}
+	return nil
+}
+
+// know makes sure that a buffer's device and allocator were described before it.
+func (r *run) know(p *traced, head *bpf.MemtraceTtHead, device, allocator uint64) {
+	if p == nil {
+		return
+	}
+	if _, ok := p.devices[device]; !ok {
+		r.device(p, head, device)
+	}
+	if !p.allocators[allocator] {
+		p.allocators[allocator] = true
+		capacity, err := p.capacity(allocator)
+		if err != nil {
+			p.complain(r, fmt.Errorf("the capacity of its memories is unknown: %w", err))
+		}
+		r.emit(aggregator.Event{Kind: aggregator.AllocatorSeen, PID: head.Pid, TID: head.Tid, Time: head.Time,
+			Device: device, Allocator: allocator, Capacity: &capacity})
+	}
+}
+
+// complain tells once for each process what could not be read of it. That
+// happens to a process which closes its device a moment after its first
+// allocation: what it held is then shown without chips.
+func (p *traced) complain(r *run, err error) {
+	if !p.complained {
+		p.complained = true
+		r.t.opts.Notice(fmt.Sprintf("process %d: %v", p.mapping.PID, err))
+	}
+}
+
+// device describes a device while it is there.
+func (r *run) device(p *traced, head *bpf.MemtraceTtHead, address uint64) {
+	ids, mesh, arch, err := p.device(address)
+	if err != nil {
+		if bpf.MemtraceTtKind(head.Kind) == bpf.MemtraceTtKindTT_DEVICE_OPEN {
+			return // not yet what it will be: its first buffer asks again
+		}
+		p.complain(r, fmt.Errorf("the chips of its device at %#x are unknown: %w", address, err))
+	}
+	opened := &aggregator.Opened{Mesh: mesh, Arch: arch}
+	for _, id := range ids {
+		chip := aggregator.Chip{Number: id}
+		if p.private {
+			chip.Space = head.Pid
+		}
+		opened.Chips = append(opened.Chips, chip)
+		opened.Late = opened.Late || p.late && !p.opened[id]
+	}
+	p.devices[address] = opened.Chips
+	r.emit(aggregator.Event{Kind: aggregator.DeviceOpen, PID: head.Pid, TID: head.Tid, Time: head.Time,
+		Device: address, Opened: opened})
+}
+
+// lossEvery is how often the kernel's counters are read under load.
+const lossEvery = 100 * time.Millisecond
+
+// losses tells of records that found the ring full since it was last called.
+func (r *run) losses(now bool) {
+	if !now && time.Since(r.lostAt) < lossEvery {
+		return
+	}
+	r.lostAt = time.Now()
+	c, err := r.t.Counters()
+	if err != nil {
+		return
+	}
+	var lost uint64
+	for _, n := range c.Lost {
+		lost += n
+	}
+	if lost > r.lost {
+		r.emit(aggregator.Event{Kind: aggregator.Lost, Time: uint64(monotonic()), Count: lost - r.lost})
+		r.lost = lost
+	}
+}
+
+// Counters sums what the kernel counted on all CPUs.
+func (t *Tracer) Counters() (bpf.MemtraceTtCounters, error) {
+	var sum bpf.MemtraceTtCounters
+	var each []bpf.MemtraceTtCounters
+	if err := t.objects.Counters.Lookup(uint32(0), &each); err != nil {
+		return sum, fmt.Errorf("reading the counters: %w", err)
+	}
+	for _, c := range each {
+		for i := range c.Seen {
+			sum.Seen[i] += c.Seen[i]
+			sum.Lost[i] += c.Lost[i]
+			sum.Unread[i] += c.Unread[i]
+		}
+		sum.Hooked += c.Hooked
+		sum.Unreserved += c.Unreserved
+	}
+	return sum, nil
+}

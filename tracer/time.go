@@ -1,0 +1,16 @@
+package tracer
+
+import (
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// monotonic is the clock that the kernel's records carry.
+func monotonic() time.Duration {
+	var ts unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts); err != nil {
+		return 0
+	}
+	return time.Duration(ts.Nano())
+}

@@ -1,0 +1,428 @@
+// Package tracer finds the runtime in processes, attaches to it, and yields
+// what happens as events.
+//
+// It promises never to hurt a traced process: probes stand at function entries
+// only, on instructions that the kernel emulates, and nothing of the process is
+// written or stopped. A library whose layout cannot be proved is not attached.
+package tracer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/features"
+	"github.com/cilium/ebpf/link"
+	"github.com/cilium/ebpf/ringbuf"
+	"golang.org/x/sys/unix"
+
+	"tt-memtrace/bpf"
+)
+
+// Options say what to trace.
+type Options struct {
+	// PIDs to trace; other processes then cost nothing.
+	PIDs []uint32
+	// Follow this process's children, what they exec and their children, and
+	// nothing else. It is meant for the tracer's own PID, before it starts a command.
+	Follow uint32
+	// Libraries that hold the runtime's code under names of their own.
+	Libraries []string
+	// RingBytes is the size of the ring buffer, a power of two; 0 for 16 MiB.
+	RingBytes uint32
+	// Notice is told, in one line, what a user should know: a process that
+	// cannot be traced and why. It may be called from any goroutine.
+	Notice func(string)
+}
+
+const (
+	defaultRing = 16 << 20
+	// drainEvery is how long records wait in the ring at the most.
+	drainEvery = 10 * time.Millisecond
+	// sleepAfter this many empty drains the reader sleeps until it is woken.
+	sleepAfter = 20
+)
+
+// Tracer is a set of loaded programs and what they are attached to.
+type Tracer struct {
+	opts    Options
+	objects bpf.MemtraceObjects
+	reader  *ringbuf.Reader
+	watch   *mmapWatch
+	tasks   []link.Link
+	extra   []FileID
+
+	mu        sync.Mutex
+	libraries map[FileID]*attachment
+	refused   map[FileID]error
+	announced []announcement
+	syncs     []chan struct{}
+
+	ended chan struct{}
+}
+
+// attachment is a library that is attached to.
+type attachment struct {
+	index  uint32
+	lib    *Library
+	cover  *Coverage
+	layout *Layout
+	// links for all processes, or for each PID.
+	links map[uint32][]link.Link
+}
+
+// announcement tells the reader of a process that maps the runtime.
+type announcement struct {
+	mapping Mapping
+	lib     *Library
+	// late: it had mapped the library before the probes were there.
+	late bool
+}
+
+// New loads the programs. It wraps ErrPermission where rights are missing.
+func New(o Options) (*Tracer, error) {
+	if err := CheckRights(); err != nil {
+		return nil, err
+	}
+	if o.RingBytes == 0 {
+		o.RingBytes = defaultRing
+	}
+	if o.Notice == nil {
+		o.Notice = func(string) {}
+	}
+	t := &Tracer{opts: o, libraries: map[FileID]*attachment{}, refused: map[FileID]error{}, ended: make(chan struct{})}
+	for _, path := range o.Libraries {
+		lib, err := OpenLibrary(path)
+		if err != nil {
+			return nil, err
+		}
+		_, err = lib.Cover()
+		lib.Close()
+		if err != nil {
+			return nil, err
+		}
+		t.extra = append(t.extra, lib.ID)
+	}
+	if err := features.HaveBPFLinkUprobeMulti(); errors.Is(err, ebpf.ErrNotSupported) {
+		return nil, fmt.Errorf("this kernel has no multi-uprobes, which need Linux 6.6 or later: %w", err)
+	}
+	if err := t.load(); err != nil {
+		t.Close()
+		return nil, err
+	}
+	return t, nil
+}
+
+func (t *Tracer) load() error {
+	spec, err := bpf.LoadMemtrace()
+	if err != nil {
+		return fmt.Errorf("reading the BPF programs: %w", err)
+	}
+	spec.Maps[bpf.MemtraceMapEvents].MaxEntries = t.opts.RingBytes
+	set := func(name string, value any) {
+		if err == nil {
+			err = spec.Variables[name].Set(value)
+		}
+	}
+	set("wakeup_bytes", uint64(t.opts.RingBytes/2))
+	if t.opts.Follow != 0 {
+		set("filter", uint8(1))
+		set("follow", uint8(1))
+	}
+	if len(t.opts.PIDs) > 0 && !pidFilterWorks() {
+		set("filter", uint8(1))
+	}
+	if err != nil {
+		return fmt.Errorf("configuring the BPF programs: %w", err)
+	}
+	if err := spec.LoadAndAssign(&t.objects, nil); err != nil {
+		var ve *ebpf.VerifierError
+		if errors.As(err, &ve) {
+			return fmt.Errorf("loading the BPF programs: %+v", ve)
+		}
+		if errors.Is(err, unix.EPERM) {
+			return fmt.Errorf("loading the BPF programs: %w: %w", ErrPermission, err)
+		}
+		return fmt.Errorf("loading the BPF programs: %w", err)
+	}
+	if t.reader, err = ringbuf.NewReader(t.objects.Events); err != nil {
+		return fmt.Errorf("opening the ring buffer: %w", err)
+	}
+	for _, p := range []*ebpf.Program{t.objects.ProcessFork, t.objects.ProcessExec, t.objects.ProcessExit} {
+		l, err := link.AttachTracing(link.TracingOptions{Program: p})
+		if err != nil {
+			return fmt.Errorf("attaching to process events: %w", err)
+		}
+		t.tasks = append(t.tasks, l)
+	}
+	if t.opts.Follow != 0 {
+		if err := t.watchExit(t.opts.Follow); err != nil {
+			return err
+		}
+	}
+	for _, pid := range t.opts.PIDs {
+		if err := t.watchExit(pid); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// pidFilterWorks: before 6.10 the kernel took a multi-uprobe's PID for a thread's.
+func pidFilterWorks() bool {
+	v, err := features.LinuxVersionCode()
+	return err == nil && v >= 6<<16|10<<8
+}
+
+// watchExit has the kernel report the process's exec and exit.
+func (t *Tracer) watchExit(pid uint32) error {
+	if err := t.objects.Watched.Put(pid, uint8(1)); err != nil {
+		return fmt.Errorf("watching process %d: %w", pid, err)
+	}
+	return nil
+}
+
+// Close detaches everything. It must not run beside Run.
+func (t *Tracer) Close() error {
+	if t.reader != nil {
+		t.reader.Close()
+	}
+	var closing sync.WaitGroup
+	for _, a := range t.libraries {
+		for _, links := range a.links {
+			for _, l := range links {
+				closing.Go(func() { l.Close() })
+			}
+		}
+	}
+	for _, l := range t.tasks {
+		closing.Go(func() { l.Close() })
+	}
+	closing.Wait()
+	for _, a := range t.libraries {
+		a.lib.Close()
+	}
+	if t.watch != nil {
+		t.watch.Close()
+	}
+	return t.objects.Close()
+}
+
+// start begins to look for processes: those that come, then those that are there.
+func (t *Tracer) start() error {
+	var err error
+	if t.watch, err = watchMappings(); err != nil {
+		return err
+	}
+	pids := t.opts.PIDs
+	if len(pids) == 0 && t.opts.Follow == 0 {
+		if pids, err = allPIDs(); err != nil {
+			return fmt.Errorf("listing processes: %w", err)
+		}
+	}
+	for _, pid := range pids {
+		t.look(pid, true)
+	}
+	return nil
+}
+
+// discover attaches to processes as they map the runtime.
+func (t *Tracer) discover(ctx context.Context) error {
+	return t.watch.Run(ctx, func(m mapped) {
+		if len(t.extra) == 0 && !candidate(m.path) {
+			return
+		}
+		t.look(m.pid, false)
+	}, func() {
+		t.opts.Notice("the kernel dropped records of starting programs; looking through all processes")
+		if pids, err := allPIDs(); err == nil {
+			for _, pid := range pids {
+				t.look(pid, false)
+			}
+		}
+	})
+}
+
+// inScope says whether a process is one to trace.
+func (t *Tracer) inScope(pid uint32) bool {
+	switch {
+	case pid == uint32(os.Getpid()):
+		return false
+	case t.opts.Follow != 0:
+		var one uint8
+		return t.objects.Watched.Lookup(pid, &one) == nil
+	case len(t.opts.PIDs) > 0:
+		return slices.Contains(t.opts.PIDs, pid)
+	}
+	return true
+}
+
+// look attaches to what a process has mapped, where it is in scope.
+func (t *Tracer) look(pid uint32, late bool) {
+	if !t.inScope(pid) {
+		return
+	}
+	list, err := mappings(pid, t.extra)
+	if err != nil {
+		return // gone, or not ours to see: nothing of it was counted
+	}
+	for _, m := range list {
+		if err := t.attach(m, late); err != nil {
+			t.opts.Notice(fmt.Sprintf("process %d: %v", pid, err))
+		}
+	}
+}
+
+// attach puts the probes into a library, once for all processes or once for
+// each PID, and announces the process.
+func (t *Tracer) attach(m Mapping, late bool) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	a, err := t.library(m)
+	if a == nil {
+		return err
+	}
+	var scope uint32
+	if len(t.opts.PIDs) > 0 && pidFilterWorks() {
+		scope = m.PID
+	}
+	if a.links[scope] == nil {
+		if a.links[scope], err = t.probe(a, scope); err != nil {
+			return err
+		}
+	} else if scope == 0 {
+		late = false // the probes were there before it
+	}
+	if err := t.watchExit(m.PID); err != nil {
+		return err
+	}
+	t.announced = append(t.announced, announcement{m, a.lib, late})
+	return t.reader.Flush()
+}
+
+// library opens and checks a mapped library, once for each file. Both results
+// are nil where the file is not the runtime.
+func (t *Tracer) library(m Mapping) (*attachment, error) {
+	lib, err := openMapped(m)
+	if err != nil {
+		return nil, err
+	}
+	if a := t.libraries[lib.ID]; a != nil {
+		lib.Close()
+		return a, nil
+	}
+	if err, ok := t.refused[lib.ID]; ok {
+		lib.Close()
+		return nil, err
+	}
+	a, err := t.check(lib)
+	if a == nil {
+		t.refused[lib.ID] = err
+		lib.Close()
+		return nil, err
+	}
+	t.libraries[lib.ID] = a
+	return a, nil
+}
+
+func (t *Tracer) check(lib *Library) (*attachment, error) {
+	if !lib.IsRuntime() && !slices.Contains(t.extra, lib.ID) {
+		return nil, nil // a library that uses the runtime, beside the one that holds it
+	}
+	cover, err := lib.Cover()
+	if err != nil {
+		return nil, err
+	}
+	layout, err := lib.Layout()
+	if err != nil {
+		return nil, err
+	}
+	a := &attachment{index: uint32(len(t.libraries)), lib: lib, cover: cover, layout: layout, links: map[uint32][]link.Link{}}
+	if a.index >= t.objects.Layouts.MaxEntries() {
+		return nil, fmt.Errorf("%s: more than %d builds of the runtime at once", lib.Path, t.objects.Layouts.MaxEntries())
+	}
+	k := layout.kernel()
+	if err := t.objects.Layouts.Put(a.index, &k); err != nil {
+		return nil, fmt.Errorf("storing the layout: %w", err)
+	}
+	return a, nil
+}
+
+// probe attaches every point of the library; pid 0 is all processes.
+func (t *Tracer) probe(a *attachment, pid uint32) ([]link.Link, error) {
+	// Through the open file, so that it is the file that was checked.
+	ex, err := link.OpenExecutable(fmt.Sprintf("/proc/self/fd/%d", a.lib.file.Fd()))
+	if err != nil {
+		return nil, fmt.Errorf("attaching to %s: %w", a.lib.Path, err)
+	}
+	programs := map[string]*ebpf.Program{
+		bpf.MemtraceProgReserveInBank:   t.objects.ReserveInBank,
+		bpf.MemtraceProgBufferAllocated: t.objects.BufferAllocated,
+		bpf.MemtraceProgBufferFreed:     t.objects.BufferFreed,
+		bpf.MemtraceProgAllocatorGone:   t.objects.AllocatorGone,
+		bpf.MemtraceProgDeviceOpened:    t.objects.DeviceOpened,
+		bpf.MemtraceProgDeviceClosed:    t.objects.DeviceClosed,
+	}
+	offsets := map[string][]uint64{}
+	for _, p := range a.cover.Probes {
+		offsets[p.Point.Program] = append(offsets[p.Point.Program], p.Offset)
+	}
+	// Frees go live before allocations: a free too many is counted as such, one
+	// too few would stay in the accounts.
+	order := []string{
+		bpf.MemtraceProgDeviceClosed, bpf.MemtraceProgAllocatorGone, bpf.MemtraceProgBufferFreed,
+		bpf.MemtraceProgReserveInBank, bpf.MemtraceProgDeviceOpened, bpf.MemtraceProgBufferAllocated,
+	}
+	var links []link.Link
+	for _, name := range order {
+		o := offsets[name]
+		if len(o) == 0 {
+			continue
+		}
+		l, err := ex.UprobeMulti(nil, programs[name], &link.UprobeMultiOptions{
+			Addresses: o, Cookies: slices.Repeat([]uint64{uint64(a.index)}, len(o)), PID: pid,
+		})
+		if err != nil {
+			for _, l := range links {
+				l.Close()
+			}
+			return nil, fmt.Errorf("attaching %s to %s: %w", name, a.lib.Path, err)
+		}
+		links = append(links, l)
+	}
+	return links, nil
+}
+
+// openMapped opens the very file that a process has mapped, in whatever mount
+// namespace, also where its name leads elsewhere by now.
+func openMapped(m Mapping) (*Library, error) {
+	lib, err := OpenLibrary(m.fileName())
+	if err == nil && lib.ID.Inode == m.ID.Inode {
+		return lib, nil
+	}
+	if err == nil {
+		lib.Close()
+		err = fmt.Errorf("opening %s: the file was replaced after it was mapped", m.Path)
+	}
+	if deleted, e := openMapFile(m); e == nil {
+		return deleted, nil
+	}
+	return nil, err
+}
+
+// detach takes the probes of one PID out, where they were its own.
+func (t *Tracer) detach(pid uint32) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, a := range t.libraries {
+		for _, l := range a.links[pid] {
+			l.Close()
+		}
+		delete(a.links, pid)
+	}
+}

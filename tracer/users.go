@@ -1,0 +1,18 @@
+package tracer
+
+// Users lists the processes that map the runtime, with their commands.
+func Users() map[uint32]string {
+	users := map[uint32]string{}
+	pids, err := allPIDs()
+	if err != nil {
+		return users
+	}
+	for _, pid := range pids {
+		if list, err := mappings(pid, nil); err == nil && len(list) > 0 {
+			if command, _, err := describe(pid); err == nil {
+				users[pid] = command
+			}
+		}
+	}
+	return users
+}

@@ -1,0 +1,400 @@
+package ui
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/gdamore/tcell/v2"
+
+	"tt-memtrace/aggregator"
+)
+
+// testScreen is a simulated terminal of a given size that counts its drawings.
+type testScreen struct {
+	tcell.SimulationScreen
+	w, h  int
+	shows atomic.Int64
+	finis atomic.Int64
+}
+
+func (s *testScreen) Init() error {
+	if err := s.SimulationScreen.Init(); err != nil {
+		return err
+	}
+	s.SetSize(s.w, s.h)
+	return nil
+}
+
+func (s *testScreen) Show() {
+	s.shows.Add(1)
+	s.SimulationScreen.Show()
+}
+
+func (s *testScreen) Fini() {
+	s.finis.Add(1)
+	s.SimulationScreen.Fini()
+}
+
+func (s *testScreen) text() string {
+	var b strings.Builder
+	w, h := s.Size()
+	for y := range h {
+		for x := 0; x < w; {
+			text, _, n := s.Get(x, y)
+			b.WriteString(text)
+			x += n
+		}
+		b.WriteByte('\n')
+	}
+	return b.String()
+}
+
+type testFeed struct {
+	mu       sync.Mutex
+	snapshot *aggregator.Snapshot
+	fail     bool
+}
+
+func (f *testFeed) Snapshot() *aggregator.Snapshot {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.fail {
+		panic("the feed fails")
+	}
+	return f.snapshot
+}
+
+func (f *testFeed) set(s *aggregator.Snapshot) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.snapshot = s
+}
+
+// session is a running ui on a simulated terminal.
+type session struct {
+	t      *testing.T
+	screen *testScreen
+	feed   *testFeed
+	ended  chan error
+}
+
+func start(t *testing.T, w, h, chips int, change func(*Options)) *session {
+	t.Helper()
+	s := &session{t: t, screen: &testScreen{SimulationScreen: tcell.NewSimulationScreen(""), w: w, h: h},
+		feed: &testFeed{snapshot: fixture(chips)}, ended: make(chan error, 1)}
+	now := time.Date(2025, 1, 2, 12, 3, 11, 0, time.UTC)
+	o := Options{Host: "tt-host-01", Source: "live", Screen: s.screen, Refresh: 10 * time.Millisecond, Now: func() time.Time { return now }}
+	if change != nil {
+		change(&o)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	go func() {
+		defer func() {
+			if p := recover(); p != nil {
+				s.ended <- fmt.Errorf("panic: %v", p)
+			}
+		}()
+		s.ended <- Run(ctx, s.feed, o)
+	}()
+	t.Cleanup(func() {
+		cancel()
+		if s.screen.finis.Load() == 0 {
+			<-s.ended
+		}
+	})
+	return s
+}
+
+// waits until the screen shows what is wanted (or not, where it starts with "!").
+func (s *session) waits(wants ...string) {
+	s.t.Helper()
+	deadline := time.Now().Add(5 * time.Second)
+	// The simulation may not be looked at while it is initialized.
+	for s.screen.shows.Load() == 0 && time.Now().Before(deadline) {
+		time.Sleep(time.Millisecond)
+	}
+	for {
+		got, missing := s.screen.text(), ""
+		for _, w := range wants {
+			rest, not := strings.CutPrefix(w, "!")
+			if strings.Contains(got, rest) == not {
+				missing = w
+			}
+		}
+		if missing == "" {
+			return
+		}
+		if time.Now().After(deadline) {
+			s.t.Fatalf("waited in vain for %q in\n%s", missing, got)
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+}
+
+func (s *session) key(k tcell.Key) { s.screen.InjectKey(k, 0, tcell.ModNone) }
+
+// resize does what a terminal does; the simulation does not tell by itself.
+func (s *session) resize(w, h int) {
+	s.screen.SetSize(w, h)
+	if err := s.screen.PostEvent(tcell.NewEventResize(w, h)); err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+func (s *session) press(keys string) {
+	for _, r := range keys {
+		s.screen.InjectKey(tcell.KeyRune, r, tcell.ModNone)
+	}
+}
+
+func (s *session) wantEnd() error {
+	s.t.Helper()
+	select {
+	case err := <-s.ended:
+		if s.screen.finis.Load() == 0 {
+			s.t.Error("the terminal was not restored")
+		}
+		return err
+	case <-time.After(5 * time.Second):
+		s.t.Fatal("still running")
+		return nil
+	}
+}
+
+func TestKeys(t *testing.T) {
+	s := start(t, 120, 40, 8, nil)
+	s.waits("8 chips · 3 processes", "reserved", "10.9 GiB!", "▸  41822", "▼DRAM", "!└ chip")
+	s.press("r")
+	s.waits("requested", "5.5 GiB")
+	s.press("r")
+	s.waits("reserved", "10.9 GiB")
+	s.press("u")
+	s.waits("of 12,884,901,888")
+	s.press("u")
+	s.waits("of 12 GiB")
+	s.press("s")
+	s.waits("▼L1")
+	s.press("sssssssssss")
+	s.waits("▼DRAM")
+	s.key(tcell.KeyEnter)
+	s.waits("└ chip 0", "└ chip 7")
+	s.press("jj")
+	s.waits("▸             └ chip 1")
+	s.press("h")
+	s.waits("!└ chip", "▸  41822")
+	s.key(tcell.KeyRight)
+	s.waits("└ chip 7")
+	s.key(tcell.KeyLeft)
+	s.waits("!└ chip")
+	s.key(tcell.KeyDown)
+	s.waits("▸  50231")
+	s.press("k")
+	s.waits("▸  41822")
+	s.press("G")
+	s.waits("▸  50990")
+	s.key(tcell.KeyHome)
+	s.waits("▸  41822")
+	s.key(tcell.KeyTab)
+	s.waits("▸   0L")
+	s.key(tcell.KeyPgDn)
+	s.waits("▸   7")
+	s.press("q")
+	if err := s.wantEnd(); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestHelpCoversTheKeysUntilItIsClosed(t *testing.T) {
+	s := start(t, 80, 24, 8, nil)
+	s.waits("▸  41822")
+	s.press("?")
+	s.waits("─ help ─", "what a process has on each chip")
+	s.press("jr")
+	s.key(tcell.KeyEsc)
+	s.waits("!help ─", "▸  41822", "reserved")
+	s.press("??j")
+	s.waits("▸  50231")
+	s.press("?")
+	s.waits("─ help ─")
+	s.key(tcell.KeyCtrlC)
+	if err := s.wantEnd(); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestPauseHoldsThePicture(t *testing.T) {
+	s := start(t, 120, 40, 8, nil)
+	s.waits("8 chips")
+	s.press(" ")
+	s.waits("PAUSED")
+	s.feed.set(fixture(4))
+	time.Sleep(300 * time.Millisecond)
+	s.waits("8 chips")
+	s.press(" ")
+	s.waits("4 chips", "!PAUSED")
+}
+
+func TestMouse(t *testing.T) {
+	s := start(t, 80, 24, 32, nil)
+	s.waits("▸  41822")
+	click := func(y int) {
+		s.screen.InjectMouse(10, y, tcell.ButtonPrimary, tcell.ModNone)
+		s.screen.InjectMouse(10, y, tcell.ButtonNone, tcell.ModNone)
+	}
+	click(4)
+	s.waits("▸   2")
+	s.screen.InjectMouse(10, 4, tcell.WheelDown, tcell.ModNone)
+	s.waits("chips 4-18 of 32")
+	click(20)
+	s.waits("▸  50231")
+}
+
+func TestThirtyTwoChipsScrollAt80x24(t *testing.T) {
+	s := start(t, 80, 24, 32, nil)
+	s.waits("chips 1-15 of 32 ↓", "q quit")
+	s.key(tcell.KeyTab)
+	s.press("G")
+	s.waits("chips 18-32 of 32", "▸  31 ", "▼DRAM", "41822")
+}
+
+func TestResize(t *testing.T) {
+	s := start(t, 80, 24, 8, nil)
+	s.waits("8 chips, 3 procs", "· ev/s")
+	for _, size := range [][2]int{{200, 60}, {40, 10}, {3, 2}, {120, 40}} {
+		s.resize(size[0], size[1])
+		time.Sleep(20 * time.Millisecond)
+	}
+	s.waits("8 chips · 3 processes", "tab other table", "SINCE")
+	// A terminal that shrinks and grows again within one frame has lost what it showed.
+	s.resize(60, 10)
+	s.resize(120, 40)
+	s.waits("tab other table", "SINCE")
+}
+
+func TestHostileNamesAreInert(t *testing.T) {
+	s := start(t, 200, 60, 8, func(o *Options) {
+		o.Host, o.Source = "\x1b[31mhost[red]", "\x9bsource"
+		o.Notes = func() []string { return []string{"note\x1b]0;title\x07 [blue]"} }
+	})
+	s.waits(`e\x1b[2Jvil [red]boo[-] ["x"]\n\t\u202eright\x9b31m\xff\xfe日本語 `+"e\u0301", `\x1b[31mhost[red]`, `\x9bsource`, `note\x1b]0;title\x07 [blue]`)
+	want, _, _ := tcell.StyleDefault.Decompose()
+	w, h := s.screen.Size()
+	for y := range h {
+		for x := range w {
+			text, style, _ := s.screen.Get(x, y)
+			for _, r := range text {
+				if r < ' ' || r >= 0x7f && r < 0xa0 {
+					t.Fatalf("%q reached the terminal", text)
+				}
+			}
+			if fg, _, _ := style.Decompose(); y == 13 && x > 13 && x < 90 && fg != want {
+				t.Errorf("a tag coloured %q", text)
+			}
+		}
+	}
+}
+
+func TestDrawsOnlyWhatChangedAndWhen(t *testing.T) {
+	s := start(t, 120, 40, 8, nil)
+	s.waits("8 chips")
+	time.Sleep(250 * time.Millisecond)
+	before := s.screen.shows.Load()
+	s.press("xyz") // keys without a meaning
+	time.Sleep(250 * time.Millisecond)
+	if n := s.screen.shows.Load() - before; n != 0 {
+		t.Errorf("%d drawings although nothing changed", n)
+	}
+	s.feed.set(fixture(7))
+	s.waits("7 chips")
+	time.Sleep(50 * time.Millisecond) // cells are there before they are shown
+	if n := s.screen.shows.Load() - before; n != 1 {
+		t.Errorf("%d drawings for one change", n)
+	}
+}
+
+func TestDrawsTenTimesASecondAtMost(t *testing.T) {
+	s := start(t, 120, 40, 8, nil)
+	s.waits("8 chips")
+	before, begin := s.screen.shows.Load(), time.Now()
+	for i := 0; time.Since(begin) < time.Second; i++ {
+		f := fixture(8)
+		f.Chips[0].Memory[aggregator.DRAM].Reserved = uint64(i) * 10 * mib
+		s.feed.set(f)
+		s.press("jk"[i%2 : i%2+1])
+		time.Sleep(3 * time.Millisecond)
+	}
+	if n := s.screen.shows.Load() - before; n < 3 || n > 11 {
+		t.Errorf("%d drawings in a second", n)
+	}
+}
+
+func TestEndedIsShown(t *testing.T) {
+	done := make(chan struct{})
+	s := start(t, 120, 40, 1, func(o *Options) { o.Done = done })
+	s.waits("1 chip", "!ended")
+	close(done)
+	s.waits("ended")
+}
+
+func TestNoColorUsesNone(t *testing.T) {
+	s := start(t, 80, 24, 8, func(o *Options) { o.NoColor = true })
+	s.waits("10.9G!")
+	for y := range 24 {
+		for x := range 80 {
+			_, style, _ := s.screen.Get(x, y)
+			if fg, bg, _ := style.Decompose(); fg != tcell.ColorDefault || bg != tcell.ColorDefault {
+				t.Fatalf("a colour at %d,%d", x, y)
+			}
+		}
+	}
+}
+
+func TestRunEndsWithItsContext(t *testing.T) {
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	screen := &testScreen{SimulationScreen: tcell.NewSimulationScreen(""), w: 80, h: 24}
+	if err := Run(ctx, &testFeed{}, Options{Screen: screen}); err != nil {
+		t.Error(err)
+	}
+	if screen.finis.Load() == 0 {
+		t.Error("the terminal was not restored")
+	}
+}
+
+func TestPanicRestoresTheTerminal(t *testing.T) {
+	s := start(t, 80, 24, 8, nil)
+	s.waits("8 chips")
+	s.feed.mu.Lock()
+	s.feed.fail = true
+	s.feed.mu.Unlock()
+	if err := s.wantEnd(); err == nil || !strings.Contains(err.Error(), "the feed fails") {
+		t.Errorf("got %v", err)
+	}
+	first := start(t, 80, 24, 8, func(o *Options) { o.Notes = func() []string { panic("at once") } })
+	if err := first.wantEnd(); err == nil || !strings.Contains(err.Error(), "at once") {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestWideCharactersLeaveNothingBehind(t *testing.T) {
+	screen := &testScreen{SimulationScreen: tcell.NewSimulationScreen(""), w: 10, h: 1}
+	if err := screen.Init(); err != nil {
+		t.Fatal(err)
+	}
+	s := &surface{Screen: screen, later: func(time.Duration) {}}
+	for _, text := range []string{"日本語", "a日本", "abcdef", "日bcdef", "ab"} {
+		s.Size()
+		s.Clear()
+		s.PutStr(0, 0, text)
+		s.last = time.Time{}
+		s.Show()
+		if got := strings.TrimRight(screen.text(), " \n"); got != text {
+			t.Errorf("%q is shown as %q", text, got)
+		}
+	}
+}

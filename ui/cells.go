@@ -1,0 +1,111 @@
+package ui
+
+import (
+	"strconv"
+
+	"tt-memtrace/aggregator"
+)
+
+// settings are what the user chose to see.
+type settings struct {
+	// requested shows what was asked for instead of what the banks lost.
+	requested bool
+	// exact writes numbers with all digits.
+	exact bool
+	ascii bool
+	sort  columnID
+}
+
+// shownMemories are the columns of both tables; SystemMemory is the host's, not a chip's.
+func shownMemories() []aggregator.Memory {
+	return []aggregator.Memory{aggregator.DRAM, aggregator.L1, aggregator.L1Small, aggregator.Trace}
+}
+
+// amount is how much of a memory is in use.
+type amount struct {
+	used, peak uint64
+	// atLeast: some buffers' sizes are not known, so it is more than used.
+	atLeast bool
+	// unknown: used says nothing.
+	unknown bool
+	// absent: there is no such memory.
+	absent bool
+	// capacity is 0 where it is not known.
+	capacity uint64
+}
+
+// amountOf reads the numbers that the settings ask for. late is true where
+// buffers from before the tracing may be missing: then nothing counted is not
+// the same as nothing there.
+func (o settings) amountOf(u aggregator.Usage, late bool) amount {
+	a := amount{used: u.Reserved, peak: u.PeakReserved, atLeast: u.Unreserved > 0}
+	if o.requested {
+		a = amount{used: u.Requested, peak: u.PeakRequested}
+	}
+	capacity, known := u.Capacity()
+	a.capacity = capacity
+	a.absent = known && capacity == 0 && u.Buffers == 0
+	a.unknown = !a.absent && a.used == 0 && (a.atLeast || late)
+	return a
+}
+
+// number writes an amount.
+func (a amount) number(s scale, g glyphs) line {
+	switch {
+	case a.absent:
+		return text(faint, "-")
+	case a.unknown:
+		return text(faint, g.unknown)
+	case a.used == 0:
+		return text(faint, "0")
+	case a.atLeast:
+		return text(plain, g.atLeast+s.bytes(a.used))
+	}
+	return text(plain, s.bytes(a.used))
+}
+
+// scaleOf is the common scale of a column.
+func (o settings) scaleOf(amounts []amount, short bool) scale {
+	var values, peaks []uint64
+	for _, a := range amounts {
+		values, peaks = append(values, a.used), append(peaks, a.peak)
+	}
+	return fitScale(values, peaks, o.exact, short)
+}
+
+// leastNumber is the width that numbers of the scale get anyway, so that a
+// column does not change its width with every digit.
+func (o settings) leastNumber(short bool) int {
+	if short || o.exact {
+		return 6
+	}
+	return 9
+}
+
+func chipName(c aggregator.Chip) string {
+	n := strconv.FormatUint(uint64(c.Number), 10)
+	if c.Space != 0 {
+		return strconv.FormatUint(uint64(c.Space), 10) + ":" + n
+	}
+	return n
+}
+
+// chipRanges writes the chips of a process the short way, one run a numbering.
+func chipRanges(chips []aggregator.ChipSnapshot) string {
+	out := ""
+	for i := 0; i < len(chips); {
+		space := chips[i].Chip.Space
+		var numbers []uint32
+		for ; i < len(chips) && chips[i].Chip.Space == space; i++ {
+			numbers = append(numbers, chips[i].Chip.Number)
+		}
+		if out != "" {
+			out += " "
+		}
+		if space != 0 {
+			out += strconv.FormatUint(uint64(space), 10) + ":"
+		}
+		out += ranges(numbers)
+	}
+	return out
+}

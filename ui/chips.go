@@ -1,0 +1,228 @@
+package ui
+
+import (
+	"tt-memtrace/aggregator"
+)
+
+// Bars shrink first when the terminal gets narrow; then units and the small
+// memories' bars go, then the architecture, then all bars.
+type chipTier struct {
+	arch, peaks, short bool
+	// bar and small are the least widths of the bars of DRAM and L1, and of
+	// L1_SMALL and TRACE; 0 is no bar.
+	bar, small int
+}
+
+func chipTiers() []chipTier {
+	return []chipTier{
+		{arch: true, peaks: true, bar: 16, small: 8},
+		{arch: true, bar: 10, small: 5},
+		{arch: true, short: true, bar: 8, small: 5},
+		{arch: true, short: true, bar: 8},
+		{arch: true, short: true, bar: 5},
+		{short: true, bar: 5},
+		{short: true},
+	}
+}
+
+// maxBar is the width beyond which a bar tells nothing more.
+const maxBar = 40
+
+// chipTable lays the device table out in w cells, one row a chip.
+func chipTable(s *aggregator.Snapshot, o settings, w int) (head line, body []line) {
+	late := lateProcesses(s)
+	memories := make([]memoryColumn, 0, aggregator.NumMemories)
+	for _, m := range shownMemories() {
+		c := memoryColumn{name: m.String(), o: o}
+		for i := range s.Chips {
+			c.amounts = append(c.amounts, o.amountOf(s.Chips[i].Memory[m], anyOf(s.Chips[i].PIDs, late)))
+		}
+		memories = append(memories, c)
+	}
+	var columns []column
+	for _, t := range chipTiers() {
+		columns = chipColumns(s, o, late, memories, t)
+		if rest := w - tableWidth(columns); rest >= 0 {
+			columns = chipColumns(s, o, late, memories, t.grown(rest))
+			break
+		}
+	}
+	return rows(columns, len(s.Chips))
+}
+
+// grown gives the bars what is left over, two thirds of it to the large memories.
+func (t chipTier) grown(rest int) chipTier {
+	if t.bar == 0 {
+		return t
+	}
+	if t.small == 0 {
+		t.bar = min(t.bar+rest/2, maxBar)
+		return t
+	}
+	small := min(rest/6, maxBar/2-t.small)
+	t.bar = min(t.bar+(rest-2*small)/2, maxBar)
+	t.small += small
+	return t
+}
+
+func chipColumns(s *aggregator.Snapshot, o settings, late map[uint32]bool, memories []memoryColumn, t chipTier) []column {
+	g := glyphSet(o.ascii)
+	chip := column{title: text(title, "CHIP"), right: true}
+	mark := column{}
+	arch := column{title: text(title, "ARCH"), gap: 2}
+	for i := range s.Chips {
+		c := &s.Chips[i]
+		chip.cells = append(chip.cells, text(strong, chipName(c.Chip)))
+		if anyOf(c.PIDs, late) {
+			mark.cells = append(mark.cells, text(notice, lateMark))
+		} else {
+			mark.cells = append(mark.cells, nil)
+		}
+		arch.cells = append(arch.cells, archCell(c.Arch, o.ascii, g))
+	}
+	columns := []column{chip, mark}
+	if t.arch {
+		columns = append(columns, arch)
+	}
+	for i, m := range memories {
+		width := t.bar
+		if i >= 2 {
+			width = t.small
+		}
+		columns = append(columns, m.column(width, t, g))
+	}
+	return columns
+}
+
+// maxArch cells are enough for every architecture the runtime names.
+const maxArch = 12
+
+func archCell(arch string, ascii bool, g glyphs) line {
+	if arch == "" {
+		return text(faint, g.unknown)
+	}
+	return text(plain, clip(clean(arch, ascii), maxArch, g.dots))
+}
+
+// memoryColumn is one memory of all chips: bar, number, sign of fullness, and
+// the capacity unless the title can hold it.
+type memoryColumn struct {
+	name    string
+	o       settings
+	amounts []amount
+}
+
+func (m memoryColumn) column(width int, t chipTier, g glyphs) column {
+	s := m.o.scaleOf(m.amounts, t.short)
+	common, same := m.capacity()
+	used := column{right: true, least: m.o.leastNumber(t.short)}
+	signs, capacities, peaks := column{}, column{}, column{right: true, gap: 1, least: m.o.leastNumber(t.short), title: text(title, "peak")}
+	bars := column{}
+	for _, a := range m.amounts {
+		used.cells = append(used.cells, a.number(s, g))
+		signs.cells = append(signs.cells, signCell(a))
+		bars.cells = append(bars.cells, barCell(a, width, g))
+		peaks.cells = append(peaks.cells, amount{used: a.peak, unknown: a.unknown, absent: a.absent, atLeast: a.atLeast}.number(s, g))
+		if a.capacity == 0 || same {
+			capacities.cells = append(capacities.cells, nil)
+		} else {
+			capacities.cells = append(capacities.cells, text(faint, "/"+capacity(a.capacity, m.o.exact, true)))
+		}
+	}
+	signs.least = 1
+	parts := []column{used, signs, capacities}
+	if width > 0 {
+		used.gap = 1
+		bars.least = width
+		parts = []column{bars, used, signs, capacities}
+	} else {
+		parts[0].least = max(used.least, len(m.name))
+	}
+	if t.peaks {
+		parts = append(parts, peaks)
+	}
+	_, body := rows(parts, len(m.amounts))
+	return column{title: m.title(parts, width, common, same, t), cells: body, gap: 1 + min(width, 1)}
+}
+
+// title names the memory, and its capacity right above the numbers if it is
+// the same for all chips and there is room.
+func (m memoryColumn) title(parts []column, width int, common uint64, same bool, t chipTier) line {
+	left := 0
+	for _, p := range parts {
+		if len(p.title) == 0 {
+			left += p.gap + p.width()
+		}
+	}
+	left-- // the sign of fullness
+	name := text(title, m.name)
+	if width == 0 {
+		name = name.padded(left, true)
+	}
+	if same && common > 0 {
+		for _, c := range []string{"of " + capacity(common, m.o.exact, t.short), "/" + capacity(common, m.o.exact, true)} {
+			if n := left - name.width() - len(c); n >= 1 {
+				name = append(append(name, span{spaces(n), plain}), span{c, title})
+				break
+			}
+		}
+	}
+	if t.peaks {
+		p := parts[len(parts)-1]
+		name = append(name.padded(left+1, false), p.title.padded(p.gap+p.width(), true)...)
+	}
+	return name
+}
+
+// capacity is the one that all chips have in common, as far as they have one.
+func (m memoryColumn) capacity() (common uint64, same bool) {
+	for _, a := range m.amounts {
+		switch {
+		case a.capacity == 0:
+		case common == 0:
+			common = a.capacity
+		case common != a.capacity:
+			return 0, false
+		}
+	}
+	return common, true
+}
+
+// signCell says how full a memory is where colours say nothing.
+func signCell(a amount) line {
+	if a.absent || a.unknown {
+		return nil
+	}
+	_, sign := fullness(a.used, a.capacity)
+	return text(notice, sign)
+}
+
+// barCell is a bar where the capacity is known, else a dot; nothing where there is no memory.
+func barCell(a amount, w int, g glyphs) line {
+	switch {
+	case a.absent, w == 0:
+		return nil
+	case a.capacity == 0 || a.unknown:
+		return text(faint, g.unknown)
+	}
+	return bar(w, a.used, a.peak, a.capacity, g)
+}
+
+func lateProcesses(s *aggregator.Snapshot) map[uint32]bool {
+	late := map[uint32]bool{}
+	for i := range s.Processes {
+		if s.Processes[i].Late {
+			late[s.Processes[i].PID] = true
+		}
+	}
+	return late
+}
+
+func anyOf(pids []uint32, set map[uint32]bool) bool {
+	for _, p := range pids {
+		if set[p] {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,130 @@
+package ui
+
+import (
+	"flag"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"tt-memtrace/aggregator"
+)
+
+const (
+	kib = 1 << 10
+	mib = 1 << 20
+	gib = 1 << 30
+)
+
+// hostile is a command line that attacks the terminal in every way at once:
+// a sequence that clears the screen, tview's tags, a line break, text
+// direction, bytes that are no UTF-8, and wide characters.
+const hostile = "/opt/e\x1b[2Jvil [red]boo[-] [\"x\"]\n\t\u202eright\x9b31m\xff\xfe日本語 e\u0301"
+
+func banks(count uint32, bytes uint64) aggregator.Banks {
+	return aggregator.Banks{Known: true, Count: count, Bytes: bytes}
+}
+
+func usage(reserved, highest, buffers uint64, b aggregator.Banks) aggregator.Usage {
+	return aggregator.Usage{
+		Requested: reserved / 2, Reserved: reserved, PeakRequested: highest / 2, PeakReserved: highest,
+		Buffers: buffers, Banks: b,
+	}
+}
+
+func sum(to *[aggregator.NumMemories]aggregator.Usage, from [aggregator.NumMemories]aggregator.Usage) {
+	for m, u := range from {
+		to[m].Requested += u.Requested
+		to[m].Reserved += u.Reserved
+		to[m].PeakRequested += u.PeakRequested
+		to[m].PeakReserved += u.PeakReserved
+		to[m].Buffers += u.Buffers
+		to[m].Unreserved += u.Unreserved
+	}
+}
+
+// fixture is a host with n chips and three processes: a server on all of
+// them, a hostile one that was attached late on chip 0, and an idle one.
+func fixture(n int) *aggregator.Snapshot {
+	const start = 1000 * uint64(time.Second)
+	s := &aggregator.Snapshot{Time: start, Counters: aggregator.Counters{Events: 3_000_000}}
+	server := aggregator.ProcessSnapshot{
+		PID: 41822, Info: aggregator.Process{Started: 1, Command: "/usr/bin/python3 serve.py --model llama-70b --port 8000"},
+		Since: start - 900*uint64(time.Second), Buffers: 18204,
+		Counters: aggregator.ProcessCounters{Allocs: 1_200_000, Frees: 1_181_796},
+	}
+	late := aggregator.ProcessSnapshot{
+		PID: 50231, Late: true, Info: aggregator.Process{Started: 2, Command: hostile},
+		Since: start - 14*uint64(time.Second), Buffers: 311,
+		Counters: aggregator.ProcessCounters{Allocs: 402, Frees: 91, UnmatchedFrees: 12},
+	}
+	idle := aggregator.ProcessSnapshot{PID: 50990, Info: aggregator.Process{Started: 3}, Since: start}
+	for i := range n {
+		c := aggregator.ChipSnapshot{Chip: aggregator.Chip{Number: uint32(i)}, Arch: "wormhole_b0", PIDs: []uint32{41822}}
+		share := uint64(i%8 + 1)
+		c.Memory[aggregator.DRAM] = usage(share*1400*mib, 11900*mib, 1000, banks(12, gib))
+		c.Memory[aggregator.L1] = usage(share*9*mib, 75*mib, 900, banks(64, 1331200))
+		c.Memory[aggregator.L1Small] = usage(512*kib, 2*mib, 9, banks(64, 32*kib))
+		c.Memory[aggregator.Trace] = usage(share*11*mib, 95*mib, 3, banks(12, 8*mib))
+		switch i {
+		case 3:
+			c.Memory[aggregator.DRAM].Unreserved = 3
+			c.Memory[aggregator.Trace] = aggregator.Usage{Banks: aggregator.Banks{Known: true}}
+		case 5:
+			c.Memory[aggregator.L1].Banks = aggregator.Banks{}
+		}
+		server.Chips = append(server.Chips, c)
+		sum(&server.Memory, c.Memory)
+		if i == 0 {
+			own := aggregator.ChipSnapshot{Chip: c.Chip, Arch: c.Arch, PIDs: []uint32{late.PID}}
+			own.Memory[aggregator.DRAM] = usage(212*mib, 300*mib, 290, banks(12, gib))
+			own.Memory[aggregator.L1] = usage(11*mib, 20*mib, 21, banks(64, 1331200))
+			late.Chips = []aggregator.ChipSnapshot{own}
+			sum(&late.Memory, own.Memory)
+			sum(&c.Memory, own.Memory)
+			c.PIDs = append(c.PIDs, late.PID)
+		}
+		s.Chips = append(s.Chips, c)
+	}
+	s.Processes = []aggregator.ProcessSnapshot{server, late, idle}
+	return s
+}
+
+// fixtureData is the fixture as the pump would hand it on.
+func fixtureData(n int) data {
+	s := fixture(n)
+	return data{
+		snapshot: s, now: s.Time, clock: time.Date(2025, 1, 2, 12, 3, 11, 0, time.UTC), host: "tt-host-01", source: "live",
+		rates: rates{known: true, events: 12480, calls: map[processID]float64{{41822, 1}: 3100, {50231, 2}: 0}},
+	}
+}
+
+func plainText(p picture) string {
+	var b strings.Builder
+	for _, l := range p.lines {
+		b.WriteString(strings.TrimRight(l.String(), " "))
+		b.WriteByte('\n')
+	}
+	return b.String()
+}
+
+var update = flag.Bool("update", false, "write the golden files")
+
+// golden compares text with testdata/name.
+func golden(t *testing.T, name, got string) {
+	t.Helper()
+	path := filepath.Join("testdata", name)
+	if *update {
+		if err := os.WriteFile(path, []byte(got), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got != string(want) {
+		t.Errorf("%s differs (go test -update writes it anew)\ngot:\n%s\nwant:\n%s", name, got, want)
+	}
+}

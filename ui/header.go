@@ -1,0 +1,189 @@
+package ui
+
+import (
+	"fmt"
+	"maps"
+	"reflect"
+	"slices"
+	"strings"
+	"time"
+
+	"tt-memtrace/aggregator"
+)
+
+// data is what is shown, apart from how: one moment of the feed.
+type data struct {
+	snapshot *aggregator.Snapshot
+	rates    rates
+	// now is CLOCK_MONOTONIC, ns; clock is the wall time, or zero for none.
+	now   uint64
+	clock time.Time
+	notes []string
+	host  string
+	// source is what is traced, in a word.
+	source string
+	ended  bool
+	paused bool
+}
+
+// same says that d looks no different from e; ages count in whole seconds of the clock.
+func (d *data) same(e *data) bool {
+	return d.ended == e.ended && d.clock.Truncate(time.Second).Equal(e.clock.Truncate(time.Second)) &&
+		slices.Equal(d.notes, e.notes) && d.rates.known == e.rates.known && d.rates.events == e.rates.events &&
+		maps.Equal(d.rates.calls, e.rates.calls) && reflect.DeepEqual(d.snapshot, e.snapshot)
+}
+
+// headerTier is how the header is written; the narrower the terminal, the later the tier.
+type headerTier struct {
+	// compact saves on words and spaces.
+	compact                     bool
+	source, host, clock, events bool
+}
+
+func headerTiers() []headerTier {
+	return []headerTier{
+		{source: true, host: true, clock: true, events: true},
+		{host: true, clock: true, events: true},
+		{compact: true, host: true, clock: true, events: true},
+		{compact: true, clock: true, events: true},
+		{compact: true, events: true},
+		{compact: true},
+	}
+}
+
+// header is the first line of the screen: what is shown to the left, how it goes to the right.
+func header(d *data, o settings, w int) line {
+	var left, right line
+	for _, t := range headerTiers() {
+		left, right = headerLeft(d, o, t), headerRight(d, o, t)
+		if left.width()+right.width()+1 <= w {
+			break
+		}
+	}
+	left = left.clipped(max(w-right.width()-1, 0))
+	return append(left, right.padded(w-left.width(), true)...)
+}
+
+// joined puts parts next to each other, with something in between.
+func joined(parts line, between span) line {
+	var out line
+	for i, p := range parts {
+		if i > 0 {
+			out = append(out, between)
+		}
+		out = append(out, p)
+	}
+	return out
+}
+
+// maxHost cells for a name that might be a domain name.
+const maxHost = 24
+
+func headerLeft(d *data, o settings, t headerTier) line {
+	g := glyphSet(o.ascii)
+	out := line{{" tt-memtrace  ", strong}}
+	between, process, processes, limit := span{" " + g.between + " ", faint}, "process", "processes", maxHost
+	if t.compact {
+		out[0].text = " tt-memtrace "
+		between, process, processes, limit = span{", ", plain}, "proc", "procs", maxHost/2
+	}
+	var parts line
+	if d.host != "" && t.host {
+		parts = append(parts, span{clip(clean(d.host, o.ascii), limit, g.dots), plain})
+	}
+	if d.source != "" && t.source {
+		parts = append(parts, span{clip(clean(d.source, o.ascii), limit, g.dots), plain})
+	}
+	parts = append(parts,
+		span{plural(len(d.snapshot.Chips), "chip", "chips"), plain},
+		span{plural(len(d.snapshot.Processes), process, processes), plain})
+	return append(out, joined(parts, between)...)
+}
+
+func headerRight(d *data, o settings, t headerTier) line {
+	var parts line
+	if d.paused {
+		parts = append(parts, span{" PAUSED ", alert})
+	}
+	if d.ended {
+		parts = append(parts, span{"ended", notice})
+	}
+	parts = append(parts, span{o.sizes(), plain})
+	if t.events && d.rates.calls != nil {
+		rate := glyphSet(o.ascii).unknown
+		if d.rates.known {
+			rate = perSecond(d.rates.events)
+		}
+		// Of one width: the header should not move with every digit.
+		parts = append(parts, span{spaces(6-width(rate)) + rate + " ev/s", plain})
+	}
+	if lost := d.snapshot.Counters.Lost; lost > 0 {
+		parts = append(parts, span{fmt.Sprintf(" LOST %s ", count(lost, o.exact)), alert})
+	} else {
+		parts = append(parts, span{"lost 0", plain})
+	}
+	if t.clock && !d.clock.IsZero() {
+		parts = append(parts, span{d.clock.Format("15:04:05"), plain})
+	}
+	between := "  "
+	if t.compact {
+		between = " "
+	}
+	return append(joined(parts, span{between, plain}), span{" ", plain})
+}
+
+// sizes says which of the two sizes of buffers is shown.
+func (o settings) sizes() string {
+	if o.requested {
+		return "requested"
+	}
+	return "reserved"
+}
+
+func plural(n int, one, many string) string {
+	if n == 1 {
+		return "1 " + one
+	}
+	return digits(uint64(n)) + " " + many
+}
+
+// rule is the line between two tables, with what is to be said about them near its ends.
+func rule(w int, left, right string, g glyphs) line {
+	out := line{}
+	dashes := func(n int) { out = append(out, span{strings.Repeat(g.rule, max(n, 0)), faint}) }
+	label := func(s string) {
+		if s != "" {
+			out = append(out, span{" " + s + " ", plain})
+		}
+	}
+	dashes(2)
+	label(left)
+	tail := 2
+	if right != "" {
+		tail += width(right) + 2
+	}
+	dashes(max(w-out.width()-tail, 0))
+	label(right)
+	dashes(2)
+	return out.clipped(w)
+}
+
+// binding is a key and what it does.
+type binding struct{ key, does string }
+
+// footer lists the keys, as many as there is room for.
+func footer(o settings, w int) line {
+	g := glyphSet(o.ascii)
+	out := line{{" ", plain}}
+	for _, b := range []binding{
+		{"q", "quit"}, {"?", "help"}, {g.enter, "chips of a process"}, {"s", "sort"}, {"u", "units"},
+		{"r", "requested/reserved"}, {"space", "pause"}, {"tab", "other table"},
+	} {
+		l := line{{b.key, key}, {" " + b.does + "  ", plain}}
+		if out.width()+l.width()-2 > w {
+			continue
+		}
+		out = append(out, l...)
+	}
+	return out
+}

@@ -1,0 +1,517 @@
+package ui
+
+import (
+	"bytes"
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+	"unicode"
+	"unicode/utf8"
+
+	"tt-memtrace/aggregator"
+)
+
+func TestCleanEscapesEverythingThatIsNotPrintable(t *testing.T) {
+	for _, c := range []struct{ in, want, ascii string }{
+		{"python3 serve.py", "python3 serve.py", ""},
+		{"a\x1b[31mb", `a\x1b[31mb`, ""},
+		{"a\nb\tc\rd\x00\x7f", `a\nb\tc\x0dd\x00\x7f`, ""},
+		{"\u009b31m", `\u009b31m`, ""},
+		{"\xff\xc3", `\xff\xc3`, ""},
+		{"\u202eevil\u200d\ufeff\u2028", `\u202eevil\u200d\ufeff\u2028`, ""},
+		{"\U000e0041", `\U000e0041`, ""},
+		{"[red]x[-]", "[red]x[-]", ""},
+		{"日本 é", "日本 é", `\u65e5\u672c \u00e9`},
+		{"\u0301x", `\u0301x`, ""},
+		{"e" + strings.Repeat("\u0301", 6), "e\u0301\u0301\u0301" + strings.Repeat(`\u0301`, 3), ""},
+	} {
+		if got := clean(c.in, false); got != c.want {
+			t.Errorf("clean(%q) = %q, want %q", c.in, got, c.want)
+		}
+		if c.ascii != "" {
+			if got := clean(c.in, true); got != c.ascii {
+				t.Errorf("clean(%q, ascii) = %q, want %q", c.in, got, c.ascii)
+			}
+		}
+	}
+	if n := len(clean(strings.Repeat("x", 1<<20), false)); n > maxUntrusted {
+		t.Errorf("a command line of a megabyte yields %d bytes", n)
+	}
+}
+
+func FuzzCleanIsInert(f *testing.F) {
+	f.Add(hostile, 10)
+	f.Add("\u0301\u0301", 1)
+	f.Add("🇩🇪🇩 👩‍👩‍👧", 3)
+	f.Fuzz(func(t *testing.T, s string, w int) {
+		got := clean(s, false)
+		for _, r := range got {
+			if !unicode.IsPrint(r) {
+				t.Fatalf("%q of %q is not printable", r, s)
+			}
+		}
+		if !utf8.ValidString(got) || width(got) < utf8.RuneCountInString(got)/maxCombining/2 {
+			t.Fatalf("clean(%q) = %q", s, got)
+		}
+		w = max(w%100, 0)
+		if n := width(clip(got, w, "…")); n > w {
+			t.Fatalf("clip(%q, %d) is %d wide", got, w, n)
+		}
+		if a := clean(s, true); !isPlain(a) {
+			t.Fatalf("%q is not ASCII", a)
+		}
+	})
+}
+
+func TestClipCountsCellsNotBytes(t *testing.T) {
+	for _, c := range []struct {
+		in   string
+		w    int
+		want string
+	}{
+		{"abcdef", 6, "abcdef"}, {"abcdef", 5, "abcd…"}, {"abcdef", 1, "…"}, {"abcdef", 0, ""},
+		{"日本語", 6, "日本語"}, {"日本語", 5, "日本…"}, {"日本語", 4, "日…"},
+		{"e\u0301e\u0301e\u0301", 2, "e\u0301…"},
+	} {
+		if got := clip(c.in, c.w, "…"); got != c.want {
+			t.Errorf("clip(%q, %d) = %q, want %q", c.in, c.w, got, c.want)
+		}
+	}
+}
+
+func TestCommandLosesItsDirectories(t *testing.T) {
+	for in, want := range map[string]string{
+		"/usr/bin/python3 /srv/a.py": "python3 /srv/a.py", "pytest": "pytest", "": "", "/": "/", "a/ b": "a/ b",
+	} {
+		if got := command(in, false); got != want {
+			t.Errorf("command(%q) = %q, want %q", in, got, want)
+		}
+	}
+}
+
+func TestScaleKeepsOneUnitAColumnWherePossible(t *testing.T) {
+	for _, c := range []struct {
+		values []uint64
+		short  bool
+		want   []string
+	}{
+		{[]uint64{0, 0}, false, []string{"0", "0"}},
+		{[]uint64{512, 1}, false, []string{"512 B", "1 B"}},
+		{[]uint64{4 * gib, 4*gib + gib/2}, false, []string{"4.00 GiB", "4.50 GiB"}},
+		{[]uint64{12 * gib, 3 * gib}, true, []string{"12.0G", "3.0G"}},
+		{[]uint64{4915 * mib, 40 * mib}, false, []string{"4,915 MiB", "40 MiB"}},
+		{[]uint64{38 * gib, 2 * mib, 0}, false, []string{"38.0 GiB", "2.00 MiB", "0"}},
+		{[]uint64{math.MaxUint64}, false, []string{"16.0 EiB"}},
+	} {
+		s := fitScale(c.values, nil, false, c.short)
+		for i, v := range c.values {
+			if got := s.bytes(v); got != c.want[i] {
+				t.Errorf("%v: %d is %q, want %q", c.values, v, got, c.want[i])
+			}
+		}
+	}
+	if got := fitScale(nil, nil, true, false).bytes(12884901888); got != "12,884,901,888" {
+		t.Errorf("exact: %q", got)
+	}
+}
+
+func TestNumbersInWords(t *testing.T) {
+	for v, want := range map[uint64]string{
+		0: "0", 999: "999", 1000: "1,000", 99_999: "99,999", 100_000: "100k", 999_499: "999k", 999_999: "1.00M",
+		1_234_567: "1.23M", 99_960_000: "100M", math.MaxUint64: "18.4E",
+	} {
+		if got := count(v, false); got != want {
+			t.Errorf("count(%d) = %q, want %q", v, got, want)
+		}
+	}
+	for v, want := range map[float64]string{0: "0", 0.2: "<1", 1.4: "1", 3100: "3,100", 250_000: "250k"} {
+		if got := perSecond(v); got != want {
+			t.Errorf("perSecond(%v) = %q, want %q", v, got, want)
+		}
+	}
+	for d, want := range map[time.Duration]string{
+		-time.Second: "0s", 59 * time.Second: "59s", 61 * time.Second: "1m01s", 2*time.Hour + 11*time.Minute: "2h11m",
+		76 * time.Hour: "3d04h", 2400 * time.Hour: "100d",
+	} {
+		if got := age(d); got != want {
+			t.Errorf("age(%v) = %q, want %q", d, got, want)
+		}
+	}
+	for want, in := range map[string][]uint32{"": nil, "0": {0}, "0-7": {0, 1, 2, 3, 4, 5, 6, 7}, "0-1,4,6-7": {0, 1, 4, 6, 7}, "4294967294-4294967295": {4294967294, 4294967295}} {
+		if got := ranges(in); got != want {
+			t.Errorf("ranges(%v) = %q, want %q", in, got, want)
+		}
+	}
+}
+
+func TestBar(t *testing.T) {
+	for _, c := range []struct {
+		used, peak, capacity uint64
+		want                 string
+		role                 role
+	}{
+		{0, 0, 100, "░░░░░░░░░░", track},
+		{1, 1, 10_000, "▏░░░░░░░░░", good},
+		{50, 50, 100, "█████░░░░░", good},
+		{50, 85, 100, "█████░░░┃░", good},
+		{55, 58, 100, "█████▌░░░░", good},
+		{74, 100, 100, "███████▍░┃", good},
+		{75, 75, 100, "███████▌░░", warn},
+		{90, 90, 100, "█████████░", bad},
+		{9999, 9999, 10_000, "█████████▉", bad},
+		{100, 100, 100, "██████████", bad},
+		{300, 300, 100, "██████████", bad},
+		{5, 5, 0, "          ", plain},
+		{math.MaxUint64, math.MaxUint64, math.MaxUint64, "██████████", bad},
+	} {
+		l := bar(10, c.used, c.peak, c.capacity, glyphSet(false))
+		if l.String() != c.want || l[0].role != c.role {
+			t.Errorf("bar(%d, %d of %d) = %q role %d, want %q role %d", c.used, c.peak, c.capacity, l.String(), l[0].role, c.want, c.role)
+		}
+	}
+	if got := bar(10, 50, 85, 100, glyphSet(true)).String(); got != "#####...|." {
+		t.Errorf("ASCII: %q", got)
+	}
+}
+
+func TestAmountNeverCallsTheUnknownZero(t *testing.T) {
+	none := aggregator.Usage{Banks: aggregator.Banks{Known: true}}
+	for name, c := range map[string]struct {
+		usage     aggregator.Usage
+		late      bool
+		requested bool
+		want      string
+	}{
+		"nothing":                   {usage: aggregator.Usage{}, want: "0"},
+		"nothing since late":        {usage: aggregator.Usage{}, late: true, want: "·"},
+		"no such memory":            {usage: none, late: true, want: "-"},
+		"all sizes known":           {usage: aggregator.Usage{Reserved: gib, Buffers: 1}, want: "1.00 GiB"},
+		"some sizes not known":      {usage: aggregator.Usage{Reserved: gib, Buffers: 2, Unreserved: 1}, want: "≥1.00 GiB"},
+		"no size known":             {usage: aggregator.Usage{Requested: gib, Buffers: 1, Unreserved: 1}, want: "·"},
+		"requested is always known": {usage: aggregator.Usage{Requested: gib, Buffers: 1, Unreserved: 1}, requested: true, want: "1.00 GiB"},
+	} {
+		o := settings{requested: c.requested}
+		a := o.amountOf(c.usage, c.late)
+		if got := a.number(o.scaleOf([]amount{a}, false), glyphSet(false)).String(); got != c.want {
+			t.Errorf("%s: %q, want %q", name, got, c.want)
+		}
+	}
+}
+
+func TestPrivateChipNumbersCarryTheirProcess(t *testing.T) {
+	chip := func(space, n uint32) aggregator.ChipSnapshot {
+		return aggregator.ChipSnapshot{Chip: aggregator.Chip{Space: space, Number: n}}
+	}
+	if got := chipName(chip(77, 3).Chip); got != "77:3" {
+		t.Error(got)
+	}
+	if got := chipRanges([]aggregator.ChipSnapshot{chip(0, 0), chip(0, 1), chip(77, 0), chip(77, 1), chip(77, 5)}); got != "0-1 77:0-1,5" {
+		t.Error(got)
+	}
+}
+
+func TestUnplacedMemoryIsShown(t *testing.T) {
+	d := fixtureData(1)
+	p := &d.snapshot.Processes[2]
+	p.Unplaced[aggregator.DRAM] = usage(3*gib, 3*gib, 7, aggregator.Banks{})
+	v := newView(settings{}, d)
+	v.expanded[idOf(p)] = true
+	got := plainText(v.compose(120, 30))
+	for _, want := range []string{"+?", "chip not known", "3.0"} {
+		if !strings.Contains(got, want) {
+			t.Errorf("no %q in\n%s", want, got)
+		}
+	}
+}
+
+func TestRatesComeFromTwoSamplesAtLeast(t *testing.T) {
+	var m meter
+	at := time.Unix(100, 0)
+	s := fixture(1)
+	m.add(at, s)
+	if r := m.rates(); r.known || len(r.calls) != 0 {
+		t.Errorf("from one sample: %+v", r)
+	}
+	for range 20 {
+		at = at.Add(250 * time.Millisecond)
+		s.Counters.Events += 250
+		s.Processes[0].Counters.Allocs += 25
+		m.add(at, s)
+	}
+	r := m.rates()
+	if !r.known || r.events != 1000 || r.calls[processID{41822, 1}] != 100 || r.calls[processID{50231, 2}] != 0 {
+		t.Errorf("%+v", r)
+	}
+	if len(m.samples) > 10 {
+		t.Errorf("%d samples kept", len(m.samples))
+	}
+	s.Processes[1].Info.Started = 99
+	m.add(at.Add(time.Second), s)
+	if _, known := m.rates().calls[processID{50231, 99}]; known {
+		t.Error("a PID that was used again got a rate at once")
+	}
+	s.Counters.Events = 0
+	m.add(at.Add(2*time.Second), s)
+	if m.rates().known {
+		t.Error("a counter that began anew made a rate")
+	}
+}
+
+func TestElapsedGoesOnBetweenEvents(t *testing.T) {
+	var e elapsed
+	at := time.Unix(100, 0)
+	if got := e.now(at, 5000); got != 5000 {
+		t.Error(got)
+	}
+	if got := e.now(at.Add(time.Second), 5000); got != 5000+1e9 {
+		t.Error(got)
+	}
+	if got := e.now(at.Add(-time.Hour), 5000); got != 5000 {
+		t.Error("a clock that is set back", got)
+	}
+}
+
+func TestListKeepsTheSelectedRow(t *testing.T) {
+	keys := func(pids ...uint32) (out []rowKey) {
+		for _, p := range pids {
+			out = append(out, rowKey{process: processID{pid: p}})
+		}
+		return out
+	}
+	var l list
+	l.sync(keys(1, 2, 3), 2)
+	l.sync(keys(9, 1, 2, 3), 2)
+	if l.index != 0 {
+		t.Error("without a choice the selection stays at the top, not at", l.index)
+	}
+	l.move(2, keys(9, 1, 2, 3))
+	l.sync(keys(9, 1, 2, 3), 2)
+	if l.index != 2 || l.offset != 1 {
+		t.Errorf("%+v", l)
+	}
+	l.sync(keys(2, 9, 1, 3), 2)
+	if l.index != 0 || l.offset != 0 {
+		t.Errorf("it did not follow its row: %+v", l)
+	}
+	l.sync(keys(5, 6), 2)
+	if l.index != 0 || l.key.process.pid != 5 {
+		t.Errorf("its row is gone: %+v", l)
+	}
+	l.sync(nil, 2)
+	l.move(1, nil)
+	l.scroll(3, 2, nil)
+	if l.index != 0 || l.offset != 0 {
+		t.Errorf("nothing to select: %+v", l)
+	}
+	ten := keys(0, 1, 2, 3, 4, 5, 6, 7, 8, 9)
+	l = list{}
+	l.scroll(3, 4, ten)
+	if l.offset != 3 || l.index != 3 {
+		t.Errorf("scrolled down: %+v", l)
+	}
+	l.move(3, ten)
+	l.scroll(-2, 4, ten)
+	if l.offset != 1 || l.index != 4 {
+		t.Errorf("scrolled up: %+v", l)
+	}
+}
+
+func TestShareOfLines(t *testing.T) {
+	for _, c := range []struct{ lines, chips, processes, wantChips, wantProcesses int }{
+		{18, 8, 3, 8, 10}, {18, 32, 3, 15, 3}, {18, 32, 40, 11, 7}, {18, 0, 0, 1, 17}, {10, 8, 8, 6, 4}, {-3, 8, 8, 1, 1},
+	} {
+		if a, b := share(c.lines, c.chips, c.processes); a != c.wantChips || b != c.wantProcesses {
+			t.Errorf("share(%d, %d, %d) = %d, %d, want %d, %d", c.lines, c.chips, c.processes, a, b, c.wantChips, c.wantProcesses)
+		}
+	}
+}
+
+func TestSorting(t *testing.T) {
+	d := fixtureData(2)
+	for id, want := range map[columnID][]uint32{
+		byDRAM: {41822, 50231, 50990}, byPID: {41822, 50231, 50990}, bySince: {41822, 50231, 50990},
+		byCommand: {50990, 50231, 41822}, byChips: {50990, 50231, 41822}, byRate: {41822, 50231, 50990},
+	} {
+		var got []uint32
+		for _, p := range sorted(&d, settings{sort: id}) {
+			got = append(got, p.PID)
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("column %d: %v, want %v", id, got, want)
+		}
+	}
+}
+
+func TestSortGoesRoundTheVisibleColumns(t *testing.T) {
+	v := newView(settings{}, fixtureData(2))
+	v.compose(80, 24)
+	if slices.Contains(v.columns, byFrees) {
+		t.Fatal("80 columns should have no room for FREES")
+	}
+	seen := map[columnID]bool{}
+	for range v.columns {
+		v.nextSort()
+		seen[v.settings.sort] = true
+		if got := plainText(v.compose(80, 24)); strings.Count(got, "▼") != 1 {
+			t.Errorf("column %d is not marked", v.settings.sort)
+		}
+	}
+	if len(seen) != len(v.columns) || v.settings.sort != byDRAM {
+		t.Errorf("saw %v of %v", seen, v.columns)
+	}
+	v.settings.sort = byFrees
+	v.nextSort()
+	if v.settings.sort == byFrees {
+		t.Error("stuck at a column that is not visible")
+	}
+}
+
+func TestEveryLineFillsTheScreenExactly(t *testing.T) {
+	for _, n := range []int{0, 1, 8, 32} {
+		for _, exact := range []bool{false, true} {
+			d := fixtureData(n)
+			d.notes = []string{"a note " + hostile, "two", "three", "four"}
+			v := newView(settings{exact: exact}, d)
+			v.expanded[processID{41822, 1}] = true
+			for w := 1; w <= 210; w += 1 + w/12 {
+				for _, h := range []int{1, 5, 8, 24, 60} {
+					p := v.compose(w, h)
+					if len(p.lines) != h {
+						t.Fatalf("%d chips, %dx%d: %d lines", n, w, h, len(p.lines))
+					}
+					for _, l := range p.lines {
+						if l.width() != w {
+							t.Fatalf("%d chips, %dx%d: a line is %d wide: %q", n, w, h, l.width(), l.String())
+						}
+					}
+				}
+			}
+		}
+	}
+}
+
+func TestTablesFitWithoutCuttingNumbers(t *testing.T) {
+	for _, n := range []int{1, 8, 32} {
+		for _, w := range []int{80, 100, 120, 160, 200} {
+			d := fixtureData(n)
+			head, _ := chipTable(d.snapshot, settings{}, w-2)
+			if got := head.width(); got > w-2 {
+				t.Errorf("%d chips: device table is %d wide in %d", n, got, w-2)
+			}
+			list := entries(&d, settings{}, func(processID) bool { return true })
+			head, _, _ = processTable(&d, settings{}, list, w-2)
+			if got := head.width(); got > w-2 {
+				t.Errorf("%d chips: process table is %d wide in %d", n, got, w-2)
+			}
+		}
+	}
+}
+
+func TestHeaderTellsLossAndState(t *testing.T) {
+	d := fixtureData(8)
+	d.snapshot.Counters.Lost = 1312
+	d.ended, d.paused = true, true
+	l := header(&d, settings{requested: true}, 120)
+	for _, want := range []string{"tt-memtrace", "tt-host-01", "8 chips", "3 processes", " 12,480 ev/s", "LOST 1,312", "ended", "PAUSED", "requested", "12:03:11"} {
+		if !strings.Contains(l.String(), want) {
+			t.Errorf("no %q in %q", want, l.String())
+		}
+	}
+	for _, s := range l {
+		if strings.Contains(s.text, "LOST") && s.role != alert {
+			t.Error("a loss does not stand out")
+		}
+	}
+	d.ended, d.paused, d.snapshot.Counters.Lost = false, false, 0
+	fewer := d
+	fewer.rates.events = 3
+	if a, b := header(&d, settings{}, 80), header(&fewer, settings{}, 80); a[:3].String() != b[:3].String() {
+		t.Errorf("the header moves with the rate: %q %q", a.String(), b.String())
+	}
+	l = header(&d, settings{}, 80)
+	for _, want := range []string{"tt-host-01", "8 chips", "3 procs", "12,480 ev/s", "lost 0", "reserved", "12:03:11"} {
+		if !strings.Contains(l.String(), want) {
+			t.Errorf("no %q in 80 columns: %q", want, l.String())
+		}
+	}
+}
+
+func TestScreens(t *testing.T) {
+	for _, c := range []struct {
+		chips, w, h int
+		ascii       bool
+	}{
+		{1, 80, 24, false}, {8, 80, 24, false}, {32, 80, 24, false}, {8, 80, 24, true},
+		{8, 120, 40, false}, {1, 200, 60, false}, {32, 200, 60, false},
+	} {
+		v := newView(settings{ascii: c.ascii}, fixtureData(c.chips))
+		name := fmt.Sprintf("screen-%dchips-%dx%d", c.chips, c.w, c.h)
+		if c.ascii {
+			name += "-ascii"
+		}
+		got := plainText(v.compose(c.w, c.h))
+		if c.ascii && !isPlain(strings.ReplaceAll(got, "\n", "")) {
+			t.Errorf("%s is not ASCII", name)
+		}
+		golden(t, name+".txt", got)
+	}
+	v := newView(settings{exact: true, requested: true}, fixtureData(8))
+	v.compose(120, 40)
+	v.toggle()
+	golden(t, "screen-8chips-120x40-exact-expanded.txt", plainText(v.compose(120, 40)))
+	golden(t, "screen-empty-80x24.txt", plainText(newView(settings{}, data{snapshot: &aggregator.Snapshot{}}).compose(80, 24)))
+}
+
+func TestText(t *testing.T) {
+	for _, w := range []int{80, 120} {
+		var b bytes.Buffer
+		o := TextOptions{Width: w, Host: "tt-host-01", Notes: []string{"a warning\x1b[0m"}, Chips: w == 120}
+		if err := Text(&b, fixture(8), o); err != nil {
+			t.Fatal(err)
+		}
+		golden(t, fmt.Sprintf("text-%d.txt", w), b.String())
+	}
+	var b bytes.Buffer
+	if err := Text(&b, nil, TextOptions{}); err != nil || !strings.Contains(b.String(), "no chip") {
+		t.Errorf("%v %q", err, b.String())
+	}
+	if err := Text(failingWriter{}, nil, TextOptions{}); err == nil {
+		t.Error("a failed write is not reported")
+	}
+}
+
+type failingWriter struct{}
+
+func (failingWriter) Write([]byte) (int, error) { return 0, fmt.Errorf("disk full") }
+
+func TestEnvironment(t *testing.T) {
+	for _, c := range []struct {
+		env  map[string]string
+		want bool
+	}{
+		{map[string]string{"TERM": "xterm", "LANG": "en_US.UTF-8"}, false},
+		{map[string]string{"TERM": "xterm", "LANG": "C.utf8"}, false},
+		{map[string]string{"TERM": "xterm", "LANG": "en_US.UTF-8", "LC_ALL": "C"}, true},
+		{map[string]string{"TERM": "xterm", "LC_CTYPE": "de_DE.ISO-8859-1", "LANG": "en_US.UTF-8"}, true},
+		{map[string]string{"TERM": "xterm"}, true},
+		{map[string]string{"TERM": "linux", "LANG": "en_US.UTF-8"}, true},
+		{map[string]string{"TERM": "dumb", "LANG": "en_US.UTF-8"}, true},
+	} {
+		if got := NeedsASCII(func(k string) string { return c.env[k] }); got != c.want {
+			t.Errorf("NeedsASCII(%v) = %v", c.env, got)
+		}
+	}
+	if NoColor(func(string) string { return "" }) || !NoColor(func(string) string { return "1" }) {
+		t.Error("NO_COLOR is not read")
+	}
+}
+
+func BenchmarkCompose(b *testing.B) {
+	v := newView(settings{}, fixtureData(32))
+	for b.Loop() {
+		v.compose(200, 60)
+	}
+}

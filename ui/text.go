@@ -1,0 +1,69 @@
+package ui
+
+import (
+	"io"
+	"strings"
+	"time"
+
+	"tt-memtrace/aggregator"
+)
+
+// TextOptions for Text. The zero value is usable.
+type TextOptions struct {
+	// Width in cells; 0 is 100.
+	Width int
+	// Host and Source are named in the first line, unless empty.
+	Host, Source string
+	// Time of the wall clock in the first line; none if zero.
+	Time time.Time
+	// Notes are one-line warnings, shown at the end.
+	Notes []string
+	// Requested shows the buffers' own sizes instead of what the banks lost.
+	Requested bool
+	// Exact writes all digits.
+	Exact bool
+	// ASCII uses 7-bit characters only.
+	ASCII bool
+	// Chips adds a row for each chip of each process.
+	Chips bool
+}
+
+// Text writes the overview as plain text: the chips with their bars, then the
+// processes, in the same layout as on the screen. Rates are not known from
+// one snapshot, and processes are as old as the newest event makes them.
+func Text(w io.Writer, s *aggregator.Snapshot, o TextOptions) error {
+	if s == nil {
+		s = &aggregator.Snapshot{}
+	}
+	if o.Width <= 0 {
+		o.Width = 100
+	}
+	set := settings{requested: o.Requested, exact: o.Exact, ascii: o.ASCII}
+	d := data{snapshot: s, now: s.Time, clock: o.Time, host: o.Host, source: o.Source, notes: o.Notes}
+	list := entries(&d, set, func(processID) bool { return o.Chips })
+	chipHead, chipBody := chipTable(s, set, o.Width-2)
+	processHead, processBody, _ := processTable(&d, set, list, o.Width-2)
+
+	lines := []line{header(&d, set, o.Width), nil}
+	table := func(head line, body []line, empty string) {
+		lines = append(lines, append(text(plain, " "), head...))
+		for _, l := range body {
+			lines = append(lines, append(text(plain, " "), l...))
+		}
+		if len(body) == 0 {
+			lines = append(lines, text(plain, " "+empty))
+		}
+		lines = append(lines, nil)
+	}
+	table(chipHead, chipBody, "no chip has been opened yet")
+	table(processHead, processBody, "no process uses the runtime yet")
+	lines = append(lines, noteLines(&d, set, o.Width)...)
+
+	var b strings.Builder
+	for _, l := range lines {
+		b.WriteString(strings.TrimRight(l.clipped(o.Width).String(), " "))
+		b.WriteByte('\n')
+	}
+	_, err := io.WriteString(w, strings.TrimRight(b.String(), "\n")+"\n")
+	return err
+}

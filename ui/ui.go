@@ -1,0 +1,64 @@
+// Package ui shows what every chip's memory holds and which process put it
+// there: live in a terminal with Run, or once as plain text with Text.
+//
+// It reads nothing but aggregator.Snapshot, and draws only when that made a
+// difference to the picture, at most ten times a second. A number that is
+// not known is shown as a dot, never as 0. Text that comes from a process is
+// untrusted: it is escaped, clipped by its display width and never taken for
+// markup or a control sequence.
+package ui
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/gdamore/tcell/v2"
+
+	"tt-memtrace/aggregator"
+)
+
+// Feed is where the screen's numbers come from.
+type Feed interface {
+	// Snapshot is called from one goroutine, Options.Refresh apart, and not
+	// after Run has returned. It must return soon, and what it returned must
+	// not change any more. Nil stands for an empty snapshot.
+	Snapshot() *aggregator.Snapshot
+}
+
+// Options for Run. The zero value is usable.
+type Options struct {
+	// Host is the name shown in the header, or empty.
+	Host string
+	// Source says in a word or two what is shown: "live", "pid 123".
+	Source string
+	// Notes returns one-line warnings that are shown above the footer. It
+	// is called like Feed.Snapshot and may be nil.
+	Notes func() []string
+	// Now is the wall clock; nil is time.Now.
+	Now func() time.Time
+	// NoColor leaves all colours out. NO_COLOR in the environment does so too.
+	NoColor bool
+	// ASCII draws with 7-bit characters only. On a terminal that needs it
+	// (see NeedsASCII) it is set by itself.
+	ASCII bool
+	// Screen to draw on, which Run initializes and finalizes; nil is the terminal.
+	Screen tcell.Screen
+	// Refresh is the time between two looks at the feed; 0 is 250 ms.
+	Refresh time.Duration
+	// Done, when closed, makes the header say "ended"; the screen stays.
+	Done <-chan struct{}
+}
+
+// Run shows the screen until the user quits or ctx ends; both return nil.
+// The terminal is restored however Run ends, also when it panics.
+func Run(ctx context.Context, feed Feed, o Options) error {
+	o, err := o.complete()
+	if err != nil {
+		return fmt.Errorf("opening the terminal: %w", err)
+	}
+	if err := newApp(feed, o).run(ctx); err != nil {
+		return fmt.Errorf("reading the terminal: %w", err)
+	}
+	return nil
+}
