@@ -1,0 +1,272 @@
+package eval
+
+import (
+	"cmp"
+	"debug/elf"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+)
+
+// Image is an ELF file as the dynamic linker would have loaded it: a Memory of
+// its segments in which pointers into the file itself are relocated. Pointers
+// into other files are not resolved, and reading one is an error. The file is
+// only ever read from.
+type Image struct {
+	base    uint64
+	closer  io.Closer
+	progs   []*elf.Prog
+	relocs  []reloc // by offset
+	slots   map[uint64]string
+	symbols map[string]uint64
+}
+
+// reloc is the pointer at an offset, or what it would take to know it.
+type reloc struct {
+	offset, value uint64
+	missing       string
+}
+
+// OpenImage opens the ELF file at path. The base is where its address zero lies:
+// the start of a mapping minus the segment's address, rounded down to a page.
+func OpenImage(path string, base uint64) (*Image, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, fmt.Errorf("opening image: %w", err)
+	}
+	img, err := NewImage(f, base)
+	if err != nil {
+		f.Close()
+		return nil, fmt.Errorf("opening image %s: %w", path, err)
+	}
+	img.closer = f
+	return img, nil
+}
+
+// NewImage is OpenImage for a file that is open already and stays the caller's.
+func NewImage(r io.ReaderAt, base uint64) (*Image, error) {
+	f, err := elf.NewFile(r)
+	if err != nil {
+		return nil, fmt.Errorf("reading ELF headers: %w", err)
+	}
+	if f.Machine != elf.EM_X86_64 || f.Class != elf.ELFCLASS64 || f.Data != elf.ELFDATA2LSB {
+		return nil, fmt.Errorf("reading ELF headers: %v %v is not x86-64", f.Class, f.Machine)
+	}
+	img := &Image{base: base, slots: map[uint64]string{}, symbols: map[string]uint64{}}
+	for _, p := range f.Progs {
+		if p.Type == elf.PT_LOAD {
+			img.progs = append(img.progs, p)
+		}
+	}
+	symbols, err := f.DynamicSymbols()
+	if err != nil && !errors.Is(err, elf.ErrNoSymbols) {
+		return nil, fmt.Errorf("reading symbols: %w", err)
+	}
+	for _, s := range symbols {
+		if defined(s) {
+			img.symbols[s.Name] = base + s.Value
+		}
+	}
+	for _, s := range f.Sections {
+		if s.Flags&elf.SHF_ALLOC == 0 {
+			continue
+		}
+		switch s.Type {
+		case elf.SHT_RELA:
+			err = img.addRela(s, symbols)
+		case shtRelr:
+			err = img.addRelr(s)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("reading relocations: %w", err)
+		}
+	}
+	slices.SortStableFunc(img.relocs, func(a, b reloc) int { return cmp.Compare(a.offset, b.offset) })
+	return img, nil
+}
+
+// shtRelr is the type of a section of packed relative relocations.
+const shtRelr elf.SectionType = 19
+
+// defined says whether a symbol has an address in this file. That of a function
+// chosen at load time is not its own.
+func defined(s elf.Symbol) bool {
+	switch elf.ST_TYPE(s.Info) {
+	case elf.STT_NOTYPE, elf.STT_FUNC, elf.STT_OBJECT:
+		return s.Section != elf.SHN_UNDEF && s.Section != elf.SHN_ABS
+	}
+	return false
+}
+
+func (img *Image) addRela(s *elf.Section, symbols []elf.Symbol) error {
+	data, err := s.Data()
+	if err != nil {
+		return err
+	}
+	const size = 24
+	for ; len(data) >= size; data = data[size:] {
+		info := binary.LittleEndian.Uint64(data[8:])
+		addend := binary.LittleEndian.Uint64(data[16:])
+		r := reloc{offset: binary.LittleEndian.Uint64(data)}
+		var sym elf.Symbol
+		if i := uint64(elf.R_SYM64(info)); i > 0 && i <= uint64(len(symbols)) {
+			sym = symbols[i-1]
+		}
+		switch typ := elf.R_X86_64(elf.R_TYPE64(info)); {
+		case typ == elf.R_X86_64_NONE:
+			continue
+		case typ == elf.R_X86_64_RELATIVE:
+			r.value = img.base + addend
+		case typ == elf.R_X86_64_JMP_SLOT || typ == elf.R_X86_64_GLOB_DAT || typ == elf.R_X86_64_64:
+			if typ != elf.R_X86_64_64 {
+				addend = 0
+				img.slots[img.base+r.offset] = sym.Name
+			}
+			if defined(sym) {
+				r.value = img.base + sym.Value + addend
+			} else {
+				r.missing = "symbol " + sym.Name
+			}
+		default:
+			r.missing = typ.String()
+		}
+		img.relocs = append(img.relocs, r)
+	}
+	return nil
+}
+
+// addRelr reads packed relative relocations: an even entry is the offset of a
+// pointer, an odd one a bitmap of which of the next 63 words are pointers too.
+func (img *Image) addRelr(s *elf.Section) error {
+	data, err := s.Data()
+	if err != nil {
+		return err
+	}
+	var next uint64
+	add := func(offset uint64) error {
+		var p [8]byte
+		if err := img.raw(p[:], offset); err != nil {
+			return err
+		}
+		value := img.base + binary.LittleEndian.Uint64(p[:])
+		img.relocs = append(img.relocs, reloc{offset: offset, value: value})
+		return nil
+	}
+	for ; len(data) >= 8; data = data[8:] {
+		entry := binary.LittleEndian.Uint64(data)
+		if entry&1 == 0 {
+			if err := add(entry); err != nil {
+				return err
+			}
+			next = entry + 8
+			continue
+		}
+		for i, set := uint64(0), entry>>1; set != 0; i, set = i+1, set>>1 {
+			if set&1 != 0 {
+				if err := add(next + 8*i); err != nil {
+					return err
+				}
+			}
+		}
+		next += 63 * 8
+	}
+	return nil
+}
+
+// Close closes the file that OpenImage opened.
+func (img *Image) Close() error {
+	if img.closer == nil {
+		return nil
+	}
+	return img.closer.Close()
+}
+
+// Contains says whether addr lies in one of the segments.
+func (img *Image) Contains(addr uint64) bool {
+	at := addr - img.base
+	for _, p := range img.progs {
+		if at >= p.Vaddr && at-p.Vaddr < p.Memsz {
+			return true
+		}
+	}
+	return false
+}
+
+// raw reads what the file has at an unrelocated address.
+func (img *Image) raw(p []byte, at uint64) error {
+	for _, prog := range img.progs {
+		off := at - prog.Vaddr
+		if at < prog.Vaddr || off > prog.Memsz || uint64(len(p)) > prog.Memsz-off {
+			continue
+		}
+		n := 0
+		if off < prog.Filesz {
+			n = int(min(uint64(len(p)), prog.Filesz-off))
+			if got, err := prog.ReadAt(p[:n], int64(off)); got < n {
+				return fmt.Errorf("reading segment: %w", err)
+			}
+		}
+		clear(p[n:])
+		return nil
+	}
+	return fmt.Errorf("reading image: %#x is not in it", img.base+at)
+}
+
+// ReadAt reads relocated memory at a loaded address.
+func (img *Image) ReadAt(p []byte, addr uint64) error {
+	at := addr - img.base
+	if err := img.raw(p, at); err != nil {
+		return err
+	}
+	end := at + uint64(len(p))
+	const size = 8
+	i, _ := slices.BinarySearchFunc(img.relocs, at, func(r reloc, at uint64) int {
+		return cmp.Compare(r.offset+size-1, at)
+	})
+	for ; i < len(img.relocs) && img.relocs[i].offset < end; i++ {
+		r := img.relocs[i]
+		if r.missing != "" {
+			return fmt.Errorf("reading image: %#x needs %s", addr, r.missing)
+		}
+		var word [size]byte
+		binary.LittleEndian.PutUint64(word[:], r.value)
+		for j, b := range word {
+			if k := r.offset + uint64(j) - at; k < uint64(len(p)) {
+				p[k] = b
+			}
+		}
+	}
+	return nil
+}
+
+// Symbol is the address of a symbol that the file exports.
+func (img *Image) Symbol(name string) (uint64, bool) {
+	addr, ok := img.symbols[name]
+	return addr, ok
+}
+
+// Slots are the addresses of the pointers through which the file's code calls
+// functions by name, its own exported ones among them.
+func (img *Image) Slots() map[uint64]string { return img.slots }
+
+// SlotFunc resolves the slots of the file by name: to what hooks has, else to the
+// file's own definition. The result is for WithSlots. It leaves slots of other
+// files' functions alone, so that a live target's own binding is followed.
+func (img *Image) SlotFunc(hooks func(symbol string) (Hook, bool)) SlotFunc {
+	return func(slot uint64) (uint64, Hook, bool) {
+		name, ok := img.slots[slot]
+		if !ok {
+			return 0, nil, false
+		}
+		if hooks != nil {
+			if hook, ok := hooks(name); ok {
+				return 0, hook, true
+			}
+		}
+		target, ok := img.symbols[name]
+		return target, nil, ok
+	}
+}

@@ -1,0 +1,169 @@
+package eval_test
+
+import (
+	"encoding/binary"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+
+	"tt-memtrace/tracer/eval"
+)
+
+// libEnv names a libtt_metal.so to probe.
+const libEnv = "TT_MEMTRACE_TEST_LIB"
+
+func libHooks(symbol string) (eval.Hook, bool) {
+	if strings.Contains(symbol, "tt_throw") {
+		return eval.Throw(symbol), true
+	}
+	return eval.Libc(symbol)
+}
+
+func openLib(t *testing.T) *eval.Image {
+	path := os.Getenv(libEnv)
+	if path == "" {
+		t.Skipf("%s is not set", libEnv)
+	}
+	img, err := eval.OpenImage(path, 0x7f00_0000_0000)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { img.Close() })
+	return img
+}
+
+// TestLibBuffer finds out where a real library's Buffer keeps its fields.
+func TestLibBuffer(t *testing.T) {
+	img := openLib(t)
+	for _, getter := range []string{"size", "address", "page_size", "buffer_type", "device", "allocator"} {
+		symbol := fmt.Sprintf("_ZNK2tt8tt_metal6Buffer%d%sEv", len(getter), getter)
+		fn, ok := img.Symbol(symbol)
+		if !ok {
+			t.Errorf("%s is missing", symbol)
+			continue
+		}
+		probe := eval.NewProbe(img)
+		this := probe.Root()
+		m := eval.New(probe, eval.WithSlots(img.SlotFunc(libHooks)))
+		v, err := m.Call(fn, this)
+		// A getter may insist on a flag. Set bytes that it looked at until it is happy.
+		for i := 0; err != nil && i < len(probe.Loads()); i++ {
+			l := probe.Loads()[i]
+			if l.Size != 1 {
+				continue
+			}
+			addr := l.Path.Root
+			for _, offset := range l.Path.Offsets {
+				addr = probe.Child(addr + uint64(offset))
+			}
+			probe.Set(addr+uint64(l.Path.Tail), 1)
+			v, err = m.Call(fn, this)
+		}
+		if err != nil {
+			t.Errorf("%s: %v", getter, err)
+			continue
+		}
+		path, ok := probe.Path(v)
+		t.Logf("%-12s value %#x path %x known %t loads %v", getter, v, path.Offsets, ok, probe.Loads())
+		if len(probe.Loads()) == 0 {
+			t.Errorf("%s loads nothing", getter)
+		}
+	}
+}
+
+// TestLibAllocator evaluates getters which branch on their argument, index a
+// table of member pointers or a jump table, and lock a mutex through the PLT.
+func TestLibAllocator(t *testing.T) {
+	img := openLib(t)
+	for _, getter := range []string{"get_num_banks", "get_bank_size"} {
+		fn, ok := img.Symbol("_ZNK2tt8tt_metal13AllocatorImpl13" + getter + "ERKNS0_10BufferTypeE")
+		if !ok {
+			t.Errorf("%s is missing", getter)
+			continue
+		}
+		seen := map[string]bool{}
+		for typ := range uint32(6) {
+			probe := eval.NewProbe(img)
+			this := probe.Root()
+			m := eval.New(probe, eval.WithSlots(img.SlotFunc(libHooks)))
+			arg, err := m.Alloc(4)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := m.WriteU32(arg, typ); err != nil {
+				t.Fatal(err)
+			}
+			v, err := m.Call(fn, this, arg)
+			path, known := probe.Path(v)
+			t.Logf("%s(%d) = %#x path %x known %t err %v", getter, typ, v, path.Offsets, known, err)
+			if err == nil {
+				key := ""
+				for _, l := range probe.Loads() {
+					key += fmt.Sprint(l.Path.Tail, " ")
+				}
+				seen[key] = true
+			}
+		}
+		if len(seen) < 4 {
+			t.Errorf("%s: only %d of 4 kinds of memory told apart", getter, len(seen))
+		}
+	}
+}
+
+// TestLibMeshDevice evaluates a function that copies a vector into a hidden
+// argument. The first attempt shows where the vector is, by the two loads from
+// adjoining fields; the second is with a vector of two elements there.
+func TestLibMeshDevice(t *testing.T) {
+	img := openLib(t)
+	fn, ok := img.Symbol("_ZNK2tt8tt_metal11distributed10MeshDevice11get_devicesEv")
+	if !ok {
+		t.Fatal("get_devices is missing")
+	}
+	probe := eval.NewProbe(img)
+	this := probe.Root()
+	m := eval.New(probe, eval.WithSlots(img.SlotFunc(libHooks)))
+	result, err := m.Alloc(24)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = m.Call(fn, result, this)
+	t.Logf("first attempt: %v, loads %v", err, probe.Loads())
+	loads := probe.Loads()
+	if len(loads) < 2 {
+		t.Fatal("too few loads")
+	}
+	last := loads[len(loads)-1].Path
+	if before := loads[len(loads)-2].Path; before.Tail != last.Tail-8 {
+		t.Fatalf("last loads are not of adjoining fields: %v, %v", before, last)
+	}
+	owner := last.Root
+	for _, offset := range last.Offsets {
+		owner = probe.Child(owner + uint64(offset))
+	}
+	end := owner + uint64(last.Tail)
+	begin := probe.Child(end - 8)
+	probe.Set(end, binary.LittleEndian.AppendUint64(nil, begin+16)...)
+
+	if _, err := m.Call(fn, result, this); err != nil {
+		t.Fatal(err)
+	}
+	var v [3]uint64
+	for i := range v {
+		if v[i], err = m.ReadU64(result + 8*uint64(i)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if v[1] != v[0]+16 || v[2] != v[1] {
+		t.Errorf("result is %x", v)
+	}
+	for i := range uint64(2) {
+		device, err := m.ReadU64(v[0] + 8*i)
+		path, ok := probe.Path(device)
+		want := append(slices.Clone(last.Offsets), last.Tail-8, int64(8*i))
+		if err != nil || !ok || !slices.Equal(path.Offsets, want) {
+			t.Errorf("device %d is %#x with path %v, %v", i, device, path, err)
+		}
+	}
+}

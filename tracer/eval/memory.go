@@ -1,0 +1,214 @@
+package eval
+
+import "encoding/binary"
+
+// Memory is what the evaluated code may read.
+type Memory interface {
+	// ReadAt fills p from addr on, or fails.
+	ReadAt(p []byte, addr uint64) error
+}
+
+// CodeMemory is a Memory which tells code from data. Without it, code is read like
+// data.
+type CodeMemory interface {
+	Memory
+	// FetchAt is ReadAt for instructions.
+	FetchAt(p []byte, addr uint64) error
+}
+
+// MemoryFunc makes a function a Memory.
+type MemoryFunc func(p []byte, addr uint64) error
+
+// ReadAt calls f.
+func (f MemoryFunc) ReadAt(p []byte, addr uint64) error { return f(p, addr) }
+
+// The private window of a machine, relative to its base. Nothing lies between
+// the regions, so that a runaway pointer fails instead of landing in a neighbour.
+const (
+	heapOffset  = 0
+	heapSize    = 1 << 20
+	stackOffset = 0x0100_0000
+	stackSize   = 256 << 10
+	tlsOffset   = 0x0200_0000
+	tlsBelow    = 256 << 10 // variables lie below the thread pointer
+	tlsAbove    = 4 << 10   // the thread control block lies above
+	exitOffset  = 0x0300_0000
+	windowSize  = 0x0400_0000
+
+	defaultBase = 0x6a00_0000_0000
+
+	pageSize    = 4096
+	lineSize    = 64
+	maxLines    = 64 << 10 / lineSize
+	canary      = 0x5ca1ab1e_0ddba100
+	maxTransfer = heapSize // longest single Read or Write
+)
+
+// line holds the bytes written to 64 bytes of memory outside the window; bit i
+// of set is for byte i. Lines, not pages, so that a reference count bumped in
+// each of a thousand objects stays within the bound.
+type line struct {
+	set  uint64
+	data [lineSize]byte
+}
+
+// overlay keeps everything the evaluated code writes.
+type overlay struct {
+	mem      Memory
+	observer func(addr uint64, size int)
+	base     uint64
+	readOnly bool
+	heap     uint64 // bytes allocated
+	pages    map[uint64]*[pageSize]byte
+	lines    map[uint64]*line
+}
+
+func newOverlay(mem Memory) overlay {
+	return overlay{
+		mem:   mem,
+		base:  defaultBase,
+		pages: map[uint64]*[pageSize]byte{},
+		lines: map[uint64]*line{},
+	}
+}
+
+// private says whether [addr, addr+n) lies in a region of the window (in) or
+// touches the window without lying in one region (bad).
+func (o *overlay) private(addr uint64, n int) (in, bad bool) {
+	size := uint64(n)
+	within := func(offset, length uint64) bool {
+		start := o.base + offset
+		return addr >= start && addr-start <= length && size <= length-(addr-start)
+	}
+	if within(heapOffset, heapSize) || within(stackOffset, stackSize) ||
+		within(tlsOffset, tlsBelow+tlsAbove) {
+		return true, false
+	}
+	return false, addr < o.base+windowSize && addr+size > o.base
+}
+
+func (o *overlay) read(p []byte, addr uint64) error {
+	if len(p) == 0 {
+		return nil
+	}
+	if len(p) > maxTransfer || addr+uint64(len(p)) < addr {
+		return &AccessError{Op: "reading", Addr: addr, Size: len(p)}
+	}
+	in, bad := o.private(addr, len(p))
+	if bad {
+		return &AccessError{Op: "reading", Addr: addr, Size: len(p)}
+	}
+	if in {
+		for len(p) > 0 {
+			off := addr % pageSize
+			n := min(len(p), int(pageSize-off))
+			if page := o.pages[addr/pageSize]; page != nil {
+				copy(p[:n], page[off:])
+			} else {
+				clear(p[:n])
+			}
+			p, addr = p[n:], addr+uint64(n)
+		}
+		return nil
+	}
+	if !o.covered(addr, len(p)) {
+		if err := o.mem.ReadAt(p, addr); err != nil {
+			return &AccessError{Op: "reading", Addr: addr, Size: len(p), Err: err}
+		}
+		if o.observer != nil {
+			o.observer(addr, len(p))
+		}
+	}
+	if len(o.lines) == 0 {
+		return nil
+	}
+	for len(p) > 0 {
+		off := addr % lineSize
+		n := min(len(p), int(lineSize-off))
+		if l := o.lines[addr/lineSize]; l != nil {
+			for i := range n {
+				if l.set>>(off+uint64(i))&1 != 0 {
+					p[i] = l.data[off+uint64(i)]
+				}
+			}
+		}
+		p, addr = p[n:], addr+uint64(n)
+	}
+	return nil
+}
+
+// lineMask has the bits of n bytes from off on.
+func lineMask(off uint64, n int) uint64 {
+	return (^uint64(0) >> (lineSize - uint(n))) << off
+}
+
+// covered says whether all of [addr, addr+n) has been written before, in which
+// case the target's memory is of no interest and may even be unreadable.
+func (o *overlay) covered(addr uint64, n int) bool {
+	if len(o.lines) == 0 {
+		return false
+	}
+	for n > 0 {
+		off := addr % lineSize
+		k := min(n, int(lineSize-off))
+		l := o.lines[addr/lineSize]
+		if mask := lineMask(off, k); l == nil || l.set&mask != mask {
+			return false
+		}
+		n, addr = n-k, addr+uint64(k)
+	}
+	return true
+}
+
+func (o *overlay) write(addr uint64, p []byte) error {
+	if len(p) == 0 {
+		return nil
+	}
+	if len(p) > maxTransfer || addr+uint64(len(p)) < addr {
+		return &AccessError{Op: "writing", Addr: addr, Size: len(p)}
+	}
+	in, bad := o.private(addr, len(p))
+	if bad || !in && o.readOnly {
+		return &AccessError{Op: "writing", Addr: addr, Size: len(p)}
+	}
+	for len(p) > 0 {
+		var n int
+		if in {
+			off := addr % pageSize
+			page := o.pages[addr/pageSize]
+			if page == nil {
+				page = new([pageSize]byte)
+				o.pages[addr/pageSize] = page
+			}
+			n = copy(page[off:], p)
+		} else {
+			off := addr % lineSize
+			l := o.lines[addr/lineSize]
+			if l == nil {
+				if len(o.lines) >= maxLines {
+					return limit("too much memory written")
+				}
+				l = new(line)
+				o.lines[addr/lineSize] = l
+			}
+			n = copy(l.data[off:], p)
+			l.set |= lineMask(off, n)
+		}
+		p, addr = p[n:], addr+uint64(n)
+	}
+	return nil
+}
+
+func (o *overlay) readUint(addr uint64, size int) (uint64, error) {
+	var b [8]byte
+	if err := o.read(b[:size], addr); err != nil {
+		return 0, err
+	}
+	return binary.LittleEndian.Uint64(b[:]), nil
+}
+
+func (o *overlay) writeUint(addr uint64, size int, v uint64) error {
+	var b [8]byte
+	binary.LittleEndian.PutUint64(b[:], v)
+	return o.write(addr, b[:size])
+}
