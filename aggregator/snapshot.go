@@ -8,7 +8,7 @@ import (
 // Snapshot is the state of all accounts at one moment. It shares nothing with
 // the Aggregator.
 type Snapshot struct {
-	// Time of the newest event, CLOCK_MONOTONIC ns.
+	// Time of the newest event, or when the snapshot was taken, CLOCK_MONOTONIC ns.
 	Time      uint64
 	Chips     []ChipSnapshot
 	Processes []ProcessSnapshot

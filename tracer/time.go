@@ -6,6 +6,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// Now is the present by the clock that events carry, ns.
+func Now() uint64 { return uint64(monotonic()) }
+
 // monotonic is the clock that the kernel's records carry.
 func monotonic() time.Duration {
 	var ts unix.Timespec

@@ -43,6 +43,7 @@ func newRoot() *cobra.Command {
 	})
 	t.flags(root)
 	u.flags(root)
+	u.topFlags(root)
 	root.AddCommand(newTop(), newStatus(), newLog(), newDoctor(), newVersion())
 	return root
 }

@@ -138,7 +138,14 @@ func (l *live) Notices() []string {
 func (l *live) Snapshot() *aggregator.Snapshot {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.accounts.Snapshot()
+	s := l.accounts.Snapshot()
+	select {
+	case <-l.ended:
+	default:
+		// The accounts have no clock: between events, time passes all the same.
+		s.Time = max(s.Time, tracer.Now())
+	}
+	return s
 }
 
 // run traces until the context ends, the traced command ends, or the last

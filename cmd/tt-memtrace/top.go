@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -19,11 +20,16 @@ import (
 type uiFlags struct {
 	ascii     bool
 	requested bool
+	exit      bool
 }
 
 func (u *uiFlags) flags(cmd *cobra.Command) {
 	cmd.Flags().BoolVar(&u.ascii, "ascii", ui.NeedsASCII(os.Getenv), "draw with ASCII characters only")
 	cmd.Flags().BoolVar(&u.requested, "requested", false, "show what was asked for, not what the banks lost to it")
+}
+
+func (u *uiFlags) topFlags(cmd *cobra.Command) {
+	cmd.Flags().BoolVar(&u.exit, "exit", false, "leave the panels when the traced command or the last traced PID ends")
 }
 
 func newTop() *cobra.Command {
@@ -37,6 +43,7 @@ func newTop() *cobra.Command {
 	}
 	t.flags(cmd)
 	u.flags(cmd)
+	u.topFlags(cmd)
 	return cmd
 }
 
@@ -58,11 +65,6 @@ func runTop(cmd *cobra.Command, t *targets, u *uiFlags, args []string) error {
 		os.Remove(out.Name())
 		defer out.Close()
 		l.output = out
-		defer func() {
-			if _, err := out.Seek(0, io.SeekStart); err == nil {
-				io.Copy(os.Stdout, out)
-			}
-		}()
 	}
 	ctx, cancel := context.WithCancel(cmd.Context())
 	defer cancel()
@@ -75,12 +77,33 @@ func runTop(cmd *cobra.Command, t *targets, u *uiFlags, args []string) error {
 	case len(t.pids) > 0:
 		source = "pid " + strings.Trim(fmt.Sprint(t.pids), "[]")
 	}
-	err = ui.Run(cmd.Context(), l, ui.Options{
+	screen, leave := context.WithCancel(cmd.Context())
+	defer leave()
+	if u.exit {
+		go func() {
+			select {
+			case <-l.ended:
+				leave()
+			case <-screen.Done():
+			}
+		}()
+	}
+	err = ui.Run(screen, l, ui.Options{
 		Host: hostname(), Source: source, Notes: l.Notices, ASCII: u.ascii, Done: l.ended,
 	})
 	cancel()
 	if e := <-done; err == nil {
 		err = e
+	}
+	if len(args) > 0 {
+		// What is left when the panels are gone: the command's words, then the table.
+		if _, e := l.output.Seek(0, io.SeekStart); e == nil {
+			_, e = io.Copy(os.Stdout, l.output)
+			err = cmp.Or(err, e)
+		}
+		if e := ui.Text(os.Stdout, l.Snapshot(), u.text()); err == nil {
+			err = e
+		}
 	}
 	return err
 }

@@ -1,0 +1,57 @@
+# make            build the binary
+# make demo       the real runtime on mock chips, traced live
+# make test       all tests; what this machine cannot run is skipped, and said
+# make check      vet, staticcheck, formats, generated files, race detector, a moment of fuzzing
+
+GO       ?= go
+VERSION  ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
+FUZZTIME ?= 5s
+export CGO_ENABLED = 0
+
+BINARY  := tt-memtrace
+C_FILES := $(wildcard bpf/*.c bpf/*.h test/fixture/*.cpp test/fixture/*.h)
+
+.PHONY: all build demo test check lint generate race fuzz bench deps clean
+
+all: build
+
+build:
+	$(GO) build -trimpath -ldflags "-X main.release=$(VERSION)" -o $(BINARY) ./cmd/tt-memtrace
+
+demo: build
+	scripts/demo.sh
+
+test:
+	scripts/deps.sh test
+	scripts/test.sh
+
+check: lint generate race fuzz
+
+lint:
+	scripts/deps.sh check
+	$(GO) vet ./...
+	$(GO) tool staticcheck ./...
+	@out=$$(gofmt -l .); test -z "$$out" || { echo "gofmt: $$out"; exit 1; }
+	clang-format-14 --dry-run --Werror $(C_FILES)
+	$(GO) mod tidy -diff
+
+# The generated files are kept, so that users need no clang; they must be current.
+generate:
+	scripts/deps.sh check
+	$(GO) generate ./...
+	git diff --exit-code --stat -- bpf docs
+
+race:
+	CGO_ENABLED=1 $(GO) test -race -short -p 1 -timeout 10m ./aggregator ./export ./ui ./tracer/...
+
+fuzz:
+	scripts/fuzz.sh $(FUZZTIME)
+
+bench:
+	$(GO) test -run '^$$' -bench . -benchmem ./aggregator
+
+deps:
+	scripts/deps.sh test check
+
+clean:
+	rm -f $(BINARY)
