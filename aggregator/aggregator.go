@@ -49,6 +49,7 @@ type Change struct {
 type chip struct {
 	id     Chip
 	arch   string
+	board  string
 	memory [NumMemories]account
 	// banks is the last capacity that was told, to be shown when nobody has the chip open.
 	banks Capacity
@@ -61,6 +62,8 @@ type account struct {
 	buffers                     uint64
 	// unreserved counts the buffers whose reserved size is not known.
 	unreserved uint64
+	// blurred: there was such a buffer once, so that peakReserved may be too low.
+	blurred bool
 }
 
 func (a *account) add(requested, reserved uint64) {
@@ -69,6 +72,7 @@ func (a *account) add(requested, reserved uint64) {
 	a.reserved += reserved
 	if reserved == 0 && requested != 0 {
 		a.unreserved++
+		a.blurred = true
 	}
 	a.peakRequested = max(a.peakRequested, a.requested)
 	a.peakReserved = max(a.peakReserved, a.reserved)
@@ -98,17 +102,23 @@ type process struct {
 	counters ProcessCounters
 }
 
-// share is a process's part of a chip.
+// share is a process's part of a chip. It stays for the process's life, so
+// that peaks outlast the device; open is false while no device spans the chip.
 type share struct {
 	chip   *chip
+	open   bool
 	memory [NumMemories]account
 	banks  Capacity
 }
 
 type device struct {
 	opened Opened
+	// told is false for a device that is known from its buffers only.
+	told   bool
 	closed bool
 	shares []*share
+	// live counts its buffers.
+	live uint64
 }
 
 type allocator struct {
@@ -155,7 +165,6 @@ func (a *Aggregator) Apply(e *Event) {
 		return
 	}
 	p := a.process(e)
-	p.last = max(p.last, e.Time)
 	switch e.Kind {
 	case DeviceOpen:
 		a.open(p, e)
@@ -166,16 +175,19 @@ func (a *Aggregator) Apply(e *Event) {
 	case AllocatorSeen:
 		a.capacity(p, e)
 	case AllocatorGone:
-		a.dropAll(p, e.Time, func(b *buffer) bool { return b.allocator == e.Allocator })
+		a.dropAll(p, e.Time, func(b buffer) bool { return b.allocator == e.Allocator })
 		delete(p.allocators, e.Allocator)
 		a.dropClosed(p)
 	case Alloc:
 		a.alloc(p, e)
 	case Free:
 		a.free(p, e)
+	default:
+		p.counters.Odd++
 	}
 }
 
+// process finds or makes the accounts of the process that an event is of.
 func (a *Aggregator) process(e *Event) *process {
 	p := a.processes[e.PID]
 	if p == nil {
@@ -186,17 +198,17 @@ func (a *Aggregator) process(e *Event) *process {
 		}
 		a.processes[e.PID] = p
 	}
+	p.last = max(p.last, e.Time)
 	return p
 }
 
 func (a *Aggregator) start(e *Event) {
 	if p := a.processes[e.PID]; p != nil && e.Process != nil {
-		if p.info.Started == e.Process.Started {
-			// An exec keeps the PID and the start time: only the description changes.
-			p.info = *e.Process
-			return
+		// One that is not described yet gets its description now. Otherwise
+		// only another start time makes it another process.
+		if p.info != (Process{}) && p.info.Started != e.Process.Started {
+			a.exit(p, e.Time)
 		}
-		a.exit(p, e.Time)
 	}
 	p := a.process(e)
 	if e.Process != nil {
@@ -209,33 +221,53 @@ func (a *Aggregator) exit(p *process, t uint64) {
 	if len(a.ended) == maxEnded {
 		a.ended = slices.Delete(a.ended, 0, 1)
 	}
-	a.ended = append(a.ended, p.snapshot())
-	a.dropAll(p, t, func(*buffer) bool { return true })
+	a.ended = append(a.ended, p.snapshot(true))
+	a.dropAll(p, t, func(buffer) bool { return true })
 	delete(a.processes, p.pid)
 	a.counters.Exited++
 	a.dropChips()
 }
 
 func (a *Aggregator) open(p *process, e *Event) {
-	if old := p.devices[e.Device]; old != nil {
-		if e.Opened != nil && !old.closed && slices.Equal(old.opened.Chips, e.Opened.Chips) {
-			return // told again
-		}
-		// The address of a device that went unseen was used again.
-		a.dropAll(p, e.Time, func(b *buffer) bool { return b.device == old })
+	opened := Opened{}
+	if e.Opened != nil {
+		opened = *e.Opened
+		opened.Chips = distinct(opened.Chips)
 	}
-	p.devices[e.Device] = a.newDevice(p, e.Opened)
+	old := p.devices[e.Device]
+	switch {
+	case old == nil:
+	case old.closed || old.told && !slices.Equal(old.opened.Chips, opened.Chips):
+		// The address of a device that is gone was used again.
+		a.dropAll(p, e.Time, func(b buffer) bool { return b.device == old })
+	case old.told:
+		return // told again
+	default:
+		a.place(p, old, opened)
+		return
+	}
+	d := &device{}
+	p.devices[e.Device] = d
+	a.tell(p, d, opened)
 	a.dropClosed(p)
 }
 
-func (a *Aggregator) newDevice(p *process, o *Opened) *device {
-	d := &device{}
-	if o == nil {
-		return d
+// distinct copies the chips without repetitions, so that none counts twice.
+func distinct(chips []Chip) []Chip {
+	var out []Chip
+	for _, c := range chips {
+		if !slices.Contains(out, c) {
+			out = append(out, c)
+		}
 	}
-	d.opened = *o
+	return out
+}
+
+// tell books what is known of a device that was not told of before.
+func (a *Aggregator) tell(p *process, d *device, o Opened) {
+	d.opened, d.told = o, true
 	p.late = p.late || o.Late
-	for _, id := range o.Chips {
+	for i, id := range o.Chips {
 		c := a.chips[id]
 		if c == nil {
 			c = &chip{id: id}
@@ -244,20 +276,41 @@ func (a *Aggregator) newDevice(p *process, o *Opened) *device {
 		if o.Arch != "" {
 			c.arch = o.Arch
 		}
+		if i < len(o.Boards) && o.Boards[i] != "" {
+			c.board = o.Boards[i]
+		}
 		s := p.share[id]
 		if s == nil {
 			s = &share{chip: c}
 			p.share[id] = s
 		}
+		if !s.open {
+			// What an earlier device had to hand out says nothing of this one.
+			s.open, s.banks = true, Capacity{}
+		}
 		d.shares = append(d.shares, s)
 	}
-	return d
+}
+
+// place puts a device, known so far from its buffers only, onto its chips, and
+// the buffers with it.
+func (a *Aggregator) place(p *process, d *device, o Opened) {
+	a.tell(p, d, o)
+	if d.live == 0 || len(d.shares) == 0 {
+		return
+	}
+	for _, b := range p.buffers {
+		if b.device == d {
+			p.unplaced[b.memory].sub(b.size, b.reserved)
+			b.add()
+		}
+	}
 }
 
 func (a *Aggregator) device(p *process, address uint64) *device {
 	d := p.devices[address]
 	if d == nil {
-		d = a.newDevice(p, nil)
+		d = &device{}
 		p.devices[address] = d
 	}
 	return d
@@ -265,11 +318,18 @@ func (a *Aggregator) device(p *process, address uint64) *device {
 
 func (a *Aggregator) capacity(p *process, e *Event) {
 	if e.Capacity == nil {
+		p.counters.Odd++
 		return
 	}
-	p.allocators[e.Allocator] = &allocator{banks: *e.Capacity}
+	al := &allocator{banks: *e.Capacity}
+	p.allocators[e.Allocator] = al
+	for m := range al.banks {
+		if b := &al.banks[m]; b.Count > maxBanks || b.Bytes > maxBytes {
+			*b = Banks{}
+		}
+	}
 	for _, s := range a.device(p, e.Device).shares {
-		for m, b := range e.Capacity {
+		for m, b := range al.banks {
 			if b.Known && b.size() >= s.banks[m].size() {
 				s.banks[m] = b
 			}
@@ -280,8 +340,15 @@ func (a *Aggregator) capacity(p *process, e *Event) {
 	}
 }
 
+// No chip comes near these. What a process tells beyond them is not true, and
+// sums of it would overflow.
+const (
+	maxBytes = 1 << 47
+	maxBanks = 1 << 16
+)
+
 func (a *Aggregator) alloc(p *process, e *Event) {
-	if e.Memory >= NumMemories {
+	if e.Memory >= NumMemories || e.Size > maxBytes || e.PerBank > maxBytes {
 		p.counters.Odd++
 		return
 	}
@@ -299,10 +366,8 @@ func (a *Aggregator) alloc(p *process, e *Event) {
 	}
 	p.buffers[e.Buffer] = b
 	p.counters.Allocs++
-	for _, s := range b.device.shares {
-		s.memory[b.memory].add(b.size, b.reserved)
-		s.chip.memory[b.memory].add(b.size, b.reserved)
-	}
+	b.device.live++
+	b.add()
 	if len(b.device.shares) == 0 {
 		p.unplaced[b.memory].add(b.size, b.reserved)
 	}
@@ -316,7 +381,10 @@ func (a *Aggregator) free(p *process, e *Event) {
 	if !ok {
 		p.counters.UnmatchedFrees++
 		if a.OnChange != nil {
-			d := a.device(p, e.Device)
+			d := p.devices[e.Device]
+			if d == nil {
+				d = &device{}
+			}
 			unknown := buffer{device: d, address: e.Address, size: e.Size, memory: e.Memory, layout: e.Layout}
 			a.OnChange(Change{Time: e.Time, PID: p.pid, TID: e.TID, Freed: true, Unknown: true,
 				Buffer: unknown.snapshot(e.Buffer), Chips: d.opened.Chips})
@@ -327,9 +395,18 @@ func (a *Aggregator) free(p *process, e *Event) {
 	a.drop(p, e.Buffer, &b, e, false)
 }
 
+// add counts a buffer on the chips of its device.
+func (b *buffer) add() {
+	for _, s := range b.device.shares {
+		s.memory[b.memory].add(b.size, b.reserved)
+		s.chip.memory[b.memory].add(b.size, b.reserved)
+	}
+}
+
 // drop takes a buffer out of the accounts.
 func (a *Aggregator) drop(p *process, id uint64, b *buffer, e *Event, implicit bool) {
 	delete(p.buffers, id)
+	b.device.live--
 	for _, s := range b.device.shares {
 		s.memory[b.memory].sub(b.size, b.reserved)
 		s.chip.memory[b.memory].sub(b.size, b.reserved)
@@ -347,46 +424,48 @@ func (a *Aggregator) drop(p *process, id uint64, b *buffer, e *Event, implicit b
 }
 
 // dropAll takes out every buffer that match picks, implicitly freed.
-func (a *Aggregator) dropAll(p *process, t uint64, match func(*buffer) bool) {
+func (a *Aggregator) dropAll(p *process, t uint64, match func(buffer) bool) {
 	e := Event{Time: t, PID: p.pid}
 	for id, b := range p.buffers {
-		if match(&b) {
+		if match(b) {
 			a.drop(p, id, &b, &e, true)
 		}
 	}
 }
 
-// dropClosed forgets closed devices that hold nothing any more, and the
-// process's share of chips that none of its devices spans.
+// dropClosed forgets closed devices that hold nothing any more. Chips that no
+// device spans then are not open to the process any more.
 func (a *Aggregator) dropClosed(p *process) {
-	held := map[*device]bool{}
-	for _, b := range p.buffers {
-		held[b.device] = true
+	for _, s := range p.share {
+		s.open = false
 	}
-	spanned := map[*share]bool{}
 	for address, d := range p.devices {
-		if d.closed && !held[d] {
+		if d.closed && d.live == 0 {
 			delete(p.devices, address)
 			continue
 		}
 		for _, s := range d.shares {
-			spanned[s] = true
+			s.open = true
 		}
 	}
-	for id, s := range p.share {
-		if !spanned[s] {
-			delete(p.share, id)
-		}
-	}
-	a.dropChips()
 }
 
-// dropChips forgets the chips of a private numbering with their process: the
-// numbers mean nothing without it. The host's own chips stay, empty or not.
+// dropChips forgets the chips of a private numbering with the last process
+// that used it: the numbers mean nothing without it. The host's own chips
+// stay, empty or not.
 func (a *Aggregator) dropChips() {
 	for id := range a.chips {
-		if id.Space != 0 && a.processes[id.Space] == nil {
+		if id.Space != 0 && !a.used(id) {
 			delete(a.chips, id)
 		}
 	}
+}
+
+func (a *Aggregator) used(id Chip) bool {
+	for _, p := range a.processes {
+		if p.share[id] != nil {
+			return true
+		}
+	}
+	return false
 }

@@ -77,6 +77,9 @@ type Process struct {
 type Opened struct {
 	// Chips that the device spans; empty where that could not be read.
 	Chips []Chip
+	// Boards are the cards that the chips are on, such as n300, one for each of
+	// Chips; empty where unknown.
+	Boards []string
 	// Mesh is true for a mesh device, which can span any number of chips.
 	Mesh bool
 	// Arch is the chips' architecture as the runtime names it, or empty.

@@ -5,15 +5,16 @@ import (
 	"slices"
 )
 
-// Snapshot is the state of all accounts at one moment. It shares nothing with
-// the Aggregator.
+// Snapshot is the state of all accounts at one moment. The Aggregator does not
+// change it later.
 type Snapshot struct {
 	// Time of the newest event, or when the snapshot was taken, CLOCK_MONOTONIC ns.
 	Time      uint64
 	Chips     []ChipSnapshot
 	Processes []ProcessSnapshot
-	// Ended are the newest processes that exited, oldest first, as they were
-	// when they did: what they still held then went with them.
+	// Ended are the newest 32 processes that exited, oldest first, as they were
+	// when they did: what they still held then went with them. Snapshots share
+	// the Chips of these, which must not be changed.
 	Ended    []ProcessSnapshot
 	Counters Counters
 }
@@ -22,7 +23,9 @@ type Snapshot struct {
 type ChipSnapshot struct {
 	Chip Chip
 	// Arch is the architecture as the runtime names it, or empty.
-	Arch   string
+	Arch string
+	// Board is the card that the chip is on, such as n300, or empty.
+	Board  string
 	Memory [NumMemories]Usage
 	// PIDs of the processes that have the chip open, ascending.
 	PIDs []uint32
@@ -36,6 +39,9 @@ type Usage struct {
 	// Unreserved counts the buffers whose reserved size is not known; where
 	// it is not 0, Reserved is a lower bound.
 	Unreserved uint64
+	// PeakUnsure: there was such a buffer at some time, so that PeakReserved is
+	// a lower bound.
+	PeakUnsure bool
 	// Banks is the capacity; not Known where nobody told.
 	Banks Banks
 }
@@ -54,9 +60,12 @@ type ProcessSnapshot struct {
 	Late bool
 	// Since and Last are when the process was first and last heard of, CLOCK_MONOTONIC ns.
 	Since, Last uint64
-	// Chips that the process has open, ascending, each with the process's own use.
+	// Chips that the process has open, ascending, each with the process's own
+	// use; of an ended process, all that it ever opened. Peaks are those of the
+	// process's life.
 	Chips []ChipSnapshot
-	// Memory is the sum over Chips.
+	// Memory is the sum over Chips, of peaks as well: together they were
+	// perhaps never as high. Banks is not summed.
 	Memory [NumMemories]Usage
 	// Unplaced is what it holds on devices whose chips are not known.
 	Unplaced [NumMemories]Usage
@@ -77,7 +86,8 @@ type BufferSnapshot struct {
 	Since  uint64
 	Caller uint64
 	TID    uint32
-	Chips  []Chip
+	// Chips that it lies on; not to be changed.
+	Chips []Chip
 }
 
 // Counters are the totals over all processes, since the start.
@@ -109,7 +119,7 @@ func (a *account) usage(b Banks) Usage {
 	return Usage{
 		Requested: a.requested, Reserved: a.reserved,
 		PeakRequested: a.peakRequested, PeakReserved: a.peakReserved,
-		Buffers: a.buffers, Unreserved: a.unreserved, Banks: b,
+		Buffers: a.buffers, Unreserved: a.unreserved, PeakUnsure: a.blurred, Banks: b,
 	}
 }
 
@@ -121,6 +131,7 @@ func (u *Usage) add(o Usage) {
 	u.PeakReserved += o.PeakReserved
 	u.Buffers += o.Buffers
 	u.Unreserved += o.Unreserved
+	u.PeakUnsure = u.PeakUnsure || o.PeakUnsure
 }
 
 func (b *buffer) snapshot(id uint64) BufferSnapshot {
@@ -136,15 +147,18 @@ func (a *Aggregator) Snapshot() *Snapshot {
 	s := &Snapshot{Time: a.time, Counters: a.counters, Ended: slices.Clone(a.ended)}
 	chips := map[Chip]*ChipSnapshot{}
 	for id, c := range a.chips {
-		cs := &ChipSnapshot{Chip: id, Arch: c.arch}
+		cs := &ChipSnapshot{Chip: id, Arch: c.arch, Board: c.board}
 		for m := range c.memory {
-			cs.Memory[m] = c.memory[m].usage(c.banks[m])
+			cs.Memory[m] = c.memory[m].usage(Banks{})
 		}
 		chips[id] = cs
 	}
 	for _, p := range a.processes {
-		s.Processes = append(s.Processes, p.snapshot())
+		s.Processes = append(s.Processes, p.snapshot(false))
 		for id, sh := range p.share {
+			if !sh.open {
+				continue
+			}
 			c := chips[id]
 			c.PIDs = append(c.PIDs, p.pid)
 			for m := range sh.memory {
@@ -155,8 +169,13 @@ func (a *Aggregator) Snapshot() *Snapshot {
 			}
 		}
 	}
-	for _, c := range chips {
+	for id, c := range chips {
 		slices.Sort(c.PIDs)
+		for m := range c.Memory {
+			if b := &c.Memory[m].Banks; !b.Known {
+				*b = a.chips[id].banks[m]
+			}
+		}
 		s.Chips = append(s.Chips, *c)
 	}
 	slices.SortFunc(s.Chips, func(x, y ChipSnapshot) int { return x.Chip.compare(y.Chip) })
@@ -164,13 +183,17 @@ func (a *Aggregator) Snapshot() *Snapshot {
 	return s
 }
 
-func (p *process) snapshot() ProcessSnapshot {
+// snapshot is the process with the chips that it has open, or with all that it ever had.
+func (p *process) snapshot(all bool) ProcessSnapshot {
 	ps := ProcessSnapshot{
 		PID: p.pid, Info: p.info, Late: p.late, Since: p.since, Last: p.last,
 		Buffers: uint64(len(p.buffers)), Counters: p.counters,
 	}
 	for id, sh := range p.share {
-		pc := ChipSnapshot{Chip: id, Arch: sh.chip.arch, PIDs: []uint32{p.pid}}
+		if !sh.open && !all {
+			continue
+		}
+		pc := ChipSnapshot{Chip: id, Arch: sh.chip.arch, Board: sh.chip.board, PIDs: []uint32{p.pid}}
 		for m := range sh.memory {
 			pc.Memory[m] = sh.memory[m].usage(sh.banks[m])
 			ps.Memory[m].add(pc.Memory[m])

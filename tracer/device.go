@@ -26,7 +26,15 @@ const (
 	deviceArch       = "_ZNK2tt8tt_metal6Device4archEv"
 	meshDeviceIDs    = "_ZNK2tt8tt_metal11distributed10MeshDevice14get_device_idsEv"
 	meshDeviceArch   = "_ZNK2tt8tt_metal11distributed10MeshDevice4archEv"
+	boardType        = "_ZNK2tt7Cluster14get_board_typeEi"
+	getCluster       = "_ZN2tt8tt_metal12MetalContext11get_clusterEv"
 )
+
+// contextInstance gives the MetalContext; its argument, a context's number, is 0 by default.
+var contextInstance = []string{
+	"_ZN2tt8tt_metal12MetalContext8instanceEN4ttsl10StrongTypeIiNS0_12ContextIdTagEEE",
+	"_ZN2tt8tt_metal12MetalContext8instanceEv",
+}
 
 var (
 	numBanks = []string{
@@ -37,7 +45,7 @@ var (
 		"_ZNK2tt8tt_metal13AllocatorImpl13get_bank_sizeERKNS0_10BufferTypeE",
 		"_ZNK2tt8tt_metal9Allocator13get_bank_sizeERKNS0_10BufferTypeE",
 	}
-	getters = [][]string{{deviceID}, {deviceArch}, {meshDeviceIDs}, {meshDeviceArch}, numBanks, bankSize}
+	getters = [][]string{{deviceID}, {deviceArch}, {meshDeviceIDs}, {meshDeviceArch}, numBanks, bankSize, {boardType}}
 )
 
 // maxChips bounds what a process can claim that a mesh spans.
@@ -45,6 +53,9 @@ const maxChips = 4096
 
 // archNames are the runtime's tt::ARCH.
 var archNames = map[uint64]string{1: "grayskull", 2: "wormhole_b0", 3: "blackhole", 4: "quasar"}
+
+// boardNames are the driver library's BoardType, as cards are called.
+var boardNames = map[uint64]string{3: "n150", 4: "n300", 5: "p100", 6: "p150", 7: "p300", 8: "galaxy", 9: "galaxy"}
 
 // errNotADevice: the address does not hold a device (any more).
 var errNotADevice = errors.New("not a device")
@@ -80,6 +91,23 @@ func (in *inspector) device(address uint64) (chips []uint32, mesh bool, arch str
 		arch = archNames[a&0xffffffff]
 	}
 	return chips, mesh, arch, nil
+}
+
+// board reads the name of the card that a chip is on, or "".
+func (in *inspector) board(chip uint32) string {
+	context, err := in.callFirst(contextInstance, 0)
+	if err != nil {
+		return ""
+	}
+	cluster, err := in.call(getCluster, context)
+	if err != nil {
+		return ""
+	}
+	board, err := in.call(boardType, cluster, uint64(chip))
+	if err != nil {
+		return ""
+	}
+	return boardNames[board&0xffffffff]
 }
 
 // capacity reads an allocator's banks. A memory that cannot be read stays unknown.
@@ -131,13 +159,23 @@ func (in *inspector) slot(address uint64) (uint64, eval.Hook, bool) {
 	return target, hook, ok
 }
 
-// call evaluates a getter without arguments.
-func (in *inspector) call(getter string, this uint64) (uint64, error) {
+// callFirst evaluates the first of the functions that the library has.
+func (in *inspector) callFirst(names []string, args ...uint64) (uint64, error) {
+	for _, n := range names[1:] {
+		if !in.lib.Defines(names[0]) && in.lib.Defines(n) {
+			return in.call(n, args...)
+		}
+	}
+	return in.call(names[0], args...)
+}
+
+// call evaluates a function of the library.
+func (in *inspector) call(getter string, args ...uint64) (uint64, error) {
 	s, ok := in.lib.symbols[getter]
 	if !ok {
 		return 0, fmt.Errorf("evaluating %s: the library lacks it", getter)
 	}
-	v, err := in.machine().Call(in.base+s.Value, this)
+	v, err := in.machine().Call(in.base+s.Value, args...)
 	if err != nil {
 		return 0, fmt.Errorf("evaluating %s: %w", getter, err)
 	}

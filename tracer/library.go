@@ -115,8 +115,8 @@ func (l *Library) readSymbols() error {
 			if s.Section == elf.SHN_UNDEF || s.Value == 0 {
 				continue
 			}
-			if strings.Contains(s.Name, "2tt8tt_metal") {
-				found = true
+			if ours := strings.Contains(s.Name, "2tt8tt_metal"); ours || strings.HasPrefix(s.Name, "_ZNK2tt7Cluster") {
+				found = found || ours
 				if _, ok := l.symbols[s.Name]; !ok {
 					l.symbols[s.Name] = s
 				}

@@ -66,6 +66,7 @@ type traced struct {
 	private    bool
 	devices    map[uint64][]aggregator.Chip
 	allocators map[uint64]bool
+	boards     map[uint32]string
 	complained bool
 	// opened chips were seen opening, so nothing of them went unseen.
 	opened map[uint32]bool
@@ -286,7 +287,7 @@ func (r *run) add(a announcement, now uint64) *traced {
 	p := &traced{
 		inspector: &inspector{lib: a.lib, base: a.mapping.Base - a.lib.segments[0].Vaddr&^4095, mem: processMemory(pid)},
 		mapping:   a.mapping, late: a.late, private: renumbered(pid),
-		devices: map[uint64][]aggregator.Chip{}, allocators: map[uint64]bool{}, opened: map[uint32]bool{},
+		devices: map[uint64][]aggregator.Chip{}, allocators: map[uint64]bool{}, opened: map[uint32]bool{}, boards: map[uint32]string{},
 	}
 	if old := r.processes[pid]; old != nil && old.base == p.base && old.lib == p.lib {
 		return old
@@ -342,6 +343,16 @@ func (r *run) know(p *traced, head *bpf.MemtraceTtHead, device, allocator uint64
 	}
 }
 
+// boardOf is board, asked once for each chip.
+func (p *traced) boardOf(id uint32) string {
+	name, ok := p.boards[id]
+	if !ok {
+		name = p.board(id)
+		p.boards[id] = name
+	}
+	return name
+}
+
 // complain tells once for each process what could not be read of it. That
 // happens to a process which closes its device a moment after its first
 // allocation: what it held is then shown without chips.
@@ -368,6 +379,7 @@ func (r *run) device(p *traced, head *bpf.MemtraceTtHead, address uint64) {
 			chip.Space = head.Pid
 		}
 		opened.Chips = append(opened.Chips, chip)
+		opened.Boards = append(opened.Boards, p.boardOf(id))
 		opened.Late = opened.Late || p.late && !p.opened[id]
 	}
 	p.devices[address] = opened.Chips

@@ -342,6 +342,15 @@ func (tr *trace) toTheEnd(w *rig.Run) (rests, buffers int) {
 	return rests, buffers
 }
 
+// cards are what the clusters are made of.
+var cards = map[string]struct{ arch, board string }{
+	"n150":   {"wormhole_b0", "n150"},
+	"n300":   {"wormhole_b0", "n300"},
+	"t3k":    {"wormhole_b0", "n300"},
+	"galaxy": {"wormhole_b0", "galaxy"},
+	"p150":   {"blackhole", "p150"},
+}
+
 // A command that is followed from before its start has the runtime's numbers,
 // at every rest point and on every kind of cluster.
 func TestAccountsEqualTheRuntimes(t *testing.T) {
@@ -351,6 +360,11 @@ func TestAccountsEqualTheRuntimes(t *testing.T) {
 			tr := start(t, tracer.Options{Follow: uint32(os.Getpid())})
 			w := workload(t, r, rig.Options{Cluster: cluster, Args: []string{"--steps", "300", "--threads", "2"}})
 			rests, buffers := tr.toTheEnd(w)
+			for _, c := range tr.snapshot().Chips {
+				if card := cards[cluster]; c.Board != card.board || c.Arch != card.arch {
+					t.Errorf("chip %d is a %q on a %q, not a %q on a %q", c.Chip.Number, c.Arch, c.Board, card.arch, card.board)
+				}
+			}
 			t.Logf("%d rest points, %d buffers compared", rests, buffers)
 			if buffers < 100 {
 				t.Errorf("only %d buffers were there to compare", buffers)
