@@ -11,13 +11,19 @@
 // banks. A mesh allocation counts in full on every chip of its mesh.
 package aggregator
 
-import "slices"
+import (
+	"math"
+	"slices"
+)
 
 // Aggregator is the accounts of all watched processes.
 type Aggregator struct {
 	// OnChange, where set, is told of each buffer that came or went, with
 	// implicit frees among them. The Change is valid during the call only.
 	OnChange func(Change)
+	// OnCBChange, where set, is told of each circular buffer that came or went
+	// on a chip, unless it lies inside an L1 buffer.
+	OnCBChange func(CBChange)
 
 	time      uint64
 	chips     map[Chip]*chip
@@ -50,6 +56,8 @@ type chip struct {
 	id     Chip
 	arch   string
 	board  string
+	// cb has the chip's sums and peaks of circular buffers over all processes.
+	cb CBUsage
 	memory [NumMemories]account
 	// banks is the last capacity that was told, to be shown when nobody has the chip open.
 	banks Capacity
@@ -96,6 +104,7 @@ type process struct {
 	devices    map[uint64]*device
 	allocators map[uint64]*allocator
 	buffers    map[uint64]buffer
+	programs   map[uint64]*program
 	share      map[Chip]*share
 	// unplaced holds buffers of devices whose chips are not known.
 	unplaced [NumMemories]account
@@ -109,6 +118,7 @@ type share struct {
 	open   bool
 	memory [NumMemories]account
 	banks  Capacity
+	cb     cbAccount
 }
 
 type device struct {
@@ -131,15 +141,18 @@ type buffer struct {
 	allocator uint64
 	address   uint64
 	size      uint64
-	reserved  uint64
 	perBank   uint64
 	pageSize  uint64
 	time      uint64
 	caller    uint64
 	tid       uint32
-	memory    Memory
-	layout    uint8
+	// banks is how many lost perBank, 0 where that is not known.
+	banks  uint16
+	memory Memory
+	layout uint8
 }
+
+func (b *buffer) reserved() uint64 { return b.perBank * uint64(b.banks) }
 
 // New returns empty accounts.
 func New() *Aggregator {
@@ -171,6 +184,7 @@ func (a *Aggregator) Apply(e *Event) {
 	case DeviceClose:
 		if d := p.devices[e.Device]; d != nil {
 			d.closed = true
+			a.removeCBsOn(p, e, e.Device)
 		}
 	case AllocatorSeen:
 		a.capacity(p, e)
@@ -182,6 +196,10 @@ func (a *Aggregator) Apply(e *Event) {
 		a.alloc(p, e)
 	case Free:
 		a.free(p, e)
+	case CBPlaced:
+		a.placeCB(p, e)
+	case ProgramGone:
+		a.removeProgram(p, e, e.Program)
 	default:
 		p.counters.Odd++
 	}
@@ -194,7 +212,7 @@ func (a *Aggregator) process(e *Event) *process {
 		p = &process{
 			pid: e.PID, since: e.Time,
 			devices: map[uint64]*device{}, allocators: map[uint64]*allocator{},
-			buffers: map[uint64]buffer{}, share: map[Chip]*share{},
+			buffers: map[uint64]buffer{}, programs: map[uint64]*program{}, share: map[Chip]*share{},
 		}
 		a.processes[e.PID] = p
 	}
@@ -223,6 +241,9 @@ func (a *Aggregator) exit(p *process, t uint64) {
 	}
 	a.ended = append(a.ended, p.snapshot(true))
 	a.dropAll(p, t, func(buffer) bool { return true })
+	for id := range p.programs {
+		a.removeProgram(p, &Event{Time: t, PID: p.pid}, id)
+	}
 	delete(a.processes, p.pid)
 	a.counters.Exited++
 	a.dropChips()
@@ -240,16 +261,16 @@ func (a *Aggregator) open(p *process, e *Event) {
 	case old.closed || old.told && !slices.Equal(old.opened.Chips, opened.Chips):
 		// The address of a device that is gone was used again.
 		a.dropAll(p, e.Time, func(b buffer) bool { return b.device == old })
+		a.removeCBsOn(p, e, e.Device)
 	case old.told:
 		return // told again
 	default:
 		a.place(p, old, opened)
 		return
 	}
-	d := &device{}
-	p.devices[e.Device] = d
-	a.tell(p, d, opened)
+	delete(p.devices, e.Device)
 	a.dropClosed(p)
+	a.tell(p, a.device(p, e.Device), opened)
 }
 
 // distinct copies the chips without repetitions, so that none counts twice.
@@ -301,12 +322,13 @@ func (a *Aggregator) place(p *process, d *device, o Opened) {
 	}
 	for _, b := range p.buffers {
 		if b.device == d {
-			p.unplaced[b.memory].sub(b.size, b.reserved)
+			p.unplaced[b.memory].sub(b.size, b.reserved())
 			b.add()
 		}
 	}
 }
 
+// device finds the device at an address, or makes one of which nothing is known.
 func (a *Aggregator) device(p *process, address uint64) *device {
 	d := p.devices[address]
 	if d == nil {
@@ -344,7 +366,7 @@ func (a *Aggregator) capacity(p *process, e *Event) {
 // sums of it would overflow.
 const (
 	maxBytes = 1 << 47
-	maxBanks = 1 << 16
+	maxBanks = math.MaxUint16
 )
 
 func (a *Aggregator) alloc(p *process, e *Event) {
@@ -362,14 +384,14 @@ func (a *Aggregator) alloc(p *process, e *Event) {
 		time: e.Time, caller: e.Caller, tid: e.TID, memory: e.Memory, layout: e.Layout,
 	}
 	if al := p.allocators[e.Allocator]; al != nil {
-		b.reserved = e.PerBank * uint64(al.banks[e.Memory].Count)
+		b.banks = uint16(al.banks[e.Memory].Count)
 	}
 	p.buffers[e.Buffer] = b
 	p.counters.Allocs++
 	b.device.live++
 	b.add()
 	if len(b.device.shares) == 0 {
-		p.unplaced[b.memory].add(b.size, b.reserved)
+		p.unplaced[b.memory].add(b.size, b.reserved())
 	}
 	if a.OnChange != nil {
 		a.OnChange(Change{Time: e.Time, PID: p.pid, TID: e.TID, Buffer: b.snapshot(e.Buffer), Chips: b.device.opened.Chips})
@@ -398,8 +420,8 @@ func (a *Aggregator) free(p *process, e *Event) {
 // add counts a buffer on the chips of its device.
 func (b *buffer) add() {
 	for _, s := range b.device.shares {
-		s.memory[b.memory].add(b.size, b.reserved)
-		s.chip.memory[b.memory].add(b.size, b.reserved)
+		s.memory[b.memory].add(b.size, b.reserved())
+		s.chip.memory[b.memory].add(b.size, b.reserved())
 	}
 }
 
@@ -408,11 +430,11 @@ func (a *Aggregator) drop(p *process, id uint64, b *buffer, e *Event, implicit b
 	delete(p.buffers, id)
 	b.device.live--
 	for _, s := range b.device.shares {
-		s.memory[b.memory].sub(b.size, b.reserved)
-		s.chip.memory[b.memory].sub(b.size, b.reserved)
+		s.memory[b.memory].sub(b.size, b.reserved())
+		s.chip.memory[b.memory].sub(b.size, b.reserved())
 	}
 	if len(b.device.shares) == 0 {
-		p.unplaced[b.memory].sub(b.size, b.reserved)
+		p.unplaced[b.memory].sub(b.size, b.reserved())
 	}
 	if implicit {
 		p.counters.ImplicitFrees++

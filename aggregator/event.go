@@ -43,6 +43,11 @@ const (
 	Alloc
 	// Free: a buffer is about to be freed.
 	Free
+	// CBPlaced: a program's circular buffer was placed on a device. Program,
+	// Device and CB are set.
+	CBPlaced
+	// ProgramGone: a program was destroyed, and its circular buffers with it.
+	ProgramGone
 	// Lost: Count events never arrived, so the accounts are no longer exact.
 	Lost
 )
@@ -127,10 +132,13 @@ type Event struct {
 	// Caller is the code address in the process from which the runtime's
 	// tracking function was called, 0 where unknown.
 	Caller uint64
+	// Program is the address of a program.
+	Program uint64
 	// Count is the number of events lost.
 	Count uint64
 
 	Process  *Process
 	Opened   *Opened
 	Capacity *Capacity
+	CB       *CircularBuffer
 }

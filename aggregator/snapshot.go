@@ -27,6 +27,7 @@ type ChipSnapshot struct {
 	// Board is the card that the chip is on, such as n300, or empty.
 	Board  string
 	Memory [NumMemories]Usage
+	CB     CBUsage
 	// PIDs of the processes that have the chip open, ascending.
 	PIDs []uint32
 }
@@ -67,6 +68,7 @@ type ProcessSnapshot struct {
 	// Memory is the sum over Chips, of peaks as well: together they were
 	// perhaps never as high. Banks is not summed.
 	Memory [NumMemories]Usage
+	CB     CBUsage
 	// Unplaced is what it holds on devices whose chips are not known.
 	Unplaced [NumMemories]Usage
 	// Buffers is the number of live buffers; one on a mesh of many chips is one.
@@ -161,6 +163,7 @@ func (a *Aggregator) Snapshot() *Snapshot {
 			}
 			c := chips[id]
 			c.PIDs = append(c.PIDs, p.pid)
+			c.CB.add(sh.cb.snapshot())
 			for m := range sh.memory {
 				// Processes can split a chip differently (L1_SMALL, TRACE); the largest is shown.
 				if b := sh.banks[m]; b.Known && b.size() >= c.Memory[m].Banks.size() {
@@ -176,6 +179,7 @@ func (a *Aggregator) Snapshot() *Snapshot {
 				*b = a.chips[id].banks[m]
 			}
 		}
+		c.CB.PeakPhysical, c.CB.PeakLogical = a.chips[id].cb.PeakPhysical, a.chips[id].cb.PeakLogical
 		s.Chips = append(s.Chips, *c)
 	}
 	slices.SortFunc(s.Chips, func(x, y ChipSnapshot) int { return x.Chip.compare(y.Chip) })
@@ -198,6 +202,8 @@ func (p *process) snapshot(all bool) ProcessSnapshot {
 			pc.Memory[m] = sh.memory[m].usage(sh.banks[m])
 			ps.Memory[m].add(pc.Memory[m])
 		}
+		pc.CB = sh.cb.snapshot()
+		ps.CB.add(pc.CB)
 		ps.Chips = append(ps.Chips, pc)
 	}
 	for m := range p.unplaced {

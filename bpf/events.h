@@ -14,6 +14,8 @@ enum tt_kind {
 	TT_ALLOCATOR_GONE, /* struct tt_object: the allocator */
 	TT_DEVICE_OPEN,	   /* struct tt_object: a Device or MeshDevice */
 	TT_DEVICE_CLOSE,   /* struct tt_object */
+	TT_CB,		   /* struct tt_cb, with its core ranges */
+	TT_PROGRAM_GONE,   /* struct tt_object: the ProgramImpl, whose circular buffers are free */
 	TT_EXEC,	   /* struct tt_object, no object */
 	TT_EXIT,	   /* struct tt_object, no object */
 	TT_KINDS,
@@ -56,6 +58,36 @@ struct tt_object {
 	__u64 object;
 };
 
+/* CoreRange: both ends inclusive, logical coordinates. */
+struct tt_range {
+	__u64 x0, y0, x1, y1;
+};
+
+/*
+ * A circular or dataflow buffer was placed. One with more core ranges than a
+ * record holds comes in several, one after the other: first counts up to count.
+ */
+#define TT_CB_RANGES 16
+#define TT_CB_RECORDS 64
+
+enum tt_cb_kind {
+	TT_CB_CIRCULAR = 0,
+	TT_CB_GLOBAL,	/* circular, inside an L1 buffer: takes nothing of its own */
+	TT_CB_DATAFLOW, /* Metal 2.0 */
+};
+
+struct tt_cb {
+	struct tt_head head;
+	__u64 program; /* ProgramImpl*, 0 unknown */
+	__u64 device;  /* Device* or MeshDevice* */
+	__u64 address; /* in L1, bytes */
+	__u64 size;    /* bytes on each core */
+	__u32 call;    /* counts layouts of a program on this thread */
+	__u32 kind;    /* enum tt_cb_kind */
+	__u32 first;   /* index of the first range in this record */
+	__u32 count;   /* ranges in all */
+};
+
 /*
  * Where one build of the runtime keeps a buffer's fields. All offsets count
  * from the fields' base and have to lie within TT_WINDOW.
@@ -82,6 +114,7 @@ struct tt_counters {
 	__u64 lost[TT_KINDS];	/* the ring was full */
 	__u64 unread[TT_KINDS]; /* the process's memory could not be read */
 	__u64 hooked;		/* allocations taken by a graph-capture hook: nothing was reserved */
+	__u64 truncated;	/* circular buffers with more core ranges than are sent */
 	__u64 unreserved;	/* allocations without a reservation before them */
 };
 

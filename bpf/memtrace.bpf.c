@@ -74,6 +74,12 @@ struct tt_task {
 	/* The devices that it allocated on last: a new one wakes the reader. */
 	__u64 recent[TT_RECENT];
 	__u32 next;
+	/* The program that is being laid out, on which device, and how many there were before. */
+	__u32 call;
+	__u64 program;
+	__u64 device;
+	/* The CoreRangeSet of the dataflow buffer that is placed next. */
+	__u64 cores;
 };
 
 struct {
@@ -95,10 +101,13 @@ __u32 idle = 0;
 /* The generated Go types. */
 const struct tt_alloc *unused_alloc __attribute__((unused));
 const struct tt_free *unused_free __attribute__((unused));
+const enum tt_cb_kind *unused_cb_kind __attribute__((unused));
+const struct tt_cb *unused_cb __attribute__((unused));
+const struct tt_range *unused_range __attribute__((unused));
 const struct tt_object *unused_object __attribute__((unused));
 const enum tt_kind *unused_kind __attribute__((unused));
 
-static __always_inline struct tt_counters *count(void)
+static __always_inline struct tt_counters *counters_of_cpu(void)
 {
 	__u32 zero = 0;
 
@@ -226,7 +235,7 @@ int BPF_UPROBE(buffer_allocated, void *self, __u64 buffer)
 
 	if (skipped(pid_tgid >> 32))
 		return 0;
-	c = count();
+	c = counters_of_cpu();
 	l = bpf_map_lookup_elem(&layouts, &library);
 	if (!c || !l)
 		return 0;
@@ -276,7 +285,7 @@ int BPF_UPROBE(buffer_freed, void *self, __u64 buffer)
 
 	if (skipped(pid_tgid >> 32))
 		return 0;
-	c = count();
+	c = counters_of_cpu();
 	l = bpf_map_lookup_elem(&layouts, &library);
 	if (!c || !l)
 		return 0;
@@ -310,7 +319,7 @@ static __always_inline int object_event(enum tt_kind kind, __u64 object, __u64 l
 
 	if (skipped(pid_tgid >> 32))
 		return 0;
-	e = reserve(count(), kind, sizeof(*e));
+	e = reserve(counters_of_cpu(), kind, sizeof(*e));
 	if (!e)
 		return 0;
 	fill(&e->head, kind, pid_tgid, library);
@@ -341,9 +350,194 @@ int BPF_UPROBE(device_closed, __u64 self)
 	return object_event(TT_DEVICE_CLOSE, self, bpf_get_attach_cookie(ctx));
 }
 
+/*
+ * detail::ProgramImpl::allocate_circular_buffers(const IDevice*) and
+ * allocate_dataflow_buffers(const IDevice*): their buffers follow on this thread.
+ */
+SEC("uprobe.multi")
+int BPF_UPROBE(program_laid_out, __u64 program, __u64 device)
+{
+	struct tt_task *task;
+
+	if (skipped(bpf_get_current_pid_tgid() >> 32))
+		return 0;
+	task = bpf_task_storage_get(&tasks, bpf_get_current_task_btf(), NULL, BPF_LOCAL_STORAGE_GET_F_CREATE);
+	if (task) {
+		task->program = program;
+		task->device = device;
+		task->cores = 0;
+		task->call++;
+	}
+	return 0;
+}
+
+struct tt_cb_short {
+	struct tt_cb cb;
+	struct tt_range ranges[1];
+};
+
+struct tt_cb_long {
+	struct tt_cb cb;
+	struct tt_range ranges[TT_CB_RANGES];
+};
+
+/* std::vector<CoreRange>, with which a CoreRangeSet begins. */
+struct ranges {
+	__u64 begin;
+	__u64 end;
+};
+
+/* Sends a buffer of the program that the thread lays out, with all its core ranges. */
+static __always_inline void send_cb(struct tt_cb *cb, struct tt_counters *c, __u64 core_range_set)
+{
+	struct ranges r;
+	__u64 count;
+
+	if (bpf_probe_read_user(&r, sizeof(r), (void *)core_range_set) || r.end < r.begin) {
+		c->seen[TT_CB]++;
+		c->unread[TT_CB]++;
+		return;
+	}
+	count = (r.end - r.begin) / sizeof(struct tt_range);
+	if (count > TT_CB_RANGES * TT_CB_RECORDS) {
+		c->truncated++;
+		count = TT_CB_RANGES * TT_CB_RECORDS;
+	}
+	cb->count = count;
+	if (count <= 1) {
+		struct tt_cb_short *e = reserve(c, TT_CB, sizeof(*e));
+
+		if (!e)
+			return;
+		e->cb = *cb;
+		if (bpf_probe_read_user(e->ranges, sizeof(e->ranges),
+					(void *)(count ? r.begin : core_range_set)))
+			c->unread[TT_CB]++;
+		submit(e, 0);
+		return;
+	}
+	for (int i = 0; i < TT_CB_RECORDS && cb->first < count; i++) {
+		struct tt_cb_long *e = reserve(c, TT_CB, sizeof(*e));
+		__u64 left = count - cb->first;
+
+		if (!e)
+			return;
+		e->cb = *cb;
+		if (left > TT_CB_RANGES)
+			left = TT_CB_RANGES;
+		if (bpf_probe_read_user(e->ranges, left * sizeof(struct tt_range),
+					(void *)(r.begin + cb->first * sizeof(struct tt_range))))
+			c->unread[TT_CB]++;
+		submit(e, 0);
+		cb->first += TT_CB_RANGES;
+	}
+}
+
+/*
+ * GraphTracker::track_allocate_cb(const CoreRangeSet&, address, size, globally
+ * allocated, const IDevice*)
+ */
+SEC("uprobe.multi")
+int BPF_UPROBE(cb_placed, void *self, __u64 core_range_set, __u64 address, __u64 size)
+{
+	__u64 pid_tgid = bpf_get_current_pid_tgid();
+	struct tt_counters *c;
+	struct tt_task *task;
+	struct tt_cb cb = {};
+
+	if (skipped(pid_tgid >> 32))
+		return 0;
+	c = counters_of_cpu();
+	if (!c)
+		return 0;
+	fill(&cb.head, TT_CB, pid_tgid, bpf_get_attach_cookie(ctx));
+	task = bpf_task_storage_get(&tasks, bpf_get_current_task_btf(), NULL, 0);
+	if (task) {
+		cb.program = task->program;
+		cb.call = task->call;
+	}
+	cb.address = address;
+	cb.size = size;
+	/* The fifth and sixth arguments, by the x86-64 calling convention. */
+	cb.kind = (__u8)ctx->r8 ? TT_CB_GLOBAL : TT_CB_CIRCULAR;
+	cb.device = ctx->r9;
+	send_cb(&cb, c, core_range_set);
+	return 0;
+}
+
+/*
+ * detail::ProgramImpl::reserve_program_local_l1(const IDevice*, const
+ * CoreRangeSet&): within allocate_dataflow_buffers, called with the cores of the
+ * buffer that is placed next. It is also called with sets that live on the stack,
+ * one range of a buffer each: these are passed over.
+ */
+SEC("uprobe.multi")
+int BPF_UPROBE(l1_reserved, __u64 program, __u64 device, __u64 core_range_set)
+{
+	struct tt_task *task;
+	__u64 stack = PT_REGS_SP(ctx);
+
+	if (skipped(bpf_get_current_pid_tgid() >> 32))
+		return 0;
+	task = bpf_task_storage_get(&tasks, bpf_get_current_task_btf(), NULL, 0);
+	if (task && (core_range_set < stack || core_range_set - stack > 64 << 10))
+		task->cores = core_range_set;
+	return 0;
+}
+
+/*
+ * detail::ProgramImpl::CircularBufferAllocator::mark_address(address, size,
+ * base): called, and not inlined, where dataflow buffers are placed, once for each
+ * allocator that their cores touch. The first tells all.
+ */
+SEC("uprobe.multi")
+int BPF_UPROBE(dfb_placed, void *self, __u64 address, __u64 size)
+{
+	__u64 pid_tgid = bpf_get_current_pid_tgid(), cores;
+	struct tt_counters *c;
+	struct tt_task *task;
+	struct tt_cb cb = {};
+
+	if (skipped(pid_tgid >> 32))
+		return 0;
+	c = counters_of_cpu();
+	task = bpf_task_storage_get(&tasks, bpf_get_current_task_btf(), NULL, 0);
+	if (!c || !task || !task->cores)
+		return 0;
+	cores = task->cores;
+	task->cores = 0;
+	fill(&cb.head, TT_CB, pid_tgid, bpf_get_attach_cookie(ctx));
+	cb.program = task->program;
+	cb.call = task->call;
+	cb.device = task->device;
+	cb.address = address;
+	cb.size = size;
+	cb.kind = TT_CB_DATAFLOW;
+	send_cb(&cb, c, cores);
+	return 0;
+}
+
+/* ~ProgramImpl(): its circular buffers are free. */
+SEC("uprobe.multi")
+int BPF_UPROBE(program_gone, __u64 self)
+{
+	__u64 pid_tgid = bpf_get_current_pid_tgid();
+	struct tt_object *e;
+
+	if (skipped(pid_tgid >> 32))
+		return 0;
+	e = reserve(counters_of_cpu(), TT_PROGRAM_GONE, sizeof(*e));
+	if (!e)
+		return 0;
+	fill(&e->head, TT_PROGRAM_GONE, pid_tgid, bpf_get_attach_cookie(ctx));
+	e->object = self;
+	submit(e, 0);
+	return 0;
+}
+
 static __always_inline void task_event(enum tt_kind kind, __u32 pid)
 {
-	struct tt_object *e = reserve(count(), kind, sizeof(*e));
+	struct tt_object *e = reserve(counters_of_cpu(), kind, sizeof(*e));
 
 	if (!e)
 		return;

@@ -24,12 +24,34 @@ type MemtraceTtAlloc struct {
 	PageSize  uint32
 }
 
+type MemtraceTtCb struct {
+	_       structs.HostLayout
+	Head    MemtraceTtHead
+	Program uint64
+	Device  uint64
+	Address uint64
+	Size    uint64
+	Call    uint32
+	Kind    uint32
+	First   uint32
+	Count   uint32
+}
+
+type MemtraceTtCbKind uint32
+
+const (
+	MemtraceTtCbKindTT_CB_CIRCULAR MemtraceTtCbKind = 0
+	MemtraceTtCbKindTT_CB_GLOBAL   MemtraceTtCbKind = 1
+	MemtraceTtCbKindTT_CB_DATAFLOW MemtraceTtCbKind = 2
+)
+
 type MemtraceTtCounters struct {
 	_          structs.HostLayout
-	Seen       [8]uint64
-	Lost       [8]uint64
-	Unread     [8]uint64
+	Seen       [10]uint64
+	Lost       [10]uint64
+	Unread     [10]uint64
 	Hooked     uint64
+	Truncated  uint64
 	Unreserved uint64
 }
 
@@ -62,9 +84,11 @@ const (
 	MemtraceTtKindTT_ALLOCATOR_GONE MemtraceTtKind = 3
 	MemtraceTtKindTT_DEVICE_OPEN    MemtraceTtKind = 4
 	MemtraceTtKindTT_DEVICE_CLOSE   MemtraceTtKind = 5
-	MemtraceTtKindTT_EXEC           MemtraceTtKind = 6
-	MemtraceTtKindTT_EXIT           MemtraceTtKind = 7
-	MemtraceTtKindTT_KINDS          MemtraceTtKind = 8
+	MemtraceTtKindTT_CB             MemtraceTtKind = 6
+	MemtraceTtKindTT_PROGRAM_GONE   MemtraceTtKind = 7
+	MemtraceTtKindTT_EXEC           MemtraceTtKind = 8
+	MemtraceTtKindTT_EXIT           MemtraceTtKind = 9
+	MemtraceTtKindTT_KINDS          MemtraceTtKind = 10
 )
 
 type MemtraceTtLayout struct {
@@ -87,12 +111,23 @@ type MemtraceTtObject struct {
 	Object uint64
 }
 
+type MemtraceTtRange struct {
+	_  structs.HostLayout
+	X0 uint64
+	Y0 uint64
+	X1 uint64
+	Y1 uint64
+}
+
 type MemtraceTtTask struct {
 	_        structs.HostLayout
 	Reserved uint64
 	Recent   [4]uint64
 	Next     uint32
-	_        [4]byte
+	Call     uint32
+	Program  uint64
+	Device   uint64
+	Cores    uint64
 }
 
 // Names of all BPF objects in the ELF.
@@ -107,19 +142,27 @@ const (
 	MemtraceProgAllocatorGone   = "allocator_gone"
 	MemtraceProgBufferAllocated = "buffer_allocated"
 	MemtraceProgBufferFreed     = "buffer_freed"
+	MemtraceProgCbPlaced        = "cb_placed"
 	MemtraceProgDeviceClosed    = "device_closed"
 	MemtraceProgDeviceOpened    = "device_opened"
+	MemtraceProgDfbPlaced       = "dfb_placed"
+	MemtraceProgL1Reserved      = "l1_reserved"
 	MemtraceProgProcessExec     = "process_exec"
 	MemtraceProgProcessExit     = "process_exit"
 	MemtraceProgProcessFork     = "process_fork"
+	MemtraceProgProgramGone     = "program_gone"
+	MemtraceProgProgramLaidOut  = "program_laid_out"
 	MemtraceProgReserveInBank   = "reserve_in_bank"
 	MemtraceVarFilter           = "filter"
 	MemtraceVarFollow           = "follow"
 	MemtraceVarIdle             = "idle"
 	MemtraceVarUnusedAlloc      = "unused_alloc"
+	MemtraceVarUnusedCb         = "unused_cb"
+	MemtraceVarUnusedCbKind     = "unused_cb_kind"
 	MemtraceVarUnusedFree       = "unused_free"
 	MemtraceVarUnusedKind       = "unused_kind"
 	MemtraceVarUnusedObject     = "unused_object"
+	MemtraceVarUnusedRange      = "unused_range"
 	MemtraceVarWakeupBytes      = "wakeup_bytes"
 )
 
@@ -168,11 +211,16 @@ type MemtraceProgramSpecs struct {
 	AllocatorGone   *ebpf.ProgramSpec `ebpf:"allocator_gone"`
 	BufferAllocated *ebpf.ProgramSpec `ebpf:"buffer_allocated"`
 	BufferFreed     *ebpf.ProgramSpec `ebpf:"buffer_freed"`
+	CbPlaced        *ebpf.ProgramSpec `ebpf:"cb_placed"`
 	DeviceClosed    *ebpf.ProgramSpec `ebpf:"device_closed"`
 	DeviceOpened    *ebpf.ProgramSpec `ebpf:"device_opened"`
+	DfbPlaced       *ebpf.ProgramSpec `ebpf:"dfb_placed"`
+	L1Reserved      *ebpf.ProgramSpec `ebpf:"l1_reserved"`
 	ProcessExec     *ebpf.ProgramSpec `ebpf:"process_exec"`
 	ProcessExit     *ebpf.ProgramSpec `ebpf:"process_exit"`
 	ProcessFork     *ebpf.ProgramSpec `ebpf:"process_fork"`
+	ProgramGone     *ebpf.ProgramSpec `ebpf:"program_gone"`
+	ProgramLaidOut  *ebpf.ProgramSpec `ebpf:"program_laid_out"`
 	ReserveInBank   *ebpf.ProgramSpec `ebpf:"reserve_in_bank"`
 }
 
@@ -195,9 +243,12 @@ type MemtraceVariableSpecs struct {
 	Follow       *ebpf.VariableSpec `ebpf:"follow"`
 	Idle         *ebpf.VariableSpec `ebpf:"idle"`
 	UnusedAlloc  *ebpf.VariableSpec `ebpf:"unused_alloc"`
+	UnusedCb     *ebpf.VariableSpec `ebpf:"unused_cb"`
+	UnusedCbKind *ebpf.VariableSpec `ebpf:"unused_cb_kind"`
 	UnusedFree   *ebpf.VariableSpec `ebpf:"unused_free"`
 	UnusedKind   *ebpf.VariableSpec `ebpf:"unused_kind"`
 	UnusedObject *ebpf.VariableSpec `ebpf:"unused_object"`
+	UnusedRange  *ebpf.VariableSpec `ebpf:"unused_range"`
 	WakeupBytes  *ebpf.VariableSpec `ebpf:"wakeup_bytes"`
 }
 
@@ -246,9 +297,12 @@ type MemtraceVariables struct {
 	Follow       *ebpf.Variable `ebpf:"follow"`
 	Idle         *ebpf.Variable `ebpf:"idle"`
 	UnusedAlloc  *ebpf.Variable `ebpf:"unused_alloc"`
+	UnusedCb     *ebpf.Variable `ebpf:"unused_cb"`
+	UnusedCbKind *ebpf.Variable `ebpf:"unused_cb_kind"`
 	UnusedFree   *ebpf.Variable `ebpf:"unused_free"`
 	UnusedKind   *ebpf.Variable `ebpf:"unused_kind"`
 	UnusedObject *ebpf.Variable `ebpf:"unused_object"`
+	UnusedRange  *ebpf.Variable `ebpf:"unused_range"`
 	WakeupBytes  *ebpf.Variable `ebpf:"wakeup_bytes"`
 }
 
@@ -259,11 +313,16 @@ type MemtracePrograms struct {
 	AllocatorGone   *ebpf.Program `ebpf:"allocator_gone"`
 	BufferAllocated *ebpf.Program `ebpf:"buffer_allocated"`
 	BufferFreed     *ebpf.Program `ebpf:"buffer_freed"`
+	CbPlaced        *ebpf.Program `ebpf:"cb_placed"`
 	DeviceClosed    *ebpf.Program `ebpf:"device_closed"`
 	DeviceOpened    *ebpf.Program `ebpf:"device_opened"`
+	DfbPlaced       *ebpf.Program `ebpf:"dfb_placed"`
+	L1Reserved      *ebpf.Program `ebpf:"l1_reserved"`
 	ProcessExec     *ebpf.Program `ebpf:"process_exec"`
 	ProcessExit     *ebpf.Program `ebpf:"process_exit"`
 	ProcessFork     *ebpf.Program `ebpf:"process_fork"`
+	ProgramGone     *ebpf.Program `ebpf:"program_gone"`
+	ProgramLaidOut  *ebpf.Program `ebpf:"program_laid_out"`
 	ReserveInBank   *ebpf.Program `ebpf:"reserve_in_bank"`
 }
 
@@ -272,11 +331,16 @@ func (p *MemtracePrograms) Close() error {
 		p.AllocatorGone,
 		p.BufferAllocated,
 		p.BufferFreed,
+		p.CbPlaced,
 		p.DeviceClosed,
 		p.DeviceOpened,
+		p.DfbPlaced,
+		p.L1Reserved,
 		p.ProcessExec,
 		p.ProcessExit,
 		p.ProcessFork,
+		p.ProgramGone,
+		p.ProgramLaidOut,
 		p.ReserveInBank,
 	)
 }

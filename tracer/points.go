@@ -79,7 +79,42 @@ var Points = []Point{
 			"_ZN2tt8tt_metal11distributed10MeshDevice5closeEv",
 		},
 	},
+	{
+		Name: "program laid out", Need: Degrades, Program: bpf.MemtraceProgProgramLaidOut,
+		Without: "circular buffers are not covered",
+		Symbols: []string{"_ZN2tt8tt_metal6detail11ProgramImpl25allocate_circular_buffersEPKNS0_7IDeviceE"},
+	},
+	{
+		Name: "circular buffer placed", Need: Degrades, Program: bpf.MemtraceProgCbPlaced,
+		Without: "circular buffers are not covered",
+		Symbols: []string{
+			"_ZN2tt8tt_metal12GraphTracker17track_allocate_cbERKNS0_12CoreRangeSetEmmbPKNS0_7IDeviceE",
+			"_ZN2tt8tt_metal12GraphTracker17track_allocate_cbERK12CoreRangeSetmmbPKNS0_7IDeviceE",
+		},
+	},
+	{
+		Name: "dataflow buffers laid out", Need: Degrades, Program: bpf.MemtraceProgProgramLaidOut,
+		Without: withoutDataflow,
+		Symbols: []string{"_ZN2tt8tt_metal6detail11ProgramImpl25allocate_dataflow_buffersEPKNS0_7IDeviceE"},
+	},
+	{
+		Name: "dataflow buffer's cores", Need: Degrades, Program: bpf.MemtraceProgL1Reserved,
+		Without: withoutDataflow,
+		Symbols: []string{"_ZN2tt8tt_metal6detail11ProgramImpl24reserve_program_local_l1EPKNS0_7IDeviceERKNS0_12CoreRangeSetE"},
+	},
+	{
+		Name: "dataflow buffer placed", Need: Degrades, Program: bpf.MemtraceProgDfbPlaced,
+		Without: withoutDataflow,
+		Symbols: []string{"_ZN2tt8tt_metal6detail11ProgramImpl23CircularBufferAllocator12mark_addressEmmm"},
+	},
+	{
+		Name: "program destroyed", Need: Degrades, Program: bpf.MemtraceProgProgramGone,
+		Without: "circular buffers are not covered",
+		Symbols: []string{"_ZN2tt8tt_metal6detail11ProgramImplD1Ev"},
+	},
 }
+
+const withoutDataflow = "dataflow buffers, where this release has any, are not covered: programs take more L1 than is shown"
 
 // definingSymbol is what makes a library the runtime: others only import it.
 const definingSymbol = "_ZN2tt8tt_metal12GraphTracker14track_allocateEPKNS0_6BufferE"

@@ -30,7 +30,7 @@ func (t *Tracer) Run(ctx context.Context, ready func(), sink func([]aggregator.E
 	g.Go(func() error {
 		defer cancel()
 		defer close(t.ended)
-		r := &run{t: t, sink: sink, processes: map[uint32]*traced{}, targets: map[uint32]bool{}}
+		r := &run{t: t, sink: sink, processes: map[uint32]*traced{}, targets: map[uint32]bool{}, partial: map[uint32]*aggregator.CircularBuffer{}}
 		for _, pid := range t.opts.PIDs {
 			// One that ended since it was named is not waited for.
 			if CheckPID(pid) == nil {
@@ -55,6 +55,8 @@ type run struct {
 	lostAt    time.Time
 	// targets are the PIDs that were asked for and live.
 	targets map[uint32]bool
+	// partial are circular buffers whose core ranges come in several records, by thread.
+	partial map[uint32]*aggregator.CircularBuffer
 }
 
 // traced is a process that maps the runtime.
@@ -213,6 +215,8 @@ func (r *run) decode(b []byte) {
 			PID: head.Pid, TID: head.Tid, Time: head.Time,
 			Device: e.Device, Buffer: e.Buffer, Address: e.Address, Size: e.Size,
 		})
+	case bpf.MemtraceTtKindTT_CB:
+		r.circularBuffer(head, b)
 	default:
 		r.object(head, (*bpf.MemtraceTtObject)(unsafe.Pointer(&b[0])).Object)
 	}
@@ -245,6 +249,9 @@ func (r *run) object(head *bpf.MemtraceTtHead, object uint64) {
 			delete(p.allocators, object)
 		}
 		e.Kind, e.Allocator = aggregator.AllocatorGone, object
+		r.emit(e)
+	case bpf.MemtraceTtKindTT_PROGRAM_GONE:
+		e.Kind, e.Program = aggregator.ProgramGone, object
 		r.emit(e)
 	case bpf.MemtraceTtKindTT_EXEC:
 		// A new program in the old process: all that it held is gone.

@@ -367,6 +367,11 @@ func (t *Tracer) probe(a *attachment, pid uint32) ([]link.Link, error) {
 		bpf.MemtraceProgAllocatorGone:   t.objects.AllocatorGone,
 		bpf.MemtraceProgDeviceOpened:    t.objects.DeviceOpened,
 		bpf.MemtraceProgDeviceClosed:    t.objects.DeviceClosed,
+		bpf.MemtraceProgProgramLaidOut:  t.objects.ProgramLaidOut,
+		bpf.MemtraceProgCbPlaced:        t.objects.CbPlaced,
+		bpf.MemtraceProgL1Reserved:      t.objects.L1Reserved,
+		bpf.MemtraceProgDfbPlaced:       t.objects.DfbPlaced,
+		bpf.MemtraceProgProgramGone:     t.objects.ProgramGone,
 	}
 	offsets := map[string][]uint64{}
 	for _, p := range a.cover.Probes {
@@ -377,6 +382,8 @@ func (t *Tracer) probe(a *attachment, pid uint32) ([]link.Link, error) {
 	order := []string{
 		bpf.MemtraceProgDeviceClosed, bpf.MemtraceProgAllocatorGone, bpf.MemtraceProgBufferFreed,
 		bpf.MemtraceProgReserveInBank, bpf.MemtraceProgDeviceOpened, bpf.MemtraceProgBufferAllocated,
+		bpf.MemtraceProgProgramGone, bpf.MemtraceProgProgramLaidOut, bpf.MemtraceProgL1Reserved,
+		bpf.MemtraceProgDfbPlaced, bpf.MemtraceProgCbPlaced,
 	}
 	var links []link.Link
 	for _, name := range order {

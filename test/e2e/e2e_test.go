@@ -22,9 +22,11 @@ import (
 // patience bounds a wait for the workload; it is not expected to be reached.
 const patience = 3 * time.Minute
 
-// installed is the runtime of a release, once for all tests.
-func installed(t *testing.T, release string) *rig.Runtime {
+// installed is the runtime that the tests run: the default release, or the one
+// in TT_MEMTRACE_RELEASE.
+func installed(t *testing.T) *rig.Runtime {
 	t.Helper()
+	release := cmp.Or(os.Getenv("TT_MEMTRACE_RELEASE"), rig.DefaultRelease)
 	r, err := rig.Install(t.Context(), release)
 	if errors.Is(err, rig.ErrUnavailable) {
 		t.Skip(err)
@@ -354,7 +356,7 @@ var cards = map[string]struct{ arch, board string }{
 // A command that is followed from before its start has the runtime's numbers,
 // at every rest point and on every kind of cluster.
 func TestAccountsEqualTheRuntimes(t *testing.T) {
-	r := installed(t, rig.DefaultRelease)
+	r := installed(t)
 	for _, cluster := range rig.Clusters {
 		t.Run(cluster, func(t *testing.T) {
 			tr := start(t, tracer.Options{Follow: uint32(os.Getpid())})
@@ -377,14 +379,14 @@ func env(pairs ...string) []string { return pairs }
 
 // The runtime's own tracking makes no difference.
 func TestRuntimesTrackingOff(t *testing.T) {
-	r := installed(t, rig.DefaultRelease)
+	r := installed(t)
 	tr := start(t, tracer.Options{Follow: uint32(os.Getpid())})
 	tr.toTheEnd(workload(t, r, rig.Options{Cluster: "t3k", Args: []string{"--steps", "100"}, Env: env("TT_METAL_SHM_TRACKING_DISABLED=1")}))
 }
 
 // A PID that is given right after its start has the same numbers.
 func TestAttachByPID(t *testing.T) {
-	r := installed(t, rig.DefaultRelease)
+	r := installed(t)
 	w := workload(t, r, rig.Options{Cluster: "t3k", Args: []string{"--steps", "100", "--seed", "7"}})
 	next(t, w, rig.EventStart)
 	tr := start(t, tracer.Options{PIDs: []uint32{uint32(w.PID())}})
@@ -401,7 +403,7 @@ func TestAttachByPID(t *testing.T) {
 // Two processes on the same chips, and one on others, are kept apart by PID and
 // summed per chip; all of them are found without being named.
 func TestSystemWide(t *testing.T) {
-	r := installed(t, rig.DefaultRelease)
+	r := installed(t)
 	tr := start(t, tracer.Options{})
 	runs := []*rig.Run{
 		workload(t, r, rig.Options{Cluster: "t3k", FirstChipID: 5000, Args: []string{"--steps", "50", "--seed", "1"}}),
@@ -472,7 +474,7 @@ func (tr *trace) awaitExit(pid int) {
 
 // A killed process takes its memory out of the accounts within a second.
 func TestKilledProcess(t *testing.T) {
-	r := installed(t, rig.DefaultRelease)
+	r := installed(t)
 	tr := start(t, tracer.Options{})
 	w := workload(t, r, rig.Options{Cluster: "n300", Args: []string{"--steps", "50"}})
 	tr.compare(w.PID(), next(t, w, rig.EventRest))
@@ -487,7 +489,7 @@ func TestKilledProcess(t *testing.T) {
 
 // Running out of memory inside the process, caught there, changes no account.
 func TestOutOfMemory(t *testing.T) {
-	r := installed(t, rig.DefaultRelease)
+	r := installed(t)
 	tr := start(t, tracer.Options{Follow: uint32(os.Getpid())})
 	w := workload(t, r, rig.Options{Cluster: "n300", Args: []string{"--steps", "50"}})
 	m := next(t, w, rig.EventRest)
@@ -511,7 +513,7 @@ func TestOutOfMemory(t *testing.T) {
 
 // Devices that close with tensors alive on them leave nothing behind.
 func TestCloseWithLiveTensors(t *testing.T) {
-	r := installed(t, rig.DefaultRelease)
+	r := installed(t)
 	for _, cluster := range []string{"n150", "t3k"} {
 		t.Run(cluster, func(t *testing.T) {
 			tr := start(t, tracer.Options{Follow: uint32(os.Getpid())})

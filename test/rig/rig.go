@@ -40,6 +40,7 @@ const DefaultRelease = "0.81.1"
 const (
 	Workload = "workload.py" // a random one that stops at rest points
 	Loop     = "loop.py"     // a steady one that repeats itself
+	Programs = "programs.py" // many operations, one after the other
 )
 
 // Clusters are the names that Options.Cluster takes.
@@ -194,7 +195,7 @@ func (r *Runtime) Prepare(ctx context.Context, o Options) (*Prepared, error) {
 	p.Env = append(p.Env, o.Env...)
 
 	switch {
-	case o.Script == Workload || o.Script == Loop:
+	case o.Script == Workload || o.Script == Loop || o.Script == Programs:
 		dir, err := Dir()
 		if err != nil {
 			p.Close()

@@ -1,0 +1,94 @@
+package aggregator
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+)
+
+func TestChanges(t *testing.T) {
+	const device, other = 0x100, 0x200
+	before := []Event{opened(1, device, host(0, 1)), alloc(1, device, 1, L1, 10), alloc(1, other, 2, DRAM, 20)}
+	for name, c := range map[string]struct {
+		event Event
+		want  []string
+	}{
+		"an allocation":                           {alloc(1, device, 3, L1, 5), []string{"alloc 3 of 5 L1 on [0 1] by 2"}},
+		"one on chips that are not known":         {alloc(1, other, 3, L1, 5), []string{"alloc 3 of 5 L1 on [] by 2"}},
+		"a free tells the size of the allocation": {freed(1, device, 1), []string{"free 1 of 10 L1 on [0 1] by 2"}},
+		"an unmatched free tells what it knows": {
+			Event{Kind: Free, PID: 1, TID: 2, Device: device, Buffer: 8, Size: 3, Memory: Trace}, []string{"unknown free 8 of 3 TRACE on [0 1] by 2"},
+		},
+		"an unmatched free of an unknown device": {
+			Event{Kind: Free, PID: 5, TID: 6, Device: 0x999, Buffer: 8, Size: 3, Memory: Trace}, []string{"unknown free 8 of 3 TRACE on [] by 6"},
+		},
+		"a replaced buffer goes before its successor comes": {
+			alloc(1, other, 1, DRAM, 7), []string{"implicit free 1 of 10 L1 on [0 1] by 2", "alloc 1 of 7 DRAM on [] by 2"},
+		},
+		"what goes with its allocator": {gone(1, device+1), []string{"implicit free 1 of 10 L1 on [0 1] by 0"}},
+		"what goes with its device":    {opened(1, device, host(3)), []string{"implicit free 1 of 10 L1 on [0 1] by 0"}},
+		"what goes with its process": {
+			exited(1), []string{"implicit free 1 of 10 L1 on [0 1] by 0", "implicit free 2 of 20 DRAM on [] by 0"},
+		},
+		"a description": {
+			started(1, 9), nil,
+		},
+		"buffers that get their place do not change": {opened(1, other, host(5)), nil},
+		"odd events": {alloc(1, device, 9, 200, 5), nil},
+		"losses":     {Event{Kind: Lost, Count: 2}, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			a := run(New(), before...)
+			var got []string
+			a.OnChange = func(c Change) {
+				if c.Time != a.time || c.PID == 0 {
+					t.Errorf("at %d of %d", c.Time, c.PID)
+				}
+				got = append(got, describeChange(c))
+			}
+			run(a, c.event)
+			if c.event.Kind == ProcessExit {
+				// They go in no order.
+				slices.SortFunc(got, cmp.Compare[string])
+			}
+			if !slices.Equal(got, c.want) {
+				t.Errorf("got\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(c.want, "\n"))
+			}
+		})
+	}
+}
+
+func describeChange(c Change) string {
+	what := "alloc"
+	if c.Freed {
+		what = "free"
+	}
+	if c.Implicit {
+		what = "implicit " + what
+	}
+	if c.Unknown {
+		what = "unknown " + what
+	}
+	chips := []string{}
+	for _, id := range c.Chips {
+		chips = append(chips, name(id))
+	}
+	return fmt.Sprintf("%s %d of %d %s on %v by %d", what, c.Buffer.ID, c.Buffer.Size, c.Buffer.Memory, chips, c.TID)
+}
+
+// TestToListenChangesNoAccount: the accounts must not depend on who listens.
+func TestToListenChangesNoAccount(t *testing.T) {
+	events := []Event{freed(1, 0x100, 1), opened(1, 0x100, host(0)), alloc(1, 0x100, 1, L1, 5), gone(1, 0x101), exited(1)}
+	deaf, listening := New(), New()
+	listening.OnChange = func(Change) {}
+	for _, e := range events {
+		if want := describe(run(deaf, e).Snapshot()); !slices.Equal(describe(run(listening, e).Snapshot()), want) {
+			t.Errorf("after kind %d it is not %v", e.Kind, want)
+		}
+	}
+	if n := len(run(New(), freed(1, 0x100, 1)).processes[1].devices); n != 0 {
+		t.Errorf("an unmatched free made %d devices", n)
+	}
+}

@@ -1,0 +1,389 @@
+package aggregator
+
+import (
+	"cmp"
+	"slices"
+)
+
+// CoreRange is a rectangle of cores by their logical coordinates, both ends
+// inclusive.
+type CoreRange struct {
+	X0, Y0, X1, Y1 uint16
+}
+
+// Cores is the number of cores in the range, 0 if it is empty.
+func (r CoreRange) Cores() uint64 {
+	if r.X1 < r.X0 || r.Y1 < r.Y0 {
+		return 0
+	}
+	return (uint64(r.X1-r.X0) + 1) * (uint64(r.Y1-r.Y0) + 1)
+}
+
+// CBKind is what kind of buffer a program has in L1.
+type CBKind uint8
+
+const (
+	// Circular buffers are the classic ones.
+	Circular CBKind = iota
+	// GlobalCircular buffers lie inside an L1 buffer that is counted already;
+	// they take nothing of their own.
+	GlobalCircular
+	// Dataflow buffers are those of Metal 2.0.
+	Dataflow
+)
+
+// CircularBuffer is one circular or dataflow buffer of a program, as it was placed.
+type CircularBuffer struct {
+	// Call tells the layouts of a program on a chip apart: one of another call
+	// replaces those of before.
+	Call uint32
+	// Address in the L1 of each core, and Size on each core, bytes.
+	Address, Size uint64
+	Kind          CBKind
+	Ranges        []CoreRange
+}
+
+// Cores is the number of cores that the buffer lies on.
+func (c *CircularBuffer) Cores() uint64 {
+	var n uint64
+	for _, r := range c.Ranges {
+		n += r.Cores()
+	}
+	return n
+}
+
+// CBUsage is what circular buffers take of one chip's L1, in bytes.
+type CBUsage struct {
+	// Physical is the union of the buffers on each core, summed over the cores:
+	// what the L1 loses, because programs use the same addresses in turn.
+	Physical uint64
+	// Logical is the plain sum over all buffers and cores.
+	Logical uint64
+	// PeakPhysical and PeakLogical are their highest values so far.
+	PeakPhysical, PeakLogical uint64
+	// Circular and Dataflow buffers, which are counted above, Global ones, which
+	// are not, and Programs that have any of them on the chip.
+	Circular, Dataflow, Global, Programs uint64
+	// Busiest is the core with the largest physical use, BusiestBytes, and Top
+	// the highest end of a buffer on any core: where it clashes with L1 buffers.
+	Busiest      Core
+	BusiestBytes uint64
+	Top          uint64
+}
+
+// Core is one core by its logical coordinates.
+type Core struct {
+	X, Y uint16
+}
+
+// ProgramSnapshot is one program with circular buffers.
+type ProgramSnapshot struct {
+	// ID is the address of the program in its process.
+	ID uint64
+	// Since is when its first circular buffer was placed, CLOCK_MONOTONIC ns.
+	Since uint64
+	// Placed are its circular buffers, by chip and address.
+	Placed []PlacedCB
+}
+
+// PlacedCB is a circular buffer on a chip.
+type PlacedCB struct {
+	Chip Chip
+	CircularBuffer
+}
+
+// maxCB is more than any core's L1, bytes.
+const maxCB = 1 << 30
+
+// program is a program that has circular buffers.
+type program struct {
+	since uint64
+	on    map[placement]*layout
+}
+
+// placement names the layouts of a program: its circular and its dataflow
+// buffers are laid out apart.
+type placement struct {
+	share    *share
+	dataflow bool
+}
+
+// layout is the circular buffers of a program on one chip.
+type layout struct {
+	device uint64
+	call   uint32
+	cbs    []*CircularBuffer
+}
+
+// interval is a piece of a core's L1.
+type interval struct{ start, end uint64 }
+
+// coreUse is what lies on one core: each distinct interval with the number of
+// circular buffers on it. Programs place theirs at the same few addresses, so
+// there are few.
+type coreUse struct {
+	intervals map[interval]uint32
+	union     uint64
+}
+
+// cbAccount is the circular buffers of one process on one chip.
+type cbAccount struct {
+	cores    map[Core]*coreUse
+	usage    CBUsage
+	programs uint64
+}
+
+func (a *cbAccount) place(cb *CircularBuffer) {
+	*a.usage.counter(cb.Kind)++
+	if cb.Kind == GlobalCircular {
+		return
+	}
+	a.each(cb, func(u *coreUse, i interval) {
+		if u.intervals[i]++; u.intervals[i] == 1 {
+			a.measure(u)
+		}
+	})
+	a.usage.Logical += cb.Size * cb.Cores()
+	a.usage.PeakLogical = max(a.usage.PeakLogical, a.usage.Logical)
+	a.usage.PeakPhysical = max(a.usage.PeakPhysical, a.usage.Physical)
+}
+
+func (a *cbAccount) remove(cb *CircularBuffer) {
+	*a.usage.counter(cb.Kind)--
+	if cb.Kind == GlobalCircular {
+		return
+	}
+	a.each(cb, func(u *coreUse, i interval) {
+		if u.intervals[i]--; u.intervals[i] == 0 {
+			delete(u.intervals, i)
+			a.measure(u)
+		}
+	})
+	a.usage.Logical -= cb.Size * cb.Cores()
+}
+
+// each calls f for every core of a buffer that takes any room.
+func (a *cbAccount) each(cb *CircularBuffer, f func(*coreUse, interval)) {
+	if cb.Size == 0 {
+		return
+	}
+	i := interval{cb.Address, cb.Address + cb.Size}
+	if a.cores == nil {
+		a.cores = map[Core]*coreUse{}
+	}
+	for _, r := range cb.Ranges {
+		if r.Cores() == 0 {
+			continue
+		}
+		for x := int(r.X0); x <= int(r.X1); x++ {
+			for y := int(r.Y0); y <= int(r.Y1); y++ {
+				core := Core{uint16(x), uint16(y)}
+				u := a.cores[core]
+				if u == nil {
+					u = &coreUse{intervals: map[interval]uint32{}}
+					a.cores[core] = u
+				}
+				f(u, i)
+				if len(u.intervals) == 0 {
+					delete(a.cores, core)
+				}
+			}
+		}
+	}
+}
+
+// measure computes a core's union anew and books the difference.
+func (a *cbAccount) measure(u *coreUse) {
+	union := unionOf(u.intervals)
+	a.usage.Physical += union - u.union
+	u.union = union
+}
+
+func unionOf(set map[interval]uint32) uint64 {
+	list := make([]interval, 0, 16)
+	for i := range set {
+		list = append(list, i)
+	}
+	slices.SortFunc(list, func(a, b interval) int { return cmp.Compare(a.start, b.start) })
+	var sum, end uint64
+	for _, i := range list {
+		if i.end > end {
+			sum += i.end - max(i.start, end)
+			end = i.end
+		}
+	}
+	return sum
+}
+
+// snapshot completes the usage with what is found by looking at all cores.
+func (a *cbAccount) snapshot() CBUsage {
+	u := a.usage
+	u.Programs = a.programs
+	for core, use := range a.cores {
+		if use.union > u.BusiestBytes || use.union == u.BusiestBytes && core.before(u.Busiest) {
+			u.Busiest, u.BusiestBytes = core, use.union
+		}
+		for i := range use.intervals {
+			u.Top = max(u.Top, i.end)
+		}
+	}
+	return u
+}
+
+func (c Core) before(d Core) bool { return cmp.Or(cmp.Compare(c.Y, d.Y), cmp.Compare(c.X, d.X)) < 0 }
+
+// add sums the use of several processes, or of several chips.
+func (u *CBUsage) add(o CBUsage) {
+	u.Physical += o.Physical
+	u.Logical += o.Logical
+	u.PeakPhysical += o.PeakPhysical
+	u.PeakLogical += o.PeakLogical
+	u.Circular += o.Circular
+	u.Dataflow += o.Dataflow
+	u.Global += o.Global
+	u.Programs += o.Programs
+	if o.BusiestBytes > u.BusiestBytes {
+		u.Busiest, u.BusiestBytes = o.Busiest, o.BusiestBytes
+	}
+	u.Top = max(u.Top, o.Top)
+}
+
+func (u *CBUsage) counter(k CBKind) *uint64 {
+	switch k {
+	case GlobalCircular:
+		return &u.Global
+	case Dataflow:
+		return &u.Dataflow
+	}
+	return &u.Circular
+}
+
+// move books what a change in one process's use means for the chip.
+func (u *CBUsage) move(before, after CBUsage) {
+	u.Physical += after.Physical - before.Physical
+	u.Logical += after.Logical - before.Logical
+	u.PeakPhysical = max(u.PeakPhysical, u.Physical)
+	u.PeakLogical = max(u.PeakLogical, u.Logical)
+}
+
+// placeCB books a circular buffer on every chip of its device. The first of a
+// call replaces what the program had on a chip: a new layout is reported without
+// the old one being freed.
+func (a *Aggregator) placeCB(p *process, e *Event) {
+	if e.CB == nil || e.CB.Size > maxCB || e.CB.Address > maxCB {
+		p.counters.Odd++
+		return
+	}
+	pr := p.programs[e.Program]
+	if pr == nil {
+		pr = &program{since: e.Time, on: map[placement]*layout{}}
+		p.programs[e.Program] = pr
+	}
+	for _, s := range a.device(p, e.Device).shares {
+		at := placement{s, e.CB.Kind == Dataflow}
+		l := pr.on[at]
+		if l != nil && l.call != e.CB.Call {
+			a.removeLayout(p, e, pr, at)
+			l = nil
+		}
+		if l == nil {
+			l = &layout{device: e.Device, call: e.CB.Call}
+			if pr.on[at.other()] == nil {
+				s.cb.programs++
+			}
+			pr.on[at] = l
+		}
+		l.cbs = append(l.cbs, e.CB)
+		before := s.cb.usage
+		s.cb.place(e.CB)
+		s.chip.cb.move(before, s.cb.usage)
+		a.cbChange(p, e, s, e.CB, false)
+	}
+}
+
+func (at placement) other() placement { return placement{at.share, !at.dataflow} }
+
+// removeLayout frees a program's circular or dataflow buffers on one chip.
+func (a *Aggregator) removeLayout(p *process, e *Event, pr *program, at placement) {
+	s := at.share
+	for _, cb := range pr.on[at].cbs {
+		before := s.cb.usage
+		s.cb.remove(cb)
+		s.chip.cb.move(before, s.cb.usage)
+		a.cbChange(p, e, s, cb, true)
+	}
+	delete(pr.on, at)
+	if pr.on[at.other()] == nil {
+		s.cb.programs--
+	}
+}
+
+// removeProgram frees all that a program has in L1.
+func (a *Aggregator) removeProgram(p *process, e *Event, id uint64) {
+	pr := p.programs[id]
+	if pr == nil {
+		return
+	}
+	for at := range pr.on {
+		a.removeLayout(p, e, pr, at)
+	}
+	delete(p.programs, id)
+}
+
+// removeCBsOn frees what programs placed through a device: it closed, and a
+// program can outlive it.
+func (a *Aggregator) removeCBsOn(p *process, e *Event, device uint64) {
+	for id, pr := range p.programs {
+		for at, l := range pr.on {
+			if l.device == device {
+				a.removeLayout(p, e, pr, at)
+			}
+		}
+		if len(pr.on) == 0 {
+			delete(p.programs, id)
+		}
+	}
+}
+
+// CBChange is a circular buffer that came or went on one chip.
+type CBChange struct {
+	Time  uint64
+	PID   uint32
+	Chip  Chip
+	Freed bool
+	// Total is what circular buffers take on the chip by plain sum, of all
+	// processes, after the change, bytes.
+	Total uint64
+	CB    *CircularBuffer
+}
+
+func (a *Aggregator) cbChange(p *process, e *Event, s *share, cb *CircularBuffer, freed bool) {
+	if a.OnCBChange != nil && cb.Kind != GlobalCircular {
+		a.OnCBChange(CBChange{Time: e.Time, PID: p.pid, Chip: s.chip.id, Freed: freed, Total: s.chip.cb.Logical, CB: cb})
+	}
+}
+
+// Programs lists the programs of a process that have circular buffers, oldest first.
+func (a *Aggregator) Programs(pid uint32) []ProgramSnapshot {
+	p := a.processes[pid]
+	if p == nil {
+		return nil
+	}
+	var list []ProgramSnapshot
+	for id, pr := range p.programs {
+		ps := ProgramSnapshot{ID: id, Since: pr.since}
+		for at, l := range pr.on {
+			for _, cb := range l.cbs {
+				ps.Placed = append(ps.Placed, PlacedCB{at.share.chip.id, *cb})
+			}
+		}
+		slices.SortFunc(ps.Placed, func(x, y PlacedCB) int {
+			return cmp.Or(x.Chip.compare(y.Chip), cmp.Compare(x.Address, y.Address))
+		})
+		list = append(list, ps)
+	}
+	slices.SortFunc(list, func(x, y ProgramSnapshot) int {
+		return cmp.Or(cmp.Compare(x.Since, y.Since), cmp.Compare(x.ID, y.ID))
+	})
+	return list
+}

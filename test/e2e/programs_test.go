@@ -1,0 +1,276 @@
+package e2e
+
+import (
+	"cmp"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"testing"
+
+	"tt-memtrace/aggregator"
+	"tt-memtrace/test/rig"
+	"tt-memtrace/tracer"
+)
+
+// operation is what programs.py says after one.
+type operation struct {
+	Name   string       `json:"name"`
+	Failed string       `json:"failed"`
+	CBs    []capturedCB `json:"cbs"`
+}
+
+// capturedCB is a circular buffer as the runtime's graph capture tells of it.
+type capturedCB struct {
+	Chip    uint32      `json:"chip"`
+	Address uint64      `json:"address"`
+	Size    uint64      `json:"size"`
+	Global  bool        `json:"global"`
+	Ranges  [][4]uint16 `json:"ranges"`
+}
+
+func (c capturedCB) String() string {
+	return fmt.Sprintf("chip %d %#x+%d %v global=%v", c.Chip, c.Address, c.Size, c.Ranges, c.Global)
+}
+
+func sorted(list []capturedCB) []string {
+	var out []string
+	for _, c := range list {
+		out = append(out, c.String())
+	}
+	slices.Sort(out)
+	return out
+}
+
+// operations runs programs.py to the end and calls f at each stop.
+func operations(t *testing.T, w *rig.Run, f func(event string, o operation)) {
+	t.Helper()
+	for {
+		m, err := w.Next(patience)
+		if errors.Is(err, io.EOF) {
+			return
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		switch m.Event {
+		case "op", "cleared", rig.EventClosed:
+			var o operation
+			if err := json.Unmarshal([]byte(m.Text), &o); err != nil {
+				t.Fatal(err)
+			}
+			f(m.Event, o)
+			send(t, w, "go")
+		case rig.EventError:
+			t.Fatal(m.Error)
+		}
+	}
+}
+
+func (tr *trace) programs(pid int) []aggregator.ProgramSnapshot {
+	tr.mu.Lock()
+	defer tr.mu.Unlock()
+	return tr.accounts.Programs(uint32(pid))
+}
+
+// The circular buffers of each operation are those that the runtime's graph
+// capture reports for it in a run of its own, and the physical use of each chip
+// is what counting every byte of every core gives.
+func TestCircularBuffersEqualTheRuntimes(t *testing.T) {
+	r := installed(t)
+	for _, c := range []struct {
+		cluster string
+		slow    bool
+	}{{"n150", false}, {"t3k", false}, {"n300", true}} {
+		t.Run(fmt.Sprintf("%s slow=%v", c.cluster, c.slow), func(t *testing.T) {
+			if c.slow && r.Release < "0.75" {
+				return // there the mock places none in slow dispatch
+			}
+			o := rig.Options{Cluster: c.cluster, Script: rig.Programs, SlowDispatch: c.slow}
+			o.Args = []string{"--capture"}
+			oracle := map[string][]string{}
+			operations(t, workload(t, r, o), func(event string, op operation) {
+				if event == "op" && op.Failed == "" {
+					oracle[op.Name] = sorted(op.CBs)
+				}
+			})
+			if len(oracle) < 20 && c.cluster == "n150" {
+				t.Errorf("only %d operations ran", len(oracle))
+			}
+
+			tr := start(t, tracer.Options{Follow: uint32(os.Getpid())})
+			o.Args = nil
+			w := workload(t, r, o)
+			seen := map[uint64]bool{}
+			compared, dataflow := 0, 0
+			operations(t, w, func(event string, op operation) {
+				tr.sync()
+				if event != "op" {
+					for _, c := range tr.snapshot().Chips {
+						if c.CB.Physical+c.CB.Logical+c.CB.Circular+c.CB.Dataflow+c.CB.Programs > 0 {
+							t.Errorf("%s: chip %d still has %+v", event, c.Chip.Number, c.CB)
+						}
+					}
+					return
+				}
+				var got []capturedCB
+				all := tr.programs(w.PID())
+				for _, p := range all {
+					if seen[p.ID] {
+						continue
+					}
+					seen[p.ID] = true
+					for _, cb := range p.Placed {
+						if cb.Kind == aggregator.Dataflow {
+							dataflow++
+							continue
+						}
+						got = append(got, captured(cb))
+					}
+				}
+				if want := oracle[op.Name]; op.Failed == "" && !slices.Equal(sorted(got), want) {
+					t.Errorf("%s: circular buffers\n%v\nthe runtime says\n%v", op.Name, sorted(got), want)
+				}
+				compared += len(got)
+				tr.bruteForce(all)
+				if tr.dataflowOffsets() {
+					tr.compareDataflow(w.PID(), all)
+				}
+			})
+			if compared == 0 {
+				t.Error("there was no circular buffer to compare")
+			}
+			t.Logf("%d operations, %d circular and %d dataflow buffers", len(oracle), compared, dataflow)
+		})
+	}
+}
+
+func captured(cb aggregator.PlacedCB) capturedCB {
+	c := capturedCB{Chip: cb.Chip.Number, Address: cb.Address, Size: cb.Size, Global: cb.Kind == aggregator.GlobalCircular}
+	for _, r := range cb.Ranges {
+		c.Ranges = append(c.Ranges, [4]uint16{r.X0, r.Y0, r.X1, r.Y1})
+	}
+	slices.SortFunc(c.Ranges, func(a, b [4]uint16) int { return slices.Compare(a[:], b[:]) })
+	return c
+}
+
+// grain is what L1 is handed out in at the finest, bytes.
+const grain = 16
+
+// bruteForce counts every grain of every core.
+func (tr *trace) bruteForce(programs []aggregator.ProgramSnapshot) {
+	tr.t.Helper()
+	type core struct {
+		chip aggregator.Chip
+		x, y uint16
+	}
+	bytes := map[core][]bool{}
+	logical := map[aggregator.Chip]uint64{}
+	for _, p := range programs {
+		for _, cb := range p.Placed {
+			if cb.Kind == aggregator.GlobalCircular {
+				continue
+			}
+			for _, r := range cb.Ranges {
+				for x := r.X0; x <= r.X1; x++ {
+					for y := r.Y0; y <= r.Y1; y++ {
+						c := core{cb.Chip, x, y}
+						if bytes[c] == nil {
+							bytes[c] = make([]bool, (2<<20)/grain)
+						}
+						if cb.Address%grain != 0 || cb.Size%grain != 0 {
+							tr.t.Fatalf("a buffer at %#x of %d bytes is finer than is counted here", cb.Address, cb.Size)
+						}
+						for i := cb.Address / grain; i < (cb.Address+cb.Size)/grain; i++ {
+							bytes[c][i] = true
+						}
+						logical[cb.Chip] += cb.Size
+					}
+				}
+			}
+		}
+	}
+	physical := map[aggregator.Chip]uint64{}
+	for c, b := range bytes {
+		for _, used := range b {
+			if used {
+				physical[c.chip] += grain
+			}
+		}
+	}
+	for _, c := range tr.snapshot().Chips {
+		if c.CB.Physical != physical[c.Chip] || c.CB.Logical != logical[c.Chip] {
+			tr.t.Errorf("chip %d: physical %d, logical %d; counted byte by byte %d, %d",
+				c.Chip.Number, c.CB.Physical, c.CB.Logical, physical[c.Chip], logical[c.Chip])
+		}
+	}
+}
+
+// dataflowOffsets says whether the release is the one whose objects the second
+// reader below knows.
+func (tr *trace) dataflowOffsets() bool {
+	return cmp.Or(os.Getenv("TT_MEMTRACE_RELEASE"), rig.DefaultRelease) == "0.81.1"
+}
+
+// compareDataflow reads the programs' own objects, by offsets that were taken
+// from the machine code of allocate_dataflow_buffers in 0.81.1, and compares:
+// a reader that shares nothing with the tracer.
+func (tr *trace) compareDataflow(pid int, programs []aggregator.ProgramSnapshot) {
+	t := tr.t
+	t.Helper()
+	mem, err := os.Open(fmt.Sprintf("/proc/%d/mem", pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer mem.Close()
+	read := func(address uint64, size int) []byte {
+		b := make([]byte, size)
+		if _, err := mem.ReadAt(b, int64(address)); err != nil {
+			t.Fatalf("reading %#x: %v", address, err)
+		}
+		return b
+	}
+	u64 := func(address uint64) uint64 { return binary.LittleEndian.Uint64(read(address, 8)) }
+	u32 := func(address uint64) uint64 { return uint64(binary.LittleEndian.Uint32(read(address, 4))) }
+	for _, p := range programs {
+		var want []string
+		for at, end := u64(p.ID+0x2e0), u64(p.ID+0x2e8); at < end; at += 16 {
+			dfb := u64(at)
+			if read(dfb+0x72, 1)[0] == 1 || read(dfb+0xfc, 1)[0] != 0 {
+				continue // it borrows another's memory
+			}
+			size := u32(dfb+0x28) * u32(dfb+0x2c)
+			for g, gend := u64(dfb+0x80), u64(dfb+0x88); g < gend; g += 72 {
+				for c, cend := u64(g+0x30), u64(g+0x38); c < cend; c += 24 {
+					want = append(want, fmt.Sprintf("%#x+%d on %d,%d", u32(c+16), size, u64(c), u64(c+8)))
+				}
+			}
+		}
+		byChip := map[aggregator.Chip][]string{}
+		for _, cb := range p.Placed {
+			if cb.Kind != aggregator.Dataflow {
+				continue
+			}
+			for _, r := range cb.Ranges {
+				for x := r.X0; x <= r.X1; x++ {
+					for y := r.Y0; y <= r.Y1; y++ {
+						byChip[cb.Chip] = append(byChip[cb.Chip], fmt.Sprintf("%#x+%d on %d,%d", cb.Address, cb.Size, x, y))
+					}
+				}
+			}
+		}
+		slices.Sort(want)
+		for chip, got := range byChip {
+			slices.Sort(got)
+			if !slices.Equal(got, want) {
+				t.Errorf("program %#x on chip %d: dataflow buffers\n%v\nits own objects say\n%v", p.ID, chip.Number, got, want)
+			}
+		}
+		if len(want) > 0 && len(byChip) == 0 {
+			t.Errorf("program %#x: %d dataflow buffers are not in the accounts", p.ID, len(want))
+		}
+	}
+}
