@@ -53,11 +53,11 @@ type Change struct {
 }
 
 type chip struct {
-	id     Chip
-	arch   string
-	board  string
+	id    Chip
+	arch  string
+	board string
 	// cb has the chip's sums and peaks of circular buffers over all processes.
-	cb CBUsage
+	cb     CBUsage
 	memory [NumMemories]account
 	// banks is the last capacity that was told, to be shown when nobody has the chip open.
 	banks Capacity

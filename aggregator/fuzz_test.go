@@ -30,6 +30,11 @@ func decodeEvents(b []byte) []Event {
 				e.Capacity[m] = Banks{Known: b[8]>>m&1 != 0, Count: binary.LittleEndian.Uint32(b[4:]) >> (b[6] % 32), Bytes: e.Size}
 			}
 		}
+		if b[9]&32 != 0 {
+			x, y := uint16(b[6]%4), uint16(b[7]%4)
+			e.Program = uint64(b[4] % 4)
+			e.CB = &CircularBuffer{Call: uint32(b[5] % 3), Address: uint64(b[8]), Size: e.Size, Kind: CBKind(b[2] % 3), Ranges: []CoreRange{{x, y, 2, 2}}}
+		}
 		out = append(out, e)
 	}
 	return out
@@ -42,7 +47,8 @@ func FuzzNoEventsUnbalanceTheAccounts(f *testing.F) {
 		"\x07\x01\x00\x01\x01\x03\x21\x11\x00\x00" + // a buffer
 		"\x08\x01\x00\x01\x01\x04\x00\x00\x00\x00" + // its free
 		"\x02\x01\x00\x00\x00\x05\x00\x00\x00\x00")) // and the end
-	f.Add([]byte("\x03\x01\x00\x01\x00\x01\x00\x01\x02\x82\x02\x02\x00\x00\x00\x05\x00\x00\x00\x00")) // another process's numbering
+	f.Add([]byte("\x03\x01\x00\x01\x00\x01\x00\x01\x02\x02\x09\x01\x00\x01\x00\x01\x11\x01\x02\x20\x0a\x01\x00\x01\x00\x01\x00\x00\x00\x20")) // a program
+	f.Add([]byte("\x03\x01\x00\x01\x00\x01\x00\x01\x02\x82\x02\x02\x00\x00\x00\x05\x00\x00\x00\x00"))                                         // another process's numbering
 	f.Fuzz(func(t *testing.T, b []byte) {
 		events := decodeEvents(b)
 		if len(events) > 100 {

@@ -29,21 +29,34 @@ func NewLogger(w io.Writer, asJSON bool, wall func(monotonic uint64) time.Time) 
 	return l
 }
 
-// LogLine is one change as `log --json` prints it. Sizes are in bytes.
+// LogLine is one change as `log --json` prints it. All sizes are in bytes.
 type LogLine struct {
-	Time     time.Time `json:"time"`
-	Event    string    `json:"event" jsonschema:"enum=alloc,enum=free"`
-	PID      uint32    `json:"pid"`
-	TID      uint32    `json:"tid"`
-	Memory   string    `json:"memory"`
-	Size     uint64    `json:"size" jsonschema:"description=bytes on each chip"`
-	PerBank  *uint64   `json:"per_bank" jsonschema:"description=bytes that each bank lost; null where unknown"`
-	Address  uint64    `json:"address" jsonschema:"description=in each bank"`
-	Buffer   string    `json:"buffer" jsonschema:"description=the buffer's id within its process"`
-	Chips    []uint32  `json:"chips" jsonschema:"description=chips that it lies on; empty where unknown"`
-	Private  bool      `json:"private,omitempty" jsonschema:"description=the chips are in the process's own numbering"`
-	Implicit bool      `json:"implicit,omitempty" jsonschema:"description=freed with its allocator or process"`
-	Unknown  bool      `json:"unknown,omitempty" jsonschema:"description=the free of a buffer that was never seen"`
+	// When it happened.
+	Time time.Time `json:"time"`
+	// What happened: a buffer was allocated or freed.
+	Event string `json:"event" jsonschema:"enum=alloc,enum=free"`
+	// The process's PID.
+	PID uint32 `json:"pid"`
+	// The thread's id; null where no thread of the process did it.
+	TID *uint32 `json:"tid" jsonschema:"nullable"`
+	// The memory that it lies in: dram, l1, l1_small, trace, system_memory (the host's).
+	Memory string `json:"memory"`
+	// The buffer's own size, bytes on each chip.
+	Size uint64 `json:"size"`
+	// What each bank of each chip lost to it, bytes; null where unknown.
+	PerBank *uint64 `json:"per_bank" jsonschema:"nullable"`
+	// Where it starts in each bank, bytes.
+	Address uint64 `json:"address"`
+	// The buffer's id in hex, unique in its process while it lives.
+	Buffer string `json:"buffer" jsonschema:"pattern=^0x[0-9a-f]+$"`
+	// Numbers of the chips that it lies on; empty where unknown.
+	Chips []uint32 `json:"chips"`
+	// True if the chips' numbers are the process's own (TT_VISIBLE_DEVICES), not the host's.
+	Private bool `json:"private,omitempty"`
+	// True if it was freed by no call of its own: with its allocator or process, or replaced.
+	Implicit bool `json:"implicit,omitempty"`
+	// True if the allocation of the buffer that is freed was not seen.
+	Unknown bool `json:"unknown,omitempty"`
 }
 
 // Err is the first error that writing met.
@@ -68,12 +81,15 @@ func (l *Logger) Change(c aggregator.Change) {
 
 func (l *Logger) line(c aggregator.Change) LogLine {
 	line := LogLine{
-		Time: l.wall(c.Time), Event: "alloc", PID: c.PID, TID: c.TID, Memory: key(c.Buffer.Memory),
+		Time: l.wall(c.Time), Event: "alloc", PID: c.PID, Memory: key(c.Buffer.Memory),
 		Size: c.Buffer.Size, Address: c.Buffer.Address, Buffer: fmt.Sprintf("%#x", c.Buffer.ID),
 		Chips: []uint32{}, Implicit: c.Implicit, Unknown: c.Unknown,
 	}
 	if c.Freed {
 		line.Event = "free"
+	}
+	if c.TID != 0 {
+		line.TID = &c.TID
 	}
 	if c.Buffer.PerBank != 0 {
 		line.PerBank = &c.Buffer.PerBank
@@ -87,6 +103,9 @@ func (l *Logger) line(c aggregator.Change) LogLine {
 
 // text keeps the original's words and their places.
 func (l *Logger) text(c aggregator.Change, device string) {
+	if l.err != nil {
+		return
+	}
 	b := c.Buffer
 	var err error
 	switch {
@@ -97,7 +116,5 @@ func (l *Logger) text(c aggregator.Change, device string) {
 	default:
 		_, err = fmt.Fprintf(l.w, "✓ [PID %d] Allocated %d bytes of %s on device %s (buffer_id=0x%x)\n", c.PID, b.Size, b.Memory, device, b.ID)
 	}
-	if err != nil {
-		l.err = err
-	}
+	l.err = err
 }

@@ -1,6 +1,8 @@
 // Package export turns snapshots and changes into the forms that other
-// programs read. It promises that a number which is not known is absent
-// (JSON: null), never 0.
+// programs read. It promises that what is not known is null in JSON, never 0
+// or empty, and that text of a process cannot control a terminal.
+//
+// The comments of the exported structs' fields are what docs/*.schema.json say.
 package export
 
 import (
@@ -10,62 +12,108 @@ import (
 	"tt-memtrace/aggregator"
 )
 
+//go:generate go test -run TestSchemasAreUpToDate -update
+
 // StatusSchema is the version of Status. It grows by one with every change
 // that is not an addition.
 const StatusSchema = 1
 
 // Status is one snapshot as `status --json` prints it. All sizes are in bytes.
 type Status struct {
-	Schema  int       `json:"schema" jsonschema:"const=1,description=version of this format"`
-	Time    time.Time `json:"time" jsonschema:"description=when the snapshot was taken"`
-	Host    string    `json:"host"`
-	Version string    `json:"version" jsonschema:"description=version of tt-memtrace"`
-	// Exact is false once an event was lost or a process was attached late.
-	Exact     bool            `json:"exact" jsonschema:"description=false if an event was lost or if a traced process may hold buffers from before tracing began"`
-	Events    uint64          `json:"events" jsonschema:"description=events seen since the start"`
-	Lost      uint64          `json:"lost" jsonschema:"description=events that were lost since the start"`
-	Chips     []StatusChip    `json:"chips" jsonschema:"description=every physical chip seen since the start"`
-	Processes []StatusProcess `json:"processes" jsonschema:"description=every live process that is traced"`
+	// Version of this format. It grows with every change that is not an addition.
+	Schema int `json:"schema" jsonschema:"enum=1"`
+	// When the snapshot was taken.
+	Time time.Time `json:"time"`
+	// Name of the host.
+	Host string `json:"host"`
+	// Version of tt-memtrace.
+	Version string `json:"version"`
+	// False if events were lost, made no sense or are missing, or if a live
+	// process may hold buffers from before tracing began: then there may be
+	// more, or less, than the numbers say.
+	Exact bool `json:"exact"`
+	// Number of events since tracing began.
+	Events uint64 `json:"events"`
+	// Number of events that were lost since tracing began.
+	Lost uint64 `json:"lost"`
+	// Every physical chip seen since tracing began, over all processes.
+	Chips []StatusChip `json:"chips"`
+	// Every live process that is traced.
+	Processes []StatusProcess `json:"processes"`
+	// The newest processes that exited, at most 32, oldest first, as they were
+	// when they did. What they held then is not counted in chips any more.
+	Ended []StatusProcess `json:"ended"`
 }
 
 // StatusChip is one chip, over all processes or for one.
 type StatusChip struct {
-	Chip uint32 `json:"chip" jsonschema:"description=number of the chip"`
-	// Private is the PID whose own numbering Chip is in.
-	Private *uint32              `json:"private_to,omitempty" jsonschema:"description=PID whose private numbering (TT_VISIBLE_DEVICES) the number is in; absent where it is the host's"`
-	Arch    *string              `json:"arch" jsonschema:"description=wormhole_b0 or blackhole or the like; null where unknown"`
-	PIDs    []uint32             `json:"pids" jsonschema:"description=processes that have it open"`
-	Memory  map[string]StatusUse `json:"memory" jsonschema:"description=by memory: dram l1 l1_small trace"`
+	// Number of the chip.
+	Chip uint32 `json:"chip"`
+	// PID of the process in whose own numbering (TT_VISIBLE_DEVICES) the number
+	// is; absent where it is the host's. The same number of two numberings is
+	// not the same chip.
+	Private *uint32 `json:"private_to,omitempty"`
+	// Architecture as the runtime names it: wormhole_b0, blackhole; null where unknown.
+	Arch *string `json:"arch" jsonschema:"nullable"`
+	// PIDs of the processes that have it open, ascending.
+	PIDs []uint32 `json:"pids"`
+	// What each memory holds: dram, l1, l1_small, trace.
+	Memory map[string]StatusUse `json:"memory"`
 }
 
-// StatusUse is what one memory of a chip holds.
+// StatusUse is what one memory of a chip holds. All sizes are in bytes.
 type StatusUse struct {
-	Requested uint64 `json:"requested" jsonschema:"description=sum of the buffers' own sizes in bytes"`
-	// Reserved is null where the bank space of a buffer is not known.
-	Reserved      *uint64 `json:"reserved" jsonschema:"description=what the banks lost in bytes; null where unknown"`
-	PeakRequested uint64  `json:"peak_requested"`
-	PeakReserved  *uint64 `json:"peak_reserved"`
-	Buffers       uint64  `json:"buffers" jsonschema:"description=live buffers"`
-	Capacity      *uint64 `json:"capacity" jsonschema:"description=bytes the allocator hands out; null where unknown"`
-	Banks         *uint32 `json:"banks"`
-	BankBytes     *uint64 `json:"bank_bytes"`
+	// Sum of the live buffers' own sizes, bytes. Of a process that was attached
+	// late, those allocated since.
+	Requested uint64 `json:"requested"`
+	// What the memory's banks lost to them, bytes; null where that is unknown of a buffer.
+	Reserved *uint64 `json:"reserved" jsonschema:"nullable"`
+	// Highest value of requested since tracing began, bytes.
+	PeakRequested uint64 `json:"peak_requested"`
+	// Highest value of reserved since tracing began, bytes; null where it was unknown at any time.
+	PeakReserved *uint64 `json:"peak_reserved" jsonschema:"nullable"`
+	// Number of live buffers.
+	Buffers uint64 `json:"buffers"`
+	// What the allocator has to hand out, bytes; 0 where there is no such memory, null where unknown.
+	Capacity *uint64 `json:"capacity" jsonschema:"nullable"`
+	// Number of banks; null where unknown.
+	Banks *uint32 `json:"banks" jsonschema:"nullable"`
+	// Size of a bank, bytes; null where unknown.
+	BankBytes *uint64 `json:"bank_bytes" jsonschema:"nullable"`
 }
 
 // StatusProcess is one traced process.
 type StatusProcess struct {
-	PID            uint32       `json:"pid"`
-	Command        string       `json:"command"`
-	Library        string       `json:"library"`
-	BuildID        string       `json:"build_id"`
-	Release        string       `json:"release"`
-	Late           bool         `json:"late" jsonschema:"description=buffers from before tracing began may be missing"`
-	Buffers        uint64       `json:"buffers" jsonschema:"description=live buffers; one on a mesh of many chips is one"`
-	Allocs         uint64       `json:"allocs"`
-	Frees          uint64       `json:"frees"`
-	ImplicitFrees  uint64       `json:"implicit_frees" jsonschema:"description=freed with their allocator"`
-	UnmatchedFrees uint64       `json:"unmatched_frees" jsonschema:"description=frees of buffers that were never seen"`
-	Chips          []StatusChip `json:"chips"`
-	// Unplaced is what it holds on devices whose chips are not known.
+	// The process's PID.
+	PID uint32 `json:"pid"`
+	// Name and arguments, separated by spaces; null where unknown.
+	Command *Text `json:"command" jsonschema:"nullable"`
+	// Path of the runtime's library as the process sees it; null where unknown.
+	Library *Text `json:"library" jsonschema:"nullable"`
+	// The library's GNU build-id in hex; null where unknown.
+	BuildID *Text `json:"build_id" jsonschema:"nullable"`
+	// Version of the runtime; null where unknown.
+	Release *Text `json:"release" jsonschema:"nullable"`
+	// True if buffers from before tracing began may be missing.
+	Late bool `json:"late"`
+	// Number of live buffers; one on a mesh of many chips is one.
+	Buffers uint64 `json:"buffers"`
+	// Number of allocations seen.
+	Allocs uint64 `json:"allocs"`
+	// Number of frees of buffers whose allocation was seen.
+	Frees uint64 `json:"frees"`
+	// Number of buffers that went with their allocator or were replaced.
+	ImplicitFrees uint64 `json:"implicit_frees"`
+	// Number of frees of buffers whose allocation was not seen.
+	UnmatchedFrees uint64 `json:"unmatched_frees"`
+	// Number of buffers that a new one was found in place of: their free was not seen.
+	Replaced uint64 `json:"replaced"`
+	// Number of events that made no sense and were not counted.
+	Odd uint64 `json:"odd"`
+	// Chips that it has open, with its own use of each; of an ended process,
+	// all that it ever opened.
+	Chips []StatusChip `json:"chips"`
+	// What it holds on devices whose chips are not known, by memory; absent where nothing.
 	Unplaced map[string]StatusUse `json:"unplaced,omitempty"`
 }
 
@@ -77,34 +125,42 @@ func NewStatus(s *aggregator.Snapshot, at time.Time, host, version string) Statu
 	st := Status{
 		Schema: StatusSchema, Time: at, Host: host, Version: version, Exact: s.Counters.Lost == 0,
 		Events: s.Counters.Events, Lost: s.Counters.Lost,
-		Chips: []StatusChip{}, Processes: []StatusProcess{},
+		Chips: []StatusChip{}, Processes: []StatusProcess{}, Ended: []StatusProcess{},
 	}
 	for _, c := range s.Chips {
 		st.Chips = append(st.Chips, statusChip(c))
 	}
 	for _, p := range s.Processes {
-		st.Exact = st.Exact && !p.Late
-		sp := StatusProcess{
-			PID: p.PID, Command: p.Info.Command, Library: p.Info.Library, BuildID: p.Info.BuildID,
-			Release: p.Info.Release, Late: p.Late, Buffers: p.Buffers,
-			Allocs: p.Counters.Allocs, Frees: p.Counters.Frees,
-			ImplicitFrees: p.Counters.ImplicitFrees, UnmatchedFrees: p.Counters.UnmatchedFrees,
-			Chips: []StatusChip{},
-		}
-		for _, c := range p.Chips {
-			sp.Chips = append(sp.Chips, statusChip(c))
-		}
-		for _, m := range Shown {
-			if u := p.Unplaced[m]; u.Buffers > 0 {
-				if sp.Unplaced == nil {
-					sp.Unplaced = map[string]StatusUse{}
-				}
-				sp.Unplaced[key(m)] = statusUse(u)
-			}
-		}
-		st.Processes = append(st.Processes, sp)
+		doubts := p.Counters.UnmatchedFrees + p.Counters.Replaced + p.Counters.Odd
+		st.Exact = st.Exact && !p.Late && doubts == 0
+		st.Processes = append(st.Processes, statusProcess(p))
+	}
+	for _, p := range s.Ended {
+		st.Ended = append(st.Ended, statusProcess(p))
 	}
 	return st
+}
+
+func statusProcess(p aggregator.ProcessSnapshot) StatusProcess {
+	sp := StatusProcess{
+		PID: p.PID, Command: known(p.Info.Command), Library: known(p.Info.Library),
+		BuildID: known(p.Info.BuildID), Release: known(p.Info.Release),
+		Late: p.Late, Buffers: p.Buffers, Allocs: p.Counters.Allocs, Frees: p.Counters.Frees,
+		ImplicitFrees: p.Counters.ImplicitFrees, UnmatchedFrees: p.Counters.UnmatchedFrees,
+		Replaced: p.Counters.Replaced, Odd: p.Counters.Odd, Chips: []StatusChip{},
+	}
+	for _, c := range p.Chips {
+		sp.Chips = append(sp.Chips, statusChip(c))
+	}
+	for _, m := range Shown {
+		if u := p.Unplaced[m]; u.Buffers > 0 {
+			if sp.Unplaced == nil {
+				sp.Unplaced = map[string]StatusUse{}
+			}
+			sp.Unplaced[key(m)] = statusUse(u)
+		}
+	}
+	return sp
 }
 
 func key(m aggregator.Memory) string { return strings.ToLower(m.String()) }
@@ -126,7 +182,10 @@ func statusChip(c aggregator.ChipSnapshot) StatusChip {
 func statusUse(u aggregator.Usage) StatusUse {
 	su := StatusUse{Requested: u.Requested, PeakRequested: u.PeakRequested, Buffers: u.Buffers}
 	if u.Unreserved == 0 {
-		su.Reserved, su.PeakReserved = &u.Reserved, &u.PeakReserved
+		su.Reserved = &u.Reserved
+	}
+	if !u.PeakUnsure {
+		su.PeakReserved = &u.PeakReserved
 	}
 	if capacity, known := u.Capacity(); known {
 		su.Capacity, su.Banks, su.BankBytes = &capacity, &u.Banks.Count, &u.Banks.Bytes

@@ -339,6 +339,14 @@ func TestEndedIsShown(t *testing.T) {
 	s.waits("1 chip", "!ended")
 	close(done)
 	s.waits("ended")
+	over := withEnded(fixture(1), 2)
+	over.Processes = nil
+	s.feed.set(over)
+	s.waits("each chip's peak", "▸  60001", "60000", "RAN")
+	s.press("j")
+	s.waits("▸  60000")
+	s.key(tcell.KeyEnter)
+	s.waits("└ chip 0")
 }
 
 func TestNoColorUsesNone(t *testing.T) {

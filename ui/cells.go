@@ -26,6 +26,8 @@ type amount struct {
 	used, peak uint64
 	// atLeast: some buffers' sizes are not known, so it is more than used.
 	atLeast bool
+	// peakAtLeast is the same of the peak.
+	peakAtLeast bool
 	// unknown: used says nothing.
 	unknown bool
 	// absent: there is no such memory.
@@ -38,7 +40,7 @@ type amount struct {
 // buffers from before the tracing may be missing: then nothing counted is not
 // the same as nothing there.
 func (o settings) amountOf(u aggregator.Usage, late bool) amount {
-	a := amount{used: u.Reserved, peak: u.PeakReserved, atLeast: u.Unreserved > 0}
+	a := amount{used: u.Reserved, peak: u.PeakReserved, atLeast: u.Unreserved > 0, peakAtLeast: u.PeakUnsure}
 	if o.requested {
 		a = amount{used: u.Requested, peak: u.PeakRequested}
 	}
@@ -47,6 +49,11 @@ func (o settings) amountOf(u aggregator.Usage, late bool) amount {
 	a.absent = known && capacity == 0 && u.Buffers == 0
 	a.unknown = !a.absent && a.used == 0 && (a.atLeast || late)
 	return a
+}
+
+// highest is the peak as an amount of its own.
+func (a amount) highest() amount {
+	return amount{used: a.peak, unknown: a.peak == 0 && (a.unknown || a.peakAtLeast), absent: a.absent, atLeast: a.peakAtLeast || a.atLeast}
 }
 
 // number writes an amount.

@@ -25,11 +25,27 @@ func chipTiers() []chipTier {
 	}
 }
 
+// peaksFrom is the width from which text has room for peaks beside bars.
+const peaksFrom = 110
+
+// peakTiers are for text, which cannot be looked at again: there the peaks
+// come before wide bars and long units.
+func peakTiers() []chipTier {
+	return []chipTier{
+		{arch: true, peaks: true, bar: 10, small: 5},
+		{arch: true, peaks: true, bar: 5, small: 5},
+		{arch: true, peaks: true, short: true, bar: 10, small: 5},
+		{arch: true, peaks: true, short: true, bar: 5, small: 5},
+		{arch: true, peaks: true, short: true, bar: 5},
+	}
+}
+
 // maxBar is the width beyond which a bar tells nothing more.
 const maxBar = 40
 
-// chipTable lays the device table out in w cells, one row a chip.
-func chipTable(s *aggregator.Snapshot, o settings, w int) (head line, body []line) {
+// chipTable lays the device table out in w cells, one row a chip, by the first
+// of the tiers that fits.
+func chipTable(s *aggregator.Snapshot, o settings, w int, tiers []chipTier) (head line, body []line) {
 	late := lateProcesses(s)
 	memories := make([]memoryColumn, 0, aggregator.NumMemories)
 	for _, m := range shownMemories() {
@@ -40,7 +56,7 @@ func chipTable(s *aggregator.Snapshot, o settings, w int) (head line, body []lin
 		memories = append(memories, c)
 	}
 	var columns []column
-	for _, t := range chipTiers() {
+	for _, t := range tiers {
 		columns = chipColumns(s, o, late, memories, t)
 		if rest := w - tableWidth(columns); rest >= 0 {
 			columns = chipColumns(s, o, late, memories, t.grown(rest))
@@ -122,7 +138,7 @@ func (m memoryColumn) column(width int, t chipTier, g glyphs) column {
 		used.cells = append(used.cells, a.number(s, g))
 		signs.cells = append(signs.cells, signCell(a))
 		bars.cells = append(bars.cells, barCell(a, width, g))
-		peaks.cells = append(peaks.cells, amount{used: a.peak, unknown: a.unknown, absent: a.absent, atLeast: a.atLeast}.number(s, g))
+		peaks.cells = append(peaks.cells, a.highest().number(s, g))
 		if a.capacity == 0 || same {
 			capacities.cells = append(capacities.cells, nil)
 		} else {

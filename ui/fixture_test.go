@@ -91,6 +91,35 @@ func fixture(n int) *aggregator.Snapshot {
 	return s
 }
 
+// withEnded adds n processes that exited to a fixture: a hostile one of which
+// little is known, and ordinary ones that forgot a buffer.
+func withEnded(s *aggregator.Snapshot, n int) *aggregator.Snapshot {
+	for i := range n {
+		p := aggregator.ProcessSnapshot{
+			PID: 60000 + uint32(i), Info: aggregator.Process{Started: uint64(10 + i), Command: "/usr/bin/pytest -x tests/"},
+			Since: uint64(i) * uint64(time.Second), Last: uint64(i+75) * uint64(time.Second), Buffers: 1,
+			Counters: aggregator.ProcessCounters{Allocs: 1000 + uint64(i), Frees: 999},
+		}
+		for chip := range min(i+1, 8) {
+			c := aggregator.ChipSnapshot{Chip: aggregator.Chip{Number: uint32(chip)}}
+			c.Memory[aggregator.DRAM] = usage(mib, 3*gib, 1, banks(12, gib))
+			c.Memory[aggregator.L1] = usage(0, 20*mib, 0, banks(64, 1331200))
+			c.Memory[aggregator.Trace] = aggregator.Usage{Banks: aggregator.Banks{Known: true}}
+			p.Chips = append(p.Chips, c)
+			sum(&p.Memory, c.Memory)
+		}
+		if i == n-1 {
+			p.Info.Command, p.Late = hostile, true
+			p.Counters.Replaced, p.Counters.Odd = 3, 2
+			p.Memory[aggregator.L1].PeakUnsure = true
+			p.Unplaced[aggregator.L1Small] = aggregator.Usage{PeakRequested: kib, PeakUnsure: true}
+		}
+		s.Ended = append(s.Ended, p)
+		s.Counters.Exited++
+	}
+	return s
+}
+
 // fixtureData is the fixture as the pump would hand it on.
 func fixtureData(n int) data {
 	s := fixture(n)

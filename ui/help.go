@@ -45,7 +45,8 @@ func helpLines(o settings) []line {
 		{"-", "the chip has no such memory"},
 		{g.atLeast, "at least: some reserved sizes are not known"},
 		{lateMark, "attached late: earlier buffers not counted"},
-		{unmatchedMark, "frees of buffers not in the accounts"},
+		{unmatchedMark + "  " + replacedMark, "frees of buffers not in the accounts; not seen"},
+		{oddMark, "events that made no sense, not counted"},
 	} {
 		out = append(out, append(line{{b.key, strong}}.padded(15, false), span{b.does, plain}))
 	}

@@ -397,7 +397,7 @@ func TestTablesFitWithoutCuttingNumbers(t *testing.T) {
 	for _, n := range []int{1, 8, 32} {
 		for _, w := range []int{80, 100, 120, 160, 200} {
 			d := fixtureData(n)
-			head, _ := chipTable(d.snapshot, settings{}, w-2)
+			head, _ := chipTable(d.snapshot, settings{}, w-2, chipTiers())
 			if got := head.width(); got > w-2 {
 				t.Errorf("%d chips: device table is %d wide in %d", n, got, w-2)
 			}
@@ -462,6 +462,11 @@ func TestScreens(t *testing.T) {
 	v.compose(120, 40)
 	v.toggle()
 	golden(t, "screen-8chips-120x40-exact-expanded.txt", plainText(v.compose(120, 40)))
+	over := fixtureData(8)
+	over.ended, over.snapshot.Processes = true, nil
+	withEnded(over.snapshot, 3)
+	golden(t, "screen-8chips-120x40-over.txt", plainText(newView(settings{}, over).compose(120, 40)))
+	golden(t, "screen-8chips-80x24-over.txt", plainText(newView(settings{}, over).compose(80, 24)))
 	golden(t, "screen-empty-80x24.txt", plainText(newView(settings{}, data{snapshot: &aggregator.Snapshot{}}).compose(80, 24)))
 }
 
@@ -473,6 +478,26 @@ func TestText(t *testing.T) {
 			t.Fatal(err)
 		}
 		golden(t, fmt.Sprintf("text-%d.txt", w), b.String())
+	}
+	for _, c := range []struct {
+		name     string
+		w, ended int
+		ascii    bool
+	}{{"text-110-ended", 110, 13, false}, {"text-80-ended-ascii", 80, 2, true}, {"text-120-ended-only", 120, 10, false}} {
+		s := fixture(2)
+		if c.ended == 10 {
+			s.Processes = nil
+		}
+		var b bytes.Buffer
+		if err := Text(&b, withEnded(s, c.ended), TextOptions{Width: c.w, ASCII: c.ascii}); err != nil {
+			t.Fatal(err)
+		}
+		for l := range strings.Lines(b.String()) {
+			if n := width(strings.TrimSuffix(l, "\n")); n > c.w || c.ascii && !isPlain(strings.TrimSuffix(l, "\n")) {
+				t.Errorf("%s: %d cells: %q", c.name, n, l)
+			}
+		}
+		golden(t, c.name+".txt", b.String())
 	}
 	var b bytes.Buffer
 	if err := Text(&b, nil, TextOptions{}); err != nil || !strings.Contains(b.String(), "no chip") {

@@ -10,10 +10,12 @@ import (
 	"tt-memtrace/aggregator"
 )
 
-// lateMark and unmatchedMark stand next to numbers that are not the whole story.
+// These marks stand next to numbers that are not the whole story.
 const (
 	lateMark      = "L"
 	unmatchedMark = "U"
+	replacedMark  = "R"
+	oddMark       = "O"
 )
 
 // rowKey names a row for good, so that a selection stays on what was selected
@@ -22,6 +24,8 @@ type rowKey struct {
 	process processID
 	chip    aggregator.Chip
 	kind    rowKind
+	// since tells processes that exited apart: one that called exec is there more than once.
+	since uint64
 }
 
 type rowKind uint8
@@ -41,35 +45,60 @@ type entry struct {
 	chip    *aggregator.ChipSnapshot
 	amounts []amount
 	buffers uint64
+	// ended: the process exited, and the amounts are its peaks.
+	ended bool
 }
 
 // entries lists the rows of the process table in their order.
 func entries(d *data, o settings, expanded func(processID) bool) []entry {
 	var out []entry
 	for _, p := range sorted(d, o) {
-		id := idOf(p)
-		out = append(out, entry{key: rowKey{process: id, kind: processRow}, process: p, amounts: o.processAmounts(p), buffers: p.Buffers})
-		if !expanded(id) {
+		row := o.processEntry(p, d.over())
+		out = append(out, row)
+		if !expanded(row.key.process) {
 			continue
 		}
-		for i := range p.Chips {
-			c := &p.Chips[i]
-			e := entry{key: rowKey{process: id, kind: shareRow, chip: c.Chip}, process: p, chip: c}
-			for _, m := range shownMemories() {
-				e.amounts = append(e.amounts, o.amountOf(c.Memory[m], p.Late))
+		part := func(kind rowKind, c *aggregator.ChipSnapshot, memory *[aggregator.NumMemories]aggregator.Usage) {
+			e := entry{key: row.key, process: p, chip: c, buffers: buffers(memory), ended: row.ended}
+			e.key.kind = kind
+			if c != nil {
+				e.key.chip = c.Chip
 			}
-			e.buffers = buffers(&c.Memory)
+			for _, m := range shownMemories() {
+				e.amounts = append(e.amounts, o.amountOf(memory[m], p.Late))
+			}
 			out = append(out, e)
 		}
-		if n := buffers(&p.Unplaced); n > 0 {
-			e := entry{key: rowKey{process: id, kind: placelessRow}, process: p, buffers: n}
-			for _, m := range shownMemories() {
-				e.amounts = append(e.amounts, o.amountOf(p.Unplaced[m], p.Late))
-			}
-			out = append(out, e)
+		for i := range p.Chips {
+			part(shareRow, &p.Chips[i], &p.Chips[i].Memory)
+		}
+		if placeless(p, row.ended) {
+			part(placelessRow, nil, &p.Unplaced)
 		}
 	}
 	return out
+}
+
+func (o settings) processEntry(p *aggregator.ProcessSnapshot, ended bool) entry {
+	e := entry{key: rowKey{process: idOf(p), kind: processRow}, process: p, amounts: o.processAmounts(p), buffers: p.Buffers, ended: ended}
+	if ended {
+		e.key.since = p.Since
+	}
+	return e
+}
+
+// placeless says whether a process holds, or ever held, something on chips
+// that are not known.
+func placeless(p *aggregator.ProcessSnapshot, ever bool) bool {
+	if buffers(&p.Unplaced) > 0 {
+		return true
+	}
+	for _, u := range p.Unplaced {
+		if ever && u.PeakRequested > 0 {
+			return true
+		}
+	}
+	return false
 }
 
 func buffers(memory *[aggregator.NumMemories]aggregator.Usage) uint64 {
@@ -90,6 +119,7 @@ func (o settings) processAmounts(p *aggregator.ProcessSnapshot) []amount {
 		u.PeakRequested += v.PeakRequested
 		u.PeakReserved += v.PeakReserved
 		u.Unreserved += v.Unreserved
+		u.PeakUnsure = u.PeakUnsure || v.PeakUnsure
 		u.Buffers += v.Buffers
 		u.Banks = aggregator.Banks{}
 		a := o.amountOf(u, p.Late)
@@ -112,10 +142,7 @@ func allAbsent(chips []aggregator.ChipSnapshot, m aggregator.Memory) bool {
 // sorted is the processes in the order asked for: large numbers first, names
 // and PIDs ascending; what is equal stays in the order of the PIDs.
 func sorted(d *data, o settings) []*aggregator.ProcessSnapshot {
-	list := make([]*aggregator.ProcessSnapshot, 0, len(d.snapshot.Processes))
-	for i := range d.snapshot.Processes {
-		list = append(list, &d.snapshot.Processes[i])
-	}
+	list := d.processes()
 	large := func(value func(p *aggregator.ProcessSnapshot) float64) func(a, b *aggregator.ProcessSnapshot) int {
 		return func(a, b *aggregator.ProcessSnapshot) int { return cmp.Compare(value(b), value(a)) }
 	}
@@ -194,7 +221,7 @@ func processTable(d *data, o settings, list []entry, w int) (head line, body []l
 				c.cells[r] = c.cells[r].shortened(room, g.dots)
 			}
 		}
-		if c.id == o.sort {
+		if c.id == o.sort && c.id != unsorted {
 			c.title = c.title.marked(g.sorted, c.right)
 		}
 		if c.id != unsorted {
@@ -202,6 +229,11 @@ func processTable(d *data, o settings, list []entry, w int) (head line, body []l
 		}
 	}
 	head, body = rows(columns, len(list))
+	for i := range list {
+		if list[i].ended {
+			body[i] = body[i].dimmed()
+		}
+	}
 	return head, body, shown
 }
 
@@ -238,6 +270,10 @@ func processColumns(d *data, o settings, list []entry, short bool, g glyphs) []c
 	gap := 2
 	if short {
 		gap = 1
+	}
+	ended, since := len(list) > 0 && list[0].ended, "SINCE"
+	if ended {
+		since = "RAN"
 	}
 	add := func(id columnID, name string, right bool, least int, cell func(e *entry) line) column {
 		c := column{id: id, title: text(title, name), right: right, gap: gap, least: least}
@@ -285,6 +321,8 @@ func processColumns(d *data, o settings, list []entry, short bool, g glyphs) []c
 		whole(byRate, "RATE/s", 6, func(p *aggregator.ProcessSnapshot) line {
 			r, known := d.rates.calls[idOf(p)]
 			switch {
+			case ended:
+				return text(faint, "ended")
 			case !known:
 				return text(faint, g.unknown)
 			case r == 0:
@@ -292,10 +330,19 @@ func processColumns(d *data, o settings, list []entry, short bool, g glyphs) []c
 			}
 			return text(plain, perSecond(r))
 		}),
-		whole(bySince, "SINCE", 6, func(p *aggregator.ProcessSnapshot) line {
+		whole(bySince, since, 6, func(p *aggregator.ProcessSnapshot) line {
+			if ended {
+				return text(plain, age(time.Duration(max(p.Last, p.Since)-p.Since)))
+			}
 			return text(plain, age(time.Duration(max(d.now, p.Since)-p.Since)))
 		}),
 	)
+	if ended {
+		columns = slices.DeleteFunc(columns, func(c column) bool {
+			// They have no buffers any more, and a rate only to say so.
+			return c.id == byBuffers || c.id == byRate && d.rates.calls == nil
+		})
+	}
 	return columns
 }
 
@@ -305,11 +352,16 @@ func marks(e *entry) line {
 		return nil
 	}
 	out := text(plain, " ")
-	if e.process.Late {
-		out = append(out, span{lateMark, notice})
-	}
-	if e.process.Counters.UnmatchedFrees > 0 {
-		out = append(out, span{unmatchedMark, notice})
+	c := &e.process.Counters
+	for _, m := range []struct {
+		mark string
+		set  bool
+	}{
+		{lateMark, e.process.Late}, {unmatchedMark, c.UnmatchedFrees > 0}, {replacedMark, c.Replaced > 0}, {oddMark, c.Odd > 0},
+	} {
+		if m.set {
+			out = append(out, span{m.mark, notice})
+		}
 	}
 	if len(out) == 1 {
 		return nil
@@ -335,7 +387,7 @@ func chipsCell(e *entry, g glyphs) line {
 		return nil
 	}
 	chips := chipRanges(e.process.Chips)
-	if buffers(&e.process.Unplaced) > 0 {
+	if placeless(e.process, e.ended) {
 		// Some of it lies on chips that are not known.
 		chips += "+?"
 	}
@@ -345,14 +397,15 @@ func chipsCell(e *entry, g glyphs) line {
 	return text(plain, clip(chips, maxChips, g.dots))
 }
 
-// legend explains the marks that are on the screen, and no others.
-func legend(d *data, o settings) []string {
+// legend explains the marks that stand next to the processes, and no others.
+func legend(list []*aggregator.ProcessSnapshot, o settings) []string {
 	var late, atLeast bool
-	var unmatched uint64
-	for i := range d.snapshot.Processes {
-		p := &d.snapshot.Processes[i]
+	var unmatched, replaced, odd uint64
+	for _, p := range list {
 		late = late || p.Late
 		unmatched += p.Counters.UnmatchedFrees
+		replaced += p.Counters.Replaced
+		odd += p.Counters.Odd
 		for _, a := range o.processAmounts(p) {
 			atLeast = atLeast || a.atLeast
 		}
@@ -361,8 +414,16 @@ func legend(d *data, o settings) []string {
 	if late {
 		out = append(out, lateMark+" attached late: earlier buffers not counted")
 	}
-	if unmatched > 0 {
-		out = append(out, fmt.Sprintf("%s %s unmatched frees", unmatchedMark, count(unmatched, o.exact)))
+	for _, c := range []struct {
+		mark string
+		n    uint64
+		what string
+	}{
+		{unmatchedMark, unmatched, "unmatched frees"}, {replacedMark, replaced, "frees not seen"}, {oddMark, odd, "odd events not counted"},
+	} {
+		if c.n > 0 {
+			out = append(out, fmt.Sprintf("%s %s %s", c.mark, count(c.n, o.exact), c.what))
+		}
 	}
 	if atLeast {
 		out = append(out, glyphSet(o.ascii).atLeast+" at least")

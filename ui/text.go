@@ -29,8 +29,9 @@ type TextOptions struct {
 }
 
 // Text writes the overview as plain text: the chips with their bars, then the
-// processes, in the same layout as on the screen. Rates are not known from
-// one snapshot, and processes are as old as the newest event makes them.
+// processes, in the same layout as on the screen, then those that exited.
+// Rates are not known from one snapshot, and processes are as old as the
+// newest event makes them.
 func Text(w io.Writer, s *aggregator.Snapshot, o TextOptions) error {
 	if s == nil {
 		s = &aggregator.Snapshot{}
@@ -41,7 +42,11 @@ func Text(w io.Writer, s *aggregator.Snapshot, o TextOptions) error {
 	set := settings{requested: o.Requested, exact: o.Exact, ascii: o.ASCII}
 	d := data{snapshot: s, now: s.Time, clock: o.Time, host: o.Host, source: o.Source, notes: o.Notes}
 	list := entries(&d, set, func(processID) bool { return o.Chips })
-	chipHead, chipBody := chipTable(s, set, o.Width-2)
+	tiers := chipTiers()
+	if o.Width >= peaksFrom {
+		tiers = append(peakTiers(), tiers...)
+	}
+	chipHead, chipBody := chipTable(s, set, o.Width-2, tiers)
 	processHead, processBody, _ := processTable(&d, set, list, o.Width-2)
 
 	lines := []line{header(&d, set, o.Width), nil}
@@ -56,8 +61,15 @@ func Text(w io.Writer, s *aggregator.Snapshot, o TextOptions) error {
 		lines = append(lines, nil)
 	}
 	table(chipHead, chipBody, "no chip has been opened yet")
-	table(processHead, processBody, "no process uses the runtime yet")
-	lines = append(lines, noteLines(&d, set, o.Width)...)
+	table(processHead, processBody, noProcess(s))
+	ended := newest(atPeak(s.Ended), maxEnded)
+	for _, l := range endedSection(&d, set, ended, o.Width-2) {
+		lines = append(lines, append(text(plain, " "), l...))
+	}
+	if len(ended) > 0 {
+		lines = append(lines, nil)
+	}
+	lines = append(lines, noteLines(&d, append(d.processes(), ended...), set, o.Width)...)
 
 	var b strings.Builder
 	for _, l := range lines {

@@ -46,7 +46,8 @@ type Options struct {
 	Screen tcell.Screen
 	// Refresh is the time between two looks at the feed; 0 is 250 ms.
 	Refresh time.Duration
-	// Done, when closed, makes the header say "ended"; the screen stays.
+	// Done, when closed, makes the header say "ended". The screen stays, and
+	// where no process is left it shows those that exited.
 	Done <-chan struct{}
 }
 

@@ -3,6 +3,8 @@ package ui
 import (
 	"fmt"
 	"strings"
+
+	"tt-memtrace/aggregator"
 )
 
 // panel is one of the tables of the overview.
@@ -116,7 +118,7 @@ func (v *view) compose(w, h int) picture {
 	d.paused = v.paused
 	inner := w - 2 // the cursor's place, and the same on the other side
 
-	chipHead, chipBody := chipTable(d.snapshot, v.settings, inner)
+	chipHead, chipBody := chipTable(d.snapshot, v.settings, inner, chipTiers())
 	v.entries = entries(&d, v.settings, func(id processID) bool { return v.expanded[id] })
 	processHead, processBody, shown := processTable(&d, v.settings, v.entries, inner)
 	v.columns = shown
@@ -128,7 +130,7 @@ func (v *view) compose(w, h int) picture {
 		v.keys[processPanel] = append(v.keys[processPanel], v.entries[i].key)
 	}
 
-	notes := noteLines(&d, v.settings, w)
+	notes := noteLines(&d, d.processes(), v.settings, w)
 	const fixed = 5 // header, two lines of titles, rule, footer
 	chips, processes := share(h-fixed-len(notes), len(chipBody), len(processBody))
 	v.lists[chipPanel].sync(v.keys[chipPanel], chips)
@@ -137,10 +139,12 @@ func (v *view) compose(w, h int) picture {
 	p := picture{selected: -1}
 	p.lines = append(p.lines, header(&d, v.settings, w))
 	v.table(&p, chipPanel, chipHead, chipBody, chips, "no chip has been opened yet")
-	p.lines = append(p.lines, rule(w,
-		v.position(chipPanel, "chips", chips, g),
-		v.position(processPanel, "processes", processes, g), g))
-	v.table(&p, processPanel, processHead, processBody, processes, "no process uses the runtime yet")
+	below := v.position(processPanel, "processes", processes, g)
+	if d.over() {
+		below = strings.TrimSpace("ended: " + endedNote + "  " + below)
+	}
+	p.lines = append(p.lines, rule(w, v.position(chipPanel, "chips", chips, g), below, g))
+	v.table(&p, processPanel, processHead, processBody, processes, noProcess(d.snapshot))
 	p.lines = append(p.lines, notes...)
 	p.lines = append(p.lines, footer(v.settings, w))
 	if len(p.lines) > h {
@@ -216,13 +220,21 @@ func share(lines, chips, processes int) (chipLines, processLines int) {
 	return chips, lines - chips
 }
 
-// noteLines are the legend and the warnings.
-func noteLines(d *data, o settings, w int) []line {
+// noProcess is what an empty process table says.
+func noProcess(s *aggregator.Snapshot) string {
+	if len(s.Ended) > 0 {
+		return "no process uses the runtime now"
+	}
+	return "no process uses the runtime yet"
+}
+
+// noteLines are the legend of the marks of processes, and the warnings.
+func noteLines(d *data, processes []*aggregator.ProcessSnapshot, o settings, w int) []line {
 	g := glyphSet(o.ascii)
 	var out []line
 	add := func(s string) { out = append(out, line{{" " + clip(s, w-1, g.dots), notice}}) }
-	if l := legend(d, o); len(l) > 0 {
-		add(strings.Join(l, "  "))
+	for _, l := range packed(legend(processes, o), w-1) {
+		add(l)
 	}
 	for i, n := range d.notes {
 		if i == maxNotes-1 && len(d.notes) > maxNotes {
@@ -230,6 +242,19 @@ func noteLines(d *data, o settings, w int) []line {
 			break
 		}
 		add(clean(n, o.ascii))
+	}
+	return out
+}
+
+// packed puts parts next to each other, in as few lines of w cells as hold them.
+func packed(parts []string, w int) []string {
+	var out []string
+	for _, p := range parts {
+		if n := len(out); n > 0 && width(out[n-1])+2+width(p) <= w {
+			out[n-1] += "  " + p
+			continue
+		}
+		out = append(out, p)
 	}
 	return out
 }
