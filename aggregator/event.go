@@ -76,6 +76,8 @@ type Process struct {
 	BuildID string
 	// Release is the runtime's version where it can be told, or empty.
 	Release string
+	// NotCovered says what of this build is in no account, separated by commas.
+	NotCovered string
 }
 
 // Opened is what is known of a device when it opens.

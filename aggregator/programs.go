@@ -92,8 +92,20 @@ type PlacedCB struct {
 	CircularBuffer
 }
 
-// maxCB is more than any core's L1, bytes.
-const maxCB = 1 << 30
+// No chip has more of these: bytes of L1 in a core, cores in a row or column.
+const (
+	maxCB   = 1 << 30
+	maxCore = 255
+)
+
+func (c *CircularBuffer) plausible() bool {
+	for _, r := range c.Ranges {
+		if r.X1 > maxCore || r.Y1 > maxCore {
+			return false
+		}
+	}
+	return c.Kind <= Dataflow && c.Size <= maxCB && c.Address <= maxCB
+}
 
 // program is a program that has circular buffers.
 type program struct {
@@ -270,7 +282,9 @@ func (u *CBUsage) move(before, after CBUsage) {
 // call replaces what the program had on a chip: a new layout is reported without
 // the old one being freed.
 func (a *Aggregator) placeCB(p *process, e *Event) {
-	if e.CB == nil || e.CB.Size > maxCB || e.CB.Address > maxCB {
+	d := p.devices[e.Device]
+	if e.CB == nil || !e.CB.plausible() || d == nil || d.closed || len(d.shares) == 0 {
+		// A device is described before anything lies on it.
 		p.counters.Odd++
 		return
 	}
@@ -279,7 +293,7 @@ func (a *Aggregator) placeCB(p *process, e *Event) {
 		pr = &program{since: e.Time, on: map[placement]*layout{}}
 		p.programs[e.Program] = pr
 	}
-	for _, s := range a.device(p, e.Device).shares {
+	for _, s := range d.shares {
 		at := placement{s, e.CB.Kind == Dataflow}
 		l := pr.on[at]
 		if l != nil && l.call != e.CB.Call {

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"strconv"
 	"time"
 
 	"tt-memtrace/aggregator"
@@ -100,6 +101,66 @@ func (l *Logger) line(c aggregator.Change) LogLine {
 	}
 	return line
 }
+
+// ProgramLine is a program's circular or dataflow buffer that came or went on
+// a chip, as `log --json` prints it.
+type ProgramLine struct {
+	// When it happened.
+	Time time.Time `json:"time"`
+	// What happened: cb_alloc or cb_free of a circular buffer, dfb_alloc or dfb_free of a dataflow buffer.
+	Event string `json:"event" jsonschema:"enum=cb_alloc,enum=cb_free,enum=dfb_alloc,enum=dfb_free"`
+	// The process's PID.
+	PID uint32 `json:"pid"`
+	// Number of the chip.
+	Chip uint32 `json:"chip"`
+	// True if the chip's number is the process's own (TT_VISIBLE_DEVICES), not the host's.
+	Private bool `json:"private,omitempty"`
+	// Where it starts in the L1 of each of its cores, bytes.
+	Address uint64 `json:"address"`
+	// Its size on each core, bytes.
+	Size uint64 `json:"size"`
+	// The cores as rectangles of logical coordinates, both ends inclusive: x0, y0, x1, y1.
+	Cores [][4]uint16 `json:"cores"`
+	// The chip's total by plain sum afterwards, over all processes, bytes.
+	Total uint64 `json:"total"`
+}
+
+// CBChange writes a circular or dataflow buffer that came or went on a chip:
+// as text in the original's words, where MB is 2^20 bytes.
+func (l *Logger) CBChange(c aggregator.CBChange) {
+	if l.err != nil {
+		return
+	}
+	size := c.CB.Size * c.CB.Cores()
+	if l.json != nil {
+		line := ProgramLine{
+			Time: l.wall(c.Time), Event: "cb_alloc", PID: c.PID, Chip: c.Chip.Number, Private: c.Chip.Space != 0,
+			Address: c.CB.Address, Size: c.CB.Size, Cores: [][4]uint16{}, Total: c.Total,
+		}
+		kind, what := "cb", "alloc"
+		if c.CB.Kind == aggregator.Dataflow {
+			kind = "dfb"
+		}
+		if c.Freed {
+			what = "free"
+		}
+		line.Event = kind + "_" + what
+		for _, r := range c.CB.Ranges {
+			line.Cores = append(line.Cores, [4]uint16{r.X0, r.Y0, r.X1, r.Y1})
+		}
+		l.err = l.json.Encode(line)
+		return
+	}
+	sign, word, way := "✓", "CB_ALLOC", "+"
+	if c.Freed {
+		sign, word, way = "✗", "CB_FREE", "-"
+	}
+	_, l.err = fmt.Fprintf(l.w, "%s [%s] Device %d: %s%s MB (Total: %s MB)\n",
+		sign, word, c.Chip.Number, way, mebibytes(size), mebibytes(c.Total))
+}
+
+// mebibytes is a size as the original printed it: a C++ stream's six significant digits.
+func mebibytes(n uint64) string { return strconv.FormatFloat(float64(n)/(1<<20), 'g', 6, 64) }
 
 // text keeps the original's words and their places.
 func (l *Logger) text(c aggregator.Change, device string) {

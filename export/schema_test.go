@@ -19,7 +19,8 @@ var schemas = []struct {
 	value       any
 }{
 	{"status", "tt-memtrace status --json", Status{}},
-	{"log", "tt-memtrace log --json, one line", LogLine{}},
+	{"log", "tt-memtrace log --json, one line of a buffer", LogLine{}},
+	{"log-programs", "tt-memtrace log --json, one line of a program's buffer", ProgramLine{}},
 }
 
 // schema describes a type by its fields and their comments. A strict one allows

@@ -55,10 +55,50 @@ type StatusChip struct {
 	Private *uint32 `json:"private_to,omitempty"`
 	// Architecture as the runtime names it: wormhole_b0, blackhole; null where unknown.
 	Arch *string `json:"arch" jsonschema:"nullable"`
+	// Card that it is on, such as n150, n300, p150, galaxy; null where unknown.
+	Card *string `json:"card" jsonschema:"nullable"`
 	// PIDs of the processes that have it open, ascending.
 	PIDs []uint32 `json:"pids"`
 	// What each memory holds: dram, l1, l1_small, trace.
 	Memory map[string]StatusUse `json:"memory"`
+	// What the programs' circular and dataflow buffers take of L1, beside memory.l1.
+	Programs StatusPrograms `json:"programs"`
+}
+
+// StatusPrograms is what programs take of a chip's L1 for their circular and
+// dataflow buffers. All sizes are in bytes.
+type StatusPrograms struct {
+	// What L1 loses to the buffers: on each core the union of their addresses,
+	// because programs use the same ones in turn; summed over the cores, bytes.
+	Physical uint64 `json:"physical"`
+	// Plain sum of all buffers on all cores, bytes.
+	Logical uint64 `json:"logical"`
+	// Highest value of physical since tracing began, bytes.
+	PeakPhysical uint64 `json:"peak_physical"`
+	// Highest value of logical since tracing began, bytes.
+	PeakLogical uint64 `json:"peak_logical"`
+	// Number of programs that have any: cached ones too, until they are destroyed.
+	Programs uint64 `json:"programs"`
+	// Number of circular buffers, without global ones.
+	Circular uint64 `json:"circular"`
+	// Number of dataflow buffers (Metal 2.0).
+	Dataflow uint64 `json:"dataflow"`
+	// Number of circular buffers that lie inside an L1 buffer and so take nothing of their own.
+	Global uint64 `json:"global"`
+	// The core with the largest physical use; null where there is none.
+	BusiestCore *StatusCore `json:"busiest_core" jsonschema:"nullable"`
+	// Highest end of a buffer in any core's L1, bytes: where it meets the L1 buffers.
+	Top uint64 `json:"top"`
+}
+
+// StatusCore is a core by its logical coordinates.
+type StatusCore struct {
+	// Number of its column.
+	X uint16 `json:"x"`
+	// Number of its row.
+	Y uint16 `json:"y"`
+	// Physical use of the core, bytes.
+	Physical uint64 `json:"physical"`
 }
 
 // StatusUse is what one memory of a chip holds. All sizes are in bytes.
@@ -94,6 +134,8 @@ type StatusProcess struct {
 	BuildID *Text `json:"build_id" jsonschema:"nullable"`
 	// Version of the runtime; null where unknown.
 	Release *Text `json:"release" jsonschema:"nullable"`
+	// What of this release is in no account, such as dataflow buffers; empty where all is.
+	NotCovered []string `json:"not_covered"`
 	// True if buffers from before tracing began may be missing.
 	Late bool `json:"late"`
 	// Number of live buffers; one on a mesh of many chips is one.
@@ -147,7 +189,10 @@ func statusProcess(p aggregator.ProcessSnapshot) StatusProcess {
 		BuildID: known(p.Info.BuildID), Release: known(p.Info.Release),
 		Late: p.Late, Buffers: p.Buffers, Allocs: p.Counters.Allocs, Frees: p.Counters.Frees,
 		ImplicitFrees: p.Counters.ImplicitFrees, UnmatchedFrees: p.Counters.UnmatchedFrees,
-		Replaced: p.Counters.Replaced, Odd: p.Counters.Odd, Chips: []StatusChip{},
+		Replaced: p.Counters.Replaced, Odd: p.Counters.Odd, Chips: []StatusChip{}, NotCovered: []string{},
+	}
+	if p.Info.NotCovered != "" {
+		sp.NotCovered = strings.Split(p.Info.NotCovered, ", ")
 	}
 	for _, c := range p.Chips {
 		sp.Chips = append(sp.Chips, statusChip(c))
@@ -173,10 +218,25 @@ func statusChip(c aggregator.ChipSnapshot) StatusChip {
 	if c.Arch != "" {
 		sc.Arch = &c.Arch
 	}
+	if c.Board != "" {
+		sc.Card = &c.Board
+	}
+	sc.Programs = statusPrograms(c.CB)
 	for _, m := range Shown {
 		sc.Memory[key(m)] = statusUse(c.Memory[m])
 	}
 	return sc
+}
+
+func statusPrograms(u aggregator.CBUsage) StatusPrograms {
+	sp := StatusPrograms{
+		Physical: u.Physical, Logical: u.Logical, PeakPhysical: u.PeakPhysical, PeakLogical: u.PeakLogical,
+		Programs: u.Programs, Circular: u.Circular, Dataflow: u.Dataflow, Global: u.Global, Top: u.Top,
+	}
+	if u.BusiestBytes > 0 {
+		sp.BusiestCore = &StatusCore{u.Busiest.X, u.Busiest.Y, u.BusiestBytes}
+	}
+	return sp
 }
 
 func statusUse(u aggregator.Usage) StatusUse {

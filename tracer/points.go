@@ -20,6 +20,8 @@ type Point struct {
 	Need Need
 	// Without is what is lost where the library lacks it.
 	Without string
+	// Covers names what is in no account without it, or is empty.
+	Covers string
 	// Program is the BPF program's name.
 	Program string
 	// Symbols are the mangled names that it has had, newest first. The first
@@ -37,7 +39,7 @@ type Point struct {
 var Points = []Point{
 	{
 		Name: "bank space taken", Need: Degrades, Program: bpf.MemtraceProgReserveInBank,
-		Without: "reserved sizes are unknown; requested sizes are not affected",
+		Covers: "reserved sizes", Without: "reserved sizes are unknown; requested sizes are not affected",
 		Symbols: []string{"_ZN2tt8tt_metal9allocator11FreeListOpt17allocate_in_blockEmmm"},
 	},
 	{
@@ -81,12 +83,12 @@ var Points = []Point{
 	},
 	{
 		Name: "program laid out", Need: Degrades, Program: bpf.MemtraceProgProgramLaidOut,
-		Without: "circular buffers are not covered",
+		Covers: "circular buffers", Without: "circular buffers are not covered",
 		Symbols: []string{"_ZN2tt8tt_metal6detail11ProgramImpl25allocate_circular_buffersEPKNS0_7IDeviceE"},
 	},
 	{
 		Name: "circular buffer placed", Need: Degrades, Program: bpf.MemtraceProgCbPlaced,
-		Without: "circular buffers are not covered",
+		Covers: "circular buffers", Without: "circular buffers are not covered",
 		Symbols: []string{
 			"_ZN2tt8tt_metal12GraphTracker17track_allocate_cbERKNS0_12CoreRangeSetEmmbPKNS0_7IDeviceE",
 			"_ZN2tt8tt_metal12GraphTracker17track_allocate_cbERK12CoreRangeSetmmbPKNS0_7IDeviceE",
@@ -94,22 +96,22 @@ var Points = []Point{
 	},
 	{
 		Name: "dataflow buffers laid out", Need: Degrades, Program: bpf.MemtraceProgProgramLaidOut,
-		Without: withoutDataflow,
+		Covers: "dataflow buffers", Without: withoutDataflow,
 		Symbols: []string{"_ZN2tt8tt_metal6detail11ProgramImpl25allocate_dataflow_buffersEPKNS0_7IDeviceE"},
 	},
 	{
 		Name: "dataflow buffer's cores", Need: Degrades, Program: bpf.MemtraceProgL1Reserved,
-		Without: withoutDataflow,
+		Covers: "dataflow buffers", Without: withoutDataflow,
 		Symbols: []string{"_ZN2tt8tt_metal6detail11ProgramImpl24reserve_program_local_l1EPKNS0_7IDeviceERKNS0_12CoreRangeSetE"},
 	},
 	{
 		Name: "dataflow buffer placed", Need: Degrades, Program: bpf.MemtraceProgDfbPlaced,
-		Without: withoutDataflow,
+		Covers: "dataflow buffers", Without: withoutDataflow,
 		Symbols: []string{"_ZN2tt8tt_metal6detail11ProgramImpl23CircularBufferAllocator12mark_addressEmmm"},
 	},
 	{
 		Name: "program destroyed", Need: Degrades, Program: bpf.MemtraceProgProgramGone,
-		Without: "circular buffers are not covered",
+		Covers: "circular buffers", Without: "circular buffers are not covered",
 		Symbols: []string{"_ZN2tt8tt_metal6detail11ProgramImplD1Ev"},
 	},
 }

@@ -65,11 +65,25 @@ func (l *Library) Cover() (*Coverage, error) {
 	return c, nil
 }
 
+// NotCovered names what is in no account of a library with this coverage, each once.
+func (c *Coverage) NotCovered() []string {
+	var list []string
+	for _, p := range c.Missing {
+		if p.Covers != "" && !slices.Contains(list, p.Covers) {
+			list = append(list, p.Covers)
+		}
+	}
+	return list
+}
+
 var endbr64 = []byte{0xf3, 0x0f, 0x1e, 0xfa}
+
+// entryBytes is how much of a function's code is looked at.
+const entryBytes = 32
 
 // probe decides where at a function's entry a probe can stand.
 func (l *Library) probe(p *Point, s elf.Symbol) (Probe, error) {
-	code, err := l.code(s.Value, 32)
+	code, err := l.code(s.Value, entryBytes)
 	if err != nil {
 		return Probe{}, err
 	}
@@ -106,8 +120,11 @@ func emulated(i x86asm.Inst) bool {
 	}
 	switch i.Op {
 	case x86asm.PUSH:
-		_, ok := i.Args[0].(x86asm.Reg)
-		return ok
+		// Only as compilers write it: 50 to 57, or 41 and 50 to 57.
+		if op := i.Opcode >> 24; op < 0x50 || op > 0x57 {
+			return false
+		}
+		return i.Len == 1 || i.Len == 2 && i.Prefix[0]&0xff == 0x41
 	case x86asm.NOP:
 		// The long forms only in newer kernels.
 		return i.Len == 1

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"strings"
 	"time"
 	"unsafe"
 
@@ -302,6 +303,7 @@ func (r *run) add(a announcement, now uint64) *traced {
 	r.processes[pid] = p
 	r.emit(aggregator.Event{Kind: aggregator.ProcessStart, PID: pid, Time: now, Process: &aggregator.Process{
 		Started: started, Command: command, Library: a.mapping.Path, BuildID: a.lib.BuildID, Release: a.lib.Release,
+		NotCovered: strings.Join(a.notCovered, ", "),
 	}})
 	return p
 }
@@ -325,7 +327,7 @@ func (r *run) process(head *bpf.MemtraceTtHead) *traced {
 		a, err := r.t.library(m)
 		r.t.mu.Unlock()
 		if err == nil && a != nil && a.index == uint32(head.Library) {
-			return r.add(announcement{mapping: m, lib: a.lib}, head.Time)
+			return r.add(announcement{mapping: m, lib: a.lib, notCovered: a.cover.NotCovered()}, head.Time)
 		}
 	}
 	return nil

@@ -81,7 +81,8 @@ type announcement struct {
 	mapping Mapping
 	lib     *Library
 	// late: it had mapped the library before the probes were there.
-	late bool
+	late       bool
+	notCovered []string
 }
 
 // New loads the programs. It wraps ErrPermission where rights are missing.
@@ -301,7 +302,7 @@ func (t *Tracer) attach(m Mapping, late bool) error {
 	if err := t.watchExit(m.PID); err != nil {
 		return err
 	}
-	t.announced = append(t.announced, announcement{m, a.lib, late})
+	t.announced = append(t.announced, announcement{m, a.lib, late, a.cover.NotCovered()})
 	return t.reader.Flush()
 }
 

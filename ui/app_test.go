@@ -179,7 +179,7 @@ func TestKeys(t *testing.T) {
 	s.waits("of 12 GiB")
 	s.press("s")
 	s.waits("▼L1")
-	s.press("sssssssssss")
+	s.press("ssssssssssss")
 	s.waits("▼DRAM")
 	s.key(tcell.KeyEnter)
 	s.waits("└ chip 0", "└ chip 7")

@@ -36,6 +36,14 @@ type amount struct {
 	capacity uint64
 }
 
+func memoryNames() []string {
+	var names []string
+	for _, m := range shownMemories() {
+		names = append(names, m.String())
+	}
+	return names
+}
+
 // amountOf reads the numbers that the settings ask for. late is true where
 // buffers from before the tracing may be missing: then nothing counted is not
 // the same as nothing there.
@@ -50,6 +58,15 @@ func (o settings) amountOf(u aggregator.Usage, late bool) amount {
 	a.unknown = !a.absent && a.used == 0 && (a.atLeast || late)
 	return a
 }
+
+// programsOf is what circular and dataflow buffers take: they have one size,
+// whatever is asked for.
+func programsOf(u aggregator.CBUsage, late bool) amount {
+	return amount{used: u.Physical, peak: u.PeakPhysical, unknown: u.Physical == 0 && late}
+}
+
+// programsTitle heads the column of circular and dataflow buffers.
+const programsTitle = "CB+DFB"
 
 // highest is the peak as an amount of its own.
 func (a amount) highest() amount {

@@ -1,13 +1,15 @@
 package ui
 
 import (
+	"cmp"
+
 	"tt-memtrace/aggregator"
 )
 
 // Bars shrink first when the terminal gets narrow; then units and the small
-// memories' bars go, then the architecture, then all bars.
+// memories' bars go, then the card, then all bars.
 type chipTier struct {
-	arch, peaks, short bool
+	card, cb, peaks, short bool
 	// bar and small are the least widths of the bars of DRAM and L1, and of
 	// L1_SMALL and TRACE; 0 is no bar.
 	bar, small int
@@ -15,11 +17,12 @@ type chipTier struct {
 
 func chipTiers() []chipTier {
 	return []chipTier{
-		{arch: true, peaks: true, bar: 16, small: 8},
-		{arch: true, bar: 10, small: 5},
-		{arch: true, short: true, bar: 8, small: 5},
-		{arch: true, short: true, bar: 8},
-		{arch: true, short: true, bar: 5},
+		{card: true, cb: true, peaks: true, bar: 16, small: 8},
+		{card: true, cb: true, bar: 10, small: 5},
+		{card: true, cb: true, short: true, bar: 8, small: 5},
+		{card: true, cb: true, short: true, bar: 8},
+		{card: true, cb: true, short: true, bar: 5},
+		{cb: true, short: true, bar: 5},
 		{short: true, bar: 5},
 		{short: true},
 	}
@@ -32,11 +35,11 @@ const peaksFrom = 110
 // come before wide bars and long units.
 func peakTiers() []chipTier {
 	return []chipTier{
-		{arch: true, peaks: true, bar: 10, small: 5},
-		{arch: true, peaks: true, bar: 5, small: 5},
-		{arch: true, peaks: true, short: true, bar: 10, small: 5},
-		{arch: true, peaks: true, short: true, bar: 5, small: 5},
-		{arch: true, peaks: true, short: true, bar: 5},
+		{card: true, cb: true, peaks: true, bar: 10, small: 5},
+		{card: true, cb: true, peaks: true, bar: 5, small: 5},
+		{card: true, cb: true, peaks: true, short: true, bar: 10, small: 5},
+		{card: true, cb: true, peaks: true, short: true, bar: 5, small: 5},
+		{card: true, cb: true, peaks: true, short: true, bar: 5},
 	}
 }
 
@@ -55,11 +58,15 @@ func chipTable(s *aggregator.Snapshot, o settings, w int, tiers []chipTier) (hea
 		}
 		memories = append(memories, c)
 	}
+	programs := memoryColumn{name: programsTitle, o: o}
+	for i := range s.Chips {
+		programs.amounts = append(programs.amounts, programsOf(s.Chips[i].CB, anyOf(s.Chips[i].PIDs, late)))
+	}
 	var columns []column
 	for _, t := range tiers {
-		columns = chipColumns(s, o, late, memories, t)
+		columns = chipColumns(s, o, late, memories, programs, t)
 		if rest := w - tableWidth(columns); rest >= 0 {
-			columns = chipColumns(s, o, late, memories, t.grown(rest))
+			columns = chipColumns(s, o, late, memories, programs, t.grown(rest))
 			break
 		}
 	}
@@ -81,11 +88,11 @@ func (t chipTier) grown(rest int) chipTier {
 	return t
 }
 
-func chipColumns(s *aggregator.Snapshot, o settings, late map[uint32]bool, memories []memoryColumn, t chipTier) []column {
+func chipColumns(s *aggregator.Snapshot, o settings, late map[uint32]bool, memories []memoryColumn, programs memoryColumn, t chipTier) []column {
 	g := glyphSet(o.ascii)
 	chip := column{title: text(title, "CHIP"), right: true}
 	mark := column{}
-	arch := column{title: text(title, "ARCH"), gap: 2}
+	card := column{title: text(title, "CARD"), gap: 2}
 	for i := range s.Chips {
 		c := &s.Chips[i]
 		chip.cells = append(chip.cells, text(strong, chipName(c.Chip)))
@@ -94,11 +101,11 @@ func chipColumns(s *aggregator.Snapshot, o settings, late map[uint32]bool, memor
 		} else {
 			mark.cells = append(mark.cells, nil)
 		}
-		arch.cells = append(arch.cells, archCell(c.Arch, o.ascii, g))
+		card.cells = append(card.cells, cardCell(c, o.ascii, g))
 	}
 	columns := []column{chip, mark}
-	if t.arch {
-		columns = append(columns, arch)
+	if t.card {
+		columns = append(columns, card)
 	}
 	for i, m := range memories {
 		width := t.bar
@@ -107,17 +114,23 @@ func chipColumns(s *aggregator.Snapshot, o settings, late map[uint32]bool, memor
 		}
 		columns = append(columns, m.column(width, t, g))
 	}
+	if t.cb {
+		t.peaks = false
+		columns = append(columns, programs.column(0, t, g))
+	}
 	return columns
 }
 
-// maxArch cells are enough for every architecture the runtime names.
-const maxArch = 12
+// maxCard cells are enough for every card and architecture that the runtime names.
+const maxCard = 12
 
-func archCell(arch string, ascii bool, g glyphs) line {
-	if arch == "" {
+// cardCell is the card that a chip is on or, where that is not known, its architecture.
+func cardCell(c *aggregator.ChipSnapshot, ascii bool, g glyphs) line {
+	name := cmp.Or(c.Board, c.Arch)
+	if name == "" {
 		return text(faint, g.unknown)
 	}
-	return text(plain, clip(clean(arch, ascii), maxArch, g.dots))
+	return text(plain, clip(clean(name, ascii), maxCard, g.dots))
 }
 
 // memoryColumn is one memory of all chips: bar, number, sign of fullness, and

@@ -40,8 +40,10 @@ func atPeak(list []aggregator.ProcessSnapshot) []*aggregator.ProcessSnapshot {
 		p.Chips = slices.Clone(p.Chips)
 		for i := range p.Chips {
 			raise(&p.Chips[i].Memory)
+			p.Chips[i].CB.Physical = p.Chips[i].CB.PeakPhysical
 		}
 		raise(&p.Memory)
+		p.CB.Physical = p.CB.PeakPhysical
 		raise(&p.Unplaced)
 		out = append(out, &p)
 	}

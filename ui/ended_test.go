@@ -134,7 +134,7 @@ func TestEndedProcessesShowTheirPeaks(t *testing.T) {
 	before := fmt.Sprintf("%+v", d.snapshot)
 	v := newView(settings{}, d)
 	v.expanded[idOf(&d.snapshot.Ended[0])] = true
-	got := plainText(v.compose(120, 30))
+	got := plainText(v.compose(140, 30))
 	// 3 GiB at most of DRAM, and a MiB at the end; some of L1_SMALL is not known.
 	for _, want := range []string{"3.00 GiB", "≥20.0 MiB", "└ chip not known", "+?"} {
 		if !strings.Contains(got, want) {

@@ -62,6 +62,10 @@ func fixture(n int) *aggregator.Snapshot {
 	idle := aggregator.ProcessSnapshot{PID: 50990, Info: aggregator.Process{Started: 3}, Since: start}
 	for i := range n {
 		c := aggregator.ChipSnapshot{Chip: aggregator.Chip{Number: uint32(i)}, Arch: "wormhole_b0", PIDs: []uint32{41822}}
+		if i > 0 {
+			c.Board = "n300"
+			c.CB = aggregator.CBUsage{Physical: uint64(i) * 786432, PeakPhysical: uint64(i) * 1572864}
+		}
 		share := uint64(i%8 + 1)
 		c.Memory[aggregator.DRAM] = usage(share*1400*mib, 11900*mib, 1000, banks(12, gib))
 		c.Memory[aggregator.L1] = usage(share*9*mib, 75*mib, 900, banks(64, 1331200))
@@ -77,7 +81,7 @@ func fixture(n int) *aggregator.Snapshot {
 		server.Chips = append(server.Chips, c)
 		sum(&server.Memory, c.Memory)
 		if i == 0 {
-			own := aggregator.ChipSnapshot{Chip: c.Chip, Arch: c.Arch, PIDs: []uint32{late.PID}}
+			own := aggregator.ChipSnapshot{Chip: c.Chip, Arch: c.Arch, Board: c.Board, CB: c.CB, PIDs: []uint32{late.PID}}
 			own.Memory[aggregator.DRAM] = usage(212*mib, 300*mib, 290, banks(12, gib))
 			own.Memory[aggregator.L1] = usage(11*mib, 20*mib, 21, banks(64, 1331200))
 			late.Chips = []aggregator.ChipSnapshot{own}

@@ -67,6 +67,11 @@ func entries(d *data, o settings, expanded func(processID) bool) []entry {
 			for _, m := range shownMemories() {
 				e.amounts = append(e.amounts, o.amountOf(memory[m], p.Late))
 			}
+			if c != nil {
+				e.amounts = append(e.amounts, programsOf(c.CB, p.Late))
+			} else {
+				e.amounts = append(e.amounts, amount{absent: true})
+			}
 			out = append(out, e)
 		}
 		for i := range p.Chips {
@@ -126,7 +131,7 @@ func (o settings) processAmounts(p *aggregator.ProcessSnapshot) []amount {
 		a.absent = u.Buffers == 0 && allAbsent(p.Chips, m)
 		out = append(out, a)
 	}
-	return out
+	return append(out, programsOf(p.CB, p.Late))
 }
 
 // allAbsent is true where a process has chips, and none has the memory.
@@ -151,7 +156,7 @@ func sorted(d *data, o settings) []*aggregator.ProcessSnapshot {
 	}
 	var order func(a, b *aggregator.ProcessSnapshot) int
 	switch o.sort {
-	case byDRAM, byL1, byL1Small, byTrace:
+	case byDRAM, byL1, byL1Small, byTrace, byCB:
 		order = memory(int(o.sort - byDRAM))
 	case byBuffers:
 		order = large(func(p *aggregator.ProcessSnapshot) float64 { return float64(p.Buffers) })
@@ -196,7 +201,7 @@ const maxChips = 20
 
 // dropOrder is what goes first when the terminal is narrow.
 func dropOrder() []columnID {
-	return []columnID{byFrees, byAllocs, bySince, byRate, byTrace, byL1Small, byBuffers, byChips, byL1}
+	return []columnID{byFrees, byAllocs, bySince, byRate, byTrace, byL1Small, byCB, byBuffers, byChips, byL1}
 }
 
 // processTable lays the process table out in w cells, one row an entry, and
@@ -300,13 +305,13 @@ func processColumns(d *data, o settings, list []entry, short bool, g glyphs) []c
 		add(byChips, "CHIPS", false, 0, func(e *entry) line { return chipsCell(e, g) }),
 	}
 	columns[0].gap, columns[1].gap = 0, 0
-	for i, m := range shownMemories() {
+	for i, name := range append(memoryNames(), programsTitle) {
 		var amounts []amount
 		for j := range list {
 			amounts = append(amounts, list[j].amounts[i])
 		}
 		s := o.scaleOf(amounts, short)
-		columns = append(columns, add(byDRAM+columnID(i), m.String(), true, o.leastNumber(short), func(e *entry) line {
+		columns = append(columns, add(byDRAM+columnID(i), name, true, o.leastNumber(short), func(e *entry) line {
 			return e.amounts[i].number(s, g)
 		}))
 	}

@@ -8,6 +8,7 @@ const (
 	byL1
 	byL1Small
 	byTrace
+	byCB
 	byBuffers
 	byAllocs
 	byFrees

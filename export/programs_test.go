@@ -1,0 +1,63 @@
+package export
+
+import (
+	"bytes"
+	"strings"
+	"testing"
+
+	"tt-memtrace/aggregator"
+)
+
+// placed are changes of a program's buffers: a circular one on 64 cores that
+// comes and goes, and a dataflow one.
+func placed(f func(aggregator.CBChange)) {
+	grid := []aggregator.CoreRange{{X0: 0, Y0: 0, X1: 7, Y1: 7}}
+	circular := &aggregator.CircularBuffer{Address: 0x19d60, Size: 4096, Ranges: grid}
+	dataflow := &aggregator.CircularBuffer{Address: 0x1ad60, Size: 2048, Kind: aggregator.Dataflow, Ranges: []aggregator.CoreRange{{X1: 1}}}
+	chip := aggregator.Chip{Number: 3}
+	f(aggregator.CBChange{Time: 1, PID: 100, Chip: chip, Total: 4096 * 64, CB: circular})
+	f(aggregator.CBChange{Time: 2, PID: 100, Chip: chip, Total: 4096*64 + 4096, CB: dataflow})
+	f(aggregator.CBChange{Time: 3, PID: 100, Chip: chip, Freed: true, Total: 4096, CB: circular})
+}
+
+// The original's users grep these words and count their columns.
+func TestProgramLinesAreTheOriginalsWords(t *testing.T) {
+	var b bytes.Buffer
+	placed(NewLogger(&b, false, wall).CBChange)
+	want := `✓ [CB_ALLOC] Device 3: +0.25 MB (Total: 0.25 MB)
+✓ [CB_ALLOC] Device 3: +0.00390625 MB (Total: 0.253906 MB)
+✗ [CB_FREE] Device 3: -0.25 MB (Total: 0.00390625 MB)
+`
+	if b.String() != want {
+		t.Errorf("got\n%swant\n%s", b.String(), want)
+	}
+}
+
+func TestMebibytesAreThoseOfACppStream(t *testing.T) {
+	for n, want := range map[uint64]string{
+		0: "0", 1: "9.53674e-07", 262144: "0.25", 1 << 20: "1", 123456789: "117.738", 1 << 40: "1.04858e+06", 999999 << 20: "999999",
+	} {
+		if got := mebibytes(n); got != want {
+			t.Errorf("%d bytes: %s, want %s", n, got, want)
+		}
+	}
+}
+
+func TestProgramLinesAreAsTheirSchemaSays(t *testing.T) {
+	var b bytes.Buffer
+	placed(NewLogger(&b, true, wall).CBChange)
+	events := []string{`"event":"cb_alloc"`, `"event":"dfb_alloc"`, `"event":"cb_free"`}
+	s := compile(t, schema(t, "", ProgramLine{}, true))
+	for line := range strings.Lines(b.String()) {
+		if err := validate(t, s, line); err != nil {
+			t.Errorf("%s: %v", line, err)
+		}
+		if !strings.Contains(line, events[0]) {
+			t.Errorf("%s: no %s", line, events[0])
+		}
+		events = events[1:]
+	}
+	if len(events) > 0 {
+		t.Errorf("no line for %v", events)
+	}
+}
