@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"bytes"
 	"cmp"
 	"encoding/binary"
 	"encoding/json"
@@ -9,9 +10,12 @@ import (
 	"io"
 	"os"
 	"slices"
+	"strings"
 	"testing"
+	"time"
 
 	"tt-memtrace/aggregator"
+	"tt-memtrace/export"
 	"tt-memtrace/test/rig"
 	"tt-memtrace/tracer"
 )
@@ -271,6 +275,84 @@ func (tr *trace) compareDataflow(pid int, programs []aggregator.ProgramSnapshot)
 		}
 		if len(want) > 0 && len(byChip) == 0 {
 			t.Errorf("program %#x: %d dataflow buffers are not in the accounts", p.ID, len(want))
+		}
+	}
+}
+
+// Programs that are cached and use the same addresses in turn take the place of
+// one, however many there are; the plain sum counts them all.
+func TestCachedProgramsAtTheSameAddresses(t *testing.T) {
+	const programs = 30
+	r := installed(t)
+	tr := start(t, tracer.Options{Follow: uint32(os.Getpid())})
+	var ops []string
+	for i := range programs {
+		name := []string{"add", "subtract", "multiply", "maximum"}[i/8]
+		places := fmt.Sprintf("%03b", i%8)
+		ops = append(ops, name+"@"+strings.NewReplacer("0", "D", "1", "L").Replace(places))
+	}
+	w := workload(t, r, rig.Options{Cluster: "n150", Script: rig.Programs, Args: []string{"--ops", strings.Join(ops, ",")}})
+	var one aggregator.CBUsage
+	n := uint64(0)
+	operations(t, w, func(event string, op operation) {
+		tr.sync()
+		got := tr.snapshot().Chips[0].CB
+		if event != "op" {
+			if got.Physical != 0 || got.Logical != 0 || got.Programs != 0 {
+				t.Errorf("%s: %+v", event, got)
+			}
+			return
+		}
+		if op.Failed != "" {
+			t.Fatal(op.Failed)
+		}
+		n++
+		if n == 1 {
+			one = got
+		}
+		if got.Programs != n || got.Physical != one.Physical || got.Logical != n*one.Logical || one.Physical == 0 {
+			t.Errorf("with %d programs: %+v; with one: %+v", n, got, one)
+		}
+	})
+	if n != programs {
+		t.Errorf("%d programs ran", n)
+	}
+}
+
+// The checks of the original server's users pass on its log: each chip of a
+// mesh has as many lines, and what is freed has a size.
+func TestLogOfProgramsCountsTheSameOnEveryChip(t *testing.T) {
+	r := installed(t)
+	var log bytes.Buffer
+	logger := export.NewLogger(&log, false, func(uint64) time.Time { return time.Time{} })
+	tr := start(t, tracer.Options{Follow: uint32(os.Getpid())})
+	tr.mu.Lock()
+	tr.accounts.OnCBChange = logger.CBChange
+	tr.mu.Unlock()
+	w := workload(t, r, rig.Options{Cluster: "t3k", Script: rig.Programs, Args: []string{"--ops", "add,softmax,matmul,untilize"}})
+	operations(t, w, func(string, operation) {})
+	tr.sync()
+	tr.mu.Lock()
+	defer tr.mu.Unlock()
+	count := map[string]int{}
+	for line := range strings.Lines(log.String()) {
+		var sign, word, rest string
+		var device int
+		if n, err := fmt.Sscanf(line, "%s %s Device %d: %s MB", &sign, &word, &device, &rest); n != 4 {
+			t.Fatalf("%q: %v", line, err)
+		}
+		count[fmt.Sprintf("%s of chip %d", word, device)]++
+		if rest == "-0" || rest == "+0" {
+			t.Errorf("no size: %s", line)
+		}
+	}
+	first := count["[CB_ALLOC] of chip 0"]
+	if len(count) != 16 || first == 0 {
+		t.Errorf("lines %v", count)
+	}
+	for what, n := range count {
+		if n != first {
+			t.Errorf("%s: %d lines, not %d", what, n, first)
 		}
 	}
 }

@@ -28,7 +28,16 @@ WHOLE_GRID = ("exp", "relu", "gelu", "sqrt", "pad", "concat")
 
 
 def run(mesh, name):
+    """Run an operation by its name.
+
+    add@DLD is add of a tensor in DRAM and one in L1, into DRAM: each such choice is a program of its own.
+    """
     ttnn = mesh.ttnn
+    name, _, places = name.partition("@")
+    if places:
+        a, b, out = (mesh.memory_config({"D": "DRAM", "L": "L1"}[p]) for p in places)
+        shape = (1, 1, 64, 96)
+        return getattr(ttnn, name)(mesh.empty(shape, config=a), mesh.empty(shape, config=b), memory_config=out)
     if name in common.OPERATIONS:
         return mesh.operation(name)
     a = mesh.empty((1, 1, 64, 96))
