@@ -1,0 +1,1195 @@
+package tracer
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"tt-memtrace/aggregator"
+	"tt-memtrace/bpf"
+	"tt-memtrace/test/fixture"
+)
+
+// patience bounds a wait for what is bound to happen; it is not expected to be reached.
+const patience = 20 * time.Second
+
+// trace is a running tracer with its accounts.
+type trace struct {
+	t      *testing.T
+	tracer *Tracer
+	cancel context.CancelFunc
+	done   chan error
+
+	mu        sync.Mutex
+	accounts  *aggregator.Aggregator
+	delivered map[aggregator.Kind]uint64
+	placed    []aggregator.Event
+	notices   []string
+	// changed has something whenever the accounts or notices may have.
+	changed chan struct{}
+}
+
+func needRights(t *testing.T) {
+	t.Helper()
+	if err := CheckRights(); err != nil {
+		t.Skip(err)
+	}
+}
+
+func start(t *testing.T, o Options) *trace {
+	t.Helper()
+	needRights(t)
+	tr := &trace{t: t, accounts: aggregator.New(), delivered: map[aggregator.Kind]uint64{},
+		done: make(chan error, 1), changed: make(chan struct{}, 1)}
+	o.Notice = func(s string) {
+		tr.mu.Lock()
+		tr.notices = append(tr.notices, s)
+		tr.mu.Unlock()
+		tr.change()
+	}
+	var err error
+	if tr.tracer, err = New(o); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	tr.cancel = cancel
+	ready := make(chan struct{})
+	go func() {
+		tr.done <- tr.tracer.Run(ctx, func() { close(ready) }, func(events []aggregator.Event) {
+			tr.mu.Lock()
+			for i := range events {
+				tr.delivered[events[i].Kind]++
+				if events[i].Kind == aggregator.CBPlaced {
+					tr.placed = append(tr.placed, events[i])
+				}
+				tr.accounts.Apply(&events[i])
+			}
+			tr.mu.Unlock()
+			tr.change()
+		})
+	}()
+	t.Cleanup(tr.stop)
+	select {
+	case <-ready:
+	case err := <-tr.done:
+		tr.done <- err
+		t.Fatalf("the tracer ended: %v", err)
+	}
+	return tr
+}
+
+func (tr *trace) change() {
+	select {
+	case tr.changed <- struct{}{}:
+	default:
+	}
+}
+
+// stop ends the tracer and detaches it.
+func (tr *trace) stop() {
+	if tr.cancel == nil {
+		return
+	}
+	tr.cancel()
+	tr.cancel = nil
+	if err := <-tr.done; err != nil {
+		tr.t.Errorf("tracing: %v", err)
+	}
+	if err := tr.tracer.Close(); err != nil {
+		tr.t.Errorf("detaching: %v", err)
+	}
+}
+
+// sync waits until all that happened so far is in the accounts.
+func (tr *trace) sync() {
+	tr.t.Helper()
+	ctx, cancel := context.WithTimeout(tr.t.Context(), patience)
+	defer cancel()
+	if err := tr.tracer.Sync(ctx); err != nil {
+		tr.t.Fatal(err)
+	}
+}
+
+// await waits for something that no Sync covers.
+func (tr *trace) await(what string, holds func() bool) {
+	tr.t.Helper()
+	late := time.After(patience)
+	for !holds() {
+		select {
+		case <-tr.changed:
+		case <-late:
+			tr.t.Fatalf("it never happened: %s", what)
+		}
+	}
+}
+
+func (tr *trace) snapshot() *aggregator.Snapshot {
+	tr.mu.Lock()
+	defer tr.mu.Unlock()
+	return tr.accounts.Snapshot()
+}
+
+// lookup is a process's accounts, if there are any.
+func (tr *trace) lookup(pid uint32) (aggregator.ProcessSnapshot, bool) {
+	list := tr.snapshot().Processes
+	i := slices.IndexFunc(list, func(p aggregator.ProcessSnapshot) bool { return p.PID == pid })
+	if i < 0 {
+		return aggregator.ProcessSnapshot{}, false
+	}
+	return list[i], true
+}
+
+// process is a process's accounts after all that happened.
+func (tr *trace) process(pid uint32) aggregator.ProcessSnapshot {
+	tr.t.Helper()
+	tr.sync()
+	p, ok := tr.lookup(pid)
+	if !ok {
+		tr.t.Fatalf("process %d is in no account", pid)
+	}
+	return p
+}
+
+func (tr *trace) awaitProcess(pid uint32) {
+	tr.t.Helper()
+	tr.await(fmt.Sprintf("process %d is found", pid), func() bool { _, ok := tr.lookup(pid); return ok })
+}
+
+func (tr *trace) buffers(pid uint32) []aggregator.BufferSnapshot {
+	tr.mu.Lock()
+	defer tr.mu.Unlock()
+	return tr.accounts.Buffers(pid)
+}
+
+func (tr *trace) counters() bpf.MemtraceTtCounters {
+	tr.t.Helper()
+	c, err := tr.tracer.Counters()
+	if err != nil {
+		tr.t.Fatal(err)
+	}
+	return c
+}
+
+// buffersSeen are the kernel's count of probe hits, and those of them that were lost.
+func buffersSeen(c bpf.MemtraceTtCounters) (seen, lost uint64) {
+	for _, k := range []bpf.MemtraceTtKind{bpf.MemtraceTtKindTT_ALLOC, bpf.MemtraceTtKindTT_FREE} {
+		seen += c.Seen[k]
+		lost += c.Lost[k]
+	}
+	return seen, lost
+}
+
+// noticed fails the test unless there are exactly these notices, in parts.
+func (tr *trace) noticed(parts ...string) {
+	tr.t.Helper()
+	tr.mu.Lock()
+	defer tr.mu.Unlock()
+	if len(tr.notices) != len(parts) {
+		tr.t.Errorf("notices %q", tr.notices)
+		return
+	}
+	for i, p := range parts {
+		if !strings.Contains(tr.notices[i], p) {
+			tr.t.Errorf("the notice %q does not say %q", tr.notices[i], p)
+		}
+	}
+}
+
+// launch starts a driver, which ends with the test.
+func launch(t *testing.T, env ...string) *fixture.Process {
+	t.Helper()
+	p, err := fixture.Start(driver(t), env...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(p.Kill)
+	return p
+}
+
+// user starts a driver that has the library open.
+func user(t *testing.T, b fixture.Build, env ...string) *fixture.Process {
+	t.Helper()
+	p := launch(t, env...)
+	do(t, p, "open %s", library(t, b))
+	return p
+}
+
+func do(t *testing.T, p *fixture.Process, format string, args ...any) string {
+	t.Helper()
+	answer, err := p.Do(format, args...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return answer
+}
+
+func doNumber(t *testing.T, p *fixture.Process, format string, args ...any) uint64 {
+	t.Helper()
+	v, err := strconv.ParseUint(do(t, p, format, args...), 0, 64)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return v
+}
+
+// The banks that every allocator of the fixture has.
+var (
+	bankCount = [aggregator.NumMemories]uint64{12, 64, 0, 64, 12}
+	bankBytes = [aggregator.NumMemories]uint64{1 << 30, 1 << 20, 0, 1 << 15, 1 << 24}
+)
+
+// ledger is what a process should be found to hold.
+type ledger struct {
+	t       *testing.T
+	tr      *trace
+	p       *fixture.Process
+	live    map[uint64]aggregator.BufferSnapshot
+	allocs  uint64
+	frees   uint64
+	freed   uint64 // implicitly
+	random  uint64
+	private bool
+}
+
+func keep(t *testing.T, tr *trace, p *fixture.Process) *ledger {
+	return &ledger{t: t, tr: tr, p: p, live: map[uint64]aggregator.BufferSnapshot{}, random: 1}
+}
+
+func (l *ledger) next(n uint64) uint64 {
+	l.random = l.random*6364136223846793005 + 1442695040888963407
+	return l.random >> 33 % n
+}
+
+// device opens one; several chips are a mesh.
+func (l *ledger) device(place int, chips ...int) {
+	l.t.Helper()
+	if len(chips) == 1 {
+		do(l.t, l.p, "device %d %d", place, chips[0])
+		return
+	}
+	do(l.t, l.p, "mesh %d %s", place, strings.Trim(fmt.Sprint(chips), "[]"))
+}
+
+func (l *ledger) alloc(place int, m aggregator.Memory, chips ...int) {
+	l.t.Helper()
+	b := aggregator.BufferSnapshot{
+		Memory: m, Layout: []uint8{0, 2, 3}[l.next(3)], Size: 1 + l.next(1<<36), PageSize: 1 + l.next(1<<20),
+		Address: l.next(1<<32 - 1), PerBank: 1 + l.next(1<<31),
+	}
+	for _, c := range chips {
+		b.Chips = append(b.Chips, l.chip(c))
+	}
+	slices.SortFunc(b.Chips, func(x, y aggregator.Chip) int { return int(x.Number) - int(y.Number) })
+	b.ID = doNumber(l.t, l.p, "alloc %d %d %d %d %d %d %d", b.PerBank, place, m, b.Layout, b.Size, b.PageSize, b.Address)
+	l.live[b.ID] = b
+	l.allocs++
+}
+
+func (l *ledger) chip(n int) aggregator.Chip {
+	c := aggregator.Chip{Number: uint32(n)}
+	if l.private {
+		c.Space = l.p.PID
+	}
+	return c
+}
+
+func (l *ledger) free() {
+	l.t.Helper()
+	for id := range l.live { // any
+		do(l.t, l.p, "free %#x", id)
+		delete(l.live, id)
+		l.frees++
+		return
+	}
+}
+
+// implicit says that everything was freed by no call of its own.
+func (l *ledger) implicit() {
+	l.freed += uint64(len(l.live))
+	clear(l.live)
+}
+
+// compare checks every number of the process.
+func (l *ledger) compare() aggregator.ProcessSnapshot {
+	l.t.Helper()
+	p := l.tr.process(l.p.PID)
+	if p.Buffers != uint64(len(l.live)) {
+		l.t.Errorf("%d buffers, want %d", p.Buffers, len(l.live))
+	}
+	type use struct{ requested, reserved, buffers uint64 }
+	want := map[aggregator.Chip]*[aggregator.NumMemories]use{}
+	for _, b := range l.live {
+		for _, c := range b.Chips {
+			if want[c] == nil {
+				want[c] = &[aggregator.NumMemories]use{}
+			}
+			u := &want[c][b.Memory]
+			u.requested += b.Size
+			u.reserved += b.PerBank * bankCount[b.Memory]
+			u.buffers++
+		}
+	}
+	for _, c := range p.Chips {
+		w := want[c.Chip]
+		if w == nil {
+			w = &[aggregator.NumMemories]use{}
+		}
+		delete(want, c.Chip)
+		for m, u := range c.Memory {
+			if got := (use{u.Requested, u.Reserved, u.Buffers}); got != w[m] {
+				l.t.Errorf("%v %v holds %+v, want %+v", c.Chip, aggregator.Memory(m), got, w[m])
+			}
+		}
+	}
+	if len(want) > 0 {
+		l.t.Errorf("chips without accounts: %+v", want)
+	}
+	for _, b := range l.tr.buffers(l.p.PID) {
+		w := l.live[b.ID]
+		b.Since, b.TID, b.Caller = 0, 0, 0
+		b.Chips = slices.Clone(b.Chips)
+		slices.SortFunc(b.Chips, func(x, y aggregator.Chip) int { return int(x.Number) - int(y.Number) })
+		if fmt.Sprintf("%+v", b) != fmt.Sprintf("%+v", w) {
+			l.t.Errorf("buffer %+v, want %+v", b, w)
+		}
+	}
+	c := p.Counters
+	if c.Allocs != l.allocs || c.Frees != l.frees || c.ImplicitFrees != l.freed || c.Odd != 0 {
+		l.t.Errorf("counters %+v, want %d allocations, %d frees and %d implicit ones", c, l.allocs, l.frees, l.freed)
+	}
+	return p
+}
+
+// Everything that a process allocates and frees is in its accounts, exactly, in
+// whatever way its library was built; and all those builds at once.
+func TestAccountsMatchTheProcess(t *testing.T) {
+	t.Parallel()
+	builds := []struct {
+		name  string
+		build fixture.Build
+	}{
+		{"layout A", layoutA},
+		{"layout B", layoutB},
+		{"not optimized", flags("-O0")},
+		{"endbr64", flags("-O2 -fcf-protection=full")},
+		{"stripped", fixture.Build{Strip: true}},
+		{"moved fields", flags("-DSHIFT=256")},
+		{"fields in an order of their own", flags("-O2 -DIMPL -DLAYOUT_B -DSWAP_FLAGS -DSWAP_SIZES -DGROW=24")},
+		{"code behind data", flags("-Wl,-Ttext-segment=0x600000")},
+		{"in one segment", flags("-Wl,-z,noseparate-code")},
+	}
+	if _, err := exec.LookPath("clang++"); err == nil {
+		builds = append(builds, struct {
+			name  string
+			build fixture.Build
+		}{"clang", fixture.Build{Compiler: "clang++", Flags: []string{"-O2", "-DLAYOUT_B"}}})
+	}
+	var processes []*fixture.Process
+	var pids []uint32
+	for _, b := range builds {
+		p := user(t, b.build)
+		processes, pids = append(processes, p), append(pids, p.PID)
+	}
+	tr := start(t, Options{PIDs: pids})
+	for i, b := range builds {
+		t.Run(b.name, func(t *testing.T) {
+			p := processes[i]
+			l := keep(t, tr, p)
+			l.device(0, 3)
+			l.device(1, 0, 1, 2, 7)
+			for m := range aggregator.NumMemories {
+				l.alloc(0, m, 3)
+				l.alloc(1, m, 0, 1, 2, 7)
+			}
+			snapshot := l.compare()
+			for _, c := range snapshot.Chips {
+				for m, u := range c.Memory {
+					if bankCount[m] > 0 && (!u.Banks.Known || uint64(u.Banks.Count) != bankCount[m] || u.Banks.Bytes != bankBytes[m]) {
+						t.Errorf("chip %v: %v has %+v", c.Chip, aggregator.Memory(m), u.Banks)
+					}
+				}
+				if arch := map[bool]string{true: "wormhole_b0", false: "blackhole"}[c.Chip.Number == 3]; c.Arch != arch {
+					t.Errorf("chip %v is a %q, want %q", c.Chip, c.Arch, arch)
+				}
+			}
+			if snapshot.Info.Library != library(t, b.build) || !strings.HasPrefix(snapshot.Info.Command, "driver") {
+				t.Errorf("process %+v", snapshot.Info)
+			}
+			for range 100 {
+				if len(l.live) > 0 && l.next(2) == 0 {
+					l.free()
+				} else if l.next(2) == 0 {
+					l.alloc(0, aggregator.Memory(l.next(5)), 3)
+				} else {
+					l.alloc(1, aggregator.Memory(l.next(5)), 0, 1, 2, 7)
+				}
+			}
+			l.compare()
+			for len(l.live) > 0 {
+				l.free()
+			}
+			l.compare()
+		})
+	}
+	if c := tr.counters(); c.Unreserved != 0 || c.Hooked != 0 {
+		t.Errorf("counters %+v", c)
+	}
+	tr.noticed()
+}
+
+// A burst of several threads is counted to the last event.
+func TestManyThreadsLoseNothing(t *testing.T) {
+	p := user(t, layoutB)
+	tr := start(t, Options{PIDs: []uint32{p.PID}})
+	do(t, p, "device 0 5")
+	// A pause after every few, for it takes the real runtime several times as
+	// long to allocate, and the machine may have two processors only.
+	do(t, p, "storm 0 4 50000 500")
+	s := tr.process(p.PID)
+	seen, lost := buffersSeen(tr.counters())
+	if seen != 400000 || lost != 0 {
+		t.Errorf("the kernel saw %d and lost %d", seen, lost)
+	}
+	if s.Counters.Allocs != 200000 || s.Counters.Frees != 200000 || s.Buffers != 0 || s.Counters.UnmatchedFrees+s.Counters.Replaced != 0 {
+		t.Errorf("counters %+v, %d buffers left", s.Counters, s.Buffers)
+	}
+	for _, c := range s.Chips {
+		for m, u := range c.Memory {
+			if u.Requested != 0 || u.Reserved != 0 || u.PeakRequested > 4*8*4096 || u.PeakReserved > 4*8*1024*bankCount[m] {
+				t.Errorf("%v holds %+v", aggregator.Memory(m), u)
+			}
+		}
+	}
+	tr.noticed()
+}
+
+// A ring that is too small loses events, and says how many.
+func TestLossesAreCounted(t *testing.T) {
+	t.Parallel()
+	p := user(t, layoutA)
+	tr := start(t, Options{PIDs: []uint32{p.PID}, RingBytes: uint32(os.Getpagesize())})
+	do(t, p, "device 0 5")
+	do(t, p, "storm 0 4 20000 0")
+	tr.sync()
+	c := tr.counters()
+	seen, lost := buffersSeen(c)
+	if seen != 160000 || lost == 0 {
+		t.Errorf("the kernel saw %d and lost %d", seen, lost)
+	}
+	tr.mu.Lock()
+	delivered := tr.delivered[aggregator.Alloc] + tr.delivered[aggregator.Free]
+	tr.mu.Unlock()
+	if delivered != seen-lost {
+		t.Errorf("%d were delivered of %d seen and %d lost", delivered, seen, lost)
+	}
+	var all uint64
+	for _, n := range c.Lost {
+		all += n
+	}
+	if got := tr.snapshot().Counters.Lost; got != all {
+		t.Errorf("the accounts know of %d lost events, the kernel of %d", got, all)
+	}
+	// It goes on, and what comes after is exact again.
+	before, _ := tr.lookup(p.PID)
+	l := keep(t, tr, p)
+	l.alloc(0, aggregator.L1, 5)
+	l.alloc(0, aggregator.DRAM, 5)
+	after := tr.process(p.PID)
+	if after.Counters.Allocs != before.Counters.Allocs+2 {
+		t.Errorf("counters %+v, before %+v", after.Counters, before.Counters)
+	}
+}
+
+// What else can happen to buffers and devices, each in a process of its own.
+func TestWhatProcessesDo(t *testing.T) {
+	t.Parallel()
+	tests := []struct {
+		name  string
+		build fixture.Build
+		env   []string
+		test  func(t *testing.T, tr *trace, p *fixture.Process, l *ledger)
+	}{
+		{"allocations that fail change nothing", layoutB, nil, failedAllocations},
+		{"a buffer without a reservation", layoutA, nil, noReservation},
+		{"reservations that cannot be seen", flags("-O2 -DBARE_BANKS"), nil, reservationsUnknown},
+		{"hooked buffers, layout A", layoutA, nil, hookedBuffers},
+		{"hooked buffers, layout B", layoutB, nil, hookedBuffers},
+		{"frees of unknown buffers", layoutB, nil, unknownFrees},
+		{"unreadable buffers, layout A", layoutA, nil, unreadableBuffers},
+		{"unreadable buffers, layout B", layoutB, nil, unreadableBuffers},
+		{"a buffer at the address of another", layoutB, nil, replacedBuffer},
+		{"all buffers freed", layoutA, nil, allocatorGone("deallocate")},
+		{"allocator destroyed", layoutB, nil, allocatorGone("destroy")},
+		{"device closed", layoutB, nil, closedDevice},
+		{"device reopened after a close", layoutB, nil, reopenedDevice("close 0", "deallocate 0", "destroy 0")},
+		{"device reopened after its allocator's end", layoutA, nil, reopenedDevice("destroy 0")},
+		{"device reopened after an end that went unseen", layoutB, nil, reopenedDevice()},
+		{"devices opened after the attach are not late", layoutA, nil, notLate},
+		{"circular buffers", layoutB, nil, circularBuffers},
+		{"private numbering of chips", layoutB, []string{"TT_VISIBLE_DEVICES=2,3"}, privateNumbering},
+	}
+	var processes []*fixture.Process
+	var pids []uint32
+	for _, test := range tests {
+		p := user(t, test.build, test.env...)
+		processes, pids = append(processes, p), append(pids, p.PID)
+	}
+	tr := start(t, Options{PIDs: pids})
+	for i, test := range tests {
+		t.Run(test.name, func(t *testing.T) { test.test(t, tr, processes[i], keep(t, tr, processes[i])) })
+	}
+	tr.noticed()
+}
+
+func failedAllocations(t *testing.T, tr *trace, p *fixture.Process, l *ledger) {
+	l.device(0, 1)
+	l.alloc(0, aggregator.DRAM, 1)
+	// Inside the probed function, and after it.
+	for _, perBank := range []int{0, 4096} {
+		if _, err := p.Do("throw %d", perBank); err == nil {
+			t.Error("nothing was thrown")
+		}
+	}
+	l.compare()
+	l.alloc(0, aggregator.L1, 1)
+	l.compare()
+	l.free()
+	l.compare()
+}
+
+func noReservation(t *testing.T, tr *trace, p *fixture.Process, l *ledger) {
+	before := tr.counters()
+	do(t, p, "device 0 1")
+	do(t, p, "alloc 0 0 0 0 4096 1024 64")
+	s := tr.process(p.PID)
+	if u := s.Chips[0].Memory[aggregator.DRAM]; u.Requested != 4096 || u.Reserved != 0 || u.Unreserved != 1 {
+		t.Errorf("%+v", u)
+	}
+	if c := tr.counters(); c.Unreserved != before.Unreserved+1 {
+		t.Errorf("counters %+v, before %+v", c, before)
+	}
+}
+
+// Without the point that shows reservations everything else is right.
+func reservationsUnknown(t *testing.T, tr *trace, p *fixture.Process, l *ledger) {
+	do(t, p, "device 0 1")
+	do(t, p, "alloc 100 0 0 0 4096 1024 64")
+	if u := tr.process(p.PID).Chips[0].Memory[aggregator.DRAM]; u.Requested != 4096 || u.Reserved != 0 || u.Unreserved != 1 {
+		t.Errorf("%+v", u)
+	}
+}
+
+func hookedBuffers(t *testing.T, tr *trace, p *fixture.Process, l *ledger) {
+	before := tr.counters()
+	l.device(0, 1)
+	l.alloc(0, aggregator.L1, 1)
+	hooked := do(t, p, "hooked 0 0 0 4096 1024 64")
+	l.compare()
+	do(t, p, "free %s", hooked)
+	l.compare()
+	if c := tr.counters(); c.Hooked != before.Hooked+2 {
+		t.Errorf("counters %+v, before %+v", c, before)
+	}
+}
+
+func unknownFrees(t *testing.T, tr *trace, p *fixture.Process, l *ledger) {
+	l.device(0, 1)
+	l.alloc(0, aggregator.L1, 1)
+	for range 3 {
+		do(t, p, "orphan 0 1 0 4096 1024 64")
+	}
+	if c := l.compare().Counters; c.UnmatchedFrees != 3 {
+		t.Errorf("counters %+v", c)
+	}
+}
+
+func unreadableBuffers(t *testing.T, tr *trace, p *fixture.Process, l *ledger) {
+	before := tr.counters()
+	l.device(0, 1)
+	l.alloc(0, aggregator.L1, 1)
+	do(t, p, "unreadable")
+	l.compare()
+	after := tr.counters()
+	for _, k := range []bpf.MemtraceTtKind{bpf.MemtraceTtKindTT_ALLOC, bpf.MemtraceTtKindTT_FREE} {
+		if after.Unread[k] != before.Unread[k]+1 {
+			t.Errorf("counters %+v, before %+v", after, before)
+		}
+	}
+}
+
+func replacedBuffer(t *testing.T, tr *trace, p *fixture.Process, l *ledger) {
+	do(t, p, "device 0 1")
+	b := do(t, p, "alloc 100 0 0 0 4096 1024 64")
+	do(t, p, "again %s 0 1 0 8192 1024 64", b)
+	s := tr.process(p.PID)
+	if s.Buffers != 1 || s.Counters.Replaced != 1 || s.Counters.Allocs != 2 || s.Counters.ImplicitFrees != 1 {
+		t.Errorf("%d buffers, counters %+v", s.Buffers, s.Counters)
+	}
+	if d, l1 := s.Memory[aggregator.DRAM], s.Memory[aggregator.L1]; d.Requested != 0 || d.Reserved != 0 || l1.Requested != 8192 {
+		t.Errorf("DRAM %+v, L1 %+v", d, l1)
+	}
+}
+
+// What an allocator frees as a whole is free, and only that.
+func allocatorGone(how string) func(*testing.T, *trace, *fixture.Process, *ledger) {
+	return func(t *testing.T, tr *trace, p *fixture.Process, l *ledger) {
+		other := keep(t, tr, p)
+		l.device(0, 1)
+		l.device(1, 1)
+		for range 20 {
+			l.alloc(0, aggregator.Memory(l.next(5)), 1)
+		}
+		other.alloc(1, aggregator.Trace, 1)
+		do(t, p, "%s 0", how)
+		l.implicit()
+		l.live, l.allocs = other.live, l.allocs+1
+		l.compare()
+	}
+}
+
+// A closed device is shown until its last buffer is gone.
+func closedDevice(t *testing.T, tr *trace, p *fixture.Process, l *ledger) {
+	l.device(0, 1)
+	l.device(1, 4, 5)
+	l.alloc(0, aggregator.DRAM, 1)
+	l.alloc(1, aggregator.DRAM, 4, 5)
+	do(t, p, "close 0")
+	if s := l.compare(); len(s.Chips) != 3 {
+		t.Errorf("chips %+v", s.Chips)
+	}
+	do(t, p, "deallocate 0")
+	do(t, p, "destroy 0")
+	s := tr.process(p.PID)
+	if len(s.Chips) != 2 || s.Chips[0].Chip.Number != 4 || s.Buffers != 1 || s.Counters.ImplicitFrees != 1 {
+		t.Errorf("chips %+v, counters %+v", s.Chips, s.Counters)
+	}
+}
+
+// Objects are known by their addresses, which are used again: by a device with
+// other chips.
+func reopenedDevice(end ...string) func(*testing.T, *trace, *fixture.Process, *ledger) {
+	return func(t *testing.T, tr *trace, p *fixture.Process, l *ledger) {
+		l.device(0, 1)
+		l.alloc(0, aggregator.DRAM, 1)
+		l.compare()
+		for _, c := range end {
+			do(t, p, "%s", c)
+		}
+		l.implicit()
+		l.device(0, 2, 3)
+		l.alloc(0, aggregator.L1, 2, 3)
+		l.compare()
+		l.implicit()
+		l.device(0, 4)
+		l.alloc(0, aggregator.L1Small, 4)
+		l.compare()
+	}
+}
+
+// Late are devices, not processes: one that opens after the attach hides nothing.
+func notLate(t *testing.T, tr *trace, p *fixture.Process, l *ledger) {
+	l.device(0, 6)
+	l.alloc(0, aggregator.DRAM, 6)
+	if s := l.compare(); s.Late {
+		t.Error("it is taken for late")
+	}
+}
+
+// A circular buffer arrives whole, however many core ranges it has, up to more
+// than any chip could need.
+func circularBuffers(t *testing.T, tr *trace, p *fixture.Process, l *ledger) {
+	before := tr.counters()
+	device := doNumber(t, p, "device 0 1")
+	program := doNumber(t, p, "program")
+	do(t, p, "layout %#x 0", program)
+	sizes := []int{0, 1, 2, 16, 17, 40, 1024, 1025}
+	for i, n := range sizes {
+		var ranges strings.Builder
+		for k := range n {
+			fmt.Fprintf(&ranges, " %d %d %d %d", k%200, k/200, k%200+1, k/200+2)
+		}
+		do(t, p, "cb 0 %d %d %d%s", 4096*(i+1), 100+i, i%2, ranges.String())
+	}
+	tr.sync()
+	tr.mu.Lock()
+	placed := slices.DeleteFunc(slices.Clone(tr.placed), func(e aggregator.Event) bool { return e.PID != p.PID })
+	tr.mu.Unlock()
+	if len(placed) != len(sizes) {
+		t.Fatalf("%d were placed, want %d", len(placed), len(sizes))
+	}
+	for i, e := range placed {
+		cb := e.CB
+		if e.Device != device || e.Program != program || cb.Address != uint64(4096*(i+1)) || cb.Size != uint64(100+i) {
+			t.Errorf("%d: %+v, %+v", i, e, cb)
+		}
+		if want := min(sizes[i], 1024); len(cb.Ranges) != want {
+			t.Errorf("%d: %d ranges, want %d", i, len(cb.Ranges), want)
+		}
+		for k, r := range cb.Ranges {
+			x, y := uint16(k%200), uint16(k/200)
+			if r != (aggregator.CoreRange{X0: x, Y0: y, X1: x + 1, Y1: y + 2}) {
+				t.Errorf("%d: range %d is %+v", i, k, r)
+			}
+		}
+	}
+	if c := tr.counters(); c.Truncated != before.Truncated+1 || c.Unread != before.Unread {
+		t.Errorf("counters %+v, before %+v", c, before)
+	}
+	do(t, p, "unload %#x", program)
+	tr.process(p.PID)
+}
+
+func privateNumbering(t *testing.T, tr *trace, p *fixture.Process, l *ledger) {
+	l.private = true
+	l.device(0, 0, 1)
+	l.alloc(0, aggregator.DRAM, 0, 1)
+	l.compare()
+}
+
+func TestAttachedLate(t *testing.T) {
+	t.Parallel()
+	p := user(t, layoutB)
+	do(t, p, "device 0 1")
+	before := do(t, p, "alloc 100 0 0 0 4096 1024 64")
+	tr := start(t, Options{PIDs: []uint32{p.PID}})
+	l := keep(t, tr, p)
+	l.alloc(0, aggregator.DRAM, 1)
+	if s := l.compare(); !s.Late {
+		t.Error("it is not taken for late")
+	}
+	do(t, p, "free %s", before)
+	if s := l.compare(); s.Counters.UnmatchedFrees != 1 {
+		t.Errorf("counters %+v", s.Counters)
+	}
+}
+
+func TestPIDNamedBeforeItsLibraryIsLoaded(t *testing.T) {
+	t.Parallel()
+	p := launch(t)
+	tr := start(t, Options{PIDs: []uint32{p.PID}})
+	do(t, p, "open %s", library(t, layoutB))
+	tr.awaitProcess(p.PID)
+	l := keep(t, tr, p)
+	l.device(0, 1)
+	l.alloc(0, aggregator.DRAM, 1)
+	if s := l.compare(); s.Late {
+		t.Error("it is taken for late")
+	}
+	tr.noticed()
+}
+
+// Each process's buffers are read by its own library's layout.
+func TestTwoBuildsAtOnce(t *testing.T) {
+	a, b := user(t, layoutA), user(t, layoutB)
+	for _, test := range []struct {
+		name string
+		pids []uint32
+	}{{"by PID", []uint32{a.PID, b.PID}}, {"all processes", nil}} {
+		t.Run(test.name, func(t *testing.T) {
+			tr := start(t, Options{PIDs: test.pids})
+			la, lb := keep(t, tr, a), keep(t, tr, b)
+			la.device(0, 1)
+			lb.device(0, 1)
+			for range 50 {
+				la.alloc(0, aggregator.Memory(la.next(5)), 1)
+				lb.alloc(0, aggregator.Memory(lb.next(5)), 1)
+			}
+			sa, sb := la.compare(), lb.compare()
+			if sa.Info.BuildID == sb.Info.BuildID || sa.Info.BuildID == "" {
+				t.Errorf("build-ids %q and %q", sa.Info.BuildID, sb.Info.BuildID)
+			}
+			tr.stop()
+		})
+	}
+}
+
+// The file that a process has mapped is the one that is read and probed, also
+// where its name leads elsewhere by now.
+func TestLibraryReplacedOnDisk(t *testing.T) {
+	t.Parallel()
+	tests := []struct {
+		name    string
+		replace func(path string) error
+	}{
+		{"deleted", os.Remove},
+		{"another in its place", func(path string) error {
+			other := read(t, library(t, layoutA))
+			if err := os.WriteFile(path+".new", other, 0o644); err != nil {
+				return err
+			}
+			return os.Rename(path+".new", path)
+		}},
+		{"a folder in its place", func(path string) error {
+			if err := os.Remove(path); err != nil {
+				return err
+			}
+			return os.Mkdir(path, 0o755)
+		}},
+	}
+	var processes []*fixture.Process
+	var paths []string
+	var pids []uint32
+	for _, test := range tests {
+		path := write(t, read(t, library(t, layoutB)))
+		p := launch(t)
+		do(t, p, "open %s", path)
+		if err := test.replace(path); err != nil {
+			t.Fatal(err)
+		}
+		processes, paths, pids = append(processes, p), append(paths, path), append(pids, p.PID)
+	}
+	tr := start(t, Options{PIDs: pids})
+	for i, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			l := keep(t, tr, processes[i])
+			l.device(0, 1)
+			l.alloc(0, aggregator.DRAM, 1)
+			if s := l.compare(); s.Info.Library != paths[i] {
+				t.Errorf("library %q", s.Info.Library)
+			}
+		})
+	}
+	tr.noticed()
+}
+
+func TestLibraryOfAnotherName(t *testing.T) {
+	t.Parallel()
+	build := fixture.Build{Name: "libmine.so", Flags: layoutB.Flags}
+	p := user(t, build)
+	tr := start(t, Options{PIDs: []uint32{p.PID}, Libraries: []string{library(t, build)}})
+	l := keep(t, tr, p)
+	l.device(0, 1)
+	l.alloc(0, aggregator.DRAM, 1)
+	l.compare()
+	tr.noticed()
+}
+
+// A library that cannot be traced is left alone, with one line that says why.
+func TestUnsupportedLibraryIsLeftAlone(t *testing.T) {
+	t.Parallel()
+	var processes []*fixture.Process
+	var pids []uint32
+	for _, b := range []fixture.Build{
+		flags("-DLAYOUT_B -DTWO_POINTERS"),
+		flags("-O2 -DBARE_FREED"),
+		{Hide: Points[2].Symbols[:1], Strip: true},
+		// Not the runtime, but a library that uses it: nothing to say.
+		{Hide: []string{definingSymbol}, Strip: true},
+	} {
+		p := user(t, b)
+		processes, pids = append(processes, p), append(pids, p.PID)
+	}
+	tr := start(t, Options{PIDs: pids})
+	for _, p := range processes {
+		do(t, p, "device 0 1")
+		do(t, p, "alloc 100 0 0 0 4096 1024 64")
+	}
+	tr.sync()
+	if list := tr.snapshot().Processes; len(list) > 0 {
+		t.Errorf("accounts of %+v", list)
+	}
+	if seen, _ := buffersSeen(tr.counters()); seen != 0 {
+		t.Errorf("%d probes hit", seen)
+	}
+	tr.noticed("two pointers", "single-step", Points[2].Symbols[0])
+}
+
+func TestForkWithoutExec(t *testing.T) {
+	p := user(t, layoutB)
+	t.Run("by PID", func(t *testing.T) {
+		tr := start(t, Options{PIDs: []uint32{p.PID}})
+		l := keep(t, tr, p)
+		l.device(0, 1)
+		l.alloc(0, aggregator.DRAM, 1)
+		child := uint32(doNumber(t, p, "fork"))
+		before, _ := buffersSeen(tr.counters())
+		b := do(t, p, "child 0 alloc 100 0 0 0 4096 1024 64")
+		do(t, p, "child 0 free %s", b)
+		l.compare()
+		if after, _ := buffersSeen(tr.counters()); after != before {
+			t.Errorf("%d events of a process that was not asked for", after-before)
+		}
+		if _, ok := tr.lookup(child); ok {
+			t.Error("the child is in the accounts")
+		}
+		do(t, p, "child 0 exit")
+		l.alloc(0, aggregator.DRAM, 1)
+		l.compare()
+		tr.stop()
+	})
+	t.Run("all processes", func(t *testing.T) {
+		tr := start(t, Options{})
+		l := keep(t, tr, p)
+		l.device(0, 1)
+		l.alloc(0, aggregator.DRAM, 1)
+		child := uint32(doNumber(t, p, "fork"))
+		do(t, p, "child 1 alloc 100 0 1 0 4096 1024 64")
+		do(t, p, "child 1 orphan 0 1 0 4096 1024 64")
+		s := tr.process(child)
+		if s.Counters.Allocs != 1 || s.Counters.UnmatchedFrees != 1 || s.Memory[aggregator.L1].Requested != 4096 || s.Buffers != 1 {
+			t.Errorf("the child's accounts are %+v", s)
+		}
+		l.compare()
+		do(t, p, "child 1 exit")
+		tr.await("the child's accounts end", func() bool { _, ok := tr.lookup(child); return !ok })
+		l.compare()
+		tr.stop()
+	})
+}
+
+func TestExecDropsTheAccounts(t *testing.T) {
+	for _, all := range []bool{false, true} {
+		p := user(t, layoutB)
+		var o Options
+		if !all {
+			o.PIDs = []uint32{p.PID}
+		}
+		tr := start(t, o)
+		l := keep(t, tr, p)
+		l.device(0, 1)
+		l.alloc(0, aggregator.DRAM, 1)
+		l.compare()
+		// The answer is the new program's.
+		do(t, p, "exec")
+		tr.sync()
+		if s, ok := tr.lookup(p.PID); ok {
+			t.Errorf("the accounts go on: %+v", s)
+		}
+		do(t, p, "open %s", library(t, layoutB))
+		tr.awaitProcess(p.PID)
+		l = keep(t, tr, p)
+		l.device(0, 9)
+		l.alloc(0, aggregator.L1, 9)
+		if s := l.compare(); s.Late || s.Info.Command != "fixture-again answer" {
+			t.Errorf("late %t, command %q", s.Late, s.Info.Command)
+		}
+		tr.stop()
+	}
+}
+
+// A process that was not asked for costs nothing: no probe of it is hit.
+func TestOtherProcessesMakeNoEvents(t *testing.T) {
+	t.Parallel()
+	p, other := user(t, layoutB), user(t, layoutB)
+	tr := start(t, Options{PIDs: []uint32{p.PID}})
+	l := keep(t, tr, p)
+	l.device(0, 1)
+	l.alloc(0, aggregator.DRAM, 1)
+	l.compare()
+	before := tr.counters()
+	do(t, other, "device 0 1")
+	do(t, other, "storm 0 2 1000 0")
+	tr.sync()
+	if after := tr.counters(); after != before {
+		t.Errorf("counters %+v, before %+v", after, before)
+	}
+	if _, ok := tr.lookup(other.PID); ok {
+		t.Error("it is in the accounts")
+	}
+	l.alloc(0, aggregator.DRAM, 1)
+	l.compare()
+}
+
+func TestFollowTracesChildrenOnly(t *testing.T) {
+	needRights(t)
+	unrelated := launch(t)
+	tr := start(t, Options{Follow: uint32(os.Getpid())})
+	child := launch(t)
+	do(t, child, "open %s", library(t, layoutB))
+	tr.awaitProcess(child.PID)
+	do(t, unrelated, "open %s", library(t, layoutB))
+	do(t, unrelated, "device 0 1")
+	do(t, unrelated, "storm 0 1 100 0")
+	l := keep(t, tr, child)
+	l.device(0, 1)
+	l.alloc(0, aggregator.DRAM, 1)
+	l.compare()
+
+	// A grandchild that goes on with what it inherits, and one that is a new program.
+	forked := uint32(doNumber(t, child, "fork"))
+	do(t, child, "child 0 alloc 100 0 1 0 4096 1024 64")
+	if s := tr.process(forked); s.Memory[aggregator.L1].Requested != 4096 || s.Late {
+		t.Errorf("the grandchild's accounts are %+v", s)
+	}
+	grandchild := uint32(doNumber(t, child, "fork"))
+	do(t, child, "child 1 exec")
+	do(t, child, "child 1 open %s", library(t, layoutA))
+	tr.awaitProcess(grandchild)
+	do(t, child, "child 1 device 0 7")
+	do(t, child, "child 1 alloc 100 0 1 0 8192 1024 64")
+	if s := tr.process(grandchild); s.Memory[aggregator.L1].Requested != 8192 || s.Late {
+		t.Errorf("the new program's accounts are %+v", s)
+	}
+	l.compare()
+	if _, ok := tr.lookup(unrelated.PID); ok {
+		t.Error("a process that is no child is in the accounts")
+	}
+	if n := len(tr.snapshot().Processes); n != 3 {
+		t.Errorf("%d processes, want 3", n)
+	}
+	tr.noticed()
+}
+
+// With PIDs given, the last one's end is the tracer's; what it held is shown as it was.
+func TestRunEndsWithItsLastProcess(t *testing.T) {
+	t.Parallel()
+	a, b := user(t, layoutA), user(t, layoutB)
+	tr := start(t, Options{PIDs: []uint32{a.PID, b.PID}})
+	for _, p := range []*fixture.Process{a, b} {
+		l := keep(t, tr, p)
+		l.device(0, 1)
+		l.alloc(0, aggregator.DRAM, 1)
+		l.compare()
+	}
+	a.Kill()
+	tr.await("the first process is gone", func() bool { _, ok := tr.lookup(a.PID); return !ok })
+	if err := b.Exit(); err != nil {
+		t.Error(err)
+	}
+	select {
+	case err := <-tr.done:
+		tr.done <- err
+	case <-time.After(patience):
+		t.Fatal("it goes on")
+	}
+	s := tr.snapshot()
+	if len(s.Processes) != 0 || len(s.Ended) != 2 || s.Ended[0].Buffers != 1 || s.Ended[1].Buffers != 1 {
+		t.Errorf("processes %+v, ended %+v", s.Processes, s.Ended)
+	}
+	for _, c := range s.Chips {
+		if u := c.Memory[aggregator.DRAM]; u.Requested != 0 || u.Buffers != 0 {
+			t.Errorf("chip %v holds %+v", c.Chip, u)
+		}
+	}
+}
+
+// entries are the first bytes of the probed instructions in a live process.
+func entries(t *testing.T, p *fixture.Process, b fixture.Build) (live, file []byte) {
+	t.Helper()
+	l := open(t, library(t, b))
+	c, err := l.Cover()
+	if err != nil {
+		t.Fatal(err)
+	}
+	list, err := mappings(p.PID, nil)
+	if err != nil || len(list) != 1 {
+		t.Fatalf("mappings %+v: %v", list, err)
+	}
+	mem, err := os.Open(fmt.Sprintf("/proc/%d/mem", p.PID))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer mem.Close()
+	for _, probe := range c.Probes {
+		var is [1]byte
+		if _, err := mem.ReadAt(is[:], int64(list[0].Base+probe.Address+probe.Skipped)); err != nil {
+			t.Fatal(err)
+		}
+		was, err := l.code(probe.Address+probe.Skipped, 1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		live, file = append(live, is[0]), append(file, was[0])
+	}
+	return live, file
+}
+
+const int3 = 0xcc
+
+func attached(t *testing.T, p *fixture.Process, b fixture.Build) {
+	t.Helper()
+	if live, _ := entries(t, p, b); !bytes.Equal(live, bytes.Repeat([]byte{int3}, len(live))) {
+		t.Errorf("while attached the points begin with % x", live)
+	}
+}
+
+func detached(t *testing.T, p *fixture.Process, b fixture.Build) {
+	t.Helper()
+	if live, file := entries(t, p, b); !bytes.Equal(live, file) {
+		t.Errorf("the points begin with % x, in the file with % x", live, file)
+	}
+}
+
+// Nothing stays in a traced process, and it goes on.
+func TestDetach(t *testing.T) {
+	for _, all := range []bool{false, true} {
+		p := user(t, layoutB)
+		do(t, p, "device 0 1")
+		detached(t, p, layoutB)
+		var o Options
+		if !all {
+			o.PIDs = []uint32{p.PID}
+		}
+		tr := start(t, o)
+		attached(t, p, layoutB)
+		tr.stop()
+		detached(t, p, layoutB)
+		do(t, p, "storm 0 2 100 0")
+	}
+}
+
+func TestKilledTracerLeavesNothing(t *testing.T) {
+	t.Parallel()
+	needRights(t)
+	p := user(t, layoutB)
+	do(t, p, "device 0 1")
+	cmd := helper("attach", fmt.Sprint(p.PID))
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	line, err := bufio.NewReader(out).ReadString('\n')
+	if err == nil && line == "ready\n" {
+		attached(t, p, layoutB)
+		do(t, p, "alloc 100 0 1 0 8192 1024 64")
+	} else {
+		t.Errorf("the tracer said %q: %v", line, err)
+	}
+	cmd.Process.Kill()
+	cmd.Wait()
+	detached(t, p, layoutB)
+	do(t, p, "storm 0 2 100 0")
+}
+
+// helpAttach traces a process until it is killed.
+func helpAttach(args []string) error {
+	pid, err := strconv.ParseUint(args[0], 10, 32)
+	if err != nil {
+		return err
+	}
+	tr, err := New(Options{PIDs: []uint32{uint32(pid)}})
+	if err != nil {
+		return err
+	}
+	return tr.Run(context.Background(), func() { fmt.Println("ready") }, func([]aggregator.Event) {})
+}
+
+// New refuses what it cannot do before it attaches to anything.
+func TestNewRefuses(t *testing.T) {
+	needRights(t)
+	bad := write(t, []byte("not a library"))
+	if _, err := New(Options{Libraries: []string{bad}}); err == nil {
+		t.Error("a library that is none is taken")
+	} else {
+		refused(t, err, bad)
+	}
+	if _, err := New(Options{Libraries: []string{filepath.Join(t.TempDir(), "none")}}); err == nil {
+		t.Error("a library that is not there is taken")
+	}
+	if _, err := New(Options{RingBytes: 3}); err == nil {
+		t.Error("a ring of 3 bytes is taken")
+	}
+}
