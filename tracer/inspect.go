@@ -3,11 +3,14 @@ package tracer
 import (
 	"errors"
 	"fmt"
+	"io"
 	"os"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/features"
 	"golang.org/x/sys/unix"
+
+	"tt-memtrace/tracer/eval"
 )
 
 // Report is what can be said of one library without attaching to it.
@@ -16,17 +19,12 @@ type Report struct {
 	// Processes that map it, if it was found through processes.
 	Processes []uint32
 	Coverage  *Coverage
-	Layout    *Layout
-	// Getters that describe devices and capacities, and whether the library has them.
+	// Layout is nil where it is not proved.
+	Layout *Layout
+	// Getters that describe devices and capacities.
 	Getters []Getter
 	// Err says why it would not be traced, or is nil.
 	Err error
-}
-
-// Getter is a function of the runtime that is evaluated over a live process.
-type Getter struct {
-	Symbol string
-	Found  bool
 }
 
 // Inspect looks at one file. The error wraps ErrUnsupported where it is no
@@ -36,27 +34,50 @@ func Inspect(path string) (*Report, error) {
 	if err != nil {
 		return nil, err
 	}
-	r := inspect(lib)
-	return r, nil
+	return inspect(lib), nil
 }
 
 func inspect(lib *Library) *Report {
 	r := &Report{Library: lib}
 	r.Coverage, r.Err = lib.Cover()
-	layout, err := lib.Layout()
-	r.Layout = layout
+	var err error
+	r.Layout, err = lib.Layout()
 	r.Err = errors.Join(r.Err, err)
-	for _, names := range getters {
-		g := Getter{Symbol: names[0]}
-		for _, n := range names {
-			if lib.Defines(n) {
-				g = Getter{n, true}
-				break
-			}
-		}
-		r.Getters = append(r.Getters, g)
-	}
+	r.Getters = lib.getters()
 	return r
+}
+
+// Extent is a part of a file.
+type Extent struct{ Offset, Length int64 }
+
+// InspectExtents is Inspect, and tells which parts of the file's segments the
+// report rests on. The test set of all releases is cut from these.
+func InspectExtents(path string) (*Report, []Extent, error) {
+	lib, err := OpenLibrary(path)
+	if err != nil {
+		return nil, nil, err
+	}
+	reads := &recorder{file: lib.file}
+	image, err := eval.NewImage(reads, 0)
+	lib.image = func() (*eval.Image, error) { return image, err }
+	reads.extents = nil // what it took to relocate it
+	r := inspect(lib)
+	for _, p := range r.Coverage.Probes {
+		reads.extents = append(reads.extents, Extent{int64(p.Offset - p.Skipped), entryBytes})
+	}
+	return r, reads.extents, nil
+}
+
+// recorder notes what is read of a file.
+type recorder struct {
+	file    io.ReaderAt
+	extents []Extent
+}
+
+func (r *recorder) ReadAt(p []byte, offset int64) (int, error) {
+	n, err := r.file.ReadAt(p, offset)
+	r.extents = append(r.extents, Extent{offset, int64(n)})
+	return n, err
 }
 
 // InspectProcesses looks at every build of the runtime that the processes have

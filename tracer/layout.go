@@ -1,8 +1,10 @@
 package tracer
 
 import (
+	"debug/elf"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 
@@ -14,10 +16,13 @@ import (
 type Proof string
 
 const (
-	// Decoded: the library's own getter was evaluated and this is what it read.
+	// DecodedAndTable: functions of the library show it, and it stands where it
+	// did in every release looked at.
+	DecodedAndTable Proof = "decoded, as in the table"
+	// Decoded: functions of the library show it at another place than the table.
 	Decoded Proof = "decoded"
-	// Table: no getter shows it; it stands there in every release looked at,
-	// and all decoded offsets agree with that table.
+	// Table: nothing shows it; it stands there in every release looked at, and
+	// all decoded offsets agree with that table.
 	Table Proof = "table"
 )
 
@@ -38,140 +43,197 @@ type Layout struct {
 	Base     uint32
 	Indirect bool
 	Fields   []Field
+	// Evidence is what each function of the library showed, in the order of Fields.
+	Evidence []Evidence
 }
 
-// how a getter shows a field.
-type how int
+// Evidence is what one function of the library shows of a field.
+type Evidence struct {
+	Field, Function string
+	// Err says why it shows nothing, or is nil.
+	Err error
 
-const (
-	returned  how = iota // it returns the field
-	compared             // it returns whether the field has some value
-	followed             // it returns something of the object that the field points to
-	remaining            // it reads the field beside one that is known already
-)
-
-type shown struct {
-	getter string
-	how    how
+	// path is the way from the Buffer to the field, size that of the field in bytes.
+	path eval.Path
+	size int
+	// row is that of the field in fieldTable.
+	row int
 }
 
-// fieldTable is where the fields stood in all 82 releases from 0.59.0rc58 to
-// 0.81.1, from the base: the object's own +0x10 up to 0.78.0, what its +0x10
-// points to from 0.79.0 on. Of the exported functions that show a field, the
-// first that a library has is asked.
-var fieldTable = []struct {
-	name   string
-	offset uint32
-	size   int
-	by     []shown
-}{
-	// status first: the getter of the address insists that it is "allocated".
-	{"status", 0x38, 1, []shown{{"_ZNK2tt8tt_metal6Buffer12is_allocatedEv", compared}}},
-	{"device", 0x00, 8, []shown{{"_ZNK2tt8tt_metal6Buffer6deviceEv", returned}}},
-	{"page_size", 0x48, 8, []shown{{"_ZNK2tt8tt_metal6Buffer9page_sizeEv", returned}}},
-	{"size", 0x08, 8, []shown{{"_ZNK2tt8tt_metal6Buffer4sizeEv", returned}, {"_ZNK2tt8tt_metal6Buffer9num_pagesEv", remaining}}},
-	{"type", 0x10, 4, []shown{{"_ZNK2tt8tt_metal6Buffer11buffer_typeEv", returned}, {"_ZNK2tt8tt_metal6Buffer7is_dramEv", compared}}},
-	{"layout", 0x14, 4, []shown{{"_ZNK2tt8tt_metal6Buffer13buffer_layoutEv", returned}}},
-	{"allocator", 0x30, 8, []shown{{"_ZNK2tt8tt_metal6Buffer9allocatorEv", followed}}},
-	{"hooked", 0x39, 1, nil},
-	{"address", 0x40, 4, []shown{{"_ZNK2tt8tt_metal6Buffer7addressEv", returned}}},
+// Shows is where the function shows the field to be: offsets in bytes from the
+// Buffer, or from pointer to pointer.
+func (e Evidence) Shows() string {
+	if e.Err != nil {
+		return ""
+	}
+	return route(eval.Path{Offsets: append(slices.Clone(e.path.Offsets), e.path.Tail)})
 }
-
-// mustShow are the fields that a library has to show by itself before the
-// table is believed about the others.
-var mustShow = []string{"status", "page_size", "size", "type", "address"}
 
 // Layout finds out where the library keeps a Buffer's fields by evaluating
-// its getters over a buffer that is not there, and watching what they read.
-// It wraps ErrUnsupported where that proves nothing.
+// functions of the library over a buffer that is not there, and watching what
+// they read, pass on and write. It wraps ErrUnsupported where that proves
+// nothing, or where two functions disagree.
 func (l *Library) Layout() (*Layout, error) {
 	refuse := func(format string, args ...any) error {
-		return fmt.Errorf("%s (build-id %s): %s: %w", l.Path, orUnknown(l.BuildID), fmt.Sprintf(format, args...), ErrUnsupported)
+		return fmt.Errorf("%s (build-id %s): %w: %w", l.Path, orUnknown(l.BuildID), fmt.Errorf(format, args...), ErrUnsupported)
 	}
 	image, err := l.Image()
 	if err != nil {
-		return nil, refuse("%v", err)
+		return nil, refuse("%w", err)
 	}
-	g := ghost{image: image, probe: eval.NewProbe(image)}
-	g.buffer = g.probe.Root()
-	layout := &Layout{}
-	var absolute []Field
-	indirect, direct := 0, 0
-	for _, f := range fieldTable {
-		var by shown
-		var getter uint64
-		for _, b := range slices.Backward(f.by) {
-			if s, ok := l.symbols[b.getter]; ok {
-				by, getter = b, s.Value
+	evidence := l.evidence(image)
+	layout := &Layout{Evidence: evidence}
+	shown, err := layout.agree(evidence)
+	if err != nil {
+		return nil, refuse("%w", err)
+	}
+	if err := layout.place(shown); err != nil {
+		return nil, refuse("%w", err)
+	}
+	return layout, nil
+}
+
+// evidence asks every function that the library has of those which show a
+// field: first the Buffer's own, then those of what holds its fields, for which
+// that has to be known.
+func (l *Library) evidence(image *eval.Image) (list []Evidence) {
+	g := &ghost{image: image, symbols: l.functions()}
+	for _, g.inner = range []bool{false, true} {
+		for i, f := range fieldTable {
+			for _, by := range f.by {
+				s, ok := l.symbols[by.function]
+				if !ok || elf.ST_TYPE(s.Info) != elf.STT_FUNC || strings.Contains(by.function, "10BufferImpl") != g.inner {
+					continue
+				}
+				e := Evidence{Field: f.name, Function: by.function, row: i}
+				if g.inner && g.pointer == nil {
+					e.Err = errors.New("where a buffer has its fields is not known")
+				} else {
+					e.path, e.size, e.Err = by.how(g, s.Value)
+				}
+				if e.Err == nil {
+					g.learn(f.name, e.path)
+				}
+				list = append(list, e)
 			}
 		}
-		if getter == 0 {
+	}
+	slices.SortStableFunc(list, func(a, b Evidence) int { return a.row - b.row })
+	return list
+}
+
+// functions are the names of the library's own, by address.
+func (l *Library) functions() map[uint64]string {
+	m := make(map[uint64]string, len(l.symbols))
+	for name, s := range l.symbols {
+		if elf.ST_TYPE(s.Info) == elf.STT_FUNC {
+			m[s.Value] = name
+		}
+	}
+	return m
+}
+
+// agree takes each field from the functions that show it, which must not
+// disagree, and tells whether the fields lie behind a pointer. The offsets are
+// those from the object that holds them.
+func (l *Layout) agree(evidence []Evidence) (shown map[string][]Evidence, err error) {
+	shown = map[string][]Evidence{}
+	direct := 0
+	for _, e := range evidence {
+		if e.Err != nil {
 			continue
 		}
-		path, size, err := g.field(getter, by.how, absolute)
-		if err != nil {
-			return nil, refuse("evaluating %s: %v", by.getter, err)
+		p := e.path
+		if p.Tail < 0 || p.Tail > math.MaxInt32 || len(p.Offsets) > 1 || len(p.Offsets) == 1 && (p.Offsets[0] < 0 || p.Offsets[0] > math.MaxInt32) {
+			return nil, fmt.Errorf("%s reads a buffer in an unknown way: %v", e.Function, p)
 		}
-		if path.Tail < 0 || len(path.Offsets) > 1 || len(path.Offsets) == 1 && path.Offsets[0] < 0 {
-			return nil, refuse("%s reads a buffer in an unknown way: %v", by.getter, path)
-		}
-		at := g.buffer
-		if len(path.Offsets) == 0 {
+		if len(p.Offsets) == 0 {
 			direct++
+		} else if base := uint32(p.Offsets[0]); l.Indirect && l.Base != base {
+			return nil, fmt.Errorf("the fields of a buffer lie behind two pointers, at %#x and %#x", l.Base, base)
 		} else {
-			indirect++
-			base := uint32(path.Offsets[0])
-			if layout.Indirect && layout.Base != base {
-				return nil, refuse("the fields of a buffer lie behind two pointers, at %#x and %#x", layout.Base, base)
-			}
-			layout.Indirect, layout.Base = true, base
-			at = g.probe.Child(g.buffer + uint64(base))
+			l.Indirect, l.Base = true, base
 		}
-		if f.name == "status" {
-			g.probe.Set(at+uint64(path.Tail), allocated)
+		if others := shown[e.Field]; len(others) > 0 && others[0].path.Tail != p.Tail {
+			return nil, fmt.Errorf("two functions disagree where a buffer keeps its %s: %s shows it at %#x, %s at %#x",
+				e.Field, others[0].Function, others[0].path.Tail, e.Function, p.Tail)
 		}
-		absolute = append(absolute, Field{f.name, uint32(path.Tail), size, Decoded})
+		shown[e.Field] = append(shown[e.Field], e)
 	}
-	if indirect > 0 && direct > 0 {
-		return nil, refuse("some fields of a buffer lie behind a pointer and some do not")
+	if l.Indirect && direct > 0 {
+		return nil, errors.New("some fields of a buffer lie behind a pointer and some do not")
 	}
-	if !layout.Indirect {
-		layout.Base = directBase(absolute)
-		for i := range absolute {
-			absolute[i].Offset -= layout.Base
+	return shown, nil
+}
+
+// place judges each field by what was shown of it and by the table.
+func (l *Layout) place(shown map[string][]Evidence) error {
+	var decoded []Field
+	for _, f := range fieldTable {
+		if by := shown[f.name]; len(by) > 0 {
+			decoded = append(decoded, Field{f.name, uint32(by[0].path.Tail), by[0].size, Decoded})
 		}
 	}
-	decoded := map[string]Field{}
-	for _, f := range absolute {
-		decoded[f.Name] = f
+	if !l.Indirect {
+		l.Base = directBase(decoded)
+		for i := range decoded {
+			decoded[i].Offset -= l.Base
+		}
 	}
 	var differ []string
 	for _, f := range fieldTable {
-		if d, ok := decoded[f.name]; ok && (d.Offset != f.offset || d.Size != f.size) {
+		i := slices.IndexFunc(decoded, func(d Field) bool { return d.Name == f.name })
+		if i < 0 {
+			continue
+		}
+		d := &decoded[i]
+		// The getter of the address returns half of it, but code that is not optimized reads all.
+		whole := f.name == "address" && d.Size == 8
+		if d.Offset != f.offset || d.Size != f.size && !whole {
 			differ = append(differ, fmt.Sprintf("%s at %#x, %d bytes, not %#x, %d", f.name, d.Offset, d.Size, f.offset, f.size))
+		} else {
+			d.Proof = DecodedAndTable
 		}
 	}
 	for _, f := range fieldTable {
-		d, ok := decoded[f.name]
-		if !ok {
-			// Where nothing shows a field, the table is believed only if it is right about all that is shown.
-			for _, name := range mustShow {
-				if _, ok := decoded[name]; !ok {
-					return nil, refuse("nothing shows where a buffer keeps its %s", name)
-				}
-			}
-			if len(differ) > 0 {
-				return nil, refuse("nothing shows where a buffer keeps its %s, and its other fields are not where they have always been (%s)",
-					f.name, strings.Join(differ, "; "))
-			}
-			d = Field{f.name, f.offset, f.size, Table}
+		i := slices.IndexFunc(decoded, func(d Field) bool { return d.Name == f.name })
+		if i >= 0 {
+			l.Fields = append(l.Fields, decoded[i])
+			continue
 		}
-		if d.Offset+uint32(d.Size) > windowSize {
-			return nil, refuse("a buffer's %s lies %d bytes from the base, more than the %d that are read", f.name, d.Offset, windowSize)
+		// Where nothing shows a field, the table is believed only if it is right about all that is shown.
+		for _, name := range mustShow {
+			if len(shown[name]) == 0 {
+				return fmt.Errorf("nothing shows where a buffer keeps its %s%s", name, l.why(name))
+			}
 		}
-		layout.Fields = append(layout.Fields, d)
+		if len(differ) > 0 {
+			return fmt.Errorf("nothing shows where a buffer keeps its %s, and its other fields are not where they have always been (%s)%s",
+				f.name, strings.Join(differ, "; "), l.why(f.name))
+		}
+		l.Fields = append(l.Fields, Field{f.name, f.offset, f.size, Table})
 	}
-	return layout, nil
+	for _, f := range l.Fields {
+		if by := shown[f.Name]; f.Proof == Decoded && len(by) == 1 {
+			return fmt.Errorf("only %s shows where a buffer keeps its %s, and not where it has always been (%s)",
+				by[0].Function, f.Name, strings.Join(differ, "; "))
+		}
+		if f.Offset+uint32(f.Size) > windowSize {
+			return fmt.Errorf("a buffer's %s lies %d bytes from the base, more than the %d that are read", f.Name, f.Offset, windowSize)
+		}
+	}
+	return nil
+}
+
+// why is the reason why functions that should show a field do not, to be
+// added to a message.
+func (l *Layout) why(field string) string {
+	for _, e := range l.Evidence {
+		if e.Field == field && e.Err != nil {
+			return fmt.Sprintf(": evaluating %s: %v", e.Function, e.Err)
+		}
+	}
+	return ""
 }
 
 // windowSize is TT_WINDOW of events.h.
@@ -198,9 +260,6 @@ func (l *Layout) kernel() bpf.MemtraceTtLayout {
 	return k
 }
 
-// allocated is the runtime's AllocationStatus::ALLOCATED.
-const allocated = 1
-
 // directBase is where the fields begin in an object that holds them itself: so
 // that they stand where the table has them or, where none such exists, at the first.
 func directBase(fields []Field) uint32 {
@@ -221,50 +280,4 @@ func directBase(fields []Field) uint32 {
 		return base
 	}
 	return first &^ 7
-}
-
-// ghost is a Buffer that is not there, for getters to be evaluated over.
-type ghost struct {
-	image  *eval.Image
-	probe  *eval.Probe
-	buffer uint64
-}
-
-// field evaluates a getter and tells which field it shows: the way to it and its size.
-func (g *ghost) field(getter uint64, how how, known []Field) (eval.Path, int, error) {
-	before := len(g.probe.Loads())
-	value, err := eval.New(g.probe, eval.WithSlots(g.image.SlotFunc(eval.Libc))).Call(getter, g.buffer)
-	if err != nil {
-		return eval.Path{}, 0, err
-	}
-	loads := g.probe.Loads()[before:]
-	if len(loads) == 0 {
-		return eval.Path{}, 0, errors.New("it reads nothing of the buffer")
-	}
-	last := loads[len(loads)-1]
-	switch how {
-	case returned, followed:
-		// Each load gave a value of its own, so what is returned names its load.
-		from, ok := g.probe.Path(value)
-		if !ok || from.Tail != 0 || len(from.Offsets) == 0 || from.Offsets[len(from.Offsets)-1] != last.Path.Tail {
-			return eval.Path{}, 0, fmt.Errorf("it read %v last and returned %#x", last.Path, value)
-		}
-		if how == followed {
-			// The field is the pointer on the way there.
-			n := len(last.Path.Offsets)
-			if n == 0 {
-				return eval.Path{}, 0, fmt.Errorf("it follows no pointer and reads %v", last.Path)
-			}
-			return eval.Path{Root: last.Path.Root, Offsets: last.Path.Offsets[:n-1], Tail: last.Path.Offsets[n-1]}, 8, nil
-		}
-	case remaining:
-		for _, l := range loads {
-			if l.Size == 8 && !slices.ContainsFunc(known, func(f Field) bool { return int64(f.Offset) == l.Path.Tail }) &&
-				len(l.Path.Offsets) == len(last.Path.Offsets) {
-				return l.Path, l.Size, nil
-			}
-		}
-		return eval.Path{}, 0, errors.New("it reads nothing that is not known already")
-	}
-	return last.Path, last.Size, nil
 }

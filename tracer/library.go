@@ -1,6 +1,7 @@
 package tracer
 
 import (
+	"bytes"
 	"debug/elf"
 	"encoding/hex"
 	"errors"
@@ -74,6 +75,9 @@ func OpenLibrary(path string) (lib *Library, err error) {
 	if st.Size > maxLibrary {
 		return nil, fmt.Errorf("reading %s: %d bytes, more than %d: %w", path, st.Size, int64(maxLibrary), ErrUnsupported)
 	}
+	if err := checkHeaders(io.NewSectionReader(f, 0, st.Size)); err != nil {
+		return nil, fmt.Errorf("reading %s: %w: %w", path, err, ErrUnsupported)
+	}
 	e, err := elf.NewFile(io.NewSectionReader(f, 0, st.Size))
 	if err != nil {
 		return nil, fmt.Errorf("reading %s: %w: %w", path, err, ErrUnsupported)
@@ -106,21 +110,28 @@ func (l *Library) Close() error { return l.file.Close() }
 // .symtab has everything, .dynsym survives a strip.
 func (l *Library) readSymbols() error {
 	found := false
-	for _, read := range []func() ([]elf.Symbol, error){l.elf.Symbols, l.elf.DynamicSymbols} {
-		list, err := read()
-		if err != nil && !errors.Is(err, elf.ErrNoSymbols) {
-			return fmt.Errorf("reading symbols of %s: %w: %w", l.Path, err, ErrUnsupported)
+	for _, kind := range []elf.SectionType{elf.SHT_SYMTAB, elf.SHT_DYNSYM} {
+		table := l.elf.SectionByType(kind)
+		if table == nil {
+			continue
 		}
-		for _, s := range list {
-			if s.Section == elf.SHN_UNDEF || s.Value == 0 {
-				continue
+		err := eachSymbol(l.elf, table, func(name []byte, s elf.Sym64) {
+			if elf.SectionIndex(s.Shndx) == elf.SHN_UNDEF || s.Value == 0 {
+				return
 			}
-			if ours := strings.Contains(s.Name, "2tt8tt_metal"); ours || strings.HasPrefix(s.Name, "_ZNK2tt7Cluster") {
-				found = found || ours
-				if _, ok := l.symbols[s.Name]; !ok {
-					l.symbols[s.Name] = s
-				}
+			if bytes.Contains(name, []byte("2tt8tt_metal")) {
+				found = true
+			} else if !bytes.HasPrefix(name, []byte("_ZNK2tt7Cluster")) && !bytes.HasPrefix(name, []byte(getRiscBinary)) {
+				return // only these are looked at
 			}
+			if _, ok := l.symbols[string(name)]; !ok {
+				n := string(name)
+				l.symbols[n] = elf.Symbol{Name: n, Info: s.Info, Other: s.Other,
+					Section: elf.SectionIndex(s.Shndx), Value: s.Value, Size: s.Size}
+			}
+		})
+		if err != nil {
+			return fmt.Errorf("reading symbols of %s: %w: %w", l.Path, err, ErrUnsupported)
 		}
 	}
 	if !found {
@@ -146,7 +157,8 @@ func (l *Library) match(names []string, all bool) []elf.Symbol {
 	for _, name := range names {
 		if prefix, ok := strings.CutSuffix(name, "*"); ok {
 			for n, s := range l.symbols {
-				if strings.HasPrefix(n, prefix) && elf.ST_TYPE(s.Info) == elf.STT_FUNC && s.Size > 0 {
+				// With a dot it is a part that a compiler split off, like f.cold.
+				if strings.HasPrefix(n, prefix) && !strings.Contains(n, ".") && elf.ST_TYPE(s.Info) == elf.STT_FUNC && s.Size > 0 {
 					found = append(found, s)
 				}
 			}

@@ -1,6 +1,8 @@
 package main
 
 import (
+	"bytes"
+	"encoding/json"
 	"fmt"
 	"io"
 	"strings"
@@ -14,73 +16,90 @@ import (
 func newDoctor() *cobra.Command {
 	var pids []uint
 	var library string
+	var asJSON bool
 	cmd := &cobra.Command{
 		Use:   "doctor [-p PID | --lib PATH]",
 		Short: "Say what works here and what does not",
-		Long: `Say what works here and what does not: the kernel, this user's rights, each
-build of the runtime's library that a process maps (or the one given), every
-probe point with where it was found, and the layout of a buffer with its proof.
+		Long: `Say what works here and what does not: the kernel, this user's rights, and each
+build of the runtime's library that a process maps (or the one given). Of a
+library: every probe point, where it was found and whether the kernel emulates
+the instruction there; where it keeps the fields of a buffer, and which of its
+functions show that; and what is not covered, with what that means for the
+numbers. docs/compatibility.md says the same of the published releases.
 
 Exit code 0 if all is well, 3 if rights are missing, 4 if a library cannot be traced.`,
 		Example: `  sudo tt-memtrace doctor
-  tt-memtrace doctor --lib .venv/lib/python3.10/site-packages/ttnn/build/lib/libtt_metal.so`,
-		Args: cobra.NoArgs,
+  tt-memtrace doctor --lib .venv/lib/python3.10/site-packages/ttnn/build/lib/libtt_metal.so
+  tt-memtrace doctor --json --lib libtt_metal.so | jq '.libraries[0].layout'`,
+		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			w := cmd.OutOrStdout()
-			reports, err := find(w, pids, library)
-			if err != nil {
+			if len(pids) > 0 && library != "" {
+				return fmt.Errorf("%w: -p and --lib exclude each other", errUsage)
+			}
+			d, err := examine(pids, library)
+			if d == nil {
 				return err
 			}
-			for _, r := range reports {
-				defer r.Library.Close()
-				printReport(w, r)
-				if r.Err != nil && err == nil {
-					err = r.Err
+			var out bytes.Buffer
+			if asJSON {
+				e := json.NewEncoder(&out)
+				e.SetEscapeHTML(false)
+				e.SetIndent("", "  ")
+				if e := e.Encode(d); e != nil {
+					return fmt.Errorf("writing the report: %w", e)
 				}
+			} else {
+				d.print(&out, len(pids) > 0)
 			}
-			if err == nil && library == "" {
-				err = tracer.CheckRights()
+			if _, e := out.WriteTo(cmd.OutOrStdout()); e != nil && err == nil {
+				err = fmt.Errorf("writing the report: %w", e)
 			}
 			return err
 		},
 	}
 	cmd.Flags().UintSliceVarP(&pids, "pid", "p", nil, "look at what this process maps (repeatable)")
 	cmd.Flags().StringVar(&library, "lib", "", "look at this file only")
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON; docs/json.md describes it")
 	_ = cmd.RegisterFlagCompletionFunc("pid", completePIDs)
 	_ = cmd.MarkFlagFilename("lib", "so")
-	cmd.MarkFlagsMutuallyExclusive("pid", "lib")
 	return cmd
 }
 
-// find prints what is true of the host and returns the libraries to report on.
-func find(w io.Writer, pids []uint, library string) ([]*tracer.Report, error) {
+// examine looks at everything. The error is the first thing that is wrong; the
+// diagnosis is nil where there was nothing to look at.
+func examine(pids []uint, library string) (*diagnosis, error) {
+	d := &diagnosis{Schema: doctorSchema, Libraries: []libraryDiagnosis{}}
+	var reports []*tracer.Report
 	if library != "" {
 		r, err := tracer.Inspect(library)
 		if err != nil {
 			return nil, err
 		}
-		return []*tracer.Report{r}, nil
-	}
-	var list []uint32
-	for _, pid := range pids {
-		if err := tracer.CheckPID(uint32(pid)); err != nil {
+		reports = append(reports, r)
+	} else {
+		list, err := checkPIDs(pids)
+		if err != nil {
 			return nil, err
 		}
-		list = append(list, uint32(pid))
-	}
-	printHost(w)
-	reports, skipped := tracer.InspectProcesses(list)
-	for _, err := range skipped {
-		fmt.Fprintf(w, "  passed over: %s\n", printable(err.Error()))
-	}
-	if len(reports) == 0 {
-		if len(pids) > 0 {
-			fmt.Fprintln(w, "\nLibrary: that process does not map the runtime (yet)")
-		} else {
-			fmt.Fprintln(w, "\nLibrary: no process maps the runtime now; --lib PATH looks at a file")
+		d.examineHost()
+		var skipped []error
+		reports, skipped = tracer.InspectProcesses(list)
+		for _, err := range skipped {
+			d.PassedOver = append(d.PassedOver, err.Error())
 		}
 	}
-	return reports, nil
+	var err error
+	for _, r := range reports {
+		d.Libraries = append(d.Libraries, newLibraryDiagnosis(r))
+		r.Library.Close()
+		if r.Err != nil && err == nil {
+			err = r.Err
+		}
+	}
+	if err == nil && library == "" {
+		err = tracer.CheckRights()
+	}
+	return d, err
 }
 
 func mark(ok bool) string {
@@ -90,76 +109,112 @@ func mark(ok bool) string {
 	return "✗"
 }
 
-func printHost(w io.Writer) {
-	tw := tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)
-	fmt.Fprintln(tw, "Host")
-	for _, c := range tracer.CheckKernel() {
-		fmt.Fprintf(tw, "  %s\t%s\t%s\n", mark(c.OK), c.Name, c.Detail)
-	}
-	for _, r := range tracer.Rights() {
-		have := "yes"
-		if !r.Held {
-			have = "missing"
+func (d *diagnosis) print(w io.Writer, given bool) {
+	if d.Host != nil {
+		tw := tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)
+		fmt.Fprintln(tw, "Host")
+		for _, c := range d.Host {
+			fmt.Fprintf(tw, "  %s\t%s\t%s\n", mark(c.OK), c.Name, c.Detail)
 		}
-		fmt.Fprintf(tw, "  %s\t%s\t%s (%s)\n", mark(r.Held), r.Capability, have, r.For)
+		missing := false
+		for _, r := range d.Rights {
+			have := "yes"
+			if !r.Held {
+				have, missing = "missing", true
+			}
+			fmt.Fprintf(tw, "  %s\t%s\t%s (%s)\n", mark(r.Held), r.Capability, have, r.For)
+		}
+		tw.Flush()
+		if missing {
+			fmt.Fprintf(w, "  to grant them: %s\n", tracer.GrantLine())
+		}
 	}
-	tw.Flush()
-	if err := tracer.CheckRights(); err != nil {
-		fmt.Fprintf(w, "  to grant them: %s\n", tracer.GrantLine())
+	for _, why := range d.PassedOver {
+		fmt.Fprintf(w, "  passed over: %s\n", printable(why))
+	}
+	switch {
+	case len(d.Libraries) > 0:
+	case given:
+		fmt.Fprintln(w, "\nLibrary: that process does not map the runtime (yet)")
+	default:
+		fmt.Fprintln(w, "\nLibrary: no process maps the runtime now; --lib PATH looks at a file")
+	}
+	for i := range d.Libraries {
+		d.Libraries[i].print(w)
 	}
 }
 
-func printReport(w io.Writer, r *tracer.Report) {
-	l := r.Library
+func (l *libraryDiagnosis) print(w io.Writer) {
 	fmt.Fprintf(w, "\nLibrary %s\n", printable(l.Path))
 	tw := tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)
 	fmt.Fprintf(tw, "  build-id\t%s\n", or(l.BuildID, "none"))
-	fmt.Fprintf(tw, "  release\t%s\n", or(printable(l.Release), "unknown"))
-	if len(r.Processes) > 0 {
-		fmt.Fprintf(tw, "  processes\t%s\n", strings.Trim(fmt.Sprint(r.Processes), "[]"))
+	fmt.Fprintf(tw, "  release\t%s\n", printable(or(l.Release, "unknown")))
+	if len(l.Processes) > 0 {
+		fmt.Fprintf(tw, "  processes\t%s\n", strings.Trim(fmt.Sprint(l.Processes), "[]"))
 	}
 	tw.Flush()
 
-	fmt.Fprintln(w, "\n  Probe points")
-	for _, p := range r.Coverage.Probes {
-		fmt.Fprintf(tw, "    ✓\t%s\t%#x\t%s\t%s\n", p.Point.Name, p.Offset, p.Instruction, p.Symbol)
-	}
-	for _, p := range r.Coverage.Missing {
-		fmt.Fprintf(tw, "    ✗\t%s\t%s\tnot covered\t%s\n", p.Name, p.Need, p.Without)
+	fmt.Fprintln(w, "\n  Probe points, in the file, and the instruction there")
+	for _, p := range l.Points {
+		how := "single-stepped"
+		if p.Emulated {
+			how = "emulated"
+		}
+		fmt.Fprintf(tw, "    %s\t%s\t%#x\t%s\t%s\t%s\n", mark(p.Emulated), p.Name, p.Offset, p.Instruction, how, p.Symbol)
 	}
 	tw.Flush()
 
-	if r.Layout != nil {
-		where := fmt.Sprintf("from the Buffer's +%#x", r.Layout.Base)
-		if r.Layout.Indirect {
-			where = fmt.Sprintf("from where the Buffer's +%#x points to", r.Layout.Base)
-		}
-		fmt.Fprintf(w, "\n  Layout of a buffer, %s\n", where)
-		for _, f := range r.Layout.Fields {
-			fmt.Fprintf(tw, "    ✓\t%s\t+%#x\t%d bytes\t%s\n", f.Name, f.Offset, f.Size, f.Proof)
-		}
-		tw.Flush()
+	if l.Layout != nil {
+		l.Layout.print(w)
 	}
 
 	fmt.Fprintln(w, "\n  Evaluated over live processes")
-	for _, g := range r.Getters {
-		without := ""
-		if !g.Found {
-			without = "not covered"
+	for _, g := range l.Getters {
+		at := strings.Join(g.At, ", ")
+		if g.Unchecked != "" {
+			at = "told by a live process only"
 		}
-		fmt.Fprintf(tw, "    %s\t%s\t%s\n", mark(g.Found), g.Symbol, without)
+		fmt.Fprintf(tw, "    %s\t%s\t%s\t%s\n", mark(g.Found), g.Symbol, g.Tells, at)
 	}
 	tw.Flush()
-	if r.Err != nil {
-		fmt.Fprintf(w, "\n  This library is not traced: %s\n", printable(r.Err.Error()))
+
+	if len(l.NotCovered) > 0 {
+		fmt.Fprintln(w, "\n  Not covered, and what that means for the numbers")
+		for _, n := range l.NotCovered {
+			fmt.Fprintf(tw, "    ✗\t%s\t%s\t%s\n", n.What, n.Need, n.Without)
+		}
+		tw.Flush()
+	}
+	if l.Problem != nil {
+		fmt.Fprintf(w, "\n  This library is not traced: %s\n", printable(*l.Problem))
 	} else {
 		fmt.Fprintln(w, "\n  This library can be traced.")
 	}
 }
 
-func or(s, otherwise string) string {
-	if s == "" {
+func (l *layoutDiagnosis) print(w io.Writer) {
+	where := fmt.Sprintf("from the Buffer's +%#x", l.Base)
+	if l.Indirect {
+		where = fmt.Sprintf("from where the Buffer's +%#x points to", l.Base)
+	}
+	fmt.Fprintf(w, "\n  Layout of a buffer, %s\n", where)
+	tw := tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)
+	for _, f := range l.Fields {
+		fmt.Fprintf(tw, "    ✓\t%s\t+%#x\t%d bytes\t%s", f.Name, f.Offset, f.Size, f.Proof)
+		for i, function := range f.ShownBy {
+			if i > 0 {
+				fmt.Fprint(tw, "\n    \t\t\t\t")
+			}
+			fmt.Fprintf(tw, "\t%s", function)
+		}
+		fmt.Fprintln(tw)
+	}
+	tw.Flush()
+}
+
+func or(s *string, otherwise string) string {
+	if s == nil {
 		return otherwise
 	}
-	return s
+	return *s
 }

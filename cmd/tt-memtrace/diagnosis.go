@@ -1,0 +1,174 @@
+package main
+
+import (
+	"tt-memtrace/tracer"
+)
+
+// doctorSchema is the version of diagnosis: docs/json.md says what changes it.
+const doctorSchema = 1
+
+// diagnosis is what `doctor --json` prints, and what its text is made of.
+type diagnosis struct {
+	// Schema is the version of this format.
+	Schema int `json:"schema"`
+	// Host is what the kernel can do and what this user may; absent with --lib.
+	Host   []hostCheck `json:"host,omitempty"`
+	Rights []hostRight `json:"rights,omitempty"`
+	// Libraries are the builds of the runtime that were found.
+	Libraries []libraryDiagnosis `json:"libraries"`
+	// PassedOver says why files or processes were not looked at.
+	PassedOver []string `json:"passed_over,omitempty"`
+}
+
+type hostCheck struct {
+	Name   string `json:"name"`
+	OK     bool   `json:"ok"`
+	Detail string `json:"detail"`
+}
+
+type hostRight struct {
+	Capability string `json:"capability"`
+	Held       bool   `json:"held"`
+	For        string `json:"for"`
+}
+
+// libraryDiagnosis is what is known of one build of the runtime.
+type libraryDiagnosis struct {
+	Path string `json:"path"`
+	// BuildID in hex, and Release of the Python package around it; null if there is none.
+	BuildID *string `json:"build_id"`
+	Release *string `json:"release"`
+	// Processes that map it.
+	Processes []uint32 `json:"processes"`
+	// Supported: it can be traced. Otherwise Problem says why not.
+	Supported bool    `json:"supported"`
+	Problem   *string `json:"problem"`
+	// Points that were found: where tracing would attach.
+	Points []pointDiagnosis `json:"points"`
+	// Layout of a buffer; null where it is not proved.
+	Layout *layoutDiagnosis `json:"layout"`
+	// Getters are evaluated over live processes.
+	Getters []getterDiagnosis `json:"getters"`
+	// NotCovered is what this build lacks, and what that means for the numbers.
+	NotCovered []notCovered `json:"not_covered"`
+}
+
+type pointDiagnosis struct {
+	Name   string `json:"name"`
+	Symbol string `json:"symbol"`
+	// Offset in the file, bytes; Skipped of these are behind the symbol.
+	Offset      uint64 `json:"offset"`
+	Skipped     uint64 `json:"skipped"`
+	Instruction string `json:"instruction"`
+	// Emulated: the kernel runs the instruction itself and need not single-step it.
+	Emulated bool `json:"emulated"`
+}
+
+type layoutDiagnosis struct {
+	// Base is where the fields begin in a Buffer, bytes; with Indirect, where the pointer to them lies.
+	Base     uint32           `json:"base"`
+	Indirect bool             `json:"indirect"`
+	Fields   []fieldDiagnosis `json:"fields"`
+}
+
+type fieldDiagnosis struct {
+	Name string `json:"name"`
+	// Offset from the base and Size, bytes.
+	Offset uint32 `json:"offset"`
+	Size   int    `json:"size"`
+	// Proof is how the offset is known.
+	Proof tracer.Proof `json:"proof"`
+	// ShownBy are the functions of the library that show it there.
+	ShownBy []string `json:"shown_by"`
+	// Silent are those that should and do not, with the reason.
+	Silent map[string]string `json:"silent,omitempty"`
+}
+
+type getterDiagnosis struct {
+	Tells  string `json:"tells"`
+	Symbol string `json:"symbol"`
+	Found  bool   `json:"found"`
+	// At is where an object has what it returns: offsets in bytes, from pointer
+	// to pointer; one for DRAM, L1, L1_SMALL and TRACE each where that differs.
+	At []string `json:"at,omitempty"`
+	// Unchecked says why that can be told over a live process only.
+	Unchecked string `json:"unchecked,omitempty"`
+}
+
+type notCovered struct {
+	What string `json:"what"`
+	// Need is "required" where the build is not traced for it.
+	Need tracer.Need `json:"need"`
+	// Without is what the numbers lack.
+	Without string `json:"without"`
+}
+
+func orNull(s string) *string {
+	if s == "" {
+		return nil
+	}
+	return &s
+}
+
+// examineHost fills in what is true of the host.
+func (d *diagnosis) examineHost() {
+	for _, c := range tracer.CheckKernel() {
+		d.Host = append(d.Host, hostCheck(c))
+	}
+	for _, r := range tracer.Rights() {
+		d.Rights = append(d.Rights, hostRight{r.Capability, r.Held, r.For})
+	}
+}
+
+// newLibraryDiagnosis says everything that a report does.
+func newLibraryDiagnosis(r *tracer.Report) libraryDiagnosis {
+	d := libraryDiagnosis{
+		Path: r.Library.Path, BuildID: orNull(r.Library.BuildID), Release: orNull(r.Library.Release),
+		Processes: append([]uint32{}, r.Processes...), Supported: r.Err == nil,
+		Points: []pointDiagnosis{}, NotCovered: []notCovered{},
+	}
+	if r.Err != nil {
+		d.Problem = orNull(r.Err.Error())
+	}
+	for _, p := range r.Coverage.Probes {
+		d.Points = append(d.Points, pointDiagnosis{p.Point.Name, p.Symbol, p.Offset, p.Skipped, p.Instruction, p.Emulated})
+	}
+	for _, p := range r.Coverage.Missing {
+		d.NotCovered = append(d.NotCovered, notCovered{p.Name, p.Need, p.Without})
+	}
+	if r.Layout != nil {
+		d.Layout = newLayoutDiagnosis(r.Layout)
+	}
+	for _, g := range r.Getters {
+		one := getterDiagnosis{Tells: g.Tells, Symbol: g.Symbol, Found: g.Found, At: g.Shows}
+		if g.Err != nil {
+			one.Unchecked = g.Err.Error()
+		}
+		d.Getters = append(d.Getters, one)
+		if !g.Found {
+			d.NotCovered = append(d.NotCovered, notCovered{g.Tells, tracer.Degrades, g.Without})
+		}
+	}
+	return d
+}
+
+func newLayoutDiagnosis(l *tracer.Layout) *layoutDiagnosis {
+	d := &layoutDiagnosis{Base: l.Base, Indirect: l.Indirect}
+	for _, f := range l.Fields {
+		one := fieldDiagnosis{Name: f.Name, Offset: f.Offset, Size: f.Size, Proof: f.Proof, ShownBy: []string{}}
+		for _, e := range l.Evidence {
+			switch {
+			case e.Field != f.Name:
+			case e.Err == nil:
+				one.ShownBy = append(one.ShownBy, e.Function)
+			default:
+				if one.Silent == nil {
+					one.Silent = map[string]string{}
+				}
+				one.Silent[e.Function] = e.Err.Error()
+			}
+		}
+		d.Fields = append(d.Fields, one)
+	}
+	return d
+}

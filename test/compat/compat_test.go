@@ -1,0 +1,161 @@
+package compat
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"tt-memtrace/tracer"
+)
+
+// releases and builds are how many there are; more, as more are published.
+const releases, builds = 82, 59
+
+func libraries(t testing.TB) map[string]*Sparse {
+	t.Helper()
+	set, err := Libraries()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return set
+}
+
+// memoryFile is the path of an empty file that lies in memory.
+func memoryFile(t testing.TB) string {
+	t.Helper()
+	fd, err := unix.MemfdCreate("libtt_metal.so", unix.MFD_CLOEXEC)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { unix.Close(fd) })
+	return fmt.Sprintf("/proc/self/fd/%d", fd)
+}
+
+func inspect(t testing.TB, s *Sparse) *tracer.Report {
+	t.Helper()
+	path := memoryFile(t)
+	if err := s.WriteFile(path); err != nil {
+		t.Fatal(err)
+	}
+	r, err := tracer.Inspect(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { r.Library.Close() })
+	return r
+}
+
+// Every published release can be traced: each required point is there and
+// stands on an instruction that the kernel emulates, each offset is shown by at
+// least two functions of the library, and the getters of devices and capacities
+// are there.
+func TestMatrix(t *testing.T) {
+	set := libraries(t)
+	list := Releases()
+	if len(list) < releases || len(set) < builds {
+		t.Errorf("%d releases and %d builds, there were %d and %d", len(list), len(set), releases, builds)
+	}
+	resolved := map[string]bool{}
+	t.Run("builds", func(t *testing.T) {
+		for id, library := range set {
+			t.Run(id, func(t *testing.T) {
+				r := inspect(t, library)
+				if r.Err != nil {
+					t.Fatal(r.Err)
+				}
+				if r.Library.BuildID != id {
+					t.Errorf("it has the build-id %s", r.Library.BuildID)
+				}
+				for _, p := range r.Coverage.Probes {
+					if !p.Emulated {
+						t.Errorf("%s would be single-stepped at %s", p.Point.Name, p.Instruction)
+					}
+				}
+				sources := map[string]int{}
+				for _, e := range r.Layout.Evidence {
+					if e.Err != nil {
+						t.Errorf("%s does not show the %s: %v", e.Function, e.Field, e.Err)
+					} else {
+						sources[e.Field]++
+					}
+				}
+				for _, f := range r.Layout.Fields {
+					if f.Proof != tracer.DecodedAndTable || sources[f.Name] < 2 {
+						t.Errorf("%s: %s, shown by %d functions", f.Name, f.Proof, sources[f.Name])
+					}
+				}
+				for _, g := range r.Getters {
+					if !g.Found {
+						t.Errorf("%s is missing", g.Symbol)
+					}
+					switch g.Tells {
+					case "a chip's number", "number of banks", "bytes of a bank":
+						if g.Err != nil || len(g.Shows) == 0 {
+							t.Errorf("%s: %q, %v", g.Symbol, g.Shows, g.Err)
+						}
+					}
+				}
+				resolved[id] = !t.Failed()
+			})
+		}
+	})
+	n := 0
+	for _, r := range list {
+		if resolved[r.BuildID] {
+			n++
+		} else {
+			t.Errorf("%s is not resolved", r.Version)
+		}
+	}
+	t.Logf("%d of %d releases, %d builds", n, len(list), len(set))
+}
+
+// The documentation is what the set says now.
+func TestDocument(t *testing.T) {
+	var want bytes.Buffer
+	if err := Document(&want); err != nil {
+		t.Fatal(err)
+	}
+	have, err := os.ReadFile(filepath.Join("..", "..", "docs", "compatibility.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !bytes.Equal(have, want.Bytes()) {
+		t.Error("docs/compatibility.md is stale: run go generate ./test/compat")
+	}
+}
+
+// What is written is read back.
+func TestPack(t *testing.T) {
+	s := &Sparse{Size: 1 << 20}
+	s.put(100, []byte("abc"))
+	s.put(5000, []byte("def"))
+	s.put(103, []byte("d"))
+	s.put(1<<20-3, []byte("end"))
+	s.put(101, []byte("B"))
+	var z bytes.Buffer
+	if err := s.encode(&z); err != nil {
+		t.Fatal(err)
+	}
+	again, err := decode(&z)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, one := range []*Sparse{s, again, s.Clone()} {
+		if len(one.parts) != 3 || one.Size != s.Size {
+			t.Errorf("%d parts of %d bytes", len(one.parts), one.Size)
+		}
+		b := make([]byte, 8)
+		if _, err := one.ReadAt(b, 98); err != nil || string(b) != "\x00\x00aBcd\x00\x00" {
+			t.Errorf("%q, %v", b, err)
+		}
+	}
+	if _, err := decode(strings.NewReader("\x05\x03\x04abcd")); err == nil {
+		t.Error("a part outside of the file is read")
+	}
+}

@@ -1,0 +1,253 @@
+package compat
+
+import (
+	"cmp"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"tt-memtrace/tracer"
+)
+
+// Document writes docs/compatibility.md.
+func Document(w io.Writer) error {
+	reports, err := inspectAll()
+	if err != nil {
+		return err
+	}
+	list := Releases()
+	d := &document{w: w, reports: reports}
+	d.print(`# Compatibility
+
+<!-- Generated from test/compat by go generate. -->
+
+What tracing rests on in every published release of the Python package ttnn: %d releases with %d different builds of
+the runtime. `+"`tt-memtrace doctor --lib FILE`"+` says the same of one file, and works for builds that are not in this list:
+nothing here is looked up by version or build-id.
+
+A build is traced if every required point is there and every offset is proved. Otherwise it is refused, with a message that
+says what is missing.
+
+## Releases
+
+`, len(list), len(reports))
+	d.releases(list)
+	d.points(list)
+	d.fields(list)
+	d.getters(list)
+	return d.err
+}
+
+// inspectAll reports on every build of the set.
+func inspectAll() (map[string]*tracer.Report, error) {
+	set, err := Libraries()
+	if err != nil {
+		return nil, err
+	}
+	dir, err := os.MkdirTemp("", "tt-memtrace-compat-")
+	if err != nil {
+		return nil, err
+	}
+	defer os.RemoveAll(dir)
+	reports := map[string]*tracer.Report{}
+	for id, library := range set {
+		path := filepath.Join(dir, id)
+		if err := library.WriteFile(path); err != nil {
+			return nil, err
+		}
+		r, err := tracer.Inspect(path)
+		if err != nil {
+			return nil, err
+		}
+		r.Library.Close()
+		reports[id] = r
+	}
+	return reports, nil
+}
+
+type document struct {
+	w       io.Writer
+	err     error
+	reports map[string]*tracer.Report
+}
+
+func (d *document) print(format string, args ...any) {
+	if d.err == nil {
+		_, d.err = fmt.Fprintf(d.w, format, args...)
+	}
+}
+
+// row is a row of a table that is true of a range of releases.
+type row struct {
+	first, last string
+	releases    int
+	builds      map[string]bool
+	cells       string
+}
+
+// ranges joins releases that follow each other and have the same cells.
+func ranges(list []Release, cells func(Release) string) (rows []row) {
+	for _, r := range list {
+		c := cells(r)
+		if n := len(rows) - 1; n >= 0 && rows[n].cells == c {
+			rows[n].last = r.Version
+			rows[n].releases++
+			rows[n].builds[r.BuildID] = true
+			continue
+		}
+		rows = append(rows, row{r.Version, r.Version, 1, map[string]bool{r.BuildID: true}, c})
+	}
+	return rows
+}
+
+func (r row) name() string {
+	if r.first == r.last {
+		return r.first
+	}
+	return r.first + " to " + r.last
+}
+
+func (d *document) releases(list []Release) {
+	d.print("| releases | number | builds | file | points | buffers' offsets | devices and capacities | compared end to end |\n|---|---|---|---|---|---|---|---|\n")
+	runs := EndToEnd()
+	for _, row := range ranges(list, func(r Release) string {
+		report := d.reports[r.BuildID]
+		run := cmp.Or(runs[r.Version], "")
+		return strings.Join([]string{r.File, points(report), offsets(report), devices(report), run}, " | ")
+	}) {
+		d.print("| %s | %d | %d | %s |\n", row.name(), row.releases, len(row.builds), row.cells)
+	}
+	d.print(`
+*Compared end to end*: a random workload ran on the real runtime, on mock chips, and at its rest points the live buffers,
+the bytes requested and reserved and the capacities on every chip were those of the runtime's own allocator. Where it
+says "slow dispatch", the runtime can run on mock chips that way only. Before 0.66.0 it has no mock chips.
+`)
+}
+
+func points(r *tracer.Report) string {
+	found := map[string]bool{}
+	for _, p := range r.Coverage.Probes {
+		found[p.Point.Name] = true
+	}
+	if len(r.Coverage.Missing) == 0 {
+		return fmt.Sprintf("all %d", len(found))
+	}
+	var missing []string
+	for _, p := range r.Coverage.Missing {
+		missing = append(missing, fmt.Sprintf("%s (%s)", p.Name, p.Need))
+	}
+	return fmt.Sprintf("%d; not: %s", len(found), strings.Join(missing, ", "))
+}
+
+func offsets(r *tracer.Report) string {
+	if r.Layout == nil {
+		return "refused"
+	}
+	sources := map[string]int{}
+	for _, e := range r.Layout.Evidence {
+		if e.Err == nil {
+			sources[e.Field]++
+		}
+	}
+	least, proofs := len(r.Layout.Evidence), map[tracer.Proof]int{}
+	for _, f := range r.Layout.Fields {
+		least = min(least, sources[f.Name])
+		proofs[f.Proof]++
+	}
+	where := fmt.Sprintf("in the Buffer, from %+#x", r.Layout.Base)
+	if r.Layout.Indirect {
+		where = fmt.Sprintf("behind the pointer at %+#x", r.Layout.Base)
+	}
+	if proofs[tracer.DecodedAndTable] == len(r.Layout.Fields) {
+		return fmt.Sprintf("%s; all %d decoded from %d or more functions each, as in the table", where, len(r.Layout.Fields), least)
+	}
+	return fmt.Sprintf("%s; %d decoded as in the table, %d decoded, %d from the table", where,
+		proofs[tracer.DecodedAndTable], proofs[tracer.Decoded], proofs[tracer.Table])
+}
+
+func devices(r *tracer.Report) string {
+	var missing []string
+	for _, g := range r.Getters {
+		if !g.Found {
+			missing = append(missing, g.Tells)
+		}
+	}
+	if len(missing) == 0 {
+		return fmt.Sprintf("all %d", len(r.Getters))
+	}
+	return "not: " + strings.Join(missing, ", ")
+}
+
+// points writes where each point is found.
+func (d *document) points(list []Release) {
+	d.print("\n## Points\n\nEach is the entry of a function, on an instruction that the kernel emulates: none is single-stepped.\n\n")
+	d.print("| point | need | without it | function | releases |\n|---|---|---|---|---|\n")
+	for i := range tracer.Points {
+		point := &tracer.Points[i]
+		head := fmt.Sprintf("| %s | %s | %s |", point.Name, point.Need, point.Without)
+		for _, row := range ranges(list, func(r Release) string {
+			var symbols []string
+			for _, p := range d.reports[r.BuildID].Coverage.Probes {
+				if p.Point == point {
+					symbols = append(symbols, "`"+p.Symbol+"`")
+				}
+			}
+			slices.Sort(symbols)
+			if len(symbols) == 0 {
+				return "not covered"
+			}
+			return strings.Join(symbols, "<br>")
+		}) {
+			d.print("%s %s | %s |\n", head, row.cells, row.name())
+			head = "| | | |"
+		}
+	}
+}
+
+// fields writes which functions show each field of a buffer.
+func (d *document) fields(list []Release) {
+	d.print("\n## Fields of a buffer\n\nOffsets are in bytes, from the Buffer and from pointer to pointer. The functions are evaluated over a buffer that is not\nthere; two that disagree are a reason to refuse the library.\n\n")
+	d.print("| field | shown by | at | releases |\n|---|---|---|---|\n")
+	for _, field := range d.reports[list[0].BuildID].Layout.Fields {
+		head := "| " + field.Name + " |"
+		for _, row := range ranges(list, func(r Release) string {
+			var by []string
+			at := "only in the table"
+			for _, e := range d.reports[r.BuildID].Layout.Evidence {
+				if e.Field == field.Name && e.Err == nil {
+					by = append(by, "`"+e.Function+"`")
+					at = e.Shows()
+				}
+			}
+			return strings.Join(by, "<br>") + " | " + at
+		}) {
+			d.print("%s %s | %s |\n", head, row.cells, row.name())
+			head = "| |"
+		}
+	}
+}
+
+// getters writes what is evaluated over live processes.
+func (d *document) getters(list []Release) {
+	d.print("\n## Devices and capacities\n\nThese functions are evaluated over the memory of live processes. *At* is where one finds what it returns, if that can be told\nwithout a process; for DRAM, L1, L1_SMALL and TRACE in turn.\n\n")
+	d.print("| what | without it | function | at | releases |\n|---|---|---|---|---|\n")
+	for i, getter := range d.reports[list[0].BuildID].Getters {
+		head := fmt.Sprintf("| %s | %s |", getter.Tells, getter.Without)
+		for _, row := range ranges(list, func(r Release) string {
+			g := d.reports[r.BuildID].Getters[i]
+			switch {
+			case !g.Found:
+				return "not covered |"
+			case g.Err != nil:
+				return fmt.Sprintf("`%s` | told by a process only", g.Symbol)
+			}
+			return fmt.Sprintf("`%s` | %s", g.Symbol, strings.Join(g.Shows, "<br>"))
+		}) {
+			d.print("%s %s | %s |\n", head, row.cells, row.name())
+			head = "| | |"
+		}
+	}
+}
