@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"regexp"
 	"strings"
 
 	"kernel.org/pub/linux/libs/security/libcap/cap"
@@ -21,7 +22,7 @@ type Right struct {
 
 // Rights lists the capabilities that tracing takes and whether this process holds them.
 func Rights() []Right {
-	// CAP_SYS_ADMIN contains the first two.
+	// CAP_SYS_ADMIN contains the first two, CAP_DAC_OVERRIDE the last.
 	set := cap.GetProc()
 	held := func(values ...cap.Value) bool {
 		for _, v := range values {
@@ -34,7 +35,9 @@ func Rights() []Right {
 	return []Right{
 		{"cap_bpf", "loading the BPF programs and maps", held(cap.BPF, cap.SYS_ADMIN)},
 		{"cap_perfmon", "attaching probes, seeing which processes map the runtime", held(cap.PERFMON, cap.SYS_ADMIN)},
-		{"cap_sys_ptrace", "reading the devices' properties in processes of other users", held(cap.SYS_PTRACE)},
+		{"cap_sys_ptrace", "reading what processes of other users map, and their devices' properties", held(cap.SYS_PTRACE)},
+		// Uprobes name their file by path, and /proc/PID/root opens the path, not its folders.
+		{"cap_dac_read_search", "opening their libraries below folders that only they can enter, such as a home", held(cap.DAC_READ_SEARCH, cap.DAC_OVERRIDE)},
 	}
 }
 
@@ -63,5 +66,15 @@ func GrantLine() string {
 	for _, r := range Rights() {
 		names = append(names, r.Capability)
 	}
-	return fmt.Sprintf("sudo setcap %s+ep %s", strings.Join(names, ","), self)
+	return fmt.Sprintf("sudo setcap %s+ep %s", strings.Join(names, ","), quoted(self))
+}
+
+var plain = regexp.MustCompile(`^[\w./+:@%,=-]+$`)
+
+// quoted is a word that a shell reads as this text.
+func quoted(s string) string {
+	if plain.MatchString(s) {
+		return s
+	}
+	return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'"
 }

@@ -1,5 +1,16 @@
 package tracer
 
+// Waiting lists the PIDs that were asked for and do not map the runtime yet.
+func (t *Tracer) Waiting() []uint32 {
+	var waiting []uint32
+	for _, pid := range t.opts.PIDs {
+		if list, err := mappings(pid, t.extra); err == nil && len(list) == 0 {
+			waiting = append(waiting, pid)
+		}
+	}
+	return waiting
+}
+
 // Users lists the processes that map the runtime, with their commands.
 func Users() map[uint32]string {
 	users := map[uint32]string{}

@@ -1,6 +1,9 @@
 package main
 
 import (
+	"context"
+	"fmt"
+
 	"github.com/spf13/cobra"
 
 	"tt-memtrace/export"
@@ -12,7 +15,8 @@ func newLog() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "log [flags] [-- CMD ARGS...]",
 		Short: "Print a line for every allocation and free, until ^C",
-		Long: `Print a line for every allocation and free, until ^C.
+		Long: `Print a line for every allocation and free, until ^C: of buffers, and of the
+circular and dataflow buffers of programs (CB_ALLOC, CB_FREE).
 
 The lines are those of the original allocation server, one for each chip that a
 buffer lies on, so that what greps them keeps working. With --json there is one
@@ -27,14 +31,19 @@ object a line and a buffer; docs/json.md describes it.`,
 			}
 			w := stdout()
 			logger := export.NewLogger(w, asJSON, clock())
-			l.accounts.OnChange = logger.Change
+			l.accounts.OnChange, l.accounts.OnCBChange = logger.Change, logger.CBChange
+			ctx, cancel := context.WithCancel(cmd.Context())
+			defer cancel()
 			var flushed error
 			l.batch = func() {
 				if err := w.Flush(); err != nil && flushed == nil {
-					flushed = err
+					flushed = fmt.Errorf("writing the log: %w", err)
+					if len(args) == 0 {
+						cancel() // a command is not ended for it
+					}
 				}
 			}
-			err = l.run(cmd.Context())
+			err = l.run(ctx)
 			if err == nil {
 				err = flushed
 			}

@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"os/signal"
+	"syscall"
 
 	"golang.org/x/sys/unix"
 
@@ -34,9 +35,7 @@ var errLost = errors.New("events were lost: the numbers are not exact")
 func main() { os.Exit(run(os.Args[1:])) }
 
 func run(args []string) int {
-	// The terminal's ^C also reaches a traced command, whose end is waited for.
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, unix.SIGTERM, unix.SIGHUP)
-	defer stop()
+	ctx := untilSignal()
 	root := newRoot()
 	root.SetArgs(args)
 	err := root.ExecuteContext(ctx)
@@ -45,14 +44,33 @@ func run(args []string) int {
 	}
 	var ended *exec.ExitError
 	if errors.As(err, &ended) {
-		// The traced command failed: its status is ours, as with time or perf.
-		if ended.ExitCode() > 0 {
-			return ended.ExitCode()
+		// The traced command failed: its status is ours, as with time or a shell.
+		if s, ok := ended.Sys().(syscall.WaitStatus); ok && s.Signaled() {
+			fmt.Fprintf(os.Stderr, "tt-memtrace: the command was ended by a signal: %v\n", s.Signal())
+			return 128 + int(s.Signal())
 		}
-		return exitFailed
+		return ended.ExitCode()
 	}
 	fmt.Fprintf(os.Stderr, "tt-memtrace: %v\n", err)
 	return exitCode(err)
+}
+
+// signalled is why a context ended: a signal asked for it.
+type signalled struct{ os.Signal }
+
+func (s signalled) Error() string { return "signal: " + s.String() }
+
+// untilSignal is over with the first signal that asks for an end. The next one
+// ends a tt-memtrace that still waits for a command at once.
+func untilSignal() context.Context {
+	ctx, cancel := context.WithCancelCause(context.Background())
+	signals := make(chan os.Signal, 1)
+	signal.Notify(signals, os.Interrupt, unix.SIGTERM, unix.SIGHUP)
+	go func() {
+		cancel(signalled{<-signals})
+		signal.Stop(signals)
+	}()
+	return ctx
 }
 
 func exitCode(err error) int {

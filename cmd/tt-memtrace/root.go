@@ -18,7 +18,7 @@ Targets, the same for every live command:
 
 Exit codes: 0 fine, 1 failed, 2 wrong usage, 3 not permitted, 4 library not
 supported, 5 finished but events were lost. With -- CMD, a command that fails
-passes its own status on.`
+passes its own status on, 128+N if signal N ended it.`
 
 const rootExample = `  sudo tt-memtrace                         everything on the host, live
   sudo tt-memtrace -p 4711                 one process
@@ -41,11 +41,21 @@ func newRoot() *cobra.Command {
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		return fmt.Errorf("%w: %w\nsee '%s --help'", errUsage, err, cmd.CommandPath())
 	})
+	root.Version = version()
+	root.SetVersionTemplate("{{.Name}} {{.Version}}\n")
 	t.flags(root)
 	u.flags(root)
 	u.topFlags(root)
 	root.AddCommand(newTop(), newStatus(), newLog(), newDoctor(), newVersion())
 	return root
+}
+
+// noArgs accepts no arguments.
+func noArgs(cmd *cobra.Command, args []string) error {
+	if len(args) == 0 {
+		return nil
+	}
+	return fmt.Errorf("%w: unexpected argument %q\nsee '%s --help'", errUsage, args[0], cmd.CommandPath())
 }
 
 // onlyCommand accepts arguments behind -- only.

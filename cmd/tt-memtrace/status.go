@@ -31,15 +31,27 @@ With --every there is a snapshot at each interval, and a last one at the end.`,
   sudo tt-memtrace status --every 1s -- python model.py`,
 		Args: onlyCommand,
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if after < 0 || every < 0 {
+				return fmt.Errorf("%w: --after and --every take no negative times", errUsage)
+			}
 			l, err := t.start(args)
 			if err != nil {
 				return err
 			}
+			l.brief = after == 0 && every == 0 && len(args) == 0
 			ctx, cancel := context.WithCancel(cmd.Context())
 			defer cancel()
 			done := make(chan error, 1)
 			go func() { done <- l.run(ctx) }()
-			print := func() error { return printStatus(cmd.OutOrStdout(), l, &u, asJSON) }
+			var failed error
+			print := func() {
+				if failed != nil {
+					return
+				}
+				if failed = printStatus(cmd.OutOrStdout(), l, &u, asJSON); failed != nil && len(args) == 0 {
+					cancel() // a command is not ended for it
+				}
+			}
 			var tick <-chan time.Time
 			if every > 0 {
 				ticker := time.NewTicker(every)
@@ -60,15 +72,14 @@ With --every there is a snapshot at each interval, and a last one at the end.`,
 			for {
 				select {
 				case <-tick:
-					if err := print(); err != nil {
-						return err
-					}
+					print()
 				case <-enough:
 					cancel()
 					enough = nil
 				case err := <-done:
-					if e := print(); e != nil {
-						return e
+					print()
+					if failed != nil {
+						return fmt.Errorf("writing the snapshot: %w", failed)
 					}
 					return err
 				}

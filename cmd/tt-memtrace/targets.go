@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"os"
 	"os/exec"
 	"strconv"
@@ -73,6 +74,8 @@ type live struct {
 	quiet     bool
 	// silent: notices are shown by the screen and not written.
 	silent bool
+	// brief: the first snapshot is all that is wanted, nothing is waited for.
+	brief bool
 
 	ready   chan struct{}
 	command []string
@@ -96,21 +99,33 @@ func (t *targets) start(command []string) (*live, error) {
 		command: command, quiet: t.quiet,
 	}
 	o := tracer.Options{Libraries: t.libraries, RingBytes: t.ring, Notice: l.notice}
-	for _, pid := range t.pids {
-		if err := tracer.CheckPID(uint32(pid)); err != nil {
-			return nil, err
-		}
-		o.PIDs = append(o.PIDs, uint32(pid))
+	var err error
+	if o.PIDs, err = checkPIDs(t.pids); err != nil {
+		return nil, err
 	}
 	if len(command) > 0 {
 		o.Follow = uint32(os.Getpid())
 	}
-	var err error
 	l.tracer, err = tracer.New(o)
 	if err != nil {
 		return nil, err
 	}
 	return l, nil
+}
+
+// checkPIDs fails unless all the processes are there and may be traced.
+func checkPIDs(pids []uint) ([]uint32, error) {
+	var list []uint32
+	for _, pid := range pids {
+		if pid > math.MaxInt32 {
+			return nil, fmt.Errorf("tracing PID %d: no such process", pid)
+		}
+		if err := tracer.CheckPID(uint32(pid)); err != nil {
+			return nil, err
+		}
+		list = append(list, uint32(pid))
+	}
+	return list, nil
 }
 
 const maxNotices = 100
@@ -148,11 +163,15 @@ func (l *live) Snapshot() *aggregator.Snapshot {
 	return s
 }
 
-// run traces until the context ends, the traced command ends, or the last
-// traced PID ends. The command's own failure is an *exec.ExitError.
-func (l *live) run(ctx context.Context) error {
+// run traces until the context ends or the last traced PID ends; with a
+// command until that ends, which the end of the context asks it to. The
+// command's own failure is an *exec.ExitError.
+func (l *live) run(asked context.Context) error {
 	defer close(l.ended)
-	ctx, cancel := context.WithCancel(ctx)
+	ctx, cancel := context.WithCancel(asked)
+	if len(l.command) > 0 {
+		ctx, cancel = context.WithCancel(context.WithoutCancel(asked))
+	}
 	defer cancel()
 	var command error
 	var waiting sync.WaitGroup
@@ -166,8 +185,7 @@ func (l *live) run(ctx context.Context) error {
 			if command = c.Start(); command != nil {
 				cancel()
 			} else {
-				// If the tracer is told to stop first, so is the command.
-				stop := context.AfterFunc(ctx, func() { c.Process.Signal(unix.SIGTERM) })
+				stop := context.AfterFunc(asked, func() { end(c.Process, context.Cause(asked)) })
 				waiting.Go(func() {
 					command = c.Wait()
 					stop()
@@ -175,6 +193,7 @@ func (l *live) run(ctx context.Context) error {
 				})
 			}
 		}
+		l.tellWaiting()
 		close(l.ready)
 	}
 	err := l.tracer.Run(ctx, ready, func(events []aggregator.Event) {
@@ -197,6 +216,44 @@ func (l *live) run(ctx context.Context) error {
 	}
 	l.err = err
 	return err
+}
+
+// end asks a command to end as this program was asked to.
+func end(command *os.Process, cause error) {
+	s := os.Signal(unix.SIGTERM)
+	var by signalled
+	if errors.As(cause, &by) {
+		s = by.Signal
+	}
+	if s == os.Interrupt && foreground() {
+		return // the terminal's ^C has reached it too
+	}
+	command.Signal(s)
+}
+
+// foreground: the terminal's signals go to this process and its commands.
+func foreground() bool {
+	tty, err := os.Open("/dev/tty")
+	if err != nil {
+		return false
+	}
+	defer tty.Close()
+	group, err := unix.IoctlGetInt(int(tty.Fd()), unix.TIOCGPGRP)
+	return err == nil && group == unix.Getpgrp()
+}
+
+// tellWaiting says which processes do not use the runtime yet. On the screen that is plain to see.
+func (l *live) tellWaiting() {
+	if l.silent {
+		return
+	}
+	text := "process %d does not use the runtime yet: waiting"
+	if l.brief {
+		text = "process %d does not use the runtime yet"
+	}
+	for _, pid := range l.tracer.Waiting() {
+		l.notice(fmt.Sprintf(text, pid))
+	}
 }
 
 // clock turns the kernel's monotonic time into the time of day.

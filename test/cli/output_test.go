@@ -1,0 +1,86 @@
+package cli
+
+import (
+	"bufio"
+	"fmt"
+	"os"
+	"syscall"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"tt-memtrace/test/rig"
+)
+
+// A reader that has seen enough, as with `log | head -1`, ends the tool by
+// SIGPIPE, silently, and the probes with it.
+func TestReaderGoesAway(t *testing.T) {
+	w := steady(t, "n150", "--seconds", "60", "--rate", "2000")
+	in := probesOf(t, w.PID())
+	for _, args := range [][]string{{"log"}, {"log", "--json"}, {"status", "--json", "--every", "20ms"}} {
+		out, pipe, err := os.Pipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		s := begin(t, call{args: append(args, "-p", fmt.Sprint(w.PID())), stdout: pipe})
+		pipe.Close()
+		if _, err := bufio.NewReader(out).ReadString('\n'); err != nil {
+			t.Errorf("%v: %v", args, err)
+		}
+		out.Close()
+		if r := s.end(); r.signal != syscall.SIGPIPE || r.err != "" {
+			t.Errorf("%v: %v", args, r)
+		}
+		eventually(t, patience, "all probes are gone", func() bool { return in.set() == 0 })
+	}
+	goesOn(t, w)
+}
+
+// What cannot be written is an error at once, not when the target ends.
+func TestDiskIsFull(t *testing.T) {
+	full, err := os.OpenFile("/dev/full", os.O_WRONLY, 0)
+	if err != nil {
+		t.Skip(err)
+	}
+	defer full.Close()
+	w := steady(t, "n150", "--seconds", "60", "--rate", "2000")
+	pid := fmt.Sprint(w.PID())
+	for _, args := range [][]string{
+		{"log", "-p", pid}, {"log", "--json", "-p", pid},
+		{"status", "-p", pid}, {"status", "--json", "-p", pid}, {"status", "--every", "50ms", "-p", pid},
+		{"version"}, {"doctor"}, {"doctor", "-p", pid}, {"completion", "bash"},
+	} {
+		r := begin(t, call{args: args, stdout: full}).ends(failed)
+		contains(t, r.err, "no space left on device")
+		if len(lines(r.err)) != 1 {
+			t.Errorf("%v: %s", args, r.err)
+		}
+	}
+	goesOn(t, w)
+
+	// A command is not ended for it.
+	for _, args := range [][]string{{"log", "--json"}, {"status", "--every", "50ms"}} {
+		p := prepared(t, rig.Options{Cluster: "n150", Script: rig.Loop, Args: []string{"--rounds", "20"}})
+		args = append(append(args, "--"), beside(p.Argv)...)
+		r := begin(t, call{args: args, env: p.Env, stdout: full}).ends(failed)
+		contains(t, r.err, `"event": "done", "n": 20`, "no space left on device")
+	}
+}
+
+// Stopped and continued, the tool goes on.
+func TestStoppedForAWhile(t *testing.T) {
+	w := steady(t, "n150", "--seconds", "60", "--rate", "500")
+	s := begin(t, call{args: []string{"log", "--json", "-p", fmt.Sprint(w.PID())}})
+	s.out.await(t, "\n")
+	s.signal(unix.SIGSTOP)
+	await(t, w, rig.EventRound)
+	await(t, w, rig.EventRound)
+	s.signal(unix.SIGCONT)
+	n := len(s.out.String())
+	if !s.out.within(patience, func(out string) bool { return len(out) > n }) {
+		t.Error("it prints nothing any more")
+	}
+	s.signal(os.Interrupt)
+	s.ends(fine)
+	goesOn(t, w)
+}

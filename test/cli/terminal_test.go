@@ -1,0 +1,81 @@
+package cli
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"regexp"
+	"testing"
+
+	"tt-memtrace/test/rig"
+)
+
+// colour is an SGR sequence that sets one: 30-38, 40-48, 90-97, 100-107.
+var colour = regexp.MustCompile(`\x1b\[(?:[0-9;:]*[;:])?(?:3[0-8]|4[0-8]|9[0-7]|10[0-7])(?:[;:][0-9;:]*)?m`)
+
+// The panels show the target on a terminal, in colours unless NO_COLOR is set,
+// and end with q or with a signal; the target runs on.
+func TestPanels(t *testing.T) {
+	w := steady(t, "n150", "--seconds", "60", "--rate", "1000")
+	pid := fmt.Sprint(w.PID())
+	for _, c := range []struct {
+		noColor  string
+		coloured bool
+		end      func(keys io.Writer, s *session)
+	}{
+		{"NO_COLOR", true, func(keys io.Writer, _ *session) { io.WriteString(keys, "q") }},
+		{"NO_COLOR=", true, func(keys io.Writer, _ *session) { io.WriteString(keys, "\x03") }},
+		{"NO_COLOR=1", false, func(_ io.Writer, s *session) { s.signal(os.Interrupt) }},
+	} {
+		keys, screen, tty := terminal(t)
+		s := begin(t, call{tty: tty, args: []string{"-p", pid}, env: environ("TERM=xterm-256color", "LC_ALL=C.UTF-8", "COLORTERM", c.noColor)})
+		screen.await(t, "python") // the process is in the table
+		c.end(keys, s)
+		s.ends(fine)
+		screen.await(t, "\x1b[?1049l") // the user's own screen is back
+		if found := colour.FindString(screen.String()); (found != "") != c.coloured {
+			t.Errorf("%s: colour %q", c.noColor, found)
+		}
+	}
+	goesOn(t, w)
+}
+
+// The text of status has no colours, on a terminal neither.
+func TestStatusHasNoEscapes(t *testing.T) {
+	w := steady(t, "n150", "--seconds", "60", "--rate", "1000")
+	_, screen, tty := terminal(t)
+	begin(t, call{tty: tty, args: []string{"status", "-p", fmt.Sprint(w.PID())}, env: environ("TERM=xterm-256color", "NO_COLOR")}).ends(fine)
+	screen.await(t, fmt.Sprint(w.PID()))
+	if regexp.MustCompile(`\x1b`).MatchString(screen.String()) {
+		t.Errorf("%q", screen)
+	}
+	goesOn(t, w)
+}
+
+// ^C reaches the command once, from the terminal. It has the time to end in
+// order, and its exit status counts.
+func TestInterruptFromTheTerminal(t *testing.T) {
+	mayTrace(t)
+	left := filepath.Join(t.TempDir(), "left")
+	script := `trap 'echo interrupt >>"$0"; sleep 0.3; echo orderly >>"$0"; exit 5' INT
+		trap 'echo killed >>"$0"; exit 6' TERM
+		echo ready; while :; do sleep 0.05; done`
+	keys, screen, tty := terminal(t)
+	s := begin(t, call{tty: tty, args: []string{"log", "--", "bash", "-c", script, left}})
+	screen.await(t, "ready")
+	io.WriteString(keys, "\x03")
+	s.ends(5)
+	if b, err := os.ReadFile(left); trimmed(b) != "interrupt\norderly" {
+		t.Errorf("%v: %q", err, b)
+	}
+
+	// The real runtime's process likewise.
+	p := prepared(t, rig.Options{Cluster: "n150", Script: rig.Loop, Args: []string{"--seconds", "60"}})
+	keys, screen, tty = terminal(t)
+	s = begin(t, call{tty: tty, args: append([]string{"status", "--"}, p.Argv...), env: p.Env})
+	screen.await(t, `"event": "round"`)
+	io.WriteString(keys, "\x03")
+	s.ends(fine)
+	screen.await(t, `"event": "done"`)
+}

@@ -1,0 +1,99 @@
+package cli
+
+import (
+	"os/exec"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+// Help says what can be traced, how, and what the exit codes mean.
+func TestHelpTeaches(t *testing.T) {
+	r := run(t, fine, "--help")
+	contains(t, r.out,
+		"-p PID", "-- CMD ARGS", "all processes of the host",
+		"Exit codes: 0 fine, 1 failed, 2 wrong usage, 3 not permitted, 4 library not", "128+N",
+		"Examples:", "sudo tt-memtrace -p 4711", "sudo tt-memtrace -- pytest",
+		"top ", "status ", "log ", "doctor ", "completion ")
+	if r.err != "" {
+		t.Errorf("stderr: %s", r.err)
+	}
+	for _, command := range []string{"top", "status", "log", "doctor", "version", "completion"} {
+		r := run(t, fine, command, "--help")
+		contains(t, r.out, "Usage:", "tt-memtrace "+command)
+		if r.err != "" {
+			t.Errorf("%s --help, stderr: %s", command, r.err)
+		}
+	}
+}
+
+// What is wrong about a command line is said in one or two lines, with exit
+// code 2, before any right is asked for or anything is traced.
+func TestWrongUsage(t *testing.T) {
+	for _, c := range []struct {
+		args string
+		says string
+	}{
+		{"frobnicate", "see 'tt-memtrace --help'"},
+		{"frobnicate", "tt-memtrace -- frobnicate"},
+		{"status model.py", "tt-memtrace -- model.py"},
+		{"status --frobnicate", "see 'tt-memtrace status --help'"},
+		{"-x", "see 'tt-memtrace --help'"},
+		{"version 1", "see 'tt-memtrace version --help'"},
+		{"doctor 4711", "see 'tt-memtrace doctor --help'"},
+		{"doctor -p 1 --lib x.so", "exclude each other"},
+		{"status -p 1 -- true", "exclude each other"},
+		{"log -p 1 -- true", "exclude each other"},
+		{"status --", "no command behind --"},
+		{"log --json --", "no command behind --"},
+		{"--", "no command behind --"},
+		{"status -p self", "invalid argument"},
+		{"status -p -1", "invalid argument"},
+		{"status --ring-bytes 0", "power of two"},
+		{"status --ring-bytes 2048", "power of two"},
+		{"status --ring-bytes 1000000", "power of two"},
+		{"log --ring-bytes 16M", "invalid argument"},
+		{"log --ring-bytes -4096", "invalid argument"},
+		{"status --after -1s", "negative"},
+		{"status --every -1s", "negative"},
+		{"status --every 5", "invalid argument"},
+		{"top", "'tt-memtrace status' and 'tt-memtrace log'"},
+		{"", "need a terminal"},
+	} {
+		r := run(t, wrongUsage, strings.Fields(c.args)...)
+		contains(t, r.err, "tt-memtrace: ", c.says)
+		if r.out != "" || len(lines(r.err)) > 2 {
+			t.Errorf("%s: %v", c.args, r)
+		}
+	}
+}
+
+func TestVersion(t *testing.T) {
+	r := run(t, fine, "version")
+	if !regexp.MustCompile(`^tt-memtrace \S+.*\n$`).MatchString(r.out) {
+		t.Errorf("version: %q", r.out)
+	}
+	if flag := run(t, fine, "--version"); flag.out != r.out {
+		t.Errorf("--version: %q, version: %q", flag.out, r.out)
+	}
+}
+
+// Each shell's script is produced, and is accepted by the shell where it is here.
+func TestCompletionScripts(t *testing.T) {
+	for shell, marker := range map[string]string{
+		"bash": "complete -o", "zsh": "#compdef tt-memtrace", "fish": "complete -c tt-memtrace",
+	} {
+		r := run(t, fine, "completion", shell)
+		contains(t, r.out, marker, "__complete")
+		if _, err := exec.LookPath(shell); err != nil {
+			continue
+		}
+		check := exec.CommandContext(t.Context(), shell, "-n")
+		check.Stdin = strings.NewReader(r.out)
+		if out, err := check.CombinedOutput(); err != nil {
+			t.Errorf("%s -n: %v\n%s", shell, err, out)
+		}
+	}
+	contains(t, run(t, fine, "__complete", "st").out, "status\t")
+	contains(t, run(t, fine, "__complete", "status", "--").out, "--json\t", "--after\t", "--pid\t")
+}
