@@ -58,6 +58,7 @@ type chip struct {
 	board string
 	// cb has the chip's sums and peaks of circular buffers over all processes.
 	cb     CBUsage
+	kernel KernelUsage
 	memory [NumMemories]account
 	// banks is the last capacity that was told, to be shown when nobody has the chip open.
 	banks Capacity
@@ -119,6 +120,7 @@ type share struct {
 	memory [NumMemories]account
 	banks  Capacity
 	cb     cbAccount
+	kernel KernelUsage
 }
 
 type device struct {
@@ -150,6 +152,8 @@ type buffer struct {
 	banks  uint16
 	memory Memory
 	layout uint8
+	// kernels: it is the copy of a program's kernels.
+	kernels bool
 }
 
 func (b *buffer) reserved() uint64 { return b.perBank * uint64(b.banks) }
@@ -184,7 +188,7 @@ func (a *Aggregator) Apply(e *Event) {
 	case DeviceClose:
 		if d := p.devices[e.Device]; d != nil {
 			d.closed = true
-			a.removeCBsOn(p, e, e.Device)
+			a.removeProgramsOn(p, e, e.Device)
 		}
 	case AllocatorSeen:
 		a.capacity(p, e)
@@ -200,6 +204,18 @@ func (a *Aggregator) Apply(e *Event) {
 		a.placeCB(p, e)
 	case ProgramGone:
 		a.removeProgram(p, e, e.Program)
+	case KernelAdded:
+		p.program(e).added++
+	case KernelLoaded:
+		a.loadKernel(p, e)
+	case KernelsCopied:
+		a.copyKernels(p, e)
+	case ProgramNamed:
+		if pr := p.programs[e.Program]; pr != nil {
+			pr.operation = e.Operation
+		}
+	case Launched:
+		p.launch(e)
 	default:
 		p.counters.Odd++
 	}
@@ -261,7 +277,7 @@ func (a *Aggregator) open(p *process, e *Event) {
 	case old.closed || old.told && !slices.Equal(old.opened.Chips, opened.Chips):
 		// The address of a device that is gone was used again.
 		a.dropAll(p, e.Time, func(b buffer) bool { return b.device == old })
-		a.removeCBsOn(p, e, e.Device)
+		a.removeProgramsOn(p, e, e.Device)
 	case old.told:
 		return // told again
 	default:
@@ -324,6 +340,7 @@ func (a *Aggregator) place(p *process, d *device, o Opened) {
 		if b.device == d {
 			p.unplaced[b.memory].sub(b.size, b.reserved())
 			b.add()
+			b.countCopy(true)
 		}
 	}
 }
@@ -429,6 +446,7 @@ func (b *buffer) add() {
 func (a *Aggregator) drop(p *process, id uint64, b *buffer, e *Event, implicit bool) {
 	delete(p.buffers, id)
 	b.device.live--
+	b.countCopy(false)
 	for _, s := range b.device.shares {
 		s.memory[b.memory].sub(b.size, b.reserved())
 		s.chip.memory[b.memory].sub(b.size, b.reserved())

@@ -46,8 +46,22 @@ const (
 	// CBPlaced: a program's circular buffer was placed on a device. Program,
 	// Device and CB are set.
 	CBPlaced
-	// ProgramGone: a program was destroyed, and its circular buffers with it.
+	// ProgramGone: a program was destroyed, and its circular buffers and kernels
+	// with it.
 	ProgramGone
+	// KernelAdded: a program that is being made got a kernel. Program is set.
+	KernelAdded
+	// KernelLoaded: a binary of a program's kernel was read, for a device.
+	// Program, Device and Kernel are set.
+	KernelLoaded
+	// KernelsCopied: a program's kernels were copied to a buffer in DRAM, at
+	// Address. Program and Buffer are set.
+	KernelsCopied
+	// ProgramNamed: what a program does became known. Program and Operation are set.
+	ProgramNamed
+	// Launched: a program was launched Count times more, the last time at Time.
+	// Program is 0 where it is not known which.
+	Launched
 	// Lost: Count events never arrived, so the accounts are no longer exact.
 	Lost
 )
@@ -136,11 +150,14 @@ type Event struct {
 	Caller uint64
 	// Program is the address of a program.
 	Program uint64
-	// Count is the number of events lost.
+	// Count is the number of events lost, or of launches.
 	Count uint64
+	// Operation is the class of the ttnn operation that a program is of, untrusted text.
+	Operation string
 
 	Process  *Process
 	Opened   *Opened
 	Capacity *Capacity
 	CB       *CircularBuffer
+	Kernel   *Kernel
 }

@@ -76,14 +76,26 @@ type Core struct {
 	X, Y uint16
 }
 
-// ProgramSnapshot is one program with circular buffers.
+// ProgramSnapshot is one program with circular buffers or kernels.
 type ProgramSnapshot struct {
 	// ID is the address of the program in its process.
 	ID uint64
-	// Since is when its first circular buffer was placed, CLOCK_MONOTONIC ns.
+	// Since is when it was first heard of, CLOCK_MONOTONIC ns.
 	Since uint64
 	// Placed are its circular buffers, by chip and address.
 	Placed []PlacedCB
+	// Operation is the class of the ttnn operation that it is of, or empty:
+	// untrusted text.
+	Operation string
+	// KernelCount is how many kernels it has, whether or not their binaries are known.
+	KernelCount uint64
+	// Kernels are its kernels' binaries, by name and processor, not to be changed,
+	// and Loaded the chips that these are for.
+	Kernels []*Kernel
+	Loaded  []Chip
+	// Launches that were seen, and when the last was, CLOCK_MONOTONIC ns. Replays
+	// of a trace are not among them.
+	Launches, LastLaunch uint64
 }
 
 // PlacedCB is a circular buffer on a chip.
@@ -107,10 +119,28 @@ func (c *CircularBuffer) plausible() bool {
 	return c.Kind <= Dataflow && c.Size <= maxCB && c.Address <= maxCB
 }
 
-// program is a program that has circular buffers.
+// program is a program that has circular buffers or kernels.
 type program struct {
 	since uint64
 	on    map[placement]*layout
+	// added counts its kernels. kernels are the binaries of them, and loaded the chips
+	// that these were read for, with the device each time.
+	kernels []*Kernel
+	loaded  map[*share]uint64
+	added   uint64
+	// operation, launches and launched, as in ProgramSnapshot.
+	operation          string
+	launches, launched uint64
+}
+
+// program finds or makes the program that an event is of.
+func (p *process) program(e *Event) *program {
+	pr := p.programs[e.Program]
+	if pr == nil {
+		pr = &program{since: e.Time, on: map[placement]*layout{}, loaded: map[*share]uint64{}}
+		p.programs[e.Program] = pr
+	}
+	return pr
 }
 
 // placement names the layouts of a program: its circular and its dataflow
@@ -288,11 +318,7 @@ func (a *Aggregator) placeCB(p *process, e *Event) {
 		p.counters.Odd++
 		return
 	}
-	pr := p.programs[e.Program]
-	if pr == nil {
-		pr = &program{since: e.Time, on: map[placement]*layout{}}
-		p.programs[e.Program] = pr
-	}
+	pr := p.program(e)
 	for _, s := range d.shares {
 		at := placement{s, e.CB.Kind == Dataflow}
 		l := pr.on[at]
@@ -341,19 +367,30 @@ func (a *Aggregator) removeProgram(p *process, e *Event, id uint64) {
 	for at := range pr.on {
 		a.removeLayout(p, e, pr, at)
 	}
+	for s := range pr.loaded {
+		pr.unload(s)
+	}
 	delete(p.programs, id)
 }
 
-// removeCBsOn frees what programs placed through a device: it closed, and a
-// program can outlive it.
-func (a *Aggregator) removeCBsOn(p *process, e *Event, device uint64) {
+// removeProgramsOn frees what programs placed and loaded through a device: it
+// closed, and a program can outlive it.
+func (a *Aggregator) removeProgramsOn(p *process, e *Event, device uint64) {
 	for id, pr := range p.programs {
+		there := false
 		for at, l := range pr.on {
 			if l.device == device {
 				a.removeLayout(p, e, pr, at)
+				there = true
 			}
 		}
-		if len(pr.on) == 0 {
+		for s, d := range pr.loaded {
+			if d == device {
+				pr.unload(s)
+				there = true
+			}
+		}
+		if there && len(pr.on)+len(pr.loaded) == 0 {
 			delete(p.programs, id)
 		}
 	}
@@ -377,7 +414,8 @@ func (a *Aggregator) cbChange(p *process, e *Event, s *share, cb *CircularBuffer
 	}
 }
 
-// Programs lists the programs of a process that have circular buffers, oldest first.
+// Programs lists the programs of a process that have circular buffers or
+// kernels, oldest first.
 func (a *Aggregator) Programs(pid uint32) []ProgramSnapshot {
 	p := a.processes[pid]
 	if p == nil {
@@ -385,7 +423,12 @@ func (a *Aggregator) Programs(pid uint32) []ProgramSnapshot {
 	}
 	var list []ProgramSnapshot
 	for id, pr := range p.programs {
-		ps := ProgramSnapshot{ID: id, Since: pr.since}
+		ps := ProgramSnapshot{ID: id, Since: pr.since, Operation: pr.operation, KernelCount: pr.added, Launches: pr.launches, LastLaunch: pr.launched}
+		ps.Kernels = slices.SortedFunc(slices.Values(pr.kernels), (*Kernel).compare)
+		for s := range pr.loaded {
+			ps.Loaded = append(ps.Loaded, s.chip.id)
+		}
+		slices.SortFunc(ps.Loaded, Chip.compare)
 		for at, l := range pr.on {
 			for _, cb := range l.cbs {
 				ps.Placed = append(ps.Placed, PlacedCB{at.share.chip.id, *cb})

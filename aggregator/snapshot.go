@@ -28,6 +28,7 @@ type ChipSnapshot struct {
 	Board  string
 	Memory [NumMemories]Usage
 	CB     CBUsage
+	Kernel KernelUsage
 	// PIDs of the processes that have the chip open, ascending.
 	PIDs []uint32
 }
@@ -69,6 +70,7 @@ type ProcessSnapshot struct {
 	// perhaps never as high. Banks is not summed.
 	Memory [NumMemories]Usage
 	CB     CBUsage
+	Kernel KernelUsage
 	// Unplaced is what it holds on devices whose chips are not known.
 	Unplaced [NumMemories]Usage
 	// Buffers is the number of live buffers; one on a mesh of many chips is one.
@@ -88,6 +90,8 @@ type BufferSnapshot struct {
 	Since  uint64
 	Caller uint64
 	TID    uint32
+	// Kernels: it is the copy in DRAM of a program's kernels.
+	Kernels bool
 	// Chips that it lies on; not to be changed.
 	Chips []Chip
 }
@@ -109,6 +113,9 @@ type ProcessCounters struct {
 	UnmatchedFrees uint64
 	// Replaced buffers had their place taken by a new one: their free was not seen.
 	Replaced uint64
+	// UnknownKernels and UnknownLaunches are of programs in no account: made
+	// before tracing began, or lost.
+	UnknownKernels, UnknownLaunches uint64
 	// Odd events made no sense (an unknown memory, say) and were not counted.
 	Odd uint64
 }
@@ -139,7 +146,7 @@ func (u *Usage) add(o Usage) {
 func (b *buffer) snapshot(id uint64) BufferSnapshot {
 	return BufferSnapshot{
 		ID: id, Memory: b.memory, Layout: b.layout, Address: b.address, Size: b.size,
-		PerBank: b.perBank, PageSize: b.pageSize, Since: b.time, Caller: b.caller, TID: b.tid,
+		PerBank: b.perBank, PageSize: b.pageSize, Since: b.time, Caller: b.caller, TID: b.tid, Kernels: b.kernels,
 		Chips: b.device.opened.Chips,
 	}
 }
@@ -149,7 +156,7 @@ func (a *Aggregator) Snapshot() *Snapshot {
 	s := &Snapshot{Time: a.time, Counters: a.counters, Ended: slices.Clone(a.ended)}
 	chips := map[Chip]*ChipSnapshot{}
 	for id, c := range a.chips {
-		cs := &ChipSnapshot{Chip: id, Arch: c.arch, Board: c.board}
+		cs := &ChipSnapshot{Chip: id, Arch: c.arch, Board: c.board, Kernel: c.kernel}
 		for m := range c.memory {
 			cs.Memory[m] = c.memory[m].usage(Banks{})
 		}
@@ -202,6 +209,8 @@ func (p *process) snapshot(all bool) ProcessSnapshot {
 			pc.Memory[m] = sh.memory[m].usage(sh.banks[m])
 			ps.Memory[m].add(pc.Memory[m])
 		}
+		pc.Kernel = sh.kernel
+		ps.Kernel.add(pc.Kernel)
 		pc.CB = sh.cb.snapshot()
 		ps.CB.add(pc.CB)
 		ps.Chips = append(ps.Chips, pc)

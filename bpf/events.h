@@ -18,6 +18,12 @@ enum tt_kind {
 	TT_PROGRAM_GONE,   /* struct tt_object: the ProgramImpl, whose circular buffers are free */
 	TT_EXEC,	   /* struct tt_object, no object */
 	TT_EXIT,	   /* struct tt_object, no object */
+	TT_KERNEL_ADDED,   /* struct tt_pair: a ProgramImpl and its Kernel */
+	TT_KERNEL_FILE,	   /* struct tt_text: a Kernel, and the file of one of its binaries */
+	TT_KERNEL_COPY,	   /* struct tt_copy */
+	TT_PROGRAM_ADDED,  /* struct tt_pair: a MeshWorkloadImpl and its ProgramImpl */
+	TT_WORKLOAD_NAMED, /* struct tt_text: a MeshWorkloadImpl, and the operation that it is of */
+	TT_WORKLOAD_GONE,  /* struct tt_object: the MeshWorkloadImpl */
 	TT_KINDS,
 };
 
@@ -88,6 +94,44 @@ struct tt_cb {
 	__u32 count;   /* ranges in all */
 };
 
+struct tt_pair {
+	struct tt_head head;
+	__u64 owner;
+	__u64 member;
+};
+
+/* Of a longer text its end is sent. */
+#define TT_TEXT 512
+
+struct tt_text {
+	struct tt_head head;
+	__u64 object;
+	__u64 device; /* TT_KERNEL_FILE: what the kernel is read for */
+	__u32 length; /* of what is sent, bytes */
+	__u32 left;   /* bytes before it that are not sent */
+	__u8 text[TT_TEXT];
+};
+
+/* The program's kernels were copied into a buffer in DRAM. */
+struct tt_copy {
+	struct tt_head head;
+	__u64 program;
+	__u64 buffer;  /* the Buffer* that the thread allocated last */
+	__u64 address; /* of the copy */
+};
+
+/* Launches are counted, not sent. */
+struct tt_launch_key {
+	__u64 object; /* MeshWorkloadImpl*, or ProgramImpl* where a program is launched by itself */
+	__u64 pid;
+};
+
+struct tt_launch {
+	__u64 count;
+	__u64 last;   /* CLOCK_MONOTONIC, ns */
+	__u64 caller; /* the code address that the first launch was made from */
+};
+
 /*
  * Where one build of the runtime keeps a buffer's fields. All offsets count
  * from the fields' base and have to lie within TT_WINDOW.
@@ -116,6 +160,8 @@ struct tt_counters {
 	__u64 hooked;		/* allocations taken by a graph-capture hook: nothing was reserved */
 	__u64 truncated;	/* circular buffers with more core ranges than are sent */
 	__u64 unreserved;	/* allocations without a reservation before them */
+	__u64 clipped;		/* texts of which only the end was sent */
+	__u64 uncounted;	/* launches that found no room to be counted in */
 };
 
 #endif

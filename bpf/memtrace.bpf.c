@@ -80,6 +80,11 @@ struct tt_task {
 	__u64 device;
 	/* The CoreRangeSet of the dataflow buffer that is placed next. */
 	__u64 cores;
+	/* The Buffer that it allocated last. */
+	__u64 buffer;
+	/* The Kernel whose binaries it reads, and the device that they are for. */
+	__u64 kernel;
+	__u64 kernel_device;
 };
 
 struct {
@@ -88,6 +93,15 @@ struct {
 	__type(key, int);
 	__type(value, struct tt_task);
 } tasks SEC(".maps");
+
+/* Read and, when a process ends, cleared by user space. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 65536);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, struct tt_launch_key);
+	__type(value, struct tt_launch);
+} launches SEC(".maps");
 
 /* Only watched processes are traced. */
 volatile const __u8 filter = 0;
@@ -105,6 +119,9 @@ const enum tt_cb_kind *unused_cb_kind __attribute__((unused));
 const struct tt_cb *unused_cb __attribute__((unused));
 const struct tt_range *unused_range __attribute__((unused));
 const struct tt_object *unused_object __attribute__((unused));
+const struct tt_pair *unused_pair __attribute__((unused));
+const struct tt_text *unused_text __attribute__((unused));
+const struct tt_copy *unused_copy __attribute__((unused));
 const enum tt_kind *unused_kind __attribute__((unused));
 
 static __always_inline struct tt_counters *counters_of_cpu(void)
@@ -256,6 +273,7 @@ int BPF_UPROBE(buffer_allocated, void *self, __u64 buffer)
 	if (task) {
 		e->head.per_bank = clamp32(task->reserved);
 		task->reserved = 0;
+		task->buffer = buffer;
 		urgent = is_new(task, u64_at(&w, l->device));
 	}
 	if (!e->head.per_bank)
@@ -387,10 +405,42 @@ struct ranges {
 	__u64 end;
 };
 
+/* A buffer that comes in several records. */
+struct parts {
+	struct tt_cb cb;
+	struct tt_counters *counters;
+	__u64 ranges;
+};
+
+static long send_part(__u32 i, struct parts *p)
+{
+	struct tt_cb_long *e;
+	__u64 left = p->cb.count > p->cb.first ? p->cb.count - p->cb.first : 0;
+
+	if (!left)
+		return 1;
+	e = reserve(p->counters, TT_CB, sizeof(*e));
+	if (!e)
+		return 1;
+	e->cb = p->cb;
+	/* What is compared is what is used: the compiler must not compute it twice. */
+	asm volatile("" : "+r"(left));
+	if (left > TT_CB_RANGES)
+		left = TT_CB_RANGES;
+	if (bpf_probe_read_user(e->ranges, left * sizeof(struct tt_range),
+				(void *)(p->ranges + p->cb.first * sizeof(struct tt_range))) &&
+	    p->counters)
+		p->counters->unread[TT_CB]++;
+	submit(e, 0);
+	p->cb.first += TT_CB_RANGES;
+	return 0;
+}
+
 /* Sends a buffer of the program that the thread lays out, with all its core ranges. */
 static __always_inline void send_cb(struct tt_cb *cb, struct tt_counters *c, __u64 core_range_set)
 {
 	struct ranges r;
+	struct parts p;
 	__u64 count;
 
 	if (bpf_probe_read_user(&r, sizeof(r), (void *)core_range_set) || r.end < r.begin) {
@@ -416,21 +466,11 @@ static __always_inline void send_cb(struct tt_cb *cb, struct tt_counters *c, __u
 		submit(e, 0);
 		return;
 	}
-	for (int i = 0; i < TT_CB_RECORDS && cb->first < count; i++) {
-		struct tt_cb_long *e = reserve(c, TT_CB, sizeof(*e));
-		__u64 left = count - cb->first;
-
-		if (!e)
-			return;
-		e->cb = *cb;
-		if (left > TT_CB_RANGES)
-			left = TT_CB_RANGES;
-		if (bpf_probe_read_user(e->ranges, left * sizeof(struct tt_range),
-					(void *)(r.begin + cb->first * sizeof(struct tt_range))))
-			c->unread[TT_CB]++;
-		submit(e, 0);
-		cb->first += TT_CB_RANGES;
-	}
+	p.cb = *cb;
+	p.counters = c;
+	p.ranges = r.begin;
+	/* A loop that is verified once, not once a turn. */
+	bpf_loop(TT_CB_RECORDS, send_part, &p, 0);
 }
 
 /*
@@ -517,21 +557,248 @@ int BPF_UPROBE(dfb_placed, void *self, __u64 address, __u64 size)
 	return 0;
 }
 
-/* ~ProgramImpl(): its circular buffers are free. */
-SEC("uprobe.multi")
-int BPF_UPROBE(program_gone, __u64 self)
+static __always_inline void forget_launches(__u64 object, __u32 pid)
+{
+	struct tt_launch_key key = {object, pid};
+
+	bpf_map_delete_elem(&launches, &key);
+}
+
+static __always_inline int object_gone(enum tt_kind kind, __u64 object, __u64 library)
 {
 	__u64 pid_tgid = bpf_get_current_pid_tgid();
 	struct tt_object *e;
 
 	if (skipped(pid_tgid >> 32))
 		return 0;
-	e = reserve(counters_of_cpu(), TT_PROGRAM_GONE, sizeof(*e));
+	forget_launches(object, pid_tgid >> 32);
+	e = reserve(counters_of_cpu(), kind, sizeof(*e));
 	if (!e)
 		return 0;
-	fill(&e->head, TT_PROGRAM_GONE, pid_tgid, bpf_get_attach_cookie(ctx));
-	e->object = self;
+	fill(&e->head, kind, pid_tgid, library);
+	e->object = object;
 	submit(e, 0);
+	return 0;
+}
+
+/* ~ProgramImpl(): its circular buffers are free, and its kernels are unloaded. */
+SEC("uprobe.multi")
+int BPF_UPROBE(program_gone, __u64 self)
+{
+	return object_gone(TT_PROGRAM_GONE, self, bpf_get_attach_cookie(ctx));
+}
+
+/* ~MeshWorkloadImpl() */
+SEC("uprobe.multi")
+int BPF_UPROBE(workload_gone, __u64 self)
+{
+	return object_gone(TT_WORKLOAD_GONE, self, bpf_get_attach_cookie(ctx));
+}
+
+/* Sends which object, to which the pointer at `member` leads, another one got. */
+static __always_inline int pair_event(enum tt_kind kind, __u64 owner, __u64 member, __u64 library)
+{
+	__u64 pid_tgid = bpf_get_current_pid_tgid();
+	struct tt_counters *c;
+	struct tt_pair *e;
+
+	if (skipped(pid_tgid >> 32))
+		return 0;
+	c = counters_of_cpu();
+	if (!c)
+		return 0;
+	if (bpf_probe_read_user(&member, sizeof(member), (void *)member)) {
+		c->seen[kind]++;
+		c->unread[kind]++;
+		return 0;
+	}
+	e = reserve(c, kind, sizeof(*e));
+	if (!e)
+		return 0;
+	fill(&e->head, kind, pid_tgid, library);
+	e->owner = owner;
+	e->member = member;
+	submit(e, 0);
+	return 0;
+}
+
+/* detail::ProgramImpl::add_kernel(const std::shared_ptr<Kernel>&, ...) */
+SEC("uprobe.multi")
+int BPF_UPROBE(kernel_added, __u64 program, __u64 kernel)
+{
+	return pair_event(TT_KERNEL_ADDED, program, kernel, bpf_get_attach_cookie(ctx));
+}
+
+/* MeshWorkloadImpl::add_program(const MeshCoordinateRange&, Program&&): a Program is a pointer. */
+SEC("uprobe.multi")
+int BPF_UPROBE(program_added, __u64 workload, void *range, __u64 program)
+{
+	return pair_event(TT_PROGRAM_ADDED, workload, program, bpf_get_attach_cookie(ctx));
+}
+
+/* DataMovementKernel::read_binaries(IDevice*, ...) and its likes: files follow on this thread. */
+SEC("uprobe.multi")
+int BPF_UPROBE(kernel_read, __u64 kernel, __u64 device)
+{
+	struct tt_task *task;
+
+	if (skipped(bpf_get_current_pid_tgid() >> 32))
+		return 0;
+	task = bpf_task_storage_get(&tasks, bpf_get_current_task_btf(), NULL, BPF_LOCAL_STORAGE_GET_F_CREATE);
+	if (task) {
+		task->kernel = kernel;
+		task->kernel_device = device;
+	}
+	return 0;
+}
+
+static __always_inline void send_text(enum tt_kind kind, __u64 pid_tgid, __u64 library, __u64 object,
+				      __u64 device, __u64 text, __u64 length)
+{
+	struct tt_counters *c = counters_of_cpu();
+	struct tt_text *e;
+	__u64 left = 0;
+
+	if (!c)
+		return;
+	if (length > TT_TEXT) {
+		c->clipped++;
+		left = length - TT_TEXT;
+		length = TT_TEXT;
+	}
+	e = reserve(c, kind, sizeof(*e));
+	if (!e)
+		return;
+	fill(&e->head, kind, pid_tgid, library);
+	e->object = object;
+	e->device = device;
+	e->length = length;
+	e->left = clamp32(left);
+	if (bpf_probe_read_user(e->text, length, (void *)(text + left))) {
+		c->unread[kind]++;
+		e->length = 0;
+	}
+	submit(e, 0);
+}
+
+/*
+ * llrt::get_risc_binary(const std::string& path, ...), of the kernel that the
+ * thread reads or of firmware. A string begins with its pointer and length; up to
+ * 0.62 the path is a std::string_view, which comes as length and pointer.
+ */
+SEC("uprobe.multi")
+int BPF_UPROBE(binary_read, __u64 first, __u64 second)
+{
+	__u64 pid_tgid = bpf_get_current_pid_tgid();
+	__u64 path[2] = {second, first};
+	struct tt_counters *c;
+	struct tt_task *task;
+
+	if (skipped(pid_tgid >> 32))
+		return 0;
+	task = bpf_task_storage_get(&tasks, bpf_get_current_task_btf(), NULL, 0);
+	if (!task || !task->kernel)
+		return 0;
+	/* No object lies in the first page. */
+	if (first >= 4096 && bpf_probe_read_user(path, sizeof(path), (void *)first)) {
+		c = counters_of_cpu();
+		if (c) {
+			c->seen[TT_KERNEL_FILE]++;
+			c->unread[TT_KERNEL_FILE]++;
+		}
+		return 0;
+	}
+	send_text(TT_KERNEL_FILE, pid_tgid, bpf_get_attach_cookie(ctx), task->kernel, task->kernel_device,
+		  path[0], path[1]);
+	return 0;
+}
+
+/* Inspector::mesh_workload_set_operation_name_and_parameters(const MeshWorkloadImpl*, std::string_view, ...)
+ */
+SEC("uprobe.multi")
+int BPF_UPROBE(workload_named, __u64 workload, __u64 length, __u64 text)
+{
+	__u64 pid_tgid = bpf_get_current_pid_tgid();
+
+	if (!skipped(pid_tgid >> 32))
+		send_text(TT_WORKLOAD_NAMED, pid_tgid, bpf_get_attach_cookie(ctx), workload, 0, text, length);
+	return 0;
+}
+
+/*
+ * detail::ProgramImpl::set_kernels_bin_buffer(const std::shared_ptr<Buffer>&),
+ * within MeshWorkloadImpl::load_binaries: a view of the buffer, which was
+ * allocated last on this thread. User space compares the addresses.
+ */
+SEC("uprobe.multi")
+int BPF_UPROBE(kernels_copied, __u64 program, __u64 buffer)
+{
+	__u64 pid_tgid = bpf_get_current_pid_tgid();
+	__u32 library = bpf_get_attach_cookie(ctx);
+	struct tt_counters *c;
+	struct tt_layout *l;
+	struct tt_task *task;
+	struct tt_copy *e;
+	struct window w;
+
+	if (skipped(pid_tgid >> 32))
+		return 0;
+	c = counters_of_cpu();
+	l = bpf_map_lookup_elem(&layouts, &library);
+	task = bpf_task_storage_get(&tasks, bpf_get_current_task_btf(), NULL, 0);
+	if (!c || !l || !task)
+		return 0;
+	if (bpf_probe_read_user(&buffer, sizeof(buffer), (void *)buffer) || read_window(&w, l, buffer)) {
+		c->seen[TT_KERNEL_COPY]++;
+		c->unread[TT_KERNEL_COPY]++;
+		return 0;
+	}
+	e = reserve(c, TT_KERNEL_COPY, sizeof(*e));
+	if (!e)
+		return 0;
+	fill(&e->head, TT_KERNEL_COPY, pid_tgid, library);
+	e->program = program;
+	e->buffer = task->buffer;
+	e->address = clamp32(u64_at(&w, l->address));
+	submit(e, 0);
+	return 0;
+}
+
+/*
+ * EnqueueMeshWorkload(queue, workload, ...), LaunchProgram(device, program, ...)
+ * and others: the second argument is a MeshWorkload& or Program&, which both are
+ * pointers to what they stand for.
+ */
+SEC("uprobe.multi")
+int BPF_UPROBE(launched, void *where, __u64 what)
+{
+	struct tt_launch_key key = {};
+	struct tt_launch first = {.count = 1}, *l;
+	struct tt_counters *c;
+
+	key.pid = bpf_get_current_pid_tgid() >> 32;
+	if (skipped(key.pid))
+		return 0;
+	if (bpf_probe_read_user(&key.object, sizeof(key.object), (void *)what))
+		goto uncounted;
+	l = bpf_map_lookup_elem(&launches, &key);
+	if (!l) {
+		first.last = bpf_ktime_get_ns();
+		bpf_probe_read_user(&first.caller, sizeof(first.caller), (void *)PT_REGS_SP(ctx));
+		if (!bpf_map_update_elem(&launches, &key, &first, BPF_NOEXIST))
+			return 0;
+		/* Another thread was faster, or the map is full. */
+		l = bpf_map_lookup_elem(&launches, &key);
+	}
+	if (l) {
+		__sync_fetch_and_add(&l->count, 1);
+		l->last = bpf_ktime_get_ns();
+		return 0;
+	}
+uncounted:
+	c = counters_of_cpu();
+	if (c)
+		c->uncounted++;
 	return 0;
 }
 

@@ -45,14 +45,24 @@ const (
 	MemtraceTtCbKindTT_CB_DATAFLOW MemtraceTtCbKind = 2
 )
 
+type MemtraceTtCopy struct {
+	_       structs.HostLayout
+	Head    MemtraceTtHead
+	Program uint64
+	Buffer  uint64
+	Address uint64
+}
+
 type MemtraceTtCounters struct {
 	_          structs.HostLayout
-	Seen       [10]uint64
-	Lost       [10]uint64
-	Unread     [10]uint64
+	Seen       [16]uint64
+	Lost       [16]uint64
+	Unread     [16]uint64
 	Hooked     uint64
 	Truncated  uint64
 	Unreserved uint64
+	Clipped    uint64
+	Uncounted  uint64
 }
 
 type MemtraceTtFree struct {
@@ -88,8 +98,27 @@ const (
 	MemtraceTtKindTT_PROGRAM_GONE   MemtraceTtKind = 7
 	MemtraceTtKindTT_EXEC           MemtraceTtKind = 8
 	MemtraceTtKindTT_EXIT           MemtraceTtKind = 9
-	MemtraceTtKindTT_KINDS          MemtraceTtKind = 10
+	MemtraceTtKindTT_KERNEL_ADDED   MemtraceTtKind = 10
+	MemtraceTtKindTT_KERNEL_FILE    MemtraceTtKind = 11
+	MemtraceTtKindTT_KERNEL_COPY    MemtraceTtKind = 12
+	MemtraceTtKindTT_PROGRAM_ADDED  MemtraceTtKind = 13
+	MemtraceTtKindTT_WORKLOAD_NAMED MemtraceTtKind = 14
+	MemtraceTtKindTT_WORKLOAD_GONE  MemtraceTtKind = 15
+	MemtraceTtKindTT_KINDS          MemtraceTtKind = 16
 )
+
+type MemtraceTtLaunch struct {
+	_      structs.HostLayout
+	Count  uint64
+	Last   uint64
+	Caller uint64
+}
+
+type MemtraceTtLaunchKey struct {
+	_      structs.HostLayout
+	Object uint64
+	Pid    uint64
+}
 
 type MemtraceTtLayout struct {
 	_         structs.HostLayout
@@ -111,6 +140,13 @@ type MemtraceTtObject struct {
 	Object uint64
 }
 
+type MemtraceTtPair struct {
+	_      structs.HostLayout
+	Head   MemtraceTtHead
+	Owner  uint64
+	Member uint64
+}
+
 type MemtraceTtRange struct {
 	_  structs.HostLayout
 	X0 uint64
@@ -120,14 +156,27 @@ type MemtraceTtRange struct {
 }
 
 type MemtraceTtTask struct {
-	_        structs.HostLayout
-	Reserved uint64
-	Recent   [4]uint64
-	Next     uint32
-	Call     uint32
-	Program  uint64
-	Device   uint64
-	Cores    uint64
+	_            structs.HostLayout
+	Reserved     uint64
+	Recent       [4]uint64
+	Next         uint32
+	Call         uint32
+	Program      uint64
+	Device       uint64
+	Cores        uint64
+	Buffer       uint64
+	Kernel       uint64
+	KernelDevice uint64
+}
+
+type MemtraceTtText struct {
+	_      structs.HostLayout
+	Head   MemtraceTtHead
+	Object uint64
+	Device uint64
+	Length uint32
+	Left   uint32
+	Text   [512]uint8
 }
 
 // Names of all BPF objects in the ELF.
@@ -136,33 +185,45 @@ type MemtraceTtTask struct {
 const (
 	MemtraceMapCounters         = "counters"
 	MemtraceMapEvents           = "events"
+	MemtraceMapLaunches         = "launches"
 	MemtraceMapLayouts          = "layouts"
 	MemtraceMapTasks            = "tasks"
 	MemtraceMapWatched          = "watched"
 	MemtraceProgAllocatorGone   = "allocator_gone"
+	MemtraceProgBinaryRead      = "binary_read"
 	MemtraceProgBufferAllocated = "buffer_allocated"
 	MemtraceProgBufferFreed     = "buffer_freed"
 	MemtraceProgCbPlaced        = "cb_placed"
 	MemtraceProgDeviceClosed    = "device_closed"
 	MemtraceProgDeviceOpened    = "device_opened"
 	MemtraceProgDfbPlaced       = "dfb_placed"
+	MemtraceProgKernelAdded     = "kernel_added"
+	MemtraceProgKernelRead      = "kernel_read"
+	MemtraceProgKernelsCopied   = "kernels_copied"
 	MemtraceProgL1Reserved      = "l1_reserved"
+	MemtraceProgLaunched        = "launched"
 	MemtraceProgProcessExec     = "process_exec"
 	MemtraceProgProcessExit     = "process_exit"
 	MemtraceProgProcessFork     = "process_fork"
+	MemtraceProgProgramAdded    = "program_added"
 	MemtraceProgProgramGone     = "program_gone"
 	MemtraceProgProgramLaidOut  = "program_laid_out"
 	MemtraceProgReserveInBank   = "reserve_in_bank"
+	MemtraceProgWorkloadGone    = "workload_gone"
+	MemtraceProgWorkloadNamed   = "workload_named"
 	MemtraceVarFilter           = "filter"
 	MemtraceVarFollow           = "follow"
 	MemtraceVarIdle             = "idle"
 	MemtraceVarUnusedAlloc      = "unused_alloc"
 	MemtraceVarUnusedCb         = "unused_cb"
 	MemtraceVarUnusedCbKind     = "unused_cb_kind"
+	MemtraceVarUnusedCopy       = "unused_copy"
 	MemtraceVarUnusedFree       = "unused_free"
 	MemtraceVarUnusedKind       = "unused_kind"
 	MemtraceVarUnusedObject     = "unused_object"
+	MemtraceVarUnusedPair       = "unused_pair"
 	MemtraceVarUnusedRange      = "unused_range"
+	MemtraceVarUnusedText       = "unused_text"
 	MemtraceVarWakeupBytes      = "wakeup_bytes"
 )
 
@@ -209,19 +270,27 @@ type MemtraceSpecs struct {
 // It can be passed ebpf.CollectionSpec.Assign.
 type MemtraceProgramSpecs struct {
 	AllocatorGone   *ebpf.ProgramSpec `ebpf:"allocator_gone"`
+	BinaryRead      *ebpf.ProgramSpec `ebpf:"binary_read"`
 	BufferAllocated *ebpf.ProgramSpec `ebpf:"buffer_allocated"`
 	BufferFreed     *ebpf.ProgramSpec `ebpf:"buffer_freed"`
 	CbPlaced        *ebpf.ProgramSpec `ebpf:"cb_placed"`
 	DeviceClosed    *ebpf.ProgramSpec `ebpf:"device_closed"`
 	DeviceOpened    *ebpf.ProgramSpec `ebpf:"device_opened"`
 	DfbPlaced       *ebpf.ProgramSpec `ebpf:"dfb_placed"`
+	KernelAdded     *ebpf.ProgramSpec `ebpf:"kernel_added"`
+	KernelRead      *ebpf.ProgramSpec `ebpf:"kernel_read"`
+	KernelsCopied   *ebpf.ProgramSpec `ebpf:"kernels_copied"`
 	L1Reserved      *ebpf.ProgramSpec `ebpf:"l1_reserved"`
+	Launched        *ebpf.ProgramSpec `ebpf:"launched"`
 	ProcessExec     *ebpf.ProgramSpec `ebpf:"process_exec"`
 	ProcessExit     *ebpf.ProgramSpec `ebpf:"process_exit"`
 	ProcessFork     *ebpf.ProgramSpec `ebpf:"process_fork"`
+	ProgramAdded    *ebpf.ProgramSpec `ebpf:"program_added"`
 	ProgramGone     *ebpf.ProgramSpec `ebpf:"program_gone"`
 	ProgramLaidOut  *ebpf.ProgramSpec `ebpf:"program_laid_out"`
 	ReserveInBank   *ebpf.ProgramSpec `ebpf:"reserve_in_bank"`
+	WorkloadGone    *ebpf.ProgramSpec `ebpf:"workload_gone"`
+	WorkloadNamed   *ebpf.ProgramSpec `ebpf:"workload_named"`
 }
 
 // MemtraceMapSpecs contains maps before they are loaded into the kernel.
@@ -230,6 +299,7 @@ type MemtraceProgramSpecs struct {
 type MemtraceMapSpecs struct {
 	Counters *ebpf.MapSpec `ebpf:"counters"`
 	Events   *ebpf.MapSpec `ebpf:"events"`
+	Launches *ebpf.MapSpec `ebpf:"launches"`
 	Layouts  *ebpf.MapSpec `ebpf:"layouts"`
 	Tasks    *ebpf.MapSpec `ebpf:"tasks"`
 	Watched  *ebpf.MapSpec `ebpf:"watched"`
@@ -245,10 +315,13 @@ type MemtraceVariableSpecs struct {
 	UnusedAlloc  *ebpf.VariableSpec `ebpf:"unused_alloc"`
 	UnusedCb     *ebpf.VariableSpec `ebpf:"unused_cb"`
 	UnusedCbKind *ebpf.VariableSpec `ebpf:"unused_cb_kind"`
+	UnusedCopy   *ebpf.VariableSpec `ebpf:"unused_copy"`
 	UnusedFree   *ebpf.VariableSpec `ebpf:"unused_free"`
 	UnusedKind   *ebpf.VariableSpec `ebpf:"unused_kind"`
 	UnusedObject *ebpf.VariableSpec `ebpf:"unused_object"`
+	UnusedPair   *ebpf.VariableSpec `ebpf:"unused_pair"`
 	UnusedRange  *ebpf.VariableSpec `ebpf:"unused_range"`
+	UnusedText   *ebpf.VariableSpec `ebpf:"unused_text"`
 	WakeupBytes  *ebpf.VariableSpec `ebpf:"wakeup_bytes"`
 }
 
@@ -274,6 +347,7 @@ func (o *MemtraceObjects) Close() error {
 type MemtraceMaps struct {
 	Counters *ebpf.Map `ebpf:"counters"`
 	Events   *ebpf.Map `ebpf:"events"`
+	Launches *ebpf.Map `ebpf:"launches"`
 	Layouts  *ebpf.Map `ebpf:"layouts"`
 	Tasks    *ebpf.Map `ebpf:"tasks"`
 	Watched  *ebpf.Map `ebpf:"watched"`
@@ -283,6 +357,7 @@ func (m *MemtraceMaps) Close() error {
 	return _MemtraceClose(
 		m.Counters,
 		m.Events,
+		m.Launches,
 		m.Layouts,
 		m.Tasks,
 		m.Watched,
@@ -299,10 +374,13 @@ type MemtraceVariables struct {
 	UnusedAlloc  *ebpf.Variable `ebpf:"unused_alloc"`
 	UnusedCb     *ebpf.Variable `ebpf:"unused_cb"`
 	UnusedCbKind *ebpf.Variable `ebpf:"unused_cb_kind"`
+	UnusedCopy   *ebpf.Variable `ebpf:"unused_copy"`
 	UnusedFree   *ebpf.Variable `ebpf:"unused_free"`
 	UnusedKind   *ebpf.Variable `ebpf:"unused_kind"`
 	UnusedObject *ebpf.Variable `ebpf:"unused_object"`
+	UnusedPair   *ebpf.Variable `ebpf:"unused_pair"`
 	UnusedRange  *ebpf.Variable `ebpf:"unused_range"`
+	UnusedText   *ebpf.Variable `ebpf:"unused_text"`
 	WakeupBytes  *ebpf.Variable `ebpf:"wakeup_bytes"`
 }
 
@@ -311,37 +389,53 @@ type MemtraceVariables struct {
 // It can be passed to LoadMemtraceObjects or ebpf.CollectionSpec.LoadAndAssign.
 type MemtracePrograms struct {
 	AllocatorGone   *ebpf.Program `ebpf:"allocator_gone"`
+	BinaryRead      *ebpf.Program `ebpf:"binary_read"`
 	BufferAllocated *ebpf.Program `ebpf:"buffer_allocated"`
 	BufferFreed     *ebpf.Program `ebpf:"buffer_freed"`
 	CbPlaced        *ebpf.Program `ebpf:"cb_placed"`
 	DeviceClosed    *ebpf.Program `ebpf:"device_closed"`
 	DeviceOpened    *ebpf.Program `ebpf:"device_opened"`
 	DfbPlaced       *ebpf.Program `ebpf:"dfb_placed"`
+	KernelAdded     *ebpf.Program `ebpf:"kernel_added"`
+	KernelRead      *ebpf.Program `ebpf:"kernel_read"`
+	KernelsCopied   *ebpf.Program `ebpf:"kernels_copied"`
 	L1Reserved      *ebpf.Program `ebpf:"l1_reserved"`
+	Launched        *ebpf.Program `ebpf:"launched"`
 	ProcessExec     *ebpf.Program `ebpf:"process_exec"`
 	ProcessExit     *ebpf.Program `ebpf:"process_exit"`
 	ProcessFork     *ebpf.Program `ebpf:"process_fork"`
+	ProgramAdded    *ebpf.Program `ebpf:"program_added"`
 	ProgramGone     *ebpf.Program `ebpf:"program_gone"`
 	ProgramLaidOut  *ebpf.Program `ebpf:"program_laid_out"`
 	ReserveInBank   *ebpf.Program `ebpf:"reserve_in_bank"`
+	WorkloadGone    *ebpf.Program `ebpf:"workload_gone"`
+	WorkloadNamed   *ebpf.Program `ebpf:"workload_named"`
 }
 
 func (p *MemtracePrograms) Close() error {
 	return _MemtraceClose(
 		p.AllocatorGone,
+		p.BinaryRead,
 		p.BufferAllocated,
 		p.BufferFreed,
 		p.CbPlaced,
 		p.DeviceClosed,
 		p.DeviceOpened,
 		p.DfbPlaced,
+		p.KernelAdded,
+		p.KernelRead,
+		p.KernelsCopied,
 		p.L1Reserved,
+		p.Launched,
 		p.ProcessExec,
 		p.ProcessExit,
 		p.ProcessFork,
+		p.ProgramAdded,
 		p.ProgramGone,
 		p.ProgramLaidOut,
 		p.ReserveInBank,
+		p.WorkloadGone,
+		p.WorkloadNamed,
 	)
 }
 

@@ -45,7 +45,6 @@ var (
 		"_ZNK2tt8tt_metal13AllocatorImpl13get_bank_sizeERKNS0_10BufferTypeE",
 		"_ZNK2tt8tt_metal9Allocator13get_bank_sizeERKNS0_10BufferTypeE",
 	}
-	getters = [][]string{{deviceID}, {deviceArch}, {meshDeviceIDs}, {meshDeviceArch}, numBanks, bankSize, {boardType}}
 )
 
 // maxChips bounds what a process can claim that a mesh spans.

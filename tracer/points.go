@@ -114,7 +114,80 @@ var Points = []Point{
 		Covers: "circular buffers", Without: "circular buffers are not covered",
 		Symbols: []string{"_ZN2tt8tt_metal6detail11ProgramImplD1Ev"},
 	},
+	{
+		Name: "kernel added", Need: Degrades, Program: bpf.MemtraceProgKernelAdded,
+		Without: withoutKernels,
+		Symbols: []string{"_ZN2tt8tt_metal6detail11ProgramImpl10add_kernelERKSt10shared_ptrINS0_6KernelEERKNS0_23HalProgrammableCoreTypeE"},
+	},
+	{
+		Name: "kernel read", Need: Degrades, Program: bpf.MemtraceProgKernelRead, All: true,
+		Without: withoutKernels,
+		Symbols: []string{
+			"_ZN2tt8tt_metal18DataMovementKernel13read_binariesE*",
+			"_ZN2tt8tt_metal13ComputeKernel13read_binariesE*",
+			"_ZN2tt8tt_metal14EthernetKernel13read_binariesE*",
+			"_ZN2tt8tt_metal10DramKernel13read_binariesE*",
+			"_ZN2tt8tt_metal12experimental6quasar24QuasarDataMovementKernel13read_binariesE*",
+			"_ZN2tt8tt_metal12experimental6quasar19QuasarComputeKernel13read_binariesE*",
+			"_ZN2tt8tt_metal12experimental6quasar20DispatchEngineKernel13read_binariesE*",
+		},
+	},
+	{
+		Name: "kernel's file read", Need: Degrades, Program: bpf.MemtraceProgBinaryRead,
+		Without: withoutKernels,
+		Symbols: []string{getRiscBinary + "*"},
+	},
+	{
+		Name: "kernels copied to DRAM", Need: Degrades, Program: bpf.MemtraceProgKernelsCopied,
+		Without: "the copy of kernels in DRAM is counted, but not told from other buffers",
+		Symbols: []string{
+			"_ZN2tt8tt_metal6detail11ProgramImpl22set_kernels_bin_bufferERKSt10shared_ptrINS0_6BufferEE",
+			"_ZN2tt8tt_metal7Program22set_kernels_bin_bufferERKSt10shared_ptrINS0_6BufferEE",
+		},
+	},
+	{
+		Name: "program added to a workload", Need: Degrades, Program: bpf.MemtraceProgProgramAdded,
+		Without: "launches of workloads and the names of operations are not covered",
+		Symbols: []string{"_ZN2tt8tt_metal11distributed16MeshWorkloadImpl11add_programERKNS1_19MeshCoordinateRangeEONS0_7ProgramE"},
+	},
+	{
+		Name: "workload destroyed", Need: Degrades, Program: bpf.MemtraceProgWorkloadGone,
+		Without: "launches of workloads are not covered",
+		Symbols: []string{
+			"_ZN2tt8tt_metal11distributed16MeshWorkloadImplD1Ev",
+			"_ZN2tt8tt_metal11distributed16MeshWorkloadImplD2Ev",
+		},
+	},
+	{
+		Name: "workload named", Need: Degrades, Program: bpf.MemtraceProgWorkloadNamed,
+		Without: "operations are named by the function that launches them",
+		Symbols: []string{"_ZN2tt8tt_metal9Inspector47mesh_workload_set_operation_name_and_parametersE*"},
+	},
+	{
+		Name: "workload launched", Need: Degrades, Program: bpf.MemtraceProgLaunched,
+		Without: "launches of workloads are not covered",
+		Symbols: []string{"_ZN2tt8tt_metal11distributed19EnqueueMeshWorkloadERNS1_16MeshCommandQueueERNS1_12MeshWorkloadEb"},
+	},
+	{
+		Name: "program launched", Need: Degrades, Program: bpf.MemtraceProgLaunched,
+		Without: "launches of programs without a workload, where this release has any, are not covered",
+		Symbols: []string{
+			// Where there are both, the second calls the first.
+			"_ZN2tt8tt_metal13slow_dispatch18LaunchProgramAsyncERNS0_7IDeviceERNS0_7ProgramEb",
+			"_ZN2tt8tt_metal6detail13LaunchProgramEPNS0_7IDeviceERNS0_7ProgramEbb",
+		},
+	},
+	{
+		Name: "program enqueued", Need: Degrades, Program: bpf.MemtraceProgLaunched,
+		Without: "launches of programs on a queue of one device, which releases after 0.64.0 have not, are not covered",
+		Symbols: []string{"_ZN2tt8tt_metal14HWCommandQueue15enqueue_programERNS0_7ProgramEb"},
+	},
 }
+
+const withoutKernels = "kernels and their sizes are not covered"
+
+// getRiscBinary begins the name of a function that is in no name space of tt_metal.
+const getRiscBinary = "_ZN2tt4llrt15get_risc_binaryE"
 
 const withoutDataflow = "dataflow buffers, where this release has any, are not covered: programs take more L1 than is shown"
 

@@ -31,7 +31,8 @@ func (t *Tracer) Run(ctx context.Context, ready func(), sink func([]aggregator.E
 	g.Go(func() error {
 		defer cancel()
 		defer close(t.ended)
-		r := &run{t: t, sink: sink, processes: map[uint32]*traced{}, targets: map[uint32]bool{}, partial: map[uint32]*aggregator.CircularBuffer{}}
+		r := &run{t: t, sink: sink, processes: map[uint32]*traced{}, targets: map[uint32]bool{}, partial: map[uint32]*aggregator.CircularBuffer{},
+			related: map[uint32]*relations{}, callers: map[FileID]*callers{}}
 		for _, pid := range t.opts.PIDs {
 			// One that ended since it was named is not waited for.
 			if CheckPID(pid) == nil {
@@ -58,6 +59,13 @@ type run struct {
 	targets map[uint32]bool
 	// partial are circular buffers whose core ranges come in several records, by thread.
 	partial map[uint32]*aggregator.CircularBuffer
+	// related objects of each process, and the functions that launch ttnn operations, by file.
+	related map[uint32]*relations
+	callers map[FileID]*callers
+	// launchedAt is when launches were read last, into these.
+	launchedAt   time.Time
+	launchKeys   []bpf.MemtraceTtLaunchKey
+	launchValues []bpf.MemtraceTtLaunch
 }
 
 // traced is a process that maps the runtime.
@@ -93,6 +101,9 @@ func (r *run) loop(ctx context.Context) error {
 		switch {
 		case len(syncs) > 0:
 			r.t.reader.SetDeadline(time.Now())
+		case sleeping && len(r.processes) > 0:
+			// Launches wake nobody.
+			r.t.reader.SetDeadline(time.Now().Add(launchEvery))
 		case sleeping:
 			r.t.reader.SetDeadline(time.Time{})
 		default:
@@ -117,6 +128,7 @@ func (r *run) loop(ctx context.Context) error {
 		}
 		r.announcements()
 		r.losses(ctx.Err() != nil || len(syncs) > 0)
+		r.launches(ctx.Err() != nil || len(syncs) > 0)
 		r.flush()
 		for _, s := range syncs {
 			close(s)
@@ -218,6 +230,9 @@ func (r *run) decode(b []byte) {
 		})
 	case bpf.MemtraceTtKindTT_CB:
 		r.circularBuffer(head, b)
+	case bpf.MemtraceTtKindTT_KERNEL_ADDED, bpf.MemtraceTtKindTT_KERNEL_FILE, bpf.MemtraceTtKindTT_KERNEL_COPY,
+		bpf.MemtraceTtKindTT_PROGRAM_ADDED, bpf.MemtraceTtKindTT_WORKLOAD_NAMED:
+		r.kernel(head, b)
 	default:
 		r.object(head, (*bpf.MemtraceTtObject)(unsafe.Pointer(&b[0])).Object)
 	}
@@ -254,6 +269,9 @@ func (r *run) object(head *bpf.MemtraceTtHead, object uint64) {
 	case bpf.MemtraceTtKindTT_PROGRAM_GONE:
 		e.Kind, e.Program = aggregator.ProgramGone, object
 		r.emit(e)
+		r.relations(head.Pid).dropProgram(object)
+	case bpf.MemtraceTtKindTT_WORKLOAD_GONE:
+		r.relations(head.Pid).dropWorkload(object)
 	case bpf.MemtraceTtKindTT_EXEC:
 		// A new program in the old process: all that it held is gone.
 		r.gone(head)
@@ -266,6 +284,7 @@ func (r *run) object(head *bpf.MemtraceTtHead, object uint64) {
 
 // gone ends a process's accounts, where it has any.
 func (r *run) gone(head *bpf.MemtraceTtHead) {
+	r.forget(head.Pid)
 	if _, ok := r.processes[head.Pid]; ok {
 		delete(r.processes, head.Pid)
 		r.emit(aggregator.Event{Kind: aggregator.ProcessExit, PID: head.Pid, Time: head.Time})
@@ -433,7 +452,10 @@ func (t *Tracer) Counters() (bpf.MemtraceTtCounters, error) {
 			sum.Unread[i] += c.Unread[i]
 		}
 		sum.Hooked += c.Hooked
+		sum.Truncated += c.Truncated
 		sum.Unreserved += c.Unreserved
+		sum.Clipped += c.Clipped
+		sum.Uncounted += c.Uncounted
 	}
 	return sum, nil
 }

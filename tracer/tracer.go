@@ -373,6 +373,14 @@ func (t *Tracer) probe(a *attachment, pid uint32) ([]link.Link, error) {
 		bpf.MemtraceProgL1Reserved:      t.objects.L1Reserved,
 		bpf.MemtraceProgDfbPlaced:       t.objects.DfbPlaced,
 		bpf.MemtraceProgProgramGone:     t.objects.ProgramGone,
+		bpf.MemtraceProgKernelAdded:     t.objects.KernelAdded,
+		bpf.MemtraceProgKernelRead:      t.objects.KernelRead,
+		bpf.MemtraceProgBinaryRead:      t.objects.BinaryRead,
+		bpf.MemtraceProgKernelsCopied:   t.objects.KernelsCopied,
+		bpf.MemtraceProgProgramAdded:    t.objects.ProgramAdded,
+		bpf.MemtraceProgWorkloadGone:    t.objects.WorkloadGone,
+		bpf.MemtraceProgWorkloadNamed:   t.objects.WorkloadNamed,
+		bpf.MemtraceProgLaunched:        t.objects.Launched,
 	}
 	offsets := map[string][]uint64{}
 	for _, p := range a.cover.Probes {
@@ -385,6 +393,8 @@ func (t *Tracer) probe(a *attachment, pid uint32) ([]link.Link, error) {
 		bpf.MemtraceProgReserveInBank, bpf.MemtraceProgDeviceOpened, bpf.MemtraceProgBufferAllocated,
 		bpf.MemtraceProgProgramGone, bpf.MemtraceProgProgramLaidOut, bpf.MemtraceProgL1Reserved,
 		bpf.MemtraceProgDfbPlaced, bpf.MemtraceProgCbPlaced,
+		bpf.MemtraceProgWorkloadGone, bpf.MemtraceProgLaunched, bpf.MemtraceProgKernelsCopied, bpf.MemtraceProgBinaryRead,
+		bpf.MemtraceProgKernelRead, bpf.MemtraceProgWorkloadNamed, bpf.MemtraceProgProgramAdded, bpf.MemtraceProgKernelAdded,
 	}
 	var links []link.Link
 	for _, name := range order {

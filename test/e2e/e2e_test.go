@@ -163,13 +163,16 @@ func (tr *trace) compare(pid int, m rig.Message) {
 	t.Helper()
 	tr.sync()
 
-	// The set of live buffers: type, address, bytes in each bank.
+	// The set of live buffers: type, address, bytes in each bank. Of these, some
+	// releases tell the sum only.
 	var theirs, ours []held
 	var known uint64
+	blocks := false
 	for _, d := range m.Devices {
 		for _, b := range d.Buffers {
 			theirs = append(theirs, held{chipSet(d.Chips), b.Type, b.Address, b.ReservedPerBank})
-			if b.ReservedPerBank < b.BytesPerBank {
+			blocks = blocks || b.ReservedPerBank > 0
+			if b.ReservedPerBank < b.BytesPerBank && b.ReservedPerBank > 0 {
 				t.Errorf("rest %d: the rig says that a block of %d bytes holds %d", m.N, b.ReservedPerBank, b.BytesPerBank)
 			}
 			if b.Asked != nil {
@@ -182,7 +185,11 @@ func (tr *trace) compare(pid int, m rig.Message) {
 		for _, c := range b.Chips {
 			chips = append(chips, c.Number)
 		}
-		ours = append(ours, held{chipSet(chips), b.Memory.String(), b.Address, b.PerBank})
+		h := held{chipSet(chips), b.Memory.String(), b.Address, b.PerBank}
+		if !blocks {
+			h.perBank = 0
+		}
+		ours = append(ours, h)
 	}
 	slices.SortFunc(theirs, compareHeld)
 	slices.SortFunc(ours, compareHeld)
@@ -363,7 +370,11 @@ func TestAccountsEqualTheRuntimes(t *testing.T) {
 			w := workload(t, r, rig.Options{Cluster: cluster, Args: []string{"--steps", "300", "--threads", "2"}})
 			rests, buffers := tr.toTheEnd(w)
 			for _, c := range tr.snapshot().Chips {
-				if card := cards[cluster]; c.Board != card.board || c.Arch != card.arch {
+				card := cards[cluster]
+				if cluster == "galaxy" && r.Release < "0.67" {
+					card.board = "" // its mock of one does not say
+				}
+				if c.Board != card.board || c.Arch != card.arch {
 					t.Errorf("chip %d is a %q on a %q, not a %q on a %q", c.Chip.Number, c.Arch, c.Board, card.arch, card.board)
 				}
 			}

@@ -80,18 +80,28 @@ func (tr *trace) programs(pid int) []aggregator.ProgramSnapshot {
 	return tr.accounts.Programs(uint32(pid))
 }
 
+// placesCircularBuffers is installed, for a release that does so on mock chips.
+func placesCircularBuffers(t *testing.T) *rig.Runtime {
+	t.Helper()
+	r := installed(t)
+	if r.SlowOnly() {
+		t.Skip("on mock chips this release places no circular buffers")
+	}
+	return r
+}
+
 // The circular buffers of each operation are those that the runtime's graph
 // capture reports for it in a run of its own, and the physical use of each chip
 // is what counting every byte of every core gives.
 func TestCircularBuffersEqualTheRuntimes(t *testing.T) {
-	r := installed(t)
+	r := placesCircularBuffers(t)
 	for _, c := range []struct {
 		cluster string
 		slow    bool
 	}{{"n150", false}, {"t3k", false}, {"n300", true}} {
 		t.Run(fmt.Sprintf("%s slow=%v", c.cluster, c.slow), func(t *testing.T) {
 			if c.slow && r.Release < "0.75" {
-				return // there the mock places none in slow dispatch
+				return // the mock places none there
 			}
 			o := rig.Options{Cluster: c.cluster, Script: rig.Programs, SlowDispatch: c.slow}
 			o.Args = []string{"--capture"}
@@ -283,7 +293,7 @@ func (tr *trace) compareDataflow(pid int, programs []aggregator.ProgramSnapshot)
 // one, however many there are; the plain sum counts them all.
 func TestCachedProgramsAtTheSameAddresses(t *testing.T) {
 	const programs = 30
-	r := installed(t)
+	r := placesCircularBuffers(t)
 	tr := start(t, tracer.Options{Follow: uint32(os.Getpid())})
 	var ops []string
 	for i := range programs {
@@ -322,7 +332,7 @@ func TestCachedProgramsAtTheSameAddresses(t *testing.T) {
 // The checks of the original server's users pass on its log: each chip of a
 // mesh has as many lines, and what is freed has a size.
 func TestLogOfProgramsCountsTheSameOnEveryChip(t *testing.T) {
-	r := installed(t)
+	r := placesCircularBuffers(t)
 	var log bytes.Buffer
 	logger := export.NewLogger(&log, false, func(uint64) time.Time { return time.Time{} })
 	tr := start(t, tracer.Options{Follow: uint32(os.Getpid())})

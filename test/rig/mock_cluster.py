@@ -93,6 +93,8 @@ def descriptor(name, first_chip_id=DEFAULT_FIRST_CHIP_ID):
         "chips_with_mmio": [{c: i} for i, c in enumerate(boards[0] if ubb else [b[0] for b in boards])],
         "chip_to_bus_id": {c: f"0x{GALAXY_TRAYS[c // 8] + c % 8:02x}" for c in chips} if ubb else {},
         "harvesting": {c: harvesting for c in chips},
+        # 0.66.0 reads this instead of boards. Of "ubb" it would expect the links of a real galaxy.
+        **({} if ubb else {"chip_to_boardtype": {c: board_type for c in chips}}),
         "boards": [
             [{"board_id": board_id + i}, {"board_type": board_type}, {"chips": b}] for i, b in enumerate(boards)
         ],

@@ -144,6 +144,7 @@ type Options struct {
 	Args    []string // the rig's own scripts get --cluster in front of them
 	Env     []string // in addition to this process's and the rig's
 	// SlowDispatch launches programs without the on-device dispatcher. More operations work on the mock then.
+	// Releases that run in no other way have it by themselves.
 	SlowDispatch bool
 	// FirstChipID gives the chips unique ids from here on. With 0 a run has its own; runs on the same chips
 	// need the same one.
@@ -172,10 +173,14 @@ type environment struct {
 	Files  []string          `json:"files"`
 }
 
+// SlowOnly: on mock chips, this release runs without the on-device dispatcher only, and then it places no
+// circular buffers.
+func (r *Runtime) SlowOnly() bool { return r.Release >= "0.67" && r.Release < "0.75" }
+
 // Prepare sets a run up without starting it. The caller closes it after the run.
 func (r *Runtime) Prepare(ctx context.Context, o Options) (*Prepared, error) {
 	args := []string{"env", "--release", r.Release, "--cluster", o.Cluster, "--owner", strconv.Itoa(os.Getpid())}
-	if o.SlowDispatch {
+	if o.SlowDispatch || r.SlowOnly() {
 		args = append(args, "--slow-dispatch")
 	}
 	if o.FirstChipID != 0 {

@@ -361,6 +361,8 @@ class Prepared:
         }
         if slow_dispatch:
             self.env["TT_METAL_SLOW_DISPATCH_MODE"] = "1"
+            if version.startswith("0.67."):  # crashes in its inspector
+                self.env["TT_METAL_INSPECTOR"] = "0"
 
     def files(self):
         """Everything to remove after the run."""

@@ -1,0 +1,127 @@
+package aggregator
+
+import (
+	"slices"
+	"testing"
+)
+
+func TestKernels(t *testing.T) {
+	const (
+		mesh, second = 0x100, 0x200
+		p1, p2       = 0x10, 0x20
+	)
+	a := New()
+	apply := func(events ...Event) {
+		t.Helper()
+		for i := range events {
+			a.Apply(&events[i])
+		}
+	}
+	load := func(program, device, kernel uint64, processor string, bytes uint64) Event {
+		return Event{Kind: KernelLoaded, PID: 1, Program: program, Device: device,
+			Kernel: &Kernel{ID: kernel, Name: "k", Processor: processor, Bytes: bytes, Sized: bytes != 0}}
+	}
+	on := func(chip uint32) KernelUsage {
+		t.Helper()
+		s := a.Snapshot()
+		i := slices.IndexFunc(s.Chips, func(c ChipSnapshot) bool { return c.Chip == Chip{Number: chip} })
+		if i < 0 {
+			t.Fatalf("there is no chip %d", chip)
+		}
+		for _, p := range s.Processes {
+			for _, c := range p.Chips {
+				if c.Chip.Number == chip && c.Kernel != s.Chips[i].Kernel {
+					t.Errorf("chip %d: the process has %+v of %+v", chip, c.Kernel, s.Chips[i].Kernel)
+				}
+			}
+		}
+		return s.Chips[i].Kernel
+	}
+	expect := func(what string, chip uint32, programs, binaries, bytes, unsized uint64) {
+		t.Helper()
+		if u := on(chip); u.Programs != programs || u.Binaries[ApplicationKernel] != binaries || u.Bytes[ApplicationKernel] != bytes || u.Unsized != unsized {
+			t.Errorf("%s: chip %d has %+v", what, chip, u)
+		}
+	}
+	apply(opened(1, mesh, host(0, 1)), opened(1, second, host(2)),
+		load(p1, mesh, 1, "brisc", 100), load(p1, mesh, 1, "ncrisc", 50), load(p2, mesh, 2, "brisc", 0))
+	expect("loaded", 0, 2, 3, 150, 1)
+	expect("loaded", 1, 2, 3, 150, 1)
+	expect("loaded", 2, 0, 0, 0, 0)
+
+	apply(load(p1, mesh, 1, "brisc", 100))
+	expect("read again", 0, 2, 3, 150, 1)
+	apply(load(p1, second, 1, "brisc", 100), load(p1, second, 1, "ncrisc", 50), load(p1, second, 3, "brisc", 7))
+	expect("for another device", 2, 1, 3, 157, 0)
+	expect("a kernel more", 0, 2, 4, 157, 1)
+
+	apply(Event{Kind: ProgramNamed, PID: 1, Program: p1, Operation: "Add"}, Event{Kind: KernelAdded, PID: 1, Program: p1},
+		Event{Kind: Launched, PID: 1, Program: p1, Count: 3, Time: 9}, Event{Kind: Launched, PID: 1, Program: p1, Count: 2, Time: 8})
+	list := a.Programs(1)
+	i := slices.IndexFunc(list, func(p ProgramSnapshot) bool { return p.ID == p1 })
+	if len(list) != 2 || i < 0 {
+		t.Fatalf("programs %+v", list)
+	}
+	if p := list[i]; p.Operation != "Add" || p.Launches != 5 || p.LastLaunch != 9 || len(p.Kernels) != 3 || len(p.Loaded) != 3 || p.KernelCount != 1 {
+		t.Errorf("%+v", p)
+	}
+
+	apply(closed(1, second))
+	expect("closed", 0, 2, 4, 157, 1)
+	if n := len(a.Programs(1)); n != 2 {
+		t.Errorf("%d programs", n)
+	}
+	apply(Event{Kind: ProgramGone, PID: 1, Program: p1})
+	expect("one is gone", 0, 1, 1, 0, 1)
+	apply(closed(1, mesh))
+	if list := a.Programs(1); len(list) > 0 {
+		t.Errorf("after closing: %+v", list)
+	}
+	apply(Event{Kind: Launched, PID: 1, Program: p2, Count: 1}, Event{Kind: ProgramNamed, PID: 1, Program: p2, Operation: "Late"})
+	if list := a.Programs(1); len(list) > 0 {
+		t.Errorf("told of after closing: %+v", list)
+	}
+	expect("closed", 0, 0, 0, 0, 0)
+
+	apply(Event{Kind: Launched, PID: 1, Count: 4}, load(0, mesh, 9, "brisc", 1), Event{Kind: KernelLoaded, PID: 1, Program: 5},
+		Event{Kind: KernelLoaded, PID: 1, Program: 5, Kernel: &Kernel{Type: NumKernelTypes}})
+	if c := a.Snapshot().Processes[0].Counters; c.UnknownLaunches != 4 || c.UnknownKernels != 1 || c.Odd != 2 {
+		t.Errorf("%+v", c)
+	}
+}
+
+func TestCopyOfKernelsInDRAM(t *testing.T) {
+	const device, buffer = 0x100, 0x1
+	a := New()
+	apply := func(e Event) KernelUsage {
+		t.Helper()
+		a.Apply(&e)
+		s := a.Snapshot()
+		if s.Chips[0].Kernel != s.Processes[0].Kernel {
+			t.Errorf("the chip has %+v, the process %+v", s.Chips[0].Kernel, s.Processes[0].Kernel)
+		}
+		return s.Chips[0].Kernel
+	}
+	expect := func(what string, u KernelUsage, copies, bytes uint64) {
+		t.Helper()
+		if u.DRAMCopies != copies || u.DRAMBytes != bytes {
+			t.Errorf("%s: %+v", what, u)
+		}
+	}
+	a.Apply(&Event{Kind: DeviceOpen, PID: 1, Device: device, Opened: &Opened{Chips: []Chip{{Number: 0}}}})
+	e := alloc(1, device, buffer, DRAM, 4096)
+	e.Address = 0x40
+	expect("a buffer", apply(e), 0, 0)
+	expect("no such buffer", apply(Event{Kind: KernelsCopied, PID: 1, Buffer: buffer + 1, Address: 0x40}), 0, 0)
+	expect("another address", apply(Event{Kind: KernelsCopied, PID: 1, Buffer: buffer, Address: 0x80}), 0, 0)
+	expect("a copy", apply(Event{Kind: KernelsCopied, PID: 1, Buffer: buffer, Address: 0x40}), 1, 4096)
+	expect("for two programs", apply(Event{Kind: KernelsCopied, PID: 1, Buffer: buffer, Address: 0x40}), 1, 4096)
+	if list := a.Buffers(1); len(list) != 1 || !list[0].Kernels {
+		t.Errorf("%+v", list)
+	}
+	expect("freed", apply(freed(1, device, buffer)), 0, 0)
+	expect("in its place", apply(e), 0, 0)
+	if n := a.Snapshot().Processes[0].Counters.Odd; n != 2 {
+		t.Errorf("%d odd events", n)
+	}
+}
