@@ -1,6 +1,7 @@
 # make            build the binary
 # make demo       the real runtime on mock chips, traced live
 # make test       all tests; what this machine cannot run is skipped, and said
+# make compat     every published release: downloads them, cuts the test set anew, compares end to end
 # make check      vet, staticcheck, formats, generated files, race detector, a moment of fuzzing
 
 GO       ?= go
@@ -9,9 +10,9 @@ FUZZTIME ?= 5s
 export CGO_ENABLED = 0
 
 BINARY  := tt-memtrace
-C_FILES := $(wildcard bpf/*.c bpf/*.h test/fixture/*.cpp test/fixture/*.h)
+C_FILES := $(shell find bpf test/fixture -name "*.c" -o -name "*.h" -o -name "*.cpp")
 
-.PHONY: all build demo test check lint generate race fuzz bench deps clean
+.PHONY: all build demo test check lint generate race fuzz bench compat deps clean
 
 all: build
 
@@ -49,6 +50,10 @@ fuzz:
 
 bench:
 	$(GO) test -run '^$$' -bench . -benchmem ./aggregator
+
+compat:
+	$(GO) run ./test/compat/refresh
+	scripts/compat.sh
 
 deps:
 	scripts/deps.sh test check

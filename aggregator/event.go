@@ -90,6 +90,9 @@ type Process struct {
 	BuildID string
 	// Release is the runtime's version where it can be told, or empty.
 	Release string
+	// Late: chips of its were open when tracing began, so that buffers from
+	// before are in no account.
+	Late bool
 	// NotCovered says what of this build is in no account, separated by commas.
 	NotCovered string
 }

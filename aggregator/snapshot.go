@@ -197,7 +197,7 @@ func (a *Aggregator) Snapshot() *Snapshot {
 // snapshot is the process with the chips that it has open, or with all that it ever had.
 func (p *process) snapshot(all bool) ProcessSnapshot {
 	ps := ProcessSnapshot{
-		PID: p.pid, Info: p.info, Late: p.late, Since: p.since, Last: p.last,
+		PID: p.pid, Info: p.info, Late: p.late || p.info.Late, Since: p.since, Last: p.last,
 		Buffers: uint64(len(p.buffers)), Counters: p.counters,
 	}
 	for id, sh := range p.share {

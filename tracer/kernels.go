@@ -173,7 +173,7 @@ func (r *run) named(pid uint32, at uint64, programs []uint64, name string) {
 // kernelFile takes in that a kernel's binary is read from a file.
 func (r *run) kernelFile(head *bpf.MemtraceTtHead, e *bpf.MemtraceTtText) {
 	file := textOf(e)
-	k, ok := kernelOf(file)
+	k, ok := kernelOf(file, e.Left == 0)
 	if !ok {
 		return // firmware, which is of no program
 	}
@@ -203,11 +203,12 @@ func (r *run) kernelFile(head *bpf.MemtraceTtHead, e *bpf.MemtraceTtText) {
 }
 
 // kernelOf takes the path of a kernel's binary apart:
-// …/kernels/<name>/<hash>/<processor>/<processor>.elf, or the end of such a path.
-func kernelOf(file string) (aggregator.Kernel, bool) {
+// …/kernels/<name>/<hash>/<processor>/<processor>.elf. Of one that is not whole,
+// only the end is there.
+func kernelOf(file string, whole bool) (aggregator.Kernel, bool) {
 	parts := strings.FieldsFunc(file, func(c rune) bool { return c == '/' })
 	n := len(parts)
-	if n < 4 || n >= 5 && parts[n-5] != "kernels" {
+	if n < 4 || whole && n == 4 || n > 4 && parts[n-5] != "kernels" && (whole || n > 5) {
 		return aggregator.Kernel{}, false
 	}
 	return aggregator.Kernel{

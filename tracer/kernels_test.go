@@ -6,34 +6,39 @@ import (
 	"encoding/binary"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"golang.org/x/sys/unix"
 
 	"tt-memtrace/aggregator"
 	"tt-memtrace/bpf"
+	"tt-memtrace/test/fixture"
 )
 
 func TestKernelIsReadFromItsPath(t *testing.T) {
 	for _, test := range []struct {
-		path string
-		want aggregator.Kernel
-		ok   bool
+		path  string
+		whole bool
+		want  aggregator.Kernel
+		ok    bool
 	}{
-		{"/root/.cache/tt-metal-cache/123/kernels/softmax/456//trisc0/trisc0.elf",
+		{"/home/user/.cache/tt-metal-cache/123/kernels/softmax/456//trisc0/trisc0.elf", true,
 			aggregator.Kernel{Name: "softmax", Hash: "456", Processor: "trisc0"}, true},
-		{"ache/kernels/cq_dispatch/1/brisc/brisc.elf",
+		{"ache/kernels/cq_dispatch/1/brisc/brisc.elf", false,
 			aggregator.Kernel{Name: "cq_dispatch", Hash: "1", Processor: "brisc", Type: aggregator.DispatchKernel}, true},
-		{"fabric_erisc_router/1/erisc/erisc.elf",
+		{"rnels/fabric_erisc_router/1/erisc/erisc.elf", false,
 			aggregator.Kernel{Name: "fabric_erisc_router", Hash: "1", Processor: "erisc", Type: aggregator.FabricKernel}, true},
-		{"/cache/kernels/fabrication/1/brisc/brisc.elf",
+		{"/kernels/fabrication/1/brisc/brisc.elf", true,
 			aggregator.Kernel{Name: "fabrication", Hash: "1", Processor: "brisc"}, true},
-		{"/cache/123/firmware/456/brisc/brisc.elf", aggregator.Kernel{}, false},
-		{"/firmware/brisc.elf", aggregator.Kernel{}, false},
-		{"", aggregator.Kernel{}, false},
-		{"////", aggregator.Kernel{}, false},
+		{"/cache/123/firmware/456/brisc/brisc.elf", true, aggregator.Kernel{}, false},
+		{"/firmware/1/brisc/brisc.elf", true, aggregator.Kernel{}, false},
+		{"a/cache/123/firmware/456/brisc/brisc.elf", false, aggregator.Kernel{}, false},
+		{"/firmware/brisc.elf", true, aggregator.Kernel{}, false},
+		{"", true, aggregator.Kernel{}, false},
+		{"////", true, aggregator.Kernel{}, false},
 	} {
-		if k, ok := kernelOf(test.path); k != test.want || ok != test.ok {
+		if k, ok := kernelOf(test.path, test.whole); k != test.want || ok != test.ok {
 			t.Errorf("%s: %+v, %v", test.path, k, ok)
 		}
 	}
@@ -120,7 +125,7 @@ func related() *run {
 	return &run{processes: map[uint32]*traced{}, related: map[uint32]*relations{}, callers: map[FileID]*callers{}}
 }
 
-// told takes the launches that were told of since it was called last.
+// toldLaunches takes the launches that were told of since it was called last.
 func (r *run) toldLaunches() map[uint64]uint64 {
 	sum := map[uint64]uint64{}
 	for _, e := range r.batch {
@@ -189,5 +194,131 @@ func TestRelationsEndWithTheirProgram(t *testing.T) {
 	rel.dropProgram(20)
 	if len(rel.kernels)+len(rel.programs)+len(rel.workloads)+len(rel.told) > 0 {
 		t.Errorf("%+v", rel)
+	}
+}
+
+// Kernels, the copy of them in DRAM, launches and names as a process has them,
+// in both layouts of a buffer, with paths of every length.
+func TestKernelsOfAProcess(t *testing.T) {
+	t.Parallel()
+	for name, b := range map[string]fixture.Build{"layout A": layoutA, "layout B": layoutB} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			dir := t.TempDir()
+			file := filepath.Join(dir, "kernels", "mine", "123", "brisc", "brisc.elf")
+			if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
+				t.Fatal(err)
+			}
+			if err := os.WriteFile(file, kernelFile(t, elf.Prog32{Type: uint32(elf.PT_LOAD), Filesz: 777}), 0o644); err != nil {
+				t.Fatal(err)
+			}
+			long := "/" + strings.Repeat("a/", 300) + "kernels/cq_far/1/ncrisc/ncrisc.elf"
+
+			p := user(t, b)
+			tr := start(t, Options{PIDs: []uint32{p.PID}})
+			do(t, p, "device 0 1 2")
+			w, program := doNumber(t, p, "workload"), doNumber(t, p, "program")
+			id := doNumber(t, p, "kernel %#x 0 %s /firmware/1/brisc/brisc.elf %s /kernels/gone/1/erisc/erisc.elf %s", program, file, long, file)
+			do(t, p, "join %#x %#x", w, program)
+			do(t, p, "name %#x An\x1bOperation", w)
+			other := doNumber(t, p, "alloc 100 0 0 0 4096 1024 64")
+			copied := doNumber(t, p, "alloc 200 0 0 0 8192 1024 128")
+			do(t, p, "copied %#x 0 0 0 8192 1024 128", program)
+			do(t, p, "launch %#x 1000", w)
+			do(t, p, "run %#x 0 3", program) // as a part of the workload
+			alone := doNumber(t, p, "program")
+			do(t, p, "kernel %#x 0", alone)
+			do(t, p, "run %#x 0 5", alone)
+			tr.sync()
+
+			find := func(id uint64) (aggregator.ProgramSnapshot, bool) {
+				tr.mu.Lock()
+				defer tr.mu.Unlock()
+				for _, s := range tr.accounts.Programs(p.PID) {
+					if s.ID == id {
+						return s, true
+					}
+				}
+				return aggregator.ProgramSnapshot{}, false
+			}
+			s, _ := find(program)
+			want := []aggregator.Kernel{
+				{ID: id, Name: "cq_far", Hash: "1", Processor: "ncrisc", Type: aggregator.DispatchKernel},
+				{ID: id, Name: "gone", Hash: "1", Processor: "erisc", Path: "/kernels/gone/1/erisc/erisc.elf"},
+				{ID: id, Name: "mine", Hash: "123", Processor: "brisc", Path: file, Bytes: 777, Sized: true},
+			}
+			if len(s.Kernels) != len(want) || s.Operation != "An\x1bOperation" || s.Launches != 1000 || s.LastLaunch == 0 || len(s.Loaded) == 0 {
+				t.Fatalf("the program is %+v", s)
+			}
+			for i, k := range s.Kernels {
+				if *k != want[i] {
+					t.Errorf("kernel %+v, not %+v", *k, want[i])
+				}
+			}
+			if s, ok := find(alone); !ok || s.Launches != 5 || s.Operation != "" || s.KernelCount != 1 {
+				t.Errorf("the other program is %+v", s)
+			}
+			for _, b := range tr.buffers(p.PID) {
+				if b.Kernels != (b.ID == copied) || b.ID != copied && b.ID != other {
+					t.Errorf("buffer %+v", b)
+				}
+			}
+			for _, c := range tr.process(p.PID).Chips {
+				if u := c.Kernel; u.Programs != 1 || u.DRAMCopies != 1 || u.DRAMBytes != 8192 || u.Unsized != 2 ||
+					u.Bytes[aggregator.ApplicationKernel] != 777 || u.Binaries != [aggregator.NumKernelTypes]uint64{2, 0, 1} {
+					t.Errorf("chip %d has %+v", c.Chip.Number, u)
+				}
+			}
+			if c := tr.counters(); c.Clipped != 1 || c.Uncounted != 0 {
+				t.Errorf("counters %+v", c)
+			}
+
+			do(t, p, "disband %#x", w)
+			do(t, p, "free %#x", copied)
+			do(t, p, "unload %#x", program)
+			do(t, p, "unload %#x", alone)
+			for range 2 { // a workload at the same address begins anew
+				program := doNumber(t, p, "program")
+				w := doNumber(t, p, "workload")
+				do(t, p, "kernel %#x 0 %s", program, file)
+				do(t, p, "join %#x %#x", w, program)
+				do(t, p, "launch %#x 7", w)
+				tr.sync()
+				if s, _ := find(program); s.Launches != 7 || len(s.Kernels) != 1 {
+					t.Errorf("the new program is %+v", s)
+				}
+				do(t, p, "disband %#x", w)
+				do(t, p, "unload %#x", program)
+			}
+			tr.sync()
+			if _, ok := find(program); ok {
+				t.Error("the program is not gone")
+			}
+			for _, c := range tr.process(p.PID).Chips {
+				if c.Kernel != (aggregator.KernelUsage{}) {
+					t.Errorf("chip %d still has %+v", c.Chip.Number, c.Kernel)
+				}
+			}
+			// All that was counted goes with its object, or with the process.
+			v := doNumber(t, p, "workload")
+			do(t, p, "launch %#x 2", v)
+			entries := func() (n int) {
+				var key bpf.MemtraceTtLaunchKey
+				var value bpf.MemtraceTtLaunch
+				for it := tr.tracer.objects.Launches.Iterate(); it.Next(&key, &value); {
+					n++
+				}
+				return n
+			}
+			if n := entries(); n != 1 {
+				t.Errorf("%d counts are left, not 1", n)
+			}
+			p.Kill()
+			tr.await("the process's end", func() bool { _, ok := tr.lookup(p.PID); return !ok })
+			tr.sync()
+			if n := entries(); n != 0 {
+				t.Errorf("%d counts are left", n)
+			}
+		})
 	}
 }

@@ -213,7 +213,10 @@ func (l *Layout) place(shown map[string][]Evidence) error {
 		}
 		l.Fields = append(l.Fields, Field{f.name, f.offset, f.size, Table})
 	}
-	for _, f := range l.Fields {
+	for i, f := range l.Fields {
+		if want := fieldTable[i].size; f.Size < want {
+			return fmt.Errorf("%s shows that a buffer's %s has %d bytes, and %d are read", shown[f.Name][0].Function, f.Name, f.Size, want)
+		}
 		if by := shown[f.Name]; f.Proof == Decoded && len(by) == 1 {
 			return fmt.Errorf("only %s shows where a buffer keeps its %s, and not where it has always been (%s)",
 				by[0].Function, f.Name, strings.Join(differ, "; "))

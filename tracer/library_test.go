@@ -13,6 +13,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -311,6 +312,42 @@ func TestHugeClaimsCostLittle(t *testing.T) {
 				t.Errorf("it took %d MB of memory", mb)
 			}
 		})
+	}
+}
+
+// Code that is evaluated is anybody's too: in the place of a function that shows
+// a field stands one that never returns.
+func TestEndlessFunctionsAreGivenUp(t *testing.T) {
+	path := still(t, flags("-O2 -DIMPL"))
+	whole, l := read(t, path), open(t, path)
+	for _, f := range fieldTable {
+		for _, by := range f.by {
+			s, ok := l.symbols[by.function]
+			if !ok {
+				continue
+			}
+			at, ok := l.fileOffset(s.Value)
+			if !ok {
+				t.Fatal(by.function)
+			}
+			for does, code := range map[string]string{
+				"jumps to itself":  "\xeb\xfe",
+				"calls itself":     "\xe8\xfb\xff\xff\xff",
+				"reads a field":    "\x48\x8b\x07\xeb\xfb",
+				"reads all fields": "\x48\x8b\x07\x48\x83\xc7\x08\xeb\xf7",
+				"reads all bytes":  "\x8a\x07\x48\xff\xc7\xeb\xf9",
+			} {
+				data := bytes.Clone(whole)
+				copy(data[at:], code)
+				start := time.Now()
+				if err := attempt(write(t, data)); err != nil {
+					refused(t, err)
+				}
+				if took := time.Since(start); took > 10*time.Second {
+					t.Errorf("%s that %s: %v", by.function, does, took)
+				}
+			}
+		}
 	}
 }
 

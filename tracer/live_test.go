@@ -1073,15 +1073,18 @@ func TestRunEndsWithItsLastProcess(t *testing.T) {
 	}
 }
 
+// own is a library of a name that other tracers on this machine do not look for.
+var own = fixture.Build{Name: "libown.so", Flags: layoutB.Flags}
+
 // entries are the first bytes of the probed instructions in a live process.
-func entries(t *testing.T, p *fixture.Process, b fixture.Build) (live, file []byte) {
+func entries(t *testing.T, p *fixture.Process) (live, file []byte) {
 	t.Helper()
-	l := open(t, library(t, b))
+	l := open(t, library(t, own))
 	c, err := l.Cover()
 	if err != nil {
 		t.Fatal(err)
 	}
-	list, err := mappings(p.PID, nil)
+	list, err := mappings(p.PID, []FileID{l.ID})
 	if err != nil || len(list) != 1 {
 		t.Fatalf("mappings %+v: %v", list, err)
 	}
@@ -1106,16 +1109,16 @@ func entries(t *testing.T, p *fixture.Process, b fixture.Build) (live, file []by
 
 const int3 = 0xcc
 
-func attached(t *testing.T, p *fixture.Process, b fixture.Build) {
+func attached(t *testing.T, p *fixture.Process) {
 	t.Helper()
-	if live, _ := entries(t, p, b); !bytes.Equal(live, bytes.Repeat([]byte{int3}, len(live))) {
+	if live, _ := entries(t, p); !bytes.Equal(live, bytes.Repeat([]byte{int3}, len(live))) {
 		t.Errorf("while attached the points begin with % x", live)
 	}
 }
 
-func detached(t *testing.T, p *fixture.Process, b fixture.Build) {
+func detached(t *testing.T, p *fixture.Process) {
 	t.Helper()
-	if live, file := entries(t, p, b); !bytes.Equal(live, file) {
+	if live, file := entries(t, p); !bytes.Equal(live, file) {
 		t.Errorf("the points begin with % x, in the file with % x", live, file)
 	}
 }
@@ -1123,17 +1126,17 @@ func detached(t *testing.T, p *fixture.Process, b fixture.Build) {
 // Nothing stays in a traced process, and it goes on.
 func TestDetach(t *testing.T) {
 	for _, all := range []bool{false, true} {
-		p := user(t, layoutB)
+		p := user(t, own)
 		do(t, p, "device 0 1")
-		detached(t, p, layoutB)
-		var o Options
+		detached(t, p)
+		o := Options{Libraries: []string{library(t, own)}}
 		if !all {
 			o.PIDs = []uint32{p.PID}
 		}
 		tr := start(t, o)
-		attached(t, p, layoutB)
+		attached(t, p)
 		tr.stop()
-		detached(t, p, layoutB)
+		detached(t, p)
 		do(t, p, "storm 0 2 100 0")
 	}
 }
@@ -1141,9 +1144,9 @@ func TestDetach(t *testing.T) {
 func TestKilledTracerLeavesNothing(t *testing.T) {
 	t.Parallel()
 	needRights(t)
-	p := user(t, layoutB)
+	p := user(t, own)
 	do(t, p, "device 0 1")
-	cmd := helper("attach", fmt.Sprint(p.PID))
+	cmd := helper("attach", fmt.Sprint(p.PID), library(t, own))
 	out, err := cmd.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -1153,24 +1156,24 @@ func TestKilledTracerLeavesNothing(t *testing.T) {
 	}
 	line, err := bufio.NewReader(out).ReadString('\n')
 	if err == nil && line == "ready\n" {
-		attached(t, p, layoutB)
+		attached(t, p)
 		do(t, p, "alloc 100 0 1 0 8192 1024 64")
 	} else {
 		t.Errorf("the tracer said %q: %v", line, err)
 	}
 	cmd.Process.Kill()
 	cmd.Wait()
-	detached(t, p, layoutB)
+	detached(t, p)
 	do(t, p, "storm 0 2 100 0")
 }
 
-// helpAttach traces a process until it is killed.
+// helpAttach traces a process with a library until it is killed.
 func helpAttach(args []string) error {
 	pid, err := strconv.ParseUint(args[0], 10, 32)
 	if err != nil {
 		return err
 	}
-	tr, err := New(Options{PIDs: []uint32{uint32(pid)}})
+	tr, err := New(Options{PIDs: []uint32{uint32(pid)}, Libraries: args[1:]})
 	if err != nil {
 		return err
 	}

@@ -16,13 +16,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A ttnn operation launches its workload from a function template that is made
+// A ttnn operation launches its workload from function templates that are made
 // for it alone, so the function that a launch was made from names the operation:
 //
 //	void ttnn::device_operation::detail::enqueue_mesh_workload<
 //	    ttnn::device_operation::MeshDeviceOperationAdapter<ttnn::prim::MatmulDeviceOperation>>(…)
+//
+// or, where that one ends in a jump, one that calls it: launch_operation_with_adapter,
+// create_and_cache_mesh_workload and others of the same name space.
 const (
-	launcher = "enqueue_mesh_workload"
+	launcher = "4ttnn16device_operation"
 	adapter  = "MeshDeviceOperationAdapterI"
 )
 

@@ -67,6 +67,28 @@ func mappings(pid uint32, extra []FileID) ([]Mapping, error) {
 	return list, nil
 }
 
+// region is a piece of a process's address space.
+type region struct{ start, end uint64 }
+
+// writable lists a process's private writable memory, where its objects are.
+func writable(pid uint32) ([]region, error) {
+	p, err := procfs.NewProc(int(pid))
+	if err != nil {
+		return nil, err
+	}
+	maps, err := p.ProcMaps()
+	if err != nil {
+		return nil, err
+	}
+	var list []region
+	for _, m := range maps {
+		if m.Perms.Read && m.Perms.Write && m.Perms.Private {
+			list = append(list, region{uint64(m.StartAddr), uint64(m.EndAddr)})
+		}
+	}
+	return list, nil
+}
+
 // describe reads what is shown of a process. Its words are the process's own and untrusted.
 func describe(pid uint32) (command string, started uint64, err error) {
 	p, err := procfs.NewProc(int(pid))

@@ -72,7 +72,11 @@ type run struct {
 type traced struct {
 	*inspector
 	mapping Mapping
-	late    bool
+	// before are chips that were open before the probes came; not surely
+	// where that is not known.
+	before map[uint32]bool
+	surely bool
+	start  aggregator.Process
 	// private: it numbers chips in its own way.
 	private    bool
 	devices    map[uint64][]aggregator.Chip
@@ -98,8 +102,11 @@ func (r *run) loop(ctx context.Context) error {
 			sleeping = r.t.reader.AvailableBytes() == 0
 		}
 		syncs := r.t.waiting()
+		// Whoever ends this has done with what he wants to see: all that is in the
+		// ring by now is read once more.
+		done := ctx.Err() != nil
 		switch {
-		case len(syncs) > 0:
+		case done, len(syncs) > 0:
 			r.t.reader.SetDeadline(time.Now())
 		case sleeping && len(r.processes) > 0:
 			// Launches wake nobody.
@@ -127,13 +134,13 @@ func (r *run) loop(ctx context.Context) error {
 			empty++
 		}
 		r.announcements()
-		r.losses(ctx.Err() != nil || len(syncs) > 0)
-		r.launches(ctx.Err() != nil || len(syncs) > 0)
+		r.losses(done || len(syncs) > 0)
+		r.launches(done || len(syncs) > 0)
 		r.flush()
 		for _, s := range syncs {
 			close(s)
 		}
-		if ctx.Err() != nil || r.over() {
+		if done || r.over() {
 			return nil
 		}
 	}
@@ -250,7 +257,7 @@ func (r *run) object(head *bpf.MemtraceTtHead, object uint64) {
 		delete(p.devices, object) // whatever was at this address is gone
 		if chips, mesh, _, err := p.device(object); err == nil && !mesh {
 			for _, c := range chips {
-				p.opened[c] = true
+				r.opening(p, c, head.Time)
 			}
 		}
 		r.device(p, head, object)
@@ -312,19 +319,41 @@ func (r *run) add(a announcement, now uint64) *traced {
 		return nil // gone already
 	}
 	p := &traced{
-		inspector: &inspector{lib: a.lib, base: a.mapping.Base - a.lib.segments[0].Vaddr&^4095, mem: processMemory(pid)},
-		mapping:   a.mapping, late: a.late, private: renumbered(pid),
+		inspector: newInspector(a.lib, a.mapping),
+		mapping:   a.mapping, before: map[uint32]bool{}, surely: a.surely, private: renumbered(pid),
 		devices: map[uint64][]aggregator.Chip{}, allocators: map[uint64]bool{}, opened: map[uint32]bool{}, boards: map[uint32]string{},
 	}
 	if old := r.processes[pid]; old != nil && old.base == p.base && old.lib == p.lib {
 		return old
 	}
+	for _, id := range a.before {
+		p.before[id] = true
+	}
 	r.processes[pid] = p
-	r.emit(aggregator.Event{Kind: aggregator.ProcessStart, PID: pid, Time: now, Process: &aggregator.Process{
+	p.start = aggregator.Process{
 		Started: started, Command: command, Library: a.mapping.Path, BuildID: a.lib.BuildID, Release: a.lib.Release,
-		NotCovered: strings.Join(a.notCovered, ", "),
-	}})
+		NotCovered: strings.Join(a.notCovered, ", "), Late: len(p.before) > 0,
+	}
+	r.tell(p, now)
 	return p
+}
+
+// tell describes a process, anew where something of it turned out otherwise.
+func (r *run) tell(p *traced, now uint64) {
+	start := p.start
+	r.emit(aggregator.Event{Kind: aggregator.ProcessStart, PID: p.mapping.PID, Time: now, Process: &start})
+}
+
+// opening notes that a chip is seen opening: nothing of it can have gone unseen.
+func (r *run) opening(p *traced, chip uint32, now uint64) {
+	p.opened[chip] = true
+	if p.before[chip] {
+		// It was found while it was just about to open.
+		delete(p.before, chip)
+		if p.start.Late = len(p.before) > 0; !p.start.Late {
+			r.tell(p, now)
+		}
+	}
 }
 
 // process finds the process of a record, and looks it up where it was not
@@ -346,7 +375,7 @@ func (r *run) process(head *bpf.MemtraceTtHead) *traced {
 		a, err := r.t.library(m)
 		r.t.mu.Unlock()
 		if err == nil && a != nil && a.index == uint32(head.Library) {
-			return r.add(announcement{mapping: m, lib: a.lib, notCovered: a.cover.NotCovered()}, head.Time)
+			return r.add(announcement{mapping: m, lib: a.lib, notCovered: a.cover.NotCovered(), surely: true}, head.Time)
 		}
 	}
 	return nil
@@ -408,7 +437,7 @@ func (r *run) device(p *traced, head *bpf.MemtraceTtHead, address uint64) {
 		}
 		opened.Chips = append(opened.Chips, chip)
 		opened.Boards = append(opened.Boards, p.boardOf(id))
-		opened.Late = opened.Late || p.late && !p.opened[id]
+		opened.Late = opened.Late || (p.before[id] || !p.surely) && !p.opened[id]
 	}
 	p.devices[address] = opened.Chips
 	r.emit(aggregator.Event{Kind: aggregator.DeviceOpen, PID: head.Pid, TID: head.Tid, Time: head.Time,

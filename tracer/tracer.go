@@ -19,6 +19,7 @@ import (
 	"github.com/cilium/ebpf/features"
 	"github.com/cilium/ebpf/link"
 	"github.com/cilium/ebpf/ringbuf"
+	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
 
 	"tt-memtrace/bpf"
@@ -80,8 +81,10 @@ type attachment struct {
 type announcement struct {
 	mapping Mapping
 	lib     *Library
-	// late: it had mapped the library before the probes were there.
-	late       bool
+	// before are chips that were open when the probes came, and surely false
+	// where that could not be found out.
+	before     []uint32
+	surely     bool
 	notCovered []string
 }
 
@@ -232,21 +235,36 @@ func (t *Tracer) start() error {
 	return nil
 }
 
-// discover attaches to processes as they map the runtime.
+// discover attaches to processes as they map the runtime. Looking takes far
+// longer than seeing, so it is done apart: the kernel drops what is not read.
 func (t *Tracer) discover(ctx context.Context) error {
-	return t.watch.Run(ctx, func(m mapped) {
-		if len(t.extra) == 0 && !candidate(m.path) {
-			return
-		}
-		t.look(m.pid, false)
-	}, func() {
-		t.opts.Notice("the kernel dropped records of starting programs; looking through all processes")
-		if pids, err := allPIDs(); err == nil {
+	found := newFinds()
+	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() error {
+		return t.watch.Run(ctx, func(m mapped) {
+			if len(t.extra) > 0 || candidate(m.path) {
+				found.add(m.pid)
+			}
+		}, found.missed)
+	})
+	g.Go(func() error {
+		for {
+			pids, all, err := found.wait(ctx)
+			if err != nil {
+				return nil
+			}
+			if all {
+				// Some records were dropped: whom they were of is found by looking at everyone.
+				if pids, err = allPIDs(); err != nil {
+					return fmt.Errorf("listing processes: %w", err)
+				}
+			}
 			for _, pid := range pids {
-				t.look(pid, false)
+				t.look(pid, all)
 			}
 		}
 	})
+	return g.Wait()
 }
 
 // inScope says whether a process is one to trace.
@@ -263,17 +281,18 @@ func (t *Tracer) inScope(pid uint32) bool {
 	return true
 }
 
-// look attaches to what a process has mapped, where it is in scope.
-func (t *Tracer) look(pid uint32, late bool) {
+// look attaches to what a process has mapped, where it is in scope. Unless
+// early, it was seen mapping something just now.
+func (t *Tracer) look(pid uint32, early bool) {
 	if !t.inScope(pid) {
 		return
 	}
 	list, err := mappings(pid, t.extra)
 	if err != nil {
-		return // gone, or not ours to see: nothing of it was counted
+		return // gone, or not ours to see
 	}
 	for _, m := range list {
-		if err := t.attach(m, late); err != nil {
+		if err := t.attach(m, early); err != nil {
 			t.opts.Notice(fmt.Sprintf("process %d: %v", pid, err))
 		}
 	}
@@ -281,7 +300,7 @@ func (t *Tracer) look(pid uint32, late bool) {
 
 // attach puts the probes into a library, once for all processes or once for
 // each PID, and announces the process.
-func (t *Tracer) attach(m Mapping, late bool) error {
+func (t *Tracer) attach(m Mapping, early bool) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	a, err := t.library(m)
@@ -293,16 +312,22 @@ func (t *Tracer) attach(m Mapping, late bool) error {
 		scope = m.PID
 	}
 	if a.links[scope] == nil {
+		early = true
 		if a.links[scope], err = t.probe(a, scope); err != nil {
 			return err
 		}
-	} else if scope == 0 {
-		late = false // the probes were there before it
 	}
 	if err := t.watchExit(m.PID); err != nil {
 		return err
 	}
-	t.announced = append(t.announced, announcement{m, a.lib, late, a.cover.NotCovered()})
+	n := announcement{mapping: m, lib: a.lib, notCovered: a.cover.NotCovered(), surely: true}
+	if early {
+		// It had mapped the library before the probes were there. Whether it had
+		// opened anything by then, its memory tells.
+		n.before, err = newInspector(a.lib, m).openChips()
+		n.surely = err == nil
+	}
+	t.announced = append(t.announced, n)
 	return t.reader.Flush()
 }
 

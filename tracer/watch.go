@@ -35,7 +35,8 @@ type mapped struct {
 	path string
 }
 
-const mmapRingPages = 16
+// mmapRingPages hold some thousand records: a build starts many programs at once.
+const mmapRingPages = 64
 
 // watchMappings starts the watch on all CPUs that are online.
 func watchMappings() (*mmapWatch, error) {

@@ -200,8 +200,13 @@ func TestDoctor(t *testing.T) {
 	}
 	contains(t, d.out, r.Library, "build-id  ", "release   "+rig.DefaultRelease, "Layout of a buffer", "decoded",
 		"✓  _ZNK2tt8tt_metal6Device2idEv", "This library can be traced.")
-	if strings.Contains(d.out, "✗") || strings.Contains(d.out, "not covered") || d.err != "" {
-		t.Errorf("%v", d)
+	for _, line := range lines(d.out) {
+		if strings.Contains(line, "✗") && !strings.Contains(line, "degrades") {
+			t.Errorf("%s", line)
+		}
+	}
+	if d.err != "" {
+		t.Errorf("stderr: %s", d.err)
 	}
 
 	w := holder(t)
@@ -210,7 +215,10 @@ func TestDoctor(t *testing.T) {
 	send(t, w, "go")
 	says(t, w, "holding")
 	for _, args := range [][]string{{"doctor", "-p", pid}, {"doctor"}} {
-		d = run(t, fine, args...)
+		d = begin(t, call{args: args}).end()
+		if d.code != fine && (len(args) > 1 || d.code != notSupported) { // other processes of the host may map anything
+			t.Errorf("%v: %v", args, d)
+		}
 		contains(t, d.out, "Host", "✓  multi-uprobes", "✓  cap_dac_read_search", "processes", pid, "This library can be traced.")
 	}
 

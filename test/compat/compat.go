@@ -49,7 +49,7 @@ func Releases() []Release {
 }
 
 // EndToEnd are the releases on which the accounts were compared with the
-// runtime's own, and how they run.
+// runtime's own by scripts/compat.sh, and what was.
 func EndToEnd() map[string]string {
 	runs := map[string]string{}
 	for _, row := range rows(runsTSV) {

@@ -1,7 +1,6 @@
 package compat
 
 import (
-	"cmp"
 	"fmt"
 	"io"
 	"os"
@@ -82,32 +81,37 @@ func (d *document) print(format string, args ...any) {
 
 // row is a row of a table that is true of a range of releases.
 type row struct {
-	first, last string
-	releases    int
-	builds      map[string]bool
-	cells       string
+	releases []Release
+	cells    string
 }
 
 // ranges joins releases that follow each other and have the same cells.
 func ranges(list []Release, cells func(Release) string) (rows []row) {
 	for _, r := range list {
 		c := cells(r)
-		if n := len(rows) - 1; n >= 0 && rows[n].cells == c {
-			rows[n].last = r.Version
-			rows[n].releases++
-			rows[n].builds[r.BuildID] = true
-			continue
+		if n := len(rows) - 1; n < 0 || rows[n].cells != c {
+			rows = append(rows, row{cells: c})
 		}
-		rows = append(rows, row{r.Version, r.Version, 1, map[string]bool{r.BuildID: true}, c})
+		last := &rows[len(rows)-1]
+		last.releases = append(last.releases, r)
 	}
 	return rows
 }
 
 func (r row) name() string {
-	if r.first == r.last {
-		return r.first
+	first, last := r.releases[0].Version, r.releases[len(r.releases)-1].Version
+	if first == last {
+		return first
 	}
-	return r.first + " to " + r.last
+	return first + " to " + last
+}
+
+func (r row) builds() int {
+	ids := map[string]bool{}
+	for _, one := range r.releases {
+		ids[one.BuildID] = true
+	}
+	return len(ids)
 }
 
 func (d *document) releases(list []Release) {
@@ -115,15 +119,21 @@ func (d *document) releases(list []Release) {
 	runs := EndToEnd()
 	for _, row := range ranges(list, func(r Release) string {
 		report := d.reports[r.BuildID]
-		run := cmp.Or(runs[r.Version], "")
-		return strings.Join([]string{r.File, points(report), offsets(report), devices(report), run}, " | ")
+		return strings.Join([]string{r.File, points(report), offsets(report), devices(report)}, " | ")
 	}) {
-		d.print("| %s | %d | %d | %s |\n", row.name(), row.releases, len(row.builds), row.cells)
+		var compared []string
+		for _, r := range row.releases {
+			if what, ok := runs[r.Version]; ok {
+				compared = append(compared, r.Version+" ("+what+")")
+			}
+		}
+		d.print("| %s | %d | %d | %s | %s |\n", row.name(), len(row.releases), row.builds(), row.cells, strings.Join(compared, "<br>"))
 	}
 	d.print(`
-*Compared end to end*: a random workload ran on the real runtime, on mock chips, and at its rest points the live buffers,
-the bytes requested and reserved and the capacities on every chip were those of the runtime's own allocator. Where it
-says "slow dispatch", the runtime can run on mock chips that way only. Before 0.66.0 it has no mock chips.
+*Compared end to end*: random workloads ran on the real runtime, on mock chips, and at their rest points the live buffers,
+the bytes requested and reserved and the capacities on every chip were those of the runtime's own allocator, and so were
+the circular buffers of programs. Some releases run on mock chips with slow dispatch only, and place no circular buffers
+there. Before 0.66.0 there are no mock chips.
 `)
 }
 

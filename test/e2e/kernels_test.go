@@ -287,3 +287,49 @@ func equalPrograms(p, q aggregator.ProgramSnapshot) bool {
 			return a.Chip == b.Chip && a.Address == b.Address && a.Size == b.Size && a.Kind == b.Kind && slices.Equal(a.Ranges, b.Ranges)
 		})
 }
+
+// The names that are taken from the functions that launch the operations are
+// those that the runtime gives to its Inspector, where it still does.
+func TestNamesFromLaunchers(t *testing.T) {
+	r := installed(t)
+	points := tracer.Points
+	t.Cleanup(func() { tracer.Points = points })
+	tracer.Points = slices.DeleteFunc(slices.Clone(points), func(p tracer.Point) bool { return p.Name == "workload named" })
+	tr := start(t, tracer.Options{Follow: uint32(os.Getpid())})
+	w := workload(t, r, rig.Options{Cluster: "n150", Script: rig.Programs})
+	named, compared := 0, 0
+	seen := map[uint64]bool{}
+	operations(t, w, func(event string, op operation) {
+		if event != "op" {
+			return
+		}
+		tr.sync()
+		var got []string
+		for _, p := range tr.programs(w.PID()) {
+			if seen[p.ID] {
+				continue
+			}
+			seen[p.ID] = true
+			got = append(got, p.Operation)
+			if p.Operation == "" {
+				t.Errorf("%s: a program has no name", op.Name)
+			}
+		}
+		names, logged := inspectorNames(t, w.Dir)
+		if !logged {
+			return
+		}
+		want := names[named:]
+		named = len(names)
+		slices.Sort(got)
+		slices.Sort(want)
+		if !slices.Equal(got, want) {
+			t.Errorf("%s: names %q, the runtime logs %q", op.Name, got, want)
+		}
+		compared += len(got)
+	})
+	t.Logf("%d names, %d compared", len(seen), compared)
+	if len(seen) < 10 {
+		t.Errorf("only %d programs were there", len(seen))
+	}
+}

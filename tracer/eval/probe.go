@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"slices"
 )
 
 // Probe is a Memory of objects that do not exist. Each distinct load from one
@@ -147,9 +148,10 @@ func (p *Probe) Path(v uint64) (Path, bool) {
 func (p *Probe) path(id int, tail int64) Path {
 	var offsets []int64
 	for p.nodes[id].parent >= 0 {
-		offsets = append([]int64{p.nodes[id].offset}, offsets...)
+		offsets = append(offsets, p.nodes[id].offset)
 		id = p.nodes[id].parent
 	}
+	slices.Reverse(offsets)
 	return Path{Root: nodeAddr(id), Offsets: offsets, Tail: tail}
 }
 

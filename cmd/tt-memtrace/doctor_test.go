@@ -1,0 +1,133 @@
+package main
+
+import (
+	"bytes"
+	"debug/elf"
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"tt-memtrace/test/compat"
+)
+
+// doctor runs the command and returns what it prints and its exit code.
+func doctor(args ...string) (string, int) {
+	var out bytes.Buffer
+	cmd := newDoctor()
+	cmd.SilenceErrors, cmd.SilenceUsage = true, true
+	cmd.SetOut(&out)
+	cmd.SetArgs(args)
+	err := cmd.Execute()
+	return out.String(), exitCode(err)
+}
+
+// library writes a release's library of the compatibility set.
+func library(t *testing.T, version string) string {
+	t.Helper()
+	set, err := compat.Libraries()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, r := range compat.Releases() {
+		if r.Version == version {
+			path := filepath.Join(t.TempDir(), r.File)
+			if err := set[r.BuildID].WriteFile(path); err != nil {
+				t.Fatal(err)
+			}
+			return path
+		}
+	}
+	t.Fatalf("there is no release %s", version)
+	return ""
+}
+
+// The text and the JSON say the same of a library: points, offsets with the
+// functions that show them, and what is not covered.
+func TestDoctorOfALibrary(t *testing.T) {
+	for _, version := range []string{"0.59.0rc58", "0.66.0", "0.81.1"} {
+		path := library(t, version)
+		text, code := doctor("--lib", path)
+		if code != exitFine {
+			t.Errorf("%s: exit code %d", version, code)
+		}
+		out, code := doctor("--json", "--lib", path)
+		var d diagnosis
+		if err := json.Unmarshal([]byte(out), &d); err != nil || code != exitFine {
+			t.Fatalf("%s: exit code %d, %v", version, code, err)
+		}
+		if d.Schema != 1 || d.Host != nil || len(d.Libraries) != 1 {
+			t.Fatalf("%s: %+v", version, d)
+		}
+		l := d.Libraries[0]
+		if !l.Supported || l.Problem != nil || l.Path != path || l.BuildID == nil || l.Release != nil {
+			t.Errorf("%s: %+v", version, l)
+		}
+		var words []string
+		for _, p := range l.Points {
+			words = append(words, p.Name, p.Symbol, p.Instruction)
+			if !p.Emulated || p.Offset == 0 {
+				t.Errorf("%s: %+v", version, p)
+			}
+		}
+		for _, f := range l.Layout.Fields {
+			words = append(words, f.Name, string(f.Proof))
+			words = append(words, f.ShownBy...)
+			if len(f.ShownBy) < 2 || len(f.Silent) > 0 {
+				t.Errorf("%s: %+v", version, f)
+			}
+		}
+		for _, n := range l.NotCovered {
+			words = append(words, n.What, n.Without)
+		}
+		for _, g := range l.Getters {
+			words = append(words, g.Symbol, g.Tells)
+			words = append(words, g.At...)
+		}
+		for _, w := range words {
+			if !strings.Contains(text, w) {
+				t.Errorf("%s: the text does not say %q", version, w)
+			}
+		}
+	}
+}
+
+// A library that cannot be traced is exit code 4, whatever is printed; what is
+// known of it is printed all the same.
+func TestDoctorOfAnUnsupportedLibrary(t *testing.T) {
+	path := library(t, "0.81.1")
+	data, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// All of the code is zeros: the points would be single-stepped.
+	e, err := elf.NewFile(bytes.NewReader(data))
+	if err != nil {
+		t.Fatal(err)
+	}
+	section := e.Section(".text")
+	blank := bytes.Clone(data)
+	clear(blank[section.Offset:][:section.Size])
+	if err := os.WriteFile(path, blank, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	text, code := doctor("--lib", path)
+	if code != exitUnsupported || !strings.Contains(text, "This library is not traced: ") || !strings.Contains(text, "lacks the required") {
+		t.Errorf("exit code %d:\n%s", code, text)
+	}
+	out, code := doctor("--json", "--lib", path)
+	var d diagnosis
+	if err := json.Unmarshal([]byte(out), &d); err != nil || code != exitUnsupported {
+		t.Fatalf("exit code %d, %v", code, err)
+	}
+	if l := d.Libraries[0]; l.Supported || l.Problem == nil || l.Layout != nil || len(l.NotCovered) == 0 {
+		t.Errorf("%+v", l)
+	}
+	if err := os.WriteFile(path, data[:len(data)/2], 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if out, code := doctor("--json", "--lib", path); code != exitUnsupported || out != "" {
+		t.Errorf("exit code %d:\n%s", code, out)
+	}
+}
