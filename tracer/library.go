@@ -39,9 +39,11 @@ type Library struct {
 	// Release is the version of the Python package around it, or empty.
 	Release string
 
-	file     *os.File
-	elf      *elf.File
-	symbols  map[string]elf.Symbol
+	file    *os.File
+	elf     *elf.File
+	symbols map[string]elf.Symbol
+	// prefixed are the symbols by those prefixes that the probe table names.
+	prefixed map[string][]elf.Symbol
 	segments []elf.ProgHeader
 	image    func() (*eval.Image, error)
 }
@@ -50,12 +52,10 @@ type Library struct {
 // It wraps ErrUnsupported where the file is not one that can be traced. The
 // file stays open until Close.
 func OpenLibrary(path string) (lib *Library, err error) {
-	// O_NONBLOCK, so that a FIFO in the library's place blocks nobody.
-	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
+	f, st, err := openRegular(path)
 	if err != nil {
-		return nil, &os.PathError{Op: "opening library", Path: path, Err: err}
+		return nil, err
 	}
-	f := os.NewFile(uintptr(fd), path)
 	defer func() {
 		// debug/elf is careful, but the file is anybody's.
 		if r := recover(); r != nil {
@@ -65,16 +65,6 @@ func OpenLibrary(path string) (lib *Library, err error) {
 			f.Close()
 		}
 	}()
-	var st unix.Stat_t
-	if err := unix.Fstat(fd, &st); err != nil {
-		return nil, &os.PathError{Op: "reading library", Path: path, Err: err}
-	}
-	if st.Mode&unix.S_IFMT != unix.S_IFREG {
-		return nil, fmt.Errorf("reading %s: not a regular file: %w", path, ErrUnsupported)
-	}
-	if st.Size > maxLibrary {
-		return nil, fmt.Errorf("reading %s: %d bytes, more than %d: %w", path, st.Size, int64(maxLibrary), ErrUnsupported)
-	}
 	if err := checkHeaders(io.NewSectionReader(f, 0, st.Size)); err != nil {
 		return nil, fmt.Errorf("reading %s: %w: %w", path, err, ErrUnsupported)
 	}
@@ -86,7 +76,8 @@ func OpenLibrary(path string) (lib *Library, err error) {
 		return nil, fmt.Errorf("reading %s: made for %v, not for x86-64: %w", path, e.Machine, ErrUnsupported)
 	}
 	image := sync.OnceValues(func() (*eval.Image, error) { return eval.NewImage(f, 0) })
-	l := &Library{Path: path, image: image, ID: FileID{st.Dev, st.Ino}, file: f, elf: e, symbols: map[string]elf.Symbol{}}
+	l := &Library{Path: path, image: image, ID: FileID{st.Dev, st.Ino}, file: f, elf: e,
+		symbols: map[string]elf.Symbol{}, prefixed: map[string][]elf.Symbol{}}
 	for _, p := range e.Progs {
 		if p.Type == elf.PT_LOAD {
 			l.segments = append(l.segments, p.ProgHeader)
@@ -100,6 +91,31 @@ func OpenLibrary(path string) (lib *Library, err error) {
 	return l, nil
 }
 
+// openRegular opens a file that says it is the runtime, if it is a file at all.
+func openRegular(path string) (*os.File, unix.Stat_t, error) {
+	var st unix.Stat_t
+	// O_NONBLOCK, so that a FIFO in the library's place blocks nobody.
+	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, st, &os.PathError{Op: "opening library", Path: path, Err: err}
+	}
+	f := os.NewFile(uintptr(fd), path)
+	if err := unix.Fstat(fd, &st); err != nil {
+		f.Close()
+		return nil, st, &os.PathError{Op: "reading library", Path: path, Err: err}
+	}
+	if st.Mode&unix.S_IFMT != unix.S_IFREG {
+		err = fmt.Errorf("reading %s: not a regular file: %w", path, ErrUnsupported)
+	} else if st.Size > maxLibrary {
+		err = fmt.Errorf("reading %s: %d bytes, more than %d: %w", path, st.Size, int64(maxLibrary), ErrUnsupported)
+	}
+	if err != nil {
+		f.Close()
+		return nil, st, err
+	}
+	return f, st, nil
+}
+
 // Image is the library as it would be loaded at address 0, for evaluating its code.
 func (l *Library) Image() (*eval.Image, error) { return l.image() }
 
@@ -110,6 +126,7 @@ func (l *Library) Close() error { return l.file.Close() }
 // .symtab has everything, .dynsym survives a strip.
 func (l *Library) readSymbols() error {
 	found := false
+	prefixes := pointPrefixes()
 	for _, kind := range []elf.SectionType{elf.SHT_SYMTAB, elf.SHT_DYNSYM} {
 		table := l.elf.SectionByType(kind)
 		if table == nil {
@@ -126,8 +143,14 @@ func (l *Library) readSymbols() error {
 			}
 			if _, ok := l.symbols[string(name)]; !ok {
 				n := string(name)
-				l.symbols[n] = elf.Symbol{Name: n, Info: s.Info, Other: s.Other,
+				symbol := elf.Symbol{Name: n, Info: s.Info, Other: s.Other,
 					Section: elf.SectionIndex(s.Shndx), Value: s.Value, Size: s.Size}
+				l.symbols[n] = symbol
+				for _, p := range prefixes {
+					if strings.HasPrefix(n, p) {
+						l.prefixed[p] = append(l.prefixed[p], symbol)
+					}
+				}
 			}
 		})
 		if err != nil {
@@ -138,6 +161,41 @@ func (l *Library) readSymbols() error {
 		return fmt.Errorf("reading %s: it defines no function of tt::tt_metal, such as %s: %w", l.Path, definingSymbol, ErrUnsupported)
 	}
 	return nil
+}
+
+// knowsRuntime says in a few milliseconds whether a file's dynamic symbols so
+// much as name what makes it the runtime. A library that uses the runtime is as
+// large, is mapped first, and reading it would hold the runtime's own up.
+func knowsRuntime(path string) (knows bool) {
+	// Where this cannot tell, reading the file will say why.
+	defer func() {
+		if recover() != nil {
+			knows = true
+		}
+	}()
+	f, st, err := openRegular(path)
+	if err != nil {
+		return true
+	}
+	defer f.Close()
+	file := io.NewSectionReader(f, 0, st.Size)
+	if checkHeaders(file) != nil {
+		return true
+	}
+	e, err := elf.NewFile(file)
+	if err != nil {
+		return true
+	}
+	names := e.Section(".dynstr")
+	if names == nil || names.Type != elf.SHT_STRTAB || names.FileSize > maxLibrary {
+		return true
+	}
+	const most = 64 << 20
+	b := make([]byte, min(names.FileSize, most))
+	if _, err := names.ReadAt(b, 0); err != nil || names.FileSize > most {
+		return true
+	}
+	return bytes.Contains(b, []byte(definingSymbol))
 }
 
 // Defines reports whether the library has the named symbol itself.
@@ -156,9 +214,9 @@ func (l *Library) match(names []string, all bool) []elf.Symbol {
 	var found []elf.Symbol
 	for _, name := range names {
 		if prefix, ok := strings.CutSuffix(name, "*"); ok {
-			for n, s := range l.symbols {
+			for _, s := range l.prefixed[prefix] {
 				// With a dot it is a part that a compiler split off, like f.cold.
-				if strings.HasPrefix(n, prefix) && !strings.Contains(n, ".") && elf.ST_TYPE(s.Info) == elf.STT_FUNC && s.Size > 0 {
+				if !strings.Contains(s.Name, ".") && elf.ST_TYPE(s.Info) == elf.STT_FUNC && s.Size > 0 {
 					found = append(found, s)
 				}
 			}

@@ -1,6 +1,10 @@
 package tracer
 
-import "tt-memtrace/bpf"
+import (
+	"strings"
+
+	"tt-memtrace/bpf"
+)
 
 // Need says what the accounts lose without a probe point.
 type Need string
@@ -193,3 +197,16 @@ const withoutDataflow = "dataflow buffers, where this release has any, are not c
 
 // definingSymbol is what makes a library the runtime: others only import it.
 const definingSymbol = "_ZN2tt8tt_metal12GraphTracker14track_allocateEPKNS0_6BufferE"
+
+// pointPrefixes are the names of the table that end in *, without it.
+func pointPrefixes() []string {
+	var list []string
+	for _, p := range Points {
+		for _, name := range p.Symbols {
+			if prefix, ok := strings.CutSuffix(name, "*"); ok {
+				list = append(list, prefix)
+			}
+		}
+	}
+	return list
+}

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 )
 
 func TestCheckPIDTakesProcesses(t *testing.T) {
@@ -118,7 +119,18 @@ func TestRenumbered(t *testing.T) {
 		{"a longer name", []string{"TT_VISIBLE_DEVICES_X=1", "X_TT_VISIBLE_DEVICES=1"}, false},
 		{"in another's value", []string{"X=TT_VISIBLE_DEVICES=1"}, false},
 	} {
-		if got := renumbered(launch(t, test.env...).PID); got != test.want {
+		pid := launch(t, test.env...).PID
+		// A program that was just started gets its environment a moment later.
+		for deadline := time.Now().Add(10 * time.Second); ; {
+			env, err := os.ReadFile(fmt.Sprintf("/proc/%d/environ", pid))
+			if err != nil || time.Now().After(deadline) {
+				t.Fatalf("%s: no environment: %v", test.name, err)
+			}
+			if len(env) > 0 {
+				break
+			}
+		}
+		if got := renumbered(pid); got != test.want {
 			t.Errorf("%s: %t", test.name, got)
 		}
 	}

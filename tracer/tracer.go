@@ -61,6 +61,7 @@ type Tracer struct {
 	mu        sync.Mutex
 	libraries map[FileID]*attachment
 	refused   map[FileID]error
+	users     map[FileID]bool // files that use the runtime and do not hold it
 	announced []announcement
 	syncs     []chan struct{}
 
@@ -99,7 +100,7 @@ func New(o Options) (*Tracer, error) {
 	if o.Notice == nil {
 		o.Notice = func(string) {}
 	}
-	t := &Tracer{opts: o, libraries: map[FileID]*attachment{}, refused: map[FileID]error{}, ended: make(chan struct{})}
+	t := &Tracer{opts: o, libraries: map[FileID]*attachment{}, refused: map[FileID]error{}, users: map[FileID]bool{}, ended: make(chan struct{})}
 	for _, path := range o.Libraries {
 		lib, err := OpenLibrary(path)
 		if err != nil {
@@ -334,6 +335,13 @@ func (t *Tracer) attach(m Mapping, early bool) error {
 // library opens and checks a mapped library, once for each file. Both results
 // are nil where the file is not the runtime.
 func (t *Tracer) library(m Mapping) (*attachment, error) {
+	if t.users[m.ID] {
+		return nil, nil
+	}
+	if !slices.Contains(t.extra, m.ID) && !knowsRuntime(m.fileName()) {
+		t.users[m.ID] = true
+		return nil, nil
+	}
 	lib, err := openMapped(m)
 	if err != nil {
 		return nil, err
@@ -360,6 +368,7 @@ func (t *Tracer) check(lib *Library) (*attachment, error) {
 	if !lib.IsRuntime() && !slices.Contains(t.extra, lib.ID) {
 		return nil, nil // a library that uses the runtime, beside the one that holds it
 	}
+	go lib.Image() // it takes as long as the rest, and is asked for next
 	cover, err := lib.Cover()
 	if err != nil {
 		return nil, err
