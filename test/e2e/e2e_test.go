@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -398,12 +399,19 @@ func TestRuntimesTrackingOff(t *testing.T) {
 	tr.toTheEnd(workload(t, r, rig.Options{Cluster: "t3k", Args: []string{"--steps", "100"}, Env: env("TT_METAL_SHM_TRACKING_DISABLED=1")}))
 }
 
-// A PID that is given right after its start has the same numbers.
+// A PID that is given right after its start, before it is even the program that
+// loads the runtime, has the same numbers.
 func TestAttachByPID(t *testing.T) {
 	r := installed(t)
-	w := workload(t, r, rig.Options{Cluster: "t3k", Args: []string{"--steps", "100", "--seed", "7"}})
-	next(t, w, rig.EventStart)
+	dir, err := rig.Dir()
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := workload(t, r, rig.Options{Cluster: "t3k", Script: "/bin/sh", SlowDispatch: r.SlowOnly(), Args: []string{
+		"-c", `read -r go && exec "$0" "$@"`, r.Python, filepath.Join(dir, rig.Workload), "--cluster", "t3k", "--steps", "100", "--seed", "7",
+	}})
 	tr := start(t, tracer.Options{PIDs: []uint32{uint32(w.PID())}})
+	send(t, w, "go")
 	tr.toTheEnd(w)
 	// The tracer ends by itself with its last process.
 	select {
