@@ -63,6 +63,27 @@ type StatusChip struct {
 	Memory map[string]StatusUse `json:"memory"`
 	// What the programs' circular and dataflow buffers take of L1, beside memory.l1.
 	Programs StatusPrograms `json:"programs"`
+	// The kernels that are compiled for the programs on it.
+	Kernels StatusKernels `json:"kernels"`
+}
+
+// StatusKernels is the kernels of a chip's programs. A kernel has a binary for
+// each processor that it runs on; each is counted once, on however many cores.
+type StatusKernels struct {
+	// Number of programs that have kernels.
+	Programs uint64 `json:"programs"`
+	// Number of binaries of operations and programs.
+	Application uint64 `json:"application"`
+	// Number of binaries that move data between chips.
+	Fabric uint64 `json:"fabric"`
+	// Number of the runtime's own binaries, which launch the others.
+	Dispatch uint64 `json:"dispatch"`
+	// What is loaded of all binaries' files, bytes; null where a file could not be read.
+	Bytes *uint64 `json:"bytes" jsonschema:"nullable"`
+	// Number of buffers in DRAM that hold a copy of kernels.
+	DRAMCopies uint64 `json:"dram_copies"`
+	// Sizes of those buffers, bytes: part of memory.dram.
+	DRAMBytes uint64 `json:"dram_bytes"`
 }
 
 // StatusPrograms is what programs take of a chip's L1 for their circular and
@@ -221,7 +242,7 @@ func statusChip(c aggregator.ChipSnapshot) StatusChip {
 	if c.Board != "" {
 		sc.Card = &c.Board
 	}
-	sc.Programs = statusPrograms(c.CB)
+	sc.Programs, sc.Kernels = statusPrograms(c.CB), statusKernels(c.Kernel)
 	for _, m := range Shown {
 		sc.Memory[key(m)] = statusUse(c.Memory[m])
 	}
@@ -237,6 +258,22 @@ func statusPrograms(u aggregator.CBUsage) StatusPrograms {
 		sp.BusiestCore = &StatusCore{u.Busiest.X, u.Busiest.Y, u.BusiestBytes}
 	}
 	return sp
+}
+
+func statusKernels(u aggregator.KernelUsage) StatusKernels {
+	sk := StatusKernels{
+		Programs: u.Programs, Application: u.Binaries[aggregator.ApplicationKernel],
+		Fabric: u.Binaries[aggregator.FabricKernel], Dispatch: u.Binaries[aggregator.DispatchKernel],
+		DRAMCopies: u.DRAMCopies, DRAMBytes: u.DRAMBytes,
+	}
+	if u.Unsized == 0 {
+		var bytes uint64
+		for _, n := range u.Bytes {
+			bytes += n
+		}
+		sk.Bytes = &bytes
+	}
+	return sk
 }
 
 func statusUse(u aggregator.Usage) StatusUse {
