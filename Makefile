@@ -6,7 +6,7 @@
 
 GO       ?= go
 VERSION  ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
-FUZZTIME ?= 5s
+FUZZTIME ?= 2s
 export CGO_ENABLED = 0
 
 BINARY  := tt-memtrace
