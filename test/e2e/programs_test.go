@@ -85,7 +85,7 @@ func placesCircularBuffers(t *testing.T) *rig.Runtime {
 	t.Helper()
 	r := installed(t)
 	if r.SlowOnly() {
-		t.Skip("on mock chips this release places no circular buffers")
+		t.Skip("on mock chips this release places no circular buffers and reads no kernels")
 	}
 	return r
 }
