@@ -42,13 +42,17 @@ func candidate(path string) bool {
 	return false
 }
 
-// mappings lists what a process has mapped that could be the runtime, each file once.
-func mappings(pid uint32, extra []FileID) ([]Mapping, error) {
+func procMaps(pid uint32) ([]*procfs.ProcMap, error) {
 	p, err := procfs.NewProc(int(pid))
 	if err != nil {
 		return nil, err
 	}
-	maps, err := p.ProcMaps()
+	return p.ProcMaps()
+}
+
+// mappings lists what a process has mapped that could be the runtime, each file once.
+func mappings(pid uint32, extra []FileID) ([]Mapping, error) {
+	maps, err := procMaps(pid)
 	if err != nil {
 		return nil, err
 	}
@@ -72,11 +76,7 @@ type region struct{ start, end uint64 }
 
 // writable lists a process's private writable memory, where its objects are.
 func writable(pid uint32) ([]region, error) {
-	p, err := procfs.NewProc(int(pid))
-	if err != nil {
-		return nil, err
-	}
-	maps, err := p.ProcMaps()
+	maps, err := procMaps(pid)
 	if err != nil {
 		return nil, err
 	}
