@@ -330,7 +330,7 @@ int BPF_UPROBE(buffer_freed, void *self, __u64 buffer)
 	return 0;
 }
 
-static __always_inline int object_event(enum tt_kind kind, __u64 object, __u64 library)
+static __always_inline int object_event(enum tt_kind kind, __u64 object, __u64 library, int urgent)
 {
 	__u64 pid_tgid = bpf_get_current_pid_tgid();
 	struct tt_object *e;
@@ -342,30 +342,32 @@ static __always_inline int object_event(enum tt_kind kind, __u64 object, __u64 l
 		return 0;
 	fill(&e->head, kind, pid_tgid, library);
 	e->object = object;
-	/* Rare, and user space wants to look at the object while it is there. */
-	bpf_ringbuf_submit(e, BPF_RB_FORCE_WAKEUP);
+	submit(e, urgent);
 	return 0;
 }
+
+/* These are rare, and user space wants to look at the object while it is there. */
+#define TT_URGENT 1
 
 /* AllocatorImpl::deallocate_buffers() and ~AllocatorImpl(): all it handed out is free. */
 SEC("uprobe.multi")
 int BPF_UPROBE(allocator_gone, __u64 self)
 {
-	return object_event(TT_ALLOCATOR_GONE, self, bpf_get_attach_cookie(ctx));
+	return object_event(TT_ALLOCATOR_GONE, self, bpf_get_attach_cookie(ctx), TT_URGENT);
 }
 
 /* Device::initialize(...), MeshDevice::initialize(...) */
 SEC("uprobe.multi")
 int BPF_UPROBE(device_opened, __u64 self)
 {
-	return object_event(TT_DEVICE_OPEN, self, bpf_get_attach_cookie(ctx));
+	return object_event(TT_DEVICE_OPEN, self, bpf_get_attach_cookie(ctx), TT_URGENT);
 }
 
 /* Device::close(), MeshDevice::close() */
 SEC("uprobe.multi")
 int BPF_UPROBE(device_closed, __u64 self)
 {
-	return object_event(TT_DEVICE_CLOSE, self, bpf_get_attach_cookie(ctx));
+	return object_event(TT_DEVICE_CLOSE, self, bpf_get_attach_cookie(ctx), TT_URGENT);
 }
 
 /*
@@ -557,28 +559,12 @@ int BPF_UPROBE(dfb_placed, void *self, __u64 address, __u64 size)
 	return 0;
 }
 
-static __always_inline void forget_launches(__u64 object, __u32 pid)
-{
-	struct tt_launch_key key = {object, pid};
-
-	bpf_map_delete_elem(&launches, &key);
-}
-
 static __always_inline int object_gone(enum tt_kind kind, __u64 object, __u64 library)
 {
-	__u64 pid_tgid = bpf_get_current_pid_tgid();
-	struct tt_object *e;
+	struct tt_launch_key key = {object, bpf_get_current_pid_tgid() >> 32};
 
-	if (skipped(pid_tgid >> 32))
-		return 0;
-	forget_launches(object, pid_tgid >> 32);
-	e = reserve(counters_of_cpu(), kind, sizeof(*e));
-	if (!e)
-		return 0;
-	fill(&e->head, kind, pid_tgid, library);
-	e->object = object;
-	submit(e, 0);
-	return 0;
+	bpf_map_delete_elem(&launches, &key);
+	return object_event(kind, object, library, 0);
 }
 
 /* ~ProgramImpl(): its circular buffers are free, and its kernels are unloaded. */

@@ -338,6 +338,14 @@ func (t *Tracer) library(m Mapping) (*attachment, error) {
 	if t.users[m.ID] {
 		return nil, nil
 	}
+	// A file that was read before is told by what it is: reading it again, for
+	// every process that maps it, takes tens of milliseconds.
+	var st unix.Stat_t
+	if unix.Stat(m.fileName(), &st) == nil && st.Ino == m.ID.Inode {
+		if a, known, err := t.known(FileID{st.Dev, st.Ino}); known {
+			return a, err
+		}
+	}
 	if !slices.Contains(t.extra, m.ID) && !knowsRuntime(m.fileName()) {
 		t.users[m.ID] = true
 		return nil, nil
@@ -346,13 +354,9 @@ func (t *Tracer) library(m Mapping) (*attachment, error) {
 	if err != nil {
 		return nil, err
 	}
-	if a := t.libraries[lib.ID]; a != nil {
+	if a, known, err := t.known(lib.ID); known {
 		lib.Close()
-		return a, nil
-	}
-	if err, ok := t.refused[lib.ID]; ok {
-		lib.Close()
-		return nil, err
+		return a, err
 	}
 	a, err := t.check(lib)
 	if a == nil {
@@ -362,6 +366,15 @@ func (t *Tracer) library(m Mapping) (*attachment, error) {
 	}
 	t.libraries[lib.ID] = a
 	return a, nil
+}
+
+// known is what became of a file that was looked at before.
+func (t *Tracer) known(id FileID) (a *attachment, known bool, err error) {
+	if a := t.libraries[id]; a != nil {
+		return a, true, nil
+	}
+	err, known = t.refused[id]
+	return nil, known, err
 }
 
 func (t *Tracer) check(lib *Library) (*attachment, error) {
