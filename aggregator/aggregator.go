@@ -24,6 +24,9 @@ type Aggregator struct {
 	// OnCBChange, where set, is told of each circular buffer that came or went
 	// on a chip, unless it lies inside an L1 buffer.
 	OnCBChange func(CBChange)
+	// OnKernelChange, where set, is told of each kernel's binary that came to a
+	// chip or went.
+	OnKernelChange func(KernelChange)
 
 	time      uint64
 	chips     map[Chip]*chip

@@ -105,9 +105,7 @@ func (a *Aggregator) loadKernel(p *process, e *Event) {
 	if !pr.has(k) {
 		pr.kernels = append(pr.kernels, k)
 		for s := range pr.loaded {
-			for _, u := range s.kernels() {
-				u.count(k, true)
-			}
+			a.countKernel(p, e.Time, s, e.Program, k, true)
 		}
 	}
 	for _, s := range a.device(p, e.Device).shares {
@@ -117,10 +115,37 @@ func (a *Aggregator) loadKernel(p *process, e *Event) {
 		pr.loaded[s] = e.Device
 		for _, u := range s.kernels() {
 			u.Programs++
-			for _, k := range pr.kernels {
-				u.count(k, true)
-			}
 		}
+		for _, k := range pr.kernels {
+			a.countKernel(p, e.Time, s, e.Program, k, true)
+		}
+	}
+}
+
+// KernelChange is a kernel's binary that was loaded for one chip, or unloaded.
+type KernelChange struct {
+	Time     uint64
+	PID      uint32
+	Chip     Chip
+	Program  uint64
+	Unloaded bool
+	// Total is the size of all kernels on the chip after the change, of all
+	// processes and types, bytes.
+	Total  uint64
+	Kernel *Kernel
+}
+
+// countKernel books a binary that came to a chip or went.
+func (a *Aggregator) countKernel(p *process, time uint64, s *share, program uint64, k *Kernel, loaded bool) {
+	for _, u := range s.kernels() {
+		u.count(k, loaded)
+	}
+	if a.OnKernelChange != nil {
+		c := KernelChange{Time: time, PID: p.pid, Chip: s.chip.id, Program: program, Unloaded: !loaded, Kernel: k}
+		for _, n := range s.chip.kernel.Bytes {
+			c.Total += n
+		}
+		a.OnKernelChange(c)
 	}
 }
 
@@ -134,13 +159,14 @@ func (pr *program) has(k *Kernel) bool {
 }
 
 // unload takes a program's kernels off a chip.
-func (pr *program) unload(s *share) {
+func (a *Aggregator) unload(p *process, e *Event, s *share, id uint64) {
+	pr := p.programs[id]
 	delete(pr.loaded, s)
 	for _, u := range s.kernels() {
 		u.Programs--
-		for _, k := range pr.kernels {
-			u.count(k, false)
-		}
+	}
+	for _, k := range pr.kernels {
+		a.countKernel(p, e.Time, s, id, k, false)
 	}
 }
 

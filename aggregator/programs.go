@@ -368,7 +368,7 @@ func (a *Aggregator) removeProgram(p *process, e *Event, id uint64) {
 		a.removeLayout(p, e, pr, at)
 	}
 	for s := range pr.loaded {
-		pr.unload(s)
+		a.unload(p, e, s, id)
 	}
 	delete(p.programs, id)
 }
@@ -386,7 +386,7 @@ func (a *Aggregator) removeProgramsOn(p *process, e *Event, device uint64) {
 		}
 		for s, d := range pr.loaded {
 			if d == device {
-				pr.unload(s)
+				a.unload(p, e, s, id)
 				there = true
 			}
 		}

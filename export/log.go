@@ -159,6 +159,63 @@ func (l *Logger) CBChange(c aggregator.CBChange) {
 		sign, word, c.Chip.Number, way, mebibytes(size), mebibytes(c.Total))
 }
 
+// KernelLine is a kernel's binary that was loaded for a chip, or unloaded, as
+// `log --json` prints it.
+type KernelLine struct {
+	// When it happened.
+	Time time.Time `json:"time"`
+	// What happened: a binary was read to be loaded, or its program is gone.
+	Event string `json:"event" jsonschema:"enum=kernel_load,enum=kernel_unload"`
+	// The process's PID.
+	PID uint32 `json:"pid"`
+	// Number of the chip.
+	Chip uint32 `json:"chip"`
+	// True if the chip's number is the process's own (TT_VISIBLE_DEVICES), not the host's.
+	Private bool `json:"private,omitempty"`
+	// The kernel's name, from that of its source.
+	Kernel string `json:"kernel"`
+	// What the kernel is for.
+	Type string `json:"type" jsonschema:"enum=application,enum=fabric,enum=dispatch"`
+	// The processor that runs it, such as brisc or trisc0.
+	Processor string `json:"processor"`
+	// Size in bytes of what is loaded, on each core that runs it; null where unknown.
+	Size *uint64 `json:"size" jsonschema:"nullable"`
+	// The chip's total of all kernels afterwards, each counted once, over all processes, bytes.
+	Total uint64 `json:"total"`
+}
+
+// kernelWords are the original's names of the types.
+var kernelWords = [aggregator.NumKernelTypes]string{"Application", "Fabric", "Dispatch"}
+
+// KernelChange writes a kernel's binary that came to a chip or went. In the
+// original's words a size that is not known is 0.
+func (l *Logger) KernelChange(c aggregator.KernelChange) {
+	if l.err != nil {
+		return
+	}
+	k := c.Kernel
+	if l.json != nil {
+		line := KernelLine{
+			Time: l.wall(c.Time), Event: "kernel_load", PID: c.PID, Chip: c.Chip.Number, Private: c.Chip.Space != 0,
+			Kernel: k.Name, Type: k.Type.String(), Processor: k.Processor, Total: c.Total,
+		}
+		if c.Unloaded {
+			line.Event = "kernel_unload"
+		}
+		if k.Sized {
+			line.Size = &k.Bytes
+		}
+		l.err = l.json.Encode(line)
+		return
+	}
+	sign, word, way := "✓", "KERNEL_LOAD", "+"
+	if c.Unloaded {
+		sign, word, way = "✗", "KERNEL_UNLOAD", "-"
+	}
+	_, l.err = fmt.Fprintf(l.w, "%s [%s] %s kernel on Device %d: %s%s MB (Total: %s MB)\n",
+		sign, word, kernelWords[k.Type], c.Chip.Number, way, mebibytes(k.Bytes), mebibytes(c.Total))
+}
+
 // mebibytes is a size as the original printed it: a C++ stream's six significant digits.
 func mebibytes(n uint64) string { return strconv.FormatFloat(float64(n)/(1<<20), 'g', 6, 64) }
 

@@ -61,3 +61,45 @@ func TestProgramLinesAreAsTheirSchemaSays(t *testing.T) {
 		t.Errorf("no line for %v", events)
 	}
 }
+
+// loaded are changes of a kernel's binaries: one that comes and goes, and one of
+// unknown size.
+func loaded(f func(aggregator.KernelChange)) {
+	reader := &aggregator.Kernel{Name: "reader_unary", Processor: "brisc", Bytes: 2048, Sized: true}
+	fabric := &aggregator.Kernel{Name: "fabric_mux", Processor: "erisc0", Type: aggregator.FabricKernel}
+	chip := aggregator.Chip{Number: 3}
+	f(aggregator.KernelChange{Time: 1, PID: 100, Chip: chip, Total: 2048, Kernel: reader})
+	f(aggregator.KernelChange{Time: 2, PID: 100, Chip: chip, Total: 2048, Kernel: fabric})
+	f(aggregator.KernelChange{Time: 3, PID: 100, Chip: chip, Unloaded: true, Total: 0, Kernel: reader})
+}
+
+func TestKernelLinesAreTheOriginalsWords(t *testing.T) {
+	var b bytes.Buffer
+	loaded(NewLogger(&b, false, wall).KernelChange)
+	want := `✓ [KERNEL_LOAD] Application kernel on Device 3: +0.00195312 MB (Total: 0.00195312 MB)
+✓ [KERNEL_LOAD] Fabric kernel on Device 3: +0 MB (Total: 0.00195312 MB)
+✗ [KERNEL_UNLOAD] Application kernel on Device 3: -0.00195312 MB (Total: 0 MB)
+`
+	if b.String() != want {
+		t.Errorf("got\n%swant\n%s", b.String(), want)
+	}
+}
+
+func TestKernelLinesAreAsTheirSchemaSays(t *testing.T) {
+	var b bytes.Buffer
+	loaded(NewLogger(&b, true, wall).KernelChange)
+	events := []string{`"event":"kernel_load"`, `"size":null`, `"event":"kernel_unload"`}
+	s := compile(t, schema(t, "", KernelLine{}, true))
+	for line := range strings.Lines(b.String()) {
+		if err := validate(t, s, line); err != nil {
+			t.Errorf("%s: %v", line, err)
+		}
+		if !strings.Contains(line, events[0]) {
+			t.Errorf("%s: no %s", line, events[0])
+		}
+		events = events[1:]
+	}
+	if len(events) > 0 {
+		t.Errorf("no line for %v", events)
+	}
+}

@@ -21,6 +21,7 @@ var schemas = []struct {
 	{"status", "tt-memtrace status --json", Status{}},
 	{"log", "tt-memtrace log --json, one line of a buffer", LogLine{}},
 	{"log-programs", "tt-memtrace log --json, one line of a program's buffer", ProgramLine{}},
+	{"log-kernels", "tt-memtrace log --json, one line of a kernel's binary", KernelLine{}},
 }
 
 // schema describes a type by its fields and their comments. A strict one allows

@@ -15,8 +15,9 @@ func newLog() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "log [flags] [-- CMD ARGS...]",
 		Short: "Print a line for every allocation and free, until ^C",
-		Long: `Print a line for every allocation and free, until ^C: of buffers, and of the
-circular and dataflow buffers of programs (CB_ALLOC, CB_FREE).
+		Long: `Print a line for every allocation and free, until ^C: of buffers, of the circular
+and dataflow buffers of programs (CB_ALLOC, CB_FREE), and of the binaries of
+their kernels (KERNEL_LOAD, KERNEL_UNLOAD).
 
 The lines are those of the original allocation server, one for each chip that a
 buffer lies on, so that what greps them keeps working. With --json there is one
@@ -31,18 +32,20 @@ object a line and a buffer; docs/json.md describes it.`,
 			}
 			w := stdout()
 			logger := export.NewLogger(w, asJSON, clock())
-			l.accounts.OnChange, l.accounts.OnCBChange = logger.Change, logger.CBChange
 			ctx, cancel := context.WithCancel(cmd.Context())
 			defer cancel()
 			var flushed error
-			l.batch = func() {
-				if err := w.Flush(); err != nil && flushed == nil {
-					flushed = fmt.Errorf("writing the log: %w", err)
-					if len(args) == 0 {
-						cancel() // a command is not ended for it
+			l.add(sink{
+				change: logger.Change, cb: logger.CBChange, kernel: logger.KernelChange,
+				batch: func() {
+					if err := w.Flush(); err != nil && flushed == nil {
+						flushed = fmt.Errorf("writing the log: %w", err)
+						if len(args) == 0 {
+							cancel() // a command is not ended for it
+						}
 					}
-				}
-			}
+				},
+			})
 			err = l.run(ctx)
 			if err == nil {
 				err = flushed

@@ -60,7 +60,7 @@ func runTop(cmd *cobra.Command, t *targets, u *uiFlags, args []string) error {
 		// The screen is taken: the command's output waits in a file until it is free again.
 		out, err := os.CreateTemp("", "tt-memtrace-output-")
 		if err != nil {
-			return errors.Join(fmt.Errorf("keeping the command's output: %w", err), l.tracer.Close())
+			return errors.Join(fmt.Errorf("keeping the command's output: %w", err), l.source.Close())
 		}
 		os.Remove(out.Name())
 		defer out.Close()
