@@ -27,6 +27,9 @@ type Aggregator struct {
 	// OnKernelChange, where set, is told of each kernel's binary that came to a
 	// chip or went.
 	OnKernelChange func(KernelChange)
+	// OnDoubt, where set, is told of a process whose accounts cannot be right: a
+	// buffer came or went that they did not have so.
+	OnDoubt func(pid uint32)
 
 	time      uint64
 	chips     map[Chip]*chip
@@ -111,8 +114,9 @@ type process struct {
 	programs   map[uint64]*program
 	share      map[Chip]*share
 	// unplaced holds buffers of devices whose chips are not known.
-	unplaced [NumMemories]account
-	counters ProcessCounters
+	unplaced  [NumMemories]account
+	counters  ProcessCounters
+	agreement Agreement
 }
 
 // share is a process's part of a chip. It stays for the process's life, so
@@ -182,6 +186,9 @@ func (a *Aggregator) Apply(e *Event) {
 		return
 	case Lost:
 		a.counters.Lost += e.Count
+		for _, p := range a.processes {
+			p.agreement.Doubted = true
+		}
 		return
 	}
 	p := a.process(e)
@@ -219,6 +226,8 @@ func (a *Aggregator) Apply(e *Event) {
 		}
 	case Launched:
 		p.launch(e)
+	case BooksRead:
+		a.compare(p, e)
 	default:
 		p.counters.Odd++
 	}
@@ -396,18 +405,24 @@ func (a *Aggregator) alloc(p *process, e *Event) {
 	}
 	if old, ok := p.buffers[e.Buffer]; ok {
 		p.counters.Replaced++
+		a.doubt(p)
 		a.drop(p, e.Buffer, &old, e, true)
 	}
+	p.counters.Allocs++
+	a.hold(p, e, e.Time)
+}
+
+// hold books a buffer that was allocated at a time, 0 where that is not known.
+func (a *Aggregator) hold(p *process, e *Event, since uint64) {
 	b := buffer{
 		device: a.device(p, e.Device), allocator: e.Allocator,
 		address: e.Address, size: e.Size, perBank: e.PerBank, pageSize: e.PageSize,
-		time: e.Time, caller: e.Caller, tid: e.TID, memory: e.Memory, layout: e.Layout,
+		time: since, caller: e.Caller, tid: e.TID, memory: e.Memory, layout: e.Layout,
 	}
 	if al := p.allocators[e.Allocator]; al != nil {
 		b.banks = uint16(al.banks[e.Memory].Count)
 	}
 	p.buffers[e.Buffer] = b
-	p.counters.Allocs++
 	b.device.live++
 	b.add()
 	if len(b.device.shares) == 0 {
@@ -422,6 +437,7 @@ func (a *Aggregator) free(p *process, e *Event) {
 	b, ok := p.buffers[e.Buffer]
 	if !ok {
 		p.counters.UnmatchedFrees++
+		a.doubt(p)
 		if a.OnChange != nil {
 			d := p.devices[e.Device]
 			if d == nil {
@@ -435,6 +451,13 @@ func (a *Aggregator) free(p *process, e *Event) {
 	}
 	p.counters.Frees++
 	a.drop(p, e.Buffer, &b, e, false)
+}
+
+func (a *Aggregator) doubt(p *process) {
+	p.agreement.Doubted = true
+	if a.OnDoubt != nil {
+		a.OnDoubt(p.pid)
+	}
 }
 
 // add counts a buffer on the chips of its device.

@@ -62,6 +62,8 @@ const (
 	// Launched: a program was launched Count times more, the last time at Time.
 	// Program is 0 where it is not known which.
 	Launched
+	// BooksRead: the process's own allocators were read. Books is set.
+	BooksRead
 	// Lost: Count events never arrived, so the accounts are no longer exact.
 	Lost
 )
@@ -163,4 +165,5 @@ type Event struct {
 	Capacity *Capacity
 	CB       *CircularBuffer
 	Kernel   *Kernel
+	Books    *Books
 }

@@ -74,8 +74,9 @@ type ProcessSnapshot struct {
 	// Unplaced is what it holds on devices whose chips are not known.
 	Unplaced [NumMemories]Usage
 	// Buffers is the number of live buffers; one on a mesh of many chips is one.
-	Buffers  uint64
-	Counters ProcessCounters
+	Buffers   uint64
+	Counters  ProcessCounters
+	Agreement Agreement
 }
 
 // BufferSnapshot is one live buffer.
@@ -86,7 +87,8 @@ type BufferSnapshot struct {
 	Layout uint8
 	// Address in each bank, Size on each chip, PerBank in each bank: bytes.
 	Address, Size, PerBank, PageSize uint64
-	// Since is when it was allocated, CLOCK_MONOTONIC ns.
+	// Since is when it was allocated, CLOCK_MONOTONIC ns; 0 is before tracing
+	// began, or at a time whose events were lost.
 	Since  uint64
 	Caller uint64
 	TID    uint32
@@ -198,7 +200,7 @@ func (a *Aggregator) Snapshot() *Snapshot {
 func (p *process) snapshot(all bool) ProcessSnapshot {
 	ps := ProcessSnapshot{
 		PID: p.pid, Info: p.info, Late: p.late || p.info.Late, Since: p.since, Last: p.last,
-		Buffers: uint64(len(p.buffers)), Counters: p.counters,
+		Buffers: uint64(len(p.buffers)), Counters: p.counters, Agreement: p.agreement,
 	}
 	for id, sh := range p.share {
 		if !sh.open && !all {

@@ -28,9 +28,10 @@ type Status struct {
 	Host string `json:"host"`
 	// Version of tt-memtrace.
 	Version string `json:"version"`
-	// False if events were lost, made no sense or are missing, or if a live
-	// process may hold buffers from before tracing began: then there may be
-	// more, or less, than the numbers say.
+	// False if events were lost, made no sense or are missing and the accounts
+	// were not compared with the process's own since, or if a live process may
+	// hold buffers from before tracing began: then there may be more, or less,
+	// than the numbers say.
 	Exact bool `json:"exact"`
 	// Number of events since tracing began.
 	Events uint64 `json:"events"`
@@ -173,6 +174,12 @@ type StatusProcess struct {
 	Replaced uint64 `json:"replaced"`
 	// Number of events that made no sense and were not counted.
 	Odd uint64 `json:"odd"`
+	// Number of buffers that it held before tracing began.
+	Found uint64 `json:"found"`
+	// Number of buffers and programs that were missing or too many when the accounts were compared with the process's own.
+	Repaired uint64 `json:"repaired"`
+	// When they were last compared, and made equal where they were not; null where they never were.
+	Compared *time.Time `json:"compared" jsonschema:"nullable"`
 	// Chips that it has open, with its own use of each; of an ended process,
 	// all that it ever opened.
 	Chips []StatusChip `json:"chips"`
@@ -186,7 +193,7 @@ var Shown = []aggregator.Memory{aggregator.DRAM, aggregator.L1, aggregator.L1Sma
 // NewStatus makes the JSON form of a snapshot.
 func NewStatus(s *aggregator.Snapshot, at time.Time, host, version string) Status {
 	st := Status{
-		Schema: StatusSchema, Time: at, Host: host, Version: version, Exact: s.Counters.Lost == 0,
+		Schema: StatusSchema, Time: at, Host: host, Version: version, Exact: s.Exact(),
 		Events: s.Counters.Events, Lost: s.Counters.Lost,
 		Chips: []StatusChip{}, Processes: []StatusProcess{}, Ended: []StatusProcess{},
 	}
@@ -194,9 +201,12 @@ func NewStatus(s *aggregator.Snapshot, at time.Time, host, version string) Statu
 		st.Chips = append(st.Chips, statusChip(c))
 	}
 	for _, p := range s.Processes {
-		doubts := p.Counters.UnmatchedFrees + p.Counters.Replaced + p.Counters.Odd
-		st.Exact = st.Exact && !p.Late && doubts == 0
-		st.Processes = append(st.Processes, statusProcess(p))
+		sp := statusProcess(p)
+		if g := p.Agreement.At; g > 0 {
+			compared := at.Add(-time.Duration(s.Time - min(g, s.Time)))
+			sp.Compared = &compared
+		}
+		st.Processes = append(st.Processes, sp)
 	}
 	for _, p := range s.Ended {
 		st.Ended = append(st.Ended, statusProcess(p))
@@ -210,7 +220,8 @@ func statusProcess(p aggregator.ProcessSnapshot) StatusProcess {
 		BuildID: known(p.Info.BuildID), Release: known(p.Info.Release),
 		Late: p.Late, Buffers: p.Buffers, Allocs: p.Counters.Allocs, Frees: p.Counters.Frees,
 		ImplicitFrees: p.Counters.ImplicitFrees, UnmatchedFrees: p.Counters.UnmatchedFrees,
-		Replaced: p.Counters.Replaced, Odd: p.Counters.Odd, Chips: []StatusChip{}, NotCovered: []string{},
+		Replaced: p.Counters.Replaced, Odd: p.Counters.Odd,
+		Found: p.Agreement.Found, Repaired: p.Agreement.Repaired, Chips: []StatusChip{}, NotCovered: []string{},
 	}
 	if p.Info.NotCovered != "" {
 		sp.NotCovered = strings.Split(p.Info.NotCovered, ", ")

@@ -68,9 +68,11 @@ func TestExactOnlyWhenNothingIsMissing(t *testing.T) {
 		"one late that went": {aggregator.Snapshot{Ended: late}, true},
 		"one late":           {aggregator.Snapshot{Processes: late}, false},
 		"lost":               {aggregator.Snapshot{Counters: aggregator.Counters{Lost: 1}}, false},
-		"unmatched":          {aggregator.Snapshot{Processes: process(func(p *aggregator.ProcessSnapshot) { p.Counters.UnmatchedFrees = 1 })}, false},
-		"replaced":           {aggregator.Snapshot{Processes: process(func(p *aggregator.ProcessSnapshot) { p.Counters.Replaced = 1 })}, false},
-		"odd":                {aggregator.Snapshot{Processes: process(func(p *aggregator.ProcessSnapshot) { p.Counters.Odd = 1 })}, false},
+		"doubted":            {aggregator.Snapshot{Processes: process(func(p *aggregator.ProcessSnapshot) { p.Agreement.Doubted = true })}, false},
+		"lost and healed": {aggregator.Snapshot{Counters: aggregator.Counters{Lost: 1}, Processes: process(func(p *aggregator.ProcessSnapshot) {
+			p.Agreement.At = 5
+		})}, true},
+		"odd": {aggregator.Snapshot{Processes: process(func(p *aggregator.ProcessSnapshot) { p.Counters.Odd = 1 })}, false},
 	} {
 		if got := NewStatus(&c.snapshot, wall(0), "", "").Exact; got != c.want {
 			t.Errorf("%s: %v", name, got)

@@ -1,11 +1,9 @@
 package tracer
 
 import (
-	"bytes"
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"slices"
 
 	"tt-memtrace/aggregator"
 	"tt-memtrace/tracer/eval"
@@ -22,48 +20,6 @@ type inspector struct {
 
 func newInspector(lib *Library, m Mapping) *inspector {
 	return &inspector{lib: lib, base: m.Base - lib.segments[0].Vaddr&^4095, mem: processMemory(m.PID)}
-}
-
-// openChips finds the Devices that are in the process's memory, by their vptr,
-// and returns the chips that they say they are. It reads all of the process's
-// writable memory, a fraction of a second's work, and nothing else. A device
-// that was closed can still be found where its memory was not used again.
-func (in *inspector) openChips() ([]uint32, error) {
-	vptr := in.vptr(deviceVtable)
-	if vptr == 0 {
-		return nil, fmt.Errorf("looking for devices: the library lacks %s", deviceVtable)
-	}
-	regions, err := writable(uint32(in.mem))
-	if err != nil {
-		return nil, fmt.Errorf("looking for devices: %w", err)
-	}
-	var chips []uint32
-	var want [8]byte
-	binary.LittleEndian.PutUint64(want[:], vptr)
-	buffer := make([]byte, 1<<20)
-	for _, r := range regions {
-		for at := r.start; at < r.end; at += uint64(len(buffer)) {
-			b := buffer[:min(uint64(len(buffer)), r.end-at)]
-			if in.mem.ReadAt(b, at) != nil {
-				continue // unmapped by now, or not to be read
-			}
-			for from := 0; ; {
-				i := bytes.Index(b[from:], want[:])
-				if i < 0 {
-					break
-				}
-				from += i + 8
-				address := at + uint64(from-8)
-				if address%8 != 0 {
-					continue
-				}
-				if id, err := in.call(deviceID, address); err == nil && uint32(id) < maxChips && !slices.Contains(chips, uint32(id)) {
-					chips = append(chips, uint32(id))
-				}
-			}
-		}
-	}
-	return chips, nil
 }
 
 // The getters, by the names they have had.

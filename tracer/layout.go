@@ -97,7 +97,7 @@ func (l *Library) Layout() (*Layout, error) {
 // field: first the Buffer's own, then those of what holds its fields, for which
 // that has to be known.
 func (l *Library) evidence(image *eval.Image) (list []Evidence) {
-	g := &ghost{image: image, symbols: l.functions()}
+	g := &ghost{image: image, symbols: l.names()}
 	for _, g.inner = range []bool{false, true} {
 		for i, f := range fieldTable {
 			for _, by := range f.by {

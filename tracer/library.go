@@ -46,6 +46,10 @@ type Library struct {
 	prefixed map[string][]elf.Symbol
 	segments []elf.ProgHeader
 	image    func() (*eval.Image, error)
+	// names are those of its functions, by address, and bookOffset where an
+	// allocator keeps its set of buffers: made when they are first asked for.
+	names      func() map[uint64]string
+	bookOffset func() (uint64, error)
 }
 
 // OpenLibrary reads the library's headers and the symbols that matter here.
@@ -78,6 +82,7 @@ func OpenLibrary(path string) (lib *Library, err error) {
 	image := sync.OnceValues(func() (*eval.Image, error) { return eval.NewImage(f, 0) })
 	l := &Library{Path: path, image: image, ID: FileID{st.Dev, st.Ino}, file: f, elf: e,
 		symbols: map[string]elf.Symbol{}, prefixed: map[string][]elf.Symbol{}}
+	l.names, l.bookOffset = sync.OnceValue(l.functions), sync.OnceValues(l.setOffset)
 	for _, p := range e.Progs {
 		if p.Type == elf.PT_LOAD {
 			l.segments = append(l.segments, p.ProgHeader)

@@ -34,6 +34,7 @@ type trace struct {
 	accounts  *aggregator.Aggregator
 	delivered map[aggregator.Kind]uint64
 	placed    []aggregator.Event
+	allocated aggregator.Event // the last
 	notices   []string
 	// changed has something whenever the accounts or notices may have.
 	changed chan struct{}
@@ -71,6 +72,9 @@ func start(t *testing.T, o Options) *trace {
 				tr.delivered[events[i].Kind]++
 				if events[i].Kind == aggregator.CBPlaced {
 					tr.placed = append(tr.placed, events[i])
+				}
+				if events[i].Kind == aggregator.Alloc {
+					tr.allocated = events[i]
 				}
 				tr.accounts.Apply(&events[i])
 			}
@@ -756,21 +760,74 @@ func privateNumbering(t *testing.T, tr *trace, p *fixture.Process, l *ledger) {
 	l.compare()
 }
 
+// What a process held before is in the accounts, and its free is an ordinary one.
 func TestAttachedLate(t *testing.T) {
 	t.Parallel()
 	p := user(t, layoutB)
-	do(t, p, "device 0 1")
+	do(t, p, "mesh 0 1 2")
 	before := do(t, p, "alloc 100 0 0 0 4096 1024 64")
+	do(t, p, "alloc 100 0 1 0 8192 1024 128")
 	tr := start(t, Options{PIDs: []uint32{p.PID}})
-	l := keep(t, tr, p)
-	l.alloc(0, aggregator.DRAM, 1)
-	if s := l.compare(); !s.Late {
-		t.Error("it is not taken for late")
+	s := tr.process(p.PID)
+	if s.Late || s.Buffers != 2 || len(s.Chips) != 2 || s.Agreement.Found != 2 {
+		t.Fatalf("at the attach: %+v", s)
 	}
+	for _, c := range s.Chips {
+		if c.Memory[aggregator.DRAM].Requested != 4096 || c.Memory[aggregator.L1].Requested != 8192 {
+			t.Errorf("on chip %d: %+v", c.Chip.Number, c.Memory)
+		}
+	}
+	do(t, p, "alloc 100 0 0 0 2048 1024 256")
 	do(t, p, "free %s", before)
-	if s := l.compare(); s.Counters.UnmatchedFrees != 1 {
-		t.Errorf("counters %+v", s.Counters)
+	s = tr.process(p.PID)
+	if s.Counters.UnmatchedFrees != 0 || s.Counters.Frees != 1 || s.Chips[0].Memory[aggregator.DRAM].Requested != 2048 {
+		t.Errorf("after one was freed and one allocated: %+v", s)
 	}
+}
+
+// A forked child has copies of its parent's objects; they are not its own.
+func TestForkedChildHoldsNothingOfItsParents(t *testing.T) {
+	t.Parallel()
+	p := user(t, layoutB)
+	do(t, p, "device 0 1")
+	do(t, p, "alloc 100 0 0 0 4096 1024 64")
+	child := uint32(doNumber(t, p, "fork"))
+	tr := start(t, Options{PIDs: []uint32{p.PID, child}})
+	if s := tr.process(p.PID); s.Buffers != 1 {
+		t.Errorf("the parent: %+v", s)
+	}
+	if s := tr.process(child); s.Buffers != 0 || s.Late {
+		t.Errorf("the child: %+v", s)
+	}
+}
+
+// Accounts that lack something, or have too much, are made right from the
+// process's own books as soon as there is doubt about them.
+func TestAccountsHeal(t *testing.T) {
+	t.Parallel()
+	p := user(t, layoutB)
+	tr := start(t, Options{PIDs: []uint32{p.PID}})
+	do(t, p, "device 0 1")
+	do(t, p, "alloc 100 0 0 0 8192 1024 128")
+	lost := doNumber(t, p, "alloc 100 0 0 0 4096 1024 64")
+	if s := tr.process(p.PID); s.Buffers != 2 {
+		t.Fatalf("%+v", s)
+	}
+	// As if the records of an allocation and of a free had been lost.
+	tr.mu.Lock()
+	stale := tr.allocated
+	stale.Buffer, stale.Size = stale.Buffer+8, 64
+	tr.accounts.Apply(&aggregator.Event{Kind: aggregator.Free, PID: p.PID, Buffer: lost})
+	tr.accounts.Apply(&stale)
+	tr.mu.Unlock()
+	if s := tr.process(p.PID); s.Memory[aggregator.DRAM].Requested != 8192+64 {
+		t.Fatalf("%+v", s)
+	}
+	tr.tracer.Doubt(p.PID)
+	tr.await("the accounts are right again", func() bool {
+		s, _ := tr.lookup(p.PID)
+		return s.Memory[aggregator.DRAM].Requested == 4096+8192 && s.Agreement.Repaired == 2
+	})
 }
 
 func TestPIDNamedBeforeItsLibraryIsLoaded(t *testing.T) {
@@ -790,13 +847,14 @@ func TestPIDNamedBeforeItsLibraryIsLoaded(t *testing.T) {
 
 // Each process's buffers are read by its own library's layout.
 func TestTwoBuildsAtOnce(t *testing.T) {
-	a, b := user(t, layoutA), user(t, layoutB)
-	for _, test := range []struct {
-		name string
-		pids []uint32
-	}{{"by PID", []uint32{a.PID, b.PID}}, {"all processes", nil}} {
-		t.Run(test.name, func(t *testing.T) {
-			tr := start(t, Options{PIDs: test.pids})
+	for _, byPID := range []bool{true, false} {
+		t.Run(fmt.Sprintf("by PID: %v", byPID), func(t *testing.T) {
+			a, b := user(t, layoutA), user(t, layoutB)
+			var o Options
+			if byPID {
+				o.PIDs = []uint32{a.PID, b.PID}
+			}
+			tr := start(t, o)
 			la, lb := keep(t, tr, a), keep(t, tr, b)
 			la.device(0, 1)
 			lb.device(0, 1)
@@ -905,8 +963,8 @@ func TestUnsupportedLibraryIsLeftAlone(t *testing.T) {
 }
 
 func TestForkWithoutExec(t *testing.T) {
-	p := user(t, layoutB)
 	t.Run("by PID", func(t *testing.T) {
+		p := user(t, layoutB)
 		tr := start(t, Options{PIDs: []uint32{p.PID}})
 		l := keep(t, tr, p)
 		l.device(0, 1)
@@ -928,19 +986,20 @@ func TestForkWithoutExec(t *testing.T) {
 		tr.stop()
 	})
 	t.Run("all processes", func(t *testing.T) {
+		p := user(t, layoutB)
 		tr := start(t, Options{})
 		l := keep(t, tr, p)
 		l.device(0, 1)
 		l.alloc(0, aggregator.DRAM, 1)
 		child := uint32(doNumber(t, p, "fork"))
-		do(t, p, "child 1 alloc 100 0 1 0 4096 1024 64")
-		do(t, p, "child 1 orphan 0 1 0 4096 1024 64")
+		do(t, p, "child 0 alloc 100 0 1 0 4096 1024 64")
+		do(t, p, "child 0 orphan 0 1 0 4096 1024 64")
 		s := tr.process(child)
 		if s.Counters.Allocs != 1 || s.Counters.UnmatchedFrees != 1 || s.Memory[aggregator.L1].Requested != 4096 || s.Buffers != 1 {
 			t.Errorf("the child's accounts are %+v", s)
 		}
 		l.compare()
-		do(t, p, "child 1 exit")
+		do(t, p, "child 0 exit")
 		tr.await("the child's accounts end", func() bool { _, ok := tr.lookup(child); return !ok })
 		l.compare()
 		tr.stop()

@@ -107,6 +107,22 @@ func describe(pid uint32) (command string, started uint64, err error) {
 	return strings.Join(args, " "), st.Starttime, nil
 }
 
+// forked says whether a process was forked, without exec, from one that had the
+// library mapped: the objects in its memory are copies of its parent's, at the
+// same addresses, and what they stand for is the parent's.
+func forked(m Mapping) bool {
+	p, err := procfs.NewProc(int(m.PID))
+	if err != nil {
+		return false
+	}
+	st, err := p.Stat()
+	if err != nil || st.PPID <= 0 {
+		return false
+	}
+	parents, err := mappings(uint32(st.PPID), []FileID{m.ID})
+	return err == nil && slices.ContainsFunc(parents, func(o Mapping) bool { return o.ID == m.ID && o.Base == m.Base })
+}
+
 // renumbered reports whether the process numbers chips in a way of its own.
 func renumbered(pid uint32) bool {
 	env, err := os.ReadFile(fmt.Sprintf("/proc/%d/environ", pid))

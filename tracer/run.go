@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"strings"
+	"sync"
 	"time"
 	"unsafe"
 
@@ -19,7 +20,8 @@ import (
 // Run traces until the context ends or, where PIDs are traced, the last of them
 // has ended. It can be called once. Events go to sink in batches, those of
 // a process in their order; a batch is valid during the call. Ready is called
-// once everything that is to be attached to at the start is attached.
+// once everything that is to be attached to at the start is attached, and what
+// it held before was read.
 func (t *Tracer) Run(ctx context.Context, ready func(), sink func([]aggregator.Event)) error {
 	if err := t.start(); err != nil {
 		return err
@@ -41,7 +43,9 @@ func (t *Tracer) Run(ctx context.Context, ready func(), sink func([]aggregator.E
 		}
 		stop := context.AfterFunc(ctx, func() { t.reader.Flush() })
 		defer stop()
-		ready()
+		defer r.background.Wait()
+		r.ready = ready
+		r.announcements()
 		return r.loop(ctx)
 	})
 	return g.Wait()
@@ -66,25 +70,27 @@ type run struct {
 	launchedAt   time.Time
 	launchKeys   []bpf.MemtraceTtLaunchKey
 	launchValues []bpf.MemtraceTtLaunch
+	// ready, until it is called, and syncs are waited for by others, background
+	// is what reads processes.
+	ready      func()
+	syncs      []chan struct{}
+	background sync.WaitGroup
+	checkedAt  time.Time
 }
 
 // traced is a process that maps the runtime.
 type traced struct {
 	*inspector
 	mapping Mapping
-	// before are chips that were open before the probes came; not surely
-	// where that is not known.
-	before map[uint32]bool
-	surely bool
-	start  aggregator.Process
+	of      *attachment
+	start   aggregator.Process
 	// private: it numbers chips in its own way.
 	private    bool
 	devices    map[uint64][]aggregator.Chip
 	allocators map[uint64]bool
 	boards     map[uint32]string
 	complained bool
-	// opened chips were seen opening, so nothing of them went unseen.
-	opened map[uint32]bool
+	books      bookkeeping
 }
 
 func (r *run) loop(ctx context.Context) error {
@@ -101,13 +107,17 @@ func (r *run) loop(ctx context.Context) error {
 			// Records that came before the flag was set woke nobody.
 			sleeping = r.t.reader.AvailableBytes() == 0
 		}
-		syncs := r.t.waiting()
+		r.syncs = append(r.syncs, r.t.waiting()...)
+		// What was read by now is merged when all that happened before is.
+		readings := r.t.finished()
 		// Whoever ends this has done with what he wants to see: all that is in the
 		// ring by now is read once more.
 		done := ctx.Err() != nil
 		switch {
-		case done, len(syncs) > 0:
+		case done, len(r.syncs) > 0 && !r.reading(), len(readings) > 0:
 			r.t.reader.SetDeadline(time.Now())
+		case sleeping && r.doubting():
+			r.t.reader.SetDeadline(time.Now().Add(settle / 2))
 		case sleeping && len(r.processes) > 0:
 			// Launches wake nobody.
 			r.t.reader.SetDeadline(time.Now().Add(launchEvery))
@@ -134,11 +144,22 @@ func (r *run) loop(ctx context.Context) error {
 			empty++
 		}
 		r.announcements()
-		r.losses(done || len(syncs) > 0)
-		r.launches(done || len(syncs) > 0)
+		r.losses(done || len(r.syncs) > 0)
+		r.launches(done || len(r.syncs) > 0)
+		for _, rd := range readings {
+			r.merge(rd)
+		}
+		r.check()
 		r.flush()
-		for _, s := range syncs {
-			close(s)
+		if r.ready != nil && !r.reading() {
+			r.ready()
+			r.ready = nil
+		}
+		if !r.reading() || done {
+			for _, s := range r.syncs {
+				close(s)
+			}
+			r.syncs = nil
 		}
 		if done || r.over() {
 			return nil
@@ -221,6 +242,7 @@ func (r *run) decode(b []byte) {
 		e := (*bpf.MemtraceTtAlloc)(unsafe.Pointer(&b[0]))
 		p := r.process(head)
 		r.know(p, head, e.Device, e.Allocator)
+		p.touch(e.Buffer)
 		r.emit(aggregator.Event{
 			Kind: aggregator.Alloc, Memory: aggregator.Memory(head.Memory), Layout: head.Layout,
 			PID: head.Pid, TID: head.Tid, Time: head.Time,
@@ -229,7 +251,9 @@ func (r *run) decode(b []byte) {
 		})
 	case bpf.MemtraceTtKindTT_FREE:
 		e := (*bpf.MemtraceTtFree)(unsafe.Pointer(&b[0]))
-		r.process(head)
+		if !r.process(head).touch(e.Buffer) {
+			return // it was held before, and never came into the accounts
+		}
 		r.emit(aggregator.Event{
 			Kind: aggregator.Free, Memory: aggregator.Memory(head.Memory), Layout: head.Layout,
 			PID: head.Pid, TID: head.Tid, Time: head.Time,
@@ -255,11 +279,6 @@ func (r *run) object(head *bpf.MemtraceTtHead, object uint64) {
 			return
 		}
 		delete(p.devices, object) // whatever was at this address is gone
-		if chips, mesh, _, err := p.device(object); err == nil && !mesh {
-			for _, c := range chips {
-				r.opening(p, c, head.Time)
-			}
-		}
 		r.device(p, head, object)
 	case bpf.MemtraceTtKindTT_DEVICE_CLOSE:
 		if p := r.processes[head.Pid]; p != nil {
@@ -270,10 +289,12 @@ func (r *run) object(head *bpf.MemtraceTtHead, object uint64) {
 	case bpf.MemtraceTtKindTT_ALLOCATOR_GONE:
 		if p := r.processes[head.Pid]; p != nil {
 			delete(p.allocators, object)
+			p.touch(object)
 		}
 		e.Kind, e.Allocator = aggregator.AllocatorGone, object
 		r.emit(e)
 	case bpf.MemtraceTtKindTT_PROGRAM_GONE:
+		r.processes[head.Pid].touch(object)
 		e.Kind, e.Program = aggregator.ProgramGone, object
 		r.emit(e)
 		r.relations(head.Pid).dropProgram(object)
@@ -319,22 +340,26 @@ func (r *run) add(a announcement, now uint64) *traced {
 		return nil // gone already
 	}
 	p := &traced{
-		inspector: newInspector(a.lib, a.mapping),
-		mapping:   a.mapping, before: map[uint32]bool{}, surely: a.surely, private: renumbered(pid),
-		devices: map[uint64][]aggregator.Chip{}, allocators: map[uint64]bool{}, opened: map[uint32]bool{}, boards: map[uint32]string{},
+		inspector: newInspector(a.of.lib, a.mapping), mapping: a.mapping, of: a.of, private: renumbered(pid),
+		devices: map[uint64][]aggregator.Chip{}, allocators: map[uint64]bool{}, boards: map[uint32]string{},
 	}
+	p.books.others = forked(a.mapping)
 	if old := r.processes[pid]; old != nil && old.base == p.base && old.lib == p.lib {
+		if a.late && !old.books.read && !p.books.others {
+			r.read(old, true)
+		}
 		return old
 	}
-	for _, id := range a.before {
-		p.before[id] = true
-	}
 	r.processes[pid] = p
+	a.late = a.late && !p.books.others
 	p.start = aggregator.Process{
-		Started: started, Command: command, Library: a.mapping.Path, BuildID: a.lib.BuildID, Release: a.lib.Release,
-		NotCovered: strings.Join(a.notCovered, ", "), Late: len(p.before) > 0,
+		Started: started, Command: command, Library: a.mapping.Path, BuildID: a.of.lib.BuildID, Release: a.of.lib.Release,
+		NotCovered: strings.Join(a.of.cover.NotCovered(), ", "), Late: a.late,
 	}
 	r.tell(p, now)
+	if a.late {
+		r.read(p, true)
+	}
 	return p
 }
 
@@ -342,18 +367,6 @@ func (r *run) add(a announcement, now uint64) *traced {
 func (r *run) tell(p *traced, now uint64) {
 	start := p.start
 	r.emit(aggregator.Event{Kind: aggregator.ProcessStart, PID: p.mapping.PID, Time: now, Process: &start})
-}
-
-// opening notes that a chip is seen opening: nothing of it can have gone unseen.
-func (r *run) opening(p *traced, chip uint32, now uint64) {
-	p.opened[chip] = true
-	if p.before[chip] {
-		// It was found while it was just about to open.
-		delete(p.before, chip)
-		if p.start.Late = len(p.before) > 0; !p.start.Late {
-			r.tell(p, now)
-		}
-	}
 }
 
 // process finds the process of a record, and looks it up where it was not
@@ -375,7 +388,7 @@ func (r *run) process(head *bpf.MemtraceTtHead) *traced {
 		a, err := r.t.library(m)
 		r.t.mu.Unlock()
 		if err == nil && a != nil && a.index == uint32(head.Library) {
-			return r.add(announcement{mapping: m, lib: a.lib, notCovered: a.cover.NotCovered(), surely: true}, head.Time)
+			return r.add(announcement{mapping: m, of: a}, head.Time)
 		}
 	}
 	return nil
@@ -437,7 +450,6 @@ func (r *run) device(p *traced, head *bpf.MemtraceTtHead, address uint64) {
 		}
 		opened.Chips = append(opened.Chips, chip)
 		opened.Boards = append(opened.Boards, p.boardOf(id))
-		opened.Late = opened.Late || (p.before[id] || !p.surely) && !p.opened[id]
 	}
 	p.devices[address] = opened.Chips
 	r.emit(aggregator.Event{Kind: aggregator.DeviceOpen, PID: head.Pid, TID: head.Tid, Time: head.Time,
@@ -464,6 +476,7 @@ func (r *run) losses(now bool) {
 	if lost > r.lost {
 		r.emit(aggregator.Event{Kind: aggregator.Lost, Time: uint64(monotonic()), Count: lost - r.lost})
 		r.lost = lost
+		r.doubtAll()
 	}
 }
 

@@ -64,6 +64,8 @@ type Tracer struct {
 	users     map[FileID]bool // files that use the runtime and do not hold it
 	announced []announcement
 	syncs     []chan struct{}
+	readings  []*reading
+	doubted   []uint32
 
 	ended chan struct{}
 }
@@ -81,12 +83,10 @@ type attachment struct {
 // announcement tells the reader of a process that maps the runtime.
 type announcement struct {
 	mapping Mapping
-	lib     *Library
-	// before are chips that were open when the probes came, and surely false
-	// where that could not be found out.
-	before     []uint32
-	surely     bool
-	notCovered []string
+	of      *attachment
+	// late: it had mapped the library before the probes were there, so what it
+	// holds has to be read.
+	late bool
 }
 
 // New loads the programs. It wraps ErrPermission where rights are missing.
@@ -321,14 +321,7 @@ func (t *Tracer) attach(m Mapping, early bool) error {
 	if err := t.watchExit(m.PID); err != nil {
 		return err
 	}
-	n := announcement{mapping: m, lib: a.lib, notCovered: a.cover.NotCovered(), surely: true}
-	if early {
-		// It had mapped the library before the probes were there. Whether it had
-		// opened anything by then, its memory tells.
-		n.before, err = newInspector(a.lib, m).openChips()
-		n.surely = err == nil
-	}
-	t.announced = append(t.announced, n)
+	t.announced = append(t.announced, announcement{mapping: m, of: a, late: early})
 	return t.reader.Flush()
 }
 

@@ -79,6 +79,7 @@ func (t *targets) start(command []string) (*live, error) {
 		return nil, err
 	}
 	l.source, l.waiting = tr, tr.Waiting
+	l.accounts.OnDoubt = tr.Doubt
 	return l, nil
 }
 

@@ -204,6 +204,7 @@ type process struct {
 	Allocs         uint64 `json:"allocs"`
 	Frees          uint64 `json:"frees"`
 	UnmatchedFrees uint64 `json:"unmatched_frees"`
+	Found          uint64 `json:"found"`
 	Chips          []chip `json:"chips"`
 }
 

@@ -50,6 +50,8 @@ func Libc(symbol string) (Hook, bool) {
 		return compareMemory, true
 	case "strlen":
 		return stringLength, true
+	case "strcmp":
+		return compareStrings, true
 	case "pthread_mutex_lock", "pthread_mutex_trylock", "pthread_mutex_unlock",
 		"pthread_rwlock_rdlock", "pthread_rwlock_tryrdlock", "pthread_rwlock_wrlock",
 		"pthread_rwlock_trywrlock", "pthread_rwlock_unlock",
@@ -126,6 +128,28 @@ func compareMemory(m *Machine) error {
 	}
 	m.Regs[RAX] = uint64(bytes.Compare(p, q))
 	return nil
+}
+
+// compareStrings reads byte by byte: strings that differ do so early, and equal
+// ones are names of types.
+func compareStrings(m *Machine) error {
+	a, b := m.Arg(0), m.Arg(1)
+	for i := uint64(0); ; i++ {
+		if err := m.spend(lineSize); err != nil {
+			return err
+		}
+		var x, y [1]byte
+		if err := m.read(x[:], a+i); err != nil {
+			return err
+		}
+		if err := m.read(y[:], b+i); err != nil {
+			return err
+		}
+		if x != y || x[0] == 0 {
+			m.Regs[RAX] = uint64(int64(int(x[0]) - int(y[0])))
+			return nil
+		}
+	}
 }
 
 // stringLength reads aligned chunks, which do not reach into another page than

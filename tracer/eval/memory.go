@@ -26,7 +26,7 @@ func (f MemoryFunc) ReadAt(p []byte, addr uint64) error { return f(p, addr) }
 // the regions, so that a runaway pointer fails instead of landing in a neighbour.
 const (
 	heapOffset  = 0
-	heapSize    = 1 << 20
+	heapSize    = 8 << 20
 	stackOffset = 0x0100_0000
 	stackSize   = 256 << 10
 	tlsOffset   = 0x0200_0000

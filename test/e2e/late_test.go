@@ -1,0 +1,150 @@
+package e2e
+
+import (
+	"cmp"
+	"fmt"
+	"os"
+	"strconv"
+	"testing"
+	"time"
+
+	"tt-memtrace/aggregator"
+	"tt-memtrace/test/rig"
+	"tt-memtrace/tracer"
+)
+
+// A tracer that attaches at a rest point shows what one that was there from the
+// start shows, and both show what the runtime has.
+func TestAttachedLateShowsAll(t *testing.T) {
+	r := installed(t)
+	for _, cluster := range []string{"n150", "n300", "t3k"} {
+		t.Run(cluster, func(t *testing.T) {
+			early := start(t, tracer.Options{Follow: uint32(os.Getpid())})
+			w := workload(t, r, rig.Options{Cluster: cluster, Args: []string{"--steps", "100", "--threads", "2"}})
+			for {
+				m := next(t, w, rig.EventRest)
+				early.compare(w.PID(), m)
+				late := start(t, tracer.Options{PIDs: []uint32{uint32(w.PID())}})
+				late.compare(w.PID(), m)
+				late.sameAs(early, w.PID())
+				late.stop()
+				if t.Failed() {
+					t.FailNow()
+				}
+				send(t, w, "go")
+				if m.Last {
+					break
+				}
+			}
+			next(t, w, rig.EventClosed)
+			late := start(t, tracer.Options{PIDs: []uint32{uint32(w.PID())}})
+			late.nothing(w.PID())
+			send(t, w, "go")
+			if err := w.Wait(patience); err != nil {
+				t.Fatal(err)
+			}
+		})
+	}
+}
+
+// sameAs compares what two tracers have of a process's memories.
+func (tr *trace) sameAs(other *trace, pid int) {
+	tr.t.Helper()
+	ours, ok := tr.process(pid)
+	theirs, also := other.process(pid)
+	if !ok || !also {
+		tr.t.Fatalf("process %d is in the accounts: %v, %v", pid, ok, also)
+	}
+	if len(ours.Chips) != len(theirs.Chips) {
+		tr.t.Errorf("%d chips and %d", len(ours.Chips), len(theirs.Chips))
+		return
+	}
+	for i, c := range ours.Chips {
+		d := theirs.Chips[i]
+		if c.Chip != d.Chip || c.Arch != d.Arch || c.Board != d.Board {
+			tr.t.Errorf("chip %+v and %+v", c, d)
+		}
+		for m := range c.Memory {
+			// Peaks of before the attach are lost.
+			a, b := c.Memory[m], d.Memory[m]
+			a.PeakRequested, a.PeakReserved, a.PeakUnsure = 0, 0, false
+			b.PeakRequested, b.PeakReserved, b.PeakUnsure = 0, 0, false
+			if a != b {
+				tr.t.Errorf("chip %d %v: attached late %+v, early %+v", c.Chip.Number, aggregator.Memory(m), a, b)
+			}
+		}
+	}
+}
+
+// Attaching while four threads allocate and free without a pause gives the right
+// numbers at the next rest point, each time. TT_MEMTRACE_ATTACHES says how often.
+func TestAttachedUnderLoad(t *testing.T) {
+	r := installed(t)
+	attaches, err := strconv.Atoi(cmp.Or(os.Getenv("TT_MEMTRACE_ATTACHES"), "12"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := workload(t, r, rig.Options{Cluster: "t3k", Args: []string{
+		"--steps", fmt.Sprint(100 * (attaches + 1)), "--rest-every", "100", "--threads", "4",
+	}})
+	m := next(t, w, rig.EventRest)
+	found := uint64(0)
+	for range attaches {
+		send(t, w, "go")
+		tr := start(t, tracer.Options{PIDs: []uint32{uint32(w.PID())}})
+		m = next(t, w, rig.EventRest)
+		tr.compare(w.PID(), m)
+		if p, ok := tr.process(w.PID()); ok {
+			found += p.Agreement.Found
+		}
+		tr.stop()
+		if t.Failed() {
+			t.FailNow()
+		}
+	}
+	t.Logf("%d attaches found %d buffers from before", attaches, found)
+	if found == 0 {
+		t.Error("there was nothing to find")
+	}
+}
+
+// A ring that is far too small loses events in a burst; that is counted, the
+// accounts are marked, and soon after the burst they equal the runtime's again.
+func TestLossesHeal(t *testing.T) {
+	r := installed(t)
+	tr := start(t, tracer.Options{Follow: uint32(os.Getpid()), RingBytes: 4096})
+	tr.mu.Lock()
+	tr.accounts.OnDoubt = tr.tracer.Doubt
+	tr.mu.Unlock()
+	w := workload(t, r, rig.Options{Cluster: "t3k", Args: []string{"--steps", "400", "--rest-every", "200", "--threads", "4"}})
+	for {
+		m := next(t, w, rig.EventRest)
+		tr.sync()
+		lost := tr.snapshot().Counters.Lost
+		rested := time.Now()
+		healed := func() bool {
+			p, _ := tr.process(w.PID())
+			return !p.Agreement.Doubted && p.Agreement.At > 0
+		}
+		for !healed() && time.Since(rested) < patience {
+			time.Sleep(10 * time.Millisecond) // what is awaited happens in the tracer
+		}
+		t.Logf("%d events lost, healed after %v", lost, time.Since(rested).Round(time.Millisecond))
+		if lost == 0 {
+			t.Error("nothing was lost")
+		}
+		if s := tr.snapshot(); !s.Exact() {
+			t.Errorf("the accounts are not exact: %+v", s.Counters)
+		}
+		tr.compareHeld(w.PID(), m)
+		send(t, w, "go")
+		if m.Last {
+			break
+		}
+	}
+	next(t, w, rig.EventClosed)
+	send(t, w, "go")
+	if err := w.Wait(patience); err != nil {
+		t.Fatal(err)
+	}
+}

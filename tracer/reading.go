@@ -1,0 +1,224 @@
+package tracer
+
+import (
+	"fmt"
+	"time"
+
+	"tt-memtrace/aggregator"
+	"tt-memtrace/bpf"
+)
+
+// bookkeeping is what the reader knows of comparing a process with its accounts.
+type bookkeeping struct {
+	// others: its memory is a copy of its parent's, whose books these are.
+	others bool
+	// read: its books were read once, or it was watched from the start.
+	read bool
+	// now is the reading that is under way, and touched what events told of since
+	// it began: they know better than what was read.
+	now     *reading
+	touched map[uint64]struct{}
+	// doubted: something is amiss since then, and its books are to be read again.
+	doubted time.Time
+	// lost is how many events had been lost when they were read last.
+	lost uint64
+	// next is when they are compared again without any reason.
+	next time.Time
+}
+
+// reading is one reading of a process's books.
+type reading struct {
+	of *traced
+	// first: it was not watched from the start.
+	first bool
+	// lost is how many events had been lost when it began.
+	lost  uint64
+	tries int
+	began time.Time
+	// result and err are set when it ended, at a time of CLOCK_MONOTONIC in ns.
+	result *baseline
+	err    error
+	at     uint64
+}
+
+const (
+	// A process is read again settle after the last reason to doubt its accounts.
+	settle = 200 * time.Millisecond
+	// checkEvery is how often a process is compared without reason, at the most:
+	// and so rarely that reading takes one part in checkShare of the time.
+	checkEvery = 10 * time.Second
+	checkShare = 1000
+	// maxReadings of a process in a row that lost events spoil.
+	maxReadings = 20
+)
+
+// touch notes that an event told of a buffer, an allocator or a program. It is
+// false for one that cannot be in the accounts yet: what the process held
+// before is still being read, and this is the first that is heard of it.
+func (p *traced) touch(id uint64) bool {
+	if p == nil || p.books.now == nil {
+		return true
+	}
+	_, known := p.books.touched[id]
+	p.books.touched[id] = struct{}{}
+	return known || !p.books.now.first
+}
+
+// read begins to read a process's books, beside the events that still come.
+func (r *run) read(p *traced, first bool) {
+	if p.books.now != nil {
+		return
+	}
+	rd := &reading{of: p, first: first, lost: r.lost, began: time.Now()}
+	r.begin(rd)
+}
+
+func (r *run) begin(rd *reading) {
+	p := rd.of
+	p.books.now, p.books.touched, p.books.doubted = rd, map[uint64]struct{}{}, time.Time{}
+	// Where no event was lost since, its allocators are known.
+	var known []uint64
+	if !rd.first && rd.lost == p.books.lost {
+		for a := range p.allocators {
+			known = append(known, a)
+		}
+	}
+	p.books.lost = rd.lost
+	r.background.Go(func() {
+		if known != nil {
+			rd.result = &baseline{}
+			rd.err = p.readBooks(rd.result, p.of.layout, known)
+		} else {
+			rd.result, rd.err = p.baseline(p.of.layout)
+		}
+		rd.at = uint64(monotonic())
+		r.t.mu.Lock()
+		r.t.readings = append(r.t.readings, rd)
+		r.t.mu.Unlock()
+		r.t.reader.Flush()
+	})
+}
+
+// finished are the readings that have ended.
+func (t *Tracer) finished() []*reading {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	list := t.readings
+	t.readings = nil
+	return list
+}
+
+// reading says whether a process is being read that was not watched from the start.
+func (r *run) reading() bool {
+	for _, p := range r.processes {
+		if p != nil && p.books.now != nil && p.books.now.first {
+			return true
+		}
+	}
+	return false
+}
+
+// merge takes in what was read of a process. All events from before its end
+// have gone out.
+func (r *run) merge(rd *reading) {
+	p := rd.of
+	pid := p.mapping.PID
+	if r.processes[pid] != p || p.books.now != rd {
+		return // gone meanwhile
+	}
+	if rd.lost != r.lost && rd.tries < maxReadings {
+		// What was lost may have been about what was read.
+		rd.lost, rd.tries = r.lost, rd.tries+1
+		r.begin(rd)
+		return
+	}
+	touched := p.books.touched
+	p.books.now, p.books.touched = nil, nil
+	p.books.next = time.Now().Add(max(checkEvery, checkShare*time.Since(rd.began)))
+	if rd.err != nil {
+		if rd.first {
+			r.t.opts.Notice(fmt.Sprintf("process %d: what it held before is not known: %v", pid, rd.err))
+		}
+		return
+	}
+	p.books.read = true
+	head := &bpf.MemtraceTtHead{Pid: pid, Time: rd.at}
+	for device, allocator := range rd.result.devices {
+		if _, ok := p.devices[device]; !ok {
+			r.device(p, head, device)
+		}
+		if allocator != 0 {
+			r.know(p, head, device, allocator)
+		}
+	}
+	for _, h := range rd.result.books.Buffers {
+		if _, ok := touched[h.Buffer]; !ok {
+			r.know(p, head, h.Device, h.Allocator)
+		}
+	}
+	books := rd.result.books
+	books.First, books.Touched = rd.first, touched
+	r.emit(aggregator.Event{Kind: aggregator.BooksRead, PID: pid, Time: rd.at, Books: &books})
+	if rd.first {
+		p.start.Late = false
+		r.tell(p, rd.at)
+	}
+}
+
+// Doubt has a process's accounts compared with its own books soon: something
+// about them is not as it should be.
+func (t *Tracer) Doubt(pid uint32) {
+	t.mu.Lock()
+	t.doubted = append(t.doubted, pid)
+	t.mu.Unlock()
+}
+
+// doubtAll: events of nobody knows whom were lost.
+func (r *run) doubtAll() {
+	for _, p := range r.processes {
+		if p != nil {
+			p.books.doubted = time.Now()
+		}
+	}
+}
+
+// doubting says whether a process is to be read again soon.
+func (r *run) doubting() bool {
+	for _, p := range r.processes {
+		if p != nil && !p.books.doubted.IsZero() && !p.books.others {
+			return true
+		}
+	}
+	return false
+}
+
+// check reads the processes again whose accounts are in doubt or were not
+// compared for long.
+func (r *run) check() {
+	r.t.mu.Lock()
+	doubted := r.t.doubted
+	r.t.doubted = nil
+	r.t.mu.Unlock()
+	now := time.Now()
+	for _, pid := range doubted {
+		if p := r.processes[pid]; p != nil && p.books.doubted.IsZero() {
+			p.books.doubted = now
+		}
+	}
+	if now.Sub(r.checkedAt) < settle/2 {
+		return
+	}
+	r.checkedAt = now
+	for _, p := range r.processes {
+		if p == nil || p.books.others || p.books.now != nil || len(p.allocators) == 0 {
+			continue
+		}
+		b := &p.books
+		if b.next.IsZero() {
+			b.next = now.Add(checkEvery)
+		}
+		if !b.doubted.IsZero() && now.Sub(b.doubted) >= settle || now.After(b.next) {
+			r.read(p, false)
+		}
+	}
+}

@@ -1,0 +1,68 @@
+package tracer
+
+import (
+	"encoding/binary"
+	"fmt"
+	"slices"
+	"unsafe"
+)
+
+// objects are the addresses of a process's objects, by what their first word
+// points to: the vtable of their class.
+type objects map[uint64][]uint64
+
+// find looks for objects by their vptrs. It reads all of the process's private
+// writable memory, about a tenth of a second for 250 MB, and nothing else. What
+// was destroyed is found too, where its memory was not used again.
+func (in *inspector) find(vptrs ...uint64) (objects, error) {
+	regions, err := writable(uint32(in.mem))
+	if err != nil {
+		return nil, fmt.Errorf("looking for objects: %w", err)
+	}
+	// Vtables stand close together, so that one comparison sorts out nearly all.
+	low, high := slices.Min(vptrs), slices.Max(vptrs)
+	found := objects{}
+	words := make([]uint64, 1<<17)
+	bytes := unsafe.Slice((*byte)(unsafe.Pointer(&words[0])), 8*len(words))
+	for _, r := range regions {
+		for at := r.start; at < r.end; at += uint64(len(bytes)) {
+			b := bytes[:min(uint64(len(bytes)), r.end-at)]
+			if in.mem.ReadAt(b, at) != nil {
+				continue // unmapped by now, or not to be read
+			}
+			for i, w := range words[:len(b)/8] {
+				if w-low <= high-low && slices.Contains(vptrs, w) {
+					found[w] = append(found[w], at+8*uint64(i))
+				}
+			}
+		}
+	}
+	return found, nil
+}
+
+// pages reads a process's memory by whole pages, each once: what hangs together
+// in it is read as fast as it can be, so that little of it changes meanwhile.
+type pages struct {
+	mem   processMemory
+	known map[uint64]*[pageBytes]byte
+}
+
+const pageBytes = 4096
+
+func (in *inspector) pages() *pages { return &pages{in.mem, map[uint64]*[pageBytes]byte{}} }
+
+// u64 reads an aligned word.
+func (p *pages) u64(address uint64) (uint64, error) {
+	if address%8 != 0 {
+		return 0, fmt.Errorf("reading a word at %#x: not aligned", address)
+	}
+	page := p.known[address/pageBytes]
+	if page == nil {
+		page = new([pageBytes]byte)
+		if err := p.mem.ReadAt(page[:], address&^(pageBytes-1)); err != nil {
+			return 0, err
+		}
+		p.known[address/pageBytes] = page
+	}
+	return binary.LittleEndian.Uint64(page[address%pageBytes:]), nil
+}
