@@ -151,7 +151,7 @@ func (r *run) loop(ctx context.Context) error {
 		}
 		r.check()
 		r.flush()
-		if r.ready != nil && !r.reading() {
+		if r.ready != nil && (done || !r.reading()) {
 			r.ready()
 			r.ready = nil
 		}
