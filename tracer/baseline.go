@@ -3,6 +3,7 @@ package tracer
 import (
 	"errors"
 	"fmt"
+	"time"
 
 	"tt-memtrace/aggregator"
 )
@@ -13,12 +14,19 @@ type baseline struct {
 	// devices that are open, with their allocators, 0 where unknown.
 	devices map[uint64]uint64
 	books   aggregator.Books
+	// programs that were not known, and how many could not be read.
+	programs []heldProgram
+	unread   int
 }
 
-// baseline reads what a process holds: its open devices, and the buffers of
-// their allocators. It takes about a tenth of a second; the process runs on.
-func (in *inspector) baseline(layout *Layout) (*baseline, error) {
+// baseline reads what a process holds: its open devices, the buffers of their
+// allocators, and its programs but for those that are known. It takes about a
+// tenth of a second, and a hundredth for each program; the process runs on.
+func (in *inspector) baseline(layout *Layout, known map[uint64]bool) (*baseline, error) {
 	var vptrs []uint64
+	if v := in.programVptr(); v != 0 {
+		vptrs = append(vptrs, v)
+	}
 	for _, vtable := range []string{deviceVtable, meshDeviceVtable, bankingAllocator, mockAllocator} {
 		if v := in.vptr(vtable); v != 0 {
 			vptrs = append(vptrs, v)
@@ -40,7 +48,52 @@ func (in *inspector) baseline(layout *Layout) (*baseline, error) {
 		}
 		return b, nil // nothing is open, so nothing is held
 	}
-	return b, in.readBooks(b, layout, allocators)
+	if err := in.readBooks(b, layout, allocators); err != nil {
+		return b, err
+	}
+	in.readPrograms(b, found, known)
+	return b, nil
+}
+
+// programTime bounds how long the programs of a process are read.
+const programTime = 5 * time.Second
+
+// readPrograms reads the programs that are not known. A library that keeps them
+// in another way shows none, and says so.
+func (in *inspector) readPrograms(b *baseline, found objects, known map[uint64]bool) {
+	vptr := in.programVptr()
+	if b.books.ProgramsRead = vptr != 0; !b.books.ProgramsRead {
+		return
+	}
+	b.books.Programs = in.programs(found[vptr])
+	root := in.anyKernelRoot(b.devices)
+	deadline := time.Now().Add(programTime)
+	for _, id := range b.books.Programs {
+		if known[id] {
+			continue
+		}
+		h, err := in.hold(id, b.devices, root)
+		if err != nil {
+			b.unread++
+		}
+		b.programs = append(b.programs, h)
+		if time.Now().After(deadline) {
+			b.unread += len(b.books.Programs) - len(b.programs)
+			return
+		}
+	}
+}
+
+// anyKernelRoot is where kernels are kept, which any chip tells; or "".
+func (in *inspector) anyKernelRoot(devices map[uint64]uint64) string {
+	for d := range devices {
+		if chips, mesh, _, err := in.device(d); err == nil && !mesh {
+			if root, err := in.kernelRoot(chips[0]); err == nil {
+				return root
+			}
+		}
+	}
+	return ""
 }
 
 // readBooks reads the buffers of the allocators. One that is changing too fast,

@@ -1,9 +1,14 @@
 package tracer
 
 import (
+	"bytes"
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"io"
+	"path/filepath"
+	"strings"
+	"sync"
 
 	"tt-memtrace/aggregator"
 	"tt-memtrace/tracer/eval"
@@ -16,10 +21,14 @@ type inspector struct {
 	lib  *Library
 	base uint64
 	mem  processMemory
+	// standard is the C++ library of the process, where it is needed.
+	standard func() (*eval.Image, uint64)
 }
 
 func newInspector(lib *Library, m Mapping) *inspector {
-	return &inspector{lib: lib, base: m.Base - lib.segments[0].Vaddr&^4095, mem: processMemory(m.PID)}
+	return &inspector{lib: lib, base: m.Base - lib.segments[0].Vaddr&^4095, mem: processMemory(m.PID), standard: sync.OnceValues(func() (*eval.Image, uint64) {
+		return standardLibrary(m.PID)
+	})}
 }
 
 // The getters, by the names they have had.
@@ -161,6 +170,53 @@ func (in *inspector) slot(address uint64) (uint64, eval.Hook, bool) {
 	}
 	return target, hook, ok
 }
+
+// standardSlot resolves a call that the C++ library makes of another function by
+// its name: of the C library's there are several, of which the process's are
+// the fastest on this machine, in instructions that are not evaluated.
+func (in *inspector) standardSlot(address uint64) (uint64, eval.Hook, bool) {
+	image, base := in.standard()
+	if image == nil {
+		return 0, nil, false
+	}
+	target, hook, ok := image.SlotFunc(eval.Libc)(address - base)
+	if target != 0 {
+		target += base
+	}
+	return target, hook, ok
+}
+
+// standardLibrary is the C++ library that a process has mapped, or nil.
+func standardLibrary(pid uint32) (*eval.Image, uint64) {
+	maps, err := procMaps(pid)
+	if err != nil {
+		return nil, 0
+	}
+	for _, m := range maps {
+		if !strings.HasPrefix(filepath.Base(m.Pathname), "libstdc++.so") || m.Offset != 0 {
+			continue
+		}
+		f, _, err := openRegular(Mapping{PID: pid, Path: m.Pathname}.fileName())
+		if err != nil {
+			return nil, 0
+		}
+		defer f.Close()
+		b := make([]byte, maxStandard)
+		n, err := f.ReadAt(b, 0)
+		if err != io.EOF {
+			return nil, 0
+		}
+		image, err := eval.NewImage(bytes.NewReader(b[:n]), 0)
+		if err != nil {
+			return nil, 0
+		}
+		return image, uint64(m.StartAddr)
+	}
+	return nil, 0
+}
+
+// maxStandard bounds the size of a C++ library, bytes.
+const maxStandard = 16 << 20
 
 // callFirst evaluates the first of the functions that the library has.
 func (in *inspector) callFirst(names []string, args ...uint64) (uint64, error) {

@@ -130,10 +130,8 @@ func (r *run) kernel(head *bpf.MemtraceTtHead, b []byte) {
 	case kind == bpf.MemtraceTtKindTT_KERNEL_ADDED && len(b) >= int(unsafe.Sizeof(bpf.MemtraceTtPair{})):
 		e := (*bpf.MemtraceTtPair)(unsafe.Pointer(&b[0]))
 		rel := r.relations(head.Pid)
-		rel.kernels[e.Member] = e.Owner
-		c := rel.program(e.Owner)
-		c.kernels = append(c.kernels, e.Member)
-		r.emit(aggregator.Event{Kind: aggregator.KernelAdded, PID: head.Pid, TID: head.Tid, Time: head.Time, Program: e.Owner})
+		r.processes[head.Pid].touch(e.Owner)
+		r.kernelAdded(head, rel, e.Owner, e.Member)
 	case kind == bpf.MemtraceTtKindTT_PROGRAM_ADDED && len(b) >= int(unsafe.Sizeof(bpf.MemtraceTtPair{})):
 		e := (*bpf.MemtraceTtPair)(unsafe.Pointer(&b[0]))
 		rel := r.relations(head.Pid)
@@ -144,7 +142,8 @@ func (r *run) kernel(head *bpf.MemtraceTtHead, b []byte) {
 			r.named(head.Pid, head.Time, []uint64{e.Member}, w.name)
 		}
 	case kind == bpf.MemtraceTtKindTT_KERNEL_FILE && len(b) >= int(unsafe.Sizeof(bpf.MemtraceTtText{})):
-		r.kernelFile(head, (*bpf.MemtraceTtText)(unsafe.Pointer(&b[0])))
+		e := (*bpf.MemtraceTtText)(unsafe.Pointer(&b[0]))
+		r.kernelFile(head, e.Object, e.Device, textOf(e), e.Left == 0)
 	case kind == bpf.MemtraceTtKindTT_WORKLOAD_NAMED && len(b) >= int(unsafe.Sizeof(bpf.MemtraceTtText{})):
 		e := (*bpf.MemtraceTtText)(unsafe.Pointer(&b[0]))
 		w := r.relations(head.Pid).workload(e.Object)
@@ -155,6 +154,13 @@ func (r *run) kernel(head *bpf.MemtraceTtHead, b []byte) {
 		r.emit(aggregator.Event{Kind: aggregator.KernelsCopied, PID: head.Pid, TID: head.Tid, Time: head.Time,
 			Program: e.Program, Buffer: e.Buffer, Address: e.Address})
 	}
+}
+
+func (r *run) kernelAdded(head *bpf.MemtraceTtHead, rel *relations, program, kernel uint64) {
+	rel.kernels[kernel] = program
+	c := rel.program(program)
+	c.kernels = append(c.kernels, kernel)
+	r.emit(aggregator.Event{Kind: aggregator.KernelAdded, PID: head.Pid, TID: head.Tid, Time: head.Time, Program: program})
 }
 
 func textOf(e *bpf.MemtraceTtText) string {
@@ -170,23 +176,23 @@ func (r *run) named(pid uint32, at uint64, programs []uint64, name string) {
 	}
 }
 
-// kernelFile takes in that a kernel's binary is read from a file.
-func (r *run) kernelFile(head *bpf.MemtraceTtHead, e *bpf.MemtraceTtText) {
-	file := textOf(e)
-	k, ok := kernelOf(file, e.Left == 0)
+// kernelFile takes in that a kernel's binary is read from a file, for a device.
+// Of a name that is not whole, the end is there.
+func (r *run) kernelFile(head *bpf.MemtraceTtHead, kernel, device uint64, file string, whole bool) {
+	k, ok := kernelOf(file, whole)
 	if !ok {
 		return // firmware, which is of no program
 	}
 	if p := r.process(head); p != nil {
-		if _, known := p.devices[e.Device]; !known {
-			if _, _, _, err := p.device(e.Device); err == nil {
-				r.device(p, head, e.Device)
+		if _, known := p.devices[device]; !known {
+			if _, _, _, err := p.device(device); err == nil {
+				r.device(p, head, device)
 			}
 		}
 	}
 	rel := r.relations(head.Pid)
-	k.ID = e.Object
-	if e.Left == 0 {
+	k.ID = kernel
+	if whole {
 		k.Path = file
 		s, ok := rel.sizes[file]
 		if !ok {
@@ -199,7 +205,7 @@ func (r *run) kernelFile(head *bpf.MemtraceTtHead, e *bpf.MemtraceTtText) {
 		k.Bytes, k.Sized = s.bytes, s.known
 	}
 	r.emit(aggregator.Event{Kind: aggregator.KernelLoaded, PID: head.Pid, TID: head.Tid, Time: head.Time,
-		Program: rel.kernels[e.Object], Device: e.Device, Kernel: &k})
+		Program: rel.kernels[kernel], Device: device, Kernel: &k})
 }
 
 // kernelOf takes the path of a kernel's binary apart:
@@ -350,6 +356,9 @@ func (r *run) launch(pid uint32, object uint64, l *bpf.MemtraceTtLaunch) {
 	}
 	w, c := rel.workloads[object], rel.programs[object]
 	if w == nil && c == nil && !rel.unknown[object] {
+		w = r.adopt(pid, rel, object)
+	}
+	if w == nil && c == nil && !rel.unknown[object] {
 		rel.unknown[object] = true // its record may have come after the last look at the ring
 		return
 	}
@@ -374,6 +383,52 @@ func (r *run) launch(pid uint32, object uint64, l *bpf.MemtraceTtLaunch) {
 		}
 		r.emit(e)
 	}
+}
+
+// adopt finds out which programs a workload has that was made before tracing
+// began: it keeps them in nodes of a list, each with a program that is known.
+func (r *run) adopt(pid uint32, rel *relations, object uint64) *workload {
+	p := r.processes[pid]
+	if p == nil || !p.books.read {
+		return nil
+	}
+	const head, node, most = 0x200, 0x180, 1024 // bytes, bytes, programs
+	memory := p.pages()
+	inNode := func(at uint64) uint64 {
+		for o := uint64(0); o < node; o += 8 {
+			if v, err := memory.u64(at + o); err != nil {
+				return 0
+			} else if rel.programs[v] != nil {
+				return v
+			}
+		}
+		return 0
+	}
+	for o := uint64(0); o < head; o += 8 {
+		first, err := memory.u64(object + o)
+		if err != nil {
+			return nil
+		}
+		if first == 0 || first%8 != 0 || inNode(first) == 0 {
+			continue
+		}
+		w := rel.workload(object)
+		for at, n := first, 0; at != 0 && n < most; n++ {
+			id := inNode(at)
+			if id == 0 {
+				break
+			}
+			if c := rel.programs[id]; c.workload == 0 {
+				c.workload = object
+				w.programs = append(w.programs, id)
+			}
+			if at, err = memory.u64(at); err != nil {
+				break
+			}
+		}
+		return w
+	}
+	return nil
 }
 
 // forget drops what is known of a process that is gone.

@@ -17,6 +17,7 @@ func (r *run) circularBuffer(head *bpf.MemtraceTtHead, b []byte) {
 	}
 	e := (*bpf.MemtraceTtCb)(unsafe.Pointer(&b[0]))
 	p := r.process(head)
+	p.touch(e.Program)
 	cb := r.partial[head.Tid]
 	if e.First == 0 {
 		cb = &aggregator.CircularBuffer{

@@ -84,12 +84,16 @@ func (r *run) begin(rd *reading) {
 		}
 	}
 	p.books.lost = rd.lost
+	programs := map[uint64]bool{}
+	for id := range r.relations(p.mapping.PID).programs {
+		programs[id] = true
+	}
 	r.background.Go(func() {
 		if known != nil {
 			rd.result = &baseline{}
 			rd.err = p.readBooks(rd.result, p.of.layout, known)
 		} else {
-			rd.result, rd.err = p.baseline(p.of.layout)
+			rd.result, rd.err = p.baseline(p.of.layout, programs)
 		}
 		rd.at = uint64(monotonic())
 		r.t.mu.Lock()
@@ -159,9 +163,37 @@ func (r *run) merge(rd *reading) {
 	books := rd.result.books
 	books.First, books.Touched = rd.first, touched
 	r.emit(aggregator.Event{Kind: aggregator.BooksRead, PID: pid, Time: rd.at, Books: &books})
+	r.hold(p, head, rd.result, touched)
 	if rd.first {
 		p.start.Late = false
 		r.tell(p, rd.at)
+	}
+}
+
+// hold takes in the programs that a process had before, as if they were made now.
+func (r *run) hold(p *traced, head *bpf.MemtraceTtHead, b *baseline, touched map[uint64]struct{}) {
+	rel := r.relations(head.Pid)
+	for _, h := range b.programs {
+		if _, ok := touched[h.id]; ok || rel.programs[h.id] != nil {
+			continue
+		}
+		for _, k := range h.kernels {
+			r.kernelAdded(head, rel, h.id, k.id)
+			for _, file := range k.files {
+				for _, d := range h.devices {
+					r.kernelFile(head, k.id, d, file, true)
+				}
+			}
+		}
+		for _, c := range h.placed {
+			if _, ok := p.devices[c.device]; !ok {
+				r.device(p, head, c.device)
+			}
+			r.emit(aggregator.Event{Kind: aggregator.CBPlaced, PID: head.Pid, Time: head.Time, Device: c.device, Program: h.id, CB: &c.cb})
+		}
+	}
+	if b.unread > 0 {
+		r.t.opts.Notice(fmt.Sprintf("process %d: %d programs from before could not be read: their circular buffers and kernels are not counted", head.Pid, b.unread))
 	}
 }
 

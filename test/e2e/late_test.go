@@ -148,3 +148,67 @@ func TestLossesHeal(t *testing.T) {
 		t.Fatal(err)
 	}
 }
+
+// A tracer that attaches late knows the programs that are there, their buffers
+// and kernels, as if it had seen them being made.
+func TestAttachedLateKnowsPrograms(t *testing.T) {
+	r := placesCircularBuffers(t)
+	for _, c := range []struct {
+		cluster string
+		slow    bool
+	}{{"n150", false}, {"t3k", false}, {"n300", true}} {
+		t.Run(fmt.Sprintf("%s slow=%v", c.cluster, c.slow), func(t *testing.T) {
+			if c.slow && r.Release < "0.75" {
+				return // the mock places none there
+			}
+			early := start(t, tracer.Options{Follow: uint32(os.Getpid())})
+			w := workload(t, r, rig.Options{Cluster: c.cluster, Script: rig.Programs, SlowDispatch: c.slow})
+			n := 0
+			operations(t, w, func(event string, op operation) {
+				early.sync()
+				if n++; event == "op" && n%6 != 0 {
+					return
+				}
+				late := start(t, tracer.Options{PIDs: []uint32{uint32(w.PID())}})
+				late.sync()
+				got, want := programsOf(late.programs(w.PID())), programsOf(early.programs(w.PID()))
+				if len(got) != len(want) {
+					t.Errorf("%s: %d programs, early %d", event, len(got), len(want))
+				}
+				for id, p := range want {
+					if got[id] != p {
+						t.Errorf("%s: program %#x is\n%s\nearly\n%s", event, id, got[id], p)
+					}
+				}
+				ours, theirs := late.snapshot(), early.snapshot()
+				for i, c := range ours.Chips {
+					d := theirs.Chips[i]
+					c.CB.PeakPhysical, c.CB.PeakLogical, d.CB.PeakPhysical, d.CB.PeakLogical = 0, 0, 0, 0
+					if c.CB != d.CB || c.Kernel != d.Kernel {
+						t.Errorf("%s: chip %d: %+v %+v\nearly %+v %+v", event, i, c.CB, c.Kernel, d.CB, d.Kernel)
+					}
+				}
+				late.stop()
+				if t.Failed() {
+					t.FailNow()
+				}
+			})
+		})
+	}
+}
+
+// programsOf writes down what is to be the same of each program.
+func programsOf(list []aggregator.ProgramSnapshot) map[uint64]string {
+	out := map[uint64]string{}
+	for _, p := range list {
+		s := fmt.Sprintf("%d kernels on %v:", p.KernelCount, p.Loaded)
+		for _, k := range p.Kernels {
+			s += fmt.Sprintf(" %s/%s/%s %v %d", k.Name, k.Hash, k.Processor, k.Type, k.Bytes)
+		}
+		for _, cb := range p.Placed {
+			s += fmt.Sprintf("; %d@%#x+%d %v %v", cb.Chip.Number, cb.Address, cb.Size, cb.Kind, cb.Ranges)
+		}
+		out[p.ID] = s
+	}
+	return out
+}

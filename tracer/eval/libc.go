@@ -50,6 +50,8 @@ func Libc(symbol string) (Hook, bool) {
 		return compareMemory, true
 	case "strlen":
 		return stringLength, true
+	case "memchr":
+		return findByte, true
 	case "strcmp":
 		return compareStrings, true
 	case "pthread_mutex_lock", "pthread_mutex_trylock", "pthread_mutex_unlock",
@@ -127,6 +129,22 @@ func compareMemory(m *Machine) error {
 		return err
 	}
 	m.Regs[RAX] = uint64(bytes.Compare(p, q))
+	return nil
+}
+
+func findByte(m *Machine) error {
+	at, c, n := m.Arg(0), byte(m.Arg(1)), m.Arg(2)
+	if err := m.spend(n); err != nil {
+		return err
+	}
+	p := make([]byte, n)
+	if err := m.read(p, at); err != nil {
+		return err
+	}
+	m.Regs[RAX] = 0
+	if i := bytes.IndexByte(p, c); i >= 0 {
+		m.Regs[RAX] = at + uint64(i)
+	}
 	return nil
 }
 

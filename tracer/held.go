@@ -1,0 +1,440 @@
+package tracer
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"tt-memtrace/aggregator"
+	"tt-memtrace/tracer/eval"
+)
+
+// What a program had placed before it was traced is asked of the function that
+// placed it: evaluated once more, over the live program but outside of the
+// process, it calls the same functions with the same values as when the probes
+// see it. Nothing has to be known of how a program is laid out.
+
+// heldProgram is a program that was there before.
+type heldProgram struct {
+	id uint64
+	// devices that it runs on.
+	devices []uint64
+	placed  []placedBuffer
+	kernels []heldKernel
+}
+
+// placedBuffer is a circular or dataflow buffer on a device.
+type placedBuffer struct {
+	device uint64
+	cb     aggregator.CircularBuffer
+}
+
+// heldKernel is a kernel, and the files that its binaries were read from.
+type heldKernel struct {
+	id    uint64
+	files []string
+}
+
+const (
+	programImpl   = "_ZN2tt8tt_metal6detail11ProgramImpl"
+	programVtable = "_ZTVSt23_Sp_counted_ptr_inplaceIN2tt8tt_metal6detail11ProgramImplE"
+
+	forgetCircular = programImpl + "37invalidate_circular_buffer_allocationEv"
+	forgetDataflow = programImpl + "37invalidate_dataflow_buffer_allocationEv"
+	placeCircular  = programImpl + "25allocate_circular_buffersEPKNS0_7IDeviceE"
+	placeDataflow  = programImpl + "25allocate_dataflow_buffersEPKNS0_7IDeviceE"
+	reserveLocal   = programImpl + "24reserve_program_local_l1EPKNS0_7IDeviceERKNS0_12CoreRangeSetE"
+	markAddress    = programImpl + "23CircularBufferAllocator12mark_addressEmmm"
+	kernelsOf      = programImpl + "11get_kernelsEj"
+
+	trackCircular = "_ZN2tt8tt_metal12GraphTracker17track_allocate_cb"
+	readBinary    = "_ZN2tt4llrt15get_risc_binary"
+	onDisk        = "_ZNK2tt8tt_metal6Kernel22binaries_exist_on_disk"
+	buildEnv      = "_ZN2tt8tt_metal15BuildEnvManager20get_device_build_envEi"
+)
+
+// buildEnvs gives the BuildEnvManager; its argument, a context's number, is 0 by default.
+var buildEnvs = []string{
+	"_ZN2tt8tt_metal15BuildEnvManager12get_instanceEN4ttsl10StrongTypeIiNS0_12ContextIdTagEEE",
+	"_ZN2tt8tt_metal15BuildEnvManager12get_instanceEv",
+}
+
+// programSteps bounds the evaluation of one function of a program, in instructions.
+const programSteps = 10_000_000
+
+// maxKernels bounds what is believed of a program.
+const maxKernels = 4096
+
+// programVptr is what the control block of a shared ProgramImpl begins with.
+func (in *inspector) programVptr() uint64 {
+	for name := range in.lib.symbols {
+		if strings.HasPrefix(name, programVtable) && !strings.Contains(name, "$") {
+			return in.vptr(name)
+		}
+	}
+	return 0
+}
+
+// programs are those that live: std::make_shared put each behind two words, of
+// which the second counts its owners.
+func (in *inspector) programs(blocks []uint64) (list []uint64) {
+	for _, at := range blocks {
+		if owners, err := in.pages().u64(at + 8); err == nil && uint32(owners) > 0 && uint32(owners) < 1<<20 {
+			list = append(list, at+16)
+		}
+	}
+	return list
+}
+
+// evaluation is a machine over a program, which notes calls of some of the
+// library's functions.
+type evaluation struct {
+	in *inspector
+	*eval.Machine
+}
+
+// evaluate makes a machine whose calls of the library's functions are asked for
+// in hooks: by the name, and by how it begins.
+func (in *inspector) evaluate(hook func(name string) eval.Hook) *evaluation {
+	functions := in.lib.names()
+	named := func(address uint64) (eval.Hook, bool) {
+		h := hook(strings.TrimSuffix(functions[address-in.base], "$plt"))
+		return h, h != nil
+	}
+	m := eval.New(in, eval.WithStepLimit(programSteps), eval.WithResolver(named), eval.WithSlots(func(slot uint64) (uint64, eval.Hook, bool) {
+		if image, err := in.lib.Image(); err == nil {
+			if h := hook(image.Slots()[slot-in.base]); h != nil {
+				return 0, h, true
+			}
+		}
+		if target, h, ok := in.slot(slot); ok {
+			return target, h, true
+		}
+		return in.standardSlot(slot)
+	}))
+	return &evaluation{in, m}
+}
+
+// has says whether the library has a function.
+func (e *evaluation) has(name string) bool { return e.in.lib.Defines(name) }
+
+func (e *evaluation) call(name string, args ...uint64) (uint64, error) {
+	s, ok := e.in.lib.symbols[name]
+	if !ok {
+		return 0, fmt.Errorf("evaluating %s: the library lacks it", name)
+	}
+	v, err := e.Call(e.in.base+s.Value, args...)
+	if err != nil {
+		err = fmt.Errorf("evaluating %s: %w", name, err)
+	}
+	return v, err
+}
+
+// programSize is more than any release's ProgramImpl has, bytes.
+const programSize = 0xc00
+
+// setLoad is where a std::unordered_set has its greatest load, and fullLoad what
+// that is unless it was changed: 1 as a float.
+const (
+	setLoad  = 32
+	fullLoad = 0x3f800000
+)
+
+// devicesOf are the devices that a program has its buffers on. It keeps them in
+// a std::unordered_set, which is known by its elements: all are open devices.
+func (in *inspector) devicesOf(program uint64, open map[uint64]uint64) (list []uint64) {
+	p := in.pages()
+	for at := program; at < program+programSize; at += 8 {
+		load, err := p.u64(at + setLoad)
+		if err != nil {
+			break
+		}
+		count, err := p.u64(at + setCount)
+		if err != nil || uint32(load) != fullLoad || count == 0 || count > uint64(len(open)) {
+			continue
+		}
+		var found []uint64
+		node, err := p.u64(at + setFirst)
+		for ; err == nil && node != 0 && uint64(len(found)) <= count; node, err = p.u64(node) {
+			device, err := p.u64(node + nodeValue)
+			if _, ok := open[device]; err != nil || !ok {
+				break
+			}
+			found = append(found, device)
+		}
+		if err != nil || uint64(len(found)) != count || node != 0 {
+			continue
+		}
+		for _, d := range found {
+			if !slices.Contains(list, d) {
+				list = append(list, d)
+			}
+		}
+	}
+	slices.Sort(list)
+	return list
+}
+
+// placed are the circular and dataflow buffers of a program, on each of the devices.
+func (in *inspector) placed(program uint64, devices []uint64) (list []placedBuffer, err error) {
+	var e *evaluation
+	var cores, device uint64
+	through := "" // the function that was noted, and is evaluated now
+	pass := func(m *eval.Machine, name string, args ...uint64) error {
+		through = name
+		v, err := e.call(name, args...)
+		m.Regs[eval.RAX] = v
+		return err
+	}
+	add := func(m *eval.Machine, kind aggregator.CBKind, cores, address, size, device uint64) error {
+		ranges, err := coreRanges(m, cores)
+		if err == nil {
+			list = append(list, placedBuffer{device, aggregator.CircularBuffer{Address: address, Size: size, Kind: kind, Ranges: ranges}})
+		}
+		return err
+	}
+	e = in.evaluate(func(name string) eval.Hook {
+		switch {
+		case name == through:
+			through = ""
+		case strings.HasPrefix(name, trackCircular):
+			return func(m *eval.Machine) error {
+				kind := aggregator.Circular
+				if m.Arg(4)&0xff != 0 {
+					kind = aggregator.GlobalCircular
+				}
+				return add(m, kind, m.Arg(1), m.Arg(2), m.Arg(3), m.Arg(5))
+			}
+		case name == reserveLocal:
+			return func(m *eval.Machine) error {
+				program, on, set := m.Arg(0), m.Arg(1), m.Arg(2)
+				if set < m.Regs[eval.RSP] || set-m.Regs[eval.RSP] > 64<<10 {
+					cores = set // not one that lives on the stack: see l1_reserved
+				}
+				return pass(m, name, program, on, set)
+			}
+		case name == markAddress:
+			return func(m *eval.Machine) error {
+				self, address, size, base, set := m.Arg(0), m.Arg(1), m.Arg(2), m.Arg(3), cores
+				if cores = 0; set != 0 && device != 0 {
+					if err := add(m, aggregator.Dataflow, set, address, size, device); err != nil {
+						return err
+					}
+				}
+				return pass(m, name, self, address, size, base)
+			}
+		}
+		return nil
+	})
+	if _, err := e.call(forgetCircular, program); err != nil {
+		return nil, err
+	}
+	if e.has(forgetDataflow) {
+		if _, err := e.call(forgetDataflow, program); err != nil {
+			return nil, err
+		}
+	}
+	// It is asked for one: on the others it is the same.
+	first := devices[0]
+	if _, err := e.call(placeCircular, program, first); err != nil {
+		return nil, err
+	}
+	if e.has(placeDataflow) {
+		device, cores = first, 0
+		if _, err := e.call(placeDataflow, program, first); err != nil {
+			return nil, err
+		}
+	}
+	for _, b := range slices.Clone(list) {
+		for _, d := range devices[1:] {
+			list = append(list, placedBuffer{d, b.cb})
+		}
+	}
+	return list, nil
+}
+
+// maxRanges bounds the core ranges of one buffer, as in the kernel.
+const maxRanges = 1024
+
+// coreRanges reads a CoreRangeSet: it begins with a vector of ranges, each two
+// corners of two words.
+func coreRanges(m *eval.Machine, set uint64) ([]aggregator.CoreRange, error) {
+	begin, err := m.ReadU64(set)
+	if err != nil {
+		return nil, err
+	}
+	end, err := m.ReadU64(set + 8)
+	if err != nil {
+		return nil, err
+	}
+	if end < begin || (end-begin)%32 != 0 || (end-begin)/32 > maxRanges {
+		return nil, fmt.Errorf("core ranges from %#x to %#x", begin, end)
+	}
+	var list []aggregator.CoreRange
+	for at := begin; at < end; at += 32 {
+		var c [4]uint64
+		for i := range c {
+			if c[i], err = m.ReadU64(at + 8*uint64(i)); err != nil {
+				return nil, err
+			}
+		}
+		list = append(list, aggregator.CoreRange{X0: clampCore(c[0]), Y0: clampCore(c[1]), X1: clampCore(c[2]), Y1: clampCore(c[3])})
+	}
+	return list, nil
+}
+
+// The parts of a node of a std::unordered_map from a number to a std::shared_ptr.
+const nodeShared = 16
+
+// kernels lists the kernels of a program, of all kinds of cores.
+func (in *inspector) kernels(program uint64) (list []uint64) {
+	const kinds = 8
+	for kind := range uint64(kinds) {
+		e := in.evaluate(func(string) eval.Hook { return nil })
+		table, err := e.call(kernelsOf, program, kind)
+		if err != nil {
+			break // there are no more kinds
+		}
+		p := in.pages()
+		node, err := p.u64(table + setFirst)
+		for ; err == nil && node != 0 && len(list) < maxKernels; node, err = p.u64(node) {
+			if k, err := p.u64(node + nodeShared); err == nil {
+				list = append(list, k)
+			}
+		}
+	}
+	return list
+}
+
+// files are those that a kernel's binaries are read from, for a device.
+func (in *inspector) files(kernel, device uint64, root string) (list []string, err error) {
+	vptr, err := in.pages().u64(kernel)
+	if err != nil {
+		return nil, err
+	}
+	reader := in.lib.reader(vptr - in.base)
+	if reader == "" {
+		return nil, fmt.Errorf("a kernel of an unknown kind at %#x", kernel)
+	}
+	e := in.evaluate(func(name string) eval.Hook {
+		switch {
+		case strings.HasPrefix(name, onDisk):
+			return eval.Return(1)
+		case strings.HasPrefix(name, readBinary):
+			return func(m *eval.Machine) error {
+				file, err := readString(m, m.Arg(0))
+				if err != nil {
+					return err
+				}
+				list = append(list, file)
+				const enough = 4096 // for a binary of nothing
+				m.Regs[eval.RAX], err = m.Alloc(enough)
+				return err
+			}
+		}
+		return nil
+	})
+	path, err := e.Alloc(32)
+	if err == nil {
+		err = writeString(e.Machine, path, root)
+	}
+	if err == nil {
+		_, err = e.call(reader, kernel, device, path)
+	}
+	if len(list) > 0 {
+		err = nil // what it does with them afterwards does not matter
+	}
+	return list, err
+}
+
+// reader is the function that reads the binaries of a kind of kernel, which is
+// known by its vtable.
+func (l *Library) reader(vptr uint64) string {
+	for name, s := range l.symbols {
+		if class, ok := strings.CutPrefix(name, "_ZTVN"); ok && s.Value+16 == vptr {
+			prefix := "_ZN" + strings.TrimSuffix(class, "E") + "13read_binariesE"
+			for name := range l.symbols {
+				if strings.HasPrefix(name, prefix) && !strings.HasSuffix(name, "$plt") {
+					return name
+				}
+			}
+		}
+	}
+	return ""
+}
+
+// kernelRoot is the directory under which the process keeps its kernels: the
+// environment that it builds them in names it.
+func (in *inspector) kernelRoot(chip uint32) (string, error) {
+	manager, err := in.callFirst(buildEnvs, 0)
+	if err != nil {
+		return "", err
+	}
+	env, err := in.call(buildEnv, manager, uint64(chip))
+	if err != nil {
+		return "", err
+	}
+	m := in.machine()
+	const most = 2048
+	for at := env; at < env+most; at += 8 {
+		if s, err := readString(m, at); err == nil && strings.HasPrefix(s, "/") && strings.HasSuffix(s, "/kernels/") {
+			return s, nil
+		}
+	}
+	return "", errors.New("the directory of the kernels is not named in the environment that builds them")
+}
+
+// readString reads a std::string, shorter than any path can be.
+func readString(m *eval.Machine, at uint64) (string, error) {
+	begin, err := m.ReadU64(at)
+	if err != nil {
+		return "", err
+	}
+	n, err := m.ReadU64(at + 8)
+	if err != nil {
+		return "", err
+	}
+	if n == 0 || n > 4096 {
+		return "", fmt.Errorf("a string of %d bytes", n)
+	}
+	b := make([]byte, n)
+	if err := m.Read(begin, b); err != nil {
+		return "", err
+	}
+	return string(b), nil
+}
+
+// writeString makes a std::string for the machine.
+func writeString(m *eval.Machine, at uint64, s string) error {
+	text, err := m.Alloc(uint64(len(s)) + 1)
+	if err == nil {
+		err = m.Write(text, append([]byte(s), 0))
+	}
+	for i, v := range []uint64{text, uint64(len(s)), uint64(len(s))} {
+		if err == nil {
+			err = m.WriteU64(at+8*uint64(i), v)
+		}
+	}
+	return err
+}
+
+// hold describes a program that was there before.
+func (in *inspector) hold(program uint64, open map[uint64]uint64, root string) (h heldProgram, err error) {
+	h.id = program
+	h.devices = in.devicesOf(program, open)
+	if len(h.devices) == 0 {
+		return h, nil // it was not placed yet
+	}
+	if h.placed, err = in.placed(program, h.devices); err != nil {
+		return h, err
+	}
+	for _, k := range in.kernels(program) {
+		held := heldKernel{id: k}
+		if held.files, err = in.files(k, h.devices[0], root); err != nil {
+			return h, err
+		}
+		h.kernels = append(h.kernels, held)
+	}
+	return h, err
+}
