@@ -66,13 +66,16 @@ func (in *inspector) readPrograms(b *baseline, found objects, known map[uint64]b
 		return
 	}
 	b.books.Programs = in.programs(found[vptr])
-	root := in.anyKernelRoot(b.devices)
+	builder, err := in.builder(b.devices)
+	if err != nil {
+		b.unread++
+	}
 	deadline := time.Now().Add(programTime)
 	for _, id := range b.books.Programs {
 		if known[id] {
 			continue
 		}
-		h, err := in.hold(id, b.devices, root)
+		h, err := in.hold(id, b.devices, builder)
 		if err != nil {
 			b.unread++
 		}
@@ -82,18 +85,6 @@ func (in *inspector) readPrograms(b *baseline, found objects, known map[uint64]b
 			return
 		}
 	}
-}
-
-// anyKernelRoot is where kernels are kept, which any chip tells; or "".
-func (in *inspector) anyKernelRoot(devices map[uint64]uint64) string {
-	for d := range devices {
-		if chips, mesh, _, err := in.device(d); err == nil && !mesh {
-			if root, err := in.kernelRoot(chips[0]); err == nil {
-				return root
-			}
-		}
-	}
-	return ""
 }
 
 // readBooks reads the buffers of the allocators. One that is changing too fast,

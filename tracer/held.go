@@ -40,13 +40,16 @@ const (
 	programImpl   = "_ZN2tt8tt_metal6detail11ProgramImpl"
 	programVtable = "_ZTVSt23_Sp_counted_ptr_inplaceIN2tt8tt_metal6detail11ProgramImplE"
 
-	forgetCircular = programImpl + "37invalidate_circular_buffer_allocationEv"
-	forgetDataflow = programImpl + "37invalidate_dataflow_buffer_allocationEv"
-	placeCircular  = programImpl + "25allocate_circular_buffersEPKNS0_7IDeviceE"
-	placeDataflow  = programImpl + "25allocate_dataflow_buffersEPKNS0_7IDeviceE"
-	reserveLocal   = programImpl + "24reserve_program_local_l1EPKNS0_7IDeviceERKNS0_12CoreRangeSetE"
-	markAddress    = programImpl + "23CircularBufferAllocator12mark_addressEmmm"
-	kernelsOf      = programImpl + "11get_kernelsEj"
+	forgetCircular  = programImpl + "37invalidate_circular_buffer_allocationEv"
+	forgetDataflow  = programImpl + "37invalidate_dataflow_buffer_allocationEv"
+	placeCircular   = programImpl + "25allocate_circular_buffersEPKNS0_7IDeviceE"
+	placeDataflow   = programImpl + "25allocate_dataflow_buffersEPKNS0_7IDeviceE"
+	reserveLocal    = programImpl + "24reserve_program_local_l1EPKNS0_7IDeviceERKNS0_12CoreRangeSetE"
+	markAddress     = programImpl + "23CircularBufferAllocator12mark_addressEmmm"
+	circularList    = "_ZNK2tt8tt_metal6detail11ProgramImpl16circular_buffersEv"
+	circularAddress = "_ZNK2tt8tt_metal18CircularBufferImpl7addressEv"
+	perChip         = "_ZN2tt8tt_metal6Device16register_programEPNS0_6detail11ProgramImplE"
+	kernelsOf       = programImpl + "11get_kernelsEj"
 
 	trackCircular = "_ZN2tt8tt_metal12GraphTracker17track_allocate_cb"
 	readBinary    = "_ZN2tt4llrt15get_risc_binary"
@@ -364,25 +367,26 @@ func (l *Library) reader(vptr uint64) string {
 	return ""
 }
 
-// kernelRoot is the directory under which the process keeps its kernels: the
-// environment that it builds them in names it.
-func (in *inspector) kernelRoot(chip uint32) (string, error) {
+// buildsIn is the directory under which the process keeps the kernels that it
+// builds for a chip, which is named in the environment that it builds them in;
+// "" where it is not.
+func (in *inspector) buildsIn(chip uint32) (root string, err error) {
 	manager, err := in.callFirst(buildEnvs, 0)
 	if err != nil {
 		return "", err
 	}
-	env, err := in.call(buildEnv, manager, uint64(chip))
+	environment, err := in.call(buildEnv, manager, uint64(chip))
 	if err != nil {
 		return "", err
 	}
 	m := in.machine()
 	const most = 2048
-	for at := env; at < env+most; at += 8 {
+	for at := environment; at < environment+most; at += 8 {
 		if s, err := readString(m, at); err == nil && strings.HasPrefix(s, "/") && strings.HasSuffix(s, "/kernels/") {
 			return s, nil
 		}
 	}
-	return "", errors.New("the directory of the kernels is not named in the environment that builds them")
+	return "", nil
 }
 
 // readString reads a std::string, shorter than any path can be.
@@ -419,10 +423,74 @@ func writeString(m *eval.Machine, at uint64, s string) error {
 	return err
 }
 
+// onlyMesh is for releases that place a program on a mesh as a whole, up to
+// 0.69, and do not keep on which: where there is but one, that, if the program
+// was placed at all.
+func (in *inspector) onlyMesh(program uint64, open map[uint64]uint64) (list []uint64) {
+	if in.lib.Defines(perChip) || !in.isPlaced(program) {
+		return nil
+	}
+	for d := range open {
+		if _, mesh, _, err := in.device(d); err == nil && mesh {
+			list = append(list, d)
+		}
+	}
+	if len(list) != 1 {
+		return nil
+	}
+	return list
+}
+
+// isPlaced says whether a program's circular buffers have addresses.
+func (in *inspector) isPlaced(program uint64) bool {
+	list, err := in.call(circularList, program)
+	if err != nil {
+		return false
+	}
+	p := in.pages()
+	first, err := p.u64(list)
+	if err != nil {
+		return false
+	}
+	if last, err := p.u64(list + 8); err != nil || first == last {
+		return err == nil
+	}
+	cb, err := p.u64(first)
+	if err == nil {
+		_, err = in.call(circularAddress, cb)
+	}
+	return err == nil
+}
+
+// builder is a chip that a process builds kernels for, and the directory under
+// which it keeps them; "" where it builds none, as the mock of some releases does.
+type builder struct {
+	device uint64
+	root   string
+}
+
+// builder finds one chip that kernels are built for; they are the same for all.
+func (in *inspector) builder(open map[uint64]uint64) (b builder, err error) {
+	for d := range open {
+		chips, mesh, _, e := in.device(d)
+		if e != nil || mesh {
+			continue
+		}
+		if b.root, err = in.buildsIn(chips[0]); err == nil {
+			b.device = d
+			return b, nil
+		}
+	}
+	return b, err
+}
+
 // hold describes a program that was there before.
-func (in *inspector) hold(program uint64, open map[uint64]uint64, root string) (h heldProgram, err error) {
+func (in *inspector) hold(program uint64, open map[uint64]uint64, b builder) (h heldProgram, err error) {
 	h.id = program
 	h.devices = in.devicesOf(program, open)
+	if len(h.devices) == 0 {
+		h.devices = in.onlyMesh(program, open)
+	}
 	if len(h.devices) == 0 {
 		return h, nil // it was not placed yet
 	}
@@ -431,8 +499,10 @@ func (in *inspector) hold(program uint64, open map[uint64]uint64, root string) (
 	}
 	for _, k := range in.kernels(program) {
 		held := heldKernel{id: k}
-		if held.files, err = in.files(k, h.devices[0], root); err != nil {
-			return h, err
+		if b.root != "" {
+			var e error
+			held.files, e = in.files(k, b.device, b.root)
+			err = errors.Join(err, e)
 		}
 		h.kernels = append(h.kernels, held)
 	}
