@@ -34,7 +34,7 @@ func (t *Tracer) Run(ctx context.Context, ready func(), sink func([]aggregator.E
 		defer cancel()
 		defer close(t.ended)
 		r := &run{t: t, sink: sink, processes: map[uint32]*traced{}, targets: map[uint32]bool{}, partial: map[uint32]*aggregator.CircularBuffer{},
-			related: map[uint32]*relations{}, callers: map[FileID]*callers{}}
+			related: map[uint32]*relations{}, callers: map[FileID]*callers{}, identities: identities{}}
 		for _, pid := range t.opts.PIDs {
 			// One that ended since it was named is not waited for.
 			if CheckPID(pid) == nil {
@@ -63,6 +63,8 @@ type run struct {
 	targets map[uint32]bool
 	// partial are circular buffers whose core ranges come in several records, by thread.
 	partial map[uint32]*aggregator.CircularBuffer
+	// identities of the chips that were met.
+	identities identities
 	// related objects of each process, and the functions that launch ttnn operations, by file.
 	related map[uint32]*relations
 	callers map[FileID]*callers
@@ -89,6 +91,7 @@ type traced struct {
 	devices    map[uint64][]aggregator.Chip
 	allocators map[uint64]bool
 	boards     map[uint32]string
+	uniques    map[uint32]uint64
 	complained bool
 	books      bookkeeping
 }
@@ -413,6 +416,35 @@ func (r *run) know(p *traced, head *bpf.MemtraceTtHead, device, allocator uint64
 	}
 }
 
+// uniqueOf is a chip's unique id, 0 where it is not known. It is asked for once,
+// and again for chips that were not there.
+func (p *traced) uniqueOf(id uint32) uint64 {
+	if _, ok := p.uniques[id]; !ok {
+		if ids, err := p.uniqueIDs(); err == nil {
+			p.uniques = ids
+		} else if p.uniques == nil {
+			p.uniques = map[uint32]uint64{}
+		}
+		p.uniques[id] += 0 // asked
+	}
+	return p.uniques[id]
+}
+
+// uses says whether a process that lives has a chip of a unique id.
+func (r *run) uses(unique uint64) bool {
+	for _, p := range r.processes {
+		if p == nil {
+			continue
+		}
+		for _, id := range p.uniques {
+			if id == unique {
+				return true
+			}
+		}
+	}
+	return false
+}
+
 // boardOf is board, asked once for each chip.
 func (p *traced) boardOf(id uint32) string {
 	name, ok := p.boards[id]
@@ -444,11 +476,7 @@ func (r *run) device(p *traced, head *bpf.MemtraceTtHead, address uint64) {
 	}
 	opened := &aggregator.Opened{Mesh: mesh, Arch: arch}
 	for _, id := range ids {
-		chip := aggregator.Chip{Number: id}
-		if p.private {
-			chip.Space = head.Pid
-		}
-		opened.Chips = append(opened.Chips, chip)
+		opened.Chips = append(opened.Chips, r.identities.chip(head.Pid, id, p.uniqueOf(id), p.private, r.uses))
 		opened.Boards = append(opened.Boards, p.boardOf(id))
 	}
 	p.devices[address] = opened.Chips

@@ -212,3 +212,39 @@ func programsOf(list []aggregator.ProgramSnapshot) map[uint64]string {
 	}
 	return out
 }
+
+// Chips are summed by what they are: one that two processes number differently
+// is one, and two that have the same number in two processes are two.
+func TestChipsByIdentity(t *testing.T) {
+	r := installed(t)
+	tr := start(t, tracer.Options{})
+	all := workload(t, r, rig.Options{Cluster: "t3k", Args: []string{"--steps", "25"}})
+	m := next(t, all, rig.EventRest)
+	one := workload(t, r, rig.Options{Cluster: "n150", FirstChipID: all.Chip[3], Args: []string{"--steps", "25"}, Env: env("TT_VISIBLE_DEVICES=0")})
+	mine := next(t, one, rig.EventRest)
+	other := workload(t, r, rig.Options{Cluster: "n150", Args: []string{"--steps", "25"}})
+	next(t, other, rig.EventRest)
+	tr.sync()
+	ours := func(w *rig.Run) aggregator.ProcessSnapshot {
+		p, ok := tr.process(w.PID())
+		if !ok || len(p.Chips) == 0 {
+			t.Fatalf("process %d is not in the accounts with its chips", w.PID())
+		}
+		return p
+	}
+	if c := ours(one).Chips; len(c) != 1 || c[0].Chip != ours(all).Chips[3].Chip {
+		t.Errorf("the process that calls chip 3 its chip 0 has %+v", c)
+	}
+	apart := ours(other).Chips[0].Chip
+	for _, c := range tr.snapshot().Chips {
+		if c.Chip == apart && len(c.PIDs) != 1 {
+			t.Errorf("chip %+v is of the processes %v, but is another one's", c.Chip, c.PIDs)
+		}
+		if c.Chip == ours(all).Chips[3].Chip {
+			want := m.Reserved(3)["DRAM"] + mine.Reserved(0)["DRAM"]
+			if c.Memory[aggregator.DRAM].Reserved != want {
+				t.Errorf("chip 3 has %d bytes of DRAM reserved, the two runtimes %d", c.Memory[aggregator.DRAM].Reserved, want)
+			}
+		}
+	}
+}
