@@ -14,9 +14,10 @@ type baseline struct {
 	// devices that are open, with their allocators, 0 where unknown.
 	devices map[uint64]uint64
 	books   aggregator.Books
-	// programs that were not known, and how many could not be read.
+	// programs that were not known, and those that could not be read.
 	programs []heldProgram
-	unread   int
+	unread   []uint64
+	why      error // of one of them
 }
 
 // baseline reads what a process holds: its open devices, the buffers of their
@@ -68,22 +69,30 @@ func (in *inspector) readPrograms(b *baseline, found objects, known map[uint64]b
 	b.books.Programs = in.programs(found[vptr])
 	builder, err := in.builder(b.devices)
 	if err != nil {
-		b.unread++
+		builder.device = 0
 	}
 	deadline := time.Now().Add(programTime)
-	for _, id := range b.books.Programs {
+	for i, id := range b.books.Programs {
 		if known[id] {
 			continue
 		}
-		h, err := in.hold(id, b.devices, builder)
-		if err != nil {
-			b.unread++
-		}
-		b.programs = append(b.programs, h)
 		if time.Now().After(deadline) {
-			b.unread += len(b.books.Programs) - len(b.programs)
+			b.unread = append(b.unread, b.books.Programs[i:]...)
+			b.why = fmt.Errorf("reading them took more than %v", programTime)
 			return
 		}
+		h, err := in.hold(id, b.devices, builder)
+		if err != nil {
+			// Perhaps it was just being made.
+			h, err = in.hold(id, b.devices, builder)
+		}
+		if err != nil && len(in.programs([]uint64{id - 16})) == 0 {
+			continue // or just destroyed
+		}
+		if err != nil {
+			b.unread, b.why = append(b.unread, id), err
+		}
+		b.programs = append(b.programs, h)
 	}
 }
 

@@ -192,8 +192,14 @@ func (r *run) hold(p *traced, head *bpf.MemtraceTtHead, b *baseline, touched map
 			r.emit(aggregator.Event{Kind: aggregator.CBPlaced, PID: head.Pid, Time: head.Time, Device: c.device, Program: h.id, CB: &c.cb})
 		}
 	}
-	if b.unread > 0 {
-		r.t.opts.Notice(fmt.Sprintf("process %d: %d programs from before could not be read: their circular buffers and kernels are not counted", head.Pid, b.unread))
+	unread := 0
+	for _, id := range b.unread {
+		if _, ok := touched[id]; !ok {
+			unread++
+		}
+	}
+	if unread > 0 {
+		r.t.opts.Notice(fmt.Sprintf("process %d: %d programs from before could not be read, so that their circular buffers and kernels are not counted: %v", head.Pid, unread, b.why))
 	}
 }
 
