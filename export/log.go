@@ -131,7 +131,7 @@ func (l *Logger) CBChange(c aggregator.CBChange) {
 	if l.err != nil {
 		return
 	}
-	size := c.CB.Size * c.CB.Cores()
+	size := c.CB.Bytes()
 	if l.json != nil {
 		line := ProgramLine{
 			Time: l.wall(c.Time), Event: "cb_alloc", PID: c.PID, Chip: c.Chip.Number, Private: c.Chip.Space != 0,
