@@ -348,7 +348,9 @@ func (b *books) bury() {
 		case o.objects == 0 && len(b.owners) > maxIdleOwners:
 			// Forgotten, so that numbers that mean nothing do not pile up.
 			delete(b.owners, pid)
-			b.emit(aggregator.Event{Kind: aggregator.ProcessExit, PID: uint32(pid)})
+			if b.isTraced == nil || !b.isTraced(pid) {
+				b.emit(aggregator.Event{Kind: aggregator.ProcessExit, PID: uint32(pid)})
+			}
 		}
 	}
 	if len(gone) == 0 {

@@ -64,22 +64,22 @@ func command(pid int32) string {
 	return strings.Join(words, " ")
 }
 
-// incarnation names a running server: another process, or another socket, is
-// another one. A server that is not in this PID namespace is told by its socket.
+// incarnation names a running server by its process, or by its socket where that
+// is in another PID namespace.
 func incarnation(c *net.UnixConn, path string) (string, error) {
 	cred, err := credentials(c)
 	if err != nil {
 		return "", err
 	}
+	if cred.Pid > 0 {
+		ticks, _ := started(cred.Pid)
+		return fmt.Sprintf("process %d started %d boot %s", cred.Pid, ticks, bootID()), nil
+	}
 	var st unix.Stat_t
 	if err := unix.Stat(path, &st); err != nil {
 		return "", err
 	}
-	var ticks uint64
-	if cred.Pid > 0 {
-		ticks, _ = started(cred.Pid)
-	}
-	return fmt.Sprintf("%d:%d socket %d:%d %d.%d boot %s", cred.Pid, ticks, st.Dev, st.Ino, st.Ctim.Sec, st.Ctim.Nsec, bootID()), nil
+	return fmt.Sprintf("socket %d of %d changed %d.%09d boot %s", st.Ino, st.Dev, st.Ctim.Sec, st.Ctim.Nsec, bootID()), nil
 }
 
 // bootID is another one after each boot.
