@@ -28,6 +28,8 @@ type connection struct {
 	eager bool
 	// silent: nothing has come for a while.
 	silent bool
+	// limited: the last read had a time limit.
+	limited bool
 	// bad counts the bytes in a row that begin no record.
 	bad     int
 	answers []byte
@@ -55,13 +57,13 @@ func (c *connection) serve() {
 
 // read waits for more, without holding on to a piece while it does.
 func (c *connection) read(raw syscall.RawConn) error {
-	if c.size == 0 {
-		var limit time.Time
-		if len(c.pending) > 0 && !c.eager && !c.silent {
-			limit = time.Now().Add(quiet)
-		}
-		c.conn.SetReadDeadline(limit)
+	unclear := c.size == 0 && len(c.pending) > 0 && !c.eager && !c.silent
+	if unclear {
+		c.conn.SetReadDeadline(time.Now().Add(quiet))
+	} else if c.limited {
+		c.conn.SetReadDeadline(time.Time{})
 	}
+	c.limited = unclear
 	var n int
 	var err error
 	wait := raw.Read(func(fd uintptr) bool {
