@@ -314,12 +314,13 @@ func (s *session) put(r Record) error {
 		}
 	}
 	s.chunk = r.Append(s.chunk, s.size)
-	s.records++
 	switch r.Type {
 	case Alloc, CBAlloc, KernelLoad:
 		s.before = append(s.before, r)
+		s.records++
 	case Free, CBFree, KernelUnload:
 		s.after = append(s.after, r)
+		s.records++
 	}
 	return nil
 }
