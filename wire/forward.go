@@ -1,8 +1,10 @@
 package wire
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -352,14 +354,11 @@ func (f *Forwarder) enqueue(o *object, freed bool) {
 // where the server is behind, what has to go from it and what has to come.
 func (f *Forwarder) take(into []change) []change {
 	f.mu.Lock()
-	defer f.mu.Unlock()
-	if len(f.queue) > 0 {
+	if len(f.queue) > 0 || !f.behind {
 		into = append(into, f.queue...)
 		clear(f.queue)
 		f.queue = f.queue[:0]
-		return into
-	}
-	if !f.behind {
+		f.mu.Unlock()
 		return into
 	}
 	f.behind, f.fresh = false, false
@@ -368,7 +367,15 @@ func (f *Forwarder) take(into []change) []change {
 			into = append(into, change{o, true})
 		}
 	}
-	return f.alive.missing(into)
+	into = f.alive.missing(into)
+	f.mu.Unlock()
+	slices.SortFunc(into, func(x, y change) int {
+		if x.freed != y.freed {
+			return map[bool]int{true: -1, false: 1}[x.freed]
+		}
+		return cmp.Or(cmp.Compare(x.object.time, y.object.time), cmp.Compare(x.object.id, y.object.id))
+	})
+	return into
 }
 
 // missing appends what the server was not told of.

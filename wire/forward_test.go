@@ -395,6 +395,107 @@ func TestForwarderIsKilled(t *testing.T) {
 	})
 }
 
+// The same against this package's own server, which minds more than the original.
+func TestForwardToServe(t *testing.T) {
+	s := serve(t, ServerOptions{Quiet: true})
+	o := &original{t: t, path: s.path, size: 144}
+	w := newWorld(t, s.path, 13)
+	w.start()
+	for range 5 {
+		w.steps(500 + w.random.IntN(500))
+		w.agree(o, limit)
+		w.steps(300)
+		w.vanish()
+		w.accounts = newAccounts(w)
+		w.join()
+		w.start()
+		w.steps(200)
+		w.agree(o, limit)
+		pid := w.pids[0]
+		w.pids = w.pids[1:]
+		w.child[pid].Process.Kill()
+		w.child[pid].Wait()
+		w.apply(aggregator.Event{Kind: aggregator.ProcessExit, PID: pid})
+		w.spawn()
+		w.open(w.pids[len(w.pids)-1])
+		w.agree(o, limit)
+	}
+	w.breakConnection()
+	w.steps(300)
+	w.agree(o, limit)
+}
+
+// childEnv has the test's program run as a forwarder: socket, journal, PIDs.
+const childEnv = "TT_MEMTRACE_TEST_FORWARD"
+
+func TestMain(m *testing.M) {
+	if args := strings.Fields(os.Getenv(childEnv)); len(args) > 2 {
+		child(args[0], args[1], args[2:])
+	}
+	os.Exit(m.Run())
+}
+
+// child forwards what happens in a busy world, until it is killed.
+func child(path, journal string, pids []string) {
+	w := &world{random: rand.New(rand.NewPCG(uint64(os.Getpid()), 1)), notices: &notices{}, accounts: aggregator.New(),
+		buffers: map[uint32][]uint64{}, programs: map[uint32][]uint64{}}
+	for _, s := range pids {
+		pid, _ := strconv.Atoi(s)
+		w.pids = append(w.pids, uint32(pid))
+	}
+	w.o = ForwarderOptions{Path: path, Wall: func(n uint64) time.Time { return time.Unix(1e9, int64(n)) }, Journal: journal, Notice: w.notices.add}
+	var err error
+	if w.forward, err = NewForwarder(w.o); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	w.accounts.OnChange, w.accounts.OnCBChange, w.accounts.OnKernelChange = w.forward.Change, w.forward.CBChange, w.forward.KernelChange
+	w.start()
+	fmt.Println("ready")
+	for {
+		w.step()
+	}
+}
+
+// kill -9 at any moment, twenty times, with records on their way: what comes after
+// puts the server's totals right.
+func TestKillMinus9(t *testing.T) {
+	for _, size := range []Size{72, 144} {
+		t.Run(fmt.Sprint(size), func(t *testing.T) {
+			o := startOriginal(t, size)
+			w := newWorld(t, o.path, 14)
+			w.vanish()
+			var pids []string
+			for _, pid := range w.pids {
+				pids = append(pids, fmt.Sprint(pid))
+			}
+			for range 20 {
+				c := exec.Command(os.Args[0])
+				c.Env = append(os.Environ(), childEnv+"="+strings.Join(append([]string{o.path, w.o.Journal}, pids...), " "))
+				c.Stderr = os.Stderr
+				out, err := c.StdoutPipe()
+				if err == nil {
+					err = c.Start()
+				}
+				if err != nil {
+					t.Fatal(err)
+				}
+				if line, err := bufio.NewReader(out).ReadString('\n'); err != nil {
+					t.Fatalf("the child says %q: %v", line, err)
+				}
+				// Whenever that is: there is nothing to wait for.
+				time.Sleep(time.Duration(w.random.IntN(200)) * time.Millisecond)
+				c.Process.Kill()
+				c.Wait()
+			}
+			w.join()
+			w.start()
+			w.steps(300)
+			w.agree(o, limit)
+		})
+	}
+}
+
 // newAccounts are empty ones: what the processes hold is not known any more.
 func newAccounts(w *world) *aggregator.Aggregator {
 	clear(w.buffers)

@@ -259,9 +259,10 @@ func (s *session) send(c change) error {
 		}
 		r := o.record(device)
 		if c.freed {
-			r.Type = ends[o.kind]
+			r.Type, r.Time = ends[o.kind], uint64(time.Now().UnixNano())
+		} else {
+			r.Time = uint64(s.o.Wall(o.time).UnixNano())
 		}
-		r.Time = uint64(s.o.Wall(o.time).UnixNano())
 		if err := s.account(o, &r); err != nil {
 			return err
 		}

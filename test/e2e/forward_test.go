@@ -162,7 +162,12 @@ func TestServerHasTheSnapshot(t *testing.T) {
 	for _, size := range wire.Sizes {
 		t.Run(fmt.Sprint(size), func(t *testing.T) {
 			f := startForwarding(t, tracer.Options{Follow: uint32(os.Getpid())}, startServer(t, size))
-			w := workload(t, r, rig.Options{Cluster: "t3k", Args: []string{"--steps", "150", "--threads", "2"}})
+			// The newest is killed and started again while the workload runs, twenty times.
+			steps := "150"
+			if size == wire.Newest {
+				steps = "420"
+			}
+			w := workload(t, r, rig.Options{Cluster: "t3k", Args: []string{"--steps", steps, "--threads", "2"}})
 			rests, restarts := 0, 0
 			var highest wire.Totals
 			for {
@@ -173,7 +178,7 @@ func TestServerHasTheSnapshot(t *testing.T) {
 						Trace: max(highest.Trace, one.Trace), CB: max(highest.CB, one.CB), Kernel: max(highest.Kernel, one.Kernel)}
 				}
 				rests++
-				if rests%2 == 0 {
+				if rests%3 == 0 {
 					// Within a second of its return, it has them again.
 					f.server.kill()
 					f.server.start()
@@ -183,6 +188,11 @@ func TestServerHasTheSnapshot(t *testing.T) {
 				send(t, w, "go")
 				if m.Last {
 					break
+				}
+				if size == wire.Newest {
+					f.server.kill()
+					f.server.start()
+					restarts++
 				}
 			}
 			next(t, w, rig.EventClosed)
