@@ -469,7 +469,11 @@ func TestKillMinus9(t *testing.T) {
 			for _, pid := range w.pids {
 				pids = append(pids, fmt.Sprint(pid))
 			}
-			for range 20 {
+			kills := 20
+			if testing.Short() {
+				kills = 4
+			}
+			for range kills {
 				c := exec.Command(os.Args[0])
 				c.Env = append(os.Environ(), childEnv+"="+strings.Join(append([]string{o.path, w.o.Journal}, pids...), " "))
 				c.Stderr = os.Stderr
@@ -506,6 +510,7 @@ func newAccounts(w *world) *aggregator.Aggregator {
 // When a process ends, it may be that the server drops what it held before it is
 // told. Nothing is taken off twice then.
 func TestProcessesEnd(t *testing.T) {
+	t.Parallel() // it mostly waits
 	o := startOriginal(t, 144)
 	w := newWorld(t, o.path, 6)
 	w.start()
@@ -554,6 +559,7 @@ func (w *world) without(pid uint32, size Size) []Totals {
 // While no forwarder runs, the server's own rule clears what ended processes held:
 // the records have their PIDs.
 func TestProcessEndsWhileNobodyForwards(t *testing.T) {
+	t.Parallel() // it mostly waits
 	o := startOriginal(t, 144)
 	w := newWorld(t, o.path, 7)
 	w.start()
@@ -657,6 +663,7 @@ func TestOneForwarderAServer(t *testing.T) {
 
 // The end comes within a moment, with a server, without one, and with one that stands still.
 func TestClose(t *testing.T) {
+	t.Parallel() // it mostly waits
 	o := startOriginal(t, 144)
 	for _, still := range []bool{false, true} {
 		w := newWorld(t, o.path, 11)

@@ -419,6 +419,7 @@ func (m *model) total(r *Record) *uint64 {
 // The clients' processes are in the accounts by name and source, and leave them,
 // and the server's totals, when they end.
 func TestDeadProcesses(t *testing.T) {
+	t.Parallel()
 	s := serve(t, ServerOptions{})
 	child := exec.Command("sleep", "1000")
 	if err := child.Start(); err != nil {
