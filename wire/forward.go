@@ -194,6 +194,8 @@ func (f *Forwarder) Statistics() ForwarderStatistics {
 
 // Events has to be told of events before they are booked.
 func (f *Forwarder) Events(events []aggregator.Event) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
 	for i := range events {
 		switch e := &events[i]; e.Kind {
 		case aggregator.ProcessExit:
@@ -215,7 +217,10 @@ func (f *Forwarder) Batch(buffers func(pid uint32) []aggregator.BufferSnapshot) 
 		delete(f.alive.numbers, pid)
 		delete(f.alive.unplaced, pid)
 	}
-	clear(f.exiting)
+	if len(f.exiting) > 0 {
+		clear(f.exiting)
+		f.stir()
+	}
 	for pid := range f.opened {
 		f.place(pid, buffers(pid))
 	}
@@ -344,10 +349,23 @@ func (f *Forwarder) enqueue(o *object, freed bool) {
 	default:
 		f.queue = append(f.queue, change{o, freed})
 	}
+	f.stir()
+}
+
+// stir has the sender look again.
+func (f *Forwarder) stir() {
 	select {
 	case f.wake <- struct{}{}:
 	default:
 	}
+}
+
+// calm is whether all that was told of is with the sender, and no process's end is
+// being told of.
+func (f *Forwarder) calm() bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return len(f.queue) == 0 && !f.behind && len(f.exiting) == 0
 }
 
 // take is what the sender has to do next: the changes that are queued or else,

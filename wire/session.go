@@ -191,13 +191,15 @@ func (s *session) forward(ctx context.Context) error {
 			clear(list)
 			continue
 		}
+		if s.calm() {
+			if err := s.checkExited(); err != nil {
+				return err
+			}
+		}
 		if over {
 			// All is sent; an answer says that the server has booked it.
 			_, err := s.query(0)
 			return ignore(err)
-		}
-		if err := s.checkExited(); err != nil {
-			return err
 		}
 		if n := s.Statistics().Dropped; n > dropped {
 			s.o.Notice(fmt.Sprintf("forwarding to %s: the server is too slow: %d records dropped, then the accounts sent anew", s.o.Path, n-dropped))
@@ -447,20 +449,25 @@ func (s *session) refresh() error {
 
 // checkExited makes up for what the server took twice: it drops what a process
 // held that ended, every few seconds, and takes off what it is told is free of it
-// even after that.
+// even after that. If more is missing, processes have ended of which nothing is
+// known here yet: it is looked at again with the next one.
 func (s *session) checkExited() error {
 	for device, bytes := range s.exited {
 		t, err := s.query(device)
 		if err != nil {
 			return err
 		}
-		if missing := s.base[device] + s.ours[device] - t.CB; missing != 0 && missing <= bytes {
-			if err := s.correct(device, int64(missing)); err != nil {
+		missing := int64(s.base[device] + s.ours[device] - t.CB)
+		if missing > int64(bytes) {
+			continue
+		}
+		delete(s.exited, device)
+		if missing > 0 {
+			if err := s.correct(device, missing); err != nil {
 				return err
 			}
 		}
 	}
-	clear(s.exited)
 	return s.flush()
 }
 
