@@ -59,6 +59,7 @@ type Forwarder struct {
 	held     map[*object]struct{}
 	base     map[int32]uint64 // circular buffers of others, by device, bytes
 	reported map[string]bool  // what a notice was given of
+	dropped  uint64           // as many were told
 }
 
 // ForwarderStatistics are a forwarder's counters.
@@ -420,7 +421,7 @@ func (a *alive) missing(into []change) []change {
 func (f *Forwarder) run(ctx context.Context) {
 	defer close(f.done)
 	wait := backoff.NewExponentialBackOff()
-	wait.InitialInterval, wait.MaxInterval, wait.Multiplier, wait.RandomizationFactor = 20*time.Millisecond, 400*time.Millisecond, 1.5, 0.2
+	wait.InitialInterval, wait.MaxInterval, wait.Multiplier, wait.RandomizationFactor = 20*time.Millisecond, 250*time.Millisecond, 1.5, 0.2
 	told := false
 	for {
 		err := f.session(ctx, func(size Size) {

@@ -175,7 +175,6 @@ func (s *session) forward(ctx context.Context) error {
 	tick := time.NewTicker(refresh)
 	defer tick.Stop()
 	var list []change
-	var dropped uint64
 	closing, over := s.closing, false
 	for {
 		list = s.take(list[:0])
@@ -201,10 +200,7 @@ func (s *session) forward(ctx context.Context) error {
 			_, err := s.query(0)
 			return ignore(err)
 		}
-		if n := s.Statistics().Dropped; n > dropped {
-			s.o.Notice(fmt.Sprintf("forwarding to %s: the server is too slow: %d records dropped, then the accounts sent anew", s.o.Path, n-dropped))
-			dropped = n
-		}
+		s.tellDropped()
 		select {
 		case <-s.wake:
 		case <-tick.C:
@@ -218,6 +214,14 @@ func (s *session) forward(ctx context.Context) error {
 		case <-ctx.Done():
 			return ctx.Err()
 		}
+	}
+}
+
+// tellDropped says how many records had no room, when that is made good.
+func (s *session) tellDropped() {
+	if n := s.Statistics().Dropped; n > s.dropped {
+		s.o.Notice(fmt.Sprintf("forwarding to %s: the server is too slow: %d records dropped, then the accounts sent anew", s.o.Path, n-s.dropped))
+		s.dropped = n
 	}
 }
 
