@@ -2,6 +2,7 @@
 # make demo       the real runtime on mock chips, traced live
 # make test       all tests; what this machine cannot run is skipped, and said
 # make compat     every published release: downloads them, cuts the test set anew, compares end to end
+# make wire       fifty clients of the allocation server with 200,000 records each
 # make check      vet, staticcheck, formats, generated files, race detector, a moment of fuzzing
 
 GO       ?= go
@@ -12,7 +13,7 @@ export CGO_ENABLED = 0
 BINARY  := tt-memtrace
 C_FILES := $(shell find bpf test/fixture -name "*.c" -o -name "*.h" -o -name "*.cpp")
 
-.PHONY: all build demo test check lint generate race fuzz bench compat deps clean
+.PHONY: all build demo test check lint generate race fuzz bench compat wire deps clean
 
 all: build
 
@@ -43,7 +44,7 @@ generate:
 	git diff --exit-code --stat -- bpf docs
 
 race:
-	CGO_ENABLED=1 $(GO) test -race -short -p 1 -timeout 10m ./aggregator ./export ./ui ./tracer/...
+	CGO_ENABLED=1 $(GO) test -race -short -p 1 -timeout 10m ./aggregator ./export ./ui ./wire ./tracer/...
 
 fuzz:
 	scripts/fuzz.sh $(FUZZTIME)
@@ -54,6 +55,9 @@ bench:
 compat:
 	$(GO) run ./test/compat/refresh
 	scripts/compat.sh
+
+wire:
+	TT_MEMTRACE_WIRE_RECORDS=200000 $(GO) test -count 1 -run TestMixedClients -v -timeout 15m ./wire
 
 deps:
 	scripts/deps.sh test check

@@ -3,6 +3,7 @@ module tt-memtrace
 go 1.26.8
 
 require (
+	github.com/cenkalti/backoff/v5 v5.0.3
 	github.com/cilium/ebpf v0.22.0
 	github.com/gdamore/tcell/v2 v2.13.10
 	github.com/invopop/jsonschema v0.14.0

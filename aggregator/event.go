@@ -97,6 +97,27 @@ type Process struct {
 	Late bool
 	// NotCovered says what of this build is in no account, separated by commas.
 	NotCovered string
+	// Source is how its allocations are known.
+	Source Source
+}
+
+// Source is how the allocations of a process are known.
+type Source uint8
+
+const (
+	// Traced: seen in the process itself.
+	Traced Source = iota
+	// Reported: said by a client of the allocation server's socket. Addresses,
+	// banks and cores are not known then.
+	Reported
+)
+
+// String is the source in a word.
+func (s Source) String() string {
+	if s == Reported {
+		return "reported"
+	}
+	return "traced"
 }
 
 // Opened is what is known of a device when it opens.

@@ -30,6 +30,10 @@ const (
 	GlobalCircular
 	// Dataflow buffers are those of Metal 2.0.
 	Dataflow
+	// ReportedCircular buffers were told by a client, which says their size on all
+	// cores together and neither the cores nor where: Size is that, and Address and
+	// Ranges are not known.
+	ReportedCircular
 )
 
 // CircularBuffer is one circular or dataflow buffer of a program, as it was placed.
@@ -52,6 +56,14 @@ func (c *CircularBuffer) Cores() uint64 {
 	return n
 }
 
+// Bytes is what the buffer takes on all of its cores.
+func (c *CircularBuffer) Bytes() uint64 {
+	if c.Kind == ReportedCircular {
+		return c.Size
+	}
+	return c.Size * c.Cores()
+}
+
 // CBUsage is what circular buffers take of one chip's L1, in bytes.
 type CBUsage struct {
 	// Physical is the union of the buffers on each core, summed over the cores:
@@ -64,6 +76,9 @@ type CBUsage struct {
 	// Circular and Dataflow buffers, which are counted above, Global ones, which
 	// are not, and Programs that have any of them on the chip.
 	Circular, Dataflow, Global, Programs uint64
+	// Reported circular buffers are counted in Logical only: where not 0, the
+	// others are lower bounds.
+	Reported uint64
 	// Busiest is the core with the largest physical use, BusiestBytes, and Top
 	// the highest end of a buffer on any core: where it clashes with L1 buffers.
 	Busiest      Core
@@ -115,6 +130,9 @@ func (c *CircularBuffer) plausible() bool {
 		if r.X1 > maxCore || r.Y1 > maxCore {
 			return false
 		}
+	}
+	if c.Kind == ReportedCircular {
+		return c.Size <= maxBytes && len(c.Ranges) == 0
 	}
 	return c.Kind <= Dataflow && c.Size <= maxCB && c.Address <= maxCB
 }
@@ -185,7 +203,7 @@ func (a *cbAccount) place(cb *CircularBuffer) {
 			a.measure(u)
 		}
 	})
-	a.usage.Logical += cb.Size * cb.Cores()
+	a.usage.Logical += cb.Bytes()
 	a.usage.PeakLogical = max(a.usage.PeakLogical, a.usage.Logical)
 	a.usage.PeakPhysical = max(a.usage.PeakPhysical, a.usage.Physical)
 }
@@ -201,7 +219,7 @@ func (a *cbAccount) remove(cb *CircularBuffer) {
 			a.measure(u)
 		}
 	})
-	a.usage.Logical -= cb.Size * cb.Cores()
+	a.usage.Logical -= cb.Bytes()
 }
 
 // each calls f for every core of a buffer that takes any room.
@@ -284,6 +302,7 @@ func (u *CBUsage) add(o CBUsage) {
 	u.Dataflow += o.Dataflow
 	u.Global += o.Global
 	u.Programs += o.Programs
+	u.Reported += o.Reported
 	if o.BusiestBytes > u.BusiestBytes {
 		u.Busiest, u.BusiestBytes = o.Busiest, o.BusiestBytes
 	}
@@ -296,6 +315,8 @@ func (u *CBUsage) counter(k CBKind) *uint64 {
 		return &u.Global
 	case Dataflow:
 		return &u.Dataflow
+	case ReportedCircular:
+		return &u.Reported
 	}
 	return &u.Circular
 }
@@ -328,7 +349,7 @@ func (a *Aggregator) placeCB(p *process, e *Event) {
 		}
 		if l == nil {
 			l = &layout{device: e.Device, call: e.CB.Call}
-			if pr.on[at.other()] == nil {
+			if pr.on[at.other()] == nil && e.CB.Kind != ReportedCircular {
 				s.cb.programs++
 			}
 			pr.on[at] = l
@@ -345,15 +366,16 @@ func (at placement) other() placement { return placement{at.share, !at.dataflow}
 
 // removeLayout frees a program's circular or dataflow buffers on one chip.
 func (a *Aggregator) removeLayout(p *process, e *Event, pr *program, at placement) {
-	s := at.share
+	s, reported := at.share, false
 	for _, cb := range pr.on[at].cbs {
+		reported = reported || cb.Kind == ReportedCircular
 		before := s.cb.usage
 		s.cb.remove(cb)
 		s.chip.cb.move(before, s.cb.usage)
 		a.cbChange(p, e, s, cb, true)
 	}
 	delete(pr.on, at)
-	if pr.on[at.other()] == nil {
+	if pr.on[at.other()] == nil && !reported {
 		s.cb.programs--
 	}
 }

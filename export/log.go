@@ -117,7 +117,7 @@ type ProgramLine struct {
 	Private bool `json:"private,omitempty"`
 	// Where it starts in the L1 of each of its cores, bytes.
 	Address uint64 `json:"address"`
-	// Its size on each core, bytes.
+	// Its size on each core, bytes; on all cores where a client reported it, which does not tell the cores.
 	Size uint64 `json:"size"`
 	// The cores as rectangles of logical coordinates, both ends inclusive: x0, y0, x1, y1.
 	Cores [][4]uint16 `json:"cores"`
@@ -131,7 +131,7 @@ func (l *Logger) CBChange(c aggregator.CBChange) {
 	if l.err != nil {
 		return
 	}
-	size := c.CB.Size * c.CB.Cores()
+	size := c.CB.Bytes()
 	if l.json != nil {
 		line := ProgramLine{
 			Time: l.wall(c.Time), Event: "cb_alloc", PID: c.PID, Chip: c.Chip.Number, Private: c.Chip.Space != 0,

@@ -109,6 +109,9 @@ type StatusPrograms struct {
 	Global uint64 `json:"global"`
 	// The core with the largest physical use; null where there is none.
 	BusiestCore *StatusCore `json:"busiest_core" jsonschema:"nullable"`
+	// Number of circular buffers that a client of the socket reported. Their cores
+	// are not known, so they are in logical only; absent where there are none.
+	Reported uint64 `json:"reported,omitempty"`
 	// Highest end of a buffer in any core's L1, bytes: where it meets the L1 buffers.
 	Top uint64 `json:"top"`
 }
@@ -148,6 +151,9 @@ type StatusUse struct {
 type StatusProcess struct {
 	// The process's PID.
 	PID uint32 `json:"pid"`
+	// How its allocations are known: traced, or reported by a client of the
+	// allocation server's socket.
+	Source string `json:"source" jsonschema:"enum=traced,enum=reported"`
 	// Name and arguments, separated by spaces; null where unknown.
 	Command *Text `json:"command" jsonschema:"nullable"`
 	// Path of the runtime's library as the process sees it; null where unknown.
@@ -216,7 +222,7 @@ func NewStatus(s *aggregator.Snapshot, at time.Time, host, version string) Statu
 
 func statusProcess(p aggregator.ProcessSnapshot) StatusProcess {
 	sp := StatusProcess{
-		PID: p.PID, Command: known(p.Info.Command), Library: known(p.Info.Library),
+		PID: p.PID, Source: p.Info.Source.String(), Command: known(p.Info.Command), Library: known(p.Info.Library),
 		BuildID: known(p.Info.BuildID), Release: known(p.Info.Release),
 		Late: p.Late, Buffers: p.Buffers, Allocs: p.Counters.Allocs, Frees: p.Counters.Frees,
 		ImplicitFrees: p.Counters.ImplicitFrees, UnmatchedFrees: p.Counters.UnmatchedFrees,
@@ -263,7 +269,7 @@ func statusChip(c aggregator.ChipSnapshot) StatusChip {
 func statusPrograms(u aggregator.CBUsage) StatusPrograms {
 	sp := StatusPrograms{
 		Physical: u.Physical, Logical: u.Logical, PeakPhysical: u.PeakPhysical, PeakLogical: u.PeakLogical,
-		Programs: u.Programs, Circular: u.Circular, Dataflow: u.Dataflow, Global: u.Global, Top: u.Top,
+		Programs: u.Programs, Circular: u.Circular, Dataflow: u.Dataflow, Global: u.Global, Reported: u.Reported, Top: u.Top,
 	}
 	if u.BusiestBytes > 0 {
 		sp.BusiestCore = &StatusCore{u.Busiest.X, u.Busiest.Y, u.BusiestBytes}

@@ -62,7 +62,9 @@ func (o settings) amountOf(u aggregator.Usage, late bool) amount {
 // programsOf is what circular and dataflow buffers take: they have one size,
 // whatever is asked for.
 func programsOf(u aggregator.CBUsage, late bool) amount {
-	return amount{used: u.Physical, peak: u.PeakPhysical, unknown: u.Physical == 0 && late}
+	// Of what clients report, it is not known on which cores it lies.
+	reported := u.Reported > 0
+	return amount{used: u.Physical, peak: u.PeakPhysical, unknown: u.Physical == 0 && (late || reported), atLeast: reported}
 }
 
 // programsTitle heads the column of circular and dataflow buffers.

@@ -382,6 +382,9 @@ func nameCell(e *entry, o settings, g glyphs) line {
 		return line{{"  " + g.branch + " ", faint}, {"chip not known", faint}}
 	}
 	if name := command(e.process.Info.Command, o.ascii); name != "" {
+		if e.process.Info.Source == aggregator.Reported {
+			return line{{"[socket] ", faint}, {name, plain}}
+		}
 		return text(plain, name)
 	}
 	return text(faint, g.unknown)

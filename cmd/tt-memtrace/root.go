@@ -25,6 +25,8 @@ const rootExample = `  sudo tt-memtrace                         everything on th
   sudo tt-memtrace -- pytest -x tests/     a command from its first allocation
   sudo tt-memtrace status --json           one snapshot for scripts
   sudo tt-memtrace log | grep L1           a line for every allocation and free
+  sudo tt-memtrace forward                 tell an allocation server
+  sudo tt-memtrace serve                   be the allocation server
   sudo tt-memtrace doctor                  what works here, and what does not`
 
 func newRoot() *cobra.Command {
@@ -46,7 +48,7 @@ func newRoot() *cobra.Command {
 	t.flags(root)
 	u.flags(root)
 	u.topFlags(root)
-	root.AddCommand(newTop(), newStatus(), newLog(), newDoctor(), newVersion())
+	root.AddCommand(newTop(), newStatus(), newLog(), newForward(), newServe(), newDoctor(), newVersion())
 	return root
 }
 

@@ -21,6 +21,7 @@ type targets struct {
 	libraries []string
 	ring      uint32
 	quiet     bool
+	sockets   sockets
 }
 
 func (t *targets) flags(cmd *cobra.Command) {
@@ -31,6 +32,7 @@ func (t *targets) flags(cmd *cobra.Command) {
 	f.BoolVarP(&t.quiet, "quiet", "q", false, "no notices on standard error")
 	_ = cmd.RegisterFlagCompletionFunc("pid", completePIDs)
 	_ = cmd.MarkFlagFilename("lib", "so")
+	t.sockets.flags(cmd)
 }
 
 // completePIDs offers the processes that map the runtime.
@@ -54,11 +56,19 @@ func (t *targets) check(command []string) error {
 			return fmt.Errorf("starting %s: %w", command[0], err)
 		}
 	}
-	return nil
+	return t.sockets.check()
 }
 
 // start loads the tracer for the targets. Nothing is attached before run.
 func (t *targets) start(command []string) (*live, error) {
+	l, err := t.trace(command)
+	if err != nil {
+		return nil, err
+	}
+	return t.sockets.join(l)
+}
+
+func (t *targets) trace(command []string) (*live, error) {
 	if err := t.check(command); err != nil {
 		return nil, err
 	}

@@ -14,11 +14,11 @@ func TestHelpTeaches(t *testing.T) {
 		"-p PID", "-- CMD ARGS", "all processes of the host",
 		"Exit codes: 0 fine, 1 failed, 2 wrong usage, 3 not permitted, 4 library not", "128+N",
 		"Examples:", "sudo tt-memtrace -p 4711", "sudo tt-memtrace -- pytest",
-		"top ", "status ", "log ", "doctor ", "completion ")
+		"top ", "status ", "log ", "forward ", "serve ", "doctor ", "completion ")
 	if r.err != "" {
 		t.Errorf("stderr: %s", r.err)
 	}
-	for _, command := range []string{"top", "status", "log", "doctor", "version", "completion"} {
+	for _, command := range []string{"top", "status", "log", "forward", "serve", "doctor", "version", "completion"} {
 		r := run(t, fine, command, "--help")
 		contains(t, r.out, "Usage:", "tt-memtrace "+command)
 		if r.err != "" {

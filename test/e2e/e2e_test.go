@@ -51,7 +51,9 @@ type trace struct {
 	notices  []string
 }
 
-func start(t *testing.T, o tracer.Options) *trace {
+// start traces from now on. What is around the booking of events is called in
+// place of it, and calls it.
+func start(t *testing.T, o tracer.Options, around ...func(events []aggregator.Event, book func())) *trace {
 	t.Helper()
 	if err := tracer.CheckRights(); err != nil {
 		t.Skip(err)
@@ -78,9 +80,16 @@ func start(t *testing.T, o tracer.Options) *trace {
 		tr.done <- tr.tracer.Run(ctx, func() { close(ready) }, func(events []aggregator.Event) {
 			tr.mu.Lock()
 			defer tr.mu.Unlock()
-			for i := range events {
-				tr.accounts.Apply(&events[i])
+			book := func() {
+				for i := range events {
+					tr.accounts.Apply(&events[i])
+				}
 			}
+			for _, f := range around {
+				inner := book
+				book = func() { f(events, inner) }
+			}
+			book()
 		})
 	}()
 	t.Cleanup(func() { tr.stop() })

@@ -1,0 +1,42 @@
+package aggregator
+
+import "testing"
+
+// Circular buffers that a client reports have a size and no cores: they are in the
+// plain sum, and what lies where stays what is known of the others.
+func TestReportedCircularBuffers(t *testing.T) {
+	a := New()
+	var totals []uint64
+	a.OnCBChange = func(c CBChange) { totals = append(totals, c.Total) }
+	cores := []CoreRange{{X1: 1, Y1: 1}}
+	for _, e := range []Event{
+		opened(1, 0x100, host(3)),
+		{Kind: CBPlaced, PID: 1, Device: 0x100, Program: 1, CB: &CircularBuffer{Address: 100, Size: 10, Ranges: cores}},
+		opened(2, 0x100, host(3)),
+		{Kind: CBPlaced, PID: 2, Device: 0x100, Program: 1, CB: &CircularBuffer{Kind: ReportedCircular, Size: 1 << 31}},
+		{Kind: CBPlaced, PID: 2, Device: 0x100, Program: 2, CB: &CircularBuffer{Kind: ReportedCircular, Size: 7}},
+		{Kind: CBPlaced, PID: 2, Device: 0x100, Program: 3, CB: &CircularBuffer{Kind: ReportedCircular, Size: 7, Ranges: cores}}, // odd
+	} {
+		a.Apply(&e)
+	}
+	want := CBUsage{Physical: 40, Logical: 40 + 1<<31 + 7, Circular: 1, Reported: 2, Programs: 1, PeakPhysical: 40, PeakLogical: 40 + 1<<31 + 7,
+		BusiestBytes: 10, Top: 110}
+	s := a.Snapshot()
+	if got := s.Chips[0].CB; got != want {
+		t.Errorf("%+v, not %+v", got, want)
+	}
+	if s.Processes[1].Counters.Odd != 1 {
+		t.Errorf("%+v", s.Processes[1].Counters)
+	}
+	a.Apply(&Event{Kind: ProgramGone, PID: 2, Program: 1})
+	a.Apply(&Event{Kind: ProcessExit, PID: 2})
+	want.Logical, want.Reported = 40, 0
+	if got := a.Snapshot().Chips[0].CB; got != want {
+		t.Errorf("%+v, not %+v", got, want)
+	}
+	for i, w := range []uint64{40, 40 + 1<<31, 40 + 1<<31 + 7, 47, 40} {
+		if i >= len(totals) || totals[i] != w {
+			t.Fatalf("the totals were %v", totals)
+		}
+	}
+}

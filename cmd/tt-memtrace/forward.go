@@ -1,0 +1,205 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"hash/fnv"
+	"os"
+	"path/filepath"
+	"strconv"
+
+	"github.com/spf13/cobra"
+
+	"tt-memtrace/wire"
+)
+
+// sockets are the flags that have a live command speak the original protocol.
+type sockets struct {
+	// forward is the socket of a server that is told, serve that of a server to be;
+	// empty for none.
+	forward, serve string
+	size           string
+	open           bool
+	// words: the server writes what the original does.
+	words bool
+}
+
+// autoSize has the server asked for the size of its records.
+const autoSize = "auto"
+
+func (s *sockets) flags(cmd *cobra.Command) {
+	f := cmd.Flags()
+	switch cmd.Name() {
+	case "forward":
+		f.StringVar(&s.forward, "socket", wire.DefaultSocket, "socket of the server")
+		s.sizeFlag(cmd)
+	case "serve":
+		f.StringVar(&s.serve, "socket", wire.DefaultSocket, "socket to serve")
+		f.StringVar(&s.forward, "forward", "", "tell the allocation server at this socket as well")
+		f.BoolVar(&s.open, "open", false, "let all users of the host connect, not only this one and root")
+		s.sizeFlag(cmd)
+	default:
+		f.StringVar(&s.forward, "forward", "", "tell the allocation server at this socket as well")
+		f.StringVar(&s.serve, "serve", "", "be an allocation server at this socket as well")
+		f.BoolVar(&s.open, "open", false, "with --serve, let all users of the host connect, not only this one and root")
+		s.sizeFlag(cmd)
+	}
+}
+
+func (s *sockets) sizeFlag(cmd *cobra.Command) {
+	cmd.Flags().StringVar(&s.size, "record-size", autoSize, "size of the server's records, bytes: 72, 112, 128, 144, or auto to ask it")
+	_ = cmd.RegisterFlagCompletionFunc("record-size", cobra.FixedCompletions([]string{autoSize, "72", "112", "128", "144"}, cobra.ShellCompDirectiveNoFileComp))
+}
+
+// recordSize is 0 for auto.
+func (s *sockets) recordSize() (wire.Size, error) {
+	if s.size == autoSize {
+		return 0, nil
+	}
+	n, err := strconv.Atoi(s.size)
+	if err != nil || !wire.Size(n).Valid() {
+		return 0, fmt.Errorf("%w: --record-size %s is none of auto, 72, 112, 128, 144", errUsage, s.size)
+	}
+	return wire.Size(n), nil
+}
+
+func (s *sockets) check() error {
+	if _, err := s.recordSize(); err != nil {
+		return err
+	}
+	if s.forward != "" && same(s.forward, s.serve) {
+		return fmt.Errorf("%w: a server cannot forward to itself", errUsage)
+	}
+	return nil
+}
+
+// same is whether two paths lead to one socket.
+func same(a, b string) bool {
+	a, errA := filepath.Abs(a)
+	b, errB := filepath.Abs(b)
+	return errA == nil && errB == nil && a == b
+}
+
+// join adds the forwarder and the server to what is live.
+func (s *sockets) join(l *live) (*live, error) {
+	if s.serve != "" {
+		if err := s.addServer(l); err != nil {
+			return nil, errors.Join(err, l.closeSource())
+		}
+	}
+	if s.forward != "" {
+		if err := s.addForwarder(l); err != nil {
+			return nil, errors.Join(err, l.closeSource())
+		}
+	}
+	return l, nil
+}
+
+func (l *live) closeSource() error {
+	if l.source == nil {
+		return nil
+	}
+	return l.source.Close()
+}
+
+func (s *sockets) addForwarder(l *live) error {
+	size, err := s.recordSize()
+	if err != nil {
+		return err
+	}
+	journal, err := journalPath(s.forward)
+	if err != nil {
+		return fmt.Errorf("forwarding to %s: %w", s.forward, err)
+	}
+	f, err := wire.NewForwarder(wire.ForwarderOptions{Path: s.forward, Size: size, Wall: clock(), Journal: journal, Notice: l.notice})
+	if err != nil {
+		return err
+	}
+	l.add(sink{
+		events: f.Events, change: f.Change, cb: f.CBChange, kernel: f.KernelChange,
+		batch: func() { f.Batch(l.accounts.Buffers) },
+		close: func() error {
+			err := f.Close()
+			l.notice(forwarded(s.forward, f.Statistics()))
+			return err
+		},
+	})
+	return nil
+}
+
+// forwarded says what has become of it.
+func forwarded(path string, n wire.ForwarderStatistics) string {
+	if n.Connections == 0 {
+		return fmt.Sprintf("forwarding to %s: there never was a server", path)
+	}
+	text := fmt.Sprintf("forwarded %d records to %s, %d dropped", n.Sent, path, n.Dropped)
+	for _, c := range []struct {
+		n    uint64
+		what string
+	}{
+		{n.Private, "of chips in a process's own numbering"}, {n.Beyond, "of devices that the server does not have"},
+		{n.Unplaced, "of devices whose chips were not known"}, {n.Unsized, "of kernels whose size is not known"},
+	} {
+		if c.n > 0 {
+			text += fmt.Sprintf(", %d not sent %s", c.n, c.what)
+		}
+	}
+	return text
+}
+
+// journalPath is where it is kept what the server at a socket was told: in the
+// place for what need not outlive a boot.
+func journalPath(socket string) (string, error) {
+	dir := os.Getenv("RUNTIME_DIRECTORY") // from systemd
+	switch {
+	case dir != "":
+	case os.Geteuid() == 0:
+		dir = "/run/tt-memtrace"
+	case os.Getenv("XDG_RUNTIME_DIR") != "":
+		dir = filepath.Join(os.Getenv("XDG_RUNTIME_DIR"), "tt-memtrace")
+	default:
+		cache, err := os.UserCacheDir()
+		if err != nil {
+			return "", err
+		}
+		dir = filepath.Join(cache, "tt-memtrace")
+	}
+	absolute, err := filepath.Abs(socket)
+	if err != nil {
+		return "", err
+	}
+	h := fnv.New64a()
+	h.Write([]byte(absolute))
+	return filepath.Join(dir, fmt.Sprintf("forward-%016x", h.Sum64())), nil
+}
+
+func newForward() *cobra.Command {
+	var t targets
+	cmd := &cobra.Command{
+		Use:   "forward [flags] [-- CMD ARGS...]",
+		Short: "Tell an existing allocation server, until ^C",
+		Long: `Tell an existing allocation server of all that is traced, until ^C, so that it and
+its monitors work with an unchanged runtime. What was alive before is sent first.
+
+The server is asked for the size of its records. If it is not there, goes, or is
+too slow, tt-memtrace waits for it and then tells it all that is alive; tracing
+goes on meanwhile. What the server holds at the end stays there until its
+processes end, or until the next tt-memtrace forwards to it.
+
+Every live command takes --forward PATH to do the same beside its own work.`,
+		Example: `  sudo tt-memtrace forward
+  sudo tt-memtrace forward --socket /run/alloc.sock --record-size 144 -p 4711
+  sudo tt-memtrace top --forward /tmp/tt_allocation_server.sock`,
+		Args: onlyCommand,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			l, err := t.start(args)
+			if err != nil {
+				return err
+			}
+			return l.run(cmd.Context())
+		},
+	}
+	t.flags(cmd)
+	_ = cmd.MarkFlagFilename("socket")
+	return cmd
+}

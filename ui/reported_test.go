@@ -1,0 +1,33 @@
+package ui
+
+import (
+	"strings"
+	"testing"
+
+	"tt-memtrace/aggregator"
+)
+
+// What a client of the socket reports is told from what is traced, and its circular
+// buffers, whose cores nobody knows, are not shown as none.
+func TestReportedProcessesAreMarked(t *testing.T) {
+	s := fixture(1)
+	p := s.Processes[0]
+	p.PID, p.Info = 60001, aggregator.Process{Started: 9, Command: "manual.py", Source: aggregator.Reported}
+	p.CB = aggregator.CBUsage{Logical: 100, Reported: 1}
+	s.Processes = append(s.Processes, p)
+	var b strings.Builder
+	if err := Text(&b, s, TextOptions{Width: 160}); err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(b.String(), "[socket] manual.py") || strings.Count(b.String(), "[socket]") != 1 {
+		t.Errorf("it is not marked:\n%s", b.String())
+	}
+	for _, c := range []struct {
+		usage            aggregator.CBUsage
+		unknown, atLeast bool
+	}{{aggregator.CBUsage{}, false, false}, {p.CB, true, true}, {aggregator.CBUsage{Physical: 5, Logical: 100, Reported: 1}, false, true}} {
+		if a := programsOf(c.usage, false); a.unknown != c.unknown || a.atLeast != c.atLeast {
+			t.Errorf("%+v: %+v", c.usage, a)
+		}
+	}
+}

@@ -1,0 +1,92 @@
+package wire
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"strings"
+
+	"github.com/prometheus/procfs"
+	"golang.org/x/sys/unix"
+)
+
+// credentials are who is at the other end of a connection: for a client who
+// connected, for a server who listened. The PID is 0 where it is not of this
+// namespace.
+func credentials(c *net.UnixConn) (*unix.Ucred, error) {
+	raw, err := c.SyscallConn()
+	if err != nil {
+		return nil, err
+	}
+	var cred *unix.Ucred
+	if e := raw.Control(func(fd uintptr) {
+		cred, err = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED)
+	}); e != nil {
+		return nil, e
+	}
+	return cred, err
+}
+
+// started is when a process was started, in clock ticks since boot, 0 where that
+// cannot be read, and whether it is there. Being of another user is not being dead.
+func started(pid int32) (ticks uint64, alive bool) {
+	if pid <= 0 {
+		return 0, true
+	}
+	if err := unix.Kill(int(pid), 0); errors.Is(err, unix.ESRCH) {
+		return 0, false
+	}
+	p, err := procfs.NewProc(int(pid))
+	if err != nil {
+		return 0, true
+	}
+	if stat, err := p.Stat(); err == nil {
+		return stat.Starttime, true
+	}
+	return 0, true
+}
+
+// command is a process's name and arguments, or empty.
+func command(pid int32) string {
+	if pid <= 0 {
+		return ""
+	}
+	p, err := procfs.NewProc(int(pid))
+	if err != nil {
+		return ""
+	}
+	words, err := p.CmdLine()
+	if err != nil || len(words) == 0 {
+		name, _ := p.Comm()
+		return name
+	}
+	return strings.Join(words, " ")
+}
+
+// incarnation names a running server by its process, or by its socket where that
+// is in another PID namespace.
+func incarnation(c *net.UnixConn, path string) (string, error) {
+	cred, err := credentials(c)
+	if err != nil {
+		return "", err
+	}
+	if cred.Pid > 0 {
+		ticks, _ := started(cred.Pid)
+		return fmt.Sprintf("process %d started %d boot %s", cred.Pid, ticks, bootID()), nil
+	}
+	var st unix.Stat_t
+	if err := unix.Stat(path, &st); err != nil {
+		return "", err
+	}
+	return fmt.Sprintf("socket %d of %d changed %d.%09d boot %s", st.Ino, st.Dev, st.Ctim.Sec, st.Ctim.Nsec, bootID()), nil
+}
+
+// bootID is another one after each boot.
+func bootID() string {
+	b, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	if err != nil {
+		return ""
+	}
+	return strings.TrimSpace(string(b))
+}

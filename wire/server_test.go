@@ -1,0 +1,644 @@
+package wire
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"math/rand/v2"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"tt-memtrace/aggregator"
+)
+
+// limit bounds waits that are not expected to last.
+const limit = 20 * time.Second
+
+// lines is a writer that can be read at any time.
+type lines struct {
+	mu   sync.Mutex
+	text strings.Builder
+}
+
+func (l *lines) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(p)
+}
+
+func (l *lines) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.String()
+}
+
+// serving is a server in this process, with the accounts of its events.
+type serving struct {
+	*Server
+	path string
+	out  lines
+
+	mu       sync.Mutex
+	accounts *aggregator.Aggregator
+	stop     func()
+}
+
+func serve(t *testing.T, o ServerOptions) *serving {
+	t.Helper()
+	s := &serving{path: filepath.Join(t.TempDir(), "s"), accounts: aggregator.New()}
+	o.Path = s.path
+	o.Output = &s.out
+	var err error
+	if s.Server, err = Listen(o); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	ready := make(chan struct{})
+	go func() {
+		done <- s.Run(ctx, func() { close(ready) }, func(events []aggregator.Event) {
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			for i := range events {
+				s.accounts.Apply(&events[i])
+			}
+		})
+	}()
+	<-ready
+	s.stop = sync.OnceFunc(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	t.Cleanup(s.stop)
+	return s
+}
+
+// client is a connection of one size of records.
+type client struct {
+	t    testing.TB
+	conn net.Conn
+	size Size
+}
+
+func connect(t testing.TB, path string, size Size) *client {
+	t.Helper()
+	c, err := net.Dial("unix", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() })
+	return &client{t, c, size}
+}
+
+func (c *client) send(list ...Record) {
+	c.t.Helper()
+	for _, r := range list {
+		if _, err := c.conn.Write(r.Append(nil, c.size)); err != nil {
+			c.t.Fatal(err)
+		}
+	}
+}
+
+// ask sends a query and reads the answer.
+func (c *client) ask(r Record) Record {
+	c.t.Helper()
+	c.send(r)
+	c.conn.SetReadDeadline(time.Now().Add(limit))
+	b := make([]byte, c.size)
+	if _, err := io.ReadFull(c.conn, b); err != nil {
+		c.t.Fatal(err)
+	}
+	var out Record
+	if err := out.Decode(b); err != nil {
+		c.t.Fatal(err)
+	}
+	return out
+}
+
+func (c *client) totals(device int32) Totals {
+	c.t.Helper()
+	r := c.ask(Record{Type: Query, Device: device})
+	if r.Type != Response || r.Device != device {
+		c.t.Fatalf("the answer for device %d is %+v", device, r)
+	}
+	return Totals{r.DRAM, r.L1, r.L1Small, r.Trace, r.CB, r.Kernel}
+}
+
+// ended is the PID of a process that is gone.
+func ended(t *testing.T) int32 {
+	t.Helper()
+	cmd := exec.Command("true")
+	if err := cmd.Run(); err != nil {
+		t.Fatal(err)
+	}
+	return int32(cmd.Process.Pid)
+}
+
+// The words are the original's: testdata/words.txt is written from the protocol's
+// description, and what greps them counts the same.
+func TestWords(t *testing.T) {
+	me, dead := int32(os.Getpid()), ended(t)
+	const mib = 1 << 20
+	piece := func(kind Type, device int32, size uint64, memory uint8) Record {
+		return Record{Type: kind, Device: device, Size: size, Memory: memory, PID: me, ID: 0x300 + uint64(memory)}
+	}
+	sequence := []Record{
+		{Type: Alloc, Device: 0, Size: mib, Memory: 0, PID: me, ID: 0x10},
+		{Type: Alloc, Device: 1, Size: 2048, Memory: 1, PID: me, ID: 0xABCDEF},
+		{Type: Alloc, Device: 0, Size: 7, Memory: 0, PID: me, ID: 0x10},
+		{Type: Alloc, Device: 2, Size: 64, Memory: 2, PID: me, ID: 0x12},
+		{Type: Alloc, Device: 2, Size: 128, Memory: 3, PID: me, ID: 0x13},
+		{Type: Alloc, Device: 255, Size: 3 * mib / 2, Memory: 4, PID: me, ID: 0x14},
+		{Type: Free, Device: 0, PID: dead, ID: 0x10},
+		{Type: Free, Device: 0, PID: dead, ID: 0x10},
+		{Type: Free, Device: 0, PID: me, ID: 0x10},
+		piece(CBAlloc, 0, 3*mib/2, 0), piece(CBAlloc, 3, 100000, 0), piece(CBAlloc, 3, 100000, 1),
+		piece(CBFree, 3, 100000, 0), piece(CBFree, 0, 3*mib/2, 0), piece(CBFree, 0, 5, 9),
+		piece(KernelLoad, 1, 1234, 0), piece(KernelLoad, 1, 2*mib, 1), piece(KernelLoad, 1, mib, 2), piece(KernelLoad, 2, 1, 7),
+		piece(KernelUnload, 1, 2*mib, 1), piece(KernelUnload, 1, 1, 9), piece(KernelUnload, 1, mib, 2),
+		{Type: Alloc, Device: 256, Size: 1, PID: me, ID: 1}, {Type: Alloc, Device: -1, Size: 1, PID: me, ID: 1},
+		{Type: CBAlloc, Device: 1000, Size: 1, PID: me, ID: 1},
+		{Type: Alloc, Device: 0, Size: 0, PID: me, ID: 1}, {Type: Alloc, Device: 0, Size: 100<<30 + 1, PID: me, ID: 1},
+		{Type: Alloc, Device: 0, Size: 8, Memory: 5, PID: me, ID: 77},
+		{Type: Alloc, Device: 4, Size: mib, Memory: 1, PID: dead, ID: 0x20}, {Type: Alloc, Device: 5, Size: mib, Memory: 1, PID: dead, ID: 0x21},
+		{Type: CBAlloc, Device: 4, Size: mib / 2, PID: dead, ID: 0x22}, {Type: KernelLoad, Device: 4, Size: mib / 4, PID: dead, ID: 0x23},
+		{Type: DumpRemaining}, {Type: DumpKernels},
+	}
+	for i := range 11 {
+		sequence = append(sequence, Record{Type: Alloc, Device: 6, Size: mib, Memory: 0, PID: me, ID: uint64(0x100 + i)})
+	}
+	sequence = append(sequence, Record{Type: DumpRemaining})
+	for _, size := range Sizes {
+		t.Run(fmt.Sprint(size), func(t *testing.T) {
+			s := serve(t, ServerOptions{})
+			c := connect(t, s.path, size)
+			c.send(sequence...)
+			c.totals(0)
+			c.conn.Close()
+			got := s.out.String()
+			got = strings.ReplaceAll(got, fmt.Sprintf("PID %d", me), "PID {ME}")
+			got = strings.ReplaceAll(got, fmt.Sprintf("PID %d", dead), "PID {DEAD}")
+			b, err := os.ReadFile("testdata/words.txt")
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got != string(b) {
+				t.Errorf("the words differ from testdata/words.txt:\n%s", got)
+			}
+			for recipe, want := range map[string]string{
+				`grep -E "CB_ALLOC.*Device [0-3]" | cut -d' ' -f3 | sort | uniq -c | tr -s ' '`:   " 3 Device\n",
+				`grep -E "CB_ALLOC.*Device [0-3]" | cut -d' ' -f3,4 | sort | uniq -c | tr -s ' '`: " 1 Device 0:\n 2 Device 3:\n",
+				`grep -c "FINAL"`: "1\n",
+				`grep -c "KERNEL_LOAD.*Application kernel on Device 1"`: "1\n",
+				`grep "Allocated" | grep -c "L1 on device"`:             "3\n",
+			} {
+				cmd := exec.Command("sh", "-c", recipe)
+				cmd.Stdin = strings.NewReader(got)
+				out, err := cmd.Output()
+				if err != nil || string(out) != want {
+					t.Errorf("%s: %q, not %q (%v)", recipe, out, want, err)
+				}
+			}
+		})
+	}
+}
+
+func TestQuietHasNoLineARecord(t *testing.T) {
+	s := serve(t, ServerOptions{Quiet: true})
+	c := connect(t, s.path, Newest)
+	c.send(Record{Type: Alloc, Size: 5, PID: int32(os.Getpid()), ID: 1}, Record{Type: Free, PID: int32(os.Getpid()), ID: 2})
+	c.totals(0)
+	if out := s.out.String(); out != "" {
+		t.Errorf("it says %q", out)
+	}
+	c.send(Record{Type: DumpRemaining})
+	c.totals(0)
+	s.stop()
+	for _, want := range []string{"REMAINING ALLOCATED BUFFERS", "Total tracked allocations: 1\n", "📊 Statistics: 5 records"} {
+		if out := s.out.String(); !strings.Contains(out, want) {
+			t.Errorf("no %q in %q", want, out)
+		}
+	}
+}
+
+// A lone record is answered although more could follow, in its own size, and a
+// second one is taken for what it is.
+func TestLoneQueries(t *testing.T) {
+	s := serve(t, ServerOptions{Devices: func() int { return 32 }, Device: func(n int32) Device {
+		return Device{Totals: Totals{DRAM: uint64(n) + 1}, Arch: 2, DRAM: 1 << 30, DRAMBanks: 12, L1: 1 << 20, L1Banks: 64}
+	}})
+	for _, size := range Sizes {
+		c := connect(t, s.path, size)
+		for device := range int32(3) {
+			if got := c.totals(device); got.DRAM != uint64(device)+1 {
+				t.Errorf("%d bytes, device %d: %+v", size, device, got)
+			}
+		}
+		r := c.ask(Record{Type: DeviceInfoQuery, Device: 1})
+		if r.Type != DeviceInfoResponse || size > 72 && (r.TotalDRAM != 12<<30 || r.DRAMChannels != 12 || r.L1PerCore != 1<<20 || r.Arch != 2 || r.Available != 1) {
+			t.Errorf("%d bytes: %+v", size, r)
+		}
+		if r := c.ask(Record{Type: DeviceInfoQuery, Device: -1}); size > 72 && r.Devices != 32 {
+			t.Errorf("%d bytes: %d devices", size, r.Devices)
+		}
+		if got := c.totals(256); got != (Totals{}) {
+			t.Errorf("device 256 holds %+v", got)
+		}
+	}
+}
+
+func TestAskSize(t *testing.T) {
+	s := serve(t, ServerOptions{})
+	if size, err := AskSize(t.Context(), s.path); err != nil || size != Newest {
+		t.Errorf("this server speaks %d: %v", size, err)
+	}
+}
+
+// records of each client in TestMixedClients.
+func recordsPerClient(t *testing.T) int {
+	if n, err := strconv.Atoi(os.Getenv("TT_MEMTRACE_WIRE_RECORDS")); err == nil {
+		return n
+	}
+	return 4000
+}
+
+// Fifty clients of mixed sizes at once, in pieces of every length: the totals are
+// exact, and so are those in the accounts that are shown.
+func TestMixedClients(t *testing.T) {
+	const clients = 50
+	n := recordsPerClient(t)
+	s := serve(t, ServerOptions{Quiet: true})
+	var mu sync.Mutex
+	var want [maxDevices]Totals
+	var running sync.WaitGroup
+	for number := range clients {
+		c := connect(t, s.path, Sizes[number%len(Sizes)])
+		running.Go(func() {
+			m := model{random: rand.New(rand.NewPCG(7, uint64(number))), prefix: uint64(number+1) << 32}
+			var b []byte
+			for range n {
+				r := m.next()
+				b = r.Append(b, c.size)
+				// A piece is a byte to some records; at the end all has to go.
+				for len(b) > 4*int(c.size) {
+					k := 1 + m.random.IntN(4*int(c.size))
+					if m.random.IntN(4) == 0 {
+						k = 1 + m.random.IntN(8)
+					}
+					if _, err := c.conn.Write(b[:k]); err != nil {
+						t.Error(err)
+						return
+					}
+					b = b[k:]
+				}
+			}
+			for len(b) > 0 {
+				k := 1 + m.random.IntN(len(b))
+				if _, err := c.conn.Write(b[:k]); err != nil {
+					t.Error(err)
+					return
+				}
+				b = b[k:]
+			}
+			c.totals(0) // all is booked then
+			mu.Lock()
+			defer mu.Unlock()
+			for device := range want {
+				want[device] = want[device].Add(m.totals[device])
+			}
+		})
+	}
+	running.Wait()
+	if t.Failed() {
+		return
+	}
+	c := connect(t, s.path, Newest)
+	for device := range want {
+		if got := c.totals(int32(device)); got != want[device] {
+			t.Errorf("device %d: %+v, the clients sent %+v", device, got, want[device])
+		}
+	}
+	if st := s.Statistics(); st.Records != uint64(clients*n+clients+maxDevices) || st.Refused != 0 {
+		t.Errorf("%+v", st)
+	}
+	s.stop()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, chip := range s.accounts.Snapshot().Chips {
+		w := want[chip.Chip.Number]
+		got := Totals{CB: chip.CB.Logical, Kernel: chip.Kernel.Bytes[0] + chip.Kernel.Bytes[1] + chip.Kernel.Bytes[2]}
+		for m := range aggregator.NumMemories {
+			*got.memory(uint8(m)) += chip.Memory[m].Requested
+		}
+		if got != w {
+			t.Errorf("in the accounts, device %d: %+v, not %+v", chip.Chip.Number, got, w)
+		}
+	}
+}
+
+// model is a client that knows what it has sent.
+type model struct {
+	random  *rand.Rand
+	prefix  uint64
+	count   uint64
+	live    []Record
+	repeats map[uint64]int
+	totals  [maxDevices]Totals
+}
+
+func (m *model) next() Record {
+	if m.repeats == nil {
+		m.repeats = map[uint64]int{}
+	}
+	pid := int32(os.Getpid())
+	if len(m.live) > 100 || len(m.live) > 0 && m.random.IntN(2) == 0 {
+		i := m.random.IntN(len(m.live))
+		r := m.live[i]
+		if r.Type == Alloc && m.random.IntN(5) == 0 {
+			m.repeats[r.ID]++
+			return r // again: counted, not added
+		}
+		free := r
+		free.Type = ends[r.Type]
+		if r.Type == Alloc {
+			free.Size = 0
+			if m.repeats[r.ID] > 0 {
+				m.repeats[r.ID]--
+				return free
+			}
+		}
+		m.live = slices.Delete(m.live, i, i+1)
+		*m.total(&r) -= r.Size
+		return free
+	}
+	m.count++
+	r := Record{Type: []Type{Alloc, Alloc, Alloc, CBAlloc, KernelLoad}[m.random.IntN(5)], Device: int32(m.random.IntN(maxDevices)),
+		Size: 1 + m.random.Uint64N(1<<24), PID: pid, ID: m.prefix + m.count, Time: uint64(time.Now().UnixNano())}
+	r.Memory = uint8(m.random.IntN(5))
+	if r.Type == KernelLoad {
+		r.Memory %= 3
+	}
+	if r.Type == CBAlloc {
+		r.ID = m.prefix + uint64(m.random.IntN(20)) // addresses repeat
+		r.Memory = 0
+	}
+	m.live = append(m.live, r)
+	*m.total(&r) += r.Size
+	return r
+}
+
+func (m *model) total(r *Record) *uint64 {
+	t := &m.totals[r.Device]
+	switch r.Type {
+	case CBAlloc:
+		return &t.CB
+	case KernelLoad:
+		return &t.Kernel
+	}
+	return t.memory(r.Memory)
+}
+
+// The clients' processes are in the accounts by name and source, and leave them,
+// and the server's totals, when they end.
+func TestDeadProcesses(t *testing.T) {
+	t.Parallel()
+	s := serve(t, ServerOptions{})
+	child := exec.Command("sleep", "1000")
+	if err := child.Start(); err != nil {
+		t.Fatal(err)
+	}
+	pid := int32(child.Process.Pid)
+	c := connect(t, s.path, 128)
+	c.send(
+		Record{Type: Alloc, Device: 3, Size: 100, Memory: 1, PID: pid, ID: 9},
+		Record{Type: Alloc, Device: 4, Size: 100, Memory: 1, PID: pid, ID: 9},
+		Record{Type: CBAlloc, Device: 3, Size: 50, PID: pid, ID: 9},
+		Record{Type: KernelLoad, Device: 3, Size: 20, PID: pid, ID: 9},
+		Record{Type: Alloc, Device: 3, Size: 1, PID: 0, ID: 10}, // without a PID it is the sender's
+	)
+	if got := c.totals(3); got != (Totals{DRAM: 1, L1: 100, CB: 50, Kernel: 20}) {
+		t.Errorf("%+v", got)
+	}
+	s.mu.Lock()
+	snapshot := s.accounts.Snapshot()
+	s.mu.Unlock()
+	for _, p := range snapshot.Processes {
+		want, buffers := "sleep", uint64(2) // its arguments are perhaps not there yet
+		if p.PID == uint32(os.Getpid()) {
+			want, buffers = strings.Join(os.Args, " "), 1
+		}
+		if p.Info.Source != aggregator.Reported || !strings.HasPrefix(p.Info.Command, want) || p.Buffers != buffers {
+			t.Errorf("%+v", p)
+		}
+	}
+	if len(snapshot.Processes) != 2 {
+		t.Errorf("%d processes", len(snapshot.Processes))
+	}
+	child.Process.Kill()
+	child.Wait()
+	for deadline := time.Now().Add(buryEvery + limit); c.totals(3) != (Totals{DRAM: 1}) || c.totals(4) != (Totals{}); time.Sleep(20 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("%+v long after its end", c.totals(3))
+		}
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if p := s.accounts.Snapshot().Processes; len(p) != 1 {
+		t.Errorf("%d processes are in the accounts", len(p))
+	}
+}
+
+// A process that is traced counts once.
+func TestTracedProcessesCountOnce(t *testing.T) {
+	s := serve(t, ServerOptions{Traced: func(pid int32) bool { return pid == int32(os.Getpid()) }})
+	c := connect(t, s.path, 144)
+	c.send(Record{Type: Alloc, Size: 5, PID: int32(os.Getpid()), ID: 1}, Record{Type: Alloc, Size: 6, PID: 1, ID: 2})
+	if got := c.totals(0); got != (Totals{DRAM: 6}) {
+		t.Errorf("%+v", got)
+	}
+}
+
+// What the original gets wrong: totals that fall below 0, what is freed twice.
+func TestTotalsNeverWrap(t *testing.T) {
+	s := serve(t, ServerOptions{})
+	c := connect(t, s.path, 144)
+	pid := int32(os.Getpid())
+	c.send(
+		Record{Type: CBFree, Size: 100, PID: pid, ID: 1},
+		Record{Type: CBAlloc, Size: 10, PID: pid, ID: 1}, Record{Type: CBFree, Size: 100, PID: pid, ID: 1}, Record{Type: CBFree, Size: 10, PID: pid, ID: 1},
+		Record{Type: KernelLoad, Size: 10, PID: pid, ID: 1}, Record{Type: KernelLoad, Size: 10, PID: pid, ID: 1},
+		Record{Type: KernelUnload, Size: 10, PID: pid, ID: 1}, Record{Type: KernelUnload, Size: 10, PID: pid, ID: 1}, Record{Type: KernelUnload, Size: 10, PID: pid, ID: 1},
+		Record{Type: CBAlloc, Size: 10, PID: pid, ID: 2}, Record{Type: CBAlloc, Size: 20, PID: 1, ID: 2}, Record{Type: CBFree, Size: 10, PID: pid, ID: 2},
+	)
+	if got := c.totals(0); got != (Totals{CB: 20}) {
+		t.Errorf("%+v", got)
+	}
+}
+
+func TestSocketFile(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "s")
+	mode := func(open bool) os.FileMode {
+		s, err := Listen(ServerOptions{Path: path, Open: open})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer s.Close()
+		st, err := os.Stat(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return st.Mode()
+	}
+	if m := mode(false); m != os.ModeSocket|0o600 {
+		t.Errorf("its mode is %v", m)
+	}
+	if m := mode(true); m != os.ModeSocket|0o666 {
+		t.Errorf("open, its mode is %v", m)
+	}
+	if _, err := os.Lstat(path); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("it is there after closing: %v", err)
+	}
+
+	// One that is served is refused, and left as it was.
+	running := serve(t, ServerOptions{})
+	if _, err := Listen(ServerOptions{Path: running.path}); !errors.Is(err, ErrInUse) {
+		t.Errorf("beside another one: %v", err)
+	}
+	connect(t, running.path, 144).totals(0)
+
+	// One that nobody serves any more is replaced.
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.SetUnlinkOnClose(false)
+	l.Close()
+	mode(false)
+
+	// What is no socket is left alone.
+	if err := os.WriteFile(path, []byte("mine"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Listen(ServerOptions{Path: path}); err == nil {
+		t.Error("a file was replaced")
+	}
+	if b, err := os.ReadFile(path); string(b) != "mine" || err != nil {
+		t.Errorf("the file is %q: %v", b, err)
+	}
+	entries, err := os.ReadDir(filepath.Dir(path))
+	if err != nil || len(entries) != 1 {
+		t.Errorf("%v is left there: %v", entries, err)
+	}
+}
+
+// Strangers, even where they can reach the socket, are not served.
+func TestOtherUsersAreRefused(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("it takes root to be another user")
+	}
+	for _, open := range []bool{false, true} {
+		s := serve(t, ServerOptions{Open: open})
+		// The test's folders are its user's alone.
+		for _, dir := range []string{filepath.Dir(s.path), filepath.Dir(filepath.Dir(s.path))} {
+			if err := os.Chmod(dir, 0o755); err != nil {
+				t.Fatal(err)
+			}
+		}
+		os.Chmod(s.path, 0o666) // so that only the credentials are in the way
+		size := make(chan int)
+		go func() {
+			runtime.LockOSThread() // and never unlocked: the thread ends with its user
+			size <- answered(t, s.path)
+		}()
+		if got, want := <-size, map[bool]int{false: 0, true: 72}[open]; got != want {
+			t.Errorf("open %v: an answer of %d bytes, not %d", open, got, want)
+		}
+	}
+}
+
+// answered is how long an answer the user nobody gets, from a thread of this process.
+func answered(t *testing.T, path string) int {
+	if _, _, e := unix.RawSyscall(unix.SYS_SETRESUID, 65534, 65534, 65534); e != 0 {
+		t.Error(e)
+		return -1
+	}
+	c, err := net.Dial("unix", path)
+	if err != nil {
+		t.Error(err)
+		return -1
+	}
+	defer c.Close()
+	q := Record{Type: Query}
+	c.Write(q.Append(nil, 72)) // it may be closed already
+	c.SetReadDeadline(time.Now().Add(limit))
+	n, _ := c.Read(make([]byte, 1000))
+	return n
+}
+
+// FuzzConnection sends anything in any pieces: nothing crashes, nothing grows, and
+// the totals stay what the books say.
+func FuzzConnection(f *testing.F) {
+	for _, s := range Sizes {
+		f.Add(full.Append(nil, s), uint16(10))
+		r := Record{Type: Alloc, Size: 9, ID: 3, PID: 5}
+		f.Add(r.Append(r.Append(nil, s), s), uint16(1000))
+	}
+	f.Fuzz(func(t *testing.T, b []byte, piece uint16) {
+		s := &Server{books: newBooks(&words{w: io.Discard, quiet: true})}
+		s.o.Output = io.Discard
+		s.books.start = func(pid int32) (uint64, bool) { return 1, pid%3 != 0 }
+		c := &connection{server: s, peer: 1}
+		for len(b) > 0 {
+			k := min(len(b), 1+int(piece))
+			c.pending = append(c.pending, b[:k]...)
+			b = b[k:]
+			if c.silent = k%2 == 0; !c.take(len(b) == 0) {
+				break
+			}
+			c.answers = c.answers[:0]
+			if len(c.pending) > 2*int(Newest) {
+				t.Fatalf("%d bytes are pending", len(c.pending))
+			}
+		}
+		s.books.bury()
+		var sums [maxDevices]Totals
+		for key, one := range s.books.buffers {
+			*sums[key.device].memory(one.memory) += one.size
+		}
+		for kind, all := range s.books.pieces {
+			for key, p := range all {
+				if kind == CBAlloc {
+					sums[key.device].CB += p.bytes
+				} else {
+					sums[key.device].Kernel += p.bytes
+				}
+			}
+		}
+		if sums != s.books.totals {
+			t.Fatal("the totals are not the sums")
+		}
+		for _, pid := range slices.Collect(maps.Keys(s.books.owners)) {
+			if pid%3 == 0 {
+				t.Fatalf("process %d is dead and not buried", pid)
+			}
+		}
+	})
+}
