@@ -101,6 +101,14 @@ type evaluation struct {
 // in hooks: by the name, and by how it begins.
 func (in *inspector) evaluate(hook func(name string) eval.Hook) *evaluation {
 	functions := in.lib.names()
+	// The runtime's own throwing takes a backtrace first, by system calls.
+	inner := hook
+	hook = func(name string) eval.Hook {
+		if strings.Contains(name, "tt_throw") {
+			return eval.Throw(name)
+		}
+		return inner(name)
+	}
 	named := func(address uint64) (eval.Hook, bool) {
 		h := hook(strings.TrimSuffix(functions[address-in.base], "$plt"))
 		return h, h != nil
@@ -240,14 +248,15 @@ func (in *inspector) placed(program uint64, devices []uint64) (list []placedBuff
 	}
 	// It is asked for one: on the others it is the same.
 	first := devices[0]
-	if _, err := e.call(placeCircular, program, first); err != nil {
-		return nil, err
-	}
-	if e.has(placeDataflow) {
+	_, err = e.call(placeCircular, program, first)
+	if err == nil && e.has(placeDataflow) {
 		device, cores = first, 0
-		if _, err := e.call(placeDataflow, program, first); err != nil {
-			return nil, err
-		}
+		_, err = e.call(placeDataflow, program, first)
+	}
+	// Where it threw when it was placed, it does so again: what it had placed by
+	// then is placed until it goes.
+	if err != nil && !errors.Is(err, eval.ErrThrow) {
+		return nil, err
 	}
 	for _, b := range slices.Clone(list) {
 		for _, d := range devices[1:] {
