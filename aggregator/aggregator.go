@@ -112,7 +112,10 @@ type process struct {
 	allocators map[uint64]*allocator
 	buffers    map[uint64]buffer
 	programs   map[uint64]*program
-	share      map[Chip]*share
+	// rings by their address, and replays of traces.
+	rings   map[uint64]*ring
+	replays []replays
+	share   map[Chip]*share
 	// unplaced holds buffers of devices whose chips are not known.
 	unplaced  [NumMemories]account
 	counters  ProcessCounters
@@ -199,6 +202,8 @@ func (a *Aggregator) Apply(e *Event) {
 		if d := p.devices[e.Device]; d != nil {
 			d.closed = true
 			a.removeProgramsOn(p, e, e.Device)
+			p.dropRings(e.Device)
+			p.dropReplays(e.Device)
 		}
 	case AllocatorSeen:
 		a.capacity(p, e)
@@ -228,6 +233,10 @@ func (a *Aggregator) Apply(e *Event) {
 		p.launch(e)
 	case BooksRead:
 		a.compare(p, e)
+	case Replayed:
+		a.replay(p, e)
+	case RingUsed:
+		a.useRing(p, e)
 	default:
 		p.counters.Odd++
 	}
@@ -240,7 +249,7 @@ func (a *Aggregator) process(e *Event) *process {
 		p = &process{
 			pid: e.PID, since: e.Time,
 			devices: map[uint64]*device{}, allocators: map[uint64]*allocator{},
-			buffers: map[uint64]buffer{}, programs: map[uint64]*program{}, share: map[Chip]*share{},
+			buffers: map[uint64]buffer{}, programs: map[uint64]*program{}, rings: map[uint64]*ring{}, share: map[Chip]*share{},
 		}
 		a.processes[e.PID] = p
 	}
@@ -290,6 +299,8 @@ func (a *Aggregator) open(p *process, e *Event) {
 		// The address of a device that is gone was used again.
 		a.dropAll(p, e.Time, func(b buffer) bool { return b.device == old })
 		a.removeProgramsOn(p, e, e.Device)
+		p.dropRings(e.Device)
+		p.dropReplays(e.Device)
 	case old.told:
 		return // told again
 	default:

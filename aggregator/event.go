@@ -60,10 +60,16 @@ const (
 	// ProgramNamed: what a program does became known. Program and Operation are set.
 	ProgramNamed
 	// Launched: a program was launched Count times more, the last time at Time.
-	// Program is 0 where it is not known which.
+	// Program is 0 where it is not known which. Size is what it takes of the
+	// kernel-config ring in each core, 0 where unknown; Count can be 0.
 	Launched
 	// BooksRead: the process's own allocators were read. Books is set.
 	BooksRead
+	// Replayed: the trace numbered Trace was replayed on a device Count times
+	// more, the last time at Time.
+	Replayed
+	// RingUsed: what a device's kernel-config ring holds changed. Ring is set.
+	RingUsed
 	// Lost: Count events never arrived, so the accounts are no longer exact.
 	Lost
 )
@@ -176,8 +182,10 @@ type Event struct {
 	Caller uint64
 	// Program is the address of a program.
 	Program uint64
-	// Count is the number of events lost, or of launches.
+	// Count is the number of events lost, of launches or of replays.
 	Count uint64
+	// Trace is the number of a recorded trace.
+	Trace uint32
 	// Operation is the class of the ttnn operation that a program is of, untrusted text.
 	Operation string
 
@@ -187,4 +195,5 @@ type Event struct {
 	CB       *CircularBuffer
 	Kernel   *Kernel
 	Books    *Books
+	Ring     *Ring
 }

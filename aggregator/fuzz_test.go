@@ -10,7 +10,7 @@ func decodeEvents(b []byte) []Event {
 	var out []Event
 	for ; len(b) >= 10; b = b[10:] {
 		e := Event{
-			Kind: Kind(b[0] % 12), PID: uint32(b[1] % 4), TID: uint32(b[1] >> 2), Memory: Memory(b[2] % 7), Layout: b[2] >> 4,
+			Kind: Kind(b[0]) % (RingUsed + 2), PID: uint32(b[1] % 4), TID: uint32(b[1] >> 2), Memory: Memory(b[2] % 7), Layout: b[2] >> 4,
 			Device: uint64(b[3] % 4), Allocator: uint64(b[3] >> 2 % 4), Buffer: uint64(b[4] % 16), Time: uint64(b[5]),
 			// Few bits reach from nothing to far too much.
 			Size: uint64(b[6]&15) << (b[6] >> 4 * 4), PerBank: uint64(b[7]&15) << (b[7] >> 4 * 4), Count: uint64(b[8]),
@@ -33,7 +33,15 @@ func decodeEvents(b []byte) []Event {
 		if b[9]&32 != 0 {
 			x, y := uint16(b[6]%4), uint16(b[7]%4)
 			e.Program = uint64(b[4] % 4)
-			e.CB = &CircularBuffer{Call: uint32(b[5] % 3), Address: uint64(b[8]), Size: e.Size, Kind: CBKind(b[2] % 3), Ranges: []CoreRange{{x, y, 2, 2}}}
+			e.CB = &CircularBuffer{Call: uint32(b[5] % 3), Address: uint64(b[8]), Size: e.Size, Kind: CBKind(b[2] % 5), Ranges: []CoreRange{{x, y, 2, 2}}}
+		}
+		switch e.Kind {
+		case KernelLoaded:
+			e.Kernel = &Kernel{ID: uint64(b[5] % 4), Type: KernelType(b[2] % 4), Bytes: e.Size, Sized: b[8]&1 != 0}
+		case RingUsed:
+			e.Ring = &Ring{ID: uint64(b[5] % 4), Base: e.Size, Capacity: e.PerBank, Used: uint64(b[8]), Programs: uint64(b[4])}
+		case Replayed:
+			e.Trace = uint32(b[5] % 4)
 		}
 		out = append(out, e)
 	}
@@ -47,8 +55,9 @@ func FuzzNoEventsUnbalanceTheAccounts(f *testing.F) {
 		"\x07\x01\x00\x01\x01\x03\x21\x11\x00\x00" + // a buffer
 		"\x08\x01\x00\x01\x01\x04\x00\x00\x00\x00" + // its free
 		"\x02\x01\x00\x00\x00\x05\x00\x00\x00\x00")) // and the end
-	f.Add([]byte("\x03\x01\x00\x01\x00\x01\x00\x01\x02\x02\x09\x01\x00\x01\x00\x01\x11\x01\x02\x20\x0a\x01\x00\x01\x00\x01\x00\x00\x00\x20")) // a program
-	f.Add([]byte("\x03\x01\x00\x01\x00\x01\x00\x01\x02\x82\x02\x02\x00\x00\x00\x05\x00\x00\x00\x00"))                                         // another process's numbering
+	f.Add([]byte("\x03\x01\x00\x01\x00\x01\x00\x01\x02\x02\x09\x01\x00\x01\x00\x01\x11\x01\x02\x20\x0a\x01\x00\x01\x00\x01\x00\x00\x00\x20"))                                         // a program
+	f.Add([]byte("\x03\x01\x00\x01\x00\x01\x00\x01\x02\x02\x13\x01\x00\x01\x00\x01\x11\x22\x02\x00\x12\x01\x00\x01\x00\x01\x00\x00\x05\x00\x04\x01\x00\x01\x00\x01\x00\x00\x00\x00")) // a ring, replays, the device's end
+	f.Add([]byte("\x03\x01\x00\x01\x00\x01\x00\x01\x02\x82\x02\x02\x00\x00\x00\x05\x00\x00\x00\x00"))                                                                                 // another process's numbering
 	f.Fuzz(func(t *testing.T, b []byte) {
 		events := decodeEvents(b)
 		if len(events) > 100 {

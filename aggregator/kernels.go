@@ -210,5 +210,8 @@ func (p *process) launch(e *Event) {
 	if pr := p.programs[e.Program]; pr != nil {
 		pr.launches += e.Count
 		pr.launched = max(pr.launched, e.Time)
+		if e.Size > 0 && e.Size <= maxRing {
+			pr.config = e.Size
+		}
 	}
 }

@@ -19,6 +19,11 @@ func (r CoreRange) Cores() uint64 {
 	return (uint64(r.X1-r.X0) + 1) * (uint64(r.Y1-r.Y0) + 1)
 }
 
+// Overlaps says whether a core is in both ranges.
+func (r CoreRange) Overlaps(o CoreRange) bool {
+	return max(r.X0, o.X0) <= min(r.X1, o.X1) && max(r.Y0, o.Y0) <= min(r.Y1, o.Y1)
+}
+
 // CBKind is what kind of buffer a program has in L1.
 type CBKind uint8
 
@@ -30,13 +35,17 @@ const (
 	GlobalCircular
 	// Dataflow buffers are those of Metal 2.0.
 	Dataflow
+	// Scratchpads are those of its kernels.
+	Scratchpad
 	// ReportedCircular buffers were told by a client, which says their size on all
 	// cores together and neither the cores nor where: Size is that, and Address and
 	// Ranges are not known.
 	ReportedCircular
+	numCBKinds
 )
 
-// CircularBuffer is one circular or dataflow buffer of a program, as it was placed.
+// CircularBuffer is one circular or dataflow buffer or scratchpad of a program, as
+// it was placed.
 type CircularBuffer struct {
 	// Call tells the layouts of a program on a chip apart: one of another call
 	// replaces those of before.
@@ -73,9 +82,9 @@ type CBUsage struct {
 	Logical uint64
 	// PeakPhysical and PeakLogical are their highest values so far.
 	PeakPhysical, PeakLogical uint64
-	// Circular and Dataflow buffers, which are counted above, Global ones, which
-	// are not, and Programs that have any of them on the chip.
-	Circular, Dataflow, Global, Programs uint64
+	// Circular and Dataflow buffers and Scratchpads, which are counted above, Global
+	// ones, which are not, and Programs that have any of them on the chip.
+	Circular, Dataflow, Scratchpads, Global, Programs uint64
 	// Reported circular buffers are counted in Logical only: where not 0, the
 	// others are lower bounds.
 	Reported uint64
@@ -111,6 +120,9 @@ type ProgramSnapshot struct {
 	// Launches that were seen, and when the last was, CLOCK_MONOTONIC ns. Replays
 	// of a trace are not among them.
 	Launches, LastLaunch uint64
+	// Config is what a launch takes of the kernel-config ring in each core, bytes;
+	// 0 where unknown. All programs of a workload take as much.
+	Config uint64
 }
 
 // PlacedCB is a circular buffer on a chip.
@@ -134,7 +146,7 @@ func (c *CircularBuffer) plausible() bool {
 	if c.Kind == ReportedCircular {
 		return c.Size <= maxBytes && len(c.Ranges) == 0
 	}
-	return c.Kind <= Dataflow && c.Size <= maxCB && c.Address <= maxCB
+	return c.Kind < numCBKinds && c.Size <= maxCB && c.Address <= maxCB
 }
 
 // program is a program that has circular buffers or kernels.
@@ -146,9 +158,9 @@ type program struct {
 	kernels []*Kernel
 	loaded  map[*share]uint64
 	added   uint64
-	// operation, launches and launched, as in ProgramSnapshot.
-	operation          string
-	launches, launched uint64
+	// operation, launches, launched and config, as in ProgramSnapshot.
+	operation                  string
+	launches, launched, config uint64
 }
 
 // program finds or makes the program that an event is of.
@@ -161,11 +173,29 @@ func (p *process) program(e *Event) *program {
 	return pr
 }
 
-// placement names the layouts of a program: its circular and its dataflow
-// buffers are laid out apart.
+// placement names the layouts of a program: its circular buffers, its dataflow
+// buffers and its scratchpads are laid out apart.
 type placement struct {
-	share    *share
-	dataflow bool
+	share *share
+	kind  CBKind
+}
+
+// layoutOf is the kind under which what is of this one is laid out.
+func (k CBKind) layoutOf() CBKind {
+	if k == GlobalCircular || k == ReportedCircular {
+		return Circular
+	}
+	return k
+}
+
+// isOn says whether the program has anything on a chip.
+func (pr *program) isOn(s *share) bool {
+	for k := range numCBKinds {
+		if pr.on[placement{s, k}] != nil {
+			return true
+		}
+	}
+	return false
 }
 
 // layout is the circular buffers of a program on one chip.
@@ -300,6 +330,7 @@ func (u *CBUsage) add(o CBUsage) {
 	u.PeakLogical += o.PeakLogical
 	u.Circular += o.Circular
 	u.Dataflow += o.Dataflow
+	u.Scratchpads += o.Scratchpads
 	u.Global += o.Global
 	u.Programs += o.Programs
 	u.Reported += o.Reported
@@ -317,6 +348,8 @@ func (u *CBUsage) counter(k CBKind) *uint64 {
 		return &u.Dataflow
 	case ReportedCircular:
 		return &u.Reported
+	case Scratchpad:
+		return &u.Scratchpads
 	}
 	return &u.Circular
 }
@@ -341,7 +374,7 @@ func (a *Aggregator) placeCB(p *process, e *Event) {
 	}
 	pr := p.program(e)
 	for _, s := range d.shares {
-		at := placement{s, e.CB.Kind == Dataflow}
+		at := placement{s, e.CB.Kind.layoutOf()}
 		l := pr.on[at]
 		if l != nil && l.call != e.CB.Call {
 			a.removeLayout(p, e, pr, at)
@@ -349,7 +382,7 @@ func (a *Aggregator) placeCB(p *process, e *Event) {
 		}
 		if l == nil {
 			l = &layout{device: e.Device, call: e.CB.Call}
-			if pr.on[at.other()] == nil && e.CB.Kind != ReportedCircular {
+			if !pr.isOn(s) && e.CB.Kind != ReportedCircular {
 				s.cb.programs++
 			}
 			pr.on[at] = l
@@ -362,9 +395,7 @@ func (a *Aggregator) placeCB(p *process, e *Event) {
 	}
 }
 
-func (at placement) other() placement { return placement{at.share, !at.dataflow} }
-
-// removeLayout frees a program's circular or dataflow buffers on one chip.
+// removeLayout frees a program's circular or dataflow buffers or scratchpads on one chip.
 func (a *Aggregator) removeLayout(p *process, e *Event, pr *program, at placement) {
 	s, reported := at.share, false
 	for _, cb := range pr.on[at].cbs {
@@ -375,7 +406,7 @@ func (a *Aggregator) removeLayout(p *process, e *Event, pr *program, at placemen
 		a.cbChange(p, e, s, cb, true)
 	}
 	delete(pr.on, at)
-	if pr.on[at.other()] == nil && !reported {
+	if !pr.isOn(s) && !reported {
 		s.cb.programs--
 	}
 }
@@ -445,7 +476,7 @@ func (a *Aggregator) Programs(pid uint32) []ProgramSnapshot {
 	}
 	var list []ProgramSnapshot
 	for id, pr := range p.programs {
-		ps := ProgramSnapshot{ID: id, Since: pr.since, Operation: pr.operation, KernelCount: pr.added, Launches: pr.launches, LastLaunch: pr.launched}
+		ps := ProgramSnapshot{ID: id, Since: pr.since, Operation: pr.operation, KernelCount: pr.added, Launches: pr.launches, LastLaunch: pr.launched, Config: pr.config}
 		ps.Kernels = slices.SortedFunc(slices.Values(pr.kernels), (*Kernel).compare)
 		for s := range pr.loaded {
 			ps.Loaded = append(ps.Loaded, s.chip.id)

@@ -29,6 +29,9 @@ type ChipSnapshot struct {
 	Memory [NumMemories]Usage
 	CB     CBUsage
 	Kernel KernelUsage
+	// Ring is the fullest of the kernel-config rings on the chip; its ID is 0 where
+	// none is known.
+	Ring Ring
 	// PIDs of the processes that have the chip open, ascending.
 	PIDs []uint32
 }
@@ -118,6 +121,8 @@ type ProcessCounters struct {
 	// UnknownKernels and UnknownLaunches are of programs in no account: made
 	// before tracing began, or lost.
 	UnknownKernels, UnknownLaunches uint64
+	// Replays of recorded traces: which programs these launch is not known.
+	Replays uint64
 	// Odd events made no sense (an unknown memory, say) and were not counted.
 	Odd uint64
 }
@@ -173,6 +178,9 @@ func (a *Aggregator) Snapshot() *Snapshot {
 			c := chips[id]
 			c.PIDs = append(c.PIDs, p.pid)
 			c.CB.add(sh.cb.snapshot())
+			if r := p.ringOn(sh); r.fuller(&c.Ring) {
+				c.Ring = r
+			}
 			for m := range sh.memory {
 				// Processes can split a chip differently (L1_SMALL, TRACE); the largest is shown.
 				if b := sh.banks[m]; b.Known && b.size() >= c.Memory[m].Banks.size() {
@@ -211,7 +219,7 @@ func (p *process) snapshot(all bool) ProcessSnapshot {
 			pc.Memory[m] = sh.memory[m].usage(sh.banks[m])
 			ps.Memory[m].add(pc.Memory[m])
 		}
-		pc.Kernel = sh.kernel
+		pc.Kernel, pc.Ring = sh.kernel, p.ringOn(sh)
 		ps.Kernel.add(pc.Kernel)
 		pc.CB = sh.cb.snapshot()
 		ps.CB.add(pc.CB)

@@ -24,6 +24,7 @@ enum tt_kind {
 	TT_PROGRAM_ADDED,  /* struct tt_pair: a MeshWorkloadImpl and its ProgramImpl */
 	TT_WORKLOAD_NAMED, /* struct tt_text: a MeshWorkloadImpl, and the operation that it is of */
 	TT_WORKLOAD_GONE,  /* struct tt_object: the MeshWorkloadImpl */
+	TT_SCRATCHPADS,	   /* struct tt_pair: a ProgramImpl, and the device that it is laid out on */
 	TT_KINDS,
 };
 
@@ -122,14 +123,65 @@ struct tt_copy {
 
 /* Launches are counted, not sent. */
 struct tt_launch_key {
-	__u64 object; /* MeshWorkloadImpl*, or ProgramImpl* where a program is launched by itself */
-	__u64 pid;
+	/*
+	 * MeshWorkloadImpl*, or ProgramImpl* where a program is launched by itself; of a
+	 * trace the MeshCommandQueue* that it is replayed on.
+	 */
+	__u64 object;
+	__u32 pid;
+	__u32 trace; /* its number and 1, or 0 */
 };
 
 struct tt_launch {
 	__u64 count;
 	__u64 last;   /* CLOCK_MONOTONIC, ns */
 	__u64 caller; /* the code address that the first launch was made from */
+	__u64 config; /* bytes that it takes of the kernel-config ring in each core, 0 unknown */
+};
+
+/*
+ * A kernel-config ring, from which cores run programs: a WorkerConfigBufferMgr, of
+ * which the runtime has one for each sub-device. Nothing is sent of it either; what
+ * is here is the runtime's own book of it, kept a second time.
+ */
+struct tt_ring_key {
+	__u64 manager;
+	__u64 pid;
+};
+
+/* Workers, two kinds of Ethernet cores, and two that count what the dispatcher holds. */
+#define TT_RINGS 5
+/* The runtime has as many, and keeps one free. */
+#define TT_PLACES 8
+
+struct tt_place {
+	__u32 address; /* in L1, bytes */
+	__u32 size;    /* bytes */
+	__u32 done;    /* so many cores have run by the time that it is free */
+};
+
+/*
+ * The ring in one kind of core. The places from `first` up to `next` are in use;
+ * where that one may begin is its address.
+ */
+struct tt_core_ring {
+	__u32 base;
+	__u32 end;
+	__u32 first;
+	__u32 next;
+	__u32 address; /* of the place that is given out, and its size */
+	__u32 size;
+	struct tt_place places[TT_PLACES];
+};
+
+struct tt_ring {
+	__u64 queue; /* MeshCommandQueue* that launched last, 0 unknown */
+	__u64 last;  /* when, CLOCK_MONOTONIC, ns */
+	__u64 given; /* places that were given out */
+	__u32 made;  /* kinds of cores that it is known for: 0 if it was made before tracing began */
+	__u32 unused;
+	__u64 objects[TT_PLACES]; /* what was launched, by place of the workers; 0 unknown */
+	struct tt_core_ring cores[TT_RINGS];
 };
 
 /*
@@ -150,6 +202,13 @@ struct tt_layout {
 	__u32 hooked;
 	__u32 address;
 	__u32 page_size;
+	/*
+	 * 1: the cores of a dataflow buffer are those of the allocators that it is marked
+	 * in, each of which begins with its CoreRange.
+	 */
+	__u32 marked;
+	/* 1: reserve_space_in_kernel_config_buffer is told what to wait for besides. */
+	__u32 waits;
 };
 
 /* Counted per CPU in the kernel, so that a lost event is never silent. */
@@ -161,7 +220,7 @@ struct tt_counters {
 	__u64 truncated;	/* circular buffers with more core ranges than are sent */
 	__u64 unreserved;	/* allocations without a reservation before them */
 	__u64 clipped;		/* texts of which only the end was sent */
-	__u64 uncounted;	/* launches that found no room to be counted in */
+	__u64 uncounted;	/* launches, replays and rings that found no room to be counted in */
 };
 
 #endif

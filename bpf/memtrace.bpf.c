@@ -85,6 +85,9 @@ struct tt_task {
 	/* The Kernel whose binaries it reads, and the device that they are for. */
 	__u64 kernel;
 	__u64 kernel_device;
+	/* What it launches, and on which MeshCommandQueue. */
+	__u64 launched;
+	__u64 queue;
 };
 
 struct {
@@ -102,6 +105,15 @@ struct {
 	__type(key, struct tt_launch_key);
 	__type(value, struct tt_launch);
 } launches SEC(".maps");
+
+/* As launches are. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 8192);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, struct tt_ring_key);
+	__type(value, struct tt_ring);
+} rings SEC(".maps");
 
 /* Only watched processes are traced. */
 volatile const __u8 filter = 0;
@@ -527,41 +539,84 @@ int BPF_UPROBE(l1_reserved, __u64 program, __u64 device, __u64 core_range_set)
 	return 0;
 }
 
+/* Sends that a dataflow buffer lies on the cores of a program's allocator. */
+static __always_inline void send_marked(struct tt_cb *cb, struct tt_counters *c, __u64 allocator)
+{
+	struct tt_cb_short *e = reserve(c, TT_CB, sizeof(*e));
+
+	if (!e)
+		return;
+	cb->count = 1;
+	e->cb = *cb;
+	if (bpf_probe_read_user(e->ranges, sizeof(e->ranges), (void *)allocator))
+		c->unread[TT_CB]++;
+	submit(e, 0);
+}
+
 /*
  * detail::ProgramImpl::CircularBufferAllocator::mark_address(address, size,
  * base): called, and not inlined, where dataflow buffers are placed, once for each
- * allocator that their cores touch. The first tells all.
+ * allocator that their cores touch. The first tells all where the cores are known
+ * from l1_reserved; before 0.79 each allocator tells its own.
  */
 SEC("uprobe.multi")
-int BPF_UPROBE(dfb_placed, void *self, __u64 address, __u64 size)
+int BPF_UPROBE(dfb_placed, __u64 self, __u64 address, __u64 size)
 {
 	__u64 pid_tgid = bpf_get_current_pid_tgid(), cores;
+	__u32 library = bpf_get_attach_cookie(ctx);
 	struct tt_counters *c;
+	struct tt_layout *l;
 	struct tt_task *task;
 	struct tt_cb cb = {};
 
 	if (skipped(pid_tgid >> 32))
 		return 0;
 	c = counters_of_cpu();
+	l = bpf_map_lookup_elem(&layouts, &library);
 	task = bpf_task_storage_get(&tasks, bpf_get_current_task_btf(), NULL, 0);
-	if (!c || !task || !task->cores)
+	if (!c || !l || !task || !(task->cores || l->marked))
 		return 0;
 	cores = task->cores;
 	task->cores = 0;
-	fill(&cb.head, TT_CB, pid_tgid, bpf_get_attach_cookie(ctx));
+	fill(&cb.head, TT_CB, pid_tgid, library);
 	cb.program = task->program;
 	cb.call = task->call;
 	cb.device = task->device;
 	cb.address = address;
 	cb.size = size;
 	cb.kind = TT_CB_DATAFLOW;
-	send_cb(&cb, c, cores);
+	if (cores)
+		send_cb(&cb, c, cores);
+	else
+		send_marked(&cb, c, self);
+	return 0;
+}
+
+/*
+ * detail::ProgramImpl::allocate_scratchpads(const IDevice*): user space asks the
+ * program's kernels where these are, when they are.
+ */
+SEC("uprobe.multi")
+int BPF_UPROBE(scratchpads_laid_out, __u64 program, __u64 device)
+{
+	__u64 pid_tgid = bpf_get_current_pid_tgid();
+	struct tt_pair *e;
+
+	if (skipped(pid_tgid >> 32))
+		return 0;
+	e = reserve(counters_of_cpu(), TT_SCRATCHPADS, sizeof(*e));
+	if (!e)
+		return 0;
+	fill(&e->head, TT_SCRATCHPADS, pid_tgid, bpf_get_attach_cookie(ctx));
+	e->owner = program;
+	e->member = device;
+	submit(e, 0);
 	return 0;
 }
 
 static __always_inline int object_gone(enum tt_kind kind, __u64 object, __u64 library)
 {
-	struct tt_launch_key key = {object, bpf_get_current_pid_tgid() >> 32};
+	struct tt_launch_key key = {.object = object, .pid = bpf_get_current_pid_tgid() >> 32};
 
 	bpf_map_delete_elem(&launches, &key);
 	return object_event(kind, object, library, 0);
@@ -750,41 +805,270 @@ int BPF_UPROBE(kernels_copied, __u64 program, __u64 buffer)
 	return 0;
 }
 
+static __always_inline void uncounted(void)
+{
+	struct tt_counters *c = counters_of_cpu();
+
+	if (c)
+		c->uncounted++;
+}
+
+static __always_inline void count(const struct tt_launch_key *key, __u64 stack)
+{
+	struct tt_launch first = {.count = 1}, *l = bpf_map_lookup_elem(&launches, key);
+
+	if (!l) {
+		first.last = bpf_ktime_get_ns();
+		bpf_probe_read_user(&first.caller, sizeof(first.caller), (void *)stack);
+		if (!bpf_map_update_elem(&launches, key, &first, BPF_NOEXIST))
+			return;
+		/* Another thread was faster, or the map is full. */
+		l = bpf_map_lookup_elem(&launches, key);
+	}
+	if (!l) {
+		uncounted();
+		return;
+	}
+	__sync_fetch_and_add(&l->count, 1);
+	l->last = bpf_ktime_get_ns();
+}
+
 /*
  * EnqueueMeshWorkload(queue, workload, ...), LaunchProgram(device, program, ...)
  * and others: the second argument is a MeshWorkload& or Program&, which both are
  * pointers to what they stand for.
  */
 SEC("uprobe.multi")
-int BPF_UPROBE(launched, void *where, __u64 what)
+int BPF_UPROBE(launched, __u64 where, __u64 what)
 {
-	struct tt_launch_key key = {};
-	struct tt_launch first = {.count = 1}, *l;
-	struct tt_counters *c;
+	struct tt_launch_key key = {.pid = bpf_get_current_pid_tgid() >> 32};
+	struct tt_task *task;
 
-	key.pid = bpf_get_current_pid_tgid() >> 32;
 	if (skipped(key.pid))
 		return 0;
-	if (bpf_probe_read_user(&key.object, sizeof(key.object), (void *)what))
-		goto uncounted;
-	l = bpf_map_lookup_elem(&launches, &key);
-	if (!l) {
-		first.last = bpf_ktime_get_ns();
-		bpf_probe_read_user(&first.caller, sizeof(first.caller), (void *)PT_REGS_SP(ctx));
-		if (!bpf_map_update_elem(&launches, &key, &first, BPF_NOEXIST))
-			return 0;
-		/* Another thread was faster, or the map is full. */
-		l = bpf_map_lookup_elem(&launches, &key);
-	}
-	if (l) {
-		__sync_fetch_and_add(&l->count, 1);
-		l->last = bpf_ktime_get_ns();
+	if (bpf_probe_read_user(&key.object, sizeof(key.object), (void *)what)) {
+		uncounted();
 		return 0;
 	}
-uncounted:
-	c = counters_of_cpu();
-	if (c)
-		c->uncounted++;
+	task = bpf_task_storage_get(&tasks, bpf_get_current_task_btf(), NULL, BPF_LOCAL_STORAGE_GET_F_CREATE);
+	if (task) {
+		task->launched = key.object;
+		task->queue = where;
+	}
+	count(&key, PT_REGS_SP(ctx));
+	return 0;
+}
+
+/* FDMeshCommandQueue::enqueue_trace(const MeshTraceId&, ...): a number of 32 bits. */
+SEC("uprobe.multi")
+int BPF_UPROBE(trace_replayed, __u64 queue, __u64 trace)
+{
+	struct tt_launch_key key = {.object = queue, .pid = bpf_get_current_pid_tgid() >> 32};
+
+	if (skipped(key.pid))
+		return 0;
+	if (bpf_probe_read_user(&key.trace, sizeof(key.trace), (void *)trace)) {
+		uncounted();
+		return 0;
+	}
+	key.trace++;
+	count(&key, PT_REGS_SP(ctx));
+	return 0;
+}
+
+/* A ring is too large for the stack. It starts from this one. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct tt_ring);
+} no_ring SEC(".maps");
+
+static __always_inline struct tt_ring *new_ring(struct tt_ring_key *key, int flags)
+{
+	__u32 zero = 0;
+	struct tt_ring *none = bpf_map_lookup_elem(&no_ring, &zero);
+
+	if (!none)
+		return NULL;
+	if (bpf_map_update_elem(&rings, key, none, flags))
+		uncounted();
+	return bpf_map_lookup_elem(&rings, key);
+}
+
+static __always_inline struct tt_core_ring *core_ring(struct tt_ring *r, __u64 i)
+{
+	/* What is compared is what is used: the compiler must not compute it twice. */
+	asm volatile("" : "+r"(i));
+	return i < TT_RINGS && i < r->made ? &r->cores[i] : NULL;
+}
+
+/*
+ * WorkerConfigBufferMgr::init_add_buffer(base, size): called for each kind of core,
+ * workers first. It makes a ring, or an old one new.
+ */
+SEC("uprobe.multi")
+int BPF_UPROBE(ring_made, __u64 manager, __u32 base, __u32 size)
+{
+	struct tt_ring_key key = {manager, bpf_get_current_pid_tgid() >> 32};
+	struct tt_core_ring *c;
+	struct tt_ring *r;
+
+	if (skipped(key.pid))
+		return 0;
+	r = bpf_map_lookup_elem(&rings, &key);
+	if (!r || !r->made || r->cores[0].base == base)
+		r = new_ring(&key, BPF_ANY);
+	if (!r)
+		return 0;
+	r->made++;
+	c = core_ring(r, r->made - 1);
+	if (!c)
+		return 0;
+	c->base = base;
+	c->end = base + size;
+	c->places[0].address = base;
+	return 0;
+}
+
+#define PLACE(c, i) (&(c)->places[(i) % TT_PLACES])
+
+/*
+ * Finds a place as WorkerConfigBufferMgr::reserve does: behind the last one or, if
+ * that is too near to the end, at the start. Says in `done` when what is there now
+ * has to be done, unless that is free.
+ */
+static __always_inline void find_place(struct tt_core_ring *c, __u32 size, int always, __u32 *done)
+{
+	__u32 address = PLACE(c, c->next)->address, first = c->first;
+
+	c->size = size;
+	c->address = first == c->next || always ? c->base : address;
+	if (!size || first == c->next)
+		return;
+	if (always) {
+		*done = *done > PLACE(c, first)->done ? *done : PLACE(c, first)->done;
+		return;
+	}
+	for (int i = 0; i < TT_PLACES; i++) {
+		struct tt_place *f = PLACE(c, first);
+		__u32 limit = address < f->address + f->size ? f->address : c->end, place = address;
+
+		if (place + size > limit && limit == c->end) {
+			place = c->base;
+			limit = f->address;
+		}
+		c->address = place;
+		if (place + size <= limit) {
+			if ((c->next + 1) % TT_PLACES == first)
+				*done = *done > f->done ? *done : f->done;
+			return;
+		}
+		first = (first + 1) % TT_PLACES;
+		if (first == c->next)
+			c->address = c->base;
+		else if (place + size >
+			 (place < PLACE(c, first)->address ? PLACE(c, first)->address : c->end))
+			continue;
+		*done = *done > f->done ? *done : f->done;
+		return;
+	}
+}
+
+/* What is being done to the rings of a manager. */
+struct giving {
+	struct tt_ring *ring;
+	__u64 sizes;	/* uint32_t of each kind of core, in the process */
+	__u32 done;	/* what is free when so many cores have run */
+	__u32 will_run; /* so many will have by the time that the place is free */
+};
+
+static long find_places(__u32 i, struct giving *g)
+{
+	struct tt_core_ring *c = core_ring(g->ring, i);
+	__u32 size = 0;
+
+	if (!c)
+		return 1;
+	bpf_probe_read_user(&size, sizeof(size), (void *)(g->sizes + i * sizeof(size)));
+	/* Ethernet cores that the dispatcher also runs on have one place. */
+	find_place(c, size, i == 1 && size, &g->done);
+	return 0;
+}
+
+/* WorkerConfigBufferMgr::free(done) and alloc(will_run), of one kind of core. */
+static long give_places(__u32 i, struct giving *g)
+{
+	struct tt_core_ring *c = core_ring(g->ring, i);
+
+	if (!c)
+		return 1;
+	for (int n = 0; n < TT_PLACES && c->first != c->next && PLACE(c, c->first)->done <= g->done; n++)
+		c->first = (c->first + 1) % TT_PLACES;
+	if (!c->size)
+		return 0;
+	PLACE(c, c->next)->address = c->address;
+	PLACE(c, c->next)->size = c->size;
+	PLACE(c, c->next)->done = g->will_run;
+	c->next = (c->next + 1) % TT_PLACES;
+	PLACE(c, c->next)->address = c->address + c->size;
+	PLACE(c, c->next)->size = 0;
+	return 0;
+}
+
+/* ProgramBinaryStatus: the binaries may still be under way, so all that ran before is waited for. */
+#define IN_FLIGHT 1
+
+/*
+ * program_dispatch::reserve_space_in_kernel_config_buffer(manager, const
+ * std::vector<uint32_t>& sizes, status, cores, ran, ...), within a launch: what is
+ * launched gets a place in the rings. From some release on a number comes after
+ * `ran`: of the cores that have to be done besides.
+ */
+SEC("uprobe.multi")
+int BPF_UPROBE(ring_taken, __u64 manager, __u64 sizes, __u8 status, __u32 cores)
+{
+	struct tt_ring_key key = {manager, bpf_get_current_pid_tgid() >> 32};
+	struct tt_launch_key launch = {.pid = key.pid};
+	__u32 library = bpf_get_attach_cookie(ctx), ran = ctx->r8, wait = ctx->r9, size;
+	struct giving g = {};
+	struct tt_layout *layout;
+	struct tt_launch *l;
+	struct tt_task *task;
+	struct tt_ring *r;
+
+	if (skipped(key.pid))
+		return 0;
+	layout = bpf_map_lookup_elem(&layouts, &library);
+	task = bpf_task_storage_get(&tasks, bpf_get_current_task_btf(), NULL, 0);
+	if (!layout || !task || bpf_probe_read_user(&g.sizes, sizeof(g.sizes), (void *)sizes) ||
+	    bpf_probe_read_user(&size, sizeof(size), (void *)g.sizes))
+		return 0;
+	r = bpf_map_lookup_elem(&rings, &key);
+	if (!r)
+		r = new_ring(&key, BPF_NOEXIST);
+	if (!r)
+		return 0;
+	r->objects[r->cores[0].next % TT_PLACES] = task->launched;
+	g.ring = r;
+	bpf_loop(TT_RINGS, find_places, &g, 0);
+	if (layout->waits && wait) {
+		if (ran - wait > 0x8000)
+			wait = ran;
+		g.done = g.done > wait ? g.done : wait;
+	}
+	if (status == IN_FLIGHT)
+		g.done = ran;
+	g.will_run = ran + cores;
+	bpf_loop(TT_RINGS, give_places, &g, 0);
+	r->given++;
+	r->queue = task->queue;
+	r->last = bpf_ktime_get_ns();
+	launch.object = task->launched;
+	task->launched = 0;
+	l = bpf_map_lookup_elem(&launches, &launch);
+	if (l)
+		l->config = size;
 	return 0;
 }
 

@@ -55,9 +55,9 @@ type MemtraceTtCopy struct {
 
 type MemtraceTtCounters struct {
 	_          structs.HostLayout
-	Seen       [16]uint64
-	Lost       [16]uint64
-	Unread     [16]uint64
+	Seen       [17]uint64
+	Lost       [17]uint64
+	Unread     [17]uint64
 	Hooked     uint64
 	Truncated  uint64
 	Unreserved uint64
@@ -104,7 +104,8 @@ const (
 	MemtraceTtKindTT_PROGRAM_ADDED  MemtraceTtKind = 13
 	MemtraceTtKindTT_WORKLOAD_NAMED MemtraceTtKind = 14
 	MemtraceTtKindTT_WORKLOAD_GONE  MemtraceTtKind = 15
-	MemtraceTtKindTT_KINDS          MemtraceTtKind = 16
+	MemtraceTtKindTT_SCRATCHPADS    MemtraceTtKind = 16
+	MemtraceTtKindTT_KINDS          MemtraceTtKind = 17
 )
 
 type MemtraceTtLaunch struct {
@@ -112,12 +113,14 @@ type MemtraceTtLaunch struct {
 	Count  uint64
 	Last   uint64
 	Caller uint64
+	Config uint64
 }
 
 type MemtraceTtLaunchKey struct {
 	_      structs.HostLayout
 	Object uint64
-	Pid    uint64
+	Pid    uint32
+	Trace  uint32
 }
 
 type MemtraceTtLayout struct {
@@ -132,6 +135,8 @@ type MemtraceTtLayout struct {
 	Hooked    uint32
 	Address   uint32
 	PageSize  uint32
+	Marked    uint32
+	Waits     uint32
 }
 
 type MemtraceTtObject struct {
@@ -155,6 +160,37 @@ type MemtraceTtRange struct {
 	Y1 uint64
 }
 
+type MemtraceTtRing struct {
+	_       structs.HostLayout
+	Queue   uint64
+	Last    uint64
+	Given   uint64
+	Made    uint32
+	Unused  uint32
+	Objects [8]uint64
+	Cores   [5]struct {
+		_       structs.HostLayout
+		Base    uint32
+		End     uint32
+		First   uint32
+		Next    uint32
+		Address uint32
+		Size    uint32
+		Places  [8]struct {
+			_       structs.HostLayout
+			Address uint32
+			Size    uint32
+			Done    uint32
+		}
+	}
+}
+
+type MemtraceTtRingKey struct {
+	_       structs.HostLayout
+	Manager uint64
+	Pid     uint64
+}
+
 type MemtraceTtTask struct {
 	_            structs.HostLayout
 	Reserved     uint64
@@ -167,6 +203,8 @@ type MemtraceTtTask struct {
 	Buffer       uint64
 	Kernel       uint64
 	KernelDevice uint64
+	Launched     uint64
+	Queue        uint64
 }
 
 type MemtraceTtText struct {
@@ -183,48 +221,54 @@ type MemtraceTtText struct {
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
-	MemtraceMapCounters         = "counters"
-	MemtraceMapEvents           = "events"
-	MemtraceMapLaunches         = "launches"
-	MemtraceMapLayouts          = "layouts"
-	MemtraceMapTasks            = "tasks"
-	MemtraceMapWatched          = "watched"
-	MemtraceProgAllocatorGone   = "allocator_gone"
-	MemtraceProgBinaryRead      = "binary_read"
-	MemtraceProgBufferAllocated = "buffer_allocated"
-	MemtraceProgBufferFreed     = "buffer_freed"
-	MemtraceProgCbPlaced        = "cb_placed"
-	MemtraceProgDeviceClosed    = "device_closed"
-	MemtraceProgDeviceOpened    = "device_opened"
-	MemtraceProgDfbPlaced       = "dfb_placed"
-	MemtraceProgKernelAdded     = "kernel_added"
-	MemtraceProgKernelRead      = "kernel_read"
-	MemtraceProgKernelsCopied   = "kernels_copied"
-	MemtraceProgL1Reserved      = "l1_reserved"
-	MemtraceProgLaunched        = "launched"
-	MemtraceProgProcessExec     = "process_exec"
-	MemtraceProgProcessExit     = "process_exit"
-	MemtraceProgProcessFork     = "process_fork"
-	MemtraceProgProgramAdded    = "program_added"
-	MemtraceProgProgramGone     = "program_gone"
-	MemtraceProgProgramLaidOut  = "program_laid_out"
-	MemtraceProgReserveInBank   = "reserve_in_bank"
-	MemtraceProgWorkloadGone    = "workload_gone"
-	MemtraceProgWorkloadNamed   = "workload_named"
-	MemtraceVarFilter           = "filter"
-	MemtraceVarFollow           = "follow"
-	MemtraceVarIdle             = "idle"
-	MemtraceVarUnusedAlloc      = "unused_alloc"
-	MemtraceVarUnusedCb         = "unused_cb"
-	MemtraceVarUnusedCbKind     = "unused_cb_kind"
-	MemtraceVarUnusedCopy       = "unused_copy"
-	MemtraceVarUnusedFree       = "unused_free"
-	MemtraceVarUnusedKind       = "unused_kind"
-	MemtraceVarUnusedObject     = "unused_object"
-	MemtraceVarUnusedPair       = "unused_pair"
-	MemtraceVarUnusedRange      = "unused_range"
-	MemtraceVarUnusedText       = "unused_text"
-	MemtraceVarWakeupBytes      = "wakeup_bytes"
+	MemtraceMapCounters            = "counters"
+	MemtraceMapEvents              = "events"
+	MemtraceMapLaunches            = "launches"
+	MemtraceMapLayouts             = "layouts"
+	MemtraceMapNoRing              = "no_ring"
+	MemtraceMapRings               = "rings"
+	MemtraceMapTasks               = "tasks"
+	MemtraceMapWatched             = "watched"
+	MemtraceProgAllocatorGone      = "allocator_gone"
+	MemtraceProgBinaryRead         = "binary_read"
+	MemtraceProgBufferAllocated    = "buffer_allocated"
+	MemtraceProgBufferFreed        = "buffer_freed"
+	MemtraceProgCbPlaced           = "cb_placed"
+	MemtraceProgDeviceClosed       = "device_closed"
+	MemtraceProgDeviceOpened       = "device_opened"
+	MemtraceProgDfbPlaced          = "dfb_placed"
+	MemtraceProgKernelAdded        = "kernel_added"
+	MemtraceProgKernelRead         = "kernel_read"
+	MemtraceProgKernelsCopied      = "kernels_copied"
+	MemtraceProgL1Reserved         = "l1_reserved"
+	MemtraceProgLaunched           = "launched"
+	MemtraceProgProcessExec        = "process_exec"
+	MemtraceProgProcessExit        = "process_exit"
+	MemtraceProgProcessFork        = "process_fork"
+	MemtraceProgProgramAdded       = "program_added"
+	MemtraceProgProgramGone        = "program_gone"
+	MemtraceProgProgramLaidOut     = "program_laid_out"
+	MemtraceProgReserveInBank      = "reserve_in_bank"
+	MemtraceProgRingMade           = "ring_made"
+	MemtraceProgRingTaken          = "ring_taken"
+	MemtraceProgScratchpadsLaidOut = "scratchpads_laid_out"
+	MemtraceProgTraceReplayed      = "trace_replayed"
+	MemtraceProgWorkloadGone       = "workload_gone"
+	MemtraceProgWorkloadNamed      = "workload_named"
+	MemtraceVarFilter              = "filter"
+	MemtraceVarFollow              = "follow"
+	MemtraceVarIdle                = "idle"
+	MemtraceVarUnusedAlloc         = "unused_alloc"
+	MemtraceVarUnusedCb            = "unused_cb"
+	MemtraceVarUnusedCbKind        = "unused_cb_kind"
+	MemtraceVarUnusedCopy          = "unused_copy"
+	MemtraceVarUnusedFree          = "unused_free"
+	MemtraceVarUnusedKind          = "unused_kind"
+	MemtraceVarUnusedObject        = "unused_object"
+	MemtraceVarUnusedPair          = "unused_pair"
+	MemtraceVarUnusedRange         = "unused_range"
+	MemtraceVarUnusedText          = "unused_text"
+	MemtraceVarWakeupBytes         = "wakeup_bytes"
 )
 
 // LoadMemtrace returns the embedded CollectionSpec for Memtrace.
@@ -269,28 +313,32 @@ type MemtraceSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type MemtraceProgramSpecs struct {
-	AllocatorGone   *ebpf.ProgramSpec `ebpf:"allocator_gone"`
-	BinaryRead      *ebpf.ProgramSpec `ebpf:"binary_read"`
-	BufferAllocated *ebpf.ProgramSpec `ebpf:"buffer_allocated"`
-	BufferFreed     *ebpf.ProgramSpec `ebpf:"buffer_freed"`
-	CbPlaced        *ebpf.ProgramSpec `ebpf:"cb_placed"`
-	DeviceClosed    *ebpf.ProgramSpec `ebpf:"device_closed"`
-	DeviceOpened    *ebpf.ProgramSpec `ebpf:"device_opened"`
-	DfbPlaced       *ebpf.ProgramSpec `ebpf:"dfb_placed"`
-	KernelAdded     *ebpf.ProgramSpec `ebpf:"kernel_added"`
-	KernelRead      *ebpf.ProgramSpec `ebpf:"kernel_read"`
-	KernelsCopied   *ebpf.ProgramSpec `ebpf:"kernels_copied"`
-	L1Reserved      *ebpf.ProgramSpec `ebpf:"l1_reserved"`
-	Launched        *ebpf.ProgramSpec `ebpf:"launched"`
-	ProcessExec     *ebpf.ProgramSpec `ebpf:"process_exec"`
-	ProcessExit     *ebpf.ProgramSpec `ebpf:"process_exit"`
-	ProcessFork     *ebpf.ProgramSpec `ebpf:"process_fork"`
-	ProgramAdded    *ebpf.ProgramSpec `ebpf:"program_added"`
-	ProgramGone     *ebpf.ProgramSpec `ebpf:"program_gone"`
-	ProgramLaidOut  *ebpf.ProgramSpec `ebpf:"program_laid_out"`
-	ReserveInBank   *ebpf.ProgramSpec `ebpf:"reserve_in_bank"`
-	WorkloadGone    *ebpf.ProgramSpec `ebpf:"workload_gone"`
-	WorkloadNamed   *ebpf.ProgramSpec `ebpf:"workload_named"`
+	AllocatorGone      *ebpf.ProgramSpec `ebpf:"allocator_gone"`
+	BinaryRead         *ebpf.ProgramSpec `ebpf:"binary_read"`
+	BufferAllocated    *ebpf.ProgramSpec `ebpf:"buffer_allocated"`
+	BufferFreed        *ebpf.ProgramSpec `ebpf:"buffer_freed"`
+	CbPlaced           *ebpf.ProgramSpec `ebpf:"cb_placed"`
+	DeviceClosed       *ebpf.ProgramSpec `ebpf:"device_closed"`
+	DeviceOpened       *ebpf.ProgramSpec `ebpf:"device_opened"`
+	DfbPlaced          *ebpf.ProgramSpec `ebpf:"dfb_placed"`
+	KernelAdded        *ebpf.ProgramSpec `ebpf:"kernel_added"`
+	KernelRead         *ebpf.ProgramSpec `ebpf:"kernel_read"`
+	KernelsCopied      *ebpf.ProgramSpec `ebpf:"kernels_copied"`
+	L1Reserved         *ebpf.ProgramSpec `ebpf:"l1_reserved"`
+	Launched           *ebpf.ProgramSpec `ebpf:"launched"`
+	ProcessExec        *ebpf.ProgramSpec `ebpf:"process_exec"`
+	ProcessExit        *ebpf.ProgramSpec `ebpf:"process_exit"`
+	ProcessFork        *ebpf.ProgramSpec `ebpf:"process_fork"`
+	ProgramAdded       *ebpf.ProgramSpec `ebpf:"program_added"`
+	ProgramGone        *ebpf.ProgramSpec `ebpf:"program_gone"`
+	ProgramLaidOut     *ebpf.ProgramSpec `ebpf:"program_laid_out"`
+	ReserveInBank      *ebpf.ProgramSpec `ebpf:"reserve_in_bank"`
+	RingMade           *ebpf.ProgramSpec `ebpf:"ring_made"`
+	RingTaken          *ebpf.ProgramSpec `ebpf:"ring_taken"`
+	ScratchpadsLaidOut *ebpf.ProgramSpec `ebpf:"scratchpads_laid_out"`
+	TraceReplayed      *ebpf.ProgramSpec `ebpf:"trace_replayed"`
+	WorkloadGone       *ebpf.ProgramSpec `ebpf:"workload_gone"`
+	WorkloadNamed      *ebpf.ProgramSpec `ebpf:"workload_named"`
 }
 
 // MemtraceMapSpecs contains maps before they are loaded into the kernel.
@@ -301,6 +349,8 @@ type MemtraceMapSpecs struct {
 	Events   *ebpf.MapSpec `ebpf:"events"`
 	Launches *ebpf.MapSpec `ebpf:"launches"`
 	Layouts  *ebpf.MapSpec `ebpf:"layouts"`
+	NoRing   *ebpf.MapSpec `ebpf:"no_ring"`
+	Rings    *ebpf.MapSpec `ebpf:"rings"`
 	Tasks    *ebpf.MapSpec `ebpf:"tasks"`
 	Watched  *ebpf.MapSpec `ebpf:"watched"`
 }
@@ -349,6 +399,8 @@ type MemtraceMaps struct {
 	Events   *ebpf.Map `ebpf:"events"`
 	Launches *ebpf.Map `ebpf:"launches"`
 	Layouts  *ebpf.Map `ebpf:"layouts"`
+	NoRing   *ebpf.Map `ebpf:"no_ring"`
+	Rings    *ebpf.Map `ebpf:"rings"`
 	Tasks    *ebpf.Map `ebpf:"tasks"`
 	Watched  *ebpf.Map `ebpf:"watched"`
 }
@@ -359,6 +411,8 @@ func (m *MemtraceMaps) Close() error {
 		m.Events,
 		m.Launches,
 		m.Layouts,
+		m.NoRing,
+		m.Rings,
 		m.Tasks,
 		m.Watched,
 	)
@@ -388,28 +442,32 @@ type MemtraceVariables struct {
 //
 // It can be passed to LoadMemtraceObjects or ebpf.CollectionSpec.LoadAndAssign.
 type MemtracePrograms struct {
-	AllocatorGone   *ebpf.Program `ebpf:"allocator_gone"`
-	BinaryRead      *ebpf.Program `ebpf:"binary_read"`
-	BufferAllocated *ebpf.Program `ebpf:"buffer_allocated"`
-	BufferFreed     *ebpf.Program `ebpf:"buffer_freed"`
-	CbPlaced        *ebpf.Program `ebpf:"cb_placed"`
-	DeviceClosed    *ebpf.Program `ebpf:"device_closed"`
-	DeviceOpened    *ebpf.Program `ebpf:"device_opened"`
-	DfbPlaced       *ebpf.Program `ebpf:"dfb_placed"`
-	KernelAdded     *ebpf.Program `ebpf:"kernel_added"`
-	KernelRead      *ebpf.Program `ebpf:"kernel_read"`
-	KernelsCopied   *ebpf.Program `ebpf:"kernels_copied"`
-	L1Reserved      *ebpf.Program `ebpf:"l1_reserved"`
-	Launched        *ebpf.Program `ebpf:"launched"`
-	ProcessExec     *ebpf.Program `ebpf:"process_exec"`
-	ProcessExit     *ebpf.Program `ebpf:"process_exit"`
-	ProcessFork     *ebpf.Program `ebpf:"process_fork"`
-	ProgramAdded    *ebpf.Program `ebpf:"program_added"`
-	ProgramGone     *ebpf.Program `ebpf:"program_gone"`
-	ProgramLaidOut  *ebpf.Program `ebpf:"program_laid_out"`
-	ReserveInBank   *ebpf.Program `ebpf:"reserve_in_bank"`
-	WorkloadGone    *ebpf.Program `ebpf:"workload_gone"`
-	WorkloadNamed   *ebpf.Program `ebpf:"workload_named"`
+	AllocatorGone      *ebpf.Program `ebpf:"allocator_gone"`
+	BinaryRead         *ebpf.Program `ebpf:"binary_read"`
+	BufferAllocated    *ebpf.Program `ebpf:"buffer_allocated"`
+	BufferFreed        *ebpf.Program `ebpf:"buffer_freed"`
+	CbPlaced           *ebpf.Program `ebpf:"cb_placed"`
+	DeviceClosed       *ebpf.Program `ebpf:"device_closed"`
+	DeviceOpened       *ebpf.Program `ebpf:"device_opened"`
+	DfbPlaced          *ebpf.Program `ebpf:"dfb_placed"`
+	KernelAdded        *ebpf.Program `ebpf:"kernel_added"`
+	KernelRead         *ebpf.Program `ebpf:"kernel_read"`
+	KernelsCopied      *ebpf.Program `ebpf:"kernels_copied"`
+	L1Reserved         *ebpf.Program `ebpf:"l1_reserved"`
+	Launched           *ebpf.Program `ebpf:"launched"`
+	ProcessExec        *ebpf.Program `ebpf:"process_exec"`
+	ProcessExit        *ebpf.Program `ebpf:"process_exit"`
+	ProcessFork        *ebpf.Program `ebpf:"process_fork"`
+	ProgramAdded       *ebpf.Program `ebpf:"program_added"`
+	ProgramGone        *ebpf.Program `ebpf:"program_gone"`
+	ProgramLaidOut     *ebpf.Program `ebpf:"program_laid_out"`
+	ReserveInBank      *ebpf.Program `ebpf:"reserve_in_bank"`
+	RingMade           *ebpf.Program `ebpf:"ring_made"`
+	RingTaken          *ebpf.Program `ebpf:"ring_taken"`
+	ScratchpadsLaidOut *ebpf.Program `ebpf:"scratchpads_laid_out"`
+	TraceReplayed      *ebpf.Program `ebpf:"trace_replayed"`
+	WorkloadGone       *ebpf.Program `ebpf:"workload_gone"`
+	WorkloadNamed      *ebpf.Program `ebpf:"workload_named"`
 }
 
 func (p *MemtracePrograms) Close() error {
@@ -434,6 +492,10 @@ func (p *MemtracePrograms) Close() error {
 		p.ProgramGone,
 		p.ProgramLaidOut,
 		p.ReserveInBank,
+		p.RingMade,
+		p.RingTaken,
+		p.ScratchpadsLaidOut,
+		p.TraceReplayed,
 		p.WorkloadGone,
 		p.WorkloadNamed,
 	)

@@ -107,8 +107,8 @@ func (l *Logger) line(c aggregator.Change) LogLine {
 type ProgramLine struct {
 	// When it happened.
 	Time time.Time `json:"time"`
-	// What happened: cb_alloc or cb_free of a circular buffer, dfb_alloc or dfb_free of a dataflow buffer.
-	Event string `json:"event" jsonschema:"enum=cb_alloc,enum=cb_free,enum=dfb_alloc,enum=dfb_free"`
+	// What happened: cb_alloc or cb_free of a circular buffer, dfb_alloc or dfb_free of a dataflow buffer, scratchpad_alloc or scratchpad_free of a kernel's scratchpad.
+	Event string `json:"event" jsonschema:"enum=cb_alloc,enum=cb_free,enum=dfb_alloc,enum=dfb_free,enum=scratchpad_alloc,enum=scratchpad_free"`
 	// The process's PID.
 	PID uint32 `json:"pid"`
 	// Number of the chip.
@@ -138,8 +138,11 @@ func (l *Logger) CBChange(c aggregator.CBChange) {
 			Address: c.CB.Address, Size: c.CB.Size, Cores: [][4]uint16{}, Total: c.Total,
 		}
 		kind, what := "cb", "alloc"
-		if c.CB.Kind == aggregator.Dataflow {
+		switch c.CB.Kind {
+		case aggregator.Dataflow:
 			kind = "dfb"
+		case aggregator.Scratchpad:
+			kind = "scratchpad"
 		}
 		if c.Freed {
 			what = "free"

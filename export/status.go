@@ -62,7 +62,7 @@ type StatusChip struct {
 	PIDs []uint32 `json:"pids"`
 	// What each memory holds: dram, l1, l1_small, trace.
 	Memory map[string]StatusUse `json:"memory"`
-	// What the programs' circular and dataflow buffers take of L1, beside memory.l1.
+	// What the programs' circular and dataflow buffers and scratchpads take of L1, beside memory.l1.
 	Programs StatusPrograms `json:"programs"`
 	// The kernels that are compiled for the programs on it.
 	Kernels StatusKernels `json:"kernels"`
@@ -85,10 +85,28 @@ type StatusKernels struct {
 	DRAMCopies uint64 `json:"dram_copies"`
 	// Sizes of those buffers, bytes: part of memory.dram.
 	DRAMBytes uint64 `json:"dram_bytes"`
+	// The kernel-config ring of the worker cores, from which they run programs: the
+	// fullest, where sub-devices have one each; null where none is known.
+	Ring *StatusRing `json:"ring" jsonschema:"nullable"`
+}
+
+// StatusRing is a kernel-config ring: a piece of L1, the same in each worker core,
+// in which each program that is launched gets a place for its arguments,
+// semaphores, configuration and kernels. Places are given up when newer ones need
+// the room.
+type StatusRing struct {
+	// Where it begins in L1, bytes; null where unknown: it was made before tracing began.
+	Address *uint64 `json:"address" jsonschema:"nullable"`
+	// Its size in each core, bytes; null where unknown.
+	Capacity *uint64 `json:"capacity" jsonschema:"nullable"`
+	// What the places that were not given up take of it in each core, bytes; null where unknown.
+	Used *uint64 `json:"used" jsonschema:"nullable"`
+	// Number of programs that have these places; null where unknown.
+	Programs *uint64 `json:"programs" jsonschema:"nullable"`
 }
 
 // StatusPrograms is what programs take of a chip's L1 for their circular and
-// dataflow buffers. All sizes are in bytes.
+// dataflow buffers and scratchpads. All sizes are in bytes.
 type StatusPrograms struct {
 	// What L1 loses to the buffers: on each core the union of their addresses,
 	// because programs use the same ones in turn; summed over the cores, bytes.
@@ -105,6 +123,8 @@ type StatusPrograms struct {
 	Circular uint64 `json:"circular"`
 	// Number of dataflow buffers (Metal 2.0).
 	Dataflow uint64 `json:"dataflow"`
+	// Number of scratchpads of kernels (Metal 2.0).
+	Scratchpads uint64 `json:"scratchpads"`
 	// Number of circular buffers that lie inside an L1 buffer and so take nothing of their own.
 	Global uint64 `json:"global"`
 	// The core with the largest physical use; null where there is none.
@@ -162,6 +182,8 @@ type StatusProcess struct {
 	BuildID *Text `json:"build_id" jsonschema:"nullable"`
 	// Version of the runtime; null where unknown.
 	Release *Text `json:"release" jsonschema:"nullable"`
+	// Number of replays of recorded traces: which programs these launch is not known.
+	Replays uint64 `json:"replays"`
 	// What of this release is in no account, such as dataflow buffers; empty where all is.
 	NotCovered []string `json:"not_covered"`
 	// True if buffers from before tracing began may be missing.
@@ -226,7 +248,7 @@ func statusProcess(p aggregator.ProcessSnapshot) StatusProcess {
 		BuildID: known(p.Info.BuildID), Release: known(p.Info.Release),
 		Late: p.Late, Buffers: p.Buffers, Allocs: p.Counters.Allocs, Frees: p.Counters.Frees,
 		ImplicitFrees: p.Counters.ImplicitFrees, UnmatchedFrees: p.Counters.UnmatchedFrees,
-		Replaced: p.Counters.Replaced, Odd: p.Counters.Odd,
+		Replaced: p.Counters.Replaced, Odd: p.Counters.Odd, Replays: p.Counters.Replays,
 		Found: p.Agreement.Found, Repaired: p.Agreement.Repaired, Chips: []StatusChip{}, NotCovered: []string{},
 	}
 	if p.Info.NotCovered != "" {
@@ -260,6 +282,7 @@ func statusChip(c aggregator.ChipSnapshot) StatusChip {
 		sc.Card = &c.Board
 	}
 	sc.Programs, sc.Kernels = statusPrograms(c.CB), statusKernels(c.Kernel)
+	sc.Kernels.Ring = statusRing(c.Ring)
 	for _, m := range Shown {
 		sc.Memory[key(m)] = statusUse(c.Memory[m])
 	}
@@ -269,7 +292,7 @@ func statusChip(c aggregator.ChipSnapshot) StatusChip {
 func statusPrograms(u aggregator.CBUsage) StatusPrograms {
 	sp := StatusPrograms{
 		Physical: u.Physical, Logical: u.Logical, PeakPhysical: u.PeakPhysical, PeakLogical: u.PeakLogical,
-		Programs: u.Programs, Circular: u.Circular, Dataflow: u.Dataflow, Global: u.Global, Reported: u.Reported, Top: u.Top,
+		Programs: u.Programs, Circular: u.Circular, Dataflow: u.Dataflow, Scratchpads: u.Scratchpads, Global: u.Global, Reported: u.Reported, Top: u.Top,
 	}
 	if u.BusiestBytes > 0 {
 		sp.BusiestCore = &StatusCore{u.Busiest.X, u.Busiest.Y, u.BusiestBytes}
@@ -291,6 +314,18 @@ func statusKernels(u aggregator.KernelUsage) StatusKernels {
 		sk.Bytes = &bytes
 	}
 	return sk
+}
+
+func statusRing(r aggregator.Ring) *StatusRing {
+	switch {
+	case r.ID == 0:
+		return nil
+	case r.Capacity == 0:
+		return &StatusRing{}
+	case r.Replayed:
+		return &StatusRing{Address: &r.Base, Capacity: &r.Capacity}
+	}
+	return &StatusRing{&r.Base, &r.Capacity, &r.Used, &r.Programs}
 }
 
 func statusUse(u aggregator.Usage) StatusUse {

@@ -52,6 +52,22 @@ func TestWhatIsUnknownIsNullAndNotZero(t *testing.T) {
 	}
 }
 
+func TestRingIsAsFarKnownAsItIs(t *testing.T) {
+	full := aggregator.Ring{ID: 1, Base: 35168, Capacity: 70656, Used: 5000, Programs: 2}
+	replayed, early := full, aggregator.Ring{ID: 1}
+	replayed.Replayed = true
+	for want, r := range map[string]aggregator.Ring{
+		`null`: {},
+		`{"address":null,"capacity":null,"used":null,"programs":null}`:   early,
+		`{"address":35168,"capacity":70656,"used":5000,"programs":2}`:    full,
+		`{"address":35168,"capacity":70656,"used":null,"programs":null}`: replayed,
+	} {
+		if got, err := json.Marshal(statusRing(r)); err != nil || string(got) != want {
+			t.Errorf("%+v: %s, %v", r, got, err)
+		}
+	}
+}
+
 func TestExactOnlyWhenNothingIsMissing(t *testing.T) {
 	process := func(change func(*aggregator.ProcessSnapshot)) []aggregator.ProcessSnapshot {
 		p := aggregator.ProcessSnapshot{Counters: aggregator.ProcessCounters{Allocs: 5, Frees: 3, ImplicitFrees: 1}}

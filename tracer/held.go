@@ -113,7 +113,7 @@ func (in *inspector) evaluate(hook func(name string) eval.Hook) *evaluation {
 		h := hook(strings.TrimSuffix(functions[address-in.base], "$plt"))
 		return h, h != nil
 	}
-	m := in.machine(eval.WithStepLimit(programSteps), eval.WithResolver(named), eval.WithSlots(func(slot uint64) (uint64, eval.Hook, bool) {
+	m := eval.New(in, eval.WithStepLimit(programSteps), eval.WithResolver(named), eval.WithSlots(func(slot uint64) (uint64, eval.Hook, bool) {
 		if image, err := in.lib.Image(); err == nil {
 			if h := hook(image.Slots()[slot-in.base]); h != nil {
 				return 0, h, true
@@ -228,7 +228,15 @@ func (in *inspector) placed(program uint64, devices []uint64) (list []placedBuff
 		case name == markAddress:
 			return func(m *eval.Machine) error {
 				self, address, size, base, set := m.Arg(0), m.Arg(1), m.Arg(2), m.Arg(3), cores
-				if cores = 0; set != 0 && device != 0 {
+				cores = 0
+				if set == 0 && !e.has(reserveLocal) {
+					// An allocator begins with its range: see dfb_placed.
+					var err error
+					if set, err = vectorOf(m, self, 32); err != nil {
+						return err
+					}
+				}
+				if set != 0 && device != 0 {
 					if err := add(m, aggregator.Dataflow, set, address, size, device); err != nil {
 						return err
 					}
@@ -264,6 +272,15 @@ func (in *inspector) placed(program uint64, devices []uint64) (list []placedBuff
 		}
 	}
 	return list, nil
+}
+
+// vectorOf makes a std::vector over what lies at an address.
+func vectorOf(m *eval.Machine, at, size uint64) (uint64, error) {
+	v, err := m.Alloc(24)
+	if err == nil {
+		err = errors.Join(m.WriteU64(v, at), m.WriteU64(v+8, at+size), m.WriteU64(v+16, at+size))
+	}
+	return v, err
 }
 
 // maxRanges bounds the core ranges of one buffer, as in the kernel.
@@ -514,6 +531,15 @@ func (in *inspector) hold(program uint64, open map[uint64]uint64, b builder) (h 
 			err = errors.Join(err, e)
 		}
 		h.kernels = append(h.kernels, held)
+		pads, err := in.scratchpadsOf(k)
+		if err != nil {
+			return h, err
+		}
+		for _, cb := range pads {
+			for _, d := range h.devices {
+				h.placed = append(h.placed, placedBuffer{d, *cb})
+			}
+		}
 	}
 	return h, err
 }

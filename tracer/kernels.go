@@ -26,12 +26,21 @@ type relations struct {
 	kernels   map[uint64]uint64 // Kernel to ProgramImpl
 	programs  map[uint64]*compiled
 	workloads map[uint64]*workload
-	// told is how many launches of an object went out as events.
-	told map[uint64]uint64
+	// told is what went out as events, by object.
+	told map[uint64]told
 	// unknown objects were launched: their record may be under way still.
 	unknown map[uint64]bool
 	sizes   map[string]size
 	callers []callerRange
+	// replays of traces, and rings by the runtime's objects of them.
+	replays map[replayed]replay
+	rings   map[uint64]configRing
+	// marked are the dataflow buffers that a thread placed last, at one address.
+	marked map[uint32][]*aggregator.CircularBuffer
+	// placing are the programs whose scratchpads are asked for next, and calls
+	// counts how often any were told of.
+	placing []placing
+	calls   uint32
 }
 
 // compiled is a program with kernels.
@@ -62,7 +71,8 @@ func (r *run) relations(pid uint32) *relations {
 	if rel == nil {
 		rel = &relations{
 			kernels: map[uint64]uint64{}, programs: map[uint64]*compiled{}, workloads: map[uint64]*workload{},
-			told: map[uint64]uint64{}, unknown: map[uint64]bool{}, sizes: map[string]size{},
+			told: map[uint64]told{}, unknown: map[uint64]bool{}, sizes: map[string]size{},
+			replays: map[replayed]replay{}, rings: map[uint64]configRing{}, marked: map[uint32][]*aggregator.CircularBuffer{},
 		}
 		r.related[pid] = rel
 	}
@@ -141,6 +151,10 @@ func (r *run) kernel(head *bpf.MemtraceTtHead, b []byte) {
 		if w.name != "" {
 			r.named(head.Pid, head.Time, []uint64{e.Member}, w.name)
 		}
+	case kind == bpf.MemtraceTtKindTT_SCRATCHPADS && len(b) >= int(unsafe.Sizeof(bpf.MemtraceTtPair{})):
+		e := (*bpf.MemtraceTtPair)(unsafe.Pointer(&b[0]))
+		rel := r.relations(head.Pid)
+		rel.placing = append(rel.placing, placing{e.Owner, e.Member, head.Time})
 	case kind == bpf.MemtraceTtKindTT_KERNEL_FILE && len(b) >= int(unsafe.Sizeof(bpf.MemtraceTtText{})):
 		e := (*bpf.MemtraceTtText)(unsafe.Pointer(&b[0]))
 		r.kernelFile(head, e.Object, e.Device, textOf(e), e.Left == 0)
@@ -314,16 +328,22 @@ func loadableBytes(r io.ReaderAt) (uint64, error) {
 	return sum, nil
 }
 
-// launchEvery is how often the kernel's counts of launches are read.
+// launchEvery is how often what the kernel counts without a record is read.
 const launchEvery = 500 * time.Millisecond
 
-// launches turns the kernel's counts of launches into events, at the most
-// every launchEvery unless now is set.
-func (r *run) launches(now bool) {
+// counted tells of launches, replays and rings, at the most every launchEvery
+// unless now is set.
+func (r *run) counted(now bool) {
 	if !now && time.Since(r.launchedAt) < launchEvery {
 		return
 	}
 	r.launchedAt = time.Now()
+	r.launches()
+	r.rings()
+}
+
+// launches turns the kernel's counts of launches into events.
+func (r *run) launches() {
 	if r.launchKeys == nil {
 		r.launchKeys = make([]bpf.MemtraceTtLaunchKey, 4096)
 		r.launchValues = make([]bpf.MemtraceTtLaunch, 4096)
@@ -332,12 +352,16 @@ func (r *run) launches(now bool) {
 	for {
 		n, err := r.t.objects.Launches.BatchLookup(&cursor, r.launchKeys, r.launchValues, nil)
 		for i := range n {
-			pid := uint32(r.launchKeys[i].Pid)
-			if r.processes[pid] == nil && CheckPID(pid) != nil {
-				r.t.objects.Launches.Delete(r.launchKeys[i]) // it ended before it was watched
+			key := r.launchKeys[i]
+			if r.processes[key.Pid] == nil && CheckPID(key.Pid) != nil {
+				r.t.objects.Launches.Delete(key) // it ended before it was watched
 				continue
 			}
-			r.launch(pid, r.launchKeys[i].Object, &r.launchValues[i])
+			if key.Trace != 0 {
+				r.replay(key, &r.launchValues[i])
+			} else {
+				r.launch(key.Pid, key.Object, &r.launchValues[i])
+			}
 		}
 		if err != nil {
 			return // ErrKeyNotExist is the end
@@ -345,11 +369,14 @@ func (r *run) launches(now bool) {
 	}
 }
 
+// told is what went out as events of an object's launches.
+type told struct{ count, config uint64 }
+
 // launch tells of the launches of a workload, or of a program, that were not told yet.
 func (r *run) launch(pid uint32, object uint64, l *bpf.MemtraceTtLaunch) {
 	rel := r.relations(pid)
-	told := rel.told[object]
-	if l.Count <= told {
+	before := rel.told[object]
+	if l.Count < before.count || l.Count == before.count && l.Config == before.config {
 		// Fewer: another object came to this address, and the old one's end is
 		// among the records still.
 		return
@@ -362,8 +389,8 @@ func (r *run) launch(pid uint32, object uint64, l *bpf.MemtraceTtLaunch) {
 		rel.unknown[object] = true // its record may have come after the last look at the ring
 		return
 	}
-	rel.told[object] = l.Count
-	e := aggregator.Event{Kind: aggregator.Launched, PID: pid, Time: l.Last, Count: l.Count - told}
+	rel.told[object] = told{l.Count, l.Config}
+	e := aggregator.Event{Kind: aggregator.Launched, PID: pid, Time: l.Last, Count: l.Count - before.count, Size: l.Config}
 	switch {
 	case w != nil:
 		if !w.asked {
@@ -433,12 +460,13 @@ func (r *run) adopt(pid uint32, rel *relations, object uint64) *workload {
 
 // forget drops what is known of a process that is gone.
 func (r *run) forget(pid uint32) {
+	r.forgetRings(pid, func(configRing) bool { return true })
 	delete(r.related, pid)
 	var key bpf.MemtraceTtLaunchKey
 	var gone []bpf.MemtraceTtLaunchKey
 	var value bpf.MemtraceTtLaunch
 	for it := r.t.objects.Launches.Iterate(); it.Next(&key, &value); {
-		if key.Pid == uint64(pid) {
+		if key.Pid == pid {
 			gone = append(gone, key)
 		}
 	}

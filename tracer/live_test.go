@@ -193,6 +193,13 @@ func buffersSeen(c bpf.MemtraceTtCounters) (seen, lost uint64) {
 	return seen, lost
 }
 
+// says tells whether there is a notice with this in it.
+func (tr *trace) says(part string) bool {
+	tr.mu.Lock()
+	defer tr.mu.Unlock()
+	return slices.ContainsFunc(tr.notices, func(n string) bool { return strings.Contains(n, part) })
+}
+
 // noticed fails the test unless there are exactly these notices, in parts.
 func (tr *trace) noticed(parts ...string) {
 	tr.t.Helper()
@@ -540,6 +547,14 @@ func TestWhatProcessesDo(t *testing.T) {
 		{"device reopened after an end that went unseen", layoutB, nil, reopenedDevice()},
 		{"devices opened after the attach are not late", layoutA, nil, notLate},
 		{"circular buffers", layoutB, nil, circularBuffers},
+		{"a program laid out again after it threw", layoutB, nil, layoutThrows},
+		{"a program destroyed on another thread", layoutA, nil, destroyedElsewhere},
+		{"dataflow buffers", layoutB, nil, dataflowBuffersOf(2, 1)},
+		{"dataflow buffers by allocator", byAllocator, nil, dataflowBuffersOf(2, 2)},
+		{"dataflow buffers on cores that overlap", byAllocator, nil, ambiguousCores},
+		{"scratchpads", layoutB, nil, scratchpadsOf},
+		{"replays of traces", layoutB, nil, replaysOf},
+		{"kernel-config rings", layoutB, nil, ringsOf},
 		{"private numbering of chips", layoutB, []string{"TT_VISIBLE_DEVICES=2,3"}, privateNumbering},
 	}
 	var processes []*fixture.Process
@@ -552,7 +567,7 @@ func TestWhatProcessesDo(t *testing.T) {
 	for i, test := range tests {
 		t.Run(test.name, func(t *testing.T) { test.test(t, tr, processes[i], keep(t, tr, processes[i])) })
 	}
-	tr.noticed()
+	tr.noticed("not known exactly", "it has no address yet")
 }
 
 func failedAllocations(t *testing.T, tr *trace, p *fixture.Process, l *ledger) {
@@ -716,7 +731,7 @@ func circularBuffers(t *testing.T, tr *trace, p *fixture.Process, l *ledger) {
 	device := doNumber(t, p, "device 0 1")
 	program := doNumber(t, p, "program")
 	do(t, p, "layout %#x 0", program)
-	sizes := []int{0, 1, 2, 16, 17, 40, 1024, 1025}
+	sizes := []int{0, 1, 2, 16, 17, 40, 64, 500, 1024, 1025}
 	for i, n := range sizes {
 		var ranges strings.Builder
 		for k := range n {
@@ -751,6 +766,228 @@ func circularBuffers(t *testing.T, tr *trace, p *fixture.Process, l *ledger) {
 	}
 	do(t, p, "unload %#x", program)
 	tr.process(p.PID)
+}
+
+// byAllocator is a build in which the cores of dataflow buffers are not told beforehand.
+var byAllocator = flags("-DLAYOUT_B -DMARKED")
+
+// placedBy are the buffers that a program has, each with its first core range.
+func (tr *trace) placedBy(pid uint32, program uint64) (list []string) {
+	tr.sync()
+	tr.mu.Lock()
+	defer tr.mu.Unlock()
+	for _, p := range tr.accounts.Programs(pid) {
+		if p.ID != program {
+			continue
+		}
+		for _, cb := range p.Placed {
+			list = append(list, fmt.Sprintf("%d on %d: %d+%d %d", cb.Kind, cb.Chip.Number, cb.Address, cb.Size, cb.Ranges))
+		}
+	}
+	return list
+}
+
+func (tr *trace) expectPlaced(p *fixture.Process, program uint64, want ...string) {
+	tr.t.Helper()
+	if got := tr.placedBy(p.PID, program); !slices.Equal(got, want) {
+		tr.t.Errorf("placed are %q, not %q", got, want)
+	}
+}
+
+// What a layout placed before it threw stays, as in the runtime, until the next
+// one, which replaces it.
+func layoutThrows(t *testing.T, tr *trace, p *fixture.Process, l *ledger) {
+	do(t, p, "mesh 0 1 2")
+	program := doNumber(t, p, "program")
+	for range 3 {
+		if _, err := p.Do("place %#x 0 1 4096 8192", program); err == nil {
+			t.Fatal("nothing was thrown")
+		}
+		tr.expectPlaced(p, program,
+			"0 on 1: 4096+1024 [{0 0 1 1}]", "0 on 1: 8192+1024 [{0 0 1 1}]", "0 on 2: 4096+1024 [{0 0 1 1}]", "0 on 2: 8192+1024 [{0 0 1 1}]")
+	}
+	do(t, p, "place %#x 0 0 16384", program)
+	tr.expectPlaced(p, program, "0 on 1: 16384+1024 [{0 0 1 1}]", "0 on 2: 16384+1024 [{0 0 1 1}]")
+	for _, c := range tr.process(p.PID).Chips {
+		if c.CB.Physical != 4096 || c.CB.Logical != 4096 || c.CB.Programs != 1 {
+			t.Errorf("chip %d: %+v", c.Chip.Number, c.CB)
+		}
+	}
+	do(t, p, "unload %#x", program)
+	tr.expectPlaced(p, program)
+}
+
+func destroyedElsewhere(t *testing.T, tr *trace, p *fixture.Process, l *ledger) {
+	do(t, p, "device 0 1")
+	for range 20 {
+		program := doNumber(t, p, "program")
+		do(t, p, "place %#x 0 0 4096", program)
+		tr.expectPlaced(p, program, "0 on 1: 4096+1024 [{0 0 1 1}]")
+		do(t, p, "unload_elsewhere %#x", program)
+		tr.expectPlaced(p, program)
+		if u := tr.process(p.PID).CB; u.Physical != 0 || u.Logical != 0 || u.Programs != 0 {
+			t.Errorf("%+v", u)
+		}
+	}
+}
+
+// dataflowBuffersOf places a buffer on two core ranges, which counts as so many.
+func dataflowBuffersOf(ranges, count uint64) func(*testing.T, *trace, *fixture.Process, *ledger) {
+	return func(t *testing.T, tr *trace, p *fixture.Process, l *ledger) {
+		do(t, p, "mesh 0 1 2")
+		program := doNumber(t, p, "program")
+		for _, address := range []int{4096, 8192} { // laid out anew
+			do(t, p, "dfb %#x 0 %d 100 0 0 1 1 4 4 4 4", program, address)
+			want := fmt.Sprintf("2 on 1: %d+100 [{0 0 1 1} {4 4 4 4}]", address)
+			if count == ranges {
+				want = fmt.Sprintf("2 on 1: %d+100 [{0 0 1 1}]", address)
+			}
+			if got := tr.placedBy(p.PID, program); uint64(len(got)) != 2*count || got[0] != want {
+				t.Errorf("placed are %q", got)
+			}
+		}
+		for _, c := range tr.process(p.PID).Chips {
+			if c.CB.Physical != 500 || c.CB.Logical != 500 || c.CB.Dataflow != count {
+				t.Errorf("chip %d: %+v", c.Chip.Number, c.CB)
+			}
+		}
+		do(t, p, "unload %#x", program)
+		tr.expectPlaced(p, program)
+	}
+}
+
+// Where it cannot be told on which cores a buffer lies, that is said.
+func ambiguousCores(t *testing.T, tr *trace, p *fixture.Process, l *ledger) {
+	do(t, p, "device 0 1")
+	program := doNumber(t, p, "program")
+	do(t, p, "dfb %#x 0 4096 100 0 0 3 3 1 1 1 1", program)
+	if u := tr.process(p.PID).CB; u.Physical != 1600 {
+		t.Errorf("%+v", u)
+	}
+	tr.await("a notice", func() bool { return tr.says("not known exactly") })
+}
+
+func scratchpadsOf(t *testing.T, tr *trace, p *fixture.Process, l *ledger) {
+	do(t, p, "mesh 0 1 2")
+	program := doNumber(t, p, "program")
+	kernel := doNumber(t, p, "kernel %#x 0", program)
+	do(t, p, "scratchpad %#x 0 %#x 4096 64 2 3 4 5", program, kernel)
+	tr.expectPlaced(p, program, "3 on 1: 4096+64 [{2 3 4 5}]", "3 on 2: 4096+64 [{2 3 4 5}]")
+	do(t, p, "scratchpad %#x 0 %#x 8192 128 2 3 4 5", program, kernel)
+	for _, c := range tr.process(p.PID).Chips {
+		if c.CB.Scratchpads != 2 || c.CB.Physical != 9*192 || c.CB.Programs != 1 {
+			t.Errorf("chip %d: %+v", c.Chip.Number, c.CB)
+		}
+	}
+	// One of a program that is gone by the time that it is looked at.
+	other := doNumber(t, p, "program")
+	do(t, p, "scratchpad %#x 0 %#x 8192 128 2 3 4 5", other, doNumber(t, p, "kernel %#x 0", other))
+	do(t, p, "unload %#x", other)
+	do(t, p, "unload %#x", program)
+	tr.expectPlaced(p, program)
+	if u := tr.process(p.PID).CB; u.Physical != 0 || u.Scratchpads != 0 {
+		t.Errorf("%+v", u)
+	}
+	// One that has no address is not guessed at.
+	bad := doNumber(t, p, "program")
+	do(t, p, "scratchpad %#x 0 %#x 0 128 0 0 0 0", bad, doNumber(t, p, "kernel %#x 0", bad))
+	tr.expectPlaced(p, bad)
+	tr.await("a notice", func() bool { return tr.says("it has no address yet") })
+}
+
+func replaysOf(t *testing.T, tr *trace, p *fixture.Process, l *ledger) {
+	do(t, p, "mesh 0 1 2")
+	queue := doNumber(t, p, "queue 0")
+	do(t, p, "replay %#x 0 3", queue)
+	do(t, p, "replay %#x 7 1000", queue)
+	replays := func() []aggregator.ReplaySnapshot {
+		tr.sync()
+		tr.mu.Lock()
+		defer tr.mu.Unlock()
+		return tr.accounts.Replays(p.PID)
+	}
+	list := replays()
+	if len(list) != 2 || list[0].Trace != 0 || list[0].Count != 3 || list[1].Trace != 7 || list[1].Count != 1000 ||
+		len(list[1].Chips) != 2 || list[1].Last <= list[0].Last {
+		t.Errorf("%+v", list)
+	}
+	do(t, p, "replay %#x 0 1", queue)
+	if list := replays(); list[0].Count != 4 {
+		t.Errorf("%+v", list)
+	}
+	if n := tr.process(p.PID).Counters; n.Replays != 1004 || n.UnknownLaunches != 0 {
+		t.Errorf("%+v", n)
+	}
+	do(t, p, "close 0")
+	if list := replays(); len(list) != 0 {
+		t.Errorf("%+v", list)
+	}
+}
+
+// A ring as the runtime keeps book of it: places are given out in turn, and given
+// up when a newer one needs the room or all that ran before is waited for.
+func ringsOf(t *testing.T, tr *trace, p *fixture.Process, l *ledger) {
+	do(t, p, "mesh 0 1 2")
+	queue, manager := doNumber(t, p, "queue 0"), doNumber(t, p, "ring 1000 100")
+	ran := 0
+	workloads := map[string]uint64{}
+	enqueue := func(workload string, status, size int) {
+		if workloads[workload] == 0 {
+			w, program := doNumber(t, p, "workload"), doNumber(t, p, "program")
+			do(t, p, "kernel %#x 0", program)
+			do(t, p, "join %#x %#x", w, program)
+			workloads[workload] = w
+		}
+		do(t, p, "enqueue %#x %#x %#x %d %d %d", queue, workloads[workload], manager, status, ran, size)
+		ran++
+	}
+	expect := func(want aggregator.Ring) {
+		t.Helper()
+		want.ID, want.Base, want.Capacity = manager, 1000, 100
+		for _, c := range tr.process(p.PID).Chips {
+			if c.Ring != want {
+				t.Errorf("chip %d: %+v, not %+v", c.Chip.Number, c.Ring, want)
+			}
+		}
+	}
+	const inFlight, committed = 1, 2
+	enqueue("a", inFlight, 40)
+	expect(aggregator.Ring{Used: 40, Programs: 1})
+	enqueue("a", committed, 40)
+	expect(aggregator.Ring{Used: 80, Programs: 1})
+	enqueue("b", committed, 30) // behind these is too little: the first gives way
+	expect(aggregator.Ring{Used: 70, Programs: 2})
+	enqueue("c", inFlight, 10) // all before it is done
+	expect(aggregator.Ring{Used: 10, Programs: 1})
+	for range 20 { // no more than 7 places
+		enqueue("d", committed, 1)
+	}
+	expect(aggregator.Ring{Used: 7, Programs: 1})
+	do(t, p, "replay %#x 1 1", queue)
+	expect(aggregator.Ring{Used: 7, Programs: 1, Replayed: true})
+	enqueue("e", committed, 90)
+	expect(aggregator.Ring{Used: 90, Programs: 1})
+	tr.mu.Lock()
+	for _, program := range tr.accounts.Programs(p.PID) {
+		if program.Config == 0 {
+			t.Errorf("what it takes of the ring is unknown: %+v", program)
+		}
+	}
+	tr.mu.Unlock()
+	do(t, p, "close 0")
+	var key bpf.MemtraceTtRingKey
+	var value bpf.MemtraceTtRing
+	tr.sync()
+	for it := tr.tracer.objects.Rings.Iterate(); it.Next(&key, &value); {
+		if key.Pid == uint64(p.PID) {
+			t.Errorf("the ring of a closed device is still there")
+		}
+	}
+	for _, c := range tr.snapshot().Chips {
+		if c.Ring.ID == manager {
+			t.Errorf("chip %d still has %+v", c.Chip.Number, c.Ring)
+		}
+	}
 }
 
 func privateNumbering(t *testing.T, tr *trace, p *fixture.Process, l *ledger) {

@@ -33,6 +33,11 @@ type Point struct {
 	Symbols []string
 	// All: every one of Symbols that is defined is a point of its own.
 	All bool
+	// Where are symbols of what the point is about: a library with none of them has
+	// no such thing, and lacks nothing.
+	Where []string
+	// Check, where set, says why the point would tell nothing in a library.
+	Check func(*Library) error
 }
 
 // Points is the probe table.
@@ -99,19 +104,32 @@ var Points = []Point{
 		},
 	},
 	{
+		// Not in 0.67 to 0.71.1, where it begins with a comparison; there the
+		// circular buffers of the same program were laid out just before.
 		Name: "dataflow buffers laid out", Need: Degrades, Program: bpf.MemtraceProgProgramLaidOut,
-		Covers: "dataflow buffers", Without: withoutDataflow,
-		Symbols: []string{"_ZN2tt8tt_metal6detail11ProgramImpl25allocate_dataflow_buffersEPKNS0_7IDeviceE"},
+		Without: "programs that have dataflow buffers are told by their circular buffers being laid out",
+		Where:   ofDataflow,
+		Symbols: []string{placeDataflow},
 	},
 	{
 		Name: "dataflow buffer's cores", Need: Degrades, Program: bpf.MemtraceProgL1Reserved,
-		Covers: "dataflow buffers", Without: withoutDataflow,
-		Symbols: []string{"_ZN2tt8tt_metal6detail11ProgramImpl24reserve_program_local_l1EPKNS0_7IDeviceERKNS0_12CoreRangeSetE"},
+		Without: "the cores of a dataflow buffer are taken from the allocators that it is marked in, and one on several core ranges counts as several",
+		Where:   ofDataflow,
+		Symbols: []string{reserveLocal},
 	},
 	{
 		Name: "dataflow buffer placed", Need: Degrades, Program: bpf.MemtraceProgDfbPlaced,
 		Covers: "dataflow buffers", Without: withoutDataflow,
-		Symbols: []string{"_ZN2tt8tt_metal6detail11ProgramImpl23CircularBufferAllocator12mark_addressEmmm"},
+		Where:   ofDataflow,
+		Symbols: []string{markAddress},
+		Check:   (*Library).knowsCores,
+	},
+	{
+		Name: "scratchpads laid out", Need: Degrades, Program: bpf.MemtraceProgScratchpadsLaidOut,
+		Covers: "scratchpads", Without: "scratchpads are not covered: programs take more L1 than is shown",
+		Where:   append([]string{scratchpads}, scratchpadHandles...),
+		Symbols: []string{scratchpads},
+		Check:   (*Library).knowsScratchpads,
 	},
 	{
 		Name: "program destroyed", Need: Degrades, Program: bpf.MemtraceProgProgramGone,
@@ -186,7 +204,35 @@ var Points = []Point{
 		Without: "launches of programs on a queue of one device, which releases after 0.64.0 have not, are not covered",
 		Symbols: []string{"_ZN2tt8tt_metal14HWCommandQueue15enqueue_programERNS0_7ProgramEb"},
 	},
+	{
+		Name: "trace replayed", Need: Degrades, Program: bpf.MemtraceProgTraceReplayed,
+		Without: "replays of traces are not counted",
+		Symbols: []string{"_ZN2tt8tt_metal11distributed18FDMeshCommandQueue13enqueue_traceERKN4ttsl10StrongTypeIjNS1_14MeshTraceIdTagEEEb"},
+	},
+	{
+		Name: "kernel-config ring made", Need: Degrades, Program: bpf.MemtraceProgRingMade,
+		Without: withoutRing,
+		Symbols: []string{"_ZN2tt8tt_metal21WorkerConfigBufferMgr15init_add_bufferEjj"},
+	},
+	{
+		Name: "place in the kernel-config ring", Need: Degrades, Program: bpf.MemtraceProgRingTaken,
+		Without: withoutRing,
+		Symbols: []string{
+			reserveSpace + "jjjRNS1_23ProgramDispatchMetadataE",
+			reserveSpace + "jjRNS1_23ProgramDispatchMetadataE",
+		},
+	},
 }
+
+const withoutRing = "what is in the kernel-config ring is not covered"
+
+const (
+	scratchpads  = "_ZN2tt8tt_metal6detail11ProgramImpl20allocate_scratchpadsEPKNS0_7IDeviceE"
+	reserveSpace = "_ZN2tt8tt_metal16program_dispatch37reserve_space_in_kernel_config_bufferERNS0_21WorkerConfigBufferMgrERKSt6vectorIjSaIjEENS0_19ProgramBinaryStatusE"
+)
+
+// ofDataflow are symbols of every release that has dataflow buffers.
+var ofDataflow = []string{placeDataflow, "_ZNK2tt8tt_metal6detail11ProgramImpl24dataflow_buffers_on_coreERKNS_7xy_pairE"}
 
 const withoutKernels = "kernels and their sizes are not covered"
 

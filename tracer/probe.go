@@ -39,10 +39,16 @@ func (l *Library) Cover() (*Coverage, error) {
 	var lacking []string
 	for i := range Points {
 		p := &Points[i]
+		if p.Where != nil && !slices.ContainsFunc(p.Where, l.Defines) {
+			continue
+		}
 		var usable []Probe
 		why := "no symbol " + strings.Join(p.Symbols, " or ")
 		for _, s := range l.match(p.Symbols, p.All) {
 			probe, err := l.probe(p, s)
+			if err == nil && p.Check != nil {
+				err = p.Check(l)
+			}
 			if err != nil {
 				why = err.Error()
 				continue

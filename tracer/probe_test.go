@@ -107,9 +107,10 @@ func FuzzEmulated(f *testing.F) {
 var fixturePoints = []string{
 	"bank space taken", "buffer allocated", "buffer freed", "all buffers freed", "allocator destroyed",
 	"device opened", "device closed", "program laid out", "circular buffer placed", "dataflow buffers laid out",
-	"dataflow buffer's cores", "dataflow buffer placed", "program destroyed",
+	"dataflow buffer's cores", "dataflow buffer placed", "scratchpads laid out", "program destroyed",
 	"kernel added", "kernel read", "kernel's file read", "kernels copied to DRAM", "program added to a workload",
 	"workload destroyed", "workload named", "workload launched", "program launched",
+	"trace replayed", "kernel-config ring made", "place in the kernel-config ring",
 }
 
 func TestFixtureHasWhatIsRequired(t *testing.T) {
@@ -200,6 +201,32 @@ func TestCoverTellsWhichPointIsMissing(t *testing.T) {
 				refused(t, err, p.Name, p.Symbols[0], l.Path, l.BuildID)
 			} else if err != nil {
 				t.Error(err)
+			}
+		})
+	}
+}
+
+// What a release does not have it does not lack; what it has and does not tell of it does.
+func TestCoverOfWhatALibraryHasNot(t *testing.T) {
+	for _, test := range []struct {
+		name    string
+		hide    []string
+		lacks   string
+		covered bool
+	}{
+		{"dataflow buffers", append([]string{reserveLocal, markAddress}, ofDataflow...), "dataflow buffers", true},
+		{"dataflow buffers that cannot be followed", []string{reserveLocal, markAddress}, "dataflow buffers", false},
+		{"scratchpads", append([]string{scratchpads}, scratchpadHandles...), "scratchpads", true},
+		{"scratchpads that nothing tells of", []string{commonArguments}, "scratchpads", false},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			c, err := open(t, still(t, fixture.Build{Hide: test.hide, Strip: true})).Cover()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got := c.NotCovered(); slices.Contains(got, test.lacks) == test.covered {
+				t.Errorf("not covered are %q", got)
 			}
 		})
 	}

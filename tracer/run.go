@@ -147,8 +147,9 @@ func (r *run) loop(ctx context.Context) error {
 			empty++
 		}
 		r.announcements()
+		r.scratchpads(done || len(r.syncs) > 0)
 		r.losses(done || len(r.syncs) > 0)
-		r.launches(done || len(r.syncs) > 0)
+		r.counted(done || len(r.syncs) > 0)
 		for _, rd := range readings {
 			r.merge(rd)
 		}
@@ -265,7 +266,7 @@ func (r *run) decode(b []byte) {
 	case bpf.MemtraceTtKindTT_CB:
 		r.circularBuffer(head, b)
 	case bpf.MemtraceTtKindTT_KERNEL_ADDED, bpf.MemtraceTtKindTT_KERNEL_FILE, bpf.MemtraceTtKindTT_KERNEL_COPY,
-		bpf.MemtraceTtKindTT_PROGRAM_ADDED, bpf.MemtraceTtKindTT_WORKLOAD_NAMED:
+		bpf.MemtraceTtKindTT_PROGRAM_ADDED, bpf.MemtraceTtKindTT_WORKLOAD_NAMED, bpf.MemtraceTtKindTT_SCRATCHPADS:
 		r.kernel(head, b)
 	default:
 		r.object(head, (*bpf.MemtraceTtObject)(unsafe.Pointer(&b[0])).Object)
@@ -287,6 +288,7 @@ func (r *run) object(head *bpf.MemtraceTtHead, object uint64) {
 		if p := r.processes[head.Pid]; p != nil {
 			delete(p.devices, object)
 		}
+		r.forgetRings(head.Pid, func(g configRing) bool { return g.device == object })
 		e.Kind, e.Device = aggregator.DeviceClose, object
 		r.emit(e)
 	case bpf.MemtraceTtKindTT_ALLOCATOR_GONE:

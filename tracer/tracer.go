@@ -388,6 +388,12 @@ func (t *Tracer) check(lib *Library) (*attachment, error) {
 		return nil, fmt.Errorf("%s: more than %d builds of the runtime at once", lib.Path, t.objects.Layouts.MaxEntries())
 	}
 	k := layout.kernel()
+	if !lib.Defines(reserveLocal) {
+		k.Marked = 1 // where dataflow buffers are covered, it was checked
+	}
+	if lib.Defines(reserveSpace + "jjjRNS1_23ProgramDispatchMetadataE") {
+		k.Waits = 1
+	}
 	if err := t.objects.Layouts.Put(a.index, &k); err != nil {
 		return nil, fmt.Errorf("storing the layout: %w", err)
 	}
@@ -402,25 +408,29 @@ func (t *Tracer) probe(a *attachment, pid uint32) ([]link.Link, error) {
 		return nil, fmt.Errorf("attaching to %s: %w", a.lib.Path, err)
 	}
 	programs := map[string]*ebpf.Program{
-		bpf.MemtraceProgReserveInBank:   t.objects.ReserveInBank,
-		bpf.MemtraceProgBufferAllocated: t.objects.BufferAllocated,
-		bpf.MemtraceProgBufferFreed:     t.objects.BufferFreed,
-		bpf.MemtraceProgAllocatorGone:   t.objects.AllocatorGone,
-		bpf.MemtraceProgDeviceOpened:    t.objects.DeviceOpened,
-		bpf.MemtraceProgDeviceClosed:    t.objects.DeviceClosed,
-		bpf.MemtraceProgProgramLaidOut:  t.objects.ProgramLaidOut,
-		bpf.MemtraceProgCbPlaced:        t.objects.CbPlaced,
-		bpf.MemtraceProgL1Reserved:      t.objects.L1Reserved,
-		bpf.MemtraceProgDfbPlaced:       t.objects.DfbPlaced,
-		bpf.MemtraceProgProgramGone:     t.objects.ProgramGone,
-		bpf.MemtraceProgKernelAdded:     t.objects.KernelAdded,
-		bpf.MemtraceProgKernelRead:      t.objects.KernelRead,
-		bpf.MemtraceProgBinaryRead:      t.objects.BinaryRead,
-		bpf.MemtraceProgKernelsCopied:   t.objects.KernelsCopied,
-		bpf.MemtraceProgProgramAdded:    t.objects.ProgramAdded,
-		bpf.MemtraceProgWorkloadGone:    t.objects.WorkloadGone,
-		bpf.MemtraceProgWorkloadNamed:   t.objects.WorkloadNamed,
-		bpf.MemtraceProgLaunched:        t.objects.Launched,
+		bpf.MemtraceProgReserveInBank:      t.objects.ReserveInBank,
+		bpf.MemtraceProgBufferAllocated:    t.objects.BufferAllocated,
+		bpf.MemtraceProgBufferFreed:        t.objects.BufferFreed,
+		bpf.MemtraceProgAllocatorGone:      t.objects.AllocatorGone,
+		bpf.MemtraceProgDeviceOpened:       t.objects.DeviceOpened,
+		bpf.MemtraceProgDeviceClosed:       t.objects.DeviceClosed,
+		bpf.MemtraceProgProgramLaidOut:     t.objects.ProgramLaidOut,
+		bpf.MemtraceProgCbPlaced:           t.objects.CbPlaced,
+		bpf.MemtraceProgL1Reserved:         t.objects.L1Reserved,
+		bpf.MemtraceProgDfbPlaced:          t.objects.DfbPlaced,
+		bpf.MemtraceProgProgramGone:        t.objects.ProgramGone,
+		bpf.MemtraceProgKernelAdded:        t.objects.KernelAdded,
+		bpf.MemtraceProgKernelRead:         t.objects.KernelRead,
+		bpf.MemtraceProgBinaryRead:         t.objects.BinaryRead,
+		bpf.MemtraceProgKernelsCopied:      t.objects.KernelsCopied,
+		bpf.MemtraceProgProgramAdded:       t.objects.ProgramAdded,
+		bpf.MemtraceProgWorkloadGone:       t.objects.WorkloadGone,
+		bpf.MemtraceProgWorkloadNamed:      t.objects.WorkloadNamed,
+		bpf.MemtraceProgLaunched:           t.objects.Launched,
+		bpf.MemtraceProgTraceReplayed:      t.objects.TraceReplayed,
+		bpf.MemtraceProgScratchpadsLaidOut: t.objects.ScratchpadsLaidOut,
+		bpf.MemtraceProgRingMade:           t.objects.RingMade,
+		bpf.MemtraceProgRingTaken:          t.objects.RingTaken,
 	}
 	offsets := map[string][]uint64{}
 	for _, p := range a.cover.Probes {
@@ -432,9 +442,10 @@ func (t *Tracer) probe(a *attachment, pid uint32) ([]link.Link, error) {
 		bpf.MemtraceProgDeviceClosed, bpf.MemtraceProgAllocatorGone, bpf.MemtraceProgBufferFreed,
 		bpf.MemtraceProgReserveInBank, bpf.MemtraceProgDeviceOpened, bpf.MemtraceProgBufferAllocated,
 		bpf.MemtraceProgProgramGone, bpf.MemtraceProgProgramLaidOut, bpf.MemtraceProgL1Reserved,
-		bpf.MemtraceProgDfbPlaced, bpf.MemtraceProgCbPlaced,
+		bpf.MemtraceProgDfbPlaced, bpf.MemtraceProgCbPlaced, bpf.MemtraceProgScratchpadsLaidOut,
 		bpf.MemtraceProgWorkloadGone, bpf.MemtraceProgLaunched, bpf.MemtraceProgKernelsCopied, bpf.MemtraceProgBinaryRead,
 		bpf.MemtraceProgKernelRead, bpf.MemtraceProgWorkloadNamed, bpf.MemtraceProgProgramAdded, bpf.MemtraceProgKernelAdded,
+		bpf.MemtraceProgTraceReplayed, bpf.MemtraceProgRingTaken, bpf.MemtraceProgRingMade,
 	}
 	var links []link.Link
 	for _, name := range order {

@@ -16,6 +16,8 @@ type diagnosis struct {
 	Rights []hostRight `json:"rights,omitempty"`
 	// Libraries are the builds of the runtime that were found.
 	Libraries []libraryDiagnosis `json:"libraries"`
+	// Compared is what was traced beside what the runtime says; absent without --compare.
+	Compared []comparison `json:"compared,omitempty"`
 	// PassedOver says why files or processes were not looked at.
 	PassedOver []string `json:"passed_over,omitempty"`
 }

@@ -16,9 +16,9 @@ import (
 func newDoctor() *cobra.Command {
 	var pids []uint
 	var library string
-	var asJSON bool
+	var asJSON, compare bool
 	cmd := &cobra.Command{
-		Use:   "doctor [-p PID | --lib PATH]",
+		Use:   "doctor [--compare] [-p PID | --lib PATH]",
 		Short: "Say what works here and what does not",
 		Long: `Say what works here and what does not: the kernel, this user's rights, and each
 build of the runtime's library that a process maps (or the one given). Of a
@@ -27,8 +27,13 @@ the instruction there; where it keeps the fields of a buffer, and which of its
 functions show that; and what is not covered, with what that means for the
 numbers. docs/compatibility.md says the same of the published releases.
 
+With --compare the processes are traced for a moment, and what they hold of each
+chip is shown beside the account that the runtime itself keeps in shared memory
+(from 0.70 on). What differs is no failure: docs/architecture.md says why it can.
+
 Exit code 0 if all is well, 3 if rights are missing, 4 if a library cannot be traced.`,
 		Example: `  sudo tt-memtrace doctor
+  sudo tt-memtrace doctor --compare -p 4711
   tt-memtrace doctor --lib .venv/lib/python3.10/site-packages/ttnn/build/lib/libtt_metal.so
   tt-memtrace doctor --json --lib libtt_metal.so | jq '.libraries[0].layout'`,
 		Args: noArgs,
@@ -36,9 +41,15 @@ Exit code 0 if all is well, 3 if rights are missing, 4 if a library cannot be tr
 			if len(pids) > 0 && library != "" {
 				return fmt.Errorf("%w: -p and --lib exclude each other", errUsage)
 			}
+			if compare && library != "" {
+				return fmt.Errorf("%w: --compare takes processes, not --lib", errUsage)
+			}
 			d, err := examine(pids, library)
 			if d == nil {
 				return err
+			}
+			if compare && err == nil {
+				err = d.compare(cmd.Context(), &targets{pids: pids, ring: defaultRing})
 			}
 			var out bytes.Buffer
 			if asJSON {
@@ -50,6 +61,9 @@ Exit code 0 if all is well, 3 if rights are missing, 4 if a library cannot be tr
 				}
 			} else {
 				d.print(&out, len(pids) > 0)
+				if compare && err == nil {
+					d.printCompared(&out)
+				}
 			}
 			if _, e := out.WriteTo(cmd.OutOrStdout()); e != nil && err == nil {
 				err = fmt.Errorf("writing the report: %w", e)
@@ -59,6 +73,7 @@ Exit code 0 if all is well, 3 if rights are missing, 4 if a library cannot be tr
 	}
 	cmd.Flags().UintSliceVarP(&pids, "pid", "p", nil, "look at what this process maps (repeatable)")
 	cmd.Flags().StringVar(&library, "lib", "", "look at this file only")
+	cmd.Flags().BoolVar(&compare, "compare", false, "show what the processes hold beside the runtime's own account of it")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON; docs/json.md describes it")
 	_ = cmd.RegisterFlagCompletionFunc("pid", completePIDs)
 	_ = cmd.MarkFlagFilename("lib", "so")

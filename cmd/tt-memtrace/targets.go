@@ -24,11 +24,14 @@ type targets struct {
 	sockets   sockets
 }
 
+// defaultRing is the size of the event buffer, bytes.
+const defaultRing = 16 << 20
+
 func (t *targets) flags(cmd *cobra.Command) {
 	f := cmd.Flags()
 	f.UintSliceVarP(&t.pids, "pid", "p", nil, "trace this process only (repeatable)")
 	f.StringSliceVar(&t.libraries, "lib", nil, "a file that holds the runtime's code under another name (repeatable)")
-	f.Uint32Var(&t.ring, "ring-bytes", 16<<20, "size of the event buffer in bytes, a power of two")
+	f.Uint32Var(&t.ring, "ring-bytes", defaultRing, "size of the event buffer in bytes, a power of two")
 	f.BoolVarP(&t.quiet, "quiet", "q", false, "no notices on standard error")
 	_ = cmd.RegisterFlagCompletionFunc("pid", completePIDs)
 	_ = cmd.MarkFlagFilename("lib", "so")

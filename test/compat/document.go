@@ -132,7 +132,7 @@ func (d *document) releases(list []Release) {
 	d.print(`
 *Compared end to end*: random workloads ran on the real runtime, on mock chips, and at their rest points the live buffers,
 the bytes requested and reserved and the capacities on every chip were those of the runtime's own allocator, and so were
-the circular buffers of programs. Some releases run on mock chips with slow dispatch only, and place no circular buffers
+what programs place in L1, and their kernels. Some releases run on mock chips with slow dispatch only, and place no circular buffers
 there. Before 0.66.0 there are no mock chips.
 `)
 }
@@ -206,6 +206,9 @@ func (d *document) points(list []Release) {
 				}
 			}
 			slices.Sort(symbols)
+			if len(symbols) == 0 && !slices.Contains(d.reports[r.BuildID].Coverage.Missing, point) {
+				return "nothing to cover"
+			}
 			if len(symbols) == 0 {
 				return "not covered"
 			}

@@ -110,7 +110,7 @@ func TestKernelsEqualTheRuntimes(t *testing.T) {
 			w := workload(t, r, rig.Options{Cluster: c.cluster, SlowDispatch: c.slow, Script: rig.Programs,
 				Args: []string{"--times", strconv.Itoa(times)}})
 			before := map[uint64]aggregator.ProgramSnapshot{}
-			listed, named, binaries, launched := 0, 0, 0, 0
+			listed, named, binaries, launched, rings := 0, 0, 0, 0, 0
 			operations(t, w, func(event string, op operation) {
 				tr.sync()
 				all := tr.programs(w.PID())
@@ -182,11 +182,17 @@ func TestKernelsEqualTheRuntimes(t *testing.T) {
 				binaries += len(got)
 				launched += int(total)
 				tr.sumOfKernels(all)
+				if tr.objects().sizes > 0 && !c.slow {
+					rings += tr.compareRings(tr.reader(w.PID()), all)
+				}
 			})
 			if launched < 10*times || binaries == 0 && r.Release > "0.70" {
 				t.Errorf("there were %d binaries and %d launches to compare", binaries, launched)
 			}
-			t.Logf("%d programs, %d binaries, %d launches", len(before), binaries, launched)
+			if rings == 0 && tr.objects().sizes > 0 && !c.slow {
+				t.Error("there was no kernel-config ring to compare")
+			}
+			t.Logf("%d programs, %d binaries, %d launches, %d rings compared", len(before), binaries, launched, rings)
 			tr.noneLost()
 		})
 	}
@@ -332,4 +338,47 @@ func TestNamesFromLaunchers(t *testing.T) {
 	if len(seen) < 10 {
 		t.Errorf("only %d programs were there", len(seen))
 	}
+}
+
+// compareRings compares what programs take of the kernel-config ring with the
+// sizes in their own objects, and the rings with the runtime's book of them, by
+// the offsets that the machine code of WorkerConfigBufferMgr has in every release.
+func (tr *trace) compareRings(r reader, programs []aggregator.ProgramSnapshot) (compared int) {
+	t := tr.t
+	t.Helper()
+	for _, p := range programs {
+		if want := r.u32(r.u64(p.ID + tr.objects().sizes)); p.Launches > 0 && p.Config != want {
+			t.Errorf("%s takes %d bytes of the ring; its object says %d", p.Operation, p.Config, want)
+		}
+	}
+	chips := tr.snapshot().Chips
+	for _, c := range chips {
+		ring := c.Ring
+		if ring.ID == 0 {
+			t.Errorf("chip %d has no kernel-config ring", c.Chip.Number)
+			continue
+		}
+		compared++
+		if ring != chips[0].Ring {
+			t.Errorf("chip %d has the ring %+v, chip %d %+v", c.Chip.Number, ring, chips[0].Chip.Number, chips[0].Ring)
+		}
+		first, next := r.u32(r.u64(ring.ID+0x60)), r.u32(r.u64(ring.ID+0x48))
+		base, end, used, n := r.u32(r.u64(ring.ID)), r.u32(r.u64(ring.ID+0x18)), uint64(0), uint64(0)
+		for ; first != next; first = (first + 1) % 8 {
+			used += r.u32(r.u64(r.u64(ring.ID+0x30)+24*first) + 4)
+			n++
+		}
+		if ring.Base != base || ring.Capacity != end-base || ring.Used != used || ring.Used == 0 || ring.Programs == 0 || ring.Programs > n || ring.Replayed {
+			t.Errorf("chip %d: ring %+v; the runtime's is from %d to %d and has %d bytes of %d places in use", c.Chip.Number, ring, base, end, used, n)
+		}
+		// Behind it lies what programs place.
+		for _, p := range programs {
+			for _, cb := range p.Placed {
+				if cb.Kind != aggregator.GlobalCircular && cb.Address < ring.Base+ring.Capacity {
+					t.Errorf("a buffer at %#x lies in the ring, %+v", cb.Address, ring)
+				}
+			}
+		}
+	}
+	return compared
 }

@@ -119,7 +119,7 @@ func TestCircularBuffersEqualTheRuntimes(t *testing.T) {
 			o.Args = nil
 			w := workload(t, r, o)
 			seen := map[uint64]bool{}
-			compared, dataflow := 0, 0
+			compared, dataflow, scratchpads := 0, 0, 0
 			operations(t, w, func(event string, op operation) {
 				tr.sync()
 				if event != "op" {
@@ -138,8 +138,12 @@ func TestCircularBuffersEqualTheRuntimes(t *testing.T) {
 					}
 					seen[p.ID] = true
 					for _, cb := range p.Placed {
-						if cb.Kind == aggregator.Dataflow {
+						switch cb.Kind {
+						case aggregator.Dataflow:
 							dataflow++
+							continue
+						case aggregator.Scratchpad:
+							scratchpads++
 							continue
 						}
 						got = append(got, captured(cb))
@@ -150,14 +154,21 @@ func TestCircularBuffersEqualTheRuntimes(t *testing.T) {
 				}
 				compared += len(got)
 				tr.bruteForce(all)
-				if tr.dataflowOffsets() {
-					tr.compareDataflow(w.PID(), all)
+				if tr.objects().buffers > 0 {
+					tr.compareDataflow(tr.reader(w.PID()), all)
+					tr.compareScratchpads(tr.reader(w.PID()), all)
 				}
 			})
 			if compared == 0 {
 				t.Error("there was no circular buffer to compare")
 			}
-			t.Logf("%d operations, %d circular and %d dataflow buffers", len(oracle), compared, dataflow)
+			if dataflow == 0 && tr.objects().buffers > 0 {
+				t.Error("there was no dataflow buffer to compare")
+			}
+			if scratchpads == 0 && r.Release == rig.DefaultRelease {
+				t.Error("there was no scratchpad to compare")
+			}
+			t.Logf("%d operations, %d circular and %d dataflow buffers, %d scratchpads", len(oracle), compared, dataflow, scratchpads)
 		})
 	}
 }
@@ -223,69 +234,138 @@ func (tr *trace) bruteForce(programs []aggregator.ProgramSnapshot) {
 	}
 }
 
-// dataflowOffsets says whether the release is the one whose objects the second
-// reader below knows.
-func (tr *trace) dataflowOffsets() bool {
-	return cmp.Or(os.Getenv("TT_MEMTRACE_RELEASE"), rig.DefaultRelease) == "0.81.1"
+// objects is where a release keeps what the second readers below look at, taken
+// from its machine code: of a ProgramImpl the std::vector of its dataflow buffers
+// and that of the sizes of its configuration; of a dataflow buffer the bytes that
+// say that it lies over another one, or in other memory; of a Kernel the
+// std::vector of its scratchpads, how long one of these is, and the std::vector of
+// its core ranges; all from the start, bytes.
+type objects struct {
+	buffers, aliased, borrowed uint64
+	sizes                      uint64
+	scratchpads, each, ranges  uint64
+}
+
+var objectsOf = map[string]objects{
+	"0.66.0": {sizes: 0x320},
+	"0.77.0": {0x2c0, 0xf0, 0x76, 0x678, 0x220, 0x30, 0xe8},
+	"0.78.0": {0x2c0, 0xf0, 0x76, 0x678, 0x220, 0x30, 0xe8},
+	"0.79.0": {0x2e0, 0xf0, 0x76, 0x780, 0x220, 0x30, 0xe8},
+	"0.81.1": {0x2e0, 0xfc, 0x72, 0x770, 0x220, 0x60, 0xe8},
+}
+
+// objects are those of the release that runs.
+func (tr *trace) objects() objects {
+	return objectsOf[cmp.Or(os.Getenv("TT_MEMTRACE_RELEASE"), rig.DefaultRelease)]
+}
+
+// reader reads the memory of a process.
+type reader struct {
+	t   *testing.T
+	mem *os.File
+}
+
+func (tr *trace) reader(pid int) reader {
+	tr.t.Helper()
+	mem, err := os.Open(fmt.Sprintf("/proc/%d/mem", pid))
+	if err != nil {
+		tr.t.Fatal(err)
+	}
+	tr.t.Cleanup(func() { mem.Close() })
+	return reader{tr.t, mem}
+}
+
+func (r reader) read(address uint64, size int) []byte {
+	r.t.Helper()
+	b := make([]byte, size)
+	if _, err := r.mem.ReadAt(b, int64(address)); err != nil {
+		r.t.Fatalf("reading %#x: %v", address, err)
+	}
+	return b
+}
+
+func (r reader) u64(address uint64) uint64 { return binary.LittleEndian.Uint64(r.read(address, 8)) }
+
+func (r reader) u32(address uint64) uint64 {
+	return uint64(binary.LittleEndian.Uint32(r.read(address, 4)))
 }
 
 // compareDataflow reads the programs' own objects, by offsets that were taken
-// from the machine code of allocate_dataflow_buffers in 0.81.1, and compares:
-// a reader that shares nothing with the tracer.
-func (tr *trace) compareDataflow(pid int, programs []aggregator.ProgramSnapshot) {
-	t := tr.t
+// from the machine code of allocate_dataflow_buffers, and compares: a reader that
+// shares nothing with the tracer.
+func (tr *trace) compareDataflow(r reader, programs []aggregator.ProgramSnapshot) {
+	t, o := tr.t, tr.objects()
 	t.Helper()
-	mem, err := os.Open(fmt.Sprintf("/proc/%d/mem", pid))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer mem.Close()
-	read := func(address uint64, size int) []byte {
-		b := make([]byte, size)
-		if _, err := mem.ReadAt(b, int64(address)); err != nil {
-			t.Fatalf("reading %#x: %v", address, err)
-		}
-		return b
-	}
-	u64 := func(address uint64) uint64 { return binary.LittleEndian.Uint64(read(address, 8)) }
-	u32 := func(address uint64) uint64 { return uint64(binary.LittleEndian.Uint32(read(address, 4))) }
 	for _, p := range programs {
 		var want []string
-		for at, end := u64(p.ID+0x2e0), u64(p.ID+0x2e8); at < end; at += 16 {
-			dfb := u64(at)
-			if read(dfb+0x72, 1)[0] == 1 || read(dfb+0xfc, 1)[0] != 0 {
+		for at, end := r.u64(p.ID+o.buffers), r.u64(p.ID+o.buffers+8); at < end; at += 16 {
+			dfb := r.u64(at)
+			if r.read(dfb+o.borrowed, 1)[0] == 1 || r.read(dfb+o.aliased, 1)[0] != 0 {
 				continue // it borrows another's memory
 			}
-			size := u32(dfb+0x28) * u32(dfb+0x2c)
-			for g, gend := u64(dfb+0x80), u64(dfb+0x88); g < gend; g += 72 {
-				for c, cend := u64(g+0x30), u64(g+0x38); c < cend; c += 24 {
-					want = append(want, fmt.Sprintf("%#x+%d on %d,%d", u32(c+16), size, u64(c), u64(c+8)))
+			size := r.u32(dfb+0x28) * r.u32(dfb+0x2c)
+			for g, gend := r.u64(dfb+0x80), r.u64(dfb+0x88); g < gend; g += 72 {
+				for c, cend := r.u64(g+0x30), r.u64(g+0x38); c < cend; c += 24 {
+					want = append(want, fmt.Sprintf("%#x+%d on %d,%d", r.u32(c+16), size, r.u64(c), r.u64(c+8)))
 				}
 			}
 		}
-		byChip := map[aggregator.Chip][]string{}
-		for _, cb := range p.Placed {
-			if cb.Kind != aggregator.Dataflow {
-				continue
+		tr.comparePlaced(p, aggregator.Dataflow, want)
+	}
+}
+
+// comparePlaced compares what a program has of a kind, core by core, on each chip.
+func (tr *trace) comparePlaced(p aggregator.ProgramSnapshot, kind aggregator.CBKind, want []string) {
+	tr.t.Helper()
+	byChip := map[aggregator.Chip][]string{}
+	for _, cb := range p.Placed {
+		if cb.Kind != kind {
+			continue
+		}
+		for _, r := range cb.Ranges {
+			for x := r.X0; x <= r.X1; x++ {
+				for y := r.Y0; y <= r.Y1; y++ {
+					byChip[cb.Chip] = append(byChip[cb.Chip], fmt.Sprintf("%#x+%d on %d,%d", cb.Address, cb.Size, x, y))
+				}
 			}
-			for _, r := range cb.Ranges {
-				for x := r.X0; x <= r.X1; x++ {
-					for y := r.Y0; y <= r.Y1; y++ {
-						byChip[cb.Chip] = append(byChip[cb.Chip], fmt.Sprintf("%#x+%d on %d,%d", cb.Address, cb.Size, x, y))
+		}
+	}
+	slices.Sort(want)
+	for chip, got := range byChip {
+		slices.Sort(got)
+		if !slices.Equal(got, want) {
+			tr.t.Errorf("program %#x on chip %d: of kind %d\n%v\nits own objects say\n%v", p.ID, chip.Number, kind, got, want)
+		}
+	}
+	if len(want) > 0 && (len(byChip) == 0 || len(p.Loaded) > 0 && len(byChip) != len(p.Loaded)) {
+		tr.t.Errorf("program %#x: %d of kind %d are in the accounts of %d chips, its kernels in those of %d", p.ID, len(want), kind, len(byChip), len(p.Loaded))
+	}
+}
+
+// compareScratchpads reads them from the kernels' own objects, where these keep
+// their places: the tracer takes them from the kernels' arguments.
+func (tr *trace) compareScratchpads(r reader, programs []aggregator.ProgramSnapshot) {
+	tr.t.Helper()
+	o := tr.objects()
+	for _, p := range programs {
+		var want []string
+		seen := map[uint64]bool{}
+		for _, k := range p.Kernels {
+			if seen[k.ID] {
+				continue // another binary of it
+			}
+			seen[k.ID] = true
+			for at, end := r.u64(k.ID+o.scratchpads), r.u64(k.ID+o.scratchpads+8); at < end; at += o.each {
+				for c, cend := r.u64(k.ID+o.ranges), r.u64(k.ID+o.ranges+8); c < cend; c += 32 {
+					for x := r.u64(c); x <= r.u64(c+16); x++ {
+						for y := r.u64(c + 8); y <= r.u64(c+24); y++ {
+							want = append(want, fmt.Sprintf("%#x+%d on %d,%d", r.u32(at+0x28), r.u32(at+0x20), x, y))
+						}
 					}
 				}
 			}
 		}
-		slices.Sort(want)
-		for chip, got := range byChip {
-			slices.Sort(got)
-			if !slices.Equal(got, want) {
-				t.Errorf("program %#x on chip %d: dataflow buffers\n%v\nits own objects say\n%v", p.ID, chip.Number, got, want)
-			}
-		}
-		if len(want) > 0 && len(byChip) == 0 {
-			t.Errorf("program %#x: %d dataflow buffers are not in the accounts", p.ID, len(want))
-		}
+		tr.comparePlaced(p, aggregator.Scratchpad, want)
 	}
 }
 

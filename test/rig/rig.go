@@ -177,6 +177,10 @@ type environment struct {
 // circular buffers.
 func (r *Runtime) SlowOnly() bool { return r.Release >= "0.67" && r.Release < "0.75" }
 
+// OneLauncher: this release dies, by a fault of its own, when two threads launch programs at a time
+// (unordered_map::at, or program_binary_status_ is not Committed), so Workload has one.
+func (r *Runtime) OneLauncher() bool { return r.Release >= "0.72" && r.Release < "0.78" }
+
 // Prepare sets a run up without starting it. The caller closes it after the run.
 func (r *Runtime) Prepare(ctx context.Context, o Options) (*Prepared, error) {
 	args := []string{"env", "--release", r.Release, "--cluster", o.Cluster, "--owner", strconv.Itoa(os.Getpid())}
@@ -207,6 +211,9 @@ func (r *Runtime) Prepare(ctx context.Context, o Options) (*Prepared, error) {
 			return nil, err
 		}
 		p.Argv = append([]string{e.Python, filepath.Join(dir, o.Script), "--cluster", o.Cluster}, o.Args...)
+		if o.Script == Workload && r.OneLauncher() {
+			p.Argv = append(p.Argv, "--threads", "1")
+		}
 	case strings.HasSuffix(o.Script, ".py"):
 		p.Argv = append([]string{e.Python, o.Script}, o.Args...)
 	default:

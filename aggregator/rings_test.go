@@ -1,0 +1,134 @@
+package aggregator
+
+import (
+	"slices"
+	"testing"
+)
+
+// A chip shows the fullest of the rings that lie on it, until their device closes.
+func TestRings(t *testing.T) {
+	const mesh, second = 0x100, 0x200
+	a := New()
+	apply := func(events ...Event) {
+		t.Helper()
+		for i := range events {
+			a.Apply(&events[i])
+		}
+	}
+	use := func(pid uint32, device uint64, r Ring) Event {
+		return Event{Kind: RingUsed, PID: pid, Device: device, Ring: &r}
+	}
+	expect := func(what string, want ...Ring) {
+		t.Helper()
+		var got []Ring
+		for _, c := range a.Snapshot().Chips {
+			got = append(got, c.Ring)
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("%s: %+v, not %+v", what, got, want)
+		}
+	}
+	apply(opened(1, mesh, host(0, 1)), opened(2, second, host(1, 2)))
+	expect("opened", Ring{}, Ring{}, Ring{})
+
+	unknown := Ring{ID: 1}
+	apply(use(1, mesh, unknown))
+	expect("one of which nothing is known", unknown, unknown, Ring{})
+	small, large := Ring{ID: 2, Base: 64, Capacity: 100, Used: 10, Programs: 1}, Ring{ID: 3, Base: 64, Capacity: 100, Used: 20, Programs: 2}
+	apply(use(1, mesh, large), use(1, mesh, small))
+	expect("of two sub-devices", large, large, Ring{})
+	other := Ring{ID: 2, Base: 64, Capacity: 100, Used: 15, Replayed: true}
+	apply(use(2, second, other))
+	expect("of two processes", large, large, other)
+	large.Used = 5
+	apply(use(1, mesh, large))
+	expect("places given up", small, other, other)
+	for _, p := range a.Snapshot().Processes {
+		if p.PID == 1 && (p.Chips[0].Ring != small || p.Chips[1].Ring != small) {
+			t.Errorf("the process has %+v", p.Chips)
+		}
+	}
+
+	for name, e := range map[string]Event{
+		"nothing":                 {Kind: RingUsed, PID: 1, Device: mesh},
+		"more than there is":      use(1, mesh, Ring{ID: 2, Capacity: 100, Used: 101}),
+		"more than a core has":    use(1, mesh, Ring{ID: 2, Capacity: 2 << 30}),
+		"where no core has any":   use(1, mesh, Ring{ID: 2, Base: 2 << 30, Capacity: 1}),
+		"on no device that opens": use(1, 0x999, Ring{ID: 9, Capacity: 100, Used: 99}),
+	} {
+		apply(e)
+		expect(name, small, other, other)
+	}
+	apply(Event{Kind: DeviceClose, PID: 1, Device: mesh})
+	apply(use(1, mesh, large)) // read too late
+	expect("closed", Ring{}, other, other)
+	apply(Event{Kind: ProcessExit, PID: 2})
+	apply(opened(3, second, host(2)))
+	expect("ended", Ring{}, Ring{}, Ring{})
+}
+
+func TestReplays(t *testing.T) {
+	const mesh = 0x100
+	a := New()
+	apply := func(events ...Event) {
+		for i := range events {
+			a.Apply(&events[i])
+		}
+	}
+	apply(opened(1, mesh, host(0, 1)),
+		Event{Kind: Replayed, PID: 1, Device: mesh, Trace: 4, Count: 2, Time: 5},
+		Event{Kind: Replayed, PID: 1, Device: mesh, Trace: 3, Count: 1, Time: 6},
+		Event{Kind: Replayed, PID: 1, Device: mesh, Trace: 4, Count: 10, Time: 7},
+		Event{Kind: Replayed, PID: 1, Trace: 4, Count: 100, Time: 8}) // on a queue of which nothing is known
+	list := a.Replays(1)
+	if len(list) != 3 || list[0].Trace != 3 || list[1].Count != 12 || list[1].Last != 7 || len(list[1].Chips) != 2 || list[2].Count != 100 || list[2].Chips != nil {
+		t.Errorf("%+v", list)
+	}
+	if n := a.Snapshot().Processes[0].Counters.Replays; n != 113 {
+		t.Errorf("%d replays", n)
+	}
+	apply(Event{Kind: DeviceClose, PID: 1, Device: mesh})
+	if list := a.Replays(1); len(list) != 1 || a.Replays(9) != nil {
+		t.Errorf("%+v", list)
+	}
+}
+
+// A program's circular buffers, dataflow buffers and scratchpads are laid out
+// apart, and lie in the same L1.
+func TestScratchpadsBesideOtherBuffers(t *testing.T) {
+	const device, program = 0x100, 0x10
+	a := New()
+	var changes []CBKind
+	a.OnCBChange = func(c CBChange) { changes = append(changes, c.CB.Kind) }
+	place := func(kind CBKind, call uint32, address, size uint64) {
+		a.Apply(&Event{Kind: CBPlaced, PID: 1, Device: device, Program: program,
+			CB: &CircularBuffer{Call: call, Address: address, Size: size, Kind: kind, Ranges: []CoreRange{{0, 0, 1, 0}}}})
+	}
+	expect := func(what string, want CBUsage) {
+		t.Helper()
+		got := a.Snapshot().Chips[0].CB
+		got.PeakLogical, got.PeakPhysical, got.Busiest, got.BusiestBytes, got.Top = 0, 0, Core{}, 0, 0
+		if got != want {
+			t.Errorf("%s: %+v, not %+v", what, got, want)
+		}
+	}
+	e := opened(1, device, host(0))
+	a.Apply(&e)
+	place(Circular, 1, 0, 100)
+	place(GlobalCircular, 1, 0, 100)
+	place(Dataflow, 1, 100, 50)
+	place(Scratchpad, 1, 150, 10)
+	place(Scratchpad, 1, 155, 10)
+	expect("all kinds", CBUsage{Physical: 2 * 165, Logical: 2 * 170, Circular: 1, Global: 1, Dataflow: 1, Scratchpads: 2, Programs: 1})
+	place(Scratchpad, 2, 150, 20)
+	expect("one kind laid out anew", CBUsage{Physical: 2 * 170, Logical: 2 * 170, Circular: 1, Global: 1, Dataflow: 1, Scratchpads: 1, Programs: 1})
+	a.Apply(&Event{Kind: ProgramGone, PID: 1, Program: program})
+	expect("destroyed", CBUsage{})
+	count := map[CBKind]int{}
+	for _, k := range changes {
+		count[k]++
+	}
+	if count[Circular] != 2 || count[Dataflow] != 2 || count[Scratchpad] != 6 {
+		t.Errorf("changes %v", count)
+	}
+}

@@ -1,0 +1,220 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/prometheus/procfs"
+
+	"tt-memtrace/aggregator"
+	"tt-memtrace/shm"
+)
+
+// comparison is one memory of a chip as a process has it by what was traced, and
+// by the account that the runtime keeps in shared memory.
+type comparison struct {
+	PID  uint32 `json:"pid"`
+	Chip uint32 `json:"chip"`
+	// Memory is dram, l1, l1_small, trace, or circular_buffers: what these take of
+	// L1, core by core, beside its buffers.
+	Memory string `json:"memory"`
+	// Traced and Runtime are in bytes; Runtime is null where the runtime keeps no
+	// account, or does not have the process in it.
+	Traced  uint64  `json:"traced"`
+	Runtime *uint64 `json:"runtime"`
+}
+
+// equal says whether the two agree, or there is only one.
+func (c *comparison) equal() bool { return c.Runtime == nil || *c.Runtime == c.Traced }
+
+const (
+	// compareTries times, this long apart, what differs is looked at again: a
+	// program runs on meanwhile, and the runtime writes its figure of circular
+	// buffers down ten times a second at the most.
+	compareTries = 6
+	compareEvery = 150 * time.Millisecond
+)
+
+// compare traces the processes for a moment, with all that they held before,
+// and compares.
+func (d *diagnosis) compare(ctx context.Context, t *targets) error {
+	l, err := t.start(nil)
+	if err != nil {
+		return err
+	}
+	l.brief = true
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	done := make(chan error, 1)
+	go func() { done <- l.run(ctx) }()
+	select {
+	case <-l.ready:
+	case err := <-done:
+		return err
+	}
+	for try := range compareTries {
+		if d.Compared = compareAll(l); !slices.ContainsFunc(d.Compared, func(c comparison) bool { return !c.equal() }) {
+			break
+		}
+		if try < compareTries-1 {
+			select {
+			case <-ctx.Done():
+			case <-time.After(compareEvery):
+			}
+		}
+	}
+	cancel()
+	return <-done
+}
+
+func compareAll(l *live) []comparison {
+	list := []comparison{}
+	for _, p := range l.Snapshot().Processes {
+		accounts := sharedAccounts(p.PID)
+		programs := l.Programs(p.PID)
+		for _, c := range p.Chips {
+			theirs := accounts[c.Chip.Number]
+			add := func(memory string, traced uint64, of func(*shm.Use) uint64) {
+				one := comparison{PID: p.PID, Chip: c.Chip.Number, Memory: memory, Traced: traced}
+				if theirs != nil {
+					n := of(theirs)
+					one.Runtime = &n
+				}
+				list = append(list, one)
+			}
+			add("dram", c.Memory[aggregator.DRAM].Requested, func(u *shm.Use) uint64 { return u.DRAM })
+			add("l1", c.Memory[aggregator.L1].Requested, func(u *shm.Use) uint64 { return u.L1 })
+			add("l1_small", c.Memory[aggregator.L1Small].Requested, func(u *shm.Use) uint64 { return u.L1Small })
+			add("trace", c.Memory[aggregator.Trace].Requested, func(u *shm.Use) uint64 { return u.Trace })
+			add("circular_buffers", circularOn(c.Chip, programs), func(u *shm.Use) uint64 { return u.CB })
+		}
+	}
+	return list
+}
+
+// circularOn is what the circular buffers of programs take of a chip's L1, without
+// dataflow buffers and scratchpads, of which the runtime keeps no account.
+func circularOn(chip aggregator.Chip, programs []aggregator.ProgramSnapshot) uint64 {
+	a := aggregator.New()
+	const device = 1
+	a.Apply(&aggregator.Event{Kind: aggregator.DeviceOpen, PID: 1, Device: device, Opened: &aggregator.Opened{Chips: []aggregator.Chip{chip}}})
+	for _, p := range programs {
+		for _, cb := range p.Placed {
+			if cb.Kind == aggregator.Circular && cb.Chip == chip {
+				one := cb.CircularBuffer
+				one.Call = 1
+				a.Apply(&aggregator.Event{Kind: aggregator.CBPlaced, PID: 1, Device: device, Program: p.ID, CB: &one})
+			}
+		}
+	}
+	return a.Snapshot().Chips[0].CB.Physical
+}
+
+// sharedAccounts are what the runtime's shared memory says of a process, by chip.
+func sharedAccounts(pid uint32) map[uint32]*shm.Use {
+	p, err := procfs.NewProc(int(pid))
+	if err != nil {
+		return nil
+	}
+	maps, err := p.ProcMaps()
+	if err != nil {
+		return nil
+	}
+	own := ownPID(pid)
+	accounts := map[uint32]*shm.Use{}
+	seen := map[string]bool{}
+	for _, m := range maps {
+		name := filepath.Base(m.Pathname)
+		if ok, _ := filepath.Match("tt_device_*_memory", name); !ok || seen[name] {
+			continue
+		}
+		seen[name] = true
+		b, err := readFile(fmt.Sprintf("/proc/%d/root%s", pid, m.Pathname), shm.Size)
+		if err != nil {
+			continue
+		}
+		a, err := shm.Parse(b)
+		if err != nil {
+			continue
+		}
+		if len(a.Processes) == 0 {
+			accounts[a.Chip] = &a.Total // circular buffers alone give a process no entry
+		}
+		for _, one := range a.Processes {
+			if one.PID == own {
+				accounts[a.Chip] = &one.Use
+			}
+		}
+	}
+	return accounts
+}
+
+// ownPID is a process's PID in its own name space: the runtime knows no other.
+func ownPID(pid uint32) uint32 {
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	if err != nil {
+		return pid
+	}
+	for line := range bytes.Lines(b) {
+		if words := strings.Fields(string(line)); len(words) > 1 && words[0] == "NSpid:" {
+			var n uint32
+			if _, err := fmt.Sscan(words[len(words)-1], &n); err == nil {
+				return n
+			}
+		}
+	}
+	return pid
+}
+
+// readFile reads the beginning of a file, which is anybody's.
+func readFile(path string, n int) ([]byte, error) {
+	st, err := os.Stat(path)
+	if err != nil {
+		return nil, err
+	}
+	if !st.Mode().IsRegular() {
+		return nil, fmt.Errorf("reading %s: not a regular file", path)
+	}
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	return io.ReadAll(io.LimitReader(f, int64(n)))
+}
+
+func (d *diagnosis) printCompared(w io.Writer) {
+	if len(d.Compared) == 0 {
+		fmt.Fprintln(w, "\nCompared with the runtime's own account: no process has a chip open")
+		return
+	}
+	fmt.Fprintln(w, "\nCompared with the runtime's own account in shared memory, bytes")
+	tw := tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)
+	fmt.Fprintln(tw, "   \tPID\tchip\tmemory\ttraced\truntime\t")
+	differ, none := false, false
+	for _, c := range d.Compared {
+		sign, theirs, by := mark(c.equal()), "-", ""
+		if c.Runtime == nil {
+			sign, none = " ", true
+		} else if theirs = fmt.Sprint(*c.Runtime); !c.equal() {
+			differ = true
+			by = fmt.Sprintf("%+d", int64(*c.Runtime)-int64(c.Traced))
+		}
+		fmt.Fprintf(tw, "  %s\t%d\t%d\t%s\t%d\t%s\t%s\n", sign, c.PID, c.Chip, c.Memory, c.Traced, theirs, by)
+	}
+	tw.Flush()
+	if none {
+		fmt.Fprintln(w, "  -: the runtime keeps no account of it: a release before 0.70, or TT_METAL_SHM_TRACKING_DISABLED is set")
+	}
+	if differ {
+		fmt.Fprintln(w, "  why they can differ: docs/architecture.md, \"The runtime's own account\"")
+	}
+}

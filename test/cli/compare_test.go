@@ -1,0 +1,76 @@
+package cli
+
+import (
+	"encoding/json"
+	"fmt"
+	"regexp"
+	"strings"
+	"testing"
+
+	"tt-memtrace/test/rig"
+)
+
+// compared is a row of doctor --compare.
+type compared struct {
+	PID     int     `json:"pid"`
+	Chip    uint32  `json:"chip"`
+	Memory  string  `json:"memory"`
+	Traced  uint64  `json:"traced"`
+	Runtime *uint64 `json:"runtime"`
+}
+
+// The doctor shows what the runtime itself keeps account of beside what it traced,
+// of a process that ran before: the buffers are the same, memory by memory.
+func TestDoctorComparesBuffers(t *testing.T) {
+	w := holder(t)
+	send(t, w, "go")
+	says(t, w, "holding")
+	r := run(t, fine, "doctor", "--compare", "--json", "-p", fmt.Sprint(w.PID()))
+	var d struct {
+		Compared []compared `json:"compared"`
+	}
+	if err := json.Unmarshal([]byte(r.out), &d); err != nil {
+		t.Fatal(err)
+	}
+	held := uint64(0)
+	for _, c := range d.Compared {
+		held += c.Traced
+		if c.PID != w.PID() || c.Runtime == nil || *c.Runtime != c.Traced {
+			t.Errorf("%+v", c)
+		}
+	}
+	if len(d.Compared) != 5 || held != 1<<20 {
+		t.Errorf("%d rows, %d bytes", len(d.Compared), held)
+	}
+}
+
+var comparedRow = regexp.MustCompile(`(?m)^  ([✓✗ ])  (\d+) +(\d+) +(\w+) +(\d+) +(\d+|-)`)
+
+// So are circular buffers, on each chip.
+func TestDoctorComparesCircularBuffers(t *testing.T) {
+	w := target(t, rig.Options{Cluster: "t3k", Script: rig.Programs, Args: []string{"--ops", "add,softmax,slice"}})
+	for range 2 {
+		await(t, w, "op")
+		send(t, w, "go")
+	}
+	await(t, w, "op")
+	r := run(t, fine, "doctor", "--compare", "-p", fmt.Sprint(w.PID()))
+	_, table, ok := strings.Cut(r.out, "Compared with the runtime's own account in shared memory")
+	rows := comparedRow.FindAllStringSubmatch(table, -1)
+	if !ok || len(rows) != 5*8 {
+		t.Fatalf("%d rows in\n%s", len(rows), r.out)
+	}
+	circular := 0
+	for _, row := range rows {
+		if row[2] != fmt.Sprint(w.PID()) || row[1] != "✓" || row[5] != row[6] {
+			t.Errorf("%q", row[0])
+		}
+		if row[4] == "circular_buffers" && row[5] != "0" {
+			circular++
+		}
+	}
+	if circular != 8 {
+		t.Errorf("%d chips have circular buffers:\n%s", circular, table)
+	}
+	contains(t, run(t, wrongUsage, "doctor", "--compare", "--lib", "x").err, "--compare takes processes")
+}
