@@ -104,6 +104,8 @@ type Counters struct {
 	// Lost events never arrived: from then on the accounts are not exact.
 	Lost   uint64
 	Exited uint64
+	// Launches of programs, of those in no account as well.
+	Launches uint64
 }
 
 // ProcessCounters are the totals of one process.
@@ -115,6 +117,8 @@ type ProcessCounters struct {
 	UnmatchedFrees uint64
 	// Replaced buffers had their place taken by a new one: their free was not seen.
 	Replaced uint64
+	// Launches of its programs, UnknownLaunches among them.
+	Launches uint64
 	// UnknownKernels and UnknownLaunches are of programs in no account: made
 	// before tracing began, or lost.
 	UnknownKernels, UnknownLaunches uint64

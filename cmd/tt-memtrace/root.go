@@ -48,7 +48,7 @@ func newRoot() *cobra.Command {
 	t.flags(root)
 	u.flags(root)
 	u.topFlags(root)
-	root.AddCommand(newTop(), newStatus(), newLog(), newForward(), newServe(), newDoctor(), newVersion())
+	root.AddCommand(newTop(), newStatus(), newLog(), newForward(), newServe(), newExporter(), newDoctor(), newVersion())
 	return root
 }
 
