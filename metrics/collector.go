@@ -42,7 +42,7 @@ type KindCounts struct {
 }
 
 // DefaultProcesses is how many processes have series of their own unless Options say otherwise.
-const DefaultProcesses = 50
+const DefaultProcesses = 32
 
 // Options say what is shown.
 type Options struct {
@@ -84,7 +84,7 @@ func (c *Collector) Describe(out chan<- *prometheus.Desc) {
 // Collect sends the metrics of one reading.
 func (c *Collector) Collect(out chan<- prometheus.Metric) {
 	r := c.read()
-	s := scrape{out}
+	s := scrape{out, places{}}
 	s.send(buildInfo, labels(nil).with("version", clean(c.options.Version)), 1)
 	s.chips(r)
 	s.processes(r.Snapshot.Processes, c.options.Processes, c.names)
@@ -94,7 +94,8 @@ func (c *Collector) Collect(out chan<- prometheus.Metric) {
 
 // scrape is one collection under way.
 type scrape struct {
-	out chan<- prometheus.Metric
+	out    chan<- prometheus.Metric
+	places places
 }
 
 func (s scrape) send(m metric, l labels, value float64) {
@@ -115,13 +116,13 @@ func (s scrape) chips(r Reading) {
 	}
 	for i := range r.Snapshot.Chips {
 		c := &r.Snapshot.Chips[i]
-		chip, private := chipNames(c.Chip)
-		l := labels(nil).with("chip", chip, "private_to", private)
+		at := s.places.of(c.Chip)
+		l := at.chip
 		s.send(chipInfo, l.with("arch", clean(c.Arch), "card", clean(c.Board)), 1)
 		s.count(chipProcesses, l, uint64(len(c.PIDs)))
 		for _, m := range export.Shown {
 			u := &c.Memory[m]
-			l := l.with("memory", name(m))
+			l := at.memory[m]
 			s.count(requested, l, u.Requested)
 			s.count(peakRequested, l, u.PeakRequested)
 			s.count(buffers, l, u.Buffers)

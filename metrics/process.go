@@ -139,20 +139,20 @@ func (s scrape) held(l labels, buffers uint64, kernel *aggregator.KernelUsage, u
 
 // share sends what a process holds of a chip; of memories that it never used, nothing.
 func (s scrape) share(l labels, c *aggregator.ChipSnapshot) {
-	chip, private := chipNames(c.Chip)
-	l = l.with("chip", chip, "private_to", private)
+	at := s.places.of(c.Chip)
 	for _, m := range export.Shown {
 		u := &c.Memory[m]
 		if u.PeakRequested == 0 {
 			continue
 		}
-		l := l.with("memory", name(m))
+		l := l.and(at.memory[m])
 		s.count(processRequested, l, u.Requested)
 		if u.Unreserved == 0 {
 			s.count(processReserved, l, u.Reserved)
 		}
 	}
 	if c.CB.PeakLogical > 0 {
+		l := l.and(at.chip)
 		s.count(processCBPhysical, l, c.CB.Physical)
 		s.count(processCBLogical, l, c.CB.Logical)
 	}

@@ -4,17 +4,20 @@ import "github.com/prometheus/client_golang/prometheus"
 
 // metric is one row of the table of all there are.
 type metric struct {
-	name string
-	desc *prometheus.Desc
-	kind prometheus.ValueType
+	name, help string
+	labels     []string
+	desc       *prometheus.Desc
+	kind       prometheus.ValueType
 }
+
+//go:generate go test -run TestMetricsAreDocumented -update
 
 // all are the metrics, in the order of their definition.
 var all []metric
 
 func define(kind prometheus.ValueType, name, help string, labels ...string) metric {
 	name = "tt_memtrace_" + name
-	m := metric{name, prometheus.NewDesc(name, help, labels, nil), kind}
+	m := metric{name, help, labels, prometheus.NewDesc(name, help, labels, nil), kind}
 	all = append(all, m)
 	return m
 }
