@@ -44,13 +44,13 @@ generate:
 	git diff --exit-code --stat -- bpf docs
 
 race:
-	CGO_ENABLED=1 $(GO) test -race -short -p 1 -timeout 10m ./aggregator ./export ./ui ./wire ./tracer/...
+	CGO_ENABLED=1 $(GO) test -race -short -p 1 -timeout 10m ./aggregator ./export ./metrics ./ui ./wire ./tracer/...
 
 fuzz:
 	scripts/fuzz.sh $(FUZZTIME)
 
 bench:
-	$(GO) test -run '^$$' -bench . -benchmem ./aggregator
+	$(GO) test -run '^$$' -bench . -benchmem ./aggregator ./metrics
 
 compat:
 	$(GO) run ./test/compat/refresh

@@ -14,6 +14,7 @@ for what in "$@"; do
 		need g++ g++
 		need tmux tmux
 		need setcap libcap2-bin
+		need prometheus prometheus
 		need riscv64-unknown-elf-as binutils-riscv64-unknown-elf
 		;;
 	check)
@@ -34,6 +35,11 @@ if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null 2>&1; then
 	apt-get update -qq
 	# shellcheck disable=SC2086
 	apt-get install -y -qq --no-install-recommends $packages >/dev/null
+	case " $packages " in
+	*" prometheus "*) # its program is wanted, not its service
+		test ! -d /run/systemd/system || systemctl disable --quiet --now prometheus
+		;;
+	esac
 else
 	echo "not installed, and this is not root on Debian or Ubuntu:$packages" >&2
 fi
