@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/exporter-toolkit/web"
 	bridge "go.opentelemetry.io/contrib/bridges/prometheus"
 	"go.opentelemetry.io/otel/exporters/otlp/otlpmetric/otlpmetrichttp"
 	sdk "go.opentelemetry.io/otel/sdk/metric"
@@ -20,12 +21,9 @@ import (
 // which sends them once more. Headers, certificates, time-outs and the resource's
 // attributes come from the OTEL_ variables of the environment.
 func Push(ctx context.Context, endpoint string, every time.Duration, g prometheus.Gatherer, version string) (stop func(context.Context) error, err error) {
-	u, err := url.Parse(endpoint)
-	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
-		return nil, fmt.Errorf("pushing metrics to %q: that is no http:// or https:// address", endpoint)
-	}
-	if u.Path == "" {
-		u.Path = "/v1/metrics"
+	u, err := collectorURL(endpoint)
+	if err != nil {
+		return nil, err
 	}
 	res, err := resource.New(ctx, resource.WithAttributes(semconv.ServiceName("tt-memtrace"), semconv.ServiceVersion(version)),
 		resource.WithHost(), resource.WithTelemetrySDK(), resource.WithFromEnv())
@@ -40,4 +38,27 @@ func Push(ctx context.Context, endpoint string, every time.Duration, g prometheu
 		sdk.WithProducer(bridge.NewMetricProducer(bridge.WithGatherer(g))))
 	provider := sdk.NewMeterProvider(sdk.WithReader(reader), sdk.WithResource(res))
 	return provider.Shutdown, nil
+}
+
+func collectorURL(endpoint string) (*url.URL, error) {
+	u, err := url.Parse(endpoint)
+	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
+		return nil, fmt.Errorf("pushing metrics to %q: that is no http:// or https:// address", endpoint)
+	}
+	if u.Path == "" {
+		u.Path = "/v1/metrics"
+	}
+	return u, nil
+}
+
+// Check says what is wrong with Listen's config and Push's endpoint; either can be empty.
+func Check(config, endpoint string) error {
+	if err := web.Validate(config); err != nil {
+		return fmt.Errorf("reading %s: %w", config, err)
+	}
+	if endpoint == "" {
+		return nil
+	}
+	_, err := collectorURL(endpoint)
+	return err
 }

@@ -98,6 +98,9 @@ func (m *metricsFlags) check() error {
 	if m.every < time.Second {
 		return fmt.Errorf("%w: --otlp-interval %v is less than a second", errUsage, m.every)
 	}
+	if err := metrics.Check(m.config, m.push); err != nil {
+		return fmt.Errorf("%w: %w", errUsage, err)
+	}
 	return nil
 }
 
@@ -138,7 +141,7 @@ func (m *metricsFlags) add(l *live, tr *tracer.Tracer) error {
 	}
 	stop, err := metrics.Push(context.Background(), m.push, m.every, registry, version())
 	if err != nil {
-		return fmt.Errorf("%w: %w", errUsage, err)
+		return err
 	}
 	l.add(sink{close: func() error {
 		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
