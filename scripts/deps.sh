@@ -1,5 +1,6 @@
 #!/bin/sh
-# Installs what the tests (test) or the checks (check) need on Debian or Ubuntu.
+# Installs what the tests (test), the checks (check) or the tests of packages
+# (packages) need on Debian or Ubuntu.
 # Without root or apt it says what is missing and lets the tests skip.
 set -eu
 
@@ -15,7 +16,13 @@ for what in "$@"; do
 		need tmux tmux
 		need setcap libcap2-bin
 		need prometheus prometheus
+		need systemd-analyze systemd
 		need riscv64-unknown-elf-as binutils-riscv64-unknown-elf
+		;;
+	packages)
+		need mmdebstrap mmdebstrap
+		need systemd-nspawn systemd-container
+		need rpm rpm
 		;;
 	check)
 		# Another compiler would make other bytes of the same programs.
