@@ -20,7 +20,7 @@ type Room struct {
 }
 
 // Rooms lists the memories that hold buffers. Left out is what is not known: of
-// late processes, which hold more than the accounts have, and of allocators
+// late and doubted processes, which hold other than the accounts have, and of allocators
 // whose banks, or whose buffers' reserved sizes, are unknown. With more than
 // limit buffers in all it is not worked out, and known is false: it sorts them.
 func (a *Aggregator) Rooms(limit int) (rooms []Room, known bool) {
@@ -30,7 +30,7 @@ func (a *Aggregator) Rooms(limit int) (rooms []Room, known bool) {
 		}
 	}
 	for _, p := range a.processes {
-		if !p.late && !p.info.Late {
+		if !p.late && !p.info.Late && !p.agreement.Doubted {
 			rooms = append(rooms, p.rooms()...)
 		}
 	}

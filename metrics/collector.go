@@ -224,7 +224,7 @@ func (s scrape) health(r Reading) {
 	s.count(lost, nil, c.Lost)
 	s.count(exited, nil, c.Exited)
 	s.count(launches, nil, c.Launches)
-	s.count(exact, nil, one(isExact(r.Snapshot)))
+	s.count(exact, nil, one(r.Snapshot.Exact()))
 	p := r.Probes
 	if p == nil {
 		return
@@ -241,17 +241,6 @@ func (s scrape) health(r Reading) {
 	s.count(probeClipped, nil, p.Clipped)
 	s.count(probeUncounted, nil, p.Uncounted)
 	s.count(refused, nil, uint64(p.Refused))
-}
-
-// isExact is what `status --json` calls exact.
-func isExact(s *aggregator.Snapshot) bool {
-	for i := range s.Processes {
-		p := &s.Processes[i]
-		if p.Late || p.Counters.UnmatchedFrees+p.Counters.Replaced+p.Counters.Odd > 0 {
-			return false
-		}
-	}
-	return s.Counters.Lost == 0
 }
 
 func one(yes bool) uint64 {

@@ -62,6 +62,10 @@ func (s scrape) process(p *aggregator.ProcessSnapshot, n named) {
 	s.count(processReplaced, l, p.Counters.Replaced)
 	s.count(processOdd, l, p.Counters.Odd)
 	s.count(processLaunches, l, p.Counters.Launches)
+	s.count(processDoubted, l, one(p.Agreement.Doubted))
+	s.count(processFound, l, p.Agreement.Found)
+	s.count(processCompared, l, p.Agreement.Comparisons)
+	s.count(processRepaired, l, p.Agreement.Repaired)
 	s.held(l, p.Buffers, &p.Kernel, &p.Unplaced)
 	for i := range p.Chips {
 		s.share(l, &p.Chips[i])

@@ -89,12 +89,16 @@ var (
 	processReplaced   = counter("process_replaced_buffers_total", "Buffers that a new one was found in place of: their free was not seen.", ofProcess...)
 	processOdd        = counter("process_odd_events_total", "Events that made no sense and were not counted.", ofProcess...)
 	processLaunches   = counter("process_launches_total", "Launches of programs.", ofProcess...)
+	processDoubted    = gauge("process_doubted", "1 while the accounts cannot be right: events were lost, or told of buffers that the accounts did not have so. Ends with the next comparison.", ofProcess...)
+	processFound      = gauge("process_found_buffers", "Buffers that were held before tracing began, read from the process's own allocators.", ofProcess...)
+	processCompared   = counter("process_comparisons_total", "Comparisons of the accounts with the process's own allocators.", ofProcess...)
+	processRepaired   = counter("process_repaired_total", "Buffers and programs that were missing, or too many, when the accounts were compared.", ofProcess...)
 
 	launches      = counter("launches_total", "Launches of programs by all processes.")
 	exited        = counter("exited_processes_total", "Traced processes that ended.")
 	events        = counter("events_total", "Events in the accounts.")
 	lost          = counter("events_lost_total", "Events that were lost: from then on the numbers are not exact.")
-	exact         = gauge("exact", "1 while nothing was lost, odd or missing, and no live process may hold buffers from before tracing began.")
+	exact         = gauge("exact", "1 while nothing is odd or missing, as far as can be known; where events were lost, the accounts were compared with the process's own since.")
 	libraryUsers  = gauge("library_processes", "Live processes that use this build of the runtime.", ofLibrary...)
 	libraryMisses = gauge("library_not_covered", "What of this build of the runtime is in no account; always 1.", append(ofLibrary[:2:2], "feature")...)
 

@@ -100,6 +100,8 @@ func values(s export.Status) map[string]float64 {
 		set(float64(p.Allocs), "process_allocations_total", p.PID)
 		set(float64(p.Frees), "process_frees_total", p.PID)
 		set(float64(p.ImplicitFrees), "process_implicit_frees_total", p.PID)
+		set(float64(p.Found), "process_found_buffers", p.PID)
+		set(float64(p.Repaired), "process_repaired_total", p.PID)
 	}
 	set(float64(s.Events), "events_total")
 	set(float64(s.Lost), "events_lost_total")
