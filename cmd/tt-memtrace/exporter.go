@@ -112,16 +112,19 @@ const (
 	maxSorted = 20_000
 )
 
-// add has a tracer's accounts shown as metrics for as long as it runs.
-func (m *metricsFlags) add(l *live, tr *tracer.Tracer) error {
+// add has the accounts shown as metrics for as long as they are live.
+func (m *metricsFlags) add(l *live) error {
 	if m.listen == "" && m.push == "" {
 		return nil
 	}
-	probes := &guarded{Tracer: tr}
-	l.source = probes
+	counts := func() *metrics.Probes { return nil }
+	if tr, ok := l.source.(*tracer.Tracer); ok {
+		g := &guarded{Tracer: tr}
+		l.source, counts = g, g.counts
+	}
 	c, err := metrics.NewCollector(func() metrics.Reading {
 		r := l.reading()
-		r.Probes = probes.counts()
+		r.Probes = counts()
 		return r
 	}, metrics.Options{Version: version(), Processes: m.processes})
 	if err != nil {

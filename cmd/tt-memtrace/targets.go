@@ -96,8 +96,8 @@ func (t *targets) trace(command []string) (*live, error) {
 	}
 	l.source, l.waiting = tr, tr.Waiting
 	l.accounts.OnDoubt = tr.Doubt
-	if err := t.metrics.add(l, tr); err != nil {
-		return nil, errors.Join(err, tr.Close())
+	if err := t.metrics.add(l); err != nil {
+		return nil, errors.Join(err, l.source.Close())
 	}
 	return l, nil
 }
