@@ -186,9 +186,12 @@ func (s *settings) find(cmd *cobra.Command, f *pflag.Flag) (values []string, ori
 		if !s.file.Exists(k) {
 			continue
 		}
+		if _, of := s.file.Get(k).(map[string]any); of {
+			continue // the settings of a command that is called as the flag is; check knows
+		}
 		origin = s.path + ": " + k
 		switch v := s.file.Get(k).(type) {
-		case nil, map[string]any:
+		case nil:
 			return nil, origin, errors.New("no value")
 		case []any:
 			if _, many := f.Value.(pflag.SliceValue); !many {

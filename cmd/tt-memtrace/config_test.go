@@ -114,6 +114,17 @@ func TestMistakesInTheConfiguration(t *testing.T) {
 	}
 }
 
+// A command can be called as a flag is.
+func TestCommandsAndFlagsOfOneName(t *testing.T) {
+	values, _, err := configured(t, "forward: {socket: /a}\nlog: {forward: /b}", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if values["forward"]["socket"] != "/a" || values["log"]["forward"] != "/b" || values["status"]["forward"] != "" {
+		t.Errorf("%v", values)
+	}
+}
+
 // What is printed is itself a configuration, and the same one.
 func TestPrintedConfigurationIsOne(t *testing.T) {
 	first, text, err := configured(t, "lib: [/a b/x.so, 'no']\nquiet: true\nstatus: {every: 90s}\nexporter: {listen: ':1', processes: 0}", nil)
@@ -164,7 +175,7 @@ func TestMissingFile(t *testing.T) {
 // Every live command has --metrics, and exporter --listen.
 func TestEveryLiveCommandHasMetrics(t *testing.T) {
 	root := newRoot()
-	for _, name := range []string{"", "top", "status", "log", "exporter"} {
+	for _, name := range []string{"", "top", "status", "log", "forward", "serve", "exporter"} {
 		cmd := root
 		if name != "" {
 			cmd, _, _ = root.Find([]string{name})
