@@ -3,6 +3,8 @@
 # make test       all tests; what this machine cannot run is skipped, and said
 # make compat     every published release: downloads them, cuts the test set anew, compares end to end
 # make wire       fifty clients of the allocation server with 200,000 records each
+# make packages   the .deb and the .rpm, into dist/; make reproducible shows that two builds have the same bytes
+# make packages-test  installs, starts, upgrades and removes them in a clean Debian
 # make check      vet, staticcheck, formats, generated files, race detector, a moment of fuzzing
 
 GO       ?= go
@@ -13,7 +15,7 @@ export CGO_ENABLED = 0
 BINARY  := tt-memtrace
 C_FILES := $(shell find bpf test/fixture -name "*.c" -o -name "*.h" -o -name "*.cpp")
 
-.PHONY: all build demo test check lint generate race fuzz bench compat wire deps clean
+.PHONY: all build demo test check lint generate race fuzz bench compat wire packages reproducible packages-test deps clean
 
 all: build
 
@@ -44,13 +46,13 @@ generate:
 	git diff --exit-code --stat -- bpf docs
 
 race:
-	CGO_ENABLED=1 $(GO) test -race -short -p 1 -timeout 10m ./aggregator ./export ./ui ./wire ./tracer/...
+	CGO_ENABLED=1 $(GO) test -race -short -p 1 -timeout 10m ./aggregator ./export ./metrics ./ui ./wire ./tracer/...
 
 fuzz:
 	scripts/fuzz.sh $(FUZZTIME)
 
 bench:
-	$(GO) test -run '^$$' -bench . -benchmem ./aggregator
+	$(GO) test -run '^$$' -bench . -benchmem ./aggregator ./metrics
 
 compat:
 	$(GO) run ./test/compat/refresh
@@ -59,8 +61,19 @@ compat:
 wire:
 	TT_MEMTRACE_WIRE_RECORDS=200000 $(GO) test -count 1 -run TestMixedClients -v -timeout 15m ./wire
 
+packages:
+	packaging/build.sh dist
+
+reproducible:
+	packaging/reproducible.sh
+
+packages-test:
+	scripts/deps.sh test packages
+	$(GO) vet -tags packages ./test/packaging
+	$(GO) test -tags packages -count 1 -timeout 20m ./test/packaging
+
 deps:
 	scripts/deps.sh test check
 
 clean:
-	rm -f $(BINARY)
+	rm -rf $(BINARY) dist

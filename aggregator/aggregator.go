@@ -230,6 +230,7 @@ func (a *Aggregator) Apply(e *Event) {
 			pr.operation = e.Operation
 		}
 	case Launched:
+		a.counters.Launches += e.Count
 		p.launch(e)
 	case BooksRead:
 		a.compare(p, e)

@@ -202,6 +202,7 @@ func (b *buffer) countCopy(added bool) {
 }
 
 func (p *process) launch(e *Event) {
+	p.counters.Launches += e.Count
 	if e.Program == 0 {
 		p.counters.UnknownLaunches += e.Count
 		return

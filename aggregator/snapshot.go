@@ -2,6 +2,7 @@ package aggregator
 
 import (
 	"cmp"
+	"maps"
 	"slices"
 )
 
@@ -107,6 +108,8 @@ type Counters struct {
 	// Lost events never arrived: from then on the accounts are not exact.
 	Lost   uint64
 	Exited uint64
+	// Launches of programs, of those in no account as well.
+	Launches uint64
 }
 
 // ProcessCounters are the totals of one process.
@@ -118,6 +121,8 @@ type ProcessCounters struct {
 	UnmatchedFrees uint64
 	// Replaced buffers had their place taken by a new one: their free was not seen.
 	Replaced uint64
+	// Launches of its programs, UnknownLaunches among them.
+	Launches uint64
 	// UnknownKernels and UnknownLaunches are of programs in no account: made
 	// before tracing began, or lost.
 	UnknownKernels, UnknownLaunches uint64
@@ -169,7 +174,9 @@ func (a *Aggregator) Snapshot() *Snapshot {
 		}
 		chips[id] = cs
 	}
-	for _, p := range a.processes {
+	s.Processes = make([]ProcessSnapshot, 0, len(a.processes))
+	for _, pid := range slices.Sorted(maps.Keys(a.processes)) {
+		p := a.processes[pid]
 		s.Processes = append(s.Processes, p.snapshot(false))
 		for id, sh := range p.share {
 			if !sh.open {
@@ -200,7 +207,6 @@ func (a *Aggregator) Snapshot() *Snapshot {
 		s.Chips = append(s.Chips, *c)
 	}
 	slices.SortFunc(s.Chips, func(x, y ChipSnapshot) int { return x.Chip.compare(y.Chip) })
-	slices.SortFunc(s.Processes, func(x, y ProcessSnapshot) int { return cmp.Compare(x.PID, y.PID) })
 	return s
 }
 
@@ -209,12 +215,16 @@ func (p *process) snapshot(all bool) ProcessSnapshot {
 	ps := ProcessSnapshot{
 		PID: p.pid, Info: p.info, Late: p.late || p.info.Late, Since: p.since, Last: p.last,
 		Buffers: uint64(len(p.buffers)), Counters: p.counters, Agreement: p.agreement,
+		Chips: make([]ChipSnapshot, 0, len(p.share)),
 	}
-	for id, sh := range p.share {
+	pids := []uint32{p.pid}
+	// The snapshots of chips are large: their names are sorted instead.
+	for _, id := range slices.SortedFunc(maps.Keys(p.share), Chip.compare) {
+		sh := p.share[id]
 		if !sh.open && !all {
 			continue
 		}
-		pc := ChipSnapshot{Chip: id, Arch: sh.chip.arch, Board: sh.chip.board, PIDs: []uint32{p.pid}}
+		pc := ChipSnapshot{Chip: id, Arch: sh.chip.arch, Board: sh.chip.board, PIDs: pids}
 		for m := range sh.memory {
 			pc.Memory[m] = sh.memory[m].usage(sh.banks[m])
 			ps.Memory[m].add(pc.Memory[m])
@@ -228,7 +238,6 @@ func (p *process) snapshot(all bool) ProcessSnapshot {
 	for m := range p.unplaced {
 		ps.Unplaced[m] = p.unplaced[m].usage(Banks{})
 	}
-	slices.SortFunc(ps.Chips, func(x, y ChipSnapshot) int { return x.Chip.compare(y.Chip) })
 	return ps
 }
 

@@ -1,5 +1,6 @@
 #!/bin/sh
-# Installs what the tests (test) or the checks (check) need on Debian or Ubuntu.
+# Installs what the tests (test), the checks (check) or the tests of packages
+# (packages) need on Debian or Ubuntu.
 # Without root or apt it says what is missing and lets the tests skip.
 set -eu
 
@@ -14,7 +15,14 @@ for what in "$@"; do
 		need g++ g++
 		need tmux tmux
 		need setcap libcap2-bin
+		need prometheus prometheus
+		need systemd-analyze systemd
 		need riscv64-unknown-elf-as binutils-riscv64-unknown-elf
+		;;
+	packages)
+		need mmdebstrap mmdebstrap
+		need systemd-nspawn systemd-container
+		need rpm rpm
 		;;
 	check)
 		# Another compiler would make other bytes of the same programs.
@@ -34,6 +42,11 @@ if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null 2>&1; then
 	apt-get update -qq
 	# shellcheck disable=SC2086
 	apt-get install -y -qq --no-install-recommends $packages >/dev/null
+	case " $packages " in
+	*" prometheus "*) # its program is wanted, not its service
+		test ! -d /run/systemd/system || systemctl disable --quiet --now prometheus
+		;;
+	esac
 else
 	echo "not installed, and this is not root on Debian or Ubuntu:$packages" >&2
 fi

@@ -48,7 +48,8 @@ func newRoot() *cobra.Command {
 	t.flags(root)
 	u.flags(root)
 	u.topFlags(root)
-	root.AddCommand(newTop(), newStatus(), newLog(), newForward(), newServe(), newDoctor(), newVersion())
+	root.AddCommand(newTop(), newStatus(), newLog(), newForward(), newServe(), newExporter(), newDoctor(), newConfig(), newMan(), newVersion())
+	configFlag(root)
 	return root
 }
 

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bufio"
+	"errors"
 	"fmt"
 	"math"
 	"os"
@@ -22,6 +23,7 @@ type targets struct {
 	ring      uint32
 	quiet     bool
 	sockets   sockets
+	metrics   metricsFlags
 }
 
 // defaultRing is the size of the event buffer, bytes.
@@ -33,6 +35,7 @@ func (t *targets) flags(cmd *cobra.Command) {
 	f.StringSliceVar(&t.libraries, "lib", nil, "a file that holds the runtime's code under another name (repeatable)")
 	f.Uint32Var(&t.ring, "ring-bytes", defaultRing, "size of the event buffer in bytes, a power of two")
 	f.BoolVarP(&t.quiet, "quiet", "q", false, "no notices on standard error")
+	t.metrics.flags(cmd)
 	_ = cmd.RegisterFlagCompletionFunc("pid", completePIDs)
 	_ = cmd.MarkFlagFilename("lib", "so")
 	t.sockets.flags(cmd)
@@ -53,6 +56,9 @@ func (t *targets) check(command []string) error {
 	}
 	if t.ring < 4096 || t.ring&(t.ring-1) != 0 {
 		return fmt.Errorf("%w: --ring-bytes %d is not a power of two of at least 4096", errUsage, t.ring)
+	}
+	if err := t.metrics.check(); err != nil {
+		return err
 	}
 	if len(command) > 0 {
 		if _, err := exec.LookPath(command[0]); err != nil {
@@ -93,6 +99,9 @@ func (t *targets) trace(command []string) (*live, error) {
 	}
 	l.source, l.waiting = tr, tr.Waiting
 	l.accounts.OnDoubt = tr.Doubt
+	if err := t.metrics.add(l); err != nil {
+		return nil, errors.Join(err, l.source.Close())
+	}
 	return l, nil
 }
 

@@ -1,0 +1,30 @@
+package main
+
+import (
+	"fmt"
+	"os"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/cobra/doc"
+)
+
+// newMan writes what packages have: the same text as --help.
+func newMan() *cobra.Command {
+	return &cobra.Command{
+		Use: "man DIR", Short: "Write the manual pages into a folder", Hidden: true, Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			root := cmd.Root()
+			root.InitDefaultCompletionCmd()
+			root.InitDefaultHelpCmd()
+			root.DisableAutoGenTag = true // SOURCE_DATE_EPOCH dates them
+			if err := os.MkdirAll(args[0], 0o755); err != nil {
+				return fmt.Errorf("writing the manual: %w", err)
+			}
+			header := &doc.GenManHeader{Section: "1", Source: "tt-memtrace " + release, Manual: "tt-memtrace"}
+			if err := doc.GenManTree(root, header, args[0]); err != nil {
+				return fmt.Errorf("writing the manual: %w", err)
+			}
+			return nil
+		},
+	}
+}

@@ -1,0 +1,519 @@
+package metrics
+
+import (
+	"flag"
+	"fmt"
+	"math"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	dto "github.com/prometheus/client_model/go"
+	"github.com/prometheus/common/expfmt"
+	"github.com/prometheus/common/model"
+
+	"tt-memtrace/aggregator"
+)
+
+// host is accounts that a test fills, as a tracer does.
+type host struct {
+	mu       sync.Mutex
+	accounts *aggregator.Aggregator
+	probes   *Probes
+	time     uint64
+}
+
+func newHost() *host { return &host{accounts: aggregator.New()} }
+
+func (h *host) apply(e aggregator.Event) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.time++
+	e.Time = h.time
+	h.accounts.Apply(&e)
+}
+
+func (h *host) read() Reading {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	rooms, _ := h.accounts.Rooms(20_000)
+	return Reading{Snapshot: h.accounts.Snapshot(), Rooms: rooms, Probes: h.probes}
+}
+
+// banks of a Wormhole, rounded.
+var banks = aggregator.Capacity{
+	aggregator.DRAM: {Known: true, Count: 12, Bytes: 1 << 30}, aggregator.L1: {Known: true, Count: 64, Bytes: 1 << 20},
+	aggregator.L1Small: {Known: true, Count: 64, Bytes: 32 << 10}, aggregator.Trace: {Known: true, Count: 12, Bytes: 1 << 20},
+}
+
+// start lets a process open chips.
+func (h *host) start(pid uint32, chips ...uint32) {
+	o := &aggregator.Opened{Arch: "wormhole_b0", Mesh: true}
+	for _, n := range chips {
+		o.Chips = append(o.Chips, aggregator.Chip{Number: n})
+		o.Boards = append(o.Boards, "n300")
+	}
+	h.apply(aggregator.Event{Kind: aggregator.ProcessStart, PID: pid, Process: &aggregator.Process{
+		Started: uint64(pid) * 10, Command: fmt.Sprintf("model-%d --secret", pid), BuildID: "ab12", Release: "0.81.1"}})
+	h.apply(aggregator.Event{Kind: aggregator.DeviceOpen, PID: pid, Device: 1, Opened: o})
+	h.apply(aggregator.Event{Kind: aggregator.AllocatorSeen, PID: pid, Device: 1, Allocator: 2, Capacity: &banks})
+}
+
+// hold lets it allocate a buffer; per is what each bank loses.
+func (h *host) hold(pid uint32, id uint64, m aggregator.Memory, address, per uint64) {
+	h.apply(aggregator.Event{Kind: aggregator.Alloc, PID: pid, Memory: m, Device: 1, Allocator: 2, Buffer: id,
+		Address: address, Size: per * 3, PerBank: per})
+}
+
+func (h *host) exit(pid uint32) { h.apply(aggregator.Event{Kind: aggregator.ProcessExit, PID: pid}) }
+
+func registry(t testing.TB, h *host, o Options) *prometheus.Registry {
+	t.Helper()
+	c, err := NewCollector(h.read, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := prometheus.NewPedanticRegistry()
+	if err := r.Register(c); err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+// values are all series, as NAME{LABELS}, of metrics with a prefix.
+func values(t testing.TB, g prometheus.Gatherer, prefix string) map[string]float64 {
+	t.Helper()
+	list, err := g.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out := map[string]float64{}
+	for _, f := range list {
+		for _, m := range f.Metric {
+			var l []string
+			for _, p := range m.Label {
+				if p.GetValue() != "" {
+					l = append(l, p.GetName()+"="+p.GetValue())
+				}
+			}
+			if name := strings.TrimPrefix(f.GetName(), "tt_memtrace_"); strings.HasPrefix(name, prefix) {
+				out[name+"{"+strings.Join(l, ",")+"}"] = value(m)
+			}
+		}
+	}
+	return out
+}
+
+func value(m *dto.Metric) float64 {
+	if m.Counter != nil {
+		return m.Counter.GetValue()
+	}
+	return m.Gauge.GetValue()
+}
+
+func expect(t *testing.T, got map[string]float64, want map[string]float64) {
+	t.Helper()
+	for k, v := range want {
+		if g, ok := got[k]; !ok || g != v {
+			t.Errorf("%s is %v (there: %v), not %v", k, g, ok, v)
+		}
+	}
+}
+
+func none(t *testing.T, got map[string]float64, parts ...string) {
+	t.Helper()
+	for k := range got {
+		for _, p := range parts {
+			if strings.Contains(k, p) {
+				t.Errorf("%s is there", k)
+			}
+		}
+	}
+}
+
+func TestAccountsAreShown(t *testing.T) {
+	h := newHost()
+	h.start(7, 0, 1)
+	h.hold(7, 100, aggregator.DRAM, 0, 1000)
+	h.hold(7, 101, aggregator.L1, 4096, 2048)
+	h.apply(aggregator.Event{Kind: aggregator.Launched, PID: 7, Count: 5})
+	h.probes = &Probes{Kinds: []KindCounts{{"alloc", 2, 1, 0}}, Refused: 3}
+	got := values(t, registry(t, h, Options{Version: "v1", Processes: 10}), "")
+	expect(t, got, map[string]float64{
+		"build_info{version=v1}":                                                1,
+		"chip_info{arch=wormhole_b0,card=n300,chip=1}":                          1,
+		"memory_requested_bytes{chip=0,memory=dram}":                            3000,
+		"memory_reserved_bytes{chip=1,memory=dram}":                             12000,
+		"memory_reserved_bytes{chip=1,memory=l1}":                               2048 * 64,
+		"memory_peak_reserved_bytes{chip=1,memory=l1}":                          2048 * 64,
+		"memory_capacity_bytes{chip=0,memory=dram}":                             12 << 30,
+		"memory_largest_free_block_bytes{chip=0,memory=dram}":                   12 * (1<<30 - 1000),
+		"memory_buffers{chip=0,memory=l1_small}":                                0,
+		"process_memory_reserved_bytes{chip=1,comm=model-7,memory=dram,pid=7}":  12000,
+		"process_allocations_total{comm=model-7,pid=7}":                         2,
+		"process_launches_total{comm=model-7,pid=7}":                            5,
+		"process_buffers{comm=model-7,pid=7}":                                   2,
+		"process_library_info{build_id=ab12,comm=model-7,pid=7,release=0.81.1}": 1,
+		"library_processes{build_id=ab12,release=0.81.1}":                       1,
+		"launches_total{}": 5, "events_total{}": 6, "events_lost_total{}": 0, "exact{}": 1, "processes{}": 1,
+		"probe_events_lost_total{kind=alloc}": 1, "libraries_refused{}": 3,
+	})
+	none(t, got, "secret")
+	// A process has no series for memories that it never used.
+	none(t, got, "process_memory_requested_bytes{chip=0,comm=model-7,memory=trace")
+}
+
+// What is not known has no series: it is not 0.
+func TestUnknownHasNoSeries(t *testing.T) {
+	h := newHost()
+	h.start(7, 0)
+	h.apply(aggregator.Event{Kind: aggregator.Alloc, PID: 7, Memory: aggregator.DRAM, Device: 1, Allocator: 9, Buffer: 5, Size: 100})
+	got := values(t, registry(t, h, Options{Processes: 10}), "")
+	none(t, got, "memory_reserved_bytes{chip=0,memory=dram}", "memory_peak_reserved_bytes{chip=0,memory=dram}",
+		"process_memory_reserved_bytes", "largest_free_block_bytes{chip=0,memory=dram}", "probe_", "refused")
+	expect(t, got, map[string]float64{"memory_requested_bytes{chip=0,memory=dram}": 100,
+		"memory_unreserved_buffers{chip=0,memory=dram}": 1})
+	h.exit(7)
+	got = values(t, registry(t, h, Options{Processes: 10}), "memory_")
+	expect(t, got, map[string]float64{"memory_reserved_bytes{chip=0,memory=dram}": 0})
+	none(t, got, "peak_reserved_bytes{chip=0,memory=dram}")
+}
+
+// The sum over all processes, "other" among them, is the chips' own, whatever the limit.
+func TestLimitOfProcesses(t *testing.T) {
+	h := newHost()
+	for pid := range uint32(20) {
+		h.start(100+pid, 0, pid%4)
+		h.hold(100+pid, 1, aggregator.DRAM, 0, uint64(1+pid)*1000)
+	}
+	for _, limit := range []int{0, 1, 7, 20, 100} {
+		r := registry(t, h, Options{Processes: limit})
+		var sum, chips float64
+		pids := map[string]bool{}
+		for k, v := range values(t, r, "process_memory_reserved_bytes") {
+			sum += v
+			_, rest, _ := strings.Cut(k, "pid=")
+			pids[rest] = true
+		}
+		for _, v := range values(t, r, "memory_reserved_bytes") {
+			chips += v
+		}
+		if sum != chips || sum == 0 {
+			t.Errorf("limit %d: the processes hold %v, the chips %v", limit, sum, chips)
+		}
+		want := min(limit, 20)
+		if limit < 20 {
+			want++
+			if !pids["other}"] {
+				t.Errorf("limit %d: there is no other in %v", limit, pids)
+			}
+		}
+		if len(pids) != want {
+			t.Errorf("limit %d: %d processes are shown", limit, len(pids))
+		}
+		if limit == 1 && !pids["119}"] {
+			t.Errorf("not the largest: %v", pids)
+		}
+		none(t, values(t, r, "process_allocations_total"), "other")
+	}
+}
+
+// A process stays where it once was among the shown, though it frees all it has.
+func TestShownProcessesDoNotComeAndGo(t *testing.T) {
+	h := newHost()
+	h.start(1, 0)
+	h.start(2, 0)
+	h.hold(1, 1, aggregator.DRAM, 0, 5000)
+	h.hold(2, 1, aggregator.DRAM, 0, 4000)
+	h.apply(aggregator.Event{Kind: aggregator.Free, PID: 1, Buffer: 1})
+	expect(t, values(t, registry(t, h, Options{Processes: 1}), "process_buffers"),
+		map[string]float64{"process_buffers{comm=model-1,pid=1}": 0, "process_buffers{pid=other}": 1})
+}
+
+// Chips that processes number by themselves are not added to the host's, and
+// their number is bounded with that of the processes.
+func TestPrivateNumbers(t *testing.T) {
+	h := newHost()
+	for pid := uint32(1); pid <= 5; pid++ {
+		h.apply(aggregator.Event{Kind: aggregator.DeviceOpen, PID: pid, Device: 1,
+			Opened: &aggregator.Opened{Chips: []aggregator.Chip{{Space: pid, Number: 0}}}})
+		h.apply(aggregator.Event{Kind: aggregator.Alloc, PID: pid, Device: 1, Buffer: 1, Size: 10})
+	}
+	got := values(t, registry(t, h, Options{Processes: 1}), "process_memory_requested")
+	expect(t, got, map[string]float64{
+		"process_memory_requested_bytes{chip=0,memory=dram,pid=1,private_to=1}":             10,
+		"process_memory_requested_bytes{chip=other,memory=dram,pid=other,private_to=other}": 40,
+	})
+	if len(got) != 2 {
+		t.Error(got)
+	}
+}
+
+// Text from processes can be anything.
+func TestHostileText(t *testing.T) {
+	h := newHost()
+	for i, s := range []string{"a\"b\nc\\d", "\xff\xfe\x00", strings.Repeat("é", 500), "\u202egnp.exe", ""} {
+		pid := uint32(i + 1)
+		h.apply(aggregator.Event{Kind: aggregator.ProcessStart, PID: pid, Process: &aggregator.Process{
+			Started: 1, Command: s, BuildID: s, Release: s, NotCovered: s + ", " + s + "2"}})
+		h.apply(aggregator.Event{Kind: aggregator.DeviceOpen, PID: pid, Device: 1,
+			Opened: &aggregator.Opened{Chips: []aggregator.Chip{{Number: uint32(i)}}, Boards: []string{s}, Arch: s}})
+	}
+	list, err := registry(t, h, Options{Version: "\xff", Processes: 10}).Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var text strings.Builder
+	for _, f := range list {
+		if _, err := expfmt.MetricFamilyToText(&text, f); err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range f.Metric {
+			for _, l := range m.Label {
+				if len(l.GetValue()) > 2*maxLabel || strings.ContainsAny(l.GetValue(), "\n\x00\u202e") {
+					t.Errorf("%s: %q", l.GetName(), l.GetValue())
+				}
+			}
+		}
+	}
+	p := expfmt.NewTextParser(model.UTF8Validation)
+	if _, err := p.TextToMetricFamilies(strings.NewReader(text.String())); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestBuildsAreBounded(t *testing.T) {
+	h := newHost()
+	for pid := range uint32(200) {
+		h.apply(aggregator.Event{Kind: aggregator.ProcessStart, PID: pid + 1, Process: &aggregator.Process{
+			Started: 1, BuildID: fmt.Sprint(pid), NotCovered: fmt.Sprintf("a%d, b%d", pid, pid)}})
+	}
+	r := registry(t, h, Options{})
+	users := values(t, r, "library_processes")
+	var sum float64
+	for _, v := range users {
+		sum += v
+	}
+	if len(users) != maxLibraries+1 || sum != 200 {
+		t.Errorf("%d builds of %v processes", len(users), sum)
+	}
+	if n := len(values(t, r, "library_not_covered")); n > maxLibraries*3 {
+		t.Errorf("%d series", n)
+	}
+}
+
+// promtool has nothing to say of names, types, units and help.
+func TestNamesAreAsPrometheusWantsThem(t *testing.T) {
+	problems, err := testutil.GatherAndLint(registry(t, everything(), Options{Version: "v1", Processes: 10}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range problems {
+		t.Errorf("%s: %s", p.Metric, p.Text)
+	}
+}
+
+// everything is a host on which every metric has a value.
+func everything() *host {
+	h := newHost()
+	h.start(1, 0)
+	h.hold(1, 1, aggregator.DRAM, 0, 5000)
+	h.apply(aggregator.Event{Kind: aggregator.ProcessStart, PID: 1, Process: &aggregator.Process{
+		Started: 10, BuildID: "ab", NotCovered: "dataflow buffers"}})
+	h.apply(aggregator.Event{Kind: aggregator.Alloc, PID: 1, Device: 99, Buffer: 2, Size: 10})
+	h.apply(aggregator.Event{Kind: aggregator.CBPlaced, PID: 1, Device: 1, Program: 3, CB: &aggregator.CircularBuffer{
+		Call: 1, Address: 1024, Size: 2048, Ranges: []aggregator.CoreRange{{X0: 0, Y0: 0, X1: 1, Y1: 1}}}})
+	h.probes = &Probes{Kinds: []KindCounts{{"alloc", 2, 1, 0}}}
+	return h
+}
+
+func TestEveryMetricHasAValue(t *testing.T) {
+	got := values(t, registry(t, everything(), Options{Version: "v1", Processes: 10}), "")
+	for _, m := range all {
+		found := false
+		for k := range got {
+			found = found || strings.HasPrefix("tt_memtrace_"+k, m.name+"{")
+		}
+		if !found {
+			t.Errorf("%s has no value", m.name)
+		}
+	}
+}
+
+var update = flag.Bool("update", false, "write docs/metrics.md's table anew")
+
+func TestMetricsAreDocumented(t *testing.T) {
+	const path, head = "../docs/metrics.md", "| metric | labels | |\n|---|---|---|\n"
+	var want strings.Builder
+	for _, m := range all {
+		fmt.Fprintf(&want, "| `%s` | %s | %s |\n", m.name, strings.Join(m.labels, ", "), m.help)
+	}
+	b, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	before, rest, found := strings.Cut(string(b), head)
+	got, after, end := strings.Cut(rest, "\n\n")
+	if !found || !end {
+		t.Fatalf("%s has no table", path)
+	}
+	if got+"\n" == want.String() {
+		return
+	}
+	if !*update {
+		t.Fatalf("%s is not as the table of metrics: go generate ./metrics", path)
+	}
+	if err := os.WriteFile(path, []byte(before+head+want.String()+"\n"+after), 0o644); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// The names of a process are those of this very process, read once.
+func TestNamesOfProcesses(t *testing.T) {
+	proc := t.TempDir()
+	id := strings.Repeat("0123456789abcdef", 4)
+	file := func(name, text string) {
+		t.Helper()
+		path := filepath.Join(proc, name)
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	stat := func(start string) string { return "7 (a) b) S" + strings.Repeat(" 1", 18) + " " + start + " 0 0\n" }
+	file("stat", "cpu 1 2 3 4 5 6 7 8 9 10\nbtime 1700000000\n")
+	file("7/stat", stat("70"))
+	file("7/comm", "a) b\n")
+	file("7/cgroup", "0::/kubepods.slice/kubepods-pod01234567_89ab_cdef_0123_456789abcdef.slice/cri-containerd-"+id+".scope\n")
+	file("8/stat", stat("81")) // another one than is traced has the PID now
+	file("8/comm", "wrong\n")
+	h := newHost()
+	h.start(7, 0)
+	h.start(8, 0)
+	r := registry(t, h, Options{Processes: 5, Proc: proc})
+	want := map[string]float64{
+		"process_start_time_seconds{comm=a) b,container=0123456789ab,pid=7,pod=01234567-89ab-cdef-0123-456789abcdef}": 1700000000.7,
+		"process_start_time_seconds{comm=model-8,pid=8}":                                                              1700000000.8,
+	}
+	expect(t, values(t, r, "process_start"), want)
+	file("7/comm", "renamed\n")
+	expect(t, values(t, r, "process_start"), want)
+}
+
+func TestContainersAndPods(t *testing.T) {
+	id := strings.Repeat("0123456789abcdef", 4)
+	const uid, short = "01234567-89ab-cdef-0123-456789abcdef", "0123456789ab"
+	for _, test := range []struct{ cgroup, container, pod string }{
+		{"0::/user.slice/user-0.slice/session-1.scope\n", "", ""},
+		{"0::/system.slice/docker-" + id + ".scope\n", short, ""},
+		{"12:memory:/docker/" + id + "\n0::/\n", short, ""},
+		{"0::/machine.slice/libpod-" + id + ".scope/container\n", short, ""},
+		{"0::/../../kubepods/burstable/pod" + uid + "/" + id + "\n", short, uid},
+		{"0::/kubepods.slice/kubepods-besteffort.slice/kubepods-besteffort-pod" + strings.ReplaceAll(uid, "-", "_") + ".slice/crio-" + id + ".scope\n", short, uid},
+		{"0::/kubepods.slice/kubepods-pod" + strings.ReplaceAll(uid, "-", "_") + ".slice/cri-containerd:" + id + "\n", "", uid},
+		{"0::/x/" + id + "0\n", "", ""},
+		{"0::/podnot-a-uid/x\n", "", ""},
+		{"no colons", "", ""},
+		{"", "", ""},
+	} {
+		if container, pod := workload([]byte(test.cgroup)); test.container != "" && container != test.container || pod != test.pod {
+			t.Errorf("%q: %q, %q", test.cgroup, container, pod)
+		}
+	}
+}
+
+func FuzzWorkload(f *testing.F) {
+	f.Add([]byte("0::/kubepods/pod01234567-89ab-cdef-0123-456789abcdef/" + strings.Repeat("0123456789abcdef", 4)))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		container, pod := workload(b)
+		if len(container) != 0 && len(container) != 12 || len(pod) != 0 && len(pod) != 36 {
+			t.Errorf("%q: %q, %q", b, container, pod)
+		}
+	})
+}
+
+func FuzzClean(f *testing.F) {
+	f.Add("é\xff\n")
+	f.Fuzz(func(t *testing.T, s string) {
+		c := clean(s)
+		if !model.LabelValue(c).IsValid() || len(c) > 3*maxLabel {
+			t.Errorf("%q: %q", s, c)
+		}
+	})
+}
+
+// crowd is a host with 32 chips and 500 processes, each of which uses all chips.
+func crowd(processes int) *host {
+	h := newHost()
+	chips := make([]uint32, 32)
+	for i := range chips {
+		chips[i] = uint32(i)
+	}
+	for pid := range uint32(processes) {
+		h.start(1000+pid, chips...)
+		for m := range aggregator.NumMemories {
+			if m != aggregator.SystemMemory {
+				h.hold(1000+pid, uint64(m)+1, m, 0, 32)
+			}
+		}
+	}
+	return h
+}
+
+// With 32 chips and 500 processes the series are as many as the limit allows, and no more.
+func TestSeriesAreBounded(t *testing.T) {
+	count := func(processes, limit int) int {
+		return len(values(t, registry(t, crowd(processes), Options{Processes: limit}), ""))
+	}
+	few, many := count(60, DefaultProcesses), count(500, DefaultProcesses)
+	if few != many {
+		t.Errorf("60 processes have %d series, 500 have %d", few, many)
+	}
+	if many > 20_000 {
+		t.Errorf("%d series", many)
+	}
+	t.Logf("%d series", many)
+}
+
+// Lives and deaths of 10,000 processes leave neither series nor memory behind.
+func TestMemoryIsFlat(t *testing.T) {
+	h := newHost()
+	r := registry(t, h, Options{Processes: DefaultProcesses})
+	h.start(1, 0, 1)
+	life := func(pid uint32) {
+		h.start(pid, 0, 1)
+		h.hold(pid, 1, aggregator.DRAM, 0, 4096)
+		if pid%10 == 0 {
+			values(t, r, "")
+		}
+		h.exit(pid)
+	}
+	heap := func() uint64 {
+		var m runtime.MemStats
+		runtime.GC()
+		runtime.GC()
+		runtime.ReadMemStats(&m)
+		return m.HeapAlloc
+	}
+	for pid := uint32(2); pid < 1000; pid++ {
+		life(pid)
+	}
+	before, series := heap(), len(values(t, r, ""))
+	for pid := uint32(1000); pid < 11_000; pid++ {
+		life(pid)
+	}
+	if n := len(values(t, r, "")); n != series {
+		t.Errorf("%d series, %d before", n, series)
+	}
+	if after := heap(); float64(after) > float64(before)+256<<10 {
+		t.Errorf("%d bytes, %d before", after, before)
+	}
+	expect(t, values(t, r, "exited"), map[string]float64{"exited_processes_total{}": math.Trunc(10_998)})
+}

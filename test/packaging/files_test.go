@@ -1,0 +1,244 @@
+// Package packaging checks what is installed: the files here, and with the tag
+// packages the packages themselves in a clean Debian (make packages-test).
+package packaging
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"go.yaml.in/yaml/v3"
+
+	"tt-memtrace/tracer"
+)
+
+const (
+	root     = "../../"
+	unitFile = root + "packaging/systemd/tt-memtrace.service"
+)
+
+func read(t *testing.T, path string) string {
+	t.Helper()
+	b, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(b)
+}
+
+// capabilities are those that tracing takes, sorted: cap_bpf and so on.
+func capabilities() []string {
+	var list []string
+	for _, r := range tracer.Rights() {
+		list = append(list, r.Capability)
+	}
+	slices.Sort(list)
+	return list
+}
+
+// lower sorts names of capabilities, whatever their case, with or without CAP_.
+func lower(names []string) []string {
+	var list []string
+	for _, n := range names {
+		list = append(list, "cap_"+strings.TrimPrefix(strings.ToLower(n), "cap_"))
+	}
+	slices.Sort(list)
+	return list
+}
+
+// setting is what the unit says, once.
+func setting(t *testing.T, name string) string {
+	t.Helper()
+	m := regexp.MustCompile(`(?m)^`+name+`=(.*)$`).FindAllStringSubmatch(read(t, unitFile), -1)
+	if len(m) != 1 {
+		t.Fatalf("the unit has %s %d times", name, len(m))
+	}
+	return m[0][1]
+}
+
+// The service, the DaemonSet and the container get what tracing takes, and no more.
+func TestRightsAreThoseOfTracing(t *testing.T) {
+	want := capabilities()
+	for _, name := range []string{"AmbientCapabilities", "CapabilityBoundingSet"} {
+		if got := lower(strings.Fields(setting(t, name))); !slices.Equal(got, want) {
+			t.Errorf("%s is %v, not %v", name, got, want)
+		}
+	}
+	var added []string
+	for _, m := range regexp.MustCompile(`--cap-add=(\w+)`).FindAllStringSubmatch(read(t, root+"packaging/container/Dockerfile"), -1) {
+		added = append(added, m[1])
+	}
+	if got := lower(added); !slices.Equal(got, want) {
+		t.Errorf("the container gets %v, not %v", got, want)
+	}
+	c := daemonSet(t).Spec.Template.Spec.Containers[0].SecurityContext
+	if got := lower(c.Capabilities.Add); !slices.Equal(got, want) || !slices.Equal(c.Capabilities.Drop, []string{"ALL"}) {
+		t.Errorf("the DaemonSet gets %v, not %v", got, want)
+	}
+	// Each is explained, where it stands and in the same words as by the program.
+	for _, r := range tracer.Rights() {
+		for _, f := range []string{unitFile, root + "packaging/kubernetes/tt-memtrace.yaml"} {
+			if says := strings.Split(r.For, ", such as")[0]; !strings.Contains(read(t, f), says) {
+				t.Errorf("%s does not say that %s is for %s", f, r.Capability, says)
+			}
+		}
+	}
+}
+
+type daemon struct {
+	Kind string
+	Spec struct {
+		Template struct {
+			Spec struct {
+				HostPID                      bool `yaml:"hostPID"`
+				HostNetwork, HostIPC         bool
+				AutomountServiceAccountToken *bool `yaml:"automountServiceAccountToken"`
+				Volumes                      []map[string]any
+				Containers                   []struct {
+					Args            []string
+					SecurityContext struct {
+						Privileged               bool
+						AllowPrivilegeEscalation *bool `yaml:"allowPrivilegeEscalation"`
+						ReadOnlyRootFilesystem   bool  `yaml:"readOnlyRootFilesystem"`
+						Capabilities             struct{ Add, Drop []string }
+					} `yaml:"securityContext"`
+				}
+			}
+		}
+	}
+}
+
+func daemonSet(t *testing.T) daemon {
+	t.Helper()
+	d := yaml.NewDecoder(strings.NewReader(read(t, root+"packaging/kubernetes/tt-memtrace.yaml")))
+	for {
+		var one daemon
+		if err := d.Decode(&one); err != nil {
+			t.Fatalf("no DaemonSet: %v", err)
+		}
+		if one.Kind == "DaemonSet" {
+			return one
+		}
+	}
+}
+
+func TestDaemonSetHasTheLeastRights(t *testing.T) {
+	s := daemonSet(t).Spec.Template.Spec
+	c := s.Containers[0].SecurityContext
+	if !s.HostPID || s.HostNetwork || s.HostIPC || s.AutomountServiceAccountToken == nil || *s.AutomountServiceAccountToken ||
+		c.Privileged || c.AllowPrivilegeEscalation == nil || *c.AllowPrivilegeEscalation || !c.ReadOnlyRootFilesystem {
+		t.Errorf("%+v", s)
+	}
+	for _, v := range s.Volumes {
+		if v["hostPath"] != nil {
+			t.Errorf("a folder of the host is mounted: %v", v)
+		}
+	}
+}
+
+// The configurations that are shipped are ones, with all that they suggest.
+func TestConfigurations(t *testing.T) {
+	tool := filepath.Join(t.TempDir(), "tt-memtrace")
+	if out, err := exec.Command("go", "build", "-o", tool, "tt-memtrace/cmd/tt-memtrace").CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	shipped := read(t, root+"packaging/config.yaml")
+	suggested := regexp.MustCompile(`(?m)^# ?((?:  )?[a-z-]+:(?: .*)?)$`).ReplaceAllString(shipped, "$1")
+	suggested = strings.ReplaceAll(suggested, "/etc/tt-memtrace/web.yaml", `""`)
+	if strings.Count(suggested, "\n#") > 5 {
+		t.Errorf("not all is tried:\n%s", suggested)
+	}
+	var config struct{ Data map[string]string }
+	d := yaml.NewDecoder(strings.NewReader(read(t, root+"packaging/kubernetes/tt-memtrace.yaml")))
+	for len(config.Data) == 0 {
+		if err := d.Decode(&config); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for name, text := range map[string]string{"as shipped": shipped, "as suggested": suggested, "of the DaemonSet": config.Data["config.yaml"]} {
+		file := filepath.Join(t.TempDir(), "config.yaml")
+		if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		cmd := exec.Command(tool, "config", "--config", file)
+		cmd.Env = []string{}
+		out, err := cmd.CombinedOutput()
+		if err != nil {
+			t.Errorf("%s: %v\n%s\n%s", name, err, out, text)
+		}
+		if set := strings.Count(string(out), "# "+file); name == "as suggested" && set < 9 {
+			t.Errorf("%s: only %d values are set:\n%s", name, set, out)
+		}
+	}
+}
+
+func analyze(t *testing.T, args ...string) string {
+	t.Helper()
+	program, err := exec.LookPath("systemd-analyze")
+	if err != nil {
+		t.Skip("systemd-analyze is not installed (on Debian and Ubuntu: systemd)")
+	}
+	out, err := exec.Command(program, args...).CombinedOutput()
+	if err != nil {
+		t.Errorf("systemd-analyze %v: %v\n%s", args, err, out)
+	}
+	return string(out)
+}
+
+// systemd understands every line of the unit, and thinks of it what the documentation says.
+func TestUnit(t *testing.T) {
+	dir := t.TempDir()
+	file := filepath.Join(dir, "tt-memtrace.service")
+	program := filepath.Join(dir, "tt-memtrace")
+	if err := os.WriteFile(program, nil, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	text := strings.ReplaceAll(read(t, unitFile), "/usr/bin/tt-memtrace", program)
+	if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if said := analyze(t, "verify", "--man=no", file); strings.TrimSpace(said) != "" {
+		t.Errorf("systemd-analyze verify: %s", said)
+	}
+	said := analyze(t, "security", "--offline=true", "--no-pager", unitFile)
+	m := regexp.MustCompile(`Overall exposure level for tt-memtrace.service: ([0-9.]+) (\w+)`).FindStringSubmatch(said)
+	if m == nil {
+		t.Fatal(said)
+	}
+	if want := fmt.Sprintf("gives it %s (%s)", m[1], m[2]); !strings.Contains(read(t, root+"docs/exporter.md"), want) {
+		t.Errorf("docs/exporter.md does not say that systemd-analyze security %s", want)
+	}
+}
+
+// All that the packages are made of is there, and the scripts are ones.
+func TestPackageContents(t *testing.T) {
+	var n struct {
+		Contents []struct{ Src, Dst string }
+		Scripts  map[string]string
+	}
+	if err := yaml.Unmarshal([]byte(read(t, root+"packaging/nfpm.yaml")), &n); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range n.Contents {
+		if c.Src != "" && !strings.HasPrefix(c.Src, "${DIST}") {
+			if _, err := os.Stat(root + c.Src); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+	scripts := []string{"packaging/build.sh", "packaging/version.sh", "packaging/reproducible.sh"}
+	for _, s := range n.Scripts {
+		scripts = append(scripts, s)
+	}
+	for _, s := range scripts {
+		if out, err := exec.Command("sh", "-n", root+s).CombinedOutput(); err != nil || bytes.TrimSpace(out) != nil {
+			t.Errorf("%s: %v %s", s, err, out)
+		}
+	}
+}

@@ -1,0 +1,196 @@
+package prometheus
+
+import (
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"tt-memtrace/aggregator"
+	"tt-memtrace/metrics"
+)
+
+// host is accounts that a test fills, with the real collector and server before them.
+type host struct {
+	mu       sync.Mutex
+	accounts *aggregator.Aggregator
+	server   *metrics.Server
+	done     chan error
+}
+
+func (h *host) apply(list ...aggregator.Event) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for i := range list {
+		h.accounts.Apply(&list[i])
+	}
+}
+
+func (h *host) read() metrics.Reading {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	rooms, _ := h.accounts.Rooms(1000)
+	return metrics.Reading{Snapshot: h.accounts.Snapshot(), Rooms: rooms, Probes: &metrics.Probes{
+		Kinds: []metrics.KindCounts{{Kind: "alloc", Seen: 1}}}}
+}
+
+// newHost has chips, each held by a process of its own, with so many bytes in all banks.
+func newHost(t *testing.T, chips int, bytes uint64) *host {
+	t.Helper()
+	h := &host{accounts: aggregator.New(), done: make(chan error, 1)}
+	for chip := range uint32(chips) {
+		pid := 100 + chip
+		h.apply(
+			aggregator.Event{Kind: aggregator.ProcessStart, PID: pid, Process: &aggregator.Process{Started: 1, Command: "model",
+				BuildID: "ab", Release: "0.81.1", NotCovered: "dataflow buffers"}},
+			aggregator.Event{Kind: aggregator.DeviceOpen, PID: pid, Device: 1, Opened: &aggregator.Opened{Chips: []aggregator.Chip{{Number: chip}}}},
+			aggregator.Event{Kind: aggregator.AllocatorSeen, PID: pid, Device: 1, Allocator: 2, Capacity: &aggregator.Capacity{
+				aggregator.DRAM: {Known: true, Count: 8, Bytes: 1 << 30}}},
+			aggregator.Event{Kind: aggregator.Alloc, PID: pid, Device: 1, Allocator: 2, Buffer: 3, Size: bytes, PerBank: bytes / 8},
+		)
+	}
+	c, err := metrics.NewCollector(h.read, metrics.Options{Version: "test", Processes: metrics.DefaultProcesses})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := metrics.Registry(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if h.server, err = metrics.Listen("127.0.0.1:0", "", r, slog.New(slog.DiscardHandler)); err != nil {
+		t.Fatal(err)
+	}
+	go func() { h.done <- h.server.Serve() }()
+	t.Cleanup(h.end)
+	return h
+}
+
+func (h *host) end() {
+	h.server.Close()
+	h.done <- <-h.done
+}
+
+func (h *host) address() string { return h.server.Addr().String() }
+
+// Thirty hosts under one Prometheus: the sums are right, by host and over all,
+// and what is known of a host that dies ends with it.
+func TestThirtyHosts(t *testing.T) {
+	const hosts, chips = 30, 8
+	var list []*host
+	var targets []string
+	for i := range uint64(hosts) {
+		h := newHost(t, chips, (i+1)<<20)
+		list, targets = append(list, h), append(targets, h.address())
+	}
+	p := start(t, targets...)
+	const held = `tt_memtrace_memory_reserved_bytes{memory="dram"}`
+	eventually(t, "all hosts are scraped", func() bool { n, ok := p.one(t, "sum(up)"); return ok && n == hosts })
+	check := func(alive int) {
+		t.Helper()
+		byHost := map[string]float64{}
+		for _, s := range p.query(t, "sum by (instance) ("+held+")") {
+			byHost[s.labels["instance"]] = s.value
+		}
+		if len(byHost) != alive {
+			t.Errorf("%d hosts", len(byHost))
+		}
+		var all float64
+		for i, h := range list[:alive] {
+			want := float64(chips * uint64(i+1) << 20)
+			if got := byHost[h.address()]; got != want {
+				t.Errorf("host %d holds %v, not %v", i, got, want)
+			}
+			all += want
+		}
+		for _, query := range []string{"sum(" + held + ")", `sum(tt_memtrace_process_memory_reserved_bytes{memory="dram"})`} {
+			if got, ok := p.one(t, query); !ok || got != all {
+				t.Errorf("%s is %v, not %v", query, got, all)
+			}
+		}
+	}
+	check(hosts)
+
+	// The last host dies.
+	last := list[hosts-1]
+	last.end()
+	eventually(t, "the dead host is seen to be down", func() bool {
+		n, ok := p.one(t, fmt.Sprintf("up{instance=%q}", last.address()))
+		return ok && n == 0
+	})
+	check(hosts - 1)
+
+	// A process of the first one dies: its series go, and the chip's falls to 0.
+	first := list[0]
+	first.apply(aggregator.Event{Kind: aggregator.ProcessExit, PID: 100})
+	eventually(t, "the chip is free", func() bool {
+		n, ok := p.one(t, fmt.Sprintf(`tt_memtrace_memory_reserved_bytes{instance=%q, chip="0", memory="dram"}`, first.address()))
+		return ok && n == 0
+	})
+	if left := p.query(t, fmt.Sprintf(`{__name__=~"tt_memtrace_.*", instance=%q, pid="100"}`, first.address())); len(left) != 0 {
+		t.Errorf("of a process that is gone there are %v", left)
+	}
+	queriesOfTheDashboard(t, p)
+}
+
+// queriesOfTheDashboard asks a server what the dashboard asks it.
+func queriesOfTheDashboard(t *testing.T, p *server) {
+	t.Helper()
+	empty := map[string]bool{}
+	list := expressions(t)
+	for _, e := range list {
+		e = strings.NewReplacer("$instance", ".*", "$chip", ".*", "$__rate_interval", "1m").Replace(e)
+		if len(p.query(t, e)) == 0 {
+			empty[e] = true
+		}
+	}
+	// Nothing here has L1 buffers, and nothing is unreadable.
+	for e := range empty {
+		if !strings.Contains(e, `memory="l1"`) && !strings.Contains(e, "unread") && !strings.Contains(e, "l1_small|trace") &&
+			!strings.Contains(e, "cb_physical") {
+			t.Errorf("no answer to %s", e)
+		}
+	}
+	if len(list) < 30 {
+		t.Errorf("only %d queries", len(list))
+	}
+}
+
+// names are the metrics that the collector has.
+func names(t *testing.T) map[string]bool {
+	t.Helper()
+	c, err := metrics.NewCollector(nil, metrics.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	out := make(chan *prometheus.Desc)
+	go func() { c.Describe(out); close(out) }()
+	list := map[string]bool{}
+	for d := range out {
+		_, name, _ := strings.Cut(d.String(), `fqName: "`)
+		name, _, _ = strings.Cut(name, `"`)
+		list[name] = true
+	}
+	return list
+}
+
+func scrape(t *testing.T, address string) string {
+	t.Helper()
+	a, err := http.Get("http://" + address + "/metrics")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer a.Body.Close()
+	b, err := io.ReadAll(a.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if a.StatusCode != http.StatusOK {
+		t.Fatal(a.Status)
+	}
+	return string(b)
+}
