@@ -133,6 +133,8 @@ func fixtureData(n int) data {
 	}
 }
 
+func (f *frame) overview() *overview { return f.pages[overviewPage].(*overview) }
+
 func plainText(p picture) string {
 	var b strings.Builder
 	for _, l := range p.lines {

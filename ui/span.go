@@ -22,6 +22,11 @@ const (
 	peak        // the mark of the peak in a bar
 	alert       // something is wrong: events were lost
 	notice      // worth a look: notes, markers, paused
+	tab         // the name of the view on the screen
+	first       // fillings of maps and lines of charts, to be told apart
+	second
+	third
+	fourth
 	numRoles
 )
 
@@ -84,6 +89,28 @@ func (l line) clipped(w int) line {
 		}
 		s.text = cut(s.text, w)
 		w -= width(s.text)
+		out = append(out, s)
+	}
+	return out
+}
+
+// without is l from its cell n on; where that is half a wide character, a space stands for it.
+func (l line) without(n int) line {
+	var out line
+	for _, s := range l {
+		if w := width(s.text); n >= w {
+			n -= w
+			continue
+		}
+		if n > 0 {
+			head := cut(s.text, n)
+			rest := s.text[len(head):]
+			if half := n - width(head); half > 0 {
+				cluster := cut(rest, 2)
+				rest = spaces(width(cluster)-half) + rest[len(cluster):]
+			}
+			s.text, n = rest, 0
+		}
 		out = append(out, s)
 	}
 	return out
