@@ -22,8 +22,8 @@ type charts struct {
 	back   time.Duration
 	// cursor is how many columns before the last one values are read.
 	cursor int
-	// full draws up to the capacity instead of up to the highest value.
-	full bool
+	// high draws up to the highest value instead of up to the capacity.
+	high bool
 
 	columns int
 	panels  []chartPanel
@@ -183,7 +183,7 @@ func (c *charts) panel(chip *aggregator.ChipSnapshot, m metric, begin, end uint6
 		}
 	}
 	highest, ceiling := top, c.ceiling(chip, m)
-	if c.full && ceiling > 0 {
+	if !c.high && ceiling > 0 {
 		top = ceiling
 	}
 	cursor, name := " ", title
@@ -456,7 +456,7 @@ func (c *charts) bindings() []binding {
 		{key: "left, right", does: "the cursor, to read values; End: back to now"},
 		{key: "PgUp, PgDn", does: "earlier, later; Home: the beginning"},
 		{key: "enter", does: "the selected chart alone, all again", brief: "alone", keys: []tcell.Key{tcell.KeyEnter}, do: func(rune) { c.alone = !c.alone }},
-		{key: "y", does: "up to the highest value or to the capacity", brief: "scale", runes: "y", do: func(rune) { c.full = !c.full }},
+		{key: "y", does: "up to the capacity or to the highest value", brief: "scale", runes: "y", do: func(rune) { c.high = !c.high }},
 	}, c.chipBindings()...)
 }
 

@@ -187,9 +187,18 @@ func (v *chipView) identity(c *aggregator.ChipSnapshot, w int) []line {
 	if t == nil {
 		t = &telemetry.Device{}
 	}
-	head := line{{" chip " + chipName(c.Chip), strong}, {"  card " + dot(cmp.Or(c.Board, t.Card)) + "  arch " + dot(c.Arch), plain}}
+	parts := []string{"card " + dot(cmp.Or(c.Board, t.Card)), "arch " + dot(c.Arch)}
 	if t.Bus != "" || t.Card != "" {
-		head = append(head, span{fmt.Sprintf("  /dev/tenstorrent/%d  pci %s %s", t.Node, dot(t.Bus), clean(t.Link, o.ascii)), plain}, span{"  firmware " + dot(t.Firmware) + "  serial " + dot(t.Serial), faint})
+		parts = append(parts, fmt.Sprintf("/dev/tenstorrent/%d", t.Node), strings.TrimSpace("pci "+dot(t.Bus)+" "+clean(t.Link, o.ascii)), "firmware "+dot(t.Firmware), "serial "+dot(t.Serial))
+	}
+	parts = append(parts, agreement(&v.data, o)+" with the runtime")
+	name := " chip " + chipName(c.Chip) + "  "
+	var lines []line
+	for i, l := range packed(parts, w-width(name)) {
+		if i > 0 {
+			name = spaces(width(name))
+		}
+		lines = append(lines, line{{name, strong}, {l, plain}}.clipped(w))
 	}
 	sensors := line{{" ", plain}}
 	add := func(name string, x telemetry.Value, unit string, scale float64, decimals int, most telemetry.Value) {
@@ -221,12 +230,7 @@ func (v *chipView) identity(c *aggregator.ChipSnapshot, w int) []line {
 	if t.Trips.Known && t.Trips.N > 0 {
 		sensors = append(sensors, span{fmt.Sprintf("too hot %d times", t.Trips.N), alert})
 	}
-	agrees := line{{" " + agreement(&v.data, o) + " with the runtime's own account", faint}}
-	lines := []line{head.clipped(w), sensors.clipped(w)}
-	if n := lines[0].width() + agrees.width(); n <= w {
-		lines[0] = append(lines[0], agrees.padded(w-lines[0].width(), true)...)
-	}
-	return lines
+	return append(lines, sensors.clipped(w))
 }
 
 // memories is a row for each memory of the chip.

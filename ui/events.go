@@ -95,9 +95,9 @@ func newEvents(s *state) *events {
 				}
 				return text(plain, strconv.FormatUint(uint64(r.tid), 10))
 			}},
-			{name: "PROCESS", flex: true, least: 8, rank: 6, cell: func(r *eventRow) line { return text(plain, e.names[r.pid]) }},
+			{name: "PROCESS", flex: true, least: 14, rank: 3, cell: func(r *eventRow) line { return text(plain, e.names[r.pid]) }},
 			{name: "EVENT", least: 9, cell: eventCell},
-			{name: "MEMORY", least: 8, rank: 4, cell: func(r *eventRow) line {
+			{name: "MEMORY", least: 8, rank: 1, cell: func(r *eventRow) line {
 				if r.kind > logKernelUnload {
 					return nil
 				}
@@ -111,7 +111,7 @@ func newEvents(s *state) *events {
 				return text(plain, fmt.Sprintf("0x%x", r.address))
 			}},
 			{name: "CHIPS", least: 5, rank: 1, cell: func(r *eventRow) line { return text(plain, e.chipsOf(r)) }},
-			{name: "WHAT", flex: true, least: 12, rank: 3, cell: func(r *eventRow) line { return faintly(eventNote(r, s.settings.ascii)) }},
+			{name: "WHAT", flex: true, least: 12, rank: 4, cell: func(r *eventRow) line { return faintly(eventNote(r, s.settings.ascii)) }},
 		},
 		detail: e.tell,
 	}
@@ -313,7 +313,9 @@ func (e *events) move(m motion) {
 		e.follow = true
 		return
 	}
-	e.grid.move(m)
+	if len(e.rows) > 0 {
+		e.grid.move(m)
+	}
 }
 
 func (e *events) bindings() []binding {

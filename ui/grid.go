@@ -142,6 +142,9 @@ func (t *grid[R, K]) hidden(name string) bool {
 	return slices.Contains(t.settings.hidden[t.name], name)
 }
 
+// detailIndent is where the values of a pane begin.
+const detailIndent = 12
+
 // maxDetail lines at most, and no more than half of the view, go to the pane.
 const maxDetail = 12
 
@@ -152,7 +155,9 @@ func (t *grid[R, K]) compose(w, h int) picture {
 	room := h - 2
 	if t.open && h >= 8 {
 		if r := t.chosen(); r != nil {
-			pane = t.detail(r)
+			for _, l := range t.detail(r) {
+				pane = append(pane, l.wrapped(w-2, detailIndent)...)
+			}
 			pane = pane[:min(len(pane), maxDetail, h/2-1)]
 		}
 	}
@@ -458,7 +463,7 @@ func (t *grid[R, K]) search(p pattern, forward, here bool) bool {
 
 // pair is a line of a pane: what something is, and its value.
 func pair(name string, value line) line {
-	return append(text(faint, name).padded(12, false), value...)
+	return append(text(faint, name).padded(detailIndent, false), value...)
 }
 
 // work is that of the view that the grid is in.

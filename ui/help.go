@@ -25,7 +25,7 @@ func (f *frame) helpLines(h int) []line {
 	section := func(name string, list []binding, look role) []line {
 		out := []line{text(title, name)}
 		for _, b := range list {
-			out = append(out, append(line{{" " + b.key, look}}.padded(14, false), span{b.does, plain}))
+			out = append(out, append(line{{" " + b.key, look}}.padded(15, false), span{b.does, plain}))
 		}
 		return out
 	}

@@ -104,7 +104,7 @@ func newHolders(s *state) *holders {
 				}
 				return r.system.User
 			})},
-			{name: "PROCESS", least: 12, flex: true, cell: func(r *holder) line {
+			{name: "PROCESS", least: 16, flex: true, cell: func(r *holder) line {
 				if r.name == "" {
 					return dot()
 				}
@@ -188,8 +188,11 @@ func (v *holders) tell(r *holder) []line {
 	if p := r.traced; p != nil {
 		add("chips", chipRanges(p.Chips))
 		add("runtime", runtimeOf(p, v.settings))
-		add("accounts", fmt.Sprintf("%s allocations, %s frees, %s with their allocator; %s frees of unknown buffers, %s buffers replaced, %s odd events",
-			digits(p.Counters.Allocs), digits(p.Counters.Frees), digits(p.Counters.ImplicitFrees), digits(p.Counters.UnmatchedFrees), digits(p.Counters.Replaced), digits(p.Counters.Odd)))
+		c := &p.Counters
+		add("allocations", fmt.Sprintf("%s, freed %s, with their allocator %s", digits(c.Allocs), digits(c.Frees), digits(c.ImplicitFrees)))
+		if n := c.UnmatchedFrees + c.Replaced + c.Odd; n > 0 {
+			add("not exact", fmt.Sprintf("%s frees of unknown buffers, %s frees not seen, %s odd events", digits(c.UnmatchedFrees), digits(c.Replaced), digits(c.Odd)))
+		}
 		add("peaks", peaksOf(&p.Memory, v.settings))
 		if p.Late {
 			add("attached", "late: what it allocated before is not counted")

@@ -78,7 +78,7 @@ func newMapView(s *state) *mapView {
 				}
 				return text(strong, strconv.FormatUint(uint64(b.buffer.process.PID), 10))
 			}},
-			{name: "PROCESS", least: 8, flex: true, rank: 3, cell: func(b *block) line {
+			{name: "PROCESS", least: 14, flex: true, rank: 3, cell: func(b *block) line {
 				switch {
 				case b.buffer != nil:
 					return text(plain, b.buffer.name)
@@ -87,7 +87,7 @@ func newMapView(s *state) *mapView {
 				}
 				return nil
 			}},
-			{name: "WHAT", least: 14, flex: true, rank: 1, cell: v.whatCell},
+			{name: "WHAT", least: 24, flex: true, rank: 1, cell: v.whatCell},
 			{name: "AGE", right: true, least: 6, rank: 4, cell: func(b *block) line {
 				if b.buffer == nil {
 					return nil
@@ -141,9 +141,9 @@ func (v *mapView) whatCell(b *block) line {
 	case b.buffer != nil:
 		return text(plain, b.buffer.what(g)+", "+asked(b.buffer, o))
 	case len(b.programs) == 1:
-		return v.nameCell(b.programs[0].Operation, 60)
+		return v.operationCell(b.programs[0].Operation, 60)
 	case len(b.programs) > 1:
-		return append(v.nameCell(b.programs[0].Operation, 40), span{fmt.Sprintf(" and %d more", len(b.programs)-1), plain})
+		return append(v.operationCell(b.programs[0].Operation, 40), span{fmt.Sprintf(" and %d more", len(b.programs)-1), plain})
 	case b.kind == belowBlock:
 		return text(faint, "firmware, kernels, what is reserved")
 	}
@@ -270,29 +270,43 @@ func (v *mapView) heads(c *aggregator.ChipSnapshot, w int) []line {
 			}
 		}
 	}
-	left := line{{" chip " + chipName(c.Chip) + " ", strong}, {what, plain}}
+	left := line{{" chip " + chipName(c.Chip) + "  ", strong}, {what, plain}}
 	if b := c.Memory[v.memory].Banks; b.Known && b.Count > 0 {
 		left = append(left, span{fmt.Sprintf(", 1 of %d banks of %s", b.Count, capacity(b.Bytes, o.exact, false)), faint})
 	}
-	return []line{left.clipped(w), append(text(plain, " "), v.freeWords()...).clipped(w)}
-}
-
-// freeWords say what is free, how much of it is in one piece, and what is in the way.
-func (v *mapView) freeWords() line {
-	o, g := v.settings, glyphSet(v.settings.ascii)
-	s := &v.space
-	if !s.known {
-		return text(faint, "the capacity is not known")
-	}
-	out := line{{"free ", plain}, {bytesCell(s.free, o).String(), strong}}
-	out = append(out, span{", largest block ", plain}, span{largest(s, o), strong}, span{", " + plural(s.holes, "piece", "pieces"), plain})
-	if s.hasGap {
-		out = append(out, span{"; " + bytesCell(s.gap, o).String() + " between circular buffers and buffers", plain})
-	}
-	if s.clashes > 0 {
-		out = append(out, span{"  ", plain}, span{" " + g.clash + " " + plural(s.clashes, "overlap", "overlaps") + " ", alert})
+	out := []line{left.clipped(w)}
+	words, clash := v.freeWords()
+	for i, l := range packed(words, w-2-width(clash)) {
+		next := text(plain, " ")
+		if i == 0 && clash != "" {
+			next = append(next, span{clash, alert}, span{" ", plain})
+		}
+		out = append(out, append(next, span{l, plain}))
 	}
 	return out
+}
+
+// freeWords say what is free, how much of it is in one piece, and what is in the way; and
+// what lies on each other, if anything does.
+func (v *mapView) freeWords() (words []string, clash string) {
+	o, g := v.settings, glyphSet(v.settings.ascii)
+	s := &v.space
+	if s.clashes > 0 {
+		clash = " " + g.clash + " " + plural(s.clashes, "overlap", "overlaps") + " "
+	}
+	if !s.known {
+		return []string{"the capacity is not known"}, clash
+	}
+	words = []string{
+		"free " + bytesCell(s.free, o).String(), "largest block " + largest(s, o), "in " + plural(s.holes, "piece", "pieces"),
+	}
+	if s.hasGap {
+		words = append(words, bytesCell(s.gap, o).String()+" between circular buffers and buffers")
+	}
+	if c := v.current(); c != nil && anyOf(c.PIDs, lateProcesses(v.data.snapshot)) {
+		words = append(words, "less what is not known from before the attach")
+	}
+	return words, clash
 }
 
 // largest writes the largest free block, as well as it is known.

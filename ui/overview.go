@@ -170,7 +170,7 @@ func seek(n, at int, forward, here bool, match func(int) bool) int {
 		by = -1
 	}
 	for k := range n + 1 {
-		if k == 0 && !here {
+		if n == 0 || k == 0 && !here {
 			continue
 		}
 		if i := ((at+by*k)%n + n) % n; match(i) {

@@ -116,6 +116,17 @@ func (l line) without(n int) line {
 	return out
 }
 
+// wrapped is l in lines of w cells, all but the first indented.
+func (l line) wrapped(w, indent int) []line {
+	var out []line
+	for l.width() > w && w > indent+8 && len(out) < 6 {
+		head := l.clipped(w)
+		out = append(out, head)
+		l = append(text(plain, spaces(indent)), l.without(head.width())...)
+	}
+	return append(out, l)
+}
+
 // width is the number of cells that s takes on a screen, counted as tcell counts.
 func width(s string) int {
 	n := 0

@@ -121,7 +121,7 @@ func ownerFields[R any](of func(*R) owner) []field[R] {
 		{name: "PID", right: true, least: 7,
 			cell:  func(r *R) line { return text(strong, strconv.FormatUint(uint64(of(r).process.PID), 10)) },
 			order: func(a, b *R) int { return cmp.Compare(of(a).process.PID, of(b).process.PID) }},
-		{name: "PROCESS", least: 10, flex: true, rank: 9,
+		{name: "PROCESS", least: 16, flex: true, rank: 4,
 			cell:  func(r *R) line { return text(plain, of(r).name) },
 			order: func(a, b *R) int { return cmp.Compare(of(a).name, of(b).name) }},
 	}
@@ -182,6 +182,14 @@ func (s *state) nameCell(name string, w int) line {
 	return text(plain, clip(clean(name, s.settings.ascii), w, g.dots))
 }
 
+// operationCell names an operation without its namespaces, which are long and alike.
+func (s *state) operationCell(name string, w int) line {
+	if i := strings.LastIndex(name, "::"); i >= 0 && i+2 < len(name) {
+		name = name[i+2:]
+	}
+	return s.nameCell(name, w)
+}
+
 func hex(v uint64) string { return "0x" + strconv.FormatUint(v, 16) }
 
 // layouts are the names of TensorMemoryLayout, by its value.
@@ -240,7 +248,7 @@ func newTables(s *state) *tables {
 			return chipWords(append(b, kindName(r.cb.Kind)...), r.chips)
 		},
 		fields: append(ownerFields(func(r *circularRow) owner { return r.owner }),
-			field[circularRow]{name: "OPERATION", least: 12, flex: true, rank: 1, cell: func(r *circularRow) line { return s.nameCell(r.program.Operation, 40) },
+			field[circularRow]{name: "OPERATION", least: 20, flex: true, rank: 1, cell: func(r *circularRow) line { return s.operationCell(r.program.Operation, 60) },
 				order: byText(func(r *circularRow) string { return r.program.Operation })},
 			field[circularRow]{name: "KIND", least: 8, rank: 5, cell: func(r *circularRow) line { return text(plain, kindName(r.cb.Kind)) },
 				order: func(a, b *circularRow) int { return cmp.Compare(a.cb.Kind, b.cb.Kind) }},
@@ -273,7 +281,7 @@ func newTables(s *state) *tables {
 			return chipWords(append(r.words(b), r.Operation...), r.chips)
 		},
 		fields: append(ownerFields(func(r *programRow) owner { return r.owner }),
-			field[programRow]{name: "OPERATION", least: 14, flex: true, cell: func(r *programRow) line { return s.nameCell(r.Operation, 60) },
+			field[programRow]{name: "OPERATION", least: 24, flex: true, cell: func(r *programRow) line { return s.operationCell(r.Operation, 60) },
 				order: byText(func(r *programRow) string { return r.Operation })},
 			field[programRow]{name: "CHIPS", least: 5, rank: 1, cell: func(r *programRow) line { return s.chipsCell(r.chips) },
 				order: func(a, b *programRow) int { return cmp.Compare(len(b.chips), len(a.chips)) }},
@@ -301,7 +309,7 @@ func newTables(s *state) *tables {
 			return chipWords(append(b, r.Hash...), r.program.Loaded)
 		},
 		fields: append(ownerFields(func(r *kernelRow) owner { return r.owner }),
-			field[kernelRow]{name: "KERNEL", least: 16, flex: true, cell: func(r *kernelRow) line { return s.nameCell(r.Name, 60) },
+			field[kernelRow]{name: "KERNEL", least: 24, flex: true, cell: func(r *kernelRow) line { return s.nameCell(r.Name, 60) },
 				order: byText(func(r *kernelRow) string { return r.Name })},
 			field[kernelRow]{name: "PROCESSOR", least: 9, cell: func(r *kernelRow) line { return s.nameCell(r.Processor, 16) },
 				order: byText(func(r *kernelRow) string { return r.Processor })},
@@ -315,7 +323,7 @@ func newTables(s *state) *tables {
 			}, order: bigFirst(func(r *kernelRow) uint64 { return r.Bytes })},
 			field[kernelRow]{name: "CHIPS", least: 5, rank: 2, cell: func(r *kernelRow) line { return s.chipsCell(r.program.Loaded) },
 				order: func(a, b *kernelRow) int { return cmp.Compare(len(b.program.Loaded), len(a.program.Loaded)) }},
-			field[kernelRow]{name: "OPERATION", least: 12, flex: true, rank: 3, cell: func(r *kernelRow) line { return s.nameCell(r.program.Operation, 40) },
+			field[kernelRow]{name: "OPERATION", least: 20, flex: true, rank: 3, cell: func(r *kernelRow) line { return s.operationCell(r.program.Operation, 60) },
 				order: byText(func(r *kernelRow) string { return r.program.Operation })},
 			ageField(s, "AGE", func(r *kernelRow) uint64 { return r.program.Since }),
 		),
