@@ -30,6 +30,8 @@ type app struct {
 	// devices are the driver's, as they were read at devicesAt.
 	devices   []telemetry.Device
 	devicesAt time.Time
+	// rested is when the feed may be looked at again.
+	rested time.Time
 
 	// wake asks the pump for a drawing that had to wait for its time, look for a look at
 	// what the user wants now.
@@ -155,8 +157,13 @@ func (a *app) pump(ctx context.Context, done chan<- struct{}) {
 		case <-a.wake:
 			a.tv.Draw()
 			continue
-		case <-tick.C:
+		case now := <-tick.C:
+			if now.Before(a.rested) {
+				continue
+			}
 			a.refresh()
+			// Where a look takes long, for a crowd of processes, it is taken less often.
+			a.rested = now.Add(refreshFactor * time.Since(now))
 		case <-a.look:
 		}
 		if a.step() {
@@ -164,6 +171,9 @@ func (a *app) pump(ctx context.Context, done chan<- struct{}) {
 		}
 	}
 }
+
+// refreshFactor times what a look at the feed took, there is no other.
+const refreshFactor = 10
 
 // step brings the latest data to the screen, does what the view there wants done, and says
 // whether that changed anything.

@@ -25,6 +25,8 @@ type mapView struct {
 	space space
 	done  mapQuery
 	strip region
+	// label is the width of the addresses beside the strip.
+	label int
 }
 
 type blockKey struct {
@@ -322,7 +324,8 @@ func largest(s *space, o settings) string {
 // strips draws all of the space in lines of cells, each of them the same number of bytes.
 func (v *mapView) strips(w, rows int) []line {
 	g := glyphSet(v.settings.ascii)
-	inner := max(w-14, 1)
+	v.label = max(10, width(hex(v.space.to)))
+	inner := max(w-v.label-4, 1)
 	n := inner * rows
 	cells := make([]stripCell, n)
 	span1 := max(v.space.to, 1)
@@ -351,7 +354,7 @@ func (v *mapView) strips(w, rows int) []line {
 	var out []line
 	for y := range rows {
 		address := uint64(float64(y*inner) / scale)
-		l := line{{" " + fmt.Sprintf("%*s", 10, hex(address)) + " " + g.wall, faint}}
+		l := line{{" " + fmt.Sprintf("%*s", v.label, hex(address)) + " " + g.wall, faint}}
 		for x := range inner {
 			i := y*inner + x
 			look, s := cells[i].draw(g)
@@ -396,7 +399,7 @@ func (c *stripCell) draw(g glyphs) (role, string) {
 
 func (v *mapView) legend(w int) line {
 	g := glyphSet(v.settings.ascii)
-	out := line{{spaces(13), plain}, {g.fills[0] + g.fills[1], first}, {" buffers  ", plain}, {g.some, first}, {" partly free  ", plain}}
+	out := line{{spaces(v.label + 3), plain}, {g.fills[0] + g.fills[1], first}, {" buffers  ", plain}, {g.some, first}, {" partly free  ", plain}}
 	if v.memory == aggregator.L1 {
 		out = append(out, span{g.fills[1], second}, span{" L1_SMALL  ", plain}, span{g.fills[2], third}, span{" circular buffers  ", plain}, span{g.fills[3], faint}, span{" not the allocator's  ", plain})
 	}
@@ -462,8 +465,8 @@ func (v *mapView) mouse(a tview.MouseAction, x, y int) bool {
 
 // pick selects the block at a cell of the strip.
 func (v *mapView) pick(x, row int) bool {
-	x -= 13
-	inner := v.seenW + 2 - 14
+	x -= v.label + 3
+	inner := v.seenW + 2 - v.label - 4
 	if x < 0 || x >= inner || v.space.to == 0 {
 		return false
 	}

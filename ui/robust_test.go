@@ -88,12 +88,10 @@ func TestHostileTextStaysInItsCell(t *testing.T) {
 		"\x1b[2J\x1b[H", "\x1b]0;title\x07", "\u202e\u2066\u200f", "[red]x[-:-:b]", "a\nb\rc\td", "\x9b31m", "\xff\xfe\x80", "日本語日本語", "\U000e0041\u200d\ufeff",
 		strings.Repeat("e\u0301\u0301", 40), "👩‍👩‍👧🇩🇪", strings.Repeat("\x00", 100),
 	}
-	for _, name := range names {
-		for id, page := range pageNames {
-			plainScreen := named(t, "x", pageID(id))
+	for id, page := range pageNames {
+		plainScreen := named(t, "x", pageID(id))
+		for _, name := range names {
 			evil := named(t, name, pageID(id))
-			defer plainScreen.Fini()
-			defer evil.Fini()
 			for y := range 40 {
 				for x := range 120 {
 					a, _, _ := plainScreen.Get(x, y)
@@ -136,8 +134,9 @@ func named(t *testing.T, name string, page pageID) *testScreen {
 	w.program(7, device, name, 3, circular(105984, 32*kib, 3, 3))
 	w.pass(2 * time.Second)
 	w.frame.current = page
-	w.screen(t, 120, 40).Fini()
-	return w.screen(t, 120, 40)
+	s := w.screen(t, 120, 40)
+	t.Cleanup(s.Fini)
+	return s
 }
 
 func TestABrokenSettingsFileIsToldAndLeftAlone(t *testing.T) {

@@ -37,6 +37,9 @@ func TestEveryView(t *testing.T) {
 
 // What lies below the first look at a view: other tables, details, filters, a cursor.
 func TestViewsFurtherIn(t *testing.T) {
+	w := busy(8)
+	w.system = cards(t, 4)
+	past := w.frame.history
 	for _, c := range []struct{ name, keys string }{
 		{"tables-circular", "5<Tab>"}, {"tables-programs", "5<Tab><Tab>"}, {"tables-kernels", "5<Tab><Tab><Tab>"},
 		{"tables-filter", "5sssf0x1.*inter<Enter>"}, {"tables-detail", "5jj<Enter>"}, {"tables-columns", "5cjjj "}, {"tables-exact", "5u"},
@@ -46,16 +49,17 @@ func TestViewsFurtherIn(t *testing.T) {
 		{"events-filter", "6ffree<Enter>"}, {"events-detail", "6kkk<Enter>"}, {"events-search", "6/START<Enter>"},
 		{"processes-detail", "7<Enter>"}, {"chip-2", "2]]"}, {"help", "4?"}, {"prompt", "5f(["}, {"overview-filter", "fpython<Enter>"},
 	} {
-		w := busy(8)
-		w.system = cards(t, 4)
-		w.reader.system = w.system
+		w.view(settings{})
+		w.frame.history = past
 		w.frame.SetRect(0, 0, 120, 40)
 		w.look()
 		w.text(t, 120, 40)
 		w.press(c.keys)
 		golden(t, "further-"+c.name+".txt", w.text(t, 120, 40))
 	}
-	w := busy(8)
+	w.system = nil
+	w.view(settings{ascii: true}).history = past
+	w.look()
 	w.frame.settings.ascii = true
 	for id, name := range pageNames {
 		w.frame.current = pageID(id)
@@ -86,7 +90,7 @@ func full() *world {
 			w.tell(aggregator.Event{Kind: aggregator.Alloc, PID: pid, TID: math.MaxUint32, Device: device, Allocator: device + 1, Buffer: math.MaxUint64 - uint64(m), Memory: m,
 				Address: math.MaxUint64 - huge, PerBank: huge, Size: huge, PageSize: math.MaxUint64, Layout: 255, Caller: math.MaxUint64})
 		}
-		program := w.program(pid, device, hostile, math.MaxUint64, circular(1<<30, 1<<30, 255, 255))
+		program := w.program(pid, device, hostile, math.MaxUint64, circular(1<<30, 1<<30, 255, 3))
 		w.tell(aggregator.Event{Kind: aggregator.KernelLoaded, PID: pid, Program: program, Device: device, Kernel: &aggregator.Kernel{ID: 1, Name: hostile, Hash: hostile, Processor: hostile, Path: hostile, Bytes: huge, Sized: true}})
 	}
 	w.tell(aggregator.Event{Kind: aggregator.Lost, Count: math.MaxUint64})

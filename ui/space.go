@@ -298,7 +298,7 @@ func bufferBlocks(r *reader, chip aggregator.Chip, m aggregator.Memory, kind blo
 		for i := range list {
 			b := &list[i]
 			if b.Memory == m && slices.Contains(b.Chips, chip) {
-				out = append(out, block{from: b.Address, to: b.Address + b.PerBank, kind: kind, buffer: &bufferRow{o, b, banks[m]}})
+				out = append(out, block{from: b.Address, to: b.Address + min(b.PerBank, 1<<64-1-b.Address), kind: kind, buffer: &bufferRow{o, b, banks[m]}})
 			}
 		}
 	}

@@ -33,7 +33,12 @@ const oneSecond = uint64(time.Second)
 
 func newWorld(chips int) *world {
 	w := &world{Aggregator: aggregator.New(), log: NewLog(), time: 1000 * oneSecond, wall: time.Date(2025, 1, 2, 12, 3, 11, 0, time.UTC)}
-	w.OnChange, w.OnCBChange, w.OnKernelChange = w.log.Change, w.log.CBChange, w.log.KernelChange
+	w.OnChange, w.OnCBChange = w.log.Change, w.log.CBChange
+	w.OnKernelChange = func(c aggregator.KernelChange) {
+		if c.Chip.Number == 0 { // their order over the chips is any
+			w.log.KernelChange(c)
+		}
+	}
 	for i := range chips {
 		w.chips = append(w.chips, aggregator.Chip{Number: uint32(i)})
 	}
