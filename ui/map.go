@@ -114,8 +114,8 @@ func (v *mapView) kindCell(b *block) line {
 	g := glyphSet(v.settings.ascii)
 	look, fill := fillOf(b, g)
 	out := line{{fill, look}, {" " + b.kind.String(), plain}}
-	if b.kind == freeBlock {
-		out = line{{"  free", faint}}
+	if b.kind == freeBlock || b.kind == edgeBlock {
+		out = line{{"  " + b.kind.String(), faint}}
 	}
 	if b.clash {
 		out = append(out, span{" " + g.clash, alert})
@@ -333,7 +333,7 @@ func (v *mapView) strips(w, rows int) []line {
 	sel := v.grid.chosen()
 	for i := range v.space.blocks {
 		b := &v.space.blocks[i]
-		if b.kind == freeBlock {
+		if b.kind == freeBlock || b.kind == edgeBlock {
 			continue
 		}
 		from, to := float64(b.from)*scale, float64(b.to)*scale

@@ -19,9 +19,12 @@ const (
 	circularBlock
 	// belowBlock is what is below the allocator's memory: firmware and the like.
 	belowBlock
+	// edgeBlock is what is before the first buffer of a bank: free, or below the allocator's
+	// memory.
+	edgeBlock
 )
 
-var blockNames = [...]string{"free", "buffer", "L1_SMALL", "circular", "not the allocator's"}
+var blockNames = [...]string{"free", "buffer", "L1_SMALL", "circular", "not the allocator's", "free or reserved"}
 
 func (k blockKind) String() string { return blockNames[k] }
 
@@ -107,8 +110,12 @@ func newSpace(buffers, others []block, bytes uint64, known bool, core bool) spac
 			s.blocks = append(s.blocks, block{from: from, to: min(to, below), kind: belowBlock})
 			from = min(to, below)
 		}
+		kind := freeBlock
+		if from == 0 && !core && len(buffers) > 0 {
+			kind = edgeBlock
+		}
 		if from < to {
-			s.blocks = append(s.blocks, block{from: from, to: to, kind: freeBlock})
+			s.blocks = append(s.blocks, block{from: from, to: to, kind: kind})
 		}
 	}
 	at := uint64(0)

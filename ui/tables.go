@@ -107,11 +107,15 @@ type kernelRow struct {
 	*aggregator.Kernel
 }
 
+// chipList writes chips the short way, in any order.
 func chipList(chips []aggregator.Chip) string {
 	list := make([]aggregator.ChipSnapshot, len(chips))
 	for i, c := range chips {
 		list[i].Chip = c
 	}
+	slices.SortFunc(list, func(a, b aggregator.ChipSnapshot) int {
+		return cmp.Or(cmp.Compare(a.Chip.Space, b.Chip.Space), cmp.Compare(a.Chip.Number, b.Chip.Number))
+	})
 	return chipRanges(list)
 }
 
