@@ -30,6 +30,9 @@ type app struct {
 	// devices are the driver's, as they were read at devicesAt.
 	devices   []telemetry.Device
 	devicesAt time.Time
+	// batches is what the log had counted at the last look at the feed, at snapshotAt.
+	batches    uint64
+	snapshotAt time.Time
 	// rested is when the feed may be looked at again.
 	rested time.Time
 
@@ -219,10 +222,8 @@ func (a *app) step() bool {
 
 // refresh reads the feed.
 func (a *app) refresh() {
-	s, now := a.feed.Snapshot(), a.o.Now()
-	if s == nil {
-		s = &aggregator.Snapshot{}
-	}
+	now := a.o.Now()
+	s := a.snapshot(now)
 	a.meter.add(now, s)
 	d := data{snapshot: s, rates: a.meter.rates(), now: a.age.now(now, s.Time), clock: now, host: a.o.Host, source: a.o.Source, log: a.o.Log, hasSystem: a.o.System != nil, frozen: a.latest.frozen}
 	if a.o.Notes != nil {
@@ -241,6 +242,25 @@ func (a *app) refresh() {
 	default:
 	}
 	a.latest = d
+}
+
+// snapshotEvery is the time after which the feed is looked at although it told of nothing.
+const snapshotEvery = 2 * time.Second
+
+// snapshot is that of the feed, or the last one where nothing has happened since.
+func (a *app) snapshot(now time.Time) *aggregator.Snapshot {
+	if a.o.Log != nil {
+		batches := a.o.Log.batches.Load()
+		if a.latest.snapshot != nil && batches == a.batches && now.Sub(a.snapshotAt) < snapshotEvery {
+			return a.latest.snapshot
+		}
+		a.batches = batches
+	}
+	a.snapshotAt = now
+	if s := a.feed.Snapshot(); s != nil {
+		return s
+	}
+	return &aggregator.Snapshot{}
 }
 
 // devicesEvery is the time between two looks at temperature, power and clock.

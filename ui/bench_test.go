@@ -1,10 +1,15 @@
 package ui
 
 import (
+	"context"
 	"fmt"
 	"runtime"
+	"sync"
 	"testing"
 	"time"
+
+	"github.com/gdamore/tcell/v2"
+	"golang.org/x/sys/unix"
 
 	"tt-memtrace/aggregator"
 )
@@ -120,5 +125,124 @@ func TestTheLogAllocatesNothingAndForgets(t *testing.T) {
 	list, next := l.since(0, nil)
 	if len(list) != maxEntries || next != l.next || list[len(list)-1].kind != logStart || len(l.marks) > maxMarks {
 		t.Errorf("%d entries, %d of %d, %d marks", len(list), next, l.next, len(l.marks))
+	}
+}
+
+// locked are accounts that one goroutine changes while the screen reads them.
+type locked struct {
+	mu sync.Mutex
+	*world
+}
+
+func (l *locked) Snapshot() *aggregator.Snapshot {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	s := l.world.Snapshot()
+	s.Time = l.time
+	return s
+}
+
+func (l *locked) Buffers(pid uint32) []aggregator.BufferSnapshot {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.world.Buffers(pid)
+}
+
+func (l *locked) Programs(pid uint32) []aggregator.ProgramSnapshot {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.world.Programs(pid)
+}
+
+// feed makes so many events a second, in batches as the ring is drained, until ctx ends.
+func (l *locked) feed(ctx context.Context, device uint64, rate int, log bool) {
+	const every = 10 * time.Millisecond
+	tick := time.NewTicker(every)
+	defer tick.Stop()
+	if !log {
+		l.OnChange = nil
+	}
+	id := uint64(1 << 40)
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		l.mu.Lock()
+		l.log.Events(nil)
+		for range rate / 200 {
+			l.time += uint64(every) / uint64(rate/200)
+			for _, k := range []aggregator.Kind{aggregator.Alloc, aggregator.Free} {
+				e := aggregator.Event{Kind: k, Time: l.time, PID: 1000, Device: device, Allocator: device + 1, Buffer: id, Memory: aggregator.L1, Size: 2048, PerBank: 2048, Address: 1 << 20}
+				l.Apply(&e)
+			}
+		}
+		l.mu.Unlock()
+	}
+}
+
+func cpuTime() time.Duration {
+	var u unix.Rusage
+	if err := unix.Getrusage(unix.RUSAGE_SELF, &u); err != nil {
+		return 0
+	}
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
+}
+
+// BenchmarkScreen is what the whole screen takes of a core at 100,000 events a second, and
+// while nothing happens, beside what the accounts take by themselves.
+func BenchmarkScreen(b *testing.B) {
+	for _, host := range []struct {
+		name string
+		make func() (*world, uint64)
+	}{
+		{"8chips", func() (*world, uint64) {
+			w := newWorld(8)
+			w.view(settings{})
+			device := w.begins(1000, "python", w.chips, false)
+			for k := range uint64(200) {
+				w.alloc(1000, device, aggregator.DRAM, k*4096, 4096)
+			}
+			return w, device
+		}},
+		{"crowd", func() (*world, uint64) {
+			w := crowd()
+			return w, w.begins(1000, "python", w.chips, false)
+		}},
+	} {
+		for _, rate := range []int{100_000, 0} {
+			for _, view := range append([]string{""}, Views()...) {
+				name := fmt.Sprintf("%s/%d/%s", host.name, rate, view)
+				if view == "" {
+					name += "accounts"
+				}
+				b.Run(name, func(b *testing.B) {
+					w, device := host.make()
+					l := &locked{world: w}
+					ctx, cancel := context.WithCancel(b.Context())
+					var all sync.WaitGroup
+					if rate > 0 {
+						all.Go(func() { l.feed(ctx, device, rate, view != "") })
+					}
+					if view != "" {
+						screen := &testScreen{SimulationScreen: tcell.NewSimulationScreen(""), w: 200, h: 60}
+						all.Go(func() {
+							if err := Run(ctx, l, Options{Screen: screen, View: view, Log: w.log}); err != nil {
+								b.Error(err)
+							}
+						})
+					}
+					time.Sleep(2 * time.Second) // what comes first takes longer
+					for b.Loop() {
+						begin, used := time.Now(), cpuTime()
+						time.Sleep(4 * time.Second)
+						b.ReportMetric(100*(cpuTime()-used).Seconds()/time.Since(begin).Seconds(), "%core")
+					}
+					cancel()
+					all.Wait()
+				})
+			}
+		}
 	}
 }

@@ -116,7 +116,10 @@ func (v *chipView) work() func(*reader) func() {
 	return func(r *reader) func() {
 		touch(r, chip, true)
 		now := want
-		now.round = r.round
+		now.round, now.snapshot = r.round, r.snapshot
+		if now == last {
+			return nil
+		}
 		var all []chipShare
 		for _, o := range owners(r.snapshot, ascii) {
 			for i := range o.process.Chips {
@@ -126,8 +129,11 @@ func (v *chipView) work() func(*reader) func() {
 			}
 		}
 		rows := arrange(all)
-		if now == last {
-			return func() { v.set(rows, len(all)) }
+		if last.snapshot = now.snapshot; now == last {
+			return func() {
+				v.set(rows, len(all))
+				v.done = now
+			}
 		}
 		cores := coresOf(r, chip, ascii)
 		spaces := map[aggregator.Memory]space{}
@@ -151,6 +157,10 @@ func (v *chipView) compose(w, h int) picture {
 	c := v.state.current()
 	if c == nil {
 		return picture{lines: []line{nil, text(faint, "  no chip has been opened yet")}, selected: -1}
+	}
+	if v.done.any && v.done.chip != c.Chip {
+		v.done, v.cores, v.spaces = mapQuery{}, nil, nil
+		v.forget()
 	}
 	p := picture{selected: -1}
 	p.lines = append(p.lines, v.identity(c, w)...)

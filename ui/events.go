@@ -43,6 +43,7 @@ const maxTail = maxEntries
 
 // entrySource is a Log, or what of it is held.
 type entrySource interface {
+	upTo() uint64
 	since(from uint64, list []logEntry) ([]logEntry, uint64)
 }
 
@@ -265,17 +266,16 @@ func (e *events) work() func(*reader) func() {
 		return nil
 	}
 	return func(r *reader) func() {
-		names, sets := namesOf(r.snapshot, ascii), log.chipSets()
 		var from entrySource = log
 		if held != nil {
 			from = held
 		}
-		before, query := t.next, t.query
+		if t.log == log && t.query == p.text && t.next == from.upTo() {
+			return nil // nothing is new
+		}
+		names, sets := namesOf(r.snapshot, ascii), log.chipSets()
 		list := t.read(log, from, p, func(b []byte, row *eventRow) []byte { return eventWords(b, row, names, sets) })
 		missed := t.missed
-		if t.next == before && t.query == query && before > 0 {
-			return nil
-		}
 		return func() {
 			e.names, e.sets, e.latest, e.missed = names, sets, list, missed
 		}

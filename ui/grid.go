@@ -37,8 +37,10 @@ type grid[R any, K comparable] struct {
 	detail func(*R) []line
 
 	// rows are those that match, in their order, of so many in all.
-	rows     []R
-	total    int
+	rows  []R
+	total int
+	// ready: what there is has been looked at.
+	ready    bool
 	list     list[K]
 	matching pattern
 	// follow keeps the newest row, the last one, in view.
@@ -126,7 +128,10 @@ func (t *grid[R, K]) arranger() func([]R) []R {
 }
 
 // set takes rows over, of so many in all.
-func (t *grid[R, K]) set(rows []R, total int) { t.rows, t.total = rows, total }
+func (t *grid[R, K]) set(rows []R, total int) { t.rows, t.total, t.ready = rows, total, true }
+
+// forget lets go of rows of something else; what there is now is looked at soon.
+func (t *grid[R, K]) forget() { t.rows, t.total, t.ready = nil, 0, false }
 
 func (t *grid[R, K]) at(i int) K { return t.key(&t.rows[i]) }
 
@@ -176,6 +181,9 @@ func (t *grid[R, K]) compose(w, h int) picture {
 		switch {
 		case i >= len(body) && i == 0:
 			none := t.none
+			if !t.ready {
+				none = glyphSet(t.settings.ascii).dots
+			}
 			if !t.matching.empty() && t.total > 0 {
 				none = "nothing matches the filter"
 			}

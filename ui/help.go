@@ -35,8 +35,8 @@ func (f *frame) helpLines(h int) []line {
 	marks := section("signs", signs(f.settings), strong)
 	_, _, w, _ := f.GetRect()
 	all := append(append(append(append(here, nil), everywhere...), nil), marks...)
-	if len(all)+2 > h && w >= 116 {
-		all = beside(append(append(here, nil), marks...), everywhere)
+	if two := beside(append(append(here, nil), marks...), everywhere); len(all)+2 > h && widest(two)+4 <= w {
+		all = two
 	}
 	room := max(h-2, 1)
 	f.helpAt = max(min(f.helpAt, len(all)-room), 0)
@@ -47,12 +47,17 @@ func (f *frame) helpLines(h int) []line {
 	return framed(all, f.helpAt, room, "help", more, g)
 }
 
-// beside puts two columns of lines next to each other.
-func beside(a, b []line) []line {
+func widest(lines []line) int {
 	w := 0
-	for _, l := range a {
+	for _, l := range lines {
 		w = max(w, l.width())
 	}
+	return w
+}
+
+// beside puts two columns of lines next to each other.
+func beside(a, b []line) []line {
+	w := widest(a)
 	var out []line
 	for i := range max(len(a), len(b)) {
 		var l line
@@ -69,10 +74,7 @@ func beside(a, b []line) []line {
 
 // framed puts room lines, beginning with the one at, into a frame as wide as all of them.
 func framed(lines []line, at, room int, name, more string, g glyphs) []line {
-	w := 0
-	for _, l := range lines {
-		w = max(w, l.width())
-	}
+	w := widest(lines)
 	edge := func(left, name, right string) line {
 		name = clip(name, w, g.dots)
 		return line{{left + g.rule, faint}, {name, strong}, {strings.Repeat(g.rule, w+1-width(name)) + right, faint}}

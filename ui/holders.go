@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
-	"time"
 
 	"tt-memtrace/aggregator"
 	"tt-memtrace/telemetry"
@@ -15,9 +14,14 @@ import (
 type holders struct {
 	*grid[holder, processID]
 	problem string
-	known   bool
-	done    query
-	at      time.Time
+	done    holdersQuery
+}
+
+// holdersQuery is what the rows were made of; rates and uses of processors change with time.
+type holdersQuery struct {
+	doneWork
+	snapshot *aggregator.Snapshot
+	second   int64
 }
 
 // holder is a process, as the kernel knows it, as the accounts do, or both.
@@ -207,8 +211,12 @@ func (v *holders) work() func(*reader) func() {
 	ascii, calls := v.settings.ascii, v.data.rates.calls
 	arrange := v.arranger()
 	has := v.data.hasSystem
+	last, now := v.done, holdersQuery{doneWork{query: v.query(), any: true}, nil, v.data.clock.Unix()}
 	return func(r *reader) func() {
 		list, err := r.processes()
+		if now.round, now.snapshot = r.round, r.snapshot; now == last {
+			return nil
+		}
 		all := holderRows(r.snapshot, list, calls, ascii)
 		rows := arrange(all)
 		problem := ""
@@ -219,7 +227,7 @@ func (v *holders) work() func(*reader) func() {
 			problem = "who else holds a device cannot be told from this source"
 		}
 		return func() {
-			v.problem = problem
+			v.problem, v.done = problem, now
 			v.set(rows, len(all))
 		}
 	}

@@ -4,6 +4,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 
 	"tt-memtrace/aggregator"
 )
@@ -19,6 +20,8 @@ type Log struct {
 	sets  [][]aggregator.Chip
 	last  int
 	marks []mark
+	// batches counts what was told in Events.
+	batches atomic.Uint64
 }
 
 // Bounds of a Log.
@@ -116,8 +119,10 @@ func (l *Log) set(chips []aggregator.Chip) uint16 {
 }
 
 // Events tells of processes and devices that come and go, and of losses; other events are
-// told as changes.
+// told as changes. It has to be told of every batch before a snapshot has it: what was not
+// told is not looked for at once.
 func (l *Log) Events(events []aggregator.Event) {
+	l.batches.Add(1)
 	for i := range events {
 		if e := &events[i]; e.Kind != aggregator.Alloc && e.Kind != aggregator.Free {
 			l.event(e)
@@ -251,6 +256,13 @@ func (l *Log) since(from uint64, list []logEntry) ([]logEntry, uint64) {
 	return list, l.next
 }
 
+// upTo is the number of the next entry.
+func (l *Log) upTo() uint64 {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.next
+}
+
 // chipSets are the sets that entries name; only more come later.
 func (l *Log) chipSets() [][]aggregator.Chip {
 	l.mu.Lock()
@@ -268,6 +280,8 @@ func (l *Log) hold() *heldLog {
 	list, next := l.since(0, nil)
 	return &heldLog{list, next}
 }
+
+func (h *heldLog) upTo() uint64 { return h.next }
 
 func (h *heldLog) since(from uint64, list []logEntry) ([]logEntry, uint64) {
 	first := h.next - uint64(len(h.entries))

@@ -45,6 +45,8 @@ type mapQuery struct {
 	core   aggregator.Core
 	round  int
 	any    bool
+	// snapshot is that of the sums, where these are shown.
+	snapshot *aggregator.Snapshot
 }
 
 func newMapView(s *state) *mapView {
@@ -195,7 +197,7 @@ func (v *mapView) work() func(*reader) func() {
 		touch(r, chip, memory == aggregator.L1)
 		now := want
 		now.round, now.core = r.round, core
-		if now == last && chosen {
+		if now == last {
 			return nil
 		}
 		var cores []coreUse
@@ -242,6 +244,10 @@ func (v *mapView) compose(w, h int) picture {
 	c := v.current()
 	if c == nil {
 		return picture{lines: []line{nil, text(faint, "  no chip has been opened yet")}, selected: -1}
+	}
+	if v.done.any && (v.done.chip != c.Chip || v.done.memory != v.memory) {
+		v.done, v.space, v.cores = mapQuery{}, space{}, nil
+		v.forget()
 	}
 	p := picture{lines: v.heads(c, w), selected: -1}
 	rows := max(min(h/4, 8), 1)
@@ -296,7 +302,10 @@ func (v *mapView) freeWords() (words []string, clash string) {
 	if s.clashes > 0 {
 		clash = " " + g.clash + " " + plural(s.clashes, "overlap", "overlaps") + " "
 	}
-	if !s.known {
+	switch {
+	case !v.ready:
+		return []string{g.dots}, clash
+	case !s.known:
 		return []string{"the capacity is not known"}, clash
 	}
 	words = []string{
@@ -446,8 +455,6 @@ func (v *mapView) bindings() []binding {
 			for i, m := range mapMemories {
 				if m == v.memory {
 					v.memory = mapMemories[(i+1)%len(mapMemories)]
-					v.done, v.space = mapQuery{}, space{}
-					v.set(nil, 0)
 					return
 				}
 			}

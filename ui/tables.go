@@ -540,24 +540,38 @@ func (t *tables) work() func(*reader) func() {
 	ascii := t.settings.ascii
 	switch t.which {
 	case bufferTable:
-		return job(t.buffers, &t.done[t.which], func(r *reader) []bufferRow { return bufferRows(r, ascii) })
+		return job(t.buffers, &t.done[t.which], touchBuffers, func(r *reader) []bufferRow { return bufferRows(r, ascii) })
 	case circularTable:
-		return job(t.circular, &t.done[t.which], func(r *reader) []circularRow { return circularRows(r, ascii) })
+		return job(t.circular, &t.done[t.which], touchPrograms, func(r *reader) []circularRow { return circularRows(r, ascii) })
 	case programTable:
-		return job(t.programs, &t.done[t.which], func(r *reader) []programRow { return programRows(r, ascii) })
+		return job(t.programs, &t.done[t.which], touchPrograms, func(r *reader) []programRow { return programRows(r, ascii) })
 	}
-	return job(t.kernels, &t.done[t.which], func(r *reader) []kernelRow { return kernelRows(r, ascii) })
+	return job(t.kernels, &t.done[t.which], touchPrograms, func(r *reader) []kernelRow { return kernelRows(r, ascii) })
+}
+
+// touchBuffers and touchPrograms read what changed.
+func touchBuffers(r *reader) {
+	for i := range r.snapshot.Processes {
+		r.buffers(&r.snapshot.Processes[i])
+	}
+}
+
+func touchPrograms(r *reader) {
+	for i := range r.snapshot.Processes {
+		r.programs(&r.snapshot.Processes[i])
+	}
 }
 
 // job reads the rows of a grid, filters and sorts them, unless they are the same as before.
-func job[R any, K comparable](t *grid[R, K], done *doneWork, read func(*reader) []R) func(*reader) func() {
+func job[R any, K comparable](t *grid[R, K], done *doneWork, touch func(*reader), read func(*reader) []R) func(*reader) func() {
 	arrange, q, last := t.arranger(), t.query(), *done
 	return func(r *reader) func() {
-		all := read(r)
+		touch(r)
 		now := doneWork{q, r.round, true}
 		if now == last {
 			return nil
 		}
+		all := read(r)
 		rows := arrange(all)
 		return func() {
 			*done = now

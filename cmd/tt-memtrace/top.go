@@ -11,7 +11,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync/atomic"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -20,7 +19,6 @@ import (
 	"tt-memtrace/aggregator"
 	"tt-memtrace/export"
 	"tt-memtrace/telemetry"
-	"tt-memtrace/tracer"
 	"tt-memtrace/ui"
 )
 
@@ -77,7 +75,8 @@ func runTop(cmd *cobra.Command, t *targets, u *uiFlags, args []string) error {
 		return err
 	}
 	l.silent = true
-	p := watched(l)
+	log := ui.NewLog()
+	l.add(sink{events: log.Events, change: log.Change, cb: log.CBChange, kernel: log.KernelChange})
 	if len(args) > 0 {
 		// The screen is taken: the command's output waits in a file until it is free again.
 		out, err := os.CreateTemp("", "tt-memtrace-output-")
@@ -110,8 +109,8 @@ func runTop(cmd *cobra.Command, t *targets, u *uiFlags, args []string) error {
 			}
 		}()
 	}
-	err = ui.Run(screen, p, ui.Options{
-		Host: hostname(), Source: source, Notes: l.Notices, Log: p.log, System: telemetry.New("/"), Save: saveSnapshot,
+	err = ui.Run(screen, l, ui.Options{
+		Host: hostname(), Source: source, Notes: l.Notices, Log: log, System: telemetry.New("/"), Save: saveSnapshot,
 		SettingsFile: settingsFile(), View: u.view, Requested: u.requested, ASCII: cmd.Flags().Changed("ascii") && u.ascii, Done: l.ended,
 	})
 	cancel()
@@ -129,43 +128,6 @@ func runTop(cmd *cobra.Command, t *targets, u *uiFlags, args []string) error {
 		}
 	}
 	return err
-}
-
-// panels is a live source as the screen looks at it: often, so what did not change is not
-// made anew.
-type panels struct {
-	*live
-	log *ui.Log
-	// booked counts batches, seen is the count at the last snapshot.
-	booked atomic.Uint64
-	seen   uint64
-	last   *aggregator.Snapshot
-}
-
-// watched is a source whose changes go to the screen.
-func watched(l *live) *panels {
-	p := &panels{live: l, log: ui.NewLog()}
-	l.add(sink{
-		events: p.log.Events, change: p.log.Change, cb: p.log.CBChange, kernel: p.log.KernelChange,
-		batch: func() { p.booked.Add(1) },
-	})
-	return p
-}
-
-// Snapshot is that of the source, or the last one again, with the time of now.
-func (p *panels) Snapshot() *aggregator.Snapshot {
-	booked := p.booked.Load()
-	if p.last == nil || booked != p.seen {
-		p.last, p.seen = p.live.Snapshot(), booked
-		return p.last
-	}
-	s := *p.last
-	select {
-	case <-p.ended:
-	default:
-		s.Time = max(s.Time, tracer.Now())
-	}
-	return &s
 }
 
 // settingsFile is where the screen keeps what the user chose, "" where there is no place.
