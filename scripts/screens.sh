@@ -54,6 +54,6 @@ picture circular "PER CORE" Tab
 picture programs "LAUNCHES" Tab
 picture kernels "PROCESSOR" Tab
 picture events "following" 6
-picture processes "CONTAINER" 7
+picture processes " yes " 7
 picture help "everywhere" '?'
 tmux -L "$socket" send-keys Escape q

@@ -245,7 +245,7 @@ func (a *app) refresh() {
 }
 
 // snapshotEvery is the time after which the feed is looked at although it told of nothing.
-const snapshotEvery = 2 * time.Second
+const snapshotEvery = 5 * time.Second
 
 // snapshot is that of the feed, or the last one where nothing has happened since.
 func (a *app) snapshot(now time.Time) *aggregator.Snapshot {

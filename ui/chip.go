@@ -178,9 +178,7 @@ func (v *chipView) compose(w, h int) picture {
 	if body.selected >= 0 {
 		p.selected = body.selected + v.top
 	}
-	for _, l := range body.lines {
-		p.lines = append(p.lines, l)
-	}
+	p.lines = append(p.lines, body.lines...)
 	return p
 }
 

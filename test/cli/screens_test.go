@@ -189,7 +189,7 @@ func TestScreensTellWhatStatusTells(t *testing.T) {
 	p.press("7")
 	p.row(pid, "yes")
 	p.press("6")
-	p.shows("following", "ALLOC", digits(process.Allocs+process.Frees)[:1])
+	p.shows("following", "ALLOC", digits(process.Allocs + process.Frees)[:1])
 
 	gone := func() bool { _, err := p.tmux("has-session"); return err != nil }
 	// What was chosen is remembered; a file that is broken is told of, and stays.
