@@ -199,7 +199,8 @@ func (v *chipView) identity(c *aggregator.ChipSnapshot, w int) []line {
 	if t.Bus != "" || t.Card != "" {
 		parts = append(parts, fmt.Sprintf("/dev/tenstorrent/%d", t.Node), strings.TrimSpace("pci "+dot(t.Bus)+" "+clean(t.Link, o.ascii)), "firmware "+dot(t.Firmware), "serial "+dot(t.Serial))
 	}
-	parts = append(parts, agreement(&v.data, o)+" with the runtime")
+	agrees := agreement(&v.data, o, func(p *aggregator.ProcessSnapshot) bool { return onChip(p, c.Chip) })
+	parts = append(parts, agrees.text+" with the runtime")
 	name := " chip " + chipName(c.Chip) + "  "
 	var lines []line
 	for i, l := range packed(parts, w-width(name)) {

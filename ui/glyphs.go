@@ -28,6 +28,7 @@ type glyphs struct {
 	clash, some string
 	caret, mark string
 	rising      string
+	agrees      string
 }
 
 func glyphSet(ascii bool) glyphs {
@@ -36,13 +37,13 @@ func glyphSet(ascii bool) glyphs {
 			eighths: []string{"#"}, track: ".", peak: "|", rule: "-", unknown: "?", atLeast: ">=",
 			dots: "~", cursor: ">", down: "v", sorted: "v", branch: "`", between: "-", enter: "enter",
 			wall: "|", corners: [4]string{"+", "+", "+", "+"},
-			sparks: []string{"_", ".", "-", "=", "#"}, fills: [4]string{"#", "%", "o", "/"}, clash: "X", some: ":", caret: "_", mark: "^", rising: "^",
+			sparks: []string{"_", ".", "-", "=", "#"}, fills: [4]string{"#", "%", "o", "/"}, clash: "X", some: ":", caret: "_", mark: "^", rising: "^", agrees: "ok",
 		}
 	}
 	return glyphs{
 		eighths: []string{"▏", "▎", "▍", "▌", "▋", "▊", "▉", "█"}, track: "░", peak: "┃", rule: "─", unknown: "·", atLeast: "≥",
 		dots: "…", cursor: "▸", down: "↓", sorted: "▼", branch: "└", between: "·", enter: "⏎",
 		wall: "│", corners: [4]string{"┌", "┐", "└", "┘"},
-		sparks: []string{"▁", "▂", "▃", "▄", "▅", "▆", "▇", "█"}, fills: [4]string{"█", "▓", "▒", "╱"}, clash: "╳", some: "░", caret: "▏", mark: "▲", rising: "▲",
+		sparks: []string{"▁", "▂", "▃", "▄", "▅", "▆", "▇", "█"}, fills: [4]string{"█", "▓", "▒", "╱"}, clash: "╳", some: "░", caret: "▏", mark: "▲", rising: "▲", agrees: "✓",
 	}
 }

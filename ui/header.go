@@ -64,7 +64,7 @@ func sameSnapshot(a, b *aggregator.Snapshot) bool {
 	}
 	return a.Counters == b.Counters && len(a.Ended) == len(b.Ended) &&
 		slices.EqualFunc(a.Processes, b.Processes, func(p, q aggregator.ProcessSnapshot) bool {
-			return idOf(&p) == idOf(&q) && p.Counters == q.Counters && p.Buffers == q.Buffers && p.Memory == q.Memory && len(p.Chips) == len(q.Chips)
+			return idOf(&p) == idOf(&q) && p.Counters == q.Counters && p.Agreement == q.Agreement && p.Buffers == q.Buffers && p.Memory == q.Memory && len(p.Chips) == len(q.Chips)
 		}) &&
 		slices.EqualFunc(a.Chips, b.Chips, func(c, d aggregator.ChipSnapshot) bool {
 			return c.Chip == d.Chip && c.Memory == d.Memory && c.CB == d.CB && c.Kernel == d.Kernel && slices.Equal(c.PIDs, d.PIDs)
@@ -162,7 +162,7 @@ func headerRight(d *data, o settings, t headerTier) line {
 		parts = append(parts, span{"lost 0", plain})
 	}
 	if t.agrees && d.rates.calls != nil {
-		parts = append(parts, span{agreement(d, o), faint})
+		parts = append(parts, agreement(d, o, anyProcess))
 	}
 	if t.clock && !d.clock.IsZero() {
 		parts = append(parts, span{d.clock.Format("15:04:05"), plain})
@@ -174,9 +174,33 @@ func headerRight(d *data, o settings, t headerTier) line {
 	return append(joined(parts, span{between, plain}), span{" ", plain})
 }
 
-// agreement says when the accounts were last found to agree with the runtime's own. Nobody
-// compares them yet, and that is said.
-func agreement(_ *data, o settings) string { return "agrees " + glyphSet(o.ascii).unknown }
+// agreement says when the accounts of processes were last compared with the runtime's own,
+// by the one whose comparison is the oldest; a dot where one never was.
+func agreement(d *data, o settings, of func(*aggregator.ProcessSnapshot) bool) span {
+	g := glyphSet(o.ascii)
+	oldest, doubted, any := d.now, false, false
+	for i := range d.snapshot.Processes {
+		p := &d.snapshot.Processes[i]
+		if !of(p) || len(p.Chips) == 0 {
+			continue
+		}
+		if p.Agreement.At == 0 {
+			return span{"agrees " + g.unknown, faint}
+		}
+		any, doubted = true, doubted || p.Agreement.Doubted
+		oldest = min(oldest, p.Agreement.At)
+	}
+	ago := age(time.Duration(d.now-oldest)) + " ago"
+	switch {
+	case !any:
+		return span{"agrees " + g.unknown, faint}
+	case doubted:
+		return span{"in doubt, compared " + ago, notice}
+	}
+	return span{"agrees " + g.agrees + " " + ago, plain}
+}
+
+func anyProcess(*aggregator.ProcessSnapshot) bool { return true }
 
 // sizes says which of the two sizes of buffers is shown.
 func (o settings) sizes() string {

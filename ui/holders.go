@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
+	"time"
 
 	"tt-memtrace/aggregator"
 	"tt-memtrace/telemetry"
@@ -171,6 +172,13 @@ func tracedCell(r *holder) line {
 	return text(plain, "yes")
 }
 
+func times(n uint64) string {
+	if n == 1 {
+		return "once"
+	}
+	return digits(n) + " times"
+}
+
 func (v *holders) tell(r *holder) []line {
 	out := []line{pair("process", text(strong, fmt.Sprintf("%d  %s", r.pid, r.name)))}
 	add := func(name, value string) { out = append(out, pair(name, text(plain, value))) }
@@ -196,6 +204,14 @@ func (v *holders) tell(r *holder) []line {
 		add("allocations", fmt.Sprintf("%s, freed %s, with their allocator %s", digits(c.Allocs), digits(c.Frees), digits(c.ImplicitFrees)))
 		if n := c.UnmatchedFrees + c.Replaced + c.Odd; n > 0 {
 			add("not exact", fmt.Sprintf("%s frees of unknown buffers, %s frees not seen, %s odd events", digits(c.UnmatchedFrees), digits(c.Replaced), digits(c.Odd)))
+		}
+		if a := &p.Agreement; a.At > 0 {
+			doubt := ""
+			if a.Doubted {
+				doubt = ", in doubt since"
+			}
+			add("compared", fmt.Sprintf("%s with the runtime's own accounts, %s ago with %s buffers%s; %s were from before, %s repaired", times(a.Comparisons),
+				age(time.Duration(v.data.now-min(a.At, v.data.now))), digits(a.Compared), doubt, digits(a.Found), digits(a.Repaired)))
 		}
 		add("peaks", peaksOf(&p.Memory, v.settings))
 		if p.Late {

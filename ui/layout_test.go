@@ -439,6 +439,28 @@ func TestHeaderTellsLossAndState(t *testing.T) {
 	}
 }
 
+func TestAgreementIsThatOfTheOldestComparison(t *testing.T) {
+	for name, c := range map[string]struct {
+		agreements []aggregator.Agreement
+		want       string
+	}{
+		"nobody":             {nil, "agrees ·"},
+		"one was compared":   {[]aggregator.Agreement{{At: 98e9}}, "agrees ✓ 2s ago"},
+		"the oldest counts":  {[]aggregator.Agreement{{At: 98e9}, {At: 40e9}}, "agrees ✓ 1m00s ago"},
+		"one never was":      {[]aggregator.Agreement{{At: 98e9}, {}}, "agrees ·"},
+		"one is in doubt":    {[]aggregator.Agreement{{At: 98e9}, {At: 99e9, Doubted: true}}, "in doubt, compared 2s ago"},
+		"from the future, 0": {[]aggregator.Agreement{{At: 200e9}}, "agrees ✓ 0s ago"},
+	} {
+		d := data{snapshot: &aggregator.Snapshot{}, now: 100e9}
+		for _, a := range c.agreements {
+			d.snapshot.Processes = append(d.snapshot.Processes, aggregator.ProcessSnapshot{Agreement: a, Chips: make([]aggregator.ChipSnapshot, 1)})
+		}
+		if got := agreement(&d, settings{}, anyProcess).text; got != c.want {
+			t.Errorf("%s: %q, want %q", name, got, c.want)
+		}
+	}
+}
+
 func TestScreens(t *testing.T) {
 	for _, c := range []struct {
 		chips, w, h int

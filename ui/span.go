@@ -143,7 +143,7 @@ func width(s string) int {
 // nothing: ASCII, and what bars and rules are made of. Nearly all of a screen
 // is, and to look up the rest takes long.
 func isNarrow(r rune) bool {
-	return r >= ' ' && r <= '~' || r >= 0x2500 && r <= 0x259f || r == '·' || r == '≥' || r == '…'
+	return r >= ' ' && r <= '~' || r >= 0x2500 && r <= 0x259f || r == '·' || r == '≥' || r == '…' || r == '✓'
 }
 
 // cut is the longest start of s that fits into w cells; a wide character is never halved.

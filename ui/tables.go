@@ -240,7 +240,12 @@ func newTables(s *state) *tables {
 		),
 		detail: func(r *bufferRow) []line { return bufferDetail(s, r) },
 	}
-	t.buffers.fields[len(t.buffers.fields)-1].cell = func(r *bufferRow) line { return text(plain, strconv.FormatUint(uint64(r.TID), 10)) }
+	t.buffers.fields[len(t.buffers.fields)-1].cell = func(r *bufferRow) line {
+		if r.TID == 0 {
+			return text(faint, glyphSet(s.settings.ascii).unknown)
+		}
+		return text(plain, strconv.FormatUint(uint64(r.TID), 10))
+	}
 	t.circular = &grid[circularRow, objectKey]{
 		state: s, name: "circular", what: "circular buffers", none: "no circular or dataflow buffers",
 		key: func(r *circularRow) objectKey {
@@ -403,12 +408,16 @@ func bufferDetail(s *state, r *bufferRow) []line {
 	} else if r.PerBank > 0 {
 		reserved = text(plain, digits(r.PerBank)+" bytes in each bank")
 	}
+	since := append(s.ageCell(r.Since), span{" ago, " + s.when(r.Since) + ", by thread " + strconv.FormatUint(uint64(r.TID), 10), plain})
+	if r.Since == 0 {
+		since = text(plain, "before tracing began, or at a time whose events were lost")
+	}
 	out := []line{
 		pair("what", text(strong, r.Memory.String()+" buffer, "+r.what(g)+", at "+hex(r.Address)+" of each bank")),
 		pair("asked for", text(plain, digits(r.Size)+" bytes on each chip, in pages of "+digits(r.PageSize))),
 		pair("reserved", reserved),
 		pair("process", text(plain, fmt.Sprintf("%d  %s", r.process.PID, r.name))),
-		pair("since", append(s.ageCell(r.Since), span{" ago, " + s.when(r.Since) + ", by thread " + strconv.FormatUint(uint64(r.TID), 10), plain})),
+		pair("since", since),
 		pair("chips", s.chipsCell(r.Chips)),
 		pair("object", text(plain, hex(r.ID)+" in the process")),
 	}
