@@ -81,6 +81,7 @@ type headerTier struct {
 func headerTiers() []headerTier {
 	return []headerTier{
 		{source: true, host: true, clock: true, events: true, agrees: true},
+		{host: true, clock: true, events: true, agrees: true},
 		{source: true, host: true, clock: true, events: true},
 		{host: true, clock: true, events: true},
 		{compact: true, host: true, clock: true, events: true},

@@ -202,7 +202,9 @@ func TestScreensTellWhatStatusTells(t *testing.T) {
 	p.start(120, 40, "-p", pid)
 	p.shows("1 overview")
 	p.press("1")
-	p.row(pid, "L")
+	// It knows what was there before it came, and says since when.
+	p.row(pid, digits(process.Buffers))
+	p.shows("agrees ✓")
 	p.press("q")
 	waitFor(t, gone)
 	if err := os.WriteFile(file, []byte("{"), 0o600); err != nil {
