@@ -1,5 +1,6 @@
 # make            build the binary
 # make demo       the real runtime on mock chips, traced live
+# make screens    the pictures of docs/ui.md, from the real runtime
 # make test       all tests; what this machine cannot run is skipped, and said
 # make compat     every published release: downloads them, cuts the test set anew, compares end to end
 # make wire       fifty clients of the allocation server with 200,000 records each
@@ -15,7 +16,7 @@ export CGO_ENABLED = 0
 BINARY  := tt-memtrace
 C_FILES := $(shell find bpf test/fixture -name "*.c" -o -name "*.h" -o -name "*.cpp")
 
-.PHONY: all build demo test check lint generate race fuzz bench compat wire packages reproducible packages-test deps clean
+.PHONY: all build demo screens test check lint generate race fuzz bench compat wire packages reproducible packages-test deps clean
 
 all: build
 
@@ -24,6 +25,10 @@ build:
 
 demo: build
 	scripts/demo.sh
+
+screens: build
+	scripts/deps.sh test
+	scripts/screens.sh
 
 test:
 	scripts/deps.sh test
@@ -46,7 +51,7 @@ generate:
 	git diff --exit-code --stat -- bpf docs
 
 race:
-	CGO_ENABLED=1 $(GO) test -race -short -p 1 -timeout 10m ./aggregator ./export ./metrics ./ui ./wire ./tracer/...
+	CGO_ENABLED=1 $(GO) test -race -short -p 1 -timeout 10m ./aggregator ./export ./metrics ./telemetry ./ui ./wire ./tracer/...
 
 fuzz:
 	scripts/fuzz.sh $(FUZZTIME)

@@ -221,6 +221,8 @@ type cbAccount struct {
 	cores    map[Core]*coreUse
 	usage    CBUsage
 	programs uint64
+	// stale: what is found by looking at all cores is not what usage says.
+	stale bool
 }
 
 func (a *cbAccount) place(cb *CircularBuffer) {
@@ -228,6 +230,7 @@ func (a *cbAccount) place(cb *CircularBuffer) {
 	if cb.Kind == GlobalCircular {
 		return
 	}
+	a.stale = true
 	a.each(cb, func(u *coreUse, i interval) {
 		if u.intervals[i]++; u.intervals[i] == 1 {
 			a.measure(u)
@@ -243,6 +246,7 @@ func (a *cbAccount) remove(cb *CircularBuffer) {
 	if cb.Kind == GlobalCircular {
 		return
 	}
+	a.stale = true
 	a.each(cb, func(u *coreUse, i interval) {
 		if u.intervals[i]--; u.intervals[i] == 0 {
 			delete(u.intervals, i)
@@ -305,10 +309,16 @@ func unionOf(set map[interval]uint32) uint64 {
 	return sum
 }
 
-// snapshot completes the usage with what is found by looking at all cores.
+// snapshot completes the usage with what is found by looking at all cores, which is done
+// again only where something came or went.
 func (a *cbAccount) snapshot() CBUsage {
-	u := a.usage
+	u := &a.usage
 	u.Programs = a.programs
+	if !a.stale {
+		return *u
+	}
+	a.stale = false
+	u.Busiest, u.BusiestBytes, u.Top = Core{}, 0, 0
 	for core, use := range a.cores {
 		if use.union > u.BusiestBytes || use.union == u.BusiestBytes && core.before(u.Busiest) {
 			u.Busiest, u.BusiestBytes = core, use.union
@@ -317,7 +327,7 @@ func (a *cbAccount) snapshot() CBUsage {
 			u.Top = max(u.Top, i.end)
 		}
 	}
-	return u
+	return *u
 }
 
 func (c Core) before(d Core) bool { return cmp.Or(cmp.Compare(c.Y, d.Y), cmp.Compare(c.X, d.X)) < 0 }

@@ -10,46 +10,83 @@ import (
 	"github.com/rivo/tview"
 
 	"tt-memtrace/aggregator"
+	"tt-memtrace/telemetry"
 )
 
-const (
-	overviewPage = "overview"
-	helpPage     = "help"
-)
-
-// app wires feed, pages and terminal together.
+// app wires feed, views and terminal together.
 type app struct {
 	o      Options
 	feed   Feed
 	tv     *tview.Application
-	pages  *tview.Pages
 	screen tcell.Screen
-	main   *overview
+	frame  *frame
 	meter  meter
 	age    elapsed
-	// wake asks the pump for a drawing that had to wait for its time.
-	wake chan struct{}
-	quit context.CancelFunc
+	reader reader
+	store  store
+	// latest is what the feed said last, held what is shown while the user pauses.
+	latest data
+	held   *frozen
+	// devices are the driver's, as they were read at devicesAt.
+	devices   []telemetry.Device
+	devicesAt time.Time
+	// batches is what the log had counted at the last look at the feed, at snapshotAt.
+	batches    uint64
+	snapshotAt time.Time
+	// rested is when the feed may be looked at again.
+	rested time.Time
+
+	// wake asks the pump for a drawing that had to wait for its time, look for a look at
+	// what the user wants now.
+	wake, look chan struct{}
+	quit       context.CancelFunc
 	// failed is a panic of the pump.
 	failed string
 }
 
 func newApp(feed Feed, o Options) *app {
-	a := &app{o: o, feed: feed, tv: tview.NewApplication(), pages: tview.NewPages(), wake: make(chan struct{}, 1)}
+	a := &app{o: o, feed: feed, tv: tview.NewApplication(), wake: make(chan struct{}, 1), look: make(chan struct{}, 1)}
 	a.screen = &surface{Screen: o.Screen, later: a.later}
 	colors := o.Screen.Colors()
 	if o.NoColor {
 		colors = 0
 	}
-	p := newPalette(colors)
-	s := settings{ascii: o.ASCII}
-	a.main = newOverview(newView(s, data{snapshot: &aggregator.Snapshot{}, host: o.Host, source: o.Source}), p)
-	// The pages would paint tview's own black otherwise.
-	a.pages.SetBackgroundColor(tcell.ColorDefault)
-	a.pages.AddPage(overviewPage, a.main, true, true)
-	a.pages.AddPage(helpPage, newHelp(s, p), true, false)
-	a.tv.SetInputCapture(a.key).SetMouseCapture(a.mouse).SetRoot(a.pages, true)
+	a.store = store{path: o.SettingsFile}
+	s, problem := a.store.load()
+	if o.ASCII {
+		s.ascii = true
+	}
+	if o.Requested {
+		s.requested = true
+	}
+	a.frame = newFrame(s, data{snapshot: &aggregator.Snapshot{}, host: o.Host, source: o.Source}, colors)
+	a.frame.current = s.view
+	if id, ok := pageNamed(o.View); ok {
+		a.frame.current = id
+	}
+	a.frame.quit = func() { a.quit() }
+	a.frame.save = a.save
+	a.reader = reader{feed: feed, system: o.System, now: o.Now, held: map[processID]*held{}}
+	if problem != nil {
+		a.frame.message, a.frame.said = problem.Error(), o.Now()
+	}
+	a.tv.SetInputCapture(a.key).SetRoot(a.frame, true)
 	return a
+}
+
+// key lets the pump know that the user may want something else now. ^C is not tview's.
+func (a *app) key(e *tcell.EventKey) *tcell.EventKey {
+	a.frame.key(e)
+	a.again()
+	return nil
+}
+
+// again asks for a look at what the user wants.
+func (a *app) again() {
+	select {
+	case a.look <- struct{}{}:
+	default:
+	}
 }
 
 // run shows the screen until the user quits, ctx ends or the terminal fails.
@@ -64,20 +101,41 @@ func (a *app) run(ctx context.Context) error {
 	ctx, a.quit = context.WithCancel(ctx)
 	defer a.quit()
 	// With the first numbers already there, the first picture is not an empty one.
-	a.main.view.update(a.look())
+	a.refresh()
+	a.frame.update(a.latest)
+	a.frame.history.add(&a.latest)
 	a.tv.SetScreen(a.screen)
 	a.screen.EnableMouse(tcell.MouseButtonEvents)
+	a.tv.SetMouseCapture(func(e *tcell.EventMouse, m tview.MouseAction) (*tcell.EventMouse, tview.MouseAction) {
+		if m != tview.MouseMove {
+			a.again()
+		}
+		return e, m
+	})
 	done := make(chan struct{})
 	go a.pump(ctx, done)
 	if err := a.tv.Run(); err != nil {
 		// The event loop ended without the pump, which may wait for it in vain: no use in waiting for that.
-		return err
+		return fmt.Errorf("reading the terminal: %w", err)
 	}
 	<-done
 	if a.failed != "" {
 		panic(a.failed)
 	}
-	return nil
+	return a.remember()
+}
+
+// remember writes the settings for the next time.
+func (a *app) remember() error {
+	s := a.frame.settings
+	s.view = a.frame.current
+	if a.o.ASCII {
+		s.ascii = a.store.loaded.ascii // it was asked for this time alone
+	}
+	if a.o.Requested {
+		s.requested = a.store.loaded.requested
+	}
+	return a.store.save(s)
 }
 
 // pump brings new data to the screen. It is the only goroutine that calls the
@@ -94,39 +152,132 @@ func (a *app) pump(ctx context.Context, done chan<- struct{}) {
 	}()
 	tick := time.NewTicker(a.o.Refresh)
 	defer tick.Stop()
+	a.again()
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-a.wake:
 			a.tv.Draw()
-		case <-tick.C:
-			d, changed := a.look(), false
-			a.tv.QueueUpdate(func() { changed = a.main.update(d) })
-			if changed {
-				a.tv.Draw()
+			continue
+		case now := <-tick.C:
+			if now.Before(a.rested) {
+				continue
 			}
+			a.refresh()
+			// Where a look takes long, for a crowd of processes, it is taken less often.
+			a.rested = now.Add(refreshFactor * time.Since(now))
+		case <-a.look:
+		}
+		if a.step() {
+			a.tv.Draw()
 		}
 	}
 }
 
-// look reads the feed.
-func (a *app) look() data {
-	s, now := a.feed.Snapshot(), a.o.Now()
-	if s == nil {
-		s = &aggregator.Snapshot{}
+// refreshFactor times what a look at the feed took, there is no other.
+const refreshFactor = 10
+
+// step brings the latest data to the screen, does what the view there wants done, and says
+// whether that changed anything.
+func (a *app) step() bool {
+	var job func(*reader) func()
+	pausing := false
+	a.tv.QueueUpdate(func() { job, pausing = a.frame.work(), a.frame.pausing })
+	d := a.latest
+	switch {
+	case pausing && a.held == nil:
+		a.held = freeze(a.feed, d.snapshot)
+		a.reader = reader{feed: a.held, system: a.o.System, now: a.o.Now, held: map[processID]*held{}}
+		d.paused = true
+		a.latest.frozen = d.hold()
+		d = *a.latest.frozen
+	case pausing:
+		d = *a.latest.frozen
+	case a.held != nil:
+		a.held, a.latest.frozen = nil, nil
+		a.reader = reader{feed: a.feed, system: a.o.System, now: a.o.Now, held: map[processID]*held{}}
 	}
+	began := a.o.Now()
+	var result func()
+	if job != nil {
+		a.reader.begin(d.snapshot)
+		result = job(&a.reader)
+		a.reader.end(began)
+	}
+	changed := false
+	latest := a.latest
+	a.tv.QueueUpdate(func() {
+		if result != nil {
+			result()
+			changed = true
+		}
+		a.frame.history.add(&latest)
+		if a.frame.update(d) {
+			changed = true
+		}
+	})
+	return changed
+}
+
+// refresh reads the feed.
+func (a *app) refresh() {
+	now := a.o.Now()
+	s := a.snapshot(now)
 	a.meter.add(now, s)
-	d := data{snapshot: s, rates: a.meter.rates(), now: a.age.now(now, s.Time), clock: now, host: a.o.Host, source: a.o.Source}
+	d := data{snapshot: s, rates: a.meter.rates(), now: a.age.now(now, s.Time), clock: now, host: a.o.Host, source: a.o.Source, log: a.o.Log, hasSystem: a.o.System != nil, frozen: a.latest.frozen}
 	if a.o.Notes != nil {
 		d.notes = a.o.Notes()
 	}
+	if a.o.Log != nil {
+		d.marks = a.o.Log.marked()
+	}
+	if a.o.System != nil && (a.devicesAt.IsZero() || now.Sub(a.devicesAt) >= devicesEvery) {
+		a.devices, a.devicesAt = a.o.System.Devices(), now
+	}
+	d.devices = a.devices
 	select {
 	case <-a.o.Done:
 		d.ended = true
 	default:
 	}
-	return d
+	a.latest = d
+}
+
+// snapshotEvery is the time after which the feed is looked at although it told of nothing.
+const snapshotEvery = 5 * time.Second
+
+// snapshot is that of the feed, or the last one where nothing has happened since.
+func (a *app) snapshot(now time.Time) *aggregator.Snapshot {
+	if a.o.Log != nil {
+		batches := a.o.Log.batches.Load()
+		if a.latest.snapshot != nil && batches == a.batches && now.Sub(a.snapshotAt) < snapshotEvery {
+			return a.latest.snapshot
+		}
+		a.batches = batches
+	}
+	a.snapshotAt = now
+	if s := a.feed.Snapshot(); s != nil {
+		return s
+	}
+	return &aggregator.Snapshot{}
+}
+
+// devicesEvery is the time between two looks at temperature, power and clock.
+const devicesEvery = 2 * time.Second
+
+// save writes a snapshot to a file and says where to.
+func (a *app) save(screen string) {
+	if a.o.Save == nil {
+		a.frame.say("this source cannot be saved")
+		return
+	}
+	where, err := a.o.Save(a.frame.data.snapshot, screen)
+	if err != nil {
+		a.frame.say("not saved: " + err.Error())
+		return
+	}
+	a.frame.say("saved to " + where)
 }
 
 // later asks for a drawing after a while, without ever blocking.
@@ -137,41 +288,4 @@ func (a *app) later(wait time.Duration) {
 		default:
 		}
 	})
-}
-
-func (a *app) helping() bool {
-	name, _ := a.pages.GetFrontPage()
-	return name == helpPage
-}
-
-// key handles what is the same on every page; the rest goes to the page.
-func (a *app) key(e *tcell.EventKey) *tcell.EventKey {
-	switch {
-	case e.Key() == tcell.KeyCtrlC, e.Key() == tcell.KeyRune && e.Rune() == 'q':
-		a.quit()
-	case e.Key() == tcell.KeyRune && e.Rune() == '?':
-		if a.helping() {
-			a.pages.HidePage(helpPage)
-		} else {
-			a.pages.ShowPage(helpPage)
-		}
-	case a.helping():
-		if e.Key() == tcell.KeyEsc || e.Key() == tcell.KeyEnter {
-			a.pages.HidePage(helpPage)
-		}
-	default:
-		return e
-	}
-	return nil
-}
-
-// mouse keeps the mouse from what lies under the help.
-func (a *app) mouse(e *tcell.EventMouse, action tview.MouseAction) (*tcell.EventMouse, tview.MouseAction) {
-	if !a.helping() {
-		return e, action
-	}
-	if action == tview.MouseLeftDown {
-		a.pages.HidePage(helpPage)
-	}
-	return nil, action
 }

@@ -69,6 +69,9 @@ func (f *testFeed) Snapshot() *aggregator.Snapshot {
 	return f.snapshot
 }
 
+func (f *testFeed) Buffers(uint32) []aggregator.BufferSnapshot   { return nil }
+func (f *testFeed) Programs(uint32) []aggregator.ProgramSnapshot { return nil }
+
 func (f *testFeed) set(s *aggregator.Snapshot) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -249,17 +252,17 @@ func TestMouse(t *testing.T) {
 	click(4)
 	s.waits("▸   2")
 	s.screen.InjectMouse(10, 4, tcell.WheelDown, tcell.ModNone)
-	s.waits("chips 4-18 of 32")
-	click(20)
+	s.waits("chips 4-17 of 32")
+	click(19)
 	s.waits("▸  50231")
 }
 
 func TestThirtyTwoChipsScrollAt80x24(t *testing.T) {
 	s := start(t, 80, 24, 32, nil)
-	s.waits("chips 1-15 of 32 ↓", "q quit")
+	s.waits("chips 1-14 of 32 ↓", "q quit")
 	s.key(tcell.KeyTab)
 	s.press("G")
-	s.waits("chips 18-32 of 32", "▸  31 ", "▼DRAM", "41822")
+	s.waits("chips 19-32 of 32", "▸  31 ", "▼DRAM", "41822")
 }
 
 func TestResize(t *testing.T) {

@@ -13,7 +13,16 @@ type settings struct {
 	// exact writes numbers with all digits.
 	exact bool
 	ascii bool
-	sort  columnID
+	// sort is the column that the overview's processes are sorted by.
+	sort columnID
+	// palette is the name of the colours, "" for the first.
+	palette string
+	// view is the one that was on the screen last.
+	view pageID
+	// hidden and ordered are, by table, the columns that are not shown and what the rows are
+	// sorted by.
+	hidden  map[string][]string
+	ordered map[string]string
 }
 
 // shownMemories are the columns of both tables; SystemMemory is the host's, not a chip's.

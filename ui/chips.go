@@ -2,14 +2,22 @@ package ui
 
 import (
 	"cmp"
+	"strconv"
+	"time"
 
 	"tt-memtrace/aggregator"
+	"tt-memtrace/telemetry"
 )
 
 // Bars shrink first when the terminal gets narrow; then units and the small
 // memories' bars go, then the card, then all bars.
 type chipTier struct {
 	card, cb, peaks, short bool
+	// telemetry has temperature, power and clock; kernel the bytes of kernels.
+	telemetry, kernel bool
+	// spark is the width of the history of DRAM, 0 for none.
+	spark   int
+	history *history
 	// bar and small are the least widths of the bars of DRAM and L1, and of
 	// L1_SMALL and TRACE; 0 is no bar.
 	bar, small int
@@ -26,6 +34,37 @@ func chipTiers() []chipTier {
 		{short: true, bar: 5},
 		{short: true},
 	}
+}
+
+// screenTiers are those of the screen, where there can be telemetry and a history.
+func screenTiers(d *data, h *history) []chipTier {
+	some := false
+	for i := range d.snapshot.Chips {
+		some = some || telemetryOf(d, &d.snapshot.Chips[i]) != nil
+	}
+	var out []chipTier
+	for i, t := range chipTiers() {
+		t.history = h
+		t.telemetry = some && i < 6
+		if i == 0 {
+			t.kernel, t.spark = true, 12
+			out = append(out, t)
+			t.kernel, t.spark = false, 8
+		}
+		out = append(out, t)
+		if i <= 3 && t.telemetry {
+			// Rather narrower bars than none of what the driver tells.
+			t.bar, t.small = max(t.bar-3, 5), 0
+			out = append(out, t)
+		}
+		if t.telemetry {
+			t.telemetry = false
+			if i >= 4 {
+				out = append(out, t)
+			}
+		}
+	}
+	return out
 }
 
 // peaksFrom is the width from which text has room for peaks beside bars.
@@ -48,7 +87,8 @@ const maxBar = 40
 
 // chipTable lays the device table out in w cells, one row a chip, by the first
 // of the tiers that fits.
-func chipTable(s *aggregator.Snapshot, o settings, w int, tiers []chipTier) (head line, body []line) {
+func chipTable(d *data, o settings, w int, tiers []chipTier) (head line, body []line) {
+	s := d.snapshot
 	late := lateProcesses(s)
 	memories := make([]memoryColumn, 0, aggregator.NumMemories)
 	for _, m := range shownMemories() {
@@ -64,9 +104,9 @@ func chipTable(s *aggregator.Snapshot, o settings, w int, tiers []chipTier) (hea
 	}
 	var columns []column
 	for _, t := range tiers {
-		columns = chipColumns(s, o, late, memories, programs, t)
+		columns = chipColumns(d, o, late, memories, programs, t)
 		if rest := w - tableWidth(columns); rest >= 0 {
-			columns = chipColumns(s, o, late, memories, programs, t.grown(rest))
+			columns = chipColumns(d, o, late, memories, programs, t.grown(rest))
 			break
 		}
 	}
@@ -88,8 +128,8 @@ func (t chipTier) grown(rest int) chipTier {
 	return t
 }
 
-func chipColumns(s *aggregator.Snapshot, o settings, late map[uint32]bool, memories []memoryColumn, programs memoryColumn, t chipTier) []column {
-	g := glyphSet(o.ascii)
+func chipColumns(d *data, o settings, late map[uint32]bool, memories []memoryColumn, programs memoryColumn, t chipTier) []column {
+	g, s := glyphSet(o.ascii), d.snapshot
 	chip := column{title: text(title, "CHIP"), right: true}
 	mark := column{}
 	card := column{title: text(title, "CARD"), gap: 2}
@@ -107,6 +147,9 @@ func chipColumns(s *aggregator.Snapshot, o settings, late map[uint32]bool, memor
 	if t.card {
 		columns = append(columns, card)
 	}
+	if t.telemetry {
+		columns = append(columns, sensorColumns(d, o)...)
+	}
 	for i, m := range memories {
 		width := t.bar
 		if i >= 2 {
@@ -117,6 +160,61 @@ func chipColumns(s *aggregator.Snapshot, o settings, late map[uint32]bool, memor
 	if t.cb {
 		t.peaks = false
 		columns = append(columns, programs.column(0, t, g))
+	}
+	if t.kernel {
+		kernels := column{title: text(title, "KERNELS"), right: true, gap: 2, least: 9}
+		for i := range s.Chips {
+			k := &s.Chips[i].Kernel
+			cell := bytesCell(kernelBytes(k), o)
+			if kernelBytes(k) == 0 && anyOf(s.Chips[i].PIDs, late) {
+				cell = text(faint, g.unknown)
+			}
+			kernels.cells = append(kernels.cells, cell)
+		}
+		columns = append(columns, kernels)
+	}
+	if t.spark > 0 {
+		c := column{title: text(title, "DRAM 5 min"), gap: 2, least: t.spark}
+		if t.spark < width("DRAM 5 min") {
+			c.title = text(title, "5 min")
+		}
+		for i := range s.Chips {
+			c.cells = append(c.cells, t.history.spark(subject{s.Chips[i].Chip, metricDRAM}, d.now, sparkTime, t.spark, o.requested, g))
+		}
+		columns = append(columns, c)
+	}
+	return columns
+}
+
+// sparkTime is what the small histories of the overview span.
+const sparkTime = 5 * time.Minute
+
+// sensorColumns are temperature, power and clock.
+func sensorColumns(d *data, o settings) []column {
+	g := glyphSet(o.ascii)
+	degrees := "°C"
+	if o.ascii {
+		degrees = "C"
+	}
+	columns := []column{
+		{title: text(title, degrees), right: true, gap: 2, least: 3}, {title: text(title, "W"), right: true, gap: 1, least: 3}, {title: text(title, "MHz"), right: true, gap: 1, least: 4},
+	}
+	for i := range d.snapshot.Chips {
+		values := make([]telemetry.Value, 3)
+		var most telemetry.Value
+		if t := telemetryOf(d, &d.snapshot.Chips[i]); t != nil {
+			values, most = []telemetry.Value{t.Temperature, t.Power, t.AI}, t.TemperatureMax
+		}
+		for j, scale := range []int64{1000, 1e6, 1} {
+			switch v := values[j]; {
+			case !v.Known:
+				columns[j].cells = append(columns[j].cells, text(faint, g.unknown))
+			case j == 0 && most.Known && most.N > 0 && v.N >= most.N:
+				columns[j].cells = append(columns[j].cells, text(alert, strconv.FormatInt(v.N/scale, 10)))
+			default:
+				columns[j].cells = append(columns[j].cells, text(plain, strconv.FormatInt((v.N+scale/2)/scale, 10)))
+			}
+		}
 	}
 	return columns
 }

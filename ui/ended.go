@@ -23,14 +23,18 @@ func (d *data) over() bool {
 // over, those that exited.
 func (d *data) processes() []*aggregator.ProcessSnapshot {
 	if d.over() {
-		return atPeak(d.snapshot.Ended)
+		return slices.DeleteFunc(atPeak(d.snapshot.Ended), d.dropped)
 	}
 	out := make([]*aggregator.ProcessSnapshot, 0, len(d.snapshot.Processes))
 	for i := range d.snapshot.Processes {
-		out = append(out, &d.snapshot.Processes[i])
+		if p := &d.snapshot.Processes[i]; !d.dropped(p) {
+			out = append(out, p)
+		}
 	}
 	return out
 }
+
+func (d *data) dropped(p *aggregator.ProcessSnapshot) bool { return d.keep != nil && !d.keep(p) }
 
 // atPeak are copies of processes that hold their peaks: at its end a process
 // holds nothing, or what it forgot, which tells little of its life.

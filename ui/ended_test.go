@@ -95,17 +95,17 @@ func TestEndedProcessesAreShownWhenAllIsOver(t *testing.T) {
 		if d.over() {
 			t.Errorf("%s: it is over", name)
 		}
-		if got := plainText(newView(settings{}, d).compose(120, 30)); strings.Contains(got, "60000") {
+		if got := plainText(newFrame(settings{}, d, 0).compose(120, 30)); strings.Contains(got, "60000") {
 			t.Errorf("%s:\n%s", name, got)
 		}
 	}
-	if got := plainText(newView(settings{}, running).compose(120, 30)); !strings.Contains(got, "no process uses the runtime now") {
+	if got := plainText(newFrame(settings{}, running, 0).compose(120, 30)); !strings.Contains(got, "no process uses the runtime now") {
 		t.Errorf("tracing goes on:\n%s", got)
 	}
 }
 
 func TestEndedProcessesAreDimmed(t *testing.T) {
-	v := newView(settings{}, overData(1, 3))
+	v := newFrame(settings{}, overData(1, 3), 0)
 	p := v.compose(120, 30)
 	found := 0
 	for i, l := range p.lines {
@@ -132,8 +132,8 @@ func TestEndedProcessesShowTheirPeaks(t *testing.T) {
 	d := overData(2, 1)
 	d.snapshot.Ended[0].Info.Command = "pytest"
 	before := fmt.Sprintf("%+v", d.snapshot)
-	v := newView(settings{}, d)
-	v.expanded[idOf(&d.snapshot.Ended[0])] = true
+	v := newFrame(settings{}, d, 0)
+	v.overview().expanded[idOf(&d.snapshot.Ended[0])] = true
 	got := plainText(v.compose(140, 30))
 	// 3 GiB at most of DRAM, and a MiB at the end; some of L1_SMALL is not known.
 	for _, want := range []string{"3.00 GiB", "≥20.0 MiB", "└ chip not known", "+?"} {
@@ -152,11 +152,12 @@ func TestEveryEndedProcessCanBeSelected(t *testing.T) {
 	again := d.snapshot.Ended[0]
 	again.Since += 5
 	d.snapshot.Ended = append(d.snapshot.Ended, again)
-	v := newView(settings{}, d)
+	v := newFrame(settings{}, d, 0)
 	seen := map[int]bool{}
 	for range 3 {
 		seen[v.compose(120, 30).selected] = true
-		v.lists[processPanel].move(1, v.keys[processPanel])
+		o := v.overview()
+		o.lists[processPanel].move(1, len(o.entries), o.keyOf(processPanel))
 	}
 	if len(seen) != 3 {
 		t.Errorf("selected the lines %v", seen)
@@ -169,14 +170,14 @@ func TestMarksAndLegendNameWhatIsOdd(t *testing.T) {
 		d.snapshot.Processes[i].Counters = c
 		d.snapshot.Processes[i].Late = false
 	}
-	got := plainText(newView(settings{}, d).compose(120, 30))
+	got := plainText(newFrame(settings{}, d, 0).compose(120, 30))
 	for _, want := range []string{"41822 U", "50231 R", "50990 O", "U 1 unmatched frees", "R 200k frees not seen", "O 3 odd events not counted"} {
 		if !strings.Contains(got, want) {
 			t.Errorf("no %q in\n%s", want, got)
 		}
 	}
 	d.snapshot.Processes = d.snapshot.Processes[:1]
-	if got := plainText(newView(settings{}, d).compose(120, 30)); strings.Contains(got, "not seen") || strings.Contains(got, "odd") {
+	if got := plainText(newFrame(settings{}, d, 0).compose(120, 30)); strings.Contains(got, "not seen") || strings.Contains(got, "odd") {
 		t.Errorf("it explains what is not there:\n%s", got)
 	}
 }
@@ -214,8 +215,8 @@ func TestAPeakThatIsNotKnownIsNotZero(t *testing.T) {
 }
 
 func TestEndedProcessesFillTheScreenExactly(t *testing.T) {
-	v := newView(settings{}, overData(8, 32))
-	v.expanded[processID{60005, 15}] = true
+	v := newFrame(settings{}, overData(8, 32), 0)
+	v.overview().expanded[processID{60005, 15}] = true
 	for w := 1; w <= 210; w += 1 + w/12 {
 		for _, h := range []int{1, 5, 24, 60} {
 			p := v.compose(w, h)

@@ -133,6 +133,8 @@ func fixtureData(n int) data {
 	}
 }
 
+func (f *frame) overview() *overview { return f.pages[overviewPage].(*overview) }
+
 func plainText(p picture) string {
 	var b strings.Builder
 	for _, l := range p.lines {
@@ -160,4 +162,21 @@ func golden(t *testing.T, name, got string) {
 	if got != string(want) {
 		t.Errorf("%s differs (go test -update writes it anew)\ngot:\n%s\nwant:\n%s", name, got, want)
 	}
+}
+
+// settingsAt makes a file of settings.
+func settingsAt(t *testing.T, text string) string {
+	path := filepath.Join(t.TempDir(), "ui.json")
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+func read(t *testing.T, path string) string {
+	b, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(b)
 }

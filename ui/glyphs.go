@@ -20,6 +20,15 @@ type glyphs struct {
 	wall    string
 	// corners are those of a frame: upper left and right, lower left and right.
 	corners [4]string
+	// sparks are the heights of a cell, from the least to the full one.
+	sparks []string
+	// fills are the fillings of a map: buffer, another buffer, circular buffers, not to be had.
+	fills [4]string
+	// clash is where two things lie on each other, some a cell that is partly taken.
+	clash, some string
+	caret, mark string
+	rising      string
+	agrees      string
 }
 
 func glyphSet(ascii bool) glyphs {
@@ -28,11 +37,13 @@ func glyphSet(ascii bool) glyphs {
 			eighths: []string{"#"}, track: ".", peak: "|", rule: "-", unknown: "?", atLeast: ">=",
 			dots: "~", cursor: ">", down: "v", sorted: "v", branch: "`", between: "-", enter: "enter",
 			wall: "|", corners: [4]string{"+", "+", "+", "+"},
+			sparks: []string{"_", ".", "-", "=", "#"}, fills: [4]string{"#", "%", "o", "/"}, clash: "X", some: ":", caret: "_", mark: "^", rising: "^", agrees: "ok",
 		}
 	}
 	return glyphs{
 		eighths: []string{"▏", "▎", "▍", "▌", "▋", "▊", "▉", "█"}, track: "░", peak: "┃", rule: "─", unknown: "·", atLeast: "≥",
 		dots: "…", cursor: "▸", down: "↓", sorted: "▼", branch: "└", between: "·", enter: "⏎",
 		wall: "│", corners: [4]string{"┌", "┐", "└", "┘"},
+		sparks: []string{"▁", "▂", "▃", "▄", "▅", "▆", "▇", "█"}, fills: [4]string{"█", "▓", "▒", "╱"}, clash: "╳", some: "░", caret: "▏", mark: "▲", rising: "▲", agrees: "✓",
 	}
 }

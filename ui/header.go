@@ -3,12 +3,12 @@ package ui
 import (
 	"fmt"
 	"maps"
-	"reflect"
 	"slices"
 	"strings"
 	"time"
 
 	"tt-memtrace/aggregator"
+	"tt-memtrace/telemetry"
 )
 
 // data is what is shown, apart from how: one moment of the feed.
@@ -24,24 +24,64 @@ type data struct {
 	source string
 	ended  bool
 	paused bool
+	// log is the stream of changes, nil where there is none; marks are what of it the charts
+	// show, and held its end when the user paused.
+	log   *Log
+	marks []mark
+	held  *heldLog
+	// hasSystem: there is a host to ask for processes and telemetry; devices are its driver's.
+	hasSystem bool
+	devices   []telemetry.Device
+	// keep says which processes the tables show, nil for all.
+	keep func(*aggregator.ProcessSnapshot) bool
+	// frozen is what is shown while the user pauses.
+	frozen *data
+}
+
+// hold is a copy that stands still.
+func (d *data) hold() *data {
+	c := *d
+	if c.log != nil {
+		c.held = c.log.hold()
+	}
+	return &c
 }
 
 // same says that d looks no different from e; ages count in whole seconds of the clock.
+//
+// Nothing changes in a snapshot without an event that is counted. Sources that count
+// none are compared by what changes most.
 func (d *data) same(e *data) bool {
-	return d.ended == e.ended && d.clock.Truncate(time.Second).Equal(e.clock.Truncate(time.Second)) &&
+	return d.paused == e.paused && d.ended == e.ended && d.clock.Truncate(time.Second).Equal(e.clock.Truncate(time.Second)) &&
 		slices.Equal(d.notes, e.notes) && d.rates.known == e.rates.known && d.rates.events == e.rates.events &&
-		maps.Equal(d.rates.calls, e.rates.calls) && reflect.DeepEqual(d.snapshot, e.snapshot)
+		maps.Equal(d.rates.calls, e.rates.calls) && slices.Equal(d.devices, e.devices) && len(d.marks) == len(e.marks) &&
+		sameSnapshot(d.snapshot, e.snapshot)
+}
+
+func sameSnapshot(a, b *aggregator.Snapshot) bool {
+	if a == b {
+		return true
+	}
+	return a.Counters == b.Counters && len(a.Ended) == len(b.Ended) &&
+		slices.EqualFunc(a.Processes, b.Processes, func(p, q aggregator.ProcessSnapshot) bool {
+			return idOf(&p) == idOf(&q) && p.Counters == q.Counters && p.Agreement == q.Agreement && p.Buffers == q.Buffers && p.Memory == q.Memory && len(p.Chips) == len(q.Chips)
+		}) &&
+		slices.EqualFunc(a.Chips, b.Chips, func(c, d aggregator.ChipSnapshot) bool {
+			return c.Chip == d.Chip && c.Memory == d.Memory && c.CB == d.CB && c.Kernel == d.Kernel && slices.Equal(c.PIDs, d.PIDs)
+		})
 }
 
 // headerTier is how the header is written; the narrower the terminal, the later the tier.
 type headerTier struct {
 	// compact saves on words and spaces.
-	compact                     bool
-	source, host, clock, events bool
+	compact                             bool
+	source, host, clock, events, agrees bool
 }
 
 func headerTiers() []headerTier {
 	return []headerTier{
+		{source: true, host: true, clock: true, events: true, agrees: true},
+		{host: true, clock: true, events: true, agrees: true},
 		{source: true, host: true, clock: true, events: true},
 		{host: true, clock: true, events: true},
 		{compact: true, host: true, clock: true, events: true},
@@ -122,6 +162,9 @@ func headerRight(d *data, o settings, t headerTier) line {
 	} else {
 		parts = append(parts, span{"lost 0", plain})
 	}
+	if t.agrees && d.rates.calls != nil {
+		parts = append(parts, agreement(d, o, anyProcess))
+	}
 	if t.clock && !d.clock.IsZero() {
 		parts = append(parts, span{d.clock.Format("15:04:05"), plain})
 	}
@@ -131,6 +174,34 @@ func headerRight(d *data, o settings, t headerTier) line {
 	}
 	return append(joined(parts, span{between, plain}), span{" ", plain})
 }
+
+// agreement says when the accounts of processes were last compared with the runtime's own,
+// by the one whose comparison is the oldest; a dot where one never was.
+func agreement(d *data, o settings, of func(*aggregator.ProcessSnapshot) bool) span {
+	g := glyphSet(o.ascii)
+	oldest, doubted, any := d.now, false, false
+	for i := range d.snapshot.Processes {
+		p := &d.snapshot.Processes[i]
+		if !of(p) || len(p.Chips) == 0 {
+			continue
+		}
+		if p.Agreement.At == 0 {
+			return span{"agrees " + g.unknown, faint}
+		}
+		any, doubted = true, doubted || p.Agreement.Doubted
+		oldest = min(oldest, p.Agreement.At)
+	}
+	ago := age(time.Duration(d.now-oldest)) + " ago"
+	switch {
+	case !any:
+		return span{"agrees " + g.unknown, faint}
+	case doubted:
+		return span{"in doubt, compared " + ago, notice}
+	}
+	return span{"agrees " + g.agrees + " " + ago, plain}
+}
+
+func anyProcess(*aggregator.ProcessSnapshot) bool { return true }
 
 // sizes says which of the two sizes of buffers is shown.
 func (o settings) sizes() string {
@@ -168,18 +239,18 @@ func rule(w int, left, right string, g glyphs) line {
 	return out.clipped(w)
 }
 
-// binding is a key and what it does.
-type binding struct{ key, does string }
-
 // footer lists the keys, as many as there is room for.
-func footer(o settings, w int) line {
-	g := glyphSet(o.ascii)
+func footer(list []binding, o settings, w int) line {
 	out := line{{" ", plain}}
-	for _, b := range []binding{
-		{"q", "quit"}, {"?", "help"}, {g.enter, "chips of a process"}, {"s", "sort"}, {"u", "units"},
-		{"r", "requested/reserved"}, {"space", "pause"}, {"tab", "other table"},
-	} {
-		l := line{{b.key, key}, {" " + b.does + "  ", plain}}
+	for _, b := range list {
+		if b.brief == "" {
+			continue
+		}
+		name := b.key
+		if name == "enter" {
+			name = glyphSet(o.ascii).enter
+		}
+		l := line{{name, key}, {" " + b.brief + "  ", plain}}
 		if out.width()+l.width()-2 > w {
 			continue
 		}

@@ -217,8 +217,8 @@ func TestUnplacedMemoryIsShown(t *testing.T) {
 	d := fixtureData(1)
 	p := &d.snapshot.Processes[2]
 	p.Unplaced[aggregator.DRAM] = usage(3*gib, 3*gib, 7, aggregator.Banks{})
-	v := newView(settings{}, d)
-	v.expanded[idOf(p)] = true
+	v := newFrame(settings{}, d, 0)
+	v.overview().expanded[idOf(p)] = true
 	got := plainText(v.compose(120, 30))
 	for _, want := range []string{"+?", "chip not known", "3.0"} {
 		if !strings.Contains(got, want) {
@@ -275,45 +275,44 @@ func TestElapsedGoesOnBetweenEvents(t *testing.T) {
 }
 
 func TestListKeepsTheSelectedRow(t *testing.T) {
-	keys := func(pids ...uint32) (out []rowKey) {
-		for _, p := range pids {
-			out = append(out, rowKey{process: processID{pid: p}})
-		}
-		return out
+	type rows struct {
+		n   int
+		key func(int) uint32
 	}
-	var l list
-	l.sync(keys(1, 2, 3), 2)
-	l.sync(keys(9, 1, 2, 3), 2)
+	keys := func(pids ...uint32) rows { return rows{len(pids), func(i int) uint32 { return pids[i] }} }
+	var l list[uint32]
+	l.sync(keys(1, 2, 3).n, 2, keys(1, 2, 3).key)
+	l.sync(keys(9, 1, 2, 3).n, 2, keys(9, 1, 2, 3).key)
 	if l.index != 0 {
 		t.Error("without a choice the selection stays at the top, not at", l.index)
 	}
-	l.move(2, keys(9, 1, 2, 3))
-	l.sync(keys(9, 1, 2, 3), 2)
+	l.move(2, keys(9, 1, 2, 3).n, keys(9, 1, 2, 3).key)
+	l.sync(keys(9, 1, 2, 3).n, 2, keys(9, 1, 2, 3).key)
 	if l.index != 2 || l.offset != 1 {
 		t.Errorf("%+v", l)
 	}
-	l.sync(keys(2, 9, 1, 3), 2)
+	l.sync(keys(2, 9, 1, 3).n, 2, keys(2, 9, 1, 3).key)
 	if l.index != 0 || l.offset != 0 {
 		t.Errorf("it did not follow its row: %+v", l)
 	}
-	l.sync(keys(5, 6), 2)
-	if l.index != 0 || l.key.process.pid != 5 {
+	l.sync(keys(5, 6).n, 2, keys(5, 6).key)
+	if l.index != 0 || l.key != 5 {
 		t.Errorf("its row is gone: %+v", l)
 	}
-	l.sync(nil, 2)
-	l.move(1, nil)
-	l.scroll(3, 2, nil)
+	l.sync(0, 2, nil)
+	l.move(1, 0, nil)
+	l.scroll(3, 2, 0, nil)
 	if l.index != 0 || l.offset != 0 {
 		t.Errorf("nothing to select: %+v", l)
 	}
 	ten := keys(0, 1, 2, 3, 4, 5, 6, 7, 8, 9)
-	l = list{}
-	l.scroll(3, 4, ten)
+	l = list[uint32]{}
+	l.scroll(3, 4, ten.n, ten.key)
 	if l.offset != 3 || l.index != 3 {
 		t.Errorf("scrolled down: %+v", l)
 	}
-	l.move(3, ten)
-	l.scroll(-2, 4, ten)
+	l.move(3, ten.n, ten.key)
+	l.scroll(-2, 4, ten.n, ten.key)
 	if l.offset != 1 || l.index != 4 {
 		t.Errorf("scrolled up: %+v", l)
 	}
@@ -346,8 +345,9 @@ func TestSorting(t *testing.T) {
 }
 
 func TestSortGoesRoundTheVisibleColumns(t *testing.T) {
-	v := newView(settings{}, fixtureData(2))
-	v.compose(80, 24)
+	f := newFrame(settings{}, fixtureData(2), 0)
+	v := f.overview()
+	f.compose(80, 24)
 	if slices.Contains(v.columns, byFrees) {
 		t.Fatal("80 columns should have no room for FREES")
 	}
@@ -355,7 +355,7 @@ func TestSortGoesRoundTheVisibleColumns(t *testing.T) {
 	for range v.columns {
 		v.nextSort()
 		seen[v.settings.sort] = true
-		if got := plainText(v.compose(80, 24)); strings.Count(got, "▼") != 1 {
+		if got := plainText(f.compose(80, 24)); strings.Count(got, "▼") != 1 {
 			t.Errorf("column %d is not marked", v.settings.sort)
 		}
 	}
@@ -374,8 +374,8 @@ func TestEveryLineFillsTheScreenExactly(t *testing.T) {
 		for _, exact := range []bool{false, true} {
 			d := fixtureData(n)
 			d.notes = []string{"a note " + hostile, "two", "three", "four"}
-			v := newView(settings{exact: exact}, d)
-			v.expanded[processID{41822, 1}] = true
+			v := newFrame(settings{exact: exact}, d, 0)
+			v.overview().expanded[processID{41822, 1}] = true
 			for w := 1; w <= 210; w += 1 + w/12 {
 				for _, h := range []int{1, 5, 8, 24, 60} {
 					p := v.compose(w, h)
@@ -397,7 +397,7 @@ func TestTablesFitWithoutCuttingNumbers(t *testing.T) {
 	for _, n := range []int{1, 8, 32} {
 		for _, w := range []int{80, 100, 120, 160, 200} {
 			d := fixtureData(n)
-			head, _ := chipTable(d.snapshot, settings{}, w-2, chipTiers())
+			head, _ := chipTable(&d, settings{}, w-2, chipTiers())
 			if got := head.width(); got > w-2 {
 				t.Errorf("%d chips: device table is %d wide in %d", n, got, w-2)
 			}
@@ -439,6 +439,28 @@ func TestHeaderTellsLossAndState(t *testing.T) {
 	}
 }
 
+func TestAgreementIsThatOfTheOldestComparison(t *testing.T) {
+	for name, c := range map[string]struct {
+		agreements []aggregator.Agreement
+		want       string
+	}{
+		"nobody":             {nil, "agrees ·"},
+		"one was compared":   {[]aggregator.Agreement{{At: 98e9}}, "agrees ✓ 2s ago"},
+		"the oldest counts":  {[]aggregator.Agreement{{At: 98e9}, {At: 40e9}}, "agrees ✓ 1m00s ago"},
+		"one never was":      {[]aggregator.Agreement{{At: 98e9}, {}}, "agrees ·"},
+		"one is in doubt":    {[]aggregator.Agreement{{At: 98e9}, {At: 99e9, Doubted: true}}, "in doubt, compared 2s ago"},
+		"from the future, 0": {[]aggregator.Agreement{{At: 200e9}}, "agrees ✓ 0s ago"},
+	} {
+		d := data{snapshot: &aggregator.Snapshot{}, now: 100e9}
+		for _, a := range c.agreements {
+			d.snapshot.Processes = append(d.snapshot.Processes, aggregator.ProcessSnapshot{Agreement: a, Chips: make([]aggregator.ChipSnapshot, 1)})
+		}
+		if got := agreement(&d, settings{}, anyProcess).text; got != c.want {
+			t.Errorf("%s: %q, want %q", name, got, c.want)
+		}
+	}
+}
+
 func TestScreens(t *testing.T) {
 	for _, c := range []struct {
 		chips, w, h int
@@ -447,7 +469,7 @@ func TestScreens(t *testing.T) {
 		{1, 80, 24, false}, {8, 80, 24, false}, {32, 80, 24, false}, {8, 80, 24, true},
 		{8, 120, 40, false}, {1, 200, 60, false}, {32, 200, 60, false},
 	} {
-		v := newView(settings{ascii: c.ascii}, fixtureData(c.chips))
+		v := newFrame(settings{ascii: c.ascii}, fixtureData(c.chips), 0)
 		name := fmt.Sprintf("screen-%dchips-%dx%d", c.chips, c.w, c.h)
 		if c.ascii {
 			name += "-ascii"
@@ -458,16 +480,16 @@ func TestScreens(t *testing.T) {
 		}
 		golden(t, name+".txt", got)
 	}
-	v := newView(settings{exact: true, requested: true}, fixtureData(8))
+	v := newFrame(settings{exact: true, requested: true}, fixtureData(8), 0)
 	v.compose(120, 40)
-	v.toggle()
+	v.overview().toggle()
 	golden(t, "screen-8chips-120x40-exact-expanded.txt", plainText(v.compose(120, 40)))
 	over := fixtureData(8)
 	over.ended, over.snapshot.Processes = true, nil
 	withEnded(over.snapshot, 3)
-	golden(t, "screen-8chips-120x40-over.txt", plainText(newView(settings{}, over).compose(120, 40)))
-	golden(t, "screen-8chips-80x24-over.txt", plainText(newView(settings{}, over).compose(80, 24)))
-	golden(t, "screen-empty-80x24.txt", plainText(newView(settings{}, data{snapshot: &aggregator.Snapshot{}}).compose(80, 24)))
+	golden(t, "screen-8chips-120x40-over.txt", plainText(newFrame(settings{}, over, 0).compose(120, 40)))
+	golden(t, "screen-8chips-80x24-over.txt", plainText(newFrame(settings{}, over, 0).compose(80, 24)))
+	golden(t, "screen-empty-80x24.txt", plainText(newFrame(settings{}, data{snapshot: &aggregator.Snapshot{}}, 0).compose(80, 24)))
 }
 
 func TestText(t *testing.T) {
@@ -535,7 +557,7 @@ func TestEnvironment(t *testing.T) {
 }
 
 func BenchmarkCompose(b *testing.B) {
-	v := newView(settings{}, fixtureData(32))
+	v := newFrame(settings{}, fixtureData(32), 0)
 	for b.Loop() {
 		v.compose(200, 60)
 	}

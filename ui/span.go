@@ -22,6 +22,11 @@ const (
 	peak        // the mark of the peak in a bar
 	alert       // something is wrong: events were lost
 	notice      // worth a look: notes, markers, paused
+	tab         // the name of the view on the screen
+	first       // fillings of maps and lines of charts, to be told apart
+	second
+	third
+	fourth
 	numRoles
 )
 
@@ -89,6 +94,39 @@ func (l line) clipped(w int) line {
 	return out
 }
 
+// without is l from its cell n on; where that is half a wide character, a space stands for it.
+func (l line) without(n int) line {
+	var out line
+	for _, s := range l {
+		if w := width(s.text); n >= w {
+			n -= w
+			continue
+		}
+		if n > 0 {
+			head := cut(s.text, n)
+			rest := s.text[len(head):]
+			if half := n - width(head); half > 0 {
+				cluster := cut(rest, 2)
+				rest = spaces(width(cluster)-half) + rest[len(cluster):]
+			}
+			s.text, n = rest, 0
+		}
+		out = append(out, s)
+	}
+	return out
+}
+
+// wrapped is l in lines of w cells, all but the first indented.
+func (l line) wrapped(w, indent int) []line {
+	var out []line
+	for l.width() > w && w > indent+8 && len(out) < 6 {
+		head := l.clipped(w)
+		out = append(out, head)
+		l = append(text(plain, spaces(indent)), l.without(head.width())...)
+	}
+	return append(out, l)
+}
+
 // width is the number of cells that s takes on a screen, counted as tcell counts.
 func width(s string) int {
 	n := 0
@@ -105,7 +143,7 @@ func width(s string) int {
 // nothing: ASCII, and what bars and rules are made of. Nearly all of a screen
 // is, and to look up the rest takes long.
 func isNarrow(r rune) bool {
-	return r >= ' ' && r <= '~' || r >= 0x2500 && r <= 0x259f || r == '·' || r == '≥' || r == '…'
+	return r >= ' ' && r <= '~' || r >= 0x2500 && r <= 0x259f || r == '·' || r == '≥' || r == '…' || r == '✓'
 }
 
 // cut is the longest start of s that fits into w cells; a wide character is never halved.

@@ -46,7 +46,7 @@ func Text(w io.Writer, s *aggregator.Snapshot, o TextOptions) error {
 	if o.Width >= peaksFrom {
 		tiers = append(peakTiers(), tiers...)
 	}
-	chipHead, chipBody := chipTable(s, set, o.Width-2, tiers)
+	chipHead, chipBody := chipTable(&d, set, o.Width-2, tiers)
 	processHead, processBody, _ := processTable(&d, set, list, o.Width-2)
 
 	lines := []line{header(&d, set, o.Width), nil}

@@ -1,11 +1,11 @@
 // Package ui shows what every chip's memory holds and which process put it
 // there: live in a terminal with Run, or once as plain text with Text.
 //
-// It reads nothing but aggregator.Snapshot, and draws only when that made a
-// difference to the picture, at most ten times a second. A number that is
-// not known is shown as a dot, never as 0. Text that comes from a process is
-// untrusted: it is escaped, clipped by its display width and never taken for
-// markup or a control sequence.
+// It knows nothing of where the numbers come from, and draws only when that
+// made a difference to the picture, at most ten times a second. A number that
+// is not known is shown as a dot, never as 0. Text that comes from a process
+// is untrusted: it is escaped, clipped by its display width and never taken
+// for markup or a control sequence.
 package ui
 
 import (
@@ -16,14 +16,21 @@ import (
 	"github.com/gdamore/tcell/v2"
 
 	"tt-memtrace/aggregator"
+	"tt-memtrace/telemetry"
 )
 
-// Feed is where the screen's numbers come from.
+// Feed is where the screen's numbers come from: a tracer, a server, a recorded
+// file. It is called from one goroutine, and not after Run has returned. What it
+// returns must not change any more.
 type Feed interface {
-	// Snapshot is called from one goroutine, Options.Refresh apart, and not
-	// after Run has returned. It must return soon, and what it returned must
-	// not change any more. Nil stands for an empty snapshot.
+	// Snapshot is called each Options.Refresh and must return soon. Nil stands for
+	// an empty snapshot.
 	Snapshot() *aggregator.Snapshot
+	// Buffers and Programs are those of a process in the snapshot, oldest first.
+	// They are called only while a view shows them, and then at most once a second
+	// and process, and only where the process was heard of since.
+	Buffers(pid uint32) []aggregator.BufferSnapshot
+	Programs(pid uint32) []aggregator.ProgramSnapshot
 }
 
 // Options for Run. The zero value is usable.
@@ -35,6 +42,21 @@ type Options struct {
 	// Notes returns one-line warnings that are shown above the footer. It
 	// is called like Feed.Snapshot and may be nil.
 	Notes func() []string
+	// Log is the stream of changes that the view of events shows; nil where the
+	// source has none.
+	Log *Log
+	// System is the host that the chips are in, for telemetry and the processes that
+	// hold a device; nil where the source is not of this host.
+	System *telemetry.System
+	// Save writes a snapshot, and the screen as text, to a file and returns its
+	// name; nil where there is no saving.
+	Save func(s *aggregator.Snapshot, screen string) (string, error)
+	// SettingsFile is where the user's settings are kept, "" for nowhere.
+	SettingsFile string
+	// View is the name of the view to begin with (see Views), "" for the last one.
+	View string
+	// Requested begins with what was asked for instead of what the banks lost.
+	Requested bool
 	// Now is the wall clock; nil is time.Now.
 	Now func() time.Time
 	// NoColor leaves all colours out. NO_COLOR in the environment does so too.
@@ -58,8 +80,5 @@ func Run(ctx context.Context, feed Feed, o Options) error {
 	if err != nil {
 		return fmt.Errorf("opening the terminal: %w", err)
 	}
-	if err := newApp(feed, o).run(ctx); err != nil {
-		return fmt.Errorf("reading the terminal: %w", err)
-	}
-	return nil
+	return newApp(feed, o).run(ctx)
 }

@@ -98,6 +98,9 @@ func capacity(v uint64, exact, short bool) string {
 		return digits(v)
 	}
 	unit := largestUnit(v)
+	if unit < maxUnit && inUnit(v, unit) >= 1023.5 {
+		unit++ // it would be rounded to 1024
+	}
 	return strconv.FormatFloat(inUnit(v, unit), 'g', 4, 64) + unitName(unit, short)
 }
 

@@ -3,16 +3,22 @@ package main
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
 
+	"tt-memtrace/aggregator"
+	"tt-memtrace/export"
+	"tt-memtrace/telemetry"
 	"tt-memtrace/ui"
 )
 
@@ -21,6 +27,7 @@ type uiFlags struct {
 	ascii     bool
 	requested bool
 	exit      bool
+	view      string
 }
 
 func (u *uiFlags) flags(cmd *cobra.Command) {
@@ -29,6 +36,8 @@ func (u *uiFlags) flags(cmd *cobra.Command) {
 }
 
 func (u *uiFlags) topFlags(cmd *cobra.Command) {
+	cmd.Flags().StringVar(&u.view, "view", "", "begin with this view: "+strings.Join(ui.Views(), ", ")+" (default the last one)")
+	_ = cmd.RegisterFlagCompletionFunc("view", cobra.FixedCompletions(ui.Views(), cobra.ShellCompDirectiveNoFileComp))
 	cmd.Flags().BoolVar(&u.exit, "exit", false, "leave the panels when the traced command or the last traced PID ends")
 }
 
@@ -38,8 +47,15 @@ func newTop() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "top [flags] [-- CMD ARGS...]",
 		Short: "Show the live panels (the default)",
-		Args:  onlyCommand,
-		RunE:  func(cmd *cobra.Command, args []string) error { return runTop(cmd, &t, &u, args) },
+		Long: `Show the live panels (the default): an overview, one chip in full, charts, a map of
+its memory, tables of buffers, programs and kernels, the log of events, and the
+processes that hold a device. Keys are shown below, ? explains them; docs/ui.md
+has pictures. What is chosen with keys is remembered in the user's
+configuration folder ($XDG_CONFIG_HOME/tt-memtrace/ui.json).`,
+		Example: `  sudo tt-memtrace top --view map -p 4711
+  sudo tt-memtrace top --exit -- pytest -x tests/`,
+		Args: onlyCommand,
+		RunE: func(cmd *cobra.Command, args []string) error { return runTop(cmd, &t, &u, args) },
 	}
 	t.flags(cmd)
 	u.flags(cmd)
@@ -51,11 +67,16 @@ func runTop(cmd *cobra.Command, t *targets, u *uiFlags, args []string) error {
 	if !term.IsTerminal(int(os.Stdout.Fd())) {
 		return fmt.Errorf("%w: the panels need a terminal; 'tt-memtrace status' and 'tt-memtrace log' write text", errUsage)
 	}
+	if u.view != "" && !slices.Contains(ui.Views(), u.view) {
+		return fmt.Errorf("%w: there is no view %q, only %s", errUsage, u.view, strings.Join(ui.Views(), ", "))
+	}
 	l, err := t.start(args)
 	if err != nil {
 		return err
 	}
 	l.silent = true
+	log := ui.NewLog()
+	l.add(sink{events: log.Events, change: log.Change, cb: log.CBChange, kernel: log.KernelChange})
 	if len(args) > 0 {
 		// The screen is taken: the command's output waits in a file until it is free again.
 		out, err := os.CreateTemp("", "tt-memtrace-output-")
@@ -89,7 +110,8 @@ func runTop(cmd *cobra.Command, t *targets, u *uiFlags, args []string) error {
 		}()
 	}
 	err = ui.Run(screen, l, ui.Options{
-		Host: hostname(), Source: source, Notes: l.Notices, ASCII: u.ascii, Done: l.ended,
+		Host: hostname(), Source: source, Notes: l.Notices, Log: log, System: telemetry.New("/"), Save: saveSnapshot,
+		SettingsFile: settingsFile(), View: u.view, Requested: u.requested, ASCII: cmd.Flags().Changed("ascii") && u.ascii, Done: l.ended,
 	})
 	cancel()
 	if e := <-done; err == nil {
@@ -106,6 +128,37 @@ func runTop(cmd *cobra.Command, t *targets, u *uiFlags, args []string) error {
 		}
 	}
 	return err
+}
+
+// settingsFile is where the screen keeps what the user chose, "" where there is no place.
+func settingsFile() string {
+	folder, err := os.UserConfigDir()
+	if err != nil {
+		return ""
+	}
+	return filepath.Join(folder, "tt-memtrace", "ui.json")
+}
+
+// saveSnapshot writes a snapshot as status --json does, and the screen beside it, to new
+// files in the folder that tt-memtrace was started in.
+func saveSnapshot(s *aggregator.Snapshot, screen string) (string, error) {
+	now := time.Now()
+	b, err := json.MarshalIndent(export.NewStatus(s, now, hostname(), version()), "", "  ")
+	if err != nil {
+		return "", err
+	}
+	name := "tt-memtrace-" + now.Format("20060102-150405.000")
+	for suffix, content := range map[string][]byte{".json": append(b, '\n'), ".txt": []byte(screen)} {
+		f, err := os.OpenFile(name+suffix, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+		if err != nil {
+			return "", err
+		}
+		_, err = f.Write(content)
+		if err = errors.Join(err, f.Close()); err != nil {
+			return "", err
+		}
+	}
+	return name + ".json and .txt", nil
 }
 
 // text is how the same is shown as plain text.

@@ -1,0 +1,59 @@
+#!/bin/sh
+# Takes the pictures of docs/ui.md anew: every view of the real runtime on eight mock chips,
+# in a terminal of tmux's. Tracing takes root.
+set -eu
+cd "$(dirname "$0")/.."
+socket=tt-memtrace-screens-$$
+config=$(mktemp -d)
+trap 'tmux -L $socket kill-server 2>/dev/null || true; rm -rf "$config"' EXIT
+python3 test/rig/rig.py install >/dev/null
+
+workload="exec python3 test/rig/rig.py run --cluster t3k test/rig/loop.py --cluster t3k --seconds 300 --rate 60 >/dev/null"
+tmux -L "$socket" -f /dev/null new-session -d -x 120 -y 36 \
+	env LC_ALL=C.UTF-8 XDG_CONFIG_HOME="$config" ./tt-memtrace top --view overview -- sh -c "$workload"
+
+# await TEXT: until it is on the screen, for a minute at most
+await() {
+	n=0
+	until tmux -L "$socket" capture-pane -p | grep -qF -- "$1"; do
+		n=$((n + 1))
+		test $n -lt 600 || { echo "no \"$1\" on the screen" >&2; exit 1; }
+		sleep 0.1
+	done
+}
+# picture NAME TEXT KEYS...: presses keys, and puts the screen that has the text in its place in docs/ui.md
+picture() {
+	name=$1 text=$2
+	shift 2
+	tmux -L "$socket" send-keys "$@"
+	await "$text"
+	tmux -L "$socket" capture-pane -p | python3 -c '
+import re, sys
+name, page = sys.argv[1], open("docs/ui.md").read()
+lines = [line.rstrip() for line in sys.stdin.read().split("\n")]
+# Rows without anything say nothing.
+kept = [l for i, l in enumerate(lines) if l or i and lines[i - 1]]
+picture = "\n".join(kept).strip("\n")
+place = re.compile("(<!-- picture " + name + " -->\n```\n)(?:(?!```).*\n)*(```)")
+if not place.search(page):
+    sys.exit("docs/ui.md has no place for " + name)
+open("docs/ui.md", "w").write(place.sub(lambda m: m[1] + picture + "\n" + m[2], page))
+' "$name"
+}
+
+await "8 chips"
+await "loop.py"
+sleep 40 # the charts show what was
+picture overview "ALLOCS" 1
+picture chip "cores, by what" 2
+picture charts "minutes to now" 3
+picture map-l1 "circular buffers  ╱" 4
+picture map-dram "free or reserved" Tab
+picture buffers "in the process" 5 Down Down Enter
+picture circular "PER CORE" Tab
+picture programs "LAUNCHES" Tab
+picture kernels "PROCESSOR" Tab
+picture events "following" 6
+picture processes " yes " 7
+picture help "everywhere" '?'
+tmux -L "$socket" send-keys Escape q

@@ -1,0 +1,226 @@
+package telemetry
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"os/user"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// Process is a process that holds a device, or one that was asked for.
+type Process struct {
+	PID uint32
+	// Devices are the numbers of the device nodes that it has open, ascending.
+	Devices []uint32
+	// Name and Command are untrusted text; Command is "" where it cannot be read.
+	Name, Command string
+	// User is the name or number of its owner, "" where that is not known.
+	User string
+	// Container is where it runs, such as "docker 0123456789ab" or "pod 01234567", or "".
+	Container string
+	// InnerPID is its PID inside of its container, 0 where it has no other there.
+	InnerPID uint32
+	// Threads, and Memory that it has of the host, bytes.
+	Threads, Memory Value
+	// CPU is its use of processors since it was looked at before, in thousandths of one.
+	CPU Value
+	// Age is how long it runs.
+	Age time.Duration
+}
+
+type cpuTime struct {
+	ticks, started uint64
+	at             time.Duration
+	permille       Value
+}
+
+// clockTicks a second is what /proc counts in on all of Linux.
+const clockTicks = 100
+
+// maxHolders bounds what is read of processes.
+const maxHolders = 4096
+
+// Processes are those that hold a device, and those of also that are there, by PID. This
+// process is never among them. The error says why holders cannot be told, where they
+// cannot; a process of another user may go unseen without rights.
+func (s *System) Processes(also []uint32) ([]Process, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	held, err := s.holders()
+	for _, pid := range also {
+		if _, ok := held[pid]; !ok {
+			held[pid] = nil
+		}
+	}
+	delete(held, s.self)
+	delete(held, 0)
+	up := s.uptime()
+	cpu := map[uint32]cpuTime{}
+	var out []Process
+	for pid, devices := range held {
+		if len(out) == maxHolders {
+			break
+		}
+		if p, ok := s.process(pid, up, cpu); ok {
+			slices.Sort(devices)
+			p.Devices = slices.Compact(devices)
+			out = append(out, p)
+		}
+	}
+	s.cpu = cpu
+	slices.SortFunc(out, byPID)
+	return out, err
+}
+
+// holders are the device nodes that processes have open: as the driver lists them or, with
+// an older one, as /proc shows.
+func (s *System) holders() (map[uint32][]uint32, error) {
+	out := map[uint32][]uint32{}
+	nodes := s.nodes()
+	missing := false
+	for _, node := range nodes {
+		b, err := s.file(fmt.Sprintf("proc/driver/tenstorrent/%d/pids", node))
+		if err != nil {
+			missing = true
+			break
+		}
+		for _, word := range strings.Fields(string(b)) {
+			// 0 is a process outside of this one's namespace.
+			if pid, err := strconv.ParseUint(word, 10, 32); err == nil && pid > 0 {
+				out[uint32(pid)] = append(out[uint32(pid)], node)
+			}
+		}
+	}
+	if len(nodes) > 0 && !missing {
+		return out, nil
+	}
+	if _, err := os.Stat(filepath.Join(s.root, "dev/tenstorrent")); err != nil {
+		return out, nil // no device, so nobody holds one
+	}
+	return s.openFiles()
+}
+
+// openFiles looks for device nodes among the open files of all processes.
+func (s *System) openFiles() (map[uint32][]uint32, error) {
+	out := map[uint32][]uint32{}
+	entries, err := os.ReadDir(filepath.Join(s.root, "proc"))
+	if err != nil {
+		return out, fmt.Errorf("looking for holders of devices: %w", err)
+	}
+	denied := 0
+	for _, e := range entries {
+		pid, err := strconv.ParseUint(e.Name(), 10, 32)
+		if err != nil {
+			continue
+		}
+		folder := filepath.Join(s.root, "proc", e.Name(), "fd")
+		files, err := os.ReadDir(folder)
+		if os.IsPermission(err) {
+			denied++
+		}
+		for _, f := range files {
+			to, err := os.Readlink(filepath.Join(folder, f.Name()))
+			if err != nil {
+				continue
+			}
+			if name, ok := strings.CutPrefix(to, "/dev/tenstorrent/"); ok {
+				if node, err := strconv.ParseUint(name, 10, 32); err == nil {
+					out[uint32(pid)] = append(out[uint32(pid)], uint32(node))
+				}
+			}
+		}
+	}
+	if denied > 0 {
+		return out, fmt.Errorf("the open files of %d processes may not be read", denied)
+	}
+	return out, nil
+}
+
+func (s *System) uptime() time.Duration {
+	word, _, _ := strings.Cut(s.text("proc/uptime"), " ")
+	seconds, err := strconv.ParseFloat(word, 64)
+	if err != nil {
+		return 0
+	}
+	return time.Duration(seconds * float64(time.Second))
+}
+
+// process reads what is known of a process, false where it is gone.
+func (s *System) process(pid uint32, up time.Duration, cpu map[uint32]cpuTime) (Process, bool) {
+	p := Process{PID: pid}
+	folder := fmt.Sprintf("proc/%d", pid)
+	stat, err := s.file(folder + "/stat")
+	if err != nil {
+		return p, false
+	}
+	// The name stands in parentheses and may itself have some, and spaces.
+	open, shut := bytes.IndexByte(stat, '('), bytes.LastIndexByte(stat, ')')
+	if open < 0 || shut < open {
+		return p, false
+	}
+	p.Name = string(stat[open+1 : shut])
+	words := strings.Fields(string(stat[shut+1:]))
+	number := func(i int) uint64 { // fields as in proc(5), from the third on
+		if i-3 >= len(words) {
+			return 0
+		}
+		n, _ := strconv.ParseUint(words[i-3], 10, 64)
+		return n
+	}
+	if len(words) > 21 {
+		p.Threads = Value{int64(number(20)), true}
+		p.Memory = Value{int64(number(24)) * int64(os.Getpagesize()), true}
+		started := number(22)
+		if begin := time.Duration(started) * (time.Second / clockTicks); up > begin {
+			p.Age = up - begin
+		}
+		p.CPU = s.used(pid, number(14)+number(15), started, up, cpu)
+	}
+	if b, err := s.file(folder + "/cmdline"); err == nil {
+		p.Command = strings.TrimSpace(strings.ReplaceAll(strings.TrimRight(string(b), "\x00"), "\x00", " "))
+	}
+	for l := range strings.Lines(s.text(folder + "/status")) {
+		name, value, _ := strings.Cut(l, ":")
+		switch list := strings.Fields(value); {
+		case name == "Uid" && len(list) > 0:
+			p.User = s.user(list[0])
+		case name == "NSpid" && len(list) > 1:
+			if n, err := strconv.ParseUint(list[len(list)-1], 10, 32); err == nil {
+				p.InnerPID = uint32(n)
+			}
+		}
+	}
+	p.Container = container(s.text(folder + "/cgroup"))
+	return p, true
+}
+
+// user is the name of a user, or the number where it has none.
+func (s *System) user(id string) string {
+	name, ok := s.users[id]
+	if !ok {
+		name = id
+		if u, err := user.LookupId(id); err == nil {
+			name = u.Username
+		}
+		if len(s.users) < maxHolders {
+			s.users[id] = name
+		}
+	}
+	return name
+}
+
+// used is a process's use of processors since the look before.
+func (s *System) used(pid uint32, ticks, started uint64, up time.Duration, cpu map[uint32]cpuTime) Value {
+	now := cpuTime{ticks: ticks, started: started, at: up}
+	before, ok := s.cpu[pid]
+	if passed := up - before.at; ok && before.started == started && ticks >= before.ticks && passed > 0 {
+		now.permille = Value{int64(float64(ticks-before.ticks) / clockTicks / passed.Seconds() * 1000), true}
+	}
+	cpu[pid] = now
+	return now.permille
+}

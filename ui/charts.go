@@ -1,0 +1,486 @@
+package ui
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/gdamore/tcell/v2"
+	"github.com/rivo/tview"
+
+	"tt-memtrace/aggregator"
+)
+
+// charts are the histories of a chip, one above the other, over one axis of time.
+type charts struct {
+	*state
+	// selected is the one that the cursor is on; alone: it has all of the view.
+	selected metric
+	alone    bool
+	// window is an index of windows; back is how far its end lies before now.
+	window int
+	back   time.Duration
+	// cursor is how many columns before the last one values are read.
+	cursor int
+	// high draws up to the highest value instead of up to the capacity.
+	high bool
+
+	columns int
+	panels  []chartPanel
+}
+
+type chartPanel struct {
+	metric metric
+	region region
+}
+
+// windows are what + and - go through; the last one stands for all there is.
+var windows = []time.Duration{time.Minute, 5 * time.Minute, 15 * time.Minute, time.Hour, 2 * time.Hour, 6 * time.Hour, 24 * time.Hour, 7 * 24 * time.Hour}
+
+func newCharts(s *state) *charts { return &charts{state: s, window: 1} }
+
+// axisWidth is what the numbers at the left take.
+const axisWidth = 11
+
+// shown are the metrics that there is anything to show of.
+func (c *charts) shown(chip aggregator.Chip) []metric {
+	var out []metric
+	for m := range numMetrics {
+		of := subject{chip, m}
+		if m == metricRate {
+			of.chip = aggregator.Chip{}
+		}
+		if m <= metricCB || c.history.has(of) {
+			out = append(out, m)
+		}
+	}
+	return out
+}
+
+func (c *charts) compose(w, h int) picture {
+	p := picture{selected: -1}
+	chip := c.current()
+	if chip == nil {
+		return picture{lines: []line{nil, text(faint, "  no chip has been opened yet")}, selected: -1}
+	}
+	g := glyphSet(c.settings.ascii)
+	c.columns = max(w-axisWidth-1, 1)
+	c.cursor = max(min(c.cursor, c.columns-1), 0)
+	end := c.data.now - min(c.data.now, uint64(c.back))
+	begin := end - min(end, uint64(windows[c.window]))
+	at := begin + uint64(float64(end-begin)*float64(c.columns-c.cursor)/float64(c.columns))
+
+	head := line{{" chip " + chipName(chip.Chip), strong}, {"  " + windowName(windows[c.window]) + " to ", plain}, {c.moment(end, c.back == 0), plain}}
+	if c.cursor > 0 {
+		head = append(head, span{"   cursor at ", plain}, span{c.moment(at, false), notice})
+	}
+	if s := c.marksAt(begin, end, g); s != "" {
+		head = append(head, span{"   " + s, notice})
+	}
+	p.lines = append(p.lines, head.clipped(w))
+
+	list := c.shown(chip.Chip)
+	sel := 0
+	for i, m := range list {
+		if m == c.selected {
+			sel = i
+		}
+	}
+	c.selected = list[sel]
+	room := max(h-3, 1)
+	// least lines make a chart that tells something.
+	const least = 4
+	fit := min(max(room/least, 1), len(list))
+	if c.alone {
+		fit = 1
+	}
+	first := max(min(sel-fit/2, len(list)-fit), 0)
+	if fit == 1 {
+		first = sel
+	}
+	c.panels = c.panels[:0]
+	for i := range fit {
+		lines := room / fit
+		if i < room%fit {
+			lines++
+		}
+		m := list[first+i]
+		c.panels = append(c.panels, chartPanel{m, region{len(p.lines), lines}})
+		p.lines = append(p.lines, c.panel(chip, m, begin, end, lines, w)...)
+	}
+	p.lines = append(p.lines, c.marksLine(begin, end, g), c.axis(begin, end))
+	return p
+}
+
+func windowName(d time.Duration) string {
+	switch {
+	case d >= 48*time.Hour:
+		return fmt.Sprintf("%d days", d/(24*time.Hour))
+	case d >= 2*time.Hour:
+		return fmt.Sprintf("%d hours", d/time.Hour)
+	case d >= time.Hour:
+		return "1 hour"
+	case d == time.Minute:
+		return "1 minute"
+	}
+	return fmt.Sprintf("%d minutes", d/time.Minute)
+}
+
+// moment is a time of the axis as the time of day.
+func (c *charts) moment(t uint64, now bool) string {
+	at := c.wall(t)
+	switch {
+	case at.IsZero():
+		return glyphSet(c.settings.ascii).unknown
+	case now:
+		return "now"
+	case c.data.clock.Sub(at) > 20*time.Hour:
+		return at.Format("Jan 2 15:04")
+	}
+	return at.Format("15:04:05")
+}
+
+// ceiling is what a metric cannot go beyond, 0 where there is no telling.
+func (c *charts) ceiling(chip *aggregator.ChipSnapshot, m metric) uint64 {
+	if m > metricCB {
+		return 0
+	}
+	memory := aggregator.L1
+	if m < metricCB {
+		memory = shownMemories()[m]
+	}
+	n, _ := chip.Memory[memory].Capacity()
+	return n
+}
+
+// write is a value of a metric in its unit.
+func (o settings) write(m metric, v uint64) string {
+	switch m {
+	case metricRate:
+		return count(v, o.exact) + "/s"
+	case metricTemperature:
+		return fmt.Sprintf("%.1f C", float64(v)/1000)
+	case metricPower:
+		return fmt.Sprintf("%.1f W", float64(v)/1e6)
+	case metricClock:
+		return fmt.Sprintf("%d MHz", v)
+	}
+	return fitScale([]uint64{v}, nil, o.exact, false).bytes(v)
+}
+
+// panel is the chart of one metric: a line of words, then the picture.
+func (c *charts) panel(chip *aggregator.ChipSnapshot, m metric, begin, end uint64, h, w int) []line {
+	g, o := glyphSet(c.settings.ascii), c.settings
+	of := subject{chip.Chip, m}
+	if m == metricRate {
+		of.chip = aggregator.Chip{}
+	}
+	values := c.history.read(of, begin, end, c.columns, o.requested)
+	var top uint64
+	for _, v := range values {
+		if v != unknown {
+			top = max(top, v)
+		}
+	}
+	highest, ceiling := top, c.ceiling(chip, m)
+	if !c.high && ceiling > 0 {
+		top = ceiling
+	}
+	cursor, name := " ", title
+	if m == c.selected {
+		cursor, name = g.cursor, strong
+	}
+	words := line{{cursor, notice}, {metricNames[m], name}, {"  ", plain}}
+	if v := values[c.columns-1-c.cursor]; v == unknown {
+		words = append(words, span{g.unknown, faint})
+	} else {
+		look, sign := fullness(v, ceiling)
+		if sign == "" {
+			look = plain
+		}
+		words = append(words, span{o.write(m, v) + sign, look})
+	}
+	if ceiling > 0 && m < metricCB {
+		words = append(words, span{" of " + capacity(ceiling, o.exact, false), faint})
+	}
+	if highest > 0 {
+		words = append(words, span{"  highest " + o.write(m, highest), faint})
+	}
+	out := []line{words.clipped(w)}
+	if h < 2 {
+		return out
+	}
+	for i, l := range plot(values, top, ceiling, h-1, c.columns-1-c.cursor, c.cursor > 0, o) {
+		label := ""
+		switch {
+		case i == 0 && top > 0:
+			label = o.write(m, top)
+			if o.exact && m <= metricCB {
+				label = fitScale([]uint64{top}, nil, false, false).bytes(top)
+			}
+		case i == h-2 && i > 0:
+			label = "0"
+		}
+		out = append(out, append(line{{spaces(axisWidth-1-width(label)) + label + g.wall, faint}}, l...))
+	}
+	return out
+}
+
+// plot draws values up to top in h lines, a column each, with the cursor in one of them.
+func plot(values []uint64, top, ceiling uint64, h, cursor int, showCursor bool, o settings) []line {
+	g := glyphSet(o.ascii)
+	steps := len(g.sparks)
+	heights := make([]int, len(values))
+	looks := make([]role, len(values))
+	for i, v := range values {
+		looks[i] = second
+		if v == unknown {
+			heights[i] = -1
+			continue
+		}
+		if ceiling > 0 {
+			if look, sign := fullness(v, ceiling); sign != "" {
+				looks[i] = look
+			}
+		}
+		if top > 0 {
+			heights[i] = int(float64(v) / float64(top) * float64(h*steps))
+		}
+		if v > 0 {
+			heights[i] = max(heights[i], 1)
+		}
+	}
+	out := make([]line, h)
+	for y := range out {
+		below := (h - 1 - y) * steps
+		var b strings.Builder
+		look := plain
+		flush := func(next role) {
+			if next != look && b.Len() > 0 {
+				out[y] = append(out[y], span{b.String(), look})
+				b.Reset()
+			}
+			look = next
+		}
+		for x, n := range heights {
+			switch {
+			case n > below:
+				flush(looks[x])
+				b.WriteString(g.sparks[min(n-below, steps)-1])
+			case showCursor && x == cursor:
+				flush(notice)
+				b.WriteString(g.wall)
+			case n < 0 && y == h-1:
+				flush(faint)
+				b.WriteString(g.unknown)
+			case n >= 0 && y == h-1:
+				flush(faint)
+				b.WriteString(g.track0())
+			default:
+				flush(plain)
+				b.WriteByte(' ')
+			}
+		}
+		flush(numRoles)
+	}
+	return out
+}
+
+// track0 is the line of nothing.
+func (g glyphs) track0() string {
+	if len(g.sparks) < 8 {
+		return "_"
+	}
+	return g.sparks[0]
+}
+
+// letters stand for marks on the time axis.
+func (k logKind) letter() string {
+	switch k {
+	case logStart:
+		return "S"
+	case logExit:
+		return "E"
+	}
+	return "!"
+}
+
+func (c *charts) column(t, begin, end uint64) int {
+	if t < begin || t > end || end == begin {
+		return -1
+	}
+	return min(int(float64(t-begin)/float64(end-begin)*float64(c.columns)), c.columns-1)
+}
+
+// marksLine is the line above the axis with what happened.
+func (c *charts) marksLine(begin, end uint64, g glyphs) line {
+	cells := make([]string, c.columns)
+	for _, m := range c.data.marks {
+		if x := c.column(m.time, begin, end); x >= 0 && cells[x] != "!" {
+			cells[x] = m.kind.letter()
+		}
+	}
+	out := line{{"   events " + g.wall, faint}}
+	for x, s := range cells {
+		look := plain
+		switch {
+		case s == "!":
+			look = alert
+		case s == "" && c.cursor > 0 && x == c.columns-1-c.cursor:
+			s, look = g.mark, notice
+		case s == "":
+			s = " "
+		default:
+			look = notice
+		}
+		if n := len(out); out[n-1].role == look && n > 1 {
+			out[n-1].text += s
+			continue
+		}
+		out = append(out, span{s, look})
+	}
+	return out
+}
+
+// marksAt says what happened at the cursor, or else what the letters mean.
+func (c *charts) marksAt(begin, end uint64, _ glyphs) string {
+	names := namesOf(c.data.snapshot, c.settings.ascii)
+	at, out, any := c.columns-1-c.cursor, []string{}, false
+	for _, m := range c.data.marks {
+		x := c.column(m.time, begin, end)
+		any = any || x >= 0
+		if x != at || c.cursor == 0 {
+			continue
+		}
+		switch m.kind {
+		case logStart:
+			out = append(out, fmt.Sprintf("%d %s started", m.pid, clip(names[m.pid], 24, "~")))
+		case logExit:
+			out = append(out, fmt.Sprintf("%d %s exited", m.pid, clip(names[m.pid], 24, "~")))
+		default:
+			out = append(out, digits(m.count)+" events were lost")
+		}
+	}
+	switch {
+	case len(out) > 0:
+		return strings.Join(out, ", ")
+	case any:
+		return "S start  E exit  ! loss"
+	}
+	return ""
+}
+
+// axis is the line of times.
+func (c *charts) axis(begin, end uint64) line {
+	cells := []byte(spaces(c.columns))
+	put := func(x int, s string) {
+		x = max(min(x, len(cells)-len(s)), 0)
+		if len(s) <= len(cells) {
+			copy(cells[x:], s)
+		}
+	}
+	if c.data.clock.IsZero() {
+		return nil
+	}
+	label := func(t uint64) string { return c.moment(t, false) }
+	parts := 4
+	if c.columns < 60 {
+		parts = 2
+	}
+	for i := 1; i < parts; i++ {
+		s := label(begin + (end-begin)/uint64(parts)*uint64(i))
+		put(c.columns*i/parts-len(s)/2, s)
+	}
+	put(0, label(begin))
+	put(c.columns, c.moment(end, c.back == 0))
+	return append(text(plain, spaces(axisWidth)), span{string(cells), faint})
+}
+
+func (c *charts) move(m motion) {
+	half := windows[c.window] / 2
+	chip := c.current()
+	if chip == nil {
+		return
+	}
+	switch m {
+	case left:
+		if c.cursor == c.columns-1 {
+			c.pan(half / 4)
+		}
+		c.cursor = min(c.cursor+1, c.columns-1)
+	case right:
+		if c.cursor == 0 {
+			c.pan(-half / 4)
+		}
+		c.cursor = max(c.cursor-1, 0)
+	case pageUp:
+		c.pan(half)
+	case pageDown:
+		c.pan(-half)
+	case home:
+		c.pan(time.Duration(c.data.now-c.history.first) - windows[c.window] - c.back)
+	case end:
+		c.back, c.cursor = 0, 0
+	case up, down:
+		list := c.shown(chip.Chip)
+		for i, x := range list {
+			if x == c.selected {
+				if m == up {
+					i--
+				} else {
+					i++
+				}
+				c.selected = list[max(min(i, len(list)-1), 0)]
+				return
+			}
+		}
+	}
+}
+
+// pan moves the window back in time, no further than to where anything is known.
+func (c *charts) pan(by time.Duration) {
+	most := time.Duration(c.data.now-min(c.history.first, c.data.now)) - windows[c.window]/2
+	c.back = max(min(c.back+by, most), 0)
+}
+
+func (c *charts) bindings() []binding {
+	return append([]binding{
+		{key: "+  -", does: "a shorter time, a longer one: a minute to a week", brief: "zoom", runes: "+-=", do: func(r rune) {
+			if r == '-' {
+				c.window = min(c.window+1, len(windows)-1)
+			} else {
+				c.window = max(c.window-1, 0)
+			}
+			c.pan(0)
+		}},
+		{key: "left, right", does: "the cursor, to read values; End: back to now"},
+		{key: "PgUp, PgDn", does: "earlier, later; Home: the beginning"},
+		{key: "enter", does: "the selected chart alone, all again", brief: "alone", keys: []tcell.Key{tcell.KeyEnter}, do: func(rune) { c.alone = !c.alone }},
+		{key: "y", does: "up to the capacity or to the highest value", brief: "scale", runes: "y", do: func(rune) { c.high = !c.high }},
+	}, c.chipBindings()...)
+}
+
+func (c *charts) mouse(a tview.MouseAction, x, y int) bool {
+	switch a {
+	case tview.MouseScrollUp, tview.MouseScrollDown:
+		r := '+'
+		if a == tview.MouseScrollDown {
+			r = '-'
+		}
+		c.bindings()[0].do(r)
+	case tview.MouseLeftDown:
+		for _, p := range c.panels {
+			if p.region.has(y) {
+				c.selected = p.metric
+			}
+		}
+		c.cursor = max(min(c.columns-1-(x-axisWidth), c.columns-1), 0)
+	case tview.MouseLeftDoubleClick:
+		c.alone = !c.alone
+	default:
+		return false
+	}
+	return true
+}
+
+func (c *charts) work() func(*reader) func() { return nil }

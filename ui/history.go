@@ -1,0 +1,281 @@
+package ui
+
+import (
+	"math"
+	"time"
+
+	"tt-memtrace/aggregator"
+	"tt-memtrace/telemetry"
+)
+
+// metric is something that has a history.
+type metric uint8
+
+const (
+	metricDRAM metric = iota
+	metricL1
+	metricL1Small
+	metricTrace
+	metricCB
+	metricRate
+	metricTemperature
+	metricPower
+	metricClock
+	numMetrics
+)
+
+var metricNames = [numMetrics]string{"DRAM", "L1", "L1_SMALL", "TRACE", programsTitle, "events/s", "temperature", "power", "clock"}
+
+// subject is what a series of values is of. The rate is of no chip.
+type subject struct {
+	chip   aggregator.Chip
+	metric metric
+}
+
+// history keeps the values of all chips: the highest of each second for a quarter of an
+// hour, of ten seconds for two hours, of a minute for a day, of ten minutes for a week. A
+// series takes 65 kB at most, and there are at most maxSeries.
+type history struct {
+	series map[subject]*series
+	// first and last are the times that were told first and last, CLOCK_MONOTONIC ns.
+	first, last uint64
+}
+
+const maxSeries = 640
+
+// tiers are from fine to coarse.
+var tiers = [...]struct {
+	step uint64
+	keep int
+}{{1e9, 900}, {10e9, 720}, {60e9, 1440}, {600e9, 1008}}
+
+type series struct {
+	tiers [len(tiers)]ring
+	// peaks are the highest values ever that were told last.
+	peaks value
+}
+
+// value has both sizes of a memory; for what has one they are the same.
+type value struct{ reserved, requested uint64 }
+
+// unknown is a value that nobody knows.
+const unknown = math.MaxUint64
+
+func (v value) pick(requested bool) uint64 {
+	if requested {
+		return v.requested
+	}
+	return v.reserved
+}
+
+// highest of two numbers where one may not be known.
+func highest(a, b uint64) uint64 {
+	switch {
+	case a == unknown:
+		return b
+	case b == unknown:
+		return a
+	}
+	return max(a, b)
+}
+
+// ring has the newest values of equal intervals.
+type ring struct {
+	values []value
+	// next is where the next one goes, last the number of the newest interval.
+	next int
+	last uint64
+}
+
+// put tells the value of an interval, which is the newest or comes after it.
+func (r *ring) put(interval uint64, v value, keep int) {
+	n := len(r.values)
+	if n > 0 && interval == r.last {
+		newest := &r.values[(r.next+n-1)%n]
+		newest.reserved, newest.requested = highest(newest.reserved, v.reserved), highest(newest.requested, v.requested)
+		return
+	}
+	if n > 0 {
+		// Of what lies between nothing is known.
+		for gap := min(interval-r.last-1, uint64(keep)); gap > 0; gap-- {
+			r.push(value{unknown, unknown}, keep)
+		}
+	}
+	r.push(v, keep)
+	r.last = interval
+}
+
+func (r *ring) push(v value, keep int) {
+	if len(r.values) < keep {
+		r.values = append(r.values, v)
+		return
+	}
+	r.values[r.next] = v
+	r.next = (r.next + 1) % keep
+}
+
+// at is the value of an interval, and whether the ring reaches back to it.
+func (r *ring) at(interval uint64) (value, bool) {
+	n := uint64(len(r.values))
+	if interval > r.last || n == 0 {
+		return value{unknown, unknown}, n > 0
+	}
+	back := r.last - interval
+	if back >= n {
+		return value{unknown, unknown}, false
+	}
+	return r.values[(uint64(r.next)+n-1-back)%n], true
+}
+
+func newHistory() *history { return &history{series: map[subject]*series{}} }
+
+// add takes down what is known now.
+func (h *history) add(d *data) {
+	if d.now < h.last {
+		*h = *newHistory() // the source began anew
+	}
+	if h.first == 0 {
+		h.first = d.now
+	}
+	h.last = d.now
+	var late map[uint32]bool
+	for i := range d.snapshot.Processes {
+		if d.snapshot.Processes[i].Late {
+			late = lateProcesses(d.snapshot)
+			break
+		}
+	}
+	for i := range d.snapshot.Chips {
+		c := &d.snapshot.Chips[i]
+		unsure := anyOf(c.PIDs, late)
+		for j, m := range shownMemories() {
+			u := &c.Memory[m]
+			if u.Banks.Known && u.Banks.Count == 0 && u.Buffers == 0 {
+				continue
+			}
+			reserved, requested := settings{}.amountOf(*u, unsure), settings{requested: true}.amountOf(*u, unsure)
+			h.put(subject{c.Chip, metric(j)}, value{reserved.known(), requested.known()}, value{u.PeakReserved, u.PeakRequested}, d.now)
+		}
+		cb := programsOf(c.CB, unsure).known()
+		h.put(subject{c.Chip, metricCB}, value{cb, cb}, value{c.CB.PeakPhysical, c.CB.PeakPhysical}, d.now)
+		if t := telemetryOf(d, c); t != nil {
+			for m, v := range map[metric]telemetry.Value{metricTemperature: t.Temperature, metricPower: t.Power, metricClock: t.AI} {
+				if v.Known && v.N >= 0 {
+					h.put(subject{c.Chip, m}, value{uint64(v.N), uint64(v.N)}, value{}, d.now)
+				}
+			}
+		}
+	}
+	if d.rates.known && d.rates.events >= 0 {
+		n := uint64(d.rates.events)
+		h.put(subject{metric: metricRate}, value{n, n}, value{}, d.now)
+	}
+}
+
+// known is what is used, or unknown.
+func (a amount) known() uint64 {
+	if a.unknown {
+		return unknown
+	}
+	return a.used
+}
+
+// put adds a value to a series. Where the peak has risen since the last one, that was in
+// between, and is the highest value of the interval.
+func (h *history) put(of subject, v, peaks value, now uint64) {
+	s := h.series[of]
+	if s == nil {
+		if len(h.series) >= maxSeries {
+			return
+		}
+		s = &series{peaks: peaks}
+		h.series[of] = s
+	}
+	if peaks.reserved > s.peaks.reserved {
+		v.reserved = highest(v.reserved, peaks.reserved)
+	}
+	if peaks.requested > s.peaks.requested {
+		v.requested = highest(v.requested, peaks.requested)
+	}
+	s.peaks = peaks
+	for i := range tiers {
+		s.tiers[i].put(now/tiers[i].step, v, tiers[i].keep)
+	}
+}
+
+// has says whether there are values of a subject.
+func (h *history) has(of subject) bool { return h.series[of] != nil }
+
+// read is the highest value of each of n equal parts of the time from to, as fine as it is
+// still kept.
+func (h *history) read(of subject, from, to uint64, n int, requested bool) []uint64 {
+	out := make([]uint64, n)
+	s := h.series[of]
+	for i := range out {
+		out[i] = unknown
+		if s == nil {
+			continue
+		}
+		begin := from + uint64(float64(to-from)*float64(i)/float64(n))
+		end := max(from+uint64(float64(to-from)*float64(i+1)/float64(n)), begin+1)
+		out[i] = s.highest(begin, end, requested)
+	}
+	return out
+}
+
+// highest value from begin up to end.
+func (s *series) highest(begin, end uint64, requested bool) uint64 {
+	for i := range tiers {
+		r, step := &s.tiers[i], tiers[i].step
+		if _, ok := r.at(begin / step); !ok && i < len(tiers)-1 {
+			continue // it does not reach back so far
+		}
+		out := uint64(unknown)
+		for k := begin / step; k*step < end; k++ {
+			v, _ := r.at(k)
+			out = highest(out, v.pick(requested))
+		}
+		return out
+	}
+	return unknown
+}
+
+// spark draws the newest values of a subject in w cells.
+func (h *history) spark(of subject, now uint64, window time.Duration, w int, requested bool, g glyphs) line {
+	values := h.read(of, now-min(now, uint64(window)), now, w, requested)
+	var top uint64
+	for _, v := range values {
+		if v != unknown {
+			top = max(top, v)
+		}
+	}
+	out := ""
+	for _, v := range values {
+		switch {
+		case v == unknown:
+			out += " "
+		case top == 0:
+			out += g.sparks[0]
+		default:
+			out += g.sparks[min(int(float64(v)/float64(top)*float64(len(g.sparks))), len(g.sparks)-1)]
+		}
+	}
+	return text(second, out)
+}
+
+// telemetryOf is what the driver tells of a chip, nil for nothing.
+//
+// The runtime counts the chips that have PCIe as the driver counts their nodes, before all
+// others. What the driver calls another card than the runtime does is not the same chip.
+func telemetryOf(d *data, c *aggregator.ChipSnapshot) *telemetry.Device {
+	if c.Chip.Space != 0 {
+		return nil
+	}
+	for i := range d.devices {
+		t := &d.devices[i]
+		if t.Node == c.Chip.Number && (t.Card == "" || c.Board == "" || t.Card == c.Board) {
+			return t
+		}
+	}
+	return nil
+}

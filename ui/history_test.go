@@ -1,0 +1,101 @@
+package ui
+
+import (
+	"testing"
+	"time"
+
+	"tt-memtrace/aggregator"
+)
+
+func at(s uint64) uint64 { return s * oneSecond }
+
+func TestHistoryIsFineWhenNewAndCoarseWhenOld(t *testing.T) {
+	h, of := newHistory(), subject{metric: metricDRAM}
+	const begin, end = 100_000, 300_000 // two days and more
+	for s := uint64(begin); s < end; s++ {
+		v := uint64(10)
+		if s%1000 == 0 {
+			v = 500 // for a second only
+		}
+		h.put(of, value{v, v / 2}, value{}, at(s))
+	}
+	// The last minute, second by second.
+	got := h.read(of, at(end-60), at(end), 60, false)
+	for i, v := range got {
+		if v != 10 {
+			t.Fatalf("second %d: %d", i, v)
+		}
+	}
+	got = h.read(of, at(end-1010), at(end-990), 20, true)
+	if got[10] != 250 { // it is within the hour that has every ten seconds
+		t.Errorf("%v", got)
+	}
+	// A spike of long ago is still there, in a wider column.
+	for _, back := range []uint64{5_000, 80_000, 190_000} {
+		got = h.read(of, at(end-back), at(end-back+1300), 1, false)
+		if got[0] != 500 {
+			t.Errorf("%d s ago: %v", back, got)
+		}
+	}
+	if got = h.read(of, at(begin-5000), at(begin-1300), 3, false); got[0] != unknown || got[2] != unknown {
+		t.Errorf("before it began: %v", got)
+	}
+	for i, r := range h.series[of].tiers {
+		if len(r.values) > tiers[i].keep {
+			t.Errorf("tier %d has %d values", i, len(r.values))
+		}
+	}
+}
+
+func TestHistoryKnowsWhatItDoesNotKnow(t *testing.T) {
+	h, of := newHistory(), subject{metric: metricL1}
+	h.put(of, value{7, 7}, value{}, at(1000))
+	h.put(of, value{9, 9}, value{}, at(1010)) // nobody looked for nine seconds
+	got := h.read(of, at(1000), at(1011), 11, false)
+	if got[0] != 7 || got[5] != unknown || got[10] != 9 {
+		t.Errorf("%v", got)
+	}
+	h.put(of, value{unknown, unknown}, value{}, at(1011))
+	if got = h.read(of, at(1011), at(1012), 1, false); got[0] != unknown {
+		t.Errorf("%v", got)
+	}
+	if got = h.read(subject{metric: metricTrace}, at(1), at(2), 2, false); got[0] != unknown {
+		t.Errorf("%v", got)
+	}
+	// A long sleep of the host costs no more than what is kept.
+	h.put(of, value{1, 1}, value{}, at(1_000_000_000))
+	if got = h.read(of, at(1_000_000_000), at(1_000_000_001), 1, false); got[0] != 1 {
+		t.Errorf("%v", got)
+	}
+}
+
+// What rose and fell between two looks shows in the peak.
+func TestHistorySeesAPeakBetweenTwoLooks(t *testing.T) {
+	w := newWorld(1)
+	w.view(settings{})
+	device := w.begins(7, "x", w.chips, false)
+	w.pass(2 * time.Second)
+	b := w.alloc(7, device, aggregator.DRAM, 32, 100*mib)
+	w.free(7, device, b)
+	w.pass(time.Second)
+	got := w.frame.history.read(subject{w.chips[0], metricDRAM}, w.time-2*oneSecond, w.time+oneSecond, 3, false)
+	if got[2] != 1200*mib || got[1] != 0 {
+		t.Errorf("%v", got)
+	}
+}
+
+func TestHistoryIsBoundedAndBeginsAnew(t *testing.T) {
+	h := newHistory()
+	for i := range uint32(3 * maxSeries) {
+		h.put(subject{aggregator.Chip{Number: i}, metricDRAM}, value{}, value{}, at(1))
+	}
+	if len(h.series) != maxSeries {
+		t.Errorf("%d series", len(h.series))
+	}
+	d := fixtureData(1)
+	h.last = d.now + 1
+	h.add(&d)
+	if len(h.series) > 10 || h.first != d.now {
+		t.Errorf("a source that began anew: %d series", len(h.series))
+	}
+}

@@ -1,0 +1,293 @@
+package ui
+
+import (
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+
+	"tt-memtrace/aggregator"
+)
+
+// Log is a bounded stream of changes: a source writes to it what happens, in the order in
+// which it does, and the view of events reads the newest. To write takes some tens of
+// nanoseconds and no memory. It may be used by several goroutines.
+type Log struct {
+	mu      sync.Mutex
+	entries []logEntry
+	// next is the number of the next entry, of all that ever were.
+	next  uint64
+	sets  [][]aggregator.Chip
+	last  int
+	marks []mark
+	// batches counts what was told in Events.
+	batches atomic.Uint64
+}
+
+// Bounds of a Log.
+const (
+	maxEntries = 1 << 15
+	maxMarks   = 512
+	maxSets    = 1 << 10
+)
+
+// NewLog is an empty stream.
+func NewLog() *Log { return &Log{entries: make([]logEntry, maxEntries)} }
+
+// logKind is what a logEntry is about, as the original server's log names it.
+type logKind uint8
+
+const (
+	logAlloc logKind = iota
+	logFree
+	logCBAlloc
+	logCBFree
+	logDFBAlloc
+	logDFBFree
+	logKernelLoad
+	logKernelUnload
+	logStart
+	logExit
+	logOpen
+	logClose
+	logLost
+	numLogKinds
+)
+
+var logKindNames = [numLogKinds]string{
+	"ALLOC", "FREE", "CB_ALLOC", "CB_FREE", "DFB_ALLOC", "DFB_FREE", "KERNEL_LOAD", "KERNEL_UNLOAD", "START", "EXIT", "OPEN", "CLOSE", "LOST",
+}
+
+func (k logKind) String() string { return logKindNames[k] }
+
+// logEntry is one change. There are many, so it is small.
+type logEntry struct {
+	time uint64
+	// size is that of a buffer on each chip, of a circular buffer on each core, of a kernel,
+	// or the number of what was lost.
+	size, address uint64
+	// object is the buffer or the program.
+	object   uint64
+	pid, tid uint32
+	// text is a process's command or a kernel's name.
+	text string
+	// cores that a circular buffer lies on.
+	cores uint32
+	// chips is the number of a set of chips, 0 for none.
+	chips  uint16
+	kind   logKind
+	memory aggregator.Memory
+	// implicit: freed by no call of its own; unknown: it is in no account.
+	implicit, unknown bool
+}
+
+// mark is something that the charts show on their time axis.
+type mark struct {
+	time  uint64
+	kind  logKind
+	pid   uint32
+	count uint64
+	// started is when the process did, to tell PIDs apart that are used again.
+	started uint64
+}
+
+func (l *Log) add(e logEntry) {
+	l.entries[l.next%maxEntries] = e
+	l.next++
+}
+
+// set is the number of a set of chips. There are few, and mostly it is the one of before.
+func (l *Log) set(chips []aggregator.Chip) uint16 {
+	if len(chips) == 0 {
+		return 0
+	}
+	if l.last < len(l.sets) && slices.Equal(l.sets[l.last], chips) {
+		return uint16(l.last + 1)
+	}
+	for i := range l.sets {
+		if slices.Equal(l.sets[i], chips) {
+			l.last = i
+			return uint16(i + 1)
+		}
+	}
+	if len(l.sets) == maxSets {
+		return 0
+	}
+	l.sets = append(l.sets, slices.Clone(chips))
+	l.last = len(l.sets) - 1
+	return uint16(len(l.sets))
+}
+
+// Events tells of processes and devices that come and go, and of losses; other events are
+// told as changes. It has to be told of every batch before a snapshot has it: what was not
+// told is not looked for at once.
+func (l *Log) Events(events []aggregator.Event) {
+	l.batches.Add(1)
+	for i := range events {
+		if e := &events[i]; e.Kind != aggregator.Alloc && e.Kind != aggregator.Free {
+			l.event(e)
+		}
+	}
+}
+
+// maxLogText bytes of a command or name are kept.
+const maxLogText = 200
+
+func short(s string) string { return strings.Clone(s[:min(len(s), maxLogText)]) }
+
+func (l *Log) event(e *aggregator.Event) {
+	n := logEntry{time: e.Time, pid: e.PID, tid: e.TID}
+	var started uint64
+	switch e.Kind {
+	case aggregator.ProcessStart:
+		n.kind = logStart
+		if e.Process != nil {
+			n.text, started = short(e.Process.Command), e.Process.Started
+		}
+	case aggregator.ProcessExit:
+		n.kind = logExit
+	case aggregator.DeviceOpen:
+		n.kind, n.object = logOpen, e.Device
+	case aggregator.DeviceClose:
+		n.kind, n.object = logClose, e.Device
+	case aggregator.Lost:
+		n.kind, n.size = logLost, e.Count
+	default:
+		return
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if e.Opened != nil {
+		n.chips = l.set(e.Opened.Chips)
+	}
+	l.add(n)
+	l.mark(mark{n.time, n.kind, n.pid, e.Count, started})
+}
+
+// mark keeps what the charts show. A process can be told of more than once, and losses come
+// in rows.
+func (l *Log) mark(m mark) {
+	switch m.kind {
+	case logLost:
+		if n := len(l.marks); n > 0 && l.marks[n-1].kind == logLost && m.time-l.marks[n-1].time < 1e9 {
+			l.marks[n-1].count += m.count
+			return
+		}
+	case logStart:
+		for _, old := range l.marks {
+			if old.kind == logStart && old.pid == m.pid && old.started == m.started {
+				return
+			}
+		}
+	case logExit:
+	default:
+		return
+	}
+	if len(l.marks) == maxMarks {
+		l.marks = slices.Delete(l.marks, 0, maxMarks/4)
+	}
+	l.marks = append(l.marks, m)
+}
+
+// Change tells of a buffer that came or went.
+func (l *Log) Change(c aggregator.Change) {
+	n := logEntry{
+		time: c.Time, size: c.Buffer.Size, address: c.Buffer.Address, object: c.Buffer.ID, pid: c.PID, tid: c.TID,
+		memory: c.Buffer.Memory, implicit: c.Implicit, unknown: c.Unknown,
+	}
+	if c.Freed {
+		n.kind = logFree
+	}
+	l.mu.Lock()
+	n.chips = l.set(c.Chips)
+	l.add(n)
+	l.mu.Unlock()
+}
+
+// CBChange tells of a circular or dataflow buffer that came or went on a chip.
+func (l *Log) CBChange(c aggregator.CBChange) {
+	n := logEntry{
+		time: c.Time, size: c.CB.Size, address: c.CB.Address, pid: c.PID, cores: uint32(c.CB.Cores()), memory: aggregator.L1, kind: logCBAlloc,
+	}
+	if c.CB.Kind == aggregator.Dataflow {
+		n.kind = logDFBAlloc
+	}
+	if c.Freed {
+		n.kind++
+	}
+	one := [1]aggregator.Chip{c.Chip}
+	l.mu.Lock()
+	n.chips = l.set(one[:])
+	l.add(n)
+	l.mu.Unlock()
+}
+
+// KernelChange tells of a kernel's binary that was loaded for a chip, or unloaded.
+func (l *Log) KernelChange(c aggregator.KernelChange) {
+	n := logEntry{time: c.Time, size: c.Kernel.Bytes, object: c.Program, pid: c.PID, text: c.Kernel.Name, memory: aggregator.L1, kind: logKernelLoad}
+	if c.Unloaded {
+		n.kind = logKernelUnload
+	}
+	one := [1]aggregator.Chip{c.Chip}
+	l.mu.Lock()
+	n.chips = l.set(one[:])
+	l.add(n)
+	l.mu.Unlock()
+}
+
+func (l *Log) marked() []mark {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return slices.Clone(l.marks)
+}
+
+// since appends the entries from the number on to a list, and says which number comes next.
+// What has been written over is left out.
+func (l *Log) since(from uint64, list []logEntry) ([]logEntry, uint64) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	from = max(from, l.next-min(l.next, maxEntries))
+	for from < l.next {
+		at := from % maxEntries
+		n := min(l.next-from, maxEntries-at)
+		list = append(list, l.entries[at:at+n]...)
+		from += n
+	}
+	return list, l.next
+}
+
+// upTo is the number of the next entry.
+func (l *Log) upTo() uint64 {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.next
+}
+
+// chipSets are the sets that entries name; only more come later.
+func (l *Log) chipSets() [][]aggregator.Chip {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.sets[:len(l.sets):len(l.sets)]
+}
+
+// heldLog is a Log that stands still.
+type heldLog struct {
+	entries []logEntry
+	next    uint64
+}
+
+func (l *Log) hold() *heldLog {
+	list, next := l.since(0, nil)
+	return &heldLog{list, next}
+}
+
+func (h *heldLog) upTo() uint64 { return h.next }
+
+func (h *heldLog) since(from uint64, list []logEntry) ([]logEntry, uint64) {
+	first := h.next - uint64(len(h.entries))
+	from = max(from, first)
+	if from >= h.next {
+		return list, from
+	}
+	return append(list, h.entries[from-first:]...), h.next
+}

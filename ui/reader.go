@@ -1,0 +1,138 @@
+package ui
+
+import (
+	"time"
+
+	"tt-memtrace/aggregator"
+	"tt-memtrace/telemetry"
+)
+
+// reader reads what is in the snapshot in sums only: the buffers and programs of
+// processes, and who holds a device. That can be a lot, so it keeps what it read, looks at
+// what changed alone, and takes a rest after each round that is long against the round.
+// It belongs to the pump.
+type reader struct {
+	feed     Feed
+	system   *telemetry.System
+	snapshot *aggregator.Snapshot
+	now      func() time.Time
+	// round grows by one whenever what it has may have changed.
+	round int
+	// fresh: in this round things are read again that changed.
+	fresh  bool
+	rested time.Time
+	held   map[processID]*held
+
+	holders     []telemetry.Process
+	holdersAt   time.Time
+	holdersErr  error
+	holdersSeen bool
+}
+
+// held is what was read of a process, and the process as it was then.
+type held struct {
+	buffers, programs       bool
+	bufferList              []aggregator.BufferSnapshot
+	programList             []aggregator.ProgramSnapshot
+	buffersLast, programsAt uint64
+}
+
+// At least restTime passes between two rounds, and restFactor times what the last one took.
+const (
+	restTime   = time.Second
+	restFactor = 25
+)
+
+// begin starts a look at the feed with a new snapshot.
+func (r *reader) begin(s *aggregator.Snapshot) {
+	r.snapshot = s
+	r.fresh = !r.now().Before(r.rested)
+	live := map[processID]bool{}
+	for i := range s.Processes {
+		live[idOf(&s.Processes[i])] = true
+	}
+	for id := range r.held {
+		if !live[id] {
+			delete(r.held, id)
+			r.round++
+		}
+	}
+}
+
+// end ends it: what was done since began took its time.
+func (r *reader) end(began time.Time) {
+	if now := r.now(); r.fresh {
+		r.rested = now.Add(max(restTime, restFactor*now.Sub(began)))
+	}
+}
+
+func (r *reader) of(p *aggregator.ProcessSnapshot) *held {
+	h := r.held[idOf(p)]
+	if h == nil {
+		h = &held{}
+		r.held[idOf(p)] = h
+	}
+	return h
+}
+
+// buffers are the live buffers of a process, oldest first, not to be changed.
+func (r *reader) buffers(p *aggregator.ProcessSnapshot) []aggregator.BufferSnapshot {
+	h := r.of(p)
+	if !h.buffers || r.fresh && h.buffersLast != p.Last {
+		h.bufferList = r.feed.Buffers(p.PID)
+		h.buffers, h.buffersLast = true, p.Last
+		r.round++
+	}
+	return h.bufferList
+}
+
+// programs are the programs of a process, oldest first, not to be changed.
+func (r *reader) programs(p *aggregator.ProcessSnapshot) []aggregator.ProgramSnapshot {
+	h := r.of(p)
+	if !h.programs || r.fresh && h.programsAt != p.Last {
+		h.programList = r.feed.Programs(p.PID)
+		h.programs, h.programsAt = true, p.Last
+		r.round++
+	}
+	return h.programList
+}
+
+// holdersEvery is the time between two looks at who holds a device.
+const holdersEvery = 2 * time.Second
+
+// processes are those that hold a device, and those that are traced.
+func (r *reader) processes() ([]telemetry.Process, error) {
+	if r.system == nil {
+		return nil, nil
+	}
+	if now := r.now(); !r.holdersSeen || now.Sub(r.holdersAt) >= holdersEvery {
+		var also []uint32
+		for i := range r.snapshot.Processes {
+			also = append(also, r.snapshot.Processes[i].PID)
+		}
+		r.holders, r.holdersErr = r.system.Processes(also)
+		r.holdersAt, r.holdersSeen = now, true
+		r.round++
+	}
+	return r.holders, r.holdersErr
+}
+
+// frozen is a feed that stands still: what there was when the user paused.
+type frozen struct {
+	snapshot *aggregator.Snapshot
+	buffers  map[uint32][]aggregator.BufferSnapshot
+	programs map[uint32][]aggregator.ProgramSnapshot
+}
+
+func freeze(f Feed, s *aggregator.Snapshot) *frozen {
+	z := &frozen{s, map[uint32][]aggregator.BufferSnapshot{}, map[uint32][]aggregator.ProgramSnapshot{}}
+	for i := range s.Processes {
+		pid := s.Processes[i].PID
+		z.buffers[pid], z.programs[pid] = f.Buffers(pid), f.Programs(pid)
+	}
+	return z
+}
+
+func (z *frozen) Snapshot() *aggregator.Snapshot                   { return z.snapshot }
+func (z *frozen) Buffers(pid uint32) []aggregator.BufferSnapshot   { return z.buffers[pid] }
+func (z *frozen) Programs(pid uint32) []aggregator.ProgramSnapshot { return z.programs[pid] }
