@@ -87,12 +87,12 @@ func TestAttachedUnderLoad(t *testing.T) {
 	w := workload(t, r, rig.Options{Cluster: "t3k", Args: []string{
 		"--steps", fmt.Sprint(100 * (attaches + 1)), "--rest-every", "100", "--threads", "4",
 	}})
-	m := next(t, w, rig.EventRest)
+	next(t, w, rig.EventRest)
 	found := uint64(0)
 	for range attaches {
 		send(t, w, "go")
 		tr := start(t, tracer.Options{PIDs: []uint32{uint32(w.PID())}})
-		m = next(t, w, rig.EventRest)
+		m := next(t, w, rig.EventRest)
 		tr.compare(w.PID(), m)
 		if p, ok := tr.process(w.PID()); ok {
 			found += p.Agreement.Found
