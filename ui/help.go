@@ -13,7 +13,7 @@ func signs(o settings) []binding {
 		{key: g.unknown, does: "not known, or not there"},
 		{key: "-", does: "the chip has no such memory"},
 		{key: g.atLeast, does: "at least: some reserved sizes are not known"},
-		{key: lateMark, does: "attached late: earlier buffers not counted"},
+		{key: lateMark, does: "earlier buffers could not be read"},
 		{key: unmatchedMark + "  " + replacedMark, does: "frees of buffers not in the accounts; not seen"},
 		{key: oddMark, does: "events that made no sense, not counted"},
 	}

@@ -420,7 +420,7 @@ func legend(list []*aggregator.ProcessSnapshot, o settings) []string {
 	}
 	var out []string
 	if late {
-		out = append(out, lateMark+" attached late: earlier buffers not counted")
+		out = append(out, lateMark+" earlier buffers could not be read")
 	}
 	for _, c := range []struct {
 		mark string

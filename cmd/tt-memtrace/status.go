@@ -23,8 +23,9 @@ func newStatus() *cobra.Command {
 		Short: "Print one snapshot and exit",
 		Long: `Print one snapshot and exit.
 
-What a process allocated before tt-memtrace came is not known: give it time with
---after, or start the program behind --, whose snapshot is taken when it ends.
+What processes held before tt-memtrace came is read from their own allocators.
+Peaks are those that were seen: trace for a while with --after, or start the
+program behind --, whose snapshot is taken when it ends.
 With --every there is a snapshot at each interval, and a last one at the end.`,
 		Example: `  sudo tt-memtrace status --after 5s
   sudo tt-memtrace status --json -p 4711 | jq '.chips[0].memory.l1'
