@@ -18,6 +18,8 @@ type diagnosis struct {
 	Libraries []libraryDiagnosis `json:"libraries"`
 	// Compared is what was traced beside what the runtime says; absent without --compare.
 	Compared []comparison `json:"compared,omitempty"`
+	// Verified is what comparing with the processes' own books gave; absent without --verify.
+	Verified []verification `json:"verified,omitempty"`
 	// PassedOver says why files or processes were not looked at.
 	PassedOver []string `json:"passed_over,omitempty"`
 }

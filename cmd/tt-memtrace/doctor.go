@@ -16,9 +16,9 @@ import (
 func newDoctor() *cobra.Command {
 	var pids []uint
 	var library string
-	var asJSON, compare bool
+	var asJSON, compare, verify bool
 	cmd := &cobra.Command{
-		Use:   "doctor [--compare] [-p PID | --lib PATH]",
+		Use:   "doctor [--compare] [--verify] [-p PID | --lib PATH]",
 		Short: "Say what works here and what does not",
 		Long: `Say what works here and what does not: the kernel, this user's rights, and each
 build of the runtime's library that a process maps (or the one given). Of a
@@ -31,9 +31,14 @@ With --compare the processes are traced for a moment, and what they hold of each
 chip is shown beside the account that the runtime itself keeps in shared memory
 (from 0.70 on). What differs is no failure: docs/architecture.md says why it can.
 
+With --verify the processes are read twice: their own allocators say what they
+hold, events say what becomes of it, and then the two are compared, buffer by
+buffer and program by program. Exit code 1 if they differ.
+
 Exit code 0 if all is well, 3 if rights are missing, 4 if a library cannot be traced.`,
 		Example: `  sudo tt-memtrace doctor
   sudo tt-memtrace doctor --compare -p 4711
+  sudo tt-memtrace doctor --verify -p 4711
   tt-memtrace doctor --lib .venv/lib/python3.10/site-packages/ttnn/build/lib/libtt_metal.so
   tt-memtrace doctor --json --lib libtt_metal.so | jq '.libraries[0].layout'`,
 		Args: noArgs,
@@ -41,8 +46,8 @@ Exit code 0 if all is well, 3 if rights are missing, 4 if a library cannot be tr
 			if len(pids) > 0 && library != "" {
 				return fmt.Errorf("%w: -p and --lib exclude each other", errUsage)
 			}
-			if compare && library != "" {
-				return fmt.Errorf("%w: --compare takes processes, not --lib", errUsage)
+			if (compare || verify) && library != "" {
+				return fmt.Errorf("%w: --compare takes processes, not --lib, and so does --verify", errUsage)
 			}
 			d, err := examine(pids, library)
 			if d == nil {
@@ -50,6 +55,9 @@ Exit code 0 if all is well, 3 if rights are missing, 4 if a library cannot be tr
 			}
 			if compare && err == nil {
 				err = d.compare(cmd.Context(), &targets{pids: pids, ring: defaultRing})
+			}
+			if verify && err == nil {
+				err = d.verify(cmd.Context(), &targets{pids: pids, ring: defaultRing})
 			}
 			var out bytes.Buffer
 			if asJSON {
@@ -64,6 +72,9 @@ Exit code 0 if all is well, 3 if rights are missing, 4 if a library cannot be tr
 				if compare && err == nil {
 					d.printCompared(&out)
 				}
+				if verify {
+					d.printVerified(&out)
+				}
 			}
 			if _, e := out.WriteTo(cmd.OutOrStdout()); e != nil && err == nil {
 				err = fmt.Errorf("writing the report: %w", e)
@@ -72,6 +83,7 @@ Exit code 0 if all is well, 3 if rights are missing, 4 if a library cannot be tr
 		},
 	}
 	cmd.Flags().UintSliceVarP(&pids, "pid", "p", nil, "look at what this process maps (repeatable)")
+	cmd.Flags().BoolVar(&verify, "verify", false, "compare the accounts of a moment with the processes' own allocators")
 	cmd.Flags().StringVar(&library, "lib", "", "look at this file only")
 	cmd.Flags().BoolVar(&compare, "compare", false, "show what the processes hold beside the runtime's own account of it")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON; docs/json.md describes it")

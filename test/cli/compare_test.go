@@ -44,6 +44,29 @@ func TestDoctorComparesBuffers(t *testing.T) {
 	}
 }
 
+// The doctor compares its accounts with the process's own allocators on demand,
+// of one that runs.
+func TestDoctorVerifies(t *testing.T) {
+	w := steady(t, "t3k", "--seconds", "60", "--rate", "1000")
+	pid := fmt.Sprint(w.PID())
+	r := run(t, fine, "doctor", "--verify", "--json", "-p", pid)
+	var d struct {
+		Verified []struct {
+			PID      int    `json:"pid"`
+			Buffers  uint64 `json:"buffers"`
+			Differed uint64 `json:"differed"`
+			Verified bool   `json:"verified"`
+		} `json:"verified"`
+	}
+	if err := json.Unmarshal([]byte(r.out), &d); err != nil {
+		t.Fatal(err)
+	}
+	if len(d.Verified) != 1 || d.Verified[0].PID != w.PID() || !d.Verified[0].Verified || d.Verified[0].Buffers == 0 || d.Verified[0].Differed != 0 {
+		t.Errorf("%+v", d.Verified)
+	}
+	contains(t, run(t, fine, "doctor", "--verify", "-p", pid).out, "buffers compared, all agree")
+}
+
 var comparedRow = regexp.MustCompile(`(?m)^  ([✓✗ ])  (\d+) +(\d+) +(\w+) +(\d+) +(\d+|-)`)
 
 // So are circular buffers, on each chip.

@@ -112,20 +112,19 @@ func TestWaitsForTheRuntime(t *testing.T) {
 
 // What a process held before it was attached to is known, in every form.
 func TestLateAttach(t *testing.T) {
-	w := steady(t, "n150", "--seconds", "60", "--rate", "1000")
+	w := holder(t)
+	send(t, w, "go")
+	says(t, w, "holding")
 	pid := fmt.Sprint(w.PID())
-	structured := begin(t, call{args: []string{"status", "--json", "--every", "50ms", "-p", pid}})
-	if !structured.out.within(patience, func(out string) bool {
-		list := snapshots(t, out)
-		if len(list) == 0 {
-			return false
-		}
-		s := list[len(list)-1]
-		return len(s.Processes) == 1 && !s.Processes[0].Late && s.Processes[0].Found > 0 && s.Processes[0].UnmatchedFrees == 0 && s.Exact
-	}) {
-		t.Errorf("no snapshot says so:\n%s", structured.out)
+	list := snapshots(t, run(t, fine, "status", "--json", "-p", pid).out)
+	if len(list) != 1 || !list[0].Exact || len(list[0].Processes) != 1 {
+		t.Fatalf("%+v", list)
 	}
-	if out := run(t, fine, "status", "-p", pid).out; strings.Contains(out, "attached late") || !strings.Contains(out, "KiB") && !strings.Contains(out, "M") {
+	p := list[0].Processes[0]
+	if p.Late || p.Found != 1 || p.Buffers != 1 || p.Allocs != 0 || p.Chips[0].Memory["dram"].Requested != 1<<20 {
+		t.Errorf("%+v", p)
+	}
+	if out := run(t, fine, "status", "-p", pid).out; !strings.Contains(out, "1.01M") {
 		t.Errorf("it shows\n%s", out)
 	}
 	if r := run(t, fine, "__complete", "status", "-p", ""); !strings.Contains(r.out, pid+"\tpython") {

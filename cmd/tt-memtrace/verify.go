@@ -1,0 +1,99 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"text/tabwriter"
+	"time"
+
+	"tt-memtrace/aggregator"
+)
+
+// verification is what came of reading a process's own books twice: once to know
+// what it holds, and once more, with what happened between in the accounts.
+type verification struct {
+	PID uint32 `json:"pid"`
+	// Buffers that were compared, and how many buffers and programs Differed.
+	Buffers  uint64 `json:"buffers"`
+	Differed uint64 `json:"differed"`
+	// Verified is false where there was nothing to compare with: the process has
+	// no device open, or could not be read.
+	Verified bool `json:"verified"`
+}
+
+// verifyFor is how long is waited for the second reading.
+const verifyFor = 5 * time.Second
+
+// verify traces the processes for a moment and compares the accounts with the
+// processes' own allocators.
+func (d *diagnosis) verify(ctx context.Context, t *targets) error {
+	l, err := t.start(nil)
+	if err != nil {
+		return err
+	}
+	l.brief = true
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	done := make(chan error, 1)
+	go func() { done <- l.run(ctx) }()
+	select {
+	case <-l.ready:
+	case err := <-done:
+		return err
+	}
+	before := map[uint32]aggregator.Agreement{}
+	for _, p := range l.Snapshot().Processes {
+		before[p.PID] = p.Agreement
+		l.accounts.OnDoubt(p.PID)
+	}
+	deadline := time.After(verifyFor)
+	tick := time.NewTicker(50 * time.Millisecond)
+	defer tick.Stop()
+	for open := true; open; {
+		d.Verified, open = []verification{}, false
+		for _, p := range l.Snapshot().Processes {
+			old, g := before[p.PID], p.Agreement
+			v := verification{PID: p.PID, Buffers: g.Compared, Differed: g.Repaired - old.Repaired, Verified: g.Comparisons > old.Comparisons}
+			d.Verified = append(d.Verified, v)
+			open = open || !v.Verified && old.Comparisons > 0 && len(p.Chips) > 0
+		}
+		select {
+		case <-tick.C:
+		case <-deadline:
+			open = false
+		case <-ctx.Done():
+			open = false
+		}
+	}
+	cancel()
+	if err := <-done; err != nil {
+		return err
+	}
+	for _, v := range d.Verified {
+		if v.Differed > 0 {
+			return fmt.Errorf("verifying process %d: %d buffers or programs differed from its own books", v.PID, v.Differed)
+		}
+	}
+	return nil
+}
+
+func (d *diagnosis) printVerified(w io.Writer) {
+	if len(d.Verified) == 0 {
+		fmt.Fprintln(w, "\nVerified: no process uses the runtime")
+		return
+	}
+	fmt.Fprintln(w, "\nVerified: the accounts beside the processes' own allocators")
+	tw := tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)
+	for _, v := range d.Verified {
+		switch {
+		case !v.Verified:
+			fmt.Fprintf(tw, "    \tprocess %d\tnothing to compare: it has no device open, or could not be read\n", v.PID)
+		case v.Differed > 0:
+			fmt.Fprintf(tw, "  ✗\tprocess %d\t%d buffers compared, %d buffers or programs differed\n", v.PID, v.Buffers, v.Differed)
+		default:
+			fmt.Fprintf(tw, "  ✓\tprocess %d\t%d buffers compared, all agree\n", v.PID, v.Buffers)
+		}
+	}
+	tw.Flush()
+}
