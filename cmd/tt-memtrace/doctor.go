@@ -54,7 +54,10 @@ Exit code 0 if all is well, 3 if rights are missing, 4 if a library cannot be tr
 				return err
 			}
 			if compare && err == nil {
-				err = d.compare(cmd.Context(), &targets{pids: pids, ring: defaultRing})
+				t := &targets{}
+				t.flags(&cobra.Command{}) // as in a live command without flags
+				t.pids = pids
+				err = d.compare(cmd.Context(), t)
 			}
 			if verify && err == nil {
 				err = d.verify(cmd.Context(), &targets{pids: pids, ring: defaultRing})
