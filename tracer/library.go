@@ -143,7 +143,7 @@ func (l *Library) readSymbols() error {
 			}
 			if bytes.Contains(name, []byte("2tt8tt_metal")) {
 				found = true
-			} else if !bytes.HasPrefix(name, []byte("_ZNK2tt7Cluster")) && !bytes.HasPrefix(name, []byte(getRiscBinary)) {
+			} else if !bytes.HasPrefix(name, []byte("_ZNK2tt7Cluster")) && !bytes.HasPrefix(name, []byte(getRiscBinary)) && !bytes.HasPrefix(name, []byte(throws)) {
 				return // only these are looked at
 			}
 			if _, ok := l.symbols[string(name)]; !ok {
