@@ -27,6 +27,8 @@ type Aggregator struct {
 	// OnKernelChange, where set, is told of each kernel's binary that came to a
 	// chip or went.
 	OnKernelChange func(KernelChange)
+	// OnRefused, where set, is told of each allocation that failed.
+	OnRefused func(*Event)
 	// OnDoubt, where set, is told of a process whose accounts cannot be right: a
 	// buffer came or went that they did not have so.
 	OnDoubt func(pid uint32)
@@ -37,6 +39,8 @@ type Aggregator struct {
 	// ended are the newest processes that exited, as they were, oldest first.
 	ended    []ProcessSnapshot
 	counters Counters
+	// muted, where set: a state is being told, and these wait for its end.
+	muted *listeners
 }
 
 // maxEnded is how many processes that exited are remembered.
@@ -157,6 +161,7 @@ type buffer struct {
 	pageSize  uint64
 	time      uint64
 	caller    uint64
+	stack     *Stack
 	tid       uint32
 	// banks is how many lost perBank, 0 where that is not known.
 	banks  uint16
@@ -192,6 +197,17 @@ func (a *Aggregator) Apply(e *Event) {
 		for _, p := range a.processes {
 			p.agreement.Doubted = true
 		}
+		return
+	case Refused:
+		if a.OnRefused != nil && e.Refusal != nil {
+			a.OnRefused(e)
+		}
+		return // nothing changed
+	case StateBegin:
+		a.begin()
+		return
+	case StateEnd:
+		a.end(e.Totals)
 		return
 	}
 	p := a.process(e)
@@ -329,11 +345,7 @@ func (a *Aggregator) tell(p *process, d *device, o Opened) {
 	d.opened, d.told = o, true
 	p.late = p.late || o.Late
 	for i, id := range o.Chips {
-		c := a.chips[id]
-		if c == nil {
-			c = &chip{id: id}
-			a.chips[id] = c
-		}
+		c := a.chip(id)
 		if o.Arch != "" {
 			c.arch = o.Arch
 		}
@@ -351,6 +363,16 @@ func (a *Aggregator) tell(p *process, d *device, o Opened) {
 		}
 		d.shares = append(d.shares, s)
 	}
+}
+
+// chip finds or makes the accounts of a chip.
+func (a *Aggregator) chip(id Chip) *chip {
+	c := a.chips[id]
+	if c == nil {
+		c = &chip{id: id}
+		a.chips[id] = c
+	}
+	return c
 }
 
 // place puts a device, known so far from its buffers only, onto its chips, and
@@ -387,9 +409,7 @@ func (a *Aggregator) capacity(p *process, e *Event) {
 	al := &allocator{banks: *e.Capacity}
 	p.allocators[e.Allocator] = al
 	for m := range al.banks {
-		if b := &al.banks[m]; b.Count > maxBanks || b.Bytes > maxBytes {
-			*b = Banks{}
-		}
+		al.banks[m] = al.banks[m].plausible()
 	}
 	for _, s := range a.device(p, e.Device).shares {
 		for m, b := range al.banks {
@@ -429,7 +449,7 @@ func (a *Aggregator) hold(p *process, e *Event, since uint64) {
 	b := buffer{
 		device: a.device(p, e.Device), allocator: e.Allocator,
 		address: e.Address, size: e.Size, perBank: e.PerBank, pageSize: e.PageSize,
-		time: since, caller: e.Caller, tid: e.TID, memory: e.Memory, layout: e.Layout,
+		time: since, caller: e.Caller, stack: e.Stack, tid: e.TID, memory: e.Memory, layout: e.Layout,
 	}
 	if al := p.allocators[e.Allocator]; al != nil {
 		b.banks = uint16(al.banks[e.Memory].Count)
@@ -451,13 +471,12 @@ func (a *Aggregator) free(p *process, e *Event) {
 		p.counters.UnmatchedFrees++
 		a.doubt(p)
 		if a.OnChange != nil {
-			d := p.devices[e.Device]
-			if d == nil {
-				d = &device{}
+			var chips []Chip
+			if d := p.devices[e.Device]; d != nil {
+				chips = d.opened.Chips
 			}
-			unknown := buffer{device: d, address: e.Address, size: e.Size, memory: e.Memory, layout: e.Layout}
-			a.OnChange(Change{Time: e.Time, PID: p.pid, TID: e.TID, Freed: true, Unknown: true,
-				Buffer: unknown.snapshot(e.Buffer), Chips: d.opened.Chips})
+			a.OnChange(Change{Time: e.Time, PID: p.pid, TID: e.TID, Freed: true, Unknown: true, Chips: chips,
+				Buffer: BufferSnapshot{ID: e.Buffer, Memory: e.Memory, Layout: e.Layout, Address: e.Address, Size: e.Size, Chips: chips}})
 		}
 		return
 	}

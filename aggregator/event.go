@@ -70,7 +70,15 @@ const (
 	Replayed
 	// RingUsed: what a device's kernel-config ring holds changed. Ring is set.
 	RingUsed
-	// Lost: Count events never arrived, so the accounts are no longer exact.
+	// Refused: the runtime found no room. Refusal is set.
+	Refused
+	// StateBegin: what follows, up to StateEnd, is the state of other accounts, which
+	// these become: a recording that begins late begins so.
+	StateBegin
+	// StateEnd: the state is told. Totals is what its events did not tell.
+	StateEnd
+	// Lost: Count events never arrived, so the accounts are no longer exact. It
+	// stays the last kind.
 	Lost
 )
 
@@ -196,4 +204,46 @@ type Event struct {
 	Kernel   *Kernel
 	Books    *Books
 	Ring     *Ring
+	Totals   *Snapshot
+	// Stack is the code that allocated a buffer, or was refused one, where that is asked for.
+	Stack   *Stack
+	Refusal *Refusal
+}
+
+// Stack is a thread's calls, the innermost first. Its words are the process's
+// own and untrusted. Events share stacks, which nobody changes.
+type Stack struct {
+	Frames []Frame
+	// Cut: there are further frames, which were not sent or could not be found.
+	Cut bool
+}
+
+// Frame is one call. What is not known of it is empty or 0.
+type Frame struct {
+	// Function, of a C++ function with its namespaces.
+	Function string
+	// File of the source, and the Line in it.
+	File string
+	Line uint32
+	// Module is the file of the code; empty for Python's.
+	Module string
+	// Python: it is a function of the interpreter's.
+	Python bool
+	// Address of the code in the process, or 0.
+	Address uint64
+}
+
+// Refusal is an allocation that failed, in the runtime's own numbers.
+type Refusal struct {
+	// Clash: circular buffers reach into the L1 buffers. Otherwise memory was out.
+	Clash bool
+	// Message is what the runtime says, untrusted text.
+	Message string
+	// Asked for, on each chip; Banks that it is spread over, PerBank in each; bytes,
+	// as BankBytes, Allocated, Free and Largest, the largest free block, of a bank; 0
+	// where unknown.
+	Asked, Banks, PerBank, BankBytes, Allocated, Free, Largest uint64
+	// End of the circular buffers in L1, and Lowest address of the L1 buffers above
+	// their beginning; of a clash.
+	End, Lowest uint64
 }

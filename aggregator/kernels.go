@@ -108,7 +108,11 @@ func (a *Aggregator) loadKernel(p *process, e *Event) {
 			a.countKernel(p, e.Time, s, e.Program, k, true)
 		}
 	}
-	for _, s := range a.device(p, e.Device).shares {
+	d := a.device(p, e.Device)
+	if d.closed {
+		return // what is loaded goes when a device closes
+	}
+	for _, s := range d.shares {
 		if _, ok := pr.loaded[s]; ok {
 			continue
 		}

@@ -344,7 +344,7 @@ func (u *CBUsage) add(o CBUsage) {
 	u.Global += o.Global
 	u.Programs += o.Programs
 	u.Reported += o.Reported
-	if o.BusiestBytes > u.BusiestBytes {
+	if o.BusiestBytes > u.BusiestBytes || o.BusiestBytes == u.BusiestBytes && o.Busiest.before(u.Busiest) {
 		u.Busiest, u.BusiestBytes = o.Busiest, o.BusiestBytes
 	}
 	u.Top = max(u.Top, o.Top)
@@ -387,7 +387,7 @@ func (a *Aggregator) placeCB(p *process, e *Event) {
 		at := placement{s, e.CB.Kind.layoutOf()}
 		l := pr.on[at]
 		if l != nil && l.call != e.CB.Call {
-			a.removeLayout(p, e, pr, at)
+			a.removeLayout(p, e, e.Program, pr, at)
 			l = nil
 		}
 		if l == nil {
@@ -401,19 +401,19 @@ func (a *Aggregator) placeCB(p *process, e *Event) {
 		before := s.cb.usage
 		s.cb.place(e.CB)
 		s.chip.cb.move(before, s.cb.usage)
-		a.cbChange(p, e, s, e.CB, false)
+		a.cbChange(p, e, s, e.Program, e.CB, false)
 	}
 }
 
 // removeLayout frees a program's circular or dataflow buffers or scratchpads on one chip.
-func (a *Aggregator) removeLayout(p *process, e *Event, pr *program, at placement) {
+func (a *Aggregator) removeLayout(p *process, e *Event, id uint64, pr *program, at placement) {
 	s, reported := at.share, false
 	for _, cb := range pr.on[at].cbs {
 		reported = reported || cb.Kind == ReportedCircular
 		before := s.cb.usage
 		s.cb.remove(cb)
 		s.chip.cb.move(before, s.cb.usage)
-		a.cbChange(p, e, s, cb, true)
+		a.cbChange(p, e, s, id, cb, true)
 	}
 	delete(pr.on, at)
 	if !pr.isOn(s) && !reported {
@@ -428,7 +428,7 @@ func (a *Aggregator) removeProgram(p *process, e *Event, id uint64) {
 		return
 	}
 	for at := range pr.on {
-		a.removeLayout(p, e, pr, at)
+		a.removeLayout(p, e, id, pr, at)
 	}
 	for s := range pr.loaded {
 		a.unload(p, e, s, id)
@@ -443,7 +443,7 @@ func (a *Aggregator) removeProgramsOn(p *process, e *Event, device uint64) {
 		there := false
 		for at, l := range pr.on {
 			if l.device == device {
-				a.removeLayout(p, e, pr, at)
+				a.removeLayout(p, e, id, pr, at)
 				there = true
 			}
 		}
@@ -461,19 +461,21 @@ func (a *Aggregator) removeProgramsOn(p *process, e *Event, device uint64) {
 
 // CBChange is a circular buffer that came or went on one chip.
 type CBChange struct {
-	Time  uint64
-	PID   uint32
-	Chip  Chip
-	Freed bool
+	Time uint64
+	PID  uint32
+	Chip Chip
+	// Program that it is of.
+	Program uint64
+	Freed   bool
 	// Total is what circular buffers take on the chip by plain sum, of all
 	// processes, after the change, bytes.
 	Total uint64
 	CB    *CircularBuffer
 }
 
-func (a *Aggregator) cbChange(p *process, e *Event, s *share, cb *CircularBuffer, freed bool) {
+func (a *Aggregator) cbChange(p *process, e *Event, s *share, id uint64, cb *CircularBuffer, freed bool) {
 	if a.OnCBChange != nil && cb.Kind != GlobalCircular {
-		a.OnCBChange(CBChange{Time: e.Time, PID: p.pid, Chip: s.chip.id, Freed: freed, Total: s.chip.cb.Logical, CB: cb})
+		a.OnCBChange(CBChange{Time: e.Time, PID: p.pid, Chip: s.chip.id, Program: id, Freed: freed, Total: s.chip.cb.Logical, CB: cb})
 	}
 }
 
@@ -498,7 +500,7 @@ func (a *Aggregator) Programs(pid uint32) []ProgramSnapshot {
 			}
 		}
 		slices.SortFunc(ps.Placed, func(x, y PlacedCB) int {
-			return cmp.Or(x.Chip.compare(y.Chip), cmp.Compare(x.Address, y.Address))
+			return cmp.Or(x.Chip.compare(y.Chip), cmp.Compare(x.Address, y.Address), cmp.Compare(x.Kind, y.Kind))
 		})
 		list = append(list, ps)
 	}

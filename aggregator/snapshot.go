@@ -91,11 +91,15 @@ type BufferSnapshot struct {
 	Layout uint8
 	// Address in each bank, Size on each chip, PerBank in each bank: bytes.
 	Address, Size, PerBank, PageSize uint64
+	// Reserved is what the banks of each chip lost to it, bytes; 0 where unknown.
+	Reserved uint64
 	// Since is when it was allocated, CLOCK_MONOTONIC ns; 0 is before tracing
 	// began, or at a time whose events were lost.
 	Since  uint64
 	Caller uint64
-	TID    uint32
+	// Stack that allocated it, or nil.
+	Stack *Stack
+	TID   uint32
 	// Kernels: it is the copy in DRAM of a program's kernels.
 	Kernels bool
 	// Chips that it lies on; not to be changed.
@@ -158,7 +162,7 @@ func (u *Usage) add(o Usage) {
 func (b *buffer) snapshot(id uint64) BufferSnapshot {
 	return BufferSnapshot{
 		ID: id, Memory: b.memory, Layout: b.layout, Address: b.address, Size: b.size,
-		PerBank: b.perBank, PageSize: b.pageSize, Since: b.time, Caller: b.caller, TID: b.tid, Kernels: b.kernels,
+		PerBank: b.perBank, PageSize: b.pageSize, Reserved: b.reserved(), Since: b.time, Caller: b.caller, Stack: b.stack, TID: b.tid, Kernels: b.kernels,
 		Chips: b.device.opened.Chips,
 	}
 }

@@ -25,6 +25,8 @@ enum tt_kind {
 	TT_WORKLOAD_NAMED, /* struct tt_text: a MeshWorkloadImpl, and the operation that it is of */
 	TT_WORKLOAD_GONE,  /* struct tt_object: the MeshWorkloadImpl */
 	TT_SCRATCHPADS,	   /* struct tt_pair: a ProgramImpl, and the device that it is laid out on */
+	TT_REFUSED,	   /* struct tt_refusal */
+	TT_STACK,	   /* struct tt_stack: of this thread's next TT_ALLOC or TT_REFUSED */
 	TT_KINDS,
 };
 
@@ -119,6 +121,53 @@ struct tt_copy {
 	__u64 program;
 	__u64 buffer;  /* the Buffer* that the thread allocated last */
 	__u64 address; /* of the copy */
+};
+
+/* There was no room. The runtime is about to throw, with this message. */
+#define TT_REFUSAL_ARGS 16
+
+struct tt_refusal {
+	struct tt_head head;
+	__u32 clash;	   /* 1: circular buffers reach into L1 buffers; 0: out of memory */
+	__u32 length;	   /* of the format, bytes; 0 unread */
+	__u32 text_length; /* of the second argument */
+	__u32 unused;
+	__u64 args[TT_REFUSAL_ARGS]; /* what its {} stand for, but texts */
+	__u8 text[64];
+	__u8 format[512];
+};
+
+/* Where one build of Python keeps what leads to a thread's frames: offsets in bytes. */
+#define TT_PYTHON_THREADS 64
+#define TT_PYTHON_FRAMES 64
+#define TT_PYTHON_STEPS 96
+
+struct tt_python {
+	__u64 runtime; /* address of _PyRuntime in the process */
+	__u32 interpreter, threads, next, thread_id, frame;
+	__u32 indirect; /* 1: there is a pointer more between thread and frame */
+	__u32 code, instruction, back;
+	__u32 owner, c_owned; /* frames of this owner are not Python's; owner 0: there are none */
+	__u32 unused;
+};
+
+struct tt_python_frame {
+	__u64 code;	   /* PyCodeObject* */
+	__u64 instruction; /* its index, or its address */
+};
+
+#define TT_STACK_PIECE 1024
+#define TT_STACK_PIECES 12
+
+struct tt_stack {
+	struct tt_head head;
+	__u64 ip, sp, bp, bx, r12, r13, r14, r15;
+	__u32 length; /* of the piece of stack, bytes */
+	__u32 frames; /* of Python */
+	__u32 cut;    /* 1: there are more */
+	__u32 unused;
+	struct tt_python_frame python[TT_PYTHON_FRAMES];
+	__u8 stack[TT_STACK_PIECE * TT_STACK_PIECES];
 };
 
 /* Launches are counted, not sent. */

@@ -221,6 +221,8 @@ static __always_inline __u32 clamp32(__u64 v)
 	return v > TT_U32_MAX ? TT_U32_MAX : v;
 }
 
+#include "stack.h"
+
 /*
  * allocator::FreeListOpt::allocate_in_block(block, size, offset): a free block
  * was found, and `size`, rounded up, is what each bank loses. Nothing after it
@@ -277,6 +279,8 @@ int BPF_UPROBE(buffer_allocated, void *self, __u64 buffer)
 		c->hooked++;
 		return 0;
 	}
+	if (stacks)
+		send_stack((struct pt_regs *)ctx);
 	e = reserve(c, TT_ALLOC, sizeof(*e));
 	if (!e)
 		return 0;

@@ -55,9 +55,9 @@ type MemtraceTtCopy struct {
 
 type MemtraceTtCounters struct {
 	_          structs.HostLayout
-	Seen       [17]uint64
-	Lost       [17]uint64
-	Unread     [17]uint64
+	Seen       [19]uint64
+	Lost       [19]uint64
+	Unread     [19]uint64
 	Hooked     uint64
 	Truncated  uint64
 	Unreserved uint64
@@ -105,7 +105,9 @@ const (
 	MemtraceTtKindTT_WORKLOAD_NAMED MemtraceTtKind = 14
 	MemtraceTtKindTT_WORKLOAD_GONE  MemtraceTtKind = 15
 	MemtraceTtKindTT_SCRATCHPADS    MemtraceTtKind = 16
-	MemtraceTtKindTT_KINDS          MemtraceTtKind = 17
+	MemtraceTtKindTT_REFUSED        MemtraceTtKind = 17
+	MemtraceTtKindTT_STACK          MemtraceTtKind = 18
+	MemtraceTtKindTT_KINDS          MemtraceTtKind = 19
 )
 
 type MemtraceTtLaunch struct {
@@ -152,12 +154,47 @@ type MemtraceTtPair struct {
 	Member uint64
 }
 
+type MemtraceTtPython struct {
+	_           structs.HostLayout
+	Runtime     uint64
+	Interpreter uint32
+	Threads     uint32
+	Next        uint32
+	ThreadId    uint32
+	Frame       uint32
+	Indirect    uint32
+	Code        uint32
+	Instruction uint32
+	Back        uint32
+	Owner       uint32
+	C_owned     uint32
+	Unused      uint32
+}
+
+type MemtraceTtPythonFrame struct {
+	_           structs.HostLayout
+	Code        uint64
+	Instruction uint64
+}
+
 type MemtraceTtRange struct {
 	_  structs.HostLayout
 	X0 uint64
 	Y0 uint64
 	X1 uint64
 	Y1 uint64
+}
+
+type MemtraceTtRefusal struct {
+	_          structs.HostLayout
+	Head       MemtraceTtHead
+	Clash      uint32
+	Length     uint32
+	TextLength uint32
+	Unused     uint32
+	Args       [16]uint64
+	Text       [64]uint8
+	Format     [512]uint8
 }
 
 type MemtraceTtRing struct {
@@ -189,6 +226,25 @@ type MemtraceTtRingKey struct {
 	_       structs.HostLayout
 	Manager uint64
 	Pid     uint64
+}
+
+type MemtraceTtStack struct {
+	_      structs.HostLayout
+	Head   MemtraceTtHead
+	Ip     uint64
+	Sp     uint64
+	Bp     uint64
+	Bx     uint64
+	R12    uint64
+	R13    uint64
+	R14    uint64
+	R15    uint64
+	Length uint32
+	Frames uint32
+	Cut    uint32
+	Unused uint32
+	Python [64]MemtraceTtPythonFrame
+	Stack  [12288]uint8
 }
 
 type MemtraceTtTask struct {
@@ -226,6 +282,7 @@ const (
 	MemtraceMapLaunches            = "launches"
 	MemtraceMapLayouts             = "layouts"
 	MemtraceMapNoRing              = "no_ring"
+	MemtraceMapPythons             = "pythons"
 	MemtraceMapRings               = "rings"
 	MemtraceMapTasks               = "tasks"
 	MemtraceMapWatched             = "watched"
@@ -233,6 +290,7 @@ const (
 	MemtraceProgBinaryRead         = "binary_read"
 	MemtraceProgBufferAllocated    = "buffer_allocated"
 	MemtraceProgBufferFreed        = "buffer_freed"
+	MemtraceProgBuffersClash       = "buffers_clash"
 	MemtraceProgCbPlaced           = "cb_placed"
 	MemtraceProgDeviceClosed       = "device_closed"
 	MemtraceProgDeviceOpened       = "device_opened"
@@ -242,6 +300,7 @@ const (
 	MemtraceProgKernelsCopied      = "kernels_copied"
 	MemtraceProgL1Reserved         = "l1_reserved"
 	MemtraceProgLaunched           = "launched"
+	MemtraceProgOutOfMemory        = "out_of_memory"
 	MemtraceProgProcessExec        = "process_exec"
 	MemtraceProgProcessExit        = "process_exit"
 	MemtraceProgProcessFork        = "process_fork"
@@ -258,6 +317,7 @@ const (
 	MemtraceVarFilter              = "filter"
 	MemtraceVarFollow              = "follow"
 	MemtraceVarIdle                = "idle"
+	MemtraceVarStacks              = "stacks"
 	MemtraceVarUnusedAlloc         = "unused_alloc"
 	MemtraceVarUnusedCb            = "unused_cb"
 	MemtraceVarUnusedCbKind        = "unused_cb_kind"
@@ -267,6 +327,8 @@ const (
 	MemtraceVarUnusedObject        = "unused_object"
 	MemtraceVarUnusedPair          = "unused_pair"
 	MemtraceVarUnusedRange         = "unused_range"
+	MemtraceVarUnusedRefusal       = "unused_refusal"
+	MemtraceVarUnusedStack         = "unused_stack"
 	MemtraceVarUnusedText          = "unused_text"
 	MemtraceVarWakeupBytes         = "wakeup_bytes"
 )
@@ -317,6 +379,7 @@ type MemtraceProgramSpecs struct {
 	BinaryRead         *ebpf.ProgramSpec `ebpf:"binary_read"`
 	BufferAllocated    *ebpf.ProgramSpec `ebpf:"buffer_allocated"`
 	BufferFreed        *ebpf.ProgramSpec `ebpf:"buffer_freed"`
+	BuffersClash       *ebpf.ProgramSpec `ebpf:"buffers_clash"`
 	CbPlaced           *ebpf.ProgramSpec `ebpf:"cb_placed"`
 	DeviceClosed       *ebpf.ProgramSpec `ebpf:"device_closed"`
 	DeviceOpened       *ebpf.ProgramSpec `ebpf:"device_opened"`
@@ -326,6 +389,7 @@ type MemtraceProgramSpecs struct {
 	KernelsCopied      *ebpf.ProgramSpec `ebpf:"kernels_copied"`
 	L1Reserved         *ebpf.ProgramSpec `ebpf:"l1_reserved"`
 	Launched           *ebpf.ProgramSpec `ebpf:"launched"`
+	OutOfMemory        *ebpf.ProgramSpec `ebpf:"out_of_memory"`
 	ProcessExec        *ebpf.ProgramSpec `ebpf:"process_exec"`
 	ProcessExit        *ebpf.ProgramSpec `ebpf:"process_exit"`
 	ProcessFork        *ebpf.ProgramSpec `ebpf:"process_fork"`
@@ -350,6 +414,7 @@ type MemtraceMapSpecs struct {
 	Launches *ebpf.MapSpec `ebpf:"launches"`
 	Layouts  *ebpf.MapSpec `ebpf:"layouts"`
 	NoRing   *ebpf.MapSpec `ebpf:"no_ring"`
+	Pythons  *ebpf.MapSpec `ebpf:"pythons"`
 	Rings    *ebpf.MapSpec `ebpf:"rings"`
 	Tasks    *ebpf.MapSpec `ebpf:"tasks"`
 	Watched  *ebpf.MapSpec `ebpf:"watched"`
@@ -359,20 +424,23 @@ type MemtraceMapSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type MemtraceVariableSpecs struct {
-	Filter       *ebpf.VariableSpec `ebpf:"filter"`
-	Follow       *ebpf.VariableSpec `ebpf:"follow"`
-	Idle         *ebpf.VariableSpec `ebpf:"idle"`
-	UnusedAlloc  *ebpf.VariableSpec `ebpf:"unused_alloc"`
-	UnusedCb     *ebpf.VariableSpec `ebpf:"unused_cb"`
-	UnusedCbKind *ebpf.VariableSpec `ebpf:"unused_cb_kind"`
-	UnusedCopy   *ebpf.VariableSpec `ebpf:"unused_copy"`
-	UnusedFree   *ebpf.VariableSpec `ebpf:"unused_free"`
-	UnusedKind   *ebpf.VariableSpec `ebpf:"unused_kind"`
-	UnusedObject *ebpf.VariableSpec `ebpf:"unused_object"`
-	UnusedPair   *ebpf.VariableSpec `ebpf:"unused_pair"`
-	UnusedRange  *ebpf.VariableSpec `ebpf:"unused_range"`
-	UnusedText   *ebpf.VariableSpec `ebpf:"unused_text"`
-	WakeupBytes  *ebpf.VariableSpec `ebpf:"wakeup_bytes"`
+	Filter        *ebpf.VariableSpec `ebpf:"filter"`
+	Follow        *ebpf.VariableSpec `ebpf:"follow"`
+	Idle          *ebpf.VariableSpec `ebpf:"idle"`
+	Stacks        *ebpf.VariableSpec `ebpf:"stacks"`
+	UnusedAlloc   *ebpf.VariableSpec `ebpf:"unused_alloc"`
+	UnusedCb      *ebpf.VariableSpec `ebpf:"unused_cb"`
+	UnusedCbKind  *ebpf.VariableSpec `ebpf:"unused_cb_kind"`
+	UnusedCopy    *ebpf.VariableSpec `ebpf:"unused_copy"`
+	UnusedFree    *ebpf.VariableSpec `ebpf:"unused_free"`
+	UnusedKind    *ebpf.VariableSpec `ebpf:"unused_kind"`
+	UnusedObject  *ebpf.VariableSpec `ebpf:"unused_object"`
+	UnusedPair    *ebpf.VariableSpec `ebpf:"unused_pair"`
+	UnusedRange   *ebpf.VariableSpec `ebpf:"unused_range"`
+	UnusedRefusal *ebpf.VariableSpec `ebpf:"unused_refusal"`
+	UnusedStack   *ebpf.VariableSpec `ebpf:"unused_stack"`
+	UnusedText    *ebpf.VariableSpec `ebpf:"unused_text"`
+	WakeupBytes   *ebpf.VariableSpec `ebpf:"wakeup_bytes"`
 }
 
 // MemtraceObjects contains all objects after they have been loaded into the kernel.
@@ -400,6 +468,7 @@ type MemtraceMaps struct {
 	Launches *ebpf.Map `ebpf:"launches"`
 	Layouts  *ebpf.Map `ebpf:"layouts"`
 	NoRing   *ebpf.Map `ebpf:"no_ring"`
+	Pythons  *ebpf.Map `ebpf:"pythons"`
 	Rings    *ebpf.Map `ebpf:"rings"`
 	Tasks    *ebpf.Map `ebpf:"tasks"`
 	Watched  *ebpf.Map `ebpf:"watched"`
@@ -412,6 +481,7 @@ func (m *MemtraceMaps) Close() error {
 		m.Launches,
 		m.Layouts,
 		m.NoRing,
+		m.Pythons,
 		m.Rings,
 		m.Tasks,
 		m.Watched,
@@ -422,20 +492,23 @@ func (m *MemtraceMaps) Close() error {
 //
 // It can be passed to LoadMemtraceObjects or ebpf.CollectionSpec.LoadAndAssign.
 type MemtraceVariables struct {
-	Filter       *ebpf.Variable `ebpf:"filter"`
-	Follow       *ebpf.Variable `ebpf:"follow"`
-	Idle         *ebpf.Variable `ebpf:"idle"`
-	UnusedAlloc  *ebpf.Variable `ebpf:"unused_alloc"`
-	UnusedCb     *ebpf.Variable `ebpf:"unused_cb"`
-	UnusedCbKind *ebpf.Variable `ebpf:"unused_cb_kind"`
-	UnusedCopy   *ebpf.Variable `ebpf:"unused_copy"`
-	UnusedFree   *ebpf.Variable `ebpf:"unused_free"`
-	UnusedKind   *ebpf.Variable `ebpf:"unused_kind"`
-	UnusedObject *ebpf.Variable `ebpf:"unused_object"`
-	UnusedPair   *ebpf.Variable `ebpf:"unused_pair"`
-	UnusedRange  *ebpf.Variable `ebpf:"unused_range"`
-	UnusedText   *ebpf.Variable `ebpf:"unused_text"`
-	WakeupBytes  *ebpf.Variable `ebpf:"wakeup_bytes"`
+	Filter        *ebpf.Variable `ebpf:"filter"`
+	Follow        *ebpf.Variable `ebpf:"follow"`
+	Idle          *ebpf.Variable `ebpf:"idle"`
+	Stacks        *ebpf.Variable `ebpf:"stacks"`
+	UnusedAlloc   *ebpf.Variable `ebpf:"unused_alloc"`
+	UnusedCb      *ebpf.Variable `ebpf:"unused_cb"`
+	UnusedCbKind  *ebpf.Variable `ebpf:"unused_cb_kind"`
+	UnusedCopy    *ebpf.Variable `ebpf:"unused_copy"`
+	UnusedFree    *ebpf.Variable `ebpf:"unused_free"`
+	UnusedKind    *ebpf.Variable `ebpf:"unused_kind"`
+	UnusedObject  *ebpf.Variable `ebpf:"unused_object"`
+	UnusedPair    *ebpf.Variable `ebpf:"unused_pair"`
+	UnusedRange   *ebpf.Variable `ebpf:"unused_range"`
+	UnusedRefusal *ebpf.Variable `ebpf:"unused_refusal"`
+	UnusedStack   *ebpf.Variable `ebpf:"unused_stack"`
+	UnusedText    *ebpf.Variable `ebpf:"unused_text"`
+	WakeupBytes   *ebpf.Variable `ebpf:"wakeup_bytes"`
 }
 
 // MemtracePrograms contains all programs after they have been loaded into the kernel.
@@ -446,6 +519,7 @@ type MemtracePrograms struct {
 	BinaryRead         *ebpf.Program `ebpf:"binary_read"`
 	BufferAllocated    *ebpf.Program `ebpf:"buffer_allocated"`
 	BufferFreed        *ebpf.Program `ebpf:"buffer_freed"`
+	BuffersClash       *ebpf.Program `ebpf:"buffers_clash"`
 	CbPlaced           *ebpf.Program `ebpf:"cb_placed"`
 	DeviceClosed       *ebpf.Program `ebpf:"device_closed"`
 	DeviceOpened       *ebpf.Program `ebpf:"device_opened"`
@@ -455,6 +529,7 @@ type MemtracePrograms struct {
 	KernelsCopied      *ebpf.Program `ebpf:"kernels_copied"`
 	L1Reserved         *ebpf.Program `ebpf:"l1_reserved"`
 	Launched           *ebpf.Program `ebpf:"launched"`
+	OutOfMemory        *ebpf.Program `ebpf:"out_of_memory"`
 	ProcessExec        *ebpf.Program `ebpf:"process_exec"`
 	ProcessExit        *ebpf.Program `ebpf:"process_exit"`
 	ProcessFork        *ebpf.Program `ebpf:"process_fork"`
@@ -476,6 +551,7 @@ func (p *MemtracePrograms) Close() error {
 		p.BinaryRead,
 		p.BufferAllocated,
 		p.BufferFreed,
+		p.BuffersClash,
 		p.CbPlaced,
 		p.DeviceClosed,
 		p.DeviceOpened,
@@ -485,6 +561,7 @@ func (p *MemtracePrograms) Close() error {
 		p.KernelsCopied,
 		p.L1Reserved,
 		p.Launched,
+		p.OutOfMemory,
 		p.ProcessExec,
 		p.ProcessExit,
 		p.ProcessFork,

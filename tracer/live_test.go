@@ -297,6 +297,7 @@ func (l *ledger) alloc(place int, m aggregator.Memory, chips ...int) {
 		Memory: m, Layout: []uint8{0, 2, 3}[l.next(3)], Size: 1 + l.next(1<<36), PageSize: 1 + l.next(1<<20),
 		Address: l.next(1<<32 - 1), PerBank: 1 + l.next(1<<31),
 	}
+	b.Reserved = b.PerBank * bankCount[m]
 	for _, c := range chips {
 		b.Chips = append(b.Chips, l.chip(c))
 	}

@@ -1,6 +1,7 @@
 package tracer
 
 import (
+	"slices"
 	"strings"
 
 	"tt-memtrace/bpf"
@@ -247,7 +248,7 @@ const definingSymbol = "_ZN2tt8tt_metal12GraphTracker14track_allocateEPKNS0_6Buf
 // pointPrefixes are the names of the table that end in *, without it.
 func pointPrefixes() []string {
 	var list []string
-	for _, p := range Points {
+	for _, p := range slices.Concat(Points, refusalPoints) {
 		for _, name := range p.Symbols {
 			if prefix, ok := strings.CutSuffix(name, "*"); ok {
 				list = append(list, prefix)

@@ -34,7 +34,8 @@ func (t *Tracer) Run(ctx context.Context, ready func(), sink func([]aggregator.E
 		defer cancel()
 		defer close(t.ended)
 		r := &run{t: t, sink: sink, processes: map[uint32]*traced{}, targets: map[uint32]bool{}, partial: map[uint32]*aggregator.CircularBuffer{},
-			related: map[uint32]*relations{}, callers: map[FileID]*callers{}, identities: identities{}}
+			related: map[uint32]*relations{}, callers: map[FileID]*callers{}, identities: identities{}, stacks: newStacks()}
+		defer r.stacks.close()
 		for _, pid := range t.opts.PIDs {
 			// One that ended since it was named is not waited for.
 			if CheckPID(pid) == nil {
@@ -72,6 +73,7 @@ type run struct {
 	launchedAt   time.Time
 	launchKeys   []bpf.MemtraceTtLaunchKey
 	launchValues []bpf.MemtraceTtLaunch
+	stacks       *stacks
 	// ready, until it is called, and syncs are waited for by others, background
 	// is what reads processes.
 	ready      func()
@@ -252,6 +254,7 @@ func (r *run) decode(b []byte) {
 			PID: head.Pid, TID: head.Tid, Time: head.Time,
 			Device: e.Device, Allocator: e.Allocator, Buffer: e.Buffer,
 			Address: uint64(e.Address), Size: e.Size, PageSize: uint64(e.PageSize), PerBank: uint64(head.PerBank),
+			Stack: r.stacks.take(head),
 		})
 	case bpf.MemtraceTtKindTT_FREE:
 		e := (*bpf.MemtraceTtFree)(unsafe.Pointer(&b[0]))
@@ -268,6 +271,11 @@ func (r *run) decode(b []byte) {
 	case bpf.MemtraceTtKindTT_KERNEL_ADDED, bpf.MemtraceTtKindTT_KERNEL_FILE, bpf.MemtraceTtKindTT_KERNEL_COPY,
 		bpf.MemtraceTtKindTT_PROGRAM_ADDED, bpf.MemtraceTtKindTT_WORKLOAD_NAMED, bpf.MemtraceTtKindTT_SCRATCHPADS:
 		r.kernel(head, b)
+	case bpf.MemtraceTtKindTT_REFUSED:
+		r.refused(head, b)
+	case bpf.MemtraceTtKindTT_STACK:
+		r.process(head)
+		r.stacks.add(head, b)
 	default:
 		r.object(head, (*bpf.MemtraceTtObject)(unsafe.Pointer(&b[0])).Object)
 	}
@@ -318,6 +326,7 @@ func (r *run) object(head *bpf.MemtraceTtHead, object uint64) {
 // gone ends a process's accounts, where it has any.
 func (r *run) gone(head *bpf.MemtraceTtHead) {
 	r.forget(head.Pid)
+	r.stacks.drop(head.Pid)
 	if _, ok := r.processes[head.Pid]; ok {
 		delete(r.processes, head.Pid)
 		r.emit(aggregator.Event{Kind: aggregator.ProcessExit, PID: head.Pid, Time: head.Time})
@@ -356,6 +365,9 @@ func (r *run) add(a announcement, now uint64) *traced {
 		return old
 	}
 	r.processes[pid] = p
+	if r.t.opts.Stacks {
+		r.stacks.meet(r.t, pid)
+	}
 	a.late = a.late && !p.books.others
 	p.start = aggregator.Process{
 		Started: started, Command: command, Library: a.mapping.Path, BuildID: a.of.lib.BuildID, Release: a.of.lib.Release,
@@ -500,8 +512,10 @@ func (r *run) losses(now bool) {
 		return
 	}
 	var lost uint64
-	for _, n := range c.Lost {
-		lost += n
+	for kind, n := range c.Lost {
+		if bpf.MemtraceTtKind(kind) != bpf.MemtraceTtKindTT_STACK { // no account lacks it
+			lost += n
+		}
 	}
 	if lost > r.lost {
 		r.emit(aggregator.Event{Kind: aggregator.Lost, Time: uint64(monotonic()), Count: lost - r.lost})

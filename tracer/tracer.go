@@ -36,6 +36,8 @@ type Options struct {
 	Libraries []string
 	// RingBytes is the size of the ring buffer, a power of two; 0 for 16 MiB.
 	RingBytes uint32
+	// Stacks: each allocation and each refusal has the stack of its thread.
+	Stacks bool
 	// Notice is told, in one line, what a user should know: a process that
 	// cannot be traced and why. It may be called from any goroutine.
 	Notice func(string)
@@ -135,6 +137,9 @@ func (t *Tracer) load() error {
 		}
 	}
 	set("wakeup_bytes", uint64(t.opts.RingBytes/2))
+	if t.opts.Stacks {
+		set("stacks", uint8(1))
+	}
 	if t.opts.Follow != 0 {
 		set("filter", uint8(1))
 		set("follow", uint8(1))
@@ -431,9 +436,11 @@ func (t *Tracer) probe(a *attachment, pid uint32) ([]link.Link, error) {
 		bpf.MemtraceProgScratchpadsLaidOut: t.objects.ScratchpadsLaidOut,
 		bpf.MemtraceProgRingMade:           t.objects.RingMade,
 		bpf.MemtraceProgRingTaken:          t.objects.RingTaken,
+		bpf.MemtraceProgOutOfMemory:        t.objects.OutOfMemory,
+		bpf.MemtraceProgBuffersClash:       t.objects.BuffersClash,
 	}
 	offsets := map[string][]uint64{}
-	for _, p := range a.cover.Probes {
+	for _, p := range slices.Concat(a.cover.Probes, a.lib.refusals()) {
 		offsets[p.Point.Program] = append(offsets[p.Point.Program], p.Offset)
 	}
 	// Frees go live before allocations: a free too many is counted as such, one
@@ -446,6 +453,7 @@ func (t *Tracer) probe(a *attachment, pid uint32) ([]link.Link, error) {
 		bpf.MemtraceProgWorkloadGone, bpf.MemtraceProgLaunched, bpf.MemtraceProgKernelsCopied, bpf.MemtraceProgBinaryRead,
 		bpf.MemtraceProgKernelRead, bpf.MemtraceProgWorkloadNamed, bpf.MemtraceProgProgramAdded, bpf.MemtraceProgKernelAdded,
 		bpf.MemtraceProgTraceReplayed, bpf.MemtraceProgRingTaken, bpf.MemtraceProgRingMade,
+		bpf.MemtraceProgOutOfMemory, bpf.MemtraceProgBuffersClash,
 	}
 	var links []link.Link
 	for _, name := range order {

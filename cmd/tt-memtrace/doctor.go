@@ -53,14 +53,14 @@ Exit code 0 if all is well, 3 if rights are missing, 4 if a library cannot be tr
 			if d == nil {
 				return err
 			}
+			t := &targets{}
+			t.flags(&cobra.Command{}) // as in a live command without flags
+			t.pids = pids
 			if compare && err == nil {
-				t := &targets{}
-				t.flags(&cobra.Command{}) // as in a live command without flags
-				t.pids = pids
 				err = d.compare(cmd.Context(), t)
 			}
 			if verify && err == nil {
-				err = d.verify(cmd.Context(), &targets{pids: pids, ring: defaultRing})
+				err = d.verify(cmd.Context(), t)
 			}
 			var out bytes.Buffer
 			if asJSON {

@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"sync"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -31,6 +32,7 @@ type sink struct {
 	change func(aggregator.Change)
 	cb     func(aggregator.CBChange)
 	kernel func(aggregator.KernelChange)
+	refuse func(*aggregator.Event)
 	batch  func()
 	close  func() error
 }
@@ -40,6 +42,13 @@ type live struct {
 	mu       sync.Mutex
 	accounts *aggregator.Aggregator
 	source   source
+	// now is the present by the clock of the events, wall turns that clock into
+	// the time of day, and host is where they are from.
+	now  func() uint64
+	wall func(uint64) time.Time
+	host string
+	// recorded: the source ends by itself.
+	recorded bool
 	// waiting, where set, says which processes do not use the runtime yet.
 	waiting func() []uint32
 	sinks   []sink
@@ -64,7 +73,7 @@ type live struct {
 func newLive(command []string, quiet bool) *live {
 	return &live{
 		accounts: aggregator.New(), ready: make(chan struct{}), ended: make(chan struct{}),
-		command: command, quiet: quiet,
+		command: command, quiet: quiet, now: tracer.Now, wall: clock(), host: hostname(),
 	}
 }
 
@@ -74,6 +83,7 @@ func (l *live) add(s sink) {
 	l.accounts.OnChange = each(l.accounts.OnChange, s.change)
 	l.accounts.OnCBChange = each(l.accounts.OnCBChange, s.cb)
 	l.accounts.OnKernelChange = each(l.accounts.OnKernelChange, s.kernel)
+	l.accounts.OnRefused = each(l.accounts.OnRefused, s.refuse)
 }
 
 // each calls both, where there are both.
@@ -117,7 +127,7 @@ func (l *live) Snapshot() *aggregator.Snapshot {
 	case <-l.ended:
 	default:
 		// The accounts have no clock: between events, time passes all the same.
-		s.Time = max(s.Time, tracer.Now())
+		s.Time = max(s.Time, l.now())
 	}
 	return s
 }

@@ -31,7 +31,7 @@ object a line and a buffer; docs/json.md describes it.`,
 				return err
 			}
 			w := stdout()
-			logger := export.NewLogger(w, asJSON, clock())
+			logger := export.NewLogger(w, asJSON, l.wall)
 			ctx, cancel := context.WithCancel(cmd.Context())
 			defer cancel()
 			var flushed error

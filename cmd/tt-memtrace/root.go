@@ -15,6 +15,7 @@ Targets, the same for every live command:
   -p PID            only these processes; they may load the runtime later
   -- CMD ARGS       start this command and trace it and all its children from
                     their first allocation
+  --from FILE       a recording in place of processes: needs no rights
 
 Exit codes: 0 fine, 1 failed, 2 wrong usage, 3 not permitted, 4 library not
 supported, 5 finished but events were lost. With -- CMD, a command that fails
@@ -25,6 +26,8 @@ const rootExample = `  sudo tt-memtrace                         everything on th
   sudo tt-memtrace -- pytest -x tests/     a command from its first allocation
   sudo tt-memtrace status --json           one snapshot for scripts
   sudo tt-memtrace log | grep L1           a line for every allocation and free
+  sudo tt-memtrace record run.ttm          record, to replay and report later
+  tt-memtrace demo                         a recorded run, without any rights
   sudo tt-memtrace forward                 tell an allocation server
   sudo tt-memtrace serve                   be the allocation server
   sudo tt-memtrace doctor                  what works here, and what does not`
@@ -48,7 +51,7 @@ func newRoot() *cobra.Command {
 	t.flags(root)
 	u.flags(root)
 	u.topFlags(root)
-	root.AddCommand(newTop(), newStatus(), newLog(), newForward(), newServe(), newExporter(), newDoctor(), newConfig(), newMan(), newVersion())
+	root.AddCommand(newTop(), newStatus(), newLog(), newRecord(), newReplay(), newReport(), newDemo(), newForward(), newServe(), newExporter(), newDoctor(), newConfig(), newMan(), newVersion())
 	configFlag(root)
 	return root
 }

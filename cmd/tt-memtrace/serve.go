@@ -260,7 +260,7 @@ Every live command takes --serve PATH to do the same beside its own work.`,
 				}
 			}
 			t.sockets.words = true
-			if l, err = t.sockets.join(l); err != nil {
+			if l, err = t.beside(l, args); err != nil {
 				return err
 			}
 			l.notice("serving " + t.sockets.serve)

@@ -39,7 +39,8 @@ With --every there is a snapshot at each interval, and a last one at the end.`,
 			if err != nil {
 				return err
 			}
-			l.brief = after == 0 && every == 0 && len(args) == 0
+			whole := len(args) > 0 || l.recorded // to its end
+			l.brief = after == 0 && every == 0 && !whole
 			ctx, cancel := context.WithCancel(cmd.Context())
 			defer cancel()
 			done := make(chan error, 1)
@@ -60,7 +61,7 @@ With --every there is a snapshot at each interval, and a last one at the end.`,
 				tick = ticker.C
 			}
 			var enough <-chan time.Time
-			if len(args) == 0 {
+			if !whole {
 				select {
 				case <-l.ready:
 				case err := <-done:
@@ -100,9 +101,9 @@ func printStatus(w io.Writer, l *live, u *uiFlags, asJSON bool) error {
 	if asJSON {
 		e := json.NewEncoder(w)
 		e.SetIndent("", "  ")
-		return e.Encode(export.NewStatus(s, time.Now(), hostname(), version()))
+		return e.Encode(export.NewStatus(s, l.wall(l.now()), l.host, version()))
 	}
-	if err := ui.Text(w, s, u.text()); err != nil {
+	if err := ui.Text(w, s, u.text(l)); err != nil {
 		return err
 	}
 	_, err := fmt.Fprintln(w)

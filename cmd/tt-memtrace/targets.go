@@ -8,11 +8,13 @@ import (
 	"os"
 	"os/exec"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
+	"tt-memtrace/record"
 	"tt-memtrace/tracer"
 )
 
@@ -24,10 +26,17 @@ type targets struct {
 	quiet     bool
 	sockets   sockets
 	metrics   metricsFlags
+	stacks    bool
+	// record, where set, is a file to record into.
+	record   string
+	recorded recorded
 }
 
-// defaultRing is the size of the event buffer, bytes.
-const defaultRing = 16 << 20
+// Sizes of the event buffer, bytes: an allocation takes a hundred or, with its stack, 13,000.
+const (
+	defaultRing = 16 << 20
+	stackRing   = 128 << 20
+)
 
 func (t *targets) flags(cmd *cobra.Command) {
 	f := cmd.Flags()
@@ -36,6 +45,10 @@ func (t *targets) flags(cmd *cobra.Command) {
 	f.Uint32Var(&t.ring, "ring-bytes", defaultRing, "size of the event buffer in bytes, a power of two")
 	f.BoolVarP(&t.quiet, "quiet", "q", false, "no notices on standard error")
 	t.metrics.flags(cmd)
+	f.BoolVar(&t.stacks, "stacks", false, "with each allocation, the calls that led to it, for recordings and reports")
+	f.StringVar(&t.record, "record", "", "also record into this file")
+	f.StringSliceVar(&t.recorded.from, "from", nil, "show this recording in place of processes (repeatable)")
+	t.recorded.flags(cmd)
 	_ = cmd.RegisterFlagCompletionFunc("pid", completePIDs)
 	_ = cmd.MarkFlagFilename("lib", "so")
 	t.sockets.flags(cmd)
@@ -54,6 +67,15 @@ func (t *targets) check(command []string) error {
 	if len(t.pids) > 0 && len(command) > 0 {
 		return fmt.Errorf("%w: -p and -- CMD exclude each other", errUsage)
 	}
+	if len(t.recorded.from) > 0 && len(t.pids)+len(command)+len(t.libraries) > 0 {
+		return fmt.Errorf("%w: --from excludes -p, --lib and -- CMD", errUsage)
+	}
+	if err := t.recorded.check(); err != nil {
+		return err
+	}
+	if len(t.recorded.from) > 0 {
+		return t.sockets.check()
+	}
 	if t.ring < 4096 || t.ring&(t.ring-1) != 0 {
 		return fmt.Errorf("%w: --ring-bytes %d is not a power of two of at least 4096", errUsage, t.ring)
 	}
@@ -68,24 +90,59 @@ func (t *targets) check(command []string) error {
 	return t.sockets.check()
 }
 
-// start loads the tracer for the targets. Nothing is attached before run.
+// start loads the tracer for the targets, or opens a recording. Nothing is attached
+// before run.
 func (t *targets) start(command []string) (*live, error) {
+	if err := t.check(command); err != nil {
+		return nil, err
+	}
 	l, err := t.trace(command)
 	if err != nil {
 		return nil, err
 	}
-	return t.sockets.join(l)
+	return t.beside(l, command)
 }
 
-func (t *targets) trace(command []string) (*live, error) {
-	if err := t.check(command); err != nil {
+// beside adds what was asked for beside a command's own work.
+func (t *targets) beside(l *live, command []string) (*live, error) {
+	l, err := t.sockets.join(l)
+	if err != nil {
 		return nil, err
+	}
+	if t.record != "" {
+		if _, err := l.record(record.Options{Path: t.record}, t.label(command)); err != nil {
+			return nil, errors.Join(err, l.source.Close())
+		}
+	}
+	return l, nil
+}
+
+// label says in a few words what is shown.
+func (t *targets) label(command []string) string {
+	switch {
+	case len(t.recorded.from) > 0:
+		return t.recorded.label()
+	case len(command) > 0:
+		return strings.Join(command, " ")
+	case len(t.pids) > 0:
+		return "pid " + strings.Trim(fmt.Sprint(t.pids), "[]")
+	}
+	return "live"
+}
+
+// trace is the source alone.
+func (t *targets) trace(command []string) (*live, error) {
+	if len(t.recorded.from) > 0 {
+		return t.recorded.start(t.quiet)
 	}
 	if err := tracer.CheckRights(); err != nil {
 		return nil, err
 	}
 	l := newLive(command, t.quiet)
-	o := tracer.Options{Libraries: t.libraries, RingBytes: t.ring, Notice: l.notice}
+	if t.stacks && t.ring == defaultRing {
+		t.ring = stackRing
+	}
+	o := tracer.Options{Libraries: t.libraries, RingBytes: t.ring, Stacks: t.stacks, Notice: l.notice}
 	var err error
 	if o.PIDs, err = checkPIDs(t.pids); err != nil {
 		return nil, err

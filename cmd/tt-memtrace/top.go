@@ -70,6 +70,9 @@ func runTop(cmd *cobra.Command, t *targets, u *uiFlags, args []string) error {
 	if u.view != "" && !slices.Contains(ui.Views(), u.view) {
 		return fmt.Errorf("%w: there is no view %q, only %s", errUsage, u.view, strings.Join(ui.Views(), ", "))
 	}
+	if len(t.recorded.from) > 0 && !cmd.Flags().Changed("speed") {
+		t.recorded.speed = 1
+	}
 	l, err := t.start(args)
 	if err != nil {
 		return err
@@ -91,13 +94,6 @@ func runTop(cmd *cobra.Command, t *targets, u *uiFlags, args []string) error {
 	defer cancel()
 	done := make(chan error, 1)
 	go func() { done <- l.run(ctx) }()
-	source := "live"
-	switch {
-	case len(args) > 0:
-		source = strings.Join(args, " ")
-	case len(t.pids) > 0:
-		source = "pid " + strings.Trim(fmt.Sprint(t.pids), "[]")
-	}
 	screen, leave := context.WithCancel(cmd.Context())
 	defer leave()
 	if u.exit {
@@ -109,8 +105,12 @@ func runTop(cmd *cobra.Command, t *targets, u *uiFlags, args []string) error {
 			}
 		}()
 	}
+	var host *telemetry.System // what was recorded is of another time, and perhaps place
+	if !l.recorded {
+		host = telemetry.New("/")
+	}
 	err = ui.Run(screen, l, ui.Options{
-		Host: hostname(), Source: source, Notes: l.Notices, Log: log, System: telemetry.New("/"), Save: saveSnapshot,
+		Host: l.host, Source: t.label(args), Now: func() time.Time { return l.wall(l.now()) }, Notes: l.Notices, Log: log, System: host, Save: l.saveSnapshot,
 		SettingsFile: settingsFile(), View: u.view, Requested: u.requested, ASCII: cmd.Flags().Changed("ascii") && u.ascii, Done: l.ended,
 	})
 	cancel()
@@ -123,7 +123,7 @@ func runTop(cmd *cobra.Command, t *targets, u *uiFlags, args []string) error {
 			_, e = io.Copy(os.Stdout, l.output)
 			err = cmp.Or(err, e)
 		}
-		if e := ui.Text(os.Stdout, l.Snapshot(), u.text()); err == nil {
+		if e := ui.Text(os.Stdout, l.Snapshot(), u.text(l)); err == nil {
 			err = e
 		}
 	}
@@ -141,9 +141,9 @@ func settingsFile() string {
 
 // saveSnapshot writes a snapshot as status --json does, and the screen beside it, to new
 // files in the folder that tt-memtrace was started in.
-func saveSnapshot(s *aggregator.Snapshot, screen string) (string, error) {
+func (l *live) saveSnapshot(s *aggregator.Snapshot, screen string) (string, error) {
 	now := time.Now()
-	b, err := json.MarshalIndent(export.NewStatus(s, now, hostname(), version()), "", "  ")
+	b, err := json.MarshalIndent(export.NewStatus(s, l.wall(l.now()), l.host, version()), "", "  ")
 	if err != nil {
 		return "", err
 	}
@@ -162,10 +162,10 @@ func saveSnapshot(s *aggregator.Snapshot, screen string) (string, error) {
 }
 
 // text is how the same is shown as plain text.
-func (u *uiFlags) text() ui.TextOptions {
+func (u *uiFlags) text(l *live) ui.TextOptions {
 	width, _, err := term.GetSize(int(os.Stdout.Fd()))
 	if err != nil {
 		width = 120
 	}
-	return ui.TextOptions{Width: width, Requested: u.requested, ASCII: u.ascii, Host: hostname(), Time: time.Now()}
+	return ui.TextOptions{Width: width, Requested: u.requested, ASCII: u.ascii, Host: l.host, Time: l.wall(l.now())}
 }

@@ -49,11 +49,20 @@ type trace struct {
 	mu       sync.Mutex
 	accounts *aggregator.Aggregator
 	notices  []string
+	// events and batch, where set, are called before and after events are booked.
+	events func([]aggregator.Event)
+	batch  func()
 }
 
 // start traces from now on. What is around the booking of events is called in
 // place of it, and calls it.
 func start(t *testing.T, o tracer.Options, around ...func(events []aggregator.Event, book func())) *trace {
+	t.Helper()
+	return startWith(t, o, func(*trace) {}, around...)
+}
+
+// startWith lets prepare look at the trace before it begins.
+func startWith(t *testing.T, o tracer.Options, prepare func(*trace), around ...func(events []aggregator.Event, book func())) *trace {
 	t.Helper()
 	if err := tracer.CheckRights(); err != nil {
 		t.Skip(err)
@@ -69,6 +78,7 @@ func start(t *testing.T, o tracer.Options, around ...func(events []aggregator.Ev
 		defer tr.mu.Unlock()
 		tr.notices = append(tr.notices, s)
 	}
+	prepare(tr)
 	var err error
 	if tr.tracer, err = tracer.New(o); err != nil {
 		t.Fatal(err)
@@ -89,7 +99,13 @@ func start(t *testing.T, o tracer.Options, around ...func(events []aggregator.Ev
 				inner := book
 				book = func() { f(events, inner) }
 			}
+			if tr.events != nil {
+				tr.events(events)
+			}
 			book()
+			if tr.batch != nil {
+				tr.batch()
+			}
 		})
 	}()
 	t.Cleanup(func() { tr.stop() })

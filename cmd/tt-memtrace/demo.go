@@ -1,0 +1,48 @@
+package main
+
+import (
+	"bytes"
+	_ "embed"
+	"fmt"
+	"io"
+	"os"
+
+	"github.com/spf13/cobra"
+)
+
+// demoRecording is the real runtime on eight mock chips; scripts/record-demo.sh makes it.
+//
+//go:embed demo.ttm
+var demoRecording []byte
+
+func newDemo() *cobra.Command {
+	var t targets
+	var u uiFlags
+	var save string
+	cmd := &cobra.Command{
+		Use: "demo", Short: "Show a recorded run on eight chips: needs no rights, device or runtime",
+		Long: `Show a recorded run of the real runtime on eight Wormhole chips in the panels.
+
+It needs no rights, no device and no runtime. With --save it is written to a
+file instead, to try the other commands with: report, log, status --from FILE.`,
+		Example: `  tt-memtrace demo
+  tt-memtrace demo --save demo.ttm && tt-memtrace report demo.ttm`,
+		Args: noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if save != "" {
+				if err := os.WriteFile(save, demoRecording, 0o666); err != nil {
+					return fmt.Errorf("saving the recording: %w", err)
+				}
+				return nil
+			}
+			t.recorded.from = []string{"demo"}
+			t.recorded.files = []io.ReadCloser{io.NopCloser(bytes.NewReader(demoRecording))}
+			return runTop(cmd, &t, &u, nil)
+		},
+	}
+	t.recorded.flags(cmd)
+	t.sockets.flags(cmd)
+	u.flags(cmd)
+	cmd.Flags().StringVar(&save, "save", "", "write the recording to this file")
+	return cmd
+}

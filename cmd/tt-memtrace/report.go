@@ -1,0 +1,132 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+
+	"github.com/spf13/cobra"
+
+	"tt-memtrace/report"
+)
+
+const reportLong = `Report on a recording, on a command when it ends, or on what is traced until ^C:
+the peak of each chip's memories and who held what then, what was never freed,
+who allocates most, how free memory was fragmented, and why there was no room.
+
+Formats: text, json, html (one page with charts that needs nothing else), pprof
+(go tool pprof opens it), chrome (Perfetto and chrome://tracing open it), csv
+(the timelines). The events themselves, as JSON lines: log --json --from FILE.`
+
+// formats are how a report can be written.
+var formats = map[string]func(*report.Report, io.Writer) error{
+	"text": (*report.Report).Text, "json": (*report.Report).JSON, "html": (*report.Report).HTML,
+	"pprof": (*report.Report).Profile, "chrome": (*report.Report).Chrome, "csv": (*report.Report).CSV,
+}
+
+func newReport() *cobra.Command {
+	var t targets
+	var format, output string
+	var asJSON, diff bool
+	cmd := &cobra.Command{
+		Use: "report [flags] [FILE... | -- CMD ARGS...]", Short: "Report peaks, leaks and churn, of a recording or a command", Long: reportLong,
+		Example: `  tt-memtrace report run.ttm
+  sudo tt-memtrace report --stacks -- python model.py
+  tt-memtrace report run.ttm --format html -o run.html
+  tt-memtrace report run.ttm --format pprof -o run.pb.gz && go tool pprof -top run.pb.gz
+  tt-memtrace report --diff before.ttm after.ttm`,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if asJSON {
+				format = "json"
+			}
+			if formats[format] == nil {
+				return fmt.Errorf("%w: --format %q is none of text, json, html, pprof, chrome, csv", errUsage, format)
+			}
+			files, command := args, []string(nil)
+			if dash := cmd.ArgsLenAtDash(); dash >= 0 {
+				files, command = args[:dash], args[dash:]
+				if len(command) == 0 {
+					return fmt.Errorf("%w: no command behind --", errUsage)
+				}
+			}
+			if diff {
+				return runDiff(cmd, &t, files, command, format, output)
+			}
+			t.recorded.from = append(t.recorded.from, files...)
+			r, err := makeReport(cmd.Context(), &t, command)
+			if r == nil {
+				return err
+			}
+			return errors.Join(writeReport(cmd, output, func(w io.Writer) error { return formats[format](r, w) }), err)
+		},
+	}
+	t.flags(cmd)
+	f := cmd.Flags()
+	f.StringVar(&format, "format", "text", "text, json, html, pprof, chrome or csv")
+	f.BoolVar(&asJSON, "json", false, "the same as --format json")
+	f.StringVarP(&output, "output", "o", "", "write to this file")
+	f.BoolVar(&diff, "diff", false, "report what changed from one recording to another")
+	_ = cmd.RegisterFlagCompletionFunc("format", cobra.FixedCompletions([]string{"text", "json", "html", "pprof", "chrome", "csv"}, cobra.ShellCompDirectiveNoFileComp))
+	return cmd
+}
+
+// makeReport runs a source to its end. There is a report also where that failed half-way.
+func makeReport(ctx context.Context, t *targets, command []string) (*report.Report, error) {
+	l, err := t.start(command)
+	if err != nil {
+		return nil, err
+	}
+	b := report.NewBuilder(l.accounts)
+	l.add(sink{events: b.Events, change: b.Change, cb: b.CBChange, refuse: b.Refused, batch: b.Batch})
+	err = l.run(ctx)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return b.Report(report.Facts{Host: l.host, Source: t.label(command), Wall: l.wall}), err
+}
+
+func runDiff(cmd *cobra.Command, t *targets, files, command []string, format, output string) error {
+	if len(files) != 2 || len(command)+len(t.recorded.from) > 0 {
+		return fmt.Errorf("%w: --diff takes two recordings\nsee '%s --help'", errUsage, cmd.CommandPath())
+	}
+	if format != "text" && format != "json" {
+		return fmt.Errorf("%w: --diff writes text or json", errUsage)
+	}
+	var reports []*report.Report
+	for _, file := range files {
+		one := *t
+		one.recorded.from = []string{file}
+		r, err := makeReport(cmd.Context(), &one, nil)
+		if err != nil && !errors.Is(err, errLost) {
+			return err
+		}
+		reports = append(reports, r)
+	}
+	d := report.NewDiff(reports[0], reports[1])
+	return writeReport(cmd, output, func(w io.Writer) error {
+		if format == "json" {
+			return d.JSON(w)
+		}
+		return d.Text(w)
+	})
+}
+
+// writeReport writes to a file or to standard output.
+func writeReport(cmd *cobra.Command, path string, write func(io.Writer) error) error {
+	out := cmd.OutOrStdout()
+	if path != "" {
+		f, err := os.Create(path)
+		if err != nil {
+			return fmt.Errorf("writing the report: %w", err)
+		}
+		defer f.Close()
+		out = f
+	}
+	w := bufio.NewWriter(out)
+	if err := errors.Join(write(w), w.Flush()); err != nil {
+		return fmt.Errorf("writing the report: %w", err)
+	}
+	return nil
+}

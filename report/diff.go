@@ -1,0 +1,152 @@
+package report
+
+import (
+	"cmp"
+	"fmt"
+	"io"
+	"slices"
+
+	"tt-memtrace/export"
+)
+
+// Diff is what changed from one report to another. All sizes are in bytes.
+type Diff struct {
+	// Version of this format.
+	Schema int `json:"schema"`
+	// What is compared.
+	Before export.Text `json:"before"`
+	After  export.Text `json:"after"`
+	// Peaks that differ.
+	Peaks []PeakDiff `json:"peaks"`
+	// Places that left more or less behind, or that allocated more or less, the
+	// largest difference first. PIDs do not matter.
+	Left  []SiteDiff `json:"left"`
+	Churn []SiteDiff `json:"churn"`
+}
+
+// PeakDiff is a memory whose peak differs.
+type PeakDiff struct {
+	Chip   uint32 `json:"chip"`
+	Memory string `json:"memory"`
+	Before uint64 `json:"before"`
+	After  uint64 `json:"after"`
+}
+
+// SiteDiff is a place that differs.
+type SiteDiff struct {
+	Site          export.Text `json:"site"`
+	Memory        string      `json:"memory"`
+	BuffersBefore uint64      `json:"buffers_before"`
+	BuffersAfter  uint64      `json:"buffers_after"`
+	Before        uint64      `json:"bytes_before"`
+	After         uint64      `json:"bytes_after"`
+}
+
+// NewDiff compares two reports.
+func NewDiff(a, b *Report) *Diff {
+	d := &Diff{Schema: Schema, Before: a.Source, After: b.Source, Peaks: []PeakDiff{}}
+	type memory struct {
+		chip, private uint32
+		name          string
+	}
+	peaks := map[memory]*PeakDiff{}
+	for i, r := range []*Report{a, b} {
+		for _, m := range r.Memories {
+			k := memory{chip: m.Chip, name: m.Memory}
+			if m.Private != nil {
+				k.private = 1
+			}
+			p := peaks[k]
+			if p == nil {
+				p = &PeakDiff{Chip: m.Chip, Memory: m.Memory}
+				peaks[k] = p
+			}
+			if i == 0 {
+				p.Before = max(p.Before, m.Peak)
+			} else {
+				p.After = max(p.After, m.Peak)
+			}
+		}
+	}
+	for _, p := range peaks {
+		if p.Before != p.After {
+			d.Peaks = append(d.Peaks, *p)
+		}
+	}
+	slices.SortFunc(d.Peaks, func(x, y PeakDiff) int {
+		return cmp.Or(cmp.Compare(x.Chip, y.Chip), cmp.Compare(x.Memory, y.Memory))
+	})
+	d.Left = siteDiffs(a, b, func(s *site) tally {
+		return tally{s.left.buffers + s.buffers, s.left.bytes + s.tally.bytes}
+	})
+	d.Churn = siteDiffs(a, b, func(s *site) tally { return tally{s.allocs, s.bytes} })
+	return d
+}
+
+func siteDiffs(a, b *Report, of func(*site) tally) []SiteDiff {
+	all := map[[2]string]*SiteDiff{}
+	for i, r := range []*Report{a, b} {
+		for _, s := range r.sites {
+			t := of(s)
+			p := s.public(t)
+			k := [2]string{p.Label(), p.Memory}
+			x := all[k]
+			if x == nil {
+				x = &SiteDiff{Site: export.Text(k[0]), Memory: k[1]}
+				all[k] = x
+			}
+			if i == 0 {
+				x.BuffersBefore, x.Before = x.BuffersBefore+t.buffers, x.Before+t.bytes
+			} else {
+				x.BuffersAfter, x.After = x.BuffersAfter+t.buffers, x.After+t.bytes
+			}
+		}
+	}
+	list := []SiteDiff{}
+	for _, x := range all {
+		if x.Before != x.After || x.BuffersBefore != x.BuffersAfter {
+			list = append(list, *x)
+		}
+	}
+	grown := func(x *SiteDiff) uint64 { return max(x.Before, x.After) - min(x.Before, x.After) }
+	slices.SortFunc(list, func(x, y SiteDiff) int {
+		return cmp.Or(cmp.Compare(grown(&y), grown(&x)), cmp.Compare(x.Site, y.Site), cmp.Compare(x.Memory, y.Memory))
+	})
+	return list[:min(manySites, len(list))]
+}
+
+// JSON writes the difference for machines.
+func (d *Diff) JSON(w io.Writer) error { return writeJSON(w, d, "  ") }
+
+// Text writes the difference for people.
+func (d *Diff) Text(w io.Writer) error {
+	p := &printer{w: w}
+	p.line("from %s to %s", printable(d.Before), printable(d.After))
+	p.line("\nPeaks")
+	if len(d.Peaks) == 0 {
+		p.line("    the same")
+	}
+	for _, x := range d.Peaks {
+		p.line("  chip %d %-8s %10s → %10s  %s", x.Chip, x.Memory, Size(x.Before), Size(x.After), change(x.Before, x.After))
+	}
+	for _, l := range []struct {
+		title string
+		list  []SiteDiff
+	}{{"Never freed, bytes on all chips", d.Left}, {"Allocated over the time, bytes on all chips", d.Churn}} {
+		p.line("\n%s", l.title)
+		if len(l.list) == 0 {
+			p.line("    the same")
+		}
+		for _, x := range l.list[:min(2*shown, len(l.list))] {
+			p.line("  %12s  %6d → %6d buffers  %-8s %s", change(x.Before, x.After), x.BuffersBefore, x.BuffersAfter, x.Memory, shortened(string(x.Site), 100))
+		}
+	}
+	return p.err
+}
+
+func change(before, after uint64) string {
+	if after >= before {
+		return "+" + Size(after-before)
+	}
+	return fmt.Sprint("-", Size(before-after))
+}

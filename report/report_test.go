@@ -1,0 +1,197 @@
+package report
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"tt-memtrace/aggregator"
+)
+
+// told makes a report of events; one second a thousandth of the clock's.
+func told(t *testing.T, events ...aggregator.Event) *Report {
+	t.Helper()
+	a := aggregator.New()
+	b := NewBuilder(a)
+	a.OnChange, a.OnCBChange, a.OnRefused = b.Change, b.CBChange, b.Refused
+	for i := range events {
+		b.Events(events[i : i+1])
+		a.Apply(&events[i])
+		b.Batch()
+	}
+	return b.Report(Facts{Host: "h", Source: "s", Wall: func(at uint64) time.Time { return time.Unix(0, int64(at)).UTC() }})
+}
+
+const second = 1_000_000_000
+
+func opened() []aggregator.Event {
+	return []aggregator.Event{
+		{Kind: aggregator.ProcessStart, PID: 1, Time: second, Process: &aggregator.Process{Command: "python \x1b[2J m.py"}},
+		{Kind: aggregator.DeviceOpen, PID: 1, Time: second, Device: 7, Opened: &aggregator.Opened{Chips: []aggregator.Chip{{Number: 0}, {Number: 1}}}},
+		{Kind: aggregator.AllocatorSeen, PID: 1, Time: second, Device: 7, Allocator: 8, Capacity: &aggregator.Capacity{
+			aggregator.DRAM: {Known: true, Count: 2, Bytes: 1000}, aggregator.L1: {Known: true, Count: 4, Bytes: 1000}}},
+	}
+}
+
+func alloc(at, id, address, perBank uint64, st *aggregator.Stack) aggregator.Event {
+	return aggregator.Event{Kind: aggregator.Alloc, PID: 1, Time: at * second, Device: 7, Allocator: 8, Buffer: id, Address: address, PerBank: perBank, Size: perBank, Stack: st}
+}
+
+func freed(at, id uint64) aggregator.Event {
+	return aggregator.Event{Kind: aggregator.Free, PID: 1, Time: at * second, Device: 7, Buffer: id}
+}
+
+func stack(line uint32) *aggregator.Stack {
+	return &aggregator.Stack{Frames: []aggregator.Frame{
+		{Function: "tt::tt_metal::GraphTracker::track_allocate", Module: "/x/libtt_metal.so"}, {Function: "ttnn::empty", Module: "/x/_ttnncpp.so"},
+		{Function: "__call__", File: "/v/site-packages/ttnn/decorators.py", Line: 5, Python: true}, {Function: "f<script>", File: "/home/m.py", Line: line, Python: true},
+	}}
+}
+
+func TestPeakLeftAndChurn(t *testing.T) {
+	r := told(t, append(opened(),
+		alloc(2, 1, 100, 100, stack(10)), alloc(3, 2, 200, 300, stack(20)), freed(4, 1), // the peak, and a hole at its beginning
+		alloc(5, 3, 600, 50, stack(10)), freed(6, 3), alloc(7, 4, 700, 10, nil),
+		aggregator.Event{Kind: aggregator.ProcessExit, PID: 1, Time: 9 * second})...)
+	if len(r.Memories) != 2 {
+		t.Fatalf("%+v", r.Memories)
+	}
+	m := r.Memories[1]
+	if m.Chip != 1 || m.Memory != "DRAM" || m.Peak != 800 || m.PeakAt != 2 || m.PeakBuffers != 2 || m.End != 0 || *m.Capacity != 2000 {
+		t.Errorf("%+v", m)
+	}
+	if len(m.Holders) != 2 || m.Holders[0].Bytes != 600 || m.Holders[0].Label() != "m.py:20 f<script> · ttnn::empty" || m.Holders[1].Bytes != 200 {
+		t.Errorf("%+v", m.Holders)
+	}
+	// Of a bank of 1000 from 100 on: at 7 s there are 300 at 200 and 10 at 700, with 100, 200 and 390 around them.
+	if f := m.Fragmented; f == nil || f.Free != 690 || f.Largest != 390 {
+		t.Errorf("%+v", f)
+	}
+	if len(r.Left) != 2 || r.Left[0].Bytes != 1200 || r.Left[0].AtExit != 1 || *r.Left[0].Oldest != 6 || *r.Left[1].Size != 10 || r.Left[1].Bytes != 40 {
+		t.Errorf("%+v", r.Left)
+	}
+	if p := r.Processes[0]; p.HeldAtExit != 2 || p.HeldBytesAtExit != 1240 || *p.To != 8 {
+		t.Errorf("%+v", p)
+	}
+	if c := r.Churn[1]; c.Buffers != 2 || c.Bytes != 600 || c.Freed != 2 || *c.MeanLife != 1.5 || c.Most != 1 {
+		t.Errorf("%+v", r.Churn)
+	}
+}
+
+// Before and after a state is told, the report goes on with the same live buffers.
+func TestAStateInBetween(t *testing.T) {
+	a := aggregator.New()
+	events := append(opened(), alloc(2, 1, 100, 100, stack(10)), alloc(3, 2, 200, 300, nil))
+	for i := range events {
+		a.Apply(&events[i])
+	}
+	r := told(t, append(a.State(), freed(4, 1))...)
+	if m := r.Memories[0]; m.Peak != 800 || m.End != 600 || len(m.Holders) != 2 {
+		t.Errorf("%+v", m)
+	}
+	if len(r.Left) != 1 || r.Left[0].Bytes != 1200 || len(r.Churn) != 0 {
+		t.Errorf("left %+v, churn %+v", r.Left, r.Churn)
+	}
+}
+
+// Nothing that a process says controls the terminal or the page.
+func TestHostileText(t *testing.T) {
+	r := told(t, append(opened(), alloc(2, 1, 100, 100, stack(10)), aggregator.Event{Kind: aggregator.Refused, PID: 1, Time: 3 * second,
+		Memory: aggregator.L1, Refusal: &aggregator.Refusal{Message: "\x1b]0;x\x07<img src=x>\n\"'"}})...)
+	for format, write := range map[string]func(*Report, *bytes.Buffer) error{
+		"text": func(r *Report, b *bytes.Buffer) error { return r.Text(b) }, "html": func(r *Report, b *bytes.Buffer) error { return r.HTML(b) },
+		"json": func(r *Report, b *bytes.Buffer) error { return r.JSON(b) }, "chrome": func(r *Report, b *bytes.Buffer) error { return r.Chrome(b) },
+	} {
+		var b bytes.Buffer
+		if err := write(r, &b); err != nil {
+			t.Fatal(err)
+		}
+		if strings.ContainsAny(b.String(), "\x1b\x07") {
+			t.Errorf("%s has control characters", format)
+		}
+		if format == "html" && (strings.Contains(b.String(), "<img") || strings.Contains(b.String(), "<script")) {
+			t.Error("the page has a process's markup")
+		}
+		if (format == "json" || format == "chrome") && !json.Valid(b.Bytes()) {
+			t.Errorf("%s is no JSON", format)
+		}
+	}
+}
+
+func TestDiff(t *testing.T) {
+	before := told(t, append(opened(), alloc(2, 1, 100, 100, stack(10)))...)
+	after := told(t, append(opened(), alloc(2, 1, 100, 100, stack(10)), alloc(3, 2, 200, 300, stack(20)))...)
+	d := NewDiff(before, after)
+	if len(d.Peaks) != 2 || d.Peaks[0].Before != 200 || d.Peaks[0].After != 800 {
+		t.Errorf("%+v", d.Peaks)
+	}
+	if len(d.Left) != 1 || d.Left[0].Before != 0 || d.Left[0].After != 1200 || !strings.HasPrefix(string(d.Left[0].Site), "m.py:20") {
+		t.Errorf("%+v", d.Left)
+	}
+	if same := NewDiff(after, after); len(same.Peaks)+len(same.Left)+len(same.Churn) != 0 {
+		t.Errorf("%+v", same)
+	}
+	var b bytes.Buffer
+	if err := d.Text(&b); err != nil || !strings.Contains(b.String(), "+1.17 KiB") {
+		t.Errorf("%v %s", err, b.String())
+	}
+}
+
+// However long it goes on, a timeline has a bounded number of points, and none of its peaks is lost.
+func TestTimelineIsBounded(t *testing.T) {
+	events := opened()
+	for i := range uint64(3000) {
+		at := 2 + i*i // at wider and wider intervals
+		events = append(events, alloc(at, 1, 100, 100+i%7, nil), freed(at+1, 1))
+	}
+	events = append(events, alloc(1<<62, 2, 100, 1, nil))
+	r := told(t, events...)
+	line := r.Memories[0].Timeline
+	top := uint64(0)
+	for i, p := range line {
+		top = max(top, p.Used)
+		if i > 0 && p.At <= line[i-1].At {
+			t.Fatalf("point %d is at %v, the one before at %v", i, p.At, line[i-1].At)
+		}
+	}
+	if len(line) > points+1 || len(line) < points/4 || top != r.Memories[0].Peak {
+		t.Errorf("%d points, up to %d of %d", len(line), top, r.Memories[0].Peak)
+	}
+}
+
+func TestCSVHasALineForEachPoint(t *testing.T) {
+	r := told(t, append(opened(), alloc(2, 1, 100, 100, nil), freed(3, 1), alloc(4, 1, 100, 50, nil))...)
+	var b bytes.Buffer
+	if err := r.CSV(&b); err != nil {
+		t.Fatal(err)
+	}
+	if n := strings.Count(b.String(), "\n"); n != 1+len(r.Memories[0].Timeline)+len(r.Memories[1].Timeline) {
+		t.Errorf("%d lines: %s", n, b.String())
+	}
+}
+
+func TestOperationNames(t *testing.T) {
+	for _, c := range []struct{ frames, want string }{
+		{"ttnn::create_device_tensor ttnn::operations::binary_ng::BinaryNgDeviceOperation::create_output_tensors ttnn::prim::binary_ng ttnn::add", "ttnn::add"},
+		{"ttnn::create_device_tensor ttnn::prim::binary_ng main", "ttnn::prim::binary_ng"},
+		{"ttnn::operations::binary_ng::BinaryNgDeviceOperation::create_output_tensors main", "ttnn::operations::binary_ng::BinaryNgDeviceOperation"},
+		{"tt::tt_metal::Buffer::create main", ""},
+	} {
+		var frames []aggregator.Frame
+		for f := range strings.FieldsSeq(c.frames) {
+			frames = append(frames, aggregator.Frame{Function: f})
+		}
+		if got := operation(frames); got != c.want {
+			t.Errorf("%s: %q, not %q", c.frames, got, c.want)
+		}
+	}
+	if got := where([]aggregator.Frame{{Function: "tt::x"}, {Function: "app::load", Module: "/a"}, {Function: "main", Module: "/a"}}); got != "app::load ← main" {
+		t.Error(got)
+	}
+	if got := fmt.Sprint([]string{Size(0), Size(1023), Size(1536)}); got != "[0 B 1023 B 1.50 KiB]" {
+		t.Error(got)
+	}
+}

@@ -1,0 +1,277 @@
+package symbol
+
+import (
+	"debug/elf"
+	"encoding/binary"
+	"fmt"
+	"path"
+	"strings"
+	"unicode/utf16"
+
+	"github.com/prometheus/procfs"
+
+	"tt-memtrace/aggregator"
+)
+
+// Python is where an interpreter keeps what leads to its frames, by version: the
+// layouts are those of 3.10 and 3.12, for which the runtime is published. All are
+// offsets in bytes.
+type Python struct {
+	// Runtime is the address of _PyRuntime in the process.
+	Runtime uint64
+	Version string
+	// Interpreter is the first interpreter in the runtime, Threads its first thread,
+	// Next and ThreadID of a thread, Frame its innermost frame, with a pointer
+	// between where Indirect.
+	Interpreter, Threads, Next, ThreadID, Frame uint32
+	Indirect                                    bool
+	// Code, Instruction and Back of a frame; Owner, where there is one, tells that of a C call: COwned.
+	Code, Instruction, Back, Owner, COwned uint32
+	// Of a code object: instructions begin at Instructions where Instruction is an address.
+	filename, name, firstLine, lineTable, instructions uint64
+	// Texts begin here in their objects: in plain ASCII, and otherwise.
+	ascii, compact uint64
+}
+
+var pythons = map[string]Python{
+	"3.10": {
+		Interpreter: 32, Threads: 8, Next: 8, ThreadID: 176, Frame: 24, Code: 32, Instruction: 96, Back: 24,
+		filename: 104, name: 112, firstLine: 40, lineTable: 120, ascii: 48, compact: 72,
+	},
+	"3.12": {
+		Interpreter: 40, Threads: 72, Next: 8, ThreadID: 136, Frame: 56, Indirect: true, Code: 0, Instruction: 56, Back: 8, Owner: 70, COwned: 3,
+		filename: 112, name: 128, firstLine: 68, lineTable: 136, instructions: 192, ascii: 40, compact: 56,
+	},
+}
+
+// FindPython finds the interpreter of a process: the file that defines
+// _PyRuntime, of a version whose layout is known. Nil where there is none.
+func FindPython(pid uint32) *Python {
+	proc, err := procfs.NewProc(int(pid))
+	if err != nil {
+		return nil
+	}
+	maps, err := proc.ProcMaps()
+	if err != nil {
+		return nil
+	}
+	seen := map[uint64]bool{}
+	for _, m := range maps {
+		base := path.Base(m.Pathname)
+		if m.Inode == 0 || seen[m.Inode] || !isPython(base) {
+			continue
+		}
+		seen[m.Inode] = true
+		version := ""
+		for v := range pythons {
+			if rest := strings.TrimPrefix(strings.TrimPrefix(base, "lib"), "python"); rest == v || strings.HasPrefix(rest, v+".so") {
+				version = v
+			}
+		}
+		if version == "" {
+			continue
+		}
+		f, err := openFile(fmt.Sprintf("/proc/%d/root%s", pid, m.Pathname), m.Inode)
+		if err != nil {
+			continue
+		}
+		defer f.file.Close()
+		address, ok := f.object("_PyRuntime")
+		if !ok {
+			continue
+		}
+		for _, p := range f.elf.Progs {
+			if p.Type == elf.PT_LOAD && uint64(m.Offset) >= p.Off && uint64(m.Offset) < p.Off+max(p.Filesz, 1) {
+				py := pythons[version]
+				// What is mapped from the first byte of a segment on.
+				py.Version, py.Runtime = version, address+uint64(m.StartAddr)-(uint64(m.Offset)-p.Off+p.Vaddr)
+				return &py
+			}
+		}
+	}
+	return nil
+}
+
+// object is the address of a variable of a file.
+func (f *File) object(name string) (uint64, bool) {
+	symbols, err := f.elf.DynamicSymbols()
+	if err != nil {
+		return 0, false
+	}
+	for _, s := range symbols {
+		if s.Name == name && s.Section != elf.SHN_UNDEF {
+			return s.Value, true
+		}
+	}
+	return 0, false
+}
+
+// code is a code object: a function, and which line each instruction is of.
+type code struct {
+	ok         bool
+	file, name string
+	first      uint32
+	lines      []byte
+}
+
+// Limits for what is read of a code object, bytes.
+const (
+	maxText  = 1024
+	maxTable = 256 << 10
+)
+
+// pythonFrame names a frame of Python's.
+func (p *Process) pythonFrame(f PythonFrame) (aggregator.Frame, bool) {
+	if p.python == nil {
+		return aggregator.Frame{}, false
+	}
+	c := p.codes[f.Code]
+	if c == nil {
+		c = p.readCode(f.Code)
+		if len(p.codes) >= maxKnown {
+			clear(p.codes)
+		}
+		p.codes[f.Code] = c
+	}
+	if !c.ok {
+		return aggregator.Frame{}, false
+	}
+	var line uint32
+	if p.python.instructions == 0 {
+		line = c.line310(2 * uint64(uint32(f.Instruction)))
+	} else {
+		line = c.line312(f.Instruction - f.Code - p.python.instructions)
+	}
+	return aggregator.Frame{Function: c.name, File: c.file, Line: line, Python: true}, true
+}
+
+func (p *Process) word(address uint64) uint64 {
+	var b [8]byte
+	if !read(p.pid, address, b[:]) {
+		return 0
+	}
+	return binary.LittleEndian.Uint64(b[:])
+}
+
+func (p *Process) readCode(at uint64) *code {
+	c, py := &code{}, p.python
+	c.file, c.name = p.text(p.word(at+py.filename)), p.text(p.word(at+py.name))
+	c.first = uint32(p.word(at + py.firstLine))
+	table := p.word(at + py.lineTable)
+	if n := p.word(table + 16); n > 0 && n <= maxTable {
+		c.lines = make([]byte, n)
+		if !read(p.pid, table+32, c.lines) {
+			c.lines = nil
+		}
+	}
+	c.ok = c.name != ""
+	return c
+}
+
+// text reads a str object.
+func (p *Process) text(at uint64) string {
+	n, state := min(p.word(at+16), maxText), p.word(at+32)
+	if at == 0 || n == 0 {
+		return ""
+	}
+	kind, ascii := state>>2&7, state>>6&1 != 0
+	from := p.python.compact
+	if ascii {
+		from, kind = p.python.ascii, 1
+	}
+	if kind != 1 && kind != 2 && kind != 4 {
+		return ""
+	}
+	b := make([]byte, n*kind)
+	if !read(p.pid, at+from, b) {
+		return ""
+	}
+	var s []rune
+	for i := uint64(0); i < n; i++ {
+		switch kind {
+		case 1:
+			s = append(s, rune(b[i]))
+		case 2:
+			s = append(s, utf16.Decode([]uint16{binary.LittleEndian.Uint16(b[2*i:])})...)
+		case 4:
+			s = append(s, rune(binary.LittleEndian.Uint32(b[4*i:])))
+		}
+	}
+	return string(s)
+}
+
+// line310 is the line of an instruction by a table of 3.10: pairs of how far
+// addresses go, and lines; -128 is none.
+func (c *code) line310(at uint64) uint32 {
+	line, end := int64(c.first), uint64(0)
+	for b := c.lines; len(b) >= 2; b = b[2:] {
+		end += uint64(b[0])
+		none := int8(b[1]) == -128
+		if !none {
+			line += int64(int8(b[1]))
+		}
+		if at < end {
+			if none {
+				return 0
+			}
+			return uint32(line)
+		}
+	}
+	return 0
+}
+
+// line312 is the line of an instruction by a table of 3.11 and later: entries of a
+// form and a length in code units, with differences of lines, and columns.
+func (c *code) line312(at uint64) uint32 {
+	r := &reader{b: c.lines}
+	line, end := int64(c.first), uint64(0)
+	for len(r.b) > 0 && !r.bad {
+		head := r.byte()
+		end += 2 * (uint64(head&7) + 1)
+		none := false
+		switch form := head >> 3 & 15; {
+		case form == 15:
+			none = true
+		case form == 14:
+			line += r.zigzag()
+			r.sixes()
+			r.sixes()
+			r.sixes()
+		case form == 13:
+			line += r.zigzag()
+		case form >= 10:
+			line += int64(form - 10)
+			r.skip(2)
+		default:
+			r.skip(1)
+		}
+		if at < end {
+			if none || r.bad {
+				return 0
+			}
+			return uint32(line)
+		}
+	}
+	return 0
+}
+
+// sixes is a number of six bits a byte.
+func (r *reader) sixes() uint64 {
+	var v uint64
+	for shift := uint(0); shift < 64; shift += 6 {
+		b := r.byte()
+		v |= uint64(b&63) << shift
+		if b&64 == 0 || r.bad {
+			break
+		}
+	}
+	return v
+}
+
+func (r *reader) zigzag() int64 {
+	v := r.sixes()
+	if v&1 != 0 {
+		return -int64(v >> 1)
+	}
+	return int64(v >> 1)
+}

@@ -1,0 +1,222 @@
+package cli
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"tt-memtrace/export"
+	"tt-memtrace/test/rig"
+)
+
+// recorded is a recording of a short run.
+func recorded(t *testing.T, flags ...string) string {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "run.ttm")
+	// A file of the test's own folder, which others may not enter.
+	w := prepared(t, rig.Options{Cluster: "n300", Script: rig.Loop, Args: []string{"--seconds", "1"}})
+	args := append(append([]string{"record", "-q", file}, flags...), "--")
+	begin(t, call{args: append(args, w.Argv...), env: w.Env}).ends(fine)
+	return file
+}
+
+// A recording shows without any rights what was there: in every command.
+func TestARecordingNeedsNoRights(t *testing.T) {
+	b, err := os.ReadFile(recorded(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	program := ofNobody(t)
+	stdin := func(args ...string) result {
+		t.Helper()
+		return begin(t, call{program: program, args: args, stdin: bytes.NewReader(b), nobody: true}).ends(fine)
+	}
+	r := stdin("status", "--json", "--from", "-")
+	var s export.Status
+	if err := json.Unmarshal([]byte(r.out), &s); err != nil {
+		t.Fatal(err)
+	}
+	if len(s.Ended) != 1 || s.Ended[0].Allocs == 0 || !s.Exact || len(s.Chips) != 2 {
+		t.Errorf("%d ended, exact %v: %s", len(s.Ended), s.Exact, r.out)
+	}
+	log := stdin("log", "--json", "--from", "-")
+	allocs := uint64(strings.Count(log.out, `"event":"alloc"`))
+	if allocs != s.Ended[0].Allocs {
+		t.Errorf("%d allocations in the log, %d in the accounts", allocs, s.Ended[0].Allocs)
+	}
+	// At its beginning there is nothing yet, half-way something.
+	early := stdin("status", "--json", "--from", "-", "--until", "1ns")
+	if err := json.Unmarshal([]byte(early.out), &s); err != nil || len(s.Ended) != 0 {
+		t.Errorf("%d ended at the beginning: %v", len(s.Ended), err)
+	}
+	for format, want := range map[string]string{
+		"text": "Peaks, and who held what then", "json": `"schema": 1`, "html": "</html>", "chrome": `"traceEvents"`, "csv": "seconds,chip,", "pprof": "\x1f\x8b",
+	} {
+		r := stdin("report", "--from", "-", "--format", format)
+		if !strings.Contains(r.out, want) {
+			t.Errorf("--format %s has no %q", format, want)
+		}
+		if format == "html" && (strings.Contains(r.out, "http") || strings.Contains(r.out, "<script")) {
+			t.Error("the page does not stand alone")
+		}
+	}
+}
+
+// A recorder that is killed leaves what it recorded up to its last second.
+func TestAKilledRecorderLeavesItsFile(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "run.ttm")
+	w := prepared(t, rig.Options{Cluster: "n150", Script: rig.Loop, Args: []string{"--seconds", "60", "--rate", "200"}})
+	s := begin(t, call{args: append([]string{"record", file, "--"}, w.Argv...), env: w.Env})
+	s.out.await(t, `"round"`) // it has allocated and freed
+	deadline := time.Now().Add(patience)
+	for size := int64(0); size < 4096; {
+		st, err := os.Stat(file)
+		if err != nil || time.Now().After(deadline) {
+			t.Fatalf("%d bytes: %v", size, err)
+		}
+		size = st.Size()
+		time.Sleep(10 * time.Millisecond)
+	}
+	s.kill()
+	r := run(t, fine, "status", "--json", "--from", file)
+	if !strings.Contains(r.err, "was not closed") || !strings.Contains(r.out, `"allocs": `) {
+		t.Errorf("%v", r)
+	}
+}
+
+// A full disk ends the recording, not the tracing nor the command, and what was
+// recorded until then is whole.
+func TestAFullDiskEndsTheRecordingOnly(t *testing.T) {
+	dir := t.TempDir()
+	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "size=120k"); err != nil {
+		t.Skip("no small disk can be mounted:", err)
+	}
+	t.Cleanup(func() { unix.Unmount(dir, unix.MNT_DETACH) })
+	file := filepath.Join(dir, "run.ttm")
+	w := prepared(t, rig.Options{Cluster: "n150", Script: rig.Loop, Args: []string{"--rounds", "20"}})
+	r := begin(t, call{args: append([]string{"log", "--json", "--record", file, "--"}, w.Argv...), env: w.Env}).ends(failed)
+	if !strings.Contains(r.err, "no space left on device") || !strings.Contains(r.err, "tracing goes on") {
+		t.Errorf("it does not say what happened: %s", r.err)
+	}
+	b, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	kept := begin(t, call{args: []string{"log", "--json", "--from", "-"}, stdin: bytes.NewReader(b)}).ends(fine)
+	was, is := logged(r.out), logged(kept.out)
+	if is == "" || !strings.HasPrefix(was, is) || len(is) >= len(was) {
+		t.Errorf("%d bytes of the log were recorded, of %d, or they are others", len(is), len(was))
+	}
+}
+
+// logged are the lines of a log that are of buffers, without those of the command itself.
+func logged(out string) string {
+	var b strings.Builder
+	for _, line := range lines(out) {
+		if strings.Contains(line, `"event":"alloc"`) || strings.Contains(line, `"event":"free"`) {
+			_, rest, _ := strings.Cut(line, `"event"`) // its time of day is worked out anew
+			fmt.Fprintln(&b, rest)
+		}
+	}
+	return b.String()
+}
+
+// Each file of a rotated recording stands alone, and all together are the whole.
+func TestRotation(t *testing.T) {
+	dir := t.TempDir()
+	file := filepath.Join(dir, "run.ttm")
+	w := prepared(t, rig.Options{Cluster: "n150", Script: rig.Loop, Args: []string{"--seconds", "3", "--rate", "1000"}})
+	begin(t, call{args: append([]string{"record", file, "--rotate-size", "8K", "--keep", "2", "--"}, w.Argv...), env: w.Env}).ends(fine)
+	for _, name := range []string{file, file + ".1", file + ".2"} {
+		run(t, fine, "status", "--from", name)
+	}
+	if _, err := os.Stat(file + ".3"); err == nil {
+		t.Error("more are kept than asked for")
+	}
+	one := run(t, fine, "status", "--json", "--from", file)
+	all := run(t, fine, "status", "--json", "--from", file+".2", "--from", file+".1", "--from", file)
+	same := func(out string) string {
+		var s export.Status
+		if err := json.Unmarshal([]byte(out), &s); err != nil {
+			t.Fatal(err)
+		}
+		s.Time = time.Time{}
+		b, err := json.Marshal(s)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(b)
+	}
+	if same(one.out) != same(all.out) {
+		t.Errorf("the last alone:\n%s\nall:\n%s", one.out, all.out)
+	}
+}
+
+// What cannot be recorded or replayed is said.
+func TestRecordingUsage(t *testing.T) {
+	dir := t.TempDir()
+	other := filepath.Join(dir, "other")
+	if err := os.WriteFile(other, []byte("this is no recording, however long it is"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		args string
+		code int
+		says string
+	}{
+		{"record", wrongUsage, "one FILE"}, {"record a b", wrongUsage, "one FILE"}, {"record x --", wrongUsage, "no command"},
+		{"record x --rotate-size 7X", wrongUsage, "no size"}, {"record - --rotate-size 1M", wrongUsage, "cannot be rotated"}, {"record - -- true", wrongUsage, "the command's own"},
+		{"replay", wrongUsage, "no recording"}, {"status --from", wrongUsage, "--from"}, {"status --speed 2", wrongUsage, "--from FILE"},
+		{"status --from " + other, failed, "not a recording"}, {"status --from " + filepath.Join(dir, "none"), failed, "no such file"},
+		{"status --from x -p 1", wrongUsage, "excludes"}, {"report --format pdf x", wrongUsage, "none of"}, {"report --diff x", wrongUsage, "two recordings"},
+		{"report " + other, failed, "not a recording"}, {"status --from " + other + " --seek 2s --until 1s", wrongUsage, "before"},
+	} {
+		if r := run(t, c.code, strings.Fields(c.args)...); !strings.Contains(r.err, c.says) {
+			t.Errorf("%s: no %q in %s", c.args, c.says, r.err)
+		}
+	}
+}
+
+// The demo runs for anyone, from the binary alone: no rights, no device, no runtime.
+func TestDemoForAnyone(t *testing.T) {
+	program := ofNobody(t)
+	dir, err := os.MkdirTemp("", "tt-memtrace-demo-") // where anyone can write
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer os.RemoveAll(dir)
+	if err := os.Chmod(dir, 0o777); err != nil {
+		t.Fatal(err)
+	}
+	saved := filepath.Join(dir, "demo.ttm")
+	anyone := func(code int, args ...string) result {
+		t.Helper()
+		return begin(t, call{program: program, args: args, env: []string{"PATH=/none"}, nobody: true}).ends(code)
+	}
+	anyone(fine, "demo", "--save", saved)
+	st, err := os.Stat(saved)
+	if err != nil || st.Size() > 1<<20 {
+		t.Errorf("%v, %v", st, err)
+	}
+	contains(t, anyone(fine, "report", saved, "--json").out, "loop.py", "workload.py", "programs.py", `"exact": true`, `"chip": 7`)
+	contains(t, anyone(wrongUsage, "demo").err, "terminal")
+
+	for _, args := range [][]string{{"demo", "--seek", "20s"}, {"replay", saved, "--seek", "20s", "--speed", "2"}, {"--from", saved, "--seek", "20s"}} {
+		keys, screen, tty := terminal(t)
+		if err := tty.Chmod(0o666); err != nil {
+			t.Fatal(err)
+		}
+		s := begin(t, call{program: program, tty: tty, args: args, env: []string{"TERM=xterm-256color"}, nobody: true})
+		screen.await(t, "loop.py")
+		io.WriteString(keys, "q")
+		s.ends(fine)
+	}
+}

@@ -1,0 +1,89 @@
+package tracer
+
+import (
+	"fmt"
+	"unsafe"
+
+	"tt-memtrace/aggregator"
+	"tt-memtrace/bpf"
+	"tt-memtrace/symbol"
+)
+
+// stacks names the stacks that are sent ahead of allocations.
+type stacks struct {
+	files     *symbol.Files
+	processes map[uint32]*symbol.Process
+	// next is the stack of each thread's next allocation, as it was sent.
+	next map[uint32]*pendingStack
+}
+
+func newStacks() *stacks {
+	return &stacks{symbol.NewFiles(), map[uint32]*symbol.Process{}, map[uint32]*pendingStack{}}
+}
+
+// pendingStack waits to be named until what is more urgent is done.
+type pendingStack struct {
+	set    bool
+	record bpf.MemtraceTtStack
+}
+
+func (s *stacks) close() { s.files.Close() }
+
+// meet looks for the interpreter of a process, and tells the kernel where its frames are.
+func (s *stacks) meet(t *Tracer, pid uint32) {
+	if s.processes[pid] != nil {
+		return
+	}
+	py := symbol.FindPython(pid)
+	s.processes[pid] = symbol.NewProcess(pid, s.files, py)
+	if py == nil {
+		return
+	}
+	k := bpf.MemtraceTtPython{
+		Runtime: py.Runtime, Interpreter: py.Interpreter, Threads: py.Threads, Next: py.Next, ThreadId: py.ThreadID, Frame: py.Frame,
+		Code: py.Code, Instruction: py.Instruction, Back: py.Back, Owner: py.Owner, C_owned: py.COwned,
+	}
+	if py.Indirect {
+		k.Indirect = 1
+	}
+	if err := t.objects.Pythons.Put(pid, &k); err != nil {
+		t.opts.Notice(fmt.Sprintf("process %d: its Python frames are not shown: %v", pid, err))
+	}
+}
+
+// drop forgets a process.
+func (s *stacks) drop(pid uint32) { delete(s.processes, pid) }
+
+// add keeps the stack of a record. Threads that ended leave theirs behind, so
+// there is an end to how many are kept.
+func (s *stacks) add(head *bpf.MemtraceTtHead, b []byte) {
+	if len(b) < int(unsafe.Sizeof(bpf.MemtraceTtStack{})) {
+		return
+	}
+	n := s.next[head.Tid]
+	if n == nil {
+		if len(s.next) >= 1024 {
+			clear(s.next)
+		}
+		n = &pendingStack{}
+		s.next[head.Tid] = n
+	}
+	n.record, n.set = *(*bpf.MemtraceTtStack)(unsafe.Pointer(&b[0])), true
+}
+
+// take names the stack that was sent ahead of a thread's event; nil where none was.
+func (s *stacks) take(head *bpf.MemtraceTtHead) *aggregator.Stack {
+	n, p := s.next[head.Tid], s.processes[head.Pid]
+	if n == nil || !n.set || p == nil {
+		return nil
+	}
+	n.set = false
+	e := &n.record
+	regs := symbol.Registers{IP: e.Ip, SP: e.Sp, BP: e.Bp, BX: e.Bx, R12: e.R12, R13: e.R13, R14: e.R14, R15: e.R15}
+	var python [len(e.Python)]symbol.PythonFrame
+	frames := python[:min(int(e.Frames), len(python))]
+	for i := range frames {
+		frames[i] = symbol.PythonFrame{Code: e.Python[i].Code, Instruction: e.Python[i].Instruction}
+	}
+	return p.Stack(regs, e.Stack[:min(int(e.Length), len(e.Stack))], frames, e.Cut != 0)
+}
