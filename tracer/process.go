@@ -107,6 +107,20 @@ func describe(pid uint32) (command string, started uint64, err error) {
 	return strings.Join(args, " "), st.Starttime, nil
 }
 
+// exiting is the kernel's PF_EXITING: the task has begun to end. The tracepoint of
+// its end comes later.
+const exiting = 4
+
+// alive says whether a process has not begun to end.
+func alive(pid uint32) bool {
+	p, err := procfs.NewProc(int(pid))
+	if err != nil {
+		return false
+	}
+	st, err := p.Stat()
+	return err == nil && st.Flags&exiting == 0
+}
+
 // forked says whether a process was forked, without exec, from one that had the
 // library mapped: the objects in its memory are copies of its parent's, at the
 // same addresses, and what they stand for is the parent's.

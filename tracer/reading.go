@@ -140,7 +140,7 @@ func (r *run) merge(rd *reading) {
 	p.books.now, p.books.touched = nil, nil
 	p.books.next = time.Now().Add(max(checkEvery, checkShare*time.Since(rd.began)))
 	if rd.err != nil {
-		if rd.first {
+		if rd.first && alive(pid) {
 			r.t.opts.Notice(fmt.Sprintf("process %d: what it held before is not known: %v", pid, rd.err))
 		}
 		return

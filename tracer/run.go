@@ -66,6 +66,9 @@ type run struct {
 	partial map[uint32]*aggregator.CircularBuffer
 	// identities of the chips that were met.
 	identities identities
+	// ended are processes that ended before they were looked at. All that is to
+	// come of them is in the ring.
+	ended []uint32
 	// related objects of each process, and the functions that launch ttnn operations, by file.
 	related map[uint32]*relations
 	callers map[FileID]*callers
@@ -115,11 +118,13 @@ func (r *run) loop(ctx context.Context) error {
 		r.syncs = append(r.syncs, r.t.waiting()...)
 		// What was read by now is merged when all that happened before is.
 		readings := r.t.finished()
+		ended := r.ended
+		r.ended = nil
 		// Whoever ends this has done with what he wants to see: all that is in the
 		// ring by now is read once more.
 		done := ctx.Err() != nil
 		switch {
-		case done, len(r.syncs) > 0 && !r.reading(), len(readings) > 0:
+		case done, len(r.syncs) > 0 && !r.reading(), len(readings) > 0, len(ended) > 0:
 			r.t.reader.SetDeadline(time.Now())
 		case sleeping && r.doubting():
 			r.t.reader.SetDeadline(time.Now().Add(settle / 2))
@@ -154,6 +159,9 @@ func (r *run) loop(ctx context.Context) error {
 		r.counted(done || len(r.syncs) > 0)
 		for _, rd := range readings {
 			r.merge(rd)
+		}
+		for _, pid := range ended {
+			r.gone(&bpf.MemtraceTtHead{Pid: pid, Time: uint64(monotonic())})
 		}
 		r.check()
 		r.flush()
@@ -393,12 +401,17 @@ func (r *run) process(head *bpf.MemtraceTtHead) *traced {
 		return p
 	}
 	r.processes[head.Pid] = nil // looked for once
-	list, err := mappings(head.Pid, r.t.extra)
+	lives, err := r.t.watchExit(head.Pid)
 	if err != nil {
+		r.t.opts.Notice(err.Error())
+	}
+	if !lives {
+		r.ended = append(r.ended, head.Pid)
 		return nil
 	}
-	if err := r.t.watchExit(head.Pid); err != nil {
-		r.t.opts.Notice(err.Error())
+	list, err := mappings(head.Pid, r.t.extra)
+	if err != nil {
+		return nil // its end is reported, as it was watched before
 	}
 	for _, m := range list {
 		r.t.mu.Lock()

@@ -78,8 +78,9 @@ type attachment struct {
 	lib    *Library
 	cover  *Coverage
 	layout *Layout
-	// links for all processes, or for each PID.
-	links map[uint32][]link.Link
+	// links for all processes, or for each PID, and since when.
+	links  map[uint32][]link.Link
+	linked map[uint32]time.Time
 }
 
 // announcement tells the reader of a process that maps the runtime.
@@ -171,12 +172,12 @@ func (t *Tracer) load() error {
 		t.tasks = append(t.tasks, l)
 	}
 	if t.opts.Follow != 0 {
-		if err := t.watchExit(t.opts.Follow); err != nil {
+		if _, err := t.watchExit(t.opts.Follow); err != nil {
 			return err
 		}
 	}
 	for _, pid := range t.opts.PIDs {
-		if err := t.watchExit(pid); err != nil {
+		if _, err := t.watchExit(pid); err != nil {
 			return err
 		}
 	}
@@ -189,12 +190,23 @@ func pidFilterWorks() bool {
 	return err == nil && v >= 6<<16|10<<8
 }
 
-// watchExit has the kernel report the process's exec and exit.
-func (t *Tracer) watchExit(pid uint32) error {
+// mappedBefore is more than passes between a process's mapping of the library and
+// that it is looked at.
+const mappedBefore = 2 * time.Second
+
+// watchExit has the kernel report the process's exec and exit. One that ended
+// by now is not watched.
+func (t *Tracer) watchExit(pid uint32) (lives bool, err error) {
 	if err := t.objects.Watched.Put(pid, uint8(1)); err != nil {
-		return fmt.Errorf("watching process %d: %w", pid, err)
+		return false, fmt.Errorf("watching process %d: %w", pid, err)
 	}
-	return nil
+	if !alive(pid) {
+		if err := t.objects.Watched.Delete(pid); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+			return false, fmt.Errorf("watching process %d: %w", pid, err)
+		}
+		return false, nil
+	}
+	return true, nil
 }
 
 // Close detaches everything. It must not run beside Run.
@@ -322,8 +334,11 @@ func (t *Tracer) attach(m Mapping, early bool) error {
 		if a.links[scope], err = t.probe(a, scope); err != nil {
 			return err
 		}
+		a.linked[scope] = time.Now()
 	}
-	if err := t.watchExit(m.PID); err != nil {
+	// What is seen mapping the library now may have done so a while ago.
+	early = early || time.Since(a.linked[scope]) < mappedBefore
+	if lives, err := t.watchExit(m.PID); !lives {
 		return err
 	}
 	t.announced = append(t.announced, announcement{mapping: m, of: a, late: early})
@@ -388,7 +403,7 @@ func (t *Tracer) check(lib *Library) (*attachment, error) {
 	if err != nil {
 		return nil, err
 	}
-	a := &attachment{index: uint32(len(t.libraries)), lib: lib, cover: cover, layout: layout, links: map[uint32][]link.Link{}}
+	a := &attachment{index: uint32(len(t.libraries)), lib: lib, cover: cover, layout: layout, links: map[uint32][]link.Link{}, linked: map[uint32]time.Time{}}
 	if a.index >= t.objects.Layouts.MaxEntries() {
 		return nil, fmt.Errorf("%s: more than %d builds of the runtime at once", lib.Path, t.objects.Layouts.MaxEntries())
 	}

@@ -1,0 +1,102 @@
+package tracer
+
+import (
+	"cmp"
+	"os"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/cilium/ebpf"
+
+	"tt-memtrace/aggregator"
+	"tt-memtrace/test/fixture"
+)
+
+// Twenty processes that start at once, and twenty one after the other, are each
+// found in time, and gone when they end.
+func TestManyProcesses(t *testing.T) {
+	const n = 20
+	for _, together := range []bool{true, false} {
+		tr := start(t, Options{})
+		library(t, layoutB) // built before
+		var all [n]*fixture.Process
+		var starting sync.WaitGroup
+		for i := range all {
+			work := func() {
+				p, err := fixture.Start(driver(t))
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				all[i] = p
+				for _, command := range []string{"open " + library(t, layoutB), "device 0 1", "alloc 100 0 0 0 4096 1024 64"} {
+					if _, err := p.Do("%s", command); err != nil {
+						t.Error(err)
+					}
+				}
+			}
+			if together {
+				starting.Go(work)
+			} else {
+				work()
+			}
+		}
+		starting.Wait()
+		if t.Failed() {
+			t.FailNow()
+		}
+		for _, p := range all {
+			t.Cleanup(p.Kill)
+			tr.awaitProcess(p.PID)
+			if s := tr.process(p.PID); s.Late || s.Buffers != 1 || s.Memory[aggregator.DRAM].Requested != 4096 || len(s.Chips) != 1 || s.Counters.UnmatchedFrees > 0 {
+				t.Errorf("together %v: process %d: %+v", together, p.PID, s)
+			}
+		}
+		for _, p := range all {
+			p.Kill()
+		}
+		for _, p := range all {
+			tr.await("its accounts end", func() bool { _, ok := tr.lookup(p.PID); return !ok })
+		}
+		tr.stop()
+	}
+}
+
+// Processes that come and go leave nothing in the kernel's maps, nor in the
+// reader. TT_MEMTRACE_LIVES says how many.
+func TestShortLivesLeaveNothing(t *testing.T) {
+	lives, err := strconv.Atoi(cmp.Or(os.Getenv("TT_MEMTRACE_LIVES"), "100"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	tr := start(t, Options{})
+	began := time.Now()
+	for range lives {
+		p, err := fixture.Start(driver(t))
+		if err != nil {
+			t.Fatal(err)
+		}
+		do(t, p, "open %s", library(t, layoutB))
+		do(t, p, "device 0 1")
+		do(t, p, "alloc 100 0 0 0 4096 1024 64")
+		p.Kill()
+	}
+	t.Logf("%d processes in %v", lives, time.Since(began).Round(time.Millisecond))
+	tr.await("all accounts end", func() bool {
+		s := tr.snapshot()
+		return len(s.Processes) == 0 && s.Counters.Exited > 0
+	})
+	tr.sync()
+	for name, m := range map[string]*ebpf.Map{"watched": tr.tracer.objects.Watched, "launches": tr.tracer.objects.Launches, "rings": tr.tracer.objects.Rings} {
+		var key, value []byte
+		n := 0
+		for it := m.Iterate(); it.Next(&key, &value); {
+			n++
+		}
+		if n > 0 {
+			t.Errorf("%d entries are left in %s", n, name)
+		}
+	}
+}
