@@ -2,23 +2,33 @@ package tracer
 
 import (
 	"os"
+	"os/exec"
 	"strings"
+	"syscall"
 	"testing"
+
+	"github.com/cilium/ebpf/features"
+	"kernel.org/pub/linux/libs/security/libcap/cap"
+
+	"tt-memtrace/test/fixture"
 )
 
 const (
-	// lacksEnv has the tracer of tests do without these, separated by spaces.
+	// lacksEnv has the tracers of tests do without these, separated by spaces.
 	lacksEnv = "TT_MEMTRACE_TEST_LACKS"
-	// buildOnlyEnv makes tests end before they trace: what they use is built by then.
+	// buildOnlyEnv ends tests before they trace: what they use is built by then.
 	buildOnlyEnv = "TT_MEMTRACE_TEST_BUILD_ONLY"
+
+	noMultiUprobes = "multi-uprobes"
+	noPIDFilter    = "pid-filter"
 )
 
-func lacks(s string) (l Lacks) {
-	for _, what := range strings.Fields(s) {
-		switch what {
-		case "multi-uprobes":
+func lacks(names string) (l Lacks) {
+	for _, name := range strings.Fields(names) {
+		switch name {
+		case noMultiUprobes:
 			l.MultiUprobes = true
-		case "pid-filter":
+		case noPIDFilter:
 			l.PIDFilter = true
 		}
 	}
@@ -29,7 +39,99 @@ func lacks(s string) (l Lacks) {
 func lacking(t *testing.T) Lacks {
 	t.Helper()
 	if os.Getenv(buildOnlyEnv) != "" {
-		t.Skip("everything is built")
+		t.Skip("what it uses is built")
 	}
 	return lacks(os.Getenv(lacksEnv))
+}
+
+// What was found out of the kernel is what its version has.
+func TestWhatTheKernelLacks(t *testing.T) {
+	needRights(t)
+	v, err := features.LinuxVersionCode()
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := kernelLacks()
+	switch {
+	case v < 6<<16|6<<8:
+		if got != (Lacks{MultiUprobes: true}) {
+			t.Errorf("%+v", got)
+		}
+	case v >= 6<<16|10<<8:
+		if got != (Lacks{}) {
+			t.Errorf("%+v", got)
+		}
+	case got.MultiUprobes: // the filter was mended in some of these
+		t.Errorf("%+v", got)
+	}
+}
+
+// Users are told what the kernel lacks where it matters to them.
+func TestNoticeOfWhatIsLacking(t *testing.T) {
+	needRights(t)
+	self := []uint32{uint32(os.Getpid())}
+	for _, test := range []struct {
+		o    Options
+		says string
+	}{
+		{Options{Lacks: Lacks{MultiUprobes: true}}, "no multi-uprobes"},
+		{Options{Lacks: Lacks{MultiUprobes: true, PIDFilter: true}, PIDs: self}, "no multi-uprobes"},
+		{Options{Lacks: Lacks{PIDFilter: true}, PIDs: self}, "with -p, other processes"},
+		{Options{Lacks: Lacks{PIDFilter: true}}, ""},
+		{Options{}, ""},
+	} {
+		if kernelLacks().MultiUprobes {
+			test.says = "no multi-uprobes"
+		} else if kernelLacks().PIDFilter && test.o.PIDs == nil {
+			continue
+		}
+		var said []string
+		test.o.Notice = func(s string) { said = append(said, s) }
+		tr, err := New(test.o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := tr.Close(); err != nil {
+			t.Error(err)
+		}
+		if all := strings.Join(said, "\n"); len(said) > 1 || test.says == "" && all != "" || !strings.Contains(all, test.says) {
+			t.Errorf("%+v: %q does not say %q", test.o.Lacks, said, test.says)
+		}
+	}
+}
+
+// This kernel in the place of older ones: tests of everything that attaches,
+// and with filtered events of all else that is about processes.
+func TestOlderKernels(t *testing.T) {
+	if os.Getenv(lacksEnv) != "" {
+		t.Skip("it is an older kernel already")
+	}
+	if testing.Short() {
+		t.Skip("it takes half a minute")
+	}
+	needRights(t)
+	dir := t.TempDir()
+	for _, test := range []struct{ without, tests string }{
+		{noPIDFilter, "WhatProcessesDo|AttachedLate|TwoBuildsAtOnce|ForkWithoutExec|ExecDropsTheAccounts|" +
+			"OtherProcessesMakeNoEvents|RunEndsWithItsLastProcess|Detach|KilledTracerLeavesNothing"},
+		{noMultiUprobes, "AttachedLate|TwoBuildsAtOnce|ForkWithoutExec|OtherProcessesMakeNoEvents|" +
+			"FollowTracesChildrenOnly|Detach|KernelsOfAProcess"},
+	} {
+		cmd := exec.CommandContext(t.Context(), "/proc/self/exe", "-test.v", "-test.run", "^Test("+test.tests+")$")
+		cmd.Env = append(os.Environ(), lacksEnv+"="+test.without, fixture.PrebuiltEnv+"="+dir)
+		out, err := cmd.CombinedOutput()
+		if passed, want := strings.Count(string(out), "\n--- PASS"), strings.Count(test.tests, "|")+1; err != nil || passed != want {
+			t.Errorf("without %s %d of %d passed: %v\n%s", test.without, passed, want, err, out)
+		}
+	}
+}
+
+// What Rights lists is all that it takes, for any user.
+func TestCapabilitiesSuffice(t *testing.T) {
+	const nobody = 65534
+	how := &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: nobody, Gid: nobody}}
+	for _, c := range []cap.Value{cap.BPF, cap.PERFMON, cap.SYS_PTRACE, cap.DAC_READ_SEARCH} {
+		how.AmbientCaps = append(how.AmbientCaps, uintptr(c))
+	}
+	attachAndKill(t, how)
 }

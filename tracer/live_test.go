@@ -12,6 +12,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -1444,10 +1445,18 @@ func TestDetach(t *testing.T) {
 
 func TestKilledTracerLeavesNothing(t *testing.T) {
 	t.Parallel()
+	attachAndKill(t, nil)
+}
+
+// attachAndKill traces by a process of its own, started in this way.
+func attachAndKill(t *testing.T, how *syscall.SysProcAttr) {
+	t.Helper()
 	needRights(t)
 	p := user(t, own)
+	lacking(t)
 	do(t, p, "device 0 1")
 	cmd := helper("attach", fmt.Sprint(p.PID), library(t, own))
+	cmd.SysProcAttr = how
 	out, err := cmd.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)
