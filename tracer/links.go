@@ -122,10 +122,18 @@ func (t *Tracer) uprobes(ex *link.Executable, p *ebpf.Program, offsets []uint64,
 	return links, nil
 }
 
-// release detaches beside whatever else is done, all at once: a perf event
-// alone takes a tenth of a second. Close waits for it.
+// release detaches beside whatever else is done: a link alone takes up to a
+// tenth of a second. Multi-uprobes go at once; perf events the kernel takes out
+// one after the other, whoever waits. Close waits for all.
 func (t *Tracer) release(links []link.Link) {
 	for _, l := range links {
-		t.releasing.Go(func() { l.Close() })
+		t.releasing.Go(func() {
+			t.closing <- struct{}{}
+			l.Close()
+			<-t.closing
+		})
 	}
 }
+
+// maxClosing is how many links are closed at once: each takes a thread.
+const maxClosing = 64

@@ -1,8 +1,11 @@
 package tracer
 
 import (
+	"errors"
+	"fmt"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -126,12 +129,55 @@ func TestOlderKernels(t *testing.T) {
 	}
 }
 
-// What Rights lists is all that it takes, for any user.
+// What Rights lists is all that it takes, for any user; without one of them the
+// refusal names it.
 func TestCapabilitiesSuffice(t *testing.T) {
+	library(t, own)
+	lacking(t)
+	needRights(t)
 	const nobody = 65534
-	how := &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: nobody, Gid: nobody}}
-	for _, c := range []cap.Value{cap.BPF, cap.PERFMON, cap.SYS_PTRACE, cap.DAC_READ_SEARCH} {
-		how.AmbientCaps = append(how.AmbientCaps, uintptr(c))
+	as := func(names []string) *syscall.SysProcAttr {
+		how := &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: nobody, Gid: nobody}}
+		for _, name := range names {
+			c, err := cap.FromName(name)
+			if err != nil {
+				t.Fatal(err)
+			}
+			how.AmbientCaps = append(how.AmbientCaps, uintptr(c))
+		}
+		return how
 	}
-	attachAndKill(t, how)
+	// What this user lacks depends on the kernel.
+	cmd := helper("rights")
+	cmd.SysProcAttr = as(nil)
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	names := strings.Fields(string(out))
+	t.Logf("the rights are %q", names)
+	if len(names) < 4 {
+		t.Fatalf("the rights are %q", names)
+	}
+	for i, name := range names {
+		if (name == "cap_bpf" || name == "cap_perfmon") && slices.Contains(names, "cap_sys_admin") {
+			continue // which contains it
+		}
+		cmd := helper("attach", fmt.Sprint(os.Getpid()))
+		cmd.SysProcAttr = as(slices.Delete(slices.Clone(names), i, i+1))
+		cmd.Stderr = nil
+		var failed *exec.ExitError
+		if _, err := cmd.Output(); !errors.As(err, &failed) || !strings.Contains(string(failed.Stderr), name+" (") {
+			t.Errorf("without %s: %v", name, err)
+		}
+	}
+	attachAndKill(t, as(names))
+}
+
+// helpRights names the rights that it takes.
+func helpRights([]string) error {
+	for _, r := range Rights() {
+		fmt.Println(r.Capability)
+	}
+	return nil
 }

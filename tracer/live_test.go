@@ -1451,9 +1451,9 @@ func TestKilledTracerLeavesNothing(t *testing.T) {
 // attachAndKill traces by a process of its own, started in this way.
 func attachAndKill(t *testing.T, how *syscall.SysProcAttr) {
 	t.Helper()
-	needRights(t)
 	p := user(t, own)
 	lacking(t)
+	needRights(t)
 	do(t, p, "device 0 1")
 	cmd := helper("attach", fmt.Sprint(p.PID), library(t, own))
 	cmd.SysProcAttr = how

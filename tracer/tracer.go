@@ -75,6 +75,7 @@ type Tracer struct {
 
 	ended     chan struct{}
 	releasing sync.WaitGroup
+	closing   chan struct{} // has an element for each link that is being closed
 }
 
 // attachment is a library that is attached to.
@@ -107,7 +108,7 @@ func New(o Options) (*Tracer, error) {
 	if o.Notice == nil {
 		o.Notice = func(string) {}
 	}
-	t := &Tracer{opts: o, libraries: map[FileID]*attachment{}, refused: map[FileID]error{}, users: map[FileID]bool{}, ended: make(chan struct{})}
+	t := &Tracer{opts: o, libraries: map[FileID]*attachment{}, refused: map[FileID]error{}, users: map[FileID]bool{}, ended: make(chan struct{}), closing: make(chan struct{}, maxClosing)}
 	for _, path := range o.Libraries {
 		lib, err := OpenLibrary(path)
 		if err != nil {
