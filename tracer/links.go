@@ -26,13 +26,20 @@ type Lacks struct {
 }
 
 // kernelLacks finds out what this kernel lacks. Where that is not permitted,
-// nothing is taken to be missing but what its version tells.
+// its version tells.
 var kernelLacks = sync.OnceValue(func() Lacks {
-	if errors.Is(features.HaveBPFLinkUprobeMulti(), ebpf.ErrNotSupported) {
+	err := features.HaveBPFLinkUprobeMulti()
+	if errors.Is(err, ebpf.ErrNotSupported) || err != nil && !isLinux(6, 6) {
 		return Lacks{MultiUprobes: true}
 	}
 	return Lacks{PIDFilter: !pidFilterWorks()}
 })
+
+// isLinux says whether the kernel is of this version or later.
+func isLinux(major, minor uint32) bool {
+	v, err := features.LinuxVersionCode()
+	return err == nil && v >= major<<16|minor<<8
+}
 
 // pidFilterWorks tries what came with the right filter: a PID that cannot be
 // one is an invalid argument, and not a process that was not found.
@@ -44,8 +51,7 @@ func pidFilterWorks() bool {
 	case errors.Is(err, os.ErrNotExist):
 		return false
 	}
-	v, err := features.LinuxVersionCode()
-	return err == nil && v >= 6<<16|10<<8
+	return isLinux(6, 10)
 }
 
 // attachToNoPID attaches nothing: the error says why.

@@ -133,7 +133,9 @@ func TestOlderKernels(t *testing.T) {
 // refusal names it.
 func TestCapabilitiesSuffice(t *testing.T) {
 	library(t, own)
-	lacking(t)
+	if lacking(t) != (Lacks{}) {
+		t.Skip("it is about the rights on this kernel as it is")
+	}
 	needRights(t)
 	const nobody = 65534
 	as := func(names []string) *syscall.SysProcAttr {

@@ -137,7 +137,9 @@ func (tr *trace) await(what string, holds func() bool) {
 		select {
 		case <-tr.changed:
 		case <-late:
-			tr.t.Fatalf("it never happened: %s", what)
+			tr.mu.Lock()
+			defer tr.mu.Unlock()
+			tr.t.Fatalf("it never happened: %s; notices %q", what, tr.notices)
 		}
 	}
 }
@@ -1483,7 +1485,8 @@ func helpAttach(args []string) error {
 	if err != nil {
 		return err
 	}
-	tr, err := New(Options{PIDs: []uint32{uint32(pid)}, Libraries: args[1:], Lacks: lacks(os.Getenv(lacksEnv))})
+	tr, err := New(Options{PIDs: []uint32{uint32(pid)}, Libraries: args[1:], Lacks: lacks(os.Getenv(lacksEnv)),
+		Notice: func(s string) { fmt.Fprintln(os.Stderr, s) }})
 	if err != nil {
 		return err
 	}

@@ -41,7 +41,10 @@ func Rights() []Right {
 		// Uprobes name their file by path, and /proc/PID/root opens the path, not its folders.
 		{"cap_dac_read_search", "opening their libraries below folders that only they can enter, such as a home", held(cap.DAC_READ_SEARCH, cap.DAC_OVERRIDE)},
 	}
-	if perfEventsKept() {
+	switch {
+	case kernelLacks().MultiUprobes:
+		rights = append(rights, Right{"cap_sys_admin", "attaching probes, which take perf events before Linux 6.6", held(cap.SYS_ADMIN)})
+	case perfEventsKept():
 		rights = append(rights, Right{"cap_sys_admin", "seeing which processes map the runtime, while kernel.perf_event_paranoid is above 2 on this kernel", held(cap.SYS_ADMIN)})
 	}
 	return rights
