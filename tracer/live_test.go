@@ -1306,6 +1306,8 @@ func TestOtherProcessesMakeNoEvents(t *testing.T) {
 
 func TestFollowTracesChildrenOnly(t *testing.T) {
 	needRights(t)
+	library(t, layoutA)
+	library(t, layoutB)
 	unrelated := launch(t)
 	tr := start(t, Options{Follow: uint32(os.Getpid())})
 	child := launch(t)
