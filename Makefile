@@ -6,6 +6,7 @@
 # make wire       fifty clients of the allocation server with 200,000 records each
 # make packages   the .deb and the .rpm, into dist/; make reproducible shows that two builds have the same bytes
 # make packages-test  installs, starts, upgrades and removes them in a clean Debian
+# make test-kernels   the tracer's live tests on Debian's kernels 6.1, without multi-uprobes, and 6.12, in QEMU
 # make check      vet, staticcheck, formats, generated files, race detector, a moment of fuzzing
 
 GO       ?= go
@@ -16,7 +17,7 @@ export CGO_ENABLED = 0
 BINARY  := tt-memtrace
 C_FILES := $(shell find bpf test/fixture -name "*.c" -o -name "*.h" -o -name "*.cpp")
 
-.PHONY: all build demo screens test check lint generate race fuzz bench compat wire packages reproducible packages-test deps clean
+.PHONY: all build demo screens test test-kernels check lint generate race fuzz bench compat wire packages reproducible packages-test deps clean
 
 all: build
 
@@ -33,6 +34,10 @@ screens: build
 test:
 	scripts/deps.sh test
 	scripts/test.sh
+
+test-kernels:
+	scripts/deps.sh kernels
+	scripts/test-kernels.sh $(if $(CI),-short,linux-image-cloud-amd64 linux-image-6.12-cloud-amd64)
 
 check: lint generate race fuzz
 

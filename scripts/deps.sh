@@ -1,6 +1,6 @@
 #!/bin/sh
-# Installs what the tests (test), the checks (check) or the tests of packages
-# (packages) need on Debian or Ubuntu.
+# Installs what the tests (test), the checks (check), the tests of packages
+# (packages) or those on other kernels (kernels) need on Debian or Ubuntu.
 # Without root or apt it says what is missing and lets the tests skip.
 set -eu
 
@@ -23,6 +23,12 @@ for what in "$@"; do
 		need mmdebstrap mmdebstrap
 		need systemd-nspawn systemd-container
 		need rpm rpm
+		;;
+	kernels)
+		need g++ g++
+		need qemu-system-x86_64 qemu-system-x86
+		need busybox busybox-static
+		need cpio cpio
 		;;
 	check)
 		# Another compiler would make other bytes of the same programs.

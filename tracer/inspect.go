@@ -7,6 +7,7 @@ import (
 	"os"
 
 	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
 	"github.com/cilium/ebpf/features"
 	"golang.org/x/sys/unix"
 
@@ -153,7 +154,20 @@ func CheckKernel() []Check {
 		}
 		checks = append(checks, c)
 	}
-	feature("multi-uprobes", features.HaveBPFLinkUprobeMulti(), "Linux 6.6 or later is needed")
+	// Neither is needed, but each is better.
+	lacks := kernelLacks()
+	better := func(name string, lacks bool, without string) {
+		c := Check{Name: name, OK: true, Detail: "yes"}
+		if lacks {
+			c.Detail = "no: " + without
+		}
+		checks = append(checks, c)
+	}
+	better("multi-uprobes", lacks.MultiUprobes, withoutMulti+" (Linux 6.6 has them)")
+	if !lacks.MultiUprobes {
+		better("multi-uprobes of a process", lacks.PIDFilter, withoutPIDFilter+" (Linux 6.10 has them)")
+	}
+	feature("bounded loops", features.HaveProgramHelper(ebpf.Kprobe, asm.FnLoop), "Linux 5.17 or later is needed")
 	feature("ring buffer", features.HaveMapType(ebpf.RingBuf), "Linux 5.8 or later is needed")
 	feature("task storage", features.HaveMapType(ebpf.TaskStorage), "Linux 5.11 or later is needed")
 	_, err := os.Stat("/sys/kernel/btf/vmlinux")
@@ -161,15 +175,11 @@ func CheckKernel() []Check {
 	if err != nil {
 		btf.Detail = "no: a kernel with CONFIG_DEBUG_INFO_BTF is needed"
 	}
-	pid := Check{Name: "PID filter of multi-uprobes", OK: true, Detail: "yes"}
-	if !pidFilterWorks() {
-		pid.Detail = "it sees one thread only before Linux 6.10: with -p, other processes of the same library are probed too and passed over"
-	}
 	watch := Check{Name: "watching new processes", OK: true, Detail: "perf mmap records"}
 	if w, err := watchMappings(); err != nil {
 		watch.OK, watch.Detail = false, err.Error()
 	} else {
 		w.Close()
 	}
-	return append(checks, btf, pid, watch)
+	return append(checks, btf, watch)
 }

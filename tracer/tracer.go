@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
 	"github.com/cilium/ebpf/features"
 	"github.com/cilium/ebpf/link"
 	"github.com/cilium/ebpf/ringbuf"
@@ -38,6 +39,8 @@ type Options struct {
 	RingBytes uint32
 	// Stacks: each allocation and each refusal has the stack of its thread.
 	Stacks bool
+	// Lacks is what the kernel is taken to lack also where it has it, for tests.
+	Lacks Lacks
 	// Notice is told, in one line, what a user should know: a process that
 	// cannot be traced and why. It may be called from any goroutine.
 	Notice func(string)
@@ -54,6 +57,7 @@ const (
 // Tracer is a set of loaded programs and what they are attached to.
 type Tracer struct {
 	opts    Options
+	lacks   Lacks
 	objects bpf.MemtraceObjects
 	reader  *ringbuf.Reader
 	watch   *mmapWatch
@@ -69,7 +73,9 @@ type Tracer struct {
 	readings  []*reading
 	doubted   []uint32
 
-	ended chan struct{}
+	ended     chan struct{}
+	releasing sync.WaitGroup
+	closing   chan struct{} // has an element for each link that is being closed
 }
 
 // attachment is a library that is attached to.
@@ -103,7 +109,7 @@ func New(o Options) (*Tracer, error) {
 	if o.Notice == nil {
 		o.Notice = func(string) {}
 	}
-	t := &Tracer{opts: o, libraries: map[FileID]*attachment{}, refused: map[FileID]error{}, users: map[FileID]bool{}, ended: make(chan struct{})}
+	t := &Tracer{opts: o, libraries: map[FileID]*attachment{}, refused: map[FileID]error{}, users: map[FileID]bool{}, ended: make(chan struct{}), closing: make(chan struct{}, maxClosing)}
 	for _, path := range o.Libraries {
 		lib, err := OpenLibrary(path)
 		if err != nil {
@@ -116,13 +122,17 @@ func New(o Options) (*Tracer, error) {
 		}
 		t.extra = append(t.extra, lib.ID)
 	}
-	if err := features.HaveBPFLinkUprobeMulti(); errors.Is(err, ebpf.ErrNotSupported) {
-		return nil, fmt.Errorf("this kernel has no multi-uprobes, which need Linux 6.6 or later: %w", err)
+	if err := features.HaveProgramHelper(ebpf.Kprobe, asm.FnLoop); errors.Is(err, ebpf.ErrNotSupported) {
+		return nil, fmt.Errorf("this kernel has no bounded loops, which need Linux 5.17 or later: %w", err)
 	}
+	t.lacks = kernelLacks()
+	t.lacks.MultiUprobes = t.lacks.MultiUprobes || o.Lacks.MultiUprobes
+	t.lacks.PIDFilter = t.lacks.PIDFilter || o.Lacks.PIDFilter
 	if err := t.load(); err != nil {
 		t.Close()
 		return nil, err
 	}
+	t.saysWhatItLacks()
 	return t, nil
 }
 
@@ -132,6 +142,9 @@ func (t *Tracer) load() error {
 		return fmt.Errorf("reading the BPF programs: %w", err)
 	}
 	spec.Maps[bpf.MemtraceMapEvents].MaxEntries = t.opts.RingBytes
+	if t.lacks.MultiUprobes {
+		singly(spec)
+	}
 	set := func(name string, value any) {
 		if err == nil {
 			err = spec.Variables[name].Set(value)
@@ -145,7 +158,7 @@ func (t *Tracer) load() error {
 		set("filter", uint8(1))
 		set("follow", uint8(1))
 	}
-	if len(t.opts.PIDs) > 0 && !pidFilterWorks() {
+	if len(t.opts.PIDs) > 0 && !t.perPID() {
 		set("filter", uint8(1))
 	}
 	if err != nil {
@@ -184,12 +197,6 @@ func (t *Tracer) load() error {
 	return nil
 }
 
-// pidFilterWorks: before 6.10 the kernel took a multi-uprobe's PID for a thread's.
-func pidFilterWorks() bool {
-	v, err := features.LinuxVersionCode()
-	return err == nil && v >= 6<<16|10<<8
-}
-
 // mappedBefore is more than passes between a process's mapping of the library and
 // that it is looked at.
 const mappedBefore = 2 * time.Second
@@ -214,18 +221,13 @@ func (t *Tracer) Close() error {
 	if t.reader != nil {
 		t.reader.Close()
 	}
-	var closing sync.WaitGroup
 	for _, a := range t.libraries {
 		for _, links := range a.links {
-			for _, l := range links {
-				closing.Go(func() { l.Close() })
-			}
+			t.release(links)
 		}
 	}
-	for _, l := range t.tasks {
-		closing.Go(func() { l.Close() })
-	}
-	closing.Wait()
+	t.release(t.tasks)
+	t.releasing.Wait()
 	for _, a := range t.libraries {
 		a.lib.Close()
 	}
@@ -326,7 +328,7 @@ func (t *Tracer) attach(m Mapping, early bool) error {
 		return err
 	}
 	var scope uint32
-	if len(t.opts.PIDs) > 0 && pidFilterWorks() {
+	if t.perPID() {
 		scope = m.PID
 	}
 	if a.links[scope] == nil {
@@ -476,16 +478,12 @@ func (t *Tracer) probe(a *attachment, pid uint32) ([]link.Link, error) {
 		if len(o) == 0 {
 			continue
 		}
-		l, err := ex.UprobeMulti(nil, programs[name], &link.UprobeMultiOptions{
-			Addresses: o, Cookies: slices.Repeat([]uint64{uint64(a.index)}, len(o)), PID: pid,
-		})
+		more, err := t.uprobes(ex, programs[name], o, uint64(a.index), pid)
 		if err != nil {
-			for _, l := range links {
-				l.Close()
-			}
+			t.release(links)
 			return nil, fmt.Errorf("attaching %s to %s: %w", name, a.lib.Path, err)
 		}
-		links = append(links, l)
+		links = append(links, more...)
 	}
 	return links, nil
 }
@@ -512,9 +510,7 @@ func (t *Tracer) detach(pid uint32) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for _, a := range t.libraries {
-		for _, l := range a.links[pid] {
-			l.Close()
-		}
+		t.release(a.links[pid])
 		delete(a.links, pid)
 	}
 }
