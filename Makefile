@@ -6,6 +6,7 @@
 # make wire       fifty clients of the allocation server with 200,000 records each
 # make packages   the .deb and the .rpm, into dist/; make reproducible shows that two builds have the same bytes
 # make packages-test  installs, starts, upgrades and removes them in a clean Debian
+# make bench      what tracing costs beside other ways to do it: docs/performance.md; some ten minutes, as root
 # make check      vet, staticcheck, formats, generated files, race detector, a moment of fuzzing
 
 GO       ?= go
@@ -57,7 +58,8 @@ fuzz:
 	scripts/fuzz.sh $(FUZZTIME)
 
 bench:
-	$(GO) test -run '^$$' -bench . -benchmem ./aggregator ./metrics
+	scripts/deps.sh test
+	$(GO) run ./test/bench -out docs/performance.md
 
 compat:
 	$(GO) run ./test/compat/refresh
