@@ -11,6 +11,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"runtime/debug"
 	"slices"
 	"sync"
 	"time"
@@ -363,6 +364,9 @@ func (t *Tracer) library(m Mapping) (*attachment, error) {
 		return nil, err
 	}
 	t.libraries[lib.ID] = a
+	// Reading a library leaves several times as much behind as is kept of it, and
+	// the heap would not shrink by itself.
+	go debug.FreeOSMemory()
 	return a, nil
 }
 
