@@ -58,7 +58,7 @@ fuzz:
 	scripts/fuzz.sh $(FUZZTIME)
 
 bench:
-	scripts/deps.sh test
+	scripts/deps.sh test bench
 	$(GO) run ./test/bench -out docs/performance.md
 
 compat:

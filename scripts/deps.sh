@@ -1,6 +1,6 @@
 #!/bin/sh
-# Installs what the tests (test), the checks (check) or the tests of packages
-# (packages) need on Debian or Ubuntu.
+# Installs what the tests (test), the checks (check), the benchmark (bench) or
+# the tests of packages (packages) need on Debian or Ubuntu.
 # Without root or apt it says what is missing and lets the tests skip.
 set -eu
 
@@ -18,6 +18,9 @@ for what in "$@"; do
 		need prometheus prometheus
 		need systemd-analyze systemd
 		need riscv64-unknown-elf-as binutils-riscv64-unknown-elf
+		;;
+	bench)
+		need bpftrace bpftrace
 		;;
 	packages)
 		need mmdebstrap mmdebstrap

@@ -90,8 +90,7 @@ Written by %s: everything is measured in one run, one after the other and again,
 the machine does meets all alike. Numbers are the median of the rounds, with the quarters below and above it; ratios are made
 round by round. Costs are processor time of the traced process, in microseconds, without what it takes with nothing attached.
 
-%s, %d processors%s; Linux %s; %s; load average %.1f before and %.1f after. Bare metal is about two times faster
-at a uprobe and much the same at the rest.`,
+%s, %d processors%s; Linux %s; %s; load average %.1f before and %.1f after.`,
 		"`make bench`", r.rounds, m.processor, m.processors, m.virtual, m.kernel, m.day, m.before, m.after)
 	p(`
 A *bare uprobe* is an empty program at the same places, which is the least that any uprobe costs. *bpftrace* prints the same
