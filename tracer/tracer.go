@@ -347,8 +347,10 @@ func (t *Tracer) library(m Mapping) (*attachment, error) {
 	}
 	if !slices.Contains(t.extra, m.ID) && !knowsRuntime(m.fileName()) {
 		t.users[m.ID] = true
+		giveBack()
 		return nil, nil
 	}
+	defer giveBack()
 	lib, err := openMapped(m)
 	if err != nil {
 		return nil, err
@@ -364,11 +366,12 @@ func (t *Tracer) library(m Mapping) (*attachment, error) {
 		return nil, err
 	}
 	t.libraries[lib.ID] = a
-	// Reading a library leaves several times as much behind as is kept of it, and
-	// the heap would not shrink by itself.
-	go debug.FreeOSMemory()
 	return a, nil
 }
+
+// giveBack returns memory to the system after files were read: that leaves several
+// times as much behind as is kept of them, and the heap shrinks slowly by itself.
+func giveBack() { go debug.FreeOSMemory() }
 
 // known is what became of a file that was looked at before.
 func (t *Tracer) known(id FileID) (a *attachment, known bool, err error) {

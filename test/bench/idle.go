@@ -47,7 +47,12 @@ func (a *attaching) stay(pid uint32) (err error) {
 	}
 	a.idle = 100 * (after.CPUTime() - before.CPUTime()) / while.Seconds()
 	a.resident = float64(after.ResidentMemory()) / 1e6
-	fmt.Fprintf(os.Stderr, "idle %.2f %% of a core, %.0f MB\n", a.idle, a.resident)
+	status, err := p.NewStatus()
+	if err != nil {
+		return err
+	}
+	a.ring = float64(status.RssFile) / 1e6
+	fmt.Fprintf(os.Stderr, "idle %.2f %% of a core, %.0f MB: %+v\n", a.idle, a.resident, status)
 	return nil
 }
 

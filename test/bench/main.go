@@ -16,7 +16,7 @@ import (
 func main() {
 	count := flag.Int("rounds", 9, "rounds, in each of which everything is measured once")
 	out := flag.String("out", "", "write the table into this file, not to stdout")
-	only := flag.String("only", "", "only fixture, runtime or reader")
+	only := flag.String("only", "", "only fixture, reader, runtime or attach")
 	flag.Parse()
 	if err := run(*count, *out, *only); err != nil {
 		fmt.Fprintln(os.Stderr, "bench:", err)
@@ -70,13 +70,21 @@ func run(count int, out, only string) error {
 			}
 		}
 	}
-	if wants("runtime") {
+	if wants("runtime") || wants("attach") {
 		installed, err := rig.Install(ctx, rig.DefaultRelease)
 		if err != nil {
 			return err
 		}
 		for _, cluster := range clusters {
+			if !wants("runtime") {
+				break
+			}
 			if err := steps(ctx, r, installed, cluster, count, 4000); err != nil {
+				return err
+			}
+		}
+		if wants("attach") {
+			if err := r.attachingTo(ctx, installed, count); err != nil {
 				return err
 			}
 		}

@@ -93,11 +93,16 @@ func steps(ctx context.Context, r *results, installed *rig.Runtime, cluster stri
 	if r.allocate[cluster], err = measure("allocate", each, ofAllocating); err != nil {
 		return err
 	}
-	if r.launch[cluster], err = measure("launch", each/4, ofLaunching); err != nil {
+	r.launch[cluster], err = measure("launch", each/4, ofLaunching)
+	return err
+}
+
+// attachingTo measures at a process with a mesh of eight chips.
+func (r *results) attachingTo(ctx context.Context, installed *rig.Runtime, count int) error {
+	p, err := startSteps(ctx, installed, "t3k", untracked)
+	if err != nil {
 		return err
 	}
-	if cluster != clusters[len(clusters)-1] {
-		return nil
-	}
-	return r.attaching(uint32(off.run.PID()), count)
+	defer p.run.Close()
+	return r.attaching(uint32(p.run.PID()), count)
 }
