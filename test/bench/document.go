@@ -256,7 +256,8 @@ Where the time goes:
 	if a := r.attach; len(a.attach) > 0 {
 		p(`- Attaching: the verifier takes what loading does. Then the library's symbols are read, its functions evaluated, the points
   attached to one link after the other, and what the process holds is read.
-- Of the resident memory %.0f MB are files: the program itself, and the ring as far as the kernel counts it.`, a.ring)
+- Of the resident memory %.0f MB are pages of files: the program itself, and the ring's 16 MiB, which are mapped twice one behind
+  the other and so counted twice.`, a.files)
 	}
 	if len(r.reader) > 0 {
 		p(`- Producer and reader share %d processors; with as many producing threads as processors the reader has none of its own, and what the

@@ -51,8 +51,8 @@ func (a *attaching) stay(pid uint32) (err error) {
 	if err != nil {
 		return err
 	}
-	a.ring = float64(status.RssFile) / 1e6
-	fmt.Fprintf(os.Stderr, "idle %.2f %% of a core, %.0f MB: %+v\n", a.idle, a.resident, status)
+	a.files = float64(status.RssFile) / 1e6
+	fmt.Fprintf(os.Stderr, "idle %.2f %% of a core, %.0f MB, of which %.0f MB files\n", a.idle, a.resident, a.files)
 	return nil
 }
 

@@ -146,7 +146,7 @@ func (f *fixtures) burst(threads, pairs int) (b burst, err error) {
 type attaching struct {
 	load, attach, detach []float64 // ms
 	idle                 float64   // percent of a core
-	resident, ring       float64   // MB, and how much of it are the mapped pages of the ring
+	resident, files      float64   // MB, and how much of it are pages of files and of the ring
 }
 
 func (r *results) attaching(pid uint32, count int) error {
