@@ -258,6 +258,7 @@ struct tt_layout {
 	__u32 marked;
 	/* 1: reserve_space_in_kernel_config_buffer is told what to wait for besides. */
 	__u32 waits;
+	__u32 span; /* bytes from the base up to the end of the last field that the probes read */
 };
 
 /* Counted per CPU in the kernel, so that a lost event is never silent. */

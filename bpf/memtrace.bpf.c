@@ -193,11 +193,13 @@ struct window {
 
 static __always_inline int read_window(struct window *w, const struct tt_layout *l, __u64 buffer)
 {
-	__u64 base = buffer + l->base;
+	__u64 base = buffer + l->base, span = l->span;
 
 	if (l->indirect && bpf_probe_read_user(&base, sizeof(base), (void *)base))
 		return -1;
-	return bpf_probe_read_user(w, sizeof(*w), (void *)base);
+	if (span > sizeof(*w))
+		span = sizeof(*w);
+	return bpf_probe_read_user(w, span, (void *)base);
 }
 
 /* The masks keep a wrong offset inside the window; user space has checked them. */

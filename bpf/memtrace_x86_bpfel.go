@@ -139,6 +139,7 @@ type MemtraceTtLayout struct {
 	PageSize  uint32
 	Marked    uint32
 	Waits     uint32
+	Span      uint32
 }
 
 type MemtraceTtObject struct {

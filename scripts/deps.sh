@@ -1,6 +1,7 @@
 #!/bin/sh
-# Installs what the tests (test), the checks (check), the tests of packages
-# (packages) or those on other kernels (kernels) need on Debian or Ubuntu.
+# Installs what the tests (test), the checks (check), the benchmark (bench), the
+# tests of packages (packages) or those on other kernels (kernels) need on Debian
+# or Ubuntu.
 # Without root or apt it says what is missing and lets the tests skip.
 set -eu
 
@@ -18,6 +19,9 @@ for what in "$@"; do
 		need prometheus prometheus
 		need systemd-analyze systemd
 		need riscv64-unknown-elf-as binutils-riscv64-unknown-elf
+		;;
+	bench)
+		need bpftrace bpftrace
 		;;
 	packages)
 		need mmdebstrap mmdebstrap

@@ -260,6 +260,11 @@ func (l *Layout) kernel() bpf.MemtraceTtLayout {
 	if l.Indirect {
 		k.Indirect = 1
 	}
+	for _, f := range l.Fields {
+		k.Span = max(k.Span, f.Offset+uint32(f.Size))
+	}
+	// The probes read the address and the page size as 8 bytes.
+	k.Span = min(max(k.Span, k.Address+8, k.PageSize+8), windowSize)
 	return k
 }
 

@@ -11,6 +11,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"runtime/debug"
 	"slices"
 	"sync"
 	"time"
@@ -363,8 +364,10 @@ func (t *Tracer) library(m Mapping) (*attachment, error) {
 	}
 	if !slices.Contains(t.extra, m.ID) && !knowsRuntime(m.fileName()) {
 		t.users[m.ID] = true
+		giveBack()
 		return nil, nil
 	}
+	defer giveBack()
 	lib, err := openMapped(m)
 	if err != nil {
 		return nil, err
@@ -382,6 +385,10 @@ func (t *Tracer) library(m Mapping) (*attachment, error) {
 	t.libraries[lib.ID] = a
 	return a, nil
 }
+
+// giveBack returns memory to the system after files were read: that leaves several
+// times as much behind as is kept of them, and the heap shrinks slowly by itself.
+func giveBack() { go debug.FreeOSMemory() }
 
 // known is what became of a file that was looked at before.
 func (t *Tracer) known(id FileID) (a *attachment, known bool, err error) {

@@ -1,0 +1,266 @@
+package main
+
+import (
+	"bytes"
+	"fmt"
+	"runtime"
+	"strings"
+	"time"
+
+	"github.com/prometheus/procfs"
+	"golang.org/x/sys/unix"
+
+	"tt-memtrace/test/rig"
+)
+
+// machine is where it was measured.
+type machine struct {
+	processor, kernel string
+	before, after     float64 // load averages of a minute
+	processors        int
+	day               string
+	virtual           string
+}
+
+func thisMachine() (*machine, error) {
+	var u unix.Utsname
+	if err := unix.Uname(&u); err != nil {
+		return nil, err
+	}
+	fs, err := procfs.NewDefaultFS()
+	if err != nil {
+		return nil, err
+	}
+	cpus, err := fs.CPUInfo()
+	if err != nil {
+		return nil, err
+	}
+	load, err := fs.LoadAvg()
+	if err != nil {
+		return nil, err
+	}
+	m := &machine{kernel: string(bytes.TrimRight(u.Release[:], "\x00")), before: load.Load1,
+		processors: runtime.NumCPU(), day: time.Now().UTC().Format(time.DateOnly)}
+	if len(cpus) > 0 {
+		m.processor = cpus[0].ModelName
+		for _, flag := range cpus[0].Flags {
+			if flag == "hypervisor" {
+				m.virtual = ", a virtual machine"
+			}
+		}
+	}
+	return m, nil
+}
+
+func (m *machine) loadAfter() error {
+	fs, err := procfs.NewDefaultFS()
+	if err != nil {
+		return err
+	}
+	load, err := fs.LoadAvg()
+	if err == nil {
+		m.after = load.Load1
+	}
+	return err
+}
+
+// verdict says whether a number is what it is meant to be, at the most.
+func verdict(value, most float64) string {
+	if value <= most {
+		return "met"
+	}
+	return "**missed**"
+}
+
+func microseconds(list []float64) string {
+	l := make([]float64, len(list))
+	for i, ns := range list {
+		l[i] = ns / 1000
+	}
+	return spreadOf(l).String()
+}
+
+// document is docs/performance.md.
+func (r *results) document(m *machine) string {
+	var b strings.Builder
+	p := func(format string, args ...any) { fmt.Fprintf(&b, format+"\n", args...) }
+	p(`# What tracing costs
+
+Written by %s: everything is measured in one run, one after the other and again, in %d rounds, so that what else
+the machine does meets all alike. Numbers are the median of the rounds, with the quarters below and above it; ratios are made
+round by round. Costs are processor time of the traced process, in microseconds, without what it takes with nothing attached.
+
+%s, %d processors%s; Linux %s; %s; load average %.1f before and %.1f after.`,
+		"`make bench`", r.rounds, m.processor, m.processors, m.virtual, m.kernel, m.day, m.before, m.after)
+	p(`
+A *bare uprobe* is an empty program at the same places, which is the least that any uprobe costs. *bpftrace* prints the same
+arguments into a pipe. The *runtime's own tracking* is the account in /dev/shm that it keeps unless told not to.`)
+	if len(r.pairs) > 0 {
+		r.fixturePart(p)
+	}
+	if len(r.allocate) > 0 {
+		r.runtimePart(p)
+	}
+	if len(r.reader) > 0 {
+		r.readerPart(p)
+	}
+	if len(r.attach.attach) > 0 {
+		r.attachPart(p)
+	}
+	r.targets(p)
+	return b.String()
+}
+
+type printer func(format string, args ...any)
+
+func (r *results) fixturePart(p printer) {
+	s := r.pairs
+	base := s.added("bare", "nothing")
+	p(`
+## An event
+
+An allocation and a free at a small library that does nothing else: three probe hits, two records.
+
+| | added | to a bare uprobe |
+|---|---|---|
+| bare uprobe | %s | 1 |
+| tt-memtrace | %s | %s |
+| bpftrace | %s | %s |
+| tt-memtrace of another process (-p) | %s | |`,
+		microseconds(base),
+		microseconds(s.added("memtrace", "nothing")), spreadOf(ratio(s.added("memtrace", "nothing"), base)),
+		microseconds(s.added("bpftrace", "nothing")), spreadOf(ratio(s.added("bpftrace", "nothing"), base)),
+		microseconds(s.added("elsewhere", "nothing")))
+}
+
+func (r *results) runtimePart(p printer) {
+	p(`
+## The real runtime
+
+ttnn %s on mock chips, from Python: one tensor allocated and freed, and one launch of a cached operation (add) whose output is
+there already. Probe hits are the kernel's count.
+
+| | alone | hits | bare uprobe | tt-memtrace | own tracking | bpftrace | to own tracking | to bpftrace |
+|---|---|---|---|---|---|---|---|---|`, rig.DefaultRelease)
+	for _, cluster := range clusters {
+		for _, part := range []struct {
+			name, key string
+			s         series
+		}{
+			{"allocate+free", "allocate", r.allocate[cluster]},
+			{"cached launch", "launch", r.launch[cluster]},
+		} {
+			s := part.s
+			ours := s.added("memtrace", "nothing")
+			p("| %s, %s | %s | %.1f | %s | %s | %s | %s | %s | %s |", cluster, part.name, microseconds(s["nothing"]),
+				r.hits[cluster+", "+part.key].count,
+				microseconds(s.added("bare", "nothing")), microseconds(ours),
+				microseconds(s.added("own tracking", "nothing")), microseconds(s.added("bpftrace", "nothing")),
+				spreadOf(ratio(ours, s.added("own tracking", "nothing"))), spreadOf(ratio(ours, s.added("bpftrace", "nothing"))))
+		}
+	}
+}
+
+func (r *results) readerPart(p printer) {
+	p(`
+## The reader
+
+Allocations and frees in a tight loop that does nothing else, with the tracer and its accounts on what is left of the machine.
+
+| threads | events | a second | lost | reader, cores |
+|---|---|---|---|---|`)
+	for _, b := range r.reader {
+		p("| %d | %d | %.0f | %d | %.2f |", b.threads, b.produced, float64(b.produced)/b.seconds, b.lost, b.processor/b.seconds)
+	}
+	p(`
+| live buffers | chips | ns an event | bytes a live buffer | allocations an event |
+|---|---|---|---|---|`)
+	for _, a := range r.accounts {
+		memory := "–"
+		if a.memory > 0 {
+			memory = fmt.Sprintf("%.0f", a.memory)
+		}
+		p("| %d | %d | %.0f | %s | %d |", a.live, a.chips, a.time, memory, a.allocations)
+	}
+}
+
+func (r *results) attachPart(p printer) {
+	a := r.attach
+	p(`
+## Coming, staying and going
+
+At a process with the real runtime on t3k; milliseconds of the clock.
+
+| load the programs | attach, and read what is held | detach | idle, %% of a core | resident memory, MB |
+|---|---|---|---|---|
+| %s | %s | %s | %.2f | %.0f |`, spreadOf(a.load), spreadOf(a.attach), spreadOf(a.detach), a.idle, a.resident)
+}
+
+func (r *results) targets(p printer) {
+	p(`
+## Targets
+
+| | target | measured | |
+|---|---|---|---|`)
+	row := func(name string, most float64, value float64, unit string) {
+		p("| %s | at most %.4g%s | %.3g%s | %s |", name, most, unit, value, unit, verdict(value, most))
+	}
+	middle := func(list []float64) float64 { return spreadOf(list).median }
+	if s := r.pairs; len(s) > 0 {
+		row("an event, to a bare uprobe", 1.3, middle(ratio(s.added("memtrace", "nothing"), s.added("bare", "nothing"))), "x")
+	}
+	if s := r.allocate["t3k"]; len(s) > 0 {
+		ours := s.added("memtrace", "nothing")
+		row("t3k, allocate+free, to the runtime's own tracking", 0.25, middle(ratio(ours, s.added("own tracking", "nothing"))), "x")
+		row("t3k, allocate+free, to bpftrace", 1.0/12, middle(ratio(ours, s.added("bpftrace", "nothing"))), "x")
+		row("t3k, cached launch, probe hits", 2, r.hits["t3k, launch"].count, "")
+		l := r.launch["t3k"]
+		row("t3k, cached launch, to a bare uprobe", 1.2, middle(ratio(l.added("memtrace", "nothing"), l.added("bare", "nothing"))), "x")
+	}
+	if len(r.reader) > 0 {
+		b := r.reader[0]
+		row("events lost, from one thread in a tight loop", 0, float64(b.lost), "")
+		row("reader at that rate", 1, b.processor/b.seconds, " cores")
+		var time, memory float64
+		for _, a := range r.accounts {
+			time, memory = max(time, a.time), max(memory, a.memory)
+		}
+		row("accounts, an event, the worst of the table", 250, time, " ns")
+		row("accounts, a live buffer", 200, memory, " bytes")
+	}
+	if a := r.attach; len(a.attach) > 0 {
+		row("load and attach", 150, middle(a.load)+middle(a.attach), " ms")
+		row("detach", 100, middle(a.detach), " ms")
+		row("idle", 0.5, a.idle, " % of a core")
+		row("resident memory", 60, a.resident, " MB")
+	}
+	p(`
+Where the time goes:
+`)
+	if s := r.pairs; len(s) > 0 {
+		h := r.hits["fixture"]
+		p(`- Of what an event adds, the trap into the kernel and back is the bare uprobe's part: %.2f µs a hit. Our programs run for %.2f µs
+  a hit, as the kernel counts it, its counting included.`, middle(s.added("bare", "nothing"))/3000, h.inside/h.count/1000)
+	}
+	if s := r.allocate["t3k"]; len(s) > 0 {
+		own := middle(s.added("own tracking", "nothing")) / 1000
+		base := middle(s.added("bare", "nothing")) / 1000
+		p(`- An allocation and a free on the real runtime are %.1f hits whatever the size of the mesh, so what tracing adds does not grow with
+  it: on t3k %.2f µs of it are those of bare uprobes. The runtime's own tracking, which grows, adds %.2f µs to the same thread there,
+  so empty programs alone are %.2f of it: a quarter is out of reach of uprobes that trap, on eight chips and on this machine.`,
+			r.hits["t3k, allocate"].count, base, own, base/own)
+		h := r.hits["t3k, launch"]
+		p(`- A cached launch hits two points: the launch itself, which is counted in a hash map, and its place in the kernel-config ring, of
+  which the kernel keeps the book. The programs of both run for %.2f µs.`, h.inside/1000)
+	}
+	if a := r.attach; len(a.attach) > 0 {
+		p(`- Attaching: the verifier takes what loading does. Then the library's symbols are read, its functions evaluated, the points
+  attached to one link after the other, and what the process holds is read.
+- Of the resident memory %.0f MB are pages of files: the program itself, and the ring's 16 MiB, which are mapped twice one behind
+  the other and so counted twice.`, a.files)
+	}
+	if len(r.reader) > 0 {
+		p(`- Producer and reader share %d processors; with as many producing threads as processors the reader has none of its own, and what the
+  ring cannot hold is lost and counted.`, runtime.NumCPU())
+	}
+}

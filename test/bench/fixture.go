@@ -1,0 +1,156 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"tt-memtrace/test/fixture"
+	"tt-memtrace/tracer"
+)
+
+const (
+	reserved  = "_ZN2tt8tt_metal9allocator11FreeListOpt17allocate_in_blockEmmm"
+	allocated = "_ZN2tt8tt_metal12GraphTracker14track_allocateEPKNS0_6BufferE"
+	freed     = "_ZN2tt8tt_metal12GraphTracker16track_deallocateEPNS0_6BufferE"
+	launched  = "_ZN2tt8tt_metal11distributed19EnqueueMeshWorkloadERNS1_16MeshCommandQueueERNS1_12MeshWorkloadEb"
+	// taken is a prefix: releases differ in what follows.
+	taken = "_ZN2tt8tt_metal16program_dispatch37reserve_space_in_kernel_config_buffer"
+)
+
+// window prints what tt-memtrace reads of a Buffer, as raw words.
+const window = `printf("%d %d %llx %llx %llx %llx %llx %llx %llx %llx\n", pid, tid, arg1, *uptr(arg1), *uptr(arg1+8), *uptr(arg1+16), *uptr(arg1+24), *uptr(arg1+32), *uptr(arg1+40), nsecs);`
+
+// pointsOf finds symbols where tt-memtrace probes them.
+func pointsOf(path string, prints map[string]string) (points, error) {
+	lib, err := tracer.OpenLibrary(path)
+	if err != nil {
+		return points{}, err
+	}
+	defer lib.Close()
+	cover, err := lib.Cover()
+	if err != nil {
+		return points{}, err
+	}
+	p := points{library: path}
+	for i := range cover.Probes {
+		at := &cover.Probes[i]
+		for prefix, print := range prints {
+			if strings.HasPrefix(at.Symbol, prefix) {
+				if !at.Emulated {
+					return points{}, fmt.Errorf("%s begins with %q, which is single-stepped", at.Symbol, at.Instruction)
+				}
+				p.list = append(p.list, point{at.Symbol, at.Offset, print})
+			}
+		}
+	}
+	if len(p.list) < len(prints) {
+		return points{}, fmt.Errorf("%s has %d of %d points", path, len(p.list), len(prints))
+	}
+	return p, nil
+}
+
+var ofAllocating = map[string]string{
+	reserved:  `printf("%d %d %lld\n", pid, tid, arg2);`,
+	allocated: window,
+	freed:     window,
+}
+
+var ofLaunching = map[string]string{
+	launched: `printf("%d %d %llx %llx %llx\n", pid, tid, arg0, *uptr(arg1), nsecs);`,
+	taken:    `printf("%d %d %llx %llx %d %d\n", pid, tid, arg0, *uptr(arg1), arg2, arg3);`,
+}
+
+// fixtures are processes that use the fixture library: one that is measured, and another.
+type fixtures struct {
+	dir     string
+	library string
+	one     *fixture.Process
+	other   *fixture.Process
+}
+
+func startFixtures() (f *fixtures, err error) {
+	f = &fixtures{}
+	defer func() {
+		if err != nil {
+			f.close()
+		}
+	}()
+	if f.dir, err = os.MkdirTemp("", "tt-memtrace-bench-"); err != nil {
+		return nil, err
+	}
+	if f.library, err = (fixture.Build{Flags: []string{"-DLAYOUT_B", "-O2"}}).Library(f.dir); err != nil {
+		return nil, err
+	}
+	driver, err := fixture.Driver(f.dir)
+	if err != nil {
+		return nil, err
+	}
+	for _, p := range []**fixture.Process{&f.one, &f.other} {
+		if *p, err = fixture.Start(driver); err != nil {
+			return nil, err
+		}
+		for _, line := range []string{"open " + f.library, "device 0 3"} {
+			if _, err = (*p).Do("%s", line); err != nil {
+				return nil, err
+			}
+		}
+	}
+	return f, nil
+}
+
+func (f *fixtures) close() {
+	for _, p := range []*fixture.Process{f.one, f.other} {
+		if p != nil {
+			p.Kill()
+		}
+	}
+	os.RemoveAll(f.dir)
+}
+
+// storm allocates and frees so many times, in so many threads. It returns the
+// processor time that it took, which other processes disturb less than the clock.
+func storm(p *fixture.Process, threads, pairs int) (ns float64, err error) {
+	before, err := processorTime(p.PID)
+	if err != nil {
+		return 0, err
+	}
+	if _, err := p.Do("storm 0 %d %d 0", threads, pairs); err != nil {
+		return 0, err
+	}
+	after, err := processorTime(p.PID)
+	return float64(after - before), err
+}
+
+// processorTime of all threads of a process, in nanoseconds: its clock is named by its id.
+func processorTime(pid uint32) (int64, error) {
+	const scheduled = 2
+	var t unix.Timespec
+	if err := unix.ClockGettime(int32(^pid<<3|scheduled), &t); err != nil {
+		return 0, fmt.Errorf("reading the processor time of %d: %w", pid, err)
+	}
+	return t.Nano(), nil
+}
+
+// events compares what one allocation and free cost, three probe hits, at the fixture library.
+func (f *fixtures) events(r *results, count, steps int) error {
+	at, err := pointsOf(f.library, ofAllocating)
+	if err != nil {
+		return err
+	}
+	t := target{f.one.PID, func(n int) (float64, error) { return storm(f.one, 1, n) }, at}
+	other := func(target) (func() error, error) { return memtraceOf(f.other.PID) }
+	if r.pairs, err = rounds("fixture, alloc+free", count, steps, []variant{
+		{"nothing", nil, t},
+		{"bare", bare, t},
+		{"memtrace", memtrace, t},
+		{"bpftrace", bpftrace, t},
+		{"elsewhere", other, t},
+	}); err != nil {
+		return err
+	}
+	r.hits["fixture"], err = hitsOf(t, steps)
+	return err
+}

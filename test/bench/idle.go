@@ -1,0 +1,103 @@
+package main
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/prometheus/procfs"
+)
+
+// stay runs the real program beside a process that does nothing for a while.
+func (a *attaching) stay(pid uint32) (err error) {
+	dir, err := os.MkdirTemp("", "tt-memtrace-bench-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(dir)
+	program := filepath.Join(dir, "tt-memtrace")
+	if out, err := exec.Command("go", "build", "-o", program, "./cmd/tt-memtrace").CombinedOutput(); err != nil {
+		return fmt.Errorf("building: %w\n%s", err, out)
+	}
+	cmd := exec.Command(program, "exporter", "--listen", "127.0.0.1:0", "-p", fmt.Sprint(pid))
+	cmd.Stderr = os.Stderr
+	if err := cmd.Start(); err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, cmd.Process.Signal(os.Interrupt), cmd.Wait()) }()
+	p, err := procfs.NewProc(cmd.Process.Pid)
+	if err != nil {
+		return err
+	}
+	const while = 10 * time.Second
+	time.Sleep(while / 2) // it attaches, and becomes quiet
+	before, err := p.Stat()
+	if err != nil {
+		return err
+	}
+	time.Sleep(while)
+	after, err := p.Stat()
+	if err != nil {
+		return err
+	}
+	a.idle = 100 * (after.CPUTime() - before.CPUTime()) / while.Seconds()
+	a.resident = float64(after.ResidentMemory()) / 1e6
+	status, err := p.NewStatus()
+	if err != nil {
+		return err
+	}
+	a.files = float64(status.RssFile) / 1e6
+	fmt.Fprintf(os.Stderr, "idle %.2f %% of a core, %.0f MB, of which %.0f MB files\n", a.idle, a.resident, a.files)
+	return nil
+}
+
+// benchmarks runs those of the accounts.
+func benchmarks(r *results) error {
+	cmd := exec.Command("go", "test", "-run", "^$", "-bench", "^BenchmarkApply$", "-benchtime", "200ms", "./aggregator")
+	cmd.Stderr = os.Stderr
+	out, err := cmd.Output()
+	if err != nil {
+		return fmt.Errorf("running the benchmarks of the accounts: %w", err)
+	}
+	for lines := bufio.NewScanner(strings.NewReader(string(out))); lines.Scan(); {
+		f := strings.Fields(lines.Text())
+		if len(f) < 4 || !strings.HasPrefix(f[0], "BenchmarkApply/") {
+			continue
+		}
+		// The name, the number of runs, then pairs of a value and its unit.
+		row := account{}
+		if _, err := fmt.Sscanf(f[0], "BenchmarkApply/live=%d/chips=%d", &row.live, &row.chips); err != nil {
+			return fmt.Errorf("reading %q: %w", lines.Text(), err)
+		}
+		for i := 2; i+1 < len(f); i += 2 {
+			switch f[i+1] {
+			case "ns/event":
+				_, err = fmt.Sscan(f[i], &row.time)
+			case "bytes/buffer":
+				_, err = fmt.Sscan(f[i], &row.memory)
+			case "allocs/op":
+				_, err = fmt.Sscan(f[i], &row.allocations)
+			}
+			if err != nil {
+				return fmt.Errorf("reading %q: %w", lines.Text(), err)
+			}
+		}
+		r.accounts = append(r.accounts, row)
+	}
+	if len(r.accounts) == 0 {
+		return errors.New("the benchmarks of the accounts printed nothing")
+	}
+	return nil
+}
+
+// account is what the accounts cost with so many live buffers on so many chips.
+type account struct {
+	live, chips  int
+	time, memory float64 // ns an event, bytes a live buffer
+	allocations  int     // of a pair of events
+}

@@ -1,0 +1,101 @@
+// Bench measures what tracing costs beside its peers, and writes docs/performance.md.
+//
+//	go run ./test/bench [-rounds N] [-out FILE]
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+
+	"tt-memtrace/test/rig"
+)
+
+func main() {
+	count := flag.Int("rounds", 9, "rounds, in each of which everything is measured once")
+	out := flag.String("out", "", "write the table into this file, not to stdout")
+	only := flag.String("only", "", "only fixture, reader, runtime or attach")
+	flag.Parse()
+	if err := run(*count, *out, *only); err != nil {
+		fmt.Fprintln(os.Stderr, "bench:", err)
+		os.Exit(1)
+	}
+}
+
+// results are what was measured; costs in nanoseconds.
+type results struct {
+	rounds int
+	// pairs of an allocation and a free at the fixture library.
+	pairs series
+	// allocate and launch of the real runtime, by cluster.
+	allocate, launch map[string]series
+	hits             map[string]hits
+	reader           []burst
+	accounts         []account
+	attach           attaching
+}
+
+var clusters = []string{"n150", "t3k"}
+
+func run(count int, out, only string) error {
+	if count < 1 {
+		return errors.New("at least one round is needed")
+	}
+	m, err := thisMachine()
+	if err != nil {
+		return err
+	}
+	ctx := context.Background()
+	r := &results{rounds: count, allocate: map[string]series{}, launch: map[string]series{}, hits: map[string]hits{}}
+	wants := func(part string) bool { return only == "" || only == part }
+	if wants("fixture") || wants("reader") {
+		f, err := startFixtures()
+		if err != nil {
+			return err
+		}
+		defer f.close()
+		if wants("fixture") {
+			if err := f.events(r, count, 50_000); err != nil {
+				return err
+			}
+		}
+		if wants("reader") {
+			if err := f.bursts(r); err != nil {
+				return err
+			}
+			if err := benchmarks(r); err != nil {
+				return err
+			}
+		}
+	}
+	if wants("runtime") || wants("attach") {
+		installed, err := rig.Install(ctx, rig.DefaultRelease)
+		if err != nil {
+			return err
+		}
+		for _, cluster := range clusters {
+			if !wants("runtime") {
+				break
+			}
+			if err := steps(ctx, r, installed, cluster, count, 4000); err != nil {
+				return err
+			}
+		}
+		if wants("attach") {
+			if err := r.attachingTo(ctx, installed, count); err != nil {
+				return err
+			}
+		}
+	}
+	if err := m.loadAfter(); err != nil {
+		return err
+	}
+	text := r.document(m)
+	if out == "" || only != "" {
+		_, err = fmt.Print(text)
+		return err
+	}
+	return os.WriteFile(out, []byte(text), 0o644)
+}

@@ -1,0 +1,92 @@
+package tracer
+
+import (
+	"testing"
+	"unsafe"
+
+	"github.com/cilium/ebpf"
+
+	"tt-memtrace/aggregator"
+	"tt-memtrace/bpf"
+)
+
+// What the verifier walks through grows with what a probe can do. The limits
+// are some way above what there is: a change that passes one has a reason.
+func TestProbesStaySmall(t *testing.T) {
+	needRights(t)
+	const others = 600
+	limits := map[string]uint32{
+		// Once or twice a buffer.
+		bpf.MemtraceProgReserveInBank: 30, bpf.MemtraceProgBufferAllocated: 1200, bpf.MemtraceProgBufferFreed: 500,
+		// Once a launch.
+		bpf.MemtraceProgLaunched: 150, bpf.MemtraceProgRingTaken: 6000,
+		// Once a buffer of a program that is laid out.
+		bpf.MemtraceProgCbPlaced: 1200, bpf.MemtraceProgDfbPlaced: 850,
+	}
+	spec, err := bpf.LoadMemtrace()
+	if err != nil {
+		t.Fatal(err)
+	}
+	programs, err := ebpf.NewCollection(spec)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer programs.Close()
+	for name, p := range programs.Programs {
+		info, err := p.Info()
+		if err != nil {
+			t.Fatal(err)
+		}
+		n, ok := info.VerifiedInstructions()
+		if !ok {
+			t.Skip("this kernel does not say how much it verified")
+		}
+		limit, ok := limits[name]
+		if !ok {
+			limit = others
+		}
+		t.Logf("%-24s %6d", name, n)
+		if n == 0 || n > limit {
+			t.Errorf("%s: %d instructions were verified, want at most %d", name, n, limit)
+		}
+	}
+}
+
+func bytesOf[T any](v *T) []byte {
+	return unsafe.Slice((*byte)(unsafe.Pointer(v)), unsafe.Sizeof(*v))
+}
+
+func TestReadingABufferAllocatesNothing(t *testing.T) {
+	const pid, device, allocator, buffer = 7, 0x100, 0x101, 0x200
+	accounts := aggregator.New()
+	r := &run{
+		stacks: newStacks(),
+		processes: map[uint32]*traced{pid: {
+			devices:    map[uint64][]aggregator.Chip{device: {{Number: 0}}},
+			allocators: map[uint64]bool{allocator: true},
+		}},
+		sink: func(events []aggregator.Event) {
+			for i := range events {
+				accounts.Apply(&events[i])
+			}
+		},
+	}
+	chips := []aggregator.Chip{{Number: 0}}
+	r.emit(aggregator.Event{Kind: aggregator.ProcessStart, PID: pid, Time: 1})
+	r.emit(aggregator.Event{Kind: aggregator.DeviceOpen, PID: pid, Time: 2, Device: device, Opened: &aggregator.Opened{Chips: chips}})
+	r.flush()
+	head := bpf.MemtraceTtHead{Pid: pid, Tid: pid, Time: 3}
+	alloc := bpf.MemtraceTtAlloc{Head: head, Buffer: buffer, Device: device, Allocator: allocator, Size: 4096}
+	free := bpf.MemtraceTtFree{Head: head, Buffer: buffer, Device: device, Size: 4096}
+	alloc.Head.Kind, free.Head.Kind = uint8(bpf.MemtraceTtKindTT_ALLOC), uint8(bpf.MemtraceTtKindTT_FREE)
+	if got := testing.AllocsPerRun(1000, func() {
+		r.decode(bytesOf(&alloc))
+		r.decode(bytesOf(&free))
+		r.flush()
+	}); got != 0 {
+		t.Errorf("%v allocations for a buffer that comes and goes", got)
+	}
+	if c := accounts.Snapshot().Processes[0].Counters; c.Allocs < 1000 || c.Frees != c.Allocs {
+		t.Errorf("it measured something else: %+v", c)
+	}
+}
