@@ -523,10 +523,17 @@ func (a *Aggregator) drop(p *process, id uint64, b *buffer, e *Event, implicit b
 // dropAll takes out every buffer that match picks, implicitly freed.
 func (a *Aggregator) dropAll(p *process, t uint64, match func(buffer) bool) {
 	e := Event{Time: t, PID: p.pid}
+	var ids []uint64
 	for id, b := range p.buffers {
 		if match(b) {
-			a.drop(p, id, &b, &e, true)
+			ids = append(ids, id)
 		}
+	}
+	// In an order that is the same each time: who is told of them may compare.
+	slices.Sort(ids)
+	for _, id := range ids {
+		b := p.buffers[id]
+		a.drop(p, id, &b, &e, true)
 	}
 }
 
