@@ -20,6 +20,7 @@ const helperEnv = "TT_MEMTRACE_TEST_HELPER"
 var helpers = map[string]func(args []string) error{
 	"attach":   helpAttach,
 	"checkpid": helpCheckPID,
+	"maps":     helpMaps,
 }
 
 // built are the libraries that tests share, removed at the end.
