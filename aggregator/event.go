@@ -79,7 +79,7 @@ const (
 	StateEnd
 	// Counted: the runtime's own sums of a process on a chip are these now. Sums is set.
 	Counted
-	// Haunted: the runtime counts Ghosts, and no others, on a chip. Sums.Chip is set; it is of no process.
+	// Haunted: the runtime counts Ghosts, and no others, on a chip. It is of no process.
 	Haunted
 	// Lost: Count events never arrived, so the accounts are no longer exact. It
 	// stays the last kind.
@@ -218,7 +218,7 @@ type Event struct {
 	Kernel   *Kernel
 	Books    *Books
 	Sums     *Sums
-	Ghosts   []Ghost
+	Ghosts   *Ghosts
 	Ring     *Ring
 	Totals   *Snapshot
 	// Stack is the code that allocated a buffer, or was refused one, where that is asked for.

@@ -22,6 +22,12 @@ type Ghost struct {
 	Sums
 }
 
+// Ghosts are all that there are on a chip.
+type Ghosts struct {
+	Chip Chip
+	List []Ghost
+}
+
 func (s *Sums) plausible() bool {
 	for _, n := range s.Requested {
 		if n > maxBytes {
@@ -89,13 +95,13 @@ func (p *process) clearSums() {
 
 // haunt books what is left on a chip of processes that are gone, in place of what was.
 func (a *Aggregator) haunt(e *Event) {
-	if e.Sums == nil {
+	if e.Ghosts == nil {
 		return
 	}
-	c := a.chips[e.Sums.Chip]
+	c := a.chips[e.Ghosts.Chip]
 	if c == nil {
-		c = &chip{id: e.Sums.Chip}
-		a.chips[e.Sums.Chip] = c
+		c = &chip{id: e.Ghosts.Chip}
+		a.chips[e.Ghosts.Chip] = c
 	}
-	c.ghosts = slices.Clone(e.Ghosts)
+	c.ghosts = slices.Clone(e.Ghosts.List)
 }

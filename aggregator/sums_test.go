@@ -63,14 +63,14 @@ func TestGhosts(t *testing.T) {
 	a := New()
 	g := Ghost{PID: 9, Command: "python"}
 	g.Requested[DRAM] = 60 << 20
-	at := &Sums{Chip: Chip{Number: 3}}
-	a.Apply(&Event{Kind: Haunted, Sums: at, Ghosts: []Ghost{g}})
+	at := Chip{Number: 3}
+	a.Apply(&Event{Kind: Haunted, Ghosts: &Ghosts{at, []Ghost{g}}})
 	a.Apply(&Event{Kind: Haunted}) // of no chip
 	s := a.Snapshot()
 	if len(s.Chips) != 1 || len(s.Chips[0].Ghosts) != 1 || s.Chips[0].Ghosts[0] != g || s.Chips[0].Memory[DRAM].Requested != 0 || len(s.Processes) != 0 {
 		t.Errorf("%+v", s)
 	}
-	a.Apply(&Event{Kind: Haunted, Sums: at})
+	a.Apply(&Event{Kind: Haunted, Ghosts: &Ghosts{Chip: at}})
 	if s := a.Snapshot(); len(s.Chips[0].Ghosts) != 0 {
 		t.Errorf("%+v", s)
 	}

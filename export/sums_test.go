@@ -18,7 +18,7 @@ func TestStatusOfSums(t *testing.T) {
 	for _, e := range []aggregator.Event{
 		{Kind: aggregator.ProcessStart, PID: 5, Process: &aggregator.Process{Started: 1, Source: aggregator.Summed, Container: "docker:0123456789ab", InnerPID: 1}},
 		{Kind: aggregator.Counted, PID: 5, Sums: &sums},
-		{Kind: aggregator.Haunted, Sums: &sums, Ghosts: []aggregator.Ghost{ghost}},
+		{Kind: aggregator.Haunted, Ghosts: &aggregator.Ghosts{Chip: sums.Chip, List: []aggregator.Ghost{ghost}}},
 	} {
 		a.Apply(&e)
 	}

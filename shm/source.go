@@ -291,12 +291,12 @@ func (s *Source) changes(now uint64, seen map[uint32]*process, ghosts map[uint64
 	}
 	for unique, g := range ghosts {
 		if !slices.Equal(g, s.ghosts[unique]) {
-			tell(aggregator.Event{Kind: aggregator.Haunted, Sums: &aggregator.Sums{Chip: s.chips[unique]}, Ghosts: g})
+			tell(aggregator.Event{Kind: aggregator.Haunted, Ghosts: &aggregator.Ghosts{Chip: s.chips[unique], List: g}})
 		}
 	}
 	for unique := range s.ghosts {
 		if _, ok := ghosts[unique]; !ok {
-			tell(aggregator.Event{Kind: aggregator.Haunted, Sums: &aggregator.Sums{Chip: s.chips[unique]}})
+			tell(aggregator.Event{Kind: aggregator.Haunted, Ghosts: &aggregator.Ghosts{Chip: s.chips[unique]}})
 		}
 	}
 	s.ghosts = ghosts

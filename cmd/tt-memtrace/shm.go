@@ -52,13 +52,17 @@ func (t *targets) read() (*live, error) {
 func (l *live) text(u *uiFlags) ui.TextOptions {
 	o := u.text(l)
 	if len(l.lacks) > 0 {
-		o.Source = sharedMemory
-		o.Notes = []string{
-			"sums of the runtime itself, which can be too low: --help says when",
-			"not known: " + strings.Join(l.lacks[:shmBrief], ", "),
-		}
+		o.Source, o.Notes = sharedMemory, l.caution()
 	}
 	return o
+}
+
+// caution is what a screen of sums has to say.
+func (l *live) caution() []string {
+	return []string{
+		"sums of the runtime itself, which can be too low: 'tt-memtrace status --help' says when",
+		"not known: " + strings.Join(l.lacks[:shmBrief], ", "),
+	}
 }
 
 // shmBrief is how much of what is lacking is said in a line.

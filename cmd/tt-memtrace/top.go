@@ -96,6 +96,11 @@ func runTop(cmd *cobra.Command, t *targets, u *uiFlags, args []string) error {
 	defer cancel()
 	done := make(chan error, 1)
 	go func() { done <- l.run(ctx) }()
+	if t.shm {
+		for _, text := range l.caution() {
+			l.notice(text)
+		}
+	}
 	screen, leave := context.WithCancel(cmd.Context())
 	defer leave()
 	if u.exit {

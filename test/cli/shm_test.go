@@ -191,3 +191,16 @@ func TestRuntimeInNamespaces(t *testing.T) {
 		agrees(t, log, m)
 	}
 }
+
+// The panels say where their numbers are from, without any rights.
+func TestPanelsOfSharedMemory(t *testing.T) {
+	program, argv := powerless(t, tool, "--shm", "--view", "overview")
+	keys, screen, tty := terminal(t)
+	s := begin(t, call{program: program, args: argv, tty: tty, env: environ("TERM=xterm-256color", "LC_ALL=C.UTF-8", "XDG_CONFIG_HOME="+t.TempDir())})
+	screen.await(t, "shared memory")
+	screen.await(t, "not known: buffers")
+	if _, err := keys.Write([]byte("q")); err != nil {
+		t.Fatal(err)
+	}
+	s.ends(fine)
+}
