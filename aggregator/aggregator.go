@@ -70,6 +70,8 @@ type chip struct {
 	cb     CBUsage
 	kernel KernelUsage
 	memory [NumMemories]account
+	// ghosts are what is left of processes that are gone.
+	ghosts []Ghost
 	// banks is the last capacity that was told, to be shown when nobody has the chip open.
 	banks Capacity
 }
@@ -83,6 +85,8 @@ type account struct {
 	unreserved uint64
 	// blurred: there was such a buffer once, so that peakReserved may be too low.
 	blurred bool
+	// sumOnly: of some of requested the sum is all that is known.
+	sumOnly bool
 }
 
 func (a *account) add(requested, reserved uint64) {
@@ -192,6 +196,9 @@ func (a *Aggregator) Apply(e *Event) {
 			a.exit(p, e.Time)
 		}
 		return
+	case Haunted:
+		a.haunt(e)
+		return
 	case Lost:
 		a.counters.Lost += e.Count
 		for _, p := range a.processes {
@@ -254,6 +261,8 @@ func (a *Aggregator) Apply(e *Event) {
 		a.replay(p, e)
 	case RingUsed:
 		a.useRing(p, e)
+	case Counted:
+		a.count(p, e)
 	default:
 		p.counters.Odd++
 	}
@@ -298,6 +307,7 @@ func (a *Aggregator) exit(p *process, t uint64) {
 	for id := range p.programs {
 		a.removeProgram(p, &Event{Time: t, PID: p.pid}, id)
 	}
+	p.clearSums()
 	delete(a.processes, p.pid)
 	a.counters.Exited++
 	a.dropChips()

@@ -110,7 +110,7 @@ func (a *Aggregator) compare(p *process, e *Event) {
 func (s *Snapshot) Exact() bool {
 	for i := range s.Processes {
 		p := &s.Processes[i]
-		if p.Late || p.Agreement.Doubted || p.Counters.Odd > 0 {
+		if p.Late || p.Agreement.Doubted || p.Counters.Odd > 0 || p.Info.Source == Summed {
 			return false
 		}
 	}

@@ -77,6 +77,10 @@ const (
 	StateBegin
 	// StateEnd: the state is told. Totals is what its events did not tell.
 	StateEnd
+	// Counted: the runtime's own sums of a process on a chip are these now. Sums is set.
+	Counted
+	// Haunted: the runtime counts Ghosts, and no others, on a chip. It is of no process.
+	Haunted
 	// Lost: Count events never arrived, so the accounts are no longer exact. It
 	// stays the last kind.
 	Lost
@@ -113,6 +117,10 @@ type Process struct {
 	NotCovered string
 	// Source is how its allocations are known.
 	Source Source
+	// Container that the process is in, such as docker:0123456789ab, or empty: untrusted text.
+	Container string
+	// InnerPID is its PID inside its own PID namespace, 0 where that is not another one than ours.
+	InnerPID uint32
 }
 
 // Source is how the allocations of a process are known.
@@ -124,12 +132,18 @@ const (
 	// Reported: said by a client of the allocation server's socket. Addresses,
 	// banks and cores are not known then.
 	Reported
+	// Summed: the runtime's own sums, from its shared memory. No buffers, reserved
+	// sizes, peaks, kernels or dataflow buffers are known then.
+	Summed
 )
 
 // String is the source in a word.
 func (s Source) String() string {
-	if s == Reported {
+	switch s {
+	case Reported:
 		return "reported"
+	case Summed:
+		return "shared_memory"
 	}
 	return "traced"
 }
@@ -203,6 +217,8 @@ type Event struct {
 	CB       *CircularBuffer
 	Kernel   *Kernel
 	Books    *Books
+	Sums     *Sums
+	Ghosts   *Ghosts
 	Ring     *Ring
 	Totals   *Snapshot
 	// Stack is the code that allocated a buffer, or was refused one, where that is asked for.

@@ -88,6 +88,9 @@ type CBUsage struct {
 	// Reported circular buffers are counted in Logical only: where not 0, the
 	// others are lower bounds.
 	Reported uint64
+	// SumOnly: of Physical, or a part of it, the runtime told the sum alone. The
+	// others, and dataflow buffers, are not known of that part.
+	SumOnly bool
 	// Busiest is the core with the largest physical use, BusiestBytes, and Top
 	// the highest end of a buffer on any core: where it clashes with L1 buffers.
 	Busiest      Core
@@ -344,6 +347,7 @@ func (u *CBUsage) add(o CBUsage) {
 	u.Global += o.Global
 	u.Programs += o.Programs
 	u.Reported += o.Reported
+	u.SumOnly = u.SumOnly || o.SumOnly
 	if o.BusiestBytes > u.BusiestBytes || o.BusiestBytes == u.BusiestBytes && o.Busiest.before(u.Busiest) {
 		u.Busiest, u.BusiestBytes = o.Busiest, o.BusiestBytes
 	}

@@ -18,6 +18,9 @@ type Snapshot struct {
 	// the Chips of these, which must not be changed.
 	Ended    []ProcessSnapshot
 	Counters Counters
+	// Lacks is what nobody can know of what the snapshot is made from, in words; nil
+	// where processes are traced.
+	Lacks []string
 }
 
 // ChipSnapshot is one physical chip, over all processes.
@@ -35,6 +38,9 @@ type ChipSnapshot struct {
 	Ring Ring
 	// PIDs of the processes that have the chip open, ascending.
 	PIDs []uint32
+	// Ghosts are what the runtime still counts for processes that are gone: in no
+	// other number. Not to be changed.
+	Ghosts []Ghost
 }
 
 // Usage is what one memory of one chip holds, in bytes.
@@ -48,6 +54,9 @@ type Usage struct {
 	// PeakUnsure: there was such a buffer at some time, so that PeakReserved is
 	// a lower bound.
 	PeakUnsure bool
+	// SumOnly: of Requested, or a part of it, the runtime told the sum alone. How many
+	// Buffers that is, and how high it was, is not known.
+	SumOnly bool
 	// Banks is the capacity; not Known where nobody told.
 	Banks Banks
 }
@@ -144,7 +153,7 @@ func (a *account) usage(b Banks) Usage {
 	return Usage{
 		Requested: a.requested, Reserved: a.reserved,
 		PeakRequested: a.peakRequested, PeakReserved: a.peakReserved,
-		Buffers: a.buffers, Unreserved: a.unreserved, PeakUnsure: a.blurred, Banks: b,
+		Buffers: a.buffers, Unreserved: a.unreserved, PeakUnsure: a.blurred, SumOnly: a.sumOnly, Banks: b,
 	}
 }
 
@@ -157,6 +166,7 @@ func (u *Usage) add(o Usage) {
 	u.Buffers += o.Buffers
 	u.Unreserved += o.Unreserved
 	u.PeakUnsure = u.PeakUnsure || o.PeakUnsure
+	u.SumOnly = u.SumOnly || o.SumOnly
 }
 
 func (b *buffer) snapshot(id uint64) BufferSnapshot {
@@ -172,7 +182,7 @@ func (a *Aggregator) Snapshot() *Snapshot {
 	s := &Snapshot{Time: a.time, Counters: a.counters, Ended: slices.Clone(a.ended)}
 	chips := map[Chip]*ChipSnapshot{}
 	for id, c := range a.chips {
-		cs := &ChipSnapshot{Chip: id, Arch: c.arch, Board: c.board, Kernel: c.kernel}
+		cs := &ChipSnapshot{Chip: id, Arch: c.arch, Board: c.board, Kernel: c.kernel, Ghosts: c.ghosts}
 		for m := range c.memory {
 			cs.Memory[m] = c.memory[m].usage(Banks{})
 		}
@@ -207,6 +217,7 @@ func (a *Aggregator) Snapshot() *Snapshot {
 				*b = a.chips[id].banks[m]
 			}
 		}
+		c.CB.SumOnly = a.chips[id].cb.SumOnly
 		c.CB.PeakPhysical, c.CB.PeakLogical = a.chips[id].cb.PeakPhysical, a.chips[id].cb.PeakLogical
 		s.Chips = append(s.Chips, *c)
 	}

@@ -12,7 +12,7 @@ var kindNames = map[Kind]string{
 	AllocatorSeen: "allocator_seen", AllocatorGone: "allocator_gone", Alloc: "alloc", Free: "free",
 	CBPlaced: "cb_placed", ProgramGone: "program_gone", KernelAdded: "kernel_added", KernelLoaded: "kernel_loaded",
 	KernelsCopied: "kernels_copied", ProgramNamed: "program_named", Launched: "launched", BooksRead: "books_read", Replayed: "replayed", RingUsed: "ring_used",
-	Refused: "refused", StateBegin: "state_begin", StateEnd: "state_end", Lost: "lost",
+	Counted: "counted", Haunted: "haunted", Refused: "refused", StateBegin: "state_begin", StateEnd: "state_end", Lost: "lost",
 }
 
 // String is the kind's name, or empty for none.

@@ -37,6 +37,9 @@ type Status struct {
 	Events uint64 `json:"events"`
 	// Number of events that were lost since tracing began.
 	Lost uint64 `json:"lost"`
+	// Set where the numbers are the runtime's own sums, from its shared memory;
+	// absent where they are traced.
+	SharedMemory *StatusSharedMemory `json:"shared_memory,omitempty"`
 	// Every physical chip seen since tracing began, over all processes.
 	Chips []StatusChip `json:"chips"`
 	// Every live process that is traced.
@@ -44,6 +47,28 @@ type Status struct {
 	// The newest processes that exited, at most 32, oldest first, as they were
 	// when they did. What they held then is not counted in chips any more.
 	Ended []StatusProcess `json:"ended"`
+}
+
+// StatusSharedMemory is what is to be known of the runtime's own sums.
+type StatusSharedMemory struct {
+	// What they do not tell.
+	Lacks []string `json:"lacks"`
+	// What is still counted for processes that are gone, which is in no other number.
+	Ghosts []StatusGhost `json:"ghosts"`
+}
+
+// StatusGhost is what the runtime still counts for a process that is gone.
+type StatusGhost struct {
+	// Number of the chip, as in chips.
+	Chip uint32 `json:"chip"`
+	// PID that the process had.
+	PID uint32 `json:"pid"`
+	// Its name; null where unknown.
+	Command *Text `json:"command" jsonschema:"nullable"`
+	// Sum of its buffers' own sizes by memory, bytes: dram, l1, l1_small, trace.
+	Requested map[string]uint64 `json:"requested"`
+	// What its circular buffers took of L1, bytes.
+	CB uint64 `json:"cb"`
 }
 
 // StatusChip is one chip, over all processes or for one.
@@ -62,10 +87,13 @@ type StatusChip struct {
 	PIDs []uint32 `json:"pids"`
 	// What each memory holds: dram, l1, l1_small, trace.
 	Memory map[string]StatusUse `json:"memory"`
-	// What the programs' circular and dataflow buffers and scratchpads take of L1, beside memory.l1.
-	Programs StatusPrograms `json:"programs"`
-	// The kernels that are compiled for the programs on it.
-	Kernels StatusKernels `json:"kernels"`
+	// What the programs' circular and dataflow buffers and scratchpads take of L1, beside
+	// memory.l1; null where only the runtime's own sum is known.
+	Programs *StatusPrograms `json:"programs" jsonschema:"nullable"`
+	// What the circular buffers take of L1 by the runtime's own sum, bytes; absent where they are traced.
+	CBSum *uint64 `json:"cb_sum,omitempty"`
+	// The kernels that are compiled for the programs on it; null where they are not known.
+	Kernels *StatusKernels `json:"kernels" jsonschema:"nullable"`
 }
 
 // StatusKernels is the kernels of a chip's programs. A kernel has a binary for
@@ -151,14 +179,15 @@ type StatusUse struct {
 	// Sum of the live buffers' own sizes, bytes. Of a process that was attached
 	// late, those allocated since.
 	Requested uint64 `json:"requested"`
-	// What the memory's banks lost to them, bytes; null where that is unknown of a buffer.
+	// What the memory's banks lost to them, bytes; null where that is unknown of a
+	// buffer, or only the runtime's own sum is known.
 	Reserved *uint64 `json:"reserved" jsonschema:"nullable"`
-	// Highest value of requested since tracing began, bytes.
-	PeakRequested uint64 `json:"peak_requested"`
+	// Highest value of requested since tracing began, bytes; null where only the runtime's own sum is known.
+	PeakRequested *uint64 `json:"peak_requested" jsonschema:"nullable"`
 	// Highest value of reserved since tracing began, bytes; null where it was unknown at any time.
 	PeakReserved *uint64 `json:"peak_reserved" jsonschema:"nullable"`
-	// Number of live buffers.
-	Buffers uint64 `json:"buffers"`
+	// Number of live buffers; null where only the runtime's own sum is known.
+	Buffers *uint64 `json:"buffers" jsonschema:"nullable"`
 	// What the allocator has to hand out, bytes; 0 where there is no such memory, null where unknown.
 	Capacity *uint64 `json:"capacity" jsonschema:"nullable"`
 	// Number of banks; null where unknown.
@@ -171,9 +200,14 @@ type StatusUse struct {
 type StatusProcess struct {
 	// The process's PID.
 	PID uint32 `json:"pid"`
-	// How its allocations are known: traced, or reported by a client of the
-	// allocation server's socket.
-	Source string `json:"source" jsonschema:"enum=traced,enum=reported"`
+	// How its allocations are known: traced, reported by a client of the
+	// allocation server's socket, or summed by the runtime in its shared_memory.
+	Source string `json:"source" jsonschema:"enum=traced,enum=reported,enum=shared_memory"`
+	// Container that it is in, as RUNTIME:ID, the ID's first 12 digits, or
+	// kubernetes:POD-UID/ID; null where it is in none that is known.
+	Container *Text `json:"container" jsonschema:"nullable"`
+	// PID inside its own PID namespace; null where that is tt-memtrace's.
+	InnerPID *uint32 `json:"inner_pid" jsonschema:"nullable"`
 	// Name and arguments, separated by spaces; null where unknown.
 	Command *Text `json:"command" jsonschema:"nullable"`
 	// Path of the runtime's library as the process sees it; null where unknown.
@@ -188,12 +222,12 @@ type StatusProcess struct {
 	NotCovered []string `json:"not_covered"`
 	// True if buffers from before tracing began may be missing.
 	Late bool `json:"late"`
-	// Number of live buffers; one on a mesh of many chips is one.
-	Buffers uint64 `json:"buffers"`
-	// Number of allocations seen.
-	Allocs uint64 `json:"allocs"`
-	// Number of frees of buffers whose allocation was seen.
-	Frees uint64 `json:"frees"`
+	// Number of live buffers, one on a mesh of many chips being one; null where only the runtime's own sums are known.
+	Buffers *uint64 `json:"buffers" jsonschema:"nullable"`
+	// Number of allocations seen; null where only the runtime's own sums are known.
+	Allocs *uint64 `json:"allocs" jsonschema:"nullable"`
+	// Number of frees of buffers whose allocation was seen; null where only the runtime's own sums are known.
+	Frees *uint64 `json:"frees" jsonschema:"nullable"`
 	// Number of buffers that went with their allocator or were replaced.
 	ImplicitFrees uint64 `json:"implicit_frees"`
 	// Number of frees of buffers whose allocation was not seen.
@@ -239,17 +273,41 @@ func NewStatus(s *aggregator.Snapshot, at time.Time, host, version string) Statu
 	for _, p := range s.Ended {
 		st.Ended = append(st.Ended, statusProcess(p))
 	}
+	if len(s.Lacks) > 0 {
+		st.Exact = false
+		st.SharedMemory = statusSharedMemory(s)
+	}
 	return st
+}
+
+func statusSharedMemory(s *aggregator.Snapshot) *StatusSharedMemory {
+	m := &StatusSharedMemory{Lacks: s.Lacks, Ghosts: []StatusGhost{}}
+	for _, c := range s.Chips {
+		for _, g := range c.Ghosts {
+			one := StatusGhost{Chip: c.Chip.Number, PID: g.PID, Command: known(g.Command), Requested: map[string]uint64{}, CB: g.CB}
+			for _, memory := range Shown {
+				one.Requested[key(memory)] = g.Requested[memory]
+			}
+			m.Ghosts = append(m.Ghosts, one)
+		}
+	}
+	return m
 }
 
 func statusProcess(p aggregator.ProcessSnapshot) StatusProcess {
 	sp := StatusProcess{
 		PID: p.PID, Source: p.Info.Source.String(), Command: known(p.Info.Command), Library: known(p.Info.Library),
 		BuildID: known(p.Info.BuildID), Release: known(p.Info.Release),
-		Late: p.Late, Buffers: p.Buffers, Allocs: p.Counters.Allocs, Frees: p.Counters.Frees,
+		Container: known(p.Info.Container), Late: p.Late,
 		ImplicitFrees: p.Counters.ImplicitFrees, UnmatchedFrees: p.Counters.UnmatchedFrees,
 		Replaced: p.Counters.Replaced, Odd: p.Counters.Odd, Replays: p.Counters.Replays,
 		Found: p.Agreement.Found, Repaired: p.Agreement.Repaired, Chips: []StatusChip{}, NotCovered: []string{},
+	}
+	if p.Info.InnerPID != 0 {
+		sp.InnerPID = &p.Info.InnerPID
+	}
+	if p.Info.Source != aggregator.Summed {
+		sp.Buffers, sp.Allocs, sp.Frees = &p.Buffers, &p.Counters.Allocs, &p.Counters.Frees
 	}
 	if p.Info.NotCovered != "" {
 		sp.NotCovered = strings.Split(p.Info.NotCovered, ", ")
@@ -281,8 +339,13 @@ func statusChip(c aggregator.ChipSnapshot) StatusChip {
 	if c.Board != "" {
 		sc.Card = &c.Board
 	}
-	sc.Programs, sc.Kernels = statusPrograms(c.CB), statusKernels(c.Kernel)
-	sc.Kernels.Ring = statusRing(c.Ring)
+	if c.CB.SumOnly {
+		sc.CBSum = &c.CB.Physical
+	} else {
+		programs, kernels := statusPrograms(c.CB), statusKernels(c.Kernel)
+		kernels.Ring = statusRing(c.Ring)
+		sc.Programs, sc.Kernels = &programs, &kernels
+	}
 	for _, m := range Shown {
 		sc.Memory[key(m)] = statusUse(c.Memory[m])
 	}
@@ -329,8 +392,11 @@ func statusRing(r aggregator.Ring) *StatusRing {
 }
 
 func statusUse(u aggregator.Usage) StatusUse {
-	su := StatusUse{Requested: u.Requested, PeakRequested: u.PeakRequested, Buffers: u.Buffers}
-	if u.Unreserved == 0 {
+	su := StatusUse{Requested: u.Requested}
+	if !u.SumOnly {
+		su.PeakRequested, su.Buffers = &u.PeakRequested, &u.Buffers
+	}
+	if u.Unreserved == 0 && !u.SumOnly {
 		su.Reserved = &u.Reserved
 	}
 	if !u.PeakUnsure {

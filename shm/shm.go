@@ -1,12 +1,15 @@
 // Package shm reads the account that the runtime keeps by itself, from 0.70 on,
 // in shared memory: a file of each chip, which all processes that use it write to.
+// Source makes of it what is to be known without the rights to trace.
 //
 // It is what the runtime says, and not always what is so: docs/architecture.md
-// lists how it differs from what was traced. The package only parses; it opens
-// nothing.
+// lists how it differs from what was traced. Files are opened for reading, and
+// processes' mappings looked at, nothing else; a layout that is not known is
+// refused. What is in a file, and the file itself, can be anybody's.
 package shm
 
 import (
+	"bytes"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -22,6 +25,10 @@ type Use struct {
 type Process struct {
 	PID uint32
 	Use Use
+	// Command is its name, untrusted text, and Updated when this was written last, ns
+	// since 1970.
+	Command string
+	Updated uint64
 }
 
 // Account is that of one chip.
@@ -52,6 +59,9 @@ const (
 	atProcesses = 856
 	processes   = 64
 	processSize = 120
+	// In the part of a process.
+	atUpdated = 48
+	atCommand = 56
 )
 
 // Name is that of the file below /dev/shm.
@@ -76,7 +86,8 @@ func Parse(b []byte) (*Account, error) {
 	for i := range processes {
 		at := atProcesses + i*processSize
 		if pid := int32(le.Uint32(b[at:])); pid > 0 {
-			a.Processes = append(a.Processes, Process{uint32(pid), use(at + 8)})
+			command, _, _ := bytes.Cut(b[at+atCommand:at+processSize], []byte{0})
+			a.Processes = append(a.Processes, Process{uint32(pid), use(at + 8), string(command), le.Uint64(b[at+atUpdated:])})
 		}
 	}
 	return a, nil

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"reflect"
+	"strings"
 	"testing"
 )
 
@@ -24,12 +25,14 @@ func file(chip uint32, id uint64, total Use, list ...Process) []byte {
 		at := 856 + 120*(2*i+1) // the others are free
 		le.PutUint32(b[at:], p.PID)
 		put(at+8, p.Use)
+		le.PutUint64(b[at+48:], p.Updated)
+		copy(b[at+56:at+120], p.Command)
 	}
 	return b
 }
 
 func TestParse(t *testing.T) {
-	want := &Account{3, 77, Use{1, 2, 3, 4, 5}, []Process{{10, Use{6, 7, 8, 9, 10}}, {11, Use{CB: 12}}}}
+	want := &Account{3, 77, Use{1, 2, 3, 4, 5}, []Process{{10, Use{6, 7, 8, 9, 10}, "python", 13}, {11, Use{CB: 12}, strings.Repeat("x", 64), 0}}}
 	b := file(want.Chip, want.ID, want.Total, want.Processes...)
 	if got, err := Parse(b); err != nil || !reflect.DeepEqual(got, want) {
 		t.Errorf("%+v, %v", got, err)
@@ -49,7 +52,7 @@ func TestParse(t *testing.T) {
 }
 
 func FuzzParse(f *testing.F) {
-	f.Add(file(0, 1, Use{}, Process{1, Use{CB: 1}}))
+	f.Add(file(0, 1, Use{}, Process{PID: 1, Use: Use{CB: 1}}))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		a, err := Parse(b)
 		if (a == nil) == (err == nil) {

@@ -21,6 +21,7 @@ var helpers = map[string]func(args []string) error{
 	"attach":   helpAttach,
 	"checkpid": helpCheckPID,
 	"rights":   helpRights,
+	"maps":     helpMaps,
 }
 
 // built are the libraries that tests share, removed at the end.

@@ -382,6 +382,7 @@ func (r *run) add(a announcement, now uint64) *traced {
 		Started: started, Command: command, Library: a.mapping.Path, BuildID: a.of.lib.BuildID, Release: a.of.lib.Release,
 		NotCovered: strings.Join(a.of.cover.NotCovered(), ", "), Late: a.late,
 	}
+	p.start.Container, p.start.InnerPID = placed(pid)
 	r.tell(p, now)
 	if a.late {
 		r.read(p, true)

@@ -357,12 +357,14 @@ func (t *Tracer) library(m Mapping) (*attachment, error) {
 	// A file that was read before is told by what it is: reading it again, for
 	// every process that maps it, takes tens of milliseconds.
 	var st unix.Stat_t
-	if unix.Stat(m.fileName(), &st) == nil && st.Ino == m.ID.Inode {
+	named := unix.Stat(m.fileName(), &st) == nil && st.Ino == m.ID.Inode
+	if named {
 		if a, known, err := t.known(FileID{st.Dev, st.Ino}); known {
 			return a, err
 		}
 	}
-	if !slices.Contains(t.extra, m.ID) && !knowsRuntime(m.fileName()) {
+	// Another file of that name says nothing of the one that is mapped.
+	if named && !slices.Contains(t.extra, m.ID) && !knowsRuntime(m.fileName()) {
 		t.users[m.ID] = true
 		giveBack()
 		return nil, nil

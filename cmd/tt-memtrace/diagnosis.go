@@ -1,6 +1,9 @@
 package main
 
 import (
+	"fmt"
+	"strings"
+
 	"tt-memtrace/tracer"
 )
 
@@ -44,6 +47,8 @@ type libraryDiagnosis struct {
 	Release *string `json:"release"`
 	// Processes that map it.
 	Processes []uint32 `json:"processes"`
+	// Contained are those of them in a container or a PID namespace of their own.
+	Contained []containedProcess `json:"contained,omitempty"`
 	// Supported: it can be traced. Otherwise Problem says why not.
 	Supported bool    `json:"supported"`
 	Problem   *string `json:"problem"`
@@ -55,6 +60,42 @@ type libraryDiagnosis struct {
 	Getters []getterDiagnosis `json:"getters"`
 	// NotCovered is what this build lacks, and what that means for the numbers.
 	NotCovered []notCovered `json:"not_covered"`
+}
+
+// containedProcess is where a process is: Container is null where it is in none that
+// is known, InnerPID, its PID in its own namespace, where that is tt-memtrace's.
+type containedProcess struct {
+	PID       uint32  `json:"pid"`
+	Container *string `json:"container"`
+	InnerPID  *uint32 `json:"inner_pid"`
+}
+
+func (c containedProcess) String() string {
+	var parts []string
+	if c.Container != nil {
+		parts = append(parts, *c.Container)
+	}
+	if c.InnerPID != nil {
+		parts = append(parts, fmt.Sprintf("%d in its own namespace", *c.InnerPID))
+	}
+	return fmt.Sprintf("%d (%s)", c.PID, strings.Join(parts, ", "))
+}
+
+// contained are those of the processes that are in a container or namespace.
+func contained(pids []uint32) []containedProcess {
+	var list []containedProcess
+	for _, pid := range pids {
+		p, err := tracer.Describe(pid)
+		if err != nil || p.Container == "" && p.InnerPID == 0 {
+			continue
+		}
+		c := containedProcess{PID: pid, Container: orNull(p.Container)}
+		if p.InnerPID != 0 {
+			c.InnerPID = &p.InnerPID
+		}
+		list = append(list, c)
+	}
+	return list
 }
 
 type pointDiagnosis struct {
@@ -128,7 +169,7 @@ func (d *diagnosis) examineHost() {
 func newLibraryDiagnosis(r *tracer.Report) libraryDiagnosis {
 	d := libraryDiagnosis{
 		Path: r.Library.Path, BuildID: orNull(r.Library.BuildID), Release: orNull(r.Library.Release),
-		Processes: append([]uint32{}, r.Processes...), Supported: r.Err == nil,
+		Processes: append([]uint32{}, r.Processes...), Contained: contained(r.Processes), Supported: r.Err == nil,
 		Points: []pointDiagnosis{}, NotCovered: []notCovered{},
 	}
 	if r.Err != nil {

@@ -182,6 +182,9 @@ func (l *libraryDiagnosis) print(w io.Writer) {
 	if len(l.Processes) > 0 {
 		fmt.Fprintf(tw, "  processes\t%s\n", strings.Trim(fmt.Sprint(l.Processes), "[]"))
 	}
+	for _, c := range l.Contained {
+		fmt.Fprintf(tw, "  contained\t%s\n", c)
+	}
 	tw.Flush()
 
 	fmt.Fprintln(w, "\n  Probe points, in the file, and the instruction there")

@@ -52,6 +52,8 @@ type live struct {
 	// waiting, where set, says which processes do not use the runtime yet.
 	waiting func() []uint32
 	sinks   []sink
+	// lacks is what the source cannot tell of any process.
+	lacks []string
 
 	noticesMu sync.Mutex
 	notices   []string
@@ -123,6 +125,7 @@ func (l *live) Snapshot() *aggregator.Snapshot {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	s := l.accounts.Snapshot()
+	s.Lacks = l.lacks
 	select {
 	case <-l.ended:
 	default:

@@ -49,6 +49,7 @@ func newRoot() *cobra.Command {
 	root.Version = version()
 	root.SetVersionTemplate("{{.Name}} {{.Version}}\n")
 	t.flags(root)
+	t.shmFlag(root)
 	u.flags(root)
 	u.topFlags(root)
 	root.AddCommand(newTop(), newStatus(), newLog(), newRecord(), newReplay(), newReport(), newDemo(), newForward(), newServe(), newExporter(), newDoctor(), newConfig(), newMan(), newVersion())

@@ -24,6 +24,7 @@ type targets struct {
 	libraries []string
 	ring      uint32
 	quiet     bool
+	shm       bool
 	sockets   sockets
 	metrics   metricsFlags
 	stacks    bool
@@ -64,6 +65,9 @@ func completePIDs(*cobra.Command, []string, string) ([]string, cobra.ShellCompDi
 }
 
 func (t *targets) check(command []string) error {
+	if err := t.checkShm(command); err != nil {
+		return err
+	}
 	if len(t.pids) > 0 && len(command) > 0 {
 		return fmt.Errorf("%w: -p and -- CMD exclude each other", errUsage)
 	}
@@ -122,6 +126,8 @@ func (t *targets) label(command []string) string {
 	switch {
 	case len(t.recorded.from) > 0:
 		return t.recorded.label()
+	case t.shm:
+		return sharedMemory
 	case len(command) > 0:
 		return strings.Join(command, " ")
 	case len(t.pids) > 0:
@@ -135,8 +141,11 @@ func (t *targets) trace(command []string) (*live, error) {
 	if len(t.recorded.from) > 0 {
 		return t.recorded.start(t.quiet)
 	}
+	if t.shm {
+		return t.read()
+	}
 	if err := tracer.CheckRights(); err != nil {
-		return nil, err
+		return nil, fmt.Errorf("%w\n%s", err, shmHint)
 	}
 	l := newLive(command, t.quiet)
 	if t.stacks && t.ring == defaultRing {

@@ -58,6 +58,7 @@ configuration folder ($XDG_CONFIG_HOME/tt-memtrace/ui.json).`,
 		RunE: func(cmd *cobra.Command, args []string) error { return runTop(cmd, &t, &u, args) },
 	}
 	t.flags(cmd)
+	t.shmFlag(cmd)
 	u.flags(cmd)
 	u.topFlags(cmd)
 	return cmd
@@ -80,6 +81,7 @@ func runTop(cmd *cobra.Command, t *targets, u *uiFlags, args []string) error {
 	l.silent = true
 	log := ui.NewLog()
 	l.add(sink{events: log.Events, change: log.Change, cb: log.CBChange, kernel: log.KernelChange})
+	u.requested = u.requested || t.shm // all that is known
 	if len(args) > 0 {
 		// The screen is taken: the command's output waits in a file until it is free again.
 		out, err := os.CreateTemp("", "tt-memtrace-output-")
@@ -94,6 +96,11 @@ func runTop(cmd *cobra.Command, t *targets, u *uiFlags, args []string) error {
 	defer cancel()
 	done := make(chan error, 1)
 	go func() { done <- l.run(ctx) }()
+	if t.shm {
+		for _, text := range l.caution() {
+			l.notice(text)
+		}
+	}
 	screen, leave := context.WithCancel(cmd.Context())
 	defer leave()
 	if u.exit {

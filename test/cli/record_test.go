@@ -44,12 +44,12 @@ func TestARecordingNeedsNoRights(t *testing.T) {
 	if err := json.Unmarshal([]byte(r.out), &s); err != nil {
 		t.Fatal(err)
 	}
-	if len(s.Ended) != 1 || s.Ended[0].Allocs == 0 || !s.Exact || len(s.Chips) != 2 {
+	if len(s.Ended) != 1 || *s.Ended[0].Allocs == 0 || !s.Exact || len(s.Chips) != 2 {
 		t.Errorf("%d ended, exact %v: %s", len(s.Ended), s.Exact, r.out)
 	}
 	log := stdin("log", "--json", "--from", "-")
 	allocs := uint64(strings.Count(log.out, `"event":"alloc"`))
-	if allocs != s.Ended[0].Allocs {
+	if allocs != *s.Ended[0].Allocs {
 		t.Errorf("%d allocations in the log, %d in the accounts", allocs, s.Ended[0].Allocs)
 	}
 	// At its beginning there is nothing yet, half-way something.

@@ -66,8 +66,8 @@ func values(s export.Status) map[string]float64 {
 	for _, c := range s.Chips {
 		for m, u := range c.Memory {
 			set(float64(u.Requested), "memory_requested_bytes", c.Chip, m)
-			set(float64(u.PeakRequested), "memory_peak_requested_bytes", c.Chip, m)
-			set(float64(u.Buffers), "memory_buffers", c.Chip, m)
+			optional(u.PeakRequested, "memory_peak_requested_bytes", c.Chip, m)
+			optional(u.Buffers, "memory_buffers", c.Chip, m)
 			optional(u.Reserved, "memory_reserved_bytes", c.Chip, m)
 			optional(u.PeakReserved, "memory_peak_reserved_bytes", c.Chip, m)
 			optional(u.Capacity, "memory_capacity_bytes", c.Chip, m)
@@ -87,7 +87,7 @@ func values(s export.Status) map[string]float64 {
 	for _, p := range s.Processes {
 		for _, c := range p.Chips {
 			for m, u := range c.Memory {
-				if u.PeakRequested > 0 {
+				if *u.PeakRequested > 0 {
 					set(float64(u.Requested), "process_memory_requested_bytes", p.PID, c.Chip, m)
 					optional(u.Reserved, "process_memory_reserved_bytes", p.PID, c.Chip, m)
 				}
@@ -96,9 +96,9 @@ func values(s export.Status) map[string]float64 {
 				set(float64(c.Programs.Physical), "process_cb_physical_bytes", p.PID, c.Chip)
 			}
 		}
-		set(float64(p.Buffers), "process_buffers", p.PID)
-		set(float64(p.Allocs), "process_allocations_total", p.PID)
-		set(float64(p.Frees), "process_frees_total", p.PID)
+		optional(p.Buffers, "process_buffers", p.PID)
+		optional(p.Allocs, "process_allocations_total", p.PID)
+		optional(p.Frees, "process_frees_total", p.PID)
 		set(float64(p.ImplicitFrees), "process_implicit_frees_total", p.PID)
 		set(float64(p.Found), "process_found_buffers", p.PID)
 		set(float64(p.Repaired), "process_repaired_total", p.PID)

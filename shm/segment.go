@@ -1,0 +1,78 @@
+package shm
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// errBlank is of a file that is being made.
+var errBlank = errors.New("it is not written yet")
+
+// fileID names a file whatever its path.
+type fileID struct {
+	device, inode uint64
+}
+
+const (
+	prefix = "tt_device_"
+	suffix = "_memory"
+)
+
+// uniqueOf is the chip's unique id in the name of a file.
+func uniqueOf(name string) (uint64, bool) {
+	digits, ok := strings.CutPrefix(name, prefix)
+	digits, end := strings.CutSuffix(digits, suffix)
+	if !ok || !end {
+		return 0, false
+	}
+	unique, err := strconv.ParseUint(digits, 10, 64)
+	return unique, err == nil && Name(unique) == name
+}
+
+// read reads the account of a file, which anybody can have put there. Of parts
+// with the same PID the first is taken.
+func read(dir, name string) (*Account, fileID, error) {
+	path := filepath.Join(dir, name)
+	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC|unix.O_NONBLOCK|unix.O_NOFOLLOW, 0)
+	if err != nil {
+		return nil, fileID{}, &os.PathError{Op: "reading", Path: path, Err: err}
+	}
+	f := os.NewFile(uintptr(fd), path)
+	defer f.Close()
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		return nil, fileID{}, &os.PathError{Op: "reading", Path: path, Err: err}
+	}
+	if st.Mode&unix.S_IFMT != unix.S_IFREG {
+		return nil, fileID{}, fmt.Errorf("reading %s: no regular file", path)
+	}
+	b := make([]byte, Size)
+	n, err := unix.Pread(fd, b, 0)
+	if err != nil {
+		return nil, fileID{}, &os.PathError{Op: "reading", Path: path, Err: err}
+	}
+	if b = b[:n]; n == 0 || n >= 4 && b[0]|b[1]|b[2]|b[3] == 0 {
+		return nil, fileID{}, errBlank
+	}
+	a, err := Parse(b)
+	if err != nil {
+		return nil, fileID{}, fmt.Errorf("%s: %w", path, err)
+	}
+	if unique, ok := uniqueOf(name); !ok || unique != a.ID {
+		return nil, fileID{}, fmt.Errorf("reading %s: it is of another chip, %d", path, a.ID)
+	}
+	seen := map[uint32]bool{}
+	a.Processes = slices.DeleteFunc(a.Processes, func(p Process) bool {
+		again := seen[p.PID]
+		seen[p.PID] = true
+		return again
+	})
+	return a, fileID{st.Dev, st.Ino}, nil
+}
