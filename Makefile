@@ -7,7 +7,7 @@
 # make packages   the .deb and the .rpm, into dist/; make reproducible shows that two builds have the same bytes
 # make packages-test  installs, starts, upgrades and removes them in a clean Debian
 # make test-kernels   the tracer's live tests on Debian's kernels 6.1, without multi-uprobes, and 6.12, in QEMU
-# make bench      what tracing costs beside other ways to do it: docs/performance.md; some ten minutes, as root
+# make bench      what tracing costs beside other ways to do it: docs/performance.md; a few minutes, as root
 # make check      vet, staticcheck, formats, generated files, race detector, a moment of fuzzing
 
 GO       ?= go
