@@ -326,6 +326,9 @@ func (r *run) object(head *bpf.MemtraceTtHead, object uint64) {
 		// A new program in the old process: all that it held is gone.
 		r.gone(head)
 	case bpf.MemtraceTtKindTT_EXIT:
+		// One that was found while this was read is taken in first: nothing would
+		// tell of its end again.
+		r.announcements()
 		r.gone(head)
 		delete(r.targets, head.Pid)
 		r.t.detach(head.Pid)

@@ -59,7 +59,7 @@ func memoryNames() []string {
 func (o settings) amountOf(u aggregator.Usage, late bool) amount {
 	a := amount{used: u.Reserved, peak: u.PeakReserved, atLeast: u.Unreserved > 0, peakAtLeast: u.PeakUnsure}
 	if o.requested {
-		a = amount{used: u.Requested, peak: u.PeakRequested}
+		a = amount{used: u.Requested, peak: u.PeakRequested, peakAtLeast: u.SumOnly}
 	}
 	capacity, known := u.Capacity()
 	a.capacity = capacity

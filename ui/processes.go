@@ -125,6 +125,7 @@ func (o settings) processAmounts(p *aggregator.ProcessSnapshot) []amount {
 		u.PeakReserved += v.PeakReserved
 		u.Unreserved += v.Unreserved
 		u.PeakUnsure = u.PeakUnsure || v.PeakUnsure
+		u.SumOnly = u.SumOnly || v.SumOnly
 		u.Buffers += v.Buffers
 		u.Banks = aggregator.Banks{}
 		a := o.amountOf(u, p.Late)
@@ -316,12 +317,12 @@ func processColumns(d *data, o settings, list []entry, short bool, g glyphs) []c
 		}))
 	}
 	columns = append(columns,
-		add(byBuffers, "BUFFERS", true, 0, func(e *entry) line { return text(plain, count(e.buffers, o.exact)) }),
+		add(byBuffers, "BUFFERS", true, 0, func(e *entry) line { return counted(e.process, e.buffers, o, g) }),
 		whole(byAllocs, "ALLOCS", 7, func(p *aggregator.ProcessSnapshot) line {
-			return text(plain, count(p.Counters.Allocs, o.exact))
+			return counted(p, p.Counters.Allocs, o, g)
 		}),
 		whole(byFrees, "FREES", 7, func(p *aggregator.ProcessSnapshot) line {
-			return text(plain, count(p.Counters.Frees, o.exact))
+			return counted(p, p.Counters.Frees, o, g)
 		}),
 		whole(byRate, "RATE/s", 6, func(p *aggregator.ProcessSnapshot) line {
 			r, known := d.rates.calls[idOf(p)]
@@ -349,6 +350,14 @@ func processColumns(d *data, o settings, list []entry, short bool, g glyphs) []c
 		})
 	}
 	return columns
+}
+
+// counted is a number of buffers or calls, which the runtime's own sums do not tell.
+func counted(p *aggregator.ProcessSnapshot, n uint64, o settings, g glyphs) line {
+	if p.Info.Source == aggregator.Summed {
+		return text(faint, g.unknown)
+	}
+	return text(plain, count(n, o.exact))
 }
 
 // marks warn of numbers that are not the whole story.
