@@ -95,7 +95,7 @@ func (m *metricsFlags) check() error {
 	if m.processes < 0 || m.processes > maxShown {
 		return fmt.Errorf("%w: --processes %d is not between 0 and %d", errUsage, m.processes, maxShown)
 	}
-	if m.push != "" && m.every < time.Second {
+	if m.every < time.Second {
 		return fmt.Errorf("%w: --otlp-interval %v is less than a second", errUsage, m.every)
 	}
 	if err := metrics.Check(m.config, m.push); err != nil {
