@@ -130,7 +130,8 @@ func TestLibMeshDevice(t *testing.T) {
 	}
 	_, err = m.Call(fn, result, this)
 	t.Logf("first attempt: %v, loads %v", err, probe.Loads())
-	loads := probe.Loads()
+	// What it then copies of the elements is not of its fields.
+	loads := slices.DeleteFunc(slices.Clone(probe.Loads()), func(l eval.Load) bool { return l.Size != 8 })
 	if len(loads) < 2 {
 		t.Fatal("too few loads")
 	}
