@@ -48,6 +48,8 @@ const (
 	// and so rarely that reading takes one part in checkShare of the time.
 	checkEvery = 10 * time.Second
 	checkShare = 1000
+	// programTries is how often a process is read again for programs that could not be.
+	programTries = 4
 	// maxReadings of a process in a row that lost events spoil.
 	maxReadings = 20
 )
@@ -137,6 +139,12 @@ func (r *run) merge(rd *reading) {
 		return
 	}
 	touched := p.books.touched
+	if rd.err == nil && rd.first && rd.result.unreadBut(touched) > 0 && rd.tries < programTries {
+		// A program that was just being placed makes no sense for a moment.
+		rd.tries++
+		r.begin(rd)
+		return
+	}
 	p.books.now, p.books.touched = nil, nil
 	p.books.next = time.Now().Add(max(checkEvery, checkShare*time.Since(rd.began)))
 	if rd.err != nil {
@@ -170,6 +178,16 @@ func (r *run) merge(rd *reading) {
 	}
 }
 
+// unreadBut counts the programs that could not be read and that no event told of since.
+func (b *baseline) unreadBut(touched map[uint64]struct{}) (n int) {
+	for _, id := range b.unread {
+		if _, ok := touched[id]; !ok {
+			n++
+		}
+	}
+	return n
+}
+
 // hold takes in the programs that a process had before, as if they were made now.
 func (r *run) hold(p *traced, head *bpf.MemtraceTtHead, b *baseline, touched map[uint64]struct{}) {
 	rel := r.relations(head.Pid)
@@ -192,13 +210,7 @@ func (r *run) hold(p *traced, head *bpf.MemtraceTtHead, b *baseline, touched map
 			r.emit(aggregator.Event{Kind: aggregator.CBPlaced, PID: head.Pid, Time: head.Time, Device: c.device, Program: h.id, CB: &c.cb})
 		}
 	}
-	unread := 0
-	for _, id := range b.unread {
-		if _, ok := touched[id]; !ok {
-			unread++
-		}
-	}
-	if unread > 0 {
+	if unread := b.unreadBut(touched); unread > 0 {
 		r.t.opts.Notice(fmt.Sprintf("process %d: %d programs from before could not be read, so that their circular buffers and kernels are not counted: %v", head.Pid, unread, b.why))
 	}
 }
