@@ -67,6 +67,7 @@ func (in *inspector) readPrograms(b *baseline, found objects, known map[uint64]b
 		return
 	}
 	b.books.Programs = in.programs(found[vptr])
+	in = in.closely()
 	builder, err := in.builder(b.devices)
 	if err != nil {
 		builder.device = 0
@@ -81,8 +82,10 @@ func (in *inspector) readPrograms(b *baseline, found objects, known map[uint64]b
 			b.why = fmt.Errorf("reading them took more than %v", programTime)
 			return
 		}
+		in.fresh()
 		h, err := in.hold(id, b.devices, builder)
 		if err != nil {
+			in.fresh()
 			// Perhaps it was just being made.
 			h, err = in.hold(id, b.devices, builder)
 		}

@@ -340,7 +340,7 @@ func (in *inspector) blocks(allocator uint64, memory aggregator.Memory) (map[uin
 	if !ok {
 		return nil, fmt.Errorf("evaluating %s: the library lacks it", allocatedBlocks)
 	}
-	m := eval.New(in, eval.WithSlots(in.slot), eval.WithStepLimit(blockSteps))
+	m := in.machine(eval.WithStepLimit(blockSteps))
 	result, err := m.Alloc(24)
 	if err != nil {
 		return nil, err
@@ -385,7 +385,7 @@ func (in *inspector) catch(hook func(name string) eval.Hook, call func(*eval.Mac
 		if !ok {
 			continue
 		}
-		m := eval.New(in, eval.WithSlots(in.slot), eval.WithResolver(func(address uint64) (eval.Hook, bool) {
+		m := in.machine(eval.WithResolver(func(address uint64) (eval.Hook, bool) {
 			h := hook(strings.TrimSuffix(functions[address-in.base], "$plt"))
 			return h, h != nil
 		}))

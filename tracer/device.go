@@ -23,7 +23,24 @@ type inspector struct {
 	mem  processMemory
 	// standard is the C++ library of the process, where it is needed.
 	standard func() (*eval.Image, uint64)
+	// code and data are shared by evaluations that follow each other closely, of
+	// one goroutine; nil where they are not.
+	code *eval.Code
+	data *pages
 }
+
+// closely is for evaluations that follow each other closely: they decode the same
+// code once, and take each page of the process's memory as it was when it was
+// read first, until fresh is called.
+func (in *inspector) closely() *inspector {
+	c := *in
+	c.code = eval.NewCode()
+	c.fresh()
+	return &c
+}
+
+// fresh forgets the memory that was read.
+func (in *inspector) fresh() { in.data = in.pages() }
 
 func newInspector(lib *Library, m Mapping) *inspector {
 	return &inspector{lib: lib, base: m.Base - lib.segments[0].Vaddr&^4095, mem: processMemory(m.PID), standard: sync.OnceValues(func() (*eval.Image, uint64) {
@@ -153,8 +170,12 @@ func (in *inspector) vptr(vtable string) uint64 {
 	return in.base + s.Value + 16
 }
 
-func (in *inspector) machine() *eval.Machine {
-	return eval.New(in, eval.WithSlots(in.slot))
+func (in *inspector) machine(options ...eval.Option) *eval.Machine {
+	options = append([]eval.Option{eval.WithSlots(in.slot)}, options...)
+	if in.code != nil {
+		options = append(options, eval.WithCode(in.code))
+	}
+	return eval.New(in, options...)
 }
 
 // slot resolves a call to another function by its name: the pointer may be
@@ -308,6 +329,9 @@ func (in *inspector) ReadAt(p []byte, address uint64) error {
 				return nil
 			}
 		}
+	}
+	if in.data != nil {
+		return in.data.ReadAt(p, address)
 	}
 	return in.mem.ReadAt(p, address)
 }

@@ -113,7 +113,7 @@ func (in *inspector) evaluate(hook func(name string) eval.Hook) *evaluation {
 		h := hook(strings.TrimSuffix(functions[address-in.base], "$plt"))
 		return h, h != nil
 	}
-	m := eval.New(in, eval.WithStepLimit(programSteps), eval.WithResolver(named), eval.WithSlots(func(slot uint64) (uint64, eval.Hook, bool) {
+	m := in.machine(eval.WithStepLimit(programSteps), eval.WithResolver(named), eval.WithSlots(func(slot uint64) (uint64, eval.Hook, bool) {
 		if image, err := in.lib.Image(); err == nil {
 			if h := hook(image.Slots()[slot-in.base]); h != nil {
 				return 0, h, true

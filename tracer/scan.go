@@ -51,18 +51,39 @@ const pageBytes = 4096
 
 func (in *inspector) pages() *pages { return &pages{in.mem, map[uint64]*[pageBytes]byte{}} }
 
+// ReadAt reads what lies in one page or more.
+func (p *pages) ReadAt(b []byte, address uint64) error {
+	for len(b) > 0 {
+		page, err := p.page(address)
+		if err != nil {
+			return err
+		}
+		n := copy(b, page[address%pageBytes:])
+		b, address = b[n:], address+uint64(n)
+	}
+	return nil
+}
+
+func (p *pages) page(address uint64) (*[pageBytes]byte, error) {
+	page := p.known[address/pageBytes]
+	if page == nil {
+		page = new([pageBytes]byte)
+		if err := p.mem.ReadAt(page[:], address&^(pageBytes-1)); err != nil {
+			return nil, err
+		}
+		p.known[address/pageBytes] = page
+	}
+	return page, nil
+}
+
 // u64 reads an aligned word.
 func (p *pages) u64(address uint64) (uint64, error) {
 	if address%8 != 0 {
 		return 0, fmt.Errorf("reading a word at %#x: not aligned", address)
 	}
-	page := p.known[address/pageBytes]
-	if page == nil {
-		page = new([pageBytes]byte)
-		if err := p.mem.ReadAt(page[:], address&^(pageBytes-1)); err != nil {
-			return 0, err
-		}
-		p.known[address/pageBytes] = page
+	page, err := p.page(address)
+	if err != nil {
+		return 0, err
 	}
 	return binary.LittleEndian.Uint64(page[address%pageBytes:]), nil
 }

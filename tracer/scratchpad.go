@@ -107,7 +107,7 @@ func (in *inspector) scratchpadsOf(kernel uint64) (list []*aggregator.CircularBu
 		handles = append(handles, handle{size, argument})
 		return err
 	}
-	m := eval.New(in, eval.WithSlots(in.slot), eval.WithHooks(map[uint64]eval.Hook{manager: eval.Return(0), invoker: call}))
+	m := in.machine(eval.WithHooks(map[uint64]eval.Hook{manager: eval.Return(0), invoker: call}))
 	function, err := m.Alloc(32)
 	if err == nil {
 		err = errors.Join(m.WriteU64(function+16, manager), m.WriteU64(function+24, invoker))

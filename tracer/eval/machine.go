@@ -112,6 +112,19 @@ func WithSlots(f SlotFunc) Option {
 	return func(m *Machine) { m.slots = f }
 }
 
+// Code is instructions that were decoded, to be shared by machines that run one
+// after the other over the same code.
+type Code struct{ decoded map[uint64]*inst }
+
+// NewCode makes an empty one.
+func NewCode() *Code { return &Code{map[uint64]*inst{}} }
+
+// WithCode has a Machine use what others decoded, and keep there what it decodes.
+// The code at an address must not change.
+func WithCode(c *Code) Option {
+	return func(m *Machine) { m.cache = c.decoded }
+}
+
 // WithStepLimit bounds the instructions of one outermost Call. The default is
 // 100,000.
 func WithStepLimit(n int) Option {
