@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -96,34 +95,31 @@ func (l *Library) loads(names []string, copies bool) ([]int64, error) {
 	if err != nil {
 		return nil, err
 	}
-	for _, name := range names {
-		s, ok := l.symbols[name]
-		if !ok {
-			continue
-		}
-		probe := eval.NewProbe(image)
-		m := eval.New(probe, eval.WithSlots(image.SlotFunc(eval.Libc)), eval.WithStepLimit(1000))
-		object := probe.Root()
-		args := []uint64{object}
-		if copies {
-			result, err := m.Alloc(64)
-			if err != nil {
-				return nil, err
-			}
-			args = []uint64{result, object}
-		}
-		// It does not get far with an object that is not there: what it reads
-		// first is enough.
-		_, _ = m.Call(s.Value, args...)
-		var offsets []int64
-		for _, load := range probe.Loads() {
-			if len(load.Path.Offsets) == 0 && load.Size == 8 {
-				offsets = append(offsets, load.Path.Tail)
-			}
-		}
-		return offsets, nil
+	s, ok := l.symbols[l.first(names)]
+	if !ok {
+		return nil, fmt.Errorf("evaluating %s: the library lacks it", names[0])
 	}
-	return nil, fmt.Errorf("evaluating %s: the library lacks it", names[0])
+	probe := eval.NewProbe(image)
+	m := eval.New(probe, eval.WithSlots(image.SlotFunc(eval.Libc)), eval.WithStepLimit(1000))
+	object := probe.Root()
+	args := []uint64{object}
+	if copies {
+		result, err := m.Alloc(64)
+		if err != nil {
+			return nil, err
+		}
+		args = []uint64{result, object}
+	}
+	// It does not get far with an object that is not there: what it reads
+	// first is enough.
+	_, _ = m.Call(s.Value, args...)
+	var offsets []int64
+	for _, load := range probe.Loads() {
+		if len(load.Path.Offsets) == 0 && load.Size == 8 {
+			offsets = append(offsets, load.Path.Tail)
+		}
+	}
+	return offsets, nil
 }
 
 // open finds the devices that a process has open, each with its allocator or 0,
@@ -307,60 +303,21 @@ var errCaught = errors.New("caught")
 
 // blocks lists what every bank lost to each address of an allocator's memory, bytes.
 func (in *inspector) blocks(allocator uint64, memory aggregator.Memory) (map[uint64]uint64, error) {
-	var list uint64
-	err := in.catch(func(name string) eval.Hook {
-		if name != blockStatistics {
-			return nil
-		}
-		return func(m *eval.Machine) error {
-			list = m.Arg(1) // behind the place for the result
-			return errCaught
-		}
-	}, func(m *eval.Machine, function uint64) error {
-		result, err := m.Alloc(64)
-		if err != nil {
-			return err
-		}
-		arg, err := m.Alloc(8)
-		if err == nil {
-			err = m.WriteU32(arg, uint32(memory))
-		}
-		if err == nil {
-			_, err = m.Call(function, result, allocator, arg)
-		}
-		return err
-	}, statistics)
+	list, err := in.blockList(allocator, memory)
 	if list == 0 {
-		if err == nil || errors.Is(err, eval.ErrThrow) {
-			return nil, nil // there is no such memory
-		}
 		return nil, err
-	}
-	s, ok := in.lib.symbols[allocatedBlocks]
-	if !ok {
-		return nil, fmt.Errorf("evaluating %s: the library lacks it", allocatedBlocks)
 	}
 	m := in.machine(eval.WithStepLimit(blockSteps))
-	result, err := m.Alloc(24)
+	at, err := in.vector(m, allocatedBlocks, list)
 	if err != nil {
 		return nil, err
 	}
-	if _, err := m.Call(in.base+s.Value, result, list); err != nil {
-		return nil, fmt.Errorf("evaluating %s: %w", allocatedBlocks, err)
-	}
-	begin, err := m.ReadU64(result)
+	begin, count, err := readVector(m, at, 16, maxHeld)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("evaluating %s: it returned %w", allocatedBlocks, err)
 	}
-	end, err := m.ReadU64(result + 8)
-	if err != nil {
-		return nil, err
-	}
-	if end < begin || (end-begin)%16 != 0 || (end-begin)/16 > maxHeld {
-		return nil, fmt.Errorf("evaluating %s: it returned a vector from %#x to %#x", allocatedBlocks, begin, end)
-	}
-	blocks := make(map[uint64]uint64, (end-begin)/16)
-	for at := begin; at < end; at += 16 {
+	blocks := make(map[uint64]uint64, count)
+	for at := begin; at < begin+16*count; at += 16 {
 		from, err := m.ReadU64(at)
 		if err != nil {
 			return nil, err
@@ -376,23 +333,31 @@ func (in *inspector) blocks(allocator uint64, memory aggregator.Memory) (map[uin
 	return blocks, nil
 }
 
-// catch evaluates the first of the functions that the library has, with hooks
-// for others of the library's own, by name.
-func (in *inspector) catch(hook func(name string) eval.Hook, call func(*eval.Machine, uint64) error, names []string) error {
-	functions := in.lib.names()
-	for _, name := range names {
-		s, ok := in.lib.symbols[name]
-		if !ok {
-			continue
+// blockList is the list of blocks that an allocator asks for the statistics of a
+// memory; 0 where there is no such memory.
+func (in *inspector) blockList(allocator uint64, memory aggregator.Memory) (list uint64, err error) {
+	e := in.evaluate(func(name string) eval.Hook {
+		if name != blockStatistics {
+			return nil
 		}
-		m := in.machine(eval.WithResolver(func(address uint64) (eval.Hook, bool) {
-			h := hook(strings.TrimSuffix(functions[address-in.base], "$plt"))
-			return h, h != nil
-		}))
-		if err := call(m, in.base+s.Value); err != nil {
-			return fmt.Errorf("evaluating %s: %w", name, err)
+		return func(m *eval.Machine) error {
+			list = m.Arg(1) // behind the place for the result
+			return errCaught
 		}
-		return nil
+	})
+	result, err := e.Alloc(64)
+	if err != nil {
+		return 0, err
 	}
-	return fmt.Errorf("evaluating %s: the library lacks it", names[0])
+	arg, err := e.Alloc(8)
+	if err == nil {
+		err = e.WriteU32(arg, uint32(memory))
+	}
+	if err == nil {
+		_, err = e.call(in.lib.first(statistics), result, allocator, arg)
+	}
+	if errors.Is(err, errCaught) || errors.Is(err, eval.ErrThrow) {
+		err = nil
+	}
+	return list, err
 }

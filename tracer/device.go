@@ -241,77 +241,76 @@ const maxStandard = 16 << 20
 
 // callFirst evaluates the first of the functions that the library has.
 func (in *inspector) callFirst(names []string, args ...uint64) (uint64, error) {
-	for _, n := range names[1:] {
-		if !in.lib.Defines(names[0]) && in.lib.Defines(n) {
-			return in.call(n, args...)
-		}
-	}
-	return in.call(names[0], args...)
+	return in.call(in.lib.first(names), args...)
 }
 
 // call evaluates a function of the library.
-func (in *inspector) call(getter string, args ...uint64) (uint64, error) {
-	s, ok := in.lib.symbols[getter]
+func (in *inspector) call(name string, args ...uint64) (uint64, error) {
+	return in.callOn(in.machine(), name, args...)
+}
+
+// callOn evaluates a function of the library on a machine.
+func (in *inspector) callOn(m *eval.Machine, name string, args ...uint64) (uint64, error) {
+	s, ok := in.lib.symbols[name]
 	if !ok {
-		return 0, fmt.Errorf("evaluating %s: the library lacks it", getter)
+		return 0, fmt.Errorf("evaluating %s: the library lacks it", name)
 	}
-	v, err := in.machine().Call(in.base+s.Value, args...)
+	v, err := m.Call(in.base+s.Value, args...)
 	if err != nil {
-		return 0, fmt.Errorf("evaluating %s: %w", getter, err)
+		return 0, fmt.Errorf("evaluating %s: %w", name, err)
 	}
 	return v, nil
 }
 
 // ofMemory evaluates a getter that takes a const BufferType&.
 func (in *inspector) ofMemory(names []string, this uint64, memory aggregator.Memory) (uint64, error) {
-	for _, name := range names {
-		s, ok := in.lib.symbols[name]
-		if !ok {
-			continue
-		}
-		m := in.machine()
-		arg, err := m.Alloc(4)
-		if err == nil {
-			err = m.WriteU32(arg, uint32(memory))
-		}
-		if err != nil {
-			return 0, err
-		}
-		v, err := m.Call(in.base+s.Value, this, arg)
-		if err != nil {
-			return 0, fmt.Errorf("evaluating %s: %w", name, err)
-		}
-		return v, nil
+	m := in.machine()
+	arg, err := m.Alloc(4)
+	if err == nil {
+		err = m.WriteU32(arg, uint32(memory))
 	}
-	return 0, fmt.Errorf("evaluating %s: the library lacks it", names[0])
+	if err != nil {
+		return 0, err
+	}
+	return in.callOn(m, in.lib.first(names), this, arg)
+}
+
+// vector evaluates a getter that returns a std::vector, and says where that is.
+func (in *inspector) vector(m *eval.Machine, getter string, this uint64) (at uint64, err error) {
+	if at, err = m.Alloc(24); err == nil {
+		_, err = in.callOn(m, getter, at, this)
+	}
+	return at, err
+}
+
+// readVector reads where the elements of a std::vector are and how many, at the
+// most, of a size in bytes.
+func readVector(m *eval.Machine, at, size, most uint64) (begin, count uint64, err error) {
+	if begin, err = m.ReadU64(at); err != nil {
+		return 0, 0, err
+	}
+	end, err := m.ReadU64(at + 8)
+	if err != nil {
+		return 0, 0, err
+	}
+	if end < begin || (end-begin)%size != 0 || (end-begin)/size > most {
+		return 0, 0, fmt.Errorf("a vector from %#x to %#x", begin, end)
+	}
+	return begin, (end - begin) / size, nil
 }
 
 // ints evaluates a getter that returns a std::vector<int>.
 func (in *inspector) ints(getter string, this uint64) ([]uint32, error) {
-	s, ok := in.lib.symbols[getter]
-	if !ok {
-		return nil, fmt.Errorf("evaluating %s: the library lacks it", getter)
-	}
 	m := in.machine()
-	result, err := m.Alloc(24)
+	at, err := in.vector(m, getter, this)
 	if err != nil {
 		return nil, err
 	}
-	if _, err := m.Call(in.base+s.Value, result, this); err != nil {
-		return nil, fmt.Errorf("evaluating %s: %w", getter, err)
-	}
-	begin, err := m.ReadU64(result)
+	begin, count, err := readVector(m, at, 4, maxChips)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("evaluating %s: it returned %w", getter, err)
 	}
-	end, err := m.ReadU64(result + 8)
-	if err != nil {
-		return nil, err
-	}
-	if end < begin || (end-begin)/4 > maxChips {
-		return nil, fmt.Errorf("evaluating %s: it returned a vector from %#x to %#x", getter, begin, end)
-	}
-	list := make([]uint32, (end-begin)/4)
+	list := make([]uint32, count)
 	for i := range list {
 		if list[i], err = m.ReadU32(begin + 4*uint64(i)); err != nil {
 			return nil, err

@@ -131,15 +131,7 @@ func (in *inspector) evaluate(hook func(name string) eval.Hook) *evaluation {
 func (e *evaluation) has(name string) bool { return e.in.lib.Defines(name) }
 
 func (e *evaluation) call(name string, args ...uint64) (uint64, error) {
-	s, ok := e.in.lib.symbols[name]
-	if !ok {
-		return 0, fmt.Errorf("evaluating %s: the library lacks it", name)
-	}
-	v, err := e.Call(e.in.base+s.Value, args...)
-	if err != nil {
-		err = fmt.Errorf("evaluating %s: %w", name, err)
-	}
-	return v, err
+	return e.in.callOn(e.Machine, name, args...)
 }
 
 // programSize is more than any release's ProgramImpl has, bytes.
@@ -289,19 +281,12 @@ const maxRanges = 1024
 // coreRanges reads a CoreRangeSet: it begins with a vector of ranges, each two
 // corners of two words.
 func coreRanges(m *eval.Machine, set uint64) ([]aggregator.CoreRange, error) {
-	begin, err := m.ReadU64(set)
+	begin, count, err := readVector(m, set, 32, maxRanges)
 	if err != nil {
-		return nil, err
-	}
-	end, err := m.ReadU64(set + 8)
-	if err != nil {
-		return nil, err
-	}
-	if end < begin || (end-begin)%32 != 0 || (end-begin)/32 > maxRanges {
-		return nil, fmt.Errorf("core ranges from %#x to %#x", begin, end)
+		return nil, fmt.Errorf("core ranges: %w", err)
 	}
 	var list []aggregator.CoreRange
-	for at := begin; at < end; at += 32 {
+	for at := begin; at < begin+32*count; at += 32 {
 		var c [4]uint64
 		for i := range c {
 			if c[i], err = m.ReadU64(at + 8*uint64(i)); err != nil {
@@ -342,7 +327,7 @@ func (in *inspector) files(kernel, device uint64, root string) (list []string, e
 	if err != nil {
 		return nil, err
 	}
-	reader := in.lib.reader(vptr - in.base)
+	reader := in.lib.readers()[vptr-in.base]
 	if reader == "" {
 		return nil, fmt.Errorf("a kernel of an unknown kind at %#x", kernel)
 	}
@@ -377,20 +362,17 @@ func (in *inspector) files(kernel, device uint64, root string) (list []string, e
 	return list, err
 }
 
-// reader is the function that reads the binaries of a kind of kernel, which is
-// known by its vtable.
-func (l *Library) reader(vptr uint64) string {
-	for name, s := range l.symbols {
-		if class, ok := strings.CutPrefix(name, "_ZTVN"); ok && s.Value+16 == vptr {
-			prefix := "_ZN" + strings.TrimSuffix(class, "E") + "13read_binariesE"
-			for name := range l.symbols {
-				if strings.HasPrefix(name, prefix) && !strings.HasSuffix(name, "$plt") {
-					return name
-				}
-			}
+// binaryReaders are the functions that read the binaries of a kernel, one for each
+// class, by the vtable that its objects point to.
+func (l *Library) binaryReaders() map[uint64]string {
+	m := map[uint64]string{}
+	for name := range l.symbols {
+		class, rest, ok := strings.Cut(strings.TrimPrefix(name, "_ZN"), "13read_binariesE")
+		if vtable, found := l.symbols["_ZTVN"+class+"E"]; ok && found && !strings.HasSuffix(rest, "$plt") {
+			m[vtable.Value+16] = name
 		}
 	}
-	return ""
+	return m
 }
 
 // buildsIn is the directory under which the process keeps the kernels that it

@@ -9,6 +9,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 
@@ -46,10 +47,12 @@ type Library struct {
 	prefixed map[string][]elf.Symbol
 	segments []elf.ProgHeader
 	image    func() (*eval.Image, error)
-	// names are those of its functions, by address, and bookOffset where an
-	// allocator keeps its set of buffers: made when they are first asked for.
+	// names are those of its functions, by address, bookOffset where an allocator
+	// keeps its set of buffers, and readers the functions that read the binaries of a
+	// kernel, by the vtable of its class: made when they are first asked for.
 	names      func() map[uint64]string
 	bookOffset func() (uint64, error)
+	readers    func() map[uint64]string
 }
 
 // OpenLibrary reads the library's headers and the symbols that matter here.
@@ -82,7 +85,7 @@ func OpenLibrary(path string) (lib *Library, err error) {
 	image := sync.OnceValues(func() (*eval.Image, error) { return eval.NewImage(f, 0) })
 	l := &Library{Path: path, image: image, ID: FileID{st.Dev, st.Ino}, file: f, elf: e,
 		symbols: map[string]elf.Symbol{}, prefixed: map[string][]elf.Symbol{}}
-	l.names, l.bookOffset = sync.OnceValue(l.functions), sync.OnceValues(l.setOffset)
+	l.names, l.bookOffset, l.readers = sync.OnceValue(l.functions), sync.OnceValues(l.setOffset), sync.OnceValue(l.binaryReaders)
 	for _, p := range e.Progs {
 		if p.Type == elf.PT_LOAD {
 			l.segments = append(l.segments, p.ProgHeader)
@@ -208,6 +211,15 @@ func knowsRuntime(path string) (knows bool) {
 func (l *Library) Defines(name string) bool {
 	_, ok := l.symbols[name]
 	return ok
+}
+
+// first is the first of the names that the library defines or, where it defines
+// none, the first of all.
+func (l *Library) first(names []string) string {
+	if i := slices.IndexFunc(names, l.Defines); i >= 0 {
+		return names[i]
+	}
+	return names[0]
 }
 
 // IsRuntime reports whether this is the file with the runtime's code, and not

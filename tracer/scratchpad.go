@@ -155,12 +155,9 @@ func (in *inspector) scratchpadsOf(kernel uint64) (list []*aggregator.CircularBu
 // rangesOf asks a kernel for its cores.
 func (in *inspector) rangesOf(kernel uint64) ([]aggregator.CoreRange, error) {
 	m := in.machine()
-	result, err := m.Alloc(24)
+	at, err := in.vector(m, kernelRanges, kernel)
 	if err != nil {
 		return nil, err
 	}
-	if _, err := m.Call(in.base+in.lib.symbols[kernelRanges].Value, result, kernel); err != nil {
-		return nil, fmt.Errorf("evaluating %s: %w", kernelRanges, err)
-	}
-	return coreRanges(m, result)
+	return coreRanges(m, at)
 }
