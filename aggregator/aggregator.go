@@ -486,7 +486,7 @@ func (a *Aggregator) free(p *process, e *Event) {
 				chips = d.opened.Chips
 			}
 			a.OnChange(Change{Time: e.Time, PID: p.pid, TID: e.TID, Freed: true, Unknown: true, Chips: chips,
-				Buffer: BufferSnapshot{ID: e.Buffer, Memory: e.Memory, Layout: e.Layout, Address: e.Address, Size: e.Size, Chips: chips}})
+				Buffer: BufferSnapshot{ID: e.Buffer, Chips: chips}})
 		}
 		return
 	}

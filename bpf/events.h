@@ -10,7 +10,7 @@
 
 enum tt_kind {
 	TT_ALLOC = 1,	   /* struct tt_alloc */
-	TT_FREE,	   /* struct tt_free */
+	TT_FREE,	   /* struct tt_object: the Buffer */
 	TT_ALLOCATOR_GONE, /* struct tt_object: the allocator */
 	TT_DEVICE_OPEN,	   /* struct tt_object: a Device or MeshDevice */
 	TT_DEVICE_CLOSE,   /* struct tt_object */
@@ -27,6 +27,8 @@ enum tt_kind {
 	TT_SCRATCHPADS,	   /* struct tt_pair: a ProgramImpl, and the device that it is laid out on */
 	TT_REFUSED,	   /* struct tt_refusal */
 	TT_STACK,	   /* struct tt_stack: of this thread's next TT_ALLOC or TT_REFUSED */
+	TT_HOOKED, /* struct tt_object: a Buffer that a graph-capture hook took, so that nothing was reserved
+		    */
 	TT_KINDS,
 };
 
@@ -52,14 +54,6 @@ struct tt_alloc {
 	__u64 size;	 /* as asked for, bytes on each chip */
 	__u32 address;	 /* in each bank, bytes */
 	__u32 page_size; /* bytes */
-};
-
-struct tt_free {
-	struct tt_head head;
-	__u64 buffer;
-	__u64 device;
-	__u64 size;
-	__u64 address;
 };
 
 struct tt_object {

@@ -85,8 +85,9 @@ struct tt_task {
 	/* The Kernel whose binaries it reads, and the device that they are for. */
 	__u64 kernel;
 	__u64 kernel_device;
-	/* What it launches, and on which MeshCommandQueue. */
+	/* What it launches, what that took of the kernel-config ring, and on which MeshCommandQueue. */
 	__u64 launched;
+	__u64 config;
 	__u64 queue;
 };
 
@@ -126,7 +127,6 @@ __u32 idle = 0;
 
 /* The generated Go types. */
 const struct tt_alloc *unused_alloc __attribute__((unused));
-const struct tt_free *unused_free __attribute__((unused));
 const enum tt_cb_kind *unused_cb_kind __attribute__((unused));
 const struct tt_cb *unused_cb __attribute__((unused));
 const struct tt_range *unused_range __attribute__((unused));
@@ -253,6 +253,22 @@ static __always_inline int is_new(struct tt_task *task, __u64 device)
 	return 1;
 }
 
+static __always_inline int object_event(enum tt_kind kind, __u64 object, __u64 library, int urgent)
+{
+	__u64 pid_tgid = bpf_get_current_pid_tgid();
+	struct tt_object *e;
+
+	if (skipped(pid_tgid >> 32))
+		return 0;
+	e = reserve(counters_of_cpu(), kind, sizeof(*e));
+	if (!e)
+		return 0;
+	fill(&e->head, kind, pid_tgid, library);
+	e->object = object;
+	submit(e, urgent);
+	return 0;
+}
+
 /* GraphTracker::track_allocate(const Buffer*): all fields are filled in. */
 SEC("uprobe.multi")
 int BPF_UPROBE(buffer_allocated, void *self, __u64 buffer)
@@ -279,7 +295,7 @@ int BPF_UPROBE(buffer_allocated, void *self, __u64 buffer)
 	}
 	if (u8_at(&w, l->hooked) == 1) {
 		c->hooked++;
-		return 0;
+		return object_event(TT_HOOKED, buffer, library, 0);
 	}
 	if (stacks)
 		send_stack((struct pt_regs *)ctx);
@@ -308,60 +324,14 @@ int BPF_UPROBE(buffer_allocated, void *self, __u64 buffer)
 	return 0;
 }
 
-/* GraphTracker::track_deallocate(Buffer*): about to be freed, all fields still valid. */
+/*
+ * GraphTracker::track_deallocate(Buffer*): about to be freed. The accounts know what
+ * it is; reading it again would cost more than all the rest.
+ */
 SEC("uprobe.multi")
 int BPF_UPROBE(buffer_freed, void *self, __u64 buffer)
 {
-	__u64 pid_tgid = bpf_get_current_pid_tgid();
-	__u32 library = bpf_get_attach_cookie(ctx);
-	struct tt_counters *c;
-	struct tt_layout *l;
-	struct tt_free *e;
-	struct window w;
-
-	if (skipped(pid_tgid >> 32))
-		return 0;
-	c = counters_of_cpu();
-	l = bpf_map_lookup_elem(&layouts, &library);
-	if (!c || !l)
-		return 0;
-	/* An unreadable free still frees: the Buffer* alone tells which. */
-	if (read_window(&w, l, buffer)) {
-		c->unread[TT_FREE]++;
-		__builtin_memset(&w, 0, sizeof(w));
-	}
-	if (u8_at(&w, l->hooked) == 1) {
-		c->hooked++;
-		return 0;
-	}
-	e = reserve(c, TT_FREE, sizeof(*e));
-	if (!e)
-		return 0;
-	fill(&e->head, TT_FREE, pid_tgid, library);
-	e->head.memory = u32_at(&w, l->type) > 0xff ? 0xff : u32_at(&w, l->type);
-	e->head.layout = u32_at(&w, l->layout);
-	e->buffer = buffer;
-	e->device = u64_at(&w, l->device);
-	e->size = u64_at(&w, l->size);
-	e->address = u64_at(&w, l->address);
-	submit(e, 0);
-	return 0;
-}
-
-static __always_inline int object_event(enum tt_kind kind, __u64 object, __u64 library, int urgent)
-{
-	__u64 pid_tgid = bpf_get_current_pid_tgid();
-	struct tt_object *e;
-
-	if (skipped(pid_tgid >> 32))
-		return 0;
-	e = reserve(counters_of_cpu(), kind, sizeof(*e));
-	if (!e)
-		return 0;
-	fill(&e->head, kind, pid_tgid, library);
-	e->object = object;
-	submit(e, urgent);
-	return 0;
+	return object_event(TT_FREE, buffer, bpf_get_attach_cookie(ctx), 0);
 }
 
 /* These are rare, and user space wants to look at the object while it is there. */
@@ -419,8 +389,8 @@ struct tt_cb_long {
 	struct tt_range ranges[TT_CB_RANGES];
 };
 
-/* std::vector<CoreRange>, with which a CoreRangeSet begins. */
-struct ranges {
+/* How a std::vector begins: a CoreRangeSet is one of CoreRange. */
+struct vector {
 	__u64 begin;
 	__u64 end;
 };
@@ -459,7 +429,7 @@ static long send_part(__u32 i, struct parts *p)
 /* Sends a buffer of the program that the thread lays out, with all its core ranges. */
 static __always_inline void send_cb(struct tt_cb *cb, struct tt_counters *c, __u64 core_range_set)
 {
-	struct ranges r;
+	struct vector r;
 	struct parts p;
 	__u64 count;
 
@@ -819,24 +789,26 @@ static __always_inline void uncounted(void)
 		c->uncounted++;
 }
 
-static __always_inline void count(const struct tt_launch_key *key, __u64 stack)
+/* It returns what it takes of the kernel-config ring, as far as that is known. */
+static __always_inline __u64 count(const struct tt_launch_key *key, __u64 stack)
 {
-	struct tt_launch first = {.count = 1}, *l = bpf_map_lookup_elem(&launches, key);
+	struct tt_launch first = {.count = 1, .last = bpf_ktime_get_ns()},
+			 *l = bpf_map_lookup_elem(&launches, key);
 
 	if (!l) {
-		first.last = bpf_ktime_get_ns();
 		bpf_probe_read_user(&first.caller, sizeof(first.caller), (void *)stack);
 		if (!bpf_map_update_elem(&launches, key, &first, BPF_NOEXIST))
-			return;
+			return 0;
 		/* Another thread was faster, or the map is full. */
 		l = bpf_map_lookup_elem(&launches, key);
 	}
 	if (!l) {
 		uncounted();
-		return;
+		return 0;
 	}
 	__sync_fetch_and_add(&l->count, 1);
-	l->last = bpf_ktime_get_ns();
+	l->last = first.last;
+	return l->config;
 }
 
 /*
@@ -849,6 +821,7 @@ int BPF_UPROBE(launched, __u64 where, __u64 what)
 {
 	struct tt_launch_key key = {.pid = bpf_get_current_pid_tgid() >> 32};
 	struct tt_task *task;
+	__u64 config;
 
 	if (skipped(key.pid))
 		return 0;
@@ -857,11 +830,12 @@ int BPF_UPROBE(launched, __u64 where, __u64 what)
 		return 0;
 	}
 	task = bpf_task_storage_get(&tasks, bpf_get_current_task_btf(), NULL, BPF_LOCAL_STORAGE_GET_F_CREATE);
+	config = count(&key, PT_REGS_SP(ctx));
 	if (task) {
 		task->launched = key.object;
+		task->config = config;
 		task->queue = where;
 	}
-	count(&key, PT_REGS_SP(ctx));
 	return 0;
 }
 
@@ -984,19 +958,19 @@ static __always_inline void find_place(struct tt_core_ring *c, __u32 size, int a
 /* What is being done to the rings of a manager. */
 struct giving {
 	struct tt_ring *ring;
-	__u64 sizes;	/* uint32_t of each kind of core, in the process */
-	__u32 done;	/* what is free when so many cores have run */
-	__u32 will_run; /* so many will have by the time that the place is free */
+	__u32 sizes[TT_RINGS]; /* of each kind of core, bytes; 0 where there are no such rings */
+	__u32 done;	       /* what is free when so many cores have run */
+	__u32 will_run;	       /* so many will have by the time that the place is free */
 };
 
 static long find_places(__u32 i, struct giving *g)
 {
 	struct tt_core_ring *c = core_ring(g->ring, i);
-	__u32 size = 0;
+	__u32 size;
 
-	if (!c)
+	if (!c || i >= TT_RINGS)
 		return 1;
-	bpf_probe_read_user(&size, sizeof(size), (void *)(g->sizes + i * sizeof(size)));
+	size = g->sizes[i];
 	/* Ethernet cores that the dispatcher also runs on have one place. */
 	find_place(c, size, i == 1 && size, &g->done);
 	return 0;
@@ -1036,8 +1010,9 @@ int BPF_UPROBE(ring_taken, __u64 manager, __u64 sizes, __u8 status, __u32 cores)
 {
 	struct tt_ring_key key = {manager, bpf_get_current_pid_tgid() >> 32};
 	struct tt_launch_key launch = {.pid = key.pid};
-	__u32 library = bpf_get_attach_cookie(ctx), ran = ctx->r8, wait = ctx->r9, size;
+	__u32 library = bpf_get_attach_cookie(ctx), ran = ctx->r8, wait = ctx->r9;
 	struct giving g = {};
+	struct vector v;
 	struct tt_layout *layout;
 	struct tt_launch *l;
 	struct tt_task *task;
@@ -1047,8 +1022,12 @@ int BPF_UPROBE(ring_taken, __u64 manager, __u64 sizes, __u8 status, __u32 cores)
 		return 0;
 	layout = bpf_map_lookup_elem(&layouts, &library);
 	task = bpf_task_storage_get(&tasks, bpf_get_current_task_btf(), NULL, 0);
-	if (!layout || !task || bpf_probe_read_user(&g.sizes, sizeof(g.sizes), (void *)sizes) ||
-	    bpf_probe_read_user(&size, sizeof(size), (void *)g.sizes))
+	if (!layout || !task || bpf_probe_read_user(&v, sizeof(v), (void *)sizes) || v.end <= v.begin)
+		return 0;
+	v.end -= v.begin;
+	if (v.end > sizeof(g.sizes))
+		v.end = sizeof(g.sizes);
+	if (bpf_probe_read_user(g.sizes, v.end, (void *)v.begin))
 		return 0;
 	r = bpf_map_lookup_elem(&rings, &key);
 	if (!r)
@@ -1072,9 +1051,11 @@ int BPF_UPROBE(ring_taken, __u64 manager, __u64 sizes, __u8 status, __u32 cores)
 	r->last = bpf_ktime_get_ns();
 	launch.object = task->launched;
 	task->launched = 0;
+	if (task->config == g.sizes[0])
+		return 0;
 	l = bpf_map_lookup_elem(&launches, &launch);
 	if (l)
-		l->config = size;
+		l->config = g.sizes[0];
 	return 0;
 }
 

@@ -55,23 +55,14 @@ type MemtraceTtCopy struct {
 
 type MemtraceTtCounters struct {
 	_          structs.HostLayout
-	Seen       [19]uint64
-	Lost       [19]uint64
-	Unread     [19]uint64
+	Seen       [20]uint64
+	Lost       [20]uint64
+	Unread     [20]uint64
 	Hooked     uint64
 	Truncated  uint64
 	Unreserved uint64
 	Clipped    uint64
 	Uncounted  uint64
-}
-
-type MemtraceTtFree struct {
-	_       structs.HostLayout
-	Head    MemtraceTtHead
-	Buffer  uint64
-	Device  uint64
-	Size    uint64
-	Address uint64
 }
 
 type MemtraceTtHead struct {
@@ -107,7 +98,8 @@ const (
 	MemtraceTtKindTT_SCRATCHPADS    MemtraceTtKind = 16
 	MemtraceTtKindTT_REFUSED        MemtraceTtKind = 17
 	MemtraceTtKindTT_STACK          MemtraceTtKind = 18
-	MemtraceTtKindTT_KINDS          MemtraceTtKind = 19
+	MemtraceTtKindTT_HOOKED         MemtraceTtKind = 19
+	MemtraceTtKindTT_KINDS          MemtraceTtKind = 20
 )
 
 type MemtraceTtLaunch struct {
@@ -261,6 +253,7 @@ type MemtraceTtTask struct {
 	Kernel       uint64
 	KernelDevice uint64
 	Launched     uint64
+	Config       uint64
 	Queue        uint64
 }
 
@@ -323,7 +316,6 @@ const (
 	MemtraceVarUnusedCb            = "unused_cb"
 	MemtraceVarUnusedCbKind        = "unused_cb_kind"
 	MemtraceVarUnusedCopy          = "unused_copy"
-	MemtraceVarUnusedFree          = "unused_free"
 	MemtraceVarUnusedKind          = "unused_kind"
 	MemtraceVarUnusedObject        = "unused_object"
 	MemtraceVarUnusedPair          = "unused_pair"
@@ -433,7 +425,6 @@ type MemtraceVariableSpecs struct {
 	UnusedCb      *ebpf.VariableSpec `ebpf:"unused_cb"`
 	UnusedCbKind  *ebpf.VariableSpec `ebpf:"unused_cb_kind"`
 	UnusedCopy    *ebpf.VariableSpec `ebpf:"unused_copy"`
-	UnusedFree    *ebpf.VariableSpec `ebpf:"unused_free"`
 	UnusedKind    *ebpf.VariableSpec `ebpf:"unused_kind"`
 	UnusedObject  *ebpf.VariableSpec `ebpf:"unused_object"`
 	UnusedPair    *ebpf.VariableSpec `ebpf:"unused_pair"`
@@ -501,7 +492,6 @@ type MemtraceVariables struct {
 	UnusedCb      *ebpf.Variable `ebpf:"unused_cb"`
 	UnusedCbKind  *ebpf.Variable `ebpf:"unused_cb_kind"`
 	UnusedCopy    *ebpf.Variable `ebpf:"unused_copy"`
-	UnusedFree    *ebpf.Variable `ebpf:"unused_free"`
 	UnusedKind    *ebpf.Variable `ebpf:"unused_kind"`
 	UnusedObject  *ebpf.Variable `ebpf:"unused_object"`
 	UnusedPair    *ebpf.Variable `ebpf:"unused_pair"`

@@ -40,14 +40,14 @@ type LogLine struct {
 	PID uint32 `json:"pid"`
 	// The thread's id; null where no thread of the process did it.
 	TID *uint32 `json:"tid" jsonschema:"nullable"`
-	// The memory that it lies in: dram, l1, l1_small, trace, system_memory (the host's).
+	// The memory that it lies in: dram, l1, l1_small, trace, system_memory (the host's) or unknown.
 	Memory string `json:"memory"`
-	// The buffer's own size, bytes on each chip.
-	Size uint64 `json:"size"`
+	// The buffer's own size, bytes on each chip; null where unknown.
+	Size *uint64 `json:"size" jsonschema:"nullable"`
 	// What each bank of each chip lost to it, bytes; null where unknown.
 	PerBank *uint64 `json:"per_bank" jsonschema:"nullable"`
-	// Where it starts in each bank, bytes.
-	Address uint64 `json:"address"`
+	// Where it starts in each bank, bytes; null where unknown.
+	Address *uint64 `json:"address" jsonschema:"nullable"`
 	// The buffer's id in hex, unique in its process while it lives.
 	Buffer string `json:"buffer" jsonschema:"pattern=^0x[0-9a-f]+$"`
 	// Numbers of the chips that it lies on; empty where unknown.
@@ -56,7 +56,7 @@ type LogLine struct {
 	Private bool `json:"private,omitempty"`
 	// True if it was freed by no call of its own: with its allocator or process, or replaced.
 	Implicit bool `json:"implicit,omitempty"`
-	// True if the allocation of the buffer that is freed was not seen.
+	// True if the allocation of the buffer that is freed was not seen: all that is known is its id.
 	Unknown bool `json:"unknown,omitempty"`
 }
 
@@ -83,8 +83,11 @@ func (l *Logger) Change(c aggregator.Change) {
 func (l *Logger) line(c aggregator.Change) LogLine {
 	line := LogLine{
 		Time: l.wall(c.Time), Event: "alloc", PID: c.PID, Memory: key(c.Buffer.Memory),
-		Size: c.Buffer.Size, Address: c.Buffer.Address, Buffer: fmt.Sprintf("%#x", c.Buffer.ID),
+		Size: &c.Buffer.Size, Address: &c.Buffer.Address, Buffer: fmt.Sprintf("%#x", c.Buffer.ID),
 		Chips: []uint32{}, Implicit: c.Implicit, Unknown: c.Unknown,
+	}
+	if c.Unknown {
+		line.Memory, line.Size, line.Address = key(aggregator.NumMemories), nil, nil
 	}
 	if c.Freed {
 		line.Event = "free"

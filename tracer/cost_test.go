@@ -77,7 +77,7 @@ func TestReadingABufferAllocatesNothing(t *testing.T) {
 	r.flush()
 	head := bpf.MemtraceTtHead{Pid: pid, Tid: pid, Time: 3}
 	alloc := bpf.MemtraceTtAlloc{Head: head, Buffer: buffer, Device: device, Allocator: allocator, Size: 4096}
-	free := bpf.MemtraceTtFree{Head: head, Buffer: buffer, Device: device, Size: 4096}
+	free := bpf.MemtraceTtObject{Head: head, Object: buffer}
 	alloc.Head.Kind, free.Head.Kind = uint8(bpf.MemtraceTtKindTT_ALLOC), uint8(bpf.MemtraceTtKindTT_FREE)
 	if got := testing.AllocsPerRun(1000, func() {
 		r.decode(bytesOf(&alloc))

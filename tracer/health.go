@@ -2,7 +2,7 @@ package tracer
 
 import "tt-memtrace/bpf"
 
-// KindNames are the names of the records' kinds, by number; empty where there is none.
+// KindNames are the names of the records' kinds, by number; that of 0 is empty.
 var KindNames = [bpf.MemtraceTtKindTT_KINDS]string{
 	bpf.MemtraceTtKindTT_ALLOC:          "alloc",
 	bpf.MemtraceTtKindTT_FREE:           "free",
@@ -19,6 +19,10 @@ var KindNames = [bpf.MemtraceTtKindTT_KINDS]string{
 	bpf.MemtraceTtKindTT_PROGRAM_ADDED:  "program_added",
 	bpf.MemtraceTtKindTT_WORKLOAD_NAMED: "workload_named",
 	bpf.MemtraceTtKindTT_WORKLOAD_GONE:  "workload_gone",
+	bpf.MemtraceTtKindTT_SCRATCHPADS:    "scratchpads",
+	bpf.MemtraceTtKindTT_REFUSED:        "refused",
+	bpf.MemtraceTtKindTT_STACK:          "stack",
+	bpf.MemtraceTtKindTT_HOOKED:         "hooked",
 }
 
 // Refused is how many files that hold the runtime could not be traced so far:

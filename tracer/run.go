@@ -98,7 +98,29 @@ type traced struct {
 	boards     map[uint32]string
 	uniques    map[uint32]uint64
 	complained bool
-	books      bookkeeping
+	// hooked are Buffers that graph capture took, so that nothing is reserved for them.
+	hooked map[uint64]struct{}
+	books  bookkeeping
+}
+
+func (p *traced) hook(buffer uint64) {
+	if p == nil {
+		return
+	}
+	if p.hooked == nil {
+		p.hooked = map[uint64]struct{}{}
+	}
+	p.hooked[buffer] = struct{}{}
+}
+
+// unhook says whether a Buffer that is freed, or that is another one now, was hooked.
+func (p *traced) unhook(buffer uint64) bool {
+	if p == nil || len(p.hooked) == 0 {
+		return false
+	}
+	_, was := p.hooked[buffer]
+	delete(p.hooked, buffer)
+	return was
 }
 
 func (r *run) loop(ctx context.Context) error {
@@ -258,22 +280,13 @@ func (r *run) decode(b []byte) {
 		p := r.process(head)
 		r.know(p, head, e.Device, e.Allocator)
 		p.touch(e.Buffer)
+		p.unhook(e.Buffer)
 		r.emit(aggregator.Event{
 			Kind: aggregator.Alloc, Memory: aggregator.Memory(head.Memory), Layout: head.Layout,
 			PID: head.Pid, TID: head.Tid, Time: head.Time,
 			Device: e.Device, Allocator: e.Allocator, Buffer: e.Buffer,
 			Address: uint64(e.Address), Size: e.Size, PageSize: uint64(e.PageSize), PerBank: uint64(head.PerBank),
 			Stack: r.stacks.take(head),
-		})
-	case bpf.MemtraceTtKindTT_FREE:
-		e := (*bpf.MemtraceTtFree)(unsafe.Pointer(&b[0]))
-		if !r.process(head).touch(e.Buffer) {
-			return // it was held before, and never came into the accounts
-		}
-		r.emit(aggregator.Event{
-			Kind: aggregator.Free, Memory: aggregator.Memory(head.Memory), Layout: head.Layout,
-			PID: head.Pid, TID: head.Tid, Time: head.Time,
-			Device: e.Device, Buffer: e.Buffer, Address: e.Address, Size: e.Size,
 		})
 	case bpf.MemtraceTtKindTT_CB:
 		r.circularBuffer(head, b)
@@ -290,10 +303,19 @@ func (r *run) decode(b []byte) {
 	}
 }
 
-// object turns the rare records into events.
+// object turns the records that only name an object into events.
 func (r *run) object(head *bpf.MemtraceTtHead, object uint64) {
 	e := aggregator.Event{PID: head.Pid, TID: head.Tid, Time: head.Time}
 	switch bpf.MemtraceTtKind(head.Kind) {
+	case bpf.MemtraceTtKindTT_FREE:
+		p := r.process(head)
+		if p.unhook(object) || !p.touch(object) {
+			return // it never came into the accounts
+		}
+		e.Kind, e.Buffer = aggregator.Free, object
+		r.emit(e)
+	case bpf.MemtraceTtKindTT_HOOKED:
+		r.process(head).hook(object)
 	case bpf.MemtraceTtKindTT_DEVICE_OPEN:
 		p := r.process(head)
 		if p == nil {

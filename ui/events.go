@@ -99,15 +99,21 @@ func newEvents(s *state) *events {
 			{name: "PROCESS", flex: true, least: 14, rank: 3, cell: func(r *eventRow) line { return text(plain, e.names[r.pid]) }},
 			{name: "EVENT", least: 9, cell: eventCell},
 			{name: "MEMORY", least: 8, rank: 1, cell: func(r *eventRow) line {
-				if r.kind > logKernelUnload {
+				switch {
+				case r.kind > logKernelUnload:
 					return nil
+				case r.unknown:
+					return text(faint, glyphSet(s.settings.ascii).unknown)
 				}
 				return text(plain, r.memory.String())
 			}},
 			{name: "SIZE", right: true, least: 9, cell: func(r *eventRow) line { return e.size(r) }},
 			{name: "ADDRESS", right: true, least: 10, rank: 2, cell: func(r *eventRow) line {
-				if r.kind >= logKernelLoad {
+				switch {
+				case r.kind >= logKernelLoad:
 					return nil
+				case r.unknown:
+					return text(faint, glyphSet(s.settings.ascii).unknown)
 				}
 				return text(plain, fmt.Sprintf("0x%x", r.address))
 			}},
@@ -219,7 +225,6 @@ func eventWords(b []byte, r *eventRow, names map[uint32]string, sets [][]aggrega
 }
 
 func (e *events) tell(r *eventRow) []line {
-	g := glyphSet(e.settings.ascii)
 	out := []line{
 		pair("what", line{{r.kind.String() + "  " + eventNote(r, e.settings.ascii), strong}}),
 		pair("when", text(plain, e.when(r.time)+", "+age(time.Duration(e.data.now-min(r.time, e.data.now)))+" ago")),
@@ -231,16 +236,12 @@ func (e *events) tell(r *eventRow) []line {
 	if r.chips != 0 {
 		out = append(out, pair("chips", text(plain, e.chipsOf(r))))
 	}
-	if r.kind < logKernelLoad {
-		size := g.unknown
-		if !r.unknown {
-			size = digits(r.size) + " bytes"
-		}
+	if r.kind < logKernelLoad && !r.unknown {
 		where := " on each chip"
 		if r.kind >= logCBAlloc {
 			where = fmt.Sprintf(" on each of %d cores", r.cores)
 		}
-		out = append(out, pair("size", text(plain, size+where)), pair("address", text(plain, fmt.Sprintf("0x%x in each bank of %s", r.address, r.memory))))
+		out = append(out, pair("size", text(plain, digits(r.size)+" bytes"+where)), pair("address", text(plain, fmt.Sprintf("0x%x in each bank of %s", r.address, r.memory))))
 	}
 	if r.object != 0 {
 		out = append(out, pair("object", text(plain, fmt.Sprintf("0x%x in the process", r.object))))

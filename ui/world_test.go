@@ -126,7 +126,7 @@ func busy(chips int) *world {
 	w.tell(aggregator.Event{Kind: aggregator.ProcessExit, PID: 50100})
 	late := w.begins(50231, hostile, w.chips[:1], true)
 	w.alloc(50231, late, aggregator.L1, 1000*kib, 40*kib)
-	w.tell(aggregator.Event{Kind: aggregator.Free, PID: 50231, Device: late, Buffer: 0x1234, Memory: aggregator.L1, Address: 0x5678, Size: 4096})
+	w.tell(aggregator.Event{Kind: aggregator.Free, PID: 50231, Device: late, Buffer: 0x1234})
 	top := uint64(105984 + 1331200)
 	var held []uint64
 	for i := range uint64(24) {
