@@ -114,8 +114,12 @@ func (t *Tracer) finished() []*reading {
 	return list
 }
 
-// reading says whether a process is being read that was not watched from the start.
+// reading says whether a process is being read that was not watched from the start,
+// or may have to be.
 func (r *run) reading() bool {
+	if len(r.later) > 0 {
+		return true
+	}
 	for _, p := range r.processes {
 		if p != nil && p.books.now != nil && p.books.now.first {
 			return true

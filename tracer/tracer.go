@@ -61,7 +61,7 @@ type Tracer struct {
 	lacks   Lacks
 	objects bpf.MemtraceObjects
 	reader  *ringbuf.Reader
-	watch   *mmapWatch
+	watch   watch
 	tasks   []link.Link
 	extra   []FileID
 
@@ -97,6 +97,8 @@ type announcement struct {
 	// late: it had mapped the library before the probes were there, so what it
 	// holds has to be read.
 	late bool
+	// at: it was looked at then, CLOCK_MONOTONIC in ns.
+	at uint64
 }
 
 // New loads the programs. It wraps ErrPermission where rights are missing.
@@ -241,7 +243,7 @@ func (t *Tracer) Close() error {
 // start begins to look for processes: those that come, then those that are there.
 func (t *Tracer) start() error {
 	var err error
-	if t.watch, err = watchMappings(); err != nil {
+	if t.watch, err = watchMappings(len(t.extra) > 0); err != nil {
 		return err
 	}
 	pids := t.opts.PIDs
@@ -262,11 +264,7 @@ func (t *Tracer) discover(ctx context.Context) error {
 	found := newFinds()
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error {
-		return t.watch.Run(ctx, func(m mapped) {
-			if len(t.extra) > 0 || candidate(m.path) {
-				found.add(m.pid)
-			}
-		}, found.missed)
+		return t.watch.Run(ctx, found.add, found.missed)
 	})
 	g.Go(func() error {
 		for {
@@ -308,20 +306,21 @@ func (t *Tracer) look(pid uint32, early bool) {
 	if !t.inScope(pid) {
 		return
 	}
+	at := uint64(monotonic())
 	list, err := mappings(pid, t.extra)
 	if err != nil {
 		return // gone, or not ours to see
 	}
 	for _, m := range list {
-		if err := t.attach(m, early); err != nil {
+		if err := t.attach(m, at, early); err != nil {
 			t.opts.Notice(fmt.Sprintf("process %d: %v", pid, err))
 		}
 	}
 }
 
 // attach puts the probes into a library, once for all processes or once for
-// each PID, and announces the process.
-func (t *Tracer) attach(m Mapping, early bool) error {
+// each PID, and announces the process that was looked at at a time.
+func (t *Tracer) attach(m Mapping, at uint64, early bool) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	a, err := t.library(m)
@@ -344,7 +343,7 @@ func (t *Tracer) attach(m Mapping, early bool) error {
 	if lives, err := t.watchExit(m.PID); !lives {
 		return err
 	}
-	t.announced = append(t.announced, announcement{mapping: m, of: a, late: early})
+	t.announced = append(t.announced, announcement{mapping: m, of: a, late: early, at: at})
 	return t.reader.Flush()
 }
 
