@@ -1204,6 +1204,19 @@ func TestUnsupportedLibraryIsLeftAlone(t *testing.T) {
 	if seen, _ := buffersSeen(tr.counters()); seen != 0 {
 		t.Errorf("%d probes hit", seen)
 	}
+	// Those that are refused are those that are there now.
+	refused := func(want int) {
+		t.Helper()
+		tr.sync()
+		if n := tr.tracer.Refused(); n != want {
+			t.Errorf("%d libraries are refused, want %d", n, want)
+		}
+	}
+	refused(3)
+	processes[0].Kill()
+	refused(2)
+	do(t, processes[1], "exec")
+	refused(1)
 	tr.noticed("two pointers", "single-step", Points[2].Symbols[0])
 }
 

@@ -334,6 +334,7 @@ func (r *run) object(head *bpf.MemtraceTtHead, object uint64) {
 	case bpf.MemtraceTtKindTT_EXEC:
 		// A new program in the old process: all that it held is gone. Where the new one
 		// was found before this was read, it is the one that is known.
+		r.t.unmapped(head.Pid, head.Time)
 		if p := r.processes[head.Pid]; p == nil || p.at < head.Time {
 			r.gone(head)
 		}
@@ -344,6 +345,7 @@ func (r *run) object(head *bpf.MemtraceTtHead, object uint64) {
 		r.later = slices.DeleteFunc(r.later, func(a announcement) bool { return a.mapping.PID == head.Pid })
 		r.gone(head)
 		delete(r.targets, head.Pid)
+		r.t.unmapped(head.Pid, head.Time)
 		r.t.detach(head.Pid)
 	}
 }

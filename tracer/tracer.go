@@ -67,8 +67,8 @@ type Tracer struct {
 
 	mu        sync.Mutex
 	libraries map[FileID]*attachment
-	refused   map[FileID]error
-	users     map[FileID]bool // files that use the runtime and do not hold it
+	refused   map[FileID]*refusal
+	users     map[FileID]unix.Timespec // files that use the runtime and do not hold it, as of their last change
 	announced []announcement
 	syncs     []chan struct{}
 	readings  []*reading
@@ -88,6 +88,14 @@ type attachment struct {
 	// links for all processes, or for each PID, and since when.
 	links  map[uint32][]link.Link
 	linked map[uint32]time.Time
+}
+
+// refusal is a file that is not traced, as long as a process maps it: then it may
+// be another one of the same number.
+type refusal struct {
+	why error // nil: it is not the runtime
+	// pids of those processes, with when they were looked at: CLOCK_MONOTONIC in ns.
+	pids map[uint32]uint64
 }
 
 // announcement tells the reader of a process that maps the runtime.
@@ -112,7 +120,7 @@ func New(o Options) (*Tracer, error) {
 	if o.Notice == nil {
 		o.Notice = func(string) {}
 	}
-	t := &Tracer{opts: o, libraries: map[FileID]*attachment{}, refused: map[FileID]error{}, users: map[FileID]bool{}, ended: make(chan struct{}), closing: make(chan struct{}, maxClosing)}
+	t := &Tracer{opts: o, libraries: map[FileID]*attachment{}, refused: map[FileID]*refusal{}, users: map[FileID]unix.Timespec{}, ended: make(chan struct{}), closing: make(chan struct{}, maxClosing)}
 	for _, path := range o.Libraries {
 		lib, err := OpenLibrary(path)
 		if err != nil {
@@ -350,21 +358,21 @@ func (t *Tracer) attach(m Mapping, at uint64, early bool) error {
 // library opens and checks a mapped library, once for each file. Both results
 // are nil where the file is not the runtime.
 func (t *Tracer) library(m Mapping) (*attachment, error) {
-	if t.users[m.ID] {
-		return nil, nil
-	}
 	// A file that was read before is told by what it is: reading it again, for
 	// every process that maps it, takes tens of milliseconds.
 	var st unix.Stat_t
 	named := unix.Stat(m.fileName(), &st) == nil && st.Ino == m.ID.Inode
+	if named && t.users[m.ID] == st.Ctim {
+		return nil, nil
+	}
 	if named {
-		if a, known, err := t.known(FileID{st.Dev, st.Ino}); known {
+		if a, known, err := t.known(FileID{st.Dev, st.Ino}, m.PID); known {
 			return a, err
 		}
 	}
 	// Another file of that name says nothing of the one that is mapped.
 	if named && !slices.Contains(t.extra, m.ID) && !knowsRuntime(m.fileName()) {
-		t.users[m.ID] = true
+		t.users[m.ID] = st.Ctim
 		giveBack()
 		return nil, nil
 	}
@@ -373,13 +381,14 @@ func (t *Tracer) library(m Mapping) (*attachment, error) {
 	if err != nil {
 		return nil, err
 	}
-	if a, known, err := t.known(lib.ID); known {
+	if a, known, err := t.known(lib.ID, m.PID); known {
 		lib.Close()
 		return a, err
 	}
 	a, err := t.check(lib)
 	if a == nil {
-		t.refused[lib.ID] = err
+		t.refused[lib.ID] = &refusal{err, map[uint32]uint64{}}
+		t.refuse(lib.ID, m.PID)
 		lib.Close()
 		return nil, err
 	}
@@ -391,13 +400,40 @@ func (t *Tracer) library(m Mapping) (*attachment, error) {
 // times as much behind as is kept of them, and the heap shrinks slowly by itself.
 func giveBack() { go debug.FreeOSMemory() }
 
-// known is what became of a file that was looked at before.
-func (t *Tracer) known(id FileID) (a *attachment, known bool, err error) {
+// known is what became of a file that was looked at before, and is mapped by a process.
+func (t *Tracer) known(id FileID, pid uint32) (a *attachment, known bool, err error) {
 	if a := t.libraries[id]; a != nil {
 		return a, true, nil
 	}
-	err, known = t.refused[id]
-	return nil, known, err
+	if r := t.refused[id]; r != nil {
+		t.refuse(id, pid)
+		return nil, true, r.why
+	}
+	return nil, false, nil
+}
+
+// refuse notes that a process maps a file that is not traced, until it ends.
+func (t *Tracer) refuse(id FileID, pid uint32) {
+	at := uint64(monotonic())
+	if lives, _ := t.watchExit(pid); lives {
+		t.refused[id].pids[pid] = at
+	} else if len(t.refused[id].pids) == 0 {
+		delete(t.refused, id)
+	}
+}
+
+// unmapped takes note that a process, or the program that it was, ended then.
+func (t *Tracer) unmapped(pid uint32, then uint64) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for id, r := range t.refused {
+		if at, ok := r.pids[pid]; ok && at < then {
+			delete(r.pids, pid)
+		}
+		if len(r.pids) == 0 {
+			delete(t.refused, id)
+		}
+	}
 }
 
 func (t *Tracer) check(lib *Library) (*attachment, error) {
