@@ -896,6 +896,14 @@ func scratchpadsOf(t *testing.T, tr *trace, p *fixture.Process, l *ledger) {
 	if u := tr.process(p.PID).CB; u.Physical != 0 || u.Scratchpads != 0 {
 		t.Errorf("%+v", u)
 	}
+	// One that takes its time is asked for again.
+	slow := doNumber(t, p, "program")
+	kernel = doNumber(t, p, "kernel %#x 0", slow)
+	do(t, p, "scratchpad %#x 0 %#x 0 128 2 3 4 5", slow, kernel)
+	tr.expectPlaced(p, slow)
+	do(t, p, "argument %#x 0 4096", kernel)
+	tr.expectPlaced(p, slow, "3 on 1: 4096+128 [{2 3 4 5}]", "3 on 2: 4096+128 [{2 3 4 5}]")
+	do(t, p, "unload %#x", slow)
 	// One that has no address is not guessed at.
 	bad := doNumber(t, p, "program")
 	do(t, p, "scratchpad %#x 0 %#x 0 128 0 0 0 0", bad, doNumber(t, p, "kernel %#x 0", bad))

@@ -87,8 +87,8 @@ func (r *run) begin(rd *reading) {
 	}
 	p.books.lost = rd.lost
 	programs := map[uint64]bool{}
-	for id := range r.relations(p.mapping.PID).programs {
-		programs[id] = true
+	for id, c := range r.relations(p.mapping.PID).programs {
+		programs[id] = len(c.kernels) > 0
 	}
 	r.background.Go(func() {
 		if known != nil {
@@ -196,7 +196,7 @@ func (b *baseline) unreadBut(touched map[uint64]struct{}) (n int) {
 func (r *run) hold(p *traced, head *bpf.MemtraceTtHead, b *baseline, touched map[uint64]struct{}) {
 	rel := r.relations(head.Pid)
 	for _, h := range b.programs {
-		if _, ok := touched[h.id]; ok || rel.programs[h.id] != nil {
+		if _, ok := touched[h.id]; ok || len(rel.program(h.id).kernels) > 0 {
 			continue
 		}
 		for _, k := range h.kernels {
