@@ -264,7 +264,16 @@ func (r *run) check() {
 	}
 	r.checkedAt = now
 	for _, p := range r.processes {
-		if p == nil || p.books.others || p.books.now != nil || len(p.allocators) == 0 {
+		if p == nil {
+			continue
+		}
+		for allocator, s := range p.strange {
+			if now.Sub(s.then) >= settle {
+				delete(p.strange, allocator)
+				p.complain(r, fmt.Errorf("the capacity of its memories is unknown: %w", s.why))
+			}
+		}
+		if p.books.others || p.books.now != nil || len(p.allocators) == 0 {
 			continue
 		}
 		b := &p.books

@@ -103,7 +103,15 @@ type traced struct {
 	boards     map[uint32]string
 	uniques    map[uint32]uint64
 	complained bool
-	books      bookkeeping
+	// strange are allocators whose capacity is not known: perhaps they are just going.
+	strange map[uint64]strange
+	books   bookkeeping
+}
+
+// strange is something that made no sense then.
+type strange struct {
+	why  error
+	then time.Time
 }
 
 func (r *run) loop(ctx context.Context) error {
@@ -320,6 +328,7 @@ func (r *run) object(head *bpf.MemtraceTtHead, object uint64) {
 	case bpf.MemtraceTtKindTT_ALLOCATOR_GONE:
 		if p := r.processes[head.Pid]; p != nil {
 			delete(p.allocators, object)
+			delete(p.strange, object)
 			p.touch(object)
 		}
 		e.Kind, e.Allocator = aggregator.AllocatorGone, object
@@ -386,7 +395,7 @@ func (r *run) add(a announcement, now uint64) *traced {
 	}
 	p := &traced{
 		inspector: newInspector(a.of.lib, a.mapping), mapping: a.mapping, of: a.of, at: a.at, private: renumbered(pid),
-		devices: map[uint64][]aggregator.Chip{}, allocators: map[uint64]bool{}, boards: map[uint32]string{},
+		devices: map[uint64][]aggregator.Chip{}, allocators: map[uint64]bool{}, boards: map[uint32]string{}, strange: map[uint64]strange{},
 	}
 	p.books.others = forked(a.mapping)
 	if old := r.processes[pid]; old != nil && old.base == p.base && old.lib == p.lib {
@@ -460,7 +469,7 @@ func (r *run) know(p *traced, head *bpf.MemtraceTtHead, device, allocator uint64
 		p.allocators[allocator] = true
 		capacity, err := p.capacity(allocator)
 		if err != nil {
-			p.complain(r, fmt.Errorf("the capacity of its memories is unknown: %w", err))
+			p.strange[allocator] = strange{err, time.Now()}
 		}
 		r.emit(aggregator.Event{Kind: aggregator.AllocatorSeen, PID: head.Pid, TID: head.Tid, Time: head.Time,
 			Device: device, Allocator: allocator, Capacity: &capacity})
