@@ -102,7 +102,7 @@ var (
 	libraryUsers  = gauge("library_processes", "Live processes that use this build of the runtime.", ofLibrary...)
 	libraryMisses = gauge("library_not_covered", "What of this build of the runtime is in no account; always 1.", append(ofLibrary[:2:2], "feature")...)
 
-	refused         = gauge("libraries_refused", "Files with the runtime that could not be traced since tracing began: processes that use them are in no account.")
+	refused         = gauge("libraries_refused", "Files with the runtime that processes use now and that cannot be traced: these processes are in no account.")
 	probeSeen       = counter("probe_events_total", "Probe hits that were meant for an event.", "kind")
 	probeLost       = counter("probe_events_lost_total", "Events that found the ring buffer full.", "kind")
 	probeUnread     = counter("probe_events_unread_total", "Events that were dropped because the process's memory could not be read.", "kind")

@@ -8,11 +8,11 @@ set -eu
 cd "$(dirname "$0")/.."
 
 tests=$(grep -oh '^func Test[A-Za-z]*' tracer/live_test.go tracer/links_test.go | sed 's/func Test//' | grep -vx OlderKernels | paste -sd '|')
-tests="^Test($tests|KernelsOfAProcess|WatchSeesALibraryBeingLoaded)\$"
+tests="^Test($tests|KernelsOfAProcess|WatchSeesALibraryBeingLoaded|WatchTellsOfWhatItMissed)\$"
 case ${1:-} in
 -short)
 	shift
-	tests='^Test(WhatTheKernelLacks|NoticeOfWhatIsLacking|CapabilitiesSuffice|WatchSeesALibraryBeingLoaded|AttachedLate|'
+	tests='^Test(WhatTheKernelLacks|NoticeOfWhatIsLacking|CapabilitiesSuffice|WatchSeesALibraryBeingLoaded|WatchTellsOfWhatItMissed|AttachedLate|'
 	tests=$tests'TwoBuildsAtOnce|FollowTracesChildrenOnly|ForkWithoutExec|OtherProcessesMakeNoEvents|Detach|KernelsOfAProcess)$'
 	;;
 -run)

@@ -25,14 +25,14 @@ var KindNames = [bpf.MemtraceTtKindTT_KINDS]string{
 	bpf.MemtraceTtKindTT_HOOKED:         "hooked",
 }
 
-// Refused is how many files that hold the runtime could not be traced so far:
-// processes that use them are in no account.
+// Refused is how many files that hold the runtime are mapped now and could not be
+// traced: processes that use them are in no account.
 func (t *Tracer) Refused() int {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	n := 0
-	for _, err := range t.refused {
-		if err != nil {
+	for _, r := range t.refused {
+		if r.why != nil {
 			n++
 		}
 	}

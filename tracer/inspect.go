@@ -175,10 +175,13 @@ func CheckKernel() []Check {
 	if err != nil {
 		btf.Detail = "no: a kernel with CONFIG_DEBUG_INFO_BTF is needed"
 	}
-	watch := Check{Name: "watching new processes", OK: true, Detail: "perf mmap records"}
-	if w, err := watchMappings(); err != nil {
+	watch := Check{Name: "watching new processes", OK: true, Detail: "yes"}
+	if w, err := watchMappings(false); err != nil {
 		watch.OK, watch.Detail = false, err.Error()
 	} else {
+		if _, ok := w.(*perfWatch); ok {
+			watch.Detail = "by perf's records of all mappings, as this kernel lets no program into its functions"
+		}
 		w.Close()
 	}
 	return append(checks, btf, watch)

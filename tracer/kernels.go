@@ -47,6 +47,8 @@ type relations struct {
 type compiled struct {
 	workload uint64
 	kernels  []uint64
+	// scratchpads that were told of, by device.
+	scratchpads map[uint64][]*aggregator.CircularBuffer
 }
 
 // workload is programs that are launched together.
@@ -154,7 +156,10 @@ func (r *run) kernel(head *bpf.MemtraceTtHead, b []byte) {
 	case kind == bpf.MemtraceTtKindTT_SCRATCHPADS && len(b) >= int(unsafe.Sizeof(bpf.MemtraceTtPair{})):
 		e := (*bpf.MemtraceTtPair)(unsafe.Pointer(&b[0]))
 		rel := r.relations(head.Pid)
-		rel.placing = append(rel.placing, placing{e.Owner, e.Member, head.Time})
+		if c := rel.programs[e.Owner]; c != nil {
+			delete(c.scratchpads, e.Member) // a new layout is told of, if it is the same too
+		}
+		rel.placing = append(rel.placing, placing{e.Owner, e.Member, head.Time, firstAsked})
 	case kind == bpf.MemtraceTtKindTT_KERNEL_FILE && len(b) >= int(unsafe.Sizeof(bpf.MemtraceTtText{})):
 		e := (*bpf.MemtraceTtText)(unsafe.Pointer(&b[0]))
 		r.kernelFile(head, e.Object, e.Device, textOf(e), e.Left == 0)

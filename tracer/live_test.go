@@ -894,6 +894,14 @@ func scratchpadsOf(t *testing.T, tr *trace, p *fixture.Process, l *ledger) {
 	if u := tr.process(p.PID).CB; u.Physical != 0 || u.Scratchpads != 0 {
 		t.Errorf("%+v", u)
 	}
+	// One that takes its time is asked for again.
+	slow := doNumber(t, p, "program")
+	kernel = doNumber(t, p, "kernel %#x 0", slow)
+	do(t, p, "scratchpad %#x 0 %#x 0 128 2 3 4 5", slow, kernel)
+	tr.expectPlaced(p, slow)
+	do(t, p, "argument %#x 0 4096", kernel)
+	tr.expectPlaced(p, slow, "3 on 1: 4096+128 [{2 3 4 5}]", "3 on 2: 4096+128 [{2 3 4 5}]")
+	do(t, p, "unload %#x", slow)
 	// One that has no address is not guessed at.
 	bad := doNumber(t, p, "program")
 	do(t, p, "scratchpad %#x 0 %#x 0 128 0 0 0 0", bad, doNumber(t, p, "kernel %#x 0", bad))
@@ -1202,6 +1210,19 @@ func TestUnsupportedLibraryIsLeftAlone(t *testing.T) {
 	if seen, _ := buffersSeen(tr.counters()); seen != 0 {
 		t.Errorf("%d probes hit", seen)
 	}
+	// Those that are refused are those that are there now.
+	refused := func(want int) {
+		t.Helper()
+		tr.sync()
+		if n := tr.tracer.Refused(); n != want {
+			t.Errorf("%d libraries are refused, want %d", n, want)
+		}
+	}
+	refused(3)
+	processes[0].Kill()
+	refused(2)
+	do(t, processes[1], "exec")
+	refused(1)
 	tr.noticed("two pointers", "single-step", Points[2].Symbols[0])
 }
 

@@ -3,6 +3,7 @@ package tracer
 import (
 	"cmp"
 	"os"
+	"runtime"
 	"strconv"
 	"sync"
 	"testing"
@@ -72,8 +73,19 @@ func TestShortLivesLeaveNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	tr := start(t, Options{})
-	began := time.Now()
-	for range lives {
+	// What is kept of all that came and went, after the first of them.
+	heap := func() int64 {
+		tr.sync()
+		runtime.GC()
+		var m runtime.MemStats
+		runtime.ReadMemStats(&m)
+		return int64(m.HeapAlloc)
+	}
+	began, before := time.Now(), int64(0)
+	for i := range lives {
+		if i == lives/10 {
+			before = heap()
+		}
 		p, err := fixture.Start(driver(t))
 		if err != nil {
 			t.Fatal(err)
@@ -83,12 +95,16 @@ func TestShortLivesLeaveNothing(t *testing.T) {
 		do(t, p, "alloc 100 0 0 0 4096 1024 64")
 		p.Kill()
 	}
-	t.Logf("%d processes in %v", lives, time.Since(began).Round(time.Millisecond))
+	took := time.Since(began).Round(time.Millisecond)
 	tr.await("all accounts end", func() bool {
 		s := tr.snapshot()
 		return len(s.Processes) == 0 && s.Counters.Exited > 0
 	})
-	tr.sync()
+	grown := heap() - before
+	t.Logf("%d processes in %v; the heap has grown by %d bytes since the tenth part of them", lives, took, grown)
+	if each := grown / int64(lives); grown > 1<<20 && each > 16 {
+		t.Errorf("%d bytes are kept of each process", each)
+	}
 	for name, m := range map[string]*ebpf.Map{"watched": tr.tracer.objects.Watched, "launches": tr.tracer.objects.Launches, "rings": tr.tracer.objects.Rings} {
 		var key, value []byte
 		n := 0

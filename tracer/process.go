@@ -30,7 +30,7 @@ type Mapping struct {
 func (m Mapping) fileName() string { return fmt.Sprintf("/proc/%d/root%s", m.PID, m.Path) }
 
 // libraryNames are how the file that holds the runtime's code has been called.
-var libraryNames = []string{"libtt_metal.so", "_ttnncpp.so"}
+var libraryNames = [...]string{"libtt_metal.so", "_ttnncpp.so"}
 
 func candidate(path string) bool {
 	name := filepath.Base(path)

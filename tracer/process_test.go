@@ -11,6 +11,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"tt-memtrace/bpf"
 )
 
 func TestCheckPIDTakesProcesses(t *testing.T) {
@@ -183,5 +185,15 @@ func TestProcessMemory(t *testing.T) {
 	p.Kill()
 	if err := m.ReadAt(b, list[0].Base); err == nil {
 		t.Error("it read memory of a process that is gone")
+	}
+}
+
+// An exec that is read after the new program was found is older than it.
+func TestExecEndsOnlyWhatWasBeforeIt(t *testing.T) {
+	const pid = 7
+	r := &run{processes: map[uint32]*traced{pid: {at: 10}}}
+	r.object(&bpf.MemtraceTtHead{Kind: uint8(bpf.MemtraceTtKindTT_EXEC), Pid: pid, Time: 9}, 0)
+	if r.processes[pid] == nil || len(r.batch) > 0 {
+		t.Errorf("it ended: %v", r.batch)
 	}
 }

@@ -87,8 +87,8 @@ func (r *run) begin(rd *reading) {
 	}
 	p.books.lost = rd.lost
 	programs := map[uint64]bool{}
-	for id := range r.relations(p.mapping.PID).programs {
-		programs[id] = true
+	for id, c := range r.relations(p.mapping.PID).programs {
+		programs[id] = len(c.kernels) > 0
 	}
 	r.background.Go(func() {
 		if known != nil {
@@ -114,8 +114,12 @@ func (t *Tracer) finished() []*reading {
 	return list
 }
 
-// reading says whether a process is being read that was not watched from the start.
+// reading says whether a process is being read that was not watched from the start,
+// or may have to be.
 func (r *run) reading() bool {
+	if len(r.later) > 0 {
+		return true
+	}
 	for _, p := range r.processes {
 		if p != nil && p.books.now != nil && p.books.now.first {
 			return true
@@ -192,7 +196,7 @@ func (b *baseline) unreadBut(touched map[uint64]struct{}) (n int) {
 func (r *run) hold(p *traced, head *bpf.MemtraceTtHead, b *baseline, touched map[uint64]struct{}) {
 	rel := r.relations(head.Pid)
 	for _, h := range b.programs {
-		if _, ok := touched[h.id]; ok || rel.programs[h.id] != nil {
+		if _, ok := touched[h.id]; ok || len(rel.program(h.id).kernels) > 0 {
 			continue
 		}
 		for _, k := range h.kernels {
@@ -260,7 +264,16 @@ func (r *run) check() {
 	}
 	r.checkedAt = now
 	for _, p := range r.processes {
-		if p == nil || p.books.others || p.books.now != nil || len(p.allocators) == 0 {
+		if p == nil {
+			continue
+		}
+		for allocator, s := range p.strange {
+			if now.Sub(s.then) >= settle {
+				delete(p.strange, allocator)
+				p.complain(r, fmt.Errorf("the capacity of its memories is unknown: %w", s.why))
+			}
+		}
+		if p.books.others || p.books.now != nil || len(p.allocators) == 0 {
 			continue
 		}
 		b := &p.books

@@ -6,9 +6,7 @@ import (
 	"os"
 	"regexp"
 	"strings"
-	"unsafe"
 
-	"golang.org/x/sys/unix"
 	"kernel.org/pub/linux/libs/security/libcap/cap"
 )
 
@@ -41,29 +39,10 @@ func Rights() []Right {
 		// Uprobes name their file by path, and /proc/PID/root opens the path, not its folders.
 		{"cap_dac_read_search", "opening their libraries below folders that only they can enter, such as a home", held(cap.DAC_READ_SEARCH, cap.DAC_OVERRIDE)},
 	}
-	switch {
-	case kernelLacks().MultiUprobes:
+	if kernelLacks().MultiUprobes {
 		rights = append(rights, Right{"cap_sys_admin", "attaching probes, which take perf events before Linux 6.6", held(cap.SYS_ADMIN)})
-	case perfEventsKept():
-		rights = append(rights, Right{"cap_sys_admin", "seeing which processes map the runtime, while kernel.perf_event_paranoid is above 2 on this kernel", held(cap.SYS_ADMIN)})
 	}
 	return rights
-}
-
-// perfEventsKept says whether the kernel keeps all perf events to CAP_SYS_ADMIN,
-// as those of Debian and Ubuntu do by default. Others refuse nobody one that
-// counts nothing, of his own and outside of the kernel.
-func perfEventsKept() bool {
-	attr := unix.PerfEventAttr{
-		Type: unix.PERF_TYPE_SOFTWARE, Config: unix.PERF_COUNT_SW_DUMMY,
-		Size: uint32(unsafe.Sizeof(unix.PerfEventAttr{})),
-		Bits: unix.PerfBitDisabled | unix.PerfBitExcludeKernel | unix.PerfBitExcludeHv,
-	}
-	fd, err := unix.PerfEventOpen(&attr, 0, -1, -1, unix.PERF_FLAG_FD_CLOEXEC)
-	if err == nil {
-		unix.Close(fd)
-	}
-	return errors.Is(err, unix.EACCES)
 }
 
 // CheckRights returns nil or an error that names what is missing and how to get it.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -69,6 +70,9 @@ type run struct {
 	// ended are processes that ended before they were looked at. All that is to
 	// come of them is in the ring.
 	ended []uint32
+	// later are found processes that are known already: what is in the ring may tell
+	// of an exec between.
+	later []announcement
 	// related objects of each process, and the functions that launch ttnn operations, by file.
 	related map[uint32]*relations
 	callers map[FileID]*callers
@@ -90,6 +94,7 @@ type traced struct {
 	*inspector
 	mapping Mapping
 	of      *attachment
+	at      uint64 // when it was looked at
 	start   aggregator.Process
 	// private: it numbers chips in its own way.
 	private    bool
@@ -100,7 +105,9 @@ type traced struct {
 	complained bool
 	// hooked are Buffers that graph capture took, so that nothing is reserved for them.
 	hooked map[uint64]struct{}
-	books  bookkeeping
+	// strange are allocators whose capacity is not known: perhaps they are just going.
+	strange map[uint64]strange
+	books   bookkeeping
 }
 
 func (p *traced) hook(buffer uint64) {
@@ -121,6 +128,12 @@ func (p *traced) unhook(buffer uint64) bool {
 	_, was := p.hooked[buffer]
 	delete(p.hooked, buffer)
 	return was
+}
+
+// strange is something that made no sense then.
+type strange struct {
+	why  error
+	then time.Time
 }
 
 func (r *run) loop(ctx context.Context) error {
@@ -146,7 +159,7 @@ func (r *run) loop(ctx context.Context) error {
 		// ring by now is read once more.
 		done := ctx.Err() != nil
 		switch {
-		case done, len(r.syncs) > 0 && !r.reading(), len(readings) > 0, len(ended) > 0:
+		case done, len(r.syncs) > 0 && !r.reading(), len(readings) > 0, len(ended) > 0, len(r.later) > 0:
 			r.t.reader.SetDeadline(time.Now())
 		case sleeping && r.doubting():
 			r.t.reader.SetDeadline(time.Now().Add(settle / 2))
@@ -175,6 +188,10 @@ func (r *run) loop(ctx context.Context) error {
 		} else {
 			empty++
 		}
+		for _, a := range r.later {
+			r.add(a, uint64(monotonic()))
+		}
+		r.later = r.later[:0]
 		r.announcements()
 		r.scratchpads(done || len(r.syncs) > 0)
 		r.losses(done || len(r.syncs) > 0)
@@ -333,6 +350,7 @@ func (r *run) object(head *bpf.MemtraceTtHead, object uint64) {
 	case bpf.MemtraceTtKindTT_ALLOCATOR_GONE:
 		if p := r.processes[head.Pid]; p != nil {
 			delete(p.allocators, object)
+			delete(p.strange, object)
 			p.touch(object)
 		}
 		e.Kind, e.Allocator = aggregator.AllocatorGone, object
@@ -345,14 +363,20 @@ func (r *run) object(head *bpf.MemtraceTtHead, object uint64) {
 	case bpf.MemtraceTtKindTT_WORKLOAD_GONE:
 		r.relations(head.Pid).dropWorkload(object)
 	case bpf.MemtraceTtKindTT_EXEC:
-		// A new program in the old process: all that it held is gone.
-		r.gone(head)
+		// A new program in the old process: all that it held is gone. Where the new one
+		// was found before this was read, it is the one that is known.
+		r.t.unmapped(head.Pid, head.Time)
+		if p := r.processes[head.Pid]; p == nil || p.at < head.Time {
+			r.gone(head)
+		}
 	case bpf.MemtraceTtKindTT_EXIT:
 		// One that was found while this was read is taken in first: nothing would
 		// tell of its end again.
 		r.announcements()
+		r.later = slices.DeleteFunc(r.later, func(a announcement) bool { return a.mapping.PID == head.Pid })
 		r.gone(head)
 		delete(r.targets, head.Pid)
+		r.t.unmapped(head.Pid, head.Time)
 		r.t.detach(head.Pid)
 	}
 }
@@ -377,7 +401,11 @@ func (r *run) announcements() {
 	r.t.announced = nil
 	r.t.mu.Unlock()
 	for _, a := range list {
-		r.add(a, uint64(monotonic()))
+		if r.processes[a.mapping.PID] != nil {
+			r.later = append(r.later, a)
+		} else {
+			r.add(a, uint64(monotonic()))
+		}
 	}
 }
 
@@ -388,8 +416,8 @@ func (r *run) add(a announcement, now uint64) *traced {
 		return nil // gone already
 	}
 	p := &traced{
-		inspector: newInspector(a.of.lib, a.mapping), mapping: a.mapping, of: a.of, private: renumbered(pid),
-		devices: map[uint64][]aggregator.Chip{}, allocators: map[uint64]bool{}, boards: map[uint32]string{},
+		inspector: newInspector(a.of.lib, a.mapping), mapping: a.mapping, of: a.of, at: a.at, private: renumbered(pid),
+		devices: map[uint64][]aggregator.Chip{}, allocators: map[uint64]bool{}, boards: map[uint32]string{}, strange: map[uint64]strange{},
 	}
 	p.books.others = forked(a.mapping)
 	if old := r.processes[pid]; old != nil && old.base == p.base && old.lib == p.lib {
@@ -445,7 +473,7 @@ func (r *run) process(head *bpf.MemtraceTtHead) *traced {
 		a, err := r.t.library(m)
 		r.t.mu.Unlock()
 		if err == nil && a != nil && a.index == uint32(head.Library) {
-			return r.add(announcement{mapping: m, of: a}, head.Time)
+			return r.add(announcement{mapping: m, of: a, at: head.Time}, head.Time)
 		}
 	}
 	return nil
@@ -463,7 +491,7 @@ func (r *run) know(p *traced, head *bpf.MemtraceTtHead, device, allocator uint64
 		p.allocators[allocator] = true
 		capacity, err := p.capacity(allocator)
 		if err != nil {
-			p.complain(r, fmt.Errorf("the capacity of its memories is unknown: %w", err))
+			p.strange[allocator] = strange{err, time.Now()}
 		}
 		r.emit(aggregator.Event{Kind: aggregator.AllocatorSeen, PID: head.Pid, TID: head.Tid, Time: head.Time,
 			Device: device, Allocator: allocator, Capacity: &capacity})

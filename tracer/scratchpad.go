@@ -1,6 +1,7 @@
 package tracer
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -38,47 +39,75 @@ func (l *Library) knowsScratchpads() error {
 type placing struct {
 	program, device uint64
 	time            uint64
+	// next is how long after that its kernels are asked.
+	next time.Duration
 }
 
-// placingTime is how long a program may take for that.
-const placingTime = 2 * time.Millisecond
+// Nothing tells when a program's scratchpads have their places. So its kernels are
+// asked soon, as long as there is one without an address, and once more later: the
+// first answer may have been from an earlier layout.
+const (
+	firstAsked = 2 * time.Millisecond
+	lastAsked  = 200 * time.Millisecond
+	// placingTime is how long a program may take for that.
+	placingTime = 3 * time.Second
+)
 
-// scratchpads asks the kernels of programs for their scratchpads, once these have
-// had time to be placed. With now, all that was laid out is in place.
+// scratchpads asks the kernels of programs for their scratchpads, those that are due
+// or, with now, all.
 func (r *run) scratchpads(now bool) {
 	for pid, rel := range r.related {
-		for len(rel.placing) > 0 && (now || monotonic()-time.Duration(rel.placing[0].time) >= placingTime) {
-			r.place(pid, rel, rel.placing[0])
-			rel.placing = rel.placing[1:]
+		left := rel.placing[:0]
+		for _, at := range rel.placing {
+			age := monotonic() - time.Duration(at.time)
+			if !now && age < at.next || r.place(pid, rel, &at, age) {
+				left = append(left, at)
+			}
 		}
+		rel.placing = left
 	}
 }
 
-func (r *run) place(pid uint32, rel *relations, at placing) {
+// place says whether the program's kernels are to be asked again.
+func (r *run) place(pid uint32, rel *relations, at *placing, age time.Duration) (again bool) {
 	p, c := r.processes[pid], rel.programs[at.program]
 	if p == nil || c == nil {
-		return // destroyed, or with kernels from before tracing began
+		return false // destroyed, or with kernels from before tracing began
 	}
 	var list []*aggregator.CircularBuffer
+	var failed error
 	for _, k := range c.kernels {
 		of, err := p.scratchpadsOf(k)
-		if err != nil {
-			p.complain(r, fmt.Errorf("the scratchpads of a kernel are unknown: %w", err))
-			continue
-		}
+		failed = cmp.Or(failed, err)
 		list = append(list, of...)
 	}
-	if len(list) == 0 {
-		return
+	if failed != nil && age < placingTime {
+		return true
 	}
-	if _, ok := p.devices[at.device]; !ok {
-		r.device(p, &bpf.MemtraceTtHead{Pid: pid, Tid: pid, Time: at.time}, at.device)
+	if failed != nil {
+		p.complain(r, fmt.Errorf("the scratchpads of a kernel are unknown: %w", failed))
 	}
-	rel.calls++
-	for _, cb := range list {
-		cb.Call = rel.calls
-		r.emit(aggregator.Event{Kind: aggregator.CBPlaced, PID: pid, Time: at.time, Device: at.device, Program: at.program, CB: cb})
+	if len(list) > 0 && !slices.EqualFunc(list, c.scratchpads[at.device], samePlace) {
+		if _, ok := p.devices[at.device]; !ok {
+			r.device(p, &bpf.MemtraceTtHead{Pid: pid, Tid: pid, Time: at.time}, at.device)
+		}
+		rel.calls++
+		for _, cb := range list {
+			cb.Call = rel.calls
+			r.emit(aggregator.Event{Kind: aggregator.CBPlaced, PID: pid, Time: at.time, Device: at.device, Program: at.program, CB: cb})
+		}
+		if c.scratchpads == nil {
+			c.scratchpads = map[uint64][]*aggregator.CircularBuffer{}
+		}
+		c.scratchpads[at.device] = list
 	}
+	at.next = lastAsked
+	return len(list) > 0 && age < lastAsked
+}
+
+// samePlace compares scratchpads of the same kernels.
+func samePlace(a, b *aggregator.CircularBuffer) bool {
+	return a.Address == b.Address && a.Size == b.Size && slices.Equal(a.Ranges, b.Ranges)
 }
 
 // maxScratchpads is more than a kernel has.

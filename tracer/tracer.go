@@ -61,14 +61,14 @@ type Tracer struct {
 	lacks   Lacks
 	objects bpf.MemtraceObjects
 	reader  *ringbuf.Reader
-	watch   *mmapWatch
+	watch   watch
 	tasks   []link.Link
 	extra   []FileID
 
 	mu        sync.Mutex
 	libraries map[FileID]*attachment
-	refused   map[FileID]error
-	users     map[FileID]bool // files that use the runtime and do not hold it
+	refused   map[FileID]*refusal
+	users     map[FileID]unix.Timespec // files that use the runtime and do not hold it, as of their last change
 	announced []announcement
 	syncs     []chan struct{}
 	readings  []*reading
@@ -90,6 +90,14 @@ type attachment struct {
 	linked map[uint32]time.Time
 }
 
+// refusal is a file that is not traced, as long as a process maps it: then it may
+// be another one of the same number.
+type refusal struct {
+	why error // nil: it is not the runtime
+	// pids of those processes, with when they were looked at: CLOCK_MONOTONIC in ns.
+	pids map[uint32]uint64
+}
+
 // announcement tells the reader of a process that maps the runtime.
 type announcement struct {
 	mapping Mapping
@@ -97,6 +105,8 @@ type announcement struct {
 	// late: it had mapped the library before the probes were there, so what it
 	// holds has to be read.
 	late bool
+	// at: it was looked at then, CLOCK_MONOTONIC in ns.
+	at uint64
 }
 
 // New loads the programs. It wraps ErrPermission where rights are missing.
@@ -110,7 +120,7 @@ func New(o Options) (*Tracer, error) {
 	if o.Notice == nil {
 		o.Notice = func(string) {}
 	}
-	t := &Tracer{opts: o, libraries: map[FileID]*attachment{}, refused: map[FileID]error{}, users: map[FileID]bool{}, ended: make(chan struct{}), closing: make(chan struct{}, maxClosing)}
+	t := &Tracer{opts: o, libraries: map[FileID]*attachment{}, refused: map[FileID]*refusal{}, users: map[FileID]unix.Timespec{}, ended: make(chan struct{}), closing: make(chan struct{}, maxClosing)}
 	for _, path := range o.Libraries {
 		lib, err := OpenLibrary(path)
 		if err != nil {
@@ -241,7 +251,7 @@ func (t *Tracer) Close() error {
 // start begins to look for processes: those that come, then those that are there.
 func (t *Tracer) start() error {
 	var err error
-	if t.watch, err = watchMappings(); err != nil {
+	if t.watch, err = watchMappings(len(t.extra) > 0); err != nil {
 		return err
 	}
 	pids := t.opts.PIDs
@@ -262,11 +272,7 @@ func (t *Tracer) discover(ctx context.Context) error {
 	found := newFinds()
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error {
-		return t.watch.Run(ctx, func(m mapped) {
-			if len(t.extra) > 0 || candidate(m.path) {
-				found.add(m.pid)
-			}
-		}, found.missed)
+		return t.watch.Run(ctx, found.add, found.missed)
 	})
 	g.Go(func() error {
 		for {
@@ -308,20 +314,21 @@ func (t *Tracer) look(pid uint32, early bool) {
 	if !t.inScope(pid) {
 		return
 	}
+	at := uint64(monotonic())
 	list, err := mappings(pid, t.extra)
 	if err != nil {
 		return // gone, or not ours to see
 	}
 	for _, m := range list {
-		if err := t.attach(m, early); err != nil {
+		if err := t.attach(m, at, early); err != nil {
 			t.opts.Notice(fmt.Sprintf("process %d: %v", pid, err))
 		}
 	}
 }
 
 // attach puts the probes into a library, once for all processes or once for
-// each PID, and announces the process.
-func (t *Tracer) attach(m Mapping, early bool) error {
+// each PID, and announces the process that was looked at at a time.
+func (t *Tracer) attach(m Mapping, at uint64, early bool) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	a, err := t.library(m)
@@ -344,28 +351,28 @@ func (t *Tracer) attach(m Mapping, early bool) error {
 	if lives, err := t.watchExit(m.PID); !lives {
 		return err
 	}
-	t.announced = append(t.announced, announcement{mapping: m, of: a, late: early})
+	t.announced = append(t.announced, announcement{mapping: m, of: a, late: early, at: at})
 	return t.reader.Flush()
 }
 
 // library opens and checks a mapped library, once for each file. Both results
 // are nil where the file is not the runtime.
 func (t *Tracer) library(m Mapping) (*attachment, error) {
-	if t.users[m.ID] {
-		return nil, nil
-	}
 	// A file that was read before is told by what it is: reading it again, for
 	// every process that maps it, takes tens of milliseconds.
 	var st unix.Stat_t
 	named := unix.Stat(m.fileName(), &st) == nil && st.Ino == m.ID.Inode
+	if named && t.users[m.ID] == st.Ctim {
+		return nil, nil
+	}
 	if named {
-		if a, known, err := t.known(FileID{st.Dev, st.Ino}); known {
+		if a, known, err := t.known(FileID{st.Dev, st.Ino}, m.PID); known {
 			return a, err
 		}
 	}
 	// Another file of that name says nothing of the one that is mapped.
 	if named && !slices.Contains(t.extra, m.ID) && !knowsRuntime(m.fileName()) {
-		t.users[m.ID] = true
+		t.users[m.ID] = st.Ctim
 		giveBack()
 		return nil, nil
 	}
@@ -374,13 +381,14 @@ func (t *Tracer) library(m Mapping) (*attachment, error) {
 	if err != nil {
 		return nil, err
 	}
-	if a, known, err := t.known(lib.ID); known {
+	if a, known, err := t.known(lib.ID, m.PID); known {
 		lib.Close()
 		return a, err
 	}
 	a, err := t.check(lib)
 	if a == nil {
-		t.refused[lib.ID] = err
+		t.refused[lib.ID] = &refusal{err, map[uint32]uint64{}}
+		t.refuse(lib.ID, m.PID)
 		lib.Close()
 		return nil, err
 	}
@@ -392,13 +400,40 @@ func (t *Tracer) library(m Mapping) (*attachment, error) {
 // times as much behind as is kept of them, and the heap shrinks slowly by itself.
 func giveBack() { go debug.FreeOSMemory() }
 
-// known is what became of a file that was looked at before.
-func (t *Tracer) known(id FileID) (a *attachment, known bool, err error) {
+// known is what became of a file that was looked at before, and is mapped by a process.
+func (t *Tracer) known(id FileID, pid uint32) (a *attachment, known bool, err error) {
 	if a := t.libraries[id]; a != nil {
 		return a, true, nil
 	}
-	err, known = t.refused[id]
-	return nil, known, err
+	if r := t.refused[id]; r != nil {
+		t.refuse(id, pid)
+		return nil, true, r.why
+	}
+	return nil, false, nil
+}
+
+// refuse notes that a process maps a file that is not traced, until it ends.
+func (t *Tracer) refuse(id FileID, pid uint32) {
+	at := uint64(monotonic())
+	if lives, _ := t.watchExit(pid); lives {
+		t.refused[id].pids[pid] = at
+	} else if len(t.refused[id].pids) == 0 {
+		delete(t.refused, id)
+	}
+}
+
+// unmapped takes note that a process, or the program that it was, ended then.
+func (t *Tracer) unmapped(pid uint32, then uint64) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for id, r := range t.refused {
+		if at, ok := r.pids[pid]; ok && at < then {
+			delete(r.pids, pid)
+		}
+		if len(r.pids) == 0 {
+			delete(t.refused, id)
+		}
+	}
 }
 
 func (t *Tracer) check(lib *Library) (*attachment, error) {

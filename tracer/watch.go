@@ -1,191 +1,121 @@
 package tracer
 
 import (
-	"bytes"
 	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
 	"os"
-	"runtime"
-	"sync/atomic"
-	"unsafe"
 
+	"github.com/cilium/ebpf/link"
+	"github.com/cilium/ebpf/ringbuf"
 	"golang.org/x/sys/unix"
+
+	"tt-memtrace/bpf"
 )
 
-// mmapWatch tells which process maps which file for execution, as it happens:
-// the kernel writes a record for every such mmap, the source of perf's own
-// knowledge of libraries. It costs nothing while no program is starting.
-type mmapWatch struct {
-	rings []mmapRing
-	epoll int
-	wake  int
+// watch tells which processes map files that may hold the runtime, as it happens.
+type watch interface {
+	// Run calls seen for each until the context ends, and missed when some were not seen.
+	Run(ctx context.Context, seen func(pid uint32), missed func()) error
+	// Close ends the watch. It must not run beside Run.
+	Close() error
 }
 
-type mmapRing struct {
-	fd   int
-	data []byte
-	meta *unix.PerfEventMmapPage
-}
-
-// mapped is one executable mapping, untrusted where it comes from the process.
-type mapped struct {
-	pid  uint32
-	path string
-}
-
-// mmapRingPages hold some thousand records: a build starts many programs at once.
-const mmapRingPages = 64
-
-// watchMappings starts the watch on all CPUs that are online.
-func watchMappings() (*mmapWatch, error) {
-	w := &mmapWatch{epoll: -1, wake: -1}
-	var err error
-	if w.epoll, err = unix.EpollCreate1(unix.EPOLL_CLOEXEC); err != nil {
-		return nil, fmt.Errorf("watching mappings: %w", err)
+// watchMappings watches for files that are named like the runtime, or of any name.
+// A program in the kernel does it best, as it wakes nobody for all others. Where
+// the kernel lets none into its functions, perf does, which some kernels keep to
+// CAP_SYS_ADMIN.
+func watchMappings(anyName bool) (watch, error) {
+	w, err := watchByProgram(anyName)
+	if err == nil {
+		return w, nil
 	}
-	if w.wake, err = unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK); err != nil {
-		w.Close()
-		return nil, fmt.Errorf("watching mappings: %w", err)
+	p, perf := watchByPerf(anyName)
+	if perf == nil {
+		return p, nil
 	}
-	if err := w.poll(w.wake, -1); err != nil {
-		w.Close()
+	if errors.Is(perf, unix.EACCES) {
+		perf = fmt.Errorf("%w: that takes cap_sys_admin, or kernel.perf_event_paranoid at 2 at most: %w", ErrPermission, perf)
+	}
+	return nil, fmt.Errorf("%w; %w", err, perf)
+}
+
+// programWatch is a watch by a program in the kernel.
+type programWatch struct {
+	objects bpf.WatchObjects
+	link    link.Link
+	reader  *ringbuf.Reader
+}
+
+func watchByProgram(anyName bool) (_ *programWatch, err error) {
+	w := &programWatch{}
+	defer func() {
+		if err != nil {
+			w.Close()
+			err = fmt.Errorf("watching mappings by a program: %w", err)
+		}
+	}()
+	spec, err := bpf.LoadWatch()
+	if err != nil {
 		return nil, err
 	}
-	attr := unix.PerfEventAttr{
-		Type: unix.PERF_TYPE_SOFTWARE, Config: unix.PERF_COUNT_SW_DUMMY,
-		Size: uint32(unsafe.Sizeof(unix.PerfEventAttr{})),
-		Bits: unix.PerfBitMmap | unix.PerfBitMmap2 | unix.PerfBitWatermark, Wakeup: 1,
+	var names [len(libraryNames)][16]byte // as in the program: Set compares the sizes
+	for i, n := range libraryNames {
+		copy(names[i][:], n)
 	}
-	for cpu := range possibleCPUs() {
-		fd, err := unix.PerfEventOpen(&attr, -1, cpu, -1, unix.PERF_FLAG_FD_CLOEXEC)
-		if errors.Is(err, unix.ENODEV) {
-			continue // offline
-		}
-		if err != nil {
-			w.Close()
-			return nil, fmt.Errorf("watching mappings on CPU %d: %w", cpu, err)
-		}
-		data, err := unix.Mmap(fd, 0, (1+mmapRingPages)*os.Getpagesize(), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
-		if err != nil {
-			unix.Close(fd)
-			w.Close()
-			return nil, fmt.Errorf("watching mappings on CPU %d: mapping its ring: %w", cpu, err)
-		}
-		w.rings = append(w.rings, mmapRing{fd, data, (*unix.PerfEventMmapPage)(unsafe.Pointer(&data[0]))})
-		if err := w.poll(fd, len(w.rings)-1); err != nil {
-			w.Close()
-			return nil, err
-		}
+	if err := spec.Variables[bpf.WatchVarNames].Set(names); err != nil {
+		return nil, err
 	}
-	return w, nil
+	if err := spec.Variables[bpf.WatchVarAnyName].Set(anyName); err != nil {
+		return nil, err
+	}
+	if err := spec.LoadAndAssign(&w.objects, nil); err != nil {
+		return nil, err
+	}
+	if w.reader, err = ringbuf.NewReader(w.objects.Mapped); err != nil {
+		return nil, err
+	}
+	w.link, err = link.AttachTracing(link.TracingOptions{Program: w.objects.FileMapped})
+	return w, err
 }
 
-func (w *mmapWatch) poll(fd, index int) error {
-	e := unix.EpollEvent{Events: unix.EPOLLIN, Fd: int32(index)}
-	if err := unix.EpollCtl(w.epoll, unix.EPOLL_CTL_ADD, fd, &e); err != nil {
-		return fmt.Errorf("watching mappings: %w", err)
+func (w *programWatch) Close() error {
+	if w.link != nil {
+		w.link.Close()
 	}
-	return nil
+	if w.reader != nil {
+		w.reader.Close()
+	}
+	return w.objects.Close()
 }
 
-// Close ends the watch. It must not run beside Run.
-func (w *mmapWatch) Close() {
-	for _, r := range w.rings {
-		unix.Munmap(r.data)
-		unix.Close(r.fd)
-	}
-	for _, fd := range []int{w.epoll, w.wake} {
-		if fd >= 0 {
-			unix.Close(fd)
-		}
-	}
-}
-
-// Run calls seen for every executable mapping until the context ends, and
-// missed when the kernel had to drop records.
-func (w *mmapWatch) Run(ctx context.Context, seen func(mapped), missed func()) error {
-	stop := context.AfterFunc(ctx, func() {
-		unix.Write(w.wake, []byte{1, 0, 0, 0, 0, 0, 0, 0})
-	})
+func (w *programWatch) Run(ctx context.Context, seen func(pid uint32), missed func()) error {
+	stop := context.AfterFunc(ctx, func() { w.reader.Flush() })
 	defer stop()
-	events := make([]unix.EpollEvent, 16)
+	var record ringbuf.Record
+	var known uint64
 	for ctx.Err() == nil {
-		n, err := unix.EpollWait(w.epoll, events, -1)
-		if err != nil && !errors.Is(err, unix.EINTR) {
+		err := w.reader.ReadInto(&record)
+		if errors.Is(err, ringbuf.ErrFlushed) || errors.Is(err, os.ErrClosed) {
+			continue
+		}
+		if err != nil {
 			return fmt.Errorf("watching mappings: %w", err)
 		}
-		for _, e := range events[:max(n, 0)] {
-			if e.Fd >= 0 {
-				w.rings[e.Fd].drain(seen, missed)
-			}
+		seen(binary.LittleEndian.Uint32(record.RawSample))
+		// What was lost found the ring full: all of that is read by now, or wakes this again.
+		if record.Remaining > 0 {
+			continue
+		}
+		var lost uint64
+		if err := w.objects.Lost.Get(&lost); err != nil {
+			return fmt.Errorf("watching mappings: %w", err)
+		}
+		if lost > known {
+			known = lost
+			missed()
 		}
 	}
 	return nil
-}
-
-// drain reads what one CPU's ring holds.
-func (r *mmapRing) drain(seen func(mapped), missed func()) {
-	page := os.Getpagesize()
-	ring := r.data[page:]
-	head := atomic.LoadUint64(&r.meta.Data_head)
-	tail := r.meta.Data_tail
-	record := make([]byte, 0, 512)
-	for head-tail >= 8 {
-		at := func(n int) []byte {
-			record = record[:0]
-			for i := range n {
-				record = append(record, ring[(tail+uint64(i))%uint64(len(ring))])
-			}
-			return record
-		}
-		header := at(8)
-		size := int(binary.LittleEndian.Uint16(header[6:]))
-		kind := binary.LittleEndian.Uint32(header)
-		if size < 8 || uint64(size) > head-tail {
-			tail = head // cannot happen with a sane kernel; start afresh
-			missed()
-			break
-		}
-		switch kind {
-		case unix.PERF_RECORD_MMAP2:
-			if m, ok := parseMmap2(at(size)); ok {
-				seen(m)
-			}
-		case unix.PERF_RECORD_LOST:
-			missed()
-		}
-		tail += uint64(size)
-	}
-	atomic.StoreUint64(&r.meta.Data_tail, tail)
-}
-
-// mmap2Path is where in a PERF_RECORD_MMAP2 the path begins: header, pid and
-// tid, address, length, offset, device, inode, its generation, protection, flags.
-const mmap2Path = 8 + 8 + 3*8 + 8 + 8 + 8 + 8
-
-func parseMmap2(b []byte) (mapped, bool) {
-	if len(b) <= mmap2Path {
-		return mapped{}, false
-	}
-	path, _, _ := bytes.Cut(b[mmap2Path:], []byte{0})
-	return mapped{pid: binary.LittleEndian.Uint32(b[8:]), path: string(path)}, true
-}
-
-func possibleCPUs() int {
-	return max(runtime.NumCPU(), hostCPUs())
-}
-
-// hostCPUs counts the host's CPUs, of which this process may be allowed only some.
-func hostCPUs() int {
-	b, err := os.ReadFile("/sys/devices/system/cpu/possible")
-	if err != nil {
-		return 0
-	}
-	var first, last int
-	if n, _ := fmt.Sscanf(string(b), "%d-%d", &first, &last); n == 2 && last < 1<<16 {
-		return last + 1
-	}
-	return first + 1
 }

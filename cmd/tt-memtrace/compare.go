@@ -46,33 +46,19 @@ const (
 // compare traces the processes for a moment, with all that they held before,
 // and compares.
 func (d *diagnosis) compare(ctx context.Context, t *targets) error {
-	l, err := t.start(nil)
-	if err != nil {
-		return err
-	}
-	l.brief = true
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	done := make(chan error, 1)
-	go func() { done <- l.run(ctx) }()
-	select {
-	case <-l.ready:
-	case err := <-done:
-		return err
-	}
-	for try := range compareTries {
-		if d.Compared = compareAll(l); !slices.ContainsFunc(d.Compared, func(c comparison) bool { return !c.equal() }) {
-			break
-		}
-		if try < compareTries-1 {
-			select {
-			case <-ctx.Done():
-			case <-time.After(compareEvery):
+	return t.briefly(ctx, func(l *live) {
+		for try := range compareTries {
+			if d.Compared = compareAll(l); !slices.ContainsFunc(d.Compared, func(c comparison) bool { return !c.equal() }) {
+				break
+			}
+			if try < compareTries-1 {
+				select {
+				case <-ctx.Done():
+				case <-time.After(compareEvery):
+				}
 			}
 		}
-	}
-	cancel()
-	return <-done
+	})
 }
 
 func compareAll(l *live) []comparison {

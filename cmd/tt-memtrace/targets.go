@@ -2,6 +2,7 @@ package main
 
 import (
 	"bufio"
+	"context"
 	"errors"
 	"fmt"
 	"math"
@@ -105,6 +106,28 @@ func (t *targets) start(command []string) (*live, error) {
 		return nil, err
 	}
 	return t.beside(l, command)
+}
+
+// briefly traces for a moment: look is called when everything is attached to, and
+// what it held before was read.
+func (t *targets) briefly(ctx context.Context, look func(*live)) error {
+	l, err := t.start(nil)
+	if err != nil {
+		return err
+	}
+	l.brief = true
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	done := make(chan error, 1)
+	go func() { done <- l.run(ctx) }()
+	select {
+	case <-l.ready:
+	case err := <-done:
+		return err
+	}
+	look(l)
+	cancel()
+	return <-done
 }
 
 // beside adds what was asked for beside a command's own work.

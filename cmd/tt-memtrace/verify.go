@@ -28,20 +28,19 @@ const verifyFor = 5 * time.Second
 // verify traces the processes for a moment and compares the accounts with the
 // processes' own allocators.
 func (d *diagnosis) verify(ctx context.Context, t *targets) error {
-	l, err := t.start(nil)
-	if err != nil {
+	if err := t.briefly(ctx, func(l *live) { d.readTwice(ctx, l) }); err != nil {
 		return err
 	}
-	l.brief = true
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	done := make(chan error, 1)
-	go func() { done <- l.run(ctx) }()
-	select {
-	case <-l.ready:
-	case err := <-done:
-		return err
+	for _, v := range d.Verified {
+		if v.Differed > 0 {
+			return fmt.Errorf("verifying process %d: %d buffers or programs differed from its own books", v.PID, v.Differed)
+		}
 	}
+	return nil
+}
+
+// readTwice waits until the books of each process were compared once more.
+func (d *diagnosis) readTwice(ctx context.Context, l *live) {
 	before := map[uint32]aggregator.Agreement{}
 	for _, p := range l.Snapshot().Processes {
 		before[p.PID] = p.Agreement
@@ -66,16 +65,6 @@ func (d *diagnosis) verify(ctx context.Context, t *targets) error {
 			open = false
 		}
 	}
-	cancel()
-	if err := <-done; err != nil {
-		return err
-	}
-	for _, v := range d.Verified {
-		if v.Differed > 0 {
-			return fmt.Errorf("verifying process %d: %d buffers or programs differed from its own books", v.PID, v.Differed)
-		}
-	}
-	return nil
 }
 
 func (d *diagnosis) printVerified(w io.Writer) {

@@ -108,6 +108,48 @@ func TestAttachedUnderLoad(t *testing.T) {
 	}
 }
 
+// Attaching makes sense at any moment: while programs are placed for the first time,
+// and while devices are closed. TT_MEMTRACE_ATTACHES says how often at least.
+func TestAttachedAtAnyMoment(t *testing.T) {
+	r := installed(t)
+	attaches, err := strconv.Atoi(cmp.Or(os.Getenv("TT_MEMTRACE_ATTACHES"), "10"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := 0
+	for seed := 1; n < attaches; seed++ {
+		w := workload(t, r, rig.Options{Cluster: "t3k", Args: []string{"--steps", "300", "--threads", "4", "--seed", fmt.Sprint(seed)}})
+		closed := make(chan error, 1)
+		go func() {
+			for {
+				m, err := w.Next(patience)
+				if err != nil || m.Event == rig.EventClosed {
+					closed <- err
+					return
+				}
+				if m.Event == rig.EventRest {
+					w.Send("go")
+				}
+			}
+		}()
+		for open := true; open; n++ {
+			start(t, tracer.Options{PIDs: []uint32{uint32(w.PID())}}).stop()
+			select {
+			case err := <-closed:
+				if open = false; err != nil {
+					t.Fatal(err)
+				}
+			default:
+			}
+		}
+		send(t, w, "go")
+		if err := w.Wait(patience); err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Logf("%d attaches", n)
+}
+
 // A ring that is far too small loses events in a burst; that is counted, the
 // accounts are marked, and soon after the burst they equal the runtime's again.
 func TestLossesHeal(t *testing.T) {

@@ -180,11 +180,17 @@ func TestRefusedLibrary(t *testing.T) {
 	r := run(t, true, "exporter", "--listen", "127.0.0.1:0", "-p", fmt.Sprint(p.PID))
 	eventually(t, "the probes are awaited", func() bool { return strings.Contains(r.log.String(), "waiting") })
 	do(t, p, "open %s", library)
-	eventually(t, "it is refused", func() bool {
-		n, ok := number(scrape(t, r.address), "tt_memtrace_libraries_refused")
-		time.Sleep(200 * time.Millisecond)
-		return ok && n == 1
-	})
+	refused := func(n float64) func() bool {
+		return func() bool {
+			got, ok := number(scrape(t, r.address), "tt_memtrace_libraries_refused")
+			time.Sleep(200 * time.Millisecond)
+			return ok && got == n
+		}
+	}
+	eventually(t, "it is refused", refused(1))
+	// The next program in the process does not use it.
+	do(t, p, "exec")
+	eventually(t, "it is no longer there", refused(0))
 }
 
 // What is pushed at the end is what was at the end.

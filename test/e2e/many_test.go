@@ -1,0 +1,65 @@
+package e2e
+
+import (
+	"cmp"
+	"os"
+	"strconv"
+	"testing"
+
+	"tt-memtrace/test/rig"
+	"tt-memtrace/tracer"
+)
+
+// Processes that start at once, and one after the other, are each attached to before
+// their first allocation, have the runtime's own numbers, and are gone with their end.
+// TT_MEMTRACE_PROCESSES says how many.
+func TestManyProcessesOfTheHost(t *testing.T) {
+	r := installed(t)
+	n, err := strconv.Atoi(cmp.Or(os.Getenv("TT_MEMTRACE_PROCESSES"), "3"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	tr := start(t, tracer.Options{})
+	begin := func() *rig.Run {
+		return workload(t, r, rig.Options{Cluster: "n150", Args: []string{"--steps", "25"}})
+	}
+	check := func(w *rig.Run) {
+		t.Helper()
+		tr.compare(w.PID(), next(t, w, rig.EventRest))
+		p, ok := tr.process(w.PID())
+		if !ok || p.Late || p.Agreement.Found > 0 || p.Counters.UnmatchedFrees > 0 || p.Counters.Allocs-p.Counters.Frees != p.Buffers {
+			t.Errorf("process %d, in the accounts: %t: %+v", w.PID(), ok, p)
+		}
+	}
+	end := func(w *rig.Run) {
+		t.Helper()
+		send(t, w, "go")
+		next(t, w, rig.EventClosed)
+		send(t, w, "go")
+		if err := w.Wait(patience); err != nil {
+			t.Fatal(err)
+		}
+		tr.sync()
+		if p, ok := tr.process(w.PID()); ok {
+			t.Errorf("process %d has ended and is in the accounts: %+v", w.PID(), p)
+		}
+	}
+	var all []*rig.Run
+	for range n {
+		all = append(all, begin())
+	}
+	for _, w := range all {
+		check(w)
+	}
+	for _, w := range all {
+		end(w)
+	}
+	for range n {
+		w := begin()
+		check(w)
+		end(w)
+	}
+	if c := tr.snapshot().Counters; c.Exited < uint64(2*n) || c.Lost > 0 {
+		t.Errorf("%d processes, and the counters are %+v", 2*n, c)
+	}
+}
