@@ -118,7 +118,7 @@ type process struct {
 	last       uint64
 	devices    map[uint64]*device
 	allocators map[uint64]*allocator
-	buffers    map[uint64]buffer
+	buffers    buffers
 	programs   map[uint64]*program
 	// rings by their address, and replays of traces.
 	rings   map[uint64]*ring
@@ -155,24 +155,26 @@ type allocator struct {
 	banks Capacity
 }
 
-// buffer is a live buffer. It is kept small: there can be millions.
+// buffer is a live buffer. It is kept small, as there can be millions; what is
+// looked at first, and when it is freed, stands at the beginning.
 type buffer struct {
-	device    *device
+	id     uint64
+	device *device
+	size   uint64
+	// perBank is what each of banks lost, the number of which is 0 where it is not known.
+	perBank uint64
+	tid     uint32
+	banks   uint16
+	memory  Memory
+	layout  uint8
+	// kernels: it is the copy of a program's kernels.
+	kernels   bool
 	allocator uint64
 	address   uint64
-	size      uint64
-	perBank   uint64
 	pageSize  uint64
 	time      uint64
 	caller    uint64
 	stack     *Stack
-	tid       uint32
-	// banks is how many lost perBank, 0 where that is not known.
-	banks  uint16
-	memory Memory
-	layout uint8
-	// kernels: it is the copy of a program's kernels.
-	kernels bool
 }
 
 func (b *buffer) reserved() uint64 { return b.perBank * uint64(b.banks) }
@@ -231,7 +233,7 @@ func (a *Aggregator) Apply(e *Event) {
 	case AllocatorSeen:
 		a.capacity(p, e)
 	case AllocatorGone:
-		a.dropAll(p, e.Time, func(b buffer) bool { return b.allocator == e.Allocator })
+		a.dropAll(p, e.Time, func(b *buffer) bool { return b.allocator == e.Allocator })
 		delete(p.allocators, e.Allocator)
 		a.dropClosed(p)
 	case Alloc:
@@ -275,7 +277,7 @@ func (a *Aggregator) process(e *Event) *process {
 		p = &process{
 			pid: e.PID, since: e.Time,
 			devices: map[uint64]*device{}, allocators: map[uint64]*allocator{},
-			buffers: map[uint64]buffer{}, programs: map[uint64]*program{}, rings: map[uint64]*ring{}, share: map[Chip]*share{},
+			buffers: newBuffers(), programs: map[uint64]*program{}, rings: map[uint64]*ring{}, share: map[Chip]*share{},
 		}
 		a.processes[e.PID] = p
 	}
@@ -303,7 +305,7 @@ func (a *Aggregator) exit(p *process, t uint64) {
 		a.ended = slices.Delete(a.ended, 0, 1)
 	}
 	a.ended = append(a.ended, p.snapshot(true))
-	a.dropAll(p, t, func(buffer) bool { return true })
+	a.dropAll(p, t, func(*buffer) bool { return true })
 	for id := range p.programs {
 		a.removeProgram(p, &Event{Time: t, PID: p.pid}, id)
 	}
@@ -324,7 +326,7 @@ func (a *Aggregator) open(p *process, e *Event) {
 	case old == nil:
 	case old.closed || old.told && !slices.Equal(old.opened.Chips, opened.Chips):
 		// The address of a device that is gone was used again.
-		a.dropAll(p, e.Time, func(b buffer) bool { return b.device == old })
+		a.dropAll(p, e.Time, func(b *buffer) bool { return b.device == old })
 		a.removeProgramsOn(p, e, e.Device)
 		p.dropRings(e.Device)
 		p.dropReplays(e.Device)
@@ -392,7 +394,7 @@ func (a *Aggregator) place(p *process, d *device, o Opened) {
 	if d.live == 0 || len(d.shares) == 0 {
 		return
 	}
-	for _, b := range p.buffers {
+	for b := range p.buffers.all() {
 		if b.device == d {
 			p.unplaced[b.memory].sub(b.size, b.reserved())
 			b.add()
@@ -445,10 +447,10 @@ func (a *Aggregator) alloc(p *process, e *Event) {
 		p.counters.Odd++
 		return
 	}
-	if old, ok := p.buffers[e.Buffer]; ok {
+	if old := p.buffers.get(e.Buffer); old != nil {
 		p.counters.Replaced++
 		a.doubt(p)
-		a.drop(p, e.Buffer, &old, e, true)
+		a.drop(p, old, e, true)
 	}
 	p.counters.Allocs++
 	a.hold(p, e, e.Time)
@@ -456,28 +458,27 @@ func (a *Aggregator) alloc(p *process, e *Event) {
 
 // hold books a buffer that was allocated at a time, 0 where that is not known.
 func (a *Aggregator) hold(p *process, e *Event, since uint64) {
-	b := buffer{
-		device: a.device(p, e.Device), allocator: e.Allocator,
+	b := p.buffers.add(&buffer{
+		id: e.Buffer, device: a.device(p, e.Device), allocator: e.Allocator,
 		address: e.Address, size: e.Size, perBank: e.PerBank, pageSize: e.PageSize,
 		time: since, caller: e.Caller, stack: e.Stack, tid: e.TID, memory: e.Memory, layout: e.Layout,
-	}
+	})
 	if al := p.allocators[e.Allocator]; al != nil {
 		b.banks = uint16(al.banks[e.Memory].Count)
 	}
-	p.buffers[e.Buffer] = b
 	b.device.live++
 	b.add()
 	if len(b.device.shares) == 0 {
 		p.unplaced[b.memory].add(b.size, b.reserved())
 	}
 	if a.OnChange != nil {
-		a.OnChange(Change{Time: e.Time, PID: p.pid, TID: e.TID, Buffer: b.snapshot(e.Buffer), Chips: b.device.opened.Chips})
+		a.OnChange(Change{Time: e.Time, PID: p.pid, TID: e.TID, Buffer: b.snapshot(), Chips: b.device.opened.Chips})
 	}
 }
 
 func (a *Aggregator) free(p *process, e *Event) {
-	b, ok := p.buffers[e.Buffer]
-	if !ok {
+	b := p.buffers.get(e.Buffer)
+	if b == nil {
 		p.counters.UnmatchedFrees++
 		a.doubt(p)
 		if a.OnChange != nil {
@@ -491,7 +492,7 @@ func (a *Aggregator) free(p *process, e *Event) {
 		return
 	}
 	p.counters.Frees++
-	a.drop(p, e.Buffer, &b, e, false)
+	a.drop(p, b, e, false)
 }
 
 func (a *Aggregator) doubt(p *process) {
@@ -510,8 +511,7 @@ func (b *buffer) add() {
 }
 
 // drop takes a buffer out of the accounts.
-func (a *Aggregator) drop(p *process, id uint64, b *buffer, e *Event, implicit bool) {
-	delete(p.buffers, id)
+func (a *Aggregator) drop(p *process, b *buffer, e *Event, implicit bool) {
 	b.device.live--
 	b.countCopy(false)
 	for _, s := range b.device.shares {
@@ -526,25 +526,26 @@ func (a *Aggregator) drop(p *process, id uint64, b *buffer, e *Event, implicit b
 	}
 	if a.OnChange != nil {
 		a.OnChange(Change{Time: e.Time, PID: p.pid, TID: e.TID, Freed: true, Implicit: implicit,
-			Buffer: b.snapshot(id), Chips: b.device.opened.Chips})
+			Buffer: b.snapshot(), Chips: b.device.opened.Chips})
 	}
+	p.buffers.remove(b.id)
 }
 
-// dropAll takes out every buffer that match picks, implicitly freed.
-func (a *Aggregator) dropAll(p *process, t uint64, match func(buffer) bool) {
+// dropAll takes out every buffer that match picks, implicitly freed, and counts them.
+func (a *Aggregator) dropAll(p *process, t uint64, match func(*buffer) bool) int {
 	e := Event{Time: t, PID: p.pid}
 	var ids []uint64
-	for id, b := range p.buffers {
+	for b := range p.buffers.all() {
 		if match(b) {
-			ids = append(ids, id)
+			ids = append(ids, b.id)
 		}
 	}
 	// In an order that is the same each time: who is told of them may compare.
 	slices.Sort(ids)
 	for _, id := range ids {
-		b := p.buffers[id]
-		a.drop(p, id, &b, &e, true)
+		a.drop(p, p.buffers.get(id), &e, true)
 	}
+	return len(ids)
 }
 
 // dropClosed forgets closed devices that hold nothing any more. Chips that no

@@ -58,12 +58,12 @@ func (a *Aggregator) compare(p *process, e *Event) {
 		if touched(h.Buffer) || touched(h.Allocator) || h.Memory >= NumMemories || h.Size > maxBytes || h.PerBank > maxBytes {
 			continue
 		}
-		old, ok := p.buffers[h.Buffer]
-		if ok && old.address == h.Address && old.size == h.Size && old.memory == h.Memory && old.allocator == h.Allocator {
+		old := p.buffers.get(h.Buffer)
+		if old != nil && old.address == h.Address && old.size == h.Size && old.memory == h.Memory && old.allocator == h.Allocator {
 			continue
 		}
-		if ok {
-			a.drop(p, h.Buffer, &old, e, true)
+		if old != nil {
+			a.drop(p, old, e, true)
 		}
 		wrong++
 		// When it was allocated, and by whom, nobody knows any more.
@@ -74,12 +74,10 @@ func (a *Aggregator) compare(p *process, e *Event) {
 	for _, id := range books.Allocators {
 		read[id] = !touched(id)
 	}
-	for id, b := range p.buffers {
-		if _, ok := held[id]; !ok && read[b.allocator] && !touched(id) {
-			a.drop(p, id, &b, e, true)
-			wrong++
-		}
-	}
+	wrong += uint64(a.dropAll(p, e.Time, func(b *buffer) bool {
+		_, ok := held[b.id]
+		return !ok && read[b.allocator] && !touched(b.id)
+	}))
 	if books.ProgramsRead {
 		live := make(map[uint64]bool, len(books.Programs))
 		for _, id := range books.Programs {

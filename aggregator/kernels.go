@@ -176,14 +176,13 @@ func (a *Aggregator) unload(p *process, e *Event, s *share, id uint64) {
 
 // copyKernels marks the buffer that a program's kernels were copied to.
 func (a *Aggregator) copyKernels(p *process, e *Event) {
-	b, ok := p.buffers[e.Buffer]
-	if !ok || b.address != e.Address {
+	b := p.buffers.get(e.Buffer)
+	if b == nil || b.address != e.Address {
 		p.counters.Odd++
 		return
 	}
 	if !b.kernels {
 		b.kernels = true
-		p.buffers[e.Buffer] = b
 		b.countCopy(true)
 	}
 }

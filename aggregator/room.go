@@ -25,7 +25,7 @@ type Room struct {
 // limit buffers in all it is not worked out, and known is false: it sorts them.
 func (a *Aggregator) Rooms(limit int) (rooms []Room, known bool) {
 	for _, p := range a.processes {
-		if limit -= len(p.buffers); limit < 0 {
+		if limit -= p.buffers.live; limit < 0 {
 			return nil, false
 		}
 	}
@@ -49,7 +49,7 @@ func (p *process) rooms() []Room {
 	held := map[memory][]span{}
 	chips := map[memory][]Chip{}
 	unsure := map[memory]bool{}
-	for _, b := range p.buffers {
+	for b := range p.buffers.all() {
 		m := memory{b.allocator, b.memory}
 		if b.perBank == 0 && b.size != 0 || b.address > maxBytes || len(b.device.opened.Chips) == 0 {
 			unsure[m] = true

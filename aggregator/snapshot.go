@@ -169,9 +169,9 @@ func (u *Usage) add(o Usage) {
 	u.SumOnly = u.SumOnly || o.SumOnly
 }
 
-func (b *buffer) snapshot(id uint64) BufferSnapshot {
+func (b *buffer) snapshot() BufferSnapshot {
 	return BufferSnapshot{
-		ID: id, Memory: b.memory, Layout: b.layout, Address: b.address, Size: b.size,
+		ID: b.id, Memory: b.memory, Layout: b.layout, Address: b.address, Size: b.size,
 		PerBank: b.perBank, PageSize: b.pageSize, Reserved: b.reserved(), Since: b.time, Caller: b.caller, Stack: b.stack, TID: b.tid, Kernels: b.kernels,
 		Chips: b.device.opened.Chips,
 	}
@@ -229,7 +229,7 @@ func (a *Aggregator) Snapshot() *Snapshot {
 func (p *process) snapshot(all bool) ProcessSnapshot {
 	ps := ProcessSnapshot{
 		PID: p.pid, Info: p.info, Late: p.late || p.info.Late, Since: p.since, Last: p.last,
-		Buffers: uint64(len(p.buffers)), Counters: p.counters, Agreement: p.agreement,
+		Buffers: uint64(p.buffers.live), Counters: p.counters, Agreement: p.agreement,
 		Chips: make([]ChipSnapshot, 0, len(p.share)),
 	}
 	pids := []uint32{p.pid}
@@ -262,9 +262,9 @@ func (a *Aggregator) Buffers(pid uint32) []BufferSnapshot {
 	if p == nil {
 		return nil
 	}
-	list := make([]BufferSnapshot, 0, len(p.buffers))
-	for id, b := range p.buffers {
-		list = append(list, b.snapshot(id))
+	list := make([]BufferSnapshot, 0, p.buffers.live)
+	for b := range p.buffers.all() {
+		list = append(list, b.snapshot())
 	}
 	slices.SortFunc(list, func(x, y BufferSnapshot) int {
 		return cmp.Or(cmp.Compare(x.Since, y.Since), cmp.Compare(x.ID, y.ID))

@@ -87,8 +87,8 @@ func (p *process) state(list []Event) []Event {
 
 // bufferState lists the live buffers, each behind the capacity that it was allocated with.
 func (p *process) bufferState(list []Event, addresses map[*device]uint64) []Event {
-	ids := slices.SortedFunc(maps.Keys(p.buffers), func(x, y uint64) int {
-		return cmp.Or(cmp.Compare(p.buffers[x].time, p.buffers[y].time), cmp.Compare(x, y))
+	held := slices.SortedFunc(p.buffers.all(), func(x, y *buffer) int {
+		return cmp.Or(cmp.Compare(x.time, y.time), cmp.Compare(x.id, y.id))
 	})
 	told := map[uint64]Capacity{}
 	seen := func(at, device uint64, c Capacity) {
@@ -100,8 +100,7 @@ func (p *process) bufferState(list []Event, addresses map[*device]uint64) []Even
 			seen(0, at, Capacity{}) // known by its address only
 		}
 	}
-	for _, id := range ids {
-		b := p.buffers[id]
+	for _, b := range held {
 		device := addresses[b.device]
 		if c := told[b.allocator]; c[b.memory].Count != uint32(b.banks) {
 			if al := p.allocators[b.allocator]; al != nil && al.banks[b.memory].Count == uint32(b.banks) {
@@ -112,12 +111,12 @@ func (p *process) bufferState(list []Event, addresses map[*device]uint64) []Even
 			seen(b.allocator, device, c)
 		}
 		list = append(list, Event{
-			Kind: Alloc, PID: p.pid, TID: b.tid, Time: b.time, Memory: b.memory, Layout: b.layout, Buffer: id,
+			Kind: Alloc, PID: p.pid, TID: b.tid, Time: b.time, Memory: b.memory, Layout: b.layout, Buffer: b.id,
 			Device: device, Allocator: b.allocator, Address: b.address, Size: b.size, PerBank: b.perBank,
 			PageSize: b.pageSize, Caller: b.caller, Stack: b.stack,
 		})
 		if b.kernels {
-			list = append(list, Event{Kind: KernelsCopied, PID: p.pid, Time: b.time, Buffer: id, Address: b.address})
+			list = append(list, Event{Kind: KernelsCopied, PID: p.pid, Time: b.time, Buffer: b.id, Address: b.address})
 		}
 	}
 	for _, at := range slices.Sorted(maps.Keys(p.allocators)) {

@@ -5,7 +5,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"io"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -44,7 +43,7 @@ func (in *inspector) fresh() { in.data = in.pages() }
 
 func newInspector(lib *Library, m Mapping) *inspector {
 	return &inspector{lib: lib, base: m.Base - lib.segments[0].Vaddr&^4095, mem: processMemory(m.PID), standard: sync.OnceValues(func() (*eval.Image, uint64) {
-		return standardLibrary(m.PID)
+		return lib.standardOf(m.PID)
 	})}
 }
 
@@ -207,8 +206,15 @@ func (in *inspector) standardSlot(address uint64) (uint64, eval.Hook, bool) {
 	return target, hook, ok
 }
 
-// standardLibrary is the C++ library that a process has mapped, or nil.
-func standardLibrary(pid uint32) (*eval.Image, uint64) {
+// standardLibrary is a C++ library that was read.
+type standardLibrary struct {
+	id    FileID
+	image *eval.Image
+}
+
+// standardOf is the C++ library that a process has mapped, or nil. Processes that
+// use the same runtime mostly have the same one, which is kept.
+func (l *Library) standardOf(pid uint32) (*eval.Image, uint64) {
 	maps, err := procMaps(pid)
 	if err != nil {
 		return nil, 0
@@ -217,20 +223,27 @@ func standardLibrary(pid uint32) (*eval.Image, uint64) {
 		if !strings.HasPrefix(filepath.Base(m.Pathname), "libstdc++.so") || m.Offset != 0 {
 			continue
 		}
-		f, _, err := openRegular(Mapping{PID: pid, Path: m.Pathname}.fileName())
+		f, st, err := openRegular(Mapping{PID: pid, Path: m.Pathname}.fileName())
 		if err != nil {
 			return nil, 0
 		}
 		defer f.Close()
-		b := make([]byte, maxStandard)
-		n, err := f.ReadAt(b, 0)
-		if err != io.EOF {
+		id := FileID{st.Dev, st.Ino}
+		if kept := l.standard.Load(); kept != nil && kept.id == id {
+			return kept.image, uint64(m.StartAddr)
+		}
+		if st.Size > maxStandard {
 			return nil, 0
 		}
-		image, err := eval.NewImage(bytes.NewReader(b[:n]), 0)
+		b := make([]byte, st.Size)
+		if _, err := f.ReadAt(b, 0); err != nil {
+			return nil, 0
+		}
+		image, err := eval.NewImage(bytes.NewReader(b), 0)
 		if err != nil {
 			return nil, 0
 		}
+		l.standard.Store(&standardLibrary{id, image})
 		return image, uint64(m.StartAddr)
 	}
 	return nil, 0

@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 
 	"golang.org/x/sys/unix"
 
@@ -53,6 +54,8 @@ type Library struct {
 	names      func() map[uint64]string
 	bookOffset func() (uint64, error)
 	readers    func() map[uint64]string
+	// standard is the C++ library that was read last beside it.
+	standard atomic.Pointer[standardLibrary]
 }
 
 // OpenLibrary reads the library's headers and the symbols that matter here.

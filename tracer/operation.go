@@ -76,7 +76,7 @@ func (r *run) operation(pid uint32, address uint64) string {
 				c = &callers{}
 			}
 			r.callers[id] = c
-			giveBack()
+			r.t.giveBack()
 		}
 		rel.callers = append(rel.callers, callerRange{uint64(m.StartAddr), uint64(m.EndAddr), uint64(m.Offset), c})
 		return c.at(address - uint64(m.StartAddr) + uint64(m.Offset))

@@ -207,7 +207,7 @@ func (r *run) loop(ctx context.Context) error {
 		if r.ready != nil && (done || !r.reading()) {
 			r.ready()
 			r.ready = nil
-			giveBack()
+			r.t.giveBack()
 		}
 		if !r.reading() || done {
 			for _, s := range r.syncs {

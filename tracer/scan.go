@@ -3,6 +3,9 @@ package tracer
 import (
 	"encoding/binary"
 	"fmt"
+	"io"
+	"iter"
+	"os"
 	"slices"
 	"unsafe"
 )
@@ -12,32 +15,70 @@ import (
 type objects map[uint64][]uint64
 
 // find looks for objects by their vptrs. It reads all of the process's private
-// writable memory, about a tenth of a second for 250 MB, and nothing else. What
-// was destroyed is found too, where its memory was not used again.
+// writable memory, and nothing else. What was destroyed is found too, where its
+// memory was not used again.
 func (in *inspector) find(vptrs ...uint64) (objects, error) {
 	regions, err := writable(uint32(in.mem))
 	if err != nil {
 		return nil, fmt.Errorf("looking for objects: %w", err)
 	}
+	pagemap, err := os.Open(fmt.Sprintf("/proc/%d/pagemap", uint32(in.mem)))
+	if err != nil {
+		return nil, fmt.Errorf("looking for objects: %w", err)
+	}
+	defer pagemap.Close()
 	// Vtables stand close together, so that one comparison sorts out nearly all.
 	low, high := slices.Min(vptrs), slices.Max(vptrs)
 	found := objects{}
 	words := make([]uint64, 1<<17)
 	bytes := unsafe.Slice((*byte)(unsafe.Pointer(&words[0])), 8*len(words))
-	for _, r := range regions {
-		for at := r.start; at < r.end; at += uint64(len(bytes)) {
-			b := bytes[:min(uint64(len(bytes)), r.end-at)]
-			if in.mem.ReadAt(b, at) != nil {
-				continue // unmapped by now, or not to be read
-			}
-			for i, w := range words[:len(b)/8] {
-				if w-low <= high-low && slices.Contains(vptrs, w) {
-					found[w] = append(found[w], at+8*uint64(i))
-				}
+	for part := range used(pagemap, regions, uint64(len(bytes))) {
+		b := bytes[:part.end-part.start]
+		if in.mem.ReadAt(b, part.start) != nil {
+			continue // unmapped by now, or not to be read
+		}
+		for i, w := range words[:len(b)/8] {
+			if w-low <= high-low && slices.Contains(vptrs, w) {
+				found[w] = append(found[w], part.start+8*uint64(i))
 			}
 		}
 	}
 	return found, nil
+}
+
+// used yields the parts of regions whose pages are there, each of most bytes at
+// most. A stack or a heap is mostly room that was never touched: to read it would
+// take long, and would make the process's page tables as large as all of it.
+func used(pagemap io.ReaderAt, regions []region, most uint64) iter.Seq[region] {
+	const there = 3 << 62 // present, or swapped out
+	return func(yield func(region) bool) {
+		entries := make([]byte, 8*most/pageBytes)
+		for _, r := range regions {
+			for at := r.start; at < r.end; at += most {
+				end := min(at+most, r.end)
+				b := entries[:8*(end-at)/pageBytes]
+				if n, err := pagemap.ReadAt(b, int64(8*at/pageBytes)); err != nil && err != io.EOF {
+					return // it ended
+				} else {
+					b = b[:n]
+				}
+				part := region{at, at}
+				for ; len(b) >= 8; b = b[8:] {
+					if binary.LittleEndian.Uint64(b)&there != 0 {
+						part.end += pageBytes
+						continue
+					}
+					if part.end > part.start && !yield(part) {
+						return
+					}
+					part = region{part.end + pageBytes, part.end + pageBytes}
+				}
+				if part.end > part.start && !yield(part) {
+					return
+				}
+			}
+		}
+	}
 }
 
 // pages reads a process's memory by whole pages, each once: what hangs together

@@ -36,7 +36,7 @@ type Options struct {
 	Follow uint32
 	// Libraries that hold the runtime's code under names of their own.
 	Libraries []string
-	// RingBytes is the size of the ring buffer, a power of two; 0 for 16 MiB.
+	// RingBytes is the size of the ring buffer, a power of two; 0 for DefaultRingBytes.
 	RingBytes uint32
 	// Stacks: each allocation and each refusal has the stack of its thread.
 	Stacks bool
@@ -47,8 +47,10 @@ type Options struct {
 	Notice func(string)
 }
 
+// DefaultRingBytes are the events of a twentieth of a second at a million in each.
+const DefaultRingBytes = 8 << 20
+
 const (
-	defaultRing = 16 << 20
 	// drainEvery is how long records wait in the ring at the most.
 	drainEvery = 10 * time.Millisecond
 	// sleepAfter this many empty drains the reader sleeps until it is woken.
@@ -74,6 +76,7 @@ type Tracer struct {
 	readings  []*reading
 	doubted   []uint32
 
+	giving    *time.Timer // when memory is given back
 	ended     chan struct{}
 	releasing sync.WaitGroup
 	closing   chan struct{} // has an element for each link that is being closed
@@ -115,12 +118,13 @@ func New(o Options) (*Tracer, error) {
 		return nil, err
 	}
 	if o.RingBytes == 0 {
-		o.RingBytes = defaultRing
+		o.RingBytes = DefaultRingBytes
 	}
 	if o.Notice == nil {
 		o.Notice = func(string) {}
 	}
 	t := &Tracer{opts: o, libraries: map[FileID]*attachment{}, refused: map[FileID]*refusal{}, users: map[FileID]unix.Timespec{}, ended: make(chan struct{}), closing: make(chan struct{}, maxClosing)}
+	t.giving = time.AfterFunc(pause, debug.FreeOSMemory)
 	for _, path := range o.Libraries {
 		lib, err := OpenLibrary(path)
 		if err != nil {
@@ -139,12 +143,32 @@ func New(o Options) (*Tracer, error) {
 	t.lacks = kernelLacks()
 	t.lacks.MultiUprobes = t.lacks.MultiUprobes || o.Lacks.MultiUprobes
 	t.lacks.PIDFilter = t.lacks.PIDFilter || o.Lacks.PIDFilter
-	if err := t.load(); err != nil {
+	var loading errgroup.Group
+	loading.Go(t.load)
+	// That takes as long as reading a library, which is done beside it.
+	t.foresee()
+	if err := loading.Wait(); err != nil {
 		t.Close()
 		return nil, err
 	}
 	t.saysWhatItLacks()
 	return t, nil
+}
+
+// foresee reads the libraries of the processes that are to be traced. What fails
+// is tried, and told, when they are attached to.
+func (t *Tracer) foresee() {
+	for _, pid := range t.opts.PIDs {
+		list, err := mappings(pid, t.extra)
+		if err != nil {
+			continue
+		}
+		t.mu.Lock()
+		for _, m := range list {
+			_, _ = t.library(m)
+		}
+		t.mu.Unlock()
+	}
 }
 
 func (t *Tracer) load() error {
@@ -229,6 +253,7 @@ func (t *Tracer) watchExit(pid uint32) (lives bool, err error) {
 
 // Close detaches everything. It must not run beside Run.
 func (t *Tracer) Close() error {
+	t.giving.Stop()
 	if t.reader != nil {
 		t.reader.Close()
 	}
@@ -373,10 +398,10 @@ func (t *Tracer) library(m Mapping) (*attachment, error) {
 	// Another file of that name says nothing of the one that is mapped.
 	if named && !slices.Contains(t.extra, m.ID) && !knowsRuntime(m.fileName()) {
 		t.users[m.ID] = st.Ctim
-		giveBack()
+		t.giveBack()
 		return nil, nil
 	}
-	defer giveBack()
+	defer t.giveBack()
 	lib, err := openMapped(m)
 	if err != nil {
 		return nil, err
@@ -396,9 +421,12 @@ func (t *Tracer) library(m Mapping) (*attachment, error) {
 	return a, nil
 }
 
-// giveBack returns memory to the system after files were read: that leaves several
-// times as much behind as is kept of them, and the heap shrinks slowly by itself.
-func giveBack() { go debug.FreeOSMemory() }
+// giveBack returns memory to the system after files and processes were read: that
+// leaves several times as much behind as is kept of them, and the heap shrinks slowly
+// by itself. It waits until there is a pause.
+func (t *Tracer) giveBack() { t.giving.Reset(pause) }
+
+const pause = time.Second
 
 // known is what became of a file that was looked at before, and is mapped by a process.
 func (t *Tracer) known(id FileID, pid uint32) (a *attachment, known bool, err error) {
@@ -449,25 +477,32 @@ func (t *Tracer) check(lib *Library) (*attachment, error) {
 	if err != nil {
 		return nil, err
 	}
-	a := &attachment{index: uint32(len(t.libraries)), lib: lib, cover: cover, layout: layout, links: map[uint32][]link.Link{}, linked: map[uint32]time.Time{}}
+	return &attachment{index: uint32(len(t.libraries)), lib: lib, cover: cover, layout: layout, links: map[uint32][]link.Link{}, linked: map[uint32]time.Time{}}, nil
+}
+
+// tellLayout tells the programs how the library lays things out.
+func (t *Tracer) tellLayout(a *attachment) error {
 	if a.index >= t.objects.Layouts.MaxEntries() {
-		return nil, fmt.Errorf("%s: more than %d builds of the runtime at once", lib.Path, t.objects.Layouts.MaxEntries())
+		return fmt.Errorf("%s: more than %d builds of the runtime at once", a.lib.Path, t.objects.Layouts.MaxEntries())
 	}
-	k := layout.kernel()
-	if !lib.Defines(reserveLocal) {
+	k := a.layout.kernel()
+	if !a.lib.Defines(reserveLocal) {
 		k.Marked = 1 // where dataflow buffers are covered, it was checked
 	}
-	if lib.Defines(reserveSpace + "jjjRNS1_23ProgramDispatchMetadataE") {
+	if a.lib.Defines(reserveSpace + "jjjRNS1_23ProgramDispatchMetadataE") {
 		k.Waits = 1
 	}
 	if err := t.objects.Layouts.Put(a.index, &k); err != nil {
-		return nil, fmt.Errorf("storing the layout: %w", err)
+		return fmt.Errorf("storing the layout: %w", err)
 	}
-	return a, nil
+	return nil
 }
 
 // probe attaches every point of the library; pid 0 is all processes.
 func (t *Tracer) probe(a *attachment, pid uint32) ([]link.Link, error) {
+	if err := t.tellLayout(a); err != nil {
+		return nil, err
+	}
 	// Through the open file, so that it is the file that was checked.
 	ex, err := link.OpenExecutable(fmt.Sprintf("/proc/self/fd/%d", a.lib.file.Fd()))
 	if err != nil {

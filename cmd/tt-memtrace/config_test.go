@@ -47,10 +47,10 @@ func TestOrderOfSettings(t *testing.T) {
 		want int
 		from string
 	}{
-		"nothing":                   {"", nil, nil, 16 << 20, "# default"},
+		"nothing":                   {"", nil, nil, defaultRing, "# default"},
 		"the file":                  {"ring-bytes: 8192", nil, nil, 8192, "config.yaml: ring-bytes"},
 		"the file, for the command": {"ring-bytes: 4096\nexporter: {ring-bytes: 8192}", nil, nil, 8192, "config.yaml: exporter.ring-bytes"},
-		"for another command":       {"log: {ring-bytes: 8192}", nil, nil, 16 << 20, "# default"},
+		"for another command":       {"log: {ring-bytes: 8192}", nil, nil, defaultRing, "# default"},
 		"the environment":           {"exporter: {ring-bytes: 4096}", []string{"TT_MEMTRACE_RING_BYTES=8192"}, nil, 8192, "# TT_MEMTRACE_RING_BYTES"},
 		"the environment, for the command": {"ring-bytes: 4096", []string{"TT_MEMTRACE_RING_BYTES=4096", "TT_MEMTRACE_EXPORTER_RING_BYTES=8192"}, nil, 8192,
 			"# TT_MEMTRACE_EXPORTER_RING_BYTES"},

@@ -36,7 +36,7 @@ type targets struct {
 
 // Sizes of the event buffer, bytes: an allocation takes a hundred or, with its stack, 13,000.
 const (
-	defaultRing = 16 << 20
+	defaultRing = tracer.DefaultRingBytes
 	stackRing   = 128 << 20
 )
 

@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"tt-memtrace/test/rig"
+	"tt-memtrace/tracer"
 )
 
 // machine is where it was measured.
@@ -94,7 +95,9 @@ round by round. Costs are processor time of the traced process, in microseconds,
 		"`make bench`", r.rounds, m.processor, m.processors, m.virtual, m.kernel, m.day, m.before, m.after)
 	p(`
 A *bare uprobe* is an empty program at the same places, which is the least that any uprobe costs. *bpftrace* prints the same
-arguments into a pipe. The *runtime's own tracking* is the account in /dev/shm that it keeps unless told not to.`)
+arguments into a pipe. An *account in the kernel* is what bcc's memleak keeps: live allocations, sums and stacks in maps, nothing
+sent. The *runtime's own tracking* is the account in /dev/shm that it keeps unless told not to. A *client* is code in the process
+that sends a record for each chip to an allocation server, which here takes records and does nothing with them.`)
 	if len(r.pairs) > 0 {
 		r.fixturePart(p)
 	}
@@ -106,6 +109,9 @@ arguments into a pipe. The *runtime's own tracking* is the account in /dev/shm t
 	}
 	if len(r.attach.attach) > 0 {
 		r.attachPart(p)
+	}
+	if len(r.growth.one.attach) > 0 {
+		r.growthPart(p)
 	}
 	r.targets(p)
 	return b.String()
@@ -125,12 +131,19 @@ An allocation and a free at a small library that does nothing else: three probe 
 |---|---|---|
 | bare uprobe | %s | 1 |
 | tt-memtrace | %s | %s |
+| account in the kernel | %s | %s |
+| client, one chip | %s | %s |
 | bpftrace | %s | %s |
-| tt-memtrace of another process (-p) | %s | |`,
+| tt-memtrace of %d processes, this one among them | %s | %s |
+| tt-memtrace of another process (-p) | %s | |
+| tt-memtrace of all processes, of which this one has a library that is not probed | %s | |`,
 		microseconds(base),
 		microseconds(s.added("memtrace", "nothing")), spreadOf(ratio(s.added("memtrace", "nothing"), base)),
+		microseconds(s.added("memleak", "nothing")), spreadOf(ratio(s.added("memleak", "nothing"), base)),
+		microseconds(s.added("client", "nothing")), spreadOf(ratio(s.added("client", "nothing"), base)),
 		microseconds(s.added("bpftrace", "nothing")), spreadOf(ratio(s.added("bpftrace", "nothing"), base)),
-		microseconds(s.added("elsewhere", "nothing")))
+		1+manyOthers, microseconds(s.added("many", "nothing")), spreadOf(ratio(s.added("many", "nothing"), base)),
+		microseconds(s.added("elsewhere", "nothing")), microseconds(s.added("apart", "apart, nothing")))
 }
 
 func (r *results) runtimePart(p printer) {
@@ -140,8 +153,8 @@ func (r *results) runtimePart(p printer) {
 ttnn %s on mock chips, from Python: one tensor allocated and freed, and one launch of a cached operation (add) whose output is
 there already. Probe hits are the kernel's count.
 
-| | alone | hits | bare uprobe | tt-memtrace | own tracking | bpftrace | to own tracking | to bpftrace |
-|---|---|---|---|---|---|---|---|---|`, rig.DefaultRelease)
+| | alone | hits | bare uprobe | tt-memtrace | own tracking | client | bpftrace | to own tracking | to client | to bpftrace |
+|---|---|---|---|---|---|---|---|---|---|---|`, rig.DefaultRelease)
 	for _, cluster := range clusters {
 		for _, part := range []struct {
 			name, key string
@@ -152,11 +165,15 @@ there already. Probe hits are the kernel's count.
 		} {
 			s := part.s
 			ours := s.added("memtrace", "nothing")
-			p("| %s, %s | %s | %.1f | %s | %s | %s | %s | %s | %s |", cluster, part.name, microseconds(s["nothing"]),
+			client, toClient := "–", "–"
+			if c := s.added("client", "nothing"); len(c) > 0 {
+				client, toClient = microseconds(c), spreadOf(ratio(ours, c)).String()
+			}
+			p("| %s, %s | %s | %.1f | %s | %s | %s | %s | %s | %s | %s | %s |", cluster, part.name, microseconds(s["nothing"]),
 				r.hits[cluster+", "+part.key].count,
 				microseconds(s.added("bare", "nothing")), microseconds(ours),
-				microseconds(s.added("own tracking", "nothing")), microseconds(s.added("bpftrace", "nothing")),
-				spreadOf(ratio(ours, s.added("own tracking", "nothing"))), spreadOf(ratio(ours, s.added("bpftrace", "nothing"))))
+				microseconds(s.added("own tracking", "nothing")), client, microseconds(s.added("bpftrace", "nothing")),
+				spreadOf(ratio(ours, s.added("own tracking", "nothing"))), toClient, spreadOf(ratio(ours, s.added("bpftrace", "nothing"))))
 		}
 	}
 }
@@ -165,13 +182,19 @@ func (r *results) readerPart(p printer) {
 	p(`
 ## The reader
 
-Allocations and frees in a tight loop that does nothing else, with the tracer and its accounts on what is left of the machine.
+Allocations and frees in a loop that does nothing else, with the tracer and its accounts on what is left of the machine. In
+every row what was produced is what was received and what was lost; after the last one the accounts took %.0f ms to be right again.
 
-| threads | events | a second | lost | reader, cores |
-|---|---|---|---|---|`)
-	for _, b := range r.reader {
-		p("| %d | %d | %.0f | %d | %.2f |", b.threads, b.produced, float64(b.produced)/b.seconds, b.lost, b.processor/b.seconds)
+| | threads | events | a second | lost | reader, cores |
+|---|---|---|---|---|---|`, float64(r.overload.healed.Microseconds())/1000)
+	row := func(name string, b burst) {
+		p("| %s | %d | %d | %.0f | %d | %.2f |", name, b.threads, b.produced, float64(b.produced)/b.seconds, b.lost, b.processor/b.seconds)
 	}
+	for _, b := range r.reader {
+		row("as fast as it goes", b)
+	}
+	row(fmt.Sprintf("a steady %d a second", sustainedRate), r.sustained)
+	row(fmt.Sprintf("as fast as it goes, into a ring of %d KiB", smallRing>>10), r.overload)
 	p(`
 | live buffers | chips | ns an event | bytes a live buffer | allocations an event |
 |---|---|---|---|---|`)
@@ -184,6 +207,21 @@ Allocations and frees in a tight loop that does nothing else, with the tracer an
 	}
 }
 
+func (r *results) growthPart(p printer) {
+	one, many := r.growth.one, r.growth.many
+	each := func(of func(attaching) float64) float64 { return (of(many) - of(one)) / manyOthers }
+	p(`
+## How it grows
+
+With processes that use a small library: what each of %d more adds to one. What chips and buffers add is in the table of the reader.
+
+| attach, ms | detach, ms | resident memory, MB | idle, %% of a core |
+|---|---|---|---|
+| %.2f | %.2f | %.2f | %.3f |`, manyOthers,
+		each(func(a attaching) float64 { return spreadOf(a.attach).median }), each(func(a attaching) float64 { return spreadOf(a.detach).median }),
+		each(func(a attaching) float64 { return a.idle.resident }), each(func(a attaching) float64 { return a.idle.processor }))
+}
+
 func (r *results) attachPart(p printer) {
 	a := r.attach
 	p(`
@@ -193,7 +231,7 @@ At a process with the real runtime on t3k; milliseconds of the clock.
 
 | load the programs | attach, and read what is held | detach | idle, %% of a core | resident memory, MB |
 |---|---|---|---|---|
-| %s | %s | %s | %.2f | %.0f |`, spreadOf(a.load), spreadOf(a.attach), spreadOf(a.detach), a.idle, a.resident)
+| %s | %s | %s | %.2f | %.0f |`, spreadOf(a.load), spreadOf(a.attach), spreadOf(a.detach), a.idle.processor, a.idle.resident)
 }
 
 func (r *results) targets(p printer) {
@@ -208,11 +246,15 @@ func (r *results) targets(p printer) {
 	middle := func(list []float64) float64 { return spreadOf(list).median }
 	if s := r.pairs; len(s) > 0 {
 		row("an event, to a bare uprobe", 1.3, middle(ratio(s.added("memtrace", "nothing"), s.added("bare", "nothing"))), "x")
+		noise := spreadOf(s["nothing"])
+		row("an event in a process that is not traced, within the quarters of nothing", (noise.high-noise.low)/1000,
+			max(middle(s.added("elsewhere", "nothing")), middle(s.added("apart", "apart, nothing")))/1000, " µs")
 	}
 	if s := r.allocate["t3k"]; len(s) > 0 {
 		ours := s.added("memtrace", "nothing")
 		row("t3k, allocate+free, to the runtime's own tracking", 0.25, middle(ratio(ours, s.added("own tracking", "nothing"))), "x")
 		row("t3k, allocate+free, to bpftrace", 1.0/12, middle(ratio(ours, s.added("bpftrace", "nothing"))), "x")
+		row("t3k, allocate+free, to the client", 1, middle(ratio(ours, s.added("client", "nothing"))), "x")
 		row("t3k, cached launch, probe hits", 2, r.hits["t3k, launch"].count, "")
 		l := r.launch["t3k"]
 		row("t3k, cached launch, to a bare uprobe", 1.2, middle(ratio(l.added("memtrace", "nothing"), l.added("bare", "nothing"))), "x")
@@ -220,19 +262,23 @@ func (r *results) targets(p printer) {
 	if len(r.reader) > 0 {
 		b := r.reader[0]
 		row("events lost, from one thread in a tight loop", 0, float64(b.lost), "")
-		row("reader at that rate", 1, b.processor/b.seconds, " cores")
+		s := r.sustained
+		p("| events a second, for %.0f s | at least %d | %.0f | %s |", s.seconds, sustainedRate, float64(s.produced)/s.seconds, verdict(sustainedFor.Seconds()*1.01, s.seconds))
+		row("lost of them", 0, float64(s.lost), "")
+		row("reader at that rate", 1, s.processor/s.seconds, " cores")
 		var time, memory float64
 		for _, a := range r.accounts {
 			time, memory = max(time, a.time), max(memory, a.memory)
 		}
 		row("accounts, an event, the worst of the table", 250, time, " ns")
 		row("accounts, a live buffer", 200, memory, " bytes")
+		row("accounts, 1,000,000 live buffers", 300, memory, " MB")
 	}
 	if a := r.attach; len(a.attach) > 0 {
 		row("load and attach", 150, middle(a.load)+middle(a.attach), " ms")
 		row("detach", 100, middle(a.detach), " ms")
-		row("idle", 0.5, a.idle, " % of a core")
-		row("resident memory", 60, a.resident, " MB")
+		row("idle", 0.5, a.idle.processor, " % of a core")
+		row("resident memory", 60, a.idle.resident, " MB")
 	}
 	p(`
 Where the time goes:
@@ -254,10 +300,11 @@ Where the time goes:
   which the kernel keeps the book. The programs of both run for %.2f µs.`, h.inside/1000)
 	}
 	if a := r.attach; len(a.attach) > 0 {
-		p(`- Attaching: the verifier takes what loading does. Then the library's symbols are read, its functions evaluated, the points
-  attached to one link after the other, and what the process holds is read.
-- Of the resident memory %.0f MB are pages of files: the program itself, and the ring's 16 MiB, which are mapped twice one behind
-  the other and so counted twice.`, a.files)
+		p(`- Loading: the verifier goes through the programs, while the library's symbols are read and its functions evaluated. Attaching:
+  the points are attached to one link after the other, the process's memory is searched for devices, allocators and programs, and
+  what they hold is read.
+- Of the resident memory %.0f MB are pages of files: the program itself, and the ring's %d MiB, which are mapped twice one behind
+  the other and so counted twice.`, a.idle.files, tracer.DefaultRingBytes>>20)
 	}
 	if len(r.reader) > 0 {
 		p(`- Producer and reader share %d processors; with as many producing threads as processors the reader has none of its own, and what the

@@ -1,12 +1,15 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
 
+	"tt-memtrace/aggregator"
 	"tt-memtrace/test/fixture"
 	"tt-memtrace/tracer"
 )
@@ -63,13 +66,21 @@ var ofLaunching = map[string]string{
 	taken:    `printf("%d %d %llx %llx %d %d\n", pid, tid, arg0, *uptr(arg1), arg2, arg3);`,
 }
 
-// fixtures are processes that use the fixture library: one that is measured, and another.
+// fixtures are processes that use the fixture library: one that is measured, others
+// that are traced beside it, and one that has a client of an allocation server in it.
+// The library of apart is another build under a name that is not looked for.
 type fixtures struct {
-	dir     string
-	library string
-	one     *fixture.Process
-	other   *fixture.Process
+	dir           string
+	library       string
+	server        *server
+	one           *fixture.Process
+	client, apart *fixture.Process
+	others        []*fixture.Process
+	apartsLibrary string
 }
+
+// manyOthers is how many processes are traced beside the one that is measured.
+const manyOthers = 8
 
 func startFixtures() (f *fixtures, err error) {
 	f = &fixtures{}
@@ -84,30 +95,58 @@ func startFixtures() (f *fixtures, err error) {
 	if f.library, err = (fixture.Build{Flags: []string{"-DLAYOUT_B", "-O2"}}).Library(f.dir); err != nil {
 		return nil, err
 	}
+	if f.apartsLibrary, err = (fixture.Build{Name: "libapart.so", Flags: []string{"-DLAYOUT_B", "-O2"}}).Library(f.dir); err != nil {
+		return nil, err
+	}
+	if f.server, err = startServer(); err != nil {
+		return nil, err
+	}
 	driver, err := fixture.Driver(f.dir)
 	if err != nil {
 		return nil, err
 	}
-	for _, p := range []**fixture.Process{&f.one, &f.other} {
-		if *p, err = fixture.Start(driver); err != nil {
-			return nil, err
+	start := func(library string, env ...string) (p *fixture.Process) {
+		if err != nil {
+			return nil
 		}
-		for _, line := range []string{"open " + f.library, "device 0 3"} {
-			if _, err = (*p).Do("%s", line); err != nil {
-				return nil, err
+		if p, err = fixture.Start(driver, env...); err != nil {
+			return nil
+		}
+		for _, line := range []string{"open " + library, "device 0 3"} {
+			if err == nil {
+				_, err = p.Do("%s", line)
 			}
 		}
+		return p
 	}
-	return f, nil
+	f.one = start(f.library)
+	f.client = start(f.library, f.server.env(f.library, 1)...)
+	f.apart = start(f.apartsLibrary)
+	for range manyOthers {
+		f.others = append(f.others, start(f.library))
+	}
+	return f, err
 }
 
 func (f *fixtures) close() {
-	for _, p := range []*fixture.Process{f.one, f.other} {
+	for _, p := range append(f.others, f.one, f.client, f.apart) {
 		if p != nil {
 			p.Kill()
 		}
 	}
+	if f.server != nil {
+		f.server.close()
+	}
 	os.RemoveAll(f.dir)
+}
+
+// pids are those of one and, after it, so many others.
+func (f *fixtures) pids(others int) []uint32 {
+	list := []uint32{f.one.PID}
+	for _, p := range f.others[:others] {
+		list = append(list, p.PID)
+	}
+	return list
 }
 
 // storm allocates and frees so many times, in so many threads. It returns the
@@ -140,17 +179,45 @@ func (f *fixtures) events(r *results, count, steps int) error {
 	if err != nil {
 		return err
 	}
-	t := target{f.one.PID, func(n int) (float64, error) { return storm(f.one, 1, n) }, at}
-	other := func(target) (func() error, error) { return memtraceOf(f.other.PID) }
+	of := func(p *fixture.Process) target {
+		return target{p.PID, func(n int) (float64, error) { return storm(p, 1, n) }, at}
+	}
+	t, apart := of(f.one), of(f.apart)
 	if r.pairs, err = rounds("fixture, alloc+free", count, steps, []variant{
 		{"nothing", nil, t},
 		{"bare", bare, t},
 		{"memtrace", memtrace, t},
+		{"memleak", memleak, t},
+		{"client", nil, f.server.counting(of(f.client), 2)},
 		{"bpftrace", bpftrace, t},
-		{"elsewhere", other, t},
+		{"elsewhere", func(target) (func() error, error) { return memtraceOf(f.others[0].PID) }, t},
+		{"many", func(target) (func() error, error) { return memtraceOf(f.pids(manyOthers)...) }, t},
+		{"apart, nothing", nil, apart},
+		{"apart", f.everywhere, apart},
 	}); err != nil {
 		return err
 	}
 	r.hits["fixture"], err = hitsOf(t, steps)
 	return err
+}
+
+// everywhere traces all processes of the host, of which apart is none.
+func (f *fixtures) everywhere(t target) (func() error, error) {
+	tr, err := trace(tracer.Options{})
+	if err != nil {
+		return nil, err
+	}
+	s, err := tr.state()
+	if err == nil {
+		traced := func(pid uint32) bool {
+			return slices.ContainsFunc(s.Processes, func(p aggregator.ProcessSnapshot) bool { return p.PID == pid })
+		}
+		if !traced(f.one.PID) || traced(t.pid) {
+			err = fmt.Errorf("%d is to be traced, and %d is not to be: %v, %v", f.one.PID, t.pid, traced(f.one.PID), traced(t.pid))
+		}
+	}
+	if err != nil {
+		return nil, errors.Join(err, tr.close())
+	}
+	return tr.close, nil
 }

@@ -13,47 +13,56 @@ import (
 	"github.com/prometheus/procfs"
 )
 
-// stay runs the real program beside a process that does nothing for a while.
-func (a *attaching) stay(pid uint32) (err error) {
+// idling is what the program takes while nothing happens.
+type idling struct {
+	processor float64 // percent of a core
+	// resident memory, and how much of it are pages of files and of the ring, MB.
+	resident, files float64
+}
+
+// stay runs the real program beside processes that do nothing for a while.
+func stay(pids ...uint32) (is idling, err error) {
 	dir, err := os.MkdirTemp("", "tt-memtrace-bench-")
 	if err != nil {
-		return err
+		return is, err
 	}
 	defer os.RemoveAll(dir)
 	program := filepath.Join(dir, "tt-memtrace")
 	if out, err := exec.Command("go", "build", "-o", program, "./cmd/tt-memtrace").CombinedOutput(); err != nil {
-		return fmt.Errorf("building: %w\n%s", err, out)
+		return is, fmt.Errorf("building: %w\n%s", err, out)
 	}
-	cmd := exec.Command(program, "exporter", "--listen", "127.0.0.1:0", "-p", fmt.Sprint(pid))
+	args := []string{"exporter", "--listen", "127.0.0.1:0"}
+	for _, pid := range pids {
+		args = append(args, "-p", fmt.Sprint(pid))
+	}
+	cmd := exec.Command(program, args...)
 	cmd.Stderr = os.Stderr
 	if err := cmd.Start(); err != nil {
-		return err
+		return is, err
 	}
 	defer func() { err = errors.Join(err, cmd.Process.Signal(os.Interrupt), cmd.Wait()) }()
 	p, err := procfs.NewProc(cmd.Process.Pid)
 	if err != nil {
-		return err
+		return is, err
 	}
 	const while = 10 * time.Second
 	time.Sleep(while / 2) // it attaches, and becomes quiet
 	before, err := p.Stat()
 	if err != nil {
-		return err
+		return is, err
 	}
 	time.Sleep(while)
 	after, err := p.Stat()
 	if err != nil {
-		return err
+		return is, err
 	}
-	a.idle = 100 * (after.CPUTime() - before.CPUTime()) / while.Seconds()
-	a.resident = float64(after.ResidentMemory()) / 1e6
 	status, err := p.NewStatus()
 	if err != nil {
-		return err
+		return is, err
 	}
-	a.files = float64(status.RssFile) / 1e6
-	fmt.Fprintf(os.Stderr, "idle %.2f %% of a core, %.0f MB, of which %.0f MB files\n", a.idle, a.resident, a.files)
-	return nil
+	is = idling{100 * (after.CPUTime() - before.CPUTime()) / while.Seconds(), float64(after.ResidentMemory()) / 1e6, float64(status.RssFile) / 1e6}
+	fmt.Fprintf(os.Stderr, "%d processes: idle %.2f %% of a core, %.1f MB, of which %.1f MB files\n", len(pids), is.processor, is.resident, is.files)
+	return is, nil
 }
 
 // benchmarks runs those of the accounts.

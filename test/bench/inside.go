@@ -94,75 +94,68 @@ func programStats() (map[ebpf.ProgramID]programStat, error) {
 
 // burst is a storm of events that is read.
 type burst struct {
-	threads            int
-	produced, lost     uint64
-	seconds, processor float64 // the processor time is that of this process, which reads
+	threads                  int
+	produced, received, lost uint64
+	seconds, processor       float64 // the processor time is that of this process, which reads
+	// healed is how long the accounts were not right after it.
+	healed time.Duration
 }
 
 func (f *fixtures) bursts(r *results) error {
 	for _, threads := range []int{1, 2} {
-		b, err := f.burst(threads, 2_000_000/threads)
-		if err != nil {
+		var b burst
+		if err := f.reading(&b, threads, 0, func(b *burst) error {
+			const pairs, piece = 2_000_000, 500_000 // in pieces, each far shorter than the driver is waited for
+			for range pairs / piece {
+				if _, err := storm(f.one, threads, piece/threads); err != nil {
+					return err
+				}
+			}
+			b.produced = 2 * pairs
+			return nil
+		}); err != nil {
 			return err
 		}
-		fmt.Fprintf(os.Stderr, "reader: %+v\n", b)
 		r.reader = append(r.reader, b)
 	}
-	return nil
-}
-
-func (f *fixtures) burst(threads, pairs int) (b burst, err error) {
-	tr, err := trace(tracer.Options{PIDs: []uint32{f.one.PID}})
-	if err != nil {
-		return b, err
+	if err := f.sustained(r); err != nil {
+		return err
 	}
-	defer func() { err = errors.Join(err, tr.close()) }()
-	self := uint32(os.Getpid())
-	before, err := processorTime(self)
-	if err != nil {
-		return b, err
-	}
-	begin := time.Now()
-	for produced := 0; produced < pairs; {
-		// In pieces, each far shorter than the driver is waited for.
-		n := min(pairs-produced, 500_000)
-		if _, err := storm(f.one, threads, n); err != nil {
-			return b, err
-		}
-		produced += n
-	}
-	b.seconds = time.Since(begin).Seconds()
-	s, err := tr.state()
-	if err != nil {
-		return b, err
-	}
-	after, err := processorTime(self)
-	b.threads, b.produced, b.lost = threads, 2*uint64(threads*pairs), s.Counters.Lost
-	b.processor = float64(after-before) / 1e9
-	return b, err
+	return f.overload(r)
 }
 
 // attaching is what coming and going takes, and what it costs to stay.
 type attaching struct {
 	load, attach, detach []float64 // ms
-	idle                 float64   // percent of a core
-	resident, files      float64   // MB, and how much of it are pages of files and of the ring
+	idle                 idling
 }
 
-func (r *results) attaching(pid uint32, count int) error {
-	a := &r.attach
+// attachTo attaches to processes and detaches, so many times.
+func attachTo(count int, pids ...uint32) (a attaching, err error) {
 	for range count {
-		tr, err := trace(tracer.Options{PIDs: []uint32{pid}})
+		tr, err := trace(tracer.Options{PIDs: pids})
 		if err != nil {
-			return err
+			return a, err
 		}
 		begin := time.Now()
 		if err := tr.close(); err != nil {
-			return err
+			return a, err
 		}
 		ms := func(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
 		a.load, a.attach, a.detach = append(a.load, ms(tr.loaded)), append(a.attach, ms(tr.attached)), append(a.detach, ms(time.Since(begin)))
 	}
-	fmt.Fprintf(os.Stderr, "load %s, attach %s, detach %s ms\n", spreadOf(a.load), spreadOf(a.attach), spreadOf(a.detach))
-	return a.stay(pid)
+	fmt.Fprintf(os.Stderr, "%d processes: load %s, attach %s, detach %s ms\n", len(pids), spreadOf(a.load), spreadOf(a.attach), spreadOf(a.detach))
+	a.idle, err = stay(pids...)
+	return a, err
+}
+
+// growth is what one process and many take.
+type growth struct{ one, many attaching }
+
+func (f *fixtures) growth(r *results, count int) (err error) {
+	if r.growth.one, err = attachTo(count, f.pids(0)...); err != nil {
+		return err
+	}
+	r.growth.many, err = attachTo(count, f.pids(manyOthers)...)
+	return err
 }

@@ -1,6 +1,8 @@
 // Bench measures what tracing costs beside its peers, and writes docs/performance.md.
 //
 //	go run ./test/bench [-rounds N] [-out FILE]
+//
+// It takes two minutes and, for each round, half of one.
 package main
 
 import (
@@ -14,7 +16,7 @@ import (
 )
 
 func main() {
-	count := flag.Int("rounds", 9, "rounds, in each of which everything is measured once")
+	count := flag.Int("rounds", 9, "rounds, in each of which everything is measured once: they take half a minute each, all else two minutes")
 	out := flag.String("out", "", "write the table into this file, not to stdout")
 	only := flag.String("only", "", "only fixture, reader, runtime or attach")
 	flag.Parse()
@@ -33,11 +35,16 @@ type results struct {
 	allocate, launch map[string]series
 	hits             map[string]hits
 	reader           []burst
-	accounts         []account
-	attach           attaching
+	// sustained is a steady rate, overload more than the ring holds.
+	sustained, overload burst
+	accounts            []account
+	attach              attaching
+	growth              growth
 }
 
 var clusters = []string{"n150", "t3k"}
+
+var chipsOf = map[string]int{"n150": 1, "t3k": 8}
 
 func run(count int, out, only string) error {
 	if count < 1 {
@@ -58,6 +65,9 @@ func run(count int, out, only string) error {
 		defer f.close()
 		if wants("fixture") {
 			if err := f.events(r, count, 50_000); err != nil {
+				return err
+			}
+			if err := f.growth(r, count); err != nil {
 				return err
 			}
 		}

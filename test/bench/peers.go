@@ -40,7 +40,8 @@ type tracing struct {
 	tracer   *tracer.Tracer
 	mu       sync.Mutex
 	accounts *aggregator.Aggregator
-	events   uint64
+	// received are the allocations and frees.
+	received uint64
 	cancel   func()
 	done     chan error
 	// loaded and attached are how long it took to load the programs, and from
@@ -64,8 +65,10 @@ func trace(o tracer.Options) (*tracing, error) {
 		tr.done <- tr.tracer.Run(ctx, func() { close(ready) }, func(events []aggregator.Event) {
 			tr.mu.Lock()
 			defer tr.mu.Unlock()
-			tr.events += uint64(len(events))
 			for i := range events {
+				if k := events[i].Kind; k == aggregator.Alloc || k == aggregator.Free {
+					tr.received++
+				}
 				tr.accounts.Apply(&events[i])
 			}
 		})
@@ -101,8 +104,8 @@ func memtrace(t target) (func() error, error) {
 	return memtraceOf(t.pid)
 }
 
-func memtraceOf(pid uint32) (func() error, error) {
-	tr, err := trace(tracer.Options{PIDs: []uint32{pid}})
+func memtraceOf(pids ...uint32) (func() error, error) {
+	tr, err := trace(tracer.Options{PIDs: pids})
 	if err != nil {
 		return nil, err
 	}

@@ -59,6 +59,11 @@ const untracked = "TT_METAL_SHM_TRACKING_DISABLED=1"
 // steps compares allocate+free and a cached launch on the real runtime. What is
 // traced has the runtime's own tracking off.
 func steps(ctx context.Context, r *results, installed *rig.Runtime, cluster string, count, each int) error {
+	server, err := startServer()
+	if err != nil {
+		return err
+	}
+	defer server.close()
 	off, err := startSteps(ctx, installed, cluster, untracked)
 	if err != nil {
 		return err
@@ -69,6 +74,11 @@ func steps(ctx context.Context, r *results, installed *rig.Runtime, cluster stri
 		return err
 	}
 	defer on.run.Close()
+	client, err := startSteps(ctx, installed, cluster, append(server.env(installed.Library, chipsOf[cluster]), untracked)...)
+	if err != nil {
+		return err
+	}
+	defer client.run.Close()
 	measure := func(step string, each int, prints map[string]string) (series, error) {
 		without, err := off.target(step, prints)
 		if err != nil {
@@ -82,13 +92,21 @@ func steps(ctx context.Context, r *results, installed *rig.Runtime, cluster stri
 		if r.hits[name], err = hitsOf(without, each); err != nil {
 			return nil, err
 		}
-		return rounds(name, count, each, []variant{
+		variants := []variant{
 			{"nothing", nil, without},
 			{"own tracking", nil, with},
 			{"bare", bare, without},
 			{"memtrace", memtrace, without},
 			{"bpftrace", bpftrace, without},
-		})
+		}
+		if step == "allocate" {
+			sending, err := client.target(step, prints)
+			if err != nil {
+				return nil, err
+			}
+			variants = append(variants, variant{"client", nil, server.counting(sending, 2*chipsOf[cluster])})
+		}
+		return rounds(name, count, each, variants)
 	}
 	if r.allocate[cluster], err = measure("allocate", each, ofAllocating); err != nil {
 		return err
@@ -104,5 +122,6 @@ func (r *results) attachingTo(ctx context.Context, installed *rig.Runtime, count
 		return err
 	}
 	defer p.run.Close()
-	return r.attaching(uint32(p.run.PID()), count)
+	r.attach, err = attachTo(count, uint32(p.run.PID()))
+	return err
 }
