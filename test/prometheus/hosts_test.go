@@ -9,8 +9,6 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/prometheus/client_golang/prometheus"
-
 	"tt-memtrace/aggregator"
 	"tt-memtrace/metrics"
 )
@@ -58,7 +56,7 @@ func newHost(t *testing.T, chips int, bytes uint64) *host {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r, err := metrics.Registry(c)
+	r, err := metrics.WithOwn(c)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -163,16 +161,8 @@ func queriesOfTheDashboard(t *testing.T, p *server) {
 // names are the metrics that the collector has.
 func names(t *testing.T) map[string]bool {
 	t.Helper()
-	c, err := metrics.NewCollector(nil, metrics.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	out := make(chan *prometheus.Desc)
-	go func() { c.Describe(out); close(out) }()
 	list := map[string]bool{}
-	for d := range out {
-		_, name, _ := strings.Cut(d.String(), `fqName: "`)
-		name, _, _ = strings.Cut(name, `"`)
+	for _, name := range metrics.Names() {
 		list[name] = true
 	}
 	return list
