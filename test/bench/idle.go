@@ -6,11 +6,12 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"strings"
 	"time"
 
 	"github.com/prometheus/procfs"
+
+	"tt-memtrace/test/program"
 )
 
 // stay runs the real program beside a process that does nothing for a while.
@@ -20,11 +21,11 @@ func (a *attaching) stay(pid uint32) (err error) {
 		return err
 	}
 	defer os.RemoveAll(dir)
-	program := filepath.Join(dir, "tt-memtrace")
-	if out, err := exec.Command("go", "build", "-o", program, "./cmd/tt-memtrace").CombinedOutput(); err != nil {
-		return fmt.Errorf("building: %w\n%s", err, out)
+	tool, err := program.Build(dir)
+	if err != nil {
+		return err
 	}
-	cmd := exec.Command(program, "exporter", "--listen", "127.0.0.1:0", "-p", fmt.Sprint(pid))
+	cmd := exec.Command(tool, "exporter", "--listen", "127.0.0.1:0", "-p", fmt.Sprint(pid))
 	cmd.Stderr = os.Stderr
 	if err := cmd.Start(); err != nil {
 		return err
