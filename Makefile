@@ -23,7 +23,7 @@ C_FILES := $(shell find bpf test/fixture -name "*.c" -o -name "*.h" -o -name "*.
 all: build
 
 build:
-	$(GO) build -trimpath -ldflags "-X main.release=$(VERSION)" -o $(BINARY) ./cmd/tt-memtrace
+	$(GO) build -trimpath -ldflags "-s -w -X main.release=$(VERSION)" -o $(BINARY) ./cmd/tt-memtrace
 
 demo: build
 	scripts/demo.sh

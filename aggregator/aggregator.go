@@ -123,7 +123,8 @@ type process struct {
 	// rings by their address, and replays of traces.
 	rings   map[uint64]*ring
 	replays []replays
-	share   map[Chip]*share
+	// shares are its parts of chips, by chip.
+	shares []*share
 	// unplaced holds buffers of devices whose chips are not known.
 	unplaced  [NumMemories]account
 	counters  ProcessCounters
@@ -277,7 +278,7 @@ func (a *Aggregator) process(e *Event) *process {
 		p = &process{
 			pid: e.PID, since: e.Time,
 			devices: map[uint64]*device{}, allocators: map[uint64]*allocator{},
-			buffers: newBuffers(), programs: map[uint64]*program{}, rings: map[uint64]*ring{}, share: map[Chip]*share{},
+			buffers: newBuffers(), programs: map[uint64]*program{}, rings: map[uint64]*ring{},
 		}
 		a.processes[e.PID] = p
 	}
@@ -357,17 +358,12 @@ func (a *Aggregator) tell(p *process, d *device, o Opened) {
 	d.opened, d.told = o, true
 	p.late = p.late || o.Late
 	for i, id := range o.Chips {
-		c := a.chip(id)
+		s := a.share(p, id)
 		if o.Arch != "" {
-			c.arch = o.Arch
+			s.chip.arch = o.Arch
 		}
 		if i < len(o.Boards) && o.Boards[i] != "" {
-			c.board = o.Boards[i]
-		}
-		s := p.share[id]
-		if s == nil {
-			s = &share{chip: c}
-			p.share[id] = s
+			s.chip.board = o.Boards[i]
 		}
 		if !s.open {
 			// What an earlier device had to hand out says nothing of this one.
@@ -375,6 +371,19 @@ func (a *Aggregator) tell(p *process, d *device, o Opened) {
 		}
 		d.shares = append(d.shares, s)
 	}
+}
+
+// share finds or makes a process's part of a chip.
+func (a *Aggregator) share(p *process, id Chip) *share {
+	i, found := p.find(id)
+	if !found {
+		p.shares = slices.Insert(p.shares, i, &share{chip: a.chip(id)})
+	}
+	return p.shares[i]
+}
+
+func (p *process) find(id Chip) (at int, found bool) {
+	return slices.BinarySearchFunc(p.shares, id, func(s *share, id Chip) int { return s.chip.id.compare(id) })
 }
 
 // chip finds or makes the accounts of a chip.
@@ -551,7 +560,7 @@ func (a *Aggregator) dropAll(p *process, t uint64, match func(*buffer) bool) int
 // dropClosed forgets closed devices that hold nothing any more. Chips that no
 // device spans then are not open to the process any more.
 func (a *Aggregator) dropClosed(p *process) {
-	for _, s := range p.share {
+	for _, s := range p.shares {
 		s.open = false
 	}
 	for address, d := range p.devices {
@@ -578,7 +587,7 @@ func (a *Aggregator) dropChips() {
 
 func (a *Aggregator) used(id Chip) bool {
 	for _, p := range a.processes {
-		if p.share[id] != nil {
+		if _, found := p.find(id); found {
 			return true
 		}
 	}

@@ -75,7 +75,7 @@ func (u *KernelUsage) count(k *Kernel, added bool) {
 }
 
 // add sums the kernels of several chips.
-func (u *KernelUsage) add(o KernelUsage) {
+func (u *KernelUsage) add(o *KernelUsage) {
 	u.Programs += o.Programs
 	for t := range o.Binaries {
 		u.Binaries[t] += o.Binaries[t]

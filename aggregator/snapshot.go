@@ -158,7 +158,7 @@ func (a *account) usage(b Banks) Usage {
 }
 
 // add sums the use of two chips; the peak of a sum is at most the sum of the peaks.
-func (u *Usage) add(o Usage) {
+func (u *Usage) add(o *Usage) {
 	u.Requested += o.Requested
 	u.Reserved += o.Reserved
 	u.PeakRequested += o.PeakRequested
@@ -190,21 +190,19 @@ func (a *Aggregator) Snapshot() *Snapshot {
 	}
 	s.Processes = make([]ProcessSnapshot, 0, len(a.processes))
 	for _, pid := range slices.Sorted(maps.Keys(a.processes)) {
-		p := a.processes[pid]
-		s.Processes = append(s.Processes, p.snapshot(false))
-		for id, sh := range p.share {
-			if !sh.open {
-				continue
+		s.Processes = append(s.Processes, a.processes[pid].snapshot(false))
+		chipsOf := s.Processes[len(s.Processes)-1].Chips
+		for i := range chipsOf {
+			pc := &chipsOf[i]
+			c := chips[pc.Chip]
+			c.PIDs = append(c.PIDs, pid)
+			c.CB.add(&pc.CB)
+			if pc.Ring.fuller(&c.Ring) {
+				c.Ring = pc.Ring
 			}
-			c := chips[id]
-			c.PIDs = append(c.PIDs, p.pid)
-			c.CB.add(sh.cb.snapshot())
-			if r := p.ringOn(sh); r.fuller(&c.Ring) {
-				c.Ring = r
-			}
-			for m := range sh.memory {
+			for m := range pc.Memory {
 				// Processes can split a chip differently (L1_SMALL, TRACE); the largest is shown.
-				if b := sh.banks[m]; b.Known && b.size() >= c.Memory[m].Banks.size() {
+				if b := pc.Memory[m].Banks; b.Known && b.size() >= c.Memory[m].Banks.size() {
 					c.Memory[m].Banks = b
 				}
 			}
@@ -230,26 +228,27 @@ func (p *process) snapshot(all bool) ProcessSnapshot {
 	ps := ProcessSnapshot{
 		PID: p.pid, Info: p.info, Late: p.late || p.info.Late, Since: p.since, Last: p.last,
 		Buffers: uint64(p.buffers.live), Counters: p.counters, Agreement: p.agreement,
-		Chips: make([]ChipSnapshot, 0, len(p.share)),
+		Chips: make([]ChipSnapshot, len(p.shares)),
 	}
 	pids := []uint32{p.pid}
-	// The snapshots of chips are large: their names are sorted instead.
-	for _, id := range slices.SortedFunc(maps.Keys(p.share), Chip.compare) {
-		sh := p.share[id]
+	n := 0
+	for _, sh := range p.shares {
 		if !sh.open && !all {
 			continue
 		}
-		pc := ChipSnapshot{Chip: id, Arch: sh.chip.arch, Board: sh.chip.board, PIDs: pids}
+		// It is large, and there are many: it is filled where it stays.
+		pc := &ps.Chips[n]
+		n++
+		pc.Chip, pc.Arch, pc.Board, pc.PIDs = sh.chip.id, sh.chip.arch, sh.chip.board, pids
 		for m := range sh.memory {
 			pc.Memory[m] = sh.memory[m].usage(sh.banks[m])
-			ps.Memory[m].add(pc.Memory[m])
+			ps.Memory[m].add(&pc.Memory[m])
 		}
-		pc.Kernel, pc.Ring = sh.kernel, p.ringOn(sh)
-		ps.Kernel.add(pc.Kernel)
-		pc.CB = sh.cb.snapshot()
-		ps.CB.add(pc.CB)
-		ps.Chips = append(ps.Chips, pc)
+		pc.Kernel, pc.Ring, pc.CB = sh.kernel, p.ringOn(sh), sh.cb.snapshot()
+		ps.Kernel.add(&pc.Kernel)
+		ps.CB.add(&pc.CB)
 	}
+	ps.Chips = ps.Chips[:n]
 	for m := range p.unplaced {
 		ps.Unplaced[m] = p.unplaced[m].usage(Banks{})
 	}

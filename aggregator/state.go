@@ -232,11 +232,7 @@ func (a *Aggregator) end(t *Snapshot) {
 		p.counters, p.agreement = ps.Counters, ps.Agreement
 		for j := range ps.Chips {
 			cs := &ps.Chips[j]
-			s := p.share[cs.Chip]
-			if s == nil {
-				s = &share{chip: a.chip(cs.Chip)}
-				p.share[cs.Chip] = s
-			}
+			s := a.share(p, cs.Chip)
 			s.cb.usage.peaked(cs.CB)
 			for m, u := range cs.Memory {
 				s.memory[m].peaked(u)

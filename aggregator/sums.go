@@ -43,16 +43,7 @@ func (a *Aggregator) count(p *process, e *Event) {
 		p.counters.Odd++
 		return
 	}
-	s := p.share[e.Sums.Chip]
-	if s == nil {
-		c := a.chips[e.Sums.Chip]
-		if c == nil {
-			c = &chip{id: e.Sums.Chip}
-			a.chips[e.Sums.Chip] = c
-		}
-		s = &share{chip: c}
-		p.share[e.Sums.Chip] = s
-	}
+	s := a.share(p, e.Sums.Chip)
 	s.open = !e.Sums.Closed
 	s.set(e.Sums)
 }
@@ -86,9 +77,9 @@ func (a *account) sum(from, to uint64) {
 
 // clearSums takes a process's sums out of the accounts of its chips.
 func (p *process) clearSums() {
-	for id, s := range p.share {
+	for _, s := range p.shares {
 		if s.cb.usage.SumOnly {
-			s.set(&Sums{Chip: id})
+			s.set(&Sums{Chip: s.chip.id})
 		}
 	}
 }
@@ -98,10 +89,5 @@ func (a *Aggregator) haunt(e *Event) {
 	if e.Ghosts == nil {
 		return
 	}
-	c := a.chips[e.Ghosts.Chip]
-	if c == nil {
-		c = &chip{id: e.Ghosts.Chip}
-		a.chips[e.Ghosts.Chip] = c
-	}
-	c.ghosts = slices.Clone(e.Ghosts.List)
+	a.chip(e.Ghosts.Chip).ghosts = slices.Clone(e.Ghosts.List)
 }

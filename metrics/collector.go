@@ -10,7 +10,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/prometheus/client_golang/prometheus"
+	dto "github.com/prometheus/client_model/go"
 
 	"tt-memtrace/aggregator"
 	"tt-memtrace/export"
@@ -54,8 +54,9 @@ type Options struct {
 	Proc string
 }
 
-// Collector turns readings into metrics: a prometheus.Collector that any number
-// of scrapes can use at a time.
+// Collector turns readings into metrics, for any number of scrapes at a time. It
+// is a prometheus.Gatherer rather than one of a registry's collectors: to look at
+// each sample again, and to sort them, takes as long as all else.
 type Collector struct {
 	read    func() Reading
 	options Options
@@ -74,37 +75,19 @@ func NewCollector(read func() Reading, o Options) (*Collector, error) {
 	return &Collector{read: read, options: o, names: n}, nil
 }
 
-// Describe sends the descriptions of all metrics.
-func (c *Collector) Describe(out chan<- *prometheus.Desc) {
-	for _, m := range all {
-		out <- m.desc
-	}
-}
-
-// Collect sends the metrics of one reading.
-func (c *Collector) Collect(out chan<- prometheus.Metric) {
+// Gather makes the metrics of one reading. The error is always nil.
+func (c *Collector) Gather() ([]*dto.MetricFamily, error) {
 	r := c.read()
-	s := scrape{out, places{}}
+	s := newScrape()
 	s.send(buildInfo, labels(nil).with("version", clean(c.options.Version)), 1)
 	s.chips(r)
 	s.processes(r.Snapshot.Processes, c.options.Processes, c.names)
 	s.libraries(r.Snapshot)
 	s.health(r)
+	return s.sorted(), nil
 }
 
-// scrape is one collection under way.
-type scrape struct {
-	out    chan<- prometheus.Metric
-	places places
-}
-
-func (s scrape) send(m metric, l labels, value float64) {
-	s.out <- &sample{metric: m, labels: l, value: value}
-}
-
-func (s scrape) count(m metric, l labels, value uint64) { s.send(m, l, float64(value)) }
-
-func (s scrape) chips(r Reading) {
+func (s *scrape) chips(r Reading) {
 	largest := map[memory]uint64{}
 	for _, room := range r.Rooms {
 		for _, c := range room.Chips {
@@ -151,7 +134,7 @@ type memory struct {
 	memory aggregator.Memory
 }
 
-func (s scrape) programs(c *aggregator.ChipSnapshot, l labels) {
+func (s *scrape) programs(c *aggregator.ChipSnapshot, l labels) {
 	s.count(cbPhysical, l, c.CB.Physical)
 	s.count(cbLogical, l, c.CB.Logical)
 	s.count(cbPeakPhysical, l, c.CB.PeakPhysical)
@@ -184,7 +167,7 @@ func sized(u *aggregator.KernelUsage) (bytes uint64, known bool) {
 // maxLibraries bounds the builds of the runtime that are told apart.
 const maxLibraries = 20
 
-func (s scrape) libraries(snapshot *aggregator.Snapshot) {
+func (s *scrape) libraries(snapshot *aggregator.Snapshot) {
 	type library struct{ build, release string }
 	type use struct {
 		processes uint64
@@ -218,7 +201,7 @@ func (s scrape) libraries(snapshot *aggregator.Snapshot) {
 	}
 }
 
-func (s scrape) health(r Reading) {
+func (s *scrape) health(r Reading) {
 	c := &r.Snapshot.Counters
 	s.count(events, nil, c.Events)
 	s.count(lost, nil, c.Lost)

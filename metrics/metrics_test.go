@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -64,6 +65,12 @@ func (h *host) start(pid uint32, chips ...uint32) {
 	h.apply(aggregator.Event{Kind: aggregator.AllocatorSeen, PID: pid, Device: 1, Allocator: 2, Capacity: &banks})
 }
 
+// program lets it place a circular buffer on four cores of each chip.
+func (h *host) program(pid uint32) {
+	h.apply(aggregator.Event{Kind: aggregator.CBPlaced, PID: pid, Device: 1, Program: 3, CB: &aggregator.CircularBuffer{
+		Call: 1, Address: 1024, Size: 2048, Ranges: []aggregator.CoreRange{{X1: 1, Y1: 1}}}})
+}
+
 // hold lets it allocate a buffer; per is what each bank loses.
 func (h *host) hold(pid uint32, id uint64, m aggregator.Memory, address, per uint64) {
 	h.apply(aggregator.Event{Kind: aggregator.Alloc, PID: pid, Memory: m, Device: 1, Allocator: 2, Buffer: id,
@@ -72,17 +79,36 @@ func (h *host) hold(pid uint32, id uint64, m aggregator.Memory, address, per uin
 
 func (h *host) exit(pid uint32) { h.apply(aggregator.Event{Kind: aggregator.ProcessExit, PID: pid}) }
 
-func registry(t testing.TB, h *host, o Options) *prometheus.Registry {
+// gatherer is a collector whose samples are checked: none is there twice, names and values
+// of labels are valid, and each has the labels that the table says, in their order.
+func gatherer(t testing.TB, h *host, o Options) prometheus.Gatherer {
 	t.Helper()
 	c, err := NewCollector(h.read, o)
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := prometheus.NewPedanticRegistry()
-	if err := r.Register(c); err != nil {
-		t.Fatal(err)
+	labels := map[string][]string{}
+	for _, m := range all {
+		labels[m.name] = slices.Sorted(slices.Values(m.labels))
 	}
-	return r
+	return prometheus.GathererFunc(func() ([]*dto.MetricFamily, error) {
+		list, err := c.Gather()
+		if err != nil {
+			return nil, err
+		}
+		for _, f := range list {
+			for _, m := range f.Metric {
+				var has []string
+				for _, p := range m.Label {
+					has = append(has, p.GetName())
+				}
+				if !slices.Equal(has, labels[f.GetName()]) {
+					return nil, fmt.Errorf("%s has the labels %v", f.GetName(), has)
+				}
+			}
+		}
+		return prometheus.Gatherers{prometheus.GathererFunc(func() ([]*dto.MetricFamily, error) { return list, nil })}.Gather()
+	})
 }
 
 // values are all series, as NAME{LABELS}, of metrics with a prefix.
@@ -143,7 +169,7 @@ func TestAccountsAreShown(t *testing.T) {
 	h.hold(7, 101, aggregator.L1, 4096, 2048)
 	h.apply(aggregator.Event{Kind: aggregator.Launched, PID: 7, Count: 5})
 	h.probes = &Probes{Kinds: []KindCounts{{"alloc", 2, 1, 0}}, Refused: 3}
-	got := values(t, registry(t, h, Options{Version: "v1", Processes: 10}), "")
+	got := values(t, gatherer(t, h, Options{Version: "v1", Processes: 10}), "")
 	expect(t, got, map[string]float64{
 		"build_info{version=v1}":                                                1,
 		"chip_info{arch=wormhole_b0,card=n300,chip=1}":                          1,
@@ -173,13 +199,13 @@ func TestUnknownHasNoSeries(t *testing.T) {
 	h := newHost()
 	h.start(7, 0)
 	h.apply(aggregator.Event{Kind: aggregator.Alloc, PID: 7, Memory: aggregator.DRAM, Device: 1, Allocator: 9, Buffer: 5, Size: 100})
-	got := values(t, registry(t, h, Options{Processes: 10}), "")
+	got := values(t, gatherer(t, h, Options{Processes: 10}), "")
 	none(t, got, "memory_reserved_bytes{chip=0,memory=dram}", "memory_peak_reserved_bytes{chip=0,memory=dram}",
 		"process_memory_reserved_bytes", "largest_free_block_bytes{chip=0,memory=dram}", "probe_", "refused")
 	expect(t, got, map[string]float64{"memory_requested_bytes{chip=0,memory=dram}": 100,
 		"memory_unreserved_buffers{chip=0,memory=dram}": 1})
 	h.exit(7)
-	got = values(t, registry(t, h, Options{Processes: 10}), "memory_")
+	got = values(t, gatherer(t, h, Options{Processes: 10}), "memory_")
 	expect(t, got, map[string]float64{"memory_reserved_bytes{chip=0,memory=dram}": 0})
 	none(t, got, "peak_reserved_bytes{chip=0,memory=dram}")
 }
@@ -192,7 +218,7 @@ func TestLimitOfProcesses(t *testing.T) {
 		h.hold(100+pid, 1, aggregator.DRAM, 0, uint64(1+pid)*1000)
 	}
 	for _, limit := range []int{0, 1, 7, 20, 100} {
-		r := registry(t, h, Options{Processes: limit})
+		r := gatherer(t, h, Options{Processes: limit})
 		var sum, chips float64
 		pids := map[string]bool{}
 		for k, v := range values(t, r, "process_memory_reserved_bytes") {
@@ -231,7 +257,7 @@ func TestShownProcessesDoNotComeAndGo(t *testing.T) {
 	h.hold(1, 1, aggregator.DRAM, 0, 5000)
 	h.hold(2, 1, aggregator.DRAM, 0, 4000)
 	h.apply(aggregator.Event{Kind: aggregator.Free, PID: 1, Buffer: 1})
-	expect(t, values(t, registry(t, h, Options{Processes: 1}), "process_buffers"),
+	expect(t, values(t, gatherer(t, h, Options{Processes: 1}), "process_buffers"),
 		map[string]float64{"process_buffers{comm=model-1,pid=1}": 0, "process_buffers{pid=other}": 1})
 }
 
@@ -244,7 +270,7 @@ func TestPrivateNumbers(t *testing.T) {
 			Opened: &aggregator.Opened{Chips: []aggregator.Chip{{Space: pid, Number: 0}}}})
 		h.apply(aggregator.Event{Kind: aggregator.Alloc, PID: pid, Device: 1, Buffer: 1, Size: 10})
 	}
-	got := values(t, registry(t, h, Options{Processes: 1}), "process_memory_requested")
+	got := values(t, gatherer(t, h, Options{Processes: 1}), "process_memory_requested")
 	expect(t, got, map[string]float64{
 		"process_memory_requested_bytes{chip=0,memory=dram,pid=1,private_to=1}":             10,
 		"process_memory_requested_bytes{chip=other,memory=dram,pid=other,private_to=other}": 40,
@@ -264,7 +290,7 @@ func TestHostileText(t *testing.T) {
 		h.apply(aggregator.Event{Kind: aggregator.DeviceOpen, PID: pid, Device: 1,
 			Opened: &aggregator.Opened{Chips: []aggregator.Chip{{Number: uint32(i)}}, Boards: []string{s}, Arch: s}})
 	}
-	list, err := registry(t, h, Options{Version: "\xff", Processes: 10}).Gather()
+	list, err := gatherer(t, h, Options{Version: "\xff", Processes: 10}).Gather()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -293,7 +319,7 @@ func TestBuildsAreBounded(t *testing.T) {
 		h.apply(aggregator.Event{Kind: aggregator.ProcessStart, PID: pid + 1, Process: &aggregator.Process{
 			Started: 1, BuildID: fmt.Sprint(pid), NotCovered: fmt.Sprintf("a%d, b%d", pid, pid)}})
 	}
-	r := registry(t, h, Options{})
+	r := gatherer(t, h, Options{})
 	users := values(t, r, "library_processes")
 	var sum float64
 	for _, v := range users {
@@ -309,7 +335,7 @@ func TestBuildsAreBounded(t *testing.T) {
 
 // promtool has nothing to say of names, types, units and help.
 func TestNamesAreAsPrometheusWantsThem(t *testing.T) {
-	problems, err := testutil.GatherAndLint(registry(t, everything(), Options{Version: "v1", Processes: 10}))
+	problems, err := testutil.GatherAndLint(gatherer(t, everything(), Options{Version: "v1", Processes: 10}))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -326,14 +352,13 @@ func everything() *host {
 	h.apply(aggregator.Event{Kind: aggregator.ProcessStart, PID: 1, Process: &aggregator.Process{
 		Started: 10, BuildID: "ab", NotCovered: "dataflow buffers"}})
 	h.apply(aggregator.Event{Kind: aggregator.Alloc, PID: 1, Device: 99, Buffer: 2, Size: 10})
-	h.apply(aggregator.Event{Kind: aggregator.CBPlaced, PID: 1, Device: 1, Program: 3, CB: &aggregator.CircularBuffer{
-		Call: 1, Address: 1024, Size: 2048, Ranges: []aggregator.CoreRange{{X0: 0, Y0: 0, X1: 1, Y1: 1}}}})
+	h.program(1)
 	h.probes = &Probes{Kinds: []KindCounts{{"alloc", 2, 1, 0}}}
 	return h
 }
 
 func TestEveryMetricHasAValue(t *testing.T) {
-	got := values(t, registry(t, everything(), Options{Version: "v1", Processes: 10}), "")
+	got := values(t, gatherer(t, everything(), Options{Version: "v1", Processes: 10}), "")
 	for _, m := range all {
 		found := false
 		for k := range got {
@@ -397,7 +422,7 @@ func TestNamesOfProcesses(t *testing.T) {
 	h := newHost()
 	h.start(7, 0)
 	h.start(8, 0)
-	r := registry(t, h, Options{Processes: 5, Proc: proc})
+	r := gatherer(t, h, Options{Processes: 5, Proc: proc})
 	want := map[string]float64{
 		"process_start_time_seconds{comm=a) b,container=0123456789ab,pid=7,pod=01234567-89ab-cdef-0123-456789abcdef}": 1700000000.7,
 		"process_start_time_seconds{comm=model-8,pid=8}":                                                              1700000000.8,
@@ -449,7 +474,8 @@ func FuzzClean(f *testing.F) {
 	})
 }
 
-// crowd is a host with 32 chips and 500 processes, each of which uses all chips.
+// crowd is a host with 32 chips and so many processes, each of which has all chips open,
+// a buffer in each memory, and a circular buffer.
 func crowd(processes int) *host {
 	h := newHost()
 	chips := make([]uint32, 32)
@@ -463,6 +489,7 @@ func crowd(processes int) *host {
 				h.hold(1000+pid, uint64(m)+1, m, 0, 32)
 			}
 		}
+		h.program(1000 + pid)
 	}
 	return h
 }
@@ -470,7 +497,7 @@ func crowd(processes int) *host {
 // With 32 chips and 500 processes the series are as many as the limit allows, and no more.
 func TestSeriesAreBounded(t *testing.T) {
 	count := func(processes, limit int) int {
-		return len(values(t, registry(t, crowd(processes), Options{Processes: limit}), ""))
+		return len(values(t, gatherer(t, crowd(processes), Options{Processes: limit}), ""))
 	}
 	few, many := count(60, DefaultProcesses), count(500, DefaultProcesses)
 	if few != many {
@@ -485,11 +512,12 @@ func TestSeriesAreBounded(t *testing.T) {
 // Lives and deaths of 10,000 processes leave neither series nor memory behind.
 func TestMemoryIsFlat(t *testing.T) {
 	h := newHost()
-	r := registry(t, h, Options{Processes: DefaultProcesses})
+	r := gatherer(t, h, Options{Processes: DefaultProcesses})
 	h.start(1, 0, 1)
 	life := func(pid uint32) {
 		h.start(pid, 0, 1)
 		h.hold(pid, 1, aggregator.DRAM, 0, 4096)
+		h.program(pid)
 		if pid%10 == 0 {
 			values(t, r, "")
 		}

@@ -14,7 +14,7 @@ const other = "other"
 
 // processes sends the processes that ever held most, each by itself, and what
 // the rest holds together.
-func (s scrape) processes(list []aggregator.ProcessSnapshot, limit int, n *names) {
+func (s *scrape) processes(list []aggregator.ProcessSnapshot, limit int, n *names) {
 	ranked := rank(list)
 	shown := min(max(limit, 0), len(ranked))
 	s.count(processes, nil, uint64(len(ranked)))
@@ -48,7 +48,7 @@ func most(p *aggregator.ProcessSnapshot) (bytes uint64) {
 	return bytes + p.CB.PeakPhysical
 }
 
-func (s scrape) process(p *aggregator.ProcessSnapshot, n named) {
+func (s *scrape) process(p *aggregator.ProcessSnapshot, n named) {
 	l := n.labels
 	if n.started > 0 {
 		s.send(processStart, l, n.started)
@@ -74,7 +74,7 @@ func (s scrape) process(p *aggregator.ProcessSnapshot, n named) {
 
 // others sends what processes hold together. Their counters are left out: as
 // processes come and go among them, the sums would fall.
-func (s scrape) others(list []*aggregator.ProcessSnapshot) {
+func (s *scrape) others(list []*aggregator.ProcessSnapshot) {
 	var buffers uint64
 	var kernel aggregator.KernelUsage
 	var unplaced [aggregator.NumMemories]aggregator.Usage
@@ -129,7 +129,7 @@ func addKernels(sum, of *aggregator.KernelUsage) {
 }
 
 // held sends what a process holds that belongs to no one chip.
-func (s scrape) held(l labels, buffers uint64, kernel *aggregator.KernelUsage, unplaced *[aggregator.NumMemories]aggregator.Usage) {
+func (s *scrape) held(l labels, buffers uint64, kernel *aggregator.KernelUsage, unplaced *[aggregator.NumMemories]aggregator.Usage) {
 	s.count(processBuffers, l, buffers)
 	if bytes, known := sized(kernel); known {
 		s.count(processKernels, l, bytes)
@@ -142,7 +142,7 @@ func (s scrape) held(l labels, buffers uint64, kernel *aggregator.KernelUsage, u
 }
 
 // share sends what a process holds of a chip; of memories that it never used, nothing.
-func (s scrape) share(l labels, c *aggregator.ChipSnapshot) {
+func (s *scrape) share(l labels, c *aggregator.ChipSnapshot) {
 	at := s.places.of(c.Chip)
 	for _, m := range export.Shown {
 		u := &c.Memory[m]

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"slices"
 
-	"github.com/prometheus/client_golang/prometheus"
 	dto "github.com/prometheus/client_model/go"
 
 	"tt-memtrace/aggregator"
@@ -51,21 +50,58 @@ func (ps places) of(c aggregator.Chip) *place {
 	return p
 }
 
-// sample is one value, with its labels.
+// scrape is one collection under way.
+type scrape struct {
+	// families are those of all, in its order.
+	families []dto.MetricFamily
+	places   places
+	// free samples, made many at a time.
+	free []sample
+}
+
+// sample is one value with its labels.
 type sample struct {
-	metric
-	labels labels
+	metric dto.Metric
+	gauge  dto.Gauge
 	value  float64
 }
 
-func (s *sample) Desc() *prometheus.Desc { return s.desc }
-
-func (s *sample) Write(out *dto.Metric) error {
-	out.Label = s.labels
-	if s.kind == prometheus.CounterValue {
-		out.Counter = &dto.Counter{Value: &s.value}
-	} else {
-		out.Gauge = &dto.Gauge{Value: &s.value}
+func newScrape() *scrape {
+	s := &scrape{families: make([]dto.MetricFamily, len(all)), places: places{}}
+	for i := range all {
+		m := &all[i]
+		s.families[i].Name, s.families[i].Help, s.families[i].Type = &m.name, &m.help, &m.kind
 	}
-	return nil
+	return s
+}
+
+func (s *scrape) send(m metric, l labels, value float64) {
+	if len(s.free) == 0 {
+		s.free = make([]sample, 256)
+	}
+	one := &s.free[0]
+	s.free = s.free[1:]
+	one.value, one.metric.Label = value, l
+	if m.kind == dto.MetricType_COUNTER {
+		one.metric.Counter = &dto.Counter{Value: &one.value}
+	} else {
+		one.gauge.Value = &one.value
+		one.metric.Gauge = &one.gauge
+	}
+	f := &s.families[m.index]
+	f.Metric = append(f.Metric, &one.metric)
+}
+
+func (s *scrape) count(m metric, l labels, value uint64) { s.send(m, l, float64(value)) }
+
+// sorted are the families that have a value, by name.
+func (s *scrape) sorted() []*dto.MetricFamily {
+	var list []*dto.MetricFamily
+	for i := range s.families {
+		if f := &s.families[i]; len(f.Metric) > 0 {
+			list = append(list, f)
+		}
+	}
+	slices.SortFunc(list, func(x, y *dto.MetricFamily) int { return cmp.Compare(*x.Name, *y.Name) })
+	return list
 }

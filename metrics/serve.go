@@ -10,9 +10,12 @@ import (
 	"net/http"
 	"time"
 
+	"github.com/klauspost/compress/gzhttp"
+	"github.com/klauspost/compress/gzip"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
+	dto "github.com/prometheus/client_model/go"
 	"github.com/prometheus/exporter-toolkit/web"
 	"golang.org/x/net/netutil"
 	"golang.org/x/time/rate"
@@ -31,17 +34,21 @@ const (
 	answerTime = 15 * time.Second
 )
 
-// Registry holds the collector and those of this program itself.
-func Registry(c *Collector) (*prometheus.Registry, error) {
-	r := prometheus.NewRegistry()
+// WithOwn adds the metrics of this program itself.
+func WithOwn(c *Collector) (prometheus.Gatherer, error) {
+	own := prometheus.NewRegistry()
 	for _, one := range []prometheus.Collector{
-		c, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
+		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
 	} {
-		if err := r.Register(one); err != nil {
+		if err := own.Register(one); err != nil {
 			return nil, fmt.Errorf("registering the metrics: %w", err)
 		}
 	}
-	return r, nil
+	return prometheus.GathererFunc(func() ([]*dto.MetricFamily, error) {
+		list, err := own.Gather()
+		traced, _ := c.Gather()
+		return append(list, traced...), err // go_, process_, tt_memtrace_: in their order
+	}), nil
 }
 
 // Server answers scrapes.
@@ -72,9 +79,14 @@ func Listen(address, config string, g prometheus.Gatherer, log *slog.Logger) (*S
 	}
 	mux := http.NewServeMux()
 	mux.Handle("/{$}", http.RedirectHandler("/metrics", http.StatusFound))
-	mux.Handle("/metrics", promhttp.HandlerFor(g, promhttp.HandlerOpts{
+	compress, err := gzhttp.NewWrapper(gzhttp.CompressionLevel(gzip.BestSpeed), gzhttp.EnableZstd(false))
+	if err != nil {
+		return nil, fmt.Errorf("compressing the metrics: %w", err)
+	}
+	mux.Handle("/metrics", compress(promhttp.HandlerFor(g, promhttp.HandlerOpts{
 		MaxRequestsInFlight: scrapesAtOnce, EnableOpenMetrics: true, ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelError),
-	}))
+		DisableCompression: true, // its own takes longer than all else
+	})))
 	s.http = &http.Server{
 		Handler: mux, ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug),
 		ReadHeaderTimeout: headerTime, ReadTimeout: headerTime, WriteTimeout: answerTime, MaxHeaderBytes: headerBytes,

@@ -33,7 +33,7 @@ import (
 
 func serve(t *testing.T, h *host, config string) *Server {
 	t.Helper()
-	s, err := Listen("127.0.0.1:0", config, registry(t, h, Options{Processes: 10}), slog.New(slog.DiscardHandler))
+	s, err := Listen("127.0.0.1:0", config, gatherer(t, h, Options{Processes: 10}), slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -165,7 +165,7 @@ func TestListenSaysWhatIsWrong(t *testing.T) {
 		{taken, "", "address already in use"},
 		{"nowhere", "", "missing port"},
 	} {
-		_, err := Listen(test.address, test.config, registry(t, newHost(), Options{}), slog.New(slog.DiscardHandler))
+		_, err := Listen(test.address, test.config, gatherer(t, newHost(), Options{}), slog.New(slog.DiscardHandler))
 		if err == nil || !strings.Contains(err.Error(), test.says) {
 			t.Errorf("%v: %v", test, err)
 		}
@@ -182,7 +182,7 @@ func TestHostileScrapers(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r, err := Registry(c)
+	r, err := WithOwn(c)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -264,7 +264,7 @@ func TestPush(t *testing.T) {
 		}
 	}))
 	defer server.Close()
-	stop, err := Push(t.Context(), server.URL, 50*time.Millisecond, registry(t, everything(), Options{Processes: 10}), "v1")
+	stop, err := Push(t.Context(), server.URL, 50*time.Millisecond, gatherer(t, everything(), Options{Processes: 10}), "v1")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -314,7 +314,7 @@ func TestPush(t *testing.T) {
 
 func TestPushSaysWhatIsWrong(t *testing.T) {
 	for _, endpoint := range []string{"", "collector:4318", "ftp://x", "http://", "://"} {
-		if _, err := Push(t.Context(), endpoint, time.Second, registry(t, newHost(), Options{}), ""); err == nil {
+		if _, err := Push(t.Context(), endpoint, time.Second, gatherer(t, newHost(), Options{}), ""); err == nil {
 			t.Errorf("%q is taken", endpoint)
 		}
 	}

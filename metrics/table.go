@@ -1,13 +1,13 @@
 package metrics
 
-import "github.com/prometheus/client_golang/prometheus"
+import dto "github.com/prometheus/client_model/go"
 
 // metric is one row of the table of all there are.
 type metric struct {
 	name, help string
 	labels     []string
-	desc       *prometheus.Desc
-	kind       prometheus.ValueType
+	kind       dto.MetricType
+	index      int // in all
 }
 
 //go:generate go test -run TestMetricsAreDocumented -update
@@ -15,19 +15,27 @@ type metric struct {
 // all are the metrics, in the order of their definition.
 var all []metric
 
-func define(kind prometheus.ValueType, name, help string, labels ...string) metric {
-	name = "tt_memtrace_" + name
-	m := metric{name, help, labels, prometheus.NewDesc(name, help, labels, nil), kind}
+func define(kind dto.MetricType, name, help string, labels ...string) metric {
+	m := metric{"tt_memtrace_" + name, help, labels, kind, len(all)}
 	all = append(all, m)
 	return m
 }
 
+// Names of all metrics.
+func Names() []string {
+	var list []string
+	for _, m := range all {
+		list = append(list, m.name)
+	}
+	return list
+}
+
 func gauge(name, help string, labels ...string) metric {
-	return define(prometheus.GaugeValue, name, help, labels...)
+	return define(dto.MetricType_GAUGE, name, help, labels...)
 }
 
 func counter(name, help string, labels ...string) metric {
-	return define(prometheus.CounterValue, name, help, labels...)
+	return define(dto.MetricType_COUNTER, name, help, labels...)
 }
 
 // Labels that name a chip; private_to is the PID in whose own numbering the

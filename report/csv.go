@@ -3,7 +3,6 @@ package report
 import (
 	"encoding/csv"
 	"encoding/json"
-	"fmt"
 	"io"
 	"strconv"
 )
@@ -22,7 +21,7 @@ func writeJSON(w io.Writer, v any, indent string) error {
 func (r *Report) CSV(w io.Writer) error {
 	c := csv.NewWriter(w)
 	if err := c.Write([]string{"seconds", "chip", "private_to", "memory", "bytes", "free_per_bank", "largest_free_per_bank"}); err != nil {
-		return fmt.Errorf("writing the report: %w", err)
+		return err
 	}
 	for i := range r.Memories {
 		m := &r.Memories[i]
@@ -33,7 +32,7 @@ func (r *Report) CSV(w io.Writer) error {
 			}
 			line := []string{strconv.FormatFloat(p.At, 'f', 6, 64), strconv.Itoa(int(m.Chip)), private, m.Memory, strconv.FormatUint(p.Used, 10), optional(p.Free), optional(p.Largest)}
 			if err := c.Write(line); err != nil {
-				return fmt.Errorf("writing the report: %w", err)
+				return err
 			}
 		}
 	}

@@ -27,6 +27,8 @@ for what in "$@"; do
 		need mmdebstrap mmdebstrap
 		need systemd-nspawn systemd-container
 		need rpm rpm
+		need podman podman
+		need runc runc
 		;;
 	kernels)
 		need g++ g++

@@ -205,7 +205,7 @@ func (t *Tracer) load() error {
 			return fmt.Errorf("loading the BPF programs: %+v", ve)
 		}
 		if errors.Is(err, unix.EPERM) {
-			return fmt.Errorf("loading the BPF programs: %w: %w", ErrPermission, err)
+			return fmt.Errorf("loading the BPF programs: %w with all capabilities; a container's seccomp profile may forbid it: %w", ErrPermission, err)
 		}
 		return fmt.Errorf("loading the BPF programs: %w", err)
 	}

@@ -85,12 +85,11 @@ Exit code 0 if all is well, 3 if rights are missing, 4 if a library cannot be tr
 			return err
 		},
 	}
-	cmd.Flags().UintSliceVarP(&pids, "pid", "p", nil, "look at what this process maps (repeatable)")
+	pidFlag(cmd, &pids, "look at what this process maps (repeatable)")
 	cmd.Flags().BoolVar(&verify, "verify", false, "compare the accounts of a moment with the processes' own allocators")
 	cmd.Flags().StringVar(&library, "lib", "", "look at this file only")
 	cmd.Flags().BoolVar(&compare, "compare", false, "show what the processes hold beside the runtime's own account of it")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON; docs/json.md describes it")
-	_ = cmd.RegisterFlagCompletionFunc("pid", completePIDs)
 	_ = cmd.MarkFlagFilename("lib", "so")
 	return cmd
 }

@@ -130,19 +130,19 @@ func (m *metricsFlags) add(l *live) error {
 	if err != nil {
 		return err
 	}
-	registry, err := metrics.Registry(c)
+	gatherer, err := metrics.WithOwn(c)
 	if err != nil {
 		return err
 	}
 	if m.listen != "" {
-		if err := m.serve(l, registry); err != nil {
+		if err := m.serve(l, gatherer); err != nil {
 			return err
 		}
 	}
 	if m.push == "" {
 		return nil
 	}
-	stop, err := metrics.Push(context.Background(), m.push, m.every, registry, version())
+	stop, err := metrics.Push(context.Background(), m.push, m.every, gatherer, version())
 	if err != nil {
 		return err
 	}

@@ -11,7 +11,13 @@ import (
 // newMan writes what packages have: the same text as --help.
 func newMan() *cobra.Command {
 	return &cobra.Command{
-		Use: "man DIR", Short: "Write the manual pages into a folder", Hidden: true, Args: cobra.ExactArgs(1),
+		Use: "man DIR", Short: "Write the manual pages into a folder", Hidden: true,
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) != 1 {
+				return fmt.Errorf("%w: one folder to write into is needed", errUsage)
+			}
+			return nil
+		},
 		RunE: func(cmd *cobra.Command, args []string) error {
 			root := cmd.Root()
 			root.InitDefaultCompletionCmd()

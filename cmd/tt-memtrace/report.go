@@ -115,17 +115,23 @@ func runDiff(cmd *cobra.Command, t *targets, files, command []string, format, ou
 
 // writeReport writes to a file or to standard output.
 func writeReport(cmd *cobra.Command, path string, write func(io.Writer) error) error {
-	out := cmd.OutOrStdout()
+	out, done := cmd.OutOrStdout(), func() error { return nil }
 	if path != "" {
 		f, err := os.Create(path)
 		if err != nil {
 			return fmt.Errorf("writing the report: %w", err)
 		}
-		defer f.Close()
-		out = f
+		out, done = f, f.Close
 	}
 	w := bufio.NewWriter(out)
-	if err := errors.Join(write(w), w.Flush()); err != nil {
+	err := write(w)
+	if err == nil {
+		err = w.Flush()
+	}
+	if e := done(); err == nil {
+		err = e
+	}
+	if err != nil {
 		return fmt.Errorf("writing the report: %w", err)
 	}
 	return nil

@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"strings"
 
 	"github.com/spf13/cobra"
 )
@@ -27,9 +28,11 @@ const rootExample = `  sudo tt-memtrace                         everything on th
   sudo tt-memtrace status --json           one snapshot for scripts
   sudo tt-memtrace log | grep L1           a line for every allocation and free
   sudo tt-memtrace record run.ttm          record, to replay and report later
+  sudo tt-memtrace report -- python x.py   peaks, leaks and churn of a command
   tt-memtrace demo                         a recorded run, without any rights
   sudo tt-memtrace forward                 tell an allocation server
   sudo tt-memtrace serve                   be the allocation server
+  sudo tt-memtrace exporter                for Prometheus and OpenTelemetry
   sudo tt-memtrace doctor                  what works here, and what does not`
 
 func newRoot() *cobra.Command {
@@ -74,6 +77,10 @@ func onlyCommand(cmd *cobra.Command, args []string) error {
 		}
 		return nil
 	}
-	return fmt.Errorf("%w: unknown command %q; to trace a program, put it behind --: tt-memtrace -- %s\nsee '%s --help'",
-		errUsage, args[0], args[0], cmd.CommandPath())
+	meant := ""
+	if list := cmd.SuggestionsFor(args[0]); len(list) > 0 {
+		meant = fmt.Sprintf("did you mean %s? ", strings.Join(list, " or "))
+	}
+	return fmt.Errorf("%w: unknown command %q; %sto trace a program, put it behind --: tt-memtrace -- %s\nsee '%s --help'",
+		errUsage, args[0], meant, args[0], cmd.CommandPath())
 }

@@ -42,7 +42,7 @@ const (
 
 func (t *targets) flags(cmd *cobra.Command) {
 	f := cmd.Flags()
-	f.UintSliceVarP(&t.pids, "pid", "p", nil, "trace this process only (repeatable)")
+	pidFlag(cmd, &t.pids, "trace this process only (repeatable)")
 	f.StringSliceVar(&t.libraries, "lib", nil, "a file that holds the runtime's code under another name (repeatable)")
 	f.Uint32Var(&t.ring, "ring-bytes", defaultRing, "size of the event buffer in bytes, a power of two")
 	f.BoolVarP(&t.quiet, "quiet", "q", false, "no notices on standard error")
@@ -51,9 +51,15 @@ func (t *targets) flags(cmd *cobra.Command) {
 	f.StringVar(&t.record, "record", "", "also record into this file")
 	f.StringSliceVar(&t.recorded.from, "from", nil, "show this recording in place of processes (repeatable)")
 	t.recorded.flags(cmd)
-	_ = cmd.RegisterFlagCompletionFunc("pid", completePIDs)
 	_ = cmd.MarkFlagFilename("lib", "so")
 	t.sockets.flags(cmd)
+}
+
+func pidFlag(cmd *cobra.Command, pids *[]uint, usage string) {
+	f := cmd.Flags()
+	f.UintSliceVarP(pids, "pid", "p", nil, usage)
+	f.Lookup("pid").DefValue = "" // help would say [] otherwise
+	_ = cmd.RegisterFlagCompletionFunc("pid", completePIDs)
 }
 
 // completePIDs offers the processes that map the runtime.

@@ -6,11 +6,12 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"strings"
 	"time"
 
 	"github.com/prometheus/procfs"
+
+	"tt-memtrace/test/program"
 )
 
 // idling is what the program takes while nothing happens.
@@ -27,15 +28,15 @@ func stay(pids ...uint32) (is idling, err error) {
 		return is, err
 	}
 	defer os.RemoveAll(dir)
-	program := filepath.Join(dir, "tt-memtrace")
-	if out, err := exec.Command("go", "build", "-o", program, "./cmd/tt-memtrace").CombinedOutput(); err != nil {
-		return is, fmt.Errorf("building: %w\n%s", err, out)
+	tool, err := program.Build(dir)
+	if err != nil {
+		return is, err
 	}
 	args := []string{"exporter", "--listen", "127.0.0.1:0"}
 	for _, pid := range pids {
 		args = append(args, "-p", fmt.Sprint(pid))
 	}
-	cmd := exec.Command(program, args...)
+	cmd := exec.Command(tool, args...)
 	cmd.Stderr = os.Stderr
 	if err := cmd.Start(); err != nil {
 		return is, err

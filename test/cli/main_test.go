@@ -18,6 +18,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"tt-memtrace/test/program"
 	"tt-memtrace/test/rig"
 )
 
@@ -36,23 +37,7 @@ const (
 // tool is the binary under test.
 var tool string
 
-func TestMain(m *testing.M) { os.Exit(build(m)) }
-
-func build(m *testing.M) int {
-	dir, err := os.MkdirTemp("", "tt-memtrace-cli-")
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		return 1
-	}
-	defer os.RemoveAll(dir)
-	tool = filepath.Join(dir, "tt-memtrace")
-	cmd := exec.Command("go", "build", "-o", tool, "tt-memtrace/cmd/tt-memtrace")
-	if out, err := cmd.CombinedOutput(); err != nil {
-		fmt.Fprintf(os.Stderr, "building tt-memtrace: %v\n%s", err, out)
-		return 1
-	}
-	return m.Run()
-}
+func TestMain(m *testing.M) { os.Exit(program.Main(m, &tool)) }
 
 // text is what a program writes, as it comes.
 type text struct {

@@ -15,6 +15,7 @@ import (
 
 	"go.yaml.in/yaml/v3"
 
+	"tt-memtrace/test/program"
 	"tt-memtrace/tracer"
 )
 
@@ -144,9 +145,9 @@ func TestDaemonSetHasTheLeastRights(t *testing.T) {
 
 // The configurations that are shipped are ones, with all that they suggest.
 func TestConfigurations(t *testing.T) {
-	tool := filepath.Join(t.TempDir(), "tt-memtrace")
-	if out, err := exec.Command("go", "build", "-o", tool, "tt-memtrace/cmd/tt-memtrace").CombinedOutput(); err != nil {
-		t.Fatalf("%v\n%s", err, out)
+	tool, err := program.Build(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
 	}
 	shipped := read(t, root+"packaging/config.yaml")
 	suggested := regexp.MustCompile(`(?m)^# ?((?:  )?[a-z-]+:(?: .*)?)$`).ReplaceAllString(shipped, "$1")

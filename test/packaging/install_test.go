@@ -27,6 +27,7 @@ import (
 
 	"tt-memtrace/test/fixture"
 	"tt-memtrace/test/rig"
+	"tt-memtrace/tracer"
 )
 
 // patience bounds every wait; it is not expected to be reached.
@@ -427,6 +428,99 @@ func TestServiceInAMachine(t *testing.T) {
 	if strings.TrimSpace(found) != "" {
 		t.Errorf("it has left %s", found)
 	}
+}
+
+// Kubernetes knows every field of the DaemonSet and what belongs to it.
+func TestDaemonSetIsValid(t *testing.T) {
+	// 1.30 is the first that knows all of them.
+	command(t, "go", "run", "sigs.k8s.io/kubectl-validate@v0.0.4", "--version", "1.30", root+"packaging/kubernetes/tt-memtrace.yaml")
+}
+
+// The image, run as its definition says, traces.
+func TestContainer(t *testing.T) {
+	needs(t, "podman", "runc", "g++")
+	if err := tracer.CheckRights(); err != nil {
+		t.Skip(err)
+	}
+	dir := t.TempDir()
+	podman := func(args ...string) *exec.Cmd {
+		return exec.Command("podman", append([]string{"--root", dir + "/root", "--runroot", dir + "/run", "--storage-driver", "vfs",
+			"--cgroup-manager", "cgroupfs", "--events-backend", "file", "--runtime", "runc"}, args...)...)
+	}
+	definition := root + "packaging/container/Dockerfile"
+	if out, err := podman("build", "-f", definition, "-t", "tt-memtrace", packages(t, "1.0.0")).CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	_, says, _ := strings.Cut(strings.NewReplacer("# ", "", "\\\n", "").Replace(read(t, definition)), "docker run ")
+	says, _, found := strings.Cut(says, "-p ")
+	if !found {
+		t.Fatal("the definition does not say how to run the image")
+	}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	address := l.Addr().String()
+	l.Close()
+	args := append([]string{"run", "--name", "traces", "--network=host", "--security-opt", "seccomp=unconfined",
+		// Podman would raise them, for which not every root has the right.
+		"--ulimit", "nofile=1024:1024", "--ulimit", "nproc=1024:1024"}, strings.Fields(says)...)
+	container := podman(append(args, "tt-memtrace", "exporter", "--listen", address)...)
+	var log bytes.Buffer
+	container.Stdout, container.Stderr = &log, &log
+	if err := container.Start(); err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- container.Wait() }()
+	defer func() {
+		podman("kill", "--signal", "TERM", "traces").Run()
+		if err := <-ended; err != nil {
+			t.Errorf("%v: %s", err, log.String())
+		}
+	}()
+
+	library, err := (fixture.Build{}).Library(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	driver, err := fixture.Driver(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, err := fixture.Start(driver)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Kill()
+	has := func(metric string, value int) func() bool {
+		line := fmt.Sprintf("\n%s{comm=\"driver\",container=\"\",pid=\"%d\",pod=\"\"} %d\n", metric, p.PID, value)
+		return func() bool {
+			select {
+			case err := <-ended:
+				ended <- err
+				t.Fatal("the container has ended")
+			default:
+			}
+			conn, err := net.DialTimeout("tcp", address, time.Second)
+			if err != nil {
+				return false
+			}
+			text, _ := request(conn)
+			time.Sleep(200 * time.Millisecond) // it answers five a second
+			return strings.Contains(text, line)
+		}
+	}
+	for _, do := range []string{"open " + library, "device 0 3"} {
+		if _, err := p.Do("%s", do); err != nil {
+			t.Fatal(err)
+		}
+	}
+	eventually(t, "the process is found", has("tt_memtrace_process_buffers", 0))
+	if _, err := p.Do("alloc 100 0 0 0 4096 1024 64"); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "its allocation is seen", has("tt_memtrace_process_allocations_total", 1))
 }
 
 // The service's own command, with exactly its capabilities and no user's rights,

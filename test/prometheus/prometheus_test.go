@@ -18,6 +18,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"tt-memtrace/test/program"
 )
 
 // patience bounds every wait; it is not expected to be reached.
@@ -26,23 +28,7 @@ const patience = time.Minute
 // tool is the binary under test.
 var tool string
 
-func TestMain(m *testing.M) { os.Exit(build(m)) }
-
-func build(m *testing.M) int {
-	dir, err := os.MkdirTemp("", "tt-memtrace-prometheus-")
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		return 1
-	}
-	defer os.RemoveAll(dir)
-	tool = filepath.Join(dir, "tt-memtrace")
-	cmd := exec.Command("go", "build", "-o", tool, "tt-memtrace/cmd/tt-memtrace")
-	if out, err := cmd.CombinedOutput(); err != nil {
-		fmt.Fprintf(os.Stderr, "building tt-memtrace: %v\n%s", err, out)
-		return 1
-	}
-	return m.Run()
-}
+func TestMain(m *testing.M) { os.Exit(program.Main(m, &tool)) }
 
 // installed skips where a program is not.
 func installed(t *testing.T, program string) string {
