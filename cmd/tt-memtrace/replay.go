@@ -34,9 +34,16 @@ type recorded struct {
 
 func (r *recorded) flags(cmd *cobra.Command) {
 	f := cmd.Flags()
-	f.Float64Var(&r.speed, "speed", 0, "times the recorded speed; 0: as fast as it goes (in the panels: 1)")
+	f.Float64Var(&r.speed, "speed", 0, "times the recorded speed; 0: as fast as it goes (in the panels and the exporter: 1)")
 	f.DurationVar(&r.seek, "seek", 0, "how far into the recording to begin")
 	f.DurationVar(&r.until, "until", 0, "how far into the recording to stop")
+}
+
+// paced has recordings replayed as they were, unless told otherwise: for commands that one looks at meanwhile.
+func (r *recorded) paced(cmd *cobra.Command) {
+	if len(r.from) > 0 && !cmd.Flags().Changed("speed") {
+		r.speed = 1
+	}
 }
 
 func (r *recorded) check() error {
@@ -70,6 +77,7 @@ func newReplay() *cobra.Command {
 		},
 	}
 	t.recorded.flags(cmd)
+	t.metrics.flags(cmd)
 	t.sockets.flags(cmd)
 	u.flags(cmd)
 	u.topFlags(cmd)

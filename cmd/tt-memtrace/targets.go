@@ -77,14 +77,11 @@ func (t *targets) check(command []string) error {
 	if err := t.recorded.check(); err != nil {
 		return err
 	}
-	if len(t.recorded.from) > 0 {
-		return t.sockets.check()
+	if err := t.metrics.check(); err != nil {
+		return err
 	}
 	if t.ring < 4096 || t.ring&(t.ring-1) != 0 {
 		return fmt.Errorf("%w: --ring-bytes %d is not a power of two of at least 4096", errUsage, t.ring)
-	}
-	if err := t.metrics.check(); err != nil {
-		return err
 	}
 	if len(command) > 0 {
 		if _, err := exec.LookPath(command[0]); err != nil {
@@ -109,6 +106,9 @@ func (t *targets) start(command []string) (*live, error) {
 
 // beside adds what was asked for beside a command's own work.
 func (t *targets) beside(l *live, command []string) (*live, error) {
+	if err := t.metrics.add(l); err != nil {
+		return nil, errors.Join(err, l.closeSource())
+	}
 	l, err := t.sockets.join(l)
 	if err != nil {
 		return nil, err
@@ -165,9 +165,6 @@ func (t *targets) trace(command []string) (*live, error) {
 	}
 	l.source, l.waiting = tr, tr.Waiting
 	l.accounts.OnDoubt = tr.Doubt
-	if err := t.metrics.add(l); err != nil {
-		return nil, errors.Join(err, l.source.Close())
-	}
 	return l, nil
 }
 

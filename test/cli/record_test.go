@@ -3,10 +3,13 @@ package cli
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
+	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -67,6 +70,46 @@ func TestARecordingNeedsNoRights(t *testing.T) {
 		if format == "html" && (strings.Contains(r.out, "http") || strings.Contains(r.out, "<script")) {
 			t.Error("the page does not stand alone")
 		}
+	}
+}
+
+// A recording is shown to Prometheus as what is traced would be.
+func TestMetricsOfARecording(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "demo.ttm")
+	run(t, fine, "demo", "--save", file)
+	var s export.Status
+	if err := json.Unmarshal([]byte(run(t, fine, "status", "--json", "--from", file, "--until", "25s").out), &s); err != nil {
+		t.Fatal(err)
+	}
+	want := []string{fmt.Sprintf(`tt_memtrace_memory_requested_bytes{chip="0",memory="dram",private_to=""} %v`, float64(s.Chips[0].Memory["dram"].Requested))}
+	for _, p := range s.Processes {
+		want = append(want, fmt.Sprintf(`pid="%d",pod=""} %d`, p.PID, *p.Allocs))
+	}
+	if len(want) != 3 {
+		t.Fatalf("another moment was meant: %+v", s.Processes)
+	}
+	// From there on it all but stands still.
+	at := []string{"--from", file, "--seek", "25s", "--speed", "1e-6"}
+	for _, args := range [][]string{{"exporter", "--listen", "127.0.0.1:0"}, {"log", "--metrics", "127.0.0.1:0"}} {
+		x := begin(t, call{args: append(args, at...)})
+		x.err.await(t, "/metrics\n")
+		_, address, _ := strings.Cut(x.err.String(), "metrics at ")
+		page := ""
+		missing := func(part string) bool { return !strings.Contains(page, part) }
+		for deadline := time.Now().Add(patience); slices.ContainsFunc(want, missing) && time.Now().Before(deadline); { // it reads up to there
+			answer, err := http.Get("http://" + strings.TrimSpace(address))
+			if err != nil {
+				t.Fatal(err)
+			}
+			b, err := io.ReadAll(answer.Body)
+			if err := errors.Join(err, answer.Body.Close()); err != nil {
+				t.Fatal(err)
+			}
+			page = string(b)
+		}
+		contains(t, page, want...)
+		x.signal(os.Interrupt)
+		x.ends(fine)
 	}
 }
 
