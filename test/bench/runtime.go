@@ -82,13 +82,17 @@ func steps(ctx context.Context, r *results, installed *rig.Runtime, cluster stri
 		if r.hits[name], err = hitsOf(without, each); err != nil {
 			return nil, err
 		}
-		return rounds(name, count, each, []variant{
+		variants := []variant{
 			{"nothing", nil, without},
 			{"own tracking", nil, with},
 			{"bare", bare, without},
 			{"memtrace", memtrace, without},
 			{"bpftrace", bpftrace, without},
-		})
+		}
+		if step == "allocate" {
+			variants = append(variants, variant{"stacks", stacks, without})
+		}
+		return rounds(name, count, each, variants)
 	}
 	if r.allocate[cluster], err = measure("allocate", each, ofAllocating); err != nil {
 		return err
