@@ -114,7 +114,7 @@ func (r *recorded) open(files []io.ReadCloser, quiet bool) (*live, error) {
 		p.Close()
 		return nil, err
 	}
-	l.source, l.now, l.wall, l.host, l.recorded = p, p.now, p.wall, p.header.Host, true
+	l.source, l.now, l.wall, l.host, l.recorded, l.traced = p, p.now, p.wall, p.header.Host, true, p.header.Source
 	return l, nil
 }
 

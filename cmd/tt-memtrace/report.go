@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -84,7 +85,11 @@ func makeReport(ctx context.Context, t *targets, command []string) (*report.Repo
 	err = l.run(ctx)
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return b.Report(report.Facts{Host: l.host, Source: t.label(command), Wall: l.wall}), err
+	source := t.label(command)
+	if l.recorded {
+		source = strings.Join(t.recorded.from, " ") + ": " + l.traced
+	}
+	return b.Report(report.Facts{Host: l.host, Source: source, Wall: l.wall}), err
 }
 
 func runDiff(cmd *cobra.Command, t *targets, files, command []string, format, output string) error {
