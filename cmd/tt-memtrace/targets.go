@@ -80,7 +80,7 @@ func (t *targets) check(command []string) error {
 	if err := t.metrics.check(); err != nil {
 		return err
 	}
-	if t.ring < 4096 || t.ring&(t.ring-1) != 0 {
+	if traced := len(t.recorded.from) == 0; traced && (t.ring < 4096 || t.ring&(t.ring-1) != 0) {
 		return fmt.Errorf("%w: --ring-bytes %d is not a power of two of at least 4096", errUsage, t.ring)
 	}
 	if len(command) > 0 {
