@@ -47,6 +47,7 @@ func build(m *testing.M) int {
 	defer os.RemoveAll(dir)
 	tool = filepath.Join(dir, "tt-memtrace")
 	cmd := exec.Command("go", "build", "-o", tool, "tt-memtrace/cmd/tt-memtrace")
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0") // as it is shipped
 	if out, err := cmd.CombinedOutput(); err != nil {
 		fmt.Fprintf(os.Stderr, "building tt-memtrace: %v\n%s", err, out)
 		return 1
@@ -127,6 +128,7 @@ type call struct {
 	stdin   io.Reader
 	stdout  *os.File // instead of session.out
 	nobody  bool     // run it as a user without any rights
+	root    string   // the folder that is all there is for it
 	tty     *os.File // the terminal, for stdin, stdout and stderr
 }
 
@@ -157,6 +159,7 @@ func begin(t *testing.T, c call) *session {
 		s.cmd.SysProcAttr.Credential = nobody(t)
 		s.cmd.Dir = "/"
 	}
+	s.cmd.SysProcAttr.Chroot = c.root
 	// What it started may outlive it and hold its output.
 	s.cmd.WaitDelay = patience
 	if err := s.cmd.Start(); err != nil {

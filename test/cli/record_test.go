@@ -228,36 +228,38 @@ func TestRecordingUsage(t *testing.T) {
 	}
 }
 
-// The demo runs for anyone, from the binary alone: no rights, no device, no runtime.
+// The demo runs for anyone, from the binary alone: no rights, no device, no runtime, and nothing else either but a terminal.
 func TestDemoForAnyone(t *testing.T) {
-	program := ofNobody(t)
-	dir, err := os.MkdirTemp("", "tt-memtrace-demo-") // where anyone can write
-	if err != nil {
-		t.Fatal(err)
+	root := t.TempDir()
+	copyFile(t, tool, filepath.Join(root, "tt-memtrace"))
+	for _, dir := range []string{"dev", "tmp"} {
+		path := filepath.Join(root, dir)
+		if err := errors.Join(os.Mkdir(path, 0o777), os.Chmod(path, 0o777)); err != nil {
+			t.Fatal(err)
+		}
 	}
-	defer os.RemoveAll(dir)
-	if err := os.Chmod(dir, 0o777); err != nil {
-		t.Fatal(err)
+	device := filepath.Join(root, "dev", "tty")
+	if err := errors.Join(unix.Mknod(device, unix.S_IFCHR, int(unix.Mkdev(5, 0))), os.Chmod(device, 0o666), os.Chmod(root, 0o755)); err != nil {
+		t.Skip(err)
 	}
-	saved := filepath.Join(dir, "demo.ttm")
 	anyone := func(code int, args ...string) result {
 		t.Helper()
-		return begin(t, call{program: program, args: args, env: []string{"PATH=/none"}, nobody: true}).ends(code)
+		return begin(t, call{program: "/tt-memtrace", args: args, env: []string{}, nobody: true, root: root}).ends(code)
 	}
-	anyone(fine, "demo", "--save", saved)
-	st, err := os.Stat(saved)
+	anyone(fine, "demo", "--save", "/tmp/demo.ttm")
+	st, err := os.Stat(filepath.Join(root, "tmp", "demo.ttm"))
 	if err != nil || st.Size() > 1<<20 {
 		t.Errorf("%v, %v", st, err)
 	}
-	contains(t, anyone(fine, "report", saved, "--json").out, "loop.py", "workload.py", "programs.py", `"exact": true`, `"chip": 7`)
+	contains(t, anyone(fine, "report", "/tmp/demo.ttm", "--json").out, "loop.py", "workload.py", "programs.py", `"exact": true`, `"chip": 7`)
 	contains(t, anyone(wrongUsage, "demo").err, "terminal")
 
-	for _, args := range [][]string{{"demo", "--seek", "20s"}, {"replay", saved, "--seek", "20s", "--speed", "2"}, {"--from", saved, "--seek", "20s"}} {
+	for _, args := range [][]string{{"demo", "--seek", "20s"}, {"replay", "/tmp/demo.ttm", "--seek", "20s", "--speed", "2"}, {"--from", "/tmp/demo.ttm", "--seek", "20s"}} {
 		keys, screen, tty := terminal(t)
 		if err := tty.Chmod(0o666); err != nil {
 			t.Fatal(err)
 		}
-		s := begin(t, call{program: program, tty: tty, args: args, env: []string{"TERM=xterm-256color"}, nobody: true})
+		s := begin(t, call{program: "/tt-memtrace", tty: tty, args: args, env: []string{"TERM=xterm-256color"}, nobody: true, root: root})
 		screen.await(t, "loop.py")
 		io.WriteString(keys, "q")
 		s.ends(fine)
