@@ -9,9 +9,11 @@ import (
 	"os"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/spf13/cobra"
+	"golang.org/x/term"
 
 	"tt-memtrace/aggregator"
 	"tt-memtrace/record"
@@ -123,6 +125,8 @@ type player struct {
 	flags  *recorded
 	files  []io.ReadCloser
 	notice func(string)
+	// passed is how many bytes were read.
+	passed atomic.Int64
 	reader *record.Reader
 	read   int // files that were begun
 
@@ -148,7 +152,7 @@ func (p *player) next() error {
 	}
 	f := p.files[p.read]
 	p.read++
-	r, err := record.NewReader(f)
+	r, err := record.NewReader(io.TeeReader(f, p))
 	if err != nil {
 		return fmt.Errorf("reading %s: %w", p.name(), err)
 	}
@@ -159,6 +163,60 @@ func (p *player) next() error {
 		p.header, p.last = &h, h.Monotonic
 	}
 	return nil
+}
+
+// Write counts what is read.
+func (p *player) Write(b []byte) (int, error) {
+	p.passed.Add(int64(len(b)))
+	return len(b), nil
+}
+
+// size is how many bytes there are to read, 0 where that is not known.
+func (p *player) size() (total int64) {
+	for _, f := range p.files {
+		file, ok := f.(*os.File)
+		if !ok {
+			return 0
+		}
+		st, err := file.Stat()
+		if err != nil || !st.Mode().IsRegular() {
+			return 0
+		}
+		total += st.Size()
+	}
+	return total
+}
+
+// progress tells on a terminal how much of recordings was read, every second, until it is stopped.
+func (l *live) progress() (stop func()) {
+	p, ok := l.source.(*player)
+	if !ok || l.quiet || !term.IsTerminal(int(os.Stderr.Fd())) {
+		return func() {}
+	}
+	total := p.size()
+	if total == 0 {
+		return func() {}
+	}
+	ended, done := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(done)
+		tick := time.NewTicker(time.Second)
+		defer tick.Stop()
+		told := false
+		for {
+			select {
+			case <-tick.C:
+				fmt.Fprintf(os.Stderr, "\rreading: %d %%", 100*p.passed.Load()/total)
+				told = true
+			case <-ended:
+				if told {
+					fmt.Fprint(os.Stderr, "\r\x1b[K")
+				}
+				return
+			}
+		}
+	}()
+	return func() { close(ended); <-done }
 }
 
 // now is the recording's present, by the clock of its events.

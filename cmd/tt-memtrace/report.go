@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+	"golang.org/x/term"
 
 	"tt-memtrace/report"
 )
@@ -56,7 +57,13 @@ func newReport() *cobra.Command {
 			if diff {
 				return runDiff(cmd, &t, files, command, format, output)
 			}
+			if format == "pprof" && output == "" && term.IsTerminal(int(os.Stdout.Fd())) {
+				return fmt.Errorf("%w: a profile is not for a terminal: -o FILE, then go tool pprof -top FILE", errUsage)
+			}
 			t.recorded.from = append(t.recorded.from, files...)
+			if err := mayWrite(output); err != nil { // or else all would have been traced for nothing
+				return err
+			}
 			r, err := makeReport(cmd.Context(), &t, command)
 			if r == nil {
 				return err
@@ -82,6 +89,8 @@ func makeReport(ctx context.Context, t *targets, command []string) (*report.Repo
 	}
 	b := report.NewBuilder(l.accounts)
 	l.add(sink{events: b.Events, change: b.Change, cb: b.CBChange, refuse: b.Refused, batch: b.Batch})
+	t.untilAsked(l, "tracing, to report")
+	defer l.progress()()
 	err = l.run(ctx)
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -116,6 +125,21 @@ func runDiff(cmd *cobra.Command, t *targets, files, command []string, format, ou
 		}
 		return d.Text(w)
 	})
+}
+
+// mayWrite fails where a report could not be written to a file, which it leaves as it is.
+func mayWrite(path string) error {
+	if path == "" {
+		return nil
+	}
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE, 0o666)
+	if err == nil {
+		err = f.Close()
+	}
+	if err != nil {
+		return fmt.Errorf("writing the report: %w", err)
+	}
+	return nil
 }
 
 // writeReport writes to a file or to standard output.

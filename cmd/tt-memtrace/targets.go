@@ -121,6 +121,13 @@ func (t *targets) beside(l *live, command []string) (*live, error) {
 	return l, nil
 }
 
+// untilAsked says that a command goes on until it is asked to end, where nothing else ends it.
+func (t *targets) untilAsked(l *live, doing string) {
+	if !l.recorded && len(l.command)+len(t.pids) == 0 {
+		l.notice(doing + " what all processes do, until ^C")
+	}
+}
+
 // label says in a few words what is shown.
 func (t *targets) label(command []string) string {
 	switch {

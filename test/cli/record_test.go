@@ -220,7 +220,7 @@ func TestRecordingUsage(t *testing.T) {
 		{"replay", wrongUsage, "no recording"}, {"status --from", wrongUsage, "--from"}, {"status --speed 2", wrongUsage, "--from FILE"},
 		{"status --from " + other, failed, "not a recording"}, {"status --from " + filepath.Join(dir, "none"), failed, "no such file"},
 		{"status --from x -p 1", wrongUsage, "excludes"}, {"report --format pdf x", wrongUsage, "none of"}, {"report --diff x", wrongUsage, "two recordings"},
-		{"report " + other, failed, "not a recording"}, {"status --from " + other + " --seek 2s --until 1s", wrongUsage, "before"},
+		{"report " + other, failed, "not a recording"}, {"report " + other + " -o " + dir, failed, "is a directory"}, {"status --from " + other + " --seek 2s --until 1s", wrongUsage, "before"},
 	} {
 		if r := run(t, c.code, strings.Fields(c.args)...); !strings.Contains(r.err, c.says) {
 			t.Errorf("%s: no %q in %s", c.args, c.says, r.err)
