@@ -27,7 +27,7 @@ const (
 )
 
 // ErrUnavailable says that this machine lacks what is needed. Tests skip on it.
-var ErrUnavailable = errors.New("Perfetto's trace processor is not available here")
+var ErrUnavailable = errors.New("the trace processor of Perfetto is not available here")
 
 //go:embed query.cjs
 var script string
