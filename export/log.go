@@ -105,6 +105,20 @@ func (l *Logger) line(c aggregator.Change) LogLine {
 	return line
 }
 
+// ChipLine is whose something is, and on which chip.
+type ChipLine struct {
+	// The process's PID.
+	PID uint32 `json:"pid"`
+	// Number of the chip.
+	Chip uint32 `json:"chip"`
+	// True if the chip's number is the process's own (TT_VISIBLE_DEVICES), not the host's.
+	Private bool `json:"private,omitempty"`
+}
+
+func chipLine(pid uint32, c aggregator.Chip) ChipLine {
+	return ChipLine{PID: pid, Chip: c.Number, Private: c.Space != 0}
+}
+
 // ProgramLine is a program's circular or dataflow buffer that came or went on
 // a chip, as `log --json` prints it.
 type ProgramLine struct {
@@ -112,12 +126,7 @@ type ProgramLine struct {
 	Time time.Time `json:"time"`
 	// What happened: cb_alloc or cb_free of a circular buffer, dfb_alloc or dfb_free of a dataflow buffer, scratchpad_alloc or scratchpad_free of a kernel's scratchpad.
 	Event string `json:"event" jsonschema:"enum=cb_alloc,enum=cb_free,enum=dfb_alloc,enum=dfb_free,enum=scratchpad_alloc,enum=scratchpad_free"`
-	// The process's PID.
-	PID uint32 `json:"pid"`
-	// Number of the chip.
-	Chip uint32 `json:"chip"`
-	// True if the chip's number is the process's own (TT_VISIBLE_DEVICES), not the host's.
-	Private bool `json:"private,omitempty"`
+	ChipLine
 	// Where it starts in the L1 of each of its cores, bytes.
 	Address uint64 `json:"address"`
 	// Its size on each core, bytes; on all cores where a client reported it, which does not tell the cores.
@@ -137,7 +146,7 @@ func (l *Logger) CBChange(c aggregator.CBChange) {
 	size := c.CB.Bytes()
 	if l.json != nil {
 		line := ProgramLine{
-			Time: l.wall(c.Time), Event: "cb_alloc", PID: c.PID, Chip: c.Chip.Number, Private: c.Chip.Space != 0,
+			Time: l.wall(c.Time), Event: "cb_alloc", ChipLine: chipLine(c.PID, c.Chip),
 			Address: c.CB.Address, Size: c.CB.Size, Cores: [][4]uint16{}, Total: c.Total,
 		}
 		kind, what := "cb", "alloc"
@@ -172,12 +181,7 @@ type KernelLine struct {
 	Time time.Time `json:"time"`
 	// What happened: a binary was read to be loaded, or its program is gone.
 	Event string `json:"event" jsonschema:"enum=kernel_load,enum=kernel_unload"`
-	// The process's PID.
-	PID uint32 `json:"pid"`
-	// Number of the chip.
-	Chip uint32 `json:"chip"`
-	// True if the chip's number is the process's own (TT_VISIBLE_DEVICES), not the host's.
-	Private bool `json:"private,omitempty"`
+	ChipLine
 	// The kernel's name, from that of its source.
 	Kernel string `json:"kernel"`
 	// What the kernel is for.
@@ -202,7 +206,7 @@ func (l *Logger) KernelChange(c aggregator.KernelChange) {
 	k := c.Kernel
 	if l.json != nil {
 		line := KernelLine{
-			Time: l.wall(c.Time), Event: "kernel_load", PID: c.PID, Chip: c.Chip.Number, Private: c.Chip.Space != 0,
+			Time: l.wall(c.Time), Event: "kernel_load", ChipLine: chipLine(c.PID, c.Chip),
 			Kernel: k.Name, Type: k.Type.String(), Processor: k.Processor, Total: c.Total,
 		}
 		if c.Unloaded {

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"tt-memtrace/aggregator"
+	"tt-memtrace/test/schema"
 )
 
 // placed are changes of a program's buffers: a circular one on 64 cores that
@@ -47,9 +48,9 @@ func TestProgramLinesAreAsTheirSchemaSays(t *testing.T) {
 	var b bytes.Buffer
 	placed(NewLogger(&b, true, wall).CBChange)
 	events := []string{`"event":"cb_alloc"`, `"event":"dfb_alloc"`, `"event":"cb_free"`}
-	s := compile(t, schema(t, "", ProgramLine{}, true))
+	s := schema.Compile(t, schema.Of(t, "", ProgramLine{}, true))
 	for line := range strings.Lines(b.String()) {
-		if err := validate(t, s, line); err != nil {
+		if err := schema.Validate(t, s, line); err != nil {
 			t.Errorf("%s: %v", line, err)
 		}
 		if !strings.Contains(line, events[0]) {
@@ -89,9 +90,9 @@ func TestKernelLinesAreAsTheirSchemaSays(t *testing.T) {
 	var b bytes.Buffer
 	loaded(NewLogger(&b, true, wall).KernelChange)
 	events := []string{`"event":"kernel_load"`, `"size":null`, `"event":"kernel_unload"`}
-	s := compile(t, schema(t, "", KernelLine{}, true))
+	s := schema.Compile(t, schema.Of(t, "", KernelLine{}, true))
 	for line := range strings.Lines(b.String()) {
-		if err := validate(t, s, line); err != nil {
+		if err := schema.Validate(t, s, line); err != nil {
 			t.Errorf("%s: %v", line, err)
 		}
 		if !strings.Contains(line, events[0]) {

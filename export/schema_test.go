@@ -3,14 +3,11 @@ package export
 import (
 	"bytes"
 	"encoding/json"
-	"reflect"
 	"strings"
 	"testing"
 
-	generator "github.com/invopop/jsonschema"
-	validator "github.com/santhosh-tekuri/jsonschema/v6"
-
 	"tt-memtrace/aggregator"
+	"tt-memtrace/test/schema"
 )
 
 // schemas are the types that are described, each in docs/NAME.schema.json.
@@ -24,82 +21,25 @@ var schemas = []struct {
 	{"log-kernels", "tt-memtrace log --json, one line of a kernel's binary", KernelLine{}},
 }
 
-// schema describes a type by its fields and their comments. A strict one allows
-// no fields that it does not know; the published ones do, because additions do
-// not change the version.
-func schema(t *testing.T, title string, value any, strict bool) string {
-	t.Helper()
-	r := generator.Reflector{
-		Anonymous: true, ExpandedStruct: true, AllowAdditionalProperties: !strict,
-		Mapper: func(t reflect.Type) *generator.Schema {
-			switch t.Kind() {
-			case reflect.Uint8, reflect.Uint16, reflect.Uint32, reflect.Uint64:
-				return &generator.Schema{Type: "integer", Minimum: "0"}
-			}
-			return nil
-		},
-	}
-	if err := r.AddGoComments("tt-memtrace/export", ".", generator.WithFullComment()); err != nil {
-		t.Fatal(err)
-	}
-	for name, comment := range r.CommentMap {
-		r.CommentMap[name] = strings.Join(strings.Fields(comment), " ")
-	}
-	s := r.Reflect(value)
-	s.Title = title
-	b, err := json.MarshalIndent(s, "", "  ")
-	if err != nil {
-		t.Fatal(err)
-	}
-	return string(b) + "\n"
-}
-
 func TestSchemasAreUpToDate(t *testing.T) {
 	for _, s := range schemas {
-		golden(t, "../docs/"+s.name+".schema.json", schema(t, s.title, s.value, false))
+		golden(t, "../docs/"+s.name+".schema.json", schema.Of(t, s.title, s.value, false))
 	}
-}
-
-func compile(t *testing.T, text string) *validator.Schema {
-	t.Helper()
-	parsed, err := validator.UnmarshalJSON(strings.NewReader(text))
-	if err != nil {
-		t.Fatal(err)
-	}
-	c := validator.NewCompiler()
-	c.AssertFormat()
-	if err := c.AddResource("schema.json", parsed); err != nil {
-		t.Fatal(err)
-	}
-	s, err := c.Compile("schema.json")
-	if err != nil {
-		t.Fatal(err)
-	}
-	return s
-}
-
-func validate(t *testing.T, s *validator.Schema, text string) error {
-	t.Helper()
-	value, err := validator.UnmarshalJSON(strings.NewReader(text))
-	if err != nil {
-		t.Fatalf("%v in %s", err, text)
-	}
-	return s.Validate(value)
 }
 
 func TestOutputIsAsItsSchemaSays(t *testing.T) {
 	for _, strict := range []bool{false, true} {
-		s := compile(t, schema(t, "", Status{}, strict))
+		s := schema.Compile(t, schema.Of(t, "", Status{}, strict))
 		for name, a := range map[string]*aggregator.Aggregator{"nothing": aggregator.New(), "all": stream(nil)} {
-			if err := validate(t, s, status(t, a.Snapshot())); err != nil {
+			if err := schema.Validate(t, s, status(t, a.Snapshot())); err != nil {
 				t.Errorf("status of %s: %v", name, err)
 			}
 		}
-		s = compile(t, schema(t, "", LogLine{}, strict))
+		s = schema.Compile(t, schema.Of(t, "", LogLine{}, strict))
 		var b bytes.Buffer
 		stream(NewLogger(&b, true, wall).Change)
 		for line := range strings.Lines(b.String()) {
-			if err := validate(t, s, line); err != nil {
+			if err := schema.Validate(t, s, line); err != nil {
 				t.Errorf("%s: %v", line, err)
 			}
 		}
@@ -109,7 +49,7 @@ func TestOutputIsAsItsSchemaSays(t *testing.T) {
 // TestSchemasRefuse shows that they are no empty promise.
 func TestSchemasRefuse(t *testing.T) {
 	good := status(t, stream(nil).Snapshot())
-	s := compile(t, schema(t, "", Status{}, false))
+	s := schema.Compile(t, schema.Of(t, "", Status{}, false))
 	for old, new := range map[string]string{
 		`"schema": 1`:             `"schema": 2`,
 		`"host": "tt-host-01",`:   ``,
@@ -126,11 +66,11 @@ func TestSchemasRefuse(t *testing.T) {
 	} {
 		if !strings.Contains(good, old) {
 			t.Errorf("no %s to spoil", old)
-		} else if validate(t, s, strings.Replace(good, old, new, 1)) == nil {
+		} else if schema.Validate(t, s, strings.Replace(good, old, new, 1)) == nil {
 			t.Errorf("%s instead of %s is accepted", new, old)
 		}
 	}
-	if err := validate(t, s, strings.Replace(good, `"host"`, `"added_later": 1, "host"`, 1)); err != nil {
+	if err := schema.Validate(t, s, strings.Replace(good, `"host"`, `"added_later": 1, "host"`, 1)); err != nil {
 		t.Errorf("an addition is refused: %v", err)
 	}
 }
@@ -138,7 +78,7 @@ func TestSchemasRefuse(t *testing.T) {
 func TestEveryFieldIsDescribed(t *testing.T) {
 	for _, s := range schemas {
 		var root map[string]any
-		if err := json.Unmarshal([]byte(schema(t, s.title, s.value, false)), &root); err != nil {
+		if err := json.Unmarshal([]byte(schema.Of(t, s.title, s.value, false)), &root); err != nil {
 			t.Fatal(err)
 		}
 		wantDescribed(t, s.name, root)

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"tt-memtrace/aggregator"
+	"tt-memtrace/test/schema"
 )
 
 // Of the runtime's own sums, what they do not tell is null, the source is named, and
@@ -26,7 +27,7 @@ func TestStatusOfSums(t *testing.T) {
 	s.Lacks = []string{"buffers", "peaks"}
 	text := status(t, s)
 	for _, strict := range []bool{false, true} {
-		if err := validate(t, compile(t, schema(t, "", Status{}, strict)), text); err != nil {
+		if err := schema.Validate(t, schema.Compile(t, schema.Of(t, "", Status{}, strict)), text); err != nil {
 			t.Error(err)
 		}
 	}

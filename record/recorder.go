@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"strconv"
 	"sync"
@@ -204,6 +205,9 @@ func (r *Recorder) open() error {
 	}
 	var err error
 	r.file, err = os.OpenFile(r.o.Path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o666)
+	if errors.Is(err, fs.ErrExist) {
+		return fmt.Errorf("creating the recording: %w, and is not overwritten", err)
+	}
 	if err != nil {
 		return fmt.Errorf("creating the recording: %w", err)
 	}

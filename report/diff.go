@@ -32,6 +32,8 @@ type PeakDiff struct {
 	After  uint64 `json:"after"`
 }
 
+func (x *PeakDiff) place() (uint32, *uint32) { return x.Chip, nil }
+
 // SiteDiff is a place that differs.
 type SiteDiff struct {
 	Site          export.Text `json:"site"`
@@ -121,13 +123,14 @@ func (d *Diff) JSON(w io.Writer) error { return writeJSON(w, d, "  ") }
 // Text writes the difference for people.
 func (d *Diff) Text(w io.Writer) error {
 	p := &printer{w: w}
-	p.line("from %s to %s", printable(d.Before), printable(d.After))
+	p.line("from %s\n  to %s", shortened(printable(d.Before), wide), shortened(printable(d.After), wide))
 	p.line("\nPeaks")
 	if len(d.Peaks) == 0 {
 		p.line("    the same")
 	}
-	for _, x := range d.Peaks {
-		p.line("  chip %d %-8s %10s → %10s  %s", x.Chip, x.Memory, Size(x.Before), Size(x.After), change(x.Before, x.After))
+	for _, group := range grouped(d.Peaks, func(x *PeakDiff) string { return fmt.Sprint(x.Memory, x.Before, x.After) }) {
+		x := group[0]
+		p.line("  %12s  %10s → %10s  %-8s of %s", change(x.Before, x.After), Size(x.Before), Size(x.After), x.Memory, chipNames(group))
 	}
 	for _, l := range []struct {
 		title string

@@ -5,10 +5,14 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
+	"unicode/utf8"
 
+	"tt-memtrace/aggregator"
 	"tt-memtrace/export"
 )
 
@@ -73,6 +77,8 @@ func (s *Site) Label() string {
 type printer struct {
 	w   io.Writer
 	err error
+	// many processes: each line says whose it is.
+	many bool
 }
 
 func (p *printer) line(format string, args ...any) {
@@ -81,14 +87,17 @@ func (p *printer) line(format string, args ...any) {
 	}
 }
 
-// shown is how many entries of a list the text has.
-const shown = 10
+// shown is how many entries of a list the text has, and few of one among several.
+const (
+	shown = 10
+	few   = 5
+)
 
 // Text writes the report for people.
 func (r *Report) Text(w io.Writer) error {
-	p := &printer{w: w}
-	p.line("%s on %s", cmp.Or(printable(r.Source), "report"), printable(export.Text(r.Host)))
-	p.line("%s, for %s: %d events, %d lost", r.Began.Format(time.DateTime), seconds(r.Seconds), r.Events, r.Lost)
+	p := &printer{w: w, many: len(r.Processes) > 1}
+	p.line("%s", shortened(cmp.Or(printable(r.Source), "report"), wide))
+	p.line("on %s, %s, for %s: %d events, %d lost", printable(export.Text(r.Host)), r.Began.Format(time.DateTime), seconds(r.Seconds), r.Events, r.Lost)
 	if !r.Exact {
 		p.line("not exact: events were lost, or what was there before is not known")
 	}
@@ -118,127 +127,259 @@ func (p *printer) processes(r *Report) {
 		if pr.To != nil {
 			end = "ended at " + seconds(*pr.To)
 			if pr.HeldAtExit > 0 {
-				end += fmt.Sprintf(" holding %d buffers, %s", pr.HeldAtExit, Size(pr.HeldBytesAtExit))
+				end += fmt.Sprintf(" holding %s, %s", plural(pr.HeldAtExit, "buffer"), Size(pr.HeldBytesAtExit))
 			}
 		}
 		p.line("  %7d  %s; from %s, %s", pr.PID, command, seconds(pr.From), end)
 	}
 }
 
-func (p *printer) sites(list []Site, each func(*Site) string) {
-	for i := range list[:min(shown, len(list))] {
-		s := &list[i]
-		p.line("    %10s  %6d  %-8s %s%s", Size(s.Bytes), s.Buffers, s.Memory, shortened(s.Label(), 130), each(s))
+// plural is a number of things.
+func plural(n uint64, thing string) string {
+	if n == 1 {
+		return "1 " + thing
 	}
-	if n := len(list) - shown; n > 0 {
-		p.line("    … %d more with --json", n)
+	return fmt.Sprintf("%d %ss", n, thing)
+}
+
+// column is one of a table of sites.
+type column struct {
+	title string
+	of    func(*Site) string
+}
+
+var (
+	bytesColumn   = column{"BYTES", func(s *Site) string { return Size(s.Bytes) }}
+	buffersColumn = column{"BUFFERS", func(s *Site) string { return strconv.FormatUint(s.Buffers, 10) }}
+	memoryColumn  = column{"MEMORY", func(s *Site) string { return s.Memory }}
+	pidColumn     = column{"PID", func(s *Site) string { return strconv.FormatUint(uint64(s.PID), 10) }}
+
+	// Of what was never freed.
+	ageColumn  = column{"AGE", (*Site).age}
+	goneColumn = column{"WENT WITH", (*Site).gone}
+
+	// Of what came and went.
+	mostColumn  = column{"AT A TIME", func(s *Site) string { return strconv.FormatUint(s.Most, 10) }}
+	livedColumn = column{"LIVED", func(s *Site) string {
+		if s.MeanLife == nil {
+			return "·"
+		}
+		return seconds(*s.MeanLife)
+	}}
+)
+
+// holderColumns, leftColumns and churnColumns are what is shown of a site, ahead of who it is.
+func holderColumns(many bool) []column {
+	return with(many, bytesColumn, buffersColumn)
+}
+
+func leftColumns(many bool) []column {
+	return with(many, bytesColumn, buffersColumn, memoryColumn, ageColumn, goneColumn)
+}
+
+func churnColumns(many bool) []column {
+	return with(many, bytesColumn, buffersColumn, memoryColumn, mostColumn, livedColumn)
+}
+
+func with(many bool, columns ...column) []column {
+	if many {
+		columns = append(columns, pidColumn)
+	}
+	return columns
+}
+
+// age is how long what is left was there, from the youngest to the oldest.
+func (s *Site) age() string {
+	if s.Oldest == nil {
+		return "·"
+	}
+	youngest, oldest := seconds(*s.Youngest), seconds(*s.Oldest)
+	if youngest == oldest {
+		return oldest
+	}
+	return youngest + " – " + oldest
+}
+
+// gone is with what buffers went that nothing freed.
+func (s *Site) gone() string {
+	var list []string
+	for _, x := range []struct {
+		n    uint64
+		with string
+	}{{s.AtExit, "process"}, {s.AtClose, "device"}, {s.Buffers - s.AtExit - s.AtClose, "still there"}} {
+		if x.n == s.Buffers {
+			return x.with
+		}
+		if x.n > 0 {
+			list = append(list, fmt.Sprintf("%d %s", x.n, x.with))
+		}
+	}
+	return strings.Join(list, ", ")
+}
+
+// wide is how long what names a site is at the most.
+const wide = 130
+
+// sites writes the first of a list as a table, with who it is last.
+func (p *printer) sites(list []Site, n int, columns []column) {
+	if len(list) == 0 {
+		p.line("    nothing")
+		return
+	}
+	rest := max(0, len(list)-n)
+	list = list[:len(list)-rest]
+	widths := make([]int, len(columns))
+	for i, c := range columns {
+		widths[i] = utf8.RuneCountInString(c.title)
+		for j := range list {
+			widths[i] = max(widths[i], utf8.RuneCountInString(c.of(&list[j])))
+		}
+	}
+	row := func(who string, cell func(column) string) {
+		var b strings.Builder
+		for i, c := range columns {
+			fmt.Fprintf(&b, "  %*s", widths[i], cell(c))
+		}
+		p.line("  %s  %s", b.String(), who)
+	}
+	row("WHO", func(c column) string { return c.title })
+	for i := range list {
+		row(shortened(list[i].Label(), wide), func(c column) string { return c.of(&list[i]) })
+	}
+	if rest > 0 {
+		p.line("    … %d more with --json", rest)
 	}
 }
 
-func nothing(*Site) string { return "" }
-
 // peaks shows each memory once for all chips whose peak is the same.
 func (p *printer) peaks(r *Report) {
-	p.line("\nPeaks, and who held what then: bytes, buffers")
+	p.line("\nPeaks, and who held what then, on each chip")
 	for _, group := range sameMemories(r.Memories) {
 		m := group[0]
 		of := ""
 		if m.Capacity != nil && *m.Capacity > 0 {
 			of = fmt.Sprintf(" of %s (%.1f %%)", Size(*m.Capacity), 100*float64(m.Peak)/float64(*m.Capacity))
 		}
-		p.line("  %s %s: %s%s at %s, %d buffers; %s at the end", chipNames(group), m.Memory, Size(m.Peak), of, seconds(m.PeakAt), m.PeakBuffers, Size(m.End))
-		if f := m.Fragmented; f != nil && f.Free > f.Largest {
-			p.line("    most fragmented at %s: of each bank %s free, the largest block %s", seconds(f.At), Size(f.Free), Size(f.Largest))
+		p.line("  %s of %s: %s%s at %s, %s; %s at the end", m.Memory, chipNames(group), Size(m.Peak), of, seconds(m.PeakAt), plural(m.PeakBuffers, "buffer"), Size(m.End))
+		if f := m.Fragmented; f.Notable() {
+			p.line("  most fragmented at %s: of each bank %s free, the largest block %s", seconds(f.At), Size(f.Free), Size(f.Largest))
 		}
-		p.sites(m.Holders, nothing)
+		p.sites(m.Holders, few, holderColumns(p.many))
 	}
 }
 
-// sameMemories puts chips together that had the same peak at the same time.
+// Notable: some of what is free is not in the largest block, a hundredth at least.
+func (f *Fragmentation) Notable() bool { return f != nil && f.Free-f.Largest > f.Free/100 }
+
+// sameMemories puts chips together that had the same peak at the same time, memory by memory.
 func sameMemories(list []Memory) [][]*Memory {
-	var groups [][]*Memory
-	at := map[string]int{}
-	for i := range list {
-		m := &list[i]
-		key := fmt.Sprint(m.Memory, m.Peak, m.PeakAt, m.PeakBuffers, m.End, m.Private != nil, m.Fragmented == nil || *m.Fragmented == Fragmentation{})
+	groups := grouped(list, func(m *Memory) string {
+		key := fmt.Sprint(m.Memory, m.Peak, seconds(m.PeakAt), m.PeakBuffers, m.End, m.Private != nil, m.Fragmented == nil || *m.Fragmented == Fragmentation{})
 		for _, h := range m.Holders {
 			key += fmt.Sprint(h.PID, h.Label(), h.Bytes)
 		}
-		n, ok := at[key]
+		return key
+	})
+	order := map[string]int{}
+	for m := range aggregator.NumMemories {
+		order[m.String()] = int(m)
+	}
+	slices.SortStableFunc(groups, func(x, y []*Memory) int { return cmp.Compare(order[x[0].Memory], order[y[0].Memory]) })
+	return groups
+}
+
+// grouped puts together what has the same key, in the order of the first of each.
+func grouped[T any](list []T, key func(*T) string) [][]*T {
+	var groups [][]*T
+	at := map[string]int{}
+	for i := range list {
+		k := key(&list[i])
+		n, ok := at[k]
 		if !ok {
 			n = len(groups)
-			at[key] = n
+			at[k] = n
 			groups = append(groups, nil)
 		}
-		groups[n] = append(groups[n], m)
+		groups[n] = append(groups[n], &list[i])
 	}
 	return groups
 }
 
-func chipNames(group []*Memory) string {
-	var list []string
-	for _, m := range group {
-		name := strconv.Itoa(int(m.Chip))
-		if m.Private != nil {
-			name += fmt.Sprintf(" of %d", *m.Private)
+// chipNames are chips by their numbers, which are in order: the host's, and those in the numbering of a process.
+func chipNames[T placed](group []T) string {
+	spaces := map[uint32][]uint32{}
+	for _, x := range group {
+		chip, private := x.place()
+		space := uint32(0)
+		if private != nil {
+			space = *private
 		}
-		list = append(list, name)
+		spaces[space] = append(spaces[space], chip)
 	}
-	if len(list) == 1 {
-		return "chip " + list[0]
+	var names []string
+	for _, space := range slices.Sorted(maps.Keys(spaces)) {
+		name := "chips " + aggregator.Ranges(spaces[space])
+		if len(spaces[space]) == 1 {
+			name = fmt.Sprintf("chip %d", spaces[space][0])
+		}
+		if space != 0 {
+			name += fmt.Sprintf(" of process %d", space)
+		}
+		names = append(names, name)
 	}
-	return "chips " + strings.Join(list, ", ")
+	return strings.Join(names, ", ")
 }
+
+// placed is something on a chip, which can be in the numbering of a process.
+type placed interface {
+	place() (chip uint32, private *uint32)
+}
+
+func (m *Memory) place() (uint32, *uint32)      { return m.Chip, m.Private }
+func (c *Programs) place() (uint32, *uint32)    { return c.Chip, c.Private }
+func (c *RefusedChip) place() (uint32, *uint32) { return c.Chip, nil }
 
 func (p *printer) programs(r *Report) {
 	if len(r.Programs) == 0 {
 		return
 	}
 	p.line("\nCircular and dataflow buffers of programs at their peak, by plain sum")
-	var last string
-	for _, c := range r.Programs {
-		text := fmt.Sprintf("%s at %s", Size(c.Peak), seconds(c.PeakAt))
-		if text == last {
-			p.line("  chip %d: the same", c.Chip)
-			continue
-		}
-		last = text
-		p.line("  chip %d: %s", c.Chip, text)
+	for _, group := range samePrograms(r.Programs) {
+		c := group[0]
+		p.line("  %s: %s at %s", chipNames(group), Size(c.Peak), seconds(c.PeakAt))
+		p.line("    %10s  %8s  %s", "BYTES", "PROGRAMS", "OPERATION")
 		for _, h := range c.Holders[:min(shown, len(c.Holders))] {
-			name := "unknown"
-			if h.Operation != nil {
-				name = printable(*h.Operation)
-			}
-			p.line("    %10s  %6d  %s", Size(h.Bytes), h.Programs, name)
+			p.line("    %10s  %8d  %s", Size(h.Bytes), h.Programs, h.Name())
 		}
 	}
+}
+
+func (o *ProgramOperation) Name() string {
+	if o.Operation == nil {
+		return "unknown"
+	}
+	return printable(*o.Operation)
+}
+
+// samePrograms puts chips together on which programs took the same.
+func samePrograms(list []Programs) [][]*Programs {
+	return grouped(list, func(c *Programs) string {
+		key := fmt.Sprint(c.Private == nil, c.Peak, seconds(c.PeakAt))
+		for _, h := range c.Holders {
+			key += fmt.Sprint(h.Name(), h.Bytes, h.Programs)
+		}
+		return key
+	})
 }
 
 func (p *printer) left(r *Report) {
-	p.line("\nNever freed, bytes on all chips, buffers")
-	if len(r.Left) == 0 {
-		p.line("    nothing")
-	}
-	p.sites(r.Left, func(s *Site) string {
-		how := fmt.Sprintf("; %s to %s old", seconds(*s.Youngest), seconds(*s.Oldest))
-		if s.AtExit > 0 {
-			how += fmt.Sprintf("; %d went with the process", s.AtExit)
-		}
-		if s.AtClose > 0 {
-			how += fmt.Sprintf("; %d went with the device", s.AtClose)
-		}
-		return how
-	})
+	p.line("\nNever freed, bytes on all chips")
+	p.sites(r.Left, shown, leftColumns(p.many))
 }
 
 func (p *printer) churn(r *Report) {
-	p.line("\nAllocated most over the time, bytes on all chips, buffers")
-	p.sites(r.Churn, func(s *Site) string {
-		if s.MeanLife == nil {
-			return fmt.Sprintf("; up to %d at a time", s.Most)
-		}
-		return fmt.Sprintf("; up to %d at a time, %s each", s.Most, seconds(*s.MeanLife))
-	})
+	p.line("\nAllocated most over the time, bytes on all chips")
+	p.sites(r.Churn, shown, churnColumns(p.many))
 }
 
 func (p *printer) refusals(r *Report) {
@@ -248,11 +389,7 @@ func (p *printer) refusals(r *Report) {
 	p.line("\nNo room")
 	for i := range r.Refusals[:min(shown, len(r.Refusals))] {
 		f := &r.Refusals[i]
-		what := "out of memory in " + f.Memory
-		if f.Kind == "clash" {
-			what = "circular buffers clash with L1 buffers"
-		}
-		p.line("  at %s, process %d: %s", seconds(f.At), f.PID, what)
+		p.line("  at %s, process %d: %s", seconds(f.At), f.PID, f.What())
 		if f.Where != nil {
 			p.line("    in %s", printable(*f.Where))
 		}
@@ -260,34 +397,41 @@ func (p *printer) refusals(r *Report) {
 		if f.Asked != nil {
 			p.line("    asked for %s of each bank", Size(*f.Asked))
 		}
-		p.refusedChips(f.Chips)
-		if f.End != nil && f.Lowest != nil {
-			p.line("    the circular buffers reach up to %#x; in their way, from %#x on, on each chip:", *f.End, *f.Lowest)
-		} else {
-			p.line("    held, on each chip, by:")
+		for _, group := range sameRoom(f.Chips) {
+			p.line("    %s, each bank: %s", chipNames(group), group[0].room())
 		}
-		if len(f.Holders) == 0 {
-			p.line("    nobody")
-		}
-		p.sites(f.Holders, nothing)
+		p.line("    %s", f.Holding())
+		p.sites(f.Holders, shown, holderColumns(p.many))
+	}
+	if n := len(r.Refusals) - shown; n > 0 {
+		p.line("  … %d more with --json", n)
 	}
 }
 
-// refusedChips has a line for all chips that were equally full.
-func (p *printer) refusedChips(list []RefusedChip) {
-	var order []string
-	chips := map[string][]string{}
-	for _, c := range list {
-		text := fmt.Sprintf("each bank: %s taken", Size(c.Allocated))
-		if c.Free != nil {
-			text += fmt.Sprintf(", %s free, the largest block %s", Size(*c.Free), Size(*c.Largest))
-		}
-		if chips[text] == nil {
-			order = append(order, text)
-		}
-		chips[text] = append(chips[text], strconv.Itoa(int(c.Chip)))
+// What happened, in words.
+func (f *Refusal) What() string {
+	if f.Kind == "clash" {
+		return "circular buffers clash with L1 buffers"
 	}
-	for _, text := range order {
-		p.line("    chips %s, %s", strings.Join(chips[text], ", "), text)
-	}
+	return "out of memory in " + f.Memory
 }
+
+// Holding is what the holders are.
+func (f *Refusal) Holding() string {
+	if f.End != nil && f.Lowest != nil {
+		return fmt.Sprintf("the circular buffers reach up to %#x; in their way, from %#x on, on each chip:", *f.End, *f.Lowest)
+	}
+	return "held, on each chip:"
+}
+
+// room is how full the chip's banks were.
+func (c *RefusedChip) room() string {
+	text := Size(c.Allocated) + " taken"
+	if c.Free != nil {
+		text += fmt.Sprintf(", %s free, the largest block %s", Size(*c.Free), Size(*c.Largest))
+	}
+	return text
+}
+
+// sameRoom puts chips together that were equally full.
+func sameRoom(list []RefusedChip) [][]*RefusedChip { return grouped(list, (*RefusedChip).room) }

@@ -17,6 +17,7 @@ for what in "$@"; do
 		need tmux tmux
 		need setcap libcap2-bin
 		need prometheus prometheus
+		need node nodejs
 		need systemd-analyze systemd
 		need riscv64-unknown-elf-as binutils-riscv64-unknown-elf
 		;;

@@ -1,6 +1,7 @@
 package tracer
 
 import (
+	"slices"
 	"testing"
 	"unsafe"
 
@@ -50,6 +51,47 @@ func TestProbesStaySmall(t *testing.T) {
 			t.Errorf("%s: %d instructions were verified, want at most %d", name, n, limit)
 		}
 	}
+}
+
+// Without Stacks the kernel removes what sends them; all other programs are the same either way.
+func TestStacksAreGoneUnlessAskedFor(t *testing.T) {
+	needRights(t)
+	load := func(stacks uint8) map[string]int {
+		spec, err := bpf.LoadMemtrace()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := spec.Variables["stacks"].Set(stacks); err != nil {
+			t.Fatal(err)
+		}
+		programs, err := ebpf.NewCollection(spec)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer programs.Close()
+		length := map[string]int{}
+		for name, p := range programs.Programs {
+			info, err := p.Info()
+			if err != nil {
+				t.Fatal(err)
+			}
+			list, err := info.Instructions()
+			if err != nil {
+				t.Skip(err)
+			}
+			length[name] = len(list)
+		}
+		return length
+	}
+	without, with := load(0), load(1)
+	sends := []string{bpf.MemtraceProgBufferAllocated, bpf.MemtraceProgOutOfMemory, bpf.MemtraceProgBuffersClash}
+	for name := range with {
+		gone := with[name] - without[name]
+		if slices.Contains(sends, name) && gone < 200 || !slices.Contains(sends, name) && gone != 0 {
+			t.Errorf("%s has %d instructions, and without stacks %d", name, with[name], without[name])
+		}
+	}
+	t.Logf("a buffer's allocation takes %d instructions, with stacks %d", without[sends[0]], with[sends[0]])
 }
 
 func bytesOf[T any](v *T) []byte {

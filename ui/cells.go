@@ -140,7 +140,7 @@ func chipRanges(chips []aggregator.ChipSnapshot) string {
 		if space != 0 {
 			out += strconv.FormatUint(uint64(space), 10) + ":"
 		}
-		out += ranges(numbers)
+		out += aggregator.Ranges(numbers)
 	}
 	return out
 }

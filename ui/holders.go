@@ -154,7 +154,7 @@ func newHolders(s *state) *holders {
 func heldCell(r *holder, s *state) line {
 	switch {
 	case r.system != nil && len(r.system.Devices) > 0:
-		return text(plain, clip(ranges(r.system.Devices), maxChips, glyphSet(s.settings.ascii).dots))
+		return text(plain, clip(aggregator.Ranges(r.system.Devices), maxChips, glyphSet(s.settings.ascii).dots))
 	case r.traced != nil && len(r.traced.Chips) > 0:
 		// No node of the driver's is open, or nobody could tell; the runtime has chips.
 		return text(faint, "("+clip(chipRanges(r.traced.Chips), maxChips, glyphSet(s.settings.ascii).dots)+")")
@@ -192,7 +192,7 @@ func (v *holders) tell(r *holder) []line {
 			add("container", clean(p.Container, v.settings.ascii)+inner)
 		}
 		if len(p.Devices) > 0 {
-			add("holds", "/dev/tenstorrent/ "+ranges(p.Devices))
+			add("holds", "/dev/tenstorrent/ "+aggregator.Ranges(p.Devices))
 		} else {
 			add("holds", "no device node")
 		}

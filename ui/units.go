@@ -3,7 +3,6 @@ package ui
 import (
 	"fmt"
 	"math"
-	"slices"
 	"strconv"
 	"time"
 )
@@ -156,25 +155,4 @@ func age(d time.Duration) string {
 		return fmt.Sprintf("%dd%02dh", s/86400, s/3600%24)
 	}
 	return fmt.Sprintf("%dd", s/86400)
-}
-
-// ranges writes ascending numbers the short way: 0-7,12.
-func ranges(numbers []uint32) string {
-	numbers = slices.Compact(slices.Clone(numbers))
-	out := ""
-	for i := 0; i < len(numbers); {
-		j := i
-		for j+1 < len(numbers) && numbers[j+1] == numbers[j]+1 {
-			j++
-		}
-		if out != "" {
-			out += ","
-		}
-		out += strconv.FormatUint(uint64(numbers[i]), 10)
-		if j > i {
-			out += "-" + strconv.FormatUint(uint64(numbers[j]), 10)
-		}
-		i = j + 1
-	}
-	return out
 }

@@ -41,6 +41,7 @@ file instead, to try the other commands with: report, log, status --from FILE.`,
 		},
 	}
 	t.recorded.flags(cmd)
+	t.metrics.flags(cmd)
 	t.sockets.flags(cmd)
 	u.flags(cmd)
 	cmd.Flags().StringVar(&save, "save", "", "write the recording to this file")

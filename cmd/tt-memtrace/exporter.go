@@ -53,6 +53,7 @@ variables of the environment set headers, certificates and attributes.`,
   curl -s http://127.0.0.1:9947/metrics | grep memory_reserved`,
 		Args: onlyCommand,
 		RunE: func(cmd *cobra.Command, args []string) error {
+			t.recorded.paced(cmd)
 			l, err := t.start(args)
 			if err != nil {
 				return err

@@ -47,8 +47,9 @@ type live struct {
 	now  func() uint64
 	wall func(uint64) time.Time
 	host string
-	// recorded: the source ends by itself.
+	// recorded: the source ends by itself. traced is what was then, in the recorder's words.
 	recorded bool
+	traced   string
 	// waiting, where set, says which processes do not use the runtime yet.
 	waiting func() []uint32
 	sinks   []sink

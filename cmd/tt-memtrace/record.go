@@ -95,6 +95,7 @@ func runRecord(cmd *cobra.Command, t *targets, r *rotation, path string, command
 	if err != nil {
 		return errors.Join(err, l.source.Close())
 	}
+	t.untilAsked(l, "recording")
 	err = l.run(ctx)
 	if !t.quiet {
 		fmt.Fprintf(os.Stderr, "tt-memtrace: recorded %d events, %d bytes, in %s\n", recorder.Events(), recorder.Bytes(), path)

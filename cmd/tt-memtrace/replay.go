@@ -9,9 +9,11 @@ import (
 	"os"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/spf13/cobra"
+	"golang.org/x/term"
 
 	"tt-memtrace/aggregator"
 	"tt-memtrace/record"
@@ -34,9 +36,16 @@ type recorded struct {
 
 func (r *recorded) flags(cmd *cobra.Command) {
 	f := cmd.Flags()
-	f.Float64Var(&r.speed, "speed", 0, "times the recorded speed; 0: as fast as it goes (in the panels: 1)")
+	f.Float64Var(&r.speed, "speed", 0, "times the recorded speed; 0: as fast as it goes (in the panels and the exporter: 1)")
 	f.DurationVar(&r.seek, "seek", 0, "how far into the recording to begin")
 	f.DurationVar(&r.until, "until", 0, "how far into the recording to stop")
+}
+
+// paced has recordings replayed as they were, unless told otherwise: for commands that one looks at meanwhile.
+func (r *recorded) paced(cmd *cobra.Command) {
+	if len(r.from) > 0 && !cmd.Flags().Changed("speed") {
+		r.speed = 1
+	}
 }
 
 func (r *recorded) check() error {
@@ -70,6 +79,7 @@ func newReplay() *cobra.Command {
 		},
 	}
 	t.recorded.flags(cmd)
+	t.metrics.flags(cmd)
 	t.sockets.flags(cmd)
 	u.flags(cmd)
 	u.topFlags(cmd)
@@ -106,7 +116,7 @@ func (r *recorded) open(files []io.ReadCloser, quiet bool) (*live, error) {
 		p.Close()
 		return nil, err
 	}
-	l.source, l.now, l.wall, l.host, l.recorded = p, p.now, p.wall, p.header.Host, true
+	l.source, l.now, l.wall, l.host, l.recorded, l.traced = p, p.now, p.wall, p.header.Host, true, p.header.Source
 	return l, nil
 }
 
@@ -115,6 +125,8 @@ type player struct {
 	flags  *recorded
 	files  []io.ReadCloser
 	notice func(string)
+	// passed is how many bytes were read.
+	passed atomic.Int64
 	reader *record.Reader
 	read   int // files that were begun
 
@@ -140,7 +152,7 @@ func (p *player) next() error {
 	}
 	f := p.files[p.read]
 	p.read++
-	r, err := record.NewReader(f)
+	r, err := record.NewReader(io.TeeReader(f, p))
 	if err != nil {
 		return fmt.Errorf("reading %s: %w", p.name(), err)
 	}
@@ -151,6 +163,60 @@ func (p *player) next() error {
 		p.header, p.last = &h, h.Monotonic
 	}
 	return nil
+}
+
+// Write counts what is read.
+func (p *player) Write(b []byte) (int, error) {
+	p.passed.Add(int64(len(b)))
+	return len(b), nil
+}
+
+// size is how many bytes there are to read, 0 where that is not known.
+func (p *player) size() (total int64) {
+	for _, f := range p.files {
+		file, ok := f.(*os.File)
+		if !ok {
+			return 0
+		}
+		st, err := file.Stat()
+		if err != nil || !st.Mode().IsRegular() {
+			return 0
+		}
+		total += st.Size()
+	}
+	return total
+}
+
+// progress tells on a terminal how much of recordings was read, every second, until it is stopped.
+func (l *live) progress() (stop func()) {
+	p, ok := l.source.(*player)
+	if !ok || l.quiet || !term.IsTerminal(int(os.Stderr.Fd())) {
+		return func() {}
+	}
+	total := p.size()
+	if total == 0 {
+		return func() {}
+	}
+	ended, done := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(done)
+		tick := time.NewTicker(time.Second)
+		defer tick.Stop()
+		told := false
+		for {
+			select {
+			case <-tick.C:
+				fmt.Fprintf(os.Stderr, "\rreading: %d %%", 100*p.passed.Load()/total)
+				told = true
+			case <-ended:
+				if told {
+					fmt.Fprint(os.Stderr, "\r\x1b[K")
+				}
+				return
+			}
+		}
+	}()
+	return func() { close(ended); <-done }
 }
 
 // now is the recording's present, by the clock of its events.

@@ -7,8 +7,10 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"strings"
 
 	"github.com/spf13/cobra"
+	"golang.org/x/term"
 
 	"tt-memtrace/report"
 )
@@ -55,7 +57,13 @@ func newReport() *cobra.Command {
 			if diff {
 				return runDiff(cmd, &t, files, command, format, output)
 			}
+			if format == "pprof" && output == "" && term.IsTerminal(int(os.Stdout.Fd())) {
+				return fmt.Errorf("%w: a profile is not for a terminal: -o FILE, then go tool pprof -top FILE", errUsage)
+			}
 			t.recorded.from = append(t.recorded.from, files...)
+			if err := mayWrite(output); err != nil { // or else all would have been traced for nothing
+				return err
+			}
 			r, err := makeReport(cmd.Context(), &t, command)
 			if r == nil {
 				return err
@@ -81,10 +89,16 @@ func makeReport(ctx context.Context, t *targets, command []string) (*report.Repo
 	}
 	b := report.NewBuilder(l.accounts)
 	l.add(sink{events: b.Events, change: b.Change, cb: b.CBChange, refuse: b.Refused, batch: b.Batch})
+	t.untilAsked(l, "tracing, to report")
+	defer l.progress()()
 	err = l.run(ctx)
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return b.Report(report.Facts{Host: l.host, Source: t.label(command), Wall: l.wall}), err
+	source := t.label(command)
+	if l.recorded {
+		source = strings.Join(t.recorded.from, " ") + ": " + l.traced
+	}
+	return b.Report(report.Facts{Host: l.host, Source: source, Wall: l.wall}), err
 }
 
 func runDiff(cmd *cobra.Command, t *targets, files, command []string, format, output string) error {
@@ -111,6 +125,21 @@ func runDiff(cmd *cobra.Command, t *targets, files, command []string, format, ou
 		}
 		return d.Text(w)
 	})
+}
+
+// mayWrite fails where a report could not be written to a file, which it leaves as it is.
+func mayWrite(path string) error {
+	if path == "" {
+		return nil
+	}
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE, 0o666)
+	if err == nil {
+		err = f.Close()
+	}
+	if err != nil {
+		return fmt.Errorf("writing the report: %w", err)
+	}
+	return nil
 }
 
 // writeReport writes to a file or to standard output.

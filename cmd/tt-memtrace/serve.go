@@ -255,9 +255,6 @@ Every live command takes --serve PATH to do the same beside its own work.`,
 				if !noTrace {
 					l.notice(fmt.Sprintf("serving only what clients say: %v", err))
 				}
-				if err = t.metrics.add(l); err != nil {
-					return err
-				}
 			}
 			t.sockets.words = true
 			if l, err = t.beside(l, args); err != nil {

@@ -15,7 +15,7 @@ import (
 const sharedMemory = "runtime's shared memory"
 
 // shmHint is what works without the rights to trace.
-const shmHint = "without any: 'tt-memtrace --shm' and 'tt-memtrace status --shm' show what the runtime itself counts for your own processes"
+const shmHint = "without any: 'tt-memtrace --shm' and 'tt-memtrace status --shm' show what the runtime itself counts for your own processes; 'tt-memtrace demo' shows a recorded run"
 
 func (t *targets) shmFlag(cmd *cobra.Command) {
 	cmd.Flags().BoolVar(&t.shm, "shm", false, "trace nothing: show the runtime's own sums from its shared memory, which takes no rights")

@@ -84,14 +84,11 @@ func (t *targets) check(command []string) error {
 	if err := t.recorded.check(); err != nil {
 		return err
 	}
-	if len(t.recorded.from) > 0 {
-		return t.sockets.check()
-	}
-	if t.ring < 4096 || t.ring&(t.ring-1) != 0 {
-		return fmt.Errorf("%w: --ring-bytes %d is not a power of two of at least 4096", errUsage, t.ring)
-	}
 	if err := t.metrics.check(); err != nil {
 		return err
+	}
+	if traced := len(t.recorded.from) == 0; traced && (t.ring < 4096 || t.ring&(t.ring-1) != 0) {
+		return fmt.Errorf("%w: --ring-bytes %d is not a power of two of at least 4096", errUsage, t.ring)
 	}
 	if len(command) > 0 {
 		if _, err := exec.LookPath(command[0]); err != nil {
@@ -138,6 +135,9 @@ func (t *targets) briefly(ctx context.Context, look func(*live)) error {
 
 // beside adds what was asked for beside a command's own work.
 func (t *targets) beside(l *live, command []string) (*live, error) {
+	if err := t.metrics.add(l); err != nil {
+		return nil, errors.Join(err, l.closeSource())
+	}
 	l, err := t.sockets.join(l)
 	if err != nil {
 		return nil, err
@@ -148,6 +148,13 @@ func (t *targets) beside(l *live, command []string) (*live, error) {
 		}
 	}
 	return l, nil
+}
+
+// untilAsked says that a command goes on until it is asked to end, where nothing else ends it.
+func (t *targets) untilAsked(l *live, doing string) {
+	if !l.recorded && len(l.command)+len(t.pids) == 0 {
+		l.notice(doing + " what all processes do, until ^C")
+	}
 }
 
 // label says in a few words what is shown.
@@ -194,9 +201,6 @@ func (t *targets) trace(command []string) (*live, error) {
 	}
 	l.source, l.waiting = tr, tr.Waiting
 	l.accounts.OnDoubt = tr.Doubt
-	if err := t.metrics.add(l); err != nil {
-		return nil, errors.Join(err, l.source.Close())
-	}
 	return l, nil
 }
 

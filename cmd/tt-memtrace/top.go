@@ -71,9 +71,7 @@ func runTop(cmd *cobra.Command, t *targets, u *uiFlags, args []string) error {
 	if u.view != "" && !slices.Contains(ui.Views(), u.view) {
 		return fmt.Errorf("%w: there is no view %q, only %s", errUsage, u.view, strings.Join(ui.Views(), ", "))
 	}
-	if len(t.recorded.from) > 0 && !cmd.Flags().Changed("speed") {
-		t.recorded.speed = 1
-	}
+	t.recorded.paced(cmd)
 	l, err := t.start(args)
 	if err != nil {
 		return err

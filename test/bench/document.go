@@ -176,6 +176,22 @@ there already. Probe hits are the kernel's count.
 				spreadOf(ratio(ours, s.added("own tracking", "nothing"))), toClient, spreadOf(ratio(ours, s.added("bpftrace", "nothing"))))
 		}
 	}
+	r.stacksPart(p)
+}
+
+func (r *results) stacksPart(p printer) {
+	p(`
+### With --stacks
+
+The same allocation and free, in the same rounds.
+
+| | alone | tt-memtrace | with --stacks | to without |
+|---|---|---|---|---|`)
+	for _, cluster := range clusters {
+		s := r.allocate[cluster]
+		ours, more := s.added("memtrace", "nothing"), s.added("stacks", "nothing")
+		p("| %s, allocate+free | %s | %s | %s | %s |", cluster, microseconds(s["nothing"]), microseconds(ours), microseconds(more), spreadOf(ratio(more, ours)))
+	}
 }
 
 func (r *results) readerPart(p printer) {
@@ -298,6 +314,11 @@ Where the time goes:
 		h := r.hits["t3k, launch"]
 		p(`- A cached launch hits two points: the launch itself, which is counted in a hash map, and its place in the kernel-config ring, of
   which the kernel keeps the book. The programs of both run for %.2f µs.`, h.inside/1000)
+	}
+	if s := r.allocate["t3k"]; len(s) > 0 {
+		p(`- With --stacks an allocation on t3k takes %.2f µs more: 12 KiB of the thread's stack are copied, and the interpreter's frames are
+  walked. They are unwound and named by the reader, on another processor. What programs run without it is said in [report.md](report.md).`,
+			(middle(s["stacks"])-middle(s["memtrace"]))/1000)
 	}
 	if a := r.attach; len(a.attach) > 0 {
 		p(`- Loading: the verifier goes through the programs, while the library's symbols are read and its functions evaluated. Attaching:

@@ -112,6 +112,15 @@ func memtraceOf(pids ...uint32) (func() error, error) {
 	return tr.close, nil
 }
 
+// stacks traces the target with the stack of each allocation, in the buffer that --stacks has.
+func stacks(t target) (func() error, error) {
+	tr, err := trace(tracer.Options{PIDs: []uint32{t.pid}, Stacks: true, RingBytes: 128 << 20})
+	if err != nil {
+		return nil, err
+	}
+	return tr.close, nil
+}
+
 // bare puts a program that does nothing at the same places.
 func bare(t target) (func() error, error) {
 	p, err := ebpf.NewProgram(&ebpf.ProgramSpec{

@@ -104,7 +104,8 @@ func steps(ctx context.Context, r *results, installed *rig.Runtime, cluster stri
 			if err != nil {
 				return nil, err
 			}
-			variants = append(variants, variant{"client", nil, server.counting(sending, 2*chipsOf[cluster])})
+			variants = append(variants, variant{"stacks", stacks, without},
+				variant{"client", nil, server.counting(sending, 2*chipsOf[cluster])})
 		}
 		return rounds(name, count, each, variants)
 	}

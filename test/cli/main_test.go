@@ -112,6 +112,7 @@ type call struct {
 	stdin   io.Reader
 	stdout  *os.File // instead of session.out
 	nobody  bool     // run it as a user without any rights
+	root    string   // the folder that is all there is for it
 	tty     *os.File // the terminal, for stdin, stdout and stderr
 }
 
@@ -142,6 +143,7 @@ func begin(t *testing.T, c call) *session {
 		s.cmd.SysProcAttr.Credential = nobody(t)
 		s.cmd.Dir = "/"
 	}
+	s.cmd.SysProcAttr.Chroot = c.root
 	// What it started may outlive it and hold its output.
 	s.cmd.WaitDelay = patience
 	if err := s.cmd.Start(); err != nil {

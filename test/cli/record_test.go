@@ -3,10 +3,13 @@ package cli
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
+	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -67,6 +70,46 @@ func TestARecordingNeedsNoRights(t *testing.T) {
 		if format == "html" && (strings.Contains(r.out, "http") || strings.Contains(r.out, "<script")) {
 			t.Error("the page does not stand alone")
 		}
+	}
+}
+
+// A recording is shown to Prometheus as what is traced would be.
+func TestMetricsOfARecording(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "demo.ttm")
+	run(t, fine, "demo", "--save", file)
+	var s export.Status
+	if err := json.Unmarshal([]byte(run(t, fine, "status", "--json", "--from", file, "--until", "25s").out), &s); err != nil {
+		t.Fatal(err)
+	}
+	want := []string{fmt.Sprintf(`tt_memtrace_memory_requested_bytes{chip="0",memory="dram",private_to=""} %v`, float64(s.Chips[0].Memory["dram"].Requested))}
+	for _, p := range s.Processes {
+		want = append(want, fmt.Sprintf(`pid="%d",pod=""} %d`, p.PID, *p.Allocs))
+	}
+	if len(want) != 3 {
+		t.Fatalf("another moment was meant: %+v", s.Processes)
+	}
+	// From there on it all but stands still.
+	at := []string{"--from", file, "--seek", "25s", "--speed", "1e-6"}
+	for _, args := range [][]string{{"exporter", "--listen", "127.0.0.1:0"}, {"log", "--metrics", "127.0.0.1:0"}} {
+		x := begin(t, call{args: append(args, at...)})
+		x.err.await(t, "/metrics\n")
+		_, address, _ := strings.Cut(x.err.String(), "metrics at ")
+		page := ""
+		missing := func(part string) bool { return !strings.Contains(page, part) }
+		for deadline := time.Now().Add(patience); slices.ContainsFunc(want, missing) && time.Now().Before(deadline); { // it reads up to there
+			answer, err := http.Get("http://" + strings.TrimSpace(address))
+			if err != nil {
+				t.Fatal(err)
+			}
+			b, err := io.ReadAll(answer.Body)
+			if err := errors.Join(err, answer.Body.Close()); err != nil {
+				t.Fatal(err)
+			}
+			page = string(b)
+		}
+		contains(t, page, want...)
+		x.signal(os.Interrupt)
+		x.ends(fine)
 	}
 }
 
@@ -177,7 +220,7 @@ func TestRecordingUsage(t *testing.T) {
 		{"replay", wrongUsage, "no recording"}, {"status --from", wrongUsage, "--from"}, {"status --speed 2", wrongUsage, "--from FILE"},
 		{"status --from " + other, failed, "not a recording"}, {"status --from " + filepath.Join(dir, "none"), failed, "no such file"},
 		{"status --from x -p 1", wrongUsage, "excludes"}, {"report --format pdf x", wrongUsage, "none of"}, {"report --diff x", wrongUsage, "two recordings"},
-		{"report " + other, failed, "not a recording"}, {"status --from " + other + " --seek 2s --until 1s", wrongUsage, "before"},
+		{"report " + other, failed, "not a recording"}, {"report " + other + " -o " + dir, failed, "is a directory"}, {"status --from " + other + " --seek 2s --until 1s", wrongUsage, "before"},
 	} {
 		if r := run(t, c.code, strings.Fields(c.args)...); !strings.Contains(r.err, c.says) {
 			t.Errorf("%s: no %q in %s", c.args, c.says, r.err)
@@ -185,36 +228,38 @@ func TestRecordingUsage(t *testing.T) {
 	}
 }
 
-// The demo runs for anyone, from the binary alone: no rights, no device, no runtime.
+// The demo runs for anyone, from the binary alone: no rights, no device, no runtime, and nothing else either but a terminal.
 func TestDemoForAnyone(t *testing.T) {
-	program := ofNobody(t)
-	dir, err := os.MkdirTemp("", "tt-memtrace-demo-") // where anyone can write
-	if err != nil {
-		t.Fatal(err)
+	root := t.TempDir()
+	copyFile(t, tool, filepath.Join(root, "tt-memtrace"))
+	for _, dir := range []string{"dev", "tmp"} {
+		path := filepath.Join(root, dir)
+		if err := errors.Join(os.Mkdir(path, 0o777), os.Chmod(path, 0o777)); err != nil {
+			t.Fatal(err)
+		}
 	}
-	defer os.RemoveAll(dir)
-	if err := os.Chmod(dir, 0o777); err != nil {
-		t.Fatal(err)
+	device := filepath.Join(root, "dev", "tty")
+	if err := errors.Join(unix.Mknod(device, unix.S_IFCHR, int(unix.Mkdev(5, 0))), os.Chmod(device, 0o666), os.Chmod(root, 0o755)); err != nil {
+		t.Skip(err)
 	}
-	saved := filepath.Join(dir, "demo.ttm")
 	anyone := func(code int, args ...string) result {
 		t.Helper()
-		return begin(t, call{program: program, args: args, env: []string{"PATH=/none"}, nobody: true}).ends(code)
+		return begin(t, call{program: "/tt-memtrace", args: args, env: []string{}, nobody: true, root: root}).ends(code)
 	}
-	anyone(fine, "demo", "--save", saved)
-	st, err := os.Stat(saved)
+	anyone(fine, "demo", "--save", "/tmp/demo.ttm")
+	st, err := os.Stat(filepath.Join(root, "tmp", "demo.ttm"))
 	if err != nil || st.Size() > 1<<20 {
 		t.Errorf("%v, %v", st, err)
 	}
-	contains(t, anyone(fine, "report", saved, "--json").out, "loop.py", "workload.py", "programs.py", `"exact": true`, `"chip": 7`)
+	contains(t, anyone(fine, "report", "/tmp/demo.ttm", "--json").out, "loop.py", "workload.py", "programs.py", `"exact": true`, `"chip": 7`)
 	contains(t, anyone(wrongUsage, "demo").err, "terminal")
 
-	for _, args := range [][]string{{"demo", "--seek", "20s"}, {"replay", saved, "--seek", "20s", "--speed", "2"}, {"--from", saved, "--seek", "20s"}} {
+	for _, args := range [][]string{{"demo", "--seek", "20s"}, {"replay", "/tmp/demo.ttm", "--seek", "20s", "--speed", "2"}, {"--from", "/tmp/demo.ttm", "--seek", "20s"}} {
 		keys, screen, tty := terminal(t)
 		if err := tty.Chmod(0o666); err != nil {
 			t.Fatal(err)
 		}
-		s := begin(t, call{program: program, tty: tty, args: args, env: []string{"TERM=xterm-256color"}, nobody: true})
+		s := begin(t, call{program: "/tt-memtrace", tty: tty, args: args, env: []string{"TERM=xterm-256color"}, nobody: true, root: root})
 		screen.await(t, "loop.py")
 		io.WriteString(keys, "q")
 		s.ends(fine)

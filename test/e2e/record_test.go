@@ -6,10 +6,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"math/rand/v2"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"reflect"
 	"regexp"
 	"slices"
 	"strconv"
@@ -21,6 +23,7 @@ import (
 	"tt-memtrace/export"
 	"tt-memtrace/record"
 	"tt-memtrace/report"
+	"tt-memtrace/test/perfetto"
 	"tt-memtrace/test/rig"
 	"tt-memtrace/tracer"
 )
@@ -264,7 +267,7 @@ func TestReportSaysWho(t *testing.T) {
 	}
 	checkRefusals(t, rep, oom, clash)
 	checkProfile(t, rep)
-	checkChrome(t, rep)
+	checkChrome(t, rep, said.Reserved)
 }
 
 // number of a runtime's message behind some words.
@@ -338,8 +341,8 @@ func checkProfile(t *testing.T, rep *report.Report) {
 }
 
 // checkChrome checks the trace against the format's description: which fields
-// each phase has to have, and that what begins ends.
-func checkChrome(t *testing.T, rep *report.Report) {
+// each phase has to have, and that what begins ends. Then Perfetto opens it.
+func checkChrome(t *testing.T, rep *report.Report, peak uint64) {
 	t.Helper()
 	var b bytes.Buffer
 	if err := rep.Chrome(&b); err != nil {
@@ -383,6 +386,56 @@ func checkChrome(t *testing.T, rep *report.Report) {
 	}
 	if len(open) > 0 || seen["C"] == 0 || seen["X"] != 1 || seen["b"] == 0 || seen["i"] != 2 {
 		t.Errorf("%d do not end; %v", len(open), seen)
+	}
+	checkPerfetto(t, rep, b.Bytes(), peak)
+}
+
+// checkPerfetto has Perfetto's trace processor load the trace, and compares what it makes of it.
+func checkPerfetto(t *testing.T, rep *report.Report, trace []byte, peak uint64) {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "trace.json")
+	if err := os.WriteFile(path, trace, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	tables, err := perfetto.Query(t.Context(), path,
+		"SELECT name, value FROM stats WHERE value > 0 AND severity != 'info'",
+		"SELECT t.name, MAX(value) FROM counter c JOIN counter_track t ON t.id = c.track_id WHERE t.name GLOB 'chip * DRAM bytes' GROUP BY t.name",
+		"SELECT category, COUNT(*), SUM(dur < 0) FROM slice GROUP BY category ORDER BY category",
+		"SELECT s.dur / 1e9 FROM slice s WHERE s.category = 'process'",
+		fmt.Sprintf("SELECT name FROM process WHERE pid = %d", rep.Processes[0].PID),
+		"SELECT EXTRACT_ARG(arg_set_id, 'args.message') FROM slice WHERE category = 'refused' ORDER BY ts")
+	if errors.Is(err, perfetto.ErrUnavailable) {
+		t.Log(err)
+		return
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(tables[0]) > 0 {
+		t.Errorf("Perfetto complains: %v", tables[0])
+	}
+	for _, c := range tables[1] {
+		if c[1] != float64(peak) {
+			t.Errorf("%v is at most %v, not %d", c[0], c[1], peak)
+		}
+	}
+	var buffers uint64
+	for _, s := range rep.Churn {
+		buffers += s.Buffers
+	}
+	if want := [][]any{{"buffer", float64(buffers), 0.0}, {"process", 1.0, 0.0}, {"refused", 2.0, 0.0}}; len(tables[1]) != 8 || !reflect.DeepEqual(tables[2], want) {
+		t.Errorf("counters %v, slices %v, not %v", tables[1], tables[2], want)
+	}
+	if took := *rep.Processes[0].To - rep.Processes[0].From; math.Abs(tables[3][0][0].(float64)-took) > 1e-6 {
+		t.Errorf("the process took %v s, not %v", tables[3], took)
+	}
+	if tables[4][0][0] != string(*rep.Processes[0].Command) {
+		t.Errorf("the process is %v, not %s", tables[4], *rep.Processes[0].Command)
+	}
+	for i, m := range tables[5] {
+		if m[0] != string(rep.Refusals[i].Message) {
+			t.Errorf("refusal %d: %v, not %s", i, m, rep.Refusals[i].Message)
+		}
 	}
 }
 

@@ -4,9 +4,13 @@ Sizes are computed here from shapes, types and layouts alone, so that they can b
 runtime's allocator says, and against what a tracer sees.
 """
 
+import argparse
 import json
 import os
 import sys
+import traceback
+
+import mock_cluster
 
 TILE = 32
 TILE_BYTES = {
@@ -44,6 +48,27 @@ class Protocol:
             return "go"
         line = sys.stdin.readline()
         return line.strip() if line else "quit"
+
+
+def arguments(doc):
+    """A parser of what every workload takes."""
+    parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--cluster", required=True, choices=list(mock_cluster.CLUSTERS))
+    return parser
+
+
+def run(protocol, workload):
+    """Runs a workload, which is given the runtime, from its first message on; returns an exit code."""
+    protocol.emit("start", pid=os.getpid())
+    try:
+        import ttnn  # takes a while, and prints: only after the protocol has its stdout
+
+        workload(ttnn)
+    except Exception as error:
+        traceback.print_exc()
+        protocol.emit("error", error=f"{type(error).__name__}: {error}"[:1000])
+        return 1
+    return 0
 
 
 def round_up(number, multiple):

@@ -6,11 +6,8 @@ open, leaked (address), peak (reserved: bytes of DRAM by chip), oom (error: what
 done (held: the addresses of what is left); closed.
 """
 
-import argparse
 import gc
-import os
 import sys
-import traceback
 
 sys.dont_write_bytecode = True
 import common  # noqa: E402
@@ -63,36 +60,29 @@ def clash(mesh):
     raise AssertionError("no clash")
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--cluster", required=True, choices=list(mock_cluster.CLUSTERS))
-    args = parser.parse_args()
-    protocol = common.Protocol(wait=False)
-    protocol.emit("start", pid=os.getpid())
-    try:
-        import ttnn
+def run(args, protocol, ttnn):
+    mesh = common.open_mesh(ttnn, mock_cluster.MESH_SHAPES[args.cluster])
+    protocol.emit("open", chips=mesh.chips)
+    kept = []
+    leak_in_this_line(mesh, kept)
+    protocol.emit("leaked", address=kept[0].buffer_address())
+    come_and_go(mesh)
+    held, reserved = peak_in_this_function(mesh)
+    protocol.emit("peak", reserved=reserved)
+    held.clear()
+    gc.collect()
+    protocol.emit("oom", error=run_out_of_memory(mesh))
+    protocol.emit("clash", error=clash(mesh)[0])
+    gc.collect()
+    protocol.emit("done", held=[b.address for b in mesh.reported()])
+    ttnn.close_mesh_device(mesh.device)
+    protocol.emit("closed")
 
-        mesh = common.open_mesh(ttnn, mock_cluster.MESH_SHAPES[args.cluster])
-        protocol.emit("open", chips=mesh.chips)
-        kept = []
-        leak_in_this_line(mesh, kept)
-        protocol.emit("leaked", address=kept[0].buffer_address())
-        come_and_go(mesh)
-        held, reserved = peak_in_this_function(mesh)
-        protocol.emit("peak", reserved=reserved)
-        held.clear()
-        gc.collect()
-        protocol.emit("oom", error=run_out_of_memory(mesh))
-        protocol.emit("clash", error=clash(mesh)[0])
-        gc.collect()
-        protocol.emit("done", held=[b.address for b in mesh.reported()])
-        ttnn.close_mesh_device(mesh.device)
-        protocol.emit("closed")
-    except Exception as error:
-        traceback.print_exc()
-        protocol.emit("error", error=f"{type(error).__name__}: {error}"[:1000])
-        return 1
-    return 0
+
+def main():
+    args = common.arguments(__doc__).parse_args()
+    protocol = common.Protocol(wait=False)
+    return common.run(protocol, lambda ttnn: run(args, protocol, ttnn))
 
 
 if __name__ == "__main__":

@@ -12,14 +12,11 @@ Prints JSON lines: "start", "open", "round" after the first round and then at mo
 with the totals. SIGINT and SIGTERM end it early, but in order.
 """
 
-import argparse
 import gc
 import hashlib
-import os
 import signal
 import sys
 import time
-import traceback
 
 sys.dont_write_bytecode = True
 import common  # noqa: E402
@@ -176,8 +173,7 @@ def run(args, protocol, ttnn):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--cluster", required=True, choices=list(mock_cluster.CLUSTERS))
+    parser = common.arguments(__doc__)
     parser.add_argument("--seconds", type=float, default=0, help="end after this time")
     parser.add_argument("--rounds", type=int, default=0, help="end after so many rounds")
     parser.add_argument("--rate", type=float, default=0, help="steps a second; default: as many as possible")
@@ -186,16 +182,7 @@ def main():
         args.seconds = 30
 
     protocol = common.Protocol(wait=False)
-    protocol.emit("start", pid=os.getpid())
-    try:
-        import ttnn  # takes a while, and prints: only after the protocol has its stdout
-
-        run(args, protocol, ttnn)
-    except Exception as error:
-        traceback.print_exc()
-        protocol.emit("error", error=f"{type(error).__name__}: {error}"[:1000])
-        return 1
-    return 0
+    return common.run(protocol, lambda ttnn: run(args, protocol, ttnn))
 
 
 if __name__ == "__main__":

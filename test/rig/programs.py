@@ -9,11 +9,9 @@ Messages: start, open, op (name, cbs with --capture; waits for a line), cleared 
 waits), closed (waits), error.
 """
 
-import argparse
 import os
 import re
 import sys
-import traceback
 import types
 from importlib.metadata import version
 
@@ -27,7 +25,7 @@ MORE = ("sum", "mean", "reshape", "permute", "zeros_like", "full_like", "ones_li
 WHOLE_GRID = ("exp", "relu", "gelu", "sqrt", "pad", "concat")
 
 
-def run(mesh, name):
+def operate(mesh, name):
     """Run an operation by its name.
 
     add@DLD is add of a tensor in DRAM and one in L1, into DRAM: each such choice is a program of its own.
@@ -101,49 +99,43 @@ class Oracle:
         return captured(nodes, self.chips)
 
 
+def run(args, protocol, ttnn):
+    mesh = common.open_mesh(ttnn, mock_cluster.MESH_SHAPES[args.cluster])
+    protocol.emit("open", chips=mesh.chips)
+    whole = args.cluster not in ("n300", "t3k") or os.environ.get("TT_METAL_SLOW_DISPATCH_MODE") == "1"
+    names = common.OPERATIONS + MORE + (WHOLE_GRID if whole else ())
+    if args.ops:
+        names = tuple(args.ops.split(","))
+    oracle = Oracle(ttnn, mesh.chips) if args.capture else None
+    for name in names:
+        cbs, failed = [], ""
+        try:
+            for i in range(args.times):
+                if oracle and i == 0:
+                    cbs = oracle.watch(lambda: operate(mesh, name))
+                else:
+                    operate(mesh, name)
+        except (AttributeError, RuntimeError, TypeError) as error:
+            failed = str(error).strip().splitlines()[0][:200] or type(error).__name__
+        protocol.emit("op", name=name, cbs=cbs, failed=failed)
+        protocol.command()
+    mesh.device.clear_program_cache()
+    protocol.emit("cleared")
+    protocol.command()
+    operate(mesh, names[0])
+    ttnn.close_mesh_device(mesh.device)
+    protocol.emit("closed")
+    protocol.command()
+
+
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--cluster", required=True, choices=list(mock_cluster.CLUSTERS))
+    parser = common.arguments(__doc__)
     parser.add_argument("--capture", action="store_true")
     parser.add_argument("--times", type=int, default=5)
     parser.add_argument("--ops", help="comma-separated; default: all that run here")
     args = parser.parse_args()
     protocol = common.Protocol()
-    protocol.emit("start", pid=os.getpid())
-    try:
-        import ttnn
-
-        mesh = common.open_mesh(ttnn, mock_cluster.MESH_SHAPES[args.cluster])
-        protocol.emit("open", chips=mesh.chips)
-        whole = args.cluster not in ("n300", "t3k") or os.environ.get("TT_METAL_SLOW_DISPATCH_MODE") == "1"
-        names = common.OPERATIONS + MORE + (WHOLE_GRID if whole else ())
-        if args.ops:
-            names = tuple(args.ops.split(","))
-        oracle = Oracle(ttnn, mesh.chips) if args.capture else None
-        for name in names:
-            cbs, failed = [], ""
-            try:
-                for i in range(args.times):
-                    if oracle and i == 0:
-                        cbs = oracle.watch(lambda: run(mesh, name))
-                    else:
-                        run(mesh, name)
-            except (AttributeError, RuntimeError, TypeError) as error:
-                failed = str(error).strip().splitlines()[0][:200] or type(error).__name__
-            protocol.emit("op", name=name, cbs=cbs, failed=failed)
-            protocol.command()
-        mesh.device.clear_program_cache()
-        protocol.emit("cleared")
-        protocol.command()
-        run(mesh, names[0])
-        ttnn.close_mesh_device(mesh.device)
-        protocol.emit("closed")
-        protocol.command()
-    except Exception as error:
-        traceback.print_exc()
-        protocol.emit("error", error=f"{type(error).__name__}: {error}"[:1000])
-        return 1
-    return 0
+    return common.run(protocol, lambda ttnn: run(args, protocol, ttnn))
 
 
 if __name__ == "__main__":

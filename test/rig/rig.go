@@ -74,6 +74,11 @@ func Install(ctx context.Context, release string) (*Runtime, error) {
 	return installed, nil
 }
 
+// Python is the path of an interpreter of a version that the runtime is published for: 3.10 or 3.12.
+func Python(ctx context.Context, version string) (path string, err error) {
+	return path, rigScript(ctx, &path, "python", version)
+}
+
 // Library is the path of the file that holds the runtime of a release that is already installed.
 func Library(release string) (string, error) {
 	installed, err := Install(context.Background(), release)

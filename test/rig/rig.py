@@ -2,11 +2,13 @@
 """Runs the real ttnn runtime on mock chips, so that tests need no hardware.
 
   rig.py install [--release R]              install a release once, print its Python's path
+  rig.py python VERSION                     print the path of a Python of this version, as JSON
   rig.py cluster NAME                       print a mock cluster descriptor
   rig.py run [options] [--] SCRIPT ARGS...  run a script (or a program) on a mock cluster, clean up after it
   rig.py env [options]                      prepare such a run for somebody else, as JSON
   rig.py sweep                              remove what killed runs have left
 
+A release is installed for the first Python that is found, or for the one in $TT_MEMTRACE_PYTHON, such as 3.12.
 Releases are kept under $TT_MEMTRACE_RIG, else $XDG_CACHE_HOME/tt-memtrace/rig, else ~/.cache/tt-memtrace/rig.
 Exit code 77 means that this machine lacks something the rig needs; the message says what.
 """
@@ -85,7 +87,9 @@ class Release:
         if not re.fullmatch(r"[0-9][0-9A-Za-z.]*", version):
             raise SystemExit(f"rig: {version!r} is no release of ttnn")
         self.version = version
-        self.dir = os.path.join(root_dir(), f"ttnn-{version}")
+        wanted = os.environ.get("TT_MEMTRACE_PYTHON")
+        self.pythons = (python_version(wanted),) if wanted else PYTHON_VERSIONS
+        self.dir = os.path.join(root_dir(), f"ttnn-{version}" + (f"-python{wanted}" if wanted else ""))
         self.python = os.path.join(self.dir, "bin", "python")
         self.marker = os.path.join(self.dir, self.MARKER)
 
@@ -134,7 +138,7 @@ def install(version):
 def install_locked(release, lock):
     if not os.path.exists(release.marker) or not os.path.exists(release.python):
         shutil.rmtree(release.dir, ignore_errors=True)
-        base = find_python()
+        base = find_python(release.pythons)
         log = release.dir + ".log"
         with progress(f"installing ttnn {release.version} into {release.dir} for {base}"), open(log, "w") as out:
             try:
@@ -202,17 +206,17 @@ def check_assembler():
     raise Unavailable(f"{ASSEMBLER} is not installed (on Debian and Ubuntu: apt-get install {ASSEMBLER_PACKAGE})")
 
 
-def python_candidates():
-    names = [f"python{major}.{minor}" for major, minor in PYTHON_VERSIONS]
+def python_candidates(versions):
+    names = [f"python{major}.{minor}" for major, minor in versions]
     for name in names:
         found = shutil.which(name)
         if found:
             yield found
     pyenv = os.environ.get("PYENV_ROOT") or os.path.join(os.path.expanduser("~"), ".pyenv")
-    for major, minor in PYTHON_VERSIONS:
+    for major, minor in versions:
         yield from sorted(glob.glob(os.path.join(pyenv, "versions", f"{major}.{minor}.*", "bin", "python3")))
     if shutil.which("uv"):
-        for major, minor in PYTHON_VERSIONS:
+        for major, minor in versions:
             found = subprocess.run(
                 ["uv", "python", "find", "--no-python-downloads", f"{major}.{minor}"],
                 stdout=subprocess.PIPE,
@@ -224,8 +228,16 @@ def python_candidates():
     yield sys.executable
 
 
-def usable_python(path):
-    """Whether this interpreter runs, is of a supported version and can make virtual environments.
+def python_version(text):
+    """A version that the wheels are built for, as 3.12 or so names it."""
+    for version in PYTHON_VERSIONS:
+        if text == "{}.{}".format(*version):
+            return version
+    raise SystemExit(f"rig: there are no wheels for Python {text}")
+
+
+def usable_python(path, versions):
+    """Whether this interpreter runs, is of one of the versions and can make virtual environments.
 
     Only running it tells: a pyenv shim is on PATH for versions that are not active, and Debian ships venv
     and ensurepip apart from the interpreter.
@@ -241,21 +253,21 @@ def usable_python(path):
         )
     except OSError:
         return False
-    return done.returncode == 0 and tuple(map(int, done.stdout.split())) in PYTHON_VERSIONS
+    return done.returncode == 0 and tuple(map(int, done.stdout.split())) in versions
 
 
-def find_python():
-    for path in python_candidates():
-        if usable_python(path):
+def find_python(versions):
+    for path in python_candidates(versions):
+        if usable_python(path, versions):
             return path
     if can_apt():
-        for major, minor in reversed(PYTHON_VERSIONS):
+        for major, minor in reversed(versions):
             name = f"python{major}.{minor}"
             if apt_install(name, name + "-venv"):
                 path = shutil.which(name)
-                if path and usable_python(path):
+                if path and usable_python(path, versions):
                     return path
-    wanted = " or ".join(f"{major}.{minor}" for major, minor in PYTHON_VERSIONS)
+    wanted = " or ".join(f"{major}.{minor}" for major, minor in versions)
     raise Unavailable(f"no Python {wanted} with venv found (on PATH, under pyenv, or by uv): ttnn's wheels need one")
 
 
@@ -477,6 +489,9 @@ def parser():
     sub.add_argument("--release", default=DEFAULT_RELEASE)
     sub.add_argument("--json", action="store_true", help="print the runtime library's path too, as JSON")
 
+    sub = commands.add_parser("python", help="print the path of a Python of this version, as JSON")
+    sub.add_argument("version", type=python_version)
+
     sub = commands.add_parser("cluster", help="print a mock cluster descriptor")
     sub.add_argument("name", choices=list(mock_cluster.CLUSTERS))
 
@@ -501,6 +516,8 @@ def main():
     if args.command == "install":
         release, info = install(args.release)
         print(json.dumps(info) if args.json else release.python)
+    elif args.command == "python":
+        print(json.dumps(find_python((args.version,))))
     elif args.command == "cluster":
         sys.stdout.write(mock_cluster.render(args.name))
     elif args.command == "sweep":

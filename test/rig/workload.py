@@ -14,13 +14,11 @@ Commands at a rest point, one a line on stdin:
   quit   free everything and end; so does the end of stdin
 """
 
-import argparse
 import gc
 import os
 import random
 import sys
 import threading
-import traceback
 
 sys.dont_write_bytecode = True
 import common  # noqa: E402
@@ -301,14 +299,24 @@ class Workload:
         self.free_all()
 
 
+def run(args, protocol, ttnn):
+    # The runtime holds Python's lock while it works, so threads take turns: these shall do so all the time.
+    sys.setswitchinterval(1e-6)
+    workload = Workload(args, protocol, ttnn)
+    protocol.emit(
+        "open", chips=workload.main.chips, ops_on=workload.ops_on,
+        meshes=[{"mesh": m.name, "chips": m.chips} for m in workload.meshes()],
+    )  # fmt: skip
+    workload.run()
+
+
 def mesh_shape(text):
     rows, columns = text.split("x")
     return int(rows), int(columns)
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--cluster", required=True, choices=list(mock_cluster.CLUSTERS))
+    parser = common.arguments(__doc__)
     parser.add_argument("--mesh", type=mesh_shape, help="open only ROWSxCOLUMNS of the cluster's chips")
     parser.add_argument("--steps", type=int, default=300)
     parser.add_argument("--seed", type=int, default=1)
@@ -325,23 +333,7 @@ def main():
     args = parser.parse_args()
 
     protocol = common.Protocol(wait=not args.no_wait)
-    protocol.emit("start", pid=os.getpid())
-    try:
-        import ttnn  # takes a while, and prints: only after the protocol has its stdout
-
-        # The runtime holds Python's lock while it works, so threads take turns: these shall do so all the time.
-        sys.setswitchinterval(1e-6)
-        workload = Workload(args, protocol, ttnn)
-        protocol.emit(
-            "open", chips=workload.main.chips, ops_on=workload.ops_on,
-            meshes=[{"mesh": m.name, "chips": m.chips} for m in workload.meshes()],
-        )  # fmt: skip
-        workload.run()
-    except Exception as error:
-        traceback.print_exc()
-        protocol.emit("error", error=f"{type(error).__name__}: {error}"[:1000])
-        return 1
-    return 0
+    return common.run(protocol, lambda ttnn: run(args, protocol, ttnn))
 
 
 if __name__ == "__main__":
