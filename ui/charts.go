@@ -9,6 +9,7 @@ import (
 	"github.com/rivo/tview"
 
 	"tt-memtrace/aggregator"
+	"tt-memtrace/telemetry"
 )
 
 // charts are the histories of a chip, one above the other, over one axis of time.
@@ -71,14 +72,6 @@ func (c *charts) compose(w, h int) picture {
 	at := begin + uint64(float64(end-begin)*float64(c.columns-c.cursor)/float64(c.columns))
 
 	head := line{{" chip " + chipName(chip.Chip), strong}, {"  " + windowName(windows[c.window]) + " to ", plain}, {c.moment(end, c.back == 0), plain}}
-	if c.cursor > 0 {
-		head = append(head, span{"   cursor at ", plain}, span{c.moment(at, false), notice})
-	}
-	if s := c.marksAt(begin, end, g); s != "" {
-		head = append(head, span{"   " + s, notice})
-	}
-	p.lines = append(p.lines, head.clipped(w))
-
 	list := c.shown(chip.Chip)
 	sel := 0
 	for i, m := range list {
@@ -98,6 +91,19 @@ func (c *charts) compose(w, h int) picture {
 	if fit == 1 {
 		first = sel
 	}
+	if fit < len(list) && !c.alone {
+		head = append(head, span{fmt.Sprintf("  %d-%d of %d charts", first+1, first+fit, len(list)), faint})
+		if first+fit < len(list) {
+			head = append(head, span{" " + g.down, faint})
+		}
+	}
+	if c.cursor > 0 {
+		head = append(head, span{"   cursor at ", plain}, span{c.moment(at, false), notice})
+	}
+	if s := c.marksAt(begin, end); s != "" {
+		head = append(head, span{"   " + s, notice})
+	}
+	p.lines = append(p.lines, head.shortened(w, g.dots))
 	c.panels = c.panels[:0]
 	for i := range fit {
 		lines := room / fit
@@ -143,7 +149,11 @@ func (c *charts) moment(t uint64, now bool) string {
 // ceiling is what a metric cannot go beyond, 0 where there is no telling.
 func (c *charts) ceiling(chip *aggregator.ChipSnapshot, m metric) uint64 {
 	if m > metricCB {
-		return 0
+		var most telemetry.Value
+		if t := telemetryOf(&c.data, chip); t != nil {
+			most = map[metric]telemetry.Value{metricTemperature: t.TemperatureMax, metricPower: t.PowerMax}[m]
+		}
+		return uint64(max(most.N, 0))
 	}
 	memory := aggregator.L1
 	if m < metricCB {
@@ -159,7 +169,7 @@ func (o settings) write(m metric, v uint64) string {
 	case metricRate:
 		return count(v, o.exact) + "/s"
 	case metricTemperature:
-		return fmt.Sprintf("%.1f C", float64(v)/1000)
+		return fmt.Sprintf("%.1f%s", float64(v)/1000, o.degrees())
 	case metricPower:
 		return fmt.Sprintf("%.1f W", float64(v)/1e6)
 	case metricClock:
@@ -200,8 +210,11 @@ func (c *charts) panel(chip *aggregator.ChipSnapshot, m metric, begin, end uint6
 		}
 		words = append(words, span{o.write(m, v) + sign, look})
 	}
-	if ceiling > 0 && m < metricCB {
+	switch {
+	case ceiling > 0 && m < metricCB:
 		words = append(words, span{" of " + capacity(ceiling, o.exact, false), faint})
+	case ceiling > 0 && m > metricCB:
+		words = append(words, span{" of " + o.write(m, ceiling), faint})
 	}
 	if highest > 0 {
 		words = append(words, span{"  highest " + o.write(m, highest), faint})
@@ -294,15 +307,20 @@ func (g glyphs) track0() string {
 	return g.sparks[0]
 }
 
-// letters stand for marks on the time axis.
+// markKinds are what is marked on the time axis, with its letter and name; where several are
+// in one column, the last of them is shown.
+var markKinds = []struct {
+	kind         logKind
+	letter, name string
+}{{logStart, "S", "start"}, {logExit, "E", "exit"}, {logLost, "!", "loss"}, {logClash, "C", "clash in L1"}, {logOutOfMemory, "O", "out of memory"}}
+
 func (k logKind) letter() string {
-	switch k {
-	case logStart:
-		return "S"
-	case logExit:
-		return "E"
+	for _, m := range markKinds {
+		if m.kind == k {
+			return m.letter
+		}
 	}
-	return "!"
+	return ""
 }
 
 func (c *charts) column(t, begin, end uint64) int {
@@ -314,17 +332,17 @@ func (c *charts) column(t, begin, end uint64) int {
 
 // marksLine is the line above the axis with what happened.
 func (c *charts) marksLine(begin, end uint64, g glyphs) line {
-	cells := make([]string, c.columns)
+	cells, kinds := make([]string, c.columns), make([]logKind, c.columns)
 	for _, m := range c.data.marks {
-		if x := c.column(m.time, begin, end); x >= 0 && cells[x] != "!" {
-			cells[x] = m.kind.letter()
+		if x := c.column(m.time, begin, end); x >= 0 && m.kind >= kinds[x] {
+			cells[x], kinds[x] = m.kind.letter(), m.kind
 		}
 	}
 	out := line{{"   events " + g.wall, faint}}
 	for x, s := range cells {
 		look := plain
 		switch {
-		case s == "!":
+		case kinds[x] >= logLost:
 			look = alert
 		case s == "" && c.cursor > 0 && x == c.columns-1-c.cursor:
 			s, look = g.mark, notice
@@ -342,32 +360,42 @@ func (c *charts) marksLine(begin, end uint64, g glyphs) line {
 	return out
 }
 
-// marksAt says what happened at the cursor, or else what the letters mean.
-func (c *charts) marksAt(begin, end uint64, _ glyphs) string {
-	names := namesOf(c.data.snapshot, c.settings.ascii)
-	at, out, any := c.columns-1-c.cursor, []string{}, false
+// marksAt says what happened at the cursor, or else what the letters in view mean.
+func (c *charts) marksAt(begin, end uint64) string {
+	g, names := glyphSet(c.settings.ascii), namesOf(c.data.snapshot, c.settings.ascii)
+	at, out, seen := c.columns-1-c.cursor, []string{}, map[logKind]bool{}
 	for _, m := range c.data.marks {
 		x := c.column(m.time, begin, end)
-		any = any || x >= 0
+		seen[m.kind] = seen[m.kind] || x >= 0
 		if x != at || c.cursor == 0 {
 			continue
 		}
+		who, often := fmt.Sprintf("%d %s", m.pid, clip(names[m.pid], 24, g.dots)), ""
+		if m.count > 1 {
+			often = ", " + times(m.count)
+		}
 		switch m.kind {
 		case logStart:
-			out = append(out, fmt.Sprintf("%d %s started", m.pid, clip(names[m.pid], 24, "~")))
+			out = append(out, who+" started")
 		case logExit:
-			out = append(out, fmt.Sprintf("%d %s exited", m.pid, clip(names[m.pid], 24, "~")))
-		default:
+			out = append(out, who+" exited")
+		case logLost:
 			out = append(out, digits(m.count)+" events were lost")
+		case logClash:
+			out = append(out, who+": circular buffers reach into L1 buffers"+often)
+		case logOutOfMemory:
+			out = append(out, who+": out of "+m.memory.String()+often)
 		}
 	}
-	switch {
-	case len(out) > 0:
-		return strings.Join(out, ", ")
-	case any:
-		return "S start  E exit  ! loss"
+	if len(out) == 0 {
+		for _, k := range markKinds {
+			if seen[k.kind] {
+				out = append(out, k.letter+" "+k.name)
+			}
+		}
+		return strings.Join(out, "  ")
 	}
-	return ""
+	return strings.Join(out, "; ")
 }
 
 // axis is the line of times.

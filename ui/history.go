@@ -227,8 +227,8 @@ func (h *history) read(of subject, from, to uint64, n int, requested bool) []uin
 func (s *series) highest(begin, end uint64, requested bool) uint64 {
 	for i := range tiers {
 		r, step := &s.tiers[i], tiers[i].step
-		if _, ok := r.at(begin / step); !ok && i < len(tiers)-1 {
-			continue // it does not reach back so far
+		if _, ok := r.at(begin / step); !ok && len(r.values) == tiers[i].keep && i < len(tiers)-1 {
+			continue // it has let go of what was so long ago
 		}
 		out := uint64(unknown)
 		for k := begin / step; k*step < end; k++ {

@@ -69,6 +69,20 @@ func TestHistoryKnowsWhatItDoesNotKnow(t *testing.T) {
 	}
 }
 
+// Before the first look nothing is known, in however long a time.
+func TestHistoryBeginsWhereItWasFirstTold(t *testing.T) {
+	h, of := newHistory(), subject{metric: metricL1}
+	for s := range uint64(70) {
+		h.put(of, value{9, 9}, value{}, at(100_000+s))
+	}
+	for _, before := range []uint64{60, 230, 3600, 100_000} {
+		got := h.read(of, at(100_000-before), at(100_070), 10, false)
+		if got[0] != unknown || got[9] != 9 {
+			t.Errorf("from %d s before: %v", before, got)
+		}
+	}
+}
+
 // What rose and fell between two looks shows in the peak.
 func TestHistorySeesAPeakBetweenTwoLooks(t *testing.T) {
 	w := newWorld(1)

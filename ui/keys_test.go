@@ -95,7 +95,7 @@ var walks = []walk{
 	{chartsPage, "", "[  ]", "]", "chip 1  5 minutes"},
 	{chartsPage, "", "arrows, hjkl", "j", "▸L1 "},
 	// map
-	{mapPage, "", "enter", "<Enter>", "0x0 to 0x19e00 of the core"},
+	{mapPage, "", "enter", "<Enter>", "0x0 to 0x8000 of the core"},
 	{mapPage, "", "s  S", "s", "▼ADDRESS"},
 	{mapPage, "s", "s  S", "S", "▲ADDRESS"},
 	{mapPage, "", "c", "c", "─ columns ─"},

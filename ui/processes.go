@@ -264,10 +264,14 @@ func (l line) marked(sign string, before bool) line {
 
 // shortened clips the last part of l so that all of it takes at most w cells.
 func (l line) shortened(w int, dots string) line {
-	if n := len(l); n > 0 && l.width() > w {
-		last := l[n-1]
-		last.text = clip(last.text, w-l[:n-1].width(), dots)
-		return append(l[:n-1:n-1], last)
+	more := ""
+	for n := len(l); n > 0 && l.width() > w; n-- {
+		if room := w - l[:n-1].width(); room > 0 {
+			last := l[n-1]
+			last.text = clip(last.text+more, room, dots)
+			return append(l[:n-1:n-1], last)
+		}
+		more = " " // something was left out
 	}
 	return l
 }

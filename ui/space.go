@@ -17,6 +17,8 @@ const (
 	smallBlock
 	// circularBlock is the union of circular and dataflow buffers at a place of a core.
 	circularBlock
+	// ringBlock is the kernel-config ring, which programs run from.
+	ringBlock
 	// belowBlock is what is below the allocator's memory: firmware and the like.
 	belowBlock
 	// edgeBlock is what is before the first buffer of a bank: free, or below the allocator's
@@ -24,7 +26,7 @@ const (
 	edgeBlock
 )
 
-var blockNames = [...]string{"free", "buffer", "L1_SMALL", "circular", "not the allocator's", "free or reserved"}
+var blockNames = [...]string{"free", "buffer", "L1_SMALL", "circular", "kernel-config ring", "not the allocator's", "free or reserved"}
 
 func (k blockKind) String() string { return blockNames[k] }
 
@@ -36,6 +38,7 @@ type block struct {
 	// programs whose circular buffers lie here, the newest first, of the owners of the same index.
 	programs []*aggregator.ProgramSnapshot
 	owners   []owner
+	ring     *aggregator.Ring
 	// clash: it lies on another block of another kind, or of another allocator.
 	clash bool
 }
