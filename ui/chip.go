@@ -317,6 +317,7 @@ func (v *chipView) memories(c *aggregator.ChipSnapshot, w int) []line {
 		columns = columns[:len(columns)-1]
 	}
 	rest := min(w-1-tableWidth(columns), maxBar)
+	columns[1].wide = 0 // there is nothing in it yet
 	if rest >= 5 {
 		for _, m := range list {
 			columns[1].cells = append(columns[1].cells, barCell(o.amountOf(c.Memory[m], late), rest, g))
@@ -324,9 +325,9 @@ func (v *chipView) memories(c *aggregator.ChipSnapshot, w int) []line {
 	} else {
 		columns = append(columns[:1], columns[2:]...)
 	}
-	head, body := rows(columns, len(list))
-	out := []line{append(text(plain, " "), head...)}
-	for _, l := range body {
+	t := table{columns: columns, n: len(list)}
+	out := []line{append(text(plain, " "), t.head()...)}
+	for _, l := range t.rows(0, t.n) {
 		out = append(out, append(text(plain, " "), l...))
 	}
 	return out

@@ -397,13 +397,13 @@ func TestTablesFitWithoutCuttingNumbers(t *testing.T) {
 	for _, n := range []int{1, 8, 32} {
 		for _, w := range []int{80, 100, 120, 160, 200} {
 			d := fixtureData(n)
-			head, _ := chipTable(&d, settings{}, w-2, chipTiers())
-			if got := head.width(); got > w-2 {
+			chips := chipTable(&d, settings{}, w-2, chipTiers())
+			if got := chips.head().width(); got > w-2 {
 				t.Errorf("%d chips: device table is %d wide in %d", n, got, w-2)
 			}
 			list := entries(&d, settings{}, func(processID) bool { return true })
-			head, _, _ = processTable(&d, settings{}, list, w-2)
-			if got := head.width(); got > w-2 {
+			processes := processTable(&d, settings{}, list, w-2)
+			if got := processes.head().width(); got > w-2 {
 				t.Errorf("%d chips: process table is %d wide in %d", n, got, w-2)
 			}
 		}

@@ -153,7 +153,11 @@ func sorted(d *data, o settings) []*aggregator.ProcessSnapshot {
 		return func(a, b *aggregator.ProcessSnapshot) int { return cmp.Compare(value(b), value(a)) }
 	}
 	memory := func(i int) func(a, b *aggregator.ProcessSnapshot) int {
-		return large(func(p *aggregator.ProcessSnapshot) float64 { return float64(o.processAmounts(p)[i].used) })
+		used := make(map[*aggregator.ProcessSnapshot]float64, len(list))
+		for _, p := range list {
+			used[p] = float64(o.processAmounts(p)[i].used)
+		}
+		return large(func(p *aggregator.ProcessSnapshot) float64 { return used[p] })
 	}
 	var order func(a, b *aggregator.ProcessSnapshot) int
 	switch o.sort {
@@ -205,9 +209,9 @@ func dropOrder() []columnID {
 	return []columnID{byFrees, byAllocs, bySince, byRate, byTrace, byL1Small, byCB, byBuffers, byChips, byL1}
 }
 
-// processTable lays the process table out in w cells, one row an entry, and
-// tells which columns found a place.
-func processTable(d *data, o settings, list []entry, w int) (head line, body []line, shown []columnID) {
+// processTable lays the process table out in w cells, one row an entry, with the columns
+// that find a place.
+func processTable(d *data, o settings, list []entry, w int) table {
 	g := glyphSet(o.ascii)
 	columns := processColumns(d, o, list, false, g)
 	if commandRoom(columns, w) < 0 {
@@ -226,21 +230,14 @@ func processTable(d *data, o settings, list []entry, w int) (head line, body []l
 			for r := range c.cells {
 				c.cells[r] = c.cells[r].shortened(room, g.dots)
 			}
+			c.wide = 0
 		}
 		if c.id == o.sort && c.id != unsorted {
 			c.title = c.title.marked(g.sorted, c.right)
-		}
-		if c.id != unsorted {
-			shown = append(shown, c.id)
+			c.wide = 0
 		}
 	}
-	head, body = rows(columns, len(list))
-	for i := range list {
-		if list[i].ended {
-			body[i] = body[i].dimmed()
-		}
-	}
-	return head, body, shown
+	return table{columns: columns, n: len(list), dim: len(list) > 0 && list[0].ended}
 }
 
 // commandRoom is what is left of w when the command has the room it wants.
