@@ -2,6 +2,7 @@ package ui
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -23,6 +24,8 @@ type charts struct {
 	back   time.Duration
 	// cursor is how many columns before the last one values are read.
 	cursor int
+	// before is the process that was shown before the chip.
+	before processID
 	// high draws up to the highest value instead of up to the capacity.
 	high bool
 
@@ -43,25 +46,54 @@ func newCharts(s *state) *charts { return &charts{state: s, window: 1} }
 // axisWidth is what the numbers at the left take.
 const axisWidth = 11
 
+// of is what a metric is shown of.
+func (c *charts) of(m metric) subject {
+	switch chip := c.current(); {
+	case c.process != processID{}:
+		return subject{process: c.process, metric: m}
+	case m == metricRate || chip == nil:
+		return subject{metric: m}
+	default:
+		return subject{chip: chip.Chip, metric: m}
+	}
+}
+
 // shown are the metrics that there is anything to show of.
-func (c *charts) shown(chip aggregator.Chip) []metric {
+func (c *charts) shown() []metric {
+	always := metricCB
+	if c.process != (processID{}) {
+		always = metricL1
+	}
 	var out []metric
 	for m := range numMetrics {
-		of := subject{chip, m}
-		if m == metricRate {
-			of.chip = aggregator.Chip{}
-		}
-		if m <= metricCB || c.history.has(of) {
+		if m <= always || c.history.has(c.of(m)) {
 			out = append(out, m)
 		}
 	}
 	return out
 }
 
+// name is whose charts they are.
+func (c *charts) name() string {
+	if c.process == (processID{}) {
+		return "chip " + chipName(c.current().Chip)
+	}
+	g := glyphSet(c.settings.ascii)
+	return fmt.Sprintf("process %d %s", c.process.pid, clip(namesOf(c.data.snapshot, c.settings.ascii)[c.process.pid], 28, g.dots))
+}
+
+// live is the process that is shown, nil where it is none or has ended.
+func (c *charts) live() *aggregator.ProcessSnapshot {
+	list := c.data.snapshot.Processes
+	if i := slices.IndexFunc(list, func(p aggregator.ProcessSnapshot) bool { return idOf(&p) == c.process }); i >= 0 {
+		return &list[i]
+	}
+	return nil
+}
+
 func (c *charts) compose(w, h int) picture {
 	p := picture{selected: -1}
-	chip := c.current()
-	if chip == nil {
+	if c.current() == nil && c.process == (processID{}) {
 		return picture{lines: []line{nil, text(faint, "  no chip has been opened yet")}, selected: -1}
 	}
 	g := glyphSet(c.settings.ascii)
@@ -71,8 +103,8 @@ func (c *charts) compose(w, h int) picture {
 	begin := end - min(end, uint64(windows[c.window]))
 	at := begin + uint64(float64(end-begin)*float64(c.columns-c.cursor)/float64(c.columns))
 
-	head := line{{" chip " + chipName(chip.Chip), strong}, {"  " + windowName(windows[c.window]) + " to ", plain}, {c.moment(end, c.back == 0), plain}}
-	list := c.shown(chip.Chip)
+	head := line{{" " + c.name(), strong}, {"  " + windowName(windows[c.window]) + " to ", plain}, {c.moment(end, c.back == 0), plain}}
+	list := c.shown()
 	sel := 0
 	for i, m := range list {
 		if m == c.selected {
@@ -112,7 +144,7 @@ func (c *charts) compose(w, h int) picture {
 		}
 		m := list[first+i]
 		c.panels = append(c.panels, chartPanel{m, region{len(p.lines), lines}})
-		p.lines = append(p.lines, c.panel(chip, m, begin, end, lines, w)...)
+		p.lines = append(p.lines, c.panel(m, begin, end, lines, w)...)
 	}
 	p.lines = append(p.lines, c.marksLine(begin, end, g), c.axis(begin, end))
 	return p
@@ -147,20 +179,35 @@ func (c *charts) moment(t uint64, now bool) string {
 }
 
 // ceiling is what a metric cannot go beyond, 0 where there is no telling.
-func (c *charts) ceiling(chip *aggregator.ChipSnapshot, m metric) uint64 {
-	if m > metricCB {
-		var most telemetry.Value
-		if t := telemetryOf(&c.data, chip); t != nil {
-			most = map[metric]telemetry.Value{metricTemperature: t.TemperatureMax, metricPower: t.PowerMax}[m]
+func (c *charts) ceiling(m metric) uint64 {
+	var chips []aggregator.ChipSnapshot
+	switch chip, p := c.current(), c.live(); {
+	case p != nil:
+		chips = p.Chips
+	case chip != nil && c.process == processID{}:
+		chips = []aggregator.ChipSnapshot{*chip}
+	}
+	var sum uint64
+	for i := range chips {
+		switch m {
+		case metricDRAM, metricL1, metricL1Small, metricTrace, metricCB:
+			memory := aggregator.L1
+			if m < metricCB {
+				memory = shownMemories()[m]
+			}
+			n, known := chips[i].Memory[memory].Capacity()
+			if !known {
+				return 0
+			}
+			sum += n
+		case metricTemperature, metricPower:
+			if t := telemetryOf(&c.data, &chips[i]); t != nil {
+				most := map[metric]telemetry.Value{metricTemperature: t.TemperatureMax, metricPower: t.PowerMax}[m]
+				sum = uint64(max(most.N, 0))
+			}
 		}
-		return uint64(max(most.N, 0))
 	}
-	memory := aggregator.L1
-	if m < metricCB {
-		memory = shownMemories()[m]
-	}
-	n, _ := chip.Memory[memory].Capacity()
-	return n
+	return sum
 }
 
 // write is a value of a metric in its unit.
@@ -179,20 +226,16 @@ func (o settings) write(m metric, v uint64) string {
 }
 
 // panel is the chart of one metric: a line of words, then the picture.
-func (c *charts) panel(chip *aggregator.ChipSnapshot, m metric, begin, end uint64, h, w int) []line {
+func (c *charts) panel(m metric, begin, end uint64, h, w int) []line {
 	g, o := glyphSet(c.settings.ascii), c.settings
-	of := subject{chip.Chip, m}
-	if m == metricRate {
-		of.chip = aggregator.Chip{}
-	}
-	values := c.history.read(of, begin, end, c.columns, o.requested)
+	values := c.history.read(c.of(m), begin, end, c.columns, o.requested)
 	var top uint64
 	for _, v := range values {
 		if v != unknown {
 			top = max(top, v)
 		}
 	}
-	highest, ceiling := top, c.ceiling(chip, m)
+	highest, ceiling := top, c.ceiling(m)
 	if !c.high && ceiling > 0 {
 		top = ceiling
 	}
@@ -200,7 +243,11 @@ func (c *charts) panel(chip *aggregator.ChipSnapshot, m metric, begin, end uint6
 	if m == c.selected {
 		cursor, name = g.cursor, strong
 	}
-	words := line{{cursor, notice}, {metricNames[m], name}, {"  ", plain}}
+	called := metricNames[m]
+	if m == metricRate && c.process != (processID{}) {
+		called = "allocations and frees/s"
+	}
+	words := line{{cursor, notice}, {called, name}, {"  ", plain}}
 	if v := values[c.columns-1-c.cursor]; v == unknown {
 		words = append(words, span{g.unknown, faint})
 	} else {
@@ -330,10 +377,24 @@ func (c *charts) column(t, begin, end uint64) int {
 	return min(int(float64(t-begin)/float64(end-begin)*float64(c.columns)), c.columns-1)
 }
 
+// marks are those of the process that is shown, or all.
+func (c *charts) marks() []mark {
+	if c.process == (processID{}) {
+		return c.data.marks
+	}
+	var out []mark
+	for _, m := range c.data.marks {
+		if m.kind == logLost || m.pid == c.process.pid {
+			out = append(out, m)
+		}
+	}
+	return out
+}
+
 // marksLine is the line above the axis with what happened.
 func (c *charts) marksLine(begin, end uint64, g glyphs) line {
 	cells, kinds := make([]string, c.columns), make([]logKind, c.columns)
-	for _, m := range c.data.marks {
+	for _, m := range c.marks() {
 		if x := c.column(m.time, begin, end); x >= 0 && m.kind >= kinds[x] {
 			cells[x], kinds[x] = m.kind.letter(), m.kind
 		}
@@ -364,7 +425,7 @@ func (c *charts) marksLine(begin, end uint64, g glyphs) line {
 func (c *charts) marksAt(begin, end uint64) string {
 	g, names := glyphSet(c.settings.ascii), namesOf(c.data.snapshot, c.settings.ascii)
 	at, out, seen := c.columns-1-c.cursor, []string{}, map[logKind]bool{}
-	for _, m := range c.data.marks {
+	for _, m := range c.marks() {
 		x := c.column(m.time, begin, end)
 		seen[m.kind] = seen[m.kind] || x >= 0
 		if x != at || c.cursor == 0 {
@@ -426,8 +487,7 @@ func (c *charts) axis(begin, end uint64) line {
 
 func (c *charts) move(m motion) {
 	half := windows[c.window] / 2
-	chip := c.current()
-	if chip == nil {
+	if c.current() == nil && c.process == (processID{}) {
 		return
 	}
 	switch m {
@@ -450,7 +510,7 @@ func (c *charts) move(m motion) {
 	case end:
 		c.back, c.cursor = 0, 0
 	case up, down:
-		list := c.shown(chip.Chip)
+		list := c.shown()
 		for i, x := range list {
 			if x == c.selected {
 				if m == up {
@@ -471,8 +531,19 @@ func (c *charts) pan(by time.Duration) {
 	c.back = max(min(c.back+by, most), 0)
 }
 
+// turn goes to the process before or after the one that is shown, or from the chips to the
+// processes and back.
+func (c *charts) turn(by int) {
+	list := c.data.snapshot.Processes
+	if len(list) == 0 {
+		return
+	}
+	i := slices.IndexFunc(list, func(p aggregator.ProcessSnapshot) bool { return idOf(&p) == c.process })
+	c.process = idOf(&list[(max(i, 0)+by+len(list))%len(list)])
+}
+
 func (c *charts) bindings() []binding {
-	return append([]binding{
+	return []binding{
 		{key: "+  -", does: "a shorter time, a longer one: a minute to a week", brief: "zoom", runes: "+-=", do: func(r rune) {
 			if r == '-' {
 				c.window = min(c.window+1, len(windows)-1)
@@ -485,7 +556,28 @@ func (c *charts) bindings() []binding {
 		{key: "PgUp, PgDn", does: "earlier, later; Home: the beginning"},
 		{key: "enter", does: "the selected chart alone, all again", brief: "alone", keys: []tcell.Key{tcell.KeyEnter}, do: func(rune) { c.alone = !c.alone }},
 		{key: "y", does: "up to the capacity or to the highest value", brief: "scale", runes: "y", do: func(rune) { c.high = !c.high }},
-	}, c.chipBindings()...)
+		{key: "t", does: "of a process, of a chip", brief: "process/chip", runes: "t", do: func(rune) {
+			if c.process == (processID{}) {
+				c.process = c.before
+				if c.live() == nil {
+					c.turn(0)
+				}
+			} else {
+				c.before, c.process = c.process, processID{}
+			}
+		}},
+		{key: "[  ]", does: "the chip or process before, the next one", brief: "other", runes: "[]", do: func(r rune) {
+			by := 1
+			if r == '[' {
+				by = -1
+			}
+			if c.process == (processID{}) {
+				c.nextChip(by)
+			} else {
+				c.turn(by)
+			}
+		}},
+	}
 }
 
 func (c *charts) mouse(a tview.MouseAction, x, y int) bool {

@@ -454,6 +454,11 @@ func (v *chipView) bindings() []binding {
 	}
 	return append(append(list,
 		binding{key: "m", does: "the map of its memory", brief: "map", runes: "m", do: func(rune) { v.state.open(mapPage) }},
+		binding{key: "t", does: "the charts of the chip", brief: "charts", runes: "t", do: func(rune) {
+			if c := v.state.current(); c != nil {
+				v.chartsOf(c.Chip, processID{})
+			}
+		}},
 		binding{key: "left, right", does: "the chip before, the next chip"},
 		binding{key: "tab", does: "the next chip", keys: []tcell.Key{tcell.KeyTab}, do: func(rune) { v.nextChip(1) }},
 	), v.chipBindings()...)

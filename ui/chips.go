@@ -179,7 +179,7 @@ func chipColumns(d *data, o settings, late map[uint32]bool, memories []memoryCol
 			c.title = text(title, "5 min")
 		}
 		for i := range s.Chips {
-			c.cells = append(c.cells, t.history.spark(subject{s.Chips[i].Chip, metricDRAM}, d.now, sparkTime, t.spark, o.requested, g))
+			c.cells = append(c.cells, t.history.spark(subject{chip: s.Chips[i].Chip, metric: metricDRAM}, d.now, sparkTime, t.spark, o.requested, g))
 		}
 		columns = append(columns, c)
 	}

@@ -223,6 +223,18 @@ func (v *holders) tell(r *holder) []line {
 	return out
 }
 
+func (v *holders) bindings() []binding {
+	list := v.grid.bindings()
+	if v.choosing {
+		return list
+	}
+	return append(list, binding{key: "t", does: "the charts of the process", brief: "charts", runes: "t", do: func(rune) {
+		if r := v.chosen(); r != nil && r.traced != nil {
+			v.chartsOf(v.chip, idOf(r.traced))
+		}
+	}})
+}
+
 func (v *holders) work() func(*reader) func() {
 	ascii, calls := v.settings.ascii, v.data.rates.calls
 	arrange := v.arranger()

@@ -202,6 +202,7 @@ func (v *overview) bindings() []binding {
 		{key: "enter", does: "what a process has on each chip; all of a chip", brief: "more", keys: []tcell.Key{tcell.KeyEnter}, do: func(rune) { v.enter() }},
 		{key: "right, left", does: "show the chips of a process, fold them up"},
 		{key: "tab", does: "go to the other table", brief: "other table", keys: []tcell.Key{tcell.KeyTab, tcell.KeyBacktab}, do: func(rune) { v.focus = numPanels - 1 - v.focus }},
+		{key: "t", does: "the charts of the process, or of the chip", brief: "charts", runes: "t", do: func(rune) { v.charts() }},
 		{key: "s", does: "sort the processes by the next column", brief: "sort", runes: "s", do: func(rune) { v.nextSort() }},
 	}
 }
@@ -215,6 +216,17 @@ func (v *overview) enter() {
 	if i := v.lists[chipPanel].index; i < len(v.keys[chipPanel]) {
 		v.chip = v.keys[chipPanel][i].chip
 		v.open(chipPage)
+	}
+}
+
+// charts shows the history of what is selected.
+func (v *overview) charts() {
+	i := v.lists[v.focus].index
+	switch {
+	case v.focus == processPanel && i < len(v.entries):
+		v.chartsOf(v.chip, v.entries[i].key.process)
+	case v.focus == chipPanel && i < len(v.keys[chipPanel]):
+		v.chartsOf(v.keys[chipPanel][i].chip, processID{})
 	}
 }
 

@@ -77,7 +77,7 @@ func TestViewsFurtherIn(t *testing.T) {
 		{"tables-filter", "5sssf0x1.*inter<Enter>"}, {"tables-detail", "5jj<Enter>"}, {"tables-columns", "5cjjj "}, {"tables-exact", "5u"},
 		{"programs-detail", "5<Tab><Tab><Enter>"}, {"kernels-detail", "5<Tab><Tab><Tab><Enter>"}, {"circular-detail", "5<Tab><Enter>"},
 		{"map-dram", "4<Tab>"}, {"map-trace", "4<Tab><Tab>"}, {"map-detail", "4jjj<Enter>"}, {"map-free", "4/free<Enter>"}, {"map-core", "4<Left>"},
-		{"charts-hour", "3--"}, {"charts-alone", "3<Enter>"}, {"charts-cursor", "3-hhhhhhhhhhhhhhh"}, {"charts-highest", "3y"},
+		{"charts-hour", "3--"}, {"charts-alone", "3<Enter>"}, {"charts-cursor", "3-hhhhhhhhhhhhhhh"}, {"charts-highest", "3y"}, {"charts-process", "3t"},
 		{"events-filter", "6ffree<Enter>"}, {"events-detail", "6kkk<Enter>"}, {"events-search", "6/START<Enter>"},
 		{"processes-detail", "7<Enter>"}, {"chip-2", "2]]"}, {"help", "4?"}, {"prompt", "5f(["}, {"overview-filter", "fpython<Enter>"},
 	} {
