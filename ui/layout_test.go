@@ -272,6 +272,14 @@ func TestElapsedGoesOnBetweenEvents(t *testing.T) {
 	if got := e.now(at.Add(-time.Hour), 5000); got != 5000 {
 		t.Error("a clock that is set back", got)
 	}
+	e = elapsed{}
+	e.now(at, 5000)
+	if got := e.now(at.Add(time.Second), 5000+1e9+70_000); got != 5000+1e9 {
+		t.Error("a clock that is read a little later than the other", got)
+	}
+	if got := e.now(at.Add(2*time.Second), 5000+3e9); got != 5000+3e9 {
+		t.Error("events of another time", got)
+	}
 }
 
 func TestListKeepsTheSelectedRow(t *testing.T) {

@@ -351,15 +351,15 @@ func (v *mapView) strips(w, rows int) []line {
 	inner := max(w-v.label-4, 1)
 	n := inner * rows
 	cells := make([]stripCell, n)
-	span1 := max(v.space.to, 1)
-	scale := float64(n) / float64(span1)
+	scale := float64(n) / float64(max(v.space.to-v.space.from, 1))
+	place := func(address uint64) float64 { return float64(address-v.space.from) * scale }
 	sel := v.grid.chosen()
 	for i := range v.space.blocks {
 		b := &v.space.blocks[i]
 		if b.kind == freeBlock || b.kind == edgeBlock {
 			continue
 		}
-		from, to := float64(b.from)*scale, float64(b.to)*scale
+		from, to := place(b.from), place(b.to)
 		for x := int(from); x < n && float64(x) < to; x++ {
 			share := min(to, float64(x+1)) - max(from, float64(x))
 			c := &cells[x]
@@ -372,11 +372,11 @@ func (v *mapView) strips(w, rows int) []line {
 	}
 	picked := [2]int{-1, -1}
 	if sel != nil {
-		picked = [2]int{int(float64(sel.from) * scale), max(int(float64(sel.to)*scale), int(float64(sel.from)*scale)+1)}
+		picked = [2]int{int(place(sel.from)), max(int(place(sel.to)), int(place(sel.from))+1)}
 	}
 	var out []line
 	for y := range rows {
-		address := uint64(float64(y*inner) / scale)
+		address := v.space.from + uint64(float64(y*inner)/scale)
 		l := line{{" " + fmt.Sprintf("%*s", v.label, hex(address)) + " " + g.wall, faint}}
 		for x := range inner {
 			i := y*inner + x
@@ -501,10 +501,10 @@ func (v *mapView) mouse(a tview.MouseAction, x, y int) bool {
 func (v *mapView) pick(x, row int) bool {
 	x -= v.label + 3
 	inner := v.seenW + 2 - v.label - 4
-	if x < 0 || x >= inner || v.space.to == 0 {
+	if x < 0 || x >= inner || v.space.to == v.space.from {
 		return false
 	}
-	at := uint64((float64(row*inner+x) + 0.5) / float64(inner*v.strip.height) * float64(v.space.to))
+	at := v.space.from + uint64((float64(row*inner+x)+0.5)/float64(inner*v.strip.height)*float64(v.space.to-v.space.from))
 	for i := range v.rows {
 		if v.rows[i].from <= at && at < v.rows[i].to {
 			v.list.move(i-v.list.index, len(v.rows), v.at)

@@ -48,8 +48,8 @@ func (b *block) size() uint64 { return b.to - b.from }
 // space is the address space of a bank, or of a core's L1, with everything in it.
 type space struct {
 	blocks []block
-	// to is its end, as far as it is known. It begins at 0.
-	to uint64
+	// It lies between from and to, as far as that is known.
+	from, to uint64
 	// free bytes in each bank, where the capacity is known; largestLeast and largestMost
 	// bound the largest free block: the ends of a bank are not always known.
 	known                     bool
@@ -106,6 +106,10 @@ func newSpace(buffers, others []block, bytes uint64, known bool, core bool) spac
 	}
 	s.to = end
 	if known {
+		// A bank that must end behind its last buffer begins no further before that.
+		if !core && len(buffers) > 0 {
+			s.from = min(end-min(end, bytes), buffers[0].from)
+		}
 		s.to = max(end, below+bytes)
 	}
 	nothing := func(from, to uint64) {
@@ -114,14 +118,14 @@ func newSpace(buffers, others []block, bytes uint64, known bool, core bool) spac
 			from = min(to, below)
 		}
 		kind := freeBlock
-		if from == 0 && !core && len(buffers) > 0 {
+		if from == s.from && !core && len(buffers) > 0 {
 			kind = edgeBlock
 		}
 		if from < to {
 			s.blocks = append(s.blocks, block{from: from, to: to, kind: kind})
 		}
 	}
-	at := uint64(0)
+	at := s.from
 	for i := range all {
 		if all[i].from > at {
 			nothing(at, all[i].from)
