@@ -202,6 +202,16 @@ func (v *holders) tell(r *holder) []line {
 		add("runtime", runtimeOf(p, v.settings))
 		c := &p.Counters
 		add("allocations", fmt.Sprintf("%s, freed %s, with their allocator %s", digits(c.Allocs), digits(c.Frees), digits(c.ImplicitFrees)))
+		if c.Launches+c.Replays > 0 {
+			launches := digits(c.Launches)
+			if c.UnknownLaunches > 0 {
+				launches += ", " + digits(c.UnknownLaunches) + " of them of programs from before"
+			}
+			if c.Replays > 0 {
+				launches += "; traces replayed " + times(c.Replays)
+			}
+			add("launches", launches)
+		}
 		if n := c.UnmatchedFrees + c.Replaced + c.Odd; n > 0 {
 			add("not exact", fmt.Sprintf("%s frees of unknown buffers, %s frees not seen, %s odd events", digits(c.UnmatchedFrees), digits(c.Replaced), digits(c.Odd)))
 		}
