@@ -359,7 +359,7 @@ func (g glyphs) track0() string {
 var markKinds = []struct {
 	kind         logKind
 	letter, name string
-}{{logStart, "S", "start"}, {logExit, "E", "exit"}, {logLost, "!", "loss"}, {logClash, "C", "clash in L1"}, {logOutOfMemory, "O", "out of memory"}}
+}{{logStart, "S", "start"}, {logExit, "E", "exit"}, {logLost, "!", "loss"}, {logClash, "C", "clash"}, {logOutOfMemory, "O", "out of memory"}}
 
 func (k logKind) letter() string {
 	for _, m := range markKinds {
@@ -449,7 +449,7 @@ func (c *charts) marksAt(begin, end uint64) string {
 		}
 	}
 	if len(out) == 0 {
-		for _, k := range markKinds {
+		for _, k := range slices.Backward(markKinds) {
 			if seen[k.kind] {
 				out = append(out, k.letter+" "+k.name)
 			}

@@ -15,7 +15,7 @@ func TestFailedAllocationsAreMarked(t *testing.T) {
 	w.frame.SetRect(0, 0, 120, 40)
 	w.press("3")
 	got := w.text(t, 120, 40)
-	if !strings.Contains(got, "O out of memory") || !strings.Contains(got, "C clash in L1") {
+	if !strings.Contains(got, "O out of memory") || !strings.Contains(got, "C clash  S start") {
 		t.Errorf("the axis has no letters:\n%s", got)
 	}
 	if n := len(w.log.marked()); n != 3 {
