@@ -47,7 +47,7 @@ sleep 40 # the charts show what was
 picture overview "ALLOCS" 1
 picture chip "cores, by what" 2
 picture charts "minutes to now" 3
-picture map-l1 "circular buffers  ╱" 4
+picture map-l1 "╲ kernel-config ring" 4
 picture map-dram "free or reserved" Tab
 picture buffers "in the process" 5 Down Down Enter
 picture circular "PER CORE" Tab

@@ -244,8 +244,9 @@ func (a *app) refresh() {
 	a.latest = d
 }
 
-// snapshotEvery is the time after which the feed is looked at although it told of nothing.
-const snapshotEvery = 5 * time.Second
+// snapshotEvery is the time after which the feed is looked at although the Log was told of
+// nothing: to be on the safe side.
+const snapshotEvery = time.Minute
 
 // snapshot is that of the feed, or the last one where nothing has happened since.
 func (a *app) snapshot(now time.Time) *aggregator.Snapshot {

@@ -2,6 +2,7 @@ package ui
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -9,6 +10,7 @@ import (
 	"github.com/rivo/tview"
 
 	"tt-memtrace/aggregator"
+	"tt-memtrace/telemetry"
 )
 
 // charts are the histories of a chip, one above the other, over one axis of time.
@@ -22,6 +24,8 @@ type charts struct {
 	back   time.Duration
 	// cursor is how many columns before the last one values are read.
 	cursor int
+	// before is the process that was shown before the chip.
+	before processID
 	// high draws up to the highest value instead of up to the capacity.
 	high bool
 
@@ -42,25 +46,54 @@ func newCharts(s *state) *charts { return &charts{state: s, window: 1} }
 // axisWidth is what the numbers at the left take.
 const axisWidth = 11
 
+// of is what a metric is shown of.
+func (c *charts) of(m metric) subject {
+	switch chip := c.current(); {
+	case c.process != processID{}:
+		return subject{process: c.process, metric: m}
+	case m == metricRate || chip == nil:
+		return subject{metric: m}
+	default:
+		return subject{chip: chip.Chip, metric: m}
+	}
+}
+
 // shown are the metrics that there is anything to show of.
-func (c *charts) shown(chip aggregator.Chip) []metric {
+func (c *charts) shown() []metric {
+	always := metricCB
+	if c.process != (processID{}) {
+		always = metricL1
+	}
 	var out []metric
 	for m := range numMetrics {
-		of := subject{chip, m}
-		if m == metricRate {
-			of.chip = aggregator.Chip{}
-		}
-		if m <= metricCB || c.history.has(of) {
+		if m <= always || c.history.has(c.of(m)) {
 			out = append(out, m)
 		}
 	}
 	return out
 }
 
+// name is whose charts they are.
+func (c *charts) name() string {
+	if c.process == (processID{}) {
+		return "chip " + chipName(c.current().Chip)
+	}
+	g := glyphSet(c.settings.ascii)
+	return fmt.Sprintf("process %d %s", c.process.pid, clip(namesOf(c.data.snapshot, c.settings.ascii)[c.process.pid], 28, g.dots))
+}
+
+// live is the process that is shown, nil where it is none or has ended.
+func (c *charts) live() *aggregator.ProcessSnapshot {
+	list := c.data.snapshot.Processes
+	if i := slices.IndexFunc(list, func(p aggregator.ProcessSnapshot) bool { return idOf(&p) == c.process }); i >= 0 {
+		return &list[i]
+	}
+	return nil
+}
+
 func (c *charts) compose(w, h int) picture {
 	p := picture{selected: -1}
-	chip := c.current()
-	if chip == nil {
+	if c.current() == nil && c.process == (processID{}) {
 		return picture{lines: []line{nil, text(faint, "  no chip has been opened yet")}, selected: -1}
 	}
 	g := glyphSet(c.settings.ascii)
@@ -70,16 +103,8 @@ func (c *charts) compose(w, h int) picture {
 	begin := end - min(end, uint64(windows[c.window]))
 	at := begin + uint64(float64(end-begin)*float64(c.columns-c.cursor)/float64(c.columns))
 
-	head := line{{" chip " + chipName(chip.Chip), strong}, {"  " + windowName(windows[c.window]) + " to ", plain}, {c.moment(end, c.back == 0), plain}}
-	if c.cursor > 0 {
-		head = append(head, span{"   cursor at ", plain}, span{c.moment(at, false), notice})
-	}
-	if s := c.marksAt(begin, end, g); s != "" {
-		head = append(head, span{"   " + s, notice})
-	}
-	p.lines = append(p.lines, head.clipped(w))
-
-	list := c.shown(chip.Chip)
+	head := line{{" " + c.name(), strong}, {"  " + windowName(windows[c.window]) + " to ", plain}, {c.moment(end, c.back == 0), plain}}
+	list := c.shown()
 	sel := 0
 	for i, m := range list {
 		if m == c.selected {
@@ -98,6 +123,19 @@ func (c *charts) compose(w, h int) picture {
 	if fit == 1 {
 		first = sel
 	}
+	if fit < len(list) && !c.alone {
+		head = append(head, span{fmt.Sprintf("  %d-%d of %d charts", first+1, first+fit, len(list)), faint})
+		if first+fit < len(list) {
+			head = append(head, span{" " + g.down, faint})
+		}
+	}
+	if c.cursor > 0 {
+		head = append(head, span{"   cursor at ", plain}, span{c.moment(at, false), notice})
+	}
+	if s := c.marksAt(begin, end); s != "" {
+		head = append(head, span{"   " + s, notice})
+	}
+	p.lines = append(p.lines, head.shortened(w, g.dots))
 	c.panels = c.panels[:0]
 	for i := range fit {
 		lines := room / fit
@@ -106,7 +144,7 @@ func (c *charts) compose(w, h int) picture {
 		}
 		m := list[first+i]
 		c.panels = append(c.panels, chartPanel{m, region{len(p.lines), lines}})
-		p.lines = append(p.lines, c.panel(chip, m, begin, end, lines, w)...)
+		p.lines = append(p.lines, c.panel(m, begin, end, lines, w)...)
 	}
 	p.lines = append(p.lines, c.marksLine(begin, end, g), c.axis(begin, end))
 	return p
@@ -141,16 +179,35 @@ func (c *charts) moment(t uint64, now bool) string {
 }
 
 // ceiling is what a metric cannot go beyond, 0 where there is no telling.
-func (c *charts) ceiling(chip *aggregator.ChipSnapshot, m metric) uint64 {
-	if m > metricCB {
-		return 0
+func (c *charts) ceiling(m metric) uint64 {
+	var chips []aggregator.ChipSnapshot
+	switch chip, p := c.current(), c.live(); {
+	case p != nil:
+		chips = p.Chips
+	case chip != nil && c.process == processID{}:
+		chips = []aggregator.ChipSnapshot{*chip}
 	}
-	memory := aggregator.L1
-	if m < metricCB {
-		memory = shownMemories()[m]
+	var sum uint64
+	for i := range chips {
+		switch m {
+		case metricDRAM, metricL1, metricL1Small, metricTrace, metricCB:
+			memory := aggregator.L1
+			if m < metricCB {
+				memory = shownMemories()[m]
+			}
+			n, known := chips[i].Memory[memory].Capacity()
+			if !known {
+				return 0
+			}
+			sum += n
+		case metricTemperature, metricPower:
+			if t := telemetryOf(&c.data, &chips[i]); t != nil {
+				most := map[metric]telemetry.Value{metricTemperature: t.TemperatureMax, metricPower: t.PowerMax}[m]
+				sum = uint64(max(most.N, 0))
+			}
+		}
 	}
-	n, _ := chip.Memory[memory].Capacity()
-	return n
+	return sum
 }
 
 // write is a value of a metric in its unit.
@@ -159,7 +216,7 @@ func (o settings) write(m metric, v uint64) string {
 	case metricRate:
 		return count(v, o.exact) + "/s"
 	case metricTemperature:
-		return fmt.Sprintf("%.1f C", float64(v)/1000)
+		return fmt.Sprintf("%.1f%s", float64(v)/1000, o.degrees())
 	case metricPower:
 		return fmt.Sprintf("%.1f W", float64(v)/1e6)
 	case metricClock:
@@ -169,20 +226,16 @@ func (o settings) write(m metric, v uint64) string {
 }
 
 // panel is the chart of one metric: a line of words, then the picture.
-func (c *charts) panel(chip *aggregator.ChipSnapshot, m metric, begin, end uint64, h, w int) []line {
+func (c *charts) panel(m metric, begin, end uint64, h, w int) []line {
 	g, o := glyphSet(c.settings.ascii), c.settings
-	of := subject{chip.Chip, m}
-	if m == metricRate {
-		of.chip = aggregator.Chip{}
-	}
-	values := c.history.read(of, begin, end, c.columns, o.requested)
+	values := c.history.read(c.of(m), begin, end, c.columns, o.requested)
 	var top uint64
 	for _, v := range values {
 		if v != unknown {
 			top = max(top, v)
 		}
 	}
-	highest, ceiling := top, c.ceiling(chip, m)
+	highest, ceiling := top, c.ceiling(m)
 	if !c.high && ceiling > 0 {
 		top = ceiling
 	}
@@ -190,7 +243,11 @@ func (c *charts) panel(chip *aggregator.ChipSnapshot, m metric, begin, end uint6
 	if m == c.selected {
 		cursor, name = g.cursor, strong
 	}
-	words := line{{cursor, notice}, {metricNames[m], name}, {"  ", plain}}
+	called := metricNames[m]
+	if m == metricRate && c.process != (processID{}) {
+		called = "allocations and frees/s"
+	}
+	words := line{{cursor, notice}, {called, name}, {"  ", plain}}
 	if v := values[c.columns-1-c.cursor]; v == unknown {
 		words = append(words, span{g.unknown, faint})
 	} else {
@@ -200,8 +257,11 @@ func (c *charts) panel(chip *aggregator.ChipSnapshot, m metric, begin, end uint6
 		}
 		words = append(words, span{o.write(m, v) + sign, look})
 	}
-	if ceiling > 0 && m < metricCB {
+	switch {
+	case ceiling > 0 && m < metricCB:
 		words = append(words, span{" of " + capacity(ceiling, o.exact, false), faint})
+	case ceiling > 0 && m > metricCB:
+		words = append(words, span{" of " + o.write(m, ceiling), faint})
 	}
 	if highest > 0 {
 		words = append(words, span{"  highest " + o.write(m, highest), faint})
@@ -294,15 +354,20 @@ func (g glyphs) track0() string {
 	return g.sparks[0]
 }
 
-// letters stand for marks on the time axis.
+// markKinds are what is marked on the time axis, with its letter and name; where several are
+// in one column, the last of them is shown.
+var markKinds = []struct {
+	kind         logKind
+	letter, name string
+}{{logStart, "S", "start"}, {logExit, "E", "exit"}, {logLost, "!", "loss"}, {logClash, "C", "clash"}, {logOutOfMemory, "O", "out of memory"}}
+
 func (k logKind) letter() string {
-	switch k {
-	case logStart:
-		return "S"
-	case logExit:
-		return "E"
+	for _, m := range markKinds {
+		if m.kind == k {
+			return m.letter
+		}
 	}
-	return "!"
+	return ""
 }
 
 func (c *charts) column(t, begin, end uint64) int {
@@ -312,19 +377,33 @@ func (c *charts) column(t, begin, end uint64) int {
 	return min(int(float64(t-begin)/float64(end-begin)*float64(c.columns)), c.columns-1)
 }
 
+// marks are those of the process that is shown, or all.
+func (c *charts) marks() []mark {
+	if c.process == (processID{}) {
+		return c.data.marks
+	}
+	var out []mark
+	for _, m := range c.data.marks {
+		if m.kind == logLost || m.pid == c.process.pid {
+			out = append(out, m)
+		}
+	}
+	return out
+}
+
 // marksLine is the line above the axis with what happened.
 func (c *charts) marksLine(begin, end uint64, g glyphs) line {
-	cells := make([]string, c.columns)
-	for _, m := range c.data.marks {
-		if x := c.column(m.time, begin, end); x >= 0 && cells[x] != "!" {
-			cells[x] = m.kind.letter()
+	cells, kinds := make([]string, c.columns), make([]logKind, c.columns)
+	for _, m := range c.marks() {
+		if x := c.column(m.time, begin, end); x >= 0 && m.kind >= kinds[x] {
+			cells[x], kinds[x] = m.kind.letter(), m.kind
 		}
 	}
 	out := line{{"   events " + g.wall, faint}}
 	for x, s := range cells {
 		look := plain
 		switch {
-		case s == "!":
+		case kinds[x] >= logLost:
 			look = alert
 		case s == "" && c.cursor > 0 && x == c.columns-1-c.cursor:
 			s, look = g.mark, notice
@@ -342,32 +421,42 @@ func (c *charts) marksLine(begin, end uint64, g glyphs) line {
 	return out
 }
 
-// marksAt says what happened at the cursor, or else what the letters mean.
-func (c *charts) marksAt(begin, end uint64, _ glyphs) string {
-	names := namesOf(c.data.snapshot, c.settings.ascii)
-	at, out, any := c.columns-1-c.cursor, []string{}, false
-	for _, m := range c.data.marks {
+// marksAt says what happened at the cursor, or else what the letters in view mean.
+func (c *charts) marksAt(begin, end uint64) string {
+	g, names := glyphSet(c.settings.ascii), namesOf(c.data.snapshot, c.settings.ascii)
+	at, out, seen := c.columns-1-c.cursor, []string{}, map[logKind]bool{}
+	for _, m := range c.marks() {
 		x := c.column(m.time, begin, end)
-		any = any || x >= 0
+		seen[m.kind] = seen[m.kind] || x >= 0
 		if x != at || c.cursor == 0 {
 			continue
 		}
+		who, often := fmt.Sprintf("%d %s", m.pid, clip(names[m.pid], 24, g.dots)), ""
+		if m.count > 1 {
+			often = ", " + times(m.count)
+		}
 		switch m.kind {
 		case logStart:
-			out = append(out, fmt.Sprintf("%d %s started", m.pid, clip(names[m.pid], 24, "~")))
+			out = append(out, who+" started")
 		case logExit:
-			out = append(out, fmt.Sprintf("%d %s exited", m.pid, clip(names[m.pid], 24, "~")))
-		default:
+			out = append(out, who+" exited")
+		case logLost:
 			out = append(out, digits(m.count)+" events were lost")
+		case logClash:
+			out = append(out, who+": circular buffers reach into L1 buffers"+often)
+		case logOutOfMemory:
+			out = append(out, who+": out of "+m.memory.String()+often)
 		}
 	}
-	switch {
-	case len(out) > 0:
-		return strings.Join(out, ", ")
-	case any:
-		return "S start  E exit  ! loss"
+	if len(out) == 0 {
+		for _, k := range slices.Backward(markKinds) {
+			if seen[k.kind] {
+				out = append(out, k.letter+" "+k.name)
+			}
+		}
+		return strings.Join(out, "  ")
 	}
-	return ""
+	return strings.Join(out, "; ")
 }
 
 // axis is the line of times.
@@ -398,8 +487,7 @@ func (c *charts) axis(begin, end uint64) line {
 
 func (c *charts) move(m motion) {
 	half := windows[c.window] / 2
-	chip := c.current()
-	if chip == nil {
+	if c.current() == nil && c.process == (processID{}) {
 		return
 	}
 	switch m {
@@ -422,7 +510,7 @@ func (c *charts) move(m motion) {
 	case end:
 		c.back, c.cursor = 0, 0
 	case up, down:
-		list := c.shown(chip.Chip)
+		list := c.shown()
 		for i, x := range list {
 			if x == c.selected {
 				if m == up {
@@ -443,8 +531,19 @@ func (c *charts) pan(by time.Duration) {
 	c.back = max(min(c.back+by, most), 0)
 }
 
+// turn goes to the process before or after the one that is shown, or from the chips to the
+// processes and back.
+func (c *charts) turn(by int) {
+	list := c.data.snapshot.Processes
+	if len(list) == 0 {
+		return
+	}
+	i := slices.IndexFunc(list, func(p aggregator.ProcessSnapshot) bool { return idOf(&p) == c.process })
+	c.process = idOf(&list[(max(i, 0)+by+len(list))%len(list)])
+}
+
 func (c *charts) bindings() []binding {
-	return append([]binding{
+	return []binding{
 		{key: "+  -", does: "a shorter time, a longer one: a minute to a week", brief: "zoom", runes: "+-=", do: func(r rune) {
 			if r == '-' {
 				c.window = min(c.window+1, len(windows)-1)
@@ -457,7 +556,28 @@ func (c *charts) bindings() []binding {
 		{key: "PgUp, PgDn", does: "earlier, later; Home: the beginning"},
 		{key: "enter", does: "the selected chart alone, all again", brief: "alone", keys: []tcell.Key{tcell.KeyEnter}, do: func(rune) { c.alone = !c.alone }},
 		{key: "y", does: "up to the capacity or to the highest value", brief: "scale", runes: "y", do: func(rune) { c.high = !c.high }},
-	}, c.chipBindings()...)
+		{key: "t", does: "of a process, of a chip", brief: "process/chip", runes: "t", do: func(rune) {
+			if c.process == (processID{}) {
+				c.process = c.before
+				if c.live() == nil {
+					c.turn(0)
+				}
+			} else {
+				c.before, c.process = c.process, processID{}
+			}
+		}},
+		{key: "[  ]", does: "the chip or process before, the next one", brief: "other", runes: "[]", do: func(r rune) {
+			by := 1
+			if r == '[' {
+				by = -1
+			}
+			if c.process == (processID{}) {
+				c.nextChip(by)
+			} else {
+				c.turn(by)
+			}
+		}},
+	}
 }
 
 func (c *charts) mouse(a tview.MouseAction, x, y int) bool {

@@ -36,7 +36,7 @@ func newChipView(s *state) *chipView {
 		state: s, name: "chip", what: "processes", none: "no process has this chip open",
 		key:   func(r *chipShare) processID { return idOf(r.process) },
 		words: func(b []byte, r *chipShare) []byte { return r.words(b) },
-		fields: append(ownerFields(func(r *chipShare) owner { return r.owner }),
+		fields: append(ownerFields(10, 2, func(r *chipShare) owner { return r.owner }),
 			amountField(s, "DRAM", 0, late, aggregator.DRAM), amountField(s, "L1", 0, late, aggregator.L1),
 			amountField(s, "L1_SMALL", 3, late, aggregator.L1Small), amountField(s, "TRACE", 4, late, aggregator.Trace),
 			field[chipShare]{name: programsTitle, right: true, least: 9, rank: 1, order: bigFirst(func(r *chipShare) uint64 { return r.CB.Physical }),
@@ -209,37 +209,47 @@ func (v *chipView) identity(c *aggregator.ChipSnapshot, w int) []line {
 		}
 		lines = append(lines, line{{name, strong}, {l, plain}}.clipped(w))
 	}
-	sensors := line{{" ", plain}}
+	if t.Card == "" && t.Bus == "" && !t.Temperature.Known {
+		return append(lines, text(faint, " temperature, power, clock: "+g.unknown))
+	}
+	sensors := text(plain, " ")
 	add := func(name string, x telemetry.Value, unit string, scale float64, decimals int, most telemetry.Value) {
-		s := span{g.unknown, faint}
-		if x.Known {
-			s = span{strconv.FormatFloat(float64(x.N)/scale, 'f', decimals, 64) + unit, plain}
+		next := line{{name + " ", faint}}
+		switch {
+		case !x.Known:
+			next = append(next, span{g.unknown, faint})
+		case most.Known:
+			next = append(next, span{strconv.FormatFloat(float64(x.N)/scale, 'f', decimals, 64) + unit, plain}, span{" of " + strconv.FormatFloat(float64(most.N)/scale, 'f', 0, 64), faint})
+		default:
+			next = append(next, span{strconv.FormatFloat(float64(x.N)/scale, 'f', decimals, 64) + unit, plain})
 		}
-		sensors = append(sensors, span{name + " ", faint}, s)
-		if most.Known && x.Known {
-			sensors = append(sensors, span{" of " + strconv.FormatFloat(float64(most.N)/scale, 'f', 0, 64), faint})
+		if sensors.width()+next.width() <= w {
+			sensors = append(append(sensors, next...), span{"  ", plain})
 		}
-		sensors = append(sensors, span{"  ", plain})
 	}
 	none := telemetry.Value{}
-	degrees := "°C"
-	if o.ascii {
-		degrees = "C"
+	if t.Trips.Known && t.Trips.N > 0 {
+		sensors = append(sensors, span{"too hot " + times(uint64(t.Trips.N)), alert}, span{"  ", plain})
 	}
-	add("temperature", t.Temperature, " "+degrees, 1000, 1, t.TemperatureMax)
+	add("temperature", t.Temperature, o.degrees(), 1000, 1, t.TemperatureMax)
 	add("power", t.Power, " W", 1e6, 1, t.PowerMax)
 	add("clock", t.AI, " MHz", 1, 0, none)
-	add("axi", t.AXI, " MHz", 1, 0, none)
-	add("arc", t.ARC, " MHz", 1, 0, none)
-	add("voltage", t.Voltage, " V", 1000, 3, none)
-	add("current", t.Current, " A", 1000, 1, none)
 	if t.Fan.Known {
 		add("fan", t.Fan, " rpm", 1, 0, none)
 	}
-	if t.Trips.Known && t.Trips.N > 0 {
-		sensors = append(sensors, span{fmt.Sprintf("too hot %d times", t.Trips.N), alert})
+	add("voltage", t.Voltage, " V", 1000, 3, none)
+	add("current", t.Current, " A", 1000, 1, none)
+	add("axi", t.AXI, " MHz", 1, 0, none)
+	add("arc", t.ARC, " MHz", 1, 0, none)
+	return append(lines, sensors)
+}
+
+// degrees is the unit of temperatures.
+func (o settings) degrees() string {
+	if o.ascii {
+		return " C"
 	}
-	return append(lines, sensors.clipped(w))
+	return " °C"
 }
 
 // memories is a row for each memory of the chip.
@@ -307,6 +317,7 @@ func (v *chipView) memories(c *aggregator.ChipSnapshot, w int) []line {
 		columns = columns[:len(columns)-1]
 	}
 	rest := min(w-1-tableWidth(columns), maxBar)
+	columns[1].wide = 0 // there is nothing in it yet
 	if rest >= 5 {
 		for _, m := range list {
 			columns[1].cells = append(columns[1].cells, barCell(o.amountOf(c.Memory[m], late), rest, g))
@@ -314,9 +325,9 @@ func (v *chipView) memories(c *aggregator.ChipSnapshot, w int) []line {
 	} else {
 		columns = append(columns[:1], columns[2:]...)
 	}
-	head, body := rows(columns, len(list))
-	out := []line{append(text(plain, " "), head...)}
-	for _, l := range body {
+	t := table{columns: columns, n: len(list)}
+	out := []line{append(text(plain, " "), t.head()...)}
+	for _, l := range t.rows(0, t.n) {
 		out = append(out, append(text(plain, " "), l...))
 	}
 	return out
@@ -328,14 +339,25 @@ func (v *chipView) programs(c *aggregator.ChipSnapshot, w int) []line {
 	late := anyOf(c.PIDs, lateProcesses(v.data.snapshot))
 	cb := programsOf(c.CB, late)
 	dot := func(l line) string { return l.String() }
+	logical := amount{used: c.CB.Logical, peak: c.CB.PeakLogical, unknown: c.CB.Logical == 0 && late}
 	parts := []string{
-		"circular buffers: " + dot(v.amountCell(cb)) + " physical",
-		"peak " + dot(v.amountCell(cb.highest())),
-		dot(v.amountCell(amount{used: c.CB.Logical, unknown: c.CB.Logical == 0 && late})) + " logical",
-		"peak " + dot(v.amountCell(amount{used: c.CB.PeakLogical, unknown: c.CB.PeakLogical == 0 && late})),
-		fmt.Sprintf("%s circular, %s dataflow, %s global", count(c.CB.Circular, o.exact), count(c.CB.Dataflow, o.exact), count(c.CB.Global, o.exact)),
-		plural(int(min(c.CB.Programs, 1<<62)), "program", "programs"),
+		programsTitle + ": " + dot(v.amountCell(cb)) + " physical, peak " + dot(v.amountCell(cb.highest())),
+		dot(v.amountCell(logical)) + " logical, peak " + dot(v.amountCell(logical.highest())),
 	}
+	var kinds []string
+	for _, k := range []struct {
+		n    uint64
+		kind aggregator.CBKind
+	}{{c.CB.Circular, aggregator.Circular}, {c.CB.Dataflow, aggregator.Dataflow}, {c.CB.Scratchpads, aggregator.Scratchpad},
+		{c.CB.Global, aggregator.GlobalCircular}, {c.CB.Reported, aggregator.ReportedCircular}} {
+		if k.n > 0 {
+			kinds = append(kinds, count(k.n, o.exact)+" "+kindName(k.kind))
+		}
+	}
+	if kinds != nil {
+		parts = append(parts, strings.Join(kinds, ", "))
+	}
+	parts = append(parts, plural(int(min(c.CB.Programs, 1<<62)), "program", "programs"))
 	if c.CB.Physical > 0 {
 		parts = append(parts, fmt.Sprintf("highest end %s", hex(c.CB.Top)))
 		busy := []string{fmt.Sprintf("(%d,%d) %s", c.CB.Busiest.X, c.CB.Busiest.Y, bytesCell(c.CB.BusiestBytes, o))}
@@ -364,8 +386,23 @@ func (v *chipView) programs(c *aggregator.ChipSnapshot, w int) []line {
 	if k.Unsized > 0 {
 		words = append(words, g.atLeast+" "+count(k.Unsized, o.exact)+" of unknown size")
 	}
+	if c.Ring.ID != 0 {
+		words = append(words, "config ring: "+o.ringWords(&c.Ring))
+	}
 	for _, l := range packed(words, w-2) {
 		out = append(out, text(plain, " "+l))
+	}
+	return out
+}
+
+// ringWords say what a kernel-config ring holds, in each core.
+func (o settings) ringWords(r *aggregator.Ring) string {
+	if r.Capacity == 0 {
+		return glyphSet(o.ascii).unknown + ", made before tracing began"
+	}
+	out := bytesCell(r.Used, o).String() + " of " + capacity(r.Capacity, o.exact, false) + " by " + plural(int(min(r.Programs, 1<<62)), "program", "programs")
+	if r.Replayed {
+		out += ", less what a trace left"
 	}
 	return out
 }
@@ -417,6 +454,11 @@ func (v *chipView) bindings() []binding {
 	}
 	return append(append(list,
 		binding{key: "m", does: "the map of its memory", brief: "map", runes: "m", do: func(rune) { v.state.open(mapPage) }},
+		binding{key: "t", does: "the charts of the chip", brief: "charts", runes: "t", do: func(rune) {
+			if c := v.state.current(); c != nil {
+				v.chartsOf(c.Chip, processID{})
+			}
+		}},
 		binding{key: "left, right", does: "the chip before, the next chip"},
 		binding{key: "tab", does: "the next chip", keys: []tcell.Key{tcell.KeyTab}, do: func(rune) { v.nextChip(1) }},
 	), v.chipBindings()...)

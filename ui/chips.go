@@ -87,7 +87,7 @@ const maxBar = 40
 
 // chipTable lays the device table out in w cells, one row a chip, by the first
 // of the tiers that fits.
-func chipTable(d *data, o settings, w int, tiers []chipTier) (head line, body []line) {
+func chipTable(d *data, o settings, w int, tiers []chipTier) table {
 	s := d.snapshot
 	late := lateProcesses(s)
 	memories := make([]memoryColumn, 0, aggregator.NumMemories)
@@ -110,7 +110,7 @@ func chipTable(d *data, o settings, w int, tiers []chipTier) (head line, body []
 			break
 		}
 	}
-	return rows(columns, len(s.Chips))
+	return table{columns: columns, n: len(s.Chips)}
 }
 
 // grown gives the bars what is left over, two thirds of it to the large memories.
@@ -179,7 +179,7 @@ func chipColumns(d *data, o settings, late map[uint32]bool, memories []memoryCol
 			c.title = text(title, "5 min")
 		}
 		for i := range s.Chips {
-			c.cells = append(c.cells, t.history.spark(subject{s.Chips[i].Chip, metricDRAM}, d.now, sparkTime, t.spark, o.requested, g))
+			c.cells = append(c.cells, t.history.spark(subject{chip: s.Chips[i].Chip, metric: metricDRAM}, d.now, sparkTime, t.spark, o.requested, g))
 		}
 		columns = append(columns, c)
 	}
@@ -268,8 +268,8 @@ func (m memoryColumn) column(width int, t chipTier, g glyphs) column {
 	if t.peaks {
 		parts = append(parts, peaks)
 	}
-	_, body := rows(parts, len(m.amounts))
-	return column{title: m.title(parts, width, common, same, t), cells: body, gap: 1 + min(width, 1)}
+	cells := (&table{columns: parts, n: len(m.amounts)}).rows(0, len(m.amounts))
+	return column{title: m.title(parts, width, common, same, t), cells: cells, gap: 1 + min(width, 1)}
 }
 
 // title names the memory, and its capacity right above the numbers if it is

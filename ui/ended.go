@@ -74,8 +74,8 @@ func endedSection(d *data, o settings, shown []*aggregator.ProcessSnapshot, w in
 	for _, p := range shown {
 		list = append(list, o.processEntry(p, true))
 	}
-	head, body, _ := processTable(d, o, list, w)
-	out := append([]line{text(strong, clip("Ended: "+endedNote, w, glyphSet(o.ascii).dots)), head}, body...)
+	t := processTable(d, o, list, w)
+	out := append([]line{text(strong, clip("Ended: "+endedNote, w, glyphSet(o.ascii).dots)), t.head()}, t.rows(0, t.n)...)
 	all := max(d.snapshot.Counters.Exited, uint64(len(d.snapshot.Ended)))
 	if n := all - uint64(len(shown)); n > 0 {
 		out = append(out, text(faint, fmt.Sprintf("and %s more before", digits(n))))

@@ -100,7 +100,7 @@ func newEvents(s *state) *events {
 			{name: "EVENT", least: 9, cell: eventCell},
 			{name: "MEMORY", least: 8, rank: 1, cell: func(r *eventRow) line {
 				switch {
-				case r.kind > logKernelUnload:
+				case !r.kind.ofMemory():
 					return nil
 				case r.unknown:
 					return text(faint, glyphSet(s.settings.ascii).unknown)
@@ -117,7 +117,9 @@ func newEvents(s *state) *events {
 				}
 				return text(plain, fmt.Sprintf("0x%x", r.address))
 			}},
-			{name: "CHIPS", least: 5, rank: 1, cell: func(r *eventRow) line { return text(plain, e.chipsOf(r)) }},
+			{name: "CHIPS", least: 5, rank: 1, cell: func(r *eventRow) line {
+				return text(plain, clip(e.chipsOf(r), maxChips, glyphSet(s.settings.ascii).dots))
+			}},
 			{name: "WHAT", flex: true, least: 12, rank: 4, cell: func(r *eventRow) line { return faintly(eventNote(r, s.settings.ascii)) }},
 		},
 		detail: e.tell,
@@ -142,12 +144,15 @@ func (s *state) wall(t uint64) time.Time {
 	return s.data.clock.Add(-time.Duration(int64(s.data.now - t)))
 }
 
+// ofMemory: the event is about a memory.
+func (k logKind) ofMemory() bool { return k <= logKernelUnload || k >= logClash }
+
 func eventCell(r *eventRow) line {
 	look := plain
 	switch r.kind {
-	case logAlloc, logCBAlloc, logDFBAlloc, logKernelLoad:
+	case logAlloc, logCBAlloc, logDFBAlloc, logScratchpadAlloc, logKernelLoad:
 		look = good
-	case logLost:
+	case logLost, logClash, logOutOfMemory:
 		look = alert
 	case logStart, logExit, logOpen, logClose:
 		look = notice
@@ -157,7 +162,7 @@ func eventCell(r *eventRow) line {
 
 func (s *state) size(r *eventRow) line {
 	switch r.kind {
-	case logStart, logExit, logOpen, logClose:
+	case logStart, logExit, logOpen, logClose, logClash:
 		return nil
 	case logLost:
 		return text(alert, count(r.size, s.settings.exact))
@@ -183,6 +188,8 @@ func eventNote(r *eventRow, ascii bool) string {
 		return "not in the accounts"
 	case r.kind == logLost:
 		return "events that never arrived"
+	case r.kind >= logClash:
+		return clean(r.text, ascii)
 	case r.text != "":
 		return command(r.text, ascii)
 	case r.implicit:
@@ -235,6 +242,13 @@ func (e *events) tell(r *eventRow) []line {
 	}
 	if r.chips != 0 {
 		out = append(out, pair("chips", text(plain, e.chipsOf(r))))
+	}
+	if r.kind == logOutOfMemory {
+		asked := glyphSet(e.settings.ascii).unknown
+		if r.size > 0 {
+			asked = digits(r.size) + " bytes of " + r.memory.String() + " on each chip"
+		}
+		out = append(out, pair("asked for", text(plain, asked)))
 	}
 	if r.kind < logKernelLoad && !r.unknown {
 		where := " on each chip"

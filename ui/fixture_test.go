@@ -159,8 +159,24 @@ func golden(t *testing.T, name, got string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got != string(want) {
-		t.Errorf("%s differs (go test -update writes it anew)\ngot:\n%s\nwant:\n%s", name, got, want)
+	if got == string(want) {
+		return
+	}
+	t.Errorf("%s differs (go test -update writes it anew)", name)
+	a, b := strings.Split(got, "\n"), strings.Split(string(want), "\n")
+	shown := 0
+	for i := 0; i < max(len(a), len(b)) && shown < 12; i++ {
+		g, w := "", ""
+		if i < len(a) {
+			g = a[i]
+		}
+		if i < len(b) {
+			w = b[i]
+		}
+		if g != w {
+			t.Logf("line %d\n got: %s\nwant: %s", i+1, g, w)
+			shown++
+		}
 	}
 }
 

@@ -22,8 +22,8 @@ type glyphs struct {
 	corners [4]string
 	// sparks are the heights of a cell, from the least to the full one.
 	sparks []string
-	// fills are the fillings of a map: buffer, another buffer, circular buffers, not to be had.
-	fills [4]string
+	// fills are the fillings of a map.
+	fills [numFills]string
 	// clash is where two things lie on each other, some a cell that is partly taken.
 	clash, some string
 	caret, mark string
@@ -31,19 +31,31 @@ type glyphs struct {
 	agrees      string
 }
 
+// The fillings of a map: buffers in turn, L1_SMALL, circular buffers, the kernel-config ring,
+// and what else is not the allocator's.
+const (
+	fillBuffer = iota
+	fillNext
+	fillSmall
+	fillCircular
+	fillRing
+	fillBelow
+	numFills
+)
+
 func glyphSet(ascii bool) glyphs {
 	if ascii {
 		return glyphs{
 			eighths: []string{"#"}, track: ".", peak: "|", rule: "-", unknown: "?", atLeast: ">=",
 			dots: "~", cursor: ">", down: "v", sorted: "v", branch: "`", between: "-", enter: "enter",
 			wall: "|", corners: [4]string{"+", "+", "+", "+"},
-			sparks: []string{"_", ".", "-", "=", "#"}, fills: [4]string{"#", "%", "o", "/"}, clash: "X", some: ":", caret: "_", mark: "^", rising: "^", agrees: "ok",
+			sparks: []string{"_", ".", "-", "=", "#"}, fills: [numFills]string{"#", "%", "s", "o", "\\", "/"}, clash: "X", some: ":", caret: "_", mark: "^", rising: "^", agrees: "ok",
 		}
 	}
 	return glyphs{
 		eighths: []string{"▏", "▎", "▍", "▌", "▋", "▊", "▉", "█"}, track: "░", peak: "┃", rule: "─", unknown: "·", atLeast: "≥",
 		dots: "…", cursor: "▸", down: "↓", sorted: "▼", branch: "└", between: "·", enter: "⏎",
 		wall: "│", corners: [4]string{"┌", "┐", "└", "┘"},
-		sparks: []string{"▁", "▂", "▃", "▄", "▅", "▆", "▇", "█"}, fills: [4]string{"█", "▓", "▒", "╱"}, clash: "╳", some: "░", caret: "▏", mark: "▲", rising: "▲", agrees: "✓",
+		sparks: []string{"▁", "▂", "▃", "▄", "▅", "▆", "▇", "█"}, fills: [numFills]string{"█", "▓", "▞", "▒", "╲", "╱"}, clash: "╳", some: "░", caret: "▏", mark: "▲", rising: "▲", agrees: "✓",
 	}
 }

@@ -67,7 +67,7 @@ func sameSnapshot(a, b *aggregator.Snapshot) bool {
 			return idOf(&p) == idOf(&q) && p.Counters == q.Counters && p.Agreement == q.Agreement && p.Buffers == q.Buffers && p.Memory == q.Memory && len(p.Chips) == len(q.Chips)
 		}) &&
 		slices.EqualFunc(a.Chips, b.Chips, func(c, d aggregator.ChipSnapshot) bool {
-			return c.Chip == d.Chip && c.Memory == d.Memory && c.CB == d.CB && c.Kernel == d.Kernel && slices.Equal(c.PIDs, d.PIDs)
+			return c.Chip == d.Chip && c.Memory == d.Memory && c.CB == d.CB && c.Kernel == d.Kernel && c.Ring == d.Ring && slices.Equal(c.PIDs, d.PIDs)
 		})
 }
 

@@ -8,6 +8,7 @@ func signs(o settings) []binding {
 	return []binding{
 		{key: "requested", does: "the buffers' own size"},
 		{key: "reserved", does: "what the memory's banks lost to them"},
+		{key: programsTitle, does: "circular and dataflow buffers, scratchpads"},
 		{key: g.peak, does: "the highest use so far"},
 		{key: "+  !", does: "75 % full, 90 % full"},
 		{key: g.unknown, does: "not known, or not there"},

@@ -1,6 +1,7 @@
 package ui
 
 import (
+	"maps"
 	"math"
 	"time"
 
@@ -26,22 +27,32 @@ const (
 
 var metricNames = [numMetrics]string{"DRAM", "L1", "L1_SMALL", "TRACE", programsTitle, "events/s", "temperature", "power", "clock"}
 
-// subject is what a series of values is of. The rate is of no chip.
+// subject is what a series of values is of: of a chip, or of what a process has on all of its
+// chips. The rate of all events is of neither.
 type subject struct {
-	chip   aggregator.Chip
-	metric metric
+	chip    aggregator.Chip
+	metric  metric
+	process processID
 }
 
-// history keeps the values of all chips: the highest of each second for a quarter of an
-// hour, of ten seconds for two hours, of a minute for a day, of ten minutes for a week. A
-// series takes 65 kB at most, and there are at most maxSeries.
+// history keeps the values of all chips and processes: the highest of each second for a
+// quarter of an hour, of ten seconds for two hours, of a minute for a day, of ten minutes for
+// a week. A series takes 65 kB at most, and there are at most maxSeries.
 type history struct {
 	series map[subject]*series
+	// seen is the snapshot that was told last.
+	seen *aggregator.Snapshot
+	// begun is when a process was told of first.
+	begun map[processID]uint64
 	// first and last are the times that were told first and last, CLOCK_MONOTONIC ns.
 	first, last uint64
 }
 
-const maxSeries = 640
+// maxSeries of which chips may have all, and processes what chips are unlikely to need.
+const (
+	maxSeries        = 1280
+	maxProcessSeries = 800
+)
 
 // tiers are from fine to coarse.
 var tiers = [...]struct {
@@ -53,6 +64,8 @@ type series struct {
 	tiers [len(tiers)]ring
 	// peaks are the highest values ever that were told last.
 	peaks value
+	// Of a process there was nothing yet from none up to first.
+	none, first uint64
 }
 
 // value has both sizes of a memory; for what has one they are the same.
@@ -127,7 +140,9 @@ func (r *ring) at(interval uint64) (value, bool) {
 	return r.values[(uint64(r.next)+n-1-back)%n], true
 }
 
-func newHistory() *history { return &history{series: map[subject]*series{}} }
+func newHistory() *history {
+	return &history{series: map[subject]*series{}, begun: map[processID]uint64{}}
+}
 
 // add takes down what is known now.
 func (h *history) add(d *data) {
@@ -137,7 +152,10 @@ func (h *history) add(d *data) {
 	if h.first == 0 {
 		h.first = d.now
 	}
-	h.last = d.now
+	if h.seen == d.snapshot && h.last/tiers[0].step == d.now/tiers[0].step {
+		return // nothing has happened, and not much time passed
+	}
+	h.last, h.seen = d.now, d.snapshot
 	var late map[uint32]bool
 	for i := range d.snapshot.Processes {
 		if d.snapshot.Processes[i].Late {
@@ -154,14 +172,14 @@ func (h *history) add(d *data) {
 				continue
 			}
 			reserved, requested := settings{}.amountOf(*u, unsure), settings{requested: true}.amountOf(*u, unsure)
-			h.put(subject{c.Chip, metric(j)}, value{reserved.known(), requested.known()}, value{u.PeakReserved, u.PeakRequested}, d.now)
+			h.put(subject{chip: c.Chip, metric: metric(j)}, value{reserved.known(), requested.known()}, value{u.PeakReserved, u.PeakRequested}, d.now)
 		}
 		cb := programsOf(c.CB, unsure).known()
-		h.put(subject{c.Chip, metricCB}, value{cb, cb}, value{c.CB.PeakPhysical, c.CB.PeakPhysical}, d.now)
+		h.put(subject{chip: c.Chip, metric: metricCB}, value{cb, cb}, value{c.CB.PeakPhysical, c.CB.PeakPhysical}, d.now)
 		if t := telemetryOf(d, c); t != nil {
 			for m, v := range map[metric]telemetry.Value{metricTemperature: t.Temperature, metricPower: t.Power, metricClock: t.AI} {
 				if v.Known && v.N >= 0 {
-					h.put(subject{c.Chip, m}, value{uint64(v.N), uint64(v.N)}, value{}, d.now)
+					h.put(subject{chip: c.Chip, metric: m}, value{uint64(v.N), uint64(v.N)}, value{}, d.now)
 				}
 			}
 		}
@@ -170,6 +188,50 @@ func (h *history) add(d *data) {
 		n := uint64(d.rates.events)
 		h.put(subject{metric: metricRate}, value{n, n}, value{}, d.now)
 	}
+	if max(len(h.series), len(h.begun)) >= maxProcessSeries {
+		h.forget(d.snapshot)
+	}
+	for i := range d.snapshot.Processes {
+		h.addProcess(&d.snapshot.Processes[i], d)
+	}
+}
+
+// addProcess takes down what a process has. What it has never had, and most have not much
+// of anything, takes no place.
+func (h *history) addProcess(p *aggregator.ProcessSnapshot, d *data) {
+	if _, ok := h.begun[idOf(p)]; !ok {
+		h.begun[idOf(p)] = d.now
+	}
+	put := func(m metric, v value) {
+		of := subject{process: idOf(p), metric: m}
+		if h.series[of] == nil && (v == value{} || len(h.series) >= maxProcessSeries) {
+			return
+		}
+		// Of a sum over chips there is no peak that it ever had.
+		h.put(of, v, value{}, d.now)
+		if s := h.series[of]; s != nil && s.first == 0 {
+			s.none, s.first = h.begun[of.process], d.now
+		}
+	}
+	reserved, requested := settings{}.processAmounts(p), settings{requested: true}.processAmounts(p)
+	for i := range reserved {
+		put(metric(i), value{reserved[i].known(), requested[i].known()})
+	}
+	if r, known := d.rates.calls[idOf(p)]; known {
+		put(metricRate, value{uint64(r), uint64(r)})
+	}
+}
+
+// forget lets go of processes that are not even among those that ended last.
+func (h *history) forget(s *aggregator.Snapshot) {
+	known := map[processID]bool{{}: true}
+	for _, list := range [][]aggregator.ProcessSnapshot{s.Processes, s.Ended} {
+		for i := range list {
+			known[idOf(&list[i])] = true
+		}
+	}
+	maps.DeleteFunc(h.series, func(of subject, _ *series) bool { return !known[of.process] })
+	maps.DeleteFunc(h.begun, func(id processID, _ uint64) bool { return !known[id] })
 }
 
 // known is what is used, or unknown.
@@ -218,7 +280,9 @@ func (h *history) read(of subject, from, to uint64, n int, requested bool) []uin
 		}
 		begin := from + uint64(float64(to-from)*float64(i)/float64(n))
 		end := max(from+uint64(float64(to-from)*float64(i+1)/float64(n)), begin+1)
-		out[i] = s.highest(begin, end, requested)
+		if out[i] = s.highest(begin, end, requested); out[i] == unknown && begin >= s.none && begin < s.first {
+			out[i] = 0
+		}
 	}
 	return out
 }
@@ -227,8 +291,8 @@ func (h *history) read(of subject, from, to uint64, n int, requested bool) []uin
 func (s *series) highest(begin, end uint64, requested bool) uint64 {
 	for i := range tiers {
 		r, step := &s.tiers[i], tiers[i].step
-		if _, ok := r.at(begin / step); !ok && i < len(tiers)-1 {
-			continue // it does not reach back so far
+		if _, ok := r.at(begin / step); !ok && len(r.values) == tiers[i].keep && i < len(tiers)-1 {
+			continue // it has let go of what was so long ago
 		}
 		out := uint64(unknown)
 		for k := begin / step; k*step < end; k++ {

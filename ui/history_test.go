@@ -69,6 +69,20 @@ func TestHistoryKnowsWhatItDoesNotKnow(t *testing.T) {
 	}
 }
 
+// Before the first look nothing is known, in however long a time.
+func TestHistoryBeginsWhereItWasFirstTold(t *testing.T) {
+	h, of := newHistory(), subject{metric: metricL1}
+	for s := range uint64(70) {
+		h.put(of, value{9, 9}, value{}, at(100_000+s))
+	}
+	for _, before := range []uint64{60, 230, 3600, 100_000} {
+		got := h.read(of, at(100_000-before), at(100_070), 10, false)
+		if got[0] != unknown || got[9] != 9 {
+			t.Errorf("from %d s before: %v", before, got)
+		}
+	}
+}
+
 // What rose and fell between two looks shows in the peak.
 func TestHistorySeesAPeakBetweenTwoLooks(t *testing.T) {
 	w := newWorld(1)
@@ -78,24 +92,66 @@ func TestHistorySeesAPeakBetweenTwoLooks(t *testing.T) {
 	b := w.alloc(7, device, aggregator.DRAM, 32, 100*mib)
 	w.free(7, device, b)
 	w.pass(time.Second)
-	got := w.frame.history.read(subject{w.chips[0], metricDRAM}, w.time-2*oneSecond, w.time+oneSecond, 3, false)
+	got := w.frame.history.read(subject{chip: w.chips[0], metric: metricDRAM}, w.time-2*oneSecond, w.time+oneSecond, 3, false)
 	if got[2] != 1200*mib || got[1] != 0 {
 		t.Errorf("%v", got)
 	}
 }
 
+// A process has the sum over its chips, of what it ever had any of; when it is long gone and
+// there are many, its history makes place.
+func TestHistoryOfProcesses(t *testing.T) {
+	w := newWorld(4)
+	w.view(settings{})
+	device := w.begins(7, "x", w.chips, false)
+	w.pass(2 * time.Second)
+	w.alloc(7, device, aggregator.DRAM, 32, 100*mib)
+	w.pass(2 * time.Second)
+	h, id := w.frame.history, processID{7, 7}
+	of := subject{process: id, metric: metricDRAM}
+	if got := h.read(of, w.time, w.time+oneSecond, 1, false); got[0] != 4*1200*mib {
+		t.Errorf("%v", got)
+	}
+	if got := h.read(of, w.time-4*oneSecond, w.time, 4, false); got[0] != unknown || got[1] != 0 {
+		t.Errorf("before it had any: %v", got)
+	}
+	if h.has(subject{process: id, metric: metricTrace}) {
+		t.Error("a memory that it never used has a history")
+	}
+	w.tell(aggregator.Event{Kind: aggregator.ProcessExit, PID: 7})
+	w.pass(time.Second)
+	if h.forget(w.data().snapshot); !h.has(of) {
+		t.Error("what ended a moment ago is forgotten")
+	}
+	for pid := range uint32(40) {
+		w.begins(100+pid, "y", nil, false)
+		w.tell(aggregator.Event{Kind: aggregator.ProcessExit, PID: 100 + pid})
+	}
+	if h.forget(w.data().snapshot); h.has(of) || !h.has(subject{chip: w.chips[0], metric: metricDRAM}) {
+		t.Error("a process that is long gone is not forgotten, or a chip is")
+	}
+}
+
 func TestHistoryIsBoundedAndBeginsAnew(t *testing.T) {
 	h := newHistory()
+	d := fixtureData(8)
+	for i := range uint32(maxProcessSeries) {
+		d.snapshot.Processes = append(d.snapshot.Processes, aggregator.ProcessSnapshot{PID: i, CB: aggregator.CBUsage{Physical: 1}})
+	}
+	h.add(&d)
+	if n := len(h.series); n > maxProcessSeries {
+		t.Errorf("%d series with many processes", n)
+	}
 	for i := range uint32(3 * maxSeries) {
-		h.put(subject{aggregator.Chip{Number: i}, metricDRAM}, value{}, value{}, at(1))
+		h.put(subject{chip: aggregator.Chip{Number: i}, metric: metricDRAM}, value{}, value{}, at(1))
 	}
 	if len(h.series) != maxSeries {
 		t.Errorf("%d series", len(h.series))
 	}
-	d := fixtureData(1)
+	d = fixtureData(1)
 	h.last = d.now + 1
 	h.add(&d)
-	if len(h.series) > 10 || h.first != d.now {
+	if len(h.series) > 20 || h.first != d.now {
 		t.Errorf("a source that began anew: %d series", len(h.series))
 	}
 }

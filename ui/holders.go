@@ -202,6 +202,16 @@ func (v *holders) tell(r *holder) []line {
 		add("runtime", runtimeOf(p, v.settings))
 		c := &p.Counters
 		add("allocations", fmt.Sprintf("%s, freed %s, with their allocator %s", digits(c.Allocs), digits(c.Frees), digits(c.ImplicitFrees)))
+		if c.Launches+c.Replays > 0 {
+			launches := digits(c.Launches)
+			if c.UnknownLaunches > 0 {
+				launches += ", " + digits(c.UnknownLaunches) + " of them of programs from before"
+			}
+			if c.Replays > 0 {
+				launches += "; traces replayed " + times(c.Replays)
+			}
+			add("launches", launches)
+		}
 		if n := c.UnmatchedFrees + c.Replaced + c.Odd; n > 0 {
 			add("not exact", fmt.Sprintf("%s frees of unknown buffers, %s frees not seen, %s odd events", digits(c.UnmatchedFrees), digits(c.Replaced), digits(c.Odd)))
 		}
@@ -221,6 +231,18 @@ func (v *holders) tell(r *holder) []line {
 		add("traced", "no: it has not been seen to use the runtime")
 	}
 	return out
+}
+
+func (v *holders) bindings() []binding {
+	list := v.grid.bindings()
+	if v.choosing {
+		return list
+	}
+	return append(list, binding{key: "t", does: "the charts of the process", brief: "charts", runes: "t", do: func(rune) {
+		if r := v.chosen(); r != nil && r.traced != nil {
+			v.chartsOf(v.chip, idOf(r.traced))
+		}
+	}})
 }
 
 func (v *holders) work() func(*reader) func() {

@@ -69,6 +69,8 @@ var walks = []walk{
 	{overviewPage, "l", "right, left", "h", "!└ chip 7"},
 	{overviewPage, "", "tab", "<Tab>", "▸   0"},
 	{overviewPage, "<Tab>", "tab", "<Backtab>", "▸  41822"},
+	{overviewPage, "", "t", "t", "process 41822 python3 serve.py"},
+	{overviewPage, "<Tab>j", "t", "t", " chip 1  5 minutes"},
 	{overviewPage, "", "s", "s", "▼L1"},
 	// chip
 	{chipPage, "", "enter", "<Enter>", "libtt_metal.so"},
@@ -76,6 +78,7 @@ var walks = []walk{
 	{chipPage, "s", "s  S", "S", "▲PID"},
 	{chipPage, "", "c", "c", "─ columns ─"},
 	{chipPage, "", "m", "m", "not the allocator's"},
+	{chipPage, "]", "t", "t", " chip 1  5 minutes"},
 	{chipPage, "", "left, right", "<Right>", "chip 1  card"},
 	{chipPage, "", "left, right", "<Left>", "chip 7  card"},
 	{chipPage, "", "tab", "<Tab>", "chip 1  card"},
@@ -93,9 +96,14 @@ var walks = []walk{
 	{chartsPage, "", "enter", "<Enter>", "!L1_SMALL"},
 	{chartsPage, "", "y", "y", "!12.0 GiB│"},
 	{chartsPage, "", "[  ]", "]", "chip 1  5 minutes"},
+	{chartsPage, "", "t", "t", "process 41822 python3 serve.py"},
+	{chartsPage, "t]", "t", "t", "chip 0"},
+	{chartsPage, "t]t", "t", "t", "process 50231"},
+	{chartsPage, "t", "[  ]", "]", "process 50231"},
+	{chartsPage, "t", "[  ]", "[", "process 50990"},
 	{chartsPage, "", "arrows, hjkl", "j", "▸L1 "},
 	// map
-	{mapPage, "", "enter", "<Enter>", "0x0 to 0x19e00 of the core"},
+	{mapPage, "", "enter", "<Enter>", "0x0 to 0x8000 of the core"},
 	{mapPage, "", "s  S", "s", "▼ADDRESS"},
 	{mapPage, "s", "s  S", "S", "▲ADDRESS"},
 	{mapPage, "", "c", "c", "─ columns ─"},
@@ -126,6 +134,7 @@ var walks = []walk{
 	{processesPage, "", "s  S", "s", "▼PID"},
 	{processesPage, "s", "s  S", "S", "▲PID"},
 	{processesPage, "", "c", "c", "─ columns ─"},
+	{processesPage, "j", "t", "t", "process 50231"},
 }
 
 func TestEveryKeyDoesWhatTheHelpSays(t *testing.T) {

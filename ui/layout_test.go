@@ -267,6 +267,14 @@ func TestElapsedGoesOnBetweenEvents(t *testing.T) {
 	if got := e.now(at.Add(-time.Hour), 5000); got != 5000 {
 		t.Error("a clock that is set back", got)
 	}
+	e = elapsed{}
+	e.now(at, 5000)
+	if got := e.now(at.Add(time.Second), 5000+1e9+70_000); got != 5000+1e9 {
+		t.Error("a clock that is read a little later than the other", got)
+	}
+	if got := e.now(at.Add(2*time.Second), 5000+3e9); got != 5000+3e9 {
+		t.Error("events of another time", got)
+	}
 }
 
 func TestListKeepsTheSelectedRow(t *testing.T) {
@@ -392,13 +400,13 @@ func TestTablesFitWithoutCuttingNumbers(t *testing.T) {
 	for _, n := range []int{1, 8, 32} {
 		for _, w := range []int{80, 100, 120, 160, 200} {
 			d := fixtureData(n)
-			head, _ := chipTable(&d, settings{}, w-2, chipTiers())
-			if got := head.width(); got > w-2 {
+			chips := chipTable(&d, settings{}, w-2, chipTiers())
+			if got := chips.head().width(); got > w-2 {
 				t.Errorf("%d chips: device table is %d wide in %d", n, got, w-2)
 			}
 			list := entries(&d, settings{}, func(processID) bool { return true })
-			head, _, _ = processTable(&d, settings{}, list, w-2)
-			if got := head.width(); got > w-2 {
+			processes := processTable(&d, settings{}, list, w-2)
+			if got := processes.head().width(); got > w-2 {
 				t.Errorf("%d chips: process table is %d wide in %d", n, got, w-2)
 			}
 		}

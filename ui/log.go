@@ -44,6 +44,8 @@ const (
 	logCBFree
 	logDFBAlloc
 	logDFBFree
+	logScratchpadAlloc
+	logScratchpadFree
 	logKernelLoad
 	logKernelUnload
 	logStart
@@ -51,11 +53,15 @@ const (
 	logOpen
 	logClose
 	logLost
+	// An allocation failed: memory is out, or circular buffers reach into L1 buffers.
+	logClash
+	logOutOfMemory
 	numLogKinds
 )
 
 var logKindNames = [numLogKinds]string{
-	"ALLOC", "FREE", "CB_ALLOC", "CB_FREE", "DFB_ALLOC", "DFB_FREE", "KERNEL_LOAD", "KERNEL_UNLOAD", "START", "EXIT", "OPEN", "CLOSE", "LOST",
+	"ALLOC", "FREE", "CB_ALLOC", "CB_FREE", "DFB_ALLOC", "DFB_FREE", "SCRATCHPAD_ALLOC", "SCRATCHPAD_FREE", "KERNEL_LOAD", "KERNEL_UNLOAD",
+	"START", "EXIT", "OPEN", "CLOSE", "LOST", "CB_CLASH", "OUT_OF_MEMORY",
 }
 
 func (k logKind) String() string { return logKindNames[k] }
@@ -63,13 +69,13 @@ func (k logKind) String() string { return logKindNames[k] }
 // logEntry is one change. There are many, so it is small.
 type logEntry struct {
 	time uint64
-	// size is that of a buffer on each chip, of a circular buffer on each core, of a kernel,
-	// or the number of what was lost.
+	// size is that of a buffer on each chip, also of one that there was no room for, of a
+	// circular buffer on each core, of a kernel, or the number of what was lost.
 	size, address uint64
 	// object is the buffer or the program.
 	object   uint64
 	pid, tid uint32
-	// text is a process's command or a kernel's name.
+	// text is a process's command, a kernel's name or the runtime's message.
 	text string
 	// cores that a circular buffer lies on.
 	cores uint32
@@ -87,6 +93,8 @@ type mark struct {
 	kind  logKind
 	pid   uint32
 	count uint64
+	// memory that was out.
+	memory aggregator.Memory
 	// started is when the process did, to tell PIDs apart that are used again.
 	started uint64
 }
@@ -130,8 +138,8 @@ func (l *Log) Events(events []aggregator.Event) {
 	}
 }
 
-// maxLogText bytes of a command or name are kept.
-const maxLogText = 200
+// maxLogText bytes of a command, name or message are kept.
+const maxLogText = 320
 
 func short(s string) string { return strings.Clone(s[:min(len(s), maxLogText)]) }
 
@@ -161,17 +169,32 @@ func (l *Log) event(e *aggregator.Event) {
 		n.chips = l.set(e.Opened.Chips)
 	}
 	l.add(n)
-	l.mark(mark{n.time, n.kind, n.pid, e.Count, started})
+	l.mark(mark{time: n.time, kind: n.kind, pid: n.pid, count: e.Count, started: started})
 }
 
-// mark keeps what the charts show. A process can be told of more than once, and losses come
-// in rows.
+// Refused tells of an allocation that failed.
+func (l *Log) Refused(e *aggregator.Event) {
+	n := logEntry{time: e.Time, pid: e.PID, tid: e.TID, kind: logOutOfMemory, memory: e.Memory, size: e.Refusal.Asked, text: short(e.Refusal.Message), object: e.Program}
+	if e.Refusal.Clash {
+		n.kind = logClash
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.add(n)
+	l.mark(mark{time: n.time, kind: n.kind, pid: n.pid, count: 1, memory: n.memory})
+}
+
+// mark keeps what the charts show. A process can be told of more than once, and losses and
+// failures come in rows.
 func (l *Log) mark(m mark) {
 	switch m.kind {
-	case logLost:
-		if n := len(l.marks); n > 0 && l.marks[n-1].kind == logLost && m.time-l.marks[n-1].time < 1e9 {
-			l.marks[n-1].count += m.count
-			return
+	case logLost, logClash, logOutOfMemory:
+		if n := len(l.marks); n > 0 {
+			last := &l.marks[n-1]
+			if last.kind == m.kind && last.pid == m.pid && last.memory == m.memory && m.time-last.time < 1e9 {
+				last.count += m.count
+				return
+			}
 		}
 	case logStart:
 		for _, old := range l.marks {
@@ -209,8 +232,11 @@ func (l *Log) CBChange(c aggregator.CBChange) {
 	n := logEntry{
 		time: c.Time, size: c.CB.Size, address: c.CB.Address, pid: c.PID, cores: uint32(c.CB.Cores()), memory: aggregator.L1, kind: logCBAlloc,
 	}
-	if c.CB.Kind == aggregator.Dataflow {
+	switch c.CB.Kind {
+	case aggregator.Dataflow:
 		n.kind = logDFBAlloc
+	case aggregator.Scratchpad:
+		n.kind = logScratchpadAlloc
 	}
 	if c.Freed {
 		n.kind++

@@ -45,6 +45,7 @@ type mapQuery struct {
 	core   aggregator.Core
 	round  int
 	any    bool
+	ring   aggregator.Ring
 	// snapshot is that of the sums, where these are shown.
 	snapshot *aggregator.Snapshot
 }
@@ -128,13 +129,15 @@ func (v *mapView) kindCell(b *block) line {
 func fillOf(b *block, g glyphs) (role, string) {
 	switch b.kind {
 	case bufferBlock:
-		return first, g.fills[0]
+		return first, g.fills[fillBuffer]
 	case smallBlock:
-		return second, g.fills[1]
+		return second, g.fills[fillSmall]
 	case circularBlock:
-		return third, g.fills[2]
+		return third, g.fills[fillCircular]
+	case ringBlock:
+		return fourth, g.fills[fillRing]
 	case belowBlock:
-		return faint, g.fills[3]
+		return faint, g.fills[fillBelow]
 	}
 	return plain, " "
 }
@@ -148,8 +151,10 @@ func (v *mapView) whatCell(b *block) line {
 		return v.operationCell(b.programs[0].Operation, 60)
 	case len(b.programs) > 1:
 		return append(v.operationCell(b.programs[0].Operation, 40), span{fmt.Sprintf(" and %d more", len(b.programs)-1), plain})
+	case b.ring != nil:
+		return text(plain, v.settings.ringWords(b.ring))
 	case b.kind == belowBlock:
-		return text(faint, "firmware, kernels, what is reserved")
+		return text(faint, "firmware, what is reserved")
 	}
 	return nil
 }
@@ -169,6 +174,9 @@ func (v *mapView) tell(b *block) []line {
 		return append([]line{head}, bufferDetail(v.state, b.buffer)...)
 	}
 	out := []line{head}
+	if b.ring != nil {
+		out = append(out, pair("holds", text(plain, v.settings.ringWords(b.ring)+", the newest launches")))
+	}
 	for i, p := range b.programs[:min(len(b.programs), 8)] {
 		name := clean(p.Operation, v.settings.ascii)
 		if name == "" {
@@ -189,14 +197,14 @@ func (v *mapView) work() func(*reader) func() {
 		return nil
 	}
 	chip, memory, ascii := c.Chip, v.memory, v.settings.ascii
-	banks := c.Memory[memory].Banks
+	banks, ring := c.Memory[memory].Banks, c.Ring
 	core, chosen := v.core, v.chosen
 	arrange, last := v.arranger(), v.done
 	want := mapQuery{query: v.query(), chip: chip, memory: memory, any: true}
 	return func(r *reader) func() {
 		touch(r, chip, memory == aggregator.L1)
 		now := want
-		now.round, now.core = r.round, core
+		now.round, now.core, now.ring = r.round, core, ring
 		if now == last {
 			return nil
 		}
@@ -213,6 +221,9 @@ func (v *mapView) work() func(*reader) func() {
 				return nil
 			}
 			others = append(bufferBlocks(r, chip, aggregator.L1Small, smallBlock, ascii), circularBlocks(r, chip, core, ascii)...)
+			if ring.Capacity > 0 {
+				others = append(others, block{from: ring.Base, to: ring.Base + ring.Capacity, kind: ringBlock, ring: &ring})
+			}
 		} else if now == last {
 			return nil
 		}
@@ -273,16 +284,19 @@ func (v *mapView) heads(c *aggregator.ChipSnapshot, w int) []line {
 			what = fmt.Sprintf("L1 of core (%d,%d)", v.core.X, v.core.Y)
 			for _, u := range v.cores {
 				if u.core == v.core {
-					what += ", " + bytesCell(u.bytes, o).String() + " of circular buffers"
+					what += ", circular buffers " + bytesCell(u.bytes, o).String()
 				}
 			}
 		}
 	}
 	left := line{{" chip " + chipName(c.Chip) + "  ", strong}, {what, plain}}
 	if b := c.Memory[v.memory].Banks; b.Known && b.Count > 0 {
-		left = append(left, span{fmt.Sprintf(", 1 of %d banks of %s", b.Count, capacity(b.Bytes, o.exact, false)), faint})
+		of := fmt.Sprintf(", 1 of %d banks of %s", b.Count, capacity(b.Bytes, o.exact, false))
+		if left.width()+width(of) <= w {
+			left = append(left, span{of, faint})
+		}
 	}
-	out := []line{left.clipped(w)}
+	out := []line{left.shortened(w, glyphSet(o.ascii).dots)}
 	words, clash := v.freeWords()
 	for i, l := range packed(words, w-2-width(clash)) {
 		next := text(plain, " ")
@@ -337,15 +351,15 @@ func (v *mapView) strips(w, rows int) []line {
 	inner := max(w-v.label-4, 1)
 	n := inner * rows
 	cells := make([]stripCell, n)
-	span1 := max(v.space.to, 1)
-	scale := float64(n) / float64(span1)
+	scale := float64(n) / float64(max(v.space.to-v.space.from, 1))
+	place := func(address uint64) float64 { return float64(address-v.space.from) * scale }
 	sel := v.grid.chosen()
 	for i := range v.space.blocks {
 		b := &v.space.blocks[i]
 		if b.kind == freeBlock || b.kind == edgeBlock {
 			continue
 		}
-		from, to := float64(b.from)*scale, float64(b.to)*scale
+		from, to := place(b.from), place(b.to)
 		for x := int(from); x < n && float64(x) < to; x++ {
 			share := min(to, float64(x+1)) - max(from, float64(x))
 			c := &cells[x]
@@ -358,11 +372,11 @@ func (v *mapView) strips(w, rows int) []line {
 	}
 	picked := [2]int{-1, -1}
 	if sel != nil {
-		picked = [2]int{int(float64(sel.from) * scale), max(int(float64(sel.to)*scale), int(float64(sel.from)*scale)+1)}
+		picked = [2]int{int(place(sel.from)), max(int(place(sel.to)), int(place(sel.from))+1)}
 	}
 	var out []line
 	for y := range rows {
-		address := uint64(float64(y*inner) / scale)
+		address := v.space.from + uint64(float64(y*inner)/scale)
 		l := line{{" " + fmt.Sprintf("%*s", v.label, hex(address)) + " " + g.wall, faint}}
 		for x := range inner {
 			i := y*inner + x
@@ -401,18 +415,31 @@ func (c *stripCell) draw(g glyphs) (role, string) {
 	case c.share < partly && c.kind != belowBlock:
 		return first, g.some
 	case c.kind == bufferBlock && c.odd:
-		return first, g.fills[1]
+		return first, g.fills[fillNext]
 	}
 	return fillOf(&block{kind: c.kind}, g)
 }
 
 func (v *mapView) legend(w int) line {
 	g := glyphSet(v.settings.ascii)
-	out := line{{spaces(v.label + 3), plain}, {g.fills[0] + g.fills[1], first}, {" buffers  ", plain}, {g.some, first}, {" partly free  ", plain}}
-	if v.memory == aggregator.L1 {
-		out = append(out, span{g.fills[1], second}, span{" L1_SMALL  ", plain}, span{g.fills[2], third}, span{" circular buffers  ", plain}, span{g.fills[3], faint}, span{" not the allocator's  ", plain})
+	out := text(plain, spaces(v.label+2))
+	add := func(fill string, look role, name string) {
+		if next := (line{{" " + fill, look}, {" " + name, plain}}); out.width()+next.width() <= w {
+			out = append(out, next...)
+		}
 	}
-	return append(out, span{g.clash, alert}, span{" overlap", plain}).clipped(w)
+	add(g.fills[fillBuffer]+g.fills[fillNext], first, "buffers")
+	add(g.some, first, "partly free")
+	if v.memory == aggregator.L1 {
+		add(g.fills[fillCircular], third, "circular")
+		add(g.fills[fillSmall], second, "L1_SMALL")
+		add(g.fills[fillRing], fourth, ringBlock.String())
+	}
+	add(g.clash, alert, "overlap")
+	if v.memory == aggregator.L1 {
+		add(g.fills[fillBelow], faint, belowBlock.String())
+	}
+	return out
 }
 
 // memories are those that have a map.
@@ -474,10 +501,10 @@ func (v *mapView) mouse(a tview.MouseAction, x, y int) bool {
 func (v *mapView) pick(x, row int) bool {
 	x -= v.label + 3
 	inner := v.seenW + 2 - v.label - 4
-	if x < 0 || x >= inner || v.space.to == 0 {
+	if x < 0 || x >= inner || v.space.to == v.space.from {
 		return false
 	}
-	at := uint64((float64(row*inner+x) + 0.5) / float64(inner*v.strip.height) * float64(v.space.to))
+	at := v.space.from + uint64((float64(row*inner+x)+0.5)/float64(inner*v.strip.height)*float64(v.space.to-v.space.from))
 	for i := range v.rows {
 		if v.rows[i].from <= at && at < v.rows[i].to {
 			v.list.move(i-v.list.index, len(v.rows), v.at)

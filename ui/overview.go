@@ -94,10 +94,15 @@ func (v *overview) compose(w, h int) picture {
 	d.keep = v.keeps()
 	inner := w - 2 // the cursor's place, and the same on the other side
 
-	chipHead, chipBody := chipTable(&d, v.settings, inner, screenTiers(&d, v.history))
+	chipTable := chipTable(&d, v.settings, inner, screenTiers(&d, v.history))
 	v.entries = entries(&d, v.settings, func(id processID) bool { return v.expanded[id] })
-	processHead, processBody, shown := processTable(&d, v.settings, v.entries, inner)
-	v.columns = shown
+	processTable := processTable(&d, v.settings, v.entries, inner)
+	v.columns = v.columns[:0]
+	for i := range processTable.columns {
+		if id := processTable.columns[i].id; id != unsorted {
+			v.columns = append(v.columns, id)
+		}
+	}
 	v.keys = [numPanels][]rowKey{}
 	for i := range d.snapshot.Chips {
 		v.keys[chipPanel] = append(v.keys[chipPanel], rowKey{chip: d.snapshot.Chips[i].Chip})
@@ -108,12 +113,12 @@ func (v *overview) compose(w, h int) picture {
 
 	notes := noteLines(&d, d.processes(), v.settings, w)
 	const fixed = 3 // two lines of titles, rule
-	chips, processes := share(h-fixed-len(notes), len(chipBody), len(processBody))
-	v.lists[chipPanel].sync(len(chipBody), chips, v.keyOf(chipPanel))
-	v.lists[processPanel].sync(len(processBody), processes, v.keyOf(processPanel))
+	chips, processes := share(h-fixed-len(notes), chipTable.n, processTable.n)
+	v.lists[chipPanel].sync(chipTable.n, chips, v.keyOf(chipPanel))
+	v.lists[processPanel].sync(processTable.n, processes, v.keyOf(processPanel))
 
 	p := picture{selected: -1}
-	v.table(&p, chipPanel, chipHead, chipBody, chips, "no chip has been opened yet")
+	v.table(&p, chipPanel, &chipTable, chips, "no chip has been opened yet")
 	below := v.position(processPanel, "processes", processes, g)
 	if d.over() {
 		below = strings.TrimSpace("ended: " + endedNote + "  " + below)
@@ -126,7 +131,7 @@ func (v *overview) compose(w, h int) picture {
 	if !v.matching.empty() {
 		empty = "no process matches the filter"
 	}
-	v.table(&p, processPanel, processHead, processBody, processes, empty)
+	v.table(&p, processPanel, &processTable, processes, empty)
 	p.lines = append(p.lines, notes...)
 	return p
 }
@@ -197,6 +202,7 @@ func (v *overview) bindings() []binding {
 		{key: "enter", does: "what a process has on each chip; all of a chip", brief: "more", keys: []tcell.Key{tcell.KeyEnter}, do: func(rune) { v.enter() }},
 		{key: "right, left", does: "show the chips of a process, fold them up"},
 		{key: "tab", does: "go to the other table", brief: "other table", keys: []tcell.Key{tcell.KeyTab, tcell.KeyBacktab}, do: func(rune) { v.focus = numPanels - 1 - v.focus }},
+		{key: "t", does: "the charts of the process, or of the chip", brief: "charts", runes: "t", do: func(rune) { v.charts() }},
 		{key: "s", does: "sort the processes by the next column", brief: "sort", runes: "s", do: func(rune) { v.nextSort() }},
 	}
 }
@@ -210,6 +216,17 @@ func (v *overview) enter() {
 	if i := v.lists[chipPanel].index; i < len(v.keys[chipPanel]) {
 		v.chip = v.keys[chipPanel][i].chip
 		v.open(chipPage)
+	}
+}
+
+// charts shows the history of what is selected.
+func (v *overview) charts() {
+	i := v.lists[v.focus].index
+	switch {
+	case v.focus == processPanel && i < len(v.entries):
+		v.chartsOf(v.chip, v.entries[i].key.process)
+	case v.focus == chipPanel && i < len(v.keys[chipPanel]):
+		v.chartsOf(v.keys[chipPanel][i].chip, processID{})
 	}
 }
 
@@ -249,18 +266,19 @@ func (v *overview) mouse(a tview.MouseAction, _, y int) bool {
 func (v *overview) work() func(*reader) func() { return nil }
 
 // table adds titles and visible rows to the picture, exactly height lines of them.
-func (v *overview) table(p *picture, which panel, head line, body []line, height int, empty string) {
+func (v *overview) table(p *picture, which panel, t *table, height int, empty string) {
 	g := glyphSet(v.settings.ascii)
-	p.lines = append(p.lines, append(text(plain, " "), focused(head, which == v.focus)...))
+	p.lines = append(p.lines, append(text(plain, " "), focused(t.head(), which == v.focus)...))
 	v.regions[which] = region{len(p.lines), height}
 	l := &v.lists[which]
-	for i := l.offset; i < l.offset+height; i++ {
+	body := t.rows(l.offset, l.offset+height)
+	for i := range height {
 		switch {
-		case i >= len(body) && i == 0:
+		case i >= len(body) && l.offset+i == 0:
 			p.lines = append(p.lines, text(faint, "  "+empty))
 		case i >= len(body):
 			p.lines = append(p.lines, nil)
-		case which == v.focus && i == l.index:
+		case which == v.focus && l.offset+i == l.index:
 			p.selected = len(p.lines)
 			p.lines = append(p.lines, append(text(notice, g.cursor), body[i]...))
 		default:

@@ -85,8 +85,10 @@ type state struct {
 	settings settings
 	data     data
 	history  *history
-	// chip is what the views of one chip are about.
-	chip aggregator.Chip
+	// chip is what the views of one chip are about, process the one that the charts are
+	// about instead, if any.
+	chip    aggregator.Chip
+	process processID
 	// say shows a message for a while; open goes to a view.
 	say  func(string)
 	open func(pageID)
@@ -121,6 +123,12 @@ func (s *state) nextChip(by int) {
 			return
 		}
 	}
+}
+
+// chartsOf shows the history of a chip, or of a process.
+func (s *state) chartsOf(chip aggregator.Chip, process processID) {
+	s.chip, s.process = chip, process
+	s.open(chartsPage)
 }
 
 // chipBindings are the keys of the views of one chip.

@@ -153,7 +153,11 @@ func sorted(d *data, o settings) []*aggregator.ProcessSnapshot {
 		return func(a, b *aggregator.ProcessSnapshot) int { return cmp.Compare(value(b), value(a)) }
 	}
 	memory := func(i int) func(a, b *aggregator.ProcessSnapshot) int {
-		return large(func(p *aggregator.ProcessSnapshot) float64 { return float64(o.processAmounts(p)[i].used) })
+		used := make(map[*aggregator.ProcessSnapshot]float64, len(list))
+		for _, p := range list {
+			used[p] = float64(o.processAmounts(p)[i].used)
+		}
+		return large(func(p *aggregator.ProcessSnapshot) float64 { return used[p] })
 	}
 	var order func(a, b *aggregator.ProcessSnapshot) int
 	switch o.sort {
@@ -205,9 +209,9 @@ func dropOrder() []columnID {
 	return []columnID{byFrees, byAllocs, bySince, byRate, byTrace, byL1Small, byCB, byBuffers, byChips, byL1}
 }
 
-// processTable lays the process table out in w cells, one row an entry, and
-// tells which columns found a place.
-func processTable(d *data, o settings, list []entry, w int) (head line, body []line, shown []columnID) {
+// processTable lays the process table out in w cells, one row an entry, with the columns
+// that find a place.
+func processTable(d *data, o settings, list []entry, w int) table {
 	g := glyphSet(o.ascii)
 	columns := processColumns(d, o, list, false, g)
 	if commandRoom(columns, w) < 0 {
@@ -226,21 +230,14 @@ func processTable(d *data, o settings, list []entry, w int) (head line, body []l
 			for r := range c.cells {
 				c.cells[r] = c.cells[r].shortened(room, g.dots)
 			}
+			c.wide = 0
 		}
 		if c.id == o.sort && c.id != unsorted {
 			c.title = c.title.marked(g.sorted, c.right)
-		}
-		if c.id != unsorted {
-			shown = append(shown, c.id)
+			c.wide = 0
 		}
 	}
-	head, body = rows(columns, len(list))
-	for i := range list {
-		if list[i].ended {
-			body[i] = body[i].dimmed()
-		}
-	}
-	return head, body, shown
+	return table{columns: columns, n: len(list), dim: len(list) > 0 && list[0].ended}
 }
 
 // commandRoom is what is left of w when the command has the room it wants.
@@ -264,10 +261,14 @@ func (l line) marked(sign string, before bool) line {
 
 // shortened clips the last part of l so that all of it takes at most w cells.
 func (l line) shortened(w int, dots string) line {
-	if n := len(l); n > 0 && l.width() > w {
-		last := l[n-1]
-		last.text = clip(last.text, w-l[:n-1].width(), dots)
-		return append(l[:n-1:n-1], last)
+	more := ""
+	for n := len(l); n > 0 && l.width() > w; n-- {
+		if room := w - l[:n-1].width(); room > 0 {
+			last := l[n-1]
+			last.text = clip(last.text+more, room, dots)
+			return append(l[:n-1:n-1], last)
+		}
+		more = " " // something was left out
 	}
 	return l
 }

@@ -81,14 +81,21 @@ func (m *meter) rates() rates {
 // elapsed carries the snapshot's clock on between events: it stands still
 // while nothing happens, but processes get older.
 type elapsed struct {
-	event uint64
-	at    time.Time
+	// newest event, and the moment of both clocks that others are reckoned from.
+	newest, event uint64
+	at            time.Time
 }
+
+// elapsedSlack is how much the clocks may seem to differ for no more reason than that one is
+// read after the other: the time of day of an event should stay the same.
+const elapsedSlack = 50 * time.Millisecond
 
 // now is CLOCK_MONOTONIC, as well as it can be told from the newest event.
 func (e *elapsed) now(wall time.Time, newest uint64) uint64 {
-	if newest != e.event || e.at.IsZero() || wall.Before(e.at) {
+	now := e.event + uint64(wall.Sub(e.at))
+	if off := time.Duration(newest - now); e.at.IsZero() || wall.Before(e.at) || newest != e.newest && off.Abs() > elapsedSlack {
 		e.event, e.at = newest, wall
 	}
+	e.newest = newest
 	return e.event + uint64(wall.Sub(e.at))
 }

@@ -23,7 +23,7 @@ func FuzzKeysAndSizes(f *testing.F) {
 	f.Fuzz(func(t *testing.T, keys []byte, width, height uint8, huge bool) {
 		var w *world
 		if huge {
-			w = full()
+			w = extreme()
 		} else {
 			w = small()
 		}

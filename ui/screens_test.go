@@ -3,34 +3,68 @@ package ui
 import (
 	"fmt"
 	"math"
+	"strings"
 	"testing"
 	"time"
+
+	"github.com/gdamore/tcell/v2"
 
 	"tt-memtrace/aggregator"
 )
 
 var sizes = [][2]int{{80, 24}, {120, 40}, {200, 60}}
 
-// Every view, at every size: an idle host, and busy ones of one, eight and 32 chips.
+// hosts are what the screens are drawn of: how many chips there are, nothing at all, no room
+// left, and everything as bad as can be.
+var hosts = []struct {
+	name string
+	make func(*testing.T) *world
+}{
+	{"empty", func(*testing.T) *world { return newWorld(0) }},
+	{"1-chip", func(t *testing.T) *world { return busyWithCards(t, 1) }},
+	{"8-chips", func(t *testing.T) *world { return busyWithCards(t, 8) }},
+	{"32-chips", func(t *testing.T) *world { return busyWithCards(t, 32) }},
+	{"exhausted", func(*testing.T) *world { return exhausted() }},
+	{"hostile", func(*testing.T) *world { return extreme() }},
+}
+
+func busyWithCards(t *testing.T, chips int) *world {
+	w := busy(chips)
+	w.system = cards(t, (chips+1)/2)
+	return w
+}
+
+// again makes a new frame that knows what the one of before has seen.
+func (w *world) again(o settings, size [2]int) {
+	before := w.frame
+	w.view(o)
+	if before != nil {
+		w.frame.history = before.history
+	}
+	w.frame.SetRect(0, 0, size[0], size[1])
+	w.look()
+}
+
+// screens are all views, with each of the tables, and the keys that lead to them.
+var screens = [][2]string{
+	{"overview", "1"}, {"chip", "2"}, {"charts", "3"}, {"map", "4"}, {"buffers", "5"}, {"circular buffers", "5<Tab>"}, {"programs", "5<Tab><Tab>"},
+	{"kernels", "5<Tab><Tab><Tab>"}, {"events", "6"}, {"processes", "7"},
+}
+
+// Every view of every host at every size, a file for each host and size.
 func TestEveryView(t *testing.T) {
-	for _, chips := range []int{0, 1, 8, 32} {
-		w := newWorld(chips)
-		if chips == 0 {
-			w.view(settings{})
-		} else {
-			w = busy(chips)
-			w.system = cards(t, (chips+1)/2)
-			w.reader.system = w.system
-			w.look()
-		}
-		for id, name := range pageNames {
-			for _, size := range sizes {
-				if chips == 0 && size[0] != 80 || chips == 1 && size[0] == 200 {
-					continue
-				}
-				w.frame.current = pageID(id)
-				golden(t, fmt.Sprintf("view-%s-%dchips-%dx%d.txt", name, chips, size[0], size[1]), w.text(t, size[0], size[1]))
+	for _, host := range hosts {
+		w := host.make(t)
+		for _, size := range sizes {
+			var all strings.Builder
+			for _, screen := range screens {
+				w.again(settings{}, size)
+				w.press(screen[1])
+				fmt.Fprintf(&all, "=== %s ===\n%s", screen[0], w.text(t, size[0], size[1]))
+				w.press("u<Enter>")
+				w.text(t, size[0], size[1])
 			}
+			golden(t, fmt.Sprintf("views-%s-%dx%d.txt", host.name, size[0], size[1]), all.String())
 		}
 	}
 }
@@ -39,42 +73,83 @@ func TestEveryView(t *testing.T) {
 func TestViewsFurtherIn(t *testing.T) {
 	w := busy(8)
 	w.system = cards(t, 4)
-	past := w.frame.history
 	for _, c := range []struct{ name, keys string }{
-		{"tables-circular", "5<Tab>"}, {"tables-programs", "5<Tab><Tab>"}, {"tables-kernels", "5<Tab><Tab><Tab>"},
 		{"tables-filter", "5sssf0x1.*inter<Enter>"}, {"tables-detail", "5jj<Enter>"}, {"tables-columns", "5cjjj "}, {"tables-exact", "5u"},
 		{"programs-detail", "5<Tab><Tab><Enter>"}, {"kernels-detail", "5<Tab><Tab><Tab><Enter>"}, {"circular-detail", "5<Tab><Enter>"},
 		{"map-dram", "4<Tab>"}, {"map-trace", "4<Tab><Tab>"}, {"map-detail", "4jjj<Enter>"}, {"map-free", "4/free<Enter>"}, {"map-core", "4<Left>"},
-		{"charts-hour", "3--"}, {"charts-alone", "3<Enter>"}, {"charts-cursor", "3-hhhhhhhhhhhhhhh"}, {"charts-highest", "3y"},
+		{"charts-hour", "3--"}, {"charts-alone", "3<Enter>"}, {"charts-cursor", "3-hhhhhhhhhhhhhhh"}, {"charts-highest", "3y"}, {"charts-process", "3t"},
 		{"events-filter", "6ffree<Enter>"}, {"events-detail", "6kkk<Enter>"}, {"events-search", "6/START<Enter>"},
 		{"processes-detail", "7<Enter>"}, {"chip-2", "2]]"}, {"help", "4?"}, {"prompt", "5f(["}, {"overview-filter", "fpython<Enter>"},
 	} {
-		w.view(settings{})
-		w.frame.history = past
-		w.frame.SetRect(0, 0, 120, 40)
-		w.look()
+		w.again(settings{}, sizes[1])
 		w.text(t, 120, 40)
 		w.press(c.keys)
 		golden(t, "further-"+c.name+".txt", w.text(t, 120, 40))
 	}
-	w.system = nil
-	w.view(settings{ascii: true}).history = past
-	w.look()
-	w.frame.settings.ascii = true
-	for id, name := range pageNames {
-		w.frame.current = pageID(id)
-		got := w.text(t, 80, 24)
-		for _, r := range got {
-			if r > '~' {
-				t.Errorf("%s: %q is not ASCII", name, r)
+}
+
+// On any host every view does without colours, and with ASCII characters alone.
+func TestEveryViewInASCIIWithoutColours(t *testing.T) {
+	for _, host := range hosts {
+		w := host.make(t)
+		var all strings.Builder
+		for _, screen := range screens {
+			w.again(settings{ascii: true}, sizes[0])
+			w.press(screen[1])
+			s := w.screen(t, 80, 24)
+			for y := range 24 {
+				for x := range 80 {
+					text, style, _ := s.Get(x, y)
+					if text > "~" {
+						t.Errorf("%s, %s: %q is not ASCII", host.name, screen[0], text)
+					}
+					if fg, bg, _ := style.Decompose(); fg != tcell.ColorDefault || bg != tcell.ColorDefault {
+						t.Errorf("%s, %s: a colour at %d,%d", host.name, screen[0], x, y)
+					}
+				}
 			}
+			fmt.Fprintf(&all, "=== %s ===\n%s\n", screen[0], s.text())
+			s.Fini()
 		}
-		golden(t, "ascii-"+name+".txt", got)
+		if host.name == "exhausted" {
+			golden(t, "ascii.txt", trimmed(all.String()))
+		}
 	}
 }
 
-// full is a host where everything is full and every number as large as can be.
-func full() *world {
+// exhausted is a host whose chips have no room left in any memory.
+func exhausted() *world {
+	w := newWorld(2)
+	w.view(settings{})
+	pid := uint32(41822)
+	device := w.begins(pid, "/usr/bin/python3 serve.py --model llama-70b", w.chips, false)
+	w.pass(20 * time.Second)
+	for i := range uint64(8) {
+		w.alloc(pid, device, aggregator.DRAM, 32+i*128*mib, 128*mib-i/7*32)
+		w.pass(5 * time.Second)
+	}
+	const first, bank = 105984, 1331200
+	for i := range uint64(8) {
+		w.alloc(pid, device, aggregator.L1, first+(i+2)*bank/10, bank/10)
+	}
+	w.alloc(pid, device, aggregator.L1Small, first+bank, 32*kib)
+	w.alloc(pid, device, aggregator.Trace, gib, 4*mib)
+	w.program(pid, device, "ttnn::operations::matmul::MatmulMultiCoreReuseProgramFactory", 12, circular(first, bank/5, 7, 7))
+	w.launches(pid, device, 17)
+	w.pass(10 * time.Second)
+	for range 3 {
+		w.refused(pid, aggregator.Refusal{Asked: 12 * 64 * mib, PerBank: 64 * mib, Banks: 12,
+			Message: "Out of Memory: Not enough space to allocate 805306368 B DRAM buffer across 12 banks, where each bank needs to store 67108864 B, but bank size is 1073741792 B (allocated: 1073741792 B, free: 0 B, largest free block: 0 B)"}, aggregator.DRAM)
+	}
+	w.pass(20 * time.Second)
+	w.refused(pid, aggregator.Refusal{Clash: true, End: first + bank/4, Lowest: first + bank/5,
+		Message: "Statically allocated circular buffers in program 7 clash with L1 buffers on core range [(x=0,y=0) - (x=7,y=7)]. L1 buffer allocated at 372224 and static circular buffer region ends at 438784"}, aggregator.L1)
+	w.pass(10 * time.Second)
+	return w
+}
+
+// extreme is a host where every number is as large as can be and every word hostile.
+func extreme() *world {
 	w := newWorld(2)
 	w.view(settings{})
 	const huge = 1 << 47
@@ -93,19 +168,8 @@ func full() *world {
 		program := w.program(pid, device, hostile, math.MaxUint64, circular(1<<30, 1<<30, 255, 3))
 		w.tell(aggregator.Event{Kind: aggregator.KernelLoaded, PID: pid, Program: program, Device: device, Kernel: &aggregator.Kernel{ID: 1, Name: hostile, Hash: hostile, Processor: hostile, Path: hostile, Bytes: huge, Sized: true}})
 	}
+	w.refused(math.MaxInt32-3, aggregator.Refusal{Asked: math.MaxUint64, Message: hostile + hostile}, aggregator.Trace)
 	w.tell(aggregator.Event{Kind: aggregator.Lost, Count: math.MaxUint64})
 	w.pass(3 * time.Second)
 	return w
-}
-
-func TestHugeNumbersAndHostileWords(t *testing.T) {
-	for id, name := range pageNames {
-		for _, size := range sizes[:2] {
-			w := full()
-			w.frame.current = pageID(id)
-			golden(t, fmt.Sprintf("full-%s-%dx%d.txt", name, size[0], size[1]), w.text(t, size[0], size[1]))
-			w.press("u<Enter>")
-			w.text(t, size[0], size[1])
-		}
-	}
 }

@@ -17,6 +17,8 @@ const (
 	smallBlock
 	// circularBlock is the union of circular and dataflow buffers at a place of a core.
 	circularBlock
+	// ringBlock is the kernel-config ring, which programs run from.
+	ringBlock
 	// belowBlock is what is below the allocator's memory: firmware and the like.
 	belowBlock
 	// edgeBlock is what is before the first buffer of a bank: free, or below the allocator's
@@ -24,7 +26,7 @@ const (
 	edgeBlock
 )
 
-var blockNames = [...]string{"free", "buffer", "L1_SMALL", "circular", "not the allocator's", "free or reserved"}
+var blockNames = [...]string{"free", "buffer", "L1_SMALL", "circular", "kernel-config ring", "not the allocator's", "free or reserved"}
 
 func (k blockKind) String() string { return blockNames[k] }
 
@@ -36,6 +38,7 @@ type block struct {
 	// programs whose circular buffers lie here, the newest first, of the owners of the same index.
 	programs []*aggregator.ProgramSnapshot
 	owners   []owner
+	ring     *aggregator.Ring
 	// clash: it lies on another block of another kind, or of another allocator.
 	clash bool
 }
@@ -45,8 +48,8 @@ func (b *block) size() uint64 { return b.to - b.from }
 // space is the address space of a bank, or of a core's L1, with everything in it.
 type space struct {
 	blocks []block
-	// to is its end, as far as it is known. It begins at 0.
-	to uint64
+	// It lies between from and to, as far as that is known.
+	from, to uint64
 	// free bytes in each bank, where the capacity is known; largestLeast and largestMost
 	// bound the largest free block: the ends of a bank are not always known.
 	known                     bool
@@ -103,6 +106,10 @@ func newSpace(buffers, others []block, bytes uint64, known bool, core bool) spac
 	}
 	s.to = end
 	if known {
+		// A bank that must end behind its last buffer begins no further before that.
+		if !core && len(buffers) > 0 {
+			s.from = min(end-min(end, bytes), buffers[0].from)
+		}
 		s.to = max(end, below+bytes)
 	}
 	nothing := func(from, to uint64) {
@@ -111,14 +118,14 @@ func newSpace(buffers, others []block, bytes uint64, known bool, core bool) spac
 			from = min(to, below)
 		}
 		kind := freeBlock
-		if from == 0 && !core && len(buffers) > 0 {
+		if from == s.from && !core && len(buffers) > 0 {
 			kind = edgeBlock
 		}
 		if from < to {
 			s.blocks = append(s.blocks, block{from: from, to: to, kind: kind})
 		}
 	}
-	at := uint64(0)
+	at := s.from
 	for i := range all {
 		if all[i].from > at {
 			nothing(at, all[i].from)

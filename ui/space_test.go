@@ -82,7 +82,10 @@ func TestTheLargestFreeBlockIsWithinItsBounds(t *testing.T) {
 		if s.free != free || s.largestLeast > largest || s.largestMost < largest {
 			t.Fatalf("base %d, %d bytes, %d buffers: free %d, largest %d, got %+v", base, bytes, len(buffers), free, largest, s)
 		}
-		var at uint64
+		at := s.from
+		if base < at && len(others) == 0 {
+			t.Fatalf("it begins at %d, the memory at %d", at, base)
+		}
 		for _, b := range s.blocks {
 			if b.from > at {
 				t.Fatalf("a gap at %d: %+v", at, s.blocks)

@@ -121,6 +121,10 @@ func (l line) wrapped(w, indent int) []line {
 	var out []line
 	for l.width() > w && w > indent+8 && len(out) < 6 {
 		head := l.clipped(w)
+		// Rather between two words, where there are any.
+		if i := strings.LastIndexByte(head.String(), ' '); i > 0 && width(head.String()[:i]) > w*2/3 {
+			head = head.clipped(width(head.String()[:i]) + 1)
+		}
 		out = append(out, head)
 		l = append(text(plain, spaces(indent)), l.without(head.width())...)
 	}

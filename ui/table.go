@@ -30,14 +30,18 @@ type column struct {
 	gap int
 	// least is a width below which the column does not go, for columns whose contents change.
 	least int
+	// wide is the width, once it was measured.
+	wide int
 }
 
 func (c *column) width() int {
-	w := max(c.least, c.title.width())
-	for _, l := range c.cells {
-		w = max(w, l.width())
+	if c.wide == 0 {
+		c.wide = max(c.least, c.title.width())
+		for _, l := range c.cells {
+			c.wide = max(c.wide, l.width())
+		}
 	}
-	return w
+	return c.wide
 }
 
 // tableWidth is what the columns take next to each other.
@@ -49,20 +53,43 @@ func tableWidth(columns []column) int {
 	return w
 }
 
-// rows puts the columns next to each other: the titles, and one line a row.
-func rows(columns []column, n int) (head line, body []line) {
-	body = make([]line, n)
-	for r := range body {
-		body[r] = make(line, 0, 4*len(columns))
+// table is columns next to each other. Only the lines that are asked for are put together.
+type table struct {
+	columns []column
+	// n is the number of rows.
+	n int
+	// dim: the rows are of little weight.
+	dim bool
+}
+
+// head is the line of titles.
+func (t *table) head() line {
+	var out line
+	for i := range t.columns {
+		c := &t.columns[i]
+		out = append(append(out, span{spaces(c.gap), plain}), c.title.padded(c.width(), c.right)...)
 	}
-	for i := range columns {
-		c := &columns[i]
-		w := c.width()
+	return out
+}
+
+// rows are the lines of the rows from up to to, as far as there are any.
+func (t *table) rows(from, to int) []line {
+	from, to = min(from, t.n), min(to, t.n)
+	body := make([]line, to-from)
+	for r := range body {
+		body[r] = make(line, 0, 4*len(t.columns))
+	}
+	for i := range t.columns {
+		c := &t.columns[i]
 		gap := span{spaces(c.gap), plain}
-		head = append(append(head, gap), c.title.padded(w, c.right)...)
 		for r := range body {
-			body[r] = append(append(body[r], gap), c.cells[r].padded(w, c.right)...)
+			body[r] = append(append(body[r], gap), c.cells[from+r].padded(c.width(), c.right)...)
 		}
 	}
-	return head, body
+	if t.dim {
+		for r := range body {
+			body[r] = body[r].dimmed()
+		}
+	}
+	return body
 }

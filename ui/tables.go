@@ -119,13 +119,13 @@ func chipList(chips []aggregator.Chip) string {
 	return chipRanges(list)
 }
 
-// fields that all tables have.
-func ownerFields[R any](of func(*R) owner) []field[R] {
+// ownerFields are those that all tables have; the name is least cells wide, and rank says how soon it goes.
+func ownerFields[R any](least, rank int, of func(*R) owner) []field[R] {
 	return []field[R]{
 		{name: "PID", right: true, least: 7,
 			cell:  func(r *R) line { return text(strong, strconv.FormatUint(uint64(of(r).process.PID), 10)) },
 			order: func(a, b *R) int { return cmp.Compare(of(a).process.PID, of(b).process.PID) }},
-		{name: "PROCESS", least: 16, flex: true, rank: 4,
+		{name: "PROCESS", least: least, flex: true, rank: rank,
 			cell:  func(r *R) line { return text(plain, of(r).name) },
 			order: func(a, b *R) int { return cmp.Compare(of(a).name, of(b).name) }},
 	}
@@ -223,7 +223,7 @@ func newTables(s *state) *tables {
 			}
 			return chipWords(b, r.Chips)
 		},
-		fields: append(ownerFields(func(r *bufferRow) owner { return r.owner }),
+		fields: append(ownerFields(10, 2, func(r *bufferRow) owner { return r.owner }),
 			field[bufferRow]{name: "MEMORY", least: 8, cell: func(r *bufferRow) line { return text(plain, r.Memory.String()) },
 				order: func(a, b *bufferRow) int { return cmp.Compare(a.Memory, b.Memory) }},
 			field[bufferRow]{name: "CHIPS", least: 5, rank: 1, cell: func(r *bufferRow) line { return s.chipsCell(r.Chips) },
@@ -247,7 +247,7 @@ func newTables(s *state) *tables {
 		return text(plain, strconv.FormatUint(uint64(r.TID), 10))
 	}
 	t.circular = &grid[circularRow, objectKey]{
-		state: s, name: "circular", what: "circular buffers", none: "no circular or dataflow buffers",
+		state: s, name: "circular", what: "circular buffers", none: "no circular or dataflow buffers, no scratchpads",
 		key: func(r *circularRow) objectKey {
 			return objectKey{idOf(r.process), r.program.ID, r.cb.Address<<16 ^ uint64(r.cb.Kind) ^ uint64(r.cb.Size)<<2, fmt.Sprint(r.cb.Ranges, r.chips)}
 		},
@@ -256,27 +256,34 @@ func newTables(s *state) *tables {
 			b = append(strconv.AppendUint(b, r.cb.Address, 16), ' ')
 			return chipWords(append(b, kindName(r.cb.Kind)...), r.chips)
 		},
-		fields: append(ownerFields(func(r *circularRow) owner { return r.owner }),
+		fields: append(ownerFields(16, 4, func(r *circularRow) owner { return r.owner }),
 			field[circularRow]{name: "OPERATION", least: 20, flex: true, rank: 1, cell: func(r *circularRow) line { return s.operationCell(r.program.Operation, 60) },
 				order: byText(func(r *circularRow) string { return r.program.Operation })},
 			field[circularRow]{name: "KIND", least: 8, rank: 5, cell: func(r *circularRow) line { return text(plain, kindName(r.cb.Kind)) },
 				order: func(a, b *circularRow) int { return cmp.Compare(a.cb.Kind, b.cb.Kind) }},
 			field[circularRow]{name: "CHIPS", least: 5, rank: 2, cell: func(r *circularRow) line { return s.chipsCell(r.chips) },
 				order: func(a, b *circularRow) int { return cmp.Compare(len(b.chips), len(a.chips)) }},
-			field[circularRow]{name: "ADDRESS", right: true, least: 8, cell: func(r *circularRow) line { return text(plain, hex(r.cb.Address)) },
-				order: func(a, b *circularRow) int { return cmp.Compare(a.cb.Address, b.cb.Address) }},
-			bytesField(s, "PER CORE", 0, func(r *circularRow) uint64 { return r.cb.Size }),
-			countField(s, "CORES", 4, func(r *circularRow) uint64 { return r.cb.Cores() }),
-			bytesField(s, "SUM", 3, func(r *circularRow) uint64 { return r.cb.Size * r.cb.Cores() }),
+			placed(s, field[circularRow]{name: "ADDRESS", right: true, least: 8, cell: func(r *circularRow) line { return text(plain, hex(r.cb.Address)) },
+				order: func(a, b *circularRow) int { return cmp.Compare(a.cb.Address, b.cb.Address) }}),
+			placed(s, bytesField(s, "PER CORE", 0, func(r *circularRow) uint64 { return r.cb.Size })),
+			placed(s, countField(s, "CORES", 4, func(r *circularRow) uint64 { return r.cb.Cores() })),
+			bytesField(s, "SUM", 3, func(r *circularRow) uint64 { return r.cb.Bytes() }),
 			ageField(s, "AGE", func(r *circularRow) uint64 { return r.program.Since }),
 		),
 		detail: func(r *circularRow) []line {
+			if r.cb.Kind == aggregator.ReportedCircular {
+				return append([]line{
+					pair("what", text(strong, "circular buffer that its process reported")),
+					pair("size", text(plain, digits(r.cb.Size)+" bytes on all its cores of each chip")),
+					pair("chips", s.chipsCell(r.chips)),
+				}, programDetail(s, r.owner, r.program)...)
+			}
 			where := make([]string, 0, len(r.cb.Ranges))
 			for _, c := range r.cb.Ranges[:min(len(r.cb.Ranges), 24)] {
 				where = append(where, rangeName(c))
 			}
 			return append([]line{
-				pair("what", text(strong, kindName(r.cb.Kind)+" buffer at "+hex(r.cb.Address)+" to "+hex(r.cb.Address+r.cb.Size)+" of each core")),
+				pair("what", text(strong, cbName(r.cb.Kind)+" at "+hex(r.cb.Address)+" to "+hex(r.cb.Address+r.cb.Size)+" of each core")),
 				pair("size", text(plain, digits(r.cb.Size)+" bytes a core, "+digits(r.cb.Size*r.cb.Cores())+" on "+plural(int(r.cb.Cores()), "core", "cores")+" of each chip")),
 				pair("cores", text(plain, strings.Join(where, " "))),
 				pair("chips", s.chipsCell(r.chips)),
@@ -289,7 +296,7 @@ func newTables(s *state) *tables {
 		words: func(b []byte, r *programRow) []byte {
 			return chipWords(append(r.words(b), r.Operation...), r.chips)
 		},
-		fields: append(ownerFields(func(r *programRow) owner { return r.owner }),
+		fields: append(ownerFields(16, 4, func(r *programRow) owner { return r.owner }),
 			field[programRow]{name: "OPERATION", least: 24, flex: true, cell: func(r *programRow) line { return s.operationCell(r.Operation, 60) },
 				order: byText(func(r *programRow) string { return r.Operation })},
 			field[programRow]{name: "CHIPS", least: 5, rank: 1, cell: func(r *programRow) line { return s.chipsCell(r.chips) },
@@ -299,6 +306,7 @@ func newTables(s *state) *tables {
 			countField(s, "KERNELS", 5, func(r *programRow) uint64 { return r.KernelCount }),
 			field[programRow]{name: "BINARIES", right: true, least: 9, rank: 4, cell: func(r *programRow) line { return s.atLeast(r.kernelSum, r.unsized) },
 				order: bigFirst(func(r *programRow) uint64 { return r.kernelSum })},
+			knownBytes(s, "CONFIG", 7, func(r *programRow) uint64 { return r.Config }),
 			countField(s, "LAUNCHES", 0, func(r *programRow) uint64 { return r.Launches }),
 			ageField(s, "LAST", func(r *programRow) uint64 { return r.LastLaunch }),
 			ageField(s, "AGE", func(r *programRow) uint64 { return r.Since }),
@@ -317,7 +325,7 @@ func newTables(s *state) *tables {
 			b = append(append(b, r.program.Operation...), ' ')
 			return chipWords(append(b, r.Hash...), r.program.Loaded)
 		},
-		fields: append(ownerFields(func(r *kernelRow) owner { return r.owner }),
+		fields: append(ownerFields(16, 4, func(r *kernelRow) owner { return r.owner }),
 			field[kernelRow]{name: "KERNEL", least: 24, flex: true, cell: func(r *kernelRow) line { return s.nameCell(r.Name, 60) },
 				order: byText(func(r *kernelRow) string { return r.Name })},
 			field[kernelRow]{name: "PROCESSOR", least: 9, cell: func(r *kernelRow) line { return s.nameCell(r.Processor, 16) },
@@ -390,7 +398,31 @@ func (r *bufferRow) what(g glyphs) string {
 }
 
 func kindName(k aggregator.CBKind) string {
-	return [...]string{"circular", "global", "dataflow"}[min(k, aggregator.Dataflow)]
+	names := [...]string{"circular", "global", "dataflow", "scratchpad", "reported"}
+	return names[min(int(k), len(names)-1)]
+}
+
+// cbName is what one of a kind is called.
+func cbName(k aggregator.CBKind) string {
+	switch k {
+	case aggregator.Scratchpad:
+		return "scratchpad"
+	case aggregator.GlobalCircular:
+		return "circular buffer in an L1 buffer"
+	}
+	return kindName(k) + " buffer"
+}
+
+// placed makes a field say nothing of buffers whose place is not known.
+func placed(s *state, f field[circularRow]) field[circularRow] {
+	cell := f.cell
+	f.cell = func(r *circularRow) line {
+		if r.cb.Kind == aggregator.ReportedCircular {
+			return text(faint, glyphSet(s.settings.ascii).unknown)
+		}
+		return cell(r)
+	}
+	return f
 }
 
 func rangeName(c aggregator.CoreRange) string {
@@ -432,6 +464,10 @@ func programDetail(s *state, o owner, p *aggregator.ProgramSnapshot) []line {
 	if p.Launches > 0 {
 		launches = append(text(plain, plural(int(min(p.Launches, 1<<62)), "launch", "launches")+", the last "), append(s.ageCell(p.LastLaunch), span{" ago", plain})...)
 	}
+	config := text(faint, glyphSet(s.settings.ascii).unknown)
+	if p.Config > 0 {
+		config = text(plain, digits(p.Config)+" bytes of the kernel-config ring in each core")
+	}
 	operation := text(faint, glyphSet(s.settings.ascii).unknown)
 	if p.Operation != "" {
 		operation = text(strong, clean(p.Operation, s.settings.ascii))
@@ -441,6 +477,7 @@ func programDetail(s *state, o owner, p *aggregator.ProgramSnapshot) []line {
 		pair("process", text(plain, fmt.Sprintf("%d  %s", o.process.PID, o.name))),
 		pair("program", append(text(plain, hex(p.ID)+" in the process, "), append(s.ageCell(p.Since), span{" old", plain})...)),
 		pair("launches", launches),
+		pair("launch", config),
 	}
 }
 
@@ -518,7 +555,7 @@ func programRows(r *reader, ascii bool) []programRow {
 				if c.Chip == p.Placed[0].Chip {
 					row.circular++
 					if c.Kind != aggregator.GlobalCircular {
-						row.circularSum += c.Size * c.Cores()
+						row.circularSum += c.Bytes()
 					}
 				}
 			}

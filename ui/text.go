@@ -46,22 +46,21 @@ func Text(w io.Writer, s *aggregator.Snapshot, o TextOptions) error {
 	if o.Width >= peaksFrom {
 		tiers = append(peakTiers(), tiers...)
 	}
-	chipHead, chipBody := chipTable(&d, set, o.Width-2, tiers)
-	processHead, processBody, _ := processTable(&d, set, list, o.Width-2)
+	chips, processes := chipTable(&d, set, o.Width-2, tiers), processTable(&d, set, list, o.Width-2)
 
 	lines := []line{header(&d, set, o.Width), nil}
-	table := func(head line, body []line, empty string) {
-		lines = append(lines, append(text(plain, " "), head...))
-		for _, l := range body {
+	add := func(t table, empty string) {
+		lines = append(lines, append(text(plain, " "), t.head()...))
+		for _, l := range t.rows(0, t.n) {
 			lines = append(lines, append(text(plain, " "), l...))
 		}
-		if len(body) == 0 {
+		if t.n == 0 {
 			lines = append(lines, text(plain, " "+empty))
 		}
 		lines = append(lines, nil)
 	}
-	table(chipHead, chipBody, "no chip has been opened yet")
-	table(processHead, processBody, noProcess(s))
+	add(chips, "no chip has been opened yet")
+	add(processes, noProcess(s))
 	ended := newest(atPeak(s.Ended), maxEnded)
 	for _, l := range endedSection(&d, set, ended, o.Width-2) {
 		lines = append(lines, append(text(plain, " "), l...))

@@ -33,7 +33,7 @@ const oneSecond = uint64(time.Second)
 
 func newWorld(chips int) *world {
 	w := &world{Aggregator: aggregator.New(), log: NewLog(), time: 1000 * oneSecond, wall: time.Date(2025, 1, 2, 12, 3, 11, 0, time.UTC)}
-	w.OnChange, w.OnCBChange = w.log.Change, w.log.CBChange
+	w.OnChange, w.OnCBChange, w.OnRefused = w.log.Change, w.log.CBChange, w.log.Refused
 	w.OnKernelChange = func(c aggregator.KernelChange) {
 		if c.Chip.Number == 0 { // their order over the chips is any
 			w.log.KernelChange(c)
@@ -101,6 +101,16 @@ func (w *world) program(pid uint32, device uint64, operation string, launches ui
 	return id
 }
 
+// launches makes a device's kernel-config ring hold n programs.
+func (w *world) launches(pid uint32, device uint64, n uint64) {
+	w.tell(aggregator.Event{Kind: aggregator.RingUsed, PID: pid, Device: device, Ring: &aggregator.Ring{ID: device + 2, Base: 0x8000, Capacity: 69 * kib, Used: n * 4 * kib, Programs: n}})
+}
+
+// refused is an allocation that there is no room for.
+func (w *world) refused(pid uint32, r aggregator.Refusal, m aggregator.Memory) {
+	w.tell(aggregator.Event{Kind: aggregator.Refused, PID: pid, TID: pid + 1, Memory: m, Refusal: &r})
+}
+
 func circular(address, size uint64, x1, y1 uint16) aggregator.CircularBuffer {
 	return aggregator.CircularBuffer{Call: 1, Address: address, Size: size, Ranges: []aggregator.CoreRange{{X1: x1, Y1: y1}}}
 }
@@ -121,7 +131,9 @@ func busy(chips int) *world {
 	w.program(41822, server, "ttnn::operations::matmul::MatmulMultiCoreReuseProgramFactory", 1200,
 		circular(105984, 32*kib, 7, 7), circular(105984+32*kib, 64*kib, 7, 7), circular(105984+96*kib, 16*kib, 3, 1))
 	w.program(41822, server, "ttnn::operations::normalization::SoftmaxDeviceOperation", 77, circular(105984, 48*kib, 7, 3), aggregator.CircularBuffer{
-		Call: 2, Address: 200 * kib, Size: 24 * kib, Kind: aggregator.Dataflow, Ranges: []aggregator.CoreRange{{X0: 2, Y0: 2, X1: 4, Y1: 3}}})
+		Call: 2, Address: 200 * kib, Size: 24 * kib, Kind: aggregator.Dataflow, Ranges: []aggregator.CoreRange{{X0: 2, Y0: 2, X1: 4, Y1: 3}}},
+		aggregator.CircularBuffer{Call: 3, Address: 224 * kib, Size: 2 * kib, Kind: aggregator.Scratchpad, Ranges: []aggregator.CoreRange{{X0: 2, Y0: 2, X1: 2, Y1: 2}}})
+	w.launches(41822, server, 9)
 	w.program(41822, server, "", 0)
 	w.tell(aggregator.Event{Kind: aggregator.ProcessExit, PID: 50100})
 	late := w.begins(50231, hostile, w.chips[:1], true)
@@ -209,8 +221,13 @@ func (w *world) screen(t testing.TB, width, height int) *testScreen {
 func (w *world) text(t testing.TB, width, height int) string {
 	s := w.screen(t, width, height)
 	defer s.Fini()
+	return trimmed(s.text())
+}
+
+// trimmed is text without the spaces at the ends of its lines.
+func trimmed(text string) string {
 	var b strings.Builder
-	for l := range strings.Lines(s.text()) {
+	for l := range strings.Lines(text) {
 		b.WriteString(strings.TrimRight(l, " \n"))
 		b.WriteByte('\n')
 	}

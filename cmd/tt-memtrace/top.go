@@ -78,7 +78,7 @@ func runTop(cmd *cobra.Command, t *targets, u *uiFlags, args []string) error {
 	}
 	l.silent = true
 	log := ui.NewLog()
-	l.add(sink{events: log.Events, change: log.Change, cb: log.CBChange, kernel: log.KernelChange})
+	l.add(sink{events: log.Events, change: log.Change, cb: log.CBChange, kernel: log.KernelChange, refuse: log.Refused})
 	u.requested = u.requested || t.shm // all that is known
 	if len(args) > 0 {
 		// The screen is taken: the command's output waits in a file until it is free again.
