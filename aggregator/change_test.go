@@ -19,10 +19,10 @@ func TestChanges(t *testing.T) {
 		"one on chips that are not known":         {alloc(1, other, 3, L1, 5), []string{"alloc 3 of 5 L1 on [] by 2"}},
 		"a free tells the size of the allocation": {freed(1, device, 1), []string{"free 1 of 10 L1 on [0 1] by 2"}},
 		"an unmatched free tells what it knows": {
-			Event{Kind: Free, PID: 1, TID: 2, Device: device, Buffer: 8, Size: 3, Memory: Trace}, []string{"unknown free 8 of 3 TRACE on [0 1] by 2"},
+			Event{Kind: Free, PID: 1, TID: 2, Device: device, Buffer: 8}, []string{"unknown free 8 of 0 DRAM on [0 1] by 2"},
 		},
 		"an unmatched free of an unknown device": {
-			Event{Kind: Free, PID: 5, TID: 6, Device: 0x999, Buffer: 8, Size: 3, Memory: Trace}, []string{"unknown free 8 of 3 TRACE on [] by 6"},
+			Event{Kind: Free, PID: 5, TID: 6, Device: 0x999, Buffer: 8}, []string{"unknown free 8 of 0 DRAM on [] by 6"},
 		},
 		"a replaced buffer goes before its successor comes": {
 			alloc(1, other, 1, DRAM, 7), []string{"implicit free 1 of 10 L1 on [0 1] by 2", "alloc 1 of 7 DRAM on [] by 2"},
