@@ -17,6 +17,8 @@ for what in "$@"; do
 		need tmux tmux
 		need setcap libcap2-bin
 		need prometheus prometheus
+		need podman podman
+		need runc runc
 		need systemd-analyze systemd
 		need riscv64-unknown-elf-as binutils-riscv64-unknown-elf
 		;;

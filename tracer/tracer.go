@@ -66,6 +66,7 @@ type Tracer struct {
 	watch   watch
 	tasks   []link.Link
 	extra   []FileID
+	told    string // the last notice of a process that was looked at
 
 	mu        sync.Mutex
 	libraries map[FileID]*attachment
@@ -346,7 +347,10 @@ func (t *Tracer) look(pid uint32, early bool) {
 	}
 	for _, m := range list {
 		if err := t.attach(m, at, early); err != nil {
-			t.opts.Notice(fmt.Sprintf("process %d: %v", pid, err))
+			if text := fmt.Sprintf("process %d: %v", pid, err); text != t.told {
+				t.told = text
+				t.opts.Notice(text)
+			}
 		}
 	}
 }
