@@ -68,6 +68,8 @@ type Tracer struct {
 	extra   []FileID
 	told    string // the last notice of a process that was looked at
 
+	watching sync.Mutex
+
 	mu        sync.Mutex
 	libraries map[FileID]*attachment
 	refused   map[FileID]*refusal
@@ -237,19 +239,23 @@ func (t *Tracer) load() error {
 // that it is looked at.
 const mappedBefore = 2 * time.Second
 
-// watchExit has the kernel report the process's exec and exit. One that ended
-// by now is not watched.
+// watchExit has the kernel report the process's exec and exit. One that is ending
+// by now is not watched, unless it was before: its end is reported then.
 func (t *Tracer) watchExit(pid uint32) (lives bool, err error) {
-	if err := t.objects.Watched.Put(pid, uint8(1)); err != nil {
+	t.watching.Lock()
+	defer t.watching.Unlock()
+	err = t.objects.Watched.Update(pid, uint8(1), ebpf.UpdateNoExist)
+	before := errors.Is(err, ebpf.ErrKeyExist)
+	if err != nil && !before {
 		return false, fmt.Errorf("watching process %d: %w", pid, err)
 	}
-	if !alive(pid) {
+	lives = alive(pid)
+	if !lives && !before {
 		if err := t.objects.Watched.Delete(pid); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
 			return false, fmt.Errorf("watching process %d: %w", pid, err)
 		}
-		return false, nil
 	}
-	return true, nil
+	return lives, nil
 }
 
 // Close detaches everything. It must not run beside Run.
