@@ -3,6 +3,7 @@ package tracer
 import (
 	"cmp"
 	"os"
+	"path/filepath"
 	"runtime"
 	"strconv"
 	"sync"
@@ -63,6 +64,35 @@ func TestManyProcesses(t *testing.T) {
 		}
 		tr.stop()
 	}
+}
+
+// What nobody maps any more makes room for other builds, however many there were.
+func TestBuildsComeAndGo(t *testing.T) {
+	tr := start(t, Options{})
+	stays := user(t, layoutB)
+	tr.awaitProcess(stays.PID)
+	l := keep(t, tr, stays)
+	l.device(0, 1)
+	l.alloc(0, aggregator.DRAM, 1)
+	build := read(t, library(t, layoutA))
+	for range maxLibraries + 1 {
+		path := filepath.Join(t.TempDir(), libraryNames[0])
+		if err := os.WriteFile(path, build, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		p := launch(t)
+		do(t, p, "open %s", path)
+		tr.awaitProcess(p.PID)
+		do(t, p, "device 0 2")
+		do(t, p, "alloc 100 0 0 0 4096 1024 64")
+		if s := tr.process(p.PID); s.Buffers != 1 || s.Memory[aggregator.DRAM].Requested != 4096 {
+			t.Fatalf("%+v", s)
+		}
+		p.Kill()
+	}
+	l.alloc(0, aggregator.DRAM, 1)
+	l.compare()
+	tr.noticed()
 }
 
 // Processes that come and go leave nothing in the kernel's maps, nor in the

@@ -487,7 +487,57 @@ func (t *Tracer) check(lib *Library) (*attachment, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &attachment{index: uint32(len(t.libraries)), lib: lib, cover: cover, layout: layout, links: map[uint32][]link.Link{}, linked: map[uint32]time.Time{}}, nil
+	return &attachment{index: t.vacant(), lib: lib, cover: cover, layout: layout, links: map[uint32][]link.Link{}, linked: map[uint32]time.Time{}}, nil
+}
+
+// maxLibraries is for how many the kernel's map of layouts has room.
+const maxLibraries = 64
+
+// vacant is a number that no library has. Where there is none left, those that no
+// process maps are given up: over weeks, containers bring many.
+func (t *Tracer) vacant() uint32 {
+	if len(t.libraries) >= maxLibraries {
+		t.giveUp()
+	}
+	taken := map[uint32]bool{}
+	for _, a := range t.libraries {
+		taken[a.index] = true
+	}
+	index := uint32(0)
+	for taken[index] {
+		index++
+	}
+	return index
+}
+
+// giveUp detaches from the libraries that no process maps.
+func (t *Tracer) giveUp() {
+	pids, err := allPIDs()
+	if err != nil {
+		return
+	}
+	mapped := map[uint64]bool{}
+	for _, pid := range pids {
+		list, _ := mappings(pid, t.extra)
+		for _, m := range list {
+			mapped[m.ID.Inode] = true
+		}
+	}
+	var gone []*attachment
+	for id, a := range t.libraries {
+		if mapped[id.Inode] {
+			continue
+		}
+		for _, links := range a.links {
+			t.release(links)
+		}
+		gone = append(gone, a)
+		delete(t.libraries, id)
+	}
+	t.releasing.Wait() // before their layouts are replaced
+	for _, a := range gone {
+		a.lib.Close()
+	}
 }
 
 // tellLayout tells the programs how the library lays things out.
