@@ -3,6 +3,7 @@ package tracer
 import (
 	"cmp"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"runtime"
 	"strconv"
@@ -145,4 +146,37 @@ func TestShortLivesLeaveNothing(t *testing.T) {
 			t.Errorf("%d entries are left in %s", n, name)
 		}
 	}
+}
+
+// A process that is ending stays watched if it was, so that its end is reported, and
+// is not watched anew: nothing would take it out again.
+func TestWatchingWhatIsEnding(t *testing.T) {
+	tr := start(t, Options{})
+	cmd := exec.Command(driver(t))
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer cmd.Wait()
+	if err := cmd.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	pid := uint32(cmd.Process.Pid)
+	for alive(pid) {
+		runtime.Gosched()
+	}
+	watched := tr.tracer.objects.Watched
+	for _, before := range []bool{false, true} {
+		if before {
+			if err := watched.Put(pid, uint8(1)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		lives, err := tr.tracer.watchExit(pid)
+		var one uint8
+		after := watched.Lookup(pid, &one) == nil
+		if lives || err != nil || after != before {
+			t.Errorf("watched before %t, after %t; lives %t, error %v", before, after, lives, err)
+		}
+	}
+	watched.Delete(pid)
 }
