@@ -168,7 +168,7 @@ func (t *Tracer) foresee() {
 		}
 		t.mu.Lock()
 		for _, m := range list {
-			_, _ = t.library(m)
+			_, _, _ = t.read(m)
 		}
 		t.mu.Unlock()
 	}
@@ -270,12 +270,12 @@ func (t *Tracer) Close() error {
 		}
 	}
 	t.release(t.tasks)
+	if t.watch != nil {
+		t.releasing.Go(func() { t.watch.Close() })
+	}
 	t.releasing.Wait()
 	for _, a := range t.libraries {
 		a.lib.Close()
-	}
-	if t.watch != nil {
-		t.watch.Close()
 	}
 	return t.objects.Close()
 }
@@ -393,42 +393,48 @@ func (t *Tracer) attach(m Mapping, at uint64, early bool) error {
 // library opens and checks a mapped library, once for each file. Both results
 // are nil where the file is not the runtime.
 func (t *Tracer) library(m Mapping) (*attachment, error) {
+	a, refused, err := t.read(m)
+	if refused != (FileID{}) {
+		t.refuse(refused, m.PID, err)
+	}
+	return a, err
+}
+
+// read is library, which alone notes what is refused.
+func (t *Tracer) read(m Mapping) (a *attachment, refused FileID, err error) {
 	// A file that was read before is told by what it is: reading it again, for
 	// every process that maps it, takes tens of milliseconds.
 	var st unix.Stat_t
 	named := unix.Stat(m.fileName(), &st) == nil && st.Ino == m.ID.Inode
 	if named && t.users[m.ID] == st.Ctim {
-		return nil, nil
+		return nil, FileID{}, nil
 	}
 	if named {
-		if a, known, err := t.known(FileID{st.Dev, st.Ino}, m.PID); known {
-			return a, err
+		if a, refused, err := t.known(FileID{st.Dev, st.Ino}); a != nil || refused != (FileID{}) {
+			return a, refused, err
 		}
 	}
 	// Another file of that name says nothing of the one that is mapped.
 	if named && !slices.Contains(t.extra, m.ID) && !knowsRuntime(m.fileName()) {
 		t.users[m.ID] = st.Ctim
 		t.giveBack()
-		return nil, nil
+		return nil, FileID{}, nil
 	}
 	defer t.giveBack()
 	lib, err := openMapped(m)
 	if err != nil {
-		return nil, err
+		return nil, FileID{}, err
 	}
-	if a, known, err := t.known(lib.ID, m.PID); known {
+	if a, refused, err := t.known(lib.ID); a != nil || refused != (FileID{}) {
 		lib.Close()
-		return a, err
+		return a, refused, err
 	}
-	a, err := t.check(lib)
-	if a == nil {
-		t.refused[lib.ID] = &refusal{err, map[uint32]uint64{}}
-		t.refuse(lib.ID, m.PID)
+	if a, err = t.check(lib); a == nil {
 		lib.Close()
-		return nil, err
+		return nil, lib.ID, err
 	}
 	t.libraries[lib.ID] = a
-	return a, nil
+	return a, FileID{}, nil
 }
 
 // giveBack returns memory to the system after files and processes were read: that
@@ -438,26 +444,27 @@ func (t *Tracer) giveBack() { t.giving.Reset(pause) }
 
 const pause = time.Second
 
-// known is what became of a file that was looked at before, and is mapped by a process.
-func (t *Tracer) known(id FileID, pid uint32) (a *attachment, known bool, err error) {
+// known is what became of a file that was looked at before.
+func (t *Tracer) known(id FileID) (a *attachment, refused FileID, err error) {
 	if a := t.libraries[id]; a != nil {
-		return a, true, nil
+		return a, FileID{}, nil
 	}
 	if r := t.refused[id]; r != nil {
-		t.refuse(id, pid)
-		return nil, true, r.why
+		return nil, id, r.why
 	}
-	return nil, false, nil
+	return nil, FileID{}, nil
 }
 
 // refuse notes that a process maps a file that is not traced, until it ends.
-func (t *Tracer) refuse(id FileID, pid uint32) {
+func (t *Tracer) refuse(id FileID, pid uint32, why error) {
 	at := uint64(monotonic())
-	if lives, _ := t.watchExit(pid); lives {
-		t.refused[id].pids[pid] = at
-	} else if len(t.refused[id].pids) == 0 {
-		delete(t.refused, id)
+	if lives, _ := t.watchExit(pid); !lives {
+		return
 	}
+	if t.refused[id] == nil {
+		t.refused[id] = &refusal{why, map[uint32]uint64{}}
+	}
+	t.refused[id].pids[pid] = at
 }
 
 // unmapped takes note that a process, or the program that it was, ended then.
