@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/cilium/ebpf"
+	"github.com/prometheus/procfs"
 
 	"tt-memtrace/aggregator"
 	"tt-memtrace/test/fixture"
@@ -161,8 +162,17 @@ func TestWatchingWhatIsEnding(t *testing.T) {
 		t.Fatal(err)
 	}
 	pid := uint32(cmd.Process.Pid)
-	for alive(pid) {
-		runtime.Gosched()
+	// Its end has been reported when it is a zombie, which the kernel does not do again.
+	proc, err := procfs.NewProc(int(pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for state := ""; state != "Z"; {
+		st, err := proc.Stat()
+		if err != nil {
+			t.Fatal(err)
+		}
+		state = st.State
 	}
 	watched := tr.tracer.objects.Watched
 	for _, before := range []bool{false, true} {

@@ -148,6 +148,10 @@ func New(o Options) (*Tracer, error) {
 	t.lacks.PIDFilter = t.lacks.PIDFilter || o.Lacks.PIDFilter
 	var loading errgroup.Group
 	loading.Go(t.load)
+	loading.Go(func() (err error) {
+		t.watch, err = watchMappings(len(t.extra) > 0)
+		return err
+	})
 	// That takes as long as reading a library, which is done beside it.
 	t.foresee()
 	if err := loading.Wait(); err != nil {
@@ -280,14 +284,11 @@ func (t *Tracer) Close() error {
 	return t.objects.Close()
 }
 
-// start begins to look for processes: those that come, then those that are there.
+// start looks at the processes that are there; those that come are being watched.
 func (t *Tracer) start() error {
-	var err error
-	if t.watch, err = watchMappings(len(t.extra) > 0); err != nil {
-		return err
-	}
 	pids := t.opts.PIDs
 	if len(pids) == 0 && t.opts.Follow == 0 {
+		var err error
 		if pids, err = allPIDs(); err != nil {
 			return fmt.Errorf("listing processes: %w", err)
 		}
