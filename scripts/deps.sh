@@ -18,6 +18,8 @@ for what in "$@"; do
 		need setcap libcap2-bin
 		need prometheus prometheus
 		need node nodejs
+		need podman podman
+		need runc runc
 		need systemd-analyze systemd
 		need riscv64-unknown-elf-as binutils-riscv64-unknown-elf
 		;;

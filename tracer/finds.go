@@ -2,6 +2,7 @@ package tracer
 
 import (
 	"context"
+	"slices"
 	"sync"
 )
 
@@ -37,7 +38,7 @@ func (f *finds) signal() {
 	}
 }
 
-// wait returns what came since the last call, or the context's error.
+// wait returns what came since the last call, each once, or the context's error.
 func (f *finds) wait(ctx context.Context) (pids []uint32, all bool, err error) {
 	select {
 	case <-f.wake:
@@ -46,7 +47,8 @@ func (f *finds) wait(ctx context.Context) (pids []uint32, all bool, err error) {
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	pids, all = f.pids, f.all
+	slices.Sort(f.pids)
+	pids, all = slices.Compact(f.pids), f.all
 	f.pids, f.all = nil, false
 	return pids, all, nil
 }

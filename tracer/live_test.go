@@ -1036,7 +1036,8 @@ func TestAttachedLate(t *testing.T) {
 	}
 }
 
-// A forked child has copies of its parent's objects; they are not its own.
+// A forked child has copies of its parent's objects; they are not its own until it
+// is the only one to have them.
 func TestForkedChildHoldsNothingOfItsParents(t *testing.T) {
 	t.Parallel()
 	p := user(t, layoutB)
@@ -1050,6 +1051,14 @@ func TestForkedChildHoldsNothingOfItsParents(t *testing.T) {
 	if s := tr.process(child); s.Buffers != 0 || s.Late {
 		t.Errorf("the child: %+v", s)
 	}
+	do(t, p, "child 0 outlive")
+	t.Cleanup(func() { syscall.Kill(int(child), syscall.SIGKILL) })
+	p.Kill()
+	tr.await("the child's copies are its own", func() bool {
+		s, ok := tr.lookup(child)
+		return ok && s.Buffers == 1 && s.Memory[aggregator.DRAM].Requested == 4096 && !s.Late && len(s.Chips) == 1
+	})
+	tr.noticed()
 }
 
 // Accounts that lack something, or have too much, are made right from the

@@ -3,6 +3,8 @@ package tracer
 import (
 	"cmp"
 	"os"
+	"os/exec"
+	"path/filepath"
 	"runtime"
 	"strconv"
 	"sync"
@@ -10,6 +12,7 @@ import (
 	"time"
 
 	"github.com/cilium/ebpf"
+	"github.com/prometheus/procfs"
 
 	"tt-memtrace/aggregator"
 	"tt-memtrace/test/fixture"
@@ -65,6 +68,35 @@ func TestManyProcesses(t *testing.T) {
 	}
 }
 
+// What nobody maps any more makes room for other builds, however many there were.
+func TestBuildsComeAndGo(t *testing.T) {
+	tr := start(t, Options{})
+	stays := user(t, layoutB)
+	tr.awaitProcess(stays.PID)
+	l := keep(t, tr, stays)
+	l.device(0, 1)
+	l.alloc(0, aggregator.DRAM, 1)
+	build := read(t, library(t, layoutA))
+	for range maxLibraries + 1 {
+		path := filepath.Join(t.TempDir(), libraryNames[0])
+		if err := os.WriteFile(path, build, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		p := launch(t)
+		do(t, p, "open %s", path)
+		tr.awaitProcess(p.PID)
+		do(t, p, "device 0 2")
+		do(t, p, "alloc 100 0 0 0 4096 1024 64")
+		if s := tr.process(p.PID); s.Buffers != 1 || s.Memory[aggregator.DRAM].Requested != 4096 {
+			t.Fatalf("%+v", s)
+		}
+		p.Kill()
+	}
+	l.alloc(0, aggregator.DRAM, 1)
+	l.compare()
+	tr.noticed()
+}
+
 // Processes that come and go leave nothing in the kernel's maps, nor in the
 // reader. TT_MEMTRACE_LIVES says how many.
 func TestShortLivesLeaveNothing(t *testing.T) {
@@ -115,4 +147,46 @@ func TestShortLivesLeaveNothing(t *testing.T) {
 			t.Errorf("%d entries are left in %s", n, name)
 		}
 	}
+}
+
+// A process that is ending stays watched if it was, so that its end is reported, and
+// is not watched anew: nothing would take it out again.
+func TestWatchingWhatIsEnding(t *testing.T) {
+	tr := start(t, Options{})
+	cmd := exec.Command(driver(t))
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer cmd.Wait()
+	if err := cmd.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	pid := uint32(cmd.Process.Pid)
+	// Its end has been reported when it is a zombie, which the kernel does not do again.
+	proc, err := procfs.NewProc(int(pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for state := ""; state != "Z"; {
+		st, err := proc.Stat()
+		if err != nil {
+			t.Fatal(err)
+		}
+		state = st.State
+	}
+	watched := tr.tracer.objects.Watched
+	for _, before := range []bool{false, true} {
+		if before {
+			if err := watched.Put(pid, uint8(1)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		lives, err := tr.tracer.watchExit(pid)
+		var one uint8
+		after := watched.Lookup(pid, &one) == nil
+		if lives || err != nil || after != before {
+			t.Errorf("watched before %t, after %t; lives %t, error %v", before, after, lives, err)
+		}
+	}
+	watched.Delete(pid)
 }

@@ -9,6 +9,7 @@ import (
 	"os"
 	"runtime"
 	"sync/atomic"
+	"time"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -103,6 +104,9 @@ func (w *perfWatch) Close() error {
 	return nil
 }
 
+// perfPause is how much later a mapping may be seen for that.
+const perfPause = 5 * time.Millisecond
+
 func (w *perfWatch) Run(ctx context.Context, seen func(pid uint32), missed func()) error {
 	interesting := func(m mapped) {
 		if w.any || candidate(m.path) {
@@ -123,6 +127,11 @@ func (w *perfWatch) Run(ctx context.Context, seen func(pid uint32), missed func(
 			if e.Fd >= 0 {
 				w.rings[e.Fd].drain(interesting, missed)
 			}
+		}
+		// A program maps a dozen files as it starts: those that come by then are one wakeup.
+		select {
+		case <-ctx.Done():
+		case <-time.After(perfPause):
 		}
 	}
 	return nil

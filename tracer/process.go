@@ -121,20 +121,23 @@ func alive(pid uint32) bool {
 	return err == nil && st.Flags&exiting == 0
 }
 
-// forked says whether a process was forked, without exec, from one that had the
-// library mapped: the objects in its memory are copies of its parent's, at the
-// same addresses, and what they stand for is the parent's.
-func forked(m Mapping) bool {
+// forkedFrom is the process that a process was forked from, without exec, if that
+// has the library mapped: the objects in its memory are copies of its parent's, at
+// the same addresses, and what they stand for is the parent's. Otherwise it is 0.
+func forkedFrom(m Mapping) uint32 {
 	p, err := procfs.NewProc(int(m.PID))
 	if err != nil {
-		return false
+		return 0
 	}
 	st, err := p.Stat()
 	if err != nil || st.PPID <= 0 {
-		return false
+		return 0
 	}
 	parents, err := mappings(uint32(st.PPID), []FileID{m.ID})
-	return err == nil && slices.ContainsFunc(parents, func(o Mapping) bool { return o.ID == m.ID && o.Base == m.Base })
+	if err != nil || !slices.ContainsFunc(parents, func(o Mapping) bool { return o.ID == m.ID && o.Base == m.Base }) {
+		return 0
+	}
+	return uint32(st.PPID)
 }
 
 // renumbered reports whether the process numbers chips in a way of its own.

@@ -10,8 +10,8 @@ import (
 
 // bookkeeping is what the reader knows of comparing a process with its accounts.
 type bookkeeping struct {
-	// others: its memory is a copy of its parent's, whose books these are.
-	others bool
+	// parent, where not 0: its memory is a copy of that process's, whose books these are.
+	parent uint32
 	// read: its books were read once, or it was watched from the start.
 	read bool
 	// now is the reading that is under way, and touched what events told of since
@@ -239,7 +239,7 @@ func (r *run) doubtAll() {
 // doubting says whether a process is to be read again soon.
 func (r *run) doubting() bool {
 	for _, p := range r.processes {
-		if p != nil && !p.books.doubted.IsZero() && !p.books.others {
+		if p != nil && !p.books.doubted.IsZero() && p.books.parent == 0 {
 			return true
 		}
 	}
@@ -273,7 +273,7 @@ func (r *run) check() {
 				p.complain(r, fmt.Errorf("the capacity of its memories is unknown: %w", s.why))
 			}
 		}
-		if p.books.others || p.books.now != nil || len(p.allocators) == 0 {
+		if p.books.parent != 0 || p.books.now != nil || len(p.allocators) == 0 {
 			continue
 		}
 		b := &p.books

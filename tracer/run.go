@@ -389,6 +389,15 @@ func (r *run) gone(head *bpf.MemtraceTtHead) {
 		delete(r.processes, head.Pid)
 		r.emit(aggregator.Event{Kind: aggregator.ProcessExit, PID: head.Pid, Time: head.Time})
 	}
+	// What its forked children have copies of is theirs alone now.
+	for _, p := range r.processes {
+		if p != nil && p.books.parent == head.Pid {
+			p.books.parent = 0
+			p.start.Late = true
+			r.tell(p, head.Time)
+			r.read(p, true)
+		}
+	}
 }
 
 // over says whether every process that was asked for has ended.
@@ -419,9 +428,9 @@ func (r *run) add(a announcement, now uint64) *traced {
 		inspector: newInspector(a.of.lib, a.mapping), mapping: a.mapping, of: a.of, at: a.at, private: renumbered(pid),
 		devices: map[uint64][]aggregator.Chip{}, allocators: map[uint64]bool{}, boards: map[uint32]string{}, strange: map[uint64]strange{},
 	}
-	p.books.others = forked(a.mapping)
+	p.books.parent = forkedFrom(a.mapping)
 	if old := r.processes[pid]; old != nil && old.base == p.base && old.lib == p.lib {
-		if a.late && !old.books.read && !p.books.others {
+		if a.late && !old.books.read && p.books.parent == 0 {
 			r.read(old, true)
 		}
 		return old
@@ -430,7 +439,7 @@ func (r *run) add(a announcement, now uint64) *traced {
 	if r.t.opts.Stacks {
 		r.stacks.meet(r.t, pid)
 	}
-	a.late = a.late && !p.books.others
+	a.late = a.late && p.books.parent == 0
 	p.start = aggregator.Process{
 		Started: started, Command: command, Library: a.mapping.Path, BuildID: a.of.lib.BuildID, Release: a.of.lib.Release,
 		NotCovered: strings.Join(a.of.cover.NotCovered(), ", "), Late: a.late,

@@ -66,6 +66,9 @@ type Tracer struct {
 	watch   watch
 	tasks   []link.Link
 	extra   []FileID
+	told    string // the last notice of a process that was looked at
+
+	watching sync.Mutex
 
 	mu        sync.Mutex
 	libraries map[FileID]*attachment
@@ -145,6 +148,10 @@ func New(o Options) (*Tracer, error) {
 	t.lacks.PIDFilter = t.lacks.PIDFilter || o.Lacks.PIDFilter
 	var loading errgroup.Group
 	loading.Go(t.load)
+	loading.Go(func() (err error) {
+		t.watch, err = watchMappings(len(t.extra) > 0)
+		return err
+	})
 	// That takes as long as reading a library, which is done beside it.
 	t.foresee()
 	if err := loading.Wait(); err != nil {
@@ -165,7 +172,7 @@ func (t *Tracer) foresee() {
 		}
 		t.mu.Lock()
 		for _, m := range list {
-			_, _ = t.library(m)
+			_, _, _ = t.read(m)
 		}
 		t.mu.Unlock()
 	}
@@ -236,19 +243,23 @@ func (t *Tracer) load() error {
 // that it is looked at.
 const mappedBefore = 2 * time.Second
 
-// watchExit has the kernel report the process's exec and exit. One that ended
-// by now is not watched.
+// watchExit has the kernel report the process's exec and exit. One that is ending
+// by now is not watched, unless it was before: its end is reported then.
 func (t *Tracer) watchExit(pid uint32) (lives bool, err error) {
-	if err := t.objects.Watched.Put(pid, uint8(1)); err != nil {
+	t.watching.Lock()
+	defer t.watching.Unlock()
+	err = t.objects.Watched.Update(pid, uint8(1), ebpf.UpdateNoExist)
+	before := errors.Is(err, ebpf.ErrKeyExist)
+	if err != nil && !before {
 		return false, fmt.Errorf("watching process %d: %w", pid, err)
 	}
-	if !alive(pid) {
+	lives = alive(pid)
+	if !lives && !before {
 		if err := t.objects.Watched.Delete(pid); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
 			return false, fmt.Errorf("watching process %d: %w", pid, err)
 		}
-		return false, nil
 	}
-	return true, nil
+	return lives, nil
 }
 
 // Close detaches everything. It must not run beside Run.
@@ -263,24 +274,21 @@ func (t *Tracer) Close() error {
 		}
 	}
 	t.release(t.tasks)
+	if t.watch != nil {
+		t.releasing.Go(func() { t.watch.Close() })
+	}
 	t.releasing.Wait()
 	for _, a := range t.libraries {
 		a.lib.Close()
 	}
-	if t.watch != nil {
-		t.watch.Close()
-	}
 	return t.objects.Close()
 }
 
-// start begins to look for processes: those that come, then those that are there.
+// start looks at the processes that are there; those that come are being watched.
 func (t *Tracer) start() error {
-	var err error
-	if t.watch, err = watchMappings(len(t.extra) > 0); err != nil {
-		return err
-	}
 	pids := t.opts.PIDs
 	if len(pids) == 0 && t.opts.Follow == 0 {
+		var err error
 		if pids, err = allPIDs(); err != nil {
 			return fmt.Errorf("listing processes: %w", err)
 		}
@@ -346,7 +354,10 @@ func (t *Tracer) look(pid uint32, early bool) {
 	}
 	for _, m := range list {
 		if err := t.attach(m, at, early); err != nil {
-			t.opts.Notice(fmt.Sprintf("process %d: %v", pid, err))
+			if text := fmt.Sprintf("process %d: %v", pid, err); text != t.told {
+				t.told = text
+				t.opts.Notice(text)
+			}
 		}
 	}
 }
@@ -383,42 +394,48 @@ func (t *Tracer) attach(m Mapping, at uint64, early bool) error {
 // library opens and checks a mapped library, once for each file. Both results
 // are nil where the file is not the runtime.
 func (t *Tracer) library(m Mapping) (*attachment, error) {
+	a, refused, err := t.read(m)
+	if refused != (FileID{}) {
+		t.refuse(refused, m.PID, err)
+	}
+	return a, err
+}
+
+// read is library, which alone notes what is refused.
+func (t *Tracer) read(m Mapping) (a *attachment, refused FileID, err error) {
 	// A file that was read before is told by what it is: reading it again, for
 	// every process that maps it, takes tens of milliseconds.
 	var st unix.Stat_t
 	named := unix.Stat(m.fileName(), &st) == nil && st.Ino == m.ID.Inode
 	if named && t.users[m.ID] == st.Ctim {
-		return nil, nil
+		return nil, FileID{}, nil
 	}
 	if named {
-		if a, known, err := t.known(FileID{st.Dev, st.Ino}, m.PID); known {
-			return a, err
+		if a, refused, err := t.known(FileID{st.Dev, st.Ino}); a != nil || refused != (FileID{}) {
+			return a, refused, err
 		}
 	}
 	// Another file of that name says nothing of the one that is mapped.
 	if named && !slices.Contains(t.extra, m.ID) && !knowsRuntime(m.fileName()) {
 		t.users[m.ID] = st.Ctim
 		t.giveBack()
-		return nil, nil
+		return nil, FileID{}, nil
 	}
 	defer t.giveBack()
 	lib, err := openMapped(m)
 	if err != nil {
-		return nil, err
+		return nil, FileID{}, err
 	}
-	if a, known, err := t.known(lib.ID, m.PID); known {
+	if a, refused, err := t.known(lib.ID); a != nil || refused != (FileID{}) {
 		lib.Close()
-		return a, err
+		return a, refused, err
 	}
-	a, err := t.check(lib)
-	if a == nil {
-		t.refused[lib.ID] = &refusal{err, map[uint32]uint64{}}
-		t.refuse(lib.ID, m.PID)
+	if a, err = t.check(lib); a == nil {
 		lib.Close()
-		return nil, err
+		return nil, lib.ID, err
 	}
 	t.libraries[lib.ID] = a
-	return a, nil
+	return a, FileID{}, nil
 }
 
 // giveBack returns memory to the system after files and processes were read: that
@@ -428,26 +445,27 @@ func (t *Tracer) giveBack() { t.giving.Reset(pause) }
 
 const pause = time.Second
 
-// known is what became of a file that was looked at before, and is mapped by a process.
-func (t *Tracer) known(id FileID, pid uint32) (a *attachment, known bool, err error) {
+// known is what became of a file that was looked at before.
+func (t *Tracer) known(id FileID) (a *attachment, refused FileID, err error) {
 	if a := t.libraries[id]; a != nil {
-		return a, true, nil
+		return a, FileID{}, nil
 	}
 	if r := t.refused[id]; r != nil {
-		t.refuse(id, pid)
-		return nil, true, r.why
+		return nil, id, r.why
 	}
-	return nil, false, nil
+	return nil, FileID{}, nil
 }
 
 // refuse notes that a process maps a file that is not traced, until it ends.
-func (t *Tracer) refuse(id FileID, pid uint32) {
+func (t *Tracer) refuse(id FileID, pid uint32, why error) {
 	at := uint64(monotonic())
-	if lives, _ := t.watchExit(pid); lives {
-		t.refused[id].pids[pid] = at
-	} else if len(t.refused[id].pids) == 0 {
-		delete(t.refused, id)
+	if lives, _ := t.watchExit(pid); !lives {
+		return
 	}
+	if t.refused[id] == nil {
+		t.refused[id] = &refusal{why, map[uint32]uint64{}}
+	}
+	t.refused[id].pids[pid] = at
 }
 
 // unmapped takes note that a process, or the program that it was, ended then.
@@ -477,7 +495,57 @@ func (t *Tracer) check(lib *Library) (*attachment, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &attachment{index: uint32(len(t.libraries)), lib: lib, cover: cover, layout: layout, links: map[uint32][]link.Link{}, linked: map[uint32]time.Time{}}, nil
+	return &attachment{index: t.vacant(), lib: lib, cover: cover, layout: layout, links: map[uint32][]link.Link{}, linked: map[uint32]time.Time{}}, nil
+}
+
+// maxLibraries is for how many the kernel's map of layouts has room.
+const maxLibraries = 64
+
+// vacant is a number that no library has. Where there is none left, those that no
+// process maps are given up: over weeks, containers bring many.
+func (t *Tracer) vacant() uint32 {
+	if len(t.libraries) >= maxLibraries {
+		t.giveUp()
+	}
+	taken := map[uint32]bool{}
+	for _, a := range t.libraries {
+		taken[a.index] = true
+	}
+	index := uint32(0)
+	for taken[index] {
+		index++
+	}
+	return index
+}
+
+// giveUp detaches from the libraries that no process maps.
+func (t *Tracer) giveUp() {
+	pids, err := allPIDs()
+	if err != nil {
+		return
+	}
+	mapped := map[uint64]bool{}
+	for _, pid := range pids {
+		list, _ := mappings(pid, t.extra)
+		for _, m := range list {
+			mapped[m.ID.Inode] = true
+		}
+	}
+	var gone []*attachment
+	for id, a := range t.libraries {
+		if mapped[id.Inode] {
+			continue
+		}
+		for _, links := range a.links {
+			t.release(links)
+		}
+		gone = append(gone, a)
+		delete(t.libraries, id)
+	}
+	t.releasing.Wait() // before their layouts are replaced
+	for _, a := range gone {
+		a.lib.Close()
+	}
 }
 
 // tellLayout tells the programs how the library lays things out.

@@ -24,6 +24,8 @@ var watches = map[string]func(anyName bool) (watch, error){
 func TestWatchSeesALibraryBeingLoaded(t *testing.T) {
 	needRights(t)
 	lib, other := library(t, layoutA), library(t, fixture.Build{Name: "libmine.so", Flags: layoutB.Flags})
+	driver(t)
+	lacking(t)
 	worked := 0
 	for name, begin := range watches {
 		for _, anyName := range []bool{false, true} {
@@ -61,6 +63,7 @@ func TestWatchSeesALibraryBeingLoaded(t *testing.T) {
 // What found no room is not silently missing, and what comes later is told of again.
 func TestWatchTellsOfWhatItMissed(t *testing.T) {
 	needRights(t)
+	lacking(t)
 	path := filepath.Join(t.TempDir(), libraryNames[0])
 	if err := os.WriteFile(path, make([]byte, os.Getpagesize()), 0o755); err != nil {
 		t.Fatal(err)

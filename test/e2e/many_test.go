@@ -20,8 +20,12 @@ func TestManyProcessesOfTheHost(t *testing.T) {
 		t.Fatal(err)
 	}
 	tr := start(t, tracer.Options{})
+	// They share a chip.
+	chip := uint64(0)
 	begin := func() *rig.Run {
-		return workload(t, r, rig.Options{Cluster: "n150", Args: []string{"--steps", "25"}})
+		w := workload(t, r, rig.Options{Cluster: "n150", FirstChipID: chip, Args: []string{"--steps", "25"}})
+		chip = w.Chip[0]
+		return w
 	}
 	check := func(w *rig.Run) {
 		t.Helper()
@@ -34,11 +38,7 @@ func TestManyProcessesOfTheHost(t *testing.T) {
 	end := func(w *rig.Run) {
 		t.Helper()
 		send(t, w, "go")
-		next(t, w, rig.EventClosed)
-		send(t, w, "go")
-		if err := w.Wait(patience); err != nil {
-			t.Fatal(err)
-		}
+		tr.toTheEnd(w)
 		tr.sync()
 		if p, ok := tr.process(w.PID()); ok {
 			t.Errorf("process %d has ended and is in the accounts: %+v", w.PID(), p)
