@@ -513,9 +513,10 @@ func (a *Aggregator) doubt(p *process) {
 
 // add counts a buffer on the chips of its device.
 func (b *buffer) add() {
+	m, requested, reserved := b.memory, b.size, b.reserved()
 	for _, s := range b.device.shares {
-		s.memory[b.memory].add(b.size, b.reserved())
-		s.chip.memory[b.memory].add(b.size, b.reserved())
+		s.memory[m].add(requested, reserved)
+		s.chip.memory[m].add(requested, reserved)
 	}
 }
 
@@ -523,9 +524,10 @@ func (b *buffer) add() {
 func (a *Aggregator) drop(p *process, b *buffer, e *Event, implicit bool) {
 	b.device.live--
 	b.countCopy(false)
+	m, requested, reserved := b.memory, b.size, b.reserved()
 	for _, s := range b.device.shares {
-		s.memory[b.memory].sub(b.size, b.reserved())
-		s.chip.memory[b.memory].sub(b.size, b.reserved())
+		s.memory[m].sub(requested, reserved)
+		s.chip.memory[m].sub(requested, reserved)
 	}
 	if len(b.device.shares) == 0 {
 		p.unplaced[b.memory].sub(b.size, b.reserved())

@@ -21,8 +21,9 @@ type buffers struct {
 	seed uint64
 }
 
-// blockSize is how many buffers memory is taken for at once.
-const blockSize = 256
+// blockSize is how many buffers memory is taken for at once: whole pages, which Go
+// hands out without a rest.
+const blockSize = 512
 
 // slot names a buffer by a part of its id's hash and by its place, plus 1, so that
 // 0 is none.

@@ -52,7 +52,7 @@ func TestNoEventAllocatesInSteadyState(t *testing.T) {
 }
 
 func TestALiveBufferTakesLittleMemory(t *testing.T) {
-	const buffers, most = 200_000, 200
+	const buffers, most = 200_000, 130
 	before := heap()
 	a := filled(8, buffers)
 	if got := (heap() - before) / buffers; got > most {

@@ -43,9 +43,9 @@ type Library struct {
 
 	file    *os.File
 	elf     *elf.File
-	symbols map[string]elf.Symbol
+	symbols map[string]elfSymbol
 	// prefixed are the symbols by those prefixes that the probe table names.
-	prefixed map[string][]elf.Symbol
+	prefixed map[string][]elfSymbol
 	segments []elf.ProgHeader
 	image    func() (*eval.Image, error)
 	// names are those of its functions, by address, bookOffset where an allocator
@@ -56,6 +56,13 @@ type Library struct {
 	readers    func() map[uint64]string
 	// standard is the C++ library that was read last beside it.
 	standard atomic.Pointer[standardLibrary]
+}
+
+// elfSymbol is what is kept of an elf.Symbol: there are many.
+type elfSymbol struct {
+	Name        string
+	Value, Size uint64
+	Info        byte
 }
 
 // OpenLibrary reads the library's headers and the symbols that matter here.
@@ -87,7 +94,7 @@ func OpenLibrary(path string) (lib *Library, err error) {
 	}
 	image := sync.OnceValues(func() (*eval.Image, error) { return eval.NewImage(f, 0) })
 	l := &Library{Path: path, image: image, ID: FileID{st.Dev, st.Ino}, file: f, elf: e,
-		symbols: map[string]elf.Symbol{}, prefixed: map[string][]elf.Symbol{}}
+		symbols: map[string]elfSymbol{}, prefixed: map[string][]elfSymbol{}}
 	l.names, l.bookOffset, l.readers = sync.OnceValue(l.functions), sync.OnceValues(l.setOffset), sync.OnceValue(l.binaryReaders)
 	for _, p := range e.Progs {
 		if p.Type == elf.PT_LOAD {
@@ -155,12 +162,11 @@ func (l *Library) readSymbols() error {
 			}
 			if _, ok := l.symbols[string(name)]; !ok {
 				n := string(name)
-				symbol := elf.Symbol{Name: n, Info: s.Info, Other: s.Other,
-					Section: elf.SectionIndex(s.Shndx), Value: s.Value, Size: s.Size}
-				l.symbols[n] = symbol
+				one := elfSymbol{n, s.Value, s.Size, s.Info}
+				l.symbols[n] = one
 				for _, p := range prefixes {
 					if strings.HasPrefix(n, p) {
-						l.prefixed[p] = append(l.prefixed[p], symbol)
+						l.prefixed[p] = append(l.prefixed[p], one)
 					}
 				}
 			}
@@ -231,8 +237,8 @@ func (l *Library) IsRuntime() bool { return l.Defines(definingSymbol) }
 
 // match lists the defined symbols that a row of the table names: all of them
 // with all, otherwise those of the first name that is there.
-func (l *Library) match(names []string, all bool) []elf.Symbol {
-	var found []elf.Symbol
+func (l *Library) match(names []string, all bool) []elfSymbol {
+	var found []elfSymbol
 	for _, name := range names {
 		if prefix, ok := strings.CutSuffix(name, "*"); ok {
 			for _, s := range l.prefixed[prefix] {

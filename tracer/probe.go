@@ -1,7 +1,6 @@
 package tracer
 
 import (
-	"debug/elf"
 	"fmt"
 	"slices"
 	"strings"
@@ -88,7 +87,7 @@ var endbr64 = []byte{0xf3, 0x0f, 0x1e, 0xfa}
 const entryBytes = 32
 
 // probe decides where at a function's entry a probe can stand.
-func (l *Library) probe(p *Point, s elf.Symbol) (Probe, error) {
+func (l *Library) probe(p *Point, s elfSymbol) (Probe, error) {
 	code, err := l.code(s.Value, entryBytes)
 	if err != nil {
 		return Probe{}, err

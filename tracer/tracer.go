@@ -47,7 +47,8 @@ type Options struct {
 	Notice func(string)
 }
 
-// DefaultRingBytes are the events of a twentieth of a second at a million in each.
+// DefaultRingBytes hold a hundred thousand allocations and frees: what comes in a
+// tenth of a second at a million a second.
 const DefaultRingBytes = 8 << 20
 
 const (

@@ -106,7 +106,7 @@ func memleakPrograms(fd func(string) int) map[string]asm.Instructions {
 			argument(secondArgument, key), update("live", key, size),
 			call("sums", asm.FnMapLookupElem, stack),
 			asm.Instructions{asm.JNE.Imm(asm.R0, 0, "known"),
-				asm.StoreMem(asm.RFP, sum, asm.R7, asm.DWord), asm.StoreImm(asm.RFP, sumCount, 1, asm.DWord)},
+				asm.StoreMem(asm.RFP, sum, asm.R7, asm.DWord), asm.Mov.Imm(asm.R1, 1), asm.StoreMem(asm.RFP, sumCount, asm.R1, asm.DWord)},
 			update("sums", stack, sum),
 			asm.Instructions{asm.Ja.Label("end"), asm.Mov.Reg(asm.R1, asm.R0).WithSymbol("known")},
 			book(1),

@@ -107,6 +107,7 @@ func (img *Image) addRela(s *elf.Section, symbols []elf.Symbol) error {
 		return err
 	}
 	const size = 24
+	img.relocs = slices.Grow(img.relocs, len(data)/size)
 	for ; len(data) >= size; data = data[size:] {
 		info := binary.LittleEndian.Uint64(data[8:])
 		addend := binary.LittleEndian.Uint64(data[16:])
