@@ -166,7 +166,7 @@ func (a *app) pump(ctx context.Context, done chan<- struct{}) {
 			}
 			a.refresh()
 			// Where a look takes long, for a crowd of processes, it is taken less often.
-			a.rested = now.Add(refreshFactor * time.Since(now))
+			a.rested = now.Add(min(refreshFactor*time.Since(now), maxRefreshRest))
 		case <-a.look:
 		}
 		if a.step() {
@@ -175,8 +175,12 @@ func (a *app) pump(ctx context.Context, done chan<- struct{}) {
 	}
 }
 
-// refreshFactor times what a look at the feed took, there is no other.
-const refreshFactor = 10
+// refreshFactor times what a look at the feed took, there is no other; but where it took long
+// because the machine was busy with something else, no longer than maxRefreshRest.
+const (
+	refreshFactor  = 10
+	maxRefreshRest = time.Second
+)
 
 // step brings the latest data to the screen, does what the view there wants done, and says
 // whether that changed anything.

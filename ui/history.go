@@ -204,7 +204,12 @@ func (h *history) addProcess(p *aggregator.ProcessSnapshot, d *data) {
 	}
 	put := func(m metric, v value) {
 		of := subject{process: idOf(p), metric: m}
-		if h.series[of] == nil && (v == value{} || len(h.series) >= maxProcessSeries) {
+		switch {
+		case h.series[of] != nil:
+		case v == value{}:
+			return
+		case len(h.series) >= maxProcessSeries:
+			delete(h.begun, of.process) // of what there is no place for, nothing is known
 			return
 		}
 		// Of a sum over chips there is no peak that it ever had.
@@ -273,6 +278,9 @@ func (h *history) has(of subject) bool { return h.series[of] != nil }
 func (h *history) read(of subject, from, to uint64, n int, requested bool) []uint64 {
 	out := make([]uint64, n)
 	s := h.series[of]
+	if begun, ok := h.begun[of.process]; s == nil && ok {
+		s = &series{none: begun, first: h.last + 1}
+	}
 	for i := range out {
 		out[i] = unknown
 		if s == nil {
@@ -295,7 +303,8 @@ func (s *series) highest(begin, end uint64, requested bool) uint64 {
 			continue // it has let go of what was so long ago
 		}
 		out := uint64(unknown)
-		for k := begin / step; k*step < end; k++ {
+		// A week has many seconds: only those that there is something of.
+		for k := max(begin/step, r.last+1-uint64(len(r.values))); k <= min((end-1)/step, r.last); k++ {
 			v, _ := r.at(k)
 			out = highest(out, v.pick(requested))
 		}

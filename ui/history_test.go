@@ -118,6 +118,9 @@ func TestHistoryOfProcesses(t *testing.T) {
 	if h.has(subject{process: id, metric: metricTrace}) {
 		t.Error("a memory that it never used has a history")
 	}
+	if got := h.read(subject{process: id, metric: metricTrace}, w.time-4*oneSecond, w.time, 4, false); got[0] != unknown || got[3] != 0 {
+		t.Errorf("of what it never had: %v", got)
+	}
 	w.tell(aggregator.Event{Kind: aggregator.ProcessExit, PID: 7})
 	w.pass(time.Second)
 	if h.forget(w.data().snapshot); !h.has(of) {

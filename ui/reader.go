@@ -37,10 +37,12 @@ type held struct {
 	buffersLast, programsAt uint64
 }
 
-// At least restTime passes between two rounds, and restFactor times what the last one took.
+// At least restTime passes between two rounds, and restFactor times what the last one took,
+// up to maxRest: a machine that is busy otherwise makes it seem long.
 const (
 	restTime   = time.Second
 	restFactor = 25
+	maxRest    = 5 * time.Second
 )
 
 // begin starts a look at the feed with a new snapshot.
@@ -62,7 +64,7 @@ func (r *reader) begin(s *aggregator.Snapshot) {
 // end ends it: what was done since began took its time.
 func (r *reader) end(began time.Time) {
 	if now := r.now(); r.fresh {
-		r.rested = now.Add(max(restTime, restFactor*now.Sub(began)))
+		r.rested = now.Add(min(max(restTime, restFactor*now.Sub(began)), maxRest))
 	}
 }
 

@@ -157,7 +157,7 @@ func (s *space) measure(buffers []block, bytes, lowest uint64) {
 		return
 	}
 	if len(buffers) == 0 {
-		s.free, s.largestLeast, s.largestMost = bytes, bytes, bytes
+		s.free, s.largestLeast, s.largestMost, s.holes = bytes, bytes, bytes, 1
 		return
 	}
 	low := buffers[0].from

@@ -25,7 +25,7 @@ func TestWhatIsFree(t *testing.T) {
 		holes, clashes  int
 		gap             uint64
 	}{
-		"nothing lies there":        {bytes: 100, free: 100, least: 100, most: 100},
+		"nothing lies there":        {bytes: 100, free: 100, least: 100, most: 100, holes: 1},
 		"full":                      {buffers: taken(10, 110), bytes: 100},
 		"a hole is certain":         {buffers: taken(10, 20, 90, 110), bytes: 100, free: 70, least: 70, most: 70, holes: 1},
 		"the rest may be in halves": {buffers: taken(50, 60), bytes: 100, free: 90, least: 45, most: 90, holes: 1},
