@@ -38,6 +38,7 @@ func TestWrongUsage(t *testing.T) {
 		{"frobnicate", "tt-memtrace -- frobnicate"},
 		{"statu", "did you mean status?"},
 		{"man", "one folder"},
+		{"completion tcsh", "tcsh"},
 		{"status model.py", "tt-memtrace -- model.py"},
 		{"status --frobnicate", "see 'tt-memtrace status --help'"},
 		{"-x", "see 'tt-memtrace --help'"},
