@@ -111,8 +111,8 @@ func (s *Server) Serve() error {
 
 // Close ends Serve, which must have been called, and every connection.
 func (s *Server) Close() error {
+	err := s.http.Close() // first, so that Serve takes the end for one that was asked for
 	s.stop()
-	err := s.http.Close()
 	<-s.done
 	return err
 }

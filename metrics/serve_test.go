@@ -193,8 +193,7 @@ func TestHostileScrapers(t *testing.T) {
 	done := make(chan error, 1)
 	go func() { done <- s.Serve() }()
 
-	const seconds = 3
-	ctx, cancel := context.WithTimeout(t.Context(), seconds*time.Second)
+	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	var hostile sync.WaitGroup
 	request := "GET /metrics HTTP/1.1\r\nHost: x\r\n"
@@ -223,21 +222,24 @@ func TestHostileScrapers(t *testing.T) {
 			}
 		})
 	}
+	// For three seconds, and longer on a machine that has much else to do.
+	const events = 1000
 	var applied int
 	var slowest time.Duration
-	for ctx.Err() == nil {
+	began := time.Now()
+	for applied < events || time.Since(began) < 3*time.Second {
 		at := time.Now()
 		h.apply(aggregator.Event{Kind: aggregator.Launched, PID: 1000, Count: 1})
 		slowest = max(slowest, time.Since(at))
-		applied++
+		if applied++; at.Sub(began) > time.Minute {
+			t.Fatalf("%d events went into the accounts, the slowest in %v", applied, slowest)
+		}
 		time.Sleep(100 * time.Microsecond) // a traced process's pace
 	}
+	cancel()
 	hostile.Wait()
-	if n := snapshots.Load(); n > connectionsAtOnce+connectionsPerSecond*(seconds+1) {
-		t.Errorf("%d snapshots were taken", n)
-	}
-	if applied < 1000 {
-		t.Errorf("%d events went into the accounts, the slowest in %v", applied, slowest)
+	if n := float64(snapshots.Load()); n > connectionsAtOnce+connectionsPerSecond*(time.Since(began).Seconds()+1) {
+		t.Errorf("%v snapshots were taken in %v", n, time.Since(began))
 	}
 	t.Logf("%d snapshots, %d events, the slowest in %v", snapshots.Load(), applied, slowest)
 	closed := time.Now()

@@ -128,6 +128,9 @@ func (o settings) same(p settings) bool {
 		o.view == p.view && maps.Equal(o.ordered, p.ordered) && maps.EqualFunc(o.hidden, p.hidden, slices.Equal)
 }
 
+// ErrSettings is wrapped by errors of settings that could not be kept: all else was well.
+var ErrSettings = errors.New("keeping the settings")
+
 // save writes the settings, if they changed, as a whole or not at all.
 func (s *store) save(o settings) error {
 	if s.path == "" || s.broken || o.same(s.loaded) {
@@ -142,7 +145,7 @@ func (s *store) save(o settings) error {
 		err = writeWhole(s.path, append(b, '\n'))
 	}
 	if err != nil {
-		return fmt.Errorf("keeping the settings: %w", err)
+		return fmt.Errorf("%w: %w", ErrSettings, err)
 	}
 	s.loaded = o
 	return nil

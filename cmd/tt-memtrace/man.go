@@ -20,7 +20,6 @@ func newMan() *cobra.Command {
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
 			root := cmd.Root()
-			root.InitDefaultCompletionCmd()
 			root.InitDefaultHelpCmd()
 			root.DisableAutoGenTag = true // SOURCE_DATE_EPOCH dates them
 			if err := os.MkdirAll(args[0], 0o755); err != nil {

@@ -57,6 +57,10 @@ func newRoot() *cobra.Command {
 	u.topFlags(root)
 	root.AddCommand(newTop(), newStatus(), newLog(), newRecord(), newReplay(), newReport(), newDemo(), newForward(), newServe(), newExporter(), newDoctor(), newConfig(), newMan(), newVersion())
 	configFlag(root)
+	root.InitDefaultCompletionCmd()
+	if c, _, err := root.Find([]string{"completion"}); err == nil { // for other shells it would print its help, and be fine
+		c.Args, c.RunE = noArgs, func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
+	}
 	return root
 }
 

@@ -119,6 +119,11 @@ func runTop(cmd *cobra.Command, t *targets, u *uiFlags, args []string) error {
 		SettingsFile: settingsFile(), View: u.view, Requested: u.requested, ASCII: cmd.Flags().Changed("ascii") && u.ascii, Done: l.ended,
 	})
 	cancel()
+	if errors.Is(err, ui.ErrSettings) {
+		// No reason to fail, nor to hide how the command ended.
+		defer fmt.Fprintf(os.Stderr, "tt-memtrace: %v\n", err)
+		err = nil
+	}
 	if e := <-done; err == nil {
 		err = e
 	}

@@ -4,6 +4,8 @@ import (
 	"bufio"
 	"fmt"
 	"os"
+	"path/filepath"
+	"strings"
 	"syscall"
 	"testing"
 
@@ -64,6 +66,27 @@ func TestDiskIsFull(t *testing.T) {
 		args = append(append(args, "--"), beside(p.Argv)...)
 		r := begin(t, call{args: args, env: p.Env, stdout: full}).ends(failed)
 		contains(t, r.err, `"event": "done", "n": 20`, "no space left on device")
+	}
+}
+
+// Of reports that is said once.
+func TestDiskIsFullForReports(t *testing.T) {
+	full, err := os.OpenFile("/dev/full", os.O_WRONLY, 0)
+	if err != nil {
+		t.Skip(err)
+	}
+	defer full.Close()
+	file := filepath.Join(t.TempDir(), "demo.ttm")
+	run(t, fine, "demo", "--save", file)
+	calls := []call{{args: []string{"report", file, "-o", "/dev/full"}}}
+	for _, format := range []string{"text", "json", "html", "pprof", "chrome", "csv"} {
+		calls = append(calls, call{args: []string{"report", file, "--format", format}, stdout: full})
+	}
+	for _, c := range calls {
+		r := begin(t, c).ends(failed)
+		if len(lines(r.err)) != 1 || strings.Count(r.err, "writing the report") != 1 || !strings.Contains(r.err, "no space left on device") {
+			t.Errorf("%v: %s", c.args, r.err)
+		}
 	}
 }
 

@@ -41,6 +41,16 @@ func TestPanels(t *testing.T) {
 	goesOn(t, w)
 }
 
+// Settings that cannot be kept are told of; that fails nothing.
+func TestSettingsThatCannotBeKept(t *testing.T) {
+	keys, screen, tty := terminal(t)
+	s := begin(t, call{tty: tty, args: []string{"demo"}, env: environ("TERM=xterm-256color", "XDG_CONFIG_HOME=/proc/nowhere")})
+	screen.await(t, "CHIP")
+	io.WriteString(keys, "2q")
+	s.ends(fine)
+	screen.await(t, "keeping the settings: mkdir /proc/nowhere: no such file or directory")
+}
+
 // The text of status has no colours, on a terminal neither.
 func TestStatusHasNoEscapes(t *testing.T) {
 	w := steady(t, "n150", "--seconds", "60", "--rate", "1000")

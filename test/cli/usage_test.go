@@ -36,6 +36,9 @@ func TestWrongUsage(t *testing.T) {
 	}{
 		{"frobnicate", "see 'tt-memtrace --help'"},
 		{"frobnicate", "tt-memtrace -- frobnicate"},
+		{"statu", "did you mean status?"},
+		{"man", "one folder"},
+		{"completion tcsh", "tcsh"},
 		{"status model.py", "tt-memtrace -- model.py"},
 		{"status --frobnicate", "see 'tt-memtrace status --help'"},
 		{"-x", "see 'tt-memtrace --help'"},
