@@ -328,14 +328,24 @@ func checkProfile(t *testing.T, rep *report.Report) {
 	if err := errors.Join(rep.Profile(f), f.Close()); err != nil {
 		t.Fatal(err)
 	}
-	var bytes, buffers uint64
-	for _, s := range rep.Churn {
-		bytes, buffers = bytes+s.Bytes, buffers+s.Buffers
+	sum := func(list []report.Site) (bytes, buffers uint64) {
+		for _, s := range list {
+			bytes, buffers = bytes+s.Bytes, buffers+s.Buffers
+		}
+		return bytes, buffers
 	}
-	for index, want := range map[string]string{"alloc_space": fmt.Sprintf("%dB total", bytes), "alloc_objects": fmt.Sprintf("%d total", buffers)} {
-		out, err := exec.Command("go", "tool", "pprof", "-top", "-unit="+map[string]string{"alloc_space": "B", "alloc_objects": "count"}[index], "-sample_index="+index, path).CombinedOutput()
-		if err != nil || !strings.Contains(string(out), want) || !strings.Contains(string(out), "leak_in_this_line") && index == "alloc_objects" {
-			t.Errorf("pprof of %s does not say %q: %v\n%s", index, want, err, out)
+	allocated, allocations := sum(rep.Churn)
+	left, leaks := sum(rep.Left)
+	for _, c := range []struct {
+		index, unit, total string
+		frame              string // that of the leak, where pprof does not drop it for being small
+	}{
+		{"alloc_space", "B", fmt.Sprintf("%dB total", allocated), ""}, {"alloc_objects", "count", fmt.Sprintf("%d total", allocations), "leak_in_this_line"},
+		{"inuse_space", "B", fmt.Sprintf("%dB total", left), "leak_in_this_line"}, {"inuse_objects", "count", fmt.Sprintf("%d total", leaks), "leak_in_this_line"},
+	} {
+		out, err := exec.Command("go", "tool", "pprof", "-top", "-unit="+c.unit, "-sample_index="+c.index, path).CombinedOutput()
+		if err != nil || !strings.Contains(string(out), c.total) || !strings.Contains(string(out), c.frame) {
+			t.Errorf("pprof of %s does not say %q: %v\n%s", c.index, c.total, err, out)
 		}
 	}
 }
