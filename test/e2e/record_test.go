@@ -267,7 +267,7 @@ func TestReportSaysWho(t *testing.T) {
 	}
 	checkRefusals(t, rep, oom, clash)
 	checkProfile(t, rep)
-	checkChrome(t, rep, said.Reserved)
+	checkChrome(t, r.Python, rep, said.Reserved)
 }
 
 // number of a runtime's message behind some words.
@@ -352,7 +352,7 @@ func checkProfile(t *testing.T, rep *report.Report) {
 
 // checkChrome checks the trace against the format's description: which fields
 // each phase has to have, and that what begins ends. Then Perfetto opens it.
-func checkChrome(t *testing.T, rep *report.Report, peak uint64) {
+func checkChrome(t *testing.T, python string, rep *report.Report, peak uint64) {
 	t.Helper()
 	var b bytes.Buffer
 	if err := rep.Chrome(&b); err != nil {
@@ -397,17 +397,17 @@ func checkChrome(t *testing.T, rep *report.Report, peak uint64) {
 	if len(open) > 0 || seen["C"] == 0 || seen["X"] != 1 || seen["b"] == 0 || seen["i"] != 2 {
 		t.Errorf("%d do not end; %v", len(open), seen)
 	}
-	checkPerfetto(t, rep, b.Bytes(), peak)
+	checkPerfetto(t, python, rep, b.Bytes(), peak)
 }
 
 // checkPerfetto has Perfetto's trace processor load the trace, and compares what it makes of it.
-func checkPerfetto(t *testing.T, rep *report.Report, trace []byte, peak uint64) {
+func checkPerfetto(t *testing.T, python string, rep *report.Report, trace []byte, peak uint64) {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "trace.json")
 	if err := os.WriteFile(path, trace, 0o644); err != nil {
 		t.Fatal(err)
 	}
-	tables, err := perfetto.Query(t.Context(), path,
+	tables, err := perfetto.Query(t.Context(), python, path,
 		"SELECT name, value FROM stats WHERE value > 0 AND severity != 'info'",
 		"SELECT t.name, MAX(value) FROM counter c JOIN counter_track t ON t.id = c.track_id WHERE t.name GLOB 'chip * DRAM bytes' GROUP BY t.name",
 		"SELECT category, COUNT(*), SUM(dur < 0) FROM slice GROUP BY category ORDER BY category",
