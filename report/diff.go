@@ -78,9 +78,7 @@ func NewDiff(a, b *Report) *Diff {
 	slices.SortFunc(d.Peaks, func(x, y PeakDiff) int {
 		return cmp.Or(cmp.Compare(x.Chip, y.Chip), cmp.Compare(x.Memory, y.Memory))
 	})
-	d.Left = siteDiffs(a, b, func(s *site) tally {
-		return tally{s.left.buffers + s.buffers, s.left.bytes + s.tally.bytes}
-	})
+	d.Left = siteDiffs(a, b, (*site).neverFreed)
 	d.Churn = siteDiffs(a, b, func(s *site) tally { return tally{s.allocs, s.bytes} })
 	return d
 }

@@ -15,7 +15,8 @@ import (
 )
 
 // Profile writes all sites for pprof, with its usual four values: objects and
-// bytes allocated, and those still there at the end. Bytes are on all chips.
+// bytes allocated, and of those in use the ones that were never freed, as Left has
+// them: at the end of a process nothing would be in use. Bytes are on all chips.
 func (r *Report) Profile(w io.Writer) error {
 	p := &profile.Profile{
 		SampleType: []*profile.ValueType{
@@ -38,6 +39,9 @@ func (r *Report) Profile(w io.Writer) error {
 			if fn == nil {
 				fn = &profile.Function{ID: uint64(len(p.Function) + 1), Name: plain(export.Text(f.Function)), SystemName: plain(export.Text(f.Function)),
 					Filename: plain(export.Text(cmp.Or(f.File, f.Module)))}
+				if f.Python { // or else pprof takes <module> and <listcomp> for arguments of a template
+					fn.SystemName = fn.Filename + ":" + fn.Name
+				}
 				functions[key] = fn
 				p.Function = append(p.Function, fn)
 			}
@@ -48,8 +52,9 @@ func (r *Report) Profile(w io.Writer) error {
 		return l
 	}
 	for _, s := range r.sites {
+		left := s.neverFreed()
 		sample := &profile.Sample{
-			Value:    []int64{int64(s.allocs), int64(s.bytes), int64(s.buffers), int64(s.tally.bytes)},
+			Value:    []int64{int64(s.allocs), int64(s.bytes), int64(left.buffers), int64(left.bytes)},
 			Label:    map[string][]string{"memory": {s.memory.String()}},
 			NumLabel: map[string][]int64{"pid": {int64(s.pid)}},
 		}

@@ -81,6 +81,53 @@ func TestPeakLeftAndChurn(t *testing.T) {
 	}
 }
 
+// The text says each thing once: chips with the same peak together, and whose a buffer is where there are several processes.
+func TestText(t *testing.T) {
+	other := aggregator.Event{Kind: aggregator.ProcessStart, PID: 2, Time: 2 * second, Process: &aggregator.Process{Command: "other"}}
+	r := told(t, append(opened(), other,
+		alloc(2, 1, 100, 100, stack(10)), alloc(3, 2, 200, 300, stack(20)), freed(4, 1), alloc(5, 3, 600, 50, stack(10)),
+		aggregator.Event{Kind: aggregator.ProcessExit, PID: 1, Time: 9 * second})...)
+	var b bytes.Buffer
+	if err := r.Text(&b); err != nil {
+		t.Fatal(err)
+	}
+	want := `s
+on h, 1970-01-01 00:00:01, for 8s: 9 events, 0 lost
+
+Processes
+        1  python \u001b[2J m.py; from 0s, ended at 8s holding 2 buffers, 1.37 KiB
+        2  other; from 1s, still there
+
+Peaks, and who held what then, on each chip
+  DRAM of chips 0-1: 800 B of 1.95 KiB (40.0 %) at 2s, 2 buffers; 0 B at the end
+  most fragmented at 4.008s: of each bank 650 B free, the largest block 450 B
+    BYTES  BUFFERS  PID  WHO
+    600 B        1    1  m.py:20 f<script> · ttnn::empty
+    200 B        1    1  m.py:10 f<script> · ttnn::empty
+
+Never freed, bytes on all chips
+       BYTES  BUFFERS  MEMORY  AGE  WENT WITH  PID  WHO
+    1.17 KiB        1    DRAM   6s    process    1  m.py:20 f<script> · ttnn::empty
+       200 B        1    DRAM   4s    process    1  m.py:10 f<script> · ttnn::empty
+
+Allocated most over the time, bytes on all chips
+       BYTES  BUFFERS  MEMORY  AT A TIME  LIVED  PID  WHO
+    1.17 KiB        1    DRAM          1      ·    1  m.py:20 f<script> · ttnn::empty
+       600 B        2    DRAM          1     2s    1  m.py:10 f<script> · ttnn::empty
+`
+	if got := b.String(); got != want {
+		t.Errorf("got\n%s\nwant\n%s", got, want)
+	}
+	some := Site{Buffers: 6, AtExit: 3, AtClose: 2}
+	if got := some.gone(); got != "3 process, 2 device, 1 still there" {
+		t.Error(got)
+	}
+	private := uint32(7)
+	if got := chipNames([]*Memory{{Chip: 0}, {Chip: 1}, {Chip: 4}, {Chip: 0, Private: &private}}); got != "chips 0-1,4, chip 0 of process 7" {
+		t.Error(got)
+	}
+}
+
 // Before and after a state is told, the report goes on with the same live buffers.
 func TestAStateInBetween(t *testing.T) {
 	a := aggregator.New()

@@ -42,6 +42,11 @@ type tally struct{ buffers, bytes uint64 }
 func (t *tally) add(bytes uint64) { t.buffers++; t.bytes += bytes }
 func (t *tally) sub(bytes uint64) { t.buffers--; t.bytes -= bytes }
 
+// neverFreed is what is there, and what went with its process or device.
+func (s *site) neverFreed() tally {
+	return tally{s.left.buffers + s.buffers, s.left.bytes + s.tally.bytes}
+}
+
 // maxSites is how many places are told apart.
 const maxSites = 50_000
 

@@ -267,7 +267,7 @@ func TestReportSaysWho(t *testing.T) {
 	}
 	checkRefusals(t, rep, oom, clash)
 	checkProfile(t, rep)
-	checkChrome(t, rep, said.Reserved)
+	checkChrome(t, r.Python, rep, said.Reserved)
 }
 
 // number of a runtime's message behind some words.
@@ -328,21 +328,31 @@ func checkProfile(t *testing.T, rep *report.Report) {
 	if err := errors.Join(rep.Profile(f), f.Close()); err != nil {
 		t.Fatal(err)
 	}
-	var bytes, buffers uint64
-	for _, s := range rep.Churn {
-		bytes, buffers = bytes+s.Bytes, buffers+s.Buffers
+	sum := func(list []report.Site) (bytes, buffers uint64) {
+		for _, s := range list {
+			bytes, buffers = bytes+s.Bytes, buffers+s.Buffers
+		}
+		return bytes, buffers
 	}
-	for index, want := range map[string]string{"alloc_space": fmt.Sprintf("%dB total", bytes), "alloc_objects": fmt.Sprintf("%d total", buffers)} {
-		out, err := exec.Command("go", "tool", "pprof", "-top", "-unit="+map[string]string{"alloc_space": "B", "alloc_objects": "count"}[index], "-sample_index="+index, path).CombinedOutput()
-		if err != nil || !strings.Contains(string(out), want) || !strings.Contains(string(out), "leak_in_this_line") && index == "alloc_objects" {
-			t.Errorf("pprof of %s does not say %q: %v\n%s", index, want, err, out)
+	allocated, allocations := sum(rep.Churn)
+	left, leaks := sum(rep.Left)
+	for _, c := range []struct {
+		index, unit, total string
+		frame              string // that of the leak, where pprof does not drop it for being small
+	}{
+		{"alloc_space", "B", fmt.Sprintf("%dB total", allocated), ""}, {"alloc_objects", "count", fmt.Sprintf("%d total", allocations), "leak_in_this_line"},
+		{"inuse_space", "B", fmt.Sprintf("%dB total", left), "leak_in_this_line"}, {"inuse_objects", "count", fmt.Sprintf("%d total", leaks), "leak_in_this_line"},
+	} {
+		out, err := exec.Command("go", "tool", "pprof", "-top", "-unit="+c.unit, "-sample_index="+c.index, path).CombinedOutput()
+		if err != nil || !strings.Contains(string(out), c.total) || !strings.Contains(string(out), c.frame) {
+			t.Errorf("pprof of %s does not say %q: %v\n%s", c.index, c.total, err, out)
 		}
 	}
 }
 
 // checkChrome checks the trace against the format's description: which fields
 // each phase has to have, and that what begins ends. Then Perfetto opens it.
-func checkChrome(t *testing.T, rep *report.Report, peak uint64) {
+func checkChrome(t *testing.T, python string, rep *report.Report, peak uint64) {
 	t.Helper()
 	var b bytes.Buffer
 	if err := rep.Chrome(&b); err != nil {
@@ -387,17 +397,17 @@ func checkChrome(t *testing.T, rep *report.Report, peak uint64) {
 	if len(open) > 0 || seen["C"] == 0 || seen["X"] != 1 || seen["b"] == 0 || seen["i"] != 2 {
 		t.Errorf("%d do not end; %v", len(open), seen)
 	}
-	checkPerfetto(t, rep, b.Bytes(), peak)
+	checkPerfetto(t, python, rep, b.Bytes(), peak)
 }
 
 // checkPerfetto has Perfetto's trace processor load the trace, and compares what it makes of it.
-func checkPerfetto(t *testing.T, rep *report.Report, trace []byte, peak uint64) {
+func checkPerfetto(t *testing.T, python string, rep *report.Report, trace []byte, peak uint64) {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "trace.json")
 	if err := os.WriteFile(path, trace, 0o644); err != nil {
 		t.Fatal(err)
 	}
-	tables, err := perfetto.Query(t.Context(), path,
+	tables, err := perfetto.Query(t.Context(), python, path,
 		"SELECT name, value FROM stats WHERE value > 0 AND severity != 'info'",
 		"SELECT t.name, MAX(value) FROM counter c JOIN counter_track t ON t.id = c.track_id WHERE t.name GLOB 'chip * DRAM bytes' GROUP BY t.name",
 		"SELECT category, COUNT(*), SUM(dur < 0) FROM slice GROUP BY category ORDER BY category",

@@ -33,13 +33,13 @@ var ErrUnavailable = errors.New("the trace processor of Perfetto is not availabl
 var script string
 
 // Query loads a trace and returns the rows of each query. A trace that the trace processor
-// refuses is an error; what it only complains of stands in its table stats.
-func Query(ctx context.Context, trace string, queries ...string) ([][][]any, error) {
+// refuses is an error; what it only complains of stands in its table stats. Python, with pip, fetches it.
+func Query(ctx context.Context, python, trace string, queries ...string) ([][][]any, error) {
 	node, err := exec.LookPath("node")
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrUnavailable, err)
 	}
-	dir, err := fetched(ctx)
+	dir, err := fetched(ctx, python)
 	if err != nil {
 		return nil, err
 	}
@@ -68,7 +68,7 @@ func Query(ctx context.Context, trace string, queries ...string) ([][][]any, err
 }
 
 // fetched is the folder with the engine.
-func fetched(ctx context.Context) (string, error) {
+func fetched(ctx context.Context, python string) (string, error) {
 	cache, err := os.UserCacheDir()
 	if err != nil {
 		return "", fmt.Errorf("%w: %w", ErrUnavailable, err)
@@ -86,7 +86,7 @@ func fetched(ctx context.Context) (string, error) {
 	}
 	defer os.RemoveAll(fresh)
 	// The page is the same in the package of every Python.
-	pip := exec.CommandContext(ctx, "python3", "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps", "--dest", fresh,
+	pip := exec.CommandContext(ctx, python, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps", "--dest", fresh,
 		"--only-binary", ":all:", "--python-version", "3.12", "--platform", "manylinux2014_x86_64", shippedIn)
 	if out, err := pip.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("%w: pip: %w: %s", ErrUnavailable, err, out)

@@ -12,7 +12,9 @@ import (
 // Build builds it into a folder and returns its path.
 func Build(dir string) (path string, err error) {
 	path = filepath.Join(dir, "tt-memtrace")
-	if out, err := exec.Command("go", "build", "-o", path, "tt-memtrace/cmd/tt-memtrace").CombinedOutput(); err != nil {
+	cmd := exec.Command("go", "build", "-o", path, "tt-memtrace/cmd/tt-memtrace")
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0") // as it is shipped
+	if out, err := cmd.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("building tt-memtrace: %w\n%s", err, out)
 	}
 	return path, nil
