@@ -242,6 +242,11 @@ func (l *layoutDiagnosis) print(w io.Writer) {
 		fmt.Fprintln(tw)
 	}
 	tw.Flush()
+	if l.Debug != nil && l.Debug.Problem != nil {
+		fmt.Fprintf(w, "    the debug information in %s is not used: %s\n", printable(l.Debug.Path), printable(*l.Debug.Problem))
+	} else if l.Debug != nil {
+		fmt.Fprintf(w, "    the debug information is in %s\n", printable(l.Debug.Path))
+	}
 }
 
 func or(s *string, otherwise string) string {
