@@ -256,7 +256,9 @@ func TestReportSaysWho(t *testing.T) {
 	leak := fmt.Sprintf("leak.py:%d leak_in_this_line", lineOf(t, "kept.append("))
 	if len(rep.Left) != 1 || rep.Left[0].Buffers != 1 || !strings.Contains(rep.Left[0].Label(), leak) {
 		t.Errorf("what is left does not name %s alone: %+v", leak, rep.Left)
-	} else if !slices.ContainsFunc(rep.Left[0].Stack, func(s export.Text) bool { return strings.Contains(string(s), "ttnn::") && strings.Contains(string(s), "empty") }) {
+	} else if !slices.ContainsFunc(rep.Left[0].Stack, func(s export.Text) bool {
+		return strings.Contains(string(s), "ttnn::") && strings.Contains(string(s), "empty")
+	}) {
 		t.Errorf("the stack has no C++ function: %v", rep.Left[0].Stack)
 	}
 	chips := 0
