@@ -188,6 +188,18 @@ func beside(t *testing.T, library, debug []byte) string {
 	return path
 }
 
+// A library of gigabytes is looked at like a small one.
+func TestLargeDWARF(t *testing.T) {
+	path := write(t, read(t, still(t, flags("-g"))))
+	if err := os.Truncate(path, 8<<30); err != nil {
+		t.Fatal(err)
+	}
+	layout, err := open(t, path).Layout()
+	if err != nil || layout.Debug == nil || layout.Debug.Err != nil {
+		t.Errorf("%+v, %v", layout, err)
+	}
+}
+
 // A file that becomes shorter while it is looked at is an error, not the end.
 func TestDWARFThatGoesAway(t *testing.T) {
 	path := write(t, read(t, still(t, flags("-g"))))
