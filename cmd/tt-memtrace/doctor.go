@@ -24,8 +24,9 @@ func newDoctor() *cobra.Command {
 build of the runtime's library that a process maps (or the one given). Of a
 library: every probe point, where it was found and whether the kernel emulates
 the instruction there; where it keeps the fields of a buffer, and which of its
-functions show that; and what is not covered, with what that means for the
-numbers. docs/compatibility.md says the same of the published releases.
+functions, and what of its debug information, show that; and what is not covered,
+with what that means for the numbers. docs/compatibility.md says the same of the
+published releases.
 
 With --compare the processes are traced for a moment, and what they hold of each
 chip is shown beside the account that the runtime itself keeps in shared memory
