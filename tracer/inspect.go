@@ -119,6 +119,7 @@ func InspectProcesses(pids []uint32) (reports []*Report, skipped []error) {
 				continue
 			}
 			r := inspect(lib)
+			lib.Path = m.Path // as the process names it, not by what it was opened
 			r.Processes = []uint32{pid}
 			byFile[lib.ID] = r
 			reports = append(reports, r)
