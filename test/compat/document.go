@@ -133,7 +133,7 @@ func (d *document) releases(list []Release) {
 *Compared end to end*: random workloads ran on the real runtime, on mock chips, and at their rest points the live buffers,
 the bytes requested and reserved and the capacities on every chip were those of the runtime's own allocator, and so were
 what programs place in L1, and their kernels. Some releases run on mock chips with slow dispatch only, and place no circular buffers
-there. From 0.72.0 to 0.77.0 the runtime itself dies when two threads launch programs at a time (unordered_map::at, or
+there. From 0.72.0 to 0.79.0 the runtime itself dies when two threads launch programs at a time (unordered_map::at, or
 program_binary_status_ is not Committed): there the workload has one thread. Before 0.66.0 there are no mock chips.
 `)
 }

@@ -189,7 +189,7 @@ func (r *Runtime) PlacesSlowly() bool { return r.Release >= "0.75" }
 
 // OneLauncher: this release dies, by a fault of its own, when two threads launch programs at a time
 // (unordered_map::at, or program_binary_status_ is not Committed), so Workload has one.
-func (r *Runtime) OneLauncher() bool { return r.Release >= "0.72" && r.Release < "0.78" }
+func (r *Runtime) OneLauncher() bool { return r.Release >= "0.72" && r.Release < "0.80" }
 
 // Compared is what can be compared end to end on this release.
 func (r *Runtime) Compared() string {
