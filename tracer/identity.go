@@ -2,10 +2,12 @@ package tracer
 
 import (
 	"bytes"
+	"cmp"
 	"debug/elf"
 	"errors"
 	"fmt"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"tt-memtrace/aggregator"
@@ -20,9 +22,9 @@ const (
 	descriptorIDs   = "_ZNK2tt3umd17ClusterDescriptor19get_chip_unique_idsEv"
 )
 
-// driverLibraries are the names of the file that has the driver library, of
-// different releases.
-var driverLibraries = []string{"libtt-umd.so", "libdevice.so"}
+// driverLibraries are how the name of the file with the driver library begins, in
+// different releases: packaging can have put a hash behind it.
+var driverLibraries = []string{"libtt-umd", "libdevice"}
 
 // The parts of a node of a std::unordered_map<int, uint64_t>.
 const (
@@ -87,18 +89,19 @@ func driverFunction(pid uint32, name string) (uint64, error) {
 	if err != nil {
 		return 0, err
 	}
+	var failed error
 	for _, m := range maps {
 		base := filepath.Base(m.Pathname)
-		if m.Offset != 0 || !strings.HasPrefix(base, driverLibraries[0]) && !strings.HasPrefix(base, driverLibraries[1]) {
+		if m.Offset != 0 || !slices.ContainsFunc(driverLibraries, func(name string) bool { return strings.HasPrefix(base, name) }) {
 			continue
 		}
 		value, err := dynamicSymbol(Mapping{PID: pid, Path: m.Pathname}.fileName(), name)
-		if err != nil {
-			return 0, err
+		if err == nil {
+			return uint64(m.StartAddr) + value, nil
 		}
-		return uint64(m.StartAddr) + value, nil
+		failed = errors.Join(failed, err)
 	}
-	return 0, fmt.Errorf("looking for %s: no driver library is mapped", name)
+	return 0, fmt.Errorf("looking for %s in the driver library: %w", name, cmp.Or(failed, errors.New("none is mapped")))
 }
 
 // dynamicSymbol is where a library has one of its exported functions.

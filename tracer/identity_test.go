@@ -1,9 +1,11 @@
 package tracer
 
 import (
+	"strings"
 	"testing"
 
 	"tt-memtrace/aggregator"
+	"tt-memtrace/test/fixture"
 )
 
 func TestOneNameForEachChip(t *testing.T) {
@@ -42,5 +44,29 @@ func TestOneNameForEachChip(t *testing.T) {
 				t.Errorf("%s: step %d: %+v, want %+v", name, i, got, s.want)
 			}
 		}
+	}
+}
+
+// The driver library is found by any of its names, also with a hash that packaging
+// put into it, and so is its function, in whichever of them it is.
+func TestDriverLibraryOfAnyName(t *testing.T) {
+	p := launch(t)
+	for _, name := range []string{"libdevice-967d0d2f.so", "libtt-umd.so.0.9.14"} {
+		other := getter("size")
+		if name == "libdevice-967d0d2f.so" {
+			other = definingSymbol
+		}
+		do(t, p, "open %s", library(t, fixture.Build{Name: name, Hide: []string{other}}))
+	}
+	for _, symbol := range []string{getter("size"), definingSymbol} {
+		if f, err := driverFunction(p.PID, symbol); err != nil || f == 0 {
+			t.Errorf("%s at %#x: %v", symbol, f, err)
+		}
+	}
+	if _, err := driverFunction(p.PID, "none"); err == nil || !strings.Contains(err.Error(), "libtt-umd") {
+		t.Errorf("a function that is nowhere: %v", err)
+	}
+	if _, err := driverFunction(launch(t).PID, definingSymbol); err == nil || !strings.Contains(err.Error(), "none is mapped") {
+		t.Errorf("a process without the library: %v", err)
 	}
 }

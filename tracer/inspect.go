@@ -22,7 +22,7 @@ type Report struct {
 	Coverage  *Coverage
 	// Layout is nil where it is not proved.
 	Layout *Layout
-	// Getters that describe devices and capacities.
+	// Getters that describe devices and capacities; none where it is not the runtime.
 	Getters []Getter
 	// Err says why it would not be traced, or is nil.
 	Err error
@@ -41,6 +41,9 @@ func Inspect(path string) (*Report, error) {
 func inspect(lib *Library) *Report {
 	r := &Report{Library: lib}
 	r.Coverage, r.Err = lib.Cover()
+	if !lib.IsRuntime() {
+		return r
+	}
 	var err error
 	r.Layout, err = lib.Layout()
 	r.Err = errors.Join(r.Err, err)
@@ -116,6 +119,7 @@ func InspectProcesses(pids []uint32) (reports []*Report, skipped []error) {
 				continue
 			}
 			r := inspect(lib)
+			lib.Path = m.Path // as the process names it, not by what it was opened
 			r.Processes = []uint32{pid}
 			byFile[lib.ID] = r
 			reports = append(reports, r)

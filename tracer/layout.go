@@ -12,19 +12,34 @@ import (
 	"tt-memtrace/tracer/eval"
 )
 
-// Proof says how an offset is known.
-type Proof string
+// Proof says how an offset is known: a set of sources, which agree.
+type Proof uint8
 
 const (
-	// DecodedAndTable: functions of the library show it, and it stands where it
-	// did in every release looked at.
-	DecodedAndTable Proof = "decoded, as in the table"
-	// Decoded: functions of the library show it at another place than the table.
-	Decoded Proof = "decoded"
-	// Table: nothing shows it; it stands there in every release looked at, and
-	// all decoded offsets agree with that table.
-	Table Proof = "table"
+	// Decoded: functions of the library show it.
+	Decoded Proof = 1 << iota
+	// DWARF: the library's debug information says so.
+	DWARF
+	// Table: it stands there in every release looked at. Alone, if nothing shows it,
+	// and all offsets that are shown agree with that table.
+	Table
 )
+
+func (p Proof) String() string {
+	var sources []string
+	for i, name := range []string{"decoded", "DWARF", "the table"} {
+		if p&(1<<i) != 0 {
+			sources = append(sources, name)
+		}
+	}
+	switch len(sources) {
+	case 0:
+		return "none"
+	case 1:
+		return strings.TrimPrefix(sources[0], "the ")
+	}
+	return sources[0] + ", as in " + strings.Join(sources[1:], " and ")
+}
 
 // Field is where a build of the runtime keeps one field of a Buffer.
 type Field struct {
@@ -43,16 +58,20 @@ type Layout struct {
 	Base     uint32
 	Indirect bool
 	Fields   []Field
-	// Evidence is what each function of the library showed, in the order of Fields.
+	// Evidence is what each source showed, in the order of Fields.
 	Evidence []Evidence
+	// Debug is what became of the library's debug information, nil if it has none.
+	Debug *DebugInfo
 }
 
-// Evidence is what one function of the library shows of a field.
+// Evidence is what one source shows of a field: a function of the library, by its
+// symbol, or a member of a class in its debug information.
 type Evidence struct {
-	Field, Function string
+	Field, Source string
 	// Err says why it shows nothing, or is nil.
 	Err error
 
+	proof Proof
 	// path is the way from the Buffer to the field, size that of the field in bytes.
 	path eval.Path
 	size int
@@ -60,7 +79,7 @@ type Evidence struct {
 	row int
 }
 
-// Shows is where the function shows the field to be: offsets in bytes from the
+// Shows is where the source shows the field to be: offsets in bytes from the
 // Buffer, or from pointer to pointer.
 func (e Evidence) Shows() string {
 	if e.Err != nil {
@@ -71,8 +90,8 @@ func (e Evidence) Shows() string {
 
 // Layout finds out where the library keeps a Buffer's fields by evaluating
 // functions of the library over a buffer that is not there, and watching what
-// they read, pass on and write. It wraps ErrUnsupported where that proves
-// nothing, or where two functions disagree.
+// they read, pass on and write; and by its debug information, if it has any. It
+// wraps ErrUnsupported where that proves nothing, or where two sources disagree.
 func (l *Library) Layout() (*Layout, error) {
 	refuse := func(format string, args ...any) error {
 		return fmt.Errorf("%s (build-id %s): %w: %w", l.Path, orUnknown(l.BuildID), fmt.Errorf(format, args...), ErrUnsupported)
@@ -81,9 +100,12 @@ func (l *Library) Layout() (*Layout, error) {
 	if err != nil {
 		return nil, refuse("%w", err)
 	}
-	evidence := l.evidence(image)
-	layout := &Layout{Evidence: evidence}
-	shown, err := layout.agree(evidence)
+	layout := &Layout{Evidence: l.evidence(image)}
+	declared, debug := l.declared()
+	layout.Debug = debug
+	layout.Evidence = append(layout.Evidence, declared...)
+	slices.SortStableFunc(layout.Evidence, func(a, b Evidence) int { return a.row - b.row })
+	shown, err := layout.agree()
 	if err != nil {
 		return nil, refuse("%w", err)
 	}
@@ -105,7 +127,7 @@ func (l *Library) evidence(image *eval.Image) (list []Evidence) {
 				if !ok || elf.ST_TYPE(s.Info) != elf.STT_FUNC || strings.Contains(by.function, "10BufferImpl") != g.inner {
 					continue
 				}
-				e := Evidence{Field: f.name, Function: by.function, row: i}
+				e := Evidence{Field: f.name, Source: by.function, row: i, proof: Decoded}
 				if g.inner && g.pointer == nil {
 					e.Err = errors.New("where a buffer has its fields is not known")
 				} else {
@@ -118,7 +140,6 @@ func (l *Library) evidence(image *eval.Image) (list []Evidence) {
 			}
 		}
 	}
-	slices.SortStableFunc(list, func(a, b Evidence) int { return a.row - b.row })
 	return list
 }
 
@@ -133,35 +154,38 @@ func (l *Library) functions() map[uint64]string {
 	return m
 }
 
-// agree takes each field from the functions that show it, which must not
+// agree takes each field from the sources that show it, which must not
 // disagree, and tells whether the fields lie behind a pointer. The offsets are
 // those from the object that holds them.
-func (l *Layout) agree(evidence []Evidence) (shown map[string][]Evidence, err error) {
+func (l *Layout) agree() (shown map[string][]Evidence, err error) {
 	shown = map[string][]Evidence{}
-	direct := 0
-	for _, e := range evidence {
+	var direct, behind *Evidence
+	for i := range l.Evidence {
+		e := &l.Evidence[i]
 		if e.Err != nil {
 			continue
 		}
 		p := e.path
 		if p.Tail < 0 || p.Tail > math.MaxInt32 || len(p.Offsets) > 1 || len(p.Offsets) == 1 && (p.Offsets[0] < 0 || p.Offsets[0] > math.MaxInt32) {
-			return nil, fmt.Errorf("%s reads a buffer in an unknown way: %v", e.Function, p)
+			return nil, fmt.Errorf("%s reads a buffer in an unknown way: %v", e.Source, p)
 		}
 		if len(p.Offsets) == 0 {
-			direct++
+			direct = e
 		} else if base := uint32(p.Offsets[0]); l.Indirect && l.Base != base {
-			return nil, fmt.Errorf("the fields of a buffer lie behind two pointers, at %#x and %#x", l.Base, base)
+			return nil, fmt.Errorf("the fields of a buffer lie behind two pointers: %s shows its %s behind that at %#x, %s its %s behind that at %#x",
+				behind.Source, behind.Field, l.Base, e.Source, e.Field, base)
 		} else {
-			l.Indirect, l.Base = true, base
+			l.Indirect, l.Base, behind = true, base, e
 		}
 		if others := shown[e.Field]; len(others) > 0 && others[0].path.Tail != p.Tail {
-			return nil, fmt.Errorf("two functions disagree where a buffer keeps its %s: %s shows it at %#x, %s at %#x",
-				e.Field, others[0].Function, others[0].path.Tail, e.Function, p.Tail)
+			return nil, fmt.Errorf("two sources disagree where a buffer keeps its %s: %s shows it at %s, %s at %s",
+				e.Field, others[0].Source, others[0].Shows(), e.Source, e.Shows())
 		}
-		shown[e.Field] = append(shown[e.Field], e)
+		shown[e.Field] = append(shown[e.Field], *e)
 	}
-	if l.Indirect && direct > 0 {
-		return nil, errors.New("some fields of a buffer lie behind a pointer and some do not")
+	if direct != nil && behind != nil {
+		return nil, fmt.Errorf("some fields of a buffer lie behind a pointer and some do not: %s shows its %s there, %s its %s in the buffer",
+			behind.Source, behind.Field, direct.Source, direct.Field)
 	}
 	return shown, nil
 }
@@ -171,7 +195,11 @@ func (l *Layout) place(shown map[string][]Evidence) error {
 	var decoded []Field
 	for _, f := range fieldTable {
 		if by := shown[f.name]; len(by) > 0 {
-			decoded = append(decoded, Field{f.name, uint32(by[0].path.Tail), by[0].size, Decoded})
+			field := Field{f.name, uint32(by[0].path.Tail), by[0].size, 0}
+			for _, e := range by {
+				field.Proof |= e.proof
+			}
+			decoded = append(decoded, field)
 		}
 	}
 	if !l.Indirect {
@@ -192,7 +220,7 @@ func (l *Layout) place(shown map[string][]Evidence) error {
 		if d.Offset != f.offset || d.Size != f.size && !whole {
 			differ = append(differ, fmt.Sprintf("%s at %#x, %d bytes, not %#x, %d", f.name, d.Offset, d.Size, f.offset, f.size))
 		} else {
-			d.Proof = DecodedAndTable
+			d.Proof |= Table
 		}
 	}
 	for _, f := range fieldTable {
@@ -214,12 +242,14 @@ func (l *Layout) place(shown map[string][]Evidence) error {
 		l.Fields = append(l.Fields, Field{f.name, f.offset, f.size, Table})
 	}
 	for i, f := range l.Fields {
-		if want := fieldTable[i].size; f.Size < want {
-			return fmt.Errorf("%s shows that a buffer's %s has %d bytes, and %d are read", shown[f.Name][0].Function, f.Name, f.Size, want)
+		for _, e := range shown[f.Name] {
+			if want := fieldTable[i].size; e.size < want {
+				return fmt.Errorf("%s shows that a buffer's %s has %d bytes, and %d are read", e.Source, f.Name, e.size, want)
+			}
 		}
-		if by := shown[f.Name]; f.Proof == Decoded && len(by) == 1 {
+		if by := shown[f.Name]; f.Proof&Table == 0 && len(by) == 1 {
 			return fmt.Errorf("only %s shows where a buffer keeps its %s, and not where it has always been (%s)",
-				by[0].Function, f.Name, strings.Join(differ, "; "))
+				by[0].Source, f.Name, strings.Join(differ, "; "))
 		}
 		if f.Offset+uint32(f.Size) > windowSize {
 			return fmt.Errorf("a buffer's %s lies %d bytes from the base, more than the %d that are read", f.Name, f.Offset, windowSize)
@@ -233,7 +263,7 @@ func (l *Layout) place(shown map[string][]Evidence) error {
 func (l *Layout) why(field string) string {
 	for _, e := range l.Evidence {
 		if e.Field == field && e.Err != nil {
-			return fmt.Sprintf(": evaluating %s: %v", e.Function, e.Err)
+			return fmt.Sprintf(": evaluating %s: %v", e.Source, e.Err)
 		}
 	}
 	return ""

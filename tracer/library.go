@@ -28,8 +28,9 @@ type FileID struct {
 	Inode  uint64
 }
 
-// maxLibrary bounds what is read of a file that calls itself the runtime, bytes.
-const maxLibrary = 1 << 30
+// maxLibrary bounds the size of a file that calls itself the runtime, bytes: most
+// of a large one is debug information. What is read of it has bounds of its own.
+const maxLibrary = 64 << 30
 
 // Library is one build of the runtime's library.
 type Library struct {

@@ -403,7 +403,7 @@ func TestAccountsMatchTheProcess(t *testing.T) {
 		{"endbr64", flags("-O2 -fcf-protection=full")},
 		{"stripped", fixture.Build{Strip: true}},
 		{"moved fields", flags("-DSHIFT=256")},
-		{"fields in an order of their own", flags("-O2 -DIMPL -DLAYOUT_B -DSWAP_FLAGS -DSWAP_SIZES -DGROW=24")},
+		{"with DWARF", flags("-O2 -g -DLAYOUT_B -DGROW=8")},
 		{"code behind data", flags("-Wl,-Ttext-segment=0x600000")},
 		{"in one segment", flags("-Wl,-z,noseparate-code")},
 	}
@@ -464,6 +464,37 @@ func TestAccountsMatchTheProcess(t *testing.T) {
 		t.Errorf("counters %+v", c)
 	}
 	tr.noticed()
+}
+
+// Of three layouts that are in no table, two are proved by the code and traced
+// exactly. The third, of which one field shows nowhere, is refused: nothing is
+// traced, and that field is named.
+func TestLayoutsThatAreInNoTable(t *testing.T) {
+	t.Parallel()
+	proved := []*fixture.Process{
+		user(t, flags("-O2 -DIMPL -DGROW=16")),
+		user(t, flags("-O2 -DIMPL -DLAYOUT_B -DSWAP_FLAGS -DSWAP_SIZES -DGROW=24")),
+	}
+	unproved := user(t, flags("-O2 -DLAYOUT_B -DSWAP_SIZES -DGROW=40"))
+	tr := start(t, Options{PIDs: []uint32{proved[0].PID, proved[1].PID, unproved.PID}})
+	for _, p := range proved {
+		l := keep(t, tr, p)
+		l.device(0, 3)
+		for m := range aggregator.NumMemories {
+			l.alloc(0, m, 3)
+			l.alloc(0, m, 3)
+		}
+		l.compare()
+		l.free()
+		l.compare()
+	}
+	do(t, unproved, "device 0 1")
+	do(t, unproved, "alloc 100 0 0 0 4096 1024 64")
+	tr.sync()
+	if p, ok := tr.lookup(unproved.PID); ok {
+		t.Errorf("accounts of %+v", p)
+	}
+	tr.noticed("nothing shows where a buffer keeps its hooked")
 }
 
 // A burst of several threads is counted to the last event.

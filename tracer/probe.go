@@ -63,6 +63,9 @@ func (l *Library) Cover() (*Coverage, error) {
 		}
 		c.Probes = append(c.Probes, usable...)
 	}
+	if !l.IsRuntime() {
+		lacking = []string{lacking[0] + ", by which the runtime is told: its code is in libtt_metal.so, up to 0.60.1 in _ttnncpp.so"}
+	}
 	if len(lacking) > 0 {
 		return c, fmt.Errorf("%s (build-id %s) lacks the required %s: %w",
 			l.Path, orUnknown(l.BuildID), strings.Join(lacking, "; "), ErrUnsupported)

@@ -114,6 +114,15 @@ type layoutDiagnosis struct {
 	Base     uint32           `json:"base"`
 	Indirect bool             `json:"indirect"`
 	Fields   []fieldDiagnosis `json:"fields"`
+	// Debug is what became of the library's debug information; absent where it has none.
+	Debug *debugDiagnosis `json:"debug,omitempty"`
+}
+
+type debugDiagnosis struct {
+	// Path of the file that has it.
+	Path string `json:"path"`
+	// Problem says why it shows nothing; null if it does.
+	Problem *string `json:"problem"`
 }
 
 type fieldDiagnosis struct {
@@ -122,8 +131,8 @@ type fieldDiagnosis struct {
 	Offset uint32 `json:"offset"`
 	Size   int    `json:"size"`
 	// Proof is how the offset is known.
-	Proof tracer.Proof `json:"proof"`
-	// ShownBy are the functions of the library that show it there.
+	Proof string `json:"proof"`
+	// ShownBy are the functions of the library, and members in its DWARF, that show it there.
 	ShownBy []string `json:"shown_by"`
 	// Silent are those that should and do not, with the reason.
 	Silent map[string]string `json:"silent,omitempty"`
@@ -199,18 +208,24 @@ func newLibraryDiagnosis(r *tracer.Report) libraryDiagnosis {
 
 func newLayoutDiagnosis(l *tracer.Layout) *layoutDiagnosis {
 	d := &layoutDiagnosis{Base: l.Base, Indirect: l.Indirect}
+	if l.Debug != nil {
+		d.Debug = &debugDiagnosis{Path: l.Debug.Path}
+		if l.Debug.Err != nil {
+			d.Debug.Problem = orNull(l.Debug.Err.Error())
+		}
+	}
 	for _, f := range l.Fields {
-		one := fieldDiagnosis{Name: f.Name, Offset: f.Offset, Size: f.Size, Proof: f.Proof, ShownBy: []string{}}
+		one := fieldDiagnosis{Name: f.Name, Offset: f.Offset, Size: f.Size, Proof: f.Proof.String(), ShownBy: []string{}}
 		for _, e := range l.Evidence {
 			switch {
 			case e.Field != f.Name:
 			case e.Err == nil:
-				one.ShownBy = append(one.ShownBy, e.Function)
+				one.ShownBy = append(one.ShownBy, e.Source)
 			default:
 				if one.Silent == nil {
 					one.Silent = map[string]string{}
 				}
-				one.Silent[e.Function] = e.Err.Error()
+				one.Silent[e.Source] = e.Err.Error()
 			}
 		}
 		d.Fields = append(d.Fields, one)

@@ -24,8 +24,9 @@ func newDoctor() *cobra.Command {
 build of the runtime's library that a process maps (or the one given). Of a
 library: every probe point, where it was found and whether the kernel emulates
 the instruction there; where it keeps the fields of a buffer, and which of its
-functions show that; and what is not covered, with what that means for the
-numbers. docs/compatibility.md says the same of the published releases.
+functions, and what of its debug information, show that; and what is not covered,
+with what that means for the numbers. docs/compatibility.md says the same of the
+published releases.
 
 With --compare the processes are traced for a moment, and what they hold of each
 chip is shown beside the account that the runtime itself keeps in shared memory
@@ -122,7 +123,7 @@ func examine(pids []uint, library string) (*diagnosis, error) {
 		d.Libraries = append(d.Libraries, newLibraryDiagnosis(r))
 		r.Library.Close()
 		if r.Err != nil && err == nil {
-			err = r.Err
+			err = fmt.Errorf("%s: %w", r.Library.Path, tracer.ErrUnsupported) // why, is in the diagnosis
 		}
 	}
 	if err == nil && library == "" {
@@ -186,6 +187,18 @@ func (l *libraryDiagnosis) print(w io.Writer) {
 	}
 	tw.Flush()
 
+	if len(l.Getters) > 0 {
+		l.printFindings(w, tw)
+	}
+	if l.Problem != nil {
+		fmt.Fprintf(w, "\n  This library is not traced: %s\n", printable(*l.Problem))
+	} else {
+		fmt.Fprintln(w, "\n  This library can be traced.")
+	}
+}
+
+// printFindings says what was found of it, and what was not.
+func (l *libraryDiagnosis) printFindings(w io.Writer, tw *tabwriter.Writer) {
 	fmt.Fprintln(w, "\n  Probe points, in the file, and the instruction there")
 	for _, p := range l.Points {
 		how := "single-stepped"
@@ -217,11 +230,6 @@ func (l *libraryDiagnosis) print(w io.Writer) {
 		}
 		tw.Flush()
 	}
-	if l.Problem != nil {
-		fmt.Fprintf(w, "\n  This library is not traced: %s\n", printable(*l.Problem))
-	} else {
-		fmt.Fprintln(w, "\n  This library can be traced.")
-	}
 }
 
 func (l *layoutDiagnosis) print(w io.Writer) {
@@ -232,7 +240,11 @@ func (l *layoutDiagnosis) print(w io.Writer) {
 	fmt.Fprintf(w, "\n  Layout of a buffer, %s\n", where)
 	tw := tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)
 	for _, f := range l.Fields {
-		fmt.Fprintf(tw, "    ✓\t%s\t+%#x\t%d bytes\t%s", f.Name, f.Offset, f.Size, f.Proof)
+		bytes := "1 byte"
+		if f.Size > 1 {
+			bytes = fmt.Sprintf("%d bytes", f.Size)
+		}
+		fmt.Fprintf(tw, "    ✓\t%s\t+%#x\t%s\t%s", f.Name, f.Offset, bytes, f.Proof)
 		for i, function := range f.ShownBy {
 			if i > 0 {
 				fmt.Fprint(tw, "\n    \t\t\t\t")
@@ -242,6 +254,11 @@ func (l *layoutDiagnosis) print(w io.Writer) {
 		fmt.Fprintln(tw)
 	}
 	tw.Flush()
+	if l.Debug != nil && l.Debug.Problem != nil {
+		fmt.Fprintf(w, "    the debug information in %s is not used: %s\n", printable(l.Debug.Path), printable(*l.Debug.Problem))
+	} else if l.Debug != nil {
+		fmt.Fprintf(w, "    the debug information is in %s\n", printable(l.Debug.Path))
+	}
 }
 
 func or(s *string, otherwise string) string {

@@ -72,7 +72,7 @@ func TestDoctorOfALibrary(t *testing.T) {
 			}
 		}
 		for _, f := range l.Layout.Fields {
-			words = append(words, f.Name, string(f.Proof))
+			words = append(words, f.Name, f.Proof)
 			words = append(words, f.ShownBy...)
 			if len(f.ShownBy) < 2 || len(f.Silent) > 0 {
 				t.Errorf("%s: %+v", version, f)

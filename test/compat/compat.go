@@ -129,7 +129,7 @@ func Summary(r *tracer.Report) string {
 			line("field %+v", f)
 		}
 		for _, e := range r.Layout.Evidence {
-			line("evidence %s: %s: %s %v", e.Field, e.Function, e.Shows(), e.Err)
+			line("evidence %s: %s: %s %v", e.Field, e.Source, e.Shows(), e.Err)
 		}
 	}
 	for _, g := range r.Getters {

@@ -79,13 +79,13 @@ func TestMatrix(t *testing.T) {
 				sources := map[string]int{}
 				for _, e := range r.Layout.Evidence {
 					if e.Err != nil {
-						t.Errorf("%s does not show the %s: %v", e.Function, e.Field, e.Err)
+						t.Errorf("%s does not show the %s: %v", e.Source, e.Field, e.Err)
 					} else {
 						sources[e.Field]++
 					}
 				}
 				for _, f := range r.Layout.Fields {
-					if f.Proof != tracer.DecodedAndTable || sources[f.Name] < 2 {
+					if f.Proof != tracer.Decoded|tracer.Table || sources[f.Name] < 2 {
 						t.Errorf("%s: %s, shown by %d functions", f.Name, f.Proof, sources[f.Name])
 					}
 				}

@@ -133,7 +133,8 @@ func (d *document) releases(list []Release) {
 *Compared end to end*: random workloads ran on the real runtime, on mock chips, and at their rest points the live buffers,
 the bytes requested and reserved and the capacities on every chip were those of the runtime's own allocator, and so were
 what programs place in L1, and their kernels. Some releases run on mock chips with slow dispatch only, and place no circular buffers
-there. Before 0.66.0 there are no mock chips.
+there. From 0.72.0 to 0.79.0 the runtime itself dies when two threads launch programs at a time (unordered_map::at, or
+program_binary_status_ is not Committed): there the workload has one thread. Before 0.66.0 there are no mock chips.
 `)
 }
 
@@ -171,11 +172,11 @@ func offsets(r *tracer.Report) string {
 	if r.Layout.Indirect {
 		where = fmt.Sprintf("behind the pointer at %+#x", r.Layout.Base)
 	}
-	if proofs[tracer.DecodedAndTable] == len(r.Layout.Fields) {
+	if proofs[tracer.Decoded|tracer.Table] == len(r.Layout.Fields) {
 		return fmt.Sprintf("%s; all %d decoded from %d or more functions each, as in the table", where, len(r.Layout.Fields), least)
 	}
 	return fmt.Sprintf("%s; %d decoded as in the table, %d decoded, %d from the table", where,
-		proofs[tracer.DecodedAndTable], proofs[tracer.Decoded], proofs[tracer.Table])
+		proofs[tracer.Decoded|tracer.Table], proofs[tracer.Decoded], proofs[tracer.Table])
 }
 
 func devices(r *tracer.Report) string {
@@ -231,7 +232,7 @@ func (d *document) fields(list []Release) {
 			at := "only in the table"
 			for _, e := range d.reports[r.BuildID].Layout.Evidence {
 				if e.Field == field.Name && e.Err == nil {
-					by = append(by, "`"+e.Function+"`")
+					by = append(by, "`"+e.Source+"`")
 					at = e.Shows()
 				}
 			}

@@ -225,14 +225,14 @@ func TestDroppedGetter(t *testing.T) {
 	each(t, specimens, func(t *testing.T, s *specimen) {
 		seen := map[string]bool{}
 		for _, e := range s.good.Layout.Evidence {
-			if seen[e.Function] {
+			if seen[e.Source] {
 				continue
 			}
-			seen[e.Function] = true
+			seen[e.Source] = true
 			d := s.clone()
-			d.drop(e.Function)
-			if _, err := d.judge(e.Function); err != nil {
-				t.Errorf("without %s: %v", e.Function, err)
+			d.drop(e.Source)
+			if _, err := d.judge(e.Source); err != nil {
+				t.Errorf("without %s: %v", e.Source, err)
 			}
 		}
 		t.Logf("%d functions", len(seen))
@@ -248,7 +248,7 @@ func TestDroppedField(t *testing.T) {
 			d := s.clone()
 			for _, e := range s.good.Layout.Evidence {
 				if e.Field == f.Name {
-					d.drop(e.Function)
+					d.drop(e.Source)
 				}
 			}
 			r, err := d.judge(f.Name)
@@ -268,7 +268,7 @@ func TestDroppedField(t *testing.T) {
 func TestMovedField(t *testing.T) {
 	each(t, specimens, func(t *testing.T, s *specimen) {
 		for _, e := range s.good.Layout.Evidence {
-			if !strings.HasPrefix(e.Function, "_ZNK") {
+			if !strings.HasPrefix(e.Source, "_ZNK") {
 				continue
 			}
 			_, last, _ := strings.Cut(e.Shows(), " → ")
@@ -277,7 +277,7 @@ func TestMovedField(t *testing.T) {
 			}
 			var displacement byte
 			fmt.Sscanf(last, "%v", &displacement)
-			at := s.offset(s.value(e.Function))
+			at := s.offset(s.value(e.Source))
 			var code [48]byte
 			s.ReadAt(code[:], at)
 			moved := 0
@@ -287,13 +287,13 @@ func TestMovedField(t *testing.T) {
 				}
 				d := s.clone()
 				d.flip(at+int64(i), 0x20)
-				if _, err := d.judge(fmt.Sprintf("%s, byte %d", e.Function, i)); err != nil && strings.Contains(err.Error(), "disagree") {
-					says(t, e.Function, err, e.Function, " shows it at ")
+				if _, err := d.judge(fmt.Sprintf("%s, byte %d", e.Source, i)); err != nil && strings.Contains(err.Error(), "disagree") {
+					says(t, e.Source, err, e.Source, " shows it at ")
 					moved++
 				}
 			}
 			if moved == 0 && displacement != 0 {
-				t.Logf("%s: no byte moves the %s alone", e.Function, e.Field)
+				t.Logf("%s: no byte moves the %s alone", e.Source, e.Field)
 			}
 		}
 	})
@@ -306,7 +306,7 @@ func TestSwappedGetters(t *testing.T) {
 		var there []string
 		for _, g := range getters {
 			name := fmt.Sprintf("_ZNK2tt8tt_metal6Buffer%d%sEv", len(g), g)
-			if slices.ContainsFunc(s.good.Layout.Evidence, func(e tracer.Evidence) bool { return e.Function == name }) {
+			if slices.ContainsFunc(s.good.Layout.Evidence, func(e tracer.Evidence) bool { return e.Source == name }) {
 				there = append(there, name)
 			}
 		}
@@ -335,16 +335,16 @@ func TestChangedCode(t *testing.T) {
 		random := rand.New(rand.NewPCG(1, 2))
 		refused, seen := 0, map[string]bool{}
 		for _, e := range s.good.Layout.Evidence {
-			if seen[e.Function] {
+			if seen[e.Source] {
 				continue
 			}
-			seen[e.Function] = true
-			at := s.offset(s.value(e.Function))
+			seen[e.Source] = true
+			at := s.offset(s.value(e.Source))
 			for range 12 {
 				d := s.clone()
 				i, bits := random.Int64N(64), byte(1+random.IntN(255))
 				d.flip(at+i, bits)
-				if _, err := d.judge(fmt.Sprintf("%s, byte %d changed by %#x", e.Function, i, bits)); err != nil {
+				if _, err := d.judge(fmt.Sprintf("%s, byte %d changed by %#x", e.Source, i, bits)); err != nil {
 					refused++
 				}
 			}

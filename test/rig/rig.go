@@ -182,9 +182,26 @@ type environment struct {
 // circular buffers.
 func (r *Runtime) SlowOnly() bool { return r.Release >= "0.67" && r.Release < "0.75" }
 
+// ReadsKernels: on mock chips, this release compiles and reads the kernels of programs; with slow dispatch
+// it places what they have in L1 as well.
+func (r *Runtime) ReadsKernels() bool { return r.Release >= "0.70" }
+func (r *Runtime) PlacesSlowly() bool { return r.Release >= "0.75" }
+
 // OneLauncher: this release dies, by a fault of its own, when two threads launch programs at a time
 // (unordered_map::at, or program_binary_status_ is not Committed), so Workload has one.
-func (r *Runtime) OneLauncher() bool { return r.Release >= "0.72" && r.Release < "0.78" }
+func (r *Runtime) OneLauncher() bool { return r.Release >= "0.72" && r.Release < "0.80" }
+
+// Compared is what can be compared end to end on this release.
+func (r *Runtime) Compared() string {
+	what := "buffers and programs"
+	if r.SlowOnly() {
+		what = "buffers, with slow dispatch"
+	}
+	if r.OneLauncher() {
+		what += ", one thread launching"
+	}
+	return what
+}
 
 // Prepare sets a run up without starting it. The caller closes it after the run.
 func (r *Runtime) Prepare(ctx context.Context, o Options) (*Prepared, error) {

@@ -76,13 +76,23 @@ func refresh(libraries string, parallel int) error {
 	if err != nil {
 		return err
 	}
-	before := map[string]string{} // version to build-id
+	before := map[string]compat.Release{} // by version
 	for _, r := range compat.Releases() {
-		before[r.Version] = r.BuildID
+		before[r.Version] = r
 	}
-	versions, err := published(before)
+	old, err := compat.Libraries()
 	if err != nil {
 		return err
+	}
+	listed, err := published()
+	if err != nil {
+		return err
+	}
+	versions := slices.Clone(listed)
+	for v := range before {
+		if !slices.Contains(versions, v) {
+			versions = append(versions, v) // withdrawn: it may still be there for those who ask
+		}
 	}
 	var mu sync.Mutex
 	var all []found
@@ -94,7 +104,10 @@ func refresh(libraries string, parallel int) error {
 			for v := range queue {
 				f, err := look(v, libraries)
 				mu.Lock()
-				if err != nil {
+				if r, known := before[v]; err != nil && known && !slices.Contains(listed, v) {
+					fmt.Printf("gone: %s, which stays in the set\n", v)
+					all = append(all, found{release: r, cut: old[r.BuildID]})
+				} else if err != nil {
 					failed = append(failed, fmt.Errorf("%s: %w", v, err))
 				} else {
 					all = append(all, f)
@@ -119,16 +132,17 @@ func refresh(libraries string, parallel int) error {
 		switch was, ok := before[r.Version]; {
 		case !ok:
 			fmt.Printf("new: %s, build-id %s\n", r.Version, r.BuildID)
-		case was != r.BuildID:
-			fmt.Printf("changed: %s has the build-id %s, and had %s\n", r.Version, r.BuildID, was)
+			for line := range strings.Lines(f.summary) {
+				if strings.HasPrefix(line, "missing ") {
+					fmt.Print("  ", line)
+				}
+			}
+		case was != r:
+			fmt.Printf("changed: %s has the build-id %s in %s, and had %s in %s\n", r.Version, r.BuildID, r.File, was.BuildID, was.File)
 		}
-		delete(before, r.Version)
 		if strings.Contains(f.summary, "refused:") {
 			fmt.Printf("not supported: %s\n%s", r.Version, f.summary)
 		}
-	}
-	for v := range before {
-		fmt.Printf("gone: %s\n", v)
 	}
 	fmt.Printf("%d releases, %d builds\n", len(all), len(set))
 	if len(failed) > 0 {
@@ -154,8 +168,8 @@ func refresh(libraries string, parallel int) error {
 // target are pip's options for the machine that the releases are for.
 var target = []string{"--only-binary=:all:", "--python-version", "3.10", "--platform", "manylinux_2_34_x86_64"}
 
-// published are the versions that can be downloaded now, and those known before.
-func published(known map[string]string) ([]string, error) {
+// published are the versions that the package index lists.
+func published() ([]string, error) {
 	out, err := exec.Command("python3", append([]string{"-m", "pip", "index", "versions", "ttnn", "--pre"}, target...)...).Output()
 	if err != nil {
 		return nil, fmt.Errorf("listing releases: %w", err)
@@ -165,12 +179,7 @@ func published(known map[string]string) ([]string, error) {
 		return nil, fmt.Errorf("listing releases: pip says %q", out)
 	}
 	list, _, _ = strings.Cut(list, "\n")
-	versions := strings.Split(list, ", ")
-	for v := range known {
-		versions = append(versions, v)
-	}
-	slices.SortFunc(versions, compareVersions)
-	return slices.Compact(versions), nil
+	return strings.Split(list, ", "), nil
 }
 
 // names of the file with the runtime's code, newest first.
