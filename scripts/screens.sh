@@ -12,10 +12,10 @@ workload="exec python3 test/rig/rig.py run --cluster t3k test/rig/loop.py --clus
 tmux -L "$socket" -f /dev/null new-session -d -x 120 -y 36 \
 	env LC_ALL=C.UTF-8 XDG_CONFIG_HOME="$config" ./tt-memtrace top --view overview -- sh -c "$workload"
 
-# await TEXT: until it is on the screen, for a minute at most
+# await TEXT: until it is on the screen, and what there is has been read, for a minute at most
 await() {
 	n=0
-	until tmux -L "$socket" capture-pane -p | grep -qF -- "$1"; do
+	until tmux -L "$socket" capture-pane -p | awk -v text="$1" 'index($0, text) { seen = 1 } /^ +…$/ { busy = 1 } END { exit !seen || busy }'; do
 		n=$((n + 1))
 		test $n -lt 600 || { echo "no \"$1\" on the screen" >&2; exit 1; }
 		sleep 0.1

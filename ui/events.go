@@ -16,6 +16,8 @@ type events struct {
 	tail *tail
 	// latest is what the tail has; rows stand still while the user looks back.
 	latest []eventRow
+	// read: the log has been looked at.
+	read   bool
 	missed uint64
 	sets   [][]aggregator.Chip
 	names  map[uint32]string
@@ -292,7 +294,7 @@ func (e *events) work() func(*reader) func() {
 		list := t.read(log, from, p, func(b []byte, row *eventRow) []byte { return eventWords(b, row, names, sets) })
 		missed := t.missed
 		return func() {
-			e.names, e.sets, e.latest, e.missed = names, sets, list, missed
+			e.names, e.sets, e.latest, e.missed, e.read = names, sets, list, missed, true
 		}
 	}
 }
@@ -302,7 +304,9 @@ func (e *events) compose(w, h int) picture {
 		return picture{lines: []line{nil, text(faint, "  this source tells of no single events")}, selected: -1}
 	}
 	newer := 0
-	if e.follow || len(e.rows) == 0 || e.tail.query != e.filtered() {
+	if !e.read {
+		e.forget()
+	} else if e.follow || len(e.rows) == 0 || e.tail.query != e.filtered() {
 		e.set(e.latest, len(e.latest))
 	} else if n := len(e.latest); n > 0 {
 		newer = int(e.latest[n-1].number - e.rows[len(e.rows)-1].number)
