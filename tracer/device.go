@@ -1,7 +1,6 @@
 package tracer
 
 import (
-	"bytes"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -227,20 +226,18 @@ func (l *Library) standardOf(pid uint32) (*eval.Image, uint64) {
 		if err != nil {
 			return nil, 0
 		}
-		defer f.Close()
 		id := FileID{st.Dev, st.Ino}
 		if kept := l.standard.Load(); kept != nil && kept.id == id {
+			f.Close()
 			return kept.image, uint64(m.StartAddr)
 		}
-		if st.Size > maxStandard {
-			return nil, 0
+		var image *eval.Image
+		if st.Size <= maxStandard {
+			// It reads the file, which is closed when nobody has the image any more.
+			image, err = eval.NewImage(f, 0)
 		}
-		b := make([]byte, st.Size)
-		if _, err := f.ReadAt(b, 0); err != nil {
-			return nil, 0
-		}
-		image, err := eval.NewImage(bytes.NewReader(b), 0)
-		if err != nil {
+		if image == nil || err != nil {
+			f.Close()
 			return nil, 0
 		}
 		l.standard.Store(&standardLibrary{id, image})

@@ -180,7 +180,7 @@ func CheckKernel() []Check {
 		btf.Detail = "no: a kernel with CONFIG_DEBUG_INFO_BTF is needed"
 	}
 	watch := Check{Name: "watching new processes", OK: true, Detail: "yes"}
-	if w, err := watchMappings(false); err != nil {
+	if w, err := watchMappings(false, nil); err != nil {
 		watch.OK, watch.Detail = false, err.Error()
 	} else {
 		if _, ok := w.(*perfWatch); ok {

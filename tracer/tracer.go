@@ -18,6 +18,7 @@ import (
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/asm"
+	"github.com/cilium/ebpf/btf"
 	"github.com/cilium/ebpf/features"
 	"github.com/cilium/ebpf/link"
 	"github.com/cilium/ebpf/ringbuf"
@@ -148,9 +149,10 @@ func New(o Options) (*Tracer, error) {
 	t.lacks.MultiUprobes = t.lacks.MultiUprobes || o.Lacks.MultiUprobes
 	t.lacks.PIDFilter = t.lacks.PIDFilter || o.Lacks.PIDFilter
 	var loading errgroup.Group
-	loading.Go(t.load)
+	kernel := btf.NewCache() // reading the kernel's types takes as long as checking the programs
+	loading.Go(func() error { return t.load(kernel) })
 	loading.Go(func() (err error) {
-		t.watch, err = watchMappings(len(t.extra) > 0)
+		t.watch, err = watchMappings(len(t.extra) > 0, kernel)
 		return err
 	})
 	// That takes as long as reading a library, which is done beside it.
@@ -179,7 +181,7 @@ func (t *Tracer) foresee() {
 	}
 }
 
-func (t *Tracer) load() error {
+func (t *Tracer) load(kernel *btf.Cache) error {
 	spec, err := bpf.LoadMemtrace()
 	if err != nil {
 		return fmt.Errorf("reading the BPF programs: %w", err)
@@ -207,7 +209,7 @@ func (t *Tracer) load() error {
 	if err != nil {
 		return fmt.Errorf("configuring the BPF programs: %w", err)
 	}
-	if err := spec.LoadAndAssign(&t.objects, nil); err != nil {
+	if err := spec.LoadAndAssign(&t.objects, &ebpf.CollectionOptions{Cache: kernel}); err != nil {
 		var ve *ebpf.VerifierError
 		if errors.As(err, &ve) {
 			return fmt.Errorf("loading the BPF programs: %+v", ve)

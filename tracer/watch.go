@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"os"
 
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/btf"
 	"github.com/cilium/ebpf/link"
 	"github.com/cilium/ebpf/ringbuf"
 	"golang.org/x/sys/unix"
@@ -25,9 +27,9 @@ type watch interface {
 // watchMappings watches for files that are named like the runtime, or of any name.
 // A program in the kernel does it best, as it wakes nobody for all others. Where
 // the kernel lets none into its functions, perf does, which some kernels keep to
-// CAP_SYS_ADMIN.
-func watchMappings(anyName bool) (watch, error) {
-	w, err := watchByProgram(anyName)
+// CAP_SYS_ADMIN. The kernel's types can be nil.
+func watchMappings(anyName bool, kernel *btf.Cache) (watch, error) {
+	w, err := watchByProgram(anyName, kernel)
 	if err == nil {
 		return w, nil
 	}
@@ -48,7 +50,7 @@ type programWatch struct {
 	reader  *ringbuf.Reader
 }
 
-func watchByProgram(anyName bool) (_ *programWatch, err error) {
+func watchByProgram(anyName bool, kernel *btf.Cache) (_ *programWatch, err error) {
 	w := &programWatch{}
 	defer func() {
 		if err != nil {
@@ -70,7 +72,7 @@ func watchByProgram(anyName bool) (_ *programWatch, err error) {
 	if err := spec.Variables[bpf.WatchVarAnyName].Set(anyName); err != nil {
 		return nil, err
 	}
-	if err := spec.LoadAndAssign(&w.objects, nil); err != nil {
+	if err := spec.LoadAndAssign(&w.objects, &ebpf.CollectionOptions{Cache: kernel}); err != nil {
 		return nil, err
 	}
 	if w.reader, err = ringbuf.NewReader(w.objects.Mapped); err != nil {

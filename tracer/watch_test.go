@@ -15,7 +15,7 @@ import (
 
 // watches are the ways to watch, of which a kernel has one at least.
 var watches = map[string]func(anyName bool) (watch, error){
-	"program": func(anyName bool) (watch, error) { return watchByProgram(anyName) },
+	"program": func(anyName bool) (watch, error) { return watchByProgram(anyName, nil) },
 	"perf":    func(anyName bool) (watch, error) { return watchByPerf(anyName) },
 }
 

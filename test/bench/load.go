@@ -24,8 +24,8 @@ func (f *fixtures) sustained(r *results) error {
 	const pairs = int(sustainedRate*int64(sustainedPiece)/int64(time.Second)) / 2 / threads
 	return f.reading(&r.sustained, threads, 0, func(b *burst) error {
 		begin := time.Now()
-		for at := time.Duration(0); at < sustainedFor; at += sustainedPiece {
-			time.Sleep(time.Until(begin.Add(at)))
+		for next := begin; time.Since(begin) < sustainedFor; next = next.Add(sustainedPiece) {
+			time.Sleep(time.Until(next))
 			if _, err := f.one.Do("storm 0 %d %d 0", threads, pairs); err != nil {
 				return err
 			}
