@@ -191,7 +191,7 @@ func TestProcessMemory(t *testing.T) {
 // An exec that is read after the new program was found is older than it.
 func TestExecEndsOnlyWhatWasBeforeIt(t *testing.T) {
 	const pid = 7
-	r := &run{processes: map[uint32]*traced{pid: {at: 10}}}
+	r := &run{t: &Tracer{}, processes: map[uint32]*traced{pid: {at: 10}}}
 	r.object(&bpf.MemtraceTtHead{Kind: uint8(bpf.MemtraceTtKindTT_EXEC), Pid: pid, Time: 9}, 0)
 	if r.processes[pid] == nil || len(r.batch) > 0 {
 		t.Errorf("it ended: %v", r.batch)
