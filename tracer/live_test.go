@@ -500,7 +500,8 @@ func TestLayoutsThatAreInNoTable(t *testing.T) {
 // A burst of several threads is counted to the last event.
 func TestManyThreadsLoseNothing(t *testing.T) {
 	p := user(t, layoutB)
-	tr := start(t, Options{PIDs: []uint32{p.PID}})
+	// The race detector makes the reader several times slower: it has twice the room.
+	tr := start(t, Options{PIDs: []uint32{p.PID}, RingBytes: 2 * DefaultRingBytes})
 	do(t, p, "device 0 5")
 	// A pause after every few, for it takes the real runtime several times as
 	// long to allocate, and the machine may have two processors only.
