@@ -174,7 +174,6 @@ type buffer struct {
 	address   uint64
 	pageSize  uint64
 	time      uint64
-	caller    uint64
 	stack     *Stack
 }
 
@@ -470,7 +469,7 @@ func (a *Aggregator) hold(p *process, e *Event, since uint64) {
 	b := p.buffers.add(&buffer{
 		id: e.Buffer, device: a.device(p, e.Device), allocator: e.Allocator,
 		address: e.Address, size: e.Size, perBank: e.PerBank, pageSize: e.PageSize,
-		time: since, caller: e.Caller, stack: e.Stack, tid: e.TID, memory: e.Memory, layout: e.Layout,
+		time: since, stack: e.Stack, tid: e.TID, memory: e.Memory, layout: e.Layout,
 	})
 	if al := p.allocators[e.Allocator]; al != nil {
 		b.banks = uint16(al.banks[e.Memory].Count)

@@ -199,9 +199,6 @@ type Event struct {
 	// where that is not known.
 	PerBank  uint64
 	PageSize uint64
-	// Caller is the code address in the process from which the runtime's
-	// tracking function was called, 0 where unknown.
-	Caller uint64
 	// Program is the address of a program.
 	Program uint64
 	// Count is the number of events lost, of launches or of replays.

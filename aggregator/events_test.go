@@ -60,7 +60,7 @@ func gone(pid uint32, allocator uint64) Event {
 // allocator's address is the device's plus one.
 func alloc(pid uint32, device, buffer uint64, m Memory, size uint64) Event {
 	return Event{Kind: Alloc, PID: pid, TID: pid + 1, Device: device, Allocator: device + 1, Buffer: buffer,
-		Address: 0x1000 * buffer, Memory: m, Size: size, PerBank: size / 10, PageSize: 32, Caller: 7, Layout: 2}
+		Address: 0x1000 * buffer, Memory: m, Size: size, PerBank: size / 10, PageSize: 32, Layout: 2}
 }
 
 func freed(pid uint32, device, buffer uint64) Event {

@@ -104,8 +104,7 @@ type BufferSnapshot struct {
 	Reserved uint64
 	// Since is when it was allocated, CLOCK_MONOTONIC ns; 0 is before tracing
 	// began, or at a time whose events were lost.
-	Since  uint64
-	Caller uint64
+	Since uint64
 	// Stack that allocated it, or nil.
 	Stack *Stack
 	TID   uint32
@@ -172,7 +171,7 @@ func (u *Usage) add(o *Usage) {
 func (b *buffer) snapshot() BufferSnapshot {
 	return BufferSnapshot{
 		ID: b.id, Memory: b.memory, Layout: b.layout, Address: b.address, Size: b.size,
-		PerBank: b.perBank, PageSize: b.pageSize, Reserved: b.reserved(), Since: b.time, Caller: b.caller, Stack: b.stack, TID: b.tid, Kernels: b.kernels,
+		PerBank: b.perBank, PageSize: b.pageSize, Reserved: b.reserved(), Since: b.time, Stack: b.stack, TID: b.tid, Kernels: b.kernels,
 		Chips: b.device.opened.Chips,
 	}
 }

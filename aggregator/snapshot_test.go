@@ -186,7 +186,7 @@ func TestBuffersAreListedOldestFirst(t *testing.T) {
 	twin.Buffer = 2
 	run(a, same, early, twin)
 	got := a.Buffers(1)
-	want := BufferSnapshot{ID: 9, Memory: L1, Layout: 2, Address: 0x9000, Size: 40, PerBank: 4, PageSize: 32, Since: 10, Caller: 7, TID: 2, Chips: host(0, 1)}
+	want := BufferSnapshot{ID: 9, Memory: L1, Layout: 2, Address: 0x9000, Size: 40, PerBank: 4, PageSize: 32, Since: 10, TID: 2, Chips: host(0, 1)}
 	if len(got) != 3 || !reflect.DeepEqual(got[0], want) || got[1].ID != 2 || got[2].ID != 4 {
 		t.Errorf("%+v", got)
 	}

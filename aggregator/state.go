@@ -113,7 +113,7 @@ func (p *process) bufferState(list []Event, addresses map[*device]uint64) []Even
 		list = append(list, Event{
 			Kind: Alloc, PID: p.pid, TID: b.tid, Time: b.time, Memory: b.memory, Layout: b.layout, Buffer: b.id,
 			Device: device, Allocator: b.allocator, Address: b.address, Size: b.size, PerBank: b.perBank,
-			PageSize: b.pageSize, Caller: b.caller, Stack: b.stack,
+			PageSize: b.pageSize, Stack: b.stack,
 		})
 		if b.kernels {
 			list = append(list, Event{Kind: KernelsCopied, PID: p.pid, Time: b.time, Buffer: b.id, Address: b.address})

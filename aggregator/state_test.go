@@ -61,7 +61,7 @@ func randomEvents(rng *rand.Rand, n int) []Event {
 			Kind: Kind(1 + rng.IntN(int(StateBegin)-1)), PID: 1 + rng.Uint32N(3), TID: rng.Uint32N(9), Time: uint64(1000 + 10*i + rng.IntN(5)),
 			Memory: Memory(rng.IntN(int(NumMemories))), Layout: uint8(rng.IntN(4)),
 			Device: 1 + rng.Uint64N(4), Allocator: rng.Uint64N(4), Buffer: rng.Uint64N(40), Address: 32 * rng.Uint64N(100), Size: rng.Uint64N(1 << 20),
-			PerBank: rng.Uint64N(3) << 12, PageSize: 2048, Caller: rng.Uint64(), Program: 1 + rng.Uint64N(6), Count: 1 + rng.Uint64N(3),
+			PerBank: rng.Uint64N(3) << 12, PageSize: 2048, Program: 1 + rng.Uint64N(6), Count: 1 + rng.Uint64N(3),
 		}
 		switch e.Kind {
 		case ProcessExit, DeviceClose, AllocatorGone:

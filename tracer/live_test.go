@@ -375,7 +375,7 @@ func (l *ledger) compare() aggregator.ProcessSnapshot {
 	}
 	for _, b := range l.tr.buffers(l.p.PID) {
 		w := l.live[b.ID]
-		b.Since, b.TID, b.Caller = 0, 0, 0
+		b.Since, b.TID = 0, 0
 		b.Chips = slices.Clone(b.Chips)
 		slices.SortFunc(b.Chips, func(x, y aggregator.Chip) int { return int(x.Number) - int(y.Number) })
 		if fmt.Sprintf("%+v", b) != fmt.Sprintf("%+v", w) {

@@ -113,7 +113,7 @@ var walks = []walk{
 	{mapPage, "<Right>", "left, right", "h", "core (2,2)"},
 	{mapPage, "", "[  ]", "]", "chip 1  L1"},
 	// tables
-	{tablesPage, "", "enter", "<Enter>", "called from"},
+	{tablesPage, "", "enter", "<Enter>", "in the process"},
 	{tablesPage, "", "s  S", "s", "▼PID"},
 	{tablesPage, "sssss", "s  S", "S", "▲ADDRESS"},
 	{tablesPage, "", "c", "c", "─ columns ─"},

@@ -163,7 +163,7 @@ func extreme() *world {
 			banks(math.MaxUint16, huge), banks(math.MaxUint16, huge), banks(0, 0), banks(1, 1), banks(math.MaxUint16, huge)}})
 		for m := range aggregator.NumMemories {
 			w.tell(aggregator.Event{Kind: aggregator.Alloc, PID: pid, TID: math.MaxUint32, Device: device, Allocator: device + 1, Buffer: math.MaxUint64 - uint64(m), Memory: m,
-				Address: math.MaxUint64 - huge, PerBank: huge, Size: huge, PageSize: math.MaxUint64, Layout: 255, Caller: math.MaxUint64})
+				Address: math.MaxUint64 - huge, PerBank: huge, Size: huge, PageSize: math.MaxUint64, Layout: 255})
 		}
 		program := w.program(pid, device, hostile, math.MaxUint64, circular(1<<30, 1<<30, 255, 3))
 		w.tell(aggregator.Event{Kind: aggregator.KernelLoaded, PID: pid, Program: program, Device: device, Kernel: &aggregator.Kernel{ID: 1, Name: hostile, Hash: hostile, Processor: hostile, Path: hostile, Bytes: huge, Sized: true}})

@@ -453,9 +453,6 @@ func bufferDetail(s *state, r *bufferRow) []line {
 		pair("chips", s.chipsCell(r.Chips)),
 		pair("object", text(plain, hex(r.ID)+" in the process")),
 	}
-	if r.Caller != 0 {
-		out = append(out, pair("called from", text(plain, hex(r.Caller)+" in the process")))
-	}
 	return out
 }
 

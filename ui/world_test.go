@@ -75,7 +75,7 @@ func (w *world) alloc(pid uint32, device uint64, m aggregator.Memory, address, p
 	count := map[aggregator.Memory]uint64{aggregator.DRAM: 12, aggregator.L1: 64, aggregator.L1Small: 64, aggregator.Trace: 12}[m]
 	id := w.id()
 	w.tell(aggregator.Event{Kind: aggregator.Alloc, PID: pid, TID: pid + 1, Device: device, Allocator: device + 1, Buffer: id, Memory: m,
-		Address: address, PerBank: perBank, Size: perBank*count - perBank/4, PageSize: 2048, Layout: uint8(m) * 2, Caller: 0x7f1234567000})
+		Address: address, PerBank: perBank, Size: perBank*count - perBank/4, PageSize: 2048, Layout: uint8(m) * 2})
 	return id
 }
 

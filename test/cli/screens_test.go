@@ -172,7 +172,7 @@ func TestScreensTellWhatStatusTells(t *testing.T) {
 		if i > 0 {
 			p.press("]")
 		}
-		p.shows(fmt.Sprintf("chip %d  card", i), "circular buffers: "+digits(c.Programs.Physical)+" physical", digits(c.Programs.Logical)+" logical",
+		p.shows(fmt.Sprintf("chip %d  card", i), digits(c.Programs.Physical)+" physical", digits(c.Programs.Logical)+" logical",
 			fmt.Sprintf("%d circular, %d dataflow", c.Programs.Circular, c.Programs.Dataflow), digits(c.Kernels.Application)+" application")
 		for memory, name := range map[string]string{"dram": "DRAM", "l1": "L1", "l1_small": "L1_SMALL", "trace": "TRACE"} {
 			u := c.Memory[memory]

@@ -171,7 +171,7 @@ func TestNotTheLibrary(t *testing.T) {
 	} {
 		for _, args := range [][]string{{"doctor"}, {"status"}, {"log", "-p", fmt.Sprint(os.Getpid())}} {
 			r := run(t, c.code, append(args, "--lib", c.path)...)
-			contains(t, r.err, c.path, c.says)
+			contains(t, r.out+r.err, c.path, c.says)
 			if c.code == notSupported {
 				contains(t, r.err, "library not supported")
 			}
