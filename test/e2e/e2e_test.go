@@ -526,6 +526,22 @@ func TestSystemWide(t *testing.T) {
 	}
 }
 
+// awaitStart fails unless the process comes into the accounts within ten seconds: what
+// it does then is traced.
+func (tr *trace) awaitStart(pid int) {
+	tr.t.Helper()
+	deadline := time.Now().Add(10 * time.Second)
+	for {
+		tr.sync()
+		if _, ok := tr.process(pid); ok {
+			return
+		}
+		if time.Now().After(deadline) {
+			tr.t.Fatalf("process %d is not in the accounts after ten seconds", pid)
+		}
+	}
+}
+
 // awaitExit fails unless the process leaves the accounts within a second.
 func (tr *trace) awaitExit(pid int) {
 	tr.t.Helper()

@@ -64,7 +64,7 @@ func pythonFrames(t *testing.T, python, library string) {
 	if line, err := out.ReadString('\n'); line != "opened\n" {
 		t.Fatalf("%q, %v", line, err)
 	}
-	tr.sync()
+	tr.awaitStart(cmd.Process.Pid)
 	fmt.Fprintln(in)
 	line, err := out.ReadString('\n')
 	if err != nil {
