@@ -139,13 +139,14 @@ func TestAKilledRecorderLeavesItsFile(t *testing.T) {
 // recorded until then is whole.
 func TestAFullDiskEndsTheRecordingOnly(t *testing.T) {
 	dir := t.TempDir()
-	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "size=120k"); err != nil {
+	// Room for the header and one block, however badly it compresses, and for half of what comes.
+	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "size=300k"); err != nil {
 		t.Skip("no small disk can be mounted:", err)
 	}
 	t.Cleanup(func() { unix.Unmount(dir, unix.MNT_DETACH) })
 	file := filepath.Join(dir, "run.ttm")
-	w := prepared(t, rig.Options{Cluster: "n150", Script: rig.Loop, Args: []string{"--rounds", "20"}})
-	r := begin(t, call{args: append([]string{"log", "--json", "--record", file, "--"}, w.Argv...), env: w.Env}).ends(failed)
+	w := prepared(t, rig.Options{Cluster: "n150", Script: rig.Loop, Args: []string{"--rounds", "60"}})
+	r := begin(t, call{args: append([]string{"log", "--json", "--record", file, "--"}, beside(w.Argv)...), env: w.Env}).ends(failed)
 	if !strings.Contains(r.err, "no space left on device") || !strings.Contains(r.err, "tracing goes on") {
 		t.Errorf("it does not say what happened: %s", r.err)
 	}
