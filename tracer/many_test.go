@@ -125,6 +125,9 @@ func TestShortLivesLeaveNothing(t *testing.T) {
 		do(t, p, "open %s", library(t, layoutB))
 		do(t, p, "device 0 1")
 		do(t, p, "alloc 100 0 0 0 4096 1024 64")
+		if i == 0 {
+			tr.awaitProcess(p.PID) // the library, which is kept, has been read
+		}
 		p.Kill()
 	}
 	took := time.Since(began).Round(time.Millisecond)
