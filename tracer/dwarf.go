@@ -124,6 +124,7 @@ type debugFile struct {
 	mapped   []byte
 	sections map[string][]byte // by their names without .debug_
 	until    time.Time         // then it is given up
+	entries  int               // that were read
 }
 
 func (d *debugFile) close() {
@@ -306,6 +307,16 @@ func (d *debugFile) inTime() error {
 	return nil
 }
 
+// next is what follows in a unit, nil at its end, if there is time for it.
+func (d *debugFile) next(r *dwarf.Reader) (*dwarf.Entry, error) {
+	if d.entries++; d.entries%1024 == 0 {
+		if err := d.inTime(); err != nil {
+			return nil, err
+		}
+	}
+	return r.Next()
+}
+
 // unitSize is that of the unit at the start, with its header, in bytes; 0 if it is damaged.
 func unitSize(b []byte) uint64 {
 	const escape = 0xffffffff // of the 64-bit format
@@ -383,15 +394,10 @@ func (d *debugFile) search(u *dwarf.Data, found map[string]class) error {
 	within := map[string]bool{"": true, "tt": true, "tt::tt_metal": true, bufferClass: true, implClass: true}
 	var open []string // the names of what the entry is in
 	r := u.Reader()
-	for n := 0; ; n++ {
-		e, err := r.Next()
+	for {
+		e, err := d.next(r)
 		if err != nil {
 			return err
-		}
-		if n%1024 == 0 {
-			if err := d.inTime(); err != nil {
-				return err
-			}
 		}
 		if e == nil || e.Tag == 0 && len(open) == 0 {
 			return nil
@@ -439,15 +445,10 @@ func (d *debugFile) skip(r *dwarf.Reader, e *dwarf.Entry) error {
 		r.Seek(next)
 		return nil
 	}
-	for n, depth := 1, 1; depth > 0; n++ {
-		e, err := r.Next()
+	for depth := 1; depth > 0; {
+		e, err := d.next(r)
 		if err != nil {
 			return err
-		}
-		if n%1024 == 0 {
-			if err := d.inTime(); err != nil {
-				return err
-			}
 		}
 		switch {
 		case e == nil:
