@@ -47,8 +47,8 @@ const (
 // CircularBuffer is one circular or dataflow buffer or scratchpad of a program, as
 // it was placed.
 type CircularBuffer struct {
-	// Call tells the layouts of a program on a chip apart: one of another call
-	// replaces those of before.
+	// Call and the thread tell the layouts of a program on a chip apart: one of
+	// another call replaces those of before.
 	Call uint32
 	// Address in the L1 of each core, and Size on each core, bytes.
 	Address, Size uint64
@@ -203,9 +203,9 @@ func (pr *program) isOn(s *share) bool {
 
 // layout is the circular buffers of a program on one chip.
 type layout struct {
-	device uint64
-	call   uint32
-	cbs    []*CircularBuffer
+	device    uint64
+	call, tid uint32
+	cbs       []*CircularBuffer
 }
 
 // interval is a piece of a core's L1.
@@ -390,12 +390,12 @@ func (a *Aggregator) placeCB(p *process, e *Event) {
 	for _, s := range d.shares {
 		at := placement{s, e.CB.Kind.layoutOf()}
 		l := pr.on[at]
-		if l != nil && l.call != e.CB.Call {
+		if l != nil && (l.call != e.CB.Call || l.tid != e.TID) {
 			a.removeLayout(p, e, e.Program, pr, at)
 			l = nil
 		}
 		if l == nil {
-			l = &layout{device: e.Device, call: e.CB.Call}
+			l = &layout{device: e.Device, call: e.CB.Call, tid: e.TID}
 			if !pr.isOn(s) && e.CB.Kind != ReportedCircular {
 				s.cb.programs++
 			}

@@ -132,3 +132,31 @@ func TestScratchpadsBesideOtherBuffers(t *testing.T) {
 		t.Errorf("changes %v", count)
 	}
 }
+
+// Threads count their layouts each for itself: the first of another one replaces
+// the first of this one, on every chip, and a state says whose it is.
+func TestAnotherThreadLaysOutAnew(t *testing.T) {
+	const device, program = 0x100, 0x10
+	a := New()
+	e := opened(1, device, host(0))
+	a.Apply(&e)
+	place := func(a *Aggregator, tid uint32, address uint64) {
+		a.Apply(&Event{Kind: CBPlaced, PID: 1, TID: tid, Device: device, Program: program,
+			CB: &CircularBuffer{Call: 1, Address: address, Size: 100, Ranges: []CoreRange{{0, 0, 0, 0}}}})
+	}
+	place(a, 7, 0)
+	again := New()
+	for _, e := range a.State() {
+		again.Apply(&e)
+	}
+	for _, a := range []*Aggregator{a, again} {
+		place(a, 7, 100)
+		if got := a.Snapshot().Chips[0].CB.Logical; got != 200 {
+			t.Errorf("a second buffer of the same layout: %d bytes", got)
+		}
+		place(a, 8, 0)
+		if got := a.Snapshot().Chips[0].CB.Logical; got != 100 {
+			t.Errorf("the layout of another thread: %d bytes", got)
+		}
+	}
+}

@@ -142,7 +142,7 @@ func (p *process) programState(list []Event, device uint64) []Event {
 			}
 			placed[at.kind] = true // the same on every chip of the device
 			for _, cb := range l.cbs {
-				list = append(list, Event{Kind: CBPlaced, PID: p.pid, Time: pr.since, Program: id, Device: device, CB: cb})
+				list = append(list, Event{Kind: CBPlaced, PID: p.pid, TID: l.tid, Time: pr.since, Program: id, Device: device, CB: cb})
 			}
 		}
 		for _, d := range pr.loaded {
