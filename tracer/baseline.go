@@ -14,6 +14,8 @@ type baseline struct {
 	// devices that are open, with their allocators, 0 where unknown.
 	devices map[uint64]uint64
 	books   aggregator.Books
+	// left are allocators whose buffers could not be read.
+	left []uint64
 	// programs that were not known, and those that could not be read.
 	programs []heldProgram
 	unread   []uint64
@@ -42,7 +44,9 @@ func (in *inspector) baseline(layout *Layout, known map[uint64]bool) (*baseline,
 	}
 	b := &baseline{}
 	var allocators []uint64
-	b.devices, allocators = in.open(found)
+	if b.devices, allocators, err = in.open(found); err != nil {
+		return nil, err
+	}
 	if len(allocators) == 0 {
 		if len(b.devices) > 0 {
 			return b, errors.New("its allocators were not found")
@@ -111,6 +115,7 @@ func (in *inspector) readBooks(b *baseline, layout *Layout, allocators []uint64)
 		held, err := in.held(layout, a, set)
 		if err != nil {
 			failed = errors.Join(failed, err)
+			b.left = append(b.left, a)
 			continue
 		}
 		b.books.Allocators = append(b.books.Allocators, a)

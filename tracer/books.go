@@ -122,10 +122,17 @@ func (l *Library) loads(names []string, copies bool) ([]int64, error) {
 	return offsets, nil
 }
 
+// openTime bounds how long the devices and allocators of a process are looked for.
+const openTime = 5 * time.Second
+
+var errOpenTime = fmt.Errorf("looking for its devices and allocators took more than %v", openTime)
+
 // open finds the devices that a process has open, each with its allocator or 0,
 // and all allocators, of which a device can have more.
-func (in *inspector) open(found objects) (devices map[uint64]uint64, allocators []uint64) {
+func (in *inspector) open(found objects) (devices map[uint64]uint64, allocators []uint64, err error) {
 	devices = map[uint64]uint64{}
+	deadline := time.Now().Add(openTime)
+	late := func() bool { return time.Now().After(deadline) }
 	add := func(allocator uint64) {
 		if !slices.Contains(allocators, allocator) {
 			allocators = append(allocators, allocator)
@@ -133,6 +140,9 @@ func (in *inspector) open(found objects) (devices map[uint64]uint64, allocators 
 	}
 	for vtable, isOpen := range map[string]string{deviceVtable: deviceIsOpen, meshDeviceVtable: meshIsOpen} {
 		for _, address := range found[in.vptr(vtable)] {
+			if late() {
+				return nil, nil, errOpenTime
+			}
 			// A device that was closed can still be found.
 			if initialized, err := in.call(isOpen, address); err == nil && initialized&1 == 0 {
 				continue
@@ -150,13 +160,16 @@ func (in *inspector) open(found objects) (devices map[uint64]uint64, allocators 
 	for _, vtable := range []string{bankingAllocator, mockAllocator} {
 		if vptr := in.vptr(vtable); vptr != 0 {
 			for _, address := range found[vptr] {
+				if late() {
+					return nil, nil, errOpenTime
+				}
 				if in.hasBanks(address) {
 					add(address)
 				}
 			}
 		}
 	}
-	return devices, allocators
+	return devices, allocators, nil
 }
 
 // allocator is that of a device. The getter returns it or, in most releases,

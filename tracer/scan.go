@@ -14,6 +14,9 @@ import (
 // points to: the vtable of their class.
 type objects map[uint64][]uint64
 
+// maxObjects bounds what a process can make the tracer look at.
+const maxObjects = 1 << 18
+
 // find looks for objects by their vptrs. It reads all of the process's private
 // writable memory, and nothing else. What was destroyed is found too, where its
 // memory was not used again.
@@ -30,16 +33,20 @@ func (in *inspector) find(vptrs ...uint64) (objects, error) {
 	// Vtables stand close together, so that one comparison sorts out nearly all.
 	low, high := slices.Min(vptrs), slices.Max(vptrs)
 	found := objects{}
-	words := make([]uint64, 1<<17)
+	words, count := make([]uint64, 1<<17), 0
 	bytes := unsafe.Slice((*byte)(unsafe.Pointer(&words[0])), 8*len(words))
 	for part := range used(pagemap, regions, uint64(len(bytes))) {
 		b := bytes[:part.end-part.start]
 		if in.mem.ReadAt(b, part.start) != nil {
 			continue // unmapped by now, or not to be read
 		}
+		if count > maxObjects {
+			return nil, fmt.Errorf("looking for objects: there seem to be more than %d", maxObjects)
+		}
 		for i, w := range words[:len(b)/8] {
 			if w-low <= high-low && slices.Contains(vptrs, w) {
 				found[w] = append(found[w], part.start+8*uint64(i))
+				count++
 			}
 		}
 	}
@@ -88,7 +95,10 @@ type pages struct {
 	known map[uint64]*[pageBytes]byte
 }
 
-const pageBytes = 4096
+const (
+	pageBytes = 4096
+	maxPages  = 1 << 16 // kept at a time
+)
 
 func (in *inspector) pages() *pages { return &pages{in.mem, map[uint64]*[pageBytes]byte{}} }
 
@@ -111,6 +121,9 @@ func (p *pages) page(address uint64) (*[pageBytes]byte, error) {
 		page = new([pageBytes]byte)
 		if err := p.mem.ReadAt(page[:], address&^(pageBytes-1)); err != nil {
 			return nil, err
+		}
+		if len(p.known) >= maxPages {
+			clear(p.known)
 		}
 		p.known[address/pageBytes] = page
 	}

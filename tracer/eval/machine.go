@@ -182,7 +182,7 @@ func New(mem Memory, opts ...Option) *Machine {
 func (m *Machine) threadPointer() uint64 { return m.base + tlsOffset + tlsBelow }
 
 // Alloc returns the address of n zeroed bytes, aligned to 16, which live as long
-// as the Machine. All allocations together are bounded to 1 MiB.
+// as the Machine. All allocations together are bounded to heapSize.
 func (m *Machine) Alloc(n uint64) (uint64, error) {
 	n = max(n, 1)
 	if n > heapSize || m.heap+(n+15)&^15 > heapSize {
