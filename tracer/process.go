@@ -111,14 +111,19 @@ func describe(pid uint32) (command string, started uint64, err error) {
 // its end comes later.
 const exiting = 4
 
-// alive says whether a process has not begun to end.
+// alive says whether a process has not begun to end: a thread of it has not, mostly
+// the first one, which others can outlive.
 func alive(pid uint32) bool {
-	p, err := procfs.NewProc(int(pid))
-	if err != nil {
-		return false
+	goesOn := func(p procfs.Proc) bool {
+		st, err := p.Stat()
+		return err == nil && st.Flags&exiting == 0
 	}
-	st, err := p.Stat()
-	return err == nil && st.Flags&exiting == 0
+	p, err := procfs.NewProc(int(pid))
+	if err != nil || goesOn(p) {
+		return err == nil
+	}
+	threads, err := procfs.AllThreads(int(pid))
+	return err == nil && slices.ContainsFunc(threads, goesOn)
 }
 
 // forkedFrom is the process that a process was forked from, without exec, if that
