@@ -20,6 +20,8 @@ type Books struct {
 	// Programs are all that live, where ProgramsRead.
 	Programs     []uint64
 	ProgramsRead bool
+	// Partial: something that lives could not be read, and stays in doubt.
+	Partial bool
 	// Touched are the buffers, allocators and programs that events told of
 	// since the reading began: events know better.
 	Touched map[uint64]struct{}
@@ -91,12 +93,12 @@ func (a *Aggregator) compare(p *process, e *Event) {
 		}
 	}
 	g := &p.agreement
-	g.Doubted = false
+	g.Doubted = books.Partial
 	g.At, g.Compared = e.Time, uint64(len(books.Buffers))
 	g.Comparisons++
 	if books.First {
 		g.Found += wrong
-		p.late = false
+		p.late = p.late && books.Partial
 	} else {
 		g.Repaired += wrong
 	}

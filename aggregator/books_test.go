@@ -92,3 +92,16 @@ func TestDoubt(t *testing.T) {
 		}
 	}
 }
+
+// Where something that lives could not be read, the accounts stay in doubt.
+func TestAPartialComparisonLeavesTheDoubt(t *testing.T) {
+	a := run(holding(), opened(1, 2, host(1)), Event{Kind: Lost, Count: 1})
+	a.processes[1].late = true
+	for _, partial := range []bool{true, false} {
+		a = run(a, read(Books{First: true, Partial: partial, Buffers: []Held{bufferHeld(1, 100), bufferHeld(2, 100)}}))
+		s := a.Snapshot()
+		if p := s.Processes[0]; p.Agreement.Doubted != partial || p.Late != partial || s.Exact() == partial {
+			t.Errorf("partial %v: doubted %v, late %v, exact %v", partial, p.Agreement.Doubted, p.Late, s.Exact())
+		}
+	}
+}

@@ -122,7 +122,7 @@ func TestKernelsFileIsOpenedWithCare(t *testing.T) {
 
 // related is a reader without a kernel.
 func related() *run {
-	return &run{processes: map[uint32]*traced{}, related: map[uint32]*relations{}, callers: map[FileID]*callers{}}
+	return &run{processes: map[uint32]*traced{}, related: map[uint32]*relations{}, callers: map[fileVersion]*callers{}}
 }
 
 // toldLaunches takes the launches that were told of since it was called last.

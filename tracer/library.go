@@ -28,6 +28,12 @@ type FileID struct {
 	Inode  uint64
 }
 
+// fileVersion is a file as of its last change.
+type fileVersion struct {
+	FileID
+	changed unix.Timespec
+}
+
 // maxLibrary bounds the size of a file that calls itself the runtime, bytes: most
 // of a large one is debug information. What is read of it has bounds of its own.
 const maxLibrary = 64 << 30

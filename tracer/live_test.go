@@ -561,6 +561,95 @@ func TestLossesAreCounted(t *testing.T) {
 	}
 }
 
+// Whoever waits for what has happened is served however fast more happens: the
+// reader ends a round when it has read as much as the ring holds.
+func TestRoundsEndUnderAnyLoad(t *testing.T) {
+	t.Parallel()
+	p := user(t, layoutB)
+	tr := start(t, Options{PIDs: []uint32{p.PID}, RingBytes: uint32(os.Getpagesize())})
+	do(t, p, "device 0 5")
+	tr.sync()
+	tr.mu.Lock()
+	tr.accounts.OnChange = func(aggregator.Change) { // slower than they come
+		for since := time.Now(); time.Since(since) < 50*time.Microsecond; {
+		}
+	}
+	tr.mu.Unlock()
+	storm := make(chan struct{})
+	go func() {
+		defer close(storm)
+		p.Do("storm 0 1 50000000 0") // until it is killed
+	}()
+	for begun := false; !begun; {
+		tr.sync()
+		begun = tr.snapshot().Counters.Events > 10000
+	}
+	for range 10 {
+		tr.sync()
+	}
+	select {
+	case <-storm:
+		t.Error("the load has ended by itself")
+	default:
+	}
+	p.Kill()
+	<-storm
+}
+
+// Where even the record of a process's end finds the ring full, its accounts end
+// all the same, and those of what it was before an exec.
+func TestLostEndsAreFound(t *testing.T) {
+	t.Parallel()
+	loud, ends, execs := user(t, layoutB), user(t, layoutB), user(t, layoutB)
+	tr := start(t, Options{PIDs: []uint32{loud.PID, ends.PID, execs.PID}, RingBytes: uint32(os.Getpagesize())})
+	for _, p := range []*fixture.Process{loud, ends, execs} {
+		do(t, p, "device 0 5")
+		do(t, p, "alloc 100 0 0 0 4096 1024 64")
+		tr.process(p.PID)
+	}
+	tr.mu.Lock() // the reader waits for it
+	do(t, loud, "storm 0 1 20000 0")
+	do(t, execs, "exec")
+	ends.Kill()
+	c, err := tr.tracer.Counters()
+	tr.mu.Unlock()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if c.Lost[bpf.MemtraceTtKindTT_EXIT] != 1 || c.Lost[bpf.MemtraceTtKindTT_EXEC] != 1 {
+		t.Fatalf("the ring was not full: %+v", c.Lost)
+	}
+	for _, p := range []*fixture.Process{ends, execs} {
+		tr.await("its accounts end", func() bool { _, ok := tr.lookup(p.PID); return !ok })
+	}
+	if s := tr.process(loud.PID); len(s.Chips) == 0 {
+		t.Errorf("the one that lives: %+v", s)
+	}
+}
+
+// What events tell of while a process is read for the first time is known in all
+// tries to read it, and all is that events told of before.
+func TestHeardOfInAllTries(t *testing.T) {
+	p := &traced{}
+	try := func() { p.books.touched = map[uint64]struct{}{} }
+	p.books.now, p.books.heard = &reading{first: true}, map[uint64]struct{}{}
+	try()
+	if p.touch(1) || !p.touch(1) {
+		t.Error("the first that is heard of a buffer is not of one that is in the accounts, the second is")
+	}
+	try()
+	if _, ok := p.books.touched[1]; ok || !p.touch(1) {
+		t.Error("what came during the first try is in the accounts during the second")
+	}
+	p.books = bookkeeping{}
+	p.touch(2)
+	p.books.now, p.books.heard = &reading{first: true}, map[uint64]struct{}{}
+	try()
+	if !p.touch(2) {
+		t.Error("what came before the reading is in the accounts")
+	}
+}
+
 // What else can happen to buffers and devices, each in a process of its own.
 func TestWhatProcessesDo(t *testing.T) {
 	t.Parallel()

@@ -68,12 +68,21 @@ func (r *run) operation(pid uint32, address uint64) string {
 		if address < uint64(m.StartAddr) || address >= uint64(m.EndAddr) || m.Inode == 0 {
 			continue
 		}
-		id := FileID{m.Dev, m.Inode}
+		path := fmt.Sprintf("/proc/%d/root%s", pid, m.Pathname)
+		var st unix.Stat_t
+		if unix.Stat(path, &st) != nil {
+			return ""
+		}
+		// A file that was built anew can have the number of the old one.
+		id := fileVersion{FileID{m.Dev, m.Inode}, st.Ctim}
 		c, ok := r.callers[id]
 		if !ok {
-			c, err = readCallers(fmt.Sprintf("/proc/%d/root%s", pid, m.Pathname), m.Inode)
+			c, err = readCallers(path, m.Inode)
 			if err != nil {
 				c = &callers{}
+			}
+			if len(r.callers) >= maxLibraries {
+				clear(r.callers)
 			}
 			r.callers[id] = c
 			r.t.giveBack()

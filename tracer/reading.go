@@ -2,6 +2,7 @@ package tracer
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	"tt-memtrace/aggregator"
@@ -12,16 +13,23 @@ import (
 type bookkeeping struct {
 	// parent, where not 0: its memory is a copy of that process's, whose books these are.
 	parent uint32
-	// read: its books were read once, or it was watched from the start.
+	// read: its books were read once.
 	read bool
 	// now is the reading that is under way, and touched what events told of since
-	// it began: they know better than what was read.
+	// its last try began: they know better than what was read.
 	now     *reading
 	touched map[uint64]struct{}
+	// heard is what events told of since its first try, and before: that they told of
+	// something even before that.
+	heard  map[uint64]struct{}
+	before bool
 	// doubted: something is amiss since then, and its books are to be read again.
 	doubted time.Time
-	// lost is how many events had been lost when they were read last.
-	lost uint64
+	// lost is how many events had been lost when they were read last, and lostParts
+	// how many of those that make up programs.
+	lost, lostParts uint64
+	// told: it was said that they cannot be read.
+	told bool
 	// next is when they are compared again without any reason.
 	next time.Time
 }
@@ -31,10 +39,10 @@ type reading struct {
 	of *traced
 	// first: it was not watched from the start.
 	first bool
-	// lost is how many events had been lost when it began.
-	lost  uint64
-	tries int
-	began time.Time
+	// lost and lostParts are how many events had been lost when it began.
+	lost, lostParts uint64
+	tries           int
+	began           time.Time
 	// result and err are set when it ended, at a time of CLOCK_MONOTONIC in ns.
 	result *baseline
 	err    error
@@ -58,12 +66,17 @@ const (
 // false for one that cannot be in the accounts yet: what the process held
 // before is still being read, and this is the first that is heard of it.
 func (p *traced) touch(id uint64) bool {
-	if p == nil || p.books.now == nil {
+	if p == nil {
 		return true
 	}
-	_, known := p.books.touched[id]
-	p.books.touched[id] = struct{}{}
-	return known || !p.books.now.first
+	b := &p.books
+	if b.now == nil {
+		b.before = true
+		return true
+	}
+	_, known := b.heard[id]
+	b.heard[id], b.touched[id] = struct{}{}, struct{}{}
+	return known || b.before || !b.now.first
 }
 
 // read begins to read a process's books, beside the events that still come.
@@ -71,8 +84,8 @@ func (r *run) read(p *traced, first bool) {
 	if p.books.now != nil {
 		return
 	}
-	rd := &reading{of: p, first: first, lost: r.lost, began: time.Now()}
-	r.begin(rd)
+	p.books.heard = map[uint64]struct{}{}
+	r.begin(&reading{of: p, first: first, lost: r.lost, lostParts: r.lostParts, began: time.Now()})
 }
 
 func (r *run) begin(rd *reading) {
@@ -87,8 +100,10 @@ func (r *run) begin(rd *reading) {
 	}
 	p.books.lost = rd.lost
 	programs := map[uint64]bool{}
-	for id, c := range r.relations(p.mapping.PID).programs {
-		programs[id] = len(c.kernels) > 0
+	if rd.lostParts == p.books.lostParts {
+		for id, c := range r.relations(p.mapping.PID).programs {
+			programs[id] = len(c.kernels) > 0
+		}
 	}
 	r.background.Go(func() {
 		if known != nil {
@@ -98,17 +113,17 @@ func (r *run) begin(rd *reading) {
 			rd.result, rd.err = p.baseline(p.of.layout, programs)
 		}
 		rd.at = uint64(monotonic())
-		r.t.mu.Lock()
+		r.t.telling.Lock()
 		r.t.readings = append(r.t.readings, rd)
-		r.t.mu.Unlock()
+		r.t.telling.Unlock()
 		r.t.reader.Flush()
 	})
 }
 
 // finished are the readings that have ended.
 func (t *Tracer) finished() []*reading {
-	t.mu.Lock()
-	defer t.mu.Unlock()
+	t.telling.Lock()
+	defer t.telling.Unlock()
 	list := t.readings
 	t.readings = nil
 	return list
@@ -138,7 +153,7 @@ func (r *run) merge(rd *reading) {
 	}
 	if rd.lost != r.lost && rd.tries < maxReadings {
 		// What was lost may have been about what was read.
-		rd.lost, rd.tries = r.lost, rd.tries+1
+		rd.lost, rd.lostParts, rd.tries = r.lost, r.lostParts, rd.tries+1
 		r.begin(rd)
 		return
 	}
@@ -149,15 +164,24 @@ func (r *run) merge(rd *reading) {
 		r.begin(rd)
 		return
 	}
-	p.books.now, p.books.touched = nil, nil
-	p.books.next = time.Now().Add(max(checkEvery, checkShare*time.Since(rd.began)))
+	p.books.now, p.books.touched, p.books.heard = nil, nil, nil
+	p.books.next = time.Now().Add(checkEvery)
 	if rd.err != nil {
-		if rd.first && alive(pid) {
+		if rd.first && !p.books.told && alive(pid) {
+			p.books.told = true
 			r.t.opts.Notice(fmt.Sprintf("process %d: what it held before is not known: %v", pid, rd.err))
 		}
 		return
 	}
-	p.books.read = true
+	whole := rd.lostParts != p.books.lostParts
+	books := rd.result.books
+	books.First, books.Touched = rd.first, touched
+	books.Partial = whole && rd.result.unreadBut(touched) > 0 || slices.ContainsFunc(rd.result.left, func(a uint64) bool { return p.allocators[a] || rd.result.holds(a) })
+	if !books.Partial {
+		p.books.next = time.Now().Add(max(checkEvery, checkShare*time.Since(rd.began)))
+		p.books.lostParts = rd.lostParts
+		p.books.read = true
+	}
 	head := &bpf.MemtraceTtHead{Pid: pid, Time: rd.at}
 	for device, allocator := range rd.result.devices {
 		if _, ok := p.devices[device]; !ok {
@@ -172,11 +196,9 @@ func (r *run) merge(rd *reading) {
 			r.know(p, head, h.Device, h.Allocator)
 		}
 	}
-	books := rd.result.books
-	books.First, books.Touched = rd.first, touched
 	r.emit(aggregator.Event{Kind: aggregator.BooksRead, PID: pid, Time: rd.at, Books: &books})
-	r.hold(p, head, rd.result, touched)
-	if rd.first {
+	r.hold(p, head, rd.result, touched, whole)
+	if rd.first && !books.Partial {
 		p.start.Late = false
 		r.tell(p, rd.at)
 	}
@@ -192,15 +214,30 @@ func (b *baseline) unreadBut(touched map[uint64]struct{}) (n int) {
 	return n
 }
 
+// holds says whether an allocator is that of a device which is open.
+func (b *baseline) holds(allocator uint64) bool {
+	for _, a := range b.devices {
+		if a == allocator {
+			return true
+		}
+	}
+	return false
+}
+
 // hold takes in the programs that a process had before, as if they were made now.
-func (r *run) hold(p *traced, head *bpf.MemtraceTtHead, b *baseline, touched map[uint64]struct{}) {
+// Whole: those that are known were read too, as they may lack what was lost.
+func (r *run) hold(p *traced, head *bpf.MemtraceTtHead, b *baseline, touched map[uint64]struct{}, whole bool) {
 	rel := r.relations(head.Pid)
 	for _, h := range b.programs {
-		if _, ok := touched[h.id]; ok || len(rel.program(h.id).kernels) > 0 {
+		known := rel.program(h.id).kernels
+		if _, ok := touched[h.id]; ok || len(known) > 0 && (!whole || slices.Contains(b.unread, h.id)) {
 			continue
 		}
+		rel.calls++ // replaces what it had
 		for _, k := range h.kernels {
-			r.kernelAdded(head, rel, h.id, k.id)
+			if !slices.Contains(known, k.id) {
+				r.kernelAdded(head, rel, h.id, k.id)
+			}
 			for _, file := range k.files {
 				for _, d := range h.devices {
 					r.kernelFile(head, k.id, d, file, true)
@@ -211,6 +248,7 @@ func (r *run) hold(p *traced, head *bpf.MemtraceTtHead, b *baseline, touched map
 			if _, ok := p.devices[c.device]; !ok {
 				r.device(p, head, c.device)
 			}
+			c.cb.Call = rel.calls
 			r.emit(aggregator.Event{Kind: aggregator.CBPlaced, PID: head.Pid, Time: head.Time, Device: c.device, Program: h.id, CB: &c.cb})
 		}
 	}
@@ -222,9 +260,9 @@ func (r *run) hold(p *traced, head *bpf.MemtraceTtHead, b *baseline, touched map
 // Doubt has a process's accounts compared with its own books soon: something
 // about them is not as it should be.
 func (t *Tracer) Doubt(pid uint32) {
-	t.mu.Lock()
+	t.telling.Lock()
 	t.doubted = append(t.doubted, pid)
-	t.mu.Unlock()
+	t.telling.Unlock()
 }
 
 // doubtAll: events of nobody knows whom were lost.
@@ -249,10 +287,10 @@ func (r *run) doubting() bool {
 // check reads the processes again whose accounts are in doubt or were not
 // compared for long.
 func (r *run) check() {
-	r.t.mu.Lock()
+	r.t.telling.Lock()
 	doubted := r.t.doubted
 	r.t.doubted = nil
-	r.t.mu.Unlock()
+	r.t.telling.Unlock()
 	now := time.Now()
 	for _, pid := range doubted {
 		if p := r.processes[pid]; p != nil && p.books.doubted.IsZero() {
@@ -281,7 +319,7 @@ func (r *run) check() {
 			b.next = now.Add(checkEvery)
 		}
 		if !b.doubted.IsZero() && now.Sub(b.doubted) >= settle || now.After(b.next) {
-			r.read(p, false)
+			r.read(p, p.start.Late)
 		}
 	}
 }

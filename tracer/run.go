@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"slices"
 	"strings"
@@ -35,7 +36,7 @@ func (t *Tracer) Run(ctx context.Context, ready func(), sink func([]aggregator.E
 		defer cancel()
 		defer close(t.ended)
 		r := &run{t: t, sink: sink, processes: map[uint32]*traced{}, targets: map[uint32]bool{}, partial: map[uint32]*aggregator.CircularBuffer{},
-			related: map[uint32]*relations{}, callers: map[FileID]*callers{}, identities: identities{}, stacks: newStacks()}
+			related: map[uint32]*relations{}, callers: map[fileVersion]*callers{}, identities: identities{}, stacks: newStacks()}
 		defer r.stacks.close()
 		for _, pid := range t.opts.PIDs {
 			// One that ended since it was named is not waited for.
@@ -59,8 +60,9 @@ type run struct {
 	sink      func([]aggregator.Event)
 	batch     []aggregator.Event
 	processes map[uint32]*traced
-	lost      uint64
-	lostAt    time.Time
+	// lost events, those of them that make up programs, and ends of processes.
+	lost, lostParts, lostEnds uint64
+	lostAt                    time.Time
 	// targets are the PIDs that were asked for and live.
 	targets map[uint32]bool
 	// partial are circular buffers whose core ranges come in several records, by thread.
@@ -75,7 +77,7 @@ type run struct {
 	later []announcement
 	// related objects of each process, and the functions that launch ttnn operations, by file.
 	related map[uint32]*relations
-	callers map[FileID]*callers
+	callers map[fileVersion]*callers
 	// launchedAt is when launches were read last, into these.
 	launchedAt   time.Time
 	launchKeys   []bpf.MemtraceTtLaunchKey
@@ -225,9 +227,9 @@ func (r *run) loop(ctx context.Context) error {
 // sink, or when the context ends.
 func (t *Tracer) Sync(ctx context.Context) error {
 	done := make(chan struct{})
-	t.mu.Lock()
+	t.telling.Lock()
 	t.syncs = append(t.syncs, done)
-	t.mu.Unlock()
+	t.telling.Unlock()
 	if err := t.reader.Flush(); err != nil {
 		return fmt.Errorf("waking the reader: %w", err)
 	}
@@ -242,16 +244,18 @@ func (t *Tracer) Sync(ctx context.Context) error {
 }
 
 func (t *Tracer) waiting() []chan struct{} {
-	t.mu.Lock()
-	defer t.mu.Unlock()
+	t.telling.Lock()
+	defer t.telling.Unlock()
 	list := t.syncs
 	t.syncs = nil
 	return list
 }
 
-// drain waits for records, then reads all there are.
+// drain waits for records, then reads all there are, but no more than the ring
+// holds: what comes meanwhile waits for the next round, so that losses, processes
+// and whoever waits are looked at under any load.
 func (r *run) drain(record *ringbuf.Record) (n int, err error) {
-	for {
+	for size := 0; size < r.t.reader.BufferSize(); {
 		err := r.t.reader.ReadInto(record)
 		if errors.Is(err, os.ErrDeadlineExceeded) || errors.Is(err, ringbuf.ErrFlushed) {
 			return n, nil
@@ -264,16 +268,16 @@ func (r *run) drain(record *ringbuf.Record) (n int, err error) {
 			r.announcements()
 		}
 		n++
+		size += len(record.RawSample) + 8 // its header in the ring
 		r.decode(record.RawSample)
 		if len(r.batch) >= 4096 {
 			r.flush()
 		}
 		if record.Remaining == 0 {
-			// What comes now waits for the next round, so that losses and
-			// processes are looked at under any load.
 			r.t.reader.SetDeadline(time.Now())
 		}
 	}
+	return n, nil
 }
 
 func (r *run) flush() {
@@ -365,7 +369,8 @@ func (r *run) object(head *bpf.MemtraceTtHead, object uint64) {
 	case bpf.MemtraceTtKindTT_EXEC:
 		// A new program in the old process: all that it held is gone. Where the new one
 		// was found before this was read, it is the one that is known.
-		r.t.unmapped(head.Pid, head.Time)
+		pid, then := head.Pid, head.Time // the record is gone by when it is done
+		r.background.Go(func() { r.t.unmapped(pid, then) })
 		if p := r.processes[head.Pid]; p == nil || p.at < head.Time {
 			r.gone(head)
 		}
@@ -376,16 +381,22 @@ func (r *run) object(head *bpf.MemtraceTtHead, object uint64) {
 		r.later = slices.DeleteFunc(r.later, func(a announcement) bool { return a.mapping.PID == head.Pid })
 		r.gone(head)
 		delete(r.targets, head.Pid)
-		r.t.unmapped(head.Pid, head.Time)
-		r.t.detach(head.Pid)
+		pid, then := head.Pid, head.Time
+		r.background.Go(func() { // another library may be being read
+			r.t.unmapped(pid, then)
+			r.t.detach(pid)
+		})
 	}
 }
 
 // gone ends a process's accounts, where it has any.
 func (r *run) gone(head *bpf.MemtraceTtHead) {
-	r.forget(head.Pid)
-	r.stacks.drop(head.Pid)
-	if _, ok := r.processes[head.Pid]; ok {
+	_, known := r.processes[head.Pid]
+	if known || r.related[head.Pid] != nil {
+		r.forget(head.Pid)
+	}
+	r.stacks.drop(r.t, head.Pid)
+	if known {
 		delete(r.processes, head.Pid)
 		r.emit(aggregator.Event{Kind: aggregator.ProcessExit, PID: head.Pid, Time: head.Time})
 	}
@@ -405,10 +416,10 @@ func (r *run) over() bool { return len(r.t.opts.PIDs) > 0 && len(r.targets) == 0
 
 // announcements takes in the processes that discovery found.
 func (r *run) announcements() {
-	r.t.mu.Lock()
+	r.t.telling.Lock()
 	list := r.t.announced
 	r.t.announced = nil
-	r.t.mu.Unlock()
+	r.t.telling.Unlock()
 	for _, a := range list {
 		if r.processes[a.mapping.PID] != nil {
 			r.later = append(r.later, a)
@@ -435,6 +446,7 @@ func (r *run) add(a announcement, now uint64) *traced {
 		}
 		return old
 	}
+	p.books.lostParts = r.lostParts
 	r.processes[pid] = p
 	if r.t.opts.Stacks {
 		r.stacks.meet(r.t, pid)
@@ -588,16 +600,48 @@ func (r *run) losses(now bool) {
 	if err != nil {
 		return
 	}
-	var lost uint64
+	var lost, parts uint64
 	for kind, n := range c.Lost {
+		switch bpf.MemtraceTtKind(kind) {
+		case bpf.MemtraceTtKindTT_CB, bpf.MemtraceTtKindTT_KERNEL_ADDED, bpf.MemtraceTtKindTT_KERNEL_FILE, bpf.MemtraceTtKindTT_SCRATCHPADS:
+			parts += n
+		}
 		if bpf.MemtraceTtKind(kind) != bpf.MemtraceTtKindTT_STACK { // no account lacks it
 			lost += n
 		}
 	}
 	if lost > r.lost {
 		r.emit(aggregator.Event{Kind: aggregator.Lost, Time: uint64(monotonic()), Count: lost - r.lost})
-		r.lost = lost
+		r.lost, r.lostParts = lost, parts
 		r.doubtAll()
+	}
+	if ends := c.Lost[bpf.MemtraceTtKindTT_EXIT] + c.Lost[bpf.MemtraceTtKindTT_EXEC]; ends > r.lostEnds {
+		r.lostEnds = ends
+		r.missedEnds()
+	}
+}
+
+// missedEnds finds the processes that ended, or run another program by now: nothing
+// tells of that again.
+func (r *run) missedEnds() {
+	pids := maps.Clone(r.targets)
+	for pid := range r.processes {
+		pids[pid] = true
+	}
+	for pid := range pids {
+		head := &bpf.MemtraceTtHead{Kind: uint8(bpf.MemtraceTtKindTT_EXIT), Pid: pid, Time: uint64(monotonic())}
+		p := r.processes[pid]
+		if _, started, err := describe(pid); err != nil || !alive(pid) || p != nil && started != p.start.Started {
+			r.object(head, 0)
+			continue
+		}
+		if p == nil {
+			continue
+		}
+		list, err := mappings(pid, []FileID{p.mapping.ID})
+		if err == nil && !slices.ContainsFunc(list, func(m Mapping) bool { return m.ID == p.mapping.ID && m.Base == p.mapping.Base }) {
+			r.gone(head)
+		}
 	}
 }
 

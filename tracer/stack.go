@@ -52,7 +52,12 @@ func (s *stacks) meet(t *Tracer, pid uint32) {
 }
 
 // drop forgets a process.
-func (s *stacks) drop(pid uint32) { delete(s.processes, pid) }
+func (s *stacks) drop(t *Tracer, pid uint32) {
+	if s.processes[pid] != nil {
+		t.objects.Pythons.Delete(pid) // fails where it is not Python
+		delete(s.processes, pid)
+	}
+}
 
 // add keeps the stack of a record. Threads that ended leave theirs behind, so
 // there is an end to how many are kept.

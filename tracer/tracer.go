@@ -72,10 +72,14 @@ type Tracer struct {
 
 	watching sync.Mutex
 
+	// mu is held while a library is read and attached to.
 	mu        sync.Mutex
 	libraries map[FileID]*attachment
 	refused   map[FileID]*refusal
 	users     map[FileID]unix.Timespec // files that use the runtime and do not hold it, as of their last change
+
+	// telling is held for a moment only: the reader waits for it.
+	telling   sync.Mutex
 	announced []announcement
 	syncs     []chan struct{}
 	readings  []*reading
@@ -387,10 +391,16 @@ func (t *Tracer) attach(m Mapping, at uint64, early bool) error {
 	}
 	// What is seen mapping the library now may have done so a while ago.
 	early = early || time.Since(a.linked[scope]) < mappedBefore
-	if lives, err := t.watchExit(m.PID); !lives {
+	// The reader takes in who is announced before it takes in that he ended.
+	t.telling.Lock()
+	lives, err := t.watchExit(m.PID)
+	if lives {
+		t.announced = append(t.announced, announcement{mapping: m, of: a, late: early, at: at})
+	}
+	t.telling.Unlock()
+	if !lives {
 		return err
 	}
-	t.announced = append(t.announced, announcement{mapping: m, of: a, late: early, at: at})
 	return t.reader.Flush()
 }
 

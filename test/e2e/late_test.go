@@ -200,6 +200,67 @@ func TestLossesHeal(t *testing.T) {
 	}
 }
 
+// What was lost of programs is read from them: their circular buffers and kernels.
+func TestLostProgramsHeal(t *testing.T) {
+	r := placesCircularBuffers(t)
+	whole := start(t, tracer.Options{Follow: uint32(os.Getpid())})
+	var reading sync.Mutex
+	tr := start(t, tracer.Options{Follow: uint32(os.Getpid()), RingBytes: 4096}, func(_ []aggregator.Event, book func()) {
+		reading.Lock()
+		defer reading.Unlock()
+		book()
+	})
+	tr.mu.Lock()
+	tr.accounts.OnDoubt = tr.tracer.Doubt
+	tr.mu.Unlock()
+	w := workload(t, r, rig.Options{Cluster: "n150", Script: rig.Programs})
+	n, times, before := 0, 0, uint64(0)
+	operations(t, w, func(event string, op operation) {
+		if event != "op" {
+			return
+		}
+		if n++; n%8 == 1 {
+			reading.Lock() // during the next ones
+		}
+		if n%8 != 0 {
+			return
+		}
+		reading.Unlock()
+		tr.sync()
+		whole.sync()
+		lost := tr.snapshot().Counters.Lost
+		if lost > before {
+			before = lost
+			times++
+		}
+		healed := func() bool {
+			p, _ := tr.process(w.PID())
+			return !p.Agreement.Doubted && p.Agreement.At > 0
+		}
+		for end := time.Now().Add(patience); !healed() && time.Now().Before(end); {
+			time.Sleep(10 * time.Millisecond) // what is awaited happens in the tracer
+		}
+		got, want := programsOf(tr.programs(w.PID())), programsOf(whole.programs(w.PID()))
+		for id, p := range want {
+			if got[id] != p {
+				t.Errorf("operation %d: program %#x is\n%s\nand not\n%s", n, id, got[id], p)
+			}
+		}
+		if len(got) != len(want) {
+			t.Errorf("operation %d: %d programs, not %d", n, len(got), len(want))
+		}
+		if t.Failed() {
+			t.FailNow()
+		}
+	})
+	if n%8 != 0 {
+		reading.Unlock()
+	}
+	if times < 3 {
+		t.Errorf("something was lost in %d operations", times)
+	}
+}
+
 // A tracer that attaches late knows the programs that are there, their buffers
 // and kernels, as if it had seen them being made.
 func TestAttachedLateKnowsPrograms(t *testing.T) {
