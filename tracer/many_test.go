@@ -2,6 +2,7 @@ package tracer
 
 import (
 	"cmp"
+	"errors"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -95,6 +96,40 @@ func TestBuildsComeAndGo(t *testing.T) {
 	l.alloc(0, aggregator.DRAM, 1)
 	l.compare()
 	tr.noticed()
+}
+
+// A library that is written over loses its probes, so that nobody runs what stood
+// there before, and is traced as what it is now.
+func TestALibraryIsWrittenOver(t *testing.T) {
+	path := filepath.Join(t.TempDir(), libraryNames[0])
+	tr := start(t, Options{})
+	for i, build := range []fixture.Build{layoutA, layoutB, layoutA} {
+		f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o755) // the same file each time
+		if err == nil {
+			_, err = f.Write(read(t, library(t, build)))
+			err = errors.Join(err, f.Close())
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		tr.await("the probes are taken out", func() bool {
+			tr.mu.Lock()
+			defer tr.mu.Unlock()
+			return len(tr.notices) == i
+		})
+		p := launch(t)
+		do(t, p, "open %s", path)
+		tr.awaitProcess(p.PID)
+		l := keep(t, tr, p)
+		l.device(0, 1)
+		l.alloc(0, aggregator.DRAM, 1)
+		l.alloc(0, aggregator.L1, 1)
+		l.free()
+		l.compare()
+		p.Kill()
+		tr.await("its accounts end", func() bool { _, ok := tr.lookup(p.PID); return !ok })
+	}
+	tr.noticed("is being written over", "is being written over")
 }
 
 // Processes that come and go leave nothing in the kernel's maps, nor in the

@@ -32,6 +32,7 @@ func (t *Tracer) Run(ctx context.Context, ready func(), sink func([]aggregator.E
 	defer cancel()
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return t.discover(ctx) })
+	g.Go(func() error { return t.guarding(ctx) })
 	g.Go(func() error {
 		defer cancel()
 		defer close(t.ended)

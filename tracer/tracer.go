@@ -22,6 +22,7 @@ import (
 	"github.com/cilium/ebpf/features"
 	"github.com/cilium/ebpf/link"
 	"github.com/cilium/ebpf/ringbuf"
+	"github.com/fsnotify/fsnotify"
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
 
@@ -75,6 +76,8 @@ type Tracer struct {
 	// mu is held while a library is read and attached to.
 	mu        sync.Mutex
 	libraries map[FileID]*attachment
+	former    []*attachment // to files that were written over since
+	writes    *fsnotify.Watcher
 	refused   map[FileID]*refusal
 	users     map[FileID]unix.Timespec // files that use the runtime and do not hold it, as of their last change
 
@@ -134,6 +137,10 @@ func New(o Options) (*Tracer, error) {
 	}
 	t := &Tracer{opts: o, libraries: map[FileID]*attachment{}, refused: map[FileID]*refusal{}, users: map[FileID]unix.Timespec{}, ended: make(chan struct{}), closing: make(chan struct{}, maxClosing)}
 	t.giving = time.AfterFunc(pause, debug.FreeOSMemory)
+	var err error
+	if t.writes, err = fsnotify.NewWatcher(); err != nil {
+		return nil, fmt.Errorf("watching for libraries that are written over: %w", err)
+	}
 	for _, path := range o.Libraries {
 		lib, err := OpenLibrary(path)
 		if err != nil {
@@ -288,6 +295,10 @@ func (t *Tracer) Close() error {
 	for _, a := range t.libraries {
 		a.lib.Close()
 	}
+	for _, a := range t.former {
+		a.lib.Close()
+	}
+	t.writes.Close()
 	return t.objects.Close()
 }
 
@@ -448,6 +459,7 @@ func (t *Tracer) read(m Mapping) (a *attachment, refused FileID, err error) {
 		return nil, lib.ID, err
 	}
 	t.libraries[lib.ID] = a
+	t.guard(lib)
 	return a, FileID{}, nil
 }
 
@@ -517,11 +529,14 @@ const maxLibraries = 64
 // vacant is a number that no library has. Where there is none left, those that no
 // process maps are given up: over weeks, containers bring many.
 func (t *Tracer) vacant() uint32 {
-	if len(t.libraries) >= maxLibraries {
+	if len(t.libraries)+len(t.former) >= maxLibraries {
 		t.giveUp()
 	}
 	taken := map[uint32]bool{}
 	for _, a := range t.libraries {
+		taken[a.index] = true
+	}
+	for _, a := range t.former {
 		taken[a.index] = true
 	}
 	index := uint32(0)
@@ -553,8 +568,16 @@ func (t *Tracer) giveUp() {
 			t.release(links)
 		}
 		gone = append(gone, a)
+		_ = t.writes.Remove(a.lib.name())
 		delete(t.libraries, id)
 	}
+	t.former = slices.DeleteFunc(t.former, func(a *attachment) bool {
+		if mapped[a.lib.ID.Inode] {
+			return false
+		}
+		gone = append(gone, a)
+		return true
+	})
 	t.releasing.Wait() // before their layouts are replaced
 	for _, a := range gone {
 		a.lib.Close()
@@ -585,7 +608,7 @@ func (t *Tracer) probe(a *attachment, pid uint32) ([]link.Link, error) {
 		return nil, err
 	}
 	// Through the open file, so that it is the file that was checked.
-	ex, err := link.OpenExecutable(fmt.Sprintf("/proc/self/fd/%d", a.lib.file.Fd()))
+	ex, err := link.OpenExecutable(a.lib.name())
 	if err != nil {
 		return nil, fmt.Errorf("attaching to %s: %w", a.lib.Path, err)
 	}
