@@ -133,7 +133,7 @@ func (b *Builder) Events(events []aggregator.Event) {
 				}
 			}
 		case aggregator.StateBegin:
-			b.forget()
+			b.forget(e.Time)
 		case aggregator.StateEnd:
 			b.restored = true
 			b.first = max(b.first, e.Time)
@@ -188,10 +188,13 @@ func (b *Builder) space(c aggregator.Chip, m aggregator.Memory) *space {
 	return s
 }
 
-// forget drops what is live: a state tells it anew.
-func (b *Builder) forget() {
+// forget drops what was live up to here: a state tells it anew.
+func (b *Builder) forget(at uint64) {
 	clear(b.live)
 	for _, s := range b.spaces {
+		if s.line.step > 0 {
+			s.line.before(at, s)
+		}
 		s.capture()
 		s.used, s.blocks = tally{}, nil
 		clear(s.bySite)

@@ -209,6 +209,31 @@ func TestTimelineIsBounded(t *testing.T) {
 	}
 }
 
+// A point of a timeline is the most that was held from there to the next one, where nothing came or went as well.
+func TestTimelineHoldsBetweenChanges(t *testing.T) {
+	changes := []struct {
+		at   float64
+		used uint64
+	}{{1, 200}, {3, 800}, {5, 600}, {9, 0}, {10, 20}}
+	events := append(opened(), alloc(2, 1, 100, 100, nil), alloc(4, 2, 200, 300, nil), freed(6, 1), freed(10, 2), alloc(11, 3, 100, 10, nil))
+	m := told(t, events...).Memories[0]
+	for i, p := range m.Timeline {
+		to := 11.0
+		if i+1 < len(m.Timeline) {
+			to = m.Timeline[i+1].At
+		}
+		var want uint64
+		for j, c := range changes {
+			if c.at < to && (j+1 == len(changes) || changes[j+1].at >= p.At) {
+				want = max(want, c.used)
+			}
+		}
+		if p.Used != want {
+			t.Fatalf("from %v to %v s: %d, not %d", p.At, to, p.Used, want)
+		}
+	}
+}
+
 func TestCSVHasALineForEachPoint(t *testing.T) {
 	r := told(t, append(opened(), alloc(2, 1, 100, 100, nil), freed(3, 1), alloc(4, 1, 100, 50, nil))...)
 	var b bytes.Buffer
