@@ -56,9 +56,10 @@ func NewReader(from io.Reader) (*Reader, error) {
 // Header is that of the recording that the newest events are of.
 func (r *Reader) Header() *Header { return &r.header }
 
-// Next returns the next events, valid until the next call. Its errors, behind
-// the last event: io.EOF at the end of a recording that was closed, and such as
-// wrap ErrCut or ErrDamaged, or are those of the stream.
+// Next returns the next events, valid until the next call; behind the end of a
+// state there are no others. Its errors, behind the last event: io.EOF at the end
+// of a recording that was closed, and such as wrap ErrCut or ErrDamaged, or are
+// those of the stream.
 func (r *Reader) Next() ([]aggregator.Event, error) {
 	for {
 		r.events = r.events[:0]
@@ -273,6 +274,9 @@ func (d *decoder) some(r *Reader) error {
 			continue
 		}
 		r.events = append(r.events, e)
+		if e.Kind == aggregator.StateEnd {
+			return nil // who looks at what it told does so before more is booked
+		}
 	}
 	if d.cursor.failed && len(r.events) == 0 {
 		return r.damaged("an event makes no sense")

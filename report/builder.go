@@ -30,8 +30,8 @@ type Builder struct {
 	first, last       uint64
 	// exits are the processes that end in the events at hand, and when.
 	exits map[uint32]uint64
-	// restored: a state was told, and what it holds is still to be looked at.
-	restored bool
+	// telling: a state is being told. restored: it was, and what it holds is still to be looked at.
+	telling, restored bool
 }
 
 type bufferKey struct {
@@ -101,7 +101,7 @@ func (b *Builder) Events(events []aggregator.Event) {
 		if e.Kind != aggregator.Lost {
 			b.last = max(b.last, e.Time)
 		}
-		if b.first == 0 && e.Kind != aggregator.StateBegin {
+		if b.first == 0 { // of a state the beginning, not what it tells, which is older
 			b.first = e.Time
 		}
 		switch e.Kind {
@@ -124,19 +124,21 @@ func (b *Builder) Events(events []aggregator.Event) {
 		case aggregator.ProgramGone:
 			// What it placed goes with it, and is told of next.
 		case aggregator.Alloc:
-			if e.Stack == nil {
+			switch {
+			case b.telling: // it was counted, or is from before the beginning
+			case e.Stack == nil:
 				b.bare++
-			} else {
+			default:
 				b.stacks++
 				if e.Stack.Cut {
 					b.cut++
 				}
 			}
 		case aggregator.StateBegin:
+			b.telling = true
 			b.forget(e.Time)
 		case aggregator.StateEnd:
-			b.restored = true
-			b.first = max(b.first, e.Time)
+			b.telling, b.restored = false, true
 		}
 	}
 }
@@ -203,6 +205,7 @@ func (b *Builder) forget(at uint64) {
 		s.tally = tally{}
 	}
 	for _, p := range b.programs {
+		b.capture(p)
 		p.used = 0
 		clear(p.by)
 	}

@@ -4,11 +4,14 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"io"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"tt-memtrace/aggregator"
+	"tt-memtrace/record"
 )
 
 // told makes a report of events; one second a thousandth of the clock's.
@@ -141,6 +144,85 @@ func TestAStateInBetween(t *testing.T) {
 	}
 	if len(r.Left) != 1 || r.Left[0].Bytes != 1200 || len(r.Churn) != 0 {
 		t.Errorf("left %+v, churn %+v", r.Left, r.Churn)
+	}
+	if r.Began.Unix() != 3 || r.Seconds != 1 || r.Stacks != 0 {
+		t.Errorf("from %v on for %v s, %d stacks", r.Began, r.Seconds, r.Stacks)
+	}
+	// Where files are missing before it, what was there is gone without a word.
+	cb := aggregator.Event{Kind: aggregator.CBPlaced, PID: 1, Time: 2 * second, Program: 5, Device: 7, CB: &aggregator.CircularBuffer{Size: 64, Ranges: []aggregator.CoreRange{{}}}}
+	r = told(t, append(append(opened(), alloc(2, 1, 100, 100, nil), cb), aggregator.New().State()...)...)
+	if m, p := r.Memories[0], r.Programs[0]; m.Peak != 200 || m.End != 0 || len(m.Holders) != 1 || p.Peak != 64 || len(p.Holders) != 1 {
+		t.Errorf("%+v %+v", m, p)
+	}
+}
+
+// A recording that was rotated is reported on as one that was not, also where more happened right behind a state.
+func TestRotatedIsAsOne(t *testing.T) {
+	cb := aggregator.Event{Kind: aggregator.CBPlaced, PID: 1, Time: 3 * second, Program: 5, Device: 7, CB: &aggregator.CircularBuffer{Size: 64, Ranges: []aggregator.CoreRange{{}}}}
+	gone := aggregator.Event{Kind: aggregator.ProgramGone, PID: 1, Time: 7 * second, Program: 5}
+	cut := &aggregator.Stack{Frames: stack(30).Frames, Cut: true}
+	events := append(opened(), alloc(2, 1, 100, 100, stack(10)), cb, alloc(3, 2, 200, 300, cut), freed(4, 1),
+		alloc(5, 3, 600, 50, nil), alloc(6, 4, 700, 20, stack(10)), gone, freed(8, 4), freed(9, 2))
+	reported := func(rotated ...int) string {
+		var file bytes.Buffer
+		var w *record.Writer
+		a := aggregator.New()
+		for i := range events {
+			var err error
+			if i == 0 || slices.Contains(rotated, i) {
+				if w != nil {
+					err = w.Close()
+				}
+				if err == nil {
+					w, err = record.NewWriter(&file, record.Header{})
+				}
+				if err == nil && i > 0 {
+					err = w.Write(a.State())
+				}
+			}
+			if err == nil {
+				err = w.Write(events[i : i+1])
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			a.Apply(&events[i])
+		}
+		if err := w.Close(); err != nil {
+			t.Fatal(err)
+		}
+		r, err := record.NewReader(&file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		a = aggregator.New()
+		b := NewBuilder(a)
+		a.OnChange, a.OnCBChange = b.Change, b.CBChange
+		for {
+			list, err := r.Next()
+			if err == io.EOF {
+				break
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			b.Events(list)
+			for i := range list {
+				a.Apply(&list[i])
+			}
+			b.Batch()
+		}
+		var out bytes.Buffer
+		if err := b.Report(Facts{Wall: func(at uint64) time.Time { return time.Unix(0, int64(at)).UTC() }}).JSON(&out); err != nil {
+			t.Fatal(err)
+		}
+		return out.String()
+	}
+	want := reported()
+	for i := 1; i < len(events); i++ {
+		if got := reported(i, i+2); got != want {
+			t.Fatalf("rotated at %d:\n%s\nnot\n%s", i, got, want)
+		}
 	}
 }
 
