@@ -6,6 +6,7 @@ import (
 	"io"
 	"reflect"
 	"slices"
+	"strings"
 	"unsafe"
 
 	"github.com/klauspost/compress/zstd"
@@ -209,7 +210,8 @@ func (l *layout) compile(h *Header) error {
 			l.time = len(l.fields)
 		}
 		if lf.blob && !lf.text {
-			if m[1][0] != '*' {
+			object, ok := strings.CutPrefix(m[1], "*")
+			if !ok {
 				return errForm
 			}
 			var t reflect.Type
@@ -217,7 +219,7 @@ func (l *layout) compile(h *Header) error {
 				t = lf.typ.Elem()
 			}
 			var err error
-			if lf.shape, err = s.compile(m[1][1:], t); err != nil {
+			if lf.shape, err = s.compile(object, t); err != nil {
 				return err
 			}
 			if lf.shape.typ == nil {

@@ -225,7 +225,7 @@ func TestOtherVersionsFields(t *testing.T) {
 	for file, want := range map[string]error{
 		"": ErrNotRecording, "hello, this is a text of more than a few bytes": ErrNotRecording, "TTM": ErrCut,
 		string(recordedHeader(`{"version":99}`)): ErrVersion, string(recordedHeader(`[]`)): ErrNotRecording,
-		string(recordedHeader(`{"version":1}`)): ErrDamaged,
+		string(recordedHeader(`{"version":1}`)): ErrDamaged, string(recordedHeader(`{"version":1,"types":{"Event":[["X",""]]}}`)): ErrDamaged,
 	} {
 		if _, err := NewReader(strings.NewReader(file)); !errors.Is(err, want) {
 			t.Errorf("%.20q: %v, not %v", file, err, want)
@@ -286,6 +286,9 @@ func FuzzLayout(f *testing.F) {
 	}
 	f.Add(string(h.data), []byte{byte(aggregator.Alloc), 1, 2})
 	f.Add(`{"version":1,"kinds":["","alloc"],"types":{"Event":[["Time","u"],["Totals","*Snapshot"]],"Snapshot":[["Chips","[]E"]],"E":[]}}`, []byte{1, 2, 1, 4, 255, 255, 3, 1})
+	for _, form := range []string{"", "*", "**", "*u", "*[", "*[]", "*[]u", "*[2", "*[2]", "*[2]u", "*E", "E", "[]u", "x"} {
+		f.Add(fmt.Sprintf(`{"version":1,"kinds":["","alloc"],"types":{"Event":[["Time","u"],["Opened",%q]],"E":[["F",%q]]}}`, form, form), []byte{1, 3, 1, 1, 2, 1, 1})
+	}
 	blocks := newBlockWriter()
 	f.Fuzz(func(t *testing.T, header string, raw []byte) {
 		b := block{prefix{kind: headerBlock}, []byte(header)}
