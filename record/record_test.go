@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -561,6 +562,65 @@ func TestAStateLargerThanAFile(t *testing.T) {
 	}
 	if files, err := filepath.Glob(path + "*"); err != nil || len(files) != 2 {
 		t.Errorf("%d files of %d bytes together, %v", len(files), r.Bytes(), err)
+	}
+}
+
+// Books that would make a longer block than a reader takes are recorded as what came of them.
+func TestBooksLargerThanABlock(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "r.ttm")
+	accounts := aggregator.New()
+	r := recorder(t, Options{Path: path}, accounts)
+	rng := rand.New(rand.NewPCG(1, 1))
+	books := &aggregator.Books{Allocators: []uint64{8}}
+	for range 400_000 {
+		books.Buffers = append(books.Buffers, aggregator.Held{Buffer: rng.Uint64(), Device: 7, Allocator: 8,
+			Address: rng.Uint64(), Size: rng.Uint64N(1 << 47), PerBank: rng.Uint64N(1 << 47), PageSize: rng.Uint64()})
+	}
+	if n := len(put(nil, reflect.ValueOf(books).Elem())); n <= maxBlock {
+		t.Fatalf("they are only %d bytes", n)
+	}
+	events := []aggregator.Event{
+		{Kind: aggregator.Alloc, PID: 1, Time: 1, Device: 7, Allocator: 8, Buffer: 1, Size: 5}, // its free was lost
+		{Kind: aggregator.BooksRead, PID: 1, Time: 2, Books: books},
+		{Kind: aggregator.Alloc, PID: 1, Time: 3, Device: 7, Allocator: 8, Buffer: 2, Size: 6},
+	}
+	for _, list := range [][]aggregator.Event{events, {{Kind: aggregator.Alloc, PID: 1, Time: 4, Device: 7, Allocator: 8, Buffer: 3, Size: 7}}} {
+		r.Take(list)
+		for i := range list {
+			accounts.Apply(&list[i])
+		}
+		r.Booked()
+	}
+	if err := r.Close(); err != nil {
+		t.Fatal(err)
+	}
+	f, err := os.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	list, err := all(f)
+	if err != io.EOF {
+		t.Fatal(err)
+	}
+	replay := aggregator.New()
+	for i := range list {
+		replay.Apply(&list[i])
+	}
+	if got, want := replay.Snapshot(), accounts.Snapshot(); !reflect.DeepEqual(got, want) {
+		t.Errorf("%+v\nnot\n%+v", got, want)
+	}
+	if !reflect.DeepEqual(replay.Buffers(1), accounts.Buffers(1)) {
+		t.Error("the buffers are others")
+	}
+	// As many entries as are recorded fit, whatever they say.
+	for i := range books.Buffers {
+		books.Buffers[i] = aggregator.Held{Buffer: math.MaxUint64, Device: math.MaxUint64, Allocator: math.MaxUint64, Address: math.MaxUint64,
+			Size: math.MaxUint64, PerBank: math.MaxUint64, PageSize: math.MaxUint64, Memory: math.MaxUint8, Layout: math.MaxUint8}
+	}
+	books.Buffers = books.Buffers[:maxBooks-1]
+	if list, err := all(bytes.NewReader(recorded(t, events, 0))); err != io.EOF || len(list) != len(events) {
+		t.Errorf("%d of %d events, %v", len(list), len(events), err)
 	}
 }
 

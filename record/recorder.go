@@ -34,7 +34,7 @@ type Options struct {
 	Keep int
 	// Header describes the recording; it is asked for with each file.
 	Header func() Header
-	// State is the accounts as events. It is called from within Take.
+	// State is the accounts as events. It is called from within Take and Booked.
 	State func() []aggregator.Event
 	// Failed is told, once, why nothing more is recorded. It may be nil.
 	Failed func(error)
@@ -50,15 +50,17 @@ type Recorder struct {
 	// dropped how many were of which the recording does not say so yet.
 	worth   uint64
 	dropped uint64
-	began   time.Time
-	queue   chan job
-	done    chan struct{}
-	stop    chan struct{}
-	idle    sync.WaitGroup
+	// untold: books were too large, and what came of them is still to be told.
+	untold bool
+	began  time.Time
+	queue  chan job
+	done   chan struct{}
+	stop   chan struct{}
+	idle   sync.WaitGroup
 
-	// rotating: a new file is on its way, but not yet begun.
-	rotating atomic.Bool
-	written  atomic.Int64 // of this file behind its state, bytes
+	// telling: a state waits for the disk. That there is one at a time bounds the memory.
+	telling  atomic.Bool
+	written  atomic.Int64 // of this file behind the state that it began with, bytes
 	total    atomic.Int64
 	recorded atomic.Uint64
 	blocks   *blockWriter
@@ -66,11 +68,11 @@ type Recorder struct {
 	err      error
 }
 
-// job is blocks to write, one behind the other; with fresh, a new file and its
-// state are among them.
+// job is blocks to write, one behind the other. With state, one is among them, and
+// with fresh the beginning of a new file.
 type job struct {
-	blocks []block
-	fresh  bool
+	blocks       []block
+	state, fresh bool
 }
 
 // NewRecorder creates the file.
@@ -102,42 +104,44 @@ func (r *Recorder) Events() uint64 { return r.recorded.Load() }
 func (r *Recorder) Take(events []aggregator.Event) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.over() {
+	if r.over() && r.room() {
 		r.rotate()
 	}
 	r.add(events)
 }
 
+// Booked is told when what was taken in is booked.
+func (r *Recorder) Booked() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.untold && r.room() {
+		r.tell()
+	}
+}
+
 // over says whether the file is large or old enough.
 func (r *Recorder) over() bool {
-	if r.rotating.Load() {
-		return false
-	}
 	return r.o.MaxBytes > 0 && r.written.Load() >= r.o.MaxBytes || r.o.MaxAge > 0 && time.Since(r.began) >= r.o.MaxAge
 }
 
-// rotate begins a new file, unless there is no room in the queue yet.
 func (r *Recorder) rotate() {
-	if !r.room() {
-		return
-	}
 	header, err := headerOf(r.o.Header())
 	if err != nil {
 		return
 	}
 	r.began = time.Now()
-	r.rotating.Store(true)
 	r.tell(block{prefix: prefix{kind: endBlock}}, header)
 }
 
-// room says whether the queue takes a job. It goes on to do so, because who adds
-// to it holds the lock.
-func (r *Recorder) room() bool { return len(r.queue) < cap(r.queue) }
+// room says whether a state can be handed over.
+func (r *Recorder) room() bool { return !r.telling.Load() && len(r.queue) < cap(r.queue) }
 
 // tell hands over what there is and behind it, in a new file if that is begun, the
 // state, for which there has to be room: as one job, however large, because a part
 // of a state would be no state.
 func (r *Recorder) tell(file ...block) {
+	r.telling.Store(true)
+	r.untold = false
 	state := r.o.State()
 	r.confess(state[0].Time)
 	blocks := append(r.rest(), file...)
@@ -147,11 +151,15 @@ func (r *Recorder) tell(file ...block) {
 			blocks = append(blocks, r.rest()...)
 		}
 	}
-	r.queue <- job{append(blocks, r.rest()...), len(file) > 0}
+	r.queue <- job{append(blocks, r.rest()...), true, len(file) > 0}
 }
 
 func (r *Recorder) add(events []aggregator.Event) {
 	for i := range events {
+		if b := events[i].Books; b != nil && len(b.Buffers)+len(b.Allocators)+len(b.Programs)+len(b.Touched) > maxBooks {
+			r.untold = true // the state tells what they changed
+			continue
+		}
 		r.confess(events[i].Time)
 		r.put(&events[i])
 		if r.events.full() {
@@ -190,9 +198,9 @@ func (r *Recorder) rest() []block {
 func (r *Recorder) cut() {
 	worth := r.worth
 	for _, b := range r.rest() {
-		if r.room() {
-			r.queue <- job{blocks: []block{b}}
-		} else {
+		select {
+		case r.queue <- job{blocks: []block{b}}:
+		default:
 			r.dropped += worth
 		}
 	}
@@ -233,10 +241,11 @@ func (r *Recorder) writeAll() {
 				r.o.Failed(r.err)
 			}
 		}
-		if j.fresh && r.err == nil {
-			// A state that is larger than a file may be must not begin the next one.
-			r.written.Store(0)
-			r.rotating.Store(false)
+		if j.fresh {
+			r.written.Store(0) // or else a state that is larger than a file may be begins the next one
+		}
+		if j.state {
+			r.telling.Store(false)
 		}
 	}
 }
@@ -308,6 +317,9 @@ func (r *Recorder) Close() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	blocks := r.rest()
+	if r.untold {
+		r.dropped++
+	}
 	r.confess(0)
 	blocks = append(blocks, r.rest()...)
 	r.queue <- job{blocks: append(blocks, block{prefix: prefix{kind: endBlock}})}
