@@ -288,7 +288,7 @@ func (b *Builder) free(c *aggregator.Change) {
 	age := max(c.Time, h.since) - h.since
 	s := h.site
 	s.sub(h.total())
-	if c.Implicit {
+	if c.Implicit && !c.Missed {
 		b.left(s, h, age)
 		if at, ok := b.exits[c.PID]; ok && at == c.Time {
 			s.atExit++

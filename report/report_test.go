@@ -226,6 +226,22 @@ func TestRotatedIsAsOne(t *testing.T) {
 	}
 }
 
+// What was freed by an event that was lost is no leak, whether the process's books say so or a new buffer in its place.
+func TestALostFreeIsNoLeak(t *testing.T) {
+	r := told(t, append(opened(), alloc(2, 1, 100, 100, nil), alloc(2, 2, 200, 100, nil), alloc(2, 3, 300, 100, nil),
+		aggregator.Event{Kind: aggregator.Lost, Time: 3 * second, Count: 2},
+		alloc(4, 1, 100, 200, nil),
+		aggregator.Event{Kind: aggregator.BooksRead, PID: 1, Time: 5 * second, Books: &aggregator.Books{Allocators: []uint64{8},
+			Buffers: []aggregator.Held{{Buffer: 1, Device: 7, Allocator: 8, Address: 100, Size: 200, PerBank: 200}, {Buffer: 3, Device: 7, Allocator: 8, Address: 300, Size: 100, PerBank: 100}}}},
+		freed(6, 1), aggregator.Event{Kind: aggregator.AllocatorGone, PID: 1, Time: 7 * second, Allocator: 8})...)
+	if len(r.Left) != 1 || r.Left[0].Buffers != 1 || r.Left[0].AtClose != 1 || *r.Left[0].Size != 100 {
+		t.Errorf("left %+v", r.Left)
+	}
+	if c := r.Churn[0]; *c.Size != 100 || c.Freed != 2 || *c.MeanLife != 2.5 {
+		t.Errorf("churn %+v", r.Churn)
+	}
+}
+
 // Nothing that a process says controls the terminal or the page.
 func TestHostileText(t *testing.T) {
 	r := told(t, append(opened(), alloc(2, 1, 100, 100, stack(10)), aggregator.Event{Kind: aggregator.Refused, PID: 1, Time: 3 * second,
