@@ -343,6 +343,21 @@ func TestCSVHasALineForEachPoint(t *testing.T) {
 	}
 }
 
+// Where there are too many places, the rest are one place that has no calls.
+func TestTooManySites(t *testing.T) {
+	s := sites{map[siteKey]*site{}, map[*aggregator.Stack]string{}}
+	var last *site
+	for i := range uint64(maxSites + 1) {
+		last = s.of(1, &aggregator.BufferSnapshot{Size: i})
+	}
+	if again := s.of(1, &aggregator.BufferSnapshot{Stack: stack(1)}); again != last || again.frames != nil {
+		t.Errorf("%+v", again.frames)
+	}
+	if p := last.public(tally{}); *p.Where != "others" || p.Operation != nil || p.Stack != nil {
+		t.Errorf("%+v", p)
+	}
+}
+
 func TestOperationNames(t *testing.T) {
 	for _, c := range []struct{ frames, want string }{
 		{"ttnn::create_device_tensor ttnn::operations::binary_ng::BinaryNgDeviceOperation::create_output_tensors ttnn::prim::binary_ng ttnn::add", "ttnn::add"},
