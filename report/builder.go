@@ -28,6 +28,8 @@ type Builder struct {
 	// bare allocations have no stack.
 	stacks, cut, bare uint64
 	first, last       uint64
+	// lost events, also those that the accounts forget with a state.
+	lost uint64
 	// exits are the processes that end in the events at hand, and when.
 	exits map[uint32]uint64
 	// telling: a state is being told. restored: it was, and what it holds is still to be looked at.
@@ -98,7 +100,9 @@ func (b *Builder) Events(events []aggregator.Event) {
 	clear(b.exits)
 	for i := range events {
 		e := &events[i]
-		if e.Kind != aggregator.Lost {
+		if e.Kind == aggregator.Lost {
+			b.lost += e.Count
+		} else {
 			b.last = max(b.last, e.Time)
 		}
 		if b.first == 0 { // of a state the beginning, not what it tells, which is older
@@ -393,9 +397,11 @@ const (
 // Report is the report of all that was told so far.
 func (b *Builder) Report(f Facts) *Report {
 	s := b.accounts.Snapshot()
+	lost := max(b.lost, s.Counters.Lost)
 	r := &Report{
 		Schema: Schema, Host: f.Host, Source: export.Text(f.Source), Began: f.Wall(b.first), Seconds: b.seconds(b.last),
-		Events: s.Counters.Events, Lost: s.Counters.Lost, Exact: s.Exact(), Stacks: b.stacks, StacksCut: b.cut,
+		// What was lost stays missing of peaks and lifetimes, also where the accounts were made right since.
+		Events: s.Counters.Events, Lost: lost, Exact: s.Exact() && lost == 0, Stacks: b.stacks, StacksCut: b.cut,
 		Processes: []Process{}, Memories: []Memory{}, Programs: []Programs{}, Left: []Site{}, Churn: []Site{}, Refusals: b.refusals,
 	}
 	r.first = b.first

@@ -240,6 +240,17 @@ func TestALostFreeIsNoLeak(t *testing.T) {
 	if c := r.Churn[0]; *c.Size != 100 || c.Freed != 2 || *c.MeanLife != 2.5 {
 		t.Errorf("churn %+v", r.Churn)
 	}
+	// The accounts are right again, what is missing before stays missing.
+	if r.Lost != 2 || r.Exact {
+		t.Errorf("%d lost, exact %v", r.Lost, r.Exact)
+	}
+	r = told(t, append(append(opened(), aggregator.Event{Kind: aggregator.Lost, Time: 3 * second, Count: 2}), aggregator.New().State()...)...)
+	if r.Lost != 2 || r.Exact {
+		t.Errorf("before a state: %d lost, exact %v", r.Lost, r.Exact)
+	}
+	if r = told(t, opened()...); r.Lost != 0 || !r.Exact {
+		t.Errorf("of none: %d lost, exact %v", r.Lost, r.Exact)
+	}
 }
 
 // Nothing that a process says controls the terminal or the page.
