@@ -56,6 +56,9 @@ type Change struct {
 	// Implicit: freed by no call of its own, but with its allocator, its
 	// process, or because its place was taken.
 	Implicit bool
+	// Missed: implicit, as its own free was not seen. A new buffer in its place, or
+	// the process's books, tell that there was one.
+	Missed bool
 	// Unknown: a free of a buffer that is in no account.
 	Unknown bool
 	Buffer  BufferSnapshot
@@ -233,7 +236,7 @@ func (a *Aggregator) Apply(e *Event) {
 	case AllocatorSeen:
 		a.capacity(p, e)
 	case AllocatorGone:
-		a.dropAll(p, e.Time, func(b *buffer) bool { return b.allocator == e.Allocator })
+		a.dropAll(p, e.Kind, e.Time, func(b *buffer) bool { return b.allocator == e.Allocator })
 		delete(p.allocators, e.Allocator)
 		a.dropClosed(p)
 	case Alloc:
@@ -305,7 +308,7 @@ func (a *Aggregator) exit(p *process, t uint64) {
 		a.ended = slices.Delete(a.ended, 0, 1)
 	}
 	a.ended = append(a.ended, p.snapshot(true))
-	a.dropAll(p, t, func(*buffer) bool { return true })
+	a.dropAll(p, ProcessExit, t, func(*buffer) bool { return true })
 	for id := range p.programs {
 		a.removeProgram(p, &Event{Time: t, PID: p.pid}, id)
 	}
@@ -326,7 +329,7 @@ func (a *Aggregator) open(p *process, e *Event) {
 	case old == nil:
 	case old.closed || old.told && !slices.Equal(old.opened.Chips, opened.Chips):
 		// The address of a device that is gone was used again.
-		a.dropAll(p, e.Time, func(b *buffer) bool { return b.device == old })
+		a.dropAll(p, e.Kind, e.Time, func(b *buffer) bool { return b.device == old })
 		a.removeProgramsOn(p, e, e.Device)
 		p.dropRings(e.Device)
 		p.dropReplays(e.Device)
@@ -536,14 +539,16 @@ func (a *Aggregator) drop(p *process, b *buffer, e *Event, implicit bool) {
 	}
 	if a.OnChange != nil {
 		a.OnChange(Change{Time: e.Time, PID: p.pid, TID: e.TID, Freed: true, Implicit: implicit,
+			Missed: implicit && (e.Kind == Alloc || e.Kind == BooksRead),
 			Buffer: b.snapshot(), Chips: b.device.opened.Chips})
 	}
 	p.buffers.remove(b.id)
 }
 
-// dropAll takes out every buffer that match picks, implicitly freed, and counts them.
-func (a *Aggregator) dropAll(p *process, t uint64, match func(*buffer) bool) int {
-	e := Event{Time: t, PID: p.pid}
+// dropAll takes out every buffer that match picks, implicitly freed by what is of
+// that kind, and counts them.
+func (a *Aggregator) dropAll(p *process, by Kind, t uint64, match func(*buffer) bool) int {
+	e := Event{Kind: by, Time: t, PID: p.pid}
 	var ids []uint64
 	for b := range p.buffers.all() {
 		if match(b) {

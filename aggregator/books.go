@@ -76,7 +76,7 @@ func (a *Aggregator) compare(p *process, e *Event) {
 	for _, id := range books.Allocators {
 		read[id] = !touched(id)
 	}
-	wrong += uint64(a.dropAll(p, e.Time, func(b *buffer) bool {
+	wrong += uint64(a.dropAll(p, e.Kind, e.Time, func(b *buffer) bool {
 		_, ok := held[b.id]
 		return !ok && read[b.allocator] && !touched(b.id)
 	}))

@@ -6,6 +6,7 @@ import (
 	"io"
 	"reflect"
 	"slices"
+	"strings"
 	"unsafe"
 
 	"github.com/klauspost/compress/zstd"
@@ -56,9 +57,10 @@ func NewReader(from io.Reader) (*Reader, error) {
 // Header is that of the recording that the newest events are of.
 func (r *Reader) Header() *Header { return &r.header }
 
-// Next returns the next events, valid until the next call. Its errors, behind
-// the last event: io.EOF at the end of a recording that was closed, and such as
-// wrap ErrCut or ErrDamaged, or are those of the stream.
+// Next returns the next events, valid until the next call; behind the end of a
+// state there are no others. Its errors, behind the last event: io.EOF at the end
+// of a recording that was closed, and such as wrap ErrCut or ErrDamaged, or are
+// those of the stream.
 func (r *Reader) Next() ([]aggregator.Event, error) {
 	for {
 		r.events = r.events[:0]
@@ -208,7 +210,8 @@ func (l *layout) compile(h *Header) error {
 			l.time = len(l.fields)
 		}
 		if lf.blob && !lf.text {
-			if m[1][0] != '*' {
+			object, ok := strings.CutPrefix(m[1], "*")
+			if !ok {
 				return errForm
 			}
 			var t reflect.Type
@@ -216,7 +219,7 @@ func (l *layout) compile(h *Header) error {
 				t = lf.typ.Elem()
 			}
 			var err error
-			if lf.shape, err = s.compile(m[1][1:], t); err != nil {
+			if lf.shape, err = s.compile(object, t); err != nil {
 				return err
 			}
 			if lf.shape.typ == nil {
@@ -273,6 +276,9 @@ func (d *decoder) some(r *Reader) error {
 			continue
 		}
 		r.events = append(r.events, e)
+		if e.Kind == aggregator.StateEnd {
+			return nil // who looks at what it told does so before more is booked
+		}
 	}
 	if d.cursor.failed && len(r.events) == 0 {
 		return r.damaged("an event makes no sense")

@@ -76,6 +76,8 @@ const (
 	maxBlock    = 16 << 20
 	// maxBlobs is how many texts and objects a block has.
 	maxBlobs = 32 << 10
+	// maxBooks is how many entries of a process's books fit into a block, whatever they are.
+	maxBooks = maxBlock / 80
 )
 
 var (

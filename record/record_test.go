@@ -5,10 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -225,7 +227,7 @@ func TestOtherVersionsFields(t *testing.T) {
 	for file, want := range map[string]error{
 		"": ErrNotRecording, "hello, this is a text of more than a few bytes": ErrNotRecording, "TTM": ErrCut,
 		string(recordedHeader(`{"version":99}`)): ErrVersion, string(recordedHeader(`[]`)): ErrNotRecording,
-		string(recordedHeader(`{"version":1}`)): ErrDamaged,
+		string(recordedHeader(`{"version":1}`)): ErrDamaged, string(recordedHeader(`{"version":1,"types":{"Event":[["X",""]]}}`)): ErrDamaged,
 	} {
 		if _, err := NewReader(strings.NewReader(file)); !errors.Is(err, want) {
 			t.Errorf("%.20q: %v, not %v", file, err, want)
@@ -286,6 +288,9 @@ func FuzzLayout(f *testing.F) {
 	}
 	f.Add(string(h.data), []byte{byte(aggregator.Alloc), 1, 2})
 	f.Add(`{"version":1,"kinds":["","alloc"],"types":{"Event":[["Time","u"],["Totals","*Snapshot"]],"Snapshot":[["Chips","[]E"]],"E":[]}}`, []byte{1, 2, 1, 4, 255, 255, 3, 1})
+	for _, form := range []string{"", "*", "**", "*u", "*[", "*[]", "*[]u", "*[2", "*[2]", "*[2]u", "*E", "E", "[]u", "x"} {
+		f.Add(fmt.Sprintf(`{"version":1,"kinds":["","alloc"],"types":{"Event":[["Time","u"],["Opened",%q]],"E":[["F",%q]]}}`, form, form), []byte{1, 3, 1, 1, 2, 1, 1})
+	}
 	blocks := newBlockWriter()
 	f.Fuzz(func(t *testing.T, header string, raw []byte) {
 		b := block{prefix{kind: headerBlock}, []byte(header)}
@@ -402,6 +407,220 @@ func TestRotatedFilesStandAlone(t *testing.T) {
 	}
 	if got := fmt.Sprintf("%+v%+v", replay.Snapshot(), replay.Buffers(1)); got != want {
 		t.Errorf("the last three replay to\n%s\nnot\n%s", got, want)
+	}
+}
+
+// hung replaces a recorder's file by a pipe that is full. What it takes once it is
+// drained comes behind the zeros that filled it.
+func hung(t *testing.T, r *Recorder) (drain func() []byte) {
+	t.Helper()
+	from, to, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := to.SetWriteDeadline(time.Now().Add(50 * time.Millisecond)); err != nil {
+		t.Fatal(err)
+	}
+	filled := 0
+	for err == nil {
+		var n int
+		n, err = to.Write(make([]byte, 4096))
+		filled += n
+	}
+	if err := to.SetWriteDeadline(time.Time{}); err != nil {
+		t.Fatal(err)
+	}
+	r.file.Close()
+	r.file = to
+	return func() []byte {
+		b, err := io.ReadAll(from)
+		if err != nil {
+			t.Error(err)
+		}
+		return b[filled:]
+	}
+}
+
+// A disk that hangs stops nobody who records, also where files are to be rotated.
+// What finds no room is counted, and a state is never in the file in part.
+func TestRotationWithAHungDisk(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "r.ttm")
+	accounts := aggregator.New()
+	r := recorder(t, Options{Path: path, MaxAge: time.Nanosecond}, accounts)
+	drain := hung(t, r)
+	taken := uint64(0)
+	take := func(e aggregator.Event) {
+		e.PID = 1
+		taken++
+		e.Time = taken
+		r.Take([]aggregator.Event{e})
+		accounts.Apply(&e)
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		// Each name is more than a block, and all together are more than the queue takes.
+		for i := range uint64(2 * waiting) {
+			take(aggregator.Event{Kind: aggregator.KernelAdded, Program: i})
+			take(aggregator.Event{Kind: aggregator.ProgramNamed, Program: i, Operation: fmt.Sprint(i, strings.Repeat("x", cutBytes))})
+		}
+	}()
+	select {
+	case <-done:
+	case <-time.After(20 * time.Second):
+		t.Fatal("who records waits for the disk")
+	}
+	piped := make(chan []byte)
+	go func() { piped <- drain() }()
+	for since := time.Now(); ; time.Sleep(time.Millisecond) {
+		take(aggregator.Event{Kind: aggregator.KernelAdded, Program: 1})
+		if _, err := os.Stat(path + ".2"); err == nil {
+			break
+		}
+		if time.Since(since) > 20*time.Second {
+			t.Fatal("nothing was rotated when there was room again")
+		}
+	}
+	if err := r.Close(); err != nil {
+		t.Fatal(err)
+	}
+	want := fmt.Sprintf("%+v%+v", accounts.Snapshot(), accounts.Programs(1))
+	var err error
+	var begun []byte // all but the newest, in order
+	for n := 1; err == nil; n++ {
+		var b []byte
+		b, err = os.ReadFile(fmt.Sprint(path, ".", n))
+		begun = append(b, begun...)
+	}
+	newest, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// The oldest has the header, and what followed it is in the pipe.
+	header := prefixBytes + len(recordedUntil(begun))
+	whole := slices.Concat(begun[:header], <-piped, begun[header:], newest)
+	var told, lost uint64
+	for name, file := range map[string][]byte{"the newest": newest, "all": whole} {
+		list, err := all(bytes.NewReader(file))
+		if err != io.EOF {
+			t.Fatalf("%s: %v", name, err)
+		}
+		replay, state := aggregator.New(), false
+		for i := range list {
+			replay.Apply(&list[i])
+			switch list[i].Kind {
+			case aggregator.StateBegin, aggregator.StateEnd:
+				state = list[i].Kind == aggregator.StateBegin
+			case aggregator.Lost:
+				if name == "all" {
+					lost += list[i].Count
+				}
+				if state {
+					t.Errorf("%s: something is missing of a state", name)
+				}
+			default:
+				if !state && name == "all" {
+					told++
+				}
+			}
+		}
+		if got := fmt.Sprintf("%+v%+v", replay.Snapshot(), replay.Programs(1)); got != want {
+			t.Errorf("%s: it does not replay to what was there: %d bytes, not %d", name, len(got), len(want))
+		}
+	}
+	if lost == 0 || told+lost != taken {
+		t.Errorf("%d events are there and %d lost, of %d", told, lost, taken)
+	}
+}
+
+// recordedUntil is the content of the first block of a file.
+func recordedUntil(file []byte) []byte {
+	var p prefix
+	p.parse(file)
+	return file[prefixBytes : prefixBytes+p.stored]
+}
+
+// A state that is as large as a file may be does not make each batch begin a new one.
+func TestAStateLargerThanAFile(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "r.ttm")
+	accounts := aggregator.New()
+	for i := range uint64(5000) {
+		accounts.Apply(&aggregator.Event{Kind: aggregator.Alloc, PID: 1, Time: 1 + i, Buffer: i * i, Size: i * 1001})
+	}
+	r := recorder(t, Options{Path: path, MaxBytes: 8 << 10}, accounts)
+	for i := range uint64(100) { // about 75 bytes each
+		e := aggregator.Event{Kind: aggregator.Alloc, PID: 1, Time: 10_000 + i, Buffer: 1 + i, Size: 1}
+		r.Take([]aggregator.Event{e})
+		accounts.Apply(&e)
+		r.mu.Lock()
+		r.cut()
+		r.mu.Unlock()
+		time.Sleep(2 * time.Millisecond)
+	}
+	if err := r.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if files, err := filepath.Glob(path + "*"); err != nil || len(files) != 2 {
+		t.Errorf("%d files of %d bytes together, %v", len(files), r.Bytes(), err)
+	}
+}
+
+// Books that would make a longer block than a reader takes are recorded as what came of them.
+func TestBooksLargerThanABlock(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "r.ttm")
+	accounts := aggregator.New()
+	r := recorder(t, Options{Path: path}, accounts)
+	rng := rand.New(rand.NewPCG(1, 1))
+	books := &aggregator.Books{Allocators: []uint64{8}}
+	for range 400_000 {
+		books.Buffers = append(books.Buffers, aggregator.Held{Buffer: rng.Uint64(), Device: 7, Allocator: 8,
+			Address: rng.Uint64(), Size: rng.Uint64N(1 << 47), PerBank: rng.Uint64N(1 << 47), PageSize: rng.Uint64()})
+	}
+	if n := len(put(nil, reflect.ValueOf(books).Elem())); n <= maxBlock {
+		t.Fatalf("they are only %d bytes", n)
+	}
+	events := []aggregator.Event{
+		{Kind: aggregator.Alloc, PID: 1, Time: 1, Device: 7, Allocator: 8, Buffer: 1, Size: 5}, // its free was lost
+		{Kind: aggregator.BooksRead, PID: 1, Time: 2, Books: books},
+		{Kind: aggregator.Alloc, PID: 1, Time: 3, Device: 7, Allocator: 8, Buffer: 2, Size: 6},
+	}
+	for _, list := range [][]aggregator.Event{events, {{Kind: aggregator.Alloc, PID: 1, Time: 4, Device: 7, Allocator: 8, Buffer: 3, Size: 7}}} {
+		r.Take(list)
+		for i := range list {
+			accounts.Apply(&list[i])
+		}
+		r.Booked()
+	}
+	if err := r.Close(); err != nil {
+		t.Fatal(err)
+	}
+	f, err := os.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	list, err := all(f)
+	if err != io.EOF {
+		t.Fatal(err)
+	}
+	replay := aggregator.New()
+	for i := range list {
+		replay.Apply(&list[i])
+	}
+	if got, want := replay.Snapshot(), accounts.Snapshot(); !reflect.DeepEqual(got, want) {
+		t.Errorf("%+v\nnot\n%+v", got, want)
+	}
+	if !reflect.DeepEqual(replay.Buffers(1), accounts.Buffers(1)) {
+		t.Error("the buffers are others")
+	}
+	// As many entries as are recorded fit, whatever they say.
+	for i := range books.Buffers {
+		books.Buffers[i] = aggregator.Held{Buffer: math.MaxUint64, Device: math.MaxUint64, Allocator: math.MaxUint64, Address: math.MaxUint64,
+			Size: math.MaxUint64, PerBank: math.MaxUint64, PageSize: math.MaxUint64, Memory: math.MaxUint8, Layout: math.MaxUint8}
+	}
+	books.Buffers = books.Buffers[:maxBooks-1]
+	if list, err := all(bytes.NewReader(recorded(t, events, 0))); err != io.EOF || len(list) != len(events) {
+		t.Errorf("%d of %d events, %v", len(list), len(events), err)
 	}
 }
 

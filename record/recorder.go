@@ -17,42 +17,50 @@ import (
 // flushEvery is how long events wait before they are written, at the most.
 const flushEvery = 500 * time.Millisecond
 
-// waiting is how many blocks wait for the disk at the most: 16 MiB. What comes
-// then is counted as lost in the recording, and nowhere else.
+// waiting is how many blocks wait for the disk at the most: 16 MiB, and a state
+// beside. What comes then is counted as lost in the recording, and nowhere else.
 const waiting = 64
 
 // Options say where to record, and how much.
 type Options struct {
 	// Path of the file, which must not be there; "-" is standard output.
 	Path string
-	// MaxBytes and MaxAge of a file, 0 for no limit. Then Path is renamed to Path.1,
-	// what was Path.1 to Path.2, and so on, and a new file begins, with the state.
+	// MaxBytes of a file, behind the state that it begins with, and MaxAge, 0 for no
+	// limit. Then Path is renamed to Path.1, what was Path.1 to Path.2, and so on, and
+	// a new file begins, with the state.
 	MaxBytes int64
 	MaxAge   time.Duration
 	// Keep is how many files are kept beside the newest; 0 keeps all.
 	Keep int
 	// Header describes the recording; it is asked for with each file.
 	Header func() Header
-	// State is the accounts as events. It is called from within Events.
+	// State is the accounts as events. It is called from within Take and Booked.
 	State func() []aggregator.Event
 	// Failed is told, once, why nothing more is recorded. It may be nil.
 	Failed func(error)
 }
 
 // Recorder records into files. What can wait, disk and compression, is not done
-// by who calls Events.
+// by who calls Take.
 type Recorder struct {
-	o       Options
-	mu      sync.Mutex
-	events  *encoder
+	o      Options
+	mu     sync.Mutex
+	events *encoder
+	// worth is how many events would be lost with the block that is being made, and
+	// dropped how many were of which the recording does not say so yet.
+	worth   uint64
 	dropped uint64
-	began   time.Time
-	queue   chan job
-	done    chan struct{}
-	stop    chan struct{}
-	idle    sync.WaitGroup
+	// untold: books were too large, and what came of them is still to be told.
+	untold bool
+	began  time.Time
+	queue  chan job
+	done   chan struct{}
+	stop   chan struct{}
+	idle   sync.WaitGroup
 
-	written  atomic.Int64 // of this file, bytes
+	// telling: a state waits for the disk. That there is one at a time bounds the memory.
+	telling  atomic.Bool
+	written  atomic.Int64 // of this file behind the state that it began with, bytes
 	total    atomic.Int64
 	recorded atomic.Uint64
 	blocks   *blockWriter
@@ -60,10 +68,11 @@ type Recorder struct {
 	err      error
 }
 
-// job is a block to write; with fresh, into a new file.
+// job is blocks to write, one behind the other. With state, one is among them, and
+// with fresh the beginning of a new file.
 type job struct {
-	block
-	fresh bool
+	blocks       []block
+	state, fresh bool
 }
 
 // NewRecorder creates the file.
@@ -95,10 +104,19 @@ func (r *Recorder) Events() uint64 { return r.recorded.Load() }
 func (r *Recorder) Take(events []aggregator.Event) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.over() {
+	if r.over() && r.room() {
 		r.rotate()
 	}
 	r.add(events)
+}
+
+// Booked is told when what was taken in is booked.
+func (r *Recorder) Booked() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.untold && r.room() {
+		r.tell()
+	}
 }
 
 // over says whether the file is large or old enough.
@@ -111,39 +129,80 @@ func (r *Recorder) rotate() {
 	if err != nil {
 		return
 	}
-	r.cut()
 	r.began = time.Now()
-	r.written.Store(0)
-	// These two do not wait for room: without them the file would be none.
-	r.queue <- job{block: block{prefix: prefix{kind: endBlock}}}
-	r.queue <- job{block: header, fresh: true}
-	r.add(r.o.State())
+	r.tell(block{prefix: prefix{kind: endBlock}}, header)
+}
+
+// room says whether a state can be handed over.
+func (r *Recorder) room() bool { return !r.telling.Load() && len(r.queue) < cap(r.queue) }
+
+// tell hands over what there is and behind it, in a new file if that is begun, the
+// state, for which there has to be room: as one job, however large, because a part
+// of a state would be no state.
+func (r *Recorder) tell(file ...block) {
+	r.telling.Store(true)
+	r.untold = false
+	state := r.o.State()
+	r.confess(state[0].Time)
+	blocks := append(r.rest(), file...)
+	for i := range state {
+		r.put(&state[i])
+		if r.events.full() {
+			blocks = append(blocks, r.rest()...)
+		}
+	}
+	r.queue <- job{append(blocks, r.rest()...), true, len(file) > 0}
 }
 
 func (r *Recorder) add(events []aggregator.Event) {
 	for i := range events {
-		if r.dropped > 0 {
-			lost := aggregator.Event{Kind: aggregator.Lost, Time: events[i].Time, Count: r.dropped}
-			r.events.add(&lost)
-			r.dropped = 0
+		if b := events[i].Books; b != nil && len(b.Buffers)+len(b.Allocators)+len(b.Programs)+len(b.Touched) > maxBooks {
+			r.untold = true // the state tells what they changed
+			continue
 		}
-		r.events.add(&events[i])
+		r.confess(events[i].Time)
+		r.put(&events[i])
 		if r.events.full() {
 			r.cut()
 		}
 	}
 }
 
+// confess has the recording say what is missing of it up to here.
+func (r *Recorder) confess(at uint64) {
+	if r.dropped > 0 {
+		r.put(&aggregator.Event{Kind: aggregator.Lost, Time: at, Count: r.dropped})
+		r.dropped = 0
+	}
+}
+
+func (r *Recorder) put(e *aggregator.Event) {
+	r.events.add(e)
+	if e.Kind == aggregator.Lost {
+		r.worth += e.Count
+	} else {
+		r.worth++
+	}
+}
+
+// rest is the block that was begun, if there is one.
+func (r *Recorder) rest() []block {
+	if r.events.events == 0 {
+		return nil
+	}
+	r.worth = 0
+	return []block{r.events.cut()}
+}
+
 // cut hands the block over to who writes it.
 func (r *Recorder) cut() {
-	if r.events.events == 0 {
-		return
-	}
-	b := r.events.cut()
-	select {
-	case r.queue <- job{block: b}:
-	default:
-		r.dropped += uint64(b.events)
+	worth := r.worth
+	for _, b := range r.rest() {
+		select {
+		case r.queue <- job{blocks: []block{b}}:
+		default:
+			r.dropped += worth
+		}
 	}
 }
 
@@ -168,17 +227,25 @@ func (r *Recorder) flushAll() {
 func (r *Recorder) writeAll() {
 	defer close(r.done)
 	for j := range r.queue {
-		if r.err != nil {
-			continue
+		for _, b := range j.blocks {
+			if r.err != nil {
+				break
+			}
+			if b.kind == headerBlock {
+				r.err = r.next()
+			}
+			if r.err == nil {
+				r.err = r.write(b)
+			}
+			if r.err != nil && r.o.Failed != nil {
+				r.o.Failed(r.err)
+			}
 		}
 		if j.fresh {
-			r.err = r.next()
+			r.written.Store(0) // or else a state that is larger than a file may be begins the next one
 		}
-		if r.err == nil {
-			r.err = r.write(j.block)
-		}
-		if r.err != nil && r.o.Failed != nil {
-			r.o.Failed(r.err)
+		if j.state {
+			r.telling.Store(false)
 		}
 	}
 }
@@ -249,15 +316,13 @@ func (r *Recorder) Close() error {
 	r.idle.Wait()
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.events.events > 0 {
-		r.queue <- job{block: r.events.cut()}
+	blocks := r.rest()
+	if r.untold {
+		r.dropped++
 	}
-	if r.dropped > 0 {
-		lost := aggregator.Event{Kind: aggregator.Lost, Count: r.dropped}
-		r.events.add(&lost)
-		r.queue <- job{block: r.events.cut()}
-	}
-	r.queue <- job{block: block{prefix: prefix{kind: endBlock}}}
+	r.confess(0)
+	blocks = append(blocks, r.rest()...)
+	r.queue <- job{blocks: append(blocks, block{prefix: prefix{kind: endBlock}})}
 	close(r.queue)
 	<-r.done
 	if r.file == os.Stdout {

@@ -28,10 +28,12 @@ type Builder struct {
 	// bare allocations have no stack.
 	stacks, cut, bare uint64
 	first, last       uint64
+	// lost events, also those that the accounts forget with a state.
+	lost uint64
 	// exits are the processes that end in the events at hand, and when.
 	exits map[uint32]uint64
-	// restored: a state was told, and what it holds is still to be looked at.
-	restored bool
+	// telling: a state is being told. restored: it was, and what it holds is still to be looked at.
+	telling, restored bool
 }
 
 type bufferKey struct {
@@ -98,10 +100,12 @@ func (b *Builder) Events(events []aggregator.Event) {
 	clear(b.exits)
 	for i := range events {
 		e := &events[i]
-		if e.Kind != aggregator.Lost {
+		if e.Kind == aggregator.Lost {
+			b.lost += e.Count
+		} else {
 			b.last = max(b.last, e.Time)
 		}
-		if b.first == 0 && e.Kind != aggregator.StateBegin {
+		if b.first == 0 { // of a state the beginning, not what it tells, which is older
 			b.first = e.Time
 		}
 		switch e.Kind {
@@ -124,19 +128,21 @@ func (b *Builder) Events(events []aggregator.Event) {
 		case aggregator.ProgramGone:
 			// What it placed goes with it, and is told of next.
 		case aggregator.Alloc:
-			if e.Stack == nil {
+			switch {
+			case b.telling: // it was counted, or is from before the beginning
+			case e.Stack == nil:
 				b.bare++
-			} else {
+			default:
 				b.stacks++
 				if e.Stack.Cut {
 					b.cut++
 				}
 			}
 		case aggregator.StateBegin:
-			b.forget()
+			b.telling = true
+			b.forget(e.Time)
 		case aggregator.StateEnd:
-			b.restored = true
-			b.first = max(b.first, e.Time)
+			b.telling, b.restored = false, true
 		}
 	}
 }
@@ -188,10 +194,13 @@ func (b *Builder) space(c aggregator.Chip, m aggregator.Memory) *space {
 	return s
 }
 
-// forget drops what is live: a state tells it anew.
-func (b *Builder) forget() {
+// forget drops what was live up to here: a state tells it anew.
+func (b *Builder) forget(at uint64) {
 	clear(b.live)
 	for _, s := range b.spaces {
+		if s.line.step > 0 {
+			s.line.before(at, s)
+		}
 		s.capture()
 		s.used, s.blocks = tally{}, nil
 		clear(s.bySite)
@@ -200,6 +209,7 @@ func (b *Builder) forget() {
 		s.tally = tally{}
 	}
 	for _, p := range b.programs {
+		b.capture(p)
 		p.used = 0
 		clear(p.by)
 	}
@@ -282,7 +292,7 @@ func (b *Builder) free(c *aggregator.Change) {
 	age := max(c.Time, h.since) - h.since
 	s := h.site
 	s.sub(h.total())
-	if c.Implicit {
+	if c.Implicit && !c.Missed {
 		b.left(s, h, age)
 		if at, ok := b.exits[c.PID]; ok && at == c.Time {
 			s.atExit++
@@ -387,9 +397,11 @@ const (
 // Report is the report of all that was told so far.
 func (b *Builder) Report(f Facts) *Report {
 	s := b.accounts.Snapshot()
+	lost := max(b.lost, s.Counters.Lost)
 	r := &Report{
 		Schema: Schema, Host: f.Host, Source: export.Text(f.Source), Began: f.Wall(b.first), Seconds: b.seconds(b.last),
-		Events: s.Counters.Events, Lost: s.Counters.Lost, Exact: s.Exact(), Stacks: b.stacks, StacksCut: b.cut,
+		// What was lost stays missing of peaks and lifetimes, also where the accounts were made right since.
+		Events: s.Counters.Events, Lost: lost, Exact: s.Exact() && lost == 0, Stacks: b.stacks, StacksCut: b.cut,
 		Processes: []Process{}, Memories: []Memory{}, Programs: []Programs{}, Left: []Site{}, Churn: []Site{}, Refusals: b.refusals,
 	}
 	r.first = b.first

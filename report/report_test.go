@@ -4,11 +4,14 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"io"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"tt-memtrace/aggregator"
+	"tt-memtrace/record"
 )
 
 // told makes a report of events; one second a thousandth of the clock's.
@@ -142,6 +145,112 @@ func TestAStateInBetween(t *testing.T) {
 	if len(r.Left) != 1 || r.Left[0].Bytes != 1200 || len(r.Churn) != 0 {
 		t.Errorf("left %+v, churn %+v", r.Left, r.Churn)
 	}
+	if r.Began.Unix() != 3 || r.Seconds != 1 || r.Stacks != 0 {
+		t.Errorf("from %v on for %v s, %d stacks", r.Began, r.Seconds, r.Stacks)
+	}
+	// Where files are missing before it, what was there is gone without a word.
+	cb := aggregator.Event{Kind: aggregator.CBPlaced, PID: 1, Time: 2 * second, Program: 5, Device: 7, CB: &aggregator.CircularBuffer{Size: 64, Ranges: []aggregator.CoreRange{{}}}}
+	r = told(t, append(append(opened(), alloc(2, 1, 100, 100, nil), cb), aggregator.New().State()...)...)
+	if m, p := r.Memories[0], r.Programs[0]; m.Peak != 200 || m.End != 0 || len(m.Holders) != 1 || p.Peak != 64 || len(p.Holders) != 1 {
+		t.Errorf("%+v %+v", m, p)
+	}
+}
+
+// A recording that was rotated is reported on as one that was not, also where more happened right behind a state.
+func TestRotatedIsAsOne(t *testing.T) {
+	cb := aggregator.Event{Kind: aggregator.CBPlaced, PID: 1, Time: 3 * second, Program: 5, Device: 7, CB: &aggregator.CircularBuffer{Size: 64, Ranges: []aggregator.CoreRange{{}}}}
+	gone := aggregator.Event{Kind: aggregator.ProgramGone, PID: 1, Time: 7 * second, Program: 5}
+	cut := &aggregator.Stack{Frames: stack(30).Frames, Cut: true}
+	events := append(opened(), alloc(2, 1, 100, 100, stack(10)), cb, alloc(3, 2, 200, 300, cut), freed(4, 1),
+		alloc(5, 3, 600, 50, nil), alloc(6, 4, 700, 20, stack(10)), gone, freed(8, 4), freed(9, 2))
+	reported := func(rotated ...int) string {
+		var file bytes.Buffer
+		var w *record.Writer
+		a := aggregator.New()
+		for i := range events {
+			var err error
+			if i == 0 || slices.Contains(rotated, i) {
+				if w != nil {
+					err = w.Close()
+				}
+				if err == nil {
+					w, err = record.NewWriter(&file, record.Header{})
+				}
+				if err == nil && i > 0 {
+					err = w.Write(a.State())
+				}
+			}
+			if err == nil {
+				err = w.Write(events[i : i+1])
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			a.Apply(&events[i])
+		}
+		if err := w.Close(); err != nil {
+			t.Fatal(err)
+		}
+		r, err := record.NewReader(&file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		a = aggregator.New()
+		b := NewBuilder(a)
+		a.OnChange, a.OnCBChange = b.Change, b.CBChange
+		for {
+			list, err := r.Next()
+			if err == io.EOF {
+				break
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			b.Events(list)
+			for i := range list {
+				a.Apply(&list[i])
+			}
+			b.Batch()
+		}
+		var out bytes.Buffer
+		if err := b.Report(Facts{Wall: func(at uint64) time.Time { return time.Unix(0, int64(at)).UTC() }}).JSON(&out); err != nil {
+			t.Fatal(err)
+		}
+		return out.String()
+	}
+	want := reported()
+	for i := 1; i < len(events); i++ {
+		if got := reported(i, i+2); got != want {
+			t.Fatalf("rotated at %d:\n%s\nnot\n%s", i, got, want)
+		}
+	}
+}
+
+// What was freed by an event that was lost is no leak, whether the process's books say so or a new buffer in its place.
+func TestALostFreeIsNoLeak(t *testing.T) {
+	r := told(t, append(opened(), alloc(2, 1, 100, 100, nil), alloc(2, 2, 200, 100, nil), alloc(2, 3, 300, 100, nil),
+		aggregator.Event{Kind: aggregator.Lost, Time: 3 * second, Count: 2},
+		alloc(4, 1, 100, 200, nil),
+		aggregator.Event{Kind: aggregator.BooksRead, PID: 1, Time: 5 * second, Books: &aggregator.Books{Allocators: []uint64{8},
+			Buffers: []aggregator.Held{{Buffer: 1, Device: 7, Allocator: 8, Address: 100, Size: 200, PerBank: 200}, {Buffer: 3, Device: 7, Allocator: 8, Address: 300, Size: 100, PerBank: 100}}}},
+		freed(6, 1), aggregator.Event{Kind: aggregator.AllocatorGone, PID: 1, Time: 7 * second, Allocator: 8})...)
+	if len(r.Left) != 1 || r.Left[0].Buffers != 1 || r.Left[0].AtClose != 1 || *r.Left[0].Size != 100 {
+		t.Errorf("left %+v", r.Left)
+	}
+	if c := r.Churn[0]; *c.Size != 100 || c.Freed != 2 || *c.MeanLife != 2.5 {
+		t.Errorf("churn %+v", r.Churn)
+	}
+	// The accounts are right again, what is missing before stays missing.
+	if r.Lost != 2 || r.Exact {
+		t.Errorf("%d lost, exact %v", r.Lost, r.Exact)
+	}
+	r = told(t, append(append(opened(), aggregator.Event{Kind: aggregator.Lost, Time: 3 * second, Count: 2}), aggregator.New().State()...)...)
+	if r.Lost != 2 || r.Exact {
+		t.Errorf("before a state: %d lost, exact %v", r.Lost, r.Exact)
+	}
+	if r = told(t, opened()...); r.Lost != 0 || !r.Exact {
+		t.Errorf("of none: %d lost, exact %v", r.Lost, r.Exact)
+	}
 }
 
 // Nothing that a process says controls the terminal or the page.
@@ -209,6 +318,31 @@ func TestTimelineIsBounded(t *testing.T) {
 	}
 }
 
+// A point of a timeline is the most that was held from there to the next one, where nothing came or went as well.
+func TestTimelineHoldsBetweenChanges(t *testing.T) {
+	changes := []struct {
+		at   float64
+		used uint64
+	}{{1, 200}, {3, 800}, {5, 600}, {9, 0}, {10, 20}}
+	events := append(opened(), alloc(2, 1, 100, 100, nil), alloc(4, 2, 200, 300, nil), freed(6, 1), freed(10, 2), alloc(11, 3, 100, 10, nil))
+	m := told(t, events...).Memories[0]
+	for i, p := range m.Timeline {
+		to := 11.0
+		if i+1 < len(m.Timeline) {
+			to = m.Timeline[i+1].At
+		}
+		var want uint64
+		for j, c := range changes {
+			if c.at < to && (j+1 == len(changes) || changes[j+1].at >= p.At) {
+				want = max(want, c.used)
+			}
+		}
+		if p.Used != want {
+			t.Fatalf("from %v to %v s: %d, not %d", p.At, to, p.Used, want)
+		}
+	}
+}
+
 func TestCSVHasALineForEachPoint(t *testing.T) {
 	r := told(t, append(opened(), alloc(2, 1, 100, 100, nil), freed(3, 1), alloc(4, 1, 100, 50, nil))...)
 	var b bytes.Buffer
@@ -217,6 +351,21 @@ func TestCSVHasALineForEachPoint(t *testing.T) {
 	}
 	if n := strings.Count(b.String(), "\n"); n != 1+len(r.Memories[0].Timeline)+len(r.Memories[1].Timeline) {
 		t.Errorf("%d lines: %s", n, b.String())
+	}
+}
+
+// Where there are too many places, the rest are one place that has no calls.
+func TestTooManySites(t *testing.T) {
+	s := sites{map[siteKey]*site{}, map[*aggregator.Stack]string{}}
+	var last *site
+	for i := range uint64(maxSites + 1) {
+		last = s.of(1, &aggregator.BufferSnapshot{Size: i})
+	}
+	if again := s.of(1, &aggregator.BufferSnapshot{Stack: stack(1)}); again != last || again.frames != nil {
+		t.Errorf("%+v", again.frames)
+	}
+	if p := last.public(tally{}); *p.Where != "others" || p.Operation != nil || p.Stack != nil {
+		t.Errorf("%+v", p)
 	}
 }
 

@@ -73,7 +73,7 @@ func (s *sites) of(pid uint32, b *aggregator.BufferSnapshot) *site {
 				found = &site{siteKey: k, over: true}
 			}
 		}
-		if b.Stack != nil {
+		if b.Stack != nil && !found.over {
 			found.frames = b.Stack.Frames
 		}
 		s.all[k] = found

@@ -138,7 +138,7 @@ type timeline struct {
 	began, step uint64
 	list        []sample
 	// most is the most taken in the piece that goes on.
-	most, last uint64
+	most uint64
 }
 
 type sample struct {
@@ -163,7 +163,7 @@ func (l *timeline) before(at uint64, s *space) {
 	}
 	for at >= start+l.step {
 		l.list = append(l.list, sample{start, l.most, p.free, p.largest, ok})
-		l.most = l.last
+		l.most = s.used.bytes // what it was up to the change
 		if len(l.list) == points {
 			l.fold()
 			// Far away, pieces are made longer at once rather than made one by one.

@@ -122,7 +122,7 @@ func (l *live) record(o record.Options, source string) (*record.Recorder, error)
 	if err != nil {
 		return nil, err
 	}
-	l.add(sink{events: r.Take, close: r.Close})
+	l.add(sink{events: r.Take, batch: r.Booked, close: r.Close})
 	return r, nil
 }
 
