@@ -123,7 +123,7 @@ func (r *Recorder) rotate() {
 func (r *Recorder) add(events []aggregator.Event) {
 	for i := range events {
 		if r.dropped > 0 {
-			lost := aggregator.Event{Kind: aggregator.Lost, Time: events[i].Time, Count: r.dropped}
+			lost := aggregator.Event{Kind: aggregator.Lost, Time: events[i].Time, Count: r.dropped, Anyone: true}
 			r.events.add(&lost)
 			r.dropped = 0
 		}
@@ -253,7 +253,7 @@ func (r *Recorder) Close() error {
 		r.queue <- job{block: r.events.cut()}
 	}
 	if r.dropped > 0 {
-		lost := aggregator.Event{Kind: aggregator.Lost, Count: r.dropped}
+		lost := aggregator.Event{Kind: aggregator.Lost, Count: r.dropped, Anyone: true}
 		r.events.add(&lost)
 		r.queue <- job{block: r.events.cut()}
 	}
