@@ -51,9 +51,12 @@ func run(args []string) int {
 		}
 		return ended.ExitCode()
 	}
-	fmt.Fprintf(os.Stderr, "tt-memtrace: %v\n", err)
+	tell(err)
 	return exitCode(err)
 }
+
+// tell writes an error, which may have text of a process in it.
+func tell(err error) { fmt.Fprintf(os.Stderr, "tt-memtrace: %s\n", printable(err.Error())) }
 
 // signalled is why a context ended: a signal asked for it.
 type signalled struct{ os.Signal }
