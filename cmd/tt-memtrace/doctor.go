@@ -80,7 +80,7 @@ Exit code 0 if all is well, 3 if rights are missing, 4 if a library cannot be tr
 				if compare && err == nil {
 					d.printCompared(&out)
 				}
-				if verify {
+				if verify && d.Verified != nil {
 					d.printVerified(&out)
 				}
 			}
