@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"github.com/spf13/cobra"
@@ -47,10 +48,7 @@ object a line and a buffer; docs/json.md describes it.`,
 				},
 			})
 			err = l.run(ctx)
-			if err == nil {
-				err = flushed
-			}
-			return err
+			return errors.Join(flushed, err)
 		},
 	}
 	t.flags(cmd)

@@ -17,15 +17,22 @@ const origin = 5_000_000_000_000 // a recording begins at some time of the clock
 // recording has a launch at each of these times from its beginning.
 func recording(t *testing.T, at ...time.Duration) io.ReadCloser {
 	t.Helper()
+	var list []aggregator.Event
+	for _, d := range at {
+		list = append(list, aggregator.Event{Kind: aggregator.Launched, PID: 1, Time: origin + uint64(d)})
+	}
+	return recordingOf(t, list...)
+}
+
+func recordingOf(t *testing.T, events ...aggregator.Event) io.ReadCloser {
+	t.Helper()
 	var b bytes.Buffer
 	w, err := record.NewWriter(&b, record.Header{Host: "there", Began: time.Unix(1000, 0), Monotonic: origin})
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, d := range at {
-		if err := w.Write([]aggregator.Event{{Kind: aggregator.Launched, PID: 1, Time: origin + uint64(d)}}); err != nil {
-			t.Fatal(err)
-		}
+	if err := w.Write(events); err != nil {
+		t.Fatal(err)
 	}
 	if err := w.Close(); err != nil {
 		t.Fatal(err)
