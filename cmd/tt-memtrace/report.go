@@ -83,6 +83,7 @@ func newReport() *cobra.Command {
 
 // makeReport runs a source to its end. There is a report also where that failed half-way.
 func makeReport(ctx context.Context, t *targets, command []string) (*report.Report, error) {
+	t.recorded.skips = true
 	l, err := t.start(command)
 	if err != nil {
 		return nil, err
