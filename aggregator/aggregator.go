@@ -207,7 +207,10 @@ func (a *Aggregator) Apply(e *Event) {
 	case Lost:
 		a.counters.Lost += e.Count
 		for _, p := range a.processes {
-			p.agreement.Doubted = true
+			// What clients report does not come through the tracer's buffer.
+			if p.info.Source == Traced || e.Anyone {
+				p.agreement.Doubted = true
+			}
 		}
 		return
 	case Refused:

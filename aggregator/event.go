@@ -81,8 +81,8 @@ const (
 	Counted
 	// Haunted: the runtime counts Ghosts, and no others, on a chip. It is of no process.
 	Haunted
-	// Lost: Count events never arrived, so the accounts are no longer exact. It
-	// stays the last kind.
+	// Lost: Count events never arrived, so the accounts of traced processes, or with
+	// Anyone of all, are no longer exact. It stays the last kind.
 	Lost
 )
 
@@ -184,6 +184,8 @@ type Event struct {
 	Memory Memory
 	// Layout is the runtime's TensorMemoryLayout of the buffer.
 	Layout uint8
+	// Anyone: the events that were lost can be of any process.
+	Anyone bool
 	PID    uint32
 	TID    uint32
 	// Time is CLOCK_MONOTONIC, ns.

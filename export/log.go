@@ -183,11 +183,11 @@ type KernelLine struct {
 	Event string `json:"event" jsonschema:"enum=kernel_load,enum=kernel_unload"`
 	ChipLine
 	// The kernel's name, from that of its source.
-	Kernel string `json:"kernel"`
+	Kernel Text `json:"kernel"`
 	// What the kernel is for.
 	Type string `json:"type" jsonschema:"enum=application,enum=fabric,enum=dispatch"`
 	// The processor that runs it, such as brisc or trisc0.
-	Processor string `json:"processor"`
+	Processor Text `json:"processor"`
 	// Size in bytes of what is loaded, on each core that runs it; null where unknown.
 	Size *uint64 `json:"size" jsonschema:"nullable"`
 	// The chip's total of all kernels afterwards, each counted once, over all processes, bytes.
@@ -207,7 +207,7 @@ func (l *Logger) KernelChange(c aggregator.KernelChange) {
 	if l.json != nil {
 		line := KernelLine{
 			Time: l.wall(c.Time), Event: "kernel_load", ChipLine: chipLine(c.PID, c.Chip),
-			Kernel: k.Name, Type: k.Type.String(), Processor: k.Processor, Total: c.Total,
+			Kernel: Text(k.Name), Type: k.Type.String(), Processor: Text(k.Processor), Total: c.Total,
 		}
 		if c.Unloaded {
 			line.Event = "kernel_unload"

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"strings"
 	"testing"
+	"unicode"
 
 	"tt-memtrace/aggregator"
 	"tt-memtrace/test/schema"
@@ -102,5 +103,16 @@ func TestKernelLinesAreAsTheirSchemaSays(t *testing.T) {
 	}
 	if len(events) > 0 {
 		t.Errorf("no line for %v", events)
+	}
+}
+
+// A kernel's words are pieces of a path, which the process chose.
+func TestKernelLinesAreInert(t *testing.T) {
+	var b bytes.Buffer
+	NewLogger(&b, true, wall).KernelChange(aggregator.KernelChange{Kernel: &aggregator.Kernel{Name: hostile, Processor: hostile}})
+	for _, r := range strings.TrimSuffix(b.String(), "\n") {
+		if !unicode.IsPrint(r) {
+			t.Fatalf("%q has %q", &b, r)
+		}
 	}
 }

@@ -24,13 +24,15 @@ func known(s string) *Text {
 // inert to a terminal. Bytes that are no UTF-8 become U+FFFD.
 func (t Text) MarshalJSON() ([]byte, error) {
 	quoted, err := json.Marshal(string(t))
-	if err != nil {
-		return nil, err
-	}
+	return Inert(quoted), err
+}
+
+// Inert escapes what does not print in JSON, but for ends of lines.
+func Inert(text []byte) []byte {
 	var b strings.Builder
-	for _, r := range string(quoted) {
+	for _, r := range string(text) {
 		switch {
-		case unicode.IsPrint(r):
+		case unicode.IsPrint(r), r == '\n':
 			b.WriteRune(r)
 		case r > 0xffff:
 			// As a pair of surrogates, which is all that JSON has.
@@ -40,5 +42,5 @@ func (t Text) MarshalJSON() ([]byte, error) {
 			fmt.Fprintf(&b, `\u%04x`, r)
 		}
 	}
-	return []byte(b.String()), nil
+	return []byte(b.String())
 }

@@ -653,6 +653,35 @@ func TestFlushedWhileItGoesOn(t *testing.T) {
 	}
 }
 
+// A recording tells of what the disk was too slow for, which can be of any process.
+func TestRecorderTellsOfItsLosses(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "r.ttm")
+	r := recorder(t, Options{Path: path}, aggregator.New())
+	r.mu.Lock()
+	r.dropped = 3
+	r.mu.Unlock()
+	r.Take([]aggregator.Event{{Kind: aggregator.ProcessExit, PID: 1, Time: 5}})
+	r.mu.Lock()
+	r.dropped = 4
+	r.mu.Unlock()
+	if err := r.Close(); err != nil {
+		t.Fatal(err)
+	}
+	b, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := all(bytes.NewReader(b))
+	want := []aggregator.Event{
+		{Kind: aggregator.Lost, Time: 5, Count: 3, Anyone: true},
+		{Kind: aggregator.ProcessExit, PID: 1, Time: 5},
+		{Kind: aggregator.Lost, Count: 4, Anyone: true},
+	}
+	if err != io.EOF || !reflect.DeepEqual(got, want) {
+		t.Errorf("%+v, %v", got, err)
+	}
+}
+
 func BenchmarkEncode(b *testing.B) {
 	events := randomEvents(1, 1000)
 	for i := range events {

@@ -171,7 +171,7 @@ func (r *Recorder) add(events []aggregator.Event) {
 // confess has the recording say what is missing of it up to here.
 func (r *Recorder) confess(at uint64) {
 	if r.dropped > 0 {
-		r.put(&aggregator.Event{Kind: aggregator.Lost, Time: at, Count: r.dropped})
+		r.put(&aggregator.Event{Kind: aggregator.Lost, Time: at, Count: r.dropped, Anyone: true})
 		r.dropped = 0
 	}
 }

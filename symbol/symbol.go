@@ -110,7 +110,7 @@ func (p *Process) Stack(r Registers, piece []byte, python []PythonFrame, cut boo
 			s.Cut = true
 		}
 	}
-	interpreter := false
+	interpreter, there := false, true
 	for i, a := range addresses {
 		if i > 0 {
 			a-- // the call, not what comes after it
@@ -119,11 +119,14 @@ func (p *Process) Stack(r Registers, piece []byte, python []PythonFrame, cut boo
 			interpreter = true
 			break
 		}
+		there = there && p.mapped(a) != nil
 		s.Frames = append(s.Frames, p.frame(a))
 	}
 	s.Frames = append(s.Frames, ofPython...)
 	s.Cut = s.Cut || !whole && !interpreter
-	p.known[string(p.key)] = s
+	if there {
+		p.known[string(p.key)] = s
+	}
 	return s
 }
 
@@ -156,11 +159,14 @@ func (p *Process) unwind(r Registers, piece []byte) (list []uint64, whole bool) 
 		}
 		l, seen := p.rules[at]
 		if !seen {
+			there := p.mapped(at) != nil // or else it may be when the maps are looked at again
 			l.rule, l.ok = p.ruleAt(at)
 			if len(p.rules) >= maxKnown {
 				clear(p.rules)
 			}
-			p.rules[at] = l
+			if there {
+				p.rules[at] = l
+			}
 		}
 		if !l.ok {
 			return list, false
@@ -247,6 +253,7 @@ func (p *Process) frame(address uint64) aggregator.Frame {
 		return f
 	}
 	f = aggregator.Frame{Address: address}
+	there := p.mapped(address) != nil
 	if file, v, ok := p.place(address); ok {
 		f.Module = file.path
 		f.Function = file.function(v)
@@ -257,7 +264,9 @@ func (p *Process) frame(address uint64) aggregator.Frame {
 	if len(p.frames) >= maxKnown {
 		clear(p.frames)
 	}
-	p.frames[address] = f
+	if there {
+		p.frames[address] = f
+	}
 	return f
 }
 

@@ -1,10 +1,17 @@
 package symbol
 
 import (
+	"debug/elf"
 	"encoding/base64"
 	"encoding/json"
 	"os"
+	"path/filepath"
+	"slices"
 	"testing"
+	"time"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
 )
 
 // The lines of instructions are those that Python itself finds: testdata/lines.py
@@ -97,6 +104,51 @@ func TestUnwindByHand(t *testing.T) {
 		if !ok || got != x.want {
 			t.Errorf("at %#x: %+v, not %+v", x.at, got, x.want)
 		}
+	}
+}
+
+// A library that was mapped right after the maps were read is named when they are
+// read again, and so is what was seen of it before.
+func TestLibraryThatWasMappedJustNow(t *testing.T) {
+	f, err := os.Open("/lib/x86_64-linux-gnu/libc.so.6")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	e, err := elf.NewFile(f)
+	if err != nil {
+		t.Fatal(err)
+	}
+	symbols, err := e.DynamicSymbols()
+	if err != nil {
+		t.Fatal(err)
+	}
+	malloc := symbols[slices.IndexFunc(symbols, func(s elf.Symbol) bool { return s.Name == "malloc" })]
+	at := slices.IndexFunc(e.Progs, func(p *elf.Prog) bool { return p.Type == elf.PT_LOAD && p.Flags&elf.PF_X != 0 })
+	code := e.Progs[at]
+
+	files := NewFiles()
+	defer files.Close()
+	p := NewProcess(uint32(os.Getpid()), files, nil)
+	mapped, err := unix.Mmap(int(f.Fd()), int64(code.Off), int(code.Filesz), unix.PROT_READ|unix.PROT_EXEC, unix.MAP_PRIVATE)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Munmap(mapped)
+	// At its entry the return address is on top of the stack; 0 ends it.
+	r := Registers{IP: uint64(uintptr(unsafe.Pointer(&mapped[0]))) + malloc.Value - code.Vaddr, SP: 0x5000}
+	piece := make([]byte, 8)
+	p.mapsAt = time.Now()
+	if s := p.Stack(r, piece, nil, false); !s.Cut || len(s.Frames) != 1 || s.Frames[0].Module != "" {
+		t.Fatalf("before the maps are read again: %+v", s)
+	}
+	p.mapsAt = time.Time{}
+	s := p.Stack(r, piece, nil, false)
+	if s.Cut || len(s.Frames) != 1 || s.Frames[0].Function == "" || filepath.Base(s.Frames[0].Module) != "libc.so.6" {
+		t.Errorf("after: %+v", s)
+	}
+	if p.Stack(r, piece, nil, false) != s {
+		t.Error("equal stacks are not one")
 	}
 }
 

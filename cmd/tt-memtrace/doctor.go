@@ -10,6 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"tt-memtrace/export"
 	"tt-memtrace/tracer"
 )
 
@@ -63,8 +64,11 @@ Exit code 0 if all is well, 3 if rights are missing, 4 if a library cannot be tr
 			if verify && err == nil {
 				err = d.verify(cmd.Context(), t)
 			}
+			// Paths and symbols are what processes and files say.
 			var out bytes.Buffer
+			inert := func(b []byte) []byte { return []byte(printable(string(b))) }
 			if asJSON {
+				inert = export.Inert
 				e := json.NewEncoder(&out)
 				e.SetEscapeHTML(false)
 				e.SetIndent("", "  ")
@@ -76,11 +80,11 @@ Exit code 0 if all is well, 3 if rights are missing, 4 if a library cannot be tr
 				if compare && err == nil {
 					d.printCompared(&out)
 				}
-				if verify {
+				if verify && d.Verified != nil {
 					d.printVerified(&out)
 				}
 			}
-			if _, e := out.WriteTo(cmd.OutOrStdout()); e != nil && err == nil {
+			if _, e := cmd.OutOrStdout().Write(inert(out.Bytes())); e != nil && err == nil {
 				err = fmt.Errorf("writing the report: %w", e)
 			}
 			return err
@@ -160,7 +164,7 @@ func (d *diagnosis) print(w io.Writer, given bool) {
 		}
 	}
 	for _, why := range d.PassedOver {
-		fmt.Fprintf(w, "  passed over: %s\n", printable(why))
+		fmt.Fprintf(w, "  passed over: %s\n", why)
 	}
 	switch {
 	case len(d.Libraries) > 0:
@@ -175,10 +179,10 @@ func (d *diagnosis) print(w io.Writer, given bool) {
 }
 
 func (l *libraryDiagnosis) print(w io.Writer) {
-	fmt.Fprintf(w, "\nLibrary %s\n", printable(l.Path))
+	fmt.Fprintf(w, "\nLibrary %s\n", l.Path)
 	tw := tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)
 	fmt.Fprintf(tw, "  build-id\t%s\n", or(l.BuildID, "none"))
-	fmt.Fprintf(tw, "  release\t%s\n", printable(or(l.Release, "unknown")))
+	fmt.Fprintf(tw, "  release\t%s\n", or(l.Release, "unknown"))
 	if len(l.Processes) > 0 {
 		fmt.Fprintf(tw, "  processes\t%s\n", strings.Trim(fmt.Sprint(l.Processes), "[]"))
 	}
@@ -191,7 +195,7 @@ func (l *libraryDiagnosis) print(w io.Writer) {
 		l.printFindings(w, tw)
 	}
 	if l.Problem != nil {
-		fmt.Fprintf(w, "\n  This library is not traced: %s\n", printable(*l.Problem))
+		fmt.Fprintf(w, "\n  This library is not traced: %s\n", *l.Problem)
 	} else {
 		fmt.Fprintln(w, "\n  This library can be traced.")
 	}
@@ -255,9 +259,9 @@ func (l *layoutDiagnosis) print(w io.Writer) {
 	}
 	tw.Flush()
 	if l.Debug != nil && l.Debug.Problem != nil {
-		fmt.Fprintf(w, "    the debug information in %s is not used: %s\n", printable(l.Debug.Path), printable(*l.Debug.Problem))
+		fmt.Fprintf(w, "    the debug information in %s is not used: %s\n", l.Debug.Path, *l.Debug.Problem)
 	} else if l.Debug != nil {
-		fmt.Fprintf(w, "    the debug information is in %s\n", printable(l.Debug.Path))
+		fmt.Fprintf(w, "    the debug information is in %s\n", l.Debug.Path)
 	}
 }
 

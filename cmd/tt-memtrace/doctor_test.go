@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"unicode"
 
 	"tt-memtrace/test/compat"
 )
@@ -89,6 +90,30 @@ func TestDoctorOfALibrary(t *testing.T) {
 			if !strings.Contains(text, w) {
 				t.Errorf("%s: the text does not say %q", version, w)
 			}
+		}
+	}
+}
+
+// What a library is called, a process chose: it does not reach a terminal as it is.
+func TestDoctorIsInert(t *testing.T) {
+	plain := library(t, "0.81.1")
+	path := filepath.Join(filepath.Dir(plain), "lib\x1b[2J\u009b2J\u202e\x7f.so")
+	if err := os.Rename(plain, path); err != nil {
+		t.Fatal(err)
+	}
+	for _, args := range [][]string{{"--lib", path}, {"--json", "--lib", path}} {
+		out, code := doctor(args...)
+		if code != exitFine {
+			t.Errorf("%q: exit code %d", args, code)
+		}
+		for _, r := range out {
+			if !unicode.IsPrint(r) && r != '\n' {
+				t.Fatalf("%q: it has %q", args, r)
+			}
+		}
+		var d diagnosis
+		if err := json.Unmarshal([]byte(out), &d); args[0] == "--json" && (err != nil || d.Libraries[0].Path != path) {
+			t.Errorf("%q came back in %s, %v", path, out, err)
 		}
 	}
 }

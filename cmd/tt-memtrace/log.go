@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"github.com/spf13/cobra"
@@ -26,6 +27,7 @@ object a line and a buffer; docs/json.md describes it.`,
   sudo tt-memtrace log --json -- python model.py | jq 'select(.size > 1e6)'`,
 		Args: onlyCommand,
 		RunE: func(cmd *cobra.Command, args []string) error {
+			t.recorded.skips = true
 			l, err := t.start(args)
 			if err != nil {
 				return err
@@ -47,10 +49,7 @@ object a line and a buffer; docs/json.md describes it.`,
 				},
 			})
 			err = l.run(ctx)
-			if err == nil {
-				err = flushed
-			}
-			return err
+			return errors.Join(flushed, err)
 		},
 	}
 	t.flags(cmd)

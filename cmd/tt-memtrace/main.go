@@ -44,6 +44,9 @@ func run(args []string) int {
 	}
 	var ended *exec.ExitError
 	if errors.As(err, &ended) {
+		if !only(err, ended) {
+			tell(err)
+		}
 		// The traced command failed: its status is ours, as with time or a shell.
 		if s, ok := ended.Sys().(syscall.WaitStatus); ok && s.Signaled() {
 			fmt.Fprintf(os.Stderr, "tt-memtrace: the command was ended by a signal: %v\n", s.Signal())
@@ -51,9 +54,15 @@ func run(args []string) int {
 		}
 		return ended.ExitCode()
 	}
-	fmt.Fprintf(os.Stderr, "tt-memtrace: %v\n", err)
+	tell(err)
 	return exitCode(err)
 }
+
+// tell writes an error, which may have text of a process in it.
+func tell(err error) { fmt.Fprintf(os.Stderr, "tt-memtrace: %s\n", printable(err.Error())) }
+
+// only is whether nothing but one error happened, of those that were joined.
+func only(err, one error) bool { return err.Error() == one.Error() }
 
 // signalled is why a context ended: a signal asked for it.
 type signalled struct{ os.Signal }
@@ -83,7 +92,7 @@ func exitCode(err error) int {
 		return exitPermission
 	case errors.Is(err, tracer.ErrUnsupported):
 		return exitUnsupported
-	case errors.Is(err, errLost):
+	case only(err, errLost):
 		return exitLost
 	}
 	return exitFailed

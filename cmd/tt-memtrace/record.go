@@ -81,6 +81,7 @@ func runRecord(cmd *cobra.Command, t *targets, r *rotation, path string, command
 	if path == "-" && len(command) > 0 {
 		return fmt.Errorf("%w: standard output is the command's own; record into a file", errUsage)
 	}
+	t.recorded.skips = true
 	l, err := t.start(command)
 	if err != nil {
 		return err

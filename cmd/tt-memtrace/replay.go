@@ -30,13 +30,15 @@ type recorded struct {
 	from        []string
 	speed       float64
 	seek, until time.Duration
+	// skips: nobody is told of what was before seek, only of the state that it led to.
+	skips bool
 	// files, where set, are read in place of those that from names.
 	files []io.ReadCloser
 }
 
 func (r *recorded) flags(cmd *cobra.Command) {
 	f := cmd.Flags()
-	f.Float64Var(&r.speed, "speed", 0, "times the recorded speed; 0: as fast as it goes (in the panels and the exporter: 1)")
+	f.Float64Var(&r.speed, "speed", 0, "times the recorded speed; 0: as fast as it goes (in the panels, the exporter and serve: 1)")
 	f.DurationVar(&r.seek, "seek", 0, "how far into the recording to begin")
 	f.DurationVar(&r.until, "until", 0, "how far into the recording to stop")
 }
@@ -161,6 +163,9 @@ func (p *player) next() error {
 		h := *r.Header()
 		h.Host = printable(h.Host) // the file may say anything
 		p.header, p.last = &h, h.Monotonic
+		if p.flags.skips {
+			p.last += uint64(p.flags.seek)
+		}
 	}
 	return nil
 }
@@ -265,8 +270,22 @@ func (p *player) Run(ctx context.Context, ready func(), sink func([]aggregator.E
 		p.over = true
 		p.mu.Unlock()
 	}()
+	var before *aggregator.Aggregator // accounts of what is skipped, as long as it is
+	if p.flags.skips && p.flags.seek > 0 {
+		before = aggregator.New()
+	}
 	for ctx.Err() == nil {
 		events, err := p.reader.Next()
+		if before != nil {
+			n := p.upTo(p.flags.seek, events)
+			for i := range events[:n] {
+				before.Apply(&events[i])
+			}
+			if events = events[n:]; len(events) > 0 {
+				sink(p.beginning(before))
+				before = nil
+			}
+		}
 		for len(events) > 0 && ctx.Err() == nil {
 			n, wait := p.due(events, told)
 			if n > 0 {
@@ -287,6 +306,9 @@ func (p *player) Run(ctx context.Context, ready func(), sink func([]aggregator.E
 		}
 		if err != nil {
 			if done, err := p.ended(err); done {
+				if before != nil {
+					sink(p.beginning(before))
+				}
 				return err
 			}
 		}
@@ -307,10 +329,7 @@ func (p *player) due(events []aggregator.Event, told bool) (n int, wait time.Dur
 	case told:
 		until = p.position()
 	}
-	for n < len(events) && p.offset(&events[n]) <= until {
-		n++
-	}
-	if n > 0 {
+	if n = p.upTo(until, events); n > 0 {
 		return n, 0
 	}
 	first := p.offset(&events[0])
@@ -321,6 +340,22 @@ func (p *player) due(events []aggregator.Event, told bool) (n int, wait time.Dur
 		return 0, 0
 	}
 	return 0, max(time.Duration(float64(first-until)/p.flags.speed), stepEvery)
+}
+
+// upTo is how many of the events are before an offset, or at it.
+func (p *player) upTo(offset time.Duration, events []aggregator.Event) (n int) {
+	for n < len(events) && p.offset(&events[n]) <= offset {
+		n++
+	}
+	return n
+}
+
+// beginning is the state that what was skipped led to, at seek.
+func (p *player) beginning(before *aggregator.Aggregator) []aggregator.Event {
+	state := before.State()
+	end := &state[len(state)-1]
+	state[0].Time, end.Time, end.Totals.Time = p.last, p.last, p.last
+	return state
 }
 
 // left is how long a replay goes on behind its last event, up to the end that was asked for.

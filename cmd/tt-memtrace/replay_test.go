@@ -2,14 +2,20 @@ package main
 
 import (
 	"bytes"
+	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
+	"os"
+	"path/filepath"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"tt-memtrace/aggregator"
 	"tt-memtrace/record"
+	"tt-memtrace/report"
 )
 
 const origin = 5_000_000_000_000 // a recording begins at some time of the clock
@@ -17,15 +23,22 @@ const origin = 5_000_000_000_000 // a recording begins at some time of the clock
 // recording has a launch at each of these times from its beginning.
 func recording(t *testing.T, at ...time.Duration) io.ReadCloser {
 	t.Helper()
+	var list []aggregator.Event
+	for _, d := range at {
+		list = append(list, aggregator.Event{Kind: aggregator.Launched, PID: 1, Time: origin + uint64(d)})
+	}
+	return recordingOf(t, list...)
+}
+
+func recordingOf(t *testing.T, events ...aggregator.Event) io.ReadCloser {
+	t.Helper()
 	var b bytes.Buffer
 	w, err := record.NewWriter(&b, record.Header{Host: "there", Began: time.Unix(1000, 0), Monotonic: origin})
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, d := range at {
-		if err := w.Write([]aggregator.Event{{Kind: aggregator.Launched, PID: 1, Time: origin + uint64(d)}}); err != nil {
-			t.Fatal(err)
-		}
+	if err := w.Write(events); err != nil {
+		t.Fatal(err)
 	}
 	if err := w.Close(); err != nil {
 		t.Fatal(err)
@@ -77,6 +90,83 @@ func TestReplayPace(t *testing.T) {
 				}
 			})
 		})
+	}
+}
+
+// Of what was before seek, a log, a report and a recording have the state alone, and
+// begin there.
+func TestSeekSkips(t *testing.T) {
+	s := uint64(time.Second)
+	alloc := func(at, id uint64) aggregator.Event {
+		return aggregator.Event{Kind: aggregator.Alloc, PID: 1, Time: origin + at, Device: 9, Buffer: id, Size: 100 * id, Address: id << 20}
+	}
+	b, err := io.ReadAll(recordingOf(t,
+		aggregator.Event{Kind: aggregator.ProcessStart, PID: 1, Time: origin, Process: &aggregator.Process{Command: "c"}},
+		aggregator.Event{Kind: aggregator.DeviceOpen, PID: 1, Time: origin, Device: 9, Opened: &aggregator.Opened{Chips: []aggregator.Chip{{Number: 3}}}},
+		alloc(0, 1), alloc(s, 2), aggregator.Event{Kind: aggregator.Free, PID: 1, Time: origin + 3*s, Device: 9, Buffer: 1}, alloc(4*s, 3)))
+	file := filepath.Join(t.TempDir(), "r")
+	if err := errors.Join(err, os.WriteFile(file, b, 0o644)); err != nil {
+		t.Fatal(err)
+	}
+	out := func(args ...string) string {
+		t.Helper()
+		f, err := os.Create(filepath.Join(t.TempDir(), "out"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer f.Close()
+		stdout := os.Stdout
+		os.Stdout = f
+		defer func() { os.Stdout = stdout }()
+		cmd := newRoot()
+		cmd.SetArgs(append(args, "-q", "--from", file))
+		err = cmd.Execute()
+		b, e := os.ReadFile(f.Name())
+		if err := errors.Join(err, e); err != nil {
+			t.Errorf("%v: %v", args, err)
+		}
+		return string(b)
+	}
+	later := "✗ [PID 1] Freed buffer 0x1 on device 3 (100 bytes, FINAL)\n✓ [PID 1] Allocated 300 bytes of DRAM on device 3 (buffer_id=0x3)\n"
+	for args, want := range map[string]string{
+		"log --seek 2s": later, "log --seek 2s --speed 1000": later, "log --seek 9s": "",
+		"log --seek 2s --until 3s": strings.SplitAfter(later, "\n")[0],
+	} {
+		if got := out(strings.Fields(args)...); got != want {
+			t.Errorf("%s:\n%s", args, got)
+		}
+	}
+
+	var r report.Report
+	if err := json.Unmarshal([]byte(out("report", "--json", "--seek", "2s")), &r); err != nil {
+		t.Fatal(err)
+	}
+	if !r.Began.Equal(time.Unix(1002, 0)) || r.Seconds != 2 || len(r.Memories) != 1 || r.Memories[0].Peak != 500 || len(r.Left) != 2 {
+		t.Errorf("%v, %gs, %+v, %d left", r.Began, r.Seconds, r.Memories, len(r.Left))
+	}
+
+	path := filepath.Join(t.TempDir(), "later")
+	out("record", path, "--seek", "2s")
+	f, err := os.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	reader, err := record.NewReader(f)
+	if err != nil {
+		t.Fatal(err)
+	}
+	h := reader.Header()
+	events, err := reader.Next()
+	if err != nil || h.Monotonic != origin+2*s || !h.Began.Equal(time.Unix(1002, 0)) || events[0].Kind != aggregator.StateBegin {
+		t.Fatalf("%+v, %v, %+v", h, err, events)
+	}
+	a := aggregator.New()
+	for i := range events {
+		a.Apply(&events[i])
+	}
+	if list := a.Buffers(1); len(list) != 2 || list[0].ID != 2 || list[1].ID != 3 {
+		t.Errorf("%+v", list)
 	}
 }
 

@@ -83,6 +83,7 @@ func newReport() *cobra.Command {
 
 // makeReport runs a source to its end. There is a report also where that failed half-way.
 func makeReport(ctx context.Context, t *targets, command []string) (*report.Report, error) {
+	t.recorded.skips = true
 	l, err := t.start(command)
 	if err != nil {
 		return nil, err
@@ -109,22 +110,25 @@ func runDiff(cmd *cobra.Command, t *targets, files, command []string, format, ou
 		return fmt.Errorf("%w: --diff writes text or json", errUsage)
 	}
 	var reports []*report.Report
+	var lost error
 	for _, file := range files {
 		one := *t
 		one.recorded.from = []string{file}
 		r, err := makeReport(cmd.Context(), &one, nil)
-		if err != nil && !errors.Is(err, errLost) {
+		if errors.Is(err, errLost) {
+			lost = err
+		} else if err != nil {
 			return err
 		}
 		reports = append(reports, r)
 	}
 	d := report.NewDiff(reports[0], reports[1])
-	return writeReport(cmd, output, func(w io.Writer) error {
+	return errors.Join(writeReport(cmd, output, func(w io.Writer) error {
 		if format == "json" {
 			return d.JSON(w)
 		}
 		return d.Text(w)
-	})
+	}), lost)
 }
 
 // mayWrite fails where a report could not be written to a file, which it leaves as it is.

@@ -230,23 +230,27 @@ The socket is open to this user and root alone, unless --open is given. One that
 server has left behind is replaced, one that is served is not. With -q there is no
 line a record, and no notices; statistics, every 10 s, stay.
 
-Without the rights to trace, only what clients say is served.
+Without the rights to trace, only what clients say is served. With --from a
+recording is served beside it, in its own time and to its end.
 Every live command takes --serve PATH to do the same beside its own work.`,
 		Example: `  sudo tt-memtrace serve --open
   tt-memtrace serve --no-trace --socket /tmp/my.sock
   sudo tt-memtrace top --serve /tmp/tt_allocation_server.sock`,
 		Args: onlyCommand,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if noTrace && (len(args) > 0 || len(t.pids) > 0) {
-				return fmt.Errorf("%w: --no-trace excludes -p and -- CMD", errUsage)
+			other := len(args)+len(t.pids)+len(t.recorded.from) > 0 // than all processes
+			if noTrace && other {
+				return fmt.Errorf("%w: --no-trace excludes -p, --from and -- CMD", errUsage)
 			}
+			t.recorded.paced(cmd)
+			t.recorded.skips = true
 			if err := t.check(args); err != nil {
 				return err
 			}
 			var l *live
 			err := tracer.CheckRights()
 			switch {
-			case !noTrace && (err == nil || len(args) > 0 || len(t.pids) > 0):
+			case !noTrace && (err == nil || other):
 				if l, err = t.trace(args); err != nil {
 					return err
 				}

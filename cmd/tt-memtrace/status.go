@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"time"
@@ -88,7 +89,7 @@ memory. It knows sums alone, of the sizes that were requested, and releases from
 				case err := <-done:
 					print()
 					if failed != nil {
-						return fmt.Errorf("writing the snapshot: %w", failed)
+						err = errors.Join(fmt.Errorf("writing the snapshot: %w", failed), err)
 					}
 					return err
 				}

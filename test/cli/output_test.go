@@ -67,6 +67,14 @@ func TestDiskIsFull(t *testing.T) {
 		r := begin(t, call{args: args, env: p.Env, stdout: full}).ends(failed)
 		contains(t, r.err, `"event": "done", "n": 20`, "no space left on device")
 	}
+
+	// Nor does its own failure hide it.
+	for _, args := range [][]string{{"log", "--json"}, {"status"}, {"report"}} {
+		p := prepared(t, rig.Options{Cluster: "n150", Script: rig.Loop, Args: []string{"--rounds", "1"}})
+		args = append(append(args, "--", "sh", "-c", `"$@" >&2; exit 7`, "sh"), p.Argv...)
+		r := begin(t, call{args: args, env: p.Env, stdout: full}).ends(7)
+		contains(t, r.err, "tt-memtrace: writing the ", "no space left on device")
+	}
 }
 
 // Of reports that is said once.

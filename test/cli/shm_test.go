@@ -122,6 +122,10 @@ func TestWhatWorksWithoutRights(t *testing.T) {
 		r := begin(t, call{program: program, args: args, nobody: true}).ends(notPermitted)
 		contains(t, r.err, "status --shm")
 	}
+	// What was not looked at is not told of.
+	if r := begin(t, call{program: program, args: []string{"doctor", "--verify", "--compare"}, nobody: true}).ends(notPermitted); strings.Contains(r.out, "Verified") {
+		t.Errorf("%v", r)
+	}
 	s := begin(t, call{program: program, args: []string{"status", "--json", "--shm"}, nobody: true}).ends(fine)
 	if st := one(t, s.out); st.Exact {
 		t.Errorf("%+v", st)

@@ -71,6 +71,12 @@ func TestWrongUsage(t *testing.T) {
 	}
 }
 
+// What an error names does not reach a terminal as it is: a process may have chosen it.
+func TestErrorsAreInert(t *testing.T) {
+	r := run(t, failed, "doctor", "--lib", "/none/\x1b[2J\u009b\u202e.so")
+	contains(t, r.err, `/none/\x1b[2J\u009b\u202e.so: no such file`)
+}
+
 func TestVersion(t *testing.T) {
 	r := run(t, fine, "version")
 	if !regexp.MustCompile(`^tt-memtrace \S+.*\n$`).MatchString(r.out) {

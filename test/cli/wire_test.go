@@ -320,6 +320,7 @@ func TestServeSocket(t *testing.T) {
 		"forward --record-size 100":                "none of auto, 72, 112, 128, 144",
 		"status --forward /tmp/x --serve /tmp/./x": "cannot forward to itself",
 		"serve --no-trace -p 1":                    "excludes",
+		"serve --no-trace --from x":                "excludes",
 	} {
 		contains(t, run(t, wrongUsage, strings.Fields(args)...).err, says)
 	}
@@ -352,6 +353,18 @@ func TestServeAsNobody(t *testing.T) {
 	}
 	s.signal(os.Interrupt)
 	s.ends(fine)
+
+	// A recording is served without them too, for as long as it goes on.
+	file := filepath.Join(dir, "demo.ttm")
+	run(t, fine, "demo", "--save", file)
+	s = begin(t, call{program: program, args: []string{"serve", "--socket", path, "--from", file, "--seek", "15s"}, nobody: true})
+	s.err.await(t, "serving "+path)
+	c = dial(t, path, 144)
+	eventually(t, patience, "what was recorded is in the answers", func() bool { return c.totals(0).DRAM > 1<<30 })
+	s.signal(os.Interrupt)
+	if r := s.ends(fine); strings.Contains(r.err, "only what clients say") {
+		t.Errorf("%v", r)
+	}
 }
 
 // resident is how much memory a process has, bytes.
