@@ -66,7 +66,7 @@ func newApp(feed Feed, o Options) *app {
 	}
 	a.frame.quit = func() { a.quit() }
 	a.frame.save = a.save
-	a.reader = reader{feed: feed, system: o.System, now: o.Now, held: map[processID]*held{}}
+	a.read(feed)
 	if problem != nil {
 		a.frame.message, a.frame.said = problem.Error(), o.Now()
 	}
@@ -192,7 +192,7 @@ func (a *app) step() bool {
 	switch {
 	case pausing && a.held == nil:
 		a.held = freeze(a.feed, d.snapshot)
-		a.reader = reader{feed: a.held, system: a.o.System, now: a.o.Now, held: map[processID]*held{}}
+		a.read(a.held)
 		d.paused = true
 		a.latest.frozen = d.hold()
 		d = *a.latest.frozen
@@ -200,7 +200,7 @@ func (a *app) step() bool {
 		d = *a.latest.frozen
 	case a.held != nil:
 		a.held, a.latest.frozen = nil, nil
-		a.reader = reader{feed: a.feed, system: a.o.System, now: a.o.Now, held: map[processID]*held{}}
+		a.read(a.feed)
 	}
 	began := a.o.Now()
 	var result func()
@@ -222,6 +222,11 @@ func (a *app) step() bool {
 		}
 	})
 	return changed
+}
+
+// read begins to read another feed. What views have of the one before is of another round.
+func (a *app) read(f Feed) {
+	a.reader = reader{feed: f, system: a.o.System, now: a.o.Now, held: map[processID]*held{}, round: a.reader.round + 1}
 }
 
 // refresh reads the feed.
