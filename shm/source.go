@@ -126,18 +126,28 @@ const maxSegments = 1024
 // poll looks at all segments, and says what changed.
 func (s *Source) poll() []aggregator.Event {
 	now := s.o.Now()
-	seen := map[uint32]*process{}
-	ghosts := map[uint64][]aggregator.Ghost{}
+	type segment struct {
+		*Account
+		name string
+		file fileID
+	}
+	var segments []segment
 	for _, name := range s.names() {
 		g, id, err := read(s.o.Dir, name)
 		if err != nil {
 			s.refused(name, err)
 			continue
 		}
+		segments = append(segments, segment{g, name, id})
+	}
+	seen := map[uint32]*process{}
+	ghosts := map[uint64][]aggregator.Ghost{}
+	s.owners.begin()
+	for _, g := range segments {
 		var gone []uint32
 		for i := range g.Processes {
 			e := &g.Processes[i]
-			pid, started, alive := s.owners.of(id, e)
+			pid, started, alive := s.owners.of(g.file, e)
 			switch {
 			case !alive:
 				gone = append(gone, e.PID)
@@ -145,10 +155,10 @@ func (s *Source) poll() []aggregator.Event {
 				if seen[pid] == nil {
 					seen[pid] = &process{started, map[uint64]aggregator.Sums{}}
 				}
-				seen[pid].sums[g.ID] = sums(s.chip(g, pid), e.Use)
+				seen[pid].sums[g.ID] = sums(s.chip(g.Account, pid), e.Use)
 			}
 		}
-		if list := s.left(name, gone); len(list) > 0 {
+		if list := s.left(g.name, gone); len(list) > 0 {
 			ghosts[g.ID] = list
 		}
 	}

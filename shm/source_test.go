@@ -234,6 +234,47 @@ func TestPIDOfAnotherNamespace(t *testing.T) {
 	}
 }
 
+// Entries of nobody, of which anybody can write as many as he likes, have the host's processes
+// read once in a look, and only while something is new. Nothing is kept of entries that are gone.
+func TestEntriesOfNobody(t *testing.T) {
+	h := newHost(t)
+	reads := 0
+	h.source.owners.pids = func() []uint32 {
+		reads++
+		return hostPIDs()
+	}
+	const unused = 1 << 22 // no process has such a PID
+	for i := range uint32(4) {
+		for unique := range uint64(3) {
+			var list []Process
+			for n := range uint32(processes / 2) {
+				list = append(list, using(unused+100*i+n, "x", 1, 0))
+			}
+			list[0] = using(uint32(os.Getpid()), "other", uint64(i), 0) // one that lives has nothing to do with it
+			h.write(unique, written(unique, uint32(unique), list...))
+		}
+		for range 2 {
+			if s := h.look(); len(s.Processes) != 0 {
+				t.Errorf("%+v", s.Processes)
+			}
+		}
+		o := h.source.owners
+		if reads != int(i)+1 || len(o.now.missing) != 3*processes/2 || len(o.now.known) != processes/2 {
+			t.Errorf("look %d: read %d times, %d are missing, %d known", i, reads, len(o.now.missing), len(o.now.known))
+		}
+	}
+	// Of one that lived, too.
+	path := h.write(9, written(9, 9))
+	c := user(t, path, nil)
+	h.write(9, written(9, 9, using(uint32(c.Process.Pid), "p", 1, 0)))
+	h.look()
+	os.Remove(path)
+	h.look()
+	if o := h.source.owners.now; o.known[uint32(c.Process.Pid)] != nil || len(o.found) != 0 {
+		t.Errorf("%+v", o.known)
+	}
+}
+
 // With PIDs, others are not shown, and it is over with the last of them.
 func TestPIDs(t *testing.T) {
 	dir := t.TempDir()
