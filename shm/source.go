@@ -233,15 +233,24 @@ func (s *Source) refused(name string, err error) {
 }
 
 // chip is what the chip of a segment is called: as the process that opened it first
-// does, unless another chip is called so.
+// does or, where another chip is called so, as that process alone or another that has it open does.
 func (s *Source) chip(g *Account, pid uint32) aggregator.Chip {
 	if c, ok := s.chips[g.ID]; ok {
 		return c
 	}
-	c := aggregator.Chip{Number: g.Chip}
+	taken := map[aggregator.Chip]bool{}
 	for _, other := range s.chips {
-		if other == c {
+		taken[other] = true
+	}
+	c := aggregator.Chip{Number: g.Chip}
+	for i := 0; taken[c]; i++ {
+		switch {
+		case i == 0:
 			c.Space = pid
+		case i <= len(g.Processes):
+			c.Space = g.Processes[i-1].PID
+		default:
+			c.Space++
 		}
 	}
 	s.chips[g.ID] = c
