@@ -102,7 +102,7 @@ func (a *app) run(ctx context.Context) error {
 	defer a.quit()
 	// With the first numbers already there, the first picture is not an empty one.
 	a.refresh()
-	a.frame.update(a.latest)
+	a.frame.update(a.latest, a.latest.clock)
 	a.frame.history.add(&a.latest)
 	a.tv.SetScreen(a.screen)
 	a.screen.EnableMouse(tcell.MouseButtonEvents)
@@ -217,7 +217,7 @@ func (a *app) step() bool {
 			changed = true
 		}
 		a.frame.history.add(&latest)
-		if a.frame.update(d) {
+		if a.frame.update(d, latest.clock) {
 			changed = true
 		}
 	})

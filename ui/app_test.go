@@ -265,6 +265,37 @@ func TestTablesGoOnAfterAPause(t *testing.T) {
 	s.waits("0xabc00", "!PAUSED")
 }
 
+func TestMessagesGoAlsoInAPause(t *testing.T) {
+	var passed atomic.Int64
+	s := start(t, 120, 40, 1, func(o *Options) {
+		now := o.Now()
+		o.Now = func() time.Time { return now.Add(time.Duration(passed.Load())) }
+	})
+	s.waits("1 chip")
+	s.press(" ")
+	s.waits("PAUSED", "space pause")
+	s.press("w")
+	s.waits("cannot be saved", "!space pause")
+	passed.Store(int64(messageTime))
+	s.waits("!cannot be saved", "space pause", "PAUSED")
+}
+
+// One that comes late in a pause stays as long as others.
+func TestMessagesLateInAPause(t *testing.T) {
+	d := fixtureData(1)
+	d.paused = true
+	f := newFrame(settings{}, d, 0)
+	f.update(d, d.clock.Add(time.Minute))
+	f.say("late")
+	f.update(d, d.clock.Add(time.Minute+messageTime-1))
+	if f.message != "late" {
+		t.Error("it went early")
+	}
+	if changed := f.update(d, d.clock.Add(time.Minute+messageTime)); f.message != "" || !changed {
+		t.Error("it stays")
+	}
+}
+
 func TestMouse(t *testing.T) {
 	s := start(t, 80, 24, 32, nil)
 	s.waits("▸  41822")
