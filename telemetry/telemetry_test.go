@@ -101,6 +101,23 @@ func TestValuesComeAndGoAndDevicesToo(t *testing.T) {
 	}
 }
 
+// A driver that is loaded again between two looks calls the sensors otherwise.
+func TestSensorsThatMove(t *testing.T) {
+	root := card(t)
+	s := New(root)
+	s.Devices()
+	sensors := filepath.Join(root, "sys/devices/pci/0000:c1:00.0/hwmon")
+	if err := os.Rename(filepath.Join(sensors, "hwmon4"), filepath.Join(sensors, "hwmon5")); err != nil {
+		t.Fatal(err)
+	}
+	if got := s.Devices()[0]; got.Temperature.Known || !got.AXI.Known {
+		t.Errorf("a look too early: %+v", got)
+	}
+	if got := s.Devices()[0]; got.Temperature != known(45250) || got.Power != known(22000000) {
+		t.Errorf("%+v", got)
+	}
+}
+
 func TestNothingIsThere(t *testing.T) {
 	s := New(t.TempDir())
 	if d := s.Devices(); len(d) != 0 || s.Driver() != "" {
