@@ -432,38 +432,6 @@ func TestNamesOfProcesses(t *testing.T) {
 	expect(t, values(t, r, "process_start"), want)
 }
 
-func TestContainersAndPods(t *testing.T) {
-	id := strings.Repeat("0123456789abcdef", 4)
-	const uid, short = "01234567-89ab-cdef-0123-456789abcdef", "0123456789ab"
-	for _, test := range []struct{ cgroup, container, pod string }{
-		{"0::/user.slice/user-0.slice/session-1.scope\n", "", ""},
-		{"0::/system.slice/docker-" + id + ".scope\n", short, ""},
-		{"12:memory:/docker/" + id + "\n0::/\n", short, ""},
-		{"0::/machine.slice/libpod-" + id + ".scope/container\n", short, ""},
-		{"0::/../../kubepods/burstable/pod" + uid + "/" + id + "\n", short, uid},
-		{"0::/kubepods.slice/kubepods-besteffort.slice/kubepods-besteffort-pod" + strings.ReplaceAll(uid, "-", "_") + ".slice/crio-" + id + ".scope\n", short, uid},
-		{"0::/kubepods.slice/kubepods-pod" + strings.ReplaceAll(uid, "-", "_") + ".slice/cri-containerd:" + id + "\n", "", uid},
-		{"0::/x/" + id + "0\n", "", ""},
-		{"0::/podnot-a-uid/x\n", "", ""},
-		{"no colons", "", ""},
-		{"", "", ""},
-	} {
-		if container, pod := workload([]byte(test.cgroup)); test.container != "" && container != test.container || pod != test.pod {
-			t.Errorf("%q: %q, %q", test.cgroup, container, pod)
-		}
-	}
-}
-
-func FuzzWorkload(f *testing.F) {
-	f.Add([]byte("0::/kubepods/pod01234567-89ab-cdef-0123-456789abcdef/" + strings.Repeat("0123456789abcdef", 4)))
-	f.Fuzz(func(t *testing.T, b []byte) {
-		container, pod := workload(b)
-		if len(container) != 0 && len(container) != 12 || len(pod) != 0 && len(pod) != 36 {
-			t.Errorf("%q: %q, %q", b, container, pod)
-		}
-	})
-}
-
 func FuzzClean(f *testing.F) {
 	f.Add("é\xff\n")
 	f.Fuzz(func(t *testing.T, s string) {

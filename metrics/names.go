@@ -6,7 +6,6 @@ import (
 	"io"
 	"os"
 	"path/filepath"
-	"regexp"
 	"strconv"
 	"strings"
 	"sync"
@@ -16,6 +15,7 @@ import (
 	"github.com/prometheus/procfs"
 
 	"tt-memtrace/aggregator"
+	"tt-memtrace/cgroup"
 )
 
 // names remembers what processes are called, for as long as they are shown.
@@ -77,7 +77,8 @@ func (n *names) read(p *aggregator.ProcessSnapshot) named {
 	comm, container, pod := "", "", ""
 	if p.Info.Started == startOf(n.proc, p.PID) {
 		comm = strings.TrimSuffix(string(n.file(p.PID, "comm")), "\n")
-		container, pod = workload(n.file(p.PID, "cgroup"))
+		c := cgroup.Parse(string(n.file(p.PID, "cgroup")))
+		container, pod = c.ID, c.Pod
 	}
 	if comm == "" {
 		comm, _, _ = strings.Cut(p.Info.Command, " ")
@@ -115,32 +116,6 @@ func startOf(proc string, pid uint32) uint64 {
 	}
 	t, _ := strconv.ParseUint(fields[19], 10, 64)
 	return t
-}
-
-var (
-	// Container engines put the 64 digits into the name of the control group.
-	containerID = regexp.MustCompile(`(?:^|[/:-])([0-9a-f]{64})(?:\.scope)?(?:$|/)`)
-	// The UID of a pod, with - or, where systemd makes the groups, _ in it.
-	podUID = regexp.MustCompile(`(?:^|[/-])pod([0-9a-f]{8}(?:[-_][0-9a-f]{4}){3}[-_][0-9a-f]{12})(?:\.slice)?(?:$|/)`)
-)
-
-// workload finds the container's ID, 12 digits as the engines print it, and the
-// pod's UID in a /proc/PID/cgroup; both are empty where there is none.
-func workload(cgroup []byte) (container, pod string) {
-	for line := range bytes.Lines(cgroup) {
-		// ID:CONTROLLERS:PATH
-		parts := bytes.SplitN(bytes.TrimSpace(line), []byte(":"), 3)
-		if len(parts) < 3 {
-			continue
-		}
-		if all := containerID.FindAllSubmatch(parts[2], -1); all != nil && container == "" {
-			container = string(all[len(all)-1][1][:12])
-		}
-		if m := podUID.FindSubmatch(parts[2]); m != nil && pod == "" {
-			pod = strings.ReplaceAll(string(m[1]), "_", "-")
-		}
-	}
-	return container, pod
 }
 
 // maxLabel bounds a label's value, bytes.

@@ -126,18 +126,28 @@ const maxSegments = 1024
 // poll looks at all segments, and says what changed.
 func (s *Source) poll() []aggregator.Event {
 	now := s.o.Now()
-	seen := map[uint32]*process{}
-	ghosts := map[uint64][]aggregator.Ghost{}
+	type segment struct {
+		*Account
+		name string
+		file fileID
+	}
+	var segments []segment
 	for _, name := range s.names() {
 		g, id, err := read(s.o.Dir, name)
 		if err != nil {
 			s.refused(name, err)
 			continue
 		}
+		segments = append(segments, segment{g, name, id})
+	}
+	seen := map[uint32]*process{}
+	ghosts := map[uint64][]aggregator.Ghost{}
+	s.owners.begin()
+	for _, g := range segments {
 		var gone []uint32
 		for i := range g.Processes {
 			e := &g.Processes[i]
-			pid, started, alive := s.owners.of(id, e)
+			pid, started, alive := s.owners.of(g.file, e)
 			switch {
 			case !alive:
 				gone = append(gone, e.PID)
@@ -145,10 +155,10 @@ func (s *Source) poll() []aggregator.Event {
 				if seen[pid] == nil {
 					seen[pid] = &process{started, map[uint64]aggregator.Sums{}}
 				}
-				seen[pid].sums[g.ID] = sums(s.chip(g, pid), e.Use)
+				seen[pid].sums[g.ID] = sums(s.chip(g.Account, pid), e.Use)
 			}
 		}
-		if list := s.left(name, gone); len(list) > 0 {
+		if list := s.left(g.name, gone); len(list) > 0 {
 			ghosts[g.ID] = list
 		}
 	}
@@ -223,15 +233,24 @@ func (s *Source) refused(name string, err error) {
 }
 
 // chip is what the chip of a segment is called: as the process that opened it first
-// does, unless another chip is called so.
+// does or, where another chip is called so, as that process alone or another that has it open does.
 func (s *Source) chip(g *Account, pid uint32) aggregator.Chip {
 	if c, ok := s.chips[g.ID]; ok {
 		return c
 	}
-	c := aggregator.Chip{Number: g.Chip}
+	taken := map[aggregator.Chip]bool{}
 	for _, other := range s.chips {
-		if other == c {
+		taken[other] = true
+	}
+	c := aggregator.Chip{Number: g.Chip}
+	for i := 0; taken[c]; i++ {
+		switch {
+		case i == 0:
 			c.Space = pid
+		case i <= len(g.Processes):
+			c.Space = g.Processes[i-1].PID
+		default:
+			c.Space++
 		}
 	}
 	s.chips[g.ID] = c

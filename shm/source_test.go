@@ -52,16 +52,18 @@ func TestParseMapping(t *testing.T) {
 	}
 }
 
-// TestMain is, called so, a process that has a file mapped, until its stdin ends.
+// TestMain is, called so, a process that has files mapped, until its stdin ends.
 func TestMain(m *testing.M) {
 	if path := os.Getenv("SHM_TEST_MAP"); path != "" {
-		f, err := os.OpenFile(path, os.O_RDWR, 0)
-		if err == nil {
-			_, err = unix.Mmap(int(f.Fd()), 0, Size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
-		}
-		if err != nil {
-			fmt.Println(err)
-			os.Exit(1)
+		for path := range strings.SplitSeq(path, ":") {
+			f, err := os.OpenFile(path, os.O_RDWR, 0)
+			if err == nil {
+				_, err = unix.Mmap(int(f.Fd()), 0, Size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+			}
+			if err != nil {
+				fmt.Println(err)
+				os.Exit(1)
+			}
 		}
 		fmt.Println("mapped")
 		os.Stdin.Read(make([]byte, 1))
@@ -70,7 +72,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// user starts a process that has a segment mapped.
+// user starts a process that has a segment mapped, or several with : in between.
 func user(t *testing.T, path string, attr *syscall.SysProcAttr) *exec.Cmd {
 	t.Helper()
 	c := exec.Command("/proc/self/exe")
@@ -234,6 +236,47 @@ func TestPIDOfAnotherNamespace(t *testing.T) {
 	}
 }
 
+// Entries of nobody, of which anybody can write as many as he likes, have the host's processes
+// read once in a look, and only while something is new. Nothing is kept of entries that are gone.
+func TestEntriesOfNobody(t *testing.T) {
+	h := newHost(t)
+	reads := 0
+	h.source.owners.pids = func() []uint32 {
+		reads++
+		return hostPIDs()
+	}
+	const unused = 1 << 22 // no process has such a PID
+	for i := range uint32(4) {
+		for unique := range uint64(3) {
+			var list []Process
+			for n := range uint32(processes / 2) {
+				list = append(list, using(unused+100*i+n, "x", 1, 0))
+			}
+			list[0] = using(uint32(os.Getpid()), "other", uint64(i), 0) // one that lives has nothing to do with it
+			h.write(unique, written(unique, uint32(unique), list...))
+		}
+		for range 2 {
+			if s := h.look(); len(s.Processes) != 0 {
+				t.Errorf("%+v", s.Processes)
+			}
+		}
+		o := h.source.owners
+		if reads != int(i)+1 || len(o.now.missing) != 3*processes/2 || len(o.now.known) != processes/2 {
+			t.Errorf("look %d: read %d times, %d are missing, %d known", i, reads, len(o.now.missing), len(o.now.known))
+		}
+	}
+	// Of one that lived, too.
+	path := h.write(9, written(9, 9))
+	c := user(t, path, nil)
+	h.write(9, written(9, 9, using(uint32(c.Process.Pid), "p", 1, 0)))
+	h.look()
+	os.Remove(path)
+	h.look()
+	if o := h.source.owners.now; o.known[uint32(c.Process.Pid)] != nil || len(o.found) != 0 {
+		t.Errorf("%+v", o.known)
+	}
+}
+
 // With PIDs, others are not shown, and it is over with the last of them.
 func TestPIDs(t *testing.T) {
 	dir := t.TempDir()
@@ -277,6 +320,32 @@ func TestTwoChipsOfOneNumber(t *testing.T) {
 	if len(s.Chips) != 2 || s.Chips[0].Memory[aggregator.DRAM].Requested != 1 || s.Chips[1].Memory[aggregator.DRAM].Requested != 2 ||
 		s.Chips[1].Chip != (aggregator.Chip{Space: uint32(b.Process.Pid)}) {
 		t.Errorf("%+v", s.Chips)
+	}
+}
+
+// A process has four chips open, and all of them are some process's only one: they stay four.
+func TestManyChipsOfOneNumber(t *testing.T) {
+	h := newHost(t)
+	var paths []string
+	for unique := uint64(5); unique < 9; unique++ {
+		paths = append(paths, h.write(unique, written(unique, 0)))
+	}
+	all, one := user(t, strings.Join(paths, ":"), nil), user(t, paths[2], nil)
+	a, b := uint32(all.Process.Pid), uint32(one.Process.Pid)
+	for i := range uint64(4) {
+		list := []Process{using(a, "all", 1<<i, 0)}
+		if i == 2 {
+			list = append(list, using(b, "one", 100, 0))
+		}
+		h.write(5+i, written(5+i, 0, list...))
+	}
+	s := h.look()
+	got := map[uint64]aggregator.Chip{}
+	for _, c := range s.Chips {
+		got[c.Memory[aggregator.DRAM].Requested] = c.Chip
+	}
+	if len(s.Chips) != 4 || got[1] != (aggregator.Chip{}) || got[2] != (aggregator.Chip{Space: a}) || got[104] != (aggregator.Chip{Space: b}) || got[8].Space == 0 {
+		t.Errorf("%+v", got)
 	}
 }
 

@@ -10,6 +10,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"tt-memtrace/cgroup"
 )
 
 // Process is a process that holds a device, or one that was asked for.
@@ -195,8 +197,19 @@ func (s *System) process(pid uint32, up time.Duration, cpu map[uint32]cpuTime) (
 			}
 		}
 	}
-	p.Container = container(s.text(folder + "/cgroup"))
+	p.Container = container(cgroup.Parse(s.text(folder + "/cgroup")))
 	return p, true
+}
+
+// container is what a container is called in a few words, "" for none.
+func container(c cgroup.Container) string {
+	switch {
+	case c.Pod != "" && c.ID != "":
+		return "pod " + c.Pod[:8] + "/" + c.ID
+	case c.Pod != "":
+		return "pod " + c.Pod[:8]
+	}
+	return strings.TrimSpace(c.Runtime + " " + c.ID + c.Name)
 }
 
 // user is the name of a user, or the number where it has none.

@@ -103,6 +103,9 @@ func (s *System) Devices() []Device {
 		d.Trips = s.number(f.folder + "/tt_therm_trip_count")
 		if f.hwmon != "" {
 			d.Temperature = s.number(f.hwmon + "/temp1_input")
+			if !d.Temperature.Known {
+				delete(s.fixed, node) // the driver may have been loaded again, and the sensors be elsewhere
+			}
 			d.Power = s.number(f.hwmon + "/power1_input")
 			d.Current = s.number(f.hwmon + "/curr1_input")
 			d.Voltage = s.number(f.hwmon + "/in0_input")

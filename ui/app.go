@@ -66,7 +66,7 @@ func newApp(feed Feed, o Options) *app {
 	}
 	a.frame.quit = func() { a.quit() }
 	a.frame.save = a.save
-	a.reader = reader{feed: feed, system: o.System, now: o.Now, held: map[processID]*held{}}
+	a.read(feed)
 	if problem != nil {
 		a.frame.message, a.frame.said = problem.Error(), o.Now()
 	}
@@ -102,7 +102,7 @@ func (a *app) run(ctx context.Context) error {
 	defer a.quit()
 	// With the first numbers already there, the first picture is not an empty one.
 	a.refresh()
-	a.frame.update(a.latest)
+	a.frame.update(a.latest, a.latest.clock)
 	a.frame.history.add(&a.latest)
 	a.tv.SetScreen(a.screen)
 	a.screen.EnableMouse(tcell.MouseButtonEvents)
@@ -192,7 +192,7 @@ func (a *app) step() bool {
 	switch {
 	case pausing && a.held == nil:
 		a.held = freeze(a.feed, d.snapshot)
-		a.reader = reader{feed: a.held, system: a.o.System, now: a.o.Now, held: map[processID]*held{}}
+		a.read(a.held)
 		d.paused = true
 		a.latest.frozen = d.hold()
 		d = *a.latest.frozen
@@ -200,7 +200,7 @@ func (a *app) step() bool {
 		d = *a.latest.frozen
 	case a.held != nil:
 		a.held, a.latest.frozen = nil, nil
-		a.reader = reader{feed: a.feed, system: a.o.System, now: a.o.Now, held: map[processID]*held{}}
+		a.read(a.feed)
 	}
 	began := a.o.Now()
 	var result func()
@@ -217,11 +217,16 @@ func (a *app) step() bool {
 			changed = true
 		}
 		a.frame.history.add(&latest)
-		if a.frame.update(d) {
+		if a.frame.update(d, latest.clock) {
 			changed = true
 		}
 	})
 	return changed
+}
+
+// read begins to read another feed. What views have of the one before is of another round.
+func (a *app) read(f Feed) {
+	a.reader = reader{feed: f, system: a.o.System, now: a.o.Now, held: map[processID]*held{}, round: a.reader.round + 1}
 }
 
 // refresh reads the feed.

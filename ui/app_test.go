@@ -57,6 +57,7 @@ func (s *testScreen) text() string {
 type testFeed struct {
 	mu       sync.Mutex
 	snapshot *aggregator.Snapshot
+	buffers  map[uint32][]aggregator.BufferSnapshot
 	fail     bool
 }
 
@@ -69,7 +70,12 @@ func (f *testFeed) Snapshot() *aggregator.Snapshot {
 	return f.snapshot
 }
 
-func (f *testFeed) Buffers(uint32) []aggregator.BufferSnapshot   { return nil }
+func (f *testFeed) Buffers(pid uint32) []aggregator.BufferSnapshot {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.buffers[pid]
+}
+
 func (f *testFeed) Programs(uint32) []aggregator.ProgramSnapshot { return nil }
 
 func (f *testFeed) set(s *aggregator.Snapshot) {
@@ -240,6 +246,54 @@ func TestPauseHoldsThePicture(t *testing.T) {
 	s.waits("8 chips")
 	s.press(" ")
 	s.waits("4 chips", "!PAUSED")
+}
+
+// What came in a pause is in the tables behind it, also of a process that is idle then.
+func TestTablesGoOnAfterAPause(t *testing.T) {
+	s := start(t, 120, 40, 1, nil)
+	s.waits("1 chip")
+	s.press("5")
+	s.waits("no buffers")
+	s.press(" ")
+	s.waits("PAUSED")
+	s.feed.mu.Lock()
+	s.feed.buffers = map[uint32][]aggregator.BufferSnapshot{41822: {{ID: 1, Address: 0xabc00, Size: mib}}}
+	s.feed.mu.Unlock()
+	time.Sleep(50 * time.Millisecond)
+	s.waits("no buffers")
+	s.press(" ")
+	s.waits("0xabc00", "!PAUSED")
+}
+
+func TestMessagesGoAlsoInAPause(t *testing.T) {
+	var passed atomic.Int64
+	s := start(t, 120, 40, 1, func(o *Options) {
+		now := o.Now()
+		o.Now = func() time.Time { return now.Add(time.Duration(passed.Load())) }
+	})
+	s.waits("1 chip")
+	s.press(" ")
+	s.waits("PAUSED", "space pause")
+	s.press("w")
+	s.waits("cannot be saved", "!space pause")
+	passed.Store(int64(messageTime))
+	s.waits("!cannot be saved", "space pause", "PAUSED")
+}
+
+// One that comes late in a pause stays as long as others.
+func TestMessagesLateInAPause(t *testing.T) {
+	d := fixtureData(1)
+	d.paused = true
+	f := newFrame(settings{}, d, 0)
+	f.update(d, d.clock.Add(time.Minute))
+	f.say("late")
+	f.update(d, d.clock.Add(time.Minute+messageTime-1))
+	if f.message != "late" {
+		t.Error("it went early")
+	}
+	if changed := f.update(d, d.clock.Add(time.Minute+messageTime)); f.message != "" || !changed {
+		t.Error("it stays")
+	}
 }
 
 func TestMouse(t *testing.T) {

@@ -2,6 +2,7 @@ package ui
 
 import (
 	"fmt"
+	"sort"
 	"strconv"
 	"time"
 
@@ -14,8 +15,10 @@ import (
 type events struct {
 	*grid[eventRow, uint64]
 	tail *tail
-	// latest is what the tail has; rows stand still while the user looks back.
-	latest []eventRow
+	// latest is what the tail has; rows stand still while the user looks back. Each went
+	// through a filter.
+	latest            []eventRow
+	latestOf, shownOf string
 	// read: the log has been looked at.
 	read   bool
 	missed uint64
@@ -294,7 +297,7 @@ func (e *events) work() func(*reader) func() {
 		list := t.read(log, from, p, func(b []byte, row *eventRow) []byte { return eventWords(b, row, names, sets) })
 		missed := t.missed
 		return func() {
-			e.names, e.sets, e.latest, e.missed, e.read = names, sets, list, missed, true
+			e.names, e.sets, e.latest, e.latestOf, e.missed, e.read = names, sets, list, p.text, missed, true
 		}
 	}
 }
@@ -306,10 +309,12 @@ func (e *events) compose(w, h int) picture {
 	newer := 0
 	if !e.read {
 		e.forget()
-	} else if e.follow || len(e.rows) == 0 || e.tail.query != e.filtered() {
+	} else if e.follow || len(e.rows) == 0 || e.shownOf != e.latestOf {
 		e.set(e.latest, len(e.latest))
-	} else if n := len(e.latest); n > 0 {
-		newer = int(e.latest[n-1].number - e.rows[len(e.rows)-1].number)
+		e.shownOf = e.latestOf
+	} else {
+		last := e.rows[len(e.rows)-1].number
+		newer = len(e.latest) - sort.Search(len(e.latest), func(i int) bool { return e.latest[i].number > last })
 	}
 	e.note = ""
 	switch {
@@ -323,9 +328,6 @@ func (e *events) compose(w, h int) picture {
 	}
 	return e.grid.compose(w, h)
 }
-
-// filtered is the filter that the rows on the screen went through.
-func (e *events) filtered() string { return e.matching.text }
 
 func (e *events) move(m motion) {
 	if m == end && !e.choosing {

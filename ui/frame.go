@@ -26,7 +26,8 @@ type frame struct {
 	// searched is what n and N look for.
 	searched pattern
 	message  string
-	said     time.Time
+	// said is when that was, and now what the clock says, which goes on in a pause.
+	said, now time.Time
 	// pausing is what the user wants; data.paused is what is shown.
 	pausing bool
 
@@ -44,7 +45,7 @@ const messageTime = 6 * time.Second
 
 func newFrame(o settings, d data, colors int) *frame {
 	f := &frame{Box: tview.NewBox(), state: &state{settings: o, data: d, history: newHistory()}, colors: colors, quit: func() {}, save: func(string) {}}
-	f.say = func(s string) { f.message, f.said = s, f.data.clock }
+	f.say = func(s string) { f.message, f.said = s, f.now }
 	f.open = f.show
 	f.palette = newPalette(o.palette, colors)
 	f.pages = [numPages]page{
@@ -82,10 +83,10 @@ func (f *frame) back() {
 }
 
 // update takes over new data and says whether that changes the picture.
-func (f *frame) update(d data) bool {
+func (f *frame) update(d data, now time.Time) bool {
 	changed := !f.data.same(&d)
-	f.data = d
-	if f.message != "" && d.clock.Sub(f.said) >= messageTime {
+	f.data, f.now = d, now
+	if f.message != "" && now.Sub(f.said) >= messageTime {
 		f.message, changed = "", true
 	}
 	return changed

@@ -275,6 +275,19 @@ func TestElapsedGoesOnBetweenEvents(t *testing.T) {
 	if got := e.now(at.Add(2*time.Second), 5000+3e9); got != 5000+3e9 {
 		t.Error("events of another time", got)
 	}
+	// The source ends: its time is that of its last event again.
+	if got := e.now(at.Add(62*time.Second), 5000+2e9); got != 5000+63e9 {
+		t.Error("a source that has ended", got)
+	}
+	// A replay at half the speed goes on after a quiet minute, until it has caught up.
+	e = elapsed{}
+	e.now(at, 5000)
+	e.now(at.Add(time.Minute), 5000)
+	for _, c := range []struct{ seconds, want uint64 }{{61, 60e9}, {119, 60e9}, {121, 60.5e9}} {
+		if got := e.now(at.Add(time.Duration(c.seconds)*time.Second), 5000+c.seconds*5e8); got != 5000+c.want {
+			t.Error("a slow replay", c.seconds, got)
+		}
+	}
 }
 
 func TestListKeepsTheSelectedRow(t *testing.T) {

@@ -84,18 +84,25 @@ type elapsed struct {
 	// newest event, and the moment of both clocks that others are reckoned from.
 	newest, event uint64
 	at            time.Time
+	// told is what was said last.
+	told uint64
 }
 
 // elapsedSlack is how much the clocks may seem to differ for no more reason than that one is
 // read after the other: the time of day of an event should stay the same.
 const elapsedSlack = 50 * time.Millisecond
 
-// now is CLOCK_MONOTONIC, as well as it can be told from the newest event.
+// now is CLOCK_MONOTONIC, as well as it can be told from the newest event. With a source that has
+// ended, the newest is older than the present that was told before, and time goes on all the
+// same; where a slow replay tells of what was thought to be past, it does not go back.
 func (e *elapsed) now(wall time.Time, newest uint64) uint64 {
 	now := e.event + uint64(wall.Sub(e.at))
-	if off := time.Duration(newest - now); e.at.IsZero() || wall.Before(e.at) || newest != e.newest && off.Abs() > elapsedSlack {
+	switch off := time.Duration(newest - now); {
+	case e.at.IsZero(), wall.Before(e.at):
 		e.event, e.at = newest, wall
+	case newest > e.newest && off.Abs() > elapsedSlack:
+		e.event, e.at = max(newest, e.told), wall
 	}
-	e.newest = newest
-	return e.event + uint64(wall.Sub(e.at))
+	e.newest, e.told = max(newest, e.newest), e.event+uint64(wall.Sub(e.at))
+	return e.told
 }

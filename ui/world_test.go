@@ -190,7 +190,7 @@ func (w *world) pass(d time.Duration) {
 func (w *world) look() {
 	d := w.data()
 	w.frame.history.add(&d)
-	w.frame.update(d)
+	w.frame.update(d, w.wall)
 	w.work()
 }
 

@@ -1,0 +1,102 @@
+// Package cgroup tells from the control groups of a process which container it is in.
+package cgroup
+
+import (
+	"cmp"
+	"regexp"
+	"strings"
+)
+
+// Container is one that a process is in. The zero value is none that is known.
+type Container struct {
+	// Runtime is what runs it, "container" where that is not known.
+	Runtime string
+	// ID is the first 12 digits of its ID, as its tools show them, and Name what runtimes
+	// without IDs call it; Pod is the UID of its Kubernetes pod, where ID may be "".
+	ID, Name, Pod string
+}
+
+// String is RUNTIME:ID or kubernetes:POD-UID/ID, or empty.
+func (c Container) String() string {
+	switch {
+	case c == Container{}:
+		return ""
+	case c.Pod != "" && c.ID != "":
+		return c.Runtime + ":" + c.Pod + "/" + c.ID
+	}
+	return c.Runtime + ":" + cmp.Or(c.Pod, c.ID, c.Name)
+}
+
+// A container's ID is 64 hex digits, of which its tools show 12.
+const (
+	idPattern = `([0-9a-f]{12})[0-9a-f]{52}`
+	// A pod's UID has underscores in the names of systemd's units.
+	podPattern = `pod([0-9a-f]{8}[-_][0-9a-f]{4}[-_][0-9a-f]{4}[-_][0-9a-f]{4}[-_][0-9a-f]{12}|[0-9a-f]{32})`
+)
+
+var (
+	containerID = regexp.MustCompile(`^(?:([a-z][a-z-]*)-)?` + idPattern + `(?:\.scope|\.service)?$`)
+	podUID      = regexp.MustCompile(`^(?:[a-z-]*-)?` + podPattern + `(?:\.slice)?$`)
+	lxcName     = regexp.MustCompile(`^lxc\.payload\.([A-Za-z0-9._-]{1,64})$`)
+	plainName   = regexp.MustCompile(`^[A-Za-z0-9._-]{1,64}$`)
+	nspawnName  = regexp.MustCompile(`^systemd-nspawn@([A-Za-z0-9._-]{1,64})\.service$`)
+	machineName = regexp.MustCompile(`^machine-([A-Za-z0-9._-]{1,64})\.scope$`)
+)
+
+// runtimes are what the units of container runtimes are called.
+var runtimes = map[string]string{
+	"docker": "docker", "libpod": "podman", "crio": "crio", "cri-containerd": "containerd", "nerdctl": "containerd",
+}
+
+// Parse finds the innermost container that the paths of a /proc/PID/cgroup name. The path is
+// the only thing that says so and is not the process's own word.
+func Parse(cgroup string) Container {
+	var found Container
+	for line := range strings.Lines(cgroup) {
+		// hierarchy:controllers:path
+		parts := strings.SplitN(strings.TrimSuffix(line, "\n"), ":", 3)
+		if len(parts) != 3 {
+			continue
+		}
+		if c := inPath(parts[2]); len(c.String()) > len(found.String()) {
+			found = c // some controllers know a part only
+		}
+	}
+	return found
+}
+
+func inPath(path string) Container {
+	var c Container
+	var before string
+	// Where the runtime's cgroup driver is not the kubelet's, a unit's three parts
+	// are one name: SLICE:PREFIX:ID.
+	for _, name := range strings.FieldsFunc(path, func(r rune) bool { return r == '/' || r == ':' }) {
+		if m := podUID.FindStringSubmatch(name); m != nil {
+			c = Container{Runtime: "kubernetes", Pod: strings.ReplaceAll(m[1], "_", "-")}
+		} else if m := containerID.FindStringSubmatch(name); m != nil {
+			runtime, known := runtimes[cmp.Or(m[1], before)]
+			switch {
+			case strings.HasSuffix(m[1], "conmon"):
+				// What watches a container is outside of it.
+			case c.Pod != "":
+				c.ID = m[2]
+			case known:
+				c = Container{Runtime: runtime, ID: m[2]}
+			case m[1] == "" && before == "libpod_parent":
+				c = Container{Runtime: "podman", ID: m[2]}
+			case m[1] == "" && !strings.HasSuffix(name, ".service"):
+				c = Container{Runtime: "container", ID: m[2]}
+			}
+		} else if m := lxcName.FindStringSubmatch(name); m != nil {
+			c = Container{Runtime: "lxc", Name: m[1]}
+		} else if (before == "lxc" || before == "garden") && plainName.MatchString(name) {
+			c = Container{Runtime: before, Name: name}
+		} else if m := nspawnName.FindStringSubmatch(name); m != nil {
+			c = Container{Runtime: "nspawn", Name: m[1]}
+		} else if m := machineName.FindStringSubmatch(name); m != nil && before == "machine.slice" {
+			c = Container{Runtime: "machine", Name: m[1]}
+		}
+		before = name
+	}
+	return c
+}
