@@ -68,11 +68,13 @@ func BenchmarkScrape(b *testing.B) {
 	b.ReportMetric(float64(longest.Microseconds())/1000, "ms-longest")
 }
 
-// A scrape takes less than 50 ms of the processor, however busy that is otherwise.
+// A scrape takes little of the processor, however slow or busy that is: some 15 ms,
+// and 25 where caches and clock are shared with others.
 func TestScrapeTakesLittle(t *testing.T) {
 	if testing.Short() {
 		t.Skip("with the race detector it takes more")
 	}
+	const most = 150 * time.Millisecond // of a processor three times slower, and twice that
 	scrape := scraper(t)
 	least := time.Hour
 	for range 20 {
@@ -81,7 +83,7 @@ func TestScrapeTakesLittle(t *testing.T) {
 		least = min(least, processor(t)-before)
 	}
 	t.Logf("%v of the processor, with the client's part", least)
-	if least > 50*time.Millisecond {
+	if least > most {
 		t.Errorf("a scrape takes %v of the processor", least)
 	}
 }

@@ -354,7 +354,9 @@ func appendUvarint(b []byte, list ...uint64) []byte {
 
 func recorder(t *testing.T, o Options, accounts *aggregator.Aggregator) *Recorder {
 	t.Helper()
-	o.Header = func() Header { return Header{Host: "h"} }
+	if o.Header == nil {
+		o.Header = func() Header { return Header{Host: "h"} }
+	}
 	o.State = accounts.State
 	r, err := NewRecorder(o)
 	if err != nil {
@@ -363,24 +365,56 @@ func recorder(t *testing.T, o Options, accounts *aggregator.Aggregator) *Recorde
 	return r
 }
 
+// awaitOver waits until the file is rotated with the next event, unless it was before:
+// what writes has a pace of its own.
+func awaitOver(t *testing.T, r *Recorder, rotated func() bool) {
+	t.Helper()
+	over := func() bool {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		return r.over()
+	}
+	for deadline := time.Now().Add(30 * time.Second); !rotated() && !over(); time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("a file of %d bytes is not rotated", r.written.Load())
+		}
+	}
+}
+
 // Each of the files that a recording was rotated into replays to the same end.
 func TestRotatedFilesStandAlone(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "r.ttm")
 	accounts := aggregator.New()
-	r := recorder(t, Options{Path: path, MaxBytes: 30 << 10, Keep: 3}, accounts)
+	begun := 0 // files
+	header := func() Header {
+		begun++
+		return Header{Host: "h"}
+	}
+	r := recorder(t, Options{Path: path, MaxBytes: 30 << 10, Keep: 3, Header: header}, accounts)
 	rng := rand.New(rand.NewPCG(1, 1))
 	take := func(e aggregator.Event) {
 		r.Take([]aggregator.Event{e})
 		accounts.Apply(&e)
 	}
 	take(aggregator.Event{Kind: aggregator.DeviceOpen, PID: 1, Device: 7, Time: 1, Opened: &aggregator.Opened{Chips: []aggregator.Chip{{}, {Number: 1}}}})
+	before := 0
 	for i := range uint64(200000) {
 		e := aggregator.Event{Kind: aggregator.Alloc, PID: 1, Time: i, Device: 7, Buffer: rng.Uint64N(100), Size: rng.Uint64N(1 << 30), Address: rng.Uint64N(1 << 30)}
 		if i%2 == 0 {
 			e = aggregator.Event{Kind: aggregator.Free, PID: 1, Time: i, Device: 7, Buffer: rng.Uint64N(100)}
 		}
+		pause := i%30000 == 0
+		if pause {
+			awaitOver(t, r, func() bool { return begun > before })
+		}
 		take(e)
+		if pause {
+			before = begun
+		}
+	}
+	if begun < 5 {
+		t.Errorf("%d files were begun, none too many", begun)
 	}
 	if err := r.Close(); err != nil {
 		t.Fatal(err)

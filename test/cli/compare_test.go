@@ -47,7 +47,7 @@ func TestDoctorComparesBuffers(t *testing.T) {
 // The doctor compares its accounts with the process's own allocators on demand,
 // of one that runs.
 func TestDoctorVerifies(t *testing.T) {
-	w := steady(t, "t3k", "--seconds", "60", "--rate", "1000")
+	w := steady(t, "t3k", "--rate", "1000")
 	pid := fmt.Sprint(w.PID())
 	r := run(t, fine, "doctor", "--verify", "--json", "-p", pid)
 	var d struct {

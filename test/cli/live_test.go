@@ -213,7 +213,7 @@ func TestStdinReachesTheCommand(t *testing.T) {
 
 // ^C to a tool that looks at a process ends the tool, cleanly, and nothing else.
 func TestInterruptLeavesTheTargetRunning(t *testing.T) {
-	w := steady(t, "n150", "--seconds", "60", "--rate", "2000")
+	w := steady(t, "n150", "--rate", "2000")
 	in := probesOf(t, w.PID())
 	pid := fmt.Sprint(w.PID())
 	for _, args := range [][]string{

@@ -346,10 +346,10 @@ func says(t *testing.T, w *rig.Run, line string) {
 	}
 }
 
-// steady starts loop.py and waits for its first round.
+// steady starts loop.py, which goes on for longer than any test, and waits for its first round.
 func steady(t *testing.T, cluster string, args ...string) *rig.Run {
 	t.Helper()
-	w := target(t, rig.Options{Cluster: cluster, Script: rig.Loop, Args: args})
+	w := target(t, rig.Options{Cluster: cluster, Script: rig.Loop, Args: append([]string{"--seconds", "600"}, args...)})
 	await(t, w, rig.EventRound)
 	return w
 }

@@ -17,7 +17,7 @@ import (
 // A reader that has seen enough, as with `log | head -1`, ends the tool by
 // SIGPIPE, silently, and the probes with it.
 func TestReaderGoesAway(t *testing.T) {
-	w := steady(t, "n150", "--seconds", "60", "--rate", "2000")
+	w := steady(t, "n150", "--rate", "2000")
 	in := probesOf(t, w.PID())
 	for _, args := range [][]string{{"log"}, {"log", "--json"}, {"status", "--json", "--every", "20ms"}} {
 		out, pipe, err := os.Pipe()
@@ -45,7 +45,7 @@ func TestDiskIsFull(t *testing.T) {
 		t.Skip(err)
 	}
 	defer full.Close()
-	w := steady(t, "n150", "--seconds", "60", "--rate", "2000")
+	w := steady(t, "n150", "--rate", "2000")
 	pid := fmt.Sprint(w.PID())
 	for _, args := range [][]string{
 		{"log", "-p", pid}, {"log", "--json", "-p", pid},
@@ -100,7 +100,7 @@ func TestDiskIsFullForReports(t *testing.T) {
 
 // Stopped and continued, the tool goes on.
 func TestStoppedForAWhile(t *testing.T) {
-	w := steady(t, "n150", "--seconds", "60", "--rate", "500")
+	w := steady(t, "n150", "--rate", "500")
 	s := begin(t, call{args: []string{"log", "--json", "-p", fmt.Sprint(w.PID())}})
 	s.out.await(t, "\n")
 	s.signal(unix.SIGSTOP)

@@ -177,8 +177,14 @@ func logged(out string) string {
 func TestRotation(t *testing.T) {
 	dir := t.TempDir()
 	file := filepath.Join(dir, "run.ttm")
-	w := prepared(t, rig.Options{Cluster: "n150", Script: rig.Loop, Args: []string{"--seconds", "3", "--rate", "1000"}})
-	begin(t, call{args: append([]string{"record", file, "--rotate-size", "8K", "--keep", "2", "--"}, w.Argv...), env: w.Env}).ends(fine)
+	w := prepared(t, rig.Options{Cluster: "n150", Script: rig.Loop, Args: []string{"--seconds", "60", "--rate", "1000"}})
+	s := begin(t, call{args: append([]string{"record", file, "--rotate-size", "8K", "--keep", "2", "--"}, w.Argv...), env: w.Env})
+	eventually(t, patience, "it was rotated twice", func() bool {
+		_, err := os.Stat(file + ".2")
+		return err == nil
+	})
+	s.signal(os.Interrupt)
+	s.ends(fine)
 	for _, name := range []string{file, file + ".1", file + ".2"} {
 		run(t, fine, "status", "--from", name)
 	}

@@ -134,10 +134,13 @@ func TestScreensTellWhatStatusTells(t *testing.T) {
 	var more all
 	agree := func() bool {
 		list := snapshots(t, beside.out.String())
-		if len(list) == 0 {
+		if len(list) < 2 {
 			return false
 		}
 		s = list[len(list)-1]
+		if s.Events != list[len(list)-2].Events {
+			return false // not all is in it yet
+		}
 		for _, c := range s.Chips {
 			for memory, reserved := range m.Reserved(c.Chip) {
 				if u := c.Memory[strings.ToLower(memory)]; u.Reserved == nil || *u.Reserved != reserved {

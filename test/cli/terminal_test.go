@@ -17,7 +17,7 @@ var colour = regexp.MustCompile(`\x1b\[(?:[0-9;:]*[;:])?(?:3[0-8]|4[0-8]|9[0-7]|
 // The panels show the target on a terminal, in colours unless NO_COLOR is set,
 // and end with q or with a signal; the target runs on.
 func TestPanels(t *testing.T) {
-	w := steady(t, "n150", "--seconds", "60", "--rate", "1000")
+	w := steady(t, "n150", "--rate", "1000")
 	pid := fmt.Sprint(w.PID())
 	for _, c := range []struct {
 		noColor  string
@@ -53,7 +53,7 @@ func TestSettingsThatCannotBeKept(t *testing.T) {
 
 // The text of status has no colours, on a terminal neither.
 func TestStatusHasNoEscapes(t *testing.T) {
-	w := steady(t, "n150", "--seconds", "60", "--rate", "1000")
+	w := steady(t, "n150", "--rate", "1000")
 	_, screen, tty := terminal(t)
 	begin(t, call{tty: tty, args: []string{"status", "-p", fmt.Sprint(w.PID())}, env: environ("TERM=xterm-256color", "NO_COLOR")}).ends(fine)
 	screen.await(t, fmt.Sprint(w.PID()))

@@ -264,7 +264,13 @@ func TestServeBesideTracing(t *testing.T) {
 		}
 	}
 	// What a client says of the traced process is counted already.
-	before := c.totals(0)
+	var before wire.Totals
+	eventually(t, patience, "all until the rest is in the answers", func() bool {
+		was := before
+		time.Sleep(100 * time.Millisecond)
+		before = c.totals(0)
+		return before == was
+	})
 	c.send(wire.Record{Type: wire.Alloc, Device: 0, Size: 77777, PID: int32(w.PID()), ID: 3})
 	if after := c.totals(0); after != before {
 		t.Errorf("%+v became %+v", before, after)
