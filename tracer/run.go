@@ -70,6 +70,8 @@ type run struct {
 	partial map[uint32]*aggregator.CircularBuffer
 	// identities of the chips that were met.
 	identities identities
+	// ends are of processes that are still to be forgotten.
+	ends []end
 	// ended are processes that ended before they were looked at. All that is to
 	// come of them is in the ring.
 	ended []uint32
@@ -162,8 +164,10 @@ func (r *run) loop(ctx context.Context) error {
 		// ring by now is read once more.
 		done := ctx.Err() != nil
 		switch {
-		case done, len(r.syncs) > 0 && !r.reading(), len(readings) > 0, len(ended) > 0, len(r.later) > 0:
+		case done, len(r.syncs) > 0 && !r.waits(), len(readings) > 0, len(ended) > 0, len(r.later) > 0:
 			r.t.reader.SetDeadline(time.Now())
+		case sleeping && len(r.ends) > 0:
+			r.t.reader.SetDeadline(time.Now().Add(drainEvery))
 		case sleeping && r.doubting():
 			r.t.reader.SetDeadline(time.Now().Add(settle / 2))
 		case sleeping && len(r.processes) > 0:
@@ -207,12 +211,13 @@ func (r *run) loop(ctx context.Context) error {
 		}
 		r.check()
 		r.flush()
+		r.leave()
 		if r.ready != nil && (done || !r.reading()) {
 			r.ready()
 			r.ready = nil
 			r.t.giveBack()
 		}
-		if !r.reading() || done {
+		if !r.waits() || done {
 			for _, s := range r.syncs {
 				close(s)
 			}
@@ -223,6 +228,9 @@ func (r *run) loop(ctx context.Context) error {
 		}
 	}
 }
+
+// waits says whether something is still to be done about what has happened.
+func (r *run) waits() bool { return r.reading() || len(r.ends) > 0 }
 
 // Sync returns when everything that happened before the call has reached the
 // sink, or when the context ends.
@@ -370,8 +378,7 @@ func (r *run) object(head *bpf.MemtraceTtHead, object uint64) {
 	case bpf.MemtraceTtKindTT_EXEC:
 		// A new program in the old process: all that it held is gone. Where the new one
 		// was found before this was read, it is the one that is known.
-		pid, then := head.Pid, head.Time // the record is gone by when it is done
-		r.background.Go(func() { r.t.unmapped(pid, then) })
+		r.ends = append(r.ends, end{head.Pid, head.Time, false})
 		if p := r.processes[head.Pid]; p == nil || p.at < head.Time {
 			r.gone(head)
 		}
@@ -382,12 +389,31 @@ func (r *run) object(head *bpf.MemtraceTtHead, object uint64) {
 		r.later = slices.DeleteFunc(r.later, func(a announcement) bool { return a.mapping.PID == head.Pid })
 		r.gone(head)
 		delete(r.targets, head.Pid)
-		pid, then := head.Pid, head.Time
-		r.background.Go(func() { // another library may be being read
-			r.t.unmapped(pid, then)
-			r.t.detach(pid)
-		})
+		r.ends = append(r.ends, end{head.Pid, head.Time, true})
 	}
+}
+
+// end is that of a process, or of the program that it was, at a time.
+type end struct {
+	pid   uint32
+	at    uint64
+	whole bool
+}
+
+// leave forgets what is kept of processes that ended, beside their accounts. While a
+// library is being read that waits.
+func (r *run) leave() {
+	if len(r.ends) == 0 || !r.t.mu.TryLock() {
+		return
+	}
+	defer r.t.mu.Unlock()
+	for _, e := range r.ends {
+		r.t.unmapped(e.pid, e.at)
+		if e.whole {
+			r.t.detach(e.pid)
+		}
+	}
+	r.ends = r.ends[:0]
 }
 
 // gone ends a process's accounts, where it has any.

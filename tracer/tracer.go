@@ -495,8 +495,6 @@ func (t *Tracer) refuse(id FileID, pid uint32, why error) {
 
 // unmapped takes note that a process, or the program that it was, ended then.
 func (t *Tracer) unmapped(pid uint32, then uint64) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
 	for id, r := range t.refused {
 		if at, ok := r.pids[pid]; ok && at < then {
 			delete(r.pids, pid)
@@ -690,8 +688,6 @@ func openMapped(m Mapping) (*Library, error) {
 
 // detach takes the probes of one PID out, where they were its own.
 func (t *Tracer) detach(pid uint32) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
 	for _, a := range t.libraries {
 		t.release(a.links[pid])
 		delete(a.links, pid)
