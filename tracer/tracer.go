@@ -291,6 +291,7 @@ func (t *Tracer) Close() error {
 	if t.watch != nil {
 		t.releasing.Go(func() { t.watch.Close() })
 	}
+	t.releasing.Go(func() { t.writes.Close() }) // it waits for the kernel as well
 	t.releasing.Wait()
 	for _, a := range t.libraries {
 		a.lib.Close()
@@ -298,7 +299,6 @@ func (t *Tracer) Close() error {
 	for _, a := range t.former {
 		a.lib.Close()
 	}
-	t.writes.Close()
 	return t.objects.Close()
 }
 
