@@ -174,11 +174,18 @@ func bpftrace(t target) (func() error, error) {
 		io.Copy(io.Discard, r)
 	}()
 	detach := func() error {
-		if err := cmd.Process.Signal(os.Interrupt); err != nil {
-			return err
+		// One that comes at a bad moment is lost on it.
+		for again := time.NewTicker(time.Second); ; {
+			if err := cmd.Process.Signal(os.Interrupt); err != nil {
+				return err
+			}
+			select {
+			case <-drained:
+				again.Stop()
+				return cmd.Wait()
+			case <-again.C:
+			}
 		}
-		<-drained
-		return cmd.Wait()
 	}
 	// It says nothing when it has attached, but it prints when it has.
 	for begin := time.Now(); ; {
