@@ -426,18 +426,7 @@ func TestRotatedFilesStandAlone(t *testing.T) {
 	want := fmt.Sprintf("%+v%+v", accounts.Snapshot(), accounts.Buffers(1))
 	replay := aggregator.New()
 	for _, name := range []string{".3", ".2", ".1", ""} {
-		f, err := os.Open(path + name)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer f.Close()
-		list, err := all(f)
-		if err != io.EOF {
-			t.Fatal(err)
-		}
-		for i := range list {
-			replay.Apply(&list[i])
-		}
+		apply(t, replay, path+name)
 	}
 	if got := fmt.Sprintf("%+v%+v", replay.Snapshot(), replay.Buffers(1)); got != want {
 		t.Errorf("the last three replay to\n%s\nnot\n%s", got, want)
@@ -628,19 +617,8 @@ func TestBooksLargerThanABlock(t *testing.T) {
 	if err := r.Close(); err != nil {
 		t.Fatal(err)
 	}
-	f, err := os.Open(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer f.Close()
-	list, err := all(f)
-	if err != io.EOF {
-		t.Fatal(err)
-	}
 	replay := aggregator.New()
-	for i := range list {
-		replay.Apply(&list[i])
-	}
+	apply(t, replay, path)
 	if got, want := replay.Snapshot(), accounts.Snapshot(); !reflect.DeepEqual(got, want) {
 		t.Errorf("%+v\nnot\n%+v", got, want)
 	}
@@ -728,5 +706,22 @@ func BenchmarkEncode(b *testing.B) {
 		if c.full() {
 			c.reset()
 		}
+	}
+}
+
+// apply books what a whole file has recorded.
+func apply(t *testing.T, a *aggregator.Aggregator, path string) {
+	t.Helper()
+	f, err := os.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	list, err := all(f)
+	if err != io.EOF {
+		t.Fatal(err)
+	}
+	for i := range list {
+		a.Apply(&list[i])
 	}
 }

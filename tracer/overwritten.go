@@ -47,10 +47,7 @@ func (t *Tracer) overwritten(name string) {
 		if a.lib.name() != name {
 			continue
 		}
-		for pid, links := range a.links {
-			t.release(links)
-			delete(a.links, pid)
-		}
+		t.releaseAll(a)
 		_ = t.writes.Remove(name) // there is one watch: it fails only if that has gone
 		delete(t.libraries, id)
 		t.former = append(t.former, a)

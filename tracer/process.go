@@ -138,11 +138,16 @@ func forkedFrom(m Mapping) uint32 {
 	if err != nil || st.PPID <= 0 {
 		return 0
 	}
-	parents, err := mappings(uint32(st.PPID), []FileID{m.ID})
-	if err != nil || !slices.ContainsFunc(parents, func(o Mapping) bool { return o.ID == m.ID && o.Base == m.Base }) {
+	if there, err := mapsAlike(uint32(st.PPID), m); err != nil || !there {
 		return 0
 	}
 	return uint32(st.PPID)
+}
+
+// mapsAlike says whether a process has the file of a mapping at the same place.
+func mapsAlike(pid uint32, m Mapping) (bool, error) {
+	list, err := mappings(pid, []FileID{m.ID})
+	return slices.ContainsFunc(list, func(o Mapping) bool { return o.ID == m.ID && o.Base == m.Base }), err
 }
 
 // renumbered reports whether the process numbers chips in a way of its own.

@@ -665,8 +665,7 @@ func (r *run) missedEnds() {
 		if p == nil {
 			continue
 		}
-		list, err := mappings(pid, []FileID{p.mapping.ID})
-		if err == nil && !slices.ContainsFunc(list, func(m Mapping) bool { return m.ID == p.mapping.ID && m.Base == p.mapping.Base }) {
+		if there, err := mapsAlike(pid, p.mapping); err == nil && !there {
 			r.gone(head)
 		}
 	}

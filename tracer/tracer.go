@@ -283,9 +283,7 @@ func (t *Tracer) Close() error {
 		t.reader.Close()
 	}
 	for _, a := range t.libraries {
-		for _, links := range a.links {
-			t.release(links)
-		}
+		t.releaseAll(a)
 	}
 	t.release(t.tasks)
 	if t.watch != nil {
@@ -562,9 +560,7 @@ func (t *Tracer) giveUp() {
 		if mapped[id.Inode] {
 			continue
 		}
-		for _, links := range a.links {
-			t.release(links)
-		}
+		t.releaseAll(a)
 		gone = append(gone, a)
 		_ = t.writes.Remove(a.lib.name())
 		delete(t.libraries, id)
@@ -684,6 +680,13 @@ func openMapped(m Mapping) (*Library, error) {
 		return deleted, nil
 	}
 	return nil, err
+}
+
+// releaseAll takes all probes of a library out.
+func (t *Tracer) releaseAll(a *attachment) {
+	for _, links := range a.links {
+		t.release(links)
+	}
 }
 
 // detach takes the probes of one PID out, where they were its own.

@@ -151,13 +151,12 @@ func TestAttachedAtAnyMoment(t *testing.T) {
 	t.Logf("%d attaches", n)
 }
 
-// A ring that is far too small, and that nobody reads for a while, loses events;
-// that is counted, the accounts are marked, and soon after they equal the
-// runtime's again.
-func TestLossesHeal(t *testing.T) {
-	r := installed(t)
-	var reading sync.Mutex
-	tr := start(t, tracer.Options{Follow: uint32(os.Getpid()), RingBytes: 4096}, func(_ []aggregator.Event, book func()) {
+// lossy is a tracer with a ring that is far too small, which nobody reads while reading
+// is locked, and that compares its accounts when they are in doubt.
+func lossy(t *testing.T) (tr *trace, reading *sync.Mutex) {
+	t.Helper()
+	reading = &sync.Mutex{}
+	tr = start(t, tracer.Options{Follow: uint32(os.Getpid()), RingBytes: 4096}, func(_ []aggregator.Event, book func()) {
 		reading.Lock()
 		defer reading.Unlock()
 		book()
@@ -165,6 +164,25 @@ func TestLossesHeal(t *testing.T) {
 	tr.mu.Lock()
 	tr.accounts.OnDoubt = tr.tracer.Doubt
 	tr.mu.Unlock()
+	return tr, reading
+}
+
+// heals waits until a process's accounts were compared and are not in doubt.
+func (tr *trace) heals(pid int) {
+	for end := time.Now().Add(patience); time.Now().Before(end); {
+		if p, _ := tr.process(pid); !p.Agreement.Doubted && p.Agreement.At > 0 {
+			return
+		}
+		time.Sleep(10 * time.Millisecond) // what is awaited happens in the tracer
+	}
+}
+
+// A ring that is far too small, and that nobody reads for a while, loses events;
+// that is counted, the accounts are marked, and soon after they equal the
+// runtime's again.
+func TestLossesHeal(t *testing.T) {
+	r := installed(t)
+	tr, reading := lossy(t)
 	w := workload(t, r, rig.Options{Cluster: "t3k", Args: []string{"--steps", "400", "--rest-every", "200", "--threads", "4"}})
 	m := next(t, w, rig.EventRest) // by then the devices were described
 	for !m.Last {
@@ -176,13 +194,7 @@ func TestLossesHeal(t *testing.T) {
 		tr.sync()
 		lost := tr.snapshot().Counters.Lost
 		rested := time.Now()
-		healed := func() bool {
-			p, _ := tr.process(w.PID())
-			return !p.Agreement.Doubted && p.Agreement.At > 0
-		}
-		for !healed() && time.Since(rested) < patience {
-			time.Sleep(10 * time.Millisecond) // what is awaited happens in the tracer
-		}
+		tr.heals(w.PID())
 		t.Logf("%d events lost, healed after %v", lost, time.Since(rested).Round(time.Millisecond))
 		if lost == 0 {
 			t.Error("nothing was lost")
@@ -204,15 +216,7 @@ func TestLossesHeal(t *testing.T) {
 func TestLostProgramsHeal(t *testing.T) {
 	r := placesCircularBuffers(t)
 	whole := start(t, tracer.Options{Follow: uint32(os.Getpid())})
-	var reading sync.Mutex
-	tr := start(t, tracer.Options{Follow: uint32(os.Getpid()), RingBytes: 4096}, func(_ []aggregator.Event, book func()) {
-		reading.Lock()
-		defer reading.Unlock()
-		book()
-	})
-	tr.mu.Lock()
-	tr.accounts.OnDoubt = tr.tracer.Doubt
-	tr.mu.Unlock()
+	tr, reading := lossy(t)
 	w := workload(t, r, rig.Options{Cluster: "n150", Script: rig.Programs})
 	n, times, before := 0, 0, uint64(0)
 	operations(t, w, func(event string, op operation) {
@@ -233,13 +237,7 @@ func TestLostProgramsHeal(t *testing.T) {
 			before = lost
 			times++
 		}
-		healed := func() bool {
-			p, _ := tr.process(w.PID())
-			return !p.Agreement.Doubted && p.Agreement.At > 0
-		}
-		for end := time.Now().Add(patience); !healed() && time.Now().Before(end); {
-			time.Sleep(10 * time.Millisecond) // what is awaited happens in the tracer
-		}
+		tr.heals(w.PID())
 		got, want := programsOf(tr.programs(w.PID())), programsOf(whole.programs(w.PID()))
 		for id, p := range want {
 			if got[id] != p {
