@@ -1,14 +1,17 @@
 # make            build the binary
 # make demo       the real runtime on mock chips, traced live
 # make screens    the pictures of docs/ui.md, from the real runtime
+# make quick      vet, unit tests and one live test with the small library of test/fixture: a minute
 # make test       all tests; what this machine cannot run is skipped, and said
+# make page       the charts of the HTML report: bundles Apache ECharts from npm into report/page/charts.js
 # make compat     every published release: downloads them, cuts the test set anew, compares end to end
 # make wire       fifty clients of the allocation server with 200,000 records each
 # make packages   the .deb and the .rpm, into dist/; make reproducible shows that two builds have the same bytes
 # make packages-test  installs, starts, upgrades and removes them in a clean Debian
 # make test-kernels   the tracer's live tests on Debian's kernels 6.1, without multi-uprobes, and 6.12, in QEMU
+# make random     random histories of processes with losses, for five minutes; it still finds defects
 # make bench      what tracing costs beside other ways to do it: docs/performance.md; a few minutes, as root
-# make check      vet, staticcheck, formats, generated files, race detector, a moment of fuzzing
+# make check      linters, known vulnerabilities, formats, generated files, race detector, a moment of fuzzing
 
 GO       ?= go
 VERSION  ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
@@ -18,7 +21,7 @@ export CGO_ENABLED = 0
 BINARY  := tt-memtrace
 C_FILES := $(shell find bpf test/fixture -name "*.c" -o -name "*.h" -o -name "*.cpp")
 
-.PHONY: all build demo screens test test-kernels check lint generate race fuzz bench compat wire packages reproducible packages-test deps clean
+.PHONY: random all build demo screens quick test test-kernels check lint generate race fuzz bench compat page wire packages reproducible packages-test deps clean
 
 all: build
 
@@ -31,6 +34,13 @@ demo: build
 screens: build
 	scripts/deps.sh test
 	scripts/screens.sh
+
+# What needs neither the real runtime nor a machine of its own, and one live test.
+quick: export TT_MEMTRACE_TEST_PREBUILT := $(shell scripts/fixtures.sh)
+quick:
+	$(GO) vet ./...
+	$(GO) test -vet=off -short $(shell $(GO) list ./... | grep -vE '/(test/.*|tracer|tracer/discover|tracer/proc|tracer/memory)$$')
+	$(GO) test -vet=off -run '^TestAccountsMatchTheProcess$$' ./tracer
 
 test:
 	scripts/deps.sh test
@@ -46,9 +56,12 @@ lint:
 	scripts/deps.sh check
 	$(GO) vet ./...
 	$(GO) tool staticcheck ./...
+	$(GO) tool -modfile=tools/go.mod golangci-lint run ./...
+	scripts/vulncheck.sh
 	@out=$$(gofmt -l .); test -z "$$out" || { echo "gofmt: $$out"; exit 1; }
 	clang-format-14 --dry-run --Werror $(C_FILES)
 	$(GO) mod tidy -diff
+	$(GO) -C tools mod tidy -diff
 
 # The generated files are kept, so that users need no clang; they must be current.
 generate:
@@ -69,6 +82,12 @@ bench:
 compat:
 	$(GO) run ./test/compat/refresh
 	scripts/compat.sh
+
+random:
+	TT_MEMTRACE_RANDOM_TIME=5m $(GO) test -tags random -count 1 -run TestRandomHistories -timeout 10m -v ./tracer
+
+page:
+	report/page/build.sh
 
 wire:
 	TT_MEMTRACE_WIRE_RECORDS=200000 $(GO) test -count 1 -run TestMixedClients -v -timeout 15m ./wire

@@ -18,48 +18,55 @@ import (
 
 // Aggregator is the accounts of all watched processes.
 type Aggregator struct {
-	// OnChange, where set, is told of each buffer that came or went, with
-	// implicit frees among them. The Change is valid during the call only.
+	// OnChange, where set, receives each allocated or freed buffer, implicit
+	// frees included. The Change is valid during the call only.
 	OnChange func(Change)
-	// OnCBChange, where set, is told of each circular buffer that came or went
-	// on a chip, unless it lies inside an L1 buffer.
+	// OnCBChange, where set, receives each circular buffer that was placed on a
+	// chip or removed from it, unless it lies inside an L1 buffer.
 	OnCBChange func(CBChange)
-	// OnKernelChange, where set, is told of each kernel's binary that came to a
-	// chip or went.
+	// OnKernelChange, where set, receives each kernel binary that was loaded for
+	// a chip or unloaded.
 	OnKernelChange func(KernelChange)
-	// OnRefused, where set, is told of each allocation that failed.
+	// OnUnsafe, where set, receives each live buffer that a replay of a trace found
+	// younger than the trace, as an allocation: once, and again when it turns out to overlap.
+	OnUnsafe func(Change)
+	// OnRefused, where set, receives each failed allocation.
 	OnRefused func(*Event)
-	// OnDoubt, where set, is told of a process whose accounts cannot be right: a
-	// buffer came or went that they did not have so.
-	OnDoubt func(pid uint32)
+	// OnSuspect, where set, receives the PID of a process whose accounts
+	// contradict an event, such as a free of an unknown buffer: its own
+	// allocators should be read, and compared by an AllocatorsScanned event.
+	OnSuspect func(pid uint32)
 
 	time      uint64
 	chips     map[Chip]*chip
 	processes map[uint32]*process
-	// ended are the newest processes that exited, as they were, oldest first.
+	// ended are the newest exited processes, as they were at their exit, oldest first.
 	ended    []ProcessSnapshot
 	counters Counters
-	// muted, where set: a state is being told, and these wait for its end.
+	// reasons of the host, and of processes that are not in the accounts.
+	reasons reasons
+	// muted, where set, are the callbacks to restore at StateEnd: none is called
+	// while a state is loaded.
 	muted *listeners
 }
 
-// maxEnded is how many processes that exited are remembered.
+// maxEnded is how many exited processes are kept.
 const maxEnded = 32
 
-// Change is a buffer that came or went.
+// Change is a buffer that was allocated or freed.
 type Change struct {
 	Time uint64
 	PID  uint32
 	TID  uint32
 	// Freed is false for an allocation.
 	Freed bool
-	// Implicit: freed by no call of its own, but with its allocator, its
-	// process, or because its place was taken.
+	// Implicit: no free of this buffer was seen; its allocator or process went,
+	// or another buffer took its place.
 	Implicit bool
-	// Missed: implicit, as its own free was not seen. A new buffer in its place, or
-	// the process's books, tell that there was one.
+	// Missed: its own free was missed, which a new buffer in its place or a
+	// comparison with the process's allocators shows. Implicit is set too.
 	Missed bool
-	// Unknown: a free of a buffer that is in no account.
+	// Unknown: the freed buffer's allocation was not seen.
 	Unknown bool
 	Buffer  BufferSnapshot
 	Chips   []Chip
@@ -69,13 +76,15 @@ type chip struct {
 	id    Chip
 	arch  string
 	board string
-	// cb has the chip's sums and peaks of circular buffers over all processes.
+	// unique is its unique ID; 0 where unknown.
+	unique uint64
+	// cb sums the circular buffers of all processes, with peaks.
 	cb     CBUsage
 	kernel KernelUsage
 	memory [NumMemories]account
-	// ghosts are what is left of processes that are gone.
-	ghosts []Ghost
-	// banks is the last capacity that was told, to be shown when nobody has the chip open.
+	// staleEntries are the runtime's, of exited processes.
+	staleEntries []StaleEntry
+	// banks is the last known capacity, shown while no process has the chip open.
 	banks Capacity
 }
 
@@ -86,10 +95,12 @@ type account struct {
 	buffers                     uint64
 	// unreserved counts the buffers whose reserved size is not known.
 	unreserved uint64
-	// blurred: there was such a buffer once, so that peakReserved may be too low.
-	blurred bool
-	// sumOnly: of some of requested the sum is all that is known.
-	sumOnly bool
+	// peakUnsure: there was such a buffer once, so peakReserved may be too low.
+	peakUnsure bool
+	// peaksAtLeast: part of it was sampled, so both peaks may be too low.
+	peaksAtLeast bool
+	// totalsOnly: part of requested is a total that the runtime reported, without buffers.
+	totalsOnly bool
 }
 
 func (a *account) add(requested, reserved uint64) {
@@ -98,7 +109,7 @@ func (a *account) add(requested, reserved uint64) {
 	a.reserved += reserved
 	if reserved == 0 && requested != 0 {
 		a.unreserved++
-		a.blurred = true
+		a.peakUnsure = true
 	}
 	a.peakRequested = max(a.peakRequested, a.requested)
 	a.peakReserved = max(a.peakReserved, a.reserved)
@@ -116,25 +127,33 @@ func (a *account) sub(requested, reserved uint64) {
 type process struct {
 	pid        uint32
 	info       Process
-	late       bool
 	since      uint64
 	last       uint64
 	devices    map[uint64]*device
 	allocators map[uint64]*allocator
 	buffers    buffers
 	programs   map[uint64]*program
-	// rings by their address, and replays of traces.
-	rings   map[uint64]*ring
-	replays []replays
-	// shares are its parts of chips, by chip.
+	// rings by their address.
+	rings map[uint64]*ring
+	// traces, those of them that are being captured, and the buffers that were allocated
+	// while there were any, in their order.
+	traces, capturing []*trace
+	younger           []younger
+	unsafe            UnsafeUsage
+	host              HostMemory
+	// launched is when a program or a trace was launched last.
+	launched uint64
+	// shares are its parts of chips, ordered by chip.
 	shares []*share
-	// unplaced holds buffers of devices whose chips are not known.
+	// unplaced counts the buffers of devices whose chips are unknown.
 	unplaced  [NumMemories]account
 	counters  ProcessCounters
 	agreement Agreement
+	// reasons why its numbers are not exact.
+	reasons reasons
 }
 
-// share is a process's part of a chip. It stays for the process's life, so
+// share is a process's part of a chip. It stays until the process exits, so
 // that peaks outlast the device; open is false while no device spans the chip.
 type share struct {
 	chip   *chip
@@ -147,10 +166,10 @@ type share struct {
 
 type device struct {
 	opened Opened
-	// told is false for a device that is known from its buffers only.
-	told   bool
-	closed bool
-	shares []*share
+	// described is false for a device that is known from its buffers only.
+	described bool
+	closed    bool
+	shares    []*share
 	// live counts its buffers.
 	live uint64
 }
@@ -159,20 +178,23 @@ type allocator struct {
 	banks Capacity
 }
 
-// buffer is a live buffer. It is kept small, as there can be millions; what is
-// looked at first, and when it is freed, stands at the beginning.
+// buffer is a live buffer. There can be millions, so it is small, and the
+// fields that a lookup or a free reads come first.
 type buffer struct {
 	id     uint64
 	device *device
 	size   uint64
-	// perBank is what each of banks lost, the number of which is 0 where it is not known.
+	// perBank is what each bank lost, bytes; banks is their number, 0 where unknown.
 	perBank uint64
 	tid     uint32
 	banks   uint16
 	memory  Memory
 	layout  uint8
-	// kernels: it is the copy of a program's kernels.
-	kernels   bool
+	// kernels: it holds a copy of a program's kernels.
+	kernels bool
+	// unsafe, if not 0, since a replay of trace.
+	unsafe    uint8
+	trace     uint32
 	allocator uint64
 	address   uint64
 	pageSize  uint64
@@ -187,8 +209,8 @@ func New() *Aggregator {
 	return &Aggregator{chips: map[Chip]*chip{}, processes: map[uint32]*process{}}
 }
 
-// Apply books one event. Events of one process have to arrive in the order in
-// which they happened.
+// Apply updates the accounts by one event. The events of one process must
+// arrive in the order in which they happened.
 func (a *Aggregator) Apply(e *Event) {
 	a.counters.Events++
 	a.time = max(a.time, e.Time)
@@ -200,18 +222,16 @@ func (a *Aggregator) Apply(e *Event) {
 		if p := a.processes[e.PID]; p != nil {
 			a.exit(p, e.Time)
 		}
+		a.reasons.lift(func(r *Reason) bool { return r.PID == e.PID && e.PID != 0 })
 		return
-	case Haunted:
-		a.haunt(e)
+	case StaleEntriesChanged:
+		a.setStaleEntries(e)
 		return
 	case Lost:
-		a.counters.Lost += e.Count
-		for _, p := range a.processes {
-			// What clients report does not come through the tracer's buffer.
-			if p.info.Source == Traced || e.Anyone {
-				p.agreement.Doubted = true
-			}
-		}
+		a.lose(e)
+		return
+	case ReasonRaised, ReasonLifted:
+		a.raiseOrLift(e)
 		return
 	case Refused:
 		if a.OnRefused != nil && e.Refusal != nil {
@@ -232,9 +252,10 @@ func (a *Aggregator) Apply(e *Event) {
 	case DeviceClose:
 		if d := p.devices[e.Device]; d != nil {
 			d.closed = true
+			p.checkPlaced(e.Time)
 			a.removeProgramsOn(p, e, e.Device)
 			p.dropRings(e.Device)
-			p.dropReplays(e.Device)
+			p.dropTracesOf(e.Device)
 		}
 	case AllocatorSeen:
 		a.capacity(p, e)
@@ -263,20 +284,28 @@ func (a *Aggregator) Apply(e *Event) {
 	case Launched:
 		a.counters.Launches += e.Count
 		p.launch(e)
-	case BooksRead:
+	case AllocatorsScanned:
 		a.compare(p, e)
+	case TraceBegun:
+		p.beginTrace(e)
+	case TraceCaptured:
+		p.endTrace(e)
 	case Replayed:
 		a.replay(p, e)
-	case RingUsed:
+	case TraceReleased:
+		p.releaseTrace(e.Trace)
+	case HostMemoryRead:
+		p.host.Read(e.Size)
+	case ConfigRingUsed:
 		a.useRing(p, e)
-	case Counted:
-		a.count(p, e)
+	case RuntimeTotalsChanged:
+		a.setRuntimeTotals(p, e)
 	default:
-		p.counters.Odd++
+		p.odd(e)
 	}
 }
 
-// process finds or makes the accounts of the process that an event is of.
+// process returns the accounts of an event's process, new ones if need be.
 func (a *Aggregator) process(e *Event) *process {
 	p := a.processes[e.PID]
 	if p == nil {
@@ -293,16 +322,21 @@ func (a *Aggregator) process(e *Event) *process {
 
 func (a *Aggregator) start(e *Event) {
 	if p := a.processes[e.PID]; p != nil && e.Process != nil {
-		// One that is not described yet gets its description now. Otherwise
-		// only another start time makes it another process.
+		// A process without a description gets it now. Otherwise only another
+		// start time makes it another process.
 		if p.info != (Process{}) && p.info.Started != e.Process.Started {
 			a.exit(p, e.Time)
 		}
 	}
 	p := a.process(e)
-	if e.Process != nil {
-		p.info = *e.Process
+	if e.Process == nil {
+		return
 	}
+	if e.Process.Late || p.info.Late {
+		p.raiseIf(e.Process.Late, ReasonLate, e.Time)
+	}
+	p.info = *e.Process
+	p.raiseIf(p.info.Source == FromSharedMemory, ReasonTotalsOnly, e.Time)
 }
 
 func (a *Aggregator) exit(p *process, t uint64) {
@@ -315,9 +349,12 @@ func (a *Aggregator) exit(p *process, t uint64) {
 	for id := range p.programs {
 		a.removeProgram(p, &Event{Time: t, PID: p.pid}, id)
 	}
-	p.clearSums()
+	p.clearRuntimeTotals()
 	delete(a.processes, p.pid)
 	a.counters.Exited++
+	if missed(p.reasons.list) {
+		a.counters.ExitedInexact++
+	}
 	a.dropChips()
 }
 
@@ -330,24 +367,24 @@ func (a *Aggregator) open(p *process, e *Event) {
 	old := p.devices[e.Device]
 	switch {
 	case old == nil:
-	case old.closed || old.told && !slices.Equal(old.opened.Chips, opened.Chips):
-		// The address of a device that is gone was used again.
+	case old.closed || old.described && !slices.Equal(old.opened.Chips, opened.Chips):
+		// The address of a closed device was reused.
 		a.dropAll(p, e.Kind, e.Time, func(b *buffer) bool { return b.device == old })
 		a.removeProgramsOn(p, e, e.Device)
 		p.dropRings(e.Device)
-		p.dropReplays(e.Device)
-	case old.told:
-		return // told again
+		p.dropTracesOf(e.Device)
+	case old.described:
+		return // repeated
 	default:
-		a.place(p, old, opened)
+		a.place(p, old, opened, e.Time)
 		return
 	}
 	delete(p.devices, e.Device)
 	a.dropClosed(p)
-	a.tell(p, a.device(p, e.Device), opened)
+	a.describe(p, a.device(p, e.Device), opened, e.Time)
 }
 
-// distinct copies the chips without repetitions, so that none counts twice.
+// distinct copies the chips without duplicates, so that none counts twice.
 func distinct(chips []Chip) []Chip {
 	var out []Chip
 	for _, c := range chips {
@@ -358,10 +395,9 @@ func distinct(chips []Chip) []Chip {
 	return out
 }
 
-// tell books what is known of a device that was not told of before.
-func (a *Aggregator) tell(p *process, d *device, o Opened) {
-	d.opened, d.told = o, true
-	p.late = p.late || o.Late
+// describe sets what is known of a device, and opens its chips for the process.
+func (a *Aggregator) describe(p *process, d *device, o Opened, at uint64) {
+	d.opened, d.described = o, true
 	for i, id := range o.Chips {
 		s := a.share(p, id)
 		if o.Arch != "" {
@@ -370,19 +406,34 @@ func (a *Aggregator) tell(p *process, d *device, o Opened) {
 		if i < len(o.Boards) && o.Boards[i] != "" {
 			s.chip.board = o.Boards[i]
 		}
+		if i < len(o.UniqueIDs) && o.UniqueIDs[i] != 0 {
+			s.chip.unique = o.UniqueIDs[i]
+		}
 		if !s.open {
-			// What an earlier device had to hand out says nothing of this one.
+			// An earlier device's capacity need not be this one's.
 			s.open, s.banks = true, Capacity{}
 		}
 		d.shares = append(d.shares, s)
 	}
+	if o.Late {
+		p.raise(ReasonLate, at)
+	}
+	p.checkPlaced(at)
 }
 
-// share finds or makes a process's part of a chip.
+// share returns a process's part of a chip, a new one if need be.
 func (a *Aggregator) share(p *process, id Chip) *share {
 	i, found := p.find(id)
 	if !found {
-		p.shares = slices.Insert(p.shares, i, &share{chip: a.chip(id)})
+		s := &share{chip: a.chip(id)}
+		p.shares = slices.Insert(p.shares, i, s)
+		if p.info.Source == Sampled {
+			// Between two looks it may hold more.
+			for m := range s.memory {
+				s.memory[m].peaksAtLeast, s.chip.memory[m].peaksAtLeast = true, true
+			}
+			s.cb.usage.PeaksAtLeast, s.chip.cb.PeaksAtLeast = true, true
+		}
 	}
 	return p.shares[i]
 }
@@ -391,7 +442,7 @@ func (p *process) find(id Chip) (at int, found bool) {
 	return slices.BinarySearchFunc(p.shares, id, func(s *share, id Chip) int { return s.chip.id.compare(id) })
 }
 
-// chip finds or makes the accounts of a chip.
+// chip returns the accounts of a chip, new ones if need be.
 func (a *Aggregator) chip(id Chip) *chip {
 	c := a.chips[id]
 	if c == nil {
@@ -401,10 +452,10 @@ func (a *Aggregator) chip(id Chip) *chip {
 	return c
 }
 
-// place puts a device, known so far from its buffers only, onto its chips, and
-// the buffers with it.
-func (a *Aggregator) place(p *process, d *device, o Opened) {
-	a.tell(p, d, o)
+// place moves a device that was known from its buffers only, and the buffers,
+// to its chips.
+func (a *Aggregator) place(p *process, d *device, o Opened, at uint64) {
+	a.describe(p, d, o, at)
 	if d.live == 0 || len(d.shares) == 0 {
 		return
 	}
@@ -417,7 +468,7 @@ func (a *Aggregator) place(p *process, d *device, o Opened) {
 	}
 }
 
-// device finds the device at an address, or makes one of which nothing is known.
+// device returns the device at an address, an undescribed one if need be.
 func (a *Aggregator) device(p *process, address uint64) *device {
 	d := p.devices[address]
 	if d == nil {
@@ -429,7 +480,7 @@ func (a *Aggregator) device(p *process, address uint64) *device {
 
 func (a *Aggregator) capacity(p *process, e *Event) {
 	if e.Capacity == nil {
-		p.counters.Odd++
+		p.odd(e)
 		return
 	}
 	al := &allocator{banks: *e.Capacity}
@@ -449,8 +500,8 @@ func (a *Aggregator) capacity(p *process, e *Event) {
 	}
 }
 
-// No chip comes near these. What a process tells beyond them is not true, and
-// sums of it would overflow.
+// Upper bounds that no chip comes near. Values beyond them are wrong, and
+// their sums would overflow.
 const (
 	maxBytes = 1 << 47
 	maxBanks = math.MaxUint16
@@ -458,32 +509,39 @@ const (
 
 func (a *Aggregator) alloc(p *process, e *Event) {
 	if e.Memory >= NumMemories || e.Size > maxBytes || e.PerBank > maxBytes {
-		p.counters.Odd++
+		p.odd(e)
 		return
 	}
 	if old := p.buffers.get(e.Buffer); old != nil {
 		p.counters.Replaced++
-		a.doubt(p)
+		a.suspect(p, ReasonMissedFree, e.Time)
 		a.drop(p, old, e, true)
 	}
 	p.counters.Allocs++
-	a.hold(p, e, e.Time)
+	a.addBuffer(p, e, e.Time)
 }
 
-// hold books a buffer that was allocated at a time, 0 where that is not known.
-func (a *Aggregator) hold(p *process, e *Event, since uint64) {
+// addBuffer adds a buffer that was allocated at the time since, 0 where unknown.
+func (a *Aggregator) addBuffer(p *process, e *Event, since uint64) {
 	b := p.buffers.add(&buffer{
 		id: e.Buffer, device: a.device(p, e.Device), allocator: e.Allocator,
 		address: e.Address, size: e.Size, perBank: e.PerBank, pageSize: e.PageSize,
-		time: since, stack: e.Stack, tid: e.TID, memory: e.Memory, layout: e.Layout,
+		time: since, stack: e.Stack, tid: e.TID, memory: e.Memory, layout: e.MemoryLayout,
 	})
 	if al := p.allocators[e.Allocator]; al != nil {
 		b.banks = uint16(al.banks[e.Memory].Count)
 	}
 	b.device.live++
 	b.add()
+	if len(p.traces) > 0 {
+		p.meetsTraces(b)
+	}
+	if e.Unsafe != nil {
+		p.inherit(b, e.Unsafe)
+	}
 	if len(b.device.shares) == 0 {
 		p.unplaced[b.memory].add(b.size, b.reserved())
+		p.checkPlaced(e.Time)
 	}
 	if a.OnChange != nil {
 		a.OnChange(Change{Time: e.Time, PID: p.pid, TID: e.TID, Buffer: b.snapshot(), Chips: b.device.opened.Chips})
@@ -494,7 +552,7 @@ func (a *Aggregator) free(p *process, e *Event) {
 	b := p.buffers.get(e.Buffer)
 	if b == nil {
 		p.counters.UnmatchedFrees++
-		a.doubt(p)
+		a.suspect(p, ReasonUnmatchedFree, e.Time)
 		if a.OnChange != nil {
 			var chips []Chip
 			if d := p.devices[e.Device]; d != nil {
@@ -509,10 +567,11 @@ func (a *Aggregator) free(p *process, e *Event) {
 	a.drop(p, b, e, false)
 }
 
-func (a *Aggregator) doubt(p *process) {
-	p.agreement.Doubted = true
-	if a.OnDoubt != nil {
-		a.OnDoubt(p.pid)
+// suspect marks a process whose accounts contradict an event.
+func (a *Aggregator) suspect(p *process, why ReasonCode, at uint64) {
+	p.raise(why, at)
+	if a.OnSuspect != nil {
+		a.OnSuspect(p.pid)
 	}
 }
 
@@ -525,10 +584,11 @@ func (b *buffer) add() {
 	}
 }
 
-// drop takes a buffer out of the accounts.
+// drop removes a buffer from the accounts.
 func (a *Aggregator) drop(p *process, b *buffer, e *Event, implicit bool) {
 	b.device.live--
 	b.countCopy(false)
+	p.unsafe.sub(b)
 	m, requested, reserved := b.memory, b.size, b.reserved()
 	for _, s := range b.device.shares {
 		s.memory[m].sub(requested, reserved)
@@ -536,20 +596,21 @@ func (a *Aggregator) drop(p *process, b *buffer, e *Event, implicit bool) {
 	}
 	if len(b.device.shares) == 0 {
 		p.unplaced[b.memory].sub(b.size, b.reserved())
+		p.checkPlaced(e.Time)
 	}
 	if implicit {
 		p.counters.ImplicitFrees++
 	}
 	if a.OnChange != nil {
 		a.OnChange(Change{Time: e.Time, PID: p.pid, TID: e.TID, Freed: true, Implicit: implicit,
-			Missed: implicit && (e.Kind == Alloc || e.Kind == BooksRead),
+			Missed: implicit && (e.Kind == Alloc || e.Kind == AllocatorsScanned),
 			Buffer: b.snapshot(), Chips: b.device.opened.Chips})
 	}
 	p.buffers.remove(b.id)
 }
 
-// dropAll takes out every buffer that match picks, implicitly freed by what is of
-// that kind, and counts them.
+// dropAll removes the buffers that match picks, as freed implicitly by an event
+// of the kind by, and returns their number.
 func (a *Aggregator) dropAll(p *process, by Kind, t uint64, match func(*buffer) bool) int {
 	e := Event{Kind: by, Time: t, PID: p.pid}
 	var ids []uint64
@@ -558,7 +619,7 @@ func (a *Aggregator) dropAll(p *process, by Kind, t uint64, match func(*buffer) 
 			ids = append(ids, b.id)
 		}
 	}
-	// In an order that is the same each time: who is told of them may compare.
+	// The order must not depend on the index, so that callbacks are reproducible.
 	slices.Sort(ids)
 	for _, id := range ids {
 		a.drop(p, p.buffers.get(id), &e, true)
@@ -566,8 +627,8 @@ func (a *Aggregator) dropAll(p *process, by Kind, t uint64, match func(*buffer) 
 	return len(ids)
 }
 
-// dropClosed forgets closed devices that hold nothing any more. Chips that no
-// device spans then are not open to the process any more.
+// dropClosed removes closed devices without buffers. Chips that no device of the
+// process spans are then closed for it.
 func (a *Aggregator) dropClosed(p *process) {
 	for _, s := range p.shares {
 		s.open = false
@@ -581,11 +642,11 @@ func (a *Aggregator) dropClosed(p *process) {
 			s.open = true
 		}
 	}
+	p.checkPlaced(a.time)
 }
 
-// dropChips forgets the chips of a private numbering with the last process
-// that used it: the numbers mean nothing without it. The host's own chips
-// stay, empty or not.
+// dropChips removes the chips of a private numbering when no process uses it
+// any more. The host's own chips stay, empty or not.
 func (a *Aggregator) dropChips() {
 	for id := range a.chips {
 		if id.Space != 0 && !a.used(id) {

@@ -6,34 +6,31 @@ import (
 	"math/rand/v2"
 )
 
-// buffers are the live buffers of a process, by their ids. They lie in blocks and
-// stay where they are; an index finds them. A map of Go's would take twice the
-// memory.
+// buffers are the live buffers of a process by ID, in blocks that never move, with
+// an index. A Go map would take twice the memory.
 type buffers struct {
 	live   int
 	blocks []*[blockSize]buffer
-	// vacant are the places below used that were given up: the first one, each of
-	// them has the next as its id, plus 1, so that 0 ends the list.
+	// used is the number of places in use or freed. vacant is a list of the freed
+	// ones: the first place plus 1, each place has the next as its id; 0 ends it.
 	used, vacant uint32
 	// index is a hash table with linear probing, at most three quarters full.
 	index []slot
-	// seed, so that no process can choose ids that collide.
+	// seed of the hash, so that a process cannot choose colliding ids.
 	seed uint64
 }
 
-// blockSize is how many buffers memory is taken for at once: whole pages, which Go
-// hands out without a rest.
+// blockSize is the number of buffers per block: it fills whole pages.
 const blockSize = 512
 
-// slot names a buffer by a part of its id's hash and by its place, plus 1, so that
-// 0 is none.
+// slot is a part of an id's hash, and the buffer's place plus 1; place 0 is empty.
 type slot struct{ hash, place uint32 }
 
 func newBuffers() buffers { return buffers{index: make([]slot, 16), seed: rand.Uint64()} }
 
 func (s *buffers) at(place uint32) *buffer { return &s.blocks[place/blockSize][place%blockSize] }
 
-// all yields every buffer, in an order that the events alone decide.
+// all yields every buffer, in an order that depends on the events alone.
 func (s *buffers) all() iter.Seq[*buffer] {
 	return func(yield func(*buffer) bool) {
 		for place := range s.used {
@@ -52,7 +49,7 @@ func (s *buffers) get(id uint64) *buffer {
 	return nil
 }
 
-// add takes in a buffer, which has a device, and whose id is not there.
+// add stores a new buffer, which must have a device.
 func (s *buffers) add(b *buffer) *buffer {
 	if 4*(s.live+1) > 3*len(s.index) {
 		s.grow()
@@ -76,11 +73,11 @@ func (s *buffers) add(b *buffer) *buffer {
 	return at
 }
 
-// remove takes out a buffer that is there.
+// remove removes a buffer, which must be there.
 func (s *buffers) remove(id uint64) {
 	gap := s.find(id, s.hash(id))
 	place := s.index[gap].place - 1
-	// What was pushed beyond the gap moves up, unless it would stand before its own place.
+	// Entries behind the gap move into it, unless that is before their own slot.
 	mask := uint32(len(s.index) - 1)
 	for next := (gap + 1) & mask; s.index[next].place != 0; next = (next + 1) & mask {
 		if (next-s.index[next].hash)&mask >= (next-gap)&mask {
@@ -90,14 +87,14 @@ func (s *buffers) remove(id uint64) {
 	}
 	s.index[gap] = slot{}
 	if s.live--; s.live == 0 && s.used > blockSize {
-		*s = newBuffers() // the memory of many is given back
+		*s = newBuffers() // frees the blocks
 		return
 	}
 	*s.at(place) = buffer{id: uint64(s.vacant)}
 	s.vacant = place + 1
 }
 
-// find is where in the index an id is, or where it belongs.
+// find returns the index of an id's slot, or of the empty slot where it belongs.
 func (s *buffers) find(id uint64, hash uint32) uint32 {
 	mask := uint32(len(s.index) - 1)
 	for i := hash & mask; ; i = (i + 1) & mask {
@@ -107,7 +104,7 @@ func (s *buffers) find(id uint64, hash uint32) uint32 {
 	}
 }
 
-// hash mixes the bits of an id: the two halves of a product with an odd number.
+// hash xors the halves of the 128-bit product of the seeded id and an odd constant.
 func (s *buffers) hash(id uint64) uint32 {
 	high, low := bits.Mul64(id^s.seed, 0x9e37_79b9_7f4a_7c15)
 	return uint32(high ^ low)

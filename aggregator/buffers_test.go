@@ -74,7 +74,7 @@ func TestBuffersAreFoundAsInAMap(t *testing.T) {
 	}
 }
 
-func TestPlacesOfBuffersAreUsedAgain(t *testing.T) {
+func TestBufferSlotsAreReused(t *testing.T) {
 	const live = 1000
 	s := newBuffers()
 	for n := range live {

@@ -79,7 +79,7 @@ func describeChange(c Change) string {
 }
 
 // TestToListenChangesNoAccount: the accounts must not depend on who listens.
-func TestToListenChangesNoAccount(t *testing.T) {
+func TestCallbacksChangeNoAccounts(t *testing.T) {
 	events := []Event{freed(1, 0x100, 1), opened(1, 0x100, host(0)), alloc(1, 0x100, 1, L1, 5), gone(1, 0x101), exited(1)}
 	deaf, listening := New(), New()
 	listening.OnChange = func(Change) {}

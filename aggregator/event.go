@@ -29,13 +29,13 @@ type Kind uint8
 const (
 	// ProcessStart: a process that uses the runtime is watched from now on. Process is set.
 	ProcessStart Kind = iota + 1
-	// ProcessExit: the process is gone and with it all it held.
+	// ProcessExit: the process exited, and everything that it held was freed.
 	ProcessExit
 	// DeviceOpen: a device, of one chip or a mesh of many, can hold buffers. Device and Opened are set.
 	DeviceOpen
-	// DeviceClose: the device begins to close; what it still holds goes with its allocator.
+	// DeviceClose: the device begins to close; what it still holds is freed with its allocator.
 	DeviceClose
-	// AllocatorSeen: the capacity of an allocator became known. Allocator, Device and Capacity are set.
+	// AllocatorSeen: the capacity of an allocator is known now. Allocator, Device and Capacity are set.
 	AllocatorSeen
 	// AllocatorGone: the allocator freed everything it had handed out.
 	AllocatorGone
@@ -63,24 +63,40 @@ const (
 	// Program is 0 where it is not known which. Size is what it takes of the
 	// kernel-config ring in each core, 0 where unknown; Count can be 0.
 	Launched
-	// BooksRead: the process's own allocators were read. Books is set.
-	BooksRead
+	// AllocatorsScanned: the process's own allocators were scanned. Scan is set.
+	AllocatorsScanned
 	// Replayed: the trace numbered Trace was replayed on a device Count times
 	// more, the last time at Time.
 	Replayed
-	// RingUsed: what a device's kernel-config ring holds changed. Ring is set.
-	RingUsed
-	// Refused: the runtime found no room. Refusal is set.
+	// ConfigRingUsed: what a device's kernel-config ring holds changed. ConfigRing is set.
+	ConfigRingUsed
+	// Refused: an allocation failed. Refusal is set.
 	Refused
-	// StateBegin: what follows, up to StateEnd, is the state of other accounts, which
-	// these become: a recording that begins late begins so.
+	// ReasonRaised: numbers of the process, or of the host where PID is 0, are not
+	// exact from now on. Reason is set; its PID and times are those of the event.
+	ReasonRaised
+	// ReasonLifted: the Reason of that code does not hold any more.
+	ReasonLifted
+	// TraceBegun: capture of the trace numbered Trace began on a device. What is known of
+	// a capture that began earlier is in Capture.
+	TraceBegun
+	// TraceCaptured: the capture ended. Capture is set where it was not seen to begin.
+	TraceCaptured
+	// TraceReleased: the trace is not replayed any more.
+	TraceReleased
+	// HostMemoryRead: the process has Size bytes resident in the host's memory.
+	HostMemoryRead
+	// StateBegin: the events up to StateEnd are the state of other accounts, which
+	// replaces these. A recording of a running tracer begins so.
 	StateBegin
-	// StateEnd: the state is told. Totals is what its events did not tell.
+	// StateEnd: the state is complete. Totals is what its events do not have.
 	StateEnd
-	// Counted: the runtime's own sums of a process on a chip are these now. Sums is set.
-	Counted
-	// Haunted: the runtime counts Ghosts, and no others, on a chip. It is of no process.
-	Haunted
+	// RuntimeTotalsChanged: the runtime's own totals of a process on a chip changed.
+	// RuntimeTotals is set.
+	RuntimeTotalsChanged
+	// StaleEntriesChanged: StaleEntries are all of exited processes in the runtime's
+	// shared memory of a chip. It has no PID.
+	StaleEntriesChanged
 	// Lost: Count events never arrived, so the accounts of traced processes, or with
 	// Anyone of all, are no longer exact. It stays the last kind.
 	Lost
@@ -93,34 +109,34 @@ const (
 // private numbering Number belongs to. Chips of different spaces are never
 // added up.
 type Chip struct {
-	Space  uint32
-	Number uint32
+	Space  uint32 `rec:"Space"`
+	Number uint32 `rec:"Number"`
 }
 
 // Process is what is known of a traced process.
 type Process struct {
 	// Started is the start time in clock ticks since boot (field 22 of
-	// /proc/PID/stat): with the PID it names a process for good.
-	Started uint64
+	// /proc/PID/stat): with the PID it identifies a process.
+	Started uint64 `rec:"Started"`
 	// Command is the name and arguments, untrusted text.
-	Command string
+	Command string `rec:"Command"`
 	// Library is the path of the runtime's library as the process sees it.
-	Library string
+	Library string `rec:"Library"`
 	// BuildID is the library's GNU build-id in hex, or empty.
-	BuildID string
-	// Release is the runtime's version where it can be told, or empty.
-	Release string
-	// Late: chips of its were open when tracing began, so that buffers from
-	// before are in no account.
-	Late bool
-	// NotCovered says what of this build is in no account, separated by commas.
-	NotCovered string
+	BuildID string `rec:"BuildID"`
+	// Release is the runtime's version, or empty where unknown.
+	Release string `rec:"Release"`
+	// Late: it had chips open when tracing began, so buffers from before may be
+	// missing.
+	Late bool `rec:"Late"`
+	// NotCovered lists what cannot be traced in this build, separated by commas.
+	NotCovered string `rec:"NotCovered"`
 	// Source is how its allocations are known.
-	Source Source
+	Source Source `rec:"Source"`
 	// Container that the process is in, such as docker:0123456789ab, or empty: untrusted text.
-	Container string
-	// InnerPID is its PID inside its own PID namespace, 0 where that is not another one than ours.
-	InnerPID uint32
+	Container string `rec:"Container"`
+	// InnerPID is its PID inside its own PID namespace, 0 in ours.
+	InnerPID uint32 `rec:"InnerPID"`
 }
 
 // Source is how the allocations of a process are known.
@@ -132,18 +148,27 @@ const (
 	// Reported: said by a client of the allocation server's socket. Addresses,
 	// banks and cores are not known then.
 	Reported
-	// Summed: the runtime's own sums, from its shared memory. No buffers, reserved
+	// FromSharedMemory: the runtime's own totals, from its shared memory. No buffers, reserved
 	// sizes, peaks, kernels or dataflow buffers are known then.
-	Summed
+	FromSharedMemory
+	// Sampled: read from the process's own allocators now and then. What was allocated
+	// and freed in between is not seen, so counts and peaks are lower bounds.
+	Sampled
 )
+
+// Observed reports whether the process itself is looked at, with probes or without: not
+// what others say of it.
+func (s Source) Observed() bool { return s == Traced || s == Sampled }
 
 // String is the source in a word.
 func (s Source) String() string {
 	switch s {
 	case Reported:
 		return "reported"
-	case Summed:
+	case FromSharedMemory:
 		return "shared_memory"
+	case Sampled:
+		return "sampled"
 	}
 	return "traced"
 }
@@ -151,16 +176,19 @@ func (s Source) String() string {
 // Opened is what is known of a device when it opens.
 type Opened struct {
 	// Chips that the device spans; empty where that could not be read.
-	Chips []Chip
+	Chips []Chip `rec:"Chips"`
 	// Boards are the cards that the chips are on, such as n300, one for each of
 	// Chips; empty where unknown.
-	Boards []string
+	Boards []string `rec:"Boards"`
+	// UniqueIDs are the chips' unique IDs, one for each of Chips, 0 where unknown; empty
+	// where all are.
+	UniqueIDs []uint64 `rec:"UniqueIDs"`
 	// Mesh is true for a mesh device, which can span any number of chips.
-	Mesh bool
+	Mesh bool `rec:"Mesh"`
 	// Arch is the chips' architecture as the runtime names it, or empty.
-	Arch string
-	// Late: it may have held buffers before tracing began, which are in no account.
-	Late bool
+	Arch string `rec:"Arch"`
+	// Late: it may have held buffers before tracing began, which are missing.
+	Late bool `rec:"Late"`
 }
 
 // Capacity is what an allocator has to hand out.
@@ -169,9 +197,9 @@ type Capacity [NumMemories]Banks
 // Banks describes one memory of one chip: Count banks of Bytes each. A Count
 // of 0 with Known means that there is no such memory.
 type Banks struct {
-	Known bool
-	Count uint32
-	Bytes uint64
+	Known bool   `rec:"Known"`
+	Count uint32 `rec:"Count"`
+	Bytes uint64 `rec:"Bytes"`
 }
 
 func (b Banks) size() uint64 { return uint64(b.Count) * b.Bytes }
@@ -179,86 +207,101 @@ func (b Banks) size() uint64 { return uint64(b.Count) * b.Bytes }
 // Event is one thing that happened in a traced process. Device, Allocator
 // and Buffer are addresses in that process: identities, valid while the
 // object lives, never dereferenced here.
+//
+// Recordings hold events. The tag rec is the name of a field in them, here and in all
+// that an event points to: it stays when the field is renamed.
 type Event struct {
-	Kind   Kind
-	Memory Memory
-	// Layout is the runtime's TensorMemoryLayout of the buffer.
-	Layout uint8
+	Kind   Kind   `rec:"Kind"`
+	Memory Memory `rec:"Memory"`
+	// MemoryLayout is the runtime's TensorMemoryLayout of the buffer.
+	MemoryLayout uint8 `rec:"Layout"`
 	// Anyone: the events that were lost can be of any process.
-	Anyone bool
-	PID    uint32
-	TID    uint32
+	Anyone bool   `rec:"Anyone"`
+	PID    uint32 `rec:"PID"`
+	TID    uint32 `rec:"TID"`
 	// Time is CLOCK_MONOTONIC, ns.
-	Time      uint64
-	Device    uint64
-	Allocator uint64
-	Buffer    uint64
+	Time      uint64 `rec:"Time"`
+	Device    uint64 `rec:"Device"`
+	Allocator uint64 `rec:"Allocator"`
+	Buffer    uint64 `rec:"Buffer"`
 	// Address is where the buffer starts in each bank, bytes.
-	Address uint64
+	Address uint64 `rec:"Address"`
 	// Size is what was asked for, bytes on each chip of the device.
-	Size uint64
+	Size uint64 `rec:"Size"`
 	// PerBank is what every bank of each chip lost to the buffer, bytes; 0
 	// where that is not known.
-	PerBank  uint64
-	PageSize uint64
+	PerBank  uint64 `rec:"PerBank"`
+	PageSize uint64 `rec:"PageSize"`
 	// Program is the address of a program.
-	Program uint64
+	Program uint64 `rec:"Program"`
 	// Count is the number of events lost, of launches or of replays.
-	Count uint64
+	Count uint64 `rec:"Count"`
 	// Trace is the number of a recorded trace.
-	Trace uint32
+	Trace uint32 `rec:"Trace"`
 	// Operation is the class of the ttnn operation that a program is of, untrusted text.
-	Operation string
+	Operation string `rec:"Operation"`
 
-	Process  *Process
-	Opened   *Opened
-	Capacity *Capacity
-	CB       *CircularBuffer
-	Kernel   *Kernel
-	Books    *Books
-	Sums     *Sums
-	Ghosts   *Ghosts
-	Ring     *Ring
-	Totals   *Snapshot
-	// Stack is the code that allocated a buffer, or was refused one, where that is asked for.
-	Stack   *Stack
-	Refusal *Refusal
+	Process       *Process        `rec:"Process"`
+	Opened        *Opened         `rec:"Opened"`
+	Capacity      *Capacity       `rec:"Capacity"`
+	CB            *CircularBuffer `rec:"CB"`
+	Kernel        *Kernel         `rec:"Kernel"`
+	Scan          *AllocatorScan  `rec:"Books"`
+	RuntimeTotals *RuntimeTotals  `rec:"Sums"`
+	StaleEntries  *StaleEntries   `rec:"Ghosts"`
+	ConfigRing    *ConfigRing     `rec:"Ring"`
+	Capture       *Capture        `rec:"Capture"`
+	// Unsafe is set for a buffer of a state that is.
+	Unsafe *Unsafe   `rec:"Unsafe"`
+	Totals *Snapshot `rec:"Totals"`
+	// Stack is the calls that allocated a buffer, or failed to, if stacks are traced.
+	Stack   *Stack   `rec:"Stack"`
+	Refusal *Refusal `rec:"Refusal"`
+	// Reason that is raised or lifted.
+	Reason *Reason `rec:"Reason"`
 }
 
 // Stack is a thread's calls, the innermost first. Its words are the process's
 // own and untrusted. Events share stacks, which nobody changes.
 type Stack struct {
-	Frames []Frame
-	// Cut: there are further frames, which were not sent or could not be found.
-	Cut bool
+	Frames []Frame `rec:"Frames"`
+	// Cut: outer frames are missing.
+	Cut bool `rec:"Cut"`
 }
 
 // Frame is one call. What is not known of it is empty or 0.
 type Frame struct {
 	// Function, of a C++ function with its namespaces.
-	Function string
+	Function string `rec:"Function"`
 	// File of the source, and the Line in it.
-	File string
-	Line uint32
+	File string `rec:"File"`
+	Line uint32 `rec:"Line"`
 	// Module is the file of the code; empty for Python's.
-	Module string
+	Module string `rec:"Module"`
 	// Python: it is a function of the interpreter's.
-	Python bool
+	Python bool `rec:"Python"`
 	// Address of the code in the process, or 0.
-	Address uint64
+	Address uint64 `rec:"Address"`
 }
 
-// Refusal is an allocation that failed, in the runtime's own numbers.
+// Refusal is a failed allocation, in the runtime's own numbers.
 type Refusal struct {
-	// Clash: circular buffers reach into the L1 buffers. Otherwise memory was out.
-	Clash bool
+	// Clash: circular buffers overlap L1 buffers. Otherwise the memory was full.
+	Clash bool `rec:"Clash"`
 	// Message is what the runtime says, untrusted text.
-	Message string
+	Message string `rec:"Message"`
 	// Asked for, on each chip; Banks that it is spread over, PerBank in each; bytes,
 	// as BankBytes, Allocated, Free and Largest, the largest free block, of a bank; 0
 	// where unknown.
-	Asked, Banks, PerBank, BankBytes, Allocated, Free, Largest uint64
+	Asked     uint64 `rec:"Asked"`
+	Banks     uint64 `rec:"Banks"`
+	PerBank   uint64 `rec:"PerBank"`
+	BankBytes uint64 `rec:"BankBytes"`
+	Allocated uint64 `rec:"Allocated"`
+	Free      uint64 `rec:"Free"`
+	Largest   uint64 `rec:"Largest"`
 	// End of the circular buffers in L1, and Lowest address of the L1 buffers above
 	// their beginning; of a clash.
-	End, Lowest uint64
+	End    uint64 `rec:"End"`
+	Lowest uint64 `rec:"Lowest"`
 }

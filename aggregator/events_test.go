@@ -40,7 +40,7 @@ func closed(pid uint32, device uint64) Event {
 	return Event{Kind: DeviceClose, PID: pid, Device: device}
 }
 
-// seen tells of an allocator with 12 banks of DRAM and 64 of L1, no L1_SMALL,
+// seen describes an allocator with 12 banks of DRAM and 64 of L1, no L1_SMALL,
 // and nothing about TRACE.
 func seen(pid uint32, allocator, device uint64) Event {
 	return seenWith(pid, allocator, device, Capacity{
@@ -60,7 +60,7 @@ func gone(pid uint32, allocator uint64) Event {
 // allocator's address is the device's plus one.
 func alloc(pid uint32, device, buffer uint64, m Memory, size uint64) Event {
 	return Event{Kind: Alloc, PID: pid, TID: pid + 1, Device: device, Allocator: device + 1, Buffer: buffer,
-		Address: 0x1000 * buffer, Memory: m, Size: size, PerBank: size / 10, PageSize: 32, Layout: 2}
+		Address: 0x1000 * buffer, Memory: m, Size: size, PerBank: size / 10, PageSize: 32, MemoryLayout: 2}
 }
 
 func freed(pid uint32, device, buffer uint64) Event {

@@ -10,7 +10,7 @@ func decodeEvents(b []byte) []Event {
 	var out []Event
 	for ; len(b) >= 10; b = b[10:] {
 		e := Event{
-			Kind: Kind(b[0]) % (RingUsed + 2), PID: uint32(b[1] % 4), TID: uint32(b[1] >> 2), Memory: Memory(b[2] % 7), Layout: b[2] >> 4,
+			Kind: Kind(b[0]) % (ConfigRingUsed + 2), PID: uint32(b[1] % 4), TID: uint32(b[1] >> 2), Memory: Memory(b[2] % 7), MemoryLayout: b[2] >> 4,
 			Device: uint64(b[3] % 4), Allocator: uint64(b[3] >> 2 % 4), Buffer: uint64(b[4] % 16), Time: uint64(b[5]),
 			// Few bits reach from nothing to far too much.
 			Size: uint64(b[6]&15) << (b[6] >> 4 * 4), PerBank: uint64(b[7]&15) << (b[7] >> 4 * 4), Count: uint64(b[8]),
@@ -38,9 +38,9 @@ func decodeEvents(b []byte) []Event {
 		switch e.Kind {
 		case KernelLoaded:
 			e.Kernel = &Kernel{ID: uint64(b[5] % 4), Type: KernelType(b[2] % 4), Bytes: e.Size, Sized: b[8]&1 != 0}
-		case RingUsed:
-			e.Ring = &Ring{ID: uint64(b[5] % 4), Base: e.Size, Capacity: e.PerBank, Used: uint64(b[8]), Programs: uint64(b[4])}
-		case Replayed:
+		case ConfigRingUsed:
+			e.ConfigRing = &ConfigRing{ID: uint64(b[5] % 4), Base: e.Size, Capacity: e.PerBank, Used: uint64(b[8]), Programs: uint64(b[4])}
+		case Replayed, TraceBegun, TraceCaptured, TraceReleased:
 			e.Trace = uint32(b[5] % 4)
 		}
 		out = append(out, e)

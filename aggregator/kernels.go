@@ -29,17 +29,25 @@ func (t KernelType) String() string {
 // runs on. Its words are the process's own and untrusted.
 type Kernel struct {
 	// ID is the address of the kernel in its process; its binaries share it.
-	ID uint64
+	ID uint64 `rec:"ID"`
 	// Name is that of its source, Hash that of the source with all options.
-	Name, Hash string
+	Name string `rec:"Name"`
+	Hash string `rec:"Hash"`
 	// Processor is the one that runs it, such as brisc or trisc0.
-	Processor string
-	Type      KernelType
+	Processor string     `rec:"Processor"`
+	Type      KernelType `rec:"Type"`
 	// Path of the compiled file as the process sees it, or empty.
-	Path string
+	Path string `rec:"Path"`
 	// Bytes that are loaded of the file, where it is Sized.
-	Bytes uint64
-	Sized bool
+	Bytes uint64 `rec:"Bytes"`
+	Sized bool   `rec:"Sized"`
+	// Cores that it runs on, 0 where they are not known.
+	Cores uint64 `rec:"Cores"`
+}
+
+// OnCores is its bytes times the cores that it runs on, if both are known.
+func (k *Kernel) OnCores() (bytes uint64, known bool) {
+	return k.Bytes * k.Cores, k.Sized && k.Cores > 0
 }
 
 func (k *Kernel) compare(o *Kernel) int {
@@ -50,22 +58,43 @@ func (k *Kernel) compare(o *Kernel) int {
 // need not all be in L1 at a time.
 type KernelUsage struct {
 	// Programs that have kernels.
-	Programs uint64
+	Programs uint64 `rec:"Programs"`
 	// Binaries and their loadable Bytes, by type; each is counted once, on
 	// however many cores it runs.
-	Binaries, Bytes [NumKernelTypes]uint64
+	Binaries [NumKernelTypes]uint64 `rec:"Binaries"`
+	Bytes    [NumKernelTypes]uint64 `rec:"Bytes"`
 	// Unsized counts the binaries whose size is not known; where it is not 0,
 	// Bytes is a lower bound.
-	Unsized uint64
+	Unsized uint64 `rec:"Unsized"`
+	// CoreBytes are the bytes times the cores that each binary runs on, of the
+	// WithCores binaries whose size and cores are known.
+	CoreBytes [NumKernelTypes]uint64 `rec:"CoreBytes"`
+	WithCores uint64                 `rec:"WithCores"`
 	// DRAMCopies are the buffers that hold a copy of kernels, from which they are
 	// loaded, and DRAMBytes the bytes asked for them. They are part of the memory.
-	DRAMCopies, DRAMBytes uint64
+	DRAMCopies uint64 `rec:"DRAMCopies"`
+	DRAMBytes  uint64 `rec:"DRAMBytes"`
+}
+
+// OnCores sums the bytes times cores. Where not all is known, it is a lower bound.
+func (u *KernelUsage) OnCores() (bytes uint64, known bool) {
+	var binaries uint64
+	for t := range u.Binaries {
+		binaries += u.Binaries[t]
+		bytes += u.CoreBytes[t]
+	}
+	return bytes, u.WithCores == binaries
 }
 
 func (u *KernelUsage) count(k *Kernel, added bool) {
 	n, bytes := uint64(1), k.Bytes
+	onCores, known := k.OnCores()
 	if !added {
-		n, bytes = -n, -bytes
+		n, bytes, onCores = -n, -bytes, -onCores
+	}
+	if known {
+		u.CoreBytes[k.Type] += onCores
+		u.WithCores += n
 	}
 	u.Binaries[k.Type] += n
 	u.Bytes[k.Type] += bytes
@@ -80,21 +109,26 @@ func (u *KernelUsage) add(o *KernelUsage) {
 	for t := range o.Binaries {
 		u.Binaries[t] += o.Binaries[t]
 		u.Bytes[t] += o.Bytes[t]
+		u.CoreBytes[t] += o.CoreBytes[t]
 	}
+	u.WithCores += o.WithCores
 	u.Unsized += o.Unsized
 	u.DRAMCopies += o.DRAMCopies
 	u.DRAMBytes += o.DRAMBytes
 }
 
-// kernels are the share's own usage and its chip's, which change together.
+// kernels returns the share's own usage and its chip's, which change together.
 func (s *share) kernels() [2]*KernelUsage { return [2]*KernelUsage{&s.kernel, &s.chip.kernel} }
 
-// loadKernel books a kernel's binary on every chip of its device. The same one
-// for another device adds chips, and nothing for the same device.
+// maxCores is more than a chip has.
+const maxCores = 1 << 16
+
+// loadKernel adds a kernel's binary on every chip of its device. The same binary
+// for another device adds that one's chips; for the same device, nothing.
 func (a *Aggregator) loadKernel(p *process, e *Event) {
 	k := e.Kernel
-	if k == nil || k.Type >= NumKernelTypes || k.Bytes > maxBytes {
-		p.counters.Odd++
+	if k == nil || k.Type >= NumKernelTypes || k.Bytes > maxBytes || k.Cores > maxCores {
+		p.odd(e)
 		return
 	}
 	if e.Program == 0 {
@@ -110,7 +144,7 @@ func (a *Aggregator) loadKernel(p *process, e *Event) {
 	}
 	d := a.device(p, e.Device)
 	if d.closed {
-		return // what is loaded goes when a device closes
+		return // a closed device has no kernels
 	}
 	for _, s := range d.shares {
 		if _, ok := pr.loaded[s]; ok {
@@ -126,7 +160,7 @@ func (a *Aggregator) loadKernel(p *process, e *Event) {
 	}
 }
 
-// KernelChange is a kernel's binary that was loaded for one chip, or unloaded.
+// KernelChange is a kernel binary that was loaded for a chip, or unloaded.
 type KernelChange struct {
 	Time     uint64
 	PID      uint32
@@ -139,7 +173,7 @@ type KernelChange struct {
 	Kernel *Kernel
 }
 
-// countKernel books a binary that came to a chip or went.
+// countKernel adds a binary to a chip, or removes it.
 func (a *Aggregator) countKernel(p *process, time uint64, s *share, program uint64, k *Kernel, loaded bool) {
 	for _, u := range s.kernels() {
 		u.count(k, loaded)
@@ -162,7 +196,7 @@ func (pr *program) has(k *Kernel) bool {
 	return false
 }
 
-// unload takes a program's kernels off a chip.
+// unload removes a program's kernels from a chip.
 func (a *Aggregator) unload(p *process, e *Event, s *share, id uint64) {
 	pr := p.programs[id]
 	delete(pr.loaded, s)
@@ -174,11 +208,11 @@ func (a *Aggregator) unload(p *process, e *Event, s *share, id uint64) {
 	}
 }
 
-// copyKernels marks the buffer that a program's kernels were copied to.
+// copyKernels marks the buffer that holds a copy of a program's kernels.
 func (a *Aggregator) copyKernels(p *process, e *Event) {
 	b := p.buffers.get(e.Buffer)
 	if b == nil || b.address != e.Address {
-		p.counters.Odd++
+		p.odd(e)
 		return
 	}
 	if !b.kernels {
@@ -187,7 +221,7 @@ func (a *Aggregator) copyKernels(p *process, e *Event) {
 	}
 }
 
-// countCopy books a buffer that holds kernels, and no other.
+// countCopy adds or removes a buffer that holds kernels; it ignores others.
 func (b *buffer) countCopy(added bool) {
 	if !b.kernels {
 		return
@@ -206,11 +240,14 @@ func (b *buffer) countCopy(added bool) {
 
 func (p *process) launch(e *Event) {
 	p.counters.Launches += e.Count
+	if e.Count > 0 {
+		p.launched = max(p.launched, e.Time)
+	}
 	if e.Program == 0 {
 		p.counters.UnknownLaunches += e.Count
 		return
 	}
-	// One that is not there went with its device, before its launches were read.
+	// A missing program went with its device before its launches were read.
 	if pr := p.programs[e.Program]; pr != nil {
 		pr.launches += e.Count
 		pr.launched = max(pr.launched, e.Time)

@@ -90,6 +90,47 @@ func TestKernels(t *testing.T) {
 	}
 }
 
+// Bytes times cores are of the binaries of which both are known, and they are said to
+// be all where no other is there, also of what an older recording has.
+func TestKernelsTimesTheirCores(t *testing.T) {
+	a := New()
+	load := func(id, bytes, cores uint64, kind KernelType) {
+		a.Apply(&Event{Kind: KernelLoaded, PID: 1, Program: id, Device: 0x100, Kernel: &Kernel{ID: id, Type: kind, Bytes: bytes, Sized: bytes != 0, Cores: cores}})
+	}
+	expect := func(what string, bytes uint64, known bool) {
+		t.Helper()
+		s := a.Snapshot()
+		for i := range s.Chips {
+			if n, all := s.Chips[i].Kernel.OnCores(); n != bytes || all != known {
+				t.Errorf("%s: chip %d has %d bytes, all known: %v", what, i, n, all)
+			}
+		}
+		if n, all := s.Processes[0].Kernel.OnCores(); n != 2*bytes || all != known {
+			t.Errorf("%s: the process has %d bytes, all known: %v", what, n, all)
+		}
+	}
+	e := opened(1, 0x100, host(0, 1))
+	a.Apply(&e)
+	expect("nothing", 0, true)
+	load(1, 100, 64, ApplicationKernel)
+	load(2, 10, 2, DispatchKernel)
+	expect("two kernels", 6420, true)
+	load(3, 100, 0, ApplicationKernel)
+	expect("one on unknown cores", 6420, false)
+	a.Apply(&Event{Kind: ProgramGone, PID: 1, Program: 3})
+	load(4, 0, 5, FabricKernel)
+	expect("one of unknown size", 6420, false)
+	a.Apply(&Event{Kind: ProgramGone, PID: 1, Program: 4})
+	a.Apply(&Event{Kind: ProgramGone, PID: 1, Program: 1})
+	expect("one is left", 20, true)
+	load(5, 1, 1<<16+1, ApplicationKernel)
+	expect("more cores than a chip has", 20, true)
+	old := KernelUsage{Binaries: [NumKernelTypes]uint64{2}, Bytes: [NumKernelTypes]uint64{100}}
+	if _, known := old.OnCores(); known {
+		t.Error("what was recorded without cores is said to be known")
+	}
+}
+
 func TestCopyOfKernelsInDRAM(t *testing.T) {
 	const device, buffer = 0x100, 0x1
 	a := New()

@@ -8,7 +8,10 @@ import (
 // CoreRange is a rectangle of cores by their logical coordinates, both ends
 // inclusive.
 type CoreRange struct {
-	X0, Y0, X1, Y1 uint16
+	X0 uint16 `rec:"X0"`
+	Y0 uint16 `rec:"Y0"`
+	X1 uint16 `rec:"X1"`
+	Y1 uint16 `rec:"Y1"`
 }
 
 // Cores is the number of cores in the range, 0 if it is empty.
@@ -37,9 +40,8 @@ const (
 	Dataflow
 	// Scratchpads are those of its kernels.
 	Scratchpad
-	// ReportedCircular buffers were told by a client, which says their size on all
-	// cores together and neither the cores nor where: Size is that, and Address and
-	// Ranges are not known.
+	// ReportedCircular buffers are reported by a client: Size is their size on all
+	// cores together, Address and Ranges are unknown.
 	ReportedCircular
 	numCBKinds
 )
@@ -49,11 +51,12 @@ const (
 type CircularBuffer struct {
 	// Call and the thread tell the layouts of a program on a chip apart: one of
 	// another call replaces those of before.
-	Call uint32
+	Call uint32 `rec:"Call"`
 	// Address in the L1 of each core, and Size on each core, bytes.
-	Address, Size uint64
-	Kind          CBKind
-	Ranges        []CoreRange
+	Address uint64      `rec:"Address"`
+	Size    uint64      `rec:"Size"`
+	Kind    CBKind      `rec:"Kind"`
+	Ranges  []CoreRange `rec:"Ranges"`
 }
 
 // Cores is the number of cores that the buffer lies on.
@@ -77,37 +80,45 @@ func (c *CircularBuffer) Bytes() uint64 {
 type CBUsage struct {
 	// Physical is the union of the buffers on each core, summed over the cores:
 	// what the L1 loses, because programs use the same addresses in turn.
-	Physical uint64
+	Physical uint64 `rec:"Physical"`
 	// Logical is the plain sum over all buffers and cores.
-	Logical uint64
+	Logical uint64 `rec:"Logical"`
 	// PeakPhysical and PeakLogical are their highest values so far.
-	PeakPhysical, PeakLogical uint64
+	PeakPhysical uint64 `rec:"PeakPhysical"`
+	PeakLogical  uint64 `rec:"PeakLogical"`
+	// PeaksAtLeast: a part of it was sampled, so that the peaks are lower bounds.
+	PeaksAtLeast bool `rec:"PeaksAtLeast"`
 	// Circular and Dataflow buffers and Scratchpads, which are counted above, Global
 	// ones, which are not, and Programs that have any of them on the chip.
-	Circular, Dataflow, Scratchpads, Global, Programs uint64
+	Circular    uint64 `rec:"Circular"`
+	Dataflow    uint64 `rec:"Dataflow"`
+	Scratchpads uint64 `rec:"Scratchpads"`
+	Global      uint64 `rec:"Global"`
+	Programs    uint64 `rec:"Programs"`
 	// Reported circular buffers are counted in Logical only: where not 0, the
 	// others are lower bounds.
-	Reported uint64
-	// SumOnly: of Physical, or a part of it, the runtime told the sum alone. The
-	// others, and dataflow buffers, are not known of that part.
-	SumOnly bool
+	Reported uint64 `rec:"Reported"`
+	// TotalsOnly: Physical, or a part of it, is a total that the runtime reported. All
+	// else, dataflow buffers included, is unknown of that part.
+	TotalsOnly bool `rec:"SumOnly"`
 	// Busiest is the core with the largest physical use, BusiestBytes, and Top
 	// the highest end of a buffer on any core: where it clashes with L1 buffers.
-	Busiest      Core
-	BusiestBytes uint64
-	Top          uint64
+	Busiest      Core   `rec:"Busiest"`
+	BusiestBytes uint64 `rec:"BusiestBytes"`
+	Top          uint64 `rec:"Top"`
 }
 
 // Core is one core by its logical coordinates.
 type Core struct {
-	X, Y uint16
+	X uint16 `rec:"X"`
+	Y uint16 `rec:"Y"`
 }
 
 // ProgramSnapshot is one program with circular buffers or kernels.
 type ProgramSnapshot struct {
 	// ID is the address of the program in its process.
 	ID uint64
-	// Since is when it was first heard of, CLOCK_MONOTONIC ns.
+	// Since is when it was first seen, CLOCK_MONOTONIC ns.
 	Since uint64
 	// Placed are its circular buffers, by chip and address.
 	Placed []PlacedCB
@@ -166,7 +177,7 @@ type program struct {
 	launches, launched, config uint64
 }
 
-// program finds or makes the program that an event is of.
+// program returns an event's program, a new one if need be.
 func (p *process) program(e *Event) *program {
 	pr := p.programs[e.Program]
 	if pr == nil {
@@ -183,7 +194,7 @@ type placement struct {
 	kind  CBKind
 }
 
-// layoutOf is the kind under which what is of this one is laid out.
+// layoutOf is the kind whose layout a buffer of this kind belongs to.
 func (k CBKind) layoutOf() CBKind {
 	if k == GlobalCircular || k == ReportedCircular {
 		return Circular
@@ -191,7 +202,7 @@ func (k CBKind) layoutOf() CBKind {
 	return k
 }
 
-// isOn says whether the program has anything on a chip.
+// isOn reports whether the program has any buffer on a chip.
 func (pr *program) isOn(s *share) bool {
 	for k := range numCBKinds {
 		if pr.on[placement{s, k}] != nil {
@@ -201,19 +212,18 @@ func (pr *program) isOn(s *share) bool {
 	return false
 }
 
-// layout is the circular buffers of a program on one chip.
+// layout is a program's buffers on one chip that one call placed.
 type layout struct {
 	device    uint64
 	call, tid uint32
 	cbs       []*CircularBuffer
 }
 
-// interval is a piece of a core's L1.
+// interval is a range of addresses in a core's L1.
 type interval struct{ start, end uint64 }
 
-// coreUse is what lies on one core: each distinct interval with the number of
-// circular buffers on it. Programs place theirs at the same few addresses, so
-// there are few.
+// coreUse is the use of one core: each distinct interval with its number of
+// buffers. Programs use the same few addresses, so there are few intervals.
 type coreUse struct {
 	intervals map[interval]uint32
 	union     uint64
@@ -224,7 +234,7 @@ type cbAccount struct {
 	cores    map[Core]*coreUse
 	usage    CBUsage
 	programs uint64
-	// stale: what is found by looking at all cores is not what usage says.
+	// stale: Busiest, BusiestBytes and Top of usage must be computed again.
 	stale bool
 }
 
@@ -259,7 +269,7 @@ func (a *cbAccount) remove(cb *CircularBuffer) {
 	a.usage.Logical -= cb.Bytes()
 }
 
-// each calls f for every core of a buffer that takes any room.
+// each calls f for every core of a buffer that is not empty.
 func (a *cbAccount) each(cb *CircularBuffer, f func(*coreUse, interval)) {
 	if cb.Size == 0 {
 		return
@@ -289,7 +299,7 @@ func (a *cbAccount) each(cb *CircularBuffer, f func(*coreUse, interval)) {
 	}
 }
 
-// measure computes a core's union anew and books the difference.
+// measure computes a core's union again and adds the difference to the total.
 func (a *cbAccount) measure(u *coreUse) {
 	union := unionOf(u.intervals)
 	a.usage.Physical += union - u.union
@@ -312,8 +322,8 @@ func unionOf(set map[interval]uint32) uint64 {
 	return sum
 }
 
-// snapshot completes the usage with what is found by looking at all cores, which is done
-// again only where something came or went.
+// snapshot completes the usage with Busiest, BusiestBytes and Top. It looks at
+// all cores only after a change.
 func (a *cbAccount) snapshot() CBUsage {
 	u := &a.usage
 	u.Programs = a.programs
@@ -347,7 +357,8 @@ func (u *CBUsage) add(o *CBUsage) {
 	u.Global += o.Global
 	u.Programs += o.Programs
 	u.Reported += o.Reported
-	u.SumOnly = u.SumOnly || o.SumOnly
+	u.TotalsOnly = u.TotalsOnly || o.TotalsOnly
+	u.PeaksAtLeast = u.PeaksAtLeast || o.PeaksAtLeast
 	if o.BusiestBytes > u.BusiestBytes || o.BusiestBytes == u.BusiestBytes && o.Busiest.before(u.Busiest) {
 		u.Busiest, u.BusiestBytes = o.Busiest, o.BusiestBytes
 	}
@@ -368,7 +379,7 @@ func (u *CBUsage) counter(k CBKind) *uint64 {
 	return &u.Circular
 }
 
-// move books what a change in one process's use means for the chip.
+// move adds the change of one process's use to the chip's.
 func (u *CBUsage) move(before, after CBUsage) {
 	u.Physical += after.Physical - before.Physical
 	u.Logical += after.Logical - before.Logical
@@ -376,14 +387,14 @@ func (u *CBUsage) move(before, after CBUsage) {
 	u.PeakLogical = max(u.PeakLogical, u.Logical)
 }
 
-// placeCB books a circular buffer on every chip of its device. The first of a
-// call replaces what the program had on a chip: a new layout is reported without
-// the old one being freed.
+// placeCB adds a circular buffer on every chip of its device. The first buffer of a
+// call replaces the program's layout on a chip: the runtime reports a new layout
+// without freeing the old one.
 func (a *Aggregator) placeCB(p *process, e *Event) {
 	d := p.devices[e.Device]
 	if e.CB == nil || !e.CB.plausible() || d == nil || d.closed || len(d.shares) == 0 {
-		// A device is described before anything lies on it.
-		p.counters.Odd++
+		// A device is described before anything is placed on it.
+		p.odd(e)
 		return
 	}
 	pr := p.program(e)
@@ -409,7 +420,7 @@ func (a *Aggregator) placeCB(p *process, e *Event) {
 	}
 }
 
-// removeLayout frees a program's circular or dataflow buffers or scratchpads on one chip.
+// removeLayout removes a program's circular or dataflow buffers or scratchpads on one chip.
 func (a *Aggregator) removeLayout(p *process, e *Event, id uint64, pr *program, at placement) {
 	s, reported := at.share, false
 	for _, cb := range pr.on[at].cbs {
@@ -425,7 +436,7 @@ func (a *Aggregator) removeLayout(p *process, e *Event, id uint64, pr *program, 
 	}
 }
 
-// removeProgram frees all that a program has in L1.
+// removeProgram removes a program, its buffers in L1 and its kernels.
 func (a *Aggregator) removeProgram(p *process, e *Event, id uint64) {
 	pr := p.programs[id]
 	if pr == nil {
@@ -440,8 +451,8 @@ func (a *Aggregator) removeProgram(p *process, e *Event, id uint64) {
 	delete(p.programs, id)
 }
 
-// removeProgramsOn frees what programs placed and loaded through a device: it
-// closed, and a program can outlive it.
+// removeProgramsOn removes what programs placed and loaded through a closed
+// device. A program can outlive its device.
 func (a *Aggregator) removeProgramsOn(p *process, e *Event, device uint64) {
 	for id, pr := range p.programs {
 		there := false
@@ -463,15 +474,15 @@ func (a *Aggregator) removeProgramsOn(p *process, e *Event, device uint64) {
 	}
 }
 
-// CBChange is a circular buffer that came or went on one chip.
+// CBChange is a circular buffer that was placed on a chip or removed from it.
 type CBChange struct {
 	Time uint64
 	PID  uint32
 	Chip Chip
-	// Program that it is of.
+	// Program that it belongs to.
 	Program uint64
 	Freed   bool
-	// Total is what circular buffers take on the chip by plain sum, of all
+	// Total is the plain sum of the circular buffers on the chip, of all
 	// processes, after the change, bytes.
 	Total uint64
 	CB    *CircularBuffer

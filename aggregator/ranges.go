@@ -5,7 +5,7 @@ import (
 	"strconv"
 )
 
-// Ranges writes ascending numbers the short way: 0-7,12.
+// Ranges formats ascending numbers as ranges: 0-7,12.
 func Ranges(numbers []uint32) string {
 	numbers = slices.Compact(slices.Clone(numbers))
 	out := ""

@@ -42,16 +42,16 @@ func TestReportedCircularBuffers(t *testing.T) {
 }
 
 // What the tracer loses says nothing of what clients report, and nothing of the
-// process's own would ever end the doubt. A recorder loses of both.
+// process's own would ever lift the suspicion. A recorder loses of both.
 func TestLossesAndReportedProcesses(t *testing.T) {
 	reported := started(2, 7)
 	reported.Process.Source = Reported
 	for anyone, want := range map[bool]bool{false: true, true: false} {
-		a := run(holding(), reported, opened(2, 1, host(0)), alloc(2, 1, 1, DRAM, 100), Event{Kind: Lost, Count: 1, Anyone: anyone})
+		a := run(twoBuffers(), reported, opened(2, 1, host(0)), alloc(2, 1, 1, DRAM, 100), Event{Kind: Lost, Count: 1, Anyone: anyone})
 		if a.Snapshot().Exact() {
 			t.Error("exact with a loss")
 		}
-		run(a, read(Books{Buffers: []Held{bufferHeld(1, 100), bufferHeld(2, 100)}}))
+		run(a, scanned(AllocatorScan{Buffers: []LiveBuffer{liveBuffer(1, 100), liveBuffer(2, 100)}}))
 		if got := a.Snapshot().Exact(); got != want {
 			t.Errorf("of anyone %t: exact %t after the comparison", anyone, got)
 		}

@@ -15,56 +15,56 @@ func TestRings(t *testing.T) {
 			a.Apply(&events[i])
 		}
 	}
-	use := func(pid uint32, device uint64, r Ring) Event {
-		return Event{Kind: RingUsed, PID: pid, Device: device, Ring: &r}
+	use := func(pid uint32, device uint64, r ConfigRing) Event {
+		return Event{Kind: ConfigRingUsed, PID: pid, Device: device, ConfigRing: &r}
 	}
-	expect := func(what string, want ...Ring) {
+	expect := func(what string, want ...ConfigRing) {
 		t.Helper()
-		var got []Ring
+		var got []ConfigRing
 		for _, c := range a.Snapshot().Chips {
-			got = append(got, c.Ring)
+			got = append(got, c.ConfigRing)
 		}
 		if !slices.Equal(got, want) {
 			t.Errorf("%s: %+v, not %+v", what, got, want)
 		}
 	}
 	apply(opened(1, mesh, host(0, 1)), opened(2, second, host(1, 2)))
-	expect("opened", Ring{}, Ring{}, Ring{})
+	expect("opened", ConfigRing{}, ConfigRing{}, ConfigRing{})
 
-	unknown := Ring{ID: 1}
+	unknown := ConfigRing{ID: 1}
 	apply(use(1, mesh, unknown))
-	expect("one of which nothing is known", unknown, unknown, Ring{})
-	small, large := Ring{ID: 2, Base: 64, Capacity: 100, Used: 10, Programs: 1}, Ring{ID: 3, Base: 64, Capacity: 100, Used: 20, Programs: 2}
+	expect("one of which nothing is known", unknown, unknown, ConfigRing{})
+	small, large := ConfigRing{ID: 2, Base: 64, Capacity: 100, Used: 10, Programs: 1}, ConfigRing{ID: 3, Base: 64, Capacity: 100, Used: 20, Programs: 2}
 	apply(use(1, mesh, large), use(1, mesh, small))
-	expect("of two sub-devices", large, large, Ring{})
-	other := Ring{ID: 2, Base: 64, Capacity: 100, Used: 15, Replayed: true}
+	expect("of two sub-devices", large, large, ConfigRing{})
+	other := ConfigRing{ID: 2, Base: 64, Capacity: 100, Used: 15, Replayed: true}
 	apply(use(2, second, other))
 	expect("of two processes", large, large, other)
 	large.Used = 5
 	apply(use(1, mesh, large))
 	expect("places given up", small, other, other)
 	for _, p := range a.Snapshot().Processes {
-		if p.PID == 1 && (p.Chips[0].Ring != small || p.Chips[1].Ring != small) {
+		if p.PID == 1 && (p.Chips[0].ConfigRing != small || p.Chips[1].ConfigRing != small) {
 			t.Errorf("the process has %+v", p.Chips)
 		}
 	}
 
 	for name, e := range map[string]Event{
-		"nothing":                 {Kind: RingUsed, PID: 1, Device: mesh},
-		"more than there is":      use(1, mesh, Ring{ID: 2, Capacity: 100, Used: 101}),
-		"more than a core has":    use(1, mesh, Ring{ID: 2, Capacity: 2 << 30}),
-		"where no core has any":   use(1, mesh, Ring{ID: 2, Base: 2 << 30, Capacity: 1}),
-		"on no device that opens": use(1, 0x999, Ring{ID: 9, Capacity: 100, Used: 99}),
+		"nothing":                 {Kind: ConfigRingUsed, PID: 1, Device: mesh},
+		"more than there is":      use(1, mesh, ConfigRing{ID: 2, Capacity: 100, Used: 101}),
+		"more than a core has":    use(1, mesh, ConfigRing{ID: 2, Capacity: 2 << 30}),
+		"where no core has any":   use(1, mesh, ConfigRing{ID: 2, Base: 2 << 30, Capacity: 1}),
+		"on no device that opens": use(1, 0x999, ConfigRing{ID: 9, Capacity: 100, Used: 99}),
 	} {
 		apply(e)
 		expect(name, small, other, other)
 	}
 	apply(Event{Kind: DeviceClose, PID: 1, Device: mesh})
 	apply(use(1, mesh, large)) // read too late
-	expect("closed", Ring{}, other, other)
+	expect("closed", ConfigRing{}, other, other)
 	apply(Event{Kind: ProcessExit, PID: 2})
 	apply(opened(3, second, host(2)))
-	expect("ended", Ring{}, Ring{}, Ring{})
+	expect("ended", ConfigRing{}, ConfigRing{}, ConfigRing{})
 }
 
 func TestReplays(t *testing.T) {
@@ -80,15 +80,15 @@ func TestReplays(t *testing.T) {
 		Event{Kind: Replayed, PID: 1, Device: mesh, Trace: 3, Count: 1, Time: 6},
 		Event{Kind: Replayed, PID: 1, Device: mesh, Trace: 4, Count: 10, Time: 7},
 		Event{Kind: Replayed, PID: 1, Trace: 4, Count: 100, Time: 8}) // on a queue of which nothing is known
-	list := a.Replays(1)
-	if len(list) != 3 || list[0].Trace != 3 || list[1].Count != 12 || list[1].Last != 7 || len(list[1].Chips) != 2 || list[2].Count != 100 || list[2].Chips != nil {
+	list := a.Traces(1)
+	if len(list) != 3 || list[0].Trace != 3 || list[1].Count != 100 || list[1].Chips != nil || list[2].Count != 12 || list[2].Last != 7 || len(list[2].Chips) != 2 {
 		t.Errorf("%+v", list)
 	}
 	if n := a.Snapshot().Processes[0].Counters.Replays; n != 113 {
 		t.Errorf("%d replays", n)
 	}
 	apply(Event{Kind: DeviceClose, PID: 1, Device: mesh})
-	if list := a.Replays(1); len(list) != 1 || a.Replays(9) != nil {
+	if list := a.Traces(1); len(list) != 1 || a.Traces(9) != nil {
 		t.Errorf("%+v", list)
 	}
 }

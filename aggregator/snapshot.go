@@ -10,55 +10,68 @@ import (
 // change it later.
 type Snapshot struct {
 	// Time of the newest event, or when the snapshot was taken, CLOCK_MONOTONIC ns.
-	Time      uint64
-	Chips     []ChipSnapshot
-	Processes []ProcessSnapshot
-	// Ended are the newest 32 processes that exited, oldest first, as they were
-	// when they did: what they still held then went with them. Snapshots share
-	// the Chips of these, which must not be changed.
-	Ended    []ProcessSnapshot
-	Counters Counters
-	// Lacks is what nobody can know of what the snapshot is made from, in words; nil
-	// where processes are traced.
-	Lacks []string
+	Time      uint64            `rec:"Time"`
+	Chips     []ChipSnapshot    `rec:"Chips"`
+	Processes []ProcessSnapshot `rec:"Processes"`
+	// Ended are the newest 32 exited processes, oldest first, as they were at their
+	// exit. Snapshots share their Chips, which must not be changed.
+	Ended    []ProcessSnapshot `rec:"Ended"`
+	Counters Counters          `rec:"Counters"`
+	// Lacks says what its sources cannot know; nil where processes are traced.
+	Lacks []string `rec:"Lacks"`
+	// Reasons why numbers of the host are not exact, beside those of its Processes.
+	// Not to be changed.
+	Reasons []Reason `rec:"Reasons"`
+	// HasReasons is false where reasons are unknown: in the state of a recording
+	// that was made before there were any.
+	HasReasons bool `rec:"HasReasons"`
 }
 
 // ChipSnapshot is one physical chip, over all processes.
 type ChipSnapshot struct {
-	Chip Chip
+	Chip Chip `rec:"Chip"`
 	// Arch is the architecture as the runtime names it, or empty.
-	Arch string
+	Arch string `rec:"Arch"`
 	// Board is the card that the chip is on, such as n300, or empty.
-	Board  string
-	Memory [NumMemories]Usage
-	CB     CBUsage
-	Kernel KernelUsage
-	// Ring is the fullest of the kernel-config rings on the chip; its ID is 0 where
+	Board string `rec:"Board"`
+	// UniqueID is the chip's unique ID; 0 where unknown.
+	UniqueID uint64             `rec:"UniqueID"`
+	Memory   [NumMemories]Usage `rec:"Memory"`
+	CB       CBUsage            `rec:"CB"`
+	Kernel   KernelUsage        `rec:"Kernel"`
+	// ConfigRing is the fullest of the kernel-config rings on the chip; its ID is 0 where
 	// none is known.
-	Ring Ring
+	ConfigRing ConfigRing `rec:"Ring"`
 	// PIDs of the processes that have the chip open, ascending.
-	PIDs []uint32
-	// Ghosts are what the runtime still counts for processes that are gone: in no
+	PIDs []uint32 `rec:"PIDs"`
+	// StaleEntries are what the runtime still counts for exited processes: in no
 	// other number. Not to be changed.
-	Ghosts []Ghost
+	StaleEntries []StaleEntry `rec:"Ghosts"`
+	// Reasons why its numbers are not exact, at most 16; none where they are. Not to be changed.
+	Reasons []Reason `rec:"Reasons"`
 }
 
 // Usage is what one memory of one chip holds, in bytes.
 type Usage struct {
-	Requested, Reserved         uint64
-	PeakRequested, PeakReserved uint64
-	Buffers                     uint64
+	Requested     uint64 `rec:"Requested"`
+	Reserved      uint64 `rec:"Reserved"`
+	PeakRequested uint64 `rec:"PeakRequested"`
+	PeakReserved  uint64 `rec:"PeakReserved"`
+	Buffers       uint64 `rec:"Buffers"`
 	// Unreserved counts the buffers whose reserved size is not known; where
 	// it is not 0, Reserved is a lower bound.
-	Unreserved uint64
+	Unreserved uint64 `rec:"Unreserved"`
 	// PeakUnsure: there was such a buffer at some time, so that PeakReserved is
 	// a lower bound.
-	PeakUnsure bool
-	// SumOnly: of Requested, or a part of it, the runtime told the sum alone. How many
-	// Buffers that is, and how high it was, is not known.
-	SumOnly bool
-	// Banks is the capacity; not Known where nobody told.
-	Banks Banks
+	PeakUnsure bool `rec:"PeakUnsure"`
+	// PeaksAtLeast: a part of it was sampled, and may have been more between two looks,
+	// so that both peaks are lower bounds.
+	PeaksAtLeast bool `rec:"PeaksAtLeast"`
+	// TotalsOnly: Requested, or a part of it, is a total that the runtime reported. The
+	// number of Buffers and the peaks of that part are unknown.
+	TotalsOnly bool `rec:"SumOnly"`
+	// Banks is the capacity, if Known.
+	Banks Banks `rec:"Banks"`
 }
 
 // Capacity is the memory's size in bytes, and whether it is known.
@@ -68,36 +81,61 @@ func (u Usage) Capacity() (bytes uint64, known bool) {
 
 // ProcessSnapshot is one watched process.
 type ProcessSnapshot struct {
-	PID  uint32
-	Info Process
-	// Late: a device of its was open before tracing began, so that buffers
-	// from before are in no account.
-	Late bool
-	// Since and Last are when the process was first and last heard of, CLOCK_MONOTONIC ns.
-	Since, Last uint64
+	PID  uint32  `rec:"PID"`
+	Info Process `rec:"Info"`
+	// Late: it was attached late, so buffers from before may be missing.
+	Late bool `rec:"Late"`
+	// Since and Last are when the process was first and last seen, CLOCK_MONOTONIC ns.
+	Since uint64 `rec:"Since"`
+	Last  uint64 `rec:"Last"`
 	// Chips that the process has open, ascending, each with the process's own
 	// use; of an ended process, all that it ever opened. Peaks are those of the
 	// process's life.
-	Chips []ChipSnapshot
+	Chips []ChipSnapshot `rec:"Chips"`
 	// Memory is the sum over Chips, of peaks as well: together they were
 	// perhaps never as high. Banks is not summed.
-	Memory [NumMemories]Usage
-	CB     CBUsage
-	Kernel KernelUsage
+	Memory [NumMemories]Usage `rec:"Memory"`
+	CB     CBUsage            `rec:"CB"`
+	Kernel KernelUsage        `rec:"Kernel"`
 	// Unplaced is what it holds on devices whose chips are not known.
-	Unplaced [NumMemories]Usage
+	Unplaced [NumMemories]Usage `rec:"Unplaced"`
 	// Buffers is the number of live buffers; one on a mesh of many chips is one.
-	Buffers   uint64
-	Counters  ProcessCounters
-	Agreement Agreement
+	Buffers uint64 `rec:"Buffers"`
+	// Unsafe are those that a replay of a trace may have overwritten.
+	Unsafe UnsafeUsage `rec:"UnsafeUsage"`
+	// LastLaunch is when a program was launched, or a trace replayed, last, CLOCK_MONOTONIC
+	// ns; 0 where that was not seen.
+	LastLaunch uint64 `rec:"LastLaunch"`
+	// HostMemory is what it has in the host's memory; 0 where unknown.
+	HostMemory HostMemory      `rec:"HostMemory"`
+	Counters   ProcessCounters `rec:"Counters"`
+	Agreement  Agreement       `rec:"Agreement"`
+	// Reasons why its numbers are not exact; none where they are. Not to be changed.
+	Reasons []Reason `rec:"Reasons"`
+}
+
+// HostMemory is the resident memory of a process on the host, bytes: as it was first read, its
+// peak, and now, or at its end.
+type HostMemory struct {
+	First uint64 `rec:"First"`
+	Peak  uint64 `rec:"Peak"`
+	Bytes uint64 `rec:"Bytes"`
+}
+
+// Read takes in what was read now.
+func (h *HostMemory) Read(bytes uint64) {
+	if h.First == 0 {
+		h.First = bytes
+	}
+	h.Bytes, h.Peak = bytes, max(h.Peak, bytes)
 }
 
 // BufferSnapshot is one live buffer.
 type BufferSnapshot struct {
 	// ID is the address of the Buffer object in its process.
-	ID     uint64
-	Memory Memory
-	Layout uint8
+	ID           uint64
+	Memory       Memory
+	MemoryLayout uint8
 	// Address in each bank, Size on each chip, PerBank in each bank: bytes.
 	Address, Size, PerBank, PageSize uint64
 	// Reserved is what the banks of each chip lost to it, bytes; 0 where unknown.
@@ -110,38 +148,47 @@ type BufferSnapshot struct {
 	TID   uint32
 	// Kernels: it is the copy in DRAM of a program's kernels.
 	Kernels bool
+	// Unsafe: a replay of a trace may have overwritten it.
+	Unsafe Unsafe
 	// Chips that it lies on; not to be changed.
 	Chips []Chip
 }
 
 // Counters are the totals over all processes, since the start.
 type Counters struct {
-	Events uint64
-	// Lost events never arrived: from then on the accounts are not exact.
-	Lost   uint64
-	Exited uint64
+	Events uint64 `rec:"Events"`
+	// Lost events never arrived.
+	Lost   uint64 `rec:"Lost"`
+	Exited uint64 `rec:"Exited"`
 	// Launches of programs, of those in no account as well.
-	Launches uint64
+	Launches uint64 `rec:"Launches"`
+	// ExitedInexact processes exited with numbers that lacked something which happened
+	// while they were traced.
+	ExitedInexact uint64 `rec:"ExitedInexact"`
 }
 
 // ProcessCounters are the totals of one process.
 type ProcessCounters struct {
-	Allocs, Frees uint64
+	Allocs uint64 `rec:"Allocs"`
+	Frees  uint64 `rec:"Frees"`
 	// ImplicitFrees went with their allocator or process.
-	ImplicitFrees uint64
+	ImplicitFrees uint64 `rec:"ImplicitFrees"`
 	// UnmatchedFrees are of buffers in no account: allocated before tracing began, or lost.
-	UnmatchedFrees uint64
+	UnmatchedFrees uint64 `rec:"UnmatchedFrees"`
 	// Replaced buffers had their place taken by a new one: their free was not seen.
-	Replaced uint64
+	Replaced uint64 `rec:"Replaced"`
 	// Launches of its programs, UnknownLaunches among them.
-	Launches uint64
+	Launches uint64 `rec:"Launches"`
 	// UnknownKernels and UnknownLaunches are of programs in no account: made
 	// before tracing began, or lost.
-	UnknownKernels, UnknownLaunches uint64
+	UnknownKernels  uint64 `rec:"UnknownKernels"`
+	UnknownLaunches uint64 `rec:"UnknownLaunches"`
 	// Replays of recorded traces: which programs these launch is not known.
-	Replays uint64
+	Replays uint64 `rec:"Replays"`
+	// Unsafe buffers that were found, of live ones and others.
+	Unsafe uint64 `rec:"Unsafe"`
 	// Odd events made no sense (an unknown memory, say) and were not counted.
-	Odd uint64
+	Odd uint64 `rec:"Odd"`
 }
 
 func (c Chip) compare(d Chip) int {
@@ -152,11 +199,11 @@ func (a *account) usage(b Banks) Usage {
 	return Usage{
 		Requested: a.requested, Reserved: a.reserved,
 		PeakRequested: a.peakRequested, PeakReserved: a.peakReserved,
-		Buffers: a.buffers, Unreserved: a.unreserved, PeakUnsure: a.blurred, SumOnly: a.sumOnly, Banks: b,
+		Buffers: a.buffers, Unreserved: a.unreserved, PeakUnsure: a.peakUnsure, PeaksAtLeast: a.peaksAtLeast, TotalsOnly: a.totalsOnly, Banks: b,
 	}
 }
 
-// add sums the use of two chips; the peak of a sum is at most the sum of the peaks.
+// add sums the use of two chips. The sum of the peaks is an upper bound of the sum's peak.
 func (u *Usage) add(o *Usage) {
 	u.Requested += o.Requested
 	u.Reserved += o.Reserved
@@ -165,23 +212,24 @@ func (u *Usage) add(o *Usage) {
 	u.Buffers += o.Buffers
 	u.Unreserved += o.Unreserved
 	u.PeakUnsure = u.PeakUnsure || o.PeakUnsure
-	u.SumOnly = u.SumOnly || o.SumOnly
+	u.PeaksAtLeast = u.PeaksAtLeast || o.PeaksAtLeast
+	u.TotalsOnly = u.TotalsOnly || o.TotalsOnly
 }
 
 func (b *buffer) snapshot() BufferSnapshot {
 	return BufferSnapshot{
-		ID: b.id, Memory: b.memory, Layout: b.layout, Address: b.address, Size: b.size,
-		PerBank: b.perBank, PageSize: b.pageSize, Reserved: b.reserved(), Since: b.time, Stack: b.stack, TID: b.tid, Kernels: b.kernels,
+		ID: b.id, Memory: b.memory, MemoryLayout: b.layout, Address: b.address, Size: b.size,
+		PerBank: b.perBank, PageSize: b.pageSize, Reserved: b.reserved(), Since: b.time, Stack: b.stack, TID: b.tid, Kernels: b.kernels, Unsafe: b.unsafety(),
 		Chips: b.device.opened.Chips,
 	}
 }
 
-// Snapshot copies the state out. Its cost grows with chips and processes, not with buffers.
+// Snapshot copies the current state. Its cost depends on the chips and processes, not on the buffers.
 func (a *Aggregator) Snapshot() *Snapshot {
-	s := &Snapshot{Time: a.time, Counters: a.counters, Ended: slices.Clone(a.ended)}
+	s := &Snapshot{Time: a.time, Counters: a.counters, Ended: slices.Clone(a.ended), HasReasons: true, Reasons: a.reasons.snapshot()}
 	chips := map[Chip]*ChipSnapshot{}
 	for id, c := range a.chips {
-		cs := &ChipSnapshot{Chip: id, Arch: c.arch, Board: c.board, Kernel: c.kernel, Ghosts: c.ghosts}
+		cs := &ChipSnapshot{Chip: id, Arch: c.arch, Board: c.board, UniqueID: c.unique, Kernel: c.kernel, StaleEntries: c.staleEntries}
 		for m := range c.memory {
 			cs.Memory[m] = c.memory[m].usage(Banks{})
 		}
@@ -196,8 +244,8 @@ func (a *Aggregator) Snapshot() *Snapshot {
 			c := chips[pc.Chip]
 			c.PIDs = append(c.PIDs, pid)
 			c.CB.add(&pc.CB)
-			if pc.Ring.fuller(&c.Ring) {
-				c.Ring = pc.Ring
+			if pc.ConfigRing.fuller(&c.ConfigRing) {
+				c.ConfigRing = pc.ConfigRing
 			}
 			for m := range pc.Memory {
 				// Processes can split a chip differently (L1_SMALL, TRACE); the largest is shown.
@@ -207,6 +255,7 @@ func (a *Aggregator) Snapshot() *Snapshot {
 			}
 		}
 	}
+	a.markChips(chips)
 	for id, c := range chips {
 		slices.Sort(c.PIDs)
 		for m := range c.Memory {
@@ -214,7 +263,8 @@ func (a *Aggregator) Snapshot() *Snapshot {
 				*b = a.chips[id].banks[m]
 			}
 		}
-		c.CB.SumOnly = a.chips[id].cb.SumOnly
+		c.CB.TotalsOnly = a.chips[id].cb.TotalsOnly
+		c.CB.PeaksAtLeast = a.chips[id].cb.PeaksAtLeast
 		c.CB.PeakPhysical, c.CB.PeakLogical = a.chips[id].cb.PeakPhysical, a.chips[id].cb.PeakLogical
 		s.Chips = append(s.Chips, *c)
 	}
@@ -222,20 +272,22 @@ func (a *Aggregator) Snapshot() *Snapshot {
 	return s
 }
 
-// snapshot is the process with the chips that it has open, or with all that it ever had.
+// snapshot copies the process, with the chips that it has open or all that it ever opened.
 func (p *process) snapshot(all bool) ProcessSnapshot {
 	ps := ProcessSnapshot{
-		PID: p.pid, Info: p.info, Late: p.late || p.info.Late, Since: p.since, Last: p.last,
-		Buffers: uint64(p.buffers.live), Counters: p.counters, Agreement: p.agreement,
+		PID: p.pid, Info: p.info, Late: p.has(ReasonLate), Since: p.since, Last: p.last,
+		Buffers: uint64(p.buffers.live), Unsafe: p.unsafe, HostMemory: p.host, LastLaunch: p.launched, Counters: p.counters, Agreement: p.agreement,
 		Chips: make([]ChipSnapshot, len(p.shares)),
 	}
+	ps.Agreement.Suspect = p.isSuspect()
+	ps.Reasons = p.reasons.snapshot()
 	pids := []uint32{p.pid}
 	n := 0
 	for _, sh := range p.shares {
 		if !sh.open && !all {
 			continue
 		}
-		// It is large, and there are many: it is filled where it stays.
+		// It is large, and there are many: it is filled in place.
 		pc := &ps.Chips[n]
 		n++
 		pc.Chip, pc.Arch, pc.Board, pc.PIDs = sh.chip.id, sh.chip.arch, sh.chip.board, pids
@@ -243,7 +295,8 @@ func (p *process) snapshot(all bool) ProcessSnapshot {
 			pc.Memory[m] = sh.memory[m].usage(sh.banks[m])
 			ps.Memory[m].add(&pc.Memory[m])
 		}
-		pc.Kernel, pc.Ring, pc.CB = sh.kernel, p.ringOn(sh), sh.cb.snapshot()
+		pc.Kernel, pc.ConfigRing, pc.CB = sh.kernel, p.ringOn(sh), sh.cb.snapshot()
+		pc.Reasons = reasonsOn(pc.Chip, ps.Reasons)
 		ps.Kernel.add(&pc.Kernel)
 		ps.CB.add(&pc.CB)
 	}

@@ -43,7 +43,7 @@ func TestSnapshotDoesNotChangeLater(t *testing.T) {
 	}
 }
 
-func TestToChangeASnapshotChangesNoAccount(t *testing.T) {
+func TestSnapshotsAreCopies(t *testing.T) {
 	a := run(New(), started(1, 5), opened(1, 1, host(0)), seen(1, 2, 1), alloc(1, 1, 1, DRAM, 100), exited(7), opened(2, 1, nil), exited(2))
 	want, spoilt := a.Snapshot(), a.Snapshot()
 	spoilt.Time = 0
@@ -77,7 +77,7 @@ func TestTimesAreOfTheFirstAndTheNewestEvent(t *testing.T) {
 
 func TestCountersAreOverAllProcesses(t *testing.T) {
 	a := run(New(), opened(1, 1, host(0)), Event{Kind: Lost, Count: 3}, Event{Kind: Lost, Count: 4}, exited(1), exited(1))
-	if got, want := a.Snapshot().Counters, (Counters{Events: 5, Lost: 7, Exited: 1}); got != want {
+	if got, want := a.Snapshot().Counters, (Counters{Events: 5, Lost: 7, Exited: 1, ExitedInexact: 1}); got != want {
 		t.Errorf("%+v, want %+v", got, want)
 	}
 }
@@ -172,6 +172,47 @@ func TestAPeakWithABufferOfUnknownSizeIsUnsure(t *testing.T) {
 	}
 }
 
+// The peaks of a sampled process, and of its chips, are lower bounds, also of a memory in which
+// it held nothing at any look, and after it ended.
+func TestPeaksOfASampledProcessAreLowerBounds(t *testing.T) {
+	all := func(c *ChipSnapshot) bool {
+		for _, u := range c.Memory {
+			if !u.PeaksAtLeast {
+				return false
+			}
+		}
+		return c.CB.PeaksAtLeast
+	}
+	none := func(c *ChipSnapshot) bool {
+		for _, u := range c.Memory {
+			if u.PeaksAtLeast {
+				return false
+			}
+		}
+		return !c.CB.PeaksAtLeast
+	}
+	a := run(New(), Event{Kind: ProcessStart, PID: 1, Process: &Process{Source: Sampled}}, opened(1, 1, host(0)),
+		Event{Kind: ProcessStart, PID: 2, Process: &Process{}}, opened(2, 1, host(0, 1)), seen(1, 2, 1), alloc(1, 1, 1, DRAM, 10))
+	check := func(what string, a *Aggregator) {
+		t.Helper()
+		s := a.Snapshot()
+		if !all(&s.Chips[0]) || !none(&s.Chips[1]) {
+			t.Errorf("%s: chips: %+v", what, s.Chips)
+		}
+		for i := range s.Processes {
+			p := &s.Processes[i]
+			if p.PID == 1 && (!all(&p.Chips[0]) || !p.Memory[L1].PeaksAtLeast || !p.CB.PeaksAtLeast) || p.PID == 2 && !none(&p.Chips[0]) {
+				t.Errorf("%s: process %d: %+v", what, p.PID, p)
+			}
+		}
+	}
+	check("live", a)
+	check("from its state", run(New(), a.State()...))
+	run(a, Event{Kind: ProcessExit, PID: 1})
+	check("ended", a)
+	check("ended, from its state", run(New(), a.State()...))
+}
+
 func TestBuffersAreListedOldestFirst(t *testing.T) {
 	a := run(New(), opened(1, 0x100, host(0, 1)))
 	if got := a.Buffers(1); len(got) != 0 {
@@ -186,7 +227,7 @@ func TestBuffersAreListedOldestFirst(t *testing.T) {
 	twin.Buffer = 2
 	run(a, same, early, twin)
 	got := a.Buffers(1)
-	want := BufferSnapshot{ID: 9, Memory: L1, Layout: 2, Address: 0x9000, Size: 40, PerBank: 4, PageSize: 32, Since: 10, TID: 2, Chips: host(0, 1)}
+	want := BufferSnapshot{ID: 9, Memory: L1, MemoryLayout: 2, Address: 0x9000, Size: 40, PerBank: 4, PageSize: 32, Since: 10, TID: 2, Chips: host(0, 1)}
 	if len(got) != 3 || !reflect.DeepEqual(got[0], want) || got[1].ID != 2 || got[2].ID != 4 {
 		t.Errorf("%+v", got)
 	}

@@ -6,33 +6,32 @@ import (
 	"slices"
 )
 
-// kindNames are the kinds' names for good: files hold them, so that the numbers may change.
+// kindNames are in recordings and must not change; the kinds' numbers may.
 var kindNames = map[Kind]string{
 	ProcessStart: "process_start", ProcessExit: "process_exit", DeviceOpen: "device_open", DeviceClose: "device_close",
 	AllocatorSeen: "allocator_seen", AllocatorGone: "allocator_gone", Alloc: "alloc", Free: "free",
 	CBPlaced: "cb_placed", ProgramGone: "program_gone", KernelAdded: "kernel_added", KernelLoaded: "kernel_loaded",
-	KernelsCopied: "kernels_copied", ProgramNamed: "program_named", Launched: "launched", BooksRead: "books_read", Replayed: "replayed", RingUsed: "ring_used",
-	Counted: "counted", Haunted: "haunted", Refused: "refused", StateBegin: "state_begin", StateEnd: "state_end", Lost: "lost",
+	KernelsCopied: "kernels_copied", ProgramNamed: "program_named", Launched: "launched", AllocatorsScanned: "books_read", Replayed: "replayed",
+	TraceBegun: "trace_begun", TraceCaptured: "trace_captured", TraceReleased: "trace_released", HostMemoryRead: "host_memory_read", ConfigRingUsed: "ring_used",
+	RuntimeTotalsChanged: "counted", StaleEntriesChanged: "haunted", Refused: "refused", ReasonRaised: "reason_raised", ReasonLifted: "reason_lifted", StateBegin: "state_begin", StateEnd: "state_end", Lost: "lost",
 }
 
 // String is the kind's name, or empty for none.
 func (k Kind) String() string { return kindNames[k] }
 
-// State is the accounts as events: applied to any accounts they make them the
-// same as these, which then go on in the same way. No listener is told of them.
-// They share nothing with the accounts that changes.
+// State returns the accounts as events. Applied to any Aggregator, they make its
+// accounts equal to these; it calls none of its callbacks meanwhile. The events
+// share no mutable data with the accounts.
 func (a *Aggregator) State() []Event {
 	list := []Event{{Kind: StateBegin, Time: a.time}}
-	totals := &Snapshot{Time: a.time, Counters: a.counters, Ended: slices.Clone(a.ended)}
+	totals := &Snapshot{Time: a.time, Counters: a.counters, Ended: slices.Clone(a.ended), HasReasons: true, Reasons: a.reasons.snapshot()}
 	for _, pid := range slices.Sorted(maps.Keys(a.processes)) {
 		p := a.processes[pid]
 		list = p.state(list)
-		ps := p.snapshot(true)
-		ps.Late = p.late
-		totals.Processes = append(totals.Processes, ps)
+		totals.Processes = append(totals.Processes, p.snapshot(true))
 	}
 	for _, c := range a.chips {
-		cs := ChipSnapshot{Chip: c.id, Arch: c.arch, Board: c.board, CB: c.cb}
+		cs := ChipSnapshot{Chip: c.id, Arch: c.arch, Board: c.board, UniqueID: c.unique, CB: c.cb}
 		for m := range c.memory {
 			cs.Memory[m] = c.memory[m].usage(c.banks[m])
 		}
@@ -42,7 +41,7 @@ func (a *Aggregator) State() []Event {
 	return append(list, Event{Kind: StateEnd, Time: a.time, Totals: totals})
 }
 
-// state is one process's part of State: what it holds, but not what it once held.
+// state appends one process's part of State: what it holds, without totals and peaks.
 func (p *process) state(list []Event) []Event {
 	add := func(e Event) {
 		e.PID = p.pid
@@ -54,55 +53,61 @@ func (p *process) state(list []Event) []Event {
 	for at, d := range p.devices {
 		addresses[d] = at
 	}
-	// Wide ones first: what is placed on a part of them later replaces what was placed on all.
+	// Devices with most chips first: what is placed later on some of the chips replaces it there.
 	devices := slices.SortedFunc(maps.Keys(addresses), func(x, y *device) int {
 		return cmp.Or(cmp.Compare(len(y.shares), len(x.shares)), cmp.Compare(addresses[x], addresses[y]))
 	})
 	for _, d := range devices {
-		if d.told {
+		if d.described {
 			opened := d.opened
 			add(Event{Kind: DeviceOpen, Time: p.since, Device: addresses[d], Opened: &opened})
 		}
+	}
+	if p.host.Bytes > 0 {
+		add(Event{Kind: HostMemoryRead, Time: p.since, Size: p.host.Bytes})
 	}
 	list = p.bufferState(list, addresses)
 	for _, d := range devices {
 		list = p.programState(list, addresses[d])
 	}
+	list = p.kernelState(list)
 	list = p.programNames(list)
 	for _, id := range slices.Sorted(maps.Keys(p.rings)) {
 		r := p.rings[id]
-		now := r.Ring
-		add(Event{Kind: RingUsed, Time: p.since, Device: r.device, Ring: &now})
+		now := r.ConfigRing
+		add(Event{Kind: ConfigRingUsed, Time: p.since, Device: r.device, ConfigRing: &now})
 	}
 	for _, d := range devices {
 		if d.closed {
 			add(Event{Kind: DeviceClose, Time: p.since, Device: addresses[d]})
 		}
 	}
-	for _, r := range p.replays {
-		add(Event{Kind: Replayed, Time: r.last, Device: r.device, Trace: r.trace, Count: r.count})
-	}
 	return list
 }
 
-// bufferState lists the live buffers, each behind the capacity that it was allocated with.
+// bufferState appends the live buffers, each after the capacity that it was allocated with,
+// and what happened to traces in between.
 func (p *process) bufferState(list []Event, addresses map[*device]uint64) []Event {
 	held := slices.SortedFunc(p.buffers.all(), func(x, y *buffer) int {
 		return cmp.Or(cmp.Compare(x.time, y.time), cmp.Compare(x.id, y.id))
 	})
-	told := map[uint64]Capacity{}
+	sent := map[uint64]Capacity{}
 	seen := func(at, device uint64, c Capacity) {
-		told[at] = c
+		sent[at] = c
 		list = append(list, Event{Kind: AllocatorSeen, PID: p.pid, Time: p.since, Allocator: at, Device: device, Capacity: &c})
 	}
 	for d, at := range addresses {
-		if !d.told && d.live == 0 {
+		if !d.described && d.live == 0 {
 			seen(0, at, Capacity{}) // known by its address only
 		}
 	}
+	traces := p.traceState()
 	for _, b := range held {
+		for len(traces) > 0 && traces[0].Time < b.time {
+			list, traces = append(list, traces[0]), traces[1:]
+		}
 		device := addresses[b.device]
-		if c := told[b.allocator]; c[b.memory].Count != uint32(b.banks) {
+		if c := sent[b.allocator]; c[b.memory].Count != uint32(b.banks) {
 			if al := p.allocators[b.allocator]; al != nil && al.banks[b.memory].Count == uint32(b.banks) {
 				c = al.banks
 			} else {
@@ -110,28 +115,33 @@ func (p *process) bufferState(list []Event, addresses map[*device]uint64) []Even
 			}
 			seen(b.allocator, device, c)
 		}
+		var unsafe *Unsafe
+		if u := b.unsafety(); u.Found {
+			unsafe = &u
+		}
 		list = append(list, Event{
-			Kind: Alloc, PID: p.pid, TID: b.tid, Time: b.time, Memory: b.memory, Layout: b.layout, Buffer: b.id,
+			Kind: Alloc, PID: p.pid, TID: b.tid, Time: b.time, Memory: b.memory, MemoryLayout: b.layout, Buffer: b.id,
 			Device: device, Allocator: b.allocator, Address: b.address, Size: b.size, PerBank: b.perBank,
-			PageSize: b.pageSize, Stack: b.stack,
+			PageSize: b.pageSize, Stack: b.stack, Unsafe: unsafe,
 		})
 		if b.kernels {
 			list = append(list, Event{Kind: KernelsCopied, PID: p.pid, Time: b.time, Buffer: b.id, Address: b.address})
 		}
 	}
+	list = append(list, traces...)
 	for _, at := range slices.Sorted(maps.Keys(p.allocators)) {
-		if now := p.allocators[at].banks; now != told[at] {
+		if now := p.allocators[at].banks; now != sent[at] {
 			seen(at, 0, now)
 		}
-		delete(told, at)
+		delete(sent, at)
 	}
-	for _, at := range slices.Sorted(maps.Keys(told)) {
-		seen(at, 0, Capacity{}) // gone, or never heard of
+	for _, at := range slices.Sorted(maps.Keys(sent)) {
+		seen(at, 0, Capacity{}) // destroyed, or never described
 	}
 	return list
 }
 
-// programState lists what programs placed and loaded through a device.
+// programState appends what programs placed through a device.
 func (p *process) programState(list []Event, device uint64) []Event {
 	for _, id := range slices.Sorted(maps.Keys(p.programs)) {
 		pr := p.programs[id]
@@ -145,20 +155,33 @@ func (p *process) programState(list []Event, device uint64) []Event {
 				list = append(list, Event{Kind: CBPlaced, PID: p.pid, TID: l.tid, Time: pr.since, Program: id, Device: device, CB: cb})
 			}
 		}
-		for _, d := range pr.loaded {
-			if d != device {
-				continue
-			}
+	}
+	return list
+}
+
+// kernelState appends what is loaded. The first device that a kernel is loaded
+// through has its chips, so that devices come in an order that leaves each its own.
+func (p *process) kernelState(list []Event) []Event {
+	for _, id := range slices.Sorted(maps.Keys(p.programs)) {
+		pr := p.programs[id]
+		left := slices.Compact(slices.Sorted(maps.Values(pr.loaded)))
+		for len(left) > 0 {
+			next := max(0, slices.IndexFunc(left, func(device uint64) bool {
+				return !slices.ContainsFunc(p.devices[device].shares, func(s *share) bool {
+					has, loaded := pr.loaded[s]
+					return loaded && has != device && slices.Contains(left, has)
+				})
+			}))
 			for _, k := range pr.kernels {
-				list = append(list, Event{Kind: KernelLoaded, PID: p.pid, Time: pr.since, Program: id, Device: device, Kernel: k})
+				list = append(list, Event{Kind: KernelLoaded, PID: p.pid, Time: pr.since, Program: id, Device: left[next], Kernel: k})
 			}
-			break
+			left = slices.Delete(left, next, next+1)
 		}
 	}
 	return list
 }
 
-// programNames lists what is known of programs beside what they placed and loaded.
+// programNames appends what is known of programs beside what they placed and loaded.
 func (p *process) programNames(list []Event) []Event {
 	for _, id := range slices.Sorted(maps.Keys(p.programs)) {
 		pr := p.programs[id]
@@ -180,42 +203,44 @@ func (p *process) programNames(list []Event) []Event {
 	return list
 }
 
-// begin makes the accounts empty, and mute until the state is told.
+// begin makes the accounts empty, and mutes the callbacks until the state is complete.
 func (a *Aggregator) begin() {
 	fresh := New()
-	fresh.muted = &listeners{a.OnChange, a.OnCBChange, a.OnKernelChange, a.OnRefused, a.OnDoubt}
+	fresh.muted = &listeners{a.OnChange, a.OnCBChange, a.OnKernelChange, a.OnUnsafe, a.OnRefused, a.OnSuspect}
 	if a.muted != nil {
 		fresh.muted = a.muted
 	}
 	*a = *fresh
 }
 
-// listeners wait for the end of a state.
+// listeners are the callbacks that are restored at StateEnd.
 type listeners struct {
-	change func(Change)
-	cb     func(CBChange)
-	kernel func(KernelChange)
-	refuse func(*Event)
-	doubt  func(uint32)
+	change  func(Change)
+	cb      func(CBChange)
+	kernel  func(KernelChange)
+	unsafe  func(Change)
+	refuse  func(*Event)
+	suspect func(uint32)
 }
 
-// end books what no event of the state told: peaks, counters, what is gone.
+// end sets what the events of a state did not: peaks, counters, ended processes.
 func (a *Aggregator) end(t *Snapshot) {
 	if a.muted == nil {
-		return // there was no beginning
+		return // without a StateBegin
 	}
 	a.OnChange, a.OnCBChange, a.OnKernelChange = a.muted.change, a.muted.cb, a.muted.kernel
-	a.OnRefused, a.OnDoubt = a.muted.refuse, a.muted.doubt
+	a.OnUnsafe, a.OnRefused, a.OnSuspect = a.muted.unsafe, a.muted.refuse, a.muted.suspect
 	a.muted = nil
 	if t == nil {
 		return
 	}
 	a.time, a.counters = t.Time, t.Counters
+	a.reasons.set(t.Reasons, maxHostReasons)
 	a.ended = slices.Clone(t.Ended[max(0, len(t.Ended)-maxEnded):])
 	for i := range t.Chips {
 		cs := &t.Chips[i]
 		c := a.chip(cs.Chip)
-		c.arch, c.board = cs.Arch, cs.Board
+		c.arch, c.board, c.unique = cs.Arch, cs.Board, cs.UniqueID
 		c.cb.peaked(cs.CB)
 		for m, u := range cs.Memory {
 			c.memory[m].peaked(u)
@@ -228,8 +253,12 @@ func (a *Aggregator) end(t *Snapshot) {
 		if p == nil {
 			continue
 		}
-		p.since, p.last, p.late = ps.Since, ps.Last, ps.Late
-		p.counters, p.agreement = ps.Counters, ps.Agreement
+		p.since, p.last = ps.Since, ps.Last
+		p.counters, p.agreement, p.host, p.launched = ps.Counters, ps.Agreement, ps.HostMemory, ps.LastLaunch
+		p.reasons.set(ps.Reasons, maxProcessReasons)
+		if !t.HasReasons {
+			p.reasonsOfFlags(ps, t.Time)
+		}
 		for j := range ps.Chips {
 			cs := &ps.Chips[j]
 			s := a.share(p, cs.Chip)
@@ -245,14 +274,16 @@ func (a *Aggregator) end(t *Snapshot) {
 	}
 }
 
-// peaked takes the peaks over, which are at least what there is now.
+// peaked sets the peaks, to the current value at least.
 func (a *account) peaked(u Usage) {
 	a.peakRequested, a.peakReserved = max(u.PeakRequested, a.requested), max(u.PeakReserved, a.reserved)
-	a.blurred = u.PeakUnsure || a.unreserved > 0
+	a.peakUnsure = u.PeakUnsure || a.unreserved > 0
+	a.peaksAtLeast = a.peaksAtLeast || u.PeaksAtLeast
 }
 
 func (u *CBUsage) peaked(o CBUsage) {
 	u.PeakPhysical, u.PeakLogical = max(o.PeakPhysical, u.Physical), max(o.PeakLogical, u.Logical)
+	u.PeaksAtLeast = u.PeaksAtLeast || o.PeaksAtLeast
 }
 
 func (b Banks) plausible() Banks {

@@ -15,20 +15,23 @@ enum tt_kind {
 	TT_DEVICE_OPEN,	   /* struct tt_object: a Device or MeshDevice */
 	TT_DEVICE_CLOSE,   /* struct tt_object */
 	TT_CB,		   /* struct tt_cb, with its core ranges */
-	TT_PROGRAM_GONE,   /* struct tt_object: the ProgramImpl, whose circular buffers are free */
+	TT_PROGRAM_GONE,   /* struct tt_gone: the ProgramImpl, whose circular buffers are free */
 	TT_EXEC,	   /* struct tt_object, no object */
 	TT_EXIT,	   /* struct tt_object, no object */
 	TT_KERNEL_ADDED,   /* struct tt_pair: a ProgramImpl and its Kernel */
 	TT_KERNEL_FILE,	   /* struct tt_text: a Kernel, and the file of one of its binaries */
 	TT_KERNEL_COPY,	   /* struct tt_copy */
-	TT_PROGRAM_ADDED,  /* struct tt_pair: a MeshWorkloadImpl and its ProgramImpl */
+	TT_PROGRAM_ADDED,  /* struct tt_program_added */
 	TT_WORKLOAD_NAMED, /* struct tt_text: a MeshWorkloadImpl, and the operation that it is of */
-	TT_WORKLOAD_GONE,  /* struct tt_object: the MeshWorkloadImpl */
+	TT_WORKLOAD_GONE,  /* struct tt_gone: the MeshWorkloadImpl */
 	TT_SCRATCHPADS,	   /* struct tt_pair: a ProgramImpl, and the device that it is laid out on */
 	TT_REFUSED,	   /* struct tt_refusal */
 	TT_STACK,	   /* struct tt_stack: of this thread's next TT_ALLOC or TT_REFUSED */
 	TT_HOOKED, /* struct tt_object: a Buffer that a graph-capture hook took, so that nothing was reserved
 		    */
+	TT_TRACE,  /* struct tt_trace */
+	TT_UNREAD, /* struct tt_object: the kind of a record that lacks, in whole or in part; TT_KINDS: a
+		      launch or a ring */
 	TT_KINDS,
 };
 
@@ -89,12 +92,28 @@ struct tt_cb {
 	__u32 kind;    /* enum tt_cb_kind */
 	__u32 first;   /* index of the first range in this record */
 	__u32 count;   /* ranges in all */
+	__u64 on;      /* Device* or MeshDevice* that the program is laid out on, 0 unknown */
 };
 
 struct tt_pair {
 	struct tt_head head;
 	__u64 owner;
 	__u64 member;
+};
+
+/*
+ * A MeshWorkloadImpl got a ProgramImpl for a range of its mesh's coordinates: a
+ * MeshCoordinateRange, which lies at an address, as far as it could be read.
+ */
+#define TT_MESH_RANGE 256
+
+struct tt_program_added {
+	struct tt_head head;
+	__u64 workload;
+	__u64 program;
+	__u64 range;
+	__u64 length; /* of bytes */
+	__u8 bytes[TT_MESH_RANGE];
 };
 
 /* Of a longer text its end is sent. */
@@ -115,6 +134,21 @@ struct tt_copy {
 	__u64 program;
 	__u64 buffer;  /* the Buffer* that the thread allocated last */
 	__u64 address; /* of the copy */
+};
+
+/* What happened to a trace of commands. */
+enum tt_trace_step {
+	TT_TRACE_BEGUN = 0, /* a command queue begins to record it */
+	TT_TRACE_CAPTURED,  /* the command queue has recorded it; number is not known */
+	TT_TRACE_REPLAYED,  /* on a command queue */
+	TT_TRACE_RELEASED,  /* queue is not known */
+};
+
+struct tt_trace {
+	struct tt_head head;
+	__u64 queue;  /* MeshCommandQueue*, 0 unknown */
+	__u32 number; /* of the trace in its process */
+	__u32 step;   /* enum tt_trace_step */
 };
 
 /* There was no room. The runtime is about to throw, with this message. */
@@ -166,13 +200,8 @@ struct tt_stack {
 
 /* Launches are counted, not sent. */
 struct tt_launch_key {
-	/*
-	 * MeshWorkloadImpl*, or ProgramImpl* where a program is launched by itself; of a
-	 * trace the MeshCommandQueue* that it is replayed on.
-	 */
-	__u64 object;
-	__u32 pid;
-	__u32 trace; /* its number and 1, or 0 */
+	__u64 object; /* MeshWorkloadImpl*, or ProgramImpl* where a program is launched by itself */
+	__u64 pid;
 };
 
 struct tt_launch {
@@ -180,6 +209,12 @@ struct tt_launch {
 	__u64 last;   /* CLOCK_MONOTONIC, ns */
 	__u64 caller; /* the code address that the first launch was made from */
 	__u64 config; /* bytes that it takes of the kernel-config ring in each core, 0 unknown */
+};
+
+/* What was launched ends; its launches are told with that, as they are not counted any more. */
+struct tt_gone {
+	struct tt_object object;
+	struct tt_launch launches;
 };
 
 /*
@@ -264,7 +299,7 @@ struct tt_counters {
 	__u64 truncated;	/* circular buffers with more core ranges than are sent */
 	__u64 unreserved;	/* allocations without a reservation before them */
 	__u64 clipped;		/* texts of which only the end was sent */
-	__u64 uncounted;	/* launches, replays and rings that found no room to be counted in */
+	__u64 uncounted;	/* launches and rings that were not read, or found no room */
 };
 
 #endif

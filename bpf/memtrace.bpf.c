@@ -131,9 +131,13 @@ const enum tt_cb_kind *unused_cb_kind __attribute__((unused));
 const struct tt_cb *unused_cb __attribute__((unused));
 const struct tt_range *unused_range __attribute__((unused));
 const struct tt_object *unused_object __attribute__((unused));
+const struct tt_gone *unused_gone __attribute__((unused));
 const struct tt_pair *unused_pair __attribute__((unused));
+const struct tt_program_added *unused_program_added __attribute__((unused));
 const struct tt_text *unused_text __attribute__((unused));
 const struct tt_copy *unused_copy __attribute__((unused));
+const struct tt_trace *unused_trace __attribute__((unused));
+const enum tt_trace_step *unused_trace_step __attribute__((unused));
 const enum tt_kind *unused_kind __attribute__((unused));
 
 static __always_inline struct tt_counters *counters_of_cpu(void)
@@ -148,14 +152,17 @@ static __always_inline int skipped(__u32 pid)
 	return filter && !bpf_map_lookup_elem(&watched, &pid);
 }
 
+/* A probe can be interrupted by another one on the same CPU. */
+#define COUNT(counter) __sync_fetch_and_add(&(counter), 1)
+
 static __always_inline void *reserve(struct tt_counters *c, enum tt_kind kind, __u64 size)
 {
 	void *record = bpf_ringbuf_reserve(&events, size, 0);
 
 	if (c) {
-		c->seen[kind]++;
+		COUNT(c->seen[kind]);
 		if (!record)
-			c->lost[kind]++;
+			COUNT(c->lost[kind]);
 	}
 	return record;
 }
@@ -269,6 +276,34 @@ static __always_inline int object_event(enum tt_kind kind, __u64 object, __u64 l
 	return 0;
 }
 
+/*
+ * What a probe could not read, or not whole, is a loss like a record that finds the ring
+ * full: pages can be swapped out, and a probe cannot wait for them. This tells of whom.
+ * It is not static, so that the verifier follows it once and not once a probe.
+ */
+__attribute__((noinline)) int missed(__u64 kind, __u64 library)
+{
+	return object_event(TT_UNREAD, kind, library, 0);
+}
+
+static __always_inline void unread(struct tt_counters *c, enum tt_kind kind, __u64 library)
+{
+	if (c) {
+		COUNT(c->seen[kind]);
+		COUNT(c->unread[kind]);
+	}
+	missed(kind, library);
+}
+
+/* The rest of a reserved record could not be read. */
+static __always_inline void dropped(void *record, struct tt_counters *c, enum tt_kind kind, __u64 library)
+{
+	bpf_ringbuf_discard(record, BPF_RB_NO_WAKEUP);
+	if (c)
+		COUNT(c->unread[kind]);
+	missed(kind, library);
+}
+
 /* GraphTracker::track_allocate(const Buffer*): all fields are filled in. */
 SEC("uprobe.multi")
 int BPF_UPROBE(buffer_allocated, void *self, __u64 buffer)
@@ -279,7 +314,7 @@ int BPF_UPROBE(buffer_allocated, void *self, __u64 buffer)
 	struct tt_layout *l;
 	struct tt_alloc *e;
 	struct tt_task *task;
-	struct window w;
+	struct window w = {}; /* the verifier of Linux 5.15 does not see that a read fills it */
 	int urgent = 1;
 
 	if (skipped(pid_tgid >> 32))
@@ -289,12 +324,11 @@ int BPF_UPROBE(buffer_allocated, void *self, __u64 buffer)
 	if (!c || !l)
 		return 0;
 	if (read_window(&w, l, buffer)) {
-		c->seen[TT_ALLOC]++;
-		c->unread[TT_ALLOC]++;
+		unread(c, TT_ALLOC, library);
 		return 0;
 	}
 	if (u8_at(&w, l->hooked) == 1) {
-		c->hooked++;
+		COUNT(c->hooked);
 		return object_event(TT_HOOKED, buffer, library, 0);
 	}
 	if (stacks)
@@ -311,7 +345,7 @@ int BPF_UPROBE(buffer_allocated, void *self, __u64 buffer)
 		urgent = is_new(task, u64_at(&w, l->device));
 	}
 	if (!e->head.per_bank)
-		c->unreserved++;
+		COUNT(c->unreserved);
 	e->head.memory = u32_at(&w, l->type) > 0xff ? 0xff : u32_at(&w, l->type);
 	e->head.layout = u32_at(&w, l->layout);
 	e->buffer = buffer;
@@ -395,21 +429,28 @@ struct vector {
 	__u64 end;
 };
 
-/* A buffer that comes in several records. */
+/* A buffer that comes in several records, and where its ranges are. */
 struct parts {
 	struct tt_cb cb;
-	struct tt_counters *counters;
 	__u64 ranges;
 };
 
-static long send_part(__u32 i, struct parts *p)
+/*
+ * Sends the next part; not 0 when there is none left, or no room. It is not static,
+ * so that the verifier follows it once and not once a turn: Linux 5.15 lacks bpf_loop.
+ */
+__attribute__((noinline)) int send_part(struct parts *p)
 {
+	struct tt_counters *c = counters_of_cpu();
 	struct tt_cb_long *e;
-	__u64 left = p->cb.count > p->cb.first ? p->cb.count - p->cb.first : 0;
+	__u64 left;
 
+	if (!p)
+		return 1;
+	left = p->cb.count > p->cb.first ? p->cb.count - p->cb.first : 0;
 	if (!left)
 		return 1;
-	e = reserve(p->counters, TT_CB, sizeof(*e));
+	e = reserve(c, TT_CB, sizeof(*e));
 	if (!e)
 		return 1;
 	e->cb = p->cb;
@@ -418,9 +459,10 @@ static long send_part(__u32 i, struct parts *p)
 	if (left > TT_CB_RANGES)
 		left = TT_CB_RANGES;
 	if (bpf_probe_read_user(e->ranges, left * sizeof(struct tt_range),
-				(void *)(p->ranges + p->cb.first * sizeof(struct tt_range))) &&
-	    p->counters)
-		p->counters->unread[TT_CB]++;
+				(void *)(p->ranges + p->cb.first * sizeof(struct tt_range)))) {
+		dropped(e, c, TT_CB, p->cb.head.library);
+		return 1;
+	}
 	submit(e, 0);
 	p->cb.first += TT_CB_RANGES;
 	return 0;
@@ -434,13 +476,13 @@ static __always_inline void send_cb(struct tt_cb *cb, struct tt_counters *c, __u
 	__u64 count;
 
 	if (bpf_probe_read_user(&r, sizeof(r), (void *)core_range_set) || r.end < r.begin) {
-		c->seen[TT_CB]++;
-		c->unread[TT_CB]++;
+		unread(c, TT_CB, cb->head.library);
 		return;
 	}
 	count = (r.end - r.begin) / sizeof(struct tt_range);
 	if (count > TT_CB_RANGES * TT_CB_RECORDS) {
-		c->truncated++;
+		COUNT(c->truncated);
+		missed(TT_CB, cb->head.library);
 		count = TT_CB_RANGES * TT_CB_RECORDS;
 	}
 	cb->count = count;
@@ -451,16 +493,18 @@ static __always_inline void send_cb(struct tt_cb *cb, struct tt_counters *c, __u
 			return;
 		e->cb = *cb;
 		if (bpf_probe_read_user(e->ranges, sizeof(e->ranges),
-					(void *)(count ? r.begin : core_range_set)))
-			c->unread[TT_CB]++;
+					(void *)(count ? r.begin : core_range_set))) {
+			dropped(e, c, TT_CB, cb->head.library);
+			return;
+		}
 		submit(e, 0);
 		return;
 	}
 	p.cb = *cb;
-	p.counters = c;
 	p.ranges = r.begin;
-	/* A loop that is verified once, not once a turn. */
-	bpf_loop(TT_CB_RECORDS, send_part, &p, 0);
+	for (int i = 0; i < TT_CB_RECORDS; i++)
+		if (send_part(&p))
+			return;
 }
 
 /*
@@ -485,6 +529,7 @@ int BPF_UPROBE(cb_placed, void *self, __u64 core_range_set, __u64 address, __u64
 	if (task) {
 		cb.program = task->program;
 		cb.call = task->call;
+		cb.on = task->device;
 	}
 	cb.address = address;
 	cb.size = size;
@@ -524,8 +569,10 @@ static __always_inline void send_marked(struct tt_cb *cb, struct tt_counters *c,
 		return;
 	cb->count = 1;
 	e->cb = *cb;
-	if (bpf_probe_read_user(e->ranges, sizeof(e->ranges), (void *)allocator))
-		c->unread[TT_CB]++;
+	if (bpf_probe_read_user(e->ranges, sizeof(e->ranges), (void *)allocator)) {
+		dropped(e, c, TT_CB, cb->head.library);
+		return;
+	}
 	submit(e, 0);
 }
 
@@ -558,6 +605,7 @@ int BPF_UPROBE(dfb_placed, __u64 self, __u64 address, __u64 size)
 	cb.program = task->program;
 	cb.call = task->call;
 	cb.device = task->device;
+	cb.on = task->device;
 	cb.address = address;
 	cb.size = size;
 	cb.kind = TT_CB_DATAFLOW;
@@ -593,9 +641,22 @@ int BPF_UPROBE(scratchpads_laid_out, __u64 program, __u64 device)
 static __always_inline int object_gone(enum tt_kind kind, __u64 object, __u64 library)
 {
 	struct tt_launch_key key = {.object = object, .pid = bpf_get_current_pid_tgid() >> 32};
+	struct tt_launch none = {}, *l;
+	struct tt_gone *e;
 
-	bpf_map_delete_elem(&launches, &key);
-	return object_event(kind, object, library, 0);
+	if (skipped(key.pid))
+		return 0;
+	e = reserve(counters_of_cpu(), kind, sizeof(*e));
+	if (!e)
+		return 0; /* what is counted is read, as long as it is in the map */
+	fill(&e->object.head, kind, bpf_get_current_pid_tgid(), library);
+	e->object.object = object;
+	l = bpf_map_lookup_elem(&launches, &key);
+	e->launches = l ? *l : none;
+	if (l)
+		bpf_map_delete_elem(&launches, &key);
+	submit(e, 0);
+	return 0;
 }
 
 /* ~ProgramImpl(): its circular buffers are free, and its kernels are unloaded. */
@@ -625,8 +686,7 @@ static __always_inline int pair_event(enum tt_kind kind, __u64 owner, __u64 memb
 	if (!c)
 		return 0;
 	if (bpf_probe_read_user(&member, sizeof(member), (void *)member)) {
-		c->seen[kind]++;
-		c->unread[kind]++;
+		unread(c, kind, library);
 		return 0;
 	}
 	e = reserve(c, kind, sizeof(*e));
@@ -646,11 +706,44 @@ int BPF_UPROBE(kernel_added, __u64 program, __u64 kernel)
 	return pair_event(TT_KERNEL_ADDED, program, kernel, bpf_get_attach_cookie(ctx));
 }
 
-/* MeshWorkloadImpl::add_program(const MeshCoordinateRange&, Program&&): a Program is a pointer. */
+/*
+ * MeshWorkloadImpl::add_program(const MeshCoordinateRange&, Program&&): a Program is a
+ * pointer. How long the range is only its own functions know; it lies in one page, or
+ * what of it lies in the next one is read apart.
+ */
 SEC("uprobe.multi")
-int BPF_UPROBE(program_added, __u64 workload, void *range, __u64 program)
+int BPF_UPROBE(program_added, __u64 workload, __u64 range, __u64 program)
 {
-	return pair_event(TT_PROGRAM_ADDED, workload, program, bpf_get_attach_cookie(ctx));
+	__u64 pid_tgid = bpf_get_current_pid_tgid(), library = bpf_get_attach_cookie(ctx), here;
+	struct tt_counters *c;
+	struct tt_program_added *e;
+
+	if (skipped(pid_tgid >> 32))
+		return 0;
+	c = counters_of_cpu();
+	if (!c)
+		return 0;
+	if (bpf_probe_read_user(&program, sizeof(program), (void *)program)) {
+		unread(c, TT_PROGRAM_ADDED, library);
+		return 0;
+	}
+	e = reserve(c, TT_PROGRAM_ADDED, sizeof(*e));
+	if (!e)
+		return 0;
+	fill(&e->head, TT_PROGRAM_ADDED, pid_tgid, library);
+	e->workload = workload;
+	e->program = program;
+	e->range = range;
+	e->length = sizeof(e->bytes);
+	if (bpf_probe_read_user(e->bytes, sizeof(e->bytes), (void *)range)) {
+		here = 4096 - (range & 4095);
+		barrier_var(here);
+		if (here > sizeof(e->bytes))
+			here = sizeof(e->bytes);
+		e->length = bpf_probe_read_user(e->bytes, here, (void *)range) ? 0 : here;
+	}
+	submit(e, 0);
+	return 0;
 }
 
 /* DataMovementKernel::read_binaries(IDevice*, ...) and its likes: files follow on this thread. */
@@ -679,7 +772,7 @@ static __always_inline void send_text(enum tt_kind kind, __u64 pid_tgid, __u64 l
 	if (!c)
 		return;
 	if (length > TT_TEXT) {
-		c->clipped++;
+		COUNT(c->clipped);
 		left = length - TT_TEXT;
 		length = TT_TEXT;
 	}
@@ -692,8 +785,8 @@ static __always_inline void send_text(enum tt_kind kind, __u64 pid_tgid, __u64 l
 	e->length = length;
 	e->left = clamp32(left);
 	if (bpf_probe_read_user(e->text, length, (void *)(text + left))) {
-		c->unread[kind]++;
-		e->length = 0;
+		dropped(e, c, kind, library);
+		return;
 	}
 	submit(e, 0);
 }
@@ -708,7 +801,6 @@ int BPF_UPROBE(binary_read, __u64 first, __u64 second)
 {
 	__u64 pid_tgid = bpf_get_current_pid_tgid();
 	__u64 path[2] = {second, first};
-	struct tt_counters *c;
 	struct tt_task *task;
 
 	if (skipped(pid_tgid >> 32))
@@ -718,11 +810,7 @@ int BPF_UPROBE(binary_read, __u64 first, __u64 second)
 		return 0;
 	/* No object lies in the first page. */
 	if (first >= 4096 && bpf_probe_read_user(path, sizeof(path), (void *)first)) {
-		c = counters_of_cpu();
-		if (c) {
-			c->seen[TT_KERNEL_FILE]++;
-			c->unread[TT_KERNEL_FILE]++;
-		}
+		unread(counters_of_cpu(), TT_KERNEL_FILE, bpf_get_attach_cookie(ctx));
 		return 0;
 	}
 	send_text(TT_KERNEL_FILE, pid_tgid, bpf_get_attach_cookie(ctx), task->kernel, task->kernel_device,
@@ -756,7 +844,7 @@ int BPF_UPROBE(kernels_copied, __u64 program, __u64 buffer)
 	struct tt_layout *l;
 	struct tt_task *task;
 	struct tt_copy *e;
-	struct window w;
+	struct window w = {}; /* the verifier of Linux 5.15 does not see that a read fills it */
 
 	if (skipped(pid_tgid >> 32))
 		return 0;
@@ -766,8 +854,7 @@ int BPF_UPROBE(kernels_copied, __u64 program, __u64 buffer)
 	if (!c || !l || !task)
 		return 0;
 	if (bpf_probe_read_user(&buffer, sizeof(buffer), (void *)buffer) || read_window(&w, l, buffer)) {
-		c->seen[TT_KERNEL_COPY]++;
-		c->unread[TT_KERNEL_COPY]++;
+		unread(c, TT_KERNEL_COPY, library);
 		return 0;
 	}
 	e = reserve(c, TT_KERNEL_COPY, sizeof(*e));
@@ -781,16 +868,17 @@ int BPF_UPROBE(kernels_copied, __u64 program, __u64 buffer)
 	return 0;
 }
 
-static __always_inline void uncounted(void)
+__attribute__((noinline)) int uncounted(__u64 library)
 {
 	struct tt_counters *c = counters_of_cpu();
 
 	if (c)
-		c->uncounted++;
+		COUNT(c->uncounted);
+	return missed(TT_KINDS, library);
 }
 
 /* It returns what it takes of the kernel-config ring, as far as that is known. */
-static __always_inline __u64 count(const struct tt_launch_key *key, __u64 stack)
+static __always_inline __u64 count(const struct tt_launch_key *key, __u64 stack, __u64 library)
 {
 	struct tt_launch first = {.count = 1, .last = bpf_ktime_get_ns()},
 			 *l = bpf_map_lookup_elem(&launches, key);
@@ -803,7 +891,7 @@ static __always_inline __u64 count(const struct tt_launch_key *key, __u64 stack)
 		l = bpf_map_lookup_elem(&launches, key);
 	}
 	if (!l) {
-		uncounted();
+		uncounted(library);
 		return 0;
 	}
 	__sync_fetch_and_add(&l->count, 1);
@@ -826,11 +914,11 @@ int BPF_UPROBE(launched, __u64 where, __u64 what)
 	if (skipped(key.pid))
 		return 0;
 	if (bpf_probe_read_user(&key.object, sizeof(key.object), (void *)what)) {
-		uncounted();
+		uncounted(bpf_get_attach_cookie(ctx));
 		return 0;
 	}
 	task = bpf_task_storage_get(&tasks, bpf_get_current_task_btf(), NULL, BPF_LOCAL_STORAGE_GET_F_CREATE);
-	config = count(&key, PT_REGS_SP(ctx));
+	config = count(&key, PT_REGS_SP(ctx), bpf_get_attach_cookie(ctx));
 	if (task) {
 		task->launched = key.object;
 		task->config = config;
@@ -839,21 +927,60 @@ int BPF_UPROBE(launched, __u64 where, __u64 what)
 	return 0;
 }
 
-/* FDMeshCommandQueue::enqueue_trace(const MeshTraceId&, ...): a number of 32 bits. */
-SEC("uprobe.multi")
-int BPF_UPROBE(trace_replayed, __u64 queue, __u64 trace)
+/* A trace is named by a number of 32 bits, to which a reference leads; 0 stands for none. */
+static __always_inline int trace_event(enum tt_trace_step step, __u64 queue, __u64 number, __u64 library)
 {
-	struct tt_launch_key key = {.object = queue, .pid = bpf_get_current_pid_tgid() >> 32};
+	__u64 pid_tgid = bpf_get_current_pid_tgid();
+	struct tt_counters *c;
+	struct tt_trace *e;
+	__u32 n = 0;
 
-	if (skipped(key.pid))
+	if (skipped(pid_tgid >> 32))
 		return 0;
-	if (bpf_probe_read_user(&key.trace, sizeof(key.trace), (void *)trace)) {
-		uncounted();
+	c = counters_of_cpu();
+	if (!c)
+		return 0;
+	if (number && bpf_probe_read_user(&n, sizeof(n), (void *)number)) {
+		unread(c, TT_TRACE, library);
 		return 0;
 	}
-	key.trace++;
-	count(&key, PT_REGS_SP(ctx));
+	e = reserve(c, TT_TRACE, sizeof(*e));
+	if (!e)
+		return 0;
+	fill(&e->head, TT_TRACE, pid_tgid, library);
+	e->queue = queue;
+	e->number = n;
+	e->step = step;
+	submit(e, 0);
 	return 0;
+}
+
+/* FDMeshCommandQueue::record_begin(const MeshTraceId&, ...) */
+SEC("uprobe.multi")
+int BPF_UPROBE(trace_begun, __u64 queue, __u64 number)
+{
+	return trace_event(TT_TRACE_BEGUN, queue, number, bpf_get_attach_cookie(ctx));
+}
+
+/* FDMeshCommandQueue::record_end() */
+SEC("uprobe.multi")
+int BPF_UPROBE(trace_captured, __u64 queue)
+{
+	return trace_event(TT_TRACE_CAPTURED, queue, 0, bpf_get_attach_cookie(ctx));
+}
+
+/* MeshDevice::release_mesh_trace(const MeshTraceId&) */
+SEC("uprobe.multi")
+int BPF_UPROBE(trace_released, __u64 device, __u64 number)
+{
+	return trace_event(TT_TRACE_RELEASED, 0, number, bpf_get_attach_cookie(ctx));
+}
+
+/* FDMeshCommandQueue::enqueue_trace(const MeshTraceId&, ...) */
+SEC("uprobe.multi")
+int BPF_UPROBE(trace_replayed, __u64 queue, __u64 number)
+{
+	return trace_event(TT_TRACE_REPLAYED, queue, number, bpf_get_attach_cookie(ctx));
 }
 
 /* A ring is too large for the stack. It starts from this one. */
@@ -864,7 +991,7 @@ struct {
 	__type(value, struct tt_ring);
 } no_ring SEC(".maps");
 
-static __always_inline struct tt_ring *new_ring(struct tt_ring_key *key, int flags)
+static __always_inline struct tt_ring *new_ring(struct tt_ring_key *key, int flags, __u64 library)
 {
 	__u32 zero = 0;
 	struct tt_ring *none = bpf_map_lookup_elem(&no_ring, &zero);
@@ -872,8 +999,18 @@ static __always_inline struct tt_ring *new_ring(struct tt_ring_key *key, int fla
 	if (!none)
 		return NULL;
 	if (bpf_map_update_elem(&rings, key, none, flags))
-		uncounted();
+		uncounted(library);
 	return bpf_map_lookup_elem(&rings, key);
+}
+
+/* What is in a ring is not known any more. */
+static __always_inline void ring_unknown(struct tt_ring *r, __u64 library)
+{
+	if (r) {
+		r->made = 0;
+		r->given++;
+	}
+	uncounted(library);
 }
 
 static __always_inline struct tt_core_ring *core_ring(struct tt_ring *r, __u64 i)
@@ -898,7 +1035,7 @@ int BPF_UPROBE(ring_made, __u64 manager, __u32 base, __u32 size)
 		return 0;
 	r = bpf_map_lookup_elem(&rings, &key);
 	if (!r || !r->made || r->cores[0].base == base)
-		r = new_ring(&key, BPF_ANY);
+		r = new_ring(&key, BPF_ANY, bpf_get_attach_cookie(ctx));
 	if (!r)
 		return 0;
 	r->made++;
@@ -963,7 +1100,7 @@ struct giving {
 	__u32 will_run;	       /* so many will have by the time that the place is free */
 };
 
-static long find_places(__u32 i, struct giving *g)
+static __always_inline int find_places(__u32 i, struct giving *g)
 {
 	struct tt_core_ring *c = core_ring(g->ring, i);
 	__u32 size;
@@ -977,7 +1114,7 @@ static long find_places(__u32 i, struct giving *g)
 }
 
 /* WorkerConfigBufferMgr::free(done) and alloc(will_run), of one kind of core. */
-static long give_places(__u32 i, struct giving *g)
+static __always_inline int give_places(__u32 i, struct giving *g)
 {
 	struct tt_core_ring *c = core_ring(g->ring, i);
 
@@ -1022,21 +1159,30 @@ int BPF_UPROBE(ring_taken, __u64 manager, __u64 sizes, __u8 status, __u32 cores)
 		return 0;
 	layout = bpf_map_lookup_elem(&layouts, &library);
 	task = bpf_task_storage_get(&tasks, bpf_get_current_task_btf(), NULL, 0);
-	if (!layout || !task || bpf_probe_read_user(&v, sizeof(v), (void *)sizes) || v.end <= v.begin)
+	if (!layout || !task)
+		return 0;
+	r = bpf_map_lookup_elem(&rings, &key);
+	if (bpf_probe_read_user(&v, sizeof(v), (void *)sizes)) {
+		ring_unknown(r, library);
+		return 0;
+	}
+	if (v.end <= v.begin)
 		return 0;
 	v.end -= v.begin;
 	if (v.end > sizeof(g.sizes))
 		v.end = sizeof(g.sizes);
-	if (bpf_probe_read_user(g.sizes, v.end, (void *)v.begin))
+	if (bpf_probe_read_user(g.sizes, v.end, (void *)v.begin)) {
+		ring_unknown(r, library);
 		return 0;
-	r = bpf_map_lookup_elem(&rings, &key);
+	}
 	if (!r)
-		r = new_ring(&key, BPF_NOEXIST);
+		r = new_ring(&key, BPF_NOEXIST, library);
 	if (!r)
 		return 0;
 	r->objects[r->cores[0].next % TT_PLACES] = task->launched;
 	g.ring = r;
-	bpf_loop(TT_RINGS, find_places, &g, 0);
+	for (__u32 i = 0; i < TT_RINGS && !find_places(i, &g); i++)
+		;
 	if (layout->waits && wait) {
 		if (ran - wait > 0x8000)
 			wait = ran;
@@ -1045,7 +1191,8 @@ int BPF_UPROBE(ring_taken, __u64 manager, __u64 sizes, __u8 status, __u32 cores)
 	if (status == IN_FLIGHT)
 		g.done = ran;
 	g.will_run = ran + cores;
-	bpf_loop(TT_RINGS, give_places, &g, 0);
+	for (__u32 i = 0; i < TT_RINGS && !give_places(i, &g); i++)
+		;
 	r->given++;
 	r->queue = task->queue;
 	r->last = bpf_ktime_get_ns();

@@ -35,6 +35,7 @@ type MemtraceTtCb struct {
 	Kind    uint32
 	First   uint32
 	Count   uint32
+	On      uint64
 }
 
 type MemtraceTtCbKind uint32
@@ -55,14 +56,20 @@ type MemtraceTtCopy struct {
 
 type MemtraceTtCounters struct {
 	_          structs.HostLayout
-	Seen       [20]uint64
-	Lost       [20]uint64
-	Unread     [20]uint64
+	Seen       [22]uint64
+	Lost       [22]uint64
+	Unread     [22]uint64
 	Hooked     uint64
 	Truncated  uint64
 	Unreserved uint64
 	Clipped    uint64
 	Uncounted  uint64
+}
+
+type MemtraceTtGone struct {
+	_        structs.HostLayout
+	Object   MemtraceTtObject
+	Launches MemtraceTtLaunch
 }
 
 type MemtraceTtHead struct {
@@ -99,7 +106,9 @@ const (
 	MemtraceTtKindTT_REFUSED        MemtraceTtKind = 17
 	MemtraceTtKindTT_STACK          MemtraceTtKind = 18
 	MemtraceTtKindTT_HOOKED         MemtraceTtKind = 19
-	MemtraceTtKindTT_KINDS          MemtraceTtKind = 20
+	MemtraceTtKindTT_TRACE          MemtraceTtKind = 20
+	MemtraceTtKindTT_UNREAD         MemtraceTtKind = 21
+	MemtraceTtKindTT_KINDS          MemtraceTtKind = 22
 )
 
 type MemtraceTtLaunch struct {
@@ -113,8 +122,7 @@ type MemtraceTtLaunch struct {
 type MemtraceTtLaunchKey struct {
 	_      structs.HostLayout
 	Object uint64
-	Pid    uint32
-	Trace  uint32
+	Pid    uint64
 }
 
 type MemtraceTtLayout struct {
@@ -145,6 +153,16 @@ type MemtraceTtPair struct {
 	Head   MemtraceTtHead
 	Owner  uint64
 	Member uint64
+}
+
+type MemtraceTtProgramAdded struct {
+	_        structs.HostLayout
+	Head     MemtraceTtHead
+	Workload uint64
+	Program  uint64
+	Range    uint64
+	Length   uint64
+	Bytes    [256]uint8
 }
 
 type MemtraceTtPython struct {
@@ -267,6 +285,23 @@ type MemtraceTtText struct {
 	Text   [512]uint8
 }
 
+type MemtraceTtTrace struct {
+	_      structs.HostLayout
+	Head   MemtraceTtHead
+	Queue  uint64
+	Number uint32
+	Step   uint32
+}
+
+type MemtraceTtTraceStep uint32
+
+const (
+	MemtraceTtTraceStepTT_TRACE_BEGUN    MemtraceTtTraceStep = 0
+	MemtraceTtTraceStepTT_TRACE_CAPTURED MemtraceTtTraceStep = 1
+	MemtraceTtTraceStepTT_TRACE_REPLAYED MemtraceTtTraceStep = 2
+	MemtraceTtTraceStepTT_TRACE_RELEASED MemtraceTtTraceStep = 3
+)
+
 // Names of all BPF objects in the ELF.
 //
 // Used for safe lookups in a Collection or CollectionSpec.
@@ -305,6 +340,9 @@ const (
 	MemtraceProgRingMade           = "ring_made"
 	MemtraceProgRingTaken          = "ring_taken"
 	MemtraceProgScratchpadsLaidOut = "scratchpads_laid_out"
+	MemtraceProgTraceBegun         = "trace_begun"
+	MemtraceProgTraceCaptured      = "trace_captured"
+	MemtraceProgTraceReleased      = "trace_released"
 	MemtraceProgTraceReplayed      = "trace_replayed"
 	MemtraceProgWorkloadGone       = "workload_gone"
 	MemtraceProgWorkloadNamed      = "workload_named"
@@ -316,13 +354,17 @@ const (
 	MemtraceVarUnusedCb            = "unused_cb"
 	MemtraceVarUnusedCbKind        = "unused_cb_kind"
 	MemtraceVarUnusedCopy          = "unused_copy"
+	MemtraceVarUnusedGone          = "unused_gone"
 	MemtraceVarUnusedKind          = "unused_kind"
 	MemtraceVarUnusedObject        = "unused_object"
 	MemtraceVarUnusedPair          = "unused_pair"
+	MemtraceVarUnusedProgramAdded  = "unused_program_added"
 	MemtraceVarUnusedRange         = "unused_range"
 	MemtraceVarUnusedRefusal       = "unused_refusal"
 	MemtraceVarUnusedStack         = "unused_stack"
 	MemtraceVarUnusedText          = "unused_text"
+	MemtraceVarUnusedTrace         = "unused_trace"
+	MemtraceVarUnusedTraceStep     = "unused_trace_step"
 	MemtraceVarWakeupBytes         = "wakeup_bytes"
 )
 
@@ -393,6 +435,9 @@ type MemtraceProgramSpecs struct {
 	RingMade           *ebpf.ProgramSpec `ebpf:"ring_made"`
 	RingTaken          *ebpf.ProgramSpec `ebpf:"ring_taken"`
 	ScratchpadsLaidOut *ebpf.ProgramSpec `ebpf:"scratchpads_laid_out"`
+	TraceBegun         *ebpf.ProgramSpec `ebpf:"trace_begun"`
+	TraceCaptured      *ebpf.ProgramSpec `ebpf:"trace_captured"`
+	TraceReleased      *ebpf.ProgramSpec `ebpf:"trace_released"`
 	TraceReplayed      *ebpf.ProgramSpec `ebpf:"trace_replayed"`
 	WorkloadGone       *ebpf.ProgramSpec `ebpf:"workload_gone"`
 	WorkloadNamed      *ebpf.ProgramSpec `ebpf:"workload_named"`
@@ -417,22 +462,26 @@ type MemtraceMapSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type MemtraceVariableSpecs struct {
-	Filter        *ebpf.VariableSpec `ebpf:"filter"`
-	Follow        *ebpf.VariableSpec `ebpf:"follow"`
-	Idle          *ebpf.VariableSpec `ebpf:"idle"`
-	Stacks        *ebpf.VariableSpec `ebpf:"stacks"`
-	UnusedAlloc   *ebpf.VariableSpec `ebpf:"unused_alloc"`
-	UnusedCb      *ebpf.VariableSpec `ebpf:"unused_cb"`
-	UnusedCbKind  *ebpf.VariableSpec `ebpf:"unused_cb_kind"`
-	UnusedCopy    *ebpf.VariableSpec `ebpf:"unused_copy"`
-	UnusedKind    *ebpf.VariableSpec `ebpf:"unused_kind"`
-	UnusedObject  *ebpf.VariableSpec `ebpf:"unused_object"`
-	UnusedPair    *ebpf.VariableSpec `ebpf:"unused_pair"`
-	UnusedRange   *ebpf.VariableSpec `ebpf:"unused_range"`
-	UnusedRefusal *ebpf.VariableSpec `ebpf:"unused_refusal"`
-	UnusedStack   *ebpf.VariableSpec `ebpf:"unused_stack"`
-	UnusedText    *ebpf.VariableSpec `ebpf:"unused_text"`
-	WakeupBytes   *ebpf.VariableSpec `ebpf:"wakeup_bytes"`
+	Filter             *ebpf.VariableSpec `ebpf:"filter"`
+	Follow             *ebpf.VariableSpec `ebpf:"follow"`
+	Idle               *ebpf.VariableSpec `ebpf:"idle"`
+	Stacks             *ebpf.VariableSpec `ebpf:"stacks"`
+	UnusedAlloc        *ebpf.VariableSpec `ebpf:"unused_alloc"`
+	UnusedCb           *ebpf.VariableSpec `ebpf:"unused_cb"`
+	UnusedCbKind       *ebpf.VariableSpec `ebpf:"unused_cb_kind"`
+	UnusedCopy         *ebpf.VariableSpec `ebpf:"unused_copy"`
+	UnusedGone         *ebpf.VariableSpec `ebpf:"unused_gone"`
+	UnusedKind         *ebpf.VariableSpec `ebpf:"unused_kind"`
+	UnusedObject       *ebpf.VariableSpec `ebpf:"unused_object"`
+	UnusedPair         *ebpf.VariableSpec `ebpf:"unused_pair"`
+	UnusedProgramAdded *ebpf.VariableSpec `ebpf:"unused_program_added"`
+	UnusedRange        *ebpf.VariableSpec `ebpf:"unused_range"`
+	UnusedRefusal      *ebpf.VariableSpec `ebpf:"unused_refusal"`
+	UnusedStack        *ebpf.VariableSpec `ebpf:"unused_stack"`
+	UnusedText         *ebpf.VariableSpec `ebpf:"unused_text"`
+	UnusedTrace        *ebpf.VariableSpec `ebpf:"unused_trace"`
+	UnusedTraceStep    *ebpf.VariableSpec `ebpf:"unused_trace_step"`
+	WakeupBytes        *ebpf.VariableSpec `ebpf:"wakeup_bytes"`
 }
 
 // MemtraceObjects contains all objects after they have been loaded into the kernel.
@@ -484,22 +533,26 @@ func (m *MemtraceMaps) Close() error {
 //
 // It can be passed to LoadMemtraceObjects or ebpf.CollectionSpec.LoadAndAssign.
 type MemtraceVariables struct {
-	Filter        *ebpf.Variable `ebpf:"filter"`
-	Follow        *ebpf.Variable `ebpf:"follow"`
-	Idle          *ebpf.Variable `ebpf:"idle"`
-	Stacks        *ebpf.Variable `ebpf:"stacks"`
-	UnusedAlloc   *ebpf.Variable `ebpf:"unused_alloc"`
-	UnusedCb      *ebpf.Variable `ebpf:"unused_cb"`
-	UnusedCbKind  *ebpf.Variable `ebpf:"unused_cb_kind"`
-	UnusedCopy    *ebpf.Variable `ebpf:"unused_copy"`
-	UnusedKind    *ebpf.Variable `ebpf:"unused_kind"`
-	UnusedObject  *ebpf.Variable `ebpf:"unused_object"`
-	UnusedPair    *ebpf.Variable `ebpf:"unused_pair"`
-	UnusedRange   *ebpf.Variable `ebpf:"unused_range"`
-	UnusedRefusal *ebpf.Variable `ebpf:"unused_refusal"`
-	UnusedStack   *ebpf.Variable `ebpf:"unused_stack"`
-	UnusedText    *ebpf.Variable `ebpf:"unused_text"`
-	WakeupBytes   *ebpf.Variable `ebpf:"wakeup_bytes"`
+	Filter             *ebpf.Variable `ebpf:"filter"`
+	Follow             *ebpf.Variable `ebpf:"follow"`
+	Idle               *ebpf.Variable `ebpf:"idle"`
+	Stacks             *ebpf.Variable `ebpf:"stacks"`
+	UnusedAlloc        *ebpf.Variable `ebpf:"unused_alloc"`
+	UnusedCb           *ebpf.Variable `ebpf:"unused_cb"`
+	UnusedCbKind       *ebpf.Variable `ebpf:"unused_cb_kind"`
+	UnusedCopy         *ebpf.Variable `ebpf:"unused_copy"`
+	UnusedGone         *ebpf.Variable `ebpf:"unused_gone"`
+	UnusedKind         *ebpf.Variable `ebpf:"unused_kind"`
+	UnusedObject       *ebpf.Variable `ebpf:"unused_object"`
+	UnusedPair         *ebpf.Variable `ebpf:"unused_pair"`
+	UnusedProgramAdded *ebpf.Variable `ebpf:"unused_program_added"`
+	UnusedRange        *ebpf.Variable `ebpf:"unused_range"`
+	UnusedRefusal      *ebpf.Variable `ebpf:"unused_refusal"`
+	UnusedStack        *ebpf.Variable `ebpf:"unused_stack"`
+	UnusedText         *ebpf.Variable `ebpf:"unused_text"`
+	UnusedTrace        *ebpf.Variable `ebpf:"unused_trace"`
+	UnusedTraceStep    *ebpf.Variable `ebpf:"unused_trace_step"`
+	WakeupBytes        *ebpf.Variable `ebpf:"wakeup_bytes"`
 }
 
 // MemtracePrograms contains all programs after they have been loaded into the kernel.
@@ -531,6 +584,9 @@ type MemtracePrograms struct {
 	RingMade           *ebpf.Program `ebpf:"ring_made"`
 	RingTaken          *ebpf.Program `ebpf:"ring_taken"`
 	ScratchpadsLaidOut *ebpf.Program `ebpf:"scratchpads_laid_out"`
+	TraceBegun         *ebpf.Program `ebpf:"trace_begun"`
+	TraceCaptured      *ebpf.Program `ebpf:"trace_captured"`
+	TraceReleased      *ebpf.Program `ebpf:"trace_released"`
 	TraceReplayed      *ebpf.Program `ebpf:"trace_replayed"`
 	WorkloadGone       *ebpf.Program `ebpf:"workload_gone"`
 	WorkloadNamed      *ebpf.Program `ebpf:"workload_named"`
@@ -563,6 +619,9 @@ func (p *MemtracePrograms) Close() error {
 		p.RingMade,
 		p.RingTaken,
 		p.ScratchpadsLaidOut,
+		p.TraceBegun,
+		p.TraceCaptured,
+		p.TraceReleased,
 		p.TraceReplayed,
 		p.WorkloadGone,
 		p.WorkloadNamed,

@@ -165,7 +165,7 @@ static __always_inline int refuse(struct pt_regs *ctx, __u32 clash)
 	if (at <= sizeof(e->format) && !bpf_probe_read_user(e->format, at, (void *)format[0]))
 		e->length = at;
 	if (!e->length)
-		c->unread[TT_REFUSED]++;
+		COUNT(c->unread[TT_REFUSED]);
 	submit(e, 1);
 	return 0;
 }

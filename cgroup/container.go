@@ -1,4 +1,4 @@
-// Package cgroup tells from the control groups of a process which container it is in.
+// Package cgroup finds the container of a process from its control groups.
 package cgroup
 
 import (
@@ -9,7 +9,8 @@ import (
 
 // Container is one that a process is in. The zero value is none that is known.
 type Container struct {
-	// Runtime is what runs it, "container" where that is not known.
+	// Runtime is what runs it, "container" where that is not known. It is user-UID where only
+	// that user says so: the Name is what he calls it, and ID and Pod are "".
 	Runtime string
 	// ID is the first 12 digits of its ID, as its tools show them, and Name what runtimes
 	// without IDs call it; Pod is the UID of its Kubernetes pod, where ID may be "".
@@ -38,6 +39,8 @@ var (
 	containerID = regexp.MustCompile(`^(?:([a-z][a-z-]*)-)?` + idPattern + `(?:\.scope|\.service)?$`)
 	podUID      = regexp.MustCompile(`^(?:[a-z-]*-)?` + podPattern + `(?:\.slice)?$`)
 	lxcName     = regexp.MustCompile(`^lxc\.payload\.([A-Za-z0-9._-]{1,64})$`)
+	// What is below a user's slice, or his service manager, can be of his own making.
+	userSlice   = regexp.MustCompile(`(?:^|/)(?:(?:user\.slice|\.\.)/user-([1-9][0-9]{0,9})\.slice|user@([1-9][0-9]{0,9})\.service)(?:/|$)`)
 	plainName   = regexp.MustCompile(`^[A-Za-z0-9._-]{1,64}$`)
 	nspawnName  = regexp.MustCompile(`^systemd-nspawn@([A-Za-z0-9._-]{1,64})\.service$`)
 	machineName = regexp.MustCompile(`^machine-([A-Za-z0-9._-]{1,64})\.scope$`)
@@ -49,7 +52,8 @@ var runtimes = map[string]string{
 }
 
 // Parse finds the innermost container that the paths of a /proc/PID/cgroup name. The path is
-// the only thing that says so and is not the process's own word.
+// the only thing that says so and is not the process's own word; except below a user's slice,
+// where anybody can make a group with the name of any container.
 func Parse(cgroup string) Container {
 	var found Container
 	for line := range strings.Lines(cgroup) {
@@ -58,14 +62,38 @@ func Parse(cgroup string) Container {
 		if len(parts) != 3 {
 			continue
 		}
-		if c := inPath(parts[2]); len(c.String()) > len(found.String()) {
+		c := inPath(parts[2])
+		if claimed, before := c.claimed(), found.claimed(); c == (Container{}) || claimed && !before && found != (Container{}) {
+			continue
+		} else if before && !claimed || len(c.String()) > len(found.String()) {
 			found = c // some controllers know a part only
 		}
 	}
 	return found
 }
 
+// claimed is whether only a user says that this is a container.
+func (c Container) claimed() bool { return strings.HasPrefix(c.Runtime, "user-") }
+
 func inPath(path string) Container {
+	m := userSlice.FindStringSubmatchIndex(path)
+	if m == nil {
+		return named(path)
+	}
+	if outside := named(path[:m[0]]); outside != (Container{}) {
+		return outside
+	}
+	c := named(path[m[1]:])
+	if c == (Container{}) {
+		return c
+	}
+	group := max(m[2], m[4]) // the other one is -1
+	user := path[group:max(m[3], m[5])]
+	return Container{Runtime: "user-" + user, Name: strings.ReplaceAll(c.String(), ":", "/")}
+}
+
+// named is the innermost container that the groups of a path are named after.
+func named(path string) Container {
 	var c Container
 	var before string
 	// Where the runtime's cgroup driver is not the kubelet's, a unit's three parts

@@ -26,7 +26,7 @@ func TestParse(t *testing.T) {
 		{"seen from another cgroup namespace", "0::/../../docker-" + hexID + ".scope", "docker:" + short},
 		{"a cgroup made inside", "0::/system.slice/docker-" + hexID + ".scope/init", "docker:" + short},
 		{"podman", "0::/machine.slice/libpod-" + hexID + ".scope", "podman:" + short},
-		{"podman of a user", "0::/user.slice/user-1000.slice/user@1000.service/user.slice/libpod-" + hexID + ".scope/container", "podman:" + short},
+		{"podman of a user", "0::/user.slice/user-1000.slice/user@1000.service/user.slice/libpod-" + hexID + ".scope/container", "user-1000:podman/" + short},
 		{"podman by cgroupfs", "0::/libpod_parent/libpod-" + hexID, "podman:" + short},
 		{"podman's monitor", "0::/machine.slice/libpod-conmon-" + hexID + ".scope", ""},
 		{"containerd", "0::/system.slice/nerdctl-" + hexID + ".scope", "containerd:" + short},
@@ -48,6 +48,15 @@ func TestParse(t *testing.T) {
 		{"LXC", "0::/lxc/web-1/init.scope", "lxc:web-1"},
 		{"LXC's payload", "0::/lxc.payload.web-1/system.slice/x.service", "lxc:web-1"},
 		{"nspawn", "0::/machine.slice/systemd-nspawn@build.service/payload", "nspawn:build"},
+		{"root's own service manager", "0::/user.slice/user-0.slice/user@0.service/app.slice/docker-" + hexID + ".scope", "docker:" + short},
+		{"a user who says docker", "0::/user.slice/user-1000.slice/user@1000.service/docker-" + hexID + ".scope", "user-1000:docker/" + short},
+		{"a user who says kubernetes", "0::/user.slice/user-1000.slice/user@1000.service/kubepods/pod" + podID + "/" + hexID, "user-1000:kubernetes/" + podID + "/" + short},
+		{"a user who says LXC", "0::/user.slice/user-1000.slice/session-3.scope/lxc.payload.web-1", "user-1000:lxc/web-1"},
+		{"a user, seen from another cgroup namespace", "0::/../user-1000.slice/user@1000.service/docker-" + hexID + ".scope", "user-1000:docker/" + short},
+		{"a user's manager, seen from inside the slice", "0::/../user@1000.service/docker-" + hexID + ".scope", "user-1000:docker/" + short},
+		{"a user inside of a container", "0::/docker/" + hexID + "/user.slice/user-1000.slice/user@1000.service/docker-" + strings.Repeat("b", 64) + ".scope", "docker:" + short},
+		{"a user's word beside the kernel's", "1:name=systemd:/user.slice/user-1000.slice/user@1000.service/kubepods/pod" + podID + "/" + hexID + "\n2:memory:/docker/" + hexID, "docker:" + short},
+		{"the kernel's beside a user's word", "2:memory:/docker/" + hexID + "\n1:name=systemd:/user.slice/user-1000.slice/user@1000.service/kubepods/pod" + podID + "/" + hexID, "docker:" + short},
 		{"docker in docker", "0::/docker/" + strings.Repeat("a", 64) + "/docker/" + hexID, "docker:" + short},
 		{"nspawn from the command line", "0::/machine.slice/machine-build.scope/payload", "machine:build"},
 		{"garden", "0::/garden/web-1", "garden:web-1"},
@@ -64,7 +73,7 @@ func TestParse(t *testing.T) {
 	}
 }
 
-// The parts are told apart: what has no ID of digits has none.
+// Parts without an ID of digits are no container.
 func TestIDsAndPods(t *testing.T) {
 	const id, uid = hexID, podID
 	for _, test := range []struct{ cgroup, container, pod string }{
@@ -91,10 +100,11 @@ func FuzzParse(f *testing.F) {
 	f.Add("0::/docker/" + hexID)
 	f.Add("0::/kubepods/burstable/pod" + podID + "/" + hexID)
 	f.Add("0::/lxc/a:b/nspawn")
+	f.Add("0::/user.slice/user-1000.slice/user@1000.service/docker-" + hexID + ".scope")
 	f.Fuzz(func(t *testing.T, cgroup string) {
 		c := Parse(cgroup)
 		got := c.String()
-		if len(got) > 80 || strings.ContainsFunc(got, func(r rune) bool { return r <= ' ' || r > '~' }) {
+		if len(got) > 90 || strings.ContainsFunc(got, func(r rune) bool { return r <= ' ' || r > '~' }) {
 			t.Errorf("%q", got)
 		}
 		if len(c.ID) != 0 && len(c.ID) != 12 || len(c.Pod) != 0 && len(c.Pod) != 32 && len(c.Pod) != 36 {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"strconv"
+	"strings"
 	"time"
 
 	"tt-memtrace/aggregator"
@@ -34,8 +35,9 @@ func NewLogger(w io.Writer, asJSON bool, wall func(monotonic uint64) time.Time) 
 type LogLine struct {
 	// When it happened.
 	Time time.Time `json:"time"`
-	// What happened: a buffer was allocated or freed.
-	Event string `json:"event" jsonschema:"enum=alloc,enum=free"`
+	// What happened: a buffer was allocated or freed, or found unsafe: it was allocated
+	// after a trace was captured, and that trace was replayed.
+	Event string `json:"event" jsonschema:"enum=alloc,enum=free,enum=unsafe"`
 	// The process's PID.
 	PID uint32 `json:"pid"`
 	// The thread's id; null where no thread of the process did it.
@@ -56,6 +58,10 @@ type LogLine struct {
 	Private bool `json:"private,omitempty"`
 	// True if it was freed by no call of its own: with its allocator or process, or replaced.
 	Implicit bool `json:"implicit,omitempty"`
+	// Number of the trace, of a buffer that is or was unsafe.
+	Trace *uint32 `json:"trace,omitempty"`
+	// Of an unsafe buffer, true if it lies where another one was allocated while the trace was captured.
+	Overlaps *bool `json:"overlaps,omitempty"`
 	// True if the allocation of the buffer that is freed was not seen: all that is known is its id.
 	Unknown bool `json:"unknown,omitempty"`
 }
@@ -80,6 +86,38 @@ func (l *Logger) Change(c aggregator.Change) {
 	}
 }
 
+// Unsafe writes that a replay of a trace may have overwritten a buffer.
+func (l *Logger) Unsafe(c aggregator.Change) {
+	if l.err != nil {
+		return
+	}
+	if l.json != nil {
+		line := l.line(c)
+		line.Event = "unsafe"
+		l.err = l.json.Encode(line)
+		return
+	}
+	b, u := &c.Buffer, c.Buffer.Unsafe
+	why := "allocated after the capture"
+	if u.Overlaps {
+		why = "in memory that the capture used"
+	}
+	_, l.err = fmt.Fprintf(l.w, "⚠ [PID %d] Unsafe buffer 0x%x on device %s (%d bytes of %s): trace %d was replayed, the buffer was %s\n",
+		c.PID, b.ID, deviceList(c.Chips), b.Size, b.Memory, u.Trace, why)
+}
+
+// deviceList names chips as the original's lines do.
+func deviceList(chips []aggregator.Chip) string {
+	if len(chips) == 0 {
+		return "?"
+	}
+	numbers := make([]string, len(chips))
+	for i, c := range chips {
+		numbers[i] = strconv.FormatUint(uint64(c.Number), 10)
+	}
+	return strings.Join(numbers, ",")
+}
+
 func (l *Logger) line(c aggregator.Change) LogLine {
 	line := LogLine{
 		Time: l.wall(c.Time), Event: "alloc", PID: c.PID, Memory: key(c.Buffer.Memory),
@@ -94,6 +132,9 @@ func (l *Logger) line(c aggregator.Change) LogLine {
 	}
 	if c.TID != 0 {
 		line.TID = &c.TID
+	}
+	if u := c.Buffer.Unsafe; u.Found {
+		line.Trace, line.Overlaps = &u.Trace, &u.Overlaps
 	}
 	if c.Buffer.PerBank != 0 {
 		line.PerBank = &c.Buffer.PerBank

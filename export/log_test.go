@@ -50,7 +50,7 @@ func TestLogAsJSON(t *testing.T) {
 	}
 }
 
-func TestLogLineOfWhatIsNotKnown(t *testing.T) {
+func TestLogLineOfUnknownValues(t *testing.T) {
 	l := NewLogger(nil, true, wall)
 	line := l.line(aggregator.Change{Buffer: aggregator.BufferSnapshot{Memory: 99}})
 	b, err := json.Marshal(line)

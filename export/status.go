@@ -6,6 +6,7 @@
 package export
 
 import (
+	"slices"
 	"strings"
 	"time"
 
@@ -28,11 +29,11 @@ type Status struct {
 	Host string `json:"host"`
 	// Version of tt-memtrace.
 	Version string `json:"version"`
-	// False if events were lost, made no sense or are missing and the accounts
-	// were not compared with the process's own since, or if a live process may
-	// hold buffers from before tracing began: then there may be more, or less,
-	// than the numbers say.
+	// True if the numbers of all chips and processes are exact. False while one of
+	// the reasons holds: then there may be more, or less, than the numbers say.
 	Exact bool `json:"exact"`
+	// Why exact is false: of the host, and of all processes; empty where it is true.
+	Reasons []StatusReason `json:"reasons"`
 	// Number of events since tracing began.
 	Events uint64 `json:"events"`
 	// Number of events that were lost since tracing began.
@@ -49,16 +50,31 @@ type Status struct {
 	Ended []StatusProcess `json:"ended"`
 }
 
+// StatusReason is why numbers are not exact.
+type StatusReason struct {
+	// Name of the reason, such as events_lost; docs/json.md lists them.
+	Code string `json:"code"`
+	// The reason as a sentence.
+	Text Text `json:"text"`
+	// When it began; null where unknown.
+	Since *time.Time `json:"since" jsonschema:"nullable"`
+	// PID of the process that it affects; null where it affects the host's chips.
+	PID *uint32 `json:"pid" jsonschema:"nullable"`
+	// Numbers of the chips that it affects; absent where it affects all that the
+	// process, or the host, has.
+	Chips []uint32 `json:"chips,omitempty"`
+}
+
 // StatusSharedMemory is what is to be known of the runtime's own sums.
 type StatusSharedMemory struct {
 	// What they do not tell.
 	Lacks []string `json:"lacks"`
 	// What is still counted for processes that are gone, which is in no other number.
-	Ghosts []StatusGhost `json:"ghosts"`
+	StaleEntries []StatusStaleEntry `json:"ghosts"`
 }
 
-// StatusGhost is what the runtime still counts for a process that is gone.
-type StatusGhost struct {
+// StatusStaleEntry is what the runtime still counts for an exited process.
+type StatusStaleEntry struct {
 	// Number of the chip, as in chips.
 	Chip uint32 `json:"chip"`
 	// PID that the process had.
@@ -83,6 +99,10 @@ type StatusChip struct {
 	Arch *string `json:"arch" jsonschema:"nullable"`
 	// Card that it is on, such as n150, n300, p150, galaxy; null where unknown.
 	Card *string `json:"card" jsonschema:"nullable"`
+	// True if its numbers are exact; of a process's chips, that process's numbers.
+	Exact bool `json:"exact"`
+	// Why exact is false, at most 16 reasons; empty where it is true.
+	Reasons []StatusReason `json:"reasons"`
 	// PIDs of the processes that have it open, ascending.
 	PIDs []uint32 `json:"pids"`
 	// What each memory holds: dram, l1, l1_small, trace.
@@ -109,25 +129,27 @@ type StatusKernels struct {
 	Dispatch uint64 `json:"dispatch"`
 	// What is loaded of all binaries' files, bytes; null where a file could not be read.
 	Bytes *uint64 `json:"bytes" jsonschema:"nullable"`
+	// The same, with each binary times the cores that it runs on, bytes; null where the size or the cores of one are not known.
+	BytesOnCores *uint64 `json:"bytes_on_cores" jsonschema:"nullable"`
 	// Number of buffers in DRAM that hold a copy of kernels.
 	DRAMCopies uint64 `json:"dram_copies"`
 	// Sizes of those buffers, bytes: part of memory.dram.
 	DRAMBytes uint64 `json:"dram_bytes"`
 	// The kernel-config ring of the worker cores, from which they run programs: the
 	// fullest, where sub-devices have one each; null where none is known.
-	Ring *StatusRing `json:"ring" jsonschema:"nullable"`
+	Ring *StatusConfigRing `json:"ring" jsonschema:"nullable"`
 }
 
-// StatusRing is a kernel-config ring: a piece of L1, the same in each worker core,
+// StatusConfigRing is a kernel-config ring: a piece of L1, the same in each worker core,
 // in which each program that is launched gets a place for its arguments,
-// semaphores, configuration and kernels. Places are given up when newer ones need
+// semaphores, configuration and kernels. Places are released when newer ones need
 // the room.
-type StatusRing struct {
+type StatusConfigRing struct {
 	// Where it begins in L1, bytes; null where unknown: it was made before tracing began.
 	Address *uint64 `json:"address" jsonschema:"nullable"`
 	// Its size in each core, bytes; null where unknown.
 	Capacity *uint64 `json:"capacity" jsonschema:"nullable"`
-	// What the places that were not given up take of it in each core, bytes; null where unknown.
+	// What the places that were not released take of it in each core, bytes; null where unknown.
 	Used *uint64 `json:"used" jsonschema:"nullable"`
 	// Number of programs that have these places; null where unknown.
 	Programs *uint64 `json:"programs" jsonschema:"nullable"`
@@ -145,6 +167,8 @@ type StatusPrograms struct {
 	PeakPhysical uint64 `json:"peak_physical"`
 	// Highest value of logical since tracing began, bytes.
 	PeakLogical uint64 `json:"peak_logical"`
+	// Both peaks are lower bounds, because processes were sampled; absent where they are not.
+	PeaksAtLeast bool `json:"peaks_at_least,omitempty"`
 	// Number of programs that have any: cached ones too, until they are destroyed.
 	Programs uint64 `json:"programs"`
 	// Number of circular buffers, without global ones.
@@ -186,6 +210,8 @@ type StatusUse struct {
 	PeakRequested *uint64 `json:"peak_requested" jsonschema:"nullable"`
 	// Highest value of reserved since tracing began, bytes; null where it was unknown at any time.
 	PeakReserved *uint64 `json:"peak_reserved" jsonschema:"nullable"`
+	// Both peaks are lower bounds, because processes were sampled; absent where they are not.
+	PeaksAtLeast bool `json:"peaks_at_least,omitempty"`
 	// Number of live buffers; null where only the runtime's own sum is known.
 	Buffers *uint64 `json:"buffers" jsonschema:"nullable"`
 	// What the allocator has to hand out, bytes; 0 where there is no such memory, null where unknown.
@@ -201,8 +227,10 @@ type StatusProcess struct {
 	// The process's PID.
 	PID uint32 `json:"pid"`
 	// How its allocations are known: traced, reported by a client of the
-	// allocation server's socket, or summed by the runtime in its shared_memory.
-	Source string `json:"source" jsonschema:"enum=traced,enum=reported,enum=shared_memory"`
+	// allocation server's socket, summed by the runtime in its shared_memory, or
+	// sampled: read from its own allocators now and then, so that allocs, frees and
+	// peaks are lower bounds.
+	Source string `json:"source" jsonschema:"enum=traced,enum=reported,enum=shared_memory,enum=sampled"`
 	// Container that it is in, as RUNTIME:ID, the ID's first 12 digits, or
 	// kubernetes:POD-UID/ID; null where it is in none that is known.
 	Container *Text `json:"container" jsonschema:"nullable"`
@@ -216,10 +244,26 @@ type StatusProcess struct {
 	BuildID *Text `json:"build_id" jsonschema:"nullable"`
 	// Version of the runtime; null where unknown.
 	Release *Text `json:"release" jsonschema:"nullable"`
-	// Number of replays of recorded traces: which programs these launch is not known.
-	Replays uint64 `json:"replays"`
+	// Number of replays of recorded traces: which programs these launch is not known. null
+	// where the process is sampled.
+	Replays *uint64 `json:"replays" jsonschema:"nullable"`
+	// Buffers that were allocated after a trace was captured, and were there when it was
+	// replayed: the replay may have overwritten them; null where replays are not seen.
+	Unsafe *StatusUnsafe `json:"unsafe" jsonschema:"nullable"`
+	// When it launched a program, or replayed a trace, last; null where that was not seen.
+	LastLaunch *time.Time `json:"last_launch" jsonschema:"nullable"`
+	// Memory of the host that it has resident, or had at its end, bytes; null where unknown.
+	HostMemory *uint64 `json:"host_memory" jsonschema:"nullable"`
+	// Its peak, bytes; null where unknown.
+	HostMemoryPeak *uint64 `json:"host_memory_peak" jsonschema:"nullable"`
+	// What it was when it was first read, bytes; null where unknown.
+	HostMemoryFirst *uint64 `json:"host_memory_first" jsonschema:"nullable"`
 	// What of this release is in no account, such as dataflow buffers; empty where all is.
 	NotCovered []string `json:"not_covered"`
+	// True if its numbers are exact; of an ended process, if they were when it exited.
+	Exact bool `json:"exact"`
+	// Why exact is false; empty where it is true.
+	Reasons []StatusReason `json:"reasons"`
 	// True if buffers from before tracing began may be missing.
 	Late bool `json:"late"`
 	// Number of live buffers, one on a mesh of many chips being one; null where only the runtime's own sums are known.
@@ -249,71 +293,115 @@ type StatusProcess struct {
 	Unplaced map[string]StatusUse `json:"unplaced,omitempty"`
 }
 
+// StatusUnsafe counts buffers that a replay of a trace may have overwritten; bytes on each chip.
+type StatusUnsafe struct {
+	// Number of live buffers.
+	Buffers uint64 `json:"buffers"`
+	// Their sizes, bytes on each chip.
+	Bytes uint64 `json:"bytes"`
+	// Number of these that lie where others were allocated while the trace was captured.
+	Overlapping uint64 `json:"overlapping"`
+	// Sizes of the overlapping ones, bytes on each chip.
+	OverlappingBytes uint64 `json:"overlapping_bytes"`
+	// Number of buffers that were found, freed ones among them.
+	Found uint64 `json:"found"`
+}
+
 // Shown are the memories of a chip, in the order in which they are shown.
 var Shown = []aggregator.Memory{aggregator.DRAM, aggregator.L1, aggregator.L1Small, aggregator.Trace}
 
 // NewStatus makes the JSON form of a snapshot.
 func NewStatus(s *aggregator.Snapshot, at time.Time, host, version string) Status {
+	wall := func(monotonic uint64) *time.Time {
+		if monotonic == 0 {
+			return nil
+		}
+		t := at.Add(-time.Duration(s.Time - min(monotonic, s.Time)))
+		return &t
+	}
 	st := Status{
 		Schema: StatusSchema, Time: at, Host: host, Version: version, Exact: s.Exact(),
-		Events: s.Counters.Events, Lost: s.Counters.Lost,
+		Reasons: statusReasons(slices.Collect(s.Why()), wall),
+		Events:  s.Counters.Events, Lost: s.Counters.Lost,
 		Chips: []StatusChip{}, Processes: []StatusProcess{}, Ended: []StatusProcess{},
 	}
 	for _, c := range s.Chips {
-		st.Chips = append(st.Chips, statusChip(c))
+		st.Chips = append(st.Chips, statusChip(c, wall))
 	}
 	for _, p := range s.Processes {
-		sp := statusProcess(p)
-		if g := p.Agreement.At; g > 0 {
-			compared := at.Add(-time.Duration(s.Time - min(g, s.Time)))
-			sp.Compared = &compared
-		}
+		sp := statusProcess(p, wall)
+		sp.Compared = wall(p.Agreement.At)
 		st.Processes = append(st.Processes, sp)
 	}
 	for _, p := range s.Ended {
-		st.Ended = append(st.Ended, statusProcess(p))
+		st.Ended = append(st.Ended, statusProcess(p, wall))
 	}
 	if len(s.Lacks) > 0 {
-		st.Exact = false
 		st.SharedMemory = statusSharedMemory(s)
 	}
 	return st
 }
 
 func statusSharedMemory(s *aggregator.Snapshot) *StatusSharedMemory {
-	m := &StatusSharedMemory{Lacks: s.Lacks, Ghosts: []StatusGhost{}}
+	m := &StatusSharedMemory{Lacks: s.Lacks, StaleEntries: []StatusStaleEntry{}}
 	for _, c := range s.Chips {
-		for _, g := range c.Ghosts {
-			one := StatusGhost{Chip: c.Chip.Number, PID: g.PID, Command: known(g.Command), Requested: map[string]uint64{}, CB: g.CB}
+		for _, g := range c.StaleEntries {
+			one := StatusStaleEntry{Chip: c.Chip.Number, PID: g.PID, Command: known(g.Command), Requested: map[string]uint64{}, CB: g.CB}
 			for _, memory := range Shown {
 				one.Requested[key(memory)] = g.Requested[memory]
 			}
-			m.Ghosts = append(m.Ghosts, one)
+			m.StaleEntries = append(m.StaleEntries, one)
 		}
 	}
 	return m
 }
 
-func statusProcess(p aggregator.ProcessSnapshot) StatusProcess {
+func statusReasons(list []aggregator.Reason, wall func(uint64) *time.Time) []StatusReason {
+	reasons := []StatusReason{}
+	for i := range list {
+		r := &list[i]
+		one := StatusReason{Code: string(r.Code), Text: Text(r.String()), Since: wall(r.Since)}
+		if r.PID != 0 {
+			one.PID = &r.PID
+		}
+		for _, c := range r.Chips {
+			one.Chips = append(one.Chips, c.Number)
+		}
+		reasons = append(reasons, one)
+	}
+	return reasons
+}
+
+func statusProcess(p aggregator.ProcessSnapshot, wall func(uint64) *time.Time) StatusProcess {
 	sp := StatusProcess{
 		PID: p.PID, Source: p.Info.Source.String(), Command: known(p.Info.Command), Library: known(p.Info.Library),
 		BuildID: known(p.Info.BuildID), Release: known(p.Info.Release),
-		Container: known(p.Info.Container), Late: p.Late,
+		Container: known(p.Info.Container), Exact: p.Exact(), Reasons: statusReasons(p.Reasons, wall), Late: p.Late,
 		ImplicitFrees: p.Counters.ImplicitFrees, UnmatchedFrees: p.Counters.UnmatchedFrees,
-		Replaced: p.Counters.Replaced, Odd: p.Counters.Odd, Replays: p.Counters.Replays,
+		Replaced: p.Counters.Replaced, Odd: p.Counters.Odd,
 		Found: p.Agreement.Found, Repaired: p.Agreement.Repaired, Chips: []StatusChip{}, NotCovered: []string{},
+	}
+	if p.Info.Source == aggregator.Traced {
+		sp.Unsafe = &StatusUnsafe{p.Unsafe.Buffers, p.Unsafe.Bytes, p.Unsafe.Overlapping, p.Unsafe.OverlappingBytes, p.Counters.Unsafe}
+	}
+	sp.LastLaunch = wall(p.LastLaunch)
+	if h := &p.HostMemory; h.Peak > 0 {
+		sp.HostMemory, sp.HostMemoryPeak, sp.HostMemoryFirst = &h.Bytes, &h.Peak, &h.First
 	}
 	if p.Info.InnerPID != 0 {
 		sp.InnerPID = &p.Info.InnerPID
 	}
-	if p.Info.Source != aggregator.Summed {
+	if p.Info.Source != aggregator.Sampled {
+		sp.Replays = &p.Counters.Replays
+	}
+	if p.Info.Source != aggregator.FromSharedMemory {
 		sp.Buffers, sp.Allocs, sp.Frees = &p.Buffers, &p.Counters.Allocs, &p.Counters.Frees
 	}
 	if p.Info.NotCovered != "" {
 		sp.NotCovered = strings.Split(p.Info.NotCovered, ", ")
 	}
 	for _, c := range p.Chips {
-		sp.Chips = append(sp.Chips, statusChip(c))
+		sp.Chips = append(sp.Chips, statusChip(c, wall))
 	}
 	for _, m := range Shown {
 		if u := p.Unplaced[m]; u.Buffers > 0 {
@@ -328,8 +416,8 @@ func statusProcess(p aggregator.ProcessSnapshot) StatusProcess {
 
 func key(m aggregator.Memory) string { return strings.ToLower(m.String()) }
 
-func statusChip(c aggregator.ChipSnapshot) StatusChip {
-	sc := StatusChip{Chip: c.Chip.Number, PIDs: append([]uint32{}, c.PIDs...), Memory: map[string]StatusUse{}}
+func statusChip(c aggregator.ChipSnapshot, wall func(uint64) *time.Time) StatusChip {
+	sc := StatusChip{Chip: c.Chip.Number, Exact: c.Exact(), Reasons: statusReasons(c.Reasons, wall), PIDs: append([]uint32{}, c.PIDs...), Memory: map[string]StatusUse{}}
 	if c.Chip.Space != 0 {
 		sc.Private = &c.Chip.Space
 	}
@@ -339,11 +427,11 @@ func statusChip(c aggregator.ChipSnapshot) StatusChip {
 	if c.Board != "" {
 		sc.Card = &c.Board
 	}
-	if c.CB.SumOnly {
+	if c.CB.TotalsOnly {
 		sc.CBSum = &c.CB.Physical
 	} else {
 		programs, kernels := statusPrograms(c.CB), statusKernels(c.Kernel)
-		kernels.Ring = statusRing(c.Ring)
+		kernels.Ring = statusRing(c.ConfigRing)
 		sc.Programs, sc.Kernels = &programs, &kernels
 	}
 	for _, m := range Shown {
@@ -354,7 +442,7 @@ func statusChip(c aggregator.ChipSnapshot) StatusChip {
 
 func statusPrograms(u aggregator.CBUsage) StatusPrograms {
 	sp := StatusPrograms{
-		Physical: u.Physical, Logical: u.Logical, PeakPhysical: u.PeakPhysical, PeakLogical: u.PeakLogical,
+		Physical: u.Physical, Logical: u.Logical, PeakPhysical: u.PeakPhysical, PeakLogical: u.PeakLogical, PeaksAtLeast: u.PeaksAtLeast,
 		Programs: u.Programs, Circular: u.Circular, Dataflow: u.Dataflow, Scratchpads: u.Scratchpads, Global: u.Global, Reported: u.Reported, Top: u.Top,
 	}
 	if u.BusiestBytes > 0 {
@@ -376,27 +464,30 @@ func statusKernels(u aggregator.KernelUsage) StatusKernels {
 		}
 		sk.Bytes = &bytes
 	}
+	if bytes, known := u.OnCores(); known {
+		sk.BytesOnCores = &bytes
+	}
 	return sk
 }
 
-func statusRing(r aggregator.Ring) *StatusRing {
+func statusRing(r aggregator.ConfigRing) *StatusConfigRing {
 	switch {
 	case r.ID == 0:
 		return nil
 	case r.Capacity == 0:
-		return &StatusRing{}
+		return &StatusConfigRing{}
 	case r.Replayed:
-		return &StatusRing{Address: &r.Base, Capacity: &r.Capacity}
+		return &StatusConfigRing{Address: &r.Base, Capacity: &r.Capacity}
 	}
-	return &StatusRing{&r.Base, &r.Capacity, &r.Used, &r.Programs}
+	return &StatusConfigRing{&r.Base, &r.Capacity, &r.Used, &r.Programs}
 }
 
 func statusUse(u aggregator.Usage) StatusUse {
-	su := StatusUse{Requested: u.Requested}
-	if !u.SumOnly {
+	su := StatusUse{Requested: u.Requested, PeaksAtLeast: u.PeaksAtLeast}
+	if !u.TotalsOnly {
 		su.PeakRequested, su.Buffers = &u.PeakRequested, &u.Buffers
 	}
-	if u.Unreserved == 0 && !u.SumOnly {
+	if u.Unreserved == 0 && !u.TotalsOnly {
 		su.Reserved = &u.Reserved
 	}
 	if !u.PeakUnsure {

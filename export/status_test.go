@@ -3,6 +3,8 @@ package export
 import (
 	"bytes"
 	"encoding/json"
+	"os"
+	"reflect"
 	"strings"
 	"testing"
 	"unicode"
@@ -39,24 +41,35 @@ func TestWhatIsUnknownIsNullAndNotZero(t *testing.T) {
 	if *use.Reserved != 3 || *use.PeakReserved != 4 || *use.Capacity != 12<<30 || *use.Banks != 12 || *use.BankBytes != 1<<30 {
 		t.Errorf("all known: %+v", use)
 	}
+	use = statusUse(aggregator.Usage{PeakRequested: 8, PeakReserved: 9, PeaksAtLeast: true})
+	if !use.PeaksAtLeast || *use.PeakRequested != 8 || *use.PeakReserved != 9 {
+		t.Errorf("sampled: %+v", use)
+	}
 	got := status(t, &aggregator.Snapshot{Processes: []aggregator.ProcessSnapshot{{PID: 1, Chips: []aggregator.ChipSnapshot{{}}}}})
 	for _, want := range []string{`"command": null`, `"library": null`, `"build_id": null`, `"release": null`, `"arch": null`, `"reserved": 0`, `"capacity": null`} {
 		if !strings.Contains(got, want) {
 			t.Errorf("no %s in %s", want, got)
 		}
 	}
-	for _, no := range []string{"private_to", "unplaced"} {
+	sampled := status(t, &aggregator.Snapshot{Processes: []aggregator.ProcessSnapshot{{PID: 1, Info: aggregator.Process{Source: aggregator.Sampled},
+		Chips: []aggregator.ChipSnapshot{{CB: aggregator.CBUsage{PeaksAtLeast: true}}}}}})
+	for _, want := range []string{`"source": "sampled"`, `"replays": null`, `"peaks_at_least": true`} {
+		if !strings.Contains(sampled, want) {
+			t.Errorf("no %s in %s", want, sampled)
+		}
+	}
+	for _, no := range []string{"private_to", "unplaced", "peaks_at_least"} {
 		if strings.Contains(got, no) {
 			t.Errorf("%s in %s", no, got)
 		}
 	}
 }
 
-func TestRingIsAsFarKnownAsItIs(t *testing.T) {
-	full := aggregator.Ring{ID: 1, Base: 35168, Capacity: 70656, Used: 5000, Programs: 2}
-	replayed, early := full, aggregator.Ring{ID: 1}
+func TestUnknownPartsOfAConfigRing(t *testing.T) {
+	full := aggregator.ConfigRing{ID: 1, Base: 35168, Capacity: 70656, Used: 5000, Programs: 2}
+	replayed, early := full, aggregator.ConfigRing{ID: 1}
 	replayed.Replayed = true
-	for want, r := range map[string]aggregator.Ring{
+	for want, r := range map[string]aggregator.ConfigRing{
 		`null`: {},
 		`{"address":null,"capacity":null,"used":null,"programs":null}`:   early,
 		`{"address":35168,"capacity":70656,"used":5000,"programs":2}`:    full,
@@ -69,29 +82,62 @@ func TestRingIsAsFarKnownAsItIs(t *testing.T) {
 }
 
 func TestExactOnlyWhenNothingIsMissing(t *testing.T) {
-	process := func(change func(*aggregator.ProcessSnapshot)) []aggregator.ProcessSnapshot {
-		p := aggregator.ProcessSnapshot{Counters: aggregator.ProcessCounters{Allocs: 5, Frees: 3, ImplicitFrees: 1}}
-		change(&p)
-		return []aggregator.ProcessSnapshot{p}
-	}
-	late := process(func(p *aggregator.ProcessSnapshot) { p.Late = true })
+	why := []aggregator.Reason{{Code: aggregator.ReasonLate}}
+	inexact := []aggregator.ProcessSnapshot{{PID: 1}, {PID: 2, Late: true, Reasons: why}}
 	for name, c := range map[string]struct {
 		snapshot aggregator.Snapshot
 		want     bool
 	}{
-		"nothing":            {aggregator.Snapshot{}, true},
-		"all seen":           {aggregator.Snapshot{Processes: process(func(*aggregator.ProcessSnapshot) {})}, true},
-		"one late that went": {aggregator.Snapshot{Ended: late}, true},
-		"one late":           {aggregator.Snapshot{Processes: late}, false},
-		"lost":               {aggregator.Snapshot{Counters: aggregator.Counters{Lost: 1}}, false},
-		"doubted":            {aggregator.Snapshot{Processes: process(func(p *aggregator.ProcessSnapshot) { p.Agreement.Doubted = true })}, false},
-		"lost and healed": {aggregator.Snapshot{Counters: aggregator.Counters{Lost: 1}, Processes: process(func(p *aggregator.ProcessSnapshot) {
-			p.Agreement.At = 5
-		})}, true},
-		"odd": {aggregator.Snapshot{Processes: process(func(p *aggregator.ProcessSnapshot) { p.Counters.Odd = 1 })}, false},
+		"nothing":               {aggregator.Snapshot{}, true},
+		"exact processes":       {aggregator.Snapshot{Processes: inexact[:1]}, true},
+		"one inexact that went": {aggregator.Snapshot{Ended: inexact}, true},
+		"one inexact":           {aggregator.Snapshot{Processes: inexact}, false},
+		"the host":              {aggregator.Snapshot{Reasons: why}, false},
+		"lost and healed":       {aggregator.Snapshot{Counters: aggregator.Counters{Lost: 1}, Processes: inexact[:1]}, true},
+		"totals":                {aggregator.Snapshot{Lacks: []string{"peaks"}}, false},
 	} {
 		if got := NewStatus(&c.snapshot, wall(0), "", "").Exact; got != c.want {
 			t.Errorf("%s: %v", name, got)
+		}
+	}
+}
+
+// A reason is where it belongs: at the top, and with its process and chips.
+func TestReasons(t *testing.T) {
+	r := aggregator.Reason{Code: aggregator.ReasonReadFailed, Detail: "\x1b[2J", PID: 7, Chips: []aggregator.Chip{{Number: 3}}, Since: 5e9}
+	s := aggregator.Snapshot{Time: 8e9,
+		Reasons:   []aggregator.Reason{{Code: aggregator.ReasonBehind}},
+		Processes: []aggregator.ProcessSnapshot{{PID: 7, Reasons: []aggregator.Reason{r}, Chips: []aggregator.ChipSnapshot{{Reasons: []aggregator.Reason{r}}, {}}}, {PID: 8}},
+		Chips:     []aggregator.ChipSnapshot{{Reasons: []aggregator.Reason{r}}, {}}, Ended: []aggregator.ProcessSnapshot{{Reasons: []aggregator.Reason{r}}},
+	}
+	st := NewStatus(&s, wall(8e9), "", "")
+	pid, since := uint32(7), wall(5e9)
+	text := Text("its memory could not be read at an event, which is missing: \x1b[2J")
+	want := []StatusReason{{Code: "read_failed", Text: text, Since: &since, PID: &pid, Chips: []uint32{3}}}
+	host := []StatusReason{{Code: "behind", Text: "events wait to be counted"}}
+	for name, c := range map[string]struct {
+		exact     bool
+		got, want []StatusReason
+	}{
+		"top": {st.Exact, st.Reasons, append(host, want...)}, "ended": {st.Ended[0].Exact, st.Ended[0].Reasons, want},
+		"process": {st.Processes[0].Exact, st.Processes[0].Reasons, want}, "other process": {st.Processes[1].Exact, st.Processes[1].Reasons, nil},
+		"its chip": {st.Processes[0].Chips[0].Exact, st.Processes[0].Chips[0].Reasons, want}, "its other chip": {st.Processes[0].Chips[1].Exact, st.Processes[0].Chips[1].Reasons, nil},
+		"chip": {st.Chips[0].Exact, st.Chips[0].Reasons, want}, "other chip": {st.Chips[1].Exact, st.Chips[1].Reasons, nil},
+	} {
+		if c.exact != (len(c.want) == 0) || len(c.got) != len(c.want) || len(c.want) > 0 && !reflect.DeepEqual(c.got, c.want) {
+			t.Errorf("%s: exact %v, %+v", name, c.exact, c.got)
+		}
+	}
+}
+
+func TestEveryReasonIsDocumented(t *testing.T) {
+	doc, err := os.ReadFile("../docs/json.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, code := range aggregator.ReasonCodes() {
+		if !strings.Contains(string(doc), "\n| `"+string(code)+"` | ") {
+			t.Errorf("docs/json.md lacks %s", code)
 		}
 	}
 }
@@ -137,4 +183,17 @@ func FuzzTextIsInert(f *testing.F) {
 			t.Fatalf("%q came back as %q, %v", s, out, err)
 		}
 	})
+}
+
+// What is not known of kernels is null, not a part of it.
+func TestKernelsOfUnknownSizeOrCores(t *testing.T) {
+	known := aggregator.KernelUsage{Binaries: [aggregator.NumKernelTypes]uint64{2, 1}, Bytes: [aggregator.NumKernelTypes]uint64{30, 4},
+		CoreBytes: [aggregator.NumKernelTypes]uint64{300, 8}, WithCores: 3}
+	if k := statusKernels(known); k.Bytes == nil || *k.Bytes != 34 || k.BytesOnCores == nil || *k.BytesOnCores != 308 {
+		t.Errorf("%+v", k)
+	}
+	known.WithCores = 2
+	if k := statusKernels(known); k.Bytes == nil || k.BytesOnCores != nil {
+		t.Errorf("with one on unknown cores: %+v", k)
+	}
 }

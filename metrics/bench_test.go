@@ -26,11 +26,11 @@ func scraper(tb testing.TB) (scrape func() int64) {
 	if err != nil {
 		tb.Fatal(err)
 	}
-	s, err := Listen("127.0.0.1:0", "", g, slog.New(slog.DiscardHandler))
+	s, err := Listen("127.0.0.1:0", "", g, &health{}, slog.New(slog.DiscardHandler))
 	if err != nil {
 		tb.Fatal(err)
 	}
-	s.listener = s.listener.(*steady).Listener // the pace is not what is measured
+	s.listener = s.listener.(*rateLimited).Listener // do not measure the rate limit
 	go s.Serve()
 	tb.Cleanup(func() { s.Close() })
 	return func() int64 {

@@ -1,69 +1,93 @@
-// Package metrics shows the accounts to Prometheus and OpenTelemetry.
+// Package metrics exports snapshots to Prometheus and OpenTelemetry.
 //
-// It promises that a scrape is of one moment, that what is not known has no
-// series, that the number of series is bounded by chips and Options.Processes
-// whatever the traced processes do, that no label is an address, and that
-// scrapers, however many or slow, do not hold tracing up.
+// All values of a scrape are from the same moment. An unknown value has no
+// series. Chips and Options.Processes bound the number of series, whatever the
+// traced processes do. No label is an address. Scrapers, however many or slow,
+// do not delay tracing.
 package metrics
 
 import (
+	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	dto "github.com/prometheus/client_model/go"
 
 	"tt-memtrace/aggregator"
 	"tt-memtrace/export"
+	"tt-memtrace/record"
+	"tt-memtrace/telemetry"
 )
 
-// Reading is what a scrape shows: the state of one moment.
+// Reading is the input of one scrape: the state at one moment.
 type Reading struct {
 	Snapshot *aggregator.Snapshot
-	// Rooms are as of Aggregator.Rooms; nil where they are not known.
-	Rooms []aggregator.Room
-	// Probes, where set, are the tracer's own counts.
+	// Rooms come from Aggregator.FreeSpaces; nil if unknown.
+	Rooms []aggregator.FreeSpace
+	// Probes are the tracer's own counters; nil without a tracer.
 	Probes *Probes
+	// Recording is nil without a recorder.
+	Recording *Recording
+	// Behind is how old the newest event is that was read, while others wait.
+	Behind time.Duration
+	// Devices are those of the driver.
+	Devices []telemetry.Device
 }
 
-// Probes are what the kernel and the tracer count.
+// Probes are the counters of the BPF programs and the tracer.
 type Probes struct {
-	// Kinds of records, with their counts.
+	// Kinds of ring records, with their counts.
 	Kinds []KindCounts
 	// As in bpf/events.h.
 	Hooked, Truncated, Unreserved, Clipped, Uncounted uint64
-	// Refused files that hold the runtime.
+	// Refused runtime libraries, and how often attaching Failed.
 	Refused int
+	Failed  uint64
+	// RingUsed and RingBytes are of the BPF ring buffer; RingBytes is 0 if unknown.
+	RingUsed, RingBytes uint64
+	// Tables of the BPF programs; nil if unknown.
+	Tables []TableFill
 }
 
-// KindCounts are the counts of one kind of record.
+// TableFill is how much of a table of the BPF programs is taken.
+type TableFill struct {
+	Table             string
+	Entries, Capacity uint64
+}
+
+// KindCounts are the counts of one kind of ring record.
 type KindCounts struct {
 	Kind               string
 	Seen, Lost, Unread uint64
 }
 
-// DefaultProcesses is how many processes have series of their own unless Options say otherwise.
+// Recording are the counters of a recorder.
+type Recording = record.Stats
+
+// DefaultProcesses is the default of Options.Processes.
 const DefaultProcesses = 32
 
-// Options say what is shown.
+// Options of a Collector.
 type Options struct {
 	// Version of tt-memtrace.
 	Version string
-	// Processes is how many have series of their own; 0 for none.
+	// Processes is how many processes have series of their own; 0 for none.
 	Processes int
-	// Proc is where the processes' files are; /proc unless set.
+	// Proc is where procfs is mounted; /proc by default.
 	Proc string
 }
 
-// Collector turns readings into metrics, for any number of scrapes at a time. It
-// is a prometheus.Gatherer rather than one of a registry's collectors: to look at
-// each sample again, and to sort them, takes as long as all else.
+// Collector turns readings into metrics, for any number of concurrent scrapes. It
+// is a prometheus.Gatherer instead of a registry's collector, because a registry
+// checks and sorts every sample again, which would double the time of a scrape.
 type Collector struct {
 	read    func() Reading
 	options Options
 	names   *names
 }
 
-// NewCollector makes a collector. Each scrape calls read once.
+// NewCollector returns a collector that calls read once a scrape.
 func NewCollector(read func() Reading, o Options) (*Collector, error) {
 	if o.Proc == "" {
 		o.Proc = "/proc"
@@ -75,15 +99,17 @@ func NewCollector(read func() Reading, o Options) (*Collector, error) {
 	return &Collector{read: read, options: o, names: n}, nil
 }
 
-// Gather makes the metrics of one reading. The error is always nil.
+// Gather returns the metrics of one reading. The error is always nil.
 func (c *Collector) Gather() ([]*dto.MetricFamily, error) {
 	r := c.read()
 	s := newScrape()
 	s.send(buildInfo, labels(nil).with("version", clean(c.options.Version)), 1)
 	s.chips(r)
+	s.unopened(r)
 	s.processes(r.Snapshot.Processes, c.options.Processes, c.names)
 	s.libraries(r.Snapshot)
 	s.health(r)
+	s.recording(r.Recording)
 	return s.sorted(), nil
 }
 
@@ -93,27 +119,35 @@ func (s *scrape) chips(r Reading) {
 		for _, c := range room.Chips {
 			m := memory{c, room.Memory}
 			if old, ok := largest[m]; !ok || room.Largest < old {
-				largest[m] = room.Largest // of several allocators the one with the least
+				largest[m] = room.Largest // with several allocators, that of the fullest
 			}
 		}
 	}
+	bottom := lowest(r)
+	device := devicesOf(r.Snapshot.Chips, r.Devices)
 	for i := range r.Snapshot.Chips {
 		c := &r.Snapshot.Chips[i]
 		at := s.places.of(c.Chip)
 		l := at.chip
-		s.send(chipInfo, l.with("arch", clean(c.Arch), "card", clean(c.Board)), 1)
+		s.device(c, device[c.Chip])
+		if address, ok := bottom[c.Chip]; ok {
+			s.count(l1Lowest, l, address)
+		}
 		s.count(chipProcesses, l, uint64(len(c.PIDs)))
+		s.count(chipExact, l, one(c.Exact()))
 		for _, m := range export.Shown {
 			u := &c.Memory[m]
 			l := at.memory[m]
 			s.count(requested, l, u.Requested)
-			s.count(peakRequested, l, u.PeakRequested)
+			if !u.PeaksAtLeast {
+				s.count(peakRequested, l, u.PeakRequested)
+			}
 			s.count(buffers, l, u.Buffers)
 			s.count(unreserved, l, u.Unreserved)
 			if u.Unreserved == 0 {
 				s.count(reserved, l, u.Reserved)
 			}
-			if !u.PeakUnsure {
+			if !u.PeakUnsure && !u.PeaksAtLeast {
 				s.count(peakReserved, l, u.PeakReserved)
 			}
 			size, known := u.Capacity()
@@ -137,8 +171,10 @@ type memory struct {
 func (s *scrape) programs(c *aggregator.ChipSnapshot, l labels) {
 	s.count(cbPhysical, l, c.CB.Physical)
 	s.count(cbLogical, l, c.CB.Logical)
-	s.count(cbPeakPhysical, l, c.CB.PeakPhysical)
-	s.count(cbPeakLogical, l, c.CB.PeakLogical)
+	if !c.CB.PeaksAtLeast {
+		s.count(cbPeakPhysical, l, c.CB.PeakPhysical)
+		s.count(cbPeakLogical, l, c.CB.PeakLogical)
+	}
 	s.count(cbBusiest, l, c.CB.BusiestBytes)
 	s.count(cbTop, l, c.CB.Top)
 	s.count(cbPrograms, l, c.CB.Programs)
@@ -156,7 +192,7 @@ func (s *scrape) programs(c *aggregator.ChipSnapshot, l labels) {
 	s.count(kernelCopied, l, c.Kernel.DRAMBytes)
 }
 
-// sized sums the kernels' bytes, known where no binary's size is missing.
+// sized sums the kernels' bytes; known is false if any binary's size is missing.
 func sized(u *aggregator.KernelUsage) (bytes uint64, known bool) {
 	for _, n := range u.Bytes {
 		bytes += n
@@ -164,7 +200,7 @@ func sized(u *aggregator.KernelUsage) (bytes uint64, known bool) {
 	return bytes, u.Unsized == 0
 }
 
-// maxLibraries bounds the builds of the runtime that are told apart.
+// maxLibraries bounds the number of runtime builds with series of their own.
 const maxLibraries = 20
 
 func (s *scrape) libraries(snapshot *aggregator.Snapshot) {
@@ -208,6 +244,8 @@ func (s *scrape) health(r Reading) {
 	s.count(exited, nil, c.Exited)
 	s.count(launches, nil, c.Launches)
 	s.count(exact, nil, one(r.Snapshot.Exact()))
+	s.send(behind, nil, r.Behind.Seconds())
+	s.reasons(r.Snapshot)
 	p := r.Probes
 	if p == nil {
 		return
@@ -224,6 +262,47 @@ func (s *scrape) health(r Reading) {
 	s.count(probeClipped, nil, p.Clipped)
 	s.count(probeUncounted, nil, p.Uncounted)
 	s.count(refused, nil, uint64(p.Refused))
+	s.count(failed, nil, p.Failed)
+	if p.RingBytes > 0 {
+		s.count(ringBytes, nil, p.RingBytes)
+		s.count(ringUsed, nil, p.RingUsed)
+	}
+	for _, of := range p.Tables {
+		l := labels(nil).with("table", of.Table)
+		s.count(tableEntries, l, of.Entries)
+		s.count(tableCapacity, l, of.Capacity)
+	}
+}
+
+func (s *scrape) recording(r *Recording) {
+	if r == nil {
+		return
+	}
+	s.count(recordingPaused, nil, one(r.Paused))
+	s.count(recordingEvents, nil, r.Events)
+	s.count(recordingLost, nil, r.Lost)
+	s.count(recordingBytes, nil, r.Bytes)
+	s.count(recordingFiles, nil, r.Files)
+	s.count(recordingFailures, nil, r.Failures)
+	if !r.Written.IsZero() {
+		s.send(recordingWritten, nil, float64(r.Written.UnixMilli())/1000)
+	}
+}
+
+// reasons counts what makes numbers inexact, by code. Codes of newer versions, in
+// recordings, are counted together.
+func (s *scrape) reasons(of *aggregator.Snapshot) {
+	codes := aggregator.ReasonCodes()
+	n := map[aggregator.ReasonCode]uint64{}
+	for r := range of.Why() {
+		if _, known := slices.BinarySearch(codes, r.Code); !known {
+			r.Code = other
+		}
+		n[r.Code]++
+	}
+	for _, code := range append(codes, other) {
+		s.count(inexact, labels(nil).with("code", string(code)), n[code])
+	}
 }
 
 func one(yes bool) uint64 {
@@ -233,7 +312,7 @@ func one(yes bool) uint64 {
 	return 0
 }
 
-// chipNames are the labels of a chip.
+// chipNames returns the label values of a chip.
 func chipNames(c aggregator.Chip) (chip, private string) {
 	switch c.Space {
 	case 0:
@@ -246,5 +325,5 @@ func chipNames(c aggregator.Chip) (chip, private string) {
 
 func number(n uint32) string { return strconv.FormatUint(uint64(n), 10) }
 
-// name is the memory's name in labels.
+// name is the label value of a memory.
 func name(m aggregator.Memory) string { return strings.ToLower(m.String()) }

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
@@ -19,14 +20,17 @@ import (
 	"github.com/prometheus/common/model"
 
 	"tt-memtrace/aggregator"
+	"tt-memtrace/telemetry"
 )
 
 // host is accounts that a test fills, as a tracer does.
 type host struct {
-	mu       sync.Mutex
-	accounts *aggregator.Aggregator
-	probes   *Probes
-	time     uint64
+	mu        sync.Mutex
+	accounts  *aggregator.Aggregator
+	probes    *Probes
+	recording *Recording
+	devices   []telemetry.Device
+	time      uint64
 }
 
 func newHost() *host { return &host{accounts: aggregator.New()} }
@@ -42,8 +46,8 @@ func (h *host) apply(e aggregator.Event) {
 func (h *host) read() Reading {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	rooms, _ := h.accounts.Rooms(20_000)
-	return Reading{Snapshot: h.accounts.Snapshot(), Rooms: rooms, Probes: h.probes}
+	rooms, _ := h.accounts.FreeSpaces(20_000)
+	return Reading{Snapshot: h.accounts.Snapshot(), Rooms: rooms, Probes: h.probes, Recording: h.recording, Devices: h.devices}
 }
 
 // banks of a Wormhole, rounded.
@@ -58,6 +62,7 @@ func (h *host) start(pid uint32, chips ...uint32) {
 	for _, n := range chips {
 		o.Chips = append(o.Chips, aggregator.Chip{Number: n})
 		o.Boards = append(o.Boards, "n300")
+		o.UniqueIDs = append(o.UniqueIDs, 1000+uint64(n))
 	}
 	h.apply(aggregator.Event{Kind: aggregator.ProcessStart, PID: pid, Process: &aggregator.Process{
 		Started: uint64(pid) * 10, Command: fmt.Sprintf("model-%d --secret", pid), BuildID: "ab12", Release: "0.81.1"}})
@@ -168,11 +173,12 @@ func TestAccountsAreShown(t *testing.T) {
 	h.hold(7, 100, aggregator.DRAM, 0, 1000)
 	h.hold(7, 101, aggregator.L1, 4096, 2048)
 	h.apply(aggregator.Event{Kind: aggregator.Launched, PID: 7, Count: 5})
-	h.probes = &Probes{Kinds: []KindCounts{{"alloc", 2, 1, 0}}, Refused: 3}
+	h.probes = &Probes{Kinds: []KindCounts{{"alloc", 2, 1, 0}}, Refused: 3, Failed: 4, RingUsed: 5, RingBytes: 6, Tables: []TableFill{{"launches", 7, 8}}}
 	got := values(t, gatherer(t, h, Options{Version: "v1", Processes: 10}), "")
 	expect(t, got, map[string]float64{
-		"build_info{version=v1}":                                                1,
-		"chip_info{arch=wormhole_b0,card=n300,chip=1}":                          1,
+		"build_info{version=v1}": 1,
+		"chip_info{arch=wormhole_b0,card=n300,chip=1,unique_id=1001}":           1,
+		"l1_lowest_buffer_bytes{chip=1}":                                        4096,
 		"memory_requested_bytes{chip=0,memory=dram}":                            3000,
 		"memory_reserved_bytes{chip=1,memory=dram}":                             12000,
 		"memory_reserved_bytes{chip=1,memory=l1}":                               2048 * 64,
@@ -187,11 +193,36 @@ func TestAccountsAreShown(t *testing.T) {
 		"process_library_info{build_id=ab12,comm=model-7,pid=7,release=0.81.1}": 1,
 		"library_processes{build_id=ab12,release=0.81.1}":                       1,
 		"launches_total{}": 5, "events_total{}": 6, "events_lost_total{}": 0, "exact{}": 1, "processes{}": 1,
-		"probe_events_lost_total{kind=alloc}": 1, "libraries_refused{}": 3,
+		"chip_exact{chip=0}": 1, "process_exact{comm=model-7,pid=7}": 1, "inexact_reasons{code=events_lost}": 0,
+		"probe_events_lost_total{kind=alloc}": 1, "libraries_refused{}": 3, "attach_failures_total{}": 4,
+		"ring_used_bytes{}": 5, "ring_bytes{}": 6, "bpf_table_entries{table=launches}": 7, "bpf_table_capacity{table=launches}": 8,
+		"process_source_info{comm=model-7,pid=7,source=traced}": 1,
 	})
 	none(t, got, "secret")
 	// A process has no series for memories that it never used.
 	none(t, got, "process_memory_requested_bytes{chip=0,comm=model-7,memory=trace")
+}
+
+// What is not exact is marked, and nothing else.
+func TestExactness(t *testing.T) {
+	h := newHost()
+	h.start(7, 0)
+	h.start(8, 1)
+	raised := aggregator.Event{Kind: aggregator.ReasonRaised, PID: 7, Reason: &aggregator.Reason{Code: aggregator.ReasonReadFailed}}
+	newer := aggregator.Event{Kind: aggregator.ReasonRaised, PID: 7, Reason: &aggregator.Reason{Code: "newer"}}
+	h.apply(raised)
+	h.apply(newer)
+	expect(t, values(t, gatherer(t, h, Options{Processes: 10}), ""), map[string]float64{
+		"exact{}": 0, "chip_exact{chip=0}": 0, "chip_exact{chip=1}": 1, "inexact_reasons{code=read_failed}": 1, "inexact_reasons{code=other}": 1,
+		"inexact_reasons{code=events_lost}": 0, "process_exact{comm=model-7,pid=7}": 0, "process_exact{comm=model-8,pid=8}": 1,
+	})
+	expect(t, values(t, gatherer(t, h, Options{}), ""), map[string]float64{"process_exact{pid=other}": 0})
+	raised.Kind, newer.Kind = aggregator.ReasonLifted, aggregator.ReasonLifted
+	h.apply(raised)
+	h.apply(newer)
+	expect(t, values(t, gatherer(t, h, Options{}), ""), map[string]float64{
+		"exact{}": 1, "chip_exact{chip=0}": 1, "process_exact{pid=other}": 1, "inexact_reasons{code=read_failed}": 0,
+	})
 }
 
 // What is not known has no series: it is not 0.
@@ -208,6 +239,20 @@ func TestUnknownHasNoSeries(t *testing.T) {
 	got = values(t, gatherer(t, h, Options{Processes: 10}), "memory_")
 	expect(t, got, map[string]float64{"memory_reserved_bytes{chip=0,memory=dram}": 0})
 	none(t, got, "peak_reserved_bytes{chip=0,memory=dram}")
+}
+
+// What sampling does not see has no series: peaks, also of the chip, and counts of what happened.
+func TestSampledIsNotCounted(t *testing.T) {
+	h := newHost()
+	h.start(7, 1)
+	h.apply(aggregator.Event{Kind: aggregator.ProcessStart, PID: 8, Process: &aggregator.Process{Command: "sampled", Source: aggregator.Sampled}})
+	h.apply(aggregator.Event{Kind: aggregator.DeviceOpen, PID: 8, Device: 1, Opened: &aggregator.Opened{Chips: []aggregator.Chip{{Number: 0}}}})
+	h.hold(8, 100, aggregator.DRAM, 0, 1000)
+	got := values(t, gatherer(t, h, Options{Processes: 10}), "")
+	expect(t, got, map[string]float64{"memory_requested_bytes{chip=0,memory=dram}": 3000, "process_buffers{comm=sampled,pid=8}": 1,
+		"memory_peak_requested_bytes{chip=1,memory=dram}": 0, "process_allocations_total{comm=model-7,pid=7}": 0, "process_launches_total{comm=model-7,pid=7}": 0})
+	none(t, got, "peak_requested_bytes{chip=0", "peak_reserved_bytes{chip=0", "cb_peak_physical_bytes{chip=0", "cb_peak_logical_bytes{chip=0",
+		"process_allocations_total{comm=sampled", "process_frees_total{comm=sampled", "process_launches_total{comm=sampled")
 }
 
 // The sum over all processes, "other" among them, is the chips' own, whatever the limit.
@@ -347,13 +392,18 @@ func TestNamesAreAsPrometheusWantsThem(t *testing.T) {
 // everything is a host on which every metric has a value.
 func everything() *host {
 	h := newHost()
+	h.start(2, 1)
 	h.start(1, 0)
 	h.hold(1, 1, aggregator.DRAM, 0, 5000)
 	h.apply(aggregator.Event{Kind: aggregator.ProcessStart, PID: 1, Process: &aggregator.Process{
 		Started: 10, BuildID: "ab", NotCovered: "dataflow buffers"}})
+	h.apply(aggregator.Event{Kind: aggregator.HostMemoryRead, PID: 1, Size: 1 << 20})
 	h.apply(aggregator.Event{Kind: aggregator.Alloc, PID: 1, Device: 99, Buffer: 2, Size: 10})
 	h.program(1)
-	h.probes = &Probes{Kinds: []KindCounts{{"alloc", 2, 1, 0}}}
+	h.hold(2, 1, aggregator.L1, 8192, 64)
+	h.devices = []telemetry.Device{n300(0)}
+	h.probes = &Probes{Kinds: []KindCounts{{"alloc", 2, 1, 0}}, RingBytes: 1, Tables: []TableFill{{"launches", 1, 2}}}
+	h.recording = &Recording{Events: 5, Lost: 3, Bytes: 700, Files: 2, Failures: 1, Paused: true, Written: time.Unix(1700000000, 5e8)}
 	return h
 }
 
@@ -371,6 +421,16 @@ func TestEveryMetricHasAValue(t *testing.T) {
 }
 
 var update = flag.Bool("update", false, "write docs/metrics.md's table anew")
+
+func TestTheRecordersOwnMetrics(t *testing.T) {
+	h := everything()
+	expect(t, values(t, gatherer(t, h, Options{}), "recording_"), map[string]float64{
+		"recording_paused{}": 1, "recording_events_total{}": 5, "recording_events_lost_total{}": 3, "recording_bytes_total{}": 700,
+		"recording_files_total{}": 2, "recording_failures_total{}": 1, "recording_last_write_timestamp_seconds{}": 1700000000.5,
+	})
+	h.recording = nil
+	none(t, values(t, gatherer(t, h, Options{}), ""), "recording_paused", "recording_events", "recording_bytes", "recording_files", "recording_failures", "recording_last")
+}
 
 func TestMetricsAreDocumented(t *testing.T) {
 	const path, head = "../docs/metrics.md", "| metric | labels | |\n|---|---|---|\n"

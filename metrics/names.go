@@ -18,7 +18,7 @@ import (
 	"tt-memtrace/cgroup"
 )
 
-// names remembers what processes are called, for as long as they are shown.
+// names caches the labels of the processes that have series.
 type names struct {
 	proc string
 	boot float64
@@ -27,19 +27,19 @@ type names struct {
 	known map[identity]named
 }
 
-// identity names a process for good.
+// identity identifies a process although PIDs are reused.
 type identity struct {
 	pid     uint32
 	started uint64
 }
 
-// named is a process's labels, and when it started in seconds since the epoch; 0 where unknown.
+// named holds a process's labels and its start time in seconds since the epoch; 0 if unknown.
 type named struct {
 	labels  labels
 	started float64
 }
 
-// ticksPerSecond of the kernel's clock as user space sees it, always.
+// ticksPerSecond is USER_HZ, which is 100 on all of Linux.
 const ticksPerSecond = 100
 
 func newNames(proc string) (*names, error) {
@@ -54,8 +54,8 @@ func newNames(proc string) (*names, error) {
 	return &names{proc: proc, boot: float64(st.BootTime), known: map[identity]named{}}, nil
 }
 
-// of names the processes, and forgets those that are not among them. What a
-// process is called is read once: it would change in the midst of its series.
+// of returns the processes' labels and drops cached ones of all others. Labels are
+// read once a process: a process that renames itself keeps its series.
 func (n *names) of(list []*aggregator.ProcessSnapshot) []named {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -90,7 +90,7 @@ func (n *names) read(p *aggregator.ProcessSnapshot) named {
 	return named{labels(nil).with("pid", number(p.PID), "comm", clean(comm), "container", container, "pod", pod), started}
 }
 
-// maxFile bounds what is read of a file that a process can have its way with.
+// maxFile bounds how much is read of a file whose content a process controls.
 const maxFile = 16 << 10
 
 func (n *names) file(pid uint32, name string) []byte {
@@ -103,13 +103,13 @@ func (n *names) file(pid uint32, name string) []byte {
 	return b
 }
 
-// startOf is when the process that has the PID now started, in ticks since boot; 0 where there is none.
+// startOf returns when the process that now has the PID started, in ticks since boot; 0 if there is none.
 func startOf(proc string, pid uint32) uint64 {
 	b, err := os.ReadFile(filepath.Join(proc, number(pid), "stat"))
 	if err != nil {
 		return 0
 	}
-	// The name, in parentheses, can have any characters. Field 22 is the start time.
+	// The name in parentheses can contain any character. Field 22 is the start time.
 	fields := strings.Fields(string(b[bytes.LastIndexByte(b, ')')+1:]))
 	if len(fields) < 20 {
 		return 0
@@ -118,10 +118,10 @@ func startOf(proc string, pid uint32) uint64 {
 	return t
 }
 
-// maxLabel bounds a label's value, bytes.
+// maxLabel bounds a label value, bytes.
 const maxLabel = 128
 
-// clean makes a label of untrusted text: valid, printable, bounded.
+// clean makes a valid, printable and bounded label value of untrusted text.
 func clean(s string) string {
 	if len(s) > maxLabel {
 		s = strings.ToValidUTF8(s[:maxLabel], "")

@@ -9,11 +9,11 @@ import (
 	"tt-memtrace/export"
 )
 
-// other stands in a label for everything that has no series of its own.
+// other is the label value of everything without series of its own.
 const other = "other"
 
-// processes sends the processes that ever held most, each by itself, and what
-// the rest holds together.
+// processes sends each of the processes with the highest peaks, and the sum of the
+// others.
 func (s *scrape) processes(list []aggregator.ProcessSnapshot, limit int, n *names) {
 	ranked := rank(list)
 	shown := min(max(limit, 0), len(ranked))
@@ -27,20 +27,20 @@ func (s *scrape) processes(list []aggregator.ProcessSnapshot, limit int, n *name
 	}
 }
 
-// rank orders processes by the most that they ever held. That never falls, so
-// that a process does not come and go at the limit.
+// rank orders processes by their peak. A peak never falls, so no process comes and
+// goes at the limit.
 func rank(list []aggregator.ProcessSnapshot) []*aggregator.ProcessSnapshot {
 	ranked := make([]*aggregator.ProcessSnapshot, len(list))
 	for i := range list {
 		ranked[i] = &list[i]
 	}
 	slices.SortFunc(ranked, func(x, y *aggregator.ProcessSnapshot) int {
-		return cmp.Or(cmp.Compare(most(y), most(x)), cmp.Compare(x.PID, y.PID))
+		return cmp.Or(cmp.Compare(peak(y), peak(x)), cmp.Compare(x.PID, y.PID))
 	})
 	return ranked
 }
 
-func most(p *aggregator.ProcessSnapshot) (bytes uint64) {
+func peak(p *aggregator.ProcessSnapshot) (bytes uint64) {
 	for m := range p.Memory {
 		u := &p.Memory[m]
 		bytes += max(u.PeakReserved, u.PeakRequested)
@@ -54,40 +54,64 @@ func (s *scrape) process(p *aggregator.ProcessSnapshot, n named) {
 		s.send(processStart, l, n.started)
 	}
 	s.send(processLibrary, l.with("build_id", clean(p.Info.BuildID), "release", clean(p.Info.Release)), 1)
+	s.send(processSource, l.with("source", p.Info.Source.String()), 1)
+	s.count(processExact, l, one(p.Exact()))
 	s.count(processLate, l, one(p.Late))
-	s.count(processAllocs, l, p.Counters.Allocs)
-	s.count(processFrees, l, p.Counters.Frees)
+	if p.Info.Source != aggregator.Sampled {
+		// What comes and goes between two looks is not counted, nor are launches.
+		s.count(processAllocs, l, p.Counters.Allocs)
+		s.count(processFrees, l, p.Counters.Frees)
+		s.count(processLaunches, l, p.Counters.Launches)
+	}
 	s.count(processImplicit, l, p.Counters.ImplicitFrees)
 	s.count(processUnmatched, l, p.Counters.UnmatchedFrees)
 	s.count(processReplaced, l, p.Counters.Replaced)
 	s.count(processOdd, l, p.Counters.Odd)
-	s.count(processLaunches, l, p.Counters.Launches)
-	s.count(processDoubted, l, one(p.Agreement.Doubted))
+	s.count(processSuspect, l, one(p.Agreement.Suspect))
 	s.count(processFound, l, p.Agreement.Found)
 	s.count(processCompared, l, p.Agreement.Comparisons)
 	s.count(processRepaired, l, p.Agreement.Repaired)
-	s.held(l, p.Buffers, &p.Kernel, &p.Unplaced)
+	s.processReasons(l, p.Reasons)
+	s.offChip(l, p.Buffers, p.HostMemory.Bytes, &p.Kernel, &p.Unplaced)
 	for i := range p.Chips {
-		s.share(l, &p.Chips[i])
+		s.onChip(l, &p.Chips[i])
 	}
 }
 
-// others sends what processes hold together. Their counters are left out: as
-// processes come and go among them, the sums would fall.
+// processReasons counts why a process's numbers are inexact, by those codes that hold.
+func (s *scrape) processReasons(l labels, list []aggregator.Reason) {
+	known := aggregator.ReasonCodes()
+	n := map[aggregator.ReasonCode]uint64{}
+	for _, r := range list {
+		if _, ok := slices.BinarySearch(known, r.Code); !ok {
+			r.Code = other
+		}
+		n[r.Code]++
+	}
+	for code, count := range n {
+		s.count(processInexact, l.with("code", string(code)), count)
+	}
+}
+
+// others sends the sum over the processes. It omits their counters: as processes
+// come and go among them, the sums would fall.
 func (s *scrape) others(list []*aggregator.ProcessSnapshot) {
-	var buffers uint64
+	var buffers, host uint64
+	exact := true
 	var kernel aggregator.KernelUsage
 	var unplaced [aggregator.NumMemories]aggregator.Usage
 	chips := map[aggregator.Chip]*aggregator.ChipSnapshot{}
 	for _, p := range list {
 		buffers += p.Buffers
+		host += p.HostMemory.Bytes
+		exact = exact && p.Exact()
 		addKernels(&kernel, &p.Kernel)
 		addUsage(&unplaced, &p.Unplaced)
 		for i := range p.Chips {
 			c := &p.Chips[i]
 			id := c.Chip
 			if id.Space != 0 {
-				// Each has a numbering of its own: as series they would be without bounds.
+				// Each process has its own numbering, so their number has no bound.
 				id = aggregator.Chip{Space: manySpaces}
 			}
 			sum := chips[id]
@@ -102,13 +126,14 @@ func (s *scrape) others(list []*aggregator.ProcessSnapshot) {
 		}
 	}
 	l := labels(nil).with("pid", other, "comm", "", "container", "", "pod", "")
-	s.held(l, buffers, &kernel, &unplaced)
+	s.count(processExact, l, one(exact))
+	s.offChip(l, buffers, host, &kernel, &unplaced)
 	for _, c := range chips {
-		s.share(l, c)
+		s.onChip(l, c)
 	}
 }
 
-// manySpaces stands for all private numberings together.
+// manySpaces stands for all private numberings.
 const manySpaces = math.MaxUint32
 
 func addUsage(sum, of *[aggregator.NumMemories]aggregator.Usage) {
@@ -128,9 +153,12 @@ func addKernels(sum, of *aggregator.KernelUsage) {
 	sum.Unsized += of.Unsized
 }
 
-// held sends what a process holds that belongs to no one chip.
-func (s *scrape) held(l labels, buffers uint64, kernel *aggregator.KernelUsage, unplaced *[aggregator.NumMemories]aggregator.Usage) {
+// offChip sends what belongs to a process and to no single chip.
+func (s *scrape) offChip(l labels, buffers, host uint64, kernel *aggregator.KernelUsage, unplaced *[aggregator.NumMemories]aggregator.Usage) {
 	s.count(processBuffers, l, buffers)
+	if host > 0 {
+		s.count(processHost, l, host)
+	}
 	if bytes, known := sized(kernel); known {
 		s.count(processKernels, l, bytes)
 	}
@@ -141,8 +169,8 @@ func (s *scrape) held(l labels, buffers uint64, kernel *aggregator.KernelUsage, 
 	}
 }
 
-// share sends what a process holds of a chip; of memories that it never used, nothing.
-func (s *scrape) share(l labels, c *aggregator.ChipSnapshot) {
+// onChip sends a process's use of a chip, without memories that it never used.
+func (s *scrape) onChip(l labels, c *aggregator.ChipSnapshot) {
 	at := s.places.of(c.Chip)
 	for _, m := range export.Shown {
 		u := &c.Memory[m]

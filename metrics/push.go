@@ -16,10 +16,11 @@ import (
 	semconv "go.opentelemetry.io/otel/semconv/v1.43.0"
 )
 
-// Push sends the metrics to an OpenTelemetry collector, such as
-// http://collector:4318 (/v1/metrics unless it has a path), at each interval until the returned function is called,
-// which sends them once more. Headers, certificates, time-outs and the resource's
-// attributes come from the OTEL_ variables of the environment.
+// Push sends the metrics to an OpenTelemetry collector at each interval. The
+// endpoint is a URL such as http://collector:4318; without a path it gets
+// /v1/metrics. The returned function sends them once more and stops. Headers,
+// certificates, timeouts and resource attributes come from the OTEL_ environment
+// variables.
 func Push(ctx context.Context, endpoint string, every time.Duration, g prometheus.Gatherer, version string) (stop func(context.Context) error, err error) {
 	u, err := collectorURL(endpoint)
 	if err != nil {
@@ -43,7 +44,7 @@ func Push(ctx context.Context, endpoint string, every time.Duration, g prometheu
 func collectorURL(endpoint string) (*url.URL, error) {
 	u, err := url.Parse(endpoint)
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
-		return nil, fmt.Errorf("pushing metrics to %q: that is no http:// or https:// address", endpoint)
+		return nil, fmt.Errorf("pushing metrics to %q: not an http:// or https:// URL", endpoint)
 	}
 	if u.Path == "" {
 		u.Path = "/v1/metrics"
@@ -51,7 +52,7 @@ func collectorURL(endpoint string) (*url.URL, error) {
 	return u, nil
 }
 
-// Check says what is wrong with Listen's config and Push's endpoint; either can be empty.
+// Check validates Listen's config and Push's endpoint; either can be empty.
 func Check(config, endpoint string) error {
 	if err := web.Validate(config); err != nil {
 		return fmt.Errorf("reading %s: %w", config, err)

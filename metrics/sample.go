@@ -9,8 +9,8 @@ import (
 	"tt-memtrace/aggregator"
 )
 
-// labels are pairs of name and value, ascending by name. Samples share them: a
-// scrape can have tens of thousands.
+// labels are name and value pairs in ascending order of names. Samples share them,
+// because a scrape can have tens of thousands of samples.
 type labels []*dto.LabelPair
 
 // with adds pairs of names and values.
@@ -22,14 +22,14 @@ func (l labels) with(pairs ...string) labels {
 	return l.and(more)
 }
 
-// and adds pairs that others have too.
+// and adds pairs that other samples share.
 func (l labels) and(more labels) labels {
 	out := append(slices.Clip(l), more...)
 	slices.SortFunc(out, func(x, y *dto.LabelPair) int { return cmp.Compare(*x.Name, *y.Name) })
 	return out
 }
 
-// places are the labels of chips and their memories, each made once a scrape.
+// places caches the labels of chips and their memories during a scrape.
 type places map[aggregator.Chip]*place
 
 type place struct {
@@ -50,16 +50,16 @@ func (ps places) of(c aggregator.Chip) *place {
 	return p
 }
 
-// scrape is one collection under way.
+// scrape is one collection in progress.
 type scrape struct {
-	// families are those of all, in its order.
+	// families has one family for each metric, in the order of all.
 	families []dto.MetricFamily
 	places   places
-	// free samples, made many at a time.
+	// free samples, allocated in batches.
 	free []sample
 }
 
-// sample is one value with its labels.
+// sample is a value with its labels.
 type sample struct {
 	metric dto.Metric
 	gauge  dto.Gauge
@@ -94,7 +94,7 @@ func (s *scrape) send(m metric, l labels, value float64) {
 
 func (s *scrape) count(m metric, l labels, value uint64) { s.send(m, l, float64(value)) }
 
-// sorted are the families that have a value, by name.
+// sorted returns the families that have a value, by name.
 func (s *scrape) sorted() []*dto.MetricFamily {
 	var list []*dto.MetricFamily
 	for i := range s.families {

@@ -1,7 +1,6 @@
 #!/bin/sh
-# Builds the commit that is checked out twice, as far apart as one machine allows
-# (another clone, folder, cache, home, time zone, umask and, as root, host name),
-# and compares.
+# Builds HEAD twice in environments as different as one machine allows (clone,
+# directory, cache, home, time zone, umask and, as root, host name) and compares.
 set -eu
 cd "$(dirname "$0")/.."
 dir=$(mktemp -d)

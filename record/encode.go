@@ -24,14 +24,15 @@ type field struct {
 var eventFields, timeField = func() (list []field, time int) {
 	for i := range root.NumField() {
 		f := root.Field(i)
-		if f.Name == "Kind" {
+		name := fieldName(root, f)
+		if name == "Kind" {
 			continue
 		}
-		if f.Name == "Time" {
+		if name == "Time" {
 			time = len(list)
 		}
 		list = append(list, field{
-			name: f.Name, form: form(f.Type), offset: f.Offset, size: f.Type.Size(), typ: f.Type,
+			name: name, form: form(f.Type), offset: f.Offset, size: f.Type.Size(), typ: f.Type,
 			text: f.Type.Kind() == reflect.String, object: f.Type.Kind() == reflect.Pointer,
 		})
 	}
@@ -73,14 +74,14 @@ func (f *field) store(e *aggregator.Event, v uint64) {
 // that are not as in the last event of that kind, and how they differ. Texts and
 // objects are numbered, and follow when they come for the first time.
 type encoder struct {
-	buf    []byte
-	events uint32
-	last   uint64
-	prev   map[aggregator.Kind][]uint64
-	time   uint64
-	blobs  map[string]uint64
-	object []byte
-	fresh  [][]byte
+	buf      []byte
+	events   uint32
+	last     uint64
+	prev     map[aggregator.Kind][]uint64
+	time     uint64
+	blobs    map[string]uint64
+	object   []byte
+	newBlobs [][]byte
 }
 
 func newEncoder() *encoder {
@@ -108,7 +109,7 @@ func (c *encoder) add(e *aggregator.Event) {
 	prev[timeField] = c.time
 	var mask uint64
 	var now [64]uint64
-	c.fresh = c.fresh[:0]
+	c.newBlobs = c.newBlobs[:0]
 	for i := range eventFields {
 		f := &eventFields[i]
 		switch {
@@ -130,7 +131,7 @@ func (c *encoder) add(e *aggregator.Event) {
 	}
 	c.buf = append(c.buf, byte(e.Kind))
 	c.buf = binary.AppendUvarint(c.buf, mask)
-	fresh := c.fresh
+	fresh := c.newBlobs
 	for i := range eventFields {
 		if mask>>i&1 == 0 {
 			continue
@@ -160,7 +161,7 @@ func (c *encoder) blob(s string) uint64 {
 	if !ok {
 		n = uint64(len(c.blobs)) + 1
 		c.blobs[s] = n
-		c.fresh = append(c.fresh, []byte(s))
+		c.newBlobs = append(c.newBlobs, []byte(s))
 	}
 	return n
 }

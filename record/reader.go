@@ -14,7 +14,7 @@ import (
 	"tt-memtrace/aggregator"
 )
 
-// batch is how many events are decoded at a time.
+// batch is the number of events decoded at a time.
 const batch = 4096
 
 // Reader reads a recording, or several one after the other, from a stream. It
@@ -54,13 +54,12 @@ func NewReader(from io.Reader) (*Reader, error) {
 	return r, nil
 }
 
-// Header is that of the recording that the newest events are of.
+// Header is that of the recording that the newest events are from.
 func (r *Reader) Header() *Header { return &r.header }
 
-// Next returns the next events, valid until the next call; behind the end of a
-// state there are no others. Its errors, behind the last event: io.EOF at the end
-// of a recording that was closed, and such as wrap ErrCut or ErrDamaged, or are
-// those of the stream.
+// Next returns the next events, valid until the next call. The end of a state is
+// the last of its batch. After the last event it returns io.EOF if the recording was
+// closed, an error that wraps ErrCut or ErrDamaged, or the stream's own.
 func (r *Reader) Next() ([]aggregator.Event, error) {
 	for {
 		r.events = r.events[:0]
@@ -76,7 +75,7 @@ func (r *Reader) Next() ([]aggregator.Event, error) {
 	}
 }
 
-// next reads a block, and takes in what it is.
+// next reads and takes one block.
 func (r *Reader) next() (prefix, error) {
 	var p prefix
 	var head [prefixBytes]byte
@@ -105,7 +104,7 @@ func (r *Reader) next() (prefix, error) {
 		return p, fmt.Errorf("reading the recording: %w", err)
 	}
 	if checksum(head[:], r.stored) != sum {
-		return p, r.damaged("a checksum is wrong")
+		return p, r.damaged("checksum mismatch")
 	}
 	if err := r.take(p); err != nil {
 		return p, err
@@ -114,13 +113,13 @@ func (r *Reader) next() (prefix, error) {
 	return p, nil
 }
 
-// begins says whether bytes are the beginning of a block.
+// begins reports whether b is the beginning of a block.
 func (r *Reader) begins(b []byte) bool {
 	n := min(len(b), len(blockMagic))
 	return string(b[:n]) == string(blockMagic[:n])
 }
 
-func (r *Reader) cut() error { return fmt.Errorf("%w: it ends behind byte %d", ErrCut, r.at) }
+func (r *Reader) cut() error { return fmt.Errorf("%w: it ends after byte %d", ErrCut, r.at) }
 
 func (r *Reader) damaged(why string) error {
 	return fmt.Errorf("%w at byte %d: %s", ErrDamaged, r.at, why)
@@ -130,7 +129,7 @@ func (r *Reader) take(p prefix) error {
 	first := r.at == 0
 	switch {
 	case first != (p.kind == headerBlock) && !(r.end && p.kind == headerBlock):
-		return r.damaged("a block is out of place")
+		return r.damaged("a block is out of order")
 	case p.kind == headerBlock:
 		r.end = false
 		return r.describe(r.stored)
@@ -138,29 +137,29 @@ func (r *Reader) take(p prefix) error {
 		r.end = true
 		return nil
 	case p.kind != eventBlock:
-		return r.damaged("a block is of no known kind")
+		return r.damaged("a block of unknown kind")
 	}
 	raw, err := r.zstd.DecodeAll(r.stored, slices.Grow(r.raw[:0], int(p.raw)))
 	if err != nil || len(raw) != int(p.raw) {
-		return r.damaged("a block cannot be unpacked")
+		return r.damaged("a block cannot be decompressed")
 	}
 	r.raw = raw
 	r.block.begin(&r.layout, raw)
 	return nil
 }
 
-// describe takes a header in.
+// describe reads a header.
 func (r *Reader) describe(b []byte) error {
 	var v struct{ Version int }
 	if json.Unmarshal(b, &v) != nil || v.Version < 1 {
-		return fmt.Errorf("%w: its header makes no sense", ErrNotRecording)
+		return fmt.Errorf("%w: its header is invalid", ErrNotRecording)
 	}
 	if v.Version > Version {
-		return fmt.Errorf("%w: %d, this program knows up to %d", ErrVersion, v.Version, Version)
+		return fmt.Errorf("%w: %d; this program reads up to %d", ErrVersion, v.Version, Version)
 	}
 	r.header = Header{}
 	if err := json.Unmarshal(b, &r.header); err != nil {
-		return r.damaged("its header makes no sense")
+		return r.damaged("its header is invalid")
 	}
 	if err := r.layout.compile(&r.header); err != nil {
 		return r.damaged(err.Error())
@@ -168,7 +167,7 @@ func (r *Reader) describe(b []byte) error {
 	return nil
 }
 
-// layout is how events of a file are laid out.
+// layout is the layout of a file's events.
 type layout struct {
 	fields []layoutField
 	time   int
@@ -183,7 +182,7 @@ type layoutField struct {
 }
 
 func (l *layout) compile(h *Header) error {
-	members := h.Types[root.Name()]
+	members := h.Types[typeName(root)]
 	if len(members) == 0 || len(members) > 64 || len(h.Kinds) > 256 {
 		return errForm
 	}
@@ -198,7 +197,7 @@ func (l *layout) compile(h *Header) error {
 	s := &shapes{types: h.Types, made: map[string]*shape{}}
 	for _, m := range members {
 		if m[0] == "Kind" {
-			continue // stands by itself
+			continue // it has its own byte
 		}
 		lf := layoutField{blob: m[1] != "u", text: m[1] == "s"}
 		for i := range eventFields {
@@ -243,7 +242,7 @@ type decoder struct {
 	blobs  []value
 }
 
-// value is a text or an object of a block, read as what it was first needed as.
+// value is a text or an object of a block, decoded when first used.
 type value struct {
 	raw    []byte
 	text   string
@@ -267,9 +266,9 @@ func (d *decoder) some(r *Reader) error {
 		known := d.event(&e)
 		if d.cursor.failed {
 			if len(r.events) > 0 {
-				return nil // first what is before it
+				return nil // return the events before it first
 			}
-			return r.damaged("an event makes no sense")
+			return r.damaged("an event is invalid")
 		}
 		if !known {
 			r.Unknown++
@@ -277,11 +276,11 @@ func (d *decoder) some(r *Reader) error {
 		}
 		r.events = append(r.events, e)
 		if e.Kind == aggregator.StateEnd {
-			return nil // who looks at what it told does so before more is booked
+			return nil // sinks look at the whole state before further events are applied
 		}
 	}
 	if d.cursor.failed && len(r.events) == 0 {
-		return r.damaged("an event makes no sense")
+		return r.damaged("an event is invalid")
 	}
 	return nil
 }
@@ -337,8 +336,8 @@ func (d *decoder) event(e *aggregator.Event) bool {
 	return e.Kind != 0
 }
 
-// put puts a text or an object into an event. Events share the objects, which
-// nobody changes.
+// put stores a text or an object in an event. Events share objects, which are never
+// modified.
 func (d *decoder) put(e *aggregator.Event, f *layoutField, v *value) {
 	at := unsafe.Add(unsafe.Pointer(e), f.offset)
 	if f.text {

@@ -1,14 +1,14 @@
-// Package record keeps events in files and brings them back.
+// Package record writes events to files and reads them back.
 //
-// A recording is a row of blocks, each with its length and checksum, so it can
-// be read while it grows, and one that was cut off anywhere is whole up to the
-// last block before. The first block is the header, in JSON: what was recorded
-// where, and how the events of the others are laid out, by name. So a reader
-// skips fields that it does not know, and finds none where an older writer had none.
+// A recording is a sequence of blocks, each with its length and checksum, so it can
+// be read while it grows, and one that is truncated anywhere is complete up to the
+// last block before that. The first block is the header, in JSON: what was recorded
+// where, and the names and forms of the events' fields. So a reader skips fields
+// that it does not know, and leaves those empty that an older writer did not have.
 // docs/record.md describes the format.
 //
-// A reader trusts nothing in a file: it needs a bounded amount of memory, and
-// what it returns are events like any other, which the accounts check.
+// A reader trusts nothing in a file: its memory is bounded, and the accounts
+// check its events like any others.
 package record
 
 import (
@@ -22,18 +22,18 @@ import (
 const Version = 1
 
 var (
-	// ErrNotRecording: the file is something else.
+	// ErrNotRecording: the file is no recording.
 	ErrNotRecording = errors.New("not a recording")
 	// ErrVersion: the file is of a later version.
-	ErrVersion = errors.New("a recording of a later version")
-	// ErrCut: the recording ends without having been closed, because its writer
-	// was killed or still writes. All before was read.
+	ErrVersion = errors.New("the recording is of a later version")
+	// ErrCut: the recording has no end block: its writer was killed or still
+	// writes. Everything before was read.
 	ErrCut = errors.New("the recording was not closed")
-	// ErrDamaged: what follows is not as it was written. All before was read.
+	// ErrDamaged: the rest is not what was written. Everything before was read.
 	ErrDamaged = errors.New("the recording is damaged")
 )
 
-// Header is what is known of a recording as a whole.
+// Header describes a recording.
 type Header struct {
 	// Version of the format.
 	Version int `json:"version"`
@@ -76,8 +76,8 @@ const (
 	maxBlock    = 16 << 20
 	// maxBlobs is how many texts and objects a block has.
 	maxBlobs = 32 << 10
-	// maxBooks is how many entries of a process's books fit into a block, whatever they are.
-	maxBooks = maxBlock / 80
+	// maxScan is how many entries of a scan fit into a block, whatever they are.
+	maxScan = maxBlock / 80
 )
 
 var (

@@ -1,88 +1,132 @@
 package record
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"os"
-	"strconv"
+	"path/filepath"
 	"sync"
 	"sync/atomic"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"tt-memtrace/aggregator"
 )
 
-// flushEvery is how long events wait before they are written, at the most.
-const flushEvery = 500 * time.Millisecond
+const (
+	// flushEvery is the longest time that an event waits to be written.
+	flushEvery = 500 * time.Millisecond
+	// maxQueue bounds the blocks that wait for the disk: 16 MiB, in addition to one
+	// state. Further blocks are lost, and the recording says so.
+	maxQueue = 64
+)
 
-// waiting is how many blocks wait for the disk at the most: 16 MiB, and a state
-// beside. What comes then is counted as lost in the recording, and nowhere else.
-const waiting = 64
+// maintainEvery is how often old files are removed and, after a failed write, the disk
+// is tried again. Tests shorten it.
+var maintainEvery = 5 * time.Second
 
 // Options say where to record, and how much.
 type Options struct {
-	// Path of the file, which must not be there; "-" is standard output.
+	// Path of the file; "-" is standard output. The file name may have strftime
+	// conversions such as %Y-%m-%d, for the local time at which a file begins. A
+	// recording that is already there is renamed to Path.1, that to Path.2, and so on.
 	Path string
-	// MaxBytes of a file, behind the state that it begins with, and MaxAge, 0 for no
-	// limit. Then Path is renamed to Path.1, what was Path.1 to Path.2, and so on, and
-	// a new file begins, with the state.
+	// MaxBytes of a file, without the state that it begins with, and MaxAge; 0 for no
+	// limit. Then a new file begins, with the state.
 	MaxBytes int64
 	MaxAge   time.Duration
-	// Keep is how many files are kept beside the newest; 0 keeps all.
-	Keep int
-	// Header describes the recording; it is asked for with each file.
+	Keep     Retention
+	// Header describes the recording; the recorder calls it for each file.
 	Header func() Header
-	// State is the accounts as events. It is called from within Take and Booked.
+	// State is the aggregator's state as events. Take and Applied call it.
 	State func() []aggregator.Event
-	// Failed is told, once, why nothing more is recorded. It may be nil.
+	// Notice, which may be nil, is called when recording pauses because a write failed,
+	// and when it resumes.
+	Notice func(string)
+	// Failed, which may be nil, is called when standard output failed, which is final.
 	Failed func(error)
 }
 
-// Recorder records into files. What can wait, disk and compression, is not done
-// by who calls Take.
+// Stats are counters of a recorder.
+type Stats struct {
+	// Events and Bytes written, and Lost events that are missing in the recording
+	// because the disk was full, failed or too slow.
+	Events, Lost, Bytes uint64
+	// Files begun, and Failures: how often recording paused.
+	Files, Failures uint64
+	// Paused: the last write failed.
+	Paused bool
+	// Written is the time of the last write.
+	Written time.Time
+}
+
+// Recorder records into files. Compression and writing happen in a goroutine of its
+// own, so callers never wait for the disk.
 type Recorder struct {
-	o      Options
+	o     Options
+	files *files // nil for standard output
+
 	mu     sync.Mutex
 	events *encoder
-	// worth is how many events would be lost with the block that is being made, and
-	// dropped how many were of which the recording does not say so yet.
-	worth   uint64
+	// atRisk is how many events are lost if the block being encoded is. reported of
+	// them are losses that it reports.
+	atRisk, reported uint64
+	// dropped events are lost and not reported in the recording yet.
 	dropped uint64
-	// untold: books were too large, and what came of them is still to be told.
-	untold bool
-	began  time.Time
-	queue  chan job
-	done   chan struct{}
-	stop   chan struct{}
-	idle   sync.WaitGroup
+	// needState: an event too large for a block was skipped, so a state has to follow.
+	needState bool
+	// stateDue: events were lost, so a state follows when the disk has caught up.
+	// Until then a replay is marked, whatever it compares.
+	stateDue bool
+	began    time.Time
+	queue    chan job
+	done     chan struct{}
+	stop     chan struct{}
+	flushing sync.WaitGroup
 
-	// telling: a state waits for the disk. That there is one at a time bounds the memory.
-	telling  atomic.Bool
-	written  atomic.Int64 // of this file behind the state that it began with, bytes
-	total    atomic.Int64
-	recorded atomic.Uint64
-	blocks   *blockWriter
-	file     *os.File
-	err      error
+	// stateQueued: a state waits for the disk. Only one at a time does, which bounds memory.
+	stateQueued atomic.Bool
+	// unwritten events could not be written; their number moves to dropped. While
+	// paused, resume asks for a state to go on with, and fileGone for a new file.
+	unwritten                atomic.Uint64
+	paused, resume, fileGone atomic.Bool
+
+	fileBytes                              atomic.Int64 // of the newest file, without its state
+	recorded, lost, bytes, begun, failures atomic.Uint64
+	writtenAt                              atomic.Int64 // ns since the Unix epoch
+
+	// Only the writing goroutine uses these.
+	blocks *blockWriter
+	file   *os.File
+	path   string
+	size   int64 // of the file
+	err    error // while paused
 }
 
-// job is blocks to write, one behind the other. With state, one is among them, and
-// with fresh the beginning of a new file.
+// job is consecutive blocks to write.
 type job struct {
-	blocks       []block
-	state, fresh bool
+	blocks []block
+	// state: among them is a state. newFile: they begin a new file.
+	state, newFile bool
 }
 
-// NewRecorder creates the file.
+// NewRecorder creates the first file.
 func NewRecorder(o Options) (*Recorder, error) {
-	r := &Recorder{o: o, events: newEncoder(), queue: make(chan job, waiting), done: make(chan struct{}),
-		stop: make(chan struct{}), blocks: newBlockWriter(), began: time.Now()}
-	if err := r.open(); err != nil {
-		return nil, err
+	r := &Recorder{o: o, events: newEncoder(), queue: make(chan job, maxQueue), done: make(chan struct{}),
+		stop: make(chan struct{}), blocks: newBlockWriter(), began: time.Now(), file: os.Stdout, path: o.Path}
+	if o.Path != "-" {
+		var err error
+		if r.files, err = newFiles(o.Path, o.Keep); err != nil {
+			return nil, err
+		}
+		if err = r.open(); err != nil {
+			return nil, err
+		}
 	}
-	header, err := headerOf(o.Header())
+	header, err := headerOf(r.o.Header())
 	if err == nil {
 		err = r.write(header)
 	}
@@ -91,76 +135,98 @@ func NewRecorder(o Options) (*Recorder, error) {
 		return nil, err
 	}
 	go r.writeAll()
-	r.idle.Go(r.flushAll)
+	r.flushing.Go(r.flushAll)
 	return r, nil
 }
 
-// Path of the newest file, Bytes in all files and Events recorded so far.
-func (r *Recorder) Path() string   { return r.o.Path }
-func (r *Recorder) Bytes() int64   { return r.total.Load() }
-func (r *Recorder) Events() uint64 { return r.recorded.Load() }
+// Stats may be called at any time.
+func (r *Recorder) Stats() Stats {
+	s := Stats{Events: r.recorded.Load(), Lost: r.lost.Load(), Bytes: r.bytes.Load(), Files: r.begun.Load(),
+		Failures: r.failures.Load(), Paused: r.paused.Load()}
+	if at := r.writtenAt.Load(); at > 0 {
+		s.Written = time.Unix(0, at)
+	}
+	return s
+}
 
-// Take takes events in before they are booked. It does not wait for the disk.
+// Take records events before the aggregator applies them. It does not wait for the disk.
 func (r *Recorder) Take(events []aggregator.Event) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.over() && r.room() {
-		r.rotate()
+	r.dropped += r.unwritten.Swap(0)
+	switch over := r.over(); {
+	case !r.room():
+	case r.paused.Load():
+		if r.resume.CompareAndSwap(true, false) {
+			r.putState(over || r.fileGone.Load())
+		}
+	case over:
+		r.putState(true)
 	}
 	r.add(events)
 }
 
-// Booked is told when what was taken in is booked.
-func (r *Recorder) Booked() {
+// Applied is called after the aggregator has applied what Take got.
+func (r *Recorder) Applied() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.untold && r.room() {
-		r.tell()
+	if (r.needState || r.stateDue && !r.paused.Load() && len(r.queue) <= cap(r.queue)/2) && r.room() {
+		r.putState(r.paused.Load() && r.fileGone.Load())
 	}
 }
 
-// over says whether the file is large or old enough.
+// over reports whether the file has reached its limit of size or age.
 func (r *Recorder) over() bool {
-	return r.o.MaxBytes > 0 && r.written.Load() >= r.o.MaxBytes || r.o.MaxAge > 0 && time.Since(r.began) >= r.o.MaxAge
+	return r.o.MaxBytes > 0 && r.fileBytes.Load() >= r.o.MaxBytes || r.o.MaxAge > 0 && time.Since(r.began) >= r.o.MaxAge
 }
 
-func (r *Recorder) rotate() {
-	header, err := headerOf(r.o.Header())
-	if err != nil {
-		return
+// room reports whether the queue can take a state.
+func (r *Recorder) room() bool { return !r.stateQueued.Load() && len(r.queue) < cap(r.queue) }
+
+// putState queues what is encoded so far and the state, for which there must be room. It
+// is one job, whatever its size, because a part of a state is useless.
+func (r *Recorder) putState(newFile bool) {
+	var file []block
+	if newFile {
+		header, err := headerOf(r.o.Header())
+		if err != nil {
+			return
+		}
+		r.began = time.Now()
+		file = []block{{prefix: prefix{kind: endBlock}}, header}
 	}
-	r.began = time.Now()
-	r.tell(block{prefix: prefix{kind: endBlock}}, header)
-}
-
-// room says whether a state can be handed over.
-func (r *Recorder) room() bool { return !r.telling.Load() && len(r.queue) < cap(r.queue) }
-
-// tell hands over what there is and behind it, in a new file if that is begun, the
-// state, for which there has to be room: as one job, however large, because a part
-// of a state would be no state.
-func (r *Recorder) tell(file ...block) {
-	r.telling.Store(true)
-	r.untold = false
+	r.stateQueued.Store(true)
+	r.needState, r.stateDue = false, false
 	state := r.o.State()
-	r.confess(state[0].Time)
-	blocks := append(r.rest(), file...)
+	gone := newFile && r.fileGone.Load()
+	if gone {
+		r.lose(r.cutBlock()) // the file that it belongs to is gone
+	}
+	r.reportLoss(state[0].Time)
+	var blocks []block
+	if gone {
+		blocks = append(file[1:], r.cutBlock()...)
+	} else {
+		blocks = append(r.cutBlock(), file...)
+	}
 	for i := range state {
 		r.put(&state[i])
-		if r.events.full() {
-			blocks = append(blocks, r.rest()...)
+		if r.events.full() || i == len(state)-1 {
+			b := r.cutBlock()[0]
+			b.state, b.atRisk, b.reported = true, 0, 0
+			blocks = append(blocks, b)
 		}
 	}
-	r.queue <- job{append(blocks, r.rest()...), true, len(file) > 0}
+	r.queue <- job{blocks: blocks, state: true, newFile: newFile}
 }
 
 func (r *Recorder) add(events []aggregator.Event) {
 	for i := range events {
-		if b := events[i].Books; b != nil && len(b.Buffers)+len(b.Allocators)+len(b.Programs)+len(b.Touched) > maxBooks {
-			r.untold = true // the state tells what they changed
+		if b := events[i].Scan; b != nil && len(b.Buffers)+len(b.Allocators)+len(b.Programs)+len(b.Touched) > maxScan {
+			r.needState = true // the state has their result
 			continue
 		}
-		r.confess(events[i].Time)
+		r.reportLoss(events[i].Time)
 		r.put(&events[i])
 		if r.events.full() {
 			r.cut()
@@ -168,10 +234,11 @@ func (r *Recorder) add(events []aggregator.Event) {
 	}
 }
 
-// confess has the recording say what is missing of it up to here.
-func (r *Recorder) confess(at uint64) {
+// reportLoss puts an event that says how many are missing before it.
+func (r *Recorder) reportLoss(at uint64) {
 	if r.dropped > 0 {
 		r.put(&aggregator.Event{Kind: aggregator.Lost, Time: at, Count: r.dropped, Anyone: true})
+		r.reported += r.dropped
 		r.dropped = 0
 	}
 }
@@ -179,34 +246,44 @@ func (r *Recorder) confess(at uint64) {
 func (r *Recorder) put(e *aggregator.Event) {
 	r.events.add(e)
 	if e.Kind == aggregator.Lost {
-		r.worth += e.Count
+		r.atRisk += e.Count
 	} else {
-		r.worth++
+		r.atRisk++
 	}
 }
 
-// rest is the block that was begun, if there is one.
-func (r *Recorder) rest() []block {
+// cutBlock is the block being encoded, if it has any event.
+func (r *Recorder) cutBlock() []block {
 	if r.events.events == 0 {
 		return nil
 	}
-	r.worth = 0
-	return []block{r.events.cut()}
+	b := r.events.cut()
+	b.atRisk, b.reported = r.atRisk, r.reported
+	r.atRisk, r.reported = 0, 0
+	return []block{b}
 }
 
-// cut hands the block over to who writes it.
+// cut queues the block being encoded, or loses it if the queue is full.
 func (r *Recorder) cut() {
-	worth := r.worth
-	for _, b := range r.rest() {
+	for _, b := range r.cutBlock() {
 		select {
 		case r.queue <- job{blocks: []block{b}}:
 		default:
-			r.dropped += worth
+			r.lose([]block{b})
 		}
 	}
 }
 
-// flushAll cuts blocks that would wait for too long.
+// lose counts blocks that are not queued.
+func (r *Recorder) lose(blocks []block) {
+	for _, b := range blocks {
+		r.stateDue = true
+		r.dropped += b.atRisk
+		r.lost.Add(b.atRisk - b.reported)
+	}
+}
+
+// flushAll cuts blocks that would wait too long.
 func (r *Recorder) flushAll() {
 	tick := time.NewTicker(flushEvery)
 	defer tick.Stop()
@@ -216,116 +293,214 @@ func (r *Recorder) flushAll() {
 			return
 		case <-tick.C:
 			r.mu.Lock()
+			r.dropped += r.unwritten.Swap(0)
 			r.cut()
 			r.mu.Unlock()
 		}
 	}
 }
 
-// writeAll writes blocks until the queue is closed. After a failure it only
-// empties the queue.
+// writeAll writes blocks until the queue is closed.
 func (r *Recorder) writeAll() {
 	defer close(r.done)
-	for j := range r.queue {
-		for _, b := range j.blocks {
-			if r.err != nil {
+	tick := time.NewTicker(maintainEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case j, ok := <-r.queue:
+			if !ok {
+				return
+			}
+			r.writeJob(j)
+		case <-tick.C:
+			r.maintain()
+		}
+	}
+}
+
+// writeJob writes blocks. After a failure, only a state is tried.
+func (r *Recorder) writeJob(j job) {
+	if r.err != nil && (r.files == nil || !j.state) {
+		r.drop(j.blocks)
+	} else {
+		state := int64(-1) // where it begins in the file
+		for i, b := range j.blocks {
+			if b.state && state < 0 {
+				state = r.size
+			}
+			if err := r.writeBlock(b); err != nil {
+				if state >= 0 {
+					r.truncate(state)
+				}
+				r.pause(err, j.blocks[i:])
 				break
 			}
-			if b.kind == headerBlock {
-				r.err = r.next()
-			}
-			if r.err == nil {
-				r.err = r.write(b)
-			}
-			if r.err != nil && r.o.Failed != nil {
-				r.o.Failed(r.err)
+			if j.state && i == len(j.blocks)-1 && r.err != nil {
+				r.resumed()
 			}
 		}
-		if j.fresh {
-			r.written.Store(0) // or else a state that is larger than a file may be begins the next one
-		}
-		if j.state {
-			r.telling.Store(false)
-		}
+	}
+	if j.newFile {
+		r.fileBytes.Store(0) // otherwise a state larger than MaxBytes would begin the next file
+	}
+	if j.state {
+		r.stateQueued.Store(false)
 	}
 }
 
-// write writes a block, whole or not at all where the file can be cut.
+func (r *Recorder) writeBlock(b block) error {
+	if b.kind == headerBlock {
+		if r.file != nil {
+			err := r.file.Close()
+			if r.file = nil; err != nil {
+				return fmt.Errorf("closing the recording: %w", err)
+			}
+		}
+		if err := r.open(); err != nil {
+			return err
+		}
+	}
+	return r.write(b)
+}
+
+func (r *Recorder) open() (err error) {
+	r.file, err = r.files.create(time.Now())
+	if err != nil {
+		r.file = nil
+		return err
+	}
+	r.path, r.size = r.file.Name(), 0
+	r.begun.Add(1)
+	return nil
+}
+
+// write writes a block, all of it or, where the file can be truncated, nothing.
 func (r *Recorder) write(b block) error {
+	if r.file == nil {
+		return fmt.Errorf("recording to %s: there is no file", r.o.Path)
+	}
 	n, err := r.blocks.write(r.file, b)
 	if err != nil {
-		if at, e := r.file.Seek(0, io.SeekCurrent); e == nil && n > 0 {
-			_ = r.file.Truncate(at - int64(n))
+		if n > 0 {
+			r.truncate(r.size)
 		}
-		return fmt.Errorf("recording to %s: %w", r.o.Path, errors.Unwrap(err))
+		return fmt.Errorf("recording to %s: %w", r.path, errors.Unwrap(err))
 	}
-	r.written.Add(int64(n))
-	r.total.Add(int64(n))
+	r.size += int64(n)
+	r.fileBytes.Add(int64(n))
+	r.bytes.Add(uint64(n))
 	r.recorded.Add(uint64(b.events))
+	r.writtenAt.Store(time.Now().UnixNano())
 	return nil
 }
 
-func (r *Recorder) open() error {
-	if r.o.Path == "-" {
-		r.file = os.Stdout
-		return nil
+// truncate cuts the file to a size, where it is one that can be.
+func (r *Recorder) truncate(size int64) {
+	if r.file == nil {
+		return
 	}
-	var err error
-	r.file, err = os.OpenFile(r.o.Path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o666)
-	if errors.Is(err, fs.ErrExist) {
-		return fmt.Errorf("creating the recording: %w, and is not overwritten", err)
+	if _, err := r.file.Seek(size, io.SeekStart); err == nil && r.file.Truncate(size) == nil {
+		r.size = size
 	}
-	if err != nil {
-		return fmt.Errorf("creating the recording: %w", err)
-	}
-	return nil
 }
 
-// next makes room for a new file, by renaming what is there.
-func (r *Recorder) next() error {
-	if err := r.file.Close(); err != nil {
-		return fmt.Errorf("closing the recording: %w", err)
+// drop counts blocks that are not written.
+func (r *Recorder) drop(blocks []block) {
+	for _, b := range blocks {
+		r.unwritten.Add(b.atRisk)
+		r.lost.Add(b.atRisk - b.reported)
 	}
-	n := 1
-	for r.o.Keep == 0 || n < r.o.Keep {
-		if _, err := os.Lstat(r.numbered(n)); err != nil {
-			break
-		}
-		n++
-	}
-	for ; n >= 1; n-- {
-		// The oldest is replaced where no more are kept.
-		if err := os.Rename(r.numbered(n-1), r.numbered(n)); err != nil {
-			return fmt.Errorf("rotating the recording: %w", err)
-		}
-	}
-	return r.open()
 }
 
-// numbered is the name of an older file, 0 the newest.
-func (r *Recorder) numbered(n int) string {
-	if n == 0 {
-		return r.o.Path
+// pause drops blocks because a write failed.
+func (r *Recorder) pause(err error, blocks []block) {
+	r.drop(blocks)
+	first := r.err == nil
+	r.err = err
+	if r.files != nil && r.file != nil && r.size == 0 { // its header did not fit
+		r.file.Close()
+		os.Remove(r.path)
+		r.file = nil
 	}
-	return r.o.Path + "." + strconv.Itoa(n)
+	r.fileGone.Store(r.file == nil)
+	r.paused.Store(true)
+	if !first {
+		return
+	}
+	r.failures.Add(1)
+	switch {
+	case r.files == nil && r.o.Failed != nil:
+		r.o.Failed(err)
+	case r.o.Notice != nil:
+		r.o.Notice(fmt.Sprintf("%v: recording pauses, tracing goes on", err))
+	}
 }
 
-// Close ends the recording and returns why it failed, if it did.
+func (r *Recorder) resumed() {
+	r.err = nil
+	r.fileGone.Store(false)
+	r.paused.Store(false)
+	if r.o.Notice != nil {
+		r.o.Notice(fmt.Sprintf("recording to %s resumes; %d events are missing and marked as lost", r.path, r.lost.Load()))
+	}
+}
+
+// maintain removes old files and, while paused, asks for a state if the disk has room again.
+func (r *Recorder) maintain() {
+	if r.files == nil {
+		return
+	}
+	newest, size := "", int64(0)
+	if r.file != nil {
+		newest, size = filepath.Base(r.path), r.size
+	}
+	r.files.prune(time.Now(), newest, size)
+	if r.err != nil && r.writable() {
+		r.resume.Store(true)
+	}
+}
+
+// writable tries, after a failure, whether a megabyte can be written.
+func (r *Recorder) writable() bool {
+	const room = 1 << 20
+	if r.file == nil {
+		var s unix.Statfs_t
+		return unix.Statfs(r.files.dir, &s) == nil && s.Bavail*uint64(s.Bsize) >= room && unix.Access(r.files.dir, unix.W_OK) == nil
+	}
+	err := unix.Fallocate(int(r.file.Fd()), 0, r.size, room)
+	if err == nil {
+		err = r.file.Truncate(r.size)
+	}
+	return err == nil || errors.Is(err, unix.EOPNOTSUPP)
+}
+
+// Close ends the recording. It returns why the last write failed, if it did.
 func (r *Recorder) Close() error {
 	close(r.stop)
-	r.idle.Wait()
+	r.flushing.Wait()
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	blocks := r.rest()
-	if r.untold {
-		r.dropped++
+	for _, b := range r.cutBlock() {
+		r.queue <- job{blocks: []block{b}}
 	}
-	r.confess(0)
-	blocks = append(blocks, r.rest()...)
-	r.queue <- job{blocks: append(blocks, block{prefix: prefix{kind: endBlock}})}
 	close(r.queue)
 	<-r.done
-	if r.file == os.Stdout {
+	// All is written that can be: what is missing goes last.
+	r.dropped += r.unwritten.Swap(0)
+	if r.needState {
+		r.dropped++
+		r.lost.Add(1)
+	}
+	r.reportLoss(0)
+	if r.file != nil && (r.err == nil || r.files != nil) {
+		for _, b := range append(r.cutBlock(), block{prefix: prefix{kind: endBlock}}) {
+			if err := r.write(b); err != nil {
+				r.err = cmp.Or(r.err, err)
+				break
+			}
+		}
+	}
+	if r.file == nil || r.files == nil {
 		return r.err
 	}
 	if err := r.file.Close(); err != nil && r.err == nil {

@@ -37,7 +37,7 @@ func form(t reflect.Type) string {
 	case reflect.Array:
 		return "[" + strconv.Itoa(t.Len()) + "]" + form(t.Elem())
 	case reflect.Struct:
-		return t.Name()
+		return typeName(t)
 	}
 	panic("record: no form for " + t.String())
 }
@@ -50,17 +50,18 @@ func typesOf(t reflect.Type, into map[string][]member) {
 	case reflect.Pointer, reflect.Slice, reflect.Array:
 		typesOf(t.Elem(), into)
 	case reflect.Struct:
-		if into[t.Name()] != nil {
+		name := typeName(t)
+		if into[name] != nil {
 			return
 		}
-		into[t.Name()] = []member{}
+		into[name] = []member{}
 		var list []member
 		for i := range t.NumField() {
 			f := t.Field(i)
-			list = append(list, member{f.Name, form(f.Type)})
+			list = append(list, member{fieldName(t, f), form(f.Type)})
 			typesOf(f.Type, into)
 		}
-		into[t.Name()] = list
+		into[name] = list
 	}
 }
 
@@ -183,7 +184,7 @@ func (s *shapes) compile(f string, t reflect.Type) (*shape, error) {
 	default:
 		members, ok := s.types[f]
 		if !ok || len(members) > 256 {
-			return nil, fmt.Errorf("%w: nothing is said of %q", errForm, f)
+			return nil, fmt.Errorf("%w: %q is not described", errForm, f)
 		}
 		sh.op = '{'
 		if t != nil && t.Kind() != reflect.Struct {
@@ -193,8 +194,8 @@ func (s *shapes) compile(f string, t reflect.Type) (*shape, error) {
 			sf := shapeField{index: -1}
 			var ft reflect.Type
 			if t != nil {
-				if local, ok := t.FieldByName(m[0]); ok && len(local.Index) == 1 {
-					sf.index, ft = local.Index[0], local.Type
+				if sf.index = fieldNamed(t, m[0]); sf.index >= 0 {
+					ft = t.Field(sf.index).Type
 				}
 			}
 			if sf.shape, err = s.compile(m[1], ft); err != nil {

@@ -15,6 +15,10 @@ import (
 type block struct {
 	prefix
 	data []byte
+	// atRisk is how many events are lost with it; reported of them are losses that it
+	// reports. state: it is a part of a state.
+	atRisk, reported uint64
+	state            bool
 }
 
 // headerOf completes a header into the first block of a recording.
@@ -30,12 +34,12 @@ func headerOf(h Header) (block, error) {
 	if err != nil {
 		return block{}, fmt.Errorf("describing the recording: %w", err)
 	}
-	return block{prefix{kind: headerBlock}, append(b, '\n')}, nil
+	return block{prefix: prefix{kind: headerBlock}, data: append(b, '\n')}, nil
 }
 
 // cut ends the block that is being made.
 func (c *encoder) cut() block {
-	b := block{prefix{kind: eventBlock, events: c.events, last: c.last}, c.buf}
+	b := block{prefix: prefix{kind: eventBlock, events: c.events, last: c.last}, data: c.buf}
 	c.reset()
 	return b
 }

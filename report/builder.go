@@ -10,30 +10,41 @@ import (
 	"tt-memtrace/export"
 )
 
-// Builder collects what a report needs. It is told of events before they are
-// booked, and of changes as they are, in their order; it is not safe for concurrent use.
+// Builder collects the data of a report. It receives each batch of events before the
+// accounts apply it, and their changes during that, in order. It is not safe for concurrent use.
 type Builder struct {
+	// SitesOverTime has the report's page show which sites held each memory at any
+	// time. Set it before the first event.
+	SitesOverTime bool
+
 	accounts  *aggregator.Aggregator
 	sites     sites
-	live      map[bufferKey]*held
+	live      map[bufferKey]*liveBuffer
 	spaces    map[spaceKey]*space
+	found     []*space // of spacesOf
 	programs  map[aggregator.Chip]*programSpace
 	names     map[programKey]string
 	devices   map[programKey][]aggregator.Chip
+	archs     map[aggregator.Chip]string
 	started   map[uint32]*process
 	ended     []*process
 	refusals  []Refusal
+	unsafe    map[unsafeKey]*unsafeSite
 	lives     []life
 	leastLife uint64
-	// bare allocations have no stack.
+	// Allocations with a stack, with a truncated one, and without any.
 	stacks, cut, bare uint64
 	first, last       uint64
-	// lost events, also those that the accounts forget with a state.
+	// lost counts all lost events: the accounts' own counter restarts with a state.
 	lost uint64
-	// exits are the processes that end in the events at hand, and when.
+	// exits are the processes that end in the current batch, and when.
 	exits map[uint32]uint64
-	// telling: a state is being told. restored: it was, and what it holds is still to be looked at.
-	telling, restored bool
+	// begun: there was a process. midway: the first was one of a state, so it ran before.
+	midway, begun bool
+	// inState: the current events are those of a state. restored: a state has ended, and
+	// its live buffers are not taken over yet.
+	inState, restored bool
+	stateAt           uint64
 }
 
 type bufferKey struct {
@@ -52,16 +63,18 @@ type spaceKey struct {
 	memory aggregator.Memory
 }
 
-// held is a live buffer.
-type held struct {
+// liveBuffer is a live buffer.
+type liveBuffer struct {
 	site  *site
 	since uint64
 	bytes uint64 // on each chip
 	block block
 	chips []aggregator.Chip
+	// unsafe, where set, is under what it was found unsafe.
+	unsafe *unsafeKey
 }
 
-// life is a buffer that was freed, or is there at the end.
+// life is a buffer's lifetime, up to its free or the end.
 type life struct {
 	pid      uint32
 	site     *site
@@ -69,33 +82,40 @@ type life struct {
 	bytes    uint64 // on all chips
 }
 
-// process is one that was seen.
+// process is a traced process.
 type process struct {
 	pid      uint32
 	info     aggregator.Process
 	from, to uint64
 	held     tally
+	host     aggregator.HostMemory
+	launched uint64
 }
 
-// programSpace is what programs take of a chip.
+// programSpace is the L1 of a chip used by programs.
 type programSpace struct {
 	used, peak uint64
 	peakAt     uint64
-	fresh      bool
+	peakOpen   bool
 	by         map[programKey]uint64
 	holders    map[string]tally
+	// ends of the buffers now, the highest unless stale, and where it was closest to an L1 buffer.
+	ends        map[end]int
+	highest     end
+	stale       bool
+	smallestGap *l1Gap
 }
 
 // NewBuilder makes a Builder for accounts that it does not change.
 func NewBuilder(accounts *aggregator.Aggregator) *Builder {
 	return &Builder{
-		accounts: accounts, sites: sites{map[siteKey]*site{}, map[*aggregator.Stack]string{}},
-		live: map[bufferKey]*held{}, spaces: map[spaceKey]*space{}, programs: map[aggregator.Chip]*programSpace{},
-		names: map[programKey]string{}, devices: map[programKey][]aggregator.Chip{}, started: map[uint32]*process{}, exits: map[uint32]uint64{},
+		accounts: accounts, unsafe: map[unsafeKey]*unsafeSite{}, sites: sites{map[siteKey]*site{}, map[*aggregator.Stack]string{}},
+		live: map[bufferKey]*liveBuffer{}, spaces: map[spaceKey]*space{}, programs: map[aggregator.Chip]*programSpace{},
+		names: map[programKey]string{}, devices: map[programKey][]aggregator.Chip{}, archs: map[aggregator.Chip]string{}, started: map[uint32]*process{}, exits: map[uint32]uint64{},
 	}
 }
 
-// Events takes in events that are about to be booked.
+// Events receives a batch before the accounts apply it.
 func (b *Builder) Events(events []aggregator.Event) {
 	clear(b.exits)
 	for i := range events {
@@ -105,11 +125,12 @@ func (b *Builder) Events(events []aggregator.Event) {
 		} else {
 			b.last = max(b.last, e.Time)
 		}
-		if b.first == 0 { // of a state the beginning, not what it tells, which is older
+		if b.first == 0 { // of a state its begin event: the others have older times
 			b.first = e.Time
 		}
 		switch e.Kind {
 		case aggregator.ProcessStart:
+			b.midway, b.begun = b.midway || b.inState && !b.begun, true
 			b.start(e)
 		case aggregator.ProcessExit:
 			b.exits[e.PID] = e.Time
@@ -117,19 +138,30 @@ func (b *Builder) Events(events []aggregator.Event) {
 				p.to = e.Time
 				b.ended = append(b.ended, p)
 			}
+		case aggregator.Launched, aggregator.Replayed:
+			if p := b.started[e.PID]; p != nil && e.Count > 0 {
+				p.launched = max(p.launched, e.Time)
+			}
+		case aggregator.HostMemoryRead:
+			if p := b.started[e.PID]; p != nil {
+				p.host.Read(e.Size)
+			}
 		case aggregator.DeviceOpen:
 			if e.Opened != nil {
 				b.devices[programKey{e.PID, e.Device}] = e.Opened.Chips
+				for _, c := range e.Opened.Chips {
+					b.archs[c] = e.Opened.Arch
+				}
 			}
 		case aggregator.AllocatorSeen:
 			b.capacity(e)
 		case aggregator.ProgramNamed:
 			b.names[programKey{e.PID, e.Program}] = e.Operation
 		case aggregator.ProgramGone:
-			// What it placed goes with it, and is told of next.
+			// Its buffers are released with it; CBChange follows.
 		case aggregator.Alloc:
 			switch {
-			case b.telling: // it was counted, or is from before the beginning
+			case b.inState: // counted before, or older than the beginning
 			case e.Stack == nil:
 				b.bare++
 			default:
@@ -139,15 +171,15 @@ func (b *Builder) Events(events []aggregator.Event) {
 				}
 			}
 		case aggregator.StateBegin:
-			b.telling = true
-			b.forget(e.Time)
+			b.inState = true
+			b.stateAt = e.Time
 		case aggregator.StateEnd:
-			b.telling, b.restored = false, true
+			b.inState, b.restored = false, true
 		}
 	}
 }
 
-// Batch is told when the events are booked.
+// Batch is called when the accounts have applied the batch.
 func (b *Builder) Batch() {
 	for pid := range b.exits {
 		delete(b.started, pid)
@@ -175,33 +207,75 @@ func (b *Builder) capacity(e *aggregator.Event) {
 	if e.Capacity == nil {
 		return
 	}
-	for _, c := range b.devices[programKey{e.PID, e.Device}] {
-		for m, banks := range e.Capacity {
-			if s := b.space(c, aggregator.Memory(m)); banks.Known && banks.Count < 1<<16 && banks.Bytes < 1<<47 {
+	for m, banks := range e.Capacity {
+		for _, s := range b.spacesOf(b.devices[programKey{e.PID, e.Device}], aggregator.Memory(m)) {
+			if banks.Known && banks.Count < 1<<16 && banks.Bytes < 1<<47 {
 				s.banks = banks
 			}
 		}
 	}
 }
 
-func (b *Builder) space(c aggregator.Chip, m aggregator.Memory) *space {
-	k := spaceKey{c, m}
-	s := b.spaces[k]
-	if s == nil {
-		s = &space{chip: c, memory: m, bySite: map[*site]tally{}}
-		b.spaces[k] = s
+// spacesOf are the spaces of a memory of these chips, and of no others. The list is good
+// until the next call.
+func (b *Builder) spacesOf(chips []aggregator.Chip, m aggregator.Memory) []*space {
+	list := b.found[:0]
+	if len(chips) > 0 {
+		if s := b.spaces[spaceKey{chips[0], m}]; s != nil && slices.Equal(s.chips, chips) {
+			b.found = append(list, s)
+			return b.found
+		}
+	}
+	var fresh []aggregator.Chip
+	parts := map[*space][]aggregator.Chip{}
+	for i, c := range chips {
+		s := b.spaces[spaceKey{c, m}]
+		switch {
+		case slices.Contains(chips[:i], c):
+		case s == nil:
+			fresh = append(fresh, c)
+		default:
+			if parts[s] == nil {
+				list = append(list, s)
+			}
+			parts[s] = append(parts[s], c)
+		}
+	}
+	for i, s := range list {
+		if part := parts[s]; len(part) < len(s.chips) {
+			list[i] = b.keep(s.split(part))
+		}
+	}
+	if len(fresh) > 0 {
+		s := &space{chips: fresh, memory: m, bySite: map[*site]tally{}}
+		if b.SitesOverTime {
+			s.line.since = map[*site]uint64{}
+		}
+		list = append(list, b.keep(s))
+	}
+	b.found = list
+	return list
+}
+
+// keep has the chips of a space find it.
+func (b *Builder) keep(s *space) *space {
+	for _, c := range s.chips {
+		b.spaces[spaceKey{c, s.memory}] = s
 	}
 	return s
 }
 
-// forget drops what was live up to here: a state tells it anew.
+// forget drops all live buffers: a state lists them again.
 func (b *Builder) forget(at uint64) {
 	clear(b.live)
 	for _, s := range b.spaces {
 		if s.line.step > 0 {
-			s.line.before(at, s)
+			s.line.advance(at, s)
 		}
 		s.capture()
+		for st, t := range s.bySite {
+			s.line.changes(st, t.bytes)
+		}
 		s.used, s.blocks = tally{}, nil
 		clear(s.bySite)
 	}
@@ -210,37 +284,73 @@ func (b *Builder) forget(at uint64) {
 	}
 	for _, p := range b.programs {
 		b.capture(p)
-		p.used = 0
+		p.used, p.highest = 0, end{}
 		clear(p.by)
+		clear(p.ends)
 	}
 }
 
-// restore takes in what a state told.
+// restore takes over the live buffers of a state.
 func (b *Builder) restore() {
 	b.restored = false
+	b.forget(b.stateAt) // not before: other events of the batch were ahead of the state
 	s := b.accounts.Snapshot()
+	b.share(s)
 	for _, c := range s.Chips {
 		for m, u := range c.Memory {
 			if u.Banks.Known {
-				b.space(c.Chip, aggregator.Memory(m)).banks = u.Banks
+				k := spaceKey{c.Chip, aggregator.Memory(m)}
+				if s := b.spaces[k]; s != nil && s.banks == u.Banks {
+					continue
+				}
+				for _, s := range b.spacesOf([]aggregator.Chip{c.Chip}, k.memory) {
+					s.banks = u.Banks
+				}
 			}
 		}
 	}
 	for _, p := range s.Processes {
 		for _, buffer := range b.accounts.Buffers(p.PID) {
 			b.add(p.PID, s.Time, &buffer, false)
+			if buffer.Unsafe.Found {
+				b.unsafeFound(p.PID, s.Time, &buffer)
+			}
 		}
 		for _, pr := range b.accounts.Programs(p.PID) {
 			for _, cb := range pr.Placed {
 				if cb.Kind != aggregator.GlobalCircular {
-					b.place(cb.Chip, programKey{p.PID, pr.ID}, s.Time, cb.Bytes())
+					b.place(cb.Chip, programKey{p.PID, pr.ID}, s.Time, &cb.CircularBuffer)
 				}
 			}
 		}
 	}
 }
 
-// cost is what a buffer takes of each chip, bytes.
+// share makes one space for the chips of each device that have none yet, where they are
+// of one size.
+func (b *Builder) share(of *aggregator.Snapshot) {
+	banks := map[spaceKey]aggregator.Banks{}
+	for i := range of.Chips {
+		for m := range of.Chips[i].Memory {
+			banks[spaceKey{of.Chips[i].Chip, aggregator.Memory(m)}] = of.Chips[i].Memory[m].Banks
+		}
+	}
+	meshes := slices.Collect(maps.Values(b.devices))
+	slices.SortFunc(meshes, func(x, y []aggregator.Chip) int { return cmp.Compare(len(y), len(x)) })
+	for _, chips := range meshes {
+		for m := range aggregator.NumMemories {
+			differs := func(c aggregator.Chip) bool {
+				k := spaceKey{c, m}
+				return b.spaces[k] != nil || banks[k] != banks[spaceKey{chips[0], m}]
+			}
+			if len(chips) > 1 && !slices.ContainsFunc(chips, differs) {
+				b.spacesOf(chips, m)[0].banks = banks[spaceKey{chips[0], m}]
+			}
+		}
+	}
+}
+
+// cost is the bytes of a buffer on each chip: reserved or, where unknown, its size.
 func cost(b *aggregator.BufferSnapshot) uint64 {
 	if b.Reserved > 0 {
 		return b.Reserved
@@ -248,7 +358,7 @@ func cost(b *aggregator.BufferSnapshot) uint64 {
 	return b.Size
 }
 
-// Change takes in a buffer that came or went.
+// Change receives an allocation or a free.
 func (b *Builder) Change(c aggregator.Change) {
 	switch {
 	case c.Unknown:
@@ -260,9 +370,9 @@ func (b *Builder) Change(c aggregator.Change) {
 }
 
 func (b *Builder) add(pid uint32, at uint64, buffer *aggregator.BufferSnapshot, counted bool) {
-	h := &held{site: b.sites.of(pid, buffer), since: buffer.Since, bytes: cost(buffer), chips: buffer.Chips}
+	h := &liveBuffer{site: b.sites.of(pid, buffer), since: buffer.Since, bytes: cost(buffer), chips: buffer.Chips}
 	if h.since == 0 {
-		h.since = b.first // it is older, nobody knows how much
+		h.since = b.first // it is older by an unknown time
 	}
 	if buffer.PerBank > 0 {
 		h.block = block{buffer.Address, buffer.Address + buffer.PerBank}
@@ -274,13 +384,18 @@ func (b *Builder) add(pid uint32, at uint64, buffer *aggregator.BufferSnapshot, 
 		h.site.allocs++
 		h.site.bytes += h.total()
 	}
-	for _, c := range h.chips {
-		b.space(c, buffer.Memory).add(at, h.site, h.bytes, h.block)
+	for _, s := range b.spacesOf(h.chips, buffer.Memory) {
+		s.add(at, h.site, h.bytes, h.block)
+	}
+	if buffer.Memory == aggregator.L1 {
+		for _, c := range h.chips {
+			b.closest(c, at)
+		}
 	}
 }
 
-// total is its bytes on all chips; of one whose chips are not known, on one.
-func (h *held) total() uint64 { return h.bytes * uint64(max(1, len(h.chips))) }
+// total is its bytes on all chips; on one if its chips are unknown.
+func (h *liveBuffer) total() uint64 { return h.bytes * uint64(max(1, len(h.chips))) }
 
 func (b *Builder) free(c *aggregator.Change) {
 	k := bufferKey{c.PID, c.Buffer.ID}
@@ -307,13 +422,13 @@ func (b *Builder) free(c *aggregator.Change) {
 		s.lived += age
 	}
 	b.lived(life{c.PID, s, h.since, c.Time, h.total()})
-	for _, chip := range h.chips {
-		b.space(chip, c.Buffer.Memory).sub(c.Time, s, h.bytes, h.block)
+	for _, space := range b.spacesOf(h.chips, c.Buffer.Memory) {
+		space.sub(c.Time, s, h.bytes, h.block)
 	}
 }
 
-// left books a buffer that nothing freed.
-func (b *Builder) left(s *site, h *held, age uint64) {
+// left counts a buffer that no call freed.
+func (b *Builder) left(s *site, h *liveBuffer, age uint64) {
 	if s.left.buffers == 0 || age < s.youngest {
 		s.youngest = age
 	}
@@ -321,7 +436,7 @@ func (b *Builder) left(s *site, h *held, age uint64) {
 	s.left.add(h.total())
 }
 
-// maxLives is how many buffers' lives are kept, the largest ones.
+// maxLives is the number of lifetimes kept: those of the largest buffers.
 const maxLives = 20_000
 
 func (b *Builder) lived(l life) {
@@ -336,12 +451,12 @@ func (b *Builder) lived(l life) {
 	}
 }
 
-// CBChange takes in a circular or dataflow buffer that came or went.
+// CBChange receives the placing or release of a circular or dataflow buffer.
 func (b *Builder) CBChange(c aggregator.CBChange) {
 	k := programKey{c.PID, c.Program}
 	bytes := c.CB.Bytes()
 	if !c.Freed {
-		b.place(c.Chip, k, c.Time, bytes)
+		b.place(c.Chip, k, c.Time, c.CB)
 		return
 	}
 	p := b.programs[c.Chip]
@@ -349,30 +464,34 @@ func (b *Builder) CBChange(c aggregator.CBChange) {
 		return
 	}
 	b.capture(p)
+	p.placed(c.CB, -1)
 	p.used -= bytes
 	if p.by[k] -= bytes; p.by[k] == 0 {
 		delete(p.by, k)
 	}
 }
 
-func (b *Builder) place(chip aggregator.Chip, k programKey, at, bytes uint64) {
+func (b *Builder) place(chip aggregator.Chip, k programKey, at uint64, cb *aggregator.CircularBuffer) {
 	p := b.programs[chip]
 	if p == nil {
-		p = &programSpace{by: map[programKey]uint64{}}
+		p = &programSpace{by: map[programKey]uint64{}, ends: map[end]int{}}
 		b.programs[chip] = p
 	}
+	bytes := cb.Bytes()
+	p.placed(cb, 1)
 	p.used += bytes
 	p.by[k] += bytes
 	if p.used > p.peak {
-		p.peak, p.peakAt, p.fresh = p.used, at, true
+		p.peak, p.peakAt, p.peakOpen = p.used, at, true
 	}
+	b.closest(chip, at)
 }
 
 func (b *Builder) capture(p *programSpace) {
-	if !p.fresh {
+	if !p.peakOpen {
 		return
 	}
-	p.fresh = false
+	p.peakOpen = false
 	p.holders = map[string]tally{}
 	for k, bytes := range p.by {
 		t := p.holders[b.names[k]]
@@ -381,28 +500,36 @@ func (b *Builder) capture(p *programSpace) {
 	}
 }
 
-// Facts are what a report says of its source.
+// Facts describe the source of a report.
 type Facts struct {
 	Host, Source string
-	// Wall turns the clock of the events into the time of day.
+	// Began is the time of the beginning by the clock of the events; it counts where there are none.
+	Began uint64
+	// Wall converts a time of the events to the time of day.
 	Wall func(uint64) time.Time
 }
 
-// How many entries a list of a report has at the most.
+// Maximum number of entries of a report's lists.
 const (
 	manyHolders = 20
 	manySites   = 100
 )
 
-// Report is the report of all that was told so far.
+// Report makes the report of everything received so far.
 func (b *Builder) Report(f Facts) *Report {
+	if b.first == 0 {
+		b.first, b.last = f.Began, f.Began
+	}
+	if b.inState { // the recording ends within it
+		b.forget(b.stateAt)
+	}
 	s := b.accounts.Snapshot()
 	lost := max(b.lost, s.Counters.Lost)
 	r := &Report{
 		Schema: Schema, Host: f.Host, Source: export.Text(f.Source), Began: f.Wall(b.first), Seconds: b.seconds(b.last),
-		// What was lost stays missing of peaks and lifetimes, also where the accounts were made right since.
+		// Peaks and lifetimes lack what was lost, even where the accounts were corrected since.
 		Events: s.Counters.Events, Lost: lost, Exact: s.Exact() && lost == 0, Stacks: b.stacks, StacksCut: b.cut,
-		Processes: []Process{}, Memories: []Memory{}, Programs: []Programs{}, Left: []Site{}, Churn: []Site{}, Refusals: b.refusals,
+		Processes: []Process{}, Memories: []Memory{}, Programs: []Programs{}, Left: []Site{}, Churn: []Site{}, Refusals: b.refusals, Unsafe: b.unsafeSites(), Advice: []Advice{},
 	}
 	r.first = b.first
 	if b.stacks > 0 {
@@ -412,18 +539,27 @@ func (b *Builder) Report(f Facts) *Report {
 		r.Refusals = []Refusal{}
 	}
 	for _, p := range s.Ended {
-		r.Exact = r.Exact && !p.Late && !p.Agreement.Doubted && p.Counters.Odd == 0
+		r.Exact = r.Exact && p.Exact() && p.Counters.Odd == 0
+		r.Sampled = r.Sampled || p.Info.Source == aggregator.Sampled
+	}
+	for _, p := range s.Processes {
+		r.Sampled = r.Sampled || p.Info.Source == aggregator.Sampled
 	}
 	b.reportProcesses(r)
 	for _, k := range slices.SortedFunc(maps.Keys(b.spaces), compareSpaces) {
 		if sp := b.spaces[k]; sp.peak.buffers > 0 {
-			r.Memories = append(r.Memories, b.memory(sp))
+			r.Memories = append(r.Memories, b.memory(chipSpace{sp, k.chip}))
 		}
 	}
 	for _, c := range slices.SortedFunc(maps.Keys(b.programs), compareChips) {
 		r.Programs = append(r.Programs, b.programsOf(c))
 	}
 	b.reportSites(r)
+	if why := b.noAdvice(r); why != "" {
+		r.NoAdvice = known(why)
+	} else {
+		r.Advice = b.advice()
+	}
 	return r
 }
 
@@ -447,11 +583,18 @@ func (b *Builder) reportProcesses(r *Report) {
 			to := b.seconds(p.to)
 			rp.To = &to
 		}
+		if p.launched >= b.first && p.launched > 0 {
+			at := b.seconds(p.launched)
+			rp.LastLaunch = &at
+		}
+		if h := p.host; h.Peak > 0 {
+			rp.HostFirst, rp.HostPeak, rp.HostLast = &h.First, &h.Peak, &h.Bytes
+		}
 		r.Processes = append(r.Processes, rp)
 	}
 }
 
-func (b *Builder) memory(s *space) Memory {
+func (b *Builder) memory(s chipSpace) Memory {
 	s.capture()
 	m := Memory{
 		Chip: s.chip.Number, Private: privateTo(s.chip), Memory: s.memory.String(), Peak: s.peak.bytes, PeakAt: b.seconds(s.peakAt),
@@ -462,13 +605,13 @@ func (b *Builder) memory(s *space) Memory {
 		m.Capacity = &n
 	}
 	line := s.line
-	line.list = slices.Clone(line.list)
-	line.before(b.last+line.step, s)
+	line.list, line.since = slices.Clone(line.list), maps.Clone(line.since)
+	line.advance(b.last+line.step, s.space)
 	if f := s.fragmented; f != nil {
 		m.Fragmented = &Fragmentation{b.seconds(f.at), f.free, f.largest}
 	}
 	for _, p := range line.list {
-		pt := Point{At: b.seconds(p.at), Used: p.used}
+		pt := Point{At: b.seconds(p.at), Used: p.used, sites: p.sites}
 		if p.known {
 			pt.Free, pt.Largest = &p.free, &p.largest
 		}
@@ -497,7 +640,7 @@ func deref(t *export.Text) export.Text {
 	return *t
 }
 
-// reportSites adds what is left and what came and went.
+// reportSites adds the sites that never freed and those that allocated most.
 func (b *Builder) reportSites(r *Report) {
 	type sum struct {
 		tally
@@ -546,8 +689,8 @@ func (b *Builder) reportSites(r *Report) {
 	}
 }
 
-// Free is how much of each bank of a memory is free now, and its largest block,
-// bytes; not ok where that is not known.
+// Free is the free bytes of each bank of a memory now, and its largest free block;
+// not ok where unknown.
 func (b *Builder) Free(c aggregator.Chip, m aggregator.Memory) (free, largest uint64, ok bool) {
 	s := b.spaces[spaceKey{c, m}]
 	if s == nil {

@@ -11,13 +11,13 @@ import (
 func (r *Report) JSON(w io.Writer) error { return writeJSON(w, r, "  ") }
 
 func writeJSON(w io.Writer, v any, indent string) error {
-	e := json.NewEncoder(w)
+	e := json.NewEncoder(w) // it writes once
 	e.SetEscapeHTML(false)
 	e.SetIndent("", indent)
 	return e.Encode(v)
 }
 
-// CSV writes the timelines, one line for each chip, memory and point. What is not known is empty.
+// CSV writes the timelines, one line for each chip, memory and point. Unknown values are empty.
 func (r *Report) CSV(w io.Writer) error {
 	c := csv.NewWriter(w)
 	if err := c.Write([]string{"seconds", "chip", "private_to", "memory", "bytes", "free_per_bank", "largest_free_per_bank"}); err != nil {

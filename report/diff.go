@@ -1,6 +1,7 @@
 package report
 
 import (
+	"bufio"
 	"cmp"
 	"fmt"
 	"io"
@@ -9,22 +10,21 @@ import (
 	"tt-memtrace/export"
 )
 
-// Diff is what changed from one report to another. All sizes are in bytes.
+// Diff is the change from one report to another. All sizes are in bytes.
 type Diff struct {
 	// Version of this format.
 	Schema int `json:"schema"`
-	// What is compared.
+	// The two sources.
 	Before export.Text `json:"before"`
 	After  export.Text `json:"after"`
 	// Peaks that differ.
 	Peaks []PeakDiff `json:"peaks"`
-	// Places that left more or less behind, or that allocated more or less, the
-	// largest difference first. PIDs do not matter.
+	// Sites whose never freed or allocated bytes differ, largest difference first. PIDs are ignored.
 	Left  []SiteDiff `json:"left"`
 	Churn []SiteDiff `json:"churn"`
 }
 
-// PeakDiff is a memory whose peak differs.
+// PeakDiff is a memory with different peaks.
 type PeakDiff struct {
 	Chip   uint32 `json:"chip"`
 	Memory string `json:"memory"`
@@ -34,7 +34,7 @@ type PeakDiff struct {
 
 func (x *PeakDiff) place() (uint32, *uint32) { return x.Chip, nil }
 
-// SiteDiff is a place that differs.
+// SiteDiff is a site that differs.
 type SiteDiff struct {
 	Site          export.Text `json:"site"`
 	Memory        string      `json:"memory"`
@@ -119,10 +119,10 @@ func siteDiffs(a, b *Report, of func(*site) tally) []SiteDiff {
 func (d *Diff) JSON(w io.Writer) error { return writeJSON(w, d, "  ") }
 
 // Text writes the difference for people.
-func (d *Diff) Text(w io.Writer) error {
-	p := &printer{w: w}
-	p.line("from %s\n  to %s", shortened(printable(d.Before), wide), shortened(printable(d.After), wide))
-	p.line("\nPeaks")
+func (d *Diff) Text(w io.Writer, style Style) error {
+	p := &printer{w: bufio.NewWriter(w), style: style}
+	p.line("from %s\n  to %s", shortened(oneLine(d.Before), wide), shortened(oneLine(d.After), wide))
+	p.heading("Peak use")
 	if len(d.Peaks) == 0 {
 		p.line("    the same")
 	}
@@ -133,8 +133,8 @@ func (d *Diff) Text(w io.Writer) error {
 	for _, l := range []struct {
 		title string
 		list  []SiteDiff
-	}{{"Never freed, bytes on all chips", d.Left}, {"Allocated over the time, bytes on all chips", d.Churn}} {
-		p.line("\n%s", l.title)
+	}{{"Never freed (bytes on all chips)", d.Left}, {"Allocated over time (bytes on all chips)", d.Churn}} {
+		p.heading("%s", l.title)
 		if len(l.list) == 0 {
 			p.line("    the same")
 		}
@@ -142,7 +142,7 @@ func (d *Diff) Text(w io.Writer) error {
 			p.line("  %12s  %6d → %6d buffers  %-8s %s", change(x.Before, x.After), x.BuffersBefore, x.BuffersAfter, x.Memory, shortened(string(x.Site), 100))
 		}
 	}
-	return p.err
+	return p.end()
 }
 
 func change(before, after uint64) string {

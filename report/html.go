@@ -2,42 +2,64 @@ package report
 
 import (
 	"bytes"
+	"crypto/sha256"
 	_ "embed"
+	"encoding/base64"
 	"fmt"
 	"html/template"
 	"io"
+	"slices"
 	"strings"
 	"unicode"
 
 	"tt-memtrace/export"
 )
 
-//go:embed report.html
-var page string
+var (
+	//go:embed page/page.html
+	pageTemplate string
+	//go:embed page/page.js
+	pageScript string
+	// charts is the part of Apache ECharts that the page uses, made by page/build.sh.
+	//
+	//go:embed page/charts.js
+	charts string
+)
 
-// HTML writes the report as one page that needs nothing else: no script, no
-// font, no picture from elsewhere.
+// document is what the page's template is applied to.
+type document struct {
+	*Report
+	Findings []Finding
+	Data     chartData
+	// Policy has the browser refuse every script but these, and every request.
+	Policy         string
+	Charts, Script template.JS
+}
+
+// HTML writes the report as one self-contained page.
 func (r *Report) HTML(w io.Writer) error {
 	table := func(columns func(bool) []column) func(*Report, []Site) sitesTable {
 		return func(r *Report, list []Site) sitesTable { return sitesTable{columns(len(r.Processes) > 1), list} }
 	}
 	t, err := template.New("report").Funcs(template.FuncMap{
-		"size": Size, "seconds": seconds, "plural": plural, "chart": (*Report).chart,
-		"short": func(t export.Text) string { return shortened(printable(t), wide) },
+		"size": Size, "seconds": seconds, "plural": plural, "percent": percent,
+		"short": func(t export.Text) string { return shortened(oneLine(t), wide) }, "line": func(t *export.Text) string { return oneLine(*t) },
 		"label": func(s Site) string { return s.Label() }, "deref": func(n *uint64) uint64 { return *n }, "real": func(s *float64) float64 { return *s },
 		"groups": sameMemories, "programs": samePrograms, "rooms": sameRoom, "room": func(group []*RefusedChip) string { return group[0].room() },
 		"chips": chipNames[*Memory], "programChips": chipNames[*Programs], "roomChips": chipNames[*RefusedChip],
 		"holders": table(holderColumns), "left": table(leftColumns), "churn": table(churnColumns),
 		"title": func(c column) string { return strings.ToLower(c.title) }, "cell": func(c column, s Site) string { return c.of(&s) },
-	}).Parse(page)
+	}).Parse(pageTemplate)
 	if err != nil {
 		return fmt.Errorf("reading the report's template: %w", err)
 	}
+	d := document{Report: r, Findings: r.Verdict(), Data: r.chartData(), Charts: template.JS(charts), Script: template.JS(pageScript)}
+	d.Policy = fmt.Sprintf("default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src %s %s", digest(charts), digest(pageScript))
 	var b bytes.Buffer
-	if err := t.Execute(&b, r); err != nil {
+	if err := t.Execute(&b, d); err != nil {
 		return fmt.Errorf("making the page: %w", err)
 	}
-	// The template makes text harmless to a browser, this to a terminal.
+	// The template escapes text for a browser, this for a terminal.
 	_, err = w.Write(bytes.Map(func(c rune) rune {
 		if unicode.IsControl(c) && c != '\n' {
 			return unicode.ReplacementChar
@@ -47,80 +69,133 @@ func (r *Report) HTML(w io.Writer) error {
 	return err
 }
 
-// sitesTable is a table of sites as the page has it.
+// digest names a script in a content security policy.
+func digest(script string) string {
+	sum := sha256.Sum256([]byte(script))
+	return "'sha256-" + base64.StdEncoding.EncodeToString(sum[:]) + "'"
+}
+
+// sitesTable is a table of sites on the page.
 type sitesTable struct {
 	Columns []column
 	List    []Site
 }
 
-// Size of a chart, in units of its own.
+// chartData is what the page's script draws. Sites and frames are referred to by index.
+type chartData struct {
+	Seconds  float64        `json:"seconds"`
+	Sites    []chartSite    `json:"sites"`
+	Frames   []string       `json:"frames"`
+	Memories []chartMemory  `json:"memories"`
+	Refusals []chartRefusal `json:"refusals"`
+	// First is the memory to begin with: the fullest.
+	First int `json:"first"`
+}
+
+type chartSite struct {
+	Label  string `json:"label"`
+	Memory string `json:"memory"`
+	PID    uint32 `json:"pid"`
+	// Stack is the calls, outermost first.
+	Stack []int `json:"stack"`
+	// Left and Allocated bytes on all chips.
+	Left      uint64 `json:"left"`
+	Allocated uint64 `json:"allocated"`
+}
+
+// chartMemory is one memory of chips with the same use. Sample i begins at Times[i].
+type chartMemory struct {
+	Name     string    `json:"name"`
+	Memory   string    `json:"memory"`
+	Capacity *uint64   `json:"capacity"`
+	Times    []float64 `json:"times"`
+	Used     []uint64  `json:"used"`
+	// Free bytes of a bank and its largest free block, only where it was fragmented.
+	Free    []*uint64 `json:"free"`
+	Largest []*uint64 `json:"largest"`
+	// List[i] is the index in Lists of what each site held in sample i: site, bytes, site, bytes, …
+	List  []int      `json:"list"`
+	Lists [][]uint64 `json:"lists"`
+}
+
+type chartRefusal struct {
+	At     float64 `json:"at"`
+	Memory string  `json:"memory"`
+	What   string  `json:"what"`
+}
+
 const (
-	chartWidth  = 1000
-	chartHeight = 100
+	// pageSites bounds the sites on the page that hold nothing in any sample.
+	pageSites = 2000
+	// pageEntries bounds what all samples of the page have of sites.
+	pageEntries = 200_000
 )
 
-// chart draws what is taken of a memory over time and, where it was in pieces, how
-// much of a bank was free, and the largest piece of it.
-func (r *Report) chart(m *Memory) template.HTML {
-	if len(m.Timeline) == 0 || r.Seconds <= 0 {
-		return ""
-	}
-	var b strings.Builder
-	fmt.Fprintf(&b, `<figure><figcaption><b class="used">taken</b><span>%s</span></figcaption>`, Size(m.Peak))
-	r.draw(&b, m, "", m.Peak, drawing{"used", func(p Point) *uint64 { return &p.Used }})
-	if m.Fragmented.Notable() {
-		var most uint64
-		for _, p := range m.Timeline {
-			if p.Free != nil {
-				most = max(most, *p.Free)
-			}
+func (r *Report) chartData() chartData {
+	d := chartData{Seconds: r.Seconds, Sites: []chartSite{}, Frames: []string{}, Memories: []chartMemory{}, Refusals: []chartRefusal{}}
+	frames := map[string]int{}
+	index := map[*site]int{}
+	of := func(s *site) int {
+		i, ok := index[s]
+		if ok {
+			return i
 		}
-		fmt.Fprintf(&b, `<figcaption><span><b class="free">free of a bank</b>, <b class="largest">largest block</b></span><span>%s</span></figcaption>`, Size(most))
-		r.draw(&b, m, "small", most, drawing{"free", func(p Point) *uint64 { return p.Free }}, drawing{"largest", func(p Point) *uint64 { return p.Largest }})
+		p := s.public(tally{})
+		c := chartSite{Label: p.Label(), Memory: p.Memory, PID: p.PID, Stack: []int{}, Left: s.neverFreed().bytes, Allocated: s.bytes}
+		for j := len(p.Stack) - 1; j >= 0; j-- {
+			name := oneLine(p.Stack[j])
+			n, ok := frames[name]
+			if !ok {
+				n = len(d.Frames)
+				frames[name] = n
+				d.Frames = append(d.Frames, name)
+			}
+			c.Stack = append(c.Stack, n)
+		}
+		i = len(d.Sites)
+		index[s] = i
+		d.Sites = append(d.Sites, c)
+		return i
 	}
-	fmt.Fprintf(&b, `<div class="time"><span>0s</span><span>%s</span><span>%s</span></div></figure>`, seconds(r.Seconds/2), seconds(r.Seconds))
-	return template.HTML(b.String()) // numbers and names of ours only
+	groups := sameMemories(r.Memories)
+	most := max(4, min(sampleSites, pageEntries/(points*max(1, len(groups)))))
+	for _, group := range groups {
+		d.Memories = append(d.Memories, group[0].chart(chipNames(group), most, of))
+	}
+	best := -1.0
+	for _, m := range fullest(r.Memories) {
+		if share, ok := m.share(); ok && share > best {
+			best = share
+			d.First = slices.IndexFunc(groups, func(group []*Memory) bool { return slices.Contains(group, m) })
+		}
+	}
+	for _, s := range r.sites[:min(pageSites, len(r.sites))] {
+		of(s)
+	}
+	for i := range r.Refusals {
+		f := &r.Refusals[i]
+		d.Refusals = append(d.Refusals, chartRefusal{f.At, f.Memory, strings.ReplaceAll(f.Kind, "_", " ")})
+	}
+	return d
 }
 
-// drawing is a line of a chart; value is nil where it is not known.
-type drawing struct {
-	class string
-	value func(Point) *uint64
-}
-
-// draw draws steps: each value holds up to the next point.
-func (r *Report) draw(b *strings.Builder, m *Memory, class string, top uint64, lines ...drawing) {
-	fmt.Fprintf(b, `<svg class="%s" viewBox="0 0 %d %d" preserveAspectRatio="none" role="img">`, class, chartWidth, chartHeight)
-	x := func(at float64) float64 { return min(max(at/r.Seconds, 0), 1) * chartWidth }
-	for _, line := range lines {
-		fmt.Fprintf(b, `<path class="%s" d="`, line.class)
-		filled, drawn := line.class == "used", false
-		for i, p := range m.Timeline {
-			v := line.value(p)
-			if v == nil {
-				drawn = false
-				continue
-			}
-			if !drawn && filled {
-				fmt.Fprintf(b, "M%.1f %d", x(p.At), chartHeight)
-			}
-			y := chartHeight * (1 - float64(*v)/float64(max(top, 1)))
-			if drawn || filled {
-				fmt.Fprintf(b, "V%.1f", y)
-			} else {
-				fmt.Fprintf(b, "M%.1f %.1f", x(p.At), y)
-			}
-			drawn = true
-			end := r.Seconds
-			if i+1 < len(m.Timeline) {
-				end = m.Timeline[i+1].At
-			}
-			fmt.Fprintf(b, "H%.1f", x(end))
+// chart makes the chart of a memory, with the most sites of each sample.
+func (m *Memory) chart(chips string, most int, of func(*site) int) chartMemory {
+	c := chartMemory{Name: m.Memory + " of " + chips, Memory: m.Memory, Capacity: m.Capacity, Lists: [][]uint64{}}
+	var last []siteBytes
+	for _, p := range m.Timeline {
+		c.Times, c.Used = append(c.Times, p.At), append(c.Used, p.Used)
+		if m.Fragmented.Notable() {
+			c.Free, c.Largest = append(c.Free, p.Free), append(c.Largest, p.Largest)
 		}
-		if filled {
-			fmt.Fprintf(b, "V%d", chartHeight)
+		if len(c.Lists) == 0 || len(p.sites) != len(last) || len(last) > 0 && &p.sites[0] != &last[0] {
+			list := []uint64{}
+			for _, s := range p.sites[:min(most, len(p.sites))] {
+				list = append(list, uint64(of(s.site)), s.bytes)
+			}
+			c.Lists, last = append(c.Lists, list), p.sites
 		}
-		b.WriteString(`"/>`)
+		c.List = append(c.List, len(c.Lists)-1)
 	}
-	b.WriteString("</svg>")
+	return c
 }

@@ -15,8 +15,8 @@ import (
 )
 
 // Profile writes all sites for pprof, with its usual four values: objects and
-// bytes allocated, and of those in use the ones that were never freed, as Left has
-// them: at the end of a process nothing would be in use. Bytes are on all chips.
+// bytes allocated, and in use. In use are the buffers that were never freed, as in
+// Left: at the end of a process nothing else would be. Bytes are on all chips.
 func (r *Report) Profile(w io.Writer) error {
 	p := &profile.Profile{
 		SampleType: []*profile.ValueType{
@@ -39,7 +39,7 @@ func (r *Report) Profile(w io.Writer) error {
 			if fn == nil {
 				fn = &profile.Function{ID: uint64(len(p.Function) + 1), Name: plain(export.Text(f.Function)), SystemName: plain(export.Text(f.Function)),
 					Filename: plain(export.Text(cmp.Or(f.File, f.Module)))}
-				if f.Python { // or else pprof takes <module> and <listcomp> for arguments of a template
+				if f.Python { // else pprof takes <module> and <listcomp> for template arguments
 					fn.SystemName = fn.Filename + ":" + fn.Name
 				}
 				functions[key] = fn
@@ -82,10 +82,10 @@ func (r *Report) Profile(w io.Writer) error {
 	return p.Write(w)
 }
 
-// plain is untrusted text without what controls a terminal.
+// plain escapes control characters in untrusted text.
 func plain(t export.Text) string { return printable(t) }
 
-// chromeEvent is one of the Trace Event Format's.
+// chromeEvent is an event of the Trace Event Format.
 type chromeEvent struct {
 	Name     string         `json:"name"`
 	Category string         `json:"cat,omitempty"`
@@ -99,7 +99,7 @@ type chromeEvent struct {
 	Args     map[string]any `json:"args,omitempty"`
 }
 
-// chips and their counters are one process of the trace, with a number that no process has.
+// chipsPID is the trace's process for the chips' counters: a PID that no process has.
 const chipsPID = 0
 
 // Chrome writes the report as a trace that Perfetto and chrome://tracing open: a counter

@@ -7,10 +7,10 @@ import (
 	"tt-memtrace/export"
 )
 
-// maxRefusals is how many failed allocations are explained: a program may try for ever.
+// maxRefusals bounds the failed allocations in a report: a program may retry for ever.
 const maxRefusals = 200
 
-// Refused explains an allocation that failed by what was there at that moment.
+// Refused explains a failed allocation by the live buffers at that moment.
 func (b *Builder) Refused(e *aggregator.Event) {
 	f := e.Refusal
 	if f == nil || len(b.refusals) >= maxRefusals {
@@ -38,7 +38,7 @@ func (b *Builder) Refused(e *aggregator.Event) {
 		if h.site.memory != e.Memory || f.Clash && !(k.pid == e.PID && h.block.start < f.End) {
 			continue
 		}
-		// All who share a chip with the process are in its way.
+		// Buffers of every process on the same chips count.
 		if !slices.ContainsFunc(h.chips, func(c aggregator.Chip) bool { return slices.Contains(chips, c) }) {
 			continue
 		}
@@ -49,8 +49,11 @@ func (b *Builder) Refused(e *aggregator.Event) {
 	r.Holders = most(holders, manyHolders)
 	slices.SortFunc(chips, compareChips)
 	for _, c := range chips {
-		s := b.space(c, e.Memory)
 		rc := RefusedChip{Chip: c.Number}
+		s := b.spaces[spaceKey{c, e.Memory}]
+		if s == nil {
+			s = &space{} // nothing is known of it
+		}
 		if n := uint64(s.banks.Count); n > 0 {
 			rc.Allocated = s.used.bytes / n
 		}
@@ -62,7 +65,7 @@ func (b *Builder) Refused(e *aggregator.Event) {
 	b.refusals = append(b.refusals, r)
 }
 
-// chipsOf are the chips that a process has, or had, open.
+// chipsOf lists the chips that a process opened.
 func (b *Builder) chipsOf(pid uint32) []aggregator.Chip {
 	var list []aggregator.Chip
 	for k, chips := range b.devices {

@@ -1,10 +1,10 @@
-// Package report answers what is asked after "how much": what stood at the peak
-// and who put it there, what was never freed, what came and went most, why
-// there was no room, and what changed between two runs.
+// Package report says which call sites held memory at its peak, which never
+// freed it, which allocate most, why allocations failed, and what changed
+// between two runs.
 //
-// A Builder is told of events and changes as they happen, live or from a
-// recording, and keeps sums, not events: its memory grows with what is alive and
-// with the number of places that allocate, not with time.
+// A Builder receives events and changes as they happen, live or from a
+// recording, and keeps sums, not events: its memory grows with the live buffers
+// and the number of call sites, not with time.
 package report
 
 import (
@@ -16,28 +16,31 @@ import (
 
 //go:generate go test -run TestSchemaIsUpToDate -update
 
-// Schema is the version of Report. It grows by one with every change that is
-// not an addition.
+// Schema is the version of Report. Every change that is not an addition
+// increments it.
 const Schema = 1
 
 // Report is what `report --json` prints. All sizes are in bytes, all times but
-// began in seconds from it. Sizes are what the banks lost to a buffer and, where that is
-// not known, its own size.
+// began in seconds from it. Sizes are reserved bytes (taken from the free pool of
+// all banks, padding included) and, where these are unknown, the buffer's own size.
 type Report struct {
 	// Version of this format.
 	Schema int `json:"schema"`
-	// Name of the host, and what was traced.
+	// Host name, and what was traced.
 	Host   string      `json:"host"`
 	Source export.Text `json:"source"`
-	// When what is reported began, and for how long it went on.
+	// When the reported time began, and its length.
 	Began   time.Time `json:"began"`
 	Seconds float64   `json:"seconds"`
-	// Number of events, and of those that were lost; False if something is or may be missing.
+	// Number of events, and of lost ones; exact is false if something is or may be missing.
 	Events uint64 `json:"events"`
 	Lost   uint64 `json:"lost"`
 	Exact  bool   `json:"exact"`
-	// Number of allocations with a stack, of those with one that was cut short and,
-	// where there are any, of those whose stack was lost.
+	// Processes were sampled: peaks, and numbers of allocations, are lower bounds, and what
+	// failed is not known; absent where none was.
+	Sampled bool `json:"sampled,omitempty"`
+	// Number of allocations with a stack, of those with a truncated one and,
+	// where any has a stack, of those whose stack was lost.
 	Stacks     uint64 `json:"stacks"`
 	StacksCut  uint64 `json:"stacks_cut"`
 	StacksLost uint64 `json:"stacks_lost"`
@@ -45,32 +48,45 @@ type Report struct {
 	Processes []Process `json:"processes"`
 	// Each chip's memories that were used, with their peaks.
 	Memories []Memory `json:"memories"`
-	// What programs took of each chip's L1 at the peak.
+	// L1 used by programs' circular and dataflow buffers on each chip, at its peak.
 	Programs []Programs `json:"programs"`
-	// What was never freed by a call, the most first: at the end, or with its process or device.
+	// Sites with buffers that no call freed, most bytes first: live at the end, or released by process exit or device close.
 	Left []Site `json:"left"`
-	// Who allocated most over the time, the most first.
+	// Sites by bytes allocated over the whole time, most first.
 	Churn []Site `json:"churn"`
-	// Allocations that failed.
+	// Failed allocations.
 	Refusals []Refusal `json:"refusals"`
+	// Buffers that were allocated after a trace was captured, and were alive when it was
+	// replayed, by site: the replay may have overwritten them.
+	Unsafe []Unsafe `json:"unsafe"`
+	// Sizes to set and what was left, from the whole time; no_advice says why there is none, and is null otherwise.
+	Advice   []Advice     `json:"advice"`
+	NoAdvice *export.Text `json:"no_advice" jsonschema:"nullable"`
 
 	sites []*site
 	lives []life
 	first uint64
 }
 
-// offset is how far from the beginning a time of the events is, seconds.
+// offset is the time of an event from the beginning, seconds.
 func (r *Report) offset(at uint64) float64 { return float64(max(at, r.first)-r.first) / 1e9 }
 
-// Process is one that was seen.
+// Process is a traced process.
 type Process struct {
 	PID     uint32       `json:"pid"`
 	Command *export.Text `json:"command" jsonschema:"nullable"`
 	Release *export.Text `json:"release" jsonschema:"nullable"`
-	// From and to when it was seen; null where it still lives.
+	// First and last seen; to is null while it runs.
 	From float64  `json:"from"`
 	To   *float64 `json:"to" jsonschema:"nullable"`
-	// Buffers that went with it, and their bytes on all chips.
+	// When it launched a program, or replayed a trace, last; null where that was not seen.
+	LastLaunch *float64 `json:"last_launch" jsonschema:"nullable"`
+	// Bytes that it had resident in the host's memory: when first read, at the peak and
+	// last; null where unknown.
+	HostFirst *uint64 `json:"host_memory_first" jsonschema:"nullable"`
+	HostPeak  *uint64 `json:"host_memory_peak" jsonschema:"nullable"`
+	HostLast  *uint64 `json:"host_memory_last" jsonschema:"nullable"`
+	// Buffers that its exit released, and their bytes on all chips.
 	HeldAtExit      uint64 `json:"held_at_exit"`
 	HeldBytesAtExit uint64 `json:"held_bytes_at_exit"`
 }
@@ -80,44 +96,46 @@ type Memory struct {
 	Chip    uint32  `json:"chip"`
 	Private *uint32 `json:"private_to,omitempty"`
 	Memory  string  `json:"memory"`
-	// What there is to hand out; null where unknown.
+	// Bytes that can be allocated; null where unknown.
 	Capacity *uint64 `json:"capacity" jsonschema:"nullable"`
-	// The most that was taken, when, of how many buffers, and by whom.
+	// Highest use, when, in how many buffers, and by which sites.
 	Peak        uint64  `json:"peak"`
 	PeakAt      float64 `json:"peak_at"`
 	PeakBuffers uint64  `json:"peak_buffers"`
 	Holders     []Site  `json:"holders"`
-	// What was taken at the end.
+	// Use at the end.
 	End uint64 `json:"end"`
-	// When the free part was in the most pieces; null where that is unknown.
+	// When most free bytes were outside the largest free block; null where unknown.
 	Fragmented *Fragmentation `json:"fragmented" jsonschema:"nullable"`
-	// How it went.
+	// Use over time.
 	Timeline []Point `json:"timeline"`
 }
 
-// Fragmentation is how much of a bank was free, and in how large pieces.
+// Fragmentation is the free bytes of a bank and its largest free block.
 type Fragmentation struct {
 	At float64 `json:"at"`
-	// Free bytes of each bank, and the largest block of them.
+	// Free bytes of each bank, and its largest free block.
 	Free    uint64 `json:"free_per_bank"`
 	Largest uint64 `json:"largest_per_bank"`
 }
 
-// Point is a piece of a timeline.
+// Point is an interval of a timeline.
 type Point struct {
 	At float64 `json:"at"`
-	// The most that was taken from here to the next point.
+	// Highest use from here to the next point.
 	Used uint64 `json:"used"`
-	// Free bytes of each bank, and the largest free block, at the end of it; null where unknown.
+	// Free bytes of each bank, and the largest free block, at its end; null where unknown.
 	Free    *uint64 `json:"free_per_bank" jsonschema:"nullable"`
 	Largest *uint64 `json:"largest_per_bank" jsonschema:"nullable"`
+
+	sites []siteBytes
 }
 
-// Programs is what programs' circular and dataflow buffers took of a chip's L1 by plain sum.
+// Programs is the L1 of a chip in programs' circular and dataflow buffers, as a plain sum.
 type Programs struct {
 	Chip    uint32  `json:"chip"`
 	Private *uint32 `json:"private_to,omitempty"`
-	// The highest plain sum, when, and by operation.
+	// Highest plain sum, when, and by operation.
 	Peak    uint64             `json:"peak_logical"`
 	PeakAt  float64            `json:"peak_at"`
 	Holders []ProgramOperation `json:"holders"`
@@ -131,62 +149,62 @@ type ProgramOperation struct {
 	Bytes     uint64       `json:"bytes"`
 }
 
-// Site is a place that allocates: a stack of a process or, where there is none, a size.
+// Site is a call site of a process: a stack or, without stacks, a buffer size.
 type Site struct {
 	PID uint32 `json:"pid"`
-	// The ttnn operation, where one is on the stack; null otherwise.
+	// ttnn operation on the stack; null if there is none.
 	Operation *export.Text `json:"operation" jsonschema:"nullable"`
-	// The user's own line or, without Python, the function outside of the runtime; null without a stack.
+	// Innermost calls outside of installed packages or, without Python, outside of the runtime; null without a stack.
 	Where *export.Text `json:"where" jsonschema:"nullable"`
-	// All calls, the innermost first.
+	// All calls, innermost first.
 	Stack []export.Text `json:"stack,omitempty"`
-	// Memory, and the size of each buffer where there is no stack, bytes on each chip.
+	// Memory, and without a stack the size of each buffer, bytes on each chip.
 	Memory string  `json:"memory"`
 	Size   *uint64 `json:"size" jsonschema:"nullable"`
-	// Buffers and their bytes: on the chip, or on all chips where none is named.
+	// Buffers and their bytes: on the chip, or on all chips if the list is not of one chip.
 	Buffers uint64 `json:"buffers"`
 	Bytes   uint64 `json:"bytes"`
 	// Age of the oldest and of the youngest, seconds.
 	Oldest   *float64 `json:"oldest,omitempty"`
 	Youngest *float64 `json:"youngest,omitempty"`
-	// Of Left: how many went with their process, or with their device or allocator.
+	// Of left: how many their process's exit released, and how many their device's close did.
 	AtExit  uint64 `json:"at_exit,omitempty"`
 	AtClose uint64 `json:"at_close,omitempty"`
-	// Of Churn: how many were freed, how long these lived on average, and how many lived at a time.
+	// Of churn: how many were freed, their mean lifetime, and the most that were live at a time.
 	Freed    uint64   `json:"freed,omitempty"`
 	MeanLife *float64 `json:"mean_life,omitempty"`
 	Most     uint64   `json:"most_at_a_time,omitempty"`
 }
 
-// Refusal is an allocation that failed.
+// Refusal is a failed allocation.
 type Refusal struct {
 	At  float64 `json:"at"`
 	PID uint32  `json:"pid"`
-	// What it was: out_of_memory or clash.
+	// Kind: out_of_memory, or clash of circular buffers with L1 buffers.
 	Kind   string `json:"kind"`
 	Memory string `json:"memory"`
-	// What the runtime said.
+	// The runtime's message.
 	Message export.Text   `json:"message"`
 	Where   *export.Text  `json:"where" jsonschema:"nullable"`
 	Stack   []export.Text `json:"stack,omitempty"`
-	// What was asked for of each bank, and what a bank had free, by the runtime's own
-	// numbers; null where it does not say.
+	// Requested bytes of each bank, and its free bytes and largest free block, as the runtime's
+	// message has them; null where it does not.
 	Asked   *uint64 `json:"asked_per_bank" jsonschema:"nullable"`
 	Free    *uint64 `json:"free_per_bank" jsonschema:"nullable"`
 	Largest *uint64 `json:"largest_per_bank" jsonschema:"nullable"`
-	// The same by the accounts, on each chip that the process has open.
+	// The same from the traced accounts, for each chip that the process has open.
 	Chips []RefusedChip `json:"chips"`
-	// Of a clash: where the circular buffers end and the L1 buffers begin.
+	// Of a clash: address where the circular buffers end, and where the L1 buffers begin.
 	End    *uint64 `json:"circular_buffers_end" jsonschema:"nullable"`
 	Lowest *uint64 `json:"l1_buffers_begin"`
-	// Who holds the memory or, in a clash, the addresses in the way, the most first.
+	// Sites that hold the memory or, in a clash, the colliding addresses, most bytes first.
 	Holders []Site `json:"holders"`
 }
 
 // RefusedChip is how full a chip was when an allocation failed.
 type RefusedChip struct {
 	Chip uint32 `json:"chip"`
-	// Bytes of a bank.
+	// Bytes of each bank.
 	Allocated uint64  `json:"allocated_per_bank"`
 	Free      *uint64 `json:"free_per_bank" jsonschema:"nullable"`
 	Largest   *uint64 `json:"largest_per_bank" jsonschema:"nullable"`

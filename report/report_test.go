@@ -14,7 +14,7 @@ import (
 	"tt-memtrace/record"
 )
 
-// told makes a report of events; one second a thousandth of the clock's.
+// told makes a report of events.
 func told(t *testing.T, events ...aggregator.Event) *Report {
 	t.Helper()
 	a := aggregator.New()
@@ -91,38 +91,45 @@ func TestText(t *testing.T) {
 		alloc(2, 1, 100, 100, stack(10)), alloc(3, 2, 200, 300, stack(20)), freed(4, 1), alloc(5, 3, 600, 50, stack(10)),
 		aggregator.Event{Kind: aggregator.ProcessExit, PID: 1, Time: 9 * second})...)
 	var b bytes.Buffer
-	if err := r.Text(&b); err != nil {
+	if err := r.Text(&b, Style{}); err != nil {
 		t.Fatal(err)
 	}
 	want := `s
 on h, 1970-01-01 00:00:01, for 8s: 9 events, 0 lost
 
-Processes
-        1  python \u001b[2J m.py; from 0s, ended at 8s holding 2 buffers, 1.37 KiB
-        2  other; from 1s, still there
+Verdict
+  ! 2 buffers never freed, 1.37 KiB on all chips
+  ✓ DRAM peaked at 40.0 % (chip 0 at 2s)
 
-Peaks, and who held what then, on each chip
+Processes
+        1  python \u001b[2J m.py; from 0s, exited at 8s with 2 buffers (1.37 KiB) not freed
+        2  other; from 1s, still running
+
+Never freed (bytes on all chips)
+       BYTES  BUFFERS  MEMORY  AGE   RELEASED BY  PID  CALL SITE
+    1.17 KiB        1    DRAM   6s  process exit    1  m.py:20 f<script> · ttnn::empty
+       200 B        1    DRAM   4s  process exit    1  m.py:10 f<script> · ttnn::empty
+
+Peak use and its holders, per chip
   DRAM of chips 0-1: 800 B of 1.95 KiB (40.0 %) at 2s, 2 buffers; 0 B at the end
-  most fragmented at 4.008s: of each bank 650 B free, the largest block 450 B
-    BYTES  BUFFERS  PID  WHO
+  most fragmented at 4.008s: per bank 650 B free, largest free block 450 B
+    BYTES  BUFFERS  PID  CALL SITE
     600 B        1    1  m.py:20 f<script> · ttnn::empty
     200 B        1    1  m.py:10 f<script> · ttnn::empty
 
-Never freed, bytes on all chips
-       BYTES  BUFFERS  MEMORY  AGE  WENT WITH  PID  WHO
-    1.17 KiB        1    DRAM   6s    process    1  m.py:20 f<script> · ttnn::empty
-       200 B        1    DRAM   4s    process    1  m.py:10 f<script> · ttnn::empty
+Most allocated over time (bytes on all chips)
+       BYTES  BUFFERS  MEMORY  MAX LIVE  MEAN LIFE  PID  CALL SITE
+    1.17 KiB        1    DRAM         1          ·    1  m.py:20 f<script> · ttnn::empty
+       600 B        2    DRAM         1         2s    1  m.py:10 f<script> · ttnn::empty
 
-Allocated most over the time, bytes on all chips
-       BYTES  BUFFERS  MEMORY  AT A TIME  LIVED  PID  WHO
-    1.17 KiB        1    DRAM          1      ·    1  m.py:20 f<script> · ttnn::empty
-       600 B        2    DRAM          1     2s    1  m.py:10 f<script> · ttnn::empty
+Advice
+  1.17 KiB of DRAM left on the fullest chip, 600 B per bank (chip 0 at 2s: 400 B of 1000 B per bank used)
 `
 	if got := b.String(); got != want {
 		t.Errorf("got\n%s\nwant\n%s", got, want)
 	}
 	some := Site{Buffers: 6, AtExit: 3, AtClose: 2}
-	if got := some.gone(); got != "3 process, 2 device, 1 still there" {
+	if got := some.releasedBy(); got != "3 process exit, 2 device close, 1 still allocated" {
 		t.Error(got)
 	}
 	private := uint32(7)
@@ -131,8 +138,38 @@ Allocated most over the time, bytes on all chips
 	}
 }
 
-// Before and after a state is told, the report goes on with the same live buffers.
-func TestAStateInBetween(t *testing.T) {
+func stateOf(events []aggregator.Event) []aggregator.Event {
+	a := aggregator.New()
+	for i := range events {
+		a.Apply(&events[i])
+	}
+	return a.State()
+}
+
+// Of a process that was sampled, peaks and counts are said to be lower bounds.
+func TestSampled(t *testing.T) {
+	events := append(opened(), alloc(2, 1, 100, 100, nil), freed(4, 1), aggregator.Event{Kind: aggregator.ProcessExit, PID: 1, Time: 9 * second})
+	traced := told(t, events...)
+	events[0].Process = &aggregator.Process{Command: "m", Source: aggregator.Sampled}
+	r := told(t, events...)
+	if traced.Sampled || !r.Sampled {
+		t.Errorf("traced is said to be sampled: %t, and sampled: %t", traced.Sampled, r.Sampled)
+	}
+	for r, want := range map[*Report]bool{traced: false, r: true} {
+		var b bytes.Buffer
+		if err := r.Text(&b, Style{}); err != nil {
+			t.Fatal(err)
+		}
+		for _, text := range []string{"DRAM peaked at ≥ 10.0 %", "per chip: at least", "! sampled: ", "every buffer that was seen was freed", "chips): at least"} {
+			if strings.Contains(b.String(), text) != want {
+				t.Errorf("%q, want it %t, in\n%s", text, want, b.String())
+			}
+		}
+	}
+}
+
+// Before and after a state, the report goes on with the same live buffers.
+func TestAStateKeepsLiveBuffers(t *testing.T) {
 	a := aggregator.New()
 	events := append(opened(), alloc(2, 1, 100, 100, stack(10)), alloc(3, 2, 200, 300, nil))
 	for i := range events {
@@ -147,6 +184,21 @@ func TestAStateInBetween(t *testing.T) {
 	}
 	if r.Began.Unix() != 3 || r.Seconds != 1 || r.Stacks != 0 {
 		t.Errorf("from %v on for %v s, %d stacks", r.Began, r.Seconds, r.Stacks)
+	}
+	// The same in one batch, with events ahead of the state.
+	a = aggregator.New()
+	b := NewBuilder(a)
+	a.OnChange = b.Change
+	for _, batch := range [][]aggregator.Event{append(slices.Clone(events), stateOf(events)...), {freed(4, 1)}} {
+		b.Events(batch)
+		for i := range batch {
+			a.Apply(&batch[i])
+		}
+		b.Batch()
+	}
+	r = b.Report(Facts{Wall: func(at uint64) time.Time { return time.Unix(0, int64(at)) }})
+	if m := r.Memories[0]; m.Peak != 800 || m.End != 600 || len(r.Left) != 1 || r.Left[0].Bytes != 1200 {
+		t.Errorf("%+v, left %+v", m, r.Left)
 	}
 	// Where files are missing before it, what was there is gone without a word.
 	cb := aggregator.Event{Kind: aggregator.CBPlaced, PID: 1, Time: 2 * second, Program: 5, Device: 7, CB: &aggregator.CircularBuffer{Size: 64, Ranges: []aggregator.CoreRange{{}}}}
@@ -226,13 +278,13 @@ func TestRotatedIsAsOne(t *testing.T) {
 	}
 }
 
-// What was freed by an event that was lost is no leak, whether the process's books say so or a new buffer in its place.
+// What was freed by an event that was lost is no leak, whether a scan of the process shows it or a new buffer in its place.
 func TestALostFreeIsNoLeak(t *testing.T) {
 	r := told(t, append(opened(), alloc(2, 1, 100, 100, nil), alloc(2, 2, 200, 100, nil), alloc(2, 3, 300, 100, nil),
 		aggregator.Event{Kind: aggregator.Lost, Time: 3 * second, Count: 2},
 		alloc(4, 1, 100, 200, nil),
-		aggregator.Event{Kind: aggregator.BooksRead, PID: 1, Time: 5 * second, Books: &aggregator.Books{Allocators: []uint64{8},
-			Buffers: []aggregator.Held{{Buffer: 1, Device: 7, Allocator: 8, Address: 100, Size: 200, PerBank: 200}, {Buffer: 3, Device: 7, Allocator: 8, Address: 300, Size: 100, PerBank: 100}}}},
+		aggregator.Event{Kind: aggregator.AllocatorsScanned, PID: 1, Time: 5 * second, Scan: &aggregator.AllocatorScan{Allocators: []uint64{8},
+			Buffers: []aggregator.LiveBuffer{{Buffer: 1, Device: 7, Allocator: 8, Address: 100, Size: 200, PerBank: 200}, {Buffer: 3, Device: 7, Allocator: 8, Address: 300, Size: 100, PerBank: 100}}}},
 		freed(6, 1), aggregator.Event{Kind: aggregator.AllocatorGone, PID: 1, Time: 7 * second, Allocator: 8})...)
 	if len(r.Left) != 1 || r.Left[0].Buffers != 1 || r.Left[0].AtClose != 1 || *r.Left[0].Size != 100 {
 		t.Errorf("left %+v", r.Left)
@@ -258,7 +310,7 @@ func TestHostileText(t *testing.T) {
 	r := told(t, append(opened(), alloc(2, 1, 100, 100, stack(10)), aggregator.Event{Kind: aggregator.Refused, PID: 1, Time: 3 * second,
 		Memory: aggregator.L1, Refusal: &aggregator.Refusal{Message: "\x1b]0;x\x07<img src=x>\n\"'"}})...)
 	for format, write := range map[string]func(*Report, *bytes.Buffer) error{
-		"text": func(r *Report, b *bytes.Buffer) error { return r.Text(b) }, "html": func(r *Report, b *bytes.Buffer) error { return r.HTML(b) },
+		"text": func(r *Report, b *bytes.Buffer) error { return r.Text(b, Style{}) }, "html": func(r *Report, b *bytes.Buffer) error { return r.HTML(b) },
 		"json": func(r *Report, b *bytes.Buffer) error { return r.JSON(b) }, "chrome": func(r *Report, b *bytes.Buffer) error { return r.Chrome(b) },
 	} {
 		var b bytes.Buffer
@@ -268,7 +320,7 @@ func TestHostileText(t *testing.T) {
 		if strings.ContainsAny(b.String(), "\x1b\x07") {
 			t.Errorf("%s has control characters", format)
 		}
-		if format == "html" && (strings.Contains(b.String(), "<img") || strings.Contains(b.String(), "<script")) {
+		if format == "html" && (strings.Contains(b.String(), "<img") || strings.Count(b.String(), "<script") != 3) {
 			t.Error("the page has a process's markup")
 		}
 		if (format == "json" || format == "chrome") && !json.Valid(b.Bytes()) {
@@ -291,7 +343,7 @@ func TestDiff(t *testing.T) {
 		t.Errorf("%+v", same)
 	}
 	var b bytes.Buffer
-	if err := d.Text(&b); err != nil || !strings.Contains(b.String(), "+1.17 KiB") {
+	if err := d.Text(&b, Style{}); err != nil || !strings.Contains(b.String(), "+1.17 KiB") {
 		t.Errorf("%v %s", err, b.String())
 	}
 }

@@ -12,23 +12,25 @@ import (
 
 var update = flag.Bool("update", false, "write the schema")
 
-const schemaFile = "../docs/report.schema.json"
-
 func TestSchemaIsUpToDate(t *testing.T) {
-	want := schema.Of(t, "tt-memtrace report --json", Report{}, false)
-	if *update {
-		if err := os.WriteFile(schemaFile, []byte(want), 0o644); err != nil {
-			t.Fatal(err)
+	for file, want := range map[string]string{
+		"../docs/report.schema.json":       schema.Of(t, "tt-memtrace report --json", Report{}, false),
+		"../docs/report-hosts.schema.json": schema.Of(t, "tt-memtrace report --json of several hosts", Hosts{}, false),
+	} {
+		if *update {
+			if err := os.WriteFile(file, []byte(want), 0o644); err != nil {
+				t.Fatal(err)
+			}
 		}
-	}
-	got, err := os.ReadFile(schemaFile)
-	if err != nil || string(got) != want {
-		t.Errorf("%s is not of these types; go generate ./report makes it: %v", schemaFile, err)
+		got, err := os.ReadFile(file)
+		if err != nil || string(got) != want {
+			t.Errorf("%s is not of these types; go generate ./report makes it: %v", file, err)
+		}
 	}
 }
 
 func TestReportIsAsItsSchemaSays(t *testing.T) {
-	s := schema.Compile(t, schema.Of(t, "", Report{}, true))
+	s, hosts := schema.Compile(t, schema.Of(t, "", Report{}, true)), schema.Compile(t, schema.Of(t, "", Hosts{}, true))
 	refused := aggregator.Event{Kind: aggregator.Refused, PID: 1, Time: 3 * second, Memory: aggregator.L1, Stack: stack(3),
 		Refusal: &aggregator.Refusal{Clash: true, Message: "m", PerBank: 1, BankBytes: 2, End: 3, Lowest: 1}}
 	for name, r := range map[string]*Report{
@@ -40,6 +42,13 @@ func TestReportIsAsItsSchemaSays(t *testing.T) {
 		}
 		if err := schema.Validate(t, s, b.String()); err != nil {
 			t.Errorf("%s: %v", name, err)
+		}
+		b.Reset()
+		if err := Merge([]*Report{r, r}, [][]string{{"a"}, {"b", "c"}}).JSON(&b); err != nil {
+			t.Fatal(err)
+		}
+		if err := schema.Validate(t, hosts, b.String()); err != nil {
+			t.Errorf("%s, of two hosts: %v", name, err)
 		}
 	}
 }

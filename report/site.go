@@ -3,6 +3,8 @@ package report
 import (
 	"cmp"
 	"fmt"
+	"hash/fnv"
+	"io"
 	"maps"
 	"path"
 	"regexp"
@@ -13,7 +15,7 @@ import (
 	"tt-memtrace/export"
 )
 
-// siteKey names a site. Buffers without a stack are told apart by their size.
+// siteKey identifies a site: by stack or, without one, by buffer size.
 type siteKey struct {
 	pid    uint32
 	memory aggregator.Memory
@@ -21,14 +23,14 @@ type siteKey struct {
 	size   uint64
 }
 
-// site is a place that allocates, and its totals.
+// site is a call site and its totals.
 type site struct {
 	siteKey
 	frames []aggregator.Frame
-	// over: there are too many sites, and this is all further ones.
+	// over: this stands for all sites beyond maxSites.
 	over bool
 	tally
-	// allocs and bytes over the whole time, bytes on all chips; freed lived so long, ns.
+	// Over the whole time: allocations, their bytes on all chips, frees, and the sum of the freed buffers' lifetimes, ns.
 	allocs, bytes, freed, lived uint64
 	most                        uint64
 	left                        tally
@@ -36,21 +38,21 @@ type site struct {
 	atExit, atClose             uint64
 }
 
-// tally is buffers and their bytes.
+// tally counts buffers and their bytes.
 type tally struct{ buffers, bytes uint64 }
 
 func (t *tally) add(bytes uint64) { t.buffers++; t.bytes += bytes }
 func (t *tally) sub(bytes uint64) { t.buffers--; t.bytes -= bytes }
 
-// neverFreed is what is there, and what went with its process or device.
+// neverFreed counts live buffers, and those that a process's exit or a device's close released.
 func (s *site) neverFreed() tally {
 	return tally{s.left.buffers + s.buffers, s.left.bytes + s.tally.bytes}
 }
 
-// maxSites is how many places are told apart.
+// maxSites bounds the number of distinct sites.
 const maxSites = 50_000
 
-// sites are all places, by what they are.
+// sites is the set of all sites.
 type sites struct {
 	all    map[siteKey]*site
 	stacks map[*aggregator.Stack]string
@@ -81,25 +83,29 @@ func (s *sites) of(pid uint32, b *aggregator.BufferSnapshot) *site {
 	return found
 }
 
-// name is a text for a stack, the same for the same calls.
+// name is a key for a stack: equal calls have equal keys.
 func (s *sites) name(st *aggregator.Stack) string {
 	name, ok := s.stacks[st]
 	if !ok {
-		var b strings.Builder
-		for i := range st.Frames {
-			f := &st.Frames[i]
-			fmt.Fprintf(&b, "%s\x00%s\x00%d\x00", cmp.Or(f.Function, fmt.Sprintf("%s+%x", f.Module, f.Address)), f.File, f.Line)
-		}
-		name = b.String()
+		name = stackKey(st)
 		if len(s.stacks) >= maxSites {
-			clear(s.stacks) // a reader makes new ones for each block
+			clear(s.stacks) // a reader makes new stacks for each block
 		}
 		s.stacks[st] = name
 	}
 	return name
 }
 
-// line is a frame as people read it.
+func stackKey(st *aggregator.Stack) string {
+	var b strings.Builder
+	for i := range st.Frames {
+		f := &st.Frames[i]
+		fmt.Fprintf(&b, "%s\x00%s\x00%d\x00", cmp.Or(f.Function, fmt.Sprintf("%s+%x", f.Module, f.Address)), f.File, f.Line)
+	}
+	return b.String()
+}
+
+// line formats a frame.
 func line(f *aggregator.Frame) string {
 	name := f.Function
 	if name == "" {
@@ -116,11 +122,11 @@ func line(f *aggregator.Frame) string {
 	return name
 }
 
-// calls is how many of the user's own calls are named.
+// calls is the number of user calls in a site's label.
 const calls = 3
 
-// where is what a user looks for: of Python the innermost calls outside of
-// installed packages, otherwise the innermost functions that are not the runtime's.
+// where is the user's own code on a stack: the innermost Python calls outside of
+// installed packages, else the innermost functions outside of the runtime.
 func where(frames []aggregator.Frame) string {
 	for _, own := range []func(*aggregator.Frame) bool{
 		func(f *aggregator.Frame) bool {
@@ -143,7 +149,20 @@ func where(frames []aggregator.Frame) string {
 	return ""
 }
 
-// shortLine is a call as a user names it.
+// CallSite names the user's own code on a stack, and the operation that it called, in one line;
+// it is empty where the stack names neither.
+func CallSite(frames []aggregator.Frame) string {
+	site, called := where(frames), operation(frames)
+	switch {
+	case called == "":
+		return site
+	case site == "":
+		return called
+	}
+	return site + " · " + called
+}
+
+// shortLine formats a call with its file's base name.
 func shortLine(f *aggregator.Frame) string {
 	if f.File == "" || f.Line == 0 {
 		return f.Function
@@ -151,7 +170,7 @@ func shortLine(f *aggregator.Frame) string {
 	return fmt.Sprintf("%s:%d %s", path.Base(f.File), f.Line, f.Function)
 }
 
-// runtimes says whether a function is of the runtime, of ttnn, or of what they stand on.
+// runtimes reports whether a function belongs to the runtime, to ttnn, or to a library below them.
 func runtimes(f *aggregator.Frame) bool {
 	base := path.Base(f.Module)
 	for _, s := range []string{"libtt", "_ttnn", "libc.so", "libc-", "libstdc++", "ld-linux", "libpython", "libgcc"} {
@@ -167,15 +186,15 @@ func runtimes(f *aggregator.Frame) bool {
 	return false
 }
 
-// operationNames are how functions of operations are called, the clearest first:
-// what users call, what that launches, and the operation's own parts.
+// operationNames match the functions of operations, in order of preference: what users
+// call, what that launches, and the operation's own parts.
 var operationNames = []*regexp.Regexp{
 	regexp.MustCompile(`^(ttnn::(?:experimental::|transformer::)?[a-z0-9_]+)(?:<|$)`),
 	regexp.MustCompile(`^(ttnn::prim::[a-z0-9_]+)`),
 	regexp.MustCompile(`^(ttnn::operations::[A-Za-z0-9_:]*?[A-Z][A-Za-z0-9_]*)::`),
 }
 
-// operation is the ttnn operation on a stack, of several the outermost, or empty.
+// operation is the outermost ttnn operation on a stack, or empty.
 func operation(frames []aggregator.Frame) string {
 	for _, name := range operationNames {
 		for i := len(frames) - 1; i >= 0; i-- {
@@ -187,10 +206,10 @@ func operation(frames []aggregator.Frame) string {
 	return ""
 }
 
-// helpers are called like operations, and are none.
+// helpers match operationNames but are no operations.
 var helpers = map[string]bool{"ttnn::create_device_tensor": true, "ttnn::allocate_tensor_on_device": true}
 
-// public is a site as the report has it, with a tally of its own.
+// public converts a site for the report, with the given tally.
 func (s *site) public(t tally) Site {
 	p := Site{PID: s.pid, Memory: s.memory.String(), Buffers: t.buffers, Bytes: t.bytes, Operation: known(operation(s.frames))}
 	switch {
@@ -207,7 +226,7 @@ func (s *site) public(t tally) Site {
 	return p
 }
 
-// most are the sites with the most bytes.
+// most lists the n sites with the most bytes.
 func most(m map[*site]tally, n int) []Site {
 	list := slices.SortedFunc(maps.Keys(m), func(x, y *site) int {
 		return cmp.Or(cmp.Compare(m[y].bytes, m[x].bytes), compareSites(x, y))
@@ -221,4 +240,24 @@ func most(m map[*site]tally, n int) []Site {
 
 func compareSites(x, y *site) int {
 	return cmp.Or(cmp.Compare(x.pid, y.pid), cmp.Compare(x.memory, y.memory), cmp.Compare(x.size, y.size), cmp.Compare(x.stack, y.stack))
+}
+
+// SiteID tells the sites of a process and memory apart: that of a stack or, where that is nil, of buffers of a size.
+func SiteID(st *aggregator.Stack, size uint64) uint64 {
+	h := fnv.New64a()
+	if st != nil {
+		io.WriteString(h, stackKey(st))
+		size = 0
+	}
+	fmt.Fprintf(h, "\x00%d", size)
+	return h.Sum64()
+}
+
+// SiteOf is the site of a stack or, where that is nil, of buffers of a size.
+func SiteOf(st *aggregator.Stack, m aggregator.Memory, size uint64) Site {
+	s := site{siteKey: siteKey{memory: m, size: size}}
+	if st != nil {
+		s.size, s.stack, s.frames = 0, stackKey(st), st.Frames
+	}
+	return s.public(tally{})
 }

@@ -2,55 +2,75 @@ package report
 
 import (
 	"cmp"
+	"maps"
 	"slices"
 
 	"tt-memtrace/aggregator"
 )
 
-// block is a piece of each bank of a memory that a buffer took.
+// block is the address range of a buffer in each bank.
 type block struct{ start, end uint64 }
 
-// space is what is taken of one memory of one chip, and how that went.
+// space is the use of one memory over time, of a chip or of several that were the same
+// up to now, as those of a mesh are: what is done for a mesh takes as long as for a chip.
 type space struct {
-	chip   aggregator.Chip
+	chips  []aggregator.Chip
 	memory aggregator.Memory
 	banks  aggregator.Banks
 	used   tally
 	bySite map[*site]tally
-	// peak is the most so far. What stood then is kept when something goes for the first time after.
-	peak    tally
-	peakAt  uint64
-	holders map[*site]tally
-	fresh   bool
+	// peak is the highest use so far. Its holders are captured at the first free after it.
+	peak     tally
+	peakAt   uint64
+	holders  map[*site]tally
+	peakOpen bool
 
-	// blocks by address; nil from when there were too many. blurred: of some buffer
-	// it is not known what it took.
+	// blocks by address; nil once there were too many. unsized: the block of some
+	// buffer is unknown.
 	blocks        []block
-	many, blurred bool
-	// low and high are the lowest and the highest address of any block so far.
+	many, unsized bool
+	// low and high are the lowest and highest address of any block so far.
 	low, high uint64
 
 	line       timeline
-	fragmented *pieces
+	fragmented *freeBytes
 }
 
-// pieces is how much of a bank is free, and the largest piece of it.
-type pieces struct{ at, free, largest uint64 }
+// chipSpace is the space of one of its chips.
+type chipSpace struct {
+	*space
+	chip aggregator.Chip
+}
+
+// split takes the chips that something happens to out of a space, into one of their own.
+func (s *space) split(part []aggregator.Chip) *space {
+	of := func(c aggregator.Chip) bool { return slices.Contains(part, c) }
+	other := *s
+	other.chips = slices.Clone(part)
+	s.chips = slices.DeleteFunc(slices.Clone(s.chips), of)
+	other.bySite, other.blocks = maps.Clone(s.bySite), slices.Clone(s.blocks)
+	other.line.list, other.line.since = slices.Clone(s.line.list), maps.Clone(s.line.since)
+	return &other // the holders of a peak, and where it was in pieces, are never changed
+}
+
+// freeBytes is the free bytes of a bank and its largest free block.
+type freeBytes struct{ at, free, largest uint64 }
 
 const maxBlocks = 50_000
 
 func (s *space) add(at uint64, st *site, bytes uint64, b block) {
-	s.line.before(at, s)
+	s.line.advance(at, s)
 	s.used.add(bytes)
 	t := s.bySite[st]
+	s.line.changes(st, t.bytes)
 	t.add(bytes)
 	s.bySite[st] = t
 	if s.used.bytes > s.peak.bytes {
-		s.peak, s.peakAt, s.fresh = s.used, at, true
+		s.peak, s.peakAt, s.peakOpen = s.used, at, true
 	}
 	s.line.use(s.used.bytes)
 	if b.end == b.start {
-		s.blurred = s.blurred || bytes > 0
+		s.unsized = s.unsized || bytes > 0
 		return
 	}
 	if len(s.blocks) >= maxBlocks {
@@ -67,10 +87,11 @@ func (s *space) add(at uint64, st *site, bytes uint64, b block) {
 }
 
 func (s *space) sub(at uint64, st *site, bytes uint64, b block) {
-	s.line.before(at, s)
+	s.line.advance(at, s)
 	s.capture()
 	s.used.sub(bytes)
 	t := s.bySite[st]
+	s.line.changes(st, t.bytes)
 	if t.sub(bytes); t.buffers == 0 {
 		delete(s.bySite, st)
 	} else {
@@ -81,12 +102,12 @@ func (s *space) sub(at uint64, st *site, bytes uint64, b block) {
 	}
 }
 
-// capture keeps who holds the memory, if that is the most so far.
+// capture copies the holders if the use is at its peak.
 func (s *space) capture() {
-	if !s.fresh {
+	if !s.peakOpen {
 		return
 	}
-	s.fresh = false
+	s.peakOpen = false
 	s.holders = map[*site]tally{}
 	for st, t := range s.bySite {
 		s.holders[st] = t
@@ -97,8 +118,8 @@ func compareBlocks(x, y block) int {
 	return cmp.Or(cmp.Compare(x.start, y.start), cmp.Compare(x.end, y.end))
 }
 
-// base is where a bank begins. It is not told, but DRAM, of which TRACE is a part, is handed
-// out from its beginning up and L1 from its end down, so the first buffers show it.
+// base is the first address of a bank. The runtime does not report it, but it allocates DRAM, and TRACE as
+// a part of that, from the bottom up and L1 from the top down, so the first buffers show it.
 func (s *space) base() uint64 {
 	if down := s.memory == aggregator.L1 || s.memory == aggregator.L1Small; down && s.high >= s.banks.Bytes && s.high-s.banks.Bytes <= s.low {
 		return s.high - s.banks.Bytes
@@ -106,13 +127,13 @@ func (s *space) base() uint64 {
 	return s.low
 }
 
-// free is how much of a bank is free, and the largest piece, if that can be told.
-func (s *space) free() (p pieces, ok bool) {
-	if !s.banks.Known || s.banks.Count == 0 || s.many || s.blurred {
+// free is the free bytes of a bank and its largest free block, where known.
+func (s *space) free() (p freeBytes, ok bool) {
+	if !s.banks.Known || s.banks.Count == 0 || s.many || s.unsized {
 		return p, false
 	}
-	if s.high == 0 { // nothing was here yet
-		return pieces{free: s.banks.Bytes, largest: s.banks.Bytes}, s.used.buffers == 0
+	if s.high == 0 { // nothing was allocated yet
+		return freeBytes{free: s.banks.Bytes, largest: s.banks.Bytes}, s.used.buffers == 0
 	}
 	at := s.base()
 	end := at + s.banks.Bytes
@@ -121,7 +142,7 @@ func (s *space) free() (p pieces, ok bool) {
 			p.free += b.start - at
 			p.largest = max(p.largest, b.start-at)
 		}
-		at = max(at, b.end) // submeshes have allocators of their own: blocks can overlap
+		at = max(at, b.end) // submeshes have their own allocators: blocks can overlap
 	}
 	if end > at {
 		p.free += end - at
@@ -130,30 +151,73 @@ func (s *space) free() (p pieces, ok bool) {
 	return p, true
 }
 
-// points is how long a timeline is at the most.
+// points is the maximum length of a timeline.
 const points = 400
 
-// timeline keeps a row of equal pieces of time, which become longer as time goes on.
+// timeline divides time into equal intervals, which double whenever there are too many.
 type timeline struct {
 	began, step uint64
 	list        []sample
-	// most is the most taken in the piece that goes on.
+	// most is the highest use in the current interval.
 	most uint64
+	// since, where not nil, has the bytes at that moment of the sites that changed since.
+	since map[*site]uint64
 }
 
 type sample struct {
 	at, used      uint64
 	free, largest uint64
 	known         bool
+	// sites that held the most when the use was highest; nil where these are not kept.
+	sites []siteBytes
 }
 
-// before ends the pieces that lie before a change.
-func (l *timeline) before(at uint64, s *space) {
+// siteBytes is a site and its bytes on a chip.
+type siteBytes struct {
+	site  *site
+	bytes uint64
+}
+
+// sampleSites bounds the sites of a sample; what the others held is the rest of its use.
+const sampleSites = 128
+
+// changes notes the bytes of a site before they change.
+func (l *timeline) changes(st *site, bytes uint64) {
+	if l.since == nil {
+		return
+	}
+	if _, ok := l.since[st]; !ok {
+		l.since[st] = bytes
+	}
+}
+
+// atMost lists the sites with the most bytes when the current interval's use was highest.
+func (l *timeline) atMost(s *space) []siteBytes {
+	if l.since == nil {
+		return nil
+	}
+	list := make([]siteBytes, 0, len(s.bySite))
+	for st, t := range s.bySite {
+		if _, changed := l.since[st]; !changed {
+			list = append(list, siteBytes{st, t.bytes})
+		}
+	}
+	for st, bytes := range l.since {
+		if bytes > 0 {
+			list = append(list, siteBytes{st, bytes})
+		}
+	}
+	slices.SortFunc(list, func(x, y siteBytes) int { return cmp.Or(cmp.Compare(y.bytes, x.bytes), compareSites(x.site, y.site)) })
+	return slices.Clone(list[:min(sampleSites, len(list))])
+}
+
+// advance ends the intervals that lie before a change.
+func (l *timeline) advance(at uint64, s *space) {
 	if l.step == 0 {
 		l.began, l.step = at, 1e6
 	}
 	start := l.began + uint64(len(l.list))*l.step
-	if at < start+l.step || at >= 1<<62 { // no time of day is that late
+	if at < start+l.step || at >= 1<<62 { // no real time is that late
 		return
 	}
 	p, ok := s.free()
@@ -161,26 +225,38 @@ func (l *timeline) before(at uint64, s *space) {
 		p.at = start + l.step
 		s.fragmented = &p
 	}
-	for at >= start+l.step {
-		l.list = append(l.list, sample{start, l.most, p.free, p.largest, ok})
-		l.most = s.used.bytes // what it was up to the change
+	sites := l.atMost(s)
+	for n := 0; at >= start+l.step; n++ {
+		if n == 1 && sites != nil { // nothing changes in the intervals that follow
+			sites = l.atMost(s)
+		}
+		l.list = append(l.list, sample{start, l.most, p.free, p.largest, ok, sites})
+		l.most = s.used.bytes // the use up to the change
+		clear(l.since)
 		if len(l.list) == points {
 			l.fold()
-			// Far away, pieces are made longer at once rather than made one by one.
 		}
 		start = l.began + uint64(len(l.list))*l.step
 	}
 }
 
-// fold makes each two pieces one.
+// fold joins each two intervals.
 func (l *timeline) fold() {
 	for i := range len(l.list) / 2 {
 		a, b := l.list[2*i], l.list[2*i+1]
-		b.at, b.used = a.at, max(a.used, b.used)
+		b.at = a.at
+		if a.used > b.used {
+			b.used, b.sites = a.used, a.sites
+		}
 		l.list[i] = b
 	}
 	l.list = l.list[:len(l.list)/2]
 	l.step *= 2
 }
 
-func (l *timeline) use(used uint64) { l.most = max(l.most, used) }
+func (l *timeline) use(used uint64) {
+	if used > l.most {
+		l.most = used
+		clear(l.since)
+	}
+}

@@ -1,6 +1,7 @@
 package report
 
 import (
+	"bufio"
 	"cmp"
 	"encoding/json"
 	"fmt"
@@ -10,13 +11,12 @@ import (
 	"strconv"
 	"strings"
 	"time"
-	"unicode/utf8"
 
 	"tt-memtrace/aggregator"
 	"tt-memtrace/export"
 )
 
-// Size is a number of bytes in a unit that fits it.
+// Size formats a number of bytes with a binary unit.
 func Size(n uint64) string {
 	units := []string{"B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"}
 	v, u := float64(n), 0
@@ -37,10 +37,10 @@ func seconds(s float64) string {
 	return d.Round(time.Millisecond).String()
 }
 
-// unquoted undoes what only JSON needs, in one pass.
+// unquoted reverts the escapes that only JSON needs, in one pass.
 var unquoted = strings.NewReplacer(`\\`, `\\`, `\"`, `"`, `\u003c`, "<", `\u003e`, ">", `\u0026`, "&")
 
-// printable is untrusted text as it may stand on a terminal, in one line.
+// printable escapes untrusted text for one line of a terminal.
 func printable(t export.Text) string {
 	quoted, err := json.Marshal(t)
 	if err != nil {
@@ -56,7 +56,7 @@ func shortened(s string, n int) string {
 	return s
 }
 
-// Label says in a line what a site is.
+// Label names a site in one line.
 func (s *Site) Label() string {
 	label := ""
 	switch {
@@ -73,11 +73,12 @@ func (s *Site) Label() string {
 	return label
 }
 
-// printer writes lines until one fails.
+// printer writes lines until a write fails.
 type printer struct {
-	w   io.Writer
-	err error
-	// many processes: each line says whose it is.
+	w     *bufio.Writer
+	style Style
+	err   error
+	// many: there are several processes, so each line names its own.
 	many bool
 }
 
@@ -87,62 +88,143 @@ func (p *printer) line(format string, args ...any) {
 	}
 }
 
-// shown is how many entries of a list the text has, and few of one among several.
+// shown is the number of entries of a list in the text; few that of a list that appears per memory.
 const (
 	shown = 10
 	few   = 5
 )
 
-// Text writes the report for people.
-func (r *Report) Text(w io.Writer) error {
-	p := &printer{w: w, many: len(r.Processes) > 1}
-	p.line("%s", shortened(cmp.Or(printable(r.Source), "report"), wide))
-	p.line("on %s, %s, for %s: %d events, %d lost", printable(export.Text(r.Host)), r.Began.Format(time.DateTime), seconds(r.Seconds), r.Events, r.Lost)
-	if !r.Exact {
-		p.line("not exact: events were lost, or what was there before is not known")
+// Style of a text. The zero value is plain.
+type Style struct {
+	Colour bool
+	// Width of the terminal in characters, to which lines of tables are cut; 0 if there is none.
+	Width int
+}
+
+// paint colours a text by an SGR sequence.
+func (s Style) paint(sgr, text string) string {
+	if !s.Colour || sgr == "" {
+		return text
 	}
+	return "\x1b[" + sgr + "m" + text + "\x1b[m"
+}
+
+// SGR sequences.
+const (
+	bold   = "1"
+	faint  = "2"
+	red    = "1;31"
+	green  = "32"
+	yellow = "33"
+)
+
+// end writes what is buffered.
+func (p *printer) end() error { return cmp.Or(p.err, p.w.Flush()) }
+
+// heading writes the title of a section.
+func (p *printer) heading(format string, args ...any) {
+	p.line("\n%s", p.style.paint(bold, fmt.Sprintf(format, args...)))
+}
+
+// Text writes the report for people.
+func (r *Report) Text(w io.Writer, style Style) error {
+	p := &printer{w: bufio.NewWriter(w), style: style, many: len(r.Processes) > 1}
+	p.line("%s", style.paint(bold, shortened(cmp.Or(oneLine(r.Source), "report"), wide)))
+	p.line("on %s, %s, for %s: %d events, %d lost", printable(export.Text(r.Host)), r.Began.Format(time.DateTime), seconds(r.Seconds), r.Events, r.Lost)
 	if r.Stacks == 0 && len(r.Churn) > 0 {
-		p.line("no call sites: record with --stacks to have them")
+		p.line("no call sites: --stacks records them")
 	} else if r.StacksCut+r.StacksLost > 0 {
-		p.line("of %d stacks %d are cut short; %d more were lost", r.Stacks, r.StacksCut, r.StacksLost)
+		p.line("of %d call stacks %d are truncated; %d more were lost", r.Stacks, r.StacksCut, r.StacksLost)
+	}
+	p.verdict(r)
+	if r.Empty() {
+		return p.end()
 	}
 	p.processes(r)
 	p.refusals(r)
+	p.unsafe(r)
+	p.left(r)
 	p.peaks(r)
 	p.programs(r)
-	p.left(r)
 	p.churn(r)
-	return p.err
+	p.advice(r)
+	return p.end()
+}
+
+// atLeast is added to headings of numbers that are lower bounds.
+func (r *Report) atLeast() string {
+	if r.Sampled {
+		return ": at least"
+	}
+	return ""
+}
+
+func (p *printer) verdict(r *Report) {
+	p.heading("Verdict")
+	for _, f := range r.Verdict() {
+		switch {
+		case f.Bad:
+			p.line("  %s %s", p.style.paint(red, "✗"), p.style.paint(red, f.Text))
+		case f.Warn:
+			p.line("  %s %s", p.style.paint(yellow, "!"), f.Text)
+		default:
+			p.line("  %s %s", p.style.paint(green, "✓"), f.Text)
+		}
+	}
 }
 
 func (p *printer) processes(r *Report) {
-	p.line("\nProcesses")
+	p.heading("Processes")
 	for i := range r.Processes {
 		pr := &r.Processes[i]
 		command := "?"
 		if pr.Command != nil {
-			command = shortened(printable(*pr.Command), 70)
+			command = shortened(oneLine(*pr.Command), 70)
 		}
-		end := "still there"
+		end := "still running"
 		if pr.To != nil {
-			end = "ended at " + seconds(*pr.To)
+			end = "exited at " + seconds(*pr.To)
 			if pr.HeldAtExit > 0 {
-				end += fmt.Sprintf(" holding %s, %s", plural(pr.HeldAtExit, "buffer"), Size(pr.HeldBytesAtExit))
+				end += fmt.Sprintf(" with %s (%s) not freed", plural(pr.HeldAtExit, "buffer"), Size(pr.HeldBytesAtExit))
 			}
 		}
-		p.line("  %7d  %s; from %s, %s", pr.PID, command, seconds(pr.From), end)
+		if pr.LastLaunch != nil {
+			end += ", last launch at " + seconds(*pr.LastLaunch)
+		}
+		p.line("  %7d  %s; from %s, %s%s", pr.PID, command, seconds(pr.From), end, pr.hostMemory())
 	}
 }
 
-// plural is a number of things.
-func plural(n uint64, thing string) string {
-	if n == 1 {
-		return "1 " + thing
+// hostMemory says how much of the host's memory a process had, and how that grew.
+func (pr *Process) hostMemory() string {
+	if pr.HostPeak == nil {
+		return ""
 	}
-	return fmt.Sprintf("%d %ss", n, thing)
+	text := "; host memory " + Size(*pr.HostLast)
+	switch first, last := *pr.HostFirst, *pr.HostLast; {
+	case last > first:
+		text += " (+" + Size(last-first) + ")"
+	case last < first:
+		text += " (-" + Size(first-last) + ")"
+	}
+	if *pr.HostPeak > *pr.HostLast {
+		text += ", at most " + Size(*pr.HostPeak)
+	}
+	return text
 }
 
-// column is one of a table of sites.
+// plural is a count with its noun, which takes an s unless it says otherwise.
+func plural(n uint64, one string, many ...string) string {
+	switch {
+	case n == 1:
+		return "1 " + one
+	case len(many) > 0:
+		return fmt.Sprintf("%d %s", n, many[0])
+	}
+	return fmt.Sprintf("%d %ss", n, one)
+}
+
+// column of a table of sites.
 type column struct {
 	title string
 	of    func(*Site) string
@@ -154,13 +236,13 @@ var (
 	memoryColumn  = column{"MEMORY", func(s *Site) string { return s.Memory }}
 	pidColumn     = column{"PID", func(s *Site) string { return strconv.FormatUint(uint64(s.PID), 10) }}
 
-	// Of what was never freed.
-	ageColumn  = column{"AGE", (*Site).age}
-	goneColumn = column{"WENT WITH", (*Site).gone}
+	// Of sites with buffers that were never freed.
+	ageColumn      = column{"AGE", (*Site).age}
+	releasedColumn = column{"RELEASED BY", (*Site).releasedBy}
 
-	// Of what came and went.
-	mostColumn  = column{"AT A TIME", func(s *Site) string { return strconv.FormatUint(s.Most, 10) }}
-	livedColumn = column{"LIVED", func(s *Site) string {
+	// Of sites by bytes allocated over time.
+	mostColumn  = column{"MAX LIVE", func(s *Site) string { return strconv.FormatUint(s.Most, 10) }}
+	livedColumn = column{"MEAN LIFE", func(s *Site) string {
 		if s.MeanLife == nil {
 			return "·"
 		}
@@ -168,13 +250,13 @@ var (
 	}}
 )
 
-// holderColumns, leftColumns and churnColumns are what is shown of a site, ahead of who it is.
+// holderColumns, leftColumns and churnColumns are the columns ahead of a site's label.
 func holderColumns(many bool) []column {
 	return with(many, bytesColumn, buffersColumn)
 }
 
 func leftColumns(many bool) []column {
-	return with(many, bytesColumn, buffersColumn, memoryColumn, ageColumn, goneColumn)
+	return with(many, bytesColumn, buffersColumn, memoryColumn, ageColumn, releasedColumn)
 }
 
 func churnColumns(many bool) []column {
@@ -188,7 +270,7 @@ func with(many bool, columns ...column) []column {
 	return columns
 }
 
-// age is how long what is left was there, from the youngest to the oldest.
+// age is the range of ages of buffers that were never freed, youngest to oldest.
 func (s *Site) age() string {
 	if s.Oldest == nil {
 		return "·"
@@ -200,27 +282,27 @@ func (s *Site) age() string {
 	return youngest + " – " + oldest
 }
 
-// gone is with what buffers went that nothing freed.
-func (s *Site) gone() string {
+// releasedBy says what released buffers that no call freed.
+func (s *Site) releasedBy() string {
 	var list []string
 	for _, x := range []struct {
-		n    uint64
-		with string
-	}{{s.AtExit, "process"}, {s.AtClose, "device"}, {s.Buffers - s.AtExit - s.AtClose, "still there"}} {
+		n  uint64
+		by string
+	}{{s.AtExit, "process exit"}, {s.AtClose, "device close"}, {s.Buffers - s.AtExit - s.AtClose, "still allocated"}} {
 		if x.n == s.Buffers {
-			return x.with
+			return x.by
 		}
 		if x.n > 0 {
-			list = append(list, fmt.Sprintf("%d %s", x.n, x.with))
+			list = append(list, fmt.Sprintf("%d %s", x.n, x.by))
 		}
 	}
 	return strings.Join(list, ", ")
 }
 
-// wide is how long what names a site is at the most.
+// wide is the longest label of a site, characters.
 const wide = 130
 
-// sites writes the first of a list as a table, with who it is last.
+// sites writes the first n of a list as a table; the call site is the last column.
 func (p *printer) sites(list []Site, n int, columns []column) {
 	if len(list) == 0 {
 		p.line("    nothing")
@@ -228,50 +310,45 @@ func (p *printer) sites(list []Site, n int, columns []column) {
 	}
 	rest := max(0, len(list)-n)
 	list = list[:len(list)-rest]
-	widths := make([]int, len(columns))
-	for i, c := range columns {
-		widths[i] = utf8.RuneCountInString(c.title)
-		for j := range list {
-			widths[i] = max(widths[i], utf8.RuneCountInString(c.of(&list[j])))
-		}
+	rows := [][]string{{}}
+	for _, c := range columns {
+		rows[0] = append(rows[0], c.title)
 	}
-	row := func(who string, cell func(column) string) {
-		var b strings.Builder
-		for i, c := range columns {
-			fmt.Fprintf(&b, "  %*s", widths[i], cell(c))
-		}
-		p.line("  %s  %s", b.String(), who)
-	}
-	row("WHO", func(c column) string { return c.title })
+	rows[0] = append(rows[0], "CALL SITE")
 	for i := range list {
-		row(shortened(list[i].Label(), wide), func(c column) string { return c.of(&list[i]) })
+		var cells []string
+		for _, c := range columns {
+			cells = append(cells, c.of(&list[i]))
+		}
+		rows = append(rows, append(cells, shortened(list[i].Label(), wide)))
 	}
+	p.table(rows)
 	if rest > 0 {
 		p.line("    … %d more with --json", rest)
 	}
 }
 
-// peaks shows each memory once for all chips whose peak is the same.
+// peaks shows a memory once for all chips with the same peak.
 func (p *printer) peaks(r *Report) {
-	p.line("\nPeaks, and who held what then, on each chip")
+	p.heading("Peak use and its holders, per chip%s", r.atLeast())
 	for _, group := range sameMemories(r.Memories) {
 		m := group[0]
 		of := ""
 		if m.Capacity != nil && *m.Capacity > 0 {
-			of = fmt.Sprintf(" of %s (%.1f %%)", Size(*m.Capacity), 100*float64(m.Peak)/float64(*m.Capacity))
+			of = fmt.Sprintf(" of %s (%s)", Size(*m.Capacity), percent(float64(m.Peak)/float64(*m.Capacity)))
 		}
 		p.line("  %s of %s: %s%s at %s, %s; %s at the end", m.Memory, chipNames(group), Size(m.Peak), of, seconds(m.PeakAt), plural(m.PeakBuffers, "buffer"), Size(m.End))
 		if f := m.Fragmented; f.Notable() {
-			p.line("  most fragmented at %s: of each bank %s free, the largest block %s", seconds(f.At), Size(f.Free), Size(f.Largest))
+			p.line("  most fragmented at %s: per bank %s free, largest free block %s", seconds(f.At), Size(f.Free), Size(f.Largest))
 		}
 		p.sites(m.Holders, few, holderColumns(p.many))
 	}
 }
 
-// Notable: some of what is free is not in the largest block, a hundredth at least.
+// Notable: at least 1 % of the free bytes is outside the largest free block.
 func (f *Fragmentation) Notable() bool { return f != nil && f.Free-f.Largest > f.Free/100 }
 
-// sameMemories puts chips together that had the same peak at the same time, memory by memory.
+// sameMemories groups the chips that had the same peak at the same time, memory by memory.
 func sameMemories(list []Memory) [][]*Memory {
 	groups := grouped(list, func(m *Memory) string {
 		key := fmt.Sprint(m.Memory, m.Peak, seconds(m.PeakAt), m.PeakBuffers, m.End, m.Private != nil, m.Fragmented == nil || *m.Fragmented == Fragmentation{})
@@ -288,7 +365,7 @@ func sameMemories(list []Memory) [][]*Memory {
 	return groups
 }
 
-// grouped puts together what has the same key, in the order of the first of each.
+// grouped groups elements with equal keys, in order of first appearance.
 func grouped[T any](list []T, key func(*T) string) [][]*T {
 	var groups [][]*T
 	at := map[string]int{}
@@ -305,7 +382,7 @@ func grouped[T any](list []T, key func(*T) string) [][]*T {
 	return groups
 }
 
-// chipNames are chips by their numbers, which are in order: the host's, and those in the numbering of a process.
+// chipNames lists chips by number: the host's first, then those that a process numbers by itself.
 func chipNames[T placed](group []T) string {
 	spaces := map[uint32][]uint32{}
 	for _, x := range group {
@@ -330,7 +407,7 @@ func chipNames[T placed](group []T) string {
 	return strings.Join(names, ", ")
 }
 
-// placed is something on a chip, which can be in the numbering of a process.
+// placed is something on a chip, which a process may number by itself.
 type placed interface {
 	place() (chip uint32, private *uint32)
 }
@@ -343,11 +420,11 @@ func (p *printer) programs(r *Report) {
 	if len(r.Programs) == 0 {
 		return
 	}
-	p.line("\nCircular and dataflow buffers of programs at their peak, by plain sum")
+	p.heading("Circular and dataflow buffers of programs at their peak (sum over programs, which share addresses)%s", r.atLeast())
 	for _, group := range samePrograms(r.Programs) {
 		c := group[0]
 		p.line("  %s: %s at %s", chipNames(group), Size(c.Peak), seconds(c.PeakAt))
-		p.line("    %10s  %8s  %s", "BYTES", "PROGRAMS", "OPERATION")
+		p.line("%s", p.style.paint(faint, fmt.Sprintf("    %10s  %8s  %s", "BYTES", "PROGRAMS", "OPERATION")))
 		for _, h := range c.Holders[:min(shown, len(c.Holders))] {
 			p.line("    %10s  %8d  %s", Size(h.Bytes), h.Programs, h.Name())
 		}
@@ -361,7 +438,7 @@ func (o *ProgramOperation) Name() string {
 	return printable(*o.Operation)
 }
 
-// samePrograms puts chips together on which programs took the same.
+// samePrograms groups the chips on which programs used the same.
 func samePrograms(list []Programs) [][]*Programs {
 	return grouped(list, func(c *Programs) string {
 		key := fmt.Sprint(c.Private == nil, c.Peak, seconds(c.PeakAt))
@@ -373,42 +450,56 @@ func samePrograms(list []Programs) [][]*Programs {
 }
 
 func (p *printer) left(r *Report) {
-	p.line("\nNever freed, bytes on all chips")
+	p.heading("Never freed (bytes on all chips)")
 	p.sites(r.Left, shown, leftColumns(p.many))
 }
 
 func (p *printer) churn(r *Report) {
-	p.line("\nAllocated most over the time, bytes on all chips")
+	p.heading("Most allocated over time (bytes on all chips)%s", r.atLeast())
 	p.sites(r.Churn, shown, churnColumns(p.many))
+}
+
+func (p *printer) advice(r *Report) {
+	p.heading("Advice")
+	if r.NoAdvice != nil {
+		p.line("  none: %s", printable(*r.NoAdvice))
+	}
+	for i := range r.Advice {
+		p.line("  %s", r.Advice[i].Text())
+	}
 }
 
 func (p *printer) refusals(r *Report) {
 	if len(r.Refusals) == 0 {
 		return
 	}
-	p.line("\nNo room")
+	p.heading("Out of memory and L1 clashes")
 	for i := range r.Refusals[:min(shown, len(r.Refusals))] {
-		f := &r.Refusals[i]
-		p.line("  at %s, process %d: %s", seconds(f.At), f.PID, f.What())
-		if f.Where != nil {
-			p.line("    in %s", printable(*f.Where))
-		}
-		p.line("    the runtime: %s", printable(f.Message))
-		if f.Asked != nil {
-			p.line("    asked for %s of each bank", Size(*f.Asked))
-		}
-		for _, group := range sameRoom(f.Chips) {
-			p.line("    %s, each bank: %s", chipNames(group), group[0].room())
-		}
-		p.line("    %s", f.Holding())
-		p.sites(f.Holders, shown, holderColumns(p.many))
+		p.refusal(&r.Refusals[i], seconds(r.Refusals[i].At))
 	}
 	if n := len(r.Refusals) - shown; n > 0 {
 		p.line("  … %d more with --json", n)
 	}
 }
 
-// What happened, in words.
+// refusal explains a failed allocation, of some time.
+func (p *printer) refusal(f *Refusal, at string) {
+	p.line("  %s", p.style.paint(red, fmt.Sprintf("at %s, process %d: %s", at, f.PID, f.What())))
+	if f.Where != nil {
+		p.line("    in %s", printable(*f.Where))
+	}
+	p.line("    runtime message: %s", printable(f.Message))
+	if f.Asked != nil {
+		p.line("    requested %s per bank", Size(*f.Asked))
+	}
+	for _, group := range sameRoom(f.Chips) {
+		p.line("    %s, per bank: %s", chipNames(group), group[0].room())
+	}
+	p.line("    %s", f.Holding())
+	p.sites(f.Holders, shown, holderColumns(p.many))
+}
+
+// What says what happened.
 func (f *Refusal) What() string {
 	if f.Kind == "clash" {
 		return "circular buffers clash with L1 buffers"
@@ -416,22 +507,22 @@ func (f *Refusal) What() string {
 	return "out of memory in " + f.Memory
 }
 
-// Holding is what the holders are.
+// Holding introduces the list of holders.
 func (f *Refusal) Holding() string {
 	if f.End != nil && f.Lowest != nil {
-		return fmt.Sprintf("the circular buffers reach up to %#x; in their way, from %#x on, on each chip:", *f.End, *f.Lowest)
+		return fmt.Sprintf("the circular buffers end at %#x; L1 buffers below that, from %#x on, per chip:", *f.End, *f.Lowest)
 	}
-	return "held, on each chip:"
+	return "allocated at that moment, per chip:"
 }
 
-// room is how full the chip's banks were.
+// room says how full the chip's banks were.
 func (c *RefusedChip) room() string {
-	text := Size(c.Allocated) + " taken"
+	text := Size(c.Allocated) + " allocated"
 	if c.Free != nil {
-		text += fmt.Sprintf(", %s free, the largest block %s", Size(*c.Free), Size(*c.Largest))
+		text += fmt.Sprintf(", %s free, largest free block %s", Size(*c.Free), Size(*c.Largest))
 	}
 	return text
 }
 
-// sameRoom puts chips together that were equally full.
+// sameRoom groups the chips that were equally full.
 func sameRoom(list []RefusedChip) [][]*RefusedChip { return grouped(list, (*RefusedChip).room) }

@@ -32,7 +32,7 @@ for release in $releases; do
 	test -n "$there" || rm -rf "$cache/ttnn-$release" "$cache/ttnn-$release.lock" "$cache/kernels-$release-"*
 done
 # The stacks and reports of the default release, with the other Python.
-TT_MEMTRACE_PYTHON=3.12 go test ./test/e2e -run ReportSaysWho -count 1 -timeout 18m || failed="$failed Python 3.12"
+TT_MEMTRACE_PYTHON=3.12 go test ./test/e2e -run ReportNamesCallSites -count 1 -timeout 18m || failed="$failed Python 3.12"
 rm -rf "$cache"/ttnn-*-python3.12*
 go generate ./test/compat
 test -z "$failed" || { echo "not as the runtime says:$failed" >&2; exit 1; }

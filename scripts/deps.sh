@@ -14,10 +14,12 @@ for what in "$@"; do
 	test)
 		need python3 python3
 		need g++ g++
+		need clang++ clang
 		need tmux tmux
 		need setcap libcap2-bin
 		need prometheus prometheus
 		need node nodejs
+		need chromium chromium
 		need podman podman
 		need runc runc
 		need systemd-analyze systemd
@@ -30,6 +32,7 @@ for what in "$@"; do
 		need mmdebstrap mmdebstrap
 		need systemd-nspawn systemd-container
 		need rpm rpm
+		need lintian lintian
 		need podman podman
 		need runc runc
 		;;

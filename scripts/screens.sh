@@ -1,16 +1,18 @@
 #!/bin/sh
 # Takes the pictures of docs/ui.md anew: every view of the real runtime on eight mock chips,
-# in a terminal of tmux's. Tracing takes root.
+# in a terminal of tmux's, as text, and some of them as images in docs/pictures. Tracing takes root.
 set -eu
 cd "$(dirname "$0")/.."
 socket=tt-memtrace-screens-$$
 config=$(mktemp -d)
 trap 'tmux -L $socket kill-server 2>/dev/null || true; rm -rf "$config"' EXIT
+mkdir -p docs/pictures
+go build -o "$config/picture" ./test/picture
 python3 test/rig/rig.py install >/dev/null
 
 workload="exec python3 test/rig/rig.py run --cluster t3k test/rig/loop.py --cluster t3k --seconds 300 --rate 60 >/dev/null"
 tmux -L "$socket" -f /dev/null new-session -d -x 120 -y 36 \
-	env LC_ALL=C.UTF-8 XDG_CONFIG_HOME="$config" ./tt-memtrace top --view overview -- sh -c "$workload"
+	env LC_ALL=C.UTF-8 COLORTERM=truecolor XDG_CONFIG_HOME="$config" ./tt-memtrace top --stacks --view overview -- sh -c "$workload"
 
 # await TEXT: until it is on the screen, and what there is has been read, for a minute at most
 await() {
@@ -27,6 +29,9 @@ picture() {
 	shift 2
 	tmux -L "$socket" send-keys "$@"
 	await "$text"
+	case " $images " in
+	*" $name "*) tmux -L "$socket" capture-pane -e -p | "$config/picture" -columns 120 >docs/pictures/"$name".svg ;;
+	esac
 	tmux -L "$socket" capture-pane -p | python3 -c '
 import re, sys
 name, page = sys.argv[1], open("docs/ui.md").read()
@@ -40,6 +45,8 @@ if not place.search(page):
 open("docs/ui.md", "w").write(place.sub(lambda m: m[1] + picture + "\n" + m[2], page))
 ' "$name"
 }
+
+images="overview chip charts map-l1 sites"
 
 await "8 chips"
 await "loop.py"
@@ -55,5 +62,6 @@ picture programs "LAUNCHES" Tab
 picture kernels "PROCESSOR" Tab
 picture events "following" 6
 picture processes " yes " 7
+picture sites "ALLOCATED BY" 8
 picture help "everywhere" '?'
 tmux -L "$socket" send-keys Escape q

@@ -8,11 +8,11 @@ set -eu
 cd "$(dirname "$0")/.."
 
 tests=$(grep -oh '^func Test[A-Za-z]*' tracer/live_test.go tracer/links_test.go | sed 's/func Test//' | grep -vx OlderKernels | paste -sd '|')
-tests="^Test($tests|KernelsOfAProcess|WatchSeesALibraryBeingLoaded|WatchTellsOfWhatItMissed)\$"
+tests="^Test($tests|KernelsOfAProcess|WatchSeesALibraryBeingLoaded|WatchReportsWhatItMissed)\$"
 case ${1:-} in
 -short)
 	shift
-	tests='^Test(WhatTheKernelLacks|NoticeOfWhatIsLacking|CapabilitiesSuffice|WatchSeesALibraryBeingLoaded|WatchTellsOfWhatItMissed|AttachedLate|'
+	tests='^Test(HostKernelFeatures|NoticeOfMissingFeatures|CapabilitiesSuffice|WatchSeesALibraryBeingLoaded|WatchReportsWhatItMissed|AttachedLate|'
 	tests=$tests'TwoBuildsAtOnce|FollowTracesChildrenOnly|ForkWithoutExec|OtherProcessesMakeNoEvents|Detach|KernelsOfAProcess)$'
 	;;
 -run)
@@ -42,14 +42,17 @@ vmlinuz() {
 
 # The tests and all that they would build, and what that needs to run.
 mkdir -p "$dir/root/fixtures" "$dir/root/bin" "$dir/root/proc" "$dir/root/sys" "$dir/root/dev" "$dir/root/tmp"
-CGO_ENABLED=0 go test -c -o "$dir/root/tracer.test" ./tracer
-(
-	cd tracer
-	TT_MEMTRACE_TEST_PREBUILT=$dir/root/fixtures TT_MEMTRACE_TEST_BUILD_ONLY=1 "$dir/root/tracer.test" -test.run "$tests" >"$dir/built" || {
-		cat "$dir/built" >&2
-		exit 1
-	}
-)
+for package in tracer tracer/watch; do
+	binary=$dir/root/${package##*/}.test
+	CGO_ENABLED=0 go test -c -o "$binary" "./$package"
+	(
+		cd "$package"
+		TT_MEMTRACE_TEST_PREBUILT=$dir/root/fixtures TT_MEMTRACE_TEST_BUILD_ONLY=1 "$binary" -test.run "$tests" >"$dir/built" || {
+			cat "$dir/built" >&2
+			exit 1
+		}
+	)
+done
 # shellcheck disable=SC2046
 cp --parents -L $(ldd "$dir"/root/fixtures/* | grep -o '/[^ ]*\.so[^ ]*' | sort -u) "$dir/root"
 cp "$(command -v busybox)" "$dir/root/bin/busybox"
@@ -62,7 +65,7 @@ mount -t sysfs sysfs /sys
 mount -t devtmpfs dev /dev
 mount -t tmpfs tmp /tmp
 echo "Linux \$(uname -r)"
-/tracer.test -test.v -test.run '$tests'
+/watch.test -test.v -test.run '$tests' && /tracer.test -test.v -test.run '$tests'
 echo "exit code \$?"
 poweroff -f
 END

@@ -14,24 +14,23 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A segment names processes by their own PIDs, and keeps those that were killed. A
-// process is the one that is meant if it has the segment mapped, and is called so
-// in its own PID namespace.
+// A segment's entries hold PIDs of the process's own PID namespace, and entries of
+// killed processes stay. An entry belongs to a live process if that has the segment
+// mapped and has the entry's PID in its own PID namespace.
 
-// owner is a process that lives, and the segments that it has mapped.
+// owner is a live process and the segments that it has mapped.
 type owner struct {
 	started uint64
 	command string
 	// inner is its PID in its own namespace.
 	inner uint32
 	files map[fileID]bool
-	// closed: it may not be looked at, and goes by its name.
+	// closed: its mappings are unreadable, so its name decides.
 	closed bool
 	at     time.Time
 }
 
-// mapsEvery is how often the mappings of a process are read anew, where nothing
-// speaks for a change.
+// mapsEvery is how often unchanged mappings of a process are read again.
 const mapsEvery = time.Second
 
 // key is an entry of a segment.
@@ -40,38 +39,39 @@ type key struct {
 	pid  uint32
 }
 
-// owners finds processes by their entries. What it knows from one look at the segments to the
-// next is of entries that were asked for; those can be anybody's.
+// owners finds the processes that entries belong to. From one poll to the next it keeps
+// only what the current entries asked for, because entries are untrusted and unbounded.
 type owners struct {
-	before, now *look
-	// pids are those of the host.
+	previous, now *poll
+	// pids lists the host's PIDs.
 	pids func() []uint32
 }
 
-// look is what was found out in one look at the segments.
-type look struct {
+// poll is the knowledge gained in one poll of the segments.
+type poll struct {
 	at time.Time
-	// known are the processes that were looked at, nil for one that is gone.
+	// known processes, nil for one that is gone.
 	known map[uint32]*owner
-	// found is the PID, as it is here, of entries whose PID is of another namespace,
-	// and missing when an entry whose process was not found was written.
+	// found is the PID in this namespace of entries from another PID namespace;
+	// missing is the write time of entries whose process was not found.
 	found   map[key]uint32
 	missing map[key]uint64
-	// inner are the host's processes by what they call themselves, nil where nobody asked.
+	// inner maps PIDs in processes' own namespaces to PIDs here; nil until needed.
 	inner map[uint32][]uint32
 }
 
-func newOwners() *owners { return &owners{now: &look{}, pids: hostPIDs} }
+func newOwners() *owners { return &owners{now: &poll{}, pids: hostPIDs} }
 
-// begin begins a look, when all segments have been read: who has an entry there had mapped it before.
+// begin starts a poll. All segments have been read before: a process maps a segment before it
+// writes an entry.
 func (o *owners) begin() {
-	o.before, o.now = o.now, &look{at: time.Now(), known: map[uint32]*owner{}, found: map[key]uint32{}, missing: map[key]uint64{}}
+	o.previous, o.now = o.now, &poll{at: time.Now(), known: map[uint32]*owner{}, found: map[key]uint32{}, missing: map[key]uint64{}}
 }
 
-// of is the process that an entry is of, and its start time; false if it is gone.
+// of returns the process that an entry belongs to and its start time; false if it is gone.
 func (o *owners) of(file fileID, e *Process) (pid uint32, started uint64, alive bool) {
 	k := key{file, e.PID}
-	if other, ok := o.before.found[k]; ok {
+	if other, ok := o.previous.found[k]; ok {
 		if p := o.owning(other, file, e); p != nil {
 			o.now.found[k] = other
 			return other, p.started, true
@@ -80,8 +80,8 @@ func (o *owners) of(file fileID, e *Process) (pid uint32, started uint64, alive 
 	if p := o.owning(e.PID, file, e); p != nil {
 		return e.PID, p.started, true
 	}
-	if at, ok := o.before.missing[k]; !ok || at != e.Updated { // not looked for everywhere already
-		for _, other := range o.called(e.PID) {
+	if at, ok := o.previous.missing[k]; !ok || at != e.Updated { // not searched everywhere already
+		for _, other := range o.withInnerPID(e.PID) {
 			if p := o.owning(other, file, e); p != nil {
 				o.now.found[k] = other
 				return other, p.started, true
@@ -92,8 +92,9 @@ func (o *owners) of(file fileID, e *Process) (pid uint32, started uint64, alive 
 	return 0, 0, false
 }
 
-// called are the processes that call themselves so. The host's are read once in a look at most.
-func (o *owners) called(inner uint32) []uint32 {
+// withInnerPID returns the processes with this PID in their own namespace. It reads the
+// host's processes at most once a poll.
+func (o *owners) withInnerPID(inner uint32) []uint32 {
 	if o.now.inner == nil {
 		o.now.inner = map[uint32][]uint32{}
 		for _, pid := range o.pids() {
@@ -105,7 +106,7 @@ func (o *owners) called(inner uint32) []uint32 {
 	return o.now.inner[inner]
 }
 
-// hostPIDs are those of all processes.
+// hostPIDs lists all processes.
 func hostPIDs() []uint32 {
 	names, err := os.ReadDir("/proc")
 	if err != nil {
@@ -120,7 +121,7 @@ func hostPIDs() []uint32 {
 	return list
 }
 
-// owning is a process if it is the one that an entry is of.
+// owning returns the process if the entry belongs to it.
 func (o *owners) owning(pid uint32, file fileID, e *Process) *owner {
 	p, ok := o.now.known[pid]
 	if !ok || p != nil && !p.files[file] && p.at.Before(o.now.at) {
@@ -136,8 +137,8 @@ func (o *owners) owning(pid uint32, file fileID, e *Process) *owner {
 	return nil
 }
 
-// process is as it was before if it has the file mapped, as far as that is known, and looked at
-// anew otherwise; nil if it is gone.
+// process returns the process from the previous poll if that had the file mapped, and
+// reads it again otherwise; nil if it is gone.
 func (o *owners) process(pid uint32, file fileID) *owner {
 	proc, err := procfs.NewProc(int(pid))
 	if err != nil {
@@ -147,7 +148,7 @@ func (o *owners) process(pid uint32, file fileID) *owner {
 	if err != nil {
 		return nil
 	}
-	p := o.before.known[pid]
+	p := o.previous.known[pid]
 	if p == nil || p.started != st.Starttime || o.now.at.Sub(p.at) > mapsEvery || !p.files[file] {
 		p = &owner{started: st.Starttime, command: st.Comm, inner: innerPID(int(pid)), at: time.Now()}
 		p.files, err = mapped(pid)
@@ -156,7 +157,7 @@ func (o *owners) process(pid uint32, file fileID) *owner {
 	return p
 }
 
-// innerPID is what a process calls itself, 0 if it is gone.
+// innerPID is a process's PID in its own namespace, 0 if it is gone.
 func innerPID(pid int) uint32 {
 	p, err := procfs.NewProc(pid)
 	if err != nil {
@@ -169,10 +170,10 @@ func innerPID(pid int) uint32 {
 	return uint32(st.NSpids[len(st.NSpids)-1])
 }
 
-// maxMaps bounds how much of a process's list of mappings is read, bytes.
+// maxMaps bounds how much of /proc/PID/maps is read, bytes.
 const maxMaps = 64 << 20
 
-// mapped are the segments that a process has mapped.
+// mapped returns the segments that a process has mapped.
 func mapped(pid uint32) (map[fileID]bool, error) {
 	f, err := os.Open(fmt.Sprintf("/proc/%d/maps", pid))
 	if err != nil {
@@ -192,8 +193,8 @@ func mapped(pid uint32) (map[fileID]bool, error) {
 	return files, lines.Err()
 }
 
-// parseMapping reads the file of a line of /proc/PID/maps: range, rights, offset,
-// device, inode, name.
+// parseMapping returns the file of a line of /proc/PID/maps: range, permissions,
+// offset, device, inode, name.
 func parseMapping(line string) (fileID, bool) {
 	fields := strings.Fields(line)
 	if len(fields) < 6 {

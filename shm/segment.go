@@ -12,10 +12,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// errBlank is of a file that is being made.
-var errBlank = errors.New("it is not written yet")
+// errBlank: a process is still creating the file.
+var errBlank = errors.New("not written yet")
 
-// fileID names a file whatever its path.
+// fileID identifies a file independent of its path.
 type fileID struct {
 	device, inode uint64
 }
@@ -25,7 +25,7 @@ const (
 	suffix = "_memory"
 )
 
-// uniqueOf is the chip's unique id in the name of a file.
+// uniqueOf returns the chip's unique ID from a file name.
 func uniqueOf(name string) (uint64, bool) {
 	digits, ok := strings.CutPrefix(name, prefix)
 	digits, end := strings.CutSuffix(digits, suffix)
@@ -36,8 +36,7 @@ func uniqueOf(name string) (uint64, bool) {
 	return unique, err == nil && Name(unique) == name
 }
 
-// read reads the account of a file, which anybody can have put there. Of parts
-// with the same PID the first is taken.
+// read decodes an untrusted file. Of entries with the same PID it keeps the first.
 func read(dir, name string) (*Account, fileID, error) {
 	path := filepath.Join(dir, name)
 	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC|unix.O_NONBLOCK|unix.O_NOFOLLOW, 0)
@@ -51,7 +50,7 @@ func read(dir, name string) (*Account, fileID, error) {
 		return nil, fileID{}, &os.PathError{Op: "reading", Path: path, Err: err}
 	}
 	if st.Mode&unix.S_IFMT != unix.S_IFREG {
-		return nil, fileID{}, fmt.Errorf("reading %s: no regular file", path)
+		return nil, fileID{}, fmt.Errorf("reading %s: not a regular file", path)
 	}
 	b := make([]byte, Size)
 	n, err := unix.Pread(fd, b, 0)
@@ -66,7 +65,7 @@ func read(dir, name string) (*Account, fileID, error) {
 		return nil, fileID{}, fmt.Errorf("%s: %w", path, err)
 	}
 	if unique, ok := uniqueOf(name); !ok || unique != a.ID {
-		return nil, fileID{}, fmt.Errorf("reading %s: it is of another chip, %d", path, a.ID)
+		return nil, fileID{}, fmt.Errorf("reading %s: it belongs to another chip, %d", path, a.ID)
 	}
 	seen := map[uint32]bool{}
 	a.Processes = slices.DeleteFunc(a.Processes, func(p Process) bool {

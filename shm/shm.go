@@ -1,11 +1,10 @@
-// Package shm reads the account that the runtime keeps by itself, from 0.70 on,
-// in shared memory: a file of each chip, which all processes that use it write to.
-// Source makes of it what is to be known without the rights to trace.
+// Package shm reads the totals that the runtime, from 0.70 on, keeps in shared
+// memory: one file for each chip, written by all processes that use the chip. Source
+// turns them into events, without the rights that tracing needs.
 //
-// It is what the runtime says, and not always what is so: docs/architecture.md
-// lists how it differs from what was traced. Files are opened for reading, and
-// processes' mappings looked at, nothing else; a layout that is not known is
-// refused. What is in a file, and the file itself, can be anybody's.
+// The runtime's totals can be wrong: docs/architecture.md lists how they differ from
+// traced numbers. The package only reads these files and processes' mappings, and
+// refuses an unknown layout. A file and its content are untrusted.
 package shm
 
 import (
@@ -15,40 +14,40 @@ import (
 	"fmt"
 )
 
-// Use is what is in use of a chip's memories, bytes: the buffers' own sizes, and
-// what circular buffers take of L1 beside them.
+// Use is the bytes in use in each of a chip's memories: requested sizes of
+// buffers, and the L1 of circular buffers.
 type Use struct {
 	DRAM, L1, L1Small, Trace, CB uint64
 }
 
-// Process is the part of one process.
+// Process is the entry of one process.
 type Process struct {
 	PID uint32
 	Use Use
-	// Command is its name, untrusted text, and Updated when this was written last, ns
-	// since 1970.
+	// Command is its name, untrusted text. Updated is the time of the last write, ns
+	// since the Unix epoch.
 	Command string
 	Updated uint64
 }
 
-// Account is that of one chip.
+// Account is the content of one chip's file.
 type Account struct {
-	// Chip is its number in the process that opened it last, and ID its unique one.
+	// Chip is the chip's number in the process that opened it last, ID its unique ID.
 	Chip uint32
 	ID   uint64
-	// Total is what all processes together are said to have.
+	// Total is the runtime's sum over all processes.
 	Total Use
-	// Processes that have it open, at most 64.
+	// Processes that have the chip open, at most 64.
 	Processes []Process
 }
 
-// Size is that of the file, bytes.
+// Size of the file, bytes.
 const Size = 8576
 
-// version is the only one that is known.
+// version is the only supported one.
 const version = 3
 
-// ErrVersion is wrapped where the file is of another version.
+// ErrVersion is wrapped by errors about a file of another version.
 var ErrVersion = errors.New("unknown version")
 
 // Offsets of version 3, bytes.
@@ -59,15 +58,15 @@ const (
 	atProcesses = 856
 	processes   = 64
 	processSize = 120
-	// In the part of a process.
+	// Within the entry of a process.
 	atUpdated = 48
 	atCommand = 56
 )
 
-// Name is that of the file below /dev/shm.
+// Name returns the file name below /dev/shm.
 func Name(id uint64) string { return fmt.Sprintf("tt_device_%d_memory", id) }
 
-// Parse reads an account. What a process wrote there is believed as it is.
+// Parse decodes a file. It does not check the numbers that a process wrote.
 func Parse(b []byte) (*Account, error) {
 	le := binary.LittleEndian
 	if len(b) < 4 {

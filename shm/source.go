@@ -13,62 +13,62 @@ import (
 	"tt-memtrace/aggregator"
 )
 
-// Dir is where the runtime has its segments.
+// Dir is the directory of the runtime's segments.
 const Dir = "/dev/shm"
 
-// Lacks is what the runtime's sums do not tell.
+// Lacks lists what the runtime's sums do not include.
 func Lacks() []string {
 	return []string{
 		"buffers", "reserved sizes", "peaks", "sizes of the memories", "programs", "dataflow buffers", "kernels",
-		"what other threads than a device's first allocate (0.72 to 0.81.1)",
-		"processes whose tracking is off (TT_METAL_SHM_TRACKING_DISABLED) or older than 0.70, or with a /dev/shm of their own",
+		"allocations by threads other than the one that opened the device (0.72 to 0.81.1)",
+		"processes with TT_METAL_SHM_TRACKING_DISABLED, a runtime before 0.70, or their own /dev/shm",
 	}
 }
 
 // Options of a Source.
 type Options struct {
-	// Dir is Dir where not set.
+	// Dir defaults to the constant Dir.
 	Dir string
-	// PIDs limit it to these processes; none for all.
+	// PIDs limits the source to these processes; empty for all.
 	PIDs []uint32
-	// Describe says who a process is, Now what events' clock says, ns.
+	// Describe describes a process. Now is the present by the events' clock, ns.
 	Describe func(pid uint32) (aggregator.Process, error)
 	Now      func() uint64
-	// Notice is told what a user should know, of each file and process once.
+	// Notice receives each notice for the user once.
 	Notice func(string)
-	// Every is how often the segments are read; 250 ms where not set.
+	// Every is the polling interval; 250 ms by default.
 	Every time.Duration
 }
 
-// Source reads the segments a few times a second.
+// Source polls the segments.
 type Source struct {
 	o      Options
 	owners *owners
-	// chips by their unique ids, and what was told of them and of processes.
+	// chips by their unique IDs. processes and stale are what has been published.
 	chips     map[uint64]aggregator.Chip
 	processes map[uint32]*process
-	ghosts    map[uint64][]aggregator.Ghost
+	stale     map[uint64][]aggregator.StaleEntry
 	noticed   map[string]bool
 }
 
-// process is one that was told of.
+// process is a published process.
 type process struct {
 	started uint64
-	sums    map[uint64]aggregator.Sums
+	totals  map[uint64]aggregator.RuntimeTotals
 }
 
-// New returns a source; nothing is read before Run.
+// New returns a source; Run starts reading.
 func New(o Options) *Source {
 	o.Dir = cmp.Or(o.Dir, Dir)
 	o.Every = cmp.Or(o.Every, 250*time.Millisecond)
 	return &Source{
 		o: o, owners: newOwners(), chips: map[uint64]aggregator.Chip{}, processes: map[uint32]*process{},
-		ghosts: map[uint64][]aggregator.Ghost{}, noticed: map[string]bool{},
+		stale: map[uint64][]aggregator.StaleEntry{}, noticed: map[string]bool{},
 	}
 }
 
-// Run tells of what changed until the context ends or the last of the PIDs has
-// ended. Ready is called after the first look.
+// Run sends changes until the context ends or the last of the PIDs has exited. It
+// calls ready after the first poll.
 func (s *Source) Run(ctx context.Context, ready func(), sink func([]aggregator.Event)) error {
 	tick := time.NewTicker(s.o.Every)
 	defer tick.Stop()
@@ -94,10 +94,10 @@ func (s *Source) Run(ctx context.Context, ready func(), sink func([]aggregator.E
 	}
 }
 
-// Close has nothing to do.
+// Close does nothing.
 func (s *Source) Close() error { return nil }
 
-// over says whether all processes that were asked for have ended.
+// over reports whether all requested processes have exited.
 func (s *Source) over() bool {
 	for _, pid := range s.o.PIDs {
 		if _, err := os.Stat(fmt.Sprintf("/proc/%d", pid)); err == nil {
@@ -107,7 +107,7 @@ func (s *Source) over() bool {
 	return len(s.o.PIDs) > 0
 }
 
-// Waiting lists the PIDs that were asked for and are in no segment yet.
+// Waiting lists the requested PIDs that are in no segment yet.
 func (s *Source) Waiting() []uint32 {
 	return slices.DeleteFunc(slices.Clone(s.o.PIDs), func(pid uint32) bool { return s.processes[pid] != nil })
 }
@@ -120,10 +120,10 @@ func (s *Source) notice(text string) {
 	}
 }
 
-// maxSegments bounds how many segments are read: no host has as many chips.
+// maxSegments bounds the number of segments; no host has as many chips.
 const maxSegments = 1024
 
-// poll looks at all segments, and says what changed.
+// poll reads all segments and returns the changes.
 func (s *Source) poll() []aggregator.Event {
 	now := s.o.Now()
 	type segment struct {
@@ -141,7 +141,7 @@ func (s *Source) poll() []aggregator.Event {
 		segments = append(segments, segment{g, name, id})
 	}
 	seen := map[uint32]*process{}
-	ghosts := map[uint64][]aggregator.Ghost{}
+	stale := map[uint64][]aggregator.StaleEntry{}
 	s.owners.begin()
 	for _, g := range segments {
 		var gone []uint32
@@ -153,21 +153,21 @@ func (s *Source) poll() []aggregator.Event {
 				gone = append(gone, e.PID)
 			case len(s.o.PIDs) == 0 || slices.Contains(s.o.PIDs, pid):
 				if seen[pid] == nil {
-					seen[pid] = &process{started, map[uint64]aggregator.Sums{}}
+					seen[pid] = &process{started, map[uint64]aggregator.RuntimeTotals{}}
 				}
-				seen[pid].sums[g.ID] = sums(s.chip(g.Account, pid), e.Use)
+				seen[pid].totals[g.ID] = runtimeTotals(s.chip(g.Account, pid), e.Use)
 			}
 		}
 		if list := s.left(g.name, gone); len(list) > 0 {
-			ghosts[g.ID] = list
+			stale[g.ID] = list
 		}
 	}
-	return s.changes(now, seen, ghosts)
+	return s.changes(now, seen, stale)
 }
 
-// left are the entries of processes that are gone. One that ended in order has
-// taken its entry out before, so it is not there any more when read again.
-func (s *Source) left(name string, gone []uint32) []aggregator.Ghost {
+// left returns the entries of killed processes. A process that exits properly
+// removes its entry before, so reading the segment again does not find it.
+func (s *Source) left(name string, gone []uint32) []aggregator.StaleEntry {
 	if len(gone) == 0 {
 		return nil
 	}
@@ -175,19 +175,19 @@ func (s *Source) left(name string, gone []uint32) []aggregator.Ghost {
 	if err != nil {
 		return nil
 	}
-	var list []aggregator.Ghost
+	var list []aggregator.StaleEntry
 	for _, e := range g.Processes {
 		if slices.Contains(gone, e.PID) && e.Use != (Use{}) {
 			chip := s.chip(g, e.PID)
-			list = append(list, aggregator.Ghost{PID: e.PID, Command: e.Command, Sums: sums(chip, e.Use)})
-			s.notice(fmt.Sprintf("chip %d: the runtime still counts for process %d (%s), which is gone: not shown. It stays until %s/%s is removed",
+			list = append(list, aggregator.StaleEntry{PID: e.PID, Command: e.Command, RuntimeTotals: runtimeTotals(chip, e.Use)})
+			s.notice(fmt.Sprintf("chip %d: the runtime still counts bytes of process %d (%s), which exited; they are listed separately until someone removes %s/%s",
 				chip.Number, e.PID, e.Command, s.o.Dir, name))
 		}
 	}
 	return list
 }
 
-// names are the segments that there are.
+// names lists the segments.
 func (s *Source) names() []string {
 	d, err := os.Open(s.o.Dir)
 	if err != nil {
@@ -209,13 +209,13 @@ func (s *Source) names() []string {
 	}
 	slices.Sort(list)
 	if len(list) > maxSegments {
-		s.notice(fmt.Sprintf("%s has more than %d segments of the runtime: the others are not read", s.o.Dir, maxSegments))
+		s.notice(fmt.Sprintf("%s has more than %d segments of the runtime; the others are ignored", s.o.Dir, maxSegments))
 		list = list[:maxSegments]
 	}
 	return list
 }
 
-// refused says why a segment is not read.
+// refused notices why a segment cannot be read.
 func (s *Source) refused(name string, err error) {
 	switch {
 	case errors.Is(err, errBlank), errors.Is(err, os.ErrNotExist):
@@ -226,14 +226,15 @@ func (s *Source) refused(name string, err error) {
 				owner = fmt.Sprintf("user %d", u.Uid)
 			}
 		}
-		s.notice(fmt.Sprintf("%s/%s belongs to %s: what it counts is not shown", s.o.Dir, name, owner))
+		s.notice(fmt.Sprintf("%s/%s belongs to %s: its numbers are not shown", s.o.Dir, name, owner))
 	default:
 		s.notice(err.Error())
 	}
 }
 
-// chip is what the chip of a segment is called: as the process that opened it first
-// does or, where another chip is called so, as that process alone or another that has it open does.
+// chip names the chip of a segment: by its number in the process that opened it first.
+// If another chip has that number, it is a number private to that process or to
+// another that has the chip open.
 func (s *Source) chip(g *Account, pid uint32) aggregator.Chip {
 	if c, ok := s.chips[g.ID]; ok {
 		return c
@@ -257,30 +258,30 @@ func (s *Source) chip(g *Account, pid uint32) aggregator.Chip {
 	return c
 }
 
-// sums are the use of a chip as the accounts have it.
-func sums(chip aggregator.Chip, u Use) aggregator.Sums {
-	s := aggregator.Sums{Chip: chip, CB: u.CB}
+// runtimeTotals converts the use of a chip for the aggregator.
+func runtimeTotals(chip aggregator.Chip, u Use) aggregator.RuntimeTotals {
+	s := aggregator.RuntimeTotals{Chip: chip, CB: u.CB}
 	s.Requested[aggregator.DRAM], s.Requested[aggregator.L1] = u.DRAM, u.L1
 	s.Requested[aggregator.L1Small], s.Requested[aggregator.Trace] = u.L1Small, u.Trace
 	return s
 }
 
-// changes are the events that make what was told what is.
-func (s *Source) changes(now uint64, seen map[uint32]*process, ghosts map[uint64][]aggregator.Ghost) []aggregator.Event {
+// changes returns the difference between the published and the observed state.
+func (s *Source) changes(now uint64, seen map[uint32]*process, stale map[uint64][]aggregator.StaleEntry) []aggregator.Event {
 	var list []aggregator.Event
-	tell := func(e aggregator.Event) {
+	emit := func(e aggregator.Event) {
 		e.Time = now
 		list = append(list, e)
 	}
 	for pid, p := range s.processes {
 		n := seen[pid]
 		if n == nil && s.lives(pid, p.started) {
-			// It has closed its chips, and may open them again.
-			n = &process{p.started, map[uint64]aggregator.Sums{}}
+			// It has closed its chips and may open them again.
+			n = &process{p.started, map[uint64]aggregator.RuntimeTotals{}}
 			seen[pid] = n
 		}
 		if n == nil || n.started != p.started {
-			tell(aggregator.Event{Kind: aggregator.ProcessExit, PID: pid})
+			emit(aggregator.Event{Kind: aggregator.ProcessExit, PID: pid})
 			delete(s.processes, pid)
 		}
 	}
@@ -289,40 +290,40 @@ func (s *Source) changes(now uint64, seen map[uint32]*process, ghosts map[uint64
 		if p == nil {
 			info, err := s.o.Describe(pid)
 			if err != nil || info.Started != n.started {
-				continue // gone meanwhile
+				continue // exited meanwhile
 			}
-			info.Source = aggregator.Summed
-			tell(aggregator.Event{Kind: aggregator.ProcessStart, PID: pid, Process: &info})
-			p = &process{n.started, map[uint64]aggregator.Sums{}}
+			info.Source = aggregator.FromSharedMemory
+			emit(aggregator.Event{Kind: aggregator.ProcessStart, PID: pid, Process: &info})
+			p = &process{n.started, map[uint64]aggregator.RuntimeTotals{}}
 			s.processes[pid] = p
 		}
-		for unique, sums := range n.sums {
-			if old, ok := p.sums[unique]; !ok || old != sums {
-				tell(aggregator.Event{Kind: aggregator.Counted, PID: pid, Sums: &sums})
+		for unique, sums := range n.totals {
+			if old, ok := p.totals[unique]; !ok || old != sums {
+				emit(aggregator.Event{Kind: aggregator.RuntimeTotalsChanged, PID: pid, RuntimeTotals: &sums})
 			}
 		}
-		for unique, old := range p.sums {
-			if _, ok := n.sums[unique]; !ok {
-				tell(aggregator.Event{Kind: aggregator.Counted, PID: pid, Sums: &aggregator.Sums{Chip: old.Chip, Closed: true}})
+		for unique, old := range p.totals {
+			if _, ok := n.totals[unique]; !ok {
+				emit(aggregator.Event{Kind: aggregator.RuntimeTotalsChanged, PID: pid, RuntimeTotals: &aggregator.RuntimeTotals{Chip: old.Chip, Closed: true}})
 			}
 		}
-		p.sums = n.sums
+		p.totals = n.totals
 	}
-	for unique, g := range ghosts {
-		if !slices.Equal(g, s.ghosts[unique]) {
-			tell(aggregator.Event{Kind: aggregator.Haunted, Ghosts: &aggregator.Ghosts{Chip: s.chips[unique], List: g}})
+	for unique, g := range stale {
+		if !slices.Equal(g, s.stale[unique]) {
+			emit(aggregator.Event{Kind: aggregator.StaleEntriesChanged, StaleEntries: &aggregator.StaleEntries{Chip: s.chips[unique], List: g}})
 		}
 	}
-	for unique := range s.ghosts {
-		if _, ok := ghosts[unique]; !ok {
-			tell(aggregator.Event{Kind: aggregator.Haunted, Ghosts: &aggregator.Ghosts{Chip: s.chips[unique]}})
+	for unique := range s.stale {
+		if _, ok := stale[unique]; !ok {
+			emit(aggregator.Event{Kind: aggregator.StaleEntriesChanged, StaleEntries: &aggregator.StaleEntries{Chip: s.chips[unique]}})
 		}
 	}
-	s.ghosts = ghosts
+	s.stale = stale
 	return list
 }
 
-// lives says whether a process is still the one that was told of.
+// lives reports whether the PID still belongs to the same process.
 func (s *Source) lives(pid uint32, started uint64) bool {
 	info, err := s.o.Describe(pid)
 	return err == nil && info.Started == started

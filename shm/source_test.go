@@ -1,6 +1,7 @@
 package shm
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"os"
@@ -123,7 +124,7 @@ func newHost(t *testing.T, pids ...uint32) *host {
 			if err != nil {
 				return aggregator.Process{}, err
 			}
-			rest := string(b[strings.LastIndexByte(string(b), ')')+2:])
+			rest := string(b[bytes.LastIndexByte(b, ')')+2:])
 			fields := strings.Fields(rest)
 			if fields[0] == "Z" {
 				return aggregator.Process{}, os.ErrNotExist
@@ -158,7 +159,7 @@ func (h *host) look() *aggregator.Snapshot {
 	return h.accounts.Snapshot()
 }
 
-// A process's sums are its as long as it lives; then they are a ghost's, which is
+// A process's sums are its as long as it lives; then they are a stale entry, which is
 // said once, and in no sum.
 func TestLiveAndDead(t *testing.T) {
 	h := newHost(t)
@@ -171,18 +172,18 @@ func TestLiveAndDead(t *testing.T) {
 	// One that lives and has nothing to do with it: its PID was used again.
 	h.write(5, written(5, 3, using(pid, "python", 100, 8), using(uint32(os.Getpid()), "other", 7, 0)))
 	s := h.look()
-	if len(s.Processes) != 1 || s.Processes[0].PID != pid || s.Processes[0].Info.Source != aggregator.Summed {
+	if len(s.Processes) != 1 || s.Processes[0].PID != pid || s.Processes[0].Info.Source != aggregator.FromSharedMemory {
 		t.Fatalf("%+v", s.Processes)
 	}
 	if c := s.Chips[0]; c.Chip.Number != 3 || c.Memory[aggregator.DRAM].Requested != 100 || c.CB.Physical != 8 ||
-		len(c.Ghosts) != 1 || c.Ghosts[0].PID != uint32(os.Getpid()) {
+		len(c.StaleEntries) != 1 || c.StaleEntries[0].PID != uint32(os.Getpid()) {
 		t.Errorf("%+v", c)
 	}
 	if events := h.source.poll(); len(events) != 0 {
 		t.Errorf("nothing changed, and it tells %+v", events)
 	}
 	h.write(5, written(5, 3, using(pid, "python", 250, 8)))
-	if s := h.look(); s.Chips[0].Memory[aggregator.DRAM].Requested != 250 || len(s.Chips[0].Ghosts) != 0 {
+	if s := h.look(); s.Chips[0].Memory[aggregator.DRAM].Requested != 250 || len(s.Chips[0].StaleEntries) != 0 {
 		t.Errorf("%+v", s.Chips[0])
 	}
 	c.Process.Kill()
@@ -191,15 +192,15 @@ func TestLiveAndDead(t *testing.T) {
 	if len(s.Processes) != 0 || len(s.Ended) != 1 || s.Chips[0].Memory[aggregator.DRAM].Requested != 0 {
 		t.Errorf("%+v", s)
 	}
-	if g := s.Chips[0].Ghosts; len(g) != 1 || g[0].PID != pid || g[0].Command != "python" || g[0].Requested[aggregator.DRAM] != 250 {
+	if g := s.Chips[0].StaleEntries; len(g) != 1 || g[0].PID != pid || g[0].Command != "python" || g[0].Requested[aggregator.DRAM] != 250 {
 		t.Errorf("%+v", g)
 	}
 	h.look()
-	if len(h.notices) != 2 || !strings.Contains(h.notices[1], fmt.Sprintf("process %d (python), which is gone", pid)) {
+	if len(h.notices) != 2 || !strings.Contains(h.notices[1], fmt.Sprintf("process %d (python), which exited", pid)) {
 		t.Errorf("%q", h.notices)
 	}
 	os.Remove(path)
-	if s := h.look(); len(s.Chips[0].Ghosts) != 0 {
+	if s := h.look(); len(s.Chips[0].StaleEntries) != 0 {
 		t.Errorf("%+v", s.Chips[0])
 	}
 }
@@ -231,7 +232,7 @@ func TestPIDOfAnotherNamespace(t *testing.T) {
 	path := h.write(5, written(5, 0))
 	c := user(t, path, &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWPID})
 	h.write(5, written(5, 0, using(1, "python", 100, 0)))
-	if s := h.look(); len(s.Processes) != 1 || s.Processes[0].PID != uint32(c.Process.Pid) || len(s.Chips[0].Ghosts) != 0 {
+	if s := h.look(); len(s.Processes) != 1 || s.Processes[0].PID != uint32(c.Process.Pid) || len(s.Chips[0].StaleEntries) != 0 {
 		t.Errorf("%+v", s)
 	}
 }
@@ -374,8 +375,8 @@ func TestHostileFiles(t *testing.T) {
 	}
 	h.look()
 	all := strings.Join(h.notices, "\n")
-	for _, part := range []string{Name(1) + ": no regular file", Name(2) + ":", Name(3) + ": no regular file",
-		"version 4, not 3: unknown version", Name(100) + ": it is of another chip, 2"} {
+	for _, part := range []string{Name(1) + ": not a regular file", Name(2) + ":", Name(3) + ": not a regular file",
+		"version 4, not 3: unknown version", Name(100) + ": it belongs to another chip, 2"} {
 		if !strings.Contains(all, part) {
 			t.Errorf("no %q in\n%s", part, all)
 		}

@@ -1,16 +1,15 @@
 package symbol
 
 import (
+	"bufio"
 	"debug/elf"
 	"encoding/binary"
-	"fmt"
+	"io"
 	"path"
 	"strings"
 	"unicode/utf16"
 
 	"github.com/prometheus/procfs"
-
-	"tt-memtrace/aggregator"
 )
 
 // Python is where an interpreter keeps what leads to its frames, by version: the
@@ -46,12 +45,16 @@ var pythons = map[string]Python{
 
 // FindPython finds the interpreter of a process: the file that defines
 // _PyRuntime, of a version whose layout is known. Nil where there is none.
-func FindPython(pid uint32) *Python {
+func (f *Files) FindPython(pid uint32) *Python {
 	proc, err := procfs.NewProc(int(pid))
 	if err != nil {
 		return nil
 	}
 	maps, err := proc.ProcMaps()
+	if err != nil {
+		return nil
+	}
+	u, err := f.users.of(pid)
 	if err != nil {
 		return nil
 	}
@@ -71,36 +74,50 @@ func FindPython(pid uint32) *Python {
 		if version == "" {
 			continue
 		}
-		f, err := openFile(fmt.Sprintf("/proc/%d/root%s", pid, m.Pathname), m.Inode)
-		if err != nil {
-			continue
-		}
-		defer f.file.Close()
-		address, ok := f.object("_PyRuntime")
-		if !ok {
-			continue
-		}
-		for _, p := range f.elf.Progs {
-			if p.Type == elf.PT_LOAD && uint64(m.Offset) >= p.Off && uint64(m.Offset) < p.Off+max(p.Filesz, 1) {
-				py := pythons[version]
-				// What is mapped from the first byte of a segment on.
-				py.Version, py.Runtime = version, address+uint64(m.StartAddr)-(uint64(m.Offset)-p.Off+p.Vaddr)
-				return &py
-			}
+		q := question{Kind: askPython, PID: pid, Files: []mappedFile{{m.Pathname, m.Dev, m.Inode}}, Address: uint64(m.Offset)}
+		if a, ok := u.ask(q, func() {}); ok && a.Known {
+			py := pythons[version]
+			py.Version, py.Runtime = version, a.Address+uint64(m.StartAddr)
+			return &py
 		}
 	}
 	return nil
 }
 
-// object is the address of a variable of a file.
-func (f *File) object(name string) (uint64, bool) {
-	symbols, err := f.elf.DynamicSymbols()
-	if err != nil {
+// pythonRuntime is where _PyRuntime is, from where an offset in the file is mapped.
+func (f *file) pythonRuntime(offset uint64) (uint64, bool) {
+	address, ok := f.object("_PyRuntime")
+	if !ok {
 		return 0, false
 	}
-	for _, s := range symbols {
-		if s.Name == name && s.Section != elf.SHN_UNDEF {
-			return s.Value, true
+	for _, p := range f.elf.Progs {
+		if p.Type == elf.PT_LOAD && offset >= p.Off && offset < p.Off+max(p.Filesz, 1) {
+			// What is mapped from the first byte of a segment on.
+			return address - (offset - p.Off + p.Vaddr), true
+		}
+	}
+	return 0, false
+}
+
+// object is the address of a variable of a file.
+func (f *file) object(name string) (uint64, bool) {
+	table := f.elf.SectionByType(elf.SHT_DYNSYM)
+	if table == nil || table.Size > maxSymbols || int(table.Link) >= len(f.elf.Sections) || f.elf.Sections[table.Link].ReaderAt == nil {
+		return 0, false
+	}
+	names := f.elf.Sections[table.Link]
+	r := bufio.NewReaderSize(table.Open(), 64<<10)
+	var b [elf.Sym64Size]byte
+	text := make([]byte, len(name)+1)
+	for n := table.Size / elf.Sym64Size; n > 0; n-- {
+		if _, err := io.ReadFull(r, b[:]); err != nil {
+			break
+		}
+		if binary.LittleEndian.Uint16(b[6:]) == uint16(elf.SHN_UNDEF) || elf.ST_TYPE(b[4]) != elf.STT_OBJECT {
+			continue
+		}
+		if _, err := names.ReadAt(text, int64(binary.LittleEndian.Uint32(b[:]))); err == nil && string(text) == name+"\x00" {
+			return binary.LittleEndian.Uint64(b[8:]), true
 		}
 	}
 	return 0, false
@@ -118,23 +135,26 @@ type code struct {
 const (
 	maxText  = 1024
 	maxTable = 256 << 10
+	maxCode  = 16 << 20 // of all code objects of a process
 )
 
 // pythonFrame names a frame of Python's.
-func (p *Process) pythonFrame(f PythonFrame) (aggregator.Frame, bool) {
+func (p *Process) pythonFrame(f PythonFrame) (Frame, bool) {
 	if p.python == nil {
-		return aggregator.Frame{}, false
+		return Frame{}, false
 	}
 	c := p.codes[f.Code]
 	if c == nil {
 		c = p.readCode(f.Code)
-		if len(p.codes) >= maxKnown {
+		p.codeBytes += len(c.file) + len(c.name) + len(c.lines)
+		if len(p.codes) >= maxKnown || p.codeBytes > maxCode {
 			clear(p.codes)
+			p.codeBytes = 0
 		}
 		p.codes[f.Code] = c
 	}
 	if !c.ok {
-		return aggregator.Frame{}, false
+		return Frame{}, false
 	}
 	var line uint32
 	if p.python.instructions == 0 {
@@ -142,12 +162,12 @@ func (p *Process) pythonFrame(f PythonFrame) (aggregator.Frame, bool) {
 	} else {
 		line = c.line312(f.Instruction - f.Code - p.python.instructions)
 	}
-	return aggregator.Frame{Function: c.name, File: c.file, Line: line, Python: true}, true
+	return Frame{Function: c.name, File: c.file, Line: line, Python: true}, true
 }
 
 func (p *Process) word(address uint64) uint64 {
 	var b [8]byte
-	if !read(p.pid, address, b[:]) {
+	if !p.read(address, b[:]) {
 		return 0
 	}
 	return binary.LittleEndian.Uint64(b[:])
@@ -160,7 +180,7 @@ func (p *Process) readCode(at uint64) *code {
 	table := p.word(at + py.lineTable)
 	if n := p.word(table + 16); n > 0 && n <= maxTable {
 		c.lines = make([]byte, n)
-		if !read(p.pid, table+32, c.lines) {
+		if !p.read(table+32, c.lines) {
 			c.lines = nil
 		}
 	}
@@ -183,11 +203,11 @@ func (p *Process) text(at uint64) string {
 		return ""
 	}
 	b := make([]byte, n*kind)
-	if !read(p.pid, at+from, b) {
+	if !p.read(at+from, b) {
 		return ""
 	}
 	var s []rune
-	for i := uint64(0); i < n; i++ {
+	for i := range n {
 		switch kind {
 		case 1:
 			s = append(s, rune(b[i]))

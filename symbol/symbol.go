@@ -2,23 +2,23 @@
 // of a stack by the files' unwind tables, and finds functions, lines and
 // Python's frames.
 //
-// It only reads: files, and the memory of processes. Neither is trusted, and
-// what cannot be told is left out.
+// It only reads files and the memory of processes, and trusts neither. A worker reads the
+// files: a separate process for each user, with limits on memory and
+// time. Naming a stack waits a moment for the worker; names that are not known by then are
+// left out of this stack.
 package symbol
 
 import (
 	"encoding/binary"
-	"fmt"
-	"os"
 	"path"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/procfs"
-	"golang.org/x/sys/unix"
 
-	"tt-memtrace/aggregator"
+	"tt-memtrace/tracer/memory"
 )
 
 // Registers at the place where a stack begins, and what is known while it is unwound.
@@ -28,6 +28,62 @@ type Registers struct{ IP, SP, BP, BX, R12, R13, R14, R15 uint64 }
 // instruction, by index or by address.
 type PythonFrame struct{ Code, Instruction uint64 }
 
+// Stack is a thread's calls, the innermost first. Its words are the process's own and
+// untrusted.
+type Stack struct {
+	Frames []Frame
+	// Cut: there are further frames, which were not copied or could not be found.
+	Cut bool
+}
+
+// Frame is one call. What is not known of it is empty or 0.
+type Frame struct {
+	// Function, of a C++ function with its namespaces.
+	Function string
+	// File of the source, and the Line in it.
+	File string
+	Line uint32
+	// Module is the file of the code; empty for Python's.
+	Module string
+	// Python: it is a function of the interpreter's.
+	Python bool
+	// Address of the code in the process, or 0.
+	Address uint64
+}
+
+// Files are the mapped files of all processes, and the workers that read them.
+type Files struct {
+	all   map[fileID]*File
+	users *users
+}
+
+// File is a mapped file.
+type File struct {
+	mappedFile
+	// refused: a worker failed at it.
+	refused atomic.Bool
+}
+
+// NewFiles starts nothing yet. Close ends what it started.
+func NewFiles() *Files { return &Files{map[fileID]*File{}, &users{all: map[uint32]*user{}}} }
+
+// Close ends the workers. No process may be asked about any more.
+func (f *Files) Close() { f.users.close() }
+
+// of is a mapped file, and whether it was met for the first time.
+func (f *Files) of(pid uint32, m mappedFile) (file *File, fresh bool) {
+	id := fileID{m.Dev, m.Inode}
+	if file := f.all[id]; file != nil {
+		return file, false
+	}
+	if len(f.all) >= maxFiles {
+		clear(f.all)
+	}
+	file = &File{mappedFile: m}
+	f.all[id] = file
+	return file, true
+}
+
 // maxFrames bounds the native frames of a stack.
 const maxFrames = 96
 
@@ -35,16 +91,18 @@ const maxFrames = 96
 type Process struct {
 	pid    uint32
 	files  *Files
+	memory *memory.Process
 	maps   []mapping
 	mapsAt time.Time
 	python *Python
+	// user whose worker answered last.
+	user   *user
 	codes  map[uint64]*code
-	frames map[uint64]aggregator.Frame
+	frames map[uint64]Frame
 	rules  map[uint64]located
-	known  map[string]*aggregator.Stack
-	perf   []perfEntry
-	perfAt int64
-	key    []byte
+	// codeBytes is what codes take, and later when frames in perf maps are asked for again.
+	codeBytes int
+	later     time.Time
 }
 
 // located is how to unwind from a place, and the place's file.
@@ -62,48 +120,55 @@ type mapping struct {
 // NewProcess looks at a process, whose files are kept in common. Python is
 // where it has the interpreter, or nil.
 func NewProcess(pid uint32, files *Files, python *Python) *Process {
-	p := &Process{pid: pid, files: files, python: python, codes: map[uint64]*code{}, frames: map[uint64]aggregator.Frame{},
-		rules: map[uint64]located{}, known: map[string]*aggregator.Stack{}}
+	p := &Process{pid: pid, files: files, memory: memory.Of(pid), python: python, codes: map[uint64]*code{}, frames: map[uint64]Frame{},
+		rules: map[uint64]located{}}
 	p.lookAtMaps() // the files take a while to be read, and are needed soon
 	return p
 }
 
 // read copies memory of the process.
-func read(pid uint32, address uint64, b []byte) bool {
-	if len(b) == 0 {
-		return true
-	}
-	local := []unix.Iovec{{Base: &b[0], Len: uint64(len(b))}}
-	remote := []unix.RemoteIovec{{Base: uintptr(address), Len: len(b)}}
-	n, err := unix.ProcessVMReadv(int(pid), local, remote, 0)
-	return err == nil && n == len(b)
+func (p *Process) read(address uint64, b []byte) bool {
+	return len(b) == 0 || p.memory.ReadAt(b, address) == nil
 }
 
 // maxKnown bounds what is remembered of a process.
-const maxKnown = 100_000
+const maxKnown = 20_000
 
-// Stack names a stack: of the native frames those before the interpreter's, then
-// Python's, where there are any. Equal stacks are one.
-func (p *Process) Stack(r Registers, piece []byte, python []PythonFrame, cut bool) *aggregator.Stack {
+// Calls are the calls on a stack before they are named: addresses, and Python's frames.
+type Calls struct {
+	addresses []uint64
+	python    []PythonFrame
+	cut       bool // it was not copied whole
+	whole     bool // it was unwound to its end
+}
+
+// AppendKey appends what tells these calls from all others of the process.
+func (c *Calls) AppendKey(b []byte) []byte {
+	for _, a := range c.addresses {
+		b = binary.LittleEndian.AppendUint64(b, a)
+	}
+	b = append(b, '|')
+	for _, f := range c.python {
+		b = binary.LittleEndian.AppendUint64(binary.LittleEndian.AppendUint64(b, f.Code), f.Instruction)
+	}
+	return b
+}
+
+// Unwind finds the calls on a stack, of which piece is a copy. Cut says that Python has
+// more frames than these.
+func (p *Process) Unwind(r Registers, piece []byte, python []PythonFrame, cut bool) Calls {
 	addresses, whole := p.unwind(r, piece)
-	p.key = p.key[:0]
-	for _, a := range addresses {
-		p.key = binary.LittleEndian.AppendUint64(p.key, a)
-	}
-	p.key = append(p.key, '|')
-	for _, f := range python {
-		p.key = binary.LittleEndian.AppendUint64(binary.LittleEndian.AppendUint64(p.key, f.Code), f.Instruction)
-	}
-	if s := p.known[string(p.key)]; s != nil {
-		return s
-	}
-	if len(p.known) >= maxKnown {
-		clear(p.known)
-	}
-	s := &aggregator.Stack{Cut: cut}
+	return Calls{addresses, python, cut, whole}
+}
+
+// Name names calls: of the native ones those before the interpreter's, then Python's, where
+// there are any. It is final, so that callers may remember it, unless more may be known
+// later: maps are read again soon, and files while others go on.
+func (p *Process) Name(c Calls) (s Stack, final bool) {
+	s.Cut = c.cut
 	// Python's first: the process has to be there for these.
-	var ofPython []aggregator.Frame
-	for _, f := range python {
+	var ofPython []Frame
+	for _, f := range c.python {
 		if named, ok := p.pythonFrame(f); ok {
 			ofPython = append(ofPython, named)
 		} else {
@@ -111,7 +176,7 @@ func (p *Process) Stack(r Registers, piece []byte, python []PythonFrame, cut boo
 		}
 	}
 	interpreter, there := false, true
-	for i, a := range addresses {
+	for i, a := range c.addresses {
 		if i > 0 {
 			a-- // the call, not what comes after it
 		}
@@ -119,21 +184,19 @@ func (p *Process) Stack(r Registers, piece []byte, python []PythonFrame, cut boo
 			interpreter = true
 			break
 		}
-		there = there && p.mapped(a) != nil
-		s.Frames = append(s.Frames, p.frame(a))
+		f, known := p.frame(a)
+		there = there && known
+		s.Frames = append(s.Frames, f)
 	}
 	s.Frames = append(s.Frames, ofPython...)
-	s.Cut = s.Cut || !whole && !interpreter
-	if there {
-		p.known[string(p.key)] = s
-	}
-	return s
+	s.Cut = s.Cut || !c.whole && !interpreter
+	return s, there
 }
 
 // interpreter says whether code is the interpreter's own.
 func (p *Process) interpreter(address uint64) bool {
 	m := p.mapped(address)
-	return m != nil && m.file != nil && isPython(m.file.path)
+	return m != nil && m.file != nil && isPython(m.file.Path)
 }
 
 // isPython says whether a file is the interpreter, by its name.
@@ -159,8 +222,8 @@ func (p *Process) unwind(r Registers, piece []byte) (list []uint64, whole bool) 
 		}
 		l, seen := p.rules[at]
 		if !seen {
-			there := p.mapped(at) != nil // or else it may be when the maps are looked at again
-			l.rule, l.ok = p.ruleAt(at)
+			var there bool // or else it may be when the maps are looked at again, or the file is read
+			l.rule, l.ok, there = p.ruleAt(at)
 			if len(p.rules) >= maxKnown {
 				clear(p.rules)
 			}
@@ -216,115 +279,89 @@ func (p *Process) lookAtMaps() {
 	if err != nil {
 		return
 	}
+	var files []mappedFile
 	for _, m := range list {
 		if !m.Perms.Execute {
 			continue
 		}
 		one := mapping{start: uint64(m.StartAddr), end: uint64(m.EndAddr), offset: uint64(m.Offset)}
 		if m.Inode != 0 {
-			one.file = p.files.open(p.pid, m.Pathname, m.Dev, m.Inode)
+			var fresh bool
+			if one.file, fresh = p.files.of(p.pid, mappedFile{m.Pathname, m.Dev, m.Inode}); fresh {
+				files = append(files, one.file.mappedFile)
+			}
 		}
 		p.maps = append(p.maps, one)
 	}
+	if u, err := p.files.users.of(p.pid); err == nil && len(files) > 0 {
+		u.send(question{Kind: askOpen, PID: p.pid, Files: files})
+	}
 }
 
-// place is an address in terms of its file.
-func (p *Process) place(address uint64) (*File, uint64, bool) {
+// ask asks about an address: of the file that it lies in, or of the process where that
+// is what is asked for. It is not ok where it is not known yet.
+func (p *Process) ask(what questionKind, m *mapping, address uint64) (a answer, ok bool) {
+	q, refused := question{Kind: what, PID: p.pid, Address: address}, func() {}
+	if m.file != nil {
+		if m.file.refused.Load() {
+			return a, true
+		}
+		q.Files, q.Address = []mappedFile{m.file.mappedFile}, address-m.start+m.offset
+		refused = func() { m.file.refused.Store(true) }
+	}
+	u, err := p.files.users.of(p.pid)
+	if err != nil {
+		u = p.user
+	}
+	if u == nil {
+		return a, false
+	}
+	p.user = u
+	return u.ask(q, refused)
+}
+
+// ruleAt is how to unwind from an address; final unless more may be known later.
+func (p *Process) ruleAt(address uint64) (r rule, ok, final bool) {
 	m := p.mapped(address)
 	if m == nil || m.file == nil {
-		return nil, 0, false
+		return r, false, m != nil
 	}
-	v, ok := m.file.virtual(address - m.start + m.offset)
-	return m.file, v, ok
+	a, final := p.ask(askRule, m, address)
+	return a.Rule, a.Known, final
 }
 
-func (p *Process) ruleAt(address uint64) (rule, bool) {
-	f, v, ok := p.place(address)
-	if !ok {
-		return rule{}, false
-	}
-	return f.rule(v)
-}
-
-// frame names a native frame.
-func (p *Process) frame(address uint64) aggregator.Frame {
+// frame names a native frame; final unless more may be known later.
+func (p *Process) frame(address uint64) (f Frame, final bool) {
 	f, ok := p.frames[address]
 	if ok {
-		return f
+		return f, true
 	}
-	f = aggregator.Frame{Address: address}
-	there := p.mapped(address) != nil
-	if file, v, ok := p.place(address); ok {
-		f.Module = file.path
-		f.Function = file.function(v)
-		f.File, f.Line = file.line(v)
-	} else {
-		f.Function = p.perfName(address)
+	f = Frame{Address: address}
+	m := p.mapped(address)
+	switch {
+	case m == nil:
+		return f, false
+	case m.file != nil:
+		var a answer
+		a, final = p.ask(askName, m, address)
+		f.Module = m.file.Path
+		f.Function, f.File, f.Line = a.Function, a.File, a.Line
+	case time.Now().Before(p.later):
+		return f, false
+	default:
+		var a answer
+		a, final = p.ask(askPerf, m, address)
+		f.Function = a.Function
+		if a.Later || !final {
+			p.later, final = time.Now().Add(perfEvery), false
+		}
+	}
+	if !final {
+		return f, false
 	}
 	if len(p.frames) >= maxKnown {
 		clear(p.frames)
 	}
-	if there {
-		p.frames[address] = f
-	}
-	return f
-}
-
-// perfEntry is a line of a perf map: code that was made at run time.
-type perfEntry struct {
-	start, end uint64
-	name       string
-}
-
-// perfName looks for an address in the process's perf map, which it may write to all the time.
-func (p *Process) perfName(address uint64) string {
-	path := fmt.Sprintf("/proc/%d/root/tmp/perf-%d.map", p.pid, p.pid)
-	st, err := os.Stat(path)
-	if err != nil || !st.Mode().IsRegular() || st.Size() > 64<<20 {
-		return ""
-	}
-	if st.Size() != p.perfAt {
-		b, err := os.ReadFile(path)
-		if err != nil {
-			return ""
-		}
-		p.perfAt, p.perf = st.Size(), parsePerf(b)
-	}
-	i, ok := slices.BinarySearchFunc(p.perf, address, func(e perfEntry, a uint64) int {
-		switch {
-		case e.end <= a:
-			return -1
-		case e.start > a:
-			return 1
-		}
-		return 0
-	})
-	if !ok {
-		return ""
-	}
-	return p.perf[i].name
-}
-
-func parsePerf(b []byte) []perfEntry {
-	var list []perfEntry
-	for line := range strings.Lines(string(b)) {
-		var start, size uint64
-		fields := strings.SplitN(strings.TrimSuffix(line, "\n"), " ", 3)
-		if len(fields) != 3 {
-			continue
-		}
-		if _, err := fmt.Sscanf(fields[0]+" "+fields[1], "%x %x", &start, &size); err == nil && start+size > start {
-			list = append(list, perfEntry{start, start + size, fields[2]})
-		}
-	}
-	slices.SortFunc(list, func(a, b perfEntry) int {
-		switch {
-		case a.start < b.start:
-			return -1
-		case a.start > b.start:
-			return 1
-		}
-		return 0
-	})
-	return list
+	p.frames[address] = f
+	return f, true
 }

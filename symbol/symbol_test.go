@@ -16,7 +16,7 @@ import (
 
 // The lines of instructions are those that Python itself finds: testdata/lines.py
 // prints both, with either version.
-func TestLinesArePythons(t *testing.T) {
+func TestLinesEqualPythons(t *testing.T) {
 	for version, line := range map[string]func(*code, uint64) uint32{"3.10": (*code).line310, "3.12": (*code).line312} {
 		t.Run(version, func(t *testing.T) {
 			out, err := os.ReadFile("testdata/lines-" + version + ".json")
@@ -139,16 +139,18 @@ func TestLibraryThatWasMappedJustNow(t *testing.T) {
 	r := Registers{IP: uint64(uintptr(unsafe.Pointer(&mapped[0]))) + malloc.Value - code.Vaddr, SP: 0x5000}
 	piece := make([]byte, 8)
 	p.mapsAt = time.Now()
-	if s := p.Stack(r, piece, nil, false); !s.Cut || len(s.Frames) != 1 || s.Frames[0].Module != "" {
-		t.Fatalf("before the maps are read again: %+v", s)
+	if s, final := p.Name(p.Unwind(r, piece, nil, false)); final || !s.Cut || len(s.Frames) != 1 || s.Frames[0].Module != "" {
+		t.Fatalf("before the maps are read again: %+v, final %v", s, final)
 	}
 	p.mapsAt = time.Time{}
-	s := p.Stack(r, piece, nil, false)
-	if s.Cut || len(s.Frames) != 1 || s.Frames[0].Function == "" || filepath.Base(s.Frames[0].Module) != "libc.so.6" {
+	c := p.Unwind(r, piece, nil, false)
+	s, final := p.Name(c)
+	if !final || s.Cut || len(s.Frames) != 1 || s.Frames[0].Function == "" || filepath.Base(s.Frames[0].Module) != "libc.so.6" {
 		t.Errorf("after: %+v", s)
 	}
-	if p.Stack(r, piece, nil, false) != s {
-		t.Error("equal stacks are not one")
+	again, cut := p.Unwind(r, piece, nil, false), p.Unwind(r, piece, []PythonFrame{{Code: 1}}, false)
+	if key := string(c.AppendKey(nil)); key != string(again.AppendKey(nil)) || key == string(cut.AppendKey(nil)) {
+		t.Error("equal stacks have other keys, or others the same")
 	}
 }
 

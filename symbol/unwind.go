@@ -97,7 +97,7 @@ type unwinder struct {
 
 func newUnwinder(e *elf.File) *unwinder {
 	hdr, frames := e.Section(".eh_frame_hdr"), e.Section(".eh_frame")
-	if hdr == nil || frames == nil || hdr.Size < 12 || hdr.Size > 256<<20 {
+	if hdr == nil || frames == nil || frames.ReaderAt == nil || hdr.ReaderAt == nil || hdr.Size < 12 || hdr.Size > maxIndex {
 		return nil
 	}
 	b, err := hdr.Data()
@@ -114,8 +114,14 @@ func (u *unwinder) function(i int) uint64 {
 }
 
 // rule is how to unwind from an address of the file's own.
-func (f *File) rule(address uint64) (rule, bool) {
-	u := f.unwinder()
+func (f *file) rule(address uint64) (rule, bool) {
+	if !f.hasTables {
+		f.hasTables = true
+		if f.unwinder = newUnwinder(f.elf); f.unwinder != nil {
+			*f.parsed += uint64(len(f.unwinder.index))
+		}
+	}
+	u := f.unwinder
 	if u == nil {
 		return rule{}, false
 	}

@@ -14,24 +14,24 @@ import (
 	"tt-memtrace/cgroup"
 )
 
-// Process is a process that holds a device, or one that was asked for.
+// Process is a process that has a device open, or that the caller asked for.
 type Process struct {
 	PID uint32
-	// Devices are the numbers of the device nodes that it has open, ascending.
+	// Devices lists the numbers of the device nodes that it has open, ascending.
 	Devices []uint32
-	// Name and Command are untrusted text; Command is "" where it cannot be read.
+	// Name and Command are untrusted text; Command is "" if unreadable.
 	Name, Command string
-	// User is the name or number of its owner, "" where that is not known.
+	// User is the owner's name or user ID, "" if unknown.
 	User string
-	// Container is where it runs, such as "docker 0123456789ab" or "pod 01234567", or "".
+	// Container is such as "docker 0123456789ab" or "pod 01234567", "" outside of containers.
 	Container string
-	// InnerPID is its PID inside of its container, 0 where it has no other there.
+	// InnerPID is its PID in its own PID namespace, 0 if that is the host's.
 	InnerPID uint32
-	// Threads, and Memory that it has of the host, bytes.
+	// Threads, and Memory: resident host memory, bytes.
 	Threads, Memory Value
-	// CPU is its use of processors since it was looked at before, in thousandths of one.
+	// CPU is its CPU use since the previous reading, in thousandths of a CPU.
 	CPU Value
-	// Age is how long it runs.
+	// Age is the time since its start.
 	Age time.Duration
 }
 
@@ -41,15 +41,15 @@ type cpuTime struct {
 	permille       Value
 }
 
-// clockTicks a second is what /proc counts in on all of Linux.
+// clockTicks is USER_HZ, the ticks a second of /proc, which is 100 on all of Linux.
 const clockTicks = 100
 
-// maxHolders bounds what is read of processes.
+// maxHolders bounds the number of processes.
 const maxHolders = 4096
 
-// Processes are those that hold a device, and those of also that are there, by PID. This
-// process is never among them. The error says why holders cannot be told, where they
-// cannot; a process of another user may go unseen without rights.
+// Processes returns the processes that have a device open, and the live ones of also, by
+// PID, without this process. The error says why some could not be found: without rights,
+// processes of other users can be missing.
 func (s *System) Processes(also []uint32) ([]Process, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -79,8 +79,14 @@ func (s *System) Processes(also []uint32) ([]Process, error) {
 	return out, err
 }
 
-// holders are the device nodes that processes have open: as the driver lists them or, with
-// an older one, as /proc shows.
+// Exists says whether there is a process of a PID.
+func (s *System) Exists(pid uint32) bool {
+	_, err := os.Lstat(filepath.Join(s.root, "proc", strconv.FormatUint(uint64(pid), 10)))
+	return err == nil
+}
+
+// holders returns the device nodes that processes have open: from the driver's list or,
+// with an older driver, from the open files in /proc.
 func (s *System) holders() (map[uint32][]uint32, error) {
 	out := map[uint32][]uint32{}
 	nodes := s.nodes()
@@ -92,7 +98,7 @@ func (s *System) holders() (map[uint32][]uint32, error) {
 			break
 		}
 		for _, word := range strings.Fields(string(b)) {
-			// 0 is a process outside of this one's namespace.
+			// 0 is a process outside of this PID namespace.
 			if pid, err := strconv.ParseUint(word, 10, 32); err == nil && pid > 0 {
 				out[uint32(pid)] = append(out[uint32(pid)], node)
 			}
@@ -102,17 +108,17 @@ func (s *System) holders() (map[uint32][]uint32, error) {
 		return out, nil
 	}
 	if _, err := os.Stat(filepath.Join(s.root, "dev/tenstorrent")); err != nil {
-		return out, nil // no device, so nobody holds one
+		return out, nil // no device, so no process has one open
 	}
 	return s.openFiles()
 }
 
-// openFiles looks for device nodes among the open files of all processes.
+// openFiles searches the open files of all processes for device nodes.
 func (s *System) openFiles() (map[uint32][]uint32, error) {
 	out := map[uint32][]uint32{}
 	entries, err := os.ReadDir(filepath.Join(s.root, "proc"))
 	if err != nil {
-		return out, fmt.Errorf("looking for holders of devices: %w", err)
+		return out, fmt.Errorf("looking for processes with an open device: %w", err)
 	}
 	denied := 0
 	for _, e := range entries {
@@ -138,7 +144,7 @@ func (s *System) openFiles() (map[uint32][]uint32, error) {
 		}
 	}
 	if denied > 0 {
-		return out, fmt.Errorf("the open files of %d processes may not be read", denied)
+		return out, fmt.Errorf("not permitted to read the open files of %d processes", denied)
 	}
 	return out, nil
 }
@@ -152,7 +158,7 @@ func (s *System) uptime() time.Duration {
 	return time.Duration(seconds * float64(time.Second))
 }
 
-// process reads what is known of a process, false where it is gone.
+// process reads a process's files; false if it is gone.
 func (s *System) process(pid uint32, up time.Duration, cpu map[uint32]cpuTime) (Process, bool) {
 	p := Process{PID: pid}
 	folder := fmt.Sprintf("proc/%d", pid)
@@ -160,14 +166,14 @@ func (s *System) process(pid uint32, up time.Duration, cpu map[uint32]cpuTime) (
 	if err != nil {
 		return p, false
 	}
-	// The name stands in parentheses and may itself have some, and spaces.
+	// The name in parentheses can itself contain parentheses and spaces.
 	open, shut := bytes.IndexByte(stat, '('), bytes.LastIndexByte(stat, ')')
 	if open < 0 || shut < open {
 		return p, false
 	}
 	p.Name = string(stat[open+1 : shut])
 	words := strings.Fields(string(stat[shut+1:]))
-	number := func(i int) uint64 { // fields as in proc(5), from the third on
+	number := func(i int) uint64 { // field numbers of proc(5), from 3 on
 		if i-3 >= len(words) {
 			return 0
 		}
@@ -181,7 +187,7 @@ func (s *System) process(pid uint32, up time.Duration, cpu map[uint32]cpuTime) (
 		if begin := time.Duration(started) * (time.Second / clockTicks); up > begin {
 			p.Age = up - begin
 		}
-		p.CPU = s.used(pid, number(14)+number(15), started, up, cpu)
+		p.CPU = s.cpuUse(pid, number(14)+number(15), started, up, cpu)
 	}
 	if b, err := s.file(folder + "/cmdline"); err == nil {
 		p.Command = strings.TrimSpace(strings.ReplaceAll(strings.TrimRight(string(b), "\x00"), "\x00", " "))
@@ -201,7 +207,7 @@ func (s *System) process(pid uint32, up time.Duration, cpu map[uint32]cpuTime) (
 	return p, true
 }
 
-// container is what a container is called in a few words, "" for none.
+// container is a container's short name, "" for none.
 func container(c cgroup.Container) string {
 	switch {
 	case c.Pod != "" && c.ID != "":
@@ -212,7 +218,7 @@ func container(c cgroup.Container) string {
 	return strings.TrimSpace(c.Runtime + " " + c.ID + c.Name)
 }
 
-// user is the name of a user, or the number where it has none.
+// user returns the name of a user, or the user ID if it has none.
 func (s *System) user(id string) string {
 	name, ok := s.users[id]
 	if !ok {
@@ -227,8 +233,8 @@ func (s *System) user(id string) string {
 	return name
 }
 
-// used is a process's use of processors since the look before.
-func (s *System) used(pid uint32, ticks, started uint64, up time.Duration, cpu map[uint32]cpuTime) Value {
+// cpuUse returns a process's CPU use since the previous reading.
+func (s *System) cpuUse(pid uint32, ticks, started uint64, up time.Duration, cpu map[uint32]cpuTime) Value {
 	now := cpuTime{ticks: ticks, started: started, at: up}
 	before, ok := s.cpu[pid]
 	if passed := up - before.at; ok && before.started == started && ticks >= before.ticks && passed > 0 {

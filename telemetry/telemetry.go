@@ -1,7 +1,7 @@
-// Package telemetry reads what the driver and the kernel tell of a host's chips and of the
-// processes that hold them: sysfs, hwmon and proc files. It opens no device, which would
-// wake a chip and count as a user of it, and keeps going where a file is absent or a read
-// fails, as it does around a reset: what could not be read is not known.
+// Package telemetry reads the driver's and the host kernel's files about chips and the
+// processes that have them open: sysfs, hwmon and procfs. It opens no device, because that
+// would wake the chip and count as a user. Files can be absent, and reads can fail during a
+// reset: such a value is unknown.
 package telemetry
 
 import (
@@ -15,43 +15,72 @@ import (
 	"sync"
 )
 
-// Value is a number that may not be known. It is 0 then.
+// Value is a number that can be unknown; N is then 0.
 type Value struct {
 	N     int64
 	Known bool
 }
 
-// Device is a chip with a node of its own in /dev/tenstorrent. Chips without PCIe, such as
-// the second one of an n300, have none.
+// Device is a chip with a device node in /dev/tenstorrent. Chips without PCIe, such as the
+// second chip of an n300, have none.
 type Device struct {
-	// Node is the number of the device's node.
+	// Node is the number of the device node.
 	Node uint32
-	// Card is its type, such as n300; Serial, ASIC (16 hex digits) and Firmware as the
-	// driver tells them; Bus is its PCI address, Link its PCIe speed and width. All are
-	// untrusted text, "" where they are not known.
+	// Card is the card type, such as n300. Serial, ASIC (16 hex digits) and Firmware are the
+	// driver's values, Bus is the PCI address, Link the PCIe speed and width. All are
+	// untrusted text, "" if unknown.
 	Card, Serial, ASIC, Firmware, Bus, Link string
 	// Temperature and its limit are in millidegrees Celsius, Power and its limit in
-	// microwatts, Current in mA, Voltage in mV, Fan in revolutions a minute.
+	// microwatts, Current in mA, Voltage in mV, Fan in revolutions per minute.
 	Temperature, TemperatureMax, Power, PowerMax, Current, Voltage, Fan Value
 	// AI, AXI and ARC are clocks in MHz.
 	AI, AXI, ARC Value
-	// Heartbeat counts up while the chip's firmware runs, Trips how often it got too hot.
+	// Heartbeat increases while the chip's firmware runs. Trips counts thermal trips.
 	Heartbeat, Trips Value
-	// NUMA is the node of the host's memory that is next to it, -1 for none.
+	// NUMA is the nearest NUMA node, -1 for none.
 	NUMA Value
 }
 
-// System reads the files of a host below a folder. It may be used by several goroutines.
+// UniqueID is the chip's unique ID as the runtime has it; 0 if unknown.
+func (d *Device) UniqueID() uint64 {
+	n, _ := strconv.ParseUint(d.ASIC, 16, 64)
+	return n
+}
+
+// galaxyTrays are the upper halves of the bus numbers of a Galaxy's trays, 1 to 4, by the
+// driver's card type.
+var galaxyTrays = map[string][4]uint64{
+	"galaxy-wormhole":  {0xc, 0x8, 0x0, 0x4},
+	"galaxy-blackhole": {0x0, 0x4, 0xc, 0x8},
+}
+
+// Place is the tray that the chip is on, from 1, and its position there: a Galaxy's bus
+// numbers tell both. Both are 0 where they are unknown, as on all other cards.
+func (d *Device) Place() (tray, position int) {
+	trays, galaxy := galaxyTrays[d.Card]
+	part := strings.Split(d.Bus, ":") // domain, bus, device.function
+	if !galaxy || len(part) != 3 {
+		return 0, 0
+	}
+	bus, err := strconv.ParseUint(part[1], 16, 8)
+	i := slices.Index(trays[:], bus>>4)
+	if err != nil || i < 0 || bus&0xf == 0 {
+		return 0, 0
+	}
+	return i + 1, int(bus & 0xf)
+}
+
+// System reads a host's files below a root directory. It is safe for concurrent use.
 type System struct {
 	root string
 	self uint32
 
 	mu sync.Mutex
-	// fixed is what does not change while a device is there.
+	// fixed holds what does not change while a device exists.
 	fixed map[uint32]*fixed
-	// cpu are the times that processes had used when they were looked at last.
+	// cpu holds the processes' CPU times of the last reading.
 	cpu map[uint32]cpuTime
-	// users are names by number.
+	// users maps user IDs to names.
 	users map[string]string
 }
 
@@ -61,21 +90,21 @@ type fixed struct {
 	hwmon  string
 }
 
-// maxDevices and maxFile bound what is read.
+// maxDevices and maxFile bound how much is read.
 const (
 	maxDevices = 256
 	maxFile    = 64 << 10
 )
 
-// New reads below root, which is "/" but in tests.
+// New returns a System that reads below root, "/" outside of tests.
 func New(root string) *System {
 	return &System{root: root, self: uint32(os.Getpid()), fixed: map[uint32]*fixed{}, cpu: map[uint32]cpuTime{}, users: map[string]string{}}
 }
 
-// Driver is the version of the kernel driver, "" where it is not loaded.
+// Driver returns the version of the kernel driver, "" if it is not loaded.
 func (s *System) Driver() string { return s.text("sys/module/tenstorrent/version") }
 
-// Devices are those that the driver has now, by number.
+// Devices returns the driver's present devices, by number.
 func (s *System) Devices() []Device {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -89,8 +118,8 @@ func (s *System) Devices() []Device {
 	for _, node := range list {
 		f := s.fixed[node]
 		if f == nil {
-			f = s.look(node)
-			// What was not there yet may come: right after a reset, say.
+			f = s.readFixed(node)
+			// Right after a reset, files can still be missing: read them again next time.
 			if f.device.Card != "" && f.hwmon != "" {
 				s.fixed[node] = f
 			}
@@ -104,7 +133,7 @@ func (s *System) Devices() []Device {
 		if f.hwmon != "" {
 			d.Temperature = s.number(f.hwmon + "/temp1_input")
 			if !d.Temperature.Known {
-				delete(s.fixed, node) // the driver may have been loaded again, and the sensors be elsewhere
+				delete(s.fixed, node) // a reloaded driver has its sensors in another directory
 			}
 			d.Power = s.number(f.hwmon + "/power1_input")
 			d.Current = s.number(f.hwmon + "/curr1_input")
@@ -116,7 +145,7 @@ func (s *System) Devices() []Device {
 	return out
 }
 
-// nodes are the numbers of the devices that the driver has.
+// nodes returns the numbers of the driver's devices.
 func (s *System) nodes() []uint32 {
 	entries, err := os.ReadDir(filepath.Join(s.root, "sys/class/tenstorrent"))
 	if err != nil {
@@ -136,8 +165,8 @@ func (s *System) nodes() []uint32 {
 	return list
 }
 
-// look reads what does not change.
-func (s *System) look(node uint32) *fixed {
+// readFixed reads what does not change.
+func (s *System) readFixed(node uint32) *fixed {
 	folder := "sys/class/tenstorrent/tenstorrent!" + strconv.FormatUint(uint64(node), 10)
 	f := &fixed{folder: folder}
 	d := &f.device
@@ -158,7 +187,7 @@ func (s *System) look(node uint32) *fixed {
 	return f
 }
 
-// sensors is the folder of a device's sensors, or "".
+// sensors returns the hwmon directory of a device, or "".
 func (s *System) sensors(pci string) string {
 	entries, err := os.ReadDir(filepath.Join(s.root, pci, "hwmon"))
 	if err != nil {
@@ -173,7 +202,7 @@ func (s *System) sensors(pci string) string {
 	return ""
 }
 
-// text is a file's text without the line's end, or "".
+// text returns a file's trimmed content, or "".
 func (s *System) text(path string) string {
 	b, err := s.file(path)
 	if err != nil {
@@ -182,7 +211,7 @@ func (s *System) text(path string) string {
 	return strings.TrimSpace(string(b))
 }
 
-// file is the start of a file, at most maxFile bytes.
+// file returns the start of a file, at most maxFile bytes.
 func (s *System) file(path string) ([]byte, error) {
 	f, err := os.Open(filepath.Join(s.root, path))
 	if err != nil {

@@ -63,7 +63,7 @@ func card(t *testing.T) string {
 
 func known(n int64) Value { return Value{n, true} }
 
-func TestDevicesAsTheDriverTells(t *testing.T) {
+func TestDevicesOfTheDriver(t *testing.T) {
 	s := New(card(t))
 	want := []Device{{
 		Node: 0, Card: "n300", Serial: "0100014511704051", ASIC: "0123456789abcdef", Firmware: "18.6.0.0", Bus: "0000:c1:00.0", Link: "16.0 GT/s x16",
@@ -80,7 +80,7 @@ func TestDevicesAsTheDriverTells(t *testing.T) {
 	}
 }
 
-func TestValuesComeAndGoAndDevicesToo(t *testing.T) {
+func TestValuesAndDevicesDisappear(t *testing.T) {
 	root := card(t)
 	s := New(root)
 	s.Devices()
@@ -120,7 +120,7 @@ func TestSensorsThatMove(t *testing.T) {
 	}
 }
 
-func TestNothingIsThere(t *testing.T) {
+func TestMissingFiles(t *testing.T) {
 	s := New(t.TempDir())
 	if d := s.Devices(); len(d) != 0 || s.Driver() != "" {
 		t.Errorf("%+v", d)
@@ -190,7 +190,7 @@ func TestHoldersWithAnOlderDriver(t *testing.T) {
 	}
 }
 
-func TestItNeverListsItself(t *testing.T) {
+func TestThisProcessIsNotListed(t *testing.T) {
 	root := card(t)
 	s := New(root)
 	s.self = 41822
@@ -236,6 +236,25 @@ func TestContainers(t *testing.T) {
 	} {
 		if got := container(cgroup.Parse(text)); got != want {
 			t.Errorf("container(%q) = %q, want %q", text, got, want)
+		}
+	}
+}
+
+// A Galaxy's trays and positions show in its bus numbers; those of other cards say nothing.
+func TestPlaceInAGalaxy(t *testing.T) {
+	for _, c := range []struct {
+		card, bus      string
+		tray, position int
+	}{
+		{"galaxy-wormhole", "0000:c1:00.0", 1, 1}, {"galaxy-wormhole", "0000:88:00.0", 2, 8}, {"galaxy-wormhole", "0000:03:00.0", 3, 3},
+		{"galaxy-wormhole", "0000:44:00.0", 4, 4}, {"galaxy-blackhole", "0000:01:00.0", 1, 1}, {"galaxy-blackhole", "0000:4f:00.0", 2, 15},
+		{"galaxy-blackhole", "0001:c2:00.0", 3, 2}, {"galaxy-blackhole", "0000:82:00.0", 4, 2},
+		{"galaxy-wormhole", "0000:11:00.0", 0, 0}, {"galaxy-wormhole", "0000:c0:00.0", 0, 0}, {"galaxy-wormhole", "", 0, 0},
+		{"galaxy-wormhole", "0000:xx:00.0", 0, 0}, {"galaxy-wormhole", "0000:1c1:00.0", 0, 0}, {"n300", "0000:c1:00.0", 0, 0}, {"", "0000:c1:00.0", 0, 0},
+	} {
+		d := Device{Card: c.card, Bus: c.bus}
+		if tray, position := d.Place(); tray != c.tray || position != c.position {
+			t.Errorf("%s %q: tray %d, position %d", c.card, c.bus, tray, position)
 		}
 	}
 }

@@ -27,7 +27,7 @@ type Lacks struct {
 
 // kernelLacks finds out what this kernel lacks. Where that is not permitted,
 // its version tells.
-var kernelLacks = sync.OnceValue(func() Lacks {
+var hostKernelLacks = sync.OnceValue(func() Lacks {
 	err := features.HaveBPFLinkUprobeMulti()
 	if errors.Is(err, ebpf.ErrNotSupported) || err != nil && !isLinux(6, 6) {
 		return Lacks{MultiUprobes: true}
@@ -80,23 +80,23 @@ func (t *Tracer) perPID() bool {
 	return len(t.opts.PIDs) > 0 && (t.lacks.MultiUprobes || !t.lacks.PIDFilter)
 }
 
-// saysWhatItLacks tells once what that means for the user.
-func (t *Tracer) saysWhatItLacks() {
+// noticeMissingFeatures tells once what that means for the user.
+func (t *Tracer) noticeMissingFeatures() {
 	switch {
 	case t.lacks.MultiUprobes:
-		t.opts.Notice("this kernel has no multi-uprobes, which came with Linux 6.6: " + withoutMulti)
+		t.opts.Notice("this host kernel has no multi-uprobes, which came with Linux 6.6: " + withoutMulti)
 	case t.lacks.PIDFilter && len(t.opts.PIDs) > 0:
-		t.opts.Notice("this kernel's multi-uprobes see one thread of a process only, which Linux 6.10 mended: " + withoutPIDFilter)
+		t.opts.Notice("this host kernel's multi-uprobes see one thread of a process only, which Linux 6.10 fixed: " + withoutPIDFilter)
 	}
 }
 
 const (
 	withoutMulti     = "probes are attached one by one, and it takes seconds to detach them"
-	withoutPIDFilter = "with -p, other processes of the same library are probed too and passed over"
+	withoutPIDFilter = "with -p, other processes of the same library are probed too and skipped"
 )
 
-// singly makes programs for perf events of what is made for multi-uprobes.
-func singly(spec *ebpf.CollectionSpec) {
+// usePerfEvents makes programs for perf events of what is made for multi-uprobes.
+func usePerfEvents(spec *ebpf.CollectionSpec) {
 	for _, p := range spec.Programs {
 		if p.AttachType == ebpf.AttachTraceUprobeMulti {
 			p.AttachType = ebpf.AttachNone

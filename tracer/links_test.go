@@ -19,8 +19,6 @@ import (
 const (
 	// lacksEnv has the tracers of tests do without these, separated by spaces.
 	lacksEnv = "TT_MEMTRACE_TEST_LACKS"
-	// buildOnlyEnv ends tests before they trace: what they use is built by then.
-	buildOnlyEnv = "TT_MEMTRACE_TEST_BUILD_ONLY"
 
 	noMultiUprobes = "multi-uprobes"
 	noPIDFilter    = "pid-filter"
@@ -41,20 +39,18 @@ func lacks(names string) (l Lacks) {
 // lacking is what the tracer of a test does without.
 func lacking(t *testing.T) Lacks {
 	t.Helper()
-	if os.Getenv(buildOnlyEnv) != "" {
-		t.Skip("what it uses is built")
-	}
+	fixture.Ready(t)
 	return lacks(os.Getenv(lacksEnv))
 }
 
 // What was found out of the kernel is what its version has.
-func TestWhatTheKernelLacks(t *testing.T) {
+func TestHostKernelFeatures(t *testing.T) {
 	needRights(t)
 	v, err := features.LinuxVersionCode()
 	if err != nil {
 		t.Fatal(err)
 	}
-	got := kernelLacks()
+	got := hostKernelLacks()
 	switch {
 	case v < 6<<16|6<<8:
 		if got != (Lacks{MultiUprobes: true}) {
@@ -64,13 +60,13 @@ func TestWhatTheKernelLacks(t *testing.T) {
 		if got != (Lacks{}) {
 			t.Errorf("%+v", got)
 		}
-	case got.MultiUprobes: // the filter was mended in some of these
+	case got.MultiUprobes: // the filter was fixed in some of these
 		t.Errorf("%+v", got)
 	}
 }
 
-// Users are told what the kernel lacks where it matters to them.
-func TestNoticeOfWhatIsLacking(t *testing.T) {
+// A notice names what the host kernel lacks, where it matters.
+func TestNoticeOfMissingFeatures(t *testing.T) {
 	needRights(t)
 	self := []uint32{uint32(os.Getpid())}
 	for _, test := range []struct {
@@ -83,9 +79,9 @@ func TestNoticeOfWhatIsLacking(t *testing.T) {
 		{Options{Lacks: Lacks{PIDFilter: true}}, ""},
 		{Options{}, ""},
 	} {
-		if kernelLacks().MultiUprobes {
+		if hostKernelLacks().MultiUprobes {
 			test.says = "no multi-uprobes"
-		} else if kernelLacks().PIDFilter && test.o.PIDs == nil {
+		} else if hostKernelLacks().PIDFilter && test.o.PIDs == nil {
 			continue
 		}
 		var said []string
@@ -113,7 +109,9 @@ func TestOlderKernels(t *testing.T) {
 		t.Skip("it takes half a minute")
 	}
 	needRights(t)
-	dir := t.TempDir()
+	if os.Getenv(fixture.PrebuiltEnv) == "" {
+		t.Setenv(fixture.PrebuiltEnv, t.TempDir())
+	}
 	for _, test := range []struct{ without, tests string }{
 		{noPIDFilter, "WhatProcessesDo|AttachedLate|TwoBuildsAtOnce|ForkWithoutExec|ExecDropsTheAccounts|" +
 			"OtherProcessesMakeNoEvents|RunEndsWithItsLastProcess|Detach|KilledTracerLeavesNothing"},
@@ -121,7 +119,7 @@ func TestOlderKernels(t *testing.T) {
 			"FollowTracesChildrenOnly|Detach|KernelsOfAProcess"},
 	} {
 		cmd := exec.CommandContext(t.Context(), "/proc/self/exe", "-test.v", "-test.run", "^Test("+test.tests+")$")
-		cmd.Env = append(os.Environ(), lacksEnv+"="+test.without, fixture.PrebuiltEnv+"="+dir)
+		cmd.Env = append(os.Environ(), lacksEnv+"="+test.without)
 		out, err := cmd.CombinedOutput()
 		if passed, want := strings.Count(string(out), "\n--- PASS"), strings.Count(test.tests, "|")+1; err != nil || passed != want {
 			t.Errorf("without %s %d of %d passed: %v\n%s", test.without, passed, want, err, out)
@@ -132,7 +130,7 @@ func TestOlderKernels(t *testing.T) {
 // What Rights lists is all that it takes, for any user; without one of them the
 // refusal names it.
 func TestCapabilitiesSuffice(t *testing.T) {
-	library(t, own)
+	fixture.LibraryOf(t, own)
 	if lacking(t) != (Lacks{}) {
 		t.Skip("it is about the rights on this kernel as it is")
 	}

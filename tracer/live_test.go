@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -19,10 +20,13 @@ import (
 	"tt-memtrace/aggregator"
 	"tt-memtrace/bpf"
 	"tt-memtrace/test/fixture"
+	"tt-memtrace/tracer/discover"
+	"tt-memtrace/tracer/metal"
+	"tt-memtrace/tracer/proc"
 )
 
 // patience bounds a wait for what is bound to happen; it is not expected to be reached.
-const patience = 20 * time.Second
+const patience = time.Minute
 
 // trace is a running tracer with its accounts.
 type trace struct {
@@ -55,7 +59,7 @@ func start(t *testing.T, o Options) *trace {
 		done: make(chan error, 1), changed: make(chan struct{}, 1)}
 	o.Lacks = lacking(t)
 	o.Notice = func(s string) {
-		if strings.HasPrefix(s, "this kernel") {
+		if strings.HasPrefix(s, "this host kernel") {
 			return // TestOlderKernels reads it
 		}
 		tr.mu.Lock()
@@ -223,43 +227,6 @@ func (tr *trace) noticed(parts ...string) {
 	}
 }
 
-// launch starts a driver, which ends with the test.
-func launch(t *testing.T, env ...string) *fixture.Process {
-	t.Helper()
-	p, err := fixture.Start(driver(t), env...)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(p.Kill)
-	return p
-}
-
-// user starts a driver that has the library open.
-func user(t *testing.T, b fixture.Build, env ...string) *fixture.Process {
-	t.Helper()
-	p := launch(t, env...)
-	do(t, p, "open %s", library(t, b))
-	return p
-}
-
-func do(t *testing.T, p *fixture.Process, format string, args ...any) string {
-	t.Helper()
-	answer, err := p.Do(format, args...)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return answer
-}
-
-func doNumber(t *testing.T, p *fixture.Process, format string, args ...any) uint64 {
-	t.Helper()
-	v, err := strconv.ParseUint(do(t, p, format, args...), 0, 64)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return v
-}
-
 // The banks that every allocator of the fixture has.
 var (
 	bankCount = [aggregator.NumMemories]uint64{12, 64, 0, 64, 12}
@@ -292,16 +259,16 @@ func (l *ledger) next(n uint64) uint64 {
 func (l *ledger) device(place int, chips ...int) {
 	l.t.Helper()
 	if len(chips) == 1 {
-		do(l.t, l.p, "device %d %d", place, chips[0])
+		fixture.Do(l.t, l.p, "device %d %d", place, chips[0])
 		return
 	}
-	do(l.t, l.p, "mesh %d %s", place, strings.Trim(fmt.Sprint(chips), "[]"))
+	fixture.Do(l.t, l.p, "mesh %d %s", place, strings.Trim(fmt.Sprint(chips), "[]"))
 }
 
 func (l *ledger) alloc(place int, m aggregator.Memory, chips ...int) {
 	l.t.Helper()
 	b := aggregator.BufferSnapshot{
-		Memory: m, Layout: []uint8{0, 2, 3}[l.next(3)], Size: 1 + l.next(1<<36), PageSize: 1 + l.next(1<<20),
+		Memory: m, MemoryLayout: []uint8{0, 2, 3}[l.next(3)], Size: 1 + l.next(1<<36), PageSize: 1 + l.next(1<<20),
 		Address: l.next(1<<32 - 1), PerBank: 1 + l.next(1<<31),
 	}
 	b.Reserved = b.PerBank * bankCount[m]
@@ -309,7 +276,7 @@ func (l *ledger) alloc(place int, m aggregator.Memory, chips ...int) {
 		b.Chips = append(b.Chips, l.chip(c))
 	}
 	slices.SortFunc(b.Chips, func(x, y aggregator.Chip) int { return int(x.Number) - int(y.Number) })
-	b.ID = doNumber(l.t, l.p, "alloc %d %d %d %d %d %d %d", b.PerBank, place, m, b.Layout, b.Size, b.PageSize, b.Address)
+	b.ID = fixture.Number(l.t, l.p, "alloc %d %d %d %d %d %d %d", b.PerBank, place, m, b.MemoryLayout, b.Size, b.PageSize, b.Address)
 	l.live[b.ID] = b
 	l.allocs++
 }
@@ -325,7 +292,7 @@ func (l *ledger) chip(n int) aggregator.Chip {
 func (l *ledger) free() {
 	l.t.Helper()
 	for id := range l.live { // any
-		do(l.t, l.p, "free %#x", id)
+		fixture.Do(l.t, l.p, "free %#x", id)
 		delete(l.live, id)
 		l.frees++
 		return
@@ -397,15 +364,15 @@ func TestAccountsMatchTheProcess(t *testing.T) {
 		name  string
 		build fixture.Build
 	}{
-		{"layout A", layoutA},
-		{"layout B", layoutB},
-		{"not optimized", flags("-O0")},
-		{"endbr64", flags("-O2 -fcf-protection=full")},
+		{"layout A", fixture.LayoutA},
+		{"layout B", fixture.LayoutB},
+		{"not optimized", fixture.WithFlags("-O0")},
+		{"endbr64", fixture.WithFlags("-O2 -fcf-protection=full")},
 		{"stripped", fixture.Build{Strip: true}},
-		{"moved fields", flags("-DSHIFT=256")},
-		{"with DWARF", flags("-O2 -g -DLAYOUT_B -DGROW=8")},
-		{"code behind data", flags("-Wl,-Ttext-segment=0x600000")},
-		{"in one segment", flags("-Wl,-z,noseparate-code")},
+		{"moved fields", fixture.WithFlags("-DSHIFT=256")},
+		{"with DWARF", fixture.WithFlags("-O2 -g -DLAYOUT_B -DGROW=8")},
+		{"code behind data", fixture.WithFlags("-Wl,-Ttext-segment=0x600000")},
+		{"in one segment", fixture.WithFlags("-Wl,-z,noseparate-code")},
 	}
 	if _, err := exec.LookPath("clang++"); err == nil {
 		builds = append(builds, struct {
@@ -416,7 +383,7 @@ func TestAccountsMatchTheProcess(t *testing.T) {
 	var processes []*fixture.Process
 	var pids []uint32
 	for _, b := range builds {
-		p := user(t, b.build)
+		p := fixture.User(t, b.build)
 		processes, pids = append(processes, p), append(pids, p.PID)
 	}
 	tr := start(t, Options{PIDs: pids})
@@ -441,7 +408,7 @@ func TestAccountsMatchTheProcess(t *testing.T) {
 					t.Errorf("chip %v is a %q, want %q", c.Chip, c.Arch, arch)
 				}
 			}
-			if snapshot.Info.Library != library(t, b.build) || !strings.HasPrefix(snapshot.Info.Command, "driver") {
+			if snapshot.Info.Library != fixture.LibraryOf(t, b.build) || !strings.HasPrefix(snapshot.Info.Command, "driver") {
 				t.Errorf("process %+v", snapshot.Info)
 			}
 			for range 100 {
@@ -472,10 +439,10 @@ func TestAccountsMatchTheProcess(t *testing.T) {
 func TestLayoutsThatAreInNoTable(t *testing.T) {
 	t.Parallel()
 	proved := []*fixture.Process{
-		user(t, flags("-O2 -DIMPL -DGROW=16")),
-		user(t, flags("-O2 -DIMPL -DLAYOUT_B -DSWAP_FLAGS -DSWAP_SIZES -DGROW=24")),
+		fixture.User(t, fixture.WithFlags("-O2 -DIMPL -DGROW=16")),
+		fixture.User(t, fixture.WithFlags("-O2 -DIMPL -DLAYOUT_B -DSWAP_FLAGS -DSWAP_SIZES -DGROW=24")),
 	}
-	unproved := user(t, flags("-O2 -DLAYOUT_B -DSWAP_SIZES -DGROW=40"))
+	unproved := fixture.User(t, fixture.WithFlags("-O2 -DLAYOUT_B -DSWAP_SIZES -DGROW=40"))
 	tr := start(t, Options{PIDs: []uint32{proved[0].PID, proved[1].PID, unproved.PID}})
 	for _, p := range proved {
 		l := keep(t, tr, p)
@@ -488,8 +455,8 @@ func TestLayoutsThatAreInNoTable(t *testing.T) {
 		l.free()
 		l.compare()
 	}
-	do(t, unproved, "device 0 1")
-	do(t, unproved, "alloc 100 0 0 0 4096 1024 64")
+	fixture.Do(t, unproved, "device 0 1")
+	fixture.Do(t, unproved, "alloc 100 0 0 0 4096 1024 64")
 	tr.sync()
 	if p, ok := tr.lookup(unproved.PID); ok {
 		t.Errorf("accounts of %+v", p)
@@ -499,13 +466,13 @@ func TestLayoutsThatAreInNoTable(t *testing.T) {
 
 // A burst of several threads is counted to the last event.
 func TestManyThreadsLoseNothing(t *testing.T) {
-	p := user(t, layoutB)
+	p := fixture.User(t, fixture.LayoutB)
 	// The race detector makes the reader several times slower: it has twice the room.
 	tr := start(t, Options{PIDs: []uint32{p.PID}, RingBytes: 2 * DefaultRingBytes})
-	do(t, p, "device 0 5")
+	fixture.Do(t, p, "device 0 5")
 	// A pause after every few, for it takes the real runtime several times as
 	// long to allocate, and the machine may have two processors only.
-	do(t, p, "storm 0 4 50000 500")
+	fixture.Do(t, p, "storm 0 4 50000 500")
 	s := tr.process(p.PID)
 	seen, lost := buffersSeen(tr.counters())
 	if seen != 400000 || lost != 0 {
@@ -527,10 +494,10 @@ func TestManyThreadsLoseNothing(t *testing.T) {
 // A ring that is too small loses events, and says how many.
 func TestLossesAreCounted(t *testing.T) {
 	t.Parallel()
-	p := user(t, layoutA)
+	p := fixture.User(t, fixture.LayoutA)
 	tr := start(t, Options{PIDs: []uint32{p.PID}, RingBytes: uint32(os.Getpagesize())})
-	do(t, p, "device 0 5")
-	do(t, p, "storm 0 4 20000 0")
+	fixture.Do(t, p, "device 0 5")
+	fixture.Do(t, p, "storm 0 4 20000 0")
 	tr.sync()
 	c := tr.counters()
 	seen, lost := buffersSeen(c)
@@ -565,9 +532,9 @@ func TestLossesAreCounted(t *testing.T) {
 // reader ends a round when it has read as much as the ring holds.
 func TestRoundsEndUnderAnyLoad(t *testing.T) {
 	t.Parallel()
-	p := user(t, layoutB)
+	p := fixture.User(t, fixture.LayoutB)
 	tr := start(t, Options{PIDs: []uint32{p.PID}, RingBytes: uint32(os.Getpagesize())})
-	do(t, p, "device 0 5")
+	fixture.Do(t, p, "device 0 5")
 	tr.sync()
 	tr.mu.Lock()
 	tr.accounts.OnChange = func(aggregator.Change) { // slower than they come
@@ -600,16 +567,16 @@ func TestRoundsEndUnderAnyLoad(t *testing.T) {
 // all the same, and those of what it was before an exec.
 func TestLostEndsAreFound(t *testing.T) {
 	t.Parallel()
-	loud, ends, execs := user(t, layoutB), user(t, layoutB), user(t, layoutB)
+	loud, ends, execs := fixture.User(t, fixture.LayoutB), fixture.User(t, fixture.LayoutB), fixture.User(t, fixture.LayoutB)
 	tr := start(t, Options{PIDs: []uint32{loud.PID, ends.PID, execs.PID}, RingBytes: uint32(os.Getpagesize())})
 	for _, p := range []*fixture.Process{loud, ends, execs} {
-		do(t, p, "device 0 5")
-		do(t, p, "alloc 100 0 0 0 4096 1024 64")
+		fixture.Do(t, p, "device 0 5")
+		fixture.Do(t, p, "alloc 100 0 0 0 4096 1024 64")
 		tr.process(p.PID)
 	}
 	tr.mu.Lock() // the reader waits for it
-	do(t, loud, "storm 0 1 20000 0")
-	do(t, execs, "exec")
+	fixture.Do(t, loud, "storm 0 1 20000 0")
+	fixture.Do(t, execs, "exec")
 	ends.Kill()
 	c, err := tr.tracer.Counters()
 	tr.mu.Unlock()
@@ -627,23 +594,23 @@ func TestLostEndsAreFound(t *testing.T) {
 	}
 }
 
-// What events tell of while a process is read for the first time is known in all
-// tries to read it, and all is that events told of before.
-func TestHeardOfInAllTries(t *testing.T) {
+// The objects of events during the first scan of a process are known in all its
+// tries, as are those of earlier events.
+func TestSeenInAllTries(t *testing.T) {
 	p := &traced{}
-	try := func() { p.books.touched = map[uint64]struct{}{} }
-	p.books.now, p.books.heard = &reading{first: true}, map[uint64]struct{}{}
+	try := func() { p.reconciliation.touched = map[uint64]struct{}{} }
+	p.reconciliation.now, p.reconciliation.seen = &reading{first: true}, map[uint64]struct{}{}
 	try()
 	if p.touch(1) || !p.touch(1) {
-		t.Error("the first that is heard of a buffer is not of one that is in the accounts, the second is")
+		t.Error("the first that is seen of a buffer is not of one that is in the accounts, the second is")
 	}
 	try()
-	if _, ok := p.books.touched[1]; ok || !p.touch(1) {
+	if _, ok := p.reconciliation.touched[1]; ok || !p.touch(1) {
 		t.Error("what came during the first try is in the accounts during the second")
 	}
-	p.books = bookkeeping{}
+	p.reconciliation = reconciliation{}
 	p.touch(2)
-	p.books.now, p.books.heard = &reading{first: true}, map[uint64]struct{}{}
+	p.reconciliation.now, p.reconciliation.seen = &reading{first: true}, map[uint64]struct{}{}
 	try()
 	if !p.touch(2) {
 		t.Error("what came before the reading is in the accounts")
@@ -659,37 +626,38 @@ func TestWhatProcessesDo(t *testing.T) {
 		env   []string
 		test  func(t *testing.T, tr *trace, p *fixture.Process, l *ledger)
 	}{
-		{"allocations that fail change nothing", layoutB, nil, failedAllocations},
-		{"a buffer without a reservation", layoutA, nil, noReservation},
-		{"reservations that cannot be seen", flags("-O2 -DBARE_BANKS"), nil, reservationsUnknown},
-		{"hooked buffers, layout A", layoutA, nil, hookedBuffers},
-		{"hooked buffers, layout B", layoutB, nil, hookedBuffers},
-		{"frees of unknown buffers", layoutB, nil, unknownFrees},
-		{"unreadable buffers, layout A", layoutA, nil, unreadableBuffers},
-		{"unreadable buffers, layout B", layoutB, nil, unreadableBuffers},
-		{"a buffer at the address of another", layoutB, nil, replacedBuffer},
-		{"all buffers freed", layoutA, nil, allocatorGone("deallocate")},
-		{"allocator destroyed", layoutB, nil, allocatorGone("destroy")},
-		{"device closed", layoutB, nil, closedDevice},
-		{"device reopened after a close", layoutB, nil, reopenedDevice("close 0", "deallocate 0", "destroy 0")},
-		{"device reopened after its allocator's end", layoutA, nil, reopenedDevice("destroy 0")},
-		{"device reopened after an end that went unseen", layoutB, nil, reopenedDevice()},
-		{"devices opened after the attach are not late", layoutA, nil, notLate},
-		{"circular buffers", layoutB, nil, circularBuffers},
-		{"a program laid out again after it threw", layoutB, nil, layoutThrows},
-		{"a program destroyed on another thread", layoutA, nil, destroyedElsewhere},
-		{"dataflow buffers", layoutB, nil, dataflowBuffersOf(2, 1)},
+		{"allocations that fail change nothing", fixture.LayoutB, nil, failedAllocations},
+		{"a buffer without a reservation", fixture.LayoutA, nil, noReservation},
+		{"reservations that cannot be seen", fixture.WithFlags("-O2 -DBARE_BANKS"), nil, reservationsUnknown},
+		{"hooked buffers, layout A", fixture.LayoutA, nil, hookedBuffers},
+		{"hooked buffers, layout B", fixture.LayoutB, nil, hookedBuffers},
+		{"frees of unknown buffers", fixture.LayoutB, nil, unknownFrees},
+		{"unreadable buffers, layout A", fixture.LayoutA, nil, unreadableBuffers},
+		{"unreadable buffers, layout B", fixture.LayoutB, nil, unreadableBuffers},
+		{"a buffer at the address of another", fixture.LayoutB, nil, replacedBuffer},
+		{"all buffers freed", fixture.LayoutA, nil, allocatorGone("deallocate")},
+		{"allocator destroyed", fixture.LayoutB, nil, allocatorGone("destroy")},
+		{"device closed", fixture.LayoutB, nil, closedDevice},
+		{"device reopened after a close", fixture.LayoutB, nil, reopenedDevice("close 0", "deallocate 0", "destroy 0")},
+		{"device reopened after its allocator's end", fixture.LayoutA, nil, reopenedDevice("destroy 0")},
+		{"device reopened after an end that went unseen", fixture.LayoutB, nil, reopenedDevice()},
+		{"devices opened after the attach are not late", fixture.LayoutA, nil, notLate},
+		{"circular buffers", fixture.LayoutB, nil, circularBuffers},
+		{"a program laid out again after it threw", fixture.LayoutB, nil, layoutThrows},
+		{"a program destroyed on another thread", fixture.LayoutA, nil, destroyedElsewhere},
+		{"dataflow buffers", fixture.LayoutB, nil, dataflowBuffersOf(2, 1)},
 		{"dataflow buffers by allocator", byAllocator, nil, dataflowBuffersOf(2, 2)},
 		{"dataflow buffers on cores that overlap", byAllocator, nil, ambiguousCores},
-		{"scratchpads", layoutB, nil, scratchpadsOf},
-		{"replays of traces", layoutB, nil, replaysOf},
-		{"kernel-config rings", layoutB, nil, ringsOf},
-		{"private numbering of chips", layoutB, []string{"TT_VISIBLE_DEVICES=2,3"}, privateNumbering},
+		{"scratchpads", fixture.LayoutB, nil, scratchpadsOf},
+		{"replays of traces", fixture.LayoutB, nil, replaysOf},
+		{"buffers under a trace", fixture.LayoutB, nil, unsafeOf},
+		{"kernel-config rings", fixture.LayoutB, nil, ringsOf},
+		{"private numbering of chips", fixture.LayoutB, []string{"TT_VISIBLE_DEVICES=2,3"}, privateNumbering},
 	}
 	var processes []*fixture.Process
 	var pids []uint32
 	for _, test := range tests {
-		p := user(t, test.build, test.env...)
+		p := fixture.User(t, test.build, test.env...)
 		processes, pids = append(processes, p), append(pids, p.PID)
 	}
 	tr := start(t, Options{PIDs: pids})
@@ -717,8 +685,8 @@ func failedAllocations(t *testing.T, tr *trace, p *fixture.Process, l *ledger) {
 
 func noReservation(t *testing.T, tr *trace, p *fixture.Process, l *ledger) {
 	before := tr.counters()
-	do(t, p, "device 0 1")
-	do(t, p, "alloc 0 0 0 0 4096 1024 64")
+	fixture.Do(t, p, "device 0 1")
+	fixture.Do(t, p, "alloc 0 0 0 0 4096 1024 64")
 	s := tr.process(p.PID)
 	if u := s.Chips[0].Memory[aggregator.DRAM]; u.Requested != 4096 || u.Reserved != 0 || u.Unreserved != 1 {
 		t.Errorf("%+v", u)
@@ -730,8 +698,8 @@ func noReservation(t *testing.T, tr *trace, p *fixture.Process, l *ledger) {
 
 // Without the point that shows reservations everything else is right.
 func reservationsUnknown(t *testing.T, tr *trace, p *fixture.Process, l *ledger) {
-	do(t, p, "device 0 1")
-	do(t, p, "alloc 100 0 0 0 4096 1024 64")
+	fixture.Do(t, p, "device 0 1")
+	fixture.Do(t, p, "alloc 100 0 0 0 4096 1024 64")
 	if u := tr.process(p.PID).Chips[0].Memory[aggregator.DRAM]; u.Requested != 4096 || u.Reserved != 0 || u.Unreserved != 1 {
 		t.Errorf("%+v", u)
 	}
@@ -741,9 +709,9 @@ func hookedBuffers(t *testing.T, tr *trace, p *fixture.Process, l *ledger) {
 	before := tr.counters()
 	l.device(0, 1)
 	l.alloc(0, aggregator.L1, 1)
-	hooked := do(t, p, "hooked 0 0 0 4096 1024 64")
+	hooked := fixture.Do(t, p, "hooked 0 0 0 4096 1024 64")
 	l.compare()
-	do(t, p, "free %s", hooked)
+	fixture.Do(t, p, "free %s", hooked)
 	l.compare()
 	if c := tr.counters(); c.Hooked != before.Hooked+1 {
 		t.Errorf("counters %+v, before %+v", c, before)
@@ -754,7 +722,7 @@ func unknownFrees(t *testing.T, tr *trace, p *fixture.Process, l *ledger) {
 	l.device(0, 1)
 	l.alloc(0, aggregator.L1, 1)
 	for range 3 {
-		do(t, p, "orphan 0 1 0 4096 1024 64")
+		fixture.Do(t, p, "orphan 0 1 0 4096 1024 64")
 	}
 	if c := l.compare().Counters; c.UnmatchedFrees != 3 {
 		t.Errorf("counters %+v", c)
@@ -765,7 +733,7 @@ func unreadableBuffers(t *testing.T, tr *trace, p *fixture.Process, l *ledger) {
 	before := tr.counters()
 	l.device(0, 1)
 	l.alloc(0, aggregator.L1, 1)
-	do(t, p, "unreadable")
+	fixture.Do(t, p, "unreadable")
 	l.compare()
 	after := tr.counters()
 	if k := bpf.MemtraceTtKindTT_ALLOC; after.Unread[k] != before.Unread[k]+1 {
@@ -774,9 +742,9 @@ func unreadableBuffers(t *testing.T, tr *trace, p *fixture.Process, l *ledger) {
 }
 
 func replacedBuffer(t *testing.T, tr *trace, p *fixture.Process, l *ledger) {
-	do(t, p, "device 0 1")
-	b := do(t, p, "alloc 100 0 0 0 4096 1024 64")
-	do(t, p, "again %s 0 1 0 8192 1024 64", b)
+	fixture.Do(t, p, "device 0 1")
+	b := fixture.Do(t, p, "alloc 100 0 0 0 4096 1024 64")
+	fixture.Do(t, p, "again %s 0 1 0 8192 1024 64", b)
 	s := tr.process(p.PID)
 	if s.Buffers != 1 || s.Counters.Replaced != 1 || s.Counters.Allocs != 2 || s.Counters.ImplicitFrees != 1 {
 		t.Errorf("%d buffers, counters %+v", s.Buffers, s.Counters)
@@ -796,7 +764,7 @@ func allocatorGone(how string) func(*testing.T, *trace, *fixture.Process, *ledge
 			l.alloc(0, aggregator.Memory(l.next(5)), 1)
 		}
 		other.alloc(1, aggregator.Trace, 1)
-		do(t, p, "%s 0", how)
+		fixture.Do(t, p, "%s 0", how)
 		l.implicit()
 		l.live, l.allocs = other.live, l.allocs+1
 		l.compare()
@@ -809,12 +777,12 @@ func closedDevice(t *testing.T, tr *trace, p *fixture.Process, l *ledger) {
 	l.device(1, 4, 5)
 	l.alloc(0, aggregator.DRAM, 1)
 	l.alloc(1, aggregator.DRAM, 4, 5)
-	do(t, p, "close 0")
+	fixture.Do(t, p, "close 0")
 	if s := l.compare(); len(s.Chips) != 3 {
 		t.Errorf("chips %+v", s.Chips)
 	}
-	do(t, p, "deallocate 0")
-	do(t, p, "destroy 0")
+	fixture.Do(t, p, "deallocate 0")
+	fixture.Do(t, p, "destroy 0")
 	s := tr.process(p.PID)
 	if len(s.Chips) != 2 || s.Chips[0].Chip.Number != 4 || s.Buffers != 1 || s.Counters.ImplicitFrees != 1 {
 		t.Errorf("chips %+v, counters %+v", s.Chips, s.Counters)
@@ -829,7 +797,7 @@ func reopenedDevice(end ...string) func(*testing.T, *trace, *fixture.Process, *l
 		l.alloc(0, aggregator.DRAM, 1)
 		l.compare()
 		for _, c := range end {
-			do(t, p, "%s", c)
+			fixture.Do(t, p, "%s", c)
 		}
 		l.implicit()
 		l.device(0, 2, 3)
@@ -855,16 +823,16 @@ func notLate(t *testing.T, tr *trace, p *fixture.Process, l *ledger) {
 // than any chip could need.
 func circularBuffers(t *testing.T, tr *trace, p *fixture.Process, l *ledger) {
 	before := tr.counters()
-	device := doNumber(t, p, "device 0 1")
-	program := doNumber(t, p, "program")
-	do(t, p, "layout %#x 0", program)
+	device := fixture.Number(t, p, "device 0 1")
+	program := fixture.Number(t, p, "program")
+	fixture.Do(t, p, "layout %#x 0", program)
 	sizes := []int{0, 1, 2, 16, 17, 40, 64, 500, 1024, 1025}
 	for i, n := range sizes {
 		var ranges strings.Builder
 		for k := range n {
 			fmt.Fprintf(&ranges, " %d %d %d %d", k%200, k/200, k%200+1, k/200+2)
 		}
-		do(t, p, "cb 0 %d %d %d%s", 4096*(i+1), 100+i, i%2, ranges.String())
+		fixture.Do(t, p, "cb 0 %d %d %d%s", 4096*(i+1), 100+i, i%2, ranges.String())
 	}
 	tr.sync()
 	tr.mu.Lock()
@@ -891,12 +859,12 @@ func circularBuffers(t *testing.T, tr *trace, p *fixture.Process, l *ledger) {
 	if c := tr.counters(); c.Truncated != before.Truncated+1 || c.Unread != before.Unread {
 		t.Errorf("counters %+v, before %+v", c, before)
 	}
-	do(t, p, "unload %#x", program)
+	fixture.Do(t, p, "unload %#x", program)
 	tr.process(p.PID)
 }
 
-// byAllocator is a build in which the cores of dataflow buffers are not told beforehand.
-var byAllocator = flags("-DLAYOUT_B -DMARKED")
+// byAllocator is a build in which the cores of dataflow buffers are not known beforehand.
+var byAllocator = fixture.WithFlags("-DLAYOUT_B -DMARKED")
 
 // placedBy are the buffers that a program has, each with its first core range.
 func (tr *trace) placedBy(pid uint32, program uint64) (list []string) {
@@ -924,8 +892,8 @@ func (tr *trace) expectPlaced(p *fixture.Process, program uint64, want ...string
 // What a layout placed before it threw stays, as in the runtime, until the next
 // one, which replaces it.
 func layoutThrows(t *testing.T, tr *trace, p *fixture.Process, l *ledger) {
-	do(t, p, "mesh 0 1 2")
-	program := doNumber(t, p, "program")
+	fixture.Do(t, p, "mesh 0 1 2")
+	program := fixture.Number(t, p, "program")
 	for range 3 {
 		if _, err := p.Do("place %#x 0 1 4096 8192", program); err == nil {
 			t.Fatal("nothing was thrown")
@@ -933,24 +901,24 @@ func layoutThrows(t *testing.T, tr *trace, p *fixture.Process, l *ledger) {
 		tr.expectPlaced(p, program,
 			"0 on 1: 4096+1024 [{0 0 1 1}]", "0 on 1: 8192+1024 [{0 0 1 1}]", "0 on 2: 4096+1024 [{0 0 1 1}]", "0 on 2: 8192+1024 [{0 0 1 1}]")
 	}
-	do(t, p, "place %#x 0 0 16384", program)
+	fixture.Do(t, p, "place %#x 0 0 16384", program)
 	tr.expectPlaced(p, program, "0 on 1: 16384+1024 [{0 0 1 1}]", "0 on 2: 16384+1024 [{0 0 1 1}]")
 	for _, c := range tr.process(p.PID).Chips {
 		if c.CB.Physical != 4096 || c.CB.Logical != 4096 || c.CB.Programs != 1 {
 			t.Errorf("chip %d: %+v", c.Chip.Number, c.CB)
 		}
 	}
-	do(t, p, "unload %#x", program)
+	fixture.Do(t, p, "unload %#x", program)
 	tr.expectPlaced(p, program)
 }
 
 func destroyedElsewhere(t *testing.T, tr *trace, p *fixture.Process, l *ledger) {
-	do(t, p, "device 0 1")
+	fixture.Do(t, p, "device 0 1")
 	for range 20 {
-		program := doNumber(t, p, "program")
-		do(t, p, "place %#x 0 0 4096", program)
+		program := fixture.Number(t, p, "program")
+		fixture.Do(t, p, "place %#x 0 0 4096", program)
 		tr.expectPlaced(p, program, "0 on 1: 4096+1024 [{0 0 1 1}]")
-		do(t, p, "unload_elsewhere %#x", program)
+		fixture.Do(t, p, "unload_elsewhere %#x", program)
 		tr.expectPlaced(p, program)
 		if u := tr.process(p.PID).CB; u.Physical != 0 || u.Logical != 0 || u.Programs != 0 {
 			t.Errorf("%+v", u)
@@ -961,10 +929,10 @@ func destroyedElsewhere(t *testing.T, tr *trace, p *fixture.Process, l *ledger) 
 // dataflowBuffersOf places a buffer on two core ranges, which counts as so many.
 func dataflowBuffersOf(ranges, count uint64) func(*testing.T, *trace, *fixture.Process, *ledger) {
 	return func(t *testing.T, tr *trace, p *fixture.Process, l *ledger) {
-		do(t, p, "mesh 0 1 2")
-		program := doNumber(t, p, "program")
-		for _, address := range []int{4096, 8192} { // laid out anew
-			do(t, p, "dfb %#x 0 %d 100 0 0 1 1 4 4 4 4", program, address)
+		fixture.Do(t, p, "mesh 0 1 2")
+		program := fixture.Number(t, p, "program")
+		for _, address := range []int{4096, 8192} { // laid out again
+			fixture.Do(t, p, "dfb %#x 0 %d 100 0 0 1 1 4 4 4 4", program, address)
 			want := fmt.Sprintf("2 on 1: %d+100 [{0 0 1 1} {4 4 4 4}]", address)
 			if count == ranges {
 				want = fmt.Sprintf("2 on 1: %d+100 [{0 0 1 1}]", address)
@@ -978,16 +946,16 @@ func dataflowBuffersOf(ranges, count uint64) func(*testing.T, *trace, *fixture.P
 				t.Errorf("chip %d: %+v", c.Chip.Number, c.CB)
 			}
 		}
-		do(t, p, "unload %#x", program)
+		fixture.Do(t, p, "unload %#x", program)
 		tr.expectPlaced(p, program)
 	}
 }
 
-// Where it cannot be told on which cores a buffer lies, that is said.
+// A notice says when a buffer's cores are unknown.
 func ambiguousCores(t *testing.T, tr *trace, p *fixture.Process, l *ledger) {
-	do(t, p, "device 0 1")
-	program := doNumber(t, p, "program")
-	do(t, p, "dfb %#x 0 4096 100 0 0 3 3 1 1 1 1", program)
+	fixture.Do(t, p, "device 0 1")
+	program := fixture.Number(t, p, "program")
+	fixture.Do(t, p, "dfb %#x 0 4096 100 0 0 3 3 1 1 1 1", program)
 	if u := tr.process(p.PID).CB; u.Physical != 1600 {
 		t.Errorf("%+v", u)
 	}
@@ -995,113 +963,162 @@ func ambiguousCores(t *testing.T, tr *trace, p *fixture.Process, l *ledger) {
 }
 
 func scratchpadsOf(t *testing.T, tr *trace, p *fixture.Process, l *ledger) {
-	do(t, p, "mesh 0 1 2")
-	program := doNumber(t, p, "program")
-	kernel := doNumber(t, p, "kernel %#x 0", program)
-	do(t, p, "scratchpad %#x 0 %#x 4096 64 2 3 4 5", program, kernel)
+	fixture.Do(t, p, "mesh 0 1 2")
+	program := fixture.Number(t, p, "program")
+	kernel := fixture.Number(t, p, "kernel %#x 0", program)
+	fixture.Do(t, p, "scratchpad %#x 0 %#x 4096 64 2 3 4 5", program, kernel)
 	tr.expectPlaced(p, program, "3 on 1: 4096+64 [{2 3 4 5}]", "3 on 2: 4096+64 [{2 3 4 5}]")
-	do(t, p, "scratchpad %#x 0 %#x 8192 128 2 3 4 5", program, kernel)
+	fixture.Do(t, p, "scratchpad %#x 0 %#x 8192 128 2 3 4 5", program, kernel)
 	for _, c := range tr.process(p.PID).Chips {
 		if c.CB.Scratchpads != 2 || c.CB.Physical != 9*192 || c.CB.Programs != 1 {
 			t.Errorf("chip %d: %+v", c.Chip.Number, c.CB)
 		}
 	}
 	// One of a program that is gone by the time that it is looked at.
-	other := doNumber(t, p, "program")
-	do(t, p, "scratchpad %#x 0 %#x 8192 128 2 3 4 5", other, doNumber(t, p, "kernel %#x 0", other))
-	do(t, p, "unload %#x", other)
-	do(t, p, "unload %#x", program)
+	other := fixture.Number(t, p, "program")
+	fixture.Do(t, p, "scratchpad %#x 0 %#x 8192 128 2 3 4 5", other, fixture.Number(t, p, "kernel %#x 0", other))
+	fixture.Do(t, p, "unload %#x", other)
+	fixture.Do(t, p, "unload %#x", program)
 	tr.expectPlaced(p, program)
 	if u := tr.process(p.PID).CB; u.Physical != 0 || u.Scratchpads != 0 {
 		t.Errorf("%+v", u)
 	}
 	// One that takes its time is asked for again.
-	slow := doNumber(t, p, "program")
-	kernel = doNumber(t, p, "kernel %#x 0", slow)
-	do(t, p, "scratchpad %#x 0 %#x 0 128 2 3 4 5", slow, kernel)
+	slow := fixture.Number(t, p, "program")
+	kernel = fixture.Number(t, p, "kernel %#x 0", slow)
+	fixture.Do(t, p, "scratchpad %#x 0 %#x 0 128 2 3 4 5", slow, kernel)
 	tr.expectPlaced(p, slow)
-	do(t, p, "argument %#x 0 4096", kernel)
+	fixture.Do(t, p, "argument %#x 0 4096", kernel)
 	tr.expectPlaced(p, slow, "3 on 1: 4096+128 [{2 3 4 5}]", "3 on 2: 4096+128 [{2 3 4 5}]")
-	do(t, p, "unload %#x", slow)
+	fixture.Do(t, p, "unload %#x", slow)
 	// One that has no address is not guessed at.
-	bad := doNumber(t, p, "program")
-	do(t, p, "scratchpad %#x 0 %#x 0 128 0 0 0 0", bad, doNumber(t, p, "kernel %#x 0", bad))
+	bad := fixture.Number(t, p, "program")
+	fixture.Do(t, p, "scratchpad %#x 0 %#x 0 128 0 0 0 0", bad, fixture.Number(t, p, "kernel %#x 0", bad))
 	tr.expectPlaced(p, bad)
 	tr.await("a notice", func() bool { return tr.says("it has no address yet") })
 }
 
 func replaysOf(t *testing.T, tr *trace, p *fixture.Process, l *ledger) {
-	do(t, p, "mesh 0 1 2")
-	queue := doNumber(t, p, "queue 0")
-	do(t, p, "replay %#x 0 3", queue)
-	do(t, p, "replay %#x 7 1000", queue)
-	replays := func() []aggregator.ReplaySnapshot {
+	fixture.Do(t, p, "mesh 0 1 2")
+	queue := fixture.Number(t, p, "queue 0")
+	fixture.Do(t, p, "replay %#x 0 3", queue)
+	fixture.Do(t, p, "replay %#x 7 1000", queue)
+	replays := func() []aggregator.TraceSnapshot {
 		tr.sync()
 		tr.mu.Lock()
 		defer tr.mu.Unlock()
-		return tr.accounts.Replays(p.PID)
+		return tr.accounts.Traces(p.PID)
 	}
 	list := replays()
 	if len(list) != 2 || list[0].Trace != 0 || list[0].Count != 3 || list[1].Trace != 7 || list[1].Count != 1000 ||
 		len(list[1].Chips) != 2 || list[1].Last <= list[0].Last {
 		t.Errorf("%+v", list)
 	}
-	do(t, p, "replay %#x 0 1", queue)
+	fixture.Do(t, p, "replay %#x 0 1", queue)
 	if list := replays(); list[0].Count != 4 {
 		t.Errorf("%+v", list)
 	}
 	if n := tr.process(p.PID).Counters; n.Replays != 1004 || n.UnknownLaunches != 0 {
 		t.Errorf("%+v", n)
 	}
-	do(t, p, "close 0")
+	fixture.Do(t, p, "close 0")
 	if list := replays(); len(list) != 0 {
 		t.Errorf("%+v", list)
 	}
 }
 
-// A ring as the runtime keeps book of it: places are given out in turn, and given
+// What is allocated after a capture and alive at the replay is unsafe, and known to lie where
+// the capture had buffers; what is freed before is not.
+func unsafeOf(t *testing.T, tr *trace, p *fixture.Process, l *ledger) {
+	fixture.Do(t, p, "mesh 0 1 2")
+	queue := fixture.Number(t, p, "queue 0")
+	alloc := func(address int) uint64 {
+		return fixture.Number(t, p, "alloc 1024 0 0 0 4096 1024 %d", address)
+	}
+	unsafe := func() map[uint64]aggregator.Unsafe {
+		tr.sync()
+		tr.mu.Lock()
+		defer tr.mu.Unlock()
+		found := map[uint64]aggregator.Unsafe{}
+		for _, b := range tr.accounts.Buffers(p.PID) {
+			if b.Unsafe.Found {
+				found[b.ID] = b.Unsafe
+			}
+		}
+		return found
+	}
+	alloc(0) // from before
+	fixture.Do(t, p, "capture %#x 5", queue)
+	fixture.Do(t, p, "free %#x", alloc(4096))
+	fixture.Do(t, p, "captured %#x", queue)
+	overlapping, apart, freed := alloc(4096), alloc(8192), alloc(16384)
+	fixture.Do(t, p, "free %#x", freed)
+	if found := unsafe(); len(found) != 0 {
+		t.Errorf("before a replay: %+v", found)
+	}
+	fixture.Do(t, p, "replay %#x 5 2", queue)
+	if found := unsafe(); len(found) != 2 || found[overlapping] != (aggregator.Unsafe{Found: true, Trace: 5, Overlaps: true}) ||
+		found[apart] != (aggregator.Unsafe{Found: true, Trace: 5}) {
+		t.Errorf("%+v", found)
+	}
+	fixture.Do(t, p, "release 5")
+	safe := alloc(32768)
+	fixture.Do(t, p, "replay %#x 5 1", queue)
+	if found := unsafe(); len(found) != 2 || found[safe].Found {
+		t.Errorf("after the release: %+v", found)
+	}
+	s := tr.process(p.PID)
+	if s.Unsafe.Buffers != 2 || s.Unsafe.Overlapping != 1 || s.Unsafe.Bytes != 8192 || s.Counters.Replays != 3 {
+		t.Errorf("%+v", s)
+	}
+	if !s.Exact() {
+		t.Errorf("%+v", s.Reasons)
+	}
+}
+
+// A kernel-config ring as the runtime tracks it: places are given out in turn, and given
 // up when a newer one needs the room or all that ran before is waited for.
 func ringsOf(t *testing.T, tr *trace, p *fixture.Process, l *ledger) {
-	do(t, p, "mesh 0 1 2")
-	queue, manager := doNumber(t, p, "queue 0"), doNumber(t, p, "ring 1000 100")
+	fixture.Do(t, p, "mesh 0 1 2")
+	queue, manager := fixture.Number(t, p, "queue 0"), fixture.Number(t, p, "ring 1000 100")
 	ran := 0
 	workloads := map[string]uint64{}
 	enqueue := func(workload string, status, size int) {
 		if workloads[workload] == 0 {
-			w, program := doNumber(t, p, "workload"), doNumber(t, p, "program")
-			do(t, p, "kernel %#x 0", program)
-			do(t, p, "join %#x %#x", w, program)
+			w, program := fixture.Number(t, p, "workload"), fixture.Number(t, p, "program")
+			fixture.Do(t, p, "kernel %#x 0", program)
+			fixture.Do(t, p, "join %#x %#x", w, program)
 			workloads[workload] = w
 		}
-		do(t, p, "enqueue %#x %#x %#x %d %d %d", queue, workloads[workload], manager, status, ran, size)
+		fixture.Do(t, p, "enqueue %#x %#x %#x %d %d %d", queue, workloads[workload], manager, status, ran, size)
 		ran++
 	}
-	expect := func(want aggregator.Ring) {
+	expect := func(want aggregator.ConfigRing) {
 		t.Helper()
 		want.ID, want.Base, want.Capacity = manager, 1000, 100
 		for _, c := range tr.process(p.PID).Chips {
-			if c.Ring != want {
-				t.Errorf("chip %d: %+v, not %+v", c.Chip.Number, c.Ring, want)
+			if c.ConfigRing != want {
+				t.Errorf("chip %d: %+v, not %+v", c.Chip.Number, c.ConfigRing, want)
 			}
 		}
 	}
 	const inFlight, committed = 1, 2
 	enqueue("a", inFlight, 40)
-	expect(aggregator.Ring{Used: 40, Programs: 1})
+	expect(aggregator.ConfigRing{Used: 40, Programs: 1})
 	enqueue("a", committed, 40)
-	expect(aggregator.Ring{Used: 80, Programs: 1})
+	expect(aggregator.ConfigRing{Used: 80, Programs: 1})
 	enqueue("b", committed, 30) // behind these is too little: the first gives way
-	expect(aggregator.Ring{Used: 70, Programs: 2})
+	expect(aggregator.ConfigRing{Used: 70, Programs: 2})
 	enqueue("c", inFlight, 10) // all before it is done
-	expect(aggregator.Ring{Used: 10, Programs: 1})
+	expect(aggregator.ConfigRing{Used: 10, Programs: 1})
 	for range 20 { // no more than 7 places
 		enqueue("d", committed, 1)
 	}
-	expect(aggregator.Ring{Used: 7, Programs: 1})
-	do(t, p, "replay %#x 1 1", queue)
-	expect(aggregator.Ring{Used: 7, Programs: 1, Replayed: true})
+	expect(aggregator.ConfigRing{Used: 7, Programs: 1})
+	fixture.Do(t, p, "replay %#x 1 1", queue)
+	expect(aggregator.ConfigRing{Used: 7, Programs: 1, Replayed: true})
 	enqueue("e", committed, 90)
-	expect(aggregator.Ring{Used: 90, Programs: 1})
+	expect(aggregator.ConfigRing{Used: 90, Programs: 1})
 	tr.mu.Lock()
 	for _, program := range tr.accounts.Programs(p.PID) {
 		if program.Config == 0 {
@@ -1109,7 +1126,7 @@ func ringsOf(t *testing.T, tr *trace, p *fixture.Process, l *ledger) {
 		}
 	}
 	tr.mu.Unlock()
-	do(t, p, "close 0")
+	fixture.Do(t, p, "close 0")
 	var key bpf.MemtraceTtRingKey
 	var value bpf.MemtraceTtRing
 	tr.sync()
@@ -1119,8 +1136,8 @@ func ringsOf(t *testing.T, tr *trace, p *fixture.Process, l *ledger) {
 		}
 	}
 	for _, c := range tr.snapshot().Chips {
-		if c.Ring.ID == manager {
-			t.Errorf("chip %d still has %+v", c.Chip.Number, c.Ring)
+		if c.ConfigRing.ID == manager {
+			t.Errorf("chip %d still has %+v", c.Chip.Number, c.ConfigRing)
 		}
 	}
 }
@@ -1135,10 +1152,10 @@ func privateNumbering(t *testing.T, tr *trace, p *fixture.Process, l *ledger) {
 // What a process held before is in the accounts, and its free is an ordinary one.
 func TestAttachedLate(t *testing.T) {
 	t.Parallel()
-	p := user(t, layoutB)
-	do(t, p, "mesh 0 1 2")
-	before := do(t, p, "alloc 100 0 0 0 4096 1024 64")
-	do(t, p, "alloc 100 0 1 0 8192 1024 128")
+	p := fixture.User(t, fixture.LayoutB)
+	fixture.Do(t, p, "mesh 0 1 2")
+	before := fixture.Do(t, p, "alloc 100 0 0 0 4096 1024 64")
+	fixture.Do(t, p, "alloc 100 0 1 0 8192 1024 128")
 	tr := start(t, Options{PIDs: []uint32{p.PID}})
 	s := tr.process(p.PID)
 	if s.Late || s.Buffers != 2 || len(s.Chips) != 2 || s.Agreement.Found != 2 {
@@ -1149,8 +1166,8 @@ func TestAttachedLate(t *testing.T) {
 			t.Errorf("on chip %d: %+v", c.Chip.Number, c.Memory)
 		}
 	}
-	do(t, p, "alloc 100 0 0 0 2048 1024 256")
-	do(t, p, "free %s", before)
+	fixture.Do(t, p, "alloc 100 0 0 0 2048 1024 256")
+	fixture.Do(t, p, "free %s", before)
 	s = tr.process(p.PID)
 	if s.Counters.UnmatchedFrees != 0 || s.Counters.Frees != 1 || s.Chips[0].Memory[aggregator.DRAM].Requested != 2048 {
 		t.Errorf("after one was freed and one allocated: %+v", s)
@@ -1161,10 +1178,10 @@ func TestAttachedLate(t *testing.T) {
 // is the only one to have them.
 func TestForkedChildHoldsNothingOfItsParents(t *testing.T) {
 	t.Parallel()
-	p := user(t, layoutB)
-	do(t, p, "device 0 1")
-	do(t, p, "alloc 100 0 0 0 4096 1024 64")
-	child := uint32(doNumber(t, p, "fork"))
+	p := fixture.User(t, fixture.LayoutB)
+	fixture.Do(t, p, "device 0 1")
+	fixture.Do(t, p, "alloc 100 0 0 0 4096 1024 64")
+	child := uint32(fixture.Number(t, p, "fork"))
 	tr := start(t, Options{PIDs: []uint32{p.PID, child}})
 	if s := tr.process(p.PID); s.Buffers != 1 {
 		t.Errorf("the parent: %+v", s)
@@ -1172,7 +1189,7 @@ func TestForkedChildHoldsNothingOfItsParents(t *testing.T) {
 	if s := tr.process(child); s.Buffers != 0 || s.Late {
 		t.Errorf("the child: %+v", s)
 	}
-	do(t, p, "child 0 outlive")
+	fixture.Do(t, p, "child 0 outlive")
 	t.Cleanup(func() { syscall.Kill(int(child), syscall.SIGKILL) })
 	p.Kill()
 	tr.await("the child's copies are its own", func() bool {
@@ -1183,14 +1200,14 @@ func TestForkedChildHoldsNothingOfItsParents(t *testing.T) {
 }
 
 // Accounts that lack something, or have too much, are made right from the
-// process's own books as soon as there is doubt about them.
-func TestAccountsHeal(t *testing.T) {
+// process's own allocators as soon as they are suspect.
+func TestAccountsAreCorrected(t *testing.T) {
 	t.Parallel()
-	p := user(t, layoutB)
+	p := fixture.User(t, fixture.LayoutB)
 	tr := start(t, Options{PIDs: []uint32{p.PID}})
-	do(t, p, "device 0 1")
-	do(t, p, "alloc 100 0 0 0 8192 1024 128")
-	lost := doNumber(t, p, "alloc 100 0 0 0 4096 1024 64")
+	fixture.Do(t, p, "device 0 1")
+	fixture.Do(t, p, "alloc 100 0 0 0 8192 1024 128")
+	lost := fixture.Number(t, p, "alloc 100 0 0 0 4096 1024 64")
 	if s := tr.process(p.PID); s.Buffers != 2 {
 		t.Fatalf("%+v", s)
 	}
@@ -1204,7 +1221,7 @@ func TestAccountsHeal(t *testing.T) {
 	if s := tr.process(p.PID); s.Memory[aggregator.DRAM].Requested != 8192+64 {
 		t.Fatalf("%+v", s)
 	}
-	tr.tracer.Doubt(p.PID)
+	tr.tracer.Reconcile(p.PID)
 	tr.await("the accounts are right again", func() bool {
 		s, _ := tr.lookup(p.PID)
 		return s.Memory[aggregator.DRAM].Requested == 4096+8192 && s.Agreement.Repaired == 2
@@ -1213,9 +1230,9 @@ func TestAccountsHeal(t *testing.T) {
 
 func TestPIDNamedBeforeItsLibraryIsLoaded(t *testing.T) {
 	t.Parallel()
-	p := launch(t)
+	p := fixture.Launch(t)
 	tr := start(t, Options{PIDs: []uint32{p.PID}})
-	do(t, p, "open %s", library(t, layoutB))
+	fixture.Do(t, p, "open %s", fixture.LibraryOf(t, fixture.LayoutB))
 	tr.awaitProcess(p.PID)
 	l := keep(t, tr, p)
 	l.device(0, 1)
@@ -1230,7 +1247,7 @@ func TestPIDNamedBeforeItsLibraryIsLoaded(t *testing.T) {
 func TestTwoBuildsAtOnce(t *testing.T) {
 	for _, byPID := range []bool{true, false} {
 		t.Run(fmt.Sprintf("by PID: %v", byPID), func(t *testing.T) {
-			a, b := user(t, layoutA), user(t, layoutB)
+			a, b := fixture.User(t, fixture.LayoutA), fixture.User(t, fixture.LayoutB)
 			var o Options
 			if byPID {
 				o.PIDs = []uint32{a.PID, b.PID}
@@ -1262,7 +1279,7 @@ func TestLibraryReplacedOnDisk(t *testing.T) {
 	}{
 		{"deleted", os.Remove},
 		{"another in its place", func(path string) error {
-			other := read(t, library(t, layoutA))
+			other := fixture.Read(t, fixture.LibraryOf(t, fixture.LayoutA))
 			if err := os.WriteFile(path+".new", other, 0o644); err != nil {
 				return err
 			}
@@ -1279,9 +1296,9 @@ func TestLibraryReplacedOnDisk(t *testing.T) {
 	var paths []string
 	var pids []uint32
 	for _, test := range tests {
-		path := write(t, read(t, library(t, layoutB)))
-		p := launch(t)
-		do(t, p, "open %s", path)
+		path := fixture.Write(t, fixture.Read(t, fixture.LibraryOf(t, fixture.LayoutB)))
+		p := fixture.Launch(t)
+		fixture.Do(t, p, "open %s", path)
 		if err := test.replace(path); err != nil {
 			t.Fatal(err)
 		}
@@ -1303,9 +1320,9 @@ func TestLibraryReplacedOnDisk(t *testing.T) {
 
 func TestLibraryOfAnotherName(t *testing.T) {
 	t.Parallel()
-	build := fixture.Build{Name: "libmine.so", Flags: layoutB.Flags}
-	p := user(t, build)
-	tr := start(t, Options{PIDs: []uint32{p.PID}, Libraries: []string{library(t, build)}})
+	build := fixture.Build{Name: "libmine.so", Flags: fixture.LayoutB.Flags}
+	p := fixture.User(t, build)
+	tr := start(t, Options{PIDs: []uint32{p.PID}, Libraries: []string{fixture.LibraryOf(t, build)}})
 	l := keep(t, tr, p)
 	l.device(0, 1)
 	l.alloc(0, aggregator.DRAM, 1)
@@ -1319,19 +1336,19 @@ func TestUnsupportedLibraryIsLeftAlone(t *testing.T) {
 	var processes []*fixture.Process
 	var pids []uint32
 	for _, b := range []fixture.Build{
-		flags("-DLAYOUT_B -DTWO_POINTERS"),
-		flags("-O2 -DBARE_FREED"),
-		{Hide: Points[2].Symbols[:1], Strip: true},
+		fixture.WithFlags("-DLAYOUT_B -DTWO_POINTERS"),
+		fixture.WithFlags("-O2 -DBARE_FREED"),
+		{Hide: metal.Points[2].Symbols[:1], Strip: true},
 		// Not the runtime, but a library that uses it: nothing to say.
-		{Hide: []string{definingSymbol}, Strip: true},
+		{Hide: []string{metal.TrackAllocate}, Strip: true},
 	} {
-		p := user(t, b)
+		p := fixture.User(t, b)
 		processes, pids = append(processes, p), append(pids, p.PID)
 	}
 	tr := start(t, Options{PIDs: pids})
 	for _, p := range processes {
-		do(t, p, "device 0 1")
-		do(t, p, "alloc 100 0 0 0 4096 1024 64")
+		fixture.Do(t, p, "device 0 1")
+		fixture.Do(t, p, "alloc 100 0 0 0 4096 1024 64")
 	}
 	tr.sync()
 	if list := tr.snapshot().Processes; len(list) > 0 {
@@ -1351,22 +1368,22 @@ func TestUnsupportedLibraryIsLeftAlone(t *testing.T) {
 	refused(3)
 	processes[0].Kill()
 	refused(2)
-	do(t, processes[1], "exec")
+	fixture.Do(t, processes[1], "exec")
 	refused(1)
-	tr.noticed("two pointers", "single-step", Points[2].Symbols[0])
+	tr.noticed("two pointers", "single-step", metal.Points[2].Symbols[0])
 }
 
 func TestForkWithoutExec(t *testing.T) {
 	t.Run("by PID", func(t *testing.T) {
-		p := user(t, layoutB)
+		p := fixture.User(t, fixture.LayoutB)
 		tr := start(t, Options{PIDs: []uint32{p.PID}})
 		l := keep(t, tr, p)
 		l.device(0, 1)
 		l.alloc(0, aggregator.DRAM, 1)
-		child := uint32(doNumber(t, p, "fork"))
+		child := uint32(fixture.Number(t, p, "fork"))
 		before, _ := buffersSeen(tr.counters())
-		b := do(t, p, "child 0 alloc 100 0 0 0 4096 1024 64")
-		do(t, p, "child 0 free %s", b)
+		b := fixture.Do(t, p, "child 0 alloc 100 0 0 0 4096 1024 64")
+		fixture.Do(t, p, "child 0 free %s", b)
 		l.compare()
 		if after, _ := buffersSeen(tr.counters()); after != before {
 			t.Errorf("%d events of a process that was not asked for", after-before)
@@ -1374,26 +1391,26 @@ func TestForkWithoutExec(t *testing.T) {
 		if _, ok := tr.lookup(child); ok {
 			t.Error("the child is in the accounts")
 		}
-		do(t, p, "child 0 exit")
+		fixture.Do(t, p, "child 0 exit")
 		l.alloc(0, aggregator.DRAM, 1)
 		l.compare()
 		tr.stop()
 	})
 	t.Run("all processes", func(t *testing.T) {
-		p := user(t, layoutB)
+		p := fixture.User(t, fixture.LayoutB)
 		tr := start(t, Options{})
 		l := keep(t, tr, p)
 		l.device(0, 1)
 		l.alloc(0, aggregator.DRAM, 1)
-		child := uint32(doNumber(t, p, "fork"))
-		do(t, p, "child 0 alloc 100 0 1 0 4096 1024 64")
-		do(t, p, "child 0 orphan 0 1 0 4096 1024 64")
+		child := uint32(fixture.Number(t, p, "fork"))
+		fixture.Do(t, p, "child 0 alloc 100 0 1 0 4096 1024 64")
+		fixture.Do(t, p, "child 0 orphan 0 1 0 4096 1024 64")
 		s := tr.process(child)
 		if s.Counters.Allocs != 1 || s.Counters.UnmatchedFrees != 1 || s.Memory[aggregator.L1].Requested != 4096 || s.Buffers != 1 {
 			t.Errorf("the child's accounts are %+v", s)
 		}
 		l.compare()
-		do(t, p, "child 0 exit")
+		fixture.Do(t, p, "child 0 exit")
 		tr.await("the child's accounts end", func() bool { _, ok := tr.lookup(child); return !ok })
 		l.compare()
 		tr.stop()
@@ -1402,7 +1419,7 @@ func TestForkWithoutExec(t *testing.T) {
 
 func TestExecDropsTheAccounts(t *testing.T) {
 	for _, all := range []bool{false, true} {
-		p := user(t, layoutB)
+		p := fixture.User(t, fixture.LayoutB)
 		var o Options
 		if !all {
 			o.PIDs = []uint32{p.PID}
@@ -1413,12 +1430,12 @@ func TestExecDropsTheAccounts(t *testing.T) {
 		l.alloc(0, aggregator.DRAM, 1)
 		l.compare()
 		// The answer is the new program's.
-		do(t, p, "exec")
+		fixture.Do(t, p, "exec")
 		tr.sync()
 		if s, ok := tr.lookup(p.PID); ok {
 			t.Errorf("the accounts go on: %+v", s)
 		}
-		do(t, p, "open %s", library(t, layoutB))
+		fixture.Do(t, p, "open %s", fixture.LibraryOf(t, fixture.LayoutB))
 		tr.awaitProcess(p.PID)
 		l = keep(t, tr, p)
 		l.device(0, 9)
@@ -1433,15 +1450,15 @@ func TestExecDropsTheAccounts(t *testing.T) {
 // A process that was not asked for costs nothing: no probe of it is hit.
 func TestOtherProcessesMakeNoEvents(t *testing.T) {
 	t.Parallel()
-	p, other := user(t, layoutB), user(t, layoutB)
+	p, other := fixture.User(t, fixture.LayoutB), fixture.User(t, fixture.LayoutB)
 	tr := start(t, Options{PIDs: []uint32{p.PID}})
 	l := keep(t, tr, p)
 	l.device(0, 1)
 	l.alloc(0, aggregator.DRAM, 1)
 	l.compare()
 	before := tr.counters()
-	do(t, other, "device 0 1")
-	do(t, other, "storm 0 2 1000 0")
+	fixture.Do(t, other, "device 0 1")
+	fixture.Do(t, other, "storm 0 2 1000 0")
 	tr.sync()
 	if after := tr.counters(); after != before {
 		t.Errorf("counters %+v, before %+v", after, before)
@@ -1455,33 +1472,33 @@ func TestOtherProcessesMakeNoEvents(t *testing.T) {
 
 func TestFollowTracesChildrenOnly(t *testing.T) {
 	needRights(t)
-	library(t, layoutA)
-	library(t, layoutB)
-	unrelated := launch(t)
+	fixture.LibraryOf(t, fixture.LayoutA)
+	fixture.LibraryOf(t, fixture.LayoutB)
+	unrelated := fixture.Launch(t)
 	tr := start(t, Options{Follow: uint32(os.Getpid())})
-	child := launch(t)
-	do(t, child, "open %s", library(t, layoutB))
+	child := fixture.Launch(t)
+	fixture.Do(t, child, "open %s", fixture.LibraryOf(t, fixture.LayoutB))
 	tr.awaitProcess(child.PID)
-	do(t, unrelated, "open %s", library(t, layoutB))
-	do(t, unrelated, "device 0 1")
-	do(t, unrelated, "storm 0 1 100 0")
+	fixture.Do(t, unrelated, "open %s", fixture.LibraryOf(t, fixture.LayoutB))
+	fixture.Do(t, unrelated, "device 0 1")
+	fixture.Do(t, unrelated, "storm 0 1 100 0")
 	l := keep(t, tr, child)
 	l.device(0, 1)
 	l.alloc(0, aggregator.DRAM, 1)
 	l.compare()
 
 	// A grandchild that goes on with what it inherits, and one that is a new program.
-	forked := uint32(doNumber(t, child, "fork"))
-	do(t, child, "child 0 alloc 100 0 1 0 4096 1024 64")
+	forked := uint32(fixture.Number(t, child, "fork"))
+	fixture.Do(t, child, "child 0 alloc 100 0 1 0 4096 1024 64")
 	if s := tr.process(forked); s.Memory[aggregator.L1].Requested != 4096 || s.Late {
 		t.Errorf("the grandchild's accounts are %+v", s)
 	}
-	grandchild := uint32(doNumber(t, child, "fork"))
-	do(t, child, "child 1 exec")
-	do(t, child, "child 1 open %s", library(t, layoutA))
+	grandchild := uint32(fixture.Number(t, child, "fork"))
+	fixture.Do(t, child, "child 1 exec")
+	fixture.Do(t, child, "child 1 open %s", fixture.LibraryOf(t, fixture.LayoutA))
 	tr.awaitProcess(grandchild)
-	do(t, child, "child 1 device 0 7")
-	do(t, child, "child 1 alloc 100 0 1 0 8192 1024 64")
+	fixture.Do(t, child, "child 1 device 0 7")
+	fixture.Do(t, child, "child 1 alloc 100 0 1 0 8192 1024 64")
 	if s := tr.process(grandchild); s.Memory[aggregator.L1].Requested != 8192 || s.Late {
 		t.Errorf("the new program's accounts are %+v", s)
 	}
@@ -1498,7 +1515,7 @@ func TestFollowTracesChildrenOnly(t *testing.T) {
 // With PIDs given, the last one's end is the tracer's; what it held is shown as it was.
 func TestRunEndsWithItsLastProcess(t *testing.T) {
 	t.Parallel()
-	a, b := user(t, layoutA), user(t, layoutB)
+	a, b := fixture.User(t, fixture.LayoutA), fixture.User(t, fixture.LayoutB)
 	tr := start(t, Options{PIDs: []uint32{a.PID, b.PID}})
 	for _, p := range []*fixture.Process{a, b} {
 		l := keep(t, tr, p)
@@ -1529,17 +1546,21 @@ func TestRunEndsWithItsLastProcess(t *testing.T) {
 }
 
 // own is a library of a name that other tracers on this machine do not look for.
-var own = fixture.Build{Name: "libown.so", Flags: layoutB.Flags}
+var own = fixture.Build{Name: "libown.so", Flags: fixture.LayoutB.Flags}
 
 // entries are the first bytes of the probed instructions in a live process.
 func entries(t *testing.T, p *fixture.Process) (live, file []byte) {
 	t.Helper()
-	l := open(t, library(t, own))
+	l, err := metal.OpenLibrary(fixture.LibraryOf(t, own))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
 	c, err := l.Cover()
 	if err != nil {
 		t.Fatal(err)
 	}
-	list, err := mappings(p.PID, []FileID{l.ID})
+	list, err := discover.Mappings(p.PID, []proc.FileID{l.ID})
 	if err != nil || len(list) != 1 {
 		t.Fatalf("mappings %+v: %v", list, err)
 	}
@@ -1553,7 +1574,7 @@ func entries(t *testing.T, p *fixture.Process) (live, file []byte) {
 		if _, err := mem.ReadAt(is[:], int64(list[0].Base+probe.Address+probe.Skipped)); err != nil {
 			t.Fatal(err)
 		}
-		was, err := l.code(probe.Address+probe.Skipped, 1)
+		was, err := l.Code(probe.Address+probe.Skipped, 1)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -1581,10 +1602,10 @@ func detached(t *testing.T, p *fixture.Process) {
 // Nothing stays in a traced process, and it goes on.
 func TestDetach(t *testing.T) {
 	for _, all := range []bool{false, true} {
-		p := user(t, own)
-		do(t, p, "device 0 1")
+		p := fixture.User(t, own)
+		fixture.Do(t, p, "device 0 1")
 		detached(t, p)
-		o := Options{Libraries: []string{library(t, own)}}
+		o := Options{Libraries: []string{fixture.LibraryOf(t, own)}}
 		if !all {
 			o.PIDs = []uint32{p.PID}
 		}
@@ -1592,7 +1613,7 @@ func TestDetach(t *testing.T) {
 		attached(t, p)
 		tr.stop()
 		detached(t, p)
-		do(t, p, "storm 0 2 100 0")
+		fixture.Do(t, p, "storm 0 2 100 0")
 	}
 }
 
@@ -1604,11 +1625,11 @@ func TestKilledTracerLeavesNothing(t *testing.T) {
 // attachAndKill traces by a process of its own, started in this way.
 func attachAndKill(t *testing.T, how *syscall.SysProcAttr) {
 	t.Helper()
-	p := user(t, own)
+	p := fixture.User(t, own)
 	lacking(t)
 	needRights(t)
-	do(t, p, "device 0 1")
-	cmd := helper("attach", fmt.Sprint(p.PID), library(t, own))
+	fixture.Do(t, p, "device 0 1")
+	cmd := helper("attach", fmt.Sprint(p.PID), fixture.LibraryOf(t, own))
 	cmd.SysProcAttr = how
 	out, err := cmd.StdoutPipe()
 	if err != nil {
@@ -1620,14 +1641,14 @@ func attachAndKill(t *testing.T, how *syscall.SysProcAttr) {
 	line, err := bufio.NewReader(out).ReadString('\n')
 	if err == nil && line == "ready\n" {
 		attached(t, p)
-		do(t, p, "alloc 100 0 1 0 8192 1024 64")
+		fixture.Do(t, p, "alloc 100 0 1 0 8192 1024 64")
 	} else {
 		t.Errorf("the tracer said %q: %v", line, err)
 	}
 	cmd.Process.Kill()
 	cmd.Wait()
 	detached(t, p)
-	do(t, p, "storm 0 2 100 0")
+	fixture.Do(t, p, "storm 0 2 100 0")
 }
 
 // helpAttach traces a process with a library until it is killed.
@@ -1647,11 +1668,11 @@ func helpAttach(args []string) error {
 // New refuses what it cannot do before it attaches to anything.
 func TestNewRefuses(t *testing.T) {
 	needRights(t)
-	bad := write(t, []byte("not a library"))
+	bad := fixture.Write(t, []byte("not a library"))
 	if _, err := New(Options{Libraries: []string{bad}}); err == nil {
 		t.Error("a library that is none is taken")
-	} else {
-		refused(t, err, bad)
+	} else if !errors.Is(err, metal.ErrUnsupported) || !strings.Contains(err.Error(), bad) {
+		t.Errorf("the error is %v", err)
 	}
 	if _, err := New(Options{Libraries: []string{filepath.Join(t.TempDir(), "none")}}); err == nil {
 		t.Error("a library that is not there is taken")

@@ -17,6 +17,7 @@ import (
 
 	"tt-memtrace/aggregator"
 	"tt-memtrace/test/fixture"
+	"tt-memtrace/tracer/discover"
 )
 
 // Twenty processes that start at once, and twenty one after the other, are each
@@ -25,18 +26,18 @@ func TestManyProcesses(t *testing.T) {
 	const n = 20
 	for _, together := range []bool{true, false} {
 		tr := start(t, Options{})
-		library(t, layoutB) // built before
+		fixture.LibraryOf(t, fixture.LayoutB) // built before
 		var all [n]*fixture.Process
 		var starting sync.WaitGroup
 		for i := range all {
 			work := func() {
-				p, err := fixture.Start(driver(t))
+				p, err := fixture.Start(fixture.SharedDriver(t))
 				if err != nil {
 					t.Error(err)
 					return
 				}
 				all[i] = p
-				for _, command := range []string{"open " + library(t, layoutB), "device 0 1", "alloc 100 0 0 0 4096 1024 64"} {
+				for _, command := range []string{"open " + fixture.LibraryOf(t, fixture.LayoutB), "device 0 1", "alloc 100 0 0 0 4096 1024 64"} {
 					if _, err := p.Do("%s", command); err != nil {
 						t.Error(err)
 					}
@@ -70,24 +71,24 @@ func TestManyProcesses(t *testing.T) {
 }
 
 // What nobody maps any more makes room for other builds, however many there were.
-func TestBuildsComeAndGo(t *testing.T) {
+func TestUnmappedLibrariesAreEvicted(t *testing.T) {
 	tr := start(t, Options{})
-	stays := user(t, layoutB)
+	stays := fixture.User(t, fixture.LayoutB)
 	tr.awaitProcess(stays.PID)
 	l := keep(t, tr, stays)
 	l.device(0, 1)
 	l.alloc(0, aggregator.DRAM, 1)
-	build := read(t, library(t, layoutA))
+	build := fixture.Read(t, fixture.LibraryOf(t, fixture.LayoutA))
 	for range maxLibraries + 1 {
-		path := filepath.Join(t.TempDir(), libraryNames[0])
+		path := filepath.Join(t.TempDir(), discover.LibraryNames[0])
 		if err := os.WriteFile(path, build, 0o755); err != nil {
 			t.Fatal(err)
 		}
-		p := launch(t)
-		do(t, p, "open %s", path)
+		p := fixture.Launch(t)
+		fixture.Do(t, p, "open %s", path)
 		tr.awaitProcess(p.PID)
-		do(t, p, "device 0 2")
-		do(t, p, "alloc 100 0 0 0 4096 1024 64")
+		fixture.Do(t, p, "device 0 2")
+		fixture.Do(t, p, "alloc 100 0 0 0 4096 1024 64")
 		if s := tr.process(p.PID); s.Buffers != 1 || s.Memory[aggregator.DRAM].Requested != 4096 {
 			t.Fatalf("%+v", s)
 		}
@@ -98,15 +99,15 @@ func TestBuildsComeAndGo(t *testing.T) {
 	tr.noticed()
 }
 
-// A library that is written over loses its probes, so that nobody runs what stood
+// A library that is overwritten loses its probes, so that nobody runs what stood
 // there before, and is traced as what it is now.
-func TestALibraryIsWrittenOver(t *testing.T) {
-	path := filepath.Join(t.TempDir(), libraryNames[0])
+func TestAnOverwrittenLibraryLosesItsProbes(t *testing.T) {
+	path := filepath.Join(t.TempDir(), discover.LibraryNames[0])
 	tr := start(t, Options{})
-	for i, build := range []fixture.Build{layoutA, layoutB, layoutA} {
+	for i, build := range []fixture.Build{fixture.LayoutA, fixture.LayoutB, fixture.LayoutA} {
 		f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o755) // the same file each time
 		if err == nil {
-			_, err = f.Write(read(t, library(t, build)))
+			_, err = f.Write(fixture.Read(t, fixture.LibraryOf(t, build)))
 			err = errors.Join(err, f.Close())
 		}
 		if err != nil {
@@ -117,8 +118,8 @@ func TestALibraryIsWrittenOver(t *testing.T) {
 			defer tr.mu.Unlock()
 			return len(tr.notices) == i
 		})
-		p := launch(t)
-		do(t, p, "open %s", path)
+		p := fixture.Launch(t)
+		fixture.Do(t, p, "open %s", path)
 		tr.awaitProcess(p.PID)
 		l := keep(t, tr, p)
 		l.device(0, 1)
@@ -129,12 +130,12 @@ func TestALibraryIsWrittenOver(t *testing.T) {
 		p.Kill()
 		tr.await("its accounts end", func() bool { _, ok := tr.lookup(p.PID); return !ok })
 	}
-	tr.noticed("is being written over", "is being written over")
+	tr.noticed("is being overwritten", "is being overwritten")
 }
 
 // Processes that come and go leave nothing in the kernel's maps, nor in the
 // reader. TT_MEMTRACE_LIVES says how many.
-func TestShortLivesLeaveNothing(t *testing.T) {
+func TestShortProcessesLeaveNoState(t *testing.T) {
 	lives, err := strconv.Atoi(cmp.Or(os.Getenv("TT_MEMTRACE_LIVES"), "100"))
 	if err != nil {
 		t.Fatal(err)
@@ -153,13 +154,13 @@ func TestShortLivesLeaveNothing(t *testing.T) {
 		if i == lives/10 {
 			before = heap()
 		}
-		p, err := fixture.Start(driver(t))
+		p, err := fixture.Start(fixture.SharedDriver(t))
 		if err != nil {
 			t.Fatal(err)
 		}
-		do(t, p, "open %s", library(t, layoutB))
-		do(t, p, "device 0 1")
-		do(t, p, "alloc 100 0 0 0 4096 1024 64")
+		fixture.Do(t, p, "open %s", fixture.LibraryOf(t, fixture.LayoutB))
+		fixture.Do(t, p, "device 0 1")
+		fixture.Do(t, p, "alloc 100 0 0 0 4096 1024 64")
 		if i == 0 {
 			tr.awaitProcess(p.PID) // the library, which is kept, has been read
 		}
@@ -192,10 +193,10 @@ func TestShortLivesLeaveNothing(t *testing.T) {
 }
 
 // A process that is ending stays watched if it was, so that its end is reported, and
-// is not watched anew: nothing would take it out again.
-func TestWatchingWhatIsEnding(t *testing.T) {
+// is not watched again: nothing would take it out again.
+func TestWatchingAnEndingProcess(t *testing.T) {
 	tr := start(t, Options{})
-	cmd := exec.Command(driver(t))
+	cmd := exec.Command(fixture.SharedDriver(t))
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}

@@ -55,8 +55,8 @@ func TestContainerIsNamed(t *testing.T) {
 	if err := os.MkdirAll(filepath.Join(root, "opt"), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	for name, from := range map[string]string{"driver": driver(t), "libtt_metal.so": library(t, layoutB)} {
-		if err := os.WriteFile(filepath.Join(root, "opt", name), read(t, from), 0o755); err != nil {
+	for name, from := range map[string]string{"driver": fixture.SharedDriver(t), "libtt_metal.so": fixture.LibraryOf(t, fixture.LayoutB)} {
+		if err := os.WriteFile(filepath.Join(root, "opt", name), fixture.Read(t, from), 0o755); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -77,7 +77,7 @@ func TestContainerIsNamed(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(p.Kill)
-	do(t, p, "open /opt/libtt_metal.so")
+	fixture.Do(t, p, "open /opt/libtt_metal.so")
 	inspected := strings.Fields(run("inspect --format '{{.State.Pid}} {{.Id}}' tt-memtrace-test"))
 	if len(inspected) != 2 {
 		t.Fatalf("podman says %q", inspected)

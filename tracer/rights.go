@@ -1,17 +1,15 @@
 package tracer
 
 import (
-	"errors"
 	"fmt"
 	"os"
 	"regexp"
 	"strings"
 
 	"kernel.org/pub/linux/libs/security/libcap/cap"
-)
 
-// ErrPermission is wrapped by errors that say which rights are missing.
-var ErrPermission = errors.New("not permitted")
+	"tt-memtrace/tracer/proc"
+)
 
 // Right is a capability that tracing takes, and what for.
 type Right struct {
@@ -39,7 +37,7 @@ func Rights() []Right {
 		// Uprobes name their file by path, and /proc/PID/root opens the path, not its folders.
 		{"cap_dac_read_search", "opening their libraries below folders that only they can enter, such as a home", held(cap.DAC_READ_SEARCH, cap.DAC_OVERRIDE)},
 	}
-	if kernelLacks().MultiUprobes {
+	if hostKernelLacks().MultiUprobes {
 		rights = append(rights, Right{"cap_sys_admin", "attaching probes, which take perf events before Linux 6.6", held(cap.SYS_ADMIN)})
 	}
 	return rights
@@ -57,7 +55,7 @@ func CheckRights() error {
 		return nil
 	}
 	return fmt.Errorf("%w: missing %s\nrun it as root, or grant them once: %s",
-		ErrPermission, strings.Join(missing, ", "), GrantLine())
+		proc.ErrPermission, strings.Join(missing, ", "), GrantLine())
 }
 
 // GrantLine is the one command that gives this program its rights.

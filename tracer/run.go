@@ -17,6 +17,10 @@ import (
 
 	"tt-memtrace/aggregator"
 	"tt-memtrace/bpf"
+	"tt-memtrace/tracer/discover"
+	"tt-memtrace/tracer/inspect"
+	"tt-memtrace/tracer/metal"
+	"tt-memtrace/tracer/proc"
 )
 
 // Run traces until the context ends or, where PIDs are traced, the last of them
@@ -33,11 +37,12 @@ func (t *Tracer) Run(ctx context.Context, ready func(), sink func([]aggregator.E
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return t.discover(ctx) })
 	g.Go(func() error { return t.guarding(ctx) })
+	g.Go(func() error { return t.measureLag(ctx) })
 	g.Go(func() error {
 		defer cancel()
 		defer close(t.ended)
-		r := &run{t: t, sink: sink, processes: map[uint32]*traced{}, targets: map[uint32]bool{}, partial: map[uint32]*aggregator.CircularBuffer{},
-			related: map[uint32]*relations{}, callers: map[fileVersion]*callers{}, identities: identities{}, stacks: newStacks()}
+		r := &run{t: t, sink: sink, processes: map[uint32]*traced{}, lookedFor: map[uint32]struct{}{}, targets: map[uint32]bool{}, partial: map[uint32]*aggregator.CircularBuffer{},
+			related: map[uint32]*relations{}, exited: map[uint32]uint64{}, callers: map[proc.FileVersion]*metal.Launchers{}, names: inspect.ChipNames{}, stacks: newStacks()}
 		defer r.stacks.close()
 		for _, pid := range t.opts.PIDs {
 			// One that ended since it was named is not waited for.
@@ -57,19 +62,25 @@ func (t *Tracer) Run(ctx context.Context, ready func(), sink func([]aggregator.E
 
 // run is the reader's state: it alone turns records into events.
 type run struct {
-	t         *Tracer
-	sink      func([]aggregator.Event)
-	batch     []aggregator.Event
+	t     *Tracer
+	sink  func([]aggregator.Event)
+	batch []aggregator.Event
+	// processes are known. lookedFor are others that had records and were not found to map
+	// a traced library: they are not looked for again before they end, or are announced.
+	// No PID is in both.
 	processes map[uint32]*traced
-	// lost events, those of them that make up programs, and ends of processes.
-	lost, lostParts, lostEnds uint64
-	lostAt                    time.Time
+	lookedFor map[uint32]struct{}
+	// lost events, those of them that make up programs or are of traces, and ends of processes.
+	lost, lostParts, lostTraces, lostEnds uint64
+	// lostPrograms are the ends of programs among them.
+	lostPrograms uint64
+	lostAt       time.Time
 	// targets are the PIDs that were asked for and live.
 	targets map[uint32]bool
 	// partial are circular buffers whose core ranges come in several records, by thread.
 	partial map[uint32]*aggregator.CircularBuffer
-	// identities of the chips that were met.
-	identities identities
+	// names of the chips that were met.
+	names inspect.ChipNames
 	// ends are of processes that are still to be forgotten.
 	ends []end
 	// ended are processes that ended before they were looked at. All that is to
@@ -80,7 +91,9 @@ type run struct {
 	later []announcement
 	// related objects of each process, and the functions that launch ttnn operations, by file.
 	related map[uint32]*relations
-	callers map[fileVersion]*callers
+	// exited are the processes that ended since launches were read last, and when.
+	exited  map[uint32]uint64
+	callers map[proc.FileVersion]*metal.Launchers
 	// launchedAt is when launches were read last, into these.
 	launchedAt   time.Time
 	launchKeys   []bpf.MemtraceTtLaunchKey
@@ -92,33 +105,38 @@ type run struct {
 	syncs      []chan struct{}
 	background sync.WaitGroup
 	checkedAt  time.Time
+	forks      forkSearch
+	// forksLost: an event was lost since forks were looked for.
+	forksLost     bool
+	forksSoughtAt time.Time
 }
 
 // traced is a process that maps the runtime.
 type traced struct {
-	*inspector
-	mapping Mapping
+	*inspect.Inspector
+	mapping proc.Mapping
 	of      *attachment
 	at      uint64 // when it was looked at
 	start   aggregator.Process
-	// private: it numbers chips in its own way.
-	private    bool
-	devices    map[uint64][]aggregator.Chip
+	chips   *inspect.Chips
+	devices map[uint64][]aggregator.Chip
+	// closed are devices that began to close and have not opened again since.
+	closed     map[uint64]bool
 	allocators map[uint64]bool
-	boards     map[uint32]string
-	uniques    map[uint32]uint64
-	complained bool
+	noticed    bool
 	// hooked are Buffers that graph capture took, so that nothing is reserved for them.
 	hooked map[uint64]struct{}
-	// strange are allocators whose capacity is not known: perhaps they are just going.
-	strange map[uint64]strange
-	books   bookkeeping
+	// unknownCapacities are of allocators that could not be read: perhaps they are just being destroyed.
+	unknownCapacities map[uint64]unknownCapacity
+	reconciliation    reconciliation
+	// resident memory on the host that went out last, bytes.
+	resident uint64
+	// unread is how many of its events could not be read, or not whole, and unreadParts how
+	// many of those that make up programs.
+	unread, unreadParts uint64
 }
 
 func (p *traced) hook(buffer uint64) {
-	if p == nil {
-		return
-	}
 	if p.hooked == nil {
 		p.hooked = map[uint64]struct{}{}
 	}
@@ -127,7 +145,7 @@ func (p *traced) hook(buffer uint64) {
 
 // unhook says whether a Buffer that is freed, or that is another one now, was hooked.
 func (p *traced) unhook(buffer uint64) bool {
-	if p == nil || len(p.hooked) == 0 {
+	if len(p.hooked) == 0 {
 		return false
 	}
 	_, was := p.hooked[buffer]
@@ -135,10 +153,10 @@ func (p *traced) unhook(buffer uint64) bool {
 	return was
 }
 
-// strange is something that made no sense then.
-type strange struct {
-	why  error
-	then time.Time
+// unknownCapacity is why the capacity of an allocator is not known, and since when.
+type unknownCapacity struct {
+	why   error
+	since time.Time
 }
 
 func (r *run) loop(ctx context.Context) error {
@@ -168,9 +186,9 @@ func (r *run) loop(ctx context.Context) error {
 			r.t.reader.SetDeadline(time.Now())
 		case sleeping && len(r.ends) > 0:
 			r.t.reader.SetDeadline(time.Now().Add(drainEvery))
-		case sleeping && r.doubting():
+		case sleeping && r.anySuspect():
 			r.t.reader.SetDeadline(time.Now().Add(settle / 2))
-		case sleeping && len(r.processes) > 0:
+		case sleeping && len(r.processes)+len(r.lookedFor) > 0:
 			// Launches wake nobody.
 			r.t.reader.SetDeadline(time.Now().Add(launchEvery))
 		case sleeping:
@@ -196,18 +214,18 @@ func (r *run) loop(ctx context.Context) error {
 			empty++
 		}
 		for _, a := range r.later {
-			r.add(a, uint64(monotonic()))
+			r.add(a, uint64(proc.Monotonic()))
 		}
 		r.later = r.later[:0]
 		r.announcements()
 		r.scratchpads(done || len(r.syncs) > 0)
 		r.losses(done || len(r.syncs) > 0)
-		r.counted(done || len(r.syncs) > 0)
+		r.counted(done || len(r.syncs) > 0 || r.over())
 		for _, rd := range readings {
 			r.merge(rd)
 		}
 		for _, pid := range ended {
-			r.gone(&bpf.MemtraceTtHead{Pid: pid, Time: uint64(monotonic())})
+			r.gone(origin{pid: pid, time: uint64(proc.Monotonic())})
 		}
 		r.check()
 		r.flush()
@@ -215,7 +233,7 @@ func (r *run) loop(ctx context.Context) error {
 		if r.ready != nil && (done || !r.reading()) {
 			r.ready()
 			r.ready = nil
-			r.t.giveBack()
+			r.t.scheduleFreeOSMemory()
 		}
 		if !r.waits() || done {
 			for _, s := range r.syncs {
@@ -230,15 +248,17 @@ func (r *run) loop(ctx context.Context) error {
 }
 
 // waits says whether something is still to be done about what has happened.
-func (r *run) waits() bool { return r.reading() || len(r.ends) > 0 }
+func (r *run) waits() bool {
+	return r.reading() || len(r.ends) > 0 || r.forksLost && len(r.processes) > 0 || r.forks.searching()
+}
 
 // Sync returns when everything that happened before the call has reached the
 // sink, or when the context ends.
 func (t *Tracer) Sync(ctx context.Context) error {
 	done := make(chan struct{})
-	t.telling.Lock()
+	t.inboxMu.Lock()
 	t.syncs = append(t.syncs, done)
-	t.telling.Unlock()
+	t.inboxMu.Unlock()
 	if err := t.reader.Flush(); err != nil {
 		return fmt.Errorf("waking the reader: %w", err)
 	}
@@ -253,8 +273,8 @@ func (t *Tracer) Sync(ctx context.Context) error {
 }
 
 func (t *Tracer) waiting() []chan struct{} {
-	t.telling.Lock()
-	defer t.telling.Unlock()
+	t.inboxMu.Lock()
+	defer t.inboxMu.Unlock()
 	list := t.syncs
 	t.syncs = nil
 	return list
@@ -298,100 +318,153 @@ func (r *run) flush() {
 
 func (r *run) emit(e aggregator.Event) { r.batch = append(r.batch, e) }
 
+// origin says where something comes from: the process, its thread (0 where none is known),
+// and when, CLOCK_MONOTONIC in ns.
+type origin struct {
+	pid, tid uint32
+	time     uint64
+}
+
 // decode turns one record into events. Records are the kernel's, whole and aligned.
 func (r *run) decode(b []byte) {
 	if len(b) < int(unsafe.Sizeof(bpf.MemtraceTtHead{})) {
 		return
 	}
 	head := (*bpf.MemtraceTtHead)(unsafe.Pointer(&b[0]))
-	switch bpf.MemtraceTtKind(head.Kind) {
+	r.t.newest.Store(head.Time)
+	from := origin{pid: head.Pid, tid: head.Tid, time: head.Time}
+	switch kind := bpf.MemtraceTtKind(head.Kind); kind {
 	case bpf.MemtraceTtKindTT_ALLOC:
 		e := (*bpf.MemtraceTtAlloc)(unsafe.Pointer(&b[0]))
-		p := r.process(head)
-		r.know(p, head, e.Device, e.Allocator)
-		p.touch(e.Buffer)
-		p.unhook(e.Buffer)
+		if p, known := r.process(from, head.Library); known {
+			r.know(p, from, e.Device, e.Allocator)
+			p.touch(e.Buffer)
+			p.unhook(e.Buffer)
+		}
 		r.emit(aggregator.Event{
-			Kind: aggregator.Alloc, Memory: aggregator.Memory(head.Memory), Layout: head.Layout,
-			PID: head.Pid, TID: head.Tid, Time: head.Time,
+			Kind: aggregator.Alloc, Memory: aggregator.Memory(head.Memory), MemoryLayout: head.Layout,
+			PID: from.pid, TID: from.tid, Time: from.time,
 			Device: e.Device, Allocator: e.Allocator, Buffer: e.Buffer,
 			Address: uint64(e.Address), Size: e.Size, PageSize: uint64(e.PageSize), PerBank: uint64(head.PerBank),
-			Stack: r.stacks.take(head),
+			Stack: r.stacks.take(from),
 		})
 	case bpf.MemtraceTtKindTT_CB:
-		r.circularBuffer(head, b)
+		r.circularBuffer(from, head.Library, b)
 	case bpf.MemtraceTtKindTT_KERNEL_ADDED, bpf.MemtraceTtKindTT_KERNEL_FILE, bpf.MemtraceTtKindTT_KERNEL_COPY,
 		bpf.MemtraceTtKindTT_PROGRAM_ADDED, bpf.MemtraceTtKindTT_WORKLOAD_NAMED, bpf.MemtraceTtKindTT_SCRATCHPADS:
-		r.kernel(head, b)
+		r.process(from, head.Library)
+		r.kernel(from, kind, b)
 	case bpf.MemtraceTtKindTT_REFUSED:
-		r.refused(head, b)
+		r.process(from, head.Library)
+		r.refused(from, b)
+	case bpf.MemtraceTtKindTT_TRACE:
+		r.process(from, head.Library)
+		r.trace(from, b)
 	case bpf.MemtraceTtKindTT_STACK:
-		r.process(head)
-		r.stacks.add(head, b)
+		r.process(from, head.Library)
+		r.stacks.add(from, b)
+	case bpf.MemtraceTtKindTT_PROGRAM_GONE, bpf.MemtraceTtKindTT_WORKLOAD_GONE:
+		if len(b) < int(unsafe.Sizeof(bpf.MemtraceTtGone{})) {
+			return
+		}
+		e := (*bpf.MemtraceTtGone)(unsafe.Pointer(&b[0]))
+		if _, known := r.process(from, head.Library); known && e.Launches.Count > 0 {
+			r.lastLaunches(from.pid, e.Object.Object, &e.Launches)
+		}
+		r.object(from, kind, head.Library, e.Object.Object)
 	default:
-		r.object(head, (*bpf.MemtraceTtObject)(unsafe.Pointer(&b[0])).Object)
+		r.object(from, kind, head.Library, (*bpf.MemtraceTtObject)(unsafe.Pointer(&b[0])).Object)
 	}
 }
 
 // object turns the records that only name an object into events.
-func (r *run) object(head *bpf.MemtraceTtHead, object uint64) {
-	e := aggregator.Event{PID: head.Pid, TID: head.Tid, Time: head.Time}
-	switch bpf.MemtraceTtKind(head.Kind) {
+func (r *run) object(from origin, kind bpf.MemtraceTtKind, library uint8, object uint64) {
+	e := aggregator.Event{PID: from.pid, TID: from.tid, Time: from.time}
+	switch kind {
 	case bpf.MemtraceTtKindTT_FREE:
-		p := r.process(head)
-		if p.unhook(object) || !p.touch(object) {
+		if p, known := r.process(from, library); known && (p.unhook(object) || !p.touch(object)) {
 			return // it never came into the accounts
 		}
 		e.Kind, e.Buffer = aggregator.Free, object
 		r.emit(e)
 	case bpf.MemtraceTtKindTT_HOOKED:
-		r.process(head).hook(object)
+		if p, known := r.process(from, library); known {
+			p.hook(object)
+		}
 	case bpf.MemtraceTtKindTT_DEVICE_OPEN:
-		p := r.process(head)
-		if p == nil {
+		p, known := r.process(from, library)
+		if !known {
 			return
 		}
 		delete(p.devices, object) // whatever was at this address is gone
-		r.device(p, head, object)
-	case bpf.MemtraceTtKindTT_DEVICE_CLOSE:
-		if p := r.processes[head.Pid]; p != nil {
-			delete(p.devices, object)
+		// Where it is not yet what it will be, its first buffer asks again.
+		if d, err := p.chips.Device(object); err == nil {
+			r.opened(p, from, object, d)
 		}
-		r.forgetRings(head.Pid, func(g configRing) bool { return g.device == object })
+	case bpf.MemtraceTtKindTT_DEVICE_CLOSE:
+		if p, known := r.processes[from.pid]; known {
+			delete(p.devices, object)
+			if len(p.closed) >= maxClosed {
+				clear(p.closed)
+			}
+			p.closed[object] = true
+		}
+		r.forgetRings(from.pid, func(g configRing) bool { return g.device == object })
+		if rel := r.related[from.pid]; rel != nil {
+			maps.DeleteFunc(rel.queues, func(_, device uint64) bool { return device == object })
+		}
 		e.Kind, e.Device = aggregator.DeviceClose, object
 		r.emit(e)
 	case bpf.MemtraceTtKindTT_ALLOCATOR_GONE:
-		if p := r.processes[head.Pid]; p != nil {
+		if p, known := r.processes[from.pid]; known {
 			delete(p.allocators, object)
-			delete(p.strange, object)
+			delete(p.unknownCapacities, object)
 			p.touch(object)
 		}
 		e.Kind, e.Allocator = aggregator.AllocatorGone, object
 		r.emit(e)
 	case bpf.MemtraceTtKindTT_PROGRAM_GONE:
-		r.processes[head.Pid].touch(object)
+		if p, known := r.processes[from.pid]; known {
+			p.make(object)
+		}
 		e.Kind, e.Program = aggregator.ProgramGone, object
 		r.emit(e)
-		r.relations(head.Pid).dropProgram(object)
+		r.relations(from.pid).dropProgram(object)
+		r.chipsKnown(from.pid, from.time, object)
 	case bpf.MemtraceTtKindTT_WORKLOAD_GONE:
-		r.relations(head.Pid).dropWorkload(object)
-	case bpf.MemtraceTtKindTT_EXEC:
-		// A new program in the old process: all that it held is gone. Where the new one
-		// was found before this was read, it is the one that is known.
-		r.ends = append(r.ends, end{head.Pid, head.Time, false})
-		if p := r.processes[head.Pid]; p == nil || p.at < head.Time {
-			r.gone(head)
+		r.relations(from.pid).dropWorkload(object)
+	case bpf.MemtraceTtKindTT_UNREAD:
+		if p, known := r.process(from, library); known {
+			r.unread(p, from, bpf.MemtraceTtKind(object))
 		}
+	case bpf.MemtraceTtKindTT_EXEC:
+		r.execed(from)
 	case bpf.MemtraceTtKindTT_EXIT:
-		// One that was found while this was read is taken in first: nothing would
-		// tell of its end again.
-		r.announcements()
-		r.later = slices.DeleteFunc(r.later, func(a announcement) bool { return a.mapping.PID == head.Pid })
-		r.gone(head)
-		delete(r.targets, head.Pid)
-		r.ends = append(r.ends, end{head.Pid, head.Time, true})
+		r.exits(from)
 	}
 }
+
+// execed takes in that a process runs a new program: all that it held is gone. Where the
+// new one was found before this was read, it is the one that is known.
+func (r *run) execed(from origin) {
+	r.ends = append(r.ends, end{from.pid, from.time, false})
+	if p, known := r.processes[from.pid]; !known || p.at < from.time {
+		r.gone(from)
+	}
+}
+
+// exits takes in that a process ended. One that was found while this was read is taken in
+// first: no other event has its end.
+func (r *run) exits(from origin) {
+	r.announcements()
+	r.later = slices.DeleteFunc(r.later, func(a announcement) bool { return a.mapping.PID == from.pid })
+	r.gone(from)
+	delete(r.targets, from.pid)
+	r.ends = append(r.ends, end{from.pid, from.time, true})
+}
+
+// maxClosed bounds how many devices of a process are remembered that closed.
+const maxClosed = 4096
 
 // end is that of a process, or of the program that it was, at a time.
 type end struct {
@@ -417,22 +490,27 @@ func (r *run) leave() {
 }
 
 // gone ends a process's accounts, where it has any.
-func (r *run) gone(head *bpf.MemtraceTtHead) {
-	_, known := r.processes[head.Pid]
-	if known || r.related[head.Pid] != nil {
-		r.forget(head.Pid)
+func (r *run) gone(from origin) {
+	p, known := r.processes[from.pid]
+	_, lookedFor := r.lookedFor[from.pid]
+	if known || lookedFor || r.related[from.pid] != nil {
+		r.forget(from.pid, from.time)
 	}
-	r.stacks.drop(r.t, head.Pid)
+	r.stacks.drop(r.t, from.pid)
 	if known {
-		delete(r.processes, head.Pid)
-		r.emit(aggregator.Event{Kind: aggregator.ProcessExit, PID: head.Pid, Time: head.Time})
+		r.findForks(p.mapping)
+	}
+	if known || lookedFor { // events of either went out
+		delete(r.processes, from.pid)
+		delete(r.lookedFor, from.pid)
+		r.emit(aggregator.Event{Kind: aggregator.ProcessExit, PID: from.pid, Time: from.time})
 	}
 	// What its forked children have copies of is theirs alone now.
 	for _, p := range r.processes {
-		if p != nil && p.books.parent == head.Pid {
-			p.books.parent = 0
+		if p.reconciliation.forkedFrom == from.pid {
+			p.reconciliation.forkedFrom = proc.ForkedFrom(p.mapping)
 			p.start.Late = true
-			r.tell(p, head.Time)
+			r.describe(p, from.time)
 			r.read(p, true)
 		}
 	}
@@ -443,181 +521,165 @@ func (r *run) over() bool { return len(r.t.opts.PIDs) > 0 && len(r.targets) == 0
 
 // announcements takes in the processes that discovery found.
 func (r *run) announcements() {
-	r.t.telling.Lock()
+	r.t.inboxMu.Lock()
 	list := r.t.announced
 	r.t.announced = nil
-	r.t.telling.Unlock()
+	r.t.inboxMu.Unlock()
 	for _, a := range list {
-		if r.processes[a.mapping.PID] != nil {
+		if r.known(a.mapping.PID) {
 			r.later = append(r.later, a)
 		} else {
-			r.add(a, uint64(monotonic()))
+			r.add(a, uint64(proc.Monotonic()))
 		}
 	}
 }
 
-func (r *run) add(a announcement, now uint64) *traced {
+// known says whether a process was found to map a traced library.
+func (r *run) known(pid uint32) bool {
+	_, known := r.processes[pid]
+	return known
+}
+
+// add takes in a process that was found. It is false for one that has ended since.
+func (r *run) add(a announcement, now uint64) (p *traced, lives bool) {
 	pid := a.mapping.PID
-	command, started, err := describe(pid)
+	command, started, err := proc.Command(pid)
 	if err != nil {
-		return nil // gone already
+		return nil, false
 	}
-	p := &traced{
-		inspector: newInspector(a.of.lib, a.mapping), mapping: a.mapping, of: a.of, at: a.at, private: renumbered(pid),
-		devices: map[uint64][]aggregator.Chip{}, allocators: map[uint64]bool{}, boards: map[uint32]string{}, strange: map[uint64]strange{},
+	p = &traced{
+		Inspector: inspect.New(a.of.lib, a.mapping), mapping: a.mapping, of: a.of, at: a.at,
+		devices: map[uint64][]aggregator.Chip{}, closed: map[uint64]bool{}, allocators: map[uint64]bool{}, unknownCapacities: map[uint64]unknownCapacity{},
 	}
-	p.books.parent = forkedFrom(a.mapping)
-	if old := r.processes[pid]; old != nil && old.base == p.base && old.lib == p.lib {
-		if a.late && !old.books.read && p.books.parent == 0 {
+	p.chips = inspect.NewChips(p.Inspector, pid)
+	p.reconciliation.forkedFrom = proc.ForkedFrom(a.mapping)
+	if old, known := r.processes[pid]; known && old.mapping.Base == p.mapping.Base && old.of.lib == p.of.lib {
+		if a.late && !old.reconciliation.read {
 			r.read(old, true)
 		}
-		return old
+		return old, true
 	}
-	p.books.lostParts = r.lostParts
+	p.reconciliation.lost, p.reconciliation.lostParts = r.missing(p)
 	r.processes[pid] = p
+	delete(r.lookedFor, pid)
 	if r.t.opts.Stacks {
-		r.stacks.meet(r.t, pid)
+		r.stacks.addProcess(r.t, pid)
 	}
-	a.late = a.late && p.books.parent == 0
 	p.start = aggregator.Process{
 		Started: started, Command: command, Library: a.mapping.Path, BuildID: a.of.lib.BuildID, Release: a.of.lib.Release,
 		NotCovered: strings.Join(a.of.cover.NotCovered(), ", "), Late: a.late,
 	}
-	p.start.Container, p.start.InnerPID = placed(pid)
-	r.tell(p, now)
+	p.start.Container, p.start.InnerPID = inspect.ContainerOf(pid)
+	r.describe(p, now)
 	if a.late {
 		r.read(p, true)
 	}
-	return p
+	return p, true
 }
 
-// tell describes a process, anew where something of it turned out otherwise.
-func (r *run) tell(p *traced, now uint64) {
+// describe describes a process, again where something about it changed.
+func (r *run) describe(p *traced, now uint64) {
 	start := p.start
 	r.emit(aggregator.Event{Kind: aggregator.ProcessStart, PID: p.mapping.PID, Time: now, Process: &start})
 }
 
-// process finds the process of a record, and looks it up where it was not
-// announced: its library was attached to for another process.
-func (r *run) process(head *bpf.MemtraceTtHead) *traced {
-	if p, ok := r.processes[head.Pid]; ok {
-		return p
+// process finds the process of a record, and looks it up once where it was not
+// announced: its library, of that number, was attached to for another process.
+func (r *run) process(from origin, library uint8) (p *traced, known bool) {
+	if p, known := r.processes[from.pid]; known {
+		return p, true
 	}
-	r.processes[head.Pid] = nil // looked for once
-	lives, err := r.t.watchExit(head.Pid)
+	if _, once := r.lookedFor[from.pid]; once {
+		return nil, false
+	}
+	r.lookedFor[from.pid] = struct{}{}
+	lives, err := r.t.watchExit(from.pid)
 	if err != nil {
 		r.t.opts.Notice(err.Error())
 	}
 	if !lives {
-		r.ended = append(r.ended, head.Pid)
-		return nil
+		r.ended = append(r.ended, from.pid)
+		return nil, false
 	}
-	list, err := mappings(head.Pid, r.t.extra)
+	list, err := discover.Mappings(from.pid, r.t.extra)
 	if err != nil {
-		return nil // its end is reported, as it was watched before
+		return nil, false // its end is reported, as it was watched before
 	}
 	for _, m := range list {
 		r.t.mu.Lock()
 		a, err := r.t.library(m)
 		r.t.mu.Unlock()
-		if err == nil && a != nil && a.index == uint32(head.Library) {
-			return r.add(announcement{mapping: m, of: a, at: head.Time}, head.Time)
+		if err == nil && a != nil && a.index == uint32(library) {
+			// It was not seen to map the library: it has it from its parent. Where that has
+			// ended, what it has copies of is its own.
+			orphan := proc.Forked(m.PID) && proc.ForkedFrom(m) == 0
+			return r.add(announcement{mapping: m, of: a, at: from.time, late: orphan}, from.time)
 		}
 	}
-	return nil
+	return nil, false
 }
 
 // know makes sure that a buffer's device and allocator were described before it.
-func (r *run) know(p *traced, head *bpf.MemtraceTtHead, device, allocator uint64) {
-	if p == nil {
-		return
-	}
-	if _, ok := p.devices[device]; !ok {
-		r.device(p, head, device)
-	}
+func (r *run) know(p *traced, from origin, device, allocator uint64) {
+	r.device(p, from, device)
 	if !p.allocators[allocator] {
 		p.allocators[allocator] = true
-		capacity, err := p.capacity(allocator)
-		if err != nil {
-			p.strange[allocator] = strange{err, time.Now()}
+		if p.reconciliation.now != nil {
+			p.reconciliation.met[allocator] = true
 		}
-		r.emit(aggregator.Event{Kind: aggregator.AllocatorSeen, PID: head.Pid, TID: head.Tid, Time: head.Time,
+		capacity, err := p.Capacity(allocator)
+		if err != nil {
+			p.unknownCapacities[allocator] = unknownCapacity{err, time.Now()}
+		}
+		r.emit(aggregator.Event{Kind: aggregator.AllocatorSeen, PID: from.pid, TID: from.tid, Time: from.time,
 			Device: device, Allocator: allocator, Capacity: &capacity})
 	}
-}
-
-// uniqueOf is a chip's unique id, 0 where it is not known. It is asked for once,
-// and again for chips that were not there.
-func (p *traced) uniqueOf(id uint32) uint64 {
-	if _, ok := p.uniques[id]; !ok {
-		if ids, err := p.uniqueIDs(); err == nil {
-			p.uniques = ids
-		} else if p.uniques == nil {
-			p.uniques = map[uint32]uint64{}
-		}
-		p.uniques[id] += 0 // asked
-	}
-	return p.uniques[id]
 }
 
 // uses says whether a process that lives has a chip of a unique id.
 func (r *run) uses(unique uint64) bool {
 	for _, p := range r.processes {
-		if p == nil {
-			continue
-		}
-		for _, id := range p.uniques {
-			if id == unique {
-				return true
-			}
+		if p.chips.Uses(unique) {
+			return true
 		}
 	}
 	return false
 }
 
-// boardOf is board, asked once for each chip.
-func (p *traced) boardOf(id uint32) string {
-	name, ok := p.boards[id]
-	if !ok {
-		name = p.board(id)
-		p.boards[id] = name
-	}
-	return name
-}
-
-// complain tells once for each process what could not be read of it. That
+// noticeOnce notices once for each process what could not be read of it. That
 // happens to a process which closes its device a moment after its first
 // allocation: what it held is then shown without chips.
-func (p *traced) complain(r *run, err error) {
-	if !p.complained {
-		p.complained = true
+func (p *traced) noticeOnce(r *run, err error) {
+	if !p.noticed {
+		p.noticed = true
 		r.t.opts.Notice(fmt.Sprintf("process %d: %v", p.mapping.PID, err))
 	}
 }
 
-// device describes a device while it is there.
-func (r *run) device(p *traced, head *bpf.MemtraceTtHead, address uint64) {
-	ids, mesh, arch, err := p.device(address)
+// device describes a device while it is there, unless that was done already.
+func (r *run) device(p *traced, from origin, address uint64) {
+	if _, described := p.devices[address]; described {
+		return
+	}
+	d, err := p.chips.Device(address)
 	if err != nil {
-		if bpf.MemtraceTtKind(head.Kind) == bpf.MemtraceTtKindTT_DEVICE_OPEN {
-			return // not yet what it will be: its first buffer asks again
-		}
-		p.complain(r, fmt.Errorf("the chips of its device at %#x are unknown: %w", address, err))
+		p.noticeOnce(r, fmt.Errorf("its memory could not be read, so the chips of its device at %#x are unknown (it may have exited): %w", address, err))
 	}
-	opened := &aggregator.Opened{Mesh: mesh, Arch: arch}
-	for _, id := range ids {
-		opened.Chips = append(opened.Chips, r.identities.chip(head.Pid, id, p.uniqueOf(id), p.private, r.uses))
-		opened.Boards = append(opened.Boards, p.boardOf(id))
-	}
+	r.opened(p, from, address, d)
+}
+
+func (r *run) opened(p *traced, from origin, address uint64, d inspect.Device) {
+	opened := p.chips.Opened(d, r.names, r.uses)
 	p.devices[address] = opened.Chips
-	r.emit(aggregator.Event{Kind: aggregator.DeviceOpen, PID: head.Pid, TID: head.Tid, Time: head.Time,
+	delete(p.closed, address)
+	r.emit(aggregator.Event{Kind: aggregator.DeviceOpen, PID: from.pid, TID: from.tid, Time: from.time,
 		Device: address, Opened: opened})
 }
 
 // lossEvery is how often the kernel's counters are read under load.
 const lossEvery = 100 * time.Millisecond
 
-// losses tells of records that found the ring full since it was last called.
+// losses emits the number of records that found the BPF ring buffer full since it was last called.
 func (r *run) losses(now bool) {
 	if !now && time.Since(r.lostAt) < lossEvery {
 		return
@@ -629,8 +691,7 @@ func (r *run) losses(now bool) {
 	}
 	var lost, parts uint64
 	for kind, n := range c.Lost {
-		switch bpf.MemtraceTtKind(kind) {
-		case bpf.MemtraceTtKindTT_CB, bpf.MemtraceTtKindTT_KERNEL_ADDED, bpf.MemtraceTtKindTT_KERNEL_FILE, bpf.MemtraceTtKindTT_SCRATCHPADS:
+		if ofPrograms(bpf.MemtraceTtKind(kind)) {
 			parts += n
 		}
 		if bpf.MemtraceTtKind(kind) != bpf.MemtraceTtKindTT_STACK { // no account lacks it
@@ -638,9 +699,19 @@ func (r *run) losses(now bool) {
 		}
 	}
 	if lost > r.lost {
-		r.emit(aggregator.Event{Kind: aggregator.Lost, Time: uint64(monotonic()), Count: lost - r.lost})
+		r.emit(aggregator.Event{Kind: aggregator.Lost, Time: uint64(proc.Monotonic()), Count: lost - r.lost})
 		r.lost, r.lostParts = lost, parts
-		r.doubtAll()
+		r.lostPrograms = c.Lost[bpf.MemtraceTtKindTT_PROGRAM_GONE]
+		r.suspectAll()
+		r.forksLost = true
+	}
+	r.findLostForks()
+	if traces := c.Lost[bpf.MemtraceTtKindTT_TRACE]; traces > r.lostTraces {
+		r.lostTraces = traces
+		for pid := range r.processes {
+			r.emit(aggregator.Event{Kind: aggregator.ReasonRaised, PID: pid, Time: uint64(proc.Monotonic()),
+				Reason: &aggregator.Reason{Code: aggregator.ReasonTracesMissed}})
+		}
 	}
 	if ends := c.Lost[bpf.MemtraceTtKindTT_EXIT] + c.Lost[bpf.MemtraceTtKindTT_EXEC]; ends > r.lostEnds {
 		r.lostEnds = ends
@@ -648,25 +719,67 @@ func (r *run) losses(now bool) {
 	}
 }
 
+// ofPrograms says whether what programs have lacks something without a record. One of what
+// could not be read can be of anything.
+func ofPrograms(k bpf.MemtraceTtKind) bool {
+	switch k {
+	case bpf.MemtraceTtKindTT_CB, bpf.MemtraceTtKindTT_KERNEL_ADDED, bpf.MemtraceTtKindTT_KERNEL_FILE,
+		bpf.MemtraceTtKindTT_SCRATCHPADS, bpf.MemtraceTtKindTT_UNREAD, bpf.MemtraceTtKindTT_PROGRAM_GONE,
+		bpf.MemtraceTtKindTT_PROGRAM_ADDED:
+		return true
+	}
+	return false
+}
+
+// unread takes in that a probe could not read what it was to send of a process, or not all
+// of it.
+func (r *run) unread(p *traced, from origin, kind bpf.MemtraceTtKind) {
+	why := aggregator.Reason{Code: aggregator.ReasonReadFailed}
+	switch kind {
+	case bpf.MemtraceTtKindTT_KINDS:
+		why.Code = aggregator.ReasonUncounted
+	case bpf.MemtraceTtKindTT_TRACE:
+		why.Code = aggregator.ReasonTracesMissed
+	case bpf.MemtraceTtKindTT_WORKLOAD_NAMED:
+		return // the name is had from who launches it
+	default:
+		p.unread++
+		if ofPrograms(kind) {
+			p.unreadParts++
+		}
+		p.reconciliation.suspect = time.Now()
+	}
+	r.emit(aggregator.Event{Kind: aggregator.ReasonRaised, PID: from.pid, TID: from.tid, Time: from.time, Reason: &why})
+}
+
+// missing is how many events of a process can be missing, and how many of those that make
+// up programs.
+func (r *run) missing(p *traced) (events, parts uint64) {
+	return r.lost + p.unread, r.lostParts + p.unreadParts
+}
+
 // missedEnds finds the processes that ended, or run another program by now: nothing
-// tells of that again.
+// reports that again.
 func (r *run) missedEnds() {
 	pids := maps.Clone(r.targets)
 	for pid := range r.processes {
 		pids[pid] = true
 	}
+	for pid := range r.lookedFor {
+		pids[pid] = true
+	}
 	for pid := range pids {
-		head := &bpf.MemtraceTtHead{Kind: uint8(bpf.MemtraceTtKindTT_EXIT), Pid: pid, Time: uint64(monotonic())}
-		p := r.processes[pid]
-		if _, started, err := describe(pid); err != nil || !alive(pid) || p != nil && started != p.start.Started {
-			r.object(head, 0)
+		from := origin{pid: pid, time: uint64(proc.Monotonic())}
+		p, known := r.processes[pid]
+		if _, started, err := proc.Command(pid); err != nil || !proc.Alive(pid) || known && started != p.start.Started {
+			r.exits(from)
 			continue
 		}
-		if p == nil {
+		if !known {
 			continue
 		}
-		if there, err := mapsAlike(pid, p.mapping); err == nil && !there {
-			r.gone(head)
+		if there, err := proc.MapsAlike(pid, p.mapping); err == nil && !there {
+			r.gone(from)
 		}
 	}
 }

@@ -12,13 +12,43 @@ import (
 // stacks names the stacks that are sent ahead of allocations.
 type stacks struct {
 	files     *symbol.Files
-	processes map[uint32]*symbol.Process
+	processes map[uint32]*namedStacks
 	// next is the stack of each thread's next allocation, as it was sent.
 	next map[uint32]*pendingStack
 }
 
 func newStacks() *stacks {
-	return &stacks{symbol.NewFiles(), map[uint32]*symbol.Process{}, map[uint32]*pendingStack{}}
+	return &stacks{symbol.NewFiles(), map[uint32]*namedStacks{}, map[uint32]*pendingStack{}}
+}
+
+// namedStacks are the stacks of a process, which equal ones share.
+type namedStacks struct {
+	*symbol.Process
+	known map[string]*aggregator.Stack
+	key   []byte
+}
+
+// maxKnownStacks bounds what is remembered of a process.
+const maxKnownStacks = 100_000
+
+// name names calls.
+func (p *namedStacks) name(c symbol.Calls) *aggregator.Stack {
+	p.key = c.AppendKey(p.key[:0])
+	if s := p.known[string(p.key)]; s != nil {
+		return s
+	}
+	named, final := p.Name(c)
+	s := &aggregator.Stack{Cut: named.Cut, Frames: make([]aggregator.Frame, len(named.Frames))}
+	for i, f := range named.Frames {
+		s.Frames[i] = aggregator.Frame(f)
+	}
+	if final {
+		if len(p.known) >= maxKnownStacks {
+			clear(p.known)
+		}
+		p.known[string(p.key)] = s
+	}
+	return s
 }
 
 // pendingStack waits to be named until what is more urgent is done.
@@ -29,13 +59,13 @@ type pendingStack struct {
 
 func (s *stacks) close() { s.files.Close() }
 
-// meet looks for the interpreter of a process, and tells the kernel where its frames are.
-func (s *stacks) meet(t *Tracer, pid uint32) {
+// addProcess looks for the interpreter of a process, and tells the kernel where its frames are.
+func (s *stacks) addProcess(t *Tracer, pid uint32) {
 	if s.processes[pid] != nil {
 		return
 	}
-	py := symbol.FindPython(pid)
-	s.processes[pid] = symbol.NewProcess(pid, s.files, py)
+	py := s.files.FindPython(pid)
+	s.processes[pid] = &namedStacks{Process: symbol.NewProcess(pid, s.files, py), known: map[string]*aggregator.Stack{}}
 	if py == nil {
 		return
 	}
@@ -61,24 +91,24 @@ func (s *stacks) drop(t *Tracer, pid uint32) {
 
 // add keeps the stack of a record. Threads that ended leave theirs behind, so
 // there is an end to how many are kept.
-func (s *stacks) add(head *bpf.MemtraceTtHead, b []byte) {
+func (s *stacks) add(from origin, b []byte) {
 	if len(b) < int(unsafe.Sizeof(bpf.MemtraceTtStack{})) {
 		return
 	}
-	n := s.next[head.Tid]
+	n := s.next[from.tid]
 	if n == nil {
 		if len(s.next) >= 1024 {
 			clear(s.next)
 		}
 		n = &pendingStack{}
-		s.next[head.Tid] = n
+		s.next[from.tid] = n
 	}
 	n.record, n.set = *(*bpf.MemtraceTtStack)(unsafe.Pointer(&b[0])), true
 }
 
 // take names the stack that was sent ahead of a thread's event; nil where none was.
-func (s *stacks) take(head *bpf.MemtraceTtHead) *aggregator.Stack {
-	n, p := s.next[head.Tid], s.processes[head.Pid]
+func (s *stacks) take(from origin) *aggregator.Stack {
+	n, p := s.next[from.tid], s.processes[from.pid]
 	if n == nil || !n.set || p == nil {
 		return nil
 	}
@@ -90,5 +120,5 @@ func (s *stacks) take(head *bpf.MemtraceTtHead) *aggregator.Stack {
 	for i := range frames {
 		frames[i] = symbol.PythonFrame{Code: e.Python[i].Code, Instruction: e.Python[i].Instruction}
 	}
-	return p.Stack(regs, e.Stack[:min(int(e.Length), len(e.Stack))], frames, e.Cut != 0)
+	return p.name(p.Unwind(regs, e.Stack[:min(int(e.Length), len(e.Stack))], frames, e.Cut != 0))
 }

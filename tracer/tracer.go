@@ -7,19 +7,20 @@
 package tracer
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"runtime/debug"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/cilium/ebpf"
-	"github.com/cilium/ebpf/asm"
 	"github.com/cilium/ebpf/btf"
-	"github.com/cilium/ebpf/features"
 	"github.com/cilium/ebpf/link"
 	"github.com/cilium/ebpf/ringbuf"
 	"github.com/fsnotify/fsnotify"
@@ -27,6 +28,10 @@ import (
 	"golang.org/x/sys/unix"
 
 	"tt-memtrace/bpf"
+	"tt-memtrace/tracer/discover"
+	"tt-memtrace/tracer/metal"
+	"tt-memtrace/tracer/proc"
+	"tt-memtrace/tracer/watch"
 )
 
 // Options say what to trace.
@@ -44,7 +49,7 @@ type Options struct {
 	Stacks bool
 	// Lacks is what the kernel is taken to lack also where it has it, for tests.
 	Lacks Lacks
-	// Notice is told, in one line, what a user should know: a process that
+	// Notice receives, in one line, what a user should know: a process that
 	// cannot be traced and why. It may be called from any goroutine.
 	Notice func(string)
 }
@@ -65,30 +70,42 @@ type Tracer struct {
 	opts    Options
 	lacks   Lacks
 	objects bpf.MemtraceObjects
-	reader  *ringbuf.Reader
-	watch   watch
-	tasks   []link.Link
-	extra   []FileID
-	told    string // the last notice of a process that was looked at
+	// bpfPrograms are the BPF programs by their names.
+	bpfPrograms map[string]*ebpf.Program
+	reader      *ringbuf.Reader
+	// readerMu keeps the ring buffer mapped while Backlog looks at it.
+	readerMu     sync.Mutex
+	readerClosed bool
+	// newest is the time of the newest record that was read, behind what measureLag last found;
+	// CLOCK_MONOTONIC ns, and ns.
+	newest, behind atomic.Uint64
+	watch          watch.Watcher
+	tasks          []link.Link
+	extra          []proc.FileID
+	lastNotice     string // the last notice of a process that was looked at
 
 	watching sync.Mutex
 
 	// mu is held while a library is read and attached to.
 	mu        sync.Mutex
-	libraries map[FileID]*attachment
-	former    []*attachment // to files that were written over since
+	libraries map[proc.FileID]*attachment
+	former    []*attachment // to files that were overwritten since
 	writes    *fsnotify.Watcher
-	refused   map[FileID]*refusal
-	users     map[FileID]unix.Timespec // files that use the runtime and do not hold it, as of their last change
+	refused   map[proc.FileID]*refusal
+	users     map[proc.FileID]unix.Timespec // files that use the runtime and do not hold it, as of their last change
 
-	// telling is held for a moment only: the reader waits for it.
-	telling   sync.Mutex
+	filled filled
+	failed atomic.Uint64 // attachments
+
+	// inboxMu guards what others leave for the reader, which waits for it: it is held for a
+	// moment only.
+	inboxMu   sync.Mutex
 	announced []announcement
 	syncs     []chan struct{}
 	readings  []*reading
-	doubted   []uint32
+	suspects  []uint32
 
-	giving    *time.Timer // when memory is given back
+	freeing   *time.Timer // returns freed memory to the system
 	ended     chan struct{}
 	releasing sync.WaitGroup
 	closing   chan struct{} // has an element for each link that is being closed
@@ -97,9 +114,9 @@ type Tracer struct {
 // attachment is a library that is attached to.
 type attachment struct {
 	index  uint32
-	lib    *Library
-	cover  *Coverage
-	layout *Layout
+	lib    *metal.Library
+	cover  *metal.Coverage
+	layout *metal.Layout
 	// links for all processes, or for each PID, and since when.
 	links  map[uint32][]link.Link
 	linked map[uint32]time.Time
@@ -115,7 +132,7 @@ type refusal struct {
 
 // announcement tells the reader of a process that maps the runtime.
 type announcement struct {
-	mapping Mapping
+	mapping proc.Mapping
 	of      *attachment
 	// late: it had mapped the library before the probes were there, so what it
 	// holds has to be read.
@@ -135,14 +152,10 @@ func New(o Options) (*Tracer, error) {
 	if o.Notice == nil {
 		o.Notice = func(string) {}
 	}
-	t := &Tracer{opts: o, libraries: map[FileID]*attachment{}, refused: map[FileID]*refusal{}, users: map[FileID]unix.Timespec{}, ended: make(chan struct{}), closing: make(chan struct{}, maxClosing)}
-	t.giving = time.AfterFunc(pause, debug.FreeOSMemory)
-	var err error
-	if t.writes, err = fsnotify.NewWatcher(); err != nil {
-		return nil, fmt.Errorf("watching for libraries that are written over: %w", err)
-	}
+	t := &Tracer{opts: o, libraries: map[proc.FileID]*attachment{}, refused: map[proc.FileID]*refusal{}, users: map[proc.FileID]unix.Timespec{}, ended: make(chan struct{}), closing: make(chan struct{}, maxClosing)}
+	t.freeing = time.AfterFunc(pause, debug.FreeOSMemory)
 	for _, path := range o.Libraries {
-		lib, err := OpenLibrary(path)
+		lib, err := metal.OpenLibrary(path)
 		if err != nil {
 			return nil, err
 		}
@@ -153,34 +166,41 @@ func New(o Options) (*Tracer, error) {
 		}
 		t.extra = append(t.extra, lib.ID)
 	}
-	if err := features.HaveProgramHelper(ebpf.Kprobe, asm.FnLoop); errors.Is(err, ebpf.ErrNotSupported) {
-		return nil, fmt.Errorf("this kernel has no bounded loops, which need Linux 5.17 or later: %w", err)
+	if err := checkPIDNamespace(); err != nil {
+		return nil, err
 	}
-	t.lacks = kernelLacks()
+	if err := HostKernelError(); err != nil {
+		return nil, err
+	}
+	t.lacks = hostKernelLacks()
 	t.lacks.MultiUprobes = t.lacks.MultiUprobes || o.Lacks.MultiUprobes
 	t.lacks.PIDFilter = t.lacks.PIDFilter || o.Lacks.PIDFilter
+	var err error
+	if t.writes, err = fsnotify.NewWatcher(); err != nil {
+		return nil, fmt.Errorf("watching for overwritten libraries: %w", err)
+	}
 	var loading errgroup.Group
 	kernel := btf.NewCache() // reading the kernel's types takes as long as checking the programs
 	loading.Go(func() error { return t.load(kernel) })
 	loading.Go(func() (err error) {
-		t.watch, err = watchMappings(len(t.extra) > 0, kernel)
+		t.watch, err = watch.Mappings(len(t.extra) > 0, kernel)
 		return err
 	})
 	// That takes as long as reading a library, which is done beside it.
-	t.foresee()
+	t.preload()
 	if err := loading.Wait(); err != nil {
 		t.Close()
 		return nil, err
 	}
-	t.saysWhatItLacks()
+	t.noticeMissingFeatures()
 	return t, nil
 }
 
-// foresee reads the libraries of the processes that are to be traced. What fails
-// is tried, and told, when they are attached to.
-func (t *Tracer) foresee() {
+// preload reads the libraries of the processes that are to be traced. What fails
+// is tried, and reported, when they are attached to.
+func (t *Tracer) preload() {
 	for _, pid := range t.opts.PIDs {
-		list, err := mappings(pid, t.extra)
+		list, err := discover.Mappings(pid, t.extra)
 		if err != nil {
 			continue
 		}
@@ -199,7 +219,7 @@ func (t *Tracer) load(kernel *btf.Cache) error {
 	}
 	spec.Maps[bpf.MemtraceMapEvents].MaxEntries = t.opts.RingBytes
 	if t.lacks.MultiUprobes {
-		singly(spec)
+		usePerfEvents(spec)
 	}
 	set := func(name string, value any) {
 		if err == nil {
@@ -220,13 +240,19 @@ func (t *Tracer) load(kernel *btf.Cache) error {
 	if err != nil {
 		return fmt.Errorf("configuring the BPF programs: %w", err)
 	}
-	if err := spec.LoadAndAssign(&t.objects, &ebpf.CollectionOptions{Cache: kernel}); err != nil {
+	collection, err := ebpf.NewCollectionWithOptions(spec, ebpf.CollectionOptions{Cache: kernel})
+	if err == nil {
+		defer collection.Close() // of what is not assigned
+		t.bpfPrograms = maps.Clone(collection.Programs)
+		err = collection.Assign(&t.objects)
+	}
+	if err != nil {
 		var ve *ebpf.VerifierError
 		if errors.As(err, &ve) {
 			return fmt.Errorf("loading the BPF programs: %+v", ve)
 		}
 		if errors.Is(err, unix.EPERM) {
-			return fmt.Errorf("loading the BPF programs: %w with all capabilities; a container's seccomp profile may forbid it: %w", ErrPermission, err)
+			return fmt.Errorf("loading the BPF programs: %w with all capabilities; a container's seccomp profile may forbid it: %w", proc.ErrPermission, err)
 		}
 		return fmt.Errorf("loading the BPF programs: %w", err)
 	}
@@ -254,8 +280,14 @@ func (t *Tracer) load(kernel *btf.Cache) error {
 }
 
 // mappedBefore is more than passes between a process's mapping of the library and
-// that it is looked at.
+// that it is seen.
 const mappedBefore = 2 * time.Second
+
+// mayPrecede says whether a process that was seen mapping the library then may have done so
+// before the probes were in it.
+func mayPrecede(seen, linked time.Time) bool {
+	return seen.IsZero() || seen.Sub(linked) < mappedBefore
+}
 
 // watchExit has the kernel report the process's exec and exit. One that is ending
 // by now is not watched, unless it was before: its end is reported then.
@@ -267,7 +299,7 @@ func (t *Tracer) watchExit(pid uint32) (lives bool, err error) {
 	if err != nil && !before {
 		return false, fmt.Errorf("watching process %d: %w", pid, err)
 	}
-	lives = alive(pid)
+	lives = proc.Alive(pid)
 	if !lives && !before {
 		if err := t.objects.Watched.Delete(pid); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
 			return false, fmt.Errorf("watching process %d: %w", pid, err)
@@ -278,10 +310,8 @@ func (t *Tracer) watchExit(pid uint32) (lives bool, err error) {
 
 // Close detaches everything. It must not run beside Run.
 func (t *Tracer) Close() error {
-	t.giving.Stop()
-	if t.reader != nil {
-		t.reader.Close()
-	}
+	t.freeing.Stop()
+	t.closeReader()
 	for _, a := range t.libraries {
 		t.releaseAll(a)
 	}
@@ -305,12 +335,12 @@ func (t *Tracer) start() error {
 	pids := t.opts.PIDs
 	if len(pids) == 0 && t.opts.Follow == 0 {
 		var err error
-		if pids, err = allPIDs(); err != nil {
+		if pids, err = proc.PIDs(); err != nil {
 			return fmt.Errorf("listing processes: %w", err)
 		}
 	}
 	for _, pid := range pids {
-		t.look(pid, true)
+		t.look(pid, time.Time{})
 	}
 	return nil
 }
@@ -318,25 +348,30 @@ func (t *Tracer) start() error {
 // discover attaches to processes as they map the runtime. Looking takes far
 // longer than seeing, so it is done apart: the kernel drops what is not read.
 func (t *Tracer) discover(ctx context.Context) error {
-	found := newFinds()
+	found := watch.NewPIDQueue()
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error {
-		return t.watch.Run(ctx, found.add, found.missed)
+		return t.watch.Run(ctx, found.Add, found.Missed)
 	})
 	g.Go(func() error {
 		for {
-			pids, all, err := found.wait(ctx)
+			pids, all, err := found.Wait(ctx)
 			if err != nil {
 				return nil
 			}
 			if all {
 				// Some records were dropped: whom they were of is found by looking at everyone.
-				if pids, err = allPIDs(); err != nil {
+				everyone, err := proc.PIDs()
+				if err != nil {
 					return fmt.Errorf("listing processes: %w", err)
 				}
+				clear(pids)
+				for _, pid := range everyone {
+					pids[pid] = time.Time{}
+				}
 			}
-			for _, pid := range pids {
-				t.look(pid, all)
+			for pid, seen := range pids {
+				t.look(pid, seen)
 			}
 		}
 	})
@@ -357,21 +392,25 @@ func (t *Tracer) inScope(pid uint32) bool {
 	return true
 }
 
-// look attaches to what a process has mapped, where it is in scope. Unless
-// early, it was seen mapping something just now.
-func (t *Tracer) look(pid uint32, early bool) {
+// look attaches to what a process has mapped, where it is in scope, and which was seen
+// mapping something then; the zero time where that is not known.
+func (t *Tracer) look(pid uint32, seen time.Time) {
 	if !t.inScope(pid) {
 		return
 	}
-	at := uint64(monotonic())
-	list, err := mappings(pid, t.extra)
+	at := uint64(proc.Monotonic())
+	list, err := discover.Mappings(pid, t.extra)
 	if err != nil {
 		return // gone, or not ours to see
 	}
 	for _, m := range list {
-		if err := t.attach(m, at, early); err != nil {
-			if text := fmt.Sprintf("process %d: %v", pid, err); text != t.told {
-				t.told = text
+		if err := t.attach(m, at, seen); err != nil {
+			text := fmt.Sprintf("process %d: %v", pid, err)
+			t.inboxMu.Lock()
+			again := text == t.lastNotice
+			t.lastNotice = text
+			t.inboxMu.Unlock()
+			if !again {
 				t.opts.Notice(text)
 			}
 		}
@@ -380,7 +419,7 @@ func (t *Tracer) look(pid uint32, early bool) {
 
 // attach puts the probes into a library, once for all processes or once for
 // each PID, and announces the process that was looked at at a time.
-func (t *Tracer) attach(m Mapping, at uint64, early bool) error {
+func (t *Tracer) attach(m proc.Mapping, at uint64, seen time.Time) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	a, err := t.library(m)
@@ -392,21 +431,24 @@ func (t *Tracer) attach(m Mapping, at uint64, early bool) error {
 		scope = m.PID
 	}
 	if a.links[scope] == nil {
-		early = true
-		if a.links[scope], err = t.probe(a, scope); err != nil {
+		if a.links[scope], err = t.attachPoints(a, scope); err != nil {
+			t.failed.Add(1)
+			t.refuse(a.lib.ID, m.PID, err)
 			return err
 		}
 		a.linked[scope] = time.Now()
+		t.accept(a.lib.ID, scope)
 	}
-	// What is seen mapping the library now may have done so a while ago.
-	early = early || time.Since(a.linked[scope]) < mappedBefore
+	// Whoever mapped the library before the probes were in it may have used it before. To look
+	// at others first can take long; what counts is when it was seen.
+	late := mayPrecede(seen, a.linked[scope])
 	// The reader takes in who is announced before it takes in that he ended.
-	t.telling.Lock()
+	t.inboxMu.Lock()
 	lives, err := t.watchExit(m.PID)
 	if lives {
-		t.announced = append(t.announced, announcement{mapping: m, of: a, late: early, at: at})
+		t.announced = append(t.announced, announcement{mapping: m, of: a, late: late, at: at})
 	}
-	t.telling.Unlock()
+	t.inboxMu.Unlock()
 	if !lives {
 		return err
 	}
@@ -415,40 +457,40 @@ func (t *Tracer) attach(m Mapping, at uint64, early bool) error {
 
 // library opens and checks a mapped library, once for each file. Both results
 // are nil where the file is not the runtime.
-func (t *Tracer) library(m Mapping) (*attachment, error) {
+func (t *Tracer) library(m proc.Mapping) (*attachment, error) {
 	a, refused, err := t.read(m)
-	if refused != (FileID{}) {
+	if refused != (proc.FileID{}) {
 		t.refuse(refused, m.PID, err)
 	}
 	return a, err
 }
 
 // read is library, which alone notes what is refused.
-func (t *Tracer) read(m Mapping) (a *attachment, refused FileID, err error) {
-	// A file that was read before is told by what it is: reading it again, for
+func (t *Tracer) read(m proc.Mapping) (a *attachment, refused proc.FileID, err error) {
+	// A file that was read before is recognized: reading it again, for
 	// every process that maps it, takes tens of milliseconds.
 	var st unix.Stat_t
-	named := unix.Stat(m.fileName(), &st) == nil && st.Ino == m.ID.Inode
+	named := unix.Stat(m.FileName(), &st) == nil && st.Ino == m.ID.Inode
 	if named && t.users[m.ID] == st.Ctim {
-		return nil, FileID{}, nil
+		return nil, proc.FileID{}, nil
 	}
 	if named {
-		if a, refused, err := t.known(FileID{st.Dev, st.Ino}); a != nil || refused != (FileID{}) {
+		if a, refused, err := t.known(proc.FileID{Device: st.Dev, Inode: st.Ino}); a != nil || refused != (proc.FileID{}) {
 			return a, refused, err
 		}
 	}
 	// Another file of that name says nothing of the one that is mapped.
-	if named && !slices.Contains(t.extra, m.ID) && !knowsRuntime(m.fileName()) {
+	if named && !slices.Contains(t.extra, m.ID) && !metal.KnowsRuntime(m.FileName()) {
 		t.users[m.ID] = st.Ctim
-		t.giveBack()
-		return nil, FileID{}, nil
+		t.scheduleFreeOSMemory()
+		return nil, proc.FileID{}, nil
 	}
-	defer t.giveBack()
-	lib, err := openMapped(m)
+	defer t.scheduleFreeOSMemory()
+	lib, err := discover.Open(m)
 	if err != nil {
-		return nil, FileID{}, err
+		return nil, proc.FileID{}, err
 	}
-	if a, refused, err := t.known(lib.ID); a != nil || refused != (FileID{}) {
+	if a, refused, err := t.known(lib.ID); a != nil || refused != (proc.FileID{}) {
 		lib.Close()
 		return a, refused, err
 	}
@@ -458,30 +500,30 @@ func (t *Tracer) read(m Mapping) (a *attachment, refused FileID, err error) {
 	}
 	t.libraries[lib.ID] = a
 	t.guard(lib)
-	return a, FileID{}, nil
+	return a, proc.FileID{}, nil
 }
 
-// giveBack returns memory to the system after files and processes were read: that
-// leaves several times as much behind as is kept of them, and the heap shrinks slowly
-// by itself. It waits until there is a pause.
-func (t *Tracer) giveBack() { t.giving.Reset(pause) }
+// scheduleFreeOSMemory returns memory to the system at the next pause after files and
+// processes were read: that leaves several times as much behind as is kept of them, and
+// the heap shrinks slowly by itself.
+func (t *Tracer) scheduleFreeOSMemory() { t.freeing.Reset(pause) }
 
 const pause = time.Second
 
 // known is what became of a file that was looked at before.
-func (t *Tracer) known(id FileID) (a *attachment, refused FileID, err error) {
+func (t *Tracer) known(id proc.FileID) (a *attachment, refused proc.FileID, err error) {
 	if a := t.libraries[id]; a != nil {
-		return a, FileID{}, nil
+		return a, proc.FileID{}, nil
 	}
 	if r := t.refused[id]; r != nil {
 		return nil, id, r.why
 	}
-	return nil, FileID{}, nil
+	return nil, proc.FileID{}, nil
 }
 
 // refuse notes that a process maps a file that is not traced, until it ends.
-func (t *Tracer) refuse(id FileID, pid uint32, why error) {
-	at := uint64(monotonic())
+func (t *Tracer) refuse(id proc.FileID, pid uint32, why error) {
+	at := uint64(proc.Monotonic())
 	if lives, _ := t.watchExit(pid); !lives {
 		return
 	}
@@ -489,6 +531,19 @@ func (t *Tracer) refuse(id FileID, pid uint32, why error) {
 		t.refused[id] = &refusal{why, map[uint32]uint64{}}
 	}
 	t.refused[id].pids[pid] = at
+}
+
+// accept ends the refusals of a library that could not be attached to before, of one
+// process or, with pid 0, of all.
+func (t *Tracer) accept(id proc.FileID, pid uint32) {
+	r := t.refused[id]
+	if r == nil {
+		return
+	}
+	delete(r.pids, pid)
+	if pid == 0 || len(r.pids) == 0 {
+		delete(t.refused, id)
+	}
 }
 
 // unmapped takes note that a process, or the program that it was, ended then.
@@ -503,7 +558,7 @@ func (t *Tracer) unmapped(pid uint32, then uint64) {
 	}
 }
 
-func (t *Tracer) check(lib *Library) (*attachment, error) {
+func (t *Tracer) check(lib *metal.Library) (*attachment, error) {
 	if !lib.IsRuntime() && !slices.Contains(t.extra, lib.ID) {
 		return nil, nil // a library that uses the runtime, beside the one that holds it
 	}
@@ -523,10 +578,10 @@ func (t *Tracer) check(lib *Library) (*attachment, error) {
 const maxLibraries = 64
 
 // vacant is a number that no library has. Where there is none left, those that no
-// process maps are given up: over weeks, containers bring many.
+// process maps are evicted: over weeks, containers bring many.
 func (t *Tracer) vacant() uint32 {
 	if len(t.libraries)+len(t.former) >= maxLibraries {
-		t.giveUp()
+		t.evictUnmapped()
 	}
 	taken := map[uint32]bool{}
 	for _, a := range t.libraries {
@@ -542,15 +597,15 @@ func (t *Tracer) vacant() uint32 {
 	return index
 }
 
-// giveUp detaches from the libraries that no process maps.
-func (t *Tracer) giveUp() {
-	pids, err := allPIDs()
+// evictUnmapped detaches from the libraries that no process maps.
+func (t *Tracer) evictUnmapped() {
+	pids, err := proc.PIDs()
 	if err != nil {
 		return
 	}
 	mapped := map[uint64]bool{}
 	for _, pid := range pids {
-		list, _ := mappings(pid, t.extra)
+		list, _ := discover.Mappings(pid, t.extra)
 		for _, m := range list {
 			mapped[m.ID.Inode] = true
 		}
@@ -562,7 +617,7 @@ func (t *Tracer) giveUp() {
 		}
 		t.releaseAll(a)
 		gone = append(gone, a)
-		_ = t.writes.Remove(a.lib.name())
+		_ = t.writes.Remove(a.lib.ProcName())
 		delete(t.libraries, id)
 	}
 	t.former = slices.DeleteFunc(t.former, func(a *attachment) bool {
@@ -578,16 +633,16 @@ func (t *Tracer) giveUp() {
 	}
 }
 
-// tellLayout tells the programs how the library lays things out.
-func (t *Tracer) tellLayout(a *attachment) error {
+// storeLayout tells the BPF programs how the library lays things out.
+func (t *Tracer) storeLayout(a *attachment) error {
 	if a.index >= t.objects.Layouts.MaxEntries() {
 		return fmt.Errorf("%s: more than %d builds of the runtime at once", a.lib.Path, t.objects.Layouts.MaxEntries())
 	}
-	k := a.layout.kernel()
-	if !a.lib.Defines(reserveLocal) {
+	k := bpfLayout(a.layout)
+	if !a.lib.Defines(metal.ReserveLocal) {
 		k.Marked = 1 // where dataflow buffers are covered, it was checked
 	}
-	if a.lib.Defines(reserveSpace + "jjjRNS1_23ProgramDispatchMetadataE") {
+	if a.lib.Defines(metal.ReserveSpace + "jjjRNS1_23ProgramDispatchMetadataE") {
 		k.Waits = 1
 	}
 	if err := t.objects.Layouts.Put(a.index, &k); err != nil {
@@ -596,90 +651,48 @@ func (t *Tracer) tellLayout(a *attachment) error {
 	return nil
 }
 
-// probe attaches every point of the library; pid 0 is all processes.
-func (t *Tracer) probe(a *attachment, pid uint32) ([]link.Link, error) {
-	if err := t.tellLayout(a); err != nil {
+// attachPoints attaches every point of the library; pid 0 is all processes.
+func (t *Tracer) attachPoints(a *attachment, pid uint32) ([]link.Link, error) {
+	if err := t.storeLayout(a); err != nil {
 		return nil, err
 	}
 	// Through the open file, so that it is the file that was checked.
-	ex, err := link.OpenExecutable(a.lib.name())
+	ex, err := link.OpenExecutable(a.lib.ProcName())
 	if err != nil {
 		return nil, fmt.Errorf("attaching to %s: %w", a.lib.Path, err)
 	}
-	programs := map[string]*ebpf.Program{
-		bpf.MemtraceProgReserveInBank:      t.objects.ReserveInBank,
-		bpf.MemtraceProgBufferAllocated:    t.objects.BufferAllocated,
-		bpf.MemtraceProgBufferFreed:        t.objects.BufferFreed,
-		bpf.MemtraceProgAllocatorGone:      t.objects.AllocatorGone,
-		bpf.MemtraceProgDeviceOpened:       t.objects.DeviceOpened,
-		bpf.MemtraceProgDeviceClosed:       t.objects.DeviceClosed,
-		bpf.MemtraceProgProgramLaidOut:     t.objects.ProgramLaidOut,
-		bpf.MemtraceProgCbPlaced:           t.objects.CbPlaced,
-		bpf.MemtraceProgL1Reserved:         t.objects.L1Reserved,
-		bpf.MemtraceProgDfbPlaced:          t.objects.DfbPlaced,
-		bpf.MemtraceProgProgramGone:        t.objects.ProgramGone,
-		bpf.MemtraceProgKernelAdded:        t.objects.KernelAdded,
-		bpf.MemtraceProgKernelRead:         t.objects.KernelRead,
-		bpf.MemtraceProgBinaryRead:         t.objects.BinaryRead,
-		bpf.MemtraceProgKernelsCopied:      t.objects.KernelsCopied,
-		bpf.MemtraceProgProgramAdded:       t.objects.ProgramAdded,
-		bpf.MemtraceProgWorkloadGone:       t.objects.WorkloadGone,
-		bpf.MemtraceProgWorkloadNamed:      t.objects.WorkloadNamed,
-		bpf.MemtraceProgLaunched:           t.objects.Launched,
-		bpf.MemtraceProgTraceReplayed:      t.objects.TraceReplayed,
-		bpf.MemtraceProgScratchpadsLaidOut: t.objects.ScratchpadsLaidOut,
-		bpf.MemtraceProgRingMade:           t.objects.RingMade,
-		bpf.MemtraceProgRingTaken:          t.objects.RingTaken,
-		bpf.MemtraceProgOutOfMemory:        t.objects.OutOfMemory,
-		bpf.MemtraceProgBuffersClash:       t.objects.BuffersClash,
-	}
-	offsets := map[string][]uint64{}
-	for _, p := range slices.Concat(a.cover.Probes, a.lib.refusals()) {
-		offsets[p.Point.Program] = append(offsets[p.Point.Program], p.Offset)
-	}
-	// Frees go live before allocations: a free too many is counted as such, one
-	// too few would stay in the accounts.
-	order := []string{
-		bpf.MemtraceProgDeviceClosed, bpf.MemtraceProgAllocatorGone, bpf.MemtraceProgBufferFreed,
-		bpf.MemtraceProgReserveInBank, bpf.MemtraceProgDeviceOpened, bpf.MemtraceProgBufferAllocated,
-		bpf.MemtraceProgProgramGone, bpf.MemtraceProgProgramLaidOut, bpf.MemtraceProgL1Reserved,
-		bpf.MemtraceProgDfbPlaced, bpf.MemtraceProgCbPlaced, bpf.MemtraceProgScratchpadsLaidOut,
-		bpf.MemtraceProgWorkloadGone, bpf.MemtraceProgLaunched, bpf.MemtraceProgKernelsCopied, bpf.MemtraceProgBinaryRead,
-		bpf.MemtraceProgKernelRead, bpf.MemtraceProgWorkloadNamed, bpf.MemtraceProgProgramAdded, bpf.MemtraceProgKernelAdded,
-		bpf.MemtraceProgTraceReplayed, bpf.MemtraceProgRingTaken, bpf.MemtraceProgRingMade,
-		bpf.MemtraceProgOutOfMemory, bpf.MemtraceProgBuffersClash,
-	}
+	probes := slices.Concat(a.cover.Probes, a.lib.Refusals())
 	var links []link.Link
-	for _, name := range order {
-		o := offsets[name]
-		if len(o) == 0 {
-			continue
-		}
-		more, err := t.uprobes(ex, programs[name], o, uint64(a.index), pid)
+	for _, one := range attachments(probes) {
+		more, err := t.uprobes(ex, t.bpfPrograms[one.program], one.offsets, uint64(a.index), pid)
 		if err != nil {
 			t.release(links)
-			return nil, fmt.Errorf("attaching %s to %s: %w", name, a.lib.Path, err)
+			return nil, fmt.Errorf("attaching %s to %s: %w", one.program, a.lib.Path, err)
 		}
 		links = append(links, more...)
 	}
 	return links, nil
 }
 
-// openMapped opens the very file that a process has mapped, in whatever mount
-// namespace, also where its name leads elsewhere by now.
-func openMapped(m Mapping) (*Library, error) {
-	lib, err := OpenLibrary(m.fileName())
-	if err == nil && lib.ID.Inode == m.ID.Inode {
-		return lib, nil
+// programPlaces are the places in a file at which a BPF program is attached.
+type programPlaces struct {
+	program string
+	phase   metal.Phase
+	offsets []uint64
+}
+
+// attachments groups probes by their BPF programs, in the order of their phases.
+func attachments(probes []metal.Probe) (list []programPlaces) {
+	for _, p := range probes {
+		i := slices.IndexFunc(list, func(one programPlaces) bool { return one.program == p.Point.BPFProgram })
+		if i < 0 {
+			i = len(list)
+			list = append(list, programPlaces{program: p.Point.BPFProgram, phase: p.Point.Phase})
+		}
+		list[i].offsets = append(list[i].offsets, p.Offset)
 	}
-	if err == nil {
-		lib.Close()
-		err = fmt.Errorf("opening %s: the file was replaced after it was mapped", m.Path)
-	}
-	if deleted, e := openMapFile(m); e == nil {
-		return deleted, nil
-	}
-	return nil, err
+	slices.SortStableFunc(list, func(a, b programPlaces) int { return cmp.Compare(a.phase, b.phase) })
+	return list
 }
 
 // releaseAll takes all probes of a library out.
@@ -695,4 +708,15 @@ func (t *Tracer) detach(pid uint32) {
 		t.release(a.links[pid])
 		delete(a.links, pid)
 	}
+}
+
+// Waiting lists the PIDs that were asked for and do not map the runtime yet.
+func (t *Tracer) Waiting() []uint32 {
+	var waiting []uint32
+	for _, pid := range t.opts.PIDs {
+		if list, err := discover.Mappings(pid, t.extra); err == nil && len(list) == 0 {
+			waiting = append(waiting, pid)
+		}
+	}
+	return waiting
 }

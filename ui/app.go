@@ -11,6 +11,7 @@ import (
 
 	"tt-memtrace/aggregator"
 	"tt-memtrace/telemetry"
+	"tt-memtrace/ui/widget"
 )
 
 // app wires feed, views and terminal together.
@@ -22,11 +23,12 @@ type app struct {
 	frame  *frame
 	meter  meter
 	age    elapsed
+	exited exited
 	reader reader
 	store  store
-	// latest is what the feed said last, held what is shown while the user pauses.
+	// latest is what the feed returned last, frozen what is shown while the user pauses.
 	latest data
-	held   *frozen
+	frozen *frozen
 	// devices are the driver's, as they were read at devicesAt.
 	devices   []telemetry.Device
 	devicesAt time.Time
@@ -46,7 +48,7 @@ type app struct {
 
 func newApp(feed Feed, o Options) *app {
 	a := &app{o: o, feed: feed, tv: tview.NewApplication(), wake: make(chan struct{}, 1), look: make(chan struct{}, 1)}
-	a.screen = &surface{Screen: o.Screen, later: a.later}
+	a.screen = &widget.DiffScreen{Screen: o.Screen, Later: a.later}
 	colors := o.Screen.Colors()
 	if o.NoColor {
 		colors = 0
@@ -54,21 +56,22 @@ func newApp(feed Feed, o Options) *app {
 	a.store = store{path: o.SettingsFile}
 	s, problem := a.store.load()
 	if o.ASCII {
-		s.ascii = true
+		s.ASCII = true
 	}
 	if o.Requested {
 		s.requested = true
 	}
-	a.frame = newFrame(s, data{snapshot: &aggregator.Snapshot{}, host: o.Host, source: o.Source}, colors)
+	a.frame = newFrame(s, data{snapshot: &aggregator.Snapshot{}, host: o.Host, source: o.source()}, colors)
 	a.frame.current = s.view
 	if id, ok := pageNamed(o.View); ok {
 		a.frame.current = id
 	}
+	a.frame.callSite, a.frame.player = o.CallSite, o.Player
 	a.frame.quit = func() { a.quit() }
 	a.frame.save = a.save
 	a.read(feed)
 	if problem != nil {
-		a.frame.message, a.frame.said = problem.Error(), o.Now()
+		a.frame.message, a.frame.messageAt = problem.Error(), o.Now()
 	}
 	a.tv.SetInputCapture(a.key).SetRoot(a.frame, true)
 	return a
@@ -130,7 +133,7 @@ func (a *app) remember() error {
 	s := a.frame.settings
 	s.view = a.frame.current
 	if a.o.ASCII {
-		s.ascii = a.store.loaded.ascii // it was asked for this time alone
+		s.ASCII = a.store.loaded.ASCII // it was asked for this time alone
 	}
 	if a.o.Requested {
 		s.requested = a.store.loaded.requested
@@ -190,16 +193,16 @@ func (a *app) step() bool {
 	a.tv.QueueUpdate(func() { job, pausing = a.frame.work(), a.frame.pausing })
 	d := a.latest
 	switch {
-	case pausing && a.held == nil:
-		a.held = freeze(a.feed, d.snapshot)
-		a.read(a.held)
+	case pausing && a.frozen == nil:
+		a.frozen = freeze(a.feed, d.snapshot)
+		a.read(a.frozen)
 		d.paused = true
-		a.latest.frozen = d.hold()
+		a.latest.frozen = d.freeze()
 		d = *a.latest.frozen
 	case pausing:
 		d = *a.latest.frozen
-	case a.held != nil:
-		a.held, a.latest.frozen = nil, nil
+	case a.frozen != nil:
+		a.frozen, a.latest.frozen = nil, nil
 		a.read(a.feed)
 	}
 	began := a.o.Now()
@@ -226,40 +229,64 @@ func (a *app) step() bool {
 
 // read begins to read another feed. What views have of the one before is of another round.
 func (a *app) read(f Feed) {
-	a.reader = reader{feed: f, system: a.o.System, now: a.o.Now, held: map[processID]*held{}, round: a.reader.round + 1}
+	a.reader = reader{feed: f, system: a.o.System, now: a.o.Now, contents: map[processID]*processContents{}, round: a.reader.round + 1}
 }
 
 // refresh reads the feed.
 func (a *app) refresh() {
 	now := a.o.Now()
+	if now.Before(a.latest.clock) {
+		a.rewind()
+	}
 	s := a.snapshot(now)
 	a.meter.add(now, s)
-	d := data{snapshot: s, rates: a.meter.rates(), now: a.age.now(now, s.Time), clock: now, host: a.o.Host, source: a.o.Source, log: a.o.Log, hasSystem: a.o.System != nil, frozen: a.latest.frozen}
+	d := data{snapshot: s, rates: a.meter.rates(), now: a.age.now(now, s.Time), clock: now, host: a.o.Host, source: a.o.source(), recorded: a.o.Recorded, log: a.o.Log, hasSystem: a.o.System != nil, frozen: a.latest.frozen}
 	if a.o.Notes != nil {
 		d.notes = a.o.Notes()
 	}
 	if a.o.Log != nil {
-		d.marks = a.o.Log.marked()
+		d.marks, d.failure = a.o.Log.marked(), a.o.Log.lastFailure()
+	}
+	if a.o.Backlog != nil {
+		d.backlog = a.o.Backlog()
 	}
 	if a.o.System != nil && (a.devicesAt.IsZero() || now.Sub(a.devicesAt) >= devicesEvery) {
 		a.devices, a.devicesAt = a.o.System.Devices(), now
 	}
 	d.devices = a.devices
+	d.gone = a.exited.look(now, a.o.System, s)
 	select {
 	case <-a.o.Done:
 		d.ended = true
 	default:
 	}
+	if a.o.Player != nil {
+		// Replays have their own present, which can go back.
+		d.playback, d.now = a.o.Player.Playback(), s.Time
+		d.ended = d.ended || d.playback.Ended
+	}
 	a.latest = d
 }
 
-// snapshotEvery is the time after which the feed is looked at although the Log was told of
+// rewind forgets what has been seen of a time that has not come yet: the replay went back.
+func (a *app) rewind() {
+	a.age, a.exited, a.devicesAt, a.snapshotAt = elapsed{}, exited{}, time.Time{}, time.Time{}
+	a.latest.snapshot = nil
+	if a.o.Log != nil {
+		a.o.Log.reset()
+	}
+	if a.frozen == nil {
+		a.read(a.feed)
+	}
+}
+
+// snapshotEvery is the time after which the feed is read although the Log had
 // nothing: to be on the safe side.
 const snapshotEvery = time.Minute
 
 // snapshot is that of the feed, or the last one where nothing has happened since.
 func (a *app) snapshot(now time.Time) *aggregator.Snapshot {
-	if a.o.Log != nil {
+	if a.o.Log != nil && a.o.Player == nil {
 		batches := a.o.Log.batches.Load()
 		if a.latest.snapshot != nil && batches == a.batches && now.Sub(a.snapshotAt) < snapshotEvery {
 			return a.latest.snapshot
@@ -279,15 +306,15 @@ const devicesEvery = 2 * time.Second
 // save writes a snapshot to a file and says where to.
 func (a *app) save(screen string) {
 	if a.o.Save == nil {
-		a.frame.say("this source cannot be saved")
+		a.frame.notify("this source cannot be saved")
 		return
 	}
 	where, err := a.o.Save(a.frame.data.snapshot, screen)
 	if err != nil {
-		a.frame.say("not saved: " + err.Error())
+		a.frame.notify("not saved: " + err.Error())
 		return
 	}
-	a.frame.say("saved to " + where)
+	a.frame.notify("saved to " + where)
 }
 
 // later asks for a drawing after a while, without ever blocking.

@@ -12,6 +12,7 @@ import (
 	"github.com/gdamore/tcell/v2"
 
 	"tt-memtrace/aggregator"
+	"tt-memtrace/ui/widget"
 )
 
 // testScreen is a simulated terminal of a given size that counts its drawings.
@@ -97,7 +98,7 @@ func start(t *testing.T, w, h, chips int, change func(*Options)) *session {
 	s := &session{t: t, screen: &testScreen{SimulationScreen: tcell.NewSimulationScreen(""), w: w, h: h},
 		feed: &testFeed{snapshot: fixture(chips)}, ended: make(chan error, 1)}
 	now := time.Date(2025, 1, 2, 12, 3, 11, 0, time.UTC)
-	o := Options{Host: "tt-host-01", Source: "live", Screen: s.screen, Refresh: 10 * time.Millisecond, Now: func() time.Time { return now }}
+	o := Options{Host: "tt-host-01", Source: func() string { return "live" }, Screen: s.screen, Refresh: 10 * time.Millisecond, Now: func() time.Time { return now }}
 	if change != nil {
 		change(&o)
 	}
@@ -191,9 +192,9 @@ func TestKeys(t *testing.T) {
 	s.press("ssssssssssss")
 	s.waits("▼DRAM")
 	s.key(tcell.KeyEnter)
-	s.waits("└ chip 0", "└ chip 7")
+	s.waits("├ chip 0", "└ chip 7")
 	s.press("jj")
-	s.waits("▸             └ chip 1")
+	s.waits("▸             ├ chip 1")
 	s.press("h")
 	s.waits("!└ chip", "▸  41822")
 	s.key(tcell.KeyRight)
@@ -286,7 +287,7 @@ func TestMessagesLateInAPause(t *testing.T) {
 	d.paused = true
 	f := newFrame(settings{}, d, 0)
 	f.update(d, d.clock.Add(time.Minute))
-	f.say("late")
+	f.notify("late")
 	f.update(d, d.clock.Add(time.Minute+messageTime-1))
 	if f.message != "late" {
 		t.Error("it went early")
@@ -299,6 +300,8 @@ func TestMessagesLateInAPause(t *testing.T) {
 func TestMouse(t *testing.T) {
 	s := start(t, 80, 24, 32, nil)
 	s.waits("▸  41822")
+	s.press("z") // a row each
+	s.waits("chips 1-11 of 32")
 	click := func(y int) {
 		s.screen.InjectMouse(10, y, tcell.ButtonPrimary, tcell.ModNone)
 		s.screen.InjectMouse(10, y, tcell.ButtonNone, tcell.ModNone)
@@ -306,17 +309,19 @@ func TestMouse(t *testing.T) {
 	click(4)
 	s.waits("▸   2")
 	s.screen.InjectMouse(10, 4, tcell.WheelDown, tcell.ModNone)
-	s.waits("chips 4-17 of 32")
-	click(19)
+	s.waits("chips 4-14 of 32")
+	click(18)
 	s.waits("▸  50231")
 }
 
-func TestThirtyTwoChipsScrollAt80x24(t *testing.T) {
+func TestThirtyTwoChipsAt80x24(t *testing.T) {
 	s := start(t, 80, 24, 32, nil)
-	s.waits("chips 1-14 of 32 ↓", "q quit")
+	s.waits("   0 ", "  31 ", "all 32 chips", "fullest  DRAM 91 %! chip 7")
+	s.press("z") // a row each
+	s.waits("chips 1-11 of 32 ↓")
 	s.key(tcell.KeyTab)
 	s.press("G")
-	s.waits("chips 19-32 of 32", "▸  31 ", "▼DRAM", "41822")
+	s.waits("chips 22-32 of 32", "!↓")
 }
 
 func TestResize(t *testing.T) {
@@ -335,7 +340,7 @@ func TestResize(t *testing.T) {
 
 func TestHostileNamesAreInert(t *testing.T) {
 	s := start(t, 200, 60, 8, func(o *Options) {
-		o.Host, o.Source = "\x1b[31mhost[red]", "\x9bsource"
+		o.Host, o.Source = "\x1b[31mhost[red]", func() string { return "\x9bsource" }
 		o.Notes = func() []string { return []string{"note\x1b]0;title\x07 [blue]"} }
 	})
 	s.waits(`e\x1b[2Jvil [red]boo[-] ["x"]\n\t\u202eright\x9b31m\xff\xfe日本語 `+"e\u0301", `\x1b[31mhost[red]`, `\x9bsource`, `note\x1b]0;title\x07 [blue]`)
@@ -356,11 +361,11 @@ func TestHostileNamesAreInert(t *testing.T) {
 	}
 }
 
-// calm waits until nothing was drawn for some frames, and returns how many drawings there were.
-func (s *session) calm() int64 {
+// settled waits until nothing was drawn for some frames, and returns how many drawings there were.
+func (s *session) settled() int64 {
 	s.t.Helper()
 	n, since := s.screen.shows.Load(), time.Now()
-	for deadline := since.Add(5 * time.Second); time.Since(since) < 250*time.Millisecond; time.Sleep(5 * time.Millisecond) {
+	for deadline := since.Add(time.Minute); time.Since(since) < 250*time.Millisecond; time.Sleep(5 * time.Millisecond) {
 		if now := s.screen.shows.Load(); now != n {
 			n, since = now, time.Now()
 		}
@@ -374,18 +379,18 @@ func (s *session) calm() int64 {
 func TestDrawsOnlyWhatChangedAndWhen(t *testing.T) {
 	s := start(t, 120, 40, 8, nil)
 	s.waits("8 chips")
-	before := s.calm()
-	s.press("xyz") // keys without a meaning
+	before := s.settled()
+	s.press("xyX") // keys without a meaning
 	time.Sleep(250 * time.Millisecond)
 	if n := s.screen.shows.Load() - before; n != 0 {
 		t.Errorf("%d drawings although nothing changed", n)
 	}
 	s.feed.set(fixture(7))
 	s.waits("7 chips")
-	for deadline := time.Now().Add(5 * time.Second); s.screen.shows.Load() == before && time.Now().Before(deadline); {
+	for deadline := time.Now().Add(time.Minute); s.screen.shows.Load() == before && time.Now().Before(deadline); {
 		time.Sleep(time.Millisecond) // cells are there before they are shown
 	}
-	if n := s.calm() - before; n != 1 {
+	if n := s.settled() - before; n != 1 {
 		t.Errorf("%d drawings for one change", n)
 	}
 }
@@ -394,7 +399,7 @@ func TestDrawsTenTimesASecondAtMost(t *testing.T) {
 	s := start(t, 120, 40, 8, nil)
 	s.waits("8 chips")
 	before, begin := s.screen.shows.Load(), time.Now()
-	for i := 0; time.Since(begin) < time.Second; i++ {
+	for i := 0; time.Since(begin) < time.Second || s.screen.shows.Load()-before < 3 && time.Since(begin) < time.Minute; i++ {
 		f := fixture(8)
 		f.Chips[0].Memory[aggregator.DRAM].Reserved = uint64(i) * 10 * mib
 		s.feed.set(f)
@@ -402,7 +407,7 @@ func TestDrawsTenTimesASecondAtMost(t *testing.T) {
 		time.Sleep(3 * time.Millisecond)
 	}
 	n, took := s.screen.shows.Load()-before, time.Since(begin) // a second, and what the last step took
-	if most := int64(took/frameTime) + 2; n < 3 || n > most {
+	if most := int64(took/widget.FrameTime) + 2; n < 3 || n > most {
 		t.Errorf("%d drawings in %v", n, took)
 	}
 }
@@ -468,12 +473,12 @@ func TestWideCharactersLeaveNothingBehind(t *testing.T) {
 	if err := screen.Init(); err != nil {
 		t.Fatal(err)
 	}
-	s := &surface{Screen: screen, later: func(time.Duration) {}}
+	s := &widget.DiffScreen{Screen: screen, Later: func(time.Duration) {}}
 	for _, text := range []string{"日本語", "a日本", "abcdef", "日bcdef", "ab"} {
 		s.Size()
 		s.Clear()
 		s.PutStr(0, 0, text)
-		s.last = time.Time{}
+		s.Last = time.Time{}
 		s.Show()
 		if got := strings.TrimRight(screen.text(), " \n"); got != text {
 			t.Errorf("%q is shown as %q", text, got)

@@ -61,7 +61,7 @@ func BenchmarkWork(b *testing.B) {
 		w.frame.current = pageID(id)
 		b.Run(name, func(b *testing.B) {
 			for b.Loop() {
-				w.reader.held = map[processID]*held{}
+				w.reader.contents = map[processID]*processContents{}
 				w.reader.rested = time.Time{}
 				w.work()
 			}

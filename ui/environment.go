@@ -47,7 +47,15 @@ func (o Options) complete() (Options, error) {
 		tcell.SetEncodingFallback(tcell.EncodingFallbackASCII)
 		screen, err := tcell.NewScreen()
 		if err != nil {
-			return o, err
+			// Of a terminal that nobody knows, hardly more is to be expected than of a VT100.
+			info, known := tcell.LookupTerminfo("vt100")
+			if known != nil {
+				return o, err
+			}
+			if screen, err = tcell.NewTerminfoScreenFromTtyTerminfo(nil, info); err != nil {
+				return o, err
+			}
+			o.ASCII, o.NoColor = true, true
 		}
 		o.Screen = screen
 	}

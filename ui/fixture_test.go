@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"tt-memtrace/aggregator"
+	"tt-memtrace/ui/widget"
 )
 
 const (
@@ -44,6 +45,14 @@ func sum(to *[aggregator.NumMemories]aggregator.Usage, from [aggregator.NumMemor
 	}
 }
 
+// reasons are why a process is not exact.
+func reasons(pid uint32, codes ...aggregator.ReasonCode) (out []aggregator.Reason) {
+	for _, c := range codes {
+		out = append(out, aggregator.Reason{Code: c, PID: pid})
+	}
+	return out
+}
+
 // fixture is a host with n chips and three processes: a server on all of
 // them, a hostile one that was attached late on chip 0, and an idle one.
 func fixture(n int) *aggregator.Snapshot {
@@ -58,6 +67,7 @@ func fixture(n int) *aggregator.Snapshot {
 		PID: 50231, Late: true, Info: aggregator.Process{Started: 2, Command: hostile},
 		Since: start - 14*uint64(time.Second), Buffers: 311,
 		Counters: aggregator.ProcessCounters{Allocs: 402, Frees: 91, UnmatchedFrees: 12},
+		Reasons:  reasons(50231, aggregator.ReasonLate, aggregator.ReasonUnmatchedFree),
 	}
 	idle := aggregator.ProcessSnapshot{PID: 50990, Info: aggregator.Process{Started: 3}, Since: start}
 	for i := range n {
@@ -87,7 +97,7 @@ func fixture(n int) *aggregator.Snapshot {
 			late.Chips = []aggregator.ChipSnapshot{own}
 			sum(&late.Memory, own.Memory)
 			sum(&c.Memory, own.Memory)
-			c.PIDs = append(c.PIDs, late.PID)
+			c.PIDs, c.Reasons = append(c.PIDs, late.PID), late.Reasons
 		}
 		s.Chips = append(s.Chips, c)
 	}
@@ -115,6 +125,7 @@ func withEnded(s *aggregator.Snapshot, n int) *aggregator.Snapshot {
 		if i == n-1 {
 			p.Info.Command, p.Late = hostile, true
 			p.Counters.Replaced, p.Counters.Odd = 3, 2
+			p.Reasons = reasons(p.PID, aggregator.ReasonLate, aggregator.ReasonMissedFree, aggregator.ReasonOddEvents)
 			p.Memory[aggregator.L1].PeakUnsure = true
 			p.Unplaced[aggregator.L1Small] = aggregator.Usage{PeakRequested: kib, PeakUnsure: true}
 		}
@@ -135,9 +146,9 @@ func fixtureData(n int) data {
 
 func (f *frame) overview() *overview { return f.pages[overviewPage].(*overview) }
 
-func plainText(p picture) string {
+func plainText(p widget.Picture) string {
 	var b strings.Builder
-	for _, l := range p.lines {
+	for _, l := range p.Lines {
 		b.WriteString(strings.TrimRight(l.String(), " "))
 		b.WriteByte('\n')
 	}

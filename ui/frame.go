@@ -6,6 +6,9 @@ import (
 
 	"github.com/gdamore/tcell/v2"
 	"github.com/rivo/tview"
+
+	"tt-memtrace/ui/text"
+	"tt-memtrace/ui/widget"
 )
 
 // frame is the whole screen as a tview primitive: header, one of the views,
@@ -13,21 +16,27 @@ import (
 type frame struct {
 	*tview.Box
 	*state
-	palette palette
+	palette widget.Palette
 	colors  int
 	pages   [numPages]page
 	current pageID
-	// before is the view that esc goes back to.
-	before []pageID
-	help   bool
+	// previous are the views that esc goes back to.
+	previous []pageID
+	help     bool
 	// helpAt is the first line of the help that is in view.
 	helpAt int
-	prompt *prompt
+	prompt *widget.Prompt
+	// pager lies over the view, or is nil.
+	pager *widget.Pager
+	// player moves in a replay, nil where there is none.
+	player Player
+	// read is the number of the last failure that the user has seen the reason of.
+	read uint64
 	// searched is what n and N look for.
-	searched pattern
+	searched widget.Pattern
 	message  string
-	// said is when that was, and now what the clock says, which goes on in a pause.
-	said, now time.Time
+	// messageAt is when that was, and now what the clock says, which goes on in a pause.
+	messageAt, now time.Time
 	// pausing is what the user wants; data.paused is what is shown.
 	pausing bool
 
@@ -36,8 +45,8 @@ type frame struct {
 	save func(screen string)
 
 	// body is where the view is, and shown the last picture.
-	body  region
-	shown picture
+	body  widget.Region
+	shown widget.Picture
 }
 
 // messageTime is how long a message stays.
@@ -45,12 +54,12 @@ const messageTime = 6 * time.Second
 
 func newFrame(o settings, d data, colors int) *frame {
 	f := &frame{Box: tview.NewBox(), state: &state{settings: o, data: d, history: newHistory()}, colors: colors, quit: func() {}, save: func(string) {}}
-	f.say = func(s string) { f.message, f.said = s, f.now }
+	f.notify = func(s string) { f.message, f.messageAt = s, f.now }
 	f.open = f.show
-	f.palette = newPalette(o.palette, colors)
+	f.palette = widget.NewPalette(o.palette, colors)
 	f.pages = [numPages]page{
 		overviewPage: newOverview(f.state), chipPage: newChipView(f.state), chartsPage: newCharts(f.state), mapPage: newMapView(f.state),
-		tablesPage: newTables(f.state), eventsPage: newEvents(f.state), processesPage: newHolders(f.state),
+		tablesPage: newTables(f.state), eventsPage: newEvents(f.state), processesPage: newHolders(f.state), sitesPage: newSites(f.state),
 	}
 	return f
 }
@@ -61,186 +70,191 @@ func (f *frame) show(id pageID) {
 		return
 	}
 	const most = 20
-	if len(f.before) == most {
-		f.before = f.before[1:]
+	if len(f.previous) == most {
+		f.previous = f.previous[1:]
 	}
-	f.before = append(f.before, f.current)
+	f.previous = append(f.previous, f.current)
 	f.current = id
 }
 
 // back closes what is open, or goes back to the view of before.
 func (f *frame) back() {
-	if l, ok := f.pages[f.current].(listed); ok && !l.filter().empty() {
-		l.setFilter(pattern{})
+	if l, ok := f.pages[f.current].(widget.Listed); ok && l.ClearSearch() {
 		return
 	}
-	if c, ok := f.pages[f.current].(interface{ closeDetail() bool }); ok && c.closeDetail() {
+	if l, ok := f.pages[f.current].(widget.Listed); ok && !l.Filter().Empty() {
+		l.SetFilter(widget.Pattern{})
 		return
 	}
-	if n := len(f.before); n > 0 {
-		f.current, f.before = f.before[n-1], f.before[:n-1]
+	if c, ok := f.pages[f.current].(interface{ CloseDetail() bool }); ok && c.CloseDetail() {
+		return
+	}
+	if n := len(f.previous); n > 0 {
+		f.current, f.previous = f.previous[n-1], f.previous[:n-1]
 	}
 }
 
 // update takes over new data and says whether that changes the picture.
 func (f *frame) update(d data, now time.Time) bool {
 	changed := !f.data.same(&d)
+	if d.recorded && d.ended && !f.data.ended && d.snapshot.Counters.Events > 0 {
+		defer f.summary()
+		changed = true
+	}
 	f.data, f.now = d, now
-	if f.message != "" && now.Sub(f.said) >= messageTime {
+	if now.Before(f.messageAt) {
+		f.messageAt = now // a replay went back
+	}
+	if f.message != "" && now.Sub(f.messageAt) >= messageTime {
 		f.message, changed = "", true
 	}
 	return changed
 }
 
 // compose draws the screen w cells wide and h lines high.
-func (f *frame) compose(w, h int) picture {
+func (f *frame) compose(w, h int) widget.Picture {
 	if w <= 0 || h <= 0 {
-		return picture{selected: -1}
+		return widget.Picture{Selected: -1}
 	}
-	var foot []line
+	var foot []text.Line
 	if h >= 16 {
-		foot = append(foot, f.tabs(w))
+		tabs := f.tabs(w)
+		p := f.progress(w - tabs.Width() - 2)
+		if p == nil && f.player != nil {
+			// Where a replay stands says more than the names of the views.
+			if narrow := f.tabs(0); f.progress(w-narrow.Width()-2) != nil {
+				tabs, p = narrow, f.progress(w-narrow.Width()-2)
+			}
+		}
+		if p != nil {
+			tabs = append(tabs.Padded(w-p.Width()-1, false), p...)
+		}
+		foot = append(foot, tabs)
 	}
 	if h >= 3 {
 		foot = append(foot, f.bottom(w))
 	}
-	f.body = region{1, max(h-1-len(foot), 0)}
-	p := picture{lines: []line{header(&f.data, f.settings, w)}, selected: -1}
-	if f.body.height > 0 {
-		body := f.pages[f.current].compose(w, f.body.height)
-		if body.selected >= 0 && body.selected < f.body.height {
-			p.selected = body.selected + f.body.top
+	p := widget.Picture{Lines: []text.Line{header(&f.data, f.settings, w)}, Selected: -1}
+	if last := f.data.failure; last != nil && last.number > f.read && h >= 5 {
+		p.Lines = append(p.Lines, last.headline(f.state, w))
+	}
+	f.body = widget.Region{Top: len(p.Lines), Height: max(h-len(p.Lines)-len(foot), 0)}
+	if f.body.Height > 0 {
+		body := f.pages[f.current].Compose(w, f.body.Height)
+		if body.Selected >= 0 && body.Selected < f.body.Height {
+			p.Selected = body.Selected + f.body.Top
 		}
-		p.lines = append(p.lines, body.lines[:min(len(body.lines), f.body.height)]...)
-		for len(p.lines) < f.body.top+f.body.height {
-			p.lines = append(p.lines, nil)
+		p.Lines = append(p.Lines, body.Lines[:min(len(body.Lines), f.body.Height)]...)
+		for len(p.Lines) < f.body.Top+f.body.Height {
+			p.Lines = append(p.Lines, nil)
 		}
 	}
-	p.lines = append(p.lines, foot...)
+	p.Lines = append(p.Lines, foot...)
 	if f.help {
-		overlay(p.lines, f.helpLines(h-2), w)
-		p.selected = -1
+		widget.Overlay(p.Lines, f.helpLines(h-2), w)
+		p.Selected = -1
 	}
-	for i := range p.lines {
-		p.lines[i] = p.lines[i].padded(w, false)
+	g := text.GlyphSet(f.settings.ASCII)
+	switch {
+	case f.pager != nil:
+		widget.Overlay(p.Lines, f.pager.Draw(w, h, g), w)
+		p.Selected = -1
+	case f.prompt != nil && f.prompt.Hints != nil:
+		if hints := f.prompt.Hints(); len(hints) > 0 && h > 8 {
+			over := widget.Frame(hints, 0, min(len(hints), h-6), "commands", " tab completes ", g)
+			widget.OverlayAt(p.Lines, over, w, 1, len(p.Lines)-1-len(over))
+			p.Selected = -1
+		}
+	}
+	for i := range p.Lines {
+		p.Lines[i] = p.Lines[i].Padded(w, false)
 	}
 	return p
 }
 
-// overlay puts lines of equal width into the middle of others.
-func overlay(under, over []line, w int) {
-	if len(over) == 0 {
-		return
-	}
-	n := over[0].width()
-	x, y := max((w-n)/2, 0), max((len(under)-len(over))/2, 0)
-	for i, l := range over {
-		if y+i >= len(under) {
-			return
-		}
-		whole := under[y+i].padded(w, false)
-		left := whole.clipped(x).padded(x, false)
-		right := whole.without(x + n)
-		under[y+i] = append(append(left, l...), right.padded(max(w-x-n, 0), true)...)
-	}
-}
-
 // tabs are the views with their keys, the current one marked.
-func (f *frame) tabs(w int) line {
-	out := text(plain, " ")
+func (f *frame) tabs(w int) text.Line {
+	out := text.Plain.Line(" ")
 	for id, name := range pageNames {
 		n := string(rune('1' + id))
 		if pageID(id) == f.current {
-			out = append(out, span{" " + n + " " + name + " ", tab})
+			out = append(out, text.Tab.Span(" "+n+" "+name+" "))
 		} else {
-			out = append(out, span{" ", plain}, span{n, key}, span{" " + name + " ", plain})
+			out = append(out, text.Plain.Span(" "), text.Key.Span(n), text.Plain.Span(" "+name+" "))
 		}
 	}
-	if out.width() <= w {
+	if out.Width() <= w {
 		return out
 	}
 	// Where there is no room for all names, numbers have to do.
-	out = text(plain, " ")
+	out = text.Plain.Line(" ")
 	for id, name := range pageNames {
 		n := string(rune('1' + id))
 		if pageID(id) == f.current {
-			out = append(out, span{" " + n + " " + name + " ", tab})
+			out = append(out, text.Tab.Span(" "+n+" "+name+" "))
 		} else {
-			out = append(out, span{" " + n, key})
+			out = append(out, text.Key.Span(" "+n))
 		}
 	}
 	return out
 }
 
 // bottom is the last line: what is being typed, a message, or the keys.
-func (f *frame) bottom(w int) line {
+func (f *frame) bottom(w int) text.Line {
 	switch {
 	case f.prompt != nil:
-		return f.prompt.line(w, f.settings)
+		return f.prompt.Line(w, f.settings.ASCII)
 	case f.message != "":
-		return line{{" " + clip(clean(f.message, f.settings.ascii), w-1, glyphSet(f.settings.ascii).dots), notice}}
+		return text.Line{text.Notice.Span(" " + text.Clip(text.Sanitize(f.message, f.settings.ASCII), w-1, text.GlyphSet(f.settings.ASCII).Dots))}
 	}
-	var list []binding
-	list = append(list, binding{key: "q", brief: "quit"}, binding{key: "?", brief: "help"})
-	list = append(list, f.pages[f.current].bindings()...)
-	if _, ok := f.pages[f.current].(listed); ok {
-		list = append(list, binding{key: "f", brief: "filter"}, binding{key: "/", brief: "search"})
+	var list []widget.Binding
+	list = append(list, widget.Binding{Key: "q", Brief: "quit"}, widget.Binding{Key: "?", Brief: "help"})
+	list = append(list, f.pages[f.current].Bindings()...)
+	if _, ok := f.pages[f.current].(widget.Listed); ok {
+		list = append(list, widget.Binding{Key: "f", Brief: "filter"}, widget.Binding{Key: "/", Brief: "search"})
 	}
-	list = append(list, binding{key: "space", brief: "pause"}, binding{key: "u", brief: "units"}, binding{key: "r", brief: "requested/reserved"})
-	return footer(list, f.settings, w)
+	list = append(list, widget.Binding{Key: "space", Brief: "pause"}, widget.Binding{Key: "u", Brief: "units"}, widget.Binding{Key: "r", Brief: "requested/reserved"})
+	return widget.Footer(list, text.GlyphSet(f.settings.ASCII), w)
 }
 
 // Draw paints the picture.
 func (f *frame) Draw(screen tcell.Screen) {
 	x, y, w, h := f.GetRect()
 	f.shown = f.compose(w, h)
-	for i, l := range f.shown.lines {
-		look := func(r role) tcell.Style { return f.palette[r] }
-		if i == f.shown.selected {
-			look = f.palette.selected
+	for i, l := range f.shown.Lines {
+		look := func(r text.Role) tcell.Style { return f.palette[r] }
+		if i == f.shown.Selected {
+			look = f.palette.Selected
 		}
-		paint(screen, x, y+i, l, look)
-	}
-}
-
-// paint writes a line cell by cell: nothing in its text has a meaning to tview or the terminal.
-func paint(screen tcell.Screen, x, y int, l line, look func(role) tcell.Style) {
-	for _, s := range l {
-		style := look(s.role)
-		for rest := s.text; rest != ""; {
-			var n int
-			if rest, n = screen.Put(x, y, rest, style); n == 0 {
-				break
-			}
-			x += n
-		}
+		widget.Paint(screen, x, y+i, l, look)
 	}
 }
 
 // bindings are the keys that mean the same on every view.
-func (f *frame) bindings() []binding {
-	return []binding{
-		{key: "1 to 7", does: "go to a view", runes: "1234567", do: func(r rune) { f.show(pageID(r - '1')) }},
-		{key: ":", does: "go to a view by its name", runes: ":", do: func(rune) { f.prompt = f.naming() }},
-		{key: "esc", does: "close, undo the filter, go back", keys: []tcell.Key{tcell.KeyEsc}, do: func(rune) { f.back() }},
-		{key: "f", does: "filter rows by an expression", runes: "f", do: func(rune) { f.prompt = f.filtering() }},
-		{key: "/", does: "search for an expression", runes: "/", do: func(rune) { f.prompt = f.searching() }},
-		{key: "n  N", does: "the next match, the one before", runes: "nN", do: func(r rune) { f.searchOn(r == 'n') }},
-		{key: "space", does: "pause, go on", runes: " ", do: func(rune) { f.pausing = !f.pausing }},
-		{key: "r", does: "requested or reserved bytes", runes: "r", do: func(rune) { f.settings.requested = !f.settings.requested }},
-		{key: "u", does: "rounded (1 K is 1024) or exact", runes: "u", do: func(rune) { f.settings.exact = !f.settings.exact }},
-		{key: "p", does: "the next palette", runes: "p", do: func(rune) { f.nextPalette() }},
-		{key: "a", does: "ASCII characters only, or all", runes: "a", do: func(rune) { f.settings.ascii = !f.settings.ascii }},
-		{key: "w", does: "write what is shown to a file", runes: "w", do: func(rune) { f.save(f.text()) }},
-		{key: "?", does: "this help", runes: "?", do: func(rune) { f.help, f.helpAt = true, 0 }},
-		{key: "q, ctrl-C", does: "quit", runes: "q", keys: []tcell.Key{tcell.KeyCtrlC}, do: func(rune) { f.quit() }},
-	}
+func (f *frame) bindings() []widget.Binding {
+	return append([]widget.Binding{
+		{Key: "1 to " + viewKeys[numPages-1:numPages], Does: "go to a view", Runes: viewKeys[:numPages], Do: func(r rune) { f.show(pageID(r - '1')) }},
+		{Key: "!", Does: "why the last allocation failed", Runes: "!", Do: func(rune) { f.why() }},
+		{Key: ":", Does: "a command: a view's name, q, chip 5, map 3, notices", Runes: ":", Do: func(rune) { f.prompt = f.commanding() }},
+		{Key: "esc", Does: "close, undo the filter, go back", Keys: []tcell.Key{tcell.KeyEsc}, Do: func(rune) { f.back() }},
+		{Key: "f", Does: "filter rows by an expression", Runes: "f", Do: func(rune) { f.prompt = f.filtering() }},
+		{Key: "/", Does: "search for an expression", Runes: "/", Do: func(rune) { f.prompt = f.searching() }},
+		{Key: "n  N", Does: "the next match, the one before", Runes: "nN", Do: func(r rune) { f.searchOn(r == 'n') }},
+		{Key: "space", Does: "pause, go on", Runes: " ", Do: func(rune) { f.pausing = !f.pausing }},
+		{Key: "r", Does: "requested or reserved bytes", Runes: "r", Do: func(rune) { f.settings.requested = !f.settings.requested }},
+		{Key: "u", Does: "rounded (1 K is 1024) or exact", Runes: "u", Do: func(rune) { f.settings.Exact = !f.settings.Exact }},
+		{Key: "p", Does: "the next palette", Runes: "p", Do: func(rune) { f.nextPalette() }},
+		{Key: "a", Does: "ASCII characters only, or all", Runes: "a", Do: func(rune) { f.settings.ASCII = !f.settings.ASCII }},
+		{Key: "w", Does: "write what is shown to a file", Runes: "w", Do: func(rune) { f.save(f.text()) }},
+		{Key: "?, F1", Does: "this help", Runes: "?", Keys: []tcell.Key{tcell.KeyF1}, Do: func(rune) { f.help, f.helpAt = true, 0 }},
+		{Key: "q, F10, ctrl-C", Does: "quit", Runes: "q", Keys: []tcell.Key{tcell.KeyF10, tcell.KeyCtrlC}, Do: func(rune) { f.quit() }},
+	}, f.playerBindings()...)
 }
 
 // text is the last picture without colours.
 func (f *frame) text() string {
 	var b strings.Builder
-	for _, l := range f.shown.lines {
+	for _, l := range f.shown.Lines {
 		b.WriteString(strings.TrimRight(l.String(), " "))
 		b.WriteByte('\n')
 	}
@@ -249,13 +263,13 @@ func (f *frame) text() string {
 
 // nextPalette changes the colours.
 func (f *frame) nextPalette() {
-	f.settings.palette = paletteAfter(f.settings.palette)
-	f.palette = newPalette(f.settings.palette, f.colors)
+	f.settings.palette = widget.PaletteAfter(f.settings.palette)
+	f.palette = widget.NewPalette(f.settings.palette, f.colors)
 	note := "palette: " + f.settings.palette
 	if f.colors == 0 {
 		note += ", but there are no colours here"
 	}
-	f.say(note)
+	f.notify(note)
 }
 
 // key does what a key means, and says whether it means anything.
@@ -265,8 +279,16 @@ func (f *frame) key(e *tcell.EventKey) bool {
 		f.quit()
 		return true
 	case f.prompt != nil:
-		if f.prompt.key(e) {
+		if f.prompt.Key(e) {
 			f.prompt = nil
+		}
+		return true
+	case f.pager != nil:
+		switch {
+		case e.Key() == tcell.KeyRune && e.Rune() == 'q':
+			f.quit()
+		case f.pager.Key(e):
+			f.pager = nil
 		}
 		return true
 	case f.help:
@@ -277,22 +299,22 @@ func (f *frame) key(e *tcell.EventKey) bool {
 		if e.Key() == tcell.KeyRune && e.Rune() == 'q' {
 			f.quit()
 		}
-		m, _ := motionOf(e)
-		f.helpAt += map[motion]int{down: 1, up: -1, pageDown: 10, pageUp: -10, home: -1000, end: 1000}[m]
+		m, _ := widget.MotionOf(e)
+		f.helpAt += map[widget.Motion]int{widget.Down: 1, widget.Up: -1, widget.PageDown: 10, widget.PageUp: -10, widget.Home: -1000, widget.End: 1000}[m]
 		return true
 	}
-	if m, ok := motionOf(e); ok {
-		f.pages[f.current].move(m)
+	if m, ok := widget.MotionOf(e); ok {
+		f.pages[f.current].Move(m)
 		return true
 	}
-	for _, list := range [][]binding{f.pages[f.current].bindings(), f.bindings()} {
+	for _, list := range [][]widget.Binding{f.pages[f.current].Bindings(), f.bindings()} {
 		for i := range list {
-			if b := &list[i]; b.do != nil && b.is(e) {
+			if b := &list[i]; b.Do != nil && b.Is(e) {
 				r := rune(0)
 				if e.Key() == tcell.KeyRune {
 					r = e.Rune()
 				}
-				b.do(r)
+				b.Do(r)
 				return true
 			}
 		}
@@ -311,15 +333,20 @@ func (f *frame) click(a tview.MouseAction, e *tcell.EventMouse) bool {
 			f.help = false
 		}
 		return true
+	case f.pager != nil:
+		if a == tview.MouseLeftDown {
+			f.pager = nil
+		}
+		return true
 	case f.prompt != nil:
 		return true
-	case f.body.has(y):
-		return f.pages[f.current].mouse(a, x, y-f.body.top)
+	case f.body.Has(y):
+		return f.pages[f.current].Mouse(a, x, y-f.body.Top)
 	case a == tview.MouseLeftDown && h >= 16 && y == h-2:
 		at := 0
 		for _, s := range f.tabs(w) {
-			at += width(s.text)
-			if id, ok := tabOf(s.text); ok && x < at && x >= at-width(s.text) {
+			at += text.Width(s.Text)
+			if id, ok := tabOf(s.Text); ok && x < at && x >= at-text.Width(s.Text) {
 				f.show(id)
 				return true
 			}
@@ -338,7 +365,7 @@ func tabOf(s string) (pageID, bool) {
 	return 0, false
 }
 
-// InputHandler and MouseHandler are what tview calls; changed is told of what had an effect.
+// InputHandler and MouseHandler are what tview calls; changed is called after what had an effect.
 func (f *frame) InputHandler() func(*tcell.EventKey, func(tview.Primitive)) {
 	return f.WrapInputHandler(func(e *tcell.EventKey, _ func(tview.Primitive)) { f.key(e) })
 }

@@ -9,6 +9,7 @@ import (
 
 	"tt-memtrace/aggregator"
 	"tt-memtrace/telemetry"
+	"tt-memtrace/ui/text"
 )
 
 // data is what is shown, apart from how: one moment of the feed.
@@ -23,26 +24,37 @@ type data struct {
 	// source is what is traced, in a word.
 	source string
 	ended  bool
-	paused bool
+	// recorded: it is a replay, which stands at playback.
+	recorded bool
+	playback Playback
+	paused   bool
 	// log is the stream of changes, nil where there is none; marks are what of it the charts
-	// show, and held its end when the user paused.
+	// show, and frozenLog its end when the user paused.
 	log   *Log
 	marks []mark
-	held  *heldLog
+	// backlog is what waits to be read.
+	backlog Backlog
+	// failure is the last allocation that failed, or nil.
+	failure *failure
+	// gone are processes that do not exist any more, although no event said so yet.
+	gone      map[processID]bool
+	frozenLog *frozenLog
 	// hasSystem: there is a host to ask for processes and telemetry; devices are its driver's.
 	hasSystem bool
 	devices   []telemetry.Device
+	// base is what processes are compared with, nil for nothing.
+	base *processBaseline
 	// keep says which processes the tables show, nil for all.
 	keep func(*aggregator.ProcessSnapshot) bool
 	// frozen is what is shown while the user pauses.
 	frozen *data
 }
 
-// hold is a copy that stands still.
-func (d *data) hold() *data {
+// freeze is a copy that does not change.
+func (d *data) freeze() *data {
 	c := *d
 	if c.log != nil {
-		c.held = c.log.hold()
+		c.frozenLog = c.log.freeze()
 	}
 	return &c
 }
@@ -55,6 +67,8 @@ func (d *data) same(e *data) bool {
 	return d.paused == e.paused && d.ended == e.ended && d.clock.Truncate(time.Second).Equal(e.clock.Truncate(time.Second)) &&
 		slices.Equal(d.notes, e.notes) && d.rates.known == e.rates.known && d.rates.events == e.rates.events &&
 		maps.Equal(d.rates.calls, e.rates.calls) && slices.Equal(d.devices, e.devices) && len(d.marks) == len(e.marks) &&
+		d.playback.Position.Truncate(time.Second) == e.playback.Position.Truncate(time.Second) && d.playback.Speed == e.playback.Speed &&
+		sameFailures(d.failure, e.failure) && len(d.gone) == len(e.gone) && d.stale() == e.stale() && (!d.stale() || staleness(d) == staleness(e)) &&
 		sameSnapshot(d.snapshot, e.snapshot)
 }
 
@@ -64,24 +78,28 @@ func sameSnapshot(a, b *aggregator.Snapshot) bool {
 	}
 	return a.Counters == b.Counters && len(a.Ended) == len(b.Ended) &&
 		slices.EqualFunc(a.Processes, b.Processes, func(p, q aggregator.ProcessSnapshot) bool {
-			return idOf(&p) == idOf(&q) && p.Counters == q.Counters && p.Agreement == q.Agreement && p.Buffers == q.Buffers && p.Memory == q.Memory && len(p.Chips) == len(q.Chips)
-		}) &&
+			return idOf(&p) == idOf(&q) && p.Counters == q.Counters && p.Agreement == q.Agreement && p.Buffers == q.Buffers && p.Memory == q.Memory && len(p.Chips) == len(q.Chips) && slices.EqualFunc(p.Reasons, q.Reasons, sameReason)
+		}) && slices.EqualFunc(a.Reasons, b.Reasons, sameReason) &&
 		slices.EqualFunc(a.Chips, b.Chips, func(c, d aggregator.ChipSnapshot) bool {
-			return c.Chip == d.Chip && c.Memory == d.Memory && c.CB == d.CB && c.Kernel == d.Kernel && c.Ring == d.Ring && slices.Equal(c.PIDs, d.PIDs)
+			return c.Chip == d.Chip && c.Memory == d.Memory && c.CB == d.CB && c.Kernel == d.Kernel && c.ConfigRing == d.ConfigRing && slices.Equal(c.PIDs, d.PIDs)
 		})
+}
+
+func sameReason(a, b aggregator.Reason) bool {
+	return a.Code == b.Code && a.PID == b.PID && a.Detail == b.Detail
 }
 
 // headerTier is how the header is written; the narrower the terminal, the later the tier.
 type headerTier struct {
 	// compact saves on words and spaces.
-	compact                             bool
-	source, host, clock, events, agrees bool
+	compact                               bool
+	source, host, clock, events, verified bool
 }
 
 func headerTiers() []headerTier {
 	return []headerTier{
-		{source: true, host: true, clock: true, events: true, agrees: true},
-		{host: true, clock: true, events: true, agrees: true},
+		{source: true, host: true, clock: true, events: true, verified: true},
+		{host: true, clock: true, events: true, verified: true},
 		{source: true, host: true, clock: true, events: true},
 		{host: true, clock: true, events: true},
 		{compact: true, host: true, clock: true, events: true},
@@ -92,113 +110,93 @@ func headerTiers() []headerTier {
 }
 
 // header is the first line of the screen: what is shown to the left, how it goes to the right.
-func header(d *data, o settings, w int) line {
-	var left, right line
+func header(d *data, o settings, w int) text.Line {
+	var left, right text.Line
 	for _, t := range headerTiers() {
 		left, right = headerLeft(d, o, t), headerRight(d, o, t)
-		if left.width()+right.width()+1 <= w {
+		if left.Width()+right.Width()+1 <= w {
 			break
 		}
 	}
-	left = left.clipped(max(w-right.width()-1, 0))
-	return append(left, right.padded(w-left.width(), true)...)
-}
-
-// joined puts parts next to each other, with something in between.
-func joined(parts line, between span) line {
-	var out line
-	for i, p := range parts {
-		if i > 0 {
-			out = append(out, between)
-		}
-		out = append(out, p)
-	}
-	return out
+	left = left.Clipped(max(w-right.Width()-1, 0))
+	return append(left, right.Padded(w-left.Width(), true)...)
 }
 
 // maxHost cells for a name that might be a domain name.
 const maxHost = 24
 
-func headerLeft(d *data, o settings, t headerTier) line {
-	g := glyphSet(o.ascii)
-	out := line{{" tt-memtrace  ", strong}}
-	between, process, processes, limit := span{" " + g.between + " ", faint}, "process", "processes", maxHost
+func headerLeft(d *data, o settings, t headerTier) text.Line {
+	g := text.GlyphSet(o.ASCII)
+	out := text.Line{text.Strong.Span(" tt-memtrace  ")}
+	between, process, processes, limit := text.Faint.Span(" "+g.Between+" "), "process", "processes", maxHost
 	if t.compact {
-		out[0].text = " tt-memtrace "
-		between, process, processes, limit = span{", ", plain}, "proc", "procs", maxHost/2
+		out[0].Text = " tt-memtrace "
+		between, process, processes, limit = text.Plain.Span(", "), "proc", "procs", maxHost/2
 	}
-	var parts line
+	var parts text.Line
 	if d.host != "" && t.host {
-		parts = append(parts, span{clip(clean(d.host, o.ascii), limit, g.dots), plain})
+		parts = append(parts, text.Plain.Span(text.Clip(text.Sanitize(d.host, o.ASCII), limit, g.Dots)))
 	}
-	if d.source != "" && t.source {
-		parts = append(parts, span{clip(clean(d.source, o.ascii), limit, g.dots), plain})
+	source := d.source
+	if !t.source {
+		// That it is sampled is said wherever there is room for it; once there is something to
+		// see, the right side says how long ago.
+		_, sampled := exactness(d)
+		if source, _, _ = strings.Cut(source, ", "); sampled || !strings.HasPrefix(source, "sampled ") {
+			source = ""
+		}
+	}
+	if source != "" {
+		parts = append(parts, text.Plain.Span(text.Clip(text.Sanitize(source, o.ASCII), limit, g.Dots)))
 	}
 	parts = append(parts,
-		span{plural(len(d.snapshot.Chips), "chip", "chips"), plain},
-		span{plural(len(d.snapshot.Processes), process, processes), plain})
-	return append(out, joined(parts, between)...)
+		text.Plain.Span(text.Plural(len(d.snapshot.Chips), "chip", "chips")),
+		text.Plain.Span(text.Plural(d.living(), process, processes)))
+	return append(out, text.Join(parts, between)...)
 }
 
-func headerRight(d *data, o settings, t headerTier) line {
-	var parts line
+func headerRight(d *data, o settings, t headerTier) text.Line {
+	var parts text.Line
 	if d.paused {
-		parts = append(parts, span{" PAUSED ", alert})
+		parts = append(parts, text.Alert.Span(" PAUSED "))
+	}
+	if d.recorded && !t.source {
+		// What was recorded must not look like now.
+		parts = append(parts, text.Notice.Span("replay"))
 	}
 	if d.ended {
-		parts = append(parts, span{"ended", notice})
+		parts = append(parts, text.Notice.Span("ended"))
 	}
-	parts = append(parts, span{o.sizes(), plain})
+	parts = append(parts, text.Plain.Span(o.sizes()))
 	if t.events && d.rates.calls != nil {
-		rate := glyphSet(o.ascii).unknown
+		rate := text.GlyphSet(o.ASCII).Unknown
 		if d.rates.known {
-			rate = perSecond(d.rates.events)
+			rate = text.PerSecond(d.rates.events)
 		}
 		// Of one width: the header should not move with every digit.
-		parts = append(parts, span{spaces(6-width(rate)) + rate + " ev/s", plain})
+		parts = append(parts, text.Plain.Span(text.Spaces(6-text.Width(rate))+rate+" ev/s"))
 	}
 	if lost := d.snapshot.Counters.Lost; lost > 0 {
-		parts = append(parts, span{fmt.Sprintf(" LOST %s ", count(lost, o.exact)), alert})
-	} else {
-		parts = append(parts, span{"lost 0", plain})
+		parts = append(parts, text.Alert.Span(fmt.Sprintf(" LOST %s ", text.Count(lost, o.Exact))))
+	} else if !t.compact && len(d.snapshot.Lacks) == 0 {
+		parts = append(parts, text.Plain.Span("lost 0"))
 	}
-	if t.agrees && d.rates.calls != nil {
-		parts = append(parts, agreement(d, o, anyProcess))
+	said, sampled := exactness(d)
+	parts = append(parts, said)
+	switch {
+	case d.stale():
+		parts = append(parts, text.Alert.Span(" "+staleness(d)+" "))
+	case t.verified && d.rates.calls != nil && len(d.snapshot.Lacks) == 0 && !sampled:
+		parts = append(parts, verification(d, o, anyProcess))
 	}
 	if t.clock && !d.clock.IsZero() {
-		parts = append(parts, span{d.clock.Format("15:04:05"), plain})
+		parts = append(parts, text.Plain.Span(d.clock.Format("15:04:05")))
 	}
 	between := "  "
 	if t.compact {
 		between = " "
 	}
-	return append(joined(parts, span{between, plain}), span{" ", plain})
-}
-
-// agreement says when the accounts of processes were last compared with the runtime's own,
-// by the one whose comparison is the oldest; a dot where one never was.
-func agreement(d *data, o settings, of func(*aggregator.ProcessSnapshot) bool) span {
-	g := glyphSet(o.ascii)
-	oldest, doubted, any := d.now, false, false
-	for i := range d.snapshot.Processes {
-		p := &d.snapshot.Processes[i]
-		if !of(p) || len(p.Chips) == 0 {
-			continue
-		}
-		if p.Agreement.At == 0 {
-			return span{"agrees " + g.unknown, faint}
-		}
-		any, doubted = true, doubted || p.Agreement.Doubted
-		oldest = min(oldest, p.Agreement.At)
-	}
-	ago := age(time.Duration(d.now-oldest)) + " ago"
-	switch {
-	case !any:
-		return span{"agrees " + g.unknown, faint}
-	case doubted:
-		return span{"in doubt, compared " + ago, notice}
-	}
-	return span{"agrees " + g.agrees + " " + ago, plain}
+	return append(text.Join(parts, text.Plain.Span(between)), text.Plain.Span(" "))
 }
 
 func anyProcess(*aggregator.ProcessSnapshot) bool { return true }
@@ -211,50 +209,15 @@ func (o settings) sizes() string {
 	return "reserved"
 }
 
-func plural(n int, one, many string) string {
-	if n == 1 {
-		return "1 " + one
-	}
-	return digits(uint64(n)) + " " + many
-}
-
-// rule is the line between two tables, with what is to be said about them near its ends.
-func rule(w int, left, right string, g glyphs) line {
-	out := line{}
-	dashes := func(n int) { out = append(out, span{strings.Repeat(g.rule, max(n, 0)), faint}) }
-	label := func(s string) {
-		if s != "" {
-			out = append(out, span{" " + s + " ", plain})
+// living counts the processes that are listed.
+func (d *data) living() int {
+	n := len(d.snapshot.Processes)
+	if d.gone != nil {
+		for i := range d.snapshot.Processes {
+			if p := &d.snapshot.Processes[i]; d.gone[idOf(p)] && !holdsAnything(p) {
+				n--
+			}
 		}
 	}
-	dashes(2)
-	label(left)
-	tail := 2
-	if right != "" {
-		tail += width(right) + 2
-	}
-	dashes(max(w-out.width()-tail, 0))
-	label(right)
-	dashes(2)
-	return out.clipped(w)
-}
-
-// footer lists the keys, as many as there is room for.
-func footer(list []binding, o settings, w int) line {
-	out := line{{" ", plain}}
-	for _, b := range list {
-		if b.brief == "" {
-			continue
-		}
-		name := b.key
-		if name == "enter" {
-			name = glyphSet(o.ascii).enter
-		}
-		l := line{{name, key}, {" " + b.brief + "  ", plain}}
-		if out.width()+l.width()-2 > w {
-			continue
-		}
-		out = append(out, l...)
-	}
-	return out
+	return n
 }

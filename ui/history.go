@@ -2,11 +2,13 @@ package ui
 
 import (
 	"maps"
-	"math"
+	"slices"
 	"time"
 
 	"tt-memtrace/aggregator"
 	"tt-memtrace/telemetry"
+	"tt-memtrace/ui/text"
+	"tt-memtrace/ui/widget"
 )
 
 // metric is something that has a history.
@@ -40,11 +42,11 @@ type subject struct {
 // a week. A series takes 65 kB at most, and there are at most maxSeries.
 type history struct {
 	series map[subject]*series
-	// seen is the snapshot that was told last.
+	// seen is the snapshot that was added last.
 	seen *aggregator.Snapshot
-	// begun is when a process was told of first.
+	// begun is when a process was added.
 	begun map[processID]uint64
-	// first and last are the times that were told first and last, CLOCK_MONOTONIC ns.
+	// first and last are the times that were added first and last, CLOCK_MONOTONIC ns.
 	first, last uint64
 }
 
@@ -62,7 +64,7 @@ var tiers = [...]struct {
 
 type series struct {
 	tiers [len(tiers)]ring
-	// peaks are the highest values ever that were told last.
+	// peaks are the highest values ever, as of the last snapshot.
 	peaks value
 	// Of a process there was nothing yet from none up to first.
 	none, first uint64
@@ -70,9 +72,6 @@ type series struct {
 
 // value has both sizes of a memory; for what has one they are the same.
 type value struct{ reserved, requested uint64 }
-
-// unknown is a value that nobody knows.
-const unknown = math.MaxUint64
 
 func (v value) pick(requested bool) uint64 {
 	if requested {
@@ -84,9 +83,9 @@ func (v value) pick(requested bool) uint64 {
 // highest of two numbers where one may not be known.
 func highest(a, b uint64) uint64 {
 	switch {
-	case a == unknown:
+	case a == widget.Unknown:
 		return b
-	case b == unknown:
+	case b == widget.Unknown:
 		return a
 	}
 	return max(a, b)
@@ -100,6 +99,16 @@ type ring struct {
 	last uint64
 }
 
+// rewind forgets what comes after an interval.
+func (r *ring) rewind(to uint64) {
+	n := uint64(len(r.values))
+	if n == 0 || r.last <= to {
+		return
+	}
+	r.values = slices.Concat(r.values[r.next:], r.values[:r.next])[:n-min(r.last-to, n)]
+	r.next, r.last = 0, to
+}
+
 // put tells the value of an interval, which is the newest or comes after it.
 func (r *ring) put(interval uint64, v value, keep int) {
 	n := len(r.values)
@@ -111,7 +120,7 @@ func (r *ring) put(interval uint64, v value, keep int) {
 	if n > 0 {
 		// Of what lies between nothing is known.
 		for gap := min(interval-r.last-1, uint64(keep)); gap > 0; gap-- {
-			r.push(value{unknown, unknown}, keep)
+			r.push(value{widget.Unknown, widget.Unknown}, keep)
 		}
 	}
 	r.push(v, keep)
@@ -131,11 +140,11 @@ func (r *ring) push(v value, keep int) {
 func (r *ring) at(interval uint64) (value, bool) {
 	n := uint64(len(r.values))
 	if interval > r.last || n == 0 {
-		return value{unknown, unknown}, n > 0
+		return value{widget.Unknown, widget.Unknown}, n > 0
 	}
 	back := r.last - interval
 	if back >= n {
-		return value{unknown, unknown}, false
+		return value{widget.Unknown, widget.Unknown}, false
 	}
 	return r.values[(uint64(r.next)+n-1-back)%n], true
 }
@@ -146,8 +155,11 @@ func newHistory() *history {
 
 // add takes down what is known now.
 func (h *history) add(d *data) {
-	if d.now < h.last {
-		*h = *newHistory() // the source began anew
+	switch {
+	case d.now < h.first:
+		*h = *newHistory() // the source began again
+	case d.now < h.last:
+		h.rewind(d.now)
 	}
 	if h.first == 0 {
 		h.first = d.now
@@ -196,6 +208,16 @@ func (h *history) add(d *data) {
 	}
 }
 
+// rewind forgets what comes after a time: a replay went back to it.
+func (h *history) rewind(to uint64) {
+	for _, s := range h.series {
+		for i := range tiers {
+			s.tiers[i].rewind(to / tiers[i].step)
+		}
+	}
+	h.last, h.seen = to, nil
+}
+
 // addProcess takes down what a process has. What it has never had, and most have not much
 // of anything, takes no place.
 func (h *history) addProcess(p *aggregator.ProcessSnapshot, d *data) {
@@ -227,6 +249,23 @@ func (h *history) addProcess(p *aggregator.ProcessSnapshot, d *data) {
 	}
 }
 
+// recentSpans are what the overview's charts span: as much as there is, the last one at most.
+var recentSpans = []struct {
+	time time.Duration
+	name string
+}{{30 * time.Second, "30 s"}, {time.Minute, "1 min"}, {2 * time.Minute, "2 min"}, {5 * time.Minute, "5 min"}}
+
+// recent is the least of these times that all of a young history fits into, and its name.
+func (h *history) recent(now uint64) (time.Duration, string) {
+	for _, s := range recentSpans {
+		if h.first > 0 && time.Duration(now-min(h.first, now)) <= s.time {
+			return s.time, s.name
+		}
+	}
+	last := recentSpans[len(recentSpans)-1]
+	return last.time, last.name
+}
+
 // forget lets go of processes that are not even among those that ended last.
 func (h *history) forget(s *aggregator.Snapshot) {
 	known := map[processID]bool{{}: true}
@@ -242,7 +281,7 @@ func (h *history) forget(s *aggregator.Snapshot) {
 // known is what is used, or unknown.
 func (a amount) known() uint64 {
 	if a.unknown {
-		return unknown
+		return widget.Unknown
 	}
 	return a.used
 }
@@ -282,13 +321,13 @@ func (h *history) read(of subject, from, to uint64, n int, requested bool) []uin
 		s = &series{none: begun, first: h.last + 1}
 	}
 	for i := range out {
-		out[i] = unknown
+		out[i] = widget.Unknown
 		if s == nil {
 			continue
 		}
 		begin := from + uint64(float64(to-from)*float64(i)/float64(n))
 		end := max(from+uint64(float64(to-from)*float64(i+1)/float64(n)), begin+1)
-		if out[i] = s.highest(begin, end, requested); out[i] == unknown && begin >= s.none && begin < s.first {
+		if out[i] = s.highest(begin, end, requested); out[i] == widget.Unknown && begin >= s.none && begin < s.first {
 			out[i] = 0
 		}
 	}
@@ -302,7 +341,7 @@ func (s *series) highest(begin, end uint64, requested bool) uint64 {
 		if _, ok := r.at(begin / step); !ok && len(r.values) == tiers[i].keep && i < len(tiers)-1 {
 			continue // it has let go of what was so long ago
 		}
-		out := uint64(unknown)
+		out := uint64(widget.Unknown)
 		// A week has many seconds: only those that there is something of.
 		for k := max(begin/step, r.last+1-uint64(len(r.values))); k <= min((end-1)/step, r.last); k++ {
 			v, _ := r.at(k)
@@ -310,33 +349,33 @@ func (s *series) highest(begin, end uint64, requested bool) uint64 {
 		}
 		return out
 	}
-	return unknown
+	return widget.Unknown
 }
 
 // spark draws the newest values of a subject in w cells.
-func (h *history) spark(of subject, now uint64, window time.Duration, w int, requested bool, g glyphs) line {
+func (h *history) spark(of subject, now uint64, window time.Duration, w int, requested bool, g text.Glyphs) text.Line {
 	values := h.read(of, now-min(now, uint64(window)), now, w, requested)
 	var top uint64
 	for _, v := range values {
-		if v != unknown {
+		if v != widget.Unknown {
 			top = max(top, v)
 		}
 	}
 	out := ""
 	for _, v := range values {
 		switch {
-		case v == unknown:
+		case v == widget.Unknown:
 			out += " "
 		case top == 0:
-			out += g.sparks[0]
+			out += g.Sparks[0]
 		default:
-			out += g.sparks[min(int(float64(v)/float64(top)*float64(len(g.sparks))), len(g.sparks)-1)]
+			out += g.Sparks[min(int(float64(v)/float64(top)*float64(len(g.Sparks))), len(g.Sparks)-1)]
 		}
 	}
-	return text(second, out)
+	return text.Second.Line(out)
 }
 
-// telemetryOf is what the driver tells of a chip, nil for nothing.
+// telemetryOf is what the driver has of a chip, nil for nothing.
 //
 // The runtime counts the chips that have PCIe as the driver counts their nodes, before all
 // others. What the driver calls another card than the runtime does is not the same chip.

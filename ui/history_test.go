@@ -1,10 +1,12 @@
 package ui
 
 import (
+	"strings"
 	"testing"
 	"time"
 
 	"tt-memtrace/aggregator"
+	"tt-memtrace/ui/widget"
 )
 
 func at(s uint64) uint64 { return s * oneSecond }
@@ -37,7 +39,7 @@ func TestHistoryIsFineWhenNewAndCoarseWhenOld(t *testing.T) {
 			t.Errorf("%d s ago: %v", back, got)
 		}
 	}
-	if got = h.read(of, at(begin-5000), at(begin-1300), 3, false); got[0] != unknown || got[2] != unknown {
+	if got = h.read(of, at(begin-5000), at(begin-1300), 3, false); got[0] != widget.Unknown || got[2] != widget.Unknown {
 		t.Errorf("before it began: %v", got)
 	}
 	for i, r := range h.series[of].tiers {
@@ -47,19 +49,19 @@ func TestHistoryIsFineWhenNewAndCoarseWhenOld(t *testing.T) {
 	}
 }
 
-func TestHistoryKnowsWhatItDoesNotKnow(t *testing.T) {
+func TestHistoryHasGapsWhereItIsUnknown(t *testing.T) {
 	h, of := newHistory(), subject{metric: metricL1}
 	h.put(of, value{7, 7}, value{}, at(1000))
 	h.put(of, value{9, 9}, value{}, at(1010)) // nobody looked for nine seconds
 	got := h.read(of, at(1000), at(1011), 11, false)
-	if got[0] != 7 || got[5] != unknown || got[10] != 9 {
+	if got[0] != 7 || got[5] != widget.Unknown || got[10] != 9 {
 		t.Errorf("%v", got)
 	}
-	h.put(of, value{unknown, unknown}, value{}, at(1011))
-	if got = h.read(of, at(1011), at(1012), 1, false); got[0] != unknown {
+	h.put(of, value{widget.Unknown, widget.Unknown}, value{}, at(1011))
+	if got = h.read(of, at(1011), at(1012), 1, false); got[0] != widget.Unknown {
 		t.Errorf("%v", got)
 	}
-	if got = h.read(subject{metric: metricTrace}, at(1), at(2), 2, false); got[0] != unknown {
+	if got = h.read(subject{metric: metricTrace}, at(1), at(2), 2, false); got[0] != widget.Unknown {
 		t.Errorf("%v", got)
 	}
 	// A long sleep of the host costs no more than what is kept.
@@ -70,14 +72,14 @@ func TestHistoryKnowsWhatItDoesNotKnow(t *testing.T) {
 }
 
 // Before the first look nothing is known, in however long a time.
-func TestHistoryBeginsWhereItWasFirstTold(t *testing.T) {
+func TestHistoryBeginsWithItsFirstSnapshot(t *testing.T) {
 	h, of := newHistory(), subject{metric: metricL1}
 	for s := range uint64(70) {
 		h.put(of, value{9, 9}, value{}, at(100_000+s))
 	}
 	for _, before := range []uint64{60, 230, 3600, 100_000} {
 		got := h.read(of, at(100_000-before), at(100_070), 10, false)
-		if got[0] != unknown || got[9] != 9 {
+		if got[0] != widget.Unknown || got[9] != 9 {
 			t.Errorf("from %d s before: %v", before, got)
 		}
 	}
@@ -112,23 +114,23 @@ func TestHistoryOfProcesses(t *testing.T) {
 	if got := h.read(of, w.time, w.time+oneSecond, 1, false); got[0] != 4*1200*mib {
 		t.Errorf("%v", got)
 	}
-	if got := h.read(of, w.time-4*oneSecond, w.time, 4, false); got[0] != unknown || got[1] != 0 {
+	if got := h.read(of, w.time-4*oneSecond, w.time, 4, false); got[0] != widget.Unknown || got[1] != 0 {
 		t.Errorf("before it had any: %v", got)
 	}
 	if h.has(subject{process: id, metric: metricTrace}) {
 		t.Error("a memory that it never used has a history")
 	}
-	if got := h.read(subject{process: id, metric: metricTrace}, w.time-4*oneSecond, w.time, 4, false); got[0] != unknown || got[3] != 0 {
+	if got := h.read(subject{process: id, metric: metricTrace}, w.time-4*oneSecond, w.time, 4, false); got[0] != widget.Unknown || got[3] != 0 {
 		t.Errorf("of what it never had: %v", got)
 	}
-	w.tell(aggregator.Event{Kind: aggregator.ProcessExit, PID: 7})
+	w.publish(aggregator.Event{Kind: aggregator.ProcessExit, PID: 7})
 	w.pass(time.Second)
 	if h.forget(w.data().snapshot); !h.has(of) {
 		t.Error("what ended a moment ago is forgotten")
 	}
 	for pid := range uint32(40) {
 		w.begins(100+pid, "y", nil, false)
-		w.tell(aggregator.Event{Kind: aggregator.ProcessExit, PID: 100 + pid})
+		w.publish(aggregator.Event{Kind: aggregator.ProcessExit, PID: 100 + pid})
 	}
 	if h.forget(w.data().snapshot); h.has(of) || !h.has(subject{chip: w.chips[0], metric: metricDRAM}) {
 		t.Error("a process that is long gone is not forgotten, or a chip is")
@@ -152,9 +154,37 @@ func TestHistoryIsBoundedAndBeginsAnew(t *testing.T) {
 		t.Errorf("%d series", len(h.series))
 	}
 	d = fixtureData(1)
-	h.last = d.now + 1
+	h.first, h.last = d.now+1, d.now+1
 	h.add(&d)
 	if len(h.series) > 20 || h.first != d.now {
 		t.Errorf("a source that began anew: %d series", len(h.series))
+	}
+}
+
+// The charts of the overview begin with what there is, and stop growing at five minutes.
+func TestChartsBeginWithWhatThereIs(t *testing.T) {
+	w := newWorld(1)
+	w.view(settings{}).SetRect(0, 0, 120, 30)
+	device := w.begins(7, "x", w.chips, false)
+	w.alloc(7, device, aggregator.DRAM, 0, mib)
+	at := time.Duration(0)
+	for _, c := range []struct {
+		age         time.Duration
+		span, chart string
+	}{{10 * time.Second, "30 s", "1 minute"}, {50 * time.Second, "1 min", "1 minute"}, {100 * time.Second, "2 min", "5 minutes"}, {200 * time.Second, "5 min", "5 minutes"}, {400 * time.Second, "5 min", "5 minutes"}} {
+		w.pass(c.age - at)
+		at = c.age
+		if got := w.text(t, 120, 30); !strings.Contains(got, "DRAM by process, "+c.span+",") {
+			t.Errorf("after %v no %q in:\n%s", c.age, c.span, got)
+		}
+		w.press("3")
+		if got := w.text(t, 120, 30); !strings.Contains(got, c.chart+" to now") {
+			t.Errorf("after %v no %q in:\n%s", c.age, c.chart, got)
+		}
+		w.press("1")
+	}
+	w.press("3++")
+	if got := w.text(t, 120, 30); !strings.Contains(got, "1 minute to now") {
+		t.Errorf("not zoomed:\n%s", got)
 	}
 }

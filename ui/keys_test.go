@@ -7,6 +7,8 @@ import (
 
 	"github.com/gdamore/tcell/v2"
 	"github.com/rivo/tview"
+
+	"tt-memtrace/ui/widget"
 )
 
 // walk is a key of the help, and what it changes on the screen: something that is not there
@@ -22,15 +24,21 @@ type walk struct {
 // walks has every key of the help on every view where it means something of its own.
 var walks = []walk{
 	// everywhere
-	{overviewPage, "", "1 to 7", "7", "TRACED"},
-	{overviewPage, "", "1 to 7", "2", "busiest cores"},
-	{overviewPage, "", "1 to 7", "3", "5 minutes to now"},
-	{overviewPage, "", "1 to 7", "4", "not the allocator's"},
-	{overviewPage, "", "1 to 7", "5", "circular buffers "},
-	{overviewPage, "", "1 to 7", "6", "following"},
-	{chartsPage, "", "1 to 7", "1", "CHIP   CARD"},
+	{overviewPage, "", "1 to 8", "7", "TRACED"},
+	{overviewPage, "", "1 to 8", "2", "busiest cores"},
+	{overviewPage, "", "1 to 8", "3", "5 minutes to now"},
+	{overviewPage, "", "1 to 8", "4", "not the allocator's"},
+	{overviewPage, "", "1 to 8", "5", "circular buffers "},
+	{overviewPage, "", "1 to 8", "6", "following"},
+	{chartsPage, "", "1 to 8", "1", "CARD   °C"},
 	{overviewPage, "", ":", ":ma<Tab><Enter>", "not the allocator's"},
-	{overviewPage, "", ":", ":nowhere<Enter>", "there is no such view"},
+	{overviewPage, "", ":", ":nowhere<Enter>", "there is no such command"},
+	{overviewPage, "", ":", ":", "─ commands ─"},
+	{overviewPage, "", ":", ":chip 5<Enter>", "chip 5  card"},
+	{overviewPage, "", ":", ":map 3<Enter>", "chip 3  L1 of core"},
+	{overviewPage, "", ":", ":chip 99<Enter>", "there is no such chip"},
+	{overviewPage, "", ":", ":why<Enter>", "no allocation has failed"},
+	{overviewPage, "", "!", "!", "no allocation has failed"},
 	{overviewPage, "4", "esc", "<Esc>", "!not the allocator's"},
 	{overviewPage, "fzzz<Enter>", "esc", "<Esc>", "!no process matches"},
 	{overviewPage, "fzz", "esc", "<Esc>", "!filter: zz"},
@@ -48,9 +56,9 @@ var walks = []walk{
 	{overviewPage, "", "p", "p", "palette: bright"},
 	{overviewPage, "", "a", "a", ">  41822"},
 	{overviewPage, "", "w", "w", "saved"},
-	{overviewPage, "", "?", "?", "─ help ─"},
-	{overviewPage, "?", "?", "?", "!─ help ─"},
-	{overviewPage, "?", "?", "<Esc>", "!─ help ─"},
+	{overviewPage, "", "?, F1", "?", "─ help ─"},
+	{overviewPage, "?", "?, F1", "?", "!─ help ─"},
+	{overviewPage, "?", "?, F1", "<Esc>", "!─ help ─"},
 	{overviewPage, "", "arrows, hjkl", "j", "▸  50231"},
 	{overviewPage, "", "arrows, hjkl", "<Down>", "▸  50231"},
 	{overviewPage, "", "arrows, hjkl", "G", "▸  50990"},
@@ -72,10 +80,23 @@ var walks = []walk{
 	{overviewPage, "", "t", "t", "process 41822 python3 serve.py"},
 	{overviewPage, "<Tab>j", "t", "t", " chip 1  5 minutes"},
 	{overviewPage, "", "s", "s", "▼L1"},
+	{overviewPage, "", "<  >", "<", "CHIPS▼"},
+	{overviewPage, "<", "<  >", ">", "▼DRAM"},
+	{overviewPage, "", "/", "/python<Enter>", "match 1/1"},
+	{overviewPage, "/python<Enter>", "esc", "<Esc>", "!match 1/1"},
+	{tablesPage, "", "/", "/l1_small<Enter>", "match 1/1"},
+	{tablesPage, "/dram<Enter>", "n  N", "n", "match 2/4"},
+	{overviewPage, "", "?, F1", "<F1>", "─ help ─"},
+	{overviewPage, "", "v", "v", "L1_SMALL by process"},
+	{overviewPage, "zzz", "v", "v", "% of L1 in use"},
+	{overviewPage, "", "z", "zz", " 1-7X"},
+	{overviewPage, "", "z", "zzz", "CHIPS, % of DRAM in use"},
+	{overviewPage, "zzz<Tab>", "arrows, hjkl", "l", "▸   1"},
 	// chip
 	{chipPage, "", "enter", "<Enter>", "libtt_metal.so"},
 	{chipPage, "", "s  S", "s", "▼PID"},
 	{chipPage, "s", "s  S", "S", "▲PID"},
+	{chipPage, "", "<  >", ">", "▼PID"},
 	{chipPage, "", "c", "c", "─ columns ─"},
 	{chipPage, "", "m", "m", "not the allocator's"},
 	{chipPage, "]", "t", "t", " chip 1  5 minutes"},
@@ -106,6 +127,7 @@ var walks = []walk{
 	{mapPage, "", "enter", "<Enter>", "0x0 to 0x8000 of the core"},
 	{mapPage, "", "s  S", "s", "▼ADDRESS"},
 	{mapPage, "s", "s  S", "S", "▲ADDRESS"},
+	{mapPage, "", "<  >", ">", "▼ADDRESS"},
 	{mapPage, "", "c", "c", "─ columns ─"},
 	{mapPage, "", "tab", "<Tab>", "a bank of DRAM"},
 	{mapPage, "<Tab>", "tab", "<Tab>", "a bank of TRACE"},
@@ -114,8 +136,9 @@ var walks = []walk{
 	{mapPage, "", "[  ]", "]", "chip 1  L1"},
 	// tables
 	{tablesPage, "", "enter", "<Enter>", "in the process"},
-	{tablesPage, "", "s  S", "s", "▼PID"},
-	{tablesPage, "sssss", "s  S", "S", "▲ADDRESS"},
+	{tablesPage, "", "s  S", "s", "▼RESERVED"},
+	{tablesPage, "", "s  S", "S", "▲SIZE"},
+	{tablesPage, "", "<  >", ">", "▼RESERVED"},
 	{tablesPage, "", "c", "c", "─ columns ─"},
 	{tablesPage, "c", "c", "c", "!─ columns ─"},
 	{tablesPage, "c", "c", "<Esc>", "!─ columns ─"},
@@ -129,10 +152,22 @@ var walks = []walk{
 	{eventsPage, "", "arrows, hjkl", "k", "!following"},
 	{eventsPage, "kk", "G, End", "G", "following"},
 	{eventsPage, "kk", "G, End", "<End>", "following"},
+	// sites
+	{overviewPage, "", "1 to 8", "8", "ALLOCATED BY"},
+	{sitesPage, "", "enter", "<Enter>", "survivors"},
+	{sitesPage, "", "s  S", "s", "▼PEAK"},
+	{sitesPage, "", "s  S", "S", "▲NOW"},
+	{sitesPage, "", "<  >", "<", "MEMORY▼"},
+	{sitesPage, "", "c", "c", "─ columns ─"},
+	{sitesPage, "", "b", "b", "baseline set"},
+	{sitesPage, "", "x", "x", "no call stacks are recorded"},
+	{overviewPage, "", "b", "b", "+DRAM"},
+	{overviewPage, "vv", "b", "b", "+L1_SMALL"},
 	// processes
 	{processesPage, "", "enter", "<Enter>", "allocations"},
 	{processesPage, "", "s  S", "s", "▼PID"},
 	{processesPage, "s", "s  S", "S", "▲PID"},
+	{processesPage, "", "<  >", ">", "▼PID"},
 	{processesPage, "", "c", "c", "─ columns ─"},
 	{processesPage, "j", "t", "t", "process 50231"},
 }
@@ -142,7 +177,7 @@ func TestEveryKeyDoesWhatTheHelpSays(t *testing.T) {
 	show := func() *world {
 		w := busy(8)
 		w.system, w.reader.system = system, system
-		w.frame.save = func(string) { w.frame.say("saved") }
+		w.frame.save = func(string) { w.frame.notify("saved") }
 		return w
 	}
 	w := show()
@@ -150,7 +185,7 @@ func TestEveryKeyDoesWhatTheHelpSays(t *testing.T) {
 	for _, c := range walks {
 		// What is found out once need not be found out again: the world is the same.
 		f := w.view(settings{})
-		f.history, f.save = past, func(string) { f.say("saved") }
+		f.history, f.save = past, func(string) { f.notify("saved") }
 		w.look()
 		f.current = c.page
 		w.text(t, 120, 40)
@@ -172,14 +207,14 @@ func TestEveryKeyDoesWhatTheHelpSays(t *testing.T) {
 		return slices.ContainsFunc(walks, func(c walk) bool { return c.key == key && (page < 0 || c.page == page) })
 	}
 	for _, b := range f.bindings() {
-		if !walked(-1, b.key) && b.key != "space" && b.key != "q, ctrl-C" {
-			t.Errorf("%s is walked nowhere", b.key)
+		if !walked(-1, b.Key) && b.Key != "space" && b.Key != "q, F10, ctrl-C" {
+			t.Errorf("%s is walked nowhere", b.Key)
 		}
 	}
 	for id, p := range f.pages {
-		for _, b := range p.bindings() {
-			if !walked(pageID(id), b.key) {
-				t.Errorf("%s is not walked on %s", b.key, pageNames[id])
+		for _, b := range p.Bindings() {
+			if !walked(pageID(id), b.Key) {
+				t.Errorf("%s is not walked on %s", b.Key, pageNames[id])
 			}
 		}
 	}
@@ -199,7 +234,7 @@ func splitKeys(s string) []string {
 	return out
 }
 
-func TestQuitAndPauseAreSaidToThePump(t *testing.T) {
+func TestThePumpLearnsOfQuitAndPause(t *testing.T) {
 	w := busy(1)
 	quits := 0
 	w.frame.quit = func() { quits++ }
@@ -224,21 +259,21 @@ func TestThePromptEdits(t *testing.T) {
 	w := busy(1)
 	f := w.frame
 	w.press("fab cd<Backspace2>")
-	if got := string(f.prompt.typed); got != "ab c" {
+	if got := string(f.prompt.Typed); got != "ab c" {
 		t.Errorf("%q", got)
 	}
 	w.press("<Ctrl-W>")
-	if got := string(f.prompt.typed); got != "ab " {
+	if got := string(f.prompt.Typed); got != "ab " {
 		t.Errorf("%q", got)
 	}
 	w.press("<Ctrl-U>")
-	if got := string(f.prompt.typed); got != "" {
+	if got := string(f.prompt.Typed); got != "" {
 		t.Errorf("%q", got)
 	}
-	for range 3 * maxPattern {
+	for range 3 * widget.MaxPattern {
 		f.key(tcell.NewEventKey(tcell.KeyRune, 'é', tcell.ModNone))
 	}
-	if n := len(string(f.prompt.typed)); n > maxPattern+4 {
+	if n := len(string(f.prompt.Typed)); n > widget.MaxPattern+4 {
 		t.Errorf("%d bytes were taken", n)
 	}
 	w.press("<Ctrl-U><Backspace2>")
@@ -246,11 +281,11 @@ func TestThePromptEdits(t *testing.T) {
 		t.Error("an empty prompt stays")
 	}
 	w.press("f[<Enter>")
-	if f.prompt == nil || f.prompt.fault == "" {
+	if f.prompt == nil || f.prompt.Fault == "" {
 		t.Error("a broken expression was accepted")
 	}
 	w.press("<Esc>")
-	if l := f.pages[f.current].(listed); !l.filter().empty() || f.prompt != nil {
+	if l := f.pages[f.current].(widget.Listed); !l.Filter().Empty() || f.prompt != nil {
 		t.Error("esc does not undo")
 	}
 }
@@ -276,20 +311,20 @@ func TestClicks(t *testing.T) {
 	// A place in the strip, and a row below.
 	w.text(t, 120, 40)
 	click(60, 9, tcell.ButtonPrimary)
-	if b := w.frame.pages[mapPage].(*mapView).grid.chosen(); b == nil || b.from == 0 {
+	if b := w.frame.pages[mapPage].(*mapView).Table.Chosen(); b == nil || b.from == 0 {
 		t.Errorf("the strip selects %+v", b)
 	}
 	// A column's title sorts, once more the other way round.
 	w.press("5")
 	w.text(t, 120, 40)
 	head := strings.Split(w.text(t, 120, 40), "\n")[2]
-	x := len([]rune(head[:strings.Index(head, "SIZE")]))
+	x := len([]rune(head[:strings.Index(head, "RESERVED")]))
 	click(x, 2, tcell.ButtonPrimary)
-	if got := w.text(t, 120, 40); !strings.Contains(got, "▼SIZE") {
+	if got := w.text(t, 120, 40); !strings.Contains(got, "▼RESERVED") {
 		t.Errorf("%s", got)
 	}
 	click(x, 2, tcell.ButtonPrimary)
-	if got := w.text(t, 120, 40); !strings.Contains(got, "▲SIZE") {
+	if got := w.text(t, 120, 40); !strings.Contains(got, "▲RESERVED") {
 		t.Errorf("%s", got)
 	}
 	click(5, 10, tcell.WheelDown)

@@ -3,174 +3,15 @@ package ui
 import (
 	"bytes"
 	"fmt"
-	"math"
 	"slices"
 	"strings"
 	"testing"
 	"time"
-	"unicode"
-	"unicode/utf8"
 
 	"tt-memtrace/aggregator"
+	"tt-memtrace/ui/text"
+	"tt-memtrace/ui/widget"
 )
-
-func TestCleanEscapesEverythingThatIsNotPrintable(t *testing.T) {
-	for _, c := range []struct{ in, want, ascii string }{
-		{"python3 serve.py", "python3 serve.py", ""},
-		{"a\x1b[31mb", `a\x1b[31mb`, ""},
-		{"a\nb\tc\rd\x00\x7f", `a\nb\tc\x0dd\x00\x7f`, ""},
-		{"\u009b31m", `\u009b31m`, ""},
-		{"\xff\xc3", `\xff\xc3`, ""},
-		{"\u202eevil\u200d\ufeff\u2028", `\u202eevil\u200d\ufeff\u2028`, ""},
-		{"\U000e0041", `\U000e0041`, ""},
-		{"[red]x[-]", "[red]x[-]", ""},
-		{"日本 é", "日本 é", `\u65e5\u672c \u00e9`},
-		{"\u0301x", `\u0301x`, ""},
-		{"e" + strings.Repeat("\u0301", 6), "e\u0301\u0301\u0301" + strings.Repeat(`\u0301`, 3), ""},
-	} {
-		if got := clean(c.in, false); got != c.want {
-			t.Errorf("clean(%q) = %q, want %q", c.in, got, c.want)
-		}
-		if c.ascii != "" {
-			if got := clean(c.in, true); got != c.ascii {
-				t.Errorf("clean(%q, ascii) = %q, want %q", c.in, got, c.ascii)
-			}
-		}
-	}
-	if n := len(clean(strings.Repeat("x", 1<<20), false)); n > maxUntrusted {
-		t.Errorf("a command line of a megabyte yields %d bytes", n)
-	}
-}
-
-func FuzzCleanIsInert(f *testing.F) {
-	f.Add(hostile, 10)
-	f.Add("\u0301\u0301", 1)
-	f.Add("🇩🇪🇩 👩‍👩‍👧", 3)
-	f.Fuzz(func(t *testing.T, s string, w int) {
-		got := clean(s, false)
-		for _, r := range got {
-			if !unicode.IsPrint(r) {
-				t.Fatalf("%q of %q is not printable", r, s)
-			}
-		}
-		if !utf8.ValidString(got) || width(got) < utf8.RuneCountInString(got)/maxCombining/2 {
-			t.Fatalf("clean(%q) = %q", s, got)
-		}
-		w = max(w%100, 0)
-		if n := width(clip(got, w, "…")); n > w {
-			t.Fatalf("clip(%q, %d) is %d wide", got, w, n)
-		}
-		if a := clean(s, true); !isPlain(a) {
-			t.Fatalf("%q is not ASCII", a)
-		}
-	})
-}
-
-func TestClipCountsCellsNotBytes(t *testing.T) {
-	for _, c := range []struct {
-		in   string
-		w    int
-		want string
-	}{
-		{"abcdef", 6, "abcdef"}, {"abcdef", 5, "abcd…"}, {"abcdef", 1, "…"}, {"abcdef", 0, ""},
-		{"日本語", 6, "日本語"}, {"日本語", 5, "日本…"}, {"日本語", 4, "日…"},
-		{"e\u0301e\u0301e\u0301", 2, "e\u0301…"},
-	} {
-		if got := clip(c.in, c.w, "…"); got != c.want {
-			t.Errorf("clip(%q, %d) = %q, want %q", c.in, c.w, got, c.want)
-		}
-	}
-}
-
-func TestCommandLosesItsDirectories(t *testing.T) {
-	for in, want := range map[string]string{
-		"/usr/bin/python3 /srv/a.py": "python3 /srv/a.py", "pytest": "pytest", "": "", "/": "/", "a/ b": "a/ b",
-	} {
-		if got := command(in, false); got != want {
-			t.Errorf("command(%q) = %q, want %q", in, got, want)
-		}
-	}
-}
-
-func TestScaleKeepsOneUnitAColumnWherePossible(t *testing.T) {
-	for _, c := range []struct {
-		values []uint64
-		short  bool
-		want   []string
-	}{
-		{[]uint64{0, 0}, false, []string{"0", "0"}},
-		{[]uint64{512, 1}, false, []string{"512 B", "1 B"}},
-		{[]uint64{4 * gib, 4*gib + gib/2}, false, []string{"4.00 GiB", "4.50 GiB"}},
-		{[]uint64{12 * gib, 3 * gib}, true, []string{"12.0G", "3.0G"}},
-		{[]uint64{4915 * mib, 40 * mib}, false, []string{"4,915 MiB", "40 MiB"}},
-		{[]uint64{38 * gib, 2 * mib, 0}, false, []string{"38.0 GiB", "2.00 MiB", "0"}},
-		{[]uint64{math.MaxUint64}, false, []string{"16.0 EiB"}},
-	} {
-		s := fitScale(c.values, nil, false, c.short)
-		for i, v := range c.values {
-			if got := s.bytes(v); got != c.want[i] {
-				t.Errorf("%v: %d is %q, want %q", c.values, v, got, c.want[i])
-			}
-		}
-	}
-	if got := fitScale(nil, nil, true, false).bytes(12884901888); got != "12,884,901,888" {
-		t.Errorf("exact: %q", got)
-	}
-}
-
-func TestNumbersInWords(t *testing.T) {
-	for v, want := range map[uint64]string{
-		0: "0", 999: "999", 1000: "1,000", 99_999: "99,999", 100_000: "100k", 999_499: "999k", 999_999: "1.00M",
-		1_234_567: "1.23M", 99_960_000: "100M", math.MaxUint64: "18.4E",
-	} {
-		if got := count(v, false); got != want {
-			t.Errorf("count(%d) = %q, want %q", v, got, want)
-		}
-	}
-	for v, want := range map[float64]string{0: "0", 0.2: "<1", 1.4: "1", 3100: "3,100", 250_000: "250k"} {
-		if got := perSecond(v); got != want {
-			t.Errorf("perSecond(%v) = %q, want %q", v, got, want)
-		}
-	}
-	for d, want := range map[time.Duration]string{
-		-time.Second: "0s", 59 * time.Second: "59s", 61 * time.Second: "1m01s", 2*time.Hour + 11*time.Minute: "2h11m",
-		76 * time.Hour: "3d04h", 2400 * time.Hour: "100d",
-	} {
-		if got := age(d); got != want {
-			t.Errorf("age(%v) = %q, want %q", d, got, want)
-		}
-	}
-}
-
-func TestBar(t *testing.T) {
-	for _, c := range []struct {
-		used, peak, capacity uint64
-		want                 string
-		role                 role
-	}{
-		{0, 0, 100, "░░░░░░░░░░", track},
-		{1, 1, 10_000, "▏░░░░░░░░░", good},
-		{50, 50, 100, "█████░░░░░", good},
-		{50, 85, 100, "█████░░░┃░", good},
-		{55, 58, 100, "█████▌░░░░", good},
-		{74, 100, 100, "███████▍░┃", good},
-		{75, 75, 100, "███████▌░░", warn},
-		{90, 90, 100, "█████████░", bad},
-		{9999, 9999, 10_000, "█████████▉", bad},
-		{100, 100, 100, "██████████", bad},
-		{300, 300, 100, "██████████", bad},
-		{5, 5, 0, "          ", plain},
-		{math.MaxUint64, math.MaxUint64, math.MaxUint64, "██████████", bad},
-	} {
-		l := bar(10, c.used, c.peak, c.capacity, glyphSet(false))
-		if l.String() != c.want || l[0].role != c.role {
-			t.Errorf("bar(%d, %d of %d) = %q role %d, want %q role %d", c.used, c.peak, c.capacity, l.String(), l[0].role, c.want, c.role)
-		}
-	}
-	if got := bar(10, 50, 85, 100, glyphSet(true)).String(); got != "#####...|." {
-		t.Errorf("ASCII: %q", got)
-	}
-}
 
 func TestAmountNeverCallsTheUnknownZero(t *testing.T) {
 	none := aggregator.Usage{Banks: aggregator.Banks{Known: true}}
@@ -190,7 +31,7 @@ func TestAmountNeverCallsTheUnknownZero(t *testing.T) {
 	} {
 		o := settings{requested: c.requested}
 		a := o.amountOf(c.usage, c.late)
-		if got := a.number(o.scaleOf([]amount{a}, false), glyphSet(false)).String(); got != c.want {
+		if got := a.number(o.scaleOf([]amount{a}, false), text.GlyphSet(false)).String(); got != c.want {
 			t.Errorf("%s: %q, want %q", name, got, c.want)
 		}
 	}
@@ -290,50 +131,6 @@ func TestElapsedGoesOnBetweenEvents(t *testing.T) {
 	}
 }
 
-func TestListKeepsTheSelectedRow(t *testing.T) {
-	type rows struct {
-		n   int
-		key func(int) uint32
-	}
-	keys := func(pids ...uint32) rows { return rows{len(pids), func(i int) uint32 { return pids[i] }} }
-	var l list[uint32]
-	l.sync(keys(1, 2, 3).n, 2, keys(1, 2, 3).key)
-	l.sync(keys(9, 1, 2, 3).n, 2, keys(9, 1, 2, 3).key)
-	if l.index != 0 {
-		t.Error("without a choice the selection stays at the top, not at", l.index)
-	}
-	l.move(2, keys(9, 1, 2, 3).n, keys(9, 1, 2, 3).key)
-	l.sync(keys(9, 1, 2, 3).n, 2, keys(9, 1, 2, 3).key)
-	if l.index != 2 || l.offset != 1 {
-		t.Errorf("%+v", l)
-	}
-	l.sync(keys(2, 9, 1, 3).n, 2, keys(2, 9, 1, 3).key)
-	if l.index != 0 || l.offset != 0 {
-		t.Errorf("it did not follow its row: %+v", l)
-	}
-	l.sync(keys(5, 6).n, 2, keys(5, 6).key)
-	if l.index != 0 || l.key != 5 {
-		t.Errorf("its row is gone: %+v", l)
-	}
-	l.sync(0, 2, nil)
-	l.move(1, 0, nil)
-	l.scroll(3, 2, 0, nil)
-	if l.index != 0 || l.offset != 0 {
-		t.Errorf("nothing to select: %+v", l)
-	}
-	ten := keys(0, 1, 2, 3, 4, 5, 6, 7, 8, 9)
-	l = list[uint32]{}
-	l.scroll(3, 4, ten.n, ten.key)
-	if l.offset != 3 || l.index != 3 {
-		t.Errorf("scrolled down: %+v", l)
-	}
-	l.move(3, ten.n, ten.key)
-	l.scroll(-2, 4, ten.n, ten.key)
-	if l.offset != 1 || l.index != 4 {
-		t.Errorf("scrolled up: %+v", l)
-	}
-}
-
 func TestShareOfLines(t *testing.T) {
 	for _, c := range []struct{ lines, chips, processes, wantChips, wantProcesses int }{
 		{18, 8, 3, 8, 10}, {18, 32, 3, 15, 3}, {18, 32, 40, 11, 7}, {18, 0, 0, 1, 17}, {10, 8, 8, 6, 4}, {-3, 8, 8, 1, 1},
@@ -369,7 +166,7 @@ func TestSortGoesRoundTheVisibleColumns(t *testing.T) {
 	}
 	seen := map[columnID]bool{}
 	for range v.columns {
-		v.nextSort()
+		v.sortBy(1)
 		seen[v.settings.sort] = true
 		if got := plainText(f.compose(80, 24)); strings.Count(got, "▼") != 1 {
 			t.Errorf("column %d is not marked", v.settings.sort)
@@ -379,7 +176,7 @@ func TestSortGoesRoundTheVisibleColumns(t *testing.T) {
 		t.Errorf("saw %v of %v", seen, v.columns)
 	}
 	v.settings.sort = byFrees
-	v.nextSort()
+	v.sortBy(1)
 	if v.settings.sort == byFrees {
 		t.Error("stuck at a column that is not visible")
 	}
@@ -390,17 +187,17 @@ func TestEveryLineFillsTheScreenExactly(t *testing.T) {
 		for _, exact := range []bool{false, true} {
 			d := fixtureData(n)
 			d.notes = []string{"a note " + hostile, "two", "three", "four"}
-			v := newFrame(settings{exact: exact}, d, 0)
+			v := newFrame(settings{Settings: widget.Settings{Exact: exact}}, d, 0)
 			v.overview().expanded[processID{41822, 1}] = true
 			for w := 1; w <= 210; w += 1 + w/12 {
 				for _, h := range []int{1, 5, 8, 24, 60} {
 					p := v.compose(w, h)
-					if len(p.lines) != h {
-						t.Fatalf("%d chips, %dx%d: %d lines", n, w, h, len(p.lines))
+					if len(p.Lines) != h {
+						t.Fatalf("%d chips, %dx%d: %d lines", n, w, h, len(p.Lines))
 					}
-					for _, l := range p.lines {
-						if l.width() != w {
-							t.Fatalf("%d chips, %dx%d: a line is %d wide: %q", n, w, h, l.width(), l.String())
+					for _, l := range p.Lines {
+						if l.Width() != w {
+							t.Fatalf("%d chips, %dx%d: a line is %d wide: %q", n, w, h, l.Width(), l.String())
 						}
 					}
 				}
@@ -414,30 +211,30 @@ func TestTablesFitWithoutCuttingNumbers(t *testing.T) {
 		for _, w := range []int{80, 100, 120, 160, 200} {
 			d := fixtureData(n)
 			chips := chipTable(&d, settings{}, w-2, chipTiers())
-			if got := chips.head().width(); got > w-2 {
+			if got := chips.Head().Width(); got > w-2 {
 				t.Errorf("%d chips: device table is %d wide in %d", n, got, w-2)
 			}
 			list := entries(&d, settings{}, func(processID) bool { return true })
 			processes := processTable(&d, settings{}, list, w-2)
-			if got := processes.head().width(); got > w-2 {
+			if got := processes.Head().Width(); got > w-2 {
 				t.Errorf("%d chips: process table is %d wide in %d", n, got, w-2)
 			}
 		}
 	}
 }
 
-func TestHeaderTellsLossAndState(t *testing.T) {
+func TestHeaderShowsLossAndState(t *testing.T) {
 	d := fixtureData(8)
 	d.snapshot.Counters.Lost = 1312
 	d.ended, d.paused = true, true
 	l := header(&d, settings{requested: true}, 120)
-	for _, want := range []string{"tt-memtrace", "tt-host-01", "8 chips", "3 processes", " 12,480 ev/s", "LOST 1,312", "ended", "PAUSED", "requested", "12:03:11"} {
+	for _, want := range []string{"tt-memtrace", "tt-host-01", "8 chips", "3 procs", " 12,480 ev/s", "LOST 1,312", "not exact", "ended", "PAUSED", "requested", "12:03:11"} {
 		if !strings.Contains(l.String(), want) {
 			t.Errorf("no %q in %q", want, l.String())
 		}
 	}
 	for _, s := range l {
-		if strings.Contains(s.text, "LOST") && s.role != alert {
+		if strings.Contains(s.Text, "LOST") && s.Role != text.Alert {
 			t.Error("a loss does not stand out")
 		}
 	}
@@ -447,31 +244,33 @@ func TestHeaderTellsLossAndState(t *testing.T) {
 	if a, b := header(&d, settings{}, 80), header(&fewer, settings{}, 80); a[:3].String() != b[:3].String() {
 		t.Errorf("the header moves with the rate: %q %q", a.String(), b.String())
 	}
+	d.snapshot.Processes[1].Reasons = nil
 	l = header(&d, settings{}, 80)
-	for _, want := range []string{"tt-host-01", "8 chips", "3 procs", "12,480 ev/s", "lost 0", "reserved", "12:03:11"} {
+	for _, want := range []string{"tt-host-01", "8 chips", "3 procs", "12,480 ev/s", "exact", "reserved", "12:03:11"} {
 		if !strings.Contains(l.String(), want) {
 			t.Errorf("no %q in 80 columns: %q", want, l.String())
 		}
 	}
 }
 
-func TestAgreementIsThatOfTheOldestComparison(t *testing.T) {
+func TestVerifiedIsTheOldestComparison(t *testing.T) {
 	for name, c := range map[string]struct {
 		agreements []aggregator.Agreement
 		want       string
 	}{
-		"nobody":             {nil, "agrees ·"},
-		"one was compared":   {[]aggregator.Agreement{{At: 98e9}}, "agrees ✓ 2s ago"},
-		"the oldest counts":  {[]aggregator.Agreement{{At: 98e9}, {At: 40e9}}, "agrees ✓ 1m00s ago"},
-		"one never was":      {[]aggregator.Agreement{{At: 98e9}, {}}, "agrees ·"},
-		"one is in doubt":    {[]aggregator.Agreement{{At: 98e9}, {At: 99e9, Doubted: true}}, "in doubt, compared 2s ago"},
-		"from the future, 0": {[]aggregator.Agreement{{At: 200e9}}, "agrees ✓ 0s ago"},
+		"nobody":               {nil, "verified ·"},
+		"one was compared":     {[]aggregator.Agreement{{At: 98e9, Compared: 7}}, "verified 2s ago"},
+		"the oldest counts":    {[]aggregator.Agreement{{At: 98e9, Compared: 7}, {At: 40e9, Compared: 1}}, "verified 1m00s ago"},
+		"one never was":        {[]aggregator.Agreement{{At: 98e9, Compared: 7}, {}}, "verified ·"},
+		"one had nothing then": {[]aggregator.Agreement{{At: 98e9, Compared: 7}, {At: 98e9, Comparisons: 1}}, "verified ·"},
+		"one is in doubt":      {[]aggregator.Agreement{{At: 98e9, Compared: 7}, {At: 99e9, Compared: 7, Suspect: true}}, "in doubt, verified 2s ago"},
+		"from the future, 0":   {[]aggregator.Agreement{{At: 200e9, Compared: 7}}, "verified 0s ago"},
 	} {
 		d := data{snapshot: &aggregator.Snapshot{}, now: 100e9}
 		for _, a := range c.agreements {
-			d.snapshot.Processes = append(d.snapshot.Processes, aggregator.ProcessSnapshot{Agreement: a, Chips: make([]aggregator.ChipSnapshot, 1)})
+			d.snapshot.Processes = append(d.snapshot.Processes, aggregator.ProcessSnapshot{Agreement: a, Buffers: 7, Chips: make([]aggregator.ChipSnapshot, 1)})
 		}
-		if got := agreement(&d, settings{}, anyProcess).text; got != c.want {
+		if got := verification(&d, settings{}, anyProcess).Text; got != c.want {
 			t.Errorf("%s: %q, want %q", name, got, c.want)
 		}
 	}
@@ -485,18 +284,18 @@ func TestScreens(t *testing.T) {
 		{1, 80, 24, false}, {8, 80, 24, false}, {32, 80, 24, false}, {8, 80, 24, true},
 		{8, 120, 40, false}, {1, 200, 60, false}, {32, 200, 60, false},
 	} {
-		v := newFrame(settings{ascii: c.ascii}, fixtureData(c.chips), 0)
+		v := newFrame(settings{Settings: widget.Settings{ASCII: c.ascii}}, fixtureData(c.chips), 0)
 		name := fmt.Sprintf("screen-%dchips-%dx%d", c.chips, c.w, c.h)
 		if c.ascii {
 			name += "-ascii"
 		}
 		got := plainText(v.compose(c.w, c.h))
-		if c.ascii && !isPlain(strings.ReplaceAll(got, "\n", "")) {
+		if c.ascii && !text.IsPlain(strings.ReplaceAll(got, "\n", "")) {
 			t.Errorf("%s is not ASCII", name)
 		}
 		golden(t, name+".txt", got)
 	}
-	v := newFrame(settings{exact: true, requested: true}, fixtureData(8), 0)
+	v := newFrame(settings{requested: true, Settings: widget.Settings{Exact: true}}, fixtureData(8), 0)
 	v.compose(120, 40)
 	v.overview().toggle()
 	golden(t, "screen-8chips-120x40-exact-expanded.txt", plainText(v.compose(120, 40)))
@@ -531,7 +330,7 @@ func TestText(t *testing.T) {
 			t.Fatal(err)
 		}
 		for l := range strings.Lines(b.String()) {
-			if n := width(strings.TrimSuffix(l, "\n")); n > c.w || c.ascii && !isPlain(strings.TrimSuffix(l, "\n")) {
+			if n := text.Width(strings.TrimSuffix(l, "\n")); n > c.w || c.ascii && !text.IsPlain(strings.TrimSuffix(l, "\n")) {
 				t.Errorf("%s: %d cells: %q", c.name, n, l)
 			}
 		}
@@ -576,5 +375,20 @@ func BenchmarkCompose(b *testing.B) {
 	v := newFrame(settings{}, fixtureData(32), 0)
 	for b.Loop() {
 		v.compose(200, 60)
+	}
+}
+
+// Nothing to verify is nothing verified, and does not make the others unverified.
+func TestAProcessWithoutBuffersVerifiesNothing(t *testing.T) {
+	empty := aggregator.ProcessSnapshot{Agreement: aggregator.Agreement{At: 98e9, Comparisons: 1}, Chips: make([]aggregator.ChipSnapshot, 1)}
+	d := data{snapshot: &aggregator.Snapshot{Processes: []aggregator.ProcessSnapshot{empty}}, now: 100e9}
+	if got := verification(&d, settings{}, anyProcess).Text; got != "verified ·" {
+		t.Error(got)
+	}
+	full := empty
+	full.Buffers, full.Agreement = 7, aggregator.Agreement{At: 97e9, Compared: 7}
+	d.snapshot.Processes = append(d.snapshot.Processes, full)
+	if got := verification(&d, settings{}, anyProcess).Text; got != "verified 3s ago" {
+		t.Error(got)
 	}
 }

@@ -13,7 +13,7 @@ import (
 func TestFailedAllocationsAreMarked(t *testing.T) {
 	w := exhausted()
 	w.frame.SetRect(0, 0, 120, 40)
-	w.press("3")
+	w.press("3!<Esc>")
 	got := w.text(t, 120, 40)
 	if !strings.Contains(got, "O out of memory") || !strings.Contains(got, "C clash  S start") {
 		t.Errorf("the axis has no letters:\n%s", got)
@@ -75,7 +75,7 @@ func TestScratchpadsAreCalledByTheirName(t *testing.T) {
 			t.Errorf("%s: no %q in:\n%s", keys, want, got)
 		}
 	}
-	w.tell(aggregator.Event{Kind: aggregator.ProgramGone, PID: 7, Program: program})
+	w.publish(aggregator.Event{Kind: aggregator.ProgramGone, PID: 7, Program: program})
 	w.press("6")
 	if got := w.text(t, 120, 40); !strings.Contains(got, "SCRATCHPAD_FREE") {
 		t.Errorf("no free of it in:\n%s", got)

@@ -2,12 +2,15 @@ package ui
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/gdamore/tcell/v2"
 	"github.com/rivo/tview"
 
 	"tt-memtrace/aggregator"
+	"tt-memtrace/ui/text"
+	"tt-memtrace/ui/widget"
 )
 
 // panel is one of the tables of the overview.
@@ -23,37 +26,51 @@ const (
 type overview struct {
 	*state
 	focus    panel
-	lists    [numPanels]list[rowKey]
+	lists    [numPanels]widget.List[rowKey]
 	expanded map[processID]bool
-	matching pattern
+	matching widget.Pattern
+	// found is what was searched for: place is which of so many matching processes is selected.
+	found             widget.Pattern
+	place, foundTotal int
 
 	// keys and columns are those of the last picture: what keys and mouse refer to.
 	keys    [numPanels][]rowKey
 	entries []entry
 	columns []columnID
-	regions [numPanels]region
+	// memory is the one that v chose, mode how the chips are shown, shown how they are now,
+	// and perLine how many of them are in a line.
+	memory  metric
+	mode    chipMode
+	shown   chipMode
+	perLine int
+	// base is what the processes are compared with, nil for nothing.
+	base *processBaseline
+	// drawn are the charts of drawnOf.
+	drawnOf chartKey
+	drawn   []text.Line
+	// looks are those of processes in the charts.
+	looks   map[processID]int
+	regions [numPanels]widget.Region
 }
 
 func newOverview(s *state) *overview {
-	return &overview{state: s, focus: processPanel, expanded: map[processID]bool{}}
+	return &overview{state: s, focus: processPanel, expanded: map[processID]bool{}, looks: map[processID]int{}}
 }
 
-// nextSort goes on to the next column that is on the screen.
-func (v *overview) nextSort() {
-	for i, id := range v.columns {
-		if id == v.settings.sort {
-			v.settings.sort = v.columns[(i+1)%len(v.columns)]
-			return
+// sortBy goes on to the next column that is on the screen, or to the one before.
+func (v *overview) sortBy(step int) {
+	if n := len(v.columns); n > 0 {
+		i := slices.Index(v.columns, v.settings.sort)
+		v.settings.sort = v.columns[((max(i, 0)+step)%n+n)%n]
+		if i < 0 {
+			v.settings.sort = v.columns[0]
 		}
-	}
-	if len(v.columns) > 0 {
-		v.settings.sort = v.columns[0]
 	}
 }
 
 // expand shows or hides the chips of the selected process.
 func (v *overview) expand(open bool) {
-	i := v.lists[processPanel].index
+	i := v.lists[processPanel].Index
 	if v.focus != processPanel || i >= len(v.entries) {
 		return
 	}
@@ -68,142 +85,245 @@ func (v *overview) expand(open bool) {
 	for i > 0 && v.entries[i].key.kind != processRow {
 		i--
 	}
-	l.move(i-l.index, len(v.entries), v.keyOf(processPanel))
+	l.Move(i-l.Index, len(v.entries), v.keyOf(processPanel))
 }
 
 // toggle expands the selected process, or folds it up again.
 func (v *overview) toggle() {
-	if i := v.lists[processPanel].index; i < len(v.entries) {
+	if i := v.lists[processPanel].Index; i < len(v.entries) {
 		v.expand(!v.expanded[v.entries[i].key.process])
 	}
 }
 
-// region is where the rows of a table are on the screen.
-type region struct{ top, height int }
+// At most maxNotes lines go to notices, fewNotes where the screen is lower than tallScreen: the
+// tables are what it is for.
+const (
+	maxNotes   = 3
+	fewNotes   = 2
+	tallScreen = 30
+)
 
-func (r region) has(y int) bool { return y >= r.top && y < r.top+r.height }
-
-// maxNotes lines at most go to warnings: the tables are what the screen is for.
-const maxNotes = 3
-
-// compose draws the page. Only the positions in the lists change by that, to
+// Compose draws the page. Only the positions in the lists change by that, to
 // fit what there is to see.
-func (v *overview) compose(w, h int) picture {
-	g := glyphSet(v.settings.ascii)
+func (v *overview) Compose(w, h int) widget.Picture {
+	g := text.GlyphSet(v.settings.ASCII)
 	d := v.data
 	d.keep = v.keeps()
+	if v.base != nil && d.now < v.base.at {
+		v.base = nil // a replay went back
+	}
+	d.base = v.base
 	inner := w - 2 // the cursor's place, and the same on the other side
 
-	chipTable := chipTable(&d, v.settings, inner, screenTiers(&d, v.history))
 	v.entries = entries(&d, v.settings, func(id processID) bool { return v.expanded[id] })
-	processTable := processTable(&d, v.settings, v.entries, inner)
+	// Very wide terminals have room for the charts beside long tables.
+	side := 0
+	if w >= besideTables+wideCharts/2 && len(v.entries) > h/2 {
+		side = w - besideTables
+	}
+	processTable := processTable(&d, v.settings, v.entries, inner-side)
 	v.columns = v.columns[:0]
-	for i := range processTable.columns {
-		if id := processTable.columns[i].id; id != unsorted {
+	for i := range processTable.Columns {
+		if id := columnID(processTable.Columns[i].ID); id != unsorted {
 			v.columns = append(v.columns, id)
 		}
 	}
-	v.keys = [numPanels][]rowKey{}
-	for i := range d.snapshot.Chips {
-		v.keys[chipPanel] = append(v.keys[chipPanel], rowKey{chip: d.snapshot.Chips[i].Chip})
-	}
+	v.keys[processPanel] = nil
 	for i := range v.entries {
 		v.keys[processPanel] = append(v.keys[processPanel], v.entries[i].key)
 	}
-
-	notes := noteLines(&d, d.processes(), v.settings, w)
+	most := maxNotes
+	if h < tallScreen {
+		most = fewNotes
+	}
+	notes := noteLines(&d, d.processes(), v.settings, w, most, ": :notices")
+	var totals []text.Line
+	if len(v.chips()) > 1 && h >= leastForTotals {
+		totals = v.summary(w)
+	}
 	const fixed = 3 // two lines of titles, rule
-	chips, processes := share(h-fixed-len(notes), chipTable.n, processTable.n)
-	v.lists[chipPanel].sync(chipTable.n, chips, v.keyOf(chipPanel))
-	v.lists[processPanel].sync(processTable.n, processes, v.keyOf(processPanel))
+	room := h - fixed - len(notes) - len(totals)
 
-	p := picture{selected: -1}
-	v.table(&p, chipPanel, &chipTable, chips, "no chip has been opened yet")
+	// The chips: as many rows as fit, else alike ones together, else a cell each.
+	shown, names := d, map[aggregator.Chip]string(nil)
+	v.shown = v.mode
+	if fit, _ := share(room, len(v.chips()), processTable.N); v.mode == chipsAuto {
+		v.shown = chipsRows
+		if fit < len(v.chips()) {
+			if f, _ := folded(d, v.settings); len(f.snapshot.Chips) <= fit {
+				v.shown = chipsFolded
+			} else if v.shown = chipsGrid; (len(v.chips())+v.gridColumns(w)-1)/v.gridColumns(w) > fit {
+				v.shown = chipsRows
+			}
+		}
+	}
+	if v.shown == chipsFolded {
+		shown, names = folded(d, v.settings)
+	}
+	v.keys[chipPanel] = nil
+	for i := range shown.snapshot.Chips {
+		v.keys[chipPanel] = append(v.keys[chipPanel], rowKey{chip: shown.snapshot.Chips[i].Chip})
+	}
+	rows := len(shown.snapshot.Chips)
+	v.perLine = 1
+	if v.shown == chipsGrid {
+		v.perLine = v.gridColumns(w)
+		rows = (rows + v.perLine - 1) / v.perLine
+	}
+	chips, processes := share(room, rows, processTable.N)
+	spare := 0
+	if rest := processes - max(processTable.N, 1); rest >= leastChart {
+		// One line stays empty above the charts.
+		spare = rest - 1
+	}
+	var charts []text.Line
+	if side == 0 {
+		charts = v.charted(w, spare)
+		processes -= len(charts)
+	}
+	v.lists[processPanel].Sync(processTable.N, processes, v.keyOf(processPanel))
+
+	p := widget.Picture{Selected: -1}
+	if v.shown == chipsGrid {
+		v.lists[chipPanel].Sync(len(v.keys[chipPanel]), len(v.keys[chipPanel]), v.keyOf(chipPanel))
+		v.gridTable(&p, w, chips)
+	} else {
+		v.lists[chipPanel].Sync(rows, chips, v.keyOf(chipPanel))
+		chipTable := chipTable(&shown, v.settings, inner, screenTiers(&shown, v.history, v.memory, names))
+		v.table(&p, chipPanel, &chipTable, chips, "no chip has been opened yet")
+	}
+	p.Lines = append(p.Lines, totals...)
 	below := v.position(processPanel, "processes", processes, g)
 	if d.over() {
 		below = strings.TrimSpace("ended: " + endedNote + "  " + below)
 	}
-	if !v.matching.empty() {
-		below = strings.TrimSpace("filter: " + clean(v.matching.text, v.settings.ascii) + "  " + below)
+	if !v.matching.Empty() {
+		below = strings.TrimSpace("filter: " + text.Sanitize(v.matching.Text, v.settings.ASCII) + "  " + below)
 	}
-	p.lines = append(p.lines, rule(w, v.position(chipPanel, "chips", chips, g), below, g))
+	above := ""
+	if v.shown != chipsGrid {
+		above = v.position(chipPanel, "chips", chips, g)
+	}
+	if !v.found.Empty() {
+		below = strings.TrimSpace(fmt.Sprintf("match %d/%d  %s", v.place, v.foundTotal, below))
+	}
+	p.Lines = append(p.Lines, widget.Rule(w, above, below, g))
 	empty := noProcess(d.snapshot)
-	if !v.matching.empty() {
+	if !v.matching.Empty() {
 		empty = "no process matches the filter"
 	}
+	from := len(p.Lines)
 	v.table(&p, processPanel, &processTable, processes, empty)
-	p.lines = append(p.lines, notes...)
+	if side > 0 {
+		for i, l := range v.charted(side-1, len(p.Lines)-from) {
+			p.Lines[from+i] = append(p.Lines[from+i].Padded(w-side+1, false), l...)
+		}
+	}
+	p.Lines = append(p.Lines, charts...)
+	p.Lines = append(p.Lines, notes...)
 	return p
+}
+
+// besideTables is what the table of processes takes where charts are beside it.
+const besideTables = 152
+
+// leastForTotals is the height from which there is room for totals.
+const leastForTotals = 9
+
+// gridTable adds the grid of chips to the picture, exactly height lines of it and its title.
+func (v *overview) gridTable(p *widget.Picture, w, height int) {
+	title := text.Title.Line(fmt.Sprintf(" CHIPS, %% of %s in use", metricNames[v.memory]))
+	p.Lines = append(p.Lines, focused(title, v.focus == chipPanel))
+	v.regions[chipPanel] = widget.Region{Top: len(p.Lines), Height: height}
+	lines := v.grid(w)
+	at := max(min(v.lists[chipPanel].Index/v.perLine-height+1, len(lines)-height), 0)
+	for i := range height {
+		if at+i < len(lines) {
+			p.Lines = append(p.Lines, lines[at+i])
+		} else {
+			p.Lines = append(p.Lines, nil)
+		}
+	}
 }
 
 // keeps says which processes the filter leaves, nil for all.
 func (v *overview) keeps() func(*aggregator.ProcessSnapshot) bool {
-	if v.matching.empty() {
+	if v.matching.Empty() {
 		return nil
 	}
-	return func(p *aggregator.ProcessSnapshot) bool { return v.matching.matches(v.words(p)) }
+	return func(p *aggregator.ProcessSnapshot) bool { return v.matching.Matches(v.words(p)) }
 }
 
 // words are what filter and search look at.
 func (v *overview) words(p *aggregator.ProcessSnapshot) string {
-	return fmt.Sprintf("%d %s %s", p.PID, command(p.Info.Command, v.settings.ascii), chipRanges(p.Chips))
+	return fmt.Sprintf("%d %s %s", p.PID, text.Command(p.Info.Command, v.settings.ASCII), chipRanges(p.Chips))
 }
 
 func (v *overview) keyOf(which panel) func(int) rowKey {
 	return func(i int) rowKey { return v.keys[which][i] }
 }
 
-func (v *overview) filter() pattern     { return v.matching }
-func (v *overview) setFilter(p pattern) { v.matching = p }
+func (v *overview) Filter() widget.Pattern     { return v.matching }
+func (v *overview) SetFilter(p widget.Pattern) { v.matching = p }
 
-func (v *overview) search(p pattern, forward, here bool) bool {
+func (v *overview) Search(p widget.Pattern, forward, here bool) bool {
 	l := &v.lists[processPanel]
-	i := seek(len(v.entries), l.index, forward, here, func(i int) bool {
-		return v.entries[i].key.kind == processRow && p.matches(v.words(v.entries[i].process))
-	})
-	if i >= 0 {
-		v.focus = processPanel
-		l.move(i-l.index, len(v.entries), v.keyOf(processPanel))
+	matches := func(i int) bool {
+		return v.entries[i].key.kind == processRow && p.Matches(v.words(v.entries[i].process))
 	}
-	return i >= 0
+	i := widget.Seek(len(v.entries), l.Index, forward, here, matches)
+	if v.found = p; i < 0 {
+		v.found = widget.Pattern{}
+		return false
+	}
+	v.focus = processPanel
+	l.Move(i-l.Index, len(v.entries), v.keyOf(processPanel))
+	v.place, v.foundTotal = widget.Count(len(v.entries), i, matches)
+	return true
 }
 
-// seek is the next of n rows from the one at, in a circle, that is a match, or -1.
-func seek(n, at int, forward, here bool, match func(int) bool) int {
-	by := 1
-	if !forward {
-		by = -1
-	}
-	for k := range n + 1 {
-		if n == 0 || k == 0 && !here {
-			continue
-		}
-		if i := ((at+by*k)%n + n) % n; match(i) {
-			return i
-		}
-	}
-	return -1
+func (v *overview) ClearSearch() bool {
+	was := !v.found.Empty()
+	v.found = widget.Pattern{}
+	return was
 }
 
-func (v *overview) move(m motion) {
+func (v *overview) Move(m widget.Motion) {
+	if v.focus == chipPanel && v.shown == chipsGrid {
+		l, n := &v.lists[chipPanel], len(v.keys[chipPanel])
+		if by := map[widget.Motion]int{widget.Left: -1, widget.Right: 1, widget.Up: -v.perLine, widget.Down: v.perLine}[m]; by != 0 {
+			l.Move(by, n, v.keyOf(chipPanel))
+			return
+		}
+	}
 	switch m {
-	case left:
+	case widget.Left:
 		v.expand(false)
-	case right:
+	case widget.Right:
 		v.expand(true)
 	default:
 		l := &v.lists[v.focus]
-		l.step(m, v.regions[v.focus].height, len(v.keys[v.focus]), v.keyOf(v.focus))
+		l.Step(m, v.regions[v.focus].Height, len(v.keys[v.focus]), v.keyOf(v.focus))
 	}
 }
 
-func (v *overview) bindings() []binding {
-	return []binding{
-		{key: "enter", does: "what a process has on each chip; all of a chip", brief: "more", keys: []tcell.Key{tcell.KeyEnter}, do: func(rune) { v.enter() }},
-		{key: "right, left", does: "show the chips of a process, fold them up"},
-		{key: "tab", does: "go to the other table", brief: "other table", keys: []tcell.Key{tcell.KeyTab, tcell.KeyBacktab}, do: func(rune) { v.focus = numPanels - 1 - v.focus }},
-		{key: "t", does: "the charts of the process, or of the chip", brief: "charts", runes: "t", do: func(rune) { v.charts() }},
-		{key: "s", does: "sort the processes by the next column", brief: "sort", runes: "s", do: func(rune) { v.nextSort() }},
+func (v *overview) Bindings() []widget.Binding {
+	return []widget.Binding{
+		{Key: "enter", Does: "what a process has on each chip; all of a chip", Brief: "more", Keys: []tcell.Key{tcell.KeyEnter}, Do: func(rune) { v.enter() }},
+		{Key: "right, left", Does: "show the chips of a process, fold them up"},
+		{Key: "tab", Does: "go to the other table", Brief: "other table", Keys: []tcell.Key{tcell.KeyTab, tcell.KeyBacktab}, Do: func(rune) { v.focus = numPanels - 1 - v.focus }},
+		{Key: "t", Does: "the charts of the process, or of the chip", Brief: "charts", Runes: "t", Do: func(rune) { v.charts() }},
+		{Key: "b", Does: "set a baseline: how much of a memory processes gain from now on", Runes: "b", Do: func(rune) { v.rebase() }},
+		{Key: "v", Does: "the memory of charts and grid: DRAM, L1, ...", Brief: "memory", Runes: "v", Do: func(rune) { v.nextMemory() }},
+		{Key: "z", Does: "chips: as they fit, a row each, alike ones in a row, a grid", Brief: "chips", Runes: "z", Do: func(rune) { v.nextChipMode() }},
+		{Key: "s", Does: "sort the processes by the next column", Brief: "sort", Runes: "s", Do: func(rune) { v.sortBy(1) }},
+		{Key: "<  >", Does: "sort by the column to the left, to the right", Runes: "<>", Do: func(r rune) {
+			if r == '<' {
+				v.sortBy(-1)
+			} else {
+				v.sortBy(1)
+			}
+		}},
 	}
 }
 
@@ -213,7 +333,7 @@ func (v *overview) enter() {
 		v.toggle()
 		return
 	}
-	if i := v.lists[chipPanel].index; i < len(v.keys[chipPanel]) {
+	if i := v.lists[chipPanel].Index; i < len(v.keys[chipPanel]) {
 		v.chip = v.keys[chipPanel][i].chip
 		v.open(chipPage)
 	}
@@ -221,7 +341,7 @@ func (v *overview) enter() {
 
 // charts shows the history of what is selected.
 func (v *overview) charts() {
-	i := v.lists[v.focus].index
+	i := v.lists[v.focus].Index
 	switch {
 	case v.focus == processPanel && i < len(v.entries):
 		v.chartsOf(v.chip, v.entries[i].key.process)
@@ -230,31 +350,31 @@ func (v *overview) charts() {
 	}
 }
 
-// wheelRows is how far a turn of the wheel goes.
-const wheelRows = 3
-
 // mouse selects the row that is clicked, opens it on a double click, and scrolls the table under the mouse.
-func (v *overview) mouse(a tview.MouseAction, _, y int) bool {
+func (v *overview) Mouse(a tview.MouseAction, x, y int) bool {
 	for which, r := range v.regions {
-		if !r.has(y) {
+		if !r.Has(y) {
 			continue
 		}
 		l, n, key := &v.lists[which], len(v.keys[which]), v.keyOf(panel(which))
-		row := l.offset + y - r.top
+		row := l.Offset + y - r.Top
+		if panel(which) == chipPanel && v.shown == chipsGrid {
+			row = (y-r.Top)*v.perLine + min(x/(gridCell+1), v.perLine-1)
+		}
 		switch a {
 		case tview.MouseLeftDown:
 			v.focus = panel(which)
 			if row < n {
-				l.move(row-l.index, n, key)
+				l.Move(row-l.Index, n, key)
 			}
 		case tview.MouseLeftDoubleClick:
 			if row < n {
 				v.enter()
 			}
 		case tview.MouseScrollUp:
-			l.scroll(-wheelRows, r.height, n, key)
+			l.Scroll(-widget.WheelRows, r.Height, n, key)
 		case tview.MouseScrollDown:
-			l.scroll(wheelRows, r.height, n, key)
+			l.Scroll(widget.WheelRows, r.Height, n, key)
 		default:
 			return false
 		}
@@ -266,36 +386,41 @@ func (v *overview) mouse(a tview.MouseAction, _, y int) bool {
 func (v *overview) work() func(*reader) func() { return nil }
 
 // table adds titles and visible rows to the picture, exactly height lines of them.
-func (v *overview) table(p *picture, which panel, t *table, height int, empty string) {
-	g := glyphSet(v.settings.ascii)
-	p.lines = append(p.lines, append(text(plain, " "), focused(t.head(), which == v.focus)...))
-	v.regions[which] = region{len(p.lines), height}
+func (v *overview) table(p *widget.Picture, which panel, t *widget.Columns, height int, empty string) {
+	g := text.GlyphSet(v.settings.ASCII)
+	p.Lines = append(p.Lines, append(text.Plain.Line(" "), focused(t.Head(), which == v.focus)...))
+	v.regions[which] = widget.Region{Top: len(p.Lines), Height: height}
 	l := &v.lists[which]
-	body := t.rows(l.offset, l.offset+height)
+	body := t.Rows(l.Offset, l.Offset+height)
+	if which == processPanel {
+		for i := range body {
+			body[i] = v.found.Highlight(body[i])
+		}
+	}
 	for i := range height {
 		switch {
-		case i >= len(body) && l.offset+i == 0:
-			p.lines = append(p.lines, text(faint, "  "+empty))
+		case i >= len(body) && l.Offset+i == 0:
+			p.Lines = append(p.Lines, text.Faint.Line("  "+empty))
 		case i >= len(body):
-			p.lines = append(p.lines, nil)
-		case which == v.focus && l.offset+i == l.index:
-			p.selected = len(p.lines)
-			p.lines = append(p.lines, append(text(notice, g.cursor), body[i]...))
+			p.Lines = append(p.Lines, nil)
+		case which == v.focus && l.Offset+i == l.Index:
+			p.Selected = len(p.Lines)
+			p.Lines = append(p.Lines, append(text.Notice.Line(g.Cursor), body[i]...))
 		default:
-			p.lines = append(p.lines, append(text(plain, " "), body[i]...))
+			p.Lines = append(p.Lines, append(text.Plain.Line(" "), body[i]...))
 		}
 	}
 }
 
 // focused makes the titles of the table in focus stand out.
-func focused(head line, focus bool) line {
+func focused(head text.Line, focus bool) text.Line {
 	if !focus {
 		return head
 	}
-	out := make(line, len(head))
+	out := make(text.Line, len(head))
 	for i, s := range head {
-		if s.role == title {
-			s.role = strong
+		if s.Role == text.Title {
+			s.Role = text.Strong
 		}
 		out[i] = s
 	}
@@ -303,8 +428,8 @@ func focused(head line, focus bool) line {
 }
 
 // position says which part of a table is visible, where that is not all of it.
-func (v *overview) position(which panel, name string, height int, g glyphs) string {
-	n, first := len(v.keys[which]), v.lists[which].offset
+func (v *overview) position(which panel, name string, height int, g text.Glyphs) string {
+	n, first := len(v.keys[which]), v.lists[which].Offset
 	if n <= height || height <= 0 {
 		return ""
 	}
@@ -314,7 +439,7 @@ func (v *overview) position(which panel, name string, height int, g glyphs) stri
 	}
 	more := ""
 	if first+height < n {
-		more = " " + g.down
+		more = " " + g.Down
 	}
 	return fmt.Sprintf("%s %d-%d of %d%s", what, first+1, first+height, n, more)
 }
@@ -338,33 +463,26 @@ func noProcess(s *aggregator.Snapshot) string {
 	return "no process uses the runtime yet"
 }
 
-// noteLines are the legend of the marks of processes, and the warnings.
-func noteLines(d *data, processes []*aggregator.ProcessSnapshot, o settings, w int) []line {
-	g := glyphSet(o.ascii)
-	var out []line
-	add := func(s string) { out = append(out, line{{" " + clip(s, w-1, g.dots), notice}}) }
-	for _, l := range packed(legend(processes, o), w-1) {
+// noteLines are the legend of the marks of processes, and most notices at the most; more says where
+// the others are.
+func noteLines(d *data, processes []*aggregator.ProcessSnapshot, o settings, w, most int, more string) []text.Line {
+	g := text.GlyphSet(o.ASCII)
+	var out []text.Line
+	add := func(s string) { out = append(out, text.Line{text.Notice.Span(" " + text.Clip(s, w-1, g.Dots))}) }
+	why := text.Pack(legend(d.snapshot, processes, o), w-1)
+	for i, l := range why {
+		if i == most-1 && len(why) > most {
+			add(fmt.Sprintf("and %d more reasons%s", len(why)-i, strings.ReplaceAll(more, "notices", "reasons")))
+			break
+		}
 		add(l)
 	}
 	for i, n := range d.notes {
-		if i == maxNotes-1 && len(d.notes) > maxNotes {
-			add(fmt.Sprintf("and %d more", len(d.notes)-i))
+		if i == most-1 && len(d.notes) > most {
+			add(fmt.Sprintf("and %d more%s", len(d.notes)-i, more))
 			break
 		}
-		add(clean(n, o.ascii))
-	}
-	return out
-}
-
-// packed puts parts next to each other, in as few lines of w cells as hold them.
-func packed(parts []string, w int) []string {
-	var out []string
-	for _, p := range parts {
-		if n := len(out); n > 0 && width(out[n-1])+2+width(p) <= w {
-			out[n-1] += "  " + p
-			continue
-		}
-		out = append(out, p)
+		add(text.Sanitize(n, o.ASCII))
 	}
 	return out
 }

@@ -18,10 +18,10 @@ type reader struct {
 	now      func() time.Time
 	// round grows by one whenever what it has may have changed.
 	round int
-	// fresh: in this round things are read again that changed.
-	fresh  bool
-	rested time.Time
-	held   map[processID]*held
+	// rereads: this round reads again what changed.
+	rereads  bool
+	rested   time.Time
+	contents map[processID]*processContents
 
 	holders     []telemetry.Process
 	holdersAt   time.Time
@@ -29,8 +29,8 @@ type reader struct {
 	holdersSeen bool
 }
 
-// held is what was read of a process, and the process as it was then.
-type held struct {
+// processContents is what was read of a process, and the process as it was then.
+type processContents struct {
 	buffers, programs       bool
 	bufferList              []aggregator.BufferSnapshot
 	programList             []aggregator.ProgramSnapshot
@@ -48,14 +48,14 @@ const (
 // begin starts a look at the feed with a new snapshot.
 func (r *reader) begin(s *aggregator.Snapshot) {
 	r.snapshot = s
-	r.fresh = !r.now().Before(r.rested)
+	r.rereads = !r.now().Before(r.rested)
 	live := map[processID]bool{}
 	for i := range s.Processes {
 		live[idOf(&s.Processes[i])] = true
 	}
-	for id := range r.held {
+	for id := range r.contents {
 		if !live[id] {
-			delete(r.held, id)
+			delete(r.contents, id)
 			r.round++
 		}
 	}
@@ -63,16 +63,16 @@ func (r *reader) begin(s *aggregator.Snapshot) {
 
 // end ends it: what was done since began took its time.
 func (r *reader) end(began time.Time) {
-	if now := r.now(); r.fresh {
+	if now := r.now(); r.rereads {
 		r.rested = now.Add(min(max(restTime, restFactor*now.Sub(began)), maxRest))
 	}
 }
 
-func (r *reader) of(p *aggregator.ProcessSnapshot) *held {
-	h := r.held[idOf(p)]
+func (r *reader) of(p *aggregator.ProcessSnapshot) *processContents {
+	h := r.contents[idOf(p)]
 	if h == nil {
-		h = &held{}
-		r.held[idOf(p)] = h
+		h = &processContents{}
+		r.contents[idOf(p)] = h
 	}
 	return h
 }
@@ -80,7 +80,7 @@ func (r *reader) of(p *aggregator.ProcessSnapshot) *held {
 // buffers are the live buffers of a process, oldest first, not to be changed.
 func (r *reader) buffers(p *aggregator.ProcessSnapshot) []aggregator.BufferSnapshot {
 	h := r.of(p)
-	if !h.buffers || r.fresh && h.buffersLast != p.Last {
+	if !h.buffers || r.rereads && h.buffersLast != p.Last {
 		h.bufferList = r.feed.Buffers(p.PID)
 		h.buffers, h.buffersLast = true, p.Last
 		r.round++
@@ -91,7 +91,7 @@ func (r *reader) buffers(p *aggregator.ProcessSnapshot) []aggregator.BufferSnaps
 // programs are the programs of a process, oldest first, not to be changed.
 func (r *reader) programs(p *aggregator.ProcessSnapshot) []aggregator.ProgramSnapshot {
 	h := r.of(p)
-	if !h.programs || r.fresh && h.programsAt != p.Last {
+	if !h.programs || r.rereads && h.programsAt != p.Last {
 		h.programList = r.feed.Programs(p.PID)
 		h.programs, h.programsAt = true, p.Last
 		r.round++

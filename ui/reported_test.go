@@ -7,7 +7,7 @@ import (
 	"tt-memtrace/aggregator"
 )
 
-// What a client of the socket reports is told from what is traced, and its circular
+// What a client of the socket reports is distinguished from what is traced, and its circular
 // buffers, whose cores nobody knows, are not shown as none.
 func TestReportedProcessesAreMarked(t *testing.T) {
 	s := fixture(1)

@@ -11,6 +11,7 @@ import (
 
 	"tt-memtrace/aggregator"
 	"tt-memtrace/telemetry"
+	"tt-memtrace/ui/widget"
 )
 
 // FuzzKeysAndSizes presses any keys on terminals of any size, on full and on busy hosts,
@@ -48,12 +49,12 @@ func FuzzKeysAndSizes(f *testing.F) {
 			w.frame.SetRect(0, 0, int(width), int(height))
 			w.work()
 			p := w.frame.compose(int(width), int(height))
-			if width > 0 && len(p.lines) != int(height) {
-				t.Fatalf("%d lines of %d", len(p.lines), height)
+			if width > 0 && len(p.Lines) != int(height) {
+				t.Fatalf("%d lines of %d", len(p.Lines), height)
 			}
-			for _, l := range p.lines {
-				if l.width() != int(width) {
-					t.Fatalf("%dx%d: a line of %d: %q", width, height, l.width(), l.String())
+			for _, l := range p.Lines {
+				if l.Width() != int(width) {
+					t.Fatalf("%dx%d: a line of %d: %q", width, height, l.Width(), l.String())
 				}
 				for _, r := range l.String() {
 					if r < ' ' || r >= 0x7f && r < 0xa0 || r == '\u202e' {
@@ -76,7 +77,7 @@ func small() *world {
 	w.program(7, device, "a::b::C", 3, circular(105984, 32*kib, 3, 3))
 	w.pass(2 * time.Second)
 	w.free(7, device, held)
-	w.tell(aggregator.Event{Kind: aggregator.Lost, Count: 5})
+	w.publish(aggregator.Event{Kind: aggregator.Lost, Count: 5})
 	w.pass(time.Second)
 	return w
 }
@@ -84,6 +85,9 @@ func small() *world {
 // Whatever a name is, it changes its own cells alone: the screen of a hostile name and that
 // of a plain one of the same width differ nowhere else.
 func TestHostileTextStaysInItsCell(t *testing.T) {
+	if testing.Short() {
+		t.Skip("it takes seconds")
+	}
 	names := []string{
 		"\x1b[2J\x1b[H", "\x1b]0;title\x07", "\u202e\u2066\u200f", "[red]x[-:-:b]", "a\nb\rc\td", "\x9b31m", "\xff\xfe\x80", "日本語日本語", "\U000e0041\u200d\ufeff",
 		strings.Repeat("e\u0301\u0301", 40), "👩‍👩‍👧🇩🇪", strings.Repeat("\x00", 100),
@@ -139,7 +143,7 @@ func named(t *testing.T, name string, page pageID) *testScreen {
 	return s
 }
 
-func TestABrokenSettingsFileIsToldAndLeftAlone(t *testing.T) {
+func TestAnInvalidSettingsFileIsReportedAndNotOverwritten(t *testing.T) {
 	for name, text := range map[string]string{
 		"no JSON": "{", "another version": `{"version":2}`, "no such view": `{"version":1,"view":"x"}`, "no such palette": `{"version":1,"palette":"x"}`,
 		"no such column": `{"version":1,"sort":"x"}`, "of another type": `{"version":1,"exact":7}`, "huge": `{"version":1,"view":"` + strings.Repeat("x", maxFile) + `"}`, "empty": "",
@@ -150,7 +154,7 @@ func TestABrokenSettingsFileIsToldAndLeftAlone(t *testing.T) {
 		if err == nil || !got.same(settings{}) {
 			t.Errorf("%s: %v %+v", name, err, got)
 		}
-		if err := s.save(settings{exact: true}); err != nil {
+		if err := s.save(settings{Settings: widget.Settings{Exact: true}}); err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
 		if now := read(t, path); now != text {
@@ -165,8 +169,8 @@ func TestSettingsAreRemembered(t *testing.T) {
 	if got, err := s.load(); err != nil || !got.same(settings{}) {
 		t.Fatalf("%v %+v", err, got)
 	}
-	want := settings{requested: true, exact: true, ascii: true, palette: "blue", sort: bySince, view: mapPage,
-		hidden: map[string][]string{"buffers": {"TID"}}, ordered: map[string]string{"buffers": "-SIZE"}}
+	want := settings{requested: true, palette: "blue", sort: bySince, view: mapPage, Settings: widget.Settings{
+		Exact: true, ASCII: true, Hidden: map[string][]string{"buffers": {"TID"}}, Ordered: map[string]string{"buffers": "-SIZE"}}}
 	if err := s.save(want); err != nil {
 		t.Fatal(err)
 	}

@@ -10,9 +10,13 @@ import (
 	"github.com/gdamore/tcell/v2"
 
 	"tt-memtrace/aggregator"
+	"tt-memtrace/ui/widget"
 )
 
 var sizes = [][2]int{{80, 24}, {120, 40}, {200, 60}}
+
+// overviewSizes are those at which the first look has to answer.
+var overviewSizes = [][2]int{{80, 24}, {120, 40}, {200, 60}, {300, 80}}
 
 // hosts are what the screens are drawn of: how many chips there are, nothing at all, no room
 // left, and everything as bad as can be.
@@ -48,7 +52,7 @@ func (w *world) again(o settings, size [2]int) {
 // screens are all views, with each of the tables, and the keys that lead to them.
 var screens = [][2]string{
 	{"overview", "1"}, {"chip", "2"}, {"charts", "3"}, {"map", "4"}, {"buffers", "5"}, {"circular buffers", "5<Tab>"}, {"programs", "5<Tab><Tab>"},
-	{"kernels", "5<Tab><Tab><Tab>"}, {"events", "6"}, {"processes", "7"},
+	{"kernels", "5<Tab><Tab><Tab>"}, {"events", "6"}, {"processes", "7"}, {"sites", "8"},
 }
 
 // Every view of every host at every size, a file for each host and size.
@@ -94,7 +98,7 @@ func TestEveryViewInASCIIWithoutColours(t *testing.T) {
 		w := host.make(t)
 		var all strings.Builder
 		for _, screen := range screens {
-			w.again(settings{ascii: true}, sizes[0])
+			w.again(settings{Settings: widget.Settings{ASCII: true}}, sizes[0])
 			w.press(screen[1])
 			s := w.screen(t, 80, 24)
 			for y := range 24 {
@@ -156,20 +160,145 @@ func extreme() *world {
 	device := w.id()
 	for pid := range uint32(3) {
 		pid += math.MaxInt32 - 3
-		w.tell(aggregator.Event{Kind: aggregator.ProcessStart, PID: pid, Process: &aggregator.Process{Started: math.MaxUint64, Command: hostile + hostile + hostile, Release: hostile, Library: hostile, NotCovered: hostile}})
+		w.publish(aggregator.Event{Kind: aggregator.ProcessStart, PID: pid, Process: &aggregator.Process{Started: math.MaxUint64, Command: hostile + hostile + hostile, Release: hostile, Library: hostile, NotCovered: hostile}})
 		chips := []aggregator.Chip{{Space: pid, Number: math.MaxUint32}, {Number: math.MaxUint32}}
-		w.tell(aggregator.Event{Kind: aggregator.DeviceOpen, PID: pid, Device: device, Opened: &aggregator.Opened{Chips: chips, Boards: []string{hostile, hostile}, Arch: hostile}})
-		w.tell(aggregator.Event{Kind: aggregator.AllocatorSeen, PID: pid, Device: device, Allocator: device + 1, Capacity: &aggregator.Capacity{
+		w.publish(aggregator.Event{Kind: aggregator.DeviceOpen, PID: pid, Device: device, Opened: &aggregator.Opened{Chips: chips, Boards: []string{hostile, hostile}, Arch: hostile}})
+		w.publish(aggregator.Event{Kind: aggregator.AllocatorSeen, PID: pid, Device: device, Allocator: device + 1, Capacity: &aggregator.Capacity{
 			banks(math.MaxUint16, huge), banks(math.MaxUint16, huge), banks(0, 0), banks(1, 1), banks(math.MaxUint16, huge)}})
 		for m := range aggregator.NumMemories {
-			w.tell(aggregator.Event{Kind: aggregator.Alloc, PID: pid, TID: math.MaxUint32, Device: device, Allocator: device + 1, Buffer: math.MaxUint64 - uint64(m), Memory: m,
-				Address: math.MaxUint64 - huge, PerBank: huge, Size: huge, PageSize: math.MaxUint64, Layout: 255})
+			w.publish(aggregator.Event{Kind: aggregator.Alloc, PID: pid, TID: math.MaxUint32, Device: device, Allocator: device + 1, Buffer: math.MaxUint64 - uint64(m), Memory: m,
+				Address: math.MaxUint64 - huge, PerBank: huge, Size: huge, PageSize: math.MaxUint64, MemoryLayout: 255})
 		}
 		program := w.program(pid, device, hostile, math.MaxUint64, circular(1<<30, 1<<30, 255, 3))
-		w.tell(aggregator.Event{Kind: aggregator.KernelLoaded, PID: pid, Program: program, Device: device, Kernel: &aggregator.Kernel{ID: 1, Name: hostile, Hash: hostile, Processor: hostile, Path: hostile, Bytes: huge, Sized: true}})
+		w.publish(aggregator.Event{Kind: aggregator.KernelLoaded, PID: pid, Program: program, Device: device, Kernel: &aggregator.Kernel{ID: 1, Name: hostile, Hash: hostile, Processor: hostile, Path: hostile, Bytes: huge, Sized: true}})
 	}
 	w.refused(math.MaxInt32-3, aggregator.Refusal{Asked: math.MaxUint64, Message: hostile + hostile}, aggregator.Trace)
-	w.tell(aggregator.Event{Kind: aggregator.Lost, Count: math.MaxUint64})
+	w.publish(aggregator.Event{Kind: aggregator.Lost, Count: math.MaxUint64})
 	w.pass(3 * time.Second)
+	return w
+}
+
+// peopled is a host with so many chips and processes, each with something on some of them.
+func peopled(chips, processes int) *world {
+	w := newWorld(chips)
+	w.view(settings{})
+	for i := range uint32(processes) {
+		on := w.chips
+		if processes > 1 {
+			on = w.chips[int(i)%chips : int(i)%chips+1]
+		}
+		device := w.begins(1000+i, fmt.Sprintf("python worker.py --rank %d", i), on, false)
+		for n := range uint64(3) {
+			w.alloc(1000+i, device, aggregator.DRAM, (uint64(i/uint32(chips))*16+n*4)*mib, (1+uint64(i%5))*mib)
+		}
+		w.alloc(1000+i, device, aggregator.L1, 105984+uint64(i/uint32(chips))*8*kib, 8*kib)
+	}
+	w.pass(10 * time.Second)
+	return w
+}
+
+// The overview at all sizes that matter, with few and many chips and processes: nothing is
+// blank, and no chip is out of sight.
+func TestOverviewOfManyHosts(t *testing.T) {
+	for _, chips := range []int{1, 8, 32} {
+		for _, processes := range []int{1, 200} {
+			w := peopled(chips, processes)
+			var all strings.Builder
+			for _, size := range overviewSizes {
+				w.again(settings{}, size)
+				got := w.text(t, size[0], size[1])
+				fmt.Fprintf(&all, "=== %dx%d ===\n%s", size[0], size[1], got)
+				if chips > 1 && (!strings.Contains(got, fmt.Sprintf("all %d chips", chips)) || !strings.Contains(got, "fullest")) {
+					t.Errorf("%d chips, %v: no totals", chips, size)
+				}
+				blank := 0
+				for l := range strings.Lines(got) {
+					if strings.TrimSpace(l) == "" {
+						blank++
+					}
+				}
+				if blank > size[1]/4 {
+					t.Errorf("%d chips, %d processes, %v: %d blank lines", chips, processes, size, blank)
+				}
+			}
+			golden(t, fmt.Sprintf("overview-%d-chips-%d-processes.txt", chips, processes), all.String())
+		}
+	}
+}
+
+// Wherever the numbers come from, the first look says who holds the most, what is fullest, what
+// failed last and why, whether what is shown is exact, and how old it is.
+func TestTheFirstLookAnswers(t *testing.T) {
+	replay := Playback{Position: 95 * time.Second, Length: 200 * time.Second, Speed: 1}
+	for _, c := range []struct {
+		name  string
+		world func() *world
+		// see changes what the feed says.
+		see  func(*data)
+		want []string
+	}{
+		{"live", exhausted, func(d *data) { d.source = "live" }, []string{"L1 CLASH", "0x6b200, L1", "! why", " exact ", "serve.py", "12:04:", "!"}},
+		{"replayed", func() *world { return peopled(8, 200) }, func(d *data) {
+			d.source, d.recorded, d.playback = "replay run.ttm", true, replay
+		}, []string{" exact ", "worker.py", "x1 01:35", "03:20", "fullest", "12:03:"}},
+		{"sampled", func() *world { return sampledWorld(32) }, func(d *data) { d.source = "sampled 1s" }, []string{" sampled 2s ago ", "S ", "it is sampled", "worker.py", "fullest", "12:03:"}},
+		{"shm", totalsWorld, func(d *data) {
+			s := *d.snapshot
+			s.Lacks = []string{"buffers"}
+			d.snapshot, d.source = &s, "runtime's shared memory"
+		}, []string{"totals only", "T host: only the runtime's own totals are known", "how full chips are is not known", "totals.py", "requested", "12:03:"}},
+	} {
+		w := c.world()
+		var all strings.Builder
+		for _, size := range overviewSizes {
+			w.again(settings{requested: c.name == "shm"}, size)
+			d := w.data()
+			c.see(&d)
+			w.frame.player = nil
+			if d.recorded {
+				w.frame.player = &fakePlayer{at: replay}
+			}
+			w.frame.update(d, w.wall)
+			s := &testScreen{SimulationScreen: tcell.NewSimulationScreen(""), w: size[0], h: size[1]}
+			if err := s.Init(); err != nil {
+				t.Fatal(err)
+			}
+			w.frame.Draw(s)
+			got := trimmed(s.text())
+			s.Fini()
+			for _, want := range c.want {
+				if !strings.Contains(got, want) {
+					t.Errorf("%s, %v: no %q in:\n%s", c.name, size, want, got)
+				}
+			}
+			fmt.Fprintf(&all, "=== %dx%d ===\n%s", size[0], size[1], got)
+		}
+		golden(t, "first-look-"+c.name+".txt", all.String())
+	}
+}
+
+// sampledWorld is a host whose processes are read now and then, the last time two seconds ago.
+func sampledWorld(chips int) *world {
+	w := peopled(chips, 20)
+	for i := range uint32(20) {
+		w.publish(raised(aggregator.ReasonRaised, 1000+i, aggregator.ReasonSampled, ""))
+		w.publish(aggregator.Event{Kind: aggregator.AllocatorsScanned, PID: 1000 + i, Scan: &aggregator.AllocatorScan{}})
+	}
+	w.pass(2 * time.Second)
+	return w
+}
+
+// totalsWorld is a host of which only the runtime's own totals are known.
+func totalsWorld() *world {
+	w := newWorld(0)
+	w.view(settings{})
+	for pid := uint32(1); pid <= 2; pid++ {
+		w.publish(aggregator.Event{Kind: aggregator.ProcessStart, PID: pid, Process: &aggregator.Process{Started: 1, Command: "python totals.py", Source: aggregator.FromSharedMemory}})
+		var sums aggregator.RuntimeTotals
+		sums.Chip.Number = pid - 1
+		sums.Requested[aggregator.DRAM], sums.Requested[aggregator.L1] = uint64(pid)*gib, uint64(pid)*mib
+		w.publish(aggregator.Event{Kind: aggregator.RuntimeTotalsChanged, PID: pid, RuntimeTotals: &sums})
+	}
+	w.pass(10 * time.Second)
 	return w
 }

@@ -1,8 +1,12 @@
-// Package ui shows what every chip's memory holds and which process put it
-// there: live in a terminal with Run, or once as plain text with Text.
+// Package ui shows what every chip's memory holds and which process allocated
+// it: live in a terminal with Run, or once as plain text with Text.
 //
-// It knows nothing of where the numbers come from, and draws only when that
-// made a difference to the picture, at most ten times a second. A number that
+// Read it in layers: package text styles and measures words, package widget has the
+// table, bars and prompts, and this package the views (one file each, *_view.go) and
+// the app that feeds them.
+//
+// It does not depend on where the numbers come from, and draws only when the
+// picture changes, at most ten times a second. A number that
 // is not known is shown as a dot, never as 0. Text that comes from a process
 // is untrusted: it is escaped, clipped by its display width and never taken
 // for markup or a control sequence.
@@ -11,6 +15,7 @@ package ui
 import (
 	"context"
 	"fmt"
+	"os"
 	"time"
 
 	"github.com/gdamore/tcell/v2"
@@ -28,7 +33,7 @@ type Feed interface {
 	Snapshot() *aggregator.Snapshot
 	// Buffers and Programs are those of a process in the snapshot, oldest first.
 	// They are called only while a view shows them, and then at most once a second
-	// and process, and only where the process was heard of since.
+	// and process, and only where the process had events since.
 	Buffers(pid uint32) []aggregator.BufferSnapshot
 	Programs(pid uint32) []aggregator.ProgramSnapshot
 }
@@ -37,11 +42,21 @@ type Feed interface {
 type Options struct {
 	// Host is the name shown in the header, or empty.
 	Host string
-	// Source says in a word or two what is shown: "live", "pid 123".
-	Source string
+	// Recorded: the source is a replay. When it has ended, a summary is shown.
+	Recorded bool
+	// Player moves in the replay; nil where nobody can.
+	Player Player
+	// Source says in a word or two what is shown: "live", "pid 123". It may change, such as how
+	// often processes are sampled.
+	Source func() string
 	// Notes returns one-line warnings that are shown above the footer. It
 	// is called like Feed.Snapshot and may be nil.
 	Notes func() []string
+	// Backlog says what waits to be read; while that is old, the screen says so. It is
+	// called like Feed.Snapshot, and is nil where the source cannot tell.
+	Backlog func() Backlog
+	// CallSite names the user's code on a stack in one line; nil where nobody can.
+	CallSite func([]aggregator.Frame) string
 	// Log is the stream of changes that the view of events shows; nil where the
 	// source has none.
 	Log *Log
@@ -73,9 +88,20 @@ type Options struct {
 	Done <-chan struct{}
 }
 
+func (o *Options) source() string {
+	if o.Source == nil {
+		return ""
+	}
+	return o.Source()
+}
+
 // Run shows the screen until the user quits or ctx ends; both return nil.
-// The terminal is restored however Run ends, also when it panics.
+// The terminal is restored however Run ends, also when it panics. On a terminal that can only
+// print, Run prints the overview whenever it changes, until ctx or the source ends.
 func Run(ctx context.Context, feed Feed, o Options) error {
+	if o.Screen == nil && IsPlain(os.Getenv) {
+		return printed(ctx, os.Stdout, 0, feed, o)
+	}
 	o, err := o.complete()
 	if err != nil {
 		return fmt.Errorf("opening the terminal: %w", err)

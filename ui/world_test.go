@@ -33,7 +33,7 @@ const oneSecond = uint64(time.Second)
 
 func newWorld(chips int) *world {
 	w := &world{Aggregator: aggregator.New(), log: NewLog(), time: 1000 * oneSecond, wall: time.Date(2025, 1, 2, 12, 3, 11, 0, time.UTC)}
-	w.OnChange, w.OnCBChange, w.OnRefused = w.log.Change, w.log.CBChange, w.log.Refused
+	w.OnChange, w.OnCBChange, w.OnRefused = w.log.Change, w.log.CBChange, func(e *aggregator.Event) { w.log.Refused(e) }
 	w.OnKernelChange = func(c aggregator.KernelChange) {
 		if c.Chip.Number == 0 { // their order over the chips is any
 			w.log.KernelChange(c)
@@ -45,7 +45,7 @@ func newWorld(chips int) *world {
 	return w
 }
 
-func (w *world) tell(e aggregator.Event) {
+func (w *world) publish(e aggregator.Event) {
 	e.Time = w.time
 	w.log.Events([]aggregator.Event{e})
 	w.Apply(&e)
@@ -55,7 +55,7 @@ func (w *world) tell(e aggregator.Event) {
 func (w *world) id() uint64 { w.next += 192; return 0x7f00_0000_0000 + w.next }
 
 func (w *world) begins(pid uint32, command string, chips []aggregator.Chip, late bool) (device uint64) {
-	w.tell(aggregator.Event{Kind: aggregator.ProcessStart, PID: pid, Process: &aggregator.Process{
+	w.publish(aggregator.Event{Kind: aggregator.ProcessStart, PID: pid, Process: &aggregator.Process{
 		Started: uint64(pid), Command: command, Late: late, Release: "0.81.1", Library: "/usr/lib/python3/site-packages/ttnn/build/lib/libtt_metal.so"}})
 	if len(chips) == 0 {
 		return 0
@@ -65,8 +65,8 @@ func (w *world) begins(pid uint32, command string, chips []aggregator.Chip, late
 	for range chips {
 		boards = append(boards, "n300")
 	}
-	w.tell(aggregator.Event{Kind: aggregator.DeviceOpen, PID: pid, Device: device, Opened: &aggregator.Opened{Chips: chips, Boards: boards, Mesh: true, Arch: "wormhole_b0"}})
-	w.tell(aggregator.Event{Kind: aggregator.AllocatorSeen, PID: pid, Device: device, Allocator: device + 1, Capacity: &aggregator.Capacity{
+	w.publish(aggregator.Event{Kind: aggregator.DeviceOpen, PID: pid, Device: device, Opened: &aggregator.Opened{Chips: chips, Boards: boards, Mesh: true, Arch: "wormhole_b0"}})
+	w.publish(aggregator.Event{Kind: aggregator.AllocatorSeen, PID: pid, Device: device, Allocator: device + 1, Capacity: &aggregator.Capacity{
 		aggregator.DRAM: banks(12, gib-32), aggregator.L1: banks(64, 1331200), aggregator.L1Small: banks(64, 32*kib), aggregator.Trace: banks(12, 4*mib), aggregator.SystemMemory: banks(0, 0)}})
 	return device
 }
@@ -74,41 +74,41 @@ func (w *world) begins(pid uint32, command string, chips []aggregator.Chip, late
 func (w *world) alloc(pid uint32, device uint64, m aggregator.Memory, address, perBank uint64) uint64 {
 	count := map[aggregator.Memory]uint64{aggregator.DRAM: 12, aggregator.L1: 64, aggregator.L1Small: 64, aggregator.Trace: 12}[m]
 	id := w.id()
-	w.tell(aggregator.Event{Kind: aggregator.Alloc, PID: pid, TID: pid + 1, Device: device, Allocator: device + 1, Buffer: id, Memory: m,
-		Address: address, PerBank: perBank, Size: perBank*count - perBank/4, PageSize: 2048, Layout: uint8(m) * 2})
+	w.publish(aggregator.Event{Kind: aggregator.Alloc, PID: pid, TID: pid + 1, Device: device, Allocator: device + 1, Buffer: id, Memory: m,
+		Address: address, PerBank: perBank, Size: perBank*count - perBank/4, PageSize: 2048, MemoryLayout: uint8(m) * 2})
 	return id
 }
 
 func (w *world) free(pid uint32, device, buffer uint64) {
-	w.tell(aggregator.Event{Kind: aggregator.Free, PID: pid, Device: device, Buffer: buffer})
+	w.publish(aggregator.Event{Kind: aggregator.Free, PID: pid, Device: device, Buffer: buffer})
 }
 
 func (w *world) program(pid uint32, device uint64, operation string, launches uint64, cbs ...aggregator.CircularBuffer) uint64 {
 	id := w.id()
 	for k := range 3 {
-		w.tell(aggregator.Event{Kind: aggregator.KernelAdded, PID: pid, Program: id})
-		w.tell(aggregator.Event{Kind: aggregator.KernelLoaded, PID: pid, Program: id, Device: device, Kernel: &aggregator.Kernel{
+		w.publish(aggregator.Event{Kind: aggregator.KernelAdded, PID: pid, Program: id})
+		w.publish(aggregator.Event{Kind: aggregator.KernelLoaded, PID: pid, Program: id, Device: device, Kernel: &aggregator.Kernel{
 			ID: id + uint64(k), Name: []string{"reader_bmm_tile_layout", "writer_unary_interleaved_start_id", "bmm_large_block_zm"}[k], Hash: fmt.Sprintf("%016x", id*uint64(k+7)),
-			Processor: []string{"brisc", "ncrisc", "trisc1"}[k], Bytes: uint64(1024 * (k + 1)), Sized: k < 2 || launches > 5, Path: "/root/.cache/tt-metal-cache/kernel.elf"}})
+			Processor: []string{"brisc", "ncrisc", "trisc1"}[k], Bytes: uint64(1024 * (k + 1)), Sized: k < 2 || launches > 5, Cores: uint64(64 * (2 - k)), Path: "/root/.cache/tt-metal-cache/kernel.elf"}})
 	}
 	for i := range cbs {
-		w.tell(aggregator.Event{Kind: aggregator.CBPlaced, PID: pid, Program: id, Device: device, CB: &cbs[i]})
+		w.publish(aggregator.Event{Kind: aggregator.CBPlaced, PID: pid, Program: id, Device: device, CB: &cbs[i]})
 	}
-	w.tell(aggregator.Event{Kind: aggregator.ProgramNamed, PID: pid, Program: id, Operation: operation})
+	w.publish(aggregator.Event{Kind: aggregator.ProgramNamed, PID: pid, Program: id, Operation: operation})
 	if launches > 0 {
-		w.tell(aggregator.Event{Kind: aggregator.Launched, PID: pid, Program: id, Count: launches})
+		w.publish(aggregator.Event{Kind: aggregator.Launched, PID: pid, Program: id, Count: launches})
 	}
 	return id
 }
 
 // launches makes a device's kernel-config ring hold n programs.
 func (w *world) launches(pid uint32, device uint64, n uint64) {
-	w.tell(aggregator.Event{Kind: aggregator.RingUsed, PID: pid, Device: device, Ring: &aggregator.Ring{ID: device + 2, Base: 0x8000, Capacity: 69 * kib, Used: n * 4 * kib, Programs: n}})
+	w.publish(aggregator.Event{Kind: aggregator.ConfigRingUsed, PID: pid, Device: device, ConfigRing: &aggregator.ConfigRing{ID: device + 2, Base: 0x8000, Capacity: 69 * kib, Used: n * 4 * kib, Programs: n}})
 }
 
 // refused is an allocation that there is no room for.
 func (w *world) refused(pid uint32, r aggregator.Refusal, m aggregator.Memory) {
-	w.tell(aggregator.Event{Kind: aggregator.Refused, PID: pid, TID: pid + 1, Memory: m, Refusal: &r})
+	w.publish(aggregator.Event{Kind: aggregator.Refused, PID: pid, TID: pid + 1, Memory: m, Refusal: &r})
 }
 
 func circular(address, size uint64, x1, y1 uint16) aggregator.CircularBuffer {
@@ -135,10 +135,10 @@ func busy(chips int) *world {
 		aggregator.CircularBuffer{Call: 3, Address: 224 * kib, Size: 2 * kib, Kind: aggregator.Scratchpad, Ranges: []aggregator.CoreRange{{X0: 2, Y0: 2, X1: 2, Y1: 2}}})
 	w.launches(41822, server, 9)
 	w.program(41822, server, "", 0)
-	w.tell(aggregator.Event{Kind: aggregator.ProcessExit, PID: 50100})
+	w.publish(aggregator.Event{Kind: aggregator.ProcessExit, PID: 50100})
 	late := w.begins(50231, hostile, w.chips[:1], true)
 	w.alloc(50231, late, aggregator.L1, 1000*kib, 40*kib)
-	w.tell(aggregator.Event{Kind: aggregator.Free, PID: 50231, Device: late, Buffer: 0x1234})
+	w.publish(aggregator.Event{Kind: aggregator.Free, PID: 50231, Device: late, Buffer: 0x1234})
 	top := uint64(105984 + 1331200)
 	var held []uint64
 	for i := range uint64(24) {
@@ -150,7 +150,7 @@ func busy(chips int) *world {
 	}
 	w.alloc(41822, server, aggregator.L1Small, top+8*kib, 2*kib)
 	w.alloc(41822, server, aggregator.Trace, 1020*mib, 512*kib)
-	w.tell(aggregator.Event{Kind: aggregator.Lost, Count: 1312})
+	w.publish(aggregator.Event{Kind: aggregator.Lost, Count: 1312})
 	w.begins(50990, "", nil, false)
 	w.pass(30 * time.Second)
 	return w
@@ -159,14 +159,14 @@ func busy(chips int) *world {
 // view makes the frame that shows the world.
 func (w *world) view(o settings) *frame {
 	w.frame = newFrame(o, w.data(), 0)
-	w.reader = reader{feed: w, system: w.system, now: func() time.Time { return w.wall }, held: map[processID]*held{}}
+	w.reader = reader{feed: w, system: w.system, now: func() time.Time { return w.wall }, contents: map[processID]*processContents{}}
 	return w.frame
 }
 
 func (w *world) data() data {
 	s := w.Snapshot()
 	s.Time = w.time
-	d := data{snapshot: s, now: w.time, clock: w.wall, host: "tt-host-01", source: "live", log: w.log, marks: w.log.marked(), hasSystem: w.system != nil}
+	d := data{snapshot: s, now: w.time, clock: w.wall, host: "tt-host-01", source: "live", log: w.log, marks: w.log.marked(), failure: w.log.lastFailure(), hasSystem: w.system != nil}
 	if n := len(w.meter.samples); n == 0 || w.wall.After(w.meter.samples[n-1].at) {
 		w.meter.add(w.wall, s)
 	}

@@ -21,18 +21,17 @@ type ForwarderOptions struct {
 	Size Size
 	// Wall turns CLOCK_MONOTONIC ns into the time of day.
 	Wall func(monotonic uint64) time.Time
-	// Journal is the file in which is kept what the server was told. Without one,
-	// what a killed forwarder has told stays until its processes end.
+	// Journal is the file that lists what was sent to the server. Without one,
+	// what a killed forwarder has sent stays there until its processes end.
 	Journal string
 	// Queue is how many changes may wait for the server; 0 for 65,536.
 	Queue int
-	// Notice is told what a user should know.
+	// Notice receives messages for the user.
 	Notice func(string)
 }
 
-// Forwarder tells a server of every change, in the order in which they came. It
-// keeps what is alive in mind: a server that comes later, comes back or was too
-// slow is told all of it.
+// Forwarder sends every change to a server, in order. It keeps the live objects: a
+// server that starts later, restarts or was too slow is sent all of them.
 //
 // Its methods Events, Change, CBChange, KernelChange, Batch and Place never wait
 // for the server. They must not run at the same time.
@@ -45,21 +44,21 @@ type Forwarder struct {
 	closing chan struct{}
 
 	mu      sync.Mutex
-	alive   alive
+	live    liveObjects
 	queue   []change
-	behind  bool // what is alive has to be compared with what the server was told
-	fresh   bool // nothing was told yet, so nothing can be dropped
+	behind  bool // the live objects have to be compared with what was sent
+	unsent  bool // nothing was sent yet, so nothing can be dropped
 	up      bool
 	exiting map[uint32]bool
-	// opened are processes with a device that was told of in this batch.
+	// opened are processes with a device that opened in this batch.
 	opened map[uint32]bool
 	counts ForwarderStatistics
 
 	// What follows is the sender's own.
-	held     map[*object]struct{}
+	onServer map[*object]struct{}
 	base     map[int32]uint64 // circular buffers of others, by device, bytes
 	reported map[string]bool  // what a notice was given of
-	dropped  uint64           // as many were told
+	dropped  uint64           // as many are in notices
 }
 
 // ForwarderStatistics are a forwarder's counters.
@@ -67,8 +66,8 @@ type ForwarderStatistics struct {
 	// Up is whether there is a server, Size that of its records.
 	Up   bool
 	Size Size
-	// Sent records. Dropped are those for which the queue had no room; the server
-	// was told of the state afterwards.
+	// Sent records. Dropped are those for which the queue had no room; the live
+	// objects were sent afterwards instead.
 	Sent, Dropped uint64
 	// Connections that were made.
 	Connections uint64
@@ -77,7 +76,7 @@ type ForwarderStatistics struct {
 	Private, Beyond, Unplaced, Unsized uint64
 }
 
-// object is something that a server is told of.
+// object is what a server is sent a record of.
 type object struct {
 	kind   Type // Alloc, CBAlloc or KernelLoad
 	memory uint8
@@ -86,7 +85,7 @@ type object struct {
 	size   uint64
 	time   uint64
 	chips  []aggregator.Chip
-	// gone, and exited: with its process.
+	// gone: freed. exited: freed because its process ended.
 	gone, exited bool
 	// sent is the sender's own.
 	sent bool
@@ -115,7 +114,7 @@ type kernelName struct {
 }
 
 // alive is all that there is, by the accounts' names.
-type alive struct {
+type liveObjects struct {
 	buffers map[bufferName]*object
 	cbs     map[cbName]*object
 	kernels map[kernelName]*object
@@ -140,14 +139,14 @@ func NewForwarder(o ForwarderOptions) (*Forwarder, error) {
 	}
 	f := &Forwarder{
 		o: o, done: make(chan struct{}), wake: make(chan struct{}, 1), closing: make(chan struct{}),
-		alive: alive{
+		live: liveObjects{
 			buffers: map[bufferName]*object{}, cbs: map[cbName]*object{}, kernels: map[kernelName]*object{},
 			numbers: map[uint32]uint64{}, unplaced: map[uint32]int{},
-			// Where no journal tells what an earlier forwarder used, a repetition is unlikely.
+			// Without a journal it is unknown which numbers an earlier forwarder used; this makes a repetition unlikely.
 			number: uint64(time.Now().UnixNano()) % (1 << 16), id: uint64(time.Now().UnixNano()),
 		},
 		exiting: map[uint32]bool{}, opened: map[uint32]bool{},
-		held: map[*object]struct{}{}, base: map[int32]uint64{}, reported: map[string]bool{},
+		onServer: map[*object]struct{}{}, base: map[int32]uint64{}, reported: map[string]bool{},
 	}
 	journal, left, err := openJournal(o.Journal)
 	if err != nil {
@@ -159,7 +158,7 @@ func NewForwarder(o ForwarderOptions) (*Forwarder, error) {
 			f.base[r.Device] = r.Size
 			continue
 		}
-		f.held[&object{kind: r.Type, memory: r.Memory, pid: uint32(r.PID), id: r.ID, size: r.Size,
+		f.onServer[&object{kind: r.Type, memory: r.Memory, pid: uint32(r.PID), id: r.ID, size: r.Size,
 			chips: []aggregator.Chip{{Number: uint32(r.Device)}}, gone: true, sent: true}] = struct{}{}
 	}
 	ctx, cancel := context.WithCancel(context.Background())
@@ -168,16 +167,16 @@ func NewForwarder(o ForwarderOptions) (*Forwarder, error) {
 	return f, nil
 }
 
-// closePatience is how long the end waits for a server to take what is queued.
-const closePatience = 2 * time.Second
+// closeTimeout is how long the end waits for a server to take what is queued.
+const closeTimeout = 2 * time.Second
 
-// Close sends what is queued, within a moment, and ends. What the server was told
-// stays with it: it is true, until its processes change it or end.
+// Close sends what is queued, within a moment, and ends. The server
+// keeps what it was sent: that is true until its processes change it or end.
 func (f *Forwarder) Close() error {
 	close(f.closing)
 	select {
 	case <-f.done:
-	case <-time.After(closePatience):
+	case <-time.After(closeTimeout):
 	}
 	f.cancel()
 	<-f.done
@@ -193,7 +192,7 @@ func (f *Forwarder) Statistics() ForwarderStatistics {
 	return f.counts
 }
 
-// Events has to be told of events before they are booked.
+// Events has to be called with events before the aggregator applies them.
 func (f *Forwarder) Events(events []aggregator.Event) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -202,25 +201,25 @@ func (f *Forwarder) Events(events []aggregator.Event) {
 		case aggregator.ProcessExit:
 			f.exiting[e.PID] = true
 		case aggregator.DeviceOpen:
-			if f.alive.unplaced[e.PID] > 0 {
+			if f.live.unplaced[e.PID] > 0 {
 				f.opened[e.PID] = true
 			}
 		}
 	}
 }
 
-// Batch has to be called when events are booked. Buffers are those of a process
-// in the accounts; it is asked where chips became known later than buffers.
+// Batch has to be called after the aggregator has applied events. Buffers returns a
+// process's live buffers; it is called where chips became known later than buffers.
 func (f *Forwarder) Batch(buffers func(pid uint32) []aggregator.BufferSnapshot) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for pid := range f.exiting {
-		delete(f.alive.numbers, pid)
-		delete(f.alive.unplaced, pid)
+		delete(f.live.numbers, pid)
+		delete(f.live.unplaced, pid)
 	}
 	if len(f.exiting) > 0 {
 		clear(f.exiting)
-		f.stir()
+		f.wakeSender()
 	}
 	for pid := range f.opened {
 		f.place(pid, buffers(pid))
@@ -230,21 +229,21 @@ func (f *Forwarder) Batch(buffers func(pid uint32) []aggregator.BufferSnapshot) 
 
 func (f *Forwarder) place(pid uint32, list []aggregator.BufferSnapshot) {
 	for _, b := range list {
-		o := f.alive.buffers[bufferName{pid, b.ID}]
+		o := f.live.buffers[bufferName{pid, b.ID}]
 		if o == nil || len(o.chips) > 0 || len(b.Chips) == 0 {
 			continue
 		}
-		f.alive.unplaced[pid]--
+		f.live.unplaced[pid]--
 		// The sender may be looking at the other one.
 		placed := *o
 		placed.chips, placed.sent = b.Chips, false
-		f.alive.buffers[bufferName{pid, b.ID}] = &placed
+		f.live.buffers[bufferName{pid, b.ID}] = &placed
 		f.enqueue(&placed, false)
 	}
 }
 
 // number is a small one for a process, unique among those that live.
-func (a *alive) process(pid uint32) uint64 {
+func (a *liveObjects) process(pid uint32) uint64 {
 	n, ok := a.numbers[pid]
 	if !ok {
 		a.number = a.number%(1<<(64-addressBits)-1) + 1
@@ -266,20 +265,20 @@ func (f *Forwarder) Change(c aggregator.Change) {
 	if !c.Freed {
 		o := &object{
 			kind: Alloc, memory: uint8(c.Buffer.Memory), pid: c.PID, size: c.Buffer.Size, time: c.Time, chips: c.Chips,
-			id: f.alive.process(c.PID)<<addressBits | c.Buffer.ID&(1<<addressBits-1),
+			id: f.live.process(c.PID)<<addressBits | c.Buffer.ID&(1<<addressBits-1),
 		}
-		f.alive.buffers[name] = o
+		f.live.buffers[name] = o
 		if len(o.chips) == 0 {
-			f.alive.unplaced[c.PID]++
+			f.live.unplaced[c.PID]++
 			f.counts.Unplaced++
 		}
 		f.enqueue(o, false)
 		return
 	}
-	if o := f.alive.buffers[name]; o != nil {
-		delete(f.alive.buffers, name)
+	if o := f.live.buffers[name]; o != nil {
+		delete(f.live.buffers, name)
 		if len(o.chips) == 0 {
-			f.alive.unplaced[c.PID]--
+			f.live.unplaced[c.PID]--
 		}
 		f.gone(o)
 	}
@@ -291,14 +290,14 @@ func (f *Forwarder) CBChange(c aggregator.CBChange) {
 	defer f.mu.Unlock()
 	name := cbName{c.CB, c.Chip}
 	if c.Freed {
-		if o := f.alive.cbs[name]; o != nil {
-			delete(f.alive.cbs, name)
+		if o := f.live.cbs[name]; o != nil {
+			delete(f.live.cbs, name)
 			f.gone(o)
 		}
 		return
 	}
-	o := &object{kind: CBAlloc, pid: c.PID, size: c.CB.Bytes(), time: c.Time, chips: []aggregator.Chip{c.Chip}, id: f.alive.next()}
-	f.alive.cbs[name] = o
+	o := &object{kind: CBAlloc, pid: c.PID, size: c.CB.Bytes(), time: c.Time, chips: []aggregator.Chip{c.Chip}, id: f.live.next()}
+	f.live.cbs[name] = o
 	f.enqueue(o, false)
 }
 
@@ -315,21 +314,21 @@ func (f *Forwarder) KernelChange(c aggregator.KernelChange) {
 	}
 	name := kernelName{c.PID, c.Program, c.Kernel, c.Chip}
 	if c.Unloaded {
-		if o := f.alive.kernels[name]; o != nil {
-			delete(f.alive.kernels, name)
+		if o := f.live.kernels[name]; o != nil {
+			delete(f.live.kernels, name)
 			f.gone(o)
 		}
 		return
 	}
 	o := &object{kind: KernelLoad, memory: uint8(c.Kernel.Type), pid: c.PID, size: c.Kernel.Bytes, time: c.Time,
-		chips: []aggregator.Chip{c.Chip}, id: f.alive.next()}
-	f.alive.kernels[name] = o
+		chips: []aggregator.Chip{c.Chip}, id: f.live.next()}
+	f.live.kernels[name] = o
 	f.enqueue(o, false)
 }
 
 // next is an id for a circular buffer or a kernel, of which programs have many at
 // the same address. It is never the same twice.
-func (a *alive) next() uint64 {
+func (a *liveObjects) next() uint64 {
 	a.id++
 	return a.id
 }
@@ -342,28 +341,27 @@ func (f *Forwarder) gone(o *object) {
 func (f *Forwarder) enqueue(o *object, freed bool) {
 	switch {
 	case !f.up:
-		return // all that is alive is told when there is a server
-	case f.fresh:
+		return // the live objects are sent when there is a server
+	case f.unsent:
 	case f.behind || len(f.queue) >= f.o.Queue:
 		f.behind = true
 		f.counts.Dropped += uint64(len(o.chips))
 	default:
 		f.queue = append(f.queue, change{o, freed})
 	}
-	f.stir()
+	f.wakeSender()
 }
 
-// stir has the sender look again.
-func (f *Forwarder) stir() {
+// wakeSender has the sender look at the queue again.
+func (f *Forwarder) wakeSender() {
 	select {
 	case f.wake <- struct{}{}:
 	default:
 	}
 }
 
-// calm is whether all that was told of is with the sender, and no process's end is
-// being told of.
-func (f *Forwarder) calm() bool {
+// idle is whether the sender has taken every change, and no process is ending.
+func (f *Forwarder) idle() bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return len(f.queue) == 0 && !f.behind && len(f.exiting) == 0
@@ -380,13 +378,13 @@ func (f *Forwarder) take(into []change) []change {
 		f.mu.Unlock()
 		return into
 	}
-	f.behind, f.fresh = false, false
-	for o := range f.held {
+	f.behind, f.unsent = false, false
+	for o := range f.onServer {
 		if o.gone {
 			into = append(into, change{o, true})
 		}
 	}
-	into = f.alive.missing(into)
+	into = f.live.missing(into)
 	f.mu.Unlock()
 	slices.SortFunc(into, func(x, y change) int {
 		if x.freed != y.freed {
@@ -397,8 +395,8 @@ func (f *Forwarder) take(into []change) []change {
 	return into
 }
 
-// missing appends what the server was not told of.
-func (a *alive) missing(into []change) []change {
+// missing appends the live objects that were not sent.
+func (a *liveObjects) missing(into []change) []change {
 	for _, o := range a.buffers {
 		if !o.sent {
 			into = append(into, change{o, false})
@@ -422,18 +420,18 @@ func (f *Forwarder) run(ctx context.Context) {
 	defer close(f.done)
 	wait := backoff.NewExponentialBackOff()
 	wait.InitialInterval, wait.MaxInterval, wait.Multiplier, wait.RandomizationFactor = 20*time.Millisecond, 250*time.Millisecond, 1.5, 0.2
-	told := false
+	noticed := false
 	for {
-		err := f.session(ctx, func(size Size) {
+		err := f.connect(ctx, func(size Size) {
 			wait.Reset()
-			told = false
+			noticed = false
 			f.o.Notice(fmt.Sprintf("forwarding to %s, in records of %d bytes", f.o.Path, size))
 		})
 		if err == nil || ctx.Err() != nil {
 			return
 		}
-		if !told {
-			told = true
+		if !noticed {
+			noticed = true
 			f.o.Notice(fmt.Sprintf("forwarding to %s: %v; trying again until it works", f.o.Path, err))
 		}
 		select {

@@ -12,17 +12,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// journal is a file that says what a server was told, so that a forwarder that
-// comes after one that was killed can take it back.
+// journal is a file that lists what was sent to a server, so that after a forwarder
+// was killed the next one can free it.
 //
-// It is a line that names the server, and then the first bytes of records: what
-// makes something stands there before it is sent, what ends it after that. So it
-// has all that the server may hold, and perhaps a little more.
+// It is a line that names the server, followed by the first bytes of records. A record
+// that creates an object is written before it is sent, one that frees it after. So
+// the journal has all objects that the server may hold, and perhaps a few more.
 type journal struct {
 	path string
 	lock *os.File
 	file *os.File
-	// server is the incarnation of the server that was told.
+	// server is the serverInstance that the entries were sent to.
 	server string
 	// size of the file, and how large it may grow, bytes.
 	size, limit int64
@@ -43,7 +43,7 @@ const (
 	maxJournal = 1 << 30
 )
 
-// ErrForwarding is wrapped where another forwarder tells the same server.
+// ErrForwarding is wrapped where another forwarder sends to the same server.
 var ErrForwarding = errors.New("another tt-memtrace forwards to this server already")
 
 // openJournal reads what an earlier forwarder has left. No path means none is kept.
@@ -82,7 +82,7 @@ func (j *journal) read() (map[journalKey]Record, error) {
 		return nil, err
 	}
 	defer f.Close()
-	j.server, err = "", nil
+	j.server = ""
 	left, server, err := readJournal(io.LimitReader(f, maxJournal))
 	if err != nil {
 		return nil, fmt.Errorf("reading %s: %w", j.path, err)
@@ -184,7 +184,7 @@ func (j *journal) write(b []byte) error {
 	return err
 }
 
-// full is whether it is time to begin anew.
+// full is whether it is time to begin again.
 func (j *journal) full() bool { return j.file != nil && j.size > j.limit }
 
 func (j *journal) close() {

@@ -28,8 +28,42 @@ func credentials(c *net.UnixConn) (*unix.Ucred, error) {
 	return cred, err
 }
 
+// peer is a client.
+type peer struct {
+	// pid is its process, 0 where that is not of this PID namespace.
+	pid int32
+	uid uint32
+	// trusted: it may report for processes of all users.
+	trusted bool
+}
+
+// innerPID is a process's PID in its own PID namespace.
+func innerPID(pid int32) int32 {
+	if s, err := status(pid); err == nil && len(s.NSpids) > 0 {
+		return int32(s.NSpids[len(s.NSpids)-1])
+	}
+	return pid
+}
+
+func status(pid int32) (procfs.ProcStatus, error) {
+	p, err := procfs.NewProc(int(pid))
+	if err != nil {
+		return procfs.ProcStatus{}, err
+	}
+	return p.NewStatus()
+}
+
+// realUID is the user who started a process, and whether that is known.
+func realUID(pid int32) (uid uint32, known bool) {
+	s, err := status(pid)
+	if err != nil {
+		return 0, false
+	}
+	return uint32(s.UIDs[0]), true
+}
+
 // started is when a process was started, in clock ticks since boot, 0 where that
-// cannot be read, and whether it is there. Being of another user is not being dead.
+// cannot be read, and whether it is there. A process of another user is alive too.
 func started(pid int32) (ticks uint64, alive bool) {
 	if pid <= 0 {
 		return 0, true
@@ -47,8 +81,9 @@ func started(pid int32) (ticks uint64, alive bool) {
 	return 0, true
 }
 
-// command is a process's name and arguments, or empty.
-func command(pid int32) string {
+// command is a process's name, or empty; with its arguments where it is trusted. They are
+// read from its memory, and whoever owns a process can make that wait for ever.
+func command(pid int32, trusted bool) string {
 	if pid <= 0 {
 		return ""
 	}
@@ -56,17 +91,20 @@ func command(pid int32) string {
 	if err != nil {
 		return ""
 	}
-	words, err := p.CmdLine()
-	if err != nil || len(words) == 0 {
+	var args []string
+	if trusted {
+		args, _ = p.CmdLine()
+	}
+	if len(args) == 0 {
 		name, _ := p.Comm()
 		return name
 	}
-	return strings.Join(words, " ")
+	return strings.Join(args, " ")
 }
 
-// incarnation names a running server by its process, or by its socket where that
+// serverInstance names a running server by its process, or by its socket where that
 // is in another PID namespace.
-func incarnation(c *net.UnixConn, path string) (string, error) {
+func serverInstance(c *net.UnixConn, path string) (string, error) {
 	cred, err := credentials(c)
 	if err != nil {
 		return "", err

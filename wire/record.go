@@ -1,6 +1,5 @@
 // Package wire speaks the protocol of the original allocation server, both
-// ways: a Forwarder tells a server what is traced, a Server takes the original's
-// place.
+// ways: a Forwarder sends what is traced to a server, a Server replaces the original.
 //
 // The protocol is a stream of records of a fixed size, without frames or a
 // version. The size has changed three times, and each server knows one of the
@@ -45,6 +44,10 @@ var Sizes = []Size{72, 112, 128, 144}
 
 // Newest is the largest size.
 const Newest Size = 144
+
+// helperSize is that of the records of the original's instrumented helpers, which know
+// circular buffers and kernels only. It is no size of a server.
+const helperSize Size = 32
 
 // Valid is whether there are records of this size.
 func (s Size) Valid() bool { return slices.Contains(Sizes, s) }
@@ -182,6 +185,15 @@ func (r *Record) decodePrefix(b []byte) {
 		Type: Type(b[0]), Device: int32(binary.LittleEndian.Uint32(b[4:])), Size: binary.LittleEndian.Uint64(b[8:]),
 		Memory: b[16], PID: int32(binary.LittleEndian.Uint32(b[20:])),
 		ID: binary.LittleEndian.Uint64(b[24:]), Time: binary.LittleEndian.Uint64(b[32:]),
+	}
+}
+
+// decodeHelper reads a record of helperSize: type, device and size stand where they do in
+// the others, then there are the id and the PID.
+func (r *Record) decodeHelper(b []byte) {
+	*r = Record{
+		Type: Type(b[0]), Device: int32(binary.LittleEndian.Uint32(b[4:])), Size: binary.LittleEndian.Uint64(b[8:]),
+		ID: binary.LittleEndian.Uint64(b[16:]), PID: int32(binary.LittleEndian.Uint32(b[24:])),
 	}
 }
 

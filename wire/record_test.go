@@ -118,8 +118,8 @@ func FuzzDecode(f *testing.F) {
 	})
 }
 
-// A connection's records are told apart by their size, wherever the pieces end.
-func TestRecordSizeIsTold(t *testing.T) {
+// The size of a connection's records is inferred, wherever the reads end.
+func TestRecordSizeIsInferred(t *testing.T) {
 	for _, s := range Sizes {
 		for round := range 200 {
 			var b []byte

@@ -19,12 +19,57 @@ import (
 
 // Device is what is known of a device; what is not, is 0.
 type Device struct {
-	Totals Totals
+	// Totals and Buffers are what traced processes hold on it.
+	Totals  Totals
+	Buffers uint64
+	// Available is whether there is such a device.
+	Available bool
 	// Arch is the protocol's number: 1 Grayskull, 2 Wormhole_B0, 3 Blackhole, 4 Quasar.
 	Arch uint32
 	// DRAM is the bytes of each of DRAMBanks banks, L1 of each of L1Banks.
 	DRAM, L1           uint64
 	DRAMBanks, L1Banks uint32
+}
+
+// capacity is the size of its memories, bytes.
+func (d *Device) capacity() (dram, l1 uint64) {
+	return d.DRAM * uint64(d.DRAMBanks), d.L1 * uint64(d.L1Banks)
+}
+
+// LiveBuffer is a buffer on one device.
+type LiveBuffer struct {
+	Device     int32
+	Memory     uint8
+	PID        int32
+	ID, Size   uint64
+	References uint32
+}
+
+// LiveKernel is a kernel on one device.
+type LiveKernel struct {
+	Device, PID int32
+	ID, Size    uint64
+	Age         time.Duration
+}
+
+// Objects are what dumps list.
+type Objects struct {
+	Buffers []LiveBuffer
+	Kernels []LiveKernel
+	// Incomplete: there may be more, so that an empty list proves nothing.
+	Incomplete bool
+}
+
+// Tracing answers for what is traced, and for the host's devices. Its methods are called
+// with the server's lock, and must not call the server.
+type Tracing interface {
+	// Traced is whether a process is traced: what clients report of it is not counted again.
+	Traced(pid int32) bool
+	// Devices is how many devices there are, numbered from 0.
+	Devices() int
+	Device(number int32) Device
+	// Objects are those of traced processes.
+	Objects() Objects
 }
 
 // ServerOptions say how to serve.
@@ -34,41 +79,38 @@ type ServerOptions struct {
 	// Open lets every user of the host connect; otherwise only the server's own
 	// user and root may.
 	Open bool
-	// Output is where the original's words go, or nil; Quiet leaves out the lines
-	// that there are for each record.
-	Output io.Writer
-	Quiet  bool
+	// Output is where the original's lines go, or nil, and Errors those about bad
+	// records; Quiet omits the lines for single records.
+	Output, Errors io.Writer
+	Quiet          bool
 	// Monotonic is the clock that events carry, ns.
 	Monotonic func() uint64
-	// Device, where set, says what is known of a device from elsewhere, tracing
-	// perhaps: Totals are added to what clients say. Devices is the number of
-	// devices.
-	Device  func(number int32) Device
-	Devices func() int
-	// Traced, where set, is whether a process is traced already: what clients say
-	// of it is not counted again.
-	Traced func(pid int32) bool
-	// Notice is told what a user should know.
+	// Tracing is what else is known, or nil.
+	Tracing Tracing
+	// Notice receives messages for the user.
 	Notice func(string)
 }
 
 // Times of the original server.
 const (
-	buryEvery       = 3 * time.Second
+	reapEvery       = 3 * time.Second
 	statisticsEvery = 10 * time.Second
 )
 
 // Limits on what a connection may cost.
 const (
-	// quiet is how long a client has to be silent after a first record of which it
-	// is not clear whether it is whole.
-	quiet = 50 * time.Millisecond
-	// patience is how long a client may leave an answer unread.
-	patience = 5 * time.Second
+	// sizeWait is how long a client has to be silent before its first bytes are taken
+	// for one whole record.
+	sizeWait = 50 * time.Millisecond
+	// replyTimeout is how long a client may leave an answer unread.
+	replyTimeout = 5 * time.Second
 	// badTypes in a row close a connection.
 	badTypes = 10
-	// pieceBytes are read at once.
-	pieceBytes = 8 << 10
+	// readBytes are read at once.
+	readBytes = 8 << 10
+	// userConnections is how many connections one user may have, if the server's files
+	// allow as many to four users. Root and the server's own user have no such limit.
+	userConnections = 1024
 )
 
 // Server is a drop-in allocation server, and a source of events.
@@ -78,16 +120,18 @@ type Server struct {
 	o        ServerOptions
 	listener *net.UnixListener
 	inode    uint64
-	uid      uint32
 
-	mu    sync.Mutex
-	books *books
-	// out is what is to be written, whole lines.
-	out  bytes.Buffer
-	sink func([]aggregator.Event)
+	mu     sync.Mutex
+	ledger *ledger
+	// out and errors are what is to be written, whole lines.
+	out, errors bytes.Buffer
+	sink        func([]aggregator.Event)
 
 	connections sync.WaitGroup
 	open        map[*net.UnixConn]struct{}
+	// users are how many connections each user has.
+	users           map[uint32]int
+	userConnections int
 }
 
 // ErrInUse is wrapped where another server has the socket.
@@ -97,20 +141,28 @@ var ErrInUse = errors.New("another server listens there")
 // has left that is gone is replaced; a server's that runs is not, nor is what is
 // no socket.
 func Listen(o ServerOptions) (*Server, error) {
-	s := &Server{o: o, uid: uint32(os.Geteuid()), open: map[*net.UnixConn]struct{}{}}
+	s := &Server{o: o, open: map[*net.UnixConn]struct{}{}, users: map[uint32]int{}, userConnections: userConnections}
+	var files unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &files); err == nil {
+		s.userConnections = int(min(userConnections, files.Cur/4))
+	}
 	if s.o.Notice == nil {
 		s.o.Notice = func(string) {}
 	}
-	output := o.Output
-	if output == nil {
-		output = io.Discard
+	if s.o.Output == nil {
+		s.o.Output = io.Discard
 		s.o.Quiet = true
 	}
-	s.o.Output = output
-	s.books = newBooks(&words{w: &s.out, quiet: s.o.Quiet})
-	s.books.isTraced = o.Traced
+	if s.o.Errors == nil {
+		s.o.Errors = io.Discard
+	}
+	s.ledger = newLedger(&legacyText{w: &s.out, errors: &s.errors, quiet: s.o.Quiet})
+	s.ledger.notice = s.o.Notice
+	if o.Tracing != nil {
+		s.ledger.isTraced = o.Tracing.Traced
+	}
 	if o.Monotonic != nil {
-		s.books.monotonic = o.Monotonic
+		s.ledger.monotonic = o.Monotonic
 	}
 	mode := os.FileMode(0o600)
 	if o.Open {
@@ -199,14 +251,15 @@ func (s *Server) Run(ctx context.Context, ready func(), sink func([]aggregator.E
 	accepting := make(chan error, 1)
 	go func() { accepting <- s.accept(done) }()
 	ready()
-	bury, statistics := time.NewTicker(buryEvery), time.NewTicker(statisticsEvery)
-	defer bury.Stop()
+	s.locked(func(l *ledger) { l.text.started(s.o.Path, s.devices()) })
+	reap, statistics := time.NewTicker(reapEvery), time.NewTicker(statisticsEvery)
+	defer reap.Stop()
 	defer statistics.Stop()
 	var err error
 	for running := true; running; {
 		select {
-		case <-bury.C:
-			s.locked((*books).bury)
+		case <-reap.C:
+			s.locked((*ledger).reapExited)
 		case <-statistics.C:
 			s.locked(s.statistics)
 		case err = <-accepting:
@@ -226,6 +279,7 @@ func (s *Server) Run(ctx context.Context, ready func(), sink func([]aggregator.E
 	s.mu.Unlock()
 	s.connections.Wait()
 	s.locked(s.statistics)
+	s.locked(func(l *ledger) { l.text.stopped() })
 	return err
 }
 
@@ -239,29 +293,31 @@ func (s *Server) Close() error {
 	return nil
 }
 
-// locked does something with the books, and tells of what came of it.
-func (s *Server) locked(f func(*books)) {
+// locked calls a function with the ledger, and publishes what changed.
+func (s *Server) locked(f func(*ledger)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	f(s.books)
-	s.tell()
+	f(s.ledger)
+	s.publish()
 }
 
-func (s *Server) tell() {
-	if s.sink != nil && len(s.books.events) > 0 {
-		s.sink(s.books.events)
+func (s *Server) publish() {
+	if s.sink != nil && len(s.ledger.events) > 0 {
+		s.sink(s.ledger.events)
 	}
-	clear(s.books.events)
-	s.books.events = s.books.events[:0]
+	clear(s.ledger.events)
+	s.ledger.events = s.ledger.events[:0]
 	if s.out.Len() > 0 {
 		s.o.Output.Write(s.out.Bytes()) // nobody may listen any more
 		s.out.Reset()
 	}
+	if s.errors.Len() > 0 {
+		s.o.Errors.Write(s.errors.Bytes())
+		s.errors.Reset()
+	}
 }
 
-func (s *Server) statistics(b *books) {
-	b.words.statistics(b, func(number int32) Totals { return s.device(number).Totals })
-}
+func (s *Server) statistics(l *ledger) { l.text.statistics(l, s.device) }
 
 // device is what is known of a device, from clients and elsewhere.
 func (s *Server) device(number int32) Device {
@@ -269,16 +325,51 @@ func (s *Server) device(number int32) Device {
 		return Device{}
 	}
 	var d Device
-	if s.o.Device != nil {
-		d = s.o.Device(number)
+	if s.o.Tracing != nil {
+		d = s.o.Tracing.Device(number)
 	}
-	d.Totals = d.Totals.Add(s.books.totals[number])
+	d.Totals = d.Totals.Add(s.ledger.totals[number])
+	d.Buffers += s.ledger.live[number]
+	d.Available = d.Available || s.ledger.seen.has(number)
 	return d
+}
+
+// deviceCount is how many devices there are, as far as is known.
+func (s *Server) deviceCount() int {
+	n := 0
+	if s.o.Tracing != nil {
+		n = min(s.o.Tracing.Devices(), maxDevices)
+	}
+	for number := n; number < maxDevices; number++ {
+		if s.ledger.seen.has(int32(number)) {
+			n = number + 1
+		}
+	}
+	return n
+}
+
+func (s *Server) devices() []Device {
+	list := make([]Device, s.deviceCount())
+	for n := range list {
+		list[n] = s.device(int32(n))
+	}
+	return list
+}
+
+// objects are what dumps list.
+func (s *Server) objects() Objects {
+	o := s.ledger.objects()
+	if s.o.Tracing != nil {
+		traced := s.o.Tracing.Objects()
+		o.Buffers, o.Kernels = append(o.Buffers, traced.Buffers...), append(o.Kernels, traced.Kernels...)
+		o.Incomplete = o.Incomplete || traced.Incomplete
+	}
+	return o
 }
 
 // Statistics are the server's counters.
 type Statistics struct {
-	// Records that were understood, and those of them that were Refused.
+	// Records with a type of the protocol, and those of them that were Refused.
 	Records, Refused uint64
 	// Connections that are open, and all that there have been.
 	Connections, Accepted uint64
@@ -290,8 +381,8 @@ type Statistics struct {
 func (s *Server) Statistics() Statistics {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	b := s.books
-	return Statistics{b.records, b.refused, b.connections, b.total, uint64(len(b.buffers)), b.cbs.count, b.kernels.count}
+	l := s.ledger
+	return Statistics{l.records, l.invalid + l.noProcess + l.otherProcess + l.overLimit, l.connections, l.accepted, uint64(len(l.buffers)), l.cbs.count, l.kernels.count}
 }
 
 func (s *Server) accept(done <-chan struct{}) error {
@@ -308,50 +399,66 @@ func (s *Server) accept(done <-chan struct{}) error {
 				select {
 				case <-done:
 					return nil
-				case <-time.After(quiet):
+				case <-time.After(sizeWait):
 				}
 				continue
 			}
 			return fmt.Errorf("serving %s: %w", s.o.Path, err)
 		}
 		cred, err := credentials(c)
-		if err != nil || !s.o.Open && cred.Uid != s.uid && cred.Uid != 0 {
+		if err != nil || !s.o.Open && !s.trusts(cred.Uid) {
 			c.Close()
-			s.locked(func(b *books) { b.strangers++ })
+			s.locked(func(l *ledger) { l.otherUsers++ })
 			continue
 		}
+		trusted := s.trusts(cred.Uid)
 		s.mu.Lock()
-		s.books.connections++
-		s.books.total++
+		if !trusted && s.users[cred.Uid] >= s.userConnections {
+			s.ledger.tooMany++
+			s.mu.Unlock()
+			c.Close()
+			continue
+		}
+		s.users[cred.Uid]++
+		s.ledger.connections++
+		s.ledger.accepted++
 		s.open[c] = struct{}{}
 		s.mu.Unlock()
 		s.connections.Go(func() {
-			(&connection{server: s, conn: c, peer: cred.Pid}).serve()
+			(&clientConn{server: s, conn: c, peer: peer{cred.Pid, cred.Uid, trusted}}).serve()
 			c.Close()
 			s.mu.Lock()
-			s.books.connections--
+			s.ledger.connections--
 			delete(s.open, c)
+			if s.users[cred.Uid]--; s.users[cred.Uid] == 0 {
+				delete(s.users, cred.Uid)
+			}
 			s.mu.Unlock()
 		})
 	}
 }
 
-// answer is the response to a query.
+// trusts is whether a user may do what only the server's own and root may.
+func (s *Server) trusts(uid uint32) bool { return uid == s.ledger.serverUID || uid == 0 }
+
+// answer is the response to a query. What it does not answer is 0, as with the original.
 func (s *Server) answer(r *Record) Record {
-	out := Record{Type: Response, Device: r.Device, PID: int32(os.Getpid()), Time: uint64(s.books.now().UnixNano())}
-	if r.Type == DeviceInfoQuery {
-		out.Type = DeviceInfoResponse
-		if s.o.Devices != nil {
-			out.Devices = uint32(s.o.Devices())
-		}
-	}
 	d := s.device(r.Device)
-	t := d.Totals
-	out.DRAM, out.L1, out.L1Small, out.Trace, out.CB, out.Kernel = t.DRAM, t.L1, t.L1Small, t.Trace, t.CB, t.Kernel
-	if d.DRAMBanks > 0 {
-		out.TotalDRAM, out.TotalL1 = d.DRAM*uint64(d.DRAMBanks), d.L1*uint64(d.L1Banks)
+	if r.Type == Query {
+		t := d.Totals
+		return Record{Type: Response, Device: r.Device, DRAM: t.DRAM, L1: t.L1, L1Small: t.L1Small, Trace: t.Trace, CB: t.CB, Kernel: t.Kernel}
+	}
+	out := Record{Type: DeviceInfoResponse, Device: r.Device}
+	switch {
+	case r.Device == -1:
+		if out.Devices = uint32(s.deviceCount()); out.Devices > 0 {
+			out.Available = 1
+		}
+	case d.Available:
+		out.Available, out.Arch = 1, d.Arch
+		out.TotalDRAM, out.TotalL1 = d.capacity()
 		out.DRAMChannels, out.DRAMPerChannel = d.DRAMBanks, uint32(min(d.DRAM, 1<<32-1))
-		out.L1PerCore, out.Arch, out.Available = uint32(min(d.L1, 1<<32-1)), d.Arch, 1
+		out.L1PerCore = uint32(min(d.L1, 1<<32-1))
 	}
 	return out
 }

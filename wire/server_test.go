@@ -1,7 +1,9 @@
 package wire
 
 import (
+	"bytes"
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
@@ -25,7 +27,7 @@ import (
 )
 
 // limit bounds waits that are not expected to last.
-const limit = 20 * time.Second
+const limit = time.Minute
 
 // lines is a writer that can be read at any time.
 type lines struct {
@@ -48,8 +50,8 @@ func (l *lines) String() string {
 // serving is a server in this process, with the accounts of its events.
 type serving struct {
 	*Server
-	path string
-	out  lines
+	path        string
+	out, errors lines
 
 	mu       sync.Mutex
 	accounts *aggregator.Aggregator
@@ -60,7 +62,7 @@ func serve(t *testing.T, o ServerOptions) *serving {
 	t.Helper()
 	s := &serving{path: filepath.Join(t.TempDir(), "s"), accounts: aggregator.New()}
 	o.Path = s.path
-	o.Output = &s.out
+	o.Output, o.Errors = &s.out, &s.errors
 	var err error
 	if s.Server, err = Listen(o); err != nil {
 		t.Fatal(err)
@@ -152,72 +154,276 @@ func ended(t *testing.T) int32 {
 	return int32(cmd.Process.Pid)
 }
 
-// The words are the original's: testdata/words.txt is written from the protocol's
-// description, and what greps them counts the same.
-func TestWords(t *testing.T) {
-	me, dead := int32(os.Getpid()), ended(t)
+// host is what else is known, in tests: eight chips, and what is traced.
+type host struct {
+	device  Device
+	traced  []int32
+	objects Objects
+}
+
+func (h host) Traced(pid int32) bool { return slices.Contains(h.traced, pid) }
+func (h host) Devices() int          { return 8 }
+func (h host) Objects() Objects      { return h.objects }
+func (h host) Device(n int32) Device {
+	if n < 0 || n >= 8 {
+		return Device{}
+	}
+	d := h.device
+	d.Available = true
+	for _, b := range h.objects.Buffers {
+		if b.Device == n {
+			d.Buffers++
+			*d.Totals.memory(b.Memory) += b.Size
+		}
+	}
+	return d
+}
+
+var wormhole = Device{Arch: 2, DRAM: 1072340928, DRAMBanks: 12, L1: 1360544, L1Banks: 64}
+
+// readConversation reads a file of testdata/, written from the protocol's description: what
+// is sent or answered, one after the other, and what is printed.
+func readConversation(t *testing.T, size Size, pid int32) (steps []struct{ sent, received []byte }, out, errors string) {
+	t.Helper()
+	b, err := os.ReadFile(fmt.Sprintf("testdata/conversation_%d.txt", size))
+	if err != nil {
+		t.Fatal(err)
+	}
+	record := func(text string) []byte {
+		text, zeros := strings.CutSuffix(text, " …")
+		text = strings.ReplaceAll(text, "{ME}", fmt.Sprintf("%02x%02x%02x%02x", byte(pid), byte(pid>>8), byte(pid>>16), byte(pid>>24)))
+		b := fromHex(t, text)
+		if zeros && len(b) < int(size) {
+			b = append(b, make([]byte, int(size)-len(b))...)
+		}
+		if len(b) != int(size) {
+			t.Fatalf("the file has a record of %d bytes: %s", len(b), text)
+		}
+		return b
+	}
+	for line := range strings.Lines(string(b)) {
+		line = strings.TrimSuffix(line, "\n")
+		word, rest, _ := strings.Cut(line, " ")
+		rest = strings.ReplaceAll(rest, "PID {ME}", fmt.Sprintf("PID %d", pid))
+		rest = strings.ReplaceAll(rest, "PID: {ME}", fmt.Sprintf("PID: %d", pid))
+		switch word {
+		case ">":
+			steps = append(steps, struct{ sent, received []byte }{sent: record(rest)})
+		case "<":
+			steps = append(steps, struct{ sent, received []byte }{received: record(rest)})
+		case "out":
+			out += rest + "\n"
+		case "err":
+			errors += rest + "\n"
+		case "", "#", "end":
+		default:
+			t.Fatalf("the file has the line %q", line)
+		}
+	}
+	return steps, out, errors
+}
+
+// Bytes in, bytes and text out, for each size of records; and the greps of the original's
+// users find what they are for.
+func TestConversations(t *testing.T) {
+	eachSize(t, func(t *testing.T, size Size) {
+		s := serve(t, ServerOptions{Tracing: host{device: wormhole}})
+		now := time.Now()
+		s.locked(func(l *ledger) { l.now = func() time.Time { return now } })
+		start := s.out.String()
+		c := connect(t, s.path, size)
+		steps, out, errors := readConversation(t, size, int32(os.Getpid()))
+		for i, step := range steps {
+			if step.sent != nil {
+				if _, err := c.conn.Write(step.sent); err != nil {
+					t.Fatal(err)
+				}
+				continue
+			}
+			c.conn.SetReadDeadline(time.Now().Add(limit))
+			b := make([]byte, size)
+			if _, err := io.ReadFull(c.conn, b); err != nil {
+				t.Fatalf("step %d: %v", i, err)
+			}
+			if !bytes.Equal(b, step.received) {
+				t.Errorf("step %d is answered with\n%x, not\n%x", i, b, step.received)
+			}
+		}
+		s.stop()
+		got := strings.TrimPrefix(s.out.String(), start)
+		if got != out {
+			t.Errorf("it prints\n%s\nand not\n%s", got, out)
+		}
+		if got := s.errors.String(); got != errors {
+			t.Errorf("its errors are\n%s\nand not\n%s", got, errors)
+		}
+		greps := map[string]string{
+			`grep "Active allocations:" | tail -1`:                     "  Active allocations: 1\n",
+			`tail -30 | grep -A 20 "Current Statistics:" | grep -c KB`: "2\n",
+			`tail -20 | grep "Active allocations:"`:                    "  Active allocations: 1\n",
+			`grep -E "Device|CB:" | tail -1 | tr -d ' '`:               map[bool]string{true: "CB:100000bytes(97.6562KB)\n", false: "Device0:\n"}[size.Knows(CBAlloc)],
+			`grep -c "FINAL"`: "5\n",
+			`grep "Allocated" | grep -c "L1 on device"`: "1\n",
+			`grep -c "perfect cleanup"`:                 "1\n",
+			`grep "Freed buffer" | sed 's/.*buffer \([0-9]*\).*/\1/' | sort -u | head -2 | tr '\n' ' '`: map[bool]string{true: "140231420416000 16 ", false: "0 "}[size == 72],
+		}
+		if size.Knows(CBAlloc) {
+			greps[`tail -30 | grep -A 20 "Current Statistics:" | grep -c KB`] = "9\n"
+			greps[`grep -E "CB_ALLOC.*Device [0-3]" | cut -d' ' -f3 | sort | uniq -c | tr -s ' '`] = " 3 Device\n"
+			greps[`grep -E "CB_ALLOC.*Device [0-3]" | cut -d' ' -f3,4 | sort | uniq -c | tr -s ' '`] = " 1 Device 0:\n 2 Device 3:\n"
+			greps[`grep -c "KERNEL_LOAD.*Application kernel on Device 1"`] = "1\n"
+		}
+		for recipe, want := range greps {
+			cmd := exec.Command("sh", "-c", recipe)
+			cmd.Stdin = strings.NewReader(got)
+			if out, err := cmd.Output(); err != nil || string(out) != want {
+				t.Errorf("%s: %q, not %q (%v)", recipe, out, want, err)
+			}
+		}
+	})
+}
+
+// What the server prints when it starts, and when processes have ended.
+func TestStartAndExits(t *testing.T) {
+	s := serve(t, ServerOptions{Tracing: host{device: wormhole}})
 	const mib = 1 << 20
-	piece := func(kind Type, device int32, size uint64, memory uint8) Record {
-		return Record{Type: kind, Device: device, Size: size, Memory: memory, PID: me, ID: 0x300 + uint64(memory)}
+	child := exec.Command("sleep", "1000")
+	if err := child.Start(); err != nil {
+		t.Fatal(err)
 	}
-	sequence := []Record{
-		{Type: Alloc, Device: 0, Size: mib, Memory: 0, PID: me, ID: 0x10},
-		{Type: Alloc, Device: 1, Size: 2048, Memory: 1, PID: me, ID: 0xABCDEF},
-		{Type: Alloc, Device: 0, Size: 7, Memory: 0, PID: me, ID: 0x10},
-		{Type: Alloc, Device: 2, Size: 64, Memory: 2, PID: me, ID: 0x12},
-		{Type: Alloc, Device: 2, Size: 128, Memory: 3, PID: me, ID: 0x13},
-		{Type: Alloc, Device: 255, Size: 3 * mib / 2, Memory: 4, PID: me, ID: 0x14},
-		{Type: Free, Device: 0, PID: dead, ID: 0x10},
-		{Type: Free, Device: 0, PID: dead, ID: 0x10},
-		{Type: Free, Device: 0, PID: me, ID: 0x10},
-		piece(CBAlloc, 0, 3*mib/2, 0), piece(CBAlloc, 3, 100000, 0), piece(CBAlloc, 3, 100000, 1),
-		piece(CBFree, 3, 100000, 0), piece(CBFree, 0, 3*mib/2, 0), piece(CBFree, 0, 5, 9),
-		piece(KernelLoad, 1, 1234, 0), piece(KernelLoad, 1, 2*mib, 1), piece(KernelLoad, 1, mib, 2), piece(KernelLoad, 2, 1, 7),
-		piece(KernelUnload, 1, 2*mib, 1), piece(KernelUnload, 1, 1, 9), piece(KernelUnload, 1, mib, 2),
-		{Type: Alloc, Device: 256, Size: 1, PID: me, ID: 1}, {Type: Alloc, Device: -1, Size: 1, PID: me, ID: 1},
-		{Type: CBAlloc, Device: 1000, Size: 1, PID: me, ID: 1},
-		{Type: Alloc, Device: 0, Size: 0, PID: me, ID: 1}, {Type: Alloc, Device: 0, Size: 100<<30 + 1, PID: me, ID: 1},
-		{Type: Alloc, Device: 0, Size: 8, Memory: 5, PID: me, ID: 77},
-		{Type: Alloc, Device: 4, Size: mib, Memory: 1, PID: dead, ID: 0x20}, {Type: Alloc, Device: 5, Size: mib, Memory: 1, PID: dead, ID: 0x21},
-		{Type: CBAlloc, Device: 4, Size: mib / 2, PID: dead, ID: 0x22}, {Type: KernelLoad, Device: 4, Size: mib / 4, PID: dead, ID: 0x23},
-		{Type: DumpRemaining}, {Type: DumpKernels},
+	pid := int32(child.Process.Pid)
+	c := connect(t, s.path, 144)
+	c.send(Record{Type: Alloc, Device: 4, Size: mib, Memory: 1, PID: pid, ID: 0x20}, Record{Type: Alloc, Device: 5, Size: mib, Memory: 1, PID: pid, ID: 0x21},
+		Record{Type: CBAlloc, Device: 4, Size: mib / 2, PID: pid, ID: 0x22}, Record{Type: KernelLoad, Device: 4, Size: mib / 4, PID: pid, ID: 0x23})
+	c.totals(0) // who is answered came after what is printed at the start
+	for _, want := range []string{"   Device 7: Wormhole_B0 (12GB DRAM, 83MB L1)\n", "   Total: 8 device(s) detected\n",
+		"🚀 Allocation Server started\n   Listening on: " + s.path + "\n   Press Ctrl+C to stop\n"} {
+		if out := s.out.String(); !strings.Contains(out, want) {
+			t.Errorf("no %q in %q", want, out)
+		}
 	}
-	for i := range 11 {
-		sequence = append(sequence, Record{Type: Alloc, Device: 6, Size: mib, Memory: 0, PID: me, ID: uint64(0x100 + i)})
+	child.Process.Kill()
+	child.Wait()
+	c.send(Record{Type: DumpRemaining})
+	c.totals(0)
+	want := fmt.Sprintf("\n⚠️  Detected dead processes, cleaning up orphaned buffers...\n   PID %[1]d is dead, removing its buffers...\n"+
+		"   ✓ Removed 2 buffers (2 MB) from PID %[1]d\n   ✓ Removed 1 CBs (0.5 MB) from PID %[1]d\n   ✓ Removed 1 kernels (0.25 MB) from PID %[1]d\n\n", pid)
+	if out := s.out.String(); !strings.Contains(out, want) {
+		t.Errorf("no %q in %q", want, out)
 	}
-	sequence = append(sequence, Record{Type: DumpRemaining})
-	for _, size := range Sizes {
-		t.Run(fmt.Sprint(size), func(t *testing.T) {
+	if got := c.totals(4); got != (Totals{}) {
+		t.Errorf("%+v", got)
+	}
+}
+
+// Dumps, counts and "perfect cleanup" are about what is traced, too.
+func TestDumpsListWhatIsTraced(t *testing.T) {
+	h := host{objects: Objects{
+		Buffers: []LiveBuffer{{Device: 1, Memory: 1, PID: 7, ID: 0x1000, Size: 2048, References: 1}},
+		Kernels: []LiveKernel{{Device: 1, PID: 7, ID: 0x2000, Size: 1024, Age: 5 * time.Second}},
+	}}
+	s := serve(t, ServerOptions{Tracing: h})
+	c := connect(t, s.path, 144)
+	c.send(Record{Type: Alloc, Device: 1, Size: 1024, Memory: 1, PID: int32(os.Getpid()), ID: 0x10}, Record{Type: DumpRemaining}, Record{Type: DumpKernels})
+	c.totals(0)
+	s.stop()
+	out := s.out.String()
+	for _, want := range []string{
+		"Total tracked allocations: 2\n", "  L1: 2 buffers, 0.00292969 MB total\n", "    - Buffer 0x1000: 2 KB (PID 7, ref_count=1)\n", "Total remaining buffers: 2\n",
+		"Total kernel allocations: 1\n", "  │ Kernel ID: 0x2000\n  │   Size:      1 KB\n  │   Owner PID: 7\n  │   Age:       5 seconds\n",
+		"  Device 1:\n    Buffers: 2\n    DRAM: 0 bytes (0 KB)\n    L1: 3072 bytes (3 KB)\n", "  Active allocations: 2\n",
+	} {
+		if !strings.Contains(out, want) {
+			t.Errorf("no %q in\n%s", want, out)
+		}
+	}
+	// Where something may be missing, no list is no proof.
+	s = serve(t, ServerOptions{Tracing: host{objects: Objects{Incomplete: true}}})
+	c = connect(t, s.path, 72)
+	c.send(Record{Type: DumpRemaining})
+	c.totals(0)
+	if out := s.out.String(); strings.Contains(out, "perfect cleanup") || !strings.Contains(out, "some may be missing") {
+		t.Errorf("it says %q", out)
+	}
+}
+
+// Without a driver, the devices are those that clients report.
+func TestDevicesOfClients(t *testing.T) {
+	s := serve(t, ServerOptions{})
+	c := connect(t, s.path, 144)
+	if r := c.ask(Record{Type: DeviceInfoQuery, Device: -1}); r != (Record{Type: DeviceInfoResponse, Device: -1}) {
+		t.Errorf("%+v", r)
+	}
+	c.send(Record{Type: CBAlloc, Device: 3, Size: 1, PID: int32(os.Getpid()), ID: 1})
+	if r := c.ask(Record{Type: DeviceInfoQuery, Device: -1}); r != (Record{Type: DeviceInfoResponse, Device: -1, Devices: 4, Available: 1}) {
+		t.Errorf("%+v", r)
+	}
+	for device, want := range map[int32]uint32{2: 0, 3: 1} {
+		if r := c.ask(Record{Type: DeviceInfoQuery, Device: device}); r != (Record{Type: DeviceInfoResponse, Device: device, Available: want}) {
+			t.Errorf("%+v", r)
+		}
+	}
+}
+
+// helperRecord is as the original's instrumented helpers send it.
+func helperRecord(kind Type, device int32, size, id uint64) []byte {
+	b := []byte{byte(kind), 0, 0, 0}
+	b = binary.LittleEndian.AppendUint32(b, uint32(device))
+	b = binary.LittleEndian.AppendUint64(b, size)
+	b = binary.LittleEndian.AppendUint64(b, id)
+	b = binary.LittleEndian.AppendUint32(b, uint32(os.Getpid()))
+	return append(b, 0, 0, 0, 0)
+}
+
+// Records of 32 bytes are understood one by one and in a row: six circular buffers and four
+// kernels on each of two devices are 3 MiB and 6.25 MiB.
+func TestHelperRecords(t *testing.T) {
+	for _, together := range []bool{false, true} {
+		t.Run(fmt.Sprint(together), func(t *testing.T) {
+			t.Parallel()
 			s := serve(t, ServerOptions{})
-			c := connect(t, s.path, size)
-			c.send(sequence...)
-			c.totals(0)
-			c.conn.Close()
-			got := s.out.String()
-			got = strings.ReplaceAll(got, fmt.Sprintf("PID %d", me), "PID {ME}")
-			got = strings.ReplaceAll(got, fmt.Sprintf("PID %d", dead), "PID {DEAD}")
-			b, err := os.ReadFile("testdata/words.txt")
-			if err != nil {
-				t.Fatal(err)
-			}
-			if got != string(b) {
-				t.Errorf("the words differ from testdata/words.txt:\n%s", got)
-			}
-			for recipe, want := range map[string]string{
-				`grep -E "CB_ALLOC.*Device [0-3]" | cut -d' ' -f3 | sort | uniq -c | tr -s ' '`:   " 3 Device\n",
-				`grep -E "CB_ALLOC.*Device [0-3]" | cut -d' ' -f3,4 | sort | uniq -c | tr -s ' '`: " 1 Device 0:\n 2 Device 3:\n",
-				`grep -c "FINAL"`: "1\n",
-				`grep -c "KERNEL_LOAD.*Application kernel on Device 1"`: "1\n",
-				`grep "Allocated" | grep -c "L1 on device"`:             "3\n",
-			} {
-				cmd := exec.Command("sh", "-c", recipe)
-				cmd.Stdin = strings.NewReader(got)
-				out, err := cmd.Output()
-				if err != nil || string(out) != want {
-					t.Errorf("%s: %q, not %q (%v)", recipe, out, want, err)
+			c := connect(t, s.path, 144) // of the server's totals
+			helper := connect(t, s.path, 32)
+			var all []byte
+			for device := range int32(2) {
+				for n := range uint64(6) {
+					all = append(all, helperRecord(CBAlloc, device, 512<<10, n)...)
+				}
+				for n := range uint64(4) {
+					all = append(all, helperRecord(KernelLoad, device, 50<<10*32, 7<<32|n)...)
 				}
 			}
+			if together {
+				helper.conn.Write(all)
+			}
+			for len(all) > 0 && !together {
+				helper.conn.Write(all[:32])
+				all = all[32:]
+				time.Sleep(2 * sizeWait) // the pace is what is tested
+			}
+			want := Totals{CB: 3 << 20, Kernel: 25 << 18}
+			await(t, "the totals", func() bool { return c.totals(0) == want && c.totals(1) == want })
+			helper.conn.Write(helperRecord(CBFree, 1, 512<<10, 5))
+			helper.conn.Write(helperRecord(KernelUnload, 1, 50<<10*32, 7<<32))
+			want = Totals{CB: 5 << 19, Kernel: 75 << 16}
+			await(t, "what is freed", func() bool { return c.totals(1) == want })
+			// What is not of this protocol closes the connection, as with the others.
+			helper.conn.Write(bytes.Repeat([]byte{1}, 32))
+			helper.conn.SetReadDeadline(time.Now().Add(limit))
+			if _, err := helper.conn.Read(make([]byte, 1)); !errors.Is(err, io.EOF) && !errors.Is(err, unix.ECONNRESET) {
+				t.Errorf("it is still connected: %v", err)
+			}
 		})
+	}
+}
+
+// await waits until something is so.
+func await(t *testing.T, what string, is func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(limit); !is(); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("waited %v for %s", limit, what)
+		}
 	}
 }
 
@@ -232,7 +438,7 @@ func TestQuietHasNoLineARecord(t *testing.T) {
 	c.send(Record{Type: DumpRemaining})
 	c.totals(0)
 	s.stop()
-	for _, want := range []string{"REMAINING ALLOCATED BUFFERS", "Total tracked allocations: 1\n", "📊 Statistics: 5 records"} {
+	for _, want := range []string{"REMAINING ALLOCATED BUFFERS", "Total tracked allocations: 1\n", "📊 Current Statistics:\n", "  Not accepted: 1 frees of unknown ids\n"} {
 		if out := s.out.String(); !strings.Contains(out, want) {
 			t.Errorf("no %q in %q", want, out)
 		}
@@ -242,9 +448,11 @@ func TestQuietHasNoLineARecord(t *testing.T) {
 // A lone record is answered although more could follow, in its own size, and a
 // second one is taken for what it is.
 func TestLoneQueries(t *testing.T) {
-	s := serve(t, ServerOptions{Devices: func() int { return 32 }, Device: func(n int32) Device {
-		return Device{Totals: Totals{DRAM: uint64(n) + 1}, Arch: 2, DRAM: 1 << 30, DRAMBanks: 12, L1: 1 << 20, L1Banks: 64}
-	}})
+	h := host{device: Device{Arch: 2, DRAM: 1 << 30, DRAMBanks: 12, L1: 1 << 20, L1Banks: 64}}
+	for n := range int32(3) {
+		h.objects.Buffers = append(h.objects.Buffers, LiveBuffer{Device: n, Size: uint64(n) + 1})
+	}
+	s := serve(t, ServerOptions{Tracing: h})
 	for _, size := range Sizes {
 		c := connect(t, s.path, size)
 		for device := range int32(3) {
@@ -256,7 +464,7 @@ func TestLoneQueries(t *testing.T) {
 		if r.Type != DeviceInfoResponse || size > 72 && (r.TotalDRAM != 12<<30 || r.DRAMChannels != 12 || r.L1PerCore != 1<<20 || r.Arch != 2 || r.Available != 1) {
 			t.Errorf("%d bytes: %+v", size, r)
 		}
-		if r := c.ask(Record{Type: DeviceInfoQuery, Device: -1}); size > 72 && r.Devices != 32 {
+		if r := c.ask(Record{Type: DeviceInfoQuery, Device: -1}); size > 72 && r.Devices != 8 {
 			t.Errorf("%d bytes: %d devices", size, r.Devices)
 		}
 		if got := c.totals(256); got != (Totals{}) {
@@ -454,7 +662,7 @@ func TestDeadProcesses(t *testing.T) {
 	}
 	child.Process.Kill()
 	child.Wait()
-	for deadline := time.Now().Add(buryEvery + limit); c.totals(3) != (Totals{DRAM: 1}) || c.totals(4) != (Totals{}); time.Sleep(20 * time.Millisecond) {
+	for deadline := time.Now().Add(reapEvery + limit); c.totals(3) != (Totals{DRAM: 1}) || c.totals(4) != (Totals{}); time.Sleep(20 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatalf("%+v long after its end", c.totals(3))
 		}
@@ -468,7 +676,7 @@ func TestDeadProcesses(t *testing.T) {
 
 // A process that is traced counts once.
 func TestTracedProcessesCountOnce(t *testing.T) {
-	s := serve(t, ServerOptions{Traced: func(pid int32) bool { return pid == int32(os.Getpid()) }})
+	s := serve(t, ServerOptions{Tracing: host{traced: []int32{int32(os.Getpid())}}})
 	c := connect(t, s.path, 144)
 	c.send(Record{Type: Alloc, Size: 5, PID: int32(os.Getpid()), ID: 1}, Record{Type: Alloc, Size: 6, PID: 1, ID: 2})
 	if got := c.totals(0); got != (Totals{DRAM: 6}) {
@@ -594,7 +802,7 @@ func answered(t *testing.T, path string) int {
 }
 
 // FuzzConnection sends anything in any pieces: nothing crashes, nothing grows, and
-// the totals stay what the books say.
+// the totals stay the sums of the ledger.
 func FuzzConnection(f *testing.F) {
 	for _, s := range Sizes {
 		f.Add(full.Append(nil, s), uint16(10))
@@ -602,10 +810,11 @@ func FuzzConnection(f *testing.F) {
 		f.Add(r.Append(r.Append(nil, s), s), uint16(1000))
 	}
 	f.Fuzz(func(t *testing.T, b []byte, piece uint16) {
-		s := &Server{books: newBooks(&words{w: io.Discard, quiet: true})}
+		s := &Server{ledger: newLedger(&legacyText{w: io.Discard, errors: io.Discard, quiet: true})}
 		s.o.Output = io.Discard
-		s.books.start = func(pid int32) (uint64, bool) { return 1, pid%3 != 0 }
-		c := &connection{server: s, peer: 1}
+		s.ledger.uid = func(pid int32) (uint32, bool) { return uint32(pid % 2), true }
+		s.ledger.start = func(pid int32) (uint64, bool) { return 1, pid%3 != 0 }
+		c := &clientConn{server: s, peer: peer{pid: 1, uid: 1, trusted: piece%2 == 0}, inner: 1}
 		for len(b) > 0 {
 			k := min(len(b), 1+int(piece))
 			c.pending = append(c.pending, b[:k]...)
@@ -618,12 +827,12 @@ func FuzzConnection(f *testing.F) {
 				t.Fatalf("%d bytes are pending", len(c.pending))
 			}
 		}
-		s.books.bury()
+		s.ledger.reapExited()
 		var sums [maxDevices]Totals
-		for key, one := range s.books.buffers {
+		for key, one := range s.ledger.buffers {
 			*sums[key.device].memory(one.memory) += one.size
 		}
-		for kind, all := range s.books.pieces {
+		for kind, all := range s.ledger.programs {
 			for key, p := range all {
 				if kind == CBAlloc {
 					sums[key.device].CB += p.bytes
@@ -632,10 +841,10 @@ func FuzzConnection(f *testing.F) {
 				}
 			}
 		}
-		if sums != s.books.totals {
+		if sums != s.ledger.totals {
 			t.Fatal("the totals are not the sums")
 		}
-		for _, pid := range slices.Collect(maps.Keys(s.books.owners)) {
+		for _, pid := range slices.Collect(maps.Keys(s.ledger.processes)) {
 			if pid%3 == 0 {
 				t.Fatalf("process %d is dead and not buried", pid)
 			}

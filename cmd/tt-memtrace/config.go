@@ -241,15 +241,15 @@ func configFlag(root *cobra.Command) {
 func newConfig() *cobra.Command {
 	return &cobra.Command{
 		Use:   "config [flags] [COMMAND | -- COMMAND FLAGS...]",
-		Short: "Print the configuration that is in effect, and check it",
-		Long: `Print the configuration that is in effect, and where each value is from; fail if
-there is something wrong with it. What is printed can be kept as a file.
+		Short: "Print and check the configuration in effect",
+		Long: `Print the configuration in effect and the origin of each value; fail if it has an
+error. The output is a valid configuration file.
 
-A flag on the command line comes first, then the environment, then the file
-` + defaultConfig + `, where a flag stands by its name: for all
-commands at the top, for one below the command's name. In the environment it is
-TT_MEMTRACE_FLAG or TT_MEMTRACE_COMMAND_FLAG, with _ for -. What is said for one
-command comes before what is said for all.`,
+Flags on the command line override the environment, which overrides the file
+` + defaultConfig + `. In the file, the key of a flag is its name: at the
+top for all commands, below a command's name for that one. In the environment it is
+TT_MEMTRACE_FLAG or TT_MEMTRACE_COMMAND_FLAG, with _ for -. A setting for one
+command overrides one for all.`,
 		Example: `  tt-memtrace config
   TT_MEMTRACE_RING_BYTES=67108864 tt-memtrace config exporter
   tt-memtrace config -- exporter --listen :9947`,

@@ -36,7 +36,7 @@ file instead, to try the other commands with: report, log, status --from FILE.`,
 				return nil
 			}
 			t.recorded.from = []string{"demo"}
-			t.recorded.files = []io.ReadCloser{io.NopCloser(bytes.NewReader(demoRecording))}
+			t.recorded.files = []io.ReadCloser{embedded{bytes.NewReader(demoRecording)}}
 			return runTop(cmd, &t, &u, nil)
 		},
 	}
@@ -44,6 +44,12 @@ file instead, to try the other commands with: report, log, status --from FILE.`,
 	t.metrics.flags(cmd)
 	t.sockets.flags(cmd)
 	u.flags(cmd)
+	u.topFlags(cmd)
 	cmd.Flags().StringVar(&save, "save", "", "write the recording to this file")
 	return cmd
 }
+
+// embedded is a file in the program.
+type embedded struct{ *bytes.Reader }
+
+func (embedded) Close() error { return nil }

@@ -5,12 +5,15 @@ import (
 	"strings"
 
 	"tt-memtrace/tracer"
+	"tt-memtrace/tracer/discover"
+	"tt-memtrace/tracer/inspect"
+	"tt-memtrace/tracer/metal"
 )
 
 // doctorSchema is the version of diagnosis: docs/json.md says what changes it.
 const doctorSchema = 1
 
-// diagnosis is what `doctor --json` prints, and what its text is made of.
+// diagnosis is what `doctor --json` prints, and the source of its text.
 type diagnosis struct {
 	// Schema is the version of this format.
 	Schema int `json:"schema"`
@@ -21,7 +24,7 @@ type diagnosis struct {
 	Libraries []libraryDiagnosis `json:"libraries"`
 	// Compared is what was traced beside what the runtime says; absent without --compare.
 	Compared []comparison `json:"compared,omitempty"`
-	// Verified is what comparing with the processes' own books gave; absent without --verify.
+	// Verified is what comparing with the processes' own allocators gave; absent without --verify.
 	Verified []verification `json:"verified,omitempty"`
 	// PassedOver says why files or processes were not looked at.
 	PassedOver []string `json:"passed_over,omitempty"`
@@ -85,7 +88,7 @@ func (c containedProcess) String() string {
 func contained(pids []uint32) []containedProcess {
 	var list []containedProcess
 	for _, pid := range pids {
-		p, err := tracer.Describe(pid)
+		p, err := inspect.Describe(pid)
 		if err != nil || p.Container == "" && p.InnerPID == 0 {
 			continue
 		}
@@ -145,14 +148,14 @@ type getterDiagnosis struct {
 	// At is where an object has what it returns: offsets in bytes, from pointer
 	// to pointer; one for DRAM, L1, L1_SMALL and TRACE each where that differs.
 	At []string `json:"at,omitempty"`
-	// Unchecked says why that can be told over a live process only.
+	// Unchecked says why only a live process shows that.
 	Unchecked string `json:"unchecked,omitempty"`
 }
 
 type notCovered struct {
 	What string `json:"what"`
 	// Need is "required" where the build is not traced for it.
-	Need tracer.Need `json:"need"`
+	Need metal.Need `json:"need"`
 	// Without is what the numbers lack.
 	Without string `json:"without"`
 }
@@ -166,7 +169,7 @@ func orNull(s string) *string {
 
 // examineHost fills in what is true of the host.
 func (d *diagnosis) examineHost() {
-	for _, c := range tracer.CheckKernel() {
+	for _, c := range tracer.CheckHostKernel() {
 		d.Host = append(d.Host, hostCheck(c))
 	}
 	for _, r := range tracer.Rights() {
@@ -175,7 +178,7 @@ func (d *diagnosis) examineHost() {
 }
 
 // newLibraryDiagnosis says everything that a report does.
-func newLibraryDiagnosis(r *tracer.Report) libraryDiagnosis {
+func newLibraryDiagnosis(r *discover.Build) libraryDiagnosis {
 	d := libraryDiagnosis{
 		Path: r.Library.Path, BuildID: orNull(r.Library.BuildID), Release: orNull(r.Library.Release),
 		Processes: append([]uint32{}, r.Processes...), Contained: contained(r.Processes), Supported: r.Err == nil,
@@ -194,19 +197,19 @@ func newLibraryDiagnosis(r *tracer.Report) libraryDiagnosis {
 		d.Layout = newLayoutDiagnosis(r.Layout)
 	}
 	for _, g := range r.Getters {
-		one := getterDiagnosis{Tells: g.Tells, Symbol: g.Symbol, Found: g.Found, At: g.Shows}
+		one := getterDiagnosis{Tells: g.Value, Symbol: g.Symbol, Found: g.Found, At: g.Shows}
 		if g.Err != nil {
 			one.Unchecked = g.Err.Error()
 		}
 		d.Getters = append(d.Getters, one)
 		if !g.Found {
-			d.NotCovered = append(d.NotCovered, notCovered{g.Tells, tracer.Degrades, g.Without})
+			d.NotCovered = append(d.NotCovered, notCovered{g.Value, metal.Degrades, g.Without})
 		}
 	}
 	return d
 }
 
-func newLayoutDiagnosis(l *tracer.Layout) *layoutDiagnosis {
+func newLayoutDiagnosis(l *metal.Layout) *layoutDiagnosis {
 	d := &layoutDiagnosis{Base: l.Base, Indirect: l.Indirect}
 	if l.Debug != nil {
 		d.Debug = &debugDiagnosis{Path: l.Debug.Path}

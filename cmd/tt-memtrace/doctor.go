@@ -12,6 +12,9 @@ import (
 
 	"tt-memtrace/export"
 	"tt-memtrace/tracer"
+	"tt-memtrace/tracer/discover"
+	"tt-memtrace/tracer/metal"
+	"tt-memtrace/ui/text"
 )
 
 func newDoctor() *cobra.Command {
@@ -20,24 +23,24 @@ func newDoctor() *cobra.Command {
 	var asJSON, compare, verify bool
 	cmd := &cobra.Command{
 		Use:   "doctor [--compare] [--verify] [-p PID | --lib PATH]",
-		Short: "Say what works here and what does not",
-		Long: `Say what works here and what does not: the kernel, this user's rights, and each
-build of the runtime's library that a process maps (or the one given). Of a
-library: every probe point, where it was found and whether the kernel emulates
-the instruction there; where it keeps the fields of a buffer, and which of its
-functions, and what of its debug information, show that; and what is not covered,
-with what that means for the numbers. docs/compatibility.md says the same of the
-published releases.
+		Short: "Show what works on this host and what does not",
+		Long: `Show what works here and what does not: the host kernel, this user's rights, and
+each build of the runtime's library that a process maps (or the one given). For a
+library: every probe point, its address, and whether the host kernel emulates the
+instruction there; the layout of a buffer, and the functions and debug information
+that prove it; and what is not covered, with the effect on the numbers.
+docs/compatibility.md has the same for the published releases.
 
-With --compare the processes are traced for a moment, and what they hold of each
-chip is shown beside the account that the runtime itself keeps in shared memory
-(from 0.70 on). What differs is no failure: docs/architecture.md says why it can.
+--compare traces the processes for a moment and shows their memory on each chip
+beside the account that the runtime itself keeps in shared memory (from 0.70 on).
+A difference is not a failure: docs/architecture.md says why the two can differ.
 
-With --verify the processes are read twice: their own allocators say what they
-hold, events say what becomes of it, and then the two are compared, buffer by
-buffer and program by program. Exit code 1 if they differ.
+--verify scans the processes' own allocators twice, applies the events in between
+to the first scan, and compares the result with the second one, buffer by buffer
+and program by program. Exit code 1 if they differ.
 
-Exit code 0 if all is well, 3 if rights are missing, 4 if a library cannot be traced.`,
+Exit code 0 if all is well, 3 if rights are missing, 4 if a library cannot
+be traced, or nothing on this host kernel with probes.`,
 		Example: `  sudo tt-memtrace doctor
   sudo tt-memtrace doctor --compare -p 4711
   sudo tt-memtrace doctor --verify -p 4711
@@ -46,7 +49,7 @@ Exit code 0 if all is well, 3 if rights are missing, 4 if a library cannot be tr
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if len(pids) > 0 && library != "" {
-				return fmt.Errorf("%w: -p and --lib exclude each other", errUsage)
+				return fmt.Errorf("%w: -p and --lib cannot be used together", errUsage)
 			}
 			if (compare || verify) && library != "" {
 				return fmt.Errorf("%w: --compare takes processes, not --lib, and so does --verify", errUsage)
@@ -83,17 +86,22 @@ Exit code 0 if all is well, 3 if rights are missing, 4 if a library cannot be tr
 				if verify && d.Verified != nil {
 					d.printVerified(&out)
 				}
+				d.printVerdict(&out, err)
 			}
-			if _, e := cmd.OutOrStdout().Write(inert(out.Bytes())); e != nil && err == nil {
+			said := inert(out.Bytes())
+			if !asJSON && coloured(cmd.OutOrStdout()) {
+				said = markColours(said)
+			}
+			if _, e := cmd.OutOrStdout().Write(said); e != nil && err == nil {
 				err = fmt.Errorf("writing the report: %w", e)
 			}
 			return err
 		},
 	}
-	pidFlag(cmd, &pids, "look at what this process maps (repeatable)")
-	cmd.Flags().BoolVar(&verify, "verify", false, "compare the accounts of a moment with the processes' own allocators")
+	pidFlag(cmd, &pids, "check the runtime that this process maps (repeatable)")
+	cmd.Flags().BoolVar(&verify, "verify", false, "compare the traced numbers with the processes' own allocators")
 	cmd.Flags().StringVar(&library, "lib", "", "look at this file only")
-	cmd.Flags().BoolVar(&compare, "compare", false, "show what the processes hold beside the runtime's own account of it")
+	cmd.Flags().BoolVar(&compare, "compare", false, "show the traced numbers beside those that the runtime keeps in shared memory")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON; docs/json.md describes it")
 	_ = cmd.MarkFlagFilename("lib", "so")
 	return cmd
@@ -103,13 +111,13 @@ Exit code 0 if all is well, 3 if rights are missing, 4 if a library cannot be tr
 // diagnosis is nil where there was nothing to look at.
 func examine(pids []uint, library string) (*diagnosis, error) {
 	d := &diagnosis{Schema: doctorSchema, Libraries: []libraryDiagnosis{}}
-	var reports []*tracer.Report
+	var builds []*discover.Build
 	if library != "" {
-		r, err := tracer.Inspect(library)
+		r, err := metal.Examine(library)
 		if err != nil {
 			return nil, err
 		}
-		reports = append(reports, r)
+		builds = append(builds, &discover.Build{Report: r})
 	} else {
 		list, err := checkPIDs(pids)
 		if err != nil {
@@ -117,21 +125,23 @@ func examine(pids []uint, library string) (*diagnosis, error) {
 		}
 		d.examineHost()
 		var skipped []error
-		reports, skipped = tracer.InspectProcesses(list)
+		builds, skipped = discover.Builds(list)
 		for _, err := range skipped {
 			d.PassedOver = append(d.PassedOver, err.Error())
 		}
 	}
 	var err error
-	for _, r := range reports {
+	for _, r := range builds {
 		d.Libraries = append(d.Libraries, newLibraryDiagnosis(r))
 		r.Library.Close()
 		if r.Err != nil && err == nil {
-			err = fmt.Errorf("%s: %w", r.Library.Path, tracer.ErrUnsupported) // why, is in the diagnosis
+			err = fmt.Errorf("%s: %w", r.Library.Path, metal.ErrUnsupported) // why, is in the diagnosis
 		}
 	}
 	if err == nil && library == "" {
-		err = tracer.CheckRights()
+		if err = tracer.CheckRights(); err == nil {
+			err = tracer.HostKernelError()
+		}
 	}
 	return d, err
 }
@@ -141,6 +151,54 @@ func mark(ok bool) string {
 		return "✓"
 	}
 	return "✗"
+}
+
+// printVerdict says in a line whether tracing works here; err is what is in its way.
+func (d *diagnosis) printVerdict(w io.Writer, err error) {
+	failed := 0
+	for _, c := range d.Host {
+		if !c.OK {
+			failed++
+		}
+	}
+	verdict := "this library can be traced"
+	switch {
+	case err != nil:
+		first, _, _ := strings.Cut(err.Error(), "\n")
+		verdict = "not ready: " + first
+	case d.Host != nil && len(d.Libraries) == 0:
+		verdict = "ready: a process that uses the runtime can be traced here; none does now"
+	case d.Host != nil:
+		verdict = "ready: what uses the runtime can be traced here"
+	}
+	if err == nil && failed > 0 {
+		verdict += "; what is marked above with ✗ is missing"
+	}
+	fmt.Fprintf(w, "\n%s %s\n", mark(err == nil), verdict)
+}
+
+// markColours colours the marks, the titles and the verdict, which is a line that begins with a mark.
+func markColours(doctor []byte) []byte {
+	var b strings.Builder
+	for l := range strings.Lines(string(doctor)) {
+		words := strings.TrimLeft(l, " ")
+		look := text.Plain
+		switch {
+		case strings.HasPrefix(words, mark(true)):
+			look = text.Good
+		case strings.HasPrefix(words, mark(false)):
+			look = text.Bad
+		case len(words) == len(l):
+			look = text.Strong
+		}
+		words = strings.TrimSuffix(words, "\n")
+		coloured, rest := words, ""
+		if len(words)+1 < len(l) && look != text.Plain {
+			coloured, rest = words[:len(mark(true))], words[len(mark(true)):]
+		}
+		b.WriteString(text.Line{text.Plain.Span(l[:len(l)-len(words)-1]), look.Span(coloured), text.Plain.Span(rest + "\n")}.Terminal(true))
+	}
+	return []byte(b.String())
 }
 
 func (d *diagnosis) print(w io.Writer, given bool) {
@@ -164,12 +222,12 @@ func (d *diagnosis) print(w io.Writer, given bool) {
 		}
 	}
 	for _, why := range d.PassedOver {
-		fmt.Fprintf(w, "  passed over: %s\n", why)
+		fmt.Fprintf(w, "  skipped: %s\n", why)
 	}
 	switch {
 	case len(d.Libraries) > 0:
 	case given:
-		fmt.Fprintln(w, "\nLibrary: that process does not map the runtime (yet)")
+		fmt.Fprintln(w, "\nLibrary: that process does not map the runtime yet")
 	default:
 		fmt.Fprintln(w, "\nLibrary: no process maps the runtime now; --lib PATH looks at a file")
 	}
@@ -221,7 +279,7 @@ func (l *libraryDiagnosis) printFindings(w io.Writer, tw *tabwriter.Writer) {
 	for _, g := range l.Getters {
 		at := strings.Join(g.At, ", ")
 		if g.Unchecked != "" {
-			at = "told by a live process only"
+			at = "known from a live process only"
 		}
 		fmt.Fprintf(tw, "    %s\t%s\t%s\t%s\n", mark(g.Found), g.Symbol, g.Tells, at)
 	}

@@ -4,8 +4,10 @@ import (
 	"bytes"
 	"debug/elf"
 	"encoding/json"
+	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 	"unicode"
@@ -154,5 +156,27 @@ func TestDoctorOfAnUnsupportedLibrary(t *testing.T) {
 	}
 	if out, code := doctor("--json", "--lib", path); code != exitUnsupported || out != "" {
 		t.Errorf("exit code %d:\n%s", code, out)
+	}
+}
+
+// The verdict comes last; colours change nothing but the looks.
+func TestDoctorEndsWithAVerdict(t *testing.T) {
+	out, _ := doctor("--lib", library(t, "0.81.1"))
+	if !strings.HasSuffix(out, "\n\n✓ this library can be traced\n") {
+		t.Errorf("%s", out)
+	}
+	coloured := string(markColours([]byte(out)))
+	if !strings.HasSuffix(coloured, "\x1b[32m✓ this library can be traced\x1b[m\n") || !strings.Contains(coloured, "    \x1b[32m✓\x1b[m  ") || !strings.Contains(coloured, "\x1b[1mLibrary ") {
+		t.Errorf("%q", coloured)
+	}
+	if plain := regexp.MustCompile("\x1b\\[[0-9;]*m").ReplaceAllString(coloured, ""); plain != out {
+		t.Errorf("%q is not %q", plain, out)
+	}
+	var b strings.Builder
+	d := &diagnosis{Host: []hostCheck{{Name: "BTF"}}}
+	d.printVerdict(&b, fmt.Errorf("rights are missing\nsee below"))
+	d.printVerdict(&b, nil)
+	if want := "\n✗ not ready: rights are missing\n\n✓ ready: a process that uses the runtime can be traced here; none does now; what is marked above with ✗ is missing\n"; b.String() != want {
+		t.Errorf("%q", &b)
 	}
 }

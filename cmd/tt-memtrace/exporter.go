@@ -6,47 +6,60 @@ import (
 	"log/slog"
 	"net"
 	"os"
-	"sync"
+	"os/signal"
 	"time"
 
-	"github.com/coreos/go-systemd/v22/daemon"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
+	"golang.org/x/term"
 
+	"tt-memtrace/aggregator"
 	"tt-memtrace/metrics"
+	"tt-memtrace/session"
+	"tt-memtrace/telemetry"
 	"tt-memtrace/tracer"
 )
 
 const defaultListen = "127.0.0.1:9947"
 
-// metricsFlags say where metrics go, beside whatever else a command does.
+// metricsFlags say where a live command sends metrics, in addition to its own output.
 type metricsFlags struct {
-	listen    string
-	config    string
+	listen string
+	config string
+	// health is where probes are answered without TLS and users.
+	health    string
 	processes int
-	// push and every are of OpenTelemetry.
+	// push and every are for OpenTelemetry.
 	push  string
 	every time.Duration
 }
 
 func (m *metricsFlags) flags(cmd *cobra.Command) {
-	cmd.Flags().StringVar(&m.listen, "metrics", "", "answer Prometheus at this address too, such as "+defaultListen)
+	cmd.Flags().StringVar(&m.listen, "metrics", "", "also serve Prometheus metrics at this address, such as "+defaultListen)
 	m.processes, m.every = metrics.DefaultProcesses, time.Minute
 }
 
 func newExporter() *cobra.Command {
 	var t targets
+	t.recording = &recordFlags{}
 	cmd := &cobra.Command{
 		Use:   "exporter [flags] [-- CMD ARGS...]",
-		Short: "Show the accounts to Prometheus and OpenTelemetry, until ^C",
-		Long: `Show the accounts to Prometheus and OpenTelemetry, until ^C.
+		Short: "Export metrics to Prometheus and OpenTelemetry, until ^C",
+		Long: `Export metrics to Prometheus and OpenTelemetry, until ^C.
 
-Prometheus finds them at http://ADDR/metrics; docs/metrics.md says what each
-means. TLS and users are set in a file of the form that Prometheus' own exporters
-have (--web-config). Without it, listen on this host only, which is the default.
+Prometheus scrapes http://ADDR/metrics; docs/metrics.md lists the metrics.
+--web-config names a file with TLS keys and users, in the format of Prometheus'
+exporter-toolkit. Without it, listen on the loopback address only (the default).
 
-With --otlp the same goes to an OpenTelemetry collector, over HTTP; the OTEL_
-variables of the environment set headers, certificates and attributes.`,
+/healthz and /readyz are there too, and with --health-listen at an address without
+TLS and users, for a kubelet's probes.
+
+--otlp pushes the same metrics to an OpenTelemetry collector over HTTP. The OTEL_
+environment variables set headers, certificates and attributes.
+
+With --record FILE it also records, for months if --rotate-every or --rotate-size
+and --keep-age or --keep-size say so; see 'tt-memtrace record --help'.`,
 		Example: `  sudo tt-memtrace exporter
   sudo tt-memtrace exporter --listen :9947 --web-config /etc/tt-memtrace/web.yaml
   sudo tt-memtrace exporter --listen "" --otlp http://collector:4318
@@ -58,27 +71,28 @@ variables of the environment set headers, certificates and attributes.`,
 			if err != nil {
 				return err
 			}
-			go func() {
-				select {
-				case <-l.ready:
-					_, _ = daemon.SdNotify(false, daemon.SdNotifyReady) // no one to tell is no error
-				case <-l.ended:
-				}
-			}()
+			if len(args) == 0 && !term.IsTerminal(int(os.Stdin.Fd())) {
+				signal.Ignore(unix.SIGHUP) // a service is not reloaded: certificates are read for each connection
+			}
+			ctx, cancel := context.WithCancel(cmd.Context())
+			defer cancel()
+			go health{l}.notify(ctx)
 			return l.run(cmd.Context())
 		},
 	}
 	t.flags(cmd)
 	f := cmd.Flags()
-	f.StringVar(&t.metrics.listen, "listen", defaultListen, `answer Prometheus at this address; "" for none`)
+	f.StringVar(&t.metrics.listen, "listen", defaultListen, `serve Prometheus metrics at this address; "" for none`)
+	f.StringVar(&t.metrics.health, "health-listen", "", "serve /healthz and /readyz alone at this address, without TLS and users, such as :9948")
 	f.StringVar(&t.metrics.config, "web-config", "", "a file with TLS keys and users")
-	f.IntVar(&t.metrics.processes, "processes", metrics.DefaultProcesses, `how many processes have series of their own; the others are "other"`)
-	f.StringVar(&t.metrics.push, "otlp", "", "push to the OpenTelemetry collector at this URL too")
+	f.IntVar(&t.metrics.processes, "processes", metrics.DefaultProcesses, `number of processes with series of their own; "other" sums the rest`)
+	f.StringVar(&t.metrics.push, "otlp", "", "also push to the OpenTelemetry collector at this URL")
+	t.recording.flags(cmd)
 	f.DurationVar(&t.metrics.every, "otlp-interval", time.Minute, "time between two pushes")
-	_ = f.MarkHidden("metrics") // --listen is the same here
+	_ = f.MarkHidden("metrics") // --listen replaces it
 	cmd.PreRunE = func(_ *cobra.Command, args []string) error {
 		if t.metrics.listen == "" && t.metrics.push == "" {
-			return fmt.Errorf("%w: neither --listen nor --otlp says where the metrics go", errUsage)
+			return fmt.Errorf("%w: both --listen and --otlp are empty, so the metrics go nowhere", errUsage)
 		}
 		return t.check(args)
 	}
@@ -86,11 +100,11 @@ variables of the environment set headers, certificates and attributes.`,
 	return cmd
 }
 
-// check says what is wrong with the flags.
+// check validates the flags.
 func (m *metricsFlags) check() error {
-	if m.listen != "" {
-		if _, _, err := net.SplitHostPort(m.listen); err != nil {
-			return fmt.Errorf("%w: %q is no address to listen at, such as %s: %w", errUsage, m.listen, defaultListen, err)
+	for _, address := range []string{m.listen, m.health} {
+		if _, _, err := net.SplitHostPort(address); address != "" && err != nil {
+			return fmt.Errorf("%w: %q is not an address such as %s: %w", errUsage, address, defaultListen, err)
 		}
 	}
 	if m.processes < 0 || m.processes > maxShown {
@@ -106,26 +120,37 @@ func (m *metricsFlags) check() error {
 }
 
 const (
-	// maxShown processes with series of their own: more would be no metrics any more.
+	// maxShown bounds the processes with series of their own, for Prometheus' sake.
 	maxShown = 1000
-	// maxSorted buffers are sorted in a scrape, which takes some milliseconds, to
-	// find the largest free block; with more of them it is not known.
+	// maxSorted bounds the buffers that a scrape sorts to find the largest free block,
+	// which takes some milliseconds; with more buffers it is unknown.
 	maxSorted = 20_000
 )
 
-// add has the accounts shown as metrics for as long as they are live.
+// add exports metrics while the session runs.
 func (m *metricsFlags) add(l *live) error {
+	if m.health != "" {
+		if err := m.serveHealth(l); err != nil {
+			return err
+		}
+	}
 	if m.listen == "" && m.push == "" {
 		return nil
 	}
-	counts := func() *metrics.Probes { return nil }
-	if tr, ok := l.source.(*tracer.Tracer); ok {
-		g := &guarded{Tracer: tr}
-		l.source, counts = g, g.counts
-	}
+	driver := telemetry.New("/")
 	c, err := metrics.NewCollector(func() metrics.Reading {
 		r := l.reading()
-		r.Probes = counts()
+		r.Behind = l.Behind()
+		if l.player == nil { // a recording is of another time, and perhaps host
+			r.Devices = driver.Devices()
+		}
+		if l.tracer != nil {
+			r.Probes = l.tracer.counts()
+		}
+		if recorder := l.recorder.Load(); recorder != nil {
+			stats := recorder.Stats()
+			r.Recording = &stats
+		}
 		return r
 	}, metrics.Options{Version: version(), Processes: m.processes})
 	if err != nil {
@@ -147,7 +172,7 @@ func (m *metricsFlags) add(l *live) error {
 	if err != nil {
 		return err
 	}
-	l.add(sink{close: func() error {
+	l.AddSink(session.Sink{Close: func() error {
 		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 		defer cancel()
 		if err := stop(ctx); err != nil {
@@ -163,55 +188,72 @@ func (m *metricsFlags) serve(l *live, g prometheus.Gatherer) error {
 	if l.quiet {
 		log = slog.New(slog.DiscardHandler)
 	}
-	server, err := metrics.Listen(m.listen, m.config, g, log)
+	server, err := metrics.Listen(m.listen, m.config, g, health{l}, log)
 	if err != nil {
 		return err
 	}
 	l.notice(fmt.Sprintf("metrics at %s/metrics", server.Addr()))
+	if m.config == "" && !loopback(server.Addr()) {
+		l.notice("anybody who reaches this address can read the names of processes: --web-config adds TLS and users")
+	}
+	l.answer(server)
+	return nil
+}
+
+// loopback reports whether only this host reaches an address.
+func loopback(a net.Addr) bool {
+	tcp, ok := a.(*net.TCPAddr)
+	return ok && tcp.IP.IsLoopback()
+}
+
+// serveHealth answers health probes at an address of their own.
+func (m *metricsFlags) serveHealth(l *live) error {
+	server, err := metrics.ListenHealth(m.health, health{l}, slog.New(slog.DiscardHandler))
+	if err != nil {
+		return err
+	}
+	l.notice(fmt.Sprintf("health at %s/healthz", server.Addr()))
+	l.answer(server)
+	return nil
+}
+
+// answer serves until the session ends.
+func (l *live) answer(server *metrics.Server) {
 	go func() {
 		if err := server.Serve(); err != nil {
 			l.notice(err.Error())
 		}
 	}()
-	l.add(sink{close: server.Close})
-	return nil
+	l.AddSink(session.Sink{Close: server.Close})
 }
 
-// reading is the state of the accounts at one moment, for a scrape.
+// reading is the state at one moment, for a scrape.
 func (l *live) reading() metrics.Reading {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	rooms, _ := l.accounts.Rooms(maxSorted)
-	return metrics.Reading{Snapshot: l.accounts.Snapshot(), Rooms: rooms}
+	var r metrics.Reading
+	l.View(func(a *aggregator.Aggregator) {
+		r.Snapshot = a.Snapshot()
+		r.Rooms, _ = a.FreeSpaces(maxSorted)
+	})
+	return r
 }
 
-// guarded is a tracer whose counters can be asked for while it is closed.
-type guarded struct {
-	*tracer.Tracer
-	mu     sync.Mutex
-	closed bool
-}
-
-func (g *guarded) Close() error {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	g.closed = true
-	return g.Tracer.Close()
-}
-
-// counts are nil where they cannot be had.
-func (g *guarded) counts() *metrics.Probes {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if g.closed {
+// counts are nil if unavailable.
+func (s *tracerSource) counts() *metrics.Probes {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
 		return nil
 	}
-	c, err := g.Counters()
+	c, err := s.Counters()
 	if err != nil {
 		return nil
 	}
 	p := &metrics.Probes{Hooked: c.Hooked, Truncated: c.Truncated, Unreserved: c.Unreserved,
-		Clipped: c.Clipped, Uncounted: c.Uncounted, Refused: g.Refused()}
+		Clipped: c.Clipped, Uncounted: c.Uncounted, Refused: s.Refused(), Failed: s.Failed()}
+	p.RingUsed, p.RingBytes = s.Backlog()
+	for _, f := range s.Fills() {
+		p.Tables = append(p.Tables, metrics.TableFill(f))
+	}
 	for i, name := range tracer.KindNames {
 		if name != "" {
 			p.Kinds = append(p.Kinds, metrics.KindCounts{Kind: name, Seen: c.Seen[i], Lost: c.Lost[i], Unread: c.Unread[i]})

@@ -10,21 +10,22 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"tt-memtrace/session"
 	"tt-memtrace/wire"
 )
 
 // sockets are the flags that have a live command speak the original protocol.
 type sockets struct {
-	// forward is the socket of a server that is told, serve that of a server to be;
+	// forward is the socket of the server to send to, serve the socket to listen on;
 	// empty for none.
 	forward, serve string
 	size           string
 	open           bool
-	// words: the server writes what the original does.
-	words bool
+	// prints: the server prints the original's lines.
+	prints bool
 }
 
-// autoSize has the server asked for the size of its records.
+// autoSize queries the server for the size of its records.
 const autoSize = "auto"
 
 func (s *sockets) flags(cmd *cobra.Command) {
@@ -35,12 +36,12 @@ func (s *sockets) flags(cmd *cobra.Command) {
 		s.sizeFlag(cmd)
 	case "serve":
 		f.StringVar(&s.serve, "socket", wire.DefaultSocket, "socket to serve")
-		f.StringVar(&s.forward, "forward", "", "tell the allocation server at this socket as well")
+		f.StringVar(&s.forward, "forward", "", "also send traced allocations to the allocation server at this socket")
 		f.BoolVar(&s.open, "open", false, "let all users of the host connect, not only this one and root")
 		s.sizeFlag(cmd)
 	default:
-		f.StringVar(&s.forward, "forward", "", "tell the allocation server at this socket as well")
-		f.StringVar(&s.serve, "serve", "", "be an allocation server at this socket as well")
+		f.StringVar(&s.forward, "forward", "", "also send traced allocations to the allocation server at this socket")
+		f.StringVar(&s.serve, "serve", "", "also listen at this socket as an allocation server")
 		f.BoolVar(&s.open, "open", false, "with --serve, let all users of the host connect, not only this one and root")
 		s.sizeFlag(cmd)
 	}
@@ -84,22 +85,15 @@ func same(a, b string) bool {
 func (s *sockets) join(l *live) (*live, error) {
 	if s.serve != "" {
 		if err := s.addServer(l); err != nil {
-			return nil, errors.Join(err, l.closeSource())
+			return nil, errors.Join(err, l.Close())
 		}
 	}
 	if s.forward != "" {
 		if err := s.addForwarder(l); err != nil {
-			return nil, errors.Join(err, l.closeSource())
+			return nil, errors.Join(err, l.Close())
 		}
 	}
 	return l, nil
-}
-
-func (l *live) closeSource() error {
-	if l.source == nil {
-		return nil
-	}
-	return l.source.Close()
 }
 
 func (s *sockets) addForwarder(l *live) error {
@@ -115,10 +109,10 @@ func (s *sockets) addForwarder(l *live) error {
 	if err != nil {
 		return err
 	}
-	l.add(sink{
-		events: f.Events, change: f.Change, cb: f.CBChange, kernel: f.KernelChange,
-		batch: func() { f.Batch(l.accounts.Buffers) },
-		close: func() error {
+	l.AddSink(session.Sink{
+		Events: f.Events, Change: f.Change, CB: f.CBChange, Kernel: f.KernelChange,
+		Batch: func() { f.Batch(l.Accounts().Buffers) },
+		Close: func() error {
 			err := f.Close()
 			l.notice(forwarded(s.forward, f.Statistics()))
 			return err
@@ -127,10 +121,10 @@ func (s *sockets) addForwarder(l *live) error {
 	return nil
 }
 
-// forwarded says what has become of it.
+// forwarded summarizes what was sent.
 func forwarded(path string, n wire.ForwarderStatistics) string {
 	if n.Connections == 0 {
-		return fmt.Sprintf("forwarding to %s: there never was a server", path)
+		return fmt.Sprintf("forwarding to %s: no server ever answered", path)
 	}
 	text := fmt.Sprintf("forwarded %d records to %s, %d dropped", n.Sent, path, n.Dropped)
 	for _, c := range []struct {
@@ -147,8 +141,8 @@ func forwarded(path string, n wire.ForwarderStatistics) string {
 	return text
 }
 
-// journalPath is where it is kept what the server at a socket was told: in the
-// place for what need not outlive a boot.
+// journalPath is where the list of what was sent to the server at a socket is kept: a
+// place that need not survive a reboot.
 func journalPath(socket string) (string, error) {
 	dir := os.Getenv("RUNTIME_DIRECTORY") // from systemd
 	switch {
@@ -177,16 +171,16 @@ func newForward() *cobra.Command {
 	var t targets
 	cmd := &cobra.Command{
 		Use:   "forward [flags] [-- CMD ARGS...]",
-		Short: "Tell an existing allocation server, until ^C",
-		Long: `Tell an existing allocation server of all that is traced, until ^C, so that it and
-its monitors work with an unchanged runtime. What was alive before is sent first.
+		Short: "Send traced allocations to an existing allocation server, until ^C",
+		Long: `Send all traced allocations and frees to an existing allocation server, until ^C, so
+that it and its monitors work with an unchanged runtime. Live buffers are sent first.
 
-The server is asked for the size of its records. If it is not there, goes, or is
-too slow, tt-memtrace waits for it and then tells it all that is alive; tracing
-goes on meanwhile. What the server holds at the end stays there until its
+The server is queried for the size of its records. If it is absent, exits, or is
+too slow, tt-memtrace waits for it and then sends all live buffers; tracing
+continues meanwhile. At the end the server keeps what it was sent until the
 processes end, or until the next tt-memtrace forwards to it.
 
-Every live command takes --forward PATH to do the same beside its own work.`,
+Every live command takes --forward PATH to forward as well.`,
 		Example: `  sudo tt-memtrace forward
   sudo tt-memtrace forward --socket /run/alloc.sock --record-size 144 -p 4711
   sudo tt-memtrace top --forward /tmp/tt_allocation_server.sock`,

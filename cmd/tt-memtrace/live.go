@@ -6,112 +6,124 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"slices"
+	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
 
 	"tt-memtrace/aggregator"
+	"tt-memtrace/record"
+	"tt-memtrace/sampler"
+	"tt-memtrace/session"
 	"tt-memtrace/tracer"
+	"tt-memtrace/tracer/proc"
 )
 
-// source yields events until its context ends or there are no more. Ready is
-// called when it has begun to listen; a batch is valid during the call.
-type source interface {
-	Run(ctx context.Context, ready func(), sink func([]aggregator.Event)) error
-	Close() error
-}
-
-// sink is told of what happens. What is nil is not called. All is called under
-// the lock of the accounts, in the order of events, and must not block; close is
-// called when tracing is over.
-type sink struct {
-	// events are told before they are booked, changes as they are, and batch
-	// when all of a batch are.
-	events func([]aggregator.Event)
-	change func(aggregator.Change)
-	cb     func(aggregator.CBChange)
-	kernel func(aggregator.KernelChange)
-	refuse func(*aggregator.Event)
-	batch  func()
-	close  func() error
-}
-
-// live is a running source, its accounts, and where they go.
+// live is a session with what a command shows of it: notices, the host that it is
+// from, and the command that is traced.
 type live struct {
-	mu       sync.Mutex
-	accounts *aggregator.Aggregator
-	source   source
-	// now is the present by the clock of the events, wall turns that clock into
-	// the time of day, and host is where they are from.
-	now  func() uint64
-	wall func(uint64) time.Time
+	*session.Session
+	// tracer, sampler or player, where set, is the source.
+	tracer  *tracerSource
+	sampler *sampler.Source
+	player  *record.Player
+	// host is where the events are from.
 	host string
-	// recorded: the source ends by itself. traced is what was then, in the recorder's words.
-	recorded bool
-	traced   string
 	// waiting, where set, says which processes do not use the runtime yet.
 	waiting func() []uint32
-	sinks   []sink
-	// lacks is what the source cannot tell of any process.
-	lacks []string
+	// recorder, where set, is one of the sinks.
+	recorder atomic.Pointer[record.Recorder]
 
 	noticesMu sync.Mutex
 	notices   []string
+	pace      pace
 	quiet     bool
 	// silent: notices are shown by the screen and not written.
 	silent bool
 	// brief: the first snapshot is all that is wanted, nothing is waited for.
 	brief bool
+	// needsAll: what is written has each event, so that it stays incomplete when the
+	// numbers are corrected.
+	needsAll bool
 
-	ready   chan struct{}
 	command []string
 	// output, where set, takes what the command writes.
 	output *os.File
-	// ended is closed when tracing is over.
-	ended chan struct{}
-	err   error
 }
 
 func newLive(command []string, quiet bool) *live {
 	return &live{
-		accounts: aggregator.New(), ready: make(chan struct{}), ended: make(chan struct{}),
-		command: command, quiet: quiet, now: tracer.Now, wall: clock(), host: hostname(),
+		Session: session.New(session.Clock{Now: proc.Now, Wall: clock()}),
+		command: command, quiet: quiet, host: hostname(),
 	}
 }
 
-// add has a sink told of what happens. It must not run beside run.
-func (l *live) add(s sink) {
-	l.sinks = append(l.sinks, s)
-	l.accounts.OnChange = each(l.accounts.OnChange, s.change)
-	l.accounts.OnCBChange = each(l.accounts.OnCBChange, s.cb)
-	l.accounts.OnKernelChange = each(l.accounts.OnKernelChange, s.kernel)
-	l.accounts.OnRefused = each(l.accounts.OnRefused, s.refuse)
+// tracerSource is the tracer as a session.Source, Reconciler and Lagging. Its counters can be
+// read while it is closed.
+type tracerSource struct {
+	*tracer.Tracer
+	mu     sync.Mutex
+	closed bool
 }
 
-// each calls both, where there are both.
-func each[T any](first, second func(T)) func(T) {
-	switch {
-	case first == nil:
-		return second
-	case second == nil:
-		return first
-	}
-	return func(v T) { first(v); second(v) }
+var (
+	_ session.Reconciler = (*tracerSource)(nil)
+	_ session.Lagging    = (*tracerSource)(nil)
+)
+
+func (s *tracerSource) Close() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.closed = true
+	return s.Tracer.Close()
 }
 
 const maxNotices = 100
 
+// notice says something in one line, whatever names a process or a file has.
 func (l *live) notice(text string) {
-	text = printable(text)
+	text = strings.ReplaceAll(printable(text), "\n", "; ")
 	l.noticesMu.Lock()
 	defer l.noticesMu.Unlock()
-	if len(l.notices) < maxNotices {
-		l.notices = append(l.notices, text)
+	if len(l.notices) == maxNotices {
+		l.notices = slices.Delete(l.notices, 0, 1)
 	}
-	if !l.quiet && !l.silent {
+	l.notices = append(l.notices, text)
+	if l.quiet || l.silent {
+		return
+	}
+	write, omitted := l.pace.admit(time.Now())
+	if omitted > 0 {
+		fmt.Fprintf(os.Stderr, "tt-memtrace: %d more notices were not written\n", omitted)
+	}
+	if write {
 		fmt.Fprintln(os.Stderr, "tt-memtrace: "+text)
 	}
+}
+
+// pace limits how many notices are written: thousands of processes can come and go.
+type pace struct {
+	began            time.Time
+	written, omitted int
+}
+
+const paceTime = time.Minute
+
+// admit says whether one more is written now, and how many were not before.
+func (p *pace) admit(now time.Time) (write bool, omitted int) {
+	if now.Sub(p.began) >= paceTime {
+		omitted = p.omitted
+		*p = pace{began: now}
+	}
+	if p.written == maxNotices {
+		p.omitted++
+		return false, omitted
+	}
+	p.written++
+	return true, omitted
 }
 
 // Notices are the newest of what a user should know.
@@ -121,40 +133,10 @@ func (l *live) Notices() []string {
 	return append([]string(nil), l.notices...)
 }
 
-// Snapshot is the state of the accounts now.
-func (l *live) Snapshot() *aggregator.Snapshot {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	s := l.accounts.Snapshot()
-	s.Lacks = l.lacks
-	select {
-	case <-l.ended:
-	default:
-		// The accounts have no clock: between events, time passes all the same.
-		s.Time = max(s.Time, l.now())
-	}
-	return s
-}
-
-// Buffers are the live buffers of a process, oldest first.
-func (l *live) Buffers(pid uint32) []aggregator.BufferSnapshot {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.accounts.Buffers(pid)
-}
-
-// Programs are the programs of a process, oldest first.
-func (l *live) Programs(pid uint32) []aggregator.ProgramSnapshot {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.accounts.Programs(pid)
-}
-
 // run traces until the context ends or the last traced PID ends; with a
 // command until that ends, which the end of the context asks it to. The
 // command's own failure is an *exec.ExitError.
 func (l *live) run(asked context.Context) error {
-	defer close(l.ended)
 	ctx, cancel := context.WithCancel(asked)
 	if len(l.command) > 0 {
 		ctx, cancel = context.WithCancel(context.WithoutCancel(asked))
@@ -162,7 +144,7 @@ func (l *live) run(asked context.Context) error {
 	defer cancel()
 	var command error
 	var waiting sync.WaitGroup
-	ready := func() {
+	err := l.Run(ctx, func() {
 		if len(l.command) > 0 {
 			c := exec.Command(l.command[0], l.command[1:]...)
 			c.Stdin, c.Stdout, c.Stderr = os.Stdin, os.Stdout, os.Stderr
@@ -180,41 +162,61 @@ func (l *live) run(asked context.Context) error {
 				})
 			}
 		}
-		l.tellWaiting()
-		close(l.ready)
-	}
-	err := l.source.Run(ctx, ready, func(events []aggregator.Event) {
-		l.mu.Lock()
-		defer l.mu.Unlock()
-		for _, s := range l.sinks {
-			if s.events != nil {
-				s.events(events)
-			}
-		}
-		for i := range events {
-			l.accounts.Apply(&events[i])
-		}
-		for _, s := range l.sinks {
-			if s.batch != nil {
-				s.batch()
-			}
-		}
+		l.noticeWaiting()
 	})
 	waiting.Wait()
-	err = errors.Join(err, l.source.Close())
-	for _, s := range l.sinks {
-		if s.close != nil {
-			err = errors.Join(err, s.close())
-		}
-	}
+	err = errors.Join(err, l.Close())
 	if err == nil {
 		err = command
 	}
-	if err == nil && l.Snapshot().Counters.Lost > 0 {
-		err = errLost
+	if err == nil {
+		err = l.verdict()
 	}
-	l.err = err
 	return err
+}
+
+// reasons lists why numbers are not exact, by codes that match.
+func reasons(s *aggregator.Snapshot, match func(aggregator.ReasonCode) bool) (why []string) {
+	for r := range s.Why() {
+		if !match(r.Code) {
+			continue
+		}
+		text := r.String()
+		if r.PID != 0 {
+			text = fmt.Sprintf("process %d: %s", r.PID, text)
+		}
+		why = append(why, text)
+	}
+	return why
+}
+
+// list is the first three of some texts, and how many more there are.
+func list(texts []string) string {
+	const most = 3
+	if n := len(texts) - most; n > 0 {
+		texts = append(texts[:most:most], fmt.Sprintf("%d more", n))
+	}
+	return strings.Join(texts, "; ")
+}
+
+// verdict says whether what happened while tracing is all in the numbers at the end,
+// and if it is now, but was not for a while, that it is.
+func (l *live) verdict() error {
+	s := l.Snapshot()
+	if s.Counters.Lost > 0 && l.needsAll {
+		return lossError(fmt.Sprintf("%d events were lost, and are missing", s.Counters.Lost))
+	}
+	why := reasons(s, aggregator.ReasonCode.Missed)
+	if n := s.Counters.ExitedInexact; n > 0 {
+		why = append(why, fmt.Sprintf("%d processes lacked events when they exited", n))
+	}
+	if len(why) > 0 {
+		return lossError("the numbers are not exact: " + list(why))
+	}
+	if n := s.Counters.Lost; n > 0 {
+		l.notice(fmt.Sprintf("%d events were lost; the numbers were read from the processes again, and are exact now", n))
+	}
+	return nil
 }
 
 // end asks a command to end as this program was asked to.
@@ -242,7 +244,7 @@ func foreground() bool {
 }
 
 // tellWaiting says which processes do not use the runtime yet. On the screen that is plain to see.
-func (l *live) tellWaiting() {
+func (l *live) noticeWaiting() {
 	if l.silent || l.waiting == nil {
 		return
 	}

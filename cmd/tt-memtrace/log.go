@@ -4,10 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 
 	"github.com/spf13/cobra"
+	"golang.org/x/term"
 
 	"tt-memtrace/export"
+	"tt-memtrace/session"
 )
 
 func newLog() *cobra.Command {
@@ -20,9 +23,9 @@ func newLog() *cobra.Command {
 and dataflow buffers of programs (CB_ALLOC, CB_FREE), and of the binaries of
 their kernels (KERNEL_LOAD, KERNEL_UNLOAD).
 
-The lines are those of the original allocation server, one for each chip that a
-buffer lies on, so that what greps them keeps working. With --json there is one
-object a line and a buffer; docs/json.md describes it.`,
+The lines are those of the original allocation server, one for each chip of a
+buffer, so that scripts that grep them keep working. With --json each line is one
+object, and one buffer; docs/json.md describes it.`,
 		Example: `  sudo tt-memtrace log | grep 'L1 on device 3'
   sudo tt-memtrace log --json -- python model.py | jq 'select(.size > 1e6)'`,
 		Args: onlyCommand,
@@ -33,13 +36,13 @@ object a line and a buffer; docs/json.md describes it.`,
 				return err
 			}
 			w := stdout()
-			logger := export.NewLogger(w, asJSON, l.wall)
+			logger := export.NewLogger(w, asJSON, l.Wall)
 			ctx, cancel := context.WithCancel(cmd.Context())
 			defer cancel()
 			var flushed error
-			l.add(sink{
-				change: logger.Change, cb: logger.CBChange, kernel: logger.KernelChange,
-				batch: func() {
+			l.AddSink(session.Sink{
+				Change: logger.Change, CB: logger.CBChange, Kernel: logger.KernelChange, Unsafe: logger.Unsafe,
+				Batch: func() {
 					if err := w.Flush(); err != nil && flushed == nil {
 						flushed = fmt.Errorf("writing the log: %w", err)
 						if len(args) == 0 {
@@ -48,6 +51,10 @@ object a line and a buffer; docs/json.md describes it.`,
 					}
 				},
 			})
+			l.needsAll = true
+			if !term.IsTerminal(int(os.Stdout.Fd())) {
+				defer l.progress()()
+			}
 			err = l.run(ctx)
 			return errors.Join(flushed, err)
 		},

@@ -1,5 +1,5 @@
 // Command tt-memtrace shows live what every Tenstorrent chip's memory holds,
-// and which process put it there.
+// and which process allocated it.
 package main
 
 import (
@@ -14,6 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"tt-memtrace/tracer"
+	"tt-memtrace/tracer/metal"
+	"tt-memtrace/tracer/proc"
 )
 
 // Exit codes, as documented in --help.
@@ -29,8 +31,10 @@ const (
 // errUsage is wrapped by errors of the command line.
 var errUsage = errors.New("wrong usage")
 
-// errLost is returned when all went well but for lost events.
-var errLost = errors.New("events were lost: the numbers are not exact")
+// lossError is returned when all went well, but something was missed.
+type lossError string
+
+func (e lossError) Error() string { return string(e) }
 
 func main() { os.Exit(run(os.Args[1:])) }
 
@@ -45,7 +49,7 @@ func run(args []string) int {
 	var ended *exec.ExitError
 	if errors.As(err, &ended) {
 		if !only(err, ended) {
-			tell(err)
+			printError(err)
 		}
 		// The traced command failed: its status is ours, as with time or a shell.
 		if s, ok := ended.Sys().(syscall.WaitStatus); ok && s.Signaled() {
@@ -54,12 +58,12 @@ func run(args []string) int {
 		}
 		return ended.ExitCode()
 	}
-	tell(err)
+	printError(err)
 	return exitCode(err)
 }
 
 // tell writes an error, which may have text of a process in it.
-func tell(err error) { fmt.Fprintf(os.Stderr, "tt-memtrace: %s\n", printable(err.Error())) }
+func printError(err error) { fmt.Fprintf(os.Stderr, "tt-memtrace: %s\n", printable(err.Error())) }
 
 // only is whether nothing but one error happened, of those that were joined.
 func only(err, one error) bool { return err.Error() == one.Error() }
@@ -82,17 +86,24 @@ func untilSignal() context.Context {
 	return ctx
 }
 
+// onlyLoss is whether all went well, but something was missed.
+func onlyLoss(err error) bool {
+	var loss lossError
+	return errors.As(err, &loss) && only(err, loss)
+}
+
 func exitCode(err error) int {
 	switch {
 	case err == nil:
 		return exitFine
 	case errors.Is(err, errUsage):
 		return exitUsage
-	case errors.Is(err, tracer.ErrPermission):
+	case errors.Is(err, proc.ErrPermission):
 		return exitPermission
-	case errors.Is(err, tracer.ErrUnsupported):
+	case errors.Is(err, metal.ErrUnsupported), errors.Is(err, tracer.ErrHostKernel):
 		return exitUnsupported
-	case only(err, errLost):
+	}
+	if onlyLoss(err) {
 		return exitLost
 	}
 	return exitFailed

@@ -9,35 +9,93 @@ import (
 	"strings"
 	"time"
 
+	"github.com/prometheus/common/model"
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
 	"tt-memtrace/record"
+	"tt-memtrace/session"
 )
 
 const recordLong = `Record all events into a file, until ^C or the end of the command.
 
-The file is written as it goes, at least once a second: one whose recorder was
-killed replays up to its last second. docs/record.md describes the format.
+Events reach the file within a second. If tt-memtrace is killed, the file replays
+up to its last complete block. docs/record.md describes the format.
 
-With --rotate-size or --rotate-every a new file begins when FILE is large or old
-enough: what it was is renamed to FILE.1, what that was to FILE.2, and so on.
-Each can be replayed by itself, because it begins with what was there.`
+An existing recording is kept: it is renamed to FILE.1, an earlier one to FILE.2,
+and so on. --rotate-size and --rotate-every begin a new file when FILE is large or
+old enough. Each file begins with the state, so it can be replayed alone. FILE's
+name can have a time pattern as in date(1): %Y-%m-%d_%H%M%S.ttm; then only files
+with the same time are renamed.
 
-// rotation says when another file begins, and how many are kept.
-type rotation struct {
-	size  string
-	every time.Duration
-	keep  int
+When the disk is full or fails, recording pauses and tracing goes on. Recording
+resumes when there is room again, and marks how many events are missing.
+
+Files have mode 0600, because command lines can hold passwords. --no-arguments
+leaves the arguments out; stacks and names of operations stay.`
+
+// recordFlags say how a recording is divided into files, and which files are kept.
+type recordFlags struct {
+	size     string
+	every    time.Duration
+	keep     int
+	keepSize string
+	keepAge  string
+}
+
+func (r *recordFlags) flags(cmd *cobra.Command) {
+	f := cmd.Flags()
+	f.StringVar(&r.size, "rotate-size", "", "begin another file at this size: 500K, 100M, 2G")
+	f.DurationVar(&r.every, "rotate-every", 0, "begin another file after this time: 1h")
+	f.IntVar(&r.keep, "keep", 0, "how many older files to keep; 0: all")
+	f.StringVar(&r.keepSize, "keep-size", "", "how much all files together may have: 20G")
+	f.StringVar(&r.keepAge, "keep-age", "", "remove files that were last written so long ago: 12h, 30d")
+}
+
+// options returns what the flags, where a command has them, say about a recording into a file.
+func (r *recordFlags) options(path string) (record.Options, error) {
+	if r == nil {
+		return record.Options{Path: path}, nil
+	}
+	o := record.Options{Path: path, MaxAge: r.every, Keep: record.Retention{Files: r.keep}}
+	var err error
+	if o.MaxBytes, err = bytesOf("--rotate-size", r.size); err != nil {
+		return o, err
+	}
+	if o.Keep.Bytes, err = bytesOf("--keep-size", r.keepSize); err != nil {
+		return o, err
+	}
+	if r.keepAge != "" {
+		age, err := model.ParseDuration(r.keepAge)
+		if err != nil || age <= 0 {
+			return o, fmt.Errorf("%w: --keep-age %q is no time such as 12h or 30d", errUsage, r.keepAge)
+		}
+		o.Keep.Age = time.Duration(age)
+	}
+	rotates := o.MaxBytes > 0 || o.MaxAge > 0
+	switch {
+	case r.every < 0 || r.keep < 0:
+		return o, fmt.Errorf("%w: --rotate-every and --keep must not be negative", errUsage)
+	case path == "" && *r != (recordFlags{}):
+		return o, fmt.Errorf("%w: --rotate-size, --rotate-every, --keep, --keep-size and --keep-age need --record FILE", errUsage)
+	case path == "-" && rotates:
+		return o, fmt.Errorf("%w: standard output cannot be rotated", errUsage)
+	case o.Keep != (record.Retention{}) && !rotates:
+		return o, fmt.Errorf("%w: --keep, --keep-size and --keep-age need --rotate-size or --rotate-every", errUsage)
+	case o.Keep.Bytes > 0 && o.MaxBytes > o.Keep.Bytes:
+		return o, fmt.Errorf("%w: --rotate-size %s is more than --keep-size %s", errUsage, r.size, r.keepSize)
+	}
+	return o, nil
 }
 
 func newRecord() *cobra.Command {
 	var t targets
-	var r rotation
+	var r recordFlags
 	cmd := &cobra.Command{
 		Use: "record [flags] FILE [-- CMD ARGS...]", Short: "Record all events into a file", Long: recordLong,
 		Example: `  sudo tt-memtrace record run.ttm -- python model.py
   sudo tt-memtrace record day.ttm --rotate-size 100M --keep 10
+  sudo tt-memtrace record '/var/log/tt/%Y%m%d-%H%M.ttm' --rotate-every 1h --keep-age 30d
   sudo tt-memtrace --record run.ttm            the panels, and a recording beside
   tt-memtrace replay run.ttm
   tt-memtrace report run.ttm`,
@@ -46,37 +104,29 @@ func newRecord() *cobra.Command {
 			if dash := cmd.ArgsLenAtDash(); dash >= 0 {
 				files = dash
 				if dash == len(args) {
-					return fmt.Errorf("%w: no command behind --", errUsage)
+					return fmt.Errorf("%w: no command after --", errUsage)
 				}
 			}
 			if files != 1 {
-				return fmt.Errorf("%w: one FILE to record into is needed; a command stands behind --\nsee '%s --help'", errUsage, cmd.CommandPath())
+				return fmt.Errorf("%w: give one FILE to record into; a command comes after --\nsee '%s --help'", errUsage, cmd.CommandPath())
 			}
 			return nil
 		},
 		RunE: func(cmd *cobra.Command, args []string) error { return runRecord(cmd, &t, &r, args[0], args[1:]) },
 	}
 	t.flags(cmd)
-	f := cmd.Flags()
-	f.StringVar(&r.size, "rotate-size", "", "begin another file when it has this size: 500K, 100M, 2G")
-	f.DurationVar(&r.every, "rotate-every", 0, "begin another file after this time")
-	f.IntVar(&r.keep, "keep", 0, "how many older files to keep; 0: all")
+	takesRecordings(cmd)
+	r.flags(cmd)
 	return cmd
 }
 
-func runRecord(cmd *cobra.Command, t *targets, r *rotation, path string, command []string) error {
+func runRecord(cmd *cobra.Command, t *targets, r *recordFlags, path string, command []string) error {
 	if t.record != "" {
 		return fmt.Errorf("%w: --record is for the other commands", errUsage)
 	}
-	size, err := bytesOf(r.size)
+	o, err := r.options(path)
 	if err != nil {
 		return err
-	}
-	if r.every < 0 || r.keep < 0 {
-		return fmt.Errorf("%w: --rotate-every and --keep take no negative numbers", errUsage)
-	}
-	if path == "-" && (size > 0 || r.every > 0) {
-		return fmt.Errorf("%w: standard output cannot be rotated", errUsage)
 	}
 	if path == "-" && len(command) > 0 {
 		return fmt.Errorf("%w: standard output is the command's own; record into a file", errUsage)
@@ -88,46 +138,41 @@ func runRecord(cmd *cobra.Command, t *targets, r *rotation, path string, command
 	}
 	ctx, cancel := context.WithCancel(cmd.Context())
 	defer cancel()
-	o := record.Options{Path: path, MaxBytes: size, MaxAge: r.every, Keep: r.keep}
 	if len(command) == 0 {
 		o.Failed = func(error) { cancel() } // a command is not ended for it
 	}
 	recorder, err := l.record(o, t.label(command))
 	if err != nil {
-		return errors.Join(err, l.source.Close())
+		return errors.Join(err, l.Close())
 	}
-	t.untilAsked(l, "recording")
+	t.untilAsked(l, "recording all processes")
+	l.needsAll = true
 	err = l.run(ctx)
 	if !t.quiet {
-		fmt.Fprintf(os.Stderr, "tt-memtrace: recorded %d events, %d bytes, in %s\n", recorder.Events(), recorder.Bytes(), path)
+		s := recorder.Stats()
+		fmt.Fprintf(os.Stderr, "tt-memtrace: recorded %d events, %d bytes, in %s\n", s.Events, s.Bytes, path)
 	}
 	return err
 }
 
-// record adds a sink that records. It tells of a failure, and goes on without.
+// record adds a sink that records.
 func (l *live) record(o record.Options, source string) (*record.Recorder, error) {
-	o.State = l.accounts.State
+	o.State = l.Accounts().State
 	o.Header = func() record.Header {
-		now := l.now()
-		return record.Header{Tool: version(), Host: l.host, Kernel: kernelRelease(), Source: source, Began: l.wall(now), Monotonic: now}
+		now := l.Now()
+		return record.Header{Tool: version(), Host: l.host, Kernel: hostKernelRelease(), Source: source, Began: l.Wall(now), Monotonic: now}
 	}
-	failed := o.Failed
-	o.Failed = func(err error) {
-		if failed == nil {
-			l.notice(fmt.Sprintf("%v: nothing more is recorded, tracing goes on", err))
-		} else {
-			failed(err)
-		}
-	}
+	o.Notice = l.notice
 	r, err := record.NewRecorder(o)
 	if err != nil {
 		return nil, err
 	}
-	l.add(sink{events: r.Take, batch: r.Booked, close: r.Close})
+	l.recorder.Store(r)
+	l.AddSink(session.Sink{Events: r.Take, Batch: r.Applied, Close: r.Close})
 	return r, nil
 }
 
-func kernelRelease() string {
+func hostKernelRelease() string {
 	var u unix.Utsname
 	if err := unix.Uname(&u); err != nil {
 		return ""
@@ -135,20 +180,20 @@ func kernelRelease() string {
 	return unix.ByteSliceToString(u.Release[:])
 }
 
-// bytesOf reads a size such as 100M, in powers of 1024.
-func bytesOf(s string) (int64, error) {
+// bytesOf reads a flag's size such as 100M, in powers of 1024.
+func bytesOf(flag, s string) (int64, error) {
 	if s == "" {
 		return 0, nil
 	}
 	number, shift := strings.ToUpper(s), 0
-	for i, unit := range []string{"K", "M", "G"} {
+	for i, unit := range []string{"K", "M", "G", "T"} {
 		if n, ok := strings.CutSuffix(number, unit); ok {
 			number, shift = n, 10*(i+1)
 		}
 	}
 	n, err := strconv.ParseInt(number, 10, 32)
 	if err != nil || n <= 0 {
-		return 0, fmt.Errorf("%w: --rotate-size %q is no size such as 100M", errUsage, s)
+		return 0, fmt.Errorf("%w: %s %q is not a size such as 100M", errUsage, flag, s)
 	}
 	return n << shift, nil
 }

@@ -16,6 +16,7 @@ import (
 	"tt-memtrace/aggregator"
 	"tt-memtrace/record"
 	"tt-memtrace/report"
+	"tt-memtrace/session"
 )
 
 const origin = 5_000_000_000_000 // a recording begins at some time of the clock
@@ -73,19 +74,19 @@ func TestReplayPace(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				if l.host != "there" || !l.wall(origin+uint64(s)).Equal(time.Unix(1001, 0)) {
-					t.Errorf("%s, %v", l.host, l.wall(origin))
+				if l.host != "there" || !l.Wall(origin+uint64(s)).Equal(time.Unix(1001, 0)) {
+					t.Errorf("%s, %v", l.host, l.Wall(origin))
 				}
 				began := time.Now()
 				told := ""
-				l.add(sink{events: func(events []aggregator.Event) { told += fmt.Sprintf(" %v:%d", time.Since(began), len(events)) }})
+				l.AddSink(session.Sink{Events: func(events []aggregator.Event) { told += fmt.Sprintf(" %v:%d", time.Since(began), len(events)) }})
 				if err := l.run(t.Context()); err != nil {
 					t.Fatal(err)
 				}
 				if got := time.Since(began).Round(10 * time.Millisecond); " "+c.told != told && c.flags.speed > 0 || got != c.over {
 					t.Errorf("told of%s, over after %v; want %s, %v", told, got, c.told, c.over)
 				}
-				if got := time.Duration(l.now() - origin); got != c.now {
+				if got := time.Duration(l.Now() - origin); got != c.now {
 					t.Errorf("its clock is at %v, not %v", got, c.now)
 				}
 			})
@@ -176,13 +177,13 @@ func TestSeekSkips(t *testing.T) {
 }
 
 func TestSizes(t *testing.T) {
-	for s, want := range map[string]int64{"": 0, "1": 1, "10k": 10240, "100M": 100 << 20, "2G": 2 << 30} {
-		if got, err := bytesOf(s); err != nil || got != want {
+	for s, want := range map[string]int64{"": 0, "1": 1, "10k": 10240, "100M": 100 << 20, "2G": 2 << 30, "1T": 1 << 40} {
+		if got, err := bytesOf("--rotate-size", s); err != nil || got != want {
 			t.Errorf("%q: %d, %v", s, got, err)
 		}
 	}
-	for _, s := range []string{"0", "-1", "1T", "M", "1.5M", "99999999999G"} {
-		if _, err := bytesOf(s); err == nil {
+	for _, s := range []string{"0", "-1", "1X", "M", "1.5M", "99999999999G"} {
+		if _, err := bytesOf("--rotate-size", s); err == nil {
 			t.Errorf("%q is a size", s)
 		}
 	}

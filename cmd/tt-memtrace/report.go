@@ -1,31 +1,37 @@
 package main
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
 
+	"tt-memtrace/aggregator"
 	"tt-memtrace/report"
+	"tt-memtrace/session"
+	"tt-memtrace/ui"
 )
 
-const reportLong = `Report on a recording, on a command when it ends, or on what is traced until ^C:
-the peak of each chip's memories and who held what then, what was never freed,
-who allocates most, how free memory was fragmented, and why there was no room.
+const reportLong = `Report on a recording, on a command when it ends, or on all processes until ^C:
+the peak use of each chip's memories and its holders, buffers that were never
+freed, the call sites that allocate most, fragmentation, and why allocations failed.
 
-Formats: text, json, html (one page with charts that needs nothing else), pprof
-(go tool pprof opens it), chrome (Perfetto and chrome://tracing open it), csv
-(the timelines). The events themselves, as JSON lines: log --json --from FILE.`
+Recordings of several hosts are merged, with a table of the hosts (text and json).
+Recordings of one host are read one after the other, as one.
 
-// formats are how a report can be written.
+Formats: text, json, html (one self-contained page with charts), pprof (for
+go tool pprof), chrome (for Perfetto and chrome://tracing), csv (use over time). The events themselves, as JSON lines: log --json --from FILE.`
+
+// formats are the ways to write a report.
 var formats = map[string]func(*report.Report, io.Writer) error{
-	"text": (*report.Report).Text, "json": (*report.Report).JSON, "html": (*report.Report).HTML,
+	"text": func(r *report.Report, w io.Writer) error { return r.Text(w, textStyle(w)) }, "json": (*report.Report).JSON, "html": (*report.Report).HTML,
 	"pprof": (*report.Report).Profile, "chrome": (*report.Report).Chrome, "csv": (*report.Report).CSV,
 }
 
@@ -39,19 +45,25 @@ func newReport() *cobra.Command {
   sudo tt-memtrace report --stacks -- python model.py
   tt-memtrace report run.ttm --format html -o run.html
   tt-memtrace report run.ttm --format pprof -o run.pb.gz && go tool pprof -top run.pb.gz
-  tt-memtrace report --diff before.ttm after.ttm`,
+  tt-memtrace report --diff before.ttm after.ttm
+  tt-memtrace report fleet/*.ttm`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if asJSON {
 				format = "json"
 			}
 			if formats[format] == nil {
-				return fmt.Errorf("%w: --format %q is none of text, json, html, pprof, chrome, csv", errUsage, format)
+				names := slices.Sorted(maps.Keys(formats))
+				meant := didYouMean("", similar(format, names))
+				if meant == "" {
+					meant = "there are " + strings.Join(names, ", ")
+				}
+				return fmt.Errorf("%w: there is no format %q: %s", errUsage, format, meant)
 			}
 			files, command := args, []string(nil)
 			if dash := cmd.ArgsLenAtDash(); dash >= 0 {
 				files, command = args[:dash], args[dash:]
 				if len(command) == 0 {
-					return fmt.Errorf("%w: no command behind --", errUsage)
+					return fmt.Errorf("%w: no command after --", errUsage)
 				}
 			}
 			if diff {
@@ -61,10 +73,27 @@ func newReport() *cobra.Command {
 				return fmt.Errorf("%w: a profile is not for a terminal: -o FILE, then go tool pprof -top FILE", errUsage)
 			}
 			t.recorded.from = append(t.recorded.from, files...)
-			if err := mayWrite(output); err != nil { // or else all would have been traced for nothing
+			if err := mayWrite(output); err != nil { // before tracing, not after
 				return err
 			}
-			r, err := makeReport(cmd.Context(), &t, command)
+			if len(command) == 0 {
+				hosts, err := byHost(t.recorded.from)
+				if err != nil {
+					return err
+				}
+				if len(hosts) > 1 {
+					write := hostsFormats[format]
+					if write == nil {
+						return fmt.Errorf("%w: --format %s is for the recordings of one host, these are of %s", errUsage, format, hostNames(hosts))
+					}
+					h, err := reportHosts(cmd.Context(), &t, hosts)
+					if h == nil {
+						return err
+					}
+					return errors.Join(writeReport(cmd, output, func(w io.Writer) error { return write(h, w) }), err)
+				}
+			}
+			r, err := makeReport(cmd.Context(), &t, command, format == "html")
 			if r == nil {
 				return err
 			}
@@ -72,6 +101,7 @@ func newReport() *cobra.Command {
 		},
 	}
 	t.flags(cmd)
+	takesRecordings(cmd)
 	f := cmd.Flags()
 	f.StringVar(&format, "format", "text", "text, json, html, pprof, chrome or csv")
 	f.BoolVar(&asJSON, "json", false, "the same as --format json")
@@ -81,25 +111,30 @@ func newReport() *cobra.Command {
 	return cmd
 }
 
-// makeReport runs a source to its end. There is a report also where that failed half-way.
-func makeReport(ctx context.Context, t *targets, command []string) (*report.Report, error) {
+// makeReport runs a source to its end. If that fails half-way there is still a report.
+func makeReport(ctx context.Context, t *targets, command []string, sites bool) (*report.Report, error) {
 	t.recorded.skips = true
 	l, err := t.start(command)
 	if err != nil {
 		return nil, err
 	}
-	b := report.NewBuilder(l.accounts)
-	l.add(sink{events: b.Events, change: b.Change, cb: b.CBChange, refuse: b.Refused, batch: b.Batch})
-	t.untilAsked(l, "tracing, to report")
+	l.needsAll = true
+	b := report.NewBuilder(l.Accounts())
+	b.SitesOverTime = sites
+	began := l.Now()
+	l.AddSink(session.Sink{Events: b.Events, Change: b.Change, CB: b.CBChange, Unsafe: b.Unsafe, Refuse: b.Refused, Batch: b.Batch})
+	t.untilAsked(l, "tracing all processes for the report")
 	defer l.progress()()
 	err = l.run(ctx)
-	l.mu.Lock()
-	defer l.mu.Unlock()
 	source := t.label(command)
-	if l.recorded {
-		source = strings.Join(t.recorded.from, " ") + ": " + l.traced
+	if l.player != nil {
+		source = strings.Join(t.recorded.from, " ") + ": " + t.shown(l.player.Header().Source)
 	}
-	return b.Report(report.Facts{Host: l.host, Source: source, Wall: l.wall}), err
+	var r *report.Report
+	l.View(func(*aggregator.Aggregator) {
+		r = b.Report(report.Facts{Host: l.host, Source: source, Began: began, Wall: l.Wall})
+	})
+	return r, err
 }
 
 func runDiff(cmd *cobra.Command, t *targets, files, command []string, format, output string) error {
@@ -114,8 +149,8 @@ func runDiff(cmd *cobra.Command, t *targets, files, command []string, format, ou
 	for _, file := range files {
 		one := *t
 		one.recorded.from = []string{file}
-		r, err := makeReport(cmd.Context(), &one, nil)
-		if errors.Is(err, errLost) {
+		r, err := makeReport(cmd.Context(), &one, nil, false)
+		if onlyLoss(err) {
 			lost = err
 		} else if err != nil {
 			return err
@@ -127,11 +162,11 @@ func runDiff(cmd *cobra.Command, t *targets, files, command []string, format, ou
 		if format == "json" {
 			return d.JSON(w)
 		}
-		return d.Text(w)
+		return d.Text(w, textStyle(w))
 	}), lost)
 }
 
-// mayWrite fails where a report could not be written to a file, which it leaves as it is.
+// mayWrite checks that a file can be written, and leaves it as it is.
 func mayWrite(path string) error {
 	if path == "" {
 		return nil
@@ -146,6 +181,25 @@ func mayWrite(path string) error {
 	return nil
 }
 
+// textStyle is that of a terminal, if w is one.
+func textStyle(w io.Writer) report.Style {
+	f, ok := w.(*os.File)
+	if !ok || !term.IsTerminal(int(f.Fd())) {
+		return report.Style{}
+	}
+	width, _, err := term.GetSize(int(f.Fd()))
+	if err != nil {
+		width = 0
+	}
+	return report.Style{Colour: coloured(w), Width: width}
+}
+
+// coloured reports whether w is a terminal that is to have colours.
+func coloured(w io.Writer) bool {
+	f, ok := w.(*os.File)
+	return ok && term.IsTerminal(int(f.Fd())) && os.Getenv("NO_COLOR") == "" && !ui.IsPlain(os.Getenv)
+}
+
 // writeReport writes to a file or to standard output.
 func writeReport(cmd *cobra.Command, path string, write func(io.Writer) error) error {
 	out, done := cmd.OutOrStdout(), func() error { return nil }
@@ -156,11 +210,7 @@ func writeReport(cmd *cobra.Command, path string, write func(io.Writer) error) e
 		}
 		out, done = f, f.Close
 	}
-	w := bufio.NewWriter(out)
-	err := write(w)
-	if err == nil {
-		err = w.Flush()
-	}
+	err := write(out)
 	if e := done(); err == nil {
 		err = e
 	}

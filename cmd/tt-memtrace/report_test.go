@@ -12,7 +12,7 @@ import (
 	"tt-memtrace/aggregator"
 )
 
-// A difference of recordings that lack events is told, and is not exact.
+// A difference of recordings that lack events says so, and is not exact.
 func TestDiffOfRecordingsThatLackEvents(t *testing.T) {
 	write := func(name string, r io.ReadCloser) string {
 		t.Helper()

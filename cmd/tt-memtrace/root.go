@@ -1,26 +1,30 @@
 package main
 
 import (
+	"errors"
 	"fmt"
+	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 )
 
 const rootLong = `tt-memtrace shows live what every Tenstorrent chip's memory holds, and which
-process put it there: for any program on this host that uses the TT-Metal
-runtime, without rebuilding or restarting it.
+process allocated it: for any program on this host that uses the TT-Metal runtime,
+without rebuilding or restarting it.
 
 Targets, the same for every live command:
   (none)            all processes of the host
-  -p PID            only these processes; they may load the runtime later
+  -p PID            only this process, which may load the runtime later
   -- CMD ARGS       start this command and trace it and all its children from
                     their first allocation
   --from FILE       a recording in place of processes: needs no rights
 
 Exit codes: 0 fine, 1 failed, 2 wrong usage, 3 not permitted, 4 library not
-supported, 5 finished but events were lost. With -- CMD, a command that fails
-passes its own status on, 128+N if signal N ended it.`
+supported, 5 finished but the numbers, or the output of log, record and report,
+lack something. With -- CMD, a command that fails passes its own status on,
+128+N if signal N ended it.`
 
 const rootExample = `  sudo tt-memtrace                         everything on the host, live
   sudo tt-memtrace -p 4711                 one process
@@ -30,8 +34,8 @@ const rootExample = `  sudo tt-memtrace                         everything on th
   sudo tt-memtrace record run.ttm          record, to replay and report later
   sudo tt-memtrace report -- python x.py   peaks, leaks and churn of a command
   tt-memtrace demo                         a recorded run, without any rights
-  sudo tt-memtrace forward                 tell an allocation server
-  sudo tt-memtrace serve                   be the allocation server
+  sudo tt-memtrace forward                 send to an allocation server
+  sudo tt-memtrace serve                   run an allocation server
   sudo tt-memtrace exporter                for Prometheus and OpenTelemetry
   sudo tt-memtrace doctor                  what works here, and what does not`
 
@@ -40,14 +44,15 @@ func newRoot() *cobra.Command {
 	var u uiFlags
 	root := &cobra.Command{
 		Use:   "tt-memtrace [flags] [-- CMD ARGS...]",
-		Short: "Show live what every Tenstorrent chip's memory holds, and who put it there",
+		Short: "Show live what every Tenstorrent chip's memory holds, and who allocated it",
 		Long:  rootLong, Example: rootExample,
 		SilenceErrors: true, SilenceUsage: true,
 		Args: onlyCommand,
 		RunE: func(cmd *cobra.Command, args []string) error { return runTop(cmd, &t, &u, args) },
 	}
+	root.SuggestionsMinimumDistance = 2
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
-		return fmt.Errorf("%w: %w\nsee '%s --help'", errUsage, err, cmd.CommandPath())
+		return fmt.Errorf("%w: %s\nsee '%s --help'", errUsage, flagProblem(cmd, err), cmd.CommandPath())
 	})
 	root.Version = version()
 	root.SetVersionTemplate("{{.Name}} {{.Version}}\n")
@@ -55,7 +60,7 @@ func newRoot() *cobra.Command {
 	t.shmFlag(root)
 	u.flags(root)
 	u.topFlags(root)
-	root.AddCommand(newTop(), newStatus(), newLog(), newRecord(), newReplay(), newReport(), newDemo(), newForward(), newServe(), newExporter(), newDoctor(), newConfig(), newMan(), newVersion())
+	root.AddCommand(newTop(), newStatus(), newLog(), newRecord(), newReplay(), newReport(), newExport(), newDemo(), newForward(), newServe(), newExporter(), newDoctor(), newConfig(), newMan(), newVersion())
 	configFlag(root)
 	root.InitDefaultCompletionCmd()
 	if c, _, err := root.Find([]string{"completion"}); err == nil { // for other shells it would print its help, and be fine
@@ -77,14 +82,93 @@ func onlyCommand(cmd *cobra.Command, args []string) error {
 	dash := cmd.ArgsLenAtDash()
 	if dash == 0 || len(args) == 0 && dash < 0 {
 		if dash == 0 && len(args) == 0 {
-			return fmt.Errorf("%w: no command behind --", errUsage)
+			return fmt.Errorf("%w: no command after --", errUsage)
 		}
 		return nil
 	}
-	meant := ""
-	if list := cmd.SuggestionsFor(args[0]); len(list) > 0 {
-		meant = fmt.Sprintf("did you mean %s? ", strings.Join(list, " or "))
+	meant := didYouMean("", cmd.SuggestionsFor(args[0]))
+	if meant != "" {
+		meant += " "
 	}
-	return fmt.Errorf("%w: unknown command %q; %sto trace a program, put it behind --: tt-memtrace -- %s\nsee '%s --help'",
+	return fmt.Errorf("%w: unknown command %q; %sto trace a program, put it after --: tt-memtrace -- %s\nsee '%s --help'",
 		errUsage, args[0], meant, args[0], cmd.CommandPath())
 }
+
+// flagProblem says what is wrong with a flag.
+func flagProblem(cmd *cobra.Command, err error) string {
+	var unknown *pflag.NotExistError
+	var invalid *pflag.InvalidValueError
+	switch {
+	case errors.As(err, &unknown) && unknown.GetSpecifiedShortnames() == "":
+		var names []string
+		cmd.Flags().VisitAll(func(f *pflag.Flag) {
+			if !f.Hidden {
+				names = append(names, f.Name)
+			}
+		})
+		if meant := similar(unknown.GetSpecifiedName(), names); len(meant) > 0 {
+			return err.Error() + "; " + didYouMean("--", meant)
+		}
+	case errors.As(err, &invalid):
+		f := invalid.GetFlag()
+		name := "--" + f.Name
+		if f.Shorthand != "" {
+			name = "-" + f.Shorthand
+		}
+		if why := valueProblem(f, invalid.Unwrap()); why != "" {
+			return fmt.Sprintf("invalid argument %q for %s: %s", invalid.GetValue(), name, why)
+		}
+	}
+	return err.Error()
+}
+
+// valueProblem says why a value is none of the flag's kind; empty where the flag itself says it well.
+func valueProblem(f *pflag.Flag, cause error) string {
+	var number *strconv.NumError
+	if !errors.As(cause, &number) {
+		if f.Value.Type() == "duration" {
+			return "not a duration such as 500ms, 90s or 1h20m"
+		}
+		return ""
+	}
+	what := "not a whole number of at least 0"
+	switch f.Value.Type() {
+	case "uintSlice":
+		what = "not a PID"
+	case "float64":
+		what = "not a number"
+	case "bool":
+		what = "neither true nor false"
+	}
+	if errors.Is(number.Err, strconv.ErrRange) && number.Func != "ParseBool" {
+		what = "out of range"
+	}
+	return what
+}
+
+// similar are those of the names that may have been meant.
+func similar(word string, names []string) []string {
+	c := &cobra.Command{SuggestionsMinimumDistance: 2}
+	for _, n := range names {
+		c.AddCommand(&cobra.Command{Use: n, Run: func(*cobra.Command, []string) {}})
+	}
+	return c.SuggestionsFor(word)
+}
+
+// didYouMean asks whether one of some names was meant; it asks nothing where there are none.
+func didYouMean(before string, names []string) string {
+	if len(names) == 0 {
+		return ""
+	}
+	return "did you mean " + before + strings.Join(names, " or "+before) + "?"
+}
+
+// takesRecordings completes the arguments of a command by recordings.
+func takesRecordings(cmd *cobra.Command) {
+	cmd.ValidArgsFunction = func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
+		return []string{recordingSuffix}, cobra.ShellCompDirectiveFilterFileExt
+	}
+}
+
+// recordingSuffix ends the names of recordings.
+const recordingSuffix = "ttm"

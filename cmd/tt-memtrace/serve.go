@@ -2,12 +2,10 @@ package main
 
 import (
 	"bytes"
-	"context"
-	"errors"
 	"fmt"
 	"io"
+	"iter"
 	"os"
-	"path/filepath"
 	"sync"
 	"time"
 
@@ -15,117 +13,122 @@ import (
 
 	"tt-memtrace/aggregator"
 	"tt-memtrace/export"
+	"tt-memtrace/session"
+	"tt-memtrace/telemetry"
 	"tt-memtrace/tracer"
+	"tt-memtrace/tracer/proc"
 	"tt-memtrace/wire"
 )
 
-// sources are one source: all run until one of them ends.
-type sources []source
-
-func (list sources) Run(ctx context.Context, ready func(), sink func([]aggregator.Event)) error {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	var up, running sync.WaitGroup
-	up.Add(len(list))
-	errs := make([]error, len(list))
-	for i, s := range list {
-		running.Go(func() {
-			var once sync.Once
-			errs[i] = s.Run(ctx, func() { once.Do(up.Done) }, sink)
-			cancel()
-		})
-	}
-	go func() {
-		up.Wait()
-		ready()
-	}()
-	running.Wait()
-	return errors.Join(errs...)
-}
-
-func (list sources) Close() error {
-	var errs []error
-	for _, s := range list {
-		errs = append(errs, s.Close())
-	}
-	return errors.Join(errs...)
-}
-
-// seen is what the server asks of the accounts: what is traced.
-type seen struct {
+// tracing is what the server asks: what is traced, and what the driver has of the host.
+type tracing struct {
 	live *live
+	// ready is closed when what processes held before was read.
+	ready <-chan struct{}
+	host  *telemetry.System
 
-	mu      sync.Mutex
-	traced  map[int32]bool
-	at      time.Time
-	devices map[int32]wire.Device
+	mu     sync.Mutex
+	traced map[int32]bool
+	at     time.Time
+	view   hostView
 }
 
-// seenFor is how long what is traced is not asked again, however many ask the server.
-const seenFor = 20 * time.Millisecond
+// hostView is the host's devices at a moment.
+type hostView struct {
+	devices map[int32]wire.Device
+	count   int
+}
+
+// viewFor is how long a view is used, however many clients query the server.
+const viewFor = 20 * time.Millisecond
 
 // events notes which processes are traced.
-func (s *seen) events(events []aggregator.Event) {
+func (t *tracing) events(events []aggregator.Event) {
 	for i := range events {
 		switch e := &events[i]; {
-		case e.Kind == aggregator.ProcessStart && e.Process != nil && e.Process.Source == aggregator.Traced:
-			s.mu.Lock()
-			s.traced[int32(e.PID)] = true
-			s.mu.Unlock()
+		case e.Kind == aggregator.ProcessStart && e.Process != nil && e.Process.Source.Observed():
+			t.mu.Lock()
+			t.traced[int32(e.PID)] = true
+			t.mu.Unlock()
 		case e.Kind == aggregator.ProcessExit:
-			s.mu.Lock()
-			delete(s.traced, int32(e.PID))
-			s.mu.Unlock()
+			t.mu.Lock()
+			delete(t.traced, int32(e.PID))
+			t.mu.Unlock()
 		}
 	}
 }
 
-func (s *seen) isTraced(pid int32) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.traced[pid]
+func (t *tracing) Traced(pid int32) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.traced[pid]
 }
+
+func (t *tracing) Devices() int                    { return t.look().count }
+func (t *tracing) Device(number int32) wire.Device { return t.look().devices[number] }
 
 // arches are the protocol's numbers.
 var arches = map[string]uint32{"grayskull": 1, "wormhole_b0": 2, "blackhole": 3, "quasar": 4}
 
-func (s *seen) look() map[int32]wire.Device {
-	s.mu.Lock()
-	devices, fresh := s.devices, time.Since(s.at) < seenFor
-	s.mu.Unlock()
-	if fresh {
-		return devices
+// look is the host now: its chips as the driver tells, and where a process has one open as
+// that process tells, with what traced processes hold.
+func (t *tracing) look() hostView {
+	t.mu.Lock()
+	view, current := t.view, time.Since(t.at) < viewFor
+	t.mu.Unlock()
+	if current {
+		return view
 	}
 	at := time.Now()
-	snapshot := s.live.Snapshot()
-	devices = map[int32]wire.Device{}
+	view = hostView{devices: map[int32]wire.Device{}}
+	for n, c := range t.host.Chips() {
+		view.devices[int32(n)] = wire.Device{Available: true, Arch: arches[c.Arch], DRAM: c.DRAMBytes, DRAMBanks: c.DRAMBanks, L1: c.L1Bytes, L1Banks: c.L1Banks}
+		view.count = n + 1
+	}
+	snapshot := t.live.Snapshot()
 	for _, c := range snapshot.Chips {
 		if c.Chip.Space != 0 {
 			continue
 		}
-		dram, l1 := c.Memory[aggregator.DRAM].Banks, c.Memory[aggregator.L1].Banks
-		d := wire.Device{Arch: arches[c.Arch]}
-		if dram.Known && l1.Known {
+		number := int32(c.Chip.Number)
+		d := view.devices[number]
+		d.Available = true
+		if arch := arches[c.Arch]; arch != 0 {
+			d.Arch = arch
+		}
+		if dram, l1 := c.Memory[aggregator.DRAM].Banks, c.Memory[aggregator.L1].Banks; dram.Known && l1.Known {
 			d.DRAM, d.DRAMBanks, d.L1, d.L1Banks = dram.Bytes, dram.Count, l1.Bytes, l1.Count
 		}
-		devices[int32(c.Chip.Number)] = d
+		view.devices[number] = d
+		view.count = max(view.count, int(number)+1)
 	}
-	for _, p := range snapshot.Processes {
-		if p.Info.Source != aggregator.Traced {
-			continue // the server has counted it
-		}
+	for p := range traced(snapshot) {
 		for _, c := range p.Chips {
 			if c.Chip.Space == 0 {
-				d := devices[int32(c.Chip.Number)]
+				d := view.devices[int32(c.Chip.Number)]
 				d.Totals = d.Totals.Add(totals(c))
-				devices[int32(c.Chip.Number)] = d
+				for m := range c.Memory {
+					d.Buffers += c.Memory[m].Buffers
+				}
+				view.devices[int32(c.Chip.Number)] = d
 			}
 		}
 	}
-	s.mu.Lock()
-	s.devices, s.at = devices, at
-	s.mu.Unlock()
-	return devices
+	t.mu.Lock()
+	t.view, t.at = view, at
+	t.mu.Unlock()
+	return view
+}
+
+// traced yields the processes that are traced or sampled.
+func traced(s *aggregator.Snapshot) iter.Seq[*aggregator.ProcessSnapshot] {
+	return func(yield func(*aggregator.ProcessSnapshot) bool) {
+		for i := range s.Processes {
+			if p := &s.Processes[i]; p.Info.Source.Observed() && !yield(p) {
+				return
+			}
+		}
+	}
 }
 
 // totals are a chip's as the protocol has them.
@@ -141,73 +144,91 @@ func totals(c aggregator.ChipSnapshot) wire.Totals {
 	return t
 }
 
-func (s *seen) device(number int32) wire.Device { return s.look()[number] }
-
-// count is how many devices there are: those of the driver, or more where more were seen.
-func (s *seen) count() int {
-	nodes, _ := filepath.Glob("/dev/tenstorrent/[0-9]*")
-	n := len(nodes)
-	for number := range s.look() {
-		n = max(n, int(number)+1)
+// Objects are the live buffers and kernels of what is traced, one for each chip.
+func (t *tracing) Objects() wire.Objects {
+	var o wire.Objects
+	select { // before the snapshot, which can be from before it
+	case <-t.ready:
+	default:
+		o.Incomplete = true // what processes held before is still being read
 	}
-	return n
+	snapshot := t.live.Snapshot()
+	o.Incomplete = o.Incomplete || !snapshot.Exact()
+	for p := range traced(snapshot) {
+		pid := int32(p.PID)
+		for _, b := range t.live.Buffers(p.PID) {
+			// Those on unknown chips, or in the process's own numbering, have no device.
+			o.Incomplete = o.Incomplete || len(b.Chips) == 0
+			for _, c := range b.Chips {
+				if c.Space != 0 {
+					o.Incomplete = true
+					continue
+				}
+				o.Buffers = append(o.Buffers, wire.LiveBuffer{Device: int32(c.Number), Memory: uint8(b.Memory), PID: pid, ID: b.ID, Size: b.Size, References: 1})
+			}
+		}
+		for _, program := range t.live.Programs(p.PID) {
+			age := time.Duration(snapshot.Time - min(program.Since, snapshot.Time))
+			for _, c := range program.Loaded {
+				for _, k := range program.Kernels {
+					if c.Space == 0 {
+						o.Kernels = append(o.Kernels, wire.LiveKernel{Device: int32(c.Number), PID: pid, ID: k.ID, Size: k.Bytes, Age: age})
+					}
+				}
+			}
+		}
+	}
+	return o
 }
 
 func (s *sockets) addServer(l *live) error {
-	at := &seen{live: l, traced: map[int32]bool{}}
-	o := wire.ServerOptions{
-		Path: s.serve, Open: s.open, Monotonic: tracer.Now, Notice: l.notice,
-		Device: at.device, Devices: at.count, Traced: at.isTraced,
-	}
-	if s.words {
-		o.Output, o.Quiet = os.Stdout, l.quiet
+	at := &tracing{live: l, ready: l.Ready(), host: telemetry.New("/"), traced: map[int32]bool{}}
+	o := wire.ServerOptions{Path: s.serve, Open: s.open, Monotonic: proc.Now, Notice: l.notice, Tracing: at}
+	if s.prints {
+		o.Output, o.Errors, o.Quiet = os.Stdout, os.Stderr, l.quiet
 	}
 	server, err := wire.Listen(o)
 	if err != nil {
 		return err
 	}
-	l.add(sink{events: at.events})
-	if s.words && !l.quiet {
-		l.add(tracedWords(os.Stdout))
+	l.AddSink(session.Sink{Events: at.events})
+	if s.prints && !l.quiet {
+		l.AddSink(tracedLines(os.Stdout))
 	}
-	if l.source == nil {
-		l.source = server
-	} else {
-		l.source = sources{l.source, server}
-	}
+	l.AddSource(server)
 	return nil
 }
 
-// tracedWords writes what the original server would, if what is traced had told
-// it. What clients tell, the server itself writes.
-func tracedWords(w io.Writer) sink {
+// tracedLines prints the original server's lines for what is traced. Those for what
+// clients report the server prints.
+func tracedLines(w io.Writer) session.Sink {
 	var lines bytes.Buffer
 	logger := export.NewLogger(&lines, false, clock())
 	reported := map[uint32]bool{}
-	return sink{
-		events: func(events []aggregator.Event) {
+	return session.Sink{
+		Events: func(events []aggregator.Event) {
 			for i := range events {
 				if e := &events[i]; e.Kind == aggregator.ProcessStart && e.Process != nil {
 					reported[e.PID] = e.Process.Source == aggregator.Reported
 				}
 			}
 		},
-		change: func(c aggregator.Change) {
+		Change: func(c aggregator.Change) {
 			if !reported[c.PID] {
 				logger.Change(c)
 			}
 		},
-		cb: func(c aggregator.CBChange) {
+		CB: func(c aggregator.CBChange) {
 			if !reported[c.PID] {
 				logger.CBChange(c)
 			}
 		},
-		kernel: func(c aggregator.KernelChange) {
+		Kernel: func(c aggregator.KernelChange) {
 			if !reported[c.PID] {
 				logger.KernelChange(c)
 			}
 		},
-		batch: func() {
+		Batch: func() {
 			w.Write(lines.Bytes()) // nobody may listen any more
 			lines.Reset()
 		},
@@ -219,20 +240,20 @@ func newServe() *cobra.Command {
 	var noTrace bool
 	cmd := &cobra.Command{
 		Use:   "serve [flags] [-- CMD ARGS...]",
-		Short: "Be the allocation server, until ^C",
-		Long: `Be the allocation server, until ^C: a drop-in for the original one, with the same
-answers and words, for clients with records of 72, 112, 128 and 144 bytes at once.
-What is traced counts beside what clients say; a process that is traced and also
-reports itself counts once. docs/protocol.md says where it differs, and how a
+		Short: "Run an allocation server, until ^C",
+		Long: `Run an allocation server, until ^C: a drop-in for the original one, with the same
+answers and lines, for clients with records of 72, 112, 128 and 144 bytes at once.
+It counts traced processes and what clients report; a process that is traced and
+also reports itself counts once. docs/protocol.md says where it differs, and how a
 program reports its own allocations in a few lines.
 
-The socket is open to this user and root alone, unless --open is given. One that a
-server has left behind is replaced, one that is served is not. With -q there is no
-line a record, and no notices; statistics, every 10 s, stay.
+Only this user and root can connect, unless --open is given. A socket that another
+server left behind is replaced, one in use is not. -q omits notices and the line
+for each record; statistics are still printed every 10 s.
 
-Without the rights to trace, only what clients say is served. With --from a
-recording is served beside it, in its own time and to its end.
-Every live command takes --serve PATH to do the same beside its own work.`,
+Without the rights to trace, only what clients report is served. --from also serves
+a recording, at its recorded speed and to its end.
+Every live command takes --serve PATH to serve as well.`,
 		Example: `  sudo tt-memtrace serve --open
   tt-memtrace serve --no-trace --socket /tmp/my.sock
   sudo tt-memtrace top --serve /tmp/tt_allocation_server.sock`,
@@ -257,10 +278,10 @@ Every live command takes --serve PATH to do the same beside its own work.`,
 			default:
 				l = newLive(nil, t.quiet)
 				if !noTrace {
-					l.notice(fmt.Sprintf("serving only what clients say: %v", err))
+					l.notice(fmt.Sprintf("serving only what clients report: %v", err))
 				}
 			}
-			t.sockets.words = true
+			t.sockets.prints = true
 			if l, err = t.beside(l, args); err != nil {
 				return err
 			}
@@ -270,6 +291,6 @@ Every live command takes --serve PATH to do the same beside its own work.`,
 	}
 	t.flags(cmd)
 	_ = cmd.MarkFlagFilename("socket")
-	cmd.Flags().BoolVar(&noTrace, "no-trace", false, "serve only what clients say")
+	cmd.Flags().BoolVar(&noTrace, "no-trace", false, "serve only what clients report")
 	return cmd
 }

@@ -7,7 +7,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"tt-memtrace/shm"
-	"tt-memtrace/tracer"
+	"tt-memtrace/tracer/inspect"
+	"tt-memtrace/tracer/proc"
 	"tt-memtrace/ui"
 )
 
@@ -15,23 +16,23 @@ import (
 const sharedMemory = "runtime's shared memory"
 
 // shmHint is what works without the rights to trace.
-const shmHint = "without any: 'tt-memtrace --shm' and 'tt-memtrace status --shm' show what the runtime itself counts for your own processes; 'tt-memtrace demo' shows a recorded run"
+const shmHint = "without rights: 'tt-memtrace -- CMD' samples what it starts, and 'tt-memtrace --sample' your own processes; 'tt-memtrace --shm' and 'tt-memtrace status --shm' show the totals that the runtime keeps for your own processes; 'tt-memtrace demo' shows a recorded run"
 
 func (t *targets) shmFlag(cmd *cobra.Command) {
-	cmd.Flags().BoolVar(&t.shm, "shm", false, "trace nothing: show the runtime's own sums from its shared memory, which takes no rights")
+	cmd.Flags().BoolVar(&t.shm, "shm", false, "do not trace: show the totals that the runtime keeps in shared memory; needs no rights")
 }
 
 func (t *targets) checkShm(command []string) error {
 	switch {
 	case !t.shm:
 	case len(command) > 0:
-		return fmt.Errorf("%w: --shm shows programs that run already; start the command in another terminal", errUsage)
+		return fmt.Errorf("%w: --shm shows running processes only; start the command in another terminal", errUsage)
 	case len(t.libraries) > 0:
-		return fmt.Errorf("%w: --shm and --lib exclude each other", errUsage)
+		return fmt.Errorf("%w: --shm and --lib cannot be used together", errUsage)
 	case t.sockets.forward != "" || t.sockets.serve != "" || t.record != "" || t.metrics.listen != "" || t.metrics.push != "":
-		return fmt.Errorf("%w: the runtime's shared memory has no allocations to forward, serve, record or export: --shm excludes these", errUsage)
+		return fmt.Errorf("%w: --shm cannot be used with --forward, --serve, --record or metrics: the runtime's shared memory has totals, not allocations", errUsage)
 	case len(t.recorded.from) > 0:
-		return fmt.Errorf("%w: --shm and --from exclude each other", errUsage)
+		return fmt.Errorf("%w: --shm and --from cannot be used together", errUsage)
 	}
 	return nil
 }
@@ -43,15 +44,16 @@ func (t *targets) read() (*live, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := shm.New(shm.Options{PIDs: pids, Describe: tracer.Describe, Now: tracer.Now, Notice: l.notice})
-	l.source, l.waiting, l.lacks = s, s.Waiting, shm.Lacks()
+	s := shm.New(shm.Options{PIDs: pids, Describe: inspect.Describe, Now: proc.Now, Notice: l.notice})
+	l.AddSource(s)
+	l.waiting, l.Lacks = s.Waiting, shm.Lacks()
 	return l, nil
 }
 
 // text is how a snapshot is shown as text.
 func (l *live) text(u *uiFlags) ui.TextOptions {
 	o := u.text(l)
-	if len(l.lacks) > 0 {
+	if len(l.Lacks) > 0 {
 		o.Source, o.Notes = sharedMemory, l.caution()
 	}
 	return o
@@ -60,8 +62,8 @@ func (l *live) text(u *uiFlags) ui.TextOptions {
 // caution is what a screen of sums has to say.
 func (l *live) caution() []string {
 	return []string{
-		"sums of the runtime itself, which can be too low: 'tt-memtrace status --help' says when",
-		"not known: " + strings.Join(l.lacks[:shmBrief], ", "),
+		"totals that the runtime keeps; they can be too low: 'tt-memtrace status --help' says when",
+		"unknown: " + strings.Join(l.Lacks[:shmBrief], ", "),
 	}
 }
 

@@ -24,15 +24,15 @@ func newStatus() *cobra.Command {
 		Short: "Print one snapshot and exit",
 		Long: `Print one snapshot and exit.
 
-What processes held before tt-memtrace came is read from their own allocators.
-Peaks are those that were seen: trace for a while with --after, or start the
-program behind --, whose snapshot is taken when it ends.
-With --every there is a snapshot at each interval, and a last one at the end.
+Buffers from before tracing are read from the processes' own allocators. Peaks from
+before tracing are unknown: trace for a while with --after, or start the program
+after --; then the snapshot is taken when it ends.
+--every prints a snapshot at each interval, and a last one at the end.
 
-With --shm nothing is traced, and no rights are needed: what is shown is what the
-runtime (0.70 and later) itself counts for your own processes, in its shared
-memory. It knows sums alone, of the sizes that were requested, and releases from
-0.72 to 0.81.1 do not count what other threads than a device's first allocate.`,
+--shm traces nothing and needs no rights: it shows the numbers that the runtime
+(0.70 and later) keeps for your own processes in shared memory. They are totals of
+requested sizes, and releases from 0.72 to 0.81.1 count only what a
+device's first thread allocates.`,
 		Example: `  sudo tt-memtrace status --after 5s
   sudo tt-memtrace status --json -p 4711 | jq '.chips[0].memory.l1'
   sudo tt-memtrace status --every 1s -- python model.py
@@ -40,17 +40,22 @@ memory. It knows sums alone, of the sizes that were requested, and releases from
 		Args: onlyCommand,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if after < 0 || every < 0 {
-				return fmt.Errorf("%w: --after and --every take no negative times", errUsage)
+				return fmt.Errorf("%w: --after and --every must not be negative", errUsage)
 			}
+			t.sampling.shows = every
 			l, err := t.start(args)
 			if err != nil {
 				return err
 			}
-			whole := len(args) > 0 || l.recorded // to its end
+			whole := len(args) > 0 || l.player != nil // to its end
 			l.brief = after == 0 && every == 0 && !whole
 			u.requested = u.requested || t.shm // all that is known
 			ctx, cancel := context.WithCancel(cmd.Context())
 			defer cancel()
+			stop := func() {}
+			if whole && every == 0 {
+				stop = l.progress()
+			}
 			done := make(chan error, 1)
 			go func() { done <- l.run(ctx) }()
 			var failed error
@@ -71,7 +76,7 @@ memory. It knows sums alone, of the sizes that were requested, and releases from
 			var enough <-chan time.Time
 			if !whole {
 				select {
-				case <-l.ready:
+				case <-l.Ready():
 				case err := <-done:
 					return err
 				}
@@ -87,6 +92,7 @@ memory. It knows sums alone, of the sizes that were requested, and releases from
 					cancel()
 					enough = nil
 				case err := <-done:
+					stop()
 					print()
 					if failed != nil {
 						err = errors.Join(fmt.Errorf("writing the snapshot: %w", failed), err)
@@ -110,9 +116,11 @@ func printStatus(w io.Writer, l *live, u *uiFlags, asJSON bool) error {
 	if asJSON {
 		e := json.NewEncoder(w)
 		e.SetIndent("", "  ")
-		return e.Encode(export.NewStatus(s, l.wall(l.now()), l.host, version()))
+		return e.Encode(export.NewStatus(s, l.Wall(l.Now()), l.host, version()))
 	}
-	if err := ui.Text(w, s, l.text(u)); err != nil {
+	o := l.text(u)
+	o.Colour = coloured(w)
+	if err := ui.Text(w, s, o); err != nil {
 		return err
 	}
 	_, err := fmt.Fprintln(w)

@@ -15,8 +15,9 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
-	"tt-memtrace/record"
+	"tt-memtrace/session"
 	"tt-memtrace/tracer"
+	"tt-memtrace/tracer/discover"
 )
 
 // targets are the flags that say what to trace.
@@ -29,9 +30,14 @@ type targets struct {
 	sockets   sockets
 	metrics   metricsFlags
 	stacks    bool
+	sampling  sampling
+	// noArguments leaves those of commands out of all that is shown, recorded and exported.
+	noArguments bool
 	// record, where set, is a file to record into.
-	record   string
-	recorded recorded
+	record string
+	// recording, where a command has its flags, says how it is divided into files.
+	recording *recordFlags
+	recorded  recorded
 }
 
 // Sizes of the event buffer, bytes: an allocation takes a hundred or, with its stack, 13,000.
@@ -42,17 +48,25 @@ const (
 
 func (t *targets) flags(cmd *cobra.Command) {
 	f := cmd.Flags()
-	pidFlag(cmd, &t.pids, "trace this process only (repeatable)")
+	pidFlag(cmd, &t.pids, "trace only this process (repeatable)")
 	f.StringSliceVar(&t.libraries, "lib", nil, "a file that holds the runtime's code under another name (repeatable)")
-	f.Uint32Var(&t.ring, "ring-bytes", defaultRing, "size of the event buffer in bytes, a power of two")
+	f.Uint32Var(&t.ring, "ring-bytes", defaultRing, "size of the BPF ring buffer in bytes, a power of two")
 	f.BoolVarP(&t.quiet, "quiet", "q", false, "no notices on standard error")
+	t.sampling.flags(cmd)
 	t.metrics.flags(cmd)
-	f.BoolVar(&t.stacks, "stacks", false, "with each allocation, the calls that led to it, for recordings and reports")
+	f.BoolVar(&t.stacks, "stacks", false, "record the call stack of each allocation, for recordings and reports")
+	t.argumentsFlag(cmd)
 	f.StringVar(&t.record, "record", "", "also record into this file")
-	f.StringSliceVar(&t.recorded.from, "from", nil, "show this recording in place of processes (repeatable)")
+	f.StringSliceVar(&t.recorded.from, "from", nil, "show this recording instead of live processes (repeatable)")
 	t.recorded.flags(cmd)
 	_ = cmd.MarkFlagFilename("lib", "so")
+	_ = cmd.MarkFlagFilename("from", recordingSuffix)
+	_ = cmd.MarkFlagFilename("record", recordingSuffix)
 	t.sockets.flags(cmd)
+}
+
+func (t *targets) argumentsFlag(cmd *cobra.Command) {
+	cmd.Flags().BoolVar(&t.noArguments, "no-arguments", false, "leave the arguments of commands out of all that is shown, recorded and exported")
 }
 
 func pidFlag(cmd *cobra.Command, pids *[]uint, usage string) {
@@ -65,7 +79,7 @@ func pidFlag(cmd *cobra.Command, pids *[]uint, usage string) {
 // completePIDs offers the processes that map the runtime.
 func completePIDs(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
 	var list []string
-	for pid, command := range tracer.Users() {
+	for pid, command := range discover.Users() {
 		list = append(list, strconv.FormatUint(uint64(pid), 10)+"\t"+command)
 	}
 	return list, cobra.ShellCompDirectiveNoFileComp
@@ -76,10 +90,13 @@ func (t *targets) check(command []string) error {
 		return err
 	}
 	if len(t.pids) > 0 && len(command) > 0 {
-		return fmt.Errorf("%w: -p and -- CMD exclude each other", errUsage)
+		return fmt.Errorf("%w: -p and -- CMD cannot be used together", errUsage)
 	}
 	if len(t.recorded.from) > 0 && len(t.pids)+len(command)+len(t.libraries) > 0 {
-		return fmt.Errorf("%w: --from excludes -p, --lib and -- CMD", errUsage)
+		return fmt.Errorf("%w: --from cannot be used with -p, --lib or -- CMD", errUsage)
+	}
+	if err := t.checkSampling(command); err != nil {
+		return err
 	}
 	if err := t.recorded.check(); err != nil {
 		return err
@@ -95,6 +112,9 @@ func (t *targets) check(command []string) error {
 			return fmt.Errorf("starting %s: %w", command[0], err)
 		}
 	}
+	if _, err := t.recording.options(t.record); err != nil {
+		return err
+	}
 	return t.sockets.check()
 }
 
@@ -108,6 +128,7 @@ func (t *targets) start(command []string) (*live, error) {
 	if err != nil {
 		return nil, err
 	}
+	l.NoArguments = t.noArguments
 	return t.beside(l, command)
 }
 
@@ -124,7 +145,7 @@ func (t *targets) briefly(ctx context.Context, look func(*live)) error {
 	done := make(chan error, 1)
 	go func() { done <- l.run(ctx) }()
 	select {
-	case <-l.ready:
+	case <-l.Ready():
 	case err := <-done:
 		return err
 	}
@@ -136,15 +157,19 @@ func (t *targets) briefly(ctx context.Context, look func(*live)) error {
 // beside adds what was asked for beside a command's own work.
 func (t *targets) beside(l *live, command []string) (*live, error) {
 	if err := t.metrics.add(l); err != nil {
-		return nil, errors.Join(err, l.closeSource())
+		return nil, errors.Join(err, l.Close())
 	}
 	l, err := t.sockets.join(l)
 	if err != nil {
 		return nil, err
 	}
 	if t.record != "" {
-		if _, err := l.record(record.Options{Path: t.record}, t.label(command)); err != nil {
-			return nil, errors.Join(err, l.source.Close())
+		o, err := t.recording.options(t.record)
+		if err == nil {
+			_, err = l.record(o, t.label(command))
+		}
+		if err != nil {
+			return nil, errors.Join(err, l.Close())
 		}
 	}
 	return l, nil
@@ -152,24 +177,45 @@ func (t *targets) beside(l *live, command []string) (*live, error) {
 
 // untilAsked says that a command goes on until it is asked to end, where nothing else ends it.
 func (t *targets) untilAsked(l *live, doing string) {
-	if !l.recorded && len(l.command)+len(t.pids) == 0 {
-		l.notice(doing + " what all processes do, until ^C")
+	if l.player == nil && len(l.command)+len(t.pids) == 0 {
+		l.notice(doing + ", until ^C")
 	}
 }
 
 // label says in a few words what is shown.
-func (t *targets) label(command []string) string {
+func (t *targets) label(command []string) string { return t.labelAt(command, t.sampling.every) }
+
+// shown is what is shown and recorded of a command line.
+func (t *targets) shown(command string) string {
+	if t.noArguments {
+		return session.Program(command)
+	}
+	return command
+}
+
+// labelAt is label where processes are sampled once in every, 0 where they are not.
+func (t *targets) labelAt(command []string, every time.Duration) string {
 	switch {
 	case len(t.recorded.from) > 0:
 		return t.recorded.label()
 	case t.shm:
 		return sharedMemory
-	case len(command) > 0:
-		return strings.Join(command, " ")
-	case len(t.pids) > 0:
-		return "pid " + strings.Trim(fmt.Sprint(t.pids), "[]")
 	}
-	return "live"
+	what := "live"
+	switch {
+	case len(command) > 0:
+		what = t.shown(strings.Join(command, " "))
+	case len(t.pids) > 0:
+		what = "pid " + strings.Trim(fmt.Sprint(t.pids), "[]")
+	}
+	if every > 0 {
+		sampled := "sampled " + every.String()
+		if what == "live" {
+			return sampled
+		}
+		return sampled + ", " + what
+	}
+	return what
 }
 
 // trace is the source alone.
@@ -180,6 +226,14 @@ func (t *targets) trace(command []string) (*live, error) {
 	if t.shm {
 		return t.read()
 	}
+	if t.sampling.every > 0 {
+		return t.sampled(command)
+	}
+	return t.probedOrSampled(command)
+}
+
+// probed traces with probes.
+func (t *targets) probed(command []string) (*live, error) {
 	if err := tracer.CheckRights(); err != nil {
 		return nil, fmt.Errorf("%w\n%s", err, shmHint)
 	}
@@ -199,8 +253,8 @@ func (t *targets) trace(command []string) (*live, error) {
 	if err != nil {
 		return nil, err
 	}
-	l.source, l.waiting = tr, tr.Waiting
-	l.accounts.OnDoubt = tr.Doubt
+	l.tracer, l.waiting = &tracerSource{Tracer: tr}, tr.Waiting
+	l.AddSource(l.tracer)
 	return l, nil
 }
 

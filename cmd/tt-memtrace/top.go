@@ -18,6 +18,9 @@ import (
 
 	"tt-memtrace/aggregator"
 	"tt-memtrace/export"
+	"tt-memtrace/record"
+	"tt-memtrace/report"
+	"tt-memtrace/session"
 	"tt-memtrace/telemetry"
 	"tt-memtrace/ui"
 )
@@ -32,13 +35,13 @@ type uiFlags struct {
 
 func (u *uiFlags) flags(cmd *cobra.Command) {
 	cmd.Flags().BoolVar(&u.ascii, "ascii", ui.NeedsASCII(os.Getenv), "draw with ASCII characters only")
-	cmd.Flags().BoolVar(&u.requested, "requested", false, "show what was asked for, not what the banks lost to it")
+	cmd.Flags().BoolVar(&u.requested, "requested", false, "show requested sizes instead of reserved ones")
 }
 
 func (u *uiFlags) topFlags(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&u.view, "view", "", "begin with this view: "+strings.Join(ui.Views(), ", ")+" (default the last one)")
 	_ = cmd.RegisterFlagCompletionFunc("view", cobra.FixedCompletions(ui.Views(), cobra.ShellCompDirectiveNoFileComp))
-	cmd.Flags().BoolVar(&u.exit, "exit", false, "leave the panels when the traced command or the last traced PID ends")
+	cmd.Flags().BoolVar(&u.exit, "exit", false, "exit when the traced command or the last traced PID ends")
 }
 
 func newTop() *cobra.Command {
@@ -50,7 +53,7 @@ func newTop() *cobra.Command {
 		Long: `Show the live panels (the default): an overview, one chip in full, charts, a map of
 its memory, tables of buffers, programs and kernels, the log of events, and the
 processes that hold a device. Keys are shown below, ? explains them; docs/ui.md
-has pictures. What is chosen with keys is remembered in the user's
+has pictures. Settings that are changed with keys are kept in the user's
 configuration folder ($XDG_CONFIG_HOME/tt-memtrace/ui.json).`,
 		Example: `  sudo tt-memtrace top --view map -p 4711
   sudo tt-memtrace top --exit -- pytest -x tests/`,
@@ -69,22 +72,27 @@ func runTop(cmd *cobra.Command, t *targets, u *uiFlags, args []string) error {
 		return fmt.Errorf("%w: the panels need a terminal; 'tt-memtrace status' and 'tt-memtrace log' write text", errUsage)
 	}
 	if u.view != "" && !slices.Contains(ui.Views(), u.view) {
-		return fmt.Errorf("%w: there is no view %q, only %s", errUsage, u.view, strings.Join(ui.Views(), ", "))
+		meant := didYouMean("", similar(u.view, ui.Views()))
+		if meant == "" {
+			meant = "there are " + strings.Join(ui.Views(), ", ")
+		}
+		return fmt.Errorf("%w: there is no view %q: %s", errUsage, u.view, meant)
 	}
 	t.recorded.paced(cmd)
+	t.recorded.waitAtEnd = len(t.recorded.from) > 0 && !u.exit && !ui.IsPlain(os.Getenv)
 	l, err := t.start(args)
 	if err != nil {
 		return err
 	}
 	l.silent = true
 	log := ui.NewLog()
-	l.add(sink{events: log.Events, change: log.Change, cb: log.CBChange, kernel: log.KernelChange, refuse: log.Refused})
+	l.AddSink(session.Sink{Events: log.Events, Change: log.Change, CB: log.CBChange, Kernel: log.KernelChange, Unsafe: log.Unsafe, Refuse: l.explaining(log)})
 	u.requested = u.requested || t.shm // all that is known
 	if len(args) > 0 {
 		// The screen is taken: the command's output waits in a file until it is free again.
 		out, err := os.CreateTemp("", "tt-memtrace-output-")
 		if err != nil {
-			return errors.Join(fmt.Errorf("keeping the command's output: %w", err), l.source.Close())
+			return errors.Join(fmt.Errorf("keeping the command's output: %w", err), l.Close())
 		}
 		os.Remove(out.Name())
 		defer out.Close()
@@ -104,19 +112,19 @@ func runTop(cmd *cobra.Command, t *targets, u *uiFlags, args []string) error {
 	if u.exit {
 		go func() {
 			select {
-			case <-l.ended:
+			case <-l.Ended():
 				leave()
 			case <-screen.Done():
 			}
 		}()
 	}
 	var host *telemetry.System // what was recorded is of another time, and perhaps place
-	if !l.recorded {
+	if l.player == nil {
 		host = telemetry.New("/")
 	}
 	err = ui.Run(screen, l, ui.Options{
-		Host: l.host, Source: t.label(args), Now: func() time.Time { return l.wall(l.now()) }, Notes: l.Notices, Log: log, System: host, Save: l.saveSnapshot,
-		SettingsFile: settingsFile(), View: u.view, Requested: u.requested, ASCII: cmd.Flags().Changed("ascii") && u.ascii, Done: l.ended,
+		Host: l.host, Source: l.label(t, args), Now: func() time.Time { return l.Wall(l.Now()) }, Notes: l.Notices, Log: log, System: host, Save: l.saveSnapshot,
+		Backlog: l.backlog(), Recorded: l.player != nil, Player: l.playing(), CallSite: report.CallSite, SettingsFile: settingsFile(), View: u.view, Requested: u.requested, ASCII: cmd.Flags().Changed("ascii") && u.ascii, Done: l.Ended(),
 	})
 	cancel()
 	if errors.Is(err, ui.ErrSettings) {
@@ -133,11 +141,57 @@ func runTop(cmd *cobra.Command, t *targets, u *uiFlags, args []string) error {
 			_, e = io.Copy(os.Stdout, l.output)
 			err = cmp.Or(err, e)
 		}
-		if e := ui.Text(os.Stdout, l.Snapshot(), u.text(l)); err == nil {
+		o := u.text(l)
+		o.Colour = coloured(os.Stdout)
+		if e := ui.Text(os.Stdout, l.Snapshot(), o); err == nil {
 			err = e
 		}
 	}
 	return err
+}
+
+// explaining adds a failed allocation to a log, with the reason: who held the memory at that
+// moment. The accounts are copied then; the text is made meanwhile.
+func (l *live) explaining(log *ui.Log) func(*aggregator.Event) {
+	return func(e *aggregator.Event) {
+		number, fresh := log.Refused(e)
+		if !fresh {
+			return
+		}
+		refused, refusal := *e, *e.Refusal
+		refused.Refusal = &refusal
+		state := l.Accounts().State()
+		go func() {
+			var b strings.Builder
+			if report.Explain(&b, state, &refused, l.Wall) == nil {
+				log.Explain(number, b.String())
+			}
+		}()
+	}
+}
+
+// playing is what moves in a replay, nil where it cannot be moved in.
+func (l *live) playing() ui.Player {
+	if l.player == nil || !l.player.CanMove() || l.player.Playback().Speed == 0 {
+		return nil
+	}
+	return replayed{l.player}
+}
+
+// replayed is a player for the screen.
+type replayed struct{ *record.Player }
+
+func (r replayed) Playback() ui.Playback { return ui.Playback(r.Player.Playback()) }
+
+// backlog says what waits in the ring buffer, nil where nothing is traced.
+func (l *live) backlog() func() ui.Backlog {
+	if l.tracer == nil {
+		return nil
+	}
+	return func() ui.Backlog {
+		waiting, size := l.tracer.Backlog()
+		return ui.Backlog{Behind: l.Behind(), Waiting: waiting, Size: size}
+	}
 }
 
 // settingsFile is where the screen keeps what the user chose, "" where there is no place.
@@ -153,7 +207,7 @@ func settingsFile() string {
 // files in the folder that tt-memtrace was started in.
 func (l *live) saveSnapshot(s *aggregator.Snapshot, screen string) (string, error) {
 	now := time.Now()
-	b, err := json.MarshalIndent(export.NewStatus(s, l.wall(l.now()), l.host, version()), "", "  ")
+	b, err := json.MarshalIndent(export.NewStatus(s, l.Wall(l.Now()), l.host, version()), "", "  ")
 	if err != nil {
 		return "", err
 	}
@@ -168,7 +222,11 @@ func (l *live) saveSnapshot(s *aggregator.Snapshot, screen string) (string, erro
 			return "", err
 		}
 	}
-	return name + ".json and .txt", nil
+	where, err := filepath.Abs(name)
+	if err != nil {
+		where = name
+	}
+	return where + ".json and .txt", nil
 }
 
 // text is how the same is shown as plain text.
@@ -177,5 +235,5 @@ func (u *uiFlags) text(l *live) ui.TextOptions {
 	if err != nil {
 		width = 120
 	}
-	return ui.TextOptions{Width: width, Requested: u.requested, ASCII: u.ascii, Host: l.host, Time: l.wall(l.now())}
+	return ui.TextOptions{Width: width, Requested: u.requested, ASCII: u.ascii, Host: l.host, Time: l.Wall(l.Now())}
 }

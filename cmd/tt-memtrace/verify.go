@@ -10,7 +10,7 @@ import (
 	"tt-memtrace/aggregator"
 )
 
-// verification is what came of reading a process's own books twice: once to know
+// verification is what came of scanning a process's own allocators twice: once to know
 // what it holds, and once more, with what happened between in the accounts.
 type verification struct {
 	PID uint32 `json:"pid"`
@@ -33,18 +33,18 @@ func (d *diagnosis) verify(ctx context.Context, t *targets) error {
 	}
 	for _, v := range d.Verified {
 		if v.Differed > 0 {
-			return fmt.Errorf("verifying process %d: %d buffers or programs differed from its own books", v.PID, v.Differed)
+			return fmt.Errorf("verifying process %d: %d buffers or programs differ from its own allocators", v.PID, v.Differed)
 		}
 	}
 	return nil
 }
 
-// readTwice waits until the books of each process were compared once more.
+// readTwice waits until the allocators of each process were compared once more.
 func (d *diagnosis) readTwice(ctx context.Context, l *live) {
 	before := map[uint32]aggregator.Agreement{}
 	for _, p := range l.Snapshot().Processes {
 		before[p.PID] = p.Agreement
-		l.accounts.OnDoubt(p.PID)
+		l.Reconcile(p.PID)
 	}
 	deadline := time.After(verifyFor)
 	tick := time.NewTicker(50 * time.Millisecond)
@@ -72,7 +72,7 @@ func (d *diagnosis) printVerified(w io.Writer) {
 		fmt.Fprintln(w, "\nVerified: no process uses the runtime")
 		return
 	}
-	fmt.Fprintln(w, "\nVerified: the accounts beside the processes' own allocators")
+	fmt.Fprintln(w, "\nVerified: the traced numbers against the processes' own allocators")
 	tw := tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)
 	for _, v := range d.Verified {
 		switch {

@@ -1,6 +1,6 @@
 #!/bin/sh
-# The service is not enabled: that is up to who runs the host. One that runs
-# goes on with the new program.
+# Enabling the service is the administrator's choice. A running service restarts
+# with the new binary.
 set -e
 if [ -d /run/systemd/system ]; then
 	systemctl daemon-reload

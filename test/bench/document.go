@@ -110,6 +110,9 @@ that sends a record for each chip to an allocation server, which here takes reco
 	if len(r.attach.attach) > 0 {
 		r.attachPart(p)
 	}
+	if len(r.resident) > 0 {
+		r.residentPart(p)
+	}
 	if len(r.growth.one.attach) > 0 {
 		r.growthPart(p)
 	}
@@ -297,8 +300,14 @@ func (r *results) targets(p printer) {
 	if a := r.attach; len(a.attach) > 0 {
 		row("load and attach", 150, middle(a.load)+middle(a.attach), " ms")
 		row("detach", 100, middle(a.detach), " ms")
+		if n := len(r.resident); n > 0 {
+			row("load, attach and detach at 6 GB of arrays and 14 TiB of address space, to a small process", 1.5, middle(r.resident[n-1].all)/middle(r.resident[0].all), "x")
+		}
 		row("idle", 0.5, a.idle.processor, " % of a core")
 		row("resident memory", 60, a.idle.resident, " MB")
+	}
+	if r.drawn > 0 {
+		row("the page of a report of 20 MB of recording, drawn", 5000, r.drawn, " ms")
 	}
 	p(`
 Where the time goes:
@@ -317,7 +326,7 @@ Where the time goes:
 			r.hits["t3k, allocate"].count, base, own, base/own)
 		h := r.hits["t3k, launch"]
 		p(`- A cached launch hits two points: the launch itself, which is counted in a hash map, and its place in the kernel-config ring, of
-  which the kernel keeps the book. The programs of both run for %.2f µs.`, h.inside/1000)
+  which the kernel keeps the account. The programs of both run for %.2f µs.`, h.inside/1000)
 	}
 	if s := r.allocate["t3k"]; len(s) > 0 {
 		p(`- With --stacks an allocation on t3k takes %.2f µs more: 12 KiB of the thread's stack are copied, and the interpreter's frames are

@@ -12,6 +12,7 @@ import (
 	"tt-memtrace/aggregator"
 	"tt-memtrace/test/fixture"
 	"tt-memtrace/tracer"
+	"tt-memtrace/tracer/metal"
 )
 
 const (
@@ -28,7 +29,7 @@ const window = `printf("%d %d %llx %llx %llx %llx %llx %llx %llx %llx\n", pid, t
 
 // pointsOf finds symbols where tt-memtrace probes them.
 func pointsOf(path string, prints map[string]string) (points, error) {
-	lib, err := tracer.OpenLibrary(path)
+	lib, err := metal.OpenLibrary(path)
 	if err != nil {
 		return points{}, err
 	}

@@ -1,11 +1,11 @@
 package main
 
 import (
-	"bufio"
 	"errors"
 	"fmt"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 	"time"
 
@@ -66,23 +66,50 @@ func stay(pids ...uint32) (is idling, err error) {
 	return is, nil
 }
 
-// benchmarks runs those of the accounts.
-func benchmarks(r *results) error {
-	cmd := exec.Command("go", "test", "-run", "^$", "-bench", "^BenchmarkApply$", "-benchtime", "200ms", "./aggregator")
+// benchmark runs those of a package that have a name, and gives the fields of their lines.
+func benchmark(name, folder string, flags ...string) (lines [][]string, err error) {
+	cmd := exec.Command("go", append([]string{"test", "-run", "^$", "-bench", "^" + name + "$", folder}, flags...)...)
 	cmd.Stderr = os.Stderr
 	out, err := cmd.Output()
 	if err != nil {
-		return fmt.Errorf("running the benchmarks of the accounts: %w", err)
+		return nil, fmt.Errorf("running the benchmarks of %s: %w", folder, err)
 	}
-	for lines := bufio.NewScanner(strings.NewReader(string(out))); lines.Scan(); {
-		f := strings.Fields(lines.Text())
-		if len(f) < 4 || !strings.HasPrefix(f[0], "BenchmarkApply/") {
-			continue
+	for line := range strings.Lines(string(out)) {
+		if f := strings.Fields(line); len(f) >= 4 && strings.HasPrefix(f[0], name) {
+			lines = append(lines, f)
 		}
+	}
+	if len(lines) == 0 {
+		return nil, fmt.Errorf("the benchmarks of %s printed nothing", folder)
+	}
+	return lines, nil
+}
+
+// drawPage measures how long it takes until a browser has drawn the page of a report.
+func (r *results) drawPage() error {
+	lines, err := benchmark("BenchmarkPageOfALargeRecording", "./report", "-benchtime", "3x")
+	if err != nil {
+		return err
+	}
+	i := slices.Index(lines[0], "ms/drawn")
+	if i < 1 {
+		return fmt.Errorf("reading %q: no time", lines[0])
+	}
+	_, err = fmt.Sscan(lines[0][i-1], &r.drawn)
+	return err
+}
+
+// benchmarks runs those of the accounts.
+func benchmarks(r *results) error {
+	lines, err := benchmark("BenchmarkApply", "./aggregator", "-benchtime", "200ms")
+	if err != nil {
+		return err
+	}
+	for _, f := range lines {
 		// The name, the number of runs, then pairs of a value and its unit.
 		row := account{}
 		if _, err := fmt.Sscanf(f[0], "BenchmarkApply/live=%d/chips=%d", &row.live, &row.chips); err != nil {
-			return fmt.Errorf("reading %q: %w", lines.Text(), err)
+			return fmt.Errorf("reading %q: %w", f, err)
 		}
 		for i := 2; i+1 < len(f); i += 2 {
 			switch f[i+1] {
@@ -94,13 +121,10 @@ func benchmarks(r *results) error {
 				_, err = fmt.Sscan(f[i], &row.allocations)
 			}
 			if err != nil {
-				return fmt.Errorf("reading %q: %w", lines.Text(), err)
+				return fmt.Errorf("reading %q: %w", f, err)
 			}
 		}
 		r.accounts = append(r.accounts, row)
-	}
-	if len(r.accounts) == 0 {
-		return errors.New("the benchmarks of the accounts printed nothing")
 	}
 	return nil
 }

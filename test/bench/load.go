@@ -64,6 +64,7 @@ func (f *fixtures) reading(b *burst, threads int, ring uint32, produce func(*bur
 		return err
 	}
 	b.seconds = time.Since(begin).Seconds()
+	produced := time.Now()
 	s, err := tr.state()
 	if err != nil {
 		return err
@@ -81,8 +82,8 @@ func (f *fixtures) reading(b *burst, threads int, ring uint32, produce func(*bur
 		return fmt.Errorf("%d events were produced, %d received and %d lost", b.produced, b.received, b.lost)
 	}
 	// All that was allocated is freed: the accounts are right when they have nothing.
-	for begin = time.Now(); !s.Exact() || s.Processes[0].Buffers > 0; b.healed = time.Since(begin) {
-		if time.Since(begin) > patience {
+	for !s.Exact() || s.Processes[0].Buffers > 0 {
+		if time.Since(produced) > patience {
 			return fmt.Errorf("the accounts did not become right again: %+v", s.Processes[0])
 		}
 		time.Sleep(10 * time.Millisecond)
@@ -90,6 +91,7 @@ func (f *fixtures) reading(b *burst, threads int, ring uint32, produce func(*bur
 			return err
 		}
 	}
+	b.healed = time.Since(produced)
 	fmt.Fprintf(os.Stderr, "reader: %+v\n", *b)
 	return nil
 }

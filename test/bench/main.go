@@ -18,7 +18,7 @@ import (
 func main() {
 	count := flag.Int("rounds", 9, "rounds, in each of which everything is measured once: they take half a minute each, all else two minutes")
 	out := flag.String("out", "", "write the table into this file, not to stdout")
-	only := flag.String("only", "", "only fixture, reader, runtime or attach")
+	only := flag.String("only", "", "only fixture, reader, page, runtime or attach")
 	flag.Parse()
 	if err := run(*count, *out, *only); err != nil {
 		fmt.Fprintln(os.Stderr, "bench:", err)
@@ -40,6 +40,9 @@ type results struct {
 	accounts            []account
 	attach              attaching
 	growth              growth
+	resident            []resident
+	// drawn is how long the page of a large recording takes, ms.
+	drawn float64
 }
 
 var clusters = []string{"n150", "t3k"}
@@ -80,6 +83,11 @@ func run(count int, out, only string) error {
 			}
 		}
 	}
+	if wants("page") {
+		if err := r.drawPage(); err != nil {
+			return err
+		}
+	}
 	if wants("runtime") || wants("attach") {
 		installed, err := rig.Install(ctx, rig.DefaultRelease)
 		if err != nil {
@@ -95,6 +103,9 @@ func run(count int, out, only string) error {
 		}
 		if wants("attach") {
 			if err := r.attachingTo(ctx, installed, count); err != nil {
+				return err
+			}
+			if err := r.largeProcess(ctx, installed, count); err != nil {
 				return err
 			}
 		}

@@ -84,8 +84,8 @@ func memleakPrograms(fd func(string) int) map[string]asm.Instructions {
 	result := func(f asm.BuiltinFunc, to int16) asm.Instructions {
 		return asm.Instructions{f.Call(), asm.StoreMem(asm.RFP, to, asm.R0, asm.DWord)}
 	}
-	// book adds R7 bytes and a count to the sums at R0.
-	book := func(count int32) asm.Instructions {
+	// account adds R7 bytes and a count to the sums at R0.
+	account := func(count int32) asm.Instructions {
 		return asm.Instructions{
 			asm.AddAtomic.Mem(asm.R0, asm.R7, asm.DWord, 0),
 			asm.Mov.Imm(asm.R1, count), asm.AddAtomic.Mem(asm.R0, asm.R1, asm.DWord, 8),
@@ -109,7 +109,7 @@ func memleakPrograms(fd func(string) int) map[string]asm.Instructions {
 				asm.StoreMem(asm.RFP, sum, asm.R7, asm.DWord), asm.Mov.Imm(asm.R1, 1), asm.StoreMem(asm.RFP, sumCount, asm.R1, asm.DWord)},
 			update("sums", stack, sum),
 			asm.Instructions{asm.Ja.Label("end"), asm.Mov.Reg(asm.R1, asm.R0).WithSymbol("known")},
-			book(1),
+			account(1),
 		),
 		freed: program(
 			argument(secondArgument, key), call("live", asm.FnMapLookupElem, key), orEnd,
@@ -118,7 +118,7 @@ func memleakPrograms(fd func(string) int) map[string]asm.Instructions {
 				asm.LoadMem(asm.R1, asm.R0, stack-size, asm.DWord), asm.StoreMem(asm.RFP, stack, asm.R1, asm.DWord),
 			},
 			call("live", asm.FnMapDeleteElem, key),
-			call("sums", asm.FnMapLookupElem, stack), orEnd, book(-1),
+			call("sums", asm.FnMapLookupElem, stack), orEnd, account(-1),
 		),
 	}
 }

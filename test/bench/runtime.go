@@ -10,7 +10,7 @@ import (
 	"tt-memtrace/test/rig"
 )
 
-// stepper is a process with the real runtime on mock chips that times what it is told to do.
+// stepper is a process with the real runtime on mock chips that times what it is asked to do.
 type stepper struct {
 	run     *rig.Run
 	library string

@@ -369,7 +369,7 @@ func goesOn(t *testing.T, w *rig.Run) {
 	}
 }
 
-// eventually polls for what no event tells of.
+// eventually polls for what has no event.
 func eventually(t *testing.T, limit time.Duration, what string, done func() bool) {
 	t.Helper()
 	for deadline := time.Now().Add(limit); !done(); time.Sleep(5 * time.Millisecond) {

@@ -105,8 +105,8 @@ func TestRightsAreAskedForAndGranted(t *testing.T) {
 		}
 	}
 	for _, args := range [][]string{
-		{"status"}, {"status", "--json", "--every", "1s"}, {"status", "-p", pid}, {"status", "--", "true"},
-		{"log"}, {"log", "--json", "-p", pid}, {"log", "--", "true"}, {"doctor"},
+		{"status"}, {"status", "--json", "--every", "1s"}, {"status", "-p", pid}, {"status", "--probes", "--", "true"},
+		{"log"}, {"log", "--json", "-p", pid}, {"log", "--probes", "--", "true"}, {"doctor"},
 	} {
 		r := begin(t, as(args...)).ends(notPermitted)
 		refused(strings.Join(args, " "), r.err)
@@ -158,7 +158,7 @@ func TestRightsAreAskedForAndGranted(t *testing.T) {
 	r := begin(t, as("doctor", "-p", pid)).ends(fine)
 	contains(t, r.out, "This library can be traced", "processes  "+pid)
 	send(t, w, "go")
-	if b := keep(t, entries(t, log.ends(fine).out)); b.allocs < 20 || b.allocs != b.frees {
+	if b := addUp(t, entries(t, log.ends(fine).out)); b.allocs < 20 || b.allocs != b.frees {
 		t.Errorf("%d allocs, %d frees", b.allocs, b.frees)
 	}
 	host.signal(os.Interrupt)

@@ -108,7 +108,7 @@ func digits(n uint64) string {
 	return s
 }
 
-// all is what a snapshot says of programs, beside the books' own.
+// all is what a snapshot says of programs, beside what the recording has.
 type all struct {
 	Chips []struct {
 		Chip     uint32
@@ -120,7 +120,7 @@ type all struct {
 
 // At a rest point of a real program on eight chips, the screen has the numbers of a status
 // beside it, to the byte, and those are the runtime's own.
-func TestScreensTellWhatStatusTells(t *testing.T) {
+func TestScreensShowTheNumbersOfStatus(t *testing.T) {
 	w := gated(t, "t3k", "--steps", "75", "--submeshes", "0", "--threads", "0")
 	pid := fmt.Sprint(w.PID())
 	p := shown(t, 220, 50, "-p", pid)
@@ -195,7 +195,7 @@ func TestScreensTellWhatStatusTells(t *testing.T) {
 	p.shows("following", "ALLOC", digits(process.Allocs + process.Frees)[:1])
 
 	gone := func() bool { _, err := p.tmux("has-session"); return err != nil }
-	// What was chosen is remembered; a file that is broken is told of, and stays.
+	// What was chosen is remembered; an invalid file is reported, and stays.
 	p.press("4")
 	p.shows("not the allocator's")
 	p.press("q")
@@ -207,7 +207,7 @@ func TestScreensTellWhatStatusTells(t *testing.T) {
 	p.press("1")
 	// It knows what was there before it came, and says since when.
 	p.row(pid, digits(process.Buffers))
-	p.shows("agrees ✓")
+	p.shows("verified ", "s ago")
 	p.press("q")
 	waitFor(t, gone)
 	if err := os.WriteFile(file, []byte("{"), 0o600); err != nil {

@@ -85,7 +85,7 @@ func TestSharedMemoryWithoutRights(t *testing.T) {
 	// As text, and as it goes on.
 	program, argv := powerless(t, tool, "status", "--shm", "-p", pid)
 	r := begin(t, call{program: program, args: argv}).ends(fine)
-	contains(t, r.out, "runtime's shared memory", "not known: buffers, reserved sizes, peaks")
+	contains(t, r.out, "runtime's shared memory", "unknown: buffers, reserved sizes, peaks")
 	program, argv = powerless(t, tool, "status", "--json", "--shm", "--every", "50ms", "-p", pid)
 	every := begin(t, call{program: program, args: argv})
 	every.out.await(t, "\n}\n")
@@ -103,26 +103,26 @@ func TestSharedMemoryWithoutRights(t *testing.T) {
 		t.Errorf("%+v", last)
 	}
 	s, r := shared(t)
-	ghosts := 0
-	for _, g := range s.SharedMemory.Ghosts {
+	stale := 0
+	for _, g := range s.SharedMemory.StaleEntries {
 		if g.PID == uint32(w.PID()) && g.Requested["dram"] > 0 && g.Command != nil {
-			ghosts++
+			stale++
 		}
 	}
-	if ghosts != 2 {
-		t.Errorf("%+v", s.SharedMemory.Ghosts)
+	if stale != 2 {
+		t.Errorf("%+v", s.SharedMemory.StaleEntries)
 	}
-	contains(t, r.err, "process "+pid+" (", "is gone")
+	contains(t, r.err, "process "+pid+" (", "which exited")
 }
 
-// Whoever may not trace is told what works without.
+// Users who may not trace get a message that says what works without rights.
 func TestWhatWorksWithoutRights(t *testing.T) {
 	program := ofNobody(t)
 	for _, args := range [][]string{{"status"}, {"log"}, {"status", "-p", "1"}} {
 		r := begin(t, call{program: program, args: args, nobody: true}).ends(notPermitted)
 		contains(t, r.err, "status --shm")
 	}
-	// What was not looked at is not told of.
+	// What was not looked at has no line.
 	if r := begin(t, call{program: program, args: []string{"doctor", "--verify", "--compare"}, nobody: true}).ends(notPermitted); strings.Contains(r.out, "Verified") {
 		t.Errorf("%v", r)
 	}
@@ -157,7 +157,7 @@ exec "$@"' sh "$library" "$@"
 `
 
 // The real runtime in namespaces of its own is found, attached to, and right, and
-// both of its PIDs are told.
+// both of its PIDs are printed.
 func TestRuntimeInNamespaces(t *testing.T) {
 	dir, err := rig.Dir()
 	if err != nil {
@@ -202,7 +202,7 @@ func TestPanelsOfSharedMemory(t *testing.T) {
 	keys, screen, tty := terminal(t)
 	s := begin(t, call{program: program, args: argv, tty: tty, env: environ("TERM=xterm-256color", "LC_ALL=C.UTF-8", "XDG_CONFIG_HOME="+t.TempDir())})
 	screen.await(t, "shared memory")
-	screen.await(t, "not known: buffers")
+	screen.await(t, "unknown: buffers")
 	if _, err := keys.Write([]byte("q")); err != nil {
 		t.Fatal(err)
 	}

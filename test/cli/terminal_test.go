@@ -41,7 +41,7 @@ func TestPanels(t *testing.T) {
 	goesOn(t, w)
 }
 
-// Settings that cannot be kept are told of; that fails nothing.
+// Settings that cannot be kept are reported; nothing fails because of that.
 func TestSettingsThatCannotBeKept(t *testing.T) {
 	keys, screen, tty := terminal(t)
 	s := begin(t, call{tty: tty, args: []string{"demo"}, env: environ("TERM=xterm-256color", "XDG_CONFIG_HOME=/proc/nowhere")})
@@ -51,14 +51,19 @@ func TestSettingsThatCannotBeKept(t *testing.T) {
 	screen.await(t, "keeping the settings: mkdir /proc/nowhere: no such file or directory")
 }
 
-// The text of status has no colours, on a terminal neither.
-func TestStatusHasNoEscapes(t *testing.T) {
+// The text of status has colours on a terminal, and none where NO_COLOR is set.
+func TestStatusIsColouredOnATerminal(t *testing.T) {
 	w := steady(t, "n150", "--rate", "1000")
-	_, screen, tty := terminal(t)
-	begin(t, call{tty: tty, args: []string{"status", "-p", fmt.Sprint(w.PID())}, env: environ("TERM=xterm-256color", "NO_COLOR")}).ends(fine)
-	screen.await(t, fmt.Sprint(w.PID()))
-	if regexp.MustCompile(`\x1b`).MatchString(screen.String()) {
-		t.Errorf("%q", screen)
+	for _, c := range []struct {
+		env      string
+		coloured bool
+	}{{"NO_COLOR", true}, {"NO_COLOR=1", false}} {
+		_, screen, tty := terminal(t)
+		begin(t, call{tty: tty, args: []string{"status", "-p", fmt.Sprint(w.PID())}, env: environ("TERM=xterm-256color", c.env)}).ends(fine)
+		screen.await(t, fmt.Sprint(w.PID()))
+		if got := regexp.MustCompile(`\x1b\[[0-9;]*m`).MatchString(screen.String()); got != c.coloured {
+			t.Errorf("%s: %q", c.env, screen)
+		}
 	}
 	goesOn(t, w)
 }

@@ -44,27 +44,36 @@ func TestWrongUsage(t *testing.T) {
 		{"-x", "see 'tt-memtrace --help'"},
 		{"version 1", "see 'tt-memtrace version --help'"},
 		{"doctor 4711", "see 'tt-memtrace doctor --help'"},
-		{"doctor -p 1 --lib x.so", "exclude each other"},
-		{"status -p 1 -- true", "exclude each other"},
-		{"log -p 1 -- true", "exclude each other"},
-		{"status --", "no command behind --"},
-		{"log --json --", "no command behind --"},
-		{"--", "no command behind --"},
+		{"doctor -p 1 --lib x.so", "cannot be used together"},
+		{"status -p 1 -- true", "cannot be used together"},
+		{"log -p 1 -- true", "cannot be used together"},
+		{"status --", "no command after --"},
+		{"log --json --", "no command after --"},
+		{"--", "no command after --"},
 		{"status -p self", "invalid argument"},
 		{"status -p -1", "invalid argument"},
 		{"status --ring-bytes 0", "power of two"},
 		{"status --ring-bytes 2048", "power of two"},
 		{"status --ring-bytes 1000000", "power of two"},
-		{"log --ring-bytes 16M", "invalid argument"},
+		{"log --ring-bytes 16M", `invalid argument "16M" for --ring-bytes: not a whole number`},
+		{"status -p abc", `invalid argument "abc" for -p: not a PID`},
+		{"status --speed fast", `for --speed: not a number`},
+		{"status --requested=perhaps", `for --requested: neither true nor false`},
+		{"status --jsno", "unknown flag: --jsno; did you mean --json?"},
+		{"stats", "did you mean status?"},
+		{"report --format htlm x.ttm", `there is no format "htlm": did you mean html?`},
 		{"log --ring-bytes -4096", "invalid argument"},
 		{"status --after -1s", "negative"},
 		{"status --every -1s", "negative"},
-		{"status --every 5", "invalid argument"},
+		{"status --every 5", `for --every: not a duration such as 500ms`},
 		{"top", "'tt-memtrace status' and 'tt-memtrace log'"},
 		{"", "need a terminal"},
 	} {
 		r := run(t, wrongUsage, strings.Fields(c.args)...)
 		contains(t, r.err, "tt-memtrace: ", c.says)
+		if strings.Contains(r.err, "strconv") {
+			t.Errorf("%s: %s", c.args, r.err)
+		}
 		if r.out != "" || len(lines(r.err)) > 2 {
 			t.Errorf("%s: %v", c.args, r)
 		}
@@ -104,5 +113,8 @@ func TestCompletionScripts(t *testing.T) {
 		}
 	}
 	contains(t, run(t, fine, "__complete", "st").out, "status\t")
+	for _, args := range [][]string{{"replay", ""}, {"report", "a.ttm", ""}, {"export", ""}, {"record", ""}, {"status", "--from", ""}, {"log", "--record", ""}} {
+		contains(t, run(t, fine, append([]string{"__complete"}, args...)...).out, "ttm\n:8\n") // a filter by suffix
+	}
 	contains(t, run(t, fine, "__complete", "status", "--").out, "--json\t", "--after\t", "--pid\t")
 }

@@ -157,7 +157,7 @@ func oldServer(t *testing.T, size wire.Size) (path string, cmd *exec.Cmd) {
 	return path, cmd
 }
 
-// A forwarder that is killed in the middle of a run, with no chance to say anything,
+// A forwarder that is killed in the middle of a run, with no chance to send anything,
 // and another one after it: at the next rest point the server has what that one
 // traces. When the program is killed while nobody forwards, the server clears it.
 func TestForwarderIsKilled(t *testing.T) {
@@ -207,7 +207,7 @@ func TestForwarderIsKilled(t *testing.T) {
 	}
 	s.kill()
 	w.Close()
-	eventually(t, patience, "the server clears what nobody frees", func() bool {
+	eventually(t, patience, "the server drops what nobody frees", func() bool {
 		for device := range 8 {
 			if c.totals(device) != (wire.Totals{}) {
 				return false
@@ -217,8 +217,8 @@ func TestForwarderIsKilled(t *testing.T) {
 	})
 }
 
-// forward tells what it does and did, and an end at ^C is a good one.
-func TestForwardTells(t *testing.T) {
+// forward reports what it does and did, and exits with 0 at ^C.
+func TestForwardNotices(t *testing.T) {
 	mayTrace(t)
 	path := filepath.Join(t.TempDir(), "s")
 	env := environ("RUNTIME_DIRECTORY=" + t.TempDir())
@@ -232,7 +232,7 @@ func TestForwardTells(t *testing.T) {
 	contains(t, s.ends(fine).err, "forwarded 0 records", "0 dropped")
 }
 
-// What clients say and what is traced are in the same accounts, each with its
+// What clients report and what is traced are in the same accounts, each with its
 // source, and in the server's answers.
 func TestServeBesideTracing(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "s")
@@ -263,7 +263,7 @@ func TestServeBesideTracing(t *testing.T) {
 			t.Errorf("%+v", p)
 		}
 	}
-	// What a client says of the traced process is counted already.
+	// What a client reports for the traced process is counted already.
 	var before wire.Totals
 	eventually(t, patience, "all until the rest is in the answers", func() bool {
 		was := before
@@ -280,7 +280,7 @@ func TestServeBesideTracing(t *testing.T) {
 	}
 }
 
-// serve writes the original's words of what is traced and of what clients say.
+// serve prints the original's lines for what is traced and for what clients report.
 func TestServeWrites(t *testing.T) {
 	p := prepared(t, rig.Options{Cluster: "n150", Script: rig.Loop, Args: []string{"--rounds", "1"}})
 	path := filepath.Join(t.TempDir(), "s")
@@ -290,22 +290,59 @@ func TestServeWrites(t *testing.T) {
 	c.send(wire.Record{Type: wire.Alloc, Device: 4, Size: 12345, Memory: 1, PID: int32(os.Getpid()), ID: 0xabc})
 	c.totals(0)
 	r := s.ends(fine)
-	contains(t, r.out, fmt.Sprintf("✓ [PID %d] Allocated 12345 bytes of L1 on device 4 (buffer_id=0xabc)\n", os.Getpid()), "📊 Statistics: 2 records")
+	contains(t, r.out, fmt.Sprintf("✓ [PID %d] Allocated 12345 bytes of L1 on device 4 (buffer_id=2748)\n", os.Getpid()), "📊 Current Statistics:\n", "  Active allocations: 1\n", "🛑 Allocation Server stopped\n")
 	for _, line := range []string{`✓ \[PID \d+\] Allocated \d+ bytes of DRAM on device 0 \(buffer_id=0x[0-9a-f]+\)\n`, `✗ \[PID \d+\] Freed buffer`,
 		`✓ \[CB_ALLOC\] Device 0: \+`, `✓ \[KERNEL_LOAD\] Application kernel on Device 0: \+`} {
 		if !regexp.MustCompile(line).MatchString(r.out) {
 			t.Errorf("no %s in\n%.2000s", line, r.out)
 		}
 	}
-	if n := strings.Count(r.out, "12345 bytes"); n != 1 {
-		t.Errorf("what the client said is there %d times", n)
+	if n := strings.Count(r.out, "Allocated 12345 bytes"); n != 1 {
+		t.Errorf("what the client reported is there %d times", n)
 	}
 	if _, err := os.Lstat(path); err == nil {
 		t.Error("the socket is still there")
 	}
 }
 
-// The socket is private, a running server's is not taken, and what cannot be is said.
+// Dumps and counts have what is traced: as many buffers on each chip as the runtime's own
+// allocators say. "Perfect cleanup" is said when it is.
+func TestServeDumps(t *testing.T) {
+	w := target(t, rig.Options{Cluster: "n300", Args: []string{"--steps", "60"}, Script: rig.Workload})
+	s, path := serving(t, "-p", fmt.Sprint(w.PID()))
+	c := dial(t, path, 144)
+	m := await(t, w, rig.EventRest)
+	want := 0
+	for _, d := range m.Devices {
+		want += len(d.Buffers) * len(d.Chips)
+	}
+	if want == 0 {
+		t.Fatal("there is nothing to compare")
+	}
+	dump := func(part string) func() bool {
+		return func() bool {
+			before := len(s.out.String())
+			c.send(wire.Record{Type: wire.DumpRemaining})
+			c.send(wire.Record{Type: wire.DumpKernels})
+			c.totals(0)
+			return strings.Contains(s.out.String()[before:], part)
+		}
+	}
+	eventually(t, patience, fmt.Sprintf("%d buffers are listed", want), dump(fmt.Sprintf("Total tracked allocations: %d\n", want)))
+	out := s.out.String()
+	contains(t, out, "Device 1:\n", fmt.Sprintf("(PID %d, ref_count=1)\n", w.PID()), "  │ Kernel ID: 0x", fmt.Sprintf("  │   Owner PID: %d\n", w.PID()))
+	if strings.Contains(out, "perfect cleanup") {
+		t.Error("buffers remain, and it says perfect cleanup")
+	}
+	for !m.Last {
+		send(t, w, "go")
+		m = await(t, w, rig.EventRest)
+	}
+	w.Close()
+	contains(t, s.ends(fine).out, "  Active allocations: 0\n")
+}
+
+// The socket is private, a running server's is not replaced, and what is impossible is an error.
 func TestServeSocket(t *testing.T) {
 	s, path := serving(t, "--no-trace")
 	if st, err := os.Stat(path); err != nil || st.Mode().Perm() != 0o600 {
@@ -321,7 +358,7 @@ func TestServeSocket(t *testing.T) {
 		t.Errorf("%v %v", st.Mode(), err)
 	}
 	s.signal(syscall.SIGTERM)
-	contains(t, s.ends(fine).out, "📊 Statistics: 0 records")
+	contains(t, s.ends(fine).out, "🚀 Allocation Server started\n   Listening on: "+path+"\n", "  Active allocations: 0\n")
 	for args, says := range map[string]string{
 		"forward --record-size 100":                "none of auto, 72, 112, 128, 144",
 		"status --forward /tmp/x --serve /tmp/./x": "cannot forward to itself",
@@ -349,7 +386,7 @@ func TestServeAsNobody(t *testing.T) {
 	path := filepath.Join(dir, "s")
 	s := begin(t, call{program: program, args: []string{"serve", "--socket", path}, nobody: true})
 	s.err.await(t, "serving "+path)
-	contains(t, s.err.String(), "serving only what clients say")
+	contains(t, s.err.String(), "serving only what clients report")
 	c := dial(t, path, 144) // root may
 	// This process is root's: it may not be signalled, and is not dead.
 	c.send(wire.Record{Type: wire.Alloc, Size: 5, PID: int32(os.Getpid()), ID: 1})
@@ -368,7 +405,7 @@ func TestServeAsNobody(t *testing.T) {
 	c = dial(t, path, 144)
 	eventually(t, patience, "what was recorded is in the answers", func() bool { return c.totals(0).DRAM > 1<<30 })
 	s.signal(os.Interrupt)
-	if r := s.ends(fine); strings.Contains(r.err, "only what clients say") {
+	if r := s.ends(fine); strings.Contains(r.err, "only what clients report") {
 		t.Errorf("%v", r)
 	}
 }
@@ -454,16 +491,16 @@ func TestBadClients(t *testing.T) {
 	if got := good.totals(1); got != (wire.Totals{}) {
 		t.Errorf("parts of records were booked: %+v", got)
 	}
-	open, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", s.cmd.Process.Pid))
-	if err != nil || len(open) < 5000 {
-		t.Errorf("the server has %d files open: %v", len(open), err)
-	}
+	eventually(t, patience, "all are accepted, and 5,000 are connected still", func() bool {
+		open, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", s.cmd.Process.Pid))
+		return err == nil && len(open) >= 5000
+	})
 	peak := resident(t, s.cmd.Process.Pid)
 	t.Logf("at most %d MiB, the slowest answer in %v", peak>>20, slowest)
 	if peak > 200<<20 {
 		t.Errorf("it took %d MiB", peak>>20)
 	}
-	if slowest > 2*time.Second {
+	if slowest > patience {
 		t.Errorf("an answer took %v", slowest)
 	}
 	s.signal(os.Interrupt)
@@ -495,10 +532,10 @@ func TestManualTracking(t *testing.T) {
 				t.Fatalf("%v: %s", err, out)
 			}
 			pid := cmd.Process.Pid
-			s.out.await(t, fmt.Sprintf("✗ [PID %d] Freed buffer 0x1 on device 0 (67108864 bytes, FINAL)\n", pid))
+			s.out.await(t, fmt.Sprintf("✗ [PID %d] Freed buffer 1 on device 0 (67108864 bytes, FINAL)\n", pid))
 			contains(t, s.out.String(),
-				fmt.Sprintf("✓ [PID %d] Allocated 67108864 bytes of DRAM on device 0 (buffer_id=0x1)\n", pid),
-				fmt.Sprintf("✓ [PID %d] Allocated 4096 bytes of L1 on device 3 (buffer_id=0x2)\n", pid))
+				fmt.Sprintf("✓ [PID %d] Allocated 67108864 bytes of DRAM on device 0 (buffer_id=1)\n", pid),
+				fmt.Sprintf("✓ [PID %d] Allocated 4096 bytes of L1 on device 3 (buffer_id=2)\n", pid))
 			s.out.await(t, fmt.Sprintf("✓ Removed 1 buffers (0.00390625 MB) from PID %d\n", pid))
 		})
 	}

@@ -2,7 +2,7 @@
 // runtime: the test set of its libraries, each cut down to a few kilobytes.
 //
 // The set is made by `make compat` from the releases themselves. A cut library
-// is an ELF file in which everything that tracer.Inspect reads is there, at its
+// is an ELF file in which everything that metal.Examine reads is there, at its
 // place, and the rest is zeros, so the report on it is that on the whole.
 package compat
 
@@ -16,7 +16,7 @@ import (
 	"slices"
 	"strings"
 
-	"tt-memtrace/tracer"
+	"tt-memtrace/tracer/metal"
 )
 
 //go:generate go run ./refresh -document
@@ -113,7 +113,7 @@ func Pack(w io.Writer, libraries map[string]*Sparse) error {
 }
 
 // Summary is all that a report says of a library, for comparing two reports.
-func Summary(r *tracer.Report) string {
+func Summary(r *metal.Report) string {
 	var b strings.Builder
 	line := func(format string, args ...any) { fmt.Fprintf(&b, format+"\n", args...) }
 	line("build-id %s", r.Library.BuildID)
@@ -133,7 +133,7 @@ func Summary(r *tracer.Report) string {
 		}
 	}
 	for _, g := range r.Getters {
-		line("getter %s: %s %t %q %v", g.Tells, g.Symbol, g.Found, g.Shows, g.Err)
+		line("getter %s: %s %t %q %v", g.Value, g.Symbol, g.Found, g.Shows, g.Err)
 	}
 	if r.Err != nil {
 		line("refused: %s", strings.ReplaceAll(r.Err.Error(), r.Library.Path, "it"))

@@ -10,7 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"tt-memtrace/tracer"
+	"tt-memtrace/tracer/metal"
 )
 
 // releases and builds are how many there are; more, as more are published.
@@ -36,13 +36,13 @@ func memoryFile(t testing.TB) string {
 	return fmt.Sprintf("/proc/self/fd/%d", fd)
 }
 
-func inspect(t testing.TB, s *Sparse) *tracer.Report {
+func inspect(t testing.TB, s *Sparse) *metal.Report {
 	t.Helper()
 	path := memoryFile(t)
 	if err := s.WriteFile(path); err != nil {
 		t.Fatal(err)
 	}
-	r, err := tracer.Inspect(path)
+	r, err := metal.Examine(path)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -85,7 +85,7 @@ func TestMatrix(t *testing.T) {
 					}
 				}
 				for _, f := range r.Layout.Fields {
-					if f.Proof != tracer.Decoded|tracer.Table || sources[f.Name] < 2 {
+					if f.Proof != metal.Decoded|metal.Table || sources[f.Name] < 2 {
 						t.Errorf("%s: %s, shown by %d functions", f.Name, f.Proof, sources[f.Name])
 					}
 				}
@@ -93,7 +93,7 @@ func TestMatrix(t *testing.T) {
 					if !g.Found {
 						t.Errorf("%s is missing", g.Symbol)
 					}
-					switch g.Tells {
+					switch g.Value {
 					case "a chip's number", "number of banks", "bytes of a bank":
 						if g.Err != nil || len(g.Shows) == 0 {
 							t.Errorf("%s: %q, %v", g.Symbol, g.Shows, g.Err)

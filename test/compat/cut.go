@@ -10,22 +10,22 @@ import (
 	"regexp"
 	"slices"
 
-	"tt-memtrace/tracer"
+	"tt-memtrace/tracer/metal"
 )
 
 // kept are the symbols that stay in a cut library beside those that its report
 // rests on: those of the classes that are, or could be, probed or asked.
 var kept = regexp.MustCompile(`^_ZT?V?NK?2tt(7Cluster|8tt_metal(6Buffer|10BufferImpl|12GraphTracker|9Inspector|9Allocator|13AllocatorImpl|` +
 	`9allocator11FreeListOpt|11BankManager|21WorkerConfigBufferMgr|6Device|12MetalContext|14HWCommandQueue|13slow_dispatch|` +
-	`6detail11ProgramImpl|11distributed(10MeshDevice|14MeshDeviceImpl|16MeshWorkloadImpl|18FDMeshCommandQueue|19EnqueueMeshWorkload)))` +
+	`6detail11ProgramImpl|11distributed(10MeshDevice|14MeshDeviceImpl|14MeshDeviceView|18MeshDeviceViewImpl|19MeshCoordinateRange|16MeshWorkloadImpl|18FDMeshCommandQueue|19EnqueueMeshWorkload)))` +
 	`([0-9CDE].{0,120})?$|` +
 	`^_ZNK?2tt8tt_metal6Kernel(34process_scratchpad_binding_handles.*|24common_runtime_args_dataEv|18logical_corerangesEv)$|` +
 	`^_ZN2tt8tt_metal16program_dispatch37reserve_space_in_kernel_config_buffer[^$]*$`)
 
-// Cut keeps of a library what tracer.Inspect rests on: headers, the code and
+// Cut keeps of a library what metal.Examine rests on: headers, the code and
 // data that it reads, and the symbols and relocations that it looks up.
 func Cut(path string) (*Sparse, error) {
-	report, extents, err := tracer.InspectExtents(path)
+	report, extents, err := metal.ExamineExtents(path)
 	if err != nil {
 		return nil, err
 	}
@@ -198,7 +198,7 @@ func (c *cutter) tables() error {
 		for _, list := range tables {
 			for ; len(list) >= relaSize; list = list[relaSize:] {
 				info := order.Uint64(list[8:])
-				order.PutUint64(list[8:], elf.R_INFO(moved[elf.R_SYM64(info)], uint32(elf.R_TYPE64(info))))
+				order.PutUint64(list[8:], elf.R_INFO(moved[elf.R_SYM64(info)], elf.R_TYPE64(info)))
 			}
 		}
 	}

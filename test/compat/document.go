@@ -8,7 +8,7 @@ import (
 	"slices"
 	"strings"
 
-	"tt-memtrace/tracer"
+	"tt-memtrace/tracer/metal"
 )
 
 // Document writes docs/compatibility.md.
@@ -41,7 +41,7 @@ says what is missing.
 }
 
 // inspectAll reports on every build of the set.
-func inspectAll() (map[string]*tracer.Report, error) {
+func inspectAll() (map[string]*metal.Report, error) {
 	set, err := Libraries()
 	if err != nil {
 		return nil, err
@@ -51,13 +51,13 @@ func inspectAll() (map[string]*tracer.Report, error) {
 		return nil, err
 	}
 	defer os.RemoveAll(dir)
-	reports := map[string]*tracer.Report{}
+	reports := map[string]*metal.Report{}
 	for id, library := range set {
 		path := filepath.Join(dir, id)
 		if err := library.WriteFile(path); err != nil {
 			return nil, err
 		}
-		r, err := tracer.Inspect(path)
+		r, err := metal.Examine(path)
 		if err != nil {
 			return nil, err
 		}
@@ -70,7 +70,7 @@ func inspectAll() (map[string]*tracer.Report, error) {
 type document struct {
 	w       io.Writer
 	err     error
-	reports map[string]*tracer.Report
+	reports map[string]*metal.Report
 }
 
 func (d *document) print(format string, args ...any) {
@@ -138,7 +138,7 @@ program_binary_status_ is not Committed): there the workload has one thread. Bef
 `)
 }
 
-func points(r *tracer.Report) string {
+func points(r *metal.Report) string {
 	found := map[string]bool{}
 	for _, p := range r.Coverage.Probes {
 		found[p.Point.Name] = true
@@ -153,7 +153,7 @@ func points(r *tracer.Report) string {
 	return fmt.Sprintf("%d; not: %s", len(found), strings.Join(missing, ", "))
 }
 
-func offsets(r *tracer.Report) string {
+func offsets(r *metal.Report) string {
 	if r.Layout == nil {
 		return "refused"
 	}
@@ -163,7 +163,7 @@ func offsets(r *tracer.Report) string {
 			sources[e.Field]++
 		}
 	}
-	least, proofs := len(r.Layout.Evidence), map[tracer.Proof]int{}
+	least, proofs := len(r.Layout.Evidence), map[metal.Proof]int{}
 	for _, f := range r.Layout.Fields {
 		least = min(least, sources[f.Name])
 		proofs[f.Proof]++
@@ -172,18 +172,18 @@ func offsets(r *tracer.Report) string {
 	if r.Layout.Indirect {
 		where = fmt.Sprintf("behind the pointer at %+#x", r.Layout.Base)
 	}
-	if proofs[tracer.Decoded|tracer.Table] == len(r.Layout.Fields) {
+	if proofs[metal.Decoded|metal.Table] == len(r.Layout.Fields) {
 		return fmt.Sprintf("%s; all %d decoded from %d or more functions each, as in the table", where, len(r.Layout.Fields), least)
 	}
 	return fmt.Sprintf("%s; %d decoded as in the table, %d decoded, %d from the table", where,
-		proofs[tracer.Decoded|tracer.Table], proofs[tracer.Decoded], proofs[tracer.Table])
+		proofs[metal.Decoded|metal.Table], proofs[metal.Decoded], proofs[metal.Table])
 }
 
-func devices(r *tracer.Report) string {
+func devices(r *metal.Report) string {
 	var missing []string
 	for _, g := range r.Getters {
 		if !g.Found {
-			missing = append(missing, g.Tells)
+			missing = append(missing, g.Value)
 		}
 	}
 	if len(missing) == 0 {
@@ -196,8 +196,8 @@ func devices(r *tracer.Report) string {
 func (d *document) points(list []Release) {
 	d.print("\n## Points\n\nEach is the entry of a function, on an instruction that the kernel emulates: none is single-stepped.\n\n")
 	d.print("| point | need | without it | function | releases |\n|---|---|---|---|---|\n")
-	for i := range tracer.Points {
-		point := &tracer.Points[i]
+	for i := range metal.Points {
+		point := &metal.Points[i]
 		head := fmt.Sprintf("| %s | %s | %s |", point.Name, point.Need, point.Without)
 		for _, row := range ranges(list, func(r Release) string {
 			var symbols []string
@@ -249,14 +249,14 @@ func (d *document) getters(list []Release) {
 	d.print("\n## Devices and capacities\n\nThese functions are evaluated over the memory of live processes. *At* is where one finds what it returns, if that can be told\nwithout a process; for DRAM, L1, L1_SMALL and TRACE in turn.\n\n")
 	d.print("| what | without it | function | at | releases |\n|---|---|---|---|---|\n")
 	for i, getter := range d.reports[list[0].BuildID].Getters {
-		head := fmt.Sprintf("| %s | %s |", getter.Tells, getter.Without)
+		head := fmt.Sprintf("| %s | %s |", getter.Value, getter.Without)
 		for _, row := range ranges(list, func(r Release) string {
 			g := d.reports[r.BuildID].Getters[i]
 			switch {
 			case !g.Found:
 				return "not covered |"
 			case g.Err != nil:
-				return fmt.Sprintf("`%s` | told by a process only", g.Symbol)
+				return fmt.Sprintf("`%s` | known from a live process only", g.Symbol)
 			}
 			return fmt.Sprintf("`%s` | %s", g.Symbol, strings.Join(g.Shows, "<br>"))
 		}) {

@@ -11,7 +11,7 @@ import (
 	"strings"
 	"testing"
 
-	"tt-memtrace/tracer"
+	"tt-memtrace/tracer/metal"
 )
 
 // maxMemory is the most that looking at one file may allocate, bytes.
@@ -29,7 +29,7 @@ var (
 type specimen struct {
 	*Sparse
 	t    testing.TB
-	good *tracer.Report
+	good *metal.Report
 	path string
 }
 
@@ -139,14 +139,14 @@ func (s *specimen) cut(size int64) {
 
 // judge looks at a damaged library. It may be refused; otherwise what is said
 // of it must be right. The error is the refusal.
-func (s *specimen) judge(what string) (*tracer.Report, error) {
+func (s *specimen) judge(what string) (*metal.Report, error) {
 	s.t.Helper()
 	if err := s.WriteFile(s.path); err != nil {
 		s.t.Fatal(err)
 	}
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
-	r, err := tracer.Inspect(s.path)
+	r, err := metal.Examine(s.path)
 	runtime.ReadMemStats(&after)
 	if used := after.TotalAlloc - before.TotalAlloc; used > maxMemory {
 		s.t.Errorf("%s: %d bytes were allocated", what, used)
@@ -156,20 +156,20 @@ func (s *specimen) judge(what string) (*tracer.Report, error) {
 		err = r.Err
 	}
 	if err != nil {
-		if !errors.Is(err, tracer.ErrUnsupported) {
+		if !errors.Is(err, metal.ErrUnsupported) {
 			s.t.Errorf("%s: the error is not ErrUnsupported: %v", what, err)
 		}
 		return r, err
 	}
 	good := s.good
 	if r.Layout.Base != good.Layout.Base || r.Layout.Indirect != good.Layout.Indirect ||
-		!slices.EqualFunc(r.Layout.Fields, good.Layout.Fields, func(a, b tracer.Field) bool {
+		!slices.EqualFunc(r.Layout.Fields, good.Layout.Fields, func(a, b metal.Field) bool {
 			return a.Name == b.Name && a.Offset == b.Offset
 		}) {
 		s.t.Errorf("%s: a wrong layout: %+v", what, r.Layout.Fields)
 	}
 	for _, p := range r.Coverage.Probes {
-		right := slices.ContainsFunc(good.Coverage.Probes, func(g tracer.Probe) bool {
+		right := slices.ContainsFunc(good.Coverage.Probes, func(g metal.Probe) bool {
 			return g.Point == p.Point && g.Offset == p.Offset && g.Skipped == p.Skipped && g.Emulated == p.Emulated
 		})
 		if !right {
@@ -192,8 +192,8 @@ func says(t testing.TB, what string, err error, words ...string) {
 // point, its symbol and the build. Without another one the point is missing.
 func TestDroppedPoint(t *testing.T) {
 	each(t, specimens, func(t *testing.T, s *specimen) {
-		for i := range tracer.Points {
-			point := &tracer.Points[i]
+		for i := range metal.Points {
+			point := &metal.Points[i]
 			d := s.clone()
 			found := false
 			for _, p := range s.good.Coverage.Probes {
@@ -211,7 +211,7 @@ func TestDroppedPoint(t *testing.T) {
 				}
 			}
 			r, err := d.judge(point.Name)
-			if point.Need == tracer.Required {
+			if point.Need == metal.Required {
 				says(t, point.Name, err, "lacks the required "+point.Name, point.Symbols[0], s.good.Library.BuildID)
 			} else if err != nil || !slices.Contains(r.Coverage.Missing, point) {
 				t.Errorf("without %s: %v", point.Name, err)
@@ -254,8 +254,8 @@ func TestDroppedField(t *testing.T) {
 			r, err := d.judge(f.Name)
 			if slices.Contains(required, f.Name) {
 				says(t, f.Name, err, "nothing shows where a buffer keeps its", s.good.Library.BuildID)
-			} else if err == nil && !slices.ContainsFunc(r.Layout.Fields, func(g tracer.Field) bool {
-				return g.Name == f.Name && g.Proof == tracer.Table
+			} else if err == nil && !slices.ContainsFunc(r.Layout.Fields, func(g metal.Field) bool {
+				return g.Name == f.Name && g.Proof == metal.Table
 			}) {
 				t.Errorf("%s is not said to be from the table", f.Name)
 			}
@@ -306,7 +306,7 @@ func TestSwappedGetters(t *testing.T) {
 		var there []string
 		for _, g := range getters {
 			name := fmt.Sprintf("_ZNK2tt8tt_metal6Buffer%d%sEv", len(g), g)
-			if slices.ContainsFunc(s.good.Layout.Evidence, func(e tracer.Evidence) bool { return e.Source == name }) {
+			if slices.ContainsFunc(s.good.Layout.Evidence, func(e metal.Evidence) bool { return e.Source == name }) {
 				there = append(there, name)
 			}
 		}
@@ -351,26 +351,6 @@ func TestChangedCode(t *testing.T) {
 		}
 		t.Logf("%d functions, refused %d times", len(seen), refused)
 	})
-}
-
-// Without .symtab, what is exported suffices or the refusal says what is missing.
-func TestStripped(t *testing.T) {
-	supported := 0
-	for id, library := range libraries(t) {
-		d := newSpecimen(t, library).clone()
-		e := d.elf()
-		for i, s := range e.Sections {
-			if s.Type == elf.SHT_SYMTAB {
-				d.put(d.header(i)+4, make([]byte, 4))
-			}
-		}
-		if _, err := d.judge(id); err == nil {
-			supported++
-		} else {
-			says(t, id, err, "lacks the required")
-		}
-	}
-	t.Logf("%d of %d builds are supported when stripped", supported, builds)
 }
 
 // header is where a section's header is.

@@ -17,6 +17,7 @@ import (
 
 	"tt-memtrace/aggregator"
 	"tt-memtrace/bpf"
+	"tt-memtrace/sampler"
 	"tt-memtrace/test/rig"
 	"tt-memtrace/tracer"
 )
@@ -43,8 +44,10 @@ func installed(t *testing.T) *rig.Runtime {
 type trace struct {
 	t      *testing.T
 	tracer *tracer.Tracer
-	cancel context.CancelFunc
-	done   chan error
+	// sampler, where set, is the source in place of the tracer.
+	sampler *sampler.Source
+	cancel  context.CancelFunc
+	done    chan error
 
 	mu       sync.Mutex
 	accounts *aggregator.Aggregator
@@ -56,13 +59,13 @@ type trace struct {
 
 // start traces from now on. What is around the booking of events is called in
 // place of it, and calls it.
-func start(t *testing.T, o tracer.Options, around ...func(events []aggregator.Event, book func())) *trace {
+func start(t *testing.T, o tracer.Options, around ...func(events []aggregator.Event, apply func())) *trace {
 	t.Helper()
 	return startWith(t, o, func(*trace) {}, around...)
 }
 
 // startWith lets prepare look at the trace before it begins.
-func startWith(t *testing.T, o tracer.Options, prepare func(*trace), around ...func(events []aggregator.Event, book func())) *trace {
+func startWith(t *testing.T, o tracer.Options, prepare func(*trace), around ...func(events []aggregator.Event, apply func())) *trace {
 	t.Helper()
 	if err := tracer.CheckRights(); err != nil {
 		t.Skip(err)
@@ -90,19 +93,19 @@ func startWith(t *testing.T, o tracer.Options, prepare func(*trace), around ...f
 		tr.done <- tr.tracer.Run(ctx, func() { close(ready) }, func(events []aggregator.Event) {
 			tr.mu.Lock()
 			defer tr.mu.Unlock()
-			book := func() {
+			apply := func() {
 				for i := range events {
 					tr.accounts.Apply(&events[i])
 				}
 			}
 			for _, f := range around {
-				inner := book
-				book = func() { f(events, inner) }
+				inner := apply
+				apply = func() { f(events, inner) }
 			}
 			if tr.events != nil {
 				tr.events(events)
 			}
-			book()
+			apply()
 			if tr.batch != nil {
 				tr.batch()
 			}
@@ -140,7 +143,11 @@ func (tr *trace) sync() {
 	tr.t.Helper()
 	ctx, cancel := context.WithTimeout(tr.t.Context(), patience)
 	defer cancel()
-	if err := tr.tracer.Sync(ctx); err != nil {
+	wait := tr.tracer.Sync
+	if tr.sampler != nil {
+		wait = tr.sampler.Sync
+	}
+	if err := wait(ctx); err != nil {
 		tr.t.Fatal(err)
 	}
 }
@@ -166,15 +173,15 @@ func (tr *trace) process(pid int) (aggregator.ProcessSnapshot, bool) {
 	return aggregator.ProcessSnapshot{}, false
 }
 
-// held is a live buffer as both sides tell of it.
-type held struct {
+// liveBuffer is a live buffer, as the accounts and as the runtime list it.
+type liveBuffer struct {
 	chips   string
 	memory  string
 	address uint64
 	perBank uint64
 }
 
-func compareHeld(a, b held) int {
+func compareLive(a, b liveBuffer) int {
 	return cmp.Or(cmp.Compare(a.chips, b.chips), cmp.Compare(a.memory, b.memory), cmp.Compare(a.address, b.address), cmp.Compare(a.perBank, b.perBank))
 }
 
@@ -209,7 +216,7 @@ func (tr *trace) compare(pid int, m rig.Message) {
 	}
 }
 
-// compareHeld compares what is held, however it became known.
+// compareLive compares live buffers, whoever listed them.
 func (tr *trace) compareHeld(pid int, m rig.Message) {
 	t := tr.t
 	t.Helper()
@@ -217,12 +224,12 @@ func (tr *trace) compareHeld(pid int, m rig.Message) {
 
 	// The set of live buffers: type, address, bytes in each bank. Of these, some
 	// releases tell the sum only.
-	var theirs, ours []held
+	var theirs, ours []liveBuffer
 	var known uint64
 	blocks := false
 	for _, d := range m.Devices {
 		for _, b := range d.Buffers {
-			theirs = append(theirs, held{chipSet(d.Chips), b.Type, b.Address, b.ReservedPerBank})
+			theirs = append(theirs, liveBuffer{chipSet(d.Chips), b.Type, b.Address, b.ReservedPerBank})
 			blocks = blocks || b.ReservedPerBank > 0
 			if b.ReservedPerBank < b.BytesPerBank && b.ReservedPerBank > 0 {
 				t.Errorf("rest %d: the rig says that a block of %d bytes holds %d", m.N, b.ReservedPerBank, b.BytesPerBank)
@@ -237,14 +244,14 @@ func (tr *trace) compareHeld(pid int, m rig.Message) {
 		for _, c := range b.Chips {
 			chips = append(chips, c.Number)
 		}
-		h := held{chipSet(chips), b.Memory.String(), b.Address, b.PerBank}
+		h := liveBuffer{chipSet(chips), b.Memory.String(), b.Address, b.PerBank}
 		if !blocks {
 			h.perBank = 0
 		}
 		ours = append(ours, h)
 	}
-	slices.SortFunc(theirs, compareHeld)
-	slices.SortFunc(ours, compareHeld)
+	slices.SortFunc(theirs, compareLive)
+	slices.SortFunc(ours, compareLive)
 	if !slices.Equal(theirs, ours) {
 		t.Errorf("rest %d: the runtime has %d buffers, the accounts %d:\n%v\n%v", m.N, len(theirs), len(ours), theirs, ours)
 	}
@@ -373,15 +380,24 @@ func send(t *testing.T, w *rig.Run, command string) {
 
 // toTheEnd compares at every rest point until the workload has closed its devices.
 func (tr *trace) toTheEnd(w *rig.Run) (rests, buffers int) {
-	t := tr.t
-	t.Helper()
-	for {
-		m := next(t, w, rig.EventRest)
+	tr.t.Helper()
+	tr.atEachRest(w, func(m rig.Message) {
 		tr.compare(w.PID(), m)
 		rests++
 		for _, d := range m.Devices {
 			buffers += len(d.Buffers)
 		}
+	})
+	return rests, buffers
+}
+
+// atEachRest calls check at every rest point, until the workload has closed its devices and holds nothing.
+func (tr *trace) atEachRest(w *rig.Run, check func(rig.Message)) {
+	t := tr.t
+	t.Helper()
+	for {
+		m := next(t, w, rig.EventRest)
+		check(m)
 		if t.Failed() {
 			t.FailNow()
 		}
@@ -396,7 +412,6 @@ func (tr *trace) toTheEnd(w *rig.Run) (rests, buffers int) {
 	if err := w.Wait(patience); err != nil {
 		t.Fatal(err)
 	}
-	return rests, buffers
 }
 
 // cards are what the clusters are made of.

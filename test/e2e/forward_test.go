@@ -127,13 +127,13 @@ func startForwarding(t *testing.T, o tracer.Options, s *server) *forwarding {
 	}
 	t.Cleanup(func() { f.forward.Close() })
 	var once sync.Once
-	f.trace = start(t, o, func(events []aggregator.Event, book func()) {
+	f.trace = start(t, o, func(events []aggregator.Event, apply func()) {
 		once.Do(func() {
 			a := f.accounts
 			a.OnChange, a.OnCBChange, a.OnKernelChange = f.forward.Change, f.forward.CBChange, f.forward.KernelChange
 		})
 		f.forward.Events(events)
-		book()
+		apply()
 		f.forward.Batch(f.accounts.Buffers)
 	})
 	return f

@@ -16,6 +16,7 @@ import (
 	"tt-memtrace/aggregator"
 	"tt-memtrace/test/rig"
 	"tt-memtrace/tracer"
+	"tt-memtrace/tracer/metal"
 )
 
 // watcherFiles reads the runtime's own list, made for its watcher, of the files
@@ -182,6 +183,7 @@ func TestKernelsEqualTheRuntimes(t *testing.T) {
 				binaries += len(got)
 				launched += int(total)
 				tr.sumOfKernels(all)
+				tr.compareCores(tr.reader(w.PID()), all)
 				if tr.objects().sizes > 0 && !c.slow {
 					rings += tr.compareRings(tr.reader(w.PID()), all)
 				}
@@ -226,6 +228,10 @@ func (tr *trace) sumOfKernels(all []aggregator.ProgramSnapshot) {
 			for _, k := range p.Kernels {
 				u.Binaries[k.Type]++
 				u.Bytes[k.Type] += k.Bytes
+				if k.Sized && k.Cores > 0 {
+					u.CoreBytes[k.Type] += k.Bytes * k.Cores
+					u.WithCores++
+				}
 			}
 			want[c] = u
 		}
@@ -234,6 +240,63 @@ func (tr *trace) sumOfKernels(all []aggregator.ProgramSnapshot) {
 		if c.Kernel != want[c.Chip] {
 			tr.t.Errorf("chip %d: %+v, its programs have %+v", c.Chip.Number, c.Kernel, want[c.Chip])
 		}
+	}
+}
+
+// compareCores reads the core ranges of kernels from their own objects, by offsets: the
+// tracer evaluates a getter. Releases whose offsets are not noted are left to TestKernelsOnGivenCores.
+func (tr *trace) compareCores(r reader, all []aggregator.ProgramSnapshot) {
+	tr.t.Helper()
+	o := tr.objects()
+	for _, p := range all {
+		for _, k := range p.Kernels {
+			if k.Cores == 0 {
+				tr.t.Errorf("program %#x: the cores of %s are not known", p.ID, k.Path)
+			}
+			if o.ranges == 0 {
+				continue
+			}
+			want := uint64(0)
+			for c, end := r.u64(k.ID+o.ranges), r.u64(k.ID+o.ranges+8); c < end; c += 32 {
+				want += (r.u64(c+16) - r.u64(c) + 1) * (r.u64(c+24) - r.u64(c+8) + 1)
+			}
+			if k.Cores != want {
+				tr.t.Errorf("program %#x: %s is on %d cores, its object says %d", p.ID, k.Path, k.Cores, want)
+			}
+		}
+	}
+}
+
+// A program that is made from a description has the kernels on the cores that it names.
+func TestKernelsOnGivenCores(t *testing.T) {
+	r := placesCircularBuffers(t)
+	tr := start(t, tracer.Options{Follow: uint32(os.Getpid())})
+	w := workload(t, r, rig.Options{Cluster: "t3k", Script: rig.Programs, Args: []string{"--times", "1", "--ops", "generic"}})
+	compared := 0
+	operations(t, w, func(event string, op operation) {
+		if event != "op" {
+			return
+		}
+		if strings.Contains(op.Failed, "no attribute") {
+			t.Skip("this release makes no programs from descriptions")
+		}
+		tr.sync()
+		for _, p := range tr.programs(w.PID()) {
+			for _, k := range p.Kernels {
+				want := uint64(7)
+				if strings.HasPrefix(k.Processor, "trisc") {
+					want = 11
+				}
+				if k.Cores != want {
+					t.Errorf("%s of %s is on %d cores, not %d", k.Processor, k.Name, k.Cores, want)
+				}
+				compared++
+			}
+		}
+		tr.sumOfKernels(tr.programs(w.PID()))
+	})
+	if compared < 4 {
+		t.Errorf("there were %d binaries to compare", compared)
 	}
 }
 
@@ -298,9 +361,9 @@ func equalPrograms(p, q aggregator.ProgramSnapshot) bool {
 // those that the runtime gives to its Inspector, where it still does.
 func TestNamesFromLaunchers(t *testing.T) {
 	r := installed(t)
-	points := tracer.Points
-	t.Cleanup(func() { tracer.Points = points })
-	tracer.Points = slices.DeleteFunc(slices.Clone(points), func(p tracer.Point) bool { return p.Name == "workload named" })
+	points := metal.Points
+	t.Cleanup(func() { metal.Points = points })
+	metal.Points = slices.DeleteFunc(slices.Clone(points), func(p metal.Point) bool { return p.Name == "workload named" })
 	tr := start(t, tracer.Options{Follow: uint32(os.Getpid())})
 	w := workload(t, r, rig.Options{Cluster: "n150", Script: rig.Programs})
 	named, compared := 0, 0
@@ -341,7 +404,7 @@ func TestNamesFromLaunchers(t *testing.T) {
 }
 
 // compareRings compares what programs take of the kernel-config ring with the
-// sizes in their own objects, and the rings with the runtime's book of them, by
+// sizes in their own objects, and the kernel-config rings with the runtime's account of them, by
 // the offsets that the machine code of WorkerConfigBufferMgr has in every release.
 func (tr *trace) compareRings(r reader, programs []aggregator.ProgramSnapshot) (compared int) {
 	t := tr.t
@@ -353,14 +416,14 @@ func (tr *trace) compareRings(r reader, programs []aggregator.ProgramSnapshot) (
 	}
 	chips := tr.snapshot().Chips
 	for _, c := range chips {
-		ring := c.Ring
+		ring := c.ConfigRing
 		if ring.ID == 0 {
 			t.Errorf("chip %d has no kernel-config ring", c.Chip.Number)
 			continue
 		}
 		compared++
-		if ring != chips[0].Ring {
-			t.Errorf("chip %d has the ring %+v, chip %d %+v", c.Chip.Number, ring, chips[0].Chip.Number, chips[0].Ring)
+		if ring != chips[0].ConfigRing {
+			t.Errorf("chip %d has the ring %+v, chip %d %+v", c.Chip.Number, ring, chips[0].Chip.Number, chips[0].ConfigRing)
 		}
 		first, next := r.u32(r.u64(ring.ID+0x60)), r.u32(r.u64(ring.ID+0x48))
 		base, end, used, n := r.u32(r.u64(ring.ID)), r.u32(r.u64(ring.ID+0x18)), uint64(0), uint64(0)

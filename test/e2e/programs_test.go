@@ -27,7 +27,7 @@ type operation struct {
 	CBs    []capturedCB `json:"cbs"`
 }
 
-// capturedCB is a circular buffer as the runtime's graph capture tells of it.
+// capturedCB is a circular buffer as the runtime's graph capture reports it.
 type capturedCB struct {
 	Chip    uint32      `json:"chip"`
 	Address uint64      `json:"address"`

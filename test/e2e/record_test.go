@@ -215,7 +215,7 @@ func lineOf(t *testing.T, text string) int {
 
 // The report names the line that leaks, the function of the peak, and explains
 // refusals as the runtime does; its exports have the same totals.
-func TestReportSaysWho(t *testing.T) {
+func TestReportNamesCallSites(t *testing.T) {
 	r := installed(t)
 	dir, err := rig.Dir()
 	if err != nil {

@@ -4,11 +4,13 @@ package packaging
 
 import (
 	"bytes"
+	"debug/buildinfo"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"runtime/debug"
 	"slices"
 	"strings"
 	"testing"
@@ -143,6 +145,40 @@ func TestDaemonSetHasTheLeastRights(t *testing.T) {
 	}
 }
 
+// The kubelet's probes are at an address that has neither TLS nor users, and the port
+// that Prometheus scrapes is the one that the PodMonitor names.
+func TestProbesAndPorts(t *testing.T) {
+	manifest := read(t, root+"packaging/kubernetes/tt-memtrace.yaml")
+	for _, want := range []string{
+		"httpGet: {path: /readyz, port: health}", "httpGet: {path: /healthz, port: health}",
+		"- name: health\n              containerPort: 9948", `health-listen: ":9948"`, "- name: metrics\n              containerPort: 9947", `listen: ":9947"`,
+	} {
+		if !strings.Contains(manifest, want) {
+			t.Errorf("the DaemonSet has no %q", want)
+		}
+	}
+	var monitor struct {
+		Kind string
+		Spec struct {
+			Selector struct {
+				MatchLabels map[string]string `yaml:"matchLabels"`
+			}
+			PodMetricsEndpoints []struct {
+				Port        string
+				HonorLabels bool `yaml:"honorLabels"`
+			} `yaml:"podMetricsEndpoints"`
+		}
+	}
+	if err := yaml.Unmarshal([]byte(read(t, root+"packaging/kubernetes/podmonitor.yaml")), &monitor); err != nil {
+		t.Fatal(err)
+	}
+	e := monitor.Spec.PodMetricsEndpoints
+	if monitor.Kind != "PodMonitor" || len(e) != 1 || e[0].Port != "metrics" || !e[0].HonorLabels ||
+		monitor.Spec.Selector.MatchLabels["app.kubernetes.io/name"] != "tt-memtrace" {
+		t.Errorf("%+v", monitor)
+	}
+}
+
 // The configurations that are shipped are ones, with all that they suggest.
 func TestConfigurations(t *testing.T) {
 	tool, err := program.Build(t.TempDir())
@@ -226,6 +262,13 @@ func TestPackageContents(t *testing.T) {
 	if err := yaml.Unmarshal([]byte(read(t, root+"packaging/nfpm.yaml")), &n); err != nil {
 		t.Fatal(err)
 	}
+	// What the program and the README refer to is shipped.
+	text := read(t, root+"packaging/nfpm.yaml")
+	for _, m := range regexp.MustCompile(`docs/\w+\.md`).FindAllString(read(t, root+"README.md"), -1) {
+		if !strings.Contains(text, "{src: "+m+",") {
+			t.Errorf("%s is not in the packages", m)
+		}
+	}
 	for _, c := range n.Contents {
 		if c.Src != "" && !strings.HasPrefix(c.Src, "${DIST}") {
 			if _, err := os.Stat(root + c.Src); err != nil {
@@ -240,6 +283,31 @@ func TestPackageContents(t *testing.T) {
 	for _, s := range scripts {
 		if out, err := exec.Command("sh", "-n", root+s).CombinedOutput(); err != nil || bytes.TrimSpace(out) != nil {
 			t.Errorf("%s: %v %s", s, err, out)
+		}
+	}
+}
+
+// Every module that is linked into the program has its licence in the packages.
+func TestLicencesOfModules(t *testing.T) {
+	tool, err := program.Build(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	info, err := buildinfo.ReadFile(tool)
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := exec.Command(root + "packaging/licenses.sh").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(info.Deps) < 20 {
+		t.Errorf("it is linked with %d modules", len(info.Deps))
+	}
+	for _, m := range append(info.Deps, &debug.Module{Path: info.GoVersion}) {
+		_, text, found := strings.Cut(string(out), "\n==== "+strings.TrimSpace(m.Path+" "+m.Version)+": ")
+		if text, _, _ = strings.Cut(text, "\n==== "); !found || len(text) < 500 {
+			t.Errorf("%s %s has %d bytes of licence", m.Path, m.Version, len(text))
 		}
 	}
 }

@@ -383,7 +383,7 @@ func TestServiceInAMachine(t *testing.T) {
 	}
 
 	// It attaches and traces. The kernel tells the PIDs of the host, which this
-	// machine has its own of, so whose the buffers are is not told here.
+	// machine has its own of, so whose the buffers are is not checked here.
 	driver := exec.Command("nsenter", "--target", m.leader, "--all", "/opt/fixture/driver")
 	in, err := driver.StdinPipe()
 	if err != nil {
@@ -430,10 +430,20 @@ func TestServiceInAMachine(t *testing.T) {
 	}
 }
 
+// Debian's own checker has nothing to say, but for what packaging/lintian-overrides explains.
+func TestPackageIsClean(t *testing.T) {
+	needs(t, "lintian")
+	if out := command(t, "lintian", "--fail-on", "error,warning", "--allow-root", deb(packages(t, "1.0.0"), "1.0.0")); strings.TrimSpace(out) != "" {
+		t.Error(out)
+	}
+}
+
 // Kubernetes knows every field of the DaemonSet and what belongs to it.
 func TestDaemonSetIsValid(t *testing.T) {
 	// 1.30 is the first that knows all of them.
-	command(t, "go", "run", "sigs.k8s.io/kubectl-validate@v0.0.4", "--version", "1.30", root+"packaging/kubernetes/tt-memtrace.yaml")
+	built := filepath.Join(t.TempDir(), "built.yaml")
+	command(t, "go", "run", "sigs.k8s.io/kustomize/kustomize/v5@v5.7.1", "build", root+"packaging/kubernetes", "-o", built)
+	command(t, "go", "run", "sigs.k8s.io/kubectl-validate@v0.0.4", "--version", "1.30", root+"packaging/kubernetes/tt-memtrace.yaml", built)
 }
 
 // The image, run as its definition says, traces.

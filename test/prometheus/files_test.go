@@ -6,6 +6,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -135,7 +136,7 @@ func TestRules(t *testing.T) {
 	promtool(t, "test", "rules", testsFile)
 }
 
-// Every alert is tested both ways: once it fires, once it stays silent.
+// Every alert is tested both ways, once it fires and once it stays silent, and has a section in the runbook.
 func TestEveryAlertIsTested(t *testing.T) {
 	rules, err := os.ReadFile(rulesFile)
 	if err != nil {
@@ -145,13 +146,46 @@ func TestEveryAlertIsTested(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	runbook, err := os.ReadFile("../../docs/runbook.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	exported(t, "the runbook", string(runbook))
 	for _, m := range regexp.MustCompile(`- alert: (\w+)`).FindAllStringSubmatch(string(rules), -1) {
+		if !strings.Contains(string(runbook), "\n## "+m[1]+"\n\n") || !strings.Contains(string(rules), "runbook.md#"+strings.ToLower(m[1])+"\n") {
+			t.Errorf("%s has no runbook", m[1])
+		}
 		for _, want := range []string{`exp_alerts: \[\]`, `exp_alerts:\n\s+- `} {
 			if !regexp.MustCompile(`alertname: ` + m[1] + `\n\s+` + want).Match(tests) {
 				t.Errorf("%s is not tested with %q", m[1], want)
 			}
 		}
 	}
+}
+
+// about are the tests of the alerts whose rules contain a text: to run all of them each
+// time takes several times as long.
+func about(tests, rules, text string) string {
+	groups := strings.Split(tests, "\n  - name:")
+	kept := groups[:1]
+	_, alerts, _ := strings.Cut(rules, "\n    rules:\n")
+	var names []string
+	for _, rule := range strings.Split(alerts, "\n\n") {
+		name := regexp.MustCompile(`- alert: (\w+)`).FindStringSubmatch(rule)
+		switch {
+		case !strings.Contains(rule, text):
+		case name == nil:
+			return tests // a rule that alerts use
+		default:
+			names = append(names, name[1])
+		}
+	}
+	for _, g := range groups[1:] {
+		if slices.ContainsFunc(names, func(n string) bool { return strings.Contains(g, "alertname: "+n+"\n") }) {
+			kept = append(kept, g)
+		}
+	}
+	return strings.Join(kept, "\n  - name:")
 }
 
 // Rules that are broken on purpose are caught by their tests.
@@ -170,7 +204,12 @@ func TestRulesTestsCatchMistakes(t *testing.T) {
 		{`{pid!="other"}`, ""}, {"min_over_time", "max_over_time"}, {"< 0.5", "< 0.6 or on() vector(1)"}, {"> 0.1", "> 0.04"},
 		{"increase(tt_memtrace_events_lost_total[10m])", "tt_memtrace_events_lost_total"},
 		{"tt_memtrace_libraries_refused > 0", "tt_memtrace_libraries_refused >= 0"},
-		{`{job=~".*tt-memtrace.*"}`, ""},
+		{`{job=~".*tt-memtrace.*"}`, ""}, {`{memory=~"dram|l1"}`, ""}, {"< 16384", "<= 16384"}, {"tt_memtrace_exact == 0", "tt_memtrace_exact >= 0"},
+		{"for: 10m", "for: 1m"}, {"tt_memtrace_process_late == 1", "tt_memtrace_process_late >= 0"}, {"up == 0 and", "up == 0 unless"},
+		{"tt_memtrace_recording_paused == 1", "tt_memtrace_recording_paused >= 0"}, {"absent(", "vector(1) or absent("},
+		{"ring_bytes > 0.5", "ring_bytes >= 0.5"}, {`{table!="libraries"}`, ""}, {"capacity > 0.9", "capacity >= 0.9"}, {`{source="sampled"}`, ""},
+		{"increase(tt_memtrace_attach_failures_total[10m])", "tt_memtrace_attach_failures_total"}, {"unless on (job, instance)", "and on (job, instance)"},
+		{`{code!="sampled"}`, ""},
 	} {
 		dir := t.TempDir()
 		broken := strings.ReplaceAll(string(rules), change[0], change[1])
@@ -178,7 +217,7 @@ func TestRulesTestsCatchMistakes(t *testing.T) {
 			t.Errorf("%q is not there", change[0])
 			continue
 		}
-		for name, text := range map[string]string{rulesFile: broken, testsFile: string(tests)} {
+		for name, text := range map[string]string{rulesFile: broken, testsFile: about(string(tests), string(rules), change[0])} {
 			if err := os.WriteFile(filepath.Join(dir, filepath.Base(name)), []byte(text), 0o644); err != nil {
 				t.Fatal(err)
 			}

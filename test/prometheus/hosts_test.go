@@ -33,7 +33,7 @@ func (h *host) apply(list ...aggregator.Event) {
 func (h *host) read() metrics.Reading {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	rooms, _ := h.accounts.Rooms(1000)
+	rooms, _ := h.accounts.FreeSpaces(1000)
 	h.unread++
 	return metrics.Reading{Snapshot: h.accounts.Snapshot(), Rooms: rooms, Probes: &metrics.Probes{
 		Kinds: []metrics.KindCounts{{Kind: "alloc", Seen: h.unread + 1, Unread: h.unread}}}}
@@ -69,7 +69,7 @@ func newHost(t *testing.T, chips int, bytes uint64) *host {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if h.server, err = metrics.Listen("127.0.0.1:0", "", r, slog.New(slog.DiscardHandler)); err != nil {
+	if h.server, err = metrics.Listen("127.0.0.1:0", "", r, well{}, slog.New(slog.DiscardHandler)); err != nil {
 		t.Fatal(err)
 	}
 	go func() { h.done <- h.server.Serve() }()
@@ -81,6 +81,12 @@ func (h *host) end() {
 	h.server.Close()
 	h.done <- <-h.done
 }
+
+// well is a Health that has nothing to report.
+type well struct{}
+
+func (well) Ready() error { return nil }
+func (well) Alive() error { return nil }
 
 func (h *host) address() string { return h.server.Addr().String() }
 

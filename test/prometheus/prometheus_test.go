@@ -46,22 +46,28 @@ type server struct{ url string }
 // start starts one that scrapes the targets, by the rules of this project.
 func start(t *testing.T, targets ...string) *server {
 	t.Helper()
-	program := installed(t, "prometheus")
-	dir := t.TempDir()
-	rules, err := filepath.Abs("../../packaging/prometheus/tt-memtrace.rules.yaml")
+	rules, err := filepath.Abs(rulesFile)
 	if err != nil {
 		t.Fatal(err)
 	}
+	return startWith(t, rules, time.Second, targets...)
+}
+
+// startWith starts one with a file of rules, which scrapes and evaluates every so often.
+func startWith(t *testing.T, rules string, every time.Duration, targets ...string) *server {
+	t.Helper()
+	program := installed(t, "prometheus")
+	dir := t.TempDir()
 	list, err := json.Marshal(targets) // which is YAML too
 	if err != nil {
 		t.Fatal(err)
 	}
-	config := fmt.Sprintf(`global: {scrape_interval: 1s, scrape_timeout: 1s, evaluation_interval: 1s}
-rule_files: [%q]
+	config := fmt.Sprintf(`global: {scrape_interval: %[1]dms, scrape_timeout: %[1]dms, evaluation_interval: %[1]dms}
+rule_files: [%[2]q]
 scrape_configs:
   - job_name: tt-memtrace
-    static_configs: [{targets: %s}]
-`, rules, list)
+    static_configs: [{targets: %[3]s}]
+`, every.Milliseconds(), rules, list)
 	file := filepath.Join(dir, "prometheus.yml")
 	if err := os.WriteFile(file, []byte(config), 0o644); err != nil {
 		t.Fatal(err)
@@ -98,7 +104,7 @@ scrape_configs:
 	return s
 }
 
-// eventually polls for what no event tells of.
+// eventually polls for what has no event.
 func eventually(t *testing.T, what string, done func() bool) {
 	t.Helper()
 	for deadline := time.Now().Add(patience); !done(); time.Sleep(50 * time.Millisecond) {

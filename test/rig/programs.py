@@ -25,6 +25,34 @@ MORE = ("sum", "mean", "reshape", "permute", "zeros_like", "full_like", "ones_li
 WHOLE_GRID = ("exp", "relu", "gelu", "sqrt", "pad", "concat")
 
 
+# The cores that the kernels of "generic" run on, as X Y X Y: 6, 1 and 4.
+GENERIC_CORES = ((0, 0, 1, 2), (5, 5, 5, 5), (3, 0, 3, 3))
+
+
+def generic(mesh, a):
+    """Two kernels, on cores that are given here: the first two ranges, and all three."""
+    ttnn = mesh.ttnn
+
+    def cores(ranges):
+        return ttnn.CoreRangeSet([ttnn.CoreRange(ttnn.CoreCoord(*r[:2]), ttnn.CoreCoord(*r[2:])) for r in ranges])
+
+    def kernel(name, ranges, config):
+        source = f"// {name}\nvoid kernel_main() {{}}\n"
+        return ttnn.KernelDescriptor(
+            kernel_source=source, source_type=ttnn.KernelDescriptor.SourceType.SOURCE_CODE,
+            core_ranges=cores(ranges), config=config,
+        )  # fmt: skip
+
+    program = ttnn.ProgramDescriptor(
+        kernels=[
+            kernel("reader", GENERIC_CORES[:2], ttnn.ReaderConfigDescriptor()),
+            kernel("compute", GENERIC_CORES, ttnn.ComputeConfigDescriptor()),
+        ],
+        semaphores=[], cbs=[],
+    )  # fmt: skip
+    return ttnn.generic_op([a, a], program)
+
+
 def operate(mesh, name):
     """Run an operation by its name.
 
@@ -39,6 +67,8 @@ def operate(mesh, name):
     if name in common.OPERATIONS:
         return mesh.operation(name)
     a = mesh.empty((1, 1, 64, 96))
+    if name == "generic":
+        return generic(mesh, a)
     if name in ("sum", "mean"):
         return getattr(ttnn, name)(a, dim=-1)
     if name == "reshape":

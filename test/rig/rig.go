@@ -27,6 +27,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -41,6 +42,9 @@ const (
 	Workload = "workload.py" // a random one that stops at rest points
 	Loop     = "loop.py"     // a steady one that repeats itself
 	Programs = "programs.py" // many operations, one after the other
+	// MeshPrograms runs programs that differ from chip to chip.
+	MeshPrograms = "mesh_programs.py"
+	Traces       = "traces.py" // one that captures a trace and enters its replay
 )
 
 // Clusters are the names that Options.Cluster takes.
@@ -226,7 +230,7 @@ func (r *Runtime) Prepare(ctx context.Context, o Options) (*Prepared, error) {
 	p.Env = append(p.Env, o.Env...)
 
 	switch {
-	case o.Script == Workload || o.Script == Loop || o.Script == Programs:
+	case slices.Contains([]string{Workload, Loop, Programs, MeshPrograms, Traces}, o.Script):
 		dir, err := Dir()
 		if err != nil {
 			p.Close()

@@ -207,20 +207,20 @@ func check(t *testing.T, m *Message) int {
 	return held
 }
 
-// checkSharedMemory compares what the workload asked for with the runtime's own books. These miss what
+// checkSharedMemory compares what the workload asked for with the runtime's own account. This misses what
 // threads other than the first allocate, so this is for workloads with --threads 0.
 func checkSharedMemory(t *testing.T, path string, asked map[string]uint64) {
 	t.Helper()
-	books, err := os.ReadFile(path)
+	account, err := os.ReadFile(path)
 	if err != nil {
 		t.Error(err)
 		return
 	}
-	if version := binary.LittleEndian.Uint32(books); version != 3 {
+	if version := binary.LittleEndian.Uint32(account); version != 3 {
 		t.Fatalf("%s has version %d", path, version)
 	}
 	for memory, offset := range map[string]int{"DRAM": 48, "L1": 56, "L1_SMALL": 64, "TRACE": 72} {
-		if got := binary.LittleEndian.Uint64(books[offset:]); got != asked[memory] {
+		if got := binary.LittleEndian.Uint64(account[offset:]); got != asked[memory] {
 			t.Errorf("%s says %d bytes of %s, the workload asked for %d", path, got, memory, asked[memory])
 		}
 	}
@@ -311,7 +311,7 @@ func TestConcurrentRuns(t *testing.T) {
 func TestSharedChips(t *testing.T) {
 	t.Parallel()
 	r := installed(t)
-	// The runtime's books only know processes that allocate on their first thread.
+	// The runtime's account only has processes that allocate on their first thread.
 	args := []string{"--threads", "0"}
 	one, _ := cue(t, r, "n150", args...)
 	two := start(t, r, Options{Cluster: "n150", Script: Workload, Args: args, FirstChipID: one.Chip[0]})
@@ -320,12 +320,12 @@ func TestSharedChips(t *testing.T) {
 	if path != two.SharedMemory(0) {
 		t.Fatalf("the runs have %s and %s", path, two.SharedMemory(0))
 	}
-	books, err := os.ReadFile(path)
+	account, err := os.ReadFile(path)
 	if err != nil {
 		t.Fatal(err)
 	}
 	pids := map[int]bool{}
-	for entry := books[856:]; len(entry) >= 120; entry = entry[120:] {
+	for entry := account[856:]; len(entry) >= 120; entry = entry[120:] {
 		pids[int(binary.LittleEndian.Uint32(entry))] = true
 	}
 	if !pids[one.PID()] || !pids[two.PID()] {
@@ -354,7 +354,7 @@ func TestLoop(t *testing.T) {
 	}
 }
 
-// A loop that is told to stop does so in order, without an unread message holding it up.
+// A loop that is asked to stop does so in order, without an unread message holding it up.
 func TestStopLoop(t *testing.T) {
 	t.Parallel()
 	w := start(t, installed(t), Options{Cluster: "n150", Script: Loop, Args: []string{"--seconds", "600"}})

@@ -10,11 +10,14 @@ Commands at a rest point, one a line on stdin:
   gc     collect garbage, then report again
   rest   report again
   oom    ask for more L1 than there is, print the runtime's error
+  arrays N   hold arrays of N bytes in all, of 1 kB to 100 MB, in host memory, then report again
+  reserve N  map N bytes of host memory, of which hardly any is used, then report again
   close  close the devices, print "closed", wait for one more line and end
   quit   free everything and end; so does the end of stdin
 """
 
 import gc
+import mmap
 import os
 import random
 import sys
@@ -59,6 +62,7 @@ class Workload:
         self.lock = threading.Lock()
         self.counts = {"allocations": 0, "frees": 0, "operations": 0}
         self.failed = []
+        self.arrays = []
 
     def meshes(self):
         return [self.main, *self.submeshes]
@@ -230,6 +234,12 @@ class Workload:
                 self.report(number, steps, last)
             elif command == "oom":
                 self.protocol.emit("oom", error=self.provoke_oom())
+            elif command.startswith("arrays "):
+                self.hold_arrays(int(command.split()[1]))
+                self.report(number, steps, last)
+            elif command.startswith("reserve "):
+                self.reserve(int(command.split()[1]))
+                self.report(number, steps, last)
             elif command == "close":
                 self.close()
                 raise Closed
@@ -250,6 +260,26 @@ class Workload:
                 for memory, asked in device["asked"].items():
                     sums[memory] += asked
         self.protocol.emit("rest", n=number, steps=steps, last=last, devices=devices, asked=chips, counts=self.counts)
+
+    def hold_arrays(self, total):
+        """Most bytes are in large arrays, most arrays are small."""
+        block = self.random.randbytes(1 << 20)
+        for decade, percent in ((10**3, 5), (10**4, 10), (10**5, 15), (10**6, 30), (10**7, 40)):
+            held = 0
+            while held < total * percent // 100:
+                size = int(decade * 10 ** self.random.random())
+                array = bytearray(size)
+                for at in range(0, size, len(block)):
+                    array[at : at + len(block)] = block[: size - at]
+                self.arrays.append(array)
+                held += size
+
+    def reserve(self, total):
+        """Address space, as an address sanitizer's shadow has it: a page in each TiB is used."""
+        room = mmap.mmap(-1, total, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | 0x4000)  # MAP_NORESERVE
+        for at in range(0, total, 1 << 40):
+            room[at] = 1
+        self.arrays.append(room)
 
     def provoke_oom(self):
         try:

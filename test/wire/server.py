@@ -55,7 +55,7 @@ class Server:
         if kind == INFO_QUERY:
             return self.answer(INFO_RESPONSE, device)
         if kind == DUMP_REMAINING:
-            self.bury()
+            self.reap_exited()
             return self.say(f"Total tracked allocations: {len(self.buffers)}")
         if kind in (RESPONSE, INFO_RESPONSE, DUMP_KERNELS):
             return None
@@ -93,7 +93,7 @@ class Server:
         _, memory, size, _ = self.buffers.pop((device, key))
         self.totals[device][COUNTED[memory]] -= size
 
-    def bury(self):
+    def reap_exited(self):
         dead = {}
 
         def is_dead(pid):
@@ -155,9 +155,9 @@ def main():
     selector = selectors.DefaultSelector()
     selector.register(listener, selectors.EVENT_READ, None)
     print("ready", flush=True)
-    next_burial = time.monotonic() + 3
+    next_reap = time.monotonic() + 3
     while True:
-        for event, _ in selector.select(max(0, next_burial - time.monotonic())):
+        for event, _ in selector.select(max(0, next_reap - time.monotonic())):
             if event.data is None:
                 conn, _ = listener.accept()
                 selector.register(conn, selectors.EVENT_READ, Connection(server, conn))
@@ -169,9 +169,9 @@ def main():
             if not ok:
                 selector.unregister(event.fileobj)
                 event.fileobj.close()
-        if time.monotonic() >= next_burial:
-            server.bury()
-            next_burial = time.monotonic() + 3
+        if time.monotonic() >= next_reap:
+            server.reap_exited()
+            next_reap = time.monotonic() + 3
 
 
 if __name__ == "__main__":

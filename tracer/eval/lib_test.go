@@ -44,7 +44,7 @@ func TestLibBuffer(t *testing.T) {
 			t.Errorf("%s is missing", symbol)
 			continue
 		}
-		probe := eval.NewProbe(img)
+		probe := eval.NewSymbolicMemory(img)
 		this := probe.Root()
 		m := eval.New(probe, eval.WithSlots(img.SlotFunc(libHooks)))
 		v, err := m.Call(fn, this)
@@ -85,7 +85,7 @@ func TestLibAllocator(t *testing.T) {
 		}
 		seen := map[string]bool{}
 		for typ := range uint32(6) {
-			probe := eval.NewProbe(img)
+			probe := eval.NewSymbolicMemory(img)
 			this := probe.Root()
 			m := eval.New(probe, eval.WithSlots(img.SlotFunc(libHooks)))
 			arg, err := m.Alloc(4)
@@ -121,7 +121,7 @@ func TestLibMeshDevice(t *testing.T) {
 	if !ok {
 		t.Fatal("get_devices is missing")
 	}
-	probe := eval.NewProbe(img)
+	probe := eval.NewSymbolicMemory(img)
 	this := probe.Root()
 	m := eval.New(probe, eval.WithSlots(img.SlotFunc(libHooks)))
 	result, err := m.Alloc(24)

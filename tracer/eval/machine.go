@@ -1,7 +1,6 @@
 // Package eval evaluates functions of an x86-64 program outside of it: it
-// interprets their machine code over memory that it only reads. A getter which
-// the program exports then answers for itself what a table of field offsets
-// would have to know.
+// interprets their machine code over memory that it only reads. So a getter that
+// the program exports gives a value or an offset, and no table of offsets is needed.
 //
 // What it promises:
 //
@@ -136,7 +135,7 @@ func WithDepthLimit(n int) Option {
 	return func(m *Machine) { m.maxDepth = n }
 }
 
-// WithObserver has f told of each load from the Memory; not of code fetches, nor
+// WithObserver calls f with each load from the Memory; not of code fetches, nor
 // of loads that the overlay serves.
 func WithObserver(f func(addr uint64, size int)) Option {
 	return func(m *Machine) { m.observer = f }

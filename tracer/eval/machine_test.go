@@ -286,10 +286,10 @@ func TestLibc(t *testing.T) {
 	}
 }
 
-func TestProbe(t *testing.T) {
+func TestSymbolicMemory(t *testing.T) {
 	// mov 16(%rdi),%rax; cmpb $0,56(%rax); je 1f; mov 64(%rax),%eax; ret; 1: ud2
 	text := []byte{0x48, 0x8b, 0x47, 0x10, 0x80, 0x78, 0x38, 0x00, 0x74, 0x04, 0x8b, 0x40, 0x40, 0xc3, 0x0f, 0x0b}
-	p := NewProbe(flat{testCode: text})
+	p := NewSymbolicMemory(flat{testCode: text})
 	this := p.Root()
 	if _, err := New(p).Call(testCode, this); !errors.Is(err, ErrTrap) {
 		t.Errorf("flag clear: %v", err)
@@ -316,7 +316,7 @@ func TestProbe(t *testing.T) {
 		}
 	}
 	// jmp *(%rdi)
-	p = NewProbe(flat{testCode: []byte{0xff, 0x27}})
+	p = NewSymbolicMemory(flat{testCode: []byte{0xff, 0x27}})
 	if _, err := New(p).Call(testCode, p.Root()); !errors.Is(err, ErrMemory) {
 		t.Errorf("virtual call: %v", err)
 	}

@@ -20,7 +20,7 @@ import (
 	"sync"
 
 	"tt-memtrace/test/compat"
-	"tt-memtrace/tracer"
+	"tt-memtrace/tracer/metal"
 )
 
 func main() {
@@ -202,7 +202,7 @@ func look(version, libraries string) (found, error) {
 			return found{}, err
 		}
 	}
-	report, err := tracer.Inspect(path)
+	report, err := metal.Examine(path)
 	if err != nil {
 		return found{}, err
 	}
@@ -218,7 +218,7 @@ func look(version, libraries string) (found, error) {
 	if err := f.cut.WriteFile(cut); err != nil {
 		return found{}, err
 	}
-	again, err := tracer.Inspect(cut)
+	again, err := metal.Examine(cut)
 	if err != nil {
 		return found{}, err
 	}

@@ -1,0 +1,448 @@
+package aggregator
+
+import (
+	"iter"
+	"maps"
+	"slices"
+	"strings"
+)
+
+// Reason is why numbers are not exact. It affects one process, and the totals of
+// the chips that this has open; or with PID 0 the host: the totals of its chips,
+// but not the processes' own numbers. What has no reason is exact.
+//
+// The aggregator raises the reasons that events show, and lifts them when a
+// comparison with the process's own allocators corrected the numbers. A source
+// raises and lifts the others by ReasonRaised and ReasonLifted events.
+type Reason struct {
+	// Code names the reason.
+	Code ReasonCode `rec:"Code"`
+	// Detail completes the code's sentence, such as an error, or is empty: untrusted text.
+	Detail string `rec:"Detail"`
+	// PID of the process that it affects, 0 for the host. A PID that is not in the
+	// accounts is that of a process whose memory the chips' totals lack.
+	PID uint32 `rec:"PID"`
+	// Chips that it affects; empty for all of the process, or of the host. Not to be changed.
+	Chips []Chip `rec:"Chips"`
+	// Since is when it was raised, and Last when it was last raised again, CLOCK_MONOTONIC ns.
+	Since uint64 `rec:"Since"`
+	Last  uint64 `rec:"Last"`
+}
+
+// ReasonCode names a reason. Recordings and JSON hold codes: they never change.
+type ReasonCode string
+
+// The reasons. Those up to ReasonUnknownChips are raised by the aggregator itself,
+// the others by sources.
+const (
+	ReasonLate             ReasonCode = "late"
+	ReasonEventsLost       ReasonCode = "events_lost"
+	ReasonRecordingGap     ReasonCode = "recording_gap"
+	ReasonUnmatchedFree    ReasonCode = "unmatched_free"
+	ReasonMissedFree       ReasonCode = "missed_free"
+	ReasonOddEvents        ReasonCode = "odd_events"
+	ReasonOddProgramEvents ReasonCode = "odd_program_events"
+	ReasonPartlyRead       ReasonCode = "partly_read"
+	ReasonBuffersUnread    ReasonCode = "buffers_unread"
+	ReasonTotalsOnly       ReasonCode = "totals_only"
+	ReasonUnknownChips     ReasonCode = "unknown_chips"
+
+	ReasonReadFailed   ReasonCode = "read_failed"
+	ReasonUncounted    ReasonCode = "launches_uncounted"
+	ReasonProgramChips ReasonCode = "program_chips"
+	ReasonTracesMissed ReasonCode = "traces_missed"
+	ReasonNotRead      ReasonCode = "not_read"
+	ReasonTimeBudget   ReasonCode = "time_budget"
+	ReasonForked       ReasonCode = "forked"
+	ReasonTruncated    ReasonCode = "truncated"
+	ReasonLimitReached ReasonCode = "limit_reached"
+	ReasonNotTraced    ReasonCode = "not_traced"
+	ReasonPIDNamespace ReasonCode = "pid_namespace"
+	ReasonSampled      ReasonCode = "sampled"
+	ReasonBehind       ReasonCode = "behind"
+)
+
+// liftedBy is what lifts a reason of a process, beside its exit and ReasonLifted.
+type liftedBy uint8
+
+const (
+	nothingElse liftedBy = iota
+	// anyComparison of the process's buffers, which read all of them.
+	anyComparison
+	// fullComparison: one that also searched for devices, allocators and programs.
+	fullComparison
+	// firstComparison: the one that finds what is from before tracing began.
+	firstComparison
+)
+
+// reasonTable has all reasons: a sentence, without a subject where that is the
+// process; what lifts them; and whether something that happened while tracing was
+// missed, which fails a run that ends so. A code that is not here, of a newer version,
+// makes numbers inexact too, and only ReasonLifted lifts it.
+var reasonTable = map[ReasonCode]struct {
+	sentence string
+	lifted   liftedBy
+	missed   bool
+}{
+	ReasonLate:             {"buffers and programs from before tracing began may be missing", firstComparison, false},
+	ReasonEventsLost:       {"events were lost", fullComparison, true},
+	ReasonRecordingGap:     {"the recording lacks events", nothingElse, true},
+	ReasonUnmatchedFree:    {"a buffer was freed whose allocation was not seen", anyComparison, false},
+	ReasonMissedFree:       {"a buffer's free was not seen, another took its place", anyComparison, false},
+	ReasonOddEvents:        {"inconsistent events of buffers were ignored", anyComparison, false},
+	ReasonOddProgramEvents: {"inconsistent events of programs were ignored", nothingElse, false},
+	ReasonPartlyRead:       {"some of its buffers or programs could not be read", fullComparison, false},
+	ReasonBuffersUnread:    {"some of its buffers could not be read", anyComparison, false},
+	ReasonTotalsOnly:       {"only the runtime's own totals are known", nothingElse, false},
+	ReasonUnknownChips:     {"the chips of one of its devices are unknown", nothingElse, false},
+
+	ReasonReadFailed:   {"its memory could not be read at an event, which is missing", fullComparison, true},
+	ReasonUncounted:    {"launches of its programs were not counted", nothingElse, true},
+	ReasonProgramChips: {"on which of a mesh's chips a program is is unknown: it is counted on all", nothingElse, false},
+	ReasonTracesMissed: {"captures or replays of traces were not seen: which buffers they overwrite is not known", nothingElse, true},
+	ReasonNotRead:      {"its memory could not be read", fullComparison, false},
+	ReasonTimeBudget:   {"reading it took too long, so a part is missing", fullComparison, false},
+	ReasonForked:       {"it is a forked copy whose own buffers are not read yet", fullComparison, false},
+	ReasonTruncated:    {"an event was too long, so a part of it is missing", nothingElse, true},
+	ReasonLimitReached: {"a limit was reached, so a part is not counted", nothingElse, true},
+	ReasonNotTraced:    {"it uses the runtime and is not traced", nothingElse, true},
+	ReasonPIDNamespace: {"processes outside of this PID namespace cannot be traced", nothingElse, false},
+	ReasonSampled:      {"it is sampled: changes show at the next sample", nothingElse, false},
+	ReasonBehind:       {"events wait to be counted", nothingElse, true},
+}
+
+// ReasonCodes returns all codes of this version.
+func ReasonCodes() []ReasonCode { return slices.Sorted(maps.Keys(reasonTable)) }
+
+// Missed reports whether something is missing that happened while tracing.
+func (c ReasonCode) Missed() bool { return reasonTable[c].missed }
+
+// String is the reason as a sentence, without the process that it affects.
+func (r *Reason) String() string {
+	text := reasonTable[r.Code].sentence
+	if text == "" {
+		text = strings.ReplaceAll(string(r.Code), "_", " ")
+	}
+	if r.Detail != "" {
+		text += ": " + r.Detail
+	}
+	return text
+}
+
+// Bounds of what a source can raise.
+const (
+	maxHostReasons    = 256
+	maxProcessReasons = 32
+	maxDetail         = 512 // bytes
+	// maxChipReasons of a chip are listed in a snapshot.
+	maxChipReasons = 16
+)
+
+// reasons are what is raised of one process or the host. Snapshots share the
+// array, so an element is never changed in place while it is shared.
+type reasons struct {
+	list []Reason
+	// shared: a snapshot has the array.
+	shared bool
+}
+
+// own makes the array one that no snapshot has.
+func (rs *reasons) own() {
+	if rs.shared {
+		rs.list, rs.shared = slices.Clone(rs.list), false
+	}
+}
+
+func (rs *reasons) find(code ReasonCode, pid uint32) int {
+	return slices.IndexFunc(rs.list, func(r Reason) bool { return r.Code == code && r.PID == pid })
+}
+
+// raise adds a reason, or updates it where it is raised already.
+func (rs *reasons) raise(r Reason, limit int) {
+	if len(r.Detail) > maxDetail {
+		r.Detail = r.Detail[:maxDetail]
+	}
+	i := rs.find(r.Code, r.PID)
+	if i < 0 {
+		if len(rs.list) < limit {
+			rs.own()
+			r.Last = r.Since
+			rs.list = append(rs.list, r)
+		}
+		return
+	}
+	rs.own()
+	old := &rs.list[i]
+	old.Last = max(old.Last, r.Since)
+	old.Detail, old.Chips = r.Detail, r.Chips
+}
+
+// lift removes the reasons that match.
+func (rs *reasons) lift(match func(*Reason) bool) {
+	if slices.ContainsFunc(rs.list, func(r Reason) bool { return match(&r) }) {
+		rs.own()
+		rs.list = slices.DeleteFunc(rs.list, func(r Reason) bool { return match(&r) })
+	}
+}
+
+// snapshot returns the reasons for a snapshot, which must not change them.
+func (rs *reasons) snapshot() []Reason {
+	if len(rs.list) == 0 {
+		return nil
+	}
+	rs.shared = true
+	return rs.list[:len(rs.list):len(rs.list)]
+}
+
+func (rs *reasons) set(list []Reason, limit int) {
+	rs.list, rs.shared = slices.Clone(list[:min(len(list), limit)]), false
+}
+
+// raise marks a process as not exact.
+func (p *process) raise(code ReasonCode, at uint64) {
+	p.reasons.raise(Reason{Code: code, PID: p.pid, Since: at}, maxProcessReasons)
+}
+
+func (p *process) lift(code ReasonCode) {
+	p.reasons.lift(func(r *Reason) bool { return r.Code == code })
+}
+
+// raiseIf raises a reason or lifts it.
+func (p *process) raiseIf(yes bool, code ReasonCode, at uint64) {
+	switch {
+	case !yes:
+		p.lift(code)
+	case p.reasons.find(code, p.pid) < 0:
+		p.raise(code, at)
+	}
+}
+
+func (p *process) has(code ReasonCode) bool { return p.reasons.find(code, p.pid) >= 0 }
+
+// knowsBuffers reports whether no reason concerns the buffers of known allocators.
+func (p *process) knowsBuffers() bool {
+	return !slices.ContainsFunc(p.reasons.list, func(r Reason) bool {
+		return r.Code != ReasonUnknownChips && r.Code != ReasonOddProgramEvents
+	})
+}
+
+// missed reports whether one of the reasons is that something was missed.
+func missed(list []Reason) bool {
+	return slices.ContainsFunc(list, func(r Reason) bool { return r.Code.Missed() })
+}
+
+// odd counts an event that was ignored.
+func (p *process) odd(e *Event) {
+	p.counters.Odd++
+	switch e.Kind {
+	case CBPlaced, KernelLoaded, KernelsCopied, ConfigRingUsed:
+		p.raise(ReasonOddProgramEvents, e.Time)
+	default:
+		p.raise(ReasonOddEvents, e.Time)
+	}
+}
+
+// raiseOrLift applies a ReasonRaised or ReasonLifted event.
+func (a *Aggregator) raiseOrLift(e *Event) {
+	if e.Reason == nil || e.Reason.Code == "" {
+		return
+	}
+	on, limit := &a.reasons, maxHostReasons
+	if p := a.processes[e.PID]; p != nil {
+		on, limit = &p.reasons, maxProcessReasons
+	}
+	if e.Kind == ReasonLifted {
+		match := func(r *Reason) bool { return r.Code == e.Reason.Code && r.PID == e.PID }
+		on.lift(match)
+		a.reasons.lift(match) // raised before the process was known
+		return
+	}
+	r := *e.Reason
+	r.PID, r.Since, r.Last, r.Chips = e.PID, e.Time, e.Time, slices.Clone(r.Chips)
+	on.raise(r, limit)
+}
+
+// lossNoticed bounds how long after a loss its event comes, ns: the source counts
+// losses now and then.
+const lossNoticed = 1_000_000_000
+
+// lose marks the processes that lost events can be of.
+func (a *Aggregator) lose(e *Event) {
+	a.counters.Lost += e.Count
+	code := ReasonEventsLost
+	if e.Anyone {
+		// Comparisons on their way may be of what the recording has not.
+		code = ReasonRecordingGap
+		a.reasons.raise(Reason{Code: code, Since: e.Time}, maxHostReasons)
+	}
+	// What clients report does not pass through the BPF ring buffer.
+	can := func(s Source) bool { return s == Traced || e.Anyone }
+	for _, p := range a.processes {
+		if can(p.info.Source) {
+			p.raise(code, e.Time)
+		}
+	}
+	for i := range a.ended {
+		if p := &a.ended[i]; can(p.Info.Source) && p.Last+lossNoticed >= e.Time {
+			rs := reasons{list: p.Reasons, shared: true}
+			if !missed(p.Reasons) {
+				a.counters.ExitedInexact++
+			}
+			rs.raise(Reason{Code: code, PID: p.PID, Since: e.Time}, maxProcessReasons)
+			p.Reasons = rs.snapshot()
+		}
+	}
+}
+
+// compared lifts what a comparison has corrected.
+func (p *process) compared(b *AllocatorScan, implausible bool, at uint64) {
+	partial := ReasonPartlyRead
+	if b.BuffersOnly {
+		partial = ReasonBuffersUnread
+	}
+	if b.Partial || implausible {
+		p.raise(partial, at)
+		return
+	}
+	p.reasons.lift(func(r *Reason) bool {
+		if b.Began > 0 && r.Last >= b.Began {
+			return false // raised again while the process was read
+		}
+		switch reasonTable[r.Code].lifted {
+		case anyComparison:
+			return true
+		case fullComparison:
+			return !b.BuffersOnly
+		case firstComparison:
+			return b.First
+		}
+		return false
+	})
+}
+
+// checkPlaced raises or lifts ReasonUnknownChips.
+func (p *process) checkPlaced(at uint64) {
+	unknown := false
+	for _, d := range p.devices {
+		unknown = unknown || len(d.shares) == 0 && (d.live > 0 || d.described && !d.closed)
+	}
+	p.raiseIf(unknown, ReasonUnknownChips, at)
+}
+
+// isSuspect reports whether a comparison with the process's allocators is due.
+func (p *process) isSuspect() bool {
+	return slices.ContainsFunc(p.reasons.list, func(r Reason) bool {
+		by := reasonTable[r.Code].lifted
+		return by == anyComparison || by == fullComparison || r.Code == ReasonRecordingGap
+	})
+}
+
+// reasonsOfFlags raises the reasons of a state that has flags instead.
+func (p *process) reasonsOfFlags(ps *ProcessSnapshot, at uint64) {
+	p.raiseIf(ps.Late || p.info.Late, ReasonLate, at)
+	p.raiseIf(ps.Agreement.Suspect, ReasonEventsLost, at)
+	p.raiseIf(ps.Counters.Odd > 0, ReasonOddProgramEvents, at)
+	p.raiseIf(p.info.Source == FromSharedMemory, ReasonTotalsOnly, at)
+	p.checkPlaced(at)
+}
+
+// reasonsOn returns a process's reasons that affect a chip.
+func reasonsOn(c Chip, list []Reason) []Reason {
+	elsewhere := func(r Reason) bool { return len(r.Chips) > 0 && !slices.Contains(r.Chips, c) }
+	if !slices.ContainsFunc(list, elsewhere) {
+		return list
+	}
+	return slices.DeleteFunc(slices.Clone(list), elsewhere)
+}
+
+// markChips gives the snapshots of the chips the reasons that affect them.
+func (a *Aggregator) markChips(chips map[Chip]*ChipSnapshot) {
+	mark := func(c *ChipSnapshot, r Reason) {
+		if c != nil && len(c.Reasons) < maxChipReasons {
+			c.Reasons = append(c.Reasons, r)
+		}
+	}
+	markAll := func(r Reason, on []Chip) {
+		for _, c := range on {
+			mark(chips[c], r)
+		}
+		if len(on) == 0 {
+			for _, c := range chips {
+				mark(c, r)
+			}
+		}
+	}
+	for _, r := range a.reasons.list {
+		markAll(r, r.Chips)
+	}
+	for _, pid := range slices.Sorted(maps.Keys(a.processes)) {
+		p := a.processes[pid]
+		if len(p.reasons.list) == 0 {
+			continue
+		}
+		var open []Chip
+		for _, s := range p.shares {
+			if s.open {
+				open = append(open, s.chip.id)
+			}
+		}
+		for _, r := range p.reasons.list {
+			switch {
+			case len(r.Chips) > 0:
+				markAll(r, r.Chips)
+			case r.Code == ReasonUnknownChips:
+				markAll(r, nil) // it can be any
+			default:
+				markAll(r, open) // or any, where it has none open that is known
+			}
+		}
+	}
+}
+
+// Raise marks the host's numbers, and so those of all chips, as not exact in this
+// snapshot alone.
+func (s *Snapshot) Raise(r Reason) {
+	r.PID, r.Chips = 0, nil
+	s.Reasons = append(slices.Clip(s.Reasons), r)
+	for i := range s.Chips {
+		c := &s.Chips[i]
+		c.Reasons = append(slices.Clip(c.Reasons), r)
+	}
+}
+
+// Why yields the reasons why numbers are not exact: those of the host, and those of
+// its live processes.
+func (s *Snapshot) Why() iter.Seq[Reason] {
+	return func(yield func(Reason) bool) {
+		for _, r := range s.Reasons {
+			if !yield(r) {
+				return
+			}
+		}
+		if len(s.Lacks) > 0 && !yield(Reason{Code: ReasonTotalsOnly}) {
+			return
+		}
+		for i := range s.Processes {
+			for _, r := range s.Processes[i].Reasons {
+				if !yield(r) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// Exact reports whether all numbers are right, of every process and chip, as far as
+// can be known.
+func (s *Snapshot) Exact() bool {
+	for range s.Why() {
+		return false
+	}
+	return true
+}
+
+// Exact reports whether the process's numbers are right.
+func (p *ProcessSnapshot) Exact() bool { return len(p.Reasons) == 0 }
+
+// Exact reports whether the chip's numbers are right.
+func (c *ChipSnapshot) Exact() bool { return len(c.Reasons) == 0 }

@@ -1,0 +1,278 @@
+package aggregator
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// twoProcesses are process 1 with buffers 1 and 2 of 100 bytes on chip 0, as in
+// holding, and process 2 with one on chip 1; chip 2 was closed.
+func twoProcesses() *Aggregator {
+	return run(twoBuffers(), opened(2, 1, host(1)), on(alloc(2, 1, 1, DRAM, 100)), opened(2, 9, host(2)), closed(2, 9), gone(2, 77))
+}
+
+// inexact lists what is not exact: processes, their chips, chips, and the snapshot.
+func inexact(s *Snapshot) []string {
+	codes := func(list []Reason) string {
+		var out []string
+		for _, r := range list {
+			out = append(out, string(r.Code))
+		}
+		return strings.Join(out, ",")
+	}
+	var out []string
+	if len(s.Reasons) > 0 {
+		out = append(out, "host "+codes(s.Reasons))
+	}
+	for _, p := range s.Processes {
+		if !p.Exact() {
+			out = append(out, fmt.Sprintf("pid %d %s", p.PID, codes(p.Reasons)))
+		}
+		for _, c := range p.Chips {
+			if !c.Exact() {
+				out = append(out, fmt.Sprintf("pid %d on %s %s", p.PID, name(c.Chip), codes(c.Reasons)))
+			}
+		}
+	}
+	for _, c := range s.Chips {
+		if !c.Exact() {
+			out = append(out, fmt.Sprintf("chip %s %s", name(c.Chip), codes(c.Reasons)))
+		}
+	}
+	if s.Exact() != (len(out) == 0) {
+		out = append(out, fmt.Sprintf("and exact is %v", s.Exact()))
+	}
+	return out
+}
+
+func wantInexact(t *testing.T, when string, a *Aggregator, want ...string) {
+	t.Helper()
+	if got := inexact(a.Snapshot()); !slices.Equal(got, want) {
+		t.Errorf("%s:\ngot  %q\nwant %q", when, got, want)
+	}
+}
+
+func reason(kind Kind, pid uint32, code ReasonCode, chips ...Chip) Event {
+	return Event{Kind: kind, PID: pid, Reason: &Reason{Code: code, Detail: "why", Chips: chips}}
+}
+
+// Each reason is on what it affects and nowhere else, and is lifted when the numbers are corrected.
+func TestReasons(t *testing.T) {
+	same := []LiveBuffer{liveBuffer(1, 100), liveBuffer(2, 100)}
+	full, buffers := scanned(AllocatorScan{Buffers: same}), scanned(AllocatorScan{Buffers: same, BuffersOnly: true})
+	first := scanned(AllocatorScan{Buffers: same, First: true})
+	partial := scanned(AllocatorScan{Buffers: same, Partial: true})
+	partialBuffers := scanned(AllocatorScan{Buffers: same, Partial: true, BuffersOnly: true})
+	implausible := scanned(AllocatorScan{Buffers: append([]LiveBuffer{liveBuffer(3, 1<<60)}, same...)})
+	summed := Event{Kind: ProcessStart, PID: 1, Process: &Process{Started: 1, Source: FromSharedMemory}}
+	attached := func(late bool) Event {
+		return Event{Kind: ProcessStart, PID: 1, Process: &Process{Started: 1, Late: late}}
+	}
+	of1 := func(code ReasonCode) []string {
+		return []string{"pid 1 " + string(code), "pid 1 on 0 " + string(code), "chip 0 " + string(code)}
+	}
+	ofHost := func(code ReasonCode) []string {
+		return []string{"host " + string(code), "chip 0 " + string(code), "chip 1 " + string(code), "chip 2 " + string(code)}
+	}
+	cb := CircularBuffer{Size: 10, Ranges: []CoreRange{{X1: 1, Y1: 1}}}
+	tested := map[ReasonCode]bool{}
+	for _, c := range []struct {
+		name string
+		code ReasonCode
+		by   []Event
+		want []string
+		// keeps are events that do not lift it, heals those that do; by its exit and
+		// a ReasonLifted every reason is lifted.
+		keeps, heals []Event
+	}{
+		{"attached late", ReasonLate, []Event{attached(true)}, of1(ReasonLate), []Event{full, buffers, attached(true)}, []Event{first}},
+		{"attached late and read", ReasonLate, []Event{attached(true)}, of1(ReasonLate), nil, []Event{attached(false)}},
+		{"a late device", ReasonLate, []Event{late(opened(1, 5, host(0)))}, of1(ReasonLate), []Event{full, buffers, attached(false)}, []Event{first}},
+		{"a free of an unknown buffer", ReasonUnmatchedFree, []Event{freed(1, 1, 77)}, of1(ReasonUnmatchedFree), []Event{alloc(1, 1, 5, L1, 5), freed(1, 1, 5)}, []Event{buffers}},
+		{"a free that was not seen", ReasonMissedFree, []Event{on(alloc(1, 1, 1, DRAM, 10))}, of1(ReasonMissedFree), nil, []Event{buffers}},
+		{"an allocation without sense", ReasonOddEvents, []Event{alloc(1, 1, 5, NumMemories, 10)}, of1(ReasonOddEvents), nil, []Event{buffers}},
+		{"a program without sense", ReasonOddProgramEvents, []Event{{Kind: CBPlaced, PID: 1, Device: 99, CB: &cb}}, of1(ReasonOddProgramEvents), []Event{full, buffers, first}, nil},
+		{"a reading that left something out", ReasonPartlyRead, []Event{partial}, of1(ReasonPartlyRead), []Event{buffers, partial}, []Event{full}},
+		{"a reading that left buffers out", ReasonBuffersUnread, []Event{partialBuffers}, of1(ReasonBuffersUnread), []Event{partialBuffers}, []Event{buffers}},
+		{"an implausible buffer", ReasonPartlyRead, []Event{implausible}, of1(ReasonPartlyRead), []Event{buffers}, []Event{full}},
+		{"totals alone", ReasonTotalsOnly, []Event{summed}, of1(ReasonTotalsOnly), []Event{full}, nil},
+		{"a device of unknown chips", ReasonUnknownChips, []Event{opened(1, 8, nil)},
+			append(of1(ReasonUnknownChips), "chip 1 unknown_chips", "chip 2 unknown_chips"), []Event{full, opened(1, 9, host(0))}, []Event{closed(1, 8)}},
+		{"a buffer on unknown chips", ReasonUnknownChips, []Event{alloc(1, 8, 8, DRAM, 1)},
+			append(of1(ReasonUnknownChips), "chip 1 unknown_chips", "chip 2 unknown_chips"), nil, []Event{opened(1, 8, host(0))}},
+		{"a buffer on unknown chips that is freed", ReasonUnknownChips, []Event{alloc(1, 8, 8, DRAM, 1)},
+			append(of1(ReasonUnknownChips), "chip 1 unknown_chips", "chip 2 unknown_chips"), nil, []Event{freed(1, 8, 8)}},
+		{"a failed read", ReasonReadFailed, []Event{reason(ReasonRaised, 1, ReasonReadFailed)}, of1(ReasonReadFailed), []Event{buffers}, []Event{full}},
+		{"launches that were not counted", ReasonUncounted, []Event{reason(ReasonRaised, 1, ReasonUncounted)}, of1(ReasonUncounted), []Event{full}, nil},
+		{"a program on unknown chips", ReasonProgramChips, []Event{reason(ReasonRaised, 1, ReasonProgramChips)}, of1(ReasonProgramChips), []Event{full}, nil},
+		{"traces that were not seen", ReasonTracesMissed, []Event{reason(ReasonRaised, 1, ReasonTracesMissed)}, of1(ReasonTracesMissed), []Event{full}, nil},
+		{"not read", ReasonNotRead, []Event{reason(ReasonRaised, 1, ReasonNotRead)}, of1(ReasonNotRead), []Event{buffers}, []Event{full}},
+		{"a budget", ReasonTimeBudget, []Event{reason(ReasonRaised, 1, ReasonTimeBudget)}, of1(ReasonTimeBudget), []Event{buffers}, []Event{full}},
+		{"a fork", ReasonForked, []Event{reason(ReasonRaised, 1, ReasonForked)}, of1(ReasonForked), []Event{buffers}, []Event{full}},
+		{"cut", ReasonTruncated, []Event{reason(ReasonRaised, 1, ReasonTruncated)}, of1(ReasonTruncated), []Event{full}, nil},
+		{"a limit", ReasonLimitReached, []Event{reason(ReasonRaised, 1, ReasonLimitReached)}, of1(ReasonLimitReached), []Event{full}, nil},
+		{"samples", ReasonSampled, []Event{reason(ReasonRaised, 1, ReasonSampled)}, of1(ReasonSampled), []Event{full}, nil},
+		{"of a newer version", "newer", []Event{reason(ReasonRaised, 1, "newer")}, of1("newer"), []Event{full, first}, nil},
+		{"of the host", ReasonBehind, []Event{reason(ReasonRaised, 0, ReasonBehind)}, ofHost(ReasonBehind), []Event{full}, nil},
+		{"of a namespace", ReasonPIDNamespace, []Event{reason(ReasonRaised, 0, ReasonPIDNamespace)}, ofHost(ReasonPIDNamespace), []Event{full}, nil},
+		{"of a process that is not traced", ReasonNotTraced, []Event{reason(ReasonRaised, 3, ReasonNotTraced)}, ofHost(ReasonNotTraced), []Event{full}, []Event{exited(3)}},
+		{"of one chip of a process", ReasonReadFailed, []Event{opened(1, 6, host(1)), reason(ReasonRaised, 1, ReasonReadFailed, host(1)...)},
+			[]string{"pid 1 read_failed", "pid 1 on 1 read_failed", "chip 1 read_failed"}, nil, []Event{full}},
+		{"of one chip", ReasonSampled, []Event{reason(ReasonRaised, 0, ReasonSampled, host(1)...)}, []string{"host sampled", "chip 1 sampled"}, nil, nil},
+		{"of a process without chips", ReasonReadFailed, []Event{started(4, 4), reason(ReasonRaised, 4, ReasonReadFailed)},
+			[]string{"pid 4 read_failed", "chip 0 read_failed", "chip 1 read_failed", "chip 2 read_failed"}, nil, []Event{exited(4)}},
+		{"a loss", ReasonEventsLost, []Event{{Kind: Lost, Count: 1}},
+			[]string{"pid 1 events_lost", "pid 1 on 0 events_lost", "pid 2 events_lost", "pid 2 on 1 events_lost", "chip 0 events_lost", "chip 1 events_lost"},
+			[]Event{buffers}, []Event{full, exited(2)}},
+		{"a gap in a recording", ReasonRecordingGap, []Event{{Kind: Lost, Count: 1, Anyone: true}, exited(2)},
+			[]string{"host recording_gap", "pid 1 recording_gap", "pid 1 on 0 recording_gap", "chip 0 recording_gap,recording_gap", "chip 1 recording_gap", "chip 2 recording_gap"},
+			[]Event{full, first, exited(2)}, twoProcesses().State()},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			tested[c.code] = true
+			for way, heals := range map[string][]Event{"healed": c.heals, "lifted": {reason(ReasonLifted, 1, c.code), reason(ReasonLifted, 0, c.code), reason(ReasonLifted, 3, c.code), reason(ReasonLifted, 2, c.code), reason(ReasonLifted, 4, c.code)}} {
+				if heals == nil {
+					continue
+				}
+				a := run(twoProcesses(), c.by...)
+				wantInexact(t, "raised", a, c.want...)
+				run(a, c.keeps...)
+				wantInexact(t, "kept", a, c.want...)
+				run(a, heals...)
+				wantInexact(t, way, a)
+			}
+			a := run(twoProcesses(), c.by...)
+			for pid := range uint32(5) {
+				run(a, exited(pid))
+			}
+			if c.want[0][:4] != "host" || c.code == ReasonNotTraced {
+				wantInexact(t, "after the exits", a)
+			}
+			ended := 0
+			for _, p := range a.Snapshot().Ended {
+				if !p.Exact() {
+					ended++
+				}
+			}
+			if ended == 0 && c.want[0][:4] != "host" {
+				t.Error("the ended process is said to have been exact")
+			}
+		})
+	}
+	for _, code := range slices.Sorted(maps.Keys(reasonTable)) {
+		if !tested[code] {
+			t.Errorf("%s has no test", code)
+		}
+		if r := (Reason{Code: code}); reasonTable[code].sentence == "" || r.String() != reasonTable[code].sentence {
+			t.Errorf("%s has no sentence", code)
+		}
+	}
+}
+
+// A process that exits with something missed is counted, also where it is forgotten.
+func TestInexactExitsAreCounted(t *testing.T) {
+	a := New()
+	for pid := range uint32(2 * maxEnded) {
+		run(a, started(pid+1, 1), Event{Kind: Lost, Count: 1, Time: uint64(pid+1) * 10_000_000_000}, exited(pid+1), started(1000+pid, 1), freed(1000+pid, 1, 1), exited(1000+pid))
+	}
+	if n := a.Snapshot().Counters.ExitedInexact; n != 2*maxEnded {
+		t.Errorf("%d, not %d", n, 2*maxEnded)
+	}
+}
+
+func TestReasonAsText(t *testing.T) {
+	r := Reason{Code: ReasonEventsLost, Detail: "3"}
+	if got := r.String(); got != "events were lost: 3" {
+		t.Error(got)
+	}
+	r = Reason{Code: "of_a_newer_version"}
+	if got := r.String(); got != "of a newer version" {
+		t.Error(got)
+	}
+}
+
+// A reason keeps the time at which it began, however often it is raised again, and
+// a comparison that began before it was raised again does not lift it.
+func TestReasonsKeepTheirTime(t *testing.T) {
+	loss := func(at uint64) Event { return Event{Kind: Lost, Count: 1, Time: at} }
+	a := run(twoBuffers(), loss(30), loss(40))
+	early := a.Snapshot()
+	if r := early.Processes[0].Reasons[0]; r.Since != 30 || r.Last != 40 || r.PID != 1 {
+		t.Errorf("%+v", r)
+	}
+	scan := AllocatorScan{Buffers: []LiveBuffer{liveBuffer(1, 100), liveBuffer(2, 100)}, Began: 35}
+	if run(a, scanned(scan)); a.Snapshot().Exact() {
+		t.Error("healed by what was read before the loss")
+	}
+	scan.Began = 41
+	if run(a, scanned(scan)); !a.Snapshot().Exact() {
+		t.Error("not healed")
+	}
+	if r := early.Processes[0].Reasons; len(r) != 1 || r[0].Since != 30 || r[0].Last != 40 {
+		t.Errorf("an earlier snapshot changed: %+v", r)
+	}
+}
+
+// A loss is counted some time after it happened: a process that exited in between
+// lacks events too.
+func TestALossMarksExitedProcesses(t *testing.T) {
+	const second = 1_000_000_000
+	exit := func(at uint64) Event { return Event{Kind: ProcessExit, PID: 1, Time: at} }
+	for at, want := range map[uint64]bool{10 * second: true, 12 * second: false} {
+		a := run(twoBuffers(), exit(10*second), Event{Kind: Lost, Count: 1, Time: at})
+		s := a.Snapshot()
+		if s.Ended[0].Exact() == want || !s.Exact() || (s.Counters.ExitedInexact == 1) != want {
+			t.Errorf("loss at %d: ended exact %v, snapshot %v", at, s.Ended[0].Exact(), s.Exact())
+		}
+	}
+	reported := started(2, 7)
+	reported.Process.Source = Reported
+	a := run(New(), reported, exited(2), Event{Kind: Lost, Count: 1})
+	if s := a.Snapshot(); !s.Ended[0].Exact() {
+		t.Errorf("%+v", s.Ended[0].Reasons)
+	}
+}
+
+// With nothing to be wrong about, an idle host is exact, whatever was lost before.
+func TestAnIdleHostIsExact(t *testing.T) {
+	wantInexact(t, "idle", run(twoBuffers(), Event{Kind: Lost, Count: 5}, exited(1), Event{Kind: Lost, Count: 1}))
+}
+
+func TestReasonsAreBounded(t *testing.T) {
+	a := twoBuffers()
+	long := strings.Repeat("x", 10_000)
+	for i := range 2000 {
+		code := ReasonCode(fmt.Sprint("code", i))
+		for _, pid := range []uint32{0, 1, uint32(1000 + i)} {
+			e := reason(ReasonRaised, pid, code)
+			e.Reason.Detail = long
+			run(a, e)
+		}
+	}
+	s := a.Snapshot()
+	if len(s.Reasons) != maxHostReasons || len(s.Processes[0].Reasons) != maxProcessReasons || len(s.Chips[0].Reasons) != maxChipReasons {
+		t.Errorf("%d, %d, %d reasons", len(s.Reasons), len(s.Processes[0].Reasons), len(s.Chips[0].Reasons))
+	}
+	if n := len(s.Reasons[0].Detail); n != maxDetail {
+		t.Errorf("%d bytes of detail", n)
+	}
+	run(a, Event{Kind: ReasonRaised, PID: 1}, reason(ReasonRaised, 1, ""))
+}
+
+// A state of before there were reasons has flags instead.
+func TestReasonsOfAnOldState(t *testing.T) {
+	for want, change := range map[string]func(*ProcessSnapshot){
+		"late":               func(p *ProcessSnapshot) { p.Late = true },
+		"events_lost":        func(p *ProcessSnapshot) { p.Agreement.Suspect = true },
+		"odd_program_events": func(p *ProcessSnapshot) { p.Counters.Odd = 2 },
+	} {
+		state := twoBuffers().State()
+		totals := state[len(state)-1].Totals
+		totals.HasReasons = false
+		change(&totals.Processes[0])
+		wantInexact(t, want, run(New(), state...), "pid 1 "+want, "pid 1 on 0 "+want, "chip 0 "+want)
+	}
+}

@@ -1,0 +1,119 @@
+package aggregator
+
+// LiveBuffer is a live buffer in the process's own allocator.
+type LiveBuffer struct {
+	Buffer    uint64 `rec:"Buffer"`
+	Device    uint64 `rec:"Device"`
+	Allocator uint64 `rec:"Allocator"`
+	// Address, Size, PerBank and PageSize are as in an Event.
+	Address      uint64 `rec:"Address"`
+	Size         uint64 `rec:"Size"`
+	PerBank      uint64 `rec:"PerBank"`
+	PageSize     uint64 `rec:"PageSize"`
+	Memory       Memory `rec:"Memory"`
+	MemoryLayout uint8  `rec:"Layout"`
+}
+
+// AllocatorScan is the result of a scan of a process's own allocators and programs.
+type AllocatorScan struct {
+	// First: the first scan of a process that was attached late.
+	First bool `rec:"First"`
+	// Allocators that were read, and all Buffers that they have.
+	Allocators []uint64     `rec:"Allocators"`
+	Buffers    []LiveBuffer `rec:"Buffers"`
+	// Programs are all that live, where ProgramsRead.
+	Programs     []uint64 `rec:"Programs"`
+	ProgramsRead bool     `rec:"ProgramsRead"`
+	// Partial: some live objects could not be read.
+	Partial bool `rec:"Partial"`
+	// Touched are the buffers, allocators and programs of events since the scan
+	// began: an event supersedes the scanned value.
+	Touched map[uint64]struct{} `rec:"Touched"`
+	// BuffersOnly: only the buffers of known Allocators were read. Devices,
+	// allocators and programs that the accounts lack were not searched for.
+	BuffersOnly bool `rec:"BuffersOnly"`
+	// Began is when the reading began, CLOCK_MONOTONIC ns; 0 where unknown. Reasons
+	// that were raised since are not lifted.
+	Began uint64 `rec:"Began"`
+}
+
+// Agreement is the result of comparing a process's accounts with its own allocators.
+type Agreement struct {
+	// At is when they were last compared, CLOCK_MONOTONIC ns; 0 is never. Since
+	// then they agree, as far as events were not lost.
+	At uint64 `rec:"At"`
+	// Suspect: another comparison is due, see Reasons of the process.
+	Suspect bool `rec:"Doubted"`
+	// Comparisons were made, the last one of Compared buffers.
+	Comparisons uint64 `rec:"Comparisons"`
+	Compared    uint64 `rec:"Compared"`
+	// Found buffers are from before tracing began.
+	Found uint64 `rec:"Found"`
+	// Repaired counts the buffers and programs that comparisons but the first
+	// added or removed.
+	Repaired uint64 `rec:"Repaired"`
+}
+
+// compare makes the accounts equal to the process's own allocators.
+func (a *Aggregator) compare(p *process, e *Event) {
+	scan := e.Scan
+	if scan == nil {
+		p.odd(e)
+		return
+	}
+	implausible := false
+	touched := func(id uint64) bool { _, ok := scan.Touched[id]; return ok }
+	var wrong uint64
+	live := make(map[uint64]struct{}, len(scan.Buffers))
+	for i := range scan.Buffers {
+		h := &scan.Buffers[i]
+		live[h.Buffer] = struct{}{}
+		if touched(h.Buffer) || touched(h.Allocator) {
+			continue
+		}
+		if h.Memory >= NumMemories || h.Size > maxBytes || h.PerBank > maxBytes {
+			implausible = true
+			continue
+		}
+		old := p.buffers.get(h.Buffer)
+		if old != nil && old.address == h.Address && old.size == h.Size && old.memory == h.Memory && old.allocator == h.Allocator {
+			continue
+		}
+		if old != nil {
+			a.drop(p, old, e, true)
+		}
+		wrong++
+		// Its time of allocation and thread are unknown.
+		a.addBuffer(p, &Event{PID: e.PID, Time: e.Time, Device: h.Device, Allocator: h.Allocator, Buffer: h.Buffer, Memory: h.Memory,
+			MemoryLayout: h.MemoryLayout, Address: h.Address, Size: h.Size, PerBank: h.PerBank, PageSize: h.PageSize}, 0)
+	}
+	read := map[uint64]bool{}
+	for _, id := range scan.Allocators {
+		read[id] = !touched(id)
+	}
+	wrong += uint64(a.dropAll(p, e.Kind, e.Time, func(b *buffer) bool {
+		_, ok := live[b.id]
+		return !ok && read[b.allocator] && !touched(b.id)
+	}))
+	if scan.ProgramsRead {
+		live := make(map[uint64]bool, len(scan.Programs))
+		for _, id := range scan.Programs {
+			live[id] = true
+		}
+		for id := range p.programs {
+			if !live[id] && !touched(id) {
+				a.removeProgram(p, e, id)
+				wrong++
+			}
+		}
+	}
+	g := &p.agreement
+	g.At, g.Compared = e.Time, uint64(len(scan.Buffers))
+	g.Comparisons++
+	if scan.First {
+		g.Found += wrong
+	} else {
+		g.Repaired += wrong
+	}
+	p.compared(scan, implausible, e.Time)
+}

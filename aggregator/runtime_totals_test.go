@@ -1,0 +1,77 @@
+package aggregator
+
+import "testing"
+
+func counted(pid uint32, number uint32, dram, cb uint64) Event {
+	s := &RuntimeTotals{Chip: Chip{Number: number}, CB: cb}
+	s.Requested[DRAM] = dram
+	return Event{Kind: RuntimeTotalsChanged, PID: pid, RuntimeTotals: s}
+}
+
+// Totals replace those of before, add up over processes, and go with their process.
+// What they do not tell stays unknown.
+func TestRuntimeTotals(t *testing.T) {
+	a := New()
+	apply := func(list ...Event) *Snapshot {
+		for i := range list {
+			a.Apply(&list[i])
+		}
+		return a.Snapshot()
+	}
+	summed := func(pid uint32) Event {
+		return Event{Kind: ProcessStart, PID: pid, Process: &Process{Started: 1, Source: FromSharedMemory}}
+	}
+	s := apply(summed(1), summed(2), counted(1, 0, 100, 10), counted(1, 1, 50, 0), counted(2, 0, 7, 1), counted(1, 0, 80, 20))
+	if c := s.Chips[0]; c.Memory[DRAM].Requested != 87 || c.CB.Physical != 21 || len(c.PIDs) != 2 {
+		t.Errorf("%+v", c)
+	}
+	u := s.Chips[0].Memory[DRAM]
+	if !u.TotalsOnly || u.Unreserved == 0 || !u.PeakUnsure || u.Reserved != 0 || u.Buffers != 0 || u.Banks.Known {
+		t.Errorf("it knows too much: %+v", u)
+	}
+	if cb := s.Chips[0].CB; !cb.TotalsOnly || cb.Programs != 0 || cb.Logical != 0 {
+		t.Errorf("it knows too much: %+v", cb)
+	}
+	if s.Exact() {
+		t.Error("sums are said to be exact")
+	}
+	if m := s.Processes[0].Memory[DRAM]; m.Requested != 130 || !m.TotalsOnly {
+		t.Errorf("%+v", m)
+	}
+
+	s = apply(Event{Kind: RuntimeTotalsChanged, PID: 1, RuntimeTotals: &RuntimeTotals{Chip: Chip{Number: 1}, Closed: true}})
+	if len(s.Processes[0].Chips) != 1 || s.Chips[1].Memory[DRAM].Requested != 0 || s.Chips[1].Memory[DRAM].Unreserved != 0 {
+		t.Errorf("%+v", s)
+	}
+	s = apply(Event{Kind: ProcessExit, PID: 1})
+	if c := s.Chips[0]; c.Memory[DRAM].Requested != 7 || c.CB.Physical != 1 {
+		t.Errorf("%+v", c)
+	}
+	if e := s.Ended[0].Memory[DRAM]; e.Requested != 80 || !e.TotalsOnly {
+		t.Errorf("%+v", e)
+	}
+
+	// Nonsense is not counted.
+	s = apply(counted(2, 0, 1<<63, 0), counted(2, 0, 0, 1<<48), Event{Kind: RuntimeTotalsChanged, PID: 2})
+	if p := s.Processes[0]; p.Counters.Odd != 3 || p.Memory[DRAM].Requested != 7 {
+		t.Errorf("%+v", p)
+	}
+}
+
+// What is left of the dead is in no sum.
+func TestStaleEntries(t *testing.T) {
+	a := New()
+	g := StaleEntry{PID: 9, Command: "python"}
+	g.Requested[DRAM] = 60 << 20
+	at := Chip{Number: 3}
+	a.Apply(&Event{Kind: StaleEntriesChanged, StaleEntries: &StaleEntries{at, []StaleEntry{g}}})
+	a.Apply(&Event{Kind: StaleEntriesChanged}) // of no chip
+	s := a.Snapshot()
+	if len(s.Chips) != 1 || len(s.Chips[0].StaleEntries) != 1 || s.Chips[0].StaleEntries[0] != g || s.Chips[0].Memory[DRAM].Requested != 0 || len(s.Processes) != 0 {
+		t.Errorf("%+v", s)
+	}
+	a.Apply(&Event{Kind: StaleEntriesChanged, StaleEntries: &StaleEntries{Chip: at}})
+	if s := a.Snapshot(); len(s.Chips[0].StaleEntries) != 0 {
+		t.Errorf("%+v", s)
+	}
+}

@@ -1,0 +1,115 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"runtime"
+	"slices"
+	"strings"
+
+	"golang.org/x/sync/errgroup"
+
+	"tt-memtrace/record"
+	"tt-memtrace/report"
+)
+
+// hostFiles is the recordings of one host, in order of time.
+type hostFiles struct {
+	host  string
+	files []string
+}
+
+// byHost groups recordings by the host in their headers, in the order of their first files.
+// Standard input, which can be read once, is not looked into: with it all are of one host.
+func byHost(files []string) ([]hostFiles, error) {
+	if len(files) < 2 || slices.Contains(files, "-") {
+		return []hostFiles{{files: files}}, nil
+	}
+	type recording struct {
+		name   string
+		header record.Header
+	}
+	var all []recording
+	for _, name := range files {
+		f, err := os.Open(name)
+		if err != nil {
+			return nil, fmt.Errorf("opening the recording: %w", err)
+		}
+		r, err := record.NewReader(f)
+		f.Close()
+		if err != nil {
+			return nil, fmt.Errorf("reading %s: %w", name, err)
+		}
+		all = append(all, recording{name, *r.Header()})
+	}
+	several := slices.ContainsFunc(all, func(r recording) bool { return r.header.Host != all[0].header.Host })
+	if !several {
+		return []hostFiles{{all[0].header.Host, files}}, nil // in the order that was asked for
+	}
+	slices.SortStableFunc(all, func(x, y recording) int { return x.header.Began.Compare(y.header.Began) })
+	var hosts []hostFiles
+	for _, r := range all {
+		i := slices.IndexFunc(hosts, func(h hostFiles) bool { return h.host == r.header.Host })
+		if i < 0 {
+			i, hosts = len(hosts), append(hosts, hostFiles{host: r.header.Host})
+		}
+		hosts[i].files = append(hosts[i].files, r.name)
+	}
+	return hosts, nil
+}
+
+// eachHost runs f for the recordings of each host, as many at a time as there are
+// processors. That events were lost is the only error that does not end it.
+func eachHost(ctx context.Context, t *targets, hosts []hostFiles, f func(ctx context.Context, i int, t *targets) error) error {
+	lost := make([]error, len(hosts))
+	g, ctx := errgroup.WithContext(ctx)
+	g.SetLimit(runtime.GOMAXPROCS(0))
+	for i, h := range hosts {
+		g.Go(func() error {
+			one := *t
+			one.recorded.from = h.files
+			err := f(ctx, i, &one)
+			if onlyLoss(err) {
+				lost[i], err = err, nil
+			}
+			return err
+		})
+	}
+	if err := g.Wait(); err != nil {
+		return err
+	}
+	i := slices.IndexFunc(lost, func(err error) bool { return err != nil })
+	if i < 0 {
+		return nil
+	}
+	return lost[i]
+}
+
+// reportHosts reports on the recordings of several hosts.
+func reportHosts(ctx context.Context, t *targets, hosts []hostFiles) (*report.Hosts, error) {
+	reports, recordings := make([]*report.Report, len(hosts)), make([][]string, len(hosts))
+	err := eachHost(ctx, t, hosts, func(ctx context.Context, i int, t *targets) (err error) {
+		recordings[i] = hosts[i].files
+		reports[i], err = makeReport(ctx, t, nil, false)
+		return err
+	})
+	if err != nil && !onlyLoss(err) {
+		return nil, err
+	}
+	return report.Merge(reports, recordings), err
+}
+
+// hostsFormats are the ways to write a report of several hosts.
+var hostsFormats = map[string]func(*report.Hosts, io.Writer) error{
+	"text": func(h *report.Hosts, w io.Writer) error { return h.Text(w, textStyle(w)) }, "json": (*report.Hosts).JSON,
+}
+
+func hostNames(hosts []hostFiles) string {
+	var names []string
+	for _, h := range hosts {
+		names = append(names, printable(h.host))
+	}
+	return strings.Join(names, ", ")
+}

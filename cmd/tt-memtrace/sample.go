@@ -1,0 +1,150 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"regexp"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"tt-memtrace/sampler"
+	"tt-memtrace/tracer/metal"
+	"tt-memtrace/tracer/proc"
+)
+
+// sampling is whether, and how, processes are sampled in place of probed.
+type sampling struct {
+	every time.Duration
+	// probes: nothing else will do.
+	probes bool
+	// shows, where set, is how often a command shows something: so often is sampled where
+	// --sample was not given.
+	shows time.Duration
+}
+
+func (s *sampling) flags(cmd *cobra.Command) {
+	f := cmd.Flags()
+	f.DurationVar(&s.every, "sample", 0, "read processes once in this time, without probes and without rights to your own")
+	f.Lookup("sample").NoOptDefVal = sampler.DefaultInterval.String()
+	f.Lookup("sample").DefValue = "" // help would say 0s otherwise
+	f.BoolVar(&s.probes, "probes", false, "fail where probes are not possible, rather than sample")
+}
+
+func (t *targets) checkSampling(cmd []string) error {
+	switch s := &t.sampling; {
+	case s.every < 0 || s.every > 0 && s.every < sampler.LeastInterval:
+		return fmt.Errorf("%w: --sample %v: the minimum is %v", errUsage, s.every, sampler.LeastInterval)
+	case s.every > 0 && s.probes:
+		return fmt.Errorf("%w: --sample and --probes exclude each other", errUsage)
+	case s.every > 0 && t.stacks:
+		return fmt.Errorf("%w: --stacks takes probes: --sample excludes it", errUsage)
+	case s.every > 0 && t.shm:
+		return fmt.Errorf("%w: --sample and --shm exclude each other", errUsage)
+	case s.every > 0 && len(t.recorded.from) > 0:
+		return fmt.Errorf("%w: --sample and --from exclude each other", errUsage)
+	}
+	return nil
+}
+
+// sampled reads processes in place of probing them.
+func (t *targets) sampled(command []string) (*live, error) {
+	l := newLive(command, t.quiet)
+	pids, err := t.readablePIDs()
+	if err != nil {
+		return nil, err
+	}
+	o := sampler.Options{PIDs: pids, Libraries: t.libraries, Interval: t.sampling.every, Notice: l.notice}
+	if len(command) > 0 {
+		if err := mayReadChildren(); err != nil {
+			return nil, err
+		}
+		o.Follow = uint32(os.Getpid())
+	}
+	s, err := sampler.New(o)
+	if err != nil {
+		return nil, err
+	}
+	l.sampler, l.waiting = s, s.Waiting
+	l.AddSource(s)
+	return l, nil
+}
+
+// label says what is shown, with how often it is sampled now.
+func (l *live) label(t *targets, command []string) func() string {
+	if l.sampler == nil {
+		label := t.label(command)
+		return func() string { return label }
+	}
+	return func() string { return t.labelAt(command, l.sampler.Interval()) }
+}
+
+// probedOrSampled probes the targets or, where that is not possible and they can be read, samples them.
+func (t *targets) probedOrSampled(command []string) (*live, error) {
+	if _, err := checkPIDs(t.pids); err != nil && !errors.Is(err, proc.ErrPermission) {
+		return nil, err
+	}
+	l, err := t.probed(command)
+	if err == nil || t.sampling.probes || t.stacks || errors.Is(err, metal.ErrUnsupported) {
+		return l, err
+	}
+	if other := t.maySample(command, err); errors.Is(other, errNotAll) {
+		return nil, err
+	} else if other != nil {
+		return nil, fmt.Errorf("%w\nnor can it be sampled: %w", err, other)
+	}
+	t.sampling.every = sampler.DefaultInterval
+	if shows := t.sampling.shows; shows > 0 {
+		t.sampling.every = min(t.sampling.every, max(shows, sampler.LeastInterval))
+	}
+	l, other := t.sampled(command)
+	if other != nil {
+		return nil, fmt.Errorf("%w\nnor can it be sampled: %w", err, other)
+	}
+	why, _, _ := strings.Cut(err.Error(), "\n")
+	l.notice(fmt.Sprintf("sampling every %v, as probes cannot be used (%s): what lives shorter is not seen; --probes insists, 'tt-memtrace doctor' says more",
+		t.sampling.every, inBrackets.ReplaceAllString(why, "")))
+	return l, nil
+}
+
+var inBrackets = regexp.MustCompile(` \([^()]*\)`)
+
+// maySample says why the targets cannot be sampled, or nil. Without targets these are all
+// processes of the host, and not only those that this user may read.
+func (t *targets) maySample(command []string, probes error) error {
+	switch {
+	case len(command) > 0:
+		return mayReadChildren()
+	case len(t.pids) > 0:
+		_, err := t.readablePIDs()
+		return err
+	case errors.Is(probes, proc.ErrPermission) || !sampler.MayReadAll():
+		return errNotAll
+	}
+	return nil
+}
+
+var errNotAll = errors.New("not all processes may be read: --sample shows those that may")
+
+func mayReadChildren() error {
+	if scope := sampler.PtraceScope(); scope > 1 && !sampler.MayReadAll() || scope > 2 {
+		return fmt.Errorf("%w: kernel.yama.ptrace_scope is %d, so that not even the commands that are started here may be read", proc.ErrPermission, scope)
+	}
+	return nil
+}
+
+// readablePIDs fails unless all the processes are there and may be read.
+func (t *targets) readablePIDs() ([]uint32, error) {
+	list, err := checkPIDs(t.pids)
+	if err != nil {
+		return nil, err
+	}
+	for _, pid := range list {
+		if err := sampler.CheckReadable(pid); err != nil {
+			return nil, fmt.Errorf("process %d: %w: %w", pid, proc.ErrPermission, err)
+		}
+	}
+	return list, nil
+}

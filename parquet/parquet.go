@@ -1,0 +1,616 @@
+// Package parquet writes recordings as Parquet files: lifetimes of buffers, programs'
+// buffers, failed allocations, use over time, processes, and the recordings themselves.
+// docs/parquet.md describes the tables, and has the report's questions as SQL.
+//
+// The files lie in DIR/TABLE/host=HOST/day=DAY/NAME.parquet, days in UTC: a row is of
+// the day on which it began. A file has its name only when it is complete.
+package parquet
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"net/url"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	pq "github.com/parquet-go/parquet-go"
+
+	"tt-memtrace/aggregator"
+	"tt-memtrace/report"
+)
+
+// Options say what is written, and where.
+type Options struct {
+	// Dir is the folder of the tables.
+	Dir string
+	// Host that the recording is of, and Recording, its name on that host.
+	Host, Recording string
+	// Wall converts a time of the events to the time of day.
+	Wall func(uint64) time.Time
+}
+
+// Exporter writes one recording. It receives its events as a report.Builder does, and is
+// not safe for concurrent use. What fails is returned by Close.
+type Exporter struct {
+	o        Options
+	accounts *aggregator.Aggregator
+	report   *report.Builder
+	err      error
+
+	buffers  *table[Buffer]
+	programs *table[ProgramBuffer]
+	failures *table[Failure]
+
+	seq      int64
+	live     map[bufferKey]*Buffer
+	placed   map[placedKey][]*ProgramBuffer
+	sites    map[siteKey]*site
+	byID     map[uint64]*site
+	names    map[programKey]string
+	naming   []naming
+	exits    map[uint32]uint64
+	restored bool
+	inState  bool
+	stateAt  uint64
+}
+
+type bufferKey struct {
+	pid uint32
+	id  uint64
+}
+
+type programKey struct {
+	pid     uint32
+	program uint64
+}
+
+// placedKey tells buffers of programs apart by all that a change says of them.
+type placedKey struct {
+	programKey
+	chip          aggregator.Chip
+	kind          aggregator.CBKind
+	address, size uint64
+}
+
+// site is a call site, as rows have it.
+type site struct {
+	label     string
+	id        int64
+	operation *string
+	stack     *string
+}
+
+type siteKey struct {
+	stack  *aggregator.Stack
+	memory aggregator.Memory
+	size   uint64
+}
+
+// maxSites bounds the sites that are kept.
+const maxSites = 50_000
+
+// naming is a program's name, from a time on.
+type naming struct {
+	at uint64
+	programKey
+	name string
+}
+
+// New makes an Exporter for accounts that it does not change.
+func New(accounts *aggregator.Aggregator, o Options) *Exporter {
+	return &Exporter{
+		o: o, accounts: accounts, report: report.NewBuilder(accounts),
+		buffers: newTable[Buffer](&o, "buffers"), programs: newTable[ProgramBuffer](&o, "programs"), failures: newTable[Failure](&o, "failures"),
+		live: map[bufferKey]*Buffer{}, placed: map[placedKey][]*ProgramBuffer{}, names: map[programKey]string{}, sites: map[siteKey]*site{}, byID: map[uint64]*site{}, exits: map[uint32]uint64{},
+	}
+}
+
+// Events receives a batch before the accounts apply it.
+func (x *Exporter) Events(events []aggregator.Event) {
+	x.report.Events(events)
+	clear(x.exits)
+	for i := range events {
+		e := &events[i]
+		switch e.Kind {
+		case aggregator.ProgramNamed:
+			at := e.Time
+			if x.inState {
+				at = 0
+			}
+			x.naming = append(x.naming, naming{at, programKey{e.PID, e.Program}, e.Operation})
+		case aggregator.ProcessExit:
+			x.exits[e.PID] = e.Time
+		case aggregator.StateBegin:
+			x.inState, x.stateAt = true, e.Time
+		case aggregator.StateEnd:
+			x.inState, x.restored = false, true
+		}
+	}
+}
+
+// Batch is called when the accounts have applied the batch.
+func (x *Exporter) Batch() {
+	x.report.Batch()
+	x.named(1<<64 - 1)
+	for pid := range x.exits {
+		maps.DeleteFunc(x.names, func(k programKey, _ string) bool { return k.pid == pid })
+	}
+	clear(x.exits)
+	if x.restored {
+		x.restored = false
+		x.restore()
+	}
+}
+
+// named takes the names of programs up to a time.
+func (x *Exporter) named(at uint64) {
+	n := 0
+	for ; n < len(x.naming) && x.naming[n].at <= at; n++ {
+		x.names[x.naming[n].programKey] = x.naming[n].name
+	}
+	x.naming = x.naming[n:]
+}
+
+// restore takes over the live buffers of a state. Those that were live before stay what they were.
+func (x *Exporter) restore() {
+	s := x.accounts.Snapshot()
+	before, placed := x.live, x.placed
+	x.live, x.placed = map[bufferKey]*Buffer{}, map[placedKey][]*ProgramBuffer{}
+	for _, p := range s.Processes {
+		for _, b := range x.accounts.Buffers(p.PID) {
+			k := bufferKey{p.PID, b.ID}
+			if old := before[k]; old != nil && old.Address == int64(b.Address) && old.Requested == int64(b.Size) && sameTime(old.AllocatedAt, x.time(b.Since)) {
+				x.live[k] = old
+				delete(before, k)
+				continue
+			}
+			x.add(p.PID, &b, b.Since, false)
+		}
+		for _, pr := range x.accounts.Programs(p.PID) {
+			for i := range pr.Placed {
+				cb := &pr.Placed[i]
+				if cb.Kind == aggregator.GlobalCircular {
+					continue
+				}
+				k := placedKey{programKey{p.PID, pr.ID}, cb.Chip, cb.Kind, cb.Address, cb.Size}
+				if old := placed[k]; len(old) > 0 {
+					x.placed[k], placed[k] = append(x.placed[k], old[0]), old[1:]
+					continue
+				}
+				x.place(k, &cb.CircularBuffer, s.Time)
+			}
+		}
+	}
+	for _, k := range slices.SortedFunc(maps.Keys(before), compareBuffers) {
+		x.release(before[k], s.Time, byUnknown)
+	}
+	for _, list := range placed {
+		for _, b := range list {
+			x.unplace(b, s.Time)
+		}
+	}
+}
+
+func compareBuffers(x, y bufferKey) int {
+	if x.pid != y.pid {
+		return int(x.pid) - int(y.pid)
+	}
+	switch {
+	case x.id < y.id:
+		return -1
+	case x.id > y.id:
+		return 1
+	}
+	return 0
+}
+
+func sameTime(x, y *int64) bool { return x == nil && y == nil || x != nil && y != nil && *x == *y }
+
+// time is a time of the events, µs since 1970; null for 0.
+func (x *Exporter) time(at uint64) *int64 {
+	if at == 0 {
+		return nil
+	}
+	t := x.o.Wall(at).UnixMicro()
+	return &t
+}
+
+// Change receives an allocation or a free.
+func (x *Exporter) Change(c aggregator.Change) {
+	x.report.Change(c)
+	if c.Unknown {
+		return
+	}
+	k := bufferKey{c.PID, c.Buffer.ID}
+	if !c.Freed {
+		x.add(c.PID, &c.Buffer, c.Time, true)
+		// What a process held when it was read was allocated before; the change is of that moment.
+		if c.Buffer.Since == 0 {
+			x.live[k].AllocatedAt = nil
+		}
+		return
+	}
+	b := x.live[k]
+	if b == nil {
+		return
+	}
+	delete(x.live, k)
+	by := byFree
+	switch at, exited := x.exits[c.PID]; {
+	case c.Missed:
+		by = byMissed
+	case c.Implicit && exited && at == c.Time:
+		by = byExit
+	case c.Implicit:
+		by = byClose
+	}
+	x.release(b, c.Time, by)
+}
+
+func (x *Exporter) add(pid uint32, b *aggregator.BufferSnapshot, at uint64, counted bool) {
+	x.seq++
+	site := x.site(b.Stack, b.Memory, b.Size)
+	row := &Buffer{
+		Recording: x.o.Recording, PID: int32(pid), TID: int32(b.TID), Memory: b.Memory.String(), Chips: []int32{}, Requested: int64(b.Size), Bytes: int64(b.Size), Address: int64(b.Address),
+		AllocatedAt: x.time(at), AllocatedSeq: x.seq, Counted: counted, Site: site.label, SiteID: site.id, Operation: site.operation, Stack: site.stack,
+	}
+	for _, c := range b.Chips {
+		row.Chips = append(row.Chips, int32(c.Number))
+		row.PrivateTo = private(c)
+	}
+	if b.Reserved > 0 {
+		row.Reserved, row.Bytes = number(b.Reserved), int64(b.Reserved)
+	}
+	if b.PerBank > 0 {
+		row.PerBank = number(b.PerBank)
+	}
+	x.live[bufferKey{pid, b.ID}] = row
+}
+
+// site is that of a stack or, without one, of a size.
+func (x *Exporter) site(st *aggregator.Stack, m aggregator.Memory, size uint64) *site {
+	k := siteKey{st, m, size}
+	s := x.sites[k]
+	if s == nil {
+		id := report.SiteID(st, size)
+		if s = x.byID[id]; s == nil {
+			s = describe(id, st, m, size)
+			if len(x.byID) >= maxSites {
+				clear(x.byID)
+			}
+			x.byID[id] = s
+		}
+		if len(x.sites) >= maxSites {
+			clear(x.sites) // a reader makes new stacks for each block
+		}
+		x.sites[k] = s
+	}
+	return s
+}
+
+// describe makes the site that rows refer to.
+func describe(id uint64, st *aggregator.Stack, m aggregator.Memory, size uint64) *site {
+	of := report.SiteOf(st, m, size)
+	s := &site{label: of.Label(), id: int64(id), operation: text(of.Operation)}
+	if len(of.Stack) > 0 {
+		var calls []string
+		for _, call := range of.Stack {
+			calls = append(calls, strings.ReplaceAll(string(call), "\n", " "))
+		}
+		lines := strings.Join(calls, "\n")
+		s.stack = &lines
+	}
+	return s
+}
+
+func (x *Exporter) release(b *Buffer, at uint64, by string) {
+	x.seq++
+	seq := x.seq
+	b.FreedAt, b.FreedSeq, b.ReleasedBy = x.time(at), &seq, &by
+	x.write(x.buffers.write(b.AllocatedAt, b))
+}
+
+// CBChange receives the placing or release of a circular or dataflow buffer.
+func (x *Exporter) CBChange(c aggregator.CBChange) {
+	x.report.CBChange(c)
+	x.named(c.Time)
+	k := placedKey{programKey{c.PID, c.Program}, c.Chip, c.CB.Kind, c.CB.Address, c.CB.Size}
+	if !c.Freed {
+		x.place(k, c.CB, c.Time)
+		return
+	}
+	list := x.placed[k]
+	if len(list) == 0 {
+		return
+	}
+	if x.placed[k] = list[1:]; len(list) == 1 {
+		delete(x.placed, k)
+	}
+	x.unplace(list[0], c.Time)
+}
+
+var kinds = map[aggregator.CBKind]string{
+	aggregator.Circular: "circular", aggregator.Dataflow: "dataflow", aggregator.Scratchpad: "scratchpad", aggregator.ReportedCircular: "reported",
+}
+
+func (x *Exporter) place(k placedKey, cb *aggregator.CircularBuffer, at uint64) {
+	x.seq++
+	x.placed[k] = append(x.placed[k], &ProgramBuffer{
+		Recording: x.o.Recording, PID: int32(k.pid), Program: int64(k.program), Kind: kinds[k.kind], Chip: int32(k.chip.Number), PrivateTo: private(k.chip),
+		Address: int64(cb.Address), Size: int64(cb.Size), Cores: int64(cb.Cores()), Bytes: int64(cb.Bytes()), PlacedAt: *x.time(max(at, 1)), AllocatedSeq: x.seq,
+	})
+}
+
+func (x *Exporter) unplace(b *ProgramBuffer, at uint64) {
+	x.seq++
+	seq := x.seq
+	b.ReleasedAt, b.FreedSeq = x.time(at), &seq
+	x.writeProgram(b)
+}
+
+func (x *Exporter) writeProgram(b *ProgramBuffer) {
+	if name := x.names[programKey{uint32(b.PID), uint64(b.Program)}]; name != "" {
+		b.Operation = &name
+	}
+	x.write(x.programs.write(&b.PlacedAt, b))
+}
+
+// Unsafe receives a live buffer that a replay of a trace may have overwritten.
+func (x *Exporter) Unsafe(c aggregator.Change) { x.report.Unsafe(c) }
+
+// Refused receives a failed allocation.
+func (x *Exporter) Refused(e *aggregator.Event) {
+	x.report.Refused(e)
+	f := e.Refusal
+	if f == nil {
+		return
+	}
+	row := &Failure{Recording: x.o.Recording, At: *x.time(max(e.Time, 1)), PID: int32(e.PID), Kind: "out_of_memory", Memory: e.Memory.String(), Message: f.Message}
+	if f.Clash {
+		row.Kind = "clash"
+	}
+	if f.PerBank > 0 {
+		row.Requested = number(f.PerBank)
+	}
+	if f.BankBytes > 0 {
+		row.Free, row.Largest = number(f.Free), number(f.Largest)
+	}
+	if e.Stack != nil {
+		row.Site = &x.site(e.Stack, e.Memory, 0).label
+	}
+	x.write(x.failures.write(&row.At, row))
+}
+
+// write keeps the first error.
+func (x *Exporter) write(err error) {
+	if x.err == nil {
+		x.err = err
+	}
+}
+
+// Close writes what is left, and completes the files. With an error, or ok false, there are none.
+func (x *Exporter) Close(f report.Facts, ok bool) error {
+	r := x.report.Report(f)
+	at := func(s float64) int64 { return r.Began.Add(time.Duration(s * 1e9)).UnixMicro() }
+	for _, k := range slices.SortedFunc(maps.Keys(x.live), compareBuffers) {
+		if x.inState { // the recording ends within a state, which would have said what is alive
+			x.release(x.live[k], x.stateAt, byUnknown)
+			continue
+		}
+		x.write(x.buffers.write(x.live[k].AllocatedAt, x.live[k]))
+	}
+	for _, list := range x.placed {
+		for _, b := range list {
+			x.writeProgram(b)
+		}
+	}
+	samples, processes, recordings := newTable[Sample](&x.o, "samples"), newTable[Process](&x.o, "processes"), newTable[Recording](&x.o, "recordings")
+	for i := range r.Memories {
+		m := &r.Memories[i]
+		for _, p := range m.Timeline {
+			s := &Sample{Recording: x.o.Recording, At: at(p.At), Chip: int32(m.Chip), Memory: m.Memory, Capacity: optional(m.Capacity), Used: int64(p.Used),
+				Free: optional(p.Free), Largest: optional(p.Largest)}
+			if m.Private != nil {
+				s.PrivateTo = pid(*m.Private)
+			}
+			x.write(samples.write(&s.At, s))
+		}
+	}
+	for i := range r.Processes {
+		p := &r.Processes[i]
+		row := &Process{Recording: x.o.Recording, PID: int32(p.PID), Command: text(p.Command), Release: text(p.Release), StartedAt: at(p.From)}
+		if p.To != nil {
+			to := at(*p.To)
+			row.EndedAt = &to
+		}
+		x.write(processes.write(&row.StartedAt, row))
+	}
+	whole := &Recording{Recording: x.o.Recording, Source: string(r.Source), BeganAt: at(0), EndedAt: at(r.Seconds), Events: int64(r.Events), Lost: int64(r.Lost), Exact: r.Exact}
+	x.write(recordings.write(&whole.BeganAt, whole))
+
+	all := []closer{x.buffers, x.programs, x.failures, samples, processes, recordings}
+	for _, t := range all {
+		x.write(t.began(r.Began))
+		if x.err == nil && ok {
+			x.write(t.finish())
+		}
+	}
+	for _, t := range all {
+		if x.err == nil && ok {
+			x.write(t.publish())
+		} else {
+			t.discard()
+		}
+	}
+	return x.err
+}
+
+func private(c aggregator.Chip) *int32 {
+	if c.Space == 0 {
+		return nil
+	}
+	return pid(c.Space)
+}
+
+func pid(n uint32) *int32 {
+	p := int32(n)
+	return &p
+}
+
+func number(n uint64) *int64 {
+	i := int64(n)
+	return &i
+}
+
+func optional(n *uint64) *int64 {
+	if n == nil {
+		return nil
+	}
+	return number(*n)
+}
+
+func text[T ~string](t *T) *string {
+	if t == nil {
+		return nil
+	}
+	s := string(*t)
+	return &s
+}
+
+// closer is a table of any rows.
+type closer interface {
+	began(time.Time) error
+	finish() error
+	publish() error
+	discard()
+}
+
+// table is the files of a table, one a day.
+type table[T any] struct {
+	dir, name string
+	days      map[string]*day[T]
+	// undated rows wait for the day on which the recording began.
+	undated []T
+}
+
+// day is a file that is being written.
+type day[T any] struct {
+	path    string
+	file    *os.File
+	writer  *pq.GenericWriter[T]
+	pending []T
+}
+
+const (
+	// rowsAtOnce are handed to the writer at a time, and groupRows are a row group.
+	rowsAtOnce = 1024
+	groupRows  = 1 << 17
+	// maxDays of one recording, each of which has files open.
+	maxDays = 400
+)
+
+func newTable[T any](o *Options, name string) *table[T] {
+	host := url.PathEscape(o.Host)
+	if host == "" {
+		host = "__HIVE_DEFAULT_PARTITION__" // a reader has null
+	}
+	return &table[T]{dir: filepath.Join(o.Dir, name, "host="+host), name: url.PathEscape(o.Recording) + ".parquet", days: map[string]*day[T]{}}
+}
+
+// write adds a row of the day that at, µs since 1970, is in.
+func (t *table[T]) write(at *int64, row *T) error {
+	if at == nil {
+		t.undated = append(t.undated, *row)
+		return nil
+	}
+	d, err := t.day(time.UnixMicro(*at))
+	if err != nil {
+		return err
+	}
+	if d.pending = append(d.pending, *row); len(d.pending) < rowsAtOnce {
+		return nil
+	}
+	return d.flush()
+}
+
+// day is the file of the day that a time is in.
+func (t *table[T]) day(at time.Time) (*day[T], error) {
+	name := at.UTC().Format(time.DateOnly)
+	if d := t.days[name]; d != nil {
+		return d, nil
+	}
+	if len(t.days) >= maxDays {
+		return nil, fmt.Errorf("writing Parquet: events of more than %d days in one recording", maxDays)
+	}
+	dir := filepath.Join(t.dir, "day="+name)
+	if err := os.MkdirAll(dir, 0o777); err != nil {
+		return nil, fmt.Errorf("writing Parquet: %w", err)
+	}
+	path := filepath.Join(dir, t.name)
+	f, err := os.Create(path + ".part")
+	if err != nil {
+		return nil, fmt.Errorf("writing Parquet: %w", err)
+	}
+	d := &day[T]{path: path, file: f, writer: pq.NewGenericWriter[T](f, pq.Compression(&pq.Zstd), pq.MaxRowsPerRowGroup(groupRows))}
+	t.days[name] = d
+	return d, nil
+}
+
+func (d *day[T]) flush() error {
+	if _, err := d.writer.Write(d.pending); err != nil {
+		return fmt.Errorf("writing %s: %w", d.path, err)
+	}
+	d.pending = d.pending[:0]
+	return nil
+}
+
+// began dates the rows that have no time of their own. A table without rows gets a file
+// as well, so that a query finds it.
+func (t *table[T]) began(at time.Time) error {
+	first := at.UnixMicro()
+	for i := range t.undated {
+		if err := t.write(&first, &t.undated[i]); err != nil {
+			return err
+		}
+	}
+	t.undated = nil
+	if len(t.days) == 0 {
+		_, err := t.day(at)
+		return err
+	}
+	return nil
+}
+
+// finish writes the ends of the files.
+func (t *table[T]) finish() error {
+	for _, d := range t.days {
+		if err := d.flush(); err != nil {
+			return err
+		}
+		if err := errors.Join(d.writer.Close(), d.file.Close()); err != nil {
+			return fmt.Errorf("writing %s: %w", d.path, err)
+		}
+	}
+	return nil
+}
+
+// publish gives the files their names.
+func (t *table[T]) publish() error {
+	for _, d := range t.days {
+		if err := os.Rename(d.path+".part", d.path); err != nil {
+			return fmt.Errorf("writing Parquet: %w", err)
+		}
+	}
+	return nil
+}
+
+func (t *table[T]) discard() {
+	for _, d := range t.days {
+		d.file.Close()
+		os.Remove(d.path + ".part")
+	}
+}

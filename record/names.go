@@ -1,0 +1,76 @@
+package record
+
+import (
+	"reflect"
+
+	"tt-memtrace/aggregator"
+)
+
+// A recording names its types and fields, and a reader finds them by these names.
+// They must not follow renames in Go: a file made before would then be read with the
+// renamed field missing. So a field's name is its tag `rec:"Name"`, and a type's name
+// is in this table. testdata/ has the header that they make, and a recording that was
+// made before.
+var typeNames = map[reflect.Type]string{
+	reflect.TypeFor[aggregator.Agreement]():       "Agreement",
+	reflect.TypeFor[aggregator.Banks]():           "Banks",
+	reflect.TypeFor[aggregator.AllocatorScan]():   "Books",
+	reflect.TypeFor[aggregator.CBUsage]():         "CBUsage",
+	reflect.TypeFor[aggregator.Capture]():         "Capture",
+	reflect.TypeFor[aggregator.Chip]():            "Chip",
+	reflect.TypeFor[aggregator.ChipSnapshot]():    "ChipSnapshot",
+	reflect.TypeFor[aggregator.CircularBuffer]():  "CircularBuffer",
+	reflect.TypeFor[aggregator.Core]():            "Core",
+	reflect.TypeFor[aggregator.CoreRange]():       "CoreRange",
+	reflect.TypeFor[aggregator.Counters]():        "Counters",
+	reflect.TypeFor[aggregator.Event]():           "Event",
+	reflect.TypeFor[aggregator.Extent]():          "Extent",
+	reflect.TypeFor[aggregator.Frame]():           "Frame",
+	reflect.TypeFor[aggregator.StaleEntry]():      "Ghost",
+	reflect.TypeFor[aggregator.StaleEntries]():    "Ghosts",
+	reflect.TypeFor[aggregator.LiveBuffer]():      "Held",
+	reflect.TypeFor[aggregator.HostMemory]():      "HostMemory",
+	reflect.TypeFor[aggregator.Kernel]():          "Kernel",
+	reflect.TypeFor[aggregator.KernelUsage]():     "KernelUsage",
+	reflect.TypeFor[aggregator.Opened]():          "Opened",
+	reflect.TypeFor[aggregator.Process]():         "Process",
+	reflect.TypeFor[aggregator.ProcessCounters](): "ProcessCounters",
+	reflect.TypeFor[aggregator.ProcessSnapshot](): "ProcessSnapshot",
+	reflect.TypeFor[aggregator.Reason]():          "Reason",
+	reflect.TypeFor[aggregator.Refusal]():         "Refusal",
+	reflect.TypeFor[aggregator.ConfigRing]():      "Ring",
+	reflect.TypeFor[aggregator.Snapshot]():        "Snapshot",
+	reflect.TypeFor[aggregator.Stack]():           "Stack",
+	reflect.TypeFor[aggregator.RuntimeTotals]():   "Sums",
+	reflect.TypeFor[aggregator.Unsafe]():          "Unsafe",
+	reflect.TypeFor[aggregator.UnsafeUsage]():     "UnsafeUsage",
+	reflect.TypeFor[aggregator.Usage]():           "Usage",
+}
+
+// typeName is what files call a struct.
+func typeName(t reflect.Type) string {
+	name, ok := typeNames[t]
+	if !ok {
+		panic("record: " + t.String() + " has no name in typeNames")
+	}
+	return name
+}
+
+// fieldName is what files call a field of a struct.
+func fieldName(t reflect.Type, f reflect.StructField) string {
+	name := f.Tag.Get("rec")
+	if name == "" {
+		panic("record: " + t.String() + "." + f.Name + ` has no tag rec:"Name"`)
+	}
+	return name
+}
+
+// fieldNamed finds a field by the name that files call it, -1 where there is none.
+func fieldNamed(t reflect.Type, name string) int {
+	for i := range t.NumField() {
+		if fieldName(t, t.Field(i)) == name {
+			return i
+		}
+	}
+	return -1
+}

@@ -1,0 +1,507 @@
+package record
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"os"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"tt-memtrace/aggregator"
+)
+
+// PlayerOptions say how recordings are replayed.
+type PlayerOptions struct {
+	// Files are replayed one behind the other; the player closes them. Names are
+	// what messages call them; a file without one is "the recording".
+	Files []io.ReadCloser
+	Names []string
+	// Speed is how many times faster than recorded; 0 is as fast as it goes.
+	Speed float64
+	// Seek and Until are how far into the recording the replay begins and stops; an
+	// Until of 0 is the end.
+	Seek, Until time.Duration
+	// Skip: what was before Seek is not delivered, only the state that it led to.
+	Skip bool
+	// WaitAtEnd: at the end the player waits for Move, until its context ends.
+	WaitAtEnd bool
+	// Notice receives what a user should know, one line each.
+	Notice func(string)
+}
+
+// Player replays recordings: it is a source of events that ends by itself.
+type Player struct {
+	opts PlayerOptions
+	// read is how many bytes of the files were read.
+	read   atomic.Int64
+	reader *Reader
+	begun  int // files
+
+	// length of the recording, 0 where it is not known.
+	length time.Duration
+	// wake ends a wait early: position or speed have changed.
+	wake chan struct{}
+
+	mu sync.Mutex
+	// header is of the first recording. Since began it is replayed at speed, from the offset from on.
+	header *Header
+	began  time.Time
+	from   time.Duration
+	speed  float64
+	// rewind: the files have to be read from their beginning again.
+	rewind bool
+	last   uint64
+	over   bool
+}
+
+// NewPlayer reads the first recording's header. It closes the files if that fails.
+func NewPlayer(o PlayerOptions) (*Player, error) {
+	length, err := lengthOf(o)
+	if err != nil {
+		return nil, err
+	}
+	p := &Player{opts: o, length: length, wake: make(chan struct{}, 1), from: o.Seek, speed: o.Speed}
+	if err := p.next(); err != nil {
+		p.Close()
+		return nil, err
+	}
+	return p, nil
+}
+
+// Header is the first recording's. Its texts are untrusted.
+func (p *Player) Header() *Header { return p.header }
+
+func (p *Player) name() string {
+	if p.begun <= len(p.opts.Names) && p.begun > 0 {
+		return p.opts.Names[p.begun-1]
+	}
+	return "the recording"
+}
+
+// next opens the next recording; io.EOF behind the last.
+func (p *Player) next() error {
+	if p.begun == len(p.opts.Files) {
+		return io.EOF
+	}
+	f := p.opts.Files[p.begun]
+	p.begun++
+	r, err := NewReader(io.TeeReader(f, (*byteCounter)(&p.read)))
+	if err != nil {
+		return fmt.Errorf("reading %s: %w", p.name(), err)
+	}
+	p.reader = r
+	if p.header == nil {
+		h := *r.Header()
+		p.header, p.last = &h, h.Monotonic
+		if p.opts.Skip {
+			p.last += uint64(p.opts.Seek)
+		}
+	}
+	return nil
+}
+
+// byteCounter counts what is written to it.
+type byteCounter atomic.Int64
+
+func (c *byteCounter) Write(b []byte) (int, error) {
+	(*atomic.Int64)(c).Add(int64(len(b)))
+	return len(b), nil
+}
+
+// Progress is how many bytes of the files were read, and how many they have: 0
+// where that is not known, because one is not a regular file.
+func (p *Player) Progress() (read, total int64) {
+	read = p.read.Load()
+	for _, f := range p.opts.Files {
+		file, ok := f.(*os.File)
+		if !ok {
+			return read, 0
+		}
+		st, err := file.Stat()
+		if err != nil || !st.Mode().IsRegular() {
+			return read, 0
+		}
+		total += st.Size()
+	}
+	return read, total
+}
+
+// Now is the recording's present, by the clock of its events.
+func (p *Player) Now() uint64 {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.over || p.speed == 0 || p.began.IsZero() {
+		return p.last
+	}
+	return p.header.Monotonic + uint64(p.position())
+}
+
+// Playback is how a replay stands.
+type Playback struct {
+	// Position in the recording, and its Length, 0 where that is not known: it is read once more
+	// for that, if it is short and can be.
+	Position, Length time.Duration
+	// Speed is how many times faster than recorded.
+	Speed float64
+	// Ended: all was replayed.
+	Ended bool
+}
+
+// Playback is how the replay stands. It may be called from any goroutine, as Move and SetSpeed.
+func (p *Player) Playback() Playback {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	at := time.Duration(max(p.last, p.header.Monotonic) - p.header.Monotonic)
+	if !p.over && !p.began.IsZero() && p.speed > 0 {
+		at = p.position()
+	}
+	return Playback{Position: at, Speed: p.speed, Length: p.length, Ended: p.over}
+}
+
+// measured bytes of recordings are read to find their length.
+const measured = 8 << 20
+
+// lengthOf is how long recordings are that are to be moved in, 0 where it takes too much to find out.
+func lengthOf(o PlayerOptions) (time.Duration, error) {
+	if !o.WaitAtEnd {
+		return 0, nil
+	}
+	var size int64
+	for _, f := range o.Files {
+		s, ok := f.(io.Seeker)
+		if !ok {
+			return 0, nil
+		}
+		n, err := s.Seek(0, io.SeekEnd)
+		if err != nil {
+			return 0, nil // a pipe
+		}
+		if _, err := s.Seek(0, io.SeekStart); err != nil {
+			return 0, fmt.Errorf("reading the recording: %w", err)
+		}
+		size += n
+	}
+	var first, last uint64
+	for _, f := range o.Files {
+		if size > measured {
+			break
+		}
+		// What is wrong with the file is said when it is replayed.
+		if r, err := NewReader(f); err == nil {
+			if first == 0 {
+				first = r.Header().Monotonic
+			}
+			for err == nil {
+				var events []aggregator.Event
+				events, err = r.Next()
+				for i := range events {
+					last = max(last, events[i].Time)
+				}
+			}
+		}
+		if _, err := f.(io.Seeker).Seek(0, io.SeekStart); err != nil {
+			return 0, fmt.Errorf("reading the recording: %w", err)
+		}
+	}
+	return time.Duration(max(last, first) - first), nil
+}
+
+// CanMove says whether the replay can go back: files can be read again, pipes cannot.
+func (p *Player) CanMove() bool {
+	for _, f := range p.opts.Files {
+		s, ok := f.(io.Seeker)
+		if !ok {
+			return false
+		}
+		if _, err := s.Seek(0, io.SeekCurrent); err != nil {
+			return false
+		}
+	}
+	return true
+}
+
+// Move goes on at another place, by so much later or, if less than 0, earlier. What has been
+// delivered beyond that is taken back by a state.
+func (p *Player) Move(by time.Duration) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.began.IsZero() || p.speed == 0 {
+		return
+	}
+	at := p.position()
+	if p.over {
+		at = time.Duration(max(p.last, p.header.Monotonic) - p.header.Monotonic)
+		if by > 0 {
+			return
+		}
+	}
+	p.from, p.began = max(at+by, 0), time.Now()
+	p.rewind = p.rewind || by < 0
+	p.wakeRun()
+}
+
+// SetSpeed replays so many times faster than recorded from now on; more than 0.
+func (p *Player) SetSpeed(speed float64) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !p.began.IsZero() && !p.over {
+		p.from, p.began = p.position(), time.Now()
+	}
+	p.speed = speed
+	p.wakeRun()
+}
+
+// wakeRun ends a wait of Run.
+func (p *Player) wakeRun() {
+	select {
+	case p.wake <- struct{}{}:
+	default:
+	}
+}
+
+// rewound begins to read the files again, if that was asked for, and returns the offset at which
+// the replay is to go on.
+func (p *Player) rewound() (to time.Duration, ok bool, err error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !p.rewind {
+		return 0, false, nil
+	}
+	p.rewind, p.over = false, false
+	for _, f := range p.opts.Files {
+		s, ok := f.(io.Seeker)
+		if !ok {
+			return 0, false, errors.New("the recording cannot be read again")
+		}
+		if _, err := s.Seek(0, io.SeekStart); err != nil {
+			return 0, false, fmt.Errorf("reading the recording again: %w", err)
+		}
+	}
+	p.begun = 0
+	if err := p.next(); err != nil {
+		return 0, false, err
+	}
+	p.last = p.header.Monotonic + uint64(p.from)
+	return p.from, true, nil
+}
+
+// position is how far into the recording the replay is. It is called with the lock held.
+func (p *Player) position() time.Duration {
+	at := p.from + time.Duration(float64(time.Since(p.began))*p.speed)
+	if p.opts.Until > 0 {
+		at = min(at, p.opts.Until)
+	}
+	return at
+}
+
+// Wall converts a time of the events into the recording's time of day.
+func (p *Player) Wall(t uint64) time.Time { return p.header.Wall(t) }
+
+// offset is how far into the recording an event is; those of a state are older than it.
+func (p *Player) offset(e *aggregator.Event) time.Duration {
+	return time.Duration(max(e.Time, p.header.Monotonic) - p.header.Monotonic)
+}
+
+// stepEvery is how often at most a replay stops to wait.
+const stepEvery = 10 * time.Millisecond
+
+// Run delivers the events, each when it is due. ready is called before the replay first
+// waits, so that what was before Seek is in the accounts then.
+func (p *Player) Run(ctx context.Context, ready func(), deliver func([]aggregator.Event)) error {
+	told := false
+	tell := func() {
+		if !told {
+			told = true
+			p.mu.Lock()
+			p.began = time.Now()
+			p.mu.Unlock()
+			ready()
+		}
+	}
+	defer tell()
+	defer func() {
+		p.mu.Lock()
+		p.over = true
+		p.mu.Unlock()
+	}()
+	var before *aggregator.Aggregator // accounts of what is skipped, as long as it is
+	skip := p.opts.Seek
+	if p.opts.Skip && p.opts.Seek > 0 {
+		before = aggregator.New()
+	}
+	for ctx.Err() == nil {
+		if to, again, err := p.rewound(); err != nil {
+			return err
+		} else if again {
+			before, skip = aggregator.New(), to
+		}
+		events, err := p.reader.Next()
+		if before != nil {
+			n := p.upTo(skip, events)
+			for i := range events[:n] {
+				before.Apply(&events[i])
+			}
+			if events = events[n:]; len(events) > 0 {
+				deliver(p.beginning(before))
+				before = nil
+			}
+		}
+		for len(events) > 0 && ctx.Err() == nil && !p.rewinding() {
+			n, wait := p.due(events, told)
+			if n > 0 {
+				p.mu.Lock()
+				for i := range events[:n] {
+					p.last = max(p.last, events[i].Time)
+				}
+				p.mu.Unlock()
+				deliver(events[:n])
+				events = events[n:]
+				continue
+			}
+			if wait < 0 { // the rest is past the end that was asked for
+				if !p.waitAtEnd(ctx) {
+					return nil
+				}
+				break
+			}
+			tell()
+			p.pause(ctx, wait)
+		}
+		if err != nil && !p.rewinding() {
+			if done, err := p.ended(err); done {
+				if before != nil {
+					deliver(p.beginning(before))
+					before = nil
+				}
+				if err != nil {
+					return err
+				}
+				tell()
+				if !p.waitAtEnd(ctx) {
+					return nil
+				}
+			}
+		}
+	}
+	return nil
+}
+
+func (p *Player) rewinding() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.rewind
+}
+
+// waitAtEnd waits at the end, and says whether the replay goes on.
+func (p *Player) waitAtEnd(ctx context.Context) bool {
+	if !p.opts.WaitAtEnd {
+		return false
+	}
+	p.mu.Lock()
+	p.over = true
+	p.mu.Unlock()
+	for ctx.Err() == nil {
+		if p.rewinding() {
+			return true
+		}
+		select {
+		case <-ctx.Done():
+		case <-p.wake:
+		}
+	}
+	return false
+}
+
+// due is how many of the events are due now, and otherwise how long
+// the first has to wait, less than 0 for ever.
+func (p *Player) due(events []aggregator.Event, told bool) (n int, wait time.Duration) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	until := p.opts.Seek
+	switch {
+	case p.speed == 0:
+		until = math.MaxInt64
+		if p.opts.Until > 0 {
+			until = p.opts.Until
+		}
+	case told:
+		until = p.position()
+	}
+	if n = p.upTo(until, events); n > 0 {
+		return n, 0
+	}
+	first := p.offset(&events[0])
+	switch {
+	case p.opts.Until > 0 && first > p.opts.Until:
+		return 0, p.left()
+	case !told:
+		return 0, 0
+	}
+	return 0, max(time.Duration(float64(first-until)/p.speed), stepEvery)
+}
+
+// upTo is how many of the events are before an offset, or at it.
+func (p *Player) upTo(offset time.Duration, events []aggregator.Event) (n int) {
+	for n < len(events) && p.offset(&events[n]) <= offset {
+		n++
+	}
+	return n
+}
+
+// beginning is the state that what was skipped led to, at seek.
+func (p *Player) beginning(before *aggregator.Aggregator) []aggregator.Event {
+	state := before.State()
+	end := &state[len(state)-1]
+	state[0].Time, end.Time, end.Totals.Time = p.last, p.last, p.last
+	return state
+}
+
+// left is how long a replay goes on behind its last event, up to the end that was asked for.
+func (p *Player) left() time.Duration {
+	if p.speed == 0 || p.began.IsZero() || p.position() >= p.opts.Until {
+		return -1
+	}
+	return max(time.Duration(float64(p.opts.Until-p.position())/p.speed), stepEvery)
+}
+
+func (p *Player) pause(ctx context.Context, d time.Duration) {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+	case <-p.wake:
+	case <-t.C:
+	}
+}
+
+// ended takes in how a recording ended, and says whether that was all.
+func (p *Player) ended(err error) (bool, error) {
+	name := p.name()
+	if n := p.reader.Unknown; n > 0 {
+		p.opts.Notice(fmt.Sprintf("%s: %d events of kinds unknown to this version were skipped", name, n))
+	}
+	switch {
+	case errors.Is(err, ErrCut):
+		p.opts.Notice(fmt.Sprintf("%s: %v; everything before was read", name, err))
+	case err != io.EOF:
+		return true, fmt.Errorf("reading %s: %w", name, err)
+	}
+	if err := p.next(); err == io.EOF {
+		return true, nil
+	} else if err != nil {
+		return true, err
+	}
+	return false, nil
+}
+
+// Close closes the files.
+func (p *Player) Close() error {
+	for _, f := range p.opts.Files {
+		f.Close()
+	}
+	return nil
+}

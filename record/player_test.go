@@ -1,0 +1,101 @@
+package record
+
+import (
+	"bytes"
+	"context"
+	"io"
+	"sync"
+	"testing"
+	"time"
+
+	"tt-memtrace/aggregator"
+)
+
+// again is a file that can be read again.
+type again struct{ *bytes.Reader }
+
+func (again) Close() error { return nil }
+
+// A replay goes back and on: what was delivered beyond the new place is taken back, and
+// the accounts are those of a replay that got there by itself.
+func TestMoveInAReplay(t *testing.T) {
+	var b bytes.Buffer
+	w, err := NewWriter(&b, Header{Monotonic: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	second := uint64(time.Second)
+	events := []aggregator.Event{{Kind: aggregator.ProcessStart, PID: 7, Time: 1, Process: &aggregator.Process{Started: 1}}}
+	for i := range uint64(60) {
+		events = append(events, aggregator.Event{Kind: aggregator.Alloc, PID: 7, Time: 1 + i*second, Device: 1, Allocator: 2, Buffer: 100 + i, Memory: aggregator.DRAM, Size: 10})
+	}
+	if err := w.Write(events); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	p, err := NewPlayer(PlayerOptions{Files: []io.ReadCloser{again{bytes.NewReader(b.Bytes())}}, Speed: 1, Seek: 30 * time.Second, WaitAtEnd: true, Notice: func(s string) { t.Error(s) }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !p.CanMove() {
+		t.Error("it cannot move")
+	}
+	var mu sync.Mutex
+	accounts := aggregator.New()
+	live := func() uint64 {
+		mu.Lock()
+		defer mu.Unlock()
+		if s := accounts.Snapshot(); len(s.Processes) == 1 {
+			return s.Processes[0].Buffers
+		}
+		return 0
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	ready, done := make(chan struct{}), make(chan error, 1)
+	go func() {
+		done <- p.Run(ctx, func() { close(ready) }, func(events []aggregator.Event) {
+			mu.Lock()
+			defer mu.Unlock()
+			for i := range events {
+				accounts.Apply(&events[i])
+			}
+		})
+	}()
+	wait := func(least, most uint64, what string) {
+		t.Helper()
+		for deadline := time.Now().Add(5 * time.Second); ; time.Sleep(time.Millisecond) {
+			if n := live(); n >= least && n <= most {
+				return
+			} else if time.Now().After(deadline) {
+				t.Fatalf("%s: %d buffers, want %d to %d", what, n, least, most)
+			}
+		}
+	}
+	<-ready
+	wait(31, 40, "at 30 s")
+	p.Move(10 * time.Second)
+	wait(41, 50, "10 s on")
+	p.Move(-20 * time.Second)
+	wait(20, 30, "20 s back")
+	p.Move(-time.Hour)
+	wait(1, 8, "to the beginning")
+	p.SetSpeed(1000)
+	wait(60, 60, "fast")
+	for deadline := time.Now().Add(5 * time.Second); !p.Playback().Ended; time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("it does not end")
+		}
+	}
+	p.SetSpeed(1)
+	p.Move(-30 * time.Second)
+	wait(25, 45, "back from the end")
+	if got := p.Playback(); got.Ended || got.Speed != 1 || got.Position < 20*time.Second || got.Position > 45*time.Second {
+		t.Errorf("%+v", got)
+	}
+	cancel()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,124 @@
+package report
+
+import (
+	"fmt"
+	"strings"
+
+	"tt-memtrace/export"
+)
+
+// Finding is one line of the verdict.
+type Finding struct {
+	// Bad findings are failures, and Warn what may become one.
+	Bad, Warn bool
+	Text      string
+}
+
+// nearlyFull is the share of a memory at its peak from which the verdict warns.
+const nearlyFull = 0.9
+
+// Verdict sums the report up: what failed, what leaked, how full each memory was, and
+// whether that is exact.
+func (r *Report) Verdict() []Finding {
+	if r.Empty() {
+		return []Finding{{Warn: true, Text: "no process used the TT-Metal runtime: nothing to report"}}
+	}
+	var list []Finding
+	kinds := map[string]uint64{}
+	for i := range r.Refusals {
+		kinds[r.Refusals[i].Kind]++
+	}
+	if n := kinds["out_of_memory"]; n > 0 {
+		list = append(list, Finding{Bad: true, Text: fmt.Sprintf("%d × out of memory", n)})
+	}
+	if n := kinds["clash"]; n > 0 {
+		list = append(list, Finding{Bad: true, Text: plural(n, "L1 clash", "L1 clashes")})
+	}
+	var unsafe, overlapping uint64
+	for i := range r.Unsafe {
+		unsafe, overlapping = unsafe+r.Unsafe[i].Buffers, overlapping+r.Unsafe[i].Overlapping
+	}
+	if unsafe > 0 {
+		f := Finding{Warn: true, Text: plural(unsafe, "buffer") + " unsafe: allocated after a trace was captured, alive when it was replayed"}
+		if overlapping > 0 {
+			f.Bad, f.Text = true, f.Text+fmt.Sprintf("; %d in memory that the capture used", overlapping)
+		}
+		list = append(list, f)
+	}
+	var left tally
+	for _, s := range r.sites {
+		n := s.neverFreed()
+		left.buffers, left.bytes = left.buffers+n.buffers, left.bytes+n.bytes
+	}
+	if left.buffers > 0 {
+		list = append(list, Finding{Warn: true, Text: fmt.Sprintf("%s never freed, %s on all chips", plural(left.buffers, "buffer"), Size(left.bytes))})
+	} else if r.Sampled {
+		list = append(list, Finding{Text: "every buffer that was seen was freed"})
+	} else {
+		list = append(list, Finding{Text: "every buffer was freed"})
+	}
+	least := ""
+	if r.Sampled {
+		least = "≥ "
+	}
+	for _, m := range fullest(r.Memories) {
+		f := Finding{Text: fmt.Sprintf("%s peaked at %s%s", m.Memory, least, Size(m.Peak))}
+		if share, ok := m.share(); ok {
+			f.Text = fmt.Sprintf("%s peaked at %s%s", m.Memory, least, percent(share))
+			f.Warn = share >= nearlyFull
+		}
+		f.Text += fmt.Sprintf(" (chip %d at %s)", m.Chip, seconds(m.PeakAt))
+		list = append(list, f)
+	}
+	switch {
+	case r.Sampled:
+		list = append(list, Finding{Warn: true, Text: "sampled: buffers that lived between two samples only are missed; peaks and counts are lower bounds, failed allocations unknown"})
+	case !r.Exact:
+		list = append(list, Finding{Warn: true, Text: "not exact: events were lost, or a process allocated before tracing began and could not be read"})
+	}
+	return list
+}
+
+// Empty: nothing happened that could be reported.
+func (r *Report) Empty() bool { return r.Events == 0 && r.Lost == 0 && len(r.Processes) == 0 }
+
+// share is the peak's share of the capacity.
+func (m *Memory) share() (float64, bool) {
+	if m.Capacity == nil || *m.Capacity == 0 {
+		return 0, false
+	}
+	return float64(m.Peak) / float64(*m.Capacity), true
+}
+
+// percent of a share, which is 100 only if that is all.
+func percent(share float64) string {
+	if share < 1 && share > 0.999 {
+		return "99.9 %"
+	}
+	return fmt.Sprintf("%.1f %%", 100*share)
+}
+
+// fullest picks of each memory the chip on which its peak was the highest share.
+func fullest(list []Memory) []*Memory {
+	var out []*Memory
+	at := map[string]int{}
+	for _, group := range sameMemories(list) {
+		m := group[0]
+		i, ok := at[m.Memory]
+		if !ok {
+			at[m.Memory] = len(out)
+			out = append(out, m)
+			continue
+		}
+		most, known := out[i].share()
+		if share, ok := m.share(); ok && (!known || share > most) || !known && !ok && m.Peak > out[i].Peak {
+			out[i] = m
+		}
+	}
+	return out
+}
+
+// oneLine is untrusted text without the line breaks and indentation of its source.
+func oneLine(t export.Text) string {
+	return printable(export.Text(strings.Join(strings.Fields(string(t)), " ")))
+}

@@ -1,0 +1,263 @@
+package sampler
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+
+	"tt-memtrace/aggregator"
+	"tt-memtrace/tracer/inspect"
+	"tt-memtrace/tracer/proc"
+)
+
+func raised(pid uint32, code aggregator.ReasonCode, detail string) aggregator.Event {
+	return aggregator.Event{Kind: aggregator.ReasonRaised, PID: pid, Time: proc.Now(), Reason: &aggregator.Reason{Code: code, Detail: detail}}
+}
+
+func (p *process) raised(code aggregator.ReasonCode, detail string) aggregator.Event {
+	return raised(p.pid, code, detail)
+}
+
+// notRead is how many looks in a row fail before that is said: a process that changes
+// what is read of it is read again.
+const notRead = 3
+
+// events are what a look has found, as the difference to the looks before.
+func (p *process) events(l *look, names inspect.ChipNames, uses func(uint64) bool) (list []aggregator.Event) {
+	add := func(e aggregator.Event) {
+		e.PID, e.Time = p.pid, max(l.ended, l.at)
+		list = append(list, e)
+	}
+	reason := func(raise bool, code aggregator.ReasonCode, detail string) {
+		kind := aggregator.ReasonLifted
+		if raise {
+			kind = aggregator.ReasonRaised
+		}
+		add(aggregator.Event{Kind: kind, Reason: &aggregator.Reason{Code: code, Detail: detail}})
+	}
+	if l.gone {
+		if p.shown {
+			add(aggregator.Event{Kind: aggregator.ProcessExit})
+		}
+		return list
+	}
+	if !p.shown {
+		info := p.info
+		add(aggregator.Event{Kind: aggregator.ProcessStart, Process: &info})
+	}
+	first := !p.shown
+	p.shown = true
+	if l.idle {
+		add(aggregator.Event{Kind: aggregator.AllocatorsScanned, Scan: &aggregator.AllocatorScan{Began: l.at}})
+		return list
+	}
+	p.ran = l.ran
+	if l.err != nil {
+		p.whole = false
+		if p.failed++; p.failed == notRead || first {
+			reason(true, aggregator.ReasonNotRead, l.err.Error())
+		}
+		return list
+	}
+	if l.host > 0 {
+		add(aggregator.Event{Kind: aggregator.HostMemoryRead, Size: l.host})
+	}
+	if p.failed > 0 {
+		p.failed = 0
+		reason(false, aggregator.ReasonNotRead, "")
+	}
+	if l.search {
+		p.searchCost = l.searchCost
+		p.devicesFound(l, names, uses, add)
+	}
+	scan := aggregator.AllocatorScan{First: first, BuffersOnly: !l.search, Began: l.at}
+	if first {
+		scan.Allocators, scan.Buffers = l.scan.Scan.Allocators, l.scan.Scan.Buffers
+		for _, h := range scan.Buffers {
+			p.buffers[h.Buffer] = h
+		}
+	} else {
+		p.buffersFound(l, add)
+	}
+	if l.search {
+		p.programsFound(l, add)
+	}
+	scan.Partial = len(l.scan.UnreadAllocators) > 0 || len(l.scan.UnreadPrograms) > 0
+	p.whole = !scan.Partial && l.scan.Unsearched == nil && !p.awaitsChips()
+	if l.search && p.whole && l.still {
+		p.searched = l.ran
+	}
+	add(aggregator.Event{Kind: aggregator.AllocatorsScanned, Scan: &scan})
+	why := ""
+	switch {
+	case l.search && l.scan.Unsearched != nil:
+		why = l.scan.Unsearched.Error()
+	case !l.search && p.ran != p.searched:
+		why = "new devices and programs wait to be searched for"
+	}
+	if why != p.unsearched {
+		p.unsearched = why
+		if why != "" {
+			reason(true, aggregator.ReasonTimeBudget, why)
+		}
+	}
+	if first {
+		reason(true, aggregator.ReasonSampled, "")
+	}
+	return list
+}
+
+// devicesFound emits events of new devices and allocators, and of those that were closed.
+func (p *process) devicesFound(l *look, names inspect.ChipNames, uses func(uint64) bool, add func(aggregator.Event)) {
+	for _, device := range slices.Sorted(maps.Keys(p.devices)) {
+		if _, ok := l.scan.Devices[device]; !ok {
+			add(aggregator.Event{Kind: aggregator.DeviceClose, Device: device})
+			delete(p.devices, device)
+		}
+	}
+	read := map[uint64]bool{}
+	for _, a := range l.scan.Scan.Allocators {
+		read[a] = true
+	}
+	for _, a := range l.scan.UnreadAllocators {
+		read[a] = true
+	}
+	for _, a := range p.allocators {
+		if !read[a] {
+			add(aggregator.Event{Kind: aggregator.AllocatorGone, Allocator: a})
+			maps.DeleteFunc(p.buffers, func(_ uint64, h aggregator.LiveBuffer) bool { return h.Allocator == a })
+		}
+	}
+	deviceOf := map[uint64]uint64{}
+	for _, device := range slices.Sorted(maps.Keys(l.scan.Devices)) {
+		allocator := l.scan.Devices[device]
+		deviceOf[allocator] = device
+		add(aggregator.Event{Kind: aggregator.DeviceOpen, Device: device, Opened: p.chips.Opened(l.opened[device], names, uses)})
+		p.devices[device] = allocator
+	}
+	for _, h := range l.scan.Scan.Buffers {
+		if _, ok := deviceOf[h.Allocator]; !ok {
+			deviceOf[h.Allocator] = h.Device
+		}
+	}
+	for _, a := range l.scan.Scan.Allocators {
+		if c, ok := l.capacities[a]; ok {
+			if device, ok := deviceOf[a]; ok {
+				add(aggregator.Event{Kind: aggregator.AllocatorSeen, Device: device, Allocator: a, Capacity: &c})
+			}
+		}
+	}
+	p.allocators = slices.Sorted(maps.Keys(read))
+}
+
+// buffersFound emits events of freed buffers, then of new ones.
+func (p *process) buffersFound(l *look, add func(aggregator.Event)) {
+	held := make(map[uint64]*aggregator.LiveBuffer, len(l.scan.Scan.Buffers))
+	for i := range l.scan.Scan.Buffers {
+		held[l.scan.Scan.Buffers[i].Buffer] = &l.scan.Scan.Buffers[i]
+	}
+	read := map[uint64]bool{}
+	for _, a := range l.scan.Scan.Allocators {
+		read[a] = true
+	}
+	for id, old := range p.buffers {
+		h := held[id]
+		if h != nil && *h == old {
+			delete(held, id)
+			continue
+		}
+		if h == nil && !read[old.Allocator] {
+			continue // that could not be read
+		}
+		add(aggregator.Event{Kind: aggregator.Free, Buffer: id})
+		delete(p.buffers, id)
+	}
+	for i := range l.scan.Scan.Buffers {
+		h := &l.scan.Scan.Buffers[i]
+		if held[h.Buffer] == nil {
+			continue
+		}
+		p.buffers[h.Buffer] = *h
+		add(aggregator.Event{Kind: aggregator.Alloc, Memory: h.Memory, MemoryLayout: h.MemoryLayout, Device: h.Device, Allocator: h.Allocator, Buffer: h.Buffer,
+			Address: h.Address, Size: h.Size, PageSize: h.PageSize, PerBank: h.PerBank})
+	}
+}
+
+// programsFound emits events of destroyed programs, and of those that are new or could not be read before.
+func (p *process) programsFound(l *look, add func(aggregator.Event)) {
+	if !l.scan.Scan.ProgramsRead {
+		return
+	}
+	live := map[uint64]bool{}
+	for _, id := range l.scan.Scan.Programs {
+		live[id] = true
+	}
+	again := map[uint64]bool{}
+	for _, program := range l.scan.Programs {
+		again[program.ID] = true
+	}
+	tries := map[uint64]int{}
+	for id, was := range p.programs {
+		if was.number == l.numbers[id] {
+			tries[id] = was.tries
+		}
+	}
+	for _, id := range slices.Sorted(maps.Keys(p.programs)) {
+		if !live[id] || again[id] && p.programs[id].placed {
+			add(aggregator.Event{Kind: aggregator.ProgramGone, Program: id})
+			delete(p.programs, id)
+		}
+	}
+	for _, program := range l.scan.Programs {
+		if slices.Contains(l.scan.UnreadPrograms, program.ID) || len(program.Devices) == 0 {
+			continue // it is not placed yet, or was just being: it is read again
+		}
+		p.calls++
+		p.programs[program.ID] = programOf(l, program, tries[program.ID])
+		for _, k := range program.Kernels {
+			add(aggregator.Event{Kind: aggregator.KernelAdded, Program: program.ID})
+			for i := range l.kernels[k.ID] {
+				for _, d := range program.Devices {
+					add(aggregator.Event{Kind: aggregator.KernelLoaded, Program: program.ID, Device: d, Kernel: &l.kernels[k.ID][i]})
+				}
+			}
+		}
+		for i := range program.Placed {
+			c := &program.Placed[i]
+			c.CB.Call = p.calls
+			add(aggregator.Event{Kind: aggregator.CBPlaced, Device: c.Device, Program: program.ID, CB: &c.CB})
+		}
+	}
+	unknown := false
+	for _, one := range p.programs {
+		unknown = unknown || one.chipsUnknown
+	}
+	if unknown != p.chipsUnknown {
+		p.chipsUnknown = unknown
+		kind := aggregator.ReasonLifted
+		if unknown {
+			kind = aggregator.ReasonRaised
+		}
+		add(aggregator.Event{Kind: kind, Reason: &aggregator.Reason{Code: aggregator.ReasonProgramChips}})
+	}
+	if n := len(l.scan.UnreadPrograms); n > 0 && !p.noticed {
+		l.notice = fmt.Sprintf("%d programs could not be read: %v", n, l.scan.Why)
+	}
+}
+
+// awaitsChips says whether a program is to be read again for its chips.
+func (p *process) awaitsChips() bool {
+	for _, one := range p.programs {
+		if one.placed && one.again() {
+			return true
+		}
+	}
+	return false
+}
+
+func programOf(l *look, from inspect.Program, tries int) program {
+	if l.still {
+		tries++
+	}
+	return program{number: l.numbers[from.ID], placed: true, chipsUnknown: from.ChipsUnknown, tries: tries}
+}

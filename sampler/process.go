@@ -1,0 +1,313 @@
+package sampler
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+	"kernel.org/pub/linux/libs/security/libcap/cap"
+
+	"tt-memtrace/aggregator"
+	"tt-memtrace/tracer/inspect"
+	"tt-memtrace/tracer/memory"
+	"tt-memtrace/tracer/proc"
+)
+
+// process is a process that is sampled. While it is busy, its look has all but what is
+// said to be the run's.
+type process struct {
+	pid     uint32
+	mapping proc.Mapping
+	library *library
+	// own: it is this user's, so that this process reads it itself.
+	own bool
+	*inspect.Inspector
+	chips *inspect.Chips
+	info  aggregator.Process
+
+	// The run's: a look is under way since then, and nothing waits for it any more.
+	busy    bool
+	began   time.Time
+	hangs   bool
+	noticed bool
+
+	// What it holds, as of the last look that was whole.
+	devices    map[uint64]uint64 // open ones, with their allocators
+	allocators []uint64
+	buffers    map[uint64]aggregator.LiveBuffer
+	programs   map[uint64]program
+	// chipsUnknown: on which chips one of them is was not to be had, which is said.
+	chipsUnknown bool
+	files        *inspect.KernelFiles
+
+	// ran is what the process had of processors when the last look began, and searched
+	// when the last search did; at rest it is the same at the next look.
+	ran, searched time.Duration
+	// whole: the last look left nothing out. searchCost is what the last search took.
+	whole      bool
+	searchCost time.Duration
+	// calls counts programs that were read, each of which replaces what it had.
+	calls uint32
+	// shown: its first look was delivered. unsearched is why something may be missing, failed
+	// how many looks in a row gave nothing.
+	shown      bool
+	unsearched string
+	failed     int
+}
+
+// program is one that was read: another one at its address has another number.
+type program struct {
+	number uint64
+	placed bool
+	// chipsUnknown: on which chips of a mesh it is was not to be had, in so many tries in which
+	// the process did nothing.
+	chipsUnknown bool
+	tries        int
+}
+
+// chipTries is how often a program is read for its chips: at first its workload can be half made.
+const chipTries = 4
+
+// again says whether the program is to be read again.
+func (p program) again() bool { return !p.placed || p.chipsUnknown && p.tries < chipTries }
+
+func newProcess(m proc.Mapping, l *library) (*process, error) {
+	info, err := inspect.Describe(m.PID)
+	if err != nil {
+		return nil, err
+	}
+	info.Library, info.BuildID, info.Release, info.Source = m.Path, l.lib.BuildID, l.lib.Release, aggregator.Sampled
+	info.NotCovered = strings.Join(l.cover.NotCovered(), ", ")
+	mem, own := memoryOf(m.PID)
+	in := inspect.NewOver(mem, l.lib, m).Repeatedly()
+	return &process{
+		pid: m.PID, mapping: m, library: l, own: own, Inspector: in, chips: inspect.NewChips(in, m.PID), info: info,
+		devices: map[uint64]uint64{}, buffers: map[uint64]aggregator.LiveBuffer{}, programs: map[uint64]program{}, files: inspect.NewKernelFiles(m.PID),
+	}, nil
+}
+
+// memoryOf is a process's memory. That of other users is read in a process apart, which can
+// be abandoned when a page of theirs never comes; for one's own, Yama may let nobody else.
+func memoryOf(pid uint32) (mem *memory.Process, own bool) {
+	if st, err := os.Stat(fmt.Sprintf("/proc/%d", pid)); err == nil && st.Sys().(*syscall.Stat_t).Uid == uint32(os.Geteuid()) {
+		return memory.Direct(pid), true
+	}
+	return memory.Of(pid), false
+}
+
+// readable says why a process's memory may not be read, or nil.
+func (p *process) readable() error {
+	err := memory.Direct(p.pid).ReadAt(make([]byte, 4), p.mapping.Base)
+	if errors.Is(err, unix.EPERM) || errors.Is(err, unix.EACCES) {
+		return unreadable(p.pid, err)
+	}
+	return nil
+}
+
+// CheckReadable says which setting forbids to read a process, or nil.
+func CheckReadable(pid uint32) error {
+	list, err := proc.Files(pid, func(string, proc.FileID) bool { return true })
+	if errors.Is(err, os.ErrPermission) {
+		return unreadable(pid, err)
+	}
+	if len(list) == 0 {
+		return nil
+	}
+	err = memory.Direct(pid).ReadAt(make([]byte, 4), list[0].Base)
+	if errors.Is(err, unix.EPERM) || errors.Is(err, unix.EACCES) {
+		return unreadable(pid, err)
+	}
+	return nil
+}
+
+const ptraceScope = "/proc/sys/kernel/yama/ptrace_scope"
+
+// PtraceScope is what of Yama's settings is in force: 0 where a user may read all of
+// his processes.
+func PtraceScope() int {
+	b, err := os.ReadFile(ptraceScope)
+	if err != nil {
+		return 0 // no Yama
+	}
+	n, err := strconv.Atoi(strings.TrimSpace(string(b)))
+	if err != nil {
+		return 0
+	}
+	return n
+}
+
+// MayReadAll says whether this program may read other users' processes, whatever Yama's
+// settings, short of 3.
+func MayReadAll() bool {
+	ok, err := cap.GetProc().GetFlag(cap.Effective, cap.SYS_PTRACE)
+	return err == nil && ok
+}
+
+// unreadable says which setting forbids to read a process.
+func unreadable(pid uint32, err error) error {
+	if st, e := os.Stat(fmt.Sprintf("/proc/%d", pid)); e == nil {
+		if owner := st.Sys().(*syscall.Stat_t).Uid; owner != uint32(os.Geteuid()) {
+			return fmt.Errorf("its memory may not be read: it belongs to user %d, or is not dumpable: that takes cap_sys_ptrace: %w", owner, err)
+		}
+	}
+	switch PtraceScope() {
+	case 1:
+		return fmt.Errorf("its memory may not be read: kernel.yama.ptrace_scope is 1, so a program may only read processes that it started: use 'tt-memtrace -- CMD', or set it to 0: %w", err)
+	case 2:
+		return fmt.Errorf("its memory may not be read: kernel.yama.ptrace_scope is 2, so this takes cap_sys_ptrace: %w", err)
+	case 3:
+		return fmt.Errorf("its memory may not be read: kernel.yama.ptrace_scope is 3, so nobody may until the host is rebooted: %w", err)
+	}
+	return fmt.Errorf("its memory may not be read: %w", err)
+}
+
+// searches says whether its next look is a search for devices, allocators and
+// programs, and not only of the buffers that known allocators have.
+func (p *process) searches(b *budget) bool {
+	if !p.shown {
+		return true
+	}
+	ran, ok := proc.ProcessorTime(p.pid)
+	if ok && ran == p.searched {
+		return false // nothing happened since
+	}
+	if ran == p.ran {
+		return b.credit-p.searchCost > maxDebt // it came to rest
+	}
+	return b.credit > p.searchCost+maxCredit/4
+}
+
+// look is one look at a process.
+type look struct {
+	p      *process
+	search bool
+
+	// idle: the process did nothing since the last look.
+	idle bool
+	// at is when it began, by the clock of events, and cost what it took of a processor.
+	at, ended  uint64
+	cost       time.Duration
+	searchCost time.Duration
+	ran        time.Duration
+	// still: the process did nothing meanwhile.
+	still  bool
+	gone   bool
+	scan   *inspect.ProcessScan
+	err    error
+	notice string
+
+	opened     map[uint64]inspect.Device
+	capacities map[uint64]aggregator.Capacity
+	kernels    map[uint64][]aggregator.Kernel // of new programs, by kernel
+	numbers    map[uint64]uint64              // of programs
+	host       uint64                         // resident memory on the host, bytes; 0 where unknown
+}
+
+// run looks at the process.
+func (l *look) run() {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	p := l.p
+	before, began := processorTime(), time.Now()
+	defer func() {
+		l.cost = processorTime() - before
+		if !p.own {
+			l.cost = time.Since(began) // what the process apart takes is not this thread's
+		}
+	}()
+	l.at = proc.Now()
+	var ok bool
+	if l.ran, ok = proc.ProcessorTime(p.pid); !ok || !proc.Alive(p.pid) {
+		l.gone = true
+		return
+	}
+	if p.shown && p.whole && l.ran == p.ran && l.ran == p.searched {
+		l.idle, l.still, l.ended = true, true, l.at
+		return
+	}
+	l.read()
+	l.host, _ = proc.ResidentMemory(p.pid)
+	if l.err != nil || l.scan == nil {
+		// Another program may run in it by now.
+		if there, err := proc.MapsAlike(p.pid, p.mapping); err == nil && !there || !proc.Alive(p.pid) {
+			l.gone = true
+			return
+		}
+	}
+	after, _ := proc.ProcessorTime(p.pid)
+	l.still, l.ended = after == l.ran, proc.Now()
+	if l.search {
+		l.searchCost = processorTime() - before
+	}
+}
+
+func (l *look) read() {
+	p := l.p
+	known := func(h *aggregator.LiveBuffer) bool {
+		old, ok := p.buffers[h.Buffer]
+		if !ok || old.Address != h.Address || old.Size != h.Size || old.Memory != h.Memory || old.Allocator != h.Allocator {
+			return false
+		}
+		h.PerBank = old.PerBank
+		return old.PerBank != 0
+	}
+	if !l.search {
+		l.scan = &inspect.ProcessScan{}
+		if l.err = p.ScanAllocators(l.scan, p.library.layout, p.allocators, known); l.err == nil {
+			return
+		}
+		l.search = true // an allocator is gone
+	}
+	programs := map[uint64]bool{}
+	l.numbers = map[uint64]uint64{}
+	for id, was := range p.programs {
+		if number := p.ProgramNumber(id); !was.again() && number == was.number {
+			programs[id] = true
+		}
+	}
+	if l.scan, l.err = p.Scan(p.library.layout, programs, proc.ForkedFrom(p.mapping), known); l.err != nil {
+		return
+	}
+	l.describe()
+}
+
+// describe reads what is to be said of devices, allocators and programs that are new.
+func (l *look) describe() {
+	p := l.p
+	l.opened, l.capacities = map[uint64]inspect.Device{}, map[uint64]aggregator.Capacity{}
+	for device := range l.scan.Devices {
+		d, err := p.chips.Device(device)
+		l.opened[device] = d
+		if err != nil {
+			l.notice = fmt.Sprintf("its memory could not be read, so the chips of its device at %#x are unknown (it may have exited): %v", device, err)
+		}
+	}
+	for _, a := range l.scan.Scan.Allocators {
+		if !slices.Contains(p.allocators, a) {
+			c, err := p.Capacity(a)
+			if err != nil {
+				l.notice = fmt.Sprintf("the capacity of its memories is unknown: %v", err)
+			}
+			l.capacities[a] = c
+		}
+	}
+	l.kernels = map[uint64][]aggregator.Kernel{}
+	for _, program := range l.scan.Programs {
+		l.numbers[program.ID] = p.ProgramNumber(program.ID)
+		for _, k := range program.Kernels {
+			for _, file := range k.Files {
+				if kernel, ok := p.files.Kernel(k.ID, file, true); ok {
+					kernel.Cores = k.Cores
+					l.kernels[k.ID] = append(l.kernels[k.ID], kernel)
+				}
+			}
+		}
+	}
+}

@@ -1,0 +1,508 @@
+// Package sampler reads processes that use the runtime once an interval, and yields
+// the differences as events. It needs no probes, and no right except to read the
+// processes' memory, which an ordinary user has for his own.
+//
+// Its events were true at one moment of the last interval, as the process's own
+// allocators have it. Buffers that are allocated and freed between two samples are
+// missed: counts of allocations and frees, and peaks, are lower bounds. Launches, failed
+// allocations and stacks are unknown.
+//
+// Each process is read by a goroutine of its own, and nothing waits for one that
+// hangs. Reading takes at most one part in Share of a processor, or the interval grows.
+package sampler
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"runtime"
+	"slices"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"tt-memtrace/aggregator"
+	"tt-memtrace/tracer/discover"
+	"tt-memtrace/tracer/inspect"
+	"tt-memtrace/tracer/metal"
+	"tt-memtrace/tracer/proc"
+)
+
+// Options say what to sample.
+type Options struct {
+	// PIDs to sample; with none, all processes that may be read.
+	PIDs []uint32
+	// Follow this process's descendants, and nothing else.
+	Follow uint32
+	// Libraries that hold the runtime's code under names of their own.
+	Libraries []string
+	// Interval between two looks; 0 for DefaultInterval.
+	Interval time.Duration
+	// Notice receives, in one line, what a user should know. It may be called from
+	// any goroutine.
+	Notice func(string)
+}
+
+const (
+	DefaultInterval = time.Second
+	LeastInterval   = 10 * time.Millisecond
+	// Share is what part of a processor looking may take: one in so many.
+	Share = 100
+)
+
+// Source samples processes. It is a session.Source.
+type Source struct {
+	opts  Options
+	extra []proc.FileID
+
+	mu       sync.Mutex
+	interval time.Duration
+	using    map[uint32]bool
+	syncs    []chan struct{}
+
+	wake  chan struct{} // has an element when somebody waits for a look
+	ended chan struct{}
+}
+
+// New prepares a source. Nothing is read yet.
+func New(o Options) (*Source, error) {
+	if o.Interval == 0 {
+		o.Interval = DefaultInterval
+	}
+	if o.Interval < LeastInterval {
+		return nil, fmt.Errorf("sampling every %v: the minimum is %v", o.Interval, LeastInterval)
+	}
+	if o.Notice == nil {
+		o.Notice = func(string) {}
+	}
+	s := &Source{opts: o, interval: o.Interval, using: map[uint32]bool{}, wake: make(chan struct{}, 1), ended: make(chan struct{})}
+	for _, path := range o.Libraries {
+		lib, err := metal.OpenLibrary(path)
+		if err != nil {
+			return nil, err
+		}
+		_, err = lib.Cover()
+		lib.Close()
+		if err != nil {
+			return nil, err
+		}
+		s.extra = append(s.extra, lib.ID)
+	}
+	return s, nil
+}
+
+// Close frees what the source holds. Libraries stay open while a process that hangs is
+// still being read.
+func (s *Source) Close() error { return nil }
+
+// Interval is that between two looks now.
+func (s *Source) Interval() time.Duration {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.interval
+}
+
+// Waiting are the processes that were asked for and do not use the runtime yet.
+func (s *Source) Waiting() (list []uint32) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, pid := range s.opts.PIDs {
+		if !s.using[pid] {
+			list = append(list, pid)
+		}
+	}
+	return list
+}
+
+// Sync returns when looks that began after the call have been delivered, or when the
+// context ends.
+func (s *Source) Sync(ctx context.Context) error {
+	done := make(chan struct{})
+	s.mu.Lock()
+	s.syncs = append(s.syncs, done)
+	s.mu.Unlock()
+	s.hurry()
+	select {
+	case <-done:
+		return nil
+	case <-s.ended:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// Reconcile has the processes looked at soon.
+func (s *Source) Reconcile(uint32) { s.hurry() }
+
+func (s *Source) hurry() {
+	select {
+	case s.wake <- struct{}{}:
+	default:
+	}
+}
+
+// Run looks at the processes until the context ends or, where PIDs were asked for, the
+// last of them has ended. Ready is called after the first look.
+func (s *Source) Run(ctx context.Context, ready func(), deliver func([]aggregator.Event)) error {
+	defer close(s.ended)
+	r := &run{
+		Source: s, deliver: deliver, processes: map[uint32]*process{}, others: map[uint32]*other{}, libraries: map[proc.FileID]*library{},
+		names: inspect.ChipNames{}, looks: make(chan *look), quit: make(chan struct{}), targets: map[uint32]bool{}, budget: newBudget(time.Now()),
+	}
+	defer close(r.quit)
+	for _, pid := range s.opts.PIDs {
+		r.targets[pid] = true
+	}
+	if s.opts.Follow != 0 {
+		r.family = newFamily(s.opts.Follow)
+	}
+	return r.loop(ctx, ready)
+}
+
+// run is the state of a source that runs; one goroutine has it.
+type run struct {
+	*Source
+	deliver   func([]aggregator.Event)
+	processes map[uint32]*process
+	others    map[uint32]*other
+	libraries map[proc.FileID]*library
+	names     inspect.ChipNames
+	family    *family
+	targets   map[uint32]bool
+	looks     chan *look
+	quit      chan struct{}
+	budget    budget
+	// round counts rounds, in each of which every process is looked at once; waiting are
+	// the syncs that end with the round.
+	round   uint64
+	waiting []chan struct{}
+	noticed map[string]bool
+}
+
+// patience is how long a look may take before nothing waits for it any more.
+const patience = 2 * time.Second
+
+func (r *run) loop(ctx context.Context, ready func()) error {
+	for {
+		began := time.Now()
+		r.begin()
+		r.gather(ctx, began.Add(patience))
+		r.finishRound()
+		if ready != nil {
+			ready()
+			ready = nil
+		}
+		if ctx.Err() != nil || len(r.opts.PIDs) > 0 && len(r.targets) == 0 {
+			return nil
+		}
+		r.adapt()
+		r.pause(ctx, began)
+	}
+}
+
+// pause waits for the next round: for the interval, until somebody waits for a look, or the end.
+// Looks that were given up may come back meanwhile.
+func (r *run) pause(ctx context.Context, began time.Time) {
+	next := time.NewTimer(time.Until(began.Add(r.Interval())))
+	defer next.Stop()
+	for {
+		select {
+		case <-next.C:
+			return
+		case <-r.wake:
+			return
+		case l := <-r.looks:
+			r.take(l)
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// begin begins a round: a look at every process that is not being looked at still.
+func (r *run) begin() {
+	r.mu.Lock()
+	r.waiting, r.syncs = append(r.waiting, r.syncs...), nil
+	r.mu.Unlock()
+	r.round++
+	runtime.LockOSThread()
+	at, libraries := processorTime(), len(r.libraries)
+	r.find()
+	r.budget.spend(time.Now(), processorTime()-at, len(r.libraries) == libraries)
+	runtime.UnlockOSThread()
+	for _, p := range r.processes {
+		if p.busy {
+			continue
+		}
+		p.busy, p.began = true, time.Now()
+		l := &look{p: p, search: p.searches(&r.budget)}
+		go func() {
+			l.run()
+			select {
+			case r.looks <- l:
+			case <-r.quit:
+			}
+		}()
+	}
+}
+
+// gather takes in the looks of a round, and marks those that take too long.
+func (r *run) gather(ctx context.Context, deadline time.Time) {
+	late := time.NewTimer(time.Until(deadline))
+	defer late.Stop()
+	for r.looking() {
+		select {
+		case l := <-r.looks:
+			r.take(l)
+		case <-late.C:
+			for _, p := range r.processes {
+				if p.busy && !p.hangs {
+					p.hangs = true
+					r.opts.Notice(fmt.Sprintf("process %d: reading its memory takes more than %v: tt-memtrace does not wait for it", p.pid, patience))
+					r.deliver([]aggregator.Event{p.raised(aggregator.ReasonNotRead, fmt.Sprintf("reading it takes more than %v", patience))})
+				}
+			}
+			return
+		}
+	}
+}
+
+// looking says whether a look is under way that is waited for.
+func (r *run) looking() bool {
+	for _, p := range r.processes {
+		if p.busy && !p.hangs {
+			return true
+		}
+	}
+	return false
+}
+
+func (r *run) finishRound() {
+	for _, c := range r.waiting {
+		close(c)
+	}
+	r.waiting = nil
+	using := map[uint32]bool{}
+	for pid := range r.processes {
+		using[pid] = true
+	}
+	r.mu.Lock()
+	r.using = using
+	r.mu.Unlock()
+}
+
+// take delivers what a look has found.
+func (r *run) take(l *look) {
+	p := l.p
+	p.busy, p.hangs = false, false
+	r.budget.spend(time.Now(), l.cost, !l.search)
+	if r.processes[p.pid] != p {
+		return
+	}
+	events := p.events(l, r.names, r.uses)
+	if l.gone {
+		delete(r.processes, p.pid)
+		delete(r.others, p.pid)
+		p.library.users--
+	}
+	if l.notice != "" && !p.noticed {
+		p.noticed = true
+		r.opts.Notice(fmt.Sprintf("process %d: %s", p.pid, l.notice))
+	}
+	if len(events) > 0 {
+		r.deliver(events)
+	}
+}
+
+// uses says whether a process that lives has a chip of a unique id.
+func (r *run) uses(unique uint64) bool {
+	for _, p := range r.processes {
+		if p.chips.Uses(unique) {
+			return true
+		}
+	}
+	return false
+}
+
+// adapt changes the interval to what looking costs.
+func (r *run) adapt() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	next := r.budget.interval(r.opts.Interval)
+	if next == r.interval {
+		return
+	}
+	if next > r.opts.Interval && (r.interval == r.opts.Interval || next > 2*r.interval) {
+		r.opts.Notice(fmt.Sprintf("sampling every %v, not %v: a sample takes %v, and more would take over 1/%d of a processor",
+			next, r.opts.Interval, r.budget.look.Round(100*time.Microsecond), Share))
+	}
+	r.interval = next
+}
+
+// library is a build of the runtime that was read; nil fields where it cannot be sampled.
+type library struct {
+	lib    *metal.Library
+	layout *metal.Layout
+	cover  *metal.Coverage
+	err    error
+	users  int
+}
+
+// other is a process that does not use the runtime, as far as is known.
+type other struct {
+	// next is when it is looked at again, and wait how long it was until then.
+	next time.Time
+	wait time.Duration
+}
+
+// lookAgain bounds how long a process is not looked at that might map the runtime.
+const lookAgain = 8 * time.Second
+
+// find looks for processes that map the runtime.
+func (r *run) find() {
+	pids := r.opts.PIDs
+	switch {
+	case r.family != nil:
+		pids = r.family.members()
+	case len(pids) == 0:
+		all, err := proc.PIDs()
+		if err != nil {
+			return
+		}
+		pids = all
+	}
+	now := time.Now()
+	seen := make(map[uint32]bool, len(pids))
+	for _, pid := range pids {
+		seen[pid] = true
+		if r.processes[pid] != nil || pid == uint32(os.Getpid()) {
+			continue
+		}
+		if r.targets[pid] && !proc.Alive(pid) {
+			delete(r.targets, pid)
+			continue
+		}
+		o := r.others[pid]
+		if o == nil {
+			o = &other{}
+			r.others[pid] = o
+		}
+		if now.Before(o.next) {
+			continue
+		}
+		o.wait = min(max(2*o.wait, r.opts.Interval), lookAgain)
+		if r.family != nil || len(r.opts.PIDs) > 0 {
+			o.wait = 0 // these are few
+		}
+		o.next = now.Add(o.wait)
+		r.examine(pid)
+	}
+	for pid := range r.others {
+		if !seen[pid] {
+			delete(r.others, pid)
+		}
+	}
+}
+
+// examine begins to sample a process if it maps the runtime.
+func (r *run) examine(pid uint32) {
+	list, err := discover.Mappings(pid, r.extra)
+	if err != nil {
+		if errors.Is(err, os.ErrPermission) && (r.targets[pid] || r.family != nil) {
+			r.notice(fmt.Sprintf("process %d: %v", pid, unreadable(pid, err)))
+		}
+		return
+	}
+	for _, m := range list {
+		l, err := r.library(m)
+		if err != nil {
+			r.notice(fmt.Sprintf("process %d: %v", pid, err))
+			r.deliver([]aggregator.Event{raised(pid, aggregator.ReasonNotTraced, err.Error())})
+		}
+		if l == nil || err != nil {
+			continue
+		}
+		p, err := newProcess(m, l)
+		if err != nil {
+			continue // gone
+		}
+		if err := p.readable(); err != nil {
+			// One of many that is not this user's is nothing to speak of.
+			if r.targets[pid] || r.family != nil {
+				r.notice(fmt.Sprintf("process %d: %v", pid, err))
+			}
+			continue
+		}
+		l.users++
+		r.processes[pid] = p
+		return
+	}
+}
+
+// tell gives each notice once.
+func (r *run) notice(text string) {
+	if r.noticed == nil {
+		r.noticed = map[string]bool{}
+	}
+	if !r.noticed[text] && len(r.noticed) < 1000 {
+		r.noticed[text] = true
+		r.opts.Notice(text)
+	}
+}
+
+// maxLibraries bounds the builds that are kept open at a time.
+const maxLibraries = 64
+
+// library opens and checks a mapped library, once for each file; nil where the file is
+// not the runtime.
+func (r *run) library(m proc.Mapping) (*library, error) {
+	if l := r.libraries[m.ID]; l != nil {
+		return l.usable()
+	}
+	if !slices.Contains(r.extra, m.ID) && !metal.KnowsRuntime(m.FileName()) {
+		r.libraries[m.ID] = &library{}
+		return nil, nil
+	}
+	lib, err := discover.Open(m)
+	if err != nil {
+		return nil, err
+	}
+	if len(r.libraries) >= maxLibraries {
+		for id, l := range r.libraries {
+			if l.users == 0 {
+				if l.lib != nil {
+					l.lib.Close()
+				}
+				delete(r.libraries, id)
+			}
+		}
+	}
+	l := &library{lib: lib}
+	if !lib.IsRuntime() && !slices.Contains(r.extra, m.ID) {
+		lib.Close()
+		l.lib = nil
+	} else if l.cover, l.err = lib.Cover(); l.err == nil {
+		l.layout, l.err = lib.Layout()
+	}
+	r.libraries[m.ID] = l
+	return l.usable()
+}
+
+func (l *library) usable() (*library, error) {
+	if l.lib == nil || l.err != nil {
+		return nil, l.err
+	}
+	return l, nil
+}
+
+// processorTime is what this thread took of a processor.
+func processorTime() time.Duration {
+	var ts unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_THREAD_CPUTIME_ID, &ts); err != nil {
+		return 0
+	}
+	return time.Duration(ts.Nano())
+}

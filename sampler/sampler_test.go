@@ -1,0 +1,190 @@
+package sampler
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"tt-memtrace/aggregator"
+	"tt-memtrace/test/fixture"
+)
+
+func TestMain(m *testing.M) { os.Exit(fixture.Main(m)) }
+
+const testPatience = time.Minute
+
+// sampling is a source and its accounts.
+type sampling struct {
+	t      *testing.T
+	source *Source
+
+	mu       sync.Mutex
+	accounts *aggregator.Aggregator
+	kinds    map[aggregator.Kind]int
+	notices  []string
+}
+
+func sample(t *testing.T, o Options) *sampling {
+	t.Helper()
+	s := &sampling{t: t, accounts: aggregator.New(), kinds: map[aggregator.Kind]int{}}
+	o.Notice = func(text string) {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.notices = append(s.notices, text)
+	}
+	var err error
+	if s.source, err = New(o); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	ready, done := make(chan struct{}), make(chan error, 1)
+	go func() {
+		done <- s.source.Run(ctx, func() { close(ready) }, func(events []aggregator.Event) {
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			for i := range events {
+				s.kinds[events[i].Kind]++
+				s.accounts.Apply(&events[i])
+			}
+		})
+	}()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+	select {
+	case <-ready:
+	case <-time.After(testPatience):
+		t.Fatal("the first look did not end")
+	}
+	return s
+}
+
+// process is one after a look that began now.
+func (s *sampling) process(pid uint32) (aggregator.ProcessSnapshot, bool) {
+	s.t.Helper()
+	ctx, cancel := context.WithTimeout(s.t.Context(), testPatience)
+	defer cancel()
+	if err := s.source.Sync(ctx); err != nil {
+		s.t.Fatal(err)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, p := range s.accounts.Snapshot().Processes {
+		if p.PID == pid {
+			return p, true
+		}
+	}
+	return aggregator.ProcessSnapshot{}, false
+}
+
+// Looks tell what changed between them, buffers at the address of others that
+// went included, until the process ends.
+func TestLooks(t *testing.T) {
+	p := fixture.User(t, fixture.LayoutA)
+	fixture.Do(t, p, "mesh 0 1 2")
+	var buffers []string
+	for i := range 300 {
+		buffers = append(buffers, fixture.Do(t, p, "alloc 64 0 0 0 4096 1024 %d", 64*i))
+	}
+	s := sample(t, Options{PIDs: []uint32{p.PID}, Interval: 20 * time.Millisecond})
+	check := func(what string, buffers, dram, l1 uint64) {
+		t.Helper()
+		got, ok := s.process(p.PID)
+		if !ok || got.Buffers != buffers || got.Memory[aggregator.DRAM].Requested != dram || got.Memory[aggregator.L1].Requested != l1 {
+			t.Fatalf("%s: %t, %d buffers, %+v", what, ok, got.Buffers, got.Memory)
+		}
+		if got.Info.Source != aggregator.Sampled {
+			t.Errorf("%s: it is %v", what, got.Info.Source)
+		}
+	}
+	check("at first", 300, 2*300*4096, 0)
+	for _, b := range buffers[:100] {
+		fixture.Do(t, p, "free %s", b)
+	}
+	check("after 100 were freed", 200, 2*200*4096, 0)
+	for i := range 100 {
+		fixture.Do(t, p, "alloc 64 0 1 0 8192 1024 %d", 64*i)
+	}
+	check("after 100 others came", 300, 2*200*4096, 2*100*8192)
+	// The same object again, with another size.
+	fixture.Do(t, p, "again %s 0 0 0 2048 1024 %d", buffers[299], 64*299)
+	check("after one was made anew", 300, 2*(199*4096+2048), 2*100*8192)
+	check("without a change", 300, 2*(199*4096+2048), 2*100*8192)
+	fixture.Do(t, p, "close 0")
+	p.Kill()
+	if got, ok := s.process(p.PID); ok {
+		t.Errorf("it ended and is shown: %+v", got)
+	}
+	if n := s.kinds[aggregator.Free]; n != 101 {
+		t.Errorf("%d frees were told, want 101", n)
+	}
+}
+
+// Where looks take more than their share, they come more rarely, and that is said.
+func TestIntervalGrows(t *testing.T) {
+	now := time.Unix(1000, 0)
+	b := newBudget(now)
+	const asked = 100 * time.Millisecond
+	if got := b.interval(asked); got != asked {
+		t.Errorf("looks that cost nothing are %v apart", got)
+	}
+	var got time.Duration
+	for range 50 {
+		now = now.Add(asked)
+		b.spend(now, 20*time.Millisecond, true)
+		got = b.interval(asked)
+	}
+	if got < 20*time.Millisecond*Share || got > 2*20*time.Millisecond*Share {
+		t.Errorf("looks of 20 ms are %v apart", got)
+	}
+	if b.credit >= 0 {
+		t.Errorf("after looks of more than their share %v are left for searches", b.credit)
+	}
+	for range 2000 {
+		now = now.Add(got)
+		b.spend(now, time.Millisecond/10, true)
+		got = b.interval(asked)
+	}
+	if got != asked || b.credit != maxCredit-time.Millisecond/10 {
+		t.Errorf("when they take less they are %v apart, and %v are left for searches", got, b.credit)
+	}
+
+	var notices []string
+	s, err := New(Options{Interval: asked, Notice: func(text string) { notices = append(notices, text) }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := &run{Source: s, budget: newBudget(now)}
+	for i := range 20 {
+		r.budget.spend(now.Add(time.Duration(i)*asked), 20*time.Millisecond, true)
+		r.adapt()
+	}
+	if s.Interval() < 2*time.Second || len(notices) == 0 || !strings.Contains(notices[0], fmt.Sprintf("sampling every %v", s.Interval())) {
+		t.Errorf("every %v: %q", s.Interval(), notices)
+	}
+}
+
+func TestFamily(t *testing.T) {
+	p := fixture.Launch(t)
+	child := uint32(fixture.Number(t, p, "fork"))
+	f := newFamily(uint32(os.Getpid()))
+	members := f.members()
+	has := func(pid uint32) bool {
+		for _, m := range members {
+			if m == pid {
+				return true
+			}
+		}
+		return false
+	}
+	if !has(p.PID) || !has(child) || has(uint32(os.Getpid())) || has(1) {
+		t.Errorf("the descendants of %d are said to be %v; %d and %d are", os.Getpid(), members, p.PID, child)
+	}
+}

@@ -1,0 +1,107 @@
+package symbol
+
+import (
+	"cmp"
+	"fmt"
+	"io"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"tt-memtrace/elffile"
+)
+
+// Limits of a process's perf map, to which it may write all the time: bytes, lines,
+// and how often it is read.
+const (
+	maxPerf      = 8 << 20
+	maxPerfLines = 100_000
+	perfEvery    = time.Second
+	// maxPerfs is how many processes' maps are kept.
+	maxPerfs = 8
+)
+
+// perfMap is the perf map of a process.
+type perfMap struct {
+	list []perfEntry
+	size int64
+	at   time.Time
+}
+
+// perfEntry is a line of a perf map: code that was made at run time.
+type perfEntry struct {
+	start, end uint64
+	name       string
+}
+
+// perfName looks for an address in a process's perf map. Later is true where there is one
+// without it, which is read again in a while.
+func (l *librarian) perfName(pid uint32, address uint64) (name string, later bool) {
+	m := l.perfs[pid]
+	if m == nil {
+		if len(l.perfs) >= maxPerfs {
+			clear(l.perfs)
+		}
+		m = &perfMap{}
+		l.perfs[pid] = m
+	}
+	if time.Since(m.at) >= perfEvery {
+		m.at = time.Now()
+		m.read(fmt.Sprintf("/proc/%d/root/tmp/perf-%d.map", pid, pid))
+	}
+	i, ok := slices.BinarySearchFunc(m.list, address, func(e perfEntry, a uint64) int {
+		switch {
+		case e.end <= a:
+			return -1
+		case e.start > a:
+			return 1
+		}
+		return 0
+	})
+	if !ok {
+		return "", m.size > 0
+	}
+	return m.list[i].name, false
+}
+
+// read reads a map that has grown.
+func (m *perfMap) read(name string) {
+	f, st, err := elffile.OpenRegular(name)
+	if err != nil {
+		*m = perfMap{at: m.at}
+		return
+	}
+	defer f.Close()
+	if st.Size == m.size {
+		return
+	}
+	b, err := io.ReadAll(io.LimitReader(f, maxPerf))
+	if err != nil {
+		return
+	}
+	m.size, m.list = st.Size, parsePerf(b)
+}
+
+func parsePerf(b []byte) []perfEntry {
+	var list []perfEntry
+	for line := range strings.Lines(string(b)) {
+		fields := strings.SplitN(strings.TrimSuffix(line, "\n"), " ", 3)
+		if len(fields) != 3 {
+			continue
+		}
+		start, err := strconv.ParseUint(strings.TrimPrefix(fields[0], "0x"), 16, 64)
+		if err != nil {
+			continue
+		}
+		size, err := strconv.ParseUint(strings.TrimPrefix(fields[1], "0x"), 16, 64)
+		if err != nil || start+size <= start {
+			continue
+		}
+		if list = append(list, perfEntry{start, start + size, fields[2]}); len(list) == maxPerfLines {
+			break
+		}
+	}
+	slices.SortFunc(list, func(a, b perfEntry) int { return cmp.Compare(a.start, b.start) })
+	return list
+}

@@ -1,0 +1,114 @@
+package symbol
+
+import (
+	"encoding/binary"
+	"os"
+	"runtime"
+	"strings"
+	"testing"
+	"unsafe"
+)
+
+// heapOf is memory of this process that looks like objects of Python's 3.12.
+type heapOf struct {
+	t    *testing.T
+	pins runtime.Pinner
+}
+
+func (h *heapOf) put(b []byte) uint64 {
+	h.pins.Pin(&b[0])
+	return uint64(uintptr(unsafe.Pointer(&b[0])))
+}
+
+func words(b []byte, at int, v ...uint64) []byte {
+	for i, w := range v {
+		binary.LittleEndian.PutUint64(b[at+8*i:], w)
+	}
+	return b
+}
+
+// text is a str object of so many characters, of 1, 2 or 4 bytes each.
+func (h *heapOf) text(n, kind uint64, ascii bool, content []byte) uint64 {
+	from, state := 56, kind<<2
+	if ascii {
+		from, state = 40, state|1<<6
+	}
+	b := make([]byte, from+len(content)+8)
+	words(b, 16, n)
+	words(b, 32, state)
+	copy(b[from:], content)
+	return h.put(b)
+}
+
+func pythonProcess(t *testing.T) (*Process, *heapOf) {
+	files := NewFiles()
+	t.Cleanup(files.Close)
+	py := pythons["3.12"]
+	h := &heapOf{t: t}
+	t.Cleanup(h.pins.Unpin)
+	return NewProcess(uint32(os.Getpid()), files, &py), h
+}
+
+func TestPythonsTexts(t *testing.T) {
+	p, h := pythonProcess(t)
+	wide := func(size int, runes ...rune) []byte {
+		b := make([]byte, size*len(runes))
+		for i, r := range runes {
+			for n := range size {
+				b[size*i+n] = byte(r >> (8 * n))
+			}
+		}
+		return b
+	}
+	for want, at := range map[string]uint64{
+		"plain": h.text(5, 1, true, []byte("plain")), "Ünï": h.text(3, 1, false, wide(1, 'Ü', 'n', 'ï')), "日本": h.text(2, 2, false, wide(2, '日', '本')),
+		"😀!": h.text(2, 4, false, wide(4, '😀', '!')), "": 0,
+	} {
+		if got := p.text(at); got != want {
+			t.Errorf("%q, not %q", got, want)
+		}
+	}
+	for name, at := range map[string]uint64{"empty": h.text(0, 1, true, nil), "of a kind that is none": h.text(3, 3, false, []byte("abc")), "nowhere": 8} {
+		if got := p.text(at); got != "" {
+			t.Errorf("%s: %q", name, got)
+		}
+	}
+	long := make([]byte, maxText)
+	for i := range long {
+		long[i] = 'x'
+	}
+	if got := p.text(h.text(1<<40, 1, true, long)); got != strings.Repeat("x", maxText) {
+		t.Errorf("%d characters of more than there are", len(got))
+	}
+}
+
+// What the code objects of a process take is bounded, however large their tables are.
+func TestPythonsCodeIsBounded(t *testing.T) {
+	p, h := pythonProcess(t)
+	table := make([]byte, 32+maxTable)
+	words(table, 16, maxTable)
+	lines, name := h.put(table), h.text(1, 1, true, []byte("f"))
+	tooLong := words(make([]byte, 64), 16, maxTable+1)
+	py := p.python
+	object := func(lines uint64) uint64 {
+		b := make([]byte, 256)
+		words(b, int(py.filename), name)
+		words(b, int(py.name), name)
+		words(b, int(py.lineTable), lines)
+		return h.put(b)
+	}
+	for range 3 * maxCode / maxTable {
+		if f, ok := p.pythonFrame(PythonFrame{Code: object(lines)}); !ok || f.Function != "f" || f.File != "f" {
+			t.Fatalf("%+v, %v", f, ok)
+		}
+	}
+	if p.codeBytes > maxCode+maxTable+2 || len(p.codes) > maxCode/maxTable+1 {
+		t.Errorf("%d code objects of %d bytes", len(p.codes), p.codeBytes)
+	}
+	if c := p.readCode(object(h.put(tooLong))); len(c.lines) != 0 || !c.ok {
+		t.Errorf("%d bytes of lines", len(c.lines))
+	}
+	if f, ok := p.pythonFrame(PythonFrame{Code: 8}); ok {
+		t.Errorf("of no code: %+v", f)
+	}
+}

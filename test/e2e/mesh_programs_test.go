@@ -1,0 +1,88 @@
+package e2e
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"os"
+	"slices"
+	"testing"
+
+	"tt-memtrace/test/rig"
+	"tt-memtrace/tracer"
+)
+
+// logicalByChip is what a process's programs have of each chip's L1, the plain sum.
+func (tr *trace) logicalByChip(pid int) map[uint32]uint64 {
+	tr.t.Helper()
+	p, ok := tr.process(pid)
+	if !ok {
+		tr.t.Fatalf("process %d is in no account", pid)
+	}
+	byChip := map[uint32]uint64{}
+	for _, c := range p.Chips {
+		byChip[c.Chip.Number] = c.CB.Logical
+	}
+	return byChip
+}
+
+// A program for one chip of a mesh is on that chip alone, and each of its kernels too, for a
+// tracer from the start and for one that comes late.
+func TestProgramsOfSingleChips(t *testing.T) {
+	r := placesCircularBuffers(t)
+	for _, c := range []struct {
+		cluster string
+		slow    bool
+	}{{"n300", false}, {"t3k", false}, {"n300", true}, {"t3k", true}} {
+		t.Run(fmt.Sprintf("%s, slow dispatch %v", c.cluster, c.slow), func(t *testing.T) {
+			if c.slow && !r.PlacesSlowly() {
+				t.Skip("the mock of this release places nothing then")
+			}
+			early := start(t, tracer.Options{Follow: uint32(os.Getpid())})
+			w := workload(t, r, rig.Options{Cluster: c.cluster, Script: rig.MeshPrograms, SlowDispatch: c.slow})
+			for i := range 2 {
+				want := map[uint32]uint64{}
+				m := next(t, w, "ran")
+				var said struct{ Bytes [][2]uint64 }
+				if err := json.Unmarshal([]byte(m.Text), &said); err != nil {
+					t.Fatal(err)
+				}
+				for _, b := range said.Bytes {
+					want[uint32(b[0])] = b[1]
+				}
+				early.sync()
+				if got := early.logicalByChip(w.PID()); !maps.Equal(got, want) {
+					t.Errorf("rest %d: %v, not %v", i, got, want)
+				}
+				late := start(t, tracer.Options{PIDs: []uint32{uint32(w.PID())}})
+				late.sync()
+				if got := late.logicalByChip(w.PID()); !maps.Equal(got, want) {
+					t.Errorf("rest %d, late: %v, not %v", i, got, want)
+				}
+				kernels := func(tr *trace) (list []string) {
+					p, _ := tr.process(w.PID())
+					if !p.Exact() {
+						t.Errorf("rest %d: %+v", i, p.Reasons)
+					}
+					for _, c := range p.Chips {
+						list = append(list, fmt.Sprintf("chip %d: %+v", c.Chip.Number, c.Kernel))
+					}
+					return list
+				}
+				if a, b := kernels(early), kernels(late); !slices.Equal(a, b) {
+					t.Errorf("rest %d: kernels %v, late %v", i, a, b)
+				}
+				late.stop()
+				send(t, w, "go")
+			}
+			next(t, w, "cleared")
+			early.sync()
+			for chip, bytes := range early.logicalByChip(w.PID()) {
+				if bytes != 0 {
+					t.Errorf("chip %d has %d bytes of programs that are gone", chip, bytes)
+				}
+			}
+			send(t, w, "go")
+		})
+	}
+}

@@ -1,0 +1,120 @@
+package e2e
+
+import (
+	"context"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"tt-memtrace/aggregator"
+	"tt-memtrace/sampler"
+	"tt-memtrace/test/rig"
+	"tt-memtrace/tracer"
+)
+
+// sample samples from now on.
+func sample(t *testing.T, o sampler.Options) *trace {
+	t.Helper()
+	tr := &trace{t: t, accounts: aggregator.New(), done: make(chan error, 1)}
+	o.Notice = func(s string) {
+		if !strings.HasPrefix(s, "sampling every") {
+			t.Errorf("notice: %s", s)
+		}
+	}
+	var err error
+	if tr.sampler, err = sampler.New(o); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	ready := make(chan struct{})
+	go func() {
+		tr.done <- tr.sampler.Run(ctx, func() { close(ready) }, func(events []aggregator.Event) {
+			tr.mu.Lock()
+			defer tr.mu.Unlock()
+			for i := range events {
+				tr.accounts.Apply(&events[i])
+			}
+		})
+	}()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-tr.done; err != nil {
+			t.Error(err)
+		}
+	})
+	<-ready
+	return tr
+}
+
+// rests waits until all was read of a process that does nothing: a search for new programs
+// may have to wait for its share of a processor.
+func (tr *trace) rests(pid int) {
+	tr.t.Helper()
+	for end := time.Now().Add(time.Minute); ; {
+		tr.sync()
+		p, ok := tr.process(pid)
+		if !ok || len(p.Reasons) == 1 && p.Reasons[0].Code == aggregator.ReasonSampled {
+			return
+		}
+		if time.Now().After(end) {
+			tr.t.Fatalf("process %d is not as it was when it came to rest: %v", pid, p.Reasons)
+		}
+	}
+}
+
+// A command that is sampled has the runtime's numbers, at every rest point: buffers and
+// programs that came and went between two looks too.
+func TestSampledEqualsTheRuntimes(t *testing.T) {
+	r := installed(t)
+	for _, cluster := range []string{"n150", "n300", "t3k"} {
+		t.Run(cluster, func(t *testing.T) {
+			tr := sample(t, sampler.Options{Follow: uint32(os.Getpid()), Interval: 300 * time.Millisecond})
+			w := workload(t, r, rig.Options{Cluster: cluster, Args: []string{"--steps", "300", "--threads", "2"}})
+			tr.atEachRest(w, func(m rig.Message) {
+				tr.rests(w.PID())
+				tr.compareHeld(w.PID(), m)
+				if p, ok := tr.process(w.PID()); ok && p.Info.Source != aggregator.Sampled {
+					t.Errorf("it is %v", p.Info.Source)
+				}
+			})
+		})
+	}
+}
+
+// Programs, what they have in L1 and their kernels are those that probes see.
+func TestSampledProgramsEqualTheProbed(t *testing.T) {
+	r := placesCircularBuffers(t)
+	probed := start(t, tracer.Options{Follow: uint32(os.Getpid())})
+	tr := sample(t, sampler.Options{Follow: uint32(os.Getpid()), Interval: 300 * time.Millisecond})
+	w := workload(t, r, rig.Options{Cluster: "n150", Script: rig.Programs})
+	n := 0
+	operations(t, w, func(event string, op operation) {
+		if n++; event == "op" && n%4 != 0 {
+			return
+		}
+		probed.sync()
+		tr.rests(w.PID())
+		got, want := programsOf(tr.programs(w.PID())), programsOf(probed.programs(w.PID()))
+		for id, p := range want {
+			if got[id] != p {
+				t.Errorf("%s: program %#x is\n%s\nprobed\n%s", event, id, got[id], p)
+			}
+		}
+		if len(got) != len(want) {
+			t.Errorf("%s: %d programs, probed %d", event, len(got), len(want))
+		}
+		ours, theirs := tr.snapshot(), probed.snapshot()
+		for i, c := range ours.Chips {
+			d := theirs.Chips[i]
+			c.CB.PeakPhysical, c.CB.PeakLogical, d.CB.PeakPhysical, d.CB.PeakLogical = 0, 0, 0, 0
+			c.CB.PeaksAtLeast = false // what an interval cannot know
+			if c.CB != d.CB || c.Kernel != d.Kernel {
+				t.Errorf("%s: chip %d: %+v %+v\nprobed %+v %+v", event, i, c.CB, c.Kernel, d.CB, d.Kernel)
+			}
+		}
+		if t.Failed() {
+			t.FailNow()
+		}
+	})
+}

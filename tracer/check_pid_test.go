@@ -1,0 +1,121 @@
+package tracer
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+
+	"tt-memtrace/test/fixture"
+	"tt-memtrace/tracer/discover"
+	"tt-memtrace/tracer/memory"
+	"tt-memtrace/tracer/proc"
+)
+
+func TestCheckPIDTakesProcesses(t *testing.T) {
+	for _, pid := range []int{os.Getpid(), os.Getppid(), int(fixture.Launch(t).PID)} {
+		if err := CheckPID(uint32(pid)); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+func TestCheckPIDRefuses(t *testing.T) {
+	ended := exec.Command("true")
+	if err := ended.Run(); err != nil {
+		t.Fatal(err)
+	}
+	// A thread that is not the first of its process.
+	tasks, err := os.ReadDir("/proc/self/task")
+	if err != nil {
+		t.Fatal(err)
+	}
+	thread := 0
+	for _, task := range tasks {
+		if id, err := strconv.Atoi(task.Name()); err == nil && id != os.Getpid() {
+			thread = id
+		}
+	}
+	if thread == 0 {
+		t.Fatal("the test has a single thread")
+	}
+	for _, test := range []struct {
+		name string
+		pid  uint32
+		says []string
+	}{
+		{"zero", 0, []string{"PID 0", "no process"}},
+		{"one that ended", uint32(ended.Process.Pid), []string{"no such process"}},
+		{"one that cannot be", math.MaxUint32, []string{"4294967295", "no such process"}},
+		{"a thread", uint32(thread), []string{"thread of process", fmt.Sprint(os.Getpid())}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			err := CheckPID(test.pid)
+			if err == nil {
+				t.Fatal("it is taken")
+			}
+			for _, s := range test.says {
+				if !strings.Contains(err.Error(), s) {
+					t.Errorf("the error %q does not say %q", err, s)
+				}
+			}
+		})
+	}
+}
+
+// The error for another user's process says whose it is and which rights it takes.
+func TestCheckPIDOfAnotherUser(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("only root can become another user")
+	}
+	const nobody = 65534
+	cmd := helper("checkpid", fmt.Sprint(fixture.Launch(t).PID))
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: nobody, Gid: nobody}}
+	if err := cmd.Run(); err != nil {
+		t.Error(err)
+	}
+}
+
+// helpCheckPID is without any rights.
+func helpCheckPID(args []string) error {
+	pid, err := strconv.ParseUint(args[0], 10, 32)
+	if err != nil {
+		return err
+	}
+	err = CheckPID(uint32(pid))
+	if !errors.Is(err, proc.ErrPermission) || !strings.Contains(err.Error(), "user 0") || !strings.Contains(err.Error(), "cap_sys_ptrace") {
+		return fmt.Errorf("CheckPID of root's process: %v", err)
+	}
+	if err := CheckPID(uint32(os.Getpid())); err != nil {
+		return fmt.Errorf("CheckPID of one's own process: %w", err)
+	}
+	if err := CheckRights(); !errors.Is(err, proc.ErrPermission) || !strings.Contains(err.Error(), "setcap") {
+		return fmt.Errorf("CheckRights: %v", err)
+	}
+	if _, err := New(Options{PIDs: []uint32{uint32(pid)}}); !errors.Is(err, proc.ErrPermission) {
+		return fmt.Errorf("New: %v", err)
+	}
+	if list, err := discover.Mappings(uint32(pid), nil); err == nil {
+		return fmt.Errorf("it sees the mappings %v of root's process", list)
+	}
+	var b [8]byte
+	if err := memory.Of(uint32(pid)).ReadAt(b[:], 0x400000); err == nil {
+		return errors.New("it can read the memory of root's process")
+	}
+	return nil
+}
+
+// An exec that is read after the new program was found is older than it.
+func TestExecEndsOnlyWhatWasBeforeIt(t *testing.T) {
+	const pid = 7
+	r := &run{t: &Tracer{}, processes: map[uint32]*traced{pid: {at: 10}}}
+	r.execed(origin{pid: pid, time: 9})
+	if !r.known(pid) || len(r.batch) > 0 {
+		t.Errorf("it ended: %v", r.batch)
+	}
+}

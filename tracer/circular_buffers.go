@@ -1,0 +1,84 @@
+package tracer
+
+import (
+	"errors"
+	"unsafe"
+
+	"tt-memtrace/aggregator"
+	"tt-memtrace/bpf"
+	"tt-memtrace/tracer/inspect"
+	"tt-memtrace/tracer/metal"
+)
+
+// circularBuffer takes in a record of a circular buffer. One with many core
+// ranges comes in several, of the same thread and in order; whichever is lost is
+// counted as lost, and what is left of the buffer is dropped.
+func (r *run) circularBuffer(from origin, library uint8, b []byte) {
+	const fixed = int(unsafe.Sizeof(bpf.MemtraceTtCb{}))
+	if len(b) < fixed {
+		return
+	}
+	e := (*bpf.MemtraceTtCb)(unsafe.Pointer(&b[0]))
+	p, known := r.process(from, library)
+	if known {
+		p.touch(e.Program)
+	}
+	cb := r.partial[from.tid]
+	if e.First == 0 {
+		cb = &aggregator.CircularBuffer{
+			Call: e.Call, Address: e.Address, Size: e.Size, Kind: aggregator.CBKind(e.Kind),
+			Ranges: make([]aggregator.CoreRange, 0, e.Count),
+		}
+	} else if cb == nil || uint32(len(cb.Ranges)) != e.First {
+		delete(r.partial, from.tid)
+		return
+	}
+	const each = int(unsafe.Sizeof(bpf.MemtraceTtRange{}))
+	for at := fixed; at+each <= len(b) && uint32(len(cb.Ranges)) < e.Count; at += each {
+		c := (*bpf.MemtraceTtRange)(unsafe.Pointer(&b[at]))
+		cb.Ranges = append(cb.Ranges, aggregator.CoreRange{
+			X0: inspect.ClampCore(c.X0), Y0: inspect.ClampCore(c.Y0), X1: inspect.ClampCore(c.X1), Y1: inspect.ClampCore(c.Y1),
+		})
+	}
+	if uint32(len(cb.Ranges)) < e.Count {
+		r.partial[from.tid] = cb
+		return
+	}
+	delete(r.partial, from.tid)
+	if known {
+		r.device(p, from, e.Device)
+	}
+	if cb.Kind == aggregator.Dataflow && known && !p.of.lib.Defines(metal.ReserveLocal) {
+		if r.relations(from.pid).marks(from.tid, cb) {
+			p.noticeOnce(r, errors.New("the cores of a dataflow buffer are not known exactly: it is counted on all that can have it"))
+		}
+	}
+	devices := []uint64{e.Device}
+	if known {
+		devices = r.spread(p, from, e.Program, e.Device, e.On)
+	}
+	for _, d := range devices {
+		r.emit(aggregator.Event{
+			Kind: aggregator.CBPlaced, PID: from.pid, TID: from.tid, Time: from.time,
+			Device: d, Program: e.Program, CB: cb,
+		})
+	}
+}
+
+// marks notes what a thread marked in one allocator after the other, each with
+// its own cores, and says whether these lie over each other. A buffer's own core
+// ranges are all among those of the allocators that it is marked in, and each of
+// these touches one of them: where no two lie over each other, they are the same.
+func (rel *relations) marks(tid uint32, cb *aggregator.CircularBuffer) (over bool) {
+	list := rel.marked[tid]
+	if len(list) > 0 && (list[0].Call != cb.Call || list[0].Address != cb.Address || list[0].Size != cb.Size) {
+		list = nil
+	}
+	for _, old := range list {
+		if len(old.Ranges) > 0 && len(cb.Ranges) > 0 && old.Ranges[0].Overlaps(cb.Ranges[0]) {
+			over = true
+		}
+	}
+	rel.marked[tid] = append(list, cb)
+	return over
+}

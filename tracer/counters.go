@@ -1,0 +1,100 @@
+package tracer
+
+import (
+	"errors"
+	"sync/atomic"
+
+	"github.com/cilium/ebpf"
+
+	"tt-memtrace/bpf"
+)
+
+// filled are numbers of entries that the reader counts as it goes over them.
+type filled struct{ launches, rings atomic.Uint64 }
+
+// KindNames are the names of the records' kinds, by number; that of 0 is empty.
+var KindNames = [bpf.MemtraceTtKindTT_KINDS]string{
+	bpf.MemtraceTtKindTT_ALLOC:          "alloc",
+	bpf.MemtraceTtKindTT_FREE:           "free",
+	bpf.MemtraceTtKindTT_ALLOCATOR_GONE: "allocator_gone",
+	bpf.MemtraceTtKindTT_DEVICE_OPEN:    "device_open",
+	bpf.MemtraceTtKindTT_DEVICE_CLOSE:   "device_close",
+	bpf.MemtraceTtKindTT_CB:             "cb",
+	bpf.MemtraceTtKindTT_PROGRAM_GONE:   "program_gone",
+	bpf.MemtraceTtKindTT_EXEC:           "exec",
+	bpf.MemtraceTtKindTT_EXIT:           "exit",
+	bpf.MemtraceTtKindTT_KERNEL_ADDED:   "kernel_added",
+	bpf.MemtraceTtKindTT_KERNEL_FILE:    "kernel_file",
+	bpf.MemtraceTtKindTT_KERNEL_COPY:    "kernel_copy",
+	bpf.MemtraceTtKindTT_PROGRAM_ADDED:  "program_added",
+	bpf.MemtraceTtKindTT_WORKLOAD_NAMED: "workload_named",
+	bpf.MemtraceTtKindTT_WORKLOAD_GONE:  "workload_gone",
+	bpf.MemtraceTtKindTT_SCRATCHPADS:    "scratchpads",
+	bpf.MemtraceTtKindTT_REFUSED:        "refused",
+	bpf.MemtraceTtKindTT_STACK:          "stack",
+	bpf.MemtraceTtKindTT_HOOKED:         "hooked",
+	bpf.MemtraceTtKindTT_TRACE:          "trace",
+	bpf.MemtraceTtKindTT_UNREAD:         "unread",
+}
+
+// Failed is how often probes could not be attached to a library whose layouts are known.
+func (t *Tracer) Failed() uint64 { return t.failed.Load() }
+
+// Fill is how much of a table that the BPF programs use is taken. What finds no room in
+// it is not traced, or not counted.
+type Fill struct {
+	// Table is launches, rings, processes, libraries or interpreters.
+	Table             string
+	Entries, Capacity uint64
+}
+
+// Fills are the tables of the BPF programs; nil where they could not be read, as after Close.
+func (t *Tracer) Fills() []Fill {
+	list := []Fill{
+		{"launches", t.filled.launches.Load(), uint64(t.objects.Launches.MaxEntries())},
+		{"rings", t.filled.rings.Load(), uint64(t.objects.Rings.MaxEntries())},
+	}
+	for _, of := range []struct {
+		table string
+		pids  *ebpf.Map
+	}{{"processes", t.objects.Watched}, {"interpreters", t.objects.Pythons}} {
+		n, err := keys(of.pids)
+		if err != nil {
+			return nil
+		}
+		list = append(list, Fill{of.table, n, uint64(of.pids.MaxEntries())})
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return append(list, Fill{"libraries", uint64(len(t.libraries) + len(t.former)), maxLibraries})
+}
+
+// keys counts the keys of a map of PIDs. Keys that go meanwhile can have it begin
+// anew, so it ends with as many as there is room for.
+func keys(m *ebpf.Map) (n uint64, err error) {
+	var key uint32
+	var last any
+	for most := uint64(m.MaxEntries()); n < most; n++ {
+		if err := m.NextKey(last, &key); errors.Is(err, ebpf.ErrKeyNotExist) {
+			return n, nil
+		} else if err != nil {
+			return 0, err
+		}
+		last = key
+	}
+	return n, nil
+}
+
+// Refused is how many files that hold the runtime are mapped now and could not be
+// traced: processes that use them are in no account.
+func (t *Tracer) Refused() int {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	n := 0
+	for _, r := range t.refused {
+		if r.why != nil {
+			n++
+		}
+	}
+	return n
+}

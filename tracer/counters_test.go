@@ -1,0 +1,97 @@
+package tracer
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"tt-memtrace/test/fixture"
+)
+
+// synced waits for what the tracer counts, of which no change of the accounts tells.
+func (tr *trace) synced(what string, holds func() bool) {
+	tr.t.Helper()
+	for deadline := time.Now().Add(patience); !holds(); tr.sync() {
+		if time.Now().After(deadline) {
+			tr.t.Fatalf("it never happened: %s; %+v", what, tr.tracer.Fills())
+		}
+	}
+}
+
+// A library that probes could not be attached to is refused for the processes that map
+// it, until they end or it is attached to for them.
+func TestAttachingFails(t *testing.T) {
+	var pids []uint32
+	var processes []*fixture.Process
+	for range 2 {
+		p, err := fixture.Start(fixture.SharedDriver(t))
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(p.Kill)
+		processes, pids = append(processes, p), append(pids, p.PID)
+	}
+	tr := start(t, Options{PIDs: pids})
+	library := fixture.LibraryOf(t, fixture.LayoutA)
+	const program = "device_closed"
+	tr.tracer.mu.Lock()
+	good := tr.tracer.bpfPrograms[program]
+	tr.tracer.bpfPrograms[program] = nil
+	tr.tracer.mu.Unlock()
+	if good == nil {
+		t.Fatalf("there is no BPF program %s", program)
+	}
+	fixture.Do(t, processes[0], "open %s", library)
+	tr.synced("attaching fails", func() bool { return tr.tracer.Failed() > 0 && tr.tracer.Refused() == 1 })
+	tr.noticed("attaching " + program)
+
+	tr.tracer.mu.Lock()
+	tr.tracer.bpfPrograms[program] = good
+	tr.tracer.mu.Unlock()
+	fixture.Do(t, processes[1], "open %s", library)
+	fixture.Do(t, processes[1], "device 0 1")
+	tr.awaitProcess(pids[1])
+	if n := tr.tracer.Refused(); n != 1 {
+		t.Errorf("with a process that is traced, %d libraries are refused", n)
+	}
+	fixture.Do(t, processes[0], "exec")
+	tr.synced("the process has another program", func() bool { return tr.tracer.Refused() == 0 })
+	fixture.Do(t, processes[0], "open %s", library)
+	fixture.Do(t, processes[0], "device 0 1")
+	tr.awaitProcess(pids[0])
+	if n := tr.tracer.Refused(); n != 0 {
+		t.Errorf("with both traced, %d libraries are refused", n)
+	}
+}
+
+// Tables of the BPF programs have an entry for what is traced.
+func TestTablesFill(t *testing.T) {
+	p, other := fixture.User(t, fixture.LayoutB), fixture.User(t, fixture.LayoutB)
+	tr := start(t, Options{PIDs: []uint32{p.PID, other.PID}}) // it ends with the last one
+	fixture.Do(t, p, "device 0 1")
+	entries := func(table string) uint64 {
+		list := tr.tracer.Fills()
+		i := slices.IndexFunc(list, func(f Fill) bool { return f.Table == table })
+		if i < 0 || list[i].Capacity == 0 || list[i].Entries > list[i].Capacity {
+			t.Fatalf("%s of %+v", table, list)
+		}
+		return list[i].Entries
+	}
+	tr.sync()
+	if libraries, processes := entries("libraries"), entries("processes"); libraries != 1 || processes != 2 {
+		t.Errorf("%d libraries and %d processes", libraries, processes)
+	}
+	if n := entries("launches") + entries("rings") + entries("interpreters"); n != 0 {
+		t.Errorf("%d entries before anything was launched", n)
+	}
+	const workloads = 3
+	for range workloads {
+		fixture.Do(t, p, "launch %#x 1", fixture.Number(t, p, "workload"))
+	}
+	tr.sync()
+	if n := entries("launches"); n != workloads {
+		t.Errorf("%d of %d launched workloads", n, workloads)
+	}
+	p.Kill()
+	tr.synced("what a process had goes with it", func() bool { return entries("launches") == 0 && entries("processes") == 1 })
+}

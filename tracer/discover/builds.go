@@ -1,0 +1,61 @@
+// Package discover finds the processes that map the runtime, from /proc, and opens the mapped files.
+package discover
+
+import (
+	"errors"
+	"fmt"
+	"os"
+
+	"tt-memtrace/tracer/metal"
+	"tt-memtrace/tracer/proc"
+)
+
+// Build is a build of the runtime that processes have mapped.
+type Build struct {
+	*metal.Report
+	// Processes that map it.
+	Processes []uint32
+}
+
+// Builds looks at every build of the runtime that the processes have
+// mapped; with no PIDs, that any process has. Skipped says why processes or
+// files were passed over.
+func Builds(pids []uint32) (builds []*Build, skipped []error) {
+	var err error
+	if len(pids) == 0 {
+		if pids, err = proc.PIDs(); err != nil {
+			return nil, []error{fmt.Errorf("listing processes: %w", err)}
+		}
+	}
+	byFile := map[proc.FileID]*Build{}
+	for _, pid := range pids {
+		if pid == uint32(os.Getpid()) {
+			continue
+		}
+		list, err := Mappings(pid, nil)
+		if errors.Is(err, os.ErrPermission) {
+			continue // another user's; Rights says so
+		}
+		for _, m := range list {
+			lib, err := Open(m)
+			if err != nil {
+				skipped = append(skipped, fmt.Errorf("process %d: %w", pid, err))
+				continue
+			}
+			if b := byFile[lib.ID]; b != nil {
+				b.Processes = append(b.Processes, pid)
+				lib.Close()
+				continue
+			}
+			if !lib.IsRuntime() {
+				lib.Close()
+				continue
+			}
+			b := &Build{metal.ExamineLibrary(lib), []uint32{pid}}
+			lib.Path = m.Path // as the process names it, not by what it was opened
+			byFile[lib.ID] = b
+			builds = append(builds, b)
+		}
+	}
+	return builds, skipped
+}

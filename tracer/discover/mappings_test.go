@@ -1,0 +1,61 @@
+package discover
+
+import (
+	"math"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"tt-memtrace/test/fixture"
+)
+
+func TestCandidate(t *testing.T) {
+	for path, want := range map[string]bool{
+		"/a/ttnn/build/lib/libtt_metal.so":     true,
+		"/a/libtt_metal.so.0.81":               true,
+		"/a/libtt_metal.so (deleted)":          true,
+		"/a/ttnn/_ttnncpp.so":                  true,
+		"libtt_metal.so":                       true,
+		"/a/libtt_metal.so.d/other":            false,
+		"/a/xlibtt_metal.so":                   false,
+		"/a/libtt_metal":                       false,
+		"/a/_ttnn.so":                          false,
+		"/usr/lib/x86_64-linux-gnu/libc.so.6":  false,
+		"":                                     false,
+		"[vdso]":                               false,
+		"/memfd:libtt_metal.so (deleted)":      false,
+		"//anon":                               false,
+		"/a/libtt_metal.so\nb":                 true,
+		"/a/\x00\xff/libtt_metal.so":           true,
+		strings.Repeat("/a", 5000):             false,
+		"/a/lib/python3/_ttnncpp.so.1 ignored": true,
+	} {
+		if got := Candidate(path); got != want {
+			t.Errorf("%q: %t", path, got)
+		}
+	}
+}
+
+func TestMappingsListTheRuntimeOnce(t *testing.T) {
+	p := fixture.Launch(t)
+	if list, err := Mappings(p.PID, nil); err != nil || len(list) != 0 {
+		t.Errorf("before it is loaded: %+v, %v", list, err)
+	}
+	path := fixture.LibraryOf(t, fixture.LayoutB)
+	fixture.Do(t, p, "open %s", path)
+	list, err := Mappings(p.PID, nil)
+	if err != nil || len(list) != 1 || list[0].Path != path || list[0].PID != p.PID || list[0].Base == 0 || list[0].Base%4096 != 0 {
+		t.Fatalf("%+v, %v", list, err)
+	}
+	var st unix.Stat_t
+	if err := unix.Stat(path, &st); err != nil || list[0].ID.Inode != st.Ino {
+		t.Errorf("it maps %+v, the file is %d, %v", list[0].ID, st.Ino, err)
+	}
+	if _, err := Mappings(math.MaxUint32, nil); err == nil {
+		t.Error("a process that is not there has mappings")
+	}
+	if _, ok := Users()[p.PID]; !ok {
+		t.Error("it is not among the users of the runtime")
+	}
+}

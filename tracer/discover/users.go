@@ -1,0 +1,20 @@
+package discover
+
+import "tt-memtrace/tracer/proc"
+
+// Users lists the processes that map the runtime, with their commands.
+func Users() map[uint32]string {
+	users := map[uint32]string{}
+	pids, err := proc.PIDs()
+	if err != nil {
+		return users
+	}
+	for _, pid := range pids {
+		if list, err := Mappings(pid, nil); err == nil && len(list) > 0 {
+			if command, _, err := proc.Command(pid); err == nil {
+				users[pid] = command
+			}
+		}
+	}
+	return users
+}

@@ -1,0 +1,130 @@
+package tracer
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/hanwen/go-fuse/v2/fs"
+	"github.com/hanwen/go-fuse/v2/fuse"
+
+	"tt-memtrace/aggregator"
+	"tt-memtrace/test/fixture"
+)
+
+// stranger is a user without any rights.
+const stranger = 65534
+
+// silent is a file whose reads are not answered until it is released.
+type silent struct {
+	fs.Inode
+	asked, answer chan struct{}
+	once          sync.Once
+}
+
+func (f *silent) Open(context.Context, uint32) (fs.FileHandle, uint32, syscall.Errno) {
+	return nil, fuse.FOPEN_KEEP_CACHE, 0
+}
+
+func (f *silent) Getattr(_ context.Context, _ fs.FileHandle, out *fuse.AttrOut) syscall.Errno {
+	out.Mode, out.Size = 0o444, 4096
+	return 0
+}
+
+func (f *silent) Read(_ context.Context, _ fs.FileHandle, dest []byte, _ int64) (fuse.ReadResult, syscall.Errno) {
+	f.once.Do(func() { close(f.asked) })
+	<-f.answer
+	return fuse.ReadResultData(make([]byte, len(dest))), 0
+}
+
+// mountSilent mounts a file system with such a file, which everybody may read.
+func mountSilent(t *testing.T) (file string, f *silent) {
+	t.Helper()
+	dir := t.TempDir()
+	f = &silent{asked: make(chan struct{}), answer: make(chan struct{})}
+	root := &fs.Inode{}
+	server, err := fs.Mount(dir, root, &fs.Options{
+		MountOptions: fuse.MountOptions{AllowOther: true, DirectMountStrict: true},
+		OnAdd: func(ctx context.Context) {
+			root.AddChild("page", root.NewPersistentInode(ctx, f, fs.StableAttr{Mode: syscall.S_IFREG}), false)
+		},
+	})
+	if err != nil {
+		t.Skipf("no file system in user space can be mounted: %v", err)
+	}
+	t.Cleanup(func() {
+		close(f.answer)
+		if err := server.Unmount(); err != nil {
+			t.Error(err)
+		}
+	})
+	public(t, dir)
+	return filepath.Join(dir, "page"), f
+}
+
+// public opens the folders of a test up to other users.
+func public(t *testing.T, dir string) {
+	t.Helper()
+	for ; dir != os.TempDir() && dir != "/"; dir = filepath.Dir(dir) {
+		if err := os.Chmod(dir, 0o755); err != nil && filepath.Dir(dir) == os.TempDir() {
+			t.Fatal(err)
+		}
+	}
+}
+
+// strangers starts a driver of a user without rights, that has the library open.
+func strangers(t *testing.T, b fixture.Build) *fixture.Process {
+	t.Helper()
+	dir := t.TempDir()
+	public(t, dir)
+	files := map[string]string{"driver": fixture.SharedDriver(t), "libtt_metal.so": fixture.LibraryOf(t, b)}
+	for name, from := range files {
+		data, err := os.ReadFile(from)
+		if err != nil {
+			t.Fatal(err)
+		}
+		files[name] = filepath.Join(dir, name)
+		if err := os.WriteFile(files[name], data, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	p, err := fixture.StartAs(stranger, files["driver"])
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(p.Kill)
+	fixture.Do(t, p, "open %s", files["libtt_metal.so"])
+	return p
+}
+
+// A stranger has his device in a page that never comes. Others' accounts go on, and
+// the tracer ends when it is asked to.
+func TestPageThatNeverComes(t *testing.T) {
+	file, page := mountSilent(t)
+	other, p := fixture.User(t, fixture.LayoutA), strangers(t, fixture.LayoutA)
+	tr := start(t, Options{})
+	victim := keep(t, tr, other)
+	victim.device(0, 0)
+	victim.alloc(0, aggregator.DRAM, 0)
+	tr.sync()
+	victim.compare()
+	fixture.Do(t, p, "device 0 1")
+	fixture.Do(t, p, "alloc 4096 0 0 0 4096 1024 64")
+	fixture.Do(t, p, "elsewhere %s 4096 0 0 0 4096 1024 128", file)
+	select {
+	case <-page.asked:
+	case <-time.After(patience):
+		t.Log("nobody asked for the page")
+	}
+	// The page does not come before the test is over.
+	for range 20 {
+		victim.alloc(0, aggregator.DRAM, 0)
+	}
+	tr.sync()
+	victim.compare()
+	tr.stop()
+}

@@ -1,0 +1,283 @@
+package inspect
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"tt-memtrace/aggregator"
+	"tt-memtrace/tracer/eval"
+	"tt-memtrace/tracer/memory"
+	"tt-memtrace/tracer/metal"
+	"tt-memtrace/tracer/proc"
+)
+
+// The runtime's allocators keep a set of the buffers that they handed out, and
+// lists of blocks. Reading both gives what a process held before it was traced.
+
+// maxLiveBuffers bounds what a process can claim to hold in one allocator.
+const maxLiveBuffers = 4 << 20
+
+// openTime bounds how long the devices and allocators of a process are looked for.
+const openTime = 5 * time.Second
+
+// limit bounds work in time of processors: this process's, and that of who reads for it.
+func (in *Inspector) limit(of time.Duration) *proc.Limit { return proc.NewLimit(of, in.mem.ReaderTime) }
+
+var errOpenTime = fmt.Errorf("looking for its devices and allocators took more than %v", openTime)
+
+// openDevices finds the devices that a process has open, each with its allocator or 0,
+// and all allocators, of which a device can have more.
+func (in *Inspector) openDevices(found memory.Objects) (devices map[uint64]uint64, allocators []uint64, err error) {
+	devices = map[uint64]uint64{}
+	late := in.limit(openTime).Over
+	in = in.withCache()
+	add := func(allocator uint64) {
+		if !slices.Contains(allocators, allocator) {
+			allocators = append(allocators, allocator)
+		}
+	}
+	for vtable, isOpen := range map[string]string{metal.DeviceVtable: metal.DeviceIsOpen, metal.MeshDeviceVtable: metal.MeshIsOpen} {
+		for _, address := range found[in.vptr(vtable)] {
+			if late() {
+				return nil, nil, errOpenTime
+			}
+			// A device that was closed can still be found.
+			if initialized, err := in.call(isOpen, address); err == nil && initialized&1 == 0 {
+				continue
+			}
+			if chips, _, _, err := in.Device(address); err != nil || len(chips) == 0 || chips[0] >= maxChips {
+				continue
+			}
+			a, err := in.allocator(metal.AllocatorOf[vtable], address)
+			if err == nil {
+				add(a)
+			}
+			devices[address] = a
+		}
+	}
+	for _, vtable := range []string{metal.BankingAllocator, metal.MockAllocator} {
+		if vptr := in.vptr(vtable); vptr != 0 {
+			for _, address := range found[vptr] {
+				if late() {
+					return nil, nil, errOpenTime
+				}
+				if in.hasBanks(address) {
+					add(address)
+				}
+			}
+		}
+	}
+	return devices, allocators, nil
+}
+
+// allocator is that of a device. The getter returns it or, in most releases,
+// where the pointer to it is: only an allocator has banks.
+func (in *Inspector) allocator(getter []string, device uint64) (uint64, error) {
+	a, err := in.callFirst(getter, device)
+	if err != nil {
+		return 0, err
+	}
+	pointer := a
+	if a, err = in.recent().U64(pointer); err == nil && in.hasBanks(a) {
+		return a, nil
+	}
+	if in.hasBanks(pointer) {
+		return pointer, nil
+	}
+	return 0, fmt.Errorf("no allocator at %#x", pointer)
+}
+
+func (in *Inspector) hasBanks(allocator uint64) bool {
+	const most = 1 << 16
+	n, err := in.ofMemory(metal.NumBanks, allocator, aggregator.DRAM)
+	return err == nil && n > 0 && n < most
+}
+
+// errChanging: the process changed what was read of it each time.
+var errChanging = errors.New("it changes faster than it can be read")
+
+// liveBuffers reads the buffers of an allocator. The process runs on meanwhile: what it
+// does not touch is read right, and the set is read again until it is whole.
+func (in *Inspector) liveBuffers(layout *metal.Layout, allocator, set uint64) ([]aggregator.LiveBuffer, error) {
+	limit := in.limit(time.Second)
+	for {
+		var l *lastScan
+		if in.last != nil {
+			if l = in.last[allocator]; l == nil {
+				l = &lastScan{pages: in.pages()}
+				in.last[allocator] = l
+			}
+			l.pages.Anew(l.addresses, metal.WindowSize)
+			l.addresses = l.addresses[:0]
+		}
+		list, err := in.set(allocator+set, l)
+		if err == nil {
+			var live []aggregator.LiveBuffer
+			if live, err = in.buffers(layout, list, allocator, l); err == nil {
+				return live, nil
+			}
+		}
+		if limit.Over() {
+			return nil, fmt.Errorf("reading the buffers of the allocator at %#x: %w: %w", allocator, errChanging, err)
+		}
+	}
+}
+
+// set walks a std::unordered_set of pointers.
+func (in *Inspector) set(address uint64, last *lastScan) ([]uint64, error) {
+	p := in.pages()
+	if last != nil {
+		p = last.pages
+	}
+	count, err := p.U64(address + metal.SetCount)
+	if err != nil {
+		return nil, err
+	}
+	if count > maxLiveBuffers {
+		return nil, fmt.Errorf("a set at %#x claims %d elements", address, count)
+	}
+	list := make([]uint64, 0, count)
+	node, err := p.U64(address + metal.SetFirst)
+	for ; err == nil && node != 0; node, err = p.U64(node) {
+		if uint64(len(list)) == count {
+			return nil, fmt.Errorf("a set at %#x has more than its %d elements", address, count)
+		}
+		value, err := p.U64(node + metal.NodeValue)
+		if err != nil {
+			return nil, err
+		}
+		list = append(list, value)
+		if last != nil {
+			last.addresses = append(last.addresses, node)
+		}
+	}
+	if err != nil {
+		return nil, err
+	}
+	after, err := in.pages().U64(address + metal.SetCount)
+	if err == nil && (uint64(len(list)) != count || after != count) {
+		err = fmt.Errorf("a set at %#x of %d elements had %d, then %d", address, count, len(list), after)
+	}
+	return list, err
+}
+
+// buffers reads Buffer objects, of which those that are not the allocator's, or
+// not allocated (any more), are left out.
+func (in *Inspector) buffers(layout *metal.Layout, list []uint64, allocator uint64, last *lastScan) ([]aggregator.LiveBuffer, error) {
+	at := slices.Clone(list)
+	base := uint64(layout.Base)
+	if layout.Indirect {
+		words, err := in.readEach(list, base, 8, last)
+		if err != nil {
+			return nil, err
+		}
+		for i := range at {
+			at[i] = binary.LittleEndian.Uint64(words[8*i:])
+		}
+		base = 0
+	}
+	windows, err := in.readEach(at, base, metal.WindowSize, last)
+	if err != nil {
+		return nil, err
+	}
+	live := make([]aggregator.LiveBuffer, 0, len(list))
+	for i, id := range list {
+		w := windows[i*metal.WindowSize : (i+1)*metal.WindowSize]
+		u64 := func(field string) uint64 { return binary.LittleEndian.Uint64(w[layout.Offset(field):]) }
+		u32 := func(field string) uint32 { return binary.LittleEndian.Uint32(w[layout.Offset(field):]) }
+		if u64("allocator") != allocator || w[layout.Offset("status")] != metal.StatusAllocated || w[layout.Offset("hooked")] != 0 {
+			continue
+		}
+		live = append(live, aggregator.LiveBuffer{
+			Buffer: id, Device: u64("device"), Allocator: allocator, Address: uint64(u32("address")), Size: u64("size"),
+			PageSize: u64("page_size"), Memory: aggregator.Memory(min(u32("type"), 255)), MemoryLayout: uint8(min(u32("layout"), 255)),
+		})
+	}
+	return live, nil
+}
+
+// readEach reads a piece of each object, one behind the other.
+func (in *Inspector) readEach(objects []uint64, offset uint64, size int, last *lastScan) ([]byte, error) {
+	if last == nil {
+		return in.mem.ReadEach(objects, offset, size)
+	}
+	all := make([]byte, size*len(objects))
+	for i, o := range objects {
+		if err := last.pages.ReadAt(all[i*size:(i+1)*size], o+offset); err != nil {
+			return nil, err
+		}
+		last.addresses = append(last.addresses, o+offset)
+	}
+	return all, nil
+}
+
+// blockSteps bounds the evaluation that lists the blocks of an allocator, in
+// instructions: enough for a hundred thousand.
+const blockSteps = 20_000_000
+
+// errCaught ends an evaluation whose purpose is served.
+var errCaught = errors.New("caught")
+
+// blocks lists what every bank lost to each address of an allocator's memory, bytes.
+func (in *Inspector) blocks(allocator uint64, memory aggregator.Memory) (map[uint64]uint64, error) {
+	list, err := in.blockList(allocator, memory)
+	if list == 0 {
+		return nil, err
+	}
+	m := in.machine(eval.WithStepLimit(blockSteps))
+	at, err := in.vector(m, metal.AllocatedBlocks, list)
+	if err != nil {
+		return nil, err
+	}
+	begin, count, err := readVector(m, at, 16, maxLiveBuffers)
+	if err != nil {
+		return nil, fmt.Errorf("evaluating %s: it returned %w", metal.AllocatedBlocks, err)
+	}
+	blocks := make(map[uint64]uint64, count)
+	for at := begin; at < begin+16*count; at += 16 {
+		from, err := m.ReadU64(at)
+		if err != nil {
+			return nil, err
+		}
+		to, err := m.ReadU64(at + 8)
+		if err != nil {
+			return nil, err
+		}
+		if to > from {
+			blocks[from] = to - from
+		}
+	}
+	return blocks, nil
+}
+
+// blockList is the list of blocks that an allocator asks for the statistics of a
+// memory; 0 where there is no such memory.
+func (in *Inspector) blockList(allocator uint64, memory aggregator.Memory) (list uint64, err error) {
+	e := in.evaluate(func(name string) eval.Hook {
+		if name != metal.BlockStatistics {
+			return nil
+		}
+		return func(m *eval.Machine) error {
+			list = m.Arg(1) // behind the place for the result
+			return errCaught
+		}
+	})
+	result, err := e.Alloc(64)
+	if err != nil {
+		return 0, err
+	}
+	arg, err := e.Alloc(8)
+	if err == nil {
+		err = e.WriteU32(arg, uint32(memory))
+	}
+	if err == nil {
+		_, err = e.call(in.lib.First(metal.Statistics), result, allocator, arg)
+	}
+	if errors.Is(err, errCaught) || errors.Is(err, eval.ErrThrow) {
+		err = nil
+	}
+	return list, err
+}

@@ -1,0 +1,96 @@
+package inspect
+
+import (
+	"sync"
+
+	"tt-memtrace/aggregator"
+)
+
+// Chips are those of one process: what its numbers stand for.
+type Chips struct {
+	in  *Inspector
+	pid uint32
+	// private: the process numbers chips in its own way.
+	private bool
+
+	mu      sync.Mutex
+	uniques map[uint32]uint64
+	boards  map[uint32]string
+}
+
+// NewChips prepares to ask a process for its chips. Nothing is read yet.
+func NewChips(in *Inspector, pid uint32) *Chips {
+	return &Chips{in: in, pid: pid, private: Renumbered(pid), boards: map[uint32]string{}}
+}
+
+// Device is what a process says of a device that is open.
+type Device struct {
+	Mesh   bool
+	Arch   string
+	boards []string
+	// The process's numbers of the chips, and their unique ids, 0 where unknown.
+	numbers []uint32
+	uniques []uint64
+}
+
+// Device reads what is to be said of a device.
+func (c *Chips) Device(address uint64) (d Device, err error) {
+	d.numbers, d.Mesh, d.Arch, err = c.in.Device(address)
+	for _, n := range d.numbers {
+		d.uniques = append(d.uniques, c.uniqueOf(n))
+		d.boards = append(d.boards, c.boardOf(n))
+	}
+	return d, err
+}
+
+// Opened names the chips of a device. Used says whether another process uses a chip.
+func (c *Chips) Opened(d Device, names ChipNames, used func(unique uint64) bool) *aggregator.Opened {
+	o := &aggregator.Opened{Mesh: d.Mesh, Arch: d.Arch, Boards: d.boards, UniqueIDs: d.uniques}
+	for i, n := range d.numbers {
+		o.Chips = append(o.Chips, names.chip(c.pid, n, d.uniques[i], c.private, used))
+	}
+	return o
+}
+
+// Uses says whether the process has a chip of a unique id.
+func (c *Chips) Uses(unique uint64) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, id := range c.uniques {
+		if id == unique {
+			return true
+		}
+	}
+	return false
+}
+
+// uniqueOf is a chip's unique id, 0 where it is not known. It is asked for once,
+// and again for chips that were not there.
+func (c *Chips) uniqueOf(number uint32) uint64 {
+	c.mu.Lock()
+	id, asked := c.uniques[number]
+	c.mu.Unlock()
+	if asked {
+		return id
+	}
+	ids, err := c.in.UniqueIDs()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if err == nil {
+		c.uniques = ids
+	} else if c.uniques == nil {
+		c.uniques = map[uint32]uint64{}
+	}
+	c.uniques[number] += 0 // asked
+	return c.uniques[number]
+}
+
+// boardOf is the card of a chip, asked for once.
+func (c *Chips) boardOf(number uint32) string {
+	name, ok := c.boards[number]
+	if !ok {
+		name = c.in.Board(number)
+		c.boards[number] = name
+	}
+	return name
+}

@@ -1,0 +1,57 @@
+package inspect
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"os"
+
+	"github.com/prometheus/procfs"
+
+	"tt-memtrace/aggregator"
+	"tt-memtrace/cgroup"
+	"tt-memtrace/tracer/proc"
+)
+
+// Describe reads what can be said of a process without a look at its memory. Its
+// words are the process's own and untrusted.
+func Describe(pid uint32) (aggregator.Process, error) {
+	command, started, err := proc.Command(pid)
+	if err != nil {
+		return aggregator.Process{}, err
+	}
+	p := aggregator.Process{Started: started, Command: command}
+	p.Container, p.InnerPID = ContainerOf(pid)
+	return p, nil
+}
+
+// ContainerOf says which container a process is in, and its PID inside its own PID
+// namespace; empty and 0 where it is in none that is known, or in ours.
+func ContainerOf(pid uint32) (container string, inner uint32) {
+	if f, err := os.Open(fmt.Sprintf("/proc/%d/cgroup", pid)); err == nil {
+		// A path has 4096 bytes at most, but version 1 has a line a controller.
+		b, _ := io.ReadAll(io.LimitReader(f, 64<<10))
+		f.Close()
+		container = cgroup.Parse(string(b)).String()
+	}
+	if p, err := procfs.NewProc(int(pid)); err == nil {
+		if st, err := p.NewStatus(); err == nil && len(st.NSpids) > 1 {
+			inner = uint32(st.NSpids[len(st.NSpids)-1])
+		}
+	}
+	return container, inner
+}
+
+// Renumbered reports whether the process numbers chips in a way of its own.
+func Renumbered(pid uint32) bool {
+	env, err := os.ReadFile(fmt.Sprintf("/proc/%d/environ", pid))
+	if err != nil {
+		return false
+	}
+	for v := range bytes.SplitSeq(env, []byte{0}) {
+		if value, ok := bytes.CutPrefix(v, []byte("TT_VISIBLE_DEVICES=")); ok && len(value) > 0 {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,90 @@
+package inspect
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"tt-memtrace/tracer/eval"
+	"tt-memtrace/tracer/metal"
+	"tt-memtrace/tracer/proc"
+)
+
+// A process numbers chips as it likes: TT_VISIBLE_DEVICES renumbers them. What a
+// chip is, its unique id tells, which the driver library keeps for each.
+
+// driverLibraries are how the name of the file with the driver library begins, in
+// different releases: packaging can have put a hash behind it.
+var driverLibraries = []string{"libtt-umd", "libdevice"}
+
+// UniqueIDs reads the unique id of each chip, by the process's own numbers. The
+// runtime's library asks the driver library's description of the cluster for
+// boards: so it is found.
+func (in *Inspector) UniqueIDs() (map[uint32]uint64, error) {
+	context, err := in.callFirst(metal.ContextInstance, 0)
+	if err != nil {
+		return nil, err
+	}
+	cluster, err := in.call(metal.GetCluster, context)
+	if err != nil {
+		return nil, err
+	}
+	var descriptor uint64
+	e := in.evaluate(func(name string) eval.Hook {
+		if name != metal.DescriptorBoard {
+			return nil
+		}
+		return func(m *eval.Machine) error {
+			descriptor = m.Arg(0)
+			return errCaught
+		}
+	})
+	if _, err := e.call(metal.BoardType, cluster, 0); descriptor == 0 {
+		return nil, fmt.Errorf("finding the description of the cluster: %w", errors.Join(err, errors.ErrUnsupported))
+	}
+	function, err := driverFunction(in.mem.PID(), metal.DescriptorIDs)
+	if err != nil {
+		return nil, err
+	}
+	table, err := in.machine().Call(function, descriptor)
+	if err != nil {
+		return nil, fmt.Errorf("evaluating %s: %w", metal.DescriptorIDs, err)
+	}
+	p := in.pages()
+	ids := map[uint32]uint64{}
+	node, err := p.U64(table + metal.SetFirst)
+	for ; err == nil && node != 0 && len(ids) < maxChips; node, err = p.U64(node) {
+		key, err := p.U64(node + metal.NodeKey)
+		if err != nil {
+			return nil, err
+		}
+		if ids[uint32(key)], err = p.U64(node + metal.NodeData); err != nil {
+			return nil, err
+		}
+	}
+	return ids, err
+}
+
+// driverFunction is the address of a function of the driver library that a process has mapped.
+func driverFunction(pid uint32, name string) (uint64, error) {
+	maps, err := proc.Maps(pid)
+	if err != nil {
+		return 0, err
+	}
+	var failed error
+	for _, m := range maps {
+		base := filepath.Base(m.Pathname)
+		if m.Offset != 0 || !slices.ContainsFunc(driverLibraries, func(name string) bool { return strings.HasPrefix(base, name) }) {
+			continue
+		}
+		value, err := metal.DynamicSymbol(proc.Mapping{PID: pid, Path: m.Pathname}.FileName(), name)
+		if err == nil {
+			return uint64(m.StartAddr) + value, nil
+		}
+		failed = errors.Join(failed, err)
+	}
+	return 0, fmt.Errorf("looking for %s in the driver library: %w", name, cmp.Or(failed, errors.New("none is mapped")))
+}

@@ -1,0 +1,33 @@
+package inspect
+
+import (
+	"strings"
+	"testing"
+
+	"tt-memtrace/test/fixture"
+	"tt-memtrace/tracer/metal"
+)
+
+// The driver library is found by any of its names, also with a hash that packaging
+// put into it, and so is its function, in whichever of them it is.
+func TestDriverLibraryOfAnyName(t *testing.T) {
+	p := fixture.Launch(t)
+	for _, name := range []string{"libdevice-967d0d2f.so", "libtt-umd.so.0.9.14"} {
+		other := "_ZNK2tt8tt_metal6Buffer4sizeEv"
+		if name == "libdevice-967d0d2f.so" {
+			other = metal.TrackAllocate
+		}
+		fixture.Do(t, p, "open %s", fixture.LibraryOf(t, fixture.Build{Name: name, Hide: []string{other}}))
+	}
+	for _, symbol := range []string{"_ZNK2tt8tt_metal6Buffer4sizeEv", metal.TrackAllocate} {
+		if f, err := driverFunction(p.PID, symbol); err != nil || f == 0 {
+			t.Errorf("%s at %#x: %v", symbol, f, err)
+		}
+	}
+	if _, err := driverFunction(p.PID, "none"); err == nil || !strings.Contains(err.Error(), "libtt-umd") {
+		t.Errorf("a function that is nowhere: %v", err)
+	}
+	if _, err := driverFunction(fixture.Launch(t).PID, metal.TrackAllocate); err == nil || !strings.Contains(err.Error(), "none is mapped") {
+		t.Errorf("a process without the library: %v", err)
+	}
+}

@@ -1,0 +1,326 @@
+// Package inspect reads what one live process of the runtime holds: devices, allocators, buffers,
+// programs and kernels. It evaluates the runtime's own functions over memory that it only reads. It
+// needs no probes, and returns values.
+package inspect
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"strings"
+	"sync"
+
+	"tt-memtrace/aggregator"
+	"tt-memtrace/tracer/eval"
+	"tt-memtrace/tracer/memory"
+	"tt-memtrace/tracer/metal"
+	"tt-memtrace/tracer/proc"
+)
+
+// Inspector asks the objects of one live process what they are, by evaluating
+// the runtime's own getters outside of the process, over its memory. The
+// process is only read.
+type Inspector struct {
+	lib  *metal.Library
+	base uint64
+	mem  *memory.Process
+	// standard is the C++ library of the process, where it is needed.
+	standard func() (*eval.Image, uint64)
+	// code and data are shared by evaluations that follow each other closely, of
+	// one goroutine; nil where they are not.
+	code *eval.Code
+	data *memory.Pages
+	// last, where it is not nil, is what each allocator had when it was scanned last.
+	last map[uint64]*lastScan
+}
+
+// lastScan is where the buffers of an allocator are, to be read at once the next time.
+type lastScan struct {
+	addresses []uint64
+	pages     *memory.Pages
+}
+
+// Repeatedly has its allocators scanned in less time where they are scanned often. It is used by
+// one goroutine at a time then.
+func (in *Inspector) Repeatedly() *Inspector {
+	c := *in
+	c.last = map[uint64]*lastScan{}
+	return &c
+}
+
+// withCache is for evaluations that follow each other closely: they decode the same
+// code once, and take each page of the process's memory as it was when it was
+// read first, until resetCache is called.
+func (in *Inspector) withCache() *Inspector {
+	c := *in
+	c.code = eval.NewCode()
+	c.resetCache()
+	return &c
+}
+
+func (in *Inspector) pages() *memory.Pages { return memory.NewPages(in.mem) }
+
+// recent is its memory as evaluations see it: as it was when it was read first, where that
+// is kept.
+func (in *Inspector) recent() *memory.Pages {
+	if in.data != nil {
+		return in.data
+	}
+	return in.pages()
+}
+
+// resetCache forgets the memory that was read.
+func (in *Inspector) resetCache() { in.data = in.pages() }
+
+func New(lib *metal.Library, m proc.Mapping) *Inspector { return NewOver(memory.Of(m.PID), lib, m) }
+
+// NewOver is New, over memory that is read in another way.
+func NewOver(mem *memory.Process, lib *metal.Library, m proc.Mapping) *Inspector {
+	return &Inspector{lib: lib, base: m.Base - lib.LoadAddress(), mem: mem, standard: sync.OnceValues(func() (*eval.Image, uint64) {
+		return standardOf(lib, m.PID)
+	})}
+}
+
+// maxChips bounds what a process can claim that a mesh spans.
+const maxChips = 4096
+
+// archNames are the runtime's tt::ARCH.
+var archNames = map[uint64]string{1: "grayskull", 2: "wormhole_b0", 3: "blackhole", 4: "quasar"}
+
+// boardNames are the driver library's BoardType, as cards are called.
+var boardNames = map[uint64]string{3: "n150", 4: "n300", 5: "p100", 6: "p150", 7: "p300", 8: "galaxy", 9: "galaxy"}
+
+// errNotADevice: the address does not hold a device (any more).
+var errNotADevice = errors.New("not a device")
+
+// Device reads which chips a Device or MeshDevice spans, by the process's own
+// numbers.
+func (in *Inspector) Device(address uint64) (chips []uint32, mesh bool, arch string, err error) {
+	var word [8]byte
+	if err := in.mem.ReadAt(word[:], address); err != nil {
+		return nil, false, "", err
+	}
+	vptr := binary.LittleEndian.Uint64(word[:])
+	switch vptr {
+	case in.vptr(metal.DeviceVtable):
+		id, err := in.call(metal.DeviceID, address)
+		if err != nil {
+			return nil, false, "", err
+		}
+		chips = []uint32{uint32(id)}
+	case in.vptr(metal.MeshDeviceVtable):
+		mesh = true
+		if chips, err = in.ints(metal.MeshDeviceIDs, address); err != nil {
+			return nil, true, "", err
+		}
+	default:
+		return nil, false, "", fmt.Errorf("reading device at %#x: %w", address, errNotADevice)
+	}
+	getter := metal.DeviceArch
+	if mesh {
+		getter = metal.MeshDeviceArch
+	}
+	if a, err := in.call(getter, address); err == nil {
+		arch = archNames[a&0xffffffff]
+	}
+	return chips, mesh, arch, nil
+}
+
+// Board reads the name of the card that a chip is on, or "".
+func (in *Inspector) Board(chip uint32) string {
+	context, err := in.callFirst(metal.ContextInstance, 0)
+	if err != nil {
+		return ""
+	}
+	cluster, err := in.call(metal.GetCluster, context)
+	if err != nil {
+		return ""
+	}
+	board, err := in.call(metal.BoardType, cluster, uint64(chip))
+	if err != nil {
+		return ""
+	}
+	return boardNames[board&0xffffffff]
+}
+
+// Capacity reads an allocator's banks. A memory that cannot be read stays unknown.
+func (in *Inspector) Capacity(allocator uint64) (c aggregator.Capacity, err error) {
+	for m := range aggregator.NumMemories {
+		if m == aggregator.SystemMemory {
+			continue // not on the chip, and the allocator refuses to tell
+		}
+		n, e := in.ofMemory(metal.NumBanks, allocator, m)
+		if e != nil {
+			err = e
+			continue
+		}
+		size, e := in.ofMemory(metal.BankSize, allocator, m)
+		if e != nil {
+			err = e
+			continue
+		}
+		c[m] = aggregator.Banks{Known: true, Count: uint32(n), Bytes: size}
+	}
+	return c, err
+}
+
+// vptr is what the first word of an object of a class is: behind the offset to
+// top and the type info of its vtable.
+func (in *Inspector) vptr(vtable string) uint64 {
+	at, ok := in.lib.Lookup(vtable)
+	if !ok {
+		return 0
+	}
+	return in.base + at + 16
+}
+
+// addressOf is where the process has a symbol of the library that this defines.
+func (in *Inspector) addressOf(name string) uint64 {
+	at, _ := in.lib.Lookup(name)
+	return in.base + at
+}
+
+func (in *Inspector) machine(options ...eval.Option) *eval.Machine {
+	options = append([]eval.Option{eval.WithSlots(in.slot)}, options...)
+	if in.code != nil {
+		options = append(options, eval.WithCode(in.code))
+	}
+	return eval.New(in, options...)
+}
+
+// slot resolves a call to another function by its name: the pointer may be
+// unbound, or lead to a function that must not be evaluated, like a lock.
+func (in *Inspector) slot(address uint64) (uint64, eval.Hook, bool) {
+	image, err := in.lib.Image()
+	if err != nil {
+		return 0, nil, false
+	}
+	target, hook, ok := image.SlotFunc(eval.Libc)(address - in.base)
+	if target != 0 {
+		target += in.base
+	}
+	return target, hook, ok
+}
+
+// standardSlot resolves a call that the C++ library makes of another function by
+// its name: of the C library's there are several, of which the process's are
+// the fastest on this machine, in instructions that are not evaluated.
+func (in *Inspector) standardSlot(address uint64) (uint64, eval.Hook, bool) {
+	image, base := in.standard()
+	if image == nil {
+		return 0, nil, false
+	}
+	target, hook, ok := image.SlotFunc(eval.Libc)(address - base)
+	if target != 0 {
+		target += base
+	}
+	return target, hook, ok
+}
+
+// callFirst evaluates the first of the functions that the library has.
+func (in *Inspector) callFirst(names []string, args ...uint64) (uint64, error) {
+	return in.call(in.lib.First(names), args...)
+}
+
+// call evaluates a function of the library.
+func (in *Inspector) call(name string, args ...uint64) (uint64, error) {
+	return in.callOn(in.machine(), name, args...)
+}
+
+// callOn evaluates a function of the library on a machine.
+func (in *Inspector) callOn(m *eval.Machine, name string, args ...uint64) (uint64, error) {
+	at, ok := in.lib.Lookup(name)
+	if !ok {
+		return 0, fmt.Errorf("evaluating %s: the library lacks it", name)
+	}
+	v, err := m.Call(in.base+at, args...)
+	if err != nil {
+		return 0, fmt.Errorf("evaluating %s: %w", name, err)
+	}
+	return v, nil
+}
+
+// ofMemory evaluates a getter that takes a const BufferType&.
+func (in *Inspector) ofMemory(names []string, this uint64, memory aggregator.Memory) (uint64, error) {
+	m := in.machine()
+	arg, err := m.Alloc(4)
+	if err == nil {
+		err = m.WriteU32(arg, uint32(memory))
+	}
+	if err != nil {
+		return 0, err
+	}
+	return in.callOn(m, in.lib.First(names), this, arg)
+}
+
+// vector evaluates a getter that returns a std::vector, and says where that is.
+func (in *Inspector) vector(m *eval.Machine, getter string, this uint64) (at uint64, err error) {
+	if at, err = m.Alloc(24); err == nil {
+		_, err = in.callOn(m, getter, at, this)
+	}
+	return at, err
+}
+
+// readVector reads where the elements of a std::vector are and how many, at the
+// most, of a size in bytes.
+func readVector(m *eval.Machine, at, size, most uint64) (begin, count uint64, err error) {
+	if begin, err = m.ReadU64(at); err != nil {
+		return 0, 0, err
+	}
+	end, err := m.ReadU64(at + 8)
+	if err != nil {
+		return 0, 0, err
+	}
+	if end < begin || (end-begin)%size != 0 || (end-begin)/size > most {
+		return 0, 0, fmt.Errorf("a vector from %#x to %#x", begin, end)
+	}
+	return begin, (end - begin) / size, nil
+}
+
+// ints evaluates a getter that returns a std::vector<int>.
+func (in *Inspector) ints(getter string, this uint64) ([]uint32, error) {
+	m := in.machine()
+	at, err := in.vector(m, getter, this)
+	if err != nil {
+		return nil, err
+	}
+	begin, count, err := readVector(m, at, 4, maxChips)
+	if err != nil {
+		return nil, fmt.Errorf("evaluating %s: it returned %w", getter, err)
+	}
+	list := make([]uint32, count)
+	for i := range list {
+		if list[i], err = m.ReadU32(begin + 4*uint64(i)); err != nil {
+			return nil, err
+		}
+	}
+	return list, nil
+}
+
+// ReadAt gives the library's code from its file, because the process's own has
+// breakpoints in it, and everything else from the process.
+func (in *Inspector) ReadAt(p []byte, address uint64) error {
+	if address >= in.base && in.lib.ReadCode(p, address-in.base) {
+		return nil
+	}
+	if in.data != nil {
+		return in.data.ReadAt(p, address)
+	}
+	return in.mem.ReadAt(p, address)
+}
+
+// standardOf is the C++ library that a process has mapped, or nil.
+func standardOf(lib *metal.Library, pid uint32) (*eval.Image, uint64) {
+	maps, err := proc.Maps(pid)
+	if err != nil {
+		return nil, 0
+	}
+	for _, m := range maps {
+		if !strings.HasPrefix(filepath.Base(m.Pathname), "libstdc++.so") || m.Offset != 0 {
+			continue
+		}
+		return lib.Standard(proc.Mapping{PID: pid, Path: m.Pathname}.FileName()), uint64(m.StartAddr)
+	}
+	return nil, 0
+}

@@ -1,0 +1,164 @@
+package inspect
+
+import (
+	"debug/elf"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"tt-memtrace/aggregator"
+	"tt-memtrace/elffile"
+)
+
+// KernelOf takes the path of a kernel's binary apart:
+// …/kernels/<name>/<hash>/<processor>/<processor>.elf. Of one that is not whole,
+// only the end is there.
+func KernelOf(file string, whole bool) (aggregator.Kernel, bool) {
+	parts := strings.FieldsFunc(file, func(c rune) bool { return c == '/' })
+	n := len(parts)
+	if n < 4 || whole && n == 4 || n > 4 && parts[n-5] != "kernels" && (whole || n > 5) {
+		return aggregator.Kernel{}, false
+	}
+	return aggregator.Kernel{
+		Name: parts[n-4], Hash: parts[n-3], Processor: strings.TrimSuffix(parts[n-1], path.Ext(parts[n-1])),
+		Type: kernelType(parts[n-4]),
+	}, true
+}
+
+// KernelFiles are the binaries of a process's kernels, with their sizes.
+type KernelFiles struct {
+	pid   uint32
+	sizes map[string]fileSize
+}
+
+// fileSize is the loadable bytes of a file, where it could be read.
+type fileSize struct {
+	bytes uint64
+	known bool
+}
+
+// maxSizes bounds the files that are remembered of a process.
+const maxSizes = 1 << 16
+
+func NewKernelFiles(pid uint32) *KernelFiles { return &KernelFiles{pid, map[string]fileSize{}} }
+
+// Kernel is what a file says of the kernel at an address, which is read from it. It
+// is false for firmware, which is of no program. Of a name that is not whole, the end is there.
+func (f *KernelFiles) Kernel(id uint64, file string, whole bool) (aggregator.Kernel, bool) {
+	k, ok := KernelOf(file, whole)
+	if !ok {
+		return k, false
+	}
+	k.ID = id
+	if whole {
+		k.Path = file
+		s, ok := f.sizes[file]
+		if !ok {
+			n, err := Loadable(f.pid, file)
+			s = fileSize{n, err == nil}
+			if len(f.sizes) < maxSizes {
+				f.sizes[file] = s
+			}
+		}
+		k.Bytes, k.Sized = s.bytes, s.known
+	}
+	return k, true
+}
+
+// kernelType goes by the names that the runtime's own kernels have.
+func kernelType(name string) aggregator.KernelType {
+	switch {
+	case strings.HasPrefix(name, "cq_"):
+		return aggregator.DispatchKernel
+	case strings.HasPrefix(name, "fabric_"), strings.HasPrefix(name, "tt_fabric_"):
+		return aggregator.FabricKernel
+	}
+	return aggregator.ApplicationKernel
+}
+
+// Loadable reads how many bytes of an ELF file are loaded, from its program
+// headers alone. The path is the process's own, and never leads out of its root.
+func Loadable(pid uint32, file string) (uint64, error) {
+	root, err := unix.Open(fmt.Sprintf("/proc/%d/root", pid), unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return 0, &os.PathError{Op: "opening the root of process", Path: fmt.Sprint(pid), Err: err}
+	}
+	defer unix.Close(root)
+	// O_NONBLOCK, so that a FIFO blocks nobody.
+	fd, err := unix.Openat2(root, file, &unix.OpenHow{
+		Flags: unix.O_RDONLY | unix.O_CLOEXEC | unix.O_NONBLOCK | unix.O_NOCTTY, Resolve: unix.RESOLVE_IN_ROOT | unix.RESOLVE_NO_MAGICLINKS,
+	})
+	if err != nil {
+		return 0, &os.PathError{Op: "opening", Path: file, Err: err}
+	}
+	f := os.NewFile(uintptr(fd), file)
+	defer f.Close()
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil || st.Mode&unix.S_IFMT != unix.S_IFREG {
+		return 0, fmt.Errorf("reading %s: not a regular file", file)
+	}
+	return loadableBytes(f)
+}
+
+var errNotELF = errors.New("not a little-endian ELF file")
+
+// maxProgs is more program headers than any kernel has.
+const maxProgs = 64
+
+// loadableBytes sums what the file has of its loadable segments.
+func loadableBytes(r io.ReaderAt) (uint64, error) {
+	var ident [elf.EI_NIDENT]byte
+	if err := elffile.ReadAt(r, 0, &ident); err != nil || string(ident[:4]) != elf.ELFMAG || elf.Data(ident[elf.EI_DATA]) != elf.ELFDATA2LSB {
+		return 0, errNotELF
+	}
+	var sum uint64
+	switch elf.Class(ident[elf.EI_CLASS]) {
+	case elf.ELFCLASS32:
+		var h elf.Header32
+		if err := elffile.ReadAt(r, 0, &h); err != nil {
+			return 0, err
+		}
+		progs := make([]elf.Prog32, min(h.Phnum, maxProgs))
+		if int(h.Phentsize) != binary.Size(elf.Prog32{}) || h.Phnum > maxProgs {
+			return 0, errNotELF
+		}
+		if err := elffile.ReadAt(r, int64(h.Phoff), progs); err != nil {
+			return 0, err
+		}
+		for _, p := range progs {
+			if elf.ProgType(p.Type) == elf.PT_LOAD {
+				sum += uint64(p.Filesz)
+			}
+		}
+	case elf.ELFCLASS64:
+		var h elf.Header64
+		if err := elffile.ReadAt(r, 0, &h); err != nil {
+			return 0, err
+		}
+		progs := make([]elf.Prog64, min(h.Phnum, maxProgs))
+		if int(h.Phentsize) != binary.Size(elf.Prog64{}) || h.Phnum > maxProgs {
+			return 0, errNotELF
+		}
+		if err := elffile.ReadAt(r, int64(h.Phoff), progs); err != nil {
+			return 0, err
+		}
+		for _, p := range progs {
+			if elf.ProgType(p.Type) == elf.PT_LOAD {
+				sum += p.Filesz
+			}
+		}
+	default:
+		return 0, errNotELF
+	}
+	const most = 1 << 30 // bytes; a kernel has some thousand
+	if sum > most {
+		return 0, errNotELF
+	}
+	return sum, nil
+}

@@ -1,0 +1,180 @@
+package inspect
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+
+	"tt-memtrace/tracer/memory"
+	"tt-memtrace/tracer/metal"
+)
+
+// A workload of a mesh has a program for each of several ranges of its coordinates. The runtime
+// places each of them on all of the mesh's chips, and runs it on those of its range: it is there
+// that it takes L1. Which these are says the mesh's own function, evaluated with the range.
+
+// MeshRange is a range of a mesh's coordinates: where the runtime has it or, once, had it, and
+// what was there.
+type MeshRange struct {
+	At    uint64
+	Bytes []byte
+}
+
+// rangeBytes is more than any release's MeshCoordinateRange has.
+const rangeBytes = 256
+
+// InRange are the devices of a mesh that a range covers.
+func (in *Inspector) InRange(mesh uint64, of MeshRange) ([]uint64, error) {
+	if len(of.Bytes) == 0 {
+		return nil, errors.New("the coordinates of a program could not be read")
+	}
+	view, err := in.call(metal.MeshView, mesh)
+	if err != nil {
+		return nil, err
+	}
+	m := in.machine()
+	// Its words point into itself: it has to be where it was.
+	if err := m.Write(of.At, of.Bytes); err != nil {
+		return nil, err
+	}
+	result, err := m.Alloc(24)
+	if err == nil {
+		_, err = in.callOn(m, metal.DevicesInRange, result, view, of.At)
+	}
+	if err != nil {
+		return nil, err
+	}
+	begin, count, err := readVector(m, result, 8, maxChips)
+	if err == nil && count == 0 {
+		err = errors.New("a program is on no chip")
+	}
+	if err != nil {
+		return nil, fmt.Errorf("evaluating %s: it returned %w", metal.DevicesInRange, err)
+	}
+	list := make([]uint64, count)
+	for i := range list {
+		if list[i], err = m.ReadU64(begin + 8*uint64(i)); err != nil {
+			return nil, err
+		}
+	}
+	return list, nil
+}
+
+// chipsOf are the chips of each device that is open, by the process's numbers, in order.
+func (in *Inspector) chipsOf(open map[uint64]uint64) map[uint64][]uint32 {
+	chips := map[uint64][]uint32{}
+	for d := range open {
+		if list, _, _, err := in.Device(d); err == nil {
+			slices.Sort(list)
+			chips[d] = list
+		}
+	}
+	return chips
+}
+
+// nodesOf finds where workloads keep programs, of those that are given, and gives the range of
+// each that it finds: with several workloads, the ranges of all.
+//
+// A workload has a std::unordered_map from ranges to programs. A node of it is a piece of
+// malloc's: the next node, the range, and the pointers to the program and to its control block,
+// which is 16 bytes before it. The size of the piece says where it begins, and the first word of
+// a range points into itself.
+func (in *Inspector) nodesOf(programs []uint64) (map[uint64][]MeshRange, error) {
+	found := memory.Objects{}
+	for some := range slices.Chunk(programs, memory.MaxVptrs/2) {
+		var wanted []uint64
+		for _, p := range some {
+			wanted = append(wanted, p, p-16)
+		}
+		objects, err := in.mem.Find(wanted...)
+		if err != nil {
+			return nil, err
+		}
+		maps.Copy(found, objects)
+	}
+	nodes := map[uint64][]MeshRange{}
+	pages := in.pages()
+	for _, program := range programs {
+		places := slices.Clone(found[program])
+		for _, block := range found[program-16] {
+			places = append(places, block-8)
+		}
+		for _, at := range places {
+			if own, err := pages.U64(at); err != nil || own != program {
+				continue
+			}
+			if block, err := pages.U64(at + 8); err != nil || block != program-16 {
+				continue
+			}
+			if key, ok := in.keyBefore(at); ok {
+				bytes := make([]byte, at-key)
+				if in.mem.ReadAt(bytes, key) == nil {
+					nodes[program] = append(nodes[program], MeshRange{key, bytes})
+				}
+			}
+		}
+	}
+	return nodes, nil
+}
+
+// keyBefore is where the range begins in the node that has its program at an address.
+func (in *Inspector) keyBefore(program uint64) (key uint64, ok bool) {
+	const header, pointers, flags = 8, 16, 7 // bytes, bytes, bits
+	pages := in.pages()
+	for node := (program - 16) &^ 15; node+8+rangeBytes >= program; node -= 16 {
+		size, err := pages.U64(node - header)
+		if err != nil {
+			return 0, false
+		}
+		if rest := size&^flags + node - header; rest < program+pointers || rest >= program+pointers+16+8 {
+			continue
+		}
+		if first, err := pages.U64(node + 8); err == nil && first > node+8 && first < program {
+			return node + 8, true
+		}
+	}
+	return 0, false
+}
+
+// narrow leaves the devices that a program is on, of those that it was placed on: all the chips of
+// a mesh, or the mesh. It is false where that is unknown.
+func (in *Inspector) narrow(devices []uint64, ranges []MeshRange, chips map[uint64][]uint32) ([]uint64, MeshRange, bool) {
+	var placed []uint32
+	for _, d := range devices {
+		for _, c := range chips[d] {
+			if !slices.Contains(placed, c) {
+				placed = append(placed, c)
+			}
+		}
+	}
+	slices.Sort(placed)
+	if len(placed) < 2 {
+		return devices, MeshRange{}, true
+	}
+	var of []uint64
+	var by MeshRange
+	for mesh, list := range chips {
+		if !slices.Equal(list, placed) {
+			continue
+		}
+		for _, r := range ranges {
+			on, err := in.InRange(mesh, r)
+			if err != nil {
+				continue
+			}
+			slices.Sort(on)
+			if of != nil && !slices.Equal(of, on) {
+				return devices, MeshRange{}, false
+			}
+			of, by = on, r
+		}
+	}
+	if of == nil {
+		return devices, by, false
+	}
+	if len(of) == len(placed) {
+		return devices, by, true
+	}
+	return of, by, true
+}

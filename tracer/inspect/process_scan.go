@@ -1,0 +1,206 @@
+package inspect
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"tt-memtrace/aggregator"
+	"tt-memtrace/tracer/memory"
+	"tt-memtrace/tracer/metal"
+)
+
+// ProcessScan is what a process held when it was read, beside the events that
+// tell what became of it since.
+type ProcessScan struct {
+	// Devices that are open, with their allocators, 0 where unknown.
+	Devices map[uint64]uint64
+	Scan    aggregator.AllocatorScan
+	// Found are all its allocators, where all of its memory was searched.
+	Found []uint64
+	// UnreadAllocators are allocators whose buffers could not be read.
+	UnreadAllocators []uint64
+	// Programs that were not known, and those that could not be read.
+	Programs       []Program
+	UnreadPrograms []uint64
+	Why            error // of one of them
+	// Unsearched says why not all of its memory was searched, or is nil.
+	Unsearched error
+}
+
+// Scan reads what a process holds: its open devices, the buffers of their
+// allocators, and its programs but for those that are known. It takes about a
+// tenth of a second, and a hundredth for each program; the process runs on. Where it was
+// forked from another process, copies of that one's objects are left out; 0 is none.
+// Reserved is as in ScanAllocators.
+func (in *Inspector) Scan(layout *metal.Layout, known map[uint64]bool, forkedFrom uint32, reserved func(*aggregator.LiveBuffer) bool) (*ProcessScan, error) {
+	vptrs := in.openVptrs()
+	if v := in.programVptr(); v != 0 {
+		vptrs = append(vptrs, v)
+	}
+	if len(vptrs) == 0 {
+		return nil, fmt.Errorf("looking for devices: the library lacks %s", metal.DeviceVtable)
+	}
+	b := &ProcessScan{}
+	found, err := in.mem.Find(vptrs...)
+	if errors.Is(err, memory.ErrSearchTime) {
+		b.Unsearched, err = err, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("looking for objects: %w", err)
+	}
+	var allocators []uint64
+	if b.Devices, allocators, err = in.openDevices(found); err != nil {
+		return nil, err
+	}
+	if forkedFrom != 0 {
+		if allocators, err = in.disown(forkedFrom, b.Devices, allocators); err != nil {
+			return nil, err
+		}
+	}
+	if b.Unsearched == nil {
+		b.Found = allocators
+	}
+	if len(allocators) == 0 {
+		if len(b.Devices) > 0 {
+			return b, errors.Join(b.Unsearched, errors.New("its allocators were not found"))
+		}
+		// Nothing is open, so nothing is live; programs that are left are on no device.
+		if v := in.programVptr(); v != 0 {
+			b.Scan.Programs, b.Scan.ProgramsRead = in.programs(found[v]), true
+		}
+		return b, b.Unsearched
+	}
+	if err := in.ScanAllocators(b, layout, allocators, reserved); err != nil {
+		return b, err
+	}
+	in.readPrograms(b, found, known)
+	return b, nil
+}
+
+// openVptrs are what devices and allocators begin with.
+func (in *Inspector) openVptrs() (list []uint64) {
+	for _, vtable := range []string{metal.DeviceVtable, metal.MeshDeviceVtable, metal.BankingAllocator, metal.MockAllocator} {
+		if v := in.vptr(vtable); v != 0 {
+			list = append(list, v)
+		}
+	}
+	return list
+}
+
+// programTime bounds how long the programs of a process are read.
+const programTime = 5 * time.Second
+
+// readPrograms reads the programs that are not known. A library that keeps them
+// in another way shows none, and says so.
+func (in *Inspector) readPrograms(b *ProcessScan, found memory.Objects, known map[uint64]bool) {
+	vptr := in.programVptr()
+	if b.Scan.ProgramsRead = vptr != 0; !b.Scan.ProgramsRead {
+		return
+	}
+	b.Scan.Programs = in.programs(found[vptr])
+	in = in.withCache()
+	builder, err := in.builder(b.Devices)
+	if err != nil {
+		builder.device = 0
+	}
+	var ranges map[uint64][]MeshRange
+	chips := in.chipsOf(b.Devices)
+	if unknown := slices.DeleteFunc(slices.Clone(b.Scan.Programs), func(id uint64) bool { return known[id] }); len(unknown) > 0 && len(chips) > 1 {
+		// Without it, those of a mesh with several chips say that theirs are not known.
+		ranges, _ = in.nodesOf(unknown)
+	}
+	limit := in.limit(programTime)
+	for i, id := range b.Scan.Programs {
+		if known[id] {
+			continue
+		}
+		if limit.Over() {
+			b.UnreadPrograms = append(b.UnreadPrograms, b.Scan.Programs[i:]...)
+			b.Why = fmt.Errorf("reading them took more than %v", programTime)
+			return
+		}
+		in.resetCache()
+		h, err := in.describeProgram(id, b.Devices, builder, ranges[id], chips)
+		if err != nil {
+			in.resetCache()
+			// Perhaps it was just being made.
+			h, err = in.describeProgram(id, b.Devices, builder, ranges[id], chips)
+		}
+		if err != nil && len(in.programs([]uint64{id - 16})) == 0 {
+			continue // or just destroyed
+		}
+		if err != nil {
+			b.UnreadPrograms, b.Why = append(b.UnreadPrograms, id), err
+		}
+		b.Programs = append(b.Programs, h)
+	}
+}
+
+// ScanAllocators reads the buffers of the allocators. One that is changing too fast,
+// or gone, is left out. Reserved, where it is not nil, fills in what a buffer costs each
+// bank and returns true where that is known: the others are asked for.
+func (in *Inspector) ScanAllocators(b *ProcessScan, layout *metal.Layout, allocators []uint64, reserved func(*aggregator.LiveBuffer) bool) error {
+	set, err := in.lib.AllocatorSet()
+	if err != nil {
+		return err
+	}
+	var failed error
+	for _, a := range allocators {
+		live, err := in.liveBuffers(layout, a, set)
+		if err != nil {
+			failed = errors.Join(failed, err)
+			b.UnreadAllocators = append(b.UnreadAllocators, a)
+			continue
+		}
+		b.Scan.Allocators = append(b.Scan.Allocators, a)
+		in.fillReserved(a, live, reserved)
+		b.Scan.Buffers = append(b.Scan.Buffers, live...)
+	}
+	if len(b.Scan.Allocators) == 0 {
+		return failed
+	}
+	return nil
+}
+
+// fillReserved fills in what the buffers of an allocator cost each bank. Where that
+// cannot be had it stays 0, unknown.
+func (in *Inspector) fillReserved(allocator uint64, live []aggregator.LiveBuffer, known func(*aggregator.LiveBuffer) bool) {
+	var blocks [aggregator.NumMemories]map[uint64]uint64
+	in = in.withCache()
+	for i := range live {
+		h := &live[i]
+		if h.Memory >= aggregator.NumMemories || h.Memory == aggregator.SystemMemory || known != nil && known(h) {
+			continue
+		}
+		if blocks[h.Memory] == nil {
+			list, err := in.blocks(allocator, h.Memory)
+			if err != nil || list == nil {
+				list = map[uint64]uint64{}
+			}
+			blocks[h.Memory] = list
+		}
+		h.PerBank = blocks[h.Memory][h.Address]
+	}
+}
+
+// UnreadBut counts the programs that could not be read, but for some.
+func (b *ProcessScan) UnreadBut(made map[uint64]bool) (n int) {
+	for _, id := range b.UnreadPrograms {
+		if !made[id] {
+			n++
+		}
+	}
+	return n
+}
+
+// Holds says whether an allocator is that of a device which is open.
+func (b *ProcessScan) Holds(allocator uint64) bool {
+	for _, a := range b.Devices {
+		if a == allocator {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,489 @@
+package inspect
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"tt-memtrace/aggregator"
+	"tt-memtrace/tracer/eval"
+	"tt-memtrace/tracer/metal"
+)
+
+// What a program had placed before it was traced is asked of the function that
+// placed it: evaluated once more, over the live program but outside of the
+// process, it calls the same functions with the same values as when the probes
+// see it. Nothing has to be known of how a program is laid out.
+
+// Program is a program that was there before.
+type Program struct {
+	ID uint64
+	// Devices that it runs on.
+	Devices []uint64
+	// Range of the mesh's coordinates that it is for, of a program of a workload; ChipsUnknown:
+	// it may be on a part of Devices only.
+	Range        MeshRange
+	ChipsUnknown bool
+	Placed       []PlacedBuffer
+	Kernels      []Kernel
+}
+
+// PlacedBuffer is a circular or dataflow buffer on a device.
+type PlacedBuffer struct {
+	Device uint64
+	CB     aggregator.CircularBuffer
+}
+
+// Kernel is a kernel, and the files that its binaries were read from.
+type Kernel struct {
+	ID    uint64
+	Files []string
+	// Cores that it runs on, 0 where they could not be read.
+	Cores uint64
+}
+
+// ProgramNumber is what the runtime numbers a program with: another one that comes to be
+// at its address has another number. It is 0 where that cannot be read.
+func (in *Inspector) ProgramNumber(program uint64) uint64 {
+	n, err := in.call(metal.ProgramNumber, program)
+	if err != nil {
+		return 0
+	}
+	return n
+}
+
+// programSteps bounds the evaluation of one function of a program, in instructions.
+const programSteps = 10_000_000
+
+// maxKernels bounds what is believed of a program.
+const maxKernels = 4096
+
+// programVptr is what the control block of a shared ProgramImpl begins with.
+func (in *Inspector) programVptr() uint64 {
+	name := in.lib.ProgramBlock()
+	if name == "" {
+		return 0
+	}
+	return in.vptr(name)
+}
+
+// programs are those that live: std::make_shared put each behind two words, of
+// which the second counts its owners.
+func (in *Inspector) programs(blocks []uint64) (list []uint64) {
+	p := in.pages()
+	for _, at := range blocks {
+		if owners, err := p.U64(at + 8); err == nil && uint32(owners) > 0 && uint32(owners) < 1<<20 {
+			list = append(list, at+16)
+		}
+	}
+	return list
+}
+
+// evaluation is a machine over a program, which notes calls of some of the
+// library's functions.
+type evaluation struct {
+	in *Inspector
+	*eval.Machine
+}
+
+// evaluate makes a machine whose calls of the library's functions are asked for
+// in hooks: by the name, and by how it begins.
+func (in *Inspector) evaluate(hook func(name string) eval.Hook) *evaluation {
+	functions := in.lib.Functions()
+	inner := hook
+	hook = func(name string) eval.Hook {
+		switch {
+		case strings.Contains(name, "tt_throw"):
+			// The runtime's own takes a backtrace first, by system calls.
+			return eval.Throw(name)
+		case name == "getpid":
+			return eval.Return(uint64(in.mem.PID()))
+		case strings.HasPrefix(name, metal.OwnAccount):
+			return eval.Return(0) // its account in shared memory, which nobody asked for
+		}
+		return inner(name)
+	}
+	named := func(address uint64) (eval.Hook, bool) {
+		h := hook(strings.TrimSuffix(functions[address-in.base], "$plt"))
+		return h, h != nil
+	}
+	m := in.machine(eval.WithStepLimit(programSteps), eval.WithResolver(named), eval.WithSlots(func(slot uint64) (uint64, eval.Hook, bool) {
+		if image, err := in.lib.Image(); err == nil {
+			if h := hook(image.Slots()[slot-in.base]); h != nil {
+				return 0, h, true
+			}
+		}
+		if target, h, ok := in.slot(slot); ok {
+			return target, h, true
+		}
+		return in.standardSlot(slot)
+	}))
+	return &evaluation{in, m}
+}
+
+// has says whether the library has a function.
+func (e *evaluation) has(name string) bool { return e.in.lib.Defines(name) }
+
+func (e *evaluation) call(name string, args ...uint64) (uint64, error) {
+	return e.in.callOn(e.Machine, name, args...)
+}
+
+// programSize is more than any release's ProgramImpl has, bytes.
+const programSize = 0xc00
+
+// devicesOf are the devices that a program has its buffers on. It keeps them in
+// a std::unordered_set, which is known by its elements: all are open devices.
+func (in *Inspector) devicesOf(program uint64, open map[uint64]uint64) (list []uint64) {
+	p := in.recent()
+	for at := program; at < program+programSize; at += 8 {
+		load, err := p.U64(at + metal.SetLoad)
+		if err != nil {
+			break
+		}
+		count, err := p.U64(at + metal.SetCount)
+		if err != nil || uint32(load) != metal.FullLoad || count == 0 || count > uint64(len(open)) {
+			continue
+		}
+		var found []uint64
+		node, err := p.U64(at + metal.SetFirst)
+		for ; err == nil && node != 0 && uint64(len(found)) <= count; node, err = p.U64(node) {
+			device, err := p.U64(node + metal.NodeValue)
+			if _, ok := open[device]; err != nil || !ok {
+				break
+			}
+			found = append(found, device)
+		}
+		if err != nil || uint64(len(found)) != count || node != 0 {
+			continue
+		}
+		for _, d := range found {
+			if !slices.Contains(list, d) {
+				list = append(list, d)
+			}
+		}
+	}
+	slices.Sort(list)
+	return list
+}
+
+// placed are the circular and dataflow buffers of a program, on each of the devices.
+func (in *Inspector) placed(program uint64, devices []uint64) (list []PlacedBuffer, err error) {
+	var e *evaluation
+	var cores, device uint64
+	through := "" // the function that was noted, and is evaluated now
+	pass := func(m *eval.Machine, name string, args ...uint64) error {
+		through = name
+		v, err := e.call(name, args...)
+		m.Regs[eval.RAX] = v
+		return err
+	}
+	add := func(m *eval.Machine, kind aggregator.CBKind, cores, address, size, device uint64) error {
+		ranges, err := coreRanges(m, cores)
+		if err == nil {
+			list = append(list, PlacedBuffer{device, aggregator.CircularBuffer{Address: address, Size: size, Kind: kind, Ranges: ranges}})
+		}
+		return err
+	}
+	e = in.evaluate(func(name string) eval.Hook {
+		switch {
+		case name == through:
+			through = ""
+		case name == metal.SealCores, name == metal.UnsealCores:
+			// Other threads change what that counts in, and no address depends on it.
+			return func(m *eval.Machine) error {
+				m.Regs[eval.RAX] = m.Arg(0)
+				return nil
+			}
+		case strings.HasPrefix(name, metal.TrackCircular):
+			return func(m *eval.Machine) error {
+				kind := aggregator.Circular
+				if m.Arg(4)&0xff != 0 {
+					kind = aggregator.GlobalCircular
+				}
+				return add(m, kind, m.Arg(1), m.Arg(2), m.Arg(3), m.Arg(5))
+			}
+		case name == metal.ReserveLocal:
+			return func(m *eval.Machine) error {
+				program, on, set := m.Arg(0), m.Arg(1), m.Arg(2)
+				if set < m.Regs[eval.RSP] || set-m.Regs[eval.RSP] > 64<<10 {
+					cores = set // not one that lives on the stack: see l1_reserved
+				}
+				return pass(m, name, program, on, set)
+			}
+		case name == metal.MarkAddress:
+			return func(m *eval.Machine) error {
+				self, address, size, base, set := m.Arg(0), m.Arg(1), m.Arg(2), m.Arg(3), cores
+				cores = 0
+				if set == 0 && !e.has(metal.ReserveLocal) {
+					// An allocator begins with its range: see dfb_placed.
+					var err error
+					if set, err = vectorOf(m, self, 32); err != nil {
+						return err
+					}
+				}
+				if set != 0 && device != 0 {
+					if err := add(m, aggregator.Dataflow, set, address, size, device); err != nil {
+						return err
+					}
+				}
+				return pass(m, name, self, address, size, base)
+			}
+		}
+		return nil
+	})
+	if _, err := e.call(metal.ForgetCircular, program); err != nil {
+		return nil, err
+	}
+	if e.has(metal.ForgetDataflow) {
+		if _, err := e.call(metal.ForgetDataflow, program); err != nil {
+			return nil, err
+		}
+	}
+	// It is asked for one: on the others it is the same.
+	first := devices[0]
+	_, err = e.call(metal.PlaceCircular, program, first)
+	if err == nil && e.has(metal.PlaceDataflow) {
+		device, cores = first, 0
+		_, err = e.call(metal.PlaceDataflow, program, first)
+	}
+	// Where it threw when it was placed, it does so again: what it had placed by
+	// then is placed until it goes.
+	if err != nil && !errors.Is(err, eval.ErrThrow) {
+		return nil, err
+	}
+	for _, b := range slices.Clone(list) {
+		for _, d := range devices[1:] {
+			list = append(list, PlacedBuffer{d, b.CB})
+		}
+	}
+	return list, nil
+}
+
+// vectorOf makes a std::vector over what lies at an address.
+func vectorOf(m *eval.Machine, at, size uint64) (uint64, error) {
+	v, err := m.Alloc(24)
+	if err == nil {
+		err = errors.Join(m.WriteU64(v, at), m.WriteU64(v+8, at+size), m.WriteU64(v+16, at+size))
+	}
+	return v, err
+}
+
+// kernels lists the kernels of a program, of all kinds of cores.
+func (in *Inspector) kernels(program uint64) (list []uint64) {
+	const kinds = 8
+	for kind := range uint64(kinds) {
+		e := in.evaluate(func(string) eval.Hook { return nil })
+		table, err := e.call(metal.KernelsOf, program, kind)
+		if err != nil {
+			break // there are no more kinds
+		}
+		p := in.recent()
+		node, err := p.U64(table + metal.SetFirst)
+		for ; err == nil && node != 0 && len(list) < maxKernels; node, err = p.U64(node) {
+			if k, err := p.U64(node + metal.NodeShared); err == nil {
+				list = append(list, k)
+			}
+		}
+	}
+	return list
+}
+
+// files are those that a kernel's binaries are read from, for a device.
+func (in *Inspector) files(kernel, device uint64, root string) (list []string, err error) {
+	vptr, err := in.recent().U64(kernel)
+	if err != nil {
+		return nil, err
+	}
+	reader := in.lib.BinaryReaders()[vptr-in.base]
+	if reader == "" {
+		return nil, fmt.Errorf("a kernel of an unknown kind at %#x", kernel)
+	}
+	e := in.evaluate(func(name string) eval.Hook {
+		switch {
+		case strings.HasPrefix(name, metal.OnDisk):
+			return eval.Return(1)
+		case strings.HasPrefix(name, metal.ReadBinary):
+			return func(m *eval.Machine) error {
+				file, err := readString(m, m.Arg(0))
+				if err != nil {
+					return err
+				}
+				list = append(list, file)
+				const enough = 4096 // for a binary of nothing
+				m.Regs[eval.RAX], err = m.Alloc(enough)
+				return err
+			}
+		}
+		return nil
+	})
+	path, err := e.Alloc(32)
+	if err == nil {
+		err = writeString(e.Machine, path, root)
+	}
+	if err == nil {
+		_, err = e.call(reader, kernel, device, path)
+	}
+	if len(list) > 0 {
+		err = nil // what it does with them afterwards does not matter
+	}
+	return list, err
+}
+
+// buildsIn is the directory under which the process keeps the kernels that it
+// builds for a chip, which is named in the environment that it builds them in;
+// "" where it is not.
+func (in *Inspector) buildsIn(chip uint32) (root string, err error) {
+	manager, err := in.callFirst(metal.BuildEnvs, 0)
+	if err != nil {
+		return "", err
+	}
+	environment, err := in.call(metal.BuildEnv, manager, uint64(chip))
+	if err != nil {
+		return "", err
+	}
+	m := in.machine()
+	const most = 2048
+	for at := environment; at < environment+most; at += 8 {
+		if s, err := readString(m, at); err == nil && strings.HasPrefix(s, "/") && strings.HasSuffix(s, "/kernels/") {
+			return s, nil
+		}
+	}
+	return "", nil
+}
+
+// readString reads a std::string, shorter than any path can be.
+func readString(m *eval.Machine, at uint64) (string, error) {
+	begin, err := m.ReadU64(at)
+	if err != nil {
+		return "", err
+	}
+	n, err := m.ReadU64(at + 8)
+	if err != nil {
+		return "", err
+	}
+	if n == 0 || n > 4096 {
+		return "", fmt.Errorf("a string of %d bytes", n)
+	}
+	b := make([]byte, n)
+	if err := m.Read(begin, b); err != nil {
+		return "", err
+	}
+	return string(b), nil
+}
+
+// writeString makes a std::string for the machine.
+func writeString(m *eval.Machine, at uint64, s string) error {
+	text, err := m.Alloc(uint64(len(s)) + 1)
+	if err == nil {
+		err = m.Write(text, append([]byte(s), 0))
+	}
+	for i, v := range []uint64{text, uint64(len(s)), uint64(len(s))} {
+		if err == nil {
+			err = m.WriteU64(at+8*uint64(i), v)
+		}
+	}
+	return err
+}
+
+// onlyMesh is for releases that place a program on a mesh as a whole, up to
+// 0.69, and do not keep on which: where there is but one, that, if the program
+// was placed at all.
+func (in *Inspector) onlyMesh(program uint64, open map[uint64]uint64) (list []uint64) {
+	if in.lib.Defines(metal.PerChip) || !in.isPlaced(program) {
+		return nil
+	}
+	for d := range open {
+		if _, mesh, _, err := in.Device(d); err == nil && mesh {
+			list = append(list, d)
+		}
+	}
+	if len(list) != 1 {
+		return nil
+	}
+	return list
+}
+
+// isPlaced says whether a program's circular buffers have addresses.
+func (in *Inspector) isPlaced(program uint64) bool {
+	list, err := in.call(metal.CircularList, program)
+	if err != nil {
+		return false
+	}
+	p := in.recent()
+	first, err := p.U64(list)
+	if err != nil {
+		return false
+	}
+	if last, err := p.U64(list + 8); err != nil || first == last {
+		return err == nil
+	}
+	cb, err := p.U64(first)
+	if err == nil {
+		_, err = in.call(metal.CircularAddress, cb)
+	}
+	return err == nil
+}
+
+// builder is a chip that a process builds kernels for, and the directory under
+// which it keeps them; "" where it builds none, as the mock of some releases does.
+type builder struct {
+	device uint64
+	root   string
+}
+
+// builder finds one chip that kernels are built for; they are the same for all.
+func (in *Inspector) builder(open map[uint64]uint64) (b builder, err error) {
+	for d := range open {
+		chips, mesh, _, e := in.Device(d)
+		if e != nil || mesh {
+			continue
+		}
+		if b.root, err = in.buildsIn(chips[0]); err == nil {
+			b.device = d
+			return b, nil
+		}
+	}
+	return b, err
+}
+
+// describeProgram describes a program that was there before.
+func (in *Inspector) describeProgram(program uint64, open map[uint64]uint64, b builder, ranges []MeshRange, chips map[uint64][]uint32) (h Program, err error) {
+	h.ID = program
+	h.Devices = in.devicesOf(program, open)
+	if len(h.Devices) == 0 {
+		h.Devices = in.onlyMesh(program, open)
+	}
+	if len(h.Devices) == 0 {
+		// It was not placed yet. Its kernels may be compiled and loaded later.
+		for _, k := range in.kernels(program) {
+			h.Kernels = append(h.Kernels, Kernel{ID: k, Cores: in.Cores(k)})
+		}
+		return h, nil
+	}
+	var known bool
+	h.Devices, h.Range, known = in.narrow(h.Devices, ranges, chips)
+	h.ChipsUnknown = !known
+	if h.Placed, err = in.placed(program, h.Devices); err != nil {
+		return h, err
+	}
+	for _, k := range in.kernels(program) {
+		held := Kernel{ID: k, Cores: in.Cores(k)}
+		if b.root != "" {
+			var e error
+			held.Files, e = in.files(k, b.device, b.root)
+			err = errors.Join(err, e)
+		}
+		h.Kernels = append(h.Kernels, held)
+		pads, err := in.Scratchpads(k)
+		if err != nil {
+			return h, err
+		}
+		for _, cb := range pads {
+			for _, d := range h.Devices {
+				h.Placed = append(h.Placed, PlacedBuffer{d, *cb})
+			}
+		}
+	}
+	return h, err
+}

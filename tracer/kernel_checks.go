@@ -1,0 +1,113 @@
+package tracer
+
+import (
+	"errors"
+	"fmt"
+	"os"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
+	"github.com/cilium/ebpf/features"
+	"golang.org/x/sys/unix"
+
+	"tt-memtrace/tracer/watch"
+)
+
+// Check is one property of the host that tracing depends on.
+type Check struct {
+	Name string
+	OK   bool
+	// Detail says what was found, or what to do.
+	Detail string
+}
+
+// ErrHostKernel says that the host kernel lacks what probes take.
+var ErrHostKernel = errors.New("this host kernel cannot be traced with probes")
+
+// hostFeature is what probes take of the host kernel; err is nil where it is there.
+type hostFeature struct {
+	name string
+	err  error
+	// remedy says what has it.
+	remedy string
+}
+
+func hostFeatures() []hostFeature {
+	_, noBTF := os.Stat("/sys/kernel/btf/vmlinux")
+	if errors.Is(noBTF, os.ErrNotExist) {
+		noBTF = ebpf.ErrNotSupported
+	}
+	return []hostFeature{
+		{"attach cookies", features.HaveProgramHelper(ebpf.Kprobe, asm.FnGetAttachCookie), "Linux 5.15 or later is needed"},
+		{"ring buffer", features.HaveMapType(ebpf.RingBuf), "Linux 5.8 or later is needed"},
+		{"task storage", features.HaveMapType(ebpf.TaskStorage), "Linux 5.11 or later is needed"},
+		{"BTF", noBTF, "a kernel with CONFIG_DEBUG_INFO_BTF is needed"},
+	}
+}
+
+// HostKernelError names what the host kernel lacks, or is nil. What may not be found out is taken
+// to be there.
+func HostKernelError() error { return firstLacking(hostFeatures()) }
+
+func firstLacking(list []hostFeature) error {
+	for _, f := range list {
+		if errors.Is(f.err, ebpf.ErrNotSupported) {
+			return fmt.Errorf("%w: it lacks %s: %s; --sample works without probes", ErrHostKernel, f.name, f.remedy)
+		}
+	}
+	return nil
+}
+
+// CheckHostKernel says what the host kernel can do.
+func CheckHostKernel() []Check {
+	var u unix.Utsname
+	release := "unknown"
+	if unix.Uname(&u) == nil {
+		release = unix.ByteSliceToString(u.Release[:])
+	}
+	checks := []Check{{"kernel", true, release}}
+	feature := func(name string, err error, without string) {
+		c := Check{Name: name, OK: err == nil}
+		switch {
+		case err == nil:
+			c.Detail = "yes"
+		case errors.Is(err, ebpf.ErrNotSupported):
+			c.Detail = "no: " + without
+		case errors.Is(err, unix.EPERM):
+			c.Detail = "unknown: finding out is not permitted"
+		default:
+			c.Detail = "unknown: " + err.Error()
+		}
+		checks = append(checks, c)
+	}
+	// Neither is needed, but each is better.
+	lacks := hostKernelLacks()
+	better := func(name string, lacks bool, without string) {
+		c := Check{Name: name, OK: true, Detail: "yes"}
+		if lacks {
+			c.Detail = "no: " + without
+		}
+		checks = append(checks, c)
+	}
+	better("multi-uprobes", lacks.MultiUprobes, withoutMulti+" (Linux 6.6 has them)")
+	if !lacks.MultiUprobes {
+		better("multi-uprobes of a process", lacks.PIDFilter, withoutPIDFilter+" (Linux 6.10 has them)")
+	}
+	for _, f := range hostFeatures() {
+		feature(f.name, f.err, f.remedy)
+	}
+	namespace := Check{Name: "PID namespace", OK: true, Detail: "the host's"}
+	if err := checkPIDNamespace(); err != nil {
+		namespace.OK, namespace.Detail = false, "not the host's: start the container with --pid=host, or hostPID: true in Kubernetes"
+	}
+	watching := Check{Name: "watching new processes", OK: true, Detail: "yes"}
+	if w, err := watch.Mappings(false, nil); err != nil {
+		watching.OK, watching.Detail = false, err.Error()
+	} else {
+		if watch.ByPerf(w) {
+			watching.Detail = "by perf's records of all mappings, as this host kernel allows no BPF program at its functions"
+		}
+		w.Close()
+	}
+	return append(checks, namespace, watching)
+}

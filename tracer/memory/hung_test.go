@@ -1,0 +1,170 @@
+package memory
+
+import (
+	"bytes"
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"testing"
+	"time"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// The ioctls of a userfaultfd, from <linux/userfaultfd.h>.
+const (
+	uffdAPI      = 0xc018aa3f
+	uffdRegister = 0xc020aa00
+	uffdVersion  = 0xaa
+	uffdMissing  = 1
+)
+
+// hanging is a page that never comes: whoever reads it waits until the returned
+// function is called.
+func hanging(t *testing.T) (page []byte, release func()) {
+	t.Helper()
+	page, err := unix.Mmap(-1, 0, 4096, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
+	if err != nil {
+		t.Fatal(err)
+	}
+	fd, _, errno := unix.Syscall(unix.SYS_USERFAULTFD, unix.O_CLOEXEC|unix.O_NONBLOCK, 0, 0)
+	if errno != 0 {
+		t.Skipf("no userfaultfd: %v", errno)
+	}
+	ioctl := func(request uintptr, arg unsafe.Pointer) {
+		if _, _, errno := unix.Syscall(unix.SYS_IOCTL, fd, request, uintptr(arg)); errno != 0 {
+			t.Fatal("userfaultfd:", errno)
+		}
+	}
+	api := struct{ api, features, ioctls uint64 }{api: uffdVersion}
+	ioctl(uffdAPI, unsafe.Pointer(&api))
+	register := struct{ start, len, mode, ioctls uint64 }{start: address(page), len: 4096, mode: uffdMissing}
+	ioctl(uffdRegister, unsafe.Pointer(&register))
+	open := true
+	release = func() {
+		if open {
+			unix.Close(int(fd))
+			open = false
+		}
+	}
+	t.Cleanup(func() {
+		release()
+		unix.Munmap(page)
+	})
+	return page, release
+}
+
+func TestHungMemory(t *testing.T) {
+	page, release := hanging(t)
+	b := pages(t, 4096)
+	p, other := self(t), Of(uint32(os.Getpid()))
+	got := make([]byte, 8)
+	if err := p.ReadAt(got, address(page)); !errors.Is(err, ErrHung) {
+		t.Fatal(err)
+	}
+	// Not even what is there is read then.
+	if err := p.ReadAt(got, address(b)); !errors.Is(err, ErrHung) || !p.Hung() {
+		t.Errorf("again: %v", err)
+	}
+	// Others are read, also of the same user.
+	if err := other.ReadAt(got, address(b)); err != nil {
+		t.Error(err)
+	}
+	if err := other.ReadAt(got, address(page)); !errors.Is(err, ErrHung) {
+		t.Error(err)
+	}
+	// The page comes, and the readers with it.
+	release()
+	third := Of(uint32(os.Getpid()))
+	deadline := time.Now().Add(time.Minute)
+	for third.ReadAt(got, address(b)) != nil {
+		if time.Now().After(deadline) {
+			t.Fatal("the readers did not come back")
+		}
+	}
+	if third.Hung() {
+		t.Error("it did not hang")
+	}
+}
+
+// A reader that goes on as soon as it has a processor is waited for.
+func TestStarvedReader(t *testing.T) {
+	b := pages(t, 4096)
+	p := self(t)
+	got := make([]byte, 8)
+	if err := p.ReadAt(got, address(b)); err != nil {
+		t.Fatal(err)
+	}
+	before := p.ReaderTime()
+	reader := readerOf(p).command.Process
+	if err := reader.Signal(unix.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	time.AfterFunc(Patience+3*lookEvery, func() { _ = reader.Signal(unix.SIGCONT) })
+	if err := p.ReadAt(got, address(b)); err != nil || !bytes.Equal(got, b[:8]) || p.Hung() {
+		t.Errorf("it was given up: %v", err)
+	}
+	if after := p.ReaderTime(); before == 0 || after <= before {
+		t.Errorf("it used %v, after another read %v", before, after)
+	}
+}
+
+// Who is ready to run waits for a processor alone, who reads what never comes for that.
+func TestStarved(t *testing.T) {
+	running := exec.Command("sh", "-c", "while :; do :; done")
+	waiting := exec.Command("cat")
+	if _, err := waiting.StdinPipe(); err != nil {
+		t.Fatal(err)
+	}
+	for c, want := range map[*exec.Cmd]bool{running: true, waiting: false} {
+		if err := c.Start(); err != nil {
+			t.Fatal(err)
+		}
+		defer func() {
+			_ = c.Process.Kill()
+			_ = c.Wait()
+		}()
+		r := &reader{command: c}
+		for until := time.Now().Add(time.Minute); r.starved() != want; {
+			if time.Now().After(until) {
+				t.Fatalf("%s is starved: %v", c.Path, !want)
+			}
+		}
+	}
+}
+
+func readerOf(p *Process) *reader {
+	p.user.mu.Lock()
+	defer p.user.mu.Unlock()
+	return p.user.reader
+}
+
+// A reader has none of the descriptors that were opened here, such as a probe's.
+func TestReaderHoldsNothing(t *testing.T) {
+	held, err := os.Create(filepath.Join(t.TempDir(), "held"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer held.Close()
+	p := self(t)
+	b := pages(t, 8)
+	if err := p.ReadAt(make([]byte, 8), address(b)); err != nil {
+		t.Fatal(err)
+	}
+	proc := filepath.Join("/proc", strconv.Itoa(readerOf(p).command.Process.Pid))
+	links, err := filepath.Glob(filepath.Join(proc, "fd", "*"))
+	if err != nil || len(links) == 0 {
+		t.Fatal(links, err)
+	}
+	for _, l := range links {
+		if to, err := os.Readlink(l); err == nil && to == held.Name() {
+			t.Errorf("descriptor %s: %s", filepath.Base(l), to)
+		}
+	}
+	if name, err := os.ReadFile(filepath.Join(proc, "cmdline")); err != nil || string(name) != readerName+"\x00" {
+		t.Errorf("it calls itself %q: %v", name, err)
+	}
+}

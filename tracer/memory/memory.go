@@ -1,0 +1,249 @@
+// Package memory reads the memory of live processes with a deadline, so that none of them
+// can block its reader for ever.
+//
+// A page can belong to a file of a file system that never answers: FUSE, which any
+// user can mount, or a network file system without its server. A thread that reads such a page
+// cannot be killed, and neither can its process end: its probes would stay. So
+// another process reads, one for the processes of each user. It holds only
+// a socket and the buffer that it reads into. A read that waits for a page for longer than
+// Patience fails with ErrHung, its reader is abandoned, and that process is not
+// read again. Time in which the reader waits for a processor does not count.
+package memory
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Patience is how long a read may wait for a page.
+const Patience = time.Second
+
+// ErrHung says that a process's memory did not answer.
+var ErrHung = errors.New("its memory does not answer: a page of it may lie in a file system that hangs")
+
+// maxParts and maxBytes bound one request to a reader; parts as IOV_MAX has it.
+const (
+	maxParts = 1024
+	maxBytes = 1 << 20
+)
+
+// Process is the memory of a process.
+type Process struct {
+	pid  uint32
+	user *user // nil: this process reads
+	hung atomic.Bool
+}
+
+// Of is the memory of a process. Nothing is read yet.
+func Of(pid uint32) *Process {
+	var owner uint32
+	if st, err := os.Stat(fmt.Sprintf("/proc/%d", pid)); err == nil {
+		owner = st.Sys().(*syscall.Stat_t).Uid
+	}
+	return &Process{pid: pid, user: userOf(owner)}
+}
+
+// Direct is the memory of a process as this process reads it, without a deadline: the
+// calling thread waits for as long as a page does. Where Yama lets only a process's
+// ancestors read it, no other process can. It is for whoever has no probes that would stay.
+func Direct(pid uint32) *Process { return &Process{pid: pid} }
+
+// PID is the process's.
+func (p *Process) PID() uint32 { return p.pid }
+
+// Hung says whether a read of the process's memory was abandoned.
+func (p *Process) Hung() bool { return p.hung.Load() }
+
+// ReadAt fills b from the process's address, or fails.
+func (p *Process) ReadAt(b []byte, address uint64) error {
+	for len(b) > 0 {
+		n := min(len(b), maxBytes)
+		if err := p.read(b[:n], []unix.RemoteIovec{{Base: uintptr(address), Len: n}}); err != nil {
+			return fmt.Errorf("reading %d bytes at %#x of process %d: %w", len(b), address, p.pid, err)
+		}
+		b, address = b[n:], address+uint64(n)
+	}
+	return nil
+}
+
+// ReadEach reads the same piece, of size bytes at an offset, of many objects, one
+// behind the other.
+func (p *Process) ReadEach(objects []uint64, offset uint64, size int) ([]byte, error) {
+	all := make([]byte, size*len(objects))
+	most := min(maxParts, maxBytes/max(size, 1))
+	parts := make([]unix.RemoteIovec, 0, min(most, len(objects)))
+	for from := 0; from < len(objects); from += most {
+		some := objects[from:min(from+most, len(objects))]
+		parts = parts[:0]
+		for _, o := range some {
+			parts = append(parts, unix.RemoteIovec{Base: uintptr(o + offset), Len: size})
+		}
+		if err := p.read(all[from*size:(from+len(some))*size], parts); err != nil {
+			return nil, fmt.Errorf("reading %d objects of process %d: %w", len(some), p.pid, err)
+		}
+	}
+	return all, nil
+}
+
+func (p *Process) read(b []byte, parts []unix.RemoteIovec) error {
+	if p.hung.Load() {
+		return ErrHung
+	}
+	if p.user == nil {
+		local := []unix.Iovec{{Base: &b[0], Len: uint64(len(b))}}
+		n, err := unix.ProcessVMReadv(int(p.pid), local, parts, 0)
+		if err == nil && n != len(b) {
+			err = fmt.Errorf("got %d of %d bytes", n, len(b))
+		}
+		return err
+	}
+	n, err := p.user.read(p.pid, b, parts)
+	if err := p.answered(err); err != nil {
+		return err
+	}
+	if n != len(b) {
+		return fmt.Errorf("got %d of %d bytes", n, len(b))
+	}
+	return nil
+}
+
+// answered notes that a process's memory did not answer.
+func (p *Process) answered(err error) error {
+	if errors.Is(err, errLate) {
+		p.hung.Store(true)
+		return ErrHung
+	}
+	return err
+}
+
+// ReaderTime is the processor time that was used so far to read for this process, and for others
+// of the same user.
+func (p *Process) ReaderTime() time.Duration {
+	if p.user == nil {
+		return 0 // it is this process's own
+	}
+	p.user.mu.Lock()
+	defer p.user.mu.Unlock()
+	if p.user.reader == nil {
+		return p.user.ended
+	}
+	return p.user.ended + p.user.reader.processorTime()
+}
+
+// users have a reader each, so that one waits for none of another's processes.
+var users struct {
+	sync.Mutex
+	of map[uint32]*user
+}
+
+func userOf(id uint32) *user {
+	users.Lock()
+	defer users.Unlock()
+	u := users.of[id]
+	if u == nil {
+		if users.of == nil {
+			users.of = map[uint32]*user{}
+		}
+		u = &user{id: id}
+		u.of, u.searches.of = u, u
+		users.of[id] = u
+	}
+	return u
+}
+
+// Stop ends all readers. The next read starts another one.
+func Stop() {
+	users.Lock()
+	defer users.Unlock()
+	for _, u := range users.of {
+		u.stop()
+		u.searches.stop()
+	}
+}
+
+// user is whose processes are read: by one reader, and searched by another one, as
+// that takes longer.
+type user struct {
+	id uint32
+	lane
+	searches lane
+	// abandoned is how many readers still wait for a page.
+	abandoned atomic.Int32
+}
+
+// lane is a reader, which is asked for one thing after the other.
+type lane struct {
+	of *user
+	// mu is held while the reader is asked, or is started.
+	mu     sync.Mutex
+	reader *reader
+	// ended is the processor time of the readers before this one.
+	ended time.Duration
+	// idle ends the reader when it was not asked for a while.
+	idle *time.Timer
+}
+
+const (
+	// maxAbandoned readers may wait for pages of one user's; then no process of that
+	// user is read until one of them is back.
+	maxAbandoned = 2
+	// idleAfter is how long a reader is kept that nobody asks.
+	idleAfter = time.Minute
+)
+
+func (u *user) read(pid uint32, b []byte, parts []unix.RemoteIovec) (n int, err error) {
+	var refused unix.Errno
+	err = u.ask(func(r *reader) (err error) {
+		n, refused, err = r.read(pid, b, parts)
+		return err
+	})
+	if err == nil && refused != 0 {
+		err = refused
+	}
+	return n, err
+}
+
+// ask has the reader do something. One that fails is abandoned.
+func (l *lane) ask(do func(*reader) error) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.reader == nil {
+		if l.of.abandoned.Load() >= maxAbandoned {
+			return fmt.Errorf("%d reads of processes of user %d wait: %w", maxAbandoned, l.of.id, ErrHung)
+		}
+		r, err := start()
+		if err != nil {
+			return fmt.Errorf("starting a process to read with: %w", err)
+		}
+		l.reader = r
+		l.idle = time.AfterFunc(idleAfter, l.stop)
+	}
+	l.idle.Reset(idleAfter)
+	err := do(l.reader)
+	if err != nil {
+		l.of.abandoned.Add(1)
+		l.ended += l.reader.processorTime()
+		l.reader.abandon(func() { l.of.abandoned.Add(-1) })
+		l.reader = nil
+		l.idle.Stop()
+	}
+	return err
+}
+
+func (l *lane) stop() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.reader != nil {
+		l.idle.Stop()
+		l.ended += l.reader.processorTime()
+		l.reader.close()
+		l.reader = nil
+	}
+}

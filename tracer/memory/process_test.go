@@ -1,0 +1,38 @@
+package memory
+
+import (
+	"math"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"tt-memtrace/test/fixture"
+	"tt-memtrace/tracer/proc"
+)
+
+func TestProcessMemory(t *testing.T) {
+	p := fixture.User(t, fixture.LayoutA)
+	list, err := proc.Files(p.PID, func(path string, _ proc.FileID) bool { return filepath.Base(path) == "libtt_metal.so" })
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := Of(p.PID)
+	b := make([]byte, 4)
+	if err := m.ReadAt(b, list[0].Base); err != nil || string(b) != "\x7fELF" {
+		t.Errorf("% x, %v", b, err)
+	}
+	if err := m.ReadAt(nil, 0); err != nil {
+		t.Error(err)
+	}
+	for _, bad := range []uint64{0, 4096, 1 << 47, math.MaxUint64} {
+		if err := m.ReadAt(b, bad); err == nil {
+			t.Errorf("it read % x at %#x", b, bad)
+		}
+	}
+	p.Kill()
+	if err := m.ReadAt(b, list[0].Base); err == nil {
+		t.Error("it read memory of a process that is gone")
+	}
+}
+
+func TestMain(m *testing.M) { os.Exit(fixture.Main(m)) }

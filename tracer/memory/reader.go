@@ -1,0 +1,274 @@
+package memory
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"runtime"
+	"runtime/debug"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/prometheus/procfs"
+	"golang.org/x/sys/unix"
+
+	"tt-memtrace/tracer/proc"
+)
+
+// readerName is what this program calls itself where it only reads for another.
+const readerName = "tt-memtrace-reader"
+
+// The reader has its socket and its buffer in these descriptors.
+const (
+	socketFD = 3
+	bufferFD = 4
+)
+
+// A reader may take startTime until it is there. Then it is looked at every now and then: what
+// counts is in how many of these looks it waited for a page. After maxStarved times as long it is
+// abandoned in any case.
+const (
+	startTime  = 30 * time.Second
+	lookEvery  = Patience / 10
+	maxStarved = 10
+)
+
+var (
+	// errLate: a read waits for a page for longer than it may.
+	errLate    = errors.New("too late")
+	errStarved = errors.New("its reader got no processor for too long")
+)
+
+// A request is a header and, for each part, its address and size; its answer is
+// how many bytes were read, or less than 0: an error number. With forSearch in place of the
+// number of parts it is one to search: see apart.go. Native byte order, as both are the same program.
+// An answer to no request comes first: the reader is there.
+const (
+	headBytes   = 8 // the process, the number of parts
+	partBytes   = 16
+	answerBytes = 8
+)
+
+// reader is a process that reads others' memory.
+type reader struct {
+	command *exec.Cmd
+	socket  *net.UnixConn
+	buffer  []byte // shared with it
+	request []byte
+}
+
+// start runs this program again, as a reader: see init.
+func start() (*reader, error) {
+	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return nil, os.NewSyscallError("socketpair", err)
+	}
+	ours, theirs := os.NewFile(uintptr(fds[0]), "reader"), os.NewFile(uintptr(fds[1]), "reader")
+	defer theirs.Close()
+	conn, err := net.FileConn(ours)
+	ours.Close()
+	if err != nil {
+		return nil, err
+	}
+	r := &reader{socket: conn.(*net.UnixConn)}
+	if err := r.run(theirs); err != nil {
+		if r.command != nil && r.command.Process != nil {
+			r.abandon(func() {})
+			return nil, err
+		}
+		r.socket.Close()
+		if r.buffer != nil {
+			_ = unix.Munmap(r.buffer)
+		}
+		return nil, err
+	}
+	return r, nil
+}
+
+func (r *reader) run(socket *os.File) error {
+	fd, err := unix.MemfdCreate(readerName, unix.MFD_CLOEXEC)
+	if err != nil {
+		return os.NewSyscallError("memfd_create", err)
+	}
+	buffer := os.NewFile(uintptr(fd), readerName)
+	defer buffer.Close()
+	if err := buffer.Truncate(maxBytes); err != nil {
+		return err
+	}
+	if r.buffer, err = unix.Mmap(fd, 0, maxBytes, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED); err != nil {
+		return os.NewSyscallError("mmap", err)
+	}
+	r.command = &exec.Cmd{
+		Path: "/proc/self/exe", Args: []string{readerName}, Dir: "/",
+		Env: []string{"GOMAXPROCS=1"}, ExtraFiles: []*os.File{socket, buffer},
+	}
+	if err := r.command.Start(); err != nil {
+		return err
+	}
+	var there [answerBytes]byte
+	return r.receive(there[:], startTime)
+}
+
+// read says how many bytes were read, or why the process's memory could not be. An
+// error is the reader's own: it answers no more.
+func (r *reader) read(pid uint32, b []byte, parts []unix.RemoteIovec) (n int, refused unix.Errno, err error) {
+	r.request = binary.NativeEndian.AppendUint32(r.request[:0], pid)
+	r.request = binary.NativeEndian.AppendUint32(r.request, uint32(len(parts)))
+	for _, p := range parts {
+		r.request = binary.NativeEndian.AppendUint64(r.request, uint64(p.Base))
+		r.request = binary.NativeEndian.AppendUint64(r.request, uint64(p.Len))
+	}
+	var answer [answerBytes]byte
+	if err := r.answer(answer[:], Patience); err != nil {
+		return 0, 0, err
+	}
+	got := int64(binary.NativeEndian.Uint64(answer[:]))
+	if got < 0 {
+		return 0, unix.Errno(-got), nil
+	}
+	return copy(b, r.buffer[:min(got, maxBytes)]), 0, nil
+}
+
+// answer sends the request, and waits for its answer; with errLate no longer than it may wait for
+// a page.
+func (r *reader) answer(b []byte, patience time.Duration) error {
+	if _, err := r.socket.Write(r.request); err != nil {
+		return err
+	}
+	began, waited := time.Now(), time.Duration(0)
+	for {
+		err := r.receive(b, lookEvery)
+		if !errors.Is(err, os.ErrDeadlineExceeded) {
+			return err
+		}
+		if !r.starved() {
+			waited += lookEvery
+		}
+		if waited >= patience {
+			return errLate
+		}
+		if time.Since(began) >= maxStarved*patience {
+			return errStarved
+		}
+	}
+}
+
+func (r *reader) receive(b []byte, within time.Duration) error {
+	if err := r.socket.SetReadDeadline(time.Now().Add(within)); err != nil {
+		return err
+	}
+	n, err := r.socket.Read(b)
+	if err == nil && n != len(b) {
+		err = errors.New("the reader ended")
+	}
+	return err
+}
+
+// starved says whether the reader waits for no page: one of its threads runs or would, if it had
+// a processor, or was stopped, as all of a terminal's processes can be.
+func (r *reader) starved() bool {
+	threads, err := procfs.AllThreads(r.command.Process.Pid)
+	return err == nil && slices.ContainsFunc(threads, func(p procfs.Proc) bool {
+		st, err := p.Stat()
+		return err == nil && strings.Contains("RTt", st.State)
+	})
+}
+
+func (r *reader) processorTime() time.Duration {
+	used, _ := proc.ProcessorTime(uint32(r.command.Process.Pid))
+	return used
+}
+
+// close ends a reader that waits for requests.
+func (r *reader) close() {
+	r.socket.Close()
+	_ = r.command.Wait() // it ends with its socket
+	_ = unix.Munmap(r.buffer)
+}
+
+// abandon kills a reader that does not answer, without waiting for it. It ends when what it
+// waits for does, and then back is called.
+func (r *reader) abandon(back func()) {
+	r.socket.Close()
+	_ = unix.Munmap(r.buffer) // nothing that it still reads is seen
+	_ = r.command.Process.Kill()
+	go func() {
+		_ = r.command.Wait()
+		back()
+	}()
+}
+
+// init is all that the program does where it was started as a reader.
+func init() {
+	if len(os.Args) != 1 || os.Args[0] != readerName {
+		return
+	}
+	runtime.LockOSThread()
+	debug.SetGCPercent(-1) // nothing is allocated any more
+	if err := serve(); err != nil {
+		fmt.Fprintln(os.Stderr, readerName+":", err)
+		os.Exit(1)
+	}
+	os.Exit(0)
+}
+
+// serve answers requests until the socket is closed.
+func serve() error {
+	buffer, err := unix.Mmap(bufferFD, 0, maxBytes, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+	if err != nil {
+		return os.NewSyscallError("mmap", err)
+	}
+	request := make([]byte, headBytes+maxParts*partBytes)
+	parts := make([]unix.RemoteIovec, maxParts)
+	local := make([]unix.Iovec, 1)
+	var answer [answerBytes]byte
+	if _, err := unix.Write(socketFD, answer[:]); err != nil {
+		return os.NewSyscallError("write", err)
+	}
+	for {
+		n := receive(request)
+		if n < headBytes {
+			return nil // the other end is closed
+		}
+		pid, count := binary.NativeEndian.Uint32(request), int(binary.NativeEndian.Uint32(request[4:]))
+		if count == forSearch {
+			serveSearch(pid, request[headBytes:n], buffer)
+			continue
+		}
+		total := 0
+		for i := range min(count, (n-headBytes)/partBytes) {
+			at := request[headBytes+i*partBytes:]
+			size := min(int(binary.NativeEndian.Uint64(at[8:])), maxBytes-total)
+			parts[i] = unix.RemoteIovec{Base: uintptr(binary.NativeEndian.Uint64(at)), Len: size}
+			total += size
+		}
+		result := int64(0)
+		if total > 0 {
+			local[0] = unix.Iovec{Base: &buffer[0], Len: uint64(total)}
+			got, err := unix.ProcessVMReadv(int(pid), local, parts[:count], 0)
+			result = int64(got)
+			var failed unix.Errno
+			if errors.As(err, &failed) {
+				result = -int64(failed)
+			}
+		}
+		binary.NativeEndian.PutUint64(answer[:], uint64(result))
+		if _, err := unix.Write(socketFD, answer[:]); err != nil {
+			return nil
+		}
+	}
+}
+
+// receive is how many bytes the next request has; 0 where none will come.
+func receive(request []byte) int {
+	for {
+		n, err := unix.Read(socketFD, request)
+		if err != unix.EINTR {
+			return max(n, 0)
+		}
+	}
+}

@@ -1,0 +1,165 @@
+package memory
+
+import (
+	"encoding/binary"
+	"os"
+	"slices"
+	"testing"
+	"unsafe"
+
+	"tt-memtrace/tracer/proc"
+
+	"golang.org/x/sys/unix"
+)
+
+// room is memory that was not touched yet.
+func room(t *testing.T, pages int) (memory []byte, start uint64) {
+	t.Helper()
+	memory, err := unix.Mmap(-1, 0, pages*proc.PageBytes, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANON)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { unix.Munmap(memory) })
+	if err := unix.Madvise(memory, unix.MADV_NOHUGEPAGE); err != nil {
+		t.Fatal(err)
+	}
+	return memory, uint64(uintptr(unsafe.Pointer(&memory[0])))
+}
+
+// partsOf are the used pages of memory that begins at start, each part from one to before another.
+func partsOf(t *testing.T, start uint64, pages int, walk bool) (parts [][2]int) {
+	t.Helper()
+	resident, err := proc.OpenResident(uint32(os.Getpid()), walk)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resident.Close()
+	var list []proc.Region
+	for at, end := start, start+uint64(pages)*proc.PageBytes; at < end; {
+		if list, at, err = resident.Next(list, proc.Region{Start: at, End: end}, 2); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, p := range list {
+		parts = append(parts, [2]int{int((p.Start - start) / proc.PageBytes), int((p.End - start) / proc.PageBytes)})
+	}
+	return parts
+}
+
+func TestMemoryThatWasNeverTouchedIsNotRead(t *testing.T) {
+	for _, walk := range []bool{false, true} {
+		const pages, vptr = 21, 0x7f12_3456_7890_0010
+		block, start := room(t, pages)
+		if got := partsOf(t, start, pages, walk); got != nil {
+			t.Fatalf("nothing was touched, and %v is used", got)
+		}
+		want := [][2]int{{0, 1}, {3, 5}, {7, 10}, {20, 21}}
+		for _, part := range want {
+			for page := part[0]; page < part[1]; page++ {
+				binary.LittleEndian.PutUint64(block[page*proc.PageBytes+64:], vptr)
+			}
+		}
+		if got := partsOf(t, start, pages, walk); !slices.Equal(got, want) {
+			t.Fatalf("%v is used, want %v", got, want)
+		}
+		s := newSearch(Direct(uint32(os.Getpid())), []uint64{vptr}, func() bool { return false })
+		if err := s.process(uint32(os.Getpid()), walk); err != nil {
+			t.Fatal(err)
+		}
+		for _, page := range []uint64{0, 3, 4, 7, 8, 9, 20} {
+			if !slices.Contains(s.found[vptr], start+page*proc.PageBytes+64) {
+				t.Errorf("what is in page %d was not found", page)
+			}
+		}
+		if got := partsOf(t, start, pages, walk); !slices.Equal(got, want) {
+			t.Errorf("after it was searched %v is used, want %v", got, want)
+		}
+	}
+}
+
+// A reader that finds more than one answer holds says all of it, and finds the same the next time.
+func TestSearchApart(t *testing.T) {
+	const pages, vptr, other = 600, 0x7f12_3456_7890_0010, 0x7f12_3456_7890_0f00
+	block, start := room(t, pages)
+	var want Objects = map[uint64][]uint64{}
+	for at := 0; at < len(block); at += 16 {
+		v := uint64(vptr)
+		if at%48 == 0 {
+			v = other
+		}
+		binary.LittleEndian.PutUint64(block[at:], v)
+		want[v] = append(want[v], start+uint64(at))
+	}
+	if n := len(block) / 16 * objectBytes; n <= maxBytes || len(block)/16 > maxObjects {
+		t.Fatalf("%d bytes of an answer are no test", n)
+	}
+	p := self(t)
+	for range 2 {
+		found, err := p.Find(vptr, other)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, v := range []uint64{vptr, other} {
+			list := slices.DeleteFunc(found[v], func(at uint64) bool { return at < start || at >= start+uint64(len(block)) })
+			if !slices.Equal(list, want[v]) {
+				t.Errorf("of %d objects %d were found", len(want[v]), len(list))
+			}
+		}
+	}
+	p.user.searches.mu.Lock()
+	r := p.user.searches.reader
+	p.user.searches.mu.Unlock()
+	if err := r.command.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := p.Find(vptr); err == nil {
+		t.Error("its reader was killed, and nothing was said")
+	}
+	if p.Hung() {
+		t.Error("it is not the process that hung")
+	}
+}
+
+func TestEndedIsNotSearched(t *testing.T) {
+	t.Cleanup(Stop)
+	const nobody = 1 << 22 // above the greatest PID
+	if found, err := Of(nobody).Find(1); err == nil {
+		t.Error(found)
+	}
+}
+
+// Pages that are read at once are as they were then, and others are read when they are wanted.
+func TestPagesAreReadAgain(t *testing.T) {
+	const pages, unmapped = 700, 300
+	block, start := room(t, pages)
+	hole := block[unmapped*proc.PageBytes : (unmapped+1)*proc.PageBytes]
+	fill := func(with uint64) {
+		if err := unix.Mprotect(hole, unix.PROT_READ|unix.PROT_WRITE); err != nil {
+			t.Fatal(err)
+		}
+		for at := 0; at < len(block); at += 8 {
+			binary.LittleEndian.PutUint64(block[at:], with+uint64(at))
+		}
+		if err := unix.Mprotect(hole, unix.PROT_NONE); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var all []uint64
+	for page := uint64(0); page < pages; page += 2 {
+		all = append(all, start+page*proc.PageBytes+4088, start+page*proc.PageBytes+8)
+	}
+	for _, mem := range []*Process{self(t), Direct(uint32(os.Getpid()))} {
+		p := NewPages(mem)
+		for round := range uint64(3) {
+			fill(round)
+			p.Anew(all, 16)
+			for page := range uint64(pages) {
+				at := page * proc.PageBytes
+				v, err := p.U64(start + at)
+				if (err != nil) != (page == unmapped) || err == nil && v != round+at {
+					t.Fatalf("page %d is %d: %v", page, v, err)
+				}
+			}
+		}
+	}
+}

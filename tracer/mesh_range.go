@@ -1,0 +1,86 @@
+package tracer
+
+import (
+	"slices"
+
+	"tt-memtrace/aggregator"
+	"tt-memtrace/tracer/inspect"
+)
+
+// part is the range of a mesh's coordinates that a program of a workload is for.
+type part struct {
+	inspect.MeshRange
+	// devices that it covers, by mesh.
+	devices map[uint64][]uint64
+}
+
+// cover are the devices that the range covers of a mesh; none where that cannot be had.
+func (r *run) cover(p *traced, c *part, mesh uint64) []uint64 {
+	list, asked := c.devices[mesh]
+	if !asked {
+		var err error
+		if list, err = p.InRange(mesh, c.MeshRange); err != nil {
+			return nil
+		}
+		if c.devices == nil {
+			c.devices = map[uint64][]uint64{}
+		}
+		c.devices[mesh] = list
+	}
+	return list
+}
+
+// isMesh says whether a device is known to have several chips.
+func (p *traced) isMesh(device uint64) bool { return len(p.devices[device]) > 1 }
+
+// spread gives the devices on which something of a program is that was placed on one: on a mesh,
+// or on the chip of a mesh. What a workload has for a part of the mesh the runtime places on all
+// of it. Where the part is not known, the process is marked.
+func (r *run) spread(p *traced, from origin, program, device, mesh uint64) []uint64 {
+	one := []uint64{device}
+	c := r.relations(from.pid).programs[program]
+	if p.isMesh(device) {
+		mesh = device
+	}
+	if !p.isMesh(mesh) || c == nil {
+		return one
+	}
+	if c.part == nil {
+		c.placed = true
+		return one
+	}
+	list := r.cover(p, c.part, mesh)
+	switch {
+	case list == nil:
+		r.chipsUnknown(p, from.time, program)
+		return one
+	case len(list) == len(p.devices[mesh]):
+		return one
+	case device == mesh:
+		return list
+	case slices.Contains(list, device):
+		return one
+	}
+	return nil
+}
+
+// chipsUnknown marks a process of which a program is counted on all chips of a mesh, and may be
+// on some of them only, until the program ends or its chips are known.
+func (r *run) chipsUnknown(p *traced, at, program uint64) {
+	rel := r.relations(p.mapping.PID)
+	rel.chipsUnknown[program] = struct{}{}
+	r.emit(aggregator.Event{Kind: aggregator.ReasonRaised, PID: p.mapping.PID, Time: at,
+		Reason: &aggregator.Reason{Code: aggregator.ReasonProgramChips}})
+}
+
+// chipsKnown takes the mark away with the last program that it was for.
+func (r *run) chipsKnown(pid uint32, at, program uint64) {
+	rel := r.relations(pid)
+	if _, marked := rel.chipsUnknown[program]; !marked {
+		return
+	}
+	if delete(rel.chipsUnknown, program); len(rel.chipsUnknown) == 0 {
+		r.emit(aggregator.Event{Kind: aggregator.ReasonLifted, PID: pid, Time: at,
+			Reason: &aggregator.Reason{Code: aggregator.ReasonProgramChips}})
+	}
+}

@@ -1,0 +1,63 @@
+package metal
+
+import (
+	"fmt"
+	"slices"
+
+	"tt-memtrace/tracer/eval"
+)
+
+// setOffset is where an allocator keeps the set of its buffers, which the
+// function that copies it shows: it reads the number of buckets and of elements.
+func (l *Library) setOffset() (uint64, error) {
+	loads, err := l.loads(allocatedBuffers, true)
+	if err != nil {
+		return 0, err
+	}
+	for _, at := range loads {
+		if !slices.Contains(loads, at-setBuckets+SetCount) {
+			continue
+		}
+		set := at - setBuckets
+		// The other one that reads it has to agree, where there is one.
+		counted, err := l.loads(numAllocatedBuffers, false)
+		if err == nil && !slices.Contains(counted, set+SetCount) {
+			return 0, fmt.Errorf("finding the set of buffers: it seems to be at %#x, but its count is not at %#x", set, set+SetCount)
+		}
+		return uint64(set), nil
+	}
+	return 0, fmt.Errorf("finding the set of buffers: %s does not show it", allocatedBuffers[0])
+}
+
+// loads are the offsets of the words that a function reads of its object first.
+func (l *Library) loads(names []string, copies bool) ([]int64, error) {
+	image, err := l.Image()
+	if err != nil {
+		return nil, err
+	}
+	s, ok := l.symbols[l.First(names)]
+	if !ok {
+		return nil, fmt.Errorf("evaluating %s: the library lacks it", names[0])
+	}
+	probe := eval.NewSymbolicMemory(image)
+	m := eval.New(probe, eval.WithSlots(image.SlotFunc(eval.Libc)), eval.WithStepLimit(1000))
+	object := probe.Root()
+	args := []uint64{object}
+	if copies {
+		result, err := m.Alloc(64)
+		if err != nil {
+			return nil, err
+		}
+		args = []uint64{result, object}
+	}
+	// It does not get far with an object that is not there: what it reads
+	// first is enough.
+	_, _ = m.Call(s.Value, args...)
+	var offsets []int64
+	for _, load := range probe.Loads() {
+		if len(load.Path.Offsets) == 0 && load.Size == 8 {
+			offsets = append(offsets, load.Path.Tail)
+		}
+	}
+	return offsets, nil
+}

@@ -1,0 +1,45 @@
+package metal
+
+import (
+	"bytes"
+	"debug/elf"
+	"fmt"
+)
+
+// maxDriver bounds the size of a driver library, bytes.
+const maxDriver = 64 << 20
+
+// DynamicSymbol is where a library has one of its exported functions.
+func DynamicSymbol(path, name string) (value uint64, err error) {
+	f, st, err := openRegular(path)
+	if err != nil {
+		return 0, err
+	}
+	defer f.Close()
+	defer func() {
+		if r := recover(); r != nil { // as in OpenLibrary
+			err = fmt.Errorf("reading %s: damaged ELF file (%v)", path, r)
+		}
+	}()
+	if st.Size > maxDriver {
+		return 0, fmt.Errorf("reading %s: %d bytes, more than %d", path, st.Size, maxDriver)
+	}
+	b := make([]byte, st.Size)
+	if _, err := f.ReadAt(b, 0); err != nil {
+		return 0, fmt.Errorf("reading %s: %w", path, err)
+	}
+	e, err := elf.NewFile(bytes.NewReader(b))
+	if err != nil {
+		return 0, fmt.Errorf("reading %s: %w", path, err)
+	}
+	symbols, err := e.DynamicSymbols()
+	if err != nil {
+		return 0, fmt.Errorf("reading %s: %w", path, err)
+	}
+	for _, s := range symbols {
+		if s.Name == name && s.Section != elf.SHN_UNDEF {
+			return s.Value, nil
+		}
+	}
+	return 0, fmt.Errorf("reading %s: it lacks %s", path, name)
+}

@@ -1,0 +1,68 @@
+package metal
+
+// fieldTable is where the fields of a Buffer stood in all 82 releases from
+// 0.59.0rc58 to 0.81.1, from the base: the object's own +0x10 up to 0.78.0,
+// what its +0x10 points to from 0.79.0 on. With each field are the functions of
+// the runtime that show it, and how; every release has at least two for each.
+var fieldTable = []struct {
+	name   string
+	offset uint32
+	size   int
+	// member is its name in the runtime's source, by which DWARF has it.
+	member string
+	by     []witness
+}{
+	// status first: what else there is to see depends on it.
+	{"status", 0x38, 1, "allocation_status_", []witness{
+		{bufferIsAllocated, compared},
+		{allocateOld, marked(false)},
+		{allocateNew, marked(false)},
+	}},
+	{"device", 0x00, 8, "device_", []witness{
+		{bufferDevice, returned},
+		{deallocateOld, called},
+		{deallocateNew, called},
+		{allocateOld, called},
+		{allocateNew, called},
+	}},
+	{"page_size", 0x48, 8, "page_size_", []witness{
+		{bufferPageSize, returned},
+		{bufferNumPages, divisor},
+	}},
+	{"size", 0x08, 8, "size_", []witness{
+		{bufferSize, returned},
+		{bufferNumPages, dividend},
+		{bufferIsValidRegion, compared},
+	}},
+	{"type", 0x10, 4, "buffer_type_", []witness{
+		{bufferBufferType, returned},
+		{bufferIsDram, compared},
+		{bufferAlignment, passed("get_alignment", 1)},
+	}},
+	{"layout", 0x14, 4, "buffer_layout_", []witness{
+		{bufferBufferLayout, returned},
+		{bufferNumCores, decides},
+		{bufferNumDevPages, decides},
+	}},
+	{"allocator", 0x30, 8, "allocator_", []witness{
+		{bufferAllocator, followed},
+		{bufferAlignment, passed("get_alignment", 0)},
+		{allocateOld, passed("15allocate_buffer", 0)},
+		{allocateNew, passed("15allocate_buffer", 0)},
+	}},
+	{"hooked", 0x39, 1, "hooked_allocation_", []witness{
+		{allocateOld, marked(true)},
+		{allocateNew, marked(true)},
+		{deallocateOld, spares},
+		{deallocateNew, spares},
+	}},
+	{"address", 0x40, 4, "address_", []witness{
+		{bufferAddress, returned},
+		{allocateOld, stored},
+		{allocateNew, stored},
+	}},
+}
+
+// mustShow are the fields that a library has to show by itself before the
+// table is believed about the others.
+var mustShow = []string{"status", "page_size", "size", "type", "address"}

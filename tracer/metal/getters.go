@@ -1,0 +1,130 @@
+package metal
+
+import (
+	"fmt"
+	"strings"
+
+	"tt-memtrace/aggregator"
+	"tt-memtrace/tracer/eval"
+)
+
+// Getter is a function of the runtime that is evaluated over live processes,
+// to learn about devices.
+type Getter struct {
+	// Value is what it returns.
+	Value string
+	// Symbol is the name under which it was found, or the newest of its names.
+	Symbol string
+	Found  bool
+	// Without is what is lost where it is missing or does not work.
+	Without string
+	// Shows is where an object that is not there would have it: offsets in
+	// bytes, from pointer to pointer. Several where it depends on the memory.
+	Shows []string
+	// Err says why only a process shows that: for instance because
+	// a virtual function of another object would have to be called.
+	Err error
+}
+
+// getterTable are the getters, by what they tell.
+var getterTable = []struct {
+	tells, without string
+	names          []string
+	// ask evaluates it over an object that is not there.
+	ask func(m *eval.Machine, function, this uint64) ([]uint64, error)
+}{
+	{"a chip's number", "devices of one chip are not known: their buffers, and programs from 0.70 on, are on no chip, and marked", []string{DeviceID}, askOnce},
+	{"the chips of a mesh", "meshes are not known: their buffers cannot be shown by chip", []string{MeshDeviceIDs}, askVector},
+	{"number of banks", "capacities and free bytes are unknown", NumBanks, askMemories},
+	{"bytes of a bank", "capacities and free bytes are unknown", BankSize, askMemories},
+	{"a chip's architecture", "architectures are not shown", []string{DeviceArch}, askOnce},
+	{"a mesh's architecture", "architectures are not shown", []string{MeshDeviceArch}, askOnce},
+	{"the process's context", "names of cards are not shown", ContextInstance, askNothing},
+	{"the context's cluster", "names of cards are not shown", []string{GetCluster}, askOnce},
+	{"a chip's card", "names of cards are not shown", []string{BoardType}, askOnce},
+}
+
+func askOnce(m *eval.Machine, function, this uint64) ([]uint64, error) {
+	v, err := m.Call(function, this)
+	return []uint64{v}, err
+}
+
+// askVector is for what is returned as a std::vector.
+func askVector(m *eval.Machine, function, this uint64) ([]uint64, error) {
+	result, err := m.Alloc(24)
+	if err == nil {
+		_, err = m.Call(function, result, this)
+	}
+	return nil, err
+}
+
+// askNothing is for a function without an object.
+func askNothing(m *eval.Machine, function, _ uint64) ([]uint64, error) {
+	v, err := m.Call(function, 0)
+	return []uint64{v}, err
+}
+
+func askMemories(m *eval.Machine, function, this uint64) (values []uint64, err error) {
+	memory, err := m.Alloc(4)
+	for _, kind := range []aggregator.Memory{aggregator.DRAM, aggregator.L1, aggregator.L1Small, aggregator.Trace} {
+		if err == nil {
+			err = m.WriteU32(memory, uint32(kind))
+		}
+		if err == nil {
+			var v uint64
+			v, err = m.Call(function, this, memory)
+			values = append(values, v)
+		}
+	}
+	return values, err
+}
+
+// getters looks up the getters, and checks without a process what can be checked.
+func (l *Library) getters() (list []Getter) {
+	for _, row := range getterTable {
+		g := Getter{Value: row.tells, Symbol: row.names[0], Without: row.without}
+		for _, name := range row.names {
+			if s, ok := l.symbols[name]; ok {
+				g.Symbol, g.Found = name, true
+				g.Shows, g.Err = l.shows(row.ask, s.Value)
+				break
+			}
+		}
+		list = append(list, g)
+	}
+	return list
+}
+
+func (l *Library) shows(ask func(*eval.Machine, uint64, uint64) ([]uint64, error), function uint64) ([]string, error) {
+	image, err := l.Image()
+	if err != nil {
+		return nil, err
+	}
+	probe := eval.NewSymbolicMemory(image)
+	const steps = 1000 // as far as it makes sense of an object that is not there
+	values, err := ask(eval.New(probe, eval.WithSlots(image.SlotFunc(eval.Libc)), eval.WithStepLimit(steps)), function, probe.Root())
+	if err != nil {
+		return nil, fmt.Errorf("evaluating it without a process: %w", err)
+	}
+	var shows []string
+	for _, v := range values {
+		path, ok := probe.Path(v)
+		if !ok {
+			return nil, fmt.Errorf("evaluating it without a process: it returned %#x", v)
+		}
+		shows = append(shows, route(path))
+	}
+	return shows, nil
+}
+
+// route writes a way from pointer to pointer.
+func route(p eval.Path) string {
+	var steps []string
+	for _, o := range p.Offsets {
+		steps = append(steps, fmt.Sprintf("%+#x", o))
+	}
+	if p.Tail != 0 || len(steps) == 0 {
+		steps = append(steps, fmt.Sprintf("%+#x", p.Tail))
+	}
+	return strings.Join(steps, " → ")
+}

@@ -1,0 +1,351 @@
+// Package metal reads one file of the TT-Metal runtime: its symbols, probe points, object layouts and
+// getters. It knows no process.
+package metal
+
+import (
+	"bytes"
+	"debug/elf"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+
+	"golang.org/x/sys/unix"
+
+	"tt-memtrace/elffile"
+	"tt-memtrace/tracer/eval"
+	"tt-memtrace/tracer/proc"
+)
+
+// ErrUnsupported is wrapped by errors that say why a library is not traced.
+var ErrUnsupported = errors.New("library not supported")
+
+// maxLibrary bounds the size of a file that calls itself the runtime, bytes: most
+// of a large one is debug information. What is read of it has bounds of its own.
+const maxLibrary = 64 << 30
+
+// Library is one build of the runtime's library.
+type Library struct {
+	// Path as it was opened.
+	Path string
+	ID   proc.FileID
+	// BuildID is the GNU build-id in hex, or empty.
+	BuildID string
+	// Release is the version of the Python package around it, or empty.
+	Release string
+
+	file    *os.File
+	elf     *elf.File
+	symbols map[string]elfSymbol
+	// prefixed are the symbols by those prefixes that the probe table names.
+	prefixed map[string][]elfSymbol
+	segments []elf.ProgHeader
+	image    func() (*eval.Image, error)
+	// functions are the names of its functions, by address, allocatorSet where an allocator
+	// keeps its set of buffers, and readers the functions that read the binaries of a
+	// kernel, by the vtable of its class: made when they are first asked for.
+	functions    func() map[uint64]string
+	allocatorSet func() (uint64, error)
+	readers      func() map[uint64]string
+	// standardImage is the C++ library that was read last beside it.
+	standardImage atomic.Pointer[standardLibrary]
+}
+
+// elfSymbol is what is kept of an elf.Symbol: there are many.
+type elfSymbol struct {
+	Name        string
+	Value, Size uint64
+	Info        byte
+}
+
+// OpenLibrary reads the library's headers and the symbols that matter here.
+// It wraps ErrUnsupported where the file is not one that can be traced. The
+// file stays open until Close.
+func OpenLibrary(path string) (lib *Library, err error) {
+	f, st, err := openRegular(path)
+	if err != nil {
+		return nil, err
+	}
+	defer func() {
+		// debug/elf is careful, but the file is anybody's.
+		if r := recover(); r != nil {
+			err = fmt.Errorf("reading %s: damaged ELF file (%v): %w", path, r, ErrUnsupported)
+		}
+		if err != nil {
+			f.Close()
+		}
+	}()
+	if err := elffile.CheckHeaders(io.NewSectionReader(f, 0, st.Size)); err != nil {
+		return nil, fmt.Errorf("reading %s: %w: %w", path, err, ErrUnsupported)
+	}
+	e, err := elf.NewFile(io.NewSectionReader(f, 0, st.Size))
+	if err != nil {
+		return nil, fmt.Errorf("reading %s: %w: %w", path, err, ErrUnsupported)
+	}
+	if e.Machine != elf.EM_X86_64 || e.Class != elf.ELFCLASS64 {
+		return nil, fmt.Errorf("reading %s: made for %v, not for x86-64: %w", path, e.Machine, ErrUnsupported)
+	}
+	image := sync.OnceValues(func() (*eval.Image, error) { return eval.NewImage(f, 0) })
+	l := &Library{Path: path, image: image, ID: proc.FileID{Device: st.Dev, Inode: st.Ino}, file: f, elf: e,
+		symbols: map[string]elfSymbol{}, prefixed: map[string][]elfSymbol{}}
+	l.functions, l.allocatorSet, l.readers = sync.OnceValue(l.functionNames), sync.OnceValues(l.setOffset), sync.OnceValue(l.binaryReaders)
+	for _, p := range e.Progs {
+		if p.Type == elf.PT_LOAD {
+			l.segments = append(l.segments, p.ProgHeader)
+		}
+	}
+	if err := l.readSymbols(); err != nil {
+		return nil, err
+	}
+	l.findHidden()
+	l.BuildID = buildID(e)
+	l.Release = packageRelease(path)
+	return l, nil
+}
+
+// openRegular opens a file that says it is the runtime, if it is a file at all.
+func openRegular(path string) (*os.File, unix.Stat_t, error) {
+	var st unix.Stat_t
+	// O_NONBLOCK, so that a FIFO in the library's place blocks nobody.
+	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, st, &os.PathError{Op: "opening library", Path: path, Err: err}
+	}
+	f := os.NewFile(uintptr(fd), path)
+	if err := unix.Fstat(fd, &st); err != nil {
+		f.Close()
+		return nil, st, &os.PathError{Op: "reading library", Path: path, Err: err}
+	}
+	if st.Mode&unix.S_IFMT != unix.S_IFREG {
+		err = fmt.Errorf("reading %s: not a regular file: %w", path, ErrUnsupported)
+	} else if st.Size > maxLibrary {
+		err = fmt.Errorf("reading %s: %d bytes, more than %d: %w", path, st.Size, int64(maxLibrary), ErrUnsupported)
+	}
+	if err != nil {
+		f.Close()
+		return nil, st, err
+	}
+	return f, st, nil
+}
+
+// Image is the library as it would be loaded at address 0, for evaluating its code.
+func (l *Library) Image() (*eval.Image, error) { return l.image() }
+
+// Close releases the file.
+func (l *Library) Close() error { return l.file.Close() }
+
+// readSymbols keeps the defined functions of the runtime's own name space:
+// .symtab has everything, .dynsym survives a strip.
+func (l *Library) readSymbols() error {
+	found := false
+	prefixes := pointPrefixes()
+	for _, kind := range []elf.SectionType{elf.SHT_SYMTAB, elf.SHT_DYNSYM} {
+		table := l.elf.SectionByType(kind)
+		if table == nil {
+			continue
+		}
+		err := elffile.EachSymbol(l.elf, table, func(name []byte, s elf.Sym64) {
+			if elf.SectionIndex(s.Shndx) == elf.SHN_UNDEF || s.Value == 0 {
+				return
+			}
+			if bytes.Contains(name, []byte(nameSpace)) {
+				found = true
+			} else if !bytes.HasPrefix(name, []byte(ofCluster)) && !bytes.HasPrefix(name, []byte(getRiscBinary)) &&
+				!bytes.HasPrefix(name, []byte(ofAssert)) {
+				return // only these are looked at
+			}
+			if _, ok := l.symbols[string(name)]; !ok {
+				n := string(name)
+				one := elfSymbol{n, s.Value, s.Size, s.Info}
+				l.symbols[n] = one
+				for _, p := range prefixes {
+					if strings.HasPrefix(n, p) {
+						l.prefixed[p] = append(l.prefixed[p], one)
+					}
+				}
+			}
+		})
+		if err != nil {
+			return fmt.Errorf("reading symbols of %s: %w: %w", l.Path, err, ErrUnsupported)
+		}
+	}
+	if !found {
+		return fmt.Errorf("reading %s: it defines no function of tt::tt_metal, such as %s: %w", l.Path, TrackAllocate, ErrUnsupported)
+	}
+	return nil
+}
+
+// KnowsRuntime says in a few milliseconds whether a file's dynamic symbols so
+// much as name what makes it the runtime. A library that uses the runtime is as
+// large, is mapped first, and reading it would hold the runtime's own up.
+func KnowsRuntime(path string) (knows bool) {
+	// Where this cannot tell, reading the file will say why.
+	defer func() {
+		if recover() != nil {
+			knows = true
+		}
+	}()
+	f, st, err := openRegular(path)
+	if err != nil {
+		return true
+	}
+	defer f.Close()
+	file := io.NewSectionReader(f, 0, st.Size)
+	if elffile.CheckHeaders(file) != nil {
+		return true
+	}
+	e, err := elf.NewFile(file)
+	if err != nil {
+		return true
+	}
+	names := e.Section(".dynstr")
+	if names == nil || names.Type != elf.SHT_STRTAB || names.FileSize > maxLibrary {
+		return true
+	}
+	const most = 64 << 20
+	b := make([]byte, min(names.FileSize, most))
+	if _, err := names.ReadAt(b, 0); err != nil || names.FileSize > most {
+		return true
+	}
+	return bytes.Contains(b, []byte(TrackAllocate))
+}
+
+// Defines reports whether the library has the named symbol itself.
+func (l *Library) Defines(name string) bool {
+	_, ok := l.symbols[name]
+	return ok
+}
+
+// Lookup is where the library has a symbol, as it would be loaded at address 0.
+func (l *Library) Lookup(name string) (address uint64, ok bool) {
+	s, ok := l.symbols[name]
+	return s.Value, ok
+}
+
+// Functions are the names of the library's functions, by address.
+func (l *Library) Functions() map[uint64]string { return l.functions() }
+
+// AllocatorSet is the offset at which an allocator keeps the set of its buffers.
+func (l *Library) AllocatorSet() (uint64, error) { return l.allocatorSet() }
+
+// BinaryReaders are the functions that read the binaries of a kernel, by the address
+// that objects of its class begin with.
+func (l *Library) BinaryReaders() map[uint64]string { return l.readers() }
+
+// LoadAddress is the address that the library's first page is made for.
+func (l *Library) LoadAddress() uint64 { return l.segments[0].Vaddr &^ 4095 }
+
+// ReadCode fills p with code at an address from the file, if all of it is code.
+func (l *Library) ReadCode(p []byte, address uint64) bool {
+	offset, ok := l.fileOffset(address)
+	if !ok {
+		return false
+	}
+	_, err := l.file.ReadAt(p, int64(offset))
+	return err == nil
+}
+
+// First is the first of the names that the library defines or, where it defines
+// none, the first of all.
+func (l *Library) First(names []string) string {
+	if i := slices.IndexFunc(names, l.Defines); i >= 0 {
+		return names[i]
+	}
+	return names[0]
+}
+
+// IsRuntime reports whether this is the file with the runtime's code, and not
+// one that only uses it.
+func (l *Library) IsRuntime() bool { return l.Defines(TrackAllocate) }
+
+// match lists the defined symbols that a row of the table names: all of them
+// with all, otherwise those of the first name that is there.
+func (l *Library) match(names []string, all bool) []elfSymbol {
+	var found []elfSymbol
+	for _, name := range names {
+		if prefix, ok := strings.CutSuffix(name, "*"); ok {
+			for _, s := range l.prefixed[prefix] {
+				// With a dot it is a part that a compiler split off, like f.cold.
+				if !strings.Contains(s.Name, ".") && elf.ST_TYPE(s.Info) == elf.STT_FUNC && s.Size > 0 {
+					found = append(found, s)
+				}
+			}
+		} else if s, ok := l.symbols[name]; ok && elf.ST_TYPE(s.Info) == elf.STT_FUNC {
+			found = append(found, s)
+		}
+		if len(found) > 0 && !all {
+			break
+		}
+	}
+	return found
+}
+
+// fileOffset turns a virtual address of the library into an offset in its file.
+func (l *Library) fileOffset(address uint64) (uint64, bool) {
+	for _, p := range l.segments {
+		if p.Flags&elf.PF_X != 0 && address >= p.Vaddr && address-p.Vaddr < p.Filesz {
+			return address - p.Vaddr + p.Off, true
+		}
+	}
+	return 0, false
+}
+
+// Code reads up to n bytes of code at a virtual address.
+func (l *Library) Code(address uint64, n int) ([]byte, error) {
+	offset, ok := l.fileOffset(address)
+	if !ok {
+		return nil, fmt.Errorf("reading code at %#x: not in an executable segment", address)
+	}
+	b := make([]byte, n)
+	read, err := l.file.ReadAt(b, int64(offset))
+	if read == 0 && err != nil {
+		return nil, fmt.Errorf("reading code at %#x: %w", address, err)
+	}
+	return b[:read], nil
+}
+
+func buildID(e *elf.File) string {
+	s := e.Section(".note.gnu.build-id")
+	if s == nil || s.Size > 1024 {
+		return ""
+	}
+	b, err := s.Data()
+	if err != nil || len(b) < 16 {
+		return ""
+	}
+	// A note: sizes of name and description, type, "GNU\0", then the description.
+	n := int(e.ByteOrder.Uint32(b[4:]))
+	if e.ByteOrder.Uint32(b) != 4 || n > len(b)-16 {
+		return ""
+	}
+	return hex.EncodeToString(b[16 : 16+n])
+}
+
+// packageRelease finds the version in the name of the Python package's
+// metadata folder, which stands beside the package: …/ttnn-0.81.1.dist-info.
+func packageRelease(path string) string {
+	for dir := filepath.Dir(path); len(dir) > 1; dir = filepath.Dir(dir) {
+		list, err := filepath.Glob(filepath.Join(escapeGlob(dir), "ttnn-*.dist-info"))
+		if err == nil && len(list) == 1 {
+			name := strings.TrimSuffix(filepath.Base(list[0]), ".dist-info")
+			return strings.TrimPrefix(name, "ttnn-")
+		}
+		if filepath.Base(dir) == "site-packages" || filepath.Base(dir) == "dist-packages" {
+			break
+		}
+	}
+	return ""
+}
+
+func escapeGlob(s string) string {
+	return strings.NewReplacer(`\`, `\\`, `*`, `\*`, `?`, `\?`, `[`, `\[`).Replace(s)
+}
+
+// ProcName is one under which the open file can be reached, in any mount namespace.
+func (l *Library) ProcName() string { return fmt.Sprintf("/proc/self/fd/%d", l.file.Fd()) }

@@ -1,0 +1,305 @@
+package metal
+
+import (
+	"errors"
+	"slices"
+	"strings"
+
+	"tt-memtrace/tracer/eval"
+)
+
+// Need says what the accounts lose without a probe point.
+type Need string
+
+const (
+	// Required: without it there are no right numbers, so nothing is attached.
+	Required Need = "required"
+	// Degrades: without it the accounts are right but less complete.
+	Degrades Need = "degrades"
+)
+
+// Phase is when a point is attached, among the points of a library: what ends things
+// before what makes them, so that no end is missed. An end too many is counted as such,
+// one too few would stay in the accounts.
+type Phase uint8
+
+const (
+	// Ends are of buffers, allocators, devices, programs and workloads.
+	Ends Phase = iota
+	// Notes keep for a thread what its next call is about, and open devices.
+	Notes
+	// Places are where buffers, circular buffers and others get memory.
+	Places
+	// Uses are of programs and kernels: launches, copies, files.
+	Uses
+	// Makes are of programs, kernels and workloads.
+	Makes
+	// Fails are allocations that fail.
+	Fails
+)
+
+// Point is one place in the runtime that is probed: one row of the table from
+// which attaching, doctor and the documentation are made.
+type Point struct {
+	// Name says what happens there.
+	Name string
+	Need Need
+	// Without is what is lost where the library lacks it.
+	Without string
+	// Covers names what is in no account without it, or is empty.
+	Covers string
+	// BPFProgram is the name of the BPF program, Phase when it is attached.
+	BPFProgram string
+	Phase      Phase
+	// Symbols are the mangled names that it has had, newest first. The first
+	// that a library defines is probed; a name that ends in * is a prefix.
+	Symbols []string
+	// All: every one of Symbols that is defined is a point of its own.
+	All bool
+	// Where are symbols of what the point is about: a library with none of them has
+	// no such thing, and lacks nothing.
+	Where []string
+	// Check, where set, says why the point would tell nothing in a library.
+	Check func(*Library) error
+}
+
+// Points is the probe table.
+//
+// There is no point on ~Buffer, which a mesh allocation runs through once for
+// each chip. A free that goes past track_deallocate happens only after the
+// buffer's device closed, and then its allocator is gone too.
+var Points = []Point{
+	{
+		Name: "bank space taken", Need: Degrades, BPFProgram: "reserve_in_bank", Phase: Notes,
+		Covers: "reserved sizes", Without: "reserved sizes are unknown; requested sizes are not affected",
+		Symbols: allocateInBlock,
+	},
+	{
+		Name: "buffer allocated", Need: Required, BPFProgram: "buffer_allocated", Phase: Places,
+		Without: "no accounts at all",
+		Symbols: []string{TrackAllocate},
+	},
+	{
+		Name: "buffer freed", Need: Required, BPFProgram: "buffer_freed", Phase: Ends,
+		Without: "no accounts at all",
+		Symbols: trackDeallocate,
+	},
+	{
+		Name: "all buffers freed", Need: Required, BPFProgram: "allocator_gone", Phase: Ends,
+		Without: "memory freed by a device's allocator as a whole would stay in the accounts",
+		Symbols: deallocateBuffers,
+	},
+	{
+		Name: "allocator destroyed", Need: Required, BPFProgram: "allocator_gone", Phase: Ends,
+		Without: "memory of a closed device would stay in the accounts",
+		Symbols: destroyAllocator,
+	},
+	{
+		Name: "device opened", Need: Degrades, BPFProgram: "device_opened", Phase: Notes, All: true,
+		Without: "a device is shown from its first buffer on, not from its opening",
+		Symbols: initializeDevice,
+	},
+	{
+		Name: "device closed", Need: Degrades, BPFProgram: "device_closed", Phase: Ends, All: true,
+		Without: "a closed device is shown until its process ends",
+		Symbols: closeDevice,
+	},
+	{
+		Name: "program laid out", Need: Degrades, BPFProgram: "program_laid_out", Phase: Notes,
+		Covers: "circular buffers", Without: "circular buffers are not covered",
+		Symbols: []string{PlaceCircular},
+	},
+	{
+		Name: "circular buffer placed", Need: Degrades, BPFProgram: "cb_placed", Phase: Places,
+		Covers: "circular buffers", Without: "circular buffers are not covered",
+		Symbols: trackAllocateCB,
+	},
+	{
+		// Not in 0.67 to 0.71.1, where it begins with a comparison; there the
+		// circular buffers of the same program were laid out just before.
+		Name: "dataflow buffers laid out", Need: Degrades, BPFProgram: "program_laid_out", Phase: Notes,
+		Without: "the program of a dataflow buffer is known from its circular buffers only",
+		Where:   dataflowSymbols,
+		Symbols: []string{PlaceDataflow},
+	},
+	{
+		Name: "dataflow buffer's cores", Need: Degrades, BPFProgram: "l1_reserved", Phase: Notes,
+		Without: "the cores of a dataflow buffer are taken from the allocators that it is marked in, and one on several core ranges counts as several",
+		Where:   dataflowSymbols,
+		Symbols: []string{ReserveLocal},
+	},
+	{
+		Name: "dataflow buffer placed", Need: Degrades, BPFProgram: "dfb_placed", Phase: Places,
+		Covers: "dataflow buffers", Without: withoutDataflow,
+		Where:   dataflowSymbols,
+		Symbols: []string{MarkAddress},
+		Check:   (*Library).knowsCores,
+	},
+	{
+		Name: "scratchpads laid out", Need: Degrades, BPFProgram: "scratchpads_laid_out", Phase: Places,
+		Covers: "scratchpads", Without: "scratchpads are not covered: programs take more L1 than is shown",
+		Where:   append([]string{scratchpads}, ScratchpadHandles...),
+		Symbols: []string{scratchpads},
+		Check:   (*Library).knowsScratchpads,
+	},
+	{
+		Name: "program destroyed", Need: Degrades, BPFProgram: "program_gone", Phase: Ends,
+		Covers: "circular buffers", Without: "circular buffers are not covered",
+		Symbols: destroyProgram,
+	},
+	{
+		Name: "kernel added", Need: Degrades, BPFProgram: "kernel_added", Phase: Makes,
+		Without: withoutKernels,
+		Symbols: addKernel,
+	},
+	{
+		Name: "kernel read", Need: Degrades, BPFProgram: "kernel_read", Phase: Makes, All: true,
+		Without: withoutKernels,
+		Symbols: readBinaries,
+	},
+	{
+		Name: "kernel's file read", Need: Degrades, BPFProgram: "binary_read", Phase: Uses,
+		Without: withoutKernels,
+		Symbols: []string{getRiscBinary + "*"},
+	},
+	{
+		Name: "kernels copied to DRAM", Need: Degrades, BPFProgram: "kernels_copied", Phase: Uses,
+		Without: "the copy of kernels in DRAM is counted, but not distinguished from other buffers",
+		Symbols: setKernelsBinBuffer,
+	},
+	{
+		Name: "program added to a workload", Need: Degrades, BPFProgram: "program_added", Phase: Makes,
+		Without: "launches of workloads and the names of operations are not covered",
+		Symbols: addProgram,
+	},
+	{
+		Name: "workload destroyed", Need: Degrades, BPFProgram: "workload_gone", Phase: Ends,
+		Without: "launches of workloads are not covered",
+		Symbols: destroyWorkload,
+	},
+	{
+		Name: "workload named", Need: Degrades, BPFProgram: "workload_named", Phase: Makes,
+		Without: "operations are named by the function that launches them",
+		Symbols: nameWorkload,
+	},
+	{
+		Name: "workload launched", Need: Degrades, BPFProgram: "launched", Phase: Uses,
+		Without: "launches of workloads are not covered",
+		Symbols: enqueueMeshWorkload,
+	},
+	{
+		Name: "program launched", Need: Degrades, BPFProgram: "launched", Phase: Uses,
+		Without: "launches of programs without a workload, where this release has any, are not covered",
+		Symbols: launchProgram,
+	},
+	{
+		Name: "program enqueued", Need: Degrades, BPFProgram: "launched", Phase: Uses,
+		Without: "launches of programs on a queue of one device, which releases after 0.64.0 have not, are not covered",
+		Symbols: enqueueProgram,
+	},
+	{
+		Name: "trace replayed", Need: Degrades, BPFProgram: "trace_replayed", Phase: Uses,
+		Without: "replays of traces are not counted",
+		Symbols: enqueueTrace,
+	},
+	{
+		Name: "trace capture begins", Need: Degrades, BPFProgram: "trace_begun", Phase: Makes,
+		Without: withoutTraces,
+		Symbols: recordBegin,
+	},
+	{
+		Name: "trace captured", Need: Degrades, BPFProgram: "trace_captured", Phase: Makes,
+		Without: withoutTraces,
+		Symbols: recordEnd,
+	},
+	{
+		Name: "trace released", Need: Degrades, BPFProgram: "trace_released", Phase: Ends,
+		Without: "a released trace is taken for one that can still be replayed",
+		Symbols: releaseMeshTrace,
+	},
+	{
+		Name: "kernel-config ring made", Need: Degrades, BPFProgram: "ring_made", Phase: Makes,
+		Without: withoutRing,
+		Symbols: initAddBuffer,
+	},
+	{
+		Name: "place in the kernel-config ring", Need: Degrades, BPFProgram: "ring_taken", Phase: Uses,
+		Without: withoutRing,
+		Symbols: reserveInConfigRing,
+	},
+}
+
+const withoutRing = "the contents of the kernel-config ring are not covered"
+
+const withoutTraces = "which buffers a replay may overwrite is not known"
+
+const withoutKernels = "kernels and their sizes are not covered"
+
+const withoutDataflow = "dataflow buffers, where this release has any, are not covered: programs take more L1 than is shown"
+
+// pointPrefixes are the names of the table that end in *, without it.
+func pointPrefixes() []string {
+	var list []string
+	for _, p := range slices.Concat(Points, RefusalPoints) {
+		for _, name := range p.Symbols {
+			if prefix, ok := strings.CutSuffix(name, "*"); ok {
+				list = append(list, prefix)
+			}
+		}
+	}
+	return list
+}
+
+// knowsScratchpads says why scratchpads would not be known, or nil.
+func (l *Library) knowsScratchpads() error {
+	if !slices.ContainsFunc(ScratchpadHandles, l.Defines) || !l.Defines(CommonArguments) || !l.Defines(KernelRanges) {
+		return errors.New("its kernels have no functions that return their scratchpads, arguments and cores")
+	}
+	return nil
+}
+
+// knowsCores says why the cores of dataflow buffers would not be known, or nil.
+// Either they are known before a buffer is placed, or each allocator that the
+// buffer is marked in begins with its CoreRange, and then has the places that
+// are taken: which is what mark_address reads.
+func (l *Library) knowsCores() error {
+	if l.Defines(ReserveLocal) {
+		return nil
+	}
+	image, err := l.Image()
+	if err != nil {
+		return err
+	}
+	const steps = 1000
+	const rangeSize = 32 // four words: two corners
+	probe := eval.NewSymbolicMemory(image)
+	m := eval.New(probe, eval.WithSlots(image.SlotFunc(eval.Libc)), eval.WithStepLimit(steps))
+	// Whether it gets to its end does not matter.
+	_, _ = m.Call(l.symbols[MarkAddress].Value, probe.Root(), 0x1000, 0x100, 0x1000)
+	for _, at := range []int64{rangeSize, rangeSize + 8} {
+		if !slices.ContainsFunc(probe.Loads(), func(load eval.Load) bool {
+			return len(load.Path.Offsets) == 0 && load.Path.Tail == at && load.Size == 8
+		}) {
+			return errors.New("its allocators have no list of places behind a range of cores")
+		}
+	}
+	return nil
+}
+
+// RefusalPoints are where an allocation fails: the runtime's throwing function
+// is a template, and its instances for the arguments of these two messages are
+// hit by little else. They are no part of the accounts, so a library without is as good.
+var RefusalPoints = []Point{
+	{
+		Name: "out of memory", Need: Degrades, BPFProgram: "out_of_memory", Phase: Fails, All: true,
+		Without: "allocations that fail are not explained",
+		// Bytes, memory, banks, and five numbers of a bank or more.
+		Symbols: []string{throws + "St17basic_string_viewIcSt11char_traitsIcEERKjS7_S7_S7_S7_S7_*"},
+	},
+	{
+		Name: "circular buffers clash", Need: Degrades, BPFProgram: "buffers_clash", Phase: Fails, All: true,
+		Without: "clashes of circular buffers with L1 buffers are not explained",
+		// The program, its cores, the L1 buffer and the end of the circular buffers.
+		Symbols: []string{throws + "NSt7__cxx1112basic_stringIcSt11char_traitsIcESaIcEEE*"},
+	},
+}

@@ -1,0 +1,165 @@
+package metal
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"golang.org/x/arch/x86/x86asm"
+)
+
+// Probe is a Point found in a library.
+type Probe struct {
+	Point *Point
+	// Symbol is the name under which it was found.
+	Symbol string
+	// Address is the symbol's, Offset where in the file the probe goes.
+	Address, Offset uint64
+	// Skipped is the number of bytes between the symbol and the probe.
+	Skipped uint64
+	// Instruction is what stands at the probe, for people.
+	Instruction string
+	// Emulated: the kernel runs the instruction itself (about half a
+	// microsecond) instead of stepping through it (twenty or more).
+	Emulated bool
+}
+
+// Coverage is what the table found in a library.
+type Coverage struct {
+	Probes []Probe
+	// Missing points, with their Need and what is lost.
+	Missing []*Point
+}
+
+// Cover looks up every point of the table. It wraps ErrUnsupported where a
+// required point is missing or cannot be probed cheaply.
+func (l *Library) Cover() (*Coverage, error) {
+	c := &Coverage{}
+	var lacking []string
+	for i := range Points {
+		p := &Points[i]
+		if p.Where != nil && !slices.ContainsFunc(p.Where, l.Defines) {
+			continue
+		}
+		var usable []Probe
+		why := "no symbol " + strings.Join(p.Symbols, " or ")
+		for _, s := range l.match(p.Symbols, p.All) {
+			probe, err := l.probe(p, s)
+			if err == nil && p.Check != nil {
+				err = p.Check(l)
+			}
+			if err != nil {
+				why = err.Error()
+				continue
+			}
+			usable = append(usable, probe)
+		}
+		if len(usable) == 0 {
+			c.Missing = append(c.Missing, p)
+			if p.Need == Required {
+				lacking = append(lacking, fmt.Sprintf("%s (%s)", p.Name, why))
+			}
+			continue
+		}
+		c.Probes = append(c.Probes, usable...)
+	}
+	if !l.IsRuntime() {
+		lacking = []string{lacking[0] + ", which identifies the runtime: its code is in libtt_metal.so, up to 0.60.1 in _ttnncpp.so"}
+	}
+	if len(lacking) > 0 {
+		return c, fmt.Errorf("%s (build-id %s) lacks the required %s: %w",
+			l.Path, orUnknown(l.BuildID), strings.Join(lacking, "; "), ErrUnsupported)
+	}
+	return c, nil
+}
+
+// NotCovered names what is in no account of a library with this coverage, each once.
+func (c *Coverage) NotCovered() []string {
+	var list []string
+	for _, p := range c.Missing {
+		if p.Covers != "" && !slices.Contains(list, p.Covers) {
+			list = append(list, p.Covers)
+		}
+	}
+	return list
+}
+
+var endbr64 = []byte{0xf3, 0x0f, 0x1e, 0xfa}
+
+// entryBytes is how much of a function's code is looked at.
+const entryBytes = 32
+
+// probe decides where at a function's entry a probe can stand.
+func (l *Library) probe(p *Point, s elfSymbol) (Probe, error) {
+	code, err := l.Code(s.Value, entryBytes)
+	if err != nil {
+		return Probe{}, err
+	}
+	probe := Probe{Point: p, Symbol: s.Name, Address: s.Value}
+	// The decoder takes endbr64 for a one-byte prefix. Stepping over it changes no argument.
+	if len(code) >= 4 && slices.Equal(code[:4], endbr64) {
+		probe.Skipped = 4
+		code = code[4:]
+	}
+	inst, err := x86asm.Decode(code, 64)
+	if err != nil {
+		return Probe{}, fmt.Errorf("decoding %s: %w", s.Name, err)
+	}
+	probe.Instruction = x86asm.GNUSyntax(inst, s.Value+probe.Skipped, nil)
+	probe.Emulated = emulated(inst)
+	offset, ok := l.fileOffset(s.Value + probe.Skipped)
+	if !ok {
+		return Probe{}, fmt.Errorf("%s is not in an executable segment", s.Name)
+	}
+	probe.Offset = offset
+	if !probe.Emulated {
+		return probe, fmt.Errorf("%s begins with %q, which the kernel would single-step", s.Name, probe.Instruction)
+	}
+	return probe, nil
+}
+
+// emulated tells what the kernel's x86 uprobes run without a single step:
+// arch/x86/kernel/uprobes.c, push_setup_xol_ops and branch_setup_xol_ops.
+func emulated(i x86asm.Inst) bool {
+	for _, p := range i.Prefix {
+		if p&0xff == 0x66 || p&0xff == 0xf2 || p&0xff == 0xf3 {
+			return false
+		}
+	}
+	switch i.Op {
+	case x86asm.PUSH:
+		// Only as compilers write it: 50 to 57, or 41 and 50 to 57.
+		if op := i.Opcode >> 24; op < 0x50 || op > 0x57 {
+			return false
+		}
+		return i.Len == 1 || i.Len == 2 && i.Prefix[0]&0xff == 0x41
+	case x86asm.NOP:
+		// The long forms only in newer kernels.
+		return i.Len == 1
+	case x86asm.JMP, x86asm.CALL:
+		_, ok := i.Args[0].(x86asm.Rel)
+		return ok
+	}
+	return false
+}
+
+func orUnknown(s string) string {
+	if s == "" {
+		return "unknown"
+	}
+	return s
+}
+
+// Refusals are the points of a library at which allocations fail.
+func (l *Library) Refusals() []Probe {
+	var list []Probe
+	for i := range RefusalPoints {
+		p := &RefusalPoints[i]
+		for _, s := range l.match(p.Symbols, p.All) {
+			if probe, err := l.probe(p, s); err == nil {
+				list = append(list, probe)
+			}
+		}
+	}
+	return list
+}

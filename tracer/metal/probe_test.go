@@ -1,0 +1,247 @@
+package metal
+
+import (
+	"encoding/hex"
+	"slices"
+	"strings"
+	"testing"
+
+	"golang.org/x/arch/x86/x86asm"
+
+	"tt-memtrace/test/fixture"
+)
+
+func TestEmulatedInstructions(t *testing.T) {
+	for _, test := range []struct {
+		name, code string
+		want       bool
+	}{
+		{"push rax", "50", true},
+		{"push rbp", "55", true},
+		{"push r8", "4150", true},
+		{"push r15", "4157", true},
+		{"push imm8", "6a01", false},
+		{"push imm32", "6801000000", false},
+		{"push mem", "ff7508", false},
+		{"push rax, long form", "fff0", false},
+		{"push r15, long form", "41fff7", false},
+		{"push rbp with a needless REX", "4055", false},
+		{"push rbp with REX.W", "4855", false},
+		{"push r15 with REX.WB", "4957", false},
+		{"push bp", "6655", false},
+		{"push rbp with a segment", "2e55", false},
+		{"push fs", "0fa0", false},
+		{"push gs", "0fa8", false},
+		{"pushf", "9c", false},
+		{"nop", "90", true},
+		{"nop with 66", "6690", false},
+		{"nop of 3 bytes", "0f1f00", false},
+		{"nop of 5 bytes", "0f1f440000", false},
+		{"nop of 9 bytes", "660f1f840000000000", false},
+		{"xchg r8, rax", "4990", false},
+		{"pause", "f390", false},
+		{"jmp rel8", "eb10", true},
+		{"jmp rel32", "e900010000", true},
+		{"jmp mem", "ff2500010000", false},
+		{"jmp rax", "ffe0", false},
+		{"bnd jmp", "f2e900010000", false},
+		{"je rel8", "7410", false},
+		{"call rel32", "e800010000", true},
+		{"call rel32 with 66", "66e800010000", false},
+		{"call mem", "ff1500010000", false},
+		{"call rax", "ffd0", false},
+		{"endbr64", "f30f1efa", false},
+		{"mov rbp, rsp", "4889e5", false},
+		{"mov rax, [rdi]", "488b07", false},
+		{"sub rsp, 8", "4883ec08", false},
+		{"lea", "488d0510000000", false},
+		{"xor eax, eax", "31c0", false},
+		{"lock add", "f0480107", false},
+		{"ret", "c3", false},
+		{"int3", "cc", false},
+		{"ud2", "0f0b", false},
+		{"hlt", "f4", false},
+		{"syscall", "0f05", false},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			code, err := hex.DecodeString(test.code)
+			if err != nil {
+				t.Fatal(err)
+			}
+			inst, err := x86asm.Decode(append(code, make([]byte, 8)...), 64)
+			if err != nil {
+				if test.want {
+					t.Fatal(err)
+				}
+				return
+			}
+			if got := emulated(inst); got != test.want {
+				t.Errorf("%s: emulated %t, want %t", inst, got, test.want)
+			}
+		})
+	}
+}
+
+func FuzzEmulated(f *testing.F) {
+	f.Add([]byte{0x55})
+	f.Add([]byte{0x41, 0x57})
+	f.Add([]byte{0xe8, 0, 0, 0, 0})
+	f.Fuzz(func(t *testing.T, code []byte) {
+		inst, err := x86asm.Decode(code, 64)
+		if err != nil || !emulated(inst) {
+			return
+		}
+		// What the kernel's own decoder takes for one of these.
+		switch b := code[:inst.Len]; {
+		case len(b) == 1 && (b[0]&0xf8 == 0x50 || b[0] == 0x90):
+		case len(b) == 2 && b[0] == 0x41 && b[1]&0xf8 == 0x50:
+		case b[len(b)-2] == 0xeb, len(b) >= 5 && b[len(b)-5]&0xfe == 0xe8:
+		default:
+			t.Errorf("% x: %v is not emulated", b, inst)
+		}
+	})
+}
+
+// fixturePoints are the points of the table that the fixture has: all but one, of old releases
+// whose functions it lacks.
+var fixturePoints = func() (names []string) {
+	for _, p := range Points {
+		if p.Name != "program enqueued" {
+			names = append(names, p.Name)
+		}
+	}
+	return names
+}()
+
+func TestFixtureHasWhatIsRequired(t *testing.T) {
+	for _, p := range Points {
+		if p.Need == Required && !slices.Contains(fixturePoints, p.Name) {
+			t.Errorf("it lacks %q", p.Name)
+		}
+	}
+}
+
+// probed are the names of the points that were found, and of those that were
+// not but are in the fixture.
+func probed(c *Coverage) (found, missing []string) {
+	for _, p := range c.Probes {
+		found = append(found, p.Point.Name)
+	}
+	for _, p := range c.Missing {
+		if slices.Contains(fixturePoints, p.Name) {
+			missing = append(missing, p.Name)
+		}
+	}
+	return found, missing
+}
+
+func TestCoverFindsEveryPoint(t *testing.T) {
+	for _, test := range []struct {
+		name    string
+		build   fixture.Build
+		skipped uint64
+	}{
+		{"layout A", fixture.LayoutA, 0},
+		{"layout B", fixture.LayoutB, 0},
+		{"not optimized", fixture.WithFlags("-O0"), 0},
+		{"optimized", fixture.WithFlags("-O2"), 0},
+		{"endbr64", fixture.WithFlags("-O2 -fcf-protection=full"), 4},
+		{"stripped", fixture.Build{Strip: true}, 0},
+		{"no build-id", fixture.WithFlags("-Wl,--build-id=none"), 0},
+		{"code behind data", fixture.WithFlags("-Wl,-Ttext-segment=0x600000"), 0},
+		{"in one segment", fixture.WithFlags("-Wl,-z,noseparate-code"), 0},
+		{"packed relocations", fixture.WithFlags("-Wl,-z,pack-relative-relocs"), 0},
+		{"clang", fixture.Build{Compiler: "clang++", Flags: []string{"-O2"}}, 0},
+		{"hidden symbols", fixture.Build{Hide: []string{Points[0].Symbols[0], Points[2].Symbols[0], Points[3].Symbols[0]}}, 0},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			l := open(t, fixture.StillOf(t, test.build))
+			c, err := l.Cover()
+			if err != nil {
+				t.Fatal(err)
+			}
+			found, missing := probed(c)
+			// Two each for the device points: Device and MeshDevice.
+			if len(missing) > 0 || len(found) != len(fixturePoints)+2 {
+				t.Errorf("found %q, missing %q", found, missing)
+			}
+			for _, p := range c.Probes {
+				if p.Skipped != test.skipped || !p.Emulated || !strings.HasPrefix(p.Instruction, "push") {
+					t.Errorf("%s: %q, %d bytes skipped", p.Symbol, p.Instruction, p.Skipped)
+				}
+				if strings.Contains(p.Symbol, ".") {
+					t.Errorf("%s is only a part of a function", p.Symbol)
+				}
+			}
+			if has := l.BuildID != ""; has == (test.name == "no build-id") {
+				t.Errorf("build-id %q", l.BuildID)
+			}
+			if !l.IsRuntime() {
+				t.Error("it is not taken for the runtime")
+			}
+		})
+	}
+}
+
+func TestCoverTellsWhichPointIsMissing(t *testing.T) {
+	for _, p := range Points {
+		if !slices.Contains(fixturePoints, p.Name) {
+			continue
+		}
+		t.Run(p.Name, func(t *testing.T) {
+			t.Parallel()
+			l := open(t, fixture.StillOf(t, fixture.Build{Hide: p.Symbols, Strip: true}))
+			c, err := l.Cover()
+			if _, missing := probed(c); len(missing) != 1 || missing[0] != p.Name {
+				t.Errorf("missing are %q", missing)
+			}
+			// Without one that is required nothing is attached; without another, less is known.
+			if p.Need == Required {
+				refused(t, err, p.Name, p.Symbols[0], l.Path, l.BuildID)
+			} else if err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+// What a release does not have it does not lack; what it has without a function to probe, it does.
+func TestCoverOfMissingFeatures(t *testing.T) {
+	for _, test := range []struct {
+		name    string
+		hide    []string
+		lacks   string
+		covered bool
+	}{
+		{"dataflow buffers", append([]string{ReserveLocal, MarkAddress}, dataflowSymbols...), "dataflow buffers", true},
+		{"dataflow buffers that cannot be followed", []string{ReserveLocal, MarkAddress}, "dataflow buffers", false},
+		{"scratchpads", append([]string{scratchpads}, ScratchpadHandles...), "scratchpads", true},
+		{"scratchpads that nothing tells of", []string{CommonArguments}, "scratchpads", false},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			c, err := open(t, fixture.StillOf(t, fixture.Build{Hide: test.hide, Strip: true})).Cover()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got := c.NotCovered(); slices.Contains(got, test.lacks) == test.covered {
+				t.Errorf("not covered are %q", got)
+			}
+		})
+	}
+}
+
+func TestCoverRefusesWhatWouldBeSingleStepped(t *testing.T) {
+	l := open(t, fixture.StillOf(t, fixture.WithFlags("-O2 -DBARE_FREED")))
+	c, err := l.Cover()
+	refused(t, err, "buffer freed", "add", "single-step")
+	if _, missing := probed(c); len(missing) != 1 || missing[0] != "buffer freed" {
+		t.Errorf("missing are %q", missing)
+	}
+	l = open(t, fixture.StillOf(t, fixture.WithFlags("-O2 -DBARE_BANKS")))
+	c, err = l.Cover()
+	if _, missing := probed(c); err != nil || len(missing) != 1 || missing[0] != "bank space taken" {
+		t.Errorf("missing are %q, error %v", missing, err)
+	}
+}

@@ -1,0 +1,28 @@
+package tracer
+
+import (
+	"fmt"
+	"os"
+	"syscall"
+
+	"tt-memtrace/tracer/proc"
+)
+
+// initialPIDNamespace is the inode of the host's PID namespace: the host kernel
+// gives it that number for good (PROC_PID_INIT_INO).
+const initialPIDNamespace = 0xeffffffc
+
+// checkPIDNamespace says why processes could not be found by their PIDs, or nil. The
+// BPF programs name processes by the PIDs of the host, and /proc of a container that
+// has a PID namespace of its own has others: all that is traced would be in no account.
+func checkPIDNamespace() error {
+	st, err := os.Stat("/proc/self/ns/pid")
+	if err != nil {
+		return fmt.Errorf("finding the PID namespace: %w", err)
+	}
+	if st.Sys().(*syscall.Stat_t).Ino != initialPIDNamespace {
+		return fmt.Errorf("%w: this is a PID namespace of its own, in which the host's processes cannot be found\n"+
+			"start the container with the host's: docker or podman run --pid=host, in Kubernetes hostPID: true", proc.ErrPermission)
+	}
+	return nil
+}

@@ -1,0 +1,19 @@
+package proc
+
+import (
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Now is the present by the clock that events carry, ns.
+func Now() uint64 { return uint64(Monotonic()) }
+
+// Monotonic is the clock that the kernel's records carry.
+func Monotonic() time.Duration {
+	var ts unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts); err != nil {
+		return 0
+	}
+	return time.Duration(ts.Nano())
+}

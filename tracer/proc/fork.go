@@ -1,0 +1,92 @@
+package proc
+
+import (
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+)
+
+// forkNoExec is the host kernel's PF_FORKNOEXEC: the task was forked and has not called
+// exec since. Its memory began as a copy of its parent's.
+const forkNoExec = 0x40
+
+// statFields are what /proc/PID/stat has that tells forks apart.
+type statFields struct {
+	parent uint32
+	flags  uint64
+	// started is in clock ticks since the boot.
+	started uint64
+	// code and stack are the addresses of the program's code and of its stack, which forks
+	// have in common; 1 or 0 where they may not be read.
+	code, stack uint64
+}
+
+// stat reads /proc/PID/stat.
+func stat(pid uint32) (s statFields, err error) {
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return s, err
+	}
+	return parseStat(string(b))
+}
+
+// parseStat parses a line of /proc/PID/stat. The command in it is the process's own word,
+// and can hold anything but a line's end.
+func parseStat(line string) (s statFields, err error) {
+	fields := strings.Fields(line[strings.LastIndexByte(line, ')')+1:])
+	const first = 3 // the number of the field behind the command
+	number := func(n int) (v uint64) {
+		if err == nil && n-first >= len(fields) {
+			err = fmt.Errorf("reading stat: it has no field %d", n)
+		}
+		if err == nil {
+			v, err = strconv.ParseUint(fields[n-first], 10, 64)
+		}
+		return v
+	}
+	s.parent, s.flags, s.started = uint32(number(4)), number(9), number(22)
+	s.code, s.stack = number(26), number(28)
+	return s, err
+}
+
+// Forked says whether a process was forked and has not called exec since.
+func Forked(pid uint32) bool {
+	s, err := stat(pid)
+	return err == nil && s.flags&forkNoExec != 0
+}
+
+// ForkedFrom is the process whose objects those in a forked process's memory can be copies
+// of, at the same addresses: the parent or, where that ended, another process that it was
+// forked from, and that has the library mapped at the same place. It is 0 where there is
+// none, and for a process that has called exec.
+func ForkedFrom(m Mapping) uint32 {
+	own, err := stat(m.PID)
+	if err != nil || own.flags&forkNoExec == 0 {
+		return 0
+	}
+	if own.parent > 1 {
+		if there, err := MapsAlike(own.parent, m); err == nil && there {
+			return own.parent
+		}
+	}
+	if own.code <= 1 || own.stack <= 1 {
+		return 0
+	}
+	pids, err := PIDs()
+	if err != nil {
+		return 0
+	}
+	oldest, since := uint32(0), own.started
+	for _, pid := range pids {
+		s, err := stat(pid)
+		if err != nil || pid == m.PID || s.code != own.code || s.stack != own.stack || s.started > since ||
+			s.started == since && pid > m.PID {
+			continue
+		}
+		if there, err := MapsAlike(pid, m); err == nil && there {
+			oldest, since = pid, s.started
+		}
+	}
+	return oldest
+}

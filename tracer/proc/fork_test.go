@@ -1,0 +1,111 @@
+package proc
+
+import (
+	"fmt"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"testing"
+)
+
+func TestParseStat(t *testing.T) {
+	const rest = " S 7 1 1 0 -1 4194368 1 2 3 4 5 6 7 8 20 0 1 0 99 1000 10 18446744073709551615 4096 8192 12288 0 0"
+	for _, command := range []string{"(sh)", "(a b)", "(x) S 1 1)", "(\xff()"} {
+		got, err := parseStat("12 " + command + rest)
+		want := statFields{parent: 7, flags: 4194368, started: 99, code: 4096, stack: 12288}
+		if err != nil || got != want {
+			t.Errorf("%q: %+v, %v", command, got, err)
+		}
+	}
+	for _, bad := range []string{"", "12 (sh)", "12 (sh) S x", "12 (sh) S 7 1 1 0 -1 4194368"} {
+		if got, err := parseStat(bad); err == nil {
+			t.Errorf("%q: %+v", bad, got)
+		}
+	}
+}
+
+func FuzzParseStat(f *testing.F) {
+	f.Add("12 (sh) S 7 1 1 0 -1 4194368 1 2 3 4 5 6 7 8 20 0 1 0 99 1000 10 18446744073709551615 4096 8192 12288 0 0")
+	f.Fuzz(func(t *testing.T, line string) { parseStat(line) })
+}
+
+// What a shell runs in a subshell has not called exec; what it runs as a command has.
+func TestForked(t *testing.T) {
+	for script, want := range map[string]bool{"exec 3<&0; (read x <&3; :) & echo $!; wait": true, "sleep 60 & echo $!; read x; kill $!": false} {
+		c := exec.Command("sh", "-c", script)
+		in, err := c.StdinPipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		out, err := c.StdoutPipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := c.Start(); err != nil {
+			t.Fatal(err)
+		}
+		b := make([]byte, 16)
+		n, err := out.Read(b)
+		if err != nil {
+			t.Fatal(err)
+		}
+		pid := uint32(0)
+		for _, d := range b[:n-1] {
+			pid = 10*pid + uint32(d-'0')
+		}
+		for !want && Forked(pid) && Alive(pid) {
+			runtime.Gosched() // it is between its fork and its exec
+		}
+		if got := Forked(pid); got != want {
+			t.Errorf("%s: %v", script, got)
+		}
+		in.Close()
+		c.Process.Kill()
+		c.Wait()
+	}
+}
+
+// Without address randomization a program that was executed has its libraries where its
+// parent has them. It is no fork.
+func TestForkedFromIsNotTheParentOfAProgram(t *testing.T) {
+	if _, err := exec.LookPath("setarch"); err != nil {
+		t.Skip(err)
+	}
+	for script, forked := range map[string]bool{"exec 3<&0; (read x <&3; :) & echo $!; wait": true, "sh -c 'echo $$; read x; :'; :": false} {
+		c := exec.Command("setarch", "-R", "sh", "-c", script)
+		in, err := c.StdinPipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		out, err := c.StdoutPipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := c.Start(); err != nil {
+			t.Fatal(err)
+		}
+		var pid uint32
+		if _, err := fmt.Fscan(out, &pid); err != nil {
+			t.Fatal(err)
+		}
+		list, err := Files(pid, func(path string, _ FileID) bool { return strings.Contains(filepath.Base(path), "libc.so") })
+		if err != nil || len(list) != 1 {
+			t.Fatalf("%+v, %v", list, err)
+		}
+		parent := uint32(c.Process.Pid)
+		if alike, err := MapsAlike(parent, list[0]); err != nil || !alike {
+			t.Errorf("%s: it does not map libc where its parent does: %v", script, err)
+		}
+		want := uint32(0)
+		if forked {
+			want = parent
+		}
+		if got := ForkedFrom(list[0]); got != want {
+			t.Errorf("%s: forked from %d, want %d", script, got, want)
+		}
+		in.Close()
+		c.Process.Kill()
+		c.Wait()
+	}
+}

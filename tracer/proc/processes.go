@@ -1,0 +1,107 @@
+package proc
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/prometheus/procfs"
+	"golang.org/x/sys/unix"
+)
+
+// Command reads what is shown of a process. Its words are the process's own and untrusted.
+func Command(pid uint32) (command string, started uint64, err error) {
+	p, err := procfs.NewProc(int(pid))
+	if err != nil {
+		return "", 0, err
+	}
+	st, err := p.Stat()
+	if err != nil {
+		return "", 0, err
+	}
+	args, err := p.CmdLine()
+	if err != nil || len(args) == 0 {
+		return st.Comm, st.Starttime, nil
+	}
+	args[0] = filepath.Base(args[0])
+	return strings.Join(args, " "), st.Starttime, nil
+}
+
+// exiting is the kernel's PF_EXITING: the task has begun to end. The tracepoint of
+// its end comes later.
+const exiting = 4
+
+// Alive says whether a process has not begun to end: a thread of it has not, mostly
+// the first one, which others can outlive.
+func Alive(pid uint32) bool {
+	goesOn := func(p procfs.Proc) bool {
+		st, err := p.Stat()
+		return err == nil && st.Flags&exiting == 0
+	}
+	p, err := procfs.NewProc(int(pid))
+	if err != nil || goesOn(p) {
+		return err == nil
+	}
+	threads, err := procfs.AllThreads(int(pid))
+	return err == nil && slices.ContainsFunc(threads, goesOn)
+}
+
+// ProcessorTime is what a process had of processors so far, all its threads: where it is
+// the same as before, the process did nothing. It is false where there is no such process.
+func ProcessorTime(pid uint32) (time.Duration, bool) {
+	const schedule = 2 // CPUCLOCK_SCHED, of the process
+	var ts unix.Timespec
+	if err := unix.ClockGettime(^int32(pid)<<3|schedule, &ts); err != nil {
+		return 0, false
+	}
+	return time.Duration(ts.Nano()), true
+}
+
+// ResidentMemory is what a process has in the host's memory, bytes: pages shared with others
+// count in full. It is false where there is no such process.
+func ResidentMemory(pid uint32) (uint64, bool) {
+	p, err := procfs.NewProc(int(pid))
+	if err != nil {
+		return 0, false
+	}
+	s, err := p.Stat()
+	if err != nil || s.ResidentMemory() <= 0 {
+		return 0, false // a zombie has none
+	}
+	return uint64(s.ResidentMemory()), true
+}
+
+// PIDs lists the host's processes.
+func PIDs() ([]uint32, error) {
+	d, err := os.Open("/proc")
+	if err != nil {
+		return nil, err
+	}
+	defer d.Close()
+	names, err := d.Readdirnames(-1)
+	if err != nil {
+		return nil, err
+	}
+	var list []uint32
+	for _, n := range names {
+		if pid, err := strconv.ParseUint(n, 10, 32); err == nil {
+			list = append(list, uint32(pid))
+		}
+	}
+	return list, nil
+}
+
+func ThreadGroup(pid uint32) uint32 {
+	p, err := procfs.NewProc(int(pid))
+	if err != nil {
+		return 0
+	}
+	st, err := p.NewStatus()
+	if err != nil {
+		return 0
+	}
+	return uint32(st.TGID)
+}

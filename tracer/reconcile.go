@@ -1,0 +1,382 @@
+package tracer
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"tt-memtrace/aggregator"
+	"tt-memtrace/bpf"
+	"tt-memtrace/tracer/inspect"
+	"tt-memtrace/tracer/proc"
+)
+
+// reconciliation is what the reader knows about comparing a process with its accounts.
+type reconciliation struct {
+	// forkedFrom, where not 0: its memory began as a copy of that process's, and what is a copy
+	// still is that one's.
+	forkedFrom uint32
+	// read: its own allocators were scanned once.
+	read bool
+	// now is the reading that is under way, and touched the objects of events since
+	// its last try began: these supersede the scanned values.
+	now     *reading
+	touched map[uint64]struct{}
+	// met are the allocators that are known since it began.
+	met map[uint64]bool
+	// made are the programs that were made or destroyed since: all of them is in events.
+	made map[uint64]bool
+	// seen is the objects of events since its first try, and seenEarlier: that there were events of
+	// something even before that.
+	seen        map[uint64]struct{}
+	seenEarlier bool
+	// suspect: something is amiss since then, and its allocators are to be scanned again.
+	suspect time.Time
+	// lost is how many events were missing when they were read last, and lostParts
+	// how many of those that make up programs.
+	lost, lostParts uint64
+	// lostPrograms is how many ends of programs had been lost then.
+	lostPrograms uint64
+	// failureNoticed: a notice said that they cannot be read, unreadNoticed that some
+	// programs cannot.
+	failureNoticed, unreadNoticed bool
+	// next is when they are compared again without any reason.
+	next time.Time
+}
+
+// reading is one scan of a process's own allocators and programs.
+type reading struct {
+	of *traced
+	// first: it was not watched from the start.
+	first bool
+	// lost and lostParts are how many events were missing when it began, lostPrograms how many
+	// ends of programs.
+	lost, lostParts, lostPrograms uint64
+	// forkedFrom is whose copies it leaves out.
+	forkedFrom uint32
+	// buffersOnly: only the buffers of known allocators are read. since is when its last try began.
+	buffersOnly bool
+	since       uint64
+	tries       int
+	began       time.Time
+	// result and err are set when it ended, at a time of CLOCK_MONOTONIC in ns.
+	result *inspect.ProcessScan
+	err    error
+	at     uint64
+}
+
+const (
+	// A process is read again settle after the last event that made its accounts suspect.
+	settle = 200 * time.Millisecond
+	// checkEvery is how often a process is compared without reason, at the most:
+	// and so rarely that reading takes one part in checkShare of the time.
+	checkEvery = 10 * time.Second
+	checkShare = 1000
+	// programTries is how often a process is read again for programs that could not be.
+	programTries = 4
+	// maxReadings of a process in a row that lost events spoil.
+	maxReadings = 20
+)
+
+// touch notes an event of a buffer, an allocator or a program. It is
+// false for one that cannot be in the accounts yet: what the process held
+// before is still being read, and this is its first event.
+func (p *traced) touch(id uint64) bool {
+	b := &p.reconciliation
+	if b.now == nil {
+		b.seenEarlier = true
+		return true
+	}
+	_, known := b.seen[id]
+	b.seen[id], b.touched[id] = struct{}{}, struct{}{}
+	return known || b.seenEarlier || !b.now.first
+}
+
+// make notes that a program is made, or is destroyed, while the process may be read.
+func (p *traced) make(program uint64) {
+	p.touch(program)
+	if p.reconciliation.now != nil {
+		p.reconciliation.made[program] = true
+	}
+}
+
+// read begins to scan a process's own allocators, beside the events that still come.
+func (r *run) read(p *traced, first bool) {
+	if p.reconciliation.now != nil {
+		return
+	}
+	p.reconciliation.seen = map[uint64]struct{}{}
+	r.begin(&reading{of: p, first: first, began: time.Now()})
+}
+
+func (r *run) begin(rd *reading) {
+	p := rd.of
+	rd.lost, rd.lostParts = r.missing(p)
+	rd.lostPrograms = r.lostPrograms
+	p.reconciliation.now, p.reconciliation.touched, p.reconciliation.suspect = rd, map[uint64]struct{}{}, time.Time{}
+	p.reconciliation.made, p.reconciliation.met = map[uint64]bool{}, map[uint64]bool{}
+	// Where no event was lost since, its allocators are known.
+	var known []uint64
+	if !rd.first && rd.lost == p.reconciliation.lost && p.reconciliation.forkedFrom == 0 {
+		for a := range p.allocators {
+			known = append(known, a)
+		}
+	}
+	rd.buffersOnly = known != nil
+	programs := map[uint64]bool{}
+	if rd.lostParts == p.reconciliation.lostParts {
+		for id, c := range r.relations(p.mapping.PID).programs {
+			programs[id] = len(c.kernels) > 0
+		}
+	}
+	rd.forkedFrom, rd.since = p.reconciliation.forkedFrom, proc.Now()
+	r.background.Go(func() {
+		if known != nil {
+			rd.result = &inspect.ProcessScan{}
+			rd.err = p.ScanAllocators(rd.result, p.of.layout, known, nil)
+		} else {
+			rd.result, rd.err = p.Scan(p.of.layout, programs, rd.forkedFrom, nil)
+		}
+		rd.at = uint64(proc.Monotonic())
+		r.t.inboxMu.Lock()
+		r.t.readings = append(r.t.readings, rd)
+		r.t.inboxMu.Unlock()
+		r.t.reader.Flush()
+	})
+}
+
+// finished are the readings that have ended.
+func (t *Tracer) finished() []*reading {
+	t.inboxMu.Lock()
+	defer t.inboxMu.Unlock()
+	list := t.readings
+	t.readings = nil
+	return list
+}
+
+// reading says whether a process is being read that was not watched from the start,
+// or may have to be.
+func (r *run) reading() bool {
+	if len(r.later) > 0 {
+		return true
+	}
+	for _, p := range r.processes {
+		if p.reconciliation.now != nil && p.reconciliation.now.first {
+			return true
+		}
+	}
+	return false
+}
+
+// merge takes in what was read of a process. All events from before its end
+// have gone out.
+func (r *run) merge(rd *reading) {
+	p := rd.of
+	pid := p.mapping.PID
+	if r.processes[pid] != p || p.reconciliation.now != rd {
+		return // gone meanwhile
+	}
+	if lost, _ := r.missing(p); rd.lost != lost && rd.tries < maxReadings {
+		// What was lost may have been about what was read.
+		rd.tries++
+		r.begin(rd)
+		return
+	}
+	if rd.forkedFrom != p.reconciliation.forkedFrom {
+		r.begin(rd) // that one has ended
+		return
+	}
+	touched := p.reconciliation.touched
+	if rd.err == nil && rd.first && rd.result.UnreadBut(p.reconciliation.made) > 0 && rd.tries < programTries {
+		// A program that was just being placed makes no sense for a moment.
+		rd.tries++
+		r.begin(rd)
+		return
+	}
+	p.reconciliation.now, p.reconciliation.touched, p.reconciliation.seen = nil, nil, nil
+	p.reconciliation.next = time.Now().Add(checkEvery)
+	if rd.err != nil {
+		if rd.first && !p.reconciliation.failureNoticed && proc.Alive(pid) {
+			p.reconciliation.failureNoticed = true
+			r.t.opts.Notice(fmt.Sprintf("process %d: its buffers from before tracing are unknown: %v", pid, rd.err))
+		}
+		return
+	}
+	whole, replaced := rd.lostParts != p.reconciliation.lostParts, rd.lostPrograms != p.reconciliation.lostPrograms
+	scan := rd.result.Scan
+	scan.First, scan.Touched = rd.first, touched
+	scan.BuffersOnly, scan.Began = rd.buffersOnly, rd.since
+	// A program of which events told since, and of whose kernels too, was just being made.
+	told := maps.Clone(p.reconciliation.made)
+	for id := range touched {
+		if c := r.relations(pid).programs[id]; c != nil && len(c.kernels) > 0 {
+			told[id] = true
+		}
+	}
+	// Where programs are not found, what was lost of them stays lost.
+	unfound := whole && !rd.buffersOnly && !scan.ProgramsRead && len(rd.result.Devices) > 0
+	scan.Partial = rd.result.Unsearched != nil || unfound || (whole || rd.first) && rd.result.UnreadBut(told) > 0 || slices.ContainsFunc(rd.result.UnreadAllocators, func(a uint64) bool { return p.allocators[a] || rd.result.Holds(a) })
+	if why := rd.result.Unsearched; why != nil {
+		p.reconciliation.next = time.Now().Add(max(checkEvery, checkShare*time.Since(rd.began)))
+		if !p.reconciliation.failureNoticed {
+			p.reconciliation.failureNoticed = true
+			r.t.opts.Notice(fmt.Sprintf("process %d: it may hold more than is shown: %v", pid, why))
+		}
+	}
+	if !scan.Partial {
+		p.reconciliation.next = time.Now().Add(max(checkEvery, checkShare*time.Since(rd.began)))
+		p.reconciliation.read = true
+		if !rd.buffersOnly {
+			p.reconciliation.lost, p.reconciliation.lostParts = rd.lost, rd.lostParts
+			p.reconciliation.lostPrograms = rd.lostPrograms
+		}
+	}
+	from := origin{pid: pid, time: rd.at}
+	if !rd.buffersOnly && rd.result.Unsearched == nil && rd.forkedFrom == 0 {
+		// An allocator that is nowhere ended, and its record was lost.
+		for a := range p.allocators {
+			if _, ok := touched[a]; !ok && !p.reconciliation.met[a] && !slices.Contains(rd.result.Found, a) {
+				r.object(from, bpf.MemtraceTtKindTT_ALLOCATOR_GONE, 0, a)
+			}
+		}
+	}
+	// A device that closes, or an allocator that ended while it was read, is not made known again.
+	gone := func(device, allocator uint64) bool {
+		_, ended := touched[allocator]
+		return p.closed[device] || ended
+	}
+	for device, allocator := range rd.result.Devices {
+		if gone(device, allocator) {
+			continue
+		}
+		r.device(p, from, device)
+		if allocator != 0 {
+			r.know(p, from, device, allocator)
+		}
+	}
+	for _, h := range rd.result.Scan.Buffers {
+		if _, ok := touched[h.Buffer]; !ok && !gone(h.Device, h.Allocator) {
+			r.know(p, from, h.Device, h.Allocator)
+		}
+	}
+	r.emit(aggregator.Event{Kind: aggregator.AllocatorsScanned, PID: pid, Time: rd.at, Scan: &scan})
+	r.addPrograms(p, from, rd.result, touched, told, rd.first, whole, replaced)
+	if rd.first && !scan.Partial {
+		p.start.Late = false
+		r.describe(p, rd.at)
+	}
+}
+
+// addPrograms takes in the programs that a process had before, as if they were made now.
+// Whole: those that are known were read too, as they may lack what was lost. Replaced: the end of
+// one may have been lost, and another be at its address. Of a program that was placed or launched
+// since, the kernels are taken in: they may have been added before.
+func (r *run) addPrograms(p *traced, from origin, b *inspect.ProcessScan, touched map[uint64]struct{}, told map[uint64]bool, first, whole, replaced bool) {
+	rel := r.relations(from.pid)
+	for _, h := range b.Programs {
+		_, since := touched[h.ID]
+		known := rel.program(h.ID).kernels
+		if p.reconciliation.made[h.ID] || len(known) > 0 && (!whole && (!since || !first) || slices.Contains(b.UnreadPrograms, h.ID)) {
+			continue
+		}
+		if replaced && !since && len(known) > 0 {
+			r.object(from, bpf.MemtraceTtKindTT_PROGRAM_GONE, 0, h.ID)
+			known = nil
+		}
+		rel.calls++ // replaces what it had
+		if c := rel.program(h.ID); h.Range.At != 0 && c.part == nil {
+			c.part = &part{MeshRange: h.Range}
+		}
+		if h.ChipsUnknown {
+			r.chipsUnknown(p, from.time, h.ID)
+		} else {
+			r.chipsKnown(from.pid, from.time, h.ID)
+		}
+		for _, k := range h.Kernels {
+			if !slices.Contains(known, k.ID) {
+				r.kernelAdded(from, rel, h.ID, k.ID)
+				rel.cores[k.ID] = k.Cores
+			}
+			for _, file := range k.Files {
+				for _, d := range h.Devices {
+					r.kernelFile(from, k.ID, d, file, true)
+				}
+			}
+		}
+		if since {
+			continue // placed since, too
+		}
+		for _, c := range h.Placed {
+			r.device(p, from, c.Device)
+			c.CB.Call = rel.calls
+			r.emit(aggregator.Event{Kind: aggregator.CBPlaced, PID: from.pid, Time: from.time, Device: c.Device, Program: h.ID, CB: &c.CB})
+		}
+	}
+	if unread := b.UnreadBut(told); unread > 0 && !p.reconciliation.unreadNoticed {
+		p.reconciliation.unreadNoticed = true
+		r.t.opts.Notice(fmt.Sprintf("process %d: %d programs from before tracing could not be read, so their circular buffers and kernels are not counted: %v", from.pid, unread, b.Why))
+	}
+}
+
+// Reconcile has a process's accounts compared with its own allocators soon, because an
+// event did not fit them.
+func (t *Tracer) Reconcile(pid uint32) {
+	t.inboxMu.Lock()
+	t.suspects = append(t.suspects, pid)
+	t.inboxMu.Unlock()
+}
+
+// suspectAll: events of nobody knows whom were lost.
+func (r *run) suspectAll() {
+	for _, p := range r.processes {
+		p.reconciliation.suspect = time.Now()
+	}
+}
+
+// anySuspect says whether a process is to be read again soon.
+func (r *run) anySuspect() bool {
+	for _, p := range r.processes {
+		if !p.reconciliation.suspect.IsZero() {
+			return true
+		}
+	}
+	return false
+}
+
+// check reads the processes again whose accounts are suspect or were not
+// compared for long.
+func (r *run) check() {
+	r.t.inboxMu.Lock()
+	suspects := r.t.suspects
+	r.t.suspects = nil
+	r.t.inboxMu.Unlock()
+	now := time.Now()
+	for _, pid := range suspects {
+		if p, known := r.processes[pid]; known && p.reconciliation.suspect.IsZero() {
+			p.reconciliation.suspect = now
+		}
+	}
+	if now.Sub(r.checkedAt) < settle/2 {
+		return
+	}
+	r.checkedAt = now
+	for _, p := range r.processes {
+		for allocator, s := range p.unknownCapacities {
+			if now.Sub(s.since) >= settle {
+				delete(p.unknownCapacities, allocator)
+				p.noticeOnce(r, fmt.Errorf("the capacity of its memories is unknown: %w", s.why))
+			}
+		}
+		b := &p.reconciliation
+		if b.now != nil || len(p.allocators) == 0 && b.suspect.IsZero() {
+			continue // or it has nothing that could be compared
+		}
+		if b.next.IsZero() {
+			b.next = now.Add(checkEvery)
+		}
+		if !b.suspect.IsZero() && now.Sub(b.suspect) >= settle || now.After(b.next) {
+			r.read(p, p.start.Late)
+		}
+	}
+}

@@ -1,0 +1,375 @@
+package tracer
+
+import (
+	"slices"
+	"time"
+	"unsafe"
+
+	"github.com/cilium/ebpf"
+
+	"tt-memtrace/aggregator"
+	"tt-memtrace/bpf"
+	"tt-memtrace/tracer/inspect"
+	"tt-memtrace/tracer/proc"
+)
+
+// relations is which of a process's objects belong together: kernels to
+// programs, programs to workloads. Events speak of programs only.
+type relations struct {
+	kernels   map[uint64]uint64 // Kernel to ProgramImpl
+	cores     map[uint64]uint64 // Kernel to the number of its cores, 0 where that could not be read
+	programs  map[uint64]*compiled
+	workloads map[uint64]*workload
+	// published are the launches that went out as events, by object.
+	published map[uint64]launchTotals
+	// unknown objects were launched: their record may be under way still.
+	unknown map[uint64]bool
+	files   *inspect.KernelFiles
+	callers []callerRange
+	// capturing are the traces that command queues record, replayed is when a trace was
+	// replayed last on a command queue, rings are by the runtime's objects of them.
+	capturing map[uint64]uint32
+	// queues are the devices of command queues that recorded or replayed a trace.
+	queues   map[uint64]uint64
+	replayed map[uint64]uint64
+	rings    map[uint64]configRing
+	// marked are the dataflow buffers that a thread placed last, at one address.
+	marked map[uint32][]*aggregator.CircularBuffer
+	// placing are the programs whose scratchpads are asked for next, and calls
+	// counts how often any were published.
+	placing []placing
+	// chipsUnknown are the programs of which it is not known on which chips of a mesh they are.
+	chipsUnknown map[uint64]struct{}
+	calls        uint32
+}
+
+// compiled is a program with kernels.
+type compiled struct {
+	workload uint64
+	kernels  []uint64
+	// part of a mesh that it is for, nil where unknown. placed: something of it was published
+	// on a mesh before.
+	part   *part
+	placed bool
+	// scratchpads that were published, by device.
+	scratchpads map[uint64][]*aggregator.CircularBuffer
+}
+
+// workload is programs that are launched together.
+type workload struct {
+	programs []uint64
+	name     string
+	// asked: its name was looked for.
+	asked bool
+}
+
+func (r *run) relations(pid uint32) *relations {
+	rel := r.related[pid]
+	if rel == nil {
+		rel = &relations{
+			chipsUnknown: map[uint64]struct{}{},
+			kernels:      map[uint64]uint64{}, cores: map[uint64]uint64{}, programs: map[uint64]*compiled{}, workloads: map[uint64]*workload{},
+			published: map[uint64]launchTotals{}, unknown: map[uint64]bool{}, files: inspect.NewKernelFiles(pid),
+			capturing: map[uint64]uint32{}, queues: map[uint64]uint64{}, replayed: map[uint64]uint64{}, rings: map[uint64]configRing{}, marked: map[uint32][]*aggregator.CircularBuffer{},
+		}
+		r.related[pid] = rel
+	}
+	return rel
+}
+
+func (rel *relations) program(id uint64) *compiled {
+	c := rel.programs[id]
+	if c == nil {
+		c = &compiled{}
+		rel.programs[id] = c
+	}
+	return c
+}
+
+func (rel *relations) workload(id uint64) *workload {
+	w := rel.workloads[id]
+	if w == nil {
+		w = &workload{}
+		rel.workloads[id] = w
+	}
+	return w
+}
+
+// dropProgram forgets a program that was destroyed, and its kernels.
+func (rel *relations) dropProgram(id uint64) {
+	c := rel.programs[id]
+	if c == nil {
+		return
+	}
+	for _, k := range c.kernels {
+		if rel.kernels[k] == id {
+			delete(rel.kernels, k)
+			delete(rel.cores, k)
+		}
+	}
+	if w := rel.workloads[c.workload]; w != nil {
+		w.programs = slices.DeleteFunc(w.programs, func(p uint64) bool { return p == id })
+	}
+	delete(rel.programs, id)
+	rel.dropLaunches(id)
+}
+
+func (rel *relations) dropWorkload(id uint64) {
+	if w := rel.workloads[id]; w != nil {
+		for _, p := range w.programs {
+			if c := rel.programs[p]; c != nil && c.workload == id {
+				c.workload = 0
+			}
+		}
+	}
+	delete(rel.workloads, id)
+	rel.dropLaunches(id)
+}
+
+// dropLaunches: the kernel dropped them too, and counts again for what comes at this address.
+func (rel *relations) dropLaunches(id uint64) {
+	delete(rel.published, id)
+	delete(rel.unknown, id)
+}
+
+// kernel takes in the records that are about kernels, programs and workloads.
+func (r *run) kernel(from origin, kind bpf.MemtraceTtKind, b []byte) {
+	switch {
+	case kind == bpf.MemtraceTtKindTT_KERNEL_ADDED && len(b) >= int(unsafe.Sizeof(bpf.MemtraceTtPair{})):
+		e := (*bpf.MemtraceTtPair)(unsafe.Pointer(&b[0]))
+		rel := r.relations(from.pid)
+		if p, known := r.processes[from.pid]; known {
+			p.touch(e.Owner)
+		}
+		r.kernelAdded(from, rel, e.Owner, e.Member)
+	case kind == bpf.MemtraceTtKindTT_PROGRAM_ADDED && len(b) >= int(unsafe.Sizeof(bpf.MemtraceTtProgramAdded{})):
+		e := (*bpf.MemtraceTtProgramAdded)(unsafe.Pointer(&b[0]))
+		rel := r.relations(from.pid)
+		w := rel.workload(e.Workload)
+		w.programs = append(w.programs, e.Program)
+		c := rel.program(e.Program)
+		c.workload = e.Workload
+		c.part = &part{MeshRange: inspect.MeshRange{At: e.Range, Bytes: slices.Clone(e.Bytes[:min(e.Length, uint64(len(e.Bytes)))])}}
+		if p, known := r.processes[from.pid]; known {
+			p.touch(e.Program)
+			if c.placed {
+				r.chipsUnknown(p, from.time, e.Program)
+			}
+		}
+		if w.name != "" {
+			r.named(from.pid, from.time, []uint64{e.Program}, w.name)
+		}
+	case kind == bpf.MemtraceTtKindTT_SCRATCHPADS && len(b) >= int(unsafe.Sizeof(bpf.MemtraceTtPair{})):
+		e := (*bpf.MemtraceTtPair)(unsafe.Pointer(&b[0]))
+		rel := r.relations(from.pid)
+		if c := rel.programs[e.Owner]; c != nil {
+			delete(c.scratchpads, e.Member) // a new placement is published even if it is the same
+		}
+		rel.placing = append(rel.placing, placing{e.Owner, e.Member, from.time, firstAsked})
+	case kind == bpf.MemtraceTtKindTT_KERNEL_FILE && len(b) >= int(unsafe.Sizeof(bpf.MemtraceTtText{})):
+		e := (*bpf.MemtraceTtText)(unsafe.Pointer(&b[0]))
+		r.kernelFile(from, e.Object, e.Device, textOf(e), e.Left == 0)
+	case kind == bpf.MemtraceTtKindTT_WORKLOAD_NAMED && len(b) >= int(unsafe.Sizeof(bpf.MemtraceTtText{})):
+		e := (*bpf.MemtraceTtText)(unsafe.Pointer(&b[0]))
+		w := r.relations(from.pid).workload(e.Object)
+		w.name, w.asked = textOf(e), true
+		r.named(from.pid, from.time, w.programs, w.name)
+	case kind == bpf.MemtraceTtKindTT_KERNEL_COPY && len(b) >= int(unsafe.Sizeof(bpf.MemtraceTtCopy{})):
+		e := (*bpf.MemtraceTtCopy)(unsafe.Pointer(&b[0]))
+		r.emit(aggregator.Event{Kind: aggregator.KernelsCopied, PID: from.pid, TID: from.tid, Time: from.time,
+			Program: e.Program, Buffer: e.Buffer, Address: e.Address})
+	}
+}
+
+func (r *run) kernelAdded(from origin, rel *relations, program, kernel uint64) {
+	rel.kernels[kernel] = program
+	delete(rel.cores, kernel)
+	c := rel.program(program)
+	c.kernels = append(c.kernels, kernel)
+	r.emit(aggregator.Event{Kind: aggregator.KernelAdded, PID: from.pid, TID: from.tid, Time: from.time, Program: program})
+}
+
+func textOf(e *bpf.MemtraceTtText) string {
+	return string(e.Text[:min(int(e.Length), len(e.Text))])
+}
+
+func (r *run) named(pid uint32, at uint64, programs []uint64, name string) {
+	if name == "" {
+		return
+	}
+	for _, p := range programs {
+		r.emit(aggregator.Event{Kind: aggregator.ProgramNamed, PID: pid, Time: at, Program: p, Operation: name})
+	}
+}
+
+// kernelFile takes in that a kernel's binary is read from a file, for a device.
+// Of a name that is not whole, the end is there.
+func (r *run) kernelFile(from origin, kernel, device uint64, file string, whole bool) {
+	rel := r.relations(from.pid)
+	k, ok := rel.files.Kernel(kernel, file, whole)
+	if !ok {
+		return // firmware, which is of no program
+	}
+	program := rel.kernels[kernel]
+	devices := []uint64{device}
+	if p, known := r.processes[from.pid]; known {
+		// It is asked a few milliseconds after it was read. Should its program be destroyed by
+		// then, a record of that is in the BPF ring buffer, and takes out what is counted here.
+		if _, asked := rel.cores[kernel]; !asked {
+			rel.cores[kernel] = p.Cores(kernel)
+		}
+		k.Cores = rel.cores[kernel]
+		if _, ok := p.devices[device]; !ok {
+			if _, _, _, err := p.Device(device); err == nil {
+				r.device(p, from, device)
+			}
+		}
+		devices = r.spread(p, from, program, device, 0)
+	}
+	for _, d := range devices {
+		r.emit(aggregator.Event{Kind: aggregator.KernelLoaded, PID: from.pid, TID: from.tid, Time: from.time,
+			Program: program, Device: d, Kernel: &k})
+	}
+}
+
+// launchEvery is how often what the kernel counts without a record is read.
+const launchEvery = 500 * time.Millisecond
+
+// counted publishes launches and rings, at the most every launchEvery
+// unless now is set.
+func (r *run) counted(now bool) {
+	if !now && time.Since(r.launchedAt) < launchEvery {
+		return
+	}
+	r.launchedAt = time.Now()
+	r.launches()
+	r.rings()
+	r.hostMemory()
+	clear(r.exited)
+}
+
+// hostMemory reads the resident memory of processes, and tells it where it changed by a
+// hundredth.
+func (r *run) hostMemory() {
+	for pid, p := range r.processes {
+		bytes, ok := proc.ResidentMemory(pid)
+		if !ok || max(bytes, p.resident)-min(bytes, p.resident) <= p.resident/100 {
+			continue
+		}
+		p.resident = bytes
+		r.emit(aggregator.Event{Kind: aggregator.HostMemoryRead, PID: pid, Time: uint64(proc.Monotonic()), Size: bytes})
+	}
+}
+
+// launches turns the kernel's counts of launches into events.
+func (r *run) launches() {
+	if r.launchKeys == nil {
+		r.launchKeys = make([]bpf.MemtraceTtLaunchKey, 4096)
+		r.launchValues = make([]bpf.MemtraceTtLaunch, 4096)
+	}
+	var cursor ebpf.MapBatchCursor
+	total := 0
+	for {
+		n, err := r.t.objects.Launches.BatchLookup(&cursor, r.launchKeys, r.launchValues, nil)
+		total += n
+		for i := range n {
+			key := r.launchKeys[i]
+			pid := uint32(key.Pid)
+			if r.endedBefore(pid, r.launchValues[i].Last) || !r.known(pid) && CheckPID(pid) != nil {
+				r.t.objects.Launches.Delete(key) // it ended, perhaps before it was watched
+				continue
+			}
+			r.launch(pid, key.Object, &r.launchValues[i])
+		}
+		if err != nil {
+			r.t.filled.launches.Store(uint64(total))
+			return // ErrKeyNotExist is the end
+		}
+	}
+}
+
+// launchTotals are the launches of an object that went out as events.
+type launchTotals struct{ count, config uint64 }
+
+// launch emits the launches of a workload, or of a program, that were not published yet.
+func (r *run) launch(pid uint32, object uint64, l *bpf.MemtraceTtLaunch) {
+	rel := r.relations(pid)
+	before := rel.published[object]
+	if l.Count < before.count || l.Count == before.count && l.Config == before.config {
+		// Fewer: another object came to this address, and the old one's end is
+		// among the records still.
+		return
+	}
+	w, c := rel.workloads[object], rel.programs[object]
+	if w == nil && c == nil && !rel.unknown[object] {
+		w = r.findWorkload(pid, rel, object)
+	}
+	if w == nil && c == nil && !rel.unknown[object] {
+		rel.unknown[object] = true // its record may have come after the last look at the ring
+		return
+	}
+	rel.published[object] = launchTotals{l.Count, l.Config}
+	e := aggregator.Event{Kind: aggregator.Launched, PID: pid, Time: l.Last, Count: l.Count - before.count, Size: l.Config}
+	switch {
+	case w != nil:
+		if !w.asked {
+			w.asked = true
+			w.name = r.operation(pid, l.Caller)
+			r.named(pid, l.Last, w.programs, w.name)
+		}
+		for _, p := range w.programs {
+			e.Program = p
+			r.emit(e)
+		}
+	case c != nil && c.workload != 0:
+		// The workload's launch, chip by chip: counted once, as that.
+	default:
+		if c != nil {
+			e.Program = object
+		}
+		r.emit(e)
+	}
+}
+
+// lastLaunches tells of the launches of what ends: no record of it is under way any more.
+func (r *run) lastLaunches(pid uint32, object uint64, l *bpf.MemtraceTtLaunch) {
+	r.relations(pid).unknown[object] = true
+	r.launch(pid, object, l)
+}
+
+// findWorkload finds out which programs a workload has that was made before tracing
+// began.
+func (r *run) findWorkload(pid uint32, rel *relations, object uint64) *workload {
+	p, known := r.processes[pid]
+	if !known || !p.reconciliation.read {
+		return nil
+	}
+	programs := p.ProgramsOfWorkload(object, func(id uint64) bool { return rel.programs[id] != nil })
+	if len(programs) == 0 {
+		return nil
+	}
+	w := rel.workload(object)
+	for _, id := range programs {
+		if c := rel.programs[id]; c.workload == 0 {
+			c.workload = object
+			w.programs = append(w.programs, id)
+		}
+	}
+	return w
+}
+
+// forget drops what is known of a process that is gone. What the kernel counted of it
+// is deleted when the counts are read next: to walk the map for each of hundreds of
+// processes a second would take longer than they live.
+func (r *run) forget(pid uint32, at uint64) {
+	r.forgetRings(pid, func(configRing) bool { return true })
+	delete(r.related, pid)
+	r.exited[pid] = at
+}
+
+// endedBefore reports whether a count is of a process that ended since counts were read
+// last, and not of another one with its PID.
+func (r *run) endedBefore(pid uint32, last uint64) bool {
+	at, ok := r.exited[pid]
+	return ok && last <= at
+}

@@ -1,0 +1,88 @@
+package tracer
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"time"
+
+	"tt-memtrace/aggregator"
+	"tt-memtrace/tracer/proc"
+)
+
+// placing is a program whose scratchpads are being placed on a device.
+type placing struct {
+	program, device uint64
+	time            uint64
+	// next is how long after that its kernels are asked.
+	next time.Duration
+}
+
+// Nothing tells when a program's scratchpads have their places. So its kernels are
+// asked soon, as long as there is one without an address, and once more later: the
+// first answer may have been from an earlier layout.
+const (
+	firstAsked = 2 * time.Millisecond
+	lastAsked  = 200 * time.Millisecond
+	// placingTime is how long a program may take for that.
+	placingTime = 3 * time.Second
+)
+
+// scratchpads asks the kernels of programs for their scratchpads, those that are due
+// or, with now, all.
+func (r *run) scratchpads(now bool) {
+	for pid, rel := range r.related {
+		left := rel.placing[:0]
+		for _, at := range rel.placing {
+			age := proc.Monotonic() - time.Duration(at.time)
+			if !now && age < at.next || r.place(pid, rel, &at, age) {
+				left = append(left, at)
+			}
+		}
+		rel.placing = left
+	}
+}
+
+// place says whether the program's kernels are to be asked again.
+func (r *run) place(pid uint32, rel *relations, at *placing, age time.Duration) (again bool) {
+	p, known := r.processes[pid]
+	c := rel.programs[at.program]
+	if !known || c == nil {
+		return false // destroyed, or with kernels from before tracing began
+	}
+	var list []*aggregator.CircularBuffer
+	var failed error
+	for _, k := range c.kernels {
+		of, err := p.Scratchpads(k)
+		failed = cmp.Or(failed, err)
+		list = append(list, of...)
+	}
+	if failed != nil && age < placingTime {
+		return true
+	}
+	if failed != nil {
+		p.noticeOnce(r, fmt.Errorf("the scratchpads of a kernel are unknown: %w", failed))
+	}
+	if len(list) > 0 && !slices.EqualFunc(list, c.scratchpads[at.device], samePlace) {
+		r.device(p, origin{pid, pid, at.time}, at.device)
+		rel.calls++
+		devices := r.spread(p, origin{pid, pid, at.time}, at.program, at.device, 0)
+		for _, cb := range list {
+			cb.Call = rel.calls
+			for _, d := range devices {
+				r.emit(aggregator.Event{Kind: aggregator.CBPlaced, PID: pid, Time: at.time, Device: d, Program: at.program, CB: cb})
+			}
+		}
+		if c.scratchpads == nil {
+			c.scratchpads = map[uint64][]*aggregator.CircularBuffer{}
+		}
+		c.scratchpads[at.device] = list
+	}
+	at.next = lastAsked
+	return len(list) > 0 && age < lastAsked
+}
+
+// samePlace compares scratchpads of the same kernels.
+func samePlace(a, b *aggregator.CircularBuffer) bool {
+	return a.Address == b.Address && a.Size == b.Size && slices.Equal(a.Ranges, b.Ranges)
+}

@@ -1,0 +1,149 @@
+package tracer
+
+import (
+	"os"
+	"testing"
+	"time"
+
+	"tt-memtrace/aggregator"
+	"tt-memtrace/bpf"
+	"tt-memtrace/test/fixture"
+	"tt-memtrace/tracer/inspect"
+	"tt-memtrace/tracer/proc"
+)
+
+// beingRead is a reader with a process that is being read, and the reading.
+func beingRead(t *testing.T, first bool) (*run, *traced, *reading) {
+	r := related()
+	r.t = &Tracer{}
+	r.t.opts.Notice = func(s string) { t.Log(s) }
+	p := &traced{mapping: proc.Mapping{PID: 7}, devices: map[uint64][]aggregator.Chip{0x1000: {{}}}, closed: map[uint64]bool{}, allocators: map[uint64]bool{}}
+	r.processes[7] = p
+	rd := &reading{of: p, first: first, result: &inspect.ProcessScan{}}
+	b := &p.reconciliation
+	b.now, b.touched, b.made, b.met, b.seen = rd, map[uint64]struct{}{}, map[uint64]bool{}, map[uint64]bool{}, map[uint64]struct{}{}
+	return r, p, rd
+}
+
+func (r *run) count(of aggregator.Kind) (n int) {
+	for _, e := range r.batch {
+		if e.Kind == of {
+			n++
+		}
+	}
+	return n
+}
+
+// The kernels of a program that is placed for the first time while its process is read are known
+// only from what was read: they were added before. Its placement is only in events.
+func TestProgramPlacedWhileItIsRead(t *testing.T) {
+	const program, kernel, device = 0x100, 0x200, 0x1000
+	r, p, rd := beingRead(t, true)
+	rd.result.Programs = []inspect.Program{{ID: program, Devices: []uint64{device}, Kernels: []inspect.Kernel{{ID: kernel}},
+		Placed: []inspect.PlacedBuffer{{Device: device}}}}
+	p.touch(program) // it is placed
+	r.merge(rd)
+	if r.relations(7).kernels[kernel] != program || r.count(aggregator.KernelAdded) != 1 {
+		t.Error("its kernels are not known")
+	}
+	if r.count(aggregator.CBPlaced) != 0 {
+		t.Error("what was read of its placement replaces what events told")
+	}
+	// Of one that was destroyed meanwhile nothing is taken in.
+	r, _, rd = beingRead(t, true)
+	rd.result.Programs = []inspect.Program{{ID: program, Kernels: []inspect.Kernel{{ID: kernel}}}}
+	r.object(origin{pid: 7}, bpf.MemtraceTtKindTT_PROGRAM_GONE, 0, program)
+	r.merge(rd)
+	if r.count(aggregator.KernelAdded) != 0 {
+		t.Error("a program that is gone has kernels")
+	}
+}
+
+// Where the end of a program was lost and another one is at its address, what the old one had ends.
+func TestProgramAtTheAddressOfAnother(t *testing.T) {
+	const program, old, now = 0x100, 0x200, 0x300
+	r, _, rd := beingRead(t, false)
+	r.relations(7).program(program).kernels = []uint64{old}
+	r.relations(7).kernels[old] = program
+	r.lost, r.lostParts, r.lostPrograms = 1, 1, 1
+	rd.lost, rd.lostParts, rd.lostPrograms = 1, 1, 1
+	rd.result.Scan.ProgramsRead = true
+	rd.result.Programs = []inspect.Program{{ID: program, Kernels: []inspect.Kernel{{ID: now}}}}
+	r.merge(rd)
+	if rel := r.relations(7); r.count(aggregator.ProgramGone) != 1 || rel.kernels[old] != 0 || rel.kernels[now] != program {
+		t.Errorf("%d ends, kernels %v", r.count(aggregator.ProgramGone), rel.kernels)
+	}
+}
+
+// An allocator whose end was lost, with the last device, is known to have ended when all of the
+// process's memory was searched and it is nowhere.
+func TestLostEndOfAnAllocator(t *testing.T) {
+	t.Parallel()
+	loud, p := fixture.User(t, fixture.LayoutB), fixture.User(t, fixture.LayoutB)
+	tr := start(t, Options{PIDs: []uint32{loud.PID, p.PID}, RingBytes: uint32(os.Getpagesize())})
+	for _, q := range []*fixture.Process{loud, p} {
+		fixture.Do(t, q, "device 0 5")
+		fixture.Do(t, q, "alloc 100 0 0 0 4096 1024 64")
+		tr.process(q.PID)
+	}
+	tr.mu.Lock() // the reader waits for it
+	fixture.Do(t, loud, "storm 0 1 20000 0")
+	fixture.Do(t, p, "close 0")
+	fixture.Do(t, p, "destroy 0")
+	c, err := tr.tracer.Counters()
+	tr.mu.Unlock()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if c.Lost[bpf.MemtraceTtKindTT_ALLOCATOR_GONE] != 1 || c.Lost[bpf.MemtraceTtKindTT_DEVICE_CLOSE] != 1 {
+		t.Fatalf("the ring was not full: %+v", c.Lost)
+	}
+	tr.await("nothing is held", func() bool { s, _ := tr.lookup(p.PID); return s.Buffers == 0 && s.Exact() })
+}
+
+// An allocator that is made while its process is searched is not taken for one that ended.
+func TestAllocatorMadeWhileItIsRead(t *testing.T) {
+	const old, made = 0x2000, 0x3000
+	r, p, rd := beingRead(t, false)
+	p.allocators[old], p.allocators[made] = true, true
+	p.reconciliation.met[made] = true
+	r.merge(rd)
+	if p.allocators[old] || !p.allocators[made] || r.count(aggregator.AllocatorGone) != 1 {
+		t.Errorf("allocators %v, %d ends", p.allocators, r.count(aggregator.AllocatorGone))
+	}
+}
+
+// The launches of what is destroyed before they are read are told with its end.
+func TestLaunchesBeforeTheEnd(t *testing.T) {
+	t.Parallel()
+	p := fixture.User(t, fixture.LayoutB)
+	tr := start(t, Options{PIDs: []uint32{p.PID}})
+	fixture.Do(t, p, "device 0 1")
+	const workloads, times = 50, 3
+	for range workloads {
+		workload, program := fixture.Do(t, p, "workload"), fixture.Do(t, p, "program")
+		fixture.Do(t, p, "join %s %s", workload, program)
+		fixture.Do(t, p, "launch %s %d", workload, times)
+		fixture.Do(t, p, "disband %s", workload)
+		fixture.Do(t, p, "unload %s", program)
+	}
+	tr.sync()
+	if n := tr.snapshot().Counters.Launches; n != workloads*times {
+		t.Errorf("%d launches, not %d", n, workloads*times)
+	}
+}
+
+// What counts is when a process was seen mapping the library, not when it was looked at.
+func TestLateIsWhoMappedBefore(t *testing.T) {
+	linked := time.Now()
+	for seen, want := range map[time.Time]bool{
+		{}:                           true, // not known
+		linked.Add(-time.Second):     true, // it waited for other libraries to be read
+		linked.Add(mappedBefore / 2): true, // it may be seen a moment after it mapped
+		linked.Add(2 * mappedBefore): false,
+	} {
+		if got := mayPrecede(seen, linked); got != want {
+			t.Errorf("seen %v after: %v", seen.Sub(linked), got)
+		}
+	}
+}

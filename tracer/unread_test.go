@@ -1,0 +1,98 @@
+package tracer
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+
+	"tt-memtrace/aggregator"
+	"tt-memtrace/bpf"
+	"tt-memtrace/test/fixture"
+)
+
+// reasons are the codes of why a process's numbers are not exact.
+func (tr *trace) reasons(pid uint32) (list []aggregator.ReasonCode) {
+	s, _ := tr.lookup(pid)
+	for _, r := range s.Reasons {
+		list = append(list, r.Code)
+	}
+	return list
+}
+
+// A buffer whose memory a probe cannot read, because its page is not there, is a loss of
+// this process alone: it is marked until it was compared with its own allocators.
+func TestBufferOnAPageThatIsNotThere(t *testing.T) {
+	t.Parallel()
+	p, other := fixture.User(t, fixture.LayoutB), fixture.User(t, fixture.LayoutB)
+	tr := start(t, Options{PIDs: []uint32{p.PID, other.PID}})
+	for _, q := range []*fixture.Process{p, other} {
+		fixture.Do(t, q, "device 0 1")
+		fixture.Do(t, q, "alloc 100 0 0 0 4096 1024 64")
+		tr.process(q.PID)
+	}
+	before := tr.counters()
+	fixture.Do(t, p, "absent 100 0 0 0 8192 1024 128")
+	s := tr.process(p.PID)
+	if s.Buffers != 2 && !slices.Contains(tr.reasons(p.PID), aggregator.ReasonReadFailed) {
+		t.Errorf("%d buffers, and nothing is marked: %+v", s.Buffers, s.Reasons)
+	}
+	if got := tr.reasons(other.PID); len(got) > 0 {
+		t.Errorf("the other process is marked: %v", got)
+	}
+	tr.await("the buffer is found", func() bool {
+		s, _ := tr.lookup(p.PID)
+		return s.Exact() && s.Buffers == 2 && s.Memory[aggregator.DRAM].Requested == 4096+8192
+	})
+	if c, k := tr.counters(), bpf.MemtraceTtKindTT_ALLOC; c.Unread[k] != before.Unread[k]+1 {
+		t.Errorf("counters %+v, before %+v", c, before)
+	}
+}
+
+// Core ranges that cannot be read are of no circular buffer on core 0,0, and not left out
+// unmarked. This library's programs cannot be found again, so the mark stays.
+func TestCoreRangesThatAreNotThere(t *testing.T) {
+	t.Parallel()
+	for _, ranges := range []int{1, 2, 40} {
+		t.Run(fmt.Sprint(ranges), func(t *testing.T) {
+			t.Parallel()
+			p := fixture.User(t, fixture.LayoutB)
+			tr := start(t, Options{PIDs: []uint32{p.PID}})
+			fixture.Do(t, p, "device 0 1")
+			program := fixture.Do(t, p, "program")
+			fixture.Do(t, p, "layout %s 0", program)
+			tr.process(p.PID)
+			fixture.Do(t, p, "cb_absent 0 %d", ranges)
+			s := tr.process(p.PID)
+			if len(tr.placed) > 0 {
+				t.Errorf("placed: %+v", tr.placed[0].CB)
+			}
+			if !slices.Contains(tr.reasons(p.PID), aggregator.ReasonReadFailed) {
+				t.Errorf("nothing is marked: %+v", s.Reasons)
+			}
+			// After a comparison too.
+			tr.await("it is compared", func() bool { s, _ := tr.lookup(p.PID); return s.Agreement.Comparisons > 0 })
+			if s := tr.process(p.PID); s.Exact() {
+				t.Error("after a comparison without its programs it is exact")
+			}
+		})
+	}
+}
+
+// A process without an allocator is compared as well when events were lost: else the mark
+// would stay for ever.
+func TestALossOfAProcessThatHoldsNothingHeals(t *testing.T) {
+	t.Parallel()
+	p := fixture.User(t, fixture.LayoutB)
+	tr := start(t, Options{PIDs: []uint32{p.PID}})
+	fixture.Do(t, p, "device 0 1")
+	tr.awaitProcess(p.PID)
+	fixture.Do(t, p, "unreadable")
+	tr.process(p.PID)
+	tr.await("it is exact", func() bool { s, ok := tr.lookup(p.PID); return ok && s.Exact() })
+	tr.mu.Lock()
+	raised := tr.delivered[aggregator.ReasonRaised]
+	tr.mu.Unlock()
+	if raised == 0 {
+		t.Error("it was never marked")
+	}
+}

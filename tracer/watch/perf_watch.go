@@ -1,0 +1,205 @@
+package watch
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"os"
+	"runtime"
+	"sync/atomic"
+	"time"
+	"unsafe"
+
+	"tt-memtrace/tracer/discover"
+
+	"golang.org/x/sys/unix"
+)
+
+// perfWatch is a watch of perf's records: the kernel writes one for every mapping.
+// Each wakes the reader, which costs nothing while no program is starting.
+type perfWatch struct {
+	any   bool // files of all names are of interest
+	rings []perfBuffer
+	epoll int
+	wake  int
+}
+
+type perfBuffer struct {
+	fd   int
+	data []byte
+	meta *unix.PerfEventMmapPage
+}
+
+// mapped is one executable mapping, untrusted where it comes from the process.
+type mapped struct {
+	pid  uint32
+	path string
+}
+
+// mmapRingPages hold some thousand records: a build starts many programs at once.
+const perfBufferPages = 64
+
+// watchByPerf starts the watch on all CPUs that are online.
+func watchByPerf(anyName bool) (*perfWatch, error) {
+	w := &perfWatch{any: anyName, epoll: -1, wake: -1}
+	var err error
+	if w.epoll, err = unix.EpollCreate1(unix.EPOLL_CLOEXEC); err != nil {
+		return nil, fmt.Errorf("watching mappings: %w", err)
+	}
+	if w.wake, err = unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK); err != nil {
+		w.Close()
+		return nil, fmt.Errorf("watching mappings: %w", err)
+	}
+	if err := w.poll(w.wake, -1); err != nil {
+		w.Close()
+		return nil, err
+	}
+	attr := unix.PerfEventAttr{
+		Type: unix.PERF_TYPE_SOFTWARE, Config: unix.PERF_COUNT_SW_DUMMY,
+		Size: uint32(unsafe.Sizeof(unix.PerfEventAttr{})),
+		Bits: unix.PerfBitMmap | unix.PerfBitMmap2 | unix.PerfBitWatermark, Wakeup: 1,
+	}
+	for cpu := range possibleCPUs() {
+		fd, err := unix.PerfEventOpen(&attr, -1, cpu, -1, unix.PERF_FLAG_FD_CLOEXEC)
+		if errors.Is(err, unix.ENODEV) {
+			continue // offline
+		}
+		if err != nil {
+			w.Close()
+			return nil, fmt.Errorf("watching mappings on CPU %d: %w", cpu, err)
+		}
+		data, err := unix.Mmap(fd, 0, (1+perfBufferPages)*os.Getpagesize(), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+		if err != nil {
+			unix.Close(fd)
+			w.Close()
+			return nil, fmt.Errorf("watching mappings on CPU %d: mapping its ring: %w", cpu, err)
+		}
+		w.rings = append(w.rings, perfBuffer{fd, data, (*unix.PerfEventMmapPage)(unsafe.Pointer(&data[0]))})
+		if err := w.poll(fd, len(w.rings)-1); err != nil {
+			w.Close()
+			return nil, err
+		}
+	}
+	return w, nil
+}
+
+func (w *perfWatch) poll(fd, index int) error {
+	e := unix.EpollEvent{Events: unix.EPOLLIN, Fd: int32(index)}
+	if err := unix.EpollCtl(w.epoll, unix.EPOLL_CTL_ADD, fd, &e); err != nil {
+		return fmt.Errorf("watching mappings: %w", err)
+	}
+	return nil
+}
+
+func (w *perfWatch) Close() error {
+	for _, r := range w.rings {
+		unix.Munmap(r.data)
+		unix.Close(r.fd)
+	}
+	for _, fd := range []int{w.epoll, w.wake} {
+		if fd >= 0 {
+			unix.Close(fd)
+		}
+	}
+	return nil
+}
+
+// perfPause is how much later a mapping may be seen for that.
+const perfPause = 5 * time.Millisecond
+
+func (w *perfWatch) Run(ctx context.Context, seen func(pid uint32), missed func()) error {
+	interesting := func(m mapped) {
+		if w.any || discover.Candidate(m.path) {
+			seen(m.pid)
+		}
+	}
+	stop := context.AfterFunc(ctx, func() {
+		unix.Write(w.wake, []byte{1, 0, 0, 0, 0, 0, 0, 0})
+	})
+	defer stop()
+	events := make([]unix.EpollEvent, 16)
+	for ctx.Err() == nil {
+		n, err := unix.EpollWait(w.epoll, events, -1)
+		if err != nil && !errors.Is(err, unix.EINTR) {
+			return fmt.Errorf("watching mappings: %w", err)
+		}
+		for _, e := range events[:max(n, 0)] {
+			if e.Fd >= 0 {
+				w.rings[e.Fd].drain(interesting, missed)
+			}
+		}
+		// A program maps a dozen files as it starts: those that come by then are one wakeup.
+		select {
+		case <-ctx.Done():
+		case <-time.After(perfPause):
+		}
+	}
+	return nil
+}
+
+// drain reads what one CPU's ring holds.
+func (r *perfBuffer) drain(seen func(mapped), missed func()) {
+	page := os.Getpagesize()
+	ring := r.data[page:]
+	head := atomic.LoadUint64(&r.meta.Data_head)
+	tail := r.meta.Data_tail
+	record := make([]byte, 0, 512)
+	for head-tail >= 8 {
+		at := func(n int) []byte {
+			record = record[:0]
+			for i := range n {
+				record = append(record, ring[(tail+uint64(i))%uint64(len(ring))])
+			}
+			return record
+		}
+		header := at(8)
+		size := int(binary.LittleEndian.Uint16(header[6:]))
+		kind := binary.LittleEndian.Uint32(header)
+		if size < 8 || uint64(size) > head-tail {
+			tail = head // cannot happen with a sane kernel; start afresh
+			missed()
+			break
+		}
+		switch kind {
+		case unix.PERF_RECORD_MMAP2:
+			if m, ok := parseMmap2(at(size)); ok {
+				seen(m)
+			}
+		case unix.PERF_RECORD_LOST:
+			missed()
+		}
+		tail += uint64(size)
+	}
+	atomic.StoreUint64(&r.meta.Data_tail, tail)
+}
+
+// mmap2Path is where in a PERF_RECORD_MMAP2 the path begins: header, pid and
+// tid, address, length, offset, device, inode, its generation, protection, flags.
+const mmap2Path = 8 + 8 + 3*8 + 8 + 8 + 8 + 8
+
+func parseMmap2(b []byte) (mapped, bool) {
+	if len(b) <= mmap2Path {
+		return mapped{}, false
+	}
+	path, _, _ := bytes.Cut(b[mmap2Path:], []byte{0})
+	return mapped{pid: binary.LittleEndian.Uint32(b[8:]), path: string(path)}, true
+}
+
+func possibleCPUs() int {
+	return max(runtime.NumCPU(), hostCPUs())
+}
+
+// hostCPUs counts the host's CPUs, of which this process may be allowed only some.
+func hostCPUs() int {
+	b, err := os.ReadFile("/sys/devices/system/cpu/possible")
+	if err != nil {
+		return 0
+	}
+	var first, last int
+	if n, _ := fmt.Sscanf(string(b), "%d-%d", &first, &last); n == 2 && last < 1<<16 {
+		return last + 1
+	}
+	return first + 1
+}

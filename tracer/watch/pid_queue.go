@@ -1,0 +1,57 @@
+package watch
+
+import (
+	"context"
+	"sync"
+	"time"
+)
+
+// PIDQueue are the processes that were seen to map something, until they are looked at.
+type PIDQueue struct {
+	mu   sync.Mutex
+	pids map[uint32]time.Time // when each was first seen since it was looked at
+	all  bool
+	wake chan struct{} // holds at most one
+}
+
+func NewPIDQueue() *PIDQueue {
+	return &PIDQueue{pids: map[uint32]time.Time{}, wake: make(chan struct{}, 1)}
+}
+
+func (f *PIDQueue) Add(pid uint32) {
+	f.mu.Lock()
+	if _, before := f.pids[pid]; !before {
+		f.pids[pid] = time.Now()
+	}
+	f.mu.Unlock()
+	f.signal()
+}
+
+// Missed: some were not seen, so everyone has to be looked at.
+func (f *PIDQueue) Missed() {
+	f.mu.Lock()
+	f.all = true
+	f.mu.Unlock()
+	f.signal()
+}
+
+func (f *PIDQueue) signal() {
+	select {
+	case f.wake <- struct{}{}:
+	default:
+	}
+}
+
+// Wait returns who came since the last call, and when each was first seen, or the context's error.
+func (f *PIDQueue) Wait(ctx context.Context) (pids map[uint32]time.Time, all bool, err error) {
+	select {
+	case <-f.wake:
+	case <-ctx.Done():
+		return nil, false, ctx.Err()
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	pids, all = f.pids, f.all
+	f.pids, f.all = map[uint32]time.Time{}, false
+	return pids, all, nil
+}

@@ -1,0 +1,132 @@
+// Package watch reports processes that map the runtime, as it happens. It attaches to none of them.
+package watch
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"os"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/btf"
+	"github.com/cilium/ebpf/link"
+	"github.com/cilium/ebpf/ringbuf"
+	"golang.org/x/sys/unix"
+
+	"tt-memtrace/bpf"
+	"tt-memtrace/tracer/discover"
+	"tt-memtrace/tracer/proc"
+)
+
+// Watcher tells which processes map files that may hold the runtime, as it happens.
+type Watcher interface {
+	// Run calls seen for each until the context ends, and missed when some were not seen.
+	Run(ctx context.Context, seen func(pid uint32), missed func()) error
+	// Close ends the watch. It must not run beside Run.
+	Close() error
+}
+
+// Mappings watches for files that are named like the runtime, or of any name.
+// A program in the kernel does it best, as it wakes nobody for all others. Where
+// the kernel lets none into its functions, perf does, which some kernels keep to
+// CAP_SYS_ADMIN. The kernel's types can be nil.
+func Mappings(anyName bool, kernel *btf.Cache) (Watcher, error) {
+	w, err := watchByProgram(anyName, kernel)
+	if err == nil {
+		return w, nil
+	}
+	p, perf := watchByPerf(anyName)
+	if perf == nil {
+		return p, nil
+	}
+	if errors.Is(perf, unix.EACCES) {
+		perf = fmt.Errorf("%w: that takes cap_sys_admin, or kernel.perf_event_paranoid at 2 at most: %w", proc.ErrPermission, perf)
+	}
+	return nil, fmt.Errorf("%w; %w", err, perf)
+}
+
+// programWatch is a watch by a program in the kernel.
+type programWatch struct {
+	objects bpf.WatchObjects
+	link    link.Link
+	reader  *ringbuf.Reader
+}
+
+func watchByProgram(anyName bool, kernel *btf.Cache) (_ *programWatch, err error) {
+	w := &programWatch{}
+	defer func() {
+		if err != nil {
+			w.Close()
+			err = fmt.Errorf("watching mappings by a program: %w", err)
+		}
+	}()
+	spec, err := bpf.LoadWatch()
+	if err != nil {
+		return nil, err
+	}
+	var names [len(discover.LibraryNames)][16]byte // as in the program: Set compares the sizes
+	for i, n := range discover.LibraryNames {
+		copy(names[i][:], n)
+	}
+	if err := spec.Variables[bpf.WatchVarNames].Set(names); err != nil {
+		return nil, err
+	}
+	if err := spec.Variables[bpf.WatchVarAnyName].Set(anyName); err != nil {
+		return nil, err
+	}
+	if err := spec.LoadAndAssign(&w.objects, &ebpf.CollectionOptions{Cache: kernel}); err != nil {
+		return nil, err
+	}
+	if w.reader, err = ringbuf.NewReader(w.objects.Mapped); err != nil {
+		return nil, err
+	}
+	w.link, err = link.AttachTracing(link.TracingOptions{Program: w.objects.FileMapped})
+	return w, err
+}
+
+func (w *programWatch) Close() error {
+	if w.link != nil {
+		w.link.Close()
+	}
+	if w.reader != nil {
+		w.reader.Close()
+	}
+	return w.objects.Close()
+}
+
+func (w *programWatch) Run(ctx context.Context, seen func(pid uint32), missed func()) error {
+	stop := context.AfterFunc(ctx, func() { w.reader.Flush() })
+	defer stop()
+	var record ringbuf.Record
+	var known uint64
+	for ctx.Err() == nil {
+		err := w.reader.ReadInto(&record)
+		if errors.Is(err, ringbuf.ErrFlushed) || errors.Is(err, os.ErrClosed) {
+			continue
+		}
+		if err != nil {
+			return fmt.Errorf("watching mappings: %w", err)
+		}
+		seen(binary.LittleEndian.Uint32(record.RawSample))
+		// What was lost found the ring full: all of that is read by now, or wakes this again.
+		if record.Remaining > 0 {
+			continue
+		}
+		var lost uint64
+		if err := w.objects.Lost.Get(&lost); err != nil {
+			return fmt.Errorf("watching mappings: %w", err)
+		}
+		if lost > known {
+			known = lost
+			missed()
+		}
+	}
+	return nil
+}
+
+// ByPerf says whether a watch takes perf's records of all mappings.
+func ByPerf(w Watcher) bool {
+	_, ok := w.(*perfWatch)
+	return ok
+}

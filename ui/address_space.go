@@ -1,0 +1,320 @@
+package ui
+
+import (
+	"cmp"
+	"slices"
+
+	"tt-memtrace/aggregator"
+)
+
+// blockKind is what lies at a place of an address space.
+type blockKind uint8
+
+const (
+	freeBlock blockKind = iota
+	bufferBlock
+	// smallBlock is a buffer of L1_SMALL in the map of a core's L1.
+	smallBlock
+	// circularBlock is the union of circular and dataflow buffers at a place of a core.
+	circularBlock
+	// ringBlock is the kernel-config ring, which programs run from.
+	ringBlock
+	// belowBlock is what is below the allocator's memory: firmware and the like.
+	belowBlock
+	// edgeBlock is what is before the first buffer of a bank: free, or below the allocator's
+	// memory.
+	edgeBlock
+)
+
+var blockNames = [...]string{"free", "buffer", "L1_SMALL", "circular", "kernel-config ring", "not the allocator's", "free or reserved"}
+
+func (k blockKind) String() string { return blockNames[k] }
+
+// block is a piece of an address space.
+type block struct {
+	from, to uint64
+	kind     blockKind
+	buffer   *bufferRow
+	// programs whose circular buffers lie here, the newest first, of the owners of the same index.
+	programs []*aggregator.ProgramSnapshot
+	owners   []owner
+	ring     *aggregator.ConfigRing
+	// clash: it lies on another block of another kind, or of another allocator.
+	clash bool
+}
+
+func (b *block) size() uint64 { return b.to - b.from }
+
+// space is the address space of a bank, or of a core's L1, with everything in it.
+type space struct {
+	blocks []block
+	// It lies between from and to, as far as that is known.
+	from, to uint64
+	// free bytes in each bank, where the capacity is known; largestLeast and largestMost
+	// bound the largest free block: the ends of a bank are not always known.
+	known                     bool
+	free                      uint64
+	largestLeast, largestMost uint64
+	holes, clashes            int
+	// gap is what a core's circular buffers leave free below the buffers, where it has both.
+	gap    uint64
+	hasGap bool
+}
+
+// newSpace puts buffers and circular buffers in order and finds what is free. bytes is the
+// size of a bank, where it is known. Others are what else lies there: on a core, buffers of
+// L1_SMALL and circular buffers.
+func newSpace(buffers, others []block, bytes uint64, known bool, core bool) space {
+	byAddress := func(a, b block) int { return cmp.Or(cmp.Compare(a.from, b.from), cmp.Compare(a.to, b.to)) }
+	slices.SortFunc(buffers, byAddress)
+	slices.SortFunc(others, byAddress)
+	s := space{known: known}
+	// Where no circular buffer lies is no bound.
+	lowest := uint64(1 << 62)
+	for i := range others {
+		if others[i].kind == circularBlock {
+			lowest = min(lowest, others[i].from)
+		}
+	}
+	s.measure(buffers, bytes, lowest)
+	all := slices.Concat(buffers, others)
+	slices.SortFunc(all, byAddress)
+	var end uint64
+	widest := -1
+	for i := range all {
+		if all[i].from < end && widest >= 0 && all[i].size() > 0 {
+			all[i].clash, all[widest].clash = true, true
+			s.clashes++
+		}
+		if all[i].to > end {
+			end, widest = all[i].to, i
+		}
+	}
+	// A core's L1 begins with what is not the allocator's: up to the lowest circular buffer,
+	// which are placed from there on, or so much that the rest can hold the bank.
+	below := uint64(0)
+	if core && known {
+		switch {
+		case lowest < 1<<62:
+			below = lowest
+		case len(buffers) > 0:
+			for i := range buffers {
+				below = max(below, buffers[i].to)
+			}
+			below -= min(below, bytes)
+		}
+	}
+	s.to = end
+	if known {
+		// A bank that must end behind its last buffer begins no further before that.
+		if !core && len(buffers) > 0 {
+			s.from = min(end-min(end, bytes), buffers[0].from)
+		}
+		s.to = max(end, below+bytes)
+	}
+	nothing := func(from, to uint64) {
+		if from < below {
+			s.blocks = append(s.blocks, block{from: from, to: min(to, below), kind: belowBlock})
+			from = min(to, below)
+		}
+		kind := freeBlock
+		if from == s.from && !core && len(buffers) > 0 {
+			kind = edgeBlock
+		}
+		if from < to {
+			s.blocks = append(s.blocks, block{from: from, to: to, kind: kind})
+		}
+	}
+	at := s.from
+	for i := range all {
+		if all[i].from > at {
+			nothing(at, all[i].from)
+		}
+		s.blocks = append(s.blocks, all[i])
+		at = max(at, all[i].to)
+	}
+	nothing(at, max(s.to, at))
+	if core && len(buffers) > 0 {
+		var top uint64
+		for i := range others {
+			if others[i].kind == circularBlock {
+				top = max(top, others[i].to)
+			}
+		}
+		if top > 0 {
+			s.hasGap = true
+			s.gap = buffers[0].from - min(top, buffers[0].from)
+		}
+	}
+	return s
+}
+
+// measure finds what is free in a bank of so many bytes, whose allocator's memory begins at
+// lowest or below. Between buffers that is certain; what lies before the first and after the
+// last is known in sum only, and in parts as far as the ends are.
+func (s *space) measure(buffers []block, bytes, lowest uint64) {
+	if !s.known {
+		return
+	}
+	if len(buffers) == 0 {
+		s.free, s.largestLeast, s.largestMost, s.holes = bytes, bytes, bytes, 1
+		return
+	}
+	low := buffers[0].from
+	var used, hole uint64
+	end := low
+	for i := range buffers {
+		b := &buffers[i]
+		if b.from > end {
+			s.holes++
+			hole = max(hole, b.from-end)
+		}
+		used += max(b.to, end) - max(b.from, end)
+		end = max(end, b.to)
+	}
+	s.free = bytes - min(used, bytes)
+	slack := bytes - min(end-low, bytes)
+	// Before the first buffer lies at least what is above lowest, and at most what is left
+	// when nothing comes after the last.
+	least := low - min(lowest, low)
+	most := max(min(low-min(low, end-min(end, bytes)), slack), least)
+	least = min(least, slack)
+	most = min(most, slack)
+	middle := max(least, min(slack/2, most))
+	s.largestLeast = max(hole, max(middle, slack-middle))
+	s.largestMost = max(hole, least, slack-least, most, slack-most)
+	if slack > 0 {
+		s.holes++
+	}
+}
+
+// coreUse is what circular buffers take of a core.
+type coreUse struct {
+	core  aggregator.Core
+	bytes uint64
+}
+
+// interval is a piece of a core's L1, and whose it is.
+type interval struct {
+	from, to uint64
+	program  *aggregator.ProgramSnapshot
+	owner    owner
+}
+
+// maxShownCore bounds coordinates: no chip has more rows or columns of cores.
+const maxShownCore = 63
+
+// coresOf is, by core of a chip, what circular buffers take of it: of each process the
+// union of its programs'.
+func coresOf(r *reader, chip aggregator.Chip, ascii bool) []coreUse {
+	sum := map[aggregator.Core]uint64{}
+	for _, o := range owners(r.snapshot, ascii) {
+		if !onChip(o.process, chip) {
+			continue
+		}
+		programs := r.programs(o.process)
+		per := map[aggregator.Core][]interval{}
+		for i := range programs {
+			for j := range programs[i].Placed {
+				c := &programs[i].Placed[j]
+				if c.Chip != chip || c.Kind == aggregator.GlobalCircular || c.Size == 0 {
+					continue
+				}
+				for _, rg := range c.Ranges {
+					for x := rg.X0; x <= min(rg.X1, maxShownCore); x++ {
+						for y := rg.Y0; y <= min(rg.Y1, maxShownCore); y++ {
+							core := aggregator.Core{X: x, Y: y}
+							per[core] = append(per[core], interval{from: c.Address, to: c.Address + c.Size})
+						}
+					}
+				}
+			}
+		}
+		for core, list := range per {
+			sum[core] += union(list)
+		}
+	}
+	out := make([]coreUse, 0, len(sum))
+	for core, n := range sum {
+		out = append(out, coreUse{core, n})
+	}
+	slices.SortFunc(out, func(a, b coreUse) int {
+		return cmp.Or(cmp.Compare(b.bytes, a.bytes), cmp.Compare(a.core.Y, b.core.Y), cmp.Compare(a.core.X, b.core.X))
+	})
+	return out
+}
+
+func union(list []interval) uint64 {
+	slices.SortFunc(list, func(a, b interval) int { return cmp.Compare(a.from, b.from) })
+	var sum, end uint64
+	for _, i := range list {
+		if i.to > end {
+			sum += i.to - max(i.from, end)
+			end = i.to
+		}
+	}
+	return sum
+}
+
+func onChip(p *aggregator.ProcessSnapshot, chip aggregator.Chip) bool {
+	return slices.ContainsFunc(p.Chips, func(c aggregator.ChipSnapshot) bool { return c.Chip == chip })
+}
+
+// circularBlocks are the circular buffers on one core of a chip, what touches in one piece.
+func circularBlocks(r *reader, chip aggregator.Chip, core aggregator.Core, ascii bool) []block {
+	var list []interval
+	for _, o := range owners(r.snapshot, ascii) {
+		if !onChip(o.process, chip) {
+			continue
+		}
+		programs := r.programs(o.process)
+		for i := range programs {
+			for j := range programs[i].Placed {
+				c := &programs[i].Placed[j]
+				if c.Chip == chip && c.Kind != aggregator.GlobalCircular && c.Size > 0 && covers(c.Ranges, core) {
+					list = append(list, interval{c.Address, c.Address + c.Size, &programs[i], o})
+				}
+			}
+		}
+	}
+	slices.SortFunc(list, func(a, b interval) int { return cmp.Compare(a.from, b.from) })
+	var out []block
+	for _, i := range list {
+		n := len(out)
+		if n == 0 || i.from > out[n-1].to {
+			out = append(out, block{from: i.from, to: i.to, kind: circularBlock})
+			n++
+		}
+		b := &out[n-1]
+		b.to = max(b.to, i.to)
+		if !slices.Contains(b.programs, i.program) {
+			b.programs, b.owners = append(b.programs, i.program), append(b.owners, i.owner)
+		}
+	}
+	return out
+}
+
+func covers(ranges []aggregator.CoreRange, c aggregator.Core) bool {
+	return slices.ContainsFunc(ranges, func(r aggregator.CoreRange) bool {
+		return c.X >= r.X0 && c.X <= r.X1 && c.Y >= r.Y0 && c.Y <= r.Y1
+	})
+}
+
+// bufferBlocks are the buffers of a memory on a chip.
+func bufferBlocks(r *reader, chip aggregator.Chip, m aggregator.Memory, kind blockKind, ascii bool) []block {
+	var out []block
+	for _, o := range owners(r.snapshot, ascii) {
+		if !onChip(o.process, chip) {
+			continue
+		}
+		banks := bankCounts(o.process)
+		list := r.buffers(o.process)
+		for i := range list {
+			b := &list[i]
+			if b.Memory == m && slices.Contains(b.Chips, chip) {
+				out = append(out, block{from: b.Address, to: b.Address + min(b.PerBank, 1<<64-1-b.Address), kind: kind, buffer: &bufferRow{o, b, banks[m]}})
+			}
+		}
+	}
+	return out
+}

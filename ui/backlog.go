@@ -1,0 +1,70 @@
+package ui
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"tt-memtrace/aggregator"
+	"tt-memtrace/ui/text"
+)
+
+// Backlog is what a source has received and nobody has read yet.
+type Backlog struct {
+	// Behind is the age of the newest event that was read while others wait; 0 where none waits.
+	Behind time.Duration
+	// Waiting bytes of Size that there is room for; a Size of 0 is not known.
+	Waiting, Size uint64
+}
+
+// staleAfter is the age of the newest event from which the screen says that its data is old,
+// while events wait.
+const staleAfter = 2 * time.Second
+
+// stale reports whether the data is old.
+func (d *data) stale() bool { return d.backlog.Behind >= staleAfter }
+
+// staleness is how old the data is, and how full the ring buffer is, for the header.
+func staleness(d *data) string {
+	out := fmt.Sprintf("data %s behind", text.Age(d.backlog.Behind))
+	if d.backlog.Size > 0 {
+		out += fmt.Sprintf(", ring buffer %d %% full", d.backlog.Waiting*100/d.backlog.Size)
+	}
+	return out
+}
+
+// verification says when the accounts of processes were last compared with the runtime's own,
+// by the process whose comparison is the oldest; a dot where one never was. Of processes that are
+// sampled it is when they were last read. A comparison of no
+// buffers verifies none of those that came later.
+func verification(d *data, o settings, of func(*aggregator.ProcessSnapshot) bool) text.Span {
+	g := text.GlyphSet(o.ASCII)
+	unknown := text.Faint.Span("verified " + g.Unknown)
+	oldest, suspect, some, did := d.now, false, false, "verified "
+	for i := range d.snapshot.Processes {
+		p := &d.snapshot.Processes[i]
+		switch {
+		case !of(p) || len(p.Chips) == 0:
+			continue
+		case p.Agreement.At > 0 && slices.ContainsFunc(p.Reasons, func(r aggregator.Reason) bool { return r.Code == aggregator.ReasonSampled }):
+			// What is read now and then is as old as that.
+			some, did = true, "read "
+			oldest = min(oldest, p.Agreement.At)
+			continue
+		case p.Agreement.At == 0, p.Agreement.Compared == 0 && p.Buffers > 0:
+			return unknown
+		case p.Agreement.Compared == 0:
+			continue // there was nothing to verify, and there is nothing now
+		}
+		some, suspect = true, suspect || p.Agreement.Suspect
+		oldest = min(oldest, p.Agreement.At)
+	}
+	ago := text.Age(time.Duration(d.now-oldest)) + " ago"
+	switch {
+	case !some:
+		return unknown
+	case suspect:
+		return text.Notice.Span("in doubt, " + did + ago)
+	}
+	return text.Plain.Span(did + ago)
+}

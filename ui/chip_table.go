@@ -1,0 +1,368 @@
+package ui
+
+import (
+	"cmp"
+	"strconv"
+
+	"tt-memtrace/aggregator"
+	"tt-memtrace/telemetry"
+	"tt-memtrace/ui/text"
+	"tt-memtrace/ui/widget"
+)
+
+// Bars shrink first when the terminal gets narrow; then units and the small
+// memories' bars go, then the card, then all bars.
+type chipTier struct {
+	card, cb, peaks, short bool
+	// telemetry has temperature, power and clock; kernel the bytes of kernels.
+	telemetry, kernel bool
+	// spark is the width of the history of DRAM, 0 for none.
+	spark   int
+	history *history
+	// memory is that of the history, names are those of rows that stand for more than one chip.
+	memory metric
+	names  map[aggregator.Chip]string
+	// bar and small are the least widths of the bars of DRAM and L1, and of
+	// L1_SMALL and TRACE; 0 is no bar.
+	bar, small int
+}
+
+func chipTiers() []chipTier {
+	return []chipTier{
+		{card: true, cb: true, peaks: true, bar: 16, small: 8},
+		{card: true, cb: true, bar: 10, small: 5},
+		{card: true, cb: true, short: true, bar: 8, small: 5},
+		{card: true, cb: true, short: true, bar: 8},
+		{card: true, cb: true, short: true, bar: 5},
+		{cb: true, short: true, bar: 5},
+		{short: true, bar: 5},
+		{short: true},
+	}
+}
+
+// screenTiers are those of the screen, where there can be telemetry and a history.
+func screenTiers(d *data, h *history, memory metric, names map[aggregator.Chip]string) []chipTier {
+	some := false
+	for i := range d.snapshot.Chips {
+		some = some || telemetryOf(d, &d.snapshot.Chips[i]) != nil
+	}
+	var out []chipTier
+	for i, t := range chipTiers() {
+		t.history, t.memory, t.names = h, memory, names
+		t.telemetry = some && i < 6
+		if i == 0 {
+			t.kernel, t.spark = true, 12
+			out = append(out, t)
+			t.kernel, t.spark = false, 8
+		}
+		out = append(out, t)
+		if i <= 3 && t.telemetry {
+			// Rather narrower bars than none of what the driver tells.
+			t.bar, t.small = max(t.bar-3, 5), 0
+			out = append(out, t)
+		}
+		if t.telemetry {
+			t.telemetry = false
+			if i >= 4 {
+				out = append(out, t)
+			}
+		}
+	}
+	return out
+}
+
+// peaksFrom is the width from which text has room for peaks beside bars.
+const peaksFrom = 110
+
+// peakTiers are for text, which cannot be looked at again: there the peaks
+// come before wide bars and long units.
+func peakTiers() []chipTier {
+	return []chipTier{
+		{card: true, cb: true, peaks: true, bar: 10, small: 5},
+		{card: true, cb: true, peaks: true, bar: 5, small: 5},
+		{card: true, cb: true, peaks: true, short: true, bar: 10, small: 5},
+		{card: true, cb: true, peaks: true, short: true, bar: 5, small: 5},
+		{card: true, cb: true, peaks: true, short: true, bar: 5},
+	}
+}
+
+// maxBar is the width beyond which a bar tells nothing more.
+const maxBar = 40
+
+// chipTable lays the device table out in w cells, one row a chip, by the first
+// of the tiers that fits.
+func chipTable(d *data, o settings, w int, tiers []chipTier) widget.Columns {
+	s := d.snapshot
+	late := lateProcesses(s)
+	memories := make([]memoryColumn, 0, aggregator.NumMemories)
+	for _, m := range shownMemories() {
+		c := memoryColumn{name: m.String(), o: o}
+		for i := range s.Chips {
+			c.amounts = append(c.amounts, o.amountOf(s.Chips[i].Memory[m], anyOf(s.Chips[i].PIDs, late)))
+		}
+		memories = append(memories, c)
+	}
+	programs := memoryColumn{name: programsTitle, o: o}
+	for i := range s.Chips {
+		programs.amounts = append(programs.amounts, programsOf(s.Chips[i].CB, anyOf(s.Chips[i].PIDs, late)))
+	}
+	var columns []widget.Column
+	for _, t := range tiers {
+		columns = chipColumns(d, o, late, memories, programs, t)
+		if rest := w - widget.TableWidth(columns); rest >= 0 {
+			t = t.grown(rest)
+			columns = chipColumns(d, o, late, memories, programs, t)
+			if rest := w - widget.TableWidth(columns); t.spark > 0 && rest > 0 {
+				t.spark += min(rest, maxSpark)
+				columns[len(columns)-1] = sparkColumn(d, o, t)
+			}
+			break
+		}
+	}
+	return widget.Columns{Columns: columns, N: len(s.Chips)}
+}
+
+// maxSpark is how much of what is left over the small histories take: five minutes have so many
+// seconds.
+const maxSpark = 300
+
+// grown gives the bars what is left over, two thirds of it to the large memories.
+func (t chipTier) grown(rest int) chipTier {
+	if t.bar == 0 {
+		return t
+	}
+	if t.small == 0 {
+		t.bar = min(t.bar+rest/2, maxBar)
+		return t
+	}
+	small := min(rest/6, maxBar/2-t.small)
+	t.bar = min(t.bar+(rest-2*small)/2, maxBar)
+	t.small += small
+	return t
+}
+
+func chipColumns(d *data, o settings, late map[uint32]bool, memories []memoryColumn, programs memoryColumn, t chipTier) []widget.Column {
+	g, s := text.GlyphSet(o.ASCII), d.snapshot
+	chip := widget.Column{Title: text.Title.Line("CHIP"), Right: true}
+	mark := widget.Column{}
+	card := widget.Column{Title: text.Title.Line("CARD"), Gap: 2}
+	for i := range s.Chips {
+		c := &s.Chips[i]
+		chip.Cells = append(chip.Cells, text.Strong.Line(cmp.Or(t.names[c.Chip], chipName(c.Chip))))
+		mark.Cells = append(mark.Cells, text.Notice.Line(marksOf(c.Reasons)))
+		card.Cells = append(card.Cells, cardCell(c, o.ASCII, g))
+	}
+	columns := []widget.Column{chip, mark}
+	if t.card {
+		columns = append(columns, card)
+	}
+	if t.telemetry {
+		columns = append(columns, sensorColumns(d, o)...)
+	}
+	for i, m := range memories {
+		width := t.bar
+		if i >= 2 {
+			width = t.small
+		}
+		columns = append(columns, m.column(width, t, g))
+	}
+	if t.cb {
+		t.peaks = false
+		columns = append(columns, programs.column(0, t, g))
+	}
+	if t.kernel {
+		kernels := widget.Column{Title: text.Title.Line("KERNELS"), Right: true, Gap: 2, Least: 9}
+		for i := range s.Chips {
+			k := &s.Chips[i].Kernel
+			cell := bytesCell(kernelBytes(k), o)
+			if kernelBytes(k) == 0 && anyOf(s.Chips[i].PIDs, late) {
+				cell = text.Faint.Line(g.Unknown)
+			}
+			kernels.Cells = append(kernels.Cells, cell)
+		}
+		columns = append(columns, kernels)
+	}
+	if t.spark > 0 {
+		columns = append(columns, sparkColumn(d, o, t))
+	}
+	return columns
+}
+
+// sparkColumn is the small history of each chip.
+func sparkColumn(d *data, o settings, t chipTier) widget.Column {
+	span, age := t.history.recent(d.now)
+	g, name := text.GlyphSet(o.ASCII), metricNames[t.memory]+" "+age
+	c := widget.Column{Title: text.Title.Line(name), Gap: 2, Least: t.spark}
+	if t.spark < text.Width(name) {
+		c.Title = text.Title.Line(age)
+	}
+	for i := range d.snapshot.Chips {
+		c.Cells = append(c.Cells, t.history.spark(subject{chip: d.snapshot.Chips[i].Chip, metric: t.memory}, d.now, span, t.spark, o.requested, g))
+	}
+	return c
+}
+
+// sensorColumns are temperature, power and clock.
+func sensorColumns(d *data, o settings) []widget.Column {
+	g := text.GlyphSet(o.ASCII)
+	degrees := "°C"
+	if o.ASCII {
+		degrees = "C"
+	}
+	columns := []widget.Column{
+		{Title: text.Title.Line(degrees), Right: true, Gap: 2, Least: 3}, {Title: text.Title.Line("W"), Right: true, Gap: 1, Least: 3}, {Title: text.Title.Line("MHz"), Right: true, Gap: 1, Least: 4},
+	}
+	for i := range d.snapshot.Chips {
+		values := make([]telemetry.Value, 3)
+		var most telemetry.Value
+		if t := telemetryOf(d, &d.snapshot.Chips[i]); t != nil {
+			values, most = []telemetry.Value{t.Temperature, t.Power, t.AI}, t.TemperatureMax
+		}
+		for j, scale := range []int64{1000, 1e6, 1} {
+			switch v := values[j]; {
+			case !v.Known:
+				columns[j].Cells = append(columns[j].Cells, text.Faint.Line(g.Unknown))
+			case j == 0 && most.Known && most.N > 0 && v.N >= most.N:
+				columns[j].Cells = append(columns[j].Cells, text.Alert.Line(strconv.FormatInt(v.N/scale, 10)))
+			default:
+				columns[j].Cells = append(columns[j].Cells, text.Plain.Line(strconv.FormatInt((v.N+scale/2)/scale, 10)))
+			}
+		}
+	}
+	return columns
+}
+
+// maxCard cells are enough for every card and architecture that the runtime names.
+const maxCard = 12
+
+// cardCell is the card that a chip is on or, where that is not known, its architecture.
+func cardCell(c *aggregator.ChipSnapshot, ascii bool, g text.Glyphs) text.Line {
+	name := cmp.Or(c.Board, c.Arch)
+	if name == "" {
+		return text.Faint.Line(g.Unknown)
+	}
+	return text.Plain.Line(text.Clip(text.Sanitize(name, ascii), maxCard, g.Dots))
+}
+
+// memoryColumn is one memory of all chips: bar, number, sign of fullness, and
+// the capacity unless the title can hold it.
+type memoryColumn struct {
+	name    string
+	o       settings
+	amounts []amount
+}
+
+func (m memoryColumn) column(width int, t chipTier, g text.Glyphs) widget.Column {
+	s := m.o.scaleOf(m.amounts, t.short)
+	common, same := m.capacity()
+	used := widget.Column{Right: true, Least: m.o.leastNumber(t.short)}
+	signs, capacities, peaks := widget.Column{}, widget.Column{}, widget.Column{Right: true, Gap: 1, Least: m.o.leastNumber(t.short), Title: text.Title.Line("peak")}
+	bars := widget.Column{}
+	for _, a := range m.amounts {
+		used.Cells = append(used.Cells, a.number(s, g))
+		signs.Cells = append(signs.Cells, signCell(a))
+		bars.Cells = append(bars.Cells, barCell(a, width, g))
+		peaks.Cells = append(peaks.Cells, a.highest().number(s, g))
+		if a.capacity == 0 || same {
+			capacities.Cells = append(capacities.Cells, nil)
+		} else {
+			capacities.Cells = append(capacities.Cells, text.Faint.Line("/"+text.Capacity(a.capacity, m.o.Exact, true)))
+		}
+	}
+	signs.Least = 1
+	parts := []widget.Column{used, signs, capacities}
+	if width > 0 {
+		used.Gap = 1
+		bars.Least = width
+		parts = []widget.Column{bars, used, signs, capacities}
+	} else {
+		parts[0].Least = max(used.Least, len(m.name))
+	}
+	if t.peaks {
+		parts = append(parts, peaks)
+	}
+	cells := (&widget.Columns{Columns: parts, N: len(m.amounts)}).Rows(0, len(m.amounts))
+	return widget.Column{Title: m.title(parts, width, common, same, t), Cells: cells, Gap: 1 + min(width, 1)}
+}
+
+// title names the memory, and its capacity right above the numbers if it is
+// the same for all chips and there is room.
+func (m memoryColumn) title(parts []widget.Column, width int, common uint64, same bool, t chipTier) text.Line {
+	left := 0
+	for _, p := range parts {
+		if len(p.Title) == 0 {
+			left += p.Gap + p.Width()
+		}
+	}
+	left-- // the sign of fullness
+	name := text.Title.Line(m.name)
+	if width == 0 {
+		name = name.Padded(left, true)
+	}
+	if same && common > 0 {
+		for _, c := range []string{"of " + text.Capacity(common, m.o.Exact, t.short), "/" + text.Capacity(common, m.o.Exact, true)} {
+			if n := left - name.Width() - len(c); n >= 1 {
+				name = append(append(name, text.Plain.Span(text.Spaces(n))), text.Title.Span(c))
+				break
+			}
+		}
+	}
+	if t.peaks {
+		p := parts[len(parts)-1]
+		name = append(name.Padded(left+1, false), p.Title.Padded(p.Gap+p.Width(), true)...)
+	}
+	return name
+}
+
+// capacity is the one that all chips have in common, as far as they have one.
+func (m memoryColumn) capacity() (common uint64, same bool) {
+	for _, a := range m.amounts {
+		switch {
+		case a.capacity == 0:
+		case common == 0:
+			common = a.capacity
+		case common != a.capacity:
+			return 0, false
+		}
+	}
+	return common, true
+}
+
+// signCell says how full a memory is where colours say nothing.
+func signCell(a amount) text.Line {
+	if a.absent || a.unknown {
+		return nil
+	}
+	_, sign := widget.Fullness(a.used, a.capacity)
+	return text.Notice.Line(sign)
+}
+
+// barCell is a bar where the capacity is known, else a dot; nothing where there is no memory.
+func barCell(a amount, w int, g text.Glyphs) text.Line {
+	switch {
+	case a.absent, w == 0:
+		return nil
+	case a.capacity == 0 || a.unknown:
+		return text.Faint.Line(g.Unknown)
+	}
+	return widget.Bar(w, a.used, a.peak, a.capacity, g)
+}
+
+func lateProcesses(s *aggregator.Snapshot) map[uint32]bool {
+	late := map[uint32]bool{}
+	for i := range s.Processes {
+		if s.Processes[i].Late {
+			late[s.Processes[i].PID] = true
+		}
+	}
+	return late
+}
+
+func anyOf(pids []uint32, set map[uint32]bool) bool {
+	for _, p := range pids {
+		if set[p] {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,500 @@
+package ui
+
+import (
+	"cmp"
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/gdamore/tcell/v2"
+	"github.com/rivo/tview"
+
+	"tt-memtrace/aggregator"
+	"tt-memtrace/telemetry"
+	"tt-memtrace/ui/text"
+	"tt-memtrace/ui/widget"
+)
+
+// chipView is one chip in full.
+type chipView struct {
+	*state
+	*widget.Table[chipShare, processID]
+	cores  []coreUse
+	spaces map[aggregator.Memory]space
+	done   mapQuery
+	top    int
+}
+
+// chipShare is what a process has of a chip.
+type chipShare struct {
+	owner
+	*aggregator.ChipSnapshot
+}
+
+func newChipView(s *state) *chipView {
+	v := &chipView{state: s}
+	late := func(r *chipShare) bool { return r.process.Late }
+	v.Table = &widget.Table[chipShare, processID]{
+		Settings: &s.settings.Settings, Name: "chip", What: "processes", None: "no process has this chip open",
+		Key:   func(r *chipShare) processID { return idOf(r.process) },
+		Words: func(b []byte, r *chipShare) []byte { return r.words(b) },
+		Fields: append(ownerFields(10, 2, func(r *chipShare) owner { return r.owner }),
+			amountField(s, "DRAM", 0, late, aggregator.DRAM), amountField(s, "L1", 0, late, aggregator.L1),
+			amountField(s, "L1_SMALL", 3, late, aggregator.L1Small), amountField(s, "TRACE", 4, late, aggregator.Trace),
+			widget.Field[chipShare]{Name: programsTitle, Right: true, Least: 9, Rank: 1, Order: bigFirst(func(r *chipShare) uint64 { return r.CB.Physical }),
+				Cell: func(r *chipShare) text.Line { return s.amountCell(programsOf(r.CB, r.process.Late)) }},
+			widget.Field[chipShare]{Name: "KERNELS", Right: true, Least: 9, Rank: 5, Order: bigFirst(func(r *chipShare) uint64 { return kernelBytes(&r.Kernel) }),
+				Cell: func(r *chipShare) text.Line { return s.atLeast(kernelBytes(&r.Kernel), r.Kernel.Unsized > 0) }},
+			countField(s, "BUFFERS", 2, func(r *chipShare) uint64 { return buffers(&r.Memory) }),
+			countField(s, "PROGRAMS", 6, func(r *chipShare) uint64 { return max(r.CB.Programs, r.Kernel.Programs) }),
+		),
+		Detail: func(r *chipShare) []text.Line {
+			return append(append([]text.Line{
+				widget.Pair("process", text.Strong.Line(fmt.Sprintf("%d  %s", r.process.PID, r.name)))}, s.reasonLines(r.process.Reasons)...),
+				widget.Pair("runtime", text.Plain.Line(runtimeOf(r.process, s.settings))),
+				widget.Pair("since", append(s.ageCell(r.process.Since), text.Plain.Span(" ago, "+s.when(r.process.Since)))),
+				widget.Pair("peaks", text.Plain.Line(peaksOf(&r.Memory, s.settings))),
+			)
+		},
+	}
+	return v
+}
+
+// runtimeOf names the release and the library of a process.
+func runtimeOf(p *aggregator.ProcessSnapshot, o settings) string {
+	out := text.GlyphSet(o.ASCII).Unknown
+	if p.Info.Release != "" {
+		out = text.Sanitize(p.Info.Release, o.ASCII)
+	}
+	if p.Info.Library != "" {
+		out += "  " + text.Sanitize(p.Info.Library, o.ASCII)
+	}
+	if p.Info.NotCovered != "" {
+		out += "  not covered: " + text.Sanitize(p.Info.NotCovered, o.ASCII)
+	}
+	return out
+}
+
+func peaksOf(memory *[aggregator.NumMemories]aggregator.Usage, o settings) string {
+	var out []string
+	for _, m := range shownMemories() {
+		a := o.amountOf(memory[m], false).highest()
+		out = append(out, m.String()+" "+a.number(o.scaleOf([]amount{a}, false), text.GlyphSet(o.ASCII)).String())
+	}
+	return strings.Join(out, "  ")
+}
+
+func kernelBytes(u *aggregator.KernelUsage) uint64 {
+	var n uint64
+	for _, b := range u.Bytes {
+		n += b
+	}
+	return n
+}
+
+// amountCell writes an amount in its own unit.
+func (s *state) amountCell(a amount) text.Line {
+	return a.number(s.settings.scaleOf([]amount{a}, false), text.GlyphSet(s.settings.ASCII))
+}
+
+func amountField(s *state, name string, rank int, late func(*chipShare) bool, m aggregator.Memory) widget.Field[chipShare] {
+	requested := func(r *chipShare) uint64 { return max(r.Memory[m].Reserved, r.Memory[m].Requested) }
+	return widget.Field[chipShare]{Name: name, Right: true, Least: 9, Rank: rank, Order: bigFirst(requested),
+		Cell: func(r *chipShare) text.Line { return s.amountCell(s.settings.amountOf(r.Memory[m], late(r))) }}
+}
+
+func (v *chipView) work() func(*reader) func() {
+	c := v.current()
+	if c == nil {
+		return nil
+	}
+	chip, ascii := c.Chip, v.settings.ASCII
+	var banks [aggregator.NumMemories]aggregator.Banks
+	for m := range banks {
+		banks[m] = c.Memory[m].Banks
+	}
+	arrange, last := v.Arranger(), v.done
+	want := mapQuery{query: v.Query(), chip: chip, any: true}
+	return func(r *reader) func() {
+		readChip(r, chip, true)
+		now := want
+		now.round, now.snapshot = r.round, r.snapshot
+		if now == last {
+			return nil
+		}
+		var all []chipShare
+		for _, o := range owners(r.snapshot, ascii) {
+			for i := range o.process.Chips {
+				if o.process.Chips[i].Chip == chip {
+					all = append(all, chipShare{o, &o.process.Chips[i]})
+				}
+			}
+		}
+		rows := arrange(all)
+		if last.snapshot = now.snapshot; now == last {
+			return func() {
+				v.Set(rows, len(all))
+				v.done = now
+			}
+		}
+		cores := coresOf(r, chip, ascii)
+		spaces := map[aggregator.Memory]space{}
+		for _, m := range shownMemories() {
+			var others []block
+			if m == aggregator.L1 && len(cores) > 0 {
+				others = circularBlocks(r, chip, cores[0].core, ascii)
+			}
+			s := newSpace(bufferBlocks(r, chip, m, bufferBlock, ascii), others, banks[m].Bytes, banks[m].Known && banks[m].Count > 0, m == aggregator.L1)
+			s.blocks = nil
+			spaces[m] = s
+		}
+		return func() {
+			v.Set(rows, len(all))
+			v.cores, v.spaces, v.done = cores, spaces, now
+		}
+	}
+}
+
+func (v *chipView) Compose(w, h int) widget.Picture {
+	c := v.state.current()
+	if c == nil {
+		return widget.Picture{Lines: []text.Line{nil, text.Faint.Line("  no chip has been opened yet")}, Selected: -1}
+	}
+	if v.done.any && v.done.chip != c.Chip {
+		v.done, v.cores, v.spaces = mapQuery{}, nil, nil
+		v.Forget()
+	}
+	p := widget.Picture{Selected: -1}
+	p.Lines = append(p.Lines, v.identity(c, w)...)
+	p.Lines = append(p.Lines, v.memories(c, w)...)
+	p.Lines = append(p.Lines, v.programs(c, w)...)
+	// The map of cores needs some room beside what it stands next to, or below.
+	least := 5 // of the table of processes
+	if heat := v.heat(); len(heat) > 0 && len(p.Lines)+len(heat)+1+least <= h {
+		p.Lines = append(p.Lines, widget.Rule(w, "cores, by what circular buffers take", "", text.GlyphSet(v.settings.ASCII)))
+		p.Lines = append(p.Lines, heat...)
+	}
+	p.Lines = append(p.Lines, widget.Rule(w, "", "", text.GlyphSet(v.settings.ASCII)))
+	v.top = len(p.Lines)
+	body := v.Table.Compose(w, max(h-v.top, 3))
+	if body.Selected >= 0 {
+		p.Selected = body.Selected + v.top
+	}
+	p.Lines = append(p.Lines, body.Lines...)
+	return p
+}
+
+// identity says which chip it is, and how it is.
+func (v *chipView) identity(c *aggregator.ChipSnapshot, w int) []text.Line {
+	o, g := v.settings, text.GlyphSet(v.settings.ASCII)
+	dot := func(s string) string {
+		if s == "" {
+			return g.Unknown
+		}
+		return text.Sanitize(s, o.ASCII)
+	}
+	t := telemetryOf(&v.data, c)
+	if t == nil {
+		t = &telemetry.Device{}
+	}
+	parts := []string{"card " + dot(cmp.Or(c.Board, t.Card)), "arch " + dot(c.Arch)}
+	if t.Bus != "" || t.Card != "" {
+		parts = append(parts, fmt.Sprintf("/dev/tenstorrent/%d", t.Node), strings.TrimSpace("pci "+dot(t.Bus)+" "+text.Sanitize(t.Link, o.ASCII)), "firmware "+dot(t.Firmware), "serial "+dot(t.Serial))
+	}
+	if !v.data.stale() {
+		parts = append(parts, verification(&v.data, o, func(p *aggregator.ProcessSnapshot) bool { return onChip(p, c.Chip) }).Text)
+	}
+	name := " chip " + chipName(c.Chip) + "  "
+	var lines []text.Line
+	for i, l := range text.Pack(parts, w-text.Width(name)) {
+		if i > 0 {
+			name = text.Spaces(text.Width(name))
+		}
+		lines = append(lines, text.Line{text.Strong.Span(name), text.Plain.Span(l)}.Clipped(w))
+	}
+	for i, r := range c.Reasons {
+		if i == fewNotes {
+			lines = append(lines, text.Notice.Line(fmt.Sprintf(" and %d more reasons: :reasons", len(c.Reasons)-i)))
+			break
+		}
+		f := flaw{code: r.Code, sentence: r.String()}
+		if r.PID != 0 {
+			f.pids = []uint32{r.PID}
+		}
+		lines = append(lines, text.Notice.Line(text.Clip(" not exact: "+text.Sanitize(f.String(), o.ASCII), w, g.Dots)))
+	}
+	if t.Card == "" && t.Bus == "" && !t.Temperature.Known {
+		return append(lines, text.Faint.Line(" temperature, power, clock: "+g.Unknown))
+	}
+	sensors := text.Plain.Line(" ")
+	add := func(name string, x telemetry.Value, unit string, scale float64, decimals int, most telemetry.Value) {
+		next := text.Line{text.Faint.Span(name + " ")}
+		switch {
+		case !x.Known:
+			next = append(next, text.Faint.Span(g.Unknown))
+		case most.Known:
+			next = append(next, text.Plain.Span(strconv.FormatFloat(float64(x.N)/scale, 'f', decimals, 64)+unit), text.Faint.Span(" of "+strconv.FormatFloat(float64(most.N)/scale, 'f', 0, 64)))
+		default:
+			next = append(next, text.Plain.Span(strconv.FormatFloat(float64(x.N)/scale, 'f', decimals, 64)+unit))
+		}
+		if sensors.Width()+next.Width() <= w {
+			sensors = append(append(sensors, next...), text.Plain.Span("  "))
+		}
+	}
+	none := telemetry.Value{}
+	if t.Trips.Known && t.Trips.N > 0 {
+		sensors = append(sensors, text.Alert.Span("too hot "+text.Times(uint64(t.Trips.N))), text.Plain.Span("  "))
+	}
+	add("temperature", t.Temperature, o.degrees(), 1000, 1, t.TemperatureMax)
+	add("power", t.Power, " W", 1e6, 1, t.PowerMax)
+	add("clock", t.AI, " MHz", 1, 0, none)
+	if t.Fan.Known {
+		add("fan", t.Fan, " rpm", 1, 0, none)
+	}
+	add("voltage", t.Voltage, " V", 1000, 3, none)
+	add("current", t.Current, " A", 1000, 1, none)
+	add("axi", t.AXI, " MHz", 1, 0, none)
+	add("arc", t.ARC, " MHz", 1, 0, none)
+	return append(lines, sensors)
+}
+
+// degrees is the unit of temperatures.
+func (o settings) degrees() string {
+	if o.ASCII {
+		return " C"
+	}
+	return " °C"
+}
+
+// memories is a row for each memory of the chip.
+func (v *chipView) memories(c *aggregator.ChipSnapshot, w int) []text.Line {
+	o, g := v.settings, text.GlyphSet(v.settings.ASCII)
+	late := anyOf(c.PIDs, lateProcesses(v.data.snapshot))
+	list := shownMemories()
+	columns := []widget.Column{{Title: text.Title.Line("MEMORY"), Least: 8}, {Title: text.Title.Line(""), Gap: 2}}
+	add := func(name string, cell func(m aggregator.Memory, u aggregator.Usage) text.Line) {
+		col := widget.Column{Title: text.Title.Line(name), Right: true, Gap: 2}
+		for _, m := range list {
+			col.Cells = append(col.Cells, cell(m, c.Memory[m]))
+		}
+		columns = append(columns, col)
+	}
+	for _, m := range list {
+		columns[0].Cells = append(columns[0].Cells, text.Strong.Line(m.String()))
+	}
+	own := func(n uint64) text.Line { return bytesCell(n, o) }
+	add("RESERVED", func(_ aggregator.Memory, u aggregator.Usage) text.Line {
+		return v.amountCell(settings{}.amountOf(u, late))
+	})
+	add("REQUESTED", func(_ aggregator.Memory, u aggregator.Usage) text.Line {
+		return v.amountCell(settings{requested: true}.amountOf(u, late))
+	})
+	add("PEAK", func(_ aggregator.Memory, u aggregator.Usage) text.Line {
+		return v.amountCell(o.amountOf(u, late).highest())
+	})
+	add("CAPACITY", func(_ aggregator.Memory, u aggregator.Usage) text.Line {
+		switch n, known := u.Capacity(); {
+		case !known:
+			return text.Faint.Line(g.Unknown)
+		case n == 0:
+			return text.Faint.Line("-")
+		default:
+			return text.Plain.Line(text.Capacity(n, o.Exact, false))
+		}
+	})
+	add("FREE", func(_ aggregator.Memory, u aggregator.Usage) text.Line {
+		n, known := u.Capacity()
+		switch {
+		case !known || late || u.Unreserved > 0:
+			return text.Faint.Line(g.Unknown)
+		case n == 0:
+			return text.Faint.Line("-")
+		}
+		return own(n - min(u.Reserved, n))
+	})
+	add("BUFFERS", func(_ aggregator.Memory, u aggregator.Usage) text.Line {
+		return text.Plain.Line(text.Count(u.Buffers, o.Exact))
+	})
+	add("LARGEST FREE", func(m aggregator.Memory, u aggregator.Usage) text.Line {
+		s, ok := v.spaces[m]
+		n, known := u.Capacity()
+		switch {
+		case known && n == 0:
+			return text.Faint.Line("-")
+		case !ok || !s.known || late:
+			return text.Faint.Line(g.Unknown)
+		}
+		return text.Plain.Line(largest(&s, o))
+	})
+	add("IN A BANK OF", func(_ aggregator.Memory, u aggregator.Usage) text.Line {
+		if !u.Banks.Known || u.Banks.Count == 0 {
+			return text.Faint.Line(g.Unknown)
+		}
+		return text.Faint.Line(fmt.Sprintf("%s x %d", text.Capacity(u.Banks.Bytes, o.Exact, false), u.Banks.Count))
+	})
+	// What there is no room for goes, the last first; what is left is the bars'.
+	for len(columns) > 6 && widget.TableWidth(columns) > w-1 {
+		columns = columns[:len(columns)-1]
+	}
+	rest := min(w-1-widget.TableWidth(columns), maxBar)
+	columns[1].Wide = 0 // there is nothing in it yet
+	if rest >= 5 {
+		for _, m := range list {
+			columns[1].Cells = append(columns[1].Cells, barCell(o.amountOf(c.Memory[m], late), rest, g))
+		}
+	} else {
+		columns = append(columns[:1], columns[2:]...)
+	}
+	t := widget.Columns{Columns: columns, N: len(list)}
+	out := []text.Line{append(text.Plain.Line(" "), t.Head()...)}
+	for _, l := range t.Rows(0, t.N) {
+		out = append(out, append(text.Plain.Line(" "), l...))
+	}
+	return out
+}
+
+// programs say what the chip's programs take.
+func (v *chipView) programs(c *aggregator.ChipSnapshot, w int) []text.Line {
+	o, g := v.settings, text.GlyphSet(v.settings.ASCII)
+	late := anyOf(c.PIDs, lateProcesses(v.data.snapshot))
+	cb := programsOf(c.CB, late)
+	dot := func(l text.Line) string { return l.String() }
+	logical := amount{used: c.CB.Logical, peak: c.CB.PeakLogical, unknown: c.CB.Logical == 0 && late, peakAtLeast: c.CB.PeaksAtLeast}
+	parts := []string{
+		programsTitle + ": " + dot(v.amountCell(cb)) + " physical, peak " + dot(v.amountCell(cb.highest())),
+		dot(v.amountCell(logical)) + " logical, peak " + dot(v.amountCell(logical.highest())),
+	}
+	var kinds []string
+	for _, k := range []struct {
+		n    uint64
+		kind aggregator.CBKind
+	}{{c.CB.Circular, aggregator.Circular}, {c.CB.Dataflow, aggregator.Dataflow}, {c.CB.Scratchpads, aggregator.Scratchpad},
+		{c.CB.Global, aggregator.GlobalCircular}, {c.CB.Reported, aggregator.ReportedCircular}} {
+		if k.n > 0 {
+			kinds = append(kinds, text.Count(k.n, o.Exact)+" "+kindName(k.kind))
+		}
+	}
+	if kinds != nil {
+		parts = append(parts, strings.Join(kinds, ", "))
+	}
+	parts = append(parts, text.Plural(int(min(c.CB.Programs, 1<<62)), "program", "programs"))
+	if c.CB.Physical > 0 {
+		parts = append(parts, fmt.Sprintf("highest end %s", text.Hex(c.CB.Top)))
+		busy := []string{fmt.Sprintf("(%d,%d) %s", c.CB.Busiest.X, c.CB.Busiest.Y, bytesCell(c.CB.BusiestBytes, o))}
+		if len(v.cores) > 0 {
+			busy = busy[:0]
+			for _, u := range v.cores[:min(len(v.cores), 4)] {
+				busy = append(busy, fmt.Sprintf("(%d,%d) %s", u.core.X, u.core.Y, bytesCell(u.bytes, o)))
+			}
+		}
+		parts = append(parts, "busiest cores "+strings.Join(busy, " "))
+	}
+	var out []text.Line
+	for _, l := range text.Pack(parts, w-2) {
+		out = append(out, text.Plain.Line(" "+l))
+	}
+	k := &c.Kernel
+	words := []string{"kernels: " + dot(v.atLeast(kernelBytes(k), k.Unsized > 0))}
+	if bytes, known := k.OnCores(); bytes > 0 {
+		words = append(words, "times their cores "+dot(v.atLeast(bytes, !known)))
+	}
+	for t := range aggregator.NumKernelTypes {
+		if k.Binaries[t] > 0 {
+			words = append(words, fmt.Sprintf("%s %s, %s", text.Count(k.Binaries[t], o.Exact), t, bytesCell(k.Bytes[t], o)))
+		}
+	}
+	if k.DRAMCopies > 0 {
+		words = append(words, fmt.Sprintf("%s copies in DRAM, %s", text.Count(k.DRAMCopies, o.Exact), bytesCell(k.DRAMBytes, o)))
+	}
+	if k.Unsized > 0 {
+		words = append(words, g.AtLeast+" "+text.Count(k.Unsized, o.Exact)+" of unknown size")
+	}
+	if c.ConfigRing.ID != 0 {
+		words = append(words, "config ring: "+o.ringWords(&c.ConfigRing))
+	}
+	for _, l := range text.Pack(words, w-2) {
+		out = append(out, text.Plain.Line(" "+l))
+	}
+	return out
+}
+
+// ringWords say what a kernel-config ring holds, in each core.
+func (o settings) ringWords(r *aggregator.ConfigRing) string {
+	if r.Capacity == 0 {
+		return text.GlyphSet(o.ASCII).Unknown + ", made before tracing began"
+	}
+	out := bytesCell(r.Used, o).String() + " of " + text.Capacity(r.Capacity, o.Exact, false) + " by " + text.Plural(int(min(r.Programs, 1<<62)), "program", "programs")
+	if r.Replayed {
+		out += ", less what a trace left"
+	}
+	return out
+}
+
+// heat is a map of the cores that circular buffers lie on, the busiest the darkest.
+func (v *chipView) heat() []text.Line {
+	if len(v.cores) == 0 {
+		return nil
+	}
+	g := text.GlyphSet(v.settings.ASCII)
+	var mx, my uint16
+	use := map[aggregator.Core]uint64{}
+	for _, u := range v.cores {
+		mx, my = max(mx, u.core.X), max(my, u.core.Y)
+		use[u.core] = u.bytes
+	}
+	if mx > 31 || my > 23 {
+		return nil // no chip is like that
+	}
+	top := v.cores[0].bytes
+	head := "     "
+	for x := range mx + 1 {
+		head += fmt.Sprintf("%-3d", x)
+	}
+	out := []text.Line{text.Faint.Line(head)}
+	for y := range my + 1 {
+		l := text.Faint.Line(fmt.Sprintf("  %2d ", y))
+		for x := range mx + 1 {
+			n := use[aggregator.Core{X: x, Y: y}]
+			if n == 0 {
+				l = append(l, text.Faint.Span(g.Track+"  "))
+				continue
+			}
+			s := g.Sparks[min(int(float64(n)/float64(top)*float64(len(g.Sparks))), len(g.Sparks)-1)]
+			l = append(l, text.Third.Span(s+s+" "))
+		}
+		out = append(out, l)
+	}
+	return out
+}
+
+func (v *chipView) Bindings() []widget.Binding {
+	list := v.Table.Bindings()
+	if v.Choosing {
+		return list
+	}
+	return append(append(list,
+		widget.Binding{Key: "m", Does: "the map of its memory", Brief: "map", Runes: "m", Do: func(rune) { v.state.open(mapPage) }},
+		widget.Binding{Key: "t", Does: "the charts of the chip", Brief: "charts", Runes: "t", Do: func(rune) {
+			if c := v.state.current(); c != nil {
+				v.chartsOf(c.Chip, processID{})
+			}
+		}},
+		widget.Binding{Key: "left, right", Does: "the chip before, the next chip"},
+		widget.Binding{Key: "tab", Does: "the next chip", Keys: []tcell.Key{tcell.KeyTab}, Do: func(rune) { v.nextChip(1) }},
+	), v.chipBindings()...)
+}
+
+func (v *chipView) Move(m widget.Motion) {
+	switch {
+	case v.Choosing:
+		v.Table.Move(m)
+	case m == widget.Left:
+		v.nextChip(-1)
+	case m == widget.Right:
+		v.nextChip(1)
+	default:
+		v.Table.Move(m)
+	}
+}
+
+func (v *chipView) Mouse(a tview.MouseAction, x, y int) bool { return v.Table.Mouse(a, x, y-v.top) }

@@ -1,0 +1,352 @@
+package ui
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+
+	"tt-memtrace/aggregator"
+)
+
+// Log is a bounded stream of changes: a source writes to it what happens, in the order in
+// which it does, and the view of events reads the newest. To write takes some tens of
+// nanoseconds and no memory. It may be used by several goroutines.
+type Log struct {
+	mu      sync.Mutex
+	entries []logEntry
+	// next is the number of the next entry, of all that ever were.
+	next  uint64
+	sets  [][]aggregator.Chip
+	last  int
+	marks []mark
+	// failures are the newest allocations that failed, of so many.
+	failures []failure
+	failed   uint64
+	// floor is the number of the first entry that counts, round how often there was another.
+	floor uint64
+	round atomic.Uint64
+	// batches counts the calls of Events.
+	batches atomic.Uint64
+}
+
+// Bounds of a Log.
+const (
+	maxEntries = 1 << 15
+	maxMarks   = 512
+	maxSets    = 1 << 10
+)
+
+// NewLog is an empty stream.
+func NewLog() *Log { return &Log{entries: make([]logEntry, maxEntries)} }
+
+// logKind is what a logEntry is about, as the original server's log names it.
+type logKind uint8
+
+const (
+	logAlloc logKind = iota
+	logFree
+	logCBAlloc
+	logCBFree
+	logDFBAlloc
+	logDFBFree
+	logScratchpadAlloc
+	logScratchpadFree
+	logUnsafe
+	logKernelLoad
+	logKernelUnload
+	logStart
+	logExit
+	logOpen
+	logClose
+	logLost
+	// An allocation failed: memory is out, or circular buffers reach into L1 buffers.
+	logClash
+	logOutOfMemory
+	numLogKinds
+)
+
+var logKindNames = [numLogKinds]string{
+	"ALLOC", "FREE", "CB_ALLOC", "CB_FREE", "DFB_ALLOC", "DFB_FREE", "SCRATCHPAD_ALLOC", "SCRATCHPAD_FREE", "UNSAFE", "KERNEL_LOAD", "KERNEL_UNLOAD",
+	"START", "EXIT", "OPEN", "CLOSE", "LOST", "CB_CLASH", "OUT_OF_MEMORY",
+}
+
+func (k logKind) String() string { return logKindNames[k] }
+
+// logEntry is one change. There are many, so it is small.
+type logEntry struct {
+	time uint64
+	// size is that of a buffer on each chip, also of one that there was no room for, of a
+	// circular buffer on each core, of a kernel, or the number of what was lost.
+	size, address uint64
+	// object is the buffer or the program.
+	object   uint64
+	pid, tid uint32
+	// text is a process's command, a kernel's name or the runtime's message.
+	text string
+	// cores that a circular buffer lies on.
+	cores uint32
+	// chips is the number of a set of chips, 0 for none.
+	chips  uint16
+	kind   logKind
+	memory aggregator.Memory
+	// implicit: freed by no call of its own; unknown: it is in no account.
+	implicit, unknown bool
+}
+
+// mark is something that the charts show on their time axis.
+type mark struct {
+	time  uint64
+	kind  logKind
+	pid   uint32
+	count uint64
+	// memory that was out.
+	memory aggregator.Memory
+	// started is when the process did, to tell PIDs apart that are used again.
+	started uint64
+}
+
+func (l *Log) add(e logEntry) {
+	l.entries[l.next%maxEntries] = e
+	l.next++
+}
+
+// set is the number of a set of chips. There are few, and mostly it is the one of before.
+func (l *Log) set(chips []aggregator.Chip) uint16 {
+	if len(chips) == 0 {
+		return 0
+	}
+	if l.last < len(l.sets) && slices.Equal(l.sets[l.last], chips) {
+		return uint16(l.last + 1)
+	}
+	for i := range l.sets {
+		if slices.Equal(l.sets[i], chips) {
+			l.last = i
+			return uint16(i + 1)
+		}
+	}
+	if len(l.sets) == maxSets {
+		return 0
+	}
+	l.sets = append(l.sets, slices.Clone(chips))
+	l.last = len(l.sets) - 1
+	return uint16(len(l.sets))
+}
+
+// Events adds a batch's processes and devices that come and go, and losses; other events
+// are added as changes. It has to be called for a batch before a snapshot has it, or the
+// screen does not look for it at once.
+func (l *Log) Events(events []aggregator.Event) {
+	l.batches.Add(1)
+	for i := range events {
+		if e := &events[i]; e.Kind != aggregator.Alloc && e.Kind != aggregator.Free {
+			l.event(e)
+		}
+	}
+}
+
+// maxLogText bytes of a command, name or message are kept.
+const maxLogText = 320
+
+func short(s string) string { return strings.Clone(s[:min(len(s), maxLogText)]) }
+
+func (l *Log) event(e *aggregator.Event) {
+	n := logEntry{time: e.Time, pid: e.PID, tid: e.TID}
+	var started uint64
+	switch e.Kind {
+	case aggregator.ProcessStart:
+		n.kind = logStart
+		if e.Process != nil {
+			n.text, started = short(e.Process.Command), e.Process.Started
+		}
+	case aggregator.ProcessExit:
+		n.kind = logExit
+	case aggregator.DeviceOpen:
+		n.kind, n.object = logOpen, e.Device
+	case aggregator.DeviceClose:
+		n.kind, n.object = logClose, e.Device
+	case aggregator.Lost:
+		n.kind, n.size = logLost, e.Count
+	default:
+		return
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if e.Opened != nil {
+		n.chips = l.set(e.Opened.Chips)
+	}
+	l.add(n)
+	l.mark(mark{time: n.time, kind: n.kind, pid: n.pid, count: e.Count, started: started})
+}
+
+// Refused adds an allocation that failed. It returns the number of the failure, and whether
+// that is another one than the last: a process that tries again fails again.
+func (l *Log) Refused(e *aggregator.Event) (number uint64, fresh bool) {
+	n := logEntry{time: e.Time, pid: e.PID, tid: e.TID, kind: logOutOfMemory, memory: e.Memory, size: e.Refusal.Asked, text: short(e.Refusal.Message), object: e.Program}
+	if e.Refusal.Clash {
+		n.kind = logClash
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.add(n)
+	l.mark(mark{time: n.time, kind: n.kind, pid: n.pid, count: 1, memory: n.memory})
+	return l.fail(e)
+}
+
+// mark keeps what the charts show. A process can be described more than once, and losses and
+// failures come in rows.
+func (l *Log) mark(m mark) {
+	switch m.kind {
+	case logLost, logClash, logOutOfMemory:
+		if n := len(l.marks); n > 0 {
+			last := &l.marks[n-1]
+			if last.kind == m.kind && last.pid == m.pid && last.memory == m.memory && m.time-last.time < 1e9 {
+				last.count += m.count
+				return
+			}
+		}
+	case logStart:
+		for _, old := range l.marks {
+			if old.kind == logStart && old.pid == m.pid && old.started == m.started {
+				return
+			}
+		}
+	case logExit:
+	default:
+		return
+	}
+	if len(l.marks) == maxMarks {
+		l.marks = slices.Delete(l.marks, 0, maxMarks/4)
+	}
+	l.marks = append(l.marks, m)
+}
+
+// Change adds a buffer that was allocated or freed.
+func (l *Log) Change(c aggregator.Change) {
+	n := logEntry{
+		time: c.Time, size: c.Buffer.Size, address: c.Buffer.Address, object: c.Buffer.ID, pid: c.PID, tid: c.TID,
+		memory: c.Buffer.Memory, implicit: c.Implicit, unknown: c.Unknown,
+	}
+	if c.Freed {
+		n.kind = logFree
+	}
+	l.mu.Lock()
+	n.chips = l.set(c.Chips)
+	l.add(n)
+	l.mu.Unlock()
+}
+
+// Unsafe takes in a buffer that a replay of a trace may have overwritten.
+func (l *Log) Unsafe(c aggregator.Change) {
+	n := logEntry{
+		time: c.Time, size: c.Buffer.Size, address: c.Buffer.Address, object: c.Buffer.ID, pid: c.PID, tid: c.TID,
+		memory: c.Buffer.Memory, kind: logUnsafe, text: fmt.Sprintf("trace %d was replayed", c.Buffer.Unsafe.Trace),
+	}
+	if c.Buffer.Unsafe.Overlaps {
+		n.text += ", whose capture used this memory"
+	}
+	l.mu.Lock()
+	n.chips = l.set(c.Chips)
+	l.add(n)
+	l.mu.Unlock()
+}
+
+// CBChange adds a circular or dataflow buffer that was placed on or removed from a chip.
+func (l *Log) CBChange(c aggregator.CBChange) {
+	n := logEntry{
+		time: c.Time, size: c.CB.Size, address: c.CB.Address, pid: c.PID, cores: uint32(c.CB.Cores()), memory: aggregator.L1, kind: logCBAlloc,
+	}
+	switch c.CB.Kind {
+	case aggregator.Dataflow:
+		n.kind = logDFBAlloc
+	case aggregator.Scratchpad:
+		n.kind = logScratchpadAlloc
+	}
+	if c.Freed {
+		n.kind++
+	}
+	one := [1]aggregator.Chip{c.Chip}
+	l.mu.Lock()
+	n.chips = l.set(one[:])
+	l.add(n)
+	l.mu.Unlock()
+}
+
+// KernelChange adds a kernel's binary that was loaded for a chip, or unloaded.
+func (l *Log) KernelChange(c aggregator.KernelChange) {
+	n := logEntry{time: c.Time, size: c.Kernel.Bytes, object: c.Program, pid: c.PID, text: c.Kernel.Name, memory: aggregator.L1, kind: logKernelLoad}
+	if c.Unloaded {
+		n.kind = logKernelUnload
+	}
+	one := [1]aggregator.Chip{c.Chip}
+	l.mu.Lock()
+	n.chips = l.set(one[:])
+	l.add(n)
+	l.mu.Unlock()
+}
+
+// reset forgets everything: a replay went back, and its events come again.
+func (l *Log) reset() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.floor, l.marks, l.failures = l.next, nil, nil
+	l.round.Add(1)
+}
+
+func (l *Log) marked() []mark {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return slices.Clone(l.marks)
+}
+
+// since appends the entries from the number on to a list, and says which number comes next.
+// What has been overwritten is left out.
+func (l *Log) since(from uint64, list []logEntry) ([]logEntry, uint64) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	from = max(from, l.next-min(l.next, maxEntries), l.floor)
+	for from < l.next {
+		at := from % maxEntries
+		n := min(l.next-from, maxEntries-at)
+		list = append(list, l.entries[at:at+n]...)
+		from += n
+	}
+	return list, l.next
+}
+
+// upTo is the number of the next entry.
+func (l *Log) upTo() uint64 {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.next
+}
+
+// chipSets are the sets that entries name; only more come later.
+func (l *Log) chipSets() [][]aggregator.Chip {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.sets[:len(l.sets):len(l.sets)]
+}
+
+// frozenLog is a Log that does not change.
+type frozenLog struct {
+	entries []logEntry
+	next    uint64
+}
+
+func (l *Log) freeze() *frozenLog {
+	list, next := l.since(0, nil)
+	return &frozenLog{list, next}
+}
+
+func (h *frozenLog) upTo() uint64 { return h.next }
+
+func (h *frozenLog) since(from uint64, list []logEntry) ([]logEntry, uint64) {
+	first := h.next - uint64(len(h.entries))
+	from = max(from, first)
+	if from >= h.next {
+		return list, from
+	}
+	return append(list, h.entries[from-first:]...), h.next
+}

@@ -1,0 +1,196 @@
+package ui
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/rivo/tview"
+
+	"tt-memtrace/aggregator"
+	"tt-memtrace/ui/text"
+	"tt-memtrace/ui/widget"
+)
+
+// inexactMark stands beside numbers that are not exact for a reason without a letter of its own.
+const inexactMark = "X"
+
+// reasonMarks are the letters of reasons, in their order beside a process or chip.
+var reasonMarks = []struct {
+	mark  string
+	codes []aggregator.ReasonCode
+}{
+	{"L", []aggregator.ReasonCode{aggregator.ReasonLate}},
+	{"U", []aggregator.ReasonCode{aggregator.ReasonUnmatchedFree}},
+	{"R", []aggregator.ReasonCode{aggregator.ReasonMissedFree}},
+	{"O", []aggregator.ReasonCode{aggregator.ReasonOddEvents, aggregator.ReasonOddProgramEvents}},
+	{"S", []aggregator.ReasonCode{aggregator.ReasonSampled}},
+	{"T", []aggregator.ReasonCode{aggregator.ReasonTotalsOnly}},
+	{inexactMark, nil},
+}
+
+// markOf is the letter of a reason.
+func markOf(code aggregator.ReasonCode) string {
+	for _, m := range reasonMarks {
+		if slices.Contains(m.codes, code) {
+			return m.mark
+		}
+	}
+	return inexactMark
+}
+
+// marksOf are the letters of reasons, each once.
+func marksOf(list []aggregator.Reason) string {
+	out := ""
+	for _, m := range reasonMarks {
+		if slices.ContainsFunc(list, func(r aggregator.Reason) bool { return markOf(r.Code) == m.mark }) {
+			out += m.mark
+		}
+	}
+	return out
+}
+
+// marksCell warns of numbers that are not exact; nil where they are.
+func marksCell(list []aggregator.Reason) text.Line {
+	if len(list) == 0 {
+		return nil
+	}
+	return text.Notice.Line(" " + marksOf(list))
+}
+
+// exactness says in a word or two whether what is shown is exact; of what is only sampled, when it
+// was last read: the oldest of the processes.
+func exactness(d *data) (said text.Span, sampled bool) {
+	list := d.snapshot.Processes
+	if d.over() {
+		list = d.snapshot.Ended
+	}
+	exact, onlySampled := len(d.snapshot.Reasons) == 0, len(d.snapshot.Reasons) == 0
+	read := d.now
+	for i := range list {
+		if at := list[i].Agreement.At; at > 0 {
+			read = min(read, at)
+		}
+		for _, r := range list[i].Reasons {
+			exact = false
+			onlySampled = onlySampled && r.Code == aggregator.ReasonSampled
+		}
+	}
+	switch {
+	case len(d.snapshot.Lacks) > 0:
+		return text.Notice.Span("totals only"), false
+	case exact:
+		return text.Good.Span("exact"), false
+	case onlySampled:
+		return text.Notice.Span("sampled " + text.Age(time.Duration(d.now-read)) + " ago"), true
+	}
+	return text.Notice.Span("not exact"), false
+}
+
+// flaw is a reason, with all processes that it affects.
+type flaw struct {
+	code     aggregator.ReasonCode
+	sentence string
+	// pids that it affects; none for the host.
+	pids []uint32
+	all  bool
+}
+
+// flaws are the reasons of the host and of processes, each sentence once.
+func flaws(s *aggregator.Snapshot, processes []*aggregator.ProcessSnapshot) []flaw {
+	var out []flaw
+	add := func(r *aggregator.Reason, pid uint32) {
+		sentence := r.String()
+		i := slices.IndexFunc(out, func(f flaw) bool {
+			return f.code == r.Code && f.sentence == sentence && (len(f.pids) == 0) == (pid == 0)
+		})
+		if i < 0 {
+			i = len(out)
+			out = append(out, flaw{code: r.Code, sentence: sentence})
+		}
+		if pid != 0 {
+			out[i].pids = append(out[i].pids, pid)
+			out[i].all = len(processes) > 1 && len(out[i].pids) == len(processes)
+		}
+	}
+	for i := range s.Reasons {
+		add(&s.Reasons[i], s.Reasons[i].PID)
+	}
+	if len(s.Lacks) > 0 {
+		add(&aggregator.Reason{Code: aggregator.ReasonTotalsOnly}, 0)
+	}
+	for _, p := range processes {
+		for i := range p.Reasons {
+			if len(s.Lacks) > 0 && p.Reasons[i].Code == aggregator.ReasonTotalsOnly {
+				continue // said of all
+			}
+			add(&p.Reasons[i], p.PID)
+		}
+	}
+	return out
+}
+
+// namedPIDs of a reason are written out.
+const namedPIDs = 3
+
+// who names the processes of a reason.
+func (f *flaw) who() string {
+	switch n := len(f.pids); {
+	case n == 0:
+		return "host"
+	case f.all:
+		return fmt.Sprintf("all %d processes", n)
+	case n > namedPIDs+1:
+		return strings.Trim(strings.ReplaceAll(fmt.Sprint(f.pids[:namedPIDs]), " ", ", "), "[]") + fmt.Sprintf(" and %d more", n-namedPIDs)
+	}
+	return strings.Trim(strings.ReplaceAll(fmt.Sprint(f.pids), " ", ", "), "[]")
+}
+
+// String is the letter, the processes and the reason.
+func (f *flaw) String() string { return markOf(f.code) + " " + f.who() + ": " + f.sentence }
+
+// noBuffers says, in place of a view of single buffers, why these are not known and what shows them.
+func (s *state) noBuffers(what string, w int) (p widget.Picture, none bool) {
+	if len(s.data.snapshot.Lacks) == 0 {
+		return p, false
+	}
+	p.Lines, p.Selected = []text.Line{nil}, -1
+	why := what + ": shared memory has the runtime's own totals only, not which buffers there are nor where they lie. " +
+		"Tracing shows that (tt-memtrace as root, without --shm); without rights, --sample shows it of your own processes."
+	for _, l := range tview.WordWrap(why, max(w-4, 1)) {
+		p.Lines = append(p.Lines, text.Plain.Line("  "+l))
+	}
+	return p, true
+}
+
+// reasonLines say of one process or chip why its numbers are not exact, and since when.
+func (s *state) reasonLines(list []aggregator.Reason) []text.Line {
+	if len(list) == 0 {
+		return []text.Line{widget.Pair("exact", text.Plain.Line("yes: nothing is known to be missing"))}
+	}
+	var out []text.Line
+	name := "not exact"
+	for i := range list {
+		since := ""
+		if at := list[i].Since; at > 0 {
+			since = ", since " + text.Age(time.Duration(s.data.now-min(at, s.data.now)))
+		}
+		out = append(out, widget.Pair(name, text.Notice.Line(markOf(list[i].Code)+" "+text.Sanitize(list[i].String(), s.settings.ASCII)+since)))
+		name = ""
+	}
+	return out
+}
+
+// reasons shows all reasons why numbers are not exact.
+func (f *frame) reasons() {
+	p := &widget.Pager{Title: "what is not exact, and why"}
+	for _, x := range flaws(f.data.snapshot, f.data.processes()) {
+		p.Lines = append(p.Lines, text.Plain.Line(text.Sanitize(x.String(), f.settings.ASCII)))
+	}
+	if len(p.Lines) == 0 {
+		f.notify("all numbers are exact: nothing is known to be missing")
+		return
+	}
+	f.pager = p
+}

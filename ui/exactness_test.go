@@ -1,0 +1,115 @@
+package ui
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"tt-memtrace/aggregator"
+)
+
+func raised(kind aggregator.Kind, pid uint32, code aggregator.ReasonCode, detail string) aggregator.Event {
+	return aggregator.Event{Kind: kind, PID: pid, Reason: &aggregator.Reason{Code: code, Detail: detail}}
+}
+
+// What is not exact is named with its reason on the first screen, at every size, until it is corrected.
+func TestTheScreenSaysWhatIsNotExactAndWhy(t *testing.T) {
+	w := newWorld(2)
+	w.view(settings{})
+	one := w.begins(1001, "python a.py", w.chips[:1], false)
+	two := w.begins(1002, "python b.py", w.chips[1:], false)
+	w.alloc(1001, one, aggregator.DRAM, 0, mib)
+	w.alloc(1002, two, aggregator.DRAM, 0, mib)
+	w.pass(time.Second)
+	see := func(keys string, width, height int) string {
+		w.again(settings{}, [2]int{width, height})
+		w.press(keys)
+		return w.text(t, width, height)
+	}
+	for _, size := range overviewSizes {
+		if got := see("", size[0], size[1]); !strings.Contains(strings.SplitN(got, "\n", 2)[0], " exact ") || strings.Contains(got, "not exact") {
+			t.Errorf("%v: not exact:\n%s", size, got)
+		}
+	}
+	w.publish(raised(aggregator.ReasonRaised, 1002, aggregator.ReasonReadFailed, "bad address"))
+	for _, size := range overviewSizes {
+		got := see("", size[0], size[1])
+		for _, want := range []string{"not exact", "X 1002: its memory could not be read at an event", "1002 X", "1X"} {
+			if !strings.Contains(got, want) {
+				t.Errorf("%v: no %q in:\n%s", size, want, got)
+			}
+		}
+		if strings.Contains(got, "1001 X") || strings.Contains(got, "0X") {
+			t.Errorf("%v: what is exact is marked:\n%s", size, got)
+		}
+	}
+	const why = "its memory could not be read at an event, which is missing: bad address"
+	for keys, want := range map[string]string{
+		"7j<Enter>": "not exact   X " + why + ", since 0s", "7<Enter>": "exact       yes", "2]": "not exact: X 1002: " + why,
+		"2]<Enter>": "not exact   X " + why, ":reasons<Enter>": "X 1002: " + why,
+	} {
+		if got := see(keys, 120, 40); !strings.Contains(got, want) {
+			t.Errorf("%s: no %q in:\n%s", keys, want, got)
+		}
+	}
+	w.publish(raised(aggregator.ReasonLifted, 1002, aggregator.ReasonReadFailed, ""))
+	if got := see("", 120, 40); strings.Contains(got, "not exact") || strings.Contains(got, "1002 X") {
+		t.Errorf("still not exact:\n%s", got)
+	}
+	if got := see(":reasons<Enter>", 120, 40); !strings.Contains(got, "all numbers are exact") {
+		t.Errorf("there are reasons:\n%s", got)
+	}
+}
+
+// Sampled processes are as old as the last look at them, and the first line says how old.
+func TestSampledProcessesAreAsOldAsTheLastLook(t *testing.T) {
+	w := newWorld(1)
+	w.view(settings{})
+	for pid := uint32(1); pid <= 2; pid++ {
+		w.begins(pid, "python a.py", w.chips, false)
+		w.publish(raised(aggregator.ReasonRaised, pid, aggregator.ReasonSampled, ""))
+		w.publish(aggregator.Event{Kind: aggregator.AllocatorsScanned, PID: pid, Scan: &aggregator.AllocatorScan{}})
+		w.pass(2 * time.Second)
+	}
+	w.again(settings{}, [2]int{120, 40})
+	got := w.text(t, 120, 40)
+	for _, want := range []string{"sampled 4s ago", "S all 2 processes: it is sampled: changes show at the next sample"} {
+		if !strings.Contains(got, want) {
+			t.Errorf("no %q in:\n%s", want, got)
+		}
+	}
+}
+
+func TestAHundredProcessesTakeOneLineForAReason(t *testing.T) {
+	var list []*aggregator.ProcessSnapshot
+	for pid := range uint32(100) {
+		list = append(list, &aggregator.ProcessSnapshot{PID: pid + 1, Reasons: reasons(pid+1, aggregator.ReasonForked)})
+	}
+	list = append(list, &aggregator.ProcessSnapshot{PID: 500})
+	got := flaws(&aggregator.Snapshot{Reasons: reasons(0, aggregator.ReasonPIDNamespace)}, list)
+	if len(got) != 2 || !strings.HasPrefix(got[0].String(), "X host: processes outside") || !strings.HasPrefix(got[1].String(), "X 1, 2, 3 and 97 more: ") {
+		t.Errorf("%v", got)
+	}
+}
+
+// Of the runtime's own totals there are no maps, tables or sites: these views say why, and what shows them.
+func TestTotalsHaveNoMap(t *testing.T) {
+	w := newWorld(1)
+	w.view(settings{})
+	w.begins(1, "python a.py", w.chips, false)
+	d := w.data()
+	s := *d.snapshot
+	s.Lacks = []string{"single buffers"}
+	d.snapshot = &s
+	f := newFrame(settings{}, d, 0)
+	f.SetRect(0, 0, 80, 24)
+	for _, id := range []pageID{mapPage, tablesPage, sitesPage} {
+		f.show(id)
+		got := plainText(f.compose(80, 24))
+		for _, want := range []string{"  no ", "shared memory has the runtime's own totals", "--sample shows it", "totals only"} {
+			if !strings.Contains(got, want) {
+				t.Errorf("%s: no %q in:\n%s", pageNames[id], want, got)
+			}
+		}
+	}
+}

@@ -1,0 +1,158 @@
+package ui
+
+import (
+	"fmt"
+	"strings"
+
+	"tt-memtrace/aggregator"
+	"tt-memtrace/ui/text"
+	"tt-memtrace/ui/widget"
+)
+
+// failure is an allocation that failed, and how often in a row.
+type failure struct {
+	// number of the failure, from 1 on.
+	number, count uint64
+	time          uint64
+	pid           uint32
+	memory        aggregator.Memory
+	refusal       aggregator.Refusal
+	// explanation says who held the memory at that moment; empty where nobody asked in time.
+	explanation string
+}
+
+// maxFailures are kept.
+const maxFailures = 32
+
+// sameFailure is the time within which a process that tries again fails in the same way.
+const sameFailure = 1e9
+
+// fail takes a failure down. It is called with the lock held.
+func (l *Log) fail(e *aggregator.Event) (number uint64, fresh bool) {
+	if n := len(l.failures); n > 0 {
+		last := &l.failures[n-1]
+		if last.pid == e.PID && last.memory == e.Memory && last.refusal.Clash == e.Refusal.Clash && e.Time-last.time < sameFailure {
+			last.count++
+			return last.number, false
+		}
+	}
+	l.failed++
+	f := failure{number: l.failed, count: 1, time: e.Time, pid: e.PID, memory: e.Memory, refusal: *e.Refusal}
+	f.refusal.Message = short(f.refusal.Message)
+	if len(l.failures) == maxFailures {
+		l.failures = l.failures[1:]
+	}
+	l.failures = append(l.failures, f)
+	return f.number, true
+}
+
+// Explain adds to a failed allocation, of the number that Refused returned, who held the memory then.
+func (l *Log) Explain(number uint64, explanation string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for i := range l.failures {
+		if l.failures[i].number == number {
+			l.failures[i].explanation = explanation
+		}
+	}
+}
+
+// lastFailure is the newest, nil for none, and a number that changes with it.
+func (l *Log) lastFailure() *failure {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if len(l.failures) == 0 {
+		return nil
+	}
+	f := l.failures[len(l.failures)-1]
+	return &f
+}
+
+// sameFailures says that two failures look alike.
+func sameFailures(a, b *failure) bool {
+	if a == nil || b == nil {
+		return a == b
+	}
+	return a.number == b.number && a.count == b.count && a.explanation == b.explanation
+}
+
+// headline says what failed, in as many words as there is room for.
+func (f *failure) headline(s *state, w int) text.Line {
+	g, o := text.GlyphSet(s.settings.ASCII), s.settings
+	why := " ! why "
+	out := " " + s.wallTime(f.time)
+	r := &f.refusal
+	if r.Clash {
+		out += " L1 CLASH"
+	} else {
+		out += " OUT OF MEMORY " + f.memory.String()
+	}
+	// Each in its long and, where there is one, its short form.
+	parts := [][]string{{fmt.Sprintf("pid %d", f.pid)}}
+	bytes := func(n uint64) string { return bytesCell(n, o).String() }
+	switch {
+	case r.Clash && r.End > 0 && r.Lowest > 0:
+		parts = append(parts, []string{fmt.Sprintf("circular buffers end at %s, L1 buffers begin at %s", text.Hex(r.End), text.Hex(r.Lowest)),
+			fmt.Sprintf("CBs to %s, L1 from %s", text.Hex(r.End), text.Hex(r.Lowest))})
+	case !r.Clash && r.PerBank > 0 && r.BankBytes > 0:
+		parts = append(parts, []string{fmt.Sprintf("asked %s/bank, largest free %s", bytes(r.PerBank), bytes(r.Largest))})
+	case !r.Clash && r.PerBank > 0:
+		parts = append(parts, []string{"asked " + bytes(r.PerBank) + "/bank"})
+	case !r.Clash && r.Asked > 0:
+		parts = append(parts, []string{"asked " + bytes(r.Asked)})
+	}
+	if f.count > 1 {
+		parts = append(parts, []string{text.Times(f.count)})
+	}
+	if name := namesOf(s.data.snapshot, o.ASCII)[f.pid]; name != "" {
+		parts = append(parts, []string{text.Clip(name, 24, g.Dots)})
+	}
+	for _, forms := range parts {
+		for _, p := range forms {
+			if next := out + " " + g.Between + " " + p; text.Width(next)+len(why) <= w {
+				out = next
+				break
+			}
+		}
+	}
+	out = text.Clip(out, max(w-len(why), 0), g.Dots)
+	return text.Alert.Line(out + text.Spaces(w-len(why)-text.Width(out)) + why)
+}
+
+// why explains the last failure.
+func (f *frame) why() {
+	last := f.data.failure
+	if last == nil {
+		f.notify("no allocation has failed since the screen began")
+		return
+	}
+	f.read = last.number
+	o := f.settings
+	p := &widget.Pager{Title: "why it failed"}
+	if last.explanation != "" {
+		for l := range strings.Lines(last.explanation) {
+			p.Lines = append(p.Lines, text.Plain.Line(text.Sanitize(strings.TrimRight(strings.TrimPrefix(l, "  "), "\n"), o.ASCII)))
+		}
+		f.pager = p
+		return
+	}
+	r := &last.refusal
+	add := func(name, value string) {
+		p.Lines = append(p.Lines, widget.Pair(name, text.Plain.Line(value)))
+	}
+	what := "out of " + last.memory.String()
+	if r.Clash {
+		what = "circular buffers reach into L1 buffers"
+	}
+	add("what", what+", "+text.Times(last.count))
+	add("when", f.when(last.time))
+	add("process", strings.TrimSpace(fmt.Sprintf("%d %s", last.pid, namesOf(f.data.snapshot, o.ASCII)[last.pid])))
+	if r.PerBank > 0 {
+		add("asked for", text.Digits(r.PerBank)+" bytes in each bank")
+	}
+	if r.BankBytes > 0 {
+		add("a bank has", fmt.Sprintf("%s bytes, %s of them free, the largest free block %s", text.Digits(r.BankBytes), text.Digits(r.Free), text.Digits(r.Largest)))
+	}
+	add("message", text.Sanitize(r.Message, o.ASCII))
+	f.pager = p
+}

@@ -1,0 +1,104 @@
+package ui
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"tt-memtrace/aggregator"
+	"tt-memtrace/telemetry"
+)
+
+// A failed allocation stands on every view, at every size, until its reason was read.
+func TestAFailureIsShownOnEveryView(t *testing.T) {
+	w := exhausted()
+	for _, size := range [][2]int{{40, 12}, {80, 24}, {120, 40}, {300, 80}} {
+		for id := range numPages {
+			w.again(settings{}, size)
+			w.press(fmt.Sprint(id + 1))
+			lines := strings.Split(w.text(t, size[0], size[1]), "\n")
+			if !strings.Contains(lines[1], "L1 CLASH") || !strings.HasSuffix(lines[1], "! why") {
+				t.Errorf("%v, %s: %q", size, pageNames[id], lines[1])
+			}
+		}
+	}
+	w.again(settings{}, [2]int{160, 40})
+	if got := w.text(t, 160, 40); !strings.Contains(got, "L1 CLASH · pid 41822 · circular buffers end at 0x6b200, L1 buffers begin at 0x5ae00 · python3 serve.py") {
+		t.Error(got)
+	}
+	w.press("!")
+	if got := w.text(t, 120, 40); !strings.Contains(got, "─ why it failed ─") || !strings.Contains(got, "static circular buffer region ends at 438784") {
+		t.Error(got)
+	}
+	w.press("<Esc>")
+	if got := w.text(t, 120, 40); strings.Contains(got, "CLASH") || strings.Contains(got, "why it failed") {
+		t.Errorf("it stays, although it was read:\n%s", got)
+	}
+	w.refused(41822, aggregator.Refusal{Asked: 1 << 30, PerBank: 2 << 20, Banks: 64, BankBytes: 3 << 20, Largest: 1 << 20}, aggregator.L1)
+	w.pass(time.Second)
+	if got := w.text(t, 120, 40); !strings.Contains(got, "OUT OF MEMORY L1 · pid 41822 · asked 2.00 MiB/bank, largest free 1.00 MiB") {
+		t.Error(got)
+	}
+}
+
+// The explanation is the one that was made for this failure, and untrusted text stays text.
+func TestTheReasonIsThatOfTheFailure(t *testing.T) {
+	w := newWorld(1)
+	w.view(settings{})
+	w.begins(7, "python", w.chips, false)
+	event := func() *aggregator.Event {
+		return &aggregator.Event{Kind: aggregator.Refused, Time: w.time, PID: 7, Memory: aggregator.DRAM, Refusal: &aggregator.Refusal{Asked: 5}}
+	}
+	first, fresh := w.log.Refused(event())
+	if !fresh {
+		t.Error("the first is not another one")
+	}
+	if n, fresh := w.log.Refused(event()); n != first || fresh {
+		t.Error("the same at once is another one")
+	}
+	w.pass(5 * time.Second)
+	second, _ := w.log.Refused(event())
+	w.log.Explain(first, "the first\n")
+	w.log.Explain(second, "  in loop.py:67\n  held by \x1b[2Jevil\n")
+	w.look()
+	w.press("!")
+	if got := w.text(t, 80, 24); !strings.Contains(got, "in loop.py:67") || !strings.Contains(got, `held by \x1b[2Jevil`) || strings.Contains(got, "the first") {
+		t.Error(got)
+	}
+	for range 3 * maxFailures {
+		w.pass(2 * time.Second)
+		w.log.Refused(event())
+	}
+	if n := len(w.log.failures); n != maxFailures {
+		t.Error(n, "failures are kept")
+	}
+}
+
+// Who exits before anything of him was read is gone from the list within two seconds; who still
+// holds something is marked.
+func TestExitedProcessesLeaveTheList(t *testing.T) {
+	w := newWorld(1)
+	root := t.TempDir()
+	system := telemetry.New(root)
+	device := w.begins(7, "python serve.py", w.chips, false)
+	w.alloc(7, device, aggregator.DRAM, 1<<20, 1<<20)
+	for pid := range uint32(50) {
+		w.begins(100+pid, "", nil, false)
+	}
+	var x exited
+	s := w.Snapshot()
+	d := data{snapshot: s, now: s.Time, clock: w.wall}
+	d.gone = x.look(w.wall, system, s)
+	if list := d.processes(); len(list) != 1 || list[0].PID != 7 {
+		t.Errorf("%d processes are listed", len(list))
+	}
+	got := plainText(newFrame(settings{}, d, 0).compose(120, 40))
+	if !strings.Contains(got, "exited python serve.py") || !strings.Contains(got, "1 process ") {
+		t.Error(got)
+	}
+	// The next look comes with the second; the set of before stays as it was.
+	if again := x.look(w.wall.Add(exitedEvery/2), system, s); len(again) != len(d.gone) {
+		t.Error("it looks too often")
+	}
+}

@@ -1,0 +1,521 @@
+package ui
+
+import (
+	"cmp"
+	"fmt"
+	"strconv"
+
+	"github.com/gdamore/tcell/v2"
+	"github.com/rivo/tview"
+
+	"tt-memtrace/aggregator"
+	"tt-memtrace/ui/text"
+	"tt-memtrace/ui/widget"
+)
+
+// mapView is the address space of a bank of a memory, or of a core's L1: all of it as a
+// strip, and its blocks as a table.
+type mapView struct {
+	*state
+	*widget.Table[block, blockKey]
+	memory aggregator.Memory
+	// core is the one whose L1 is shown, the one that is used most unless the user chose.
+	core   aggregator.Core
+	chosen bool
+	cores  []coreUse
+
+	space space
+	done  mapQuery
+	strip widget.Region
+	// label is the width of the addresses beside the strip.
+	label int
+}
+
+type blockKey struct {
+	from uint64
+	kind blockKind
+	// process and id tell buffers at one address apart.
+	process processID
+	id      uint64
+}
+
+// mapQuery is what a map was made of.
+type mapQuery struct {
+	query  widget.Query
+	chip   aggregator.Chip
+	memory aggregator.Memory
+	core   aggregator.Core
+	round  int
+	any    bool
+	ring   aggregator.ConfigRing
+	// snapshot is that of the sums, where these are shown.
+	snapshot *aggregator.Snapshot
+}
+
+func newMapView(s *state) *mapView {
+	v := &mapView{state: s, memory: aggregator.L1}
+	v.Table = &widget.Table[block, blockKey]{
+		Settings: &s.settings.Settings, Name: "map", What: "blocks", None: "nothing is known of this memory",
+		Key: func(b *block) blockKey {
+			k := blockKey{from: b.from, kind: b.kind}
+			if b.buffer != nil {
+				k.process, k.id = idOf(b.buffer.process), b.buffer.ID
+			}
+			return k
+		},
+		Words: func(w []byte, b *block) []byte {
+			w = append(strconv.AppendUint(append(w, "0x"...), b.from, 16), ' ')
+			w = append(append(w, b.kind.String()...), ' ')
+			if b.buffer != nil {
+				w = b.buffer.words(w)
+			}
+			for i, p := range b.programs {
+				w = append(append(b.owners[i].words(w), p.Operation...), ' ')
+			}
+			return w
+		},
+		Fields: []widget.Field[block]{
+			{Name: "ADDRESS", Right: true, Least: 10, Cell: func(b *block) text.Line { return text.Plain.Line(text.Hex(b.from)) },
+				Order: func(a, b *block) int { return cmp.Compare(a.from, b.from) }},
+			bytesField(s, "SIZE", 0, (*block).size),
+			{Name: "BLOCK", Least: 13, Cell: v.kindCell, Order: func(a, b *block) int { return cmp.Compare(a.kind, b.kind) }},
+			{Name: "PID", Right: true, Least: 7, Rank: 2, Cell: func(b *block) text.Line {
+				if b.buffer == nil {
+					return nil
+				}
+				return text.Strong.Line(strconv.FormatUint(uint64(b.buffer.process.PID), 10))
+			}},
+			{Name: "PROCESS", Least: 14, Flex: true, Rank: 3, Cell: func(b *block) text.Line {
+				switch {
+				case b.buffer != nil:
+					return text.Plain.Line(b.buffer.name)
+				case len(b.owners) > 0:
+					return text.Plain.Line(b.owners[0].name)
+				}
+				return nil
+			}},
+			{Name: "WHAT", Least: 24, Flex: true, Rank: 1, Cell: v.whatCell},
+			{Name: "AGE", Right: true, Least: 6, Rank: 4, Cell: func(b *block) text.Line {
+				if b.buffer == nil {
+					return nil
+				}
+				return s.ageCell(b.buffer.Since)
+			}, Order: func(a, b *block) int { return cmp.Compare(since(a), since(b)) }},
+		},
+		Detail: v.detail,
+	}
+	return v
+}
+
+// since is when a block came, as late as can be for what is no buffer.
+func since(b *block) uint64 {
+	if b.buffer == nil {
+		return 1<<64 - 1
+	}
+	return b.buffer.Since
+}
+
+func (v *mapView) kindCell(b *block) text.Line {
+	g := text.GlyphSet(v.settings.ASCII)
+	look, fill := fillOf(b, g)
+	out := text.Line{look.Span(fill), text.Plain.Span(" " + b.kind.String())}
+	if b.kind == freeBlock || b.kind == edgeBlock {
+		out = text.Line{text.Faint.Span("  " + b.kind.String())}
+	}
+	if b.clash {
+		out = append(out, text.Alert.Span(" "+g.Clash))
+	}
+	return out
+}
+
+func fillOf(b *block, g text.Glyphs) (text.Role, string) {
+	switch b.kind {
+	case bufferBlock:
+		return text.First, g.Fills[text.FillBuffer]
+	case smallBlock:
+		return text.Second, g.Fills[text.FillSmall]
+	case circularBlock:
+		return text.Third, g.Fills[text.FillCircular]
+	case ringBlock:
+		return text.Fourth, g.Fills[text.FillRing]
+	case belowBlock:
+		return text.Faint, g.Fills[text.FillBelow]
+	}
+	return text.Plain, " "
+}
+
+func (v *mapView) whatCell(b *block) text.Line {
+	g, o := text.GlyphSet(v.settings.ASCII), v.settings
+	switch {
+	case b.buffer != nil:
+		return text.Plain.Line(b.buffer.what(g) + ", " + asked(b.buffer, o))
+	case len(b.programs) == 1:
+		return v.operationCell(b.programs[0].Operation, 60)
+	case len(b.programs) > 1:
+		return append(v.operationCell(b.programs[0].Operation, 40), text.Plain.Span(fmt.Sprintf(" and %d more", len(b.programs)-1)))
+	case b.ring != nil:
+		return text.Plain.Line(v.settings.ringWords(b.ring))
+	case b.kind == belowBlock:
+		return text.Faint.Line("firmware, what is reserved")
+	}
+	return nil
+}
+
+// asked is what was asked for a buffer, on all banks of a chip.
+func asked(r *bufferRow, o settings) string {
+	return bytesCell(r.Size, o).String() + " asked for"
+}
+
+func (v *mapView) detail(b *block) []text.Line {
+	where := "of each bank"
+	if v.memory == aggregator.L1 {
+		where = "of the core"
+	}
+	head := widget.Pair("block", text.Strong.Line(fmt.Sprintf("%s, %s to %s %s, %s bytes", b.kind, text.Hex(b.from), text.Hex(b.to), where, text.Digits(b.size()))))
+	if b.buffer != nil {
+		return append([]text.Line{head}, bufferDetail(v.state, b.buffer)...)
+	}
+	out := []text.Line{head}
+	if b.ring != nil {
+		out = append(out, widget.Pair("holds", text.Plain.Line(v.settings.ringWords(b.ring)+", the newest launches")))
+	}
+	for i, p := range b.programs[:min(len(b.programs), 8)] {
+		name := text.Sanitize(p.Operation, v.settings.ASCII)
+		if name == "" {
+			name = text.Hex(p.ID)
+		}
+		out = append(out, widget.Pair("program", append(text.Line{text.Strong.Span(name), text.Plain.Span(fmt.Sprintf("  %d %s, ", b.owners[i].process.PID, b.owners[i].name))},
+			append(v.ageCell(p.Since), text.Plain.Span(" old, "+text.Plural(int(min(p.Launches, 1<<62)), "launch", "launches")))...)))
+	}
+	if n := len(b.programs) - 8; n > 0 {
+		out = append(out, widget.Pair("", text.Faint.Line(fmt.Sprintf("and %d more programs", n))))
+	}
+	return out
+}
+
+func (v *mapView) work() func(*reader) func() {
+	c := v.current()
+	if c == nil {
+		return nil
+	}
+	chip, memory, ascii := c.Chip, v.memory, v.settings.ASCII
+	banks, ring := c.Memory[memory].Banks, c.ConfigRing
+	core, chosen := v.core, v.chosen
+	arrange, last := v.Arranger(), v.done
+	want := mapQuery{query: v.Query(), chip: chip, memory: memory, any: true}
+	return func(r *reader) func() {
+		readChip(r, chip, memory == aggregator.L1)
+		now := want
+		now.round, now.core, now.ring = r.round, core, ring
+		if now == last {
+			return nil
+		}
+		var cores []coreUse
+		buffers := bufferBlocks(r, chip, memory, bufferBlock, ascii)
+		var others []block
+		if memory == aggregator.L1 {
+			cores = coresOf(r, chip, ascii)
+			if !chosen && len(cores) > 0 {
+				core = cores[0].core
+			}
+			now.core = core
+			if now == last {
+				return nil
+			}
+			others = append(bufferBlocks(r, chip, aggregator.L1Small, smallBlock, ascii), circularBlocks(r, chip, core, ascii)...)
+			if ring.Capacity > 0 {
+				others = append(others, block{from: ring.Base, to: ring.Base + ring.Capacity, kind: ringBlock, ring: &ring})
+			}
+		} else if now == last {
+			return nil
+		}
+		s := newSpace(buffers, others, banks.Bytes, banks.Known && banks.Count > 0, memory == aggregator.L1)
+		rows := arrange(s.blocks)
+		return func() {
+			if v.memory != memory || v.state.current() == nil || v.state.current().Chip != chip {
+				return // the user went on
+			}
+			v.done, v.space, v.cores, v.core = now, s, cores, core
+			v.Set(rows, len(s.blocks))
+		}
+	}
+}
+
+// readChip reads what a view of a chip shows, where it has changed.
+func readChip(r *reader, chip aggregator.Chip, programs bool) {
+	for i := range r.snapshot.Processes {
+		if p := &r.snapshot.Processes[i]; onChip(p, chip) {
+			r.buffers(p)
+			if programs {
+				r.programs(p)
+			}
+		}
+	}
+}
+
+func (v *mapView) Compose(w, h int) widget.Picture {
+	c := v.current()
+	if c == nil {
+		return widget.Picture{Lines: []text.Line{nil, text.Faint.Line("  no chip has been opened yet")}, Selected: -1}
+	}
+	if v.done.any && (v.done.chip != c.Chip || v.done.memory != v.memory) {
+		v.done, v.space, v.cores = mapQuery{}, space{}, nil
+		v.Forget()
+	}
+	if p, none := v.noBuffers("no map", w); none {
+		return p
+	}
+	p := widget.Picture{Lines: v.heads(c, w), Selected: -1}
+	rows := max(min(h/4, 8), 1)
+	v.strip = widget.Region{Top: len(p.Lines), Height: rows}
+	p.Lines = append(p.Lines, v.strips(w, rows)...)
+	p.Lines = append(p.Lines, v.legend(w))
+	at := len(p.Lines)
+	body := v.Table.Compose(w, h-at)
+	if body.Selected >= 0 {
+		p.Selected = body.Selected + at
+	}
+	p.Lines = append(p.Lines, body.Lines...)
+	return p
+}
+
+// heads say what is shown, and how it stands with what is free.
+func (v *mapView) heads(c *aggregator.ChipSnapshot, w int) []text.Line {
+	o := v.settings
+	what := "a bank of " + v.memory.String()
+	if v.memory == aggregator.L1 {
+		what = "L1 of any core: no circular buffers"
+		if len(v.cores) > 0 {
+			what = fmt.Sprintf("L1 of core (%d,%d)", v.core.X, v.core.Y)
+			for _, u := range v.cores {
+				if u.core == v.core {
+					what += ", circular buffers " + bytesCell(u.bytes, o).String()
+				}
+			}
+		}
+	}
+	left := text.Line{text.Strong.Span(" chip " + chipName(c.Chip) + "  "), text.Plain.Span(what)}
+	if b := c.Memory[v.memory].Banks; b.Known && b.Count > 0 {
+		of := fmt.Sprintf(", 1 of %d banks of %s", b.Count, text.Capacity(b.Bytes, o.Exact, false))
+		if left.Width()+text.Width(of) <= w {
+			left = append(left, text.Faint.Span(of))
+		}
+	}
+	out := []text.Line{left.Shortened(w, text.GlyphSet(o.ASCII).Dots)}
+	words, clash := v.freeWords()
+	for i, l := range text.Pack(words, w-2-text.Width(clash)) {
+		next := text.Plain.Line(" ")
+		if i == 0 && clash != "" {
+			next = append(next, text.Alert.Span(clash), text.Plain.Span(" "))
+		}
+		out = append(out, append(next, text.Plain.Span(l)))
+	}
+	return out
+}
+
+// freeWords say what is free, how much of it is in one piece, and what is in the way; and
+// what lies on each other, if anything does.
+func (v *mapView) freeWords() (words []string, clash string) {
+	o, g := v.settings, text.GlyphSet(v.settings.ASCII)
+	s := &v.space
+	if s.clashes > 0 {
+		clash = " " + g.Clash + " " + text.Plural(s.clashes, "overlap", "overlaps") + " "
+	}
+	switch {
+	case !v.Ready:
+		return []string{g.Dots}, clash
+	case !s.known:
+		return []string{"the capacity is not known"}, clash
+	}
+	words = []string{
+		"free " + bytesCell(s.free, o).String(), "largest block " + largest(s, o), "in " + text.Plural(s.holes, "piece", "pieces"),
+	}
+	if s.hasGap {
+		words = append(words, bytesCell(s.gap, o).String()+" between circular buffers and buffers")
+	}
+	if c := v.current(); c != nil && anyOf(c.PIDs, lateProcesses(v.data.snapshot)) {
+		words = append(words, "less what is not known from before the attach")
+	}
+	return words, clash
+}
+
+// largest writes the largest free block, as well as it is known.
+func largest(s *space, o settings) string {
+	out := bytesCell(s.largestLeast, o).String()
+	// What rounds to the same need not be distinguished.
+	if o.Exact && s.largestMost > s.largestLeast || bytesCell(s.largestMost, o).String() != out {
+		return text.GlyphSet(o.ASCII).AtLeast + out
+	}
+	return out
+}
+
+// strips draws all of the space in lines of cells, each of them the same number of bytes.
+func (v *mapView) strips(w, rows int) []text.Line {
+	g := text.GlyphSet(v.settings.ASCII)
+	v.label = max(10, text.Width(text.Hex(v.space.to)))
+	inner := max(w-v.label-4, 1)
+	n := inner * rows
+	cells := make([]stripCell, n)
+	scale := float64(n) / float64(max(v.space.to-v.space.from, 1))
+	place := func(address uint64) float64 { return float64(address-v.space.from) * scale }
+	sel := v.Table.Chosen()
+	for i := range v.space.blocks {
+		b := &v.space.blocks[i]
+		if b.kind == freeBlock || b.kind == edgeBlock {
+			continue
+		}
+		from, to := place(b.from), place(b.to)
+		for x := int(from); x < n && float64(x) < to; x++ {
+			share := min(to, float64(x+1)) - max(from, float64(x))
+			c := &cells[x]
+			c.share += share
+			c.clash = c.clash || b.clash
+			if share >= c.most {
+				c.most, c.kind, c.odd = share, b.kind, i%2 == 1
+			}
+		}
+	}
+	picked := [2]int{-1, -1}
+	if sel != nil && v.List.Moved() {
+		picked = [2]int{int(place(sel.from)), max(int(place(sel.to)), int(place(sel.from))+1)}
+	}
+	var out []text.Line
+	for y := range rows {
+		address := v.space.from + uint64(float64(y*inner)/scale)
+		l := text.Line{text.Faint.Span(" " + fmt.Sprintf("%*s", v.label, text.Hex(address)) + " " + g.Wall)}
+		for x := range inner {
+			i := y*inner + x
+			look, s := cells[i].draw(g)
+			if i >= picked[0] && i < picked[1] {
+				// Its own filling, in another colour: reversed, a large block is a slab.
+				if look = text.Notice; s == " " {
+					s = g.Between
+				}
+			}
+			if k := len(l) - 1; k > 0 && l[k].Role == look {
+				l[k].Text += s
+				continue
+			}
+			l = append(l, look.Span(s))
+		}
+		out = append(out, append(l, text.Faint.Span(g.Wall)))
+	}
+	return out
+}
+
+// stripCell is what lies in one cell of the strip.
+type stripCell struct {
+	share, most float64
+	kind        blockKind
+	odd, clash  bool
+}
+
+func (c *stripCell) draw(g text.Glyphs) (text.Role, string) {
+	// partly is the share below which a cell is shown as mostly free.
+	const partly = 0.6
+	switch {
+	case c.share == 0:
+		return text.Plain, " "
+	case c.clash:
+		return text.Alert, g.Clash
+	case c.share < partly && c.kind != belowBlock:
+		return text.First, g.Some
+	case c.kind == bufferBlock && c.odd:
+		return text.First, g.Fills[text.FillNext]
+	}
+	return fillOf(&block{kind: c.kind}, g)
+}
+
+func (v *mapView) legend(w int) text.Line {
+	g := text.GlyphSet(v.settings.ASCII)
+	out := text.Plain.Line(text.Spaces(v.label + 2))
+	add := func(fill string, look text.Role, name string) {
+		if next := (text.Line{look.Span(" " + fill), text.Plain.Span(" " + name)}); out.Width()+next.Width() <= w {
+			out = append(out, next...)
+		}
+	}
+	add(g.Fills[text.FillBuffer]+g.Fills[text.FillNext], text.First, "buffers")
+	add(g.Some, text.First, "partly free")
+	if v.memory == aggregator.L1 {
+		add(g.Fills[text.FillCircular], text.Third, "circular")
+		add(g.Fills[text.FillSmall], text.Second, "L1_SMALL")
+		add(g.Fills[text.FillRing], text.Fourth, ringBlock.String())
+	}
+	add(g.Clash, text.Alert, "overlap")
+	if v.memory == aggregator.L1 {
+		add(g.Fills[text.FillBelow], text.Faint, belowBlock.String())
+	}
+	return out
+}
+
+// memories are those that have a map.
+var mapMemories = []aggregator.Memory{aggregator.L1, aggregator.DRAM, aggregator.Trace}
+
+func (v *mapView) Move(m widget.Motion) {
+	if (m == widget.Left || m == widget.Right) && !v.Choosing {
+		by := 1
+		if m == widget.Left {
+			by = -1
+		}
+		v.nextCore(by)
+		return
+	}
+	v.Table.Move(m)
+}
+
+// nextCore goes to another core, in the order of their use.
+func (v *mapView) nextCore(by int) {
+	n := len(v.cores)
+	if v.memory != aggregator.L1 || n == 0 {
+		return
+	}
+	for i, u := range v.cores {
+		if u.core == v.core {
+			v.core, v.chosen = v.cores[(i+by+n)%n].core, true
+			return
+		}
+	}
+	v.core, v.chosen = v.cores[0].core, true
+}
+
+func (v *mapView) Bindings() []widget.Binding {
+	list := v.Table.Bindings()
+	if v.Choosing {
+		return list
+	}
+	return append(append(list,
+		widget.Binding{Key: "tab", Does: "the next memory: L1 of a core, a bank of DRAM, of TRACE", Brief: "memory", Keys: []tcell.Key{tcell.KeyTab}, Do: func(rune) {
+			for i, m := range mapMemories {
+				if m == v.memory {
+					v.memory = mapMemories[(i+1)%len(mapMemories)]
+					return
+				}
+			}
+		}},
+		widget.Binding{Key: "left, right", Does: "the core before, the next one, by how much of it is used"},
+	), v.chipBindings()...)
+}
+
+func (v *mapView) Mouse(a tview.MouseAction, x, y int) bool {
+	if v.strip.Has(y) && a == tview.MouseLeftDown {
+		return v.pick(x, y-v.strip.Top)
+	}
+	return v.Table.Mouse(a, x, y-v.strip.Top-v.strip.Height-1)
+}
+
+// pick selects the block at a cell of the strip.
+func (v *mapView) pick(x, row int) bool {
+	x -= v.label + 3
+	inner := v.SeenW + 2 - v.label - 4
+	if x < 0 || x >= inner || v.space.to == v.space.from {
+		return false
+	}
+	at := v.space.from + uint64((float64(row*inner+x)+0.5)/float64(inner*v.strip.Height)*float64(v.space.to-v.space.from))
+	for i := range v.Rows {
+		if v.Rows[i].from <= at && at < v.Rows[i].to {
+			v.List.Move(i-v.List.Index, len(v.Rows), v.At)
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,213 @@
+package ui
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+
+	"tt-memtrace/aggregator"
+	"tt-memtrace/ui/text"
+	"tt-memtrace/ui/widget"
+)
+
+// Stacked charts fill the rows of the overview that tables leave over: who held what of a memory.
+const (
+	// leastChart rows make a chart that says something, its title included; instead of charts
+	// of more than two tallChart there are more charts.
+	leastChart = 6
+	tallChart  = 12
+	// wideCharts is the width from which two charts lie next to each other.
+	wideCharts = 150
+	// stackedProcesses have a layer of their own.
+	stackedProcesses = 4
+)
+
+// cycled are the memories that v goes through.
+var cycled = []metric{metricDRAM, metricL1, metricL1Small, metricTrace, metricCB}
+
+// nextMemory goes on to the next memory.
+func (v *overview) nextMemory() { v.memory = after(v.memory) }
+
+func after(m metric) metric { return cycled[(slices.Index(cycled, m)+1)%len(cycled)] }
+
+// chartKey is what the charts were drawn of: they move once a second.
+type chartKey struct {
+	second           uint64
+	w, h             int
+	memory           metric
+	ascii, requested bool
+	exact            bool
+	chips, processes int
+}
+
+// charted are the charts in w times h cells, the memory that v chose first.
+func (v *overview) charted(w, h int) []text.Line {
+	if h < leastChart || len(v.chips()) == 0 {
+		return nil
+	}
+	o := v.settings
+	k := chartKey{v.data.now / 1e9, w, h, v.memory, o.ASCII, o.requested, o.Exact, len(v.chips()), len(v.data.snapshot.Processes)}
+	if k == v.drawnOf && v.drawn != nil {
+		return v.drawn
+	}
+	columns, rows := 1, min(h/leastChart, 2)
+	if w >= wideCharts {
+		columns, rows = 2, 1
+	}
+	if h >= 2*tallChart*rows {
+		rows++
+	}
+	var out []text.Line
+	m := v.memory
+	for r := range rows {
+		high, left := (r+1)*h/rows-r*h/rows, w/columns
+		line := v.stacked(m, left-columns+1, high)
+		m = after(m)
+		if columns == 2 {
+			beside := v.stacked(m, w-left, high)
+			m = after(m)
+			for i := range line {
+				line[i] = append(line[i].Padded(left, false), beside[i]...)
+			}
+		}
+		out = append(out, line...)
+	}
+	v.drawnOf, v.drawn = k, out
+	return out
+}
+
+// stacked is the chart of one memory over all chips, by process.
+func (v *overview) stacked(m metric, w, h int) []text.Line {
+	g, o := text.GlyphSet(v.settings.ASCII), v.settings
+	columns := max(w-axisWidth-1, 1)
+	now := v.data.now
+	span, age := v.history.recent(now)
+	from := now - min(now, uint64(span))
+	known, total := make([]bool, columns), make([]uint64, columns)
+	var ceiling, highest uint64
+	for i := range v.chips() {
+		c := &v.chips()[i]
+		for x, n := range v.history.read(subject{chip: c.Chip, metric: m}, from, now, columns, o.requested) {
+			if n != widget.Unknown {
+				known[x] = true
+				total[x] += n
+			}
+		}
+		if n, ok := ceilingOf(c, m); ok {
+			ceiling += n
+		}
+	}
+	for _, n := range total {
+		highest = max(highest, n)
+	}
+
+	// Those that hold the most now, then those that held the most, also of those that exited.
+	type holder struct {
+		p          *aggregator.ProcessSnapshot
+		used, peak uint64
+	}
+	var holders []holder
+	add := func(list []aggregator.ProcessSnapshot, live bool) {
+		for i := range list {
+			if !v.history.has(subject{process: idOf(&list[i]), metric: m}) {
+				continue
+			}
+			a := o.processAmounts(&list[i])[m]
+			if !live {
+				a.used = 0
+			}
+			holders = append(holders, holder{&list[i], a.used, a.peak})
+		}
+	}
+	add(v.data.snapshot.Processes, true)
+	add(v.data.snapshot.Ended, false)
+	slices.SortStableFunc(holders, func(a, b holder) int { return cmp.Or(cmp.Compare(b.used, a.used), cmp.Compare(b.peak, a.peak)) })
+	styles := widget.LayerStyles(g)
+	rest := slices.Clone(total)
+	var layers []widget.Layer
+	title := text.Line{text.Strong.Span(" " + metricNames[m]), text.Plain.Span(" by process, " + age)}
+	if ceiling > 0 {
+		title = append(title, text.Faint.Span(", of "+text.Capacity(ceiling, o.Exact, false)))
+	}
+	holders = holders[:min(len(holders), stackedProcesses)]
+	var ids []processID
+	for _, x := range holders {
+		ids = append(ids, idOf(x.p))
+	}
+	looks := v.looksOf(ids)
+	for i, x := range holders {
+		l := styles[looks[i]]
+		l.Values = make([]uint64, columns)
+		for c, n := range v.history.read(subject{process: idOf(x.p), metric: m}, from, now, columns, o.requested) {
+			if n != widget.Unknown {
+				l.Values[c] = min(n, rest[c])
+				rest[c] -= l.Values[c]
+			}
+		}
+		layers = append(layers, l)
+		name := text.Clip(text.Command(x.p.Info.Command, o.ASCII), 20, g.Dots)
+		legend := text.Line{l.Role.Span("  " + l.Fill), text.Plain.Span(fmt.Sprintf(" %d %s", x.p.PID, name))}
+		if title.Width()+legend.Width() <= w {
+			title = append(title, legend...)
+		}
+	}
+	l := styles[len(styles)-1]
+	l.Values = rest
+	layers = append(layers, l)
+	if slices.ContainsFunc(rest, func(n uint64) bool { return n > 0 }) {
+		if legend := (text.Line{l.Role.Span("  " + l.Fill), text.Plain.Span(" others")}); title.Width()+legend.Width() <= w {
+			title = append(title, legend...)
+		}
+	}
+	// Against the capacity, unless hardly any of it is used.
+	top := max(highest, 1)
+	if ceiling > 0 && highest >= ceiling/4 {
+		top = ceiling
+	}
+	out := []text.Line{title.Clipped(w)}
+	for i, line := range widget.Stack(layers, known, top, h-1, g) {
+		label := ""
+		switch {
+		case i == 0 && highest > 0:
+			label = text.FitScale([]uint64{top}, nil, false, false).Bytes(top)
+		case i == h-2 && i > 0:
+			label = "0"
+		}
+		out = append(out, append(text.Line{text.Faint.Span(text.Spaces(axisWidth-1-text.Width(label)) + label + g.Wall)}, line...))
+	}
+	return out
+}
+
+// looksOf are the looks of processes in a chart, all different. A process keeps its own from
+// chart to chart, unless another one in the chart has it.
+func (v *overview) looksOf(ids []processID) []int {
+	var taken [stackedProcesses]bool
+	out := make([]int, len(ids))
+	for i, id := range ids {
+		look, known := v.looks[id]
+		if !known {
+			if len(v.looks) == maxLooks {
+				clear(v.looks)
+			}
+			look = len(v.looks) % stackedProcesses
+			v.looks[id] = look
+		}
+		for taken[look] {
+			look = (look + 1) % stackedProcesses
+		}
+		out[i], taken[look] = look, true
+	}
+	return out
+}
+
+// maxLooks of processes are remembered.
+const maxLooks = 256
+
+// ceilingOf is how large a memory of a chip is; of what programs use of L1, no more than L1.
+func ceilingOf(c *aggregator.ChipSnapshot, m metric) (uint64, bool) {
+	memory := aggregator.L1
+	if m < metricCB {
+		memory = shownMemories()[m]
+	}
+	return c.Memory[memory].Capacity()
+}

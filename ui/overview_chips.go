@@ -1,0 +1,199 @@
+package ui
+
+import (
+	"fmt"
+	"strings"
+
+	"tt-memtrace/aggregator"
+	"tt-memtrace/ui/text"
+	"tt-memtrace/ui/widget"
+)
+
+// chipMode is how the overview shows the chips.
+type chipMode int
+
+const (
+	// chipsAuto is a row for each chip or, where there is no room for that, the first of the
+	// other two that fits.
+	chipsAuto chipMode = iota
+	chipsRows
+	// chipsFolded has a row for chips that are alike, chipsGrid a cell for each chip.
+	chipsFolded
+	chipsGrid
+	numChipModes
+)
+
+var chipModeNames = [numChipModes]string{"chips: as they fit", "chips: a row each", "chips: alike ones in a row", "chips: a grid"}
+
+// nextChipMode goes on to the next way to show the chips.
+func (v *overview) nextChipMode() {
+	v.mode = (v.mode + 1) % numChipModes
+	v.notify(chipModeNames[v.mode])
+}
+
+// folded are data with one chip in place of all that are alike, and what those are called.
+// Telemetry is of single chips, and left out.
+func folded(d data, o settings) (data, map[aggregator.Chip]string) {
+	late := lateProcesses(d.snapshot)
+	groups := map[string]int{}
+	var members [][]aggregator.ChipSnapshot
+	var all []aggregator.ChipSnapshot
+	for i := range d.snapshot.Chips {
+		c := &d.snapshot.Chips[i]
+		isLate := anyOf(c.PIDs, late)
+		key := fmt.Sprint(c.Chip.Space, c.Board, c.Arch, isLate)
+		for _, a := range append(o.memoryAmounts(c, isLate), programsOf(c.CB, isLate)) {
+			key += fmt.Sprint(" ", a.number(o.scaleOf([]amount{a}, false), text.GlyphSet(true)), signCell(a), a.capacity)
+		}
+		n, ok := groups[key]
+		if !ok {
+			n = len(all)
+			groups[key] = n
+			all, members = append(all, *c), append(members, nil)
+		}
+		members[n] = append(members[n], *c)
+	}
+	names := map[aggregator.Chip]string{}
+	for i := range all {
+		names[all[i].Chip] = chipRanges(members[i])
+	}
+	s := *d.snapshot
+	s.Chips = all
+	d.snapshot, d.devices = &s, nil
+	return d, names
+}
+
+func (o settings) memoryAmounts(c *aggregator.ChipSnapshot, late bool) []amount {
+	var out []amount
+	for _, m := range shownMemories() {
+		out = append(out, o.amountOf(c.Memory[m], late))
+	}
+	return out
+}
+
+// amountIn is how much of what v shows a chip has in use.
+func (o settings) amountIn(c *aggregator.ChipSnapshot, m metric, late bool) amount {
+	if m == metricCB {
+		a := programsOf(c.CB, late)
+		a.capacity, _ = ceilingOf(c, m)
+		return a
+	}
+	return o.memoryAmounts(c, late)[m]
+}
+
+// gridCell is the width of a chip in the grid: its name, a height, and the percentage.
+const gridCell = 11
+
+// grid is a cell for each chip: how full the memory is that v chose.
+func (v *overview) grid(w int) []text.Line {
+	g, o := text.GlyphSet(v.settings.ASCII), v.settings
+	late := lateProcesses(v.data.snapshot)
+	perLine := v.gridColumns(w)
+	var out []text.Line
+	for i := range v.chips() {
+		c := &v.chips()[i]
+		a := o.amountIn(c, v.memory, anyOf(c.PIDs, late))
+		name := text.Line{text.Strong.Span(fmt.Sprintf("%4s ", text.Clip(chipName(c.Chip), 4, g.Dots)))}
+		var cell text.Line
+		switch {
+		case a.absent:
+			cell = append(name, text.Faint.Span("-"))
+		case a.unknown, a.capacity == 0:
+			cell = append(name, text.Faint.Span(g.Unknown))
+		default:
+			look, sign := widget.Fullness(a.used, a.capacity)
+			share := float64(min(a.used, a.capacity)) / float64(a.capacity)
+			height := g.Sparks[min(int(share*float64(len(g.Sparks))), len(g.Sparks)-1)]
+			cell = append(name, look.Span(height+height), text.Plain.Span(fmt.Sprintf("%3.0f%s", share*100, sign)))
+		}
+		if i%perLine == 0 {
+			out = append(out, nil)
+		}
+		n := len(out) - 1
+		cursor := text.Plain.Span(" ")
+		if v.focus == chipPanel && i == v.lists[chipPanel].Index {
+			cursor = text.Notice.Span(g.Cursor)
+		}
+		out[n] = append(append(out[n], cursor), cell.Padded(gridCell, false)...)
+	}
+	return out
+}
+
+func (v *overview) gridColumns(w int) int { return max(w/(gridCell+1), 1) }
+
+// summary is a line with what all chips have in use, and one with the fullest chip of each memory.
+func (v *overview) summary(w int) []text.Line {
+	g, o := text.GlyphSet(v.settings.ASCII), v.settings
+	late := lateProcesses(v.data.snapshot)
+	type sum struct {
+		used, capacity uint64
+		atLeast, some  bool
+		worst          float64
+		chip           aggregator.Chip
+		known          bool
+	}
+	var all, worst []text.Line
+	unknown := false
+	for _, m := range cycled {
+		var s sum
+		for i := range v.chips() {
+			c := &v.chips()[i]
+			a := o.amountIn(c, m, anyOf(c.PIDs, late))
+			if a.absent {
+				continue
+			}
+			s.some = true
+			s.used += a.used
+			s.capacity += a.capacity
+			s.atLeast = s.atLeast || a.atLeast || a.unknown || a.capacity == 0
+			if a.capacity > 0 && !a.unknown {
+				if share := float64(a.used) / float64(a.capacity); !s.known || share > s.worst {
+					s.worst, s.chip, s.known = share, c.Chip, true
+				}
+			}
+		}
+		if !s.some {
+			continue
+		}
+		least := ""
+		if s.atLeast {
+			least = g.AtLeast
+		}
+		part := text.Line{text.Title.Span(metricNames[m] + " "), text.Plain.Span(least + bytesCell(s.used, o).String())}
+		if s.atLeast && s.used == 0 {
+			part[1] = text.Faint.Span(g.Unknown)
+		}
+		if s.capacity > 0 && m != metricCB {
+			part = append(part, text.Faint.Span(" of "+text.Capacity(s.capacity, o.Exact, false)))
+		}
+		all = append(all, part)
+		unknown = unknown || !s.known && s.atLeast
+		if s.known && s.worst > 0 {
+			look, sign := widget.Fullness(uint64(s.worst*1000), 1000)
+			if sign == "" {
+				look = text.Plain
+			}
+			worst = append(worst, text.Line{text.Title.Span(metricNames[m] + " "), look.Span(fmt.Sprintf("%.0f %%%s", s.worst*100, sign)), text.Faint.Span(" chip " + chipName(s.chip))})
+		}
+	}
+	switch {
+	case len(worst) > 0:
+	case unknown:
+		worst = append(worst, text.Faint.Line("how full chips are is not known"))
+	default:
+		worst = append(worst, text.Faint.Line("nothing is in use"))
+	}
+	join := func(name string, parts []text.Line) text.Line {
+		out := text.Strong.Line(name)
+		for _, p := range parts {
+			if out.Width()+2+p.Width() <= w {
+				out = append(append(out, text.Plain.Span("  ")), p...)
+			}
+		}
+		return out
+	}
+	return []text.Line{
+		join(" all "+strings.TrimSpace(text.Plural(len(v.chips()), "chip", "chips")), all),
+		join(" fullest", worst),
+	}
+}

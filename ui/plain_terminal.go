@@ -1,0 +1,61 @@
+package ui
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"time"
+
+	"tt-memtrace/aggregator"
+)
+
+// IsPlain says whether the environment describes a terminal that can do nothing but print:
+// an editor's, or none at all.
+func IsPlain(getenv func(string) string) bool {
+	term := getenv("TERM")
+	return term == "" || term == "dumb"
+}
+
+// plainEvery is the least time between two texts.
+const plainEvery = 2 * time.Second
+
+// printed writes the overview as text whenever it has changed, until ctx ends or, as there is
+// nothing to look at any more, the source does.
+func printed(ctx context.Context, w io.Writer, width int, feed Feed, o Options) error {
+	if o.Now == nil {
+		o.Now = time.Now
+	}
+	tick := time.NewTicker(max(o.Refresh, plainEvery))
+	defer tick.Stop()
+	var last *aggregator.Snapshot
+	for {
+		s := feed.Snapshot()
+		if s == nil {
+			s = &aggregator.Snapshot{}
+		}
+		if last == nil || !sameSnapshot(last, s) {
+			t := TextOptions{Width: width, Host: o.Host, Source: o.source(), Time: o.Now(), Requested: o.Requested, ASCII: true}
+			if o.Notes != nil {
+				t.Notes = o.Notes()
+			}
+			if err := Text(w, s, t); err != nil {
+				return err
+			}
+			if _, err := fmt.Fprintln(w); err != nil {
+				return err
+			}
+			last = s
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-o.Done:
+			o.Done = nil
+			if err := Text(w, feed.Snapshot(), TextOptions{Width: width, Host: o.Host, Source: "ended", Time: o.Now(), Requested: o.Requested, ASCII: true}); err != nil {
+				return err
+			}
+			return nil
+		case <-tick.C:
+		}
+	}
+}

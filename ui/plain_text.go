@@ -1,0 +1,84 @@
+package ui
+
+import (
+	"io"
+	"strings"
+	"time"
+
+	"tt-memtrace/aggregator"
+	"tt-memtrace/ui/text"
+	"tt-memtrace/ui/widget"
+)
+
+// TextOptions for Text. The zero value is usable.
+type TextOptions struct {
+	// Width in cells; 0 is 100.
+	Width int
+	// Host and Source are named in the first line, unless empty.
+	Host, Source string
+	// Time of the wall clock in the first line; none if zero.
+	Time time.Time
+	// Notes are one-line warnings, shown at the end.
+	Notes []string
+	// Requested shows the buffers' own sizes instead of what the banks lost.
+	Requested bool
+	// Exact writes all digits.
+	Exact bool
+	// ASCII uses 7-bit characters only.
+	ASCII bool
+	// Colour styles the text with SGR sequences, in the terminal's own colours.
+	Colour bool
+	// Chips adds a row for each chip of each process.
+	Chips bool
+}
+
+// Text writes the overview as plain text: the chips with their bars, then the
+// processes, in the same layout as on the screen, then those that exited.
+// Rates are not known from one snapshot, and processes are as old as the
+// newest event makes them.
+func Text(w io.Writer, s *aggregator.Snapshot, o TextOptions) error {
+	if s == nil {
+		s = &aggregator.Snapshot{}
+	}
+	if o.Width <= 0 {
+		o.Width = 100
+	}
+	set := settings{requested: o.Requested, Settings: widget.Settings{Exact: o.Exact, ASCII: o.ASCII}}
+	d := data{snapshot: s, now: s.Time, clock: o.Time, host: o.Host, source: o.Source, notes: o.Notes}
+	list := entries(&d, set, func(processID) bool { return o.Chips })
+	tiers := chipTiers()
+	if o.Width >= peaksFrom {
+		tiers = append(peakTiers(), tiers...)
+	}
+	chips, processes := chipTable(&d, set, o.Width-2, tiers), processTable(&d, set, list, o.Width-2)
+
+	lines := []text.Line{header(&d, set, o.Width), nil}
+	add := func(t widget.Columns, empty string) {
+		lines = append(lines, append(text.Plain.Line(" "), t.Head()...))
+		for _, l := range t.Rows(0, t.N) {
+			lines = append(lines, append(text.Plain.Line(" "), l...))
+		}
+		if t.N == 0 {
+			lines = append(lines, text.Plain.Line(" "+empty))
+		}
+		lines = append(lines, nil)
+	}
+	add(chips, "no chip has been opened yet")
+	add(processes, noProcess(s))
+	ended := newest(atPeak(s.Ended), maxEnded)
+	for _, l := range endedSection(&d, set, ended, o.Width-2) {
+		lines = append(lines, append(text.Plain.Line(" "), l...))
+	}
+	if len(ended) > 0 {
+		lines = append(lines, nil)
+	}
+	lines = append(lines, noteLines(&d, append(d.processes(), ended...), set, o.Width, maxNotes, "")...)
+
+	var b strings.Builder
+	for _, l := range lines {
+		b.WriteString(l.Clipped(o.Width).Trimmed().Terminal(o.Colour))
+		b.WriteByte('\n')
+	}
+	_, err := io.WriteString(w, strings.TrimRight(b.String(), "\n")+"\n")
+	return err
+}

@@ -1,0 +1,450 @@
+package ui
+
+import (
+	"cmp"
+	"slices"
+	"strconv"
+	"time"
+
+	"tt-memtrace/aggregator"
+	"tt-memtrace/ui/text"
+	"tt-memtrace/ui/widget"
+)
+
+// columnID names a column of the process table, for sorting.
+type columnID int
+
+const (
+	byDRAM columnID = iota
+	byL1
+	byL1Small
+	byTrace
+	byCB
+	byBuffers
+	byAllocs
+	byFrees
+	byRate
+	bySince
+	byPID
+	byCommand
+	byChips
+	byGrowth
+	byGrowthRate
+	unsorted
+)
+
+// rowKey names a row for good, so that a selection stays on what was selected
+// while rows come, go and change places.
+type rowKey struct {
+	process processID
+	chip    aggregator.Chip
+	kind    rowKind
+	// since tells processes that exited apart: one that called exec is there more than once.
+	since uint64
+}
+
+type rowKind uint8
+
+const (
+	chipRow rowKind = iota
+	processRow
+	// shareRow is a process's use of one chip, placelessRow of chips that are not known.
+	shareRow
+	placelessRow
+)
+
+// entry is a row of the process table before its layout.
+type entry struct {
+	key     rowKey
+	process *aggregator.ProcessSnapshot
+	chip    *aggregator.ChipSnapshot
+	amounts []amount
+	buffers uint64
+	// ended: the process exited, and the amounts are its peaks.
+	ended bool
+	// last of the rows of its process.
+	last bool
+	// gone: it does not exist any more, but what it holds is not released yet.
+	gone bool
+}
+
+// entries lists the rows of the process table in their order.
+func entries(d *data, o settings, expanded func(processID) bool) []entry {
+	var out []entry
+	for _, p := range sorted(d, o) {
+		row := o.processEntry(p, d.over())
+		row.gone = d.gone[row.key.process]
+		out = append(out, row)
+		if !expanded(row.key.process) {
+			continue
+		}
+		part := func(kind rowKind, c *aggregator.ChipSnapshot, memory *[aggregator.NumMemories]aggregator.Usage) {
+			e := entry{key: row.key, process: p, chip: c, buffers: buffers(memory), ended: row.ended}
+			e.key.kind = kind
+			if c != nil {
+				e.key.chip = c.Chip
+			}
+			for _, m := range shownMemories() {
+				e.amounts = append(e.amounts, o.amountOf(memory[m], p.Late))
+			}
+			if c != nil {
+				e.amounts = append(e.amounts, programsOf(c.CB, p.Late))
+			} else {
+				e.amounts = append(e.amounts, amount{absent: true})
+			}
+			out = append(out, e)
+		}
+		for i := range p.Chips {
+			part(shareRow, &p.Chips[i], &p.Chips[i].Memory)
+		}
+		if placeless(p, row.ended) {
+			part(placelessRow, nil, &p.Unplaced)
+		}
+		out[len(out)-1].last = true
+	}
+	return out
+}
+
+// branch is the line that leads to a part of a process.
+func (e *entry) branch(g text.Glyphs) string {
+	if e.last {
+		return g.Branch
+	}
+	return g.Tee
+}
+
+func (o settings) processEntry(p *aggregator.ProcessSnapshot, ended bool) entry {
+	e := entry{key: rowKey{process: idOf(p), kind: processRow}, process: p, amounts: o.processAmounts(p), buffers: p.Buffers, ended: ended}
+	if ended {
+		e.key.since = p.Since
+	}
+	return e
+}
+
+// placeless says whether a process holds, or ever held, something on chips
+// that are not known.
+func placeless(p *aggregator.ProcessSnapshot, ever bool) bool {
+	if buffers(&p.Unplaced) > 0 {
+		return true
+	}
+	for _, u := range p.Unplaced {
+		if ever && u.PeakRequested > 0 {
+			return true
+		}
+	}
+	return false
+}
+
+func buffers(memory *[aggregator.NumMemories]aggregator.Usage) uint64 {
+	var n uint64
+	for _, u := range memory {
+		n += u.Buffers
+	}
+	return n
+}
+
+// processAmounts are the totals of a process, with what it holds on unknown chips.
+func (o settings) processAmounts(p *aggregator.ProcessSnapshot) []amount {
+	var out []amount
+	for _, m := range shownMemories() {
+		u, v := p.Memory[m], p.Unplaced[m]
+		u.Requested += v.Requested
+		u.Reserved += v.Reserved
+		u.PeakRequested += v.PeakRequested
+		u.PeakReserved += v.PeakReserved
+		u.Unreserved += v.Unreserved
+		u.PeakUnsure = u.PeakUnsure || v.PeakUnsure
+		u.PeaksAtLeast = u.PeaksAtLeast || v.PeaksAtLeast
+		u.TotalsOnly = u.TotalsOnly || v.TotalsOnly
+		u.Buffers += v.Buffers
+		u.Banks = aggregator.Banks{}
+		a := o.amountOf(u, p.Late)
+		a.absent = u.Buffers == 0 && allAbsent(p.Chips, m)
+		out = append(out, a)
+	}
+	return append(out, programsOf(p.CB, p.Late))
+}
+
+// allAbsent is true where a process has chips, and none has the memory.
+func allAbsent(chips []aggregator.ChipSnapshot, m aggregator.Memory) bool {
+	for i := range chips {
+		if n, known := chips[i].Memory[m].Capacity(); !known || n > 0 {
+			return false
+		}
+	}
+	return len(chips) > 0
+}
+
+// sorted is the processes in the order asked for: large numbers first, names
+// and PIDs ascending; what is equal stays in the order of the PIDs.
+func sorted(d *data, o settings) []*aggregator.ProcessSnapshot {
+	list := d.processes()
+	large := func(value func(p *aggregator.ProcessSnapshot) float64) func(a, b *aggregator.ProcessSnapshot) int {
+		return func(a, b *aggregator.ProcessSnapshot) int { return cmp.Compare(value(b), value(a)) }
+	}
+	memory := func(i int) func(a, b *aggregator.ProcessSnapshot) int {
+		used := make(map[*aggregator.ProcessSnapshot]float64, len(list))
+		for _, p := range list {
+			used[p] = float64(o.processAmounts(p)[i].used)
+		}
+		return large(func(p *aggregator.ProcessSnapshot) float64 { return used[p] })
+	}
+	var order func(a, b *aggregator.ProcessSnapshot) int
+	switch o.sort {
+	case byDRAM, byL1, byL1Small, byTrace, byCB:
+		order = memory(int(o.sort - byDRAM))
+	case byBuffers:
+		order = large(func(p *aggregator.ProcessSnapshot) float64 { return float64(p.Buffers) })
+	case byAllocs:
+		order = large(func(p *aggregator.ProcessSnapshot) float64 { return float64(p.Counters.Allocs) })
+	case byFrees:
+		order = large(func(p *aggregator.ProcessSnapshot) float64 { return float64(p.Counters.Frees) })
+	case byRate:
+		order = large(func(p *aggregator.ProcessSnapshot) float64 { return d.rates.calls[idOf(p)] })
+	case bySince:
+		order = func(a, b *aggregator.ProcessSnapshot) int { return cmp.Compare(a.Since, b.Since) }
+	case byCommand:
+		order = func(a, b *aggregator.ProcessSnapshot) int {
+			return cmp.Compare(text.Command(a.Info.Command, o.ASCII), text.Command(b.Info.Command, o.ASCII))
+		}
+	case byGrowth, byGrowthRate:
+		if d.base == nil {
+			return list
+		}
+		order = d.growthOrder(o)
+	case byChips:
+		order = func(a, b *aggregator.ProcessSnapshot) int { return slices.Compare(numbers(a), numbers(b)) }
+	default:
+		return list
+	}
+	slices.SortStableFunc(list, order)
+	return list
+}
+
+func numbers(p *aggregator.ProcessSnapshot) []uint64 {
+	var out []uint64
+	for i := range p.Chips {
+		out = append(out, uint64(p.Chips[i].Chip.Space)<<32|uint64(p.Chips[i].Chip.Number))
+	}
+	return out
+}
+
+// Widths of the column with the command: it gets what is left over, but other
+// columns go before it has less than wanted (or what it needs).
+const (
+	leastCommand  = 10
+	wantedCommand = 18
+)
+
+// maxChips cells hold the chips of a process; more is cut off.
+const maxChips = 20
+
+// dropOrder is what goes first when the terminal is narrow.
+func dropOrder() []columnID {
+	return []columnID{byFrees, byAllocs, bySince, byRate, byTrace, byL1Small, byCB, byBuffers, byChips, byL1, byGrowth, byGrowthRate}
+}
+
+// processTable lays the process table out in w cells, one row an entry, with the columns
+// that find a place.
+func processTable(d *data, o settings, list []entry, w int) widget.Columns {
+	g := text.GlyphSet(o.ASCII)
+	columns := processColumns(d, o, list, false, g)
+	if commandRoom(columns, w) < 0 {
+		columns = processColumns(d, o, list, true, g)
+	}
+	for _, id := range dropOrder() {
+		if commandRoom(columns, w) >= 0 {
+			break
+		}
+		columns = slices.DeleteFunc(columns, func(c widget.Column) bool { return c.ID == int(id) })
+	}
+	for i := range columns {
+		c := &columns[i]
+		if c.ID == int(byCommand) {
+			room := max(w-widget.TableWidth(columns)+c.Width(), leastCommand)
+			for r := range c.Cells {
+				c.Cells[r] = c.Cells[r].Shortened(room, g.Dots)
+			}
+			c.Wide = 0
+		}
+		if c.ID == int(o.sort) && o.sort != unsorted {
+			c.Title = c.Title.Marked(g.Sorted, c.Right)
+			c.Wide = 0
+		}
+	}
+	return widget.Columns{Columns: columns, N: len(list), Dim: len(list) > 0 && list[0].ended}
+}
+
+// commandRoom is what is left of w when the command has the room it wants.
+func commandRoom(columns []widget.Column, w int) int {
+	for i := range columns {
+		if columns[i].ID == int(byCommand) {
+			n := columns[i].Width()
+			return w - widget.TableWidth(columns) + n - min(n, wantedCommand)
+		}
+	}
+	return w - widget.TableWidth(columns)
+}
+
+func processColumns(d *data, o settings, list []entry, short bool, g text.Glyphs) []widget.Column {
+	gap := 2
+	if short {
+		gap = 1
+	}
+	ended, since := len(list) > 0 && list[0].ended, "SINCE"
+	if ended {
+		since = "RAN"
+	}
+	add := func(id columnID, name string, right bool, least int, cell func(e *entry) text.Line) widget.Column {
+		c := widget.Column{ID: int(id), Title: text.Title.Line(name), Right: right, Gap: gap, Least: least}
+		for i := range list {
+			c.Cells = append(c.Cells, cell(&list[i]))
+		}
+		return c
+	}
+	// whole is a column that says something about processes only, not about their part of a chip.
+	whole := func(id columnID, name string, least int, cell func(p *aggregator.ProcessSnapshot) text.Line) widget.Column {
+		return add(id, name, true, least, func(e *entry) text.Line {
+			if e.key.kind != processRow {
+				return nil
+			}
+			return cell(e.process)
+		})
+	}
+	columns := []widget.Column{
+		whole(byPID, "PID", 7, func(p *aggregator.ProcessSnapshot) text.Line {
+			return text.Strong.Line(strconv.FormatUint(uint64(p.PID), 10))
+		}),
+		add(unsorted, "", false, 0, func(e *entry) text.Line { return marks(e) }),
+		add(byCommand, "PROCESS", false, leastCommand, func(e *entry) text.Line { return nameCell(e, o, g) }),
+		add(byChips, "CHIPS", false, 0, func(e *entry) text.Line { return chipsCell(e, g) }),
+	}
+	columns[0].Gap, columns[1].Gap = 0, 0
+	for i, name := range append(memoryNames(), programsTitle) {
+		var amounts []amount
+		for j := range list {
+			amounts = append(amounts, list[j].amounts[i])
+		}
+		s := o.scaleOf(amounts, short)
+		columns = append(columns, add(byDRAM+columnID(i), name, true, o.leastNumber(short), func(e *entry) text.Line {
+			return e.amounts[i].number(s, g)
+		}))
+	}
+	columns = append(columns, growthColumns(d, o, whole)...)
+	columns = append(columns,
+		add(byBuffers, "BUFFERS", true, 0, func(e *entry) text.Line { return counted(e.process, e.buffers, o, g) }),
+		whole(byAllocs, "ALLOCS", 7, func(p *aggregator.ProcessSnapshot) text.Line {
+			return countedAll(p, p.Counters.Allocs, o, g)
+		}),
+		whole(byFrees, "FREES", 7, func(p *aggregator.ProcessSnapshot) text.Line {
+			return countedAll(p, p.Counters.Frees, o, g)
+		}),
+		whole(byRate, "RATE/s", 6, func(p *aggregator.ProcessSnapshot) text.Line {
+			r, known := d.rates.calls[idOf(p)]
+			switch {
+			case ended:
+				return text.Faint.Line("ended")
+			case !known:
+				return text.Faint.Line(g.Unknown)
+			case r == 0:
+				return text.Faint.Line("0")
+			}
+			return text.Plain.Line(atLeast(p, g) + text.PerSecond(r))
+		}),
+		whole(bySince, since, 6, func(p *aggregator.ProcessSnapshot) text.Line {
+			if ended {
+				return text.Plain.Line(text.Age(time.Duration(max(p.Last, p.Since) - p.Since)))
+			}
+			return text.Plain.Line(text.Age(time.Duration(max(d.now, p.Since) - p.Since)))
+		}),
+	)
+	if ended {
+		columns = slices.DeleteFunc(columns, func(c widget.Column) bool {
+			// They have no buffers any more, and a rate only to say so.
+			return c.ID == int(byBuffers) || c.ID == int(byRate) && d.rates.calls == nil
+		})
+	}
+	return columns
+}
+
+// counted is a number of buffers or calls, which the runtime's own sums do not tell.
+func counted(p *aggregator.ProcessSnapshot, n uint64, o settings, g text.Glyphs) text.Line {
+	if p.Info.Source == aggregator.FromSharedMemory {
+		return text.Faint.Line(g.Unknown)
+	}
+	return text.Plain.Line(text.Count(n, o.Exact))
+}
+
+// countedAll is a number of what happened, of which between two looks at a sampled process
+// nothing is seen.
+func countedAll(p *aggregator.ProcessSnapshot, n uint64, o settings, g text.Glyphs) text.Line {
+	if n == 0 && p.Info.Source == aggregator.Sampled {
+		return text.Faint.Line(g.Unknown)
+	}
+	return append(text.Plain.Line(atLeast(p, g)), counted(p, n, o, g)...)
+}
+
+// atLeast is the sign before counts of a process that are lower bounds.
+func atLeast(p *aggregator.ProcessSnapshot, g text.Glyphs) string {
+	if p.Info.Source == aggregator.Sampled {
+		return g.AtLeast
+	}
+	return ""
+}
+
+// marks warn of a process's numbers that are not exact.
+func marks(e *entry) text.Line {
+	if e.key.kind != processRow {
+		return nil
+	}
+	return marksCell(e.process.Reasons)
+}
+
+func nameCell(e *entry, o settings, g text.Glyphs) text.Line {
+	switch e.key.kind {
+	case shareRow:
+		return text.Line{text.Faint.Span("  " + e.branch(g) + " "), text.Plain.Span("chip " + chipName(e.chip.Chip))}
+	case placelessRow:
+		return text.Line{text.Faint.Span("  " + e.branch(g) + " "), text.Faint.Span("chip not known")}
+	}
+	if e.gone {
+		return text.Line{text.Notice.Span("exited "), text.Plain.Span(text.Command(e.process.Info.Command, o.ASCII))}
+	}
+	if name := text.Command(e.process.Info.Command, o.ASCII); name != "" {
+		if e.process.Info.Source == aggregator.Reported {
+			return text.Line{text.Faint.Span("[socket] "), text.Plain.Span(name)}
+		}
+		return text.Plain.Line(name)
+	}
+	return text.Faint.Line(g.Unknown)
+}
+
+func chipsCell(e *entry, g text.Glyphs) text.Line {
+	if e.key.kind != processRow {
+		return nil
+	}
+	chips := chipRanges(e.process.Chips)
+	if placeless(e.process, e.ended) {
+		// Some of it lies on chips that are not known.
+		chips += "+?"
+	}
+	if chips == "" {
+		return text.Faint.Line(g.Unknown)
+	}
+	return text.Plain.Line(text.Clip(chips, maxChips, g.Dots))
+}
+
+// legend explains the marks that stand next to the processes, and no others: which processes
+// are not exact, and why.
+func legend(s *aggregator.Snapshot, list []*aggregator.ProcessSnapshot, o settings) []string {
+	var out []string
+	for _, f := range flaws(s, list) {
+		out = append(out, text.Sanitize(f.String(), o.ASCII))
+	}
+	for _, p := range list {
+		if slices.ContainsFunc(o.processAmounts(p), func(a amount) bool { return a.atLeast }) {
+			return append(out, text.GlyphSet(o.ASCII).AtLeast+" at least")
+		}
+	}
+	return out
+}

@@ -1,0 +1,320 @@
+package ui
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strconv"
+	"time"
+
+	"tt-memtrace/aggregator"
+	"tt-memtrace/telemetry"
+	"tt-memtrace/ui/text"
+	"tt-memtrace/ui/widget"
+)
+
+// holders are the processes that hold a device or are traced.
+type holders struct {
+	*state
+	*widget.Table[holder, processID]
+	problem string
+	done    holdersQuery
+}
+
+// holdersQuery is what the rows were made of; rates and uses of processors change with time.
+type holdersQuery struct {
+	doneWork
+	snapshot *aggregator.Snapshot
+	second   int64
+}
+
+// holder is a process, as the kernel knows it, as the accounts do, or both.
+type holder struct {
+	pid    uint32
+	name   string
+	system *telemetry.Process
+	traced *aggregator.ProcessSnapshot
+	rate   float64
+	rated  bool
+}
+
+func newHolders(s *state) *holders {
+	v := &holders{state: s}
+	dot := func() text.Line { return text.Faint.Line(text.GlyphSet(s.settings.ASCII).Unknown) }
+	known := func(r *holder, value func(*telemetry.Process) telemetry.Value) (int64, bool) {
+		if r.system == nil {
+			return 0, false
+		}
+		x := value(r.system)
+		return x.N, x.Known
+	}
+	number := func(name string, rank, least int, value func(*telemetry.Process) telemetry.Value, write func(int64) string) widget.Field[holder] {
+		return widget.Field[holder]{Name: name, Right: true, Rank: rank, Least: least,
+			Cell: func(r *holder) text.Line {
+				n, ok := known(r, value)
+				if !ok {
+					return dot()
+				}
+				return text.Plain.Line(write(n))
+			},
+			Order: func(a, b *holder) int {
+				x, _ := known(a, value)
+				y, _ := known(b, value)
+				return cmp.Compare(y, x)
+			}}
+	}
+	memory := func(name string, m aggregator.Memory, rank int) widget.Field[holder] {
+		amount := func(r *holder) amount {
+			a := s.settings.processAmounts(r.traced)
+			return a[slices.Index(shownMemories(), m)]
+		}
+		return widget.Field[holder]{Name: name, Right: true, Least: 9, Rank: rank,
+			Cell: func(r *holder) text.Line {
+				if r.traced == nil {
+					return dot()
+				}
+				return s.amountCell(amount(r))
+			},
+			Order: bigFirst(func(r *holder) uint64 {
+				if r.traced == nil {
+					return 0
+				}
+				return max(r.traced.Memory[m].Reserved, r.traced.Memory[m].Requested)
+			})}
+	}
+	v.Table = &widget.Table[holder, processID]{
+		Settings: &s.settings.Settings, Name: "processes", What: "processes", None: "no process holds a device or uses the runtime",
+		Key: func(r *holder) processID { return processID{pid: r.pid} },
+		Words: func(b []byte, r *holder) []byte {
+			b = append(append(strconv.AppendUint(b, uint64(r.pid), 10), ' '), r.name...)
+			if r.system != nil {
+				b = append(append(append(append(b, ' '), r.system.User...), ' '), r.system.Container...)
+				for _, d := range r.system.Devices {
+					b = strconv.AppendUint(append(b, " /dev/tenstorrent/"...), uint64(d), 10)
+				}
+			}
+			if r.traced != nil {
+				b = append(b, " traced"...)
+			}
+			return b
+		},
+		Fields: []widget.Field[holder]{
+			{Name: "PID", Right: true, Least: 7, Cell: func(r *holder) text.Line { return text.Strong.Line(strconv.FormatUint(uint64(r.pid), 10)) },
+				Order: func(a, b *holder) int { return cmp.Compare(a.pid, b.pid) }},
+			{Name: "USER", Least: 6, Rank: 6, Cell: func(r *holder) text.Line {
+				if r.system == nil {
+					return dot()
+				}
+				return s.nameCell(r.system.User, 12)
+			}, Order: byText(func(r *holder) string {
+				if r.system == nil {
+					return ""
+				}
+				return r.system.User
+			})},
+			{Name: "PROCESS", Least: 16, Flex: true, Cell: func(r *holder) text.Line {
+				if r.name == "" {
+					return dot()
+				}
+				return text.Plain.Line(r.name)
+			}, Order: byText(func(r *holder) string { return r.name })},
+			{Name: "HOLDS", Least: 5, Cell: func(r *holder) text.Line { return holdsCell(r, s) }},
+			{Name: "TRACED", Least: 6, Cell: func(r *holder) text.Line { return tracedCell(r) },
+				Order: func(a, b *holder) int { return cmp.Compare(tracedCell(a).String(), tracedCell(b).String()) }},
+			{Name: "CONTAINER", Least: 9, Rank: 4, Cell: func(r *holder) text.Line {
+				if r.system == nil || r.system.Container == "" {
+					return dot()
+				}
+				return s.nameCell(r.system.Container, 28)
+			}},
+			memory("DRAM", aggregator.DRAM, 1), memory("L1", aggregator.L1, 2),
+			{Name: "RATE/s", Right: true, Least: 6, Rank: 3, Cell: func(r *holder) text.Line {
+				if !r.rated {
+					return dot()
+				}
+				return text.Plain.Line(text.PerSecond(r.rate))
+			}, Order: func(a, b *holder) int { return cmp.Compare(b.rate, a.rate) }},
+			number("CPU%", 5, 5, func(p *telemetry.Process) telemetry.Value { return p.CPU }, func(n int64) string { return fmt.Sprintf("%.1f", float64(n)/10) }),
+			number("MEMORY", 7, 9, func(p *telemetry.Process) telemetry.Value { return p.Memory }, func(n int64) string { return bytesCell(uint64(n), s.settings).String() }),
+			number("THREADS", 8, 5, func(p *telemetry.Process) telemetry.Value { return p.Threads }, func(n int64) string { return text.Digits(uint64(n)) }),
+			{Name: "TIME", Right: true, Least: 6, Rank: 9, Cell: func(r *holder) text.Line {
+				if r.system == nil || r.system.Age == 0 {
+					return dot()
+				}
+				return text.Plain.Line(text.Age(r.system.Age))
+			}, Order: bigFirst(func(r *holder) uint64 {
+				if r.system == nil {
+					return 0
+				}
+				return uint64(r.system.Age)
+			})},
+		},
+		Detail: func(r *holder) []text.Line { return v.detail(r) },
+	}
+	return v
+}
+
+func holdsCell(r *holder, s *state) text.Line {
+	switch {
+	case r.system != nil && len(r.system.Devices) > 0:
+		return text.Plain.Line(text.Clip(aggregator.Ranges(r.system.Devices), maxChips, text.GlyphSet(s.settings.ASCII).Dots))
+	case r.traced != nil && len(r.traced.Chips) > 0:
+		// No node of the driver's is open, or nobody could tell; the runtime has chips.
+		return text.Faint.Line("(" + text.Clip(chipRanges(r.traced.Chips), maxChips, text.GlyphSet(s.settings.ASCII).Dots) + ")")
+	}
+	return text.Faint.Line(text.GlyphSet(s.settings.ASCII).Unknown)
+}
+
+func tracedCell(r *holder) text.Line {
+	switch {
+	case r.traced == nil:
+		return text.Notice.Line("no")
+	case !r.traced.Exact():
+		return append(text.Plain.Line("yes"), marksCell(r.traced.Reasons)...)
+	}
+	return text.Plain.Line("yes")
+}
+
+func (v *holders) detail(r *holder) []text.Line {
+	out := []text.Line{widget.Pair("process", text.Strong.Line(fmt.Sprintf("%d  %s", r.pid, r.name)))}
+	add := func(name, value string) { out = append(out, widget.Pair(name, text.Plain.Line(value))) }
+	if p := r.system; p != nil {
+		add("owner", text.Sanitize(p.User, v.settings.ASCII))
+		if p.Container != "" {
+			inner := ""
+			if p.InnerPID != 0 {
+				inner = fmt.Sprintf(", where its PID is %d", p.InnerPID)
+			}
+			add("container", text.Sanitize(p.Container, v.settings.ASCII)+inner)
+		}
+		if len(p.Devices) > 0 {
+			add("holds", "/dev/tenstorrent/ "+aggregator.Ranges(p.Devices))
+		} else {
+			add("holds", "no device node")
+		}
+	}
+	if p := r.traced; p != nil {
+		out = append(out, v.reasonLines(p.Reasons)...)
+		add("chips", chipRanges(p.Chips))
+		add("runtime", runtimeOf(p, v.settings))
+		c, least := &p.Counters, atLeast(p, text.GlyphSet(v.settings.ASCII))
+		add("allocations", fmt.Sprintf("%s%s, freed %s%s, with their allocator %s", least, text.Digits(c.Allocs), least, text.Digits(c.Frees), text.Digits(c.ImplicitFrees)))
+		if c.Launches+c.Replays > 0 {
+			launches := text.Digits(c.Launches)
+			if c.UnknownLaunches > 0 {
+				launches += ", " + text.Digits(c.UnknownLaunches) + " of them of programs from before"
+			}
+			if c.Replays > 0 {
+				launches += "; traces replayed " + text.Times(c.Replays)
+			}
+			if p.LastLaunch > 0 {
+				launches += "; the last " + text.Age(time.Duration(v.data.now-min(p.LastLaunch, v.data.now))) + " ago"
+			}
+			add("launches", launches)
+		}
+		if u := &p.Unsafe; c.Unsafe > 0 {
+			unsafe := fmt.Sprintf("%s of %s, allocated after the capture of a trace that was replayed", text.Plural(int(u.Buffers), "buffer", "buffers"), text.Capacity(u.Bytes, v.settings.Exact, false))
+			if u.Overlapping > 0 {
+				unsafe += fmt.Sprintf("; %s of them in memory that the capture used", text.Digits(u.Overlapping))
+			}
+			if u.Buffers < c.Unsafe {
+				unsafe += fmt.Sprintf("; %s in all", text.Digits(c.Unsafe))
+			}
+			out = append(out, widget.Pair("unsafe", text.Notice.Line(unsafe)))
+		}
+		if n := c.UnmatchedFrees + c.Replaced + c.Odd; n > 0 {
+			add("noticed", fmt.Sprintf("%s frees of unknown buffers, %s frees not seen, %s odd events", text.Digits(c.UnmatchedFrees), text.Digits(c.Replaced), text.Digits(c.Odd)))
+		}
+		if a := &p.Agreement; a.At > 0 {
+			doubt := ""
+			if a.Suspect {
+				doubt = ", in doubt since"
+			}
+			add("verified", fmt.Sprintf("%s with the runtime's own accounts, %s ago with %s buffers%s; %s were from before, %s repaired", text.Times(a.Comparisons),
+				text.Age(time.Duration(v.data.now-min(a.At, v.data.now))), text.Digits(a.Compared), doubt, text.Digits(a.Found), text.Digits(a.Repaired)))
+		}
+		add("peaks", peaksOf(&p.Memory, v.settings))
+		if h := &p.HostMemory; h.Peak > 0 {
+			add("host memory", fmt.Sprintf("%s resident, %s at most, %s when first read", text.Capacity(h.Bytes, v.settings.Exact, false),
+				text.Capacity(h.Peak, v.settings.Exact, false), text.Capacity(h.First, v.settings.Exact, false)))
+		}
+	} else {
+		add("traced", "no: it has not been seen to use the runtime")
+	}
+	return out
+}
+
+func (v *holders) Bindings() []widget.Binding {
+	list := v.Table.Bindings()
+	if v.Choosing {
+		return list
+	}
+	return append(list, widget.Binding{Key: "t", Does: "the charts of the process", Brief: "charts", Runes: "t", Do: func(rune) {
+		if r := v.Chosen(); r != nil && r.traced != nil {
+			v.chartsOf(v.chip, idOf(r.traced))
+		}
+	}})
+}
+
+func (v *holders) work() func(*reader) func() {
+	ascii, calls := v.settings.ASCII, v.data.rates.calls
+	arrange := v.Arranger()
+	has := v.data.hasSystem
+	last, now := v.done, holdersQuery{doneWork{query: v.Query(), any: true}, nil, v.data.clock.Unix()}
+	return func(r *reader) func() {
+		list, err := r.processes()
+		if now.round, now.snapshot = r.round, r.snapshot; now == last {
+			return nil
+		}
+		all := holderRows(r.snapshot, list, calls, ascii)
+		rows := arrange(all)
+		problem := ""
+		switch {
+		case err != nil:
+			problem = err.Error()
+		case !has:
+			problem = "who else holds a device cannot be told from this source"
+		}
+		return func() {
+			v.problem, v.done = problem, now
+			v.Set(rows, len(all))
+		}
+	}
+}
+
+// holderRows brings together what the kernel and what the accounts know.
+func holderRows(s *aggregator.Snapshot, list []telemetry.Process, calls map[processID]float64, ascii bool) []holder {
+	traced := map[uint32]*aggregator.ProcessSnapshot{}
+	for i := range s.Processes {
+		traced[s.Processes[i].PID] = &s.Processes[i]
+	}
+	var all []holder
+	add := func(h holder) {
+		if h.traced != nil {
+			h.name = text.Command(h.traced.Info.Command, ascii)
+			h.rate, h.rated = calls[idOf(h.traced)], false
+			if _, ok := calls[idOf(h.traced)]; ok {
+				h.rated = true
+			}
+		}
+		if h.name == "" && h.system != nil {
+			h.name = text.Command(cmp.Or(h.system.Command, h.system.Name), ascii)
+		}
+		all = append(all, h)
+	}
+	for i := range list {
+		p := &list[i]
+		add(holder{pid: p.PID, system: p, traced: traced[p.PID]})
+		delete(traced, p.PID)
+	}
+	for _, p := range traced {
+		add(holder{pid: p.PID, traced: p})
+	}
+	slices.SortFunc(all, func(a, b holder) int { return cmp.Compare(a.pid, b.pid) })
+	return all
+}
+
+func (v *holders) Compose(w, h int) widget.Picture {
+	v.Note = text.Sanitize(v.problem, v.settings.ASCII)
+	return v.Table.Compose(w, h)
+}

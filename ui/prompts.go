@@ -1,0 +1,69 @@
+package ui
+
+import (
+	"errors"
+
+	"tt-memtrace/ui/widget"
+)
+
+// filtering asks for a filter, which holds while it is typed.
+func (f *frame) filtering() *widget.Prompt {
+	l, ok := f.pages[f.current].(widget.Listed)
+	if !ok {
+		f.notify("there is nothing to filter in this view")
+		return nil
+	}
+	before := l.Filter()
+	set := func(s string) error {
+		p, err := widget.NewPattern(s)
+		if err == nil {
+			l.SetFilter(p)
+		}
+		return err
+	}
+	return &widget.Prompt{Label: "filter", Typed: []rune(before.Text), Change: set, Done: set, Undo: func() { l.SetFilter(before) }}
+}
+
+// searching asks for what to search for, and goes there while it is typed.
+func (f *frame) searching() *widget.Prompt {
+	l, ok := f.pages[f.current].(widget.Listed)
+	if !ok {
+		f.notify("there is nothing to search in this view")
+		return nil
+	}
+	change := func(s string) error {
+		p, err := widget.NewPattern(s)
+		if err != nil || p.Empty() {
+			return err
+		}
+		f.searched = p
+		if !l.Search(p, true, true) {
+			return errNoMatch
+		}
+		return nil
+	}
+	return &widget.Prompt{Label: "search", Change: change, Undo: func() {}, Done: func(s string) error {
+		if s == "" {
+			return nil
+		}
+		return change(s)
+	}}
+}
+
+// searchOn goes to the next match, or the one before.
+func (f *frame) searchOn(forward bool) {
+	l, ok := f.pages[f.current].(widget.Listed)
+	switch {
+	case !ok:
+		f.notify("there is nothing to search in this view")
+	case f.searched.Empty():
+		f.notify("nothing has been searched for: / does")
+	case !l.Search(f.searched, forward, false):
+		f.notify("no match for " + f.searched.Text)
+	}
+}
+
+var (
+	errNoCommand = errors.New("there is no such command")
+	errNoMatch   = errors.New("no match")
+)

@@ -1,0 +1,142 @@
+package ui
+
+import (
+	"strconv"
+
+	"tt-memtrace/aggregator"
+	"tt-memtrace/ui/text"
+	"tt-memtrace/ui/widget"
+)
+
+// settings are what the user chose to see.
+type settings struct {
+	// requested shows what was asked for instead of what the banks lost.
+	requested bool
+	widget.Settings
+	// sort is the column that the overview's processes are sorted by.
+	sort columnID
+	// palette is the name of the colours, "" for the first.
+	palette string
+	// view is the one that was on the screen last.
+	view pageID
+}
+
+// shownMemories are the columns of both tables; SystemMemory is the host's, not a chip's.
+func shownMemories() []aggregator.Memory {
+	return []aggregator.Memory{aggregator.DRAM, aggregator.L1, aggregator.L1Small, aggregator.Trace}
+}
+
+// amount is how much of a memory is in use.
+type amount struct {
+	used, peak uint64
+	// atLeast: some buffers' sizes are not known, so it is more than used.
+	atLeast bool
+	// peakAtLeast is the same of the peak.
+	peakAtLeast bool
+	// unknown: used says nothing.
+	unknown bool
+	// absent: there is no such memory.
+	absent bool
+	// capacity is 0 where it is not known.
+	capacity uint64
+}
+
+func memoryNames() []string {
+	var names []string
+	for _, m := range shownMemories() {
+		names = append(names, m.String())
+	}
+	return names
+}
+
+// amountOf reads the numbers that the settings ask for. late is true where
+// buffers from before the tracing may be missing: then nothing counted is not
+// the same as nothing there.
+func (o settings) amountOf(u aggregator.Usage, late bool) amount {
+	a := amount{used: u.Reserved, peak: u.PeakReserved, atLeast: u.Unreserved > 0, peakAtLeast: u.PeakUnsure || u.PeaksAtLeast}
+	if o.requested {
+		a = amount{used: u.Requested, peak: u.PeakRequested, peakAtLeast: u.TotalsOnly || u.PeaksAtLeast}
+	}
+	capacity, known := u.Capacity()
+	a.capacity = capacity
+	a.absent = known && capacity == 0 && u.Buffers == 0
+	a.unknown = !a.absent && a.used == 0 && (a.atLeast || late)
+	return a
+}
+
+// programsOf is what circular and dataflow buffers take: they have one size,
+// whatever is asked for.
+func programsOf(u aggregator.CBUsage, late bool) amount {
+	// Of what clients report, it is not known on which cores it lies.
+	reported := u.Reported > 0
+	return amount{used: u.Physical, peak: u.PeakPhysical, unknown: u.Physical == 0 && (late || reported), atLeast: reported, peakAtLeast: u.PeaksAtLeast}
+}
+
+// programsTitle heads the column of circular and dataflow buffers.
+const programsTitle = "CB+DFB"
+
+// highest is the peak as an amount of its own.
+func (a amount) highest() amount {
+	return amount{used: a.peak, unknown: a.peak == 0 && (a.unknown || a.peakAtLeast), absent: a.absent, atLeast: a.peakAtLeast || a.atLeast}
+}
+
+// number writes an amount.
+func (a amount) number(s text.Scale, g text.Glyphs) text.Line {
+	switch {
+	case a.absent:
+		return text.Faint.Line("-")
+	case a.unknown:
+		return text.Faint.Line(g.Unknown)
+	case a.used == 0:
+		return text.Faint.Line("0")
+	case a.atLeast:
+		return text.Plain.Line(g.AtLeast + s.Bytes(a.used))
+	}
+	return text.Plain.Line(s.Bytes(a.used))
+}
+
+// scaleOf is the common scale of a column.
+func (o settings) scaleOf(amounts []amount, short bool) text.Scale {
+	var values, peaks []uint64
+	for _, a := range amounts {
+		values, peaks = append(values, a.used), append(peaks, a.peak)
+	}
+	return text.FitScale(values, peaks, o.Exact, short)
+}
+
+// leastNumber is the width that numbers of the scale get anyway, so that a
+// column does not change its width with every digit.
+func (o settings) leastNumber(short bool) int {
+	if short || o.Exact {
+		return 6
+	}
+	return 9
+}
+
+func chipName(c aggregator.Chip) string {
+	n := strconv.FormatUint(uint64(c.Number), 10)
+	if c.Space != 0 {
+		return strconv.FormatUint(uint64(c.Space), 10) + ":" + n
+	}
+	return n
+}
+
+// chipRanges writes the chips of a process the short way, one run a numbering.
+func chipRanges(chips []aggregator.ChipSnapshot) string {
+	out := ""
+	for i := 0; i < len(chips); {
+		space := chips[i].Chip.Space
+		var numbers []uint32
+		for ; i < len(chips) && chips[i].Chip.Space == space; i++ {
+			numbers = append(numbers, chips[i].Chip.Number)
+		}
+		if out != "" {
+			out += " "
+		}
+		if space != 0 {
+			out += strconv.FormatUint(uint64(space), 10) + ":"
+		}
+		out += aggregator.Ranges(numbers)
+	}
+	return out
+}

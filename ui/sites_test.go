@@ -1,0 +1,84 @@
+package ui
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"tt-memtrace/aggregator"
+)
+
+// A host with a call site that leaks and one that does not.
+func leaking() (w *world, leak func()) {
+	w = newWorld(2)
+	w.view(settings{})
+	w.frame.callSite = func(frames []aggregator.Frame) string { return frames[0].File + " " + frames[0].Function }
+	device := w.begins(7, "python loop.py", w.chips, false)
+	stacks := map[string]*aggregator.Stack{}
+	for _, name := range []string{"cache", "round"} {
+		stacks[name] = &aggregator.Stack{Frames: []aggregator.Frame{
+			{Function: name, File: "loop.py", Line: 67, Python: true}, {Function: "ttnn::\x1b[2Jempty", Module: "/usr/lib/_ttnn.so"}}}
+	}
+	next := uint64(1)
+	alloc := func(name string) {
+		w.publish(aggregator.Event{Kind: aggregator.Alloc, PID: 7, TID: 8, Device: device, Allocator: device + 1, Buffer: w.id(), Memory: aggregator.DRAM,
+			Address: next * mib, PerBank: mib, Size: 12 * mib, PageSize: 2048, Stack: stacks[name]})
+		next++
+	}
+	for range 5 {
+		alloc("cache")
+	}
+	alloc("round")
+	w.pass(10 * time.Second)
+	return w, func() { alloc("round") }
+}
+
+func TestSitesFindALeak(t *testing.T) {
+	w, leak := leaking()
+	w.press("8")
+	w.pass(time.Second)
+	got := w.text(t, 140, 30)
+	for _, want := range []string{"loop.py cache", "loop.py round", "120.0 MiB", "24.0 MiB", "sites 2"} {
+		if !strings.Contains(got, want) {
+			t.Errorf("no %q in\n%s", want, got)
+		}
+	}
+	if strings.Index(got, "loop.py cache") > strings.Index(got, "loop.py round") {
+		t.Error("the largest is not first")
+	}
+	w.press("b")
+	for range 6 {
+		leak()
+		w.pass(10 * time.Second)
+	}
+	got = w.text(t, 140, 30)
+	golden(t, "sites.txt", got)
+	// Six buffers of 24 MiB on two chips in a minute; of the other site nothing.
+	for l := range strings.Lines(got) {
+		switch {
+		case strings.Contains(l, "loop.py round") && (strings.Count(l, "+144.0 MiB") != 2 || !strings.Contains(l, "168.0 MiB") || !strings.Contains(l, " 144.0 MiB")):
+			t.Errorf("the leak: %q", l)
+		case strings.Contains(l, "loop.py cache") && strings.Contains(l, "+"):
+			t.Errorf("no leak: %q", l)
+		}
+	}
+	w.press("/round<Enter><Enter>")
+	w.text(t, 140, 30)
+	if got := w.text(t, 140, 30); !strings.Contains(got, "6 buffers, 150,994,944 bytes, allocated since the baseline") || !strings.Contains(got, `ttnn::\x1b[2Jempty [_ttnn.so]`) {
+		t.Errorf("the detail:\n%s", got)
+	}
+	w.press("<Esc>5<Enter>")
+	if got := w.text(t, 140, 40); !strings.Contains(got, "site        loop.py cache") || !strings.Contains(got, "stack       cache (loop.py:67)") {
+		t.Errorf("the buffer:\n%s", got)
+	}
+}
+
+// Without stacks sites are grouped by size.
+func TestSitesWithoutStacksAreSizes(t *testing.T) {
+	w := busy(2)
+	w.press("8")
+	w.pass(time.Second)
+	if got := w.text(t, 140, 30); !strings.Contains(got, "by size: --stacks shows call sites") || !strings.Contains(got, "buffers of 94.0 MiB") {
+		t.Error(got)
+	}
+}

@@ -1,0 +1,314 @@
+package ui
+
+import (
+	"cmp"
+	"fmt"
+	"path"
+	"strconv"
+	"time"
+
+	"tt-memtrace/aggregator"
+	"tt-memtrace/ui/text"
+	"tt-memtrace/ui/widget"
+)
+
+// sites are the places in code that allocated the live buffers, and what became of them since a
+// moment that the user chooses: what only grows is a leak.
+type sites struct {
+	*state
+	*widget.Table[siteRow, siteID]
+	base *baseline
+	// latest is what every site had at latestAt, with the filter or without.
+	latest   map[siteID]uint64
+	latestAt uint64
+	// names are call sites of stacks, highest the most bytes that sites were seen with up to
+	// highestAt; they belong to the pump.
+	names     map[*aggregator.Stack]string
+	highest   map[siteID]uint64
+	highestAt *uint64
+	done      sitesQuery
+}
+
+// sitesQuery is what the rows were made of.
+type sitesQuery struct {
+	doneWork
+	base *baseline
+}
+
+// siteID names a site: by the call site or, without a stack, by the size of its buffers.
+type siteID struct {
+	process processID
+	memory  aggregator.Memory
+	site    string
+	size    uint64
+}
+
+// baseline is what every site had at a time. It does not change. The buffers were read at seen,
+// a moment before: what is younger was not among them.
+type baseline struct {
+	at, seen uint64
+	bytes    map[siteID]uint64
+}
+
+// siteRow is a site with its live buffers; bytes are those of all chips.
+type siteRow struct {
+	owner
+	siteID
+	stack          *aggregator.Stack
+	bytes, buffers uint64
+	// highest is the most bytes that were seen: it may have had more between two looks.
+	highest uint64
+	// grown is how much more there is than at the baseline, survivors what has been allocated since.
+	grown                    int64
+	survivors, survivorBytes uint64
+	// oldest is when the oldest was allocated, 0 for before tracing began.
+	oldest uint64
+}
+
+// leastGrowth is the time since the baseline from which growth in a minute means anything.
+const leastGrowth = 5 * time.Second
+
+// since is how long ago the baseline is.
+func (v *sites) since() time.Duration {
+	if v.base == nil {
+		return 0
+	}
+	return time.Duration(v.data.now - min(v.base.at, v.data.now))
+}
+
+// perMinute is the growth in a minute.
+func (v *sites) perMinute(r *siteRow) int64 {
+	if v.since() < leastGrowth {
+		return 0
+	}
+	return int64(float64(r.grown) / v.since().Minutes())
+}
+
+func newSites(s *state) *sites {
+	v := &sites{state: s, names: map[*aggregator.Stack]string{}, highest: map[siteID]uint64{}, highestAt: new(uint64)}
+	signed := func(name string, rank int, value func(*siteRow) int64) widget.Field[siteRow] {
+		return widget.Field[siteRow]{Name: name, Right: true, Least: 10, Rank: rank,
+			Cell:  func(r *siteRow) text.Line { return growth(value(r), s.settings) },
+			Order: func(a, b *siteRow) int { return cmp.Compare(value(b), value(a)) }}
+	}
+	v.Table = &widget.Table[siteRow, siteID]{
+		Settings: &s.settings.Settings, Name: "sites", Order: "NOW", What: "sites", None: "no buffers",
+		Key: func(r *siteRow) siteID { return r.siteID },
+		Words: func(b []byte, r *siteRow) []byte {
+			return append(append(append(r.words(b), r.memory.String()...), ' '), v.label(r)...)
+		},
+		Fields: append(ownerFields(10, 5, func(r *siteRow) owner { return r.owner }),
+			widget.Field[siteRow]{Name: "MEMORY", Least: 8, Cell: func(r *siteRow) text.Line { return text.Plain.Line(r.memory.String()) },
+				Order: func(a, b *siteRow) int { return cmp.Compare(a.memory, b.memory) }},
+			bytesField(s, "NOW", 0, func(r *siteRow) uint64 { return r.bytes }),
+			widget.Field[siteRow]{Name: "PEAK", Right: true, Least: 10, Rank: 5, Order: bigFirst(func(r *siteRow) uint64 { return r.highest }),
+				Cell: func(r *siteRow) text.Line { return s.atLeast(r.highest, true) }},
+			countField(s, "COUNT", 4, func(r *siteRow) uint64 { return r.buffers }),
+			signed("CHANGE", 1, func(r *siteRow) int64 { return r.grown }),
+			widget.Field[siteRow]{Name: "+/MIN", Right: true, Least: 10, Rank: 2, Cell: func(r *siteRow) text.Line { return growth(v.perMinute(r), s.settings) },
+				Order: func(a, b *siteRow) int { return cmp.Compare(b.grown, a.grown) }},
+			bytesField(s, "NEW", 3, func(r *siteRow) uint64 { return r.survivorBytes }),
+			ageField(s, "OLDEST", func(r *siteRow) uint64 { return r.oldest }),
+			widget.Field[siteRow]{Name: "ALLOCATED BY", Least: 24, Flex: true, Cell: func(r *siteRow) text.Line { return text.Plain.Line(v.label(r)) },
+				Order: byText(v.label)},
+		),
+		Detail: v.detail,
+	}
+	// What is left over goes to the call site.
+	name := &v.Fields[1]
+	name.Flex, name.Least, name.Cell = false, 16, func(r *siteRow) text.Line {
+		return text.Plain.Line(text.Clip(r.owner.name, 16, text.GlyphSet(s.settings.ASCII).Dots))
+	}
+	return v
+}
+
+// growth writes a difference of bytes.
+func growth(n int64, o settings) text.Line {
+	switch {
+	case n > 0:
+		return text.Warn.Line("+" + bytesCell(uint64(n), o).String())
+	case n < 0:
+		return text.Plain.Line("-" + bytesCell(uint64(-n), o).String())
+	}
+	return text.Faint.Line("0")
+}
+
+// label is how a site is written.
+func (v *sites) label(r *siteRow) string {
+	if r.site != "" {
+		return text.Sanitize(r.site, v.settings.ASCII)
+	}
+	return "buffers of " + bytesCell(r.size, v.settings).String()
+}
+
+func (v *sites) detail(r *siteRow) []text.Line {
+	out := []text.Line{
+		widget.Pair("site", text.Strong.Line(v.label(r))),
+		widget.Pair("process", text.Plain.Line(fmt.Sprintf("%d  %s", r.owner.process.PID, r.owner.name))),
+		widget.Pair("now", text.Plain.Line(fmt.Sprintf("%s bytes of %s in %s, on all chips", text.Digits(r.bytes), r.memory, text.Plural(int(r.buffers), "buffer", "buffers")))),
+		widget.Pair("survivors", text.Plain.Line(fmt.Sprintf("%s, %s bytes, allocated since the baseline %s ago", text.Plural(int(r.survivors), "buffer", "buffers"), text.Digits(r.survivorBytes), text.Age(v.since())))),
+	}
+	return append(out, v.stackLines(r.stack)...)
+}
+
+// stackLines are the calls of a stack, the innermost first; nothing where there is none.
+func (s *state) stackLines(stack *aggregator.Stack) []text.Line {
+	if stack == nil {
+		return nil
+	}
+	var out []text.Line
+	name := "stack"
+	for i := range stack.Frames {
+		out = append(out, widget.Pair(name, text.Plain.Line(text.Sanitize(frameName(&stack.Frames[i]), s.settings.ASCII))))
+		name = ""
+	}
+	if stack.Cut {
+		out = append(out, widget.Pair(name, text.Faint.Line("further calls are not known")))
+	}
+	return out
+}
+
+// frameName writes a call.
+func frameName(f *aggregator.Frame) string {
+	name := f.Function
+	if name == "" {
+		name = text.Hex(f.Address)
+	}
+	switch {
+	case f.File != "" && f.Line > 0:
+		return name + " (" + f.File + ":" + strconv.FormatUint(uint64(f.Line), 10) + ")"
+	case f.Module != "":
+		return name + " [" + path.Base(f.Module) + "]"
+	}
+	return name
+}
+
+// maxNames of stacks are kept: sources may make new stacks all the time.
+const maxNames = 1 << 16
+
+// callSite is the site of a stack, empty where nothing of it is known.
+func callSite(names map[*aggregator.Stack]string, of func([]aggregator.Frame) string, stack *aggregator.Stack) string {
+	if stack == nil || of == nil {
+		return ""
+	}
+	name, ok := names[stack]
+	if !ok {
+		if len(names) >= maxNames {
+			clear(names)
+		}
+		name = cmp.Or(of(stack.Frames), "unknown")
+		names[stack] = name
+	}
+	return name
+}
+
+func (v *sites) work() func(*reader) func() {
+	ascii, of, names, arrange, base, now := v.settings.ASCII, v.callSite, v.names, v.Arranger(), v.base, v.data.now
+	highest, highestAt := v.highest, v.highestAt
+	last := v.done
+	want := sitesQuery{doneWork{query: v.Query(), any: true}, base}
+	return func(r *reader) func() {
+		touchBuffers(r)
+		if want.round = r.round; want == last {
+			return nil
+		}
+		index := map[siteID]int{}
+		var rows []siteRow
+		for _, o := range owners(r.snapshot, ascii) {
+			banks := bankCounts(o.process)
+			for i, list := 0, r.buffers(o.process); i < len(list); i++ {
+				b := &list[i]
+				id := siteID{process: idOf(o.process), memory: b.Memory, site: callSite(names, of, b.Stack)}
+				if id.site == "" {
+					id.size = b.Size
+				}
+				n, ok := index[id]
+				if !ok {
+					n = len(rows)
+					index[id] = n
+					rows = append(rows, siteRow{owner: o, siteID: id, stack: b.Stack, oldest: b.Since})
+				}
+				row := &rows[n]
+				bytes := cmp.Or(b.PerBank*banks[b.Memory], b.Size) * uint64(max(len(b.Chips), 1))
+				row.bytes += bytes
+				row.buffers++
+				row.oldest = min(row.oldest, b.Since)
+				if base != nil && b.Since >= base.seen {
+					row.survivors++
+					row.survivorBytes += bytes
+				}
+			}
+		}
+		latest := make(map[siteID]uint64, len(rows))
+		for i := range rows {
+			latest[rows[i].siteID] = rows[i].bytes
+		}
+		from := base
+		if from == nil {
+			from = &baseline{now, now, latest}
+		}
+		if now < *highestAt || len(highest) > maxNames {
+			clear(highest) // a replay went back, or sites come and go
+		}
+		*highestAt = now
+		for i := range rows {
+			row := &rows[i]
+			highest[row.siteID] = max(highest[row.siteID], row.bytes)
+			row.highest = highest[row.siteID]
+			row.grown = int64(row.bytes) - int64(from.bytes[row.siteID])
+		}
+		shown := arrange(rows)
+		return func() {
+			if v.base == nil {
+				v.base = from
+				want.base = from
+			}
+			v.latest, v.latestAt, v.done = latest, now, want
+			v.Set(shown, len(rows))
+		}
+	}
+}
+
+// stacks says whether the stacks of allocations are recorded. That is chosen when tracing begins:
+// they need a larger ring buffer, and probes that are loaded for them.
+func (v *sites) stacks() {
+	for i := range v.Rows {
+		if v.Rows[i].stack != nil {
+			v.notify("call stacks are recorded; without --stacks tracing costs less")
+			return
+		}
+	}
+	v.notify("no call stacks are recorded: that is chosen at the start, with --stacks (tt-memtrace --stacks -p PID)")
+}
+
+// rebase makes now the baseline.
+func (v *sites) rebase() {
+	if v.latest == nil {
+		return
+	}
+	v.base = &baseline{v.data.now, v.latestAt, v.latest}
+	v.notify("baseline set: CHANGE, +/MIN and NEW count from now on")
+}
+
+func (v *sites) Compose(w, h int) widget.Picture {
+	if p, none := v.noBuffers("no sites", w); none {
+		return p
+	}
+	v.Note = ""
+	if v.base != nil {
+		v.Note = "since " + text.Age(v.since())
+	}
+	if len(v.Rows) > 0 && v.Rows[0].stack == nil {
+		v.Note = "by size: --stacks shows call sites  " + v.Note
+	}
+	return v.Table.Compose(w, h)
+}
+
+func (v *sites) Bindings() []widget.Binding {
+	list := v.Table.Bindings()
+	if v.Choosing {
+		return list
+	}
+	list = append(list, widget.Binding{Key: "x", Does: "call stacks: whether they are recorded, and how", Runes: "x", Do: func(rune) { v.stacks() }})
+	return append(list, widget.Binding{Key: "b", Does: "set the baseline: what is left of later buffers is a leak", Brief: "baseline", Runes: "b", Do: func(rune) { v.rebase() }})
+}

@@ -1,0 +1,76 @@
+package ui
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+
+	"tt-memtrace/aggregator"
+	"tt-memtrace/ui/text"
+	"tt-memtrace/ui/widget"
+)
+
+// summarized are the processes that a summary names.
+const summarized = 5
+
+// summary shows what a run was like: the peaks, who had them, and what failed.
+func (f *frame) summary() {
+	s, o := f.data.snapshot, f.settings
+	g := text.GlyphSet(o.ASCII)
+	p := &widget.Pager{Title: "summary"}
+	add := func(name string, l text.Line) { p.Lines = append(p.Lines, widget.Pair(name, l)) }
+	name := "peaks"
+	for i, m := range shownMemories() {
+		var most amount
+		var chip aggregator.Chip
+		for k := range s.Chips {
+			if a := o.amountOf(s.Chips[k].Memory[m], false); a.peak > most.peak {
+				most, chip = a, s.Chips[k].Chip
+			}
+		}
+		if most.peak == 0 {
+			continue
+		}
+		least := ""
+		if most.peakAtLeast {
+			least = g.AtLeast
+		}
+		look, sign := widget.Fullness(most.peak, most.capacity)
+		l := text.Line{text.Strong.Span(fmt.Sprintf("%-9s", metricNames[i])), text.Plain.Span(least + bytesCell(most.peak, o).String())}
+		if most.capacity > 0 {
+			l = append(l, text.Faint.Span(" of "+text.Capacity(most.capacity, o.Exact, false)),
+				look.Span(fmt.Sprintf("  %.0f %%%s", 100*float64(most.peak)/float64(most.capacity), sign)))
+		}
+		add(name, append(l, text.Faint.Span("  on chip "+chipName(chip))))
+		name = ""
+	}
+	processes := append(atPeak(s.Ended), atPeak(s.Processes)...)
+	slices.SortStableFunc(processes, func(a, b *aggregator.ProcessSnapshot) int {
+		return cmp.Compare(b.Memory[aggregator.DRAM].PeakReserved, a.Memory[aggregator.DRAM].PeakReserved)
+	})
+	name = "processes"
+	for _, x := range processes[:min(len(processes), summarized)] {
+		amounts := o.processAmounts(x)
+		add(name, text.Line{text.Strong.Span(fmt.Sprintf("%d ", x.PID)), text.Plain.Span(text.Clip(text.Command(x.Info.Command, o.ASCII), 40, g.Dots)),
+			text.Faint.Span(fmt.Sprintf("  DRAM %s, L1 %s, %s%s allocations", bytesCell(amounts[metricDRAM].used, o), bytesCell(amounts[metricL1].used, o), atLeast(x, g), text.Digits(x.Counters.Allocs)))})
+		name = ""
+	}
+	if n := len(processes) - summarized; n > 0 {
+		add("", text.Faint.Line(fmt.Sprintf("and %d more", n)))
+	}
+	failures := text.Good.Line("no allocation failed")
+	if last := f.data.failure; last != nil {
+		failures = text.Bad.Line(fmt.Sprintf("%s failed; ! explains the last one", text.Plural(int(last.number), "allocation", "allocations")))
+	}
+	add("failures", failures)
+	c := &s.Counters
+	lost := text.Plain.Line(text.Digits(c.Events) + " events, none lost")
+	if c.Lost > 0 {
+		lost = text.Line{text.Plain.Span(text.Digits(c.Events) + " events, "), text.Bad.Span(text.Digits(c.Lost) + " lost")}
+	}
+	add("events", lost)
+	if f.data.recorded {
+		add("next", text.Plain.Line("3 has the charts, 6 the events; 'tt-memtrace report FILE' has all of it, with call sites"))
+	}
+	f.pager = p
+}

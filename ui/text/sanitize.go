@@ -1,0 +1,107 @@
+package text
+
+import (
+	"fmt"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/rivo/uniseg"
+)
+
+// maxUntrusted bytes of a text are looked at: a command line can be megabytes.
+const maxUntrusted = 4096
+
+// maxCombining is how many runes one character on the screen may consist of.
+// Some scripts need a few; a stack of hundreds only serves to smear the screen.
+const maxCombining = 4
+
+// Sanitize makes untrusted text safe to show: one line, only printable
+// characters, and what is not printable (control and formatting characters,
+// text direction, bytes that are no UTF-8) written out as an escape. The
+// result never leaves its cells: no character of it is of zero width.
+func Sanitize(s string, ascii bool) string {
+	if len(s) > maxUntrusted {
+		s = s[:maxUntrusted]
+	}
+	if IsPlain(s) {
+		return s
+	}
+	var b strings.Builder
+	for s != "" {
+		r, n := utf8.DecodeRuneInString(s)
+		switch {
+		case r == utf8.RuneError && n == 1:
+			fmt.Fprintf(&b, `\x%02x`, s[0])
+		case r < 0x80 && unicode.IsPrint(r):
+			b.WriteByte(s[0])
+		case r == '\n':
+			b.WriteString(`\n`)
+		case r == '\t':
+			b.WriteString(`\t`)
+		case r < 0x80:
+			fmt.Fprintf(&b, `\x%02x`, r)
+		case ascii || !unicode.IsPrint(r):
+			escape(&b, r)
+		default:
+			b.WriteRune(r)
+		}
+		s = s[n:]
+	}
+	return settle(b.String())
+}
+
+// IsPlain says whether s is printable ASCII alone.
+func IsPlain(s string) bool {
+	for i := range len(s) {
+		if s[i] < ' ' || s[i] > '~' {
+			return false
+		}
+	}
+	return true
+}
+
+func escape(b *strings.Builder, r rune) {
+	if r > 0xffff {
+		fmt.Fprintf(b, `\U%08x`, r)
+		return
+	}
+	fmt.Fprintf(b, `\u%04x`, r)
+}
+
+// settle writes out marks that have no character to sit on, and those beyond
+// maxCombining.
+func settle(s string) string {
+	if IsPlain(s) {
+		return s
+	}
+	var b strings.Builder
+	state := -1
+	for s != "" {
+		var cluster string
+		var w int
+		cluster, s, w, state = uniseg.FirstGraphemeClusterInString(s, state)
+		n := 0
+		for _, r := range cluster {
+			if n++; w == 0 || n > maxCombining {
+				escape(&b, r)
+			} else {
+				b.WriteRune(r)
+			}
+		}
+	}
+	return b.String()
+}
+
+// Command is how a process is named on the screen: without the directories
+// of its program, which are long and say little.
+func Command(s string, ascii bool) string {
+	program, arguments, found := strings.Cut(s, " ")
+	if i := strings.LastIndexByte(program, '/'); i >= 0 && i+1 < len(program) {
+		program = program[i+1:]
+	}
+	if found {
+		program += " " + arguments
+	}
+	return Sanitize(program, ascii)
+}

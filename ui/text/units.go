@@ -1,0 +1,177 @@
+package text
+
+import (
+	"fmt"
+	"math"
+	"strconv"
+	"time"
+)
+
+// Scale is how the byte counts of one column are written, so that they line
+// up and can be compared at a glance.
+type Scale struct {
+	// exact: all digits, no units.
+	exact bool
+	// unit is a power of 1024. A number too small for it gets its own.
+	unit     int
+	decimals int
+	// short writes G for GiB.
+	short bool
+}
+
+const maxUnit = 6
+
+func unitName(unit int, short bool) string {
+	if short {
+		return []string{"B", "K", "M", "G", "T", "P", "E"}[unit]
+	}
+	return []string{" B", " KiB", " MiB", " GiB", " TiB", " PiB", " EiB"}[unit]
+}
+
+func inUnit(v uint64, unit int) float64 {
+	return float64(v) / float64(uint64(1)<<(10*unit))
+}
+
+// leastInUnit is the least number that is written in a unit: below, too little of it would be left.
+const leastInUnit = 0.1
+
+// FitScale picks the unit of the largest number, or a smaller one if that
+// lets the smallest number be written, too, and the largest in four digits.
+// ceilings (peaks, say) count as large numbers only: they keep the unit from
+// changing whenever use goes up and down.
+func FitScale(values, ceilings []uint64, exact, short bool) Scale {
+	s := Scale{exact: exact, short: short}
+	var low, high uint64
+	for _, v := range values {
+		high = max(high, v)
+		if v != 0 && (low == 0 || v < low) {
+			low = v
+		}
+	}
+	for _, v := range ceilings {
+		high = max(high, v)
+	}
+	s.unit = largestUnit(high)
+	for unit := s.unit; unit > 0 && inUnit(high, unit) < 10000; unit-- {
+		if low == 0 || inUnit(low, unit) >= leastInUnit {
+			s.unit = unit
+			break
+		}
+	}
+	switch n := inUnit(high, s.unit); {
+	case s.unit == 0:
+	case n < 10:
+		s.decimals = 2
+	case n < 1000:
+		s.decimals = 1
+	}
+	return s
+}
+
+func largestUnit(v uint64) int {
+	unit := maxUnit
+	for unit > 0 && inUnit(v, unit) < 1 {
+		unit--
+	}
+	return unit
+}
+
+// Bytes writes v in the scale.
+func (s Scale) Bytes(v uint64) string {
+	switch {
+	case v == 0:
+		return "0"
+	case s.exact:
+		return Digits(v)
+	case s.unit > 0 && inUnit(v, s.unit) < leastInUnit:
+		return FitScale([]uint64{v}, nil, false, s.short).Bytes(v)
+	case s.decimals == 0:
+		return Digits(uint64(math.Round(inUnit(v, s.unit)))) + unitName(s.unit, s.short)
+	}
+	return strconv.FormatFloat(inUnit(v, s.unit), 'f', s.decimals, 64) + unitName(s.unit, s.short)
+}
+
+// Capacity writes a memory's size: a round number mostly, so without zeros at the end.
+func Capacity(v uint64, exact, short bool) string {
+	if exact {
+		return Digits(v)
+	}
+	unit := largestUnit(v)
+	if unit < maxUnit && inUnit(v, unit) >= 1023.5 {
+		unit++ // it would be rounded to 1024
+	}
+	return strconv.FormatFloat(inUnit(v, unit), 'g', 4, 64) + unitName(unit, short)
+}
+
+// Digits is v with thousands separated.
+func Digits(v uint64) string {
+	s := strconv.FormatUint(v, 10)
+	for i := len(s) - 3; i > 0; i -= 3 {
+		s = s[:i] + "," + s[i:]
+	}
+	return s
+}
+
+// Count writes a number of things in at most seven cells, or exactly.
+func Count(v uint64, exact bool) string {
+	if exact || v < 100_000 {
+		return Digits(v)
+	}
+	f, unit := float64(v), 0
+	for f >= 999.5 && unit < 6 {
+		f /= 1000
+		unit++
+	}
+	precision := 0
+	switch {
+	case f < 9.995:
+		precision = 2
+	case f < 99.95:
+		precision = 1
+	}
+	return strconv.FormatFloat(f, 'f', precision, 64) + []string{"", "k", "M", "G", "T", "P", "E"}[unit]
+}
+
+// PerSecond writes a rate in at most six cells; what is not quite nothing is not written as 0.
+func PerSecond(v float64) string {
+	if v > 0 && v < 1 {
+		return "<1"
+	}
+	return Count(uint64(v+0.5), false)
+}
+
+// Age writes a duration in at most six cells.
+func Age(d time.Duration) string {
+	d = max(d, 0)
+	s := int64(d / time.Second)
+	switch {
+	case s < 60:
+		return fmt.Sprintf("%ds", s)
+	case s < 3600:
+		return fmt.Sprintf("%dm%02ds", s/60, s%60)
+	case s < 86400:
+		return fmt.Sprintf("%dh%02dm", s/3600, s/60%60)
+	case s < 100*86400:
+		return fmt.Sprintf("%dd%02dh", s/86400, s/3600%24)
+	}
+	return fmt.Sprintf("%dd", s/86400)
+}
+
+// Plural writes n and the word that goes with it.
+func Plural(n int, one, many string) string {
+	if n == 1 {
+		return "1 " + one
+	}
+	return Digits(uint64(n)) + " " + many
+}
+
+// Times writes how often something happened.
+func Times(n uint64) string {
+	if n == 1 {
+		return "once"
+	}
+	return Digits(n) + " times"
+}
+
+// Hex writes an address.
+func Hex(v uint64) string { return "0x" + strconv.FormatUint(v, 16) }

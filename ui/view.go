@@ -1,0 +1,113 @@
+package ui
+
+import (
+	"tt-memtrace/aggregator"
+	"tt-memtrace/ui/widget"
+)
+
+// pageID is one of the views, in the order of their keys.
+type pageID int
+
+const (
+	overviewPage pageID = iota
+	chipPage
+	chartsPage
+	mapPage
+	tablesPage
+	eventsPage
+	processesPage
+	sitesPage
+	numPages
+)
+
+// viewKeys are the keys of views, which are no more than these.
+const viewKeys = "123456789"
+
+var pageNames = [numPages]string{"overview", "chip", "charts", "map", "tables", "events", "processes", "sites"}
+
+// pageNamed finds a view by the start of its name.
+func pageNamed(name string) (pageID, bool) {
+	for id, n := range pageNames {
+		if name != "" && len(name) <= len(n) && n[:len(name)] == name {
+			return pageID(id), true
+		}
+	}
+	return 0, false
+}
+
+// Views are the names of the views, which Options.View takes.
+func Views() []string { return pageNames[:] }
+
+// page is one of the views. Its methods belong to the screen's goroutine.
+type page interface {
+	widget.Pane
+	// work is what is to be done away from the screen's goroutine, with copies of all it
+	// needs; what that returns is called on the screen's goroutine again. Nil is nothing.
+	work() func(*reader) func()
+}
+
+// state is what all views have in common.
+type state struct {
+	settings settings
+	data     data
+	history  *history
+	// chip is what the views of one chip are about, process the one that the charts are
+	// about instead, if any.
+	chip    aggregator.Chip
+	process processID
+	// callSite names the user's code on a stack, nil where nobody can.
+	callSite func([]aggregator.Frame) string
+	// notify shows a message for a while; open goes to a view.
+	notify func(string)
+	open   func(pageID)
+}
+
+// chips of the snapshot.
+func (s *state) chips() []aggregator.ChipSnapshot { return s.data.snapshot.Chips }
+
+// current is the chip that the views of one chip are about, nil if there is none.
+func (s *state) current() *aggregator.ChipSnapshot {
+	list := s.chips()
+	for i := range list {
+		if list[i].Chip == s.chip {
+			return &list[i]
+		}
+	}
+	if len(list) == 0 {
+		return nil
+	}
+	return &list[0]
+}
+
+// nextChip goes on to another chip.
+func (s *state) nextChip(by int) {
+	list, c := s.chips(), s.current()
+	if c == nil {
+		return
+	}
+	for i := range list {
+		if list[i].Chip == c.Chip {
+			s.chip = list[(i+by+len(list))%len(list)].Chip
+			return
+		}
+	}
+}
+
+// chartsOf shows the history of a chip, or of a process.
+func (s *state) chartsOf(chip aggregator.Chip, process processID) {
+	s.chip, s.process = chip, process
+	s.open(chartsPage)
+}
+
+// chipBindings are the keys of the views of one chip.
+func (s *state) chipBindings() []widget.Binding {
+	return []widget.Binding{
+		{Key: "[  ]", Does: "the chip before, the next chip", Brief: "chip", Runes: "[]", Do: func(r rune) {
+			if r == '[' {
+				s.nextChip(-1)
+			} else {
+				s.nextChip(1)
+			}
+		}},
+	}
+}

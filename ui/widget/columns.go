@@ -1,0 +1,80 @@
+package widget
+
+import "tt-memtrace/ui/text"
+
+// Column is a column that has been laid out: every cell has its final text.
+type Column struct {
+	// ID is the caller's name for the column.
+	ID    int
+	Title text.Line
+	Right bool
+	Cells []text.Line
+	// Gap is the number of cells left free before the column.
+	Gap int
+	// Least is a width below which the column does not go, for columns whose contents change.
+	Least int
+	// Wide is the width, once it was measured.
+	Wide int
+}
+
+// Width is what the column takes, without its gap.
+func (c *Column) Width() int {
+	if c.Wide == 0 {
+		c.Wide = max(c.Least, c.Title.Width())
+		for _, l := range c.Cells {
+			c.Wide = max(c.Wide, l.Width())
+		}
+	}
+	return c.Wide
+}
+
+// TableWidth is what the columns take next to each other.
+func TableWidth(columns []Column) int {
+	w := 0
+	for i := range columns {
+		w += columns[i].Gap + columns[i].Width()
+	}
+	return w
+}
+
+// Columns lays columns out next to each other: for Table, and for views with columns of their
+// own. It composes only the lines that are asked for.
+type Columns struct {
+	Columns []Column
+	// N is the number of rows.
+	N int
+	// Dim: the rows are of little weight.
+	Dim bool
+}
+
+// Head is the line of titles.
+func (t *Columns) Head() text.Line {
+	var out text.Line
+	for i := range t.Columns {
+		c := &t.Columns[i]
+		out = append(append(out, text.Plain.Span(text.Spaces(c.Gap))), c.Title.Padded(c.Width(), c.Right)...)
+	}
+	return out
+}
+
+// Rows are the lines of the rows from up to to, as far as there are any.
+func (t *Columns) Rows(from, to int) []text.Line {
+	from, to = min(from, t.N), min(to, t.N)
+	body := make([]text.Line, to-from)
+	for r := range body {
+		body[r] = make(text.Line, 0, 4*len(t.Columns))
+	}
+	for i := range t.Columns {
+		c := &t.Columns[i]
+		gap := text.Plain.Span(text.Spaces(c.Gap))
+		for r := range body {
+			body[r] = append(append(body[r], gap), c.Cells[from+r].Padded(c.Width(), c.Right)...)
+		}
+	}
+	if t.Dim {
+		for r := range body {
+			body[r] = body[r].Dimmed()
+		}
+	}
+	return body
+}

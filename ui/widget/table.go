@@ -1,0 +1,528 @@
+// Package widget has the parts that views are built from: the table, bars,
+// plots, frames, prompts, keys, colours, and the screen that only sends changes to
+// the terminal. It knows nothing of chips and processes.
+package widget
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/gdamore/tcell/v2"
+	"github.com/rivo/tview"
+
+	"tt-memtrace/ui/text"
+)
+
+// Settings are what the user chose for all tables.
+type Settings struct {
+	// ASCII draws with 7-bit characters only, exact writes numbers with all digits.
+	ASCII, Exact bool
+	// Hidden and ordered are, by table, the columns that are not shown and what the rows are
+	// sorted by.
+	Hidden  map[string][]string
+	Ordered map[string]string
+}
+
+// Field is a column of a table.
+type Field[R any] struct {
+	// Name is the title, and how the settings name the column.
+	Name  string
+	Right bool
+	Least int
+	// Flex gets what is left over, least at least.
+	Flex bool
+	// Rank says which columns go first where there is no room for all: those with the highest; 0 never goes.
+	Rank int
+	Cell func(*R) text.Line
+	// Order sorts; nil is no order.
+	Order func(a, b *R) int
+}
+
+// Table shows any number of rows that can be sorted, filtered and searched, with a
+// pane that tells all of one row. Only rows in view are ever written out.
+type Table[R any, K comparable] struct {
+	Settings *Settings
+	// Order is what rows are sorted by as long as the user chose nothing: the name of a field.
+	Order string
+	// Name is of the table, what of its rows, for titles; none is what an empty one says.
+	Name, What, None string
+	Fields           []Field[R]
+	Key              func(*R) K
+	// Words appends what filter and search look at.
+	Words  func([]byte, *R) []byte
+	Detail func(*R) []text.Line
+
+	// Rows are those that match, in their order, of so many in all.
+	Rows  []R
+	total int
+	// Ready: what there is has been looked at.
+	Ready    bool
+	List     List[K]
+	Matching Pattern
+	// found is what was searched for: place is which of so many matching rows is selected.
+	found             Pattern
+	place, foundTotal int
+	// Follow keeps the newest row, the last one, in view.
+	Follow bool
+	open   bool
+	// Choosing: the list of columns is open, at the one with the cursor.
+	Choosing bool
+	choice   int
+	// Note is what else is to be said about the rows.
+	Note string
+
+	region Region
+	// titles are where the titles of the last picture are, for the mouse.
+	titles []TitleAt
+	// seen are the widths that columns had at this width: they only grow, for a quiet picture.
+	seen  []int
+	SeenW int
+	exact bool
+}
+
+// TitleAt is the place of a column title on the screen, in cells.
+type TitleAt struct{ Field, From, To int }
+
+// Query is what decides which rows there are and in what order.
+type Query struct {
+	pattern string
+	sort    string
+}
+
+// Query is what the rows have to be read for: filter and order.
+func (t *Table[R, K]) Query() Query { return Query{t.Matching.Text, t.ordered()} }
+
+// ordered is the name of the field that rows are sorted by, behind a "-" for upside down.
+func (t *Table[R, K]) ordered() string { return cmp.Or(t.Settings.Ordered[t.Name], t.Order) }
+
+// sorting is the field that rows are sorted by, -1 for none, and whether upside down.
+func (t *Table[R, K]) sorting() (int, bool) {
+	name, reverse := strings.CutPrefix(t.ordered(), "-")
+	for i := range t.Fields {
+		if name != "" && t.Fields[i].Name == name && t.Fields[i].Order != nil {
+			return i, reverse
+		}
+	}
+	return -1, false
+}
+
+// Arranger filters and sorts rows, away from the screen's goroutine.
+func (t *Table[R, K]) Arranger() func([]R) []R {
+	p, words := t.Matching, t.Words
+	by, reverse := t.sorting()
+	var order func(a, b *R) int
+	if by >= 0 {
+		order = t.Fields[by].Order
+	}
+	return func(all []R) []R {
+		rows := all
+		if !p.Empty() {
+			rows = nil
+			var b []byte
+			for i := range all {
+				if b = words(b[:0], &all[i]); p.In(b) {
+					rows = append(rows, all[i])
+				}
+			}
+		}
+		if order == nil {
+			return rows
+		}
+		// To move numbers is cheaper than to move rows.
+		index := make([]int32, len(rows))
+		for i := range index {
+			index[i] = int32(i)
+		}
+		sign := 1
+		if reverse {
+			sign = -1
+		}
+		slices.SortFunc(index, func(a, b int32) int {
+			if c := order(&rows[a], &rows[b]); c != 0 {
+				return c * sign
+			}
+			return int(a) - int(b)
+		})
+		out := make([]R, len(rows))
+		for i, k := range index {
+			out[i] = rows[k]
+		}
+		return out
+	}
+}
+
+// Set takes rows over, of so many in all.
+func (t *Table[R, K]) Set(rows []R, total int) { t.Rows, t.total, t.Ready = rows, total, true }
+
+// Forget lets go of rows of something else; what there is now is looked at soon.
+func (t *Table[R, K]) Forget() { t.Rows, t.total, t.Ready = nil, 0, false }
+
+// At is the key of a row.
+func (t *Table[R, K]) At(i int) K { return t.Key(&t.Rows[i]) }
+
+// Chosen is the selected row, nil if there is none.
+func (t *Table[R, K]) Chosen() *R {
+	if t.List.Index < len(t.Rows) {
+		return &t.Rows[t.List.Index]
+	}
+	return nil
+}
+
+func (t *Table[R, K]) hidden(name string) bool {
+	return slices.Contains(t.Settings.Hidden[t.Name], name)
+}
+
+// detailIndent is where the values of a pane begin.
+const detailIndent = 12
+
+// maxDetail lines at most, and no more than half of the view, go to the pane.
+const maxDetail = 20
+
+// Compose draws the table.
+func (t *Table[R, K]) Compose(w, h int) Picture {
+	g := text.GlyphSet(t.Settings.ASCII)
+	p := Picture{Selected: -1}
+	var pane []text.Line
+	room := h - 2
+	if t.open && h >= 8 {
+		if r := t.Chosen(); r != nil {
+			for _, l := range t.Detail(r) {
+				pane = append(pane, l.Wrapped(w-2, detailIndent)...)
+			}
+			pane = pane[:min(len(pane), maxDetail, h/2-1)]
+		}
+	}
+	room -= len(pane)
+	room = max(room, 0)
+	if t.Follow {
+		t.List.Move(len(t.Rows), len(t.Rows), t.At)
+	}
+	t.List.Sync(len(t.Rows), room, t.At)
+	from := t.List.Offset
+	visible := t.Rows[min(from, len(t.Rows)):min(from+room, len(t.Rows))]
+	head, body := t.layout(visible, w-2)
+	for i := range body {
+		body[i] = t.found.Highlight(body[i])
+	}
+	p.Lines = append(p.Lines, append(text.Plain.Line(" "), head...))
+	t.region = Region{1, room}
+	for i := range room {
+		switch {
+		case i >= len(body) && i == 0:
+			none := t.None
+			if !t.Ready {
+				none = text.GlyphSet(t.Settings.ASCII).Dots
+			}
+			if !t.Matching.Empty() && t.total > 0 {
+				none = "nothing matches the filter"
+			}
+			p.Lines = append(p.Lines, text.Faint.Line("  "+none))
+		case i >= len(body):
+			p.Lines = append(p.Lines, nil)
+		case from+i == t.List.Index:
+			p.Selected = len(p.Lines)
+			p.Lines = append(p.Lines, append(text.Notice.Line(g.Cursor), body[i]...))
+		default:
+			p.Lines = append(p.Lines, append(text.Plain.Line(" "), body[i]...))
+		}
+	}
+	p.Lines = append(p.Lines, Rule(w, t.position(room), t.Note, g))
+	for _, l := range pane {
+		p.Lines = append(p.Lines, append(text.Plain.Line(" "), l...))
+	}
+	if t.Choosing {
+		Overlay(p.Lines, t.chooser(h), w)
+		p.Selected = -1
+	}
+	return p
+}
+
+// position says what part of the rows is in view.
+func (t *Table[R, K]) position(room int) string {
+	n, o := len(t.Rows), t.Settings
+	out := t.What + " " + text.Count(uint64(n), o.Exact)
+	if n > room && room > 0 {
+		out = fmt.Sprintf("%s %s-%s of %s", t.What, text.Digits(uint64(t.List.Offset+1)), text.Digits(uint64(min(t.List.Offset+room, n))), text.Digits(uint64(n)))
+	}
+	if !t.Matching.Empty() {
+		out += fmt.Sprintf(" (of %s, filter: %s)", text.Digits(uint64(t.total)), text.Clip(text.Sanitize(t.Matching.Text, o.ASCII), 40, text.GlyphSet(o.ASCII).Dots))
+	}
+	if !t.found.Empty() {
+		out += fmt.Sprintf(" %s match %d/%d", text.GlyphSet(o.ASCII).Rule, t.place, t.foundTotal)
+	}
+	return out
+}
+
+// layout writes the rows in w cells.
+func (t *Table[R, K]) layout(rows []R, w int) (head text.Line, body []text.Line) {
+	g := text.GlyphSet(t.Settings.ASCII)
+	if len(t.seen) != len(t.Fields) || t.SeenW != w || t.exact != t.Settings.Exact {
+		t.seen, t.SeenW, t.exact = make([]int, len(t.Fields)), w, t.Settings.Exact
+	}
+	by, reverse := t.sorting()
+	cells := make([][]text.Line, len(t.Fields))
+	var shown []int
+	for i := range t.Fields {
+		f := &t.Fields[i]
+		if t.hidden(f.Name) {
+			continue
+		}
+		cells[i] = make([]text.Line, len(rows))
+		need := max(f.Least, text.Width(f.Name))
+		if i == by {
+			need = max(need, text.Width(f.Name)+1)
+		}
+		for r := range rows {
+			cells[i][r] = f.Cell(&rows[r])
+			if !f.Flex {
+				need = max(need, cells[i][r].Width())
+			}
+		}
+		t.seen[i] = max(t.seen[i], need)
+		shown = append(shown, i)
+	}
+	// gap is what lies between two columns.
+	const gap = 2
+	for {
+		total, worst := -gap, -1
+		for _, i := range shown {
+			total += t.seen[i] + gap
+			if t.Fields[i].Rank > 0 && (worst < 0 || t.Fields[i].Rank > t.Fields[worst].Rank) {
+				worst = i
+			}
+		}
+		if total <= w || worst < 0 {
+			break
+		}
+		shown = slices.DeleteFunc(shown, func(i int) bool { return i == worst })
+	}
+	wide := map[int]int{}
+	rest, flexible := w, 0
+	for n, i := range shown {
+		wide[i] = t.seen[i]
+		rest -= t.seen[i]
+		if n > 0 {
+			rest -= gap
+		}
+		if t.Fields[i].Flex {
+			flexible++
+		}
+	}
+	for _, i := range shown {
+		if t.Fields[i].Flex && rest > 0 {
+			wide[i] += rest / flexible
+		}
+	}
+	t.titles = t.titles[:0]
+	all := Columns{N: len(rows)}
+	at := 1
+	for n, i := range shown {
+		f := &t.Fields[i]
+		c := Column{Title: text.Title.Line(f.Name), Right: f.Right, Cells: cells[i], Wide: wide[i]}
+		if i == by {
+			sign := g.Sorted
+			if reverse {
+				sign = g.Rising
+			}
+			c.Title = c.Title.Marked(sign, f.Right)
+		}
+		if n > 0 {
+			c.Gap = gap
+		}
+		at += c.Gap
+		t.titles = append(t.titles, TitleAt{i, at, at + wide[i]})
+		at += wide[i]
+		for r := range c.Cells {
+			c.Cells[r] = c.Cells[r].Shortened(wide[i], g.Dots)
+		}
+		all.Columns = append(all.Columns, c)
+	}
+	return all.Head(), all.Rows(0, all.N)
+}
+
+// chooser is the list of columns, to say which are shown.
+func (t *Table[R, K]) chooser(h int) []text.Line {
+	g := text.GlyphSet(t.Settings.ASCII)
+	var out []text.Line
+	for i := range t.Fields {
+		box, cursor := "[x] ", "  "
+		if t.hidden(t.Fields[i].Name) {
+			box = "[ ] "
+		}
+		look := text.Plain
+		if i == t.choice {
+			cursor, look = g.Cursor+" ", text.Strong
+		}
+		out = append(out, text.Line{text.Notice.Span(cursor), text.Key.Span(box), look.Span(t.Fields[i].Name)})
+	}
+	out = append(out, nil, text.Faint.Line("space: show or hide  esc: close"))
+	return Frame(out, max(min(t.choice-h+5, len(out)-h+2), 0), max(h-2, 1), "columns", "", g)
+}
+
+// Move moves the selection.
+func (t *Table[R, K]) Move(m Motion) {
+	if t.Choosing {
+		t.choice += map[Motion]int{Up: -1, Down: 1, Home: -len(t.Fields), End: len(t.Fields)}[m]
+		t.choice = max(min(t.choice, len(t.Fields)-1), 0)
+		return
+	}
+	switch m {
+	case Left, Right:
+		return
+	case Up, PageUp, Home:
+		t.Follow = false
+	}
+	t.List.Step(m, t.region.Height, len(t.Rows), t.At)
+}
+
+// Bindings are the keys of a table.
+func (t *Table[R, K]) Bindings() []Binding {
+	if t.Choosing {
+		return []Binding{
+			{Key: "space", Does: "show or hide the column", Brief: "show or hide", Runes: " ", Keys: []tcell.Key{tcell.KeyEnter}, Do: func(rune) { t.toggle() }},
+			{Key: "c", Does: "close the list of columns", Brief: "close", Runes: "c", Keys: []tcell.Key{tcell.KeyEsc}, Do: func(rune) { t.Choosing = false }},
+		}
+	}
+	list := []Binding{
+		{Key: "enter", Does: "all of the selected row, or not", Brief: "detail", Keys: []tcell.Key{tcell.KeyEnter}, Do: func(rune) { t.open = !t.open }},
+	}
+	if slices.ContainsFunc(t.Fields, func(f Field[R]) bool { return f.Order != nil }) {
+		list = append(list,
+			Binding{Key: "s  S", Does: "sort by the next column; the other way round", Brief: "sort", Runes: "sS", Do: t.resort},
+			Binding{Key: "<  >", Does: "sort by the column to the left, to the right", Runes: "<>", Do: t.resort})
+	}
+	return append(list, Binding{Key: "c", Does: "which columns to show", Brief: "columns", Runes: "c", Do: func(rune) { t.Choosing, t.choice = true, 0 }})
+}
+
+// closeDetail closes what lies over or below the table, and says whether there was anything.
+func (t *Table[R, K]) CloseDetail() bool {
+	was := t.Choosing || t.open
+	t.Choosing, t.open = false, false
+	return was
+}
+
+// toggle shows or hides a column; one is always left.
+func (t *Table[R, K]) toggle() {
+	name, list := t.Fields[t.choice].Name, slices.Clone(t.Settings.Hidden[t.Name])
+	if i := slices.Index(list, name); i >= 0 {
+		list = slices.Delete(list, i, i+1)
+	} else if len(list) < len(t.Fields)-1 {
+		list = append(list, name)
+	}
+	t.Settings.Hidden = changed(t.Settings.Hidden, t.Name, list)
+}
+
+// changed is a copy of a map with one more value: settings are compared and kept.
+func changed[V any](m map[string]V, name string, v V) map[string]V {
+	out := map[string]V{name: v}
+	for k, old := range m {
+		if k != name {
+			out[k] = old
+		}
+	}
+	return out
+}
+
+// resort goes on to the next column that sorts, with < to the one before, or with S turns the
+// order round.
+func (t *Table[R, K]) resort(r rune) {
+	by, reverse := t.sorting()
+	step := 1
+	switch r {
+	case 'S':
+		if by >= 0 {
+			t.sortBy(by, !reverse)
+		}
+		return
+	case '<':
+		step = -1
+		by = max(by, 0)
+	}
+	n := len(t.Fields)
+	for k := 1; k <= n; k++ {
+		if i := ((by+step*k)%n + n) % n; t.Fields[i].Order != nil && !t.hidden(t.Fields[i].Name) {
+			t.sortBy(i, false)
+			return
+		}
+	}
+}
+
+func (t *Table[R, K]) sortBy(i int, reverse bool) {
+	name := t.Fields[i].Name
+	if reverse {
+		name = "-" + name
+	}
+	t.Settings.Ordered = changed(t.Settings.Ordered, t.Name, name)
+}
+
+// Mouse selects, opens, scrolls and sorts.
+func (t *Table[R, K]) Mouse(a tview.MouseAction, x, y int) bool {
+	if t.Choosing {
+		if a == tview.MouseLeftDown {
+			t.Choosing = false
+		}
+		return true
+	}
+	n := len(t.Rows)
+	row := t.List.Offset + y - t.region.Top
+	switch {
+	case a == tview.MouseScrollUp:
+		t.Follow = false
+		t.List.Scroll(-WheelRows, t.region.Height, n, t.At)
+	case a == tview.MouseScrollDown:
+		t.List.Scroll(WheelRows, t.region.Height, n, t.At)
+	case a == tview.MouseLeftDown && y == 0:
+		for _, c := range t.titles {
+			if x >= c.From && x < c.To && t.Fields[c.Field].Order != nil {
+				by, reverse := t.sorting()
+				t.sortBy(c.Field, by == c.Field && !reverse)
+			}
+		}
+	case a == tview.MouseLeftDown && t.region.Has(y) && row < n:
+		t.Follow = false
+		t.List.Move(row-t.List.Index, n, t.At)
+	case a == tview.MouseLeftDoubleClick && t.region.Has(y) && row < n:
+		t.open = !t.open
+	default:
+		return false
+	}
+	return true
+}
+
+// Filter is the pattern that rows have to match.
+func (t *Table[R, K]) Filter() Pattern { return t.Matching }
+
+// SetFilter shows only rows that match.
+func (t *Table[R, K]) SetFilter(p Pattern) { t.Matching = p }
+
+// Search selects the next row that matches, see Listed.
+func (t *Table[R, K]) Search(p Pattern, forward, here bool) bool {
+	var b []byte
+	matches := func(i int) bool {
+		b = t.Words(b[:0], &t.Rows[i])
+		return p.In(b)
+	}
+	i := Seek(len(t.Rows), t.List.Index, forward, here, matches)
+	if t.found = p; i < 0 {
+		t.found = Pattern{}
+		return false
+	}
+	t.Follow = false
+	t.List.Move(i-t.List.Index, len(t.Rows), t.At)
+	t.place, t.foundTotal = Count(len(t.Rows), i, matches)
+	return true
+}
+
+// ClearSearch takes the marks of a search away, and says whether there were any.
+func (t *Table[R, K]) ClearSearch() bool {
+	was := !t.found.Empty()
+	t.found = Pattern{}
+	return was
+}
+
+// Pair is a line of a pane: what something is, and its value.
+func Pair(name string, value text.Line) text.Line {
+	return append(text.Faint.Line(name).Padded(detailIndent, false), value...)
+}
