@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -26,15 +27,14 @@ type process struct {
 	pid     uint32
 	mapping proc.Mapping
 	library *library
-	// own: it is this user's, so that this process reads it itself.
-	own bool
+	memory  *memory.Process
 	*inspect.Inspector
 	chips *inspect.Chips
 	info  aggregator.Process
 
-	// The run's: a look is under way since then, and nothing waits for it any more.
+	// The run's: a look is under way, and nothing waits for it any more.
 	busy    bool
-	began   time.Time
+	look    *look
 	hangs   bool
 	noticed bool
 
@@ -85,21 +85,21 @@ func newProcess(m proc.Mapping, l *library) (*process, error) {
 	}
 	info.Library, info.BuildID, info.Release, info.Source = m.Path, l.lib.BuildID, l.lib.Release, aggregator.Sampled
 	info.NotCovered = strings.Join(l.cover.NotCovered(), ", ")
-	mem, own := memoryOf(m.PID)
+	mem := memoryOf(m.PID)
 	in := inspect.NewOver(mem, l.lib, m).Repeatedly()
 	return &process{
-		pid: m.PID, mapping: m, library: l, own: own, Inspector: in, chips: inspect.NewChips(in, m.PID), info: info,
+		pid: m.PID, mapping: m, library: l, memory: mem, Inspector: in, chips: inspect.NewChips(in, m.PID), info: info,
 		devices: map[uint64]uint64{}, buffers: map[uint64]aggregator.LiveBuffer{}, programs: map[uint64]program{}, files: inspect.NewKernelFiles(m.PID),
 	}, nil
 }
 
 // memoryOf is a process's memory. That of other users is read in a process apart, which can
 // be abandoned when a page of theirs never comes; for one's own, Yama may let nobody else.
-func memoryOf(pid uint32) (mem *memory.Process, own bool) {
+func memoryOf(pid uint32) *memory.Process {
 	if st, err := os.Stat(fmt.Sprintf("/proc/%d", pid)); err == nil && st.Sys().(*syscall.Stat_t).Uid == uint32(os.Geteuid()) {
-		return memory.Direct(pid), true
+		return memory.Direct(pid)
 	}
-	return memory.Of(pid), false
+	return memory.Of(pid)
 }
 
 // readable says why a process's memory may not be read, or nil.
@@ -188,6 +188,12 @@ func (p *process) searches(b *budget) bool {
 type look struct {
 	p      *process
 	search bool
+	// thread is the thread that looks, 0 before it began, and spent what that and the readers had
+	// used of processors by then.
+	thread atomic.Int32
+	spent  time.Duration
+	// waited is for how long the run saw the thread wait for pages.
+	waited time.Duration
 
 	// idle: the process did nothing since the last look.
 	idle bool
@@ -210,17 +216,34 @@ type look struct {
 	host       uint64                         // resident memory on the host, bytes; 0 where unknown
 }
 
+// used is what a thread, and the readers of the process, used of processors.
+func (l *look) used(thread int) time.Duration {
+	used, _ := proc.ThreadTime(thread)
+	return used + l.p.memory.ReaderTime()
+}
+
+// overdue says, asked once in lookEvery, whether the look takes too long.
+func (l *look) overdue() bool {
+	thread := int(l.thread.Load())
+	if thread == 0 {
+		return false // not yet, or not any more
+	}
+	if proc.Uninterruptible(thread) {
+		l.waited += lookEvery
+	}
+	return l.waited+l.used(thread)-l.spent >= patience
+}
+
 // run looks at the process.
 func (l *look) run() {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	p := l.p
-	before, began := processorTime(), time.Now()
+	l.spent = l.used(unix.Gettid())
+	l.thread.Store(int32(unix.Gettid()))
 	defer func() {
-		l.cost = processorTime() - before
-		if !p.own {
-			l.cost = time.Since(began) // what the process apart takes is not this thread's
-		}
+		l.cost = l.used(unix.Gettid()) - l.spent
+		l.thread.Store(0)
 	}()
 	l.at = proc.Now()
 	var ok bool
@@ -244,7 +267,7 @@ func (l *look) run() {
 	after, _ := proc.ProcessorTime(p.pid)
 	l.still, l.ended = after == l.ran, proc.Now()
 	if l.search {
-		l.searchCost = processorTime() - before
+		l.searchCost = l.used(unix.Gettid()) - l.spent
 	}
 }
 

@@ -182,14 +182,18 @@ type run struct {
 	noticed map[string]bool
 }
 
-// patience is how long a look may take before nothing waits for it any more.
-const patience = 2 * time.Second
+// patience is how much of processors, or how long for pages, a look may take before nothing waits
+// for it any more. Time in which it waits for a processor does not count.
+const (
+	patience  = 2 * time.Second
+	lookEvery = patience / 20
+)
 
 func (r *run) loop(ctx context.Context, ready func()) error {
 	for {
 		began := time.Now()
 		r.begin()
-		r.gather(ctx, began.Add(patience))
+		r.gather()
 		r.finishRound()
 		if ready != nil {
 			ready()
@@ -229,16 +233,19 @@ func (r *run) begin() {
 	r.mu.Unlock()
 	r.round++
 	runtime.LockOSThread()
-	at, libraries := processorTime(), len(r.libraries)
+	tid := unix.Gettid()
+	before, _ := proc.ThreadTime(tid)
+	libraries := len(r.libraries)
 	r.find()
-	r.budget.spend(time.Now(), processorTime()-at, len(r.libraries) == libraries)
+	after, _ := proc.ThreadTime(tid)
+	r.budget.spend(time.Now(), after-before, len(r.libraries) == libraries)
 	runtime.UnlockOSThread()
 	for _, p := range r.processes {
 		if p.busy {
 			continue
 		}
-		p.busy, p.began = true, time.Now()
 		l := &look{p: p, search: p.searches(&r.budget)}
+		p.busy, p.look = true, l
 		go func() {
 			l.run()
 			select {
@@ -250,22 +257,21 @@ func (r *run) begin() {
 }
 
 // gather takes in the looks of a round, and marks those that take too long.
-func (r *run) gather(ctx context.Context, deadline time.Time) {
-	late := time.NewTimer(time.Until(deadline))
-	defer late.Stop()
+func (r *run) gather() {
+	tick := time.NewTicker(lookEvery)
+	defer tick.Stop()
 	for r.looking() {
 		select {
 		case l := <-r.looks:
 			r.take(l)
-		case <-late.C:
+		case <-tick.C:
 			for _, p := range r.processes {
-				if p.busy && !p.hangs {
+				if p.busy && !p.hangs && p.look.overdue() {
 					p.hangs = true
 					r.opts.Notice(fmt.Sprintf("process %d: reading its memory takes more than %v: tt-memtrace does not wait for it", p.pid, patience))
 					r.deliver([]aggregator.Event{p.raised(aggregator.ReasonNotRead, fmt.Sprintf("reading it takes more than %v", patience))})
 				}
 			}
-			return
 		}
 	}
 }
@@ -496,13 +502,4 @@ func (l *library) usable() (*library, error) {
 		return nil, l.err
 	}
 	return l, nil
-}
-
-// processorTime is what this thread took of a processor.
-func processorTime() time.Duration {
-	var ts unix.Timespec
-	if err := unix.ClockGettime(unix.CLOCK_THREAD_CPUTIME_ID, &ts); err != nil {
-		return 0
-	}
-	return time.Duration(ts.Nano())
 }

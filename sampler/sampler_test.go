@@ -4,13 +4,18 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"runtime"
 	"strings"
 	"sync"
 	"testing"
 	"time"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
 
 	"tt-memtrace/aggregator"
 	"tt-memtrace/test/fixture"
+	"tt-memtrace/tracer/memory"
 )
 
 func TestMain(m *testing.M) { os.Exit(fixture.Main(m)) }
@@ -187,4 +192,45 @@ func TestFamily(t *testing.T) {
 	if !has(p.PID) || !has(child) || has(uint32(os.Getpid())) || has(1) {
 		t.Errorf("the descendants of %d are said to be %v; %d and %d are", os.Getpid(), members, p.PID, child)
 	}
+}
+
+// A look that waits for a page, or takes much of a processor, is not waited for; one that gets no
+// processor is.
+func TestOverdue(t *testing.T) {
+	page, release := fixture.HangingPage(t)
+	self := memory.Direct(uint32(os.Getpid()))
+	look := &look{p: &process{memory: self}}
+	idle, done := make(chan struct{}), make(chan error)
+	go func() {
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		look.spent = look.used(unix.Gettid())
+		look.thread.Store(int32(unix.Gettid()))
+		<-idle
+		done <- self.ReadAt(make([]byte, 8), uint64(uintptr(unsafe.Pointer(&page[0]))))
+	}()
+	for look.thread.Load() == 0 {
+		runtime.Gosched()
+	}
+	for range 2 * patience / lookEvery {
+		if look.overdue() {
+			t.Fatalf("it does nothing, and is said to wait %v for a page", look.waited)
+		}
+	}
+	look.spent -= patience
+	if !look.overdue() {
+		t.Error("it used that much of a processor, and is waited for")
+	}
+	look.spent += patience
+	close(idle)
+	for until := time.Now().Add(testPatience); !look.overdue(); {
+		if time.Now().After(until) {
+			t.Fatal("it waits for a page that never comes, and is waited for")
+		}
+	}
+	if look.waited != patience {
+		t.Errorf("it is given up after %v, want %v", look.waited, patience)
+	}
+	release()
+	<-done
 }

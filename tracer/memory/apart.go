@@ -44,7 +44,7 @@ func (p *Process) findApart(vptrs []uint64) (found Objects, err error) {
 		return nil, ErrHung
 	}
 	var refused error
-	err = p.user.searches.ask(func(r *reader) (err error) {
+	err = p.user.searches.ask(p, func(r *reader) (err error) {
 		found, refused, err = r.search(p.pid, vptrs)
 		return err
 	})

@@ -9,56 +9,14 @@ import (
 	"strconv"
 	"testing"
 	"time"
-	"unsafe"
 
 	"golang.org/x/sys/unix"
-)
 
-// The ioctls of a userfaultfd, from <linux/userfaultfd.h>.
-const (
-	uffdAPI      = 0xc018aa3f
-	uffdRegister = 0xc020aa00
-	uffdVersion  = 0xaa
-	uffdMissing  = 1
+	"tt-memtrace/test/fixture"
 )
-
-// hanging is a page that never comes: whoever reads it waits until the returned
-// function is called.
-func hanging(t *testing.T) (page []byte, release func()) {
-	t.Helper()
-	page, err := unix.Mmap(-1, 0, 4096, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
-	if err != nil {
-		t.Fatal(err)
-	}
-	fd, _, errno := unix.Syscall(unix.SYS_USERFAULTFD, unix.O_CLOEXEC|unix.O_NONBLOCK, 0, 0)
-	if errno != 0 {
-		t.Skipf("no userfaultfd: %v", errno)
-	}
-	ioctl := func(request uintptr, arg unsafe.Pointer) {
-		if _, _, errno := unix.Syscall(unix.SYS_IOCTL, fd, request, uintptr(arg)); errno != 0 {
-			t.Fatal("userfaultfd:", errno)
-		}
-	}
-	api := struct{ api, features, ioctls uint64 }{api: uffdVersion}
-	ioctl(uffdAPI, unsafe.Pointer(&api))
-	register := struct{ start, len, mode, ioctls uint64 }{start: address(page), len: 4096, mode: uffdMissing}
-	ioctl(uffdRegister, unsafe.Pointer(&register))
-	open := true
-	release = func() {
-		if open {
-			unix.Close(int(fd))
-			open = false
-		}
-	}
-	t.Cleanup(func() {
-		release()
-		unix.Munmap(page)
-	})
-	return page, release
-}
 
 func TestHungMemory(t *testing.T) {
-	page, release := hanging(t)
+	page, release := fixture.HangingPage(t)
 	b := pages(t, 4096)
 	p, other := self(t), Of(uint32(os.Getpid()))
 	got := make([]byte, 8)

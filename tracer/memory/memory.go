@@ -39,6 +39,8 @@ type Process struct {
 	pid  uint32
 	user *user // nil: this process reads
 	hung atomic.Bool
+	// readers is the processor time that readers used for this process, ns.
+	readers atomic.Int64
 }
 
 // Of is the memory of a process. Nothing is read yet.
@@ -104,7 +106,7 @@ func (p *Process) read(b []byte, parts []unix.RemoteIovec) error {
 		}
 		return err
 	}
-	n, err := p.user.read(p.pid, b, parts)
+	n, err := p.user.read(p, b, parts)
 	if err := p.answered(err); err != nil {
 		return err
 	}
@@ -123,19 +125,9 @@ func (p *Process) answered(err error) error {
 	return err
 }
 
-// ReaderTime is the processor time that was used so far to read for this process, and for others
-// of the same user.
-func (p *Process) ReaderTime() time.Duration {
-	if p.user == nil {
-		return 0 // it is this process's own
-	}
-	p.user.mu.Lock()
-	defer p.user.mu.Unlock()
-	if p.user.reader == nil {
-		return p.user.ended
-	}
-	return p.user.ended + p.user.reader.processorTime()
-}
+// ReaderTime is the processor time that readers used so far for this process; what this process
+// reads itself is its own.
+func (p *Process) ReaderTime() time.Duration { return time.Duration(p.readers.Load()) }
 
 // users have a reader each, so that one waits for none of another's processes.
 var users struct {
@@ -184,8 +176,9 @@ type lane struct {
 	// mu is held while the reader is asked, or is started.
 	mu     sync.Mutex
 	reader *reader
-	// ended is the processor time of the readers before this one.
-	ended time.Duration
+	// ended is the processor time of the readers before this one, and charged how much of all was
+	// charged to the processes that it was used for.
+	ended, charged time.Duration
 	// idle ends the reader when it was not asked for a while.
 	idle *time.Timer
 }
@@ -198,10 +191,10 @@ const (
 	idleAfter = time.Minute
 )
 
-func (u *user) read(pid uint32, b []byte, parts []unix.RemoteIovec) (n int, err error) {
+func (u *user) read(p *Process, b []byte, parts []unix.RemoteIovec) (n int, err error) {
 	var refused unix.Errno
-	err = u.ask(func(r *reader) (err error) {
-		n, refused, err = r.read(pid, b, parts)
+	err = u.ask(p, func(r *reader) (err error) {
+		n, refused, err = r.read(p.pid, b, parts)
 		return err
 	})
 	if err == nil && refused != 0 {
@@ -210,8 +203,8 @@ func (u *user) read(pid uint32, b []byte, parts []unix.RemoteIovec) (n int, err 
 	return n, err
 }
 
-// ask has the reader do something. One that fails is abandoned.
-func (l *lane) ask(do func(*reader) error) error {
+// ask has the reader do something for a process. One that fails is abandoned.
+func (l *lane) ask(p *Process, do func(*reader) error) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.reader == nil {
@@ -227,9 +220,12 @@ func (l *lane) ask(do func(*reader) error) error {
 	}
 	l.idle.Reset(idleAfter)
 	err := do(l.reader)
+	used := max(l.ended+l.reader.processorTime(), l.charged) // of one that died nothing is known
+	p.readers.Add(int64(used - l.charged))
+	l.charged = used
 	if err != nil {
 		l.of.abandoned.Add(1)
-		l.ended += l.reader.processorTime()
+		l.ended = used
 		l.reader.abandon(func() { l.of.abandoned.Add(-1) })
 		l.reader = nil
 		l.idle.Stop()

@@ -53,11 +53,36 @@ func Alive(pid uint32) bool {
 // the same as before, the process did nothing. It is false where there is no such process.
 func ProcessorTime(pid uint32) (time.Duration, bool) {
 	const schedule = 2 // CPUCLOCK_SCHED, of the process
+	return processorClock(^int32(pid)<<3 | schedule)
+}
+
+// ThreadTime is what a thread of this process had of processors so far.
+func ThreadTime(tid int) (time.Duration, bool) {
+	const schedule = 6 // CPUCLOCK_SCHED, of the thread
+	return processorClock(^int32(tid)<<3 | schedule)
+}
+
+func processorClock(id int32) (time.Duration, bool) {
 	var ts unix.Timespec
-	if err := unix.ClockGettime(^int32(pid)<<3|schedule, &ts); err != nil {
+	if err := unix.ClockGettime(id, &ts); err != nil {
 		return 0, false
 	}
 	return time.Duration(ts.Nano()), true
+}
+
+// Uninterruptible says whether a thread of this process waits for what the host kernel does, such as
+// fetching a page: not for a processor, nor for another thread.
+func Uninterruptible(tid int) bool {
+	self, err := procfs.Self()
+	if err != nil {
+		return false
+	}
+	t, err := self.Thread(tid)
+	if err != nil {
+		return false
+	}
+	st, err := t.Stat()
+	return err == nil && st.State == "D"
 }
 
 // ResidentMemory is what a process has in the host's memory, bytes: pages shared with others
