@@ -1,10 +1,12 @@
 package tracer
 
 import (
+	"fmt"
 	"slices"
 	"testing"
 	"time"
 
+	"tt-memtrace/aggregator"
 	"tt-memtrace/test/fixture"
 )
 
@@ -44,6 +46,7 @@ func TestAttachingFails(t *testing.T) {
 	fixture.Do(t, processes[0], "open %s", library)
 	tr.synced("attaching fails", func() bool { return tr.tracer.Failed() > 0 && tr.tracer.Refused() == 1 })
 	tr.noticed("attaching " + program)
+	tr.untraced(processes[0].PID)
 
 	tr.tracer.mu.Lock()
 	tr.tracer.bpfPrograms[program] = good
@@ -62,6 +65,48 @@ func TestAttachingFails(t *testing.T) {
 	if n := tr.tracer.Refused(); n != 0 {
 		t.Errorf("with both traced, %d libraries are refused", n)
 	}
+	tr.untraced()
+}
+
+// untraced waits until these processes, and no others, are marked as not traced.
+func (tr *trace) untraced(pids ...uint32) {
+	tr.t.Helper()
+	tr.await(fmt.Sprintf("not traced: %v", pids), func() bool {
+		var marked []uint32
+		s := tr.snapshot()
+		for r := range s.Why() {
+			if r.Code == aggregator.ReasonNotTraced {
+				marked = append(marked, r.PID)
+			}
+		}
+		slices.Sort(marked)
+		slices.Sort(pids)
+		return slices.Equal(marked, pids) && (len(pids) == 0 || !s.Exact())
+	})
+}
+
+// A process that was refused because attaching failed is traced, with all that it holds,
+// when attaching succeeds for another one.
+func TestAttachingSucceedsLater(t *testing.T) {
+	tr := start(t, Options{})
+	const program = "device_closed"
+	tr.tracer.mu.Lock()
+	good := tr.tracer.bpfPrograms[program]
+	tr.tracer.bpfPrograms[program] = nil
+	tr.tracer.mu.Unlock()
+	early := keep(t, tr, fixture.User(t, fixture.LayoutA))
+	tr.untraced(early.p.PID)
+	early.device(0, 1)
+	early.alloc(0, aggregator.DRAM, 1)
+	tr.tracer.mu.Lock()
+	tr.tracer.bpfPrograms[program] = good
+	tr.tracer.mu.Unlock()
+	fixture.User(t, fixture.LayoutA)
+	tr.untraced()
+	tr.awaitProcess(early.p.PID)
+	early.alloc(0, aggregator.DRAM, 1)
+	tr.await("what it held is found", func() bool { p, ok := tr.lookup(early.p.PID); return ok && !p.Late && p.Buffers == 2 })
+	tr.await("and nothing is in doubt", func() bool { s := tr.snapshot(); return s.Exact() })
 }
 
 // Tables of the BPF programs have an entry for what is traced.

@@ -1366,10 +1366,13 @@ func TestUnsupportedLibraryIsLeftAlone(t *testing.T) {
 		}
 	}
 	refused(3)
+	tr.untraced(pids[:3]...)
 	processes[0].Kill()
 	refused(2)
+	tr.untraced(pids[1:3]...)
 	fixture.Do(t, processes[1], "exec")
 	refused(1)
+	tr.untraced(pids[2])
 	tr.noticed("two pointers", "single-step", metal.Points[2].Symbols[0])
 }
 

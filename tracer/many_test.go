@@ -127,10 +127,20 @@ func TestAnOverwrittenLibraryLosesItsProbes(t *testing.T) {
 		l.alloc(0, aggregator.L1, 1)
 		l.free()
 		l.compare()
+		tr.untraced()
+		if i == 2 {
+			// Under another name too, and cut off rather than written to.
+			moved := filepath.Join(t.TempDir(), "moved")
+			if err := errors.Join(os.Rename(path, moved), os.Truncate(moved, 0)); err != nil {
+				t.Fatal(err)
+			}
+			tr.untraced(p.PID)
+		}
 		p.Kill()
 		tr.await("its accounts end", func() bool { _, ok := tr.lookup(p.PID); return !ok })
+		tr.untraced()
 	}
-	tr.noticed("is being overwritten", "is being overwritten")
+	tr.noticed("was overwritten", "was overwritten", "was overwritten")
 }
 
 // Processes that come and go leave nothing in the kernel's maps, nor in the

@@ -2,11 +2,15 @@ package tracer
 
 import (
 	"context"
+	"encoding/binary"
+	"errors"
 	"fmt"
+	"os"
+	"time"
 
-	"github.com/fsnotify/fsnotify"
+	"golang.org/x/sys/unix"
 
-	"tt-memtrace/tracer/metal"
+	"tt-memtrace/tracer/proc"
 )
 
 // The host kernel keeps a copy of each probed instruction, and runs the copy. A library
@@ -14,41 +18,96 @@ import (
 // in place keeps the old probes, and a process that maps it then would run some of the
 // old instructions among the new ones. So the first write to it removes the probes.
 
+// writeWatch is an inotify instance that watches libraries for writes, whatever they are
+// renamed to: by their inodes.
+type writeWatch struct {
+	file *os.File
+	fd   int
+	// watched libraries by their watch descriptors, under Tracer.mu.
+	watched map[int32]*attachment
+}
+
+func newWriteWatch() (*writeWatch, error) {
+	fd, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
+	if err != nil {
+		return nil, fmt.Errorf("watching for overwritten libraries: %w", err)
+	}
+	return &writeWatch{file: os.NewFile(uintptr(fd), "inotify"), fd: fd, watched: map[int32]*attachment{}}, nil
+}
+
+const whyOverwritten = "its library was overwritten or truncated"
+
 // guard watches for writes to a library.
-func (t *Tracer) guard(l *metal.Library) {
-	if err := t.writes.Add(l.ProcName()); err != nil {
-		t.opts.Notice(fmt.Sprintf("%s: overwriting it cannot be detected: %v", l.Path, err))
+func (t *Tracer) guard(a *attachment) {
+	var st unix.Stat_t
+	err := unix.Stat(a.lib.ProcName(), &st)
+	if err == nil {
+		a.modified = st.Mtim
+		var wd int
+		if wd, err = unix.InotifyAddWatch(t.writes.fd, a.lib.ProcName(), unix.IN_MODIFY); err == nil {
+			a.watch = int32(wd)
+			t.writes.watched[a.watch] = a
+			return
+		}
+	}
+	t.opts.Notice(fmt.Sprintf("%s: overwriting it cannot be detected: %v", a.lib.Path, err))
+}
+
+// unguard ends the watch of a library.
+func (t *Tracer) unguard(a *attachment) {
+	if t.writes.watched[a.watch] == a {
+		_, _ = unix.InotifyRmWatch(t.writes.fd, uint32(a.watch)) // fails only if the watch has gone
+		delete(t.writes.watched, a.watch)
 	}
 }
 
 // guarding takes the probes out of libraries that are written to, until the context ends.
 func (t *Tracer) guarding(ctx context.Context) error {
+	stop := context.AfterFunc(ctx, func() { _ = t.writes.file.SetReadDeadline(time.Now()) })
+	defer stop()
+	b := make([]byte, 64*unix.SizeofInotifyEvent)
 	for {
-		select {
-		case <-ctx.Done():
+		n, err := t.writes.file.Read(b)
+		if errors.Is(err, os.ErrDeadlineExceeded) {
 			return nil
-		case e := <-t.writes.Events:
-			if e.Has(fsnotify.Write) {
-				t.overwritten(e.Name)
-			}
-		case err := <-t.writes.Errors:
-			t.opts.Notice(fmt.Sprintf("watching for overwritten libraries: %v", err))
+		}
+		if err != nil {
+			return fmt.Errorf("watching for overwritten libraries: %w", err)
+		}
+		// Events of a file that is no folder have no names.
+		for one := b[:n]; len(one) >= unix.SizeofInotifyEvent; one = one[unix.SizeofInotifyEvent:] {
+			wd, mask := int32(binary.NativeEndian.Uint32(one)), binary.NativeEndian.Uint32(one[4:])
+			t.written(wd, mask&unix.IN_Q_OVERFLOW != 0)
+		}
+	}
+}
+
+// written detaches from the library of a watch or, where events were dropped, from all
+// that changed.
+func (t *Tracer) written(wd int32, dropped bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if a := t.writes.watched[wd]; a != nil {
+		t.overwritten(a)
+	}
+	if !dropped {
+		return
+	}
+	for _, a := range t.writes.watched {
+		var st unix.Stat_t
+		if err := unix.Stat(a.lib.ProcName(), &st); err != nil || st.Mtim != a.modified {
+			t.overwritten(a)
 		}
 	}
 }
 
 // overwritten detaches from a library. It is examined again when it is next mapped.
-func (t *Tracer) overwritten(name string) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	for id, a := range t.libraries {
-		if a.lib.ProcName() != name {
-			continue
-		}
-		t.releaseAll(a)
-		_ = t.writes.Remove(name) // there is one watch: it fails only if that has gone
-		delete(t.libraries, id)
-		t.former = append(t.former, a)
-		t.opts.Notice(fmt.Sprintf("%s is being overwritten, so its probes were removed: processes that use it now are no longer traced, later ones are", a.lib.Path))
-	}
+func (t *Tracer) overwritten(a *attachment) {
+	t.releaseAll(a)
+	t.unguard(a)
+	delete(t.libraries, a.lib.ID)
+	t.former = append(t.former, a)
+	a.overwritten.Store(true)
+	t.tell(verdict{of: a, why: whyOverwritten, at: proc.Now()})
+	t.opts.Notice(fmt.Sprintf("%s was overwritten or truncated, so its probes were removed: processes that use it now are no longer traced, later ones are", a.lib.Path))
 }

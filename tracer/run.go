@@ -41,7 +41,7 @@ func (t *Tracer) Run(ctx context.Context, ready func(), sink func([]aggregator.E
 	g.Go(func() error {
 		defer cancel()
 		defer close(t.ended)
-		r := &run{t: t, sink: sink, processes: map[uint32]*traced{}, lookedFor: map[uint32]struct{}{}, targets: map[uint32]bool{}, partial: map[uint32]*aggregator.CircularBuffer{},
+		r := &run{t: t, sink: sink, processes: map[uint32]*traced{}, lookedFor: map[uint32]struct{}{}, untraced: map[uint32]bool{}, targets: map[uint32]bool{}, partial: map[uint32]*aggregator.CircularBuffer{},
 			related: map[uint32]*relations{}, exited: map[uint32]uint64{}, callers: map[proc.FileVersion]*metal.Launchers{}, names: inspect.ChipNames{}, stacks: newStacks()}
 		defer r.stacks.close()
 		for _, pid := range t.opts.PIDs {
@@ -70,6 +70,8 @@ type run struct {
 	// No PID is in both.
 	processes map[uint32]*traced
 	lookedFor map[uint32]struct{}
+	// untraced are those that use a library which is not traced.
+	untraced map[uint32]bool
 	// lost events, those of them that make up programs or are of traces, and ends of processes.
 	lost, lostParts, lostTraces, lostEnds uint64
 	// lostPrograms are the ends of programs among them.
@@ -228,8 +230,8 @@ func (r *run) loop(ctx context.Context) error {
 			r.gone(origin{pid: pid, time: uint64(proc.Monotonic())})
 		}
 		r.check()
-		r.flush()
 		r.leave()
+		r.flush()
 		if r.ready != nil && (done || !r.reading()) {
 			r.ready()
 			r.ready = nil
@@ -482,11 +484,15 @@ func (r *run) leave() {
 	defer r.t.mu.Unlock()
 	for _, e := range r.ends {
 		r.t.unmapped(e.pid, e.at)
+		if r.untraced[e.pid] {
+			r.t.judge(e.pid)
+		}
 		if e.whole {
 			r.t.detach(e.pid)
 		}
 	}
 	r.ends = r.ends[:0]
+	r.judged()
 }
 
 // gone ends a process's accounts, where it has any.
@@ -519,8 +525,41 @@ func (r *run) gone(from origin) {
 // over says whether every process that was asked for has ended.
 func (r *run) over() bool { return len(r.t.opts.PIDs) > 0 && len(r.targets) == 0 }
 
+// judged takes in which processes use a library that is not traced.
+func (r *run) judged() {
+	r.t.inboxMu.Lock()
+	list := r.t.verdicts
+	r.t.verdicts = nil
+	r.t.inboxMu.Unlock()
+	for _, v := range list {
+		if v.of == nil {
+			r.mark(v.pid, v)
+		}
+		for pid, p := range r.processes {
+			if v.of != nil && p.of == v.of {
+				r.mark(pid, v)
+			}
+		}
+	}
+}
+
+// mark raises or lifts that a process is not traced.
+func (r *run) mark(pid uint32, v verdict) {
+	e := aggregator.Event{Kind: aggregator.ReasonRaised, PID: pid, Time: v.at,
+		Reason: &aggregator.Reason{Code: aggregator.ReasonNotTraced, Detail: v.why}}
+	if v.why != "" {
+		r.untraced[pid] = true
+		r.emit(e)
+	} else if r.untraced[pid] {
+		delete(r.untraced, pid)
+		e.Kind = aggregator.ReasonLifted
+		r.emit(e)
+	}
+}
+
 // announcements takes in the processes that discovery found.
 func (r *run) announcements() {
+	r.judged()
 	r.t.inboxMu.Lock()
 	list := r.t.announced
 	r.t.announced = nil
@@ -571,6 +610,9 @@ func (r *run) add(a announcement, now uint64) (p *traced, lives bool) {
 	}
 	p.start.Container, p.start.InnerPID = inspect.ContainerOf(pid)
 	r.describe(p, now)
+	if a.of.overwritten.Load() {
+		r.mark(pid, verdict{why: whyOverwritten, at: now})
+	}
 	if a.late {
 		r.read(p, true)
 	}
@@ -766,6 +808,9 @@ func (r *run) missedEnds() {
 		pids[pid] = true
 	}
 	for pid := range r.lookedFor {
+		pids[pid] = true
+	}
+	for pid := range r.untraced {
 		pids[pid] = true
 	}
 	for pid := range pids {

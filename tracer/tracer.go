@@ -23,7 +23,6 @@ import (
 	"github.com/cilium/ebpf/btf"
 	"github.com/cilium/ebpf/link"
 	"github.com/cilium/ebpf/ringbuf"
-	"github.com/fsnotify/fsnotify"
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
 
@@ -90,7 +89,7 @@ type Tracer struct {
 	mu        sync.Mutex
 	libraries map[proc.FileID]*attachment
 	former    []*attachment // to files that were overwritten since
-	writes    *fsnotify.Watcher
+	writes    *writeWatch
 	refused   map[proc.FileID]*refusal
 	users     map[proc.FileID]unix.Timespec // files that use the runtime and do not hold it, as of their last change
 
@@ -101,6 +100,7 @@ type Tracer struct {
 	// moment only.
 	inboxMu   sync.Mutex
 	announced []announcement
+	verdicts  []verdict
 	syncs     []chan struct{}
 	readings  []*reading
 	suspects  []uint32
@@ -120,6 +120,11 @@ type attachment struct {
 	// links for all processes, or for each PID, and since when.
 	links  map[uint32][]link.Link
 	linked map[uint32]time.Time
+	// overwritten: the file is not what it was, and has no probes.
+	overwritten atomic.Bool
+	// watch is the watch descriptor for writes to the file, which was modified last then.
+	watch    int32
+	modified unix.Timespec
 }
 
 // refusal is a file that is not traced, as long as a process maps it: then it may
@@ -128,6 +133,15 @@ type refusal struct {
 	why error // nil: it is not the runtime
 	// pids of those processes, with when they were looked at: CLOCK_MONOTONIC in ns.
 	pids map[uint32]uint64
+}
+
+// verdict tells the reader whether a process uses a library that is not traced.
+type verdict struct {
+	pid uint32
+	// of, where set: all processes that were traced by this attachment, in place of pid.
+	of  *attachment
+	why string // empty: it does not, any more
+	at  uint64 // CLOCK_MONOTONIC in ns
 }
 
 // announcement tells the reader of a process that maps the runtime.
@@ -176,8 +190,8 @@ func New(o Options) (*Tracer, error) {
 	t.lacks.MultiUprobes = t.lacks.MultiUprobes || o.Lacks.MultiUprobes
 	t.lacks.PIDFilter = t.lacks.PIDFilter || o.Lacks.PIDFilter
 	var err error
-	if t.writes, err = fsnotify.NewWatcher(); err != nil {
-		return nil, fmt.Errorf("watching for overwritten libraries: %w", err)
+	if t.writes, err = newWriteWatch(); err != nil {
+		return nil, err
 	}
 	var loading errgroup.Group
 	kernel := btf.NewCache() // reading the kernel's types takes as long as checking the programs
@@ -319,7 +333,7 @@ func (t *Tracer) Close() error {
 	if t.watch != nil {
 		t.releasing.Go(func() { t.watch.Close() })
 	}
-	t.releasing.Go(func() { t.writes.Close() }) // it waits for the kernel as well
+	t.releasing.Go(func() { t.writes.file.Close() }) // it waits for the kernel as well
 	t.releasing.Wait()
 	for _, a := range t.libraries {
 		a.lib.Close()
@@ -404,7 +418,11 @@ func (t *Tracer) look(pid uint32, seen time.Time) {
 		return // gone, or not ours to see
 	}
 	for _, m := range list {
-		if err := t.attach(m, at, seen); err != nil {
+		again, err := t.attach(m, at, seen)
+		for _, pid := range again {
+			t.look(pid, time.Time{})
+		}
+		if err != nil {
 			text := fmt.Sprintf("process %d: %v", pid, err)
 			t.inboxMu.Lock()
 			again := text == t.lastNotice
@@ -418,13 +436,14 @@ func (t *Tracer) look(pid uint32, seen time.Time) {
 }
 
 // attach puts the probes into a library, once for all processes or once for
-// each PID, and announces the process that was looked at at a time.
-func (t *Tracer) attach(m proc.Mapping, at uint64, seen time.Time) error {
+// each PID, and announces the process that was looked at at a time. Again are processes
+// for which that had failed before: they are to be looked at again.
+func (t *Tracer) attach(m proc.Mapping, at uint64, seen time.Time) (again []uint32, err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	a, err := t.library(m)
 	if a == nil {
-		return err
+		return nil, err
 	}
 	var scope uint32
 	if t.perPID() {
@@ -434,10 +453,10 @@ func (t *Tracer) attach(m proc.Mapping, at uint64, seen time.Time) error {
 		if a.links[scope], err = t.attachPoints(a, scope); err != nil {
 			t.failed.Add(1)
 			t.refuse(a.lib.ID, m.PID, err)
-			return err
+			return nil, err
 		}
 		a.linked[scope] = time.Now()
-		t.accept(a.lib.ID, scope)
+		again = slices.DeleteFunc(t.accept(a.lib.ID, scope), func(pid uint32) bool { return pid == m.PID })
 	}
 	// Whoever mapped the library before the probes were in it may have used it before. To look
 	// at others first can take long; what counts is when it was seen.
@@ -450,9 +469,9 @@ func (t *Tracer) attach(m proc.Mapping, at uint64, seen time.Time) error {
 	}
 	t.inboxMu.Unlock()
 	if !lives {
-		return err
+		return again, err
 	}
-	return t.reader.Flush()
+	return again, t.reader.Flush()
 }
 
 // library opens and checks a mapped library, once for each file. Both results
@@ -499,7 +518,7 @@ func (t *Tracer) read(m proc.Mapping) (a *attachment, refused proc.FileID, err e
 		return nil, lib.ID, err
 	}
 	t.libraries[lib.ID] = a
-	t.guard(lib)
+	t.guard(a)
 	return a, proc.FileID{}, nil
 }
 
@@ -531,31 +550,66 @@ func (t *Tracer) refuse(id proc.FileID, pid uint32, why error) {
 		t.refused[id] = &refusal{why, map[uint32]uint64{}}
 	}
 	t.refused[id].pids[pid] = at
+	if why != nil {
+		t.judge(pid)
+	}
 }
 
 // accept ends the refusals of a library that could not be attached to before, of one
-// process or, with pid 0, of all.
-func (t *Tracer) accept(id proc.FileID, pid uint32) {
+// process or, with pid 0, of all, and returns whose they were.
+func (t *Tracer) accept(id proc.FileID, pid uint32) (accepted []uint32) {
 	r := t.refused[id]
 	if r == nil {
-		return
+		return nil
 	}
-	delete(r.pids, pid)
-	if pid == 0 || len(r.pids) == 0 {
-		delete(t.refused, id)
+	for one := range r.pids {
+		if pid == 0 || one == pid {
+			accepted = append(accepted, one)
+		}
 	}
+	for _, one := range accepted {
+		t.lift(id, one)
+	}
+	return accepted
 }
 
 // unmapped takes note that a process, or the program that it was, ended then.
 func (t *Tracer) unmapped(pid uint32, then uint64) {
 	for id, r := range t.refused {
 		if at, ok := r.pids[pid]; ok && at < then {
-			delete(r.pids, pid)
-		}
-		if len(r.pids) == 0 {
-			delete(t.refused, id)
+			t.lift(id, pid)
 		}
 	}
+}
+
+// lift ends the refusal of a file for a process.
+func (t *Tracer) lift(id proc.FileID, pid uint32) {
+	r := t.refused[id]
+	if delete(r.pids, pid); len(r.pids) == 0 {
+		delete(t.refused, id)
+	}
+	if r.why != nil {
+		t.judge(pid)
+	}
+}
+
+// judge tells the reader whether a process uses a library that is not traced.
+func (t *Tracer) judge(pid uint32) {
+	v := verdict{pid: pid, at: proc.Now()}
+	for _, r := range t.refused {
+		if _, ok := r.pids[pid]; ok && r.why != nil {
+			v.why = r.why.Error()
+		}
+	}
+	t.tell(v)
+}
+
+// tell hands the reader a verdict.
+func (t *Tracer) tell(v verdict) {
+	t.inboxMu.Lock()
+	t.verdicts = append(t.verdicts, v)
+	t.inboxMu.Unlock()
+	t.reader.Flush()
 }
 
 func (t *Tracer) check(lib *metal.Library) (*attachment, error) {
@@ -617,7 +671,7 @@ func (t *Tracer) evictUnmapped() {
 		}
 		t.releaseAll(a)
 		gone = append(gone, a)
-		_ = t.writes.Remove(a.lib.ProcName())
+		t.unguard(a)
 		delete(t.libraries, id)
 	}
 	t.former = slices.DeleteFunc(t.former, func(a *attachment) bool {
