@@ -97,7 +97,7 @@ type account struct {
 	unreserved uint64
 	// peakUnsure: there was such a buffer once, so peakReserved may be too low.
 	peakUnsure bool
-	// peaksAtLeast: part of it was sampled, so both peaks may be too low.
+	// peaksAtLeast: both peaks may be too low, as part of it was sampled or on unknown chips.
 	peaksAtLeast bool
 	// totalsOnly: part of requested is a total that the runtime reported, without buffers.
 	totalsOnly bool
@@ -584,6 +584,19 @@ func (b *buffer) add() {
 	}
 }
 
+// peaksLack says that a memory's peaks lack a buffer whose chips were never known: those
+// of the process's chips, or of any where it has none that is known.
+func (a *Aggregator) peaksLack(p *process, m Memory) {
+	for _, s := range p.shares {
+		s.memory[m].peaksAtLeast, s.chip.memory[m].peaksAtLeast = true, true
+	}
+	if len(p.shares) == 0 {
+		for _, c := range a.chips {
+			c.memory[m].peaksAtLeast = true
+		}
+	}
+}
+
 // drop removes a buffer from the accounts.
 func (a *Aggregator) drop(p *process, b *buffer, e *Event, implicit bool) {
 	b.device.live--
@@ -596,6 +609,7 @@ func (a *Aggregator) drop(p *process, b *buffer, e *Event, implicit bool) {
 	}
 	if len(b.device.shares) == 0 {
 		p.unplaced[b.memory].sub(b.size, b.reserved())
+		a.peaksLack(p, m)
 		p.checkPlaced(e.Time)
 	}
 	if implicit {

@@ -276,3 +276,28 @@ func TestReasonsOfAnOldState(t *testing.T) {
 		wantInexact(t, want, run(New(), state...), "pid 1 "+want, "pid 1 on 0 "+want, "chip 0 "+want)
 	}
 }
+
+// The peaks of the chips that a buffer can have been on are lower bounds, where its
+// own chips were not known as long as it lived.
+func TestPeaksLackBuffersOfUnknownChips(t *testing.T) {
+	for _, c := range []struct {
+		name     string
+		by       []Event
+		atLeast0 bool // on chip 0, of process 1
+		atLeast1 bool
+	}{
+		{"never known", []Event{opened(1, 5, host(0)), alloc(1, 8, 8, DRAM, 1), freed(1, 8, 8)}, true, false},
+		{"never known of any device", []Event{alloc(1, 8, 8, DRAM, 1), freed(1, 8, 8)}, false, true},
+		{"known before it was freed", []Event{alloc(1, 8, 8, DRAM, 1), opened(1, 8, host(0)), freed(1, 8, 8)}, false, false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			a := run(New(), slices.Concat([]Event{started(1, 1), started(2, 2), opened(2, 1, host(1))}, c.by, []Event{exited(1)})...)
+			for _, chip := range a.Snapshot().Chips {
+				want := c.atLeast0 && chip.Chip == host(0)[0] || c.atLeast1 && chip.Chip == host(1)[0]
+				if chip.Memory[DRAM].PeaksAtLeast != want || chip.Memory[L1].PeaksAtLeast {
+					t.Errorf("chip %v: %+v", chip.Chip, chip.Memory)
+				}
+			}
+		})
+	}
+}

@@ -64,8 +64,8 @@ type Usage struct {
 	// PeakUnsure: there was such a buffer at some time, so that PeakReserved is
 	// a lower bound.
 	PeakUnsure bool `rec:"PeakUnsure"`
-	// PeaksAtLeast: a part of it was sampled, and may have been more between two looks,
-	// so that both peaks are lower bounds.
+	// PeaksAtLeast: both peaks are lower bounds. A part of it was sampled, and may have
+	// been more between two looks, or the chips of a part were never known.
 	PeaksAtLeast bool `rec:"PeaksAtLeast"`
 	// TotalsOnly: Requested, or a part of it, is a total that the runtime reported. The
 	// number of Buffers and the peaks of that part are unknown.

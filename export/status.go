@@ -210,7 +210,7 @@ type StatusUse struct {
 	PeakRequested *uint64 `json:"peak_requested" jsonschema:"nullable"`
 	// Highest value of reserved since tracing began, bytes; null where it was unknown at any time.
 	PeakReserved *uint64 `json:"peak_reserved" jsonschema:"nullable"`
-	// Both peaks are lower bounds, because processes were sampled; absent where they are not.
+	// Both peaks are lower bounds, because processes were sampled or a buffer's chips were never known; absent where they are not.
 	PeaksAtLeast bool `json:"peaks_at_least,omitempty"`
 	// Number of live buffers; null where only the runtime's own sum is known.
 	Buffers *uint64 `json:"buffers" jsonschema:"nullable"`

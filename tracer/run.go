@@ -122,6 +122,8 @@ type traced struct {
 	start   aggregator.Process
 	chips   *inspect.Chips
 	devices map[uint64][]aggregator.Chip
+	// opening are devices that began to open, and when, until their chips are known.
+	opening map[uint64]time.Time
 	// closed are devices that began to close and have not opened again since.
 	closed     map[uint64]bool
 	allocators map[uint64]bool
@@ -165,9 +167,11 @@ func (r *run) loop(ctx context.Context) error {
 	var record ringbuf.Record
 	empty := 0
 	for {
-		// Either the ring is looked at on a timer or, after a quiet while, the
-		// next record wakes the reader.
-		sleeping := empty >= sleepAfter
+		// Either the ring is looked at on a timer or, after a quiet while, the next
+		// record wakes the reader. So does one while a device opens: its first buffer
+		// asks for its chips, which may be closed a millisecond later.
+		idle := empty >= sleepAfter || r.opening()
+		sleeping := idle
 		if sleeping {
 			if err := r.t.objects.Idle.Set(uint32(1)); err != nil {
 				return fmt.Errorf("going idle: %w", err)
@@ -199,7 +203,7 @@ func (r *run) loop(ctx context.Context) error {
 			r.t.reader.SetDeadline(time.Now().Add(drainEvery))
 		}
 		n, err := r.drain(&record)
-		if empty >= sleepAfter {
+		if idle {
 			if err := r.t.objects.Idle.Set(uint32(0)); err != nil {
 				return fmt.Errorf("waking up: %w", err)
 			}
@@ -247,6 +251,20 @@ func (r *run) loop(ctx context.Context) error {
 			return nil
 		}
 	}
+}
+
+// longestOpening is how long a device may open before its first record no longer
+// has to wake the reader.
+const longestOpening = time.Minute
+
+// opening says whether a device of a process is opening.
+func (r *run) opening() bool {
+	opening := false
+	for _, p := range r.processes {
+		maps.DeleteFunc(p.opening, func(_ uint64, since time.Time) bool { return time.Since(since) > longestOpening })
+		opening = opening || len(p.opening) > 0
+	}
+	return opening
 }
 
 // waits says whether something is still to be done about what has happened.
@@ -402,10 +420,13 @@ func (r *run) object(from origin, kind bpf.MemtraceTtKind, library uint8, object
 		// Where it is not yet what it will be, its first buffer asks again.
 		if d, err := p.chips.Device(object); err == nil {
 			r.opened(p, from, object, d)
+		} else {
+			p.opening[object] = time.Now()
 		}
 	case bpf.MemtraceTtKindTT_DEVICE_CLOSE:
 		if p, known := r.processes[from.pid]; known {
 			delete(p.devices, object)
+			delete(p.opening, object)
 			if len(p.closed) >= maxClosed {
 				clear(p.closed)
 			}
@@ -588,7 +609,7 @@ func (r *run) add(a announcement, now uint64) (p *traced, lives bool) {
 	}
 	p = &traced{
 		Inspector: inspect.New(a.of.lib, a.mapping), mapping: a.mapping, of: a.of, at: a.at,
-		devices: map[uint64][]aggregator.Chip{}, closed: map[uint64]bool{}, allocators: map[uint64]bool{}, unknownCapacities: map[uint64]unknownCapacity{},
+		devices: map[uint64][]aggregator.Chip{}, opening: map[uint64]time.Time{}, closed: map[uint64]bool{}, allocators: map[uint64]bool{}, unknownCapacities: map[uint64]unknownCapacity{},
 	}
 	p.chips = inspect.NewChips(p.Inspector, pid)
 	p.reconciliation.forkedFrom = proc.ForkedFrom(a.mapping)
@@ -713,6 +734,7 @@ func (r *run) device(p *traced, from origin, address uint64) {
 func (r *run) opened(p *traced, from origin, address uint64, d inspect.Device) {
 	opened := p.chips.Opened(d, r.names, r.uses)
 	p.devices[address] = opened.Chips
+	delete(p.opening, address)
 	delete(p.closed, address)
 	r.emit(aggregator.Event{Kind: aggregator.DeviceOpen, PID: from.pid, TID: from.tid, Time: from.time,
 		Device: address, Opened: opened})

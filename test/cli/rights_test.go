@@ -2,6 +2,7 @@ package cli
 
 import (
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"os/user"
@@ -193,14 +194,30 @@ func TestOwnRunWithRightsGranted(t *testing.T) {
 	grant(t, enter, "cap_dac_read_search+eip")
 	argv := append([]string{"sh", "-c", `grep CapEff /proc/self/status >&2; exec "$@" >&2`, "sh",
 		enter, "--inh-caps", "+dac_read_search", "--ambient-caps", "+dac_read_search", "--"}, p.Argv...)
+	in, steps := io.Pipe()
 	s := begin(t, call{
-		program: program, args: append([]string{"status", "--json", "--"}, argv...), nobody: true,
+		program: program, args: append([]string{"status", "--json", "--every", "100ms", "--"}, argv...), nobody: true,
 		env:   append(p.Env, "TT_METAL_CACHE="+filepath.Join(p.Dir, "kernels"), "HOME="+p.Dir),
-		stdin: strings.NewReader("go\ngo\ngo\ngo\n"),
+		stdin: in,
 	})
+	fmt.Fprintln(steps, "go") // ttnn is imported, and holds what is asked for
+	s.err.await(t, "holding\n")
+	if !s.out.within(patience, func(out string) bool {
+		list := snapshots(t, out)
+		if len(list) == 0 {
+			return false
+		}
+		last := list[len(list)-1]
+		return len(last.Chips) == 1 && last.Chips[0].Memory["dram"].Requested >= 1<<20
+	}) {
+		t.Fatalf("it does not show what is held: %s\n%s", s.out, s.err)
+	}
+	fmt.Fprint(steps, "go\ngo\ngo\n")
+	steps.Close()
 	r := s.ends(fine)
 	contains(t, r.err, "CapEff:\t0000000000000000\n", "closed\n")
-	st := one(t, r.out)
+	list := snapshots(t, r.out)
+	st := list[len(list)-1]
 	if !st.Exact || len(st.Chips) != 1 || st.Chips[0].Memory["dram"].PeakRequested < 1<<20 || st.Chips[0].Memory["dram"].Requested != 0 {
 		t.Errorf("%+v\n%s", st, r.err)
 	}
