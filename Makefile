@@ -70,7 +70,8 @@ generate:
 	git diff --exit-code --stat -- bpf docs
 
 race:
-	CGO_ENABLED=1 $(GO) test -race -short -p 1 -timeout 10m ./aggregator ./export ./metrics ./telemetry ./ui ./wire ./tracer/...
+	CGO_ENABLED=1 $(GO) tool gotestsum --format pkgname-and-test-fails --rerun-fails=1 --rerun-fails-max-failures=3 --rerun-fails-run-root-test --rerun-fails-abort-on-data-race \
+		--packages "./aggregator ./export ./metrics ./telemetry ./ui ./wire ./tracer/..." -- -race -short -p 1 -timeout 10m
 
 fuzz:
 	scripts/fuzz.sh $(FUZZTIME)
