@@ -207,7 +207,7 @@ func TestFullDiskAndItsEnd(t *testing.T) {
 			}
 			await := func(what string, done func() bool) {
 				t.Helper()
-				for deadline := time.Now().Add(20 * time.Second); !done(); time.Sleep(time.Millisecond) {
+				for deadline := time.Now().Add(time.Minute); !done(); time.Sleep(time.Millisecond) {
 					if time.Now().After(deadline) {
 						t.Fatalf("%s: %+v", what, r.Stats())
 					}

@@ -374,7 +374,7 @@ func awaitOver(t *testing.T, r *Recorder, rotated func() bool) {
 		defer r.mu.Unlock()
 		return r.over()
 	}
-	for deadline := time.Now().Add(30 * time.Second); !rotated() && !over(); time.Sleep(time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); !rotated() && !over(); time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatalf("a file of %d bytes is not rotated", r.fileBytes.Load())
 		}
@@ -490,7 +490,7 @@ func TestRotationWithAHungDisk(t *testing.T) {
 	}()
 	select {
 	case <-done:
-	case <-time.After(20 * time.Second):
+	case <-time.After(time.Minute):
 		t.Fatal("who records waits for the disk")
 	}
 	piped := make(chan []byte)
@@ -586,7 +586,7 @@ func TestAStateFollowsWhatWasLost(t *testing.T) {
 		programs[i] = uint64(i)
 	}
 	stated := func() bool { r.mu.Lock(); defer r.mu.Unlock(); return !r.needState && !r.stateDue }
-	for until := time.Now().Add(20 * time.Second); !stated(); {
+	for until := time.Now().Add(time.Minute); !stated(); {
 		if time.Now().After(until) {
 			t.Fatal("no state follows")
 		}

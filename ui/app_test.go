@@ -123,7 +123,7 @@ func start(t *testing.T, w, h, chips int, change func(*Options)) *session {
 // waits until the screen shows what is wanted (or not, where it starts with "!").
 func (s *session) waits(wants ...string) {
 	s.t.Helper()
-	deadline := time.Now().Add(5 * time.Second)
+	deadline := time.Now().Add(time.Minute)
 	// The simulation may not be looked at while it is initialized.
 	for s.screen.shows.Load() == 0 && time.Now().Before(deadline) {
 		time.Sleep(time.Millisecond)
@@ -170,7 +170,7 @@ func (s *session) wantEnd() error {
 			s.t.Error("the terminal was not restored")
 		}
 		return err
-	case <-time.After(5 * time.Second):
+	case <-time.After(time.Minute):
 		s.t.Fatal("still running")
 		return nil
 	}

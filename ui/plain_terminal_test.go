@@ -37,7 +37,7 @@ func TestAPlainTerminalGetsText(t *testing.T) {
 	go func() {
 		ended <- printed(context.Background(), &out, 100, feed, Options{Host: "tt-host-01", Done: done})
 	}()
-	for deadline := time.Now().Add(5 * time.Second); !strings.Contains(out.String(), "serve.py") && time.Now().Before(deadline); {
+	for deadline := time.Now().Add(time.Minute); !strings.Contains(out.String(), "serve.py") && time.Now().Before(deadline); {
 		time.Sleep(time.Millisecond)
 	}
 	feed.set(fixture(1))
