@@ -130,13 +130,12 @@ func TestThirtyHosts(t *testing.T) {
 	// A scrape that takes longer than its second leaves nothing of its host until the next one.
 	become := func(alive int) {
 		t.Helper()
-		var err error
-		defer func() {
-			if err != nil {
-				t.Log(err)
+		settles(t, "the sums are right", func() []string {
+			if err := check(alive); err != nil {
+				return []string{err.Error()}
 			}
-		}()
-		eventually(t, "the sums are right", func() bool { err = check(alive); return err == nil })
+			return nil
+		})
 	}
 	become(hosts)
 

@@ -23,7 +23,7 @@ import (
 )
 
 // patience bounds every wait; it is not expected to be reached.
-const patience = time.Minute
+const patience = 3 * time.Minute
 
 // tool is the binary under test.
 var tool string
@@ -112,6 +112,18 @@ func eventually(t *testing.T, what string, done func() bool) {
 			t.Fatalf("not within %v: %s", patience, what)
 		}
 	}
+}
+
+// settles polls until nothing differs, and fails with what still does.
+func settles(t *testing.T, what string, differences func() []string) {
+	t.Helper()
+	var last []string
+	defer func() {
+		if len(last) > 0 {
+			t.Logf("%s: %q", what, last)
+		}
+	}()
+	eventually(t, what, func() bool { last = differences(); return len(last) == 0 })
 }
 
 // series is one result of a query.

@@ -10,7 +10,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -201,30 +200,21 @@ func TestValuesEqualStatus(t *testing.T) {
 			_, line, found := strings.Cut(log.String(), fmt.Sprintf(`"event": "rest", "n": %d,`, rest))
 			return found && strings.Contains(line, "\n") // which has all buffers
 		})
-		var last []string
-		since := time.Now()
-		eventually(t, "Prometheus has what the status says", func() bool {
+		// Only at this rest point can Prometheus have what the allocators say; what a status has
+		// after that is of this point too.
+		asAllocators(t, p, message(t, log.String(), rest))
+		settles(t, "Prometheus has what the status says", func() []string {
 			s, ok := latest(t, out.String())
-			if !ok || s.Time.Before(since) {
-				return false
+			if !ok {
+				return []string{"no status"}
 			}
-			if n, ok := p.one(t, "tt_memtrace_events_total"); !ok || n != float64(s.Events) {
-				return false
-			}
-			last = differences(t, p, s)
-			if len(last) == 0 {
-				compared = len(values(s))
-			}
-			if time.Since(since) > patience/2 && len(last) > 0 {
-				t.Fatalf("at rest point %d: %v", rest, last)
-			}
-			return len(last) == 0
+			compared = len(values(s))
+			return differences(t, p, s)
 		})
 		t.Logf("rest point %d: %d values are equal", rest, compared)
 		if compared < 8*40 {
 			t.Errorf("at rest point %d only %d values were compared", rest, compared)
 		}
-		largestFree(t, p, message(t, log.String(), rest))
 		if rest == 1 {
 			promtoolOnMetrics(t, scrape(t, address))
 		}
@@ -253,13 +243,18 @@ func message(t *testing.T, log string, rest int) (m rig.Message) {
 	return m
 }
 
-// largestFree compares the largest free block with the allocators' own. It is an
-// upper bound, never more than what is free.
-func largestFree(t *testing.T, p *server, m rig.Message) {
+// asAllocators waits until Prometheus has the bytes that the allocators say are reserved, and a
+// largest free block that fits theirs: it is an upper bound, never more than what is free.
+func asAllocators(t *testing.T, p *server, m rig.Message) {
 	t.Helper()
 	type memory struct{ chip, name string }
-	least, free := map[memory]float64{}, map[memory]float64{}
+	reserved, least, free := map[memory]float64{}, map[memory]float64{}, map[memory]float64{}
 	for _, d := range m.Devices {
+		for _, c := range d.Chips {
+			for name, bytes := range m.Reserved(c) {
+				reserved[memory{fmt.Sprint(c), strings.ToLower(name)}] = float64(bytes)
+			}
+		}
 		holds := map[string]bool{}
 		for _, b := range d.Buffers {
 			holds[b.Type] = true
@@ -278,22 +273,37 @@ func largestFree(t *testing.T, p *server, m rig.Message) {
 			}
 		}
 	}
-	var list []series
-	eventually(t, "memories with buffers, and no others, have a largest free block", func() bool {
-		list = p.query(t, "tt_memtrace_memory_largest_free_block_bytes")
-		return len(list) == len(least)
-	})
 	exact := 0
-	for _, s := range list {
-		k := memory{s.labels["chip"], s.labels["memory"]}
-		if s.value < least[k] || s.value > free[k] {
-			t.Errorf("%v: the largest free block is %v, the allocator says %v of %v", k, s.value, least[k], free[k])
+	settles(t, "Prometheus has what the allocators say", func() (wrong []string) {
+		of := func(metric string) map[memory]float64 {
+			values := map[memory]float64{}
+			for _, s := range p.query(t, metric) {
+				values[memory{s.labels["chip"], s.labels["memory"]}] = s.value
+			}
+			return values
 		}
-		if s.value == least[k] {
-			exact++
+		has := of("tt_memtrace_memory_reserved_bytes")
+		for k, bytes := range reserved {
+			if has[k] != bytes {
+				wrong = append(wrong, fmt.Sprintf("%v: %v bytes are reserved, not %v", k, has[k], bytes))
+			}
 		}
-	}
-	t.Logf("largest free block: %d of %d are exact, the others upper bounds", exact, len(list))
+		largest := of("tt_memtrace_memory_largest_free_block_bytes")
+		if len(largest) != len(least) {
+			wrong = append(wrong, fmt.Sprintf("%d memories have a largest free block, %d have buffers", len(largest), len(least)))
+		}
+		exact = 0
+		for k, bytes := range largest {
+			if bytes < least[k] || bytes > free[k] {
+				wrong = append(wrong, fmt.Sprintf("%v: the largest free block is %v, the allocator says %v of %v", k, bytes, least[k], free[k]))
+			}
+			if bytes == least[k] {
+				exact++
+			}
+		}
+		return wrong
+	})
+	t.Logf("largest free block: %d of %d are exact, the others upper bounds", exact, len(least))
 }
 
 // promtoolOnMetrics has promtool look at a scrape. Of Go's own metrics, which
