@@ -184,7 +184,7 @@ func (m *metricsFlags) add(l *live) error {
 }
 
 func (m *metricsFlags) serve(l *live, g prometheus.Gatherer) error {
-	log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelError}))
+	log := slog.New(slog.NewTextHandler(&standardError, &slog.HandlerOptions{Level: slog.LevelError}))
 	if l.quiet {
 		log = slog.New(slog.DiscardHandler)
 	}

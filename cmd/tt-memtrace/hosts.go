@@ -8,6 +8,7 @@ import (
 	"runtime"
 	"slices"
 	"strings"
+	"sync/atomic"
 
 	"golang.org/x/sync/errgroup"
 
@@ -64,12 +65,18 @@ func byHost(files []string) ([]hostFiles, error) {
 // processors. That events were lost is the only error that does not end it.
 func eachHost(ctx context.Context, t *targets, hosts []hostFiles, f func(ctx context.Context, i int, t *targets) error) error {
 	lost := make([]error, len(hosts))
+	var read atomic.Int32
+	several := len(hosts) > 1
+	if several && !t.quiet {
+		defer standardError.every(func() string { return fmt.Sprintf("reading: %d of %d hosts", read.Load(), len(hosts)) })()
+	}
 	g, ctx := errgroup.WithContext(ctx)
 	g.SetLimit(runtime.GOMAXPROCS(0))
 	for i, h := range hosts {
 		g.Go(func() error {
 			one := *t
-			one.recorded.from = h.files
+			one.recorded.from, one.recorded.ofSeveral = h.files, several
+			defer read.Add(1)
 			err := f(ctx, i, &one)
 			if onlyLoss(err) {
 				lost[i], err = err, nil

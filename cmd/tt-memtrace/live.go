@@ -43,6 +43,10 @@ type live struct {
 	quiet     bool
 	// silent: notices are shown by the screen and not written.
 	silent bool
+	// ofSeveral: others are read at the same time, and their progress is shown together.
+	ofSeveral bool
+	// prints: standard output gets text while events are read.
+	prints bool
 	// brief: the first snapshot is all that is wanted, nothing is waited for.
 	brief bool
 	// needsAll: what is written has each event, so that it stays incomplete when the
@@ -97,10 +101,10 @@ func (l *live) notice(text string) {
 	}
 	write, omitted := l.pace.admit(time.Now())
 	if omitted > 0 {
-		fmt.Fprintf(os.Stderr, "tt-memtrace: %d more notices were not written\n", omitted)
+		standardError.notice(fmt.Sprintf("%d more notices were not written", omitted))
 	}
 	if write {
-		fmt.Fprintln(os.Stderr, "tt-memtrace: "+text)
+		standardError.notice(text)
 	}
 }
 
@@ -142,6 +146,7 @@ func (l *live) run(asked context.Context) error {
 		ctx, cancel = context.WithCancel(context.WithoutCancel(asked))
 	}
 	defer cancel()
+	defer l.progress()()
 	var command error
 	var waiting sync.WaitGroup
 	err := l.Run(ctx, func() {

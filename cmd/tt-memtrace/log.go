@@ -4,10 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 
 	"github.com/spf13/cobra"
-	"golang.org/x/term"
 
 	"tt-memtrace/export"
 	"tt-memtrace/session"
@@ -52,9 +50,7 @@ object, and one buffer; docs/json.md describes it.`,
 				},
 			})
 			l.needsAll = true
-			if !term.IsTerminal(int(os.Stdout.Fd())) {
-				defer l.progress()()
-			}
+			l.prints = true
 			err = l.run(ctx)
 			return errors.Join(flushed, err)
 		},

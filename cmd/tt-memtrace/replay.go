@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	"golang.org/x/term"
 
 	"tt-memtrace/record"
 	"tt-memtrace/session"
@@ -30,6 +29,8 @@ type recorded struct {
 	skips bool
 	// waitAtEnd: at the end the replay waits to be moved back.
 	waitAtEnd bool
+	// ofSeveral hosts these are the recordings of one.
+	ofSeveral bool
 	// files, where set, are read in place of those that from names.
 	files []io.ReadCloser
 }
@@ -120,39 +121,9 @@ func (r *recorded) open(files []io.ReadCloser, quiet bool) (*live, error) {
 	}
 	l.AddSource(p)
 	l.Clock = session.Clock{Now: p.Now, Wall: p.Wall}
+	l.ofSeveral = r.ofSeveral
 	l.player, l.host = p, printable(p.Header().Host) // the file may say anything
 	return l, nil
-}
-
-// progress tells on a terminal how much of recordings was read, every second, until it is stopped.
-func (l *live) progress() (stop func()) {
-	if l.player == nil || l.quiet || !term.IsTerminal(int(os.Stderr.Fd())) {
-		return func() {}
-	}
-	if _, total := l.player.Progress(); total == 0 {
-		return func() {}
-	}
-	ended, done := make(chan struct{}), make(chan struct{})
-	go func() {
-		defer close(done)
-		tick := time.NewTicker(time.Second)
-		defer tick.Stop()
-		told := false
-		for {
-			select {
-			case <-tick.C:
-				read, total := l.player.Progress()
-				fmt.Fprintf(os.Stderr, "\rreading: %d %%", 100*read/max(total, 1))
-				told = true
-			case <-ended:
-				if told {
-					fmt.Fprint(os.Stderr, "\r\x1b[K")
-				}
-				return
-			}
-		}
-	}()
-	return func() { close(ended); <-done }
 }
 
 // label says in the header of the panels what is replayed.

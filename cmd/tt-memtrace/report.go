@@ -124,7 +124,6 @@ func makeReport(ctx context.Context, t *targets, command []string, sites bool) (
 	began := l.Now()
 	l.AddSink(session.Sink{Events: b.Events, Change: b.Change, CB: b.CBChange, Unsafe: b.Unsafe, Refuse: b.Refused, Batch: b.Batch})
 	t.untilAsked(l, "tracing all processes for the report")
-	defer l.progress()()
 	err = l.run(ctx)
 	source := t.label(command)
 	if l.player != nil {

@@ -185,7 +185,8 @@ func (s *sockets) addServer(l *live) error {
 	at := &tracing{live: l, ready: l.Ready(), host: telemetry.New("/"), traced: map[int32]bool{}}
 	o := wire.ServerOptions{Path: s.serve, Open: s.open, Monotonic: proc.Now, Notice: l.notice, Tracing: at}
 	if s.prints {
-		o.Output, o.Errors, o.Quiet = os.Stdout, os.Stderr, l.quiet
+		o.Output, o.Errors, o.Quiet = os.Stdout, &standardError, l.quiet
+		l.prints = true
 	}
 	server, err := wire.Listen(o)
 	if err != nil {

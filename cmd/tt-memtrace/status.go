@@ -52,10 +52,7 @@ device's first thread allocates.`,
 			u.requested = u.requested || t.shm // all that is known
 			ctx, cancel := context.WithCancel(cmd.Context())
 			defer cancel()
-			stop := func() {}
-			if whole && every == 0 {
-				stop = l.progress()
-			}
+			l.prints = every > 0
 			done := make(chan error, 1)
 			go func() { done <- l.run(ctx) }()
 			var failed error
@@ -92,7 +89,6 @@ device's first thread allocates.`,
 					cancel()
 					enough = nil
 				case err := <-done:
-					stop()
 					print()
 					if failed != nil {
 						err = errors.Join(fmt.Errorf("writing the snapshot: %w", failed), err)

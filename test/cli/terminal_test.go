@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"strings"
 	"testing"
 
 	"tt-memtrace/test/rig"
@@ -66,6 +67,30 @@ func TestStatusIsColouredOnATerminal(t *testing.T) {
 		}
 	}
 	goesOn(t, w)
+}
+
+// What reads a recording for more than a second says on a terminal how far it is, in a line that
+// goes when something else is written there.
+func TestProgressOfReading(t *testing.T) {
+	dir := t.TempDir()
+	slowly := " --from ../../cmd/tt-memtrace/demo.ttm --speed 0.001"
+	for command, ends := range map[string]string{
+		"record " + dir + "/again.ttm":                           "tt-memtrace: recorded ",
+		"forward --socket " + dir + "/nobody":                    "tt-memtrace: forwarding to ",
+		"exporter --listen 127.0.0.1:0":                          "",
+		"serve --socket " + dir + "/served >" + dir + "/printed": "",
+		"status": "",
+	} {
+		t.Run(strings.Fields(command)[0], func(t *testing.T) {
+			t.Parallel()
+			_, screen, tty := terminal(t)
+			s := begin(t, call{tty: tty, program: "/bin/sh", args: []string{"-c", "exec " + tool + " " + command + slowly}, env: environ("TERM=xterm-256color")})
+			screen.await(t, "\r\x1b[Kreading: ")
+			s.signal(os.Interrupt)
+			s.end()
+			screen.await(t, "%\r\x1b[K"+ends)
+		})
+	}
 }
 
 // ^C reaches the command once, from the terminal. It has the time to end in
