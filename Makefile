@@ -14,7 +14,7 @@
 # make check      linters, known vulnerabilities, formats, generated files, race detector, a moment of fuzzing
 
 GO       ?= go
-VERSION  ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
+VERSION  ?= $(shell packaging/version.sh 2>/dev/null || echo dev)
 FUZZTIME ?= 2s
 export CGO_ENABLED = 0
 

@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"runtime/debug"
+	"strings"
 
 	"github.com/spf13/cobra"
 )
@@ -10,14 +11,14 @@ import (
 // release is set when a release is built.
 var release = "dev"
 
-// version is the release and, where the build recorded it, the commit.
+// version is the release and, where the build recorded it, the commit, if the release does not name it.
 func version() string {
 	info, ok := debug.ReadBuildInfo()
 	if !ok {
 		return release
 	}
 	for _, s := range info.Settings {
-		if s.Key == "vcs.revision" && len(s.Value) >= 12 {
+		if s.Key == "vcs.revision" && len(s.Value) >= 12 && !strings.Contains(release, s.Value[:12]) {
 			return release + " (" + s.Value[:12] + ")"
 		}
 	}

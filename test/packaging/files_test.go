@@ -271,8 +271,8 @@ func TestPackageContents(t *testing.T) {
 	}
 	for _, c := range n.Contents {
 		if c.Src != "" && !strings.HasPrefix(c.Src, "${DIST}") {
-			if _, err := os.Stat(root + c.Src); err != nil {
-				t.Error(err)
+			if found, err := filepath.Glob(root + c.Src); len(found) == 0 || err != nil {
+				t.Errorf("there is no %s (%v)", c.Src, err)
 			}
 		}
 	}
@@ -284,6 +284,60 @@ func TestPackageContents(t *testing.T) {
 		if out, err := exec.Command("sh", "-n", root+s).CombinedOutput(); err != nil || bytes.TrimSpace(out) != nil {
 			t.Errorf("%s: %v %s", s, err, out)
 		}
+	}
+}
+
+// A version sorts after those of earlier commits, and before the release that it leads to.
+func TestVersions(t *testing.T) {
+	dir := t.TempDir()
+	run := func(name string, args ...string) string {
+		t.Helper()
+		cmd := exec.Command(name, args...)
+		cmd.Dir = dir
+		cmd.Env = append(os.Environ(), "GIT_CONFIG_GLOBAL=/dev/null", "GIT_AUTHOR_NAME=a", "GIT_AUTHOR_EMAIL=a", "GIT_COMMITTER_NAME=a", "GIT_COMMITTER_EMAIL=a")
+		out, err := cmd.CombinedOutput()
+		if err != nil {
+			t.Fatalf("%s %q: %v\n%s", name, args, err, out)
+		}
+		return strings.TrimSpace(string(out))
+	}
+	for name, text := range map[string]string{
+		"packaging/version.sh": read(t, root+"packaging/version.sh"),
+		"CHANGELOG.md":         "# Changelog\n\n## 1.2.3, not released yet\n\n## 1.2.2, 2026-01-01\n",
+	} {
+		path := filepath.Join(dir, name)
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, []byte(text), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	run("git", "init", "-q")
+	var versions []string
+	for _, step := range []struct{ want, tag string }{{want: `1\.2\.3~\d{14}\.g[0-9a-f]{12}`}, {`1\.2\.3`, "v1.2.3"}, {want: `1\.2\.3\+1\.g[0-9a-f]{12}`}} {
+		if step.tag == "" {
+			run("git", "add", "-A")
+			run("git", "commit", "-q", "--allow-empty", "-m", "a")
+		} else {
+			run("git", "tag", step.tag)
+		}
+		got := run("packaging/version.sh")
+		if !regexp.MustCompile("^" + step.want + "$").MatchString(got) {
+			t.Errorf("%s is not %s", got, step.want)
+		}
+		versions = append(versions, got)
+	}
+	if _, err := exec.LookPath("dpkg"); err == nil {
+		for i, later := range versions[1:] {
+			run("dpkg", "--compare-versions", versions[i], "lt", later)
+		}
+	}
+	if err := os.WriteFile(filepath.Join(dir, "new"), nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if got := run("packaging/version.sh"); got != versions[2]+".dirty" {
+		t.Error(got)
 	}
 }
 

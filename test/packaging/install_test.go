@@ -6,6 +6,8 @@ import (
 	"bytes"
 	"context"
 	"crypto/sha256"
+	"debug/buildinfo"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -427,6 +429,40 @@ func TestServiceInAMachine(t *testing.T) {
 	found := m.run("find", "/etc", "/usr", "/var", "/run", "/tmp", "-xdev", "-name", "*tt-memtrace*")
 	if strings.TrimSpace(found) != "" {
 		t.Errorf("it has left %s", found)
+	}
+}
+
+// The bill of materials has every module that the packaged program is linked with.
+func TestBillOfMaterials(t *testing.T) {
+	dir := packages(t, "1.0.0")
+	info, err := buildinfo.ReadFile(filepath.Join(dir, "tt-memtrace"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var bill struct {
+		BOMFormat string `json:"bomFormat"`
+		Metadata  struct {
+			Component struct{ Name, Version string }
+		}
+		Components []struct{ Name, Version, PURL string }
+	}
+	if err := json.Unmarshal([]byte(read(t, filepath.Join(dir, "tt-memtrace.cdx.json"))), &bill); err != nil {
+		t.Fatal(err)
+	}
+	if of := bill.Metadata.Component; bill.BOMFormat != "CycloneDX" || of.Name != "tt-memtrace" || of.Version != "1.0.0" {
+		t.Errorf("it is a bill of %+v", of)
+	}
+	versions := map[string]string{}
+	for _, c := range bill.Components {
+		versions[c.Name] = c.Version
+	}
+	for _, m := range info.Deps {
+		if versions[m.Path] != m.Version {
+			t.Errorf("%s is %q in the bill, not %s", m.Path, versions[m.Path], m.Version)
+		}
+	}
+	if more := []string{versions["std"], versions["echarts"], versions["zrender"], versions["tslib"]}; len(bill.Components) != len(info.Deps)+4 || slices.Contains(more, "") {
+		t.Errorf("%d components, %d modules, and %q", len(bill.Components), len(info.Deps), more)
 	}
 }
 
