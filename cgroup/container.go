@@ -28,6 +28,14 @@ func (c Container) String() string {
 	return c.Runtime + ":" + cmp.Or(c.Pod, c.ID, c.Name)
 }
 
+// Tenant is the container, or the user who alone says that it is one; "" for none.
+func (c Container) Tenant() string {
+	if c.claimed() {
+		return "user " + strings.TrimPrefix(c.Runtime, claim)
+	}
+	return c.String()
+}
+
 // A container's ID is 64 hex digits, of which its tools show 12.
 const (
 	idPattern = `([0-9a-f]{12})[0-9a-f]{52}`
@@ -73,7 +81,9 @@ func Parse(cgroup string) Container {
 }
 
 // claimed is whether only a user says that this is a container.
-func (c Container) claimed() bool { return strings.HasPrefix(c.Runtime, "user-") }
+func (c Container) claimed() bool { return strings.HasPrefix(c.Runtime, claim) }
+
+const claim = "user-" // before the user's number
 
 func inPath(path string) Container {
 	m := userSlice.FindStringSubmatchIndex(path)
@@ -89,7 +99,7 @@ func inPath(path string) Container {
 	}
 	group := max(m[2], m[4]) // the other one is -1
 	user := path[group:max(m[3], m[5])]
-	return Container{Runtime: "user-" + user, Name: strings.ReplaceAll(c.String(), ":", "/")}
+	return Container{Runtime: claim + user, Name: strings.ReplaceAll(c.String(), ":", "/")}
 }
 
 // named is the innermost container that the groups of a path are named after.

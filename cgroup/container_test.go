@@ -112,3 +112,17 @@ func FuzzParse(f *testing.F) {
 		}
 	})
 }
+
+// A user's own groups make no tenants beside him.
+func TestTenant(t *testing.T) {
+	for cgroup, want := range map[string]string{
+		"0::/": "",
+		"0::/system.slice/docker-" + hexID + ".scope":                                                                         "docker:" + short,
+		"0::/user.slice/user-1000.slice/user@1000.service/user.slice/libpod-" + hexID + ".scope/container":                    "user 1000",
+		"0::/user.slice/user-1000.slice/user@1000.service/app.slice/docker-" + strings.Replace(hexID, "4", "5", 1) + ".scope": "user 1000",
+	} {
+		if got := Parse(cgroup).Tenant(); got != want {
+			t.Errorf("the tenant of %s is %q, not %q", cgroup, got, want)
+		}
+	}
+}

@@ -66,7 +66,7 @@ func (t *Tracer) Fills() []Fill {
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return append(list, Fill{"libraries", uint64(len(t.libraries) + len(t.former)), maxLibraries})
+	return append(list, Fill{"libraries", uint64(len(t.libraries) + len(t.former)), uint64(t.room.all)})
 }
 
 // keys counts the keys of a map of PIDs. Keys that go meanwhile can have it begin

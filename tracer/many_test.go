@@ -14,6 +14,7 @@ import (
 
 	"github.com/cilium/ebpf"
 	"github.com/prometheus/procfs"
+	"golang.org/x/sys/unix"
 
 	"tt-memtrace/aggregator"
 	"tt-memtrace/test/fixture"
@@ -79,7 +80,9 @@ func TestUnmappedLibrariesAreEvicted(t *testing.T) {
 	l.device(0, 1)
 	l.alloc(0, aggregator.DRAM, 1)
 	build := fixture.Read(t, fixture.LibraryOf(t, fixture.LayoutA))
-	for range maxLibraries + 1 {
+	const most = 4
+	tr.rooms(room{most, most})
+	for range most + 1 {
 		path := filepath.Join(t.TempDir(), discover.LibraryNames[0])
 		if err := os.WriteFile(path, build, 0o755); err != nil {
 			t.Fatal(err)
@@ -97,6 +100,77 @@ func TestUnmappedLibrariesAreEvicted(t *testing.T) {
 	l.alloc(0, aggregator.DRAM, 1)
 	l.compare()
 	tr.noticed()
+}
+
+// rooms sets how many libraries are attached to at the most.
+func (tr *trace) rooms(r room) {
+	tr.tracer.mu.Lock()
+	defer tr.tracer.mu.Unlock()
+	tr.tracer.room = r
+}
+
+// A user's processes leave room for others, whatever they map. What finds no room is marked,
+// and traced with all that it holds when there is room.
+func TestLibrariesOfAUser(t *testing.T) {
+	tr := start(t, Options{})
+	tr.rooms(room{3, 2})
+	var all []*fixture.Process
+	for range 3 {
+		all = append(all, strangers(t, fixture.LayoutA))
+	}
+	tr.untraced(all[2].PID)
+	fixture.Do(t, all[2], "device 0 1")
+	fixture.Do(t, all[2], "alloc 100 0 0 0 4096 1024 64")
+	l := keep(t, tr, fixture.User(t, fixture.LayoutB))
+	tr.awaitProcess(l.p.PID)
+	l.device(0, 2)
+	l.alloc(0, aggregator.DRAM, 2)
+	l.compare()
+	// All room is taken, of root too.
+	other := fixture.User(t, fixture.LayoutA)
+	tr.untraced(all[2].PID, other.PID)
+	tr.await("a notice", func() bool { return tr.says("beside 3") })
+	tr.noticed("no room for another library of user 65534, which has 2", "no room for another library beside 3")
+	all[0].Kill()
+	all[1].Kill()
+	tr.untraced()
+	tr.await("all that it holds is known", func() bool {
+		p, ok := tr.lookup(all[2].PID)
+		return ok && p.Exact() && p.Buffers == 1
+	})
+	l.compare()
+}
+
+// Where descriptors run out, processes are marked, with what to do, and are traced when there
+// are some again.
+func TestDescriptorsRunOut(t *testing.T) {
+	tr := start(t, Options{})
+	p, other := fixture.Launch(t), fixture.Launch(t)
+	library := fixture.LibraryOf(t, fixture.LayoutB)
+	open, err := os.ReadDir("/proc/self/fd")
+	var before unix.Rlimit
+	if err := errors.Join(err, unix.Getrlimit(unix.RLIMIT_NOFILE, &before)); err != nil {
+		t.Fatal(err)
+	}
+	limit := func(files uint64) {
+		if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: files, Max: before.Max}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	defer limit(before.Cur)
+	limit(uint64(len(open) + spareDescriptors + 10))
+	fixture.Do(t, p, "open %s", library)
+	tr.untraced(p.PID)
+	tr.await("a notice", func() bool { return tr.says("RLIMIT_NOFILE") })
+	limit(before.Cur)
+	fixture.Do(t, p, "device 0 1")
+	fixture.Do(t, p, "alloc 100 0 0 0 4096 1024 64")
+	fixture.Do(t, other, "open %s", library)
+	tr.untraced()
+	tr.await("all that it holds is known", func() bool {
+		s, ok := tr.lookup(p.PID)
+		return ok && s.Exact() && s.Buffers == 1
+	})
 }
 
 // A library that is overwritten loses its probes, so that nobody runs what stood
@@ -135,6 +209,11 @@ func TestAnOverwrittenLibraryLosesItsProbes(t *testing.T) {
 				t.Fatal(err)
 			}
 			tr.untraced(p.PID)
+			tr.await("a notice", func() bool {
+				tr.mu.Lock()
+				defer tr.mu.Unlock()
+				return len(tr.notices) == i+1
+			})
 		}
 		p.Kill()
 		tr.await("its accounts end", func() bool { _, ok := tr.lookup(p.PID); return !ok })

@@ -50,7 +50,7 @@ func (r *run) operation(pid uint32, address uint64) string {
 			if err != nil {
 				c = &metal.Launchers{}
 			}
-			if len(r.callers) >= maxLibraries {
+			if len(r.callers) >= maxCallers {
 				clear(r.callers)
 			}
 			r.callers[id] = c
@@ -61,3 +61,6 @@ func (r *run) operation(pid uint32, address uint64) string {
 	}
 	return ""
 }
+
+// maxCallers bounds the files whose launching functions are remembered.
+const maxCallers = 64

@@ -513,6 +513,7 @@ func (r *run) leave() {
 		}
 	}
 	r.ends = r.ends[:0]
+	r.t.retryLater()
 	r.judged()
 }
 

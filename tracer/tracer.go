@@ -28,6 +28,7 @@ import (
 
 	"tt-memtrace/bpf"
 	"tt-memtrace/tracer/discover"
+	"tt-memtrace/tracer/inspect"
 	"tt-memtrace/tracer/metal"
 	"tt-memtrace/tracer/proc"
 	"tt-memtrace/tracer/watch"
@@ -83,6 +84,9 @@ type Tracer struct {
 	extra          []proc.FileID
 	lastNotice     string // the last notice of a process that was looked at
 
+	// found are processes to look at.
+	found *watch.PIDQueue
+
 	watching sync.Mutex
 
 	// mu is held while a library is read and attached to.
@@ -91,6 +95,9 @@ type Tracer struct {
 	former    []*attachment // to files that were overwritten since
 	writes    *writeWatch
 	refused   map[proc.FileID]*refusal
+	room      room
+	retrying  bool // is about to try refused libraries again
+	closed    bool
 	users     map[proc.FileID]unix.Timespec // files that use the runtime and do not hold it, as of their last change
 
 	filled filled
@@ -114,6 +121,7 @@ type Tracer struct {
 // attachment is a library that is attached to.
 type attachment struct {
 	index  uint32
+	tenant string // whose process was the first to map it
 	lib    *metal.Library
 	cover  *metal.Coverage
 	layout *metal.Layout
@@ -166,7 +174,7 @@ func New(o Options) (*Tracer, error) {
 	if o.Notice == nil {
 		o.Notice = func(string) {}
 	}
-	t := &Tracer{opts: o, libraries: map[proc.FileID]*attachment{}, refused: map[proc.FileID]*refusal{}, users: map[proc.FileID]unix.Timespec{}, ended: make(chan struct{}), closing: make(chan struct{}, maxClosing)}
+	t := &Tracer{opts: o, found: watch.NewPIDQueue(), room: room{maxLibraries, tenantLibraries}, libraries: map[proc.FileID]*attachment{}, refused: map[proc.FileID]*refusal{}, users: map[proc.FileID]unix.Timespec{}, ended: make(chan struct{}), closing: make(chan struct{}, maxClosing)}
 	t.freeing = time.AfterFunc(pause, debug.FreeOSMemory)
 	for _, path := range o.Libraries {
 		lib, err := metal.OpenLibrary(path)
@@ -190,7 +198,9 @@ func New(o Options) (*Tracer, error) {
 	t.lacks.MultiUprobes = t.lacks.MultiUprobes || o.Lacks.MultiUprobes
 	t.lacks.PIDFilter = t.lacks.PIDFilter || o.Lacks.PIDFilter
 	var err error
-	if t.writes, err = newWriteWatch(); err != nil {
+	if t.writes, err = newWriteWatch(); outOfDescriptors(err) {
+		return nil, tooFewDescriptors("watching for overwritten libraries")
+	} else if err != nil {
 		return nil, err
 	}
 	var loading errgroup.Group
@@ -202,7 +212,13 @@ func New(o Options) (*Tracer, error) {
 	})
 	// That takes as long as reading a library, which is done beside it.
 	t.preload()
-	if err := loading.Wait(); err != nil {
+	err = loading.Wait()
+	if outOfDescriptors(err) {
+		err = tooFewDescriptors("loading the BPF programs")
+	} else if err == nil {
+		err = checkDescriptors(len(t.bpfPrograms), "attaching to a library")
+	}
+	if err != nil {
 		t.Close()
 		return nil, err
 	}
@@ -232,6 +248,7 @@ func (t *Tracer) load(kernel *btf.Cache) error {
 		return fmt.Errorf("reading the BPF programs: %w", err)
 	}
 	spec.Maps[bpf.MemtraceMapEvents].MaxEntries = t.opts.RingBytes
+	spec.Maps[bpf.MemtraceMapLayouts].MaxEntries = maxLibraries
 	if t.lacks.MultiUprobes {
 		usePerfEvents(spec)
 	}
@@ -262,7 +279,7 @@ func (t *Tracer) load(kernel *btf.Cache) error {
 	}
 	if err != nil {
 		var ve *ebpf.VerifierError
-		if errors.As(err, &ve) {
+		if errors.As(err, &ve) && !outOfDescriptors(err) {
 			return fmt.Errorf("loading the BPF programs: %+v", ve)
 		}
 		if errors.Is(err, unix.EPERM) {
@@ -324,6 +341,9 @@ func (t *Tracer) watchExit(pid uint32) (lives bool, err error) {
 
 // Close detaches everything. It must not run beside Run.
 func (t *Tracer) Close() error {
+	t.mu.Lock()
+	t.closed = true
+	t.mu.Unlock()
 	t.freeing.Stop()
 	t.closeReader()
 	for _, a := range t.libraries {
@@ -362,14 +382,13 @@ func (t *Tracer) start() error {
 // discover attaches to processes as they map the runtime. Looking takes far
 // longer than seeing, so it is done apart: the kernel drops what is not read.
 func (t *Tracer) discover(ctx context.Context) error {
-	found := watch.NewPIDQueue()
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error {
-		return t.watch.Run(ctx, found.Add, found.Missed)
+		return t.watch.Run(ctx, t.found.Add, t.found.Missed)
 	})
 	g.Go(func() error {
 		for {
-			pids, all, err := found.Wait(ctx)
+			pids, all, err := t.found.Wait(ctx)
 			if err != nil {
 				return nil
 			}
@@ -414,9 +433,20 @@ func (t *Tracer) look(pid uint32, seen time.Time) {
 	}
 	at := uint64(proc.Monotonic())
 	list, err := discover.Mappings(pid, t.extra)
-	if err != nil {
+	if err != nil && !outOfDescriptors(err) {
 		return // gone, or not ours to see
 	}
+	t.mu.Lock()
+	t.accept(unopened(pid), pid)
+	if err != nil {
+		t.refuse(unopened(pid), pid, tooFewDescriptors("reading what it maps"))
+		t.retryLater()
+	}
+	if len(list) > maxMapped {
+		list = list[:maxMapped]
+		t.refuse(unopened(pid), pid, errTooMany)
+	}
+	t.mu.Unlock()
 	for _, m := range list {
 		again, err := t.attach(m, at, seen)
 		for _, pid := range again {
@@ -494,7 +524,7 @@ func (t *Tracer) read(m proc.Mapping) (a *attachment, refused proc.FileID, err e
 		return nil, proc.FileID{}, nil
 	}
 	if named {
-		if a, refused, err := t.known(proc.FileID{Device: st.Dev, Inode: st.Ino}); a != nil || refused != (proc.FileID{}) {
+		if a, refused, err := t.known(proc.FileID{Device: st.Dev, Inode: st.Ino}, m.PID); a != nil || refused != (proc.FileID{}) {
 			return a, refused, err
 		}
 	}
@@ -506,10 +536,13 @@ func (t *Tracer) read(m proc.Mapping) (a *attachment, refused proc.FileID, err e
 	}
 	defer t.scheduleFreeOSMemory()
 	lib, err := discover.Open(m)
-	if err != nil {
-		return nil, proc.FileID{}, err
+	if outOfDescriptors(err) {
+		err = tooFewDescriptors("opening " + m.Path)
 	}
-	if a, refused, err := t.known(lib.ID); a != nil || refused != (proc.FileID{}) {
+	if err != nil {
+		return nil, unopened(m.PID), err
+	}
+	if a, refused, err := t.known(lib.ID, m.PID); a != nil || refused != (proc.FileID{}) {
 		lib.Close()
 		return a, refused, err
 	}
@@ -517,6 +550,12 @@ func (t *Tracer) read(m proc.Mapping) (a *attachment, refused proc.FileID, err e
 		lib.Close()
 		return nil, lib.ID, err
 	}
+	a.tenant = inspect.Tenant(m.PID)
+	if err := t.admit(a.tenant); err != nil {
+		lib.Close()
+		return nil, lib.ID, err
+	}
+	a.index = t.vacant()
 	t.libraries[lib.ID] = a
 	t.guard(a)
 	return a, proc.FileID{}, nil
@@ -530,11 +569,11 @@ func (t *Tracer) scheduleFreeOSMemory() { t.freeing.Reset(pause) }
 const pause = time.Second
 
 // known is what became of a file that was looked at before.
-func (t *Tracer) known(id proc.FileID) (a *attachment, refused proc.FileID, err error) {
+func (t *Tracer) known(id proc.FileID, pid uint32) (a *attachment, refused proc.FileID, err error) {
 	if a := t.libraries[id]; a != nil {
 		return a, proc.FileID{}, nil
 	}
-	if r := t.refused[id]; r != nil {
+	if r := t.refused[id]; r != nil && !(r.scarce() && t.full(inspect.Tenant(pid)) == nil) {
 		return nil, id, r.why
 	}
 	return nil, proc.FileID{}, nil
@@ -625,73 +664,11 @@ func (t *Tracer) check(lib *metal.Library) (*attachment, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &attachment{index: t.vacant(), lib: lib, cover: cover, layout: layout, links: map[uint32][]link.Link{}, linked: map[uint32]time.Time{}}, nil
-}
-
-// maxLibraries is for how many the kernel's map of layouts has room.
-const maxLibraries = 64
-
-// vacant is a number that no library has. Where there is none left, those that no
-// process maps are evicted: over weeks, containers bring many.
-func (t *Tracer) vacant() uint32 {
-	if len(t.libraries)+len(t.former) >= maxLibraries {
-		t.evictUnmapped()
-	}
-	taken := map[uint32]bool{}
-	for _, a := range t.libraries {
-		taken[a.index] = true
-	}
-	for _, a := range t.former {
-		taken[a.index] = true
-	}
-	index := uint32(0)
-	for taken[index] {
-		index++
-	}
-	return index
-}
-
-// evictUnmapped detaches from the libraries that no process maps.
-func (t *Tracer) evictUnmapped() {
-	pids, err := proc.PIDs()
-	if err != nil {
-		return
-	}
-	mapped := map[uint64]bool{}
-	for _, pid := range pids {
-		list, _ := discover.Mappings(pid, t.extra)
-		for _, m := range list {
-			mapped[m.ID.Inode] = true
-		}
-	}
-	var gone []*attachment
-	for id, a := range t.libraries {
-		if mapped[id.Inode] {
-			continue
-		}
-		t.releaseAll(a)
-		gone = append(gone, a)
-		t.unguard(a)
-		delete(t.libraries, id)
-	}
-	t.former = slices.DeleteFunc(t.former, func(a *attachment) bool {
-		if mapped[a.lib.ID.Inode] {
-			return false
-		}
-		gone = append(gone, a)
-		return true
-	})
-	t.releasing.Wait() // before their layouts are replaced
-	for _, a := range gone {
-		a.lib.Close()
-	}
+	return &attachment{lib: lib, cover: cover, layout: layout, links: map[uint32][]link.Link{}, linked: map[uint32]time.Time{}}, nil
 }
 
 // storeLayout tells the BPF programs how the library lays things out.
 func (t *Tracer) storeLayout(a *attachment) error {
-	if a.index >= t.objects.Layouts.MaxEntries() {
-		return fmt.Errorf("%s: more than %d builds of the runtime at once", a.lib.Path, t.objects.Layouts.MaxEntries())
-	}
 	k := bpfLayout(a.layout)
 	if !a.lib.Defines(metal.ReserveLocal) {
 		k.Marked = 1 // where dataflow buffers are covered, it was checked
@@ -710,14 +687,22 @@ func (t *Tracer) attachPoints(a *attachment, pid uint32) ([]link.Link, error) {
 	if err := t.storeLayout(a); err != nil {
 		return nil, err
 	}
+	probes := slices.Concat(a.cover.Probes, a.lib.Refusals())
+	programs := attachments(probes)
+	descriptors := len(programs)
+	if t.lacks.MultiUprobes {
+		descriptors = 2 * len(probes)
+	}
+	if err := checkDescriptors(descriptors, "attaching to "+a.lib.Path); err != nil {
+		return nil, err
+	}
 	// Through the open file, so that it is the file that was checked.
 	ex, err := link.OpenExecutable(a.lib.ProcName())
 	if err != nil {
 		return nil, fmt.Errorf("attaching to %s: %w", a.lib.Path, err)
 	}
-	probes := slices.Concat(a.cover.Probes, a.lib.Refusals())
 	var links []link.Link
-	for _, one := range attachments(probes) {
+	for _, one := range programs {
 		more, err := t.uprobes(ex, t.bpfPrograms[one.program], one.offsets, uint64(a.index), pid)
 		if err != nil {
 			t.release(links)

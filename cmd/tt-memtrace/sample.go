@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"tt-memtrace/sampler"
+	"tt-memtrace/tracer"
 	"tt-memtrace/tracer/metal"
 	"tt-memtrace/tracer/proc"
 )
@@ -87,7 +88,7 @@ func (t *targets) probedOrSampled(command []string) (*live, error) {
 		return nil, err
 	}
 	l, err := t.probed(command)
-	if err == nil || t.sampling.probes || t.stacks || errors.Is(err, metal.ErrUnsupported) {
+	if err == nil || t.sampling.probes || t.stacks || errors.Is(err, metal.ErrUnsupported) || errors.Is(err, tracer.ErrDescriptors) {
 		return l, err
 	}
 	if other := t.maySample(command, err); errors.Is(other, errNotAll) {

@@ -25,21 +25,44 @@ func Describe(pid uint32) (aggregator.Process, error) {
 	return p, nil
 }
 
-// ContainerOf says which container a process is in, and its PID inside its own PID
-// namespace; empty and 0 where it is in none that is known, or in ours.
-func ContainerOf(pid uint32) (container string, inner uint32) {
+// container is that of a process, from its control groups.
+func container(pid uint32) (c cgroup.Container) {
 	if f, err := os.Open(fmt.Sprintf("/proc/%d/cgroup", pid)); err == nil {
 		// A path has 4096 bytes at most, but version 1 has a line a controller.
 		b, _ := io.ReadAll(io.LimitReader(f, 64<<10))
 		f.Close()
-		container = cgroup.Parse(string(b)).String()
+		c = cgroup.Parse(string(b))
 	}
+	return c
+}
+
+// Root is the Tenant of root's processes outside of containers.
+const Root = "user 0"
+
+// Tenant is who answers for what a process takes of what all share: its container, or its
+// user; of a container that only a user says is one, that user.
+func Tenant(pid uint32) string {
+	if t := container(pid).Tenant(); t != "" {
+		return t
+	}
+	if p, err := procfs.NewProc(int(pid)); err == nil {
+		if st, err := p.NewStatus(); err == nil {
+			return fmt.Sprintf("user %v", st.UIDs[0])
+		}
+	}
+	return "nobody"
+}
+
+// ContainerOf says which container a process is in, and its PID inside its own PID
+// namespace; empty and 0 where it is in none that is known, or in ours.
+func ContainerOf(pid uint32) (name string, inner uint32) {
+	name = container(pid).String()
 	if p, err := procfs.NewProc(int(pid)); err == nil {
 		if st, err := p.NewStatus(); err == nil && len(st.NSpids) > 1 {
 			inner = uint32(st.NSpids[len(st.NSpids)-1])
 		}
 	}
-	return container, inner
+	return name, inner
 }
 
 // Renumbered reports whether the process numbers chips in a way of its own.
