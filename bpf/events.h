@@ -287,7 +287,17 @@ struct tt_layout {
 	__u32 marked;
 	/* 1: reserve_space_in_kernel_config_buffer is told what to wait for besides. */
 	__u32 waits;
-	__u32 span; /* bytes from the base up to the end of the last field that the probes read */
+	__u32 span;	/* bytes from the base up to the end of the last field that the probes read */
+	__u32 argument; /* enum tt_argument: which one buffer_allocated finds the Buffer* in */
+	/* For TT_ARGUMENT_STORED: in a FreeListOpt, its addresses of blocks, and what it adds to one. */
+	__u32 blocks;
+	__u32 block_base;
+};
+
+enum tt_argument {
+	TT_ARGUMENT_SECOND = 0,
+	TT_ARGUMENT_FIRST,
+	TT_ARGUMENT_STORED, /* at the address that the second one is */
 };
 
 /* Counted per CPU in the kernel, so that a lost event is never silent. */

@@ -71,6 +71,8 @@ struct {
 struct tt_task {
 	/* What its last allocation took from each bank, until the event is written. */
 	__u64 reserved;
+	/* Where, if the Buffer does not say yet; TT_UNKNOWN_ADDRESS if that was not read. */
+	__u64 address;
 	/* The devices that it allocated on last: a new one wakes the reader. */
 	__u64 recent[TT_RECENT];
 	__u32 next;
@@ -138,6 +140,7 @@ const struct tt_text *unused_text __attribute__((unused));
 const struct tt_copy *unused_copy __attribute__((unused));
 const struct tt_trace *unused_trace __attribute__((unused));
 const enum tt_trace_step *unused_trace_step __attribute__((unused));
+const enum tt_argument *unused_argument __attribute__((unused));
 const enum tt_kind *unused_kind __attribute__((unused));
 
 static __always_inline struct tt_counters *counters_of_cpu(void)
@@ -250,6 +253,36 @@ int BPF_UPROBE(reserve_in_bank, void *self, __u64 block, __u64 size)
 	return 0;
 }
 
+#define TT_UNKNOWN_ADDRESS ~0ULL
+
+/*
+ * The same function, where the event is written before the Buffer has its address: that is
+ * the block's, plus `offset` where the block is cut, from where the bank begins.
+ */
+SEC("uprobe.multi")
+int BPF_UPROBE(block_taken, __u64 self, __u64 block, __u64 size, __u64 offset)
+{
+	__u32 library = bpf_get_attach_cookie(ctx);
+	__u64 blocks, address, base;
+	struct tt_layout *l;
+	struct tt_task *task;
+
+	if (skipped(bpf_get_current_pid_tgid() >> 32))
+		return 0;
+	l = bpf_map_lookup_elem(&layouts, &library);
+	task = bpf_task_storage_get(&tasks, bpf_get_current_task_btf(), NULL, BPF_LOCAL_STORAGE_GET_F_CREATE);
+	if (!l || !task)
+		return 0;
+	task->reserved = size;
+	task->address = TT_UNKNOWN_ADDRESS;
+	if (bpf_probe_read_user(&blocks, sizeof(blocks), (void *)(self + l->blocks)) ||
+	    bpf_probe_read_user(&address, sizeof(address), (void *)(blocks + block * sizeof(address))) ||
+	    bpf_probe_read_user(&base, sizeof(base), (void *)(self + l->block_base)))
+		return 0;
+	task->address = address + offset + base;
+	return 0;
+}
+
 /* User space has to look at a device while it is there. */
 static __always_inline int is_new(struct tt_task *task, __u64 device)
 {
@@ -304,10 +337,16 @@ static __always_inline void dropped(void *record, struct tt_counters *c, enum tt
 	missed(kind, library);
 }
 
-/* GraphTracker::track_allocate(const Buffer*): all fields are filled in. */
+/*
+ * GraphTracker::track_allocate(const Buffer*) or notify_buffer_allocated(const Buffer*): all
+ * fields are filled in. Or an allocator's set of buffers gets one, by a function that takes
+ * what it gets by reference: then only the address is missing, and what the allocator did
+ * just before has it.
+ */
 SEC("uprobe.multi")
-int BPF_UPROBE(buffer_allocated, void *self, __u64 buffer)
+int BPF_UPROBE(buffer_allocated, __u64 first, __u64 second)
 {
+	__u64 buffer = second, address = 0;
 	__u64 pid_tgid = bpf_get_current_pid_tgid();
 	__u32 library = bpf_get_attach_cookie(ctx);
 	struct tt_counters *c;
@@ -323,6 +362,19 @@ int BPF_UPROBE(buffer_allocated, void *self, __u64 buffer)
 	l = bpf_map_lookup_elem(&layouts, &library);
 	if (!c || !l)
 		return 0;
+	task = bpf_task_storage_get(&tasks, bpf_get_current_task_btf(), NULL, 0);
+	if (l->argument == TT_ARGUMENT_FIRST) {
+		buffer = first;
+	} else if (l->argument == TT_ARGUMENT_STORED) {
+		if (!task || !task->reserved)
+			return 0; /* another set gets it */
+		address = task->address;
+		if (address == TT_UNKNOWN_ADDRESS ||
+		    bpf_probe_read_user(&buffer, sizeof(buffer), (void *)second)) {
+			unread(c, TT_ALLOC, library);
+			return 0;
+		}
+	}
 	if (read_window(&w, l, buffer)) {
 		unread(c, TT_ALLOC, library);
 		return 0;
@@ -337,7 +389,6 @@ int BPF_UPROBE(buffer_allocated, void *self, __u64 buffer)
 	if (!e)
 		return 0;
 	fill(&e->head, TT_ALLOC, pid_tgid, library);
-	task = bpf_task_storage_get(&tasks, bpf_get_current_task_btf(), NULL, 0);
 	if (task) {
 		e->head.per_bank = clamp32(task->reserved);
 		task->reserved = 0;
@@ -352,18 +403,25 @@ int BPF_UPROBE(buffer_allocated, void *self, __u64 buffer)
 	e->device = u64_at(&w, l->device);
 	e->allocator = u64_at(&w, l->allocator);
 	e->size = u64_at(&w, l->size);
-	e->address = clamp32(u64_at(&w, l->address));
+	e->address = clamp32(l->argument == TT_ARGUMENT_STORED ? address : u64_at(&w, l->address));
 	e->page_size = clamp32(u64_at(&w, l->page_size));
 	submit(e, urgent);
 	return 0;
 }
 
 /*
- * GraphTracker::track_deallocate(Buffer*): about to be freed. The accounts know what
- * it is; reading it again would cost more than all the rest.
+ * GraphTracker::track_deallocate(Buffer*) or AllocatorImpl::deallocate_buffer(Buffer*): about
+ * to be freed. The accounts know what it is; reading it again would cost more than all the rest.
  */
 SEC("uprobe.multi")
 int BPF_UPROBE(buffer_freed, void *self, __u64 buffer)
+{
+	return object_event(TT_FREE, buffer, bpf_get_attach_cookie(ctx), 0);
+}
+
+/* notify_buffer_deallocated(Buffer*) */
+SEC("uprobe.multi")
+int BPF_UPROBE(buffer_freed_first, __u64 buffer)
 {
 	return object_event(TT_FREE, buffer, bpf_get_attach_cookie(ctx), 0);
 }

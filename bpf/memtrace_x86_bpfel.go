@@ -24,6 +24,14 @@ type MemtraceTtAlloc struct {
 	PageSize  uint32
 }
 
+type MemtraceTtArgument uint32
+
+const (
+	MemtraceTtArgumentTT_ARGUMENT_SECOND MemtraceTtArgument = 0
+	MemtraceTtArgumentTT_ARGUMENT_FIRST  MemtraceTtArgument = 1
+	MemtraceTtArgumentTT_ARGUMENT_STORED MemtraceTtArgument = 2
+)
+
 type MemtraceTtCb struct {
 	_       structs.HostLayout
 	Head    MemtraceTtHead
@@ -140,6 +148,9 @@ type MemtraceTtLayout struct {
 	Marked    uint32
 	Waits     uint32
 	Span      uint32
+	Argument  uint32
+	Blocks    uint32
+	BlockBase uint32
 }
 
 type MemtraceTtObject struct {
@@ -261,6 +272,7 @@ type MemtraceTtStack struct {
 type MemtraceTtTask struct {
 	_            structs.HostLayout
 	Reserved     uint64
+	Address      uint64
 	Recent       [4]uint64
 	Next         uint32
 	Call         uint32
@@ -317,8 +329,10 @@ const (
 	MemtraceMapWatched             = "watched"
 	MemtraceProgAllocatorGone      = "allocator_gone"
 	MemtraceProgBinaryRead         = "binary_read"
+	MemtraceProgBlockTaken         = "block_taken"
 	MemtraceProgBufferAllocated    = "buffer_allocated"
 	MemtraceProgBufferFreed        = "buffer_freed"
+	MemtraceProgBufferFreedFirst   = "buffer_freed_first"
 	MemtraceProgBuffersClash       = "buffers_clash"
 	MemtraceProgCbPlaced           = "cb_placed"
 	MemtraceProgDeviceClosed       = "device_closed"
@@ -351,6 +365,7 @@ const (
 	MemtraceVarIdle                = "idle"
 	MemtraceVarStacks              = "stacks"
 	MemtraceVarUnusedAlloc         = "unused_alloc"
+	MemtraceVarUnusedArgument      = "unused_argument"
 	MemtraceVarUnusedCb            = "unused_cb"
 	MemtraceVarUnusedCbKind        = "unused_cb_kind"
 	MemtraceVarUnusedCopy          = "unused_copy"
@@ -412,8 +427,10 @@ type MemtraceSpecs struct {
 type MemtraceProgramSpecs struct {
 	AllocatorGone      *ebpf.ProgramSpec `ebpf:"allocator_gone"`
 	BinaryRead         *ebpf.ProgramSpec `ebpf:"binary_read"`
+	BlockTaken         *ebpf.ProgramSpec `ebpf:"block_taken"`
 	BufferAllocated    *ebpf.ProgramSpec `ebpf:"buffer_allocated"`
 	BufferFreed        *ebpf.ProgramSpec `ebpf:"buffer_freed"`
+	BufferFreedFirst   *ebpf.ProgramSpec `ebpf:"buffer_freed_first"`
 	BuffersClash       *ebpf.ProgramSpec `ebpf:"buffers_clash"`
 	CbPlaced           *ebpf.ProgramSpec `ebpf:"cb_placed"`
 	DeviceClosed       *ebpf.ProgramSpec `ebpf:"device_closed"`
@@ -467,6 +484,7 @@ type MemtraceVariableSpecs struct {
 	Idle               *ebpf.VariableSpec `ebpf:"idle"`
 	Stacks             *ebpf.VariableSpec `ebpf:"stacks"`
 	UnusedAlloc        *ebpf.VariableSpec `ebpf:"unused_alloc"`
+	UnusedArgument     *ebpf.VariableSpec `ebpf:"unused_argument"`
 	UnusedCb           *ebpf.VariableSpec `ebpf:"unused_cb"`
 	UnusedCbKind       *ebpf.VariableSpec `ebpf:"unused_cb_kind"`
 	UnusedCopy         *ebpf.VariableSpec `ebpf:"unused_copy"`
@@ -538,6 +556,7 @@ type MemtraceVariables struct {
 	Idle               *ebpf.Variable `ebpf:"idle"`
 	Stacks             *ebpf.Variable `ebpf:"stacks"`
 	UnusedAlloc        *ebpf.Variable `ebpf:"unused_alloc"`
+	UnusedArgument     *ebpf.Variable `ebpf:"unused_argument"`
 	UnusedCb           *ebpf.Variable `ebpf:"unused_cb"`
 	UnusedCbKind       *ebpf.Variable `ebpf:"unused_cb_kind"`
 	UnusedCopy         *ebpf.Variable `ebpf:"unused_copy"`
@@ -561,8 +580,10 @@ type MemtraceVariables struct {
 type MemtracePrograms struct {
 	AllocatorGone      *ebpf.Program `ebpf:"allocator_gone"`
 	BinaryRead         *ebpf.Program `ebpf:"binary_read"`
+	BlockTaken         *ebpf.Program `ebpf:"block_taken"`
 	BufferAllocated    *ebpf.Program `ebpf:"buffer_allocated"`
 	BufferFreed        *ebpf.Program `ebpf:"buffer_freed"`
+	BufferFreedFirst   *ebpf.Program `ebpf:"buffer_freed_first"`
 	BuffersClash       *ebpf.Program `ebpf:"buffers_clash"`
 	CbPlaced           *ebpf.Program `ebpf:"cb_placed"`
 	DeviceClosed       *ebpf.Program `ebpf:"device_closed"`
@@ -596,8 +617,10 @@ func (p *MemtracePrograms) Close() error {
 	return _MemtraceClose(
 		p.AllocatorGone,
 		p.BinaryRead,
+		p.BlockTaken,
 		p.BufferAllocated,
 		p.BufferFreed,
+		p.BufferFreedFirst,
 		p.BuffersClash,
 		p.CbPlaced,
 		p.DeviceClosed,

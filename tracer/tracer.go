@@ -673,6 +673,16 @@ func (t *Tracer) storeLayout(a *attachment) error {
 	if !a.lib.Defines(metal.ReserveLocal) {
 		k.Marked = 1 // where dataflow buffers are covered, it was checked
 	}
+	switch a.cover.Way {
+	case metal.ByObserver:
+		k.Argument = uint32(bpf.MemtraceTtArgumentTT_ARGUMENT_FIRST)
+	case metal.ByAllocator:
+		blocks, err := a.lib.Blocks()
+		if err != nil {
+			return err
+		}
+		k.Argument, k.Blocks, k.BlockBase = uint32(bpf.MemtraceTtArgumentTT_ARGUMENT_STORED), blocks.Addresses, blocks.Base
+	}
 	if a.lib.Defines(metal.ReserveSpace + "jjjRNS1_23ProgramDispatchMetadataE") {
 		k.Waits = 1
 	}

@@ -55,6 +55,9 @@ type libraryDiagnosis struct {
 	// Supported: it can be traced. Otherwise Problem says why not.
 	Supported bool    `json:"supported"`
 	Problem   *string `json:"problem"`
+	// SeenBy is what reports buffers to the probes, or would, and AlsoBy what could in its place.
+	SeenBy string   `json:"buffers_seen_by"`
+	AlsoBy []string `json:"or_by"`
 	// Points that were found: where tracing would attach.
 	Points []pointDiagnosis `json:"points"`
 	// Layout of a buffer; null where it is not proved.
@@ -182,10 +185,15 @@ func newLibraryDiagnosis(r *discover.Build) libraryDiagnosis {
 	d := libraryDiagnosis{
 		Path: r.Library.Path, BuildID: orNull(r.Library.BuildID), Release: orNull(r.Library.Release),
 		Processes: append([]uint32{}, r.Processes...), Contained: contained(r.Processes), Supported: r.Err == nil,
-		Points: []pointDiagnosis{}, NotCovered: []notCovered{},
+		SeenBy: r.Coverage.Way.String(), AlsoBy: []string{}, Points: []pointDiagnosis{}, NotCovered: []notCovered{},
 	}
 	if r.Err != nil {
 		d.Problem = orNull(r.Err.Error())
+	}
+	for _, c := range r.Ways {
+		if c.Way != r.Coverage.Way {
+			d.AlsoBy = append(d.AlsoBy, c.Way.String())
+		}
 	}
 	for _, p := range r.Coverage.Probes {
 		d.Points = append(d.Points, pointDiagnosis{p.Point.Name, p.Symbol, p.Offset, p.Skipped, p.Instruction, p.Emulated})

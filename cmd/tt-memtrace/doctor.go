@@ -261,6 +261,11 @@ func (l *libraryDiagnosis) print(w io.Writer) {
 
 // printFindings says what was found of it, and what was not.
 func (l *libraryDiagnosis) printFindings(w io.Writer, tw *tabwriter.Writer) {
+	also := ""
+	if len(l.AlsoBy) > 0 {
+		also = fmt.Sprintf(" (without it: by %s)", strings.Join(l.AlsoBy, " or "))
+	}
+	fmt.Fprintf(w, "\n  Buffers are seen by %s%s\n", l.SeenBy, also)
 	fmt.Fprintln(w, "\n  Probe points, in the file, and the instruction there")
 	for _, p := range l.Points {
 		how := "single-stepped"

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"unicode"
@@ -67,7 +68,10 @@ func TestDoctorOfALibrary(t *testing.T) {
 		if !l.Supported || l.Problem != nil || l.Path != path || l.BuildID == nil || l.Release != nil {
 			t.Errorf("%s: %+v", version, l)
 		}
-		var words []string
+		words := append(l.AlsoBy, "Buffers are seen by "+l.SeenBy)
+		if l.SeenBy != "the graph tracker" || !slices.Equal(l.AlsoBy, []string{"the allocator"}) {
+			t.Errorf("%s: seen by %s, or by %q", version, l.SeenBy, l.AlsoBy)
+		}
 		for _, p := range l.Points {
 			words = append(words, p.Name, p.Symbol, p.Instruction)
 			if !p.Emulated || p.Offset == 0 {

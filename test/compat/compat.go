@@ -123,6 +123,9 @@ func Summary(r *metal.Report) string {
 	for _, p := range r.Coverage.Missing {
 		line("missing %s", p.Name)
 	}
+	for _, c := range r.Ways {
+		line("by %v: %d points", c.Way, len(c.Probes))
+	}
 	if r.Layout != nil {
 		line("base %#x, indirect %t", r.Layout.Base, r.Layout.Indirect)
 		for _, f := range r.Layout.Fields {

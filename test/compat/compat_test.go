@@ -71,10 +71,16 @@ func TestMatrix(t *testing.T) {
 				if r.Library.BuildID != id {
 					t.Errorf("it has the build-id %s", r.Library.BuildID)
 				}
-				for _, p := range r.Coverage.Probes {
-					if !p.Emulated {
-						t.Errorf("%s would be single-stepped at %s", p.Point.Name, p.Instruction)
+				for _, c := range r.Ways {
+					for _, p := range c.Probes {
+						if !p.Emulated {
+							t.Errorf("%s would be single-stepped at %s", p.Point.Name, p.Instruction)
+						}
 					}
+				}
+				// By the graph tracker; where that did not report buffers, by the allocator.
+				if len(r.Ways) != 2 || r.Ways[0].Way != metal.ByGraphTracker || r.Ways[1].Way != metal.ByAllocator {
+					t.Errorf("it can be traced in the ways %v", r.Ways)
 				}
 				sources := map[string]int{}
 				for _, e := range r.Layout.Evidence {

@@ -194,19 +194,28 @@ func devices(r *metal.Report) string {
 
 // points writes where each point is found.
 func (d *document) points(list []Release) {
-	d.print("\n## Points\n\nEach is the entry of a function, on an instruction that the kernel emulates: none is single-stepped.\n\n")
+	d.print("\n## Points\n\nEach is the entry of a function, on an instruction that the kernel emulates: none is single-stepped. Buffers are seen by the graph\ntracker. Where its two functions are missing, the first of two other ways is taken that a build has whole: by observers of the\nwhole process, which no release has yet, or by the allocator, which all have.\n\n")
 	d.print("| point | need | without it | function | releases |\n|---|---|---|---|---|\n")
 	for i := range metal.Points {
 		point := &metal.Points[i]
-		head := fmt.Sprintf("| %s | %s | %s |", point.Name, point.Need, point.Without)
+		need := string(point.Need)
+		if point.Way != 0 && point.Way&metal.Ways[0] == 0 {
+			need += ", where buffers are seen by " + point.Way.String()
+		}
+		head := fmt.Sprintf("| %s | %s | %s |", point.Name, need, point.Without)
 		for _, row := range ranges(list, func(r Release) string {
 			var symbols []string
-			for _, p := range d.reports[r.BuildID].Coverage.Probes {
-				if p.Point == point {
-					symbols = append(symbols, "`"+p.Symbol+"`")
+			for _, c := range d.reports[r.BuildID].Ways {
+				for _, p := range c.Probes {
+					if symbol := "`" + p.Symbol + "`"; p.Point == point && !slices.Contains(symbols, symbol) {
+						symbols = append(symbols, symbol)
+					}
 				}
 			}
 			slices.Sort(symbols)
+			if len(symbols) == 0 && point.Way != 0 {
+				return "not there"
+			}
 			if len(symbols) == 0 && !slices.Contains(d.reports[r.BuildID].Coverage.Missing, point) {
 				return "nothing to cover"
 			}

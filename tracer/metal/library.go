@@ -213,7 +213,7 @@ func KnowsRuntime(path string) (knows bool) {
 	if _, err := names.ReadAt(b, 0); err != nil || names.FileSize > most {
 		return true
 	}
-	return bytes.Contains(b, []byte(TrackAllocate))
+	return slices.ContainsFunc(RuntimeSymbols, func(s string) bool { return bytes.Contains(b, []byte(s)) })
 }
 
 // Defines reports whether the library has the named symbol itself.
@@ -262,7 +262,7 @@ func (l *Library) First(names []string) string {
 
 // IsRuntime reports whether this is the file with the runtime's code, and not
 // one that only uses it.
-func (l *Library) IsRuntime() bool { return l.Defines(TrackAllocate) }
+func (l *Library) IsRuntime() bool { return slices.ContainsFunc(RuntimeSymbols, l.Defines) }
 
 // match lists the defined symbols that a row of the table names: all of them
 // with all, otherwise those of the first name that is there.

@@ -38,6 +38,35 @@ const (
 	Fails
 )
 
+// Way is a set of points that together see each allocation and free of a buffer. A library
+// is traced in one way: the first of which it has all that is required.
+type Way uint8
+
+const (
+	// ByGraphTracker: the runtime reports buffers to its graph tracker.
+	ByGraphTracker Way = 1 << iota
+	// ByObserver: it reports them to observers of the whole process.
+	ByObserver
+	// ByAllocator: an allocator puts each buffer into its set and frees it, which rests on
+	// nothing that reports.
+	ByAllocator
+)
+
+// Ways in the order in which they are preferred.
+var Ways = []Way{ByGraphTracker, ByObserver, ByAllocator}
+
+func (w Way) String() string {
+	switch w {
+	case ByGraphTracker:
+		return "the graph tracker"
+	case ByObserver:
+		return "the observers"
+	case ByAllocator:
+		return "the allocator"
+	}
+	return "no way"
+}
+
 // Point is one place in the runtime that is probed: one row of the table from
 // which attaching, doctor and the documentation are made.
 type Point struct {
@@ -59,6 +88,8 @@ type Point struct {
 	// Where are symbols of what the point is about: a library with none of them has
 	// no such thing, and lacks nothing.
 	Where []string
+	// Way is which of these the point belongs to, several with |; 0: to each.
+	Way Way
 	// Check, where set, says why the point would tell nothing in a library.
 	Check func(*Library) error
 }
@@ -70,19 +101,45 @@ type Point struct {
 // buffer's device closed, and then its allocator is gone too.
 var Points = []Point{
 	{
-		Name: "bank space taken", Need: Degrades, BPFProgram: "reserve_in_bank", Phase: Notes,
+		Name: "bank space taken", Need: Degrades, BPFProgram: "reserve_in_bank", Phase: Notes, Way: ByGraphTracker | ByObserver,
 		Covers: "reserved sizes", Without: "reserved sizes are unknown; requested sizes are not affected",
 		Symbols: allocateInBlock,
 	},
 	{
-		Name: "buffer allocated", Need: Required, BPFProgram: "buffer_allocated", Phase: Places,
+		Name: "buffer allocated", Need: Required, BPFProgram: "buffer_allocated", Phase: Places, Way: ByGraphTracker,
 		Without: "no accounts at all",
 		Symbols: []string{TrackAllocate},
 	},
 	{
-		Name: "buffer freed", Need: Required, BPFProgram: "buffer_freed", Phase: Ends,
+		Name: "buffer freed", Need: Required, BPFProgram: "buffer_freed", Phase: Ends, Way: ByGraphTracker,
 		Without: "no accounts at all",
 		Symbols: trackDeallocate,
+	},
+	{
+		Name: "allocation observed", Need: Required, BPFProgram: "buffer_allocated", Phase: Places, Way: ByObserver,
+		Without: "no accounts at all",
+		Symbols: []string{notifyAllocated},
+	},
+	{
+		Name: "free observed", Need: Required, BPFProgram: "buffer_freed_first", Phase: Ends, Way: ByObserver,
+		Without: "no accounts at all",
+		Symbols: []string{notifyDeallocated},
+	},
+	{
+		Name: "block of a bank taken", Need: Required, BPFProgram: "block_taken", Phase: Notes, Way: ByAllocator,
+		Without: "no accounts at all",
+		Symbols: allocateInBlock,
+		Check:   func(l *Library) error { _, err := l.Blocks(); return err },
+	},
+	{
+		Name: "buffer kept by its allocator", Need: Required, BPFProgram: "buffer_allocated", Phase: Places, Way: ByAllocator,
+		Without: "no accounts at all",
+		Symbols: keepBuffer,
+	},
+	{
+		Name: "buffer freed by its allocator", Need: Required, BPFProgram: "buffer_freed", Phase: Ends, Way: ByAllocator,
+		Without: "no accounts at all",
+		Symbols: deallocateBuffer,
 	},
 	{
 		Name: "all buffers freed", Need: Required, BPFProgram: "allocator_gone", Phase: Ends,

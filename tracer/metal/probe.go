@@ -26,19 +26,36 @@ type Probe struct {
 
 // Coverage is what the table found in a library.
 type Coverage struct {
+	// Way in which buffers are seen.
+	Way    Way
 	Probes []Probe
 	// Missing points, with their Need and what is lost.
 	Missing []*Point
 }
 
-// Cover looks up every point of the table. It wraps ErrUnsupported where a
-// required point is missing or cannot be probed cheaply.
-func (l *Library) Cover() (*Coverage, error) {
-	c := &Coverage{}
+// Cover looks up every point of the table that belongs to the best way. It wraps
+// ErrUnsupported where in each way a required point is missing or cannot be probed cheaply,
+// and then says what the first way lacks.
+func (l *Library) Cover() (first *Coverage, why error) {
+	for _, w := range Ways {
+		c, err := l.CoverBy(w)
+		if err == nil {
+			return c, nil
+		}
+		if first == nil {
+			first, why = c, err
+		}
+	}
+	return first, why
+}
+
+// CoverBy is Cover in one way.
+func (l *Library) CoverBy(w Way) (*Coverage, error) {
+	c := &Coverage{Way: w}
 	var lacking []string
 	for i := range Points {
 		p := &Points[i]
-		if p.Where != nil && !slices.ContainsFunc(p.Where, l.Defines) {
+		if p.Way != 0 && p.Way&w == 0 || p.Where != nil && !slices.ContainsFunc(p.Where, l.Defines) {
 			continue
 		}
 		var usable []Probe

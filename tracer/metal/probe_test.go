@@ -102,11 +102,11 @@ func FuzzEmulated(f *testing.F) {
 	})
 }
 
-// fixturePoints are the points of the table that the fixture has: all but one, of old releases
+// fixturePoints are the points of the first way that the fixture has: all but one, of old releases
 // whose functions it lacks.
 var fixturePoints = func() (names []string) {
 	for _, p := range Points {
-		if p.Name != "program enqueued" {
+		if p.Name != "program enqueued" && (p.Way == 0 || p.Way&Ways[0] != 0) {
 			names = append(names, p.Name)
 		}
 	}
@@ -115,7 +115,7 @@ var fixturePoints = func() (names []string) {
 
 func TestFixtureHasWhatIsRequired(t *testing.T) {
 	for _, p := range Points {
-		if p.Need == Required && !slices.Contains(fixturePoints, p.Name) {
+		if p.Need == Required && (p.Way == 0 || p.Way&Ways[0] != 0) && !slices.Contains(fixturePoints, p.Name) {
 			t.Errorf("it lacks %q", p.Name)
 		}
 	}
@@ -152,7 +152,7 @@ func TestCoverFindsEveryPoint(t *testing.T) {
 		{"in one segment", fixture.WithFlags("-Wl,-z,noseparate-code"), 0},
 		{"packed relocations", fixture.WithFlags("-Wl,-z,pack-relative-relocs"), 0},
 		{"clang", fixture.Build{Compiler: "clang++", Flags: []string{"-O2"}}, 0},
-		{"hidden symbols", fixture.Build{Hide: []string{Points[0].Symbols[0], Points[2].Symbols[0], Points[3].Symbols[0]}}, 0},
+		{"hidden symbols", fixture.Build{Hide: []string{allocateInBlock[0], trackDeallocate[0], deallocateBuffers[0]}}, 0},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
@@ -201,6 +201,34 @@ func TestCoverTellsWhichPointIsMissing(t *testing.T) {
 				refused(t, err, p.Name, p.Symbols[0], l.Path, l.BuildID)
 			} else if err != nil {
 				t.Error(err)
+			}
+		})
+	}
+}
+
+// A library is traced in the first way of which it has all points: one that reports allocations
+// to its graph tracker, and frees to observers alone, to which it reports allocations as well, by these.
+func TestCoverTakesTheFirstWholeWay(t *testing.T) {
+	for _, test := range []struct {
+		name string
+		hide []string
+		way  Way
+	}{
+		{"both", nil, ByGraphTracker},
+		{"no allocations", []string{TrackAllocate}, ByObserver},
+		{"no frees", trackDeallocate, ByObserver},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			l := open(t, fixture.StillOf(t, fixture.Build{Flags: []string{"-DOBSERVER"}, Hide: test.hide, Strip: true}))
+			c, err := l.Cover()
+			if err != nil || c.Way != test.way || !l.IsRuntime() || !KnowsRuntime(l.Path) {
+				t.Errorf("by %v, %v", c.Way, err)
+			}
+			for _, p := range c.Probes {
+				if p.Point.Way != 0 && p.Point.Way&test.way == 0 {
+					t.Errorf("%s belongs to another way", p.Point.Name)
+				}
 			}
 		})
 	}

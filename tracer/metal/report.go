@@ -11,6 +11,8 @@ import (
 type Report struct {
 	Library  *Library
 	Coverage *Coverage
+	// Ways are those in which it could be traced, the best first: that one is Coverage.
+	Ways []*Coverage
 	// Layout is nil where it is not proved.
 	Layout *Layout
 	// Getters that describe devices and capacities; none where it is not the runtime.
@@ -32,6 +34,11 @@ func Examine(path string) (*Report, error) {
 func ExamineLibrary(lib *Library) *Report {
 	r := &Report{Library: lib}
 	r.Coverage, r.Err = lib.Cover()
+	for _, w := range Ways {
+		if c, err := lib.CoverBy(w); err == nil {
+			r.Ways = append(r.Ways, c)
+		}
+	}
 	if !lib.IsRuntime() {
 		return r
 	}
@@ -58,8 +65,10 @@ func ExamineExtents(path string) (*Report, []Extent, error) {
 	reads.extents = nil // what it took to relocate it
 	r := ExamineLibrary(lib)
 	lib.deviceIDByVtable() // what it takes to find it in a stripped library
-	for _, p := range r.Coverage.Probes {
-		reads.extents = append(reads.extents, Extent{int64(p.Offset - p.Skipped), entryBytes})
+	for _, c := range append(r.Ways, r.Coverage) {
+		for _, p := range c.Probes {
+			reads.extents = append(reads.extents, Extent{int64(p.Offset - p.Skipped), entryBytes})
+		}
 	}
 	return r, reads.extents, nil
 }

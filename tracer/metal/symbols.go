@@ -1,5 +1,7 @@
 package metal
 
+import "slices"
+
 // All mangled names of the runtime that tracing rests on are in this file: those of
 // functions that are probed, evaluated or followed, and of the classes of objects.
 // Where releases differ, the newest name is the first. One that ends in * is a prefix.
@@ -19,6 +21,31 @@ var allocateInBlock = []string{"_ZN2tt8tt_metal9allocator11FreeListOpt17allocate
 
 // trackDeallocate: buffer freed.
 var trackDeallocate = []string{"_ZN2tt8tt_metal12GraphTracker16track_deallocateEPNS0_6BufferE"}
+
+// The process-wide observers of buffers, in releases to come.
+const (
+	notifyAllocated   = "_ZN2tt8tt_metal23notify_buffer_allocatedEPKNS0_6BufferE"
+	notifyDeallocated = "_ZN2tt8tt_metal25notify_buffer_deallocatedEPNS0_6BufferE"
+)
+
+// keepBuffer puts a Buffer* into a std::unordered_set, as an allocator does when it has
+// found a place: instances of two templates of libstdc++, newest first.
+var keepBuffer = []string{
+	bufferSet + "15_M_emplace_uniqIJRKS3_EEESt4pairINS5_14_Node_iteratorIS3_Lb1ELb0EEEbEDpOT_",
+	bufferSet + "16_M_insert_uniqueIRKS3_SJ_NS5_10_AllocNodeISaINS5_10_Hash_nodeIS3_Lb0EEEEEEEESt4pairINS5_14_Node_iteratorIS3_Lb1ELb0EEEbEOT_OT0_RKT1_",
+}
+
+const bufferSet = "_ZNSt10_HashtableIPN2tt8tt_metal6BufferES3_SaIS3_ENSt8__detail9_IdentityESt8equal_toIS3_ESt4hashIS3_E" +
+	"NS5_18_Mod_range_hashingENS5_20_Default_ranged_hashENS5_20_Prime_rehash_policyENS5_17_Hashtable_traitsILb0ELb1ELb1EEEE"
+
+// deallocateBuffer: an allocator frees one buffer.
+var deallocateBuffer = []string{
+	"_ZN2tt8tt_metal13AllocatorImpl17deallocate_bufferEPNS0_6BufferE",
+	"_ZN2tt8tt_metal9Allocator17deallocate_bufferEPNS0_6BufferE",
+}
+
+// deallocateBlock frees a block of a bank, by its address.
+const deallocateBlock = "_ZN2tt8tt_metal9allocator11FreeListOpt10deallocateEm"
 
 // deallocateBuffers: all buffers freed.
 var deallocateBuffers = []string{
@@ -272,8 +299,11 @@ var dataflowSymbols = []string{PlaceDataflow, "_ZNK2tt8tt_metal6detail11ProgramI
 // getRiscBinary begins the name of a function that is in no name space of tt_metal.
 const getRiscBinary = "_ZN2tt4llrt15get_risc_binaryE"
 
-// TrackAllocate is what makes a library the runtime: others only import it.
+// TrackAllocate tells of a buffer that was allocated.
 const TrackAllocate = "_ZN2tt8tt_metal12GraphTracker14track_allocateEPKNS0_6BufferE"
+
+// RuntimeSymbols make a library the runtime, each by itself: others only import them.
+var RuntimeSymbols = slices.Concat([]string{TrackAllocate, notifyAllocated}, deallocateBuffer)
 
 // throws begins the names of the functions that the runtime throws these errors with: the first
 // argument of the message is a number.
