@@ -37,12 +37,16 @@ var getterTable = []struct {
 	{"the chips of a mesh", "meshes are not known: their buffers cannot be shown by chip", []string{MeshDeviceIDs}, askVector},
 	{"number of banks", "capacities and free bytes are unknown", NumBanks, askMemories},
 	{"bytes of a bank", "capacities and free bytes are unknown", BankSize, askMemories},
+	{"a mesh's coordinates", withoutRange, []string{MeshView}, askOnce},
+	{"the chips of a part of a mesh", withoutRange, []string{DevicesInRange}, askRange},
 	{"a chip's architecture", "architectures are not shown", []string{DeviceArch}, askOnce},
 	{"a mesh's architecture", "architectures are not shown", []string{MeshDeviceArch}, askOnce},
 	{"the process's context", "names of cards are not shown", ContextInstance, askNothing},
 	{"the context's cluster", "names of cards are not shown", []string{GetCluster}, askOnce},
 	{"a chip's card", "names of cards are not shown", []string{BoardType}, askOnce},
 }
+
+const withoutRange = "programs for a part of a mesh are counted on all of its chips, and marked"
 
 func askOnce(m *eval.Machine, function, this uint64) ([]uint64, error) {
 	v, err := m.Call(function, this)
@@ -54,6 +58,15 @@ func askVector(m *eval.Machine, function, this uint64) ([]uint64, error) {
 	result, err := m.Alloc(24)
 	if err == nil {
 		_, err = m.Call(function, result, this)
+	}
+	return nil, err
+}
+
+// askRange is askVector for a range of a mesh's coordinates.
+func askRange(m *eval.Machine, function, this uint64) ([]uint64, error) {
+	result, err := m.Alloc(24)
+	if err == nil {
+		_, err = m.Call(function, result, this, this)
 	}
 	return nil, err
 }
