@@ -286,7 +286,7 @@ func (c *charts) panel(m metric, begin, end uint64, h, w int) []text.Line {
 		switch {
 		case i == 0 && top > 0:
 			label = o.write(m, top)
-			if o.Exact && m <= metricCB {
+			if o.Exact && m <= metricHost {
 				label = text.FitScale([]uint64{top}, nil, false, false).Bytes(top)
 			}
 		case i == h-2 && i > 0:

@@ -20,6 +20,7 @@ const (
 	metricL1Small
 	metricTrace
 	metricCB
+	metricHost // of a process
 	metricRate
 	metricTemperature
 	metricPower
@@ -27,7 +28,7 @@ const (
 	numMetrics
 )
 
-var metricNames = [numMetrics]string{"DRAM", "L1", "L1_SMALL", "TRACE", programsTitle, "events/s", "temperature", "power", "clock"}
+var metricNames = [numMetrics]string{"DRAM", "L1", "L1_SMALL", "TRACE", programsTitle, "host memory", "events/s", "temperature", "power", "clock"}
 
 // subject is what a series of values is of: of a chip, or of what a process has on all of its
 // chips. The rate of all events is of neither.
@@ -243,6 +244,11 @@ func (h *history) addProcess(p *aggregator.ProcessSnapshot, d *data) {
 	reserved, requested := settings{}.processAmounts(p), settings{requested: true}.processAmounts(p)
 	for i := range reserved {
 		put(metric(i), value{reserved[i].known(), requested[i].known()})
+	}
+	// Where it was not read there is nothing, not 0 bytes.
+	of := subject{process: idOf(p), metric: metricHost}
+	if host := p.HostMemory; host.Bytes > 0 && (h.series[of] != nil || len(h.series) < maxProcessSeries) {
+		h.put(of, value{host.Bytes, host.Bytes}, value{host.Peak, host.Peak}, d.now)
 	}
 	if r, known := d.rates.calls[idOf(p)]; known {
 		put(metricRate, value{uint64(r), uint64(r)})

@@ -123,6 +123,21 @@ func TestHistoryOfProcesses(t *testing.T) {
 	if got := h.read(subject{process: id, metric: metricTrace}, w.time-4*oneSecond, w.time, 4, false); got[0] != widget.Unknown || got[3] != 0 {
 		t.Errorf("of what it never had: %v", got)
 	}
+	host := subject{process: id, metric: metricHost}
+	if h.has(host) {
+		t.Error("host memory that was not read has a history")
+	}
+	w.publish(aggregator.Event{Kind: aggregator.HostMemoryRead, PID: 7, Size: 300 * mib})
+	w.pass(time.Second)
+	if got := h.read(host, w.time-3*oneSecond, w.time+oneSecond, 4, false); got[0] != widget.Unknown || got[3] != 300*mib {
+		t.Errorf("host memory: %v", got)
+	}
+	w.pass(time.Second)
+	w.frame.process = id
+	w.press("3")
+	if text := w.text(t, 120, 60); !strings.Contains(text, "host memory  300.0 MiB") {
+		t.Errorf("no chart of host memory:\n%s", text)
+	}
 	w.publish(aggregator.Event{Kind: aggregator.ProcessExit, PID: 7})
 	w.pass(time.Second)
 	if h.forget(w.data().snapshot); !h.has(of) {
