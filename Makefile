@@ -4,10 +4,11 @@
 # make quick      vet, unit tests and one live test with the small library of test/fixture: a minute
 # make test       all tests; what this machine cannot run is skipped, and said
 # make page       the charts of the HTML report: bundles Apache ECharts from npm into report/page/charts.js
-# make compat     every published release: downloads them, cuts the test set anew, compares end to end
+# make compat     every published release: downloads them, cuts the test set again, compares end to end
 # make wire       fifty clients of the allocation server with 200,000 records each
 # make packages   the .deb and the .rpm, into dist/; make reproducible shows that two builds have the same bytes
 # make packages-test  installs, starts, upgrades and removes them in a clean Debian
+# make collector  pushes metrics to a real OpenTelemetry Collector, built from its modules; a few minutes the first time, as root
 # make test-kernels   the tracer's live tests on Debian's kernels 6.1, without multi-uprobes, and 6.12, in QEMU
 # make random     random histories of processes with losses, for five minutes; it still finds defects
 # make bench      what tracing costs beside other ways to do it: docs/performance.md; a few minutes, as root
@@ -21,7 +22,7 @@ export CGO_ENABLED = 0
 BINARY  := tt-memtrace
 C_FILES := $(shell find bpf test/fixture -name "*.c" -o -name "*.h" -o -name "*.cpp")
 
-.PHONY: random all build demo screens quick test test-kernels check lint generate race fuzz bench compat page wire packages reproducible packages-test deps clean
+.PHONY: random all build demo screens quick test test-kernels check lint generate race fuzz bench compat page wire packages reproducible packages-test collector deps clean
 
 all: build
 
@@ -103,6 +104,10 @@ packages-test:
 	scripts/deps.sh test packages
 	$(GO) vet -tags packages ./test/packaging
 	$(GO) test -tags packages -count 1 -timeout 20m ./test/packaging
+
+collector:
+	$(GO) vet -tags collector ./test/prometheus
+	$(GO) test -tags collector -count 1 -run TestPushToACollector -v ./test/prometheus
 
 deps:
 	scripts/deps.sh test check
