@@ -262,7 +262,7 @@ type Event struct {
 }
 
 // Stack is a thread's calls, the innermost first. Its words are the process's
-// own and untrusted. Events share stacks, which nobody changes.
+// own and untrusted. Events share stacks, which are immutable.
 type Stack struct {
 	Frames []Frame `rec:"Frames"`
 	// Cut: outer frames are missing.

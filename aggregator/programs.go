@@ -49,7 +49,7 @@ const (
 // CircularBuffer is one circular or dataflow buffer or scratchpad of a program, as
 // it was placed.
 type CircularBuffer struct {
-	// Call and the thread tell the layouts of a program on a chip apart: one of
+	// Call and the thread distinguish the layouts of a program on a chip: one of
 	// another call replaces those of before.
 	Call uint32 `rec:"Call"`
 	// Address in the L1 of each core, and Size on each core, bytes.

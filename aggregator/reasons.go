@@ -71,7 +71,7 @@ const (
 	anyComparison
 	// fullComparison: one that also searched for devices, allocators and programs.
 	fullComparison
-	// firstComparison: the one that finds what is from before tracing began.
+	// firstComparison: the one that finds objects from before tracing began.
 	firstComparison
 )
 
@@ -138,7 +138,7 @@ const (
 	maxChipReasons = 16
 )
 
-// reasons are what is raised of one process or the host. Snapshots share the
+// reasons are those raised for one process or the host. Snapshots share the
 // array, so an element is never changed in place while it is shared.
 type reasons struct {
 	list []Reason

@@ -99,7 +99,7 @@ func (p *process) traceOf(device uint64, number uint32) *trace {
 	return t
 }
 
-// beginTrace takes in that a trace is being captured.
+// beginTrace applies the beginning of a trace's capture.
 func (p *process) beginTrace(e *Event) {
 	t := p.traceOf(e.Device, e.Trace)
 	if t == nil {
@@ -113,7 +113,7 @@ func (p *process) beginTrace(e *Event) {
 	p.capturing = append(slices.DeleteFunc(p.capturing, func(o *trace) bool { return o == t }), t)
 }
 
-// endTrace takes in that a trace was captured. Where it was not seen to begin, the event has
+// endTrace applies the end of a trace's capture. Where it was not seen to begin, the event has
 // the capture.
 func (p *process) endTrace(e *Event) {
 	t := p.traceOf(e.Device, e.Trace)
@@ -150,7 +150,7 @@ func merged(list []Extent) []Extent {
 	return out
 }
 
-// releaseTrace takes in that a trace is not replayed any more. What it overwrote stays so.
+// releaseTrace applies the release of a trace: it is not replayed any more. What it overwrote stays so.
 func (p *process) releaseTrace(number uint32) {
 	p.dropTraces(func(t *trace) bool { return t.number == number })
 }
@@ -221,8 +221,8 @@ func (p *process) forgetFreed() {
 	p.younger = kept
 }
 
-// replay takes in that a trace was replayed. What is alive of the buffers that were
-// allocated since it was captured is unsafe from now on.
+// replay applies a replay of a trace. Those live buffers that were
+// allocated since it was captured are unsafe from now on.
 func (a *Aggregator) replay(p *process, e *Event) {
 	p.counters.Replays += e.Count
 	p.launched = max(p.launched, e.Time)
@@ -296,7 +296,7 @@ func (b *buffer) unsafety() Unsafe {
 	return Unsafe{Found: b.unsafe != 0, Trace: b.trace, Overlaps: b.unsafe == unsafeOverlaps}
 }
 
-// inherit takes in what a state says of a buffer.
+// inherit applies what a state says of a buffer.
 func (p *process) inherit(b *buffer, u *Unsafe) {
 	if !u.Found {
 		return

@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// Container is one that a process is in. The zero value is none that is known.
+// Container is one that a process is in. The zero value is an unknown one.
 type Container struct {
 	// Runtime is what runs it, "container" where that is not known. It is user-UID where only
 	// that user says so: the Name is what he calls it, and ID and Pod are "".

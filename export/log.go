@@ -170,7 +170,7 @@ type ProgramLine struct {
 	ChipLine
 	// Where it starts in the L1 of each of its cores, bytes.
 	Address uint64 `json:"address"`
-	// Its size on each core, bytes; on all cores where a client reported it, which does not tell the cores.
+	// Its size on each core, bytes; on all cores where a client reported it, without the cores.
 	Size uint64 `json:"size"`
 	// The cores as rectangles of logical coordinates, both ends inclusive: x0, y0, x1, y1.
 	Cores [][4]uint16 `json:"cores"`

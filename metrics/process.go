@@ -133,7 +133,7 @@ func (s *scrape) others(list []*aggregator.ProcessSnapshot) {
 	}
 }
 
-// manySpaces stands for all private numberings.
+// manySpaces is the value for all private numberings together.
 const manySpaces = math.MaxUint32
 
 func addUsage(sum, of *[aggregator.NumMemories]aggregator.Usage) {

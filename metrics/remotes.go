@@ -57,7 +57,7 @@ func listen(address string) (net.Listener, error) {
 	return l, nil
 }
 
-// run takes what comes, so that nobody waits behind what is beyond a limit.
+// run accepts connections all the time, so that none waits behind one beyond a limit.
 func (l *remoteListener) run() {
 	for {
 		c, err := l.Listener.Accept()

@@ -17,7 +17,7 @@ one() { # one NAME DIR
 	done
 }
 
-echo "What is linked into tt-memtrace, and the licences of it."
+echo "The modules that are linked into tt-memtrace, and their licences."
 printf '\n\n==== in the HTML report\n\n'
 sed '/\*\//q' report/page/charts.js
 one "$(go env GOVERSION)" "$(go env GOROOT)"

@@ -68,7 +68,7 @@ type programKey struct {
 	program uint64
 }
 
-// placedKey tells buffers of programs apart by all that a change says of them.
+// placedKey identifies a buffer of a program by all that a change says of it.
 type placedKey struct {
 	programKey
 	chip          aggregator.Chip
@@ -397,7 +397,7 @@ func (x *Exporter) Close(f report.Facts, ok bool) error {
 	r := x.report.Report(f)
 	at := func(s float64) int64 { return r.Began.Add(time.Duration(s * 1e9)).UnixMicro() }
 	for _, k := range slices.SortedFunc(maps.Keys(x.live), compareBuffers) {
-		if x.inState { // the recording ends within a state, which would have said what is alive
+		if x.inState { // the recording ends within a state, which would have listed the live objects
 			x.release(x.live[k], x.stateAt, byUnknown)
 			continue
 		}

@@ -25,7 +25,7 @@ type Buffer struct {
 	FreedSeq     *int64 `parquet:"freed_seq,optional"`
 	// Counted is false for a buffer that the recording began with: a report does not count it as allocated over its time.
 	Counted bool `parquet:"counted"`
-	// Site labels the call site, SiteID tells sites of a process and memory apart.
+	// Site labels the call site, SiteID distinguishes sites of a process and memory.
 	Site      string  `parquet:"site,dict"`
 	SiteID    int64   `parquet:"site_id"`
 	Operation *string `parquet:"operation,optional,dict"`

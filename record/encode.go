@@ -152,7 +152,7 @@ func (c *encoder) add(e *aggregator.Event) {
 	c.events++
 }
 
-// blob numbers a text or an object, from 1; 0 is none.
+// blob numbers a text or an object, from 1; 0 means none.
 func (c *encoder) blob(s string) uint64 {
 	if s == "" {
 		return 0

@@ -140,7 +140,7 @@ func (p *Player) Now() uint64 {
 	return p.header.Monotonic + uint64(p.position())
 }
 
-// Playback is how a replay stands.
+// Playback is the state of a replay.
 type Playback struct {
 	// Position in the recording, and its Length, 0 where that is not known: it is read once more
 	// for that, if it is short and can be.
@@ -151,7 +151,7 @@ type Playback struct {
 	Ended bool
 }
 
-// Playback is how the replay stands. It may be called from any goroutine, as Move and SetSpeed.
+// Playback returns the state of the replay. It may be called from any goroutine, as Move and SetSpeed.
 func (p *Player) Playback() Playback {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -478,7 +478,7 @@ func (p *Player) pause(ctx context.Context, d time.Duration) {
 	}
 }
 
-// ended takes in how a recording ended, and says whether that was all.
+// ended handles the end of a recording, and says whether it was the last.
 func (p *Player) ended(err error) (bool, error) {
 	name := p.name()
 	if n := p.reader.Unknown; n > 0 {

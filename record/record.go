@@ -85,7 +85,7 @@ var (
 	checksums  = crc32.MakeTable(crc32.Castagnoli)
 )
 
-// prefix stands before each block.
+// prefix precedes each block.
 type prefix struct {
 	kind blockKind
 	// raw is the length of the block, and stored that in the file, bytes.
@@ -95,7 +95,7 @@ type prefix struct {
 	last   uint64
 }
 
-// put writes the prefix with the checksum of itself and what is stored behind it.
+// put writes the prefix with the checksum of itself and of the bytes stored behind it.
 func (p prefix) put(b []byte, stored []byte) {
 	clear(b[:prefixBytes])
 	copy(b, blockMagic[:])
@@ -117,7 +117,7 @@ func (p *prefix) parse(b []byte) (sum uint32, ok bool) {
 	return binary.LittleEndian.Uint32(b[20:]), [4]byte(b[:4]) == blockMagic && p.raw <= maxBlock && p.stored <= maxBlock+maxBlock/8
 }
 
-// checksum is of a prefix, without the sum in it, and what is stored behind it.
+// checksum is of a prefix, without the sum in it, and of the bytes stored behind it.
 func checksum(b []byte, stored []byte) uint32 {
 	sum := crc32.Update(0, checksums, b[:20])
 	sum = crc32.Update(sum, checksums, b[24:prefixBytes])

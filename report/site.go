@@ -27,7 +27,7 @@ type siteKey struct {
 type site struct {
 	siteKey
 	frames []aggregator.Frame
-	// over: this stands for all sites beyond maxSites.
+	// over: this is the sum of all sites beyond maxSites.
 	over bool
 	tally
 	// Over the whole time: allocations, their bytes on all chips, frees, and the sum of the freed buffers' lifetimes, ns.
@@ -242,7 +242,7 @@ func compareSites(x, y *site) int {
 	return cmp.Or(cmp.Compare(x.pid, y.pid), cmp.Compare(x.memory, y.memory), cmp.Compare(x.size, y.size), cmp.Compare(x.stack, y.stack))
 }
 
-// SiteID tells the sites of a process and memory apart: that of a stack or, where that is nil, of buffers of a size.
+// SiteID distinguishes the sites of a process and memory: that of a stack or, where that is nil, of buffers of a size.
 func SiteID(st *aggregator.Stack, size uint64) uint64 {
 	h := fnv.New64a()
 	if st != nil {

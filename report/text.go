@@ -118,7 +118,7 @@ const (
 	yellow = "33"
 )
 
-// end writes what is buffered.
+// end flushes the buffer.
 func (p *printer) end() error { return cmp.Or(p.err, p.w.Flush()) }
 
 // heading writes the title of a section.

@@ -94,7 +94,7 @@ func newProcess(m proc.Mapping, l *library) (*process, error) {
 }
 
 // memoryOf is a process's memory. That of other users is read in a process apart, which can
-// be abandoned when a page of theirs never comes; for one's own, Yama may let nobody else.
+// be abandoned when a page of theirs never comes; for one's own, Yama may permit no other process to read.
 func memoryOf(pid uint32) *memory.Process {
 	if st, err := os.Stat(fmt.Sprintf("/proc/%d", pid)); err == nil && st.Sys().(*syscall.Stat_t).Uid == uint32(os.Geteuid()) {
 		return memory.Direct(pid)
@@ -163,7 +163,7 @@ func unreadable(pid uint32, err error) error {
 	case 2:
 		return fmt.Errorf("its memory may not be read: kernel.yama.ptrace_scope is 2, so this takes cap_sys_ptrace: %w", err)
 	case 3:
-		return fmt.Errorf("its memory may not be read: kernel.yama.ptrace_scope is 3, so nobody may until the host is rebooted: %w", err)
+		return fmt.Errorf("its memory may not be read: kernel.yama.ptrace_scope is 3, so no process may until the host is rebooted: %w", err)
 	}
 	return fmt.Errorf("its memory may not be read: %w", err)
 }

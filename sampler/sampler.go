@@ -256,7 +256,7 @@ func (r *run) begin() {
 	}
 }
 
-// gather takes in the looks of a round, and marks those that take too long.
+// gather collects the looks of a round, and marks those that take too long.
 func (r *run) gather() {
 	tick := time.NewTicker(lookEvery)
 	defer tick.Stop()

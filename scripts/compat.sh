@@ -13,7 +13,7 @@ trap 'rm -f "$log" $runs.new' EXIT
 for release in $releases; do
 	there=$(test -d "$cache/ttnn-$release" && echo yes)
 	echo "$release"
-	# What is told to a server and recorded, how processes are found, and Python's frames
+	# What is forwarded and recorded, how processes are found, and Python's frames
 	# are the same on all.
 	TT_MEMTRACE_RELEASE=$release go test ./test/e2e -count 1 -timeout 18m -v \
 		-skip 'TestServerHasTheSnapshot|TestReplayIsTheSameAsLive|TestManyProcessesOfTheHost|TestPythonFrames|TestOldestRelease' >"$log" 2>&1

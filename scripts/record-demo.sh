@@ -1,5 +1,5 @@
 #!/bin/sh
-# Records anew what `tt-memtrace demo` shows: the real runtime on eight mock
+# Records again what `tt-memtrace demo` shows: the real runtime on eight mock
 # chips, a steady workload with two others beside it for a while.
 set -eu
 cd "$(dirname "$0")/.."

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Takes the pictures of docs/ui.md anew: every view of the real runtime on eight mock chips,
+# Takes the pictures of docs/ui.md again: every view of the real runtime on eight mock chips,
 # in a terminal of tmux's, as text, and some of them as images in docs/pictures. Tracing takes root.
 set -eu
 cd "$(dirname "$0")/.."

@@ -15,7 +15,7 @@
 //   - A source may hold locks of its own while it delivers, but none that its Reconcile
 //     takes: the delivering goroutine calls that before deliver returns.
 //   - A sink does not call the session: the lock is held already. It reads the accounts
-//     with Accounts. It may take locks of its own, which nobody holds while calling
+//     with Accounts. It may take locks of its own, which no one holds while calling
 //     the session.
 //   - A sink does not block: sources wait, and what they read from overflows.
 //

@@ -36,7 +36,7 @@ const (
 type librarian struct {
 	files map[fileID]*file
 	perfs map[uint32]*perfMap
-	// parsed is what the files take in memory, bytes.
+	// parsed is the memory that the files take, bytes.
 	parsed uint64
 }
 
@@ -128,7 +128,7 @@ func (l *librarian) forget() {
 type file struct {
 	file io.Closer
 	elf  *elf.File
-	// parsed is where the bytes are counted that it takes in memory.
+	// parsed counts the bytes of memory that it takes.
 	parsed *uint64
 	// Read when they are asked for: functions by address, and the others.
 	symbols   []symbol

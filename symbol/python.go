@@ -24,7 +24,7 @@ type Python struct {
 	// between where Indirect.
 	Interpreter, Threads, Next, ThreadID, Frame uint32
 	Indirect                                    bool
-	// Code, Instruction and Back of a frame; Owner, where there is one, tells that of a C call: COwned.
+	// Code, Instruction and Back of a frame; Owner, where there is one, marks that of a C call: COwned.
 	Code, Instruction, Back, Owner, COwned uint32
 	// Of a code object: instructions begin at Instructions where Instruction is an address.
 	filename, name, firstLine, lineTable, instructions uint64

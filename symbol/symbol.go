@@ -142,7 +142,7 @@ type Calls struct {
 	whole     bool // it was unwound to its end
 }
 
-// AppendKey appends what tells these calls from all others of the process.
+// AppendKey appends what identifies these calls within the process.
 func (c *Calls) AppendKey(b []byte) []byte {
 	for _, a := range c.addresses {
 		b = binary.LittleEndian.AppendUint64(b, a)

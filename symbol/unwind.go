@@ -390,7 +390,7 @@ func (m *machine) run(b []byte, first bool) bool {
 			case 0x0e:
 				m.offset = int64(r.unsigned())
 			case 0x0f:
-				// Expressions for the frame address stand in linkage stubs only.
+				// Only linkage stubs have expressions for the frame address.
 				r.skip(r.unsigned())
 				m.register, m.plt = regSP, true
 			case 0x10, 0x16:

@@ -124,7 +124,7 @@ func (u *user) ask(q question, refused func()) (a answer, ok bool) {
 	return a, ok
 }
 
-// send sends a question whose answer nobody waits for.
+// send sends a question without waiting for the answer.
 func (u *user) send(q question) {
 	select {
 	case u.requests <- request{q, make(chan answer, 1), func() {}}:
@@ -173,7 +173,7 @@ func latest(ended time.Time) time.Time {
 func (u *user) close() {
 	close(u.requests)
 	if w := u.worker.Load(); w != nil {
-		w.conn.Close() // nobody waits for what it is at
+		w.conn.Close() // its answer is not awaited any more
 	}
 	<-u.done
 }
@@ -252,7 +252,7 @@ func init() {
 	}
 	// Where memory is short, the kernel takes a worker first.
 	_ = os.WriteFile("/proc/self/oom_score_adj", []byte("1000"), 0)
-	// A worker that runs out of memory ends, and says so to nobody.
+	// A worker that runs out of memory ends silently.
 	if null, err := os.OpenFile(os.DevNull, os.O_WRONLY, 0); err == nil {
 		_ = unix.Dup2(int(null.Fd()), 2)
 	}

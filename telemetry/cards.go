@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// Chip is a chip of the host, as far as the driver's files tell; what they do not is 0 or "".
+// Chip is a chip of the host, as far as the driver's files say; what they do not is 0 or "".
 type Chip struct {
 	// Card is its card's type, such as n300, Arch wormhole_b0, blackhole or grayskull.
 	Card, Arch string

@@ -55,7 +55,7 @@ var galaxyTrays = map[string][4]uint64{
 }
 
 // Place is the tray that the chip is on, from 1, and its position there: a Galaxy's bus
-// numbers tell both. Both are 0 where they are unknown, as on all other cards.
+// numbers give both. Both are 0 where they are unknown, as on all other cards.
 func (d *Device) Place() (tray, position int) {
 	trays, galaxy := galaxyTrays[d.Card]
 	part := strings.Split(d.Bus, ":") // domain, bus, device.function

@@ -32,7 +32,7 @@ func (t *Tracer) measureLag(ctx context.Context) error {
 	}
 }
 
-// lag says how far behind a reader is. Neither of two clocks alone tells: after a quiet
+// lag says how far behind a reader is. Neither of two clocks alone shows it: after a quiet
 // hour the newest event is an hour old when the next one arrives, and on a busy host
 // there is always something waiting. So it is the age of the newest event that was read,
 // but no more than the time since which events have been waiting.

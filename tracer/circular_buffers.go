@@ -10,7 +10,7 @@ import (
 	"tt-memtrace/tracer/metal"
 )
 
-// circularBuffer takes in a record of a circular buffer. One with many core
+// circularBuffer handles a record of a circular buffer. One with many core
 // ranges comes in several, of the same thread and in order; whichever is lost is
 // counted as lost, and what is left of the buffer is dropped.
 func (r *run) circularBuffer(from origin, library uint8, b []byte) {

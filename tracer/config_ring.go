@@ -13,7 +13,7 @@ type configRing struct {
 	replayed bool
 }
 
-// rings tells what kernel-config rings hold, where that changed.
+// rings emits what kernel-config rings hold, where that changed.
 func (r *run) rings() {
 	var key bpf.MemtraceTtRingKey
 	var value bpf.MemtraceTtRing

@@ -70,7 +70,7 @@ func (t *Tracer) Fills() []Fill {
 }
 
 // keys counts the keys of a map of PIDs. Keys that go meanwhile can have it begin
-// anew, so it ends with as many as there is room for.
+// again, so it ends with as many as there is room for.
 func keys(m *ebpf.Map) (n uint64, err error) {
 	var key uint32
 	var last any

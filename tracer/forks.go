@@ -27,7 +27,7 @@ func (s *forkSearch) searching() bool {
 	return s.running
 }
 
-// findLostForks looks for forks of all processes after a loss, once a second at the most unless
+// findLostForks looks for forks of all processes after a loss, at most once a second unless
 // somebody waits.
 func (r *run) findLostForks() {
 	if !r.forksLost || len(r.syncs) == 0 && time.Since(r.forksSoughtAt) < time.Second {

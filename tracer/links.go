@@ -80,7 +80,7 @@ func (t *Tracer) perPID() bool {
 	return len(t.opts.PIDs) > 0 && (t.lacks.MultiUprobes || !t.lacks.PIDFilter)
 }
 
-// noticeMissingFeatures tells once what that means for the user.
+// noticeMissingFeatures says once what that means for the user.
 func (t *Tracer) noticeMissingFeatures() {
 	switch {
 	case t.lacks.MultiUprobes:

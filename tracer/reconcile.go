@@ -169,7 +169,7 @@ func (r *run) reading() bool {
 	return false
 }
 
-// merge takes in what was read of a process. All events from before its end
+// merge applies what was read of a process. All events from before its end
 // have gone out.
 func (r *run) merge(rd *reading) {
 	p := rd.of
@@ -207,7 +207,7 @@ func (r *run) merge(rd *reading) {
 	scan := rd.result.Scan
 	scan.First, scan.Touched = rd.first, touched
 	scan.BuffersOnly, scan.Began = rd.buffersOnly, rd.since
-	// A program of which events told since, and of whose kernels too, was just being made.
+	// A program that events reported since, with its kernels, was just being made.
 	told := maps.Clone(p.reconciliation.made)
 	for id := range touched {
 		if c := r.relations(pid).programs[id]; c != nil && len(c.kernels) > 0 {
@@ -268,7 +268,7 @@ func (r *run) merge(rd *reading) {
 	}
 }
 
-// addPrograms takes in the programs that a process had before, as if they were made now.
+// addPrograms adds the programs that a process had before, as if they were made now.
 // Whole: those that are known were read too, as they may lack what was lost. Replaced: the end of
 // one may have been lost, and another be at its address. Of a program that was placed or launched
 // since, the kernels are taken in: they may have been added before.
@@ -327,7 +327,7 @@ func (t *Tracer) Reconcile(pid uint32) {
 	t.inboxMu.Unlock()
 }
 
-// suspectAll: events of nobody knows whom were lost.
+// suspectAll: events were lost, of unknown processes.
 func (r *run) suspectAll() {
 	for _, p := range r.processes {
 		p.reconciliation.suspect = time.Now()

@@ -132,7 +132,7 @@ func (rel *relations) dropLaunches(id uint64) {
 	delete(rel.unknown, id)
 }
 
-// kernel takes in the records that are about kernels, programs and workloads.
+// kernel handles the records about kernels, programs and workloads.
 func (r *run) kernel(from origin, kind bpf.MemtraceTtKind, b []byte) {
 	switch {
 	case kind == bpf.MemtraceTtKindTT_KERNEL_ADDED && len(b) >= int(unsafe.Sizeof(bpf.MemtraceTtPair{})):
@@ -202,7 +202,7 @@ func (r *run) named(pid uint32, at uint64, programs []uint64, name string) {
 	}
 }
 
-// kernelFile takes in that a kernel's binary is read from a file, for a device.
+// kernelFile handles the read of a kernel's binary from a file, for a device.
 // Of a name that is not whole, the end is there.
 func (r *run) kernelFile(from origin, kernel, device uint64, file string, whole bool) {
 	rel := r.relations(from.pid)
@@ -248,7 +248,7 @@ func (r *run) counted(now bool) {
 	clear(r.exited)
 }
 
-// hostMemory reads the resident memory of processes, and tells it where it changed by a
+// hostMemory reads the resident memory of processes, and emits it where it changed by a
 // hundredth.
 func (r *run) hostMemory() {
 	for pid, p := range r.processes {
@@ -331,7 +331,7 @@ func (r *run) launch(pid uint32, object uint64, l *bpf.MemtraceTtLaunch) {
 	}
 }
 
-// lastLaunches tells of the launches of what ends: no record of it is under way any more.
+// lastLaunches emits the launches of what ends: no record of it is under way any more.
 func (r *run) lastLaunches(pid uint32, object uint64, l *bpf.MemtraceTtLaunch) {
 	r.relations(pid).unknown[object] = true
 	r.launch(pid, object, l)

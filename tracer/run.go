@@ -88,8 +88,8 @@ type run struct {
 	// ended are processes that ended before they were looked at. All that is to
 	// come of them is in the ring.
 	ended []uint32
-	// later are found processes that are known already: what is in the ring may tell
-	// of an exec between.
+	// later are found processes that are known already: the ring may hold
+	// an exec between.
 	later []announcement
 	// related objects of each process, and the functions that launch ttnn operations, by file.
 	related map[uint32]*relations
@@ -176,7 +176,7 @@ func (r *run) loop(ctx context.Context) error {
 			if err := r.t.objects.Idle.Set(uint32(1)); err != nil {
 				return fmt.Errorf("going idle: %w", err)
 			}
-			// Records that came before the flag was set woke nobody.
+			// Records that came before the flag was set did not wake the reader.
 			sleeping = r.t.reader.AvailableBytes() == 0
 		}
 		r.syncs = append(r.syncs, r.t.waiting()...)
@@ -195,7 +195,7 @@ func (r *run) loop(ctx context.Context) error {
 		case sleeping && r.anySuspect():
 			r.t.reader.SetDeadline(time.Now().Add(settle / 2))
 		case sleeping && len(r.processes)+len(r.lookedFor) > 0:
-			// Launches wake nobody.
+			// Launches do not wake the reader.
 			r.t.reader.SetDeadline(time.Now().Add(launchEvery))
 		case sleeping:
 			r.t.reader.SetDeadline(time.Time{})
@@ -467,7 +467,7 @@ func (r *run) object(from origin, kind bpf.MemtraceTtKind, library uint8, object
 	}
 }
 
-// execed takes in that a process runs a new program: all that it held is gone. Where the
+// execed handles that a process runs a new program: all that it held is gone. Where the
 // new one was found before this was read, it is the one that is known.
 func (r *run) execed(from origin) {
 	r.ends = append(r.ends, end{from.pid, from.time, false})
@@ -476,7 +476,7 @@ func (r *run) execed(from origin) {
 	}
 }
 
-// exits takes in that a process ended. One that was found while this was read is taken in
+// exits handles the end of a process. One that was found while this was read is taken in
 // first: no other event has its end.
 func (r *run) exits(from origin) {
 	r.announcements()
@@ -547,7 +547,7 @@ func (r *run) gone(from origin) {
 // over says whether every process that was asked for has ended.
 func (r *run) over() bool { return len(r.t.opts.PIDs) > 0 && len(r.targets) == 0 }
 
-// judged takes in which processes use a library that is not traced.
+// judged marks the processes that use a library that is not traced.
 func (r *run) judged() {
 	r.t.inboxMu.Lock()
 	list := r.t.verdicts
@@ -579,7 +579,7 @@ func (r *run) mark(pid uint32, v verdict) {
 	}
 }
 
-// announcements takes in the processes that discovery found.
+// announcements adds the processes that discovery found.
 func (r *run) announcements() {
 	r.judged()
 	r.t.inboxMu.Lock()
@@ -601,7 +601,7 @@ func (r *run) known(pid uint32) bool {
 	return known
 }
 
-// add takes in a process that was found. It is false for one that has ended since.
+// add adds a process that was found. It is false for one that has ended since.
 func (r *run) add(a announcement, now uint64) (p *traced, lives bool) {
 	pid := a.mapping.PID
 	command, started, err := proc.Command(pid)
@@ -796,7 +796,7 @@ func ofPrograms(k bpf.MemtraceTtKind) bool {
 	return false
 }
 
-// unread takes in that a probe could not read what it was to send of a process, or not all
+// unread handles that a probe could not read what it was to send of a process, or not all
 // of it.
 func (r *run) unread(p *traced, from origin, kind bpf.MemtraceTtKind) {
 	why := aggregator.Reason{Code: aggregator.ReasonReadFailed}

@@ -18,7 +18,7 @@ type placing struct {
 	next time.Duration
 }
 
-// Nothing tells when a program's scratchpads have their places. So its kernels are
+// No event says when a program's scratchpads have their places. So its kernels are
 // asked soon, as long as there is one without an address, and once more later: the
 // first answer may have been from an earlier layout.
 const (

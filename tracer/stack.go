@@ -59,7 +59,7 @@ type pendingStack struct {
 
 func (s *stacks) close() { s.files.Close() }
 
-// addProcess looks for the interpreter of a process, and tells the kernel where its frames are.
+// addProcess looks for the interpreter of a process, and gives the BPF programs the place of its frames.
 func (s *stacks) addProcess(t *Tracer, pid uint32) {
 	if s.processes[pid] != nil {
 		return

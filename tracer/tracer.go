@@ -1,7 +1,7 @@
 // Package tracer finds the runtime in processes, attaches to it, and yields
 // what happens as events.
 //
-// It promises never to hurt a traced process: probes stand at function entries
+// It promises never to hurt a traced process: probes are at function entries
 // only, on instructions that the kernel emulates, and nothing of the process is
 // written or stopped. A library whose layout cannot be proved is not attached.
 package tracer
@@ -59,7 +59,7 @@ type Options struct {
 const DefaultRingBytes = 8 << 20
 
 const (
-	// drainEvery is how long records wait in the ring at the most.
+	// drainEvery is how long records wait in the ring at most.
 	drainEvery = 10 * time.Millisecond
 	// sleepAfter this many empty drains the reader sleeps until it is woken.
 	sleepAfter = 20
@@ -491,7 +491,7 @@ func (t *Tracer) attach(m proc.Mapping, at uint64, seen time.Time) (again []uint
 	// Whoever mapped the library before the probes were in it may have used it before. To look
 	// at others first can take long; what counts is when it was seen.
 	late := mayPrecede(seen, a.linked[scope])
-	// The reader takes in who is announced before it takes in that he ended.
+	// The reader handles the announcement of a process before its end.
 	t.inboxMu.Lock()
 	lives, err := t.watchExit(m.PID)
 	if lives {
@@ -667,7 +667,7 @@ func (t *Tracer) check(lib *metal.Library) (*attachment, error) {
 	return &attachment{lib: lib, cover: cover, layout: layout, links: map[uint32][]link.Link{}, linked: map[uint32]time.Time{}}, nil
 }
 
-// storeLayout tells the BPF programs how the library lays things out.
+// storeLayout gives the BPF programs the layouts of the library.
 func (t *Tracer) storeLayout(a *attachment) error {
 	k := bpfLayout(a.layout)
 	if !a.lib.Defines(metal.ReserveLocal) {

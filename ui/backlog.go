@@ -9,7 +9,7 @@ import (
 	"tt-memtrace/ui/text"
 )
 
-// Backlog is what a source has received and nobody has read yet.
+// Backlog is what a source has received and no sink has read yet.
 type Backlog struct {
 	// Behind is the age of the newest event that was read while others wait; 0 where none waits.
 	Behind time.Duration

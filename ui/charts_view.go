@@ -41,7 +41,7 @@ type chartPanel struct {
 	region widget.Region
 }
 
-// windows are what + and - go through; the last one stands for all there is.
+// windows are what + and - go through; the last one is all there is.
 var windows = []time.Duration{time.Minute, 5 * time.Minute, 15 * time.Minute, time.Hour, 2 * time.Hour, 6 * time.Hour, 24 * time.Hour, 7 * 24 * time.Hour}
 
 func newCharts(s *state) *charts { return &charts{state: s, window: 1} }
@@ -124,7 +124,7 @@ func (c *charts) Compose(w, h int) widget.Picture {
 	}
 	c.selected = list[sel]
 	room := max(h-3, 1)
-	// least lines make a chart that tells something.
+	// least lines make a readable chart.
 	const least = 4
 	fit := min(max(room/least, 1), len(list))
 	if c.alone {

@@ -19,7 +19,7 @@ type chipTier struct {
 	// spark is the width of the history of DRAM, 0 for none.
 	spark   int
 	history *history
-	// memory is that of the history, names are those of rows that stand for more than one chip.
+	// memory is that of the history, names are those of rows of more than one chip.
 	memory metric
 	names  map[aggregator.Chip]string
 	// bar and small are the least widths of the bars of DRAM and L1, and of
@@ -57,7 +57,7 @@ func screenTiers(d *data, h *history, memory metric, names map[aggregator.Chip]s
 		}
 		out = append(out, t)
 		if i <= 3 && t.telemetry {
-			// Rather narrower bars than none of what the driver tells.
+			// Rather narrower bars than none of the driver's values.
 			t.bar, t.small = max(t.bar-3, 5), 0
 			out = append(out, t)
 		}
@@ -86,7 +86,7 @@ func peakTiers() []chipTier {
 	}
 }
 
-// maxBar is the width beyond which a bar tells nothing more.
+// maxBar is the width beyond which a bar shows nothing more.
 const maxBar = 40
 
 // chipTable lays the device table out in w cells, one row a chip, by the first

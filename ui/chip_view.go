@@ -168,7 +168,7 @@ func (v *chipView) Compose(w, h int) widget.Picture {
 	p.Lines = append(p.Lines, v.identity(c, w)...)
 	p.Lines = append(p.Lines, v.memories(c, w)...)
 	p.Lines = append(p.Lines, v.programs(c, w)...)
-	// The map of cores needs some room beside what it stands next to, or below.
+	// The map of cores needs some room beside its neighbour, or below.
 	least := 5 // of the table of processes
 	if heat := v.heat(); len(heat) > 0 && len(p.Lines)+len(heat)+1+least <= h {
 		p.Lines = append(p.Lines, widget.Rule(w, "cores, by what circular buffers take", "", text.GlyphSet(v.settings.ASCII)))

@@ -47,7 +47,7 @@ func (o Options) complete() (Options, error) {
 		tcell.SetEncodingFallback(tcell.EncodingFallbackASCII)
 		screen, err := tcell.NewScreen()
 		if err != nil {
-			// Of a terminal that nobody knows, hardly more is to be expected than of a VT100.
+			// An unknown terminal can hardly do more than a VT100.
 			info, known := tcell.LookupTerminfo("vt100")
 			if known != nil {
 				return o, err

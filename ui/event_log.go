@@ -103,7 +103,7 @@ type mark struct {
 	count uint64
 	// memory that was out.
 	memory aggregator.Memory
-	// started is when the process did, to tell PIDs apart that are used again.
+	// started is when the process did, to distinguish PIDs that are used again.
 	started uint64
 }
 
@@ -237,7 +237,7 @@ func (l *Log) Change(c aggregator.Change) {
 	l.mu.Unlock()
 }
 
-// Unsafe takes in a buffer that a replay of a trace may have overwritten.
+// Unsafe adds a buffer that a replay of a trace may have overwritten.
 func (l *Log) Unsafe(c aggregator.Change) {
 	n := logEntry{
 		time: c.Time, size: c.Buffer.Size, address: c.Buffer.Address, object: c.Buffer.ID, pid: c.PID, tid: c.TID,

@@ -18,7 +18,7 @@ type events struct {
 	*state
 	*widget.Table[eventRow, uint64]
 	tail *tail
-	// latest is what the tail has; rows stand still while the user looks back. Each went
+	// latest is what the tail has; rows do not move while the user looks back. Each went
 	// through a filter.
 	latest            []eventRow
 	latestOf, shownOf string
@@ -317,7 +317,7 @@ func (e *events) work() func(*reader) func() {
 
 func (e *events) Compose(w, h int) widget.Picture {
 	if e.data.log == nil {
-		return widget.Picture{Lines: []text.Line{nil, text.Faint.Line("  this source tells of no single events")}, Selected: -1}
+		return widget.Picture{Lines: []text.Line{nil, text.Faint.Line("  this source has no single events")}, Selected: -1}
 	}
 	newer := 0
 	if !e.read {

@@ -13,7 +13,7 @@ import (
 	"tt-memtrace/ui/widget"
 )
 
-// inexactMark stands beside numbers that are not exact for a reason without a letter of its own.
+// inexactMark is beside numbers that are not exact for a reason without a letter of its own.
 const inexactMark = "X"
 
 // reasonMarks are the letters of reasons, in their order beside a process or chip.

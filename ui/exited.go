@@ -82,7 +82,7 @@ func (x *exited) look(now time.Time, system *telemetry.System, s *aggregator.Sna
 }
 
 // atPeak are copies of processes that hold their peaks: at its end a process
-// holds nothing, or what it forgot, which tells little of its life.
+// holds nothing, or what it forgot, which says little of its life.
 func atPeak(list []aggregator.ProcessSnapshot) []*aggregator.ProcessSnapshot {
 	out := make([]*aggregator.ProcessSnapshot, 0, len(list))
 	for _, p := range list {

@@ -17,7 +17,7 @@ type failure struct {
 	pid           uint32
 	memory        aggregator.Memory
 	refusal       aggregator.Refusal
-	// explanation says who held the memory at that moment; empty where nobody asked in time.
+	// explanation says who held the memory at that moment; empty where it was not asked for in time.
 	explanation string
 }
 

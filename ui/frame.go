@@ -121,7 +121,7 @@ func (f *frame) compose(w, h int) widget.Picture {
 		tabs := f.tabs(w)
 		p := f.progress(w - tabs.Width() - 2)
 		if p == nil && f.player != nil {
-			// Where a replay stands says more than the names of the views.
+			// The position of a replay says more than the names of the views.
 			if narrow := f.tabs(0); f.progress(w-narrow.Width()-2) != nil {
 				tabs, p = narrow, f.progress(w-narrow.Width()-2)
 			}

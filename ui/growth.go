@@ -25,7 +25,7 @@ func (v *overview) rebase() {
 		base.used[idOf(p)] = v.settings.processAmounts(p)[base.memory].used
 	}
 	v.base = base
-	v.notify("baseline set: +" + metricNames[base.memory] + " and +/MIN count from now on; b sets it anew")
+	v.notify("baseline set: +" + metricNames[base.memory] + " and +/MIN count from now on; b sets it again")
 }
 
 // grownSince is how much more of the baseline's memory a process has than at the baseline.

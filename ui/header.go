@@ -24,7 +24,7 @@ type data struct {
 	// source is what is traced, in a word.
 	source string
 	ended  bool
-	// recorded: it is a replay, which stands at playback.
+	// recorded: it is a replay, whose state is playback.
 	recorded bool
 	playback Playback
 	paused   bool

@@ -110,7 +110,7 @@ func (r *ring) rewind(to uint64) {
 	r.next, r.last = 0, to
 }
 
-// put tells the value of an interval, which is the newest or comes after it.
+// put sets the value of an interval, which is the newest or comes after it.
 func (r *ring) put(interval uint64, v value, keep int) {
 	n := len(r.values)
 	if n > 0 && interval == r.last {

@@ -34,7 +34,7 @@ type mapView struct {
 type blockKey struct {
 	from uint64
 	kind blockKind
-	// process and id tell buffers at one address apart.
+	// process and id distinguish buffers at one address.
 	process processID
 	id      uint64
 }
@@ -107,7 +107,7 @@ func newMapView(s *state) *mapView {
 	return v
 }
 
-// since is when a block came, as late as can be for what is no buffer.
+// since is when a block came, as late as can be where there is no buffer.
 func since(b *block) uint64 {
 	if b.buffer == nil {
 		return 1<<64 - 1
@@ -279,7 +279,7 @@ func (v *mapView) Compose(w, h int) widget.Picture {
 	return p
 }
 
-// heads say what is shown, and how it stands with what is free.
+// heads say what is shown, and how much is free.
 func (v *mapView) heads(c *aggregator.ChipSnapshot, w int) []text.Line {
 	o := v.settings
 	what := "a bank of " + v.memory.String()

@@ -412,7 +412,7 @@ func (v *overview) table(p *widget.Picture, which panel, t *widget.Columns, heig
 	}
 }
 
-// focused makes the titles of the table in focus stand out.
+// focused highlights the titles of the table in focus.
 func focused(head text.Line, focus bool) text.Line {
 	if !focus {
 		return head
@@ -463,7 +463,7 @@ func noProcess(s *aggregator.Snapshot) string {
 	return "no process uses the runtime yet"
 }
 
-// noteLines are the legend of the marks of processes, and most notices at the most; more says where
+// noteLines are the legend of the marks of processes, and at most so many notices; more says where
 // the others are.
 func noteLines(d *data, processes []*aggregator.ProcessSnapshot, o settings, w, most int, more string) []text.Line {
 	g := text.GlyphSet(o.ASCII)

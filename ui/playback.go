@@ -16,7 +16,7 @@ type Player interface {
 	SetSpeed(speed float64)
 }
 
-// Playback is how a replay stands.
+// Playback is the state of a replay.
 type Playback struct {
 	// Position of Length; a Length of 0 is not known.
 	Position, Length time.Duration

@@ -39,7 +39,7 @@ type rowKey struct {
 	process processID
 	chip    aggregator.Chip
 	kind    rowKind
-	// since tells processes that exited apart: one that called exec is there more than once.
+	// since distinguishes processes that exited: one that called exec is there more than once.
 	since uint64
 }
 
@@ -367,7 +367,7 @@ func processColumns(d *data, o settings, list []entry, short bool, g text.Glyphs
 	return columns
 }
 
-// counted is a number of buffers or calls, which the runtime's own sums do not tell.
+// counted is a number of buffers or calls, which the runtime's own sums do not have.
 func counted(p *aggregator.ProcessSnapshot, n uint64, o settings, g text.Glyphs) text.Line {
 	if p.Info.Source == aggregator.FromSharedMemory {
 		return text.Faint.Line(g.Unknown)
@@ -434,7 +434,7 @@ func chipsCell(e *entry, g text.Glyphs) text.Line {
 	return text.Plain.Line(text.Clip(chips, maxChips, g.Dots))
 }
 
-// legend explains the marks that stand next to the processes, and no others: which processes
+// legend explains the marks next to the processes, and no others: which processes
 // are not exact, and why.
 func legend(s *aggregator.Snapshot, list []*aggregator.ProcessSnapshot, o settings) []string {
 	var out []string

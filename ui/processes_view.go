@@ -159,7 +159,7 @@ func holdsCell(r *holder, s *state) text.Line {
 	case r.system != nil && len(r.system.Devices) > 0:
 		return text.Plain.Line(text.Clip(aggregator.Ranges(r.system.Devices), maxChips, text.GlyphSet(s.settings.ASCII).Dots))
 	case r.traced != nil && len(r.traced.Chips) > 0:
-		// No node of the driver's is open, or nobody could tell; the runtime has chips.
+		// No node of the driver's is open, or that is unknown; the runtime has chips.
 		return text.Faint.Line("(" + text.Clip(chipRanges(r.traced.Chips), maxChips, text.GlyphSet(s.settings.ASCII).Dots) + ")")
 	}
 	return text.Faint.Line(text.GlyphSet(s.settings.ASCII).Unknown)

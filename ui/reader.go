@@ -119,7 +119,7 @@ func (r *reader) processes() ([]telemetry.Process, error) {
 	return r.holders, r.holdersErr
 }
 
-// frozen is a feed that stands still: what there was when the user paused.
+// frozen is a feed that does not change: what there was when the user paused.
 type frozen struct {
 	snapshot *aggregator.Snapshot
 	buffers  map[uint32][]aggregator.BufferSnapshot

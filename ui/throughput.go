@@ -24,7 +24,7 @@ func idOf(p *aggregator.ProcessSnapshot) processID {
 type rates struct {
 	events float64
 	known  bool
-	// calls counts allocations and frees. It is nil where nobody measures.
+	// calls counts allocations and frees. It is nil where no test measures.
 	calls map[processID]float64
 }
 
@@ -78,7 +78,7 @@ func (m *meter) rates() rates {
 	return r
 }
 
-// elapsed carries the snapshot's clock on between events: it stands still
+// elapsed carries the snapshot's clock on between events: it stops
 // while nothing happens, but processes get older.
 type elapsed struct {
 	// newest event, and the moment of both clocks that others are reckoned from.

@@ -28,7 +28,7 @@ import (
 // file. It is called from one goroutine, and not after Run has returned. What it
 // returns must not change any more.
 type Feed interface {
-	// Snapshot is called each Options.Refresh and must return soon. Nil stands for
+	// Snapshot is called each Options.Refresh and must return soon. Nil means
 	// an empty snapshot.
 	Snapshot() *aggregator.Snapshot
 	// Buffers and Programs are those of a process in the snapshot, oldest first.
@@ -44,7 +44,7 @@ type Options struct {
 	Host string
 	// Recorded: the source is a replay. When it has ended, a summary is shown.
 	Recorded bool
-	// Player moves in the replay; nil where nobody can.
+	// Player moves in the replay; nil where that is not possible.
 	Player Player
 	// Source says in a word or two what is shown: "live", "pid 123". It may change, such as how
 	// often processes are sampled.
@@ -53,9 +53,9 @@ type Options struct {
 	// is called like Feed.Snapshot and may be nil.
 	Notes func() []string
 	// Backlog says what waits to be read; while that is old, the screen says so. It is
-	// called like Feed.Snapshot, and is nil where the source cannot tell.
+	// called like Feed.Snapshot, and is nil where the source does not know it.
 	Backlog func() Backlog
-	// CallSite names the user's code on a stack in one line; nil where nobody can.
+	// CallSite names the user's code on a stack in one line; nil where that is not possible.
 	CallSite func([]aggregator.Frame) string
 	// Log is the stream of changes that the view of events shows; nil where the
 	// source has none.

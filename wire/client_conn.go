@@ -249,7 +249,7 @@ func (t Type) known() bool { return t >= Alloc && t <= DumpKernels }
 const plausible = 24
 
 // recordSize infers from the first bytes of a connection how long its records are:
-// the smallest size at which a second record begins. What stands there in longer
+// the smallest size at which a second record begins. What is there in longer
 // records is 0 in all that clients send, and 0 begins no record. It is 0 while
 // there are too few bytes, and the newest where there is no second record.
 func recordSize(b []byte) Size {

@@ -140,7 +140,7 @@ func (r *Record) appendJournal(b []byte) []byte {
 	return r.Append(b, Sizes[0])[:len(b)+prefix]
 }
 
-// begin starts the journal anew, for a server that holds what all yields.
+// begin starts a new journal, for a server that holds what all yields.
 func (j *journal) begin(server string, all func(yield func(*Record) bool)) error {
 	j.server = server
 	if j.path == "" {

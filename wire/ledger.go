@@ -256,7 +256,7 @@ func (l *ledger) drop(key bufferKey, old buffer) {
 	l.release(old.pid)
 }
 
-// room is whether there is room for one more object of a process. Where there is none, the
+// room is whether there is room for one more object of a process. Where there is not, the
 // process is marked.
 func (l *ledger) room(r *report, p *process) bool {
 	all := len(l.buffers) + len(l.programs[CBAlloc]) + len(l.programs[KernelLoad])

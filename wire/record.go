@@ -103,7 +103,7 @@ type Record struct {
 // a client's report needs.
 const prefix = 40
 
-// fields is the layout of a record: where each field stands in the records of 72,
+// fields is the layout of a record: the offset of each field in the records of 72,
 // 112, 128 and 144 bytes, 0 where it is not in them. All are little-endian.
 var fields = []struct {
 	of func(*Record) any
@@ -188,7 +188,7 @@ func (r *Record) decodePrefix(b []byte) {
 	}
 }
 
-// decodeHelper reads a record of helperSize: type, device and size stand where they do in
+// decodeHelper reads a record of helperSize: type, device and size are where they are in
 // the others, then there are the id and the PID.
 func (r *Record) decodeHelper(b []byte) {
 	*r = Record{

@@ -308,7 +308,7 @@ func (s *Server) publish() {
 	clear(s.ledger.events)
 	s.ledger.events = s.ledger.events[:0]
 	if s.out.Len() > 0 {
-		s.o.Output.Write(s.out.Bytes()) // nobody may listen any more
+		s.o.Output.Write(s.out.Bytes()) // the reader may be gone
 		s.out.Reset()
 	}
 	if s.errors.Len() > 0 {

@@ -48,7 +48,7 @@ func AskSize(ctx context.Context, path string) (Size, error) {
 	}
 	b := make([]byte, 2*Newest)
 	n, err := c.Read(b)
-	// An answer comes at once, but nobody promises that.
+	// An answer comes at once, but that is not guaranteed.
 	for err == nil && n < int(Newest) {
 		c.SetReadDeadline(time.Now().Add(sizeWait))
 		var more int
@@ -368,7 +368,7 @@ func (s *serverConn) flush() error {
 	return s.journal.write(b)
 }
 
-// compact begins the journal anew when most of it is not true any more.
+// compact begins a new journal when most of the old one is out of date.
 func (s *serverConn) compact() error {
 	if !s.journal.full() {
 		return nil

@@ -38,7 +38,7 @@ func (c *comparison) equal() bool { return c.Runtime == nil || *c.Runtime == c.T
 const (
 	// compareTries times, this long apart, what differs is looked at again: a
 	// program runs on meanwhile, and the runtime writes its figure of circular
-	// buffers down ten times a second at the most.
+	// buffers down at most ten times a second.
 	compareTries = 6
 	compareEvery = 150 * time.Millisecond
 )

@@ -59,7 +59,7 @@ func (s *sockets) recordSize() (wire.Size, error) {
 	}
 	n, err := strconv.Atoi(s.size)
 	if err != nil || !wire.Size(n).Valid() {
-		return 0, fmt.Errorf("%w: --record-size %s is none of auto, 72, 112, 128, 144", errUsage, s.size)
+		return 0, fmt.Errorf("%w: --record-size %s is not auto, 72, 112, 128 or 144", errUsage, s.size)
 	}
 	return wire.Size(n), nil
 }

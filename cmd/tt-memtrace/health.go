@@ -67,7 +67,7 @@ func (h health) notify(ctx context.Context) {
 	case <-ctx.Done():
 		return
 	}
-	_, _ = daemon.SdNotify(false, daemon.SdNotifyReady) // without systemd there is nobody to notify
+	_, _ = daemon.SdNotify(false, daemon.SdNotifyReady) // without systemd this does nothing
 	every, err := daemon.SdWatchdogEnabled(false)
 	if err != nil || every == 0 {
 		return

@@ -47,7 +47,7 @@ type live struct {
 	ofSeveral bool
 	// prints: standard output gets text while events are read.
 	prints bool
-	// brief: the first snapshot is all that is wanted, nothing is waited for.
+	// brief: only the first snapshot is wanted, and no process is waited for.
 	brief bool
 	// needsAll: what is written has each event, so that it stays incomplete when the
 	// numbers are corrected.

@@ -122,7 +122,7 @@ func flagProblem(cmd *cobra.Command, err error) string {
 	return err.Error()
 }
 
-// valueProblem says why a value is none of the flag's kind; empty where the flag itself says it well.
+// valueProblem says why a value is not of the flag's kind; empty where the flag itself says it well.
 func valueProblem(f *pflag.Flag, cause error) string {
 	var number *strconv.NumError
 	if !errors.As(cause, &number) {

@@ -70,8 +70,8 @@ func (t *tracing) Device(number int32) wire.Device { return t.look().devices[num
 // arches are the protocol's numbers.
 var arches = map[string]uint32{"grayskull": 1, "wormhole_b0": 2, "blackhole": 3, "quasar": 4}
 
-// look is the host now: its chips as the driver tells, and where a process has one open as
-// that process tells, with what traced processes hold.
+// look is the host now: its chips as the driver reports them, and where a process has one open as
+// that process reports them, with what traced processes hold.
 func (t *tracing) look() hostView {
 	t.mu.Lock()
 	view, current := t.view, time.Since(t.at) < viewFor
@@ -230,7 +230,7 @@ func tracedLines(w io.Writer) session.Sink {
 			}
 		},
 		Batch: func() {
-			w.Write(lines.Bytes()) // nobody may listen any more
+			w.Write(lines.Bytes()) // the reader may be gone
 			lines.Reset()
 		},
 	}

@@ -17,7 +17,7 @@ version() {
 	echo "It contains d3.js, BSD 3-Clause:"
 	cat node_modules/echarts/licenses/LICENSE-d3
 	echo
-	echo "It stands on zrender $(version zrender), BSD 3-Clause:"
+	echo "It uses zrender $(version zrender), BSD 3-Clause:"
 	cat node_modules/zrender/LICENSE
 	echo
 	echo "and on tslib $(version tslib), 0BSD:"

@@ -96,7 +96,7 @@ round by round. Costs are processor time of the traced process, in microseconds,
 	p(`
 A *bare uprobe* is an empty program at the same places, which is the least that any uprobe costs. *bpftrace* prints the same
 arguments into a pipe. An *account in the kernel* is what bcc's memleak keeps: live allocations, sums and stacks in maps, nothing
-sent. The *runtime's own tracking* is the account in /dev/shm that it keeps unless told not to. A *client* is code in the process
+sent. The *runtime's own tracking* is the account in /dev/shm that it keeps unless configured not to. A *client* is code in the process
 that sends a record for each chip to an allocation server, which here takes records and does nothing with them.`)
 	if len(r.pairs) > 0 {
 		r.fixturePart(p)

@@ -173,7 +173,7 @@ func (c *cutter) tables() error {
 			relocations = append(relocations, i)
 			tables[i] = list
 		case elf.SHT_GNU_VERNEED, elf.SHT_GNU_VERSYM, elf.SHT_GNU_VERDEF:
-			// Which version of a symbol it is matters to nobody here.
+			// Which version of a symbol it is does not matter here.
 			order.PutUint32(headers[i*sectionSize+4:], uint32(elf.SHT_PROGBITS))
 		case elf.SectionType(19): // SHT_RELR
 			return errors.New("packed relocations cannot be cut yet")

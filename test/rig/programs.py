@@ -90,7 +90,7 @@ def operate(mesh, name):
 def captured(graph, chips):
     """The circular buffers among a captured graph's nodes.
 
-    Up to 0.69 one is told of once, with the mesh's own number; it lies on every chip of the mesh.
+    Up to 0.69 one is reported once, with the mesh's own number; it lies on every chip of the mesh.
     """
     once = tuple(int(n) for n in version("ttnn").split(".")[:2]) < (0, 70)
     cbs = []

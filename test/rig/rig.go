@@ -424,7 +424,7 @@ func (w *Run) Await(event string, timeout time.Duration) (Message, error) {
 	}
 }
 
-// Rest is the workload's next rest point. It stands still until it is sent a command.
+// Rest is the workload's next rest point. It waits there for a command.
 func (w *Run) Rest(timeout time.Duration) (Message, error) { return w.Await(EventRest, timeout) }
 
 // Send gives a command to a workload that waits: go, gc, rest, oom, close or quit.

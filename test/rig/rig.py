@@ -239,7 +239,7 @@ def python_version(text):
 def usable_python(path, versions):
     """Whether this interpreter runs, is of one of the versions and can make virtual environments.
 
-    Only running it tells: a pyenv shim is on PATH for versions that are not active, and Debian ships venv
+    Only running it shows: a pyenv shim is on PATH for versions that are not active, and Debian ships venv
     and ensurepip apart from the interpreter.
     """
     probe = "import sys, venv, ensurepip; print(sys.version_info[0], sys.version_info[1])"
@@ -272,7 +272,7 @@ def find_python(versions):
 
 
 def make_environment(base, release, out, lock):
-    # An environment cannot be moved, so it is made in place; the marker tells when it is whole. -I keeps
+    # An environment cannot be moved, so it is made in place; the marker says that it is whole. -I keeps
     # PYTHON* variables out, which may belong to another environment.
     subprocess.run(
         [base, "-I", "-m", "venv", release.dir], check=True, stdout=out, stderr=out, pass_fds=[lock.fileno()]

@@ -2,7 +2,7 @@
 """A random workload on mock chips that stops at rest points, for tests of a tracer.
 
 It allocates and frees buffers of every kind and runs operations, from several threads, on a mesh and on
-submeshes of it. At a rest point all threads stand still, and it prints what the runtime's allocator says
+submeshes of it. At a rest point all threads wait, and it prints what the runtime's allocator says
 it holds, next to what the workload itself asked for. See rig.go for the messages.
 
 Commands at a rest point, one a line on stdin:
@@ -189,7 +189,7 @@ class Workload:
     # --- threads
 
     def burst(self, steps, number):
-        """Run steps on all threads at once and wait until they stand still.
+        """Run steps on all threads at once and wait until they have stopped.
 
         Memory fills up in two bursts out of three, so that rest points find much to compare.
         """

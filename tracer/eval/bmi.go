@@ -3,7 +3,7 @@ package eval
 import "math/bits"
 
 // execBMI executes the BMI1 and BMI2 instructions, which are VEX-encoded but work
-// on general-purpose registers. Not done if the instruction is none of them.
+// on general-purpose registers. Not done if the instruction is another.
 func (m *Machine) execBMI(in *inst) (done bool, err error) {
 	size := 4
 	if in.w {

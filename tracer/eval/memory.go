@@ -8,7 +8,7 @@ type Memory interface {
 	ReadAt(p []byte, addr uint64) error
 }
 
-// CodeMemory is a Memory which tells code from data. Without it, code is read like
+// CodeMemory is a Memory that distinguishes code from data. Without it, code is read like
 // data.
 type CodeMemory interface {
 	Memory

@@ -6,7 +6,7 @@ import "tt-memtrace/aggregator"
 // named a chip first, it is called for all.
 type ChipNames map[uint64]aggregator.Chip
 
-// chip is what a process's own number stands for. Where the unique id is not
+// chip is the chip that a process means by its own number. Where the unique id is not
 // known, a number of a process that renumbers is its own. Used says whether a
 // chip is in use, by its unique id.
 func (known ChipNames) chip(pid, number uint32, unique uint64, private bool, used func(uint64) bool) aggregator.Chip {

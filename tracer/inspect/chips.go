@@ -6,7 +6,7 @@ import (
 	"tt-memtrace/aggregator"
 )
 
-// Chips are those of one process: what its numbers stand for.
+// Chips are those of one process, by its own numbers.
 type Chips struct {
 	in  *Inspector
 	pid uint32

@@ -14,7 +14,7 @@ import (
 )
 
 // A process numbers chips as it likes: TT_VISIBLE_DEVICES renumbers them. What a
-// chip is, its unique id tells, which the driver library keeps for each.
+// chip is follows from its unique ID, which the driver library keeps for each.
 
 // driverLibraries are how the name of the file with the driver library begins, in
 // different releases: packaging can have put a hash behind it.

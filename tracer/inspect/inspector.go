@@ -148,7 +148,7 @@ func (in *Inspector) Board(chip uint32) string {
 func (in *Inspector) Capacity(allocator uint64) (c aggregator.Capacity, err error) {
 	for m := range aggregator.NumMemories {
 		if m == aggregator.SystemMemory {
-			continue // not on the chip, and the allocator refuses to tell
+			continue // not on the chip, and the allocator refuses to answer
 		}
 		n, e := in.ofMemory(metal.NumBanks, allocator, m)
 		if e != nil {

@@ -90,7 +90,7 @@ func Loadable(pid uint32, file string) (uint64, error) {
 		return 0, &os.PathError{Op: "opening the root of process", Path: fmt.Sprint(pid), Err: err}
 	}
 	defer unix.Close(root)
-	// O_NONBLOCK, so that a FIFO blocks nobody.
+	// O_NONBLOCK, so that a FIFO does not block.
 	fd, err := unix.Openat2(root, file, &unix.OpenHow{
 		Flags: unix.O_RDONLY | unix.O_CLOEXEC | unix.O_NONBLOCK | unix.O_NOCTTY, Resolve: unix.RESOLVE_IN_ROOT | unix.RESOLVE_NO_MAGICLINKS,
 	})

@@ -100,7 +100,7 @@ func (in *Inspector) evaluate(hook func(name string) eval.Hook) *evaluation {
 		case name == "getpid":
 			return eval.Return(uint64(in.mem.PID()))
 		case strings.HasPrefix(name, metal.OwnAccount):
-			return eval.Return(0) // its account in shared memory, which nobody asked for
+			return eval.Return(0) // its account in shared memory, which is not needed here
 		}
 		return inner(name)
 	}

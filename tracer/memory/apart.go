@@ -94,7 +94,7 @@ func (r *reader) search(pid uint32, vptrs []uint64) (found Objects, refused, err
 	}
 }
 
-// serveSearch searches, and says that it does so now and then. Where nobody asks it to go
+// serveSearch searches, and says that it does so now and then. Where no one asks it to go
 // on it ends the process.
 func serveSearch(pid uint32, words, buffer []byte) {
 	var vptrs []uint64

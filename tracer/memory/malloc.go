@@ -2,7 +2,7 @@ package memory
 
 import "tt-memtrace/tracer/proc"
 
-// The C library's malloc (glibc) tells with each piece of memory how large it is, in
+// The C library's malloc (glibc) keeps with each piece of memory how large it is, in
 // the word before it. An object of the runtime has a piece of its own, at whose
 // beginning it lies, so that of a large piece, an array, the rest is not read. What does
 // not have these shapes, such as another allocator's memory, is read whole.
@@ -35,7 +35,7 @@ func mappedChunkEnd(at, end, zero, size uint64) uint64 {
 }
 
 // arenaEnds are the end of the chunks in a heap of an arena, and of what it has made
-// accessible, by the first words of a page at an address; 0 where it is none.
+// accessible, by the first words of a page at an address; 0 where it is not one.
 func arenaEnds(at, end uint64, words []uint64) (chunks, accessible uint64) {
 	if at%arenaBytes != 0 || len(words) < 4 {
 		return 0, 0

@@ -187,7 +187,7 @@ const (
 	// maxAbandoned readers may wait for pages of one user's; then no process of that
 	// user is read until one of them is back.
 	maxAbandoned = 2
-	// idleAfter is how long a reader is kept that nobody asks.
+	// idleAfter is how long an unused reader is kept.
 	idleAfter = time.Minute
 )
 

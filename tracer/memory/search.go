@@ -41,7 +41,7 @@ func (p *Process) Find(vptrs ...uint64) (Objects, error) {
 type search struct {
 	mem      *Process
 	vptrs    []uint64
-	low, any uint64 // vtables stand close together: one comparison sorts out nearly all
+	low, any uint64 // vtables are close together: one comparison sorts out nearly all
 	// many are vptrs, where they are not few.
 	many   map[uint64]struct{}
 	over   func() bool // the time is up

@@ -1,6 +1,6 @@
 package metal
 
-// fieldTable is where the fields of a Buffer stood in all 82 releases from
+// fieldTable has the offsets of the fields of a Buffer in all 82 releases from
 // 0.59.0rc58 to 0.81.1, from the base: the object's own +0x10 up to 0.78.0,
 // what its +0x10 points to from 0.79.0 on. With each field are the functions of
 // the runtime that show it, and how; every release has at least two for each.

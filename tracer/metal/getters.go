@@ -26,7 +26,7 @@ type Getter struct {
 	Err error
 }
 
-// getterTable are the getters, by what they tell.
+// getterTable has the getters, by what they return.
 var getterTable = []struct {
 	tells, without string
 	names          []string

@@ -19,7 +19,7 @@ const (
 	Decoded Proof = 1 << iota
 	// DWARF: the library's debug information says so.
 	DWARF
-	// Table: it stands there in every release looked at. Alone, if nothing shows it,
+	// Table: it is there in every release looked at. Alone, if nothing shows it,
 	// and all offsets that are shown agree with that table.
 	Table
 )
@@ -154,7 +154,7 @@ func (l *Library) functionNames() map[uint64]string {
 }
 
 // agree takes each field from the sources that show it, which must not
-// disagree, and tells whether the fields lie behind a pointer. The offsets are
+// disagree, and says whether the fields are behind a pointer. The offsets are
 // those from the object that holds them.
 func (l *Layout) agree() (shown map[string][]Evidence, err error) {
 	shown = map[string][]Evidence{}
@@ -291,7 +291,7 @@ func (l *Layout) Span() (n uint32) {
 }
 
 // directBase is where the fields begin in an object that holds them itself: so
-// that they stand where the table has them or, where none such exists, at the first.
+// that they are where the table has them or, where none such exists, at the first.
 func directBase(fields []Field) uint32 {
 	base, first, agree := uint32(0), ^uint32(0), true
 	for i, f := range fields {

@@ -112,7 +112,7 @@ func OpenLibrary(path string) (lib *Library, err error) {
 // openRegular opens a file that says it is the runtime, if it is a file at all.
 func openRegular(path string) (*os.File, unix.Stat_t, error) {
 	var st unix.Stat_t
-	// O_NONBLOCK, so that a FIFO in the library's place blocks nobody.
+	// O_NONBLOCK, so that a FIFO in the library's place does not block.
 	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
 	if err != nil {
 		return nil, st, &os.PathError{Op: "opening library", Path: path, Err: err}
@@ -185,7 +185,7 @@ func (l *Library) readSymbols() error {
 // much as name what makes it the runtime. A library that uses the runtime is as
 // large, is mapped first, and reading it would hold the runtime's own up.
 func KnowsRuntime(path string) (knows bool) {
-	// Where this cannot tell, reading the file will say why.
+	// Where this does not answer, reading the file will say why.
 	defer func() {
 		if recover() != nil {
 			knows = true
@@ -328,7 +328,7 @@ func buildID(e *elf.File) string {
 }
 
 // packageRelease finds the version in the name of the Python package's
-// metadata folder, which stands beside the package: …/ttnn-0.81.1.dist-info.
+// metadata folder, which is beside the package: …/ttnn-0.81.1.dist-info.
 func packageRelease(path string) string {
 	for dir := filepath.Dir(path); len(dir) > 1; dir = filepath.Dir(dir) {
 		list, err := filepath.Glob(filepath.Join(escapeGlob(dir), "ttnn-*.dist-info"))

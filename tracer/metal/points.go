@@ -90,7 +90,7 @@ type Point struct {
 	Where []string
 	// Way is which of these the point belongs to, several with |; 0: to each.
 	Way Way
-	// Check, where set, says why the point would tell nothing in a library.
+	// Check, where set, says why the point would send nothing in a library.
 	Check func(*Library) error
 }
 

@@ -17,7 +17,7 @@ type Probe struct {
 	Address, Offset uint64
 	// Skipped is the number of bytes between the symbol and the probe.
 	Skipped uint64
-	// Instruction is what stands at the probe, for people.
+	// Instruction is the one at the probe, for people.
 	Instruction string
 	// Emulated: the kernel runs the instruction itself (about half a
 	// microsecond) instead of stepping through it (twenty or more).
@@ -106,7 +106,7 @@ var endbr64 = []byte{0xf3, 0x0f, 0x1e, 0xfa}
 // entryBytes is how much of a function's code is looked at.
 const entryBytes = 32
 
-// probe decides where at a function's entry a probe can stand.
+// probe decides where at a function's entry a probe can be placed.
 func (l *Library) probe(p *Point, s elfSymbol) (Probe, error) {
 	code, err := l.Code(s.Value, entryBytes)
 	if err != nil {
@@ -135,7 +135,7 @@ func (l *Library) probe(p *Point, s elfSymbol) (Probe, error) {
 	return probe, nil
 }
 
-// emulated tells what the kernel's x86 uprobes run without a single step:
+// emulated says what the kernel's x86 uprobes run without a single step:
 // arch/x86/kernel/uprobes.c, push_setup_xol_ops and branch_setup_xol_ops.
 func emulated(i x86asm.Inst) bool {
 	for _, p := range i.Prefix {

@@ -52,7 +52,7 @@ func ExamineLibrary(lib *Library) *Report {
 // Extent is a part of a file.
 type Extent struct{ Offset, Length int64 }
 
-// ExamineExtents is Inspect, and tells which parts of the file's segments the
+// ExamineExtents is Inspect, and says which parts of the file's segments the
 // report rests on. The test set of all releases is cut from these.
 func ExamineExtents(path string) (*Report, []Extent, error) {
 	lib, err := OpenLibrary(path)

@@ -28,7 +28,7 @@ func (l *Library) Standard(path string) *eval.Image {
 	}
 	var image *eval.Image
 	if st.Size <= maxStandard {
-		// It reads the file, which is closed when nobody has the image any more.
+		// It reads the file, which is closed when the image is no longer referenced.
 		image, err = eval.NewImage(f, 0)
 	}
 	if image == nil || err != nil {

@@ -9,7 +9,7 @@ import (
 )
 
 // symbolicObject is a Buffer that is not there, for one function to be evaluated over:
-// what that reads, passes on and writes tells where the fields are.
+// the values that it reads, passes on and writes show where the fields are.
 type symbolicObject struct {
 	image   *eval.Image
 	symbols map[uint64]string // of the library's functions, by address

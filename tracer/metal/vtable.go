@@ -7,7 +7,7 @@ import (
 
 // deviceIDByVtable is where Device::id() const is, which is inline and hidden, so that a stripped
 // library does not name it. It overrides a virtual function of IDevice, as MeshDevice::id() const
-// does, which every library exports: both stand at the same place of their class's vtable.
+// does, which every library exports: both have the same place in their class's vtable.
 func (l *Library) deviceIDByVtable() (address uint64, ok bool) {
 	mesh, device, id := l.symbols[MeshDeviceVtable], l.symbols[DeviceVtable], l.symbols[meshDeviceID]
 	image, err := l.Image()

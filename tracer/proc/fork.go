@@ -11,7 +11,7 @@ import (
 // exec since. Its memory began as a copy of its parent's.
 const forkNoExec = 0x40
 
-// statFields are what /proc/PID/stat has that tells forks apart.
+// statFields are the fields of /proc/PID/stat that distinguish forks.
 type statFields struct {
 	parent uint32
 	flags  uint64

@@ -19,7 +19,7 @@ import (
 	"tt-memtrace/tracer/proc"
 )
 
-// Watcher tells which processes map files that may hold the runtime, as it happens.
+// Watcher reports which processes map files that may hold the runtime, as it happens.
 type Watcher interface {
 	// Run calls seen for each until the context ends, and missed when some were not seen.
 	Run(ctx context.Context, seen func(pid uint32), missed func()) error
@@ -28,7 +28,7 @@ type Watcher interface {
 }
 
 // Mappings watches for files that are named like the runtime, or of any name.
-// A program in the kernel does it best, as it wakes nobody for all others. Where
+// A BPF program does it best, as it does not wake the tracer for all others. Where
 // the kernel lets none into its functions, perf does, which some kernels keep to
 // CAP_SYS_ADMIN. The kernel's types can be nil.
 func Mappings(anyName bool, kernel *btf.Cache) (Watcher, error) {

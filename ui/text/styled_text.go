@@ -104,7 +104,7 @@ func (l Line) Clipped(w int) Line {
 	return out
 }
 
-// Without is l from its cell n on; where that is half a wide character, a space stands for it.
+// Without is l from its cell n on; where that is half a wide character, a space replaces it.
 func (l Line) Without(n int) Line {
 	var out Line
 	for _, s := range l {

@@ -97,7 +97,7 @@ func (s *DiffScreen) PollEvent() tcell.Event {
 func (s *DiffScreen) Show() {
 	w, h := s.page.Size()
 	if s.stale.Swap(false) || w != s.w || h != s.h {
-		// Nobody likes to look at half a window until it is time again.
+		// Half a window is not left on the screen until the next refresh.
 		s.w, s.h, s.Last = w, h, time.Time{}
 		s.shown = make([]shownCell, w*h)
 	}

@@ -17,7 +17,7 @@ type Palette [text.NumRoles]tcell.Style
 type hues struct{ good, warn, bad, key, notice, first, second, third, fourth int32 }
 
 // The palettes, by name. Colours of the first are those of Okabe and Ito, which people
-// with any of the common colour vision deficiencies can tell apart; "bright" has the same
+// with any of the common colour vision deficiencies can distinguish; "bright" has the same
 // hues for dark backgrounds of low contrast, "light" for light ones, and "blue" gets by
 // with blue to yellow for those who see neither red nor green. "mono" has none.
 var Palettes = map[string]hues{

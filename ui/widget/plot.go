@@ -7,7 +7,7 @@ import (
 	"tt-memtrace/ui/text"
 )
 
-// Unknown is a value that nobody knows.
+// Unknown is a value that is not known.
 const Unknown = math.MaxUint64
 
 // Plot draws values up to top in h lines, a column each, with the cursor in one of them.

@@ -8,7 +8,7 @@ import (
 type Layer struct {
 	Values []uint64
 	Role   text.Role
-	// Fill is the character that tells layers apart where colours do not.
+	// Fill is the character that distinguishes layers where colours do not.
 	Fill string
 }
 

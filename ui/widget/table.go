@@ -41,7 +41,7 @@ type Field[R any] struct {
 }
 
 // Table shows any number of rows that can be sorted, filtered and searched, with a
-// pane that tells all of one row. Only rows in view are ever written out.
+// pane that shows all of one row. Only rows in view are ever written out.
 type Table[R any, K comparable] struct {
 	Settings *Settings
 	// Order is what rows are sorted by as long as the user chose nothing: the name of a field.

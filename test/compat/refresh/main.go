@@ -1,4 +1,4 @@
-// Command refresh makes the compatibility set anew from the published releases,
+// Command refresh makes the compatibility set again from the published releases,
 // and the documentation from the set. It says what is new and what changed.
 package main
 
