@@ -24,7 +24,9 @@ func CheckPID(pid uint32) error {
 	if tgid := proc.ThreadGroup(pid); tgid != 0 && tgid != pid {
 		return fmt.Errorf("tracing PID %d: that is a thread of process %d", pid, tgid)
 	}
-	if _, err := os.ReadFile(fmt.Sprintf("/proc/%d/environ", pid)); errors.Is(err, os.ErrPermission) {
+	f, err := os.Open(fmt.Sprintf("/proc/%d/environ", pid))
+	f.Close()
+	if errors.Is(err, os.ErrPermission) {
 		owner := "another user"
 		if s, ok := st.Sys().(*syscall.Stat_t); ok {
 			owner = fmt.Sprintf("user %d", s.Uid)

@@ -1,9 +1,6 @@
 package tracer
 
 import (
-	"fmt"
-
-	"github.com/prometheus/procfs"
 	"golang.org/x/sys/unix"
 
 	"tt-memtrace/tracer/metal"
@@ -25,41 +22,31 @@ func (r *run) operation(pid uint32, address uint64) string {
 			return m.callers.At(address - m.start + m.offset)
 		}
 	}
-	p, err := procfs.NewProc(int(pid))
-	if err != nil {
+	m, offset, found := proc.FileAt(pid, address)
+	if !found {
 		return ""
 	}
-	maps, err := p.ProcMaps()
-	if err != nil {
+	path := m.FileName()
+	var st unix.Stat_t
+	if unix.Stat(path, &st) != nil {
 		return ""
 	}
-	for _, m := range maps {
-		if address < uint64(m.StartAddr) || address >= uint64(m.EndAddr) || m.Inode == 0 {
-			continue
+	// A file that was built again can have the number of the old one.
+	id := proc.FileVersion{FileID: m.ID, Changed: st.Ctim}
+	c, ok := r.callers[id]
+	if !ok {
+		var err error
+		if c, err = metal.ReadLaunchers(path, m.ID.Inode); err != nil {
+			c = &metal.Launchers{}
 		}
-		path := fmt.Sprintf("/proc/%d/root%s", pid, m.Pathname)
-		var st unix.Stat_t
-		if unix.Stat(path, &st) != nil {
-			return ""
+		if len(r.callers) >= maxCallers {
+			clear(r.callers)
 		}
-		// A file that was built again can have the number of the old one.
-		id := proc.FileVersion{FileID: proc.FileID{Device: m.Dev, Inode: m.Inode}, Changed: st.Ctim}
-		c, ok := r.callers[id]
-		if !ok {
-			c, err = metal.ReadLaunchers(path, m.Inode)
-			if err != nil {
-				c = &metal.Launchers{}
-			}
-			if len(r.callers) >= maxCallers {
-				clear(r.callers)
-			}
-			r.callers[id] = c
-			r.t.scheduleFreeOSMemory()
-		}
-		rel.callers = append(rel.callers, callerRange{uint64(m.StartAddr), uint64(m.EndAddr), uint64(m.Offset), c})
-		return c.At(address - uint64(m.StartAddr) + uint64(m.Offset))
+		r.callers[id] = c
+		r.t.scheduleFreeOSMemory()
 	}
-	return ""
+	rel.callers = append(rel.callers, callerRange{m.Region.Start, m.Region.End, m.Region.Start - m.Base, c})
+	return c.At(offset)
 }
 
 // maxCallers bounds the files whose launching functions are remembered.

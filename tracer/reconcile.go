@@ -315,7 +315,7 @@ func (r *run) addPrograms(p *traced, from origin, b *inspect.ProcessScan, touche
 	}
 	if unread := b.UnreadBut(told); unread > 0 && !p.reconciliation.unreadNoticed {
 		p.reconciliation.unreadNoticed = true
-		r.t.opts.Notice(fmt.Sprintf("process %d: %d programs from before tracing could not be read, so their circular buffers and kernels are not counted: %v", from.pid, unread, b.Why))
+		r.t.opts.Notice(fmt.Sprintf("process %d: %d programs from before tracing could not be read whole, so some of their circular buffers or kernels are not counted: %v", from.pid, unread, b.Why))
 	}
 }
 

@@ -1,11 +1,16 @@
 package e2e
 
 import (
+	"bytes"
 	"cmp"
 	"fmt"
 	"maps"
 	"os"
+	"os/exec"
+	"regexp"
+	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -323,15 +328,21 @@ func TestLostProgramsAreCorrected(t *testing.T) {
 func TestAttachedLateKnowsPrograms(t *testing.T) {
 	r := placesCircularBuffers(t)
 	for _, c := range []struct {
-		cluster string
-		slow    bool
-	}{{"n150", false}, {"t3k", false}, {"n300", true}} {
-		t.Run(fmt.Sprintf("%s slow=%v", c.cluster, c.slow), func(t *testing.T) {
+		cluster      string
+		slow, chroot bool
+	}{{"n150", false, false}, {"t3k", false, false}, {"n300", true, true}} {
+		t.Run(fmt.Sprintf("%s slow=%v chroot=%v", c.cluster, c.slow, c.chroot), func(t *testing.T) {
 			if c.slow && !r.PlacesSlowly() {
 				return // the mock places none there
 			}
+			o := rig.Options{Cluster: c.cluster, Script: rig.Programs, SlowDispatch: c.slow}
+			if c.chroot {
+				if o.Root = otherRoot(t); o.Root == "" {
+					return // it was run there
+				}
+			}
 			early := start(t, tracer.Options{Follow: uint32(os.Getpid())})
-			w := workload(t, r, rig.Options{Cluster: c.cluster, Script: rig.Programs, SlowDispatch: c.slow})
+			w := workload(t, r, o)
 			n := 0
 			operations(t, w, func(event string, op operation) {
 				early.sync()
@@ -350,6 +361,9 @@ func TestAttachedLateKnowsPrograms(t *testing.T) {
 					}
 				}
 				ours, theirs := late.snapshot(), early.snapshot()
+				if !ours.Exact() {
+					t.Errorf("%s: %+v", event, slices.Collect(ours.Why()))
+				}
 				for i, c := range ours.Chips {
 					d := theirs.Chips[i]
 					c.CB.PeakPhysical, c.CB.PeakLogical, d.CB.PeakPhysical, d.CB.PeakLogical = 0, 0, 0, 0
@@ -364,6 +378,43 @@ func TestAttachedLateKnowsPrograms(t *testing.T) {
 			})
 		})
 	}
+}
+
+// otherRoot is a folder that everything is below, as in a chroot. The test goes on with it in a
+// mount namespace of its own, with which the folder's mounts end, however the test ends.
+func otherRoot(t *testing.T) string {
+	t.Helper()
+	const inside = "TT_MEMTRACE_TEST_NAMESPACE"
+	if os.Getenv(inside) == "" {
+		unshare, err := exec.LookPath("unshare")
+		if err != nil {
+			t.Skip(err)
+		}
+		var pattern []string
+		for part := range strings.SplitSeq(t.Name(), "/") {
+			pattern = append(pattern, "^"+regexp.QuoteMeta(part)+"$")
+		}
+		c := exec.Command(unshare, "--mount", "--propagation", "private", os.Args[0], "-test.v", "-test.run", strings.Join(pattern, "/"))
+		c.Env = append(os.Environ(), inside+"=1")
+		if out, err := c.CombinedOutput(); err != nil || !bytes.Contains(out, []byte("--- PASS: "+t.Name())) {
+			t.Errorf("in a mount namespace of its own: %v\n%s", err, out)
+		}
+		return ""
+	}
+	// Nothing here removes what is in it: that is the host's.
+	root, err := os.MkdirTemp("", "tt-memtrace-root-")
+	if err == nil {
+		err = unix.Mount("/", root, "", unix.MS_BIND|unix.MS_REC, "")
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := cmp.Or(unix.Unmount(root, unix.MNT_DETACH), unix.Rmdir(root)); err != nil {
+			t.Error(err)
+		}
+	})
+	return root
 }
 
 // programsOf writes down what is to be the same of each program.

@@ -31,6 +31,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 )
 
@@ -158,6 +159,7 @@ type Options struct {
 	// FirstChipID gives the chips unique ids from here on. With 0 a run has its own; runs on the same chips
 	// need the same one.
 	FirstChipID uint64
+	Root        string    // the folder that is all there is for it, by chroot
 	Verbose     bool      // let the runtime log
 	Stderr      io.Writer // gets what the workload and the runtime print, in addition to error messages
 }
@@ -299,6 +301,7 @@ func (r *Runtime) Start(ctx context.Context, o Options) (*Run, error) {
 		exited:   make(chan struct{}),
 	}
 	w.cmd.Env = prepared.Env
+	w.cmd.SysProcAttr = &syscall.SysProcAttr{Chroot: o.Root}
 	w.cmd.Stderr = w.stderr
 	if o.Stderr != nil {
 		w.cmd.Stderr = io.MultiWriter(w.stderr, o.Stderr)

@@ -35,19 +35,14 @@ func Mappings(pid uint32, extra []proc.FileID) ([]proc.Mapping, error) {
 // openMapFile opens a mapped file by its mapping, which works when its name is
 // gone too. It takes more rights than opening it by name.
 func openMapFile(m proc.Mapping) (*metal.Library, error) {
-	dir := fmt.Sprintf("/proc/%d/map_files", m.PID)
-	names, err := os.ReadDir(dir)
-	if err != nil {
+	path := fmt.Sprintf("/proc/%d/map_files/%x-%x", m.PID, m.Region.Start, m.Region.End)
+	var st unix.Stat_t
+	if err := unix.Stat(path, &st); err != nil {
 		return nil, err
+	} else if st.Ino != m.ID.Inode {
+		return nil, os.ErrNotExist
 	}
-	for _, n := range names {
-		var st unix.Stat_t
-		path := filepath.Join(dir, n.Name())
-		if unix.Stat(path, &st) == nil && st.Ino == m.ID.Inode {
-			return metal.OpenLibrary(path)
-		}
-	}
-	return nil, os.ErrNotExist
+	return metal.OpenLibrary(path)
 }
 
 // Open opens the very file that a process has mapped, in whatever mount

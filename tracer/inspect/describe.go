@@ -1,7 +1,6 @@
 package inspect
 
 import (
-	"bytes"
 	"fmt"
 	"io"
 	"os"
@@ -66,15 +65,4 @@ func ContainerOf(pid uint32) (name string, inner uint32) {
 }
 
 // Renumbered reports whether the process numbers chips in a way of its own.
-func Renumbered(pid uint32) bool {
-	env, err := os.ReadFile(fmt.Sprintf("/proc/%d/environ", pid))
-	if err != nil {
-		return false
-	}
-	for v := range bytes.SplitSeq(env, []byte{0}) {
-		if value, ok := bytes.CutPrefix(v, []byte("TT_VISIBLE_DEVICES=")); ok && len(value) > 0 {
-			return true
-		}
-	}
-	return false
-}
+func Renumbered(pid uint32) bool { return proc.Environment(pid, "TT_VISIBLE_DEVICES") != "" }

@@ -70,19 +70,17 @@ func (in *Inspector) UniqueIDs() (map[uint32]uint64, error) {
 
 // driverFunction is the address of a function of the driver library that a process has mapped.
 func driverFunction(pid uint32, name string) (uint64, error) {
-	maps, err := proc.Maps(pid)
+	files, err := proc.Files(pid, func(path string, _ proc.FileID) bool {
+		return slices.ContainsFunc(driverLibraries, func(name string) bool { return strings.HasPrefix(filepath.Base(path), name) })
+	})
 	if err != nil {
 		return 0, err
 	}
 	var failed error
-	for _, m := range maps {
-		base := filepath.Base(m.Pathname)
-		if m.Offset != 0 || !slices.ContainsFunc(driverLibraries, func(name string) bool { return strings.HasPrefix(base, name) }) {
-			continue
-		}
-		value, err := metal.DynamicSymbol(proc.Mapping{PID: pid, Path: m.Pathname}.FileName(), name)
+	for _, m := range files {
+		value, err := metal.DynamicSymbol(m.FileName(), name)
 		if err == nil {
-			return uint64(m.StartAddr) + value, nil
+			return m.Base + value, nil
 		}
 		failed = errors.Join(failed, err)
 	}

@@ -312,15 +312,11 @@ func (in *Inspector) ReadAt(p []byte, address uint64) error {
 
 // standardOf is the C++ library that a process has mapped, or nil.
 func standardOf(lib *metal.Library, pid uint32) (*eval.Image, uint64) {
-	maps, err := proc.Maps(pid)
-	if err != nil {
-		return nil, 0
-	}
-	for _, m := range maps {
-		if !strings.HasPrefix(filepath.Base(m.Pathname), "libstdc++.so") || m.Offset != 0 {
-			continue
-		}
-		return lib.Standard(proc.Mapping{PID: pid, Path: m.Pathname}.FileName()), uint64(m.StartAddr)
+	files, _ := proc.Files(pid, func(path string, _ proc.FileID) bool {
+		return strings.HasPrefix(filepath.Base(path), "libstdc++.so")
+	})
+	for _, m := range files {
+		return lib.Standard(m.FileName()), m.Base
 	}
 	return nil, 0
 }

@@ -3,56 +3,143 @@
 package proc
 
 import (
+	"bufio"
+	"bytes"
+	"errors"
 	"fmt"
+	"io"
+	"os"
 	"slices"
+	"strconv"
 	"strings"
 
-	"github.com/prometheus/procfs"
 	"golang.org/x/sys/unix"
 )
 
 // Mapping is a file that a process has mapped.
 type Mapping struct {
 	PID uint32
-	// Path as the process sees it.
+	// Path as /proc/PID/maps has it: as the process sees it or, in a plain chroot, as this
+	// process does.
 	Path string
 	// Base is where the file's first byte is mapped, or would be.
 	Base uint64
-	ID   FileID
+	// Region of the first piece of the file that is mapped.
+	Region Region
+	ID     FileID
 }
 
 // FileName is the name under which the mapped file can be opened from here,
-// in another mount namespace too.
-func (m Mapping) FileName() string { return fmt.Sprintf("/proc/%d/root%s", m.PID, m.Path) }
-
-// Maps is all that a process has mapped.
-func Maps(pid uint32) ([]*procfs.ProcMap, error) {
-	p, err := procfs.NewProc(int(pid))
-	if err != nil {
-		return nil, err
+// in another mount namespace too. What it leads to can change.
+func (m Mapping) FileName() string {
+	inside := fmt.Sprintf("/proc/%d/root%s", m.PID, m.Path)
+	var st unix.Stat_t
+	if unix.Stat(inside, &st) == nil && st.Ino == m.ID.Inode {
+		return inside
 	}
-	return p.ProcMaps()
+	if unix.Stat(m.Path, &st) == nil && st.Ino == m.ID.Inode {
+		return m.Path
+	}
+	return inside
+}
+
+// mapping is a line of /proc/PID/maps. Its path is valid until the next line is read.
+type mapping struct {
+	Region
+	offset uint64
+	id     FileID
+	perms  [4]byte
+	path   []byte
+}
+
+// eachMapping visits a process's mappings while wanted returns true. It keeps none: a process
+// can have as many as the host kernel lets it.
+func eachMapping(pid uint32, visit func(m *mapping) (more bool)) error {
+	f, err := openMaps(pid)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	if err := readMappings(f, visit); err != nil {
+		return fmt.Errorf("reading the mappings of process %d: %w", pid, err)
+	}
+	return nil
+}
+
+func openMaps(pid uint32) (*os.File, error) { return os.Open(fmt.Sprintf("/proc/%d/maps", pid)) }
+
+func readMappings(f io.Reader, visit func(m *mapping) (more bool)) error {
+	r := bufio.NewReaderSize(f, 64<<10) // a line is shorter: a path has 4096 bytes at most
+	var m mapping
+	for {
+		line, err := r.ReadSlice('\n')
+		if errors.Is(err, io.EOF) && len(line) == 0 {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		var ok bool
+		if m, ok = parseMapping(line[:len(line)-1]); !ok {
+			return fmt.Errorf("%q is no mapping", line)
+		}
+		if !visit(&m) {
+			return nil
+		}
+	}
+}
+
+// parseMapping takes a line apart: START-END PERMS OFFSET MAJOR:MINOR INODE PATH.
+func parseMapping(line []byte) (m mapping, ok bool) {
+	var words [5][]byte
+	for i := range words {
+		words[i], line, ok = bytes.Cut(line, []byte(" "))
+		if !ok && i < len(words)-1 {
+			return m, false
+		}
+	}
+	start, end, both := bytes.Cut(words[0], []byte("-"))
+	major, minor, device := bytes.Cut(words[3], []byte(":"))
+	ok = both && device && len(words[1]) == len(m.perms)
+	number := func(b []byte, base int) uint64 {
+		n, err := strconv.ParseUint(string(b), base, 64)
+		ok = ok && err == nil
+		return n
+	}
+	m.Start, m.End, m.offset = number(start, 16), number(end, 16), number(words[2], 16)
+	m.id = FileID{unix.Mkdev(uint32(number(major, 16)), uint32(number(minor, 16))), number(words[4], 10)}
+	copy(m.perms[:], words[1])
+	m.path = bytes.TrimLeft(line, " ")
+	return m, ok
 }
 
 // Files lists the files that a process has mapped and that are wanted, each once.
 func Files(pid uint32, want func(path string, id FileID) bool) ([]Mapping, error) {
-	maps, err := Maps(pid)
-	if err != nil {
-		return nil, err
-	}
 	var list []Mapping
-	for _, m := range maps {
-		id := FileID{m.Dev, m.Inode}
-		path := strings.TrimSuffix(m.Pathname, " (deleted)")
-		if m.Inode == 0 || !want(path, id) {
-			continue
+	err := eachMapping(pid, func(m *mapping) bool {
+		if m.id.Inode == 0 || slices.ContainsFunc(list, func(k Mapping) bool { return k.ID == m.id }) {
+			return true
 		}
-		if slices.ContainsFunc(list, func(k Mapping) bool { return k.ID == id }) {
-			continue
+		if path := strings.TrimSuffix(string(m.path), " (deleted)"); want(path, m.id) {
+			list = append(list, Mapping{PID: pid, Path: path, ID: m.id, Base: m.Start - m.offset, Region: m.Region})
 		}
-		list = append(list, Mapping{PID: pid, Path: path, ID: id, Base: uint64(m.StartAddr) - uint64(m.Offset)})
-	}
-	return list, nil
+		return len(list) < maxFiles
+	})
+	return list, err
+}
+
+// maxFiles bounds how many files of a process are listed: more than anybody looks for.
+const maxFiles = 4096
+
+// FileAt is the file that a process has mapped at an address, and where in it the address is.
+func FileAt(pid uint32, address uint64) (file Mapping, offset uint64, found bool) {
+	err := eachMapping(pid, func(m *mapping) bool {
+		if found = m.id.Inode != 0 && m.Start <= address && address < m.End; found {
+			file = Mapping{PID: pid, Path: string(m.path), ID: m.id, Base: m.Start - m.offset, Region: m.Region}
+		}
+		return address >= m.End
+	})
+	return file, address - file.Base, found && err == nil
 }
 
 // MapsAlike says whether a process has the file of a mapping at the same place.

@@ -1,6 +1,11 @@
 package proc
 
 import (
+	"bufio"
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"slices"
@@ -22,12 +27,56 @@ func Command(pid uint32) (command string, started uint64, err error) {
 	if err != nil {
 		return "", 0, err
 	}
-	args, err := p.CmdLine()
+	args, err := arguments(pid)
 	if err != nil || len(args) == 0 {
 		return st.Comm, st.Starttime, nil
 	}
 	args[0] = filepath.Base(args[0])
 	return strings.Join(args, " "), st.Starttime, nil
+}
+
+// maxArguments is how much of a command line is shown, bytes: one can have megabytes.
+const maxArguments = 4096
+
+// arguments of a process; of a longer command line the beginning, and an ellipsis.
+func arguments(pid uint32) ([]string, error) {
+	f, err := os.Open(fmt.Sprintf("/proc/%d/cmdline", pid))
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	b, err := io.ReadAll(io.LimitReader(f, maxArguments+1))
+	if err != nil || len(b) == 0 {
+		return nil, err
+	}
+	args := strings.Split(strings.TrimRight(string(b[:min(len(b), maxArguments)]), "\x00"), "\x00")
+	if len(b) > maxArguments {
+		args[len(args)-1] += "…"
+	}
+	return args, nil
+}
+
+// maxEnvironment bounds how much of a process's environment is read, bytes: the host kernel
+// lets a program begin with less, but a process can claim that its own is larger.
+const maxEnvironment = 8 << 20
+
+// Environment is the value of a variable in a process's environment, "" where it is not set.
+func Environment(pid uint32, name string) string {
+	f, err := os.Open(fmt.Sprintf("/proc/%d/environ", pid))
+	if err != nil {
+		return ""
+	}
+	defer f.Close()
+	r := bufio.NewReaderSize(io.LimitReader(f, maxEnvironment), 4096)
+	for begins := true; ; {
+		one, err := r.ReadSlice(0)
+		if value, ok := bytes.CutPrefix(one, []byte(name+"=")); ok && begins {
+			return string(bytes.TrimSuffix(value, []byte{0}))
+		}
+		if begins = err == nil; err != nil && !errors.Is(err, bufio.ErrBufferFull) {
+			return ""
+		}
+	}
 }
 
 // exiting is the kernel's PF_EXITING: the task has begun to end. The tracepoint of

@@ -1,24 +1,42 @@
 package proc
 
+import (
+	"fmt"
+	"io"
+)
+
 // Region is a piece of a process's address space.
 type Region struct{ Start, End uint64 }
+
+// maxRegions bounds how much of a process is kept to be read: four times as many mappings as
+// the host kernel lets it have unless told otherwise.
+const maxRegions = 1 << 18
 
 // Writable lists a process's private writable memory, where its objects are, and says
 // where the heap that ends at its break begins, 0 where it has none.
 func Writable(pid uint32) (list []Region, heap uint64, err error) {
-	maps, err := Maps(pid)
+	f, err := openMaps(pid)
 	if err != nil {
 		return nil, 0, err
 	}
-	for _, m := range maps {
-		if m.Perms.Read && m.Perms.Write && m.Perms.Private {
-			list = append(list, Region{uint64(m.StartAddr), uint64(m.EndAddr)})
-			if m.Pathname == "[heap]" && heap == 0 {
-				heap = uint64(m.StartAddr)
+	defer f.Close()
+	return writable(f)
+}
+
+func writable(maps io.Reader) (list []Region, heap uint64, err error) {
+	err = readMappings(maps, func(m *mapping) bool {
+		if string(m.perms[:2]) == "rw" && m.perms[3] == 'p' {
+			list = append(list, m.Region)
+			if heap == 0 && string(m.path) == "[heap]" {
+				heap = m.Start
 			}
 		}
+		return len(list) <= maxRegions
+	})
+	if len(list) > maxRegions {
+		return nil, 0, fmt.Errorf("it has more than %d writable mappings", maxRegions)
 	}
-	return list, heap, nil
+	return list, heap, err
 }
 
 // PageBytes is the size of a page.
