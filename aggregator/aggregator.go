@@ -12,6 +12,7 @@
 package aggregator
 
 import (
+	"fmt"
 	"math"
 	"slices"
 )
@@ -37,7 +38,10 @@ type Aggregator struct {
 	// allocators should be read, and compared by an AllocatorsScanned event.
 	OnSuspect func(pid uint32)
 
-	time      uint64
+	time uint64
+	// live buffers of all processes, and how many there can be.
+	live      int
+	limits    limits
 	chips     map[Chip]*chip
 	processes map[uint32]*process
 	// ended are the newest exited processes, as they were at their exit, oldest first.
@@ -206,7 +210,7 @@ func (b *buffer) reserved() uint64 { return b.perBank * uint64(b.banks) }
 
 // New returns empty accounts.
 func New() *Aggregator {
-	return &Aggregator{chips: map[Chip]*chip{}, processes: map[uint32]*process{}}
+	return &Aggregator{chips: map[Chip]*chip{}, processes: map[uint32]*process{}, limits: limits{MaxProcessBuffers, maxBuffers}}
 }
 
 // Apply updates the accounts by one event. The events of one process must
@@ -518,7 +522,32 @@ func (a *Aggregator) alloc(p *process, e *Event) {
 		a.drop(p, old, e, true)
 	}
 	p.counters.Allocs++
-	a.addBuffer(p, e, e.Time)
+	if a.room(p, e.Time) {
+		a.addBuffer(p, e, e.Time)
+	}
+}
+
+// MaxProcessBuffers is how many live buffers of a process are in the accounts at the most:
+// some fifty times as many as large models have. maxBuffers is how many of all processes are.
+const (
+	MaxProcessBuffers = 512 << 10
+	maxBuffers        = 2 << 20
+)
+
+// limits are these, for tests lower.
+type limits struct{ process, all int }
+
+// room reports whether a process can have another buffer. If not, it is marked.
+func (a *Aggregator) room(p *process, at uint64) bool {
+	if p.buffers.live < a.limits.process && a.live < a.limits.all {
+		return true
+	}
+	detail := fmt.Sprintf("%d buffers of one process", a.limits.process)
+	if a.live >= a.limits.all {
+		detail = fmt.Sprintf("%d buffers of all processes", a.limits.all)
+	}
+	p.reasons.raise(Reason{Code: ReasonLimitReached, Detail: detail, PID: p.pid, Since: at}, maxProcessReasons)
+	return false
 }
 
 // addBuffer adds a buffer that was allocated at the time since, 0 where unknown.
@@ -532,6 +561,7 @@ func (a *Aggregator) addBuffer(p *process, e *Event, since uint64) {
 		b.banks = uint16(al.banks[e.Memory].Count)
 	}
 	b.device.live++
+	a.live++
 	b.add()
 	if len(p.traces) > 0 {
 		p.meetsTraces(b)
@@ -552,7 +582,9 @@ func (a *Aggregator) free(p *process, e *Event) {
 	b := p.buffers.get(e.Buffer)
 	if b == nil {
 		p.counters.UnmatchedFrees++
-		a.suspect(p, ReasonUnmatchedFree, e.Time)
+		if !p.has(ReasonLimitReached) { // it may be of one that found no room
+			a.suspect(p, ReasonUnmatchedFree, e.Time)
+		}
 		if a.OnChange != nil {
 			var chips []Chip
 			if d := p.devices[e.Device]; d != nil {
@@ -600,6 +632,7 @@ func (a *Aggregator) peaksLack(p *process, m Memory) {
 // drop removes a buffer from the accounts.
 func (a *Aggregator) drop(p *process, b *buffer, e *Event, implicit bool) {
 	b.device.live--
+	a.live--
 	b.countCopy(false)
 	p.unsafe.sub(b)
 	m, requested, reserved := b.memory, b.size, b.reserved()

@@ -113,7 +113,7 @@ func TestReasons(t *testing.T) {
 		{"a budget", ReasonTimeBudget, []Event{reason(ReasonRaised, 1, ReasonTimeBudget)}, of1(ReasonTimeBudget), []Event{buffers}, []Event{full}},
 		{"a fork", ReasonForked, []Event{reason(ReasonRaised, 1, ReasonForked)}, of1(ReasonForked), []Event{buffers}, []Event{full}},
 		{"cut", ReasonTruncated, []Event{reason(ReasonRaised, 1, ReasonTruncated)}, of1(ReasonTruncated), []Event{full}, nil},
-		{"a limit", ReasonLimitReached, []Event{reason(ReasonRaised, 1, ReasonLimitReached)}, of1(ReasonLimitReached), []Event{full}, nil},
+		{"a limit", ReasonLimitReached, []Event{reason(ReasonRaised, 1, ReasonLimitReached)}, of1(ReasonLimitReached), nil, []Event{full}},
 		{"samples", ReasonSampled, []Event{reason(ReasonRaised, 1, ReasonSampled)}, of1(ReasonSampled), []Event{full}, nil},
 		{"of a newer version", "newer", []Event{reason(ReasonRaised, 1, "newer")}, of1("newer"), []Event{full, first}, nil},
 		{"of the host", ReasonBehind, []Event{reason(ReasonRaised, 0, ReasonBehind)}, ofHost(ReasonBehind), []Event{full}, nil},

@@ -61,7 +61,7 @@ func (a *Aggregator) compare(p *process, e *Event) {
 		p.odd(e)
 		return
 	}
-	implausible := false
+	implausible, full := false, false
 	touched := func(id uint64) bool { _, ok := scan.Touched[id]; return ok }
 	var wrong uint64
 	live := make(map[uint64]struct{}, len(scan.Buffers))
@@ -81,6 +81,10 @@ func (a *Aggregator) compare(p *process, e *Event) {
 		}
 		if old != nil {
 			a.drop(p, old, e, true)
+		}
+		if !a.room(p, e.Time) {
+			full = true
+			continue
 		}
 		wrong++
 		// Its time of allocation and thread are unknown.
@@ -116,4 +120,7 @@ func (a *Aggregator) compare(p *process, e *Event) {
 		g.Repaired += wrong
 	}
 	p.compared(scan, implausible, e.Time)
+	if !full && !scan.Partial && !implausible {
+		p.lift(ReasonLimitReached) // all that it has is in the accounts
+	}
 }

@@ -356,6 +356,35 @@ func (l *ledger) compare() aggregator.ProcessSnapshot {
 	return p
 }
 
+// How large the memories of a device are is known when it is open, before anything is
+// allocated in them, and it is that of the device which is at the address now.
+func TestCapacitiesBeforeTheFirstBuffer(t *testing.T) {
+	p := fixture.Launch(t)
+	tr := start(t, Options{PIDs: []uint32{p.PID}})
+	fixture.Do(t, p, "open %s", fixture.LibraryOf(t, fixture.LayoutB))
+	tr.awaitProcess(p.PID)
+	l := keep(t, tr, p)
+	for range 2 {
+		l.device(0, 3)
+		l.device(1, 0, 1)
+		chips := l.compare().Chips
+		if len(chips) != 3 {
+			t.Errorf("chips %+v", chips)
+		}
+		for _, c := range chips {
+			for m, u := range c.Memory {
+				if want := (aggregator.Banks{Known: bankCount[m] > 0, Count: uint32(bankCount[m]), Bytes: bankBytes[m]}); u.Banks != want {
+					t.Errorf("chip %v: %v has %+v, not %+v", c.Chip, aggregator.Memory(m), u.Banks, want)
+				}
+			}
+		}
+		fixture.Do(t, p, "close 0")
+		fixture.Do(t, p, "close 1")
+		tr.sync()
+	}
+	tr.noticed()
+}
+
 // Everything that a process allocates and frees is in its accounts, exactly, in
 // whatever way its library was built; and all those builds at once.
 func TestAccountsMatchTheProcess(t *testing.T) {

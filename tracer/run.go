@@ -124,6 +124,8 @@ type traced struct {
 	devices map[uint64][]aggregator.Chip
 	// opening are devices that began to open, and when, until their chips are known.
 	opening map[uint64]time.Time
+	// unsized are devices that open, or have opened, and whose allocators are not known.
+	unsized map[uint64]*unsized
 	// closed are devices that began to close and have not opened again since.
 	closed     map[uint64]bool
 	allocators map[uint64]bool
@@ -225,6 +227,7 @@ func (r *run) loop(ctx context.Context) error {
 		r.later = r.later[:0]
 		r.announcements()
 		r.scratchpads(done || len(r.syncs) > 0)
+		r.capacities(done || len(r.syncs) > 0)
 		r.losses(done || len(r.syncs) > 0)
 		r.counted(done || len(r.syncs) > 0 || r.over())
 		for _, rd := range readings {
@@ -423,10 +426,12 @@ func (r *run) object(from origin, kind bpf.MemtraceTtKind, library uint8, object
 		} else {
 			p.opening[object] = time.Now()
 		}
+		p.awaitCapacity(object)
 	case bpf.MemtraceTtKindTT_DEVICE_CLOSE:
 		if p, known := r.processes[from.pid]; known {
 			delete(p.devices, object)
 			delete(p.opening, object)
+			delete(p.unsized, object)
 			if len(p.closed) >= maxClosed {
 				clear(p.closed)
 			}
@@ -610,7 +615,7 @@ func (r *run) add(a announcement, now uint64) (p *traced, lives bool) {
 	}
 	p = &traced{
 		Inspector: inspect.New(a.of.lib, a.mapping), mapping: a.mapping, of: a.of, at: a.at,
-		devices: map[uint64][]aggregator.Chip{}, opening: map[uint64]time.Time{}, closed: map[uint64]bool{}, allocators: map[uint64]bool{}, unknownCapacities: map[uint64]unknownCapacity{},
+		devices: map[uint64][]aggregator.Chip{}, opening: map[uint64]time.Time{}, unsized: map[uint64]*unsized{}, closed: map[uint64]bool{}, allocators: map[uint64]bool{}, unknownCapacities: map[uint64]unknownCapacity{},
 	}
 	p.chips = inspect.NewChips(p.Inspector, pid)
 	p.reconciliation.forkedFrom = proc.ForkedFrom(a.mapping)
@@ -687,16 +692,11 @@ func (r *run) process(from origin, library uint8) (p *traced, known bool) {
 func (r *run) know(p *traced, from origin, device, allocator uint64) {
 	r.device(p, from, device)
 	if !p.allocators[allocator] {
-		p.allocators[allocator] = true
-		if p.reconciliation.now != nil {
-			p.reconciliation.met[allocator] = true
-		}
 		capacity, err := p.Capacity(allocator)
 		if err != nil {
 			p.unknownCapacities[allocator] = unknownCapacity{err, time.Now()}
 		}
-		r.emit(aggregator.Event{Kind: aggregator.AllocatorSeen, PID: from.pid, TID: from.tid, Time: from.time,
-			Device: device, Allocator: allocator, Capacity: &capacity})
+		r.sized(p, from, device, allocator, &capacity)
 	}
 }
 

@@ -292,6 +292,26 @@ func (tr *trace) compareHeld(pid int, m rig.Message) {
 	}
 }
 
+// How large the memories of a mesh are is known before anything is allocated in them.
+func TestCapacitiesBeforeTheFirstBuffer(t *testing.T) {
+	r := installed(t)
+	tr := start(t, tracer.Options{Follow: uint32(os.Getpid())})
+	w := workload(t, r, rig.Options{Cluster: "n300", Args: []string{"--steps", "0"}})
+	m := next(t, w, rig.EventRest)
+	tr.compare(w.PID(), m)
+	p, ok := tr.process(w.PID())
+	if !ok || len(p.Chips) != len(w.Chip) || p.Counters.Allocs > 0 {
+		t.Errorf("in the accounts: %t: %+v", ok, p)
+	}
+	for _, c := range p.Chips {
+		for memory := range aggregator.NumMemories {
+			if want, told := capacity(m, c.Chip.Number, memory.String()); told && c.Memory[memory].Banks != want {
+				t.Errorf("chip %d %v: capacity %+v, the runtime says %+v", c.Chip.Number, memory, c.Memory[memory].Banks, want)
+			}
+		}
+	}
+}
+
 // taken says whether a process that is not the test's has a chip of this number,
 // traced system-wide: then the test's own are shown apart.
 func (tr *trace) taken(number uint32) bool {

@@ -17,8 +17,12 @@ import (
 // The runtime's allocators keep a set of the buffers that they handed out, and
 // lists of blocks. Reading both gives what a process held before it was traced.
 
-// maxLiveBuffers bounds what a process can claim to hold in one allocator.
-const maxLiveBuffers = 4 << 20
+// maxLiveBuffers bounds what a process can claim to hold, and atOnce how many of these are
+// read at a time.
+const (
+	maxLiveBuffers = aggregator.MaxProcessBuffers
+	atOnce         = 4096
+)
 
 // openTime bounds how long the devices and allocators of a process are looked for.
 const openTime = 5 * time.Second
@@ -90,6 +94,24 @@ func (in *Inspector) allocator(getter []string, device uint64) (uint64, error) {
 	return 0, fmt.Errorf("no allocator at %#x", pointer)
 }
 
+// AllocatorOf reads which allocator a device has, and its banks. It fails unless all is known.
+func (in *Inspector) AllocatorOf(device uint64) (allocator uint64, c aggregator.Capacity, err error) {
+	vptr, err := in.recent().U64(device)
+	if err != nil {
+		return 0, c, err
+	}
+	err = errNotADevice
+	for vtable, getter := range metal.AllocatorOf {
+		if in.vptr(vtable) == vptr {
+			allocator, err = in.allocator(getter, device)
+		}
+	}
+	if err == nil {
+		c, err = in.Capacity(allocator)
+	}
+	return allocator, c, err
+}
+
 func (in *Inspector) hasBanks(allocator uint64) bool {
 	const most = 1 << 16
 	n, err := in.ofMemory(metal.NumBanks, allocator, aggregator.DRAM)
@@ -115,8 +137,13 @@ func (in *Inspector) liveBuffers(layout *metal.Layout, allocator, set uint64) ([
 		}
 		list, err := in.set(allocator+set, l)
 		if err == nil {
-			var live []aggregator.LiveBuffer
-			if live, err = in.buffers(layout, list, allocator, l); err == nil {
+			live := make([]aggregator.LiveBuffer, 0, len(list))
+			for some := range slices.Chunk(list, atOnce) {
+				if err == nil {
+					live, err = in.buffers(live, layout, some, allocator, l)
+				}
+			}
+			if err == nil {
 				return live, nil
 			}
 		}
@@ -164,9 +191,9 @@ func (in *Inspector) set(address uint64, last *lastScan) ([]uint64, error) {
 	return list, err
 }
 
-// buffers reads Buffer objects, of which those that are not the allocator's, or
-// not allocated (any more), are left out.
-func (in *Inspector) buffers(layout *metal.Layout, list []uint64, allocator uint64, last *lastScan) ([]aggregator.LiveBuffer, error) {
+// buffers reads Buffer objects and appends them, but for those that are not the
+// allocator's, or not allocated (any more).
+func (in *Inspector) buffers(live []aggregator.LiveBuffer, layout *metal.Layout, list []uint64, allocator uint64, last *lastScan) ([]aggregator.LiveBuffer, error) {
 	at := slices.Clone(list)
 	base := uint64(layout.Base)
 	if layout.Indirect {
@@ -183,7 +210,6 @@ func (in *Inspector) buffers(layout *metal.Layout, list []uint64, allocator uint
 	if err != nil {
 		return nil, err
 	}
-	live := make([]aggregator.LiveBuffer, 0, len(list))
 	for i, id := range list {
 		w := windows[i*metal.WindowSize : (i+1)*metal.WindowSize]
 		u64 := func(field string) uint64 { return binary.LittleEndian.Uint64(w[layout.Offset(field):]) }

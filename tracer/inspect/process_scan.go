@@ -149,6 +149,9 @@ func (in *Inspector) ScanAllocators(b *ProcessScan, layout *metal.Layout, alloca
 	var failed error
 	for _, a := range allocators {
 		live, err := in.liveBuffers(layout, a, set)
+		if err == nil && len(b.Scan.Buffers)+len(live) > maxLiveBuffers {
+			err = fmt.Errorf("it has more than %d buffers", maxLiveBuffers)
+		}
 		if err != nil {
 			failed = errors.Join(failed, err)
 			b.UnreadAllocators = append(b.UnreadAllocators, a)

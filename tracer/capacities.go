@@ -1,0 +1,77 @@
+package tracer
+
+import (
+	"time"
+
+	"tt-memtrace/aggregator"
+	"tt-memtrace/tracer/proc"
+)
+
+// A device gets its allocator after the probe that tells of its opening, and nothing tells
+// when. So the device is asked until it has one, or until a buffer names it: how large its
+// memories are is known before anything is allocated in them.
+
+// unsized is a device whose allocator is not known.
+type unsized struct {
+	since, next time.Time
+	wait        time.Duration
+}
+
+const (
+	// firstSized is how long after its opening began a device is asked first, and lastSized how
+	// long the asking is apart at the most.
+	firstSized = 5 * time.Millisecond
+	lastSized  = 500 * time.Millisecond
+	// maxUnsized bounds the devices of a process that are asked.
+	maxUnsized = 256
+)
+
+// awaitCapacity has a device that opens asked for its allocator.
+func (p *traced) awaitCapacity(device uint64) {
+	if len(p.unsized) < maxUnsized {
+		now := time.Now()
+		p.unsized[device] = &unsized{now, now.Add(firstSized), firstSized}
+	}
+}
+
+// capacities asks devices that are due or, with now, all.
+func (r *run) capacities(now bool) {
+	for _, p := range r.processes {
+		for device, u := range p.unsized {
+			if !now && time.Now().Before(u.next) {
+				continue
+			}
+			if allocator, capacity, err := p.AllocatorOf(device); err == nil && r.described(p, device) {
+				r.sized(p, origin{pid: p.mapping.PID, time: proc.Now()}, device, allocator, &capacity)
+			} else if time.Since(u.since) > longestOpening {
+				delete(p.unsized, device)
+			} else {
+				u.wait = min(2*u.wait, lastSized)
+				u.next = time.Now().Add(u.wait)
+			}
+		}
+	}
+}
+
+// described says whether a device is described, after a try.
+func (r *run) described(p *traced, device uint64) bool {
+	if len(p.devices[device]) > 0 {
+		return true
+	}
+	d, err := p.chips.Device(device)
+	if err == nil {
+		r.opened(p, origin{pid: p.mapping.PID, time: proc.Now()}, device, d)
+	}
+	return err == nil
+}
+
+// sized takes in which allocator a device has, and how large the memories are that it has banks of.
+func (r *run) sized(p *traced, from origin, device, allocator uint64, capacity *aggregator.Capacity) {
+	delete(p.unsized, device)
+	p.allocators[allocator] = true
+	if p.reconciliation.now != nil {
+		p.reconciliation.met[allocator] = true
+	}
+	r.emit(aggregator.Event{Kind: aggregator.AllocatorSeen, PID: from.pid, TID: from.tid, Time: from.time,
+		Device: device, Allocator: allocator, Capacity: capacity})
+}
