@@ -1,6 +1,7 @@
 package main
 
 import (
+	"io/fs"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -71,6 +72,35 @@ func TestDocumentedFilesExist(t *testing.T) {
 			if _, err := os.Stat(filepath.Join(from, path)); err != nil {
 				t.Errorf("%s names %s: %v", file, path, err)
 			}
+		}
+	}
+}
+
+// Tests that CONTRIBUTING.md names exist.
+func TestDocumentedTestsExist(t *testing.T) {
+	const root = "../../"
+	b, err := os.ReadFile(root + "CONTRIBUTING.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	declared := regexp.MustCompile(`(?m)^func (Test\w+)\(`)
+	tests := map[string]bool{}
+	err = filepath.WalkDir(root, func(path string, _ fs.DirEntry, err error) error {
+		if err != nil || !strings.HasSuffix(path, "_test.go") {
+			return err
+		}
+		code, err := os.ReadFile(path)
+		for _, m := range declared.FindAllSubmatch(code, -1) {
+			tests[string(m[1])] = true
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, m := range regexp.MustCompile("`(Test\\w+)`").FindAllStringSubmatch(string(b), -1) {
+		if !tests[m[1]] {
+			t.Errorf("CONTRIBUTING.md names %s, which is not there", m[1])
 		}
 	}
 }

@@ -51,10 +51,10 @@ func newTop() *cobra.Command {
 		Use:   "top [flags] [-- CMD ARGS...]",
 		Short: "Show the live panels (the default)",
 		Long: `Show the live panels (the default): an overview, one chip in full, charts, a map of
-its memory, tables of buffers, programs and kernels, the log of events, and the
-processes that hold a device. Keys are shown below, ? explains them; docs/ui.md
-has pictures. Settings that are changed with keys are kept in the user's
-configuration folder ($XDG_CONFIG_HOME/tt-memtrace/ui.json).`,
+its memory, tables of buffers, programs and kernels, call sites, the log of
+events, and the processes that hold a device. Keys are shown below, ? explains
+them; docs/ui.md has pictures. Settings that are changed with keys are kept in the
+user's configuration folder ($XDG_CONFIG_HOME/tt-memtrace/ui.json).`,
 		Example: `  sudo tt-memtrace top --view map -p 4711
   sudo tt-memtrace top --exit -- pytest -x tests/`,
 		Args: onlyCommand,
