@@ -585,10 +585,13 @@ func (t *Tracer) refuse(id proc.FileID, pid uint32, why error) {
 	if lives, _ := t.watchExit(pid); !lives {
 		return
 	}
-	if t.refused[id] == nil {
-		t.refused[id] = &refusal{why, map[uint32]uint64{}}
+	r := t.refused[id]
+	if r == nil {
+		r = &refusal{pids: map[uint32]uint64{}}
+		t.refused[id] = r
 	}
-	t.refused[id].pids[pid] = at
+	r.why = why // it may be another one than the last time
+	r.pids[pid] = at
 	if why != nil {
 		t.judge(pid)
 	}
