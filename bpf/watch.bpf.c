@@ -2,8 +2,8 @@
 
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 /*
- * Tells which processes map files that may hold the runtime. It is apart from the
- * probes because a kernel may not let programs into its functions.
+ * Tells which processes map files that may hold the runtime, and which map a device. It
+ * is apart from the probes because a kernel may not let programs into its functions.
  */
 #include <linux/bpf.h>
 #include <linux/types.h>
@@ -19,6 +19,7 @@ struct qstr {
 } __attribute__((preserve_access_index));
 
 struct dentry {
+	struct dentry *d_parent;
 	struct qstr d_name;
 } __attribute__((preserve_access_index));
 
@@ -36,6 +37,7 @@ struct vm_area_struct {
 } __attribute__((preserve_access_index));
 
 #define VM_EXEC 4
+#define VM_SHARED 8
 
 /* PIDs of processes, each a __u32. */
 struct {
@@ -53,12 +55,49 @@ volatile const char names[NAMES][NAME] = {};
 /* Files of all names are told of. */
 volatile const __u8 any_name = 0;
 
+/* The folder of device nodes, and how the runtime's account in shared memory begins, set by user space. */
+volatile const char device_folder[NAME] = {};
+volatile const char shared_prefix[NAME] = {};
+
+/* When a process was told of for a device, ns: it maps one many times. */
+#define DEVICE_AGAIN 1000000000ULL
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, 1024);
+	__type(key, __u32);
+	__type(value, __u64);
+} holders SEC(".maps");
+
 static __always_inline int begins(const char *name, const volatile char *with)
 {
 	for (int i = 0; i < NAME && with[i]; i++)
 		if (name[i] != with[i])
 			return 0;
 	return 1;
+}
+
+static __always_inline void tell(__u32 tgid)
+{
+	__u32 *pid = bpf_ringbuf_reserve(&mapped, sizeof(*pid), 0);
+
+	if (!pid) {
+		__sync_fetch_and_add(&lost, 1);
+		return;
+	}
+	*pid = tgid;
+	bpf_ringbuf_submit(pid, 0);
+}
+
+/* Whether a shared mapping is of a device, or of what the runtime has for each, mock devices too. */
+static __always_inline int of_device(struct dentry *dentry)
+{
+	char name[NAME] = {};
+
+	bpf_probe_read_kernel_str(name, sizeof(name), dentry->d_name.name);
+	if (begins(name, shared_prefix))
+		return 1;
+	bpf_probe_read_kernel_str(name, sizeof(name), dentry->d_parent->d_name.name);
+	return begins(name, device_folder);
 }
 
 /*
@@ -69,21 +108,27 @@ SEC("fentry/perf_event_mmap")
 int BPF_PROG(file_mapped, struct vm_area_struct *vma)
 {
 	char name[NAME] = {};
-	__u32 *pid;
+	__u32 tgid = bpf_get_current_pid_tgid() >> 32;
+	__u64 now, *told;
 
-	if (!(vma->vm_flags & VM_EXEC) || !vma->vm_file)
+	if (!vma->vm_file)
 		return 0;
+	if (!(vma->vm_flags & VM_EXEC)) {
+		if (!(vma->vm_flags & VM_SHARED) || !of_device(vma->vm_file->f_path.dentry))
+			return 0;
+		now = bpf_ktime_get_ns();
+		told = bpf_map_lookup_elem(&holders, &tgid);
+		if (told && now - *told < DEVICE_AGAIN)
+			return 0;
+		bpf_map_update_elem(&holders, &tgid, &now, BPF_ANY);
+		tell(tgid);
+		return 0;
+	}
 	if (!any_name) {
 		bpf_probe_read_kernel_str(name, sizeof(name), vma->vm_file->f_path.dentry->d_name.name);
 		if (!begins(name, names[0]) && !begins(name, names[1]))
 			return 0;
 	}
-	pid = bpf_ringbuf_reserve(&mapped, sizeof(*pid), 0);
-	if (!pid) {
-		__sync_fetch_and_add(&lost, 1);
-		return 0;
-	}
-	*pid = bpf_get_current_pid_tgid() >> 32;
-	bpf_ringbuf_submit(pid, 0);
+	tell(tgid);
 	return 0;
 }

@@ -16,11 +16,14 @@ import (
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
-	WatchMapMapped      = "mapped"
-	WatchProgFileMapped = "file_mapped"
-	WatchVarAnyName     = "any_name"
-	WatchVarLost        = "lost"
-	WatchVarNames       = "names"
+	WatchMapHolders      = "holders"
+	WatchMapMapped       = "mapped"
+	WatchProgFileMapped  = "file_mapped"
+	WatchVarAnyName      = "any_name"
+	WatchVarDeviceFolder = "device_folder"
+	WatchVarLost         = "lost"
+	WatchVarNames        = "names"
+	WatchVarSharedPrefix = "shared_prefix"
 )
 
 // LoadWatch returns the embedded CollectionSpec for Watch.
@@ -72,16 +75,19 @@ type WatchProgramSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type WatchMapSpecs struct {
-	Mapped *ebpf.MapSpec `ebpf:"mapped"`
+	Holders *ebpf.MapSpec `ebpf:"holders"`
+	Mapped  *ebpf.MapSpec `ebpf:"mapped"`
 }
 
 // WatchVariableSpecs contains global variables before they are loaded into the kernel.
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type WatchVariableSpecs struct {
-	AnyName *ebpf.VariableSpec `ebpf:"any_name"`
-	Lost    *ebpf.VariableSpec `ebpf:"lost"`
-	Names   *ebpf.VariableSpec `ebpf:"names"`
+	AnyName      *ebpf.VariableSpec `ebpf:"any_name"`
+	DeviceFolder *ebpf.VariableSpec `ebpf:"device_folder"`
+	Lost         *ebpf.VariableSpec `ebpf:"lost"`
+	Names        *ebpf.VariableSpec `ebpf:"names"`
+	SharedPrefix *ebpf.VariableSpec `ebpf:"shared_prefix"`
 }
 
 // WatchObjects contains all objects after they have been loaded into the kernel.
@@ -104,11 +110,13 @@ func (o *WatchObjects) Close() error {
 //
 // It can be passed to LoadWatchObjects or ebpf.CollectionSpec.LoadAndAssign.
 type WatchMaps struct {
-	Mapped *ebpf.Map `ebpf:"mapped"`
+	Holders *ebpf.Map `ebpf:"holders"`
+	Mapped  *ebpf.Map `ebpf:"mapped"`
 }
 
 func (m *WatchMaps) Close() error {
 	return _WatchClose(
+		m.Holders,
 		m.Mapped,
 	)
 }
@@ -117,9 +125,11 @@ func (m *WatchMaps) Close() error {
 //
 // It can be passed to LoadWatchObjects or ebpf.CollectionSpec.LoadAndAssign.
 type WatchVariables struct {
-	AnyName *ebpf.Variable `ebpf:"any_name"`
-	Lost    *ebpf.Variable `ebpf:"lost"`
-	Names   *ebpf.Variable `ebpf:"names"`
+	AnyName      *ebpf.Variable `ebpf:"any_name"`
+	DeviceFolder *ebpf.Variable `ebpf:"device_folder"`
+	Lost         *ebpf.Variable `ebpf:"lost"`
+	Names        *ebpf.Variable `ebpf:"names"`
+	SharedPrefix *ebpf.Variable `ebpf:"shared_prefix"`
 }
 
 // WatchPrograms contains all programs after they have been loaded into the kernel.

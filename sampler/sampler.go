@@ -17,7 +17,6 @@ import (
 	"fmt"
 	"os"
 	"runtime"
-	"slices"
 	"sync"
 	"time"
 
@@ -54,8 +53,8 @@ const (
 
 // Source samples processes. It is a session.Source.
 type Source struct {
-	opts  Options
-	extra []proc.FileID
+	opts   Options
+	finder *discover.Finder
 
 	mu       sync.Mutex
 	interval time.Duration
@@ -78,6 +77,7 @@ func New(o Options) (*Source, error) {
 		o.Notice = func(string) {}
 	}
 	s := &Source{opts: o, interval: o.Interval, using: map[uint32]bool{}, wake: make(chan struct{}, 1), ended: make(chan struct{})}
+	var given []proc.FileID
 	for _, path := range o.Libraries {
 		lib, err := metal.OpenLibrary(path)
 		if err != nil {
@@ -88,8 +88,9 @@ func New(o Options) (*Source, error) {
 		if err != nil {
 			return nil, err
 		}
-		s.extra = append(s.extra, lib.ID)
+		given = append(given, lib.ID)
 	}
+	s.finder = discover.NewFinder(given...)
 	return s, nil
 }
 
@@ -362,6 +363,8 @@ type other struct {
 	// next is when it is looked at again, and wait how long it was until then.
 	next time.Time
 	wait time.Duration
+	// refused: it is said not to be sampled.
+	refused bool
 }
 
 // lookAgain bounds how long a process is not looked at that might map the runtime.
@@ -406,27 +409,29 @@ func (r *run) find() {
 		o.next = now.Add(o.wait)
 		r.examine(pid)
 	}
-	for pid := range r.others {
-		if !seen[pid] {
-			delete(r.others, pid)
+	for pid, o := range r.others {
+		if seen[pid] {
+			continue
+		}
+		if delete(r.others, pid); o.refused {
+			r.deliver([]aggregator.Event{{Kind: aggregator.ProcessExit, PID: pid, Time: proc.Now()}})
 		}
 	}
 }
 
 // examine begins to sample a process if it maps the runtime.
 func (r *run) examine(pid uint32) {
-	list, err := discover.Mappings(pid, r.extra)
-	if err != nil {
-		if errors.Is(err, os.ErrPermission) && (r.targets[pid] || r.family != nil) {
-			r.notice(fmt.Sprintf("process %d: %v", pid, unreadable(pid, err)))
-		}
-		return
+	list, err := r.finder.Mappings(pid)
+	switch {
+	case errors.Is(err, discover.ErrHidden):
+		r.notSampled(pid, err)
+	case errors.Is(err, os.ErrPermission) && (r.targets[pid] || r.family != nil):
+		r.notice(fmt.Sprintf("process %d: %v", pid, unreadable(pid, err)))
 	}
 	for _, m := range list {
 		l, err := r.library(m)
 		if err != nil {
-			r.notice(fmt.Sprintf("process %d: %v", pid, err))
-			r.deliver([]aggregator.Event{raised(pid, aggregator.ReasonNotTraced, err.Error())})
+			r.notSampled(pid, err)
 		}
 		if l == nil || err != nil {
 			continue
@@ -448,7 +453,14 @@ func (r *run) examine(pid uint32) {
 	}
 }
 
-// tell gives each notice once.
+// notSampled says that a process uses the runtime, or may, and is not sampled.
+func (r *run) notSampled(pid uint32, why error) {
+	r.notice(fmt.Sprintf("process %d: %v", pid, why))
+	r.others[pid].refused = true
+	r.deliver([]aggregator.Event{raised(pid, aggregator.ReasonNotTraced, why.Error())})
+}
+
+// notice gives each notice once.
 func (r *run) notice(text string) {
 	if r.noticed == nil {
 		r.noticed = map[string]bool{}
@@ -468,7 +480,7 @@ func (r *run) library(m proc.Mapping) (*library, error) {
 	if l := r.libraries[m.ID]; l != nil {
 		return l.usable()
 	}
-	if !slices.Contains(r.extra, m.ID) && !metal.KnowsRuntime(m.FileName()) {
+	if !r.finder.IsRuntime(m.ID) && !metal.KnowsRuntime(m.FileName()) {
 		r.libraries[m.ID] = &library{}
 		return nil, nil
 	}
@@ -487,7 +499,7 @@ func (r *run) library(m proc.Mapping) (*library, error) {
 		}
 	}
 	l := &library{lib: lib}
-	if !lib.IsRuntime() && !slices.Contains(r.extra, m.ID) {
+	if !lib.IsRuntime() && !r.finder.IsRuntime(m.ID) {
 		lib.Close()
 		l.lib = nil
 	} else if l.cover, l.err = lib.Cover(); l.err == nil {

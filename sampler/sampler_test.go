@@ -132,6 +132,35 @@ func TestLooks(t *testing.T) {
 	}
 }
 
+// A process that holds a device is sampled whatever its library is called. Where that has no symbols
+// it is said, as long as the process lives.
+func TestHoldersOfDevices(t *testing.T) {
+	renamed, hidden := fixture.Holder(t, &fixture.Renamed), fixture.Holder(t, &fixture.Hidden)
+	for _, p := range []*fixture.Process{renamed, hidden} {
+		fixture.Do(t, p, "map %s", fixture.Device)
+	}
+	fixture.Do(t, renamed, "device 0 3")
+	fixture.Do(t, renamed, "alloc 64 0 0 0 4096 1024 64")
+	s := sample(t, Options{Follow: uint32(os.Getpid()), Interval: 20 * time.Millisecond})
+	if got, ok := s.process(renamed.PID); !ok || got.Memory[aggregator.DRAM].Requested != 4096 {
+		t.Errorf("%t %+v", ok, got)
+	}
+	reasons := func() []aggregator.Reason {
+		s.process(hidden.PID)
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		return s.accounts.Snapshot().Reasons
+	}
+	if got := reasons(); len(got) != 1 || got[0].PID != hidden.PID || got[0].Code != aggregator.ReasonNotTraced ||
+		!strings.Contains(got[0].Detail, "libhidden.so has the runtime's code, but not its symbols") {
+		t.Errorf("%+v", got)
+	}
+	hidden.Kill()
+	if got := reasons(); len(got) != 0 {
+		t.Errorf("it ended: %+v", got)
+	}
+}
+
 // Where looks take more than their share, they come more rarely, and that is said.
 func TestIntervalGrows(t *testing.T) {
 	now := time.Unix(1000, 0)

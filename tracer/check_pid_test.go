@@ -100,7 +100,7 @@ func helpCheckPID(args []string) error {
 	if _, err := New(Options{PIDs: []uint32{uint32(pid)}}); !errors.Is(err, proc.ErrPermission) {
 		return fmt.Errorf("New: %v", err)
 	}
-	if list, err := discover.Mappings(uint32(pid), nil); err == nil {
+	if list, err := discover.NewFinder().Mappings(uint32(pid)); err == nil {
 		return fmt.Errorf("it sees the mappings %v of root's process", list)
 	}
 	var b [8]byte

@@ -22,7 +22,6 @@ import (
 	"tt-memtrace/test/fixture"
 	"tt-memtrace/tracer/discover"
 	"tt-memtrace/tracer/metal"
-	"tt-memtrace/tracer/proc"
 )
 
 // patience bounds a wait for what is bound to happen; it is not expected to be reached.
@@ -1596,7 +1595,7 @@ func entries(t *testing.T, p *fixture.Process) (live, file []byte) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	list, err := discover.Mappings(p.PID, []proc.FileID{l.ID})
+	list, err := discover.NewFinder(l.ID).Mappings(p.PID)
 	if err != nil || len(list) != 1 {
 		t.Fatalf("mappings %+v: %v", list, err)
 	}

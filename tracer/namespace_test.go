@@ -223,7 +223,7 @@ func TestManyMappings(t *testing.T) {
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
 	began, _ := proc.ProcessorTime(uint32(os.Getpid()))
-	list, err := discover.Mappings(pid, nil)
+	list, err := discover.NewFinder().Mappings(pid)
 	ended, _ := proc.ProcessorTime(uint32(os.Getpid()))
 	took := ended - began
 	runtime.ReadMemStats(&after)

@@ -9,7 +9,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"tt-memtrace/tracer/discover"
 	"tt-memtrace/tracer/inspect"
 	"tt-memtrace/tracer/proc"
 )
@@ -124,7 +123,7 @@ func (t *Tracer) evictUnmapped() {
 	}
 	mapped := map[uint64]bool{}
 	for _, pid := range pids {
-		list, err := discover.Mappings(pid, t.extra)
+		list, err := t.finder.Mappings(pid)
 		if outOfDescriptors(err) {
 			return // it may map any
 		}

@@ -17,7 +17,6 @@ import (
 
 	"tt-memtrace/aggregator"
 	"tt-memtrace/bpf"
-	"tt-memtrace/tracer/discover"
 	"tt-memtrace/tracer/inspect"
 	"tt-memtrace/tracer/metal"
 	"tt-memtrace/tracer/proc"
@@ -670,7 +669,7 @@ func (r *run) process(from origin, library uint8) (p *traced, known bool) {
 		r.ended = append(r.ended, from.pid)
 		return nil, false
 	}
-	list, err := discover.Mappings(from.pid, r.t.extra)
+	list, err := r.t.finder.Mappings(from.pid)
 	if err != nil {
 		return nil, false // its end is reported, as it was watched before
 	}

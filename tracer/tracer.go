@@ -81,7 +81,7 @@ type Tracer struct {
 	newest, behind atomic.Uint64
 	watch          watch.Watcher
 	tasks          []link.Link
-	extra          []proc.FileID
+	finder         *discover.Finder
 	lastNotice     string // the last notice of a process that was looked at
 
 	// found are processes to look at.
@@ -176,6 +176,7 @@ func New(o Options) (*Tracer, error) {
 	}
 	t := &Tracer{opts: o, found: watch.NewPIDQueue(), room: room{maxLibraries, tenantLibraries}, libraries: map[proc.FileID]*attachment{}, refused: map[proc.FileID]*refusal{}, users: map[proc.FileID]unix.Timespec{}, ended: make(chan struct{}), closing: make(chan struct{}, maxClosing)}
 	t.freeing = time.AfterFunc(pause, debug.FreeOSMemory)
+	var given []proc.FileID
 	for _, path := range o.Libraries {
 		lib, err := metal.OpenLibrary(path)
 		if err != nil {
@@ -186,8 +187,9 @@ func New(o Options) (*Tracer, error) {
 		if err != nil {
 			return nil, err
 		}
-		t.extra = append(t.extra, lib.ID)
+		given = append(given, lib.ID)
 	}
+	t.finder = discover.NewFinder(given...)
 	if err := checkPIDNamespace(); err != nil {
 		return nil, err
 	}
@@ -207,7 +209,7 @@ func New(o Options) (*Tracer, error) {
 	kernel := btf.NewCache() // reading the kernel's types takes as long as checking the programs
 	loading.Go(func() error { return t.load(kernel) })
 	loading.Go(func() (err error) {
-		t.watch, err = watch.Mappings(len(t.extra) > 0, kernel)
+		t.watch, err = watch.Mappings(len(given) > 0, kernel)
 		return err
 	})
 	// That takes as long as reading a library, which is done beside it.
@@ -230,7 +232,7 @@ func New(o Options) (*Tracer, error) {
 // is tried, and reported, when they are attached to.
 func (t *Tracer) preload() {
 	for _, pid := range t.opts.PIDs {
-		list, err := discover.Mappings(pid, t.extra)
+		list, err := t.finder.Mappings(pid)
 		if err != nil {
 			continue
 		}
@@ -432,13 +434,18 @@ func (t *Tracer) look(pid uint32, seen time.Time) {
 		return
 	}
 	at := uint64(proc.Monotonic())
-	list, err := discover.Mappings(pid, t.extra)
-	if err != nil && !outOfDescriptors(err) {
-		return // gone, or not ours to see
+	list, err := t.finder.Mappings(pid)
+	hidden := errors.Is(err, discover.ErrHidden)
+	if err != nil && !hidden && !outOfDescriptors(err) {
+		return // gone, or not ours to see, or it does not use the runtime
 	}
 	t.mu.Lock()
 	t.accept(unopened(pid), pid)
-	if err != nil {
+	switch {
+	case hidden:
+		t.refuse(unopened(pid), pid, err)
+		t.notice(pid, err)
+	case err != nil:
 		t.refuse(unopened(pid), pid, tooFewDescriptors("reading what it maps"))
 		t.retryLater()
 	}
@@ -453,15 +460,20 @@ func (t *Tracer) look(pid uint32, seen time.Time) {
 			t.look(pid, time.Time{})
 		}
 		if err != nil {
-			text := fmt.Sprintf("process %d: %v", pid, err)
-			t.inboxMu.Lock()
-			again := text == t.lastNotice
-			t.lastNotice = text
-			t.inboxMu.Unlock()
-			if !again {
-				t.opts.Notice(text)
-			}
+			t.notice(pid, err)
 		}
+	}
+}
+
+// notice says why a process is not traced, unless that was the last thing said.
+func (t *Tracer) notice(pid uint32, why error) {
+	text := fmt.Sprintf("process %d: %v", pid, why)
+	t.inboxMu.Lock()
+	again := text == t.lastNotice
+	t.lastNotice = text
+	t.inboxMu.Unlock()
+	if !again {
+		t.opts.Notice(text)
 	}
 }
 
@@ -529,7 +541,7 @@ func (t *Tracer) read(m proc.Mapping) (a *attachment, refused proc.FileID, err e
 		}
 	}
 	// Another file of that name says nothing of the one that is mapped.
-	if named && !slices.Contains(t.extra, m.ID) && !metal.KnowsRuntime(m.FileName()) {
+	if named && !t.finder.IsRuntime(m.ID) && !metal.KnowsRuntime(m.FileName()) {
 		t.users[m.ID] = st.Ctim
 		t.scheduleFreeOSMemory()
 		return nil, proc.FileID{}, nil
@@ -655,7 +667,7 @@ func (t *Tracer) tell(v verdict) {
 }
 
 func (t *Tracer) check(lib *metal.Library) (*attachment, error) {
-	if !lib.IsRuntime() && !slices.Contains(t.extra, lib.ID) {
+	if !lib.IsRuntime() && !t.finder.IsRuntime(lib.ID) {
 		return nil, nil // a library that uses the runtime, beside the one that holds it
 	}
 	go lib.Image() // it takes as long as the rest, and is asked for next
@@ -766,7 +778,7 @@ func (t *Tracer) detach(pid uint32) {
 func (t *Tracer) Waiting() []uint32 {
 	var waiting []uint32
 	for _, pid := range t.opts.PIDs {
-		if list, err := discover.Mappings(pid, t.extra); err == nil && len(list) == 0 {
+		if list, err := t.finder.Mappings(pid); len(list) == 0 && (err == nil || errors.Is(err, discover.ErrNoRuntime)) {
 			waiting = append(waiting, pid)
 		}
 	}

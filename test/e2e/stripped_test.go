@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"tt-memtrace/aggregator"
 	"tt-memtrace/test/rig"
@@ -56,4 +57,33 @@ func TestStrippedRuntime(t *testing.T) {
 	if len(want) != 4 || !slices.Equal(got, want) {
 		t.Errorf("stripped: %v\nnot stripped: %v", got, want)
 	}
+}
+
+// A runtime of another name, as in a program that contains it, is found when its process opens a device.
+func TestRenamedRuntime(t *testing.T) {
+	r := installed(t)
+	renamed := filepath.Join(t.TempDir(), "libmine.so")
+	library, err := os.ReadFile(r.Library)
+	if err == nil {
+		err = os.WriteFile(renamed, library, 0o755)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	tr := start(t, tracer.Options{Follow: uint32(os.Getpid())})
+	w := workload(t, r, rig.Options{Cluster: "n300", Args: []string{"--steps", "60"}, Env: []string{
+		"LD_PRELOAD=" + renamed, "LD_LIBRARY_PATH=" + strings.Join([]string{filepath.Dir(r.Library), filepath.Join(r.SitePackages, "ttnn.libs")}, ":")}})
+	found := false
+	tr.atEachRest(w, func(m rig.Message) {
+		for until := time.Now().Add(patience); !found; _, found = tr.process(w.PID()) {
+			if time.Now().After(until) {
+				t.Fatal("it is not found")
+			}
+			tr.sync()
+		}
+		tr.compareHeld(w.PID(), m)
+		if p, _ := tr.process(w.PID()); p.Info.Library != renamed {
+			t.Errorf("its library is %s", p.Info.Library)
+		}
+	})
 }

@@ -27,15 +27,16 @@ func Builds(pids []uint32) (builds []*Build, skipped []error) {
 			return nil, []error{fmt.Errorf("listing processes: %w", err)}
 		}
 	}
+	finder := NewFinder()
 	byFile := map[proc.FileID]*Build{}
 	for _, pid := range pids {
 		if pid == uint32(os.Getpid()) {
 			continue
 		}
-		list, err := Mappings(pid, nil)
-		if errors.Is(err, os.ErrPermission) {
-			continue // another user's; Rights says so
-		}
+		list, err := finder.Mappings(pid)
+		if errors.Is(err, ErrHidden) || errors.Is(err, ErrNoRuntime) {
+			skipped = append(skipped, fmt.Errorf("process %d: %w", pid, err))
+		} // otherwise another user's; Rights says so
 		for _, m := range list {
 			lib, err := Open(m)
 			if err != nil {

@@ -1,10 +1,10 @@
 package discover
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -27,22 +27,34 @@ func Candidate(path string) bool {
 	return false
 }
 
-// Mappings lists what a process has mapped that could be the runtime, each file once.
-func Mappings(pid uint32, extra []proc.FileID) ([]proc.Mapping, error) {
-	return proc.Files(pid, func(path string, id proc.FileID) bool { return Candidate(path) || slices.Contains(extra, id) })
-}
-
-// openMapFile opens a mapped file by its mapping, which works when its name is
-// gone too. It takes more rights than opening it by name.
-func openMapFile(m proc.Mapping) (*metal.Library, error) {
+// mapFile is a mapped file by its mapping, which works when its name is gone too. It takes more
+// rights than opening it by name.
+func mapFile(m proc.Mapping) (string, error) {
 	path := fmt.Sprintf("/proc/%d/map_files/%x-%x", m.PID, m.Region.Start, m.Region.End)
 	var st unix.Stat_t
 	if err := unix.Stat(path, &st); err != nil {
-		return nil, err
+		return "", err
 	} else if st.Ino != m.ID.Inode {
-		return nil, os.ErrNotExist
+		return "", os.ErrNotExist
 	}
-	return metal.OpenLibrary(path)
+	return path, nil
+}
+
+// nameOf is a name under which the very file that a process has mapped can be opened.
+func nameOf(m proc.Mapping) (string, error) {
+	var st unix.Stat_t
+	name := m.FileName()
+	err := unix.Stat(name, &st)
+	if err == nil && st.Ino == m.ID.Inode {
+		return name, nil
+	}
+	if path, e := mapFile(m); e == nil {
+		return path, nil
+	}
+	if err == nil {
+		err = errors.New("the file was replaced after it was mapped")
+	}
+	return "", err
 }
 
 // Open opens the very file that a process has mapped, in whatever mount
@@ -56,8 +68,10 @@ func Open(m proc.Mapping) (*metal.Library, error) {
 		lib.Close()
 		err = fmt.Errorf("opening %s: the file was replaced after it was mapped", m.Path)
 	}
-	if deleted, e := openMapFile(m); e == nil {
-		return deleted, nil
+	if path, e := mapFile(m); e == nil {
+		if deleted, e := metal.OpenLibrary(path); e == nil {
+			return deleted, nil
+		}
 	}
 	return nil, err
 }

@@ -39,12 +39,12 @@ func TestCandidate(t *testing.T) {
 
 func TestMappingsListTheRuntimeOnce(t *testing.T) {
 	p := fixture.Launch(t)
-	if list, err := Mappings(p.PID, nil); err != nil || len(list) != 0 {
+	if list, err := NewFinder().Mappings(p.PID); err != nil || len(list) != 0 {
 		t.Errorf("before it is loaded: %+v, %v", list, err)
 	}
 	path := fixture.LibraryOf(t, fixture.LayoutB)
 	fixture.Do(t, p, "open %s", path)
-	list, err := Mappings(p.PID, nil)
+	list, err := NewFinder().Mappings(p.PID)
 	if err != nil || len(list) != 1 || list[0].Path != path || list[0].PID != p.PID || list[0].Base == 0 || list[0].Base%4096 != 0 {
 		t.Fatalf("%+v, %v", list, err)
 	}
@@ -52,7 +52,7 @@ func TestMappingsListTheRuntimeOnce(t *testing.T) {
 	if err := unix.Stat(path, &st); err != nil || list[0].ID.Inode != st.Ino {
 		t.Errorf("it maps %+v, the file is %d, %v", list[0].ID, st.Ino, err)
 	}
-	if _, err := Mappings(math.MaxUint32, nil); err == nil {
+	if _, err := NewFinder().Mappings(math.MaxUint32); err == nil {
 		t.Error("a process that is not there has mappings")
 	}
 	if _, ok := Users()[p.PID]; !ok {

@@ -5,12 +5,13 @@ import "tt-memtrace/tracer/proc"
 // Users lists the processes that map the runtime, with their commands.
 func Users() map[uint32]string {
 	users := map[uint32]string{}
+	finder := NewFinder()
 	pids, err := proc.PIDs()
 	if err != nil {
 		return users
 	}
 	for _, pid := range pids {
-		if list, err := Mappings(pid, nil); err == nil && len(list) > 0 {
+		if list, err := finder.Mappings(pid); err == nil && len(list) > 0 {
 			if command, _, err := proc.Command(pid); err == nil {
 				users[pid] = command
 			}

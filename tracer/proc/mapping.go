@@ -48,7 +48,7 @@ type mapping struct {
 	Region
 	offset uint64
 	id     FileID
-	perms  [4]byte
+	perms  Permissions
 	path   []byte
 }
 
@@ -130,6 +130,21 @@ func Files(pid uint32, want func(path string, id FileID) bool) ([]Mapping, error
 
 // maxFiles bounds how many files of a process are listed: more than anybody looks for.
 const maxFiles = 4096
+
+// Permissions of a mapping, as /proc/PID/maps has them.
+type Permissions [4]byte
+
+func (p Permissions) Write() bool   { return p[1] == 'w' }
+func (p Permissions) Execute() bool { return p[2] == 'x' }
+func (p Permissions) Shared() bool  { return p[3] == 's' }
+
+// Pieces visits the pieces of files that a process has mapped while visit returns true.
+func Pieces(pid uint32, visit func(m Mapping, p Permissions) (more bool)) error {
+	return eachMapping(pid, func(m *mapping) bool {
+		return m.id.Inode == 0 || visit(Mapping{PID: pid, Path: strings.TrimSuffix(string(m.path), " (deleted)"), ID: m.id,
+			Base: m.Start - m.offset, Region: m.Region}, m.perms)
+	})
+}
 
 // FileAt is the file that a process has mapped at an address, and where in it the address is.
 func FileAt(pid uint32, address uint64) (file Mapping, offset uint64, found bool) {

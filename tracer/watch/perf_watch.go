@@ -8,17 +8,20 @@ import (
 	"fmt"
 	"os"
 	"runtime"
+	"sync"
 	"sync/atomic"
 	"time"
 	"unsafe"
 
-	"tt-memtrace/tracer/discover"
-
 	"golang.org/x/sys/unix"
+
+	"tt-memtrace/tracer/discover"
+	"tt-memtrace/tracer/proc"
 )
 
-// perfWatch is a watch of perf's records: the kernel writes one for every mapping.
-// Each wakes the reader, which costs nothing while no program is starting.
+// perfWatch is a watch of perf's records: the kernel writes one for every mapping of code.
+// Each wakes the reader, which costs nothing while no program is starting. Mappings of devices
+// are looked for now and then: records of all data would be too many.
 type perfWatch struct {
 	any   bool // files of all names are of interest
 	rings []perfBuffer
@@ -110,11 +113,22 @@ func (w *perfWatch) Close() error {
 const perfPause = 5 * time.Millisecond
 
 func (w *perfWatch) Run(ctx context.Context, seen func(pid uint32), missed func()) error {
+	var mu sync.Mutex
+	one := func(pid uint32) {
+		mu.Lock()
+		defer mu.Unlock()
+		seen(pid)
+	}
 	interesting := func(m mapped) {
 		if w.any || discover.Candidate(m.path) {
-			seen(m.pid)
+			one(m.pid)
 		}
 	}
+	var looking sync.WaitGroup
+	defer looking.Wait()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	looking.Go(func() { lookForHolders(ctx, one) })
 	stop := context.AfterFunc(ctx, func() {
 		unix.Write(w.wake, []byte{1, 0, 0, 0, 0, 0, 0, 0})
 	})
@@ -137,6 +151,39 @@ func (w *perfWatch) Run(ctx context.Context, seen func(pid uint32), missed func(
 		}
 	}
 	return nil
+}
+
+// lookForHolders calls seen once for each process that maps a device. Looking takes at most one part in
+// holderShare of the time.
+func lookForHolders(ctx context.Context, seen func(pid uint32)) {
+	const (
+		least       = time.Second
+		holderShare = 200
+	)
+	told := map[uint32]bool{}
+	var maps bytes.Buffer
+	for ctx.Err() == nil {
+		began := time.Now()
+		pids, err := proc.PIDs()
+		if err != nil {
+			return
+		}
+		before := told
+		told = map[uint32]bool{}
+		for _, pid := range pids {
+			switch {
+			case before[pid]:
+				told[pid] = true
+			case discover.MapsDevice(pid, &maps):
+				told[pid] = true
+				seen(pid)
+			}
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(max(least, holderShare*time.Since(began))):
+		}
+	}
 }
 
 // drain reads what one CPU's ring holds.

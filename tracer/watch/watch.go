@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/btf"
@@ -19,7 +20,7 @@ import (
 	"tt-memtrace/tracer/proc"
 )
 
-// Watcher reports which processes map files that may hold the runtime, as it happens.
+// Watcher reports which processes map files that may hold the runtime, or a device, as it happens.
 type Watcher interface {
 	// Run calls seen for each until the context ends, and missed when some were not seen.
 	Run(ctx context.Context, seen func(pid uint32), missed func()) error
@@ -27,10 +28,10 @@ type Watcher interface {
 	Close() error
 }
 
-// Mappings watches for files that are named like the runtime, or of any name.
+// Mappings watches for files that are named like the runtime, or of any name, and for devices.
 // A BPF program does it best, as it does not wake the tracer for all others. Where
 // the kernel lets none into its functions, perf does, which some kernels keep to
-// CAP_SYS_ADMIN. The kernel's types can be nil.
+// CAP_SYS_ADMIN; it sees devices later. The kernel's types can be nil.
 func Mappings(anyName bool, kernel *btf.Cache) (Watcher, error) {
 	w, err := watchByProgram(anyName, kernel)
 	if err == nil {
@@ -65,15 +66,22 @@ func watchByProgram(anyName bool, kernel *btf.Cache) (_ *programWatch, err error
 	if err != nil {
 		return nil, err
 	}
-	var names [len(discover.LibraryNames)][16]byte // as in the program: Set compares the sizes
+	type name [16]byte // as in the program: Set compares the sizes
+	nameOf := func(s string) (n name) {
+		copy(n[:], s)
+		return n
+	}
+	var names [len(discover.LibraryNames)]name
 	for i, n := range discover.LibraryNames {
-		copy(names[i][:], n)
+		names[i] = nameOf(n)
 	}
-	if err := spec.Variables[bpf.WatchVarNames].Set(names); err != nil {
-		return nil, err
-	}
-	if err := spec.Variables[bpf.WatchVarAnyName].Set(anyName); err != nil {
-		return nil, err
+	for variable, value := range map[string]any{
+		bpf.WatchVarNames: names, bpf.WatchVarAnyName: anyName,
+		bpf.WatchVarDeviceFolder: nameOf(filepath.Base(discover.DeviceFolder)), bpf.WatchVarSharedPrefix: nameOf(discover.SharedPrefix),
+	} {
+		if err := spec.Variables[variable].Set(value); err != nil {
+			return nil, err
+		}
 	}
 	if err := spec.LoadAndAssign(&w.objects, &ebpf.CollectionOptions{Cache: kernel}); err != nil {
 		return nil, err

@@ -62,6 +62,39 @@ func TestWatchSeesALibraryBeingLoaded(t *testing.T) {
 	}
 }
 
+// Both report a process that maps a device, and no other.
+func TestWatchSeesDevices(t *testing.T) {
+	needRoot(t)
+	fixture.SharedDriver(t)
+	fixture.Ready(t)
+	file := filepath.Join(t.TempDir(), "shared")
+	if err := os.WriteFile(file, make([]byte, os.Getpagesize()), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	for name, begin := range watches {
+		w, err := begin(false)
+		if err != nil {
+			t.Logf("%s: %v", name, err)
+			continue
+		}
+		holder, other := fixture.Holder(t, nil), fixture.Holder(t, nil)
+		fixture.Do(t, other, "map %s", file)
+		fixture.Do(t, holder, "map %s", fixture.Device)
+		var seen []uint32
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		err = w.Run(ctx, func(pid uint32) {
+			if seen = append(seen, pid); pid == holder.PID {
+				cancel()
+			}
+		}, func() {})
+		cancel()
+		w.Close()
+		if err != nil || !slices.Contains(seen, holder.PID) || slices.Contains(seen, other.PID) {
+			t.Errorf("%s: saw %d of %d, and %d maps none: %v", name, seen, holder.PID, other.PID, err)
+		}
+	}
+}
+
 // What found no room is not silently missing, and later mappings are reported again.
 func TestWatchReportsWhatItMissed(t *testing.T) {
 	needRoot(t)

@@ -1,0 +1,179 @@
+package discover
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"tt-memtrace/tracer/metal"
+	"tt-memtrace/tracer/proc"
+)
+
+// ErrNoRuntime says of a process that it holds a device and does not use the runtime: a tool of
+// the driver's, say.
+var ErrNoRuntime = errors.New("it holds a device, and none of the files that it maps has the runtime's code")
+
+// ErrHidden says of a process that it holds a device, and that the runtime in it cannot be found.
+var ErrHidden = errors.New("it holds a device, and is not covered")
+
+const (
+	// searchTime bounds how long the files of a process are searched, in time of processors.
+	searchTime = 2 * time.Second
+	// maxFiles of a process are searched, and maxKnown are kept.
+	maxFiles = 512
+	maxKnown = 4096
+)
+
+// Finder finds the files with the runtime's code that processes map: by their names and, in a
+// process that holds a device and maps none of those, by what they contain. Each file is searched once.
+type Finder struct {
+	mu sync.Mutex
+	// runtimes hold the runtime's code whatever their names.
+	runtimes []proc.FileID
+	contents map[proc.FileVersion]content
+}
+
+type content struct {
+	metal.Content
+	err error
+}
+
+// NewFinder is for files that are named like the runtime, and for those that are given.
+func NewFinder(given ...proc.FileID) *Finder {
+	return &Finder{runtimes: given, contents: map[proc.FileVersion]content{}}
+}
+
+// IsRuntime says whether a file was given, or found, to hold the runtime's code.
+func (f *Finder) IsRuntime(id proc.FileID) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return slices.Contains(f.runtimes, id)
+}
+
+// Mappings lists what a process has mapped that could be the runtime, each file once. ErrHidden and
+// ErrNoRuntime are what else it can say of a process that holds a device.
+func (f *Finder) Mappings(pid uint32) ([]proc.Mapping, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	var list []proc.Mapping
+	holds, found := false, false
+	err := proc.Pieces(pid, func(m proc.Mapping, p proc.Permissions) bool {
+		holds = holds || holdsDevice(m.Path, p)
+		known := slices.Contains(f.runtimes, m.ID)
+		if (known || Candidate(m.Path)) && !containsFile(list, m.ID) {
+			list = append(list, m)
+			found = found || known || strings.HasPrefix(filepath.Base(m.Path), LibraryNames[0])
+		}
+		return len(list) < maxFiles
+	})
+	if err != nil || !holds || found {
+		return list, err
+	}
+	more, err := f.search(pid)
+	for _, m := range more {
+		if !containsFile(list, m.ID) {
+			list = append(list, m)
+		}
+	}
+	return list, err
+}
+
+func containsFile(list []proc.Mapping, id proc.FileID) bool {
+	return slices.ContainsFunc(list, func(m proc.Mapping) bool { return m.ID == id })
+}
+
+// holdsDevice says whether a mapping is one of a device, as the driver library makes when it opens
+// one, or of the account that the runtime keeps in shared memory, on mock devices too.
+func holdsDevice(path string, p proc.Permissions) bool {
+	return p.Shared() && (strings.HasPrefix(path, DeviceFolder+"/") || p.Write() && strings.HasPrefix(filepath.Base(path), SharedPrefix))
+}
+
+// The device nodes, and how the runtime's account in shared memory is called.
+const (
+	DeviceFolder = "/dev/tenstorrent"
+	SharedPrefix = "tt_device_"
+)
+
+// MapsDevice says whether a process seems to hold a device: Mappings knows. The buffer is for what
+// is read of it.
+func MapsDevice(pid uint32, buffer *bytes.Buffer) bool {
+	f, err := os.Open(fmt.Sprintf("/proc/%d/maps", pid))
+	if err != nil {
+		return false
+	}
+	defer f.Close()
+	buffer.Reset()
+	_, _ = buffer.ReadFrom(f)
+	return bytes.Contains(buffer.Bytes(), []byte(DeviceFolder+"/")) || bytes.Contains(buffer.Bytes(), []byte("/"+SharedPrefix))
+}
+
+// search looks for the runtime in all files with code that the process maps.
+func (f *Finder) search(pid uint32) (found []proc.Mapping, err error) {
+	var code []proc.Mapping // the first pieces of files of which another has code
+	first := map[proc.FileID]proc.Mapping{}
+	if err := proc.Pieces(pid, func(m proc.Mapping, p proc.Permissions) bool {
+		if _, seen := first[m.ID]; !seen {
+			first[m.ID] = m
+		}
+		if p.Execute() && !containsFile(code, m.ID) {
+			code = append(code, first[m.ID])
+		}
+		return len(code) <= maxFiles
+	}); err != nil {
+		return nil, err
+	}
+	over := proc.NewLimit(searchTime, nil).Over
+	err = ErrNoRuntime
+	for i, m := range code {
+		if i == maxFiles {
+			err = fmt.Errorf("%w: it maps more than %d files with code", ErrHidden, maxFiles)
+			break
+		}
+		c := f.contentOf(m, over)
+		switch {
+		case c.Content == metal.RuntimeCode:
+			f.runtimes = append(f.runtimes, m.ID)
+			found = append(found, m)
+		case c.Content == metal.HiddenCode:
+			err = fmt.Errorf("%w: %s has the runtime's code, but not its symbols", ErrHidden, m.Path)
+		case c.err != nil && errors.Is(err, ErrNoRuntime):
+			err = fmt.Errorf("%w: %w", ErrHidden, c.err)
+		}
+	}
+	if len(found) > 0 {
+		return found, nil
+	}
+	return nil, err
+}
+
+// contentOf searches a file, unless it was searched as it is.
+func (f *Finder) contentOf(m proc.Mapping, over func() bool) content {
+	path, err := nameOf(m)
+	if err != nil {
+		return content{err: fmt.Errorf("searching %s: %w", m.Path, err)}
+	}
+	var st unix.Stat_t
+	if err := unix.Stat(path, &st); err != nil {
+		return content{err: fmt.Errorf("searching %s: %w", m.Path, err)}
+	}
+	version := proc.FileVersion{FileID: proc.FileID{Device: st.Dev, Inode: st.Ino}, Changed: st.Ctim}
+	c, known := f.contents[version]
+	if !known {
+		c.Content, c.err = metal.Search(path, over)
+		if c.err == nil {
+			if len(f.contents) >= maxKnown {
+				clear(f.contents)
+			}
+			f.contents[version] = c
+		}
+	}
+	return c
+}

@@ -1,0 +1,60 @@
+package tracer
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"tt-memtrace/aggregator"
+	"tt-memtrace/test/fixture"
+)
+
+// A process that holds a device is traced whatever its library is called, late and from when it maps
+// the device. Where the library has no symbols that is said, as long as the process lives.
+func TestHoldersOfDevices(t *testing.T) {
+	fixture.LibraryOf(t, fixture.Hidden)
+	before, after := fixture.Holder(t, &fixture.Renamed), fixture.Holder(t, &fixture.Build{Name: "libmine.so"})
+	hidden, tool := fixture.Holder(t, &fixture.Hidden), fixture.Holder(t, nil)
+	all := []*fixture.Process{before, after, hidden, tool}
+	alloc := func(p *fixture.Process) {
+		t.Helper()
+		fixture.Do(t, p, "device 0 3")
+		fixture.Do(t, p, "alloc 64 0 0 0 4096 1024 64")
+	}
+	for _, p := range all {
+		if p != after {
+			fixture.Do(t, p, "map %s", fixture.Device)
+		}
+	}
+	alloc(before)
+	tr := start(t, Options{})
+	check := func(p *fixture.Process) {
+		t.Helper()
+		tr.awaitProcess(p.PID)
+		if got := tr.process(p.PID); got.Memory[aggregator.DRAM].Requested != 4096 || !strings.HasSuffix(got.Info.Library, "libmine.so") {
+			t.Errorf("%+v", got)
+		}
+	}
+	check(before)
+	if _, ok := tr.lookup(after.PID); ok {
+		t.Error("a process without a device is traced, whose library is called otherwise")
+	}
+	fixture.Do(t, after, "map %s", fixture.Device)
+	tr.awaitProcess(after.PID)
+	alloc(after)
+	check(after)
+
+	notTraced := func(p *fixture.Process) bool {
+		return slices.ContainsFunc(tr.snapshot().Reasons, func(r aggregator.Reason) bool {
+			return r.PID == p.PID && r.Code == aggregator.ReasonNotTraced && strings.Contains(r.Detail, "libhidden.so has the runtime's code, but not its symbols")
+		})
+	}
+	tr.await("the hidden runtime is reported", func() bool { return notTraced(hidden) })
+	for _, p := range all {
+		if p != hidden && notTraced(p) {
+			t.Errorf("process %d is said not to be traced", p.PID)
+		}
+	}
+	hidden.Kill()
+	tr.await("its end is seen", func() bool { return !notTraced(hidden) })
+}

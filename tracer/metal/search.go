@@ -1,0 +1,77 @@
+package metal
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+)
+
+// Content is what a file of any name has of the runtime.
+type Content int
+
+const (
+	// NoCode of the runtime: the file may use it.
+	NoCode Content = iota
+	// HiddenCode is the runtime's without the symbols that tell where it is.
+	HiddenCode
+	// RuntimeCode defines what makes it the runtime.
+	RuntimeCode
+)
+
+// allocatorText is in the code of the runtime's allocator in all releases, and in no file that
+// only uses it.
+const allocatorText = "Out of Memory: Not enough space to allocate"
+
+// maxSearched bounds how much of a file is searched, bytes.
+const maxSearched = 512 << 20
+
+// Search looks for the runtime in a file of any name. It reads all of the file, up to a bound;
+// over says that there is no more time for it.
+func Search(path string, over func() bool) (Content, error) {
+	f, st, err := openRegular(path)
+	if err != nil {
+		return NoCode, err
+	}
+	defer f.Close()
+	if st.Size > maxSearched {
+		return NoCode, fmt.Errorf("searching %s: %d bytes, more than %d", path, st.Size, maxSearched)
+	}
+	text := []byte(allocatorText)
+	overlap := len(text) - 1
+	for _, s := range RuntimeSymbols {
+		overlap = max(overlap, len(s)-1)
+	}
+	b := make([]byte, 1<<20)
+	kept, named, said := 0, false, false
+	for !named {
+		if over() {
+			return NoCode, fmt.Errorf("searching %s: no time is left", path)
+		}
+		n, err := io.ReadFull(f, b[kept:])
+		part := b[:kept+n]
+		named = slices.ContainsFunc(RuntimeSymbols, func(s string) bool { return bytes.Contains(part, []byte(s)) })
+		said = said || bytes.Contains(part, text)
+		if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+			break
+		}
+		if err != nil {
+			return NoCode, fmt.Errorf("searching %s: %w", path, err)
+		}
+		kept = copy(b, part[len(part)-overlap:])
+	}
+	if named {
+		lib, err := OpenLibrary(path)
+		if err == nil {
+			defer lib.Close()
+			if lib.IsRuntime() {
+				return RuntimeCode, nil
+			}
+		}
+	}
+	if said {
+		return HiddenCode, nil
+	}
+	return NoCode, nil
+}
