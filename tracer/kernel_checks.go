@@ -49,6 +49,16 @@ func hostFeatures() []hostFeature {
 // to be there.
 func HostKernelError() error { return firstLacking(hostFeatures()) }
 
+// Possible says why probes are not possible here for this user, or nil.
+func Possible() error {
+	for _, check := range []func() error{CheckRights, checkPIDNamespace, HostKernelError} {
+		if err := check(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 func firstLacking(list []hostFeature) error {
 	for _, f := range list {
 		if errors.Is(f.err, ebpf.ErrNotSupported) {

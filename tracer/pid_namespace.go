@@ -1,12 +1,16 @@
 package tracer
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"syscall"
 
 	"tt-memtrace/tracer/proc"
 )
+
+// ErrPIDNamespace says that this program runs in a PID namespace of its own.
+var ErrPIDNamespace = errors.New("this is a PID namespace of its own, in which the host's processes cannot be found")
 
 // initialPIDNamespace is the inode of the host's PID namespace: the host kernel
 // gives it that number for good (PROC_PID_INIT_INO).
@@ -21,8 +25,8 @@ func checkPIDNamespace() error {
 		return fmt.Errorf("finding the PID namespace: %w", err)
 	}
 	if st.Sys().(*syscall.Stat_t).Ino != initialPIDNamespace {
-		return fmt.Errorf("%w: this is a PID namespace of its own, in which the host's processes cannot be found\n"+
-			"start the container with the host's: docker or podman run --pid=host, in Kubernetes hostPID: true", proc.ErrPermission)
+		return fmt.Errorf("%w: %w\n"+
+			"start the container with the host's: docker or podman run --pid=host, in Kubernetes hostPID: true", proc.ErrPermission, ErrPIDNamespace)
 	}
 	return nil
 }

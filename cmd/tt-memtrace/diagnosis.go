@@ -17,6 +17,8 @@ const doctorSchema = 1
 type diagnosis struct {
 	// Schema is the version of this format.
 	Schema int `json:"schema"`
+	// Abilities are what works now, and what makes the rest work; absent with --lib.
+	Abilities *abilities `json:"abilities,omitempty"`
 	// Host is what the kernel can do and what this user may; absent with --lib.
 	Host   []hostCheck `json:"host,omitempty"`
 	Rights []hostRight `json:"rights,omitempty"`
@@ -172,6 +174,8 @@ func orNull(s string) *string {
 
 // examineHost fills in what is true of the host.
 func (d *diagnosis) examineHost() {
+	a := findAbilities()
+	d.Abilities = &a
 	for _, c := range tracer.CheckHostKernel() {
 		d.Host = append(d.Host, hostCheck(c))
 	}

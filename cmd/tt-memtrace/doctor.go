@@ -24,9 +24,10 @@ func newDoctor() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "doctor [--compare] [--verify] [-p PID | --lib PATH]",
 		Short: "Show what works on this host and what does not",
-		Long: `Show what works here and what does not: the host kernel, this user's rights, and
-each build of the runtime's library that a process maps (or the one given). For a
-library: every probe point, its address, and whether the host kernel emulates the
+		Long: `Show what works here and what does not: first what this user can trace now, with
+probes and without, and the command that makes the rest work; then the host kernel,
+the rights, and each build of the runtime's library that a process maps (or the one
+given). For a library: every probe point, its address, and whether the host kernel emulates the
 instruction there; the layout of a buffer, and the functions and debug information
 that prove it; and what is not covered, with the effect on the numbers.
 docs/compatibility.md has the same for the published releases.
@@ -139,9 +140,7 @@ func examine(pids []uint, library string) (*diagnosis, error) {
 		}
 	}
 	if err == nil && library == "" {
-		if err = tracer.CheckRights(); err == nil {
-			err = tracer.HostKernelError()
-		}
+		err = tracer.Possible()
 	}
 	return d, err
 }
@@ -203,23 +202,20 @@ func markColours(doctor []byte) []byte {
 
 func (d *diagnosis) print(w io.Writer, given bool) {
 	if d.Host != nil {
+		d.Abilities.print(w)
 		tw := tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)
 		fmt.Fprintln(tw, "Host")
 		for _, c := range d.Host {
 			fmt.Fprintf(tw, "  %s\t%s\t%s\n", mark(c.OK), c.Name, c.Detail)
 		}
-		missing := false
 		for _, r := range d.Rights {
 			have := "yes"
 			if !r.Held {
-				have, missing = "missing", true
+				have = "missing"
 			}
 			fmt.Fprintf(tw, "  %s\t%s\t%s (%s)\n", mark(r.Held), r.Capability, have, r.For)
 		}
 		tw.Flush()
-		if missing {
-			fmt.Fprintf(w, "  to grant them: %s\n", tracer.GrantLine())
-		}
 	}
 	for _, why := range d.PassedOver {
 		fmt.Fprintf(w, "  skipped: %s\n", why)

@@ -14,6 +14,8 @@ import (
 	"unicode"
 
 	"tt-memtrace/test/compat"
+	"tt-memtrace/tracer"
+	"tt-memtrace/tracer/proc"
 )
 
 // doctor runs the command and returns what it prints and its exit code.
@@ -182,5 +184,40 @@ func TestDoctorEndsWithAVerdict(t *testing.T) {
 	d.printVerdict(&b, nil)
 	if want := "\n✗ not ready: rights are missing\n\n✓ ready: a process that uses the runtime can be traced here; none does now; what is marked above with ✗ is missing\n"; b.String() != want {
 		t.Errorf("%q", &b)
+	}
+}
+
+// What works comes first, with probes and without, and then the one command for the rest.
+func TestDoctorBeginsWithWhatWorks(t *testing.T) {
+	rights := fmt.Errorf("%w: missing cap_bpf (x)\nrun it as root", proc.ErrPermission)
+	namespace := fmt.Errorf("%w: %w\nstart it otherwise", proc.ErrPermission, tracer.ErrPIDNamespace)
+	kernel := fmt.Errorf("%w: it lacks task storage", tracer.ErrHostKernel)
+	for _, c := range []struct {
+		probes   error
+		readsAll bool
+		scope    int
+		want     []string // with, without, remedy: in parts
+	}{
+		{nil, true, 1, []string{"✓ with probes all processes of this host", "✓ without probes all processes of this host", ""}},
+		{rights, false, 0, []string{"✗ with probes not permitted: missing cap_bpf", "✓ without probes the user's own processes", "for the rest: sudo setcap "}},
+		{rights, false, 1, []string{"✗ with probes not permitted", "✓ without probes commands that it starts", "for the rest: sudo setcap "}},
+		{rights, false, 2, []string{"✗ with probes", "✗ without probes no process may be read: kernel.yama.ptrace_scope is 2", "for the rest: sudo setcap "}},
+		{namespace, true, 0, []string{"✗ with probes not permitted: this is a PID namespace", "✓ without probes all", ""}},
+		{kernel, false, 1, []string{"✗ with probes this host kernel", "✓ without probes commands", "for the rest: sudo tt-memtrace --sample"}},
+		{kernel, true, 2, []string{"✗ with probes", "✓ without probes all", ""}},
+		{nil, true, 3, []string{"✓ with probes", "✗ without probes no process may be read: kernel.yama.ptrace_scope is 3", ""}},
+	} {
+		var b strings.Builder
+		a := newAbilities("me", c.probes, c.readsAll, c.scope)
+		a.print(&b)
+		lines := strings.Split(b.String(), "\n")
+		if lines[0] != "What works now, for user me" || len(lines) < 5 {
+			t.Fatalf("%q", lines)
+		}
+		for i, want := range c.want {
+			if got := strings.Join(strings.Fields(lines[1+i]), " "); !strings.HasPrefix(got, want) || want == "" && got != "" {
+				t.Errorf("%v, %t, %d: %q, want %q", c.probes, c.readsAll, c.scope, got, want)
+			}
+		}
 	}
 }

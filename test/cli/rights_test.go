@@ -113,7 +113,7 @@ func TestRightsAreAskedForAndGranted(t *testing.T) {
 		refused(strings.Join(args, " "), r.err)
 		if args[0] != "doctor" && r.out != "" {
 			t.Errorf("%v: %v", args, r)
-		} else if args[0] == "doctor" && grantLine(t, r.out) != line {
+		} else if args[0] == "doctor" && (grantLine(t, r.out) != line || !strings.HasPrefix(r.out, "What works now, for user nobody\n  ✗  with probes ")) {
 			t.Errorf("%v: %v", args, r)
 		}
 	}
@@ -158,6 +158,11 @@ func TestRightsAreAskedForAndGranted(t *testing.T) {
 	await(t, w, rig.EventClosed)
 	r := begin(t, as("doctor", "-p", pid)).ends(fine)
 	contains(t, r.out, "This library can be traced", "processes  "+pid)
+	for user, out := range map[string]string{"nobody": r.out, "root": run(t, fine, "doctor", "-p", pid).out} {
+		if first, _, _ := strings.Cut(out, "\n\n"); first != "What works now, for user "+user+"\n  ✓  with probes     all processes of this host\n  ✓  without probes  all processes of this host: --sample" {
+			t.Errorf("doctor begins with %q", first)
+		}
+	}
 	send(t, w, "go")
 	if b := addUp(t, entries(t, log.ends(fine).out)); b.allocs < 20 || b.allocs != b.frees {
 		t.Errorf("%d allocs, %d frees", b.allocs, b.frees)

@@ -1,0 +1,90 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/user"
+	"strings"
+	"text/tabwriter"
+
+	"tt-memtrace/sampler"
+	"tt-memtrace/tracer"
+	"tt-memtrace/tracer/proc"
+)
+
+// abilities are what works on this host for this user, and what would make the rest work.
+type abilities struct {
+	// User is whom this program runs as.
+	User string `json:"user"`
+	// WithProbes and WithoutProbes are what can be traced, and sampled.
+	WithProbes    ability `json:"with_probes"`
+	WithoutProbes ability `json:"without_probes"`
+	// Remedy is the command that makes the rest work; null where all works, or no command helps.
+	Remedy *string `json:"remedy"`
+}
+
+type ability struct {
+	OK bool `json:"ok"`
+	// Detail says of which processes, or why of none.
+	Detail string `json:"detail"`
+}
+
+const allProcesses = "all processes of this host"
+
+func findAbilities() abilities {
+	name := fmt.Sprint(os.Geteuid())
+	if u, err := user.Current(); err == nil {
+		name = u.Username
+	}
+	return newAbilities(name, tracer.Possible(), sampler.MayReadAll(), sampler.PtraceScope())
+}
+
+// newAbilities is what follows from why probes are not possible, from whether all processes may be read,
+// and from Yama's setting.
+func newAbilities(user string, probes error, readsAll bool, scope int) abilities {
+	a := abilities{User: user, WithProbes: ability{true, allProcesses}}
+	if probes != nil {
+		why, _, _ := strings.Cut(probes.Error(), "\n")
+		a.WithProbes = ability{false, why}
+	}
+	const setting = "kernel.yama.ptrace_scope is %d"
+	switch {
+	case scope > 2 || scope > 1 && !readsAll:
+		a.WithoutProbes = ability{false, fmt.Sprintf("no process may be read: "+setting, scope)}
+	case readsAll:
+		a.WithoutProbes = ability{true, allProcesses + ": --sample"}
+	case scope == 1:
+		a.WithoutProbes = ability{true, fmt.Sprintf("commands that it starts, as "+setting+": tt-memtrace -- CMD", scope)}
+	default:
+		a.WithoutProbes = ability{true, "the user's own processes: --sample, or tt-memtrace -- CMD"}
+	}
+	var remedy string
+	switch {
+	case probes == nil, errors.Is(probes, tracer.ErrPIDNamespace):
+		// Nothing is missing, or the container has to be started in another way: Detail says how.
+	case errors.Is(probes, proc.ErrPermission):
+		remedy = tracer.GrantLine()
+	case !readsAll && scope < 3: // no command makes another host kernel
+		remedy = "sudo tt-memtrace --sample"
+	}
+	a.Remedy = orNull(remedy)
+	return a
+}
+
+func (a *abilities) print(w io.Writer) {
+	fmt.Fprintf(w, "What works now, for user %s\n", a.User)
+	tw := tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)
+	for _, one := range []struct {
+		name string
+		ability
+	}{{"with probes", a.WithProbes}, {"without probes", a.WithoutProbes}} {
+		fmt.Fprintf(tw, "  %s\t%s\t%s\n", mark(one.OK), one.name, one.Detail)
+	}
+	tw.Flush()
+	if a.Remedy != nil {
+		fmt.Fprintf(w, "  for the rest: %s\n", *a.Remedy)
+	}
+	fmt.Fprintln(w)
+}
