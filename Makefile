@@ -9,7 +9,7 @@
 # make packages   the .deb and the .rpm, into dist/; make reproducible shows that two builds have the same bytes
 # make packages-test  installs, starts, upgrades and removes them in a clean Debian
 # make collector  pushes metrics to a real OpenTelemetry Collector, built from its modules; a few minutes the first time, as root
-# make test-kernels   the tracer's live tests on Debian's kernels 6.1, without multi-uprobes, and 6.12, in QEMU
+# make test-kernels   the live tests in QEMU: on Debian's 6.1, without multi-uprobes, 6.12 and 5.10, which samples only, and Ubuntu's 5.15
 # make random     random histories of processes with losses, for five minutes; it still finds defects
 # make bench      what tracing costs beside other ways to do it: docs/performance.md; a few minutes, as root
 # make check      linters, known vulnerabilities, formats, generated files, race detector, a moment of fuzzing
@@ -49,7 +49,8 @@ test:
 
 test-kernels:
 	scripts/deps.sh kernels
-	scripts/test-kernels.sh $(if $(CI),-short,linux-image-cloud-amd64 linux-image-6.12-cloud-amd64)
+	scripts/test-kernels.sh $(if $(CI),-short,linux-image-cloud-amd64 linux-image-6.12-cloud-amd64 \
+		bullseye:linux-image-cloud-amd64 jammy:linux-image-5.15.0-25-generic)
 
 check: lint generate race fuzz
 
