@@ -168,17 +168,31 @@ func unreadable(pid uint32, err error) error {
 	return fmt.Errorf("its memory may not be read: %w", err)
 }
 
+// stirs counts what ran of processes whose time of processors is too coarse to tell.
+var stirs atomic.Int64
+
+// ran is what a process had of processors so far: where it is the same as before, the process did
+// nothing. Where the host kernel cannot tell it is never the same. It is false where there is
+// no such process. It is called on a locked thread.
+func ran(pid uint32) (time.Duration, bool) {
+	had, ok := proc.ProcessorTime(pid)
+	if !proc.FineClock() {
+		had = -time.Duration(stirs.Add(1))
+	}
+	return had, ok
+}
+
 // searches says whether its next look is a search for devices, allocators and
 // programs, and not only of the buffers that known allocators have.
 func (p *process) searches(b *budget) bool {
 	if !p.shown {
 		return true
 	}
-	ran, ok := proc.ProcessorTime(p.pid)
-	if ok && ran == p.searched {
+	now, ok := ran(p.pid)
+	if ok && now == p.searched {
 		return false // nothing happened since
 	}
-	if ran == p.ran {
+	if now == p.ran {
 		return b.credit-p.searchCost > maxDebt // it came to rest
 	}
 	return b.credit > p.searchCost+maxCredit/4
@@ -247,7 +261,7 @@ func (l *look) run() {
 	}()
 	l.at = proc.Now()
 	var ok bool
-	if l.ran, ok = proc.ProcessorTime(p.pid); !ok || !proc.Alive(p.pid) {
+	if l.ran, ok = ran(p.pid); !ok || !proc.Alive(p.pid) {
 		l.gone = true
 		return
 	}
@@ -264,7 +278,7 @@ func (l *look) run() {
 			return
 		}
 	}
-	after, _ := proc.ProcessorTime(p.pid)
+	after, _ := ran(p.pid)
 	l.still, l.ended = after == l.ran, proc.Now()
 	if l.search {
 		l.searchCost = l.used(unix.Gettid()) - l.spent

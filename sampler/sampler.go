@@ -234,13 +234,13 @@ func (r *run) begin() {
 	r.mu.Unlock()
 	r.round++
 	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
 	tid := unix.Gettid()
 	before, _ := proc.ThreadTime(tid)
 	libraries := len(r.libraries)
 	r.find()
 	after, _ := proc.ThreadTime(tid)
 	r.budget.spend(time.Now(), after-before, len(r.libraries) == libraries)
-	runtime.UnlockOSThread()
 	for _, p := range r.processes {
 		if p.busy {
 			continue

@@ -111,6 +111,21 @@ func ThreadTime(tid int) (time.Duration, bool) {
 	return processorClock(^int32(tid)<<3 | schedule)
 }
 
+// FineClock says whether the host kernel counts the time of processors in less than it takes to read
+// it. Where its clock is that of its ticks, of a few ms, a process can run and have had no time.
+func FineClock() bool {
+	tid := unix.Gettid()
+	last := time.Duration(-1)
+	for range 4 {
+		now, ok := ThreadTime(tid)
+		if !ok || now == last {
+			return false
+		}
+		last = now
+	}
+	return true
+}
+
 func processorClock(id int32) (time.Duration, bool) {
 	var ts unix.Timespec
 	if err := unix.ClockGettime(id, &ts); err != nil {
