@@ -109,21 +109,25 @@ var Points = []Point{
 		Name: "buffer allocated", Need: Required, BPFProgram: "buffer_allocated", Phase: Places, Way: ByGraphTracker,
 		Without: "no accounts at all",
 		Symbols: []string{TrackAllocate},
+		Check:   func(l *Library) error { return l.reportsAllocations(TrackAllocate) },
 	},
 	{
 		Name: "buffer freed", Need: Required, BPFProgram: "buffer_freed", Phase: Ends, Way: ByGraphTracker,
 		Without: "no accounts at all",
 		Symbols: trackDeallocate,
+		Check:   func(l *Library) error { return l.reportsFrees(trackDeallocate[0]) },
 	},
 	{
 		Name: "allocation observed", Need: Required, BPFProgram: "buffer_allocated", Phase: Places, Way: ByObserver,
 		Without: "no accounts at all",
 		Symbols: []string{notifyAllocated},
+		Check:   func(l *Library) error { return l.reportsAllocations(notifyAllocated) },
 	},
 	{
 		Name: "free observed", Need: Required, BPFProgram: "buffer_freed_first", Phase: Ends, Way: ByObserver,
 		Without: "no accounts at all",
 		Symbols: []string{notifyDeallocated},
+		Check:   func(l *Library) error { return l.reportsFrees(notifyDeallocated) },
 	},
 	{
 		Name: "block of a bank taken", Need: Required, BPFProgram: "block_taken", Phase: Notes, Way: ByAllocator,

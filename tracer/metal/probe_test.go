@@ -210,17 +210,21 @@ func TestCoverTellsWhichPointIsMissing(t *testing.T) {
 // to its graph tracker, and frees to observers alone, to which it reports allocations as well, by these.
 func TestCoverTakesTheFirstWholeWay(t *testing.T) {
 	for _, test := range []struct {
-		name string
-		hide []string
-		way  Way
+		name  string
+		flags string
+		hide  []string
+		way   Way
 	}{
-		{"both", nil, ByGraphTracker},
-		{"no allocations", []string{TrackAllocate}, ByObserver},
-		{"no frees", trackDeallocate, ByObserver},
+		{"both", "", nil, ByGraphTracker},
+		{"both, behind a pointer", "-DIMPL -DLAYOUT_B", nil, ByGraphTracker},
+		{"no allocations", "", []string{TrackAllocate}, ByObserver},
+		{"no frees", "", trackDeallocate, ByObserver},
+		{"inlined", "-DIMPL -DINLINED", nil, ByObserver},
+		{"inlined, behind a pointer", "-O2 -DIMPL -DINLINED -DLAYOUT_B", nil, ByObserver},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
-			l := open(t, fixture.StillOf(t, fixture.Build{Flags: []string{"-DOBSERVER"}, Hide: test.hide, Strip: true}))
+			l := open(t, fixture.StillOf(t, fixture.Build{Flags: append(strings.Fields(test.flags), "-DOBSERVER"), Hide: test.hide, Strip: true}))
 			c, err := l.Cover()
 			if err != nil || c.Way != test.way || !l.IsRuntime() || !KnowsRuntime(l.Path) {
 				t.Errorf("by %v, %v", c.Way, err)
@@ -231,6 +235,15 @@ func TestCoverTakesTheFirstWholeWay(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// Symbols that nothing calls are refused, where there is no other way.
+func TestCoverRefusesWhatWouldNeverBeHit(t *testing.T) {
+	c, err := open(t, fixture.StillOf(t, fixture.WithFlags("-DIMPL -DINLINED"))).Cover()
+	refused(t, err, "buffer allocated", "does not call", TrackAllocate)
+	if _, missing := probed(c); !slices.Equal(missing, []string{"buffer allocated", "buffer freed"}) {
+		t.Errorf("missing are %q", missing)
 	}
 }
 
