@@ -253,36 +253,6 @@ int BPF_UPROBE(reserve_in_bank, void *self, __u64 block, __u64 size)
 	return 0;
 }
 
-#define TT_UNKNOWN_ADDRESS ~0ULL
-
-/*
- * The same function, where the event is written before the Buffer has its address: that is
- * the block's, plus `offset` where the block is cut, from where the bank begins.
- */
-SEC("uprobe.multi")
-int BPF_UPROBE(block_taken, __u64 self, __u64 block, __u64 size, __u64 offset)
-{
-	__u32 library = bpf_get_attach_cookie(ctx);
-	__u64 blocks, address, base;
-	struct tt_layout *l;
-	struct tt_task *task;
-
-	if (skipped(bpf_get_current_pid_tgid() >> 32))
-		return 0;
-	l = bpf_map_lookup_elem(&layouts, &library);
-	task = bpf_task_storage_get(&tasks, bpf_get_current_task_btf(), NULL, BPF_LOCAL_STORAGE_GET_F_CREATE);
-	if (!l || !task)
-		return 0;
-	task->reserved = size;
-	task->address = TT_UNKNOWN_ADDRESS;
-	if (bpf_probe_read_user(&blocks, sizeof(blocks), (void *)(self + l->blocks)) ||
-	    bpf_probe_read_user(&address, sizeof(address), (void *)(blocks + block * sizeof(address))) ||
-	    bpf_probe_read_user(&base, sizeof(base), (void *)(self + l->block_base)))
-		return 0;
-	task->address = address + offset + base;
-	return 0;
-}
-
 /* User space has to look at a device while it is there. */
 static __always_inline int is_new(struct tt_task *task, __u64 device)
 {
@@ -335,6 +305,40 @@ static __always_inline void dropped(void *record, struct tt_counters *c, enum tt
 	if (c)
 		COUNT(c->unread[kind]);
 	missed(kind, library);
+}
+
+#define TT_UNKNOWN_ADDRESS ~0ULL
+
+/*
+ * FreeListOpt::allocate_in_block, where the event is written before the Buffer has its address: that is
+ * the block's, plus `offset` where the block is cut, from where the bank begins.
+ */
+SEC("uprobe.multi")
+int BPF_UPROBE(block_taken, __u64 self, __u64 block, __u64 size, __u64 offset)
+{
+	__u32 library = bpf_get_attach_cookie(ctx);
+	__u64 blocks, address, base;
+	struct tt_layout *l;
+	struct tt_task *task;
+
+	if (skipped(bpf_get_current_pid_tgid() >> 32))
+		return 0;
+	l = bpf_map_lookup_elem(&layouts, &library);
+	task = bpf_task_storage_get(&tasks, bpf_get_current_task_btf(), NULL, BPF_LOCAL_STORAGE_GET_F_CREATE);
+	if (!l)
+		return 0;
+	if (!task) { /* no memory: the Buffer will not be seen */
+		unread(counters_of_cpu(), TT_ALLOC, library);
+		return 0;
+	}
+	task->reserved = size;
+	task->address = TT_UNKNOWN_ADDRESS;
+	if (bpf_probe_read_user(&blocks, sizeof(blocks), (void *)(self + l->blocks)) ||
+	    bpf_probe_read_user(&address, sizeof(address), (void *)(blocks + block * sizeof(address))) ||
+	    bpf_probe_read_user(&base, sizeof(base), (void *)(self + l->block_base)))
+		return 0;
+	task->address = address + offset + base;
+	return 0;
 }
 
 /*
