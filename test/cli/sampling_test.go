@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -13,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"tt-memtrace/test/fixture"
+	"tt-memtrace/wire"
 )
 
 // sampledByNobody is a driver of the small library that a user without any rights can run below the tool, and
@@ -142,4 +144,42 @@ func TestExporterSamples(t *testing.T) {
 	}
 	s.signal(os.Interrupt)
 	s.ends(fine)
+}
+
+// What is sampled is forwarded, recorded and reported while it is, and a server plays the recording.
+func TestSampledIntoEverySink(t *testing.T) {
+	mayTrace(t)
+	p := fixture.User(t, fixture.LayoutA)
+	pid := strconv.Itoa(int(p.PID))
+	_, server := serving(t, "--no-trace")
+	recording := filepath.Join(t.TempDir(), "run.ttm")
+	sessions := map[string]*session{}
+	for name, args := range map[string][]string{
+		"forward": {"forward", "--socket", server}, "record": {"record", recording}, "report": {"report"},
+	} {
+		s := begin(t, call{args: append(args, "--sample=20ms", "-p", pid)})
+		s.err.await(t, "\n") // it began
+		sessions[name] = s
+	}
+	fixture.Do(t, p, "mesh 0 1 2")
+	dram := fixture.Do(t, p, "alloc 64 0 0 0 4096 1024 64")
+	fixture.Do(t, p, "alloc 64 0 1 0 8192 1024 64")
+	c := dial(t, server, 144)
+	eventually(t, patience, "the server has what was forwarded", func() bool { return c.totals(1) == wire.Totals{DRAM: 4096, L1: 8192} })
+	eventually(t, patience, "it is recorded", func() bool {
+		return strings.Contains(begin(t, call{args: []string{"log", "--from", recording}}).end().out, "Allocated 8192 bytes of L1 on device 2")
+	})
+	fixture.Do(t, p, "free %s", dram)
+	eventually(t, patience, "the server knows that it was freed", func() bool { return c.totals(1) == wire.Totals{L1: 8192} })
+	if err := p.Exit(); err != nil {
+		t.Fatal(err)
+	}
+	for name, s := range sessions {
+		if r := s.ends(fine); name == "report" {
+			contains(t, r.out, "sampled: ", "peaked at ≥ ")
+		}
+	}
+	eventually(t, patience, "its end is known", func() bool { return c.totals(1) == wire.Totals{} })
+	contains(t, run(t, fine, "serve", "--socket", filepath.Join(t.TempDir(), "s"), "--from", recording).out,
+		"Allocated 4096 bytes of DRAM on device 1", "Allocated 8192 bytes of L1 on device 2")
 }
