@@ -144,14 +144,14 @@ func TestAccounts(t *testing.T) {
 			[]Event{alloc(1, device, 1, L1, 10), alloc(1, device, 2, L1, 20), freed(1, device, 1), opened(1, second, nil), alloc(1, second, 3, DRAM, 5)},
 			[]string{"pid 1: 2 live 3 allocs 1 frees", "  unplaced: DRAM 1x5/0+1 L1 1x20/0+1^30/0"},
 		},
-		"they get their place when the device is told of": {
+		"they get their place when the device is reported": {
 			[]Event{alloc(1, device, 1, L1, 10), alloc(1, second, 2, L1, 7), late(opened(1, device, host(0, 1))), freed(1, second, 2)},
 			[]string{
 				"chip 0 [1]: L1 1x10/0+1", "chip 1 [1]: L1 1x10/0+1",
 				"pid 1: 1 live 2 allocs 1 frees late", "  on 0: L1 1x10/0+1", "  on 1: L1 1x10/0+1", "  unplaced: L1 0x0/0^17/0",
 			},
 		},
-		"a device that is told of again is the same": {
+		"a device that is reported again is the same": {
 			[]Event{opened(1, device, host(0, 1)), alloc(1, device, 1, L1, 10), opened(1, device, host(0, 1))},
 			[]string{
 				"chip 0 [1]: L1 1x10/0+1", "chip 1 [1]: L1 1x10/0+1",

@@ -15,10 +15,10 @@ func TestChanges(t *testing.T) {
 		event Event
 		want  []string
 	}{
-		"an allocation":                           {alloc(1, device, 3, L1, 5), []string{"alloc 3 of 5 L1 on [0 1] by 2"}},
-		"one on chips that are not known":         {alloc(1, other, 3, L1, 5), []string{"alloc 3 of 5 L1 on [] by 2"}},
-		"a free tells the size of the allocation": {freed(1, device, 1), []string{"free 1 of 10 L1 on [0 1] by 2"}},
-		"an unmatched free tells what it knows": {
+		"an allocation":                         {alloc(1, device, 3, L1, 5), []string{"alloc 3 of 5 L1 on [0 1] by 2"}},
+		"one on chips that are not known":       {alloc(1, other, 3, L1, 5), []string{"alloc 3 of 5 L1 on [] by 2"}},
+		"a free has the size of the allocation": {freed(1, device, 1), []string{"free 1 of 10 L1 on [0 1] by 2"}},
+		"an unmatched free has what is known": {
 			Event{Kind: Free, PID: 1, TID: 2, Device: device, Buffer: 8}, []string{"unknown free 8 of 0 DRAM on [0 1] by 2"},
 		},
 		"an unmatched free of an unknown device": {

@@ -79,7 +79,7 @@ func TestKernels(t *testing.T) {
 	}
 	apply(Event{Kind: Launched, PID: 1, Program: p2, Count: 1}, Event{Kind: ProgramNamed, PID: 1, Program: p2, Operation: "Late"})
 	if list := a.Programs(1); len(list) > 0 {
-		t.Errorf("told of after closing: %+v", list)
+		t.Errorf("reported after closing: %+v", list)
 	}
 	expect("closed", 0, 0, 0, 0, 0)
 

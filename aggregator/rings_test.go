@@ -121,7 +121,7 @@ func TestScratchpadsBesideOtherBuffers(t *testing.T) {
 	place(Scratchpad, 1, 155, 10)
 	expect("all kinds", CBUsage{Physical: 2 * 165, Logical: 2 * 170, Circular: 1, Global: 1, Dataflow: 1, Scratchpads: 2, Programs: 1})
 	place(Scratchpad, 2, 150, 20)
-	expect("one kind laid out anew", CBUsage{Physical: 2 * 170, Logical: 2 * 170, Circular: 1, Global: 1, Dataflow: 1, Scratchpads: 1, Programs: 1})
+	expect("one kind laid out again", CBUsage{Physical: 2 * 170, Logical: 2 * 170, Circular: 1, Global: 1, Dataflow: 1, Scratchpads: 1, Programs: 1})
 	a.Apply(&Event{Kind: ProgramGone, PID: 1, Program: program})
 	expect("destroyed", CBUsage{})
 	count := map[CBKind]int{}

@@ -9,7 +9,7 @@ func counted(pid uint32, number uint32, dram, cb uint64) Event {
 }
 
 // Totals replace those of before, add up over processes, and go with their process.
-// What they do not tell stays unknown.
+// What they do not have stays unknown.
 func TestRuntimeTotals(t *testing.T) {
 	a := New()
 	apply := func(list ...Event) *Snapshot {

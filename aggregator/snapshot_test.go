@@ -120,9 +120,9 @@ func TestCapacity(t *testing.T) {
 		events []Event
 		want   Banks
 	}{
-		"nobody told": {[]Event{opened(1, 1, host(0))}, Banks{}},
-		"told":        {[]Event{opened(1, 1, host(0)), seenWith(1, 2, 1, of(small))}, small},
-		"told that there is none": {
+		"not reported": {[]Event{opened(1, 1, host(0))}, Banks{}},
+		"reported":     {[]Event{opened(1, 1, host(0)), seenWith(1, 2, 1, of(small))}, small},
+		"reported to have none": {
 			[]Event{opened(1, 1, host(0)), seenWith(1, 2, 1, of(Banks{Known: true}))}, Banks{Known: true},
 		},
 		"what is not known takes nothing back": {

@@ -151,7 +151,7 @@ func TestStateIsTheWholeOfTheAccounts(t *testing.T) {
 			b.Apply(&state[i])
 		}
 		if told > 0 {
-			t.Fatalf("seed %d: listeners were told of %d changes of the state", seed, told)
+			t.Fatalf("seed %d: listeners received %d changes of the state", seed, told)
 		}
 		if x, y := whole(a), whole(b); x != y {
 			t.Fatalf("seed %d: not the same: %s", seed, differ(x, y))
@@ -168,7 +168,7 @@ func TestStateIsTheWholeOfTheAccounts(t *testing.T) {
 			}
 		}
 		if told == 0 {
-			t.Fatalf("seed %d: listeners were told of nothing afterwards", seed)
+			t.Fatalf("seed %d: listeners received nothing afterwards", seed)
 		}
 	}
 }

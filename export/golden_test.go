@@ -10,7 +10,7 @@ import (
 	"tt-memtrace/aggregator"
 )
 
-var update = flag.Bool("update", false, "write golden files and schemas anew")
+var update = flag.Bool("update", false, "write golden files and schemas")
 
 // golden compares a text with a file.
 func golden(t *testing.T, path, got string) {
@@ -26,7 +26,7 @@ func golden(t *testing.T, path, got string) {
 		t.Fatal(err)
 	}
 	if got != string(want) {
-		t.Errorf("%s is not up to date (go generate ./export writes schemas anew, go test ./export -update all)\ngot:\n%s\nwant:\n%s", path, got, want)
+		t.Errorf("%s is not up to date (go generate ./export writes schemas, go test ./export -update all)\ngot:\n%s\nwant:\n%s", path, got, want)
 	}
 }
 

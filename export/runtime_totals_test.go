@@ -9,7 +9,7 @@ import (
 	"tt-memtrace/test/schema"
 )
 
-// Of the runtime's own sums, what they do not tell is null, the source is named, and
+// Of the runtime's own sums, what they do not have is null, the source is named, and
 // leftovers of killed processes are listed separately.
 func TestStatusOfRuntimeTotals(t *testing.T) {
 	a := aggregator.New()

@@ -420,7 +420,7 @@ func TestEveryMetricHasAValue(t *testing.T) {
 	}
 }
 
-var update = flag.Bool("update", false, "write docs/metrics.md's table anew")
+var update = flag.Bool("update", false, "write docs/metrics.md's table")
 
 func TestTheRecordersOwnMetrics(t *testing.T) {
 	h := everything()

@@ -38,7 +38,7 @@ func TestOneRemoteLeavesRoomForOthers(t *testing.T) {
 	}
 	// The first of the hostile ones are given up after headerTime.
 	if took := time.Since(began); took >= headerTime-time.Second {
-		t.Logf("three scrapes took %v: on this host it cannot be told whom they were let in before", took)
+		t.Logf("three scrapes took %v: on this host it is not known whom they were let in before", took)
 		return
 	}
 	// Those beyond the limit are closed.

@@ -89,7 +89,7 @@ func (s *sampling) process(pid uint32) (aggregator.ProcessSnapshot, bool) {
 	return aggregator.ProcessSnapshot{}, false
 }
 
-// Looks tell what changed between them, buffers at the address of others that
+// Looks show what changed between them, buffers at the address of others that
 // went included, until the process ends.
 func TestLooks(t *testing.T) {
 	p := fixture.User(t, fixture.LayoutA)
@@ -120,7 +120,7 @@ func TestLooks(t *testing.T) {
 	check("after 100 others came", 300, 2*200*4096, 2*100*8192)
 	// The same object again, with another size.
 	fixture.Do(t, p, "again %s 0 0 0 2048 1024 %d", buffers[299], 64*299)
-	check("after one was made anew", 300, 2*(199*4096+2048), 2*100*8192)
+	check("after one was made again", 300, 2*(199*4096+2048), 2*100*8192)
 	check("without a change", 300, 2*(199*4096+2048), 2*100*8192)
 	fixture.Do(t, p, "close 0")
 	p.Kill()
@@ -128,7 +128,7 @@ func TestLooks(t *testing.T) {
 		t.Errorf("it ended and is shown: %+v", got)
 	}
 	if n := s.kinds[aggregator.Free]; n != 101 {
-		t.Errorf("%d frees were told, want 101", n)
+		t.Errorf("%d frees were reported, want 101", n)
 	}
 }
 

@@ -180,7 +180,7 @@ func TestLiveAndDead(t *testing.T) {
 		t.Errorf("%+v", c)
 	}
 	if events := h.source.poll(); len(events) != 0 {
-		t.Errorf("nothing changed, and it tells %+v", events)
+		t.Errorf("nothing changed, and it sends %+v", events)
 	}
 	h.write(5, written(5, 3, using(pid, "python", 250, 8)))
 	if s := h.look(); s.Chips[0].Memory[aggregator.DRAM].Requested != 250 || len(s.Chips[0].StaleEntries) != 0 {

@@ -34,7 +34,7 @@ func TestLag(t *testing.T) {
 	}
 }
 
-// While the reader stands still and events wait, that is known elsewhere.
+// While the reader is stopped and events wait, that is known elsewhere.
 func TestBehind(t *testing.T) {
 	needRights(t)
 	p := fixture.User(t, fixture.LayoutA)
@@ -67,7 +67,7 @@ func TestBehind(t *testing.T) {
 		if time.Now().After(deadline) {
 			t.Fatalf("it is %v behind", tr.Behind())
 		}
-		fixture.Do(t, p, "storm 0 1 1 0") // some come after it stands
+		fixture.Do(t, p, "storm 0 1 1 0") // some come after it has stopped
 		time.Sleep(lagEvery)
 	}
 	close(goOn)

@@ -10,7 +10,7 @@ import (
 	"tt-memtrace/test/fixture"
 )
 
-// synced waits for what the tracer counts, of which no change of the accounts tells.
+// synced waits for what the tracer counts, which no change of the accounts shows.
 func (tr *trace) synced(what string, holds func() bool) {
 	tr.t.Helper()
 	for deadline := time.Now().Add(patience); !holds(); tr.sync() {

@@ -203,7 +203,7 @@ func buffersSeen(c bpf.MemtraceTtCounters) (seen, lost uint64) {
 	return seen, lost
 }
 
-// says tells whether there is a notice with this in it.
+// says is whether there is a notice with this in it.
 func (tr *trace) says(part string) bool {
 	tr.mu.Lock()
 	defer tr.mu.Unlock()
@@ -401,7 +401,7 @@ func TestAccountsMatchTheProcess(t *testing.T) {
 		{"with DWARF", fixture.WithFlags("-O2 -g -DLAYOUT_B -DGROW=8")},
 		{"code behind data", fixture.WithFlags("-Wl,-Ttext-segment=0x600000")},
 		{"in one segment", fixture.WithFlags("-Wl,-z,noseparate-code")},
-		// The graph tracker of this one is told of no buffer that could be seen.
+		// The graph tracker of this one sees no buffer that could be probed.
 		{"observers", fixture.Build{Flags: []string{"-DLAYOUT_B", "-DOBSERVER"}, Strip: true, Hide: []string{
 			metal.TrackAllocate, "_ZN2tt8tt_metal12GraphTracker16track_deallocateEPNS0_6BufferE"}}},
 	}

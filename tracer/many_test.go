@@ -102,7 +102,7 @@ func TestUnmappedLibrariesAreEvicted(t *testing.T) {
 	tr.noticed()
 }
 
-// rooms sets how many libraries are attached to at the most.
+// rooms sets how many libraries are attached to at most.
 func (tr *trace) rooms(r room) {
 	tr.tracer.mu.Lock()
 	defer tr.tracer.mu.Unlock()

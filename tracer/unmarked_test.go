@@ -47,7 +47,7 @@ func TestProgramPlacedWhileItIsRead(t *testing.T) {
 		t.Error("its kernels are not known")
 	}
 	if r.count(aggregator.CBPlaced) != 0 {
-		t.Error("what was read of its placement replaces what events told")
+		t.Error("what was read of its placement replaces what events reported")
 	}
 	// Of one that was destroyed meanwhile nothing is taken in.
 	r, _, rd = beingRead(t, true)
@@ -113,7 +113,7 @@ func TestAllocatorMadeWhileItIsRead(t *testing.T) {
 	}
 }
 
-// The launches of what is destroyed before they are read are told with its end.
+// The launches of what is destroyed before they are read are reported with its end.
 func TestLaunchesBeforeTheEnd(t *testing.T) {
 	t.Parallel()
 	p := fixture.User(t, fixture.LayoutB)

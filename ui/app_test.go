@@ -148,7 +148,7 @@ func (s *session) waits(wants ...string) {
 
 func (s *session) key(k tcell.Key) { s.screen.InjectKey(k, 0, tcell.ModNone) }
 
-// resize does what a terminal does; the simulation does not tell by itself.
+// resize does what a terminal does; the simulation sends no event by itself.
 func (s *session) resize(w, h int) {
 	s.screen.SetSize(w, h)
 	if err := s.screen.PostEvent(tcell.NewEventResize(w, h)); err != nil {

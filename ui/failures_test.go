@@ -10,7 +10,7 @@ import (
 	"tt-memtrace/telemetry"
 )
 
-// A failed allocation stands on every view, at every size, until its reason was read.
+// A failed allocation is shown on every view, at every size, until its reason was read.
 func TestAFailureIsShownOnEveryView(t *testing.T) {
 	w := exhausted()
 	for _, size := range [][2]int{{40, 12}, {80, 24}, {120, 40}, {300, 80}} {

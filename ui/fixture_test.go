@@ -173,7 +173,7 @@ func golden(t *testing.T, name, got string) {
 	if got == string(want) {
 		return
 	}
-	t.Errorf("%s differs (go test -update writes it anew)", name)
+	t.Errorf("%s differs (go test -update writes it)", name)
 	a, b := strings.Split(got, "\n"), strings.Split(string(want), "\n")
 	shown := 0
 	for i := 0; i < max(len(a), len(b)) && shown < 12; i++ {

@@ -172,7 +172,7 @@ func TestHistoryIsBoundedAndBeginsAnew(t *testing.T) {
 	h.first, h.last = d.now+1, d.now+1
 	h.add(&d)
 	if len(h.series) > 20 || h.first != d.now {
-		t.Errorf("a source that began anew: %d series", len(h.series))
+		t.Errorf("a source that began again: %d series", len(h.series))
 	}
 }
 

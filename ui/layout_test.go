@@ -92,7 +92,7 @@ func TestRatesComeFromTwoSamplesAtLeast(t *testing.T) {
 	s.Counters.Events = 0
 	m.add(at.Add(2*time.Second), s)
 	if m.rates().known {
-		t.Error("a counter that began anew made a rate")
+		t.Error("a counter that began again made a rate")
 	}
 }
 
@@ -235,7 +235,7 @@ func TestHeaderShowsLossAndState(t *testing.T) {
 	}
 	for _, s := range l {
 		if strings.Contains(s.Text, "LOST") && s.Role != text.Alert {
-			t.Error("a loss does not stand out")
+			t.Error("a loss is not highlighted")
 		}
 	}
 	d.ended, d.paused, d.snapshot.Counters.Lost = false, false, 0

@@ -9,7 +9,7 @@ import (
 	"tt-memtrace/aggregator"
 )
 
-// fakePlayer stands where it was moved to.
+// fakePlayer stays where it was moved to.
 type fakePlayer struct {
 	mu sync.Mutex
 	at Playback

@@ -189,7 +189,7 @@ func TestSettingsAreRemembered(t *testing.T) {
 		t.Errorf("%v, there are %v", err, left)
 	}
 	if err := (&store{path: "/proc/nowhere/ui.json"}).save(want); err == nil {
-		t.Error("a failed write is not told")
+		t.Error("a failed write is not reported")
 	}
 }
 

@@ -8,7 +8,7 @@ import (
 	"tt-memtrace/ui/text"
 )
 
-// What the runtime's own sums do not tell is not shown as 0.
+// What the runtime's own sums do not have is not shown as 0.
 func TestRuntimeTotalsShowNothingThatTheyLack(t *testing.T) {
 	a := aggregator.New()
 	s := aggregator.RuntimeTotals{}

@@ -587,7 +587,7 @@ func TestProcessEndsWhileNobodyForwards(t *testing.T) {
 	w.agree(o, limit)
 }
 
-// A server that stands still does not hold anything up; what the queue has no room
+// A stopped server does not hold anything up; what the queue has no room
 // for is counted, noticed, and sent afterwards.
 func TestSlowServer(t *testing.T) {
 	o := startOriginal(t, 144)
@@ -605,7 +605,7 @@ func TestSlowServer(t *testing.T) {
 		w.step()
 		slowest = max(slowest, time.Since(at))
 	}
-	t.Logf("20,000 steps beside a server that stands still took %v, the slowest %v", time.Since(began), slowest)
+	t.Logf("20,000 steps beside a stopped server took %v, the slowest %v", time.Since(began), slowest)
 	st := w.forward.Statistics()
 	if st.Dropped == 0 {
 		t.Errorf("nothing was dropped: %+v", st)
@@ -665,7 +665,7 @@ func TestOneForwarderAServer(t *testing.T) {
 	}
 }
 
-// The end comes within a moment, with a server, without one, and with one that stands still.
+// The end comes within a moment, with a server, without one, and with a stopped one.
 func TestClose(t *testing.T) {
 	t.Parallel() // it mostly waits
 	o := startOriginal(t, 144)

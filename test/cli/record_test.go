@@ -70,7 +70,7 @@ func TestARecordingNeedsNoRights(t *testing.T) {
 		}
 		// That a browser asks nobody for anything, report's own test shows.
 		if external := regexp.MustCompile(`<(script|img|iframe|link)[^>]*\s(src|href)=["']?http|@import|url\(["']?http`).FindString(r.out); format == "html" && external != "" {
-			t.Errorf("the page does not stand alone: %s", external)
+			t.Errorf("the page is not self-contained: %s", external)
 		}
 	}
 }
@@ -90,7 +90,7 @@ func TestMetricsOfARecording(t *testing.T) {
 	if len(want) != 3 {
 		t.Fatalf("another moment was meant: %+v", s.Processes)
 	}
-	// From there on it all but stands still.
+	// From there on it hardly moves.
 	at := []string{"--from", file, "--seek", "25s", "--speed", "1e-6"}
 	for _, args := range [][]string{{"exporter", "--listen", "127.0.0.1:0"}, {"log", "--metrics", "127.0.0.1:0"}} {
 		x := begin(t, call{args: append(args, at...)})
@@ -179,7 +179,7 @@ func logged(out string) string {
 	return b.String()
 }
 
-// Each file of a rotated recording stands alone, and all together are the whole.
+// Each file of a rotated recording can be read alone, and all together are the whole.
 func TestRotation(t *testing.T) {
 	dir := t.TempDir()
 	file := filepath.Join(dir, "run.ttm")

@@ -51,7 +51,7 @@ func inspect(t testing.TB, s *Sparse) *metal.Report {
 }
 
 // Every published release can be traced: each required point is there and
-// stands on an instruction that the kernel emulates, each offset is shown by at
+// is at an instruction that the kernel emulates, each offset is shown by at
 // least two functions of the library, and the getters of devices and capacities
 // are there.
 func TestMatrix(t *testing.T) {

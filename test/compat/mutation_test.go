@@ -246,7 +246,7 @@ func TestDroppedGetter(t *testing.T) {
 	})
 }
 
-// Without all functions that show a field, the table stands in only for those
+// Without all functions that show a field, the table replaces only those
 // fields that need not be shown.
 func TestDroppedField(t *testing.T) {
 	required := []string{"status", "page_size", "size", "type", "address"}

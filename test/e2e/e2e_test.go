@@ -223,7 +223,7 @@ func (tr *trace) compareHeld(pid int, m rig.Message) {
 	tr.sync()
 
 	// The set of live buffers: type, address, bytes in each bank. Of these, some
-	// releases tell the sum only.
+	// releases have the sum only.
 	var theirs, ours []liveBuffer
 	var known uint64
 	blocks := false

@@ -11,7 +11,7 @@ import (
 	"tt-memtrace/tracer/metal"
 )
 
-// A runtime whose graph tracker is not told of buffers has the same numbers, from its
+// A runtime whose graph tracker does not see buffers has the same numbers, from its
 // allocator, also after allocations that failed.
 func TestBuffersSeenByTheAllocator(t *testing.T) {
 	r := installed(t)

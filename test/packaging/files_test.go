@@ -84,7 +84,7 @@ func TestRightsAreThoseOfTracing(t *testing.T) {
 	if got := lower(c.Capabilities.Add); !slices.Equal(got, want) || !slices.Equal(c.Capabilities.Drop, []string{"ALL"}) {
 		t.Errorf("the DaemonSet gets %v, not %v", got, want)
 	}
-	// Each is explained, where it stands and in the same words as by the program.
+	// Each is explained where it is listed, in the same words as by the program.
 	for _, r := range tracer.Rights() {
 		for _, f := range []string{unitFile, root + "packaging/kubernetes/tt-memtrace.yaml"} {
 			if says := strings.Split(r.For, ", such as")[0]; !strings.Contains(read(t, f), says) {

@@ -384,7 +384,7 @@ func TestServiceInAMachine(t *testing.T) {
 		t.Errorf("docs/exporter.md does not have the figure of the running service: %v", level)
 	}
 
-	// It attaches and traces. The kernel tells the PIDs of the host, which this
+	// It attaches and traces. The kernel reports the PIDs of the host, which this
 	// machine has its own of, so whose the buffers are is not checked here.
 	driver := exec.Command("nsenter", "--target", m.leader, "--all", "/opt/fixture/driver")
 	in, err := driver.StdinPipe()
@@ -407,7 +407,7 @@ func TestServiceInAMachine(t *testing.T) {
 	eventually(t, "the process is found", has("tt_memtrace_processes 1"))
 	fmt.Fprintln(in, "device 0 3\nalloc 100 0 0 0 4096 1024 64\nalloc 100 0 0 0 4096 1024 64")
 	eventually(t, "its buffers are seen", has(`tt_memtrace_probe_events_total{kind="alloc"} 2`))
-	eventually(t, "its version is told", has(`tt_memtrace_build_info{version="1.0.0"} 1`))
+	eventually(t, "its version is shown", has(`tt_memtrace_build_info{version="1.0.0"} 1`))
 
 	// Upgraded while it runs and traces.
 	m.run("dpkg", "-i", "/root/tt-memtrace_1.1.0_amd64.deb")

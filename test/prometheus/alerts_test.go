@@ -17,7 +17,7 @@ import (
 // Every alert fires in a real Prometheus, for a host where all is wrong, and none for one
 // where nothing is. The rules are those that are shipped, with ranges 600 times as short. An
 // alert waits a millisecond for each minute, thus for one more evaluation: with less, a scrape
-// that a busy machine misses would have it wait anew.
+// that a busy machine misses would have it wait from the beginning.
 func TestAlertsFire(t *testing.T) {
 	rules, err := os.ReadFile(rulesFile)
 	if err != nil {

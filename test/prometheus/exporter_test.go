@@ -60,7 +60,7 @@ func run(t *testing.T, listens bool, args ...string) *running {
 		}
 	})
 	if listens {
-		eventually(t, "the address is told", func() bool {
+		eventually(t, "the address is printed", func() bool {
 			_, rest, found := strings.Cut(r.log.String(), "metrics at ")
 			r.address, _, _ = strings.Cut(rest, "/metrics\n")
 			return found && r.address != rest

@@ -188,7 +188,7 @@ func TestValuesEqualStatus(t *testing.T) {
 		}
 	}()
 	var address string
-	eventually(t, "the address is told", func() bool {
+	eventually(t, "the address is printed", func() bool {
 		_, rest, found := strings.Cut(log.String(), "metrics at ")
 		address, _, _ = strings.Cut(rest, "/metrics\n")
 		return found && address != rest

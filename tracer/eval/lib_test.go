@@ -107,7 +107,7 @@ func TestLibAllocator(t *testing.T) {
 			}
 		}
 		if len(seen) < 4 {
-			t.Errorf("%s: only %d of 4 kinds of memory told apart", getter, len(seen))
+			t.Errorf("%s: only %d of 4 kinds of memory distinguished", getter, len(seen))
 		}
 	}
 }

@@ -74,7 +74,7 @@ func TestLayoutIsProved(t *testing.T) {
 	}
 }
 
-// Fields that stand nowhere in the table are found where all of them are shown twice.
+// Fields that are nowhere in the table are found where all of them are shown twice.
 func TestUnknownLayoutsAreDecoded(t *testing.T) {
 	for _, test := range []struct {
 		build fixture.Build

@@ -298,7 +298,7 @@ func TestHugeClaimsCostLittle(t *testing.T) {
 }
 
 // Code that is evaluated is anybody's too: in the place of a function that shows
-// a field stands one that never returns.
+// a field is one that never returns.
 func TestEndlessFunctionsAreRefused(t *testing.T) {
 	path := fixture.StillOf(t, fixture.WithFlags("-O2 -DIMPL"))
 	whole, l := fixture.Read(t, path), open(t, path)

@@ -258,7 +258,7 @@ func TestCoverOfMissingFeatures(t *testing.T) {
 		{"dataflow buffers", append([]string{ReserveLocal, MarkAddress}, dataflowSymbols...), "dataflow buffers", true},
 		{"dataflow buffers that cannot be followed", []string{ReserveLocal, MarkAddress}, "dataflow buffers", false},
 		{"scratchpads", append([]string{scratchpads}, ScratchpadHandles...), "scratchpads", true},
-		{"scratchpads that nothing tells of", []string{CommonArguments}, "scratchpads", false},
+		{"scratchpads that no function reports", []string{CommonArguments}, "scratchpads", false},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()

@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// Mangled names of the runtime stand in symbols.go and nowhere else.
+// Mangled names of the runtime are in symbols.go and nowhere else.
 func TestMangledNamesAreInOneFile(t *testing.T) {
 	mangled := regexp.MustCompile(`"[^"]*(_ZNK?\d|_ZTV|2tt8tt_metal|4ttnn)[^"]*"`)
 	looked := 0
