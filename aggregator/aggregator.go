@@ -6,7 +6,7 @@
 // accounts. An Aggregator is not safe for concurrent use.
 //
 // Two sizes are kept for each buffer. Requested is the buffer's own size on a
-// chip. Reserved is what the chip's banks lost to it: bytes in a bank times
+// chip. Reserved counts the bytes that it takes from the chip's free pool: bytes in a bank times
 // the number of banks, because the allocator works in lockstep over all
 // banks. A mesh allocation counts in full on every chip of its mesh.
 package aggregator

@@ -60,7 +60,7 @@ const (
 	// ProgramNamed: what a program does became known. Program and Operation are set.
 	ProgramNamed
 	// Launched: a program was launched Count times more, the last time at Time.
-	// Program is 0 where it is not known which. Size is what it takes of the
+	// Program is 0 where it is not known which. Size is its part of the
 	// kernel-config ring in each core, 0 where unknown; Count can be 0.
 	Launched
 	// AllocatorsScanned: the process's own allocators were scanned. Scan is set.
@@ -113,7 +113,7 @@ type Chip struct {
 	Number uint32 `rec:"Number"`
 }
 
-// Process is what is known of a traced process.
+// Process describes a traced process.
 type Process struct {
 	// Started is the start time in clock ticks since boot (field 22 of
 	// /proc/PID/stat): with the PID it identifies a process.
@@ -173,7 +173,7 @@ func (s Source) String() string {
 	return "traced"
 }
 
-// Opened is what is known of a device when it opens.
+// Opened describes a device when it opens.
 type Opened struct {
 	// Chips that the device spans; empty where that could not be read.
 	Chips []Chip `rec:"Chips"`
@@ -226,7 +226,7 @@ type Event struct {
 	Buffer    uint64 `rec:"Buffer"`
 	// Address is where the buffer starts in each bank, bytes.
 	Address uint64 `rec:"Address"`
-	// Size is what was asked for, bytes on each chip of the device.
+	// Size is the requested size, bytes on each chip of the device.
 	Size uint64 `rec:"Size"`
 	// PerBank is what every bank of each chip lost to the buffer, bytes; 0
 	// where that is not known.
@@ -288,7 +288,7 @@ type Frame struct {
 type Refusal struct {
 	// Clash: circular buffers overlap L1 buffers. Otherwise the memory was full.
 	Clash bool `rec:"Clash"`
-	// Message is what the runtime says, untrusted text.
+	// Message is the runtime's, untrusted text.
 	Message string `rec:"Message"`
 	// Asked for, on each chip; Banks that it is spread over, PerBank in each; bytes,
 	// as BankBytes, Allocated, Free and Largest, the largest free block, of a bank; 0

@@ -68,7 +68,7 @@ func (c *CircularBuffer) Cores() uint64 {
 	return n
 }
 
-// Bytes is what the buffer takes on all of its cores.
+// Bytes is the buffer's size on all of its cores together.
 func (c *CircularBuffer) Bytes() uint64 {
 	if c.Kind == ReportedCircular {
 		return c.Size

@@ -2,7 +2,7 @@ package aggregator
 
 import "slices"
 
-// RuntimeTotals are what the runtime itself counts for a process on a chip, bytes: no
+// RuntimeTotals are the runtime's own sums for a process on a chip, bytes: no
 // buffers, no reserved sizes, no programs.
 type RuntimeTotals struct {
 	Chip Chip `rec:"Chip"`
@@ -14,7 +14,7 @@ type RuntimeTotals struct {
 	Closed bool `rec:"Closed"`
 }
 
-// StaleEntry is what the runtime still counts on a chip for an exited process.
+// StaleEntry has the sums that the runtime still counts on a chip for an exited process.
 type StaleEntry struct {
 	PID uint32 `rec:"PID"`
 	// Command is the process's name, untrusted text.

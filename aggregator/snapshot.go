@@ -97,7 +97,7 @@ type ProcessSnapshot struct {
 	Memory [NumMemories]Usage `rec:"Memory"`
 	CB     CBUsage            `rec:"CB"`
 	Kernel KernelUsage        `rec:"Kernel"`
-	// Unplaced is what it holds on devices whose chips are not known.
+	// Unplaced counts its buffers on devices whose chips are not known.
 	Unplaced [NumMemories]Usage `rec:"Unplaced"`
 	// Buffers is the number of live buffers; one on a mesh of many chips is one.
 	Buffers uint64 `rec:"Buffers"`
@@ -106,7 +106,7 @@ type ProcessSnapshot struct {
 	// LastLaunch is when a program was launched, or a trace replayed, last, CLOCK_MONOTONIC
 	// ns; 0 where that was not seen.
 	LastLaunch uint64 `rec:"LastLaunch"`
-	// HostMemory is what it has in the host's memory; 0 where unknown.
+	// HostMemory is its memory on the host; 0 where unknown.
 	HostMemory HostMemory      `rec:"HostMemory"`
 	Counters   ProcessCounters `rec:"Counters"`
 	Agreement  Agreement       `rec:"Agreement"`

@@ -38,7 +38,7 @@ type Extent struct {
 	End    uint64 `rec:"End"`
 }
 
-// Capture is what is known of the capture of a trace.
+// Capture describes the capture of a trace.
 type Capture struct {
 	// Extents of the buffers that were allocated meanwhile.
 	Extents []Extent `rec:"Extents"`

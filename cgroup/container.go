@@ -54,7 +54,7 @@ var (
 	machineName = regexp.MustCompile(`^machine-([A-Za-z0-9._-]{1,64})\.scope$`)
 )
 
-// runtimes are what the units of container runtimes are called.
+// runtimes are the names of the units of container runtimes.
 var runtimes = map[string]string{
 	"docker": "docker", "libpod": "podman", "crio": "crio", "cri-containerd": "containerd", "nerdctl": "containerd",
 }

@@ -65,7 +65,7 @@ type StatusReason struct {
 	Chips []uint32 `json:"chips,omitempty"`
 }
 
-// StatusSharedMemory is what is to be known of the runtime's own sums.
+// StatusSharedMemory says how complete the runtime's own sums are.
 type StatusSharedMemory struct {
 	// What they do not tell.
 	Lacks []string `json:"lacks"`
@@ -73,7 +73,7 @@ type StatusSharedMemory struct {
 	StaleEntries []StatusStaleEntry `json:"ghosts"`
 }
 
-// StatusStaleEntry is what the runtime still counts for an exited process.
+// StatusStaleEntry has the sums that the runtime still counts for an exited process.
 type StatusStaleEntry struct {
 	// Number of the chip, as in chips.
 	Chip uint32 `json:"chip"`

@@ -26,7 +26,7 @@ var (
 	charts string
 )
 
-// document is what the page's template is applied to.
+// document is the data of the page's template.
 type document struct {
 	*Report
 	Findings []Finding
@@ -81,7 +81,7 @@ type sitesTable struct {
 	List    []Site
 }
 
-// chartData is what the page's script draws. Sites and frames are referred to by index.
+// chartData is drawn by the page's script. Sites and frames are referred to by index.
 type chartData struct {
 	Seconds  float64        `json:"seconds"`
 	Sites    []chartSite    `json:"sites"`

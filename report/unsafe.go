@@ -28,7 +28,7 @@ type unsafeKey struct {
 	trace uint32
 }
 
-// unsafeSite is what was found of a site.
+// unsafeSite has the findings of a site.
 type unsafeSite struct {
 	tally
 	at, overlapping, address uint64

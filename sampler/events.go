@@ -245,7 +245,7 @@ func (p *process) programsFound(l *look, add func(aggregator.Event)) {
 	}
 }
 
-// awaitsChips says whether a program is to be read again for its chips.
+// awaitsChips says whether a program must be read again for its chips.
 func (p *process) awaitsChips() bool {
 	for _, one := range p.programs {
 		if one.placed && one.again() {

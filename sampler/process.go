@@ -75,7 +75,7 @@ type program struct {
 // chipTries is how often a program is read for its chips: at first its workload can be half made.
 const chipTries = 4
 
-// again says whether the program is to be read again.
+// again says whether the program must be read again.
 func (p program) again() bool { return !p.placed || p.chipsUnknown && p.tries < chipTries }
 
 func newProcess(m proc.Mapping, l *library) (*process, error) {
@@ -315,7 +315,7 @@ func (l *look) read() {
 	l.describe()
 }
 
-// describe reads what is to be said of devices, allocators and programs that are new.
+// describe reads the properties of new devices, allocators and programs.
 func (l *look) describe() {
 	p := l.p
 	l.opened, l.capacities = map[uint64]inspect.Device{}, map[uint64]aggregator.Capacity{}

@@ -31,7 +31,7 @@ type reconciliation struct {
 	// something even before that.
 	seen        map[uint64]struct{}
 	seenEarlier bool
-	// suspect: something is amiss since then, and its allocators are to be scanned again.
+	// suspect: its accounts are doubtful since then, and its allocators must be scanned again.
 	suspect time.Time
 	// lost is how many events were missing when they were read last, and lostParts
 	// how many of those that make up programs.
@@ -334,7 +334,7 @@ func (r *run) suspectAll() {
 	}
 }
 
-// anySuspect says whether a process is to be read again soon.
+// anySuspect says whether a process must be read again soon.
 func (r *run) anySuspect() bool {
 	for _, p := range r.processes {
 		if !p.reconciliation.suspect.IsZero() {

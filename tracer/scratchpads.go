@@ -43,7 +43,7 @@ func (r *run) scratchpads(now bool) {
 	}
 }
 
-// place says whether the program's kernels are to be asked again.
+// place says whether the program's kernels must be read again.
 func (r *run) place(pid uint32, rel *relations, at *placing, age time.Duration) (again bool) {
 	p, known := r.processes[pid]
 	c := rel.programs[at.program]

@@ -19,9 +19,9 @@ const (
 	circularBlock
 	// ringBlock is the kernel-config ring, which programs run from.
 	ringBlock
-	// belowBlock is what is below the allocator's memory: firmware and the like.
+	// belowBlock is below the allocator's memory: firmware and the like.
 	belowBlock
-	// edgeBlock is what is before the first buffer of a bank: free, or below the allocator's
+	// edgeBlock is before the first buffer of a bank: free, or below the allocator's
 	// memory.
 	edgeBlock
 )

@@ -26,13 +26,13 @@ type app struct {
 	exited exited
 	reader reader
 	store  store
-	// latest is what the feed returned last, frozen what is shown while the user pauses.
+	// latest is the feed's newest snapshot, frozen the one shown while the user pauses.
 	latest data
 	frozen *frozen
 	// devices are the driver's, as they were read at devicesAt.
 	devices   []telemetry.Device
 	devicesAt time.Time
-	// batches is what the log had counted at the last look at the feed, at snapshotAt.
+	// batches is the log's count at the last look at the feed, at snapshotAt.
 	batches    uint64
 	snapshotAt time.Time
 	// rested is when the feed may be looked at again.

@@ -41,7 +41,7 @@ type chartPanel struct {
 	region widget.Region
 }
 
-// windows are what + and - go through; the last one is all there is.
+// windows are those that + and - choose from; the last one is all there is.
 var windows = []time.Duration{time.Minute, 5 * time.Minute, 15 * time.Minute, time.Hour, 2 * time.Hour, 6 * time.Hour, 24 * time.Hour, 7 * 24 * time.Hour}
 
 func newCharts(s *state) *charts { return &charts{state: s, window: 1} }
@@ -54,7 +54,7 @@ func (c *charts) windowIndex() int {
 	return c.window
 }
 
-// axisWidth is what the numbers at the left take.
+// axisWidth is the width of the numbers at the left.
 const axisWidth = 11
 
 // of is what a metric is shown of.
@@ -297,7 +297,7 @@ func (c *charts) panel(m metric, begin, end uint64, h, w int) []text.Line {
 	return out
 }
 
-// markKinds are what is marked on the time axis, with its letter and name; where several are
+// markKinds are the events marked on the time axis, with its letter and name; where several are
 // in one column, the last of them is shown.
 var markKinds = []struct {
 	kind         logKind

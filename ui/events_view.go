@@ -18,7 +18,7 @@ type events struct {
 	*state
 	*widget.Table[eventRow, uint64]
 	tail *tail
-	// latest is what the tail has; rows do not move while the user looks back. Each went
+	// latest has the rows of the tail; rows do not move while the user looks back. Each went
 	// through a filter.
 	latest            []eventRow
 	latestOf, shownOf string
@@ -199,7 +199,7 @@ func bytesCell(v uint64, o settings) text.Line {
 	return text.Plain.Line(text.FitScale([]uint64{v}, nil, o.Exact, false).Bytes(v))
 }
 
-// eventNote is what else is to be said of an event.
+// eventNote is a further remark about an event.
 func eventNote(r *eventRow, ascii bool) string {
 	switch {
 	case r.unknown:

@@ -37,7 +37,7 @@ type frame struct {
 	message  string
 	// messageAt is when that was, and now what the clock says, which goes on in a pause.
 	messageAt, now time.Time
-	// pausing is what the user wants; data.paused is what is shown.
+	// pausing is the user's choice; data.paused is the state that is shown.
 	pausing bool
 
 	// quit ends the program, save writes a snapshot to a file and says where to.
@@ -376,5 +376,5 @@ func (f *frame) MouseHandler() func(tview.MouseAction, *tcell.EventMouse, func(t
 	})
 }
 
-// work is what the view on the screen wants done.
+// work is the slow work of the view on the screen.
 func (f *frame) work() func(*reader) func() { return f.pages[f.current].work() }

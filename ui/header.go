@@ -12,7 +12,7 @@ import (
 	"tt-memtrace/ui/text"
 )
 
-// data is what is shown, apart from how: one moment of the feed.
+// data is the content of the screen: one moment of the feed.
 type data struct {
 	snapshot *aggregator.Snapshot
 	rates    rates
@@ -21,7 +21,7 @@ type data struct {
 	clock time.Time
 	notes []string
 	host  string
-	// source is what is traced, in a word.
+	// source names in a word what is traced.
 	source string
 	ended  bool
 	// recorded: it is a replay, whose state is playback.
@@ -46,7 +46,7 @@ type data struct {
 	base *processBaseline
 	// keep says which processes the tables show, nil for all.
 	keep func(*aggregator.ProcessSnapshot) bool
-	// frozen is what is shown while the user pauses.
+	// frozen is shown while the user pauses.
 	frozen *data
 }
 

@@ -232,7 +232,7 @@ func (h *history) addProcess(p *aggregator.ProcessSnapshot, d *data) {
 		case v == value{}:
 			return
 		case len(h.series) >= maxProcessSeries:
-			delete(h.begun, of.process) // of what there is no place for, nothing is known
+			delete(h.begun, of.process) // what has no place is unknown
 			return
 		}
 		// Of a sum over chips there is no peak that it ever had.
@@ -255,7 +255,7 @@ func (h *history) addProcess(p *aggregator.ProcessSnapshot, d *data) {
 	}
 }
 
-// recentSpans are what the overview's charts span: as much as there is, the last one at most.
+// recentSpans are the time spans of the overview's charts: as much as there is, the last one at most.
 var recentSpans = []struct {
 	time time.Duration
 	name string
@@ -284,7 +284,7 @@ func (h *history) forget(s *aggregator.Snapshot) {
 	maps.DeleteFunc(h.begun, func(id processID, _ uint64) bool { return !known[id] })
 }
 
-// known is what is used, or unknown.
+// known is the used bytes, or unknown.
 func (a amount) known() uint64 {
 	if a.unknown {
 		return widget.Unknown
@@ -381,7 +381,7 @@ func (h *history) spark(of subject, now uint64, window time.Duration, w int, req
 	return text.Second.Line(out)
 }
 
-// telemetryOf is what the driver has of a chip, nil for nothing.
+// telemetryOf returns the driver's values of a chip, nil if it has none.
 //
 // The runtime counts the chips that have PCIe as the driver counts their nodes, before all
 // others. What the driver calls another card than the runtime does is not the same chip.

@@ -161,7 +161,7 @@ func (v *mapView) whatCell(b *block) text.Line {
 	return nil
 }
 
-// asked is what was asked for a buffer, on all banks of a chip.
+// asked is the requested size of a buffer, on all banks of a chip.
 func asked(r *bufferRow, o settings) string {
 	return bytesCell(r.Size, o).String() + " asked for"
 }

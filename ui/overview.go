@@ -29,7 +29,7 @@ type overview struct {
 	lists    [numPanels]widget.List[rowKey]
 	expanded map[processID]bool
 	matching widget.Pattern
-	// found is what was searched for: place is which of so many matching processes is selected.
+	// found is the result of the search: place is which of so many matching processes is selected.
 	found             widget.Pattern
 	place, foundTotal int
 
@@ -43,7 +43,7 @@ type overview struct {
 	mode    chipMode
 	shown   chipMode
 	perLine int
-	// base is what the processes are compared with, nil for nothing.
+	// base is the baseline of the processes, nil if there is none.
 	base *processBaseline
 	// drawn are the charts of drawnOf.
 	drawnOf chartKey
@@ -224,7 +224,7 @@ func (v *overview) Compose(w, h int) widget.Picture {
 	return p
 }
 
-// besideTables is what the table of processes takes where charts are beside it.
+// besideTables is the width of the table of processes where charts are beside it.
 const besideTables = 152
 
 // leastForTotals is the height from which there is room for totals.

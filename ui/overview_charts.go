@@ -30,7 +30,7 @@ func (v *overview) nextMemory() { v.memory = after(v.memory) }
 
 func after(m metric) metric { return cycled[(slices.Index(cycled, m)+1)%len(cycled)] }
 
-// chartKey is what the charts were drawn of: they move once a second.
+// chartKey identifies the data of the charts: they move once a second.
 type chartKey struct {
 	second           uint64
 	w, h             int

@@ -275,7 +275,7 @@ func processTable(d *data, o settings, list []entry, w int) widget.Columns {
 	return widget.Columns{Columns: columns, N: len(list), Dim: len(list) > 0 && list[0].ended}
 }
 
-// commandRoom is what is left of w when the command has the room it wants.
+// commandRoom is the rest of w when the command has the room that it needs.
 func commandRoom(columns []widget.Column, w int) int {
 	for i := range columns {
 		if columns[i].ID == int(byCommand) {

@@ -21,7 +21,7 @@ type holders struct {
 	done    holdersQuery
 }
 
-// holdersQuery is what the rows were made of; rates and uses of processors change with time.
+// holdersQuery identifies the data of the rows; rates and uses of processors change with time.
 type holdersQuery struct {
 	doneWork
 	snapshot *aggregator.Snapshot

@@ -29,7 +29,7 @@ type reader struct {
 	holdersSeen bool
 }
 
-// processContents is what was read of a process, and the process as it was then.
+// processContents has the buffers and programs of a process, and the process as it was then.
 type processContents struct {
 	buffers, programs       bool
 	bufferList              []aggregator.BufferSnapshot

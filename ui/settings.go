@@ -8,7 +8,7 @@ import (
 	"tt-memtrace/ui/widget"
 )
 
-// settings are what the user chose to see.
+// settings are the user's choices.
 type settings struct {
 	// requested shows what was asked for instead of what the banks lost.
 	requested bool

@@ -29,7 +29,7 @@ type sites struct {
 	done      sitesQuery
 }
 
-// sitesQuery is what the rows were made of.
+// sitesQuery identifies the data of the rows.
 type sitesQuery struct {
 	doneWork
 	base *baseline

@@ -28,7 +28,7 @@ type tables struct {
 	tabs     []widget.TitleAt
 }
 
-// doneWork is what the rows of a table were last made of.
+// doneWork identifies the data that the rows of a table were last made of.
 type doneWork struct {
 	query widget.Query
 	round int

@@ -41,8 +41,8 @@ func Views() []string { return pageNames[:] }
 // page is one of the views. Its methods belong to the screen's goroutine.
 type page interface {
 	widget.Pane
-	// work is what is to be done away from the screen's goroutine, with copies of all it
-	// needs; what that returns is called on the screen's goroutine again. Nil is nothing.
+	// work returns the slow work, which runs outside of the screen's goroutine with copies of
+	// all it needs; what that returns is called on the screen's goroutine again. Nil is nothing.
 	work() func(*reader) func()
 }
 
@@ -51,7 +51,7 @@ type state struct {
 	settings settings
 	data     data
 	history  *history
-	// chip is what the views of one chip are about, process the one that the charts are
+	// chip is the one that the views of one chip show, process the one that the charts are
 	// about instead, if any.
 	chip    aggregator.Chip
 	process processID

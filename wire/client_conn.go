@@ -23,7 +23,7 @@ type clientConn struct {
 
 	// size of the client's records, 0 until it is known.
 	size Size
-	// pending is what was read and is not a whole record yet, or not known to be one.
+	// pending are bytes that are not a whole record yet, or not known to be one.
 	pending []byte
 	// eager: the first pending record was applied before the size was known.
 	eager bool

@@ -367,7 +367,7 @@ func (f *Forwarder) idle() bool {
 	return len(f.queue) == 0 && !f.behind && len(f.exiting) == 0
 }
 
-// take is what the sender has to do next: the changes that are queued or else,
+// take returns the sender's next work: the changes that are queued or else,
 // where the server is behind, what has to go from it and what has to come.
 func (f *Forwarder) take(into []change) []change {
 	f.mu.Lock()

@@ -128,7 +128,7 @@ func (w *legacyText) protocolMismatch() {
 	w.error("⚠️  Too many consecutive errors (%d) - closing connection (likely protocol mismatch)\n", badTypes)
 }
 
-// started is what the original writes at its start.
+// started is the text that the original writes at its start.
 func (w *legacyText) started(path string, devices []Device) {
 	if w.quiet {
 		return

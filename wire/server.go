@@ -17,7 +17,7 @@ import (
 	"tt-memtrace/aggregator"
 )
 
-// Device is what is known of a device; what is not, is 0.
+// Device describes a device; unknown values are 0.
 type Device struct {
 	// Totals and Buffers are what traced processes hold on it.
 	Totals  Totals
@@ -123,7 +123,7 @@ type Server struct {
 
 	mu     sync.Mutex
 	ledger *ledger
-	// out and errors are what is to be written, whole lines.
+	// out and errors are to be written: whole lines.
 	out, errors bytes.Buffer
 	sink        func([]aggregator.Event)
 
@@ -319,7 +319,7 @@ func (s *Server) publish() {
 
 func (s *Server) statistics(l *ledger) { l.text.statistics(l, s.device) }
 
-// device is what is known of a device, from clients and elsewhere.
+// device describes a device, from clients and elsewhere.
 func (s *Server) device(number int32) Device {
 	if number < 0 || number >= maxDevices {
 		return Device{}

@@ -85,7 +85,7 @@ type serverConn struct {
 	lost    chan struct{} // closed when the server is gone, after err
 	err     error
 
-	// chunk is what is to be written next, before and after its entries in the
+	// chunk is written next, before and after its entries in the
 	// journal, and freed the objects that the server no longer has once it is written.
 	chunk         []byte
 	before, after []Record
@@ -376,7 +376,7 @@ func (s *serverConn) compact() error {
 	return s.journal.begin(s.journal.server, s.entries)
 }
 
-// entries are what the journal has to say.
+// entries are those of the journal.
 func (s *serverConn) entries(yield func(*Record) bool) {
 	for device, bytes := range s.base {
 		if !yield(&Record{Type: Response, Device: device, Size: bytes}) {

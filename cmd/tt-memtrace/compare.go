@@ -86,7 +86,7 @@ func compareAll(l *live) []comparison {
 	return list
 }
 
-// circularOn is what the circular buffers of programs take of a chip's L1, without
+// circularOn is the L1 of a chip used by the circular buffers of programs, without
 // dataflow buffers and scratchpads, of which the runtime keeps no account.
 func circularOn(chip aggregator.Chip, programs []aggregator.ProgramSnapshot) uint64 {
 	a := aggregator.New()
@@ -104,7 +104,7 @@ func circularOn(chip aggregator.Chip, programs []aggregator.ProgramSnapshot) uin
 	return a.Snapshot().Chips[0].CB.Physical
 }
 
-// sharedAccounts are what the runtime's shared memory says of a process, by chip.
+// sharedAccounts are the runtime's own sums of a process in shared memory, by chip.
 func sharedAccounts(pid uint32) map[uint32]*shm.Use {
 	p, err := procfs.NewProc(int(pid))
 	if err != nil {

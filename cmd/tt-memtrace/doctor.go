@@ -152,7 +152,7 @@ func mark(ok bool) string {
 	return "✗"
 }
 
-// printVerdict says in a line whether tracing works here; err is what is in its way.
+// printVerdict says in a line whether tracing works here; err says why not.
 func (d *diagnosis) printVerdict(w io.Writer, err error) {
 	failed := 0
 	for _, c := range d.Host {

@@ -20,7 +20,7 @@ import (
 	"tt-memtrace/wire"
 )
 
-// tracing is what the server asks: what is traced, and what the driver has of the host.
+// tracing answers the server's questions about traced processes and the host's devices.
 type tracing struct {
 	live *live
 	// ready is closed when what processes held before was read.

@@ -185,7 +185,7 @@ func (t *targets) untilAsked(l *live, doing string) {
 // label says in a few words what is shown.
 func (t *targets) label(command []string) string { return t.labelAt(command, t.sampling.every) }
 
-// shown is what is shown and recorded of a command line.
+// shown is the part of a command line that is shown and recorded.
 func (t *targets) shown(command string) string {
 	if t.noArguments {
 		return session.Program(command)

@@ -65,7 +65,7 @@ func (m *machine) loadAfter() error {
 	return err
 }
 
-// verdict says whether a number is what it is meant to be, at the most.
+// verdict says whether a number is at most its target.
 func verdict(value, most float64) string {
 	if value <= most {
 		return "met"

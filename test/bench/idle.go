@@ -14,7 +14,7 @@ import (
 	"tt-memtrace/test/program"
 )
 
-// idling is what the program takes while nothing happens.
+// idling is the cost of the program while nothing happens.
 type idling struct {
 	processor float64 // percent of a core
 	// resident memory, and how much of it are pages of files and of the ring, MB.
@@ -129,7 +129,7 @@ func benchmarks(r *results) error {
 	return nil
 }
 
-// account is what the accounts cost with so many live buffers on so many chips.
+// account is the cost of the accounts with so many live buffers on so many chips.
 type account struct {
 	live, chips  int
 	time, memory float64 // ns an event, bytes a live buffer

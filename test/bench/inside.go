@@ -12,7 +12,7 @@ import (
 	"tt-memtrace/tracer"
 )
 
-// hits are what the kernel counts of the probes, for one step.
+// hits are the kernel's counts of the probes, for one step.
 type hits struct {
 	count float64
 	// inside the programs, nanoseconds, of all hits; the kernel's counting included.

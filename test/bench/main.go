@@ -26,7 +26,7 @@ func main() {
 	}
 }
 
-// results are what was measured; costs in nanoseconds.
+// results are the measurements; costs in nanoseconds.
 type results struct {
 	rounds int
 	// pairs of an allocation and a free at the fixture library.

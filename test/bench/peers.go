@@ -19,7 +19,7 @@ import (
 	"tt-memtrace/tracer"
 )
 
-// points are what is probed in a library.
+// points are the functions that are probed in a library.
 type points struct {
 	library string
 	list    []point

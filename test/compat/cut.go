@@ -98,7 +98,7 @@ func (c *cutter) read(address, length uint64) bool {
 	return false
 }
 
-// called are what the kept code calls or jumps to by a distance (e8, e9), and
+// called are the targets that the kept code calls or jumps to by a distance (e8, e9), and
 // the pointers that it calls or jumps through (ff 15, ff 25). Bytes that only
 // look like that do no harm.
 func (c *cutter) called() (functions, slots map[uint64]bool) {

@@ -2,7 +2,7 @@ package eval
 
 import "encoding/binary"
 
-// Memory is what the evaluated code may read.
+// Memory is the memory that the evaluated code may read.
 type Memory interface {
 	// ReadAt fills p from addr on, or fails.
 	ReadAt(p []byte, addr uint64) error

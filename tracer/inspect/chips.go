@@ -33,7 +33,7 @@ type Device struct {
 	uniques []uint64
 }
 
-// Device reads what is to be said of a device.
+// Device reads the properties of a device.
 func (c *Chips) Device(address uint64) (d Device, err error) {
 	d.numbers, d.Mesh, d.Arch, err = c.in.Device(address)
 	for _, n := range d.numbers {

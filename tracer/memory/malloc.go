@@ -15,7 +15,7 @@ const (
 	otherArena    = 1 << 2
 	chunkFlags    = previousInUse | ownMapping | otherArena
 
-	// arenaBytes is what the heap of an arena is aligned to, and its greatest size.
+	// arenaBytes is the alignment of the heap of an arena, and its greatest size.
 	arenaBytes = 64 << 20
 	// mappedChunk is the least size of a chunk in a mapping of its own that is passed
 	// over: what malloc's threshold is by default.

@@ -61,14 +61,14 @@ type search struct {
 	parts    []proc.Region
 	from, to uint64
 	failed   error
-	// words are what was read at an address, and next how much is read next, bytes.
+	// words were read at an address; next is how much is read next, bytes.
 	words  []uint64
 	at     uint64
 	loaded int
 	next   uint64
 }
 
-// windowBytes is what is read at once, at most.
+// windowBytes are read at once, at most.
 const windowBytes = 256 << 10
 
 func newSearch(mem *Process, vptrs []uint64, over func() bool) *search {

@@ -13,7 +13,7 @@ import (
 type Blocks struct {
 	// Addresses is a pointer to those of all blocks, 8 bytes each.
 	Addresses uint32
-	// Base is what is added to them.
+	// Base is added to them.
 	Base uint32
 }
 

@@ -54,7 +54,7 @@ const (
 	implClass   = "tt::tt_metal::BufferImpl"
 )
 
-// declared is what the library's debug information says of the fields of a
+// declared is the debug information of the library about the fields of a
 // Buffer; info is nil where there is none.
 func (l *Library) declared() (list []Evidence, info *DebugInfo) {
 	d, err := l.openDebug()

@@ -11,12 +11,12 @@ import (
 // Getter is a function of the runtime that is evaluated over live processes,
 // to learn about devices.
 type Getter struct {
-	// Value is what it returns.
+	// Value names the returned value.
 	Value string
 	// Symbol is the name under which it was found, or the newest of its names.
 	Symbol string
 	Found  bool
-	// Without is what is lost where it is missing or does not work.
+	// Without says what is lost where it is missing or does not work.
 	Without string
 	// Shows is where an object that is not there would have it: offsets in
 	// bytes, from pointer to pointer. Several where it depends on the memory.

@@ -57,7 +57,7 @@ type Library struct {
 	standardImage atomic.Pointer[standardLibrary]
 }
 
-// elfSymbol is what is kept of an elf.Symbol: there are many.
+// elfSymbol is the part of an elf.Symbol that is kept: there are many.
 type elfSymbol struct {
 	Name        string
 	Value, Size uint64

@@ -73,7 +73,7 @@ type Point struct {
 	// Name says what happens there.
 	Name string
 	Need Need
-	// Without is what is lost where the library lacks it.
+	// Without says what is lost where the library lacks it.
 	Without string
 	// Covers names what is in no account without it, or is empty.
 	Covers string

@@ -24,7 +24,7 @@ type Probe struct {
 	Emulated bool
 }
 
-// Coverage is what the table found in a library.
+// Coverage says which points of the table were found in a library.
 type Coverage struct {
 	// Way in which buffers are seen.
 	Way    Way

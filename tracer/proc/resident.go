@@ -30,7 +30,7 @@ type ResidentPages struct {
 	// anonymous, with walk, is how many bytes of a mapping are anonymous, by its start.
 	anonymous map[uint64]uint64
 	entries   []byte
-	// ranges is what the kernel writes to. Its address is in an argument of a system call,
+	// ranges is written to by the kernel. Its address is in an argument of a system call,
 	// where Go does not know of it: so it is pinned, as a stack would be moved when it grows.
 	ranges *[64]pageRange
 	pinned runtime.Pinner

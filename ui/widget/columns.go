@@ -17,7 +17,7 @@ type Column struct {
 	Wide int
 }
 
-// Width is what the column takes, without its gap.
+// Width is the column's width, without its gap.
 func (c *Column) Width() int {
 	if c.Wide == 0 {
 		c.Wide = max(c.Least, c.Title.Width())
@@ -28,7 +28,7 @@ func (c *Column) Width() int {
 	return c.Wide
 }
 
-// TableWidth is what the columns take next to each other.
+// TableWidth is the width of the columns next to each other.
 func TableWidth(columns []Column) int {
 	w := 0
 	for i := range columns {

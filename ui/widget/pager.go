@@ -33,7 +33,7 @@ func (p *Pager) Draw(w, h int, g text.Glyphs) []text.Line {
 	return Frame(lines, p.at, p.room, p.Title, more, g)
 }
 
-// Key scrolls, and says whether the pager is to be closed.
+// Key scrolls, and says whether to close the pager.
 func (p *Pager) Key(e *tcell.EventKey) bool {
 	if m, ok := MotionOf(e); ok {
 		p.at += map[Motion]int{Down: 1, Up: -1, PageDown: p.room, PageUp: -p.room, Home: -p.rows, End: p.rows}[m]

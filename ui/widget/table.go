@@ -15,7 +15,7 @@ import (
 	"tt-memtrace/ui/text"
 )
 
-// Settings are what the user chose for all tables.
+// Settings are the user's choices for all tables.
 type Settings struct {
 	// ASCII draws with 7-bit characters only, exact writes numbers with all digits.
 	ASCII, Exact bool
@@ -57,11 +57,11 @@ type Table[R any, K comparable] struct {
 	// Rows are those that match, in their order, of so many in all.
 	Rows  []R
 	total int
-	// Ready: what there is has been looked at.
+	// Ready: the rows have been read.
 	Ready    bool
 	List     List[K]
 	Matching Pattern
-	// found is what was searched for: place is which of so many matching rows is selected.
+	// found is the result of the search: place is which of so many matching rows is selected.
 	found             Pattern
 	place, foundTotal int
 	// Follow keeps the newest row, the last one, in view.
@@ -70,7 +70,7 @@ type Table[R any, K comparable] struct {
 	// Choosing: the list of columns is open, at the one with the cursor.
 	Choosing bool
 	choice   int
-	// Note is what else is to be said about the rows.
+	// Note is a further remark about the rows.
 	Note string
 
 	region Region
@@ -91,7 +91,7 @@ type Query struct {
 	sort    string
 }
 
-// Query is what the rows have to be read for: filter and order.
+// Query has the filter and the order of the rows.
 func (t *Table[R, K]) Query() Query { return Query{t.Matching.Text, t.ordered()} }
 
 // ordered is the name of the field that rows are sorted by, behind a "-" for upside down.
@@ -156,7 +156,7 @@ func (t *Table[R, K]) Arranger() func([]R) []R {
 // Set takes rows over, of so many in all.
 func (t *Table[R, K]) Set(rows []R, total int) { t.Rows, t.total, t.Ready = rows, total, true }
 
-// Forget lets go of rows of something else; what there is now is looked at soon.
+// Forget drops the rows of something else; new ones are read soon.
 func (t *Table[R, K]) Forget() { t.Rows, t.total, t.Ready = nil, 0, false }
 
 // At is the key of a row.
