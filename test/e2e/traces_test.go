@@ -16,6 +16,9 @@ import (
 // where the capture had a buffer is known. Mock chips crash within the replay, so that how it goes on is not tested here.
 func TestUnsafeUnderATrace(t *testing.T) {
 	r := installed(t)
+	if !r.TracksUnsafe() {
+		t.Skip("this release does not track what is unsafe")
+	}
 	found := map[uint64]aggregator.Unsafe{}
 	tr := startWith(t, tracer.Options{Follow: uint32(os.Getpid())}, func(tr *trace) {
 		tr.accounts.OnUnsafe = func(c aggregator.Change) { found[c.Buffer.Address] = c.Buffer.Unsafe }

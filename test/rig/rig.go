@@ -197,6 +197,9 @@ func (r *Runtime) PlacesSlowly() bool { return r.Release >= "0.75" }
 // (unordered_map::at, or program_binary_status_ is not Committed), so Workload has one.
 func (r *Runtime) OneLauncher() bool { return r.Release >= "0.72" && r.Release < "0.80" }
 
+// TracksUnsafe: this release can list the buffers that it takes for unsafe under a trace.
+func (r *Runtime) TracksUnsafe() bool { return r.Release >= "0.79" }
+
 // Compared is what can be compared end to end on this release.
 func (r *Runtime) Compared() string {
 	what := "buffers and programs"
