@@ -51,7 +51,12 @@ func (t *Tracer) Run(ctx context.Context, ready func(), sink func([]aggregator.E
 		}
 		stop := context.AfterFunc(ctx, func() { t.reader.Flush() })
 		defer stop()
-		defer r.background.Wait()
+		defer func() {
+			for _, p := range r.processes {
+				p.Interrupt() // nothing of what is being read is wanted any more
+			}
+			r.background.Wait()
+		}()
 		r.ready = ready
 		r.announcements()
 		return r.loop(ctx)

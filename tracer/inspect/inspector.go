@@ -82,6 +82,9 @@ func NewOver(mem *memory.Process, lib *metal.Library, m proc.Mapping) *Inspector
 	})}
 }
 
+// Interrupt ends what is being read of the process.
+func (in *Inspector) Interrupt() { in.mem.Interrupt() }
+
 // maxChips bounds what a process can claim that a mesh spans.
 const maxChips = 4096
 

@@ -48,6 +48,28 @@ func TestHungMemory(t *testing.T) {
 	}
 }
 
+// Who is interrupted waits no longer for a page, and others are read.
+func TestInterrupt(t *testing.T) {
+	page, _ := fixture.HangingPage(t)
+	p, other := self(t), Of(uint32(os.Getpid()))
+	result := make(chan error)
+	for _, again := range []bool{false, true} {
+		go func() { result <- p.ReadAt(make([]byte, 8), address(page)) }()
+		for busy := again; !busy; {
+			p.user.asking.Lock()
+			busy = p.user.askedFor == p
+			p.user.asking.Unlock()
+		}
+		p.Interrupt()
+		if err := <-result; !errors.Is(err, ErrInterrupted) {
+			t.Errorf("again %v: %v", again, err)
+		}
+	}
+	if err := other.ReadAt(make([]byte, 8), address(pages(t, 8))); err != nil || p.Hung() {
+		t.Error(err)
+	}
+}
+
 // A reader that goes on as soon as it has a processor is waited for.
 func TestStarvedReader(t *testing.T) {
 	b := pages(t, 4096)

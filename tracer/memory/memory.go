@@ -39,6 +39,8 @@ type Process struct {
 	pid  uint32
 	user *user // nil: this process reads
 	hung atomic.Bool
+	// interrupted: nobody wants to know any more.
+	interrupted atomic.Bool
 	// readers is the processor time that readers used for this process, ns.
 	readers atomic.Int64
 }
@@ -94,6 +96,18 @@ func (p *Process) ReadEach(objects []uint64, offset uint64, size int) ([]byte, e
 	return all, nil
 }
 
+// Interrupt ends the reads of the process's memory, also one that is under way.
+func (p *Process) Interrupt() {
+	p.interrupted.Store(true)
+	if p.user != nil {
+		p.user.interrupt(p)
+		p.user.searches.interrupt(p)
+	}
+}
+
+// ErrInterrupted says that Interrupt ended a read.
+var ErrInterrupted = errors.New("reading its memory was interrupted")
+
 func (p *Process) read(b []byte, parts []unix.RemoteIovec) error {
 	if p.hung.Load() {
 		return ErrHung
@@ -118,6 +132,9 @@ func (p *Process) read(b []byte, parts []unix.RemoteIovec) error {
 
 // answered notes that a process's memory did not answer.
 func (p *Process) answered(err error) error {
+	if err != nil && p.interrupted.Load() {
+		return ErrInterrupted
+	}
 	if errors.Is(err, errLate) {
 		p.hung.Store(true)
 		return ErrHung
@@ -181,6 +198,9 @@ type lane struct {
 	ended, charged time.Duration
 	// idle ends the reader when it was not asked for a while.
 	idle *time.Timer
+	// asking guards for whom the reader is asked now.
+	asking   sync.Mutex
+	askedFor *Process
 }
 
 const (
@@ -219,7 +239,11 @@ func (l *lane) ask(p *Process, do func(*reader) error) error {
 		l.idle = time.AfterFunc(idleAfter, l.stop)
 	}
 	l.idle.Reset(idleAfter)
+	if !l.askFor(p) {
+		return ErrInterrupted
+	}
 	err := do(l.reader)
+	l.asked()
 	used := max(l.ended+l.reader.processorTime(), l.charged) // of one that died nothing is known
 	p.readers.Add(int64(used - l.charged))
 	l.charged = used
@@ -231,6 +255,32 @@ func (l *lane) ask(p *Process, do func(*reader) error) error {
 		l.idle.Stop()
 	}
 	return err
+}
+
+// askFor notes for whom the reader is asked next. It is false for one that was interrupted.
+func (l *lane) askFor(p *Process) bool {
+	l.asking.Lock()
+	defer l.asking.Unlock()
+	if p.interrupted.Load() {
+		return false
+	}
+	l.askedFor = p
+	return true
+}
+
+func (l *lane) asked() {
+	l.asking.Lock()
+	defer l.asking.Unlock()
+	l.askedFor = nil
+}
+
+// interrupt has whoever asks the reader for a process wait no longer.
+func (l *lane) interrupt(p *Process) {
+	l.asking.Lock()
+	defer l.asking.Unlock()
+	if l.askedFor == p {
+		l.reader.socket.Close()
+	}
 }
 
 func (l *lane) stop() {
