@@ -102,7 +102,7 @@ var reasonTable = map[ReasonCode]struct {
 	ReasonTracesMissed: {"captures or replays of traces were not seen: which buffers they overwrite is not known", nothingElse, true},
 	ReasonNotRead:      {"its memory could not be read", fullComparison, false},
 	ReasonTimeBudget:   {"reading it took too long, so a part is missing", fullComparison, false},
-	ReasonForked:       {"it is a forked copy whose own buffers are not read yet", fullComparison, false},
+	ReasonForked:       {"some of its devices may be copies of what another process had open", nothingElse, false},
 	ReasonTruncated:    {"an event was too long, so a part of it is missing", nothingElse, true},
 	ReasonLimitReached: {"a limit was reached, so a part is not counted", nothingElse, true},
 	ReasonNotTraced:    {"it uses the runtime and is not traced", nothingElse, true},

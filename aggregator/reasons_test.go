@@ -111,7 +111,7 @@ func TestReasons(t *testing.T) {
 		{"traces that were not seen", ReasonTracesMissed, []Event{reason(ReasonRaised, 1, ReasonTracesMissed)}, of1(ReasonTracesMissed), []Event{full}, nil},
 		{"not read", ReasonNotRead, []Event{reason(ReasonRaised, 1, ReasonNotRead)}, of1(ReasonNotRead), []Event{buffers}, []Event{full}},
 		{"a budget", ReasonTimeBudget, []Event{reason(ReasonRaised, 1, ReasonTimeBudget)}, of1(ReasonTimeBudget), []Event{buffers}, []Event{full}},
-		{"a fork", ReasonForked, []Event{reason(ReasonRaised, 1, ReasonForked)}, of1(ReasonForked), []Event{buffers}, []Event{full}},
+		{"a fork", ReasonForked, []Event{reason(ReasonRaised, 1, ReasonForked)}, of1(ReasonForked), []Event{full}, []Event{reason(ReasonLifted, 1, ReasonForked)}},
 		{"cut", ReasonTruncated, []Event{reason(ReasonRaised, 1, ReasonTruncated)}, of1(ReasonTruncated), []Event{full}, nil},
 		{"a limit", ReasonLimitReached, []Event{reason(ReasonRaised, 1, ReasonLimitReached)}, of1(ReasonLimitReached), nil, []Event{full}},
 		{"samples", ReasonSampled, []Event{reason(ReasonRaised, 1, ReasonSampled)}, of1(ReasonSampled), []Event{full}, nil},

@@ -198,6 +198,12 @@ struct tt_stack {
 	__u8 stack[TT_STACK_PIECE * TT_STACK_PIECES];
 };
 
+/* A device that a forked process opened itself. */
+struct tt_own_key {
+	__u64 device;
+	__u64 pid;
+};
+
 /* Launches are counted, not sent. */
 struct tt_launch_key {
 	__u64 object; /* MeshWorkloadImpl*, or ProgramImpl* where a program is launched by itself */

@@ -32,8 +32,11 @@ struct signal_struct {
 } __attribute__((preserve_access_index));
 
 struct task_struct {
+	unsigned int flags;
 	int pid;
 	int tgid;
+	__u64 start_boottime;
+	struct task_struct *group_leader;
 	struct signal_struct *signal;
 } __attribute__((preserve_access_index));
 
@@ -117,6 +120,20 @@ struct {
 	__type(key, struct tt_ring_key);
 	__type(value, struct tt_ring);
 } rings SEC(".maps");
+
+/*
+ * What forked processes opened themselves. Their memory has copies of their parent's devices
+ * too, and a record can be lost, but nothing is lost here. Device 0 has an entry if a process
+ * is traced: its forks get one, and then all that they open. The value says when the fork
+ * started, as its PID can be used again; 0 for a process whose start was not seen.
+ */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 65536);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, struct tt_own_key);
+	__type(value, __u64);
+} own_devices SEC(".maps");
 
 /* Only watched processes are traced. */
 volatile const __u8 filter = 0;
@@ -440,10 +457,22 @@ int BPF_UPROBE(allocator_gone, __u64 self)
 	return object_event(TT_ALLOCATOR_GONE, self, bpf_get_attach_cookie(ctx), TT_URGENT);
 }
 
+/* The host kernel's PF_FORKNOEXEC. */
+#define TT_FORKED 0x40
+
 /* Device::initialize(...), MeshDevice::initialize(...) */
 SEC("uprobe.multi")
 int BPF_UPROBE(device_opened, __u64 self)
 {
+	struct task_struct *leader = bpf_get_current_task_btf()->group_leader;
+	struct tt_own_key key = {self, leader->tgid};
+	__u64 started = leader->start_boottime;
+
+	if (leader->flags & TT_FORKED && !skipped(key.pid) &&
+	    bpf_map_update_elem(&own_devices, &key, &started, BPF_ANY)) {
+		key.device = 0; /* there is no room, so not all that it opens is there */
+		bpf_map_delete_elem(&own_devices, &key);
+	}
 	return object_event(TT_DEVICE_OPEN, self, bpf_get_attach_cookie(ctx), TT_URGENT);
 }
 
@@ -1283,8 +1312,12 @@ SEC("tp_btf/sched_process_fork")
 int BPF_PROG(process_fork, struct task_struct *parent, struct task_struct *child)
 {
 	__u32 from = parent->tgid, to = child->tgid;
+	struct tt_own_key parents = {0, from}, childs = {0, to};
+	__u64 started = child->start_boottime;
 	__u8 one = 1;
 
+	if (from != to && bpf_map_lookup_elem(&own_devices, &parents))
+		bpf_map_update_elem(&own_devices, &childs, &started, BPF_ANY);
 	if (!follow || from == to || !bpf_map_lookup_elem(&watched, &from))
 		return 0;
 	bpf_map_update_elem(&watched, &to, &one, BPF_ANY);
@@ -1295,7 +1328,9 @@ SEC("tp_btf/sched_process_exec")
 int BPF_PROG(process_exec, struct task_struct *task)
 {
 	__u32 pid = task->tgid;
+	struct tt_own_key key = {0, pid};
 
+	bpf_map_delete_elem(&own_devices, &key); /* until it is found again */
 	if (bpf_map_lookup_elem(&watched, &pid))
 		task_event(TT_EXEC, pid);
 	return 0;
@@ -1306,8 +1341,12 @@ SEC("tp_btf/sched_process_exit")
 int BPF_PROG(process_exit, struct task_struct *task)
 {
 	__u32 pid = task->tgid;
+	struct tt_own_key key = {0, pid};
 
-	if (!bpf_map_lookup_elem(&watched, &pid) || task->signal->live.counter > 0)
+	if (task->signal->live.counter > 0)
+		return 0;
+	bpf_map_delete_elem(&own_devices, &key);
+	if (!bpf_map_lookup_elem(&watched, &pid))
 		return 0;
 	bpf_map_delete_elem(&watched, &pid);
 	task_event(TT_EXIT, pid);

@@ -159,6 +159,12 @@ type MemtraceTtObject struct {
 	Object uint64
 }
 
+type MemtraceTtOwnKey struct {
+	_      structs.HostLayout
+	Device uint64
+	Pid    uint64
+}
+
 type MemtraceTtPair struct {
 	_      structs.HostLayout
 	Head   MemtraceTtHead
@@ -323,6 +329,7 @@ const (
 	MemtraceMapLaunches            = "launches"
 	MemtraceMapLayouts             = "layouts"
 	MemtraceMapNoRing              = "no_ring"
+	MemtraceMapOwnDevices          = "own_devices"
 	MemtraceMapPythons             = "pythons"
 	MemtraceMapRings               = "rings"
 	MemtraceMapTasks               = "tasks"
@@ -464,15 +471,16 @@ type MemtraceProgramSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type MemtraceMapSpecs struct {
-	Counters *ebpf.MapSpec `ebpf:"counters"`
-	Events   *ebpf.MapSpec `ebpf:"events"`
-	Launches *ebpf.MapSpec `ebpf:"launches"`
-	Layouts  *ebpf.MapSpec `ebpf:"layouts"`
-	NoRing   *ebpf.MapSpec `ebpf:"no_ring"`
-	Pythons  *ebpf.MapSpec `ebpf:"pythons"`
-	Rings    *ebpf.MapSpec `ebpf:"rings"`
-	Tasks    *ebpf.MapSpec `ebpf:"tasks"`
-	Watched  *ebpf.MapSpec `ebpf:"watched"`
+	Counters   *ebpf.MapSpec `ebpf:"counters"`
+	Events     *ebpf.MapSpec `ebpf:"events"`
+	Launches   *ebpf.MapSpec `ebpf:"launches"`
+	Layouts    *ebpf.MapSpec `ebpf:"layouts"`
+	NoRing     *ebpf.MapSpec `ebpf:"no_ring"`
+	OwnDevices *ebpf.MapSpec `ebpf:"own_devices"`
+	Pythons    *ebpf.MapSpec `ebpf:"pythons"`
+	Rings      *ebpf.MapSpec `ebpf:"rings"`
+	Tasks      *ebpf.MapSpec `ebpf:"tasks"`
+	Watched    *ebpf.MapSpec `ebpf:"watched"`
 }
 
 // MemtraceVariableSpecs contains global variables before they are loaded into the kernel.
@@ -522,15 +530,16 @@ func (o *MemtraceObjects) Close() error {
 //
 // It can be passed to LoadMemtraceObjects or ebpf.CollectionSpec.LoadAndAssign.
 type MemtraceMaps struct {
-	Counters *ebpf.Map `ebpf:"counters"`
-	Events   *ebpf.Map `ebpf:"events"`
-	Launches *ebpf.Map `ebpf:"launches"`
-	Layouts  *ebpf.Map `ebpf:"layouts"`
-	NoRing   *ebpf.Map `ebpf:"no_ring"`
-	Pythons  *ebpf.Map `ebpf:"pythons"`
-	Rings    *ebpf.Map `ebpf:"rings"`
-	Tasks    *ebpf.Map `ebpf:"tasks"`
-	Watched  *ebpf.Map `ebpf:"watched"`
+	Counters   *ebpf.Map `ebpf:"counters"`
+	Events     *ebpf.Map `ebpf:"events"`
+	Launches   *ebpf.Map `ebpf:"launches"`
+	Layouts    *ebpf.Map `ebpf:"layouts"`
+	NoRing     *ebpf.Map `ebpf:"no_ring"`
+	OwnDevices *ebpf.Map `ebpf:"own_devices"`
+	Pythons    *ebpf.Map `ebpf:"pythons"`
+	Rings      *ebpf.Map `ebpf:"rings"`
+	Tasks      *ebpf.Map `ebpf:"tasks"`
+	Watched    *ebpf.Map `ebpf:"watched"`
 }
 
 func (m *MemtraceMaps) Close() error {
@@ -540,6 +549,7 @@ func (m *MemtraceMaps) Close() error {
 		m.Launches,
 		m.Layouts,
 		m.NoRing,
+		m.OwnDevices,
 		m.Pythons,
 		m.Rings,
 		m.Tasks,

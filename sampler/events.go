@@ -81,6 +81,10 @@ func (p *process) events(l *look, names inspect.ChipNames, uses func(uint64) boo
 	}
 	if l.search {
 		p.programsFound(l, add)
+		if unsure := len(l.scan.Unsure) > 0; unsure || p.unsure {
+			p.unsure = unsure
+			reason(unsure, aggregator.ReasonForked, l.forkDetail)
+		}
 	}
 	scan.Partial = len(l.scan.UnreadAllocators) > 0 || len(l.scan.UnreadPrograms) > 0
 	p.whole = !scan.Partial && l.scan.Unsearched == nil && !p.awaitsChips()
@@ -178,6 +182,7 @@ func (p *process) buffersFound(l *look, add func(aggregator.Event)) {
 			continue
 		}
 		p.buffers[h.Buffer] = *h
+		p.used[h.Device] = true
 		add(aggregator.Event{Kind: aggregator.Alloc, Memory: h.Memory, MemoryLayout: h.MemoryLayout, Device: h.Device, Allocator: h.Allocator, Buffer: h.Buffer,
 			Address: h.Address, Size: h.Size, PageSize: h.PageSize, PerBank: h.PerBank})
 	}

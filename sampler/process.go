@@ -47,6 +47,11 @@ type process struct {
 	chipsUnknown bool
 	files        *inspect.KernelFiles
 
+	// used are devices on which new buffers were found: they are no copies of another process's.
+	used map[uint64]bool
+	// unsure: whether some of its devices are such copies is not known.
+	unsure bool
+
 	// ran is what the process had of processors when the last look began, and searched
 	// when the last search did; at rest it is the same at the next look.
 	ran, searched time.Duration
@@ -89,7 +94,7 @@ func newProcess(m proc.Mapping, l *library) (*process, error) {
 	in := inspect.NewOver(mem, l.lib, m).Repeatedly()
 	return &process{
 		pid: m.PID, mapping: m, library: l, memory: mem, Inspector: in, chips: inspect.NewChips(in, m.PID), info: info,
-		devices: map[uint64]uint64{}, buffers: map[uint64]aggregator.LiveBuffer{}, programs: map[uint64]program{}, files: inspect.NewKernelFiles(m.PID),
+		devices: map[uint64]uint64{}, buffers: map[uint64]aggregator.LiveBuffer{}, used: map[uint64]bool{}, programs: map[uint64]program{}, files: inspect.NewKernelFiles(m.PID),
 	}, nil
 }
 
@@ -222,6 +227,8 @@ type look struct {
 	scan   *inspect.ProcessScan
 	err    error
 	notice string
+	// forkDetail says why it is not known of some devices whether they are copies.
+	forkDetail string
 
 	opened     map[uint64]inspect.Device
 	capacities map[uint64]aggregator.Capacity
@@ -309,7 +316,12 @@ func (l *look) read() {
 			programs[id] = true
 		}
 	}
-	if l.scan, l.err = p.Scan(p.library.layout, programs, proc.ForkedFrom(p.mapping), known); l.err != nil {
+	var fork *inspect.Fork
+	if from := proc.ForkedFrom(p.mapping); from != 0 {
+		fork = &inspect.Fork{From: from, Opened: func() (map[uint64]bool, bool, error) { return p.used, false, nil }}
+		l.forkDetail = fork.Detail()
+	}
+	if l.scan, l.err = p.Scan(p.library.layout, programs, fork, known); l.err != nil {
 		return
 	}
 	l.describe()

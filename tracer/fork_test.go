@@ -2,10 +2,12 @@ package tracer
 
 import (
 	"os"
+	"slices"
 	"syscall"
 	"testing"
 
 	"tt-memtrace/aggregator"
+	"tt-memtrace/bpf"
 	"tt-memtrace/test/fixture"
 )
 
@@ -89,4 +91,108 @@ func TestForksAreFoundAfterALoss(t *testing.T) {
 	if s := tr.process(child); s.Buffers != 1 || s.Memory[aggregator.DRAM].Requested != 4096 || len(s.Chips) != 1 || s.Chips[0].Chip.Number != 2 {
 		t.Errorf("%d buffers, %d bytes, chips %+v", s.Buffers, s.Memory[aggregator.DRAM].Requested, s.Chips)
 	}
+}
+
+// compared has a process's accounts compared with its memory once more.
+func (tr *trace) compared(pid uint32) aggregator.ProcessSnapshot {
+	tr.t.Helper()
+	before, _ := tr.lookup(pid)
+	tr.tracer.Reconcile(pid)
+	tr.await("it is compared", func() bool {
+		s, _ := tr.lookup(pid)
+		return s.Agreement.Comparisons > before.Agreement.Comparisons
+	})
+	return tr.process(pid)
+}
+
+// lose repeats what a driver does, beside more than the ring holds, until a record of a kind is
+// lost of it.
+func (tr *trace) lose(kind bpf.MemtraceTtKind, storm, do func()) {
+	tr.t.Helper()
+	tr.mu.Lock() // the reader waits for it
+	defer tr.sync()
+	defer tr.mu.Unlock()
+	for before := tr.counters().Lost[kind]; tr.counters().Lost[kind] == before; {
+		storm()
+		do()
+	}
+}
+
+// What a child has copies of is not its own, also when its parent has closed it since, or has
+// something else there.
+func TestCopiesOfWhatTheParentClosed(t *testing.T) {
+	t.Parallel()
+	for _, reopened := range []bool{false, true} {
+		tr := start(t, Options{Follow: uint32(os.Getpid())})
+		p := fixture.User(t, fixture.LayoutB)
+		tr.awaitProcess(p.PID)
+		fixture.Do(t, p, "device 0 1")
+		fixture.Do(t, p, "alloc 100 0 0 0 8192 1024 64")
+		child := fork(t, p)
+		fixture.Do(t, p, "child 0 device 4 2")
+		fixture.Do(t, p, "child 0 alloc 100 4 0 0 4096 1024 64")
+		fixture.Do(t, p, "close 0")
+		fixture.Do(t, p, "destroy 0")
+		if reopened {
+			fixture.Do(t, p, "device 0 3")
+		}
+		if s := tr.compared(child); !s.Exact() || s.Buffers != 1 || s.Memory[aggregator.DRAM].Requested != 4096 || len(s.Chips) != 1 {
+			t.Errorf("opened again %v: %d buffers, %d bytes, %d chips, reasons %+v", reopened, s.Buffers, s.Memory[aggregator.DRAM].Requested, len(s.Chips), s.Reasons)
+		}
+		tr.stop()
+		p.Kill()
+	}
+}
+
+// A device that a child opened where its memory has a copy of its parent's is its own, and
+// an allocator of its own that ended has nothing, also where the records of that are lost.
+func TestOwnDevicesOfAChildAreKnownAfterALoss(t *testing.T) {
+	p := fixture.User(t, fixture.LayoutB)
+	tr := start(t, Options{RingBytes: uint32(os.Getpagesize())})
+	tr.awaitProcess(p.PID)
+	fixture.Do(t, p, "device 0 1")
+	fixture.Do(t, p, "alloc 100 0 0 0 8192 1024 64")
+	fixture.Do(t, p, "device 1 2")
+	tr.process(p.PID)
+	child := fork(t, p)
+	storm := func() { fixture.Do(t, p, "storm 0 1 1000 0") }
+	tr.lose(bpf.MemtraceTtKindTT_DEVICE_OPEN, storm, func() {
+		fixture.Do(t, p, "child 0 device 0 3")
+		fixture.Do(t, p, "child 0 alloc 100 0 0 0 4096 1024 64")
+	})
+	own := func() bool {
+		s, _ := tr.lookup(child)
+		return s.Exact() && s.Buffers == 1 && s.Memory[aggregator.DRAM].Requested == 4096 && len(s.Chips) == 1 && s.Chips[0].Chip.Number == 3
+	}
+	tr.await("what it opened is its own", own)
+	tr.lose(bpf.MemtraceTtKindTT_ALLOCATOR_GONE, storm, func() {
+		fixture.Do(t, p, "child 0 device 0 3")
+		fixture.Do(t, p, "child 0 alloc 100 0 0 0 4096 1024 64")
+		fixture.Do(t, p, "child 0 close 0")
+		fixture.Do(t, p, "child 0 destroy 0")
+	})
+	tr.await("it has nothing", func() bool {
+		s, _ := tr.lookup(child)
+		return s.Exact() && s.Buffers == 0
+	})
+}
+
+// What a tracer that comes later cannot tell from a copy is marked, until it is used.
+func TestWhatCanBeACopyIsMarked(t *testing.T) {
+	t.Parallel()
+	p := fixture.User(t, fixture.LayoutB)
+	fixture.Do(t, p, "device 0 1")
+	child := fork(t, p)
+	fixture.Do(t, p, "child 0 device 4 2")
+	fixture.Do(t, p, "child 0 alloc 100 4 0 0 4096 1024 64")
+	tr := start(t, Options{PIDs: []uint32{child}})
+	s := tr.process(child)
+	if s.Buffers != 1 || len(s.Reasons) != 1 || s.Reasons[0].Code != aggregator.ReasonForked || !slices.Equal(s.Reasons[0].Chips, []aggregator.Chip{{Number: 2}}) {
+		t.Errorf("%d buffers, reasons %+v", s.Buffers, s.Reasons)
+	}
+	fixture.Do(t, p, "child 0 alloc 100 4 0 0 512 1024 64")
+	tr.await("it is known to be its own", func() bool {
+		s, _ := tr.lookup(child)
+		return s.Exact() && s.Memory[aggregator.DRAM].Requested == 4096+512
+	})
 }

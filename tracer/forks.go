@@ -1,10 +1,18 @@
 package tracer
 
 import (
+	"errors"
+	"fmt"
+	"maps"
 	"slices"
 	"sync"
 	"time"
 
+	"github.com/cilium/ebpf"
+
+	"tt-memtrace/aggregator"
+	"tt-memtrace/bpf"
+	"tt-memtrace/tracer/inspect"
 	"tt-memtrace/tracer/proc"
 )
 
@@ -80,4 +88,95 @@ func (r *run) findForks(of ...proc.Mapping) {
 			}
 		}
 	})
+}
+
+// forkOf says what is known of a process whose memory has copies of another's objects; nil
+// where it has none.
+func (r *run) forkOf(p *traced) *inspect.Fork {
+	from, pid := p.reconciliation.forkedFrom, p.mapping.PID
+	if from == 0 {
+		return nil
+	}
+	used := maps.Clone(p.used)
+	return &inspect.Fork{From: from, Opened: func() (map[uint64]bool, bool, error) {
+		opened, all, err := r.t.ownDevices(pid)
+		maps.Copy(opened, used)
+		return opened, all, err
+	}}
+}
+
+// watchForks has the host kernel note which devices the forks of a process open from now on.
+func (t *Tracer) watchForks(pid uint32) error {
+	err := t.objects.OwnDevices.Update(bpf.MemtraceTtOwnKey{Pid: uint64(pid)}, uint64(0), ebpf.UpdateNoExist)
+	if err != nil && !errors.Is(err, ebpf.ErrKeyExist) {
+		return fmt.Errorf("watching the forks of process %d: %w", pid, err)
+	}
+	return nil
+}
+
+// ownDevices returns the devices that a forked process opened itself since tracing began, and
+// whether these are all: it was forked since. It removes what ended processes left.
+func (t *Tracer) ownDevices(pid uint32) (devices map[uint64]bool, all bool, err error) {
+	devices = map[uint64]bool{}
+	var started, at uint64
+	if err := t.objects.OwnDevices.Lookup(bpf.MemtraceTtOwnKey{Pid: uint64(pid)}, &started); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+		return devices, false, fmt.Errorf("reading which devices process %d opened: %w", pid, err)
+	}
+	all = started != 0
+	var key bpf.MemtraceTtOwnKey
+	var left []bpf.MemtraceTtOwnKey
+	entries := t.objects.OwnDevices.Iterate()
+	for entries.Next(&key, &at) {
+		switch own := key.Pid == uint64(pid); {
+		case own && key.Device != 0 && (!all || at == started):
+			devices[key.Device] = true
+		case own && key.Device != 0, !own && !proc.Alive(uint32(key.Pid)):
+			left = append(left, key)
+		}
+	}
+	if err := entries.Err(); err != nil {
+		return devices, false, fmt.Errorf("reading which devices process %d opened: %w", pid, err)
+	}
+	for _, key := range left {
+		if err := t.objects.OwnDevices.Delete(key); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+			return devices, false, fmt.Errorf("forgetting the devices of process %d: %w", key.Pid, err)
+		}
+	}
+	return devices, all, nil
+}
+
+// use notes that a process allocated on a device: that is no copy.
+func (p *traced) use(device uint64) {
+	if p.used == nil {
+		p.used = map[uint64]bool{}
+	}
+	if p.used[device] {
+		return
+	}
+	if len(p.used) >= maxClosed {
+		clear(p.used)
+	}
+	p.used[device] = true
+	if p.unsure {
+		p.reconciliation.suspect = time.Now() // less is unsure now
+	}
+}
+
+// unsure marks a process of whose devices some can be copies of what another has closed.
+func (r *run) unsure(p *traced, from origin, rd *reading) {
+	was := p.unsure
+	p.unsure = false
+	why := aggregator.Reason{Code: aggregator.ReasonForked}
+	for device := range rd.result.Unsure {
+		if !p.used[device] {
+			p.unsure, why.Detail = true, rd.fork.Detail()
+			why.Chips = append(why.Chips, p.devices[device]...)
+		}
+	}
+	switch {
+	case p.unsure:
+		r.emit(aggregator.Event{Kind: aggregator.ReasonRaised, PID: from.pid, Time: from.time, Reason: &why})
+	case was:
+		r.emit(aggregator.Event{Kind: aggregator.ReasonLifted, PID: from.pid, Time: from.time, Reason: &why})
+	}
 }

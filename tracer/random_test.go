@@ -1,5 +1,3 @@
-//go:build random
-
 package tracer
 
 import (
@@ -17,7 +15,8 @@ import (
 	"tt-memtrace/test/fixture"
 )
 
-// The random test runs for randomTimeEnv, such as 5m, and repeats what it did with randomSeedEnv.
+// Where randomTimeEnv is set, such as to 5m, the random test runs for that long, and with
+// randomSeedEnv it repeats what it did.
 const (
 	randomTimeEnv = "TT_MEMTRACE_RANDOM_TIME"
 	randomSeedEnv = "TT_MEMTRACE_RANDOM_SEED"
@@ -66,25 +65,36 @@ func (h *history) drop(place int) {
 	}
 }
 
-// It is no part of make test yet, because it still finds histories that end wrong and unmarked.
-//
 // Whatever processes do, and whatever is lost of it: at each rest point what is not marked is right,
 // and what is marked becomes right.
 func TestRandomHistories(t *testing.T) {
-	duration, seed := 4*time.Second, uint64(time.Now().UnixNano())
-	if s := os.Getenv(randomTimeEnv); s != "" {
-		var err error
-		if duration, err = time.ParseDuration(s); err != nil {
-			t.Fatal(err)
-		}
-	}
+	seeds, seed := []uint64{1}, uint64(time.Now().UnixNano())
 	if s := os.Getenv(randomSeedEnv); s != "" {
 		var err error
 		if seed, err = strconv.ParseUint(s, 10, 64); err != nil {
 			t.Fatal(err)
 		}
+		seeds = nil
 	}
-	t.Logf("%s=%d", randomSeedEnv, seed)
+	rests := 24
+	if testing.Short() {
+		rests = 2
+	}
+	goOn := func(rest int) bool { return rest < rests }
+	if s := os.Getenv(randomTimeEnv); s != "" {
+		duration, err := time.ParseDuration(s)
+		if err != nil {
+			t.Fatal(err)
+		}
+		end := time.Now().Add(duration)
+		seeds, goOn = nil, func(int) bool { return time.Now().Before(end) }
+	}
+	for _, seed := range append(seeds, seed) {
+		t.Run(fmt.Sprintf("%s=%d", randomSeedEnv, seed), func(t *testing.T) { randomHistories(t, seed, goOn) })
+	}
+}
+
+func randomHistories(t *testing.T, seed uint64, goOn func(rest int) bool) {
 	random := rand.New(rand.NewPCG(seed, 1))
 	tr := start(t, Options{Follow: uint32(os.Getpid()), RingBytes: uint32(4 * os.Getpagesize())})
 	library := fixture.LibraryOf(t, fixture.LayoutB)
@@ -95,6 +105,7 @@ func TestRandomHistories(t *testing.T) {
 	begin := func() *history {
 		p := fixture.Launch(t)
 		fixture.Do(t, p, "open %s", library)
+		tr.awaitProcess(p.PID) // what its forks copy is known from here on
 		return &history{p: p, pid: p.PID, open: map[int]bool{}, live: map[uint64]held{}}
 	}
 	do := func(h *history, format string, args ...any) string {
@@ -163,6 +174,8 @@ func TestRandomHistories(t *testing.T) {
 			if h.to == "" && len(h.children) == 0 {
 				fixture.Do(t, h.p, "exec")
 				fixture.Do(t, h.p, "open %s", library)
+				tr.sync()
+				tr.awaitProcess(h.pid)
 				clear(h.open)
 				clear(h.live)
 			}
@@ -187,7 +200,7 @@ func TestRandomHistories(t *testing.T) {
 			tr.mu.Unlock()
 		}
 		done[what]++
-		last = append(last, fmt.Sprint(what, h.pid))
+		last = append(last, fmt.Sprint(what, " ", h.pid, h.to))
 	}
 	rest := func() {
 		rests++
@@ -202,31 +215,20 @@ func TestRandomHistories(t *testing.T) {
 					continue
 				}
 				if known && s.Exact() && !right(s) || !known {
-					t.Fatalf("process %d: %d buffers, %d bytes, and nothing is marked; it has %d of %d bytes",
-						h.pid, s.Buffers, s.Memory[aggregator.DRAM].Requested, len(h.live), h.bytes())
+					t.Fatalf("process %d: %d buffers, %d bytes, and nothing is marked; it has %d of %d bytes: %+v, shown are %+v; its last steps: %v",
+						h.pid, s.Buffers, s.Memory[aggregator.DRAM].Requested, len(h.live), h.bytes(), h.live, tr.buffers(h.pid), last[max(0, len(last)-60):])
 				}
 				if !s.Exact() {
 					marked++
-					ok := false
-					for range 400 {
-						s, _ = tr.lookup(h.pid)
-						if ok = s.Exact() && right(s); ok {
-							break
-						}
-						time.Sleep(10 * time.Millisecond)
-					}
-					if !ok {
-						for _, b := range tr.buffers(h.pid) {
-							t.Logf("shown %#x %+v", b.ID, b)
-						}
-						t.Logf("last %v", last[max(0, len(last)-30):])
-						t.Fatalf("pid %d to %q shown %d exact %v reasons %+v agreement %+v live %+v open %v", h.pid, h.to, s.Buffers, s.Exact(), s.Reasons, s.Agreement, h.live, h.open)
-					}
+					tr.await(fmt.Sprintf("process %d is right: it has %d buffers of %d bytes", h.pid, len(h.live), h.bytes()), func() bool {
+						s, _ := tr.lookup(h.pid)
+						return s.Exact() && right(s)
+					})
 				}
 			}
 		}
 	}
-	for end := time.Now().Add(duration); time.Now().Before(end); {
+	for goOn(rests) {
 		for range 20 + random.IntN(80) {
 			step()
 		}

@@ -53,8 +53,8 @@ type reading struct {
 	// lost and lostParts are how many events were missing when it began, lostPrograms how many
 	// ends of programs.
 	lost, lostParts, lostPrograms uint64
-	// forkedFrom is whose copies it leaves out.
-	forkedFrom uint32
+	// fork, where not nil, is whose copies it leaves out.
+	fork *inspect.Fork
 	// buffersOnly: only the buffers of known allocators are read. since is when its last try began.
 	buffersOnly bool
 	since       uint64
@@ -130,13 +130,13 @@ func (r *run) begin(rd *reading) {
 			programs[id] = len(c.kernels) > 0
 		}
 	}
-	rd.forkedFrom, rd.since = p.reconciliation.forkedFrom, proc.Now()
+	rd.fork, rd.since = r.forkOf(p), proc.Now()
 	r.background.Go(func() {
 		if known != nil {
 			rd.result = &inspect.ProcessScan{}
 			rd.err = p.ScanAllocators(rd.result, p.of.layout, known, nil)
 		} else {
-			rd.result, rd.err = p.Scan(p.of.layout, programs, rd.forkedFrom, nil)
+			rd.result, rd.err = p.Scan(p.of.layout, programs, rd.fork, nil)
 		}
 		rd.at = uint64(proc.Monotonic())
 		r.t.inboxMu.Lock()
@@ -183,7 +183,7 @@ func (r *run) merge(rd *reading) {
 		r.begin(rd)
 		return
 	}
-	if rd.forkedFrom != p.reconciliation.forkedFrom {
+	if rd.fork != nil && rd.fork.From != p.reconciliation.forkedFrom {
 		r.begin(rd) // that one has ended
 		return
 	}
@@ -233,7 +233,7 @@ func (r *run) merge(rd *reading) {
 		}
 	}
 	from := origin{pid: pid, time: rd.at}
-	if !rd.buffersOnly && rd.result.Unsearched == nil && rd.forkedFrom == 0 {
+	if !rd.buffersOnly && rd.result.Unsearched == nil {
 		// An allocator that is nowhere ended, and its record was lost.
 		for a := range p.allocators {
 			if _, ok := touched[a]; !ok && !p.reconciliation.met[a] && !slices.Contains(rd.result.Found, a) {
@@ -261,6 +261,7 @@ func (r *run) merge(rd *reading) {
 		}
 	}
 	r.emit(aggregator.Event{Kind: aggregator.AllocatorsScanned, PID: pid, Time: rd.at, Scan: &scan})
+	r.unsure(p, from, rd)
 	r.addPrograms(p, from, rd.result, touched, told, rd.first, whole, replaced)
 	if rd.first && !scan.Partial {
 		p.start.Late = false

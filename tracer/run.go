@@ -78,6 +78,8 @@ type run struct {
 	untraced map[uint32]bool
 	// lost events, those of them that make up programs or are of traces, and ends of processes.
 	lost, lostParts, lostTraces, lostEnds uint64
+	// lostUncounted is how many records that a launch was not counted can be lost.
+	lostUncounted uint64
 	// lostPrograms are the ends of programs among them.
 	lostPrograms uint64
 	lostAt       time.Time
@@ -130,6 +132,10 @@ type traced struct {
 	opening map[uint64]time.Time
 	// unsized are devices that open, or have opened, and whose allocators are not known.
 	unsized map[uint64]*unsized
+	// used are the devices that it allocated on, of a fork; unsure: of others cannot be said
+	// whether they are copies.
+	used   map[uint64]bool
+	unsure bool
 	// closed are devices that began to close and have not opened again since.
 	closed     map[uint64]bool
 	allocators map[uint64]bool
@@ -365,6 +371,9 @@ func (r *run) decode(b []byte) {
 		e := (*bpf.MemtraceTtAlloc)(unsafe.Pointer(&b[0]))
 		if p, known := r.process(from, head.Library); known {
 			r.know(p, from, e.Device, e.Allocator)
+			if p.reconciliation.forkedFrom != 0 {
+				p.use(e.Device)
+			}
 			p.touch(e.Buffer)
 			p.unhook(e.Buffer)
 		}
@@ -630,6 +639,9 @@ func (r *run) add(a announcement, now uint64) (p *traced, lives bool) {
 		return old, true
 	}
 	p.reconciliation.lost, p.reconciliation.lostParts = r.missing(p)
+	if err := r.t.watchForks(pid); err != nil {
+		r.t.opts.Notice(err.Error())
+	}
 	r.processes[pid] = p
 	delete(r.lookedFor, pid)
 	if r.t.opts.Stacks {
@@ -758,15 +770,19 @@ func (r *run) losses(now bool) {
 	if err != nil {
 		return
 	}
-	var lost, parts uint64
+	var lost, parts, unreadParts uint64
 	for kind, n := range c.Lost {
 		if ofPrograms(bpf.MemtraceTtKind(kind)) {
 			parts += n
+			unreadParts += c.Unread[kind]
 		}
 		if bpf.MemtraceTtKind(kind) != bpf.MemtraceTtKindTT_STACK { // no account lacks it
 			lost += n
 		}
 	}
+	// What could not be read is counted by its kind, also where the record that says so was lost.
+	unreadLost := c.Lost[bpf.MemtraceTtKindTT_UNREAD]
+	parts += min(unreadLost, unreadParts)
 	if lost > r.lost {
 		r.emit(aggregator.Event{Kind: aggregator.Lost, Time: uint64(proc.Monotonic()), Count: lost - r.lost})
 		r.lost, r.lostParts = lost, parts
@@ -775,12 +791,13 @@ func (r *run) losses(now bool) {
 		r.forksLost = true
 	}
 	r.findLostForks()
-	if traces := c.Lost[bpf.MemtraceTtKindTT_TRACE]; traces > r.lostTraces {
+	if traces := c.Lost[bpf.MemtraceTtKindTT_TRACE] + min(unreadLost, c.Unread[bpf.MemtraceTtKindTT_TRACE]); traces > r.lostTraces {
 		r.lostTraces = traces
-		for pid := range r.processes {
-			r.emit(aggregator.Event{Kind: aggregator.ReasonRaised, PID: pid, Time: uint64(proc.Monotonic()),
-				Reason: &aggregator.Reason{Code: aggregator.ReasonTracesMissed}})
-		}
+		r.raiseOnAll(aggregator.ReasonTracesMissed)
+	}
+	if uncounted := min(unreadLost, c.Uncounted); uncounted > r.lostUncounted {
+		r.lostUncounted = uncounted
+		r.raiseOnAll(aggregator.ReasonUncounted)
 	}
 	if ends := c.Lost[bpf.MemtraceTtKindTT_EXIT] + c.Lost[bpf.MemtraceTtKindTT_EXEC]; ends > r.lostEnds {
 		r.lostEnds = ends
@@ -788,12 +805,18 @@ func (r *run) losses(now bool) {
 	}
 }
 
-// ofPrograms says whether what programs have lacks something without a record. One of what
-// could not be read can be of anything.
+// raiseOnAll marks all processes: it can be of any.
+func (r *run) raiseOnAll(code aggregator.ReasonCode) {
+	for pid := range r.processes {
+		r.emit(aggregator.Event{Kind: aggregator.ReasonRaised, PID: pid, Time: uint64(proc.Monotonic()), Reason: &aggregator.Reason{Code: code}})
+	}
+}
+
+// ofPrograms says whether what programs have lacks something without a record.
 func ofPrograms(k bpf.MemtraceTtKind) bool {
 	switch k {
 	case bpf.MemtraceTtKindTT_CB, bpf.MemtraceTtKindTT_KERNEL_ADDED, bpf.MemtraceTtKindTT_KERNEL_FILE,
-		bpf.MemtraceTtKindTT_SCRATCHPADS, bpf.MemtraceTtKindTT_UNREAD, bpf.MemtraceTtKindTT_PROGRAM_GONE,
+		bpf.MemtraceTtKindTT_SCRATCHPADS, bpf.MemtraceTtKindTT_PROGRAM_GONE,
 		bpf.MemtraceTtKindTT_PROGRAM_ADDED:
 		return true
 	}

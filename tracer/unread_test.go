@@ -2,6 +2,7 @@ package tracer
 
 import (
 	"fmt"
+	"os"
 	"slices"
 	"testing"
 
@@ -46,6 +47,24 @@ func TestBufferOnAPageThatIsNotThere(t *testing.T) {
 	if c, k := tr.counters(), bpf.MemtraceTtKindTT_ALLOC; c.Unread[k] != before.Unread[k]+1 {
 		t.Errorf("counters %+v, before %+v", c, before)
 	}
+}
+
+// Where the record of a buffer that could not be read is lost, nothing of programs is missing:
+// the buffer is found, and the process is exact again.
+func TestLostRecordOfAnUnreadBuffer(t *testing.T) {
+	p := fixture.User(t, fixture.LayoutB)
+	tr := start(t, Options{PIDs: []uint32{p.PID}, RingBytes: uint32(os.Getpagesize())})
+	fixture.Do(t, p, "device 0 1")
+	tr.process(p.PID)
+	n := uint64(0)
+	tr.lose(bpf.MemtraceTtKindTT_UNREAD, func() { fixture.Do(t, p, "storm 0 1 1000 0") }, func() {
+		fixture.Do(t, p, "absent 100 0 0 0 8192 1024 128")
+		n++
+	})
+	tr.await("the buffers are found", func() bool {
+		s, _ := tr.lookup(p.PID)
+		return s.Exact() && s.Buffers == n
+	})
 }
 
 // Core ranges that cannot be read are of no circular buffer on core 0,0, and not left out

@@ -2,15 +2,30 @@ package inspect
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 
+	"tt-memtrace/aggregator"
 	"tt-memtrace/tracer/memory"
 )
 
 // A forked process that did not exec has copies of its parent's objects, at the same
-// addresses. Only the parent uses what they stand for; what the child has opened itself is
-// its own. A device of the same chips at the same address in both is a copy: a chip can be
-// open in one process only.
+// addresses, also of devices that the parent closed since. What the child has opened itself is
+// its own.
+
+// Fork says what is known of a process that was forked and has not called exec.
+type Fork struct {
+	// From is the process whose objects its memory has copies of.
+	From uint32
+	// Opened, where not nil, returns the devices that the process opened itself, and whether
+	// these are all that it opened. It is called after its memory was searched.
+	Opened func() (devices map[uint64]bool, all bool, err error)
+}
+
+// Detail is that of the reason for what is unsure.
+func (f *Fork) Detail() string {
+	return fmt.Sprintf("process %d, which it was forked from, can have opened and closed them", f.From)
+}
 
 // inheritance is what another process has open, by which copies are known.
 type inheritance struct {
@@ -40,30 +55,68 @@ func (in *Inspector) openIn(pid uint32) (h inheritance, err error) {
 	return h, nil
 }
 
-// disown leaves out what is a copy of another process's: devices and their allocators.
-func (in *Inspector) disown(pid uint32, devices map[uint64]uint64, allocators []uint64) ([]uint64, error) {
-	if len(devices) == 0 && len(allocators) == 0 {
-		return allocators, nil
+// disown leaves the copies out of the devices, and returns the allocators without theirs. Own
+// are the devices that are not copies, closed ones too. Of unsure devices that cannot be said:
+// they are left in, and in own.
+//
+// A device that the process opened is its own. A mesh or, where not all that it opened is
+// known, a chip is so too if it spans chips of such devices alone. Of others all are copies
+// where all that it opened is known; otherwise those that the other process has open with the
+// same chips, which is all that can be compared: it may have closed some since.
+func (in *Inspector) disown(fork *Fork, devices map[uint64]uint64, allocators []uint64) (rest []uint64, own, unsure map[uint64]bool, err error) {
+	own, unsure, all := map[uint64]bool{}, map[uint64]bool{}, false
+	if fork.Opened != nil {
+		if own, all, err = fork.Opened(); err != nil {
+			return nil, nil, nil, err
+		}
+		own = maps.Clone(own)
 	}
-	h, err := in.openIn(pid)
-	if err != nil {
-		return nil, err
-	}
+	chips, meshes := map[uint64][]uint32{}, map[uint64]bool{}
+	opened := map[uint32]bool{}
 	for d := range devices {
-		theirs, there := h.chips[d]
-		if !there {
-			continue
+		if chips[d], meshes[d], _, err = in.Device(d); err != nil {
+			return nil, nil, nil, err
 		}
-		if chips, _, _, err := in.Device(d); err == nil && slices.Equal(chips, theirs) {
-			delete(devices, d)
-		}
-	}
-	return slices.DeleteFunc(allocators, func(a uint64) bool {
-		for _, own := range devices {
-			if own == a {
-				return false
+		if own[d] {
+			for _, c := range chips[d] {
+				opened[c] = true
 			}
 		}
-		return slices.Contains(h.allocators, a)
-	}), nil
+	}
+	var theirs inheritance
+	if !all && len(devices)+len(allocators) > 0 {
+		if theirs, err = in.openIn(fork.From); err != nil {
+			return nil, nil, nil, err
+		}
+	}
+	copied := theirs.allocators
+	for d, a := range devices {
+		alien := slices.ContainsFunc(chips[d], func(c uint32) bool { return !opened[c] })
+		same, there := theirs.chips[d]
+		switch {
+		case own[d]:
+		case (meshes[d] || !all) && !alien:
+			own[d] = true
+		case all, there && slices.Equal(chips[d], same):
+			delete(devices, d)
+			copied = append(copied, a)
+		default:
+			own[d], unsure[d] = true, true
+		}
+	}
+	kept := slices.Collect(maps.Values(devices))
+	return slices.DeleteFunc(allocators, func(a uint64) bool { return slices.Contains(copied, a) && !slices.Contains(kept, a) }), own, unsure, nil
+}
+
+// dropCopies leaves out the allocators, other than those of its devices, whose buffers are of
+// devices that are not the process's own: an allocator of a sub-device does not say whose it is.
+func (b *ProcessScan) dropCopies(own map[uint64]bool) {
+	copied := map[uint64]bool{}
+	for _, h := range b.Scan.Buffers {
+		if !own[h.Device] && !b.Holds(h.Allocator) {
+			copied[h.Allocator] = true
+		}
+	}
+	b.Scan.Allocators = slices.DeleteFunc(b.Scan.Allocators, func(a uint64) bool { return copied[a] })
+	b.Scan.Buffers = slices.DeleteFunc(b.Scan.Buffers, func(h aggregator.LiveBuffer) bool { return copied[h.Allocator] })
 }

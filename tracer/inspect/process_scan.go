@@ -25,6 +25,9 @@ type ProcessScan struct {
 	Programs       []Program
 	UnreadPrograms []uint64
 	Why            error // of one of them
+	// Unsure are open devices of which cannot be said whether they are copies of what another
+	// process had open.
+	Unsure map[uint64]bool
 	// Unsearched says why not all of its memory was searched, or is nil.
 	Unsearched error
 }
@@ -32,9 +35,9 @@ type ProcessScan struct {
 // Scan reads what a process holds: its open devices, the buffers of their
 // allocators, and its programs but for those that are known. It takes about a
 // tenth of a second, and a hundredth for each program; the process runs on. Where it was
-// forked from another process, copies of that one's objects are left out; 0 is none.
+// forked from another process, copies of that one's objects are left out; nil is none.
 // Reserved is as in ScanAllocators.
-func (in *Inspector) Scan(layout *metal.Layout, known map[uint64]bool, forkedFrom uint32, reserved func(*aggregator.LiveBuffer) bool) (*ProcessScan, error) {
+func (in *Inspector) Scan(layout *metal.Layout, known map[uint64]bool, fork *Fork, reserved func(*aggregator.LiveBuffer) bool) (*ProcessScan, error) {
 	vptrs := in.openVptrs()
 	if v := in.programVptr(); v != 0 {
 		vptrs = append(vptrs, v)
@@ -54,13 +57,14 @@ func (in *Inspector) Scan(layout *metal.Layout, known map[uint64]bool, forkedFro
 	if b.Devices, allocators, err = in.openDevices(found); err != nil {
 		return nil, err
 	}
-	if forkedFrom != 0 {
-		if allocators, err = in.disown(forkedFrom, b.Devices, allocators); err != nil {
+	if b.Unsearched == nil {
+		b.Found = slices.Clone(allocators)
+	}
+	var own map[uint64]bool
+	if fork != nil {
+		if allocators, own, b.Unsure, err = in.disown(fork, b.Devices, allocators); err != nil {
 			return nil, err
 		}
-	}
-	if b.Unsearched == nil {
-		b.Found = allocators
 	}
 	if len(allocators) == 0 {
 		if len(b.Devices) > 0 {
@@ -74,6 +78,9 @@ func (in *Inspector) Scan(layout *metal.Layout, known map[uint64]bool, forkedFro
 	}
 	if err := in.ScanAllocators(b, layout, allocators, reserved); err != nil {
 		return b, err
+	}
+	if fork != nil {
+		b.dropCopies(own)
 	}
 	in.readPrograms(b, found, known)
 	return b, nil
