@@ -6,6 +6,8 @@ import (
 	"syscall"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"tt-memtrace/aggregator"
 	"tt-memtrace/bpf"
 	"tt-memtrace/test/fixture"
@@ -105,6 +107,13 @@ func (tr *trace) compared(pid uint32) aggregator.ProcessSnapshot {
 	return tr.process(pid)
 }
 
+// reconciles has processes compared whose accounts contradict an event, as a session does.
+func (tr *trace) reconciles() {
+	tr.mu.Lock()
+	defer tr.mu.Unlock()
+	tr.accounts.OnSuspect = tr.tracer.Reconcile
+}
+
 // lose repeats what a driver does, beside more than the ring holds, until a record of a kind is
 // lost of it.
 func (tr *trace) lose(kind bpf.MemtraceTtKind, storm, do func()) {
@@ -149,6 +158,7 @@ func TestCopiesOfWhatTheParentClosed(t *testing.T) {
 func TestOwnDevicesOfAChildAreKnownAfterALoss(t *testing.T) {
 	p := fixture.User(t, fixture.LayoutB)
 	tr := start(t, Options{RingBytes: uint32(os.Getpagesize())})
+	tr.reconciles()
 	tr.awaitProcess(p.PID)
 	fixture.Do(t, p, "device 0 1")
 	fixture.Do(t, p, "alloc 100 0 0 0 8192 1024 64")
@@ -164,6 +174,9 @@ func TestOwnDevicesOfAChildAreKnownAfterALoss(t *testing.T) {
 		s, _ := tr.lookup(child)
 		return s.Exact() && s.Buffers == 1 && s.Memory[aggregator.DRAM].Requested == 4096 && len(s.Chips) == 1 && s.Chips[0].Chip.Number == 3
 	}
+	if s, _ := tr.lookup(child); s.Exact() && !own() {
+		t.Errorf("after a loss, nothing is marked: %+v", s)
+	}
 	tr.await("what it opened is its own", own)
 	tr.lose(bpf.MemtraceTtKindTT_ALLOCATOR_GONE, storm, func() {
 		fixture.Do(t, p, "child 0 device 0 3")
@@ -171,6 +184,9 @@ func TestOwnDevicesOfAChildAreKnownAfterALoss(t *testing.T) {
 		fixture.Do(t, p, "child 0 close 0")
 		fixture.Do(t, p, "child 0 destroy 0")
 	})
+	if s, _ := tr.lookup(child); s.Exact() && s.Buffers > 0 {
+		t.Errorf("after a loss, nothing is marked: %+v", s)
+	}
 	tr.await("it has nothing", func() bool {
 		s, _ := tr.lookup(child)
 		return s.Exact() && s.Buffers == 0
@@ -195,4 +211,39 @@ func TestWhatCanBeACopyIsMarked(t *testing.T) {
 		s, _ := tr.lookup(child)
 		return s.Exact() && s.Memory[aggregator.DRAM].Requested == 4096+512
 	})
+}
+
+// Of a fork's fork too, copies are not its own when the one between has ended.
+func TestForkOfAForkThatEnded(t *testing.T) {
+	t.Parallel()
+	p := fixture.User(t, fixture.LayoutB)
+	tr := start(t, Options{})
+	tr.awaitProcess(p.PID)
+	fixture.Do(t, p, "device 0 1")
+	fixture.Do(t, p, "alloc 100 0 0 0 8192 1024 64")
+	child := fork(t, p)
+	grandchild := uint32(fixture.Number(t, p, "child 0 fork"))
+	t.Cleanup(func() { syscall.Kill(int(grandchild), syscall.SIGKILL) })
+	fixture.Do(t, p, "child 0 child 0 device 4 2")
+	fixture.Do(t, p, "child 0 child 0 alloc 100 4 0 0 4096 1024 64")
+	fixture.Do(t, p, "child 0 child 0 outlive")
+	handle, err := unix.PidfdOpen(int(child), 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(handle)
+	if err := unix.Kill(int(child), unix.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	ended := []unix.PollFd{{Fd: int32(handle), Events: unix.POLLIN}}
+	if n, err := unix.Poll(ended, int(patience.Milliseconds())); n != 1 {
+		t.Fatalf("the one between goes on: %v", err)
+	}
+	if s := tr.compared(grandchild); !s.Exact() || s.Buffers != 1 || s.Memory[aggregator.DRAM].Requested != 4096 {
+		t.Errorf("%d buffers, %d bytes, reasons %+v", s.Buffers, s.Memory[aggregator.DRAM].Requested, s.Reasons)
+	}
+	late := start(t, Options{PIDs: []uint32{grandchild}})
+	if s := late.process(grandchild); s.Buffers != 1 || s.Memory[aggregator.DRAM].Requested != 4096 {
+		t.Errorf("late: %d buffers, %d bytes", s.Buffers, s.Memory[aggregator.DRAM].Requested)
+	}
 }

@@ -97,6 +97,7 @@ func TestRandomHistories(t *testing.T) {
 func randomHistories(t *testing.T, seed uint64, goOn func(rest int) bool) {
 	random := rand.New(rand.NewPCG(seed, 1))
 	tr := start(t, Options{Follow: uint32(os.Getpid()), RingBytes: uint32(4 * os.Getpagesize())})
+	tr.reconciles()
 	library := fixture.LibraryOf(t, fixture.LayoutB)
 	chip, address, marked, rests := 0, 0, 0, 0
 	done := map[string]int{}
@@ -220,6 +221,11 @@ func randomHistories(t *testing.T, seed uint64, goOn func(rest int) bool) {
 				}
 				if !s.Exact() {
 					marked++
+					defer func() {
+						if s, _ := tr.lookup(h.pid); t.Failed() {
+							t.Logf("marked: %+v, %+v; shown: %+v; its buffers: %+v; its last steps: %v", s.Reasons, s.Agreement, tr.buffers(h.pid), h.live, last[max(0, len(last)-60):])
+						}
+					}()
 					tr.await(fmt.Sprintf("process %d is right: it has %d buffers of %d bytes", h.pid, len(h.live), h.bytes()), func() bool {
 						s, _ := tr.lookup(h.pid)
 						return s.Exact() && right(s)

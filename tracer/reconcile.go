@@ -41,8 +41,10 @@ type reconciliation struct {
 	// failureNoticed: a notice said that they cannot be read, unreadNoticed that some
 	// programs cannot.
 	failureNoticed, unreadNoticed bool
-	// next is when they are compared again without any reason.
-	next time.Time
+	// next is when they are compared again without any reason, or because the last failures
+	// readings in a row failed or left something out.
+	next     time.Time
+	failures int
 }
 
 // reading is one scan of a process's own allocators and programs.
@@ -73,6 +75,8 @@ const (
 	// and so rarely that reading takes one part in checkShare of the time.
 	checkEvery = 10 * time.Second
 	checkShare = 1000
+	// retryShare: where reading failed it is tried sooner, for one part of it of the time.
+	retryShare = 10
 	// programTries is how often a process is read again for programs that could not be.
 	programTries = 4
 	// maxReadings of a process in a row that lost events spoil.
@@ -195,7 +199,8 @@ func (r *run) merge(rd *reading) {
 		return
 	}
 	p.reconciliation.now, p.reconciliation.touched, p.reconciliation.seen = nil, nil, nil
-	p.reconciliation.next = time.Now().Add(checkEvery)
+	p.reconciliation.failures++
+	p.reconciliation.next = time.Now().Add(max(min(checkEvery, settle<<min(p.reconciliation.failures, 10)), retryShare*time.Since(rd.began)))
 	if rd.err != nil {
 		if rd.first && !p.reconciliation.failureNoticed && proc.Alive(pid) {
 			p.reconciliation.failureNoticed = true
@@ -225,6 +230,7 @@ func (r *run) merge(rd *reading) {
 		}
 	}
 	if !scan.Partial {
+		p.reconciliation.failures = 0
 		p.reconciliation.next = time.Now().Add(max(checkEvery, checkShare*time.Since(rd.began)))
 		p.reconciliation.read = true
 		if !rd.buffersOnly {
@@ -370,7 +376,7 @@ func (r *run) check() {
 			}
 		}
 		b := &p.reconciliation
-		if b.now != nil || len(p.allocators) == 0 && b.suspect.IsZero() {
+		if b.now != nil || len(p.allocators) == 0 && b.suspect.IsZero() && b.failures == 0 {
 			continue // or it has nothing that could be compared
 		}
 		if b.next.IsZero() {

@@ -433,6 +433,7 @@ func (r *run) object(from origin, kind bpf.MemtraceTtKind, library uint8, object
 			return
 		}
 		delete(p.devices, object) // whatever was at this address is gone
+		delete(p.closed, object)
 		// Where it is not yet what it will be, its first buffer asks again.
 		if d, err := p.chips.Device(object); err == nil {
 			r.opened(p, from, object, d)
@@ -449,6 +450,7 @@ func (r *run) object(from origin, kind bpf.MemtraceTtKind, library uint8, object
 				clear(p.closed)
 			}
 			p.closed[object] = true
+			r.closeSubmeshes(p, from, library, object)
 		}
 		r.forgetRings(from.pid, func(g configRing) bool { return g.device == object })
 		if rel := r.related[from.pid]; rel != nil {
@@ -482,6 +484,20 @@ func (r *run) object(from origin, kind bpf.MemtraceTtKind, library uint8, object
 		r.execed(from)
 	case bpf.MemtraceTtKindTT_EXIT:
 		r.exits(from)
+	}
+}
+
+// closeSubmeshes closes the submeshes of a mesh that closes: of those that something still refers to,
+// the runtime does not tell, and their allocators stay.
+func (r *run) closeSubmeshes(p *traced, from origin, library uint8, mesh uint64) {
+	for device := range p.devices {
+		if p.Parent(device) != mesh {
+			continue
+		}
+		if a, _, err := p.AllocatorOf(device); err == nil && p.allocators[a] {
+			r.object(from, bpf.MemtraceTtKindTT_ALLOCATOR_GONE, library, a)
+		}
+		r.object(from, bpf.MemtraceTtKindTT_DEVICE_CLOSE, library, device)
 	}
 }
 
@@ -706,6 +722,9 @@ func (r *run) process(from origin, library uint8) (p *traced, known bool) {
 
 // know makes sure that a buffer's device and allocator were described before it.
 func (r *run) know(p *traced, from origin, device, allocator uint64) {
+	if p.closed[device] && p.allocators[allocator] {
+		r.closeFailed(p, from)
+	}
 	r.device(p, from, device)
 	if !p.allocators[allocator] {
 		capacity, err := p.Capacity(allocator)
@@ -714,6 +733,18 @@ func (r *run) know(p *traced, from origin, device, allocator uint64) {
 		}
 		r.sized(p, from, device, allocator, &capacity)
 	}
+}
+
+// closeFailed has a process read whose device is used after it began to close, with the allocator
+// that it had: what it holds was taken to be gone, and is not.
+func (r *run) closeFailed(p *traced, from origin) {
+	p.unread++
+	if rel := r.related[from.pid]; rel != nil && len(rel.programs) > 0 {
+		p.unreadParts++
+	}
+	p.reconciliation.suspect = time.Now()
+	r.emit(aggregator.Event{Kind: aggregator.ReasonRaised, PID: from.pid, TID: from.tid, Time: from.time,
+		Reason: &aggregator.Reason{Code: aggregator.ReasonOddEvents, Detail: "a device is used after it closed"}})
 }
 
 // uses says whether a process that lives has a chip of a unique id.

@@ -147,3 +147,25 @@ func TestLateIsWhoMappedBefore(t *testing.T) {
 		}
 	}
 }
+
+// A device whose close failed holds what it held: what is taken to be gone is marked when it is
+// used again, and found.
+func TestCloseThatFails(t *testing.T) {
+	t.Parallel()
+	p := fixture.User(t, fixture.LayoutB)
+	tr := start(t, Options{PIDs: []uint32{p.PID}})
+	fixture.Do(t, p, "device 0 1")
+	fixture.Do(t, p, "alloc 100 0 0 0 4096 1024 64")
+	fixture.Do(t, p, "close_fails 0")
+	if s := tr.process(p.PID); s.Buffers != 1 {
+		t.Errorf("after the close: %d buffers", s.Buffers)
+	}
+	fixture.Do(t, p, "alloc 100 0 0 0 512 1024 8192")
+	if s := tr.process(p.PID); s.Exact() && s.Buffers != 2 {
+		t.Errorf("%d buffers, and nothing is marked", s.Buffers)
+	}
+	tr.await("both are found", func() bool {
+		s, _ := tr.lookup(p.PID)
+		return s.Exact() && s.Buffers == 2 && s.Memory[aggregator.DRAM].Requested == 4096+512
+	})
+}

@@ -655,3 +655,32 @@ func TestCloseWithLiveTensors(t *testing.T) {
 		})
 	}
 }
+
+// A submesh that is referenced when its mesh closes holds nothing of the chips any more, for a
+// tracer that saw it and for one that came later, also when the chips are opened again.
+func TestSubmeshOfAClosedMesh(t *testing.T) {
+	r := installed(t)
+	tr := start(t, tracer.Options{Follow: uint32(os.Getpid())})
+	w := workload(t, r, rig.Options{Cluster: "n300", Script: rig.Submesh})
+	tr.compare(w.PID(), next(t, w, rig.EventRest))
+	send(t, w, "go")
+	next(t, w, rig.EventClosed)
+	tr.nothing(w.PID())
+	send(t, w, "go")
+	m := next(t, w, rig.EventRest)
+	tr.compare(w.PID(), m)
+	late := start(t, tracer.Options{PIDs: []uint32{uint32(w.PID())}})
+	late.compareHeld(w.PID(), m)
+	late.stop()
+	tr.tracer.Reconcile(uint32(w.PID()))
+	for deadline := time.Now().Add(patience); ; tr.sync() {
+		if p, _ := tr.process(w.PID()); p.Agreement.Comparisons > 0 {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatal("it was not compared")
+		}
+	}
+	tr.compare(w.PID(), m)
+	send(t, w, "go")
+}

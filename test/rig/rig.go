@@ -45,7 +45,8 @@ const (
 	Programs = "programs.py" // many operations, one after the other
 	// MeshPrograms runs programs that differ from chip to chip.
 	MeshPrograms = "mesh_programs.py"
-	Traces       = "traces.py" // one that captures a trace and enters its replay
+	Traces       = "traces.py"  // one that captures a trace and enters its replay
+	Submesh      = "submesh.py" // one that closes a mesh whose submesh is referenced
 )
 
 // Clusters are the names that Options.Cluster takes.
@@ -235,7 +236,7 @@ func (r *Runtime) Prepare(ctx context.Context, o Options) (*Prepared, error) {
 	p.Env = append(p.Env, o.Env...)
 
 	switch {
-	case slices.Contains([]string{Workload, Loop, Programs, MeshPrograms, Traces}, o.Script):
+	case slices.Contains([]string{Workload, Loop, Programs, MeshPrograms, Traces, Submesh}, o.Script):
 		dir, err := Dir()
 		if err != nil {
 			p.Close()

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -36,6 +37,7 @@ var errOpenTime = fmt.Errorf("looking for its devices and allocators took more t
 // and all allocators, of which a device can have more.
 func (in *Inspector) openDevices(found memory.Objects) (devices map[uint64]uint64, allocators []uint64, err error) {
 	devices = map[uint64]uint64{}
+	var closed []uint64 // allocators
 	late := in.limit(openTime).Over
 	in = in.withCache()
 	add := func(allocator uint64) {
@@ -50,6 +52,12 @@ func (in *Inspector) openDevices(found memory.Objects) (devices map[uint64]uint6
 			}
 			// A device that was closed can still be found.
 			if initialized, err := in.call(isOpen, address); err == nil && initialized&1 == 0 {
+				continue
+			}
+			if vtable == metal.MeshDeviceVtable && in.parentClosed(address) {
+				if a, err := in.allocator(metal.AllocatorOf[vtable], address); err == nil {
+					closed = append(closed, a)
+				}
 				continue
 			}
 			if chips, _, _, err := in.Device(address); err != nil || len(chips) == 0 || chips[0] >= maxChips {
@@ -74,7 +82,45 @@ func (in *Inspector) openDevices(found memory.Objects) (devices map[uint64]uint6
 			}
 		}
 	}
-	return devices, allocators, nil
+	own := slices.Collect(maps.Values(devices))
+	return devices, slices.DeleteFunc(allocators, func(a uint64) bool { return slices.Contains(closed, a) && !slices.Contains(own, a) }), nil
+}
+
+// Parent returns the mesh that a device is a submesh of, 0 where it is none or that is not known.
+func (in *Inspector) Parent(device uint64) uint64 {
+	isMesh := func(address uint64) bool {
+		vptr, err := in.recent().U64(address)
+		return err == nil && vptr == in.vptr(metal.MeshDeviceVtable)
+	}
+	if !isMesh(device) {
+		return 0
+	}
+	pointer, err := in.call(metal.MeshParent, device)
+	if err != nil {
+		return 0
+	}
+	parent, err := in.recent().U64(pointer)
+	if err != nil || parent == device || !isMesh(parent) {
+		return 0
+	}
+	return parent
+}
+
+// maxMeshDepth bounds how deep submeshes have submeshes.
+const maxMeshDepth = 8
+
+// parentClosed says whether a submesh outlives its mesh: the chips are closed, although it does
+// not know that as long as something refers to it.
+func (in *Inspector) parentClosed(mesh uint64) bool {
+	for range maxMeshDepth {
+		if mesh = in.Parent(mesh); mesh == 0 {
+			return false
+		}
+		if open, err := in.call(metal.MeshIsOpen, mesh); err == nil && open&1 == 0 {
+			return true
+		}
+	}
+	return false
 }
 
 // allocator is that of a device. The getter returns it or, in most releases,

@@ -198,6 +198,7 @@ const (
 	BlockStatistics  = "_ZNK2tt8tt_metal9allocator11FreeListOpt14get_statisticsEv"
 	AllocatedBlocks  = "_ZNK2tt8tt_metal9allocator11FreeListOpt19allocated_addressesEv"
 	DeviceIsOpen     = "_ZNK2tt8tt_metal6Device14is_initializedEv"
+	MeshParent       = "_ZNK2tt8tt_metal11distributed10MeshDevice15get_parent_meshEv"
 	MeshIsOpen       = "_ZNK2tt8tt_metal11distributed10MeshDevice14is_initializedEv"
 	BankingAllocator = "_ZTVN2tt8tt_metal18L1BankingAllocatorE"
 	MockAllocator    = "_ZTVN2tt8tt_metal12experimental13MockAllocatorE"
