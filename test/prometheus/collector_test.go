@@ -3,7 +3,6 @@
 package prometheus
 
 import (
-	"bytes"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -154,7 +153,7 @@ func pushedSeries(body []byte) (map[string]float64, error) {
 	}
 	list := map[string]float64{}
 	for _, resource := range request.ResourceMetrics {
-		if !bytes.Contains([]byte(resource.GetResource().String()), []byte("tt-memtrace")) {
+		if !strings.Contains(resource.GetResource().String(), "tt-memtrace") {
 			return nil, fmt.Errorf("the resource is %v", resource.Resource)
 		}
 		for _, scope := range resource.ScopeMetrics {
