@@ -629,6 +629,24 @@ func (a *Aggregator) peaksLack(p *process, m Memory) {
 	}
 }
 
+// learnReserved takes in what a buffer takes of each bank, which was unknown.
+func (p *process) learnReserved(b *buffer, perBank, at uint64) {
+	before := b.reserved()
+	b.perBank = perBank
+	m, requested, reserved := b.memory, b.size, b.reserved()
+	for _, s := range b.device.shares {
+		s.memory[m].sub(requested, before)
+		s.memory[m].add(requested, reserved)
+		s.chip.memory[m].sub(requested, before)
+		s.chip.memory[m].add(requested, reserved)
+	}
+	if len(b.device.shares) == 0 {
+		p.unplaced[m].sub(requested, before)
+		p.unplaced[m].add(requested, reserved)
+		p.checkPlaced(at)
+	}
+}
+
 // drop removes a buffer from the accounts.
 func (a *Aggregator) drop(p *process, b *buffer, e *Event, implicit bool) {
 	b.device.live--
