@@ -19,10 +19,11 @@ import (
 // processes, and is tried again when others end.
 
 const (
-	// maxLibraries is as many as the number of a library in a record can name.
-	maxLibraries = 256
+	// maxLibraries take 700 MB, within the gigabyte that the service may have. The number
+	// of a library in a record has one byte.
+	maxLibraries = 64
 	// tenantLibraries are how many one tenant's processes can be the first to map.
-	tenantLibraries = 32
+	tenantLibraries = 16
 	// maxMapped bounds the files of one process that may be the runtime.
 	maxMapped = 16
 	// spareDescriptors stay free, to read processes with.
