@@ -28,6 +28,15 @@ type forkSearch struct {
 	running bool
 }
 
+// forksEvery is how often forks are looked for, at the most, where processes end all the time.
+const forksEvery = 100 * time.Millisecond
+
+// place is where a file is mapped.
+type place struct {
+	file proc.FileID
+	base uint64
+}
+
 // searching says whether forks are being looked for.
 func (s *forkSearch) searching() bool {
 	s.mu.Lock()
@@ -66,6 +75,7 @@ func (r *run) findForks(of ...proc.Mapping) {
 		known[pid] = true
 	}
 	r.background.Go(func() {
+		var began time.Time
 		for {
 			s.mu.Lock()
 			list := s.of
@@ -74,15 +84,28 @@ func (r *run) findForks(of ...proc.Mapping) {
 			if len(list) == 0 {
 				return
 			}
+			// Hundreds of processes can end in a second: what they need is looked for at once.
+			if next := time.Until(began.Add(forksEvery)); next > 0 {
+				time.Sleep(next)
+				s.mu.Lock()
+				list = append(list, s.of...)
+				s.of = nil
+				s.mu.Unlock()
+			}
+			began = time.Now()
+			wanted := map[place]bool{}
+			for _, m := range list {
+				wanted[place{m.ID, m.Base}] = true
+			}
 			pids, _ := proc.PIDs() // without /proc nothing is traced
 			for _, pid := range pids {
 				if known[pid] || !proc.Forked(pid) {
 					continue
 				}
-				if slices.ContainsFunc(list, func(m proc.Mapping) bool {
-					alike, err := proc.MapsAlike(pid, m)
-					return alike && err == nil
-				}) {
+				files, err := proc.Files(pid, func(_ string, id proc.FileID) bool {
+					return slices.ContainsFunc(list, func(m proc.Mapping) bool { return m.ID == id })
+				})
+				if err == nil && slices.ContainsFunc(files, func(m proc.Mapping) bool { return wanted[place{m.ID, m.Base}] }) {
 					r.t.look(pid, time.Time{})
 				}
 			}
