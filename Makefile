@@ -5,6 +5,7 @@
 # make test       all tests; what this machine cannot run is skipped, and said
 # make page       the charts of the HTML report: bundles Apache ECharts from npm into report/page/charts.js
 # make compat     every published release: downloads them, cuts the test set again, compares end to end
+# make soak       ten minutes of processes that come and go, as many as the machine makes, beside the real runtime
 # make wire       fifty clients of the allocation server with 200,000 records each
 # make packages   the .deb and the .rpm, into dist/; make reproducible shows that two builds have the same bytes
 # make packages-test  installs, starts, upgrades and removes them in a clean Debian
@@ -22,7 +23,7 @@ export CGO_ENABLED = 0
 BINARY  := tt-memtrace
 C_FILES := $(shell find bpf test/fixture -name "*.c" -o -name "*.h" -o -name "*.cpp")
 
-.PHONY: random all build demo screens quick test test-kernels check lint generate race fuzz bench compat page wire packages reproducible packages-test collector deps clean
+.PHONY: random all build demo screens quick test test-kernels check lint generate race fuzz bench compat page soak wire packages reproducible packages-test collector deps clean
 
 all: build
 
@@ -91,6 +92,10 @@ random:
 
 page:
 	report/page/build.sh
+
+soak:
+	scripts/deps.sh test
+	TT_MEMTRACE_SOAK_TIME=10m $(GO) test -tags soak -count 1 -run '^TestSoak$$' -timeout 30m -v ./test/e2e
 
 wire:
 	TT_MEMTRACE_WIRE_RECORDS=200000 $(GO) test -count 1 -run TestMixedClients -v -timeout 15m ./wire

@@ -19,6 +19,7 @@ import (
 	"tt-memtrace/aggregator"
 	"tt-memtrace/test/fixture"
 	"tt-memtrace/tracer/discover"
+	"tt-memtrace/tracer/proc"
 )
 
 // Twenty processes that start at once, and twenty one after the other, are each
@@ -238,24 +239,24 @@ func TestShortProcessesLeaveNoState(t *testing.T) {
 		runtime.ReadMemStats(&m)
 		return int64(m.HeapAlloc)
 	}
-	began, before := time.Now(), int64(0)
-	for i := range lives {
-		if i == lives/10 {
-			before = heap()
+	driver, library := fixture.Launch(t), fixture.LibraryOf(t, fixture.LayoutB)
+	p := fixture.User(t, fixture.LayoutB)
+	tr.awaitProcess(p.PID) // the library, which is kept, has been read
+	p.Kill()
+	began, before, used := time.Now(), int64(0), time.Duration(0)
+	const batch = 20
+	measured := 0
+	for i := 0; i < lives; i += batch {
+		if i >= lives/10 && before == 0 {
+			before, used = heap(), tracing(t, driver)
+			began, measured = time.Now(), lives-i
 		}
-		p, err := fixture.Start(fixture.SharedDriver(t))
-		if err != nil {
-			t.Fatal(err)
-		}
-		fixture.Do(t, p, "open %s", fixture.LibraryOf(t, fixture.LayoutB))
-		fixture.Do(t, p, "device 0 1")
-		fixture.Do(t, p, "alloc 100 0 0 0 4096 1024 64")
-		if i == 0 {
-			tr.awaitProcess(p.PID) // the library, which is kept, has been read
-		}
-		p.Kill()
+		fixture.Do(t, driver, "lives %d %s", batch, library)
 	}
 	took := time.Since(began).Round(time.Millisecond)
+	tr.sync()
+	used = tracing(t, driver) - used
+	driver.Kill()
 	tr.await("all accounts end", func() bool {
 		s := tr.snapshot()
 		return len(s.Processes) == 0 && s.Counters.Exited > 0
@@ -265,7 +266,7 @@ func TestShortProcessesLeaveNoState(t *testing.T) {
 	for late := time.Now().Add(patience); tooMuch() && time.Now().Before(late); grown = heap() - before {
 		time.Sleep(10 * time.Millisecond) // those who ended while they were read are still being read
 	}
-	t.Logf("%d processes in %v; the heap has grown by %d bytes since the tenth part of them", lives, took, grown)
+	t.Logf("the last %d processes took %v, and of processors %v each to trace; the heap has grown by %d bytes since", measured, took, used/time.Duration(measured), grown)
 	if tooMuch() {
 		t.Errorf("%d bytes are kept of each process", grown/int64(lives))
 	}
@@ -279,6 +280,24 @@ func TestShortProcessesLeaveNoState(t *testing.T) {
 			t.Errorf("%d entries are left in %s", n, name)
 		}
 	}
+}
+
+// tracing is the processor time that this process and those that read for it had, beside a driver.
+func tracing(t *testing.T, driver *fixture.Process) time.Duration {
+	t.Helper()
+	all, err := procfs.AllProcs()
+	if err != nil {
+		t.Fatal(err)
+	}
+	sum := time.Duration(0)
+	for _, p := range all {
+		st, err := p.Stat()
+		if err == nil && p.PID != int(driver.PID) && (p.PID == os.Getpid() || st.PPID == os.Getpid()) {
+			used, _ := proc.ProcessorTime(uint32(p.PID))
+			sum += used
+		}
+	}
+	return sum
 }
 
 // A process that is ending stays watched if it was, so that its end is reported, and
@@ -295,12 +314,12 @@ func TestWatchingAnEndingProcess(t *testing.T) {
 	}
 	pid := uint32(cmd.Process.Pid)
 	// Its end has been reported when it is a zombie, which the kernel does not do again.
-	proc, err := procfs.NewProc(int(pid))
+	p, err := procfs.NewProc(int(pid))
 	if err != nil {
 		t.Fatal(err)
 	}
 	for state := ""; state != "Z"; {
-		st, err := proc.Stat()
+		st, err := p.Stat()
 		if err != nil {
 			t.Fatal(err)
 		}
