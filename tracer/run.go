@@ -282,7 +282,10 @@ func (r *run) opening() bool {
 
 // waits says whether something is still to be done about what has happened.
 func (r *run) waits() bool {
-	return r.reading() || len(r.ends) > 0 || len(r.ended) > 0 || r.forksLost && len(r.processes) > 0 || r.forks.searching()
+	r.t.inboxMu.Lock()
+	found := len(r.t.announced) > 0
+	r.t.inboxMu.Unlock()
+	return found || r.reading() || len(r.ends) > 0 || len(r.ended) > 0 || r.forksLost && len(r.processes) > 0 || r.forks.searching()
 }
 
 // Sync returns when everything that happened before the call has reached the
