@@ -17,8 +17,8 @@ func TestProbesStaySmall(t *testing.T) {
 	needRights(t)
 	const others = 600
 	limits := map[string]uint32{
-		// Once or twice a buffer.
-		bpf.MemtraceProgReserveInBank: 30, bpf.MemtraceProgBufferAllocated: 1200, bpf.MemtraceProgBufferFreed: 500,
+		// Once or twice a buffer; where it finds the Buffer differs between the ways that see it.
+		bpf.MemtraceProgReserveInBank: 30, bpf.MemtraceProgBufferAllocated: 1600, bpf.MemtraceProgBufferFreed: 500,
 		// Once a launch; of the first, half is for what could not be read.
 		bpf.MemtraceProgLaunched: 220, bpf.MemtraceProgRingTaken: 12000,
 		// Once a buffer of a program that is laid out.
