@@ -144,14 +144,18 @@ func (p *process) devicesFound(l *look, names inspect.ChipNames, uses func(uint6
 			deviceOf[h.Allocator] = h.Device
 		}
 	}
+	// One of a device that is not known yet, or whose buffers could not be read, is new again
+	// at the next search: an allocator's capacity has to come before its first buffer.
+	p.allocators = slices.DeleteFunc(slices.Clone(p.allocators), func(a uint64) bool { return !read[a] })
 	for _, a := range l.scan.Scan.Allocators {
-		if c, ok := l.capacities[a]; ok {
-			if device, ok := deviceOf[a]; ok {
-				add(aggregator.Event{Kind: aggregator.AllocatorSeen, Device: device, Allocator: a, Capacity: &c})
-			}
+		c, isNew := l.capacities[a]
+		device, ok := deviceOf[a]
+		if isNew && ok {
+			add(aggregator.Event{Kind: aggregator.AllocatorSeen, Device: device, Allocator: a, Capacity: &c})
+			p.allocators = append(p.allocators, a)
 		}
 	}
-	p.allocators = slices.Sorted(maps.Keys(read))
+	slices.Sort(p.allocators)
 }
 
 // buffersFound emits events of freed buffers, then of new ones.
@@ -201,10 +205,10 @@ func (p *process) programsFound(l *look, add func(aggregator.Event)) {
 	for _, program := range l.scan.Programs {
 		again[program.ID] = true
 	}
-	tries := map[uint64]int{}
+	before := map[uint64]program{}
 	for id, was := range p.programs {
 		if was.number == l.numbers[id] {
-			tries[id] = was.tries
+			before[id] = was
 		}
 	}
 	for _, id := range slices.Sorted(maps.Keys(p.programs)) {
@@ -218,7 +222,7 @@ func (p *process) programsFound(l *look, add func(aggregator.Event)) {
 			continue // it is not placed yet, or was just being: it is read again
 		}
 		p.calls++
-		p.programs[program.ID] = programOf(l, program, tries[program.ID])
+		p.programs[program.ID] = programOf(l, program, before[program.ID])
 		for _, k := range program.Kernels {
 			add(aggregator.Event{Kind: aggregator.KernelAdded, Program: program.ID})
 			for i := range l.kernels[k.ID] {
@@ -253,16 +257,20 @@ func (p *process) programsFound(l *look, add func(aggregator.Event)) {
 // awaitsChips says whether a program must be read again for its chips.
 func (p *process) awaitsChips() bool {
 	for _, one := range p.programs {
-		if one.placed && one.again() {
+		if one.placed && one.again(p.ran) {
 			return true
 		}
 	}
 	return false
 }
 
-func programOf(l *look, from inspect.Program, tries int) program {
+func programOf(l *look, from inspect.Program, was program) program {
+	tries := 0
+	if was.ran == l.ran {
+		tries = was.tries
+	}
 	if l.still {
 		tries++
 	}
-	return program{number: l.numbers[from.ID], placed: true, chipsUnknown: from.ChipsUnknown, tries: tries}
+	return program{number: l.numbers[from.ID], placed: true, chipsUnknown: from.ChipsUnknown, tries: tries, ran: l.ran}
 }

@@ -71,17 +71,22 @@ type process struct {
 type program struct {
 	number uint64
 	placed bool
-	// chipsUnknown: on which chips of a mesh it is was not to be had, in so many tries in which
-	// the process did nothing.
+	// chipsUnknown: on which chips of a mesh it is was not to be had, in so many tries since
+	// the process last did something, by when it had had ran of processors.
 	chipsUnknown bool
 	tries        int
+	ran          time.Duration
 }
 
-// chipTries is how often a program is read for its chips: at first its workload can be half made.
+// chipTries is how often a program of a process that does nothing is read for its chips. Its
+// workload can be half made, also while the process waits, such as for a compiler: when it has
+// run since, the tries begin anew.
 const chipTries = 4
 
-// again says whether the program must be read again.
-func (p program) again() bool { return !p.placed || p.chipsUnknown && p.tries < chipTries }
+// again says whether the program of a process that has had ran of processors must be read again.
+func (p program) again(ran time.Duration) bool {
+	return !p.placed || p.chipsUnknown && (p.tries < chipTries || p.ran != ran)
+}
 
 func newProcess(m proc.Mapping, l *library) (*process, error) {
 	info, err := inspect.Describe(m.PID)
@@ -312,7 +317,7 @@ func (l *look) read() {
 	programs := map[uint64]bool{}
 	l.numbers = map[uint64]uint64{}
 	for id, was := range p.programs {
-		if number := p.ProgramNumber(id); !was.again() && number == was.number {
+		if number := p.ProgramNumber(id); !was.again(l.ran) && number == was.number {
 			programs[id] = true
 		}
 	}
