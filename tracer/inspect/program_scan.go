@@ -8,6 +8,7 @@ import (
 
 	"tt-memtrace/aggregator"
 	"tt-memtrace/tracer/eval"
+	"tt-memtrace/tracer/memory"
 	"tt-memtrace/tracer/metal"
 )
 
@@ -132,11 +133,23 @@ func (e *evaluation) call(name string, args ...uint64) (uint64, error) {
 // programSize is more than any release's ProgramImpl has, bytes.
 const programSize = 0xc00
 
+// endOf is where a program ends at the latest: behind it can be another program. The
+// piece of malloc's that it is in begins with the two words before it, and the word
+// before those is its size, with flags in the lowest bits.
+func endOf(p *memory.Pages, program uint64) uint64 {
+	const before, flags, least = 24, 7, 0x100 // bytes, bits, bytes
+	end := program + programSize
+	if size, err := p.U64(program - before); err == nil && size >= least {
+		end = min(end, program-before+size&^flags)
+	}
+	return end
+}
+
 // devicesOf are the devices that a program has its buffers on. It keeps them in
 // a std::unordered_set, which is known by its elements: all are open devices.
 func (in *Inspector) devicesOf(program uint64, open map[uint64]uint64) (list []uint64) {
 	p := in.recent()
-	for at := program; at < program+programSize; at += 8 {
+	for at, end := program, endOf(p, program); at < end; at += 8 {
 		load, err := p.U64(at + metal.SetLoad)
 		if err != nil {
 			break
