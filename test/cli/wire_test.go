@@ -360,7 +360,7 @@ func TestServeSocket(t *testing.T) {
 	s.signal(syscall.SIGTERM)
 	contains(t, s.ends(fine).out, "🚀 Allocation Server started\n   Listening on: "+path+"\n", "  Active allocations: 0\n")
 	for args, says := range map[string]string{
-		"forward --record-size 100":                "none of auto, 72, 112, 128, 144",
+		"forward --record-size 100":                "is not auto, 72, 112, 128 or 144",
 		"status --forward /tmp/x --serve /tmp/./x": "cannot forward to itself",
 		"serve --no-trace -p 1":                    "excludes",
 		"serve --no-trace --from x":                "excludes",
