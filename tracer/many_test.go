@@ -116,9 +116,11 @@ func TestLibrariesOfAUser(t *testing.T) {
 	tr := start(t, Options{})
 	tr.rooms(room{3, 2})
 	var all []*fixture.Process
-	for range 3 {
+	for len(all) < 2 {
 		all = append(all, strangers(t, fixture.LayoutA))
+		tr.awaitProcess(all[len(all)-1].PID)
 	}
+	all = append(all, strangers(t, fixture.LayoutA))
 	tr.untraced(all[2].PID)
 	fixture.Do(t, all[2], "device 0 1")
 	fixture.Do(t, all[2], "alloc 100 0 0 0 4096 1024 64")

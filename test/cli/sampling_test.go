@@ -149,7 +149,7 @@ func TestExporterSamples(t *testing.T) {
 // What is sampled is forwarded, recorded and reported while it is, and a server plays the recording.
 func TestSampledIntoEverySink(t *testing.T) {
 	mayTrace(t)
-	p := fixture.User(t, fixture.LayoutA)
+	p := fixture.Launch(t)
 	pid := strconv.Itoa(int(p.PID))
 	_, server := serving(t, "--no-trace")
 	recording := filepath.Join(t.TempDir(), "run.ttm")
@@ -158,9 +158,13 @@ func TestSampledIntoEverySink(t *testing.T) {
 		"forward": {"forward", "--socket", server}, "record": {"record", recording}, "report": {"report"},
 	} {
 		s := begin(t, call{args: append(args, "--sample=20ms", "-p", pid)})
-		s.err.await(t, "\n") // it began
+		s.err.await(t, "does not use the runtime yet") // it began
 		sessions[name] = s
 	}
+	fixture.Do(t, p, "open %s", fixture.LibraryOf(t, fixture.LayoutA))
+	eventually(t, patience, "it is sampled", func() bool {
+		return strings.Contains(begin(t, call{args: []string{"status", "--json", "--from", recording}}).end().out, `"pid": `+pid)
+	})
 	fixture.Do(t, p, "mesh 0 1 2")
 	dram := fixture.Do(t, p, "alloc 64 0 0 0 4096 1024 64")
 	fixture.Do(t, p, "alloc 64 0 1 0 8192 1024 64")
