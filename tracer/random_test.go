@@ -1,3 +1,5 @@
+//go:build random
+
 package tracer
 
 import (
