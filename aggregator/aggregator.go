@@ -616,6 +616,15 @@ func (b *buffer) add() {
 	}
 }
 
+// sub takes it off again, with what it was counted with.
+func (b *buffer) sub() {
+	m, requested, reserved := b.memory, b.size, b.reserved()
+	for _, s := range b.device.shares {
+		s.memory[m].sub(requested, reserved)
+		s.chip.memory[m].sub(requested, reserved)
+	}
+}
+
 // peaksLack says that a memory's peaks lack a buffer whose chips were never known: those
 // of the process's chips, or of any where it has none that is known.
 func (a *Aggregator) peaksLack(p *process, m Memory) {
@@ -630,20 +639,16 @@ func (a *Aggregator) peaksLack(p *process, m Memory) {
 }
 
 // learnReserved takes in what a buffer takes of each bank, which was unknown.
-func (p *process) learnReserved(b *buffer, perBank, at uint64) {
-	before := b.reserved()
-	b.perBank = perBank
-	m, requested, reserved := b.memory, b.size, b.reserved()
-	for _, s := range b.device.shares {
-		s.memory[m].sub(requested, before)
-		s.memory[m].add(requested, reserved)
-		s.chip.memory[m].sub(requested, before)
-		s.chip.memory[m].add(requested, reserved)
+func (p *process) learnReserved(b *buffer, perBank uint64) {
+	placed := len(b.device.shares) > 0
+	b.sub()
+	if !placed {
+		p.unplaced[b.memory].sub(b.size, b.reserved())
 	}
-	if len(b.device.shares) == 0 {
-		p.unplaced[m].sub(requested, before)
-		p.unplaced[m].add(requested, reserved)
-		p.checkPlaced(at)
+	b.perBank = perBank
+	b.add()
+	if !placed {
+		p.unplaced[b.memory].add(b.size, b.reserved())
 	}
 }
 
@@ -653,14 +658,10 @@ func (a *Aggregator) drop(p *process, b *buffer, e *Event, implicit bool) {
 	a.live--
 	b.countCopy(false)
 	p.unsafe.sub(b)
-	m, requested, reserved := b.memory, b.size, b.reserved()
-	for _, s := range b.device.shares {
-		s.memory[m].sub(requested, reserved)
-		s.chip.memory[m].sub(requested, reserved)
-	}
+	b.sub()
 	if len(b.device.shares) == 0 {
 		p.unplaced[b.memory].sub(b.size, b.reserved())
-		a.peaksLack(p, m)
+		a.peaksLack(p, b.memory)
 		p.checkPlaced(e.Time)
 	}
 	if implicit {
