@@ -77,20 +77,10 @@ func New(o Options) (*Source, error) {
 		o.Notice = func(string) {}
 	}
 	s := &Source{opts: o, interval: o.Interval, using: map[uint32]bool{}, wake: make(chan struct{}, 1), ended: make(chan struct{})}
-	var given []proc.FileID
-	for _, path := range o.Libraries {
-		lib, err := metal.OpenLibrary(path)
-		if err != nil {
-			return nil, err
-		}
-		_, err = lib.Cover()
-		lib.Close()
-		if err != nil {
-			return nil, err
-		}
-		given = append(given, lib.ID)
+	var err error
+	if s.finder, err = discover.FinderOf(o.Libraries); err != nil {
+		return nil, err
 	}
-	s.finder = discover.NewFinder(given...)
 	return s, nil
 }
 

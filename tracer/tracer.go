@@ -176,20 +176,10 @@ func New(o Options) (*Tracer, error) {
 	}
 	t := &Tracer{opts: o, found: watch.NewPIDQueue(), room: room{maxLibraries, tenantLibraries}, libraries: map[proc.FileID]*attachment{}, refused: map[proc.FileID]*refusal{}, users: map[proc.FileID]unix.Timespec{}, ended: make(chan struct{}), closing: make(chan struct{}, maxClosing)}
 	t.freeing = time.AfterFunc(pause, debug.FreeOSMemory)
-	var given []proc.FileID
-	for _, path := range o.Libraries {
-		lib, err := metal.OpenLibrary(path)
-		if err != nil {
-			return nil, err
-		}
-		_, err = lib.Cover()
-		lib.Close()
-		if err != nil {
-			return nil, err
-		}
-		given = append(given, lib.ID)
+	var err error
+	if t.finder, err = discover.FinderOf(o.Libraries); err != nil {
+		return nil, err
 	}
-	t.finder = discover.NewFinder(given...)
 	if err := checkPIDNamespace(); err != nil {
 		return nil, err
 	}
@@ -199,7 +189,6 @@ func New(o Options) (*Tracer, error) {
 	t.lacks = hostKernelLacks()
 	t.lacks.MultiUprobes = t.lacks.MultiUprobes || o.Lacks.MultiUprobes
 	t.lacks.PIDFilter = t.lacks.PIDFilter || o.Lacks.PIDFilter
-	var err error
 	if t.writes, err = newWriteWatch(); outOfDescriptors(err) {
 		return nil, tooFewDescriptors("watching for overwritten libraries")
 	} else if err != nil {
@@ -209,7 +198,7 @@ func New(o Options) (*Tracer, error) {
 	kernel := btf.NewCache() // reading the kernel's types takes as long as checking the programs
 	loading.Go(func() error { return t.load(kernel) })
 	loading.Go(func() (err error) {
-		t.watch, err = watch.Mappings(len(given) > 0, kernel)
+		t.watch, err = watch.Mappings(len(o.Libraries) > 0, kernel)
 		return err
 	})
 	// That takes as long as reading a library, which is done beside it.

@@ -51,6 +51,25 @@ func NewFinder(given ...proc.FileID) *Finder {
 	return &Finder{runtimes: given, contents: map[proc.FileVersion]content{}}
 }
 
+// FinderOf is for files that are named like the runtime, and for libraries at paths, each
+// of which must be one that can be traced.
+func FinderOf(libraries []string) (*Finder, error) {
+	var given []proc.FileID
+	for _, path := range libraries {
+		lib, err := metal.OpenLibrary(path)
+		if err != nil {
+			return nil, err
+		}
+		_, err = lib.Cover()
+		lib.Close()
+		if err != nil {
+			return nil, err
+		}
+		given = append(given, lib.ID)
+	}
+	return NewFinder(given...), nil
+}
+
 // IsRuntime says whether a file was given, or found, to hold the runtime's code.
 func (f *Finder) IsRuntime(id proc.FileID) bool {
 	f.mu.Lock()
