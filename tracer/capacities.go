@@ -22,6 +22,8 @@ const (
 	// long the asking is apart at the most.
 	firstSized = 5 * time.Millisecond
 	lastSized  = 500 * time.Millisecond
+	// longestOpening is how long a device is asked.
+	longestOpening = time.Minute
 	// maxUnsized bounds the devices of a process that are asked.
 	maxUnsized = 256
 )
@@ -32,6 +34,18 @@ func (p *traced) awaitCapacity(device uint64) {
 		now := time.Now()
 		p.unsized[device] = &unsized{now, now.Add(firstSized), firstSized}
 	}
+}
+
+// opening says whether a device opens whose chips are not known yet.
+func (r *run) opening() bool {
+	for _, p := range r.processes {
+		for device := range p.unsized {
+			if _, described := p.devices[device]; !described {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // capacities asks devices that are due or, with now, all.

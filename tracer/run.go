@@ -128,8 +128,6 @@ type traced struct {
 	start   aggregator.Process
 	chips   *inspect.Chips
 	devices map[uint64][]aggregator.Chip
-	// opening are devices that began to open, and when, until their chips are known.
-	opening map[uint64]time.Time
 	// unsized are devices that open, or have opened, and whose allocators are not known.
 	unsized map[uint64]*unsized
 	// used are the devices that it allocated on, of a fork; unsure: of others cannot be said
@@ -264,20 +262,6 @@ func (r *run) loop(ctx context.Context) error {
 			return nil
 		}
 	}
-}
-
-// longestOpening is how long a device may open before its first record no longer
-// has to wake the reader.
-const longestOpening = time.Minute
-
-// opening says whether a device of a process is opening.
-func (r *run) opening() bool {
-	opening := false
-	for _, p := range r.processes {
-		maps.DeleteFunc(p.opening, func(_ uint64, since time.Time) bool { return time.Since(since) > longestOpening })
-		opening = opening || len(p.opening) > 0
-	}
-	return opening
 }
 
 // waits says whether something is still to be done about what has happened.
@@ -440,14 +424,11 @@ func (r *run) object(from origin, kind bpf.MemtraceTtKind, library uint8, object
 		// Where it is not yet what it will be, its first buffer asks again.
 		if d, err := p.chips.Device(object); err == nil {
 			r.opened(p, from, object, d)
-		} else {
-			p.opening[object] = time.Now()
 		}
 		p.awaitCapacity(object)
 	case bpf.MemtraceTtKindTT_DEVICE_CLOSE:
 		if p, known := r.processes[from.pid]; known {
 			delete(p.devices, object)
-			delete(p.opening, object)
 			delete(p.unsized, object)
 			if len(p.closed) >= maxClosed {
 				clear(p.closed)
@@ -647,7 +628,7 @@ func (r *run) add(a announcement, now uint64) (p *traced, lives bool) {
 	}
 	p = &traced{
 		Inspector: inspect.New(a.of.lib, a.mapping), mapping: a.mapping, of: a.of, at: a.at,
-		devices: map[uint64][]aggregator.Chip{}, opening: map[uint64]time.Time{}, unsized: map[uint64]*unsized{}, closed: map[uint64]bool{}, allocators: map[uint64]bool{}, unknownCapacities: map[uint64]unknownCapacity{},
+		devices: map[uint64][]aggregator.Chip{}, unsized: map[uint64]*unsized{}, closed: map[uint64]bool{}, allocators: map[uint64]bool{}, unknownCapacities: map[uint64]unknownCapacity{},
 	}
 	p.chips = inspect.NewChips(p.Inspector, pid)
 	p.reconciliation.forkedFrom = proc.ForkedFrom(a.mapping)
@@ -785,7 +766,6 @@ func (r *run) device(p *traced, from origin, address uint64) {
 func (r *run) opened(p *traced, from origin, address uint64, d inspect.Device) {
 	opened := p.chips.Opened(d, r.names, r.uses)
 	p.devices[address] = opened.Chips
-	delete(p.opening, address)
 	delete(p.closed, address)
 	r.emit(aggregator.Event{Kind: aggregator.DeviceOpen, PID: from.pid, TID: from.tid, Time: from.time,
 		Device: address, Opened: opened})
