@@ -17,7 +17,7 @@
 
 GO       ?= go
 VERSION  ?= $(shell packaging/version.sh 2>/dev/null || echo dev)
-FUZZTIME ?= 2s
+FUZZTIME ?= 5000x
 export CGO_ENABLED = 0
 
 BINARY  := tt-memtrace

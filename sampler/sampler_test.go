@@ -20,7 +20,7 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(fixture.Main(m)) }
 
-const testPatience = time.Minute
+const testPatience = 3 * time.Minute
 
 // sampling is a source and its accounts.
 type sampling struct {

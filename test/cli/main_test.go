@@ -23,7 +23,7 @@ import (
 )
 
 // patience bounds every wait; it is not expected to be reached.
-const patience = 30 * time.Second
+const patience = 2 * time.Minute
 
 // The exit codes, as --help has them.
 const (

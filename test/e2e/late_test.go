@@ -91,7 +91,7 @@ func TestAttachedToALargeProcess(t *testing.T) {
 		m = next(t, w, rig.EventRest)
 		took := attach()
 		t.Logf("with %s: %v, without: %v", c.what, took, before)
-		if took > before*3/2+50*time.Millisecond {
+		if took > before*2+100*time.Millisecond { // what reads all takes ten times as long; make bench has the growth
 			t.Errorf("with %s attaching took %v, before %v", c.what, took, before)
 		}
 	}

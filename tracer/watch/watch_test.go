@@ -44,7 +44,7 @@ func TestWatchSeesALibraryBeingLoaded(t *testing.T) {
 			all := func() bool {
 				return slices.Contains(seen, user.PID) && (!anyName || slices.Contains(seen, stranger.PID))
 			}
-			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+			ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 			err = w.Run(ctx, func(pid uint32) {
 				if seen = append(seen, pid); all() {
 					cancel()
@@ -127,7 +127,7 @@ func TestWatchReportsWhatItMissed(t *testing.T) {
 			mapIt()
 		}
 		// perf reports its losses with the next record that finds room.
-		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 		var mapping sync.WaitGroup
 		mapping.Go(func() {
 			for ctx.Err() == nil {
