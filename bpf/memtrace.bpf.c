@@ -467,7 +467,12 @@ int BPF_UPROBE(device_opened, __u64 self)
 	struct task_struct *leader = bpf_get_current_task_btf()->group_leader;
 	struct tt_own_key key = {self, leader->tgid};
 	__u64 started = leader->start_boottime;
+	__u32 pid = key.pid;
+	__u8 one = 1;
 
+	/* It may exec before user space finds it. */
+	if (!filter)
+		bpf_map_update_elem(&watched, &pid, &one, BPF_NOEXIST);
 	if (leader->flags & TT_FORKED && !skipped(key.pid) &&
 	    bpf_map_update_elem(&own_devices, &key, &started, BPF_ANY)) {
 		key.device = 0; /* there is no room, so not all that it opens is there */
@@ -1329,9 +1334,11 @@ int BPF_PROG(process_exec, struct task_struct *task)
 {
 	__u32 pid = task->tgid;
 	struct tt_own_key key = {0, pid};
+	/* Until it is found again. A fork may not have been found, nor a thread that only allocated. */
+	int forked = !bpf_map_delete_elem(&own_devices, &key);
+	int used = !bpf_task_storage_delete(&tasks, task);
 
-	bpf_map_delete_elem(&own_devices, &key); /* until it is found again */
-	if (bpf_map_lookup_elem(&watched, &pid))
+	if (forked || used || bpf_map_lookup_elem(&watched, &pid))
 		task_event(TT_EXEC, pid);
 	return 0;
 }

@@ -13,6 +13,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -42,6 +43,20 @@ type trace struct {
 	notices   []string
 	// changed has something whenever the accounts or notices may have.
 	changed chan struct{}
+	// holding, where set, keeps the reader when it next delivers events.
+	holding atomic.Pointer[hold]
+}
+
+// hold keeps the reader from when it is there until it may go.
+type hold struct{ there, release chan struct{} }
+
+// hold has the reader wait where it delivers an event that a process makes, until release is called.
+func (tr *trace) hold(event func()) (release func()) {
+	h := &hold{make(chan struct{}), make(chan struct{})}
+	tr.holding.Store(h)
+	event()
+	<-h.there
+	return sync.OnceFunc(func() { close(h.release) })
 }
 
 func needRights(t *testing.T) {
@@ -75,6 +90,10 @@ func start(t *testing.T, o Options) *trace {
 	ready := make(chan struct{})
 	go func() {
 		tr.done <- tr.tracer.Run(ctx, func() { close(ready) }, func(events []aggregator.Event) {
+			if h := tr.holding.Swap(nil); h != nil {
+				close(h.there)
+				<-h.release
+			}
 			tr.mu.Lock()
 			for i := range events {
 				tr.delivered[events[i].Kind]++
@@ -1447,6 +1466,74 @@ func TestForkWithoutExec(t *testing.T) {
 		l.compare()
 		tr.stop()
 	})
+}
+
+// A process that executes another program before its first use of a device is known has what
+// the new program holds alone, whether discovery or the reader finds it first.
+func TestExecBeforeItIsFound(t *testing.T) {
+	library := fixture.LibraryOf(t, fixture.LayoutB)
+	use := func(t *testing.T, p *fixture.Process, prefix string, size int) {
+		t.Helper()
+		for _, command := range []string{"open " + library, "device 0 1", fmt.Sprintf("alloc 100 0 0 0 %d 1024 64", size)} {
+			fixture.Do(t, p, "%s%s", prefix, command)
+		}
+	}
+	const before, after = 4096, 512
+	for _, name := range []string{"discovery is first", "the reader is first", "a fork that allocates"} {
+		t.Run(name, func(t *testing.T) {
+			tr := start(t, Options{})
+			known := fixture.User(t, fixture.LayoutB)
+			tr.awaitProcess(known.PID)
+			fixture.Do(t, known, "device 0 2")
+			tr.sync()
+			p, pid, prefix := fixture.Launch(t), uint32(0), ""
+			pid = p.PID
+			if name == "a fork that allocates" {
+				use(t, p, "", after)
+				child, err := strconv.ParseUint(fixture.Do(t, p, "fork"), 10, 32)
+				if err != nil {
+					t.Fatal(err)
+				}
+				pid, prefix = uint32(child), "child 0 "
+				tr.sync()
+			}
+			release := tr.hold(func() { fixture.Do(t, known, "alloc 100 0 0 0 4096 1024 64") })
+			defer release()
+			tr.tracer.mu.Lock() // discovery waits for it
+			discovers := sync.OnceFunc(tr.tracer.mu.Unlock)
+			defer discovers()
+			if prefix == "" {
+				use(t, p, prefix, before)
+			} else {
+				fixture.Do(t, p, "%salloc 100 0 0 0 %d 1024 64", prefix, before)
+			}
+			fixture.Do(t, p, "%sexec", prefix)
+			use(t, p, prefix, after)
+			announced := func() bool {
+				tr.tracer.inboxMu.Lock()
+				defer tr.tracer.inboxMu.Unlock()
+				return slices.ContainsFunc(tr.tracer.announced, func(a announcement) bool { return a.mapping.PID == pid })
+			}
+			if name == "the reader is first" {
+				release()
+			}
+			discovers()
+			for late := time.Now().Add(patience); name == "discovery is first" && !announced(); {
+				if time.Now().After(late) {
+					t.Fatal("it is not found")
+				}
+			}
+			release()
+			s := tr.process(pid)
+			if s.Exact() && (s.Buffers != 1 || s.Memory[aggregator.DRAM].Requested != after) {
+				t.Errorf("%d buffers of %d bytes, and nothing is marked", s.Buffers, s.Memory[aggregator.DRAM].Requested)
+			}
+			tr.await("what the new program holds is known", func() bool {
+				s, _ := tr.lookup(pid)
+				return s.Exact() && s.Buffers == 1 && s.Memory[aggregator.DRAM].Requested == after
+			})
+		})
+	}
 }
 
 func TestExecDropsTheAccounts(t *testing.T) {

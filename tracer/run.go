@@ -125,6 +125,7 @@ type traced struct {
 	mapping proc.Mapping
 	of      *attachment
 	at      uint64 // when it was looked at
+	late    bool   // it may have used the library before the probes were there
 	start   aggregator.Process
 	chips   *inspect.Chips
 	devices map[uint64][]aggregator.Chip
@@ -486,11 +487,13 @@ func (r *run) closeSubmeshes(p *traced, from origin, library uint8, mesh uint64)
 }
 
 // execed handles that a process runs a new program: all that it held is gone. Where the
-// new one was found before this was read, it is the one that is known.
+// new one was found before this was read, it begins anew: what was read until now was of the old one.
 func (r *run) execed(from origin) {
 	r.ends = append(r.ends, end{from.pid, from.time, false})
-	if p, known := r.processes[from.pid]; !known || p.at < from.time {
-		r.gone(from)
+	p, known := r.processes[from.pid]
+	r.gone(from)
+	if known && p.at >= from.time {
+		r.add(announcement{mapping: p.mapping, of: p.of, late: p.late, at: p.at}, uint64(proc.Monotonic()))
 	}
 }
 
@@ -627,12 +630,13 @@ func (r *run) add(a announcement, now uint64) (p *traced, lives bool) {
 		return nil, false
 	}
 	p = &traced{
-		Inspector: inspect.New(a.of.lib, a.mapping), mapping: a.mapping, of: a.of, at: a.at,
+		Inspector: inspect.New(a.of.lib, a.mapping), mapping: a.mapping, of: a.of, at: a.at, late: a.late,
 		devices: map[uint64][]aggregator.Chip{}, unsized: map[uint64]*unsized{}, closed: map[uint64]bool{}, allocators: map[uint64]bool{}, unknownCapacities: map[uint64]unknownCapacity{},
 	}
 	p.chips = inspect.NewChips(p.Inspector, pid)
 	p.reconciliation.forkedFrom = proc.ForkedFrom(a.mapping)
 	if old, known := r.processes[pid]; known && old.mapping.Base == p.mapping.Base && old.of.lib == p.of.lib {
+		old.at = max(old.at, a.at) // an exec between may still be in the ring
 		if a.late && !old.reconciliation.read {
 			r.read(old, true)
 		}
