@@ -73,8 +73,8 @@ generate:
 	git diff --exit-code --stat -- bpf docs
 
 race:
-	CGO_ENABLED=1 $(GO) tool gotestsum --format pkgname-and-test-fails --rerun-fails=1 --rerun-fails-max-failures=3 --rerun-fails-run-root-test --rerun-fails-abort-on-data-race \
-		--packages "./aggregator ./export ./metrics ./telemetry ./ui ./wire ./tracer/..." -- -race -short -p 1 -timeout 10m
+	CGO_ENABLED=1 $(GO) tool gotestsum --format pkgname-and-test-fails --rerun-fails=2 --rerun-fails-max-failures=5 --rerun-fails-run-root-test --rerun-fails-abort-on-data-race \
+		--packages "./aggregator ./export ./metrics ./telemetry ./ui ./wire ./tracer/..." -- -race -short -p 1 -timeout 20m
 
 fuzz:
 	scripts/fuzz.sh $(FUZZTIME)

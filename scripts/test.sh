@@ -12,13 +12,13 @@ fi
 TT_MEMTRACE_TEST_PREBUILT=$(scripts/fixtures.sh)
 export TT_MEMTRACE_TEST_PREBUILT
 
-# lane NAME PACKAGES FLAG...: runs the tests of packages. A few that fail run once
-# more: what passes then is named at the end, as a defect that only some runs show.
+# lane NAME PACKAGES FLAG...: runs the tests of packages. A few that fail run again,
+# twice at most: what passes then is named at the end, as a defect that only some runs show.
 lane() {
 	name=$1 packages=$2
 	shift 2
 	go tool gotestsum --format "${TEST_FORMAT:-pkgname-and-test-fails}" --jsonfile "$dir/$name" \
-		--rerun-fails=1 --rerun-fails-max-failures=3 --rerun-fails-run-root-test --rerun-fails-report "$dir/$name.again" \
+		--rerun-fails=2 --rerun-fails-max-failures=5 --rerun-fails-run-root-test --rerun-fails-report "$dir/$name.again" \
 		--packages "$packages" -- -p 1 -vet=off -timeout 18m "$@"
 }
 live='^tt-memtrace/(sampler|tracer|tracer/(discover|inspect|memory|proc|watch)|test/(cli|e2e|packaging|prometheus|rig))$'
