@@ -274,6 +274,8 @@ struct tt_ring {
  */
 #define TT_WINDOW 128
 #define TT_LIBRARIES 64
+/* BPF programs of points, at most. */
+#define TT_POINTS 64
 
 struct tt_layout {
 	__u32 base;	/* from the Buffer* to the base, or to the pointer to it */

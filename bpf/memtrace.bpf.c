@@ -52,7 +52,7 @@ struct {
 	__type(value, struct tt_counters);
 } counters SEC(".maps");
 
-/* One for each build of the runtime that is traced; a probe's cookie is the index. */
+/* One for each build of the runtime that is traced; library_of says the index. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, TT_LIBRARIES);
@@ -102,6 +102,14 @@ struct {
 	__type(key, int);
 	__type(value, struct tt_task);
 } tasks SEC(".maps");
+
+/* The program of each point, by the number that the point's cookie has. */
+struct {
+	__uint(type, BPF_MAP_TYPE_PROG_ARRAY);
+	__uint(max_entries, TT_POINTS);
+	__type(key, __u32);
+	__type(value, __u32);
+} points SEC(".maps");
 
 /* Read and, when a process ends, cleared by user space. */
 struct {
@@ -159,6 +167,23 @@ const struct tt_trace *unused_trace __attribute__((unused));
 const enum tt_trace_step *unused_trace_step __attribute__((unused));
 const enum tt_argument *unused_argument __attribute__((unused));
 const enum tt_kind *unused_kind __attribute__((unused));
+
+/* A probe's cookie says which build of the runtime it is in and, for at_point, which point it is. */
+static __always_inline __u32 library_of(void *ctx)
+{
+	return bpf_get_attach_cookie(ctx) & (TT_LIBRARIES - 1);
+}
+
+/*
+ * All points of a library, so that one link has them all: to remove a link, the host kernel
+ * waits until no CPU runs its program, and does so link by link.
+ */
+SEC("uprobe.multi")
+int at_point(struct pt_regs *ctx)
+{
+	bpf_tail_call(ctx, &points, bpf_get_attach_cookie(ctx) / TT_LIBRARIES);
+	return 0;
+}
 
 static __always_inline struct tt_counters *counters_of_cpu(void)
 {
@@ -333,7 +358,7 @@ static __always_inline void dropped(void *record, struct tt_counters *c, enum tt
 SEC("uprobe.multi")
 int BPF_UPROBE(block_taken, __u64 self, __u64 block, __u64 size, __u64 offset)
 {
-	__u32 library = bpf_get_attach_cookie(ctx);
+	__u32 library = library_of(ctx);
 	__u64 blocks, address, base;
 	struct tt_layout *l;
 	struct tt_task *task;
@@ -369,7 +394,7 @@ int BPF_UPROBE(buffer_allocated, __u64 first, __u64 second)
 {
 	__u64 buffer = second, address = 0;
 	__u64 pid_tgid = bpf_get_current_pid_tgid();
-	__u32 library = bpf_get_attach_cookie(ctx);
+	__u32 library = library_of(ctx);
 	struct tt_counters *c;
 	struct tt_layout *l;
 	struct tt_alloc *e;
@@ -437,14 +462,14 @@ int BPF_UPROBE(buffer_allocated, __u64 first, __u64 second)
 SEC("uprobe.multi")
 int BPF_UPROBE(buffer_freed, void *self, __u64 buffer)
 {
-	return object_event(TT_FREE, buffer, bpf_get_attach_cookie(ctx), 0);
+	return object_event(TT_FREE, buffer, library_of(ctx), 0);
 }
 
 /* notify_buffer_deallocated(Buffer*) */
 SEC("uprobe.multi")
 int BPF_UPROBE(buffer_freed_first, __u64 buffer)
 {
-	return object_event(TT_FREE, buffer, bpf_get_attach_cookie(ctx), 0);
+	return object_event(TT_FREE, buffer, library_of(ctx), 0);
 }
 
 /* These are rare, and user space wants to look at the object while it is there. */
@@ -454,7 +479,7 @@ int BPF_UPROBE(buffer_freed_first, __u64 buffer)
 SEC("uprobe.multi")
 int BPF_UPROBE(allocator_gone, __u64 self)
 {
-	return object_event(TT_ALLOCATOR_GONE, self, bpf_get_attach_cookie(ctx), TT_URGENT);
+	return object_event(TT_ALLOCATOR_GONE, self, library_of(ctx), TT_URGENT);
 }
 
 /* The host kernel's PF_FORKNOEXEC. */
@@ -478,14 +503,14 @@ int BPF_UPROBE(device_opened, __u64 self)
 		key.device = 0; /* there is no room, so not all that it opens is there */
 		bpf_map_delete_elem(&own_devices, &key);
 	}
-	return object_event(TT_DEVICE_OPEN, self, bpf_get_attach_cookie(ctx), TT_URGENT);
+	return object_event(TT_DEVICE_OPEN, self, library_of(ctx), TT_URGENT);
 }
 
 /* Device::close(), MeshDevice::close() */
 SEC("uprobe.multi")
 int BPF_UPROBE(device_closed, __u64 self)
 {
-	return object_event(TT_DEVICE_CLOSE, self, bpf_get_attach_cookie(ctx), TT_URGENT);
+	return object_event(TT_DEVICE_CLOSE, self, library_of(ctx), TT_URGENT);
 }
 
 /*
@@ -620,7 +645,7 @@ int BPF_UPROBE(cb_placed, void *self, __u64 core_range_set, __u64 address, __u64
 	c = counters_of_cpu();
 	if (!c)
 		return 0;
-	fill(&cb.head, TT_CB, pid_tgid, bpf_get_attach_cookie(ctx));
+	fill(&cb.head, TT_CB, pid_tgid, library_of(ctx));
 	task = bpf_task_storage_get(&tasks, bpf_get_current_task_btf(), NULL, 0);
 	if (task) {
 		cb.program = task->program;
@@ -682,7 +707,7 @@ SEC("uprobe.multi")
 int BPF_UPROBE(dfb_placed, __u64 self, __u64 address, __u64 size)
 {
 	__u64 pid_tgid = bpf_get_current_pid_tgid(), cores;
-	__u32 library = bpf_get_attach_cookie(ctx);
+	__u32 library = library_of(ctx);
 	struct tt_counters *c;
 	struct tt_layout *l;
 	struct tt_task *task;
@@ -727,7 +752,7 @@ int BPF_UPROBE(scratchpads_laid_out, __u64 program, __u64 device)
 	e = reserve(counters_of_cpu(), TT_SCRATCHPADS, sizeof(*e));
 	if (!e)
 		return 0;
-	fill(&e->head, TT_SCRATCHPADS, pid_tgid, bpf_get_attach_cookie(ctx));
+	fill(&e->head, TT_SCRATCHPADS, pid_tgid, library_of(ctx));
 	e->owner = program;
 	e->member = device;
 	submit(e, 0);
@@ -759,14 +784,14 @@ static __always_inline int object_gone(enum tt_kind kind, __u64 object, __u64 li
 SEC("uprobe.multi")
 int BPF_UPROBE(program_gone, __u64 self)
 {
-	return object_gone(TT_PROGRAM_GONE, self, bpf_get_attach_cookie(ctx));
+	return object_gone(TT_PROGRAM_GONE, self, library_of(ctx));
 }
 
 /* ~MeshWorkloadImpl() */
 SEC("uprobe.multi")
 int BPF_UPROBE(workload_gone, __u64 self)
 {
-	return object_gone(TT_WORKLOAD_GONE, self, bpf_get_attach_cookie(ctx));
+	return object_gone(TT_WORKLOAD_GONE, self, library_of(ctx));
 }
 
 /* Sends which object, to which the pointer at `member` leads, another one got. */
@@ -799,7 +824,7 @@ static __always_inline int pair_event(enum tt_kind kind, __u64 owner, __u64 memb
 SEC("uprobe.multi")
 int BPF_UPROBE(kernel_added, __u64 program, __u64 kernel)
 {
-	return pair_event(TT_KERNEL_ADDED, program, kernel, bpf_get_attach_cookie(ctx));
+	return pair_event(TT_KERNEL_ADDED, program, kernel, library_of(ctx));
 }
 
 /*
@@ -810,7 +835,7 @@ int BPF_UPROBE(kernel_added, __u64 program, __u64 kernel)
 SEC("uprobe.multi")
 int BPF_UPROBE(program_added, __u64 workload, __u64 range, __u64 program)
 {
-	__u64 pid_tgid = bpf_get_current_pid_tgid(), library = bpf_get_attach_cookie(ctx), here;
+	__u64 pid_tgid = bpf_get_current_pid_tgid(), library = library_of(ctx), here;
 	struct tt_counters *c;
 	struct tt_program_added *e;
 
@@ -906,11 +931,11 @@ int BPF_UPROBE(binary_read, __u64 first, __u64 second)
 		return 0;
 	/* No object lies in the first page. */
 	if (first >= 4096 && bpf_probe_read_user(path, sizeof(path), (void *)first)) {
-		unread(counters_of_cpu(), TT_KERNEL_FILE, bpf_get_attach_cookie(ctx));
+		unread(counters_of_cpu(), TT_KERNEL_FILE, library_of(ctx));
 		return 0;
 	}
-	send_text(TT_KERNEL_FILE, pid_tgid, bpf_get_attach_cookie(ctx), task->kernel, task->kernel_device,
-		  path[0], path[1]);
+	send_text(TT_KERNEL_FILE, pid_tgid, library_of(ctx), task->kernel, task->kernel_device, path[0],
+		  path[1]);
 	return 0;
 }
 
@@ -922,7 +947,7 @@ int BPF_UPROBE(workload_named, __u64 workload, __u64 length, __u64 text)
 	__u64 pid_tgid = bpf_get_current_pid_tgid();
 
 	if (!skipped(pid_tgid >> 32))
-		send_text(TT_WORKLOAD_NAMED, pid_tgid, bpf_get_attach_cookie(ctx), workload, 0, text, length);
+		send_text(TT_WORKLOAD_NAMED, pid_tgid, library_of(ctx), workload, 0, text, length);
 	return 0;
 }
 
@@ -935,7 +960,7 @@ SEC("uprobe.multi")
 int BPF_UPROBE(kernels_copied, __u64 program, __u64 buffer)
 {
 	__u64 pid_tgid = bpf_get_current_pid_tgid();
-	__u32 library = bpf_get_attach_cookie(ctx);
+	__u32 library = library_of(ctx);
 	struct tt_counters *c;
 	struct tt_layout *l;
 	struct tt_task *task;
@@ -1010,11 +1035,11 @@ int BPF_UPROBE(launched, __u64 where, __u64 what)
 	if (skipped(key.pid))
 		return 0;
 	if (bpf_probe_read_user(&key.object, sizeof(key.object), (void *)what)) {
-		uncounted(bpf_get_attach_cookie(ctx));
+		uncounted(library_of(ctx));
 		return 0;
 	}
 	task = bpf_task_storage_get(&tasks, bpf_get_current_task_btf(), NULL, BPF_LOCAL_STORAGE_GET_F_CREATE);
-	config = count(&key, PT_REGS_SP(ctx), bpf_get_attach_cookie(ctx));
+	config = count(&key, PT_REGS_SP(ctx), library_of(ctx));
 	if (task) {
 		task->launched = key.object;
 		task->config = config;
@@ -1055,28 +1080,28 @@ static __always_inline int trace_event(enum tt_trace_step step, __u64 queue, __u
 SEC("uprobe.multi")
 int BPF_UPROBE(trace_begun, __u64 queue, __u64 number)
 {
-	return trace_event(TT_TRACE_BEGUN, queue, number, bpf_get_attach_cookie(ctx));
+	return trace_event(TT_TRACE_BEGUN, queue, number, library_of(ctx));
 }
 
 /* FDMeshCommandQueue::record_end() */
 SEC("uprobe.multi")
 int BPF_UPROBE(trace_captured, __u64 queue)
 {
-	return trace_event(TT_TRACE_CAPTURED, queue, 0, bpf_get_attach_cookie(ctx));
+	return trace_event(TT_TRACE_CAPTURED, queue, 0, library_of(ctx));
 }
 
 /* MeshDevice::release_mesh_trace(const MeshTraceId&) */
 SEC("uprobe.multi")
 int BPF_UPROBE(trace_released, __u64 device, __u64 number)
 {
-	return trace_event(TT_TRACE_RELEASED, 0, number, bpf_get_attach_cookie(ctx));
+	return trace_event(TT_TRACE_RELEASED, 0, number, library_of(ctx));
 }
 
 /* FDMeshCommandQueue::enqueue_trace(const MeshTraceId&, ...) */
 SEC("uprobe.multi")
 int BPF_UPROBE(trace_replayed, __u64 queue, __u64 number)
 {
-	return trace_event(TT_TRACE_REPLAYED, queue, number, bpf_get_attach_cookie(ctx));
+	return trace_event(TT_TRACE_REPLAYED, queue, number, library_of(ctx));
 }
 
 /* A ring is too large for the stack. It starts from this one. */
@@ -1131,7 +1156,7 @@ int BPF_UPROBE(ring_made, __u64 manager, __u32 base, __u32 size)
 		return 0;
 	r = bpf_map_lookup_elem(&rings, &key);
 	if (!r || !r->made || r->cores[0].base == base)
-		r = new_ring(&key, BPF_ANY, bpf_get_attach_cookie(ctx));
+		r = new_ring(&key, BPF_ANY, library_of(ctx));
 	if (!r)
 		return 0;
 	r->made++;
@@ -1243,7 +1268,7 @@ int BPF_UPROBE(ring_taken, __u64 manager, __u64 sizes, __u8 status, __u32 cores)
 {
 	struct tt_ring_key key = {manager, bpf_get_current_pid_tgid() >> 32};
 	struct tt_launch_key launch = {.pid = key.pid};
-	__u32 library = bpf_get_attach_cookie(ctx), ran = ctx->r8, wait = ctx->r9;
+	__u32 library = library_of(ctx), ran = ctx->r8, wait = ctx->r9;
 	struct giving g = {};
 	struct vector v;
 	struct tt_layout *layout;

@@ -330,11 +330,13 @@ const (
 	MemtraceMapLayouts             = "layouts"
 	MemtraceMapNoRing              = "no_ring"
 	MemtraceMapOwnDevices          = "own_devices"
+	MemtraceMapPoints              = "points"
 	MemtraceMapPythons             = "pythons"
 	MemtraceMapRings               = "rings"
 	MemtraceMapTasks               = "tasks"
 	MemtraceMapWatched             = "watched"
 	MemtraceProgAllocatorGone      = "allocator_gone"
+	MemtraceProgAtPoint            = "at_point"
 	MemtraceProgBinaryRead         = "binary_read"
 	MemtraceProgBlockTaken         = "block_taken"
 	MemtraceProgBufferAllocated    = "buffer_allocated"
@@ -433,6 +435,7 @@ type MemtraceSpecs struct {
 // It can be passed ebpf.CollectionSpec.Assign.
 type MemtraceProgramSpecs struct {
 	AllocatorGone      *ebpf.ProgramSpec `ebpf:"allocator_gone"`
+	AtPoint            *ebpf.ProgramSpec `ebpf:"at_point"`
 	BinaryRead         *ebpf.ProgramSpec `ebpf:"binary_read"`
 	BlockTaken         *ebpf.ProgramSpec `ebpf:"block_taken"`
 	BufferAllocated    *ebpf.ProgramSpec `ebpf:"buffer_allocated"`
@@ -477,6 +480,7 @@ type MemtraceMapSpecs struct {
 	Layouts    *ebpf.MapSpec `ebpf:"layouts"`
 	NoRing     *ebpf.MapSpec `ebpf:"no_ring"`
 	OwnDevices *ebpf.MapSpec `ebpf:"own_devices"`
+	Points     *ebpf.MapSpec `ebpf:"points"`
 	Pythons    *ebpf.MapSpec `ebpf:"pythons"`
 	Rings      *ebpf.MapSpec `ebpf:"rings"`
 	Tasks      *ebpf.MapSpec `ebpf:"tasks"`
@@ -536,6 +540,7 @@ type MemtraceMaps struct {
 	Layouts    *ebpf.Map `ebpf:"layouts"`
 	NoRing     *ebpf.Map `ebpf:"no_ring"`
 	OwnDevices *ebpf.Map `ebpf:"own_devices"`
+	Points     *ebpf.Map `ebpf:"points"`
 	Pythons    *ebpf.Map `ebpf:"pythons"`
 	Rings      *ebpf.Map `ebpf:"rings"`
 	Tasks      *ebpf.Map `ebpf:"tasks"`
@@ -550,6 +555,7 @@ func (m *MemtraceMaps) Close() error {
 		m.Layouts,
 		m.NoRing,
 		m.OwnDevices,
+		m.Points,
 		m.Pythons,
 		m.Rings,
 		m.Tasks,
@@ -589,6 +595,7 @@ type MemtraceVariables struct {
 // It can be passed to LoadMemtraceObjects or ebpf.CollectionSpec.LoadAndAssign.
 type MemtracePrograms struct {
 	AllocatorGone      *ebpf.Program `ebpf:"allocator_gone"`
+	AtPoint            *ebpf.Program `ebpf:"at_point"`
 	BinaryRead         *ebpf.Program `ebpf:"binary_read"`
 	BlockTaken         *ebpf.Program `ebpf:"block_taken"`
 	BufferAllocated    *ebpf.Program `ebpf:"buffer_allocated"`
@@ -626,6 +633,7 @@ type MemtracePrograms struct {
 func (p *MemtracePrograms) Close() error {
 	return _MemtraceClose(
 		p.AllocatorGone,
+		p.AtPoint,
 		p.BinaryRead,
 		p.BlockTaken,
 		p.BufferAllocated,

@@ -136,7 +136,7 @@ static __always_inline int refuse(struct pt_regs *ctx, __u32 clash)
 	e = reserve(c, TT_REFUSED, sizeof(*e));
 	if (!e)
 		return 0;
-	fill(&e->head, TT_REFUSED, pid_tgid, bpf_get_attach_cookie(ctx));
+	fill(&e->head, TT_REFUSED, pid_tgid, library_of(ctx));
 	e->clash = clash;
 	e->length = 0;
 	e->text_length = 0;

@@ -12,11 +12,13 @@ import (
 	"github.com/cilium/ebpf/features"
 	"github.com/cilium/ebpf/link"
 	"golang.org/x/sys/unix"
+
+	"tt-memtrace/tracer/metal"
 )
 
 // Lacks names what newer kernels have for probes, and this one may not.
 type Lacks struct {
-	// MultiUprobes, from Linux 6.6: one link for all places of a program. Without
+	// MultiUprobes, from Linux 6.6: one link for all places in a library. Without
 	// them each place has a perf event of its own.
 	MultiUprobes bool
 	// PIDFilter, from Linux 6.10 and in later versions of 6.6 and 6.9: multi-uprobes
@@ -75,9 +77,14 @@ func attachToNoPID() error {
 	return err
 }
 
+// maxOwnProbes is how many processes get probes of their own. Each hit runs through those of
+// all of them, to find whose they are; the map of traced processes costs the same for any number.
+const maxOwnProbes = 4
+
 // perPID says whether each traced process gets probes of its own.
 func (t *Tracer) perPID() bool {
-	return len(t.opts.PIDs) > 0 && (t.lacks.MultiUprobes || !t.lacks.PIDFilter)
+	n := len(t.opts.PIDs)
+	return n > 0 && n <= maxOwnProbes && (t.lacks.MultiUprobes || !t.lacks.PIDFilter)
 }
 
 // noticeMissingFeatures says once what that means for the user.
@@ -104,33 +111,67 @@ func usePerfEvents(spec *ebpf.CollectionSpec) {
 	}
 }
 
-// uprobes attaches a program to places of a file, given by their offsets in it.
-// pid 0 is all processes. Where one fails, there is none.
-func (t *Tracer) uprobes(ex *link.Executable, p *ebpf.Program, offsets []uint64, cookie uint64, pid uint32) ([]link.Link, error) {
-	if !t.lacks.MultiUprobes {
-		l, err := ex.UprobeMulti(nil, p, &link.UprobeMultiOptions{
-			Addresses: offsets, Cookies: slices.Repeat([]uint64{cookie}, len(offsets)), PID: pid,
-		})
-		if err != nil {
-			return nil, err
+// atPoint is the BPF program that has all points of a library in one link.
+const atPoint = "at_point"
+
+// pointPrograms are the BPF programs of all points, each at the number by which atPoint calls it.
+var pointPrograms = func() (names []string) {
+	for _, p := range slices.Concat(metal.Points, metal.RefusalPoints) {
+		if !slices.Contains(names, p.BPFProgram) {
+			names = append(names, p.BPFProgram)
 		}
-		return []link.Link{l}, nil
 	}
-	var links []link.Link
-	for _, o := range offsets {
-		l, err := ex.Uprobe("", p, &link.UprobeOptions{Address: o, Cookie: cookie, PID: int(pid)})
+	return names
+}()
+
+// cookie is what a probe says to the BPF programs: in which library it is and, for atPoint,
+// whose it is.
+func cookie(library uint32, bpfProgram string) uint64 {
+	return uint64(slices.Index(pointPrograms, bpfProgram))*maxLibraries + uint64(library)
+}
+
+// uprobes attaches the BPF programs of probes to a file, in that order. pid 0 is all
+// processes. Where one fails, there is none.
+func (t *Tracer) uprobes(ex *link.Executable, probes []metal.Probe, library, pid uint32) ([]link.Link, error) {
+	if t.lacks.MultiUprobes {
+		return t.perfEvents(ex, probes, library, pid)
+	}
+	o := link.UprobeMultiOptions{PID: pid}
+	for _, p := range probes {
+		o.Addresses, o.Cookies = append(o.Addresses, p.Offset), append(o.Cookies, cookie(library, p.Point.BPFProgram))
+	}
+	l, err := ex.UprobeMulti(nil, t.bpfPrograms[atPoint], &o)
+	if err != nil {
+		return nil, err
+	}
+	return []link.Link{l}, nil
+}
+
+// perfEvents is uprobes on a host kernel without multi-uprobes.
+func (t *Tracer) perfEvents(ex *link.Executable, probes []metal.Probe, library, pid uint32) (links []link.Link, err error) {
+	for _, p := range probes {
+		name := p.Point.BPFProgram
+		l, err := ex.Uprobe("", t.bpfPrograms[name], &link.UprobeOptions{Address: p.Offset, Cookie: cookie(library, name), PID: int(pid)})
 		if err != nil {
 			t.release(links)
-			return nil, fmt.Errorf("at %#x: %w", o, err)
+			return nil, fmt.Errorf("%s at %#x: %w", name, p.Offset, err)
 		}
 		links = append(links, l)
 	}
 	return links, nil
 }
 
+// descriptors are how many it takes to attach to so many places of a library.
+func (t *Tracer) descriptors(places int) int {
+	if t.lacks.MultiUprobes {
+		return 2 * places // a perf event and a link
+	}
+	return 1
+}
+
 // release detaches beside whatever else is done: a link alone takes up to a
-// tenth of a second. Multi-uprobes go at once; perf events the kernel takes out
-// one after the other, whoever waits. Close waits for all.
+// tenth of a second. Perf events the kernel takes out one after the other, whoever
+// waits. Close waits for all.
 func (t *Tracer) release(links []link.Link) {
 	for _, l := range links {
 		t.releasing.Go(func() {

@@ -1566,27 +1566,58 @@ func TestExecDropsTheAccounts(t *testing.T) {
 	}
 }
 
-// A process that was not asked for costs nothing: no probe of it is hit.
+// A process that was not asked for makes no events, whether it is probed or not.
 func TestOtherProcessesMakeNoEvents(t *testing.T) {
 	t.Parallel()
-	p, other := fixture.User(t, fixture.LayoutB), fixture.User(t, fixture.LayoutB)
-	tr := start(t, Options{PIDs: []uint32{p.PID}})
-	l := keep(t, tr, p)
-	l.device(0, 1)
-	l.alloc(0, aggregator.DRAM, 1)
-	l.compare()
-	before := tr.counters()
-	fixture.Do(t, other, "device 0 1")
-	fixture.Do(t, other, "storm 0 2 1000 0")
-	tr.sync()
-	if after := tr.counters(); after != before {
-		t.Errorf("counters %+v, before %+v", after, before)
+	// With probes of their own, and with more than have them.
+	for _, n := range []int{1, maxOwnProbes + 1} {
+		other := fixture.User(t, fixture.LayoutB)
+		var pids []uint32
+		var all []*fixture.Process
+		for range n {
+			p := fixture.User(t, fixture.LayoutB)
+			all, pids = append(all, p), append(pids, p.PID)
+		}
+		tr := start(t, Options{PIDs: pids})
+		var ledgers []*ledger
+		for _, p := range all {
+			l := keep(t, tr, p)
+			l.device(0, 1)
+			l.alloc(0, aggregator.DRAM, 1)
+			l.compare()
+			ledgers = append(ledgers, l)
+		}
+		before := tr.counters()
+		fixture.Do(t, other, "device 0 1")
+		fixture.Do(t, other, "storm 0 2 1000 0")
+		tr.sync()
+		if after := tr.counters(); after != before {
+			t.Errorf("counters %+v, before %+v", after, before)
+		}
+		if _, ok := tr.lookup(other.PID); ok {
+			t.Error("it is in the accounts")
+		}
+		for _, l := range ledgers {
+			l.alloc(0, aggregator.DRAM, 1)
+			l.compare()
+		}
+		if links := tr.links(); !tr.tracer.lacks.MultiUprobes && links != 1 {
+			t.Errorf("%d processes have %d links", n, links)
+		}
+		tr.stop()
 	}
-	if _, ok := tr.lookup(other.PID); ok {
-		t.Error("it is in the accounts")
+}
+
+// links are how many there are to probes.
+func (tr *trace) links() (n int) {
+	tr.tracer.mu.Lock()
+	defer tr.tracer.mu.Unlock()
+	for _, a := range tr.tracer.libraries {
+		for _, links := range a.links {
+			n += len(links)
+		}
 	}
-	l.alloc(0, aggregator.DRAM, 1)
-	l.compare()
+	return n
 }
 
 func TestFollowTracesChildrenOnly(t *testing.T) {

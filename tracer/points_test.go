@@ -1,7 +1,6 @@
 package tracer
 
 import (
-	"slices"
 	"testing"
 
 	"github.com/cilium/ebpf"
@@ -10,50 +9,44 @@ import (
 	"tt-memtrace/tracer/metal"
 )
 
-// Every point has a BPF program, and every BPF program for uprobes a point. A library that
-// has all points gets all of them attached, each program once, what ends things before
-// what makes them.
+// Every point has a BPF program, which its cookie names, and every BPF program for uprobes a
+// point. What ends things is attached before what makes them.
 func TestEveryPointIsAttached(t *testing.T) {
 	spec, err := bpf.LoadMemtrace()
 	if err != nil {
 		t.Fatal(err)
 	}
 	var probes []metal.Probe
-	for i := range metal.Points {
-		probes = append(probes, metal.Probe{Point: &metal.Points[i], Offset: uint64(i)})
-	}
-	for i := range metal.RefusalPoints {
-		probes = append(probes, metal.Probe{Point: &metal.RefusalPoints[i], Offset: uint64(len(metal.Points) + i)})
-	}
-	list := attachments(probes)
-	attached, last := map[string]bool{}, metal.Ends
-	var offsets []uint64
-	for _, one := range list {
-		if attached[one.program] {
-			t.Errorf("%s is attached twice", one.program)
-		}
-		if one.phase < last {
-			t.Errorf("%s is attached after a later phase", one.program)
-		}
-		attached[one.program], last = true, one.phase
-		offsets = append(offsets, one.offsets...)
-		if p := spec.Programs[one.program]; p == nil || p.Type != ebpf.Kprobe {
-			t.Errorf("there is no BPF program %q for uprobes", one.program)
+	for _, table := range [][]metal.Point{metal.Points, metal.RefusalPoints} {
+		for i := range table {
+			probes = append(probes, metal.Probe{Point: &table[i]})
 		}
 	}
-	slices.Sort(offsets)
-	if len(slices.Compact(offsets)) != len(probes) {
-		t.Errorf("%d of %d points are attached", len(offsets), len(probes))
-	}
-	for _, p := range probes {
-		i := slices.IndexFunc(list, func(one programPlaces) bool { return one.program == p.Point.BPFProgram })
-		if list[i].phase != p.Point.Phase {
-			t.Errorf("%s: its program %s is attached in another phase", p.Point.Name, p.Point.BPFProgram)
+	last := metal.Ends
+	attached := map[string]bool{atPoint: true} // which calls the others
+	for _, p := range byPhase(probes) {
+		if p.Point.Phase < last {
+			t.Errorf("%s is attached after a later phase", p.Point.Name)
+		}
+		name := p.Point.BPFProgram
+		last, attached[name] = p.Point.Phase, true
+		if one := spec.Programs[name]; one == nil || one.Type != ebpf.Kprobe {
+			t.Errorf("there is no BPF program %q for uprobes", name)
+		}
+		const library = maxLibraries - 1
+		if c := cookie(library, name); c%maxLibraries != library || pointPrograms[c/maxLibraries] != name {
+			t.Errorf("the cookie of %s is %#x", name, c)
 		}
 	}
 	for name, p := range spec.Programs {
 		if p.Type == ebpf.Kprobe && !attached[name] {
 			t.Errorf("no point has the BPF program %s", name)
 		}
+	}
+	if n := spec.Maps[bpf.MemtraceMapPoints].MaxEntries; len(pointPrograms) > int(n) {
+		t.Errorf("%d BPF programs of points have no room in %d entries", len(pointPrograms), n)
+	}
+	if n := spec.Maps[bpf.MemtraceMapLayouts].MaxEntries; n != maxLibraries {
+		t.Errorf("the BPF programs take libraries for numbers below %d, and there are %d", n, maxLibraries)
 	}
 }

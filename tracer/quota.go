@@ -13,8 +13,8 @@ import (
 	"tt-memtrace/tracer/proc"
 )
 
-// Each library that is attached to takes some ten megabytes and thirty file descriptors,
-// and anybody can map thousands. So their number is bounded, and what a tenant adds to it
+// Each library that is attached to takes some ten megabytes and, before Linux 6.6, a hundred
+// file descriptors, and anybody can map thousands. So their number is bounded, and what a tenant adds to it
 // too: an ordinary user, or a container. A library that finds no room marks its
 // processes, and is tried again when others end.
 

@@ -207,7 +207,7 @@ func New(o Options) (*Tracer, error) {
 	if outOfDescriptors(err) {
 		err = tooFewDescriptors("loading the BPF programs")
 	} else if err == nil {
-		err = checkDescriptors(len(t.bpfPrograms), "attaching to a library")
+		err = checkDescriptors(t.descriptors(len(metal.Points)), "attaching to a library")
 	}
 	if err != nil {
 		t.Close()
@@ -267,6 +267,11 @@ func (t *Tracer) load(kernel *btf.Cache) error {
 		defer collection.Close() // of what is not assigned
 		t.bpfPrograms = maps.Clone(collection.Programs)
 		err = collection.Assign(&t.objects)
+	}
+	for i, name := range pointPrograms {
+		if err == nil && !t.lacks.MultiUprobes {
+			err = t.objects.Points.Put(uint32(i), t.bpfPrograms[name])
+		}
 	}
 	if err != nil {
 		var ve *ebpf.VerifierError
@@ -702,12 +707,7 @@ func (t *Tracer) attachPoints(a *attachment, pid uint32) ([]link.Link, error) {
 		return nil, err
 	}
 	probes := slices.Concat(a.cover.Probes, a.lib.Refusals())
-	programs := attachments(probes)
-	descriptors := len(programs)
-	if t.lacks.MultiUprobes {
-		descriptors = 2 * len(probes)
-	}
-	if err := checkDescriptors(descriptors, "attaching to "+a.lib.Path); err != nil {
+	if err := checkDescriptors(t.descriptors(len(probes)), "attaching to "+a.lib.Path); err != nil {
 		return nil, err
 	}
 	// Through the open file, so that it is the file that was checked.
@@ -715,37 +715,17 @@ func (t *Tracer) attachPoints(a *attachment, pid uint32) ([]link.Link, error) {
 	if err != nil {
 		return nil, fmt.Errorf("attaching to %s: %w", a.lib.Path, err)
 	}
-	var links []link.Link
-	for _, one := range programs {
-		more, err := t.uprobes(ex, t.bpfPrograms[one.program], one.offsets, uint64(a.index), pid)
-		if err != nil {
-			t.release(links)
-			return nil, fmt.Errorf("attaching %s to %s: %w", one.program, a.lib.Path, err)
-		}
-		links = append(links, more...)
+	links, err := t.uprobes(ex, byPhase(probes), a.index, pid)
+	if err != nil {
+		return nil, fmt.Errorf("attaching to %s: %w", a.lib.Path, err)
 	}
 	return links, nil
 }
 
-// programPlaces are the places in a file at which a BPF program is attached.
-type programPlaces struct {
-	program string
-	phase   metal.Phase
-	offsets []uint64
-}
-
-// attachments groups probes by their BPF programs, in the order of their phases.
-func attachments(probes []metal.Probe) (list []programPlaces) {
-	for _, p := range probes {
-		i := slices.IndexFunc(list, func(one programPlaces) bool { return one.program == p.Point.BPFProgram })
-		if i < 0 {
-			i = len(list)
-			list = append(list, programPlaces{program: p.Point.BPFProgram, phase: p.Point.Phase})
-		}
-		list[i].offsets = append(list[i].offsets, p.Offset)
-	}
-	slices.SortStableFunc(list, func(a, b programPlaces) int { return cmp.Compare(a.phase, b.phase) })
-	return list
+// byPhase puts probes in the order in which they are attached.
+func byPhase(probes []metal.Probe) []metal.Probe {
+	slices.SortStableFunc(probes, func(a, b metal.Probe) int { return cmp.Compare(a.Point.Phase, b.Point.Phase) })
+	return probes
 }
 
 // releaseAll takes all probes of a library out.
