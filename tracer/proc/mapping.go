@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 
 	"golang.org/x/sys/unix"
 )
@@ -68,8 +69,19 @@ func eachMapping(pid uint32, visit func(m *mapping) (more bool)) error {
 
 func openMaps(pid uint32) (*os.File, error) { return os.Open(fmt.Sprintf("/proc/%d/maps", pid)) }
 
+// mapReaders are kept between readings: there are several of each process, and each buffer has
+// room for many lines, as the host kernel looks for where to go on with each read.
+var mapReaders = sync.Pool{New: func() any {
+	return bufio.NewReaderSize(nil, 64<<10) // a line is shorter: a path has 4096 bytes at most
+}}
+
 func readMappings(f io.Reader, visit func(m *mapping) (more bool)) error {
-	r := bufio.NewReaderSize(f, 64<<10) // a line is shorter: a path has 4096 bytes at most
+	r := mapReaders.Get().(*bufio.Reader)
+	r.Reset(f)
+	defer func() {
+		r.Reset(nil)
+		mapReaders.Put(r)
+	}()
 	var m mapping
 	for {
 		line, err := r.ReadSlice('\n')
