@@ -109,13 +109,3 @@ func helpCheckPID(args []string) error {
 	}
 	return nil
 }
-
-// An exec that is read after the new program was found is older than it.
-func TestExecEndsOnlyWhatWasBeforeIt(t *testing.T) {
-	const pid = 7
-	r := &run{t: &Tracer{}, processes: map[uint32]*traced{pid: {at: 10}}}
-	r.execed(origin{pid: pid, time: 9})
-	if !r.known(pid) || len(r.batch) > 0 {
-		t.Errorf("it ended: %v", r.batch)
-	}
-}
