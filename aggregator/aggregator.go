@@ -371,15 +371,16 @@ func (a *Aggregator) open(p *process, e *Event) {
 	old := p.devices[e.Device]
 	switch {
 	case old == nil:
-	case old.closed || old.described && !slices.Equal(old.opened.Chips, opened.Chips):
+	case old.closed || len(old.shares) > 0 && !slices.Equal(old.opened.Chips, opened.Chips):
 		// The address of a closed device was reused.
 		a.dropAll(p, e.Kind, e.Time, func(b *buffer) bool { return b.device == old })
 		a.removeProgramsOn(p, e, e.Device)
 		p.dropRings(e.Device)
 		p.dropTracesOf(e.Device)
-	case old.described:
+	case len(old.shares) > 0:
 		return // repeated
 	default:
+		// It was known from its buffers only, or could not be read.
 		a.place(p, old, opened, e.Time)
 		return
 	}
@@ -456,8 +457,7 @@ func (a *Aggregator) chip(id Chip) *chip {
 	return c
 }
 
-// place moves a device that was known from its buffers only, and the buffers,
-// to its chips.
+// place moves a device whose chips were unknown, and its buffers, to its chips.
 func (a *Aggregator) place(p *process, d *device, o Opened, at uint64) {
 	a.describe(p, d, o, at)
 	if d.live == 0 || len(d.shares) == 0 {

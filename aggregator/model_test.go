@@ -29,8 +29,8 @@ type modelBuffer struct {
 }
 
 type modelDevice struct {
-	chips             []Chip
-	described, closed bool
+	chips  []Chip
+	closed bool
 }
 
 type modelProcess struct {
@@ -129,19 +129,19 @@ func (m *model) device(p *modelProcess, address uint64) *modelDevice {
 
 func (m *model) open(p *modelProcess, e *Event) {
 	old := p.devices[e.Device]
-	if old != nil && !old.closed && old.described && slices.Equal(old.chips, e.Opened.Chips) {
+	if old != nil && !old.closed && len(old.chips) > 0 && slices.Equal(old.chips, e.Opened.Chips) {
 		return
 	}
 	p.late = p.late || e.Opened.Late
 	d := &modelDevice{}
-	if old != nil && !old.closed && !old.described {
+	if old != nil && !old.closed && len(old.chips) == 0 {
 		d = old
 	} else {
 		p.counters.ImplicitFrees += m.drop(func(b *modelBuffer) bool { return b.device == old && old != nil })
 		delete(p.devices, e.Device)
 		m.forget(p)
 	}
-	d.described, d.chips = true, e.Opened.Chips
+	d.chips = e.Opened.Chips
 	p.devices[e.Device] = d
 	for _, c := range d.chips {
 		if m.chips[c] == nil {

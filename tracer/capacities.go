@@ -9,9 +9,10 @@ import (
 
 // A device gets its allocator after the probe that tells of its opening, and nothing tells
 // when. So the device is asked until it has one, or until a buffer names it: how large its
-// memories are is known before anything is allocated in them.
+// memories are is known before anything is allocated in them. So is one that a buffer named, and
+// whose chips could not be read then.
 
-// unsized is a device whose allocator is not known.
+// unsized is a device whose allocator or chips are not known.
 type unsized struct {
 	since, next time.Time
 	wait        time.Duration
@@ -28,9 +29,9 @@ const (
 	maxUnsized = 256
 )
 
-// awaitCapacity has a device that opens asked for its allocator.
+// awaitCapacity has a device asked for its chips and its allocator until it has both.
 func (p *traced) awaitCapacity(device uint64) {
-	if len(p.unsized) < maxUnsized {
+	if p.unsized[device] == nil && len(p.unsized) < maxUnsized {
 		now := time.Now()
 		p.unsized[device] = &unsized{now, now.Add(firstSized), firstSized}
 	}
@@ -81,7 +82,9 @@ func (r *run) described(p *traced, device uint64) bool {
 
 // sized takes in which allocator a device has, and how large the memories are that it has banks of.
 func (r *run) sized(p *traced, from origin, device, allocator uint64, capacity *aggregator.Capacity) {
-	delete(p.unsized, device)
+	if len(p.devices[device]) > 0 { // else its capacity comes again, with its chips
+		delete(p.unsized, device)
+	}
 	p.allocators[allocator] = true
 	if p.reconciliation.now != nil {
 		p.reconciliation.met[allocator] = true

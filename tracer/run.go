@@ -129,7 +129,7 @@ type traced struct {
 	start   aggregator.Process
 	chips   *inspect.Chips
 	devices map[uint64][]aggregator.Chip
-	// unsized are devices that open, or have opened, and whose allocators are not known.
+	// unsized are devices that open, or have opened, and whose allocators or chips are not known.
 	unsized map[uint64]*unsized
 	// used are the devices that it allocated on, of a fork; unsure: of others cannot be said
 	// whether they are copies.
@@ -755,14 +755,17 @@ func (p *traced) noticeOnce(r *run, err error) {
 	}
 }
 
-// device describes a device while it is there, unless that was done already.
+// device describes a device while it is there, unless that was done already. One that cannot be
+// read now is in the accounts without chips, and is asked again later.
 func (r *run) device(p *traced, from origin, address uint64) {
-	if _, described := p.devices[address]; described {
+	chips, met := p.devices[address]
+	if len(chips) > 0 || met && p.unsized[address] != nil {
 		return
 	}
 	d, err := p.chips.Device(address)
 	if err != nil {
 		p.noticeOnce(r, fmt.Errorf("its memory could not be read, so the chips of its device at %#x are unknown (it may have exited): %w", address, err))
+		p.awaitCapacity(address)
 	}
 	r.opened(p, from, address, d)
 }

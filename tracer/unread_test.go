@@ -115,3 +115,23 @@ func TestALossOfAProcessThatHoldsNothingHeals(t *testing.T) {
 		t.Error("it was never marked")
 	}
 }
+
+// A device whose page is not there when a buffer names it is asked again: its chips, their
+// capacities and what it holds become known.
+func TestDeviceOnAPageThatIsNotThere(t *testing.T) {
+	t.Parallel()
+	p := fixture.User(t, fixture.LayoutB)
+	tr := start(t, Options{PIDs: []uint32{p.PID}})
+	fixture.Do(t, p, "absent_device 0 5")
+	fixture.Do(t, p, "alloc 100 0 0 0 4096 1024 64")
+	tr.process(p.PID)
+	if got := tr.reasons(p.PID); !slices.Contains(got, aggregator.ReasonUnknownChips) {
+		t.Errorf("its chips cannot be read, and it is marked with %v", got)
+	}
+	fixture.Do(t, p, "present 0")
+	tr.await("the buffer is on its chip", func() bool {
+		s, _ := tr.lookup(p.PID)
+		return s.Exact() && len(s.Chips) == 1 && s.Chips[0].Memory[aggregator.DRAM].Requested == 4096 &&
+			s.Chips[0].Memory[aggregator.DRAM].Banks.Count == 12
+	})
+}
