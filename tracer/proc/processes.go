@@ -86,16 +86,15 @@ const exiting = 4
 // Alive says whether a process has not begun to end: a thread of it has not, mostly
 // the first one, which others can outlive.
 func Alive(pid uint32) bool {
-	goesOn := func(p procfs.Proc) bool {
-		st, err := p.Stat()
-		return err == nil && st.Flags&exiting == 0
-	}
-	p, err := procfs.NewProc(int(pid))
-	if err != nil || goesOn(p) {
+	first, err := stat(pid)
+	if err != nil || first.flags&exiting == 0 {
 		return err == nil
 	}
 	threads, err := procfs.AllThreads(int(pid))
-	return err == nil && slices.ContainsFunc(threads, goesOn)
+	return err == nil && slices.ContainsFunc(threads, func(p procfs.Proc) bool {
+		st, err := p.Stat()
+		return err == nil && st.Flags&exiting == 0
+	})
 }
 
 // ProcessorTime is what a process had of processors so far, all its threads: where it is
