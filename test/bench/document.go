@@ -116,6 +116,9 @@ that sends a record for each chip to an allocation server, which here takes reco
 	if len(r.growth.one.attach) > 0 {
 		r.growthPart(p)
 	}
+	if r.lives.count > 0 {
+		r.livesPart(p)
+	}
 	r.targets(p)
 	return b.String()
 }
@@ -305,6 +308,9 @@ func (r *results) targets(p printer) {
 		}
 		row("idle", 0.5, a.idle.processor, " % of a core")
 		row("resident memory", 60, a.idle.resident, " MB")
+	}
+	if l := r.lives; l.count > 0 {
+		row("processor time to trace a short process", 0.3, l.processor, " ms")
 	}
 	if r.drawn > 0 {
 		row("the page of a report of 20 MB of recording, drawn", 5000, r.drawn, " ms")

@@ -73,6 +73,7 @@ var ofLaunching = map[string]string{
 type fixtures struct {
 	dir           string
 	library       string
+	driver        string
 	server        *server
 	one           *fixture.Process
 	client, apart *fixture.Process
@@ -102,15 +103,14 @@ func startFixtures() (f *fixtures, err error) {
 	if f.server, err = startServer(); err != nil {
 		return nil, err
 	}
-	driver, err := fixture.Driver(f.dir)
-	if err != nil {
+	if f.driver, err = fixture.Driver(f.dir); err != nil {
 		return nil, err
 	}
 	start := func(library string, env ...string) (p *fixture.Process) {
 		if err != nil {
 			return nil
 		}
-		if p, err = fixture.Start(driver, env...); err != nil {
+		if p, err = fixture.Start(f.driver, env...); err != nil {
 			return nil
 		}
 		for _, line := range []string{"open " + library, "device 0 3"} {

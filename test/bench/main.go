@@ -18,7 +18,7 @@ import (
 func main() {
 	count := flag.Int("rounds", 9, "rounds, in each of which everything is measured once: they take half a minute each, all else two minutes")
 	out := flag.String("out", "", "write the table into this file, not to stdout")
-	only := flag.String("only", "", "only fixture, reader, page, runtime or attach")
+	only := flag.String("only", "", "only fixture, lives, reader, page, runtime or attach")
 	flag.Parse()
 	if err := run(*count, *out, *only); err != nil {
 		fmt.Fprintln(os.Stderr, "bench:", err)
@@ -40,6 +40,7 @@ type results struct {
 	accounts            []account
 	attach              attaching
 	growth              growth
+	lives               lives
 	resident            []resident
 	// drawn is how long the page of a large recording takes, ms.
 	drawn float64
@@ -60,7 +61,7 @@ func run(count int, out, only string) error {
 	ctx := context.Background()
 	r := &results{rounds: count, allocate: map[string]series{}, launch: map[string]series{}, hits: map[string]hits{}}
 	wants := func(part string) bool { return only == "" || only == part }
-	if wants("fixture") || wants("reader") {
+	if wants("fixture") || wants("lives") || wants("reader") {
 		f, err := startFixtures()
 		if err != nil {
 			return err
@@ -71,6 +72,11 @@ func run(count int, out, only string) error {
 				return err
 			}
 			if err := f.growth(r, count); err != nil {
+				return err
+			}
+		}
+		if wants("lives") {
+			if err := f.storms(r); err != nil {
 				return err
 			}
 		}
