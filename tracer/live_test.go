@@ -641,6 +641,46 @@ func TestLostEndsAreFound(t *testing.T) {
 	}
 }
 
+// Where the record of an exec is lost, and the new program is found before that is known, it has
+// nothing of the old one.
+func TestLostExecOfWhatIsFoundAgain(t *testing.T) {
+	loud, execs := fixture.User(t, fixture.LayoutB), fixture.Launch(t)
+	library := fixture.LibraryOf(t, fixture.LayoutB)
+	fixture.Do(t, execs, "open %s", library)
+	tr := start(t, Options{RingBytes: uint32(os.Getpagesize())})
+	for _, p := range []*fixture.Process{loud, execs} {
+		tr.awaitProcess(p.PID)
+		fixture.Do(t, p, "device 0 5")
+		fixture.Do(t, p, "alloc 100 0 0 0 4096 1024 64")
+		tr.process(p.PID)
+	}
+	tr.mu.Lock() // the reader waits for it
+	release := sync.OnceFunc(tr.mu.Unlock)
+	defer release()
+	fixture.Do(t, loud, "storm 0 1 20000 0")
+	fixture.Do(t, execs, "exec")
+	fixture.Do(t, execs, "open %s", library)
+	found := func() bool {
+		tr.tracer.inboxMu.Lock()
+		defer tr.tracer.inboxMu.Unlock()
+		return slices.ContainsFunc(tr.tracer.announced, func(a announcement) bool { return a.mapping.PID == execs.PID })
+	}
+	for late := time.Now().Add(patience); !found(); {
+		if time.Now().After(late) {
+			t.Fatal("it is not found")
+		}
+	}
+	c, err := tr.tracer.Counters()
+	release()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if c.Lost[bpf.MemtraceTtKindTT_EXEC] != 1 {
+		t.Fatalf("the ring was not full: %+v", c.Lost)
+	}
+	tr.await("it holds nothing", func() bool { s, ok := tr.lookup(execs.PID); return ok && s.Exact() && s.Buffers == 0 })
+}
+
 // The objects of events during the first scan of a process are known in all its
 // tries, as are those of earlier events.
 func TestSeenInAllTries(t *testing.T) {

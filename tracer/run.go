@@ -641,6 +641,11 @@ func (r *run) add(a announcement, now uint64) (p *traced, lives bool) {
 			r.read(old, true)
 		}
 		return old, true
+	} else if known {
+		if there, err := proc.MapsAlike(pid, old.mapping); err == nil && !there {
+			// It runs another program, and the record of that is lost, or still to come.
+			r.gone(origin{pid: pid, time: a.at})
+		}
 	}
 	p.reconciliation.lost, p.reconciliation.lostParts = r.missing(p)
 	if err := r.t.watchForks(pid); err != nil {
