@@ -1,6 +1,7 @@
 package proc
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"strconv"
@@ -17,10 +18,12 @@ const forkNoExec = 0x40
 // calls exec.
 const kernelThread = 0x200000
 
-// statFields are the fields of /proc/PID/stat that distinguish forks.
+// statFields are the fields of /proc/PID/stat that are read.
 type statFields struct {
-	parent uint32
-	flags  uint64
+	// command is the process's own word.
+	command string
+	parent  uint32
+	flags   uint64
 	// started is in clock ticks since the boot.
 	started uint64
 	// code and stack are the addresses of the program's code and of its stack, which forks
@@ -46,10 +49,15 @@ func stat(pid uint32) (s statFields, err error) {
 	return parseStat(string(line[:n]))
 }
 
-// parseStat parses a line of /proc/PID/stat. The command in it is the process's own word,
-// and can hold anything but a line's end.
+// parseStat parses a line of /proc/PID/stat. The command in it can hold anything but a
+// line's end.
 func parseStat(line string) (s statFields, err error) {
-	fields := strings.Fields(line[strings.LastIndexByte(line, ')')+1:])
+	begin, end := strings.IndexByte(line, '('), strings.LastIndexByte(line, ')')
+	if begin < 0 || end < begin {
+		return s, errors.New("reading stat: it has no command")
+	}
+	s.command = line[begin+1 : end]
+	fields := strings.Fields(line[end+1:])
 	const first = 3 // the number of the field behind the command
 	number := func(n int) (v uint64) {
 		if err == nil && n-first >= len(fields) {

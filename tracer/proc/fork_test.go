@@ -13,12 +13,12 @@ func TestParseStat(t *testing.T) {
 	const rest = " S 7 1 1 0 -1 4194368 1 2 3 4 5 6 7 8 20 0 1 0 99 1000 10 18446744073709551615 4096 8192 12288 0 0"
 	for _, command := range []string{"(sh)", "(a b)", "(x) S 1 1)", "(\xff()"} {
 		got, err := parseStat("12 " + command + rest)
-		want := statFields{parent: 7, flags: 4194368, started: 99, code: 4096, stack: 12288}
+		want := statFields{command: command[1 : len(command)-1], parent: 7, flags: 4194368, started: 99, code: 4096, stack: 12288}
 		if err != nil || got != want {
 			t.Errorf("%q: %+v, %v", command, got, err)
 		}
 	}
-	for _, bad := range []string{"", "12 (sh)", "12 (sh) S x", "12 (sh) S 7 1 1 0 -1 4194368"} {
+	for _, bad := range []string{"", "12 sh" + rest, "12 )(" + rest, "12 (sh)", "12 (sh) S x", "12 (sh) S 7 1 1 0 -1 4194368"} {
 		if got, err := parseStat(bad); err == nil {
 			t.Errorf("%q: %+v", bad, got)
 		}

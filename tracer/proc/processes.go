@@ -19,20 +19,16 @@ import (
 
 // Command reads what is shown of a process. Its words are the process's own and untrusted.
 func Command(pid uint32) (command string, started uint64, err error) {
-	p, err := procfs.NewProc(int(pid))
-	if err != nil {
-		return "", 0, err
-	}
-	st, err := p.Stat()
+	s, err := stat(pid)
 	if err != nil {
 		return "", 0, err
 	}
 	args, err := arguments(pid)
 	if err != nil || len(args) == 0 {
-		return st.Comm, st.Starttime, nil
+		return s.command, s.started, nil
 	}
 	args[0] = filepath.Base(args[0])
-	return strings.Join(args, " "), st.Starttime, nil
+	return strings.Join(args, " "), s.started, nil
 }
 
 // maxArguments is how much of a command line is shown, bytes: one can have megabytes.
