@@ -260,6 +260,7 @@ func (a *Aggregator) Apply(e *Event) {
 			a.removeProgramsOn(p, e, e.Device)
 			p.dropRings(e.Device)
 			p.dropTracesOf(e.Device)
+			a.dropClosed(p) // its allocator may have ended before
 		}
 	case AllocatorSeen:
 		a.capacity(p, e)

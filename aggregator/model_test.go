@@ -86,6 +86,7 @@ func (m *model) apply(e *Event) {
 	case DeviceClose:
 		if d := p.devices[e.Device]; d != nil {
 			d.closed = true
+			m.forget(p)
 		}
 	case AllocatorSeen:
 		p.allocators[e.Allocator] = *e.Capacity

@@ -13,26 +13,27 @@ import (
 // does not open it again.
 func TestDeviceClosedWhileItIsRead(t *testing.T) {
 	const pid, device, allocator, buffer = 7, 0x1000, 0x2000, 0x3000
-	for _, kind := range []bpf.MemtraceTtKind{bpf.MemtraceTtKindTT_DEVICE_CLOSE, bpf.MemtraceTtKindTT_ALLOCATOR_GONE} {
-		p := &traced{mapping: proc.Mapping{PID: pid}, devices: map[uint64][]aggregator.Chip{}, closed: map[uint64]bool{}, allocators: map[uint64]bool{}}
+	from := origin{pid: pid, time: 1}
+	for what, happens := range map[string]func(*run, *traced){
+		"it closes":          func(r *run, p *traced) { r.closed(p, device, from.time) },
+		"its allocator ends": func(r *run, _ *traced) { r.object(from, bpf.MemtraceTtKindTT_ALLOCATOR_GONE, 0, allocator) },
+	} {
+		p := &traced{mapping: proc.Mapping{PID: pid}, devices: map[uint64][]aggregator.Chip{}, closing: map[uint64]*closing{device: {origin: from}},
+			closed: map[uint64]bool{}, allocators: map[uint64]bool{}}
 		r := &run{t: &Tracer{}, processes: map[uint32]*traced{pid: p}, related: map[uint32]*relations{}}
 		r.t.opts.Notice = func(s string) { t.Error(s) }
 		rd := &reading{of: p, first: true, result: &inspect.ProcessScan{Devices: map[uint64]uint64{device: allocator}}}
 		rd.result.Scan.Buffers = []aggregator.LiveBuffer{{Buffer: buffer, Device: device, Allocator: allocator}}
 		p.reconciliation.now, p.reconciliation.touched, p.reconciliation.seen = rd, map[uint64]struct{}{}, map[uint64]struct{}{}
-		object := uint64(device)
-		if kind == bpf.MemtraceTtKindTT_ALLOCATOR_GONE {
-			object = allocator
-		}
-		r.object(origin{pid: pid, time: 1}, kind, 0, object)
+		happens(r, p)
 		r.merge(rd)
 		for _, e := range r.batch {
 			if e.Kind == aggregator.DeviceOpen || e.Kind == aggregator.AllocatorSeen {
-				t.Errorf("%v: there is a %v event", kind, e.Kind)
+				t.Errorf("%s: there is a %v event", what, e.Kind)
 			}
 		}
 		if len(p.devices) > 0 || p.allocators[allocator] {
-			t.Errorf("%v: it is known again", kind)
+			t.Errorf("%s: it is known again", what)
 		}
 	}
 }

@@ -135,7 +135,9 @@ type traced struct {
 	// whether they are copies.
 	used   map[uint64]bool
 	unsure bool
-	// closed are devices that began to close and have not opened again since.
+	// closing are devices that began to close, and closed those that closed and have not opened
+	// again since.
+	closing    map[uint64]*closing
 	closed     map[uint64]bool
 	allocators map[uint64]bool
 	noticed    bool
@@ -237,6 +239,7 @@ func (r *run) loop(ctx context.Context) error {
 		r.announcements()
 		r.scratchpads(done || len(r.syncs) > 0)
 		r.capacities(done || len(r.syncs) > 0)
+		r.closings(done || len(r.syncs) > 0)
 		r.losses(done || len(r.syncs) > 0)
 		r.counted(done || len(r.syncs) > 0 || r.over())
 		for _, rd := range readings {
@@ -420,7 +423,9 @@ func (r *run) object(from origin, kind bpf.MemtraceTtKind, library uint8, object
 		if !known {
 			return
 		}
-		delete(p.devices, object) // whatever was at this address is gone
+		r.endsAt(p, object, from.time) // whatever was at this address is gone
+		p.notSubmesh(object)
+		delete(p.devices, object)
 		delete(p.closed, object)
 		// Where it is not yet what it will be, its first buffer asks again.
 		if d, err := p.chips.Device(object); err == nil {
@@ -429,22 +434,14 @@ func (r *run) object(from origin, kind bpf.MemtraceTtKind, library uint8, object
 		p.awaitCapacity(object)
 	case bpf.MemtraceTtKindTT_DEVICE_CLOSE:
 		if p, known := r.processes[from.pid]; known {
-			delete(p.devices, object)
-			delete(p.unsized, object)
-			if len(p.closed) >= maxClosed {
-				clear(p.closed)
-			}
-			p.closed[object] = true
-			r.closeSubmeshes(p, from, library, object)
+			r.closes(p, from, library, object)
+		} else {
+			e.Kind, e.Device = aggregator.DeviceClose, object
+			r.emit(e)
 		}
-		r.forgetRings(from.pid, func(g configRing) bool { return g.device == object })
-		if rel := r.related[from.pid]; rel != nil {
-			maps.DeleteFunc(rel.queues, func(_, device uint64) bool { return device == object })
-		}
-		e.Kind, e.Device = aggregator.DeviceClose, object
-		r.emit(e)
 	case bpf.MemtraceTtKindTT_ALLOCATOR_GONE:
 		if p, known := r.processes[from.pid]; known {
+			r.endsAt(p, object, from.time)
 			delete(p.allocators, object)
 			delete(p.unknownCapacities, object)
 			p.touch(object)
@@ -469,20 +466,6 @@ func (r *run) object(from origin, kind bpf.MemtraceTtKind, library uint8, object
 		r.execed(from)
 	case bpf.MemtraceTtKindTT_EXIT:
 		r.exits(from)
-	}
-}
-
-// closeSubmeshes closes the submeshes of a mesh that closes: of those that something still refers to,
-// the runtime does not tell, and their allocators stay.
-func (r *run) closeSubmeshes(p *traced, from origin, library uint8, mesh uint64) {
-	for device := range p.devices {
-		if p.Parent(device) != mesh {
-			continue
-		}
-		if a, _, err := p.AllocatorOf(device); err == nil && p.allocators[a] {
-			r.object(from, bpf.MemtraceTtKindTT_ALLOCATOR_GONE, library, a)
-		}
-		r.object(from, bpf.MemtraceTtKindTT_DEVICE_CLOSE, library, device)
 	}
 }
 
@@ -631,7 +614,7 @@ func (r *run) add(a announcement, now uint64) (p *traced, lives bool) {
 	}
 	p = &traced{
 		Inspector: inspect.New(a.of.lib, a.mapping), mapping: a.mapping, of: a.of, at: a.at, late: a.late,
-		devices: map[uint64][]aggregator.Chip{}, unsized: map[uint64]*unsized{}, closed: map[uint64]bool{}, allocators: map[uint64]bool{}, unknownCapacities: map[uint64]unknownCapacity{},
+		devices: map[uint64][]aggregator.Chip{}, unsized: map[uint64]*unsized{}, closing: map[uint64]*closing{}, closed: map[uint64]bool{}, allocators: map[uint64]bool{}, unknownCapacities: map[uint64]unknownCapacity{},
 	}
 	p.chips = inspect.NewChips(p.Inspector, pid)
 	p.reconciliation.forkedFrom = proc.ForkedFrom(a.mapping)

@@ -148,24 +148,31 @@ func TestLateIsWhoMappedBefore(t *testing.T) {
 	}
 }
 
-// A device whose close failed holds what it held: what is taken to be gone is marked when it is
-// used again, and found.
+// A device whose close failed holds what it held, buffers and programs, also where nothing is
+// allocated any more.
 func TestCloseThatFails(t *testing.T) {
 	t.Parallel()
 	p := fixture.User(t, fixture.LayoutB)
 	tr := start(t, Options{PIDs: []uint32{p.PID}})
 	fixture.Do(t, p, "device 0 1")
 	fixture.Do(t, p, "alloc 100 0 0 0 4096 1024 64")
+	program := fixture.Do(t, p, "program")
+	fixture.Do(t, p, "place %s 0 0 4096", program)
 	fixture.Do(t, p, "close_fails 0")
-	if s := tr.process(p.PID); s.Buffers != 1 {
-		t.Errorf("after the close: %d buffers", s.Buffers)
+	holds := func(what string, buffers uint64) {
+		t.Helper()
+		s := tr.process(p.PID)
+		if !s.Exact() || s.Buffers != buffers || len(s.Chips) != 1 || s.Chips[0].CB.Programs != 1 || s.Chips[0].CB.Physical == 0 {
+			t.Errorf("%s: %d buffers, %+v, marked with %+v", what, s.Buffers, s.Chips, s.Reasons)
+		}
 	}
+	holds("after the close", 1)
 	fixture.Do(t, p, "alloc 100 0 0 0 512 1024 8192")
-	if s := tr.process(p.PID); s.Exact() && s.Buffers != 2 {
-		t.Errorf("%d buffers, and nothing is marked", s.Buffers)
+	holds("after an allocation", 2)
+	// Closed at last, it has nothing.
+	fixture.Do(t, p, "close 0")
+	fixture.Do(t, p, "destroy 0")
+	if s := tr.process(p.PID); !s.Exact() || s.Buffers != 0 || len(s.Chips) != 0 {
+		t.Errorf("closed: %d buffers, %+v, marked with %+v", s.Buffers, s.Chips, s.Reasons)
 	}
-	tr.await("both are found", func() bool {
-		s, _ := tr.lookup(p.PID)
-		return s.Exact() && s.Buffers == 2 && s.Memory[aggregator.DRAM].Requested == 4096+512
-	})
 }

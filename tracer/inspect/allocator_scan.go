@@ -33,6 +33,9 @@ func (in *Inspector) limit(of time.Duration) *proc.Limit { return proc.NewLimit(
 
 var errOpenTime = fmt.Errorf("looking for its devices and allocators took more than %v", openTime)
 
+// isOpenOf are the getters that say whether a device is open, by its vtable.
+var isOpenOf = map[string]string{metal.DeviceVtable: metal.DeviceIsOpen, metal.MeshDeviceVtable: metal.MeshIsOpen}
+
 // openDevices finds the devices that a process has open, each with its allocator or 0,
 // and all allocators, of which a device can have more.
 func (in *Inspector) openDevices(found memory.Objects) (devices map[uint64]uint64, allocators []uint64, err error) {
@@ -45,7 +48,7 @@ func (in *Inspector) openDevices(found memory.Objects) (devices map[uint64]uint6
 			allocators = append(allocators, allocator)
 		}
 	}
-	for vtable, isOpen := range map[string]string{metal.DeviceVtable: metal.DeviceIsOpen, metal.MeshDeviceVtable: metal.MeshIsOpen} {
+	for vtable, isOpen := range isOpenOf {
 		for _, address := range found[in.vptr(vtable)] {
 			if late() {
 				return nil, nil, errOpenTime
@@ -104,6 +107,34 @@ func (in *Inspector) Parent(device uint64) uint64 {
 		return 0
 	}
 	return parent
+}
+
+// IsOpen says whether a device is open. One that does not say so is not.
+func (in *Inspector) IsOpen(device uint64) bool {
+	vptr, err := in.recent().U64(device)
+	if err != nil {
+		return false
+	}
+	for vtable, isOpen := range isOpenOf {
+		if in.vptr(vtable) == vptr {
+			open, err := in.call(isOpen, device)
+			return err == nil && open&1 != 0 && !in.parentClosed(device)
+		}
+	}
+	return false
+}
+
+// Within says whether a device is a submesh of a mesh, or of a submesh of it.
+func (in *Inspector) Within(device, mesh uint64) bool {
+	for range maxMeshDepth {
+		if device = in.Parent(device); device == 0 {
+			return false
+		}
+		if device == mesh {
+			return true
+		}
+	}
+	return false
 }
 
 // maxMeshDepth bounds how deep submeshes have submeshes.
