@@ -74,7 +74,7 @@ func (p *process) events(l *look, names inspect.ChipNames, uses func(uint64) boo
 	if first {
 		scan.Allocators, scan.Buffers = l.scan.Scan.Allocators, l.scan.Scan.Buffers
 		for _, h := range scan.Buffers {
-			p.buffers[h.Buffer] = h
+			p.buffers[h.Buffer] = &held{h, p.round}
 		}
 	} else {
 		p.buffersFound(l, add)
@@ -129,7 +129,7 @@ func (p *process) devicesFound(l *look, names inspect.ChipNames, uses func(uint6
 	for _, a := range p.allocators {
 		if !read[a] {
 			add(aggregator.Event{Kind: aggregator.AllocatorGone, Allocator: a})
-			maps.DeleteFunc(p.buffers, func(_ uint64, h aggregator.LiveBuffer) bool { return h.Allocator == a })
+			maps.DeleteFunc(p.buffers, func(_ uint64, h *held) bool { return h.Allocator == a })
 		}
 	}
 	deviceOf := map[uint64]uint64{}
@@ -160,32 +160,33 @@ func (p *process) devicesFound(l *look, names inspect.ChipNames, uses func(uint6
 
 // buffersFound emits events of freed buffers, then of new ones.
 func (p *process) buffersFound(l *look, add func(aggregator.Event)) {
-	held := make(map[uint64]*aggregator.LiveBuffer, len(l.scan.Scan.Buffers))
-	for i := range l.scan.Scan.Buffers {
-		held[l.scan.Scan.Buffers[i].Buffer] = &l.scan.Scan.Buffers[i]
-	}
 	read := map[uint64]bool{}
 	for _, a := range l.scan.Scan.Allocators {
 		read[a] = true
 	}
-	for id, old := range p.buffers {
-		h := held[id]
-		if h != nil && *h == old {
-			delete(held, id)
-			continue
-		}
-		if h == nil && !read[old.Allocator] {
-			continue // that could not be read
-		}
-		add(aggregator.Event{Kind: aggregator.Free, Buffer: id})
-		delete(p.buffers, id)
-	}
+	p.round++
+	same := 0
+	var changed []*aggregator.LiveBuffer
 	for i := range l.scan.Scan.Buffers {
 		h := &l.scan.Scan.Buffers[i]
-		if held[h.Buffer] == nil {
-			continue
+		if old := p.buffers[h.Buffer]; old != nil && old.LiveBuffer == *h {
+			old.round = p.round
+			same++
+		} else {
+			changed = append(changed, h)
 		}
-		p.buffers[h.Buffer] = *h
+	}
+	if same < len(p.buffers) {
+		for id, old := range p.buffers {
+			if old.round == p.round || !read[old.Allocator] && !slices.ContainsFunc(changed, func(h *aggregator.LiveBuffer) bool { return h.Buffer == id }) {
+				continue // it is there, or could not be read
+			}
+			add(aggregator.Event{Kind: aggregator.Free, Buffer: id})
+			delete(p.buffers, id)
+		}
+	}
+	for _, h := range changed {
+		p.buffers[h.Buffer] = &held{*h, p.round}
 		p.used[h.Device] = true
 		add(aggregator.Event{Kind: aggregator.Alloc, Memory: h.Memory, MemoryLayout: h.MemoryLayout, Device: h.Device, Allocator: h.Allocator, Buffer: h.Buffer,
 			Address: h.Address, Size: h.Size, PageSize: h.PageSize, PerBank: h.PerBank})

@@ -41,8 +41,10 @@ type process struct {
 	// What it holds, as of the last look that was whole.
 	devices    map[uint64]uint64 // open ones, with their allocators
 	allocators []uint64
-	buffers    map[uint64]aggregator.LiveBuffer
-	programs   map[uint64]program
+	buffers    map[uint64]*held
+	// round counts the looks whose buffers were compared.
+	round    uint64
+	programs map[uint64]program
 	// chipsUnknown: on which chips one of them is was not to be had, which is said.
 	chipsUnknown bool
 	files        *inspect.KernelFiles
@@ -65,6 +67,12 @@ type process struct {
 	shown      bool
 	unsearched string
 	failed     int
+}
+
+// held is a buffer that was found in a round.
+type held struct {
+	aggregator.LiveBuffer
+	round uint64
 }
 
 // program is one that was read: another one at its address has another number.
@@ -99,7 +107,7 @@ func newProcess(m proc.Mapping, l *library) (*process, error) {
 	in := inspect.NewOver(mem, l.lib, m).Repeatedly()
 	return &process{
 		pid: m.PID, mapping: m, library: l, memory: mem, Inspector: in, chips: inspect.NewChips(in, m.PID), info: info,
-		devices: map[uint64]uint64{}, buffers: map[uint64]aggregator.LiveBuffer{}, used: map[uint64]bool{}, programs: map[uint64]program{}, files: inspect.NewKernelFiles(m.PID),
+		devices: map[uint64]uint64{}, buffers: map[uint64]*held{}, used: map[uint64]bool{}, programs: map[uint64]program{}, files: inspect.NewKernelFiles(m.PID),
 	}, nil
 }
 
@@ -300,8 +308,8 @@ func (l *look) run() {
 func (l *look) read() {
 	p := l.p
 	known := func(h *aggregator.LiveBuffer) bool {
-		old, ok := p.buffers[h.Buffer]
-		if !ok || old.Address != h.Address || old.Size != h.Size || old.Memory != h.Memory || old.Allocator != h.Allocator {
+		old := p.buffers[h.Buffer]
+		if old == nil || old.Address != h.Address || old.Size != h.Size || old.Memory != h.Memory || old.Allocator != h.Allocator {
 			return false
 		}
 		h.PerBank = old.PerBank

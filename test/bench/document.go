@@ -113,6 +113,9 @@ that sends a record for each chip to an allocation server, which here takes reco
 	if len(r.resident) > 0 {
 		r.residentPart(p)
 	}
+	if len(r.sampled) > 0 {
+		r.samplingPart(p)
+	}
 	if len(r.growth.one.attach) > 0 {
 		r.growthPart(p)
 	}

@@ -18,7 +18,7 @@ import (
 func main() {
 	count := flag.Int("rounds", 9, "rounds, in each of which everything is measured once: they take half a minute each, all else two minutes")
 	out := flag.String("out", "", "write the table into this file, not to stdout")
-	only := flag.String("only", "", "only fixture, lives, reader, page, runtime or attach")
+	only := flag.String("only", "", "only fixture, lives, reader, page, runtime, attach or sampling")
 	flag.Parse()
 	if err := run(*count, *out, *only); err != nil {
 		fmt.Fprintln(os.Stderr, "bench:", err)
@@ -42,6 +42,7 @@ type results struct {
 	growth              growth
 	lives               lives
 	resident            []resident
+	sampled             []sampled
 	// drawn is how long the page of a large recording takes, ms.
 	drawn float64
 }
@@ -94,7 +95,7 @@ func run(count int, out, only string) error {
 			return err
 		}
 	}
-	if wants("runtime") || wants("attach") {
+	if wants("runtime") || wants("attach") || wants("sampling") {
 		installed, err := rig.Install(ctx, rig.DefaultRelease)
 		if err != nil {
 			return err
@@ -112,6 +113,11 @@ func run(count int, out, only string) error {
 				return err
 			}
 			if err := r.largeProcess(ctx, installed, count); err != nil {
+				return err
+			}
+		}
+		if wants("sampling") {
+			if err := r.sampling(ctx, installed, count); err != nil {
 				return err
 			}
 		}

@@ -200,29 +200,21 @@ var errChanging = errors.New("it changes faster than it can be read")
 
 // liveBuffers reads the buffers of an allocator. The process runs on meanwhile: what it
 // does not touch is read right, and the set is read again until it is whole.
-func (in *Inspector) liveBuffers(layout *metal.Layout, allocator, set uint64) ([]aggregator.LiveBuffer, error) {
-	limit := in.limit(time.Second)
+func (in *Inspector) liveBuffers(layout *metal.Layout, allocator, set uint64) (live []aggregator.LiveBuffer, err error) {
+	limit, strict := in.limit(time.Second), in.limit(strictTime)
 	for {
-		var l *lastScan
 		if in.last != nil {
-			if l = in.last[allocator]; l == nil {
-				l = &lastScan{pages: in.pages()}
-				in.last[allocator] = l
+			r := in.last[allocator]
+			if r == nil {
+				r = &rescan{}
+				in.last[allocator] = r
 			}
-			l.pages.Anew(l.addresses, metal.WindowSize)
-			l.addresses = l.addresses[:0]
+			live, err = r.buffers(in, layout, allocator, allocator+set, !strict.Over())
+		} else {
+			live, err = in.buffersOnce(layout, allocator, allocator+set)
 		}
-		list, err := in.set(allocator+set, l)
 		if err == nil {
-			live := make([]aggregator.LiveBuffer, 0, len(list))
-			for some := range slices.Chunk(list, atOnce) {
-				if err == nil {
-					live, err = in.buffers(live, layout, some, allocator, l)
-				}
-			}
-			if err == nil {
-				return live, nil
-			}
+			return live, nil
 		}
 		if limit.Over() {
 			return nil, fmt.Errorf("reading the buffers of the allocator at %#x: %w: %w", allocator, errChanging, err)
@@ -230,21 +222,48 @@ func (in *Inspector) liveBuffers(layout *metal.Layout, allocator, set uint64) ([
 	}
 }
 
-// set walks a std::unordered_set of pointers.
-func (in *Inspector) set(address uint64, last *lastScan) ([]uint64, error) {
-	p := in.pages()
-	if last != nil {
-		p = last.pages
+// setHead is the first node of a std::unordered_set and how many elements it has.
+func (in *Inspector) setHead(set uint64) (first, count uint64, err error) {
+	var head [metal.SetCount - metal.SetFirst + 8]byte
+	if err := in.mem.ReadAt(head[:], set+metal.SetFirst); err != nil {
+		return 0, 0, err
 	}
-	count, err := p.U64(address + metal.SetCount)
+	if count = binary.LittleEndian.Uint64(head[metal.SetCount-metal.SetFirst:]); count > maxLiveBuffers {
+		return 0, 0, fmt.Errorf("a set at %#x claims %d elements", set, count)
+	}
+	return binary.LittleEndian.Uint64(head[:]), count, nil
+}
+
+// buffersOnce reads the buffers that are in a set.
+func (in *Inspector) buffersOnce(layout *metal.Layout, allocator, set uint64) ([]aggregator.LiveBuffer, error) {
+	list, err := in.set(set)
 	if err != nil {
 		return nil, err
 	}
-	if count > maxLiveBuffers {
-		return nil, fmt.Errorf("a set at %#x claims %d elements", address, count)
+	fields := fieldsOf(layout)
+	live := make([]aggregator.LiveBuffer, 0, len(list))
+	for some := range slices.Chunk(list, atOnce) {
+		_, windows, err := in.windows(layout, some)
+		if err != nil {
+			return nil, err
+		}
+		for i, id := range some {
+			if h, ok := fields.buffer(windows[i*metal.WindowSize:(i+1)*metal.WindowSize], id, allocator); ok {
+				live = append(live, h)
+			}
+		}
 	}
+	return live, nil
+}
+
+// set walks a std::unordered_set of pointers.
+func (in *Inspector) set(address uint64) ([]uint64, error) {
+	node, count, err := in.setHead(address)
+	if err != nil {
+		return nil, err
+	}
+	p := in.pages()
 	list := make([]uint64, 0, count)
-	node, err := p.U64(address + metal.SetFirst)
 	for ; err == nil && node != 0; node, err = p.U64(node) {
 		if uint64(len(list)) == count {
 			return nil, fmt.Errorf("a set at %#x has more than its %d elements", address, count)
@@ -254,67 +273,61 @@ func (in *Inspector) set(address uint64, last *lastScan) ([]uint64, error) {
 			return nil, err
 		}
 		list = append(list, value)
-		if last != nil {
-			last.addresses = append(last.addresses, node)
-		}
 	}
 	if err != nil {
 		return nil, err
 	}
-	after, err := in.pages().U64(address + metal.SetCount)
+	_, after, err := in.setHead(address)
 	if err == nil && (uint64(len(list)) != count || after != count) {
 		err = fmt.Errorf("a set at %#x of %d elements had %d, then %d", address, count, len(list), after)
 	}
 	return list, err
 }
 
-// buffers reads Buffer objects and appends them, but for those that are not the
-// allocator's, or not allocated (any more).
-func (in *Inspector) buffers(live []aggregator.LiveBuffer, layout *metal.Layout, list []uint64, allocator uint64, last *lastScan) ([]aggregator.LiveBuffer, error) {
-	at := slices.Clone(list)
-	base := uint64(layout.Base)
+// windows reads the part of Buffer objects that has their fields, one behind the other, and
+// says where these are.
+func (in *Inspector) windows(layout *metal.Layout, buffers []uint64) (at []uint64, windows []byte, err error) {
+	at = slices.Clone(buffers)
 	if layout.Indirect {
-		words, err := in.readEach(list, base, 8, last)
+		words, err := in.mem.ReadEach(buffers, uint64(layout.Base), 8)
 		if err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 		for i := range at {
 			at[i] = binary.LittleEndian.Uint64(words[8*i:])
 		}
-		base = 0
-	}
-	windows, err := in.readEach(at, base, metal.WindowSize, last)
-	if err != nil {
-		return nil, err
-	}
-	for i, id := range list {
-		w := windows[i*metal.WindowSize : (i+1)*metal.WindowSize]
-		u64 := func(field string) uint64 { return binary.LittleEndian.Uint64(w[layout.Offset(field):]) }
-		u32 := func(field string) uint32 { return binary.LittleEndian.Uint32(w[layout.Offset(field):]) }
-		if u64("allocator") != allocator || w[layout.Offset("status")] != metal.StatusAllocated || w[layout.Offset("hooked")] != 0 {
-			continue
+	} else {
+		for i := range at {
+			at[i] += uint64(layout.Base)
 		}
-		live = append(live, aggregator.LiveBuffer{
-			Buffer: id, Device: u64("device"), Allocator: allocator, Address: uint64(u32("address")), Size: u64("size"),
-			PageSize: u64("page_size"), Memory: aggregator.Memory(min(u32("type"), 255)), MemoryLayout: uint8(min(u32("layout"), 255)),
-		})
 	}
-	return live, nil
+	windows, err = in.mem.ReadEach(at, 0, metal.WindowSize)
+	return at, windows, err
 }
 
-// readEach reads a piece of each object, one behind the other.
-func (in *Inspector) readEach(objects []uint64, offset uint64, size int, last *lastScan) ([]byte, error) {
-	if last == nil {
-		return in.mem.ReadEach(objects, offset, size)
+// bufferFields are the offsets of a layout's fields, from the window's begin.
+type bufferFields struct {
+	allocator, status, hooked, device, address, size, pageSize, memory, layout uint32
+}
+
+func fieldsOf(l *metal.Layout) bufferFields {
+	return bufferFields{
+		allocator: l.Offset("allocator"), status: l.Offset("status"), hooked: l.Offset("hooked"), device: l.Offset("device"), address: l.Offset("address"),
+		size: l.Offset("size"), pageSize: l.Offset("page_size"), memory: l.Offset("type"), layout: l.Offset("layout"),
 	}
-	all := make([]byte, size*len(objects))
-	for i, o := range objects {
-		if err := last.pages.ReadAt(all[i*size:(i+1)*size], o+offset); err != nil {
-			return nil, err
-		}
-		last.addresses = append(last.addresses, o+offset)
+}
+
+// buffer is what a window has; false where it is not the allocator's, or not allocated (any more).
+func (f *bufferFields) buffer(w []byte, id, allocator uint64) (h aggregator.LiveBuffer, ok bool) {
+	u64 := func(offset uint32) uint64 { return binary.LittleEndian.Uint64(w[offset:]) }
+	u32 := func(offset uint32) uint32 { return binary.LittleEndian.Uint32(w[offset:]) }
+	if u64(f.allocator) != allocator || w[f.status] != metal.StatusAllocated || w[f.hooked] != 0 {
+		return h, false
 	}
-	return all, nil
+	return aggregator.LiveBuffer{
+		Buffer: id, Device: u64(f.device), Allocator: allocator, Address: uint64(u32(f.address)), Size: u64(f.size),
+		PageSize: u64(f.pageSize), Memory: aggregator.Memory(min(u32(f.memory), 255)), MemoryLayout: uint8(min(u32(f.layout), 255)),
+	}, true
 }
 
 // blockSteps bounds the evaluation that lists the blocks of an allocator, in

@@ -32,20 +32,14 @@ type Inspector struct {
 	code *eval.Code
 	data *memory.Pages
 	// last, where it is not nil, is what each allocator had when it was scanned last.
-	last map[uint64]*lastScan
-}
-
-// lastScan is where the buffers of an allocator are, to be read at once the next time.
-type lastScan struct {
-	addresses []uint64
-	pages     *memory.Pages
+	last map[uint64]*rescan
 }
 
 // Repeatedly has its allocators scanned in less time where they are scanned often. It is used by
 // one goroutine at a time then.
 func (in *Inspector) Repeatedly() *Inspector {
 	c := *in
-	c.last = map[uint64]*lastScan{}
+	c.last = map[uint64]*rescan{}
 	return &c
 }
 

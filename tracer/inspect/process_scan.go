@@ -3,6 +3,7 @@ package inspect
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -154,6 +155,7 @@ func (in *Inspector) ScanAllocators(b *ProcessScan, layout *metal.Layout, alloca
 		return err
 	}
 	var failed error
+	maps.DeleteFunc(in.last, func(a uint64, _ *rescan) bool { return !slices.Contains(allocators, a) })
 	for _, a := range allocators {
 		live, err := in.liveBuffers(layout, a, set)
 		if err == nil && len(b.Scan.Buffers)+len(live) > maxLiveBuffers {
@@ -178,10 +180,21 @@ func (in *Inspector) ScanAllocators(b *ProcessScan, layout *metal.Layout, alloca
 // cannot be had it stays 0, unknown.
 func (in *Inspector) fillReserved(allocator uint64, live []aggregator.LiveBuffer, known func(*aggregator.LiveBuffer) bool) {
 	var blocks [aggregator.NumMemories]map[uint64]uint64
+	var sizes sizes
+	if r := in.last[allocator]; r != nil {
+		if r.sizes == nil {
+			r.sizes = map[sizeOf]uint64{}
+		}
+		sizes = r.sizes
+	}
 	in = in.withCache()
 	for i := range live {
 		h := &live[i]
 		if h.Memory >= aggregator.NumMemories || h.Memory == aggregator.SystemMemory || known != nil && known(h) {
+			continue
+		}
+		var ok bool
+		if h.PerBank, ok = sizes.of(h); ok {
 			continue
 		}
 		if blocks[h.Memory] == nil {
@@ -192,6 +205,9 @@ func (in *Inspector) fillReserved(allocator uint64, live []aggregator.LiveBuffer
 			blocks[h.Memory] = list
 		}
 		h.PerBank = blocks[h.Memory][h.Address]
+		if sizes != nil {
+			sizes.learn(h)
+		}
 	}
 }
 

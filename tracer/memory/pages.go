@@ -3,10 +3,7 @@ package memory
 import (
 	"encoding/binary"
 	"fmt"
-	"slices"
 	"unsafe"
-
-	"golang.org/x/sys/unix"
 
 	"tt-memtrace/tracer/proc"
 )
@@ -18,7 +15,6 @@ type Pages struct {
 	known map[uint64]*page
 	// ahead is how many pages, aligned to as many, come with the one that is wanted.
 	ahead uint64
-	room  []page
 }
 
 type page [proc.PageBytes]byte
@@ -29,8 +25,6 @@ const (
 	apart = 4
 	// maxPages are kept at a time.
 	maxPages = 1 << 16
-	// maxAnew are read at once, and their room is kept.
-	maxAnew = 1 << 13
 )
 
 // NewPages begins to read a process's memory.
@@ -40,46 +34,6 @@ func NewPages(mem *Process) *Pages {
 		p.ahead = apart
 	}
 	return p
-}
-
-// Anew forgets what was read, and reads what lies at addresses, of a size each, at once. What of
-// it cannot be read, or is too much, is read when it is wanted.
-func (p *Pages) Anew(addresses []uint64, size uint64) {
-	clear(p.known)
-	list := make([]uint64, 0, len(addresses))
-	for _, a := range addresses {
-		for n := a / proc.PageBytes; n <= (a+size-1)/proc.PageBytes; n++ {
-			if len(list) == 0 || list[len(list)-1] != n {
-				list = append(list, n)
-			}
-		}
-	}
-	slices.Sort(list)
-	list = slices.Compact(list)
-	list = list[:min(len(list), maxAnew)]
-	if cap(p.room) < len(list) {
-		p.room = make([]page, len(list)+len(list)/4)
-	}
-	room := p.room[:len(list)]
-	parts := make([]unix.RemoteIovec, 0, maxParts)
-	for from := 0; from < len(list); {
-		parts = parts[:0]
-		to := from
-		for ; to < len(list) && to-from < maxBytes/proc.PageBytes; to++ {
-			if to > from && list[to] == list[to-1]+1 {
-				parts[len(parts)-1].Len += proc.PageBytes
-			} else {
-				parts = append(parts, unix.RemoteIovec{Base: uintptr(list[to] * proc.PageBytes), Len: proc.PageBytes})
-			}
-		}
-		b := unsafe.Slice(&room[from][0], (to-from)*proc.PageBytes)
-		if p.mem.read(b, parts) == nil {
-			for i := from; i < to; i++ {
-				p.known[list[i]] = &room[i]
-			}
-		}
-		from = to
-	}
 }
 
 // ReadAt reads what lies in one page or more.

@@ -127,39 +127,3 @@ func TestEndedIsNotSearched(t *testing.T) {
 		t.Error(found)
 	}
 }
-
-// Pages that are read at once are as they were then, and others are read when they are wanted.
-func TestPagesAreReadAgain(t *testing.T) {
-	const pages, unmapped = 700, 300
-	block, start := room(t, pages)
-	hole := block[unmapped*proc.PageBytes : (unmapped+1)*proc.PageBytes]
-	fill := func(with uint64) {
-		if err := unix.Mprotect(hole, unix.PROT_READ|unix.PROT_WRITE); err != nil {
-			t.Fatal(err)
-		}
-		for at := 0; at < len(block); at += 8 {
-			binary.LittleEndian.PutUint64(block[at:], with+uint64(at))
-		}
-		if err := unix.Mprotect(hole, unix.PROT_NONE); err != nil {
-			t.Fatal(err)
-		}
-	}
-	var all []uint64
-	for page := uint64(0); page < pages; page += 2 {
-		all = append(all, start+page*proc.PageBytes+4088, start+page*proc.PageBytes+8)
-	}
-	for _, mem := range []*Process{self(t), Direct(uint32(os.Getpid()))} {
-		p := NewPages(mem)
-		for round := range uint64(3) {
-			fill(round)
-			p.Anew(all, 16)
-			for page := range uint64(pages) {
-				at := page * proc.PageBytes
-				v, err := p.U64(start + at)
-				if (err != nil) != (page == unmapped) || err == nil && v != round+at {
-					t.Fatalf("page %d is %d: %v", page, v, err)
-				}
-			}
-		}
-	}
-}

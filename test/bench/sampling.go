@@ -1,0 +1,129 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"tt-memtrace/aggregator"
+	"tt-memtrace/sampler"
+	"tt-memtrace/test/rig"
+)
+
+// sampled is what samples of a process take that changes so many buffers a second.
+type sampled struct {
+	rate int
+	// look is the processor time of one sample with the accounts, ms; failed are those that could not be read.
+	look   []float64
+	failed int
+}
+
+// The process that is sampled.
+const (
+	sampledBuffers  = 10_000
+	sampledPrograms = 100
+	sampledBytes    = 6_000_000_000
+)
+
+// sampling measures samples a second apart, whatever part of a processor they take.
+func (r *results) sampling(ctx context.Context, installed *rig.Runtime, count int) (err error) {
+	dir, err := rig.Dir()
+	if err != nil {
+		return err
+	}
+	w, err := installed.Start(ctx, rig.Options{Cluster: "t3k", Script: filepath.Join(filepath.Dir(dir), "bench", "holding.py"),
+		Args: []string{dir, "t3k", fmt.Sprint(sampledBuffers), fmt.Sprint(sampledPrograms), fmt.Sprint(sampledBytes)}})
+	if err != nil {
+		return err
+	}
+	defer w.Close()
+	if _, err := w.Await("open", 5*time.Minute); err != nil {
+		return err
+	}
+	s, err := sampler.New(sampler.Options{PIDs: []uint32{uint32(w.PID())}})
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	var mu sync.Mutex
+	accounts := aggregator.New()
+	ready, done := make(chan struct{}), make(chan error, 1)
+	go func() {
+		done <- s.Run(ctx, func() { close(ready) }, func(events []aggregator.Event) {
+			mu.Lock()
+			defer mu.Unlock()
+			for i := range events {
+				accounts.Apply(&events[i])
+			}
+		})
+	}()
+	defer func() {
+		cancel()
+		err = errors.Join(err, <-done, s.Close())
+	}()
+	<-ready
+	for _, rate := range []int{0, 100, 300} {
+		if err := w.Send(fmt.Sprint("churn ", rate)); err != nil {
+			return err
+		}
+		if _, err := w.Await("done", patience); err != nil {
+			return err
+		}
+		m := sampled{rate: rate}
+		for i := range 2 + max(10, count) {
+			time.Sleep(time.Second)
+			before, err := ownTime()
+			if err != nil {
+				return err
+			}
+			if err := s.Sync(ctx); err != nil {
+				return err
+			}
+			after, err := ownTime()
+			if err != nil {
+				return err
+			}
+			if i < 2 {
+				continue // what it had before the rate changed
+			}
+			m.look = append(m.look, float64((after-before).Microseconds())/1000)
+			mu.Lock()
+			for _, reason := range accounts.Snapshot().Reasons {
+				if reason.Code == aggregator.ReasonBuffersUnread || reason.Code == aggregator.ReasonNotRead {
+					m.failed++
+				}
+			}
+			mu.Unlock()
+		}
+		fmt.Fprintf(os.Stderr, "%d buffers, %d changed a second: a sample takes %s ms, %d failed\n", sampledBuffers, rate, spreadOf(m.look), m.failed)
+		r.sampled = append(r.sampled, m)
+	}
+	return errors.Join(w.Send("quit"), w.Wait(time.Minute))
+}
+
+// ownTime is what this process used so far.
+func ownTime() (time.Duration, error) {
+	var t unix.Timespec
+	err := unix.ClockGettime(unix.CLOCK_PROCESS_CPUTIME_ID, &t)
+	return time.Duration(t.Nano()), err
+}
+
+func (r *results) samplingPart(p printer) {
+	p(`
+### Sampling
+
+What a sample takes of a processor, with the accounts, of a process with the real runtime on t3k with %d buffers, %d programs and
+%d GB of arrays, which frees and allocates so many buffers a second.
+
+| changed a second | a sample, ms | failed, of %d |
+|---|---|---|`, sampledBuffers, sampledPrograms, int(sampledBytes/1e9), len(r.sampled[0].look))
+	for _, m := range r.sampled {
+		p("| %d | %s | %d |", m.rate, spreadOf(m.look), m.failed)
+	}
+}

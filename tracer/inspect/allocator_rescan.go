@@ -1,0 +1,369 @@
+package inspect
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"tt-memtrace/aggregator"
+	"tt-memtrace/tracer/memory"
+	"tt-memtrace/tracer/metal"
+)
+
+// An allocator that is scanned often has mostly the buffers that it had. So their objects, and the
+// nodes of the set that they are in, are read at once; only what is new is followed from pointer to
+// pointer. The node and the object of a buffer often lie in one page.
+
+// rescan is what was found of an allocator's buffers when it was scanned last.
+type rescan struct {
+	// pieces are those of the slots; nil before the first scan.
+	pieces *memory.Pieces
+	slots  []slot
+	byNode map[uint64]int
+	// order are the slots that are in the set, in its order.
+	order []int
+	// planned is how many slots there were when the pieces were put in order, and added how many
+	// were since.
+	planned, added int
+	scans          int
+	// sizes are what interleaved buffers cost each bank.
+	sizes sizes
+}
+
+// slot is a buffer that is in the set, or was.
+type slot struct {
+	node, buffer uint64
+	// window is where its fields are; 0 where that was not read yet.
+	window uint64
+	// place is its position in the order, and seen the last scan that found it in the set.
+	place, seen int
+	// piece is the number of the node's; the window's follows and, with Indirect, the pointer's.
+	piece int
+}
+
+const nodeBytes = metal.NodeValue + 8
+
+// node is one of the set: where the next one is, and the buffer.
+type node struct{ next, buffer uint64 }
+
+func nodeOf(b []byte) node {
+	return node{binary.LittleEndian.Uint64(b), binary.LittleEndian.Uint64(b[metal.NodeValue:])}
+}
+
+// possible says whether it is one: what malloc notes in memory that was freed is not aligned, or
+// hardly ever.
+func (n node) possible() bool { return n.next%8 == 0 && n.buffer%8 == 0 && n.buffer != 0 }
+
+// errMoved: the set changed while it was read.
+var errMoved = errors.New("it changed while it was read")
+
+// strictTime is for how much of processors a set is read again until it did not change meanwhile.
+const strictTime = 10 * time.Millisecond
+
+// buffers reads what an allocator has now. Where strict, all of that was so at one moment. Else it is
+// what the allocator had in the milliseconds in which it was read: what was there all the time is in
+// it, and what is in it was there at some time of these.
+func (r *rescan) buffers(in *Inspector, layout *metal.Layout, allocator, set uint64, strict bool) (live []aggregator.LiveBuffer, err error) {
+	if r.pieces == nil || r.added > r.planned/4+16 {
+		r.plan(in, layout)
+	}
+	was, slots := r.order, len(r.slots)
+	defer func() {
+		switch {
+		case errors.Is(err, errMoved):
+			r.order, r.slots = was, r.slots[:slots]
+		case err != nil:
+			*r = rescan{sizes: r.sizes} // such as where a page of it is not there any more
+		}
+	}()
+	first, count, err := in.setHead(set)
+	if err != nil {
+		return nil, err
+	}
+	if err := r.pieces.Read(); err != nil {
+		return nil, err
+	}
+	fields := fieldsOf(layout)
+	found, after, err := r.walk(in, set, first, count)
+	if err != nil {
+		return nil, err
+	}
+	if found < min(count, after) || found > max(count, after) {
+		// Those that it had are looked at one by one below. Of new ones some may be missing.
+		if most := count/128 + 2; strict || found > max(count, after)+most || len(was) == 0 {
+			return nil, fmt.Errorf("%w: it had %d elements, then %d, and %d were found", errMoved, count, after, found)
+		}
+		r.keep(was, &fields, allocator)
+		if n := uint64(len(r.order)); n+count/128+2 < min(count, after) {
+			return nil, fmt.Errorf("%w: it had %d elements, then %d, and %d were found", errMoved, count, after, n)
+		}
+	}
+	if err := r.add(in, layout); err != nil {
+		return nil, err
+	}
+	live = make([]aggregator.LiveBuffer, 0, len(r.order))
+	for _, i := range r.order {
+		s := &r.slots[i]
+		if h, ok := fields.buffer(r.pieces.Bytes(s.piece + 1)[:metal.WindowSize], s.buffer, allocator); ok {
+			live = append(live, h)
+		}
+	}
+	if !strict {
+		live = latest(live)
+	}
+	return live, nil
+}
+
+// keep adds slots that were in the set, were not met, and were live when they were read.
+func (r *rescan) keep(was []int, fields *bufferFields, allocator uint64) {
+	for _, i := range was {
+		s := &r.slots[i]
+		if s.seen == r.scans || nodeOf(r.pieces.Bytes(s.piece)).buffer != s.buffer {
+			continue
+		}
+		if _, ok := fields.buffer(r.pieces.Bytes(s.piece + 1)[:metal.WindowSize], s.buffer, allocator); ok {
+			s.seen, s.place = r.scans, len(r.order)
+			r.order = append(r.order, i)
+		}
+	}
+}
+
+// latest leaves out those whose place another one has by now: the one that was met first, as those
+// that were only kept come last.
+func latest(live []aggregator.LiveBuffer) []aggregator.LiveBuffer {
+	type place struct {
+		memory  aggregator.Memory
+		address uint64
+	}
+	seen := make(map[place]struct{}, len(live))
+	once := live[:0:0]
+	for i := range live {
+		at := place{live[i].Memory, live[i].Address}
+		if _, ok := seen[at]; !ok {
+			seen[at] = struct{}{}
+			once = append(once, live[i])
+		}
+	}
+	return once
+}
+
+// walk follows the set, of which the pieces were read. New slots have no window yet.
+// It returns how many elements were found, and how many the set had at the end.
+func (r *rescan) walk(in *Inspector, set, first, count uint64) (found, after uint64, err error) {
+	r.scans++
+	w := &walk{rescan: r, in: in, set: set, order: make([]int, 0, count), fresh: map[uint64]node{}, pages: in.pages()}
+	most := int(count + count/16 + 64)
+	for at, repairs := first, 0; at != 0; {
+		if n, ok := w.visit(at); ok {
+			at = n.next
+		} else if at, ok = w.before(at); !ok || repairs > most {
+			return 0, 0, errMoved
+		} else {
+			repairs++
+		}
+		if len(w.order) > most {
+			return 0, 0, errMoved
+		}
+	}
+	if _, after, err = in.setHead(set); err != nil {
+		return 0, 0, err
+	}
+	r.order = w.order
+	for place, i := range r.order {
+		r.slots[i].place = place
+	}
+	return uint64(len(r.order)), after, nil
+}
+
+// walk is one way along the set.
+type walk struct {
+	*rescan
+	in    *Inspector
+	set   uint64
+	order []int
+	// fresh are nodes that were read again, and pages what was not known.
+	fresh map[uint64]node
+	pages *memory.Pages
+	// next is the place in the last order that is expected next.
+	next int
+}
+
+// visit goes on to the node at an address. It is not ok where that cannot be one, or can have
+// been another one when the node before it was read.
+func (w *walk) visit(at uint64) (n node, ok bool) {
+	i, known := 0, false
+	if w.next < len(w.rescan.order) && w.slots[w.rescan.order[w.next]].node == at {
+		i, known = w.rescan.order[w.next], true
+	} else if i, known = w.byNode[at]; known {
+		w.next = w.slots[i].place
+	}
+	if known {
+		w.next++
+	}
+	n, again := w.fresh[at]
+	switch {
+	case again:
+	case known:
+		n = nodeOf(w.pieces.Bytes(w.slots[i].piece))
+	default:
+		var word [nodeBytes]byte
+		if w.pages.ReadAt(word[:], at) != nil {
+			return n, false
+		}
+		n = nodeOf(word[:])
+	}
+	if !n.possible() {
+		return n, false
+	}
+	if known && n.buffer != w.slots[i].buffer {
+		if !again {
+			return n, false
+		}
+		known = false
+	}
+	if !known {
+		i = len(w.slots)
+		w.slots = append(w.slots, slot{node: at, buffer: n.buffer})
+	} else if w.slots[i].seen == w.scans {
+		return n, false // a circle
+	}
+	w.slots[i].seen = w.scans
+	w.order = append(w.order, i)
+	return n, true
+}
+
+// before goes back to the last node that is in the set still, and returns which one follows it now.
+func (w *walk) before(bad uint64) (at uint64, ok bool) {
+	if i, known := w.byNode[bad]; known && w.slots[i].seen == w.scans && len(w.order) > 0 {
+		// A circle: the last one has come to lie before this one, after that was read.
+		s := &w.slots[w.order[len(w.order)-1]]
+		bad, s.seen, w.order = s.node, 0, w.order[:len(w.order)-1]
+	}
+	for len(w.order) > 0 {
+		s := &w.slots[w.order[len(w.order)-1]]
+		if n, ok := w.again(s.node); ok && n.buffer == s.buffer {
+			if n.next != bad {
+				return n.next, true
+			}
+			if _, ok := w.again(bad); ok {
+				return bad, true
+			}
+		}
+		bad, s.seen, w.order = s.node, 0, w.order[:len(w.order)-1]
+	}
+	first, _, err := w.in.setHead(w.set)
+	if err == nil && first == bad {
+		_, ok := w.again(bad)
+		return bad, ok
+	}
+	return first, err == nil
+}
+
+// again reads a node anew.
+func (w *walk) again(at uint64) (n node, ok bool) {
+	var word [nodeBytes]byte
+	if w.in.mem.ReadAt(word[:], at) != nil {
+		return n, false
+	}
+	n = nodeOf(word[:])
+	if ok = n.possible(); ok {
+		w.fresh[at] = n
+	}
+	return n, ok
+}
+
+// add reads the windows of new slots, and has them read from now on.
+func (r *rescan) add(in *Inspector, layout *metal.Layout) error {
+	var added []int
+	for _, i := range r.order {
+		s := &r.slots[i]
+		// Another buffer, at its address, can have its fields elsewhere.
+		if s.window == 0 || layout.Indirect && binary.LittleEndian.Uint64(r.pieces.Bytes(s.piece+2)) != s.window {
+			added = append(added, i)
+		}
+	}
+	r.added += len(added)
+	for some := range slices.Chunk(added, atOnce) {
+		buffers := make([]uint64, len(some))
+		for k, i := range some {
+			buffers[k] = r.slots[i].buffer
+		}
+		at, windows, err := in.windows(layout, buffers)
+		if err != nil {
+			return err
+		}
+		var word [nodeBytes]byte
+		for k, i := range some {
+			s := &r.slots[i]
+			s.window = at[k]
+			s.piece = r.pieces.Add(s.node, word[:])
+			r.pieces.Add(s.window, windows[k*metal.WindowSize:(k+1)*metal.WindowSize])
+			if layout.Indirect {
+				r.pieces.Add(s.buffer+uint64(layout.Base), binary.LittleEndian.AppendUint64(nil, s.window))
+			}
+			r.byNode[s.node] = i
+		}
+	}
+	return nil
+}
+
+// plan puts the pieces of the slots that are in the set in order, and forgets the others.
+func (r *rescan) plan(in *Inspector, layout *metal.Layout) {
+	slots := make([]slot, 0, len(r.order))
+	for _, i := range r.order {
+		slots = append(slots, r.slots[i])
+	}
+	*r = rescan{slots: slots, byNode: make(map[uint64]int, len(slots)), planned: len(slots), order: make([]int, 0, len(slots)), scans: r.scans, sizes: r.sizes}
+	var pieces []memory.Piece
+	for i := range slots {
+		s := &slots[i]
+		s.piece, s.place = len(pieces), i
+		pieces = append(pieces, memory.Piece{Address: s.node, Size: nodeBytes}, memory.Piece{Address: s.window, Size: metal.WindowSize})
+		if layout.Indirect {
+			pieces = append(pieces, memory.Piece{Address: s.buffer + uint64(layout.Base), Size: 8})
+		}
+		r.byNode[s.node] = i
+		r.order = append(r.order, i)
+	}
+	r.pieces = memory.NewPieces(in.mem, pieces)
+}
+
+// sizes are what interleaved buffers of an allocator cost each bank. That follows from these
+// fields, so it need not be asked for each new buffer: to list an allocator's blocks takes
+// the longer the more there are.
+type sizes map[sizeOf]uint64
+
+type sizeOf struct {
+	memory         aggregator.Memory
+	size, pageSize uint64
+}
+
+// interleaved is the runtime's TensorMemoryLayout::INTERLEAVED.
+const interleaved = 0
+
+// maxKnownSizes bounds how many are kept.
+const maxKnownSizes = 1 << 14
+
+func (s sizes) of(h *aggregator.LiveBuffer) (uint64, bool) {
+	if h.MemoryLayout != interleaved {
+		return 0, false
+	}
+	size, ok := s[sizeOf{h.Memory, h.Size, h.PageSize}]
+	return size, ok && size != 0
+}
+
+// learn notes what the allocator says of a buffer. Where it says something else than of another one
+// that is alike, it is asked for each from now on.
+func (s sizes) learn(h *aggregator.LiveBuffer) {
+	if h.MemoryLayout != interleaved || h.PerBank == 0 {
+		return
+	}
+	of := sizeOf{h.Memory, h.Size, h.PageSize}
+	if was, ok := s[of]; ok && was != h.PerBank {
+		s[of] = 0
+	} else if !ok && len(s) < maxKnownSizes {
+		s[of] = h.PerBank
+	}
+}

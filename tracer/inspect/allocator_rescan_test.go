@@ -1,0 +1,180 @@
+package inspect
+
+import (
+	"encoding/binary"
+	"os"
+	"slices"
+	"testing"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"tt-memtrace/aggregator"
+	"tt-memtrace/tracer/memory"
+	"tt-memtrace/tracer/metal"
+)
+
+// chain is a set in the memory of this process, whose nodes are numbered; 0 is its head.
+type chain struct {
+	t *testing.T
+	b []byte
+	r rescan
+	*Inspector
+}
+
+const chainNodes = 40
+
+func newChain(t *testing.T) *chain {
+	b, err := unix.Mmap(-1, 0, 1<<20, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { unix.Munmap(b) })
+	c := &chain{t: t, b: b, Inspector: &Inspector{mem: memory.Direct(uint32(os.Getpid()))}}
+	list := make([]int, chainNodes)
+	for i := range list {
+		list[i] = i + 1
+		c.put(i+1, i+1)
+	}
+	c.link(list...)
+	for range 2 { // the second time all are known
+		c.read()
+		c.walk()
+		if err := c.r.add(c.Inspector, &metal.Layout{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return c
+}
+
+// address is that of a node or, where its number is above 1000, of a buffer.
+func (c *chain) address(number int) uint64 {
+	return uint64(uintptr(unsafe.Pointer(&c.b[0]))) + uint64(number)*256
+}
+
+func (c *chain) buffer(number int) uint64 { return c.address(1000 + number) }
+
+// put has a node hold a buffer.
+func (c *chain) put(node, buffer int) {
+	binary.LittleEndian.PutUint64(c.b[node*256+metal.NodeValue:], c.buffer(buffer))
+}
+
+func (c *chain) next(node int, address uint64) {
+	binary.LittleEndian.PutUint64(c.b[node*256:], address)
+}
+
+// link makes these the nodes of the set.
+func (c *chain) link(nodes ...int) {
+	before := uint64(metal.SetFirst)
+	for _, n := range nodes {
+		binary.LittleEndian.PutUint64(c.b[before:], c.address(n))
+		before = uint64(n) * 256
+	}
+	binary.LittleEndian.PutUint64(c.b[before:], 0)
+	binary.LittleEndian.PutUint64(c.b[metal.SetCount:], uint64(len(nodes)))
+}
+
+// read reads what was known.
+func (c *chain) read() {
+	if c.r.pieces == nil || c.r.added > 0 {
+		c.r.plan(c.Inspector, &metal.Layout{})
+	}
+	if err := c.r.pieces.Read(); err != nil {
+		c.t.Fatal(err)
+	}
+}
+
+// walk gives the numbers of the buffers that are found.
+func (c *chain) walk() (buffers []int) {
+	first, count, err := c.setHead(c.address(0))
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	if _, _, err := c.r.walk(c.Inspector, c.address(0), first, count); err != nil {
+		c.t.Fatal(err)
+	}
+	for _, i := range c.r.order {
+		buffers = append(buffers, int(c.r.slots[i].buffer-c.buffer(0))/256)
+	}
+	return buffers
+}
+
+func upTo(n int) (list []int) {
+	for i := range n {
+		list = append(list, i+1)
+	}
+	return list
+}
+
+// A set that changes between the time that its nodes are read and that they are followed is
+// followed as it is then, or at least without what is gone.
+func TestChangedWhileRead(t *testing.T) {
+	all := upTo(chainNodes)
+	without := func(nodes ...int) []int {
+		return slices.DeleteFunc(slices.Clone(all), func(n int) bool { return slices.Contains(nodes, n) })
+	}
+	freed := func(c *chain, node int) { // what malloc notes there
+		c.next(node, c.address(node)>>12|1)
+		binary.LittleEndian.PutUint64(c.b[node*256+metal.NodeValue:], 0x123456789abcdef1)
+	}
+	for _, test := range []struct {
+		name string
+		// change is made after the nodes were read; before, where it is to be seen by reading.
+		before, change func(c *chain)
+		want           []int
+	}{
+		{"nothing", nil, func(*chain) {}, all},
+		{"nodes that were freed before", func(c *chain) { c.link(without(1, 7, 8, 40)...); freed(c, 7); freed(c, 8) }, func(*chain) {}, without(1, 7, 8, 40)},
+		{"all of them in other nodes", func(c *chain) {
+			for _, n := range all {
+				c.put(n, chainNodes+1-n)
+			}
+		}, func(*chain) {}, func() []int { l := slices.Clone(all); slices.Reverse(l); return l }()},
+		{"a new one in a node of before", func(c *chain) { c.put(20, 90) }, func(*chain) {}, append(append(upTo(19), 90), all[20:]...)},
+		{"freed before they were read, their neighbours after", func(c *chain) { freed(c, 7); freed(c, 8); freed(c, 9) },
+			func(c *chain) { c.link(without(7, 8, 9)...) }, without(7, 8, 9)},
+		{"the first one freed", func(c *chain) { freed(c, 1) }, func(c *chain) { c.link(without(1)...) }, without(1)},
+		{"one that lies before now, read after it was moved", func(c *chain) { c.put(30, 90); c.next(30, c.address(3)) },
+			func(c *chain) { c.link(append([]int{1, 2, 30}, without(1, 2, 30)...)...) }, without(30)},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			c := newChain(t)
+			if test.before != nil {
+				test.before(c)
+			}
+			c.read()
+			test.change(c)
+			if got := c.walk(); !slices.Equal(got, test.want) {
+				t.Errorf("found %v\nwant  %v", got, test.want)
+			}
+		})
+	}
+}
+
+// What interleaved buffers cost is remembered, unless two that are alike differ.
+func TestSizesOfInterleaved(t *testing.T) {
+	s := sizes{}
+	one := liveOf(2048, 1024)
+	if _, ok := s.of(&one); ok {
+		t.Error("nothing was learned")
+	}
+	one.PerBank = 512
+	s.learn(&one)
+	if n, ok := s.of(&one); !ok || n != 512 {
+		t.Errorf("%d %t", n, ok)
+	}
+	sharded := one
+	sharded.MemoryLayout = 2
+	if _, ok := s.of(&sharded); ok {
+		t.Error("what a sharded one takes depends on more")
+	}
+	one.PerBank = 1024
+	s.learn(&one)
+	if n, ok := s.of(&one); ok {
+		t.Errorf("two that are alike differ, and it is said to be %d", n)
+	}
+}
+
+func liveOf(size, pageSize uint64) aggregator.LiveBuffer {
+	return aggregator.LiveBuffer{Memory: aggregator.L1, Size: size, PageSize: pageSize}
+}

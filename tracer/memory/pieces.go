@@ -1,0 +1,84 @@
+package memory
+
+import (
+	"cmp"
+	"slices"
+
+	"golang.org/x/sys/unix"
+)
+
+// Piece is a part of a process's memory; bytes.
+type Piece struct {
+	Address uint64
+	Size    int
+}
+
+// Pieces are read again and again, all at once: a request for many small ones costs less than
+// the pages that they are in, or than a request each.
+type Pieces struct {
+	mem   *Process
+	parts []unix.RemoteIovec
+	at    []int // where each piece is in b
+	b     []byte
+}
+
+// mergeGap is how far apart pieces may be that are read as one: copying that much costs no more
+// than another part of a request.
+const mergeGap = 512
+
+// NewPieces prepares to read some; nothing is read yet. Their numbers are those of the list.
+func NewPieces(mem *Process, list []Piece) *Pieces {
+	p := &Pieces{mem: mem, at: make([]int, len(list))}
+	order := make([]int, len(list))
+	for i := range order {
+		order[i] = i
+	}
+	slices.SortFunc(order, func(a, b int) int { return cmp.Compare(list[a].Address, list[b].Address) })
+	size := 0
+	for _, i := range order {
+		from, to := list[i].Address, list[i].Address+uint64(list[i].Size)
+		if n := len(p.parts); n > 0 {
+			last := &p.parts[n-1]
+			if start, end := uint64(last.Base), uint64(last.Base)+uint64(last.Len); from <= end+mergeGap && to-start <= maxBytes {
+				more := int(max(end, to) - end)
+				p.at[i] = size - int(end-from) // also behind the end
+				last.Len += more
+				size += more
+				continue
+			}
+		}
+		p.parts = append(p.parts, unix.RemoteIovec{Base: uintptr(from), Len: list[i].Size})
+		p.at[i] = size
+		size += list[i].Size
+	}
+	p.b = make([]byte, size)
+	return p
+}
+
+// Add adds one, as it was read already, and returns its number.
+func (p *Pieces) Add(address uint64, b []byte) int {
+	p.parts = append(p.parts, unix.RemoteIovec{Base: uintptr(address), Len: len(b)})
+	p.at = append(p.at, len(p.b))
+	p.b = append(p.b, b...)
+	return len(p.at) - 1
+}
+
+// Read reads all of them, or fails.
+func (p *Pieces) Read() error {
+	b := p.b
+	for from := 0; from < len(p.parts); {
+		size, to := 0, from
+		for to < len(p.parts) && to-from < maxParts && size+p.parts[to].Len <= maxBytes {
+			size += p.parts[to].Len
+			to++
+		}
+		if err := p.mem.read(b[:size], p.parts[from:to]); err != nil {
+			return err
+		}
+		b, from = b[size:], to
+	}
+	return nil
+}
+
+// Bytes are those of a piece, from its begin on, until the next call of Add or Read.
+func (p *Pieces) Bytes(piece int) []byte { return p.b[p.at[piece]:] }

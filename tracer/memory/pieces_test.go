@@ -1,0 +1,68 @@
+package memory
+
+import (
+	"encoding/binary"
+	"math/rand/v2"
+	"os"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// Pieces that overlap, touch, lie close together or far apart, and are more than one request
+// takes, are each as they were when they were read.
+func TestPieces(t *testing.T) {
+	b := pages(t, 4<<20)
+	fill := func(with uint64) {
+		for at := 0; at < len(b); at += 8 {
+			binary.NativeEndian.PutUint64(b[at:], with+uint64(at))
+		}
+	}
+	random := rand.New(rand.NewPCG(1, 2))
+	for _, mem := range []*Process{self(t), Direct(uint32(os.Getpid()))} {
+		var at []uint64
+		var list []Piece
+		add := func(offset uint64) {
+			at = append(at, offset)
+			list = append(list, Piece{address(b) + offset, 16 + 8*random.IntN(20)})
+		}
+		for range 3000 {
+			add(8 * random.Uint64N(uint64(len(b))/8-100))
+		}
+		for i := range uint64(200) {
+			add(i * 16)
+			add(1<<20 + i*(200+i)&^7)
+		}
+		p := NewPieces(mem, list[:3000])
+		for i, piece := range list[3000:] {
+			if n := p.Add(piece.Address, make([]byte, piece.Size)); n != 3000+i {
+				t.Fatalf("piece %d has the number %d", 3000+i, n)
+			}
+		}
+		all := NewPieces(mem, list)
+		for round := range uint64(3) {
+			fill(round)
+			for _, p := range []*Pieces{p, all} {
+				if err := p.Read(); err != nil {
+					t.Fatal(err)
+				}
+				for i := range list {
+					for k := 0; k < list[i].Size; k += 8 {
+						if got := binary.NativeEndian.Uint64(p.Bytes(i)[k:]); got != round+at[i]+uint64(k) {
+							t.Fatalf("piece %d of %d bytes at %#x has %d behind %d bytes", i, list[i].Size, at[i], got, k)
+						}
+					}
+				}
+			}
+		}
+		if err := unix.Mprotect(b[1<<20:1<<20+4096], unix.PROT_NONE); err != nil {
+			t.Fatal(err)
+		}
+		if err := all.Read(); err == nil {
+			t.Error("a page of it cannot be read")
+		}
+		if err := unix.Mprotect(b[1<<20:1<<20+4096], unix.PROT_READ|unix.PROT_WRITE); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
