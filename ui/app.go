@@ -245,7 +245,7 @@ func (a *app) refresh() {
 		d.notes = a.o.Notes()
 	}
 	if a.o.Log != nil {
-		d.marks, d.failure = a.o.Log.marked(), a.o.Log.lastFailure()
+		d.marks, d.failures = a.o.Log.marked(), a.o.Log.lastFailures()
 	}
 	if a.o.Backlog != nil {
 		d.backlog = a.o.Backlog()

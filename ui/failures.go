@@ -2,6 +2,7 @@ package ui
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"tt-memtrace/aggregator"
@@ -57,23 +58,28 @@ func (l *Log) Explain(number uint64, explanation string) {
 	}
 }
 
-// lastFailure is the newest, nil for none, and a number that changes with it.
-func (l *Log) lastFailure() *failure {
+// lastFailures are those that are kept, the newest first.
+func (l *Log) lastFailures() []failure {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if len(l.failures) == 0 {
-		return nil
-	}
-	f := l.failures[len(l.failures)-1]
-	return &f
+	list := slices.Clone(l.failures)
+	slices.Reverse(list)
+	return list
 }
 
-// sameFailures says that two failures look alike.
-func sameFailures(a, b *failure) bool {
-	if a == nil || b == nil {
-		return a == b
+// failure is the newest, nil for none.
+func (d *data) failure() *failure {
+	if len(d.failures) == 0 {
+		return nil
 	}
-	return a.number == b.number && a.count == b.count && a.explanation == b.explanation
+	return &d.failures[0]
+}
+
+// sameFailures says that two lists look alike.
+func sameFailures(a, b []failure) bool {
+	return slices.EqualFunc(a, b, func(x, y failure) bool {
+		return x.number == y.number && x.count == y.count && x.explanation == y.explanation
+	})
 }
 
 // headline says what failed, in as many words as there is room for.
@@ -119,34 +125,49 @@ func (f *failure) headline(s *state, w int) text.Line {
 	return text.Alert.Line(out + text.Spaces(w-len(why)-text.Width(out)) + why)
 }
 
-// why explains the last failure.
+// why explains the failures that are kept, the newest first.
 func (f *frame) why() {
-	last := f.data.failure
-	if last == nil {
+	list := f.data.failures
+	if len(list) == 0 {
 		f.notify("no allocation has failed since the screen began")
 		return
 	}
-	f.read = last.number
-	o := f.settings
+	f.read = list[0].number
 	p := &widget.Pager{Title: "why it failed"}
-	if last.explanation != "" {
-		for l := range strings.Lines(last.explanation) {
-			p.Lines = append(p.Lines, text.Plain.Line(text.Sanitize(strings.TrimRight(strings.TrimPrefix(l, "  "), "\n"), o.ASCII)))
+	if n := len(list); n > 1 {
+		p.Title = fmt.Sprintf("why they failed: the last %d of %s", n, text.Digits(list[0].number))
+	}
+	for i := range list {
+		if i > 0 {
+			p.Lines = append(p.Lines, text.Line{})
 		}
-		f.pager = p
-		return
+		p.Lines = append(p.Lines, text.Strong.Line(f.when(list[i].time)+", "+list[i].what()))
+		p.Lines = append(p.Lines, f.explain(&list[i])...)
 	}
-	r := &last.refusal
-	add := func(name, value string) {
-		p.Lines = append(p.Lines, widget.Pair(name, text.Plain.Line(value)))
-	}
-	what := "out of " + last.memory.String()
-	if r.Clash {
+	f.pager = p
+}
+
+// what failed, and how often.
+func (l *failure) what() string {
+	what := "out of " + l.memory.String()
+	if l.refusal.Clash {
 		what = "circular buffers reach into L1 buffers"
 	}
-	add("what", what+", "+text.Times(last.count))
-	add("when", f.when(last.time))
-	add("process", strings.TrimSpace(fmt.Sprintf("%d %s", last.pid, namesOf(f.data.snapshot, o.ASCII)[last.pid])))
+	return what + ", " + text.Times(l.count)
+}
+
+// explain says why an allocation failed: with who held the memory, where that is known.
+func (f *frame) explain(l *failure) (lines []text.Line) {
+	o := f.settings
+	if l.explanation != "" {
+		for line := range strings.Lines(l.explanation) {
+			lines = append(lines, text.Plain.Line(text.Sanitize(strings.TrimRight(strings.TrimPrefix(line, "  "), "\n"), o.ASCII)))
+		}
+		return lines
+	}
+	r := &l.refusal
+	add := func(name, value string) { lines = append(lines, widget.Pair(name, text.Plain.Line(value))) }
+	add("process", strings.TrimSpace(fmt.Sprintf("%d %s", l.pid, namesOf(f.data.snapshot, o.ASCII)[l.pid])))
 	if r.PerBank > 0 {
 		add("asked for", text.Digits(r.PerBank)+" bytes in each bank")
 	}
@@ -154,5 +175,5 @@ func (f *frame) why() {
 		add("a bank has", fmt.Sprintf("%s bytes, %s of them free, the largest free block %s", text.Digits(r.BankBytes), text.Digits(r.Free), text.Digits(r.Largest)))
 	}
 	add("message", text.Sanitize(r.Message, o.ASCII))
-	f.pager = p
+	return lines
 }

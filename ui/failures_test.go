@@ -28,11 +28,11 @@ func TestAFailureIsShownOnEveryView(t *testing.T) {
 		t.Error(got)
 	}
 	w.press("!")
-	if got := w.text(t, 120, 40); !strings.Contains(got, "─ why it failed ─") || !strings.Contains(got, "static circular buffer region ends at 438784") {
+	if got := w.text(t, 120, 40); !strings.Contains(got, "─ why they failed: the last 2 of 2 ─") || !strings.Contains(got, "static circular buffer region ends at 438784") {
 		t.Error(got)
 	}
 	w.press("<Esc>")
-	if got := w.text(t, 120, 40); strings.Contains(got, "CLASH") || strings.Contains(got, "why it failed") {
+	if got := w.text(t, 120, 40); strings.Contains(got, "CLASH") || strings.Contains(got, "why they failed") {
 		t.Errorf("it stays, although it was read:\n%s", got)
 	}
 	w.refused(41822, aggregator.Refusal{Asked: 1 << 30, PerBank: 2 << 20, Banks: 64, BankBytes: 3 << 20, Largest: 1 << 20}, aggregator.L1)
@@ -42,8 +42,8 @@ func TestAFailureIsShownOnEveryView(t *testing.T) {
 	}
 }
 
-// The explanation is the one that was made for this failure, and untrusted text stays text.
-func TestTheReasonIsThatOfTheFailure(t *testing.T) {
+// Each failure has the explanation that was made for it, the newest first, and untrusted text stays text.
+func TestEachFailureHasItsReason(t *testing.T) {
 	w := newWorld(1)
 	w.view(settings{})
 	w.begins(7, "python", w.chips, false)
@@ -63,7 +63,10 @@ func TestTheReasonIsThatOfTheFailure(t *testing.T) {
 	w.log.Explain(second, "  in loop.py:67\n  held by \x1b[2Jevil\n")
 	w.look()
 	w.press("!")
-	if got := w.text(t, 80, 24); !strings.Contains(got, "in loop.py:67") || !strings.Contains(got, `held by \x1b[2Jevil`) || strings.Contains(got, "the first") {
+	got := w.text(t, 80, 24)
+	newest, oldest := strings.Index(got, "in loop.py:67"), strings.Index(got, "the first")
+	if newest < 0 || oldest < newest || !strings.Contains(got, `held by \x1b[2Jevil`) || !strings.Contains(got, "why they failed: the last 2 of 2") ||
+		strings.Count(got, "out of DRAM") != 2 || !strings.Contains(got, "out of DRAM, 2 times") {
 		t.Error(got)
 	}
 	for range 3 * maxFailures {

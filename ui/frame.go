@@ -135,7 +135,7 @@ func (f *frame) compose(w, h int) widget.Picture {
 		foot = append(foot, f.bottom(w))
 	}
 	p := widget.Picture{Lines: []text.Line{header(&f.data, f.settings, w)}, Selected: -1}
-	if last := f.data.failure; last != nil && last.number > f.read && h >= 5 {
+	if last := f.data.failure(); last != nil && last.number > f.read && h >= 5 {
 		p.Lines = append(p.Lines, last.headline(f.state, w))
 	}
 	f.body = widget.Region{Top: len(p.Lines), Height: max(h-len(p.Lines)-len(foot), 0)}
@@ -234,7 +234,7 @@ func (f *frame) Draw(screen tcell.Screen) {
 func (f *frame) bindings() []widget.Binding {
 	return append([]widget.Binding{
 		{Key: "1 to " + viewKeys[numPages-1:numPages], Does: "go to a view", Runes: viewKeys[:numPages], Do: func(r rune) { f.show(pageID(r - '1')) }},
-		{Key: "!", Does: "why the last allocation failed", Runes: "!", Do: func(rune) { f.why() }},
+		{Key: "!", Does: "why allocations failed, the newest first", Runes: "!", Do: func(rune) { f.why() }},
 		{Key: ":", Does: "a command: a view's name, q, chip 5, map 3, notices", Runes: ":", Do: func(rune) { f.prompt = f.commanding() }},
 		{Key: "esc", Does: "close, undo the filter, go back", Keys: []tcell.Key{tcell.KeyEsc}, Do: func(rune) { f.back() }},
 		{Key: "f", Does: "filter rows by an expression", Runes: "f", Do: func(rune) { f.prompt = f.filtering() }},

@@ -34,8 +34,8 @@ type data struct {
 	marks []mark
 	// backlog is what waits to be read.
 	backlog Backlog
-	// failure is the last allocation that failed, or nil.
-	failure *failure
+	// failures are the allocations that failed last, the newest first.
+	failures []failure
 	// gone are processes that do not exist any more, although no event said so yet.
 	gone      map[processID]bool
 	frozenLog *frozenLog
@@ -68,7 +68,7 @@ func (d *data) same(e *data) bool {
 		slices.Equal(d.notes, e.notes) && d.rates.known == e.rates.known && d.rates.events == e.rates.events &&
 		maps.Equal(d.rates.calls, e.rates.calls) && slices.Equal(d.devices, e.devices) && len(d.marks) == len(e.marks) &&
 		d.playback.Position.Truncate(time.Second) == e.playback.Position.Truncate(time.Second) && d.playback.Speed == e.playback.Speed &&
-		sameFailures(d.failure, e.failure) && len(d.gone) == len(e.gone) && d.stale() == e.stale() && (!d.stale() || staleness(d) == staleness(e)) &&
+		sameFailures(d.failures, e.failures) && len(d.gone) == len(e.gone) && d.stale() == e.stale() && (!d.stale() || staleness(d) == staleness(e)) &&
 		sameSnapshot(d.snapshot, e.snapshot)
 }
 

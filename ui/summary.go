@@ -59,8 +59,8 @@ func (f *frame) summary() {
 		add("", text.Faint.Line(fmt.Sprintf("and %d more", n)))
 	}
 	failures := text.Good.Line("no allocation failed")
-	if last := f.data.failure; last != nil {
-		failures = text.Bad.Line(fmt.Sprintf("%s failed; ! explains the last one", text.Plural(int(last.number), "allocation", "allocations")))
+	if last := f.data.failure(); last != nil {
+		failures = text.Bad.Line(fmt.Sprintf("%s failed; ! explains them", text.Plural(int(last.number), "allocation", "allocations")))
 	}
 	add("failures", failures)
 	c := &s.Counters
