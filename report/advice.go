@@ -208,14 +208,14 @@ type end struct {
 // closest notes how close the circular buffers of a chip are to its L1 buffers now.
 func (b *Builder) closest(chip aggregator.Chip, at uint64) {
 	p, s := b.programs[chip], b.spaces[spaceKey{chip, aggregator.L1}]
-	if p == nil || s == nil || s.many || s.unsized || len(s.blocks) == 0 {
+	if p == nil || s == nil || s.many || s.unsized || s.blocks.count == 0 {
 		return
 	}
 	top, ok := p.top()
 	if !ok {
 		return
 	}
-	lowest := s.blocks[0].start
+	lowest := s.blocks.pieces[0][0].start
 	if left := int64(lowest) - int64(top.address); p.smallestGap == nil || left < p.smallestGap.left {
 		p.smallestGap = &l1Gap{at, left, top.core, top.address, lowest}
 	}

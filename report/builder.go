@@ -276,7 +276,7 @@ func (b *Builder) forget(at uint64) {
 		for st, t := range s.bySite {
 			s.line.changes(st, t.bytes)
 		}
-		s.used, s.blocks = tally{}, nil
+		s.used, s.blocks = tally{}, blocks{}
 		clear(s.bySite)
 	}
 	for _, s := range b.sites.all {

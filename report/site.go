@@ -9,6 +9,7 @@ import (
 	"path"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 
 	"tt-memtrace/aggregator"
@@ -100,7 +101,16 @@ func stackKey(st *aggregator.Stack) string {
 	var b strings.Builder
 	for i := range st.Frames {
 		f := &st.Frames[i]
-		fmt.Fprintf(&b, "%s\x00%s\x00%d\x00", cmp.Or(f.Function, fmt.Sprintf("%s+%x", f.Module, f.Address)), f.File, f.Line)
+		if f.Function != "" {
+			b.WriteString(f.Function)
+		} else {
+			fmt.Fprintf(&b, "%s+%x", f.Module, f.Address)
+		}
+		b.WriteByte(0)
+		b.WriteString(f.File)
+		b.WriteByte(0)
+		b.WriteString(strconv.FormatUint(uint64(f.Line), 10))
+		b.WriteByte(0)
 	}
 	return b.String()
 }

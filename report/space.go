@@ -8,9 +8,6 @@ import (
 	"tt-memtrace/aggregator"
 )
 
-// block is the address range of a buffer in each bank.
-type block struct{ start, end uint64 }
-
 // space is the use of one memory over time, of a chip or of several that were the same
 // up to now, as those of a mesh are: what is done for a mesh takes as long as for a chip.
 type space struct {
@@ -25,9 +22,9 @@ type space struct {
 	holders  map[*site]tally
 	peakOpen bool
 
-	// blocks by address; nil once there were too many. unsized: the block of some
+	// blocks by address; none once there were too many. unsized: the block of some
 	// buffer is unknown.
-	blocks        []block
+	blocks        blocks
 	many, unsized bool
 	// low and high are the lowest and highest address of any block so far.
 	low, high uint64
@@ -48,7 +45,7 @@ func (s *space) split(part []aggregator.Chip) *space {
 	other := *s
 	other.chips = slices.Clone(part)
 	s.chips = slices.DeleteFunc(slices.Clone(s.chips), of)
-	other.bySite, other.blocks = maps.Clone(s.bySite), slices.Clone(s.blocks)
+	other.bySite, other.blocks = maps.Clone(s.bySite), s.blocks.clone()
 	other.line.list, other.line.since = slices.Clone(s.line.list), maps.Clone(s.line.since)
 	return &other // the holders of a peak, and where it was in pieces, are never changed
 }
@@ -73,12 +70,11 @@ func (s *space) add(at uint64, st *site, bytes uint64, b block) {
 		s.unsized = s.unsized || bytes > 0
 		return
 	}
-	if len(s.blocks) >= maxBlocks {
-		s.many, s.blocks = true, nil
+	if s.blocks.count >= maxBlocks {
+		s.many, s.blocks = true, blocks{}
 	}
 	if !s.many {
-		i, _ := slices.BinarySearchFunc(s.blocks, b, compareBlocks)
-		s.blocks = slices.Insert(s.blocks, i, b)
+		s.blocks.add(b)
 	}
 	if s.high == 0 || b.start < s.low {
 		s.low = b.start
@@ -97,9 +93,7 @@ func (s *space) sub(at uint64, st *site, bytes uint64, b block) {
 	} else {
 		s.bySite[st] = t
 	}
-	if i, ok := slices.BinarySearchFunc(s.blocks, b, compareBlocks); ok {
-		s.blocks = slices.Delete(s.blocks, i, i+1)
-	}
+	s.blocks.remove(b)
 }
 
 // capture copies the holders if the use is at its peak.
@@ -112,10 +106,6 @@ func (s *space) capture() {
 	for st, t := range s.bySite {
 		s.holders[st] = t
 	}
-}
-
-func compareBlocks(x, y block) int {
-	return cmp.Or(cmp.Compare(x.start, y.start), cmp.Compare(x.end, y.end))
 }
 
 // base is the first address of a bank. The runtime does not report it, but it allocates DRAM, and TRACE as
@@ -137,7 +127,7 @@ func (s *space) free() (p freeBytes, ok bool) {
 	}
 	at := s.base()
 	end := at + s.banks.Bytes
-	for _, b := range s.blocks {
+	for b := range s.blocks.all() {
 		if b.start > at {
 			p.free += b.start - at
 			p.largest = max(p.largest, b.start-at)
