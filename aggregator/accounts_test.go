@@ -72,8 +72,12 @@ func TestAccounts(t *testing.T) {
 			[]string{"chip 2:0 [3]: L1 1x20/0+1", "pid 3: 1 live 1 allocs", "  on 2:0: L1 1x20/0+1", "ended pid 2: 0 live", "  on 2:0:"},
 		},
 		"without a capacity the reserved size is unknown": {
+			[]Event{opened(1, device, host(0)), alloc(1, device, 1, DRAM, 100), alloc(1, device, 2, DRAM, 10)},
+			[]string{"chip 0 [1]: DRAM 2x110/0+2", "pid 1: 2 live 2 allocs", "  on 0: DRAM 2x110/0+2"},
+		},
+		"a capacity that becomes known gives it": {
 			[]Event{opened(1, device, host(0)), alloc(1, device, 1, DRAM, 100), seen(1, device+1, device), alloc(1, device, 2, DRAM, 10)},
-			[]string{"chip 0 [1]: DRAM 2x110/12+1", "pid 1: 2 live 2 allocs", "  on 0: DRAM 2x110/12+1"},
+			[]string{"chip 0 [1]: DRAM 2x110/132", "pid 1: 2 live 2 allocs", "  on 0: DRAM 2x110/132"},
 		},
 		"a capacity without the buffer's memory leaves the reserved size unknown": {
 			[]Event{opened(1, device, host(0)), seen(1, device+1, device), alloc(1, device, 1, Trace, 100), alloc(1, device, 2, L1Small, 10)},

@@ -488,10 +488,13 @@ func (a *Aggregator) capacity(p *process, e *Event) {
 		p.odd(e)
 		return
 	}
-	al := &allocator{banks: *e.Capacity}
+	al, old := &allocator{banks: *e.Capacity}, p.allocators[e.Allocator]
 	p.allocators[e.Allocator] = al
 	for m := range al.banks {
 		al.banks[m] = al.banks[m].plausible()
+	}
+	if old == nil || old.banks != al.banks {
+		p.learnBanks(e.Allocator, al)
 	}
 	for _, s := range a.device(p, e.Device).shares {
 		for m, b := range al.banks {
@@ -639,14 +642,23 @@ func (a *Aggregator) peaksLack(p *process, m Memory) {
 	}
 }
 
-// learnReserved takes in what a buffer takes of each bank, which was unknown.
-func (p *process) learnReserved(b *buffer, perBank uint64) {
+// learnBanks takes in how many banks the buffers of an allocator take some of, of which that was unknown.
+func (p *process) learnBanks(id uint64, al *allocator) {
+	for b := range p.buffers.all() {
+		if n := uint16(al.banks[b.memory].Count); b.allocator == id && b.banks == 0 && n != 0 {
+			p.learnReserved(b, b.perBank, n)
+		}
+	}
+}
+
+// learnReserved takes in what a buffer takes of each bank, and how many these are, which was unknown.
+func (p *process) learnReserved(b *buffer, perBank uint64, banks uint16) {
 	placed := len(b.device.shares) > 0
 	b.sub()
 	if !placed {
 		p.unplaced[b.memory].sub(b.size, b.reserved())
 	}
-	b.perBank = perBank
+	b.perBank, b.banks = perBank, banks
 	b.add()
 	if !placed {
 		p.unplaced[b.memory].add(b.size, b.reserved())

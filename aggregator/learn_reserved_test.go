@@ -40,3 +40,24 @@ func TestScanFillsInReservedSizes(t *testing.T) {
 		t.Errorf("after the end of all: %+v", u)
 	}
 }
+
+// A buffer that was allocated while the banks of its allocator could not be read has its reserved
+// size once they can be.
+func TestBanksThatBecomeKnown(t *testing.T) {
+	a := New()
+	capacity := Capacity{DRAM: {Known: true, Count: 12, Bytes: 1 << 30}}
+	for _, e := range []Event{
+		{Kind: DeviceOpen, PID: 1, Time: 1, Device: 7, Opened: &Opened{Chips: []Chip{{Number: 0}}}},
+		{Kind: AllocatorSeen, PID: 1, Time: 2, Device: 7, Allocator: 8, Capacity: &Capacity{}},
+		{Kind: Alloc, PID: 1, Time: 3, Device: 7, Allocator: 8, Buffer: 100, Address: 64, Size: 4096, PageSize: 1024, PerBank: 1024},
+	} {
+		a.Apply(&e)
+	}
+	if u := a.Snapshot().Chips[0].Memory[DRAM]; u.Reserved != 0 || u.Unreserved != 1 {
+		t.Errorf("before: %+v", u)
+	}
+	a.Apply(&Event{Kind: AllocatorSeen, PID: 1, Time: 4, Device: 7, Allocator: 8, Capacity: &capacity})
+	if u := a.Snapshot().Chips[0].Memory[DRAM]; u.Reserved != 12*1024 || u.Unreserved != 0 || u.Banks.Count != 12 {
+		t.Errorf("after: %+v", u)
+	}
+}

@@ -90,6 +90,11 @@ func (m *model) apply(e *Event) {
 		}
 	case AllocatorSeen:
 		p.allocators[e.Allocator] = *e.Capacity
+		for i := range m.live {
+			if b := &m.live[i]; b.pid == e.PID && b.allocator == e.Allocator && b.banks == 0 {
+				b.banks = e.Capacity[b.memory].Count
+			}
+		}
 		m.device(p, e.Device)
 	case AllocatorGone:
 		p.counters.ImplicitFrees += m.drop(func(b *modelBuffer) bool { return b.pid == e.PID && b.allocator == e.Allocator })

@@ -47,19 +47,20 @@ const (
 	ReasonTotalsOnly       ReasonCode = "totals_only"
 	ReasonUnknownChips     ReasonCode = "unknown_chips"
 
-	ReasonReadFailed   ReasonCode = "read_failed"
-	ReasonUncounted    ReasonCode = "launches_uncounted"
-	ReasonProgramChips ReasonCode = "program_chips"
-	ReasonTracesMissed ReasonCode = "traces_missed"
-	ReasonNotRead      ReasonCode = "not_read"
-	ReasonTimeBudget   ReasonCode = "time_budget"
-	ReasonForked       ReasonCode = "forked"
-	ReasonTruncated    ReasonCode = "truncated"
-	ReasonLimitReached ReasonCode = "limit_reached"
-	ReasonNotTraced    ReasonCode = "not_traced"
-	ReasonPIDNamespace ReasonCode = "pid_namespace"
-	ReasonSampled      ReasonCode = "sampled"
-	ReasonBehind       ReasonCode = "behind"
+	ReasonReadFailed     ReasonCode = "read_failed"
+	ReasonReservedUnread ReasonCode = "reserved_unread"
+	ReasonUncounted      ReasonCode = "launches_uncounted"
+	ReasonProgramChips   ReasonCode = "program_chips"
+	ReasonTracesMissed   ReasonCode = "traces_missed"
+	ReasonNotRead        ReasonCode = "not_read"
+	ReasonTimeBudget     ReasonCode = "time_budget"
+	ReasonForked         ReasonCode = "forked"
+	ReasonTruncated      ReasonCode = "truncated"
+	ReasonLimitReached   ReasonCode = "limit_reached"
+	ReasonNotTraced      ReasonCode = "not_traced"
+	ReasonPIDNamespace   ReasonCode = "pid_namespace"
+	ReasonSampled        ReasonCode = "sampled"
+	ReasonBehind         ReasonCode = "behind"
 )
 
 // liftedBy is what lifts a reason of a process, beside its exit and ReasonLifted.
@@ -96,19 +97,20 @@ var reasonTable = map[ReasonCode]struct {
 	ReasonTotalsOnly:       {"only the runtime's own totals are known", nothingElse, false},
 	ReasonUnknownChips:     {"the chips of one of its devices are unknown", nothingElse, false},
 
-	ReasonReadFailed:   {"its memory could not be read at an event, which is missing", fullComparison, true},
-	ReasonUncounted:    {"launches of its programs were not counted", nothingElse, true},
-	ReasonProgramChips: {"on which of a mesh's chips a program is is unknown: it is counted on all", nothingElse, false},
-	ReasonTracesMissed: {"captures or replays of traces were not seen: which buffers they overwrite is not known", nothingElse, true},
-	ReasonNotRead:      {"its memory could not be read", fullComparison, false},
-	ReasonTimeBudget:   {"reading it took too long, so a part is missing", fullComparison, false},
-	ReasonForked:       {"some of its devices may be copies of what another process had open", nothingElse, false},
-	ReasonTruncated:    {"an event was too long, so a part of it is missing", nothingElse, true},
-	ReasonLimitReached: {"a limit was reached, so a part is not counted", nothingElse, true},
-	ReasonNotTraced:    {"it uses the runtime and is not traced", nothingElse, true},
-	ReasonPIDNamespace: {"processes outside of this PID namespace cannot be traced", nothingElse, false},
-	ReasonSampled:      {"it is sampled: changes show at the next sample", nothingElse, false},
-	ReasonBehind:       {"events wait to be counted", nothingElse, true},
+	ReasonReadFailed:     {"its memory could not be read at an event, which is missing", fullComparison, true},
+	ReasonReservedUnread: {"how much of their banks some of its buffers take could not be read: their reserved size is unknown", nothingElse, false},
+	ReasonUncounted:      {"launches of its programs were not counted", nothingElse, true},
+	ReasonProgramChips:   {"on which of a mesh's chips a program is is unknown: it is counted on all", nothingElse, false},
+	ReasonTracesMissed:   {"captures or replays of traces were not seen: which buffers they overwrite is not known", nothingElse, true},
+	ReasonNotRead:        {"its memory could not be read", fullComparison, false},
+	ReasonTimeBudget:     {"reading it took too long, so a part is missing", fullComparison, false},
+	ReasonForked:         {"some of its devices may be copies of what another process had open", nothingElse, false},
+	ReasonTruncated:      {"an event was too long, so a part of it is missing", nothingElse, true},
+	ReasonLimitReached:   {"a limit was reached, so a part is not counted", nothingElse, true},
+	ReasonNotTraced:      {"it uses the runtime and is not traced", nothingElse, true},
+	ReasonPIDNamespace:   {"processes outside of this PID namespace cannot be traced", nothingElse, false},
+	ReasonSampled:        {"it is sampled: changes show at the next sample", nothingElse, false},
+	ReasonBehind:         {"events wait to be counted", nothingElse, true},
 }
 
 // ReasonCodes returns all codes of this version.
@@ -222,7 +224,7 @@ func (p *process) has(code ReasonCode) bool { return p.reasons.find(code, p.pid)
 // knowsBuffers reports whether no reason concerns the buffers of known allocators.
 func (p *process) knowsBuffers() bool {
 	return !slices.ContainsFunc(p.reasons.list, func(r Reason) bool {
-		return r.Code != ReasonUnknownChips && r.Code != ReasonOddProgramEvents
+		return r.Code != ReasonUnknownChips && r.Code != ReasonOddProgramEvents && r.Code != ReasonReservedUnread
 	})
 }
 

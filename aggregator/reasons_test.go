@@ -107,6 +107,7 @@ func TestReasons(t *testing.T) {
 			append(of1(ReasonUnknownChips), "chip 1 unknown_chips", "chip 2 unknown_chips"), nil, []Event{freed(1, 8, 8)}},
 		{"a failed read", ReasonReadFailed, []Event{reason(ReasonRaised, 1, ReasonReadFailed)}, of1(ReasonReadFailed), []Event{buffers}, []Event{full}},
 		{"launches that were not counted", ReasonUncounted, []Event{reason(ReasonRaised, 1, ReasonUncounted)}, of1(ReasonUncounted), []Event{full}, nil},
+		{"reserved sizes that could not be read", ReasonReservedUnread, []Event{reason(ReasonRaised, 1, ReasonReservedUnread)}, of1(ReasonReservedUnread), []Event{full}, nil},
 		{"a program on unknown chips", ReasonProgramChips, []Event{reason(ReasonRaised, 1, ReasonProgramChips)}, of1(ReasonProgramChips), []Event{full}, nil},
 		{"traces that were not seen", ReasonTracesMissed, []Event{reason(ReasonRaised, 1, ReasonTracesMissed)}, of1(ReasonTracesMissed), []Event{full}, nil},
 		{"not read", ReasonNotRead, []Event{reason(ReasonRaised, 1, ReasonNotRead)}, of1(ReasonNotRead), []Event{buffers}, []Event{full}},

@@ -78,7 +78,7 @@ func (a *Aggregator) compare(p *process, e *Event) {
 		old := p.buffers.get(h.Buffer)
 		if old != nil && old.address == h.Address && old.size == h.Size && old.memory == h.Memory && old.allocator == h.Allocator {
 			if old.perBank == 0 && h.PerBank != 0 {
-				p.learnReserved(old, h.PerBank)
+				p.learnReserved(old, h.PerBank, old.banks)
 			}
 			continue
 		}

@@ -38,6 +38,8 @@ type reconciliation struct {
 	lost, lostParts uint64
 	// lostPrograms is how many ends of programs had been lost then.
 	lostPrograms uint64
+	// unreserved: how much of their banks some of its buffers take could not be read.
+	unreserved bool
 	// failureNoticed: a notice said that they cannot be read, unreadNoticed that some
 	// programs cannot.
 	failureNoticed, unreadNoticed bool
@@ -268,11 +270,32 @@ func (r *run) merge(rd *reading) {
 	}
 	r.emit(aggregator.Event{Kind: aggregator.AllocatorsScanned, PID: pid, Time: rd.at, Scan: &scan})
 	r.unsure(p, from, rd)
+	r.unreserved(p, from, rd)
 	r.addPrograms(p, from, rd.result, touched, told, rd.first, whole, replaced)
 	if rd.first && !scan.Partial {
 		p.start.Late = false
 		r.describe(p, rd.at)
 	}
+}
+
+// unreserved raises that how much of their banks buffers from before take could not be read, and lifts it
+// once all of it could. Of buffers that were seen to be allocated it is known already.
+func (r *run) unreserved(p *traced, from origin, rd *reading) {
+	e := aggregator.Event{PID: from.pid, Time: from.time, Reason: &aggregator.Reason{Code: aggregator.ReasonReservedUnread}}
+	switch b := &p.reconciliation; {
+	case rd.result.Unreserved != nil && (rd.first || b.unreserved):
+		if !b.unreserved { // else with the next comparison
+			b.next = time.Now().Add(max(settle, retryShare*time.Since(rd.began)))
+		}
+		b.unreserved = true
+		e.Kind, e.Reason.Detail = aggregator.ReasonRaised, rd.result.Unreserved.Error()
+	case rd.result.Unreserved == nil && b.unreserved:
+		b.unreserved = false
+		e.Kind = aggregator.ReasonLifted
+	default:
+		return
+	}
+	r.emit(e)
 }
 
 // addPrograms adds the programs that a process had before, as if they were made now.

@@ -708,6 +708,9 @@ func (r *run) know(p *traced, from origin, device, allocator uint64) {
 			p.unknownCapacities[allocator] = unknownCapacity{err, time.Now()}
 		}
 		r.sized(p, from, device, allocator, &capacity)
+		if err != nil {
+			p.awaitCapacity(device) // its banks are asked for again
+		}
 	}
 }
 

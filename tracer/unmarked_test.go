@@ -1,6 +1,7 @@
 package tracer
 
 import (
+	"errors"
 	"os"
 	"testing"
 	"time"
@@ -174,5 +175,21 @@ func TestCloseThatFails(t *testing.T) {
 	fixture.Do(t, p, "destroy 0")
 	if s := tr.process(p.PID); !s.Exact() || s.Buffers != 0 || len(s.Chips) != 0 {
 		t.Errorf("closed: %d buffers, %+v, marked with %+v", s.Buffers, s.Chips, s.Reasons)
+	}
+}
+
+// That the reserved sizes of buffers from before tracing could not be read is marked, until they can be.
+func TestReservedSizesThatCannotBeRead(t *testing.T) {
+	r, p, rd := beingRead(t, true)
+	rd.result.Unreserved = errors.New("its lists of blocks change")
+	r.merge(rd)
+	if r.count(aggregator.ReasonRaised) != 1 || p.reconciliation.next.After(time.Now().Add(checkEvery)) {
+		t.Errorf("%d reasons, and it is read again after %v", r.count(aggregator.ReasonRaised), time.Until(p.reconciliation.next))
+	}
+	again := &reading{of: p, result: &inspect.ProcessScan{}, buffersOnly: true}
+	p.reconciliation.now = again
+	r.merge(again)
+	if r.count(aggregator.ReasonLifted) != 1 || p.reconciliation.unreserved {
+		t.Errorf("%d reasons are lifted", r.count(aggregator.ReasonLifted))
 	}
 }

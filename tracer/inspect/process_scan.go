@@ -31,6 +31,9 @@ type ProcessScan struct {
 	Unsure map[uint64]bool
 	// Unsearched says why not all of its memory was searched, or is nil.
 	Unsearched error
+	// Unreserved says why it is not known how much of each bank some of its buffers take, though the library
+	// can show it, or is nil.
+	Unreserved error
 }
 
 // Scan reads what a process holds: its open devices, the buffers of their
@@ -167,7 +170,9 @@ func (in *Inspector) ScanAllocators(b *ProcessScan, layout *metal.Layout, alloca
 			continue
 		}
 		b.Scan.Allocators = append(b.Scan.Allocators, a)
-		in.fillReserved(a, live, reserved)
+		if err := in.fillReserved(a, live, reserved); err != nil {
+			b.Unreserved = err
+		}
 		b.Scan.Buffers = append(b.Scan.Buffers, live...)
 	}
 	if len(b.Scan.Allocators) == 0 {
@@ -177,8 +182,9 @@ func (in *Inspector) ScanAllocators(b *ProcessScan, layout *metal.Layout, alloca
 }
 
 // fillReserved fills in what the buffers of an allocator cost each bank. Where that
-// cannot be had it stays 0, unknown.
-func (in *Inspector) fillReserved(allocator uint64, live []aggregator.LiveBuffer, known func(*aggregator.LiveBuffer) bool) {
+// cannot be had it stays 0, unknown, and failed says why, unless the library has nothing that shows it.
+func (in *Inspector) fillReserved(allocator uint64, live []aggregator.LiveBuffer, known func(*aggregator.LiveBuffer) bool) (failed error) {
+	shown := in.lib.Defines(metal.AllocatedBlocks) && slices.ContainsFunc(metal.Statistics, in.lib.Defines)
 	var blocks [aggregator.NumMemories]map[uint64]uint64
 	var sizes sizes
 	if r := in.last[allocator]; r != nil {
@@ -199,6 +205,9 @@ func (in *Inspector) fillReserved(allocator uint64, live []aggregator.LiveBuffer
 		}
 		if blocks[h.Memory] == nil {
 			list, err := in.blocks(allocator, h.Memory)
+			if err != nil && shown {
+				failed = err
+			}
 			if err != nil || list == nil {
 				list = map[uint64]uint64{}
 			}
@@ -209,6 +218,7 @@ func (in *Inspector) fillReserved(allocator uint64, live []aggregator.LiveBuffer
 			sizes.learn(h)
 		}
 	}
+	return failed
 }
 
 // UnreadBut counts the programs that could not be read, but for some.
