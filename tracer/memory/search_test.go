@@ -77,6 +77,39 @@ func TestMemoryThatWasNeverTouchedIsNotRead(t *testing.T) {
 	}
 }
 
+// A page that is unmapped after the pages were listed takes nothing else with it.
+func TestPageThatGoesWhileItIsSearched(t *testing.T) {
+	const pages, vptr = 100, 0x7f12_3456_7890_0010
+	for name, search := range map[string]func(*search){
+		"a mapping":        func(s *search) { s.mapping(s.region, false) },
+		"a part of a heap": func(s *search) { s.all(s.region.Start, s.region.End) },
+	} {
+		for _, gone := range []int{0, 1, 8, 15} {
+			block, start := room(t, pages)
+			for page := range pages {
+				binary.LittleEndian.PutUint64(block[page*proc.PageBytes+64:], vptr)
+			}
+			resident, err := proc.OpenResident(uint32(os.Getpid()), false)
+			if err != nil {
+				t.Fatal(err)
+			}
+			s := newSearch(Direct(uint32(os.Getpid())), []uint64{vptr}, func() bool { return false })
+			s.resident, s.region = resident, proc.Region{Start: start, End: start + pages*proc.PageBytes}
+			if part, ok := s.part(start); !ok || part.Start != start || part.End < start+16*proc.PageBytes {
+				t.Fatalf("listed is %+v", part)
+			}
+			if err := unix.Mprotect(block[gone*proc.PageBytes:(gone+1)*proc.PageBytes], unix.PROT_NONE); err != nil {
+				t.Fatal(err)
+			}
+			search(s)
+			resident.Close()
+			if n := len(s.found[vptr]); n != pages-1 || s.failed != nil {
+				t.Errorf("%s, without page %d: %d objects of %d: %v", name, gone, n, pages-1, s.failed)
+			}
+		}
+	}
+}
+
 // A reader that finds more than one answer holds says all of it, and finds the same the next time.
 func TestSearchApart(t *testing.T) {
 	const pages, vptr, other = 600, 0x7f12_3456_7890_0010, 0x7f12_3456_7890_0f00
