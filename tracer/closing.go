@@ -36,11 +36,13 @@ const (
 
 // closes handles that a device begins to close.
 func (r *run) closes(p *traced, from origin, library uint8, device uint64) {
-	if p.closing[device] != nil {
-		return
-	}
 	c := &closing{origin: from, library: library, next: time.Now().Add(firstClosed), wait: firstClosed, submeshes: map[uint64]uint64{}}
-	c.allocator, _, _ = p.AllocatorOf(device)
+	if before := p.closing[device]; before != nil { // it could not close then, or is told twice
+		c.allocator, c.submeshes = before.allocator, before.submeshes
+	}
+	if a, _, _ := p.AllocatorOf(device); a != 0 {
+		c.allocator = a
+	}
 	for submesh := range p.devices {
 		if p.Within(submesh, device) {
 			c.submeshes[submesh], _, _ = p.AllocatorOf(submesh)
