@@ -114,7 +114,7 @@ func newProcess(m proc.Mapping, l *library) (*process, error) {
 // memoryOf is a process's memory. That of other users is read in a process apart, which can
 // be abandoned when a page of theirs never comes; for one's own, Yama may permit no other process to read.
 func memoryOf(pid uint32) *memory.Process {
-	if st, err := os.Stat(fmt.Sprintf("/proc/%d", pid)); err == nil && st.Sys().(*syscall.Stat_t).Uid == uint32(os.Geteuid()) {
+	if proc.User(pid) == uint32(os.Geteuid()) {
 		return memory.Direct(pid)
 	}
 	return memory.Of(pid)

@@ -25,6 +25,7 @@ import (
 	"tt-memtrace/aggregator"
 	"tt-memtrace/tracer/discover"
 	"tt-memtrace/tracer/inspect"
+	"tt-memtrace/tracer/memory"
 	"tt-memtrace/tracer/metal"
 	"tt-memtrace/tracer/proc"
 )
@@ -470,11 +471,17 @@ func (r *run) library(m proc.Mapping) (*library, error) {
 	if l := r.libraries[m.ID]; l != nil {
 		return l.usable()
 	}
-	if !r.finder.IsRuntime(m.ID) && !metal.KnowsRuntime(m.FileName()) {
+	mem := memory.FilesOf(m.PID)
+	f, err := discover.OpenFile(mem, m)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	if !r.finder.IsRuntime(m.ID) && !metal.KnowsRuntime(f.ProcName()) {
 		r.libraries[m.ID] = &library{}
 		return nil, nil
 	}
-	lib, err := discover.Open(m)
+	lib, err := discover.Library(mem, m, f)
 	if err != nil {
 		return nil, err
 	}

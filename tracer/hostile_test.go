@@ -2,9 +2,12 @@ package tracer
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -14,6 +17,9 @@ import (
 
 	"tt-memtrace/aggregator"
 	"tt-memtrace/test/fixture"
+	"tt-memtrace/tracer/discover"
+	"tt-memtrace/tracer/inspect"
+	"tt-memtrace/tracer/memory"
 )
 
 // stranger is a user without any rights.
@@ -127,4 +133,132 @@ func TestPageThatNeverComes(t *testing.T) {
 	tr.sync()
 	victim.compare()
 	tr.stop()
+}
+
+// served is a file whose server answers one process and, where it is to hang, nobody else.
+type served struct {
+	fs.Inode
+	content []byte
+	hangs   bool
+	only    atomic.Uint32
+	asked   chan struct{}
+	once    sync.Once
+	answer  chan struct{}
+}
+
+func (f *served) wait(ctx context.Context) {
+	caller, ok := fuse.FromContext(ctx)
+	if f.hangs && (!ok || f.only.Load() != caller.Pid) {
+		f.once.Do(func() { close(f.asked) })
+		<-f.answer
+	}
+}
+
+func (f *served) Open(ctx context.Context, _ uint32) (fs.FileHandle, uint32, syscall.Errno) {
+	f.wait(ctx)
+	return nil, 0, 0
+}
+
+func (f *served) Getattr(ctx context.Context, _ fs.FileHandle, out *fuse.AttrOut) syscall.Errno {
+	f.wait(ctx)
+	out.Mode, out.Size = 0o555, uint64(len(f.content))
+	return 0
+}
+
+func (f *served) Read(ctx context.Context, _ fs.FileHandle, dest []byte, at int64) (fuse.ReadResult, syscall.Errno) {
+	f.wait(ctx)
+	at = min(at, int64(len(f.content)))
+	return fuse.ReadResultData(f.content[at:min(at+int64(len(dest)), int64(len(f.content)))]), 0
+}
+
+// serve mounts a file system that a stranger serves, with a file in it.
+func serve(t *testing.T, name string, f *served) (path string) {
+	t.Helper()
+	dir := t.TempDir()
+	f.asked, f.answer = make(chan struct{}), make(chan struct{})
+	root := &fs.Inode{}
+	server, err := fs.Mount(dir, root, &fs.Options{
+		MountOptions: fuse.MountOptions{AllowOther: true, DirectMountStrict: true, Options: []string{fmt.Sprintf("user_id=%d", stranger)}},
+		OnAdd: func(ctx context.Context) {
+			root.AddChild(name, root.NewPersistentInode(ctx, f, fs.StableAttr{Mode: syscall.S_IFREG}), false)
+		},
+	})
+	if err != nil {
+		t.Skipf("no file system in user space can be mounted: %v", err)
+	}
+	t.Cleanup(func() {
+		close(f.answer)
+		if err := server.Unmount(); err != nil {
+			t.Error(err)
+		}
+	})
+	public(t, dir)
+	return filepath.Join(dir, name)
+}
+
+// stranger's driver, without a library.
+func strangersDriver(t *testing.T) *fixture.Process {
+	t.Helper()
+	dir := t.TempDir()
+	public(t, dir)
+	driver := filepath.Join(dir, "driver")
+	if err := os.WriteFile(driver, fixture.Read(t, fixture.SharedDriver(t)), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	p, err := fixture.StartAs(stranger, driver)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(p.Kill)
+	return p
+}
+
+// A library in a file system that a stranger serves gets no probes, and its process is marked. Where it does
+// not answer, neither others' accounts wait for it nor that they are found.
+func TestLibraryThatAStrangerServes(t *testing.T) {
+	for _, hangs := range []bool{false, true} {
+		t.Run(fmt.Sprintf("hangs %v", hangs), func(t *testing.T) {
+			tr := start(t, Options{})
+			victim := keep(t, tr, fixture.User(t, fixture.LayoutA))
+			tr.awaitProcess(victim.p.PID)
+			victim.device(0, 0)
+			f := &served{content: fixture.Read(t, fixture.LibraryOf(t, fixture.LayoutB)), hangs: hangs}
+			path := serve(t, discover.LibraryNames[0], f)
+			p := strangersDriver(t)
+			f.only.Store(p.PID)
+			fixture.Do(t, p, "open %s", path)
+			want := "FUSE"
+			if hangs {
+				<-f.asked // and is never answered
+				want = "does not answer"
+			}
+			other := keep(t, tr, fixture.User(t, fixture.LayoutB))
+			tr.awaitProcess(other.p.PID)
+			other.device(0, 1)
+			victim.alloc(0, aggregator.DRAM, 0)
+			victim.compare()
+			other.alloc(0, aggregator.DRAM, 1)
+			other.compare()
+			tr.untraced(p.PID)
+			tr.await("a notice", func() bool { return tr.says(want) })
+			tr.stop()
+		})
+	}
+}
+
+// A kernel's file that does not answer is waited for once.
+func TestKernelThatAStrangerServes(t *testing.T) {
+	needRights(t)
+	f := &served{hangs: true}
+	path := serve(t, "brisc.elf", f)
+	mem := memory.FilesOf(strangersDriver(t).PID)
+	for range 2 {
+		if _, err := inspect.Loadable(mem, path); !errors.Is(err, memory.ErrNoAnswer) {
+			t.Error(err)
+		}
+	}
+	// Others of the user are asked by another reader.
+	if _, err := inspect.Loadable(memory.FilesOf(strangersDriver(t).PID), "/proc/self/exe"); errors.Is(err, memory.ErrNoAnswer) {
+		t.Error(err)
+	}
 }

@@ -26,9 +26,13 @@ func (r *run) operation(pid uint32, address uint64) string {
 	if !found {
 		return ""
 	}
-	path := m.FileName()
+	f, err := rel.mem.Open(m)
+	if err != nil {
+		return ""
+	}
+	defer f.Close()
 	var st unix.Stat_t
-	if unix.Stat(path, &st) != nil {
+	if unix.Fstat(int(f.Fd()), &st) != nil {
 		return ""
 	}
 	// A file that was built again can have the number of the old one.
@@ -36,7 +40,7 @@ func (r *run) operation(pid uint32, address uint64) string {
 	c, ok := r.callers[id]
 	if !ok {
 		var err error
-		if c, err = metal.ReadLaunchers(path, m.ID.Inode); err != nil {
+		if c, err = metal.ReadLaunchers(f.ProcName()); err != nil {
 			c = &metal.Launchers{}
 		}
 		if len(r.callers) >= maxCallers {

@@ -106,6 +106,7 @@ func (t *Tracer) overwritten(a *attachment) {
 	t.releaseAll(a)
 	t.unguard(a)
 	delete(t.libraries, a.lib.ID)
+	t.unnumber(a)
 	t.former = append(t.former, a)
 	a.overwritten.Store(true)
 	t.tell(verdict{of: a, why: whyOverwritten, at: proc.Now()})

@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"tt-memtrace/tracer/inspect"
+	"tt-memtrace/tracer/memory"
 	"tt-memtrace/tracer/proc"
 )
 
@@ -124,7 +125,7 @@ func (t *Tracer) evictUnmapped() {
 	}
 	mapped := map[uint64]bool{}
 	for _, pid := range pids {
-		list, err := t.finder.Mappings(pid)
+		list, err := t.finder.Known(pid)
 		if outOfDescriptors(err) {
 			return // it may map any
 		}
@@ -141,6 +142,7 @@ func (t *Tracer) evictUnmapped() {
 		gone = append(gone, a)
 		t.unguard(a)
 		delete(t.libraries, id)
+		t.unnumber(a)
 	}
 	t.former = slices.DeleteFunc(t.former, func(a *attachment) bool {
 		if mapped[a.lib.ID.Inode] {
@@ -163,9 +165,9 @@ func outOfDescriptors(err error) bool {
 // is on device 0.
 func unopened(pid uint32) proc.FileID { return proc.FileID{Inode: uint64(pid)} }
 
-// scarce is whether a library was refused only because something ran out.
+// scarce is whether a library was refused only because something ran out, or took too long.
 func (r *refusal) scarce() bool {
-	return errors.Is(r.why, errNoRoom) || errors.Is(r.why, ErrDescriptors)
+	return errors.Is(r.why, errNoRoom) || errors.Is(r.why, ErrDescriptors) || errors.Is(r.why, memory.ErrNoAnswer)
 }
 
 // retryLater has libraries that were refused because something ran out tried again: a

@@ -10,6 +10,7 @@ import (
 	"tt-memtrace/aggregator"
 	"tt-memtrace/bpf"
 	"tt-memtrace/tracer/inspect"
+	"tt-memtrace/tracer/memory"
 	"tt-memtrace/tracer/proc"
 )
 
@@ -24,6 +25,7 @@ type relations struct {
 	published map[uint64]launchTotals
 	// unknown objects were launched: their record may be under way still.
 	unknown map[uint64]bool
+	mem     *memory.Process
 	files   *inspect.KernelFiles
 	callers []callerRange
 	// capturing are the traces that command queues record, replayed is when a trace was
@@ -69,7 +71,7 @@ func (r *run) relations(pid uint32) *relations {
 		rel = &relations{
 			chipsUnknown: map[uint64]struct{}{},
 			kernels:      map[uint64]uint64{}, cores: map[uint64]uint64{}, programs: map[uint64]*compiled{}, workloads: map[uint64]*workload{},
-			published: map[uint64]launchTotals{}, unknown: map[uint64]bool{}, files: inspect.NewKernelFiles(pid),
+			published: map[uint64]launchTotals{}, unknown: map[uint64]bool{}, mem: memory.FilesOf(pid), files: inspect.NewKernelFiles(pid),
 			capturing: map[uint64]uint32{}, queues: map[uint64]uint64{}, replayed: map[uint64]uint64{}, rings: map[uint64]configRing{}, marked: map[uint32][]*aggregator.CircularBuffer{},
 		}
 		r.related[pid] = rel

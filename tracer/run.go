@@ -678,21 +678,19 @@ func (r *run) process(from origin, library uint8) (p *traced, known bool) {
 		r.ended = append(r.ended, from.pid)
 		return nil, false
 	}
-	list, err := r.t.finder.Mappings(from.pid)
+	list, err := r.t.finder.Known(from.pid)
 	if err != nil {
 		return nil, false // its end is reported, as it was watched before
 	}
 	for _, m := range list {
-		r.t.mu.Lock()
-		a, err := r.t.library(m)
-		r.t.mu.Unlock()
-		if err == nil && a != nil && a.index == uint32(library) {
+		if a := r.t.attachedTo(m, uint32(library)); a != nil {
 			// It was not seen to map the library: it has it from its parent. Where that has
 			// ended, what it has copies of is its own.
 			orphan := proc.Forked(m.PID) && proc.ForkedFrom(m) == 0
 			return r.add(announcement{mapping: m, of: a, at: from.time, late: orphan}, from.time)
 		}
 	}
+	r.t.found.Add(from.pid) // to open what it maps can take long
 	return nil, false
 }
 

@@ -29,6 +29,7 @@ import (
 	"tt-memtrace/bpf"
 	"tt-memtrace/tracer/discover"
 	"tt-memtrace/tracer/inspect"
+	"tt-memtrace/tracer/memory"
 	"tt-memtrace/tracer/metal"
 	"tt-memtrace/tracer/proc"
 	"tt-memtrace/tracer/watch"
@@ -105,7 +106,9 @@ type Tracer struct {
 
 	// inboxMu guards what others leave for the reader, which waits for it: it is held for a
 	// moment only.
-	inboxMu   sync.Mutex
+	inboxMu sync.Mutex
+	// numbered are the libraries by their numbers.
+	numbered  map[uint32]*attachment
 	announced []announcement
 	verdicts  []verdict
 	syncs     []chan struct{}
@@ -120,7 +123,9 @@ type Tracer struct {
 
 // attachment is a library that is attached to.
 type attachment struct {
-	index  uint32
+	index uint32
+	// mapped are the numbers that processes' mappings have had of its file; guarded by inboxMu.
+	mapped map[proc.FileID]bool
 	tenant string // whose process was the first to map it
 	lib    *metal.Library
 	cover  *metal.Coverage
@@ -174,7 +179,7 @@ func New(o Options) (*Tracer, error) {
 	if o.Notice == nil {
 		o.Notice = func(string) {}
 	}
-	t := &Tracer{opts: o, found: watch.NewPIDQueue(), room: room{maxLibraries, tenantLibraries}, libraries: map[proc.FileID]*attachment{}, refused: map[proc.FileID]*refusal{}, users: map[proc.FileID]unix.Timespec{}, ended: make(chan struct{}), closing: make(chan struct{}, maxClosing)}
+	t := &Tracer{opts: o, found: watch.NewPIDQueue(), room: room{maxLibraries, tenantLibraries}, libraries: map[proc.FileID]*attachment{}, numbered: map[uint32]*attachment{}, refused: map[proc.FileID]*refusal{}, users: map[proc.FileID]unix.Timespec{}, ended: make(chan struct{}), closing: make(chan struct{}, maxClosing)}
 	t.freeing = time.AfterFunc(pause, debug.FreeOSMemory)
 	var err error
 	if t.finder, err = discover.FinderOf(o.Libraries); err != nil {
@@ -225,11 +230,13 @@ func (t *Tracer) preload() {
 		if err != nil {
 			continue
 		}
-		t.mu.Lock()
 		for _, m := range list {
-			_, _, _ = t.read(m)
+			file := openMapped(m)
+			t.mu.Lock()
+			_, _, _ = t.read(m, file)
+			t.mu.Unlock()
+			file.close()
 		}
-		t.mu.Unlock()
 	}
 }
 
@@ -382,6 +389,11 @@ func (t *Tracer) discover(ctx context.Context) error {
 	g.Go(func() error {
 		return t.watch.Run(ctx, t.found.Add, t.found.Missed)
 	})
+	looks := looks{look: func(pid uint32, seen time.Time) {
+		if ctx.Err() == nil {
+			t.look(pid, seen)
+		}
+	}, start: g.Go}
 	g.Go(func() error {
 		for {
 			pids, all, err := t.found.Wait(ctx)
@@ -400,11 +412,51 @@ func (t *Tracer) discover(ctx context.Context) error {
 				}
 			}
 			for pid, seen := range pids {
-				t.look(pid, seen)
+				looks.add(proc.User(pid), pid, seen)
 			}
 		}
 	})
 	return g.Wait()
+}
+
+// looks looks at the processes of each user one after the other, beside those of others: a user's
+// files can make that wait.
+type looks struct {
+	look  func(pid uint32, seen time.Time)
+	start func(func() error)
+	mu    sync.Mutex
+	users map[uint32]map[uint32]time.Time // of each that is being looked at, whom next
+}
+
+func (l *looks) add(user, pid uint32, seen time.Time) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if next, busy := l.users[user]; busy {
+		if before, waits := next[pid]; !waits || seen.Before(before) {
+			next[pid] = seen // the zero time, where it is not known, is before all
+		}
+		return
+	}
+	if l.users == nil {
+		l.users = map[uint32]map[uint32]time.Time{}
+	}
+	l.users[user] = map[uint32]time.Time{pid: seen}
+	l.start(func() error {
+		for {
+			l.mu.Lock()
+			next := l.users[user]
+			if len(next) == 0 {
+				delete(l.users, user)
+				l.mu.Unlock()
+				return nil
+			}
+			l.users[user] = map[uint32]time.Time{}
+			l.mu.Unlock()
+			for pid, seen := range next {
+				l.look(pid, seen)
+			}
+		}
+	})
 }
 
 // inScope says whether a process is one to trace.
@@ -449,7 +501,9 @@ func (t *Tracer) look(pid uint32, seen time.Time) {
 	}
 	t.mu.Unlock()
 	for _, m := range list {
-		again, err := t.attach(m, at, seen)
+		file := openMapped(m)
+		again, err := t.attach(m, file, at, seen)
+		file.close()
 		for _, pid := range again {
 			t.look(pid, time.Time{})
 		}
@@ -474,10 +528,10 @@ func (t *Tracer) notice(pid uint32, why error) {
 // attach puts the probes into a library, once for all processes or once for
 // each PID, and announces the process that was looked at at a time. Again are processes
 // for which that had failed before: they are to be looked at again.
-func (t *Tracer) attach(m proc.Mapping, at uint64, seen time.Time) (again []uint32, err error) {
+func (t *Tracer) attach(m proc.Mapping, file mappedFile, at uint64, seen time.Time) (again []uint32, err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	a, err := t.library(m)
+	a, err := t.library(m, file)
 	if a == nil {
 		return nil, err
 	}
@@ -510,47 +564,94 @@ func (t *Tracer) attach(m proc.Mapping, at uint64, seen time.Time) (again []uint
 	return again, t.reader.Flush()
 }
 
-// library opens and checks a mapped library, once for each file. Both results
+// mappedFile is a file that a process has mapped: opened, or why not.
+type mappedFile struct {
+	mem  *memory.Process
+	file *memory.File
+	err  error
+}
+
+// openMapped opens what a process has mapped. That can take seconds, where the file is a user's, so t.mu
+// is not to be held.
+func openMapped(m proc.Mapping) (f mappedFile) {
+	f.mem = memory.FilesOf(m.PID)
+	f.file, f.err = discover.OpenFile(f.mem, m)
+	if outOfDescriptors(f.err) {
+		f.err = tooFewDescriptors("opening " + m.Path)
+	}
+	return f
+}
+
+func (f mappedFile) close() {
+	if f.file != nil {
+		f.file.Close()
+	}
+}
+
+// library checks a mapped library, once for each file. Both results
 // are nil where the file is not the runtime.
-func (t *Tracer) library(m proc.Mapping) (*attachment, error) {
-	a, refused, err := t.read(m)
+func (t *Tracer) library(m proc.Mapping, file mappedFile) (*attachment, error) {
+	a, refused, err := t.read(m, file)
 	if refused != (proc.FileID{}) {
 		t.refuse(refused, m.PID, err)
+	}
+	if a != nil {
+		t.inboxMu.Lock()
+		if a.mapped == nil || len(a.mapped) >= maxMapped {
+			a.mapped = map[proc.FileID]bool{}
+		}
+		a.mapped[m.ID] = true
+		t.inboxMu.Unlock()
 	}
 	return a, err
 }
 
+// attachedTo is the library of a number, where a mapping is of its file, without waiting for anybody.
+func (t *Tracer) attachedTo(m proc.Mapping, index uint32) *attachment {
+	t.inboxMu.Lock()
+	defer t.inboxMu.Unlock()
+	if a := t.numbered[index]; a != nil && a.mapped[m.ID] {
+		return a
+	}
+	return nil
+}
+
+// unnumber has no more processes taken to be of a library.
+func (t *Tracer) unnumber(a *attachment) {
+	t.inboxMu.Lock()
+	delete(t.numbered, a.index)
+	t.inboxMu.Unlock()
+}
+
 // read is library, which alone notes what is refused.
-func (t *Tracer) read(m proc.Mapping) (a *attachment, refused proc.FileID, err error) {
+func (t *Tracer) read(m proc.Mapping, file mappedFile) (a *attachment, refused proc.FileID, err error) {
+	if file.err != nil {
+		return nil, unopened(m.PID), file.err
+	}
 	// A file that was read before is recognized: reading it again, for
 	// every process that maps it, takes tens of milliseconds.
 	var st unix.Stat_t
-	named := unix.Stat(m.FileName(), &st) == nil && st.Ino == m.ID.Inode
-	if named && t.users[m.ID] == st.Ctim {
+	if err := unix.Fstat(int(file.file.Fd()), &st); err != nil {
+		return nil, unopened(m.PID), fmt.Errorf("opening %s: %w", m.Path, err)
+	}
+	if t.users[m.ID] == st.Ctim {
 		return nil, proc.FileID{}, nil
 	}
-	if named {
-		if a, refused, err := t.known(proc.FileID{Device: st.Dev, Inode: st.Ino}, m.PID); a != nil || refused != (proc.FileID{}) {
-			return a, refused, err
-		}
-	}
-	// Another file of that name says nothing of the one that is mapped.
-	if named && !t.finder.IsRuntime(m.ID) && !metal.KnowsRuntime(m.FileName()) {
-		t.users[m.ID] = st.Ctim
-		t.scheduleFreeOSMemory()
-		return nil, proc.FileID{}, nil
+	id := proc.FileID{Device: st.Dev, Inode: st.Ino}
+	if a, refused, err := t.known(id, m.PID); a != nil || refused != (proc.FileID{}) {
+		return a, refused, err
 	}
 	defer t.scheduleFreeOSMemory()
-	lib, err := discover.Open(m)
+	if !t.finder.IsRuntime(m.ID) && !metal.KnowsRuntime(file.file.ProcName()) {
+		t.users[m.ID] = st.Ctim
+		return nil, proc.FileID{}, nil
+	}
+	lib, err := discover.Library(file.mem, m, file.file)
 	if outOfDescriptors(err) {
 		err = tooFewDescriptors("opening " + m.Path)
 	}
 	if err != nil {
 		return nil, unopened(m.PID), err
-	}
-	if a, refused, err := t.known(lib.ID, m.PID); a != nil || refused != (proc.FileID{}) {
-		lib.Close()
-		return a, refused, err
 	}
 	if a, err = t.check(lib); a == nil {
 		lib.Close()
@@ -563,6 +664,9 @@ func (t *Tracer) read(m proc.Mapping) (a *attachment, refused proc.FileID, err e
 	}
 	a.index = t.vacant()
 	t.libraries[lib.ID] = a
+	t.inboxMu.Lock()
+	t.numbered[a.index] = a
+	t.inboxMu.Unlock()
 	t.guard(a)
 	return a, proc.FileID{}, nil
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 
+	"tt-memtrace/tracer/memory"
 	"tt-memtrace/tracer/metal"
 	"tt-memtrace/tracer/proc"
 )
@@ -38,7 +39,7 @@ func Builds(pids []uint32) (builds []*Build, skipped []error) {
 			skipped = append(skipped, fmt.Errorf("process %d: %w", pid, err))
 		} // otherwise another user's; Rights says so
 		for _, m := range list {
-			lib, err := Open(m)
+			lib, err := Open(memory.FilesOf(pid), m)
 			if err != nil {
 				skipped = append(skipped, fmt.Errorf("process %d: %w", pid, err))
 				continue

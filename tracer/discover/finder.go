@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"tt-memtrace/tracer/memory"
 	"tt-memtrace/tracer/metal"
 	"tt-memtrace/tracer/proc"
 )
@@ -35,6 +36,7 @@ const (
 // Finder finds the files with the runtime's code that processes map: by their names and, in a
 // process that holds a device and maps none of those, by what they contain. Each file is searched once.
 type Finder struct {
+	// mu is held for a moment only.
 	mu sync.Mutex
 	// runtimes hold the runtime's code whatever their names.
 	runtimes []proc.FileID
@@ -80,19 +82,7 @@ func (f *Finder) IsRuntime(id proc.FileID) bool {
 // Mappings lists what a process has mapped that could be the runtime, each file once. ErrHidden and
 // ErrNoRuntime are what else it can say of a process that holds a device.
 func (f *Finder) Mappings(pid uint32) ([]proc.Mapping, error) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	var list []proc.Mapping
-	holds, found := false, false
-	err := proc.Pieces(pid, func(m proc.Mapping, p proc.Permissions) bool {
-		holds = holds || holdsDevice(m.Path, p)
-		known := slices.Contains(f.runtimes, m.ID)
-		if (known || Candidate(m.Path)) && !containsFile(list, m.ID) {
-			list = append(list, m)
-			found = found || known || strings.HasPrefix(filepath.Base(m.Path), LibraryNames[0])
-		}
-		return len(list) < maxFiles
-	})
+	list, holds, found, err := f.known(pid)
 	if err != nil || !holds || found {
 		return list, err
 	}
@@ -103,6 +93,30 @@ func (f *Finder) Mappings(pid uint32) ([]proc.Mapping, error) {
 		}
 	}
 	return list, err
+}
+
+// Known lists what a process has mapped that could be the runtime by its name, or is known to be. No
+// file is opened.
+func (f *Finder) Known(pid uint32) ([]proc.Mapping, error) {
+	list, _, _, err := f.known(pid)
+	return list, err
+}
+
+// known is Known, whether the process holds a device, and whether the runtime itself is among them.
+func (f *Finder) known(pid uint32) (list []proc.Mapping, holds, found bool, err error) {
+	f.mu.Lock()
+	runtimes := slices.Clone(f.runtimes)
+	f.mu.Unlock()
+	err = proc.Pieces(pid, func(m proc.Mapping, p proc.Permissions) bool {
+		holds = holds || holdsDevice(m.Path, p)
+		known := slices.Contains(runtimes, m.ID)
+		if (known || Candidate(m.Path)) && !containsFile(list, m.ID) {
+			list = append(list, m)
+			found = found || known || strings.HasPrefix(filepath.Base(m.Path), LibraryNames[0])
+		}
+		return len(list) < maxFiles
+	})
+	return list, holds, found, err
 }
 
 func containsFile(list []proc.Mapping, id proc.FileID) bool {
@@ -150,16 +164,19 @@ func (f *Finder) search(pid uint32) (found []proc.Mapping, err error) {
 		return nil, err
 	}
 	over := proc.NewLimit(searchTime, nil).Over
+	mem := memory.FilesOf(pid)
 	err = ErrNoRuntime
 	for i, m := range code {
 		if i == maxFiles {
 			err = fmt.Errorf("%w: it maps more than %d files with code", ErrHidden, maxFiles)
 			break
 		}
-		c := f.contentOf(m, over)
+		c := f.contentOf(mem, m, over)
 		switch {
 		case c.Content == metal.RuntimeCode:
+			f.mu.Lock()
 			f.runtimes = append(f.runtimes, m.ID)
+			f.mu.Unlock()
 			found = append(found, m)
 		case c.Content == metal.HiddenCode:
 			err = fmt.Errorf("%w: %s has the runtime's code, but not its symbols", ErrHidden, m.Path)
@@ -173,26 +190,32 @@ func (f *Finder) search(pid uint32) (found []proc.Mapping, err error) {
 	return nil, err
 }
 
-// contentOf searches a file, unless it was searched as it is.
-func (f *Finder) contentOf(m proc.Mapping, over func() bool) content {
-	path, err := nameOf(m)
+// contentOf searches a file, unless it was searched as it is. Nobody waits for that.
+func (f *Finder) contentOf(mem *memory.Process, m proc.Mapping, over func() bool) content {
+	file, err := OpenFile(mem, m)
 	if err != nil {
-		return content{err: fmt.Errorf("searching %s: %w", m.Path, err)}
+		return content{err: err}
 	}
+	defer file.Close()
 	var st unix.Stat_t
-	if err := unix.Stat(path, &st); err != nil {
+	if err := unix.Fstat(int(file.Fd()), &st); err != nil {
 		return content{err: fmt.Errorf("searching %s: %w", m.Path, err)}
 	}
 	version := proc.FileVersion{FileID: proc.FileID{Device: st.Dev, Inode: st.Ino}, Changed: st.Ctim}
+	f.mu.Lock()
 	c, known := f.contents[version]
-	if !known {
-		c.Content, c.err = metal.Search(path, over)
-		if c.err == nil {
-			if len(f.contents) >= maxKnown {
-				clear(f.contents)
-			}
-			f.contents[version] = c
+	f.mu.Unlock()
+	if known {
+		return c
+	}
+	c.Content, c.err = metal.Search(file.ProcName(), m.Path, over)
+	if c.err == nil {
+		f.mu.Lock()
+		if len(f.contents) >= maxKnown {
+			clear(f.contents)
 		}
+		f.contents[version] = c
+		f.mu.Unlock()
 	}
 	return c
 }

@@ -3,12 +3,12 @@ package discover
 import (
 	"errors"
 	"fmt"
-	"os"
 	"path/filepath"
 	"strings"
 
 	"golang.org/x/sys/unix"
 
+	"tt-memtrace/tracer/memory"
 	"tt-memtrace/tracer/metal"
 	"tt-memtrace/tracer/proc"
 )
@@ -27,51 +27,35 @@ func Candidate(path string) bool {
 	return false
 }
 
-// mapFile is a mapped file by its mapping, which works when its name is gone too. It takes more
-// rights than opening it by name.
-func mapFile(m proc.Mapping) (string, error) {
-	path := fmt.Sprintf("/proc/%d/map_files/%x-%x", m.PID, m.Region.Start, m.Region.End)
-	var st unix.Stat_t
-	if err := unix.Stat(path, &st); err != nil {
-		return "", err
-	} else if st.Ino != m.ID.Inode {
-		return "", os.ErrNotExist
-	}
-	return path, nil
-}
-
-// nameOf is a name under which the very file that a process has mapped can be opened.
-func nameOf(m proc.Mapping) (string, error) {
-	var st unix.Stat_t
-	name := m.FileName()
-	err := unix.Stat(name, &st)
-	if err == nil && st.Ino == m.ID.Inode {
-		return name, nil
-	}
-	if path, e := mapFile(m); e == nil {
-		return path, nil
-	}
-	if err == nil {
-		err = errors.New("the file was replaced after it was mapped")
-	}
-	return "", err
-}
-
 // Open opens the very file that a process has mapped, in whatever mount
 // namespace, also where its name leads elsewhere by now.
-func Open(m proc.Mapping) (*metal.Library, error) {
-	lib, err := metal.OpenLibrary(m.FileName())
-	if err == nil && lib.ID.Inode == m.ID.Inode {
-		return lib, nil
+func Open(mem *memory.Process, m proc.Mapping) (*metal.Library, error) {
+	f, err := OpenFile(mem, m)
+	if err != nil {
+		return nil, err
 	}
-	if err == nil {
-		lib.Close()
+	defer f.Close()
+	return Library(mem, m, f)
+}
+
+// OpenFile opens a mapped file for Library.
+func OpenFile(mem *memory.Process, m proc.Mapping) (*memory.File, error) {
+	f, err := mem.Open(m)
+	switch {
+	case errors.Is(err, unix.ESTALE):
 		err = fmt.Errorf("opening %s: the file was replaced after it was mapped", m.Path)
+	case errors.Is(err, memory.ErrServed):
+		err = fmt.Errorf("%w: probes in it could stop the whole host; sample it, as its own user, with --sample", err)
 	}
-	if path, e := mapFile(m); e == nil {
-		if deleted, e := metal.OpenLibrary(path); e == nil {
-			return deleted, nil
-		}
+	return f, err
+}
+
+// Library reads the headers and symbols of a file that a process has mapped.
+func Library(mem *memory.Process, m proc.Mapping, f *memory.File) (*metal.Library, error) {
+	lib, err := metal.OpenFile(f.ProcName(), m.Path)
+	if err != nil {
+		return nil, err
 	}
-	return nil, err
+	lib.Release, lib.Beside = f.Release, mem.OpenPath
+	return lib, nil
 }

@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"tt-memtrace/tracer/eval"
+	"tt-memtrace/tracer/memory"
 	"tt-memtrace/tracer/metal"
 	"tt-memtrace/tracer/proc"
 )
@@ -45,7 +46,7 @@ func (in *Inspector) UniqueIDs() (map[uint32]uint64, error) {
 	if _, err := e.call(metal.BoardType, cluster, 0); descriptor == 0 {
 		return nil, fmt.Errorf("finding the description of the cluster: %w", errors.Join(err, errors.ErrUnsupported))
 	}
-	function, err := driverFunction(in.mem.PID(), metal.DescriptorIDs)
+	function, err := driverFunction(in.opener, metal.DescriptorIDs)
 	if err != nil {
 		return nil, err
 	}
@@ -69,8 +70,8 @@ func (in *Inspector) UniqueIDs() (map[uint32]uint64, error) {
 }
 
 // driverFunction is the address of a function of the driver library that a process has mapped.
-func driverFunction(pid uint32, name string) (uint64, error) {
-	files, err := proc.Files(pid, func(path string, _ proc.FileID) bool {
+func driverFunction(mem *memory.Process, name string) (uint64, error) {
+	files, err := proc.Files(mem.PID(), func(path string, _ proc.FileID) bool {
 		return slices.ContainsFunc(driverLibraries, func(name string) bool { return strings.HasPrefix(filepath.Base(path), name) })
 	})
 	if err != nil {
@@ -78,7 +79,12 @@ func driverFunction(pid uint32, name string) (uint64, error) {
 	}
 	var failed error
 	for _, m := range files {
-		value, err := metal.DynamicSymbol(m.FileName(), name)
+		value := uint64(0)
+		f, err := mem.Open(m)
+		if err == nil {
+			value, err = metal.DynamicSymbol(f.ProcName(), m.Path, name)
+			f.Close()
+		}
 		if err == nil {
 			return m.Base + value, nil
 		}

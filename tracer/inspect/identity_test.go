@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"tt-memtrace/test/fixture"
+	"tt-memtrace/tracer/memory"
 	"tt-memtrace/tracer/metal"
 )
 
@@ -20,14 +21,14 @@ func TestDriverLibraryOfAnyName(t *testing.T) {
 		fixture.Do(t, p, "open %s", fixture.LibraryOf(t, fixture.Build{Name: name, Hide: []string{other}}))
 	}
 	for _, symbol := range []string{"_ZNK2tt8tt_metal6Buffer4sizeEv", metal.TrackAllocate} {
-		if f, err := driverFunction(p.PID, symbol); err != nil || f == 0 {
+		if f, err := driverFunction(memory.FilesOf(p.PID), symbol); err != nil || f == 0 {
 			t.Errorf("%s at %#x: %v", symbol, f, err)
 		}
 	}
-	if _, err := driverFunction(p.PID, "none"); err == nil || !strings.Contains(err.Error(), "libtt-umd") {
+	if _, err := driverFunction(memory.FilesOf(p.PID), "none"); err == nil || !strings.Contains(err.Error(), "libtt-umd") {
 		t.Errorf("a function that is nowhere: %v", err)
 	}
-	if _, err := driverFunction(fixture.Launch(t).PID, metal.TrackAllocate); err == nil || !strings.Contains(err.Error(), "none is mapped") {
+	if _, err := driverFunction(memory.FilesOf(fixture.Launch(t).PID), metal.TrackAllocate); err == nil || !strings.Contains(err.Error(), "none is mapped") {
 		t.Errorf("a process without the library: %v", err)
 	}
 }

@@ -25,6 +25,8 @@ type Inspector struct {
 	lib  *metal.Library
 	base uint64
 	mem  *memory.Process
+	// opener opens its files.
+	opener *memory.Process
 	// standard is the C++ library of the process, where it is needed.
 	standard func() (*eval.Image, uint64)
 	// code and data are shared by evaluations that follow each other closely, of
@@ -71,13 +73,17 @@ func New(lib *metal.Library, m proc.Mapping) *Inspector { return NewOver(memory.
 
 // NewOver is New, over memory that is read in another way.
 func NewOver(mem *memory.Process, lib *metal.Library, m proc.Mapping) *Inspector {
-	return &Inspector{lib: lib, base: m.Base - lib.LoadAddress(), mem: mem, standard: sync.OnceValues(func() (*eval.Image, uint64) {
-		return standardOf(lib, m.PID)
+	files := memory.FilesOf(m.PID)
+	return &Inspector{lib: lib, base: m.Base - lib.LoadAddress(), mem: mem, opener: files, standard: sync.OnceValues(func() (*eval.Image, uint64) {
+		return standardOf(lib, files)
 	})}
 }
 
 // Interrupt ends what is being read of the process.
-func (in *Inspector) Interrupt() { in.mem.Interrupt() }
+func (in *Inspector) Interrupt() {
+	in.mem.Interrupt()
+	in.opener.Interrupt()
+}
 
 // maxChips bounds what a process can claim that a mesh spans.
 const maxChips = 4096
@@ -308,12 +314,17 @@ func (in *Inspector) ReadAt(p []byte, address uint64) error {
 }
 
 // standardOf is the C++ library that a process has mapped, or nil.
-func standardOf(lib *metal.Library, pid uint32) (*eval.Image, uint64) {
-	files, _ := proc.Files(pid, func(path string, _ proc.FileID) bool {
+func standardOf(lib *metal.Library, mem *memory.Process) (*eval.Image, uint64) {
+	files, _ := proc.Files(mem.PID(), func(path string, _ proc.FileID) bool {
 		return strings.HasPrefix(filepath.Base(path), "libstdc++.so")
 	})
 	for _, m := range files {
-		return lib.Standard(m.FileName()), m.Base
+		f, err := mem.Open(m)
+		if err != nil {
+			return nil, 0
+		}
+		defer f.Close()
+		return lib.Standard(f.ProcName()), m.Base
 	}
 	return nil, 0
 }

@@ -1,19 +1,17 @@
 package inspect
 
 import (
+	"bytes"
 	"debug/elf"
 	"encoding/binary"
 	"errors"
-	"fmt"
 	"io"
-	"os"
 	"path"
 	"strings"
 
-	"golang.org/x/sys/unix"
-
 	"tt-memtrace/aggregator"
 	"tt-memtrace/elffile"
+	"tt-memtrace/tracer/memory"
 )
 
 // KernelOf takes the path of a kernel's binary apart:
@@ -33,7 +31,7 @@ func KernelOf(file string, whole bool) (aggregator.Kernel, bool) {
 
 // KernelFiles are the binaries of a process's kernels, with their sizes.
 type KernelFiles struct {
-	pid   uint32
+	mem   *memory.Process
 	sizes map[string]fileSize
 }
 
@@ -46,7 +44,9 @@ type fileSize struct {
 // maxSizes bounds the files that are remembered of a process.
 const maxSizes = 1 << 16
 
-func NewKernelFiles(pid uint32) *KernelFiles { return &KernelFiles{pid, map[string]fileSize{}} }
+func NewKernelFiles(pid uint32) *KernelFiles {
+	return &KernelFiles{memory.FilesOf(pid), map[string]fileSize{}}
+}
 
 // Kernel is what a file says of the kernel at an address, which is read from it. It
 // is false for firmware, which is of no program. Of a name that is not whole, the end is there.
@@ -60,7 +60,7 @@ func (f *KernelFiles) Kernel(id uint64, file string, whole bool) (aggregator.Ker
 		k.Path = file
 		s, ok := f.sizes[file]
 		if !ok {
-			n, err := Loadable(f.pid, file)
+			n, err := Loadable(f.mem, file)
 			s = fileSize{n, err == nil}
 			if len(f.sizes) < maxSizes {
 				f.sizes[file] = s
@@ -84,26 +84,12 @@ func kernelType(name string) aggregator.KernelType {
 
 // Loadable reads how many bytes of an ELF file are loaded, from its program
 // headers alone. The path is the process's own, and never leads out of its root.
-func Loadable(pid uint32, file string) (uint64, error) {
-	root, err := unix.Open(fmt.Sprintf("/proc/%d/root", pid), unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+func Loadable(mem *memory.Process, file string) (uint64, error) {
+	b, err := mem.ReadFile(file)
 	if err != nil {
-		return 0, &os.PathError{Op: "opening the root of process", Path: fmt.Sprint(pid), Err: err}
+		return 0, err
 	}
-	defer unix.Close(root)
-	// O_NONBLOCK, so that a FIFO does not block.
-	fd, err := unix.Openat2(root, file, &unix.OpenHow{
-		Flags: unix.O_RDONLY | unix.O_CLOEXEC | unix.O_NONBLOCK | unix.O_NOCTTY, Resolve: unix.RESOLVE_IN_ROOT | unix.RESOLVE_NO_MAGICLINKS,
-	})
-	if err != nil {
-		return 0, &os.PathError{Op: "opening", Path: file, Err: err}
-	}
-	f := os.NewFile(uintptr(fd), file)
-	defer f.Close()
-	var st unix.Stat_t
-	if err := unix.Fstat(fd, &st); err != nil || st.Mode&unix.S_IFMT != unix.S_IFREG {
-		return 0, fmt.Errorf("reading %s: not a regular file", file)
-	}
-	return loadableBytes(f)
+	return loadableBytes(bytes.NewReader(b))
 }
 
 var errNotELF = errors.New("not a little-endian ELF file")

@@ -11,6 +11,7 @@ import (
 
 	"tt-memtrace/aggregator"
 	"tt-memtrace/test/fixture"
+	"tt-memtrace/tracer/memory"
 )
 
 func TestKernelIsReadFromItsPath(t *testing.T) {
@@ -70,11 +71,11 @@ func TestKernelsFileIsOpenedWithCare(t *testing.T) {
 	if err := unix.Mkfifo(fifo, 0o644); err != nil {
 		t.Fatal(err)
 	}
-	if n, err := Loadable(uint32(os.Getpid()), good); n != 5 || err != nil {
+	if n, err := Loadable(memory.FilesOf(uint32(os.Getpid())), good); n != 5 || err != nil {
 		t.Errorf("%d bytes, %v", n, err)
 	}
 	for _, path := range []string{fifo, dir, "", good + "x", "/proc/self/exe", good + "\x00"} {
-		if n, err := Loadable(uint32(os.Getpid()), path); err == nil {
+		if n, err := Loadable(memory.FilesOf(uint32(os.Getpid())), path); err == nil {
 			t.Errorf("%q: %d bytes", path, n)
 		}
 	}

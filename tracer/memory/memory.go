@@ -13,13 +13,13 @@ package memory
 import (
 	"errors"
 	"fmt"
-	"os"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"tt-memtrace/tracer/proc"
 )
 
 // Patience is how long a read may wait for a page.
@@ -39,6 +39,8 @@ type Process struct {
 	pid  uint32
 	user *user // nil: this process reads
 	hung atomic.Bool
+	// filesHung: a file of it did not answer.
+	filesHung atomic.Bool
 	// interrupted: nobody wants to know any more.
 	interrupted atomic.Bool
 	// readers is the processor time that readers used for this process, ns.
@@ -47,11 +49,7 @@ type Process struct {
 
 // Of is the memory of a process. Nothing is read yet.
 func Of(pid uint32) *Process {
-	var owner uint32
-	if st, err := os.Stat(fmt.Sprintf("/proc/%d", pid)); err == nil {
-		owner = st.Sys().(*syscall.Stat_t).Uid
-	}
-	return &Process{pid: pid, user: userOf(owner)}
+	return &Process{pid: pid, user: userOf(proc.User(pid))}
 }
 
 // Direct is the memory of a process as this process reads it, without a deadline: the
@@ -102,6 +100,7 @@ func (p *Process) Interrupt() {
 	if p.user != nil {
 		p.user.interrupt(p)
 		p.user.searches.interrupt(p)
+		p.user.files.interrupt(p)
 	}
 }
 
@@ -161,7 +160,7 @@ func userOf(id uint32) *user {
 			users.of = map[uint32]*user{}
 		}
 		u = &user{id: id}
-		u.of, u.searches.of = u, u
+		u.of, u.searches.of, u.files.of = u, u, u
 		users.of[id] = u
 	}
 	return u
@@ -174,6 +173,7 @@ func Stop() {
 	for _, u := range users.of {
 		u.stop()
 		u.searches.stop()
+		u.files.stop()
 	}
 }
 
@@ -183,6 +183,8 @@ type user struct {
 	id uint32
 	lane
 	searches lane
+	// files are opened by another one, as that can wait for a disk.
+	files lane
 	// abandoned is how many readers still wait for a page.
 	abandoned atomic.Int32
 }

@@ -59,6 +59,9 @@ type reader struct {
 	socket  *net.UnixConn
 	buffer  []byte // shared with it
 	request []byte
+	// rights are the descriptors that came with the last answer; cut: there was no room for one.
+	rights []int
+	cut    bool
 }
 
 // start runs this program again, as a reader: see init.
@@ -161,7 +164,12 @@ func (r *reader) receive(b []byte, within time.Duration) error {
 	if err := r.socket.SetReadDeadline(time.Now().Add(within)); err != nil {
 		return err
 	}
-	n, err := r.socket.Read(b)
+	var control [64]byte
+	n, controls, flags, _, err := r.socket.ReadMsgUnix(b, control[:])
+	r.cut = flags&unix.MSG_CTRUNC != 0
+	if list, e := unix.ParseSocketControlMessage(control[:controls]); err == nil && e == nil && len(list) == 1 {
+		r.rights, _ = unix.ParseUnixRights(&list[0])
+	}
 	if err == nil && n != len(b) {
 		err = errors.New("the reader ended")
 	}
@@ -237,6 +245,10 @@ func serve() error {
 		pid, count := binary.NativeEndian.Uint32(request), int(binary.NativeEndian.Uint32(request[4:]))
 		if count == forSearch {
 			serveSearch(pid, request[headBytes:n], buffer)
+			continue
+		}
+		if count == forOpening || count == forReading {
+			serveFile(pid, count, request[headBytes:n], buffer)
 			continue
 		}
 		total := 0

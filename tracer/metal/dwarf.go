@@ -143,15 +143,29 @@ func (l *Library) openDebug() (*debugFile, error) {
 		return d, d.load(l.file, l.elf)
 	}
 	link, sum := l.debugLink()
-	var paths []string
+	own := func(path string) (*os.File, error) {
+		f, _, err := openRegular(path)
+		return f, err
+	}
+	beside := own
+	if l.Beside != nil {
+		beside = l.Beside
+	}
+	type place struct {
+		path string
+		open func(path string) (*os.File, error)
+	}
+	var places []place
 	if len(l.BuildID) > 2 {
-		paths = append(paths, filepath.Join(debugFolder, ".build-id", l.BuildID[:2], l.BuildID[2:]+".debug"))
+		places = append(places, place{filepath.Join(debugFolder, ".build-id", l.BuildID[:2], l.BuildID[2:]+".debug"), own})
 	}
 	if dir := filepath.Dir(l.Path); link != "" {
-		paths = append(paths, filepath.Join(dir, link), filepath.Join(dir, ".debug", link), filepath.Join(debugFolder, dir, link))
+		places = append(places, place{filepath.Join(dir, link), beside}, place{filepath.Join(dir, ".debug", link), beside},
+			place{filepath.Join(debugFolder, dir, link), own})
 	}
-	for _, path := range paths {
-		f, _, err := openRegular(path)
+	for _, p := range places {
+		path := p.path
+		f, err := p.open(path)
 		if errors.Is(err, os.ErrNotExist) || errors.Is(err, unix.ENOTDIR) {
 			continue
 		}

@@ -9,9 +9,10 @@ import (
 // maxDriver bounds the size of a driver library, bytes.
 const maxDriver = 64 << 20
 
-// DynamicSymbol is where a library has one of its exported functions.
-func DynamicSymbol(path, name string) (value uint64, err error) {
-	f, st, err := openRegular(path)
+// DynamicSymbol is where a library has one of its exported functions. The library is known by a path, and opened by
+// another name.
+func DynamicSymbol(opened, path, name string) (value uint64, err error) {
+	f, st, err := openRegular(opened)
 	if err != nil {
 		return 0, err
 	}

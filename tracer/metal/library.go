@@ -10,7 +10,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -40,6 +39,9 @@ type Library struct {
 	// Release is the version of the Python package around it, or empty.
 	Release string
 
+	// Beside opens a file at a path beside the library's, where that is in another process's root.
+	Beside func(path string) (*os.File, error)
+
 	file    *os.File
 	elf     *elf.File
 	symbols map[string]elfSymbol
@@ -68,7 +70,16 @@ type elfSymbol struct {
 // It wraps ErrUnsupported where the file is not one that can be traced. The
 // file stays open until Close.
 func OpenLibrary(path string) (lib *Library, err error) {
-	f, st, err := openRegular(path)
+	if lib, err = OpenFile(path, path); err == nil {
+		lib.Release = proc.Release(path)
+	}
+	return lib, err
+}
+
+// OpenFile is OpenLibrary of a file that is known by a path, and opened by another name. Where it was released is not
+// looked for.
+func OpenFile(name, path string) (lib *Library, err error) {
+	f, st, err := openRegular(name)
 	if err != nil {
 		return nil, err
 	}
@@ -105,7 +116,6 @@ func OpenLibrary(path string) (lib *Library, err error) {
 	}
 	l.findHidden()
 	l.BuildID = buildID(e)
-	l.Release = packageRelease(path)
 	return l, nil
 }
 
@@ -325,26 +335,6 @@ func buildID(e *elf.File) string {
 		return ""
 	}
 	return hex.EncodeToString(b[16 : 16+n])
-}
-
-// packageRelease finds the version in the name of the Python package's
-// metadata folder, which is beside the package: …/ttnn-0.81.1.dist-info.
-func packageRelease(path string) string {
-	for dir := filepath.Dir(path); len(dir) > 1; dir = filepath.Dir(dir) {
-		list, err := filepath.Glob(filepath.Join(escapeGlob(dir), "ttnn-*.dist-info"))
-		if err == nil && len(list) == 1 {
-			name := strings.TrimSuffix(filepath.Base(list[0]), ".dist-info")
-			return strings.TrimPrefix(name, "ttnn-")
-		}
-		if filepath.Base(dir) == "site-packages" || filepath.Base(dir) == "dist-packages" {
-			break
-		}
-	}
-	return ""
-}
-
-func escapeGlob(s string) string {
-	return strings.NewReplacer(`\`, `\\`, `*`, `\*`, `?`, `\?`, `[`, `\[`).Replace(s)
 }
 
 // ProcName is one under which the open file can be reached, in any mount namespace.

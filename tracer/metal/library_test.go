@@ -14,6 +14,7 @@ import (
 	"syscall"
 	"testing"
 	"time"
+	"tt-memtrace/tracer/proc"
 
 	"golang.org/x/sys/unix"
 
@@ -425,13 +426,13 @@ func TestPackageRelease(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			if got := packageRelease(filepath.Join(dir, test.library, "libtt_metal.so")); got != test.want {
+			if got := proc.Release(filepath.Join(dir, test.library, "libtt_metal.so")); got != test.want {
 				t.Errorf("release %q, want %q", got, test.want)
 			}
 		})
 	}
 	for _, path := range []string{"", "libtt_metal.so", "./libtt_metal.so", "/libtt_metal.so"} {
-		if got := packageRelease(path); got != "" {
+		if got := proc.Release(path); got != "" {
 			t.Errorf("%q is of release %q", path, got)
 		}
 	}

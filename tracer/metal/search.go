@@ -28,9 +28,9 @@ const allocatorText = "Out of Memory: Not enough space to allocate"
 const maxSearched = 512 << 20
 
 // Search looks for the runtime in a file of any name. It reads all of the file, up to a bound;
-// over says that there is no more time for it.
-func Search(path string, over func() bool) (Content, error) {
-	f, st, err := openRegular(path)
+// over says that there is no more time for it. The file is known by a path, and opened by a name.
+func Search(name, path string, over func() bool) (Content, error) {
+	f, st, err := openRegular(name)
 	if err != nil {
 		return NoCode, err
 	}
@@ -62,7 +62,7 @@ func Search(path string, over func() bool) (Content, error) {
 		kept = copy(b, part[len(part)-overlap:])
 	}
 	if named {
-		lib, err := OpenLibrary(path)
+		lib, err := OpenFile(name, path)
 		if err == nil {
 			defer lib.Close()
 			if lib.IsRuntime() {

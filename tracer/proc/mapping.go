@@ -30,20 +30,6 @@ type Mapping struct {
 	ID     FileID
 }
 
-// FileName is the name under which the mapped file can be opened from here,
-// in another mount namespace too. What it leads to can change.
-func (m Mapping) FileName() string {
-	inside := fmt.Sprintf("/proc/%d/root%s", m.PID, m.Path)
-	var st unix.Stat_t
-	if unix.Stat(inside, &st) == nil && st.Ino == m.ID.Inode {
-		return inside
-	}
-	if unix.Stat(m.Path, &st) == nil && st.Ino == m.ID.Inode {
-		return m.Path
-	}
-	return inside
-}
-
 // mapping is a line of /proc/PID/maps. Its path is valid until the next line is read.
 type mapping struct {
 	Region

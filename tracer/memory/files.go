@@ -1,0 +1,351 @@
+package memory
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"os"
+	"runtime"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"tt-memtrace/tracer/proc"
+)
+
+// Files that a process has mapped, or names, can lie in a file system that a user's process
+// serves, and opening or reading one then waits for that process. So a reader opens them. It
+// hands over only a file that no user serves, which is read here without waiting for anybody; of
+// one that is only read, the bytes.
+
+// forOpening and forReading, as the number of parts, ask a reader to open a mapped file, or to
+// read the beginning of a file. The answer is how many bytes are in the buffer or an
+// error number below 0; for an opened file the buffer has its release, and the file comes with
+// the answer unless a user serves it.
+const (
+	forOpening = 1<<32 - 2
+	forReading = 1<<32 - 3
+)
+
+// openTime is how long opening a file may take.
+const openTime = Patience
+
+// maxName bounds a path in a request: all that the kernel takes.
+const maxName = unix.PathMax
+
+// ErrServed says of a file that an ordinary user's process serves it (FUSE).
+var ErrServed = errors.New("it lies in a file system that a process serves (FUSE)")
+
+// ErrNoAnswer says that opening or reading a file takes too long.
+var ErrNoAnswer = errors.New("its file system does not answer")
+
+// File is a file that a process has mapped.
+type File struct {
+	*os.File
+	// Release is the version of the Python package around it, or empty.
+	Release string
+}
+
+// FilesOf is a process for opening its files: those of other users are opened in a process apart, and
+// root's too, as root reads everybody's. One's own may lie in any file system.
+func FilesOf(pid uint32) *Process {
+	if user := os.Geteuid(); user != 0 && proc.User(pid) == uint32(user) {
+		return Direct(pid)
+	}
+	return Of(pid)
+}
+
+// ProcName is one under which the open file can be opened again.
+func (f *File) ProcName() string { return fmt.Sprintf("/proc/self/fd/%d", f.Fd()) }
+
+// OpenPath opens a regular file in the process's root, as Open does.
+func (p *Process) OpenPath(path string) (*os.File, error) {
+	f, err := p.Open(proc.Mapping{PID: p.pid, Path: path})
+	if err != nil {
+		return nil, err
+	}
+	return f.File, nil
+}
+
+// mappedFile is what is asked for: the file with this inode or, where that is 0, of this path.
+type mappedFile struct {
+	pid    uint32
+	inode  uint64
+	region proc.Region
+	path   string
+}
+
+// Open opens the very file that the process has mapped, in whatever mount namespace, also where
+// its name leads elsewhere by now. It fails with ErrServed or ErrNoAnswer where reading
+// the file could wait for ever.
+func (p *Process) Open(m proc.Mapping) (*File, error) {
+	wanted := mappedFile{p.pid, m.ID.Inode, m.Region, m.Path}
+	if p.user == nil {
+		f, release, err := wanted.open()
+		if err != nil {
+			return nil, wrap(m.Path, err)
+		}
+		return &File{f, release}, nil
+	}
+	var file *File
+	var refused error
+	err := p.ofFile(func(r *reader) (err error) {
+		file, refused, err = r.open(wanted)
+		return err
+	})
+	if err == nil {
+		err = refused
+	}
+	if err != nil {
+		return nil, wrap(m.Path, err)
+	}
+	return file, nil
+}
+
+func wrap(path string, err error) error { return fmt.Errorf("opening %s: %w", path, err) }
+
+// ReadFile reads up to 64 KiB of the beginning of a regular file. The path is the process's
+// own, and never leads out of its root.
+func (p *Process) ReadFile(path string) (b []byte, err error) {
+	if p.user == nil {
+		b = make([]byte, fileBytes)
+		n, err := readInRoot(p.pid, path, b)
+		return b[:n], wrapRead(path, err)
+	}
+	var refused error
+	err = p.ofFile(func(r *reader) (err error) {
+		b, refused, err = r.readFile(p.pid, path)
+		return err
+	})
+	if err == nil {
+		err = refused
+	}
+	return b, wrapRead(path, err)
+}
+
+func wrapRead(path string, err error) error {
+	if err != nil {
+		return fmt.Errorf("reading %s: %w", path, err)
+	}
+	return nil
+}
+
+// fileBytes is how much of a file ReadFile reads at the most.
+const fileBytes = 64 << 10
+
+// ofFile asks the reader for files. A process of which a file does not answer is not asked for another.
+func (p *Process) ofFile(do func(*reader) error) error {
+	if p.filesHung.Load() {
+		return ErrNoAnswer
+	}
+	err := p.user.files.ask(p, do)
+	switch {
+	case err != nil && p.interrupted.Load():
+		return ErrInterrupted
+	case errors.Is(err, errLate):
+		p.filesHung.Store(true)
+		return ErrNoAnswer
+	case errors.Is(err, ErrHung):
+		return ErrNoAnswer
+	}
+	return err
+}
+
+// open is refused where the file cannot be had. An error is the reader's own.
+func (r *reader) open(m mappedFile) (file *File, refused, err error) {
+	r.request = binary.NativeEndian.AppendUint32(r.request[:0], m.pid)
+	r.request = binary.NativeEndian.AppendUint32(r.request, forOpening)
+	for _, v := range []uint64{m.inode, m.region.Start, m.region.End} {
+		r.request = binary.NativeEndian.AppendUint64(r.request, v)
+	}
+	r.request = append(r.request, m.path[:min(len(m.path), maxName)]...)
+	var answer [answerBytes]byte
+	r.rights = r.rights[:0]
+	if err := r.answer(answer[:], openTime); err != nil {
+		return nil, nil, err
+	}
+	n := int64(binary.NativeEndian.Uint64(answer[:]))
+	switch {
+	case n < 0:
+		return nil, unix.Errno(-n), nil
+	case r.cut:
+		return nil, unix.EMFILE, nil // it had no room here
+	case len(r.rights) == 0:
+		return nil, ErrServed, nil
+	}
+	return &File{os.NewFile(uintptr(r.rights[0]), m.path), string(r.buffer[:min(n, maxName)])}, nil, nil
+}
+
+func (r *reader) readFile(pid uint32, path string) (b []byte, refused, err error) {
+	r.request = binary.NativeEndian.AppendUint32(r.request[:0], pid)
+	r.request = binary.NativeEndian.AppendUint32(r.request, forReading)
+	r.request = append(r.request, path[:min(len(path), maxName)]...)
+	var answer [answerBytes]byte
+	if err := r.answer(answer[:], Patience); err != nil {
+		return nil, nil, err
+	}
+	n := int64(binary.NativeEndian.Uint64(answer[:]))
+	if n < 0 {
+		return nil, unix.Errno(-n), nil
+	}
+	return bytes.Clone(r.buffer[:min(n, fileBytes)]), nil, nil
+}
+
+// filesServed counts requests: a reader collects its garbage after some.
+var filesServed int
+
+const collectAfter = 64
+
+// serveFile answers one request about a file.
+func serveFile(pid uint32, kind int, request, buffer []byte) {
+	var answer [answerBytes]byte
+	var rights []byte
+	result := -int64(unix.EINVAL)
+	switch {
+	case kind == forReading:
+		n, err := readInRoot(pid, string(request), buffer[:fileBytes])
+		result = resultOf(n, err)
+	case len(request) >= 24:
+		m := mappedFile{pid, binary.NativeEndian.Uint64(request), proc.Region{
+			Start: binary.NativeEndian.Uint64(request[8:]), End: binary.NativeEndian.Uint64(request[16:]),
+		}, string(request[24:])}
+		f, release, err := m.open()
+		result = resultOf(copy(buffer, release), err)
+		if err == nil {
+			defer f.Close()
+			if !served(f) {
+				rights = unix.UnixRights(int(f.Fd()))
+			}
+		}
+	}
+	binary.NativeEndian.PutUint64(answer[:], uint64(result))
+	if err := unix.Sendmsg(socketFD, answer[:], rights, nil, 0); err != nil {
+		os.Exit(0)
+	}
+	// As after a search, but files are asked for one after the other.
+	if filesServed++; filesServed%collectAfter == 0 {
+		runtime.GC()
+	}
+}
+
+func resultOf(n int, err error) int64 {
+	if err == nil {
+		return int64(n)
+	}
+	var number unix.Errno
+	if !errors.As(err, &number) {
+		number = unix.EIO
+	}
+	return -int64(number)
+}
+
+// open opens the file by its name or, where that leads elsewhere or nowhere, by its mapping,
+// which takes more rights.
+func (m mappedFile) open() (f *os.File, release string, err error) {
+	inside := fmt.Sprintf("/proc/%d/root%s", m.pid, m.path)
+	mapped := fmt.Sprintf("/proc/%d/map_files/%x-%x", m.pid, m.region.Start, m.region.End)
+	var first error
+	names := []string{inside, m.path, mapped}
+	if m.inode == 0 {
+		names = names[:1]
+	}
+	for _, name := range names {
+		var st unix.Stat_t
+		err := unix.Stat(name, &st)
+		if m.inode == 0 {
+			m.inode = st.Ino
+		}
+		if err == nil && st.Ino != m.inode {
+			err = unix.ESTALE // it was replaced after it was mapped
+		}
+		if err == nil {
+			// O_NONBLOCK, so that a FIFO does not block.
+			var fd int
+			if fd, err = unix.Open(name, unix.O_RDONLY|unix.O_CLOEXEC|unix.O_NONBLOCK|unix.O_NOCTTY, 0); err == nil {
+				if err = unix.Fstat(fd, &st); err == nil && (st.Ino != m.inode || st.Mode&unix.S_IFMT != unix.S_IFREG) {
+					err = unix.ESTALE
+				}
+				if err == nil {
+					return os.NewFile(uintptr(fd), m.path), proc.Release(name), nil
+				}
+				unix.Close(fd)
+			}
+		}
+		if first == nil {
+			first = err
+		}
+	}
+	return nil, "", first
+}
+
+// served says whether a process of an ordinary user serves a file's file system. What is
+// mounted where this process sees it, by root or by its own user, is trusted.
+func served(f *os.File) bool {
+	var fs unix.Statfs_t
+	var st unix.Stat_t
+	if unix.Fstatfs(int(f.Fd()), &fs) != nil || unix.Fstat(int(f.Fd()), &st) != nil {
+		return true
+	}
+	if fs.Type != unix.FUSE_SUPER_MAGIC {
+		return false
+	}
+	mounts, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil {
+		return true
+	}
+	return !servedByOwn(string(mounts), unix.Major(st.Dev), unix.Minor(st.Dev), os.Geteuid())
+}
+
+// servedByOwn looks for a device among mounts, and whether root or a user mounted it.
+func servedByOwn(mounts string, major, minor uint32, user int) bool {
+	device := fmt.Sprintf("%d:%d", major, minor)
+	for line := range strings.Lines(mounts) {
+		words := strings.Fields(line)
+		if len(words) < 4 || words[2] != device {
+			continue
+		}
+		for _, option := range strings.Split(words[len(words)-1], ",") {
+			if option == "user_id=0" || option == fmt.Sprintf("user_id=%d", user) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// readInRoot reads the beginning of a regular file.
+func readInRoot(pid uint32, path string, b []byte) (int, error) {
+	root, err := unix.Open(fmt.Sprintf("/proc/%d/root", pid), unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return 0, err
+	}
+	defer unix.Close(root)
+	// O_NONBLOCK, so that a FIFO does not block.
+	fd, err := unix.Openat2(root, path, &unix.OpenHow{
+		Flags: unix.O_RDONLY | unix.O_CLOEXEC | unix.O_NONBLOCK | unix.O_NOCTTY, Resolve: unix.RESOLVE_IN_ROOT | unix.RESOLVE_NO_MAGICLINKS,
+	})
+	if err != nil {
+		return 0, err
+	}
+	defer unix.Close(fd)
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		return 0, err
+	}
+	if st.Mode&unix.S_IFMT != unix.S_IFREG {
+		return 0, unix.EINVAL
+	}
+	n := 0
+	for n < len(b) {
+		got, err := unix.Pread(fd, b[n:], int64(n))
+		if err != nil && !errors.Is(err, unix.EINTR) {
+			return 0, err
+		}
+		if err == nil && got == 0 {
+			break
+		}
+		n += max(got, 0)
+	}
+	return n, nil
+}
