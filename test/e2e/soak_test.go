@@ -45,12 +45,17 @@ func holds(t *testing.T) (h held) {
 	return h
 }
 
-// soakBatch is how many processes the driver starts before it answers.
-const soakBatch = 40
+// soakBatch is how many processes the driver starts before it answers, and batchEnds how many programs end:
+// a quarter of them execute another one.
+const (
+	soakBatch = 40
+	batchEnds = soakBatch + soakBatch/4
+)
 
 // Processes that use the runtime for a moment come and go, as many as the machine makes, beside real
-// workloads: these have the runtime's own numbers at each rest point, nobody who ended stays in
-// the accounts, and what the tracer holds does not grow. TT_MEMTRACE_SOAK_TIME says for how long.
+// workloads: these have the runtime's own numbers at each rest point, each program's end is in the accounts, nobody who
+// ended stays there, and what the tracer holds does not grow. A quarter of the processes is killed, a quarter executes another program,
+// and the others end by themselves. TT_MEMTRACE_SOAK_TIME says for how long.
 func TestSoak(t *testing.T) {
 	r := installed(t)
 	lasts, err := time.ParseDuration(cmp.Or(os.Getenv("TT_MEMTRACE_SOAK_TIME"), "1ns"))
@@ -99,6 +104,10 @@ func TestSoak(t *testing.T) {
 		n, took.Round(time.Second), float64(n)/took.Seconds(), workloads, tr.snapshot().Counters.Exited-exited, gone.Round(time.Millisecond))
 
 	s := tr.snapshot()
+	// The workloads end, too, the last of them perhaps later.
+	if got, want := s.Counters.Exited-exited, uint64(n)/soakBatch*batchEnds; got < want || got > want+uint64(workloads)+1 {
+		t.Errorf("%d ends are in the accounts, not %d beside %d workloads", got, want, workloads)
+	}
 	if !s.Exact() || s.Counters.Lost > 0 || s.Counters.ExitedInexact > 0 {
 		t.Errorf("the accounts are not exact: %+v", s.Counters)
 	}
