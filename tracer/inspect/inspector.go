@@ -318,13 +318,13 @@ func standardOf(lib *metal.Library, mem *memory.Process) (*eval.Image, uint64) {
 	files, _ := proc.Files(mem.PID(), func(path string, _ proc.FileID) bool {
 		return strings.HasPrefix(filepath.Base(path), "libstdc++.so")
 	})
-	for _, m := range files {
-		f, err := mem.Open(m)
-		if err != nil {
-			return nil, 0
-		}
-		defer f.Close()
-		return lib.Standard(f.ProcName()), m.Base
+	if len(files) == 0 {
+		return nil, 0
 	}
-	return nil, 0
+	f, err := mem.Open(files[0])
+	if err != nil {
+		return nil, 0
+	}
+	defer f.Close()
+	return lib.Standard(f.ProcName()), files[0].Base
 }
