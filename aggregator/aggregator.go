@@ -196,7 +196,7 @@ type buffer struct {
 	layout  uint8
 	// kernels: it holds a copy of a program's kernels.
 	kernels bool
-	// unsafe, if not 0, since a replay of trace.
+	// unsafe, if not 0, since a replay of trace; or markedCorruptible.
 	unsafe    uint8
 	trace     uint32
 	allocator uint64
@@ -299,6 +299,8 @@ func (a *Aggregator) Apply(e *Event) {
 		a.replay(p, e)
 	case TraceReleased:
 		p.releaseTrace(e.Trace)
+	case MarkedCorruptible:
+		p.markCorruptible(e.Buffer)
 	case HostMemoryRead:
 		p.host.Read(e.Size)
 	case ConfigRingUsed:

@@ -84,6 +84,8 @@ const (
 	TraceCaptured
 	// TraceReleased: the trace is not replayed any more.
 	TraceReleased
+	// MarkedCorruptible: the program says that a replay of a trace may overwrite Buffer.
+	MarkedCorruptible
 	// HostMemoryRead: the process has Size bytes resident in the host's memory.
 	HostMemoryRead
 	// StateBegin: the events up to StateEnd are the state of other accounts, which

@@ -12,7 +12,7 @@ var kindNames = map[Kind]string{
 	AllocatorSeen: "allocator_seen", AllocatorGone: "allocator_gone", Alloc: "alloc", Free: "free",
 	CBPlaced: "cb_placed", ProgramGone: "program_gone", KernelAdded: "kernel_added", KernelLoaded: "kernel_loaded",
 	KernelsCopied: "kernels_copied", ProgramNamed: "program_named", Launched: "launched", AllocatorsScanned: "books_read", Replayed: "replayed",
-	TraceBegun: "trace_begun", TraceCaptured: "trace_captured", TraceReleased: "trace_released", HostMemoryRead: "host_memory_read", ConfigRingUsed: "ring_used",
+	TraceBegun: "trace_begun", TraceCaptured: "trace_captured", TraceReleased: "trace_released", MarkedCorruptible: "marked_corruptible", HostMemoryRead: "host_memory_read", ConfigRingUsed: "ring_used",
 	RuntimeTotalsChanged: "counted", StaleEntriesChanged: "haunted", Refused: "refused", ReasonRaised: "reason_raised", ReasonLifted: "reason_lifted", StateBegin: "state_begin", StateEnd: "state_end", Lost: "lost",
 }
 
@@ -124,6 +124,9 @@ func (p *process) bufferState(list []Event, addresses map[*device]uint64) []Even
 			Device: device, Allocator: b.allocator, Address: b.address, Size: b.size, PerBank: b.perBank,
 			PageSize: b.pageSize, Stack: b.stack, Unsafe: unsafe,
 		})
+		if b.unsafe == markedCorruptible {
+			list = append(list, Event{Kind: MarkedCorruptible, PID: p.pid, Time: b.time, Buffer: b.id})
+		}
 		if b.kernels {
 			list = append(list, Event{Kind: KernelsCopied, PID: p.pid, Time: b.time, Buffer: b.id, Address: b.address})
 		}

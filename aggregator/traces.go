@@ -289,11 +289,21 @@ func (a *Aggregator) judge(p *process, t *trace, b *buffer, e *Event) {
 const (
 	unsafeRule uint8 = 1 + iota
 	unsafeOverlaps
+	// markedCorruptible: the program knows that it can be overwritten, so no replay makes it unsafe.
+	markedCorruptible
 )
+
+// markCorruptible applies what a program says of a buffer.
+func (p *process) markCorruptible(id uint64) {
+	if b := p.buffers.get(id); b != nil {
+		p.unsafe.sub(b)
+		b.unsafe, b.trace = markedCorruptible, 0
+	}
+}
 
 // unsafety is why the buffer is unsafe, if it is.
 func (b *buffer) unsafety() Unsafe {
-	return Unsafe{Found: b.unsafe != 0, Trace: b.trace, Overlaps: b.unsafe == unsafeOverlaps}
+	return Unsafe{Found: b.unsafe == unsafeRule || b.unsafe == unsafeOverlaps, Trace: b.trace, Overlaps: b.unsafe == unsafeOverlaps}
 }
 
 // inherit applies what a state says of a buffer.

@@ -66,14 +66,29 @@ func TestUnsafeUnderATrace(t *testing.T) {
 	if u := a.Snapshot().Processes[0].Unsafe; u != (UnsafeUsage{2, 8192, 0, 0}) {
 		t.Errorf("%+v", u)
 	}
+	// What the program marks is none, before a replay and after; its place can be another buffer's then.
+	mark := func(id uint64) Event { return Event{Kind: MarkedCorruptible, Buffer: id} }
+	apply(alloc(11, near, 1<<17, DRAM), mark(11), mark(12), replay(near, 4), Event{Kind: Free, Buffer: 11}, alloc(11, near, 1<<17, DRAM))
+	if len(found) != 3 {
+		t.Errorf("marked: %+v", found[3:])
+	}
+	apply(replay(near, 4))
+	if u := a.Snapshot().Processes[0].Unsafe; len(found) != 4 || u != (UnsafeUsage{3, 12288, 0, 0}) {
+		t.Errorf("%+v, %+v", found[3:], u)
+	}
+	apply(mark(11))
+	if u := a.Snapshot().Processes[0].Unsafe; u != (UnsafeUsage{2, 8192, 0, 0}) {
+		t.Errorf("marked after it was found: %+v", u)
+	}
+	found = found[:3]
 	apply(alloc(10, near, 4096, DRAM), replay(near, 3))
 	if len(found) != 3 {
 		t.Errorf("by a trace that was released: %+v", found[3:])
 	}
-	if list := a.Traces(1); len(list) != 2 || list[0].Captured != 0 || list[1].Trace != 4 || list[1].Captured == 0 || list[1].Count != 1 {
+	if list := a.Traces(1); len(list) != 2 || list[0].Captured != 0 || list[1].Trace != 4 || list[1].Captured == 0 || list[1].Count != 3 {
 		t.Errorf("%+v", list)
 	}
-	if n := a.Snapshot().Processes[0].Counters.Unsafe; n != 3 {
+	if n := a.Snapshot().Processes[0].Counters.Unsafe; n != 4 {
 		t.Errorf("%d were unsafe", n)
 	}
 	apply(Event{Kind: DeviceClose, Device: near})

@@ -30,6 +30,7 @@ enum tt_kind {
 	TT_HOOKED, /* struct tt_object: a Buffer that a graph-capture hook took, so that nothing was reserved
 		    */
 	TT_TRACE,  /* struct tt_trace */
+	TT_MARK,   /* struct tt_mark */
 	TT_UNREAD, /* struct tt_object: the kind of a record that lacks, in whole or in part; TT_KINDS: a
 		      launch or a ring */
 	TT_KINDS,
@@ -149,6 +150,25 @@ struct tt_trace {
 	__u64 queue;  /* MeshCommandQueue*, 0 unknown */
 	__u32 number; /* of the trace in its process */
 	__u32 step;   /* enum tt_trace_step */
+};
+
+/* What the runtime's own tracking of allocations under traces does, and what a program says to it. */
+enum tt_mark_step {
+	TT_MARK_TRACKED = 0,  /* object, of this unique id, is being allocated by the allocator */
+	TT_MARK_SCOPE_BEGINS, /* what this thread allocates from these allocators may be overwritten */
+	TT_MARK_SCOPE_ENDS,   /* the scope that began last on this thread */
+	TT_MARK_ACKNOWLEDGED, /* the Buffer of this unique id may be overwritten */
+};
+
+#define TT_MARK_ALLOCATORS 8
+
+struct tt_mark {
+	struct tt_head head;
+	__u64 object; /* Buffer* */
+	__u64 unique; /* the runtime's number of the Buffer, 0 unknown */
+	__u64 allocators[TT_MARK_ALLOCATORS];
+	__u32 count; /* of allocators, at most as many as are here */
+	__u32 step;  /* enum tt_mark_step */
 };
 
 /* There was no room. The runtime is about to throw, with this message. */
@@ -300,6 +320,9 @@ struct tt_layout {
 	/* For TT_ARGUMENT_STORED: in a FreeListOpt, its addresses of blocks, and what it adds to one. */
 	__u32 blocks;
 	__u32 block_base;
+	/* Where the Buffer's unique id is, from the Buffer or, if indirect, from its fields; 0 unknown. */
+	__u32 unique;
+	__u32 unused;
 };
 
 enum tt_argument {

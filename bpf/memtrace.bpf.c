@@ -164,6 +164,8 @@ const struct tt_program_added *unused_program_added __attribute__((unused));
 const struct tt_text *unused_text __attribute__((unused));
 const struct tt_copy *unused_copy __attribute__((unused));
 const struct tt_trace *unused_trace __attribute__((unused));
+const struct tt_mark *unused_mark __attribute__((unused));
+const enum tt_mark_step *unused_mark_step __attribute__((unused));
 const enum tt_trace_step *unused_trace_step __attribute__((unused));
 const enum tt_argument *unused_argument __attribute__((unused));
 const enum tt_kind *unused_kind __attribute__((unused));
@@ -1102,6 +1104,107 @@ SEC("uprobe.multi")
 int BPF_UPROBE(trace_replayed, __u64 queue, __u64 number)
 {
 	return trace_event(TT_TRACE_REPLAYED, queue, number, library_of(ctx));
+}
+
+static __always_inline struct tt_mark *reserve_mark(enum tt_mark_step step, __u64 object, __u64 unique,
+						    __u64 library)
+{
+	struct tt_mark *e = reserve(counters_of_cpu(), TT_MARK, sizeof(*e));
+
+	if (!e)
+		return NULL;
+	fill(&e->head, TT_MARK, bpf_get_current_pid_tgid(), library);
+	e->object = object;
+	e->unique = unique;
+	__builtin_memset(e->allocators, 0, sizeof(e->allocators));
+	e->count = 0;
+	e->step = step;
+	return e;
+}
+
+/*
+ * AllocatorImpl::record_allocation_if_unsafe(Buffer*): called where the runtime tracks allocations and there
+ * is a trace, before buffer_allocated of the same Buffer or, where an allocator's set is probed, after it.
+ */
+SEC("uprobe.multi")
+int BPF_UPROBE(allocation_tracked, __u64 allocator, __u64 buffer)
+{
+	__u32 library = library_of(ctx);
+	struct tt_layout *l = bpf_map_lookup_elem(&layouts, &library);
+	__u64 fields = buffer, unique = 0;
+	struct tt_mark *e;
+
+	if (!l || skipped(bpf_get_current_pid_tgid() >> 32))
+		return 0;
+	if (l->unique &&
+	    ((l->indirect && bpf_probe_read_user(&fields, sizeof(fields), (void *)(buffer + l->base))) ||
+	     bpf_probe_read_user(&unique, sizeof(unique), (void *)(fields + l->unique)))) {
+		unread(counters_of_cpu(), TT_MARK, library);
+		return 0;
+	}
+	e = reserve_mark(TT_MARK_TRACKED, buffer, unique, library);
+	if (!e)
+		return 0;
+	e->allocators[0] = allocator;
+	e->count = 1;
+	submit(e, 0);
+	return 0;
+}
+
+/* push_corruptible_allocation_scope(const std::vector<AllocatorImpl*>&) */
+SEC("uprobe.multi")
+int BPF_UPROBE(scope_begins, __u64 allocators)
+{
+	__u32 library = library_of(ctx);
+	struct tt_mark *e;
+	struct vector v;
+	__u64 size;
+
+	if (skipped(bpf_get_current_pid_tgid() >> 32))
+		return 0;
+	if (bpf_probe_read_user(&v, sizeof(v), (void *)allocators)) {
+		unread(counters_of_cpu(), TT_MARK, library);
+		return 0;
+	}
+	e = reserve_mark(TT_MARK_SCOPE_BEGINS, 0, 0, library);
+	if (!e)
+		return 0;
+	size = v.end - v.begin;
+	if (size > sizeof(e->allocators))
+		size = sizeof(e->allocators);
+	if (size && bpf_probe_read_user(e->allocators, size, (void *)v.begin)) {
+		dropped(e, counters_of_cpu(), TT_MARK, library);
+		return 0;
+	}
+	e->count = size / sizeof(e->allocators[0]);
+	submit(e, 0);
+	return 0;
+}
+
+static __always_inline int mark_event(enum tt_mark_step step, __u64 unique, __u64 library)
+{
+	struct tt_mark *e;
+
+	if (skipped(bpf_get_current_pid_tgid() >> 32))
+		return 0;
+	e = reserve_mark(step, 0, unique, library);
+	if (e)
+		submit(e, 0);
+	return 0;
+}
+
+/* pop_corruptible_allocation_scope() */
+SEC("uprobe.multi")
+int BPF_UPROBE(scope_ends)
+{
+	return mark_event(TT_MARK_SCOPE_ENDS, 0, library_of(ctx));
+}
+
+/* MeshDeviceImpl::remove_unsafe_tracked_id(std::size_t) */
+SEC("uprobe.multi")
+int BPF_UPROBE(buffer_acknowledged, __u64 device, __u64 unique)
+{
+	return mark_event(TT_MARK_ACKNOWLEDGED, unique, library_of(ctx));
 }
 
 /* A ring is too large for the stack. It starts from this one. */

@@ -64,9 +64,9 @@ type MemtraceTtCopy struct {
 
 type MemtraceTtCounters struct {
 	_          structs.HostLayout
-	Seen       [22]uint64
-	Lost       [22]uint64
-	Unread     [22]uint64
+	Seen       [23]uint64
+	Lost       [23]uint64
+	Unread     [23]uint64
 	Hooked     uint64
 	Truncated  uint64
 	Unreserved uint64
@@ -115,8 +115,9 @@ const (
 	MemtraceTtKindTT_STACK          MemtraceTtKind = 18
 	MemtraceTtKindTT_HOOKED         MemtraceTtKind = 19
 	MemtraceTtKindTT_TRACE          MemtraceTtKind = 20
-	MemtraceTtKindTT_UNREAD         MemtraceTtKind = 21
-	MemtraceTtKindTT_KINDS          MemtraceTtKind = 22
+	MemtraceTtKindTT_MARK           MemtraceTtKind = 21
+	MemtraceTtKindTT_UNREAD         MemtraceTtKind = 22
+	MemtraceTtKindTT_KINDS          MemtraceTtKind = 23
 )
 
 type MemtraceTtLaunch struct {
@@ -151,7 +152,28 @@ type MemtraceTtLayout struct {
 	Argument  uint32
 	Blocks    uint32
 	BlockBase uint32
+	Unique    uint32
+	Unused    uint32
 }
+
+type MemtraceTtMark struct {
+	_          structs.HostLayout
+	Head       MemtraceTtHead
+	Object     uint64
+	Unique     uint64
+	Allocators [8]uint64
+	Count      uint32
+	Step       uint32
+}
+
+type MemtraceTtMarkStep uint32
+
+const (
+	MemtraceTtMarkStepTT_MARK_TRACKED      MemtraceTtMarkStep = 0
+	MemtraceTtMarkStepTT_MARK_SCOPE_BEGINS MemtraceTtMarkStep = 1
+	MemtraceTtMarkStepTT_MARK_SCOPE_ENDS   MemtraceTtMarkStep = 2
+	MemtraceTtMarkStepTT_MARK_ACKNOWLEDGED MemtraceTtMarkStep = 3
+)
 
 type MemtraceTtObject struct {
 	_      structs.HostLayout
@@ -335,10 +357,12 @@ const (
 	MemtraceMapRings               = "rings"
 	MemtraceMapTasks               = "tasks"
 	MemtraceMapWatched             = "watched"
+	MemtraceProgAllocationTracked  = "allocation_tracked"
 	MemtraceProgAllocatorGone      = "allocator_gone"
 	MemtraceProgAtPoint            = "at_point"
 	MemtraceProgBinaryRead         = "binary_read"
 	MemtraceProgBlockTaken         = "block_taken"
+	MemtraceProgBufferAcknowledged = "buffer_acknowledged"
 	MemtraceProgBufferAllocated    = "buffer_allocated"
 	MemtraceProgBufferFreed        = "buffer_freed"
 	MemtraceProgBufferFreedFirst   = "buffer_freed_first"
@@ -362,6 +386,8 @@ const (
 	MemtraceProgReserveInBank      = "reserve_in_bank"
 	MemtraceProgRingMade           = "ring_made"
 	MemtraceProgRingTaken          = "ring_taken"
+	MemtraceProgScopeBegins        = "scope_begins"
+	MemtraceProgScopeEnds          = "scope_ends"
 	MemtraceProgScratchpadsLaidOut = "scratchpads_laid_out"
 	MemtraceProgTraceBegun         = "trace_begun"
 	MemtraceProgTraceCaptured      = "trace_captured"
@@ -380,6 +406,8 @@ const (
 	MemtraceVarUnusedCopy          = "unused_copy"
 	MemtraceVarUnusedGone          = "unused_gone"
 	MemtraceVarUnusedKind          = "unused_kind"
+	MemtraceVarUnusedMark          = "unused_mark"
+	MemtraceVarUnusedMarkStep      = "unused_mark_step"
 	MemtraceVarUnusedObject        = "unused_object"
 	MemtraceVarUnusedPair          = "unused_pair"
 	MemtraceVarUnusedProgramAdded  = "unused_program_added"
@@ -434,10 +462,12 @@ type MemtraceSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type MemtraceProgramSpecs struct {
+	AllocationTracked  *ebpf.ProgramSpec `ebpf:"allocation_tracked"`
 	AllocatorGone      *ebpf.ProgramSpec `ebpf:"allocator_gone"`
 	AtPoint            *ebpf.ProgramSpec `ebpf:"at_point"`
 	BinaryRead         *ebpf.ProgramSpec `ebpf:"binary_read"`
 	BlockTaken         *ebpf.ProgramSpec `ebpf:"block_taken"`
+	BufferAcknowledged *ebpf.ProgramSpec `ebpf:"buffer_acknowledged"`
 	BufferAllocated    *ebpf.ProgramSpec `ebpf:"buffer_allocated"`
 	BufferFreed        *ebpf.ProgramSpec `ebpf:"buffer_freed"`
 	BufferFreedFirst   *ebpf.ProgramSpec `ebpf:"buffer_freed_first"`
@@ -461,6 +491,8 @@ type MemtraceProgramSpecs struct {
 	ReserveInBank      *ebpf.ProgramSpec `ebpf:"reserve_in_bank"`
 	RingMade           *ebpf.ProgramSpec `ebpf:"ring_made"`
 	RingTaken          *ebpf.ProgramSpec `ebpf:"ring_taken"`
+	ScopeBegins        *ebpf.ProgramSpec `ebpf:"scope_begins"`
+	ScopeEnds          *ebpf.ProgramSpec `ebpf:"scope_ends"`
 	ScratchpadsLaidOut *ebpf.ProgramSpec `ebpf:"scratchpads_laid_out"`
 	TraceBegun         *ebpf.ProgramSpec `ebpf:"trace_begun"`
 	TraceCaptured      *ebpf.ProgramSpec `ebpf:"trace_captured"`
@@ -502,6 +534,8 @@ type MemtraceVariableSpecs struct {
 	UnusedCopy         *ebpf.VariableSpec `ebpf:"unused_copy"`
 	UnusedGone         *ebpf.VariableSpec `ebpf:"unused_gone"`
 	UnusedKind         *ebpf.VariableSpec `ebpf:"unused_kind"`
+	UnusedMark         *ebpf.VariableSpec `ebpf:"unused_mark"`
+	UnusedMarkStep     *ebpf.VariableSpec `ebpf:"unused_mark_step"`
 	UnusedObject       *ebpf.VariableSpec `ebpf:"unused_object"`
 	UnusedPair         *ebpf.VariableSpec `ebpf:"unused_pair"`
 	UnusedProgramAdded *ebpf.VariableSpec `ebpf:"unused_program_added"`
@@ -578,6 +612,8 @@ type MemtraceVariables struct {
 	UnusedCopy         *ebpf.Variable `ebpf:"unused_copy"`
 	UnusedGone         *ebpf.Variable `ebpf:"unused_gone"`
 	UnusedKind         *ebpf.Variable `ebpf:"unused_kind"`
+	UnusedMark         *ebpf.Variable `ebpf:"unused_mark"`
+	UnusedMarkStep     *ebpf.Variable `ebpf:"unused_mark_step"`
 	UnusedObject       *ebpf.Variable `ebpf:"unused_object"`
 	UnusedPair         *ebpf.Variable `ebpf:"unused_pair"`
 	UnusedProgramAdded *ebpf.Variable `ebpf:"unused_program_added"`
@@ -594,10 +630,12 @@ type MemtraceVariables struct {
 //
 // It can be passed to LoadMemtraceObjects or ebpf.CollectionSpec.LoadAndAssign.
 type MemtracePrograms struct {
+	AllocationTracked  *ebpf.Program `ebpf:"allocation_tracked"`
 	AllocatorGone      *ebpf.Program `ebpf:"allocator_gone"`
 	AtPoint            *ebpf.Program `ebpf:"at_point"`
 	BinaryRead         *ebpf.Program `ebpf:"binary_read"`
 	BlockTaken         *ebpf.Program `ebpf:"block_taken"`
+	BufferAcknowledged *ebpf.Program `ebpf:"buffer_acknowledged"`
 	BufferAllocated    *ebpf.Program `ebpf:"buffer_allocated"`
 	BufferFreed        *ebpf.Program `ebpf:"buffer_freed"`
 	BufferFreedFirst   *ebpf.Program `ebpf:"buffer_freed_first"`
@@ -621,6 +659,8 @@ type MemtracePrograms struct {
 	ReserveInBank      *ebpf.Program `ebpf:"reserve_in_bank"`
 	RingMade           *ebpf.Program `ebpf:"ring_made"`
 	RingTaken          *ebpf.Program `ebpf:"ring_taken"`
+	ScopeBegins        *ebpf.Program `ebpf:"scope_begins"`
+	ScopeEnds          *ebpf.Program `ebpf:"scope_ends"`
 	ScratchpadsLaidOut *ebpf.Program `ebpf:"scratchpads_laid_out"`
 	TraceBegun         *ebpf.Program `ebpf:"trace_begun"`
 	TraceCaptured      *ebpf.Program `ebpf:"trace_captured"`
@@ -632,10 +672,12 @@ type MemtracePrograms struct {
 
 func (p *MemtracePrograms) Close() error {
 	return _MemtraceClose(
+		p.AllocationTracked,
 		p.AllocatorGone,
 		p.AtPoint,
 		p.BinaryRead,
 		p.BlockTaken,
+		p.BufferAcknowledged,
 		p.BufferAllocated,
 		p.BufferFreed,
 		p.BufferFreedFirst,
@@ -659,6 +701,8 @@ func (p *MemtracePrograms) Close() error {
 		p.ReserveInBank,
 		p.RingMade,
 		p.RingTaken,
+		p.ScopeBegins,
+		p.ScopeEnds,
 		p.ScratchpadsLaidOut,
 		p.TraceBegun,
 		p.TraceCaptured,

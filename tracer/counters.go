@@ -34,6 +34,7 @@ var KindNames = [bpf.MemtraceTtKindTT_KINDS]string{
 	bpf.MemtraceTtKindTT_STACK:          "stack",
 	bpf.MemtraceTtKindTT_HOOKED:         "hooked",
 	bpf.MemtraceTtKindTT_TRACE:          "trace",
+	bpf.MemtraceTtKindTT_MARK:           "mark",
 	bpf.MemtraceTtKindTT_UNREAD:         "unread",
 }
 

@@ -1147,6 +1147,32 @@ func unsafeOf(t *testing.T, tr *trace, p *fixture.Process, l *ledger) {
 		found[apart] != (aggregator.Unsafe{Found: true, Trace: 5}) {
 		t.Errorf("%+v", found)
 	}
+	// What the program marks as corruptible is none: allocated in a scope of its allocator, or acknowledged
+	// afterwards. A scope of another allocator marks nothing, nor does one that ended.
+	fixture.Do(t, p, "device 1 3")
+	fixture.Do(t, p, "track")
+	fixture.Do(t, p, "scope 0")
+	fixture.Do(t, p, "scope 1")
+	alloc(4096)
+	fixture.Do(t, p, "end_scope")
+	alloc(4096)
+	fixture.Do(t, p, "end_scope")
+	fixture.Do(t, p, "scope 1")
+	other := alloc(4096)
+	fixture.Do(t, p, "end_scope")
+	fixture.Do(t, p, "acknowledge %#x", alloc(4096))
+	fixture.Do(t, p, "acknowledge %#x", apart) // allocated before it was tracked: not known
+	after := alloc(1 << 20)
+	fixture.Do(t, p, "replay %#x 5 1", queue)
+	if found := unsafe(); len(found) != 4 || !found[other].Found || !found[after].Found {
+		t.Errorf("with marks: %+v, of which %#x and %#x are marked by nothing", found, other, after)
+	}
+	// One that is unsafe already is not any more when it is acknowledged.
+	fixture.Do(t, p, "acknowledge %#x", other)
+	fixture.Do(t, p, "acknowledge %#x", after)
+	if found := unsafe(); len(found) != 2 {
+		t.Errorf("with all acknowledged: %+v", found)
+	}
 	fixture.Do(t, p, "release 5")
 	safe := alloc(32768)
 	fixture.Do(t, p, "replay %#x 5 1", queue)
@@ -1154,7 +1180,7 @@ func unsafeOf(t *testing.T, tr *trace, p *fixture.Process, l *ledger) {
 		t.Errorf("after the release: %+v", found)
 	}
 	s := tr.process(p.PID)
-	if s.Unsafe.Buffers != 2 || s.Unsafe.Overlapping != 1 || s.Unsafe.Bytes != 8192 || s.Counters.Replays != 3 {
+	if s.Unsafe.Buffers != 2 || s.Unsafe.Overlapping != 1 || s.Unsafe.Bytes != 8192 || s.Counters.Replays != 4 {
 		t.Errorf("%+v", s)
 	}
 	if !s.Exact() {

@@ -366,6 +366,7 @@ func (r *run) findWorkload(pid uint32, rel *relations, object uint64) *workload 
 func (r *run) forget(pid uint32, at uint64) {
 	r.forgetRings(pid, func(configRing) bool { return true })
 	delete(r.related, pid)
+	delete(r.marks, pid)
 	r.exited[pid] = at
 }
 

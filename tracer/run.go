@@ -41,7 +41,7 @@ func (t *Tracer) Run(ctx context.Context, ready func(), sink func([]aggregator.E
 		defer cancel()
 		defer close(t.ended)
 		r := &run{t: t, sink: sink, processes: map[uint32]*traced{}, lookedFor: map[uint32]struct{}{}, untraced: map[uint32]bool{}, targets: map[uint32]bool{}, partial: map[uint32]*aggregator.CircularBuffer{},
-			related: map[uint32]*relations{}, exited: map[uint32]uint64{}, callers: map[proc.FileVersion]*metal.Launchers{}, names: inspect.ChipNames{}, stacks: newStacks()}
+			related: map[uint32]*relations{}, marks: map[uint32]*marks{}, exited: map[uint32]uint64{}, callers: map[proc.FileVersion]*metal.Launchers{}, names: inspect.ChipNames{}, stacks: newStacks()}
 		defer r.stacks.close()
 		for _, pid := range t.opts.PIDs {
 			// One that ended since it was named is not waited for.
@@ -77,7 +77,7 @@ type run struct {
 	// untraced are those that use a library which is not traced.
 	untraced map[uint32]bool
 	// lost events, those of them that make up programs or are of traces, and ends of processes.
-	lost, lostParts, lostTraces, lostEnds uint64
+	lost, lostParts, lostTraces, lostMarks, lostEnds uint64
 	// lostUncounted is how many records that a launch was not counted can be lost.
 	lostUncounted uint64
 	// lostPrograms are the ends of programs among them.
@@ -99,6 +99,8 @@ type run struct {
 	later []announcement
 	// related objects of each process, and the functions that launch ttnn operations, by file.
 	related map[uint32]*relations
+	// marks of each process: what it says of buffers under traces.
+	marks map[uint32]*marks
 	// exited are the processes that ended since launches were read last, and when.
 	exited  map[uint32]uint64
 	callers map[proc.FileVersion]*metal.Launchers
@@ -375,6 +377,7 @@ func (r *run) decode(b []byte) {
 			Address: uint64(e.Address), Size: e.Size, PageSize: uint64(e.PageSize), PerBank: uint64(head.PerBank),
 			Stack: r.stacks.take(from),
 		})
+		r.markAllocated(from, e.Buffer)
 	case bpf.MemtraceTtKindTT_CB:
 		r.circularBuffer(from, head.Library, b)
 	case bpf.MemtraceTtKindTT_KERNEL_ADDED, bpf.MemtraceTtKindTT_KERNEL_FILE, bpf.MemtraceTtKindTT_KERNEL_COPY,
@@ -387,6 +390,9 @@ func (r *run) decode(b []byte) {
 	case bpf.MemtraceTtKindTT_TRACE:
 		r.process(from, head.Library)
 		r.trace(from, b)
+	case bpf.MemtraceTtKindTT_MARK:
+		r.process(from, head.Library)
+		r.handleMark(from, (*bpf.MemtraceTtMark)(unsafe.Pointer(&b[0])))
 	case bpf.MemtraceTtKindTT_STACK:
 		r.process(from, head.Library)
 		r.stacks.add(from, b)
@@ -414,6 +420,7 @@ func (r *run) object(from origin, kind bpf.MemtraceTtKind, library uint8, object
 		}
 		e.Kind, e.Buffer = aggregator.Free, object
 		r.emit(e)
+		r.marks[from.pid].forget(object)
 	case bpf.MemtraceTtKindTT_HOOKED:
 		if p, known := r.process(from, library); known {
 			p.hook(object)
@@ -805,6 +812,10 @@ func (r *run) losses(now bool) {
 		r.lostTraces = traces
 		r.raiseOnAll(aggregator.ReasonTracesMissed)
 	}
+	if marks := c.Lost[bpf.MemtraceTtKindTT_MARK] + min(unreadLost, c.Unread[bpf.MemtraceTtKindTT_MARK]); marks > r.lostMarks {
+		r.lostMarks = marks
+		r.marksMissed()
+	}
 	if uncounted := min(unreadLost, c.Uncounted); uncounted > r.lostUncounted {
 		r.lostUncounted = uncounted
 		r.raiseOnAll(aggregator.ReasonUncounted)
@@ -842,6 +853,9 @@ func (r *run) unread(p *traced, from origin, kind bpf.MemtraceTtKind) {
 		why.Code = aggregator.ReasonUncounted
 	case bpf.MemtraceTtKindTT_TRACE:
 		why.Code = aggregator.ReasonTracesMissed
+	case bpf.MemtraceTtKindTT_MARK:
+		why.Code = aggregator.ReasonTracesMissed
+		r.marks[from.pid].doubt()
 	case bpf.MemtraceTtKindTT_WORKLOAD_NAMED:
 		return // the name is had from who launches it
 	default:

@@ -796,6 +796,9 @@ func (t *Tracer) storeLayout(a *attachment) error {
 		}
 		k.Argument, k.Blocks, k.BlockBase = uint32(bpf.MemtraceTtArgumentTT_ARGUMENT_STORED), blocks.Addresses, blocks.Base
 	}
+	if id, err := a.lib.UniqueID(); err == nil && id.Indirect == a.layout.Indirect && (!id.Indirect || id.Pointer == a.layout.Base) {
+		k.Unique = id.Offset
+	}
 	if a.lib.Defines(metal.ReserveSpace + "jjjRNS1_23ProgramDispatchMetadataE") {
 		k.Waits = 1
 	}

@@ -12,8 +12,8 @@ import (
 	"tt-memtrace/tracer/proc"
 )
 
-// What is alive when a trace is replayed, and younger, is what the runtime's own tracking calls unsafe; the one that lies
-// where the capture had a buffer is known. Mock chips crash within the replay, so that how it goes on is not tested here.
+// What is alive when a trace is replayed, and younger, is what the runtime's own tracking calls unsafe, without what the
+// program marks as corruptible; the one that lies where the capture had a buffer is known. Mock chips crash within the replay, so that how it goes on is not tested here.
 func TestUnsafeUnderATrace(t *testing.T) {
 	r := installed(t)
 	if !r.TracksUnsafe() {
@@ -27,8 +27,8 @@ func TestUnsafeUnderATrace(t *testing.T) {
 		w := workload(t, r, rig.Options{Cluster: "n150", Script: rig.Traces, Env: []string{"TT_METAL_TRACE_ALLOC_TRACKING=1"}})
 		var captured struct{ Free uint64 }
 		var allocated struct {
-			Live   []uint64
-			Unsafe *int
+			Live, Marked []uint64
+			Unsafe       *int
 		}
 		said := func(event string, to any) {
 			if err := json.Unmarshal([]byte(next(t, w, event).Text), to); err != nil {
@@ -37,6 +37,9 @@ func TestUnsafeUnderATrace(t *testing.T) {
 		}
 		said("captured", &captured)
 		said("allocated", &allocated)
+		if r.MarksCorruptible() && len(allocated.Marked) != 3 {
+			t.Errorf("%d buffers are marked", len(allocated.Marked))
+		}
 		tr.sync()
 		tr.mu.Lock()
 		traces := tr.accounts.Traces(uint32(w.PID()))
@@ -68,7 +71,7 @@ func TestUnsafeUnderATrace(t *testing.T) {
 			t.Errorf("%d are unsafe, by the runtime's own tracking %v", len(found), allocated.Unsafe)
 		}
 		for address, u := range found {
-			if !slices.Contains(allocated.Live, address) || u.Overlaps != (address == captured.Free) {
+			if !slices.Contains(allocated.Live, address) || slices.Contains(allocated.Marked, address) || u.Overlaps != (address == captured.Free) {
 				t.Errorf("%#x: %+v; live are %#x, the capture had %#x", address, u, allocated.Live, captured.Free)
 			}
 		}

@@ -201,6 +201,9 @@ func (r *Runtime) OneLauncher() bool { return r.Release >= "0.72" && r.Release <
 // TracksUnsafe: this release can list the buffers that it takes for unsafe under a trace.
 func (r *Runtime) TracksUnsafe() bool { return r.Release >= "0.79" }
 
+// MarksCorruptible: a program can say of buffers that a trace may overwrite them.
+func (r *Runtime) MarksCorruptible() bool { return r.Release >= "0.81" }
+
 // Compared is what can be compared end to end on this release.
 func (r *Runtime) Compared() string {
 	what := "buffers and programs"

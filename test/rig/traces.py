@@ -2,9 +2,9 @@
 """Captures a trace, allocates after it, and enters its replay.
 
 Messages: start, open; captured (free: the address of a buffer that came and went in the capture); allocated
-(live: the addresses of the tensors that were allocated after the capture; unsafe: how many buffers the runtime's own
-tracking calls unsafe under this trace, null where it does not track: TT_METAL_TRACE_ALLOC_TRACKING=1, from 0.81). Then
-it waits for a command: "replay" enters the replay, in which mock chips crash; anything else releases the trace, allocates
+(live: the addresses of the tensors that were allocated after the capture; marked: of those that the program marks as
+corruptible; unsafe: how many buffers the runtime's own tracking calls unsafe under this trace, null where it does not
+track: TT_METAL_TRACE_ALLOC_TRACKING=1, from 0.79). Then it waits for a command: "replay" enters the replay, in which mock chips crash; anything else releases the trace, allocates
 once more, and closes: closed.
 """
 
@@ -25,6 +25,19 @@ def runtimes_own(ttnn, mesh, trace):
     return len(get_unsafe_tracked_ids(mesh.device, trace))
 
 
+def corruptible(ttnn, mesh):
+    """Tensors that a replay may overwrite, as the program says: allocated in a scope, and acknowledged afterwards."""
+    try:
+        from ttnn.tools import trace_allocation_tracker as tracker
+    except ImportError:
+        return []
+    with tracker.corruptible_allocation_scope(mesh.device):
+        tensors = [mesh.empty((1, 1, 32, 64)), mesh.empty((1, 1, 32, 96), config=mesh.memory_config("L1"))]
+    tensors.append(mesh.empty((1, 1, 32, 128)))
+    tracker.acknowledge_corruptible(tensors[-1])
+    return tensors
+
+
 def run(args, protocol, ttnn):
     mesh = common.open_mesh(ttnn, mock_cluster.MESH_SHAPES[args.cluster])
     protocol.emit("open", chips=mesh.chips)
@@ -39,7 +52,13 @@ def run(args, protocol, ttnn):
     live = [mesh.empty((1, 1, 128, 128)), mesh.empty((1, 1, 32, 32), config=mesh.memory_config("L1")), mesh.empty((1, 1, 32, 320))]
     gone = mesh.empty((1, 1, 256, 256))
     del gone
-    protocol.emit("allocated", live=[t.buffer_address() for t in live], unsafe=runtimes_own(ttnn, mesh, trace))
+    marked = corruptible(ttnn, mesh)
+    protocol.emit(
+        "allocated",
+        live=[t.buffer_address() for t in live],
+        marked=[t.buffer_address() for t in marked],
+        unsafe=runtimes_own(ttnn, mesh, trace),
+    )
     if protocol.command() == "replay":
         ttnn._ttnn.operations.trace.execute_trace(mesh.device, trace, cq_id=0, blocking=False)
     ttnn.release_trace(mesh.device, trace)
@@ -47,6 +66,7 @@ def run(args, protocol, ttnn):
     protocol.emit("released", live=[t.buffer_address() for t in live], before=before.buffer_address())
     protocol.command()
     live.clear()
+    marked.clear()
     del before
     ttnn.close_mesh_device(mesh.device)
     protocol.emit("closed")

@@ -279,6 +279,31 @@ var Points = []Point{
 		Symbols: releaseMeshTrace,
 	},
 	{
+		Name: "allocation tracked", Need: Degrades, BPFProgram: "allocation_tracked", Phase: Notes,
+		Without: withoutMarks,
+		Where:   popScope,
+		Symbols: recordIfUnsafe,
+	},
+	{
+		Name: "corruptible scope begins", Need: Degrades, BPFProgram: "scope_begins", Phase: Notes,
+		Without: withoutMarks,
+		Where:   popScope,
+		Symbols: pushScope,
+	},
+	{
+		Name: "corruptible scope ends", Need: Degrades, BPFProgram: "scope_ends", Phase: Ends,
+		Without: withoutMarks,
+		Where:   pushScope,
+		Symbols: popScope,
+	},
+	{
+		Name: "buffer acknowledged as corruptible", Need: Degrades, BPFProgram: "buffer_acknowledged", Phase: Uses,
+		Without: withoutMarks,
+		Where:   pushScope,
+		Symbols: removeTracked,
+		Check:   func(l *Library) error { _, err := l.UniqueID(); return err },
+	},
+	{
 		Name: "kernel-config ring made", Need: Degrades, BPFProgram: "ring_made", Phase: Makes,
 		Without: withoutRing,
 		Symbols: initAddBuffer,
@@ -291,6 +316,8 @@ var Points = []Point{
 }
 
 const withoutRing = "the contents of the kernel-config ring are not covered"
+
+const withoutMarks = "buffers that a program marks as corruptible are called unsafe all the same"
 
 const withoutTraces = "which buffers a replay may overwrite is not known"
 

@@ -137,6 +137,24 @@ var releaseMeshTrace = []string{
 	"_ZN2tt8tt_metal11distributed10MeshDevice18release_mesh_traceERKN4ttsl10StrongTypeIjNS1_14MeshTraceIdTagEEE",
 }
 
+// recordIfUnsafe: allocation tracked.
+var recordIfUnsafe = []string{"_ZN2tt8tt_metal13AllocatorImpl27record_allocation_if_unsafeEPNS0_6BufferE"}
+
+// pushScope: corruptible scope begins.
+var pushScope = []string{
+	"_ZN2tt8tt_metal33push_corruptible_allocation_scopeERKSt6vectorIPNS0_13AllocatorImplESaIS3_EE",
+	"_ZN2tt8tt_metal13AllocatorImpl33push_corruptible_allocation_scopeERKSt6vectorIPS1_SaIS3_EE",
+}
+
+// popScope: corruptible scope ends.
+var popScope = []string{
+	"_ZN2tt8tt_metal32pop_corruptible_allocation_scopeEv",
+	"_ZN2tt8tt_metal13AllocatorImpl32pop_corruptible_allocation_scopeEv",
+}
+
+// removeTracked: buffer acknowledged as corruptible.
+var removeTracked = []string{"_ZN2tt8tt_metal11distributed14MeshDeviceImpl24remove_unsafe_tracked_idEm"}
+
 // initAddBuffer: kernel-config ring made.
 var initAddBuffer = []string{"_ZN2tt8tt_metal21WorkerConfigBufferMgr15init_add_bufferEjj"}
 
@@ -155,6 +173,7 @@ const (
 	bufferIsValidRegion = "_ZNK2tt8tt_metal6Buffer15is_valid_regionERKNS0_12BufferRegionE"
 	bufferSize          = "_ZNK2tt8tt_metal6Buffer4sizeEv"
 	bufferDevice        = "_ZNK2tt8tt_metal6Buffer6deviceEv"
+	bufferUniqueID      = "_ZNK2tt8tt_metal6Buffer9unique_idEv"
 	bufferAddress       = "_ZNK2tt8tt_metal6Buffer7addressEv"
 	bufferIsDram        = "_ZNK2tt8tt_metal6Buffer7is_dramEv"
 	bufferAlignment     = "_ZNK2tt8tt_metal6Buffer9alignmentEv"
