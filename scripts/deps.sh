@@ -22,6 +22,7 @@ for what in "$@"; do
 		need chromium chromium
 		need podman podman
 		need runc runc
+		need catatonit catatonit
 		need systemd-analyze systemd
 		need riscv64-unknown-elf-as binutils-riscv64-unknown-elf
 		;;
@@ -35,6 +36,7 @@ for what in "$@"; do
 		need lintian lintian
 		need podman podman
 		need runc runc
+		need catatonit catatonit
 		;;
 	kernels)
 		need g++ g++

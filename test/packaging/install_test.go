@@ -25,6 +25,7 @@ import (
 	"testing"
 	"time"
 
+	"go.yaml.in/yaml/v3"
 	"golang.org/x/sys/unix"
 
 	"tt-memtrace/test/fixture"
@@ -332,8 +333,9 @@ func (m *machine) status(field string) string {
 	return strings.TrimSpace(line)
 }
 
-// On a Debian that runs: installed, enabled, started, it traces from within its
-// sandbox; upgraded it goes on; removed, it is gone.
+// On a Debian that runs: installed, enabled, started, it samples from within its
+// sandbox; upgraded it goes on; removed, it is gone. The machine has a PID namespace of its own, as
+// systemd takes: there the service says that it cannot trace, and is not started again.
 func TestServiceInAMachine(t *testing.T) {
 	needs(t, "mmdebstrap", "systemd-nspawn", "nsenter", "g++")
 	one, two, dir := packages(t, "1.0.0"), packages(t, "1.1.0"), debian(t)
@@ -359,7 +361,21 @@ func TestServiceInAMachine(t *testing.T) {
 	if a := active(); a != "inactive" {
 		t.Errorf("installed, it is %s", a)
 	}
-	m.run("systemctl", "enable", "--now", "tt-memtrace")
+	if out, err := m.try("systemctl", "enable", "--now", "tt-memtrace"); err == nil {
+		t.Errorf("it was started, although it cannot trace here: %s", out)
+	}
+	if a, code := active(), m.run("systemctl", "show", "--property=ExecMainStatus", "--value", "tt-memtrace"); a != "failed" || strings.TrimSpace(code) != "3" {
+		t.Errorf("it is %s with exit code %s", a, code)
+	}
+	if said := m.run("journalctl", "--no-pager", "--unit=tt-memtrace"); !strings.Contains(said, "PID namespace") {
+		t.Errorf("it does not say why: %s", said)
+	}
+	// Sampling works for what can be seen here.
+	settings := filepath.Join(dir, "etc/tt-memtrace/config.yaml")
+	if err := os.WriteFile(settings, []byte("exporter:\n  sample: 100ms\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	m.run("systemctl", "restart", "tt-memtrace")
 	if a := active(); a != "active" {
 		t.Fatalf("started, it is %s", a)
 	}
@@ -380,12 +396,11 @@ func TestServiceInAMachine(t *testing.T) {
 	}
 	said := m.run("systemd-analyze", "security", "--no-pager", "tt-memtrace")
 	level := regexp.MustCompile(`Overall exposure level for tt-memtrace.service: ([0-9.]+)`).FindStringSubmatch(said)
-	if level == nil || !strings.Contains(read(t, root+"docs/exporter.md"), "and "+level[1]+" while it runs") {
+	if level == nil || !strings.Contains(read(t, root+"docs/exporter.md"), level[1]+" while it runs") {
 		t.Errorf("docs/exporter.md does not have the figure of the running service: %v", level)
 	}
 
-	// It attaches and traces. The kernel reports the PIDs of the host, which this
-	// machine has its own of, so whose the buffers are is not checked here.
+	// It reads what a process holds.
 	driver := exec.Command("nsenter", "--target", m.leader, "--all", "/opt/fixture/driver")
 	in, err := driver.StdinPipe()
 	if err != nil {
@@ -396,28 +411,36 @@ func TestServiceInAMachine(t *testing.T) {
 	}
 	defer driver.Wait()
 	defer in.Close()
+	var answered string // last
+	defer func() {
+		if t.Failed() {
+			t.Log(answered)
+		}
+	}()
 	has := func(line string) func() bool {
+		pattern := regexp.MustCompile("(?m)^" + line + "$")
 		return func() bool {
 			text, err := m.scrape()
+			answered = text
 			time.Sleep(200 * time.Millisecond) // it answers five a second
-			return err == nil && strings.Contains(text, "\n"+line+"\n")
+			return err == nil && pattern.MatchString(text)
 		}
 	}
 	fmt.Fprintln(in, "open /opt/fixture/libtt_metal.so")
 	eventually(t, "the process is found", has("tt_memtrace_processes 1"))
-	fmt.Fprintln(in, "device 0 3\nalloc 100 0 0 0 4096 1024 64\nalloc 100 0 0 0 4096 1024 64")
-	eventually(t, "its buffers are seen", has(`tt_memtrace_probe_events_total{kind="alloc"} 2`))
-	eventually(t, "its version is shown", has(`tt_memtrace_build_info{version="1.0.0"} 1`))
+	fmt.Fprintln(in, "device 0 3\nalloc 64 0 0 0 4096 1024 64\nalloc 64 0 0 0 4096 1024 128")
+	eventually(t, "its buffers are seen", has(`tt_memtrace_process_buffers\{comm="driver",.*\} 2`))
+	eventually(t, "its version is shown", has(`tt_memtrace_build_info\{version="1.0.0"\} 1`))
 
-	// Upgraded while it runs and traces.
-	m.run("dpkg", "-i", "/root/tt-memtrace_1.1.0_amd64.deb")
+	// Upgraded while it runs and samples, with the settings that were changed.
+	m.run("dpkg", "-i", "--force-confold", "/root/tt-memtrace_1.1.0_amd64.deb")
 	if a := active(); a != "active" {
 		t.Fatalf("upgraded, it is %s", a)
 	}
-	eventually(t, "the new version answers", has(`tt_memtrace_build_info{version="1.1.0"} 1`))
+	eventually(t, "the new version answers", has(`tt_memtrace_build_info\{version="1.1.0"\} 1`))
 	eventually(t, "it finds the process again", has("tt_memtrace_processes 1"))
-	fmt.Fprintln(in, "alloc 100 0 0 0 4096 1024 64")
-	eventually(t, "it traces again", has(`tt_memtrace_probe_events_total{kind="alloc"} 1`))
+	fmt.Fprintln(in, "alloc 64 0 0 0 4096 1024 192")
+	eventually(t, "it samples again", has(`tt_memtrace_process_buffers\{comm="driver",.*\} 3`))
 
 	m.run("dpkg", "--purge", "tt-memtrace")
 	if out, err := m.try("systemctl", "cat", "tt-memtrace"); err == nil {
@@ -482,9 +505,11 @@ func TestDaemonSetIsValid(t *testing.T) {
 	command(t, "go", "run", "sigs.k8s.io/kubectl-validate@v0.0.4", "--version", "1.30", root+"packaging/kubernetes/tt-memtrace.yaml", built)
 }
 
-// The image, run as its definition says, traces.
-func TestContainer(t *testing.T) {
-	needs(t, "podman", "runc", "g++")
+const definition = root + "packaging/container/Dockerfile"
+
+// image builds it into a storage of the test's own, and returns how to run podman with that.
+func image(t *testing.T, dir string) (podman func(args ...string) *exec.Cmd) {
+	t.Helper()
 	const locks = "/dev/shm/libpod_lock" // wherever its storage is
 	if _, err := os.Stat(locks); err != nil {
 		t.Cleanup(func() { os.Remove(locks) })
@@ -492,26 +517,161 @@ func TestContainer(t *testing.T) {
 	if err := tracer.CheckRights(); err != nil {
 		t.Skip(err)
 	}
-	dir := t.TempDir()
-	podman := func(args ...string) *exec.Cmd {
+	podman = func(args ...string) *exec.Cmd {
 		return exec.Command("podman", append([]string{"--root", dir + "/root", "--runroot", dir + "/run", "--storage-driver", "vfs",
 			"--cgroup-manager", "cgroupfs", "--events-backend", "file", "--runtime", "runc"}, args...)...)
 	}
-	definition := root + "packaging/container/Dockerfile"
 	if out, err := podman("build", "-f", definition, "-t", "tt-memtrace", packages(t, "1.0.0")).CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
+	return podman
+}
+
+// unused is an address of this host that nothing listens on.
+func unused(t *testing.T) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	return l.Addr().String()
+}
+
+// podOf is the manifest's DaemonSet with its configuration, as the Pod that it makes on a node, with
+// other addresses to listen on.
+func podOf(t *testing.T, listen, health string) string {
+	t.Helper()
+	var out bytes.Buffer
+	encode := yaml.NewEncoder(&out)
+	for d := yaml.NewDecoder(strings.NewReader(read(t, root+"packaging/kubernetes/tt-memtrace.yaml"))); ; {
+		var object map[string]any
+		if err := d.Decode(&object); err == io.EOF {
+			break
+		} else if err != nil {
+			t.Fatal(err)
+		}
+		switch object["kind"] {
+		case "ConfigMap":
+			data := object["data"].(map[string]any)
+			data["config.yaml"] = strings.NewReplacer(`":9947"`, listen, `":9948"`, health).Replace(data["config.yaml"].(string))
+		case "DaemonSet":
+			object = object["spec"].(map[string]any)["template"].(map[string]any)
+			object["apiVersion"], object["kind"] = "v1", "Pod"
+			object["metadata"].(map[string]any)["name"] = "tt-memtrace"
+			spec := object["spec"].(map[string]any)
+			spec["hostNetwork"] = true
+			container := spec["containers"].([]any)[0].(map[string]any)
+			container["image"] = "localhost/tt-memtrace:latest"
+			// Podman runs it in the container, with curl. A kubelet asks from outside.
+			delete(container, "livenessProbe")
+			delete(container, "ports")
+		default:
+			continue
+		}
+		if err := encode.Encode(object); err != nil {
+			t.Fatal(err)
+		}
+	}
+	path := filepath.Join(t.TempDir(), "pod.yaml")
+	if err := os.WriteFile(path, out.Bytes(), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// The pod of the Kubernetes manifest, run by podman, traces with the configuration, the rights and
+// the read-only root that the manifest gives it.
+func TestKubePlay(t *testing.T) {
+	needs(t, "podman", "runc", "catatonit", "g++")
+	dir := t.TempDir()
+	settings := filepath.Join(dir, "containers.conf")
+	// Podman 4.3 ignores hostPID, and has no seccomp profile of a pod.
+	if err := os.WriteFile(settings, []byte("[containers]\npidns = \"host\"\nseccomp_profile = \"unconfined\"\n"+
+		"default_ulimits = [\"nofile=1024:1024\", \"nproc=1024:1024\"]\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("CONTAINERS_CONF", settings)
+	podman := image(t, dir)
+	listen, health := unused(t), unused(t)
+	pod := podOf(t, listen, health)
+	if out, err := podman("kube", "play", pod).CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	defer func() {
+		if t.Failed() {
+			out, _ := podman("logs", "tt-memtrace-tt-memtrace").CombinedOutput()
+			t.Logf("%s", out)
+		}
+		if out, err := podman("kube", "down", pod).CombinedOutput(); err != nil {
+			t.Errorf("%v\n%s", err, out)
+		}
+	}()
+	var is []struct{ EffectiveCaps []string }
+	out, err := podman("inspect", "tt-memtrace-tt-memtrace").Output()
+	if err == nil {
+		err = json.Unmarshal(out, &is)
+	}
+	if err != nil || len(is) != 1 || !slices.Equal(lower(is[0].EffectiveCaps), capabilities()) {
+		t.Errorf("%v: it has %+v, not %v", err, is, capabilities())
+	}
+
+	library, err := (fixture.Build{}).Library(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	driver, err := fixture.Driver(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, err := fixture.Start(driver)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Kill()
+	get := func(address, path string) string {
+		r, err := http.Get("http://" + address + path)
+		if err != nil {
+			return ""
+		}
+		defer r.Body.Close()
+		b, err := io.ReadAll(r.Body)
+		if err != nil || r.StatusCode != http.StatusOK {
+			return ""
+		}
+		return string(b)
+	}
+	eventually(t, "it is ready", func() bool { return get(health, "/readyz") != "" && get(health, "/healthz") != "" })
+	has := func(metric string, value int) func() bool {
+		line := fmt.Sprintf("\n%s{comm=\"driver\",container=\"\",pid=\"%d\",pod=\"\"} %d\n", metric, p.PID, value)
+		return func() bool {
+			defer time.Sleep(200 * time.Millisecond) // it answers five a second
+			return strings.Contains(get(listen, "/metrics"), line)
+		}
+	}
+	for _, do := range []string{"open " + library, "device 0 3"} {
+		if _, err := p.Do("%s", do); err != nil {
+			t.Fatal(err)
+		}
+	}
+	eventually(t, "the process is found", has("tt_memtrace_process_buffers", 0))
+	if _, err := p.Do("alloc 100 0 0 0 4096 1024 64"); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "its allocation is seen", has("tt_memtrace_process_allocations_total", 1))
+}
+
+// The image, run as its definition says, traces.
+func TestContainer(t *testing.T) {
+	needs(t, "podman", "runc", "g++")
+	dir := t.TempDir()
+	podman := image(t, dir)
 	_, says, _ := strings.Cut(strings.NewReplacer("# ", "", "\\\n", "").Replace(read(t, definition)), "docker run ")
 	says, _, found := strings.Cut(says, "-p ")
 	if !found {
 		t.Fatal("the definition does not say how to run the image")
 	}
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	address := l.Addr().String()
-	l.Close()
+	address := unused(t)
 	args := append([]string{"run", "--name", "traces", "--network=host", "--security-opt", "seccomp=unconfined",
 		// Podman would raise them, for which not every root has the right.
 		"--ulimit", "nofile=1024:1024", "--ulimit", "nproc=1024:1024"}, strings.Fields(says)...)
