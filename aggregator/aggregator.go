@@ -153,6 +153,8 @@ type process struct {
 	unplaced  [NumMemories]account
 	counters  ProcessCounters
 	agreement Agreement
+	// emptied: a closed device lost its last buffer.
+	emptied bool
 	// reasons why its numbers are not exact.
 	reasons reasons
 }
@@ -309,6 +311,9 @@ func (a *Aggregator) Apply(e *Event) {
 		a.setRuntimeTotals(p, e)
 	default:
 		p.odd(e)
+	}
+	if p.emptied {
+		a.dropClosed(p)
 	}
 }
 
@@ -670,6 +675,7 @@ func (p *process) learnReserved(b *buffer, perBank uint64, banks uint16) {
 // drop removes a buffer from the accounts.
 func (a *Aggregator) drop(p *process, b *buffer, e *Event, implicit bool) {
 	b.device.live--
+	p.emptied = p.emptied || b.device.closed && b.device.live == 0
 	a.live--
 	b.countCopy(false)
 	p.unsafe.sub(b)
@@ -711,6 +717,7 @@ func (a *Aggregator) dropAll(p *process, by Kind, t uint64, match func(*buffer) 
 // dropClosed removes closed devices without buffers. Chips that no device of the
 // process spans are then closed for it.
 func (a *Aggregator) dropClosed(p *process) {
+	p.emptied = false
 	for _, s := range p.shares {
 		s.open = false
 	}

@@ -86,7 +86,6 @@ func (m *model) apply(e *Event) {
 	case DeviceClose:
 		if d := p.devices[e.Device]; d != nil {
 			d.closed = true
-			m.forget(p)
 		}
 	case AllocatorSeen:
 		p.allocators[e.Allocator] = *e.Capacity
@@ -99,7 +98,6 @@ func (m *model) apply(e *Event) {
 	case AllocatorGone:
 		p.counters.ImplicitFrees += m.drop(func(b *modelBuffer) bool { return b.pid == e.PID && b.allocator == e.Allocator })
 		delete(p.allocators, e.Allocator)
-		m.forget(p)
 	case Alloc:
 		if e.Memory >= NumMemories {
 			p.counters.Odd++
@@ -118,6 +116,7 @@ func (m *model) apply(e *Event) {
 			p.counters.UnmatchedFrees++
 		}
 	}
+	m.forget(p)
 }
 
 func (m *model) drop(match func(*modelBuffer) bool) uint64 {
