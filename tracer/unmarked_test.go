@@ -178,6 +178,76 @@ func TestCloseThatFails(t *testing.T) {
 	}
 }
 
+// applied is what the accounts say of the process after a reader's events.
+func (r *run) applied(a *aggregator.Aggregator) aggregator.ProcessSnapshot {
+	for _, e := range r.batch {
+		a.Apply(&e)
+	}
+	r.batch = nil
+	return a.Snapshot().Processes[0]
+}
+
+// While programs from before tracing cannot be read, or reading them takes too long, the process is marked, and it is
+// read again.
+func TestProgramsFromBeforeThatCannotBeRead(t *testing.T) {
+	const program = 0x100
+	r, p, rd := beingRead(t, true)
+	p.start.Late = true
+	r.describe(p, 1)
+	accounts := aggregator.New()
+	for _, unread := range []bool{true, false} {
+		rd.tries = programTries
+		rd.result.Scan.ProgramsRead = true
+		if unread {
+			rd.result.UnreadPrograms, rd.result.Why = []uint64{program}, errors.New("it takes too long")
+		}
+		r.merge(rd)
+		if b := &p.reconciliation; p.start.Late != unread || b.read == unread || (b.failures > 0) != unread {
+			t.Errorf("unread %t: late %t, read %t, %d failures", unread, p.start.Late, b.read, b.failures)
+		}
+		if s := r.applied(accounts); s.Exact() == unread {
+			t.Errorf("unread %t: marked with %+v", unread, s.Reasons)
+		}
+		rd = &reading{of: p, first: true, result: &inspect.ProcessScan{}}
+		p.reconciliation.now, p.reconciliation.touched = rd, map[uint64]struct{}{}
+	}
+}
+
+// What was lost of programs stays lost, and the process marked, until a reading has them all: one that fails or leaves
+// out a program is not followed by one of buffers alone.
+func TestLostPartsOfProgramsStayLost(t *testing.T) {
+	const program = 0x100
+	r, p, rd := beingRead(t, false)
+	r.describe(p, 1)
+	accounts := aggregator.New()
+	r.applied(accounts)
+	accounts.Apply(&aggregator.Event{Kind: aggregator.Lost, Count: 1, Time: 2})
+	r.lost, r.lostParts = 1, 1
+	for _, test := range []struct {
+		what string
+		mend bool
+		of   inspect.ProcessScan
+		err  error
+	}{
+		{"a program is left out", false, inspect.ProcessScan{UnreadPrograms: []uint64{program}, Why: errors.New("it changes")}, nil},
+		{"reading fails", false, inspect.ProcessScan{}, errors.New("it cannot be read")},
+		{"all are read", true, inspect.ProcessScan{}, nil},
+	} {
+		test.of.Scan.ProgramsRead = true
+		rd.lost, rd.lostParts, rd.result, rd.err, rd.since = 1, 1, &test.of, test.err, 3
+		r.merge(rd)
+		// Where they are equal, the next reading is of buffers alone.
+		if lost, parts := r.missing(p); (p.reconciliation.lost == lost) != test.mend || (p.reconciliation.lostParts == parts) != test.mend {
+			t.Errorf("%s: %d and %d parts count as read", test.what, p.reconciliation.lost, p.reconciliation.lostParts)
+		}
+		if s := r.applied(accounts); s.Exact() != test.mend {
+			t.Errorf("%s: marked with %+v", test.what, s.Reasons)
+		}
+		rd = &reading{of: p}
+		p.reconciliation.now, p.reconciliation.touched = rd, map[uint64]struct{}{}
+	}
+}
+
 // That the reserved sizes of buffers from before tracing could not be read is marked, until they can be.
 func TestReservedSizesThatCannotBeRead(t *testing.T) {
 	r, p, rd := beingRead(t, true)
