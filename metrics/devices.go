@@ -90,8 +90,11 @@ func (s *scrape) unopened(r Reading) {
 func lowest(r Reading) map[aggregator.Chip]uint64 {
 	found := map[aggregator.Chip]uint64{}
 	for _, space := range r.Rooms {
+		if space.Memory != aggregator.L1 {
+			continue
+		}
 		for _, c := range space.Chips {
-			if old, ok := found[c]; space.Memory == aggregator.L1 && (!ok || space.Lowest < old) {
+			if old, ok := found[c]; !ok || space.Lowest < old {
 				found[c] = space.Lowest
 			}
 		}
