@@ -88,6 +88,14 @@ func exactness(d *data) (said text.Span, sampled bool) {
 	return text.Notice.Span("not exact"), false
 }
 
+// reservedUnknown reports whether the reserved size of a buffer that is held is not known. That alone is no
+// reason why numbers are not exact: it is shown as unknown.
+func (d *data) reservedUnknown() bool {
+	return slices.ContainsFunc(d.snapshot.Processes, func(p aggregator.ProcessSnapshot) bool {
+		return slices.ContainsFunc(shownMemories(), func(m aggregator.Memory) bool { return p.Memory[m].Unreserved > 0 })
+	})
+}
+
 // flaw is a reason, with all processes that it affects.
 type flaw struct {
 	code     aggregator.ReasonCode
@@ -188,7 +196,11 @@ func (f *frame) reasons() {
 	for _, x := range flaws(f.data.snapshot, f.data.processes()) {
 		p.Lines = append(p.Lines, text.Plain.Line(text.Sanitize(x.String(), f.settings.ASCII)))
 	}
-	if len(p.Lines) == 0 {
+	switch {
+	case len(p.Lines) == 0 && f.data.reservedUnknown():
+		f.notify("all numbers that are shown are exact; the reserved sizes of some buffers are unknown")
+		return
+	case len(p.Lines) == 0:
 		f.notify("all numbers are exact: nothing is known to be missing")
 		return
 	}

@@ -59,6 +59,10 @@ func TestTheScreenSaysWhatIsNotExactAndWhy(t *testing.T) {
 	if got := see(":reasons<Enter>", 120, 40); !strings.Contains(got, "all numbers are exact") {
 		t.Errorf("there are reasons:\n%s", got)
 	}
+	w.publish(aggregator.Event{Kind: aggregator.Alloc, PID: 1001, Device: one, Allocator: one + 1, Buffer: w.id(), Address: mib, Size: mib, PageSize: 2048})
+	if got := see(":reasons<Enter>", 120, 40); !strings.Contains(got, "the reserved sizes of some buffers are unknown") {
+		t.Errorf("nothing is unknown:\n%s", got)
+	}
 }
 
 // Sampled processes are as old as the last look at them, and the first line says how old.
