@@ -128,7 +128,9 @@ type Server struct {
 	sink        func([]aggregator.Event)
 
 	connections sync.WaitGroup
-	open        map[*net.UnixConn]struct{}
+	// ran: Run has returned, and what is left is not written yet.
+	ran  bool
+	open map[*net.UnixConn]struct{}
 	// users are how many connections each user has.
 	users           map[uint32]int
 	userConnections int
@@ -278,14 +280,19 @@ func (s *Server) Run(ctx context.Context, ready func(), sink func([]aggregator.E
 	}
 	s.mu.Unlock()
 	s.connections.Wait()
-	s.locked(s.statistics)
-	s.locked(func(l *ledger) { l.text.stopped() })
+	s.ran = true
 	return err
 }
 
-// Close removes the socket, if it is still this server's.
+// Close writes what is left, if the server ran, which includes what was traced until the end: the
+// other sources have ended too. It removes the socket, if it is still this server's.
 func (s *Server) Close() error {
 	s.listener.Close()
+	if s.ran {
+		s.ran = false
+		s.locked(s.statistics)
+		s.locked(func(l *ledger) { l.text.stopped() })
+	}
 	var st unix.Stat_t
 	if err := unix.Stat(s.o.Path, &st); err == nil && st.Ino == s.inode {
 		return os.Remove(s.o.Path)

@@ -445,6 +445,28 @@ func TestQuietHasNoLineARecord(t *testing.T) {
 	}
 }
 
+// The statistics of the end are those after all sources ended, which is when the server is closed.
+func TestStatisticsOfTheEnd(t *testing.T) {
+	h := &host{objects: Objects{Buffers: []LiveBuffer{{Device: 0, Memory: 0, PID: 1, ID: 1, Size: 5}}}}
+	var out lines
+	s, err := Listen(ServerOptions{Path: filepath.Join(t.TempDir(), "s"), Output: &out, Errors: &lines{}, Tracing: h})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	if err := s.Run(ctx, cancel, func([]aggregator.Event) {}); err != nil {
+		t.Fatal(err)
+	}
+	h.objects = Objects{}
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	_, end, found := strings.Cut(out.String(), "📊 Current Statistics:\n")
+	if !found || !strings.HasPrefix(end, "  Active allocations: 0\n") || !strings.HasSuffix(end, "🛑 Allocation Server stopped\n") {
+		t.Errorf("it says %q", out.String())
+	}
+}
+
 // A lone record is answered although more could follow, in its own size, and a
 // second one is taken for what it is.
 func TestLoneQueries(t *testing.T) {
