@@ -15,8 +15,11 @@ for release in $releases; do
 	echo "$release"
 	# What is forwarded and recorded, how processes are found, and Python's frames
 	# are the same on all.
-	TT_MEMTRACE_RELEASE=$release go test ./test/e2e -count 1 -timeout 18m -v \
-		-skip 'TestServerHasTheSnapshot|TestReplayIsTheSameAsLive|TestManyProcessesOfTheHost|TestPythonFrames|TestOldestRelease' >"$log" 2>&1
+	{
+		TT_MEMTRACE_RELEASE=$release go test ./test/e2e -count 1 -timeout 18m -v \
+			-skip 'TestServerHasTheSnapshot|TestReplayIsTheSameAsLive|TestManyProcessesOfTheHost|TestPythonFrames|TestOldestRelease' &&
+			TT_MEMTRACE_RELEASE=$release go test ./test/cli -count 1 -timeout 18m -v -run '^TestOrdinaryUserSamplesTheRuntime$'
+	} >"$log" 2>&1
 	code=$?
 	grep -E '^(--- |panic|FAIL)' "$log"
 	# What was compared, the tests say. Skipped ones, as without rights, compare nothing.

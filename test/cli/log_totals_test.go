@@ -206,6 +206,10 @@ type process struct {
 	UnmatchedFrees uint64 `json:"unmatched_frees"`
 	Found          uint64 `json:"found"`
 	Chips          []chip `json:"chips"`
+	Source         string `json:"source"`
+	Reasons        []struct {
+		Code string `json:"code"`
+	} `json:"reasons"`
 }
 
 // snapshots decodes whole snapshots, of which there may be several; the last
