@@ -500,7 +500,7 @@ func (a *Aggregator) capacity(p *process, e *Event) {
 	for m := range al.banks {
 		al.banks[m] = al.banks[m].plausible()
 	}
-	if old == nil || old.banks != al.banks {
+	if a.muted == nil && (old == nil || old.banks != al.banks) { // a state says itself what each buffer takes
 		p.learnBanks(e.Allocator, al)
 	}
 	for _, s := range a.device(p, e.Device).shares {
