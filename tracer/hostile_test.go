@@ -25,53 +25,6 @@ import (
 // stranger is a user without any rights.
 const stranger = 65534
 
-// silent is a file whose reads are not answered until it is released.
-type silent struct {
-	fs.Inode
-	asked, answer chan struct{}
-	once          sync.Once
-}
-
-func (f *silent) Open(context.Context, uint32) (fs.FileHandle, uint32, syscall.Errno) {
-	return nil, fuse.FOPEN_KEEP_CACHE, 0
-}
-
-func (f *silent) Getattr(_ context.Context, _ fs.FileHandle, out *fuse.AttrOut) syscall.Errno {
-	out.Mode, out.Size = 0o444, 4096
-	return 0
-}
-
-func (f *silent) Read(_ context.Context, _ fs.FileHandle, dest []byte, _ int64) (fuse.ReadResult, syscall.Errno) {
-	f.once.Do(func() { close(f.asked) })
-	<-f.answer
-	return fuse.ReadResultData(make([]byte, len(dest))), 0
-}
-
-// mountSilent mounts a file system with such a file, which everybody may read.
-func mountSilent(t *testing.T) (file string, f *silent) {
-	t.Helper()
-	dir := t.TempDir()
-	f = &silent{asked: make(chan struct{}), answer: make(chan struct{})}
-	root := &fs.Inode{}
-	server, err := fs.Mount(dir, root, &fs.Options{
-		MountOptions: fuse.MountOptions{AllowOther: true, DirectMountStrict: true},
-		OnAdd: func(ctx context.Context) {
-			root.AddChild("page", root.NewPersistentInode(ctx, f, fs.StableAttr{Mode: syscall.S_IFREG}), false)
-		},
-	})
-	if err != nil {
-		t.Skipf("no file system in user space can be mounted: %v", err)
-	}
-	t.Cleanup(func() {
-		close(f.answer)
-		if err := server.Unmount(); err != nil {
-			t.Error(err)
-		}
-	})
-	public(t, dir)
-	return filepath.Join(dir, "page"), f
-}
-
 // public opens the folders of a test up to other users.
 func public(t *testing.T, dir string) {
 	t.Helper()
@@ -110,7 +63,7 @@ func strangers(t *testing.T, b fixture.Build) *fixture.Process {
 // A stranger has his device in a page that never comes. Others' accounts go on, and
 // the tracer ends when it is asked to.
 func TestPageThatNeverComes(t *testing.T) {
-	file, page := mountSilent(t)
+	file, asked := fixture.HangingFile(t)
 	other, p := fixture.User(t, fixture.LayoutA), strangers(t, fixture.LayoutA)
 	tr := start(t, Options{})
 	victim := keep(t, tr, other)
@@ -122,7 +75,7 @@ func TestPageThatNeverComes(t *testing.T) {
 	fixture.Do(t, p, "alloc 4096 0 0 0 4096 1024 64")
 	fixture.Do(t, p, "elsewhere %s 4096 0 0 0 4096 1024 128", file)
 	select {
-	case <-page.asked:
+	case <-asked:
 	case <-time.After(patience):
 		t.Log("nobody asked for the page")
 	}

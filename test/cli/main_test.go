@@ -32,6 +32,7 @@ const (
 	wrongUsage   = 2
 	notPermitted = 3
 	notSupported = 4
+	incomplete   = 5
 )
 
 // tool is the binary under test.
