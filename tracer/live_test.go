@@ -739,6 +739,7 @@ func TestWhatProcessesDo(t *testing.T) {
 		{"buffers under a trace", fixture.LayoutB, nil, unsafeOf},
 		{"kernel-config rings", fixture.LayoutB, nil, ringsOf},
 		{"private numbering of chips", fixture.LayoutB, []string{"TT_VISIBLE_DEVICES=2,3"}, privateNumbering},
+		{"private numbering that a process sets itself", fixture.LayoutB, nil, ownNumbering},
 	}
 	var processes []*fixture.Process
 	var pids []uint32
@@ -1259,6 +1260,12 @@ func privateNumbering(t *testing.T, tr *trace, p *fixture.Process, l *ledger) {
 	l.device(0, 0, 1)
 	l.alloc(0, aggregator.DRAM, 0, 1)
 	l.compare()
+}
+
+// What a process puts into its environment is not where the host kernel shows what it began with.
+func ownNumbering(t *testing.T, tr *trace, p *fixture.Process, l *ledger) {
+	fixture.Do(t, p, "setenv TT_VISIBLE_DEVICES 2,3")
+	privateNumbering(t, tr, p, l)
 }
 
 // What a process held before is in the accounts, and its free is an ordinary one.

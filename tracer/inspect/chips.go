@@ -1,6 +1,8 @@
 package inspect
 
 import (
+	"fmt"
+	"slices"
 	"sync"
 
 	"tt-memtrace/aggregator"
@@ -10,8 +12,10 @@ import (
 type Chips struct {
 	in  *Inspector
 	pid uint32
-	// private: the process numbers chips in its own way.
+	// private: the process began with chips numbered in its own way.
 	private bool
+	// environ is where it has the variable that points to its environment; 0 until it is found.
+	environ uint64
 
 	mu      sync.Mutex
 	uniques map[uint32]uint64
@@ -31,6 +35,8 @@ type Device struct {
 	// The process's numbers of the chips, and their unique ids, 0 where unknown.
 	numbers []uint32
 	uniques []uint64
+	// private: the numbers are in the process's own way, or may be.
+	private bool
 }
 
 // Device reads the properties of a device.
@@ -40,14 +46,32 @@ func (c *Chips) Device(address uint64) (d Device, err error) {
 		d.uniques = append(d.uniques, c.uniqueOf(n))
 		d.boards = append(d.boards, c.boardOf(n))
 	}
+	d.private = c.private
+	if !d.private && slices.Contains(d.uniques, 0) {
+		// Where that cannot be read, its chip 0 may be another than others' chip 0.
+		set, failed := c.renumbers()
+		d.private = set || failed != nil
+	}
 	return d, err
+}
+
+// renumbers reports whether the process renumbers its chips by now.
+func (c *Chips) renumbers() (bool, error) {
+	if c.environ == 0 {
+		at, err := environ(c.in.opener)
+		if err != nil {
+			return false, fmt.Errorf("looking for the environment: %w", err)
+		}
+		c.environ = at
+	}
+	return c.in.sets(c.environ, visibleDevices)
 }
 
 // Opened names the chips of a device. Used says whether another process uses a chip.
 func (c *Chips) Opened(d Device, names ChipNames, used func(unique uint64) bool) *aggregator.Opened {
 	o := &aggregator.Opened{Mesh: d.Mesh, Arch: d.Arch, Boards: d.boards, UniqueIDs: d.uniques}
 	for i, n := range d.numbers {
-		o.Chips = append(o.Chips, names.chip(c.pid, n, d.uniques[i], c.private, used))
+		o.Chips = append(o.Chips, names.chip(c.pid, n, d.uniques[i], d.private, used))
 	}
 	return o
 }

@@ -63,6 +63,3 @@ func ContainerOf(pid uint32) (name string, inner uint32) {
 	}
 	return name, inner
 }
-
-// Renumbered reports whether the process numbers chips in a way of its own.
-func Renumbered(pid uint32) bool { return proc.Environment(pid, "TT_VISIBLE_DEVICES") != "" }

@@ -71,9 +71,18 @@ func (in *Inspector) UniqueIDs() (map[uint32]uint64, error) {
 
 // driverFunction is the address of a function of the driver library that a process has mapped.
 func driverFunction(mem *memory.Process, name string) (uint64, error) {
-	files, err := proc.Files(mem.PID(), func(path string, _ proc.FileID) bool {
+	at, err := symbolOf(mem, name, func(path string) bool {
 		return slices.ContainsFunc(driverLibraries, func(name string) bool { return strings.HasPrefix(filepath.Base(path), name) })
 	})
+	if err != nil {
+		return 0, fmt.Errorf("looking for %s in the driver library: %w", name, err)
+	}
+	return at, nil
+}
+
+// symbolOf is where a process has what one of its files exports, the first that does of those that are wanted.
+func symbolOf(mem *memory.Process, name string, want func(path string) bool) (uint64, error) {
+	files, err := proc.Files(mem.PID(), func(path string, _ proc.FileID) bool { return want(path) })
 	if err != nil {
 		return 0, err
 	}
@@ -90,5 +99,5 @@ func driverFunction(mem *memory.Process, name string) (uint64, error) {
 		}
 		failed = errors.Join(failed, err)
 	}
-	return 0, fmt.Errorf("looking for %s in the driver library: %w", name, cmp.Or(failed, errors.New("none is mapped")))
+	return 0, cmp.Or(failed, errors.New("none is mapped"))
 }

@@ -9,8 +9,8 @@ import (
 // maxDriver bounds the size of a driver library, bytes.
 const maxDriver = 64 << 20
 
-// DynamicSymbol is where a library has one of its exported functions. The library is known by a path, and opened by
-// another name.
+// DynamicSymbol is how far behind its beginning in memory a library or executable has something that it exports. It is
+// known by a path, and opened by another name.
 func DynamicSymbol(opened, path, name string) (value uint64, err error) {
 	f, st, err := openRegular(opened)
 	if err != nil {
@@ -39,8 +39,19 @@ func DynamicSymbol(opened, path, name string) (value uint64, err error) {
 	}
 	for _, s := range symbols {
 		if s.Name == name && s.Section != elf.SHN_UNDEF {
-			return s.Value, nil
+			return s.Value - loadAddress(e), nil
 		}
 	}
 	return 0, fmt.Errorf("reading %s: it lacks %s", path, name)
+}
+
+// loadAddress is the address that a file's beginning is linked for: not 0 in executables that are not
+// position-independent.
+func loadAddress(e *elf.File) uint64 {
+	for _, p := range e.Progs {
+		if p.Type == elf.PT_LOAD {
+			return p.Vaddr - p.Off
+		}
+	}
+	return 0
 }

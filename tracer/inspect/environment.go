@@ -1,0 +1,81 @@
+package inspect
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"tt-memtrace/tracer/memory"
+	"tt-memtrace/tracer/proc"
+)
+
+// visibleDevices is the variable by which a process renumbers its chips.
+const visibleDevices = "TT_VISIBLE_DEVICES"
+
+// Bounds of what a process says that its environment is.
+const (
+	maxVariables = 4096
+	maxPointers  = 8 * maxVariables // bytes
+)
+
+// Renumbered reports whether a process began with chips numbered in its own way.
+func Renumbered(pid uint32) bool { return proc.Environment(pid, visibleDevices) != "" }
+
+// environ is where a process has the C library's variable of that name, which points to its environment. An
+// executable that refers to it has it instead of the library.
+func environ(files *memory.Process) (uint64, error) {
+	exe, err := os.Readlink(fmt.Sprintf("/proc/%d/exe", files.PID()))
+	if err != nil {
+		return 0, err
+	}
+	exe = strings.TrimSuffix(exe, " (deleted)")
+	if at, err := symbolOf(files, "environ", func(path string) bool { return path == exe }); err == nil {
+		return at, nil
+	}
+	return symbolOf(files, "environ", func(path string) bool {
+		name := filepath.Base(path)
+		return name == "libc.so.6" || strings.HasPrefix(name, "libc-2.")
+	})
+}
+
+// sets reports whether a process's environment, to which the variable at environ points, has a value for a name now.
+// What a process sets itself, such as by Python's os.environ, is only in its memory.
+func (in *Inspector) sets(environ uint64, name string) (bool, error) {
+	p := in.pages()
+	list, err := p.U64(environ)
+	if err == nil && list == 0 {
+		err = errors.New("there is none")
+	}
+	for end := list + maxPointers; err == nil && list < end; list += 8 {
+		var variable uint64
+		if variable, err = p.U64(list); err != nil {
+			break
+		}
+		if variable == 0 {
+			return false, nil
+		}
+		var set bool
+		if set, err = hasValue(p, variable, name); set {
+			return true, nil
+		}
+	}
+	if err == nil {
+		err = fmt.Errorf("it has more than %d variables", maxVariables)
+	}
+	return false, fmt.Errorf("reading the environment: %w", err)
+}
+
+// hasValue reports whether a string is the name and a value that is not empty. No more of it is read than is needed:
+// what is behind it may not be there.
+func hasValue(p *memory.Pages, at uint64, name string) (bool, error) {
+	var b [1]byte
+	for i, c := range []byte(name + "=") {
+		if err := p.ReadAt(b[:], at+uint64(i)); err != nil || b[0] != c {
+			return false, err
+		}
+	}
+	err := p.ReadAt(b[:], at+uint64(len(name))+1)
+	return err == nil && b[0] != 0, err
+}
