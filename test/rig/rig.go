@@ -47,6 +47,7 @@ const (
 	MeshPrograms = "mesh_programs.py"
 	Traces       = "traces.py"  // one that captures a trace and enters its replay
 	Submesh      = "submesh.py" // one that closes a mesh whose submesh is referenced
+	Regions      = "regions.py" // one that fills regions of given sizes
 )
 
 // Clusters are the names that Options.Cluster takes.
@@ -239,7 +240,7 @@ func (r *Runtime) Prepare(ctx context.Context, o Options) (*Prepared, error) {
 	p.Env = append(p.Env, o.Env...)
 
 	switch {
-	case slices.Contains([]string{Workload, Loop, Programs, MeshPrograms, Traces, Submesh}, o.Script):
+	case slices.Contains([]string{Workload, Loop, Programs, MeshPrograms, Traces, Submesh, Regions}, o.Script):
 		dir, err := Dir()
 		if err != nil {
 			p.Close()
