@@ -186,6 +186,22 @@ there already. Probe hits are the kernel's count.
 		}
 	}
 	r.stacksPart(p)
+	p(`
+### With --sample
+
+The same steps in the same rounds, while the process is sampled every %d ms: twenty times as often as by default.
+
+| | alone | added by sampling | spread of the rounds alone |
+|---|---|---|---|`, sampledEvery.Milliseconds())
+	for _, cluster := range clusters {
+		for _, part := range []struct {
+			name string
+			s    series
+		}{{"allocate+free", r.allocate[cluster]}, {"cached launch", r.launch[cluster]}} {
+			alone := spreadOf(part.s["nothing"])
+			p("| %s, %s | %s | %s | %.2f µs |", cluster, part.name, microseconds(part.s["nothing"]), microseconds(part.s.added("sampled", "nothing")), (alone.high-alone.low)/1000)
+		}
+	}
 }
 
 func (r *results) stacksPart(p printer) {

@@ -31,6 +31,69 @@ const (
 	sampledBytes    = 6_000_000_000
 )
 
+// sampling is a sampler with its accounts.
+type sampling struct {
+	source *sampler.Source
+	cancel func()
+	done   chan error
+
+	mu       sync.Mutex
+	accounts *aggregator.Aggregator
+}
+
+// sample samples a process.
+func sample(ctx context.Context, pid uint32) (*sampling, error) {
+	of, err := sampler.New(sampler.Options{PIDs: []uint32{pid}})
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	s := &sampling{source: of, cancel: cancel, done: make(chan error, 1), accounts: aggregator.New()}
+	ready := make(chan struct{})
+	go func() {
+		s.done <- of.Run(ctx, func() { close(ready) }, func(events []aggregator.Event) {
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			for i := range events {
+				s.accounts.Apply(&events[i])
+			}
+		})
+	}()
+	<-ready
+	return s, nil
+}
+
+func (s *sampling) close() error {
+	s.cancel()
+	return errors.Join(<-s.done, s.source.Close())
+}
+
+// sampledOften samples the target twenty times as often as is the default, as its steps take less than a second.
+func sampledOften(t target) (func() error, error) {
+	s, err := sample(context.Background(), t.pid)
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	sampled := make(chan error, 1)
+	go func() {
+		for ctx.Err() == nil {
+			if err := s.source.Sync(ctx); err != nil && ctx.Err() == nil {
+				sampled <- err
+				return
+			}
+			time.Sleep(sampledEvery)
+		}
+		sampled <- nil
+	}()
+	return func() error {
+		cancel()
+		return errors.Join(<-sampled, s.close())
+	}, nil
+}
+
+const sampledEvery = time.Second / 20
+
 // sampling measures samples a second apart, whatever part of a processor they take.
 func (r *results) sampling(ctx context.Context, installed *rig.Runtime, count int) (err error) {
 	dir, err := rig.Dir()
@@ -46,28 +109,11 @@ func (r *results) sampling(ctx context.Context, installed *rig.Runtime, count in
 	if _, err := w.Await("open", 5*time.Minute); err != nil {
 		return err
 	}
-	s, err := sampler.New(sampler.Options{PIDs: []uint32{uint32(w.PID())}})
+	s, err := sample(ctx, uint32(w.PID()))
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithCancel(ctx)
-	var mu sync.Mutex
-	accounts := aggregator.New()
-	ready, done := make(chan struct{}), make(chan error, 1)
-	go func() {
-		done <- s.Run(ctx, func() { close(ready) }, func(events []aggregator.Event) {
-			mu.Lock()
-			defer mu.Unlock()
-			for i := range events {
-				accounts.Apply(&events[i])
-			}
-		})
-	}()
-	defer func() {
-		cancel()
-		err = errors.Join(err, <-done, s.Close())
-	}()
-	<-ready
+	defer func() { err = errors.Join(err, s.close()) }()
 	for _, rate := range []int{0, 100, 300} {
 		if err := w.Send(fmt.Sprint("churn ", rate)); err != nil {
 			return err
@@ -82,7 +128,7 @@ func (r *results) sampling(ctx context.Context, installed *rig.Runtime, count in
 			if err != nil {
 				return err
 			}
-			if err := s.Sync(ctx); err != nil {
+			if err := s.source.Sync(ctx); err != nil {
 				return err
 			}
 			after, err := ownTime()
@@ -93,13 +139,13 @@ func (r *results) sampling(ctx context.Context, installed *rig.Runtime, count in
 				continue // what it had before the rate changed
 			}
 			m.look = append(m.look, float64((after-before).Microseconds())/1000)
-			mu.Lock()
-			for _, reason := range accounts.Snapshot().Reasons {
+			s.mu.Lock()
+			for _, reason := range s.accounts.Snapshot().Reasons {
 				if reason.Code == aggregator.ReasonBuffersUnread || reason.Code == aggregator.ReasonNotRead {
 					m.failed++
 				}
 			}
-			mu.Unlock()
+			s.mu.Unlock()
 		}
 		fmt.Fprintf(os.Stderr, "%d buffers, %d changed a second: a sample takes %s ms, %d failed\n", sampledBuffers, rate, spreadOf(m.look), m.failed)
 		r.sampled = append(r.sampled, m)
