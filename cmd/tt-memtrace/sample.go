@@ -30,7 +30,6 @@ func (s *sampling) flags(cmd *cobra.Command) {
 	f := cmd.Flags()
 	f.DurationVar(&s.every, "sample", 0, "read processes once in this time, without probes and without rights to your own")
 	f.Lookup("sample").NoOptDefVal = sampler.DefaultInterval.String()
-	f.Lookup("sample").DefValue = "" // help would say 0s otherwise
 	f.BoolVar(&s.probes, "probes", false, "fail where probes are not possible, rather than sample")
 }
 
