@@ -2,8 +2,11 @@ package main
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
 
 	"tt-memtrace/tracer"
 )
@@ -47,5 +50,25 @@ func TestNoticesArePaced(t *testing.T) {
 func TestExitCodeOfAHostThatCannotBeTraced(t *testing.T) {
 	if code := exitCode(fmt.Errorf("starting: %w", tracer.ErrHostKernel)); code != exitUnsupported {
 		t.Errorf("exit code %d", code)
+	}
+}
+
+// An address that other hosts reach, without TLS and users, is worth a notice.
+func TestOpenAddressIsNoticed(t *testing.T) {
+	for _, c := range []struct {
+		listen string
+		open   bool
+	}{{"127.0.0.1:0", false}, {"[::1]:0", false}, {":0", true}, {"0.0.0.0:0", true}} {
+		l := newLive(nil, true)
+		m := metricsFlags{listen: c.listen}
+		if err := m.serve(l, prometheus.NewRegistry()); err != nil {
+			t.Fatalf("%s: %v", c.listen, err)
+		}
+		if got := strings.Contains(strings.Join(l.Notices(), "\n"), "anybody who reaches this address"); got != c.open {
+			t.Errorf("%s: noticed %t: %q", c.listen, got, l.Notices())
+		}
+		if err := l.Close(); err != nil {
+			t.Error(err)
+		}
 	}
 }
