@@ -104,8 +104,9 @@ func TestSoak(t *testing.T) {
 		n, took.Round(time.Second), float64(n)/took.Seconds(), workloads, tr.snapshot().Counters.Exited-exited, gone.Round(time.Millisecond))
 
 	s := tr.snapshot()
-	// The workloads end, too, the last of them perhaps later.
-	if got, want := s.Counters.Exited-exited, uint64(n)/soakBatch*batchEnds; got < want || got > want+uint64(workloads)+1 {
+	// The workloads end, too, the last of them perhaps later. Whoever was found between an exec and its
+	// record ends once more, with nothing: less than one in a thousand.
+	if got, want := s.Counters.Exited-exited, uint64(n)/soakBatch*batchEnds; got < want || got > want+uint64(workloads)+1+want/1000 {
 		t.Errorf("%d ends are in the accounts, not %d beside %d workloads", got, want, workloads)
 	}
 	if !s.Exact() || s.Counters.Lost > 0 || s.Counters.ExitedInexact > 0 {
