@@ -153,7 +153,7 @@ type process struct {
 	unplaced  [NumMemories]account
 	counters  ProcessCounters
 	agreement Agreement
-	// emptied: a closed device lost its last buffer.
+	// emptied: a device is closed and has no buffers any more.
 	emptied bool
 	// reasons why its numbers are not exact.
 	reasons reasons
@@ -262,14 +262,13 @@ func (a *Aggregator) Apply(e *Event) {
 			a.removeProgramsOn(p, e, e.Device)
 			p.dropRings(e.Device)
 			p.dropTracesOf(e.Device)
-			a.dropClosed(p) // its allocator may have ended before
+			p.emptied = p.emptied || d.live == 0 // its allocator may have ended before
 		}
 	case AllocatorSeen:
 		a.capacity(p, e)
 	case AllocatorGone:
 		a.dropAll(p, e.Kind, e.Time, func(b *buffer) bool { return b.allocator == e.Allocator })
 		delete(p.allocators, e.Allocator)
-		a.dropClosed(p)
 	case Alloc:
 		a.alloc(p, e)
 	case Free:
