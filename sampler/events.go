@@ -176,13 +176,20 @@ func (p *process) buffersFound(l *look, add func(aggregator.Event)) {
 			changed = append(changed, h)
 		}
 	}
+	freed := func(id uint64) {
+		add(aggregator.Event{Kind: aggregator.Free, Buffer: id})
+		delete(p.buffers, id)
+	}
+	for _, h := range changed {
+		if p.buffers[h.Buffer] != nil {
+			freed(h.Buffer)
+		}
+	}
 	if same < len(p.buffers) {
 		for id, old := range p.buffers {
-			if old.round == p.round || !read[old.Allocator] && !slices.ContainsFunc(changed, func(h *aggregator.LiveBuffer) bool { return h.Buffer == id }) {
-				continue // it is there, or could not be read
+			if old.round != p.round && read[old.Allocator] {
+				freed(id)
 			}
-			add(aggregator.Event{Kind: aggregator.Free, Buffer: id})
-			delete(p.buffers, id)
 		}
 	}
 	for _, h := range changed {
