@@ -107,7 +107,7 @@ func newProcess(m proc.Mapping, l *library) (*process, error) {
 	in := inspect.NewOver(mem, l.lib, m).Repeatedly()
 	return &process{
 		pid: m.PID, mapping: m, library: l, memory: mem, Inspector: in, chips: inspect.NewChips(in, m.PID), info: info,
-		devices: map[uint64]uint64{}, buffers: map[uint64]*held{}, used: map[uint64]bool{}, programs: map[uint64]program{}, files: inspect.NewKernelFiles(m.PID),
+		devices: map[uint64]uint64{}, buffers: map[uint64]*held{}, used: map[uint64]bool{}, programs: map[uint64]program{}, files: inspect.NewKernelFiles(memory.FilesOf(m.PID)),
 	}, nil
 }
 

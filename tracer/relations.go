@@ -68,10 +68,11 @@ type workload struct {
 func (r *run) relations(pid uint32) *relations {
 	rel := r.related[pid]
 	if rel == nil {
+		files := memory.FilesOf(pid)
 		rel = &relations{
 			chipsUnknown: map[uint64]struct{}{},
 			kernels:      map[uint64]uint64{}, cores: map[uint64]uint64{}, programs: map[uint64]*compiled{}, workloads: map[uint64]*workload{},
-			published: map[uint64]launchTotals{}, unknown: map[uint64]bool{}, mem: memory.FilesOf(pid), files: inspect.NewKernelFiles(pid),
+			published: map[uint64]launchTotals{}, unknown: map[uint64]bool{}, mem: files, files: inspect.NewKernelFiles(files),
 			capturing: map[uint64]uint32{}, queues: map[uint64]uint64{}, replayed: map[uint64]uint64{}, rings: map[uint64]configRing{}, marked: map[uint32][]*aggregator.CircularBuffer{},
 		}
 		r.related[pid] = rel

@@ -44,8 +44,9 @@ type fileSize struct {
 // maxSizes bounds the files that are remembered of a process.
 const maxSizes = 1 << 16
 
-func NewKernelFiles(pid uint32) *KernelFiles {
-	return &KernelFiles{memory.FilesOf(pid), map[string]fileSize{}}
+// NewKernelFiles reads the files of a process, see memory.FilesOf.
+func NewKernelFiles(mem *memory.Process) *KernelFiles {
+	return &KernelFiles{mem, map[string]fileSize{}}
 }
 
 // Kernel is what a file says of the kernel at an address, which is read from it. It
