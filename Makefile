@@ -88,7 +88,7 @@ compat:
 	scripts/compat.sh
 
 random:
-	TT_MEMTRACE_RANDOM_TIME=5m $(GO) test -tags random -count 1 -run TestRandomHistories -timeout 10m -v ./tracer
+	TT_MEMTRACE_RANDOM_TIME=5m $(GO) test -count 1 -run TestRandomHistories -timeout 10m -v ./tracer
 
 page:
 	report/page/build.sh

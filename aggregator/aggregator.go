@@ -49,6 +49,8 @@ type Aggregator struct {
 	counters Counters
 	// reasons of the host, and of processes that are not in the accounts.
 	reasons reasons
+	// callSite names call sites; nil where sites are not followed.
+	callSite func([]Frame) string
 	// muted, where set, are the callbacks to restore at StateEnd: none is called
 	// while a state is loaded.
 	muted *listeners
@@ -136,6 +138,7 @@ type process struct {
 	devices    map[uint64]*device
 	allocators map[uint64]*allocator
 	buffers    buffers
+	sites      sites
 	programs   map[uint64]*program
 	// rings by their address.
 	rings map[uint64]*ring
@@ -206,6 +209,8 @@ type buffer struct {
 	pageSize  uint64
 	time      uint64
 	stack     *Stack
+	// site is where it counts too, nil where sites are not followed.
+	site *Site
 }
 
 func (b *buffer) reserved() uint64 { return b.perBank * uint64(b.banks) }
@@ -428,6 +433,7 @@ func (a *Aggregator) describe(p *process, d *device, o Opened, at uint64) {
 		d.shares = append(d.shares, s)
 	}
 	if o.Late {
+		p.sites.atLeast = true
 		p.raise(ReasonLate, at)
 	}
 	p.checkPlaced(at)
@@ -473,6 +479,7 @@ func (a *Aggregator) place(p *process, d *device, o Opened, at uint64) {
 	for b := range p.buffers.all() {
 		if b.device == d {
 			p.unplaced[b.memory].sub(b.size, b.reserved())
+			b.site.sub(b.bytesOn(1))
 			b.add()
 			b.countCopy(true)
 		}
@@ -557,6 +564,7 @@ func (a *Aggregator) room(p *process, at uint64) bool {
 		detail = fmt.Sprintf("%d buffers of all processes", a.limits.all)
 	}
 	p.reasons.raise(Reason{Code: ReasonLimitReached, Detail: detail, PID: p.pid, Since: at}, maxProcessReasons)
+	p.sites.atLeast = true
 	return false
 }
 
@@ -572,6 +580,7 @@ func (a *Aggregator) addBuffer(p *process, e *Event, since uint64) {
 	}
 	b.device.live++
 	a.live++
+	b.site = a.site(p, b)
 	b.add()
 	if len(p.traces) > 0 {
 		p.meetsTraces(b)
@@ -624,6 +633,7 @@ func (b *buffer) add() {
 		s.memory[m].add(requested, reserved)
 		s.chip.memory[m].add(requested, reserved)
 	}
+	b.site.add(b)
 }
 
 // sub takes it off again, with what it was counted with.
@@ -633,6 +643,7 @@ func (b *buffer) sub() {
 		s.memory[m].sub(requested, reserved)
 		s.chip.memory[m].sub(requested, reserved)
 	}
+	b.site.sub(b.bytes())
 }
 
 // peaksLack says that a memory's peaks lack a buffer whose chips were never known: those
@@ -682,6 +693,9 @@ func (a *Aggregator) drop(p *process, b *buffer, e *Event, implicit bool) {
 	if len(b.device.shares) == 0 {
 		p.unplaced[b.memory].sub(b.size, b.reserved())
 		a.peaksLack(p, b.memory)
+		if b.site != nil {
+			b.site.PeakAtLeast = true // it counted on one chip only
+		}
 		p.checkPlaced(e.Time)
 	}
 	if implicit {

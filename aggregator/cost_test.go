@@ -7,12 +7,14 @@ import (
 )
 
 // filled are accounts of one process with a mesh and so many live buffers.
-func filled(chips, buffers int) *Aggregator {
+func filled(chips, buffers int) *Aggregator { return fill(New(), chips, buffers) }
+
+func fill(a *Aggregator, chips, buffers int) *Aggregator {
 	var ids []Chip
 	for n := range chips {
 		ids = append(ids, Chip{Number: uint32(n)})
 	}
-	a := run(New(), opened(1, 0x100, ids), seen(1, 0x101, 0x100))
+	run(a, opened(1, 0x100, ids), seen(1, 0x101, 0x100))
 	e := alloc(1, 0x100, 0, DRAM, 4096)
 	for n := range buffers {
 		e.Buffer = bufferID(n)
@@ -86,6 +88,31 @@ func BenchmarkApply(b *testing.B) {
 				runtime.KeepAlive(a)
 			})
 		}
+	}
+}
+
+// BenchmarkFollowedSites is an alloc and a free of a process whose call sites are followed.
+func BenchmarkFollowedSites(b *testing.B) {
+	const buffers = 10_000
+	for _, chips := range []int{1, 8, 32} {
+		b.Run(fmt.Sprintf("chips=%d", chips), func(b *testing.B) {
+			a := following()
+			b.ReportAllocs()
+			fill(a, chips, buffers)
+			coming, going := alloc(1, 0x100, 0, L1, 2048), freed(1, 0x100, 0)
+			var stacks []*Stack
+			for n := range 100 {
+				stacks = append(stacks, calls(fmt.Sprint(n)))
+			}
+			n := 0
+			for b.Loop() {
+				n = (n + 7919) % buffers
+				going.Buffer, coming.Buffer, coming.Stack = bufferID(n), bufferID(n), stacks[n%len(stacks)]
+				a.Apply(&going)
+				a.Apply(&coming)
+			}
+			b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(2*b.N), "ns/event")
+		})
 	}
 }
 

@@ -39,7 +39,7 @@ func decodeEvents(b []byte) []Event {
 		case KernelLoaded:
 			e.Kernel = &Kernel{ID: uint64(b[5] % 4), Type: KernelType(b[2] % 4), Bytes: e.Size, Sized: b[8]&1 != 0}
 		case ConfigRingUsed:
-			e.ConfigRing = &ConfigRing{ID: uint64(b[5] % 4), Base: e.Size, Capacity: e.PerBank, Used: uint64(b[8]), Programs: uint64(b[4])}
+			e.ConfigRing = &ConfigRing{ID: uint64(b[5] % 4), Base: e.Size, Capacity: e.PerBank, Used: uint64(b[8]), Places: uint64(b[4])}
 		case Replayed, TraceBegun, TraceCaptured, TraceReleased:
 			e.Trace = uint32(b[5] % 4)
 		}

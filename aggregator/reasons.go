@@ -203,6 +203,7 @@ func (rs *reasons) set(list []Reason, limit int) {
 // raise marks a process as not exact.
 func (p *process) raise(code ReasonCode, at uint64) {
 	p.reasons.raise(Reason{Code: code, PID: p.pid, Since: at}, maxProcessReasons)
+	p.sites.doubt(code)
 }
 
 func (p *process) lift(code ReasonCode) {
@@ -252,6 +253,9 @@ func (a *Aggregator) raiseOrLift(e *Event) {
 	on, limit := &a.reasons, maxHostReasons
 	if p := a.processes[e.PID]; p != nil {
 		on, limit = &p.reasons, maxProcessReasons
+		if e.Kind == ReasonRaised {
+			p.sites.doubt(e.Reason.Code)
+		}
 	}
 	if e.Kind == ReasonLifted {
 		match := func(r *Reason) bool { return r.Code == e.Reason.Code && r.PID == e.PID }

@@ -114,6 +114,7 @@ func (a *Aggregator) compare(p *process, e *Event) {
 			}
 		}
 	}
+	p.sites.atLeast = p.sites.atLeast || wrong > 0
 	g := &p.agreement
 	g.At, g.Compared = e.Time, uint64(len(scan.Buffers))
 	g.Comparisons++

@@ -13,18 +13,18 @@ import (
 type ConfigRing struct {
 	// ID is the address of the runtime's object in its process.
 	ID uint64 `rec:"ID"`
-	// Base is its address in L1, and Capacity its size in each core, bytes; both 0
-	// where unknown: it was made before tracing began.
+	// Base is its address in L1, and Capacity its size in each core, bytes.
 	Base     uint64 `rec:"Base"`
 	Capacity uint64 `rec:"Capacity"`
 	// Used are the bytes, in each core, of the places that were not released yet: up
-	// to 7, as the runtime keeps track of no more. It is 0, and so is Programs,
-	// where Capacity is unknown.
+	// to 7, as the runtime keeps track of no more.
 	Used uint64 `rec:"Used"`
-	// Programs, or workloads, that have these places.
+	// Places are those places: one for each launch. 0 also in recordings made before, which have
+	// the number of programs in these places in its stead.
+	Places   uint64 `rec:"Places"`
 	Programs uint64 `rec:"Programs"`
-	// Replayed: a trace was replayed since the newest place was given out, and
-	// what it left in the ring is not known.
+	// Replayed: a trace was replayed since the newest place was given out. The runtime gives it
+	// all of the ring, and what it left there is not known.
 	Replayed bool `rec:"Replayed"`
 }
 

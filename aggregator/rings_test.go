@@ -31,10 +31,7 @@ func TestRings(t *testing.T) {
 	apply(opened(1, mesh, host(0, 1)), opened(2, second, host(1, 2)))
 	expect("opened", ConfigRing{}, ConfigRing{}, ConfigRing{})
 
-	unknown := ConfigRing{ID: 1}
-	apply(use(1, mesh, unknown))
-	expect("one of which nothing is known", unknown, unknown, ConfigRing{})
-	small, large := ConfigRing{ID: 2, Base: 64, Capacity: 100, Used: 10, Programs: 1}, ConfigRing{ID: 3, Base: 64, Capacity: 100, Used: 20, Programs: 2}
+	small, large := ConfigRing{ID: 2, Base: 64, Capacity: 100, Used: 10, Places: 1}, ConfigRing{ID: 3, Base: 64, Capacity: 100, Used: 20, Places: 2}
 	apply(use(1, mesh, large), use(1, mesh, small))
 	expect("of two sub-devices", large, large, ConfigRing{})
 	other := ConfigRing{ID: 2, Base: 64, Capacity: 100, Used: 15, Replayed: true}

@@ -143,8 +143,9 @@ type BufferSnapshot struct {
 	// Since is when it was allocated, CLOCK_MONOTONIC ns; 0 is before tracing
 	// began, or at a time whose events were lost.
 	Since uint64
-	// Stack that allocated it, or nil.
+	// Stack that allocated it, or nil, and the Name of its Site, if any.
 	Stack *Stack
+	Site  string
 	TID   uint32
 	// Kernels: it is the copy in DRAM of a program's kernels.
 	Kernels bool
@@ -217,11 +218,15 @@ func (u *Usage) add(o *Usage) {
 }
 
 func (b *buffer) snapshot() BufferSnapshot {
-	return BufferSnapshot{
+	s := BufferSnapshot{
 		ID: b.id, Memory: b.memory, MemoryLayout: b.layout, Address: b.address, Size: b.size,
 		PerBank: b.perBank, PageSize: b.pageSize, Reserved: b.reserved(), Since: b.time, Stack: b.stack, TID: b.tid, Kernels: b.kernels, Unsafe: b.unsafety(),
 		Chips: b.device.opened.Chips,
 	}
+	if b.site != nil {
+		s.Site = b.site.Name
+	}
+	return s
 }
 
 // Snapshot copies the current state. Its cost depends on the chips and processes, not on the buffers.

@@ -209,6 +209,7 @@ func (p *process) programNames(list []Event) []Event {
 // begin makes the accounts empty, and mutes the callbacks until the state is complete.
 func (a *Aggregator) begin() {
 	fresh := New()
+	fresh.callSite = a.callSite
 	fresh.muted = &listeners{a.OnChange, a.OnCBChange, a.OnKernelChange, a.OnUnsafe, a.OnRefused, a.OnSuspect}
 	if a.muted != nil {
 		fresh.muted = a.muted
@@ -257,6 +258,7 @@ func (a *Aggregator) end(t *Snapshot) {
 			continue
 		}
 		p.since, p.last = ps.Since, ps.Last
+		p.sites.atLeast = true // a state has no peaks of sites
 		p.counters, p.agreement, p.host, p.launched = ps.Counters, ps.Agreement, ps.HostMemory, ps.LastLaunch
 		p.reasons.set(ps.Reasons, maxProcessReasons)
 		if !t.HasReasons {

@@ -234,58 +234,12 @@ struct tt_launch {
 	__u64 count;
 	__u64 last;   /* CLOCK_MONOTONIC, ns */
 	__u64 caller; /* the code address that the first launch was made from */
-	__u64 config; /* bytes that it takes of the kernel-config ring in each core, 0 unknown */
 };
 
 /* What was launched ends; its launches are told with that, as they are not counted any more. */
 struct tt_gone {
 	struct tt_object object;
 	struct tt_launch launches;
-};
-
-/*
- * A kernel-config ring, from which cores run programs: a WorkerConfigBufferMgr, of
- * which the runtime has one for each sub-device. Nothing is sent of it either; what
- * is here is the runtime's own book of it, kept a second time.
- */
-struct tt_ring_key {
-	__u64 manager;
-	__u64 pid;
-};
-
-/* Workers, two kinds of Ethernet cores, and two that count what the dispatcher holds. */
-#define TT_RINGS 5
-/* The runtime has as many, and keeps one free. */
-#define TT_PLACES 8
-
-struct tt_place {
-	__u32 address; /* in L1, bytes */
-	__u32 size;    /* bytes */
-	__u32 done;    /* so many cores have run by the time that it is free */
-};
-
-/*
- * The ring in one kind of core. The places from `first` up to `next` are in use;
- * where that one may begin is its address.
- */
-struct tt_core_ring {
-	__u32 base;
-	__u32 end;
-	__u32 first;
-	__u32 next;
-	__u32 address; /* of the place that is given out, and its size */
-	__u32 size;
-	struct tt_place places[TT_PLACES];
-};
-
-struct tt_ring {
-	__u64 queue; /* MeshCommandQueue* that launched last, 0 unknown */
-	__u64 last;  /* when, CLOCK_MONOTONIC, ns */
-	__u64 given; /* places that were given out */
-	__u32 made;  /* kinds of cores that it is known for: 0 if it was made before tracing began */
-	__u32 unused;
-	__u64 objects[TT_PLACES]; /* what was launched, by place of the workers; 0 unknown */
-	struct tt_core_ring cores[TT_RINGS];
 };
 
 /*
@@ -313,8 +267,6 @@ struct tt_layout {
 	 * in, each of which begins with its CoreRange.
 	 */
 	__u32 marked;
-	/* 1: reserve_space_in_kernel_config_buffer is told what to wait for besides. */
-	__u32 waits;
 	__u32 span;	/* bytes from the base up to the end of the last field that the probes read */
 	__u32 argument; /* enum tt_argument: which one buffer_allocated finds the Buffer* in */
 	/* For TT_ARGUMENT_STORED: in a FreeListOpt, its addresses of blocks, and what it adds to one. */
@@ -322,7 +274,6 @@ struct tt_layout {
 	__u32 block_base;
 	/* Where the Buffer's unique id is, from the Buffer or, if indirect, from its fields; 0 unknown. */
 	__u32 unique;
-	__u32 unused;
 };
 
 enum tt_argument {
@@ -340,7 +291,7 @@ struct tt_counters {
 	__u64 truncated;	/* circular buffers with more core ranges than are sent */
 	__u64 unreserved;	/* allocations without a reservation before them */
 	__u64 clipped;		/* texts of which only the end was sent */
-	__u64 uncounted;	/* launches and rings that were not read, or found no room */
+	__u64 uncounted;	/* launches that were not read, or found no room */
 };
 
 #endif

@@ -90,10 +90,6 @@ struct tt_task {
 	/* The Kernel whose binaries it reads, and the device that they are for. */
 	__u64 kernel;
 	__u64 kernel_device;
-	/* What it launches, what that took of the kernel-config ring, and on which MeshCommandQueue. */
-	__u64 launched;
-	__u64 config;
-	__u64 queue;
 };
 
 struct {
@@ -119,15 +115,6 @@ struct {
 	__type(key, struct tt_launch_key);
 	__type(value, struct tt_launch);
 } launches SEC(".maps");
-
-/* As launches are. */
-struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, 8192);
-	__uint(map_flags, BPF_F_NO_PREALLOC);
-	__type(key, struct tt_ring_key);
-	__type(value, struct tt_ring);
-} rings SEC(".maps");
 
 /*
  * What forked processes opened themselves. Their memory has copies of their parent's devices
@@ -1000,28 +987,6 @@ __attribute__((noinline)) int uncounted(__u64 library)
 	return missed(TT_KINDS, library);
 }
 
-/* It returns what it takes of the kernel-config ring, as far as that is known. */
-static __always_inline __u64 count(const struct tt_launch_key *key, __u64 stack, __u64 library)
-{
-	struct tt_launch first = {.count = 1, .last = bpf_ktime_get_ns()},
-			 *l = bpf_map_lookup_elem(&launches, key);
-
-	if (!l) {
-		bpf_probe_read_user(&first.caller, sizeof(first.caller), (void *)stack);
-		if (!bpf_map_update_elem(&launches, key, &first, BPF_NOEXIST))
-			return 0;
-		/* Another thread was faster, or the map is full. */
-		l = bpf_map_lookup_elem(&launches, key);
-	}
-	if (!l) {
-		uncounted(library);
-		return 0;
-	}
-	__sync_fetch_and_add(&l->count, 1);
-	l->last = first.last;
-	return l->config;
-}
-
 /*
  * EnqueueMeshWorkload(queue, workload, ...), LaunchProgram(device, program, ...)
  * and others: the second argument is a MeshWorkload& or Program&, which both are
@@ -1031,8 +996,7 @@ SEC("uprobe.multi")
 int BPF_UPROBE(launched, __u64 where, __u64 what)
 {
 	struct tt_launch_key key = {.pid = bpf_get_current_pid_tgid() >> 32};
-	struct tt_task *task;
-	__u64 config;
+	struct tt_launch first = {.count = 1}, *l;
 
 	if (skipped(key.pid))
 		return 0;
@@ -1040,13 +1004,21 @@ int BPF_UPROBE(launched, __u64 where, __u64 what)
 		uncounted(library_of(ctx));
 		return 0;
 	}
-	task = bpf_task_storage_get(&tasks, bpf_get_current_task_btf(), NULL, BPF_LOCAL_STORAGE_GET_F_CREATE);
-	config = count(&key, PT_REGS_SP(ctx), library_of(ctx));
-	if (task) {
-		task->launched = key.object;
-		task->config = config;
-		task->queue = where;
+	first.last = bpf_ktime_get_ns();
+	l = bpf_map_lookup_elem(&launches, &key);
+	if (!l) {
+		bpf_probe_read_user(&first.caller, sizeof(first.caller), (void *)PT_REGS_SP(ctx));
+		if (!bpf_map_update_elem(&launches, &key, &first, BPF_NOEXIST))
+			return 0;
+		/* Another thread was faster, or the map is full. */
+		l = bpf_map_lookup_elem(&launches, &key);
 	}
+	if (!l) {
+		uncounted(library_of(ctx));
+		return 0;
+	}
+	__sync_fetch_and_add(&l->count, 1);
+	l->last = first.last;
 	return 0;
 }
 
@@ -1205,229 +1177,6 @@ SEC("uprobe.multi")
 int BPF_UPROBE(buffer_acknowledged, __u64 device, __u64 unique)
 {
 	return mark_event(TT_MARK_ACKNOWLEDGED, unique, library_of(ctx));
-}
-
-/* A ring is too large for the stack. It starts from this one. */
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, 1);
-	__type(key, __u32);
-	__type(value, struct tt_ring);
-} no_ring SEC(".maps");
-
-static __always_inline struct tt_ring *new_ring(struct tt_ring_key *key, int flags, __u64 library)
-{
-	__u32 zero = 0;
-	struct tt_ring *none = bpf_map_lookup_elem(&no_ring, &zero);
-
-	if (!none)
-		return NULL;
-	if (bpf_map_update_elem(&rings, key, none, flags))
-		uncounted(library);
-	return bpf_map_lookup_elem(&rings, key);
-}
-
-/* What is in a ring is not known any more. */
-static __always_inline void ring_unknown(struct tt_ring *r, __u64 library)
-{
-	if (r) {
-		r->made = 0;
-		r->given++;
-	}
-	uncounted(library);
-}
-
-static __always_inline struct tt_core_ring *core_ring(struct tt_ring *r, __u64 i)
-{
-	/* What is compared is what is used: the compiler must not compute it twice. */
-	asm volatile("" : "+r"(i));
-	return i < TT_RINGS && i < r->made ? &r->cores[i] : NULL;
-}
-
-/*
- * WorkerConfigBufferMgr::init_add_buffer(base, size): called for each kind of core,
- * workers first. It makes a ring, or an old one new.
- */
-SEC("uprobe.multi")
-int BPF_UPROBE(ring_made, __u64 manager, __u32 base, __u32 size)
-{
-	struct tt_ring_key key = {manager, bpf_get_current_pid_tgid() >> 32};
-	struct tt_core_ring *c;
-	struct tt_ring *r;
-
-	if (skipped(key.pid))
-		return 0;
-	r = bpf_map_lookup_elem(&rings, &key);
-	if (!r || !r->made || r->cores[0].base == base)
-		r = new_ring(&key, BPF_ANY, library_of(ctx));
-	if (!r)
-		return 0;
-	r->made++;
-	c = core_ring(r, r->made - 1);
-	if (!c)
-		return 0;
-	c->base = base;
-	c->end = base + size;
-	c->places[0].address = base;
-	return 0;
-}
-
-#define PLACE(c, i) (&(c)->places[(i) % TT_PLACES])
-
-/*
- * Finds a place as WorkerConfigBufferMgr::reserve does: behind the last one or, if
- * that is too near to the end, at the start. Says in `done` when what is there now
- * has to be done, unless that is free.
- */
-static __always_inline void find_place(struct tt_core_ring *c, __u32 size, int always, __u32 *done)
-{
-	__u32 address = PLACE(c, c->next)->address, first = c->first;
-
-	c->size = size;
-	c->address = first == c->next || always ? c->base : address;
-	if (!size || first == c->next)
-		return;
-	if (always) {
-		*done = *done > PLACE(c, first)->done ? *done : PLACE(c, first)->done;
-		return;
-	}
-	for (int i = 0; i < TT_PLACES; i++) {
-		struct tt_place *f = PLACE(c, first);
-		__u32 limit = address < f->address + f->size ? f->address : c->end, place = address;
-
-		if (place + size > limit && limit == c->end) {
-			place = c->base;
-			limit = f->address;
-		}
-		c->address = place;
-		if (place + size <= limit) {
-			if ((c->next + 1) % TT_PLACES == first)
-				*done = *done > f->done ? *done : f->done;
-			return;
-		}
-		first = (first + 1) % TT_PLACES;
-		if (first == c->next)
-			c->address = c->base;
-		else if (place + size >
-			 (place < PLACE(c, first)->address ? PLACE(c, first)->address : c->end))
-			continue;
-		*done = *done > f->done ? *done : f->done;
-		return;
-	}
-}
-
-/* What is being done to the rings of a manager. */
-struct giving {
-	struct tt_ring *ring;
-	__u32 sizes[TT_RINGS]; /* of each kind of core, bytes; 0 where there are no such rings */
-	__u32 done;	       /* what is free when so many cores have run */
-	__u32 will_run;	       /* so many will have by the time that the place is free */
-};
-
-static __always_inline int find_places(__u32 i, struct giving *g)
-{
-	struct tt_core_ring *c = core_ring(g->ring, i);
-	__u32 size;
-
-	if (!c || i >= TT_RINGS)
-		return 1;
-	size = g->sizes[i];
-	/* Ethernet cores that the dispatcher also runs on have one place. */
-	find_place(c, size, i == 1 && size, &g->done);
-	return 0;
-}
-
-/* WorkerConfigBufferMgr::free(done) and alloc(will_run), of one kind of core. */
-static __always_inline int give_places(__u32 i, struct giving *g)
-{
-	struct tt_core_ring *c = core_ring(g->ring, i);
-
-	if (!c)
-		return 1;
-	for (int n = 0; n < TT_PLACES && c->first != c->next && PLACE(c, c->first)->done <= g->done; n++)
-		c->first = (c->first + 1) % TT_PLACES;
-	if (!c->size)
-		return 0;
-	PLACE(c, c->next)->address = c->address;
-	PLACE(c, c->next)->size = c->size;
-	PLACE(c, c->next)->done = g->will_run;
-	c->next = (c->next + 1) % TT_PLACES;
-	PLACE(c, c->next)->address = c->address + c->size;
-	PLACE(c, c->next)->size = 0;
-	return 0;
-}
-
-/* ProgramBinaryStatus: the binaries may still be under way, so all that ran before is waited for. */
-#define IN_FLIGHT 1
-
-/*
- * program_dispatch::reserve_space_in_kernel_config_buffer(manager, const
- * std::vector<uint32_t>& sizes, status, cores, ran, ...), within a launch: what is
- * launched gets a place in the rings. From some release on a number comes after
- * `ran`: of the cores that have to be done besides.
- */
-SEC("uprobe.multi")
-int BPF_UPROBE(ring_taken, __u64 manager, __u64 sizes, __u8 status, __u32 cores)
-{
-	struct tt_ring_key key = {manager, bpf_get_current_pid_tgid() >> 32};
-	struct tt_launch_key launch = {.pid = key.pid};
-	__u32 library = library_of(ctx), ran = ctx->r8, wait = ctx->r9;
-	struct giving g = {};
-	struct vector v;
-	struct tt_layout *layout;
-	struct tt_launch *l;
-	struct tt_task *task;
-	struct tt_ring *r;
-
-	if (skipped(key.pid))
-		return 0;
-	layout = bpf_map_lookup_elem(&layouts, &library);
-	task = bpf_task_storage_get(&tasks, bpf_get_current_task_btf(), NULL, 0);
-	if (!layout || !task)
-		return 0;
-	r = bpf_map_lookup_elem(&rings, &key);
-	if (bpf_probe_read_user(&v, sizeof(v), (void *)sizes)) {
-		ring_unknown(r, library);
-		return 0;
-	}
-	if (v.end <= v.begin)
-		return 0;
-	v.end -= v.begin;
-	if (v.end > sizeof(g.sizes))
-		v.end = sizeof(g.sizes);
-	if (bpf_probe_read_user(g.sizes, v.end, (void *)v.begin)) {
-		ring_unknown(r, library);
-		return 0;
-	}
-	if (!r)
-		r = new_ring(&key, BPF_NOEXIST, library);
-	if (!r)
-		return 0;
-	r->objects[r->cores[0].next % TT_PLACES] = task->launched;
-	g.ring = r;
-	for (__u32 i = 0; i < TT_RINGS && !find_places(i, &g); i++)
-		;
-	if (layout->waits && wait) {
-		if (ran - wait > 0x8000)
-			wait = ran;
-		g.done = g.done > wait ? g.done : wait;
-	}
-	if (status == IN_FLIGHT)
-		g.done = ran;
-	g.will_run = ran + cores;
-	for (__u32 i = 0; i < TT_RINGS && !give_places(i, &g); i++)
-		;
-	r->given++;
-	r->queue = task->queue;
-	r->last = bpf_ktime_get_ns();
-	launch.object = task->launched;
-	task->launched = 0;
-	if (task->config == g.sizes[0])
-		return 0;
-	l = bpf_map_lookup_elem(&launches, &launch);
-	if (l)
-		l->config = g.sizes[0];
-	return 0;
 }
 
 static __always_inline void task_event(enum tt_kind kind, __u32 pid)

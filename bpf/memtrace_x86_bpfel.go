@@ -125,7 +125,6 @@ type MemtraceTtLaunch struct {
 	Count  uint64
 	Last   uint64
 	Caller uint64
-	Config uint64
 }
 
 type MemtraceTtLaunchKey struct {
@@ -147,13 +146,11 @@ type MemtraceTtLayout struct {
 	Address   uint32
 	PageSize  uint32
 	Marked    uint32
-	Waits     uint32
 	Span      uint32
 	Argument  uint32
 	Blocks    uint32
 	BlockBase uint32
 	Unique    uint32
-	Unused    uint32
 }
 
 type MemtraceTtMark struct {
@@ -247,37 +244,6 @@ type MemtraceTtRefusal struct {
 	Format     [512]uint8
 }
 
-type MemtraceTtRing struct {
-	_       structs.HostLayout
-	Queue   uint64
-	Last    uint64
-	Given   uint64
-	Made    uint32
-	Unused  uint32
-	Objects [8]uint64
-	Cores   [5]struct {
-		_       structs.HostLayout
-		Base    uint32
-		End     uint32
-		First   uint32
-		Next    uint32
-		Address uint32
-		Size    uint32
-		Places  [8]struct {
-			_       structs.HostLayout
-			Address uint32
-			Size    uint32
-			Done    uint32
-		}
-	}
-}
-
-type MemtraceTtRingKey struct {
-	_       structs.HostLayout
-	Manager uint64
-	Pid     uint64
-}
-
 type MemtraceTtStack struct {
 	_      structs.HostLayout
 	Head   MemtraceTtHead
@@ -310,9 +276,6 @@ type MemtraceTtTask struct {
 	Buffer       uint64
 	Kernel       uint64
 	KernelDevice uint64
-	Launched     uint64
-	Config       uint64
-	Queue        uint64
 }
 
 type MemtraceTtText struct {
@@ -350,11 +313,9 @@ const (
 	MemtraceMapEvents              = "events"
 	MemtraceMapLaunches            = "launches"
 	MemtraceMapLayouts             = "layouts"
-	MemtraceMapNoRing              = "no_ring"
 	MemtraceMapOwnDevices          = "own_devices"
 	MemtraceMapPoints              = "points"
 	MemtraceMapPythons             = "pythons"
-	MemtraceMapRings               = "rings"
 	MemtraceMapTasks               = "tasks"
 	MemtraceMapWatched             = "watched"
 	MemtraceProgAllocationTracked  = "allocation_tracked"
@@ -384,8 +345,6 @@ const (
 	MemtraceProgProgramGone        = "program_gone"
 	MemtraceProgProgramLaidOut     = "program_laid_out"
 	MemtraceProgReserveInBank      = "reserve_in_bank"
-	MemtraceProgRingMade           = "ring_made"
-	MemtraceProgRingTaken          = "ring_taken"
 	MemtraceProgScopeBegins        = "scope_begins"
 	MemtraceProgScopeEnds          = "scope_ends"
 	MemtraceProgScratchpadsLaidOut = "scratchpads_laid_out"
@@ -489,8 +448,6 @@ type MemtraceProgramSpecs struct {
 	ProgramGone        *ebpf.ProgramSpec `ebpf:"program_gone"`
 	ProgramLaidOut     *ebpf.ProgramSpec `ebpf:"program_laid_out"`
 	ReserveInBank      *ebpf.ProgramSpec `ebpf:"reserve_in_bank"`
-	RingMade           *ebpf.ProgramSpec `ebpf:"ring_made"`
-	RingTaken          *ebpf.ProgramSpec `ebpf:"ring_taken"`
 	ScopeBegins        *ebpf.ProgramSpec `ebpf:"scope_begins"`
 	ScopeEnds          *ebpf.ProgramSpec `ebpf:"scope_ends"`
 	ScratchpadsLaidOut *ebpf.ProgramSpec `ebpf:"scratchpads_laid_out"`
@@ -510,11 +467,9 @@ type MemtraceMapSpecs struct {
 	Events     *ebpf.MapSpec `ebpf:"events"`
 	Launches   *ebpf.MapSpec `ebpf:"launches"`
 	Layouts    *ebpf.MapSpec `ebpf:"layouts"`
-	NoRing     *ebpf.MapSpec `ebpf:"no_ring"`
 	OwnDevices *ebpf.MapSpec `ebpf:"own_devices"`
 	Points     *ebpf.MapSpec `ebpf:"points"`
 	Pythons    *ebpf.MapSpec `ebpf:"pythons"`
-	Rings      *ebpf.MapSpec `ebpf:"rings"`
 	Tasks      *ebpf.MapSpec `ebpf:"tasks"`
 	Watched    *ebpf.MapSpec `ebpf:"watched"`
 }
@@ -572,11 +527,9 @@ type MemtraceMaps struct {
 	Events     *ebpf.Map `ebpf:"events"`
 	Launches   *ebpf.Map `ebpf:"launches"`
 	Layouts    *ebpf.Map `ebpf:"layouts"`
-	NoRing     *ebpf.Map `ebpf:"no_ring"`
 	OwnDevices *ebpf.Map `ebpf:"own_devices"`
 	Points     *ebpf.Map `ebpf:"points"`
 	Pythons    *ebpf.Map `ebpf:"pythons"`
-	Rings      *ebpf.Map `ebpf:"rings"`
 	Tasks      *ebpf.Map `ebpf:"tasks"`
 	Watched    *ebpf.Map `ebpf:"watched"`
 }
@@ -587,11 +540,9 @@ func (m *MemtraceMaps) Close() error {
 		m.Events,
 		m.Launches,
 		m.Layouts,
-		m.NoRing,
 		m.OwnDevices,
 		m.Points,
 		m.Pythons,
-		m.Rings,
 		m.Tasks,
 		m.Watched,
 	)
@@ -657,8 +608,6 @@ type MemtracePrograms struct {
 	ProgramGone        *ebpf.Program `ebpf:"program_gone"`
 	ProgramLaidOut     *ebpf.Program `ebpf:"program_laid_out"`
 	ReserveInBank      *ebpf.Program `ebpf:"reserve_in_bank"`
-	RingMade           *ebpf.Program `ebpf:"ring_made"`
-	RingTaken          *ebpf.Program `ebpf:"ring_taken"`
 	ScopeBegins        *ebpf.Program `ebpf:"scope_begins"`
 	ScopeEnds          *ebpf.Program `ebpf:"scope_ends"`
 	ScratchpadsLaidOut *ebpf.Program `ebpf:"scratchpads_laid_out"`
@@ -699,8 +648,6 @@ func (p *MemtracePrograms) Close() error {
 		p.ProgramGone,
 		p.ProgramLaidOut,
 		p.ReserveInBank,
-		p.RingMade,
-		p.RingTaken,
 		p.ScopeBegins,
 		p.ScopeEnds,
 		p.ScratchpadsLaidOut,

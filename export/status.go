@@ -145,14 +145,14 @@ type StatusKernels struct {
 // semaphores, configuration and kernels. Places are released when newer ones need
 // the room.
 type StatusConfigRing struct {
-	// Where it begins in L1, bytes; null where unknown: it was made before tracing began.
-	Address *uint64 `json:"address" jsonschema:"nullable"`
-	// Its size in each core, bytes; null where unknown.
-	Capacity *uint64 `json:"capacity" jsonschema:"nullable"`
-	// What the places that were not released take of it in each core, bytes; null where unknown.
+	// Where it begins in L1, bytes.
+	Address uint64 `json:"address"`
+	// Its size in each core, bytes.
+	Capacity uint64 `json:"capacity"`
+	// What the places that were not released take of it in each core, bytes; null where unknown: after a replay of a trace.
 	Used *uint64 `json:"used" jsonschema:"nullable"`
-	// Number of programs that have these places; null where unknown.
-	Programs *uint64 `json:"programs" jsonschema:"nullable"`
+	// Number of these places, one for each launch; null where unknown: after a replay of a trace, and in recordings made before.
+	Places *uint64 `json:"places" jsonschema:"nullable"`
 }
 
 // StatusPrograms is what programs take of a chip's L1 for their circular and
@@ -474,12 +474,12 @@ func statusRing(r aggregator.ConfigRing) *StatusConfigRing {
 	switch {
 	case r.ID == 0:
 		return nil
-	case r.Capacity == 0:
-		return &StatusConfigRing{}
 	case r.Replayed:
-		return &StatusConfigRing{Address: &r.Base, Capacity: &r.Capacity}
+		return &StatusConfigRing{Address: r.Base, Capacity: r.Capacity}
+	case r.Places == 0 && r.Used > 0:
+		return &StatusConfigRing{Address: r.Base, Capacity: r.Capacity, Used: &r.Used}
 	}
-	return &StatusConfigRing{&r.Base, &r.Capacity, &r.Used, &r.Programs}
+	return &StatusConfigRing{r.Base, r.Capacity, &r.Used, &r.Places}
 }
 
 func statusUse(u aggregator.Usage) StatusUse {

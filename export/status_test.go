@@ -66,14 +66,14 @@ func TestWhatIsUnknownIsNullAndNotZero(t *testing.T) {
 }
 
 func TestUnknownPartsOfAConfigRing(t *testing.T) {
-	full := aggregator.ConfigRing{ID: 1, Base: 35168, Capacity: 70656, Used: 5000, Programs: 2}
-	replayed, early := full, aggregator.ConfigRing{ID: 1}
+	full := aggregator.ConfigRing{ID: 1, Base: 35168, Capacity: 70656, Used: 5000, Places: 2}
+	replayed := full
 	replayed.Replayed = true
 	for want, r := range map[string]aggregator.ConfigRing{
 		`null`: {},
-		`{"address":null,"capacity":null,"used":null,"programs":null}`:   early,
-		`{"address":35168,"capacity":70656,"used":5000,"programs":2}`:    full,
-		`{"address":35168,"capacity":70656,"used":null,"programs":null}`: replayed,
+		`{"address":35168,"capacity":70656,"used":5000,"places":2}`:    full,
+		`{"address":35168,"capacity":70656,"used":5000,"places":null}`: {ID: 1, Base: 35168, Capacity: 70656, Used: 5000, Programs: 2},
+		`{"address":35168,"capacity":70656,"used":null,"places":null}`: replayed,
 	} {
 		if got, err := json.Marshal(statusRing(r)); err != nil || string(got) != want {
 			t.Errorf("%+v: %s, %v", r, got, err)

@@ -86,6 +86,11 @@ func (p *process) events(l *look, names inspect.ChipNames, uses func(uint64) boo
 			reason(unsure, aggregator.ReasonForked, l.forkDetail)
 		}
 	}
+	for _, device := range slices.Sorted(maps.Keys(l.rings)) {
+		for _, shown := range p.rings.Changed(device, l.rings[device]) {
+			add(aggregator.Event{Kind: aggregator.ConfigRingUsed, Device: device, ConfigRing: shown})
+		}
+	}
 	scan.Partial = len(l.scan.UnreadAllocators) > 0 || len(l.scan.UnreadPrograms) > 0
 	p.whole = !scan.Partial && l.scan.Unsearched == nil && !p.awaitsChips()
 	if l.search && p.whole && l.still {
@@ -116,6 +121,7 @@ func (p *process) devicesFound(l *look, names inspect.ChipNames, uses func(uint6
 	for _, device := range slices.Sorted(maps.Keys(p.devices)) {
 		if _, ok := l.scan.Devices[device]; !ok {
 			add(aggregator.Event{Kind: aggregator.DeviceClose, Device: device})
+			p.rings.Drop(device)
 			delete(p.devices, device)
 		}
 	}

@@ -48,6 +48,7 @@ type process struct {
 	// chipsUnknown: on which chips one of them is was not to be had, which is said.
 	chipsUnknown bool
 	files        *inspect.KernelFiles
+	rings        inspect.Rings
 
 	// used are devices on which new buffers were found: they are no copies of another process's.
 	used map[uint64]bool
@@ -107,7 +108,7 @@ func newProcess(m proc.Mapping, l *library) (*process, error) {
 	in := inspect.NewOver(mem, l.lib, m).Repeatedly()
 	return &process{
 		pid: m.PID, mapping: m, library: l, memory: mem, Inspector: in, chips: inspect.NewChips(in, m.PID), info: info,
-		devices: map[uint64]uint64{}, buffers: map[uint64]*held{}, used: map[uint64]bool{}, programs: map[uint64]program{}, files: inspect.NewKernelFiles(memory.FilesOf(m.PID)),
+		devices: map[uint64]uint64{}, buffers: map[uint64]*held{}, used: map[uint64]bool{}, programs: map[uint64]program{}, rings: inspect.Rings{}, files: inspect.NewKernelFiles(memory.FilesOf(m.PID)),
 	}, nil
 }
 
@@ -248,6 +249,8 @@ type look struct {
 	kernels    map[uint64][]aggregator.Kernel // of new programs, by kernel
 	numbers    map[uint64]uint64              // of programs
 	host       uint64                         // resident memory on the host, bytes; 0 where unknown
+	// rings are those of each device that could be read.
+	rings map[uint64][]aggregator.ConfigRing
 }
 
 // used is what a thread, and the readers of the process, used of processors.
@@ -289,7 +292,9 @@ func (l *look) run() {
 		l.idle, l.still, l.ended = true, true, l.at
 		return
 	}
-	l.read()
+	if l.read(); l.err == nil {
+		l.configRings()
+	}
 	l.host, _ = proc.ResidentMemory(p.pid)
 	if l.err != nil || l.scan == nil {
 		// Another program may run in it by now.
@@ -338,6 +343,21 @@ func (l *look) read() {
 		return
 	}
 	l.describe()
+}
+
+// configRings reads the kernel-config rings of open devices.
+func (l *look) configRings() {
+	devices := l.p.devices
+	if l.search {
+		devices = l.scan.Devices
+	}
+	l.rings = map[uint64][]aggregator.ConfigRing{}
+	for device := range devices {
+		// One that opens or closes just now is not understood.
+		if list, err := l.p.ConfigRings(device); err == nil {
+			l.rings[device] = list
+		}
+	}
 }
 
 // describe reads the properties of new devices, allocators and programs.

@@ -322,6 +322,15 @@ func (s *Session) Buffers(pid uint32) (list []aggregator.BufferSnapshot) {
 	return list
 }
 
+// Sites are where a process allocated buffers, in no order; see FollowSites.
+func (s *Session) Sites(pid uint32) (list []aggregator.Site) {
+	s.View(func(a *aggregator.Aggregator) { list = a.Sites(pid) })
+	return list
+}
+
+// FollowSites keeps the sites of all buffers, see aggregator.FollowSites. It is called before Run.
+func (s *Session) FollowSites(name func([]aggregator.Frame) string) { s.accounts.FollowSites(name) }
+
 // Programs are the programs of a process, oldest first.
 func (s *Session) Programs(pid uint32) (list []aggregator.ProgramSnapshot) {
 	s.View(func(a *aggregator.Aggregator) { list = a.Programs(pid) })

@@ -17,3 +17,25 @@ func bpfLayout(l *metal.Layout) bpf.MemtraceTtLayout {
 	}
 	return k
 }
+
+// slotOf is a library as the BPF programs take it.
+func slotOf(lib *metal.Library, cover *metal.Coverage, layout *metal.Layout) (bpf.MemtraceTtLayout, error) {
+	k := bpfLayout(layout)
+	if !lib.Defines(metal.ReserveLocal) {
+		k.Marked = 1 // where dataflow buffers are covered, it was checked
+	}
+	switch cover.Way {
+	case metal.ByObserver:
+		k.Argument = uint32(bpf.MemtraceTtArgumentTT_ARGUMENT_FIRST)
+	case metal.ByAllocator:
+		blocks, err := lib.Blocks()
+		if err != nil {
+			return k, err
+		}
+		k.Argument, k.Blocks, k.BlockBase = uint32(bpf.MemtraceTtArgumentTT_ARGUMENT_STORED), blocks.Addresses, blocks.Base
+	}
+	if id, err := lib.UniqueID(); err == nil && id.Indirect == layout.Indirect && (!id.Indirect || id.Pointer == layout.Base) {
+		k.Unique = id.Offset
+	}
+	return k, nil
+}

@@ -45,24 +45,30 @@ func (r *run) circularBuffer(from origin, library uint8, b []byte) {
 		return
 	}
 	delete(r.partial, from.tid)
+	device, program, on := e.Device, e.Program, e.On // what b holds is gone when this is over
 	if known {
-		r.device(p, from, e.Device)
+		r.device(p, from, device)
 	}
 	if cb.Kind == aggregator.Dataflow && known && !p.of.lib.Defines(metal.ReserveLocal) {
 		if r.relations(from.pid).marks(from.tid, cb) {
 			p.noticeOnce(r, errors.New("the cores of a dataflow buffer are not known exactly: it is counted on all that can have it"))
 		}
 	}
-	devices := []uint64{e.Device}
-	if known {
-		devices = r.spread(p, from, e.Program, e.Device, e.On)
-	}
-	for _, d := range devices {
+	place := func(device uint64) {
 		r.emit(aggregator.Event{
 			Kind: aggregator.CBPlaced, PID: from.pid, TID: from.tid, Time: from.time,
-			Device: d, Program: e.Program, CB: cb,
+			Device: device, Program: program, CB: cb,
 		})
 	}
+	if !known {
+		place(device)
+		return
+	}
+	r.onChips(p, from, device, program, func() {
+		for _, d := range r.spread(p, from, program, device, on) {
+			place(d)
+		}
+	})
 }
 
 // marks notes what a thread marked in one allocator after the other, each with

@@ -91,13 +91,14 @@ func (r *run) notOpen(p *traced, from origin, device uint64) {
 	p.notSubmesh(device)
 	delete(p.closing, device)
 	delete(p.devices, device)
+	delete(p.waiting, device)
 	delete(p.unsized, device)
 	if len(p.closed) >= maxClosed {
 		clear(p.closed)
 	}
 	p.closed[device] = true
-	r.forgetRings(from.pid, func(g configRing) bool { return g.device == device })
 	if rel := r.related[from.pid]; rel != nil {
+		rel.rings.Drop(device)
 		maps.DeleteFunc(rel.queues, func(_, at uint64) bool { return at == device })
 	}
 	r.emit(aggregator.Event{Kind: aggregator.DeviceClose, PID: from.pid, TID: from.tid, Time: from.time, Device: device})

@@ -10,7 +10,7 @@ import (
 )
 
 // filled are numbers of entries that the reader counts as it goes over them.
-type filled struct{ launches, rings atomic.Uint64 }
+type filled struct{ launches atomic.Uint64 }
 
 // KindNames are the names of the records' kinds, by number; that of 0 is empty.
 var KindNames = [bpf.MemtraceTtKindTT_KINDS]string{
@@ -44,7 +44,7 @@ func (t *Tracer) Failed() uint64 { return t.failed.Load() }
 // Fill is how much of a table that the BPF programs use is taken. What finds no room in
 // it is not traced, or not counted.
 type Fill struct {
-	// Table is launches, rings, processes, libraries or interpreters.
+	// Table is launches, processes, libraries or interpreters.
 	Table             string
 	Entries, Capacity uint64
 }
@@ -53,7 +53,6 @@ type Fill struct {
 func (t *Tracer) Fills() []Fill {
 	list := []Fill{
 		{"launches", t.filled.launches.Load(), uint64(t.objects.Launches.MaxEntries())},
-		{"rings", t.filled.rings.Load(), uint64(t.objects.Rings.MaxEntries())},
 	}
 	for _, of := range []struct {
 		table string
@@ -67,7 +66,7 @@ func (t *Tracer) Fills() []Fill {
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return append(list, Fill{"libraries", uint64(len(t.libraries) + len(t.former)), uint64(t.room.all)})
+	return append(list, Fill{"libraries", t.builds(), uint64(t.room.all)})
 }
 
 // keys counts the keys of a map of PIDs. Keys that go meanwhile can have it begin

@@ -134,7 +134,7 @@ func TestTablesFill(t *testing.T) {
 	if libraries, processes := entries("libraries"), entries("processes"); libraries != 1 || processes != 2 {
 		t.Errorf("%d libraries and %d processes", libraries, processes)
 	}
-	if n := entries("launches") + entries("rings") + entries("interpreters"); n != 0 {
+	if n := entries("launches") + entries("interpreters"); n != 0 {
 		t.Errorf("%d entries before anything was launched", n)
 	}
 	const workloads = 3

@@ -127,6 +127,44 @@ func (tr *trace) lose(kind bpf.MemtraceTtKind, storm, do func()) {
 	}
 }
 
+// A loss can be of a process that nothing is known of when it is counted: when that shows, it is marked, and read.
+func TestLossOfAProcessThatIsNotKnownYet(t *testing.T) {
+	tr := start(t, Options{Follow: uint32(os.Getpid()), RingBytes: uint32(os.Getpagesize())})
+	p := fixture.User(t, fixture.LayoutB)
+	tr.awaitProcess(p.PID)
+	fixture.Do(t, p, "device 0 1")
+	counted := func() (n uint64) {
+		tr.mu.Lock()
+		defer tr.mu.Unlock()
+		return tr.delivered[aggregator.Lost]
+	}
+	child, bytes := uint32(0), uint64(0)
+	lose := func(do func()) {
+		before := counted()
+		release := tr.hold(func() { fixture.Do(t, p, "alloc 100 0 0 0 8192 1024 64") })
+		fixture.Do(t, p, "storm 0 1 2000 0")
+		do()
+		release()
+		tr.await("the loss is counted", func() bool { return counted() > before })
+	}
+	lose(func() {}) // forks are looked for now, and not again within a second
+	child = fork(t, p)
+	lose(func() {
+		fixture.Do(t, p, "child 0 device 4 2")
+		fixture.Do(t, p, "child 0 alloc 100 4 0 0 4096 1024 64")
+		bytes += 4096
+	})
+	fixture.Do(t, p, "child 0 alloc 100 4 0 0 1024 1024 128")
+	bytes += 1024
+	right := func(s aggregator.ProcessSnapshot) bool {
+		return s.Exact() && s.Buffers == 2 && s.Memory[aggregator.DRAM].Requested == bytes
+	}
+	if s := tr.process(child); s.Exact() && !right(s) {
+		t.Errorf("%d buffers, %d bytes, and nothing is marked", s.Buffers, s.Memory[aggregator.DRAM].Requested)
+	}
+	tr.await("it is right", func() bool { s, ok := tr.lookup(child); return ok && right(s) })
+}
+
 // What a child has copies of is not its own, also when its parent has closed it since, or has
 // something else there.
 func TestCopiesOfWhatTheParentClosed(t *testing.T) {

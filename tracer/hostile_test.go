@@ -35,8 +35,8 @@ func public(t *testing.T, dir string) {
 	}
 }
 
-// strangers starts a driver of a user without rights, that has the library open.
-func strangers(t *testing.T, b fixture.Build) *fixture.Process {
+// strangers starts a driver of a user without rights, that has the library open. Those of different numbers are not copies.
+func strangers(t *testing.T, b fixture.Build, number int) *fixture.Process {
 	t.Helper()
 	dir := t.TempDir()
 	public(t, dir)
@@ -47,7 +47,7 @@ func strangers(t *testing.T, b fixture.Build) *fixture.Process {
 			t.Fatal(err)
 		}
 		files[name] = filepath.Join(dir, name)
-		if err := os.WriteFile(files[name], data, 0o755); err != nil {
+		if err := os.WriteFile(files[name], append(data, make([]byte, number)...), 0o755); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -64,7 +64,7 @@ func strangers(t *testing.T, b fixture.Build) *fixture.Process {
 // the tracer ends when it is asked to.
 func TestPageThatNeverComes(t *testing.T) {
 	file, asked := fixture.HangingFile(t)
-	other, p := fixture.User(t, fixture.LayoutA), strangers(t, fixture.LayoutA)
+	other, p := fixture.User(t, fixture.LayoutA), strangers(t, fixture.LayoutA, 0)
 	tr := start(t, Options{})
 	victim := keep(t, tr, other)
 	victim.device(0, 0)

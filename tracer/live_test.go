@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -1193,22 +1194,24 @@ func unsafeOf(t *testing.T, tr *trace, p *fixture.Process, l *ledger) {
 // up when a newer one needs the room or all that ran before is waited for.
 func ringsOf(t *testing.T, tr *trace, p *fixture.Process, l *ledger) {
 	fixture.Do(t, p, "mesh 0 1 2")
-	queue, manager := fixture.Number(t, p, "queue 0"), fixture.Number(t, p, "ring 1000 100")
-	ran := 0
+	queue := fixture.Number(t, p, "queue 0")
+	ring := fixture.Number(t, p, "ring %#x 1000 100", queue)
 	workloads := map[string]uint64{}
 	enqueue := func(workload string, status, size int) {
 		if workloads[workload] == 0 {
 			w, program := fixture.Number(t, p, "workload"), fixture.Number(t, p, "program")
 			fixture.Do(t, p, "kernel %#x 0", program)
 			fixture.Do(t, p, "join %#x %#x", w, program)
+			fixture.Do(t, p, "config %#x %d", program, size)
 			workloads[workload] = w
 		}
-		fixture.Do(t, p, "enqueue %#x %#x %#x %d %d %d", queue, workloads[workload], manager, status, ran, size)
-		ran++
+		fixture.Do(t, p, "enqueue %#x %#x %d %d", queue, workloads[workload], status, size)
 	}
 	expect := func(want aggregator.ConfigRing) {
 		t.Helper()
-		want.ID, want.Base, want.Capacity = manager, 1000, 100
+		if want.Places > 0 {
+			want.ID, want.Base, want.Capacity = ring, 1000, 100
+		}
 		for _, c := range tr.process(p.PID).Chips {
 			if c.ConfigRing != want {
 				t.Errorf("chip %d: %+v, not %+v", c.Chip.Number, c.ConfigRing, want)
@@ -1216,43 +1219,69 @@ func ringsOf(t *testing.T, tr *trace, p *fixture.Process, l *ledger) {
 		}
 	}
 	const inFlight, committed = 1, 2
+	expect(aggregator.ConfigRing{})
 	enqueue("a", inFlight, 40)
-	expect(aggregator.ConfigRing{Used: 40, Programs: 1})
+	expect(aggregator.ConfigRing{Used: 40, Places: 1})
 	enqueue("a", committed, 40)
-	expect(aggregator.ConfigRing{Used: 80, Programs: 1})
+	expect(aggregator.ConfigRing{Used: 80, Places: 2})
 	enqueue("b", committed, 30) // behind these is too little: the first gives way
-	expect(aggregator.ConfigRing{Used: 70, Programs: 2})
+	expect(aggregator.ConfigRing{Used: 70, Places: 2})
 	enqueue("c", inFlight, 10) // all before it is done
-	expect(aggregator.ConfigRing{Used: 10, Programs: 1})
+	expect(aggregator.ConfigRing{Used: 10, Places: 1})
 	for range 20 { // no more than 7 places
 		enqueue("d", committed, 1)
 	}
-	expect(aggregator.ConfigRing{Used: 7, Programs: 1})
+	expect(aggregator.ConfigRing{Used: 7, Places: 7})
 	fixture.Do(t, p, "replay %#x 1 1", queue)
-	expect(aggregator.ConfigRing{Used: 7, Programs: 1, Replayed: true})
+	expect(aggregator.ConfigRing{Used: 100, Places: 1, Replayed: true})
 	enqueue("e", committed, 90)
-	expect(aggregator.ConfigRing{Used: 90, Programs: 1})
+	expect(aggregator.ConfigRing{Used: 90, Places: 1})
 	tr.mu.Lock()
+	sizes := map[uint64]bool{}
 	for _, program := range tr.accounts.Programs(p.PID) {
-		if program.Config == 0 {
-			t.Errorf("what it takes of the ring is unknown: %+v", program)
-		}
+		sizes[program.Config] = true
 	}
 	tr.mu.Unlock()
-	fixture.Do(t, p, "close 0")
-	var key bpf.MemtraceTtRingKey
-	var value bpf.MemtraceTtRing
-	tr.sync()
-	for it := tr.tracer.objects.Rings.Iterate(); it.Next(&key, &value); {
-		if key.Pid == uint64(p.PID) {
-			t.Errorf("the ring of a closed device is still there")
+	if want := map[uint64]bool{40: true, 30: true, 10: true, 1: true, 90: true}; !maps.Equal(sizes, want) {
+		t.Errorf("programs take %v of the ring, not %v", sizes, want)
+	}
+	// One that was used before is known to a tracer that starts later.
+	late := start(t, Options{PIDs: []uint32{p.PID}})
+	late.await("the process's ring", func() bool {
+		s, ok := late.lookup(p.PID)
+		return ok && slices.ContainsFunc(s.Chips, func(c aggregator.ChipSnapshot) bool { return c.ConfigRing.ID == ring })
+	})
+	for _, c := range late.process(p.PID).Chips {
+		if want := (aggregator.ConfigRing{ID: ring, Base: 1000, Capacity: 100, Used: 90, Places: 1}); c.ConfigRing != want {
+			t.Errorf("attached late, chip %d: %+v, not %+v", c.Chip.Number, c.ConfigRing, want)
 		}
 	}
+	fixture.Do(t, p, "close 0")
+	tr.sync()
 	for _, c := range tr.snapshot().Chips {
-		if c.ConfigRing.ID == manager {
+		if c.ConfigRing.ID == ring {
 			t.Errorf("chip %d still has %+v", c.Chip.Number, c.ConfigRing)
 		}
 	}
+}
+
+// A library that does not show how a ring is read has none in the accounts, which is said.
+func TestRingsThatAreNotUnderstood(t *testing.T) {
+	build := fixture.Build{Flags: []string{"-O2"}, Strip: true, Hide: []string{"_ZN2tt8tt_metal21WorkerConfigBufferMgr5allocEj"}}
+	p := fixture.User(t, build)
+	tr := start(t, Options{PIDs: []uint32{p.PID}})
+	fixture.Do(t, p, "mesh 0 1 2")
+	queue := fixture.Number(t, p, "queue 0")
+	fixture.Do(t, p, "ring %#x 1000 100", queue)
+	w, program := fixture.Number(t, p, "workload"), fixture.Number(t, p, "program")
+	fixture.Do(t, p, "join %#x %#x", w, program)
+	fixture.Do(t, p, "enqueue %#x %#x 1 40", queue, w)
+	for _, c := range tr.process(p.PID).Chips {
+		if c.ConfigRing != (aggregator.ConfigRing{}) {
+			t.Errorf("chip %d: %+v", c.Chip.Number, c.ConfigRing)
+		}
+	}
+	tr.noticed("kernel-config rings are not shown")
 }
 
 func privateNumbering(t *testing.T, tr *trace, p *fixture.Process, l *ledger) {
@@ -1684,8 +1713,8 @@ func TestOtherProcessesMakeNoEvents(t *testing.T) {
 func (tr *trace) links() (n int) {
 	tr.tracer.mu.Lock()
 	defer tr.tracer.mu.Unlock()
-	for _, a := range tr.tracer.libraries {
-		for _, links := range a.links {
+	for _, s := range tr.tracer.sets() {
+		for _, links := range s.links {
 			n += len(links)
 		}
 	}

@@ -3,6 +3,7 @@ package tracer
 import (
 	"cmp"
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -83,9 +84,10 @@ func TestUnmappedLibrariesAreEvicted(t *testing.T) {
 	l.alloc(0, aggregator.DRAM, 1)
 	build := fixture.Read(t, fixture.LibraryOf(t, fixture.LayoutA))
 	const most = 4
-	tr.rooms(room{most, most})
+	tr.rooms(room{most, most, most})
 	for range most + 1 {
 		path := filepath.Join(t.TempDir(), discover.LibraryNames[0])
+		build = append(build, 0) // another one
 		if err := os.WriteFile(path, build, 0o755); err != nil {
 			t.Fatal(err)
 		}
@@ -114,14 +116,14 @@ func (tr *trace) rooms(r room) {
 // A user's processes leave room for others, whatever they map. What finds no room is marked,
 // and traced with all that it holds when there is room.
 func TestLibrariesOfAUser(t *testing.T) {
-	tr := start(t, Options{})
-	tr.rooms(room{3, 2})
+	tr := start(t, Options{Follow: uint32(os.Getpid())})
+	tr.rooms(room{3, 2, 3})
 	var all []*fixture.Process
 	for len(all) < 2 {
-		all = append(all, strangers(t, fixture.LayoutA))
+		all = append(all, strangers(t, fixture.LayoutA, len(all)))
 		tr.awaitProcess(all[len(all)-1].PID)
 	}
-	all = append(all, strangers(t, fixture.LayoutA))
+	all = append(all, strangers(t, fixture.LayoutA, 2))
 	tr.untraced(all[2].PID)
 	fixture.Do(t, all[2], "device 0 1")
 	fixture.Do(t, all[2], "alloc 100 0 0 0 4096 1024 64")
@@ -143,6 +145,61 @@ func TestLibrariesOfAUser(t *testing.T) {
 		return ok && p.Exact() && p.Buffers == 1
 	})
 	l.compare()
+}
+
+// Copies of one library, however many, have the room of one. A user's are bounded, and what is beyond is marked; others' are traced.
+func TestCopiesOfALibrary(t *testing.T) {
+	const copies = maxLibraries + 2
+	tr := start(t, Options{Follow: uint32(os.Getpid())})
+	tr.rooms(room{maxLibraries, tenantLibraries, copies})
+	dir := t.TempDir()
+	public(t, dir)
+	driver, build := filepath.Join(dir, "driver"), fixture.Read(t, fixture.LibraryOf(t, fixture.LayoutB))
+	if err := os.WriteFile(driver, fixture.Read(t, fixture.SharedDriver(t)), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	begin := func(user uint32, n int) *ledger {
+		path := filepath.Join(dir, fmt.Sprint(n), discover.LibraryNames[0])
+		if err := errors.Join(os.Mkdir(filepath.Dir(path), 0o755), os.WriteFile(path, build, 0o755)); err != nil {
+			t.Fatal(err)
+		}
+		p, err := fixture.StartAs(user, driver)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(p.Kill)
+		fixture.Do(t, p, "open %s", path)
+		return keep(t, tr, p)
+	}
+	var all []*ledger
+	for n := range copies {
+		all = append(all, begin(stranger, n))
+	}
+	for n, l := range all {
+		tr.awaitProcess(l.p.PID)
+		l.device(0, n)
+		l.alloc(0, aggregator.DRAM, n)
+		l.alloc(0, aggregator.L1, n)
+		l.free()
+	}
+	for _, l := range all {
+		if s := l.compare(); !s.Exact() {
+			t.Errorf("%d: %+v", s.PID, s.Reasons)
+		}
+	}
+	beyond := begin(stranger, copies)
+	tr.untraced(beyond.p.PID)
+	tr.noticed(fmt.Sprintf("no room for another library of user %d, which has %d files", stranger, copies))
+	other := begin(stranger-1, copies+1)
+	tr.awaitProcess(other.p.PID)
+	other.device(0, copies)
+	other.alloc(0, aggregator.DRAM, copies)
+	if s := other.compare(); !s.Exact() {
+		t.Errorf("%d: %+v", s.PID, s.Reasons)
+	}
+	// There is room when one ends.
+	all[0].p.Kill()
+	tr.untraced()
 }
 
 // Where descriptors run out, processes are marked, with what to do, and are traced when there
@@ -280,7 +337,7 @@ func TestShortProcessesLeaveNoState(t *testing.T) {
 	if tooMuch() {
 		t.Errorf("%d bytes are kept of each process", grown/int64(lives))
 	}
-	for name, m := range map[string]*ebpf.Map{"watched": tr.tracer.objects.Watched, "launches": tr.tracer.objects.Launches, "rings": tr.tracer.objects.Rings} {
+	for name, m := range map[string]*ebpf.Map{"watched": tr.tracer.objects.Watched, "launches": tr.tracer.objects.Launches} {
 		var key, value []byte
 		n := 0
 		for it := m.Iterate(); it.Next(&key, &value); {

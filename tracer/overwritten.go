@@ -101,13 +101,30 @@ func (t *Tracer) written(wd int32, dropped bool) {
 	}
 }
 
-// overwritten detaches from a library. It is examined again when it is next mapped.
+// overwritten detaches from a library, and from it under its other names, if it is not a copy that was written to.
 func (t *Tracer) overwritten(a *attachment) {
+	s := a.probes
+	if s != nil && s.users > 1 {
+		if same, err := t.sameFile(s, a.lib.ProcName()); same || err != nil {
+			for _, b := range t.attached() {
+				if b != a && b.probes == s {
+					t.discard(b)
+				}
+			}
+		}
+	}
+	t.discard(a)
+}
+
+// discard detaches from a library that was overwritten. It is examined again when it is next mapped.
+func (t *Tracer) discard(a *attachment) {
 	t.releaseAll(a)
 	t.unguard(a)
-	delete(t.libraries, a.lib.ID)
-	t.unnumber(a)
-	t.former = append(t.former, a)
+	if t.libraries[a.lib.ID] == a {
+		delete(t.libraries, a.lib.ID)
+		t.unnumber(a)
+		t.former = append(t.former, a)
+	}
 	a.overwritten.Store(true)
 	t.tell(verdict{of: a, why: whyOverwritten, at: proc.Now()})
 	t.opts.Notice(fmt.Sprintf("%s was overwritten or truncated, so its probes were removed: processes that use it now are no longer traced, later ones are", a.lib.Path))

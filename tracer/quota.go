@@ -3,12 +3,15 @@ package tracer
 import (
 	"errors"
 	"fmt"
+	"maps"
+	"math"
 	"os"
 	"slices"
 	"time"
 
 	"golang.org/x/sys/unix"
 
+	"tt-memtrace/bpf"
 	"tt-memtrace/tracer/inspect"
 	"tt-memtrace/tracer/memory"
 	"tt-memtrace/tracer/proc"
@@ -23,8 +26,10 @@ const (
 	// maxLibraries take 700 MB, within the gigabyte that the service may have. The number
 	// of a library in a record has one byte.
 	maxLibraries = 64
-	// tenantLibraries are how many one tenant's processes can be the first to map.
+	// tenantLibraries are how many one tenant's processes can be the first to map. Copies of one count once.
 	tenantLibraries = 16
+	// tenantShare of the file descriptors can be for one tenant's libraries, as 1 in so many.
+	tenantShare = 4
 	// maxMapped bounds the files of one process that may be the runtime.
 	maxMapped = 16
 	// spareDescriptors stay free, to read processes with.
@@ -39,12 +44,24 @@ var ErrDescriptors = errors.New("too few file descriptors")
 var (
 	// errNoRoom is wrapped where too many libraries are attached to.
 	errNoRoom = errors.New("no room for another library")
+	// errFiles: libraries have too many copies.
+	errFiles = fmt.Errorf("%w", errNoRoom)
 	// errTooMany: more are looked for in no process.
 	errTooMany = fmt.Errorf("it maps more than %d files that may be the runtime", maxMapped)
 )
 
-// room is how many libraries are attached to, of all tenants and of one.
-type room struct{ all, tenant int }
+// room is how many libraries are attached to, of all tenants and of one, and how many files of one, where
+// libraries have copies.
+type room struct{ all, tenant, files int }
+
+// roomFor is the room that there is with so many file descriptors for each library.
+func roomFor(each int) (room, error) {
+	var limit unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
+		return room{}, fmt.Errorf("reading the limit of open files: %w", err)
+	}
+	return room{maxLibraries, tenantLibraries, int(min(limit.Cur, math.MaxInt32)) / tenantShare / each}, nil
+}
 
 // tooFewDescriptors says what to do about the limit of open files.
 func tooFewDescriptors(doing string) error {
@@ -68,30 +85,33 @@ func checkDescriptors(more int, doing string) error {
 }
 
 // admit says why a library that a tenant's process maps finds no room, or nil.
-func (t *Tracer) admit(tenant string) error {
-	err := t.full(tenant)
+func (t *Tracer) admit(tenant string, of *build) error {
+	err := t.full(tenant, of)
 	if err != nil {
 		t.evictUnmapped()
-		err = t.full(tenant)
+		err = t.full(tenant, of)
 	}
 	return err
 }
 
 // full is admit as things are.
-func (t *Tracer) full(tenant string) error {
-	all, of := len(t.libraries)+len(t.former), 0
-	count := func(a *attachment) {
+func (t *Tracer) full(tenant string, one *build) error {
+	builds, files, of := map[*build]bool{}, 0, 0
+	for _, a := range t.attached() {
 		if a.tenant == tenant {
-			of++
+			files++
+			if !builds[a.build] {
+				of++
+			}
 		}
+		builds[a.build] = true
 	}
-	for _, a := range t.libraries {
-		count(a)
-	}
-	for _, a := range t.former {
-		count(a)
-	}
+	all := len(builds)
 	switch {
+	case tenant != inspect.Root && files >= t.room.files:
+		return fmt.Errorf("%w of %s, which has %d files", errFiles, tenant, files)
+	case builds[one]:
+		return nil
 	case all >= t.room.all:
 		return fmt.Errorf("%w beside %d", errNoRoom, all)
 	case tenant != inspect.Root && of >= t.room.tenant:
@@ -100,13 +120,19 @@ func (t *Tracer) full(tenant string) error {
 	return nil
 }
 
-// vacant is a number that no library has.
-func (t *Tracer) vacant() uint32 {
+// attached are the libraries that are attached to, or were until they were overwritten.
+func (t *Tracer) attached() []*attachment {
+	return slices.AppendSeq(slices.Clone(t.former), maps.Values(t.libraries))
+}
+
+// number is that of the libraries of which the BPF programs know the same, or one that no library has: there are as many as
+// there can be libraries.
+func (t *Tracer) number(slot bpf.MemtraceTtLayout) uint32 {
 	taken := map[uint32]bool{}
-	for _, a := range t.libraries {
-		taken[a.index] = true
-	}
-	for _, a := range t.former {
+	for _, a := range t.attached() {
+		if a.slot == slot {
+			return a.index
+		}
 		taken[a.index] = true
 	}
 	index := uint32(0)
@@ -125,6 +151,9 @@ func (t *Tracer) evictUnmapped() {
 	}
 	mapped := map[uint64]bool{}
 	for _, pid := range pids {
+		if pid == uint32(os.Getpid()) {
+			continue // it maps pages to compare files
+		}
 		list, err := t.finder.Known(pid)
 		if outOfDescriptors(err) {
 			return // it may map any
@@ -148,6 +177,7 @@ func (t *Tracer) evictUnmapped() {
 		if mapped[a.lib.ID.Inode] {
 			return false
 		}
+		t.releaseAll(a)
 		gone = append(gone, a)
 		return true
 	})
@@ -161,6 +191,41 @@ func outOfDescriptors(err error) bool {
 	return errors.Is(err, unix.EMFILE) || errors.Is(err, unix.ENFILE)
 }
 
+// builds counts the libraries that are attached to, copies of one once.
+func (t *Tracer) builds() uint64 {
+	builds := map[*build]bool{}
+	for _, a := range t.attached() {
+		builds[a.build] = true
+	}
+	return uint64(len(builds))
+}
+
+// copyOf is a library that is a copy of one of the same tenant, or nil. Others' files are not shared: what was read of one could be
+// what its owner wanted to be read.
+func (t *Tracer) copyOf(tenant string, size int64, name, path string) (*attachment, error) {
+	tried := map[*build]bool{}
+	for _, a := range t.libraries {
+		before, err := a.lib.Stat()
+		if a.tenant != tenant || tried[a.build] || err != nil || before.Size != size || before.Mtim != a.modified {
+			continue
+		}
+		tried[a.build] = true
+		lib, err := a.lib.Copy(name, path)
+		if err != nil {
+			return nil, err
+		}
+		if lib == nil {
+			continue
+		}
+		if after, err := a.lib.Stat(); err != nil || after.Mtim != a.modified {
+			lib.Close()
+			continue
+		}
+		return &attachment{lib: lib, cover: a.cover, layout: a.layout, slot: a.slot, build: a.build}, nil
+	}
+	return nil, nil
+}
+
 // unopened stands for a library of a process that could not be opened, among files: none
 // is on device 0.
 func unopened(pid uint32) proc.FileID { return proc.FileID{Inode: uint64(pid)} }
@@ -168,6 +233,12 @@ func unopened(pid uint32) proc.FileID { return proc.FileID{Inode: uint64(pid)} }
 // scarce is whether a library was refused only because something ran out, or took too long.
 func (r *refusal) scarce() bool {
 	return errors.Is(r.why, errNoRoom) || errors.Is(r.why, ErrDescriptors) || errors.Is(r.why, memory.ErrNoAnswer)
+}
+
+// fits says whether there is room for a library that found none.
+func (t *Tracer) fits(r *refusal, tenant string) bool {
+	err := t.full(tenant, nil)
+	return r.scarce() && (err == nil || errors.Is(r.why, errFiles) && !errors.Is(err, errFiles))
 }
 
 // retryLater has libraries that were refused because something ran out tried again: a
@@ -191,7 +262,7 @@ func (t *Tracer) retry() {
 	t.evictUnmapped()
 	for _, r := range t.refused {
 		for pid := range r.pids {
-			if r.scarce() && t.full(inspect.Tenant(pid)) == nil {
+			if t.fits(r, inspect.Tenant(pid)) {
 				t.found.Add(pid)
 			}
 		}

@@ -1,5 +1,3 @@
-//go:build random
-
 package tracer
 
 import (
@@ -16,6 +14,9 @@ import (
 	"tt-memtrace/aggregator"
 	"tt-memtrace/test/fixture"
 )
+
+// randomSeeds are those of the histories that all tests run.
+var randomSeeds = []uint64{1, 2, 3, 4}
 
 // Where randomTimeEnv is set, such as to 5m, the random test runs for that long, and with
 // randomSeedEnv it repeats what it did.
@@ -70,17 +71,10 @@ func (h *history) drop(place int) {
 // Whatever processes do, and whatever is lost of it: at each rest point what is not marked is right,
 // and what is marked becomes right.
 func TestRandomHistories(t *testing.T) {
-	seeds, seed := []uint64{1}, uint64(time.Now().UnixNano())
-	if s := os.Getenv(randomSeedEnv); s != "" {
-		var err error
-		if seed, err = strconv.ParseUint(s, 10, 64); err != nil {
-			t.Fatal(err)
-		}
-		seeds = nil
-	}
+	seeds := randomSeeds
 	rests := 24
 	if testing.Short() {
-		rests = 2
+		seeds, rests = seeds[:1], 2
 	}
 	goOn := func(rest int) bool { return rest < rests }
 	if s := os.Getenv(randomTimeEnv); s != "" {
@@ -89,9 +83,16 @@ func TestRandomHistories(t *testing.T) {
 			t.Fatal(err)
 		}
 		end := time.Now().Add(duration)
-		seeds, goOn = nil, func(int) bool { return time.Now().Before(end) }
+		seeds, goOn = []uint64{uint64(time.Now().UnixNano())}, func(int) bool { return time.Now().Before(end) }
 	}
-	for _, seed := range append(seeds, seed) {
+	if s := os.Getenv(randomSeedEnv); s != "" {
+		seed, err := strconv.ParseUint(s, 10, 64)
+		if err != nil {
+			t.Fatal(err)
+		}
+		seeds = []uint64{seed}
+	}
+	for _, seed := range seeds {
 		t.Run(fmt.Sprintf("%s=%d", randomSeedEnv, seed), func(t *testing.T) { randomHistories(t, seed, goOn) })
 	}
 }
@@ -218,8 +219,8 @@ func randomHistories(t *testing.T, seed uint64, goOn func(rest int) bool) {
 					continue
 				}
 				if known && s.Exact() && !right(s) || !known {
-					t.Fatalf("process %d: %d buffers, %d bytes, and nothing is marked; it has %d of %d bytes: %+v, shown are %+v; its last steps: %v",
-						h.pid, s.Buffers, s.Memory[aggregator.DRAM].Requested, len(h.live), h.bytes(), h.live, tr.buffers(h.pid), last[max(0, len(last)-60):])
+					t.Fatalf("process %d (known %v, %+v): %d buffers, %d bytes, and nothing is marked; it has %d of %d bytes: %+v, shown are %+v; its last steps: %v",
+						h.pid, known, s, s.Buffers, s.Memory[aggregator.DRAM].Requested, len(h.live), h.bytes(), h.live, tr.buffers(h.pid), last[max(0, len(last)-60):])
 				}
 				if !s.Exact() {
 					marked++

@@ -210,6 +210,7 @@ func (r *run) merge(rd *reading) {
 		}
 		return
 	}
+	r.relations(pid).ringsDue = true
 	whole, replaced := rd.lostParts != p.reconciliation.lostParts, rd.lostPrograms != p.reconciliation.lostPrograms
 	scan := rd.result.Scan
 	scan.First, scan.Touched = rd.first, touched
@@ -340,7 +341,9 @@ func (r *run) addPrograms(p *traced, from origin, b *inspect.ProcessScan, touche
 		for _, c := range h.Placed {
 			r.device(p, from, c.Device)
 			c.CB.Call = rel.calls
-			r.emit(aggregator.Event{Kind: aggregator.CBPlaced, PID: from.pid, Time: from.time, Device: c.Device, Program: h.ID, CB: &c.CB})
+			r.onChips(p, from, c.Device, h.ID, func() {
+				r.emit(aggregator.Event{Kind: aggregator.CBPlaced, PID: from.pid, Time: from.time, Device: c.Device, Program: h.ID, CB: &c.CB})
+			})
 		}
 	}
 	if unread := b.UnreadBut(told); unread > 0 && !p.reconciliation.unreadNoticed {

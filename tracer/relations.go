@@ -22,19 +22,23 @@ type relations struct {
 	programs  map[uint64]*compiled
 	workloads map[uint64]*workload
 	// published are the launches that went out as events, by object.
-	published map[uint64]launchTotals
+	published map[uint64]uint64
 	// unknown objects were launched: their record may be under way still.
 	unknown map[uint64]bool
 	mem     *memory.Process
 	files   *inspect.KernelFiles
 	callers []callerRange
-	// capturing are the traces that command queues record, replayed is when a trace was
-	// replayed last on a command queue, rings are by the runtime's objects of them.
+	// capturing are the traces that command queues record.
 	capturing map[uint64]uint32
 	// queues are the devices of command queues that recorded or replayed a trace.
-	queues   map[uint64]uint64
-	replayed map[uint64]uint64
-	rings    map[uint64]configRing
+	queues map[uint64]uint64
+	// rings are what went out as events. ringsRead is the look at launches with which they
+	// were read; ringsDue: another thing than a launch says that they are to be read.
+	rings     inspect.Rings
+	ringsRead time.Time
+	ringsDue  bool
+	// ringsNoticed: that they cannot be read was said.
+	ringsNoticed bool
 	// marked are the dataflow buffers that a thread placed last, at one address.
 	marked map[uint32][]*aggregator.CircularBuffer
 	// placing are the programs whose scratchpads are asked for next, and calls
@@ -55,6 +59,8 @@ type compiled struct {
 	placed bool
 	// scratchpads that were published, by device.
 	scratchpads map[uint64][]*aggregator.CircularBuffer
+	// config is what it takes of the kernel-config ring, bytes; 0 as long as that is not known.
+	config uint64
 }
 
 // workload is programs that are launched together.
@@ -72,8 +78,8 @@ func (r *run) relations(pid uint32) *relations {
 		rel = &relations{
 			chipsUnknown: map[uint64]struct{}{},
 			kernels:      map[uint64]uint64{}, cores: map[uint64]uint64{}, programs: map[uint64]*compiled{}, workloads: map[uint64]*workload{},
-			published: map[uint64]launchTotals{}, unknown: map[uint64]bool{}, mem: files, files: inspect.NewKernelFiles(files),
-			capturing: map[uint64]uint32{}, queues: map[uint64]uint64{}, replayed: map[uint64]uint64{}, rings: map[uint64]configRing{}, marked: map[uint32][]*aggregator.CircularBuffer{},
+			published: map[uint64]uint64{}, unknown: map[uint64]bool{}, mem: files, files: inspect.NewKernelFiles(files),
+			capturing: map[uint64]uint32{}, queues: map[uint64]uint64{}, rings: inspect.Rings{}, marked: map[uint32][]*aggregator.CircularBuffer{},
 		}
 		r.related[pid] = rel
 	}
@@ -214,25 +220,31 @@ func (r *run) kernelFile(from origin, kernel, device uint64, file string, whole 
 		return // firmware, which is of no program
 	}
 	program := rel.kernels[kernel]
-	devices := []uint64{device}
-	if p, known := r.processes[from.pid]; known {
-		// It is asked a few milliseconds after it was read. Should its program be destroyed by
-		// then, a record of that is in the BPF ring buffer, and takes out what is counted here.
-		if _, asked := rel.cores[kernel]; !asked {
-			rel.cores[kernel] = p.Cores(kernel)
-		}
-		k.Cores = rel.cores[kernel]
-		if _, ok := p.devices[device]; !ok {
-			if _, _, _, err := p.Device(device); err == nil {
-				r.device(p, from, device)
-			}
-		}
-		devices = r.spread(p, from, program, device, 0)
-	}
-	for _, d := range devices {
+	load := func(device uint64) {
 		r.emit(aggregator.Event{Kind: aggregator.KernelLoaded, PID: from.pid, TID: from.tid, Time: from.time,
-			Program: program, Device: d, Kernel: &k})
+			Program: program, Device: device, Kernel: &k})
 	}
+	p, known := r.processes[from.pid]
+	if !known {
+		load(device)
+		return
+	}
+	// It is asked a few milliseconds after it was read. Should its program be destroyed by
+	// then, a record of that is in the BPF ring buffer, and takes out what is counted here.
+	if _, asked := rel.cores[kernel]; !asked {
+		rel.cores[kernel] = p.Cores(kernel)
+	}
+	k.Cores = rel.cores[kernel]
+	if _, ok := p.devices[device]; !ok {
+		if _, _, _, err := p.Device(device); err == nil {
+			r.device(p, from, device)
+		}
+	}
+	r.onChips(p, from, device, program, func() {
+		for _, d := range r.spread(p, from, program, device, 0) {
+			load(d)
+		}
+	})
 }
 
 // launchEvery is how often what the kernel counts without a record is read.
@@ -282,7 +294,7 @@ func (r *run) launches() {
 				r.t.objects.Launches.Delete(key) // it ended, perhaps before it was watched
 				continue
 			}
-			r.launch(pid, key.Object, &r.launchValues[i])
+			r.launch(pid, key.Object, &r.launchValues[i], false)
 		}
 		if err != nil {
 			r.t.filled.launches.Store(uint64(total))
@@ -291,17 +303,21 @@ func (r *run) launches() {
 	}
 }
 
-// launchTotals are the launches of an object that went out as events.
-type launchTotals struct{ count, config uint64 }
-
-// launch emits the launches of a workload, or of a program, that were not published yet.
-func (r *run) launch(pid uint32, object uint64, l *bpf.MemtraceTtLaunch) {
+// launch emits the launches of a workload, or of a program, that were not published yet. It ends, or
+// ended, if gone is set.
+func (r *run) launch(pid uint32, object uint64, l *bpf.MemtraceTtLaunch, gone bool) {
 	rel := r.relations(pid)
 	before := rel.published[object]
-	if l.Count < before.count || l.Count == before.count && l.Config == before.config {
+	if l.Count <= before {
 		// Fewer: another object came to this address, and the old one's end is
 		// among the records still.
 		return
+	}
+	p, known := r.processes[pid]
+	if gone {
+		rel.ringsDue = true // the look before may have been before these launches
+	} else if known && !rel.ringsRead.Equal(r.launchedAt) {
+		r.configRings(p)
 	}
 	w, c := rel.workloads[object], rel.programs[object]
 	if w == nil && c == nil && !rel.unknown[object] {
@@ -311,8 +327,17 @@ func (r *run) launch(pid uint32, object uint64, l *bpf.MemtraceTtLaunch) {
 		rel.unknown[object] = true // its record may have come after the last look at the ring
 		return
 	}
-	rel.published[object] = launchTotals{l.Count, l.Config}
-	e := aggregator.Event{Kind: aggregator.Launched, PID: pid, Time: l.Last, Count: l.Count - before.count, Size: l.Config}
+	rel.published[object] = l.Count
+	emit := func(program uint64) {
+		e := aggregator.Event{Kind: aggregator.Launched, PID: pid, Time: l.Last, Count: l.Count - before, Program: program}
+		if c := rel.programs[program]; c != nil {
+			if c.config == 0 && known && !gone && len(rel.rings) > 0 {
+				c.config = p.ConfigSize(program)
+			}
+			e.Size = c.config
+		}
+		r.emit(e)
+	}
 	switch {
 	case w != nil:
 		if !w.asked {
@@ -321,23 +346,21 @@ func (r *run) launch(pid uint32, object uint64, l *bpf.MemtraceTtLaunch) {
 			r.named(pid, l.Last, w.programs, w.name)
 		}
 		for _, p := range w.programs {
-			e.Program = p
-			r.emit(e)
+			emit(p)
 		}
 	case c != nil && c.workload != 0:
 		// The workload's launch, chip by chip: counted once, as that.
+	case c != nil:
+		emit(object)
 	default:
-		if c != nil {
-			e.Program = object
-		}
-		r.emit(e)
+		emit(0)
 	}
 }
 
 // lastLaunches emits the launches of what ends: no record of it is under way any more.
 func (r *run) lastLaunches(pid uint32, object uint64, l *bpf.MemtraceTtLaunch) {
 	r.relations(pid).unknown[object] = true
-	r.launch(pid, object, l)
+	r.launch(pid, object, l, true)
 }
 
 // findWorkload finds out which programs a workload has that was made before tracing
@@ -365,7 +388,6 @@ func (r *run) findWorkload(pid uint32, rel *relations, object uint64) *workload 
 // is deleted when the counts are read next: to walk the map for each of hundreds of
 // processes a second would take longer than they live.
 func (r *run) forget(pid uint32, at uint64) {
-	r.forgetRings(pid, func(configRing) bool { return true })
 	delete(r.related, pid)
 	delete(r.marks, pid)
 	r.exited[pid] = at

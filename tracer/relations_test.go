@@ -40,7 +40,7 @@ func TestLaunchesArePublishedOnce(t *testing.T) {
 	rel.program(p1).workload, rel.program(p2).workload = wl, wl
 	rel.program(alone)
 	read := func(object, count uint64) map[uint64]uint64 {
-		r.launch(pid, object, &bpf.MemtraceTtLaunch{Count: count})
+		r.launch(pid, object, &bpf.MemtraceTtLaunch{Count: count}, false)
 		return r.newLaunches()
 	}
 	expect := func(what string, got map[uint64]uint64, want ...uint64) {

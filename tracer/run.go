@@ -41,7 +41,7 @@ func (t *Tracer) Run(ctx context.Context, ready func(), sink func([]aggregator.E
 		defer cancel()
 		defer close(t.ended)
 		r := &run{t: t, sink: sink, processes: map[uint32]*traced{}, lookedFor: map[uint32]struct{}{}, untraced: map[uint32]bool{}, targets: map[uint32]bool{}, partial: map[uint32]*aggregator.CircularBuffer{},
-			related: map[uint32]*relations{}, marks: map[uint32]*marks{}, exited: map[uint32]uint64{}, callers: map[proc.FileVersion]*metal.Launchers{}, names: inspect.ChipNames{}, stacks: newStacks()}
+			execs: map[uint32]uint64{}, related: map[uint32]*relations{}, marks: map[uint32]*marks{}, exited: map[uint32]uint64{}, callers: map[proc.FileVersion]*metal.Launchers{}, names: inspect.ChipNames{}, stacks: newStacks()}
 		defer r.stacks.close()
 		for _, pid := range t.opts.PIDs {
 			// One that ended since it was named is not waited for.
@@ -74,6 +74,9 @@ type run struct {
 	// No PID is in both.
 	processes map[uint32]*traced
 	lookedFor map[uint32]struct{}
+	// execs are when processes began to run another program, those of them that live: who was looked
+	// at before that, and announced since, was another one.
+	execs map[uint32]uint64
 	// untraced are those that use a library which is not traced.
 	untraced map[uint32]bool
 	// lost events, those of them that make up programs or are of traces, and ends of processes.
@@ -116,6 +119,8 @@ type run struct {
 	background sync.WaitGroup
 	checkedAt  time.Time
 	forks      forkSearch
+	// lossCounted is when a loss was counted last, in proc.Ticks.
+	lossCounted uint64
 	// forksLost: an event was lost since forks were looked for.
 	forksLost     bool
 	forksSoughtAt time.Time
@@ -131,6 +136,8 @@ type traced struct {
 	start   aggregator.Process
 	chips   *inspect.Chips
 	devices map[uint64][]aggregator.Chip
+	// waiting is what waits for the chips of devices.
+	waiting map[uint64][]waiting
 	// unsized are devices that open, or have opened, and whose allocators or chips are not known.
 	unsized map[uint64]*unsized
 	// used are the devices that it allocated on, of a fork; unsure: of others cannot be said
@@ -433,6 +440,7 @@ func (r *run) object(from origin, kind bpf.MemtraceTtKind, library uint8, object
 		r.endsAt(p, object, from.time) // whatever was at this address is gone
 		p.notSubmesh(object)
 		delete(p.devices, object)
+		delete(p.waiting, object)
 		delete(p.closed, object)
 		// Where it is not yet what it will be, its first buffer asks again.
 		if d, err := p.chips.Device(object); err == nil {
@@ -458,6 +466,7 @@ func (r *run) object(from origin, kind bpf.MemtraceTtKind, library uint8, object
 	case bpf.MemtraceTtKindTT_PROGRAM_GONE:
 		if p, known := r.processes[from.pid]; known {
 			p.make(object)
+			p.noProgram(object)
 		}
 		e.Kind, e.Program = aggregator.ProgramGone, object
 		r.emit(e)
@@ -480,6 +489,11 @@ func (r *run) object(from origin, kind bpf.MemtraceTtKind, library uint8, object
 // new one was found before this was read, it begins anew: what was read until now was of the old one.
 func (r *run) execed(from origin) {
 	r.ends = append(r.ends, end{from.pid, from.time, false})
+	if lives, err := r.t.watchExit(from.pid); err != nil {
+		r.t.opts.Notice(err.Error())
+	} else if lives {
+		r.execs[from.pid] = from.time
+	}
 	p, known := r.processes[from.pid]
 	r.gone(from)
 	if known && p.at >= from.time {
@@ -494,6 +508,7 @@ func (r *run) exits(from origin) {
 	r.later = slices.DeleteFunc(r.later, func(a announcement) bool { return a.mapping.PID == from.pid })
 	r.gone(from)
 	delete(r.targets, from.pid)
+	delete(r.execs, from.pid)
 	r.ends = append(r.ends, end{from.pid, from.time, true})
 }
 
@@ -612,9 +627,13 @@ func (r *run) known(pid uint32) bool {
 	return known
 }
 
-// add adds a process that was found. It is false for one that has ended since.
+// add adds a process that was found. It is false for one that has ended since, or runs another
+// program by now.
 func (r *run) add(a announcement, now uint64) (p *traced, lives bool) {
 	pid := a.mapping.PID
+	if a.at < r.execs[pid] {
+		return nil, false
+	}
 	command, started, err := proc.Command(pid)
 	if err != nil {
 		return nil, false
@@ -655,10 +674,21 @@ func (r *run) add(a announcement, now uint64) (p *traced, lives bool) {
 	if a.of.overwritten.Load() {
 		r.mark(pid, verdict{why: whyOverwritten, at: now})
 	}
-	if a.late {
+	switch {
+	case a.late:
 		r.read(p, true)
+	case r.lost > 0 && started <= r.lossCounted:
+		// What was counted as lost before it was known can be of it.
+		r.mayLack(p)
 	}
 	return p, true
+}
+
+// mayLack has a process read that was not known when a loss was counted.
+func (r *run) mayLack(p *traced) {
+	p.reconciliation.lost, p.reconciliation.lostParts = 0, 0
+	p.reconciliation.suspect = time.Now()
+	r.emit(aggregator.Event{Kind: aggregator.ReasonRaised, PID: p.mapping.PID, Time: uint64(proc.Monotonic()), Reason: &aggregator.Reason{Code: aggregator.ReasonEventsLost}})
 }
 
 // describe describes a process, again where something about it changed.
@@ -772,6 +802,9 @@ func (r *run) opened(p *traced, from origin, address uint64, d inspect.Device) {
 	delete(p.closed, address)
 	r.emit(aggregator.Event{Kind: aggregator.DeviceOpen, PID: from.pid, TID: from.tid, Time: from.time,
 		Device: address, Opened: opened})
+	if len(opened.Chips) > 0 {
+		p.chipsRead(address)
+	}
 }
 
 // lossEvery is how often the kernel's counters are read under load.
@@ -805,7 +838,7 @@ func (r *run) losses(now bool) {
 		r.lost, r.lostParts = lost, parts
 		r.lostPrograms = c.Lost[bpf.MemtraceTtKindTT_PROGRAM_GONE]
 		r.suspectAll()
-		r.forksLost = true
+		r.forksLost, r.lossCounted = true, proc.Ticks()
 	}
 	r.findLostForks()
 	if traces := c.Lost[bpf.MemtraceTtKindTT_TRACE] + min(unreadLost, c.Unread[bpf.MemtraceTtKindTT_TRACE]); traces > r.lostTraces {

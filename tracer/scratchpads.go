@@ -64,15 +64,20 @@ func (r *run) place(pid uint32, rel *relations, at *placing, age time.Duration) 
 		p.noticeOnce(r, fmt.Errorf("the scratchpads of a kernel are unknown: %w", failed))
 	}
 	if len(list) > 0 && !slices.EqualFunc(list, c.scratchpads[at.device], samePlace) {
-		r.device(p, origin{pid, pid, at.time}, at.device)
+		from, device, program := origin{pid, pid, at.time}, at.device, at.program
+		r.device(p, from, device)
 		rel.calls++
-		devices := r.spread(p, origin{pid, pid, at.time}, at.program, at.device, 0)
 		for _, cb := range list {
 			cb.Call = rel.calls
-			for _, d := range devices {
-				r.emit(aggregator.Event{Kind: aggregator.CBPlaced, PID: pid, Time: at.time, Device: d, Program: at.program, CB: cb})
-			}
 		}
+		r.onChips(p, from, device, program, func() {
+			devices := r.spread(p, from, program, device, 0)
+			for _, cb := range list {
+				for _, d := range devices {
+					r.emit(aggregator.Event{Kind: aggregator.CBPlaced, PID: pid, Time: from.time, Device: d, Program: program, CB: cb})
+				}
+			}
+		})
 		if c.scratchpads == nil {
 			c.scratchpads = map[uint64][]*aggregator.CircularBuffer{}
 		}

@@ -93,7 +93,7 @@ type Tracer struct {
 	// mu is held while a library is read and attached to.
 	mu        sync.Mutex
 	libraries map[proc.FileID]*attachment
-	former    []*attachment // to files that were overwritten since
+	former    []*attachment // to files that were overwritten, or copied, since
 	writes    *writeWatch
 	refused   map[proc.FileID]*refusal
 	room      room
@@ -108,7 +108,7 @@ type Tracer struct {
 	// moment only.
 	inboxMu sync.Mutex
 	// numbered are the libraries by their numbers.
-	numbered  map[uint32]*attachment
+	numbered  map[uint32][]*attachment
 	announced []announcement
 	verdicts  []verdict
 	syncs     []chan struct{}
@@ -123,6 +123,7 @@ type Tracer struct {
 
 // attachment is a library that is attached to.
 type attachment struct {
+	// index is the number in its records: those of one layout have the same.
 	index uint32
 	// mapped are the numbers that processes' mappings have had of its file; guarded by inboxMu.
 	mapped map[proc.FileID]bool
@@ -130,14 +131,24 @@ type attachment struct {
 	lib    *metal.Library
 	cover  *metal.Coverage
 	layout *metal.Layout
-	// links for all processes, or for each PID, and since when.
-	links  map[uint32][]link.Link
-	linked map[uint32]time.Time
+	// build is the same for copies of one file that share what was read of it.
+	build *build
+	// slot is what the BPF programs know of it.
+	slot bpf.MemtraceTtLayout
+	// probes are those of its file, once there are any. Other names of the file have the same.
+	probes *probeSet
 	// overwritten: the file is not what it was, and has no probes.
 	overwritten atomic.Bool
 	// watch is the watch descriptor for writes to the file, which was modified last then.
 	watch    int32
 	modified unix.Timespec
+	// changed is when the file was, last: an overlay copies one that is about to be.
+	changed unix.Timespec
+}
+
+// build is a library, whatever files have it; a copy is one of the same tenant.
+type build struct {
+	_ byte // each has an address of its own
 }
 
 // refusal is a file that is not traced, as long as a process maps it: then it may
@@ -179,7 +190,7 @@ func New(o Options) (*Tracer, error) {
 	if o.Notice == nil {
 		o.Notice = func(string) {}
 	}
-	t := &Tracer{opts: o, found: watch.NewPIDQueue(), room: room{maxLibraries, tenantLibraries}, libraries: map[proc.FileID]*attachment{}, numbered: map[uint32]*attachment{}, refused: map[proc.FileID]*refusal{}, users: map[proc.FileID]unix.Timespec{}, ended: make(chan struct{}), closing: make(chan struct{}, maxClosing)}
+	t := &Tracer{opts: o, found: watch.NewPIDQueue(), libraries: map[proc.FileID]*attachment{}, numbered: map[uint32][]*attachment{}, refused: map[proc.FileID]*refusal{}, users: map[proc.FileID]unix.Timespec{}, ended: make(chan struct{}), closing: make(chan struct{}, maxClosing)}
 	t.freeing = time.AfterFunc(pause, debug.FreeOSMemory)
 	var err error
 	if t.finder, err = discover.FinderOf(o.Libraries); err != nil {
@@ -194,6 +205,9 @@ func New(o Options) (*Tracer, error) {
 	t.lacks = hostKernelLacks()
 	t.lacks.MultiUprobes = t.lacks.MultiUprobes || o.Lacks.MultiUprobes
 	t.lacks.PIDFilter = t.lacks.PIDFilter || o.Lacks.PIDFilter
+	if t.room, err = roomFor(1 + t.descriptors(len(metal.Points))); err != nil {
+		return nil, err
+	}
 	if t.writes, err = newWriteWatch(); outOfDescriptors(err) {
 		return nil, tooFewDescriptors("watching for overwritten libraries")
 	} else if err != nil {
@@ -349,7 +363,7 @@ func (t *Tracer) Close() error {
 	t.mu.Unlock()
 	t.freeing.Stop()
 	t.closeReader()
-	for _, a := range t.libraries {
+	for _, a := range t.attached() {
 		t.releaseAll(a)
 	}
 	t.release(t.tasks)
@@ -358,10 +372,7 @@ func (t *Tracer) Close() error {
 	}
 	t.releasing.Go(func() { t.writes.file.Close() }) // it waits for the kernel as well
 	t.releasing.Wait()
-	for _, a := range t.libraries {
-		a.lib.Close()
-	}
-	for _, a := range t.former {
+	for _, a := range t.attached() {
 		a.lib.Close()
 	}
 	return t.objects.Close()
@@ -539,18 +550,17 @@ func (t *Tracer) attach(m proc.Mapping, file mappedFile, at uint64, seen time.Ti
 	if t.perPID() {
 		scope = m.PID
 	}
-	if a.links[scope] == nil {
-		if a.links[scope], err = t.attachPoints(a, scope); err != nil {
+	if a.probes == nil || a.probes.links[scope] == nil {
+		if err = t.attachPoints(a, scope); err != nil {
 			t.failed.Add(1)
 			t.refuse(a.lib.ID, m.PID, err)
 			return nil, err
 		}
-		a.linked[scope] = time.Now()
 		again = slices.DeleteFunc(t.accept(a.lib.ID, scope), func(pid uint32) bool { return pid == m.PID })
 	}
 	// Whoever mapped the library before the probes were in it may have used it before. To look
 	// at others first can take long; what counts is when it was seen.
-	late := mayPrecede(seen, a.linked[scope])
+	late := mayPrecede(seen, a.probes.linked[scope])
 	// The reader handles the announcement of a process before its end.
 	t.inboxMu.Lock()
 	lives, err := t.watchExit(m.PID)
@@ -610,8 +620,10 @@ func (t *Tracer) library(m proc.Mapping, file mappedFile) (*attachment, error) {
 func (t *Tracer) attachedTo(m proc.Mapping, index uint32) *attachment {
 	t.inboxMu.Lock()
 	defer t.inboxMu.Unlock()
-	if a := t.numbered[index]; a != nil && a.mapped[m.ID] {
-		return a
+	for _, a := range t.numbered[index] {
+		if a.mapped[m.ID] {
+			return a
+		}
 	}
 	return nil
 }
@@ -619,7 +631,7 @@ func (t *Tracer) attachedTo(m proc.Mapping, index uint32) *attachment {
 // unnumber has no more processes taken to be of a library.
 func (t *Tracer) unnumber(a *attachment) {
 	t.inboxMu.Lock()
-	delete(t.numbered, a.index)
+	t.numbered[a.index] = slices.DeleteFunc(t.numbered[a.index], func(b *attachment) bool { return a == b })
 	t.inboxMu.Unlock()
 }
 
@@ -638,6 +650,11 @@ func (t *Tracer) read(m proc.Mapping, file mappedFile) (a *attachment, refused p
 		return nil, proc.FileID{}, nil
 	}
 	id := proc.FileID{Device: st.Dev, Inode: st.Ino}
+	if a := t.libraries[id]; a != nil && a.changed != st.Ctim {
+		if err := t.changed(a, file.file.ProcName(), st.Ctim); err != nil {
+			return nil, id, err
+		}
+	}
 	if a, refused, err := t.known(id, m.PID); a != nil || refused != (proc.FileID{}) {
 		return a, refused, err
 	}
@@ -646,26 +663,36 @@ func (t *Tracer) read(m proc.Mapping, file mappedFile) (a *attachment, refused p
 		t.users[m.ID] = st.Ctim
 		return nil, proc.FileID{}, nil
 	}
-	lib, err := discover.Library(file.mem, m, file.file)
-	if outOfDescriptors(err) {
-		err = tooFewDescriptors("opening " + m.Path)
-	}
+	tenant := inspect.Tenant(m.PID)
+	a, err = t.copyOf(tenant, st.Size, file.file.ProcName(), m.Path)
 	if err != nil {
 		return nil, unopened(m.PID), err
 	}
-	if a, err = t.check(lib); a == nil {
-		lib.Close()
-		return nil, lib.ID, err
+	if a != nil {
+		a.lib.Release, a.lib.Beside = file.file.Release, file.mem.OpenPath
+	} else {
+		lib, err := discover.Library(file.mem, m, file.file)
+		if outOfDescriptors(err) {
+			err = tooFewDescriptors("opening " + m.Path)
+		}
+		if err != nil {
+			return nil, unopened(m.PID), err
+		}
+		if a, err = t.check(lib); a == nil {
+			lib.Close()
+			return nil, lib.ID, err
+		}
 	}
-	a.tenant = inspect.Tenant(m.PID)
-	if err := t.admit(a.tenant); err != nil {
-		lib.Close()
-		return nil, lib.ID, err
+	a.tenant, a.changed = tenant, st.Ctim
+	if err := t.admit(a.tenant, a.build); err != nil {
+		a.lib.Close()
+		return nil, a.lib.ID, err
 	}
-	a.index = t.vacant()
+	lib := a.lib
+	a.index = t.number(a.slot)
 	t.libraries[lib.ID] = a
 	t.inboxMu.Lock()
-	t.numbered[a.index] = a
+	t.numbered[a.index] = append(t.numbered[a.index], a)
 	t.inboxMu.Unlock()
 	t.guard(a)
 	return a, proc.FileID{}, nil
@@ -683,7 +710,7 @@ func (t *Tracer) known(id proc.FileID, pid uint32) (a *attachment, refused proc.
 	if a := t.libraries[id]; a != nil {
 		return a, proc.FileID{}, nil
 	}
-	if r := t.refused[id]; r != nil && !(r.scarce() && t.full(inspect.Tenant(pid)) == nil) {
+	if r := t.refused[id]; r != nil && !t.fits(r, inspect.Tenant(pid)) {
 		return nil, id, r.why
 	}
 	return nil, proc.FileID{}, nil
@@ -777,77 +804,17 @@ func (t *Tracer) check(lib *metal.Library) (*attachment, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &attachment{lib: lib, cover: cover, layout: layout, links: map[uint32][]link.Link{}, linked: map[uint32]time.Time{}}, nil
-}
-
-// storeLayout gives the BPF programs the layouts of the library.
-func (t *Tracer) storeLayout(a *attachment) error {
-	k := bpfLayout(a.layout)
-	if !a.lib.Defines(metal.ReserveLocal) {
-		k.Marked = 1 // where dataflow buffers are covered, it was checked
-	}
-	switch a.cover.Way {
-	case metal.ByObserver:
-		k.Argument = uint32(bpf.MemtraceTtArgumentTT_ARGUMENT_FIRST)
-	case metal.ByAllocator:
-		blocks, err := a.lib.Blocks()
-		if err != nil {
-			return err
-		}
-		k.Argument, k.Blocks, k.BlockBase = uint32(bpf.MemtraceTtArgumentTT_ARGUMENT_STORED), blocks.Addresses, blocks.Base
-	}
-	if id, err := a.lib.UniqueID(); err == nil && id.Indirect == a.layout.Indirect && (!id.Indirect || id.Pointer == a.layout.Base) {
-		k.Unique = id.Offset
-	}
-	if a.lib.Defines(metal.ReserveSpace + "jjjRNS1_23ProgramDispatchMetadataE") {
-		k.Waits = 1
-	}
-	if err := t.objects.Layouts.Put(a.index, &k); err != nil {
-		return fmt.Errorf("storing the layout: %w", err)
-	}
-	return nil
-}
-
-// attachPoints attaches every point of the library; pid 0 is all processes.
-func (t *Tracer) attachPoints(a *attachment, pid uint32) ([]link.Link, error) {
-	if err := t.storeLayout(a); err != nil {
+	a := &attachment{lib: lib, cover: cover, layout: layout, build: new(build)}
+	if a.slot, err = slotOf(lib, cover, layout); err != nil {
 		return nil, err
 	}
-	probes := slices.Concat(a.cover.Probes, a.lib.Refusals())
-	if err := checkDescriptors(t.descriptors(len(probes)), "attaching to "+a.lib.Path); err != nil {
-		return nil, err
-	}
-	// Through the open file, so that it is the file that was checked.
-	ex, err := link.OpenExecutable(a.lib.ProcName())
-	if err != nil {
-		return nil, fmt.Errorf("attaching to %s: %w", a.lib.Path, err)
-	}
-	links, err := t.uprobes(ex, byPhase(probes), a.index, pid)
-	if err != nil {
-		return nil, fmt.Errorf("attaching to %s: %w", a.lib.Path, err)
-	}
-	return links, nil
+	return a, nil
 }
 
 // byPhase puts probes in the order in which they are attached.
 func byPhase(probes []metal.Probe) []metal.Probe {
 	slices.SortStableFunc(probes, func(a, b metal.Probe) int { return cmp.Compare(a.Point.Phase, b.Point.Phase) })
 	return probes
-}
-
-// releaseAll takes all probes of a library out.
-func (t *Tracer) releaseAll(a *attachment) {
-	for _, links := range a.links {
-		t.release(links)
-	}
-}
-
-// detach takes the probes of one PID out, where they were its own.
-func (t *Tracer) detach(pid uint32) {
-	for _, a := range t.libraries {
-		t.release(a.links[pid])
-		delete(a.links, pid)
-	}
 }
 
 // Waiting lists the PIDs that were asked for and do not map the runtime yet.

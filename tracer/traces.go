@@ -34,9 +34,7 @@ func (r *run) trace(from origin, b []byte) {
 		e.Kind, e.Trace = aggregator.TraceCaptured, number
 	case bpf.MemtraceTtTraceStepTT_TRACE_REPLAYED:
 		e.Kind, e.Count = aggregator.Replayed, 1
-		if _, known := rel.replayed[record.Queue]; known || len(rel.replayed) < maxCapturing {
-			rel.replayed[record.Queue] = from.time
-		}
+		rel.ringsDue = true
 	case bpf.MemtraceTtTraceStepTT_TRACE_RELEASED:
 		e.Kind = aggregator.TraceReleased
 	}

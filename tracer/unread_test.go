@@ -116,6 +116,32 @@ func TestALossOfAProcessThatHoldsNothingHeals(t *testing.T) {
 	}
 }
 
+// What programs have on a device whose chips cannot be read is on these once they can be, but not
+// what ended before; and it is not taken to be inconsistent.
+func TestProgramsOnADeviceOnAPageThatIsNotThere(t *testing.T) {
+	t.Parallel()
+	p := fixture.User(t, fixture.LayoutB)
+	tr := start(t, Options{PIDs: []uint32{p.PID}})
+	fixture.Do(t, p, "absent_device 0 5")
+	for i := range 3 {
+		program := fixture.Do(t, p, "program")
+		fixture.Do(t, p, "layout %s 0", program)
+		fixture.Do(t, p, "cb 0 %d 256 0 0 0 1 0", 1024*(i+1))
+		if i == 1 {
+			fixture.Do(t, p, "unload %s", program)
+		}
+	}
+	tr.process(p.PID)
+	if got := tr.reasons(p.PID); !slices.Equal(got, []aggregator.ReasonCode{aggregator.ReasonUnknownChips}) {
+		t.Errorf("its chips cannot be read, and it is marked with %v", got)
+	}
+	fixture.Do(t, p, "present 0")
+	tr.await("the circular buffers are on their chip", func() bool {
+		s, _ := tr.lookup(p.PID)
+		return s.Exact() && s.Counters.Odd == 0 && len(s.Chips) == 1 && s.Chips[0].CB.Physical == 2*2*256 && s.Chips[0].CB.Programs == 2
+	})
+}
+
 // A device whose page is not there when a buffer names it is asked again: its chips, their
 // capacities and what it holds become known.
 func TestDeviceOnAPageThatIsNotThere(t *testing.T) {

@@ -66,7 +66,7 @@ func newApp(feed Feed, o Options) *app {
 	if id, ok := pageNamed(o.View); ok {
 		a.frame.current = id
 	}
-	a.frame.callSite, a.frame.player = o.CallSite, o.Player
+	a.frame.player = o.Player
 	a.frame.quit = func() { a.quit() }
 	a.frame.save = a.save
 	a.read(feed)

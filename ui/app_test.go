@@ -78,6 +78,7 @@ func (f *testFeed) Buffers(pid uint32) []aggregator.BufferSnapshot {
 }
 
 func (f *testFeed) Programs(uint32) []aggregator.ProgramSnapshot { return nil }
+func (f *testFeed) Sites(uint32) []aggregator.Site               { return nil }
 
 func (f *testFeed) set(s *aggregator.Snapshot) {
 	f.mu.Lock()

@@ -157,6 +157,12 @@ func (l *locked) Programs(pid uint32) []aggregator.ProgramSnapshot {
 	return l.world.Programs(pid)
 }
 
+func (l *locked) Sites(pid uint32) []aggregator.Site {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.world.Sites(pid)
+}
+
 // feed makes so many events a second, in batches as the ring is drained, until ctx ends.
 func (l *locked) feed(ctx context.Context, device uint64, rate int, log bool) {
 	const every = 10 * time.Millisecond

@@ -3,6 +3,7 @@ package ui
 import (
 	"cmp"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -332,13 +333,17 @@ func (v *chipView) memories(c *aggregator.ChipSnapshot, w int) []text.Line {
 		}
 		return text.Faint.Line(fmt.Sprintf("%s x %d", text.Capacity(u.Banks.Bytes, o.Exact, false), u.Banks.Count))
 	})
-	// What there is no room for goes, the last first; what is left is the bars'.
-	for len(columns) > 6 && widget.TableWidth(columns) > w-1 {
-		columns = columns[:len(columns)-1]
+	const leastBar = 5
+	// What there is no room for goes; what is left is the bars'. A largest free block is beside the bank that
+	// it is of: beside what all banks have it would look small.
+	for _, least := range [][]string{{"BUFFERS"}, {"REQUESTED"}, {"FREE"}, {"LARGEST FREE", "IN A BANK OF"}} {
+		if widget.TableWidth(columns)+leastBar > w-1 {
+			columns = slices.DeleteFunc(columns, func(c widget.Column) bool { return slices.Contains(least, c.Title.String()) })
+		}
 	}
 	rest := min(w-1-widget.TableWidth(columns), maxBar)
 	columns[1].Wide = 0 // there is nothing in it yet
-	if rest >= 5 {
+	if rest >= leastBar {
 		for _, m := range list {
 			columns[1].Cells = append(columns[1].Cells, barCell(o.amountOf(c.Memory[m], late), rest, g))
 		}
@@ -420,14 +425,14 @@ func (v *chipView) programs(c *aggregator.ChipSnapshot, w int) []text.Line {
 
 // ringWords say what a kernel-config ring holds, in each core.
 func (o settings) ringWords(r *aggregator.ConfigRing) string {
-	if r.Capacity == 0 {
-		return text.GlyphSet(o.ASCII).Unknown + ", made before tracing began"
-	}
-	out := bytesCell(r.Used, o).String() + " of " + text.Capacity(r.Capacity, o.Exact, false) + " by " + text.Plural(int(min(r.Programs, 1<<62)), "program", "programs")
 	if r.Replayed {
-		out += ", less what a trace left"
+		return text.GlyphSet(o.ASCII).Unknown + " of " + text.Capacity(r.Capacity, o.Exact, false) + ", a trace was replayed"
 	}
-	return out
+	words := bytesCell(r.Used, o).String() + " of " + text.Capacity(r.Capacity, o.Exact, false)
+	if r.Places > 0 {
+		words += " in " + text.Plural(int(min(r.Places, 1<<62)), "place", "places")
+	}
+	return words
 }
 
 // heat is a map of the cores that circular buffers lie on, the busiest the darkest.

@@ -16,7 +16,7 @@ func signs(o settings) []widget.Binding {
 		{Key: "+  !", Does: "75 % full, 90 % full"},
 		{Key: g.Unknown, Does: "not known, or not there"},
 		{Key: "-", Does: "the chip has no such memory"},
-		{Key: g.AtLeast, Does: "at least: some reserved sizes are not known"},
+		{Key: g.AtLeast, Does: "at least: a part of it is not known"},
 		{Key: "L U R O", Does: "not exact: attached late; unmatched free; missed free; inconsistent events"},
 		{Key: "S T", Does: "sampled; only the runtime's own totals are known"},
 		{Key: inexactMark, Does: "not exact for another reason: :reasons has all"},
@@ -29,7 +29,7 @@ func (f *frame) helpLines(h int) []text.Line {
 	section := func(name string, list []widget.Binding, look text.Role) []text.Line {
 		out := []text.Line{text.Title.Line(name)}
 		for _, b := range list {
-			out = append(out, append(text.Line{look.Span(" " + b.Key)}.Padded(15, false), text.Plain.Span(b.Does)))
+			out = append(out, append(text.Line{look.Span(" " + b.Key)}.Padded(16, false), text.Plain.Span(b.Does)))
 		}
 		return out
 	}
@@ -42,6 +42,11 @@ func (f *frame) helpLines(h int) []text.Line {
 	if two := text.Beside(append(append(here, nil), marks...), everywhere); len(all)+2 > h && text.Widest(two)+4 <= w {
 		all = two
 	}
+	var lines []text.Line
+	for _, l := range all {
+		lines = append(lines, l.Wrapped(max(w-4, 20), 16)...)
+	}
+	all = lines
 	room := max(h-2, 1)
 	f.helpAt = max(min(f.helpAt, len(all)-room), 0)
 	more := ""

@@ -168,6 +168,7 @@ func (h *history) add(d *data) {
 	if h.seen == d.snapshot && h.last/tiers[0].step == d.now/tiers[0].step {
 		return // nothing has happened, and not much time passed
 	}
+	previous := h.last
 	h.last, h.seen = d.now, d.snapshot
 	var late map[uint32]bool
 	for i := range d.snapshot.Processes {
@@ -179,6 +180,7 @@ func (h *history) add(d *data) {
 	for i := range d.snapshot.Chips {
 		c := &d.snapshot.Chips[i]
 		unsure := anyOf(c.PIDs, late)
+		h.opened(c.Chip, previous, d.snapshot)
 		for j, m := range shownMemories() {
 			u := &c.Memory[m]
 			if u.Banks.Known && u.Banks.Count == 0 && u.Buffers == 0 {
@@ -206,6 +208,26 @@ func (h *history) add(d *data) {
 	}
 	for i := range d.snapshot.Processes {
 		h.addProcess(&d.snapshot.Processes[i], d)
+	}
+}
+
+// opened begins the history of a chip that only processes which came after the last look have opened: it
+// had nothing then, and its peaks are of the time since.
+func (h *history) opened(c aggregator.Chip, previous uint64, s *aggregator.Snapshot) {
+	if previous == 0 || h.has(subject{chip: c, metric: metricCB}) || len(h.series) > maxSeries-int(metricCB)-1 {
+		return
+	}
+	for _, list := range [][]aggregator.ProcessSnapshot{s.Processes, s.Ended} {
+		for i := range list {
+			p := &list[i]
+			on := func(x aggregator.ChipSnapshot) bool { return x.Chip == c }
+			if (p.Since <= previous || p.Late) && slices.ContainsFunc(p.Chips, on) {
+				return
+			}
+		}
+	}
+	for m := range metricCB + 1 {
+		h.series[subject{chip: c, metric: m}] = &series{}
 	}
 }
 

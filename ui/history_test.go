@@ -203,3 +203,31 @@ func TestChartsBeginWithWhatThereIs(t *testing.T) {
 		t.Errorf("not zoomed:\n%s", got)
 	}
 }
+
+// A process that came and went between two looks is in the charts of its chips, by their peaks.
+func TestHistoryHasWhatCameAndWentBetweenTwoLooks(t *testing.T) {
+	run := func(late bool) (w *world, highest uint64) {
+		w = newWorld(2)
+		w.view(settings{}).SetRect(0, 0, 120, 40)
+		w.pass(2 * time.Second)
+		w.time += oneSecond / 2
+		device := w.begins(7, "python leak.py", w.chips, late)
+		w.free(7, device, w.alloc(7, device, aggregator.L1, 0, 1290*kib))
+		w.publish(aggregator.Event{Kind: aggregator.ProcessExit, PID: 7})
+		w.time -= oneSecond / 2
+		w.pass(2 * time.Second)
+		return w, w.frame.history.read(subject{chip: w.chips[1], metric: metricL1}, w.time-4*oneSecond, w.time+oneSecond, 1, false)[0]
+	}
+	w, highest := run(false)
+	if highest != 64*1290*kib {
+		t.Errorf("the highest is %d", highest)
+	}
+	got := w.text(t, 120, 40)
+	if at := strings.Index(got, "L1 by process"); at < 0 || !strings.Contains(strings.SplitAfter(got[at:], "\n")[0], "between looks") {
+		t.Errorf("no such title:\n%s", got)
+	}
+	// A chip that was in use before has peaks of any time.
+	if _, highest = run(true); highest != 0 {
+		t.Errorf("of a late one: %d", highest)
+	}
+}

@@ -49,13 +49,13 @@ func TestTheMapHasTheKernelConfigRing(t *testing.T) {
 	w.frame.SetRect(0, 0, 120, 40)
 	w.press("4/config ring<Enter><Enter>")
 	got := w.text(t, 120, 40)
-	for _, want := range []string{"kernel-config ring, 0x8000 to 0x19400 of the core, 70,656 bytes", "68.0 KiB of 69 KiB by 17 programs", "╲ kernel-config ring"} {
+	for _, want := range []string{"kernel-config ring, 0x8000 to 0x19400 of the core, 70,656 bytes", "68.0 KiB of 69 KiB in 17 places", "╲ kernel-config ring"} {
 		if !strings.Contains(got, want) {
 			t.Errorf("no %q in:\n%s", want, got)
 		}
 	}
 	w.press("2")
-	if got = w.text(t, 120, 40); !strings.Contains(got, "config ring: 68.0 KiB of 69 KiB by 17 programs") {
+	if got = w.text(t, 120, 40); !strings.Contains(got, "config ring: 68.0 KiB of 69 KiB in 17 places") {
 		t.Errorf("the chip has no ring:\n%s", got)
 	}
 }

@@ -129,6 +129,7 @@ func (v *overview) stacked(m metric, w, h int) []text.Line {
 	if ceiling > 0 {
 		title = append(title, text.Faint.Span(", of "+text.Capacity(ceiling, o.Exact, false)))
 	}
+	more := len(holders) > stackedProcesses
 	holders = holders[:min(len(holders), stackedProcesses)]
 	var ids []processID
 	for _, x := range holders {
@@ -155,7 +156,11 @@ func (v *overview) stacked(m metric, w, h int) []text.Line {
 	l.Values = rest
 	layers = append(layers, l)
 	if slices.ContainsFunc(rest, func(n uint64) bool { return n > 0 }) {
-		if legend := (text.Line{l.Role.Span("  " + l.Fill), text.Plain.Span(" others")}); title.Width()+legend.Width() <= w {
+		name := " between looks" // a chip's peak is known then, but not whose it was
+		if more {
+			name = " others"
+		}
+		if legend := (text.Line{l.Role.Span("  " + l.Fill), text.Plain.Span(name)}); title.Width()+legend.Width() <= w {
 			title = append(title, legend...)
 		}
 	}

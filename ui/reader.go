@@ -34,7 +34,10 @@ type processContents struct {
 	buffers, programs       bool
 	bufferList              []aggregator.BufferSnapshot
 	programList             []aggregator.ProgramSnapshot
+	siteList                []aggregator.Site
 	buffersLast, programsAt uint64
+	sitesAt                 uint64
+	sites                   bool
 }
 
 // At least restTime passes between two rounds, and restFactor times what the last one took,
@@ -88,6 +91,16 @@ func (r *reader) buffers(p *aggregator.ProcessSnapshot) []aggregator.BufferSnaps
 	return h.bufferList
 }
 
+// sites are where a process allocated, read after its buffers, not to be changed.
+func (r *reader) sites(p *aggregator.ProcessSnapshot) []aggregator.Site {
+	h := r.of(p)
+	if !h.sites || r.rereads && h.sitesAt != p.Last {
+		h.siteList = r.feed.Sites(p.PID)
+		h.sites, h.sitesAt = true, p.Last
+	}
+	return h.siteList
+}
+
 // programs are the programs of a process, oldest first, not to be changed.
 func (r *reader) programs(p *aggregator.ProcessSnapshot) []aggregator.ProgramSnapshot {
 	h := r.of(p)
@@ -124,13 +137,14 @@ type frozen struct {
 	snapshot *aggregator.Snapshot
 	buffers  map[uint32][]aggregator.BufferSnapshot
 	programs map[uint32][]aggregator.ProgramSnapshot
+	sites    map[uint32][]aggregator.Site
 }
 
 func freeze(f Feed, s *aggregator.Snapshot) *frozen {
-	z := &frozen{s, map[uint32][]aggregator.BufferSnapshot{}, map[uint32][]aggregator.ProgramSnapshot{}}
+	z := &frozen{s, map[uint32][]aggregator.BufferSnapshot{}, map[uint32][]aggregator.ProgramSnapshot{}, map[uint32][]aggregator.Site{}}
 	for i := range s.Processes {
 		pid := s.Processes[i].PID
-		z.buffers[pid], z.programs[pid] = f.Buffers(pid), f.Programs(pid)
+		z.buffers[pid], z.programs[pid], z.sites[pid] = f.Buffers(pid), f.Programs(pid), f.Sites(pid)
 	}
 	return z
 }
@@ -138,3 +152,4 @@ func freeze(f Feed, s *aggregator.Snapshot) *frozen {
 func (z *frozen) Snapshot() *aggregator.Snapshot                   { return z.snapshot }
 func (z *frozen) Buffers(pid uint32) []aggregator.BufferSnapshot   { return z.buffers[pid] }
 func (z *frozen) Programs(pid uint32) []aggregator.ProgramSnapshot { return z.programs[pid] }
+func (z *frozen) Sites(pid uint32) []aggregator.Site               { return z.sites[pid] }

@@ -12,7 +12,6 @@ import (
 func leaking() (w *world, leak func()) {
 	w = newWorld(2)
 	w.view(settings{})
-	w.frame.callSite = func(frames []aggregator.Frame) string { return frames[0].File + " " + frames[0].Function }
 	device := w.begins(7, "python loop.py", w.chips, false)
 	stacks := map[string]*aggregator.Stack{}
 	for _, name := range []string{"cache", "round"} {

@@ -21,12 +21,7 @@ type sites struct {
 	// latest is what every site had at latestAt, with the filter or without.
 	latest   map[siteID]uint64
 	latestAt uint64
-	// names are call sites of stacks, highest the most bytes that sites were seen with up to
-	// highestAt; they belong to the pump.
-	names     map[*aggregator.Stack]string
-	highest   map[siteID]uint64
-	highestAt *uint64
-	done      sitesQuery
+	done     sitesQuery
 }
 
 // sitesQuery identifies the data of the rows.
@@ -56,8 +51,9 @@ type siteRow struct {
 	siteID
 	stack          *aggregator.Stack
 	bytes, buffers uint64
-	// highest is the most bytes that were seen: it may have had more between two looks.
-	highest uint64
+	// peak is the most bytes that there were, or more where peakAtLeast.
+	peak        uint64
+	peakAtLeast bool
 	// grown is how much more there is than at the baseline, survivors what has been allocated since.
 	grown                    int64
 	survivors, survivorBytes uint64
@@ -85,7 +81,7 @@ func (v *sites) perMinute(r *siteRow) int64 {
 }
 
 func newSites(s *state) *sites {
-	v := &sites{state: s, names: map[*aggregator.Stack]string{}, highest: map[siteID]uint64{}, highestAt: new(uint64)}
+	v := &sites{state: s}
 	signed := func(name string, rank int, value func(*siteRow) int64) widget.Field[siteRow] {
 		return widget.Field[siteRow]{Name: name, Right: true, Least: 10, Rank: rank,
 			Cell:  func(r *siteRow) text.Line { return growth(value(r), s.settings) },
@@ -101,15 +97,15 @@ func newSites(s *state) *sites {
 			widget.Field[siteRow]{Name: "MEMORY", Least: 8, Cell: func(r *siteRow) text.Line { return text.Plain.Line(r.memory.String()) },
 				Order: func(a, b *siteRow) int { return cmp.Compare(a.memory, b.memory) }},
 			bytesField(s, "NOW", 0, func(r *siteRow) uint64 { return r.bytes }),
-			widget.Field[siteRow]{Name: "PEAK", Right: true, Least: 10, Rank: 5, Order: bigFirst(func(r *siteRow) uint64 { return r.highest }),
-				Cell: func(r *siteRow) text.Line { return s.atLeast(r.highest, true) }},
-			countField(s, "COUNT", 4, func(r *siteRow) uint64 { return r.buffers }),
+			widget.Field[siteRow]{Name: "PEAK", Right: true, Least: 10, Rank: 2, Order: bigFirst(func(r *siteRow) uint64 { return r.peak }),
+				Cell: func(r *siteRow) text.Line { return s.atLeast(r.peak, r.peakAtLeast) }},
+			countField(s, "COUNT", 5, func(r *siteRow) uint64 { return r.buffers }),
 			signed("CHANGE", 1, func(r *siteRow) int64 { return r.grown }),
-			widget.Field[siteRow]{Name: "+/MIN", Right: true, Least: 10, Rank: 2, Cell: func(r *siteRow) text.Line { return growth(v.perMinute(r), s.settings) },
+			widget.Field[siteRow]{Name: "+/MIN", Right: true, Least: 10, Rank: 3, Cell: func(r *siteRow) text.Line { return growth(v.perMinute(r), s.settings) },
 				Order: func(a, b *siteRow) int { return cmp.Compare(b.grown, a.grown) }},
-			bytesField(s, "NEW", 3, func(r *siteRow) uint64 { return r.survivorBytes }),
+			bytesField(s, "NEW", 4, func(r *siteRow) uint64 { return r.survivorBytes }),
 			ageField(s, "OLDEST", func(r *siteRow) uint64 { return r.oldest }),
-			widget.Field[siteRow]{Name: "ALLOCATED BY", Least: 24, Flex: true, Cell: func(r *siteRow) text.Line { return text.Plain.Line(v.label(r)) },
+			widget.Field[siteRow]{Name: "ALLOCATED BY", Least: 36, Flex: true, Cell: func(r *siteRow) text.Line { return text.Plain.Line(v.label(r)) },
 				Order: byText(v.label)},
 		),
 		Detail: v.detail,
@@ -146,6 +142,7 @@ func (v *sites) detail(r *siteRow) []text.Line {
 		widget.Pair("site", text.Strong.Line(v.label(r))),
 		widget.Pair("process", text.Plain.Line(fmt.Sprintf("%d  %s", r.owner.process.PID, r.owner.name))),
 		widget.Pair("now", text.Plain.Line(fmt.Sprintf("%s bytes of %s in %s, on all chips", text.Digits(r.bytes), r.memory, text.Plural(int(r.buffers), "buffer", "buffers")))),
+		widget.Pair("peak", append(v.atLeast(r.peak, r.peakAtLeast), text.Plain.Span(" at any moment"))),
 		widget.Pair("survivors", text.Plain.Line(fmt.Sprintf("%s, %s bytes, allocated since the baseline %s ago", text.Plural(int(r.survivors), "buffer", "buffers"), text.Digits(r.survivorBytes), text.Age(v.since())))),
 	}
 	return append(out, v.stackLines(r.stack)...)
@@ -183,28 +180,8 @@ func frameName(f *aggregator.Frame) string {
 	return name
 }
 
-// maxNames of stacks are kept: sources may make new stacks all the time.
-const maxNames = 1 << 16
-
-// callSite is the site of a stack, empty where nothing of it is known.
-func callSite(names map[*aggregator.Stack]string, of func([]aggregator.Frame) string, stack *aggregator.Stack) string {
-	if stack == nil || of == nil {
-		return ""
-	}
-	name, ok := names[stack]
-	if !ok {
-		if len(names) >= maxNames {
-			clear(names)
-		}
-		name = cmp.Or(of(stack.Frames), "unknown")
-		names[stack] = name
-	}
-	return name
-}
-
 func (v *sites) work() func(*reader) func() {
-	ascii, of, names, arrange, base, now := v.settings.ASCII, v.callSite, v.names, v.Arranger(), v.base, v.data.now
-	highest, highestAt := v.highest, v.highestAt
+	ascii, arrange, base, now := v.settings.ASCII, v.Arranger(), v.base, v.data.now
 	last := v.done
 	want := sitesQuery{doneWork{query: v.Query(), any: true}, base}
 	return func(r *reader) func() {
@@ -218,7 +195,7 @@ func (v *sites) work() func(*reader) func() {
 			banks := bankCounts(o.process)
 			for i, list := 0, r.buffers(o.process); i < len(list); i++ {
 				b := &list[i]
-				id := siteID{process: idOf(o.process), memory: b.Memory, site: callSite(names, of, b.Stack)}
+				id := siteID{process: idOf(o.process), memory: b.Memory, site: b.Site}
 				if id.site == "" {
 					id.size = b.Size
 				}
@@ -226,7 +203,7 @@ func (v *sites) work() func(*reader) func() {
 				if !ok {
 					n = len(rows)
 					index[id] = n
-					rows = append(rows, siteRow{owner: o, siteID: id, stack: b.Stack, oldest: b.Since})
+					rows = append(rows, siteRow{owner: o, siteID: id, stack: b.Stack, oldest: b.Since, peakAtLeast: true})
 				}
 				row := &rows[n]
 				bytes := cmp.Or(b.PerBank*banks[b.Memory], b.Size) * uint64(max(len(b.Chips), 1))
@@ -238,6 +215,11 @@ func (v *sites) work() func(*reader) func() {
 					row.survivorBytes += bytes
 				}
 			}
+			for _, site := range r.sites(o.process) {
+				if n, ok := index[siteID{idOf(o.process), site.Memory, site.Name, site.Size}]; ok {
+					rows[n].peak, rows[n].peakAtLeast = site.Peak, site.PeakAtLeast
+				}
+			}
 		}
 		latest := make(map[siteID]uint64, len(rows))
 		for i := range rows {
@@ -247,14 +229,9 @@ func (v *sites) work() func(*reader) func() {
 		if from == nil {
 			from = &baseline{now, now, latest}
 		}
-		if now < *highestAt || len(highest) > maxNames {
-			clear(highest) // a replay went back, or sites come and go
-		}
-		*highestAt = now
 		for i := range rows {
 			row := &rows[i]
-			highest[row.siteID] = max(highest[row.siteID], row.bytes)
-			row.highest = highest[row.siteID]
+			row.peak = max(row.peak, row.bytes)
 			row.grown = int64(row.bytes) - int64(from.bytes[row.siteID])
 		}
 		shown := arrange(rows)
@@ -278,7 +255,14 @@ func (v *sites) stacks() {
 			return
 		}
 	}
-	v.notify("no call stacks are recorded: that is chosen at the start, with --stacks (tt-memtrace --stacks -p PID)")
+	switch r := v.Chosen(); {
+	case v.data.recorded:
+		v.notify("no call stacks are in this recording: 'tt-memtrace record --stacks' records them")
+	case r != nil:
+		v.notify(fmt.Sprintf("no call stacks are recorded: 'tt-memtrace --stacks -p %d' records those of later allocations", r.owner.process.PID))
+	default:
+		v.notify("no call stacks are recorded: 'tt-memtrace --stacks -- COMMAND' records them")
+	}
 }
 
 // rebase makes now the baseline.

@@ -473,9 +473,9 @@ func bufferDetail(s *state, r *bufferRow) []text.Line {
 		widget.Pair("chips", s.chipsCell(r.Chips)),
 		widget.Pair("object", text.Plain.Line(text.Hex(r.ID)+" in the process")),
 	}
-	if r.Stack != nil && s.callSite != nil {
-		if site := s.callSite(r.Stack.Frames); site != "" {
-			out = slices.Insert(out, 1, widget.Pair("site", text.Strong.Line(text.Sanitize(site, s.settings.ASCII))))
+	if r.Stack != nil {
+		if r.Site != "" {
+			out = slices.Insert(out, 1, widget.Pair("site", text.Strong.Line(text.Sanitize(r.Site, s.settings.ASCII))))
 		}
 		out = append(out, s.stackLines(r.Stack)...)
 	}

@@ -31,11 +31,13 @@ type Feed interface {
 	// Snapshot is called each Options.Refresh and must return soon. Nil means
 	// an empty snapshot.
 	Snapshot() *aggregator.Snapshot
-	// Buffers and Programs are those of a process in the snapshot, oldest first.
+	// Buffers and Programs are those of a process in the snapshot, oldest first; Sites are where it
+	// allocated buffers, with their peaks, in no order.
 	// They are called only while a view shows them, and then at most once a second
 	// and process, and only where the process had events since.
 	Buffers(pid uint32) []aggregator.BufferSnapshot
 	Programs(pid uint32) []aggregator.ProgramSnapshot
+	Sites(pid uint32) []aggregator.Site
 }
 
 // Options for Run. The zero value is usable.
@@ -55,8 +57,6 @@ type Options struct {
 	// Backlog says what waits to be read; while that is old, the screen says so. It is
 	// called like Feed.Snapshot, and is nil where the source does not know it.
 	Backlog func() Backlog
-	// CallSite names the user's code on a stack in one line; nil where that is not possible.
-	CallSite func([]aggregator.Frame) string
 	// Log is the stream of changes that the view of events shows; nil where the
 	// source has none.
 	Log *Log

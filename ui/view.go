@@ -55,8 +55,6 @@ type state struct {
 	// about instead, if any.
 	chip    aggregator.Chip
 	process processID
-	// callSite names the user's code on a stack, nil where that is not possible.
-	callSite func([]aggregator.Frame) string
 	// notify shows a message for a while; open goes to a view.
 	notify func(string)
 	open   func(pageID)

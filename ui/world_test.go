@@ -33,6 +33,7 @@ const oneSecond = uint64(time.Second)
 
 func newWorld(chips int) *world {
 	w := &world{Aggregator: aggregator.New(), log: NewLog(), time: 1000 * oneSecond, wall: time.Date(2025, 1, 2, 12, 3, 11, 0, time.UTC)}
+	w.FollowSites(func(f []aggregator.Frame) string { return f[0].File + " " + f[0].Function })
 	w.OnChange, w.OnCBChange, w.OnRefused = w.log.Change, w.log.CBChange, func(e *aggregator.Event) { w.log.Refused(e) }
 	w.OnKernelChange = func(c aggregator.KernelChange) {
 		if c.Chip.Number == 0 { // their order over the chips is any
@@ -103,7 +104,7 @@ func (w *world) program(pid uint32, device uint64, operation string, launches ui
 
 // launches makes a device's kernel-config ring hold n programs.
 func (w *world) launches(pid uint32, device uint64, n uint64) {
-	w.publish(aggregator.Event{Kind: aggregator.ConfigRingUsed, PID: pid, Device: device, ConfigRing: &aggregator.ConfigRing{ID: device + 2, Base: 0x8000, Capacity: 69 * kib, Used: n * 4 * kib, Programs: n}})
+	w.publish(aggregator.Event{Kind: aggregator.ConfigRingUsed, PID: pid, Device: device, ConfigRing: &aggregator.ConfigRing{ID: device + 2, Base: 0x8000, Capacity: 69 * kib, Used: n * 4 * kib, Places: n}})
 }
 
 // refused is an allocation that there is no room for.

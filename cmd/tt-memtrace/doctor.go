@@ -27,9 +27,9 @@ func newDoctor() *cobra.Command {
 		Long: `Show what works here and what does not: first what this user can trace now, with
 probes and without, and the command that makes the rest work; then the host kernel,
 the rights, and each build of the runtime's library that a process maps (or the one
-given). For a library: every probe point, its address, and whether the host kernel emulates the
-instruction there; the layout of a buffer, and the functions and debug information
-that prove it; and what is not covered, with the effect on the numbers.
+given). For a library: every probe point, its address, and whether the host kernel
+emulates the instruction there; the layout of a buffer, and the functions and debug
+information that prove it; and what is not covered, with the effect on the numbers.
 docs/compatibility.md has the same for the published releases.
 
 --compare traces the processes for a moment and shows their memory on each chip

@@ -52,7 +52,7 @@ func newExport() *cobra.Command {
 	f := cmd.Flags()
 	f.StringVarP(&dir, "output", "o", "", "write to this folder")
 	_ = cmd.MarkFlagDirname("output")
-	f.BoolVarP(&t.quiet, "quiet", "q", false, "write no notices")
+	f.BoolVarP(&t.quiet, "quiet", "q", false, "no notices on standard error")
 	return cmd
 }
 

@@ -27,7 +27,8 @@ Recordings of several hosts are merged, with a table of the hosts (text and json
 Recordings of one host are read one after the other, as one.
 
 Formats: text, json, html (one self-contained page with charts), pprof (for
-go tool pprof), chrome (for Perfetto and chrome://tracing), csv (use over time). The events themselves, as JSON lines: log --json --from FILE.`
+go tool pprof), chrome (for Perfetto and chrome://tracing), csv (use over time).
+'log --json --from FILE' prints the events themselves, as JSON lines.`
 
 // formats are the ways to write a report.
 var formats = map[string]func(*report.Report, io.Writer) error{

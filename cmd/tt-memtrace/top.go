@@ -41,7 +41,7 @@ func (u *uiFlags) flags(cmd *cobra.Command) {
 func (u *uiFlags) topFlags(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&u.view, "view", "", "begin with this view: "+strings.Join(ui.Views(), ", ")+" (default the last one)")
 	_ = cmd.RegisterFlagCompletionFunc("view", cobra.FixedCompletions(ui.Views(), cobra.ShellCompDirectiveNoFileComp))
-	cmd.Flags().BoolVar(&u.exit, "exit", false, "exit when the traced command or the last traced PID ends")
+	cmd.Flags().BoolVar(&u.exit, "exit", false, "exit when the traced command, the last traced PID or the recording ends")
 }
 
 func newTop() *cobra.Command {
@@ -85,6 +85,7 @@ func runTop(cmd *cobra.Command, t *targets, u *uiFlags, args []string) error {
 		return err
 	}
 	l.silent = true
+	l.FollowSites(report.CallSite)
 	log := ui.NewLog()
 	l.AddSink(session.Sink{Events: log.Events, Change: log.Change, CB: log.CBChange, Kernel: log.KernelChange, Unsafe: log.Unsafe, Refuse: l.explaining(log)})
 	u.requested = u.requested || t.shm // all that is known
@@ -124,7 +125,7 @@ func runTop(cmd *cobra.Command, t *targets, u *uiFlags, args []string) error {
 	}
 	err = ui.Run(screen, l, ui.Options{
 		Host: l.host, Source: l.label(t, args), Now: func() time.Time { return l.Wall(l.Now()) }, Notes: l.Notices, Log: log, System: host, Save: l.saveSnapshot,
-		Backlog: l.backlog(), Recorded: l.player != nil, Player: l.playing(), CallSite: report.CallSite, SettingsFile: settingsFile(), View: u.view, Requested: u.requested, ASCII: cmd.Flags().Changed("ascii") && u.ascii, Done: l.Ended(),
+		Backlog: l.backlog(), Recorded: l.player != nil, Player: l.playing(), SettingsFile: settingsFile(), View: u.view, Requested: u.requested, ASCII: cmd.Flags().Changed("ascii") && u.ascii, Done: l.Ended(),
 	})
 	cancel()
 	if errors.Is(err, ui.ErrSettings) {

@@ -20,8 +20,6 @@ const (
 	allocated = "_ZN2tt8tt_metal12GraphTracker14track_allocateEPKNS0_6BufferE"
 	freed     = "_ZN2tt8tt_metal12GraphTracker16track_deallocateEPNS0_6BufferE"
 	launched  = "_ZN2tt8tt_metal11distributed19EnqueueMeshWorkloadERNS1_16MeshCommandQueueERNS1_12MeshWorkloadEb"
-	// taken is a prefix: releases differ in what follows.
-	taken = "_ZN2tt8tt_metal16program_dispatch37reserve_space_in_kernel_config_buffer"
 )
 
 // window prints what tt-memtrace reads of a Buffer, as raw words.
@@ -64,7 +62,6 @@ var ofAllocating = map[string]string{
 
 var ofLaunching = map[string]string{
 	launched: `printf("%d %d %llx %llx %llx\n", pid, tid, arg0, *uptr(arg1), nsecs);`,
-	taken:    `printf("%d %d %llx %llx %d %d\n", pid, tid, arg0, *uptr(arg1), arg2, arg3);`,
 }
 
 // fixtures are processes that use the fixture library: one that is measured, others

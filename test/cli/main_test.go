@@ -18,6 +18,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"tt-memtrace/test/fixture"
 	"tt-memtrace/test/program"
 	"tt-memtrace/test/rig"
 )
@@ -38,7 +39,12 @@ const (
 // tool is the binary under test.
 var tool string
 
-func TestMain(m *testing.M) { os.Exit(program.Main(m, &tool)) }
+func TestMain(m *testing.M) {
+	remove := fixture.Share()
+	code := program.Main(m, &tool)
+	remove()
+	os.Exit(code)
+}
 
 // text is what a program writes, as it comes.
 type text struct {

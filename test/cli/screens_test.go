@@ -2,6 +2,7 @@ package cli
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -191,6 +192,14 @@ func TestScreensShowTheNumbersOfStatus(t *testing.T) {
 	p.shows(fmt.Sprintf("buffers %s (of %s,", digits(s.Chips[0].Memory["l1"].Buffers), digits(process.Buffers)))
 	p.press("7")
 	p.row(pid, "yes")
+	p.press("8")
+	// It was traced from its start: no peak is a lower bound.
+	p.until(func(screen string) error {
+		if !strings.Contains(screen, "ALLOCATED BY") || !strings.Contains(screen, "buffers of ") || strings.Contains(screen, "≥") {
+			return errors.New("no sites, or their peaks are not exact")
+		}
+		return nil
+	})
 	p.press("6")
 	p.shows("following", "ALLOC", digits(process.Allocs + process.Frees)[:1])
 
@@ -208,6 +217,8 @@ func TestScreensShowTheNumbersOfStatus(t *testing.T) {
 	// It knows what was there before it came, and says since when.
 	p.row(pid, digits(process.Buffers))
 	p.shows("verified ", "s ago")
+	p.press("8")
+	p.shows("ALLOCATED BY", "≥")
 	p.press("q")
 	waitFor(t, gone)
 	if err := os.WriteFile(file, []byte("{"), 0o600); err != nil {

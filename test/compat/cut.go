@@ -20,7 +20,6 @@ var kept = regexp.MustCompile(`^_ZT?V?NK?2tt(7Cluster|8tt_metal(6Buffer|10Buffer
 	`6detail11ProgramImpl|11distributed(10MeshDevice|14MeshDeviceImpl|14MeshDeviceView|18MeshDeviceViewImpl|19MeshCoordinateRange|16MeshWorkloadImpl|18FDMeshCommandQueue|19EnqueueMeshWorkload)))` +
 	`([0-9CDE].{0,120})?$|` +
 	`^_ZNK?2tt8tt_metal6Kernel(34process_scratchpad_binding_handles.*|24common_runtime_args_dataEv|18logical_corerangesEv)$|` +
-	`^_ZN2tt8tt_metal16program_dispatch37reserve_space_in_kernel_config_buffer[^$]*$|` +
 	`^_ZN2tt8tt_metal3[23](push|pop)_corruptible_allocation_scopeE[^$]*$`)
 
 // Cut keeps of a library what metal.Examine rests on: headers, the code and

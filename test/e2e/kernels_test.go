@@ -431,7 +431,7 @@ func (tr *trace) compareRings(r reader, programs []aggregator.ProgramSnapshot) (
 			used += r.u32(r.u64(r.u64(ring.ID+0x30)+24*first) + 4)
 			n++
 		}
-		if ring.Base != base || ring.Capacity != end-base || ring.Used != used || ring.Used == 0 || ring.Programs == 0 || ring.Programs > n || ring.Replayed {
+		if ring.Base != base || ring.Capacity != end-base || ring.Used != used || ring.Used == 0 || ring.Places != n || ring.Replayed {
 			t.Errorf("chip %d: ring %+v; the runtime's is from %d to %d and has %d bytes of %d places in use", c.Chip.Number, ring, base, end, used, n)
 		}
 		// Behind it lies what programs place.

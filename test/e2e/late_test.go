@@ -330,7 +330,7 @@ func TestAttachedLateKnowsPrograms(t *testing.T) {
 	for _, c := range []struct {
 		cluster      string
 		slow, chroot bool
-	}{{"n150", false, false}, {"t3k", false, false}, {"n300", true, true}} {
+	}{{"n150", false, false}, {"t3k", false, false}, {"n300", r.PlacesSlowly(), true}} {
 		t.Run(fmt.Sprintf("%s slow=%v chroot=%v", c.cluster, c.slow, c.chroot), func(t *testing.T) {
 			if c.slow && !r.PlacesSlowly() {
 				return // the mock places none there
@@ -351,6 +351,9 @@ func TestAttachedLateKnowsPrograms(t *testing.T) {
 				}
 				late := start(t, tracer.Options{PIDs: []uint32{uint32(w.PID())}})
 				late.sync()
+				if event == "op" && !c.slow {
+					late.compareRings(late.reader(w.PID()), late.programs(w.PID()))
+				}
 				got, want := programsOf(late.programs(w.PID())), programsOf(early.programs(w.PID()))
 				if len(got) != len(want) {
 					t.Errorf("%s: %d programs, early %d", event, len(got), len(want))

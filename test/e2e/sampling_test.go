@@ -109,8 +109,8 @@ func TestSampledProgramsEqualTheProbed(t *testing.T) {
 			d := theirs.Chips[i]
 			c.CB.PeakPhysical, c.CB.PeakLogical, d.CB.PeakPhysical, d.CB.PeakLogical = 0, 0, 0, 0
 			c.CB.PeaksAtLeast = false // what an interval cannot know
-			if c.CB != d.CB || c.Kernel != d.Kernel {
-				t.Errorf("%s: chip %d: %+v %+v\nprobed %+v %+v", event, i, c.CB, c.Kernel, d.CB, d.Kernel)
+			if c.CB != d.CB || c.Kernel != d.Kernel || c.ConfigRing != d.ConfigRing {
+				t.Errorf("%s: chip %d: %+v %+v %+v\nprobed %+v %+v %+v", event, i, c.CB, c.Kernel, c.ConfigRing, d.CB, d.Kernel, d.ConfigRing)
 			}
 		}
 		if t.Failed() {

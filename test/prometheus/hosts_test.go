@@ -5,9 +5,12 @@ import (
 	"io"
 	"log/slog"
 	"net/http"
+	"regexp"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"tt-memtrace/aggregator"
 	"tt-memtrace/metrics"
@@ -161,16 +164,45 @@ func TestThirtyHosts(t *testing.T) {
 	queriesOfTheDashboard(t, p)
 }
 
-// queriesOfTheDashboard asks a server what the dashboard asks it.
+// queriesOfTheDashboard asks a server what the dashboard asks it. Of thirty hosts with eight chips, those panels
+// that say so show the 20 highest or lowest.
 func queriesOfTheDashboard(t *testing.T, p *server) {
 	t.Helper()
 	list := expressions(t)
+	ranked := regexp.MustCompile(`^(top|bottom)k\(20, (.*)\)$`)
+	cut := map[string]bool{}
 	for _, e := range list {
 		e = strings.NewReplacer("$instance", ".*", "$chip", ".*", "$__rate_interval", "1m").Replace(e)
 		eventually(t, "there is an answer to "+e, func() bool { return len(p.query(t, e)) > 0 })
+		m := ranked.FindStringSubmatch(e)
+		if m == nil {
+			if strings.Contains(e, "topk") || strings.Contains(e, "bottomk") {
+				t.Errorf("%s is not the 20 highest", e)
+			}
+			continue
+		}
+		values := func(expr string, at time.Time) (list []float64) {
+			for _, one := range p.queryAt(t, expr, at) {
+				list = append(list, one.value)
+			}
+			slices.Sort(list)
+			if m[1] == "top" {
+				slices.Reverse(list)
+			}
+			return list
+		}
+		settles(t, e, func() []string {
+			now := time.Now()
+			all, shown := values(m[2], now), values(e, now)
+			cut[m[1]] = cut[m[1]] || len(all) > 20
+			if want := all[:min(20, len(all))]; !slices.Equal(shown, want) {
+				return []string{fmt.Sprintf("%d are shown, %v, of %d, %v", len(shown), shown, len(all), want)}
+			}
+			return nil
+		})
 	}
-	if len(list) < 30 {
-		t.Errorf("only %d queries", len(list))
+	if len(list) < 30 || !cut["top"] || !cut["bottom"] {
+		t.Errorf("%d queries, and some leave something out: %v", len(list), cut)
 	}
 }
 

@@ -134,9 +134,14 @@ type series struct {
 
 func (s *server) query(t *testing.T, expr string) []series {
 	t.Helper()
+	return s.queryAt(t, expr, time.Now())
+}
+
+func (s *server) queryAt(t *testing.T, expr string, at time.Time) []series {
+	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
-	q, err := http.NewRequestWithContext(ctx, "GET", s.url+"/api/v1/query?query="+url.QueryEscape(expr), nil)
+	q, err := http.NewRequestWithContext(ctx, "GET", s.url+"/api/v1/query?"+url.Values{"query": {expr}, "time": {at.Format(time.RFC3339Nano)}}.Encode(), nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -177,6 +177,18 @@ func (img *Image) addRelr(s *elf.Section) error {
 	return nil
 }
 
+// Of is the image of a file with the same contents.
+func (img *Image) Of(f *elf.File) *Image {
+	same := *img
+	same.progs, same.closer = nil, nil
+	for _, p := range f.Progs {
+		if p.Type == elf.PT_LOAD {
+			same.progs = append(same.progs, p)
+		}
+	}
+	return &same
+}
+
 // Close closes the file that OpenImage opened.
 func (img *Image) Close() error {
 	if img.closer == nil {

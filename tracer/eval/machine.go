@@ -83,6 +83,7 @@ type Machine struct {
 	depth    int
 	active   int // nested Calls
 	cache    map[uint64]*inst
+	before   *inst // what was executed last, or nil
 }
 
 // Option changes a new Machine.
@@ -270,8 +271,14 @@ func (m *Machine) Call(fn uint64, args ...uint64) (uint64, error) {
 
 // step executes one instruction.
 func (m *Machine) step() error {
-	in, err := m.fetch(m.rip)
+	in, err := (*inst)(nil), error(nil)
+	if b := m.before; b != nil && b.then != nil && b.then.addr == m.rip {
+		in = b.then
+	} else if in, err = m.fetch(m.rip); err == nil && m.before != nil {
+		m.before.then = in
+	}
 	if err == nil {
+		m.before = in
 		if m.steps >= m.maxSteps {
 			err = limit("steps")
 		} else {
@@ -321,6 +328,7 @@ func (m *Machine) fetch(addr uint64) (*inst, error) {
 	}
 	if len(m.cache) >= maxCached {
 		clear(m.cache)
+		m.before = nil // what is forgotten leads to nothing that is kept
 	}
 	m.cache[addr] = in
 	return in, nil

@@ -61,6 +61,9 @@ type overlay struct {
 	heap     uint64 // bytes allocated
 	pages    map[uint64]*[pageSize]byte
 	lines    map[uint64]*line
+	// page is the private page that was used last, and its number.
+	page   *[pageSize]byte
+	number uint64
 }
 
 func newOverlay(mem Memory) overlay {
@@ -87,6 +90,14 @@ func (o *overlay) private(addr uint64, n int) (in, bad bool) {
 	return false, addr < o.base+windowSize && addr+size > o.base
 }
 
+// privatePage is a page of the window, or nil where nothing was written to it.
+func (o *overlay) privatePage(number uint64) *[pageSize]byte {
+	if o.page == nil || o.number != number {
+		o.page, o.number = o.pages[number], number
+	}
+	return o.page
+}
+
 func (o *overlay) read(p []byte, addr uint64) error {
 	if len(p) == 0 {
 		return nil
@@ -102,7 +113,7 @@ func (o *overlay) read(p []byte, addr uint64) error {
 		for len(p) > 0 {
 			off := addr % pageSize
 			n := min(len(p), int(pageSize-off))
-			if page := o.pages[addr/pageSize]; page != nil {
+			if page := o.privatePage(addr / pageSize); page != nil {
 				copy(p[:n], page[off:])
 			} else {
 				clear(p[:n])
@@ -175,7 +186,7 @@ func (o *overlay) write(addr uint64, p []byte) error {
 		var n int
 		if in {
 			off := addr % pageSize
-			page := o.pages[addr/pageSize]
+			page := o.privatePage(addr / pageSize)
 			if page == nil {
 				page = new([pageSize]byte)
 				o.pages[addr/pageSize] = page

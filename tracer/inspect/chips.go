@@ -17,6 +17,9 @@ type Chips struct {
 	// environ is where it has the variable that points to its environment; 0 until it is found.
 	environ uint64
 
+	// ids reads the unique ids of all chips.
+	ids func() (map[uint32]uint64, error)
+
 	mu      sync.Mutex
 	uniques map[uint32]uint64
 	boards  map[uint32]string
@@ -24,7 +27,7 @@ type Chips struct {
 
 // NewChips prepares to ask a process for its chips. Nothing is read yet.
 func NewChips(in *Inspector, pid uint32) *Chips {
-	return &Chips{in: in, pid: pid, private: Renumbered(pid), boards: map[uint32]string{}}
+	return &Chips{in: in, pid: pid, private: Renumbered(pid), ids: in.UniqueIDs, boards: map[uint32]string{}}
 }
 
 // Device is what a process says of a device that is open.
@@ -42,8 +45,8 @@ type Device struct {
 // Device reads the properties of a device.
 func (c *Chips) Device(address uint64) (d Device, err error) {
 	d.numbers, d.Mesh, d.Arch, err = c.in.Device(address)
+	d.uniques = c.uniquesOf(d.numbers)
 	for _, n := range d.numbers {
-		d.uniques = append(d.uniques, c.uniqueOf(n))
 		d.boards = append(d.boards, c.boardOf(n))
 	}
 	d.private = c.private
@@ -88,25 +91,27 @@ func (c *Chips) Uses(unique uint64) bool {
 	return false
 }
 
-// uniqueOf is a chip's unique id, 0 where it is not known. It is asked for once,
-// and again for chips that were not there.
-func (c *Chips) uniqueOf(number uint32) uint64 {
-	c.mu.Lock()
-	id, asked := c.uniques[number]
-	c.mu.Unlock()
-	if asked {
-		return id
+// uniquesOf are the unique ids of a device's chips, 0 where they are not known. They are asked for once,
+// again where a chip was not there, and with the next device where they could not be read.
+func (c *Chips) uniquesOf(numbers []uint32) (list []uint64) {
+	failed := false
+	for _, n := range numbers {
+		c.mu.Lock()
+		id, asked := c.uniques[n]
+		c.mu.Unlock()
+		if !asked && !failed {
+			ids, err := c.ids() // that can take long
+			if failed = err != nil; !failed {
+				ids[n] += 0 // asked
+				c.mu.Lock()
+				c.uniques = ids
+				c.mu.Unlock()
+				id = ids[n]
+			}
+		}
+		list = append(list, id)
 	}
-	ids, err := c.in.UniqueIDs()
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if err == nil {
-		c.uniques = ids
-	} else if c.uniques == nil {
-		c.uniques = map[uint32]uint64{}
-	}
-	c.uniques[number] += 0 // asked
-	return c.uniques[number]
+	return list
 }
 
 // boardOf is the card of a chip, asked for once.

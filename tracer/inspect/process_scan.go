@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"tt-memtrace/aggregator"
@@ -118,35 +120,57 @@ func (in *Inspector) readPrograms(b *ProcessScan, found memory.Objects, known ma
 	}
 	var ranges map[uint64][]MeshRange
 	chips := in.chipsOf(b.Devices)
-	if unknown := slices.DeleteFunc(slices.Clone(b.Scan.Programs), func(id uint64) bool { return known[id] }); len(unknown) > 0 && len(chips) > 1 {
+	unknown := slices.DeleteFunc(slices.Clone(b.Scan.Programs), func(id uint64) bool { return known[id] })
+	if len(unknown) > 0 && len(chips) > 1 {
 		// Without it, those of a mesh with several chips say that theirs are not known.
 		ranges, _ = in.nodesOf(unknown)
 	}
 	limit := in.limit(programTime)
-	for i, id := range b.Scan.Programs {
-		if known[id] {
-			continue
-		}
-		if limit.Over() {
-			b.UnreadPrograms = append(b.UnreadPrograms, b.Scan.Programs[i:]...)
-			b.Why = fmt.Errorf("reading them took more than %v", programTime)
-			return
-		}
-		in.resetCache()
-		h, err := in.describeProgram(id, b.Devices, builder, ranges[id], chips)
-		if err != nil {
-			in.resetCache()
-			// Perhaps it was just being made.
-			h, err = in.describeProgram(id, b.Devices, builder, ranges[id], chips)
-		}
-		if err != nil && len(in.programs([]uint64{id - 16})) == 0 {
-			continue // or just destroyed
-		}
-		if err != nil {
-			b.UnreadPrograms, b.Why = append(b.UnreadPrograms, id), err
-		}
-		b.Programs = append(b.Programs, h)
+	read := make([]*programRead, len(unknown))
+	var next atomic.Int64
+	var readers sync.WaitGroup
+	for range programReaders {
+		readers.Go(func() {
+			in := in.withCache()
+			for i := next.Add(1) - 1; i < int64(len(unknown)) && !limit.Over(); i = next.Add(1) - 1 {
+				id := unknown[i]
+				p := &programRead{}
+				p.Program, p.err = in.describeProgram(id, b.Devices, builder, ranges[id], chips)
+				if in.resetCache(); p.err != nil {
+					// Perhaps it was just being made.
+					p.Program, p.err = in.describeProgram(id, b.Devices, builder, ranges[id], chips)
+					in.resetCache()
+				}
+				// Or just destroyed.
+				p.gone = p.err != nil && len(in.programs([]uint64{id - 16})) == 0
+				read[i] = p
+			}
+		})
 	}
+	readers.Wait()
+	for i, p := range read {
+		switch {
+		case p == nil:
+			b.UnreadPrograms = append(b.UnreadPrograms, unknown[i])
+			b.Why = fmt.Errorf("reading them took more than %v", programTime)
+			continue
+		case p.gone:
+			continue
+		case p.err != nil:
+			b.UnreadPrograms, b.Why = append(b.UnreadPrograms, unknown[i]), p.err
+		}
+		b.Programs = append(b.Programs, p.Program)
+	}
+}
+
+// programReaders read programs side by side: while one waits for the process's memory, another one evaluates.
+const programReaders = 2
+
+// programRead is a program as it was read, or why it was not.
+type programRead struct {
+	Program
+	err  error
+	gone bool
 }
 
 // ScanAllocators reads the buffers of the allocators. One that is changing too fast,

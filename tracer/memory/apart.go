@@ -118,6 +118,9 @@ func serveSearch(pid uint32, words, buffer []byte) {
 			os.Exit(0)
 		}
 	}
+	// It has one otherwise: whatever else a reader does, it does alone.
+	runtime.GOMAXPROCS(min(maxSearchers, runtime.NumCPU()))
+	defer runtime.GOMAXPROCS(1)
 	s := newSearch(Direct(pid), vptrs, proc.NewLimit(searchTime, nil).Over)
 	var said time.Time
 	s.still = func() error {

@@ -89,15 +89,10 @@ func (p *Process) Open(m proc.Mapping) (*File, error) {
 		return &File{f, release}, nil
 	}
 	var file *File
-	var refused error
-	err := p.ofFile(func(r *reader) (err error) {
+	if err := p.ofFile(func(r *reader) (refused, err error) {
 		file, refused, err = r.open(wanted)
-		return err
-	})
-	if err == nil {
-		err = refused
-	}
-	if err != nil {
+		return refused, err
+	}); err != nil {
 		return nil, wrap(m.Path, err)
 	}
 	return file, nil
@@ -113,14 +108,10 @@ func (p *Process) ReadFile(path string) (b []byte, err error) {
 		n, err := readInRoot(p.pid, path, b)
 		return b[:n], wrapRead(path, err)
 	}
-	var refused error
-	err = p.ofFile(func(r *reader) (err error) {
+	err = p.ofFile(func(r *reader) (refused, err error) {
 		b, refused, err = r.readFile(p.pid, path)
-		return err
+		return refused, err
 	})
-	if err == nil {
-		err = refused
-	}
 	return b, wrapRead(path, err)
 }
 
@@ -134,12 +125,17 @@ func wrapRead(path string, err error) error {
 // fileBytes is how much of a file ReadFile reads at the most.
 const fileBytes = 64 << 10
 
-// ofFile asks the reader for files. A process of which a file does not answer is not asked for another.
-func (p *Process) ofFile(do func(*reader) error) error {
+// ofFile asks the reader for files. A process of which a file does not answer is not asked for another. That a
+// file was refused is no error of the reader, which goes on.
+func (p *Process) ofFile(do func(*reader) (refused, err error)) error {
 	if p.filesHung.Load() {
 		return ErrNoAnswer
 	}
-	err := p.user.files.ask(p, do)
+	var refused error
+	err := p.user.files.ask(p, func(r *reader) (err error) {
+		refused, err = do(r)
+		return err
+	})
 	switch {
 	case err != nil && p.interrupted.Load():
 		return ErrInterrupted
@@ -148,6 +144,8 @@ func (p *Process) ofFile(do func(*reader) error) error {
 		return ErrNoAnswer
 	case errors.Is(err, ErrHung):
 		return ErrNoAnswer
+	case err == nil:
+		return refused
 	}
 	return err
 }

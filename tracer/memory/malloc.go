@@ -57,15 +57,15 @@ func chunkSize(at, end, header, flag uint64) uint64 {
 	return size
 }
 
-// chunks searches a heap by its chunks, from its first one to its end. It is false
-// where they do not follow each other to the end: then what lies behind verified is to be
-// searched whole.
-func (s *search) chunks(first, end, flag uint64) (verified uint64, whole bool) {
+// chunks searches a heap, which has an end, by its chunks, from one of them on, and until one is at an address or
+// behind it, or the heap ends: reached is where that is. It is false where they do not follow each other so far: then
+// what lies behind reached is to be searched whole.
+func (s *search) chunks(first, until, end, flag uint64) (reached uint64, whole bool) {
 	// The process runs on: a chunk that was just joined with the next one leads astray,
 	// and is read again.
 	const tries, back = 3, 16
 	var last [back]uint64
-	verified = first
+	verified := first
 	for range tries {
 		s.forget()
 		for i := range last {
@@ -76,6 +76,9 @@ func (s *search) chunks(first, end, flag uint64) (verified uint64, whole bool) {
 			// What ends a heap: two headers of nothing, where another one follows.
 			if end-at < 4*chunkHeader {
 				return end, true
+			}
+			if at >= until {
+				return at, true
 			}
 			words := s.load(at, chunkHeader)
 			if len(words) < 2 || size > 0 && words[1]&previousInUse == 0 && words[0] != size {

@@ -13,6 +13,9 @@ import (
 type Pages struct {
 	mem   *Process
 	known map[uint64]*page
+	// last is the page that was used last, and its number.
+	last   *page
+	number uint64
 	// ahead is how many pages, aligned to as many, come with the one that is wanted.
 	ahead uint64
 }
@@ -51,6 +54,17 @@ func (p *Pages) ReadAt(b []byte, address uint64) error {
 
 func (p *Pages) page(address uint64) (*page, error) {
 	number := address / proc.PageBytes
+	if p.last != nil && p.number == number {
+		return p.last, nil
+	}
+	read, err := p.numbered(number)
+	if err == nil {
+		p.last, p.number = read, number
+	}
+	return read, err
+}
+
+func (p *Pages) numbered(number uint64) (*page, error) {
 	if known := p.known[number]; known != nil {
 		return known, nil
 	}

@@ -3,7 +3,11 @@ package memory
 import (
 	"cmp"
 	"fmt"
+	"os"
+	"runtime"
 	"slices"
+	"sync"
+	"sync/atomic"
 	"time"
 	"unsafe"
 
@@ -37,9 +41,12 @@ func (p *Process) Find(vptrs ...uint64) (Objects, error) {
 	return s.found, s.process(p.pid, false)
 }
 
-// search looks for vptrs in one process's memory, through a window of it.
+// search looks for vptrs in one process's memory, through a window of it. Several search parts of the same
+// memory side by side.
 type search struct {
-	mem      *Process
+	mem *Process
+	// file is its memory, or nil: a small piece is read in less time from it.
+	file     *os.File
 	vptrs    []uint64
 	low, any uint64 // vtables are close together: one comparison sorts out nearly all
 	// many are vptrs, where they are not few.
@@ -68,13 +75,20 @@ type search struct {
 	next   uint64
 }
 
-// windowBytes are read at once, at most.
-const windowBytes = 256 << 10
+const (
+	// windowBytes are read at once, at most, and jumpBytes where what was read last is not near.
+	windowBytes = 256 << 10
+	jumpBytes   = 1 << 10
+	// nearPages is how far apart two places may be that the pages between are listed too.
+	nearPages = 256
+	// maxSearchers search side by side.
+	maxSearchers = 4
+)
 
 func newSearch(mem *Process, vptrs []uint64, over func() bool) *search {
 	low := slices.Min(vptrs)
 	s := &search{mem: mem, vptrs: vptrs, low: low, any: slices.Max(vptrs) - low, over: over,
-		found: Objects{}, words: make([]uint64, windowBytes/8), next: proc.PageBytes}
+		found: Objects{}, words: make([]uint64, windowBytes/8), next: jumpBytes}
 	if len(vptrs) > 16 {
 		s.many = make(map[uint64]struct{}, len(vptrs))
 		for _, v := range vptrs {
@@ -103,24 +117,39 @@ func (s *search) process(pid uint32, walk bool) error {
 		return err
 	}
 	defer s.resident.Close()
+	if s.file, err = os.Open(fmt.Sprintf("/proc/%d/mem", pid)); err == nil {
+		defer s.file.Close()
+	}
 	s.tick()
 	// What is large, and perhaps sparse, comes last.
 	slices.SortFunc(regions, func(a, b proc.Region) int { return cmp.Compare(a.End-a.Start, b.End-b.Start) })
+	var work []func(*search)
+	var parts *heapParts
 	for _, r := range regions {
-		if s.resident.Empty(r.Start) {
-			continue
-		}
-		s.region, s.from, s.to = r, 0, 0
-		s.forget()
-		s.mapping(r, r.Start == heap)
 		switch {
-		case s.failed != nil:
-			return s.failed
-		case s.count > maxObjects:
-			return fmt.Errorf("there seem to be more than %d", maxObjects)
-		case s.late:
-			return ErrSearchTime
+		case s.resident.Empty(r.Start):
+		case r.Start == heap:
+			parts = s.divide(r, heapPartBytes)
+			for i := range parts.list {
+				work = append(work, func(s *search) { s.heapPart(parts, i) })
+			}
+		default:
+			work = append(work, func(s *search) { s.mapping(r) })
 		}
+	}
+	if err := s.share(pid, walk, work); err != nil {
+		return err
+	}
+	if parts != nil && s.failed == nil && s.count <= maxObjects {
+		s.join(parts)
+	}
+	switch {
+	case s.failed != nil:
+		return s.failed
+	case s.count > maxObjects:
+		return fmt.Errorf("there seem to be more than %d", maxObjects)
+	case s.late:
+		return ErrSearchTime
 	}
 	for vptr, list := range s.found {
 		slices.Sort(list)
@@ -129,19 +158,64 @@ func (s *search) process(pid uint32, walk bool) error {
 	return nil
 }
 
-// mapping searches one; heap: it is that of the process's break.
-func (s *search) mapping(r proc.Region, heap bool) {
-	at := r.Start
-	if heap {
-		verified, whole := s.chunks(r.Start, r.End, 0)
-		if whole || s.late {
-			return
+// share does the work in order, with others side by side where there are processors for it.
+func (s *search) share(pid uint32, walk bool, work []func(*search)) error {
+	var next atomic.Int64
+	var stop atomic.Bool
+	do := func(s *search) {
+		for i := next.Add(1) - 1; i < int64(len(work)) && !s.late && s.count <= maxObjects; i = next.Add(1) - 1 {
+			work[i](s)
 		}
-		at = verified
-		s.forget()
-		s.all(at, r.End)
-		return
+		if s.failed != nil || s.count > maxObjects {
+			stop.Store(true)
+		}
 	}
+	var helpers []*search
+	var running sync.WaitGroup
+	defer running.Wait()
+	for range min(maxSearchers, runtime.GOMAXPROCS(0), len(work)) - 1 {
+		h := newSearch(s.mem, s.vptrs, func() bool { return stop.Load() || s.over() })
+		var err error
+		if h.resident, err = proc.OpenResident(pid, walk); err != nil {
+			stop.Store(true)
+			return err
+		}
+		h.file = s.file
+		helpers = append(helpers, h)
+		running.Go(func() {
+			defer h.resident.Close()
+			do(h)
+		})
+	}
+	do(s)
+	running.Wait()
+	for _, h := range helpers {
+		s.take(h.found)
+		s.count, s.read, s.late = s.count+h.count, s.read+h.read, s.late || h.late
+		if s.failed == nil {
+			s.failed = h.failed
+		}
+	}
+	return nil
+}
+
+// take adds what was found.
+func (s *search) take(found Objects) {
+	for vptr, list := range found {
+		s.found[vptr] = append(s.found[vptr], list...)
+	}
+}
+
+// in begins to search in a region.
+func (s *search) in(r proc.Region) {
+	s.region, s.from, s.to = r, 0, 0
+	s.forget()
+}
+
+// mapping searches one that is not the process's heap.
+func (s *search) mapping(r proc.Region) {
+	s.in(r)
+	at := r.Start
 	for at < r.End && !s.overdue() {
 		words := s.load(at, proc.PageBytes)
 		if len(words) < proc.PageBytes/8 {
@@ -162,7 +236,7 @@ func (s *search) mapping(r proc.Region, heap bool) {
 		}
 		if chunks, end := arenaEnds(at, r.End, words); chunks != 0 {
 			if first := s.firstChunk(at, chunks); first != 0 {
-				verified, whole := s.chunks(first, chunks, otherArena)
+				verified, whole := s.chunks(first, chunks, chunks, otherArena)
 				if !whole {
 					s.forget()
 					s.all(verified, end)
@@ -230,7 +304,7 @@ func (s *search) following(at uint64) (uint64, bool) {
 func (s *search) part(at uint64) (proc.Region, bool) {
 	if at < s.from || at >= s.to {
 		most := uint64(16)
-		if s.to > s.from && at-s.to < proc.PageBytes {
+		if s.to > s.from && at-s.to < nearPages*proc.PageBytes {
 			most = 1024 // it goes on
 		}
 		page := at &^ (proc.PageBytes - 1)
@@ -248,7 +322,7 @@ func (s *search) part(at uint64) (proc.Region, bool) {
 }
 
 // forget: what is in the window is read again.
-func (s *search) forget() { s.loaded, s.next = 0, proc.PageBytes }
+func (s *search) forget() { s.loaded, s.next = 0, jumpBytes }
 
 // load has at least some bytes from an address on in the window, if they are there, and
 // gives all that the window has from there on. Who goes on about
@@ -258,7 +332,7 @@ func (s *search) load(at, bytes uint64) []uint64 {
 		if end := s.at + uint64(s.loaded); s.loaded > 0 && at <= end+proc.PageBytes && at >= s.at {
 			s.next = min(2*s.next, windowBytes)
 		} else {
-			s.next = proc.PageBytes
+			s.next = jumpBytes
 		}
 		s.at, s.loaded = at, 0
 		part, ok := s.part(at)
@@ -269,14 +343,18 @@ func (s *search) load(at, bytes uint64) []uint64 {
 		if !ok || part.Start > at {
 			return nil
 		}
-		// To the end of a page, and no less than what is wanted.
-		n := max(s.next-at%proc.PageBytes, bytes)
+		// To the end of a page, where it is one or more, and no less than what is wanted.
+		n := s.next
+		if n >= proc.PageBytes {
+			n -= at % proc.PageBytes
+		}
+		n = max(n, bytes)
 		n = min(n, part.End-at, windowBytes)
 		b := unsafe.Slice((*byte)(unsafe.Pointer(&s.words[0])), windowBytes)[:n]
-		if s.mem.ReadAt(b, at) != nil {
+		if s.readAt(b, at) != nil {
 			// A page of it was unmapped since the pages were listed: those before it are read.
 			n = min(n, max(proc.PageBytes-at%proc.PageBytes, bytes))
-			if b = b[:n]; s.mem.ReadAt(b, at) != nil {
+			if b = b[:n]; s.readAt(b, at) != nil {
 				return nil
 			}
 		}
@@ -285,6 +363,16 @@ func (s *search) load(at, bytes uint64) []uint64 {
 		s.tick()
 	}
 	return s.words[(at-s.at)/8 : s.loaded/8]
+}
+
+// readAt reads the process's memory.
+func (s *search) readAt(b []byte, at uint64) error {
+	if s.file != nil && len(b) <= proc.PageBytes {
+		if n, err := s.file.ReadAt(b, int64(at)); err == nil && n == len(b) {
+			return nil
+		}
+	}
+	return s.mem.ReadAt(b, at)
 }
 
 // overdue says whether the time is up.

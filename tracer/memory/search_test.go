@@ -81,7 +81,7 @@ func TestMemoryThatWasNeverTouchedIsNotRead(t *testing.T) {
 func TestPageThatGoesWhileItIsSearched(t *testing.T) {
 	const pages, vptr = 100, 0x7f12_3456_7890_0010
 	for name, search := range map[string]func(*search){
-		"a mapping":        func(s *search) { s.mapping(s.region, false) },
+		"a mapping":        func(s *search) { s.mapping(s.region) },
 		"a part of a heap": func(s *search) { s.all(s.region.Start, s.region.End) },
 	} {
 		for _, gone := range []int{0, 1, 8, 15} {

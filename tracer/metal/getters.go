@@ -30,7 +30,7 @@ type Getter struct {
 var getterTable = []struct {
 	tells, without string
 	names          []string
-	// ask evaluates it over an object that is not there.
+	// ask evaluates it over an object that is not there; nil where that shows nothing.
 	ask func(m *eval.Machine, function, this uint64) ([]uint64, error)
 }{
 	{"a chip's number", "devices of one chip are not known: their buffers, and programs from 0.70 on, are on no chip, and marked", []string{DeviceID}, askOnce},
@@ -44,7 +44,13 @@ var getterTable = []struct {
 	{"the process's context", "names of cards are not shown", ContextInstance, askNothing},
 	{"the context's cluster", "names of cards are not shown", []string{GetCluster}, askOnce},
 	{"a chip's card", "names of cards are not shown", []string{BoardType}, askOnce},
+	{"a mesh's command queue", withoutRing, MeshQueue, nil},
+	{"number of a mesh's sub-devices", withoutRing, []string{MeshSubDevices}, askOnce},
+	{"a place in the kernel-config ring", withoutRing, []string{reserveInConfigRing}, nil},
+	{"what a program takes of it", "what a launch takes of the kernel-config ring is unknown", []string{ProgramConfigSize}, askOnce},
 }
+
+const withoutRing = "kernel-config rings are not shown"
 
 const withoutRange = "programs for a part of a mesh are counted on all of its chips, and marked"
 
@@ -99,7 +105,9 @@ func (l *Library) getters() (list []Getter) {
 		for _, name := range row.names {
 			if s, ok := l.symbols[name]; ok {
 				g.Symbol, g.Found = name, true
-				g.Shows, g.Err = l.shows(row.ask, s.Value)
+				if row.ask != nil {
+					g.Shows, g.Err = l.shows(row.ask, s.Value)
+				}
 				break
 			}
 		}

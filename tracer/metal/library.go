@@ -43,6 +43,7 @@ type Library struct {
 	Beside func(path string) (*os.File, error)
 
 	file    *os.File
+	blocks  *fileBlocks // of that file
 	elf     *elf.File
 	symbols map[string]elfSymbol
 	// prefixed are the symbols by those prefixes that the probe table names.
@@ -55,6 +56,7 @@ type Library struct {
 	functions    func() map[uint64]string
 	allocatorSet func() (uint64, error)
 	readers      func() map[uint64]string
+	configRing   onceConfigRing
 	// standardImage is the C++ library that was read last beside it.
 	standardImage atomic.Pointer[standardLibrary]
 }
@@ -102,8 +104,9 @@ func OpenFile(name, path string) (lib *Library, err error) {
 	if e.Machine != elf.EM_X86_64 || e.Class != elf.ELFCLASS64 {
 		return nil, fmt.Errorf("reading %s: made for %v, not for x86-64: %w", path, e.Machine, ErrUnsupported)
 	}
-	image := sync.OnceValues(func() (*eval.Image, error) { return eval.NewImage(f, 0) })
-	l := &Library{Path: path, image: image, ID: proc.FileID{Device: st.Dev, Inode: st.Ino}, file: f, elf: e,
+	blocks := &fileBlocks{file: f}
+	image := sync.OnceValues(func() (*eval.Image, error) { return eval.NewImage(blocks, 0) })
+	l := &Library{Path: path, image: image, ID: proc.FileID{Device: st.Dev, Inode: st.Ino}, file: f, blocks: blocks, elf: e,
 		symbols: map[string]elfSymbol{}, prefixed: map[string][]elfSymbol{}}
 	l.functions, l.allocatorSet, l.readers = sync.OnceValue(l.functionNames), sync.OnceValues(l.setOffset), sync.OnceValue(l.binaryReaders)
 	for _, p := range e.Progs {
@@ -257,7 +260,7 @@ func (l *Library) ReadCode(p []byte, address uint64) bool {
 	if !ok {
 		return false
 	}
-	_, err := l.file.ReadAt(p, int64(offset))
+	_, err := l.blocks.ReadAt(p, int64(offset))
 	return err == nil
 }
 
@@ -339,3 +342,13 @@ func buildID(e *elf.File) string {
 
 // ProcName is one under which the open file can be reached, in any mount namespace.
 func (l *Library) ProcName() string { return fmt.Sprintf("/proc/self/fd/%d", l.file.Fd()) }
+
+// MapPage maps the page of the file that has an offset, only to be read.
+func (l *Library) MapPage(offset uint64) ([]byte, error) {
+	size := os.Getpagesize()
+	page, err := unix.Mmap(int(l.file.Fd()), int64(offset)&^int64(size-1), size, unix.PROT_READ, unix.MAP_PRIVATE)
+	if err != nil {
+		return nil, fmt.Errorf("mapping a page of %s: %w", l.Path, err)
+	}
+	return page, nil
+}

@@ -303,19 +303,7 @@ var Points = []Point{
 		Symbols: removeTracked,
 		Check:   func(l *Library) error { _, err := l.UniqueID(); return err },
 	},
-	{
-		Name: "kernel-config ring made", Need: Degrades, BPFProgram: "ring_made", Phase: Makes,
-		Without: withoutRing,
-		Symbols: initAddBuffer,
-	},
-	{
-		Name: "place in the kernel-config ring", Need: Degrades, BPFProgram: "ring_taken", Phase: Uses,
-		Without: withoutRing,
-		Symbols: reserveInConfigRing,
-	},
 }
-
-const withoutRing = "the contents of the kernel-config ring are not covered"
 
 const withoutMarks = "buffers that a program marks as corruptible are called unsafe all the same"
 

@@ -1,6 +1,7 @@
 package metal
 
 import (
+	"debug/elf"
 	"fmt"
 	"slices"
 	"strings"
@@ -179,4 +180,18 @@ func (l *Library) Refusals() []Probe {
 		}
 	}
 	return list
+}
+
+// Unprobed is a function at which a probe could be, but none of these is.
+func (l *Library) Unprobed(probes []Probe) (Probe, bool) {
+	for _, s := range l.symbols {
+		if elf.ST_TYPE(s.Info) != elf.STT_FUNC || s.Size == 0 {
+			continue
+		}
+		p, err := l.probe(probes[0].Point, s)
+		if err == nil && !slices.ContainsFunc(probes, func(o Probe) bool { return o.Offset == p.Offset }) {
+			return p, true
+		}
+	}
+	return Probe{}, false
 }

@@ -155,14 +155,34 @@ var popScope = []string{
 // removeTracked: buffer acknowledged as corruptible.
 var removeTracked = []string{"_ZN2tt8tt_metal11distributed14MeshDeviceImpl24remove_unsafe_tracked_idEm"}
 
-// initAddBuffer: kernel-config ring made.
-var initAddBuffer = []string{"_ZN2tt8tt_metal21WorkerConfigBufferMgr15init_add_bufferEjj"}
+// The functions of a kernel-config ring (WorkerConfigBufferMgr): to make it, to add a kind of core, to find
+// places, to give these and to give them up.
+const (
+	makeConfigRing      = "_ZN2tt8tt_metal21WorkerConfigBufferMgrC1Ev"
+	initAddBuffer       = "_ZN2tt8tt_metal21WorkerConfigBufferMgr15init_add_bufferEjj"
+	reserveInConfigRing = "_ZN2tt8tt_metal21WorkerConfigBufferMgr7reserveERKSt6vectorIjSaIjEE"
+	placeInConfigRing   = "_ZN2tt8tt_metal21WorkerConfigBufferMgr5allocEj"
+	freeInConfigRing    = "_ZN2tt8tt_metal21WorkerConfigBufferMgr4freeEj"
+	fillConfigRing      = "_ZN2tt8tt_metal21WorkerConfigBufferMgr20mark_completely_fullEj"
+)
 
-// reserveInConfigRing: place in the kernel-config ring.
-var reserveInConfigRing = []string{
-	ReserveSpace + "jjjRNS1_23ProgramDispatchMetadataE",
-	ReserveSpace + "jjRNS1_23ProgramDispatchMetadataE",
+// The getters of kernel-config rings: a mesh's command queue, the number of its sub-devices, the
+// queue's ring of one, and what a program takes of it.
+var MeshQueue = []string{
+	"_ZNK2tt8tt_metal11distributed10MeshDevice18mesh_command_queueESt8optionalIhE",
+	"_ZNK2tt8tt_metal11distributed10MeshDevice18mesh_command_queueEm",
 }
+
+const (
+	MeshSubDevices  = "_ZNK2tt8tt_metal11distributed10MeshDevice15num_sub_devicesEv"
+	QueueVtable     = "_ZTVN2tt8tt_metal11distributed18FDMeshCommandQueueE"
+	QueueConfigRing = "_ZN2tt8tt_metal11distributed18FDMeshCommandQueue21get_config_buffer_mgrEj"
+	// The same of a queue that dispatches slowly, and has none.
+	SlowQueueVtable     = "_ZTVN2tt8tt_metal11distributed18SDMeshCommandQueueE"
+	SlowQueueConfigRing = "_ZN2tt8tt_metal11distributed18SDMeshCommandQueue21get_config_buffer_mgrEj"
+	CurrentQueue        = "GetCurrentCommandQueueIdForThread"
+	ProgramConfigSize   = "_ZN2tt8tt_metal6detail11ProgramImpl23get_program_config_sizeEj"
+)
 
 // The getters of a Buffer.
 const (
@@ -309,8 +329,7 @@ var (
 )
 
 const (
-	scratchpads  = "_ZN2tt8tt_metal6detail11ProgramImpl20allocate_scratchpadsEPKNS0_7IDeviceE"
-	ReserveSpace = "_ZN2tt8tt_metal16program_dispatch37reserve_space_in_kernel_config_bufferERNS0_21WorkerConfigBufferMgrERKSt6vectorIjSaIjEENS0_19ProgramBinaryStatusE"
+	scratchpads = "_ZN2tt8tt_metal6detail11ProgramImpl20allocate_scratchpadsEPKNS0_7IDeviceE"
 )
 
 // dataflowSymbols are symbols of every release that has dataflow buffers.

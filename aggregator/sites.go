@@ -1,0 +1,135 @@
+package aggregator
+
+import "cmp"
+
+// Site is a place that allocates: a call site of a process's code in one memory or, of buffers
+// without a stack, all those of one size.
+type Site struct {
+	Memory Memory
+	// Name is the call site, empty for buffers without a stack: they have Size bytes each.
+	Name string
+	Size uint64
+	// Bytes are what its live buffers have reserved on all chips, and what the others of them
+	// asked for. Peak is the most that these were at any event.
+	Bytes, Peak uint64
+	// PeakAtLeast: it may have been more, as events are missing or sizes were unknown.
+	PeakAtLeast bool
+}
+
+// maxSites bounds the sites of a process. Buffers of others are those of one site for each memory,
+// manySites.
+const (
+	maxSites  = 16 << 10
+	manySites = "…"
+)
+
+// sites are those of a process.
+type sites struct {
+	all map[siteKey]*Site
+	// known are the sites by what is known of a buffer: naming a stack takes longer.
+	known map[allocatedBy]*Site
+	// atLeast: events are missing, so no peak is certain.
+	atLeast bool
+}
+
+type siteKey struct {
+	memory Memory
+	name   string
+	size   uint64
+}
+
+type allocatedBy struct {
+	stack  *Stack
+	size   uint64
+	memory Memory
+}
+
+// FollowSites keeps the sites of all buffers from now on, with their peaks. name names the user's code
+// on a stack, in one line; it must give equal frames equal names.
+func (a *Aggregator) FollowSites(name func([]Frame) string) { a.callSite = name }
+
+// Sites are those that a process has allocated in, in no order; none without FollowSites.
+func (a *Aggregator) Sites(pid uint32) []Site {
+	p := a.processes[pid]
+	if p == nil {
+		return nil
+	}
+	atLeast := p.sites.atLeast || p.info.Source == Sampled || p.info.Late || p.has(ReasonLate) || p.has(ReasonUnknownChips)
+	list := make([]Site, 0, len(p.sites.all))
+	for _, s := range p.sites.all {
+		list = append(list, *s)
+		list[len(list)-1].PeakAtLeast = s.PeakAtLeast || atLeast
+	}
+	return list
+}
+
+// site is that of a buffer, nil where sites are not followed.
+func (a *Aggregator) site(p *process, b *buffer) *Site {
+	if a.callSite == nil {
+		return nil
+	}
+	by := allocatedBy{b.stack, b.size, b.memory}
+	if b.stack != nil {
+		by.size = 0
+	}
+	if s := p.sites.known[by]; s != nil {
+		return s
+	}
+	key := siteKey{memory: b.memory, size: by.size}
+	if b.stack != nil {
+		key.name = cmp.Or(a.callSite(b.stack.Frames), "unknown")
+	}
+	s := p.sites.all[key]
+	if s == nil && len(p.sites.all) >= maxSites {
+		key = siteKey{memory: b.memory, name: manySites}
+		s = p.sites.all[key]
+	}
+	if s == nil {
+		s = &Site{Memory: b.memory, Name: key.name, Size: key.size}
+		if p.sites.all == nil {
+			p.sites.all = map[siteKey]*Site{}
+		}
+		p.sites.all[key] = s
+	}
+	if p.sites.known == nil || len(p.sites.known) >= maxSites {
+		p.sites.known = map[allocatedBy]*Site{} // a recording has new stacks in each block
+	}
+	p.sites.known[by] = s
+	return s
+}
+
+// bytes are what a buffer counts for at its site.
+func (b *buffer) bytes() uint64 { return b.bytesOn(max(len(b.device.shares), 1)) }
+
+func (b *buffer) bytesOn(chips int) uint64 { return cmp.Or(b.reserved(), b.size) * uint64(chips) }
+
+// add counts a buffer.
+func (s *Site) add(b *buffer) {
+	if s == nil {
+		return
+	}
+	s.Bytes += b.bytes()
+	s.Peak = max(s.Peak, s.Bytes)
+	if b.size != 0 && b.reserved() == 0 {
+		s.PeakAtLeast = true
+	}
+}
+
+// sub takes off the bytes of a buffer.
+func (s *Site) sub(bytes uint64) {
+	if s != nil {
+		s.Bytes -= bytes
+	}
+}
+
+// doubt takes in a reason why the process's numbers are not exact, which may be lifted before anyone
+// asks for the peaks.
+func (s *sites) doubt(code ReasonCode) {
+	switch code {
+	case ReasonLate: // of a process until it is known whether it had a device open, which is marked then
+	case ReasonOddProgramEvents, ReasonUncounted, ReasonProgramChips, ReasonTracesMissed: // of no buffer
+	case ReasonUnknownChips, ReasonReservedUnread: // which buffers these are is known
+	default:
+		s.atLeast = true
+	}
+}

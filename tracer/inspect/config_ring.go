@@ -1,0 +1,231 @@
+package inspect
+
+import (
+	"bytes"
+	"encoding/binary"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"tt-memtrace/aggregator"
+	"tt-memtrace/tracer/eval"
+	"tt-memtrace/tracer/metal"
+)
+
+const (
+	// maxQueues is more than a mesh has command queues, maxSubDevices more than it has sub-devices.
+	maxQueues     = 8
+	maxSubDevices = 64
+	// maxRing is more than any core has of L1, bytes.
+	maxRing = 1 << 30
+)
+
+// ConfigRings reads the kernel-config rings of a mesh: there is one for each of its command queues
+// and sub-devices. A Device that is no mesh has none. It wraps metal.ErrUnsupported where the library
+// does not show how they are read.
+func (in *Inspector) ConfigRings(mesh uint64) ([]aggregator.ConfigRing, error) {
+	in = in.withCache()
+	if vptr, err := in.recent().U64(mesh); err != nil || vptr != in.vptr(metal.MeshDeviceVtable) {
+		return nil, err
+	}
+	layout, err := in.lib.ConfigRing()
+	if err != nil {
+		return nil, err
+	}
+	e := in.evaluate(func(name string) eval.Hook {
+		if strings.Contains(name, metal.CurrentQueue) {
+			return eval.Return(0) // a thread's own choice, for those that name none
+		}
+		return nil
+	})
+	subDevices, err := e.call(metal.MeshSubDevices, mesh)
+	if err != nil {
+		return nil, err
+	}
+	var rings []aggregator.ConfigRing
+	var seen []uint64
+	for n := range uint64(maxQueues) {
+		queue, err := e.queue(mesh, n)
+		if n > 0 && (err != nil || slices.Contains(seen, queue)) {
+			break // there are no more
+		}
+		if err != nil {
+			return nil, err
+		}
+		seen = append(seen, queue)
+		vptr, err := in.recent().U64(queue)
+		if err != nil {
+			return nil, err
+		}
+		if vptr != in.vptr(metal.QueueVtable) {
+			break // one that dispatches slowly has no ring
+		}
+		for i := range min(uint64(uint32(subDevices)), maxSubDevices) {
+			at, err := e.ringOf(queue, vptr, i)
+			if err != nil {
+				return nil, err
+			}
+			ring, err := in.configRing(&layout, at)
+			if err != nil {
+				return nil, err
+			}
+			rings = append(rings, ring)
+		}
+	}
+	return rings, nil
+}
+
+// Rings are what kernel-config rings held when they were looked at last, by the runtime's objects
+// of them.
+type Rings map[uint64]ringOf
+
+type ringOf struct {
+	mesh uint64
+	aggregator.ConfigRing
+}
+
+// Changed are those of a mesh's rings that hold something else than before. One that was never
+// used is not among them.
+func (r Rings) Changed(mesh uint64, rings []aggregator.ConfigRing) (changed []*aggregator.ConfigRing) {
+	for _, now := range rings {
+		if before, known := r[now.ID]; before != (ringOf{mesh, now}) && (known || now.Places > 0) {
+			r[now.ID] = ringOf{mesh, now}
+			changed = append(changed, &now)
+		}
+	}
+	return changed
+}
+
+// Drop forgets the rings of a mesh.
+func (r Rings) Drop(mesh uint64) {
+	maps.DeleteFunc(r, func(_ uint64, one ringOf) bool { return one.mesh == mesh })
+}
+
+// queue is a mesh's nth command queue.
+func (e *evaluation) queue(mesh, n uint64) (uint64, error) {
+	name := e.in.lib.First(metal.MeshQueue)
+	if name == metal.MeshQueue[0] {
+		n |= 1 << 8 // a std::optional<uint8_t> that has it
+	}
+	return e.call(name, mesh, n)
+}
+
+// ringOf is a command queue's ring of a sub-device. The function is a virtual one, which a
+// stripped library does not name: there it is what stands where the class of slow dispatch, of the
+// same base, has its own.
+func (e *evaluation) ringOf(queue, vptr, subDevice uint64) (uint64, error) {
+	if e.has(metal.QueueConfigRing) {
+		return e.call(metal.QueueConfigRing, queue, subDevice)
+	}
+	if !e.has(metal.SlowQueueVtable) || !e.has(metal.SlowQueueConfigRing) {
+		return 0, fmt.Errorf("its command queues have no function that gives their kernel-config rings: %w", metal.ErrUnsupported)
+	}
+	slow, want := e.in.vptr(metal.SlowQueueVtable), e.in.addressOf(metal.SlowQueueConfigRing)
+	const most = 64 // more than it has virtual functions
+	for i := range uint64(most) {
+		at, err := e.ReadU64(slow + 8*i)
+		if err != nil {
+			return 0, err
+		}
+		if at != want {
+			continue
+		}
+		function, err := e.ReadU64(vptr + 8*i)
+		if err != nil {
+			return 0, err
+		}
+		return e.Call(function, queue, subDevice)
+	}
+	return 0, fmt.Errorf("its command queues have no virtual function that gives their kernel-config rings: %w", metal.ErrUnsupported)
+}
+
+// configRing reads a ring. Its process may give places meanwhile: what changes is read
+// twice at once, until both are the same.
+func (in *Inspector) configRing(l *metal.ConfigRing, at uint64) (ring aggregator.ConfigRing, err error) {
+	fail := func(err error) (aggregator.ConfigRing, error) {
+		return ring, fmt.Errorf("reading the kernel-config ring at %#x: %w", at, err)
+	}
+	// These do not move as long as it is used.
+	var b [metal.VectorSize]byte
+	var words []uint64
+	for _, offset := range []uint32{l.Bases, l.Ends, l.First, l.Next} {
+		begin, _, err := in.words(b[:], at+uint64(offset))
+		if err != nil {
+			return fail(err)
+		}
+		words = append(words, begin)
+	}
+	places, length, err := in.words(b[:], at+uint64(l.Places))
+	if err == nil && length != uint64(l.Count)*metal.VectorSize {
+		err = fmt.Errorf("it has %d bytes of places", length)
+	}
+	if err != nil {
+		return fail(err)
+	}
+	for i := range uint64(l.Count) {
+		begin, _, err := in.words(b[:], places+i*metal.VectorSize)
+		if err != nil {
+			return fail(err)
+		}
+		words = append(words, begin+uint64(l.Address), begin+uint64(l.Size))
+	}
+	const tries = 20
+	var half []byte
+	for range tries {
+		all, err := in.mem.ReadEach(slices.Concat(words, words), 0, 4)
+		if err != nil {
+			return fail(err)
+		}
+		if bytes.Equal(all[:len(all)/2], all[len(all)/2:]) {
+			half = all[:len(all)/2]
+			break
+		}
+	}
+	if half == nil {
+		return fail(errChanging)
+	}
+	number := func(i uint32) uint64 { return uint64(binary.LittleEndian.Uint32(half[4*i:])) }
+	base, end, first, next := number(0), number(1), uint32(number(2)), uint32(number(3))
+	ring = aggregator.ConfigRing{ID: at, Base: base, Capacity: end - base}
+	if base >= end || end > maxRing || first >= l.Count || next >= l.Count {
+		return fail(fmt.Errorf("it is from %#x to %#x, with places from %d to %d", base, end, first, next))
+	}
+	for i := first; i != next; i = (i + 1) % l.Count {
+		address, size := number(4+2*i), number(5+2*i)
+		if size == 0 || address < base || address+size > end {
+			return fail(fmt.Errorf("it is from %#x to %#x and has %d bytes at %#x", base, end, size, address))
+		}
+		ring.Places++
+		ring.Used += size
+	}
+	// A replay is given all of it, whatever it writes there.
+	ring.Replayed = ring.Places == 1 && ring.Used == ring.Capacity
+	return ring, nil
+}
+
+// words reads where the elements of a std::vector of the process are, and their bytes.
+func (in *Inspector) words(b []byte, at uint64) (begin, length uint64, err error) {
+	if err := in.recent().ReadAt(b, at); err != nil {
+		return 0, 0, err
+	}
+	begin, end := binary.LittleEndian.Uint64(b), binary.LittleEndian.Uint64(b[8:])
+	if begin == 0 || end <= begin {
+		return 0, 0, fmt.Errorf("a vector from %#x to %#x", begin, end)
+	}
+	return begin, end - begin, nil
+}
+
+// ConfigSize is what a program takes of the kernel-config ring in each worker core, bytes; 0 where that
+// cannot be read.
+func (in *Inspector) ConfigSize(program uint64) uint64 {
+	at, err := in.call(metal.ProgramConfigSize, program, 0) // of workers
+	var b [4]byte
+	if err != nil || in.mem.ReadAt(b[:], at) != nil {
+		return 0
+	}
+	if n := uint64(binary.LittleEndian.Uint32(b[:])); n <= maxRing {
+		return n
+	}
+	return 0
+}

@@ -1,0 +1,124 @@
+package memory
+
+import (
+	"tt-memtrace/tracer/proc"
+)
+
+// The chunks of a heap can only be followed from one to the next, and a large heap has tens of thousands of them. So it is
+// divided: a part begins where several chunks seem to follow each other, and is right only if the part before
+// it leads there.
+
+// heapParts are those of the process's heap.
+type heapParts struct {
+	region proc.Region
+	list   []heapPart
+}
+
+// heapPart is what is searched of it by one.
+type heapPart struct {
+	// start is a chunk: that of the next part is where this one is to lead.
+	start uint64
+	// reached and whole are as those of chunks.
+	reached uint64
+	whole   bool
+	found   Objects
+	count   int
+}
+
+const (
+	// heapPartBytes is the least size of a part, and maxHeapParts how many there are at most.
+	heapPartBytes = 16 << 20
+	maxHeapParts  = 32
+	// startBytes is how far the beginning of a part is looked for, and startChunks is how many chunks have to follow
+	// each other there.
+	startBytes  = 256 << 10
+	startChunks = 16
+)
+
+// divide divides the heap into parts of some bytes or more.
+func (s *search) divide(r proc.Region, bytes uint64) *heapParts {
+	parts := &heapParts{region: r, list: []heapPart{{start: r.Start}}}
+	s.in(r)
+	n := min((r.End-r.Start)/bytes, maxHeapParts)
+	for i := uint64(1); i < n; i++ {
+		at := (r.Start + (r.End-r.Start)/n*i) &^ 15
+		if start := s.someChunk(at, r.End); start > parts.list[len(parts.list)-1].start {
+			parts.list = append(parts.list, heapPart{start: start})
+		}
+	}
+	return parts
+}
+
+// until is where a part is to lead.
+func (p *heapParts) until(i int) uint64 {
+	if i+1 < len(p.list) {
+		return p.list[i+1].start
+	}
+	return p.region.End
+}
+
+// someChunk finds a chunk behind an address; 0 where it finds none.
+func (s *search) someChunk(from, end uint64) uint64 {
+	for at := from; at < min(from+startBytes, end-4*chunkHeader) && !s.overdue(); at += 16 {
+		words := s.load(at, chunkHeader)
+		if len(words) < 2 {
+			return 0 // an array that was not used
+		}
+		if size := chunkSize(at, end, words[1], 0); size != 0 && size < arenaBytes && s.follow(at, end) {
+			return at
+		}
+	}
+	return 0
+}
+
+// follow says whether several chunks follow each other from an address on, the first of them behind one that is in use.
+func (s *search) follow(at, end uint64) bool {
+	size := uint64(0)
+	for n := range startChunks {
+		if end-at < 4*chunkHeader {
+			return n > 1
+		}
+		words := s.load(at, chunkHeader)
+		if len(words) < 2 || words[1]&previousInUse == 0 && (n == 0 || words[0] != size) {
+			return false
+		}
+		if size = chunkSize(at, end, words[1], 0); size == 0 {
+			return false
+		}
+		at += size
+	}
+	return true
+}
+
+// heapPart searches one.
+func (s *search) heapPart(parts *heapParts, i int) {
+	p := &parts.list[i]
+	found, count := s.found, s.count
+	s.found, s.count = Objects{}, 0
+	s.in(parts.region)
+	p.reached, p.whole = s.chunks(p.start, parts.until(i), parts.region.End, 0)
+	p.found, p.count = s.found, s.count
+	s.found, s.count = found, count
+}
+
+// join takes what was found in the parts that follow each other, and searches the rest of the heap again.
+func (s *search) join(parts *heapParts) {
+	s.in(parts.region)
+	at, whole := parts.region.Start, true
+	for i := range parts.list {
+		p := &parts.list[i]
+		switch {
+		case s.late, whole && p.start == at:
+			s.take(p.found)
+			s.count += p.count
+			at, whole = p.reached, p.whole
+		case whole && at < parts.until(i):
+			// What this part began with is no chunk, or not any more.
+			at, whole = s.chunks(at, parts.until(i), parts.region.End, 0)
+		}
+	}
+	if !whole && !s.late {
+		s.forget()
+		s.all(at, parts.region.End)
+	}
+}

@@ -1,0 +1,209 @@
+package tracer
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"time"
+	"unsafe"
+
+	"github.com/cilium/ebpf/link"
+	"golang.org/x/sys/unix"
+
+	"tt-memtrace/bpf"
+	"tt-memtrace/tracer/metal"
+	"tt-memtrace/tracer/proc"
+)
+
+// Uprobes belong to an inode. Overlays of one lower layer, such as those of the containers of one image, give
+// it a number of their own each, and nothing says so. A second set of probes in it would report each event
+// twice. So before a library gets probes, it is found out whether its file has some: a page of
+// each file with probes stays mapped here, and a test probe that is put into the library through its own name, for this
+// process alone, shows in that page if it is of the same file. Nobody ever runs that page.
+
+// probeSet is the probes of one file, for all processes or for each PID, and since when.
+type probeSet struct {
+	id     proc.FileID
+	slot   bpf.MemtraceTtLayout
+	index  uint32
+	probes []metal.Probe
+	links  map[uint32][]link.Link
+	linked map[uint32]time.Time
+	users  int // attachments
+	// page is that of the test probe; nil if there is no
+	// function to put one at.
+	page []byte
+	test metal.Probe
+}
+
+// errNotCompared is wrapped where it cannot be found out whether a file has probes.
+var errNotCompared = errors.New("it cannot be found out whether its file, which may have another name in an overlay, has probes")
+
+// attachPoints attaches every point of the library; pid 0 is all processes.
+func (t *Tracer) attachPoints(a *attachment, pid uint32) error {
+	fail := func(err error) error { return fmt.Errorf("attaching to %s: %w", a.lib.Path, err) }
+	probes := byPhase(slices.Concat(a.cover.Probes, a.lib.Refusals()))
+	if a.probes == nil {
+		set, err := t.probesOf(a, probes)
+		if err != nil {
+			return fail(err)
+		}
+		if set == nil {
+			if set, err = newProbeSet(a, probes); err != nil {
+				return fail(err)
+			}
+		}
+		set.users++
+		a.probes = set
+	}
+	set := a.probes
+	if set.links[pid] != nil {
+		return nil
+	}
+	err := t.objects.Layouts.Put(set.index, &set.slot)
+	if err == nil {
+		err = checkDescriptors(t.descriptors(len(probes)), "attaching to "+a.lib.Path)
+	}
+	if err != nil {
+		return err
+	}
+	// Through the open file, so that it is the file that was checked.
+	ex, err := link.OpenExecutable(a.lib.ProcName())
+	if err != nil {
+		return fail(err)
+	}
+	if set.links[pid], err = t.uprobes(ex, set.probes, set.index, pid); err != nil {
+		delete(set.links, pid)
+		return fail(err)
+	}
+	set.linked[pid] = time.Now()
+	return nil
+}
+
+func newProbeSet(a *attachment, probes []metal.Probe) (*probeSet, error) {
+	s := &probeSet{id: a.lib.ID, slot: a.slot, index: a.index, probes: probes, links: map[uint32][]link.Link{}, linked: map[uint32]time.Time{}}
+	var ok bool
+	if s.test, ok = a.lib.Unprobed(probes); !ok {
+		return s, nil
+	}
+	var err error
+	s.page, err = a.lib.MapPage(s.test.Offset)
+	return s, err
+}
+
+// sets are the probe sets that attachments use.
+func (t *Tracer) sets() (list []*probeSet) {
+	for _, a := range t.attached() {
+		if a.probes != nil && !slices.Contains(list, a.probes) {
+			list = append(list, a.probes)
+		}
+	}
+	return list
+}
+
+// probesOf is the set that is in a library's file, if there is one.
+func (t *Tracer) probesOf(a *attachment, probes []metal.Probe) (*probeSet, error) {
+	for _, s := range t.sets() {
+		// Overlays keep the lower half of a file's number.
+		if uint32(s.id.Inode) != uint32(a.lib.ID.Inode) {
+			continue
+		}
+		same, err := t.sameFile(s, a.lib.ProcName())
+		if err != nil {
+			return nil, err
+		}
+		if !same {
+			continue
+		}
+		if s.slot != a.slot || !slices.EqualFunc(s.probes, probes, func(x, y metal.Probe) bool { return x.Point == y.Point && x.Offset == y.Offset }) {
+			return nil, errors.New("its file has other probes") // it was changed between
+		}
+		return s, nil
+	}
+	return nil, nil
+}
+
+// sameFile says whether a file is the one that a set of probes is in.
+func (t *Tracer) sameFile(s *probeSet, path string) (bool, error) {
+	if s.page == nil {
+		return false, errNotCompared
+	}
+	if there, err := breakpoint(s); err != nil || there {
+		return false, errors.Join(errNotCompared, err) // of somebody else
+	}
+	ex, err := link.OpenExecutable(path)
+	if err != nil {
+		return false, err
+	}
+	if err := checkDescriptors(t.descriptors(1), "comparing files"); err != nil {
+		return false, err
+	}
+	links, err := t.uprobes(ex, []metal.Probe{s.test}, s.index, uint32(os.Getpid()))
+	if err != nil {
+		return false, fmt.Errorf("%w: %w", errNotCompared, err)
+	}
+	same, err := breakpoint(s)
+	for _, l := range links {
+		l.Close() // the next comparison is not to find it
+	}
+	return same, err
+}
+
+// breakpoint says whether there is one where a set's test probe goes.
+func breakpoint(s *probeSet) (bool, error) {
+	var b [1]byte
+	at := uintptr(s.test.Offset % uint64(os.Getpagesize()))
+	// Not read in place: where the file was cut off, that would be a signal.
+	n, err := unix.ProcessVMReadv(os.Getpid(), []unix.Iovec{{Base: &b[0], Len: 1}}, []unix.RemoteIovec{{Base: uintptr(unsafe.Pointer(&s.page[0])) + at, Len: 1}}, 0)
+	if err != nil || n != 1 {
+		return false, fmt.Errorf("%w: reading a page of it: %w", errNotCompared, err)
+	}
+	const int3 = 0xcc
+	return b[0] == int3, nil
+}
+
+// changed looks at a library whose file changed since it was attached to. An overlay may have copied it, as for a change of its owner:
+// then it has no probes, and those who mapped it before have what has.
+func (t *Tracer) changed(a *attachment, path string, at unix.Timespec) error {
+	if a.probes != nil {
+		same, err := t.sameFile(a.probes, path)
+		if err != nil {
+			return err
+		}
+		if !same {
+			t.unguard(a)
+			delete(t.libraries, a.lib.ID)
+			t.unnumber(a)
+			t.former = append(t.former, a)
+			return nil
+		}
+	}
+	a.changed = at
+	return nil
+}
+
+// releaseAll takes all probes of a library out, unless its file has them under another name.
+func (t *Tracer) releaseAll(a *attachment) {
+	s := a.probes
+	if a.probes = nil; s == nil {
+		return
+	}
+	if s.users--; s.users > 0 {
+		return
+	}
+	for _, links := range s.links {
+		t.release(links)
+	}
+	if s.page != nil {
+		_ = unix.Munmap(s.page)
+	}
+}
+
+// detach takes the probes of one PID out, where they were its own.
+func (t *Tracer) detach(pid uint32) {
+	for _, s := range t.sets() {
+		t.release(s.links[pid])
+		delete(s.links, pid)
+	}
+}

@@ -1,0 +1,59 @@
+package tracer
+
+import (
+	"slices"
+	"time"
+
+	"tt-memtrace/aggregator"
+)
+
+// What programs have on a device whose chips could not be read belongs to no chip: it waits until they
+// could be. Until then the process is marked (unknown_chips).
+
+// waiting is what waits for a device's chips.
+type waiting struct {
+	program uint64
+	do      func()
+}
+
+// maxWaiting bounds what waits of a process.
+const maxWaiting = 4096
+
+// onChips has something done once the chips of a device are known, unless the program ends before.
+func (r *run) onChips(p *traced, from origin, device, program uint64, do func()) {
+	if chips, met := p.devices[device]; !met || len(chips) > 0 {
+		do()
+		return
+	}
+	n := 0
+	for _, list := range p.waiting {
+		n += len(list)
+	}
+	if n < maxWaiting {
+		if p.waiting == nil {
+			p.waiting = map[uint64][]waiting{}
+		}
+		p.waiting[device] = append(p.waiting[device], waiting{program, do})
+		return
+	}
+	p.unread++
+	p.unreadParts++
+	p.reconciliation.suspect = time.Now()
+	r.emit(aggregator.Event{Kind: aggregator.ReasonRaised, PID: from.pid, TID: from.tid, Time: from.time, Reason: &aggregator.Reason{Code: aggregator.ReasonReadFailed}})
+}
+
+// chipsRead does what waited for a device's chips.
+func (p *traced) chipsRead(device uint64) {
+	list := p.waiting[device]
+	delete(p.waiting, device)
+	for _, w := range list {
+		w.do()
+	}
+}
+
+// noProgram has nothing of a program wait.
+func (p *traced) noProgram(program uint64) {
+	for device, list := range p.waiting {
+		p.waiting[device] = slices.DeleteFunc(list, func(w waiting) bool { return w.program == program })
+	}
+}
