@@ -187,15 +187,18 @@ func unreadable(pid uint32, err error) error {
 	return fmt.Errorf("its memory may not be read: %w", err)
 }
 
-// stirs counts what ran of processes whose time of processors is too coarse to tell.
+// stirs counts what ran of processes whose time of processors does not tell: a thread of theirs runs, or the
+// host kernel's clock is too coarse.
 var stirs atomic.Int64
 
 // ran is what a process had of processors so far: where it is the same as before, the process did
 // nothing. Where the host kernel cannot tell it is never the same. It is false where there is
 // no such process. It is called on a locked thread.
 func ran(pid uint32) (time.Duration, bool) {
+	// The states come first: a thread that stops running after that is in the time.
+	running := proc.Running(pid)
 	had, ok := proc.ProcessorTime(pid)
-	if !proc.FineClock() {
+	if running || !proc.FineClock() {
 		had = -time.Duration(stirs.Add(1))
 	}
 	return had, ok

@@ -93,11 +93,33 @@ func Alive(pid uint32) bool {
 	})
 }
 
-// ProcessorTime is what a process had of processors so far, all its threads: where it is
-// the same as before, the process did nothing. It is false where there is no such process.
+// ProcessorTime is what a process had of processors so far, all its threads. It is false where there is
+// no such process. The host kernel brings it up to date when a thread stops running and at its ticks only:
+// where it is the same as before and Running is false, the process did nothing.
 func ProcessorTime(pid uint32) (time.Duration, bool) {
 	const schedule = 2 // CPUCLOCK_SCHED, of the process
 	return processorClock(^int32(pid)<<3 | schedule)
+}
+
+// Running says whether a thread of a process runs or waits for a processor, or that is not known.
+func Running(pid uint32) bool {
+	dir := fmt.Sprintf("/proc/%d/task", pid)
+	threads, err := os.ReadDir(dir)
+	if err != nil {
+		return true
+	}
+	for _, t := range threads {
+		b, err := os.ReadFile(filepath.Join(dir, t.Name(), "stat"))
+		if err != nil {
+			return true // it ended just now
+		}
+		// A command can have parentheses itself.
+		at := bytes.LastIndexByte(b, ')') + 2
+		if at >= len(b) || b[at] == 'R' {
+			return true
+		}
+	}
+	return false
 }
 
 // ThreadTime is what a thread of this process had of processors so far.
