@@ -59,6 +59,9 @@ func (n node) possible() bool { return n.next%8 == 0 && n.buffer%8 == 0 && n.buf
 // errMoved: the set changed while it was read.
 var errMoved = errors.New("it changed while it was read")
 
+// errMixed: what was read is of several moments.
+var errMixed = errors.New("it changed between two readings")
+
 // strictTime is for how much of processors a set is read again until it did not change meanwhile.
 const strictTime = 10 * time.Millisecond
 
@@ -72,6 +75,7 @@ func (r *rescan) buffers(in *Inspector, layout *metal.Layout, allocator, set uin
 	was, slots := r.order, len(r.slots)
 	defer func() {
 		switch {
+		case errors.Is(err, errMixed): // what was added is known from now on
 		case errors.Is(err, errMoved):
 			r.order, r.slots = was, r.slots[:slots]
 		case err != nil:
@@ -90,30 +94,62 @@ func (r *rescan) buffers(in *Inspector, layout *metal.Layout, allocator, set uin
 	if err != nil {
 		return nil, err
 	}
+	kept := false
 	if found < min(count, after) || found > max(count, after) {
 		// Those that it had are looked at one by one below. Of new ones some may be missing.
 		if most := count/128 + 2; strict || found > max(count, after)+most || len(was) == 0 {
 			return nil, fmt.Errorf("%w: it had %d elements, then %d, and %d were found", errMoved, count, after, found)
 		}
 		r.keep(was, &fields, allocator)
+		kept = true
 		if n := uint64(len(r.order)); n+count/128+2 < min(count, after) {
 			return nil, fmt.Errorf("%w: it had %d elements, then %d, and %d were found", errMoved, count, after, n)
 		}
 	}
+	if !strict && !kept {
+		r.keep(was, &fields, allocator) // as many can have been missed as came
+	}
 	if err := r.add(in, layout); err != nil {
 		return nil, err
 	}
-	live = make([]aggregator.LiveBuffer, 0, len(r.order))
+	live = r.live(&fields, allocator)
+	if !strict {
+		return latest(live), nil
+	}
+	// As many can have gone as came: only what is the same twice was so at one moment.
+	nodes := r.nodes()
+	if err := r.pieces.Read(); err != nil {
+		return nil, err
+	}
+	again, number, err := in.setHead(set)
+	if err != nil {
+		return nil, err
+	}
+	if again != first || number != count || !slices.Equal(nodes, r.nodes()) || !slices.Equal(live, r.live(&fields, allocator)) {
+		return nil, errMixed
+	}
+	return live, nil
+}
+
+// live are the buffers in the set, as they were when they were read last.
+func (r *rescan) live(fields *bufferFields, allocator uint64) []aggregator.LiveBuffer {
+	live := make([]aggregator.LiveBuffer, 0, len(r.order))
 	for _, i := range r.order {
 		s := &r.slots[i]
 		if h, ok := fields.buffer(r.pieces.Bytes(s.piece + 1)[:metal.WindowSize], s.buffer, allocator); ok {
 			live = append(live, h)
 		}
 	}
-	if !strict {
-		live = latest(live)
+	return live
+}
+
+// nodes are those of the set, as they were when they were read last.
+func (r *rescan) nodes() []node {
+	nodes := make([]node, len(r.order))
+	for k, i := range r.order {
+		nodes[k] = nodeOf(r.pieces.Bytes(r.slots[i].piece))
 	}
-	return live, nil
+	return nodes
 }
 
 // keep adds slots that were in the set, were not met, and were live when they were read.
