@@ -43,6 +43,7 @@ for what in "$@"; do
 		need qemu-system-x86_64 qemu-system-x86
 		need busybox busybox-static
 		need cpio cpio
+		test -e /usr/share/python-apt/templates/Ubuntu.info || packages="$packages python-apt-common"
 		;;
 	check)
 		# Another compiler would make other bytes of the same programs.

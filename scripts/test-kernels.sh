@@ -27,16 +27,29 @@ kernels=${XDG_CACHE_HOME:-$HOME/.cache}/tt-memtrace/kernels
 dir=$(mktemp -d)
 trap 'rm -rf "$dir"' EXIT
 
+# archive NAME FILE: where the archive that ends in NAME is, as this machine's sources have it or
+# else FILE, which is the distributions' own account of their archives.
+archive() {
+	found=$({
+		apt-get indextargets --format '$(REPO_URI)'
+		sed -n 's/^BaseURI[^:]*: *//p' "/usr/share/python-apt/templates/$2"
+	} | grep -m 1 "$1/*$") || {
+		echo "no address of the archive $1: not in apt's sources, nor in $2" >&2
+		exit 1
+	}
+	echo "$found"
+}
+
 # of_suite NAME: makes apt use another release's archive alone, where the name has one.
 of_suite() {
 	export APT_CONFIG="$dir/apt.conf"
 	echo 'APT::Sandbox::User "root";' >"$APT_CONFIG"
 	case $1 in
 	bullseye:*)
-		source="[signed-by=/usr/share/keyrings/debian-archive-bullseye-security-automatic.gpg] http://deb.debian.org/debian-security bullseye-security main"
+		source="[signed-by=/usr/share/keyrings/debian-archive-bullseye-security-automatic.gpg] $(archive debian-security Debian.info) bullseye-security main"
 		;;
 	jammy:*) # Debian has no keys of Ubuntu's: the checksum is in sums
-		source="[trusted=yes] http://archive.ubuntu.com/ubuntu jammy main"
+		source="[trusted=yes] $(archive /ubuntu Ubuntu.info) jammy main"
 		;;
 	*)
 		return
