@@ -94,25 +94,33 @@ type headerTier struct {
 	// compact saves on words and spaces.
 	compact                               bool
 	source, host, clock, events, verified bool
+	// date: of a recording, the day is said too.
+	date bool
 }
 
-func headerTiers() []headerTier {
-	return []headerTier{
-		{source: true, host: true, clock: true, events: true, verified: true},
-		{host: true, clock: true, events: true, verified: true},
-		{source: true, host: true, clock: true, events: true},
-		{host: true, clock: true, events: true},
-		{compact: true, host: true, clock: true, events: true},
+func headerTiers(recorded bool) []headerTier {
+	tiers := []headerTier{
+		{source: true, host: true, clock: true, date: true, events: true, verified: true},
+		{host: true, clock: true, date: true, events: true, verified: true},
+		{source: true, host: true, clock: true, date: true, events: true},
+		{host: true, clock: true, date: true, events: true},
+		{compact: true, host: true, clock: true, date: true, events: true},
+		{compact: true, clock: true, date: true, events: true},
+	}
+	if recorded { // its age says more than its pace
+		tiers = append(tiers, headerTier{compact: true, clock: true, date: true})
+	}
+	return append(tiers, []headerTier{
 		{compact: true, clock: true, events: true},
 		{compact: true, events: true},
 		{compact: true},
-	}
+	}...)
 }
 
 // header is the first line of the screen: what is shown to the left, how it goes to the right.
 func header(d *data, o settings, w int) text.Line {
 	var left, right text.Line
-	for _, t := range headerTiers() {
+	for _, t := range headerTiers(d.recorded) {
 		left, right = headerLeft(d, o, t), headerRight(d, o, t)
 		if left.Width()+right.Width()+1 <= w {
 			break
@@ -160,7 +168,7 @@ func headerRight(d *data, o settings, t headerTier) text.Line {
 	if d.paused {
 		parts = append(parts, text.Alert.Span(" PAUSED "))
 	}
-	if d.recorded && !t.source {
+	if d.recorded && (!t.source || d.source == "") {
 		// What was recorded must not look like now.
 		parts = append(parts, text.Notice.Span("replay"))
 	}
@@ -190,7 +198,14 @@ func headerRight(d *data, o settings, t headerTier) text.Line {
 		parts = append(parts, verification(d, o, anyProcess))
 	}
 	if t.clock && !d.clock.IsZero() {
-		parts = append(parts, text.Plain.Span(d.clock.Format("15:04:05")))
+		format := "15:04:05"
+		switch {
+		case d.recorded && t.date && t.compact:
+			format = "Jan 2 15:04:05"
+		case d.recorded && t.date:
+			format = "2006-01-02 15:04:05"
+		}
+		parts = append(parts, text.Plain.Span(d.clock.Format(format)))
 	}
 	between := "  "
 	if t.compact {

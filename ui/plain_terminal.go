@@ -34,7 +34,7 @@ func printed(ctx context.Context, w io.Writer, width int, feed Feed, o Options) 
 			s = &aggregator.Snapshot{}
 		}
 		if last == nil || !sameSnapshot(last, s) {
-			t := TextOptions{Width: width, Host: o.Host, Source: o.source(), Time: o.Now(), Requested: o.Requested, ASCII: true}
+			t := TextOptions{Width: width, Host: o.Host, Source: o.source(), Time: o.Now(), Requested: o.Requested, ASCII: true, Recorded: o.Recorded}
 			if o.Notes != nil {
 				t.Notes = o.Notes()
 			}
@@ -51,7 +51,7 @@ func printed(ctx context.Context, w io.Writer, width int, feed Feed, o Options) 
 			return nil
 		case <-o.Done:
 			o.Done = nil
-			if err := Text(w, feed.Snapshot(), TextOptions{Width: width, Host: o.Host, Source: "ended", Time: o.Now(), Requested: o.Requested, ASCII: true}); err != nil {
+			if err := Text(w, feed.Snapshot(), TextOptions{Width: width, Host: o.Host, Source: "ended", Time: o.Now(), Requested: o.Requested, ASCII: true, Recorded: o.Recorded}); err != nil {
 				return err
 			}
 			return nil

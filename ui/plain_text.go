@@ -18,6 +18,8 @@ type TextOptions struct {
 	Host, Source string
 	// Time of the wall clock in the first line; none if zero.
 	Time time.Time
+	// Recorded: it is a recording, and not now.
+	Recorded bool
 	// Notes are one-line warnings, shown at the end.
 	Notes []string
 	// Requested shows the buffers' own sizes instead of what the banks lost.
@@ -44,7 +46,7 @@ func Text(w io.Writer, s *aggregator.Snapshot, o TextOptions) error {
 		o.Width = 100
 	}
 	set := settings{requested: o.Requested, Settings: widget.Settings{Exact: o.Exact, ASCII: o.ASCII}}
-	d := data{snapshot: s, now: s.Time, clock: o.Time, host: o.Host, source: o.Source, notes: o.Notes}
+	d := data{snapshot: s, now: s.Time, clock: o.Time, host: o.Host, source: o.Source, recorded: o.Recorded, notes: o.Notes}
 	list := entries(&d, set, func(processID) bool { return o.Chips })
 	tiers := chipTiers()
 	if o.Width >= peaksFrom {

@@ -236,5 +236,5 @@ func (u *uiFlags) text(l *live) ui.TextOptions {
 	if err != nil {
 		width = 120
 	}
-	return ui.TextOptions{Width: width, Requested: u.requested, ASCII: u.ascii, Host: l.host, Time: l.Wall(l.Now())}
+	return ui.TextOptions{Width: width, Requested: u.requested, ASCII: u.ascii, Host: l.host, Time: l.Wall(l.Now()), Recorded: l.player != nil}
 }
