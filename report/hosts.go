@@ -232,7 +232,11 @@ func (h *Hosts) Text(w io.Writer, style Style) error {
 	return p.end()
 }
 
-// table writes rows, the first a heading, the last column aligned to the left.
+// leastLast is the width of a table's last column below which it gets a line of its own.
+const leastLast = 24
+
+// table writes rows, the first a heading, the last column aligned to the left. In a narrow terminal
+// that column, which says what a row is of, is below the others.
 func (p *printer) table(rows [][]string) {
 	widths := make([]int, len(rows[0]))
 	for _, r := range rows {
@@ -240,23 +244,31 @@ func (p *printer) table(rows [][]string) {
 			widths[i] = max(widths[i], len([]rune(cell)))
 		}
 	}
+	last := len(widths) - 1
+	before := 4
+	for _, w := range widths[:last] {
+		before += 2 + w
+	}
+	below := p.style.Width > 0 && p.style.Width < before+min(leastLast, widths[last])
 	for n, r := range rows {
 		var b strings.Builder
 		b.WriteString("  ")
-		for i, cell := range r {
-			if i == len(r)-1 {
-				b.WriteString("  " + cell)
-				break
-			}
+		for i, cell := range r[:last] {
 			fmt.Fprintf(&b, "  %*s", widths[i], cell)
 		}
-		line, sgr := b.String(), ""
-		if p.style.Width > 0 {
-			line = shortened(line, p.style.Width)
+		lines := []string{b.String() + "  " + r[last]}
+		if below {
+			lines = []string{strings.TrimPrefix(b.String(), "  "), "      " + r[last]}
 		}
-		if n == 0 {
-			sgr = faint
+		for i, line := range lines {
+			sgr := ""
+			if p.style.Width > 0 && i == len(lines)-1 { // numbers are not cut
+				line = shortened(line, p.style.Width)
+			}
+			if n == 0 {
+				sgr = faint
+			}
+			p.line("%s", p.style.paint(sgr, line))
 		}
-		p.line("%s", p.style.paint(sgr, line))
 	}
 }

@@ -443,3 +443,24 @@ func TestOperationNames(t *testing.T) {
 		t.Error(got)
 	}
 }
+
+// In a narrow terminal no number and no call site is lost: the site has a line of its own.
+func TestTextOfANarrowTerminal(t *testing.T) {
+	r := overTime(append(opened(), alloc(2, 1, 100, 100, stack(10)))...)
+	for _, width := range []int{30, 50, 60, 120} {
+		var b strings.Builder
+		if err := r.Text(&b, Style{Width: width}); err != nil {
+			t.Fatal(err)
+		}
+		_, left, _ := strings.Cut(b.String(), "Never freed")
+		left, _, _ = strings.Cut(left, "\n\n")
+		for _, want := range []string{"still allocated", "DRAM", "400 B", "\n      m.py:10 f"} {
+			if strings.HasPrefix(want, "\n") && width == 120 {
+				want = "  m.py:10 f<script>"
+			}
+			if !strings.Contains(left, want) {
+				t.Errorf("%d wide: no %q in\n%s", width, want, left)
+			}
+		}
+	}
+}
