@@ -37,11 +37,12 @@ screens: build
 	scripts/deps.sh test
 	scripts/screens.sh
 
-# What needs neither the real runtime nor a machine of its own, and one live test.
+# What needs neither the real runtime nor a machine of its own, and one live test. Some
+# tests wait, so more packages than processors are tested at once.
 quick: export TT_MEMTRACE_TEST_PREBUILT := $(shell scripts/fixtures.sh)
 quick:
 	$(GO) vet ./...
-	$(GO) test -vet=off -short $(shell $(GO) list ./... | grep -vE '/(test/.*|tracer|tracer/discover|tracer/proc|tracer/memory)$$')
+	$(GO) test -vet=off -short -p 4 $(shell $(GO) list ./... | grep -vE '/(test/.*|tracer|tracer/discover|tracer/proc|tracer/memory)$$')
 	$(GO) test -vet=off -run '^TestAccountsMatchTheProcess$$' ./tracer
 
 test:

@@ -653,6 +653,9 @@ func TestAStateLargerThanAFile(t *testing.T) {
 
 // A scan that would make a longer block than a reader takes is recorded as the changes that it made.
 func TestAScanLargerThanABlock(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes seconds of a processor")
+	}
 	path := filepath.Join(t.TempDir(), "r.ttm")
 	accounts := aggregator.New()
 	r := recorder(t, Options{Path: path}, accounts)

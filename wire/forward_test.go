@@ -262,7 +262,10 @@ func (w *world) agree(o *original, within time.Duration) {
 
 func eachSize(t *testing.T, f func(t *testing.T, size Size)) {
 	for _, size := range Sizes {
-		t.Run(fmt.Sprint(size), func(t *testing.T) { f(t, size) })
+		t.Run(fmt.Sprint(size), func(t *testing.T) {
+			t.Parallel()
+			f(t, size)
+		})
 	}
 }
 
@@ -310,7 +313,11 @@ func TestServerIsRestarted(t *testing.T) {
 	o := startOriginal(t, 144)
 	w := newWorld(t, o.path, 3)
 	w.start()
-	for range 20 {
+	rounds := 20
+	if testing.Short() {
+		rounds = 4
+	}
+	for range rounds {
 		w.steps(200)
 		o.kill()
 		w.steps(100)
