@@ -3,6 +3,7 @@
 # runs on mock chips to the newest, and notes in test/compat/runs.tsv which
 # agree: scripts/compat.sh [RELEASE...]. A release takes two minutes, and half a
 # minute and 600 MB to install, which are given back unless it was there before.
+# Without arguments it also compares the default release with the other Python.
 set -u
 cache=${TT_MEMTRACE_RIG:-${XDG_CACHE_HOME:-$HOME/.cache}/tt-memtrace/rig}
 releases=${*:-0.66.0 0.67.4 0.69.0 0.70.1 0.72.0 0.74.0 0.75.0 0.76.0 0.77.0 0.78.0 0.79.0 0.80.0 0.81.1}
@@ -35,7 +36,9 @@ for release in $releases; do
 	test -n "$there" || rm -rf "$cache/ttnn-$release" "$cache/ttnn-$release.lock" "$cache/kernels-$release-"*
 done
 # The stacks and reports of the default release, with the other Python.
-TT_MEMTRACE_PYTHON=3.12 go test ./test/e2e -run ReportNamesCallSites -count 1 -timeout 18m || failed="$failed Python 3.12"
-rm -rf "$cache"/ttnn-*-python3.12*
+if test $# -eq 0; then
+	TT_MEMTRACE_PYTHON=3.12 go test ./test/e2e -run ReportNamesCallSites -count 1 -timeout 18m || failed="$failed Python 3.12"
+	rm -rf "$cache"/ttnn-*-python3.12*
+fi
 go generate ./test/compat
 test -z "$failed" || { echo "not as the runtime says:$failed" >&2; exit 1; }

@@ -50,3 +50,14 @@ func TestEveryPointIsAttached(t *testing.T) {
 		t.Errorf("the BPF programs take libraries for numbers below %d, and there are %d", n, maxLibraries)
 	}
 }
+
+// The counters of every kind of record have a name, and no two the same.
+func TestEveryRecordHasAName(t *testing.T) {
+	seen := map[string]int{"": 0}
+	for kind, name := range KindNames[1:] {
+		if other, taken := seen[name]; taken {
+			t.Errorf("kind %d is called %q, as kind %d", kind+1, name, other)
+		}
+		seen[name] = kind + 1
+	}
+}
