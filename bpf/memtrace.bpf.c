@@ -418,7 +418,7 @@ int BPF_UPROBE(buffer_allocated, __u64 first, __u64 second)
 		COUNT(c->hooked);
 		return object_event(TT_HOOKED, buffer, library, 0);
 	}
-	if (stacks)
+	if (wants_stacks())
 		send_stack((struct pt_regs *)ctx);
 	e = reserve(c, TT_ALLOC, sizeof(*e));
 	if (!e)

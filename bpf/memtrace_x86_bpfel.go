@@ -358,6 +358,7 @@ const (
 	MemtraceVarFollow              = "follow"
 	MemtraceVarIdle                = "idle"
 	MemtraceVarStacks              = "stacks"
+	MemtraceVarStacksPaused        = "stacks_paused"
 	MemtraceVarUnusedAlloc         = "unused_alloc"
 	MemtraceVarUnusedArgument      = "unused_argument"
 	MemtraceVarUnusedCb            = "unused_cb"
@@ -482,6 +483,7 @@ type MemtraceVariableSpecs struct {
 	Follow             *ebpf.VariableSpec `ebpf:"follow"`
 	Idle               *ebpf.VariableSpec `ebpf:"idle"`
 	Stacks             *ebpf.VariableSpec `ebpf:"stacks"`
+	StacksPaused       *ebpf.VariableSpec `ebpf:"stacks_paused"`
 	UnusedAlloc        *ebpf.VariableSpec `ebpf:"unused_alloc"`
 	UnusedArgument     *ebpf.VariableSpec `ebpf:"unused_argument"`
 	UnusedCb           *ebpf.VariableSpec `ebpf:"unused_cb"`
@@ -556,6 +558,7 @@ type MemtraceVariables struct {
 	Follow             *ebpf.Variable `ebpf:"follow"`
 	Idle               *ebpf.Variable `ebpf:"idle"`
 	Stacks             *ebpf.Variable `ebpf:"stacks"`
+	StacksPaused       *ebpf.Variable `ebpf:"stacks_paused"`
 	UnusedAlloc        *ebpf.Variable `ebpf:"unused_alloc"`
 	UnusedArgument     *ebpf.Variable `ebpf:"unused_argument"`
 	UnusedCb           *ebpf.Variable `ebpf:"unused_cb"`

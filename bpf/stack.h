@@ -1,13 +1,16 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Only with --stacks: who allocates. The runtime is built without frame pointers,
+ * Who allocates, where that is asked for. The runtime is built without frame pointers,
  * so a piece of the stack is sent as it is and unwound in user space. The
  * interpreter's frames are walked here, while the thread stands still.
  */
 #ifndef TT_STACK_H
 #define TT_STACK_H
 
+/* Whether stacks can be sent at all. */
 volatile const __u8 stacks = 0;
+/* Set by user space while they are not wanted. */
+__u32 stacks_paused = 0;
 
 struct thread_struct {
 	unsigned long fsbase;
@@ -81,6 +84,11 @@ static __always_inline void read_python(struct tt_stack *e, const struct tt_pyth
 	}
 }
 
+static __always_inline int wants_stacks(void)
+{
+	return stacks && !stacks_paused;
+}
+
 static __noinline int send_stack(struct pt_regs *ctx)
 {
 	__u64 pid_tgid = bpf_get_current_pid_tgid();
@@ -88,8 +96,6 @@ static __noinline int send_stack(struct pt_regs *ctx)
 	struct tt_python *p;
 	struct tt_stack *e;
 
-	if (!stacks)
-		return 0;
 	e = reserve(counters_of_cpu(), TT_STACK, sizeof(*e));
 	if (!e)
 		return 0;
@@ -132,7 +138,8 @@ static __always_inline int refuse(struct pt_regs *ctx, __u32 clash)
 
 	if (!c || skipped(pid_tgid >> 32))
 		return 0;
-	send_stack(ctx);
+	if (wants_stacks())
+		send_stack(ctx);
 	e = reserve(c, TT_REFUSED, sizeof(*e));
 	if (!e)
 		return 0;

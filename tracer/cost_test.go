@@ -53,7 +53,7 @@ func TestProbesStaySmall(t *testing.T) {
 	}
 }
 
-// Without Stacks the kernel removes what sends them; all other programs are the same either way.
+// Without Stacks the host kernel removes what sends them; all other programs are the same either way.
 func TestStacksAreGoneUnlessAskedFor(t *testing.T) {
 	needRights(t)
 	load := func(stacks uint8) map[string]int {

@@ -43,6 +43,7 @@ func (t *Tracer) Run(ctx context.Context, ready func(), sink func([]aggregator.E
 		r := &run{t: t, sink: sink, processes: map[uint32]*traced{}, lookedFor: map[uint32]struct{}{}, untraced: map[uint32]bool{}, targets: map[uint32]bool{}, partial: map[uint32]*aggregator.CircularBuffer{},
 			execs: map[uint32]uint64{}, related: map[uint32]*relations{}, marks: map[uint32]*marks{}, exited: map[uint32]uint64{}, callers: map[proc.FileVersion]*metal.Launchers{}, names: inspect.ChipNames{}, stacks: newStacks()}
 		defer r.stacks.close()
+		r.stacks.sent = t.opts.Stacks && !t.opts.StacksPaused
 		for _, pid := range t.opts.PIDs {
 			// One that ended since it was named is not waited for.
 			if CheckPID(pid) == nil {
@@ -202,6 +203,9 @@ func (r *run) loop(ctx context.Context) error {
 			sleeping = r.t.reader.AvailableBytes() == 0
 		}
 		r.syncs = append(r.syncs, r.t.waiting()...)
+		if err := r.switchStacks(); err != nil {
+			return err
+		}
 		// What was read by now is merged when all that happened before is.
 		readings := r.t.finished()
 		ended := r.ended
@@ -662,7 +666,7 @@ func (r *run) add(a announcement, now uint64) (p *traced, lives bool) {
 	}
 	r.processes[pid] = p
 	delete(r.lookedFor, pid)
-	if r.t.opts.Stacks {
+	if r.stacks.sent {
 		r.stacks.addProcess(r.t, pid)
 	}
 	p.start = aggregator.Process{

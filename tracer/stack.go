@@ -15,10 +15,43 @@ type stacks struct {
 	processes map[uint32]*namedStacks
 	// next is the stack of each thread's next allocation, as it was sent.
 	next map[uint32]*pendingStack
+	// sent: the BPF programs send stacks.
+	sent bool
 }
 
 func newStacks() *stacks {
-	return &stacks{symbol.NewFiles(), map[uint32]*namedStacks{}, map[uint32]*pendingStack{}}
+	return &stacks{files: symbol.NewFiles(), processes: map[uint32]*namedStacks{}, next: map[uint32]*pendingStack{}}
+}
+
+// SendStacks has the stacks of allocations and refusals sent from about now on, or no more. It
+// does nothing without Options.Stacks.
+func (t *Tracer) SendStacks(on bool) {
+	t.sendStacks.Store(on && t.opts.Stacks)
+	t.reader.Flush() // fails where the reader has ended
+}
+
+// SendsStacks says whether stacks are wanted.
+func (t *Tracer) SendsStacks() bool { return t.sendStacks.Load() }
+
+// switchStacks tells the BPF programs whether stacks are wanted. They know the interpreters of
+// all processes before.
+func (r *run) switchStacks() error {
+	wanted := r.t.sendStacks.Load()
+	if wanted == r.stacks.sent {
+		return nil
+	}
+	paused := uint32(1)
+	if wanted {
+		paused = 0
+		for pid := range r.processes {
+			r.stacks.addProcess(r.t, pid)
+		}
+	}
+	if err := r.t.objects.StacksPaused.Set(paused); err != nil {
+		return fmt.Errorf("switching stacks: %w", err)
+	}
+	r.stacks.sent = wanted
+	return nil
 }
 
 // namedStacks are the stacks of a process, which equal ones share.

@@ -48,6 +48,8 @@ type Options struct {
 	RingBytes uint32
 	// Stacks: each allocation and each refusal has the stack of its thread.
 	Stacks bool
+	// StacksPaused: with Stacks, none is sent until SendStacks asks for it.
+	StacksPaused bool
 	// Lacks is what the kernel is taken to lack also where it has it, for tests.
 	Lacks Lacks
 	// Notice receives, in one line, what a user should know: a process that
@@ -103,6 +105,9 @@ type Tracer struct {
 
 	filled filled
 	failed atomic.Uint64 // attachments
+
+	// sendStacks: stacks are wanted; the reader tells the BPF programs of changes.
+	sendStacks atomic.Bool
 
 	// inboxMu guards what others leave for the reader, which waits for it: it is held for a
 	// moment only.
@@ -191,6 +196,7 @@ func New(o Options) (*Tracer, error) {
 		o.Notice = func(string) {}
 	}
 	t := &Tracer{opts: o, found: watch.NewPIDQueue(), libraries: map[proc.FileID]*attachment{}, numbered: map[uint32][]*attachment{}, refused: map[proc.FileID]*refusal{}, users: map[proc.FileID]unix.Timespec{}, ended: make(chan struct{}), closing: make(chan struct{}, maxClosing)}
+	t.sendStacks.Store(o.Stacks && !o.StacksPaused)
 	t.freeing = time.AfterFunc(pause, debug.FreeOSMemory)
 	var err error
 	if t.finder, err = discover.FinderOf(o.Libraries); err != nil {
@@ -272,6 +278,9 @@ func (t *Tracer) load(kernel *btf.Cache) error {
 	set("wakeup_bytes", uint64(t.opts.RingBytes/2))
 	if t.opts.Stacks {
 		set("stacks", uint8(1))
+	}
+	if !t.SendsStacks() {
+		set("stacks_paused", uint32(1))
 	}
 	if t.opts.Follow != 0 {
 		set("filter", uint8(1))

@@ -66,7 +66,7 @@ func newApp(feed Feed, o Options) *app {
 	if id, ok := pageNamed(o.View); ok {
 		a.frame.current = id
 	}
-	a.frame.player = o.Player
+	a.frame.player, a.frame.stacks = o.Player, o.Stacks
 	a.frame.quit = func() { a.quit() }
 	a.frame.save = a.save
 	a.read(feed)

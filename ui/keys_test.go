@@ -160,7 +160,7 @@ var walks = []walk{
 	{sitesPage, "", "<  >", "<", "MEMORY▼"},
 	{sitesPage, "", "c", "c", "─ columns ─"},
 	{sitesPage, "", "b", "b", "baseline set"},
-	{sitesPage, "", "x", "x", "no call stacks are recorded: 'tt-memtrace --stacks -p 41822'"},
+	{sitesPage, "", "x", "x", "this source has no call stacks"},
 	{overviewPage, "", "b", "b", "+DRAM"},
 	{overviewPage, "vv", "b", "b", "+L1_SMALL"},
 	// processes

@@ -81,3 +81,38 @@ func TestSitesWithoutStacksAreSizes(t *testing.T) {
 		t.Error(got)
 	}
 }
+
+// switched is a source whose stacks are switched.
+type switched struct{ on bool }
+
+func (s *switched) SendStacks(on bool) { s.on = on }
+func (s *switched) SendsStacks() bool  { return s.on }
+
+func TestStacksAreSwitchedInTheSites(t *testing.T) {
+	w := busy(2)
+	source := &switched{}
+	w.frame.stacks = source
+	w.press("8")
+	w.pass(time.Second)
+	for i, want := range []string{"by size: x shows call sites", "call stacks on", "by size: x shows call sites"} {
+		if got := w.text(t, 140, 30); !strings.Contains(got, want) || source.on != (i == 1) {
+			t.Errorf("on: %v\n%s", source.on, got)
+		}
+		w.press("x")
+	}
+	if got := w.text(t, 140, 30); !strings.Contains(got, "call stacks on: an allocation takes") {
+		t.Error(got)
+	}
+
+	// A recording has stacks or not.
+	w, _ = leaking()
+	w.frame.data.recorded = true
+	w.press("8")
+	w.pass(time.Second)
+	w.frame.data.recorded = true
+	w.text(t, 140, 30)
+	w.press("x")
+	if got := w.text(t, 140, 30); !strings.Contains(got, "these call stacks are the recording's") {
+		t.Error(got)
+	}
+}

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"path"
+	"slices"
 	"strconv"
 	"time"
 
@@ -246,23 +247,28 @@ func (v *sites) work() func(*reader) func() {
 	}
 }
 
-// stacks says whether the stacks of allocations are recorded. That is chosen when tracing begins:
-// they need a larger ring buffer, and probes that are loaded for them.
-func (v *sites) stacks() {
-	for i := range v.Rows {
-		if v.Rows[i].stack != nil {
-			v.notify("call stacks are recorded; without --stacks tracing costs less")
-			return
-		}
-	}
-	switch r := v.Chosen(); {
+// switchStacks has the stacks of allocations recorded from now on, or no more; where that is not
+// possible, it says why.
+func (v *sites) switchStacks() {
+	switch {
+	case v.stacks != nil && v.stacks.SendsStacks():
+		v.stacks.SendStacks(false)
+		v.notify("call stacks are not recorded any more: those of earlier allocations stay")
+	case v.stacks != nil:
+		v.stacks.SendStacks(true)
+		v.notify("call stacks on: an allocation takes some microseconds longer; x ends that")
+	case v.data.recorded && v.anyStack():
+		v.notify("these call stacks are the recording's")
 	case v.data.recorded:
 		v.notify("no call stacks are in this recording: 'tt-memtrace record --stacks' records them")
-	case r != nil:
-		v.notify(fmt.Sprintf("no call stacks are recorded: 'tt-memtrace --stacks -p %d' records those of later allocations", r.owner.process.PID))
 	default:
-		v.notify("no call stacks are recorded: 'tt-memtrace --stacks -- COMMAND' records them")
+		v.notify("this source has no call stacks: only probes see them")
 	}
+}
+
+// anyStack says whether a row has a call stack.
+func (v *sites) anyStack() bool {
+	return slices.ContainsFunc(v.Rows, func(r siteRow) bool { return r.stack != nil })
 }
 
 // rebase makes now the baseline.
@@ -282,7 +288,13 @@ func (v *sites) Compose(w, h int) widget.Picture {
 	if v.base != nil {
 		v.Note = "since " + text.Age(v.since())
 	}
-	if len(v.Rows) > 0 && v.Rows[0].stack == nil {
+	switch {
+	case v.stacks != nil && v.stacks.SendsStacks():
+		v.Note = "call stacks on  " + v.Note
+	case v.anyStack():
+	case v.stacks != nil:
+		v.Note = "by size: x shows call sites  " + v.Note
+	case len(v.Rows) > 0:
 		v.Note = "by size: --stacks shows call sites  " + v.Note
 	}
 	return v.Table.Compose(w, h)
@@ -293,6 +305,9 @@ func (v *sites) Bindings() []widget.Binding {
 	if v.Choosing {
 		return list
 	}
-	list = append(list, widget.Binding{Key: "x", Does: "call stacks: whether they are recorded, and how", Runes: "x", Do: func(rune) { v.stacks() }})
-	return append(list, widget.Binding{Key: "b", Does: "set the baseline: what is left of later buffers is a leak", Brief: "baseline", Runes: "b", Do: func(rune) { v.rebase() }})
+	x := widget.Binding{Key: "x", Does: "record call stacks from now on, or no more", Runes: "x", Do: func(rune) { v.switchStacks() }}
+	if v.stacks != nil {
+		x.Brief = "call stacks"
+	}
+	return append(list, x, widget.Binding{Key: "b", Does: "set the baseline: what is left of later buffers is a leak", Brief: "baseline", Runes: "b", Do: func(rune) { v.rebase() }})
 }

@@ -57,6 +57,8 @@ type Options struct {
 	// Backlog says what waits to be read; while that is old, the screen says so. It is
 	// called like Feed.Snapshot, and is nil where the source does not know it.
 	Backlog func() Backlog
+	// Stacks has call stacks recorded or not; nil where the source has none, or always the same.
+	Stacks StackSwitch
 	// Log is the stream of changes that the view of events shows; nil where the
 	// source has none.
 	Log *Log
@@ -86,6 +88,13 @@ type Options struct {
 	// Done, when closed, makes the header say "ended". The screen stays, and
 	// where no process is left it shows those that exited.
 	Done <-chan struct{}
+}
+
+// StackSwitch is a source that can record the call stacks of allocations. It may be called from any
+// goroutine, and answers at once.
+type StackSwitch interface {
+	SendStacks(on bool)
+	SendsStacks() bool
 }
 
 func (o *Options) source() string {

@@ -55,6 +55,8 @@ type state struct {
 	// about instead, if any.
 	chip    aggregator.Chip
 	process processID
+	// stacks switches call stacks, nil where they cannot be.
+	stacks StackSwitch
 	// notify shows a message for a while; open goes to a view.
 	notify func(string)
 	open   func(pageID)

@@ -30,7 +30,9 @@ type targets struct {
 	sockets   sockets
 	metrics   metricsFlags
 	stacks    bool
-	sampling  sampling
+	// switchable: call stacks may be switched on later.
+	switchable bool
+	sampling   sampling
 	// noArguments leaves those of commands out of all that is shown, recorded and exported.
 	noArguments bool
 	// record, where set, is a file to record into.
@@ -241,7 +243,7 @@ func (t *targets) probed(command []string) (*live, error) {
 	if t.stacks && t.ring == defaultRing {
 		t.ring = stackRing
 	}
-	o := tracer.Options{Libraries: t.libraries, RingBytes: t.ring, Stacks: t.stacks, Notice: l.notice}
+	o := tracer.Options{Libraries: t.libraries, RingBytes: t.ring, Stacks: t.stacks || t.switchable, StacksPaused: !t.stacks, Notice: l.notice}
 	var err error
 	if o.PIDs, err = checkPIDs(t.pids); err != nil {
 		return nil, err

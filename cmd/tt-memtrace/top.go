@@ -78,6 +78,7 @@ func runTop(cmd *cobra.Command, t *targets, u *uiFlags, args []string) error {
 		}
 		return fmt.Errorf("%w: there is no view %q: %s", errUsage, u.view, meant)
 	}
+	t.switchable = true
 	t.recorded.paced(cmd)
 	t.recorded.waitAtEnd = len(t.recorded.from) > 0 && !u.exit && !ui.IsPlain(os.Getenv)
 	l, err := t.start(args)
@@ -125,7 +126,7 @@ func runTop(cmd *cobra.Command, t *targets, u *uiFlags, args []string) error {
 	}
 	err = ui.Run(screen, l, ui.Options{
 		Host: l.host, Source: l.label(t, args), Now: func() time.Time { return l.Wall(l.Now()) }, Notes: l.Notices, Log: log, System: host, Save: l.saveSnapshot,
-		Backlog: l.backlog(), Recorded: l.player != nil, Player: l.playing(), SettingsFile: settingsFile(), View: u.view, Requested: u.requested, ASCII: cmd.Flags().Changed("ascii") && u.ascii, Done: l.Ended(),
+		Backlog: l.backlog(), Stacks: l.stacks(), Recorded: l.player != nil, Player: l.playing(), SettingsFile: settingsFile(), View: u.view, Requested: u.requested, ASCII: cmd.Flags().Changed("ascii") && u.ascii, Done: l.Ended(),
 	})
 	cancel()
 	if errors.Is(err, ui.ErrSettings) {
@@ -193,6 +194,14 @@ func (l *live) backlog() func() ui.Backlog {
 		waiting, size := l.tracer.Backlog()
 		return ui.Backlog{Behind: l.Behind(), Waiting: waiting, Size: size}
 	}
+}
+
+// stacks switches call stacks, nil where nothing is probed.
+func (l *live) stacks() ui.StackSwitch {
+	if l.tracer == nil {
+		return nil
+	}
+	return l.tracer
 }
 
 // settingsFile is where the screen keeps what the user chose, "" where there is no place.

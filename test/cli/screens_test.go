@@ -233,6 +233,27 @@ func TestScreensShowTheNumbersOfStatus(t *testing.T) {
 	}
 }
 
+// Call stacks are switched on where the screen is on already: a site is then named by its code.
+func TestStacksAreSwitchedOnTheScreen(t *testing.T) {
+	w := steady(t, "n150", "--rate", "1000")
+	p := shown(t, 160, 40, "-p", fmt.Sprint(w.PID()))
+	p.shows("n150", "1 overview")
+	p.press("8")
+	p.shows("by size: x shows call sites", "buffers of ")
+	p.press("x")
+	p.shows("call stacks on", "loop.py:")
+	p.press("x")
+	p.shows("call stacks are not recorded any more")
+	p.until(func(screen string) error {
+		// What the loop holds is allocated anew in each of its rounds.
+		if strings.Contains(screen, "loop.py:") || !strings.Contains(screen, "buffers of ") {
+			return errors.New("there are still stacks, or no buffers")
+		}
+		return nil
+	})
+	goesOn(t, w)
+}
+
 // largest waits for a largest free block that is the allocator's own, or a bound of it.
 func (p *pane) largest(name string, v rig.View) {
 	p.t.Helper()
