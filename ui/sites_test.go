@@ -116,3 +116,24 @@ func TestStacksAreSwitchedInTheSites(t *testing.T) {
 		t.Error(got)
 	}
 }
+
+// What does not fit of a call site is what tells it the least from others.
+func TestCallSitesAreShortened(t *testing.T) {
+	v := &sites{state: &state{}}
+	r := &siteRow{siteID: siteID{site: "common.py:146 empty ← common.py:160 interleaved ← loop.py:98 weights · ttnn::empty"}}
+	for w, want := range map[int]string{
+		79: "common.py:146 empty ← :160 interleaved ← loop.py:98 weights · ttnn::empty",
+		72: "common.py:146 empty ← :160 interleaved ← loop.py:98 weights",
+		58: "common.py:146 empty ← … ← loop.py:98 weights",
+		43: "… ← loop.py:98 weights",
+		10: "… ← loop.py:98 weights", // and then cut
+	} {
+		if got := v.shortLabel(r, w).String(); got != want {
+			t.Errorf("%d: %q, want %q", w, got, want)
+		}
+	}
+	r.site = "model.py:3 main"
+	if got := v.shortLabel(r, 5).String(); got != r.site {
+		t.Error(got)
+	}
+}

@@ -6,6 +6,7 @@ import (
 	"path"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"tt-memtrace/aggregator"
@@ -107,7 +108,7 @@ func newSites(s *state) *sites {
 			bytesField(s, "NEW", 4, func(r *siteRow) uint64 { return r.survivorBytes }),
 			ageField(s, "OLDEST", func(r *siteRow) uint64 { return r.oldest }),
 			widget.Field[siteRow]{Name: "ALLOCATED BY", Least: 36, Flex: true, Cell: func(r *siteRow) text.Line { return text.Plain.Line(v.label(r)) },
-				Order: byText(v.label)},
+				Fit: v.shortLabel, Order: byText(v.label)},
 		),
 		Detail: v.detail,
 	}
@@ -136,6 +137,52 @@ func (v *sites) label(r *siteRow) string {
 		return text.Sanitize(r.site, v.settings.ASCII)
 	}
 	return "buffers of " + bytesCell(r.size, v.settings).String()
+}
+
+// shortLabel is a label for w cells. What is left out of a call site is what tells it the least from
+// others: the operation, then the calls in between, then the innermost call.
+func (v *sites) shortLabel(r *siteRow, w int) text.Line {
+	label := v.label(r)
+	if r.site != "" {
+		for _, s := range shorterSites(r.site) {
+			if label = text.Sanitize(s, v.settings.ASCII); text.Width(label) <= w {
+				break
+			}
+		}
+	}
+	return text.Plain.Line(label)
+}
+
+// shorterSites are ways to write a call site, which is "innermost call ← its caller ← … · operation",
+// each shorter than the one before.
+func shorterSites(site string) []string {
+	const between = " ← "
+	calls, operation, named := strings.Cut(site, " · ")
+	list := strings.Split(calls, between)
+	// A call from the same file as the one before has its line alone.
+	short, file := slices.Clone(list), ""
+	for i, c := range list {
+		name, rest, _ := strings.Cut(c, ":")
+		numbered := rest != "" && rest[0] >= '0' && rest[0] <= '9'
+		if numbered && name == file {
+			short[i] = ":" + rest
+		}
+		if file = ""; numbered {
+			file = name
+		}
+	}
+	brief := strings.Join(short, between)
+	out := []string{brief}
+	if named {
+		out = []string{brief + " · " + operation, brief}
+	}
+	if n := len(list); n > 1 {
+		if n > 2 {
+			out = append(out, list[0]+between+"…"+between+list[n-1])
+		}
+		out = append(out, "…"+between+list[n-1])
+	}
+	return out
 }
 
 func (v *sites) detail(r *siteRow) []text.Line {
@@ -294,6 +341,8 @@ func (v *sites) Compose(w, h int) widget.Picture {
 	case v.anyStack():
 	case v.stacks != nil:
 		v.Note = "by size: x shows call sites  " + v.Note
+	case len(v.Rows) > 0 && v.Rows[0].owner.process.Info.Source == aggregator.Sampled:
+		v.Note = "by size: only probes see call sites  " + v.Note
 	case len(v.Rows) > 0:
 		v.Note = "by size: --stacks shows call sites  " + v.Note
 	}

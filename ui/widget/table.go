@@ -36,6 +36,8 @@ type Field[R any] struct {
 	// Rank says which columns go first where there is no room for all: those with the highest; 0 never goes.
 	Rank int
 	Cell func(*R) text.Line
+	// Fit, where set, writes the cell in so many columns, if Cell is wider than they are.
+	Fit func(r *R, w int) text.Line
 	// Order sorts; nil is no order.
 	Order func(a, b *R) int
 }
@@ -335,6 +337,9 @@ func (t *Table[R, K]) layout(rows []R, w int) (head text.Line, body []text.Line)
 		t.titles = append(t.titles, TitleAt{i, at, at + wide[i]})
 		at += wide[i]
 		for r := range c.Cells {
+			if f.Fit != nil && c.Cells[r].Width() > wide[i] {
+				c.Cells[r] = f.Fit(&rows[r], wide[i])
+			}
 			c.Cells[r] = c.Cells[r].Shortened(wide[i], g.Dots)
 		}
 		all.Columns = append(all.Columns, c)
