@@ -209,6 +209,9 @@ func (v *overview) Compose(w, h int) widget.Picture {
 	}
 	p.Lines = append(p.Lines, widget.Rule(w, above, below, g))
 	empty := noProcess(d.snapshot)
+	if d.ended && len(d.snapshot.Ended) == 0 {
+		empty = "no process used the runtime"
+	}
 	if !v.matching.Empty() {
 		empty = "no process matches the filter"
 	}

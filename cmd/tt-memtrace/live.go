@@ -162,6 +162,7 @@ func (l *live) run(asked context.Context) error {
 				stop := context.AfterFunc(asked, func() { end(c.Process, context.Cause(asked)) })
 				waiting.Go(func() {
 					command = c.Wait()
+					l.noticeFailure(command)
 					stop()
 					cancel() // what its end left in the ring is still read
 				})
@@ -248,7 +249,15 @@ func foreground() bool {
 	return err == nil && group == unix.Getpgrp()
 }
 
-// tellWaiting says which processes do not use the runtime yet. On the screen that is plain to see.
+// noticeFailure says on the screen how the command ended that is not seen there.
+func (l *live) noticeFailure(command error) {
+	var failed *exec.ExitError
+	if l.silent && errors.As(command, &failed) {
+		l.notice(fmt.Sprintf("the command failed (%v): quit to see what it wrote", failed))
+	}
+}
+
+// noticeWaiting says which processes do not use the runtime yet. On the screen that is plain to see.
 func (l *live) noticeWaiting() {
 	if l.silent || l.waiting == nil {
 		return

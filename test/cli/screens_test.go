@@ -254,6 +254,13 @@ func TestStacksAreSwitchedOnTheScreen(t *testing.T) {
 	goesOn(t, w)
 }
 
+// A command that fails says so on the screen, and its words are there after that.
+func TestACommandThatFailsSaysSoOnTheScreen(t *testing.T) {
+	mayTrace(t)
+	p := shown(t, 100, 24, "--", "sh", "-c", "echo no module named ttnn >&2; exit 3")
+	p.shows("the command failed (exit status 3)", "no process used the runtime", "ended")
+}
+
 // largest waits for a largest free block that is the allocator's own, or a bound of it.
 func (p *pane) largest(name string, v rig.View) {
 	p.t.Helper()
