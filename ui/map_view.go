@@ -266,7 +266,7 @@ func (v *mapView) Compose(w, h int) widget.Picture {
 		return p
 	}
 	p := widget.Picture{Lines: v.heads(c, w), Selected: -1}
-	rows := max(min(h/4, 8), 1)
+	rows := max(min(h/4, maxStrip), 1)
 	v.strip = widget.Region{Top: len(p.Lines), Height: rows}
 	p.Lines = append(p.Lines, v.strips(w, rows)...)
 	p.Lines = append(p.Lines, v.legend(w))
@@ -278,6 +278,9 @@ func (v *mapView) Compose(w, h int) widget.Picture {
 	p.Lines = append(p.Lines, body.Lines...)
 	return p
 }
+
+// maxStrip rows at most have the strip of addresses; the others are the table's.
+const maxStrip = 20
 
 // heads say what is shown, and how much is free.
 func (v *mapView) heads(c *aggregator.ChipSnapshot, w int) []text.Line {
