@@ -21,7 +21,7 @@ func newDemo() *cobra.Command {
 	var save string
 	cmd := &cobra.Command{
 		Use: "demo", Short: "Show a recorded run on eight chips: needs no rights, device or runtime",
-		Long: `Show a recorded run of the real runtime on eight Wormhole chips in the panels.
+		Long: `Show a recorded run of the real runtime on eight Wormhole chips.
 
 It needs no rights, no device and no runtime. With --save it is written to a
 file instead, to try the other commands with: report, log, status --from FILE.`,

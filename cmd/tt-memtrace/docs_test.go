@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -71,6 +72,95 @@ func TestDocumentedFilesExist(t *testing.T) {
 			}
 			if _, err := os.Stat(filepath.Join(from, path)); err != nil {
 				t.Errorf("%s names %s: %v", file, path, err)
+			}
+		}
+	}
+}
+
+// documents are the texts for people, from the top folder.
+func documents(t *testing.T) []string {
+	t.Helper()
+	var list []string
+	for _, pattern := range []string{"*.md", "docs/*.md", "docs/decisions/*.md", "test/rig/*.md", "tracer/eval/*.md"} {
+		found, err := filepath.Glob("../../" + pattern)
+		if err != nil || len(found) == 0 {
+			t.Fatalf("%s: %v", pattern, err)
+		}
+		list = append(list, found...)
+	}
+	return list
+}
+
+// Every link of the documentation leads to a file, and to a heading in it.
+func TestDocumentedLinksLead(t *testing.T) {
+	link := regexp.MustCompile(`\]\(([A-Za-z0-9_./-]*)(?:#([a-z0-9-]+))?\)`)
+	checked := 0
+	for _, file := range documents(t) {
+		b, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range link.FindAllStringSubmatch(string(b), -1) {
+			checked++
+			to := file
+			if m[1] != "" {
+				to = filepath.Join(filepath.Dir(file), m[1])
+			}
+			if _, err := os.Stat(to); err != nil {
+				t.Errorf("%s: %v", file, err)
+			} else if m[2] != "" && !slices.Contains(anchors(t, to), m[2]) {
+				t.Errorf("%s: %s has no heading #%s", file, to, m[2])
+			}
+		}
+	}
+	if checked < 50 {
+		t.Errorf("only %d links were found", checked)
+	}
+}
+
+// anchors are the names that links have for the headings of a text.
+func anchors(t *testing.T, file string) (list []string) {
+	t.Helper()
+	b, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	left := regexp.MustCompile(`[^a-z0-9 _-]`)
+	for _, m := range regexp.MustCompile(`(?m)^#+ (.*)$`).FindAllStringSubmatch(string(b), -1) {
+		list = append(list, strings.ReplaceAll(left.ReplaceAllString(strings.ToLower(m[1]), ""), " ", "-"))
+	}
+	return list
+}
+
+// Texts for people have one word for one thing: docs/glossary.md. What is in code marks, such as
+// the name of a field, is what it is.
+func TestWordsOfTheGlossary(t *testing.T) {
+	say := map[string]string{
+		`(?i)\b(the|their|own) books\b`: "accounts", `(?i)\bghosts?\b`: "stale entry", `(?i)\bhaunted\b`: "of exited processes",
+		`(?i)\blive panels\b|\bthe panels\b`: "screen, views", `(?i)\bbanks? lost\b`: "bytes taken from the free pool",
+		`(?i)\bmade no sense\b`: "inconsistent", `\bkernel BTF\b`: "host kernel's BTF",
+	}
+	texts := map[string]string{}
+	for _, file := range documents(t) {
+		b, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		texts[file] = regexp.MustCompile("`[^`\n]*`").ReplaceAllString(string(b), "")
+	}
+	var help func(*cobra.Command)
+	help = func(cmd *cobra.Command) {
+		texts["help of "+cmd.Name()] = cmd.Short + "\n" + cmd.Long + "\n" + cmd.Example + "\n" + cmd.LocalFlags().FlagUsages()
+		for _, c := range cmd.Commands() {
+			help(c)
+		}
+	}
+	help(newRoot())
+	for pattern, word := range say {
+		avoided := regexp.MustCompile(pattern)
+		for name, text := range texts {
+			if m := avoided.FindString(text); m != "" {
+				t.Errorf("%s says %q: %s", name, m, word)
 			}
 		}
 	}

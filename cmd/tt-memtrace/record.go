@@ -48,8 +48,8 @@ func (r *recordFlags) flags(cmd *cobra.Command) {
 	f.StringVar(&r.size, "rotate-size", "", "begin another file at this size: 500K, 100M, 2G")
 	f.DurationVar(&r.every, "rotate-every", 0, "begin another file after this time: 1h")
 	f.IntVar(&r.keep, "keep", 0, "how many older files to keep; 0: all")
-	f.StringVar(&r.keepSize, "keep-size", "", "how much all files together may have: 20G")
-	f.StringVar(&r.keepAge, "keep-age", "", "remove files that were last written so long ago: 12h, 30d")
+	f.StringVar(&r.keepSize, "keep-size", "", "remove the oldest files when all together are larger: 20G")
+	f.StringVar(&r.keepAge, "keep-age", "", "remove files that were last written longer ago: 12h, 30d")
 }
 
 // options returns what the flags, where a command has them, say about a recording into a file.
@@ -96,7 +96,7 @@ func newRecord() *cobra.Command {
 		Example: `  sudo tt-memtrace record run.ttm -- python model.py
   sudo tt-memtrace record day.ttm --rotate-size 100M --keep 10
   sudo tt-memtrace record '/var/log/tt/%Y%m%d-%H%M.ttm' --rotate-every 1h --keep-age 30d
-  sudo tt-memtrace --record run.ttm            the panels, and a recording beside
+  sudo tt-memtrace --record run.ttm            the screen, and a recording
   tt-memtrace replay run.ttm
   tt-memtrace report run.ttm`,
 		Args: func(cmd *cobra.Command, args []string) error {

@@ -14,7 +14,7 @@ import (
 	"tt-memtrace/session"
 )
 
-const replayLong = `Replay a recording in the panels.
+const replayLong = `Replay a recording on the screen.
 
 Every live command can read a recording instead of live processes, with --from FILE:
 status, log and top show what they would have shown then. Replay a rotated recording
@@ -37,9 +37,9 @@ type recorded struct {
 
 func (r *recorded) flags(cmd *cobra.Command) {
 	f := cmd.Flags()
-	f.Float64Var(&r.speed, "speed", 0, "times the recorded speed; 0: as fast as it goes (in the panels, the exporter and serve: 1)")
-	f.DurationVar(&r.seek, "seek", 0, "how far into the recording to begin")
-	f.DurationVar(&r.until, "until", 0, "how far into the recording to stop")
+	f.Float64Var(&r.speed, "speed", 0, "times the recorded speed; 0: as fast as possible (on the screen, in the exporter and serve: 1)")
+	f.DurationVar(&r.seek, "seek", 0, "begin this far into the recording")
+	f.DurationVar(&r.until, "until", 0, "stop this far into the recording")
 }
 
 // paced makes the recorded speed the default: for commands that people watch.
@@ -63,7 +63,7 @@ func newReplay() *cobra.Command {
 	var t targets
 	var u uiFlags
 	cmd := &cobra.Command{
-		Use: "replay [flags] FILE...", Short: "Replay a recording in the panels", Long: replayLong,
+		Use: "replay [flags] FILE...", Short: "Replay a recording on the screen", Long: replayLong,
 		Example: `  tt-memtrace replay run.ttm --speed 4
   tt-memtrace replay run.ttm --seek 1h20m
   tt-memtrace status --json --from run.ttm --until 90s    the state at 90 s
@@ -126,7 +126,7 @@ func (r *recorded) open(files []io.ReadCloser, quiet bool) (*live, error) {
 	return l, nil
 }
 
-// label says in the header of the panels what is replayed.
+// label says in the header of the screen what is replayed.
 func (r *recorded) label() string {
 	label := "replay " + strings.Join(r.from, " ")
 	if r.speed != 1 && r.speed != 0 {

@@ -28,7 +28,7 @@ type sampling struct {
 
 func (s *sampling) flags(cmd *cobra.Command) {
 	f := cmd.Flags()
-	f.DurationVar(&s.every, "sample", 0, "read processes once in this time, without probes and without rights to your own")
+	f.DurationVar(&s.every, "sample", 0, "read processes at this interval, without probes; needs no rights for your own processes")
 	f.Lookup("sample").NoOptDefVal = sampler.DefaultInterval.String()
 	f.BoolVar(&s.probes, "probes", false, "fail where probes are not possible, rather than sample")
 }

@@ -49,8 +49,8 @@ func newTop() *cobra.Command {
 	var u uiFlags
 	cmd := &cobra.Command{
 		Use:   "top [flags] [-- CMD ARGS...]",
-		Short: "Show the live panels (the default)",
-		Long: `Show the live panels (the default): an overview, one chip in full, charts, a map of
+		Short: "Show the live screen (the default)",
+		Long: `Show the live screen (the default): an overview, one chip in full, charts, a map of
 its memory, tables of buffers, programs and kernels, call sites, the log of
 events, and the processes that hold a device. Keys are shown below, ? explains
 them; docs/ui.md has pictures. Settings that are changed with keys are kept in the
@@ -69,7 +69,7 @@ user's configuration folder ($XDG_CONFIG_HOME/tt-memtrace/ui.json).`,
 
 func runTop(cmd *cobra.Command, t *targets, u *uiFlags, args []string) error {
 	if !term.IsTerminal(int(os.Stdout.Fd())) {
-		return fmt.Errorf("%w: the panels need a terminal; 'tt-memtrace status' and 'tt-memtrace log' write text", errUsage)
+		return fmt.Errorf("%w: the screen needs a terminal; 'tt-memtrace status' and 'tt-memtrace log' write text", errUsage)
 	}
 	if u.view != "" && !slices.Contains(ui.Views(), u.view) {
 		meant := didYouMean("", similar(u.view, ui.Views()))
@@ -138,7 +138,7 @@ func runTop(cmd *cobra.Command, t *targets, u *uiFlags, args []string) error {
 		err = e
 	}
 	if len(args) > 0 {
-		// What is left when the panels are gone: the command's words, then the table.
+		// What is left when the screen is gone: the command's words, then the table.
 		if _, e := l.output.Seek(0, io.SeekStart); e == nil {
 			_, e = io.Copy(os.Stdout, l.output)
 			err = cmp.Or(err, e)

@@ -193,7 +193,7 @@ func agree(p process, m rig.Message) bool {
 	return true
 }
 
-// The panels show an ordinary user what a program that he starts holds, and say that it is sampled.
+// The screen shows an ordinary user what a program that he starts holds, and say that it is sampled.
 func TestOrdinaryUserWatchesTheRuntime(t *testing.T) {
 	program := ofNobody(t)
 	p, needs := usersRun(t, rig.Options{Cluster: "n150", Script: rig.Loop, Args: []string{"--seconds", "600"}})

@@ -196,7 +196,7 @@ func TestRuntimeInNamespaces(t *testing.T) {
 	}
 }
 
-// The panels say where their numbers are from, without any rights.
+// The screen says where their numbers are from, without any rights.
 func TestPanelsOfSharedMemory(t *testing.T) {
 	program, argv := powerless(t, tool, "--shm", "--view", "overview")
 	keys, screen, tty := terminal(t)

@@ -15,7 +15,7 @@ import (
 // colour is an SGR sequence that sets one: 30-38, 40-48, 90-97, 100-107.
 var colour = regexp.MustCompile(`\x1b\[(?:[0-9;:]*[;:])?(?:3[0-8]|4[0-8]|9[0-7]|10[0-7])(?:[;:][0-9;:]*)?m`)
 
-// The panels show the target on a terminal, in colours unless NO_COLOR is set,
+// The screen shows the target on a terminal, in colours unless NO_COLOR is set,
 // and end with q or with a signal; the target runs on.
 func TestPanels(t *testing.T) {
 	w := steady(t, "n150", "--rate", "1000")

@@ -67,7 +67,7 @@ func TestWrongUsage(t *testing.T) {
 		{"status --every -1s", "negative"},
 		{"status --every 5", `for --every: not a duration such as 500ms`},
 		{"top", "'tt-memtrace status' and 'tt-memtrace log'"},
-		{"", "need a terminal"},
+		{"", "the screen needs a terminal"},
 	} {
 		r := run(t, wrongUsage, strings.Fields(c.args)...)
 		contains(t, r.err, "tt-memtrace: ", c.says)
