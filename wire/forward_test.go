@@ -262,10 +262,7 @@ func (w *world) agree(o *original, within time.Duration) {
 
 func eachSize(t *testing.T, f func(t *testing.T, size Size)) {
 	for _, size := range Sizes {
-		t.Run(fmt.Sprint(size), func(t *testing.T) {
-			t.Parallel()
-			f(t, size)
-		})
+		t.Run(fmt.Sprint(size), func(t *testing.T) { f(t, size) })
 	}
 }
 
