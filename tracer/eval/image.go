@@ -20,14 +20,16 @@ type Image struct {
 	closer  io.Closer
 	progs   []*elf.Prog
 	relocs  []reloc // by offset
+	missing []string
 	slots   map[uint64]string
 	symbols map[string]uint64
 }
 
-// reloc is the pointer at an offset, or what it would take to know it.
+// reloc is the pointer at an offset or, from 1 on, which of the missing it would take to know it. The later
+// in the file replaces another one at its offset.
 type reloc struct {
-	offset, value uint64
-	missing       string
+	offset, value  uint64
+	order, missing uint32
 }
 
 // OpenImage opens the ELF file at path. The base is where its address zero lies:
@@ -55,7 +57,7 @@ func NewImage(r io.ReaderAt, base uint64) (*Image, error) {
 	if f.Machine != elf.EM_X86_64 || f.Class != elf.ELFCLASS64 || f.Data != elf.ELFDATA2LSB {
 		return nil, fmt.Errorf("reading ELF headers: %v %v is not x86-64", f.Class, f.Machine)
 	}
-	img := &Image{base: base, slots: map[uint64]string{}, symbols: map[string]uint64{}}
+	img := &Image{base: base, slots: map[uint64]string{}}
 	for _, p := range f.Progs {
 		if p.Type == elf.PT_LOAD {
 			img.progs = append(img.progs, p)
@@ -65,6 +67,7 @@ func NewImage(r io.ReaderAt, base uint64) (*Image, error) {
 	if err != nil && !errors.Is(err, elf.ErrNoSymbols) {
 		return nil, fmt.Errorf("reading symbols: %w", err)
 	}
+	img.symbols = make(map[string]uint64, len(symbols))
 	for _, s := range symbols {
 		if defined(s) {
 			img.symbols[s.Name] = base + s.Value
@@ -84,7 +87,12 @@ func NewImage(r io.ReaderAt, base uint64) (*Image, error) {
 			return nil, fmt.Errorf("reading relocations: %w", err)
 		}
 	}
-	slices.SortStableFunc(img.relocs, func(a, b reloc) int { return cmp.Compare(a.offset, b.offset) })
+	for i := range img.relocs {
+		img.relocs[i].order = uint32(i)
+	}
+	slices.SortFunc(img.relocs, func(a, b reloc) int {
+		return cmp.Or(cmp.Compare(a.offset, b.offset), cmp.Compare(a.order, b.order))
+	})
 	return img, nil
 }
 
@@ -129,14 +137,19 @@ func (img *Image) addRela(s *elf.Section, symbols []elf.Symbol) error {
 			if defined(sym) {
 				r.value = img.base + sym.Value + addend
 			} else {
-				r.missing = "symbol " + sym.Name
+				r.missing = img.lacks("symbol " + sym.Name)
 			}
 		default:
-			r.missing = typ.String()
+			r.missing = img.lacks(typ.String())
 		}
 		img.relocs = append(img.relocs, r)
 	}
 	return nil
+}
+
+func (img *Image) lacks(what string) uint32 {
+	img.missing = append(img.missing, what)
+	return uint32(len(img.missing))
 }
 
 // addRelr reads packed relative relocations: an even entry is the offset of a
@@ -241,8 +254,8 @@ func (img *Image) ReadAt(p []byte, addr uint64) error {
 	})
 	for ; i < len(img.relocs) && img.relocs[i].offset < end; i++ {
 		r := img.relocs[i]
-		if r.missing != "" {
-			return fmt.Errorf("reading image: %#x needs %s", addr, r.missing)
+		if r.missing > 0 {
+			return fmt.Errorf("reading image: %#x needs %s", addr, img.missing[r.missing-1])
 		}
 		var word [size]byte
 		binary.LittleEndian.PutUint64(word[:], r.value)

@@ -163,6 +163,9 @@ func (l *Library) readSymbols() error {
 		if table == nil {
 			continue
 		}
+		if len(l.symbols) == 0 {
+			l.symbols = make(map[string]elfSymbol, min(table.Size/elf.Sym64Size/2, 1<<16)) // a guess
+		}
 		err := elffile.EachSymbol(l.elf, table, func(name []byte, s elf.Sym64) {
 			if elf.SectionIndex(s.Shndx) == elf.SHN_UNDEF || s.Value == 0 {
 				return
