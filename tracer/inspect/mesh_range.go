@@ -3,10 +3,8 @@ package inspect
 import (
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 
-	"tt-memtrace/tracer/memory"
 	"tt-memtrace/tracer/metal"
 )
 
@@ -73,49 +71,35 @@ func (in *Inspector) chipsOf(open map[uint64]uint64) map[uint64][]uint32 {
 	return chips
 }
 
-// nodesOf finds where workloads keep programs, of those that are given, and gives the range of
+// nodesOf finds where workloads keep some programs, among pointers to all, and gives the range of
 // each that it finds: with several workloads, the ranges of all.
 //
 // A workload has a std::unordered_map from ranges to programs. A node of it is a piece of
-// malloc's: the next node, the range, and the pointers to the program and to its control block,
-// which is 16 bytes before it. The size of the piece says where it begins, and the first word of
-// a range points into itself.
-func (in *Inspector) nodesOf(programs []uint64) (map[uint64][]MeshRange, error) {
-	found := memory.Objects{}
-	for some := range slices.Chunk(programs, memory.MaxVptrs/2) {
-		var wanted []uint64
-		for _, p := range some {
-			wanted = append(wanted, p, p-16)
-		}
-		objects, err := in.mem.Find(wanted...)
-		if err != nil {
-			return nil, err
-		}
-		maps.Copy(found, objects)
+// malloc's: the next node, the range, and the pointers to the program and to its control block. The
+// size of the piece says where it begins, and the first word of a range points into itself.
+func (in *Inspector) nodesOf(programs, pointers []uint64) map[uint64][]MeshRange {
+	wanted := make(map[uint64]bool, len(programs))
+	for _, p := range programs {
+		wanted[p] = true
 	}
 	nodes := map[uint64][]MeshRange{}
 	pages := in.pages()
-	for _, program := range programs {
-		places := slices.Clone(found[program])
-		for _, block := range found[program-16] {
-			places = append(places, block-8)
+	for _, at := range pointers {
+		program, err := pages.U64(at)
+		if err != nil || !wanted[program] {
+			continue
 		}
-		for _, at := range places {
-			if own, err := pages.U64(at); err != nil || own != program {
-				continue
-			}
-			if block, err := pages.U64(at + 8); err != nil || block != program-16 {
-				continue
-			}
-			if key, ok := in.keyBefore(at); ok {
-				bytes := make([]byte, at-key)
-				if in.mem.ReadAt(bytes, key) == nil {
-					nodes[program] = append(nodes[program], MeshRange{key, bytes})
-				}
+		if block, err := pages.U64(at + 8); err != nil || block != program-16 {
+			continue
+		}
+		if key, ok := in.keyBefore(at); ok {
+			bytes := make([]byte, at-key)
+			if in.mem.ReadAt(bytes, key) == nil {
+				nodes[program] = append(nodes[program], MeshRange{key, bytes})
 			}
 		}
 	}
-	return nodes, nil
+	return nodes
 }
 
 // keyBefore is where the range begins in the node that has its program at an address.

@@ -45,14 +45,15 @@ type ProcessScan struct {
 // Reserved is as in ScanAllocators.
 func (in *Inspector) Scan(layout *metal.Layout, known map[uint64]bool, fork *Fork, reserved func(*aggregator.LiveBuffer) bool) (*ProcessScan, error) {
 	vptrs := in.openVptrs()
-	if v := in.programVptr(); v != 0 {
-		vptrs = append(vptrs, v)
+	program := in.programVptr()
+	if program != 0 {
+		vptrs = append(vptrs, program)
 	}
 	if len(vptrs) == 0 {
 		return nil, fmt.Errorf("looking for devices: the library lacks %s", metal.DeviceVtable)
 	}
 	b := &ProcessScan{}
-	found, err := in.mem.Find(vptrs...)
+	found, pointers, err := in.mem.FindShared(program, vptrs...)
 	if errors.Is(err, memory.ErrSearchTime) {
 		b.Unsearched, err = err, nil
 	}
@@ -77,8 +78,8 @@ func (in *Inspector) Scan(layout *metal.Layout, known map[uint64]bool, fork *For
 			return b, errors.Join(b.Unsearched, errors.New("its allocators were not found"))
 		}
 		// Nothing is open, so nothing is live; programs that are left are on no device.
-		if v := in.programVptr(); v != 0 {
-			b.Scan.Programs, b.Scan.ProgramsRead = in.programs(found[v]), true
+		if program != 0 {
+			b.Scan.Programs, b.Scan.ProgramsRead = in.programs(found[program]), true
 		}
 		return b, b.Unsearched
 	}
@@ -88,7 +89,7 @@ func (in *Inspector) Scan(layout *metal.Layout, known map[uint64]bool, fork *For
 	if fork != nil {
 		b.dropCopies(own)
 	}
-	in.readPrograms(b, found, known)
+	in.readPrograms(b, found[program], pointers, known)
 	return b, nil
 }
 
@@ -105,14 +106,13 @@ func (in *Inspector) openVptrs() (list []uint64) {
 // programTime bounds how long the programs of a process are read.
 const programTime = 5 * time.Second
 
-// readPrograms reads the programs that are not known. A library that keeps them
-// in another way shows none, and says so.
-func (in *Inspector) readPrograms(b *ProcessScan, found memory.Objects, known map[uint64]bool) {
-	vptr := in.programVptr()
-	if b.Scan.ProgramsRead = vptr != 0; !b.Scan.ProgramsRead {
+// readPrograms reads the programs that are not known, of those that have a control block, and to which there are
+// pointers. A library that keeps them in another way shows none, and says so.
+func (in *Inspector) readPrograms(b *ProcessScan, blocks, pointers []uint64, known map[uint64]bool) {
+	if b.Scan.ProgramsRead = in.programVptr() != 0; !b.Scan.ProgramsRead {
 		return
 	}
-	b.Scan.Programs = in.programs(found[vptr])
+	b.Scan.Programs = in.programs(blocks)
 	in = in.withCache()
 	builder, err := in.builder(b.Devices)
 	if err != nil {
@@ -123,7 +123,7 @@ func (in *Inspector) readPrograms(b *ProcessScan, found memory.Objects, known ma
 	unknown := slices.DeleteFunc(slices.Clone(b.Scan.Programs), func(id uint64) bool { return known[id] })
 	if len(unknown) > 0 && len(chips) > 1 {
 		// Without it, those of a mesh with several chips say that theirs are not known.
-		ranges, _ = in.nodesOf(unknown)
+		ranges = in.nodesOf(unknown, pointers)
 	}
 	limit := in.limit(programTime)
 	read := make([]*programRead, len(unknown))

@@ -13,56 +13,56 @@ import (
 	"tt-memtrace/tracer/proc"
 )
 
-// forSearch, as the number of parts, asks a reader to search a process: vptrs follow, one
-// word each. Its answer is how many bytes are in the buffer, and what they are. Each further
+// forSearch, as the number of parts, asks a reader to search a process: that of the vptrs to whose objects pointers are
+// looked for follows, and the vptrs, one word each. Its answer is how many bytes are in the buffer, and what they are. Each further
 // request, whatever it says, has it go on.
 const (
 	forSearch         = 1<<32 - 1
 	searchAnswerBytes = 16
 )
 
-// MaxVptrs is for how many words a process is searched at a time.
-const MaxVptrs = 2048
+// maxVptrs is for how many classes a process is searched at a time.
+const maxVptrs = 16
 
 const (
-	searchGoesOn = iota // objects, and more may follow
+	searchGoesOn = iota // objects and pointers, and more may follow
 	searchEnded         // the last of them
 	searchTimeUp        // the last that there was time for
 	searchFailed        // why
 )
 
 // objectBytes is what an object takes in an answer: its address, and above its bits the number
-// of its vptr.
+// of its vptr; for a pointer the number of vptrs.
 const (
 	objectBytes = 8
 	addressBits = 48
 )
 
 // findApart has a reader search the process.
-func (p *Process) findApart(vptrs []uint64) (found Objects, err error) {
+func (p *Process) findApart(block uint64, vptrs []uint64) (found Objects, pointers []uint64, err error) {
 	if p.hung.Load() {
-		return nil, ErrHung
+		return nil, nil, ErrHung
 	}
 	var refused error
 	err = p.user.searches.ask(p, func(r *reader) (err error) {
-		found, refused, err = r.search(p.pid, vptrs)
+		found, pointers, refused, err = r.search(p.pid, block, vptrs)
 		return err
 	})
 	if err := p.answered(err); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	return found, refused
+	return found, pointers, refused
 }
 
 // search is refused where the process cannot be searched, or not in time. An error is the
 // reader's own.
-func (r *reader) search(pid uint32, vptrs []uint64) (found Objects, refused, err error) {
-	if len(vptrs) > MaxVptrs {
-		return nil, fmt.Errorf("searching for objects of %d classes at once", len(vptrs)), nil
+func (r *reader) search(pid uint32, block uint64, vptrs []uint64) (found Objects, pointers []uint64, refused, err error) {
+	if len(vptrs) > maxVptrs {
+		return nil, nil, fmt.Errorf("searching for objects of %d classes at once", len(vptrs)), nil
 	}
 	r.request = binary.NativeEndian.AppendUint32(r.request[:0], pid)
 	r.request = binary.NativeEndian.AppendUint32(r.request, forSearch)
-	for _, v := range vptrs {
+	for _, v := range append([]uint64{block}, vptrs...) {
 		r.request = binary.NativeEndian.AppendUint64(r.request, v)
 	}
 	found = Objects{}
@@ -71,25 +71,28 @@ func (r *reader) search(pid uint32, vptrs []uint64) (found Objects, refused, err
 	for {
 		var answer [searchAnswerBytes]byte
 		if err := r.answer(answer[:], patience); err != nil {
-			return nil, nil, err
+			return nil, nil, nil, err
 		}
 		patience = Patience
 		b := r.buffer[:min(binary.NativeEndian.Uint64(answer[:]), maxBytes)]
 		state := binary.NativeEndian.Uint64(answer[8:])
 		if state == searchFailed {
-			return nil, errors.New(string(b)), nil
+			return nil, nil, errors.New(string(b)), nil
 		}
 		for ; len(b) >= objectBytes; b = b[objectBytes:] {
-			if w := binary.NativeEndian.Uint64(b); w>>addressBits < uint64(len(vptrs)) {
-				v := vptrs[w>>addressBits]
-				found[v] = append(found[v], w&(1<<addressBits-1))
+			w := binary.NativeEndian.Uint64(b)
+			switch of, at := w>>addressBits, w&(1<<addressBits-1); {
+			case of < uint64(len(vptrs)):
+				found[vptrs[of]] = append(found[vptrs[of]], at)
+			case of == uint64(len(vptrs)):
+				pointers = append(pointers, at)
 			}
 		}
 		switch state {
 		case searchEnded:
-			return found, nil, nil
+			return found, pointers, nil, nil
 		case searchTimeUp:
-			return found, ErrSearchTime, nil
+			return found, pointers, ErrSearchTime, nil
 		}
 	}
 }
@@ -98,12 +101,13 @@ func (r *reader) search(pid uint32, vptrs []uint64) (found Objects, refused, err
 // on it ends the process.
 func serveSearch(pid uint32, words, buffer []byte) {
 	var vptrs []uint64
-	for ; len(words) >= 8 && len(vptrs) < MaxVptrs; words = words[8:] {
+	for ; len(words) >= 8 && len(vptrs) <= maxVptrs; words = words[8:] {
 		vptrs = append(vptrs, binary.NativeEndian.Uint64(words))
 	}
-	if len(vptrs) == 0 {
+	if len(vptrs) < 2 {
 		os.Exit(1)
 	}
+	block, vptrs := vptrs[0], vptrs[1:]
 	say := func(n, state int) {
 		var answer [searchAnswerBytes]byte
 		binary.NativeEndian.PutUint64(answer[:], uint64(n))
@@ -122,6 +126,7 @@ func serveSearch(pid uint32, words, buffer []byte) {
 	runtime.GOMAXPROCS(min(maxSearchers, runtime.NumCPU()))
 	defer runtime.GOMAXPROCS(1)
 	s := newSearch(Direct(pid), vptrs, proc.NewLimit(searchTime, nil).Over)
+	s.shared = block
 	var said time.Time
 	s.still = func() error {
 		if time.Since(said) > Patience/4 {
@@ -139,16 +144,20 @@ func serveSearch(pid uint32, words, buffer []byte) {
 		return
 	}
 	n := 0
-	for i, v := range vptrs {
-		for _, at := range s.found[v] {
+	put := func(of int, list []uint64) {
+		for _, at := range list {
 			if n == maxBytes {
 				goOn(n)
 				n = 0
 			}
-			binary.NativeEndian.PutUint64(buffer[n:], at|uint64(i)<<addressBits)
+			binary.NativeEndian.PutUint64(buffer[n:], at|uint64(of)<<addressBits)
 			n += objectBytes
 		}
 	}
+	for i, v := range vptrs {
+		put(i, s.objects[v])
+	}
+	put(len(vptrs), s.places())
 	say(n, state)
 	// A reader collects no garbage while it reads.
 	s = nil

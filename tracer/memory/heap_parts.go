@@ -21,8 +21,7 @@ type heapPart struct {
 	// reached and whole are as those of chunks.
 	reached uint64
 	whole   bool
-	found   Objects
-	count   int
+	finds
 }
 
 const (
@@ -93,12 +92,11 @@ func (s *search) follow(at, end uint64) bool {
 // heapPart searches one.
 func (s *search) heapPart(parts *heapParts, i int) {
 	p := &parts.list[i]
-	found, count := s.found, s.count
-	s.found, s.count = Objects{}, 0
+	others := s.finds
+	s.finds = finds{objects: Objects{}}
 	s.in(parts.region)
 	p.reached, p.whole = s.chunks(p.start, parts.until(i), parts.region.End, 0)
-	p.found, p.count = s.found, s.count
-	s.found, s.count = found, count
+	p.finds, s.finds = s.finds, others
 }
 
 // join takes what was found in the parts that follow each other, and searches the rest of the heap again.
@@ -109,8 +107,7 @@ func (s *search) join(parts *heapParts) {
 		p := &parts.list[i]
 		switch {
 		case s.late, whole && p.start == at:
-			s.take(p.found)
-			s.count += p.count
+			s.take(p.finds)
 			at, whole = p.reached, p.whole
 		case whole && at < parts.until(i):
 			// What this part began with is no chunk, or not any more.

@@ -70,7 +70,7 @@ func TestPartsOfAHeapAreJoined(t *testing.T) {
 				t.Fatalf("%d of %d parts begin where no chunk does: that is no test", wrong, begun)
 			}
 			s.join(parts)
-			found := slices.Sorted(slices.Values(s.found[vptr]))
+			found := slices.Sorted(slices.Values(s.objects[vptr]))
 			missing := slices.DeleteFunc(slices.Clone(want), func(at uint64) bool { return slices.Contains(found, at) })
 			if len(missing) > 0 {
 				t.Errorf("of %d objects %d were not found, the first at %#x", len(want), len(missing), missing[0]-start)

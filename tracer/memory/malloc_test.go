@@ -55,7 +55,7 @@ func TestObjectsAmongArraysAreFound(t *testing.T) {
 		least, most = min(least, s.read), max(most, s.read)
 		var missing []string
 		for _, at := range want {
-			if !slices.Contains(s.found[vptr], at) {
+			if !slices.Contains(s.objects[vptr], at) {
 				missing = append(missing, fmt.Sprintf("%#x", at))
 			}
 		}

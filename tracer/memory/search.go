@@ -18,8 +18,11 @@ import (
 // points to: the vtable of their class.
 type Objects map[uint64][]uint64
 
-// maxObjects bounds what a process can make the tracer look at.
-const maxObjects = 1 << 18
+// maxObjects and maxPointers bound what a process can make the tracer look at.
+const (
+	maxObjects  = 1 << 18
+	maxPointers = 1 << 20
+)
 
 // searchTime bounds how long a process's memory is searched, in time of processors.
 const searchTime = 3 * time.Second
@@ -34,11 +37,21 @@ var ErrSearchTime = fmt.Errorf("searching its memory for the runtime's objects t
 // A reader searches by itself: a search makes tens of thousands of reads, each of which
 // depends on the one before, and to ask for one takes ten times as long as to make it.
 func (p *Process) Find(vptrs ...uint64) (Objects, error) {
+	found, _, err := p.FindShared(0, vptrs...)
+	return found, err
+}
+
+// FindShared is Find, and says also where std::shared_ptrs are to objects that std::make_shared made with control
+// blocks of one of the vptrs, 0 for none. It gives all of the pointers, or none where there was no time for all, or
+// there are too many that could be some.
+func (p *Process) FindShared(block uint64, vptrs ...uint64) (found Objects, pointers []uint64, err error) {
 	if p.user != nil {
-		return p.findApart(vptrs)
+		return p.findApart(block, vptrs)
 	}
 	s := newSearch(p, vptrs, proc.NewLimit(searchTime, nil).Over)
-	return s.found, s.process(p.pid, false)
+	s.shared = block
+	err = s.process(p.pid, false)
+	return s.objects, s.places(), err
 }
 
 // search looks for vptrs in one process's memory, through a window of it. Several search parts of the same
@@ -49,16 +62,15 @@ type search struct {
 	file     *os.File
 	vptrs    []uint64
 	low, any uint64 // vtables are close together: one comparison sorts out nearly all
-	// many are vptrs, where they are not few.
-	many   map[uint64]struct{}
+	// shared is that of the vptrs to whose objects pointers are looked for, or 0.
+	shared uint64
 	over   func() bool // the time is up
 	late   bool
 	checks int
 	// still, unless nil, is called now and then.
 	still func() error
 
-	found Objects
-	count int
+	finds
 	// read is how many bytes it read.
 	read uint64
 
@@ -73,7 +85,25 @@ type search struct {
 	at     uint64
 	loaded int
 	next   uint64
+	// before is the word before the address behind what was looked at last.
+	before uint64
+	behind uint64
 }
+
+// finds are what was found, where not all was searched yet.
+type finds struct {
+	objects Objects
+	count   int
+	// pointers could be to shared objects. Crowded: there were too many.
+	pointers []pointer
+	crowded  bool
+}
+
+// pointer is a std::shared_ptr at an address: an object, and its control block, which
+// std::make_shared has put right before it.
+type pointer struct{ at, object uint64 }
+
+const sharedBlock = 16
 
 const (
 	// windowBytes are read at once, at most, and jumpBytes where what was read last is not near.
@@ -87,24 +117,8 @@ const (
 
 func newSearch(mem *Process, vptrs []uint64, over func() bool) *search {
 	low := slices.Min(vptrs)
-	s := &search{mem: mem, vptrs: vptrs, low: low, any: slices.Max(vptrs) - low, over: over,
-		found: Objects{}, words: make([]uint64, windowBytes/8), next: jumpBytes}
-	if len(vptrs) > 16 {
-		s.many = make(map[uint64]struct{}, len(vptrs))
-		for _, v := range vptrs {
-			s.many[v] = struct{}{}
-		}
-	}
-	return s
-}
-
-// wanted says whether a word is one of those that are looked for.
-func (s *search) wanted(w uint64) bool {
-	if s.many == nil {
-		return slices.Contains(s.vptrs, w)
-	}
-	_, is := s.many[w]
-	return is
+	return &search{mem: mem, vptrs: vptrs, low: low, any: slices.Max(vptrs) - low, over: over,
+		finds: finds{objects: Objects{}}, words: make([]uint64, windowBytes/8), next: jumpBytes}
 }
 
 // process searches a process.
@@ -151,11 +165,29 @@ func (s *search) process(pid uint32, walk bool) error {
 	case s.late:
 		return ErrSearchTime
 	}
-	for vptr, list := range s.found {
+	for vptr, list := range s.objects {
 		slices.Sort(list)
-		s.found[vptr] = slices.Compact(list)
+		s.objects[vptr] = slices.Compact(list)
 	}
 	return nil
+}
+
+// places are where the pointers are that are to shared objects.
+func (s *search) places() (list []uint64) {
+	if s.crowded || s.late {
+		return nil
+	}
+	blocks := map[uint64]bool{}
+	for _, at := range s.objects[s.shared] {
+		blocks[at] = true
+	}
+	for _, p := range s.pointers {
+		if blocks[p.object-sharedBlock] {
+			list = append(list, p.at)
+		}
+	}
+	slices.Sort(list)
+	return slices.Compact(list)
 }
 
 // share does the work in order, with others side by side where there are processors for it.
@@ -180,7 +212,7 @@ func (s *search) share(pid uint32, walk bool, work []func(*search)) error {
 			stop.Store(true)
 			return err
 		}
-		h.file = s.file
+		h.file, h.shared = s.file, s.shared
 		helpers = append(helpers, h)
 		running.Go(func() {
 			defer h.resident.Close()
@@ -190,8 +222,8 @@ func (s *search) share(pid uint32, walk bool, work []func(*search)) error {
 	do(s)
 	running.Wait()
 	for _, h := range helpers {
-		s.take(h.found)
-		s.count, s.read, s.late = s.count+h.count, s.read+h.read, s.late || h.late
+		s.take(h.finds)
+		s.read, s.late = s.read+h.read, s.late || h.late
 		if s.failed == nil {
 			s.failed = h.failed
 		}
@@ -200,10 +232,13 @@ func (s *search) share(pid uint32, walk bool, work []func(*search)) error {
 }
 
 // take adds what was found.
-func (s *search) take(found Objects) {
-	for vptr, list := range found {
-		s.found[vptr] = append(s.found[vptr], list...)
+func (s *search) take(f finds) {
+	for vptr, list := range f.objects {
+		s.objects[vptr] = append(s.objects[vptr], list...)
 	}
+	s.count += f.count
+	s.pointers = append(s.pointers, f.pointers...)
+	s.crowded = s.crowded || f.crowded || len(s.pointers) > maxPointers
 }
 
 // in begins to search in a region.
@@ -280,11 +315,35 @@ func (s *search) look(from, to uint64) {
 		return
 	}
 	words := s.words[(from-s.at)/8 : (to-s.at)/8]
-	for i := 0; i < len(words); i += 2 {
-		if w := words[i]; w-s.low <= s.any && s.wanted(w) {
-			s.found[w] = append(s.found[w], from+8*uint64(i))
+	before := uint64(0)
+	if s.behind == from {
+		before = s.before
+	}
+	for i := 0; i+1 < len(words); i += 2 {
+		w, next := words[i], words[i+1]
+		if w-s.low <= s.any && slices.Contains(s.vptrs, w) {
+			s.objects[w] = append(s.objects[w], from+8*uint64(i))
 			s.count++
 		}
+		if w-next == sharedBlock {
+			s.point(from+8*uint64(i), w)
+		}
+		if before-w == sharedBlock {
+			s.point(from+8*uint64(i)-8, before)
+		}
+		before = next
+	}
+	s.before, s.behind = before, to
+}
+
+// point notes what can be a pointer to a shared object.
+func (s *search) point(at, object uint64) {
+	const least = 1 << 16 // nothing is below
+	if s.shared == 0 || s.crowded || object < least || object%16 != 0 {
+		return
+	}
+	if s.crowded = len(s.pointers) == maxPointers; !s.crowded {
+		s.pointers = append(s.pointers, pointer{at, object})
 	}
 }
 

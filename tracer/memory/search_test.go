@@ -67,7 +67,7 @@ func TestMemoryThatWasNeverTouchedIsNotRead(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, page := range []uint64{0, 3, 4, 7, 8, 9, 20} {
-			if !slices.Contains(s.found[vptr], start+page*proc.PageBytes+64) {
+			if !slices.Contains(s.objects[vptr], start+page*proc.PageBytes+64) {
 				t.Errorf("what is in page %d was not found", page)
 			}
 		}
@@ -103,7 +103,7 @@ func TestPageThatGoesWhileItIsSearched(t *testing.T) {
 			}
 			search(s)
 			resident.Close()
-			if n := len(s.found[vptr]); n != pages-1 || s.failed != nil {
+			if n := len(s.objects[vptr]); n != pages-1 || s.failed != nil {
 				t.Errorf("%s, without page %d: %d objects of %d: %v", name, gone, n, pages-1, s.failed)
 			}
 		}
@@ -150,6 +150,63 @@ func TestSearchApart(t *testing.T) {
 	}
 	if p.Hung() {
 		t.Error("it is not the process that hung")
+	}
+}
+
+// Pointers to shared objects are found at any aligned address, also where one ends a page, and only those to what
+// has a control block of the class.
+func TestPointersToSharedObjectsAreFound(t *testing.T) {
+	const pages, vptr, other = 200, 0x7f12_3456_7890_0010, 0x7f12_3456_7890_0f00
+	block, start := room(t, pages)
+	word := func(at, w uint64) { binary.LittleEndian.PutUint64(block[at:], w) }
+	share := func(at, object uint64) {
+		word(at, object)
+		word(at+8, object-sharedBlock)
+	}
+	word(64, vptr)
+	word(128, other)
+	shared, unlike := start+64+sharedBlock, start+128+sharedBlock
+	var want []uint64
+	for page := uint64(1); page+1 < pages; page++ {
+		at := page * proc.PageBytes
+		for _, in := range []uint64{160, 264, proc.PageBytes - 8} {
+			if in == proc.PageBytes-8 && page%3 != 0 {
+				continue
+			}
+			share(at+in, shared)
+			want = append(want, start+at+in)
+		}
+		share(at+512, unlike)
+		share(at+520+64, start+at+1024+sharedBlock) // to nothing
+		word(at+768, shared)                        // without a control block
+		word(at+832, shared-sharedBlock)
+	}
+	pid := uint32(os.Getpid())
+	t.Cleanup(Stop)
+	for name, p := range map[string]*Process{"direct": Direct(pid), "apart": self(t)} {
+		_, found, err := p.FindShared(vptr, vptr, other)
+		if err != nil {
+			t.Fatal(name, err)
+		}
+		found = slices.DeleteFunc(found, func(at uint64) bool { return at < start || at >= start+uint64(len(block)) })
+		if !slices.Equal(found, want) {
+			t.Errorf("%s: %d pointers, want %d", name, len(found), len(want))
+		}
+		if _, found, err := p.FindShared(0, vptr); err != nil || len(found) > 0 {
+			t.Errorf("%s: %d pointers to no class, %v", name, len(found), err)
+		}
+	}
+	s := newSearch(Direct(pid), []uint64{vptr}, func() bool { return false })
+	if s.shared = vptr; s.process(pid, false) != nil || len(s.places()) == 0 {
+		t.Fatal("none were found")
+	}
+	if s.late = true; len(s.places()) > 0 {
+		t.Error("not all was searched, and pointers are given as if it were")
+	}
+	s.late = false
+	s.pointers = append(s.pointers, make([]pointer, maxPointers)...)
+	if s.take(finds{}); len(s.places()) > 0 {
+		t.Error("there are too many, and some are given as if they were all")
 	}
 }
 
