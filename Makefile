@@ -5,7 +5,8 @@
 # make test       all tests; what this machine cannot run is skipped, and said
 # make page       the charts of the HTML report: bundles Apache ECharts from npm into report/page/charts.js
 # make compat     every published release: downloads them, cuts the test set again, compares end to end
-# make soak       ten minutes of processes that come and go, as many as the machine makes, beside the real runtime
+# make soak       ten minutes of processes that come and go, as many as the machine makes, beside the real runtime, and then 6,000 samples
+#                 of a process that allocates and frees 125,000 times a second
 # make wire       fifty clients of the allocation server with 200,000 records each
 # make packages   the .deb and the .rpm, into dist/; make reproducible shows that two builds have the same bytes
 # make packages-test  installs, starts, upgrades and removes them in a clean Debian
@@ -97,6 +98,7 @@ page:
 soak:
 	scripts/deps.sh test
 	TT_MEMTRACE_SOAK_TIME=10m $(GO) test -tags soak -count 1 -run '^TestSoak$$' -timeout 30m -v ./test/e2e
+	TT_MEMTRACE_LOAD_READINGS=3000 $(GO) test -count 1 -run '^TestUnderLoad$$' -timeout 15m -v ./sampler
 
 wire:
 	TT_MEMTRACE_WIRE_RECORDS=200000 $(GO) test -count 1 -run TestMixedClients -v -timeout 15m ./wire
