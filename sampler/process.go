@@ -187,21 +187,28 @@ func unreadable(pid uint32, err error) error {
 	return fmt.Errorf("its memory may not be read: %w", err)
 }
 
-// stirs counts what ran of processes whose time of processors does not tell: a thread of theirs runs, or the
-// host kernel's clock is too coarse.
+// stirs counts what ran of processes whose time of processors does not tell, as the host kernel's clock is too coarse.
 var stirs atomic.Int64
 
-// ran is what a process had of processors so far: where it is the same as before, the process did
-// nothing. Where the host kernel cannot tell it is never the same. It is false where there is
-// no such process. It is called on a locked thread.
+// ran is what a process had of processors so far, or, where the host kernel cannot tell, what it never had
+// before. It is false where there is no such process. It is called on a locked thread.
 func ran(pid uint32) (time.Duration, bool) {
-	// The states come first: a thread that stops running after that is in the time.
-	running := proc.Running(pid)
 	had, ok := proc.ProcessorTime(pid)
-	if running || !proc.FineClock() {
+	if !proc.FineClock() {
 		had = -time.Duration(stirs.Add(1))
 	}
 	return had, ok
+}
+
+// rests says whether a process, which had ran so much, did nothing since then. It is called on a locked thread.
+func rests(pid uint32, had time.Duration) bool {
+	since := func() bool {
+		now, ok := ran(pid)
+		return !ok || now != had
+	}
+	// To list its threads takes long: most that ran have had more by now. A thread that stops running after
+	// it was looked at is in the time.
+	return !since() && !proc.Running(pid) && !since()
 }
 
 // searches says whether its next look is a search for devices, allocators and
@@ -210,12 +217,8 @@ func (p *process) searches(b *budget) bool {
 	if !p.shown {
 		return true
 	}
-	now, ok := ran(p.pid)
-	if ok && now == p.searched {
-		return false // nothing happened since
-	}
-	if now == p.ran {
-		return b.credit-p.searchCost > maxDebt // it came to rest
+	if rests(p.pid, p.ran) {
+		return p.ran != p.searched && b.credit-p.searchCost > maxDebt // it came to rest
 	}
 	return b.credit > p.searchCost+maxCredit/4
 }
@@ -291,7 +294,7 @@ func (l *look) run() {
 		l.gone = true
 		return
 	}
-	if p.shown && p.whole && l.ran == p.ran && l.ran == p.searched {
+	if p.shown && p.whole && p.ran == p.searched && rests(p.pid, p.ran) {
 		l.idle, l.still, l.ended = true, true, l.at
 		return
 	}
@@ -306,8 +309,7 @@ func (l *look) run() {
 			return
 		}
 	}
-	after, _ := ran(p.pid)
-	l.still, l.ended = after == l.ran, proc.Now()
+	l.still, l.ended = rests(p.pid, l.ran), proc.Now()
 	if l.search {
 		l.searchCost = l.used(unix.Gettid()) - l.spent
 	}

@@ -118,14 +118,17 @@ func (r *rescan) buffers(in *Inspector, layout *metal.Layout, allocator, set uin
 	}
 	// As many can have gone as came: only what is the same twice was so at one moment.
 	nodes := r.nodes()
-	if err := r.pieces.Read(); err != nil {
+	same, err := r.pieces.Reread()
+	if err != nil {
 		return nil, err
 	}
 	again, number, err := in.setHead(set)
 	if err != nil {
 		return nil, err
 	}
-	if again != first || number != count || !slices.Equal(nodes, r.nodes()) || !slices.Equal(live, r.live(&fields, allocator)) {
+	// What lies between the pieces, and slots that are not in the set any more, may change.
+	same = same || slices.Equal(nodes, r.nodes()) && slices.Equal(live, r.live(&fields, allocator))
+	if again != first || number != count || !same {
 		return nil, errMixed
 	}
 	return live, nil

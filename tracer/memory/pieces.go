@@ -1,6 +1,7 @@
 package memory
 
 import (
+	"bytes"
 	"cmp"
 	"slices"
 
@@ -20,6 +21,8 @@ type Pieces struct {
 	parts []unix.RemoteIovec
 	at    []int // where each piece is in b
 	b     []byte
+	// was is what b was before the last Reread.
+	was []byte
 }
 
 // mergeGap is how far apart pieces may be that are read as one: copying that much costs no more
@@ -80,5 +83,14 @@ func (p *Pieces) Read() error {
 	return nil
 }
 
-// Bytes are those of a piece, from its begin on, until the next call of Add or Read.
+// Reread reads all of them once more, and says whether they are as they were.
+func (p *Pieces) Reread() (same bool, err error) {
+	p.b, p.was = slices.Grow(p.was[:0], len(p.b))[:len(p.b)], p.b
+	if err := p.Read(); err != nil {
+		return false, err
+	}
+	return bytes.Equal(p.b, p.was), nil
+}
+
+// Bytes are those of a piece, from its begin on, until the next call of Add, Read or Reread.
 func (p *Pieces) Bytes(piece int) []byte { return p.b[p.at[piece]:] }

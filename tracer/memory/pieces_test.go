@@ -55,6 +55,19 @@ func TestPieces(t *testing.T) {
 				}
 			}
 		}
+		for i := range list {
+			if i%100 > 0 {
+				continue
+			}
+			for _, as := range []bool{false, true} {
+				if !as {
+					b[at[i]]++
+				}
+				if same, err := p.Reread(); err != nil || same != as || p.Bytes(i)[0] != b[at[i]] {
+					t.Fatalf("piece %d has %d, is %d, and is said to be as it was: %v, %v", i, p.Bytes(i)[0], b[at[i]], same, err)
+				}
+			}
+		}
 		if err := unix.Mprotect(b[1<<20:1<<20+4096], unix.PROT_NONE); err != nil {
 			t.Fatal(err)
 		}

@@ -103,19 +103,30 @@ func ProcessorTime(pid uint32) (time.Duration, bool) {
 
 // Running says whether a thread of a process runs or waits for a processor, or that is not known.
 func Running(pid uint32) bool {
-	dir := fmt.Sprintf("/proc/%d/task", pid)
-	threads, err := os.ReadDir(dir)
+	threads, err := os.Open(fmt.Sprintf("/proc/%d/task", pid))
 	if err != nil {
 		return true
 	}
-	for _, t := range threads {
-		b, err := os.ReadFile(filepath.Join(dir, t.Name(), "stat"))
+	defer threads.Close()
+	list, err := threads.Readdirnames(-1)
+	if err != nil {
+		return true
+	}
+	dir, b := int(threads.Fd()), make([]byte, 256) // the state is the third field
+	for _, thread := range list {
+		// os.ReadFile takes three times as many system calls.
+		fd, err := unix.Openat(dir, thread+"/stat", unix.O_RDONLY|unix.O_CLOEXEC, 0)
 		if err != nil {
 			return true // it ended just now
 		}
+		n, err := unix.Read(fd, b)
+		_ = unix.Close(fd)
+		if err != nil {
+			return true
+		}
 		// A command can have parentheses itself.
-		at := bytes.LastIndexByte(b, ')') + 2
-		if at >= len(b) || b[at] == 'R' {
+		at := bytes.LastIndexByte(b[:n], ')') + 2
+		if at >= n || b[at] == 'R' {
 			return true
 		}
 	}
