@@ -9,6 +9,8 @@ type budget struct {
 	credit time.Duration
 	// spent in this round so far, and look is what a round takes without searches.
 	spent, look time.Duration
+	// begun: the first round ended. It reads what no other has to, and shows nothing of what they take.
+	begun bool
 }
 
 // A burst of searches is possible where there was a pause; below 0 it goes where a process
@@ -32,6 +34,10 @@ func (b *budget) spend(now time.Time, cost time.Duration, regular bool) {
 
 // interval is what rounds can be apart, and ends one.
 func (b *budget) interval(asked time.Duration) time.Duration {
+	if !b.begun {
+		b.begun, b.spent = true, 0
+		return asked
+	}
 	if b.look == 0 {
 		b.look = b.spent
 	}

@@ -166,8 +166,15 @@ func TestIntervalGrows(t *testing.T) {
 	now := time.Unix(1000, 0)
 	b := newBudget(now)
 	const asked = 100 * time.Millisecond
+	b.spend(now, 20*time.Millisecond, true)
 	if got := b.interval(asked); got != asked {
-		t.Errorf("looks that cost nothing are %v apart", got)
+		t.Errorf("the first look, which reads what no other has to, makes others %v apart", got)
+	}
+	b = newBudget(now)
+	for range 2 {
+		if got := b.interval(asked); got != asked {
+			t.Errorf("looks that cost nothing are %v apart", got)
+		}
 	}
 	var got time.Duration
 	for range 50 {
@@ -202,6 +209,15 @@ func TestIntervalGrows(t *testing.T) {
 	}
 	if s.Interval() < 2*time.Second || len(notices) == 0 || !strings.Contains(notices[0], fmt.Sprintf("sampling every %v", s.Interval())) {
 		t.Errorf("every %v: %q", s.Interval(), notices)
+	}
+	for i := range 200 {
+		if i%40 < 20 {
+			r.budget.spend(now.Add(time.Minute), 20*time.Millisecond, true)
+		}
+		r.adapt()
+	}
+	if len(notices) != 1 {
+		t.Errorf("where the interval comes and goes that is said again: %q", notices)
 	}
 }
 

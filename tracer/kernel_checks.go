@@ -68,6 +68,8 @@ func firstLacking(list []hostFeature) error {
 	return nil
 }
 
+const notPermitted = "unknown: finding out is not permitted"
+
 // CheckHostKernel says what the host kernel can do.
 func CheckHostKernel() []Check {
 	var u unix.Utsname
@@ -84,7 +86,7 @@ func CheckHostKernel() []Check {
 		case errors.Is(err, ebpf.ErrNotSupported):
 			c.Detail = "no: " + without
 		case errors.Is(err, unix.EPERM):
-			c.Detail = "unknown: finding out is not permitted"
+			c.Detail = notPermitted
 		default:
 			c.Detail = "unknown: " + err.Error()
 		}
@@ -111,9 +113,13 @@ func CheckHostKernel() []Check {
 		namespace.OK, namespace.Detail = false, "not the host's: start the container with --pid=host, or hostPID: true in Kubernetes"
 	}
 	watching := Check{Name: "watching new processes", OK: true, Detail: "yes"}
-	if w, err := watch.Mappings(false, nil); err != nil {
+	w, err := watch.Mappings(false, nil)
+	switch {
+	case errors.Is(err, unix.EPERM):
+		watching.OK, watching.Detail = false, notPermitted
+	case err != nil:
 		watching.OK, watching.Detail = false, err.Error()
-	} else {
+	default:
 		if watch.ByPerf(w) {
 			watching.Detail = "by perf's records of all mappings, as this host kernel allows no BPF program at its functions"
 		}

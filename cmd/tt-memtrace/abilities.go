@@ -6,7 +6,6 @@ import (
 	"io"
 	"os"
 	"os/user"
-	"strings"
 	"text/tabwriter"
 
 	"tt-memtrace/sampler"
@@ -46,8 +45,7 @@ func findAbilities() abilities {
 func newAbilities(user string, probes error, readsAll bool, scope int) abilities {
 	a := abilities{User: user, WithProbes: ability{true, allProcesses}}
 	if probes != nil {
-		why, _, _ := strings.Cut(probes.Error(), "\n")
-		a.WithProbes = ability{false, why}
+		a.WithProbes = ability{false, inShort(probes)}
 	}
 	const setting = "kernel.yama.ptrace_scope is %d"
 	switch {

@@ -163,8 +163,10 @@ func (d *diagnosis) printVerdict(w io.Writer, err error) {
 	verdict := "this library can be traced"
 	switch {
 	case err != nil:
-		first, _, _ := strings.Cut(err.Error(), "\n")
-		verdict = "not ready: " + first
+		verdict = "not ready: " + inShort(err)
+		if a := d.Abilities; a != nil && !a.WithProbes.OK && a.WithoutProbes.OK {
+			verdict = "not ready for probes: " + inShort(err) + "; what works without them is said above"
+		}
 	case d.Host != nil && len(d.Libraries) == 0:
 		verdict = "ready: a process that uses the runtime can be traced here; none does now"
 	case d.Host != nil:

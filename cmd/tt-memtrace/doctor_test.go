@@ -182,7 +182,12 @@ func TestDoctorEndsWithAVerdict(t *testing.T) {
 	d := &diagnosis{Host: []hostCheck{{Name: "BTF"}}}
 	d.printVerdict(&b, fmt.Errorf("rights are missing\nsee below"))
 	d.printVerdict(&b, nil)
-	if want := "\n✗ not ready: rights are missing\n\n✓ ready: a process that uses the runtime can be traced here; none does now; what is marked above with ✗ is missing\n"; b.String() != want {
+	rights := fmt.Errorf("%w: missing cap_bpf (loading the BPF programs and maps), cap_perfmon (attaching)\nrun it as root", proc.ErrPermission)
+	a := newAbilities("me", rights, false, 0)
+	d.Abilities = &a
+	d.printVerdict(&b, rights)
+	if want := "\n✗ not ready: rights are missing\n\n✓ ready: a process that uses the runtime can be traced here; none does now; what is marked above with ✗ is missing\n" +
+		"\n✗ not ready for probes: not permitted: missing cap_bpf, cap_perfmon; what works without them is said above\n"; b.String() != want {
 		t.Errorf("%q", &b)
 	}
 }

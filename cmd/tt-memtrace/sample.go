@@ -103,10 +103,15 @@ func (t *targets) probedOrSampled(command []string) (*live, error) {
 	if other != nil {
 		return nil, fmt.Errorf("%w\nnor can it be sampled: %w", err, other)
 	}
-	why, _, _ := strings.Cut(err.Error(), "\n")
 	l.notice(fmt.Sprintf("sampling every %v, as probes cannot be used (%s): what lives shorter is not seen; --probes insists, 'tt-memtrace doctor' says more",
-		t.sampling.every, inBrackets.ReplaceAllString(why, "")))
+		t.sampling.every, inShort(err)))
 	return l, nil
+}
+
+// inShort is the first line of an error, without what each right is for.
+func inShort(err error) string {
+	why, _, _ := strings.Cut(err.Error(), "\n")
+	return inBrackets.ReplaceAllString(why, "")
 }
 
 var inBrackets = regexp.MustCompile(` \([^()]*\)`)
