@@ -58,14 +58,24 @@ func (p *heapParts) until(i int) uint64 {
 
 // someChunk finds a chunk behind an address; 0 where it finds none.
 func (s *search) someChunk(from, end uint64) uint64 {
-	for at := from; at < min(from+startBytes, end-4*chunkHeader) && !s.overdue(); at += 16 {
+	for at := from; at < min(from+startBytes, end-4*chunkHeader) && !s.overdue(); {
 		words := s.load(at, chunkHeader)
 		if len(words) < 2 {
 			return 0 // an array that was not used
 		}
+		// Nearly all are sorted out by their size.
+		i := 0
+		for i+1 < len(words) && words[i+1]-leastChunk >= arenaBytes {
+			i += 2
+		}
+		if i > 0 {
+			at += 8 * uint64(i)
+			continue
+		}
 		if size := chunkSize(at, end, words[1], 0); size != 0 && size < arenaBytes && s.follow(at, end) {
 			return at
 		}
+		at += 16
 	}
 	return 0
 }
