@@ -230,8 +230,17 @@ func TestPageInABrowser(t *testing.T) {
 	x, y = b.at("area", `charts.area.convertToPixel({ xAxisIndex: 0, yAxisIndex: 0 }, [4, 100])`)
 	b.do(chromedp.MouseEvent(chromedp.MouseMoved, x-3, y), chromedp.MouseEvent(chromedp.MouseMoved, x, y))
 	b.waits(`document.getElementById("area").innerText.includes("600 B") && document.getElementById("area").innerText.includes("m.py:20 f<script>")`)
+	if name := ask[string](b, `charts.area.getOption().yAxis[1].name`); !strings.Contains(name, "free per bank") || !strings.Contains(name, "largest free block") {
+		t.Errorf("the lower chart is called %q", name)
+	}
 	b.chooses("axis", "capacity")
 	b.waits(`charts.area.getOption().yAxis[0].max === 2000`)
+
+	// Nothing is wider than the window, be it that of a telephone.
+	for _, width := range []int64{1280, 700, 380} {
+		b.do(chromedp.EmulateViewport(width, 900))
+		b.waits(fmt.Sprintf(`innerWidth === %d && document.documentElement.scrollWidth <= %d && charts.area.getWidth() < %d`, width, width, width))
+	}
 	b.fine()
 }
 

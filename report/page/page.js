@@ -80,14 +80,23 @@
     const axis = (i, label) => ({
       type: "value", gridIndex: i, min: 0, max: data.seconds, axisLabel: { ...font, show: label, formatter: time, hideOverlap: true }, splitLine: { show: false }, axisPointer: { show: true, snap: false, label: { show: false } },
     });
-    const bytes = (i, most) => ({ type: "value", gridIndex: i, min: 0, max: most, axisLabel: { ...font, formatter: size }, interval: step(most, i ? 2 : 6), splitLine: { lineStyle: { opacity: 0.2 } } });
+    // The highest value is labelled; what would be written over it is not.
+    const bytes = (i, most) => {
+      const interval = step(most, i ? 2 : 6);
+      const formatter = (v) => (v < most && v > most - interval * 0.3 ? "" : size(v));
+      return { type: "value", gridIndex: i, min: 0, max: most, axisLabel: { ...font, formatter }, interval, splitLine: { lineStyle: { opacity: 0.2 } } };
+    };
     const xs = [axis(0, !fragmented)];
     const ys = [bytes(0, full ? memory.capacity : Math.max(1, ...memory.used))];
     if (fragmented) {
       grids.push({ left: 85, right: 20, top: 222, height: 58 });
       xs.push(axis(1, true));
-      ys.push(bytes(1, Math.max(1, ...memory.free)));
-      [["free per bank", memory.free, "#2a9d5c"], ["largest free block", memory.largest, "#d9822b"]].forEach(([name, list, color]) => series.push({
+      const lines = [["free per bank", memory.free, "#2a9d5c"], ["largest free block", memory.largest, "#d9822b"]];
+      ys.push({
+        ...bytes(1, Math.max(1, ...memory.free)), name: lines.map(([name], i) => `{${"ab"[i]}|${name}}`).join("   "), nameGap: 3,
+        nameTextStyle: { ...font, align: "left", rich: Object.fromEntries(lines.map(([, , color], i) => ["ab"[i], { ...font, color }])) },
+      });
+      lines.forEach(([name, list, color]) => series.push({
         name, type: "line", step: "end", symbol: "none", xAxisIndex: 1, yAxisIndex: 1, animation: false, data: points(list), lineStyle: { width: 1.5 }, itemStyle: { color },
       }));
     }
