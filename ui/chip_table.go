@@ -175,7 +175,7 @@ func chipColumns(d *data, o settings, late map[uint32]bool, memories []memoryCol
 		for i := range s.Chips {
 			k := &s.Chips[i].Kernel
 			cell := bytesCell(kernelBytes(k), o)
-			if kernelBytes(k) == 0 && anyOf(s.Chips[i].PIDs, late) {
+			if kernelBytes(k) == 0 && (d.totalsOnly() || anyOf(s.Chips[i].PIDs, late)) {
 				cell = text.Faint.Line(g.Unknown)
 			}
 			kernels.Cells = append(kernels.Cells, cell)

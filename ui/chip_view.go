@@ -44,10 +44,10 @@ func newChipView(s *state) *chipView {
 			amountField(s, "L1_SMALL", 3, late, aggregator.L1Small), amountField(s, "TRACE", 4, late, aggregator.Trace),
 			widget.Field[chipShare]{Name: programsTitle, Right: true, Least: 9, Rank: 1, Order: bigFirst(func(r *chipShare) uint64 { return r.CB.Physical }),
 				Cell: func(r *chipShare) text.Line { return s.amountCell(programsOf(r.CB, r.process.Late)) }},
-			widget.Field[chipShare]{Name: "KERNELS", Right: true, Least: 9, Rank: 5, Order: bigFirst(func(r *chipShare) uint64 { return kernelBytes(&r.Kernel) }),
-				Cell: func(r *chipShare) text.Line { return s.atLeast(kernelBytes(&r.Kernel), r.Kernel.Unsized > 0) }},
-			countField(s, "BUFFERS", 2, func(r *chipShare) uint64 { return buffers(&r.Memory) }),
-			countField(s, "PROGRAMS", 6, func(r *chipShare) uint64 { return max(r.CB.Programs, r.Kernel.Programs) }),
+			unlessTotals(s, widget.Field[chipShare]{Name: "KERNELS", Right: true, Least: 9, Rank: 5, Order: bigFirst(func(r *chipShare) uint64 { return kernelBytes(&r.Kernel) }),
+				Cell: func(r *chipShare) text.Line { return s.atLeast(kernelBytes(&r.Kernel), r.Kernel.Unsized > 0) }}),
+			unlessTotals(s, countField(s, "BUFFERS", 2, func(r *chipShare) uint64 { return buffers(&r.Memory) })),
+			unlessTotals(s, countField(s, "PROGRAMS", 6, func(r *chipShare) uint64 { return max(r.CB.Programs, r.Kernel.Programs) })),
 		),
 		Detail: func(r *chipShare) []text.Line {
 			return append(append([]text.Line{
@@ -102,6 +102,18 @@ func amountField(s *state, name string, rank int, late func(*chipShare) bool, m 
 	requested := func(r *chipShare) uint64 { return max(r.Memory[m].Reserved, r.Memory[m].Requested) }
 	return widget.Field[chipShare]{Name: name, Right: true, Least: 9, Rank: rank, Order: bigFirst(requested),
 		Cell: func(r *chipShare) text.Line { return s.amountCell(s.settings.amountOf(r.Memory[m], late(r))) }}
+}
+
+// unlessTotals is a field that is not known of a process whose runtime's own totals are all there is.
+func unlessTotals(s *state, f widget.Field[chipShare]) widget.Field[chipShare] {
+	cell := f.Cell
+	f.Cell = func(r *chipShare) text.Line {
+		if r.process.Info.Source == aggregator.FromSharedMemory {
+			return text.Faint.Line(text.GlyphSet(s.settings.ASCII).Unknown)
+		}
+		return cell(r)
+	}
+	return f
 }
 
 func (v *chipView) work() func(*reader) func() {
@@ -314,6 +326,9 @@ func (v *chipView) memories(c *aggregator.ChipSnapshot, w int) []text.Line {
 		return own(n - min(u.Reserved, n))
 	})
 	add("BUFFERS", func(_ aggregator.Memory, u aggregator.Usage) text.Line {
+		if v.data.totalsOnly() {
+			return text.Faint.Line(g.Unknown)
+		}
 		return text.Plain.Line(text.Count(u.Buffers, o.Exact))
 	})
 	add("LARGEST FREE", func(m aggregator.Memory, u aggregator.Usage) text.Line {
@@ -336,7 +351,11 @@ func (v *chipView) memories(c *aggregator.ChipSnapshot, w int) []text.Line {
 	const leastBar = 5
 	// What there is no room for goes; what is left is the bars'. A largest free block is beside the bank that
 	// it is of: beside what all banks have it would look small.
-	for _, least := range [][]string{{"BUFFERS"}, {"REQUESTED"}, {"FREE"}, {"LARGEST FREE", "IN A BANK OF"}} {
+	other := "REQUESTED"
+	if o.requested {
+		other = "RESERVED"
+	}
+	for _, least := range [][]string{{"BUFFERS"}, {other}, {"FREE"}, {"LARGEST FREE", "IN A BANK OF"}} {
 		if widget.TableWidth(columns)+leastBar > w-1 {
 			columns = slices.DeleteFunc(columns, func(c widget.Column) bool { return slices.Contains(least, c.Title.String()) })
 		}
@@ -364,6 +383,10 @@ func (v *chipView) programs(c *aggregator.ChipSnapshot, w int) []text.Line {
 	late := anyOf(c.PIDs, lateProcesses(v.data.snapshot))
 	cb := programsOf(c.CB, late)
 	dot := func(l text.Line) string { return l.String() }
+	if v.data.totalsOnly() {
+		parts := []string{programsTitle + ": " + dot(v.amountCell(cb)) + ", peak " + dot(v.amountCell(cb.highest())), "programs, kernels, config ring: " + g.Unknown}
+		return []text.Line{text.Plain.Line(" " + strings.Join(parts, "  ")).Clipped(w)}
+	}
 	logical := amount{used: c.CB.Logical, peak: c.CB.PeakLogical, unknown: c.CB.Logical == 0 && late, peakAtLeast: c.CB.PeaksAtLeast}
 	parts := []string{
 		programsTitle + ": " + dot(v.amountCell(cb)) + " physical, peak " + dot(v.amountCell(cb.highest())),

@@ -88,6 +88,9 @@ func exactness(d *data) (said text.Span, sampled bool) {
 	return text.Notice.Span("not exact"), false
 }
 
+// totalsOnly: the runtime's own totals are all that is known.
+func (d *data) totalsOnly() bool { return len(d.snapshot.Lacks) > 0 }
+
 // reservedUnknown reports whether the reserved size of a buffer that is held is not known. That alone is no
 // reason why numbers are not exact: it is shown as unknown.
 func (d *data) reservedUnknown() bool {

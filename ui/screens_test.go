@@ -3,6 +3,7 @@ package ui
 import (
 	"fmt"
 	"math"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -301,4 +302,31 @@ func totalsWorld() *world {
 	}
 	w.pass(10 * time.Second)
 	return w
+}
+
+// A chip of which only totals are known shows these, and no 0 in place of what is unknown.
+func TestAChipOfTotals(t *testing.T) {
+	w := totalsWorld()
+	for _, size := range overviewSizes {
+		w.again(settings{requested: true}, size)
+		w.frame.show(chipPage)
+		w.text(t, size[0], size[1])
+		d := w.data()
+		s := *d.snapshot
+		s.Lacks = []string{"buffers"}
+		d.snapshot = &s
+		w.frame.update(d, w.wall)
+		got := plainText(w.frame.compose(size[0], size[1]))
+		for _, want := range []string{"REQUESTED", "1.00 GiB", "1.00 MiB", "programs, kernels, config ring: ·"} {
+			if !strings.Contains(got, want) {
+				t.Errorf("%v: no %q in:\n%s", size, want, got)
+			}
+		}
+		for l := range strings.Lines(got) {
+			f := strings.Fields(l)
+			if len(f) > 5 && f[1] == "1" && slices.Contains(f, "python") && f[len(f)-1] == "0" || strings.Contains(l, "0 programs") || strings.Contains(l, "kernels: 0") {
+				t.Errorf("%v: a 0 that is not known: %q", size, l)
+			}
+		}
+	}
 }
