@@ -38,12 +38,12 @@ screens: build
 	scripts/deps.sh test
 	scripts/screens.sh
 
-# What needs neither the real runtime nor a machine of its own, and one live test. Some
-# tests wait, so more packages than processors are tested at once.
+# What needs neither the real runtime nor a machine of its own, and one live test. Some tests
+# wait, those of wire most: so more packages than processors are tested at once, and wire first.
 quick: export TT_MEMTRACE_TEST_PREBUILT := $(shell scripts/fixtures.sh)
 quick:
 	$(GO) vet ./...
-	$(GO) test -vet=off -short -p 4 $(shell $(GO) list ./... | grep -vE '/(test/.*|tracer|tracer/discover|tracer/proc|tracer/memory)$$')
+	$(GO) test -vet=off -short -p 4 ./wire $(shell $(GO) list ./... | grep -vE '/(test/.*|tracer|tracer/discover|tracer/proc|tracer/memory)$$')
 	$(GO) test -vet=off -run '^TestAccountsMatchTheProcess$$' ./tracer
 
 test:

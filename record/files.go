@@ -45,7 +45,7 @@ type files struct {
 func newFiles(path string, keep Retention) (*files, error) {
 	f := &files{dir: filepath.Dir(path), name: filepath.Base(path), keep: keep}
 	if strings.Contains(f.dir, "%") {
-		return nil, fmt.Errorf("recording to %s: a time pattern belongs into the file name, not the directory", path)
+		return nil, fmt.Errorf("recording to %s: a time pattern may be in the file name, not in the directory", path)
 	}
 	var expr strings.Builder
 	timed := false

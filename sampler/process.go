@@ -173,14 +173,14 @@ func MayReadAll() bool {
 func unreadable(pid uint32, err error) error {
 	if st, e := os.Stat(fmt.Sprintf("/proc/%d", pid)); e == nil {
 		if owner := st.Sys().(*syscall.Stat_t).Uid; owner != uint32(os.Geteuid()) {
-			return fmt.Errorf("its memory may not be read: it belongs to user %d, or is not dumpable: that takes cap_sys_ptrace: %w", owner, err)
+			return fmt.Errorf("its memory may not be read: it belongs to user %d, or is not dumpable: this needs cap_sys_ptrace: %w", owner, err)
 		}
 	}
 	switch PtraceScope() {
 	case 1:
 		return fmt.Errorf("its memory may not be read: kernel.yama.ptrace_scope is 1, so a program may only read processes that it started: use 'tt-memtrace -- CMD', or set it to 0: %w", err)
 	case 2:
-		return fmt.Errorf("its memory may not be read: kernel.yama.ptrace_scope is 2, so this takes cap_sys_ptrace: %w", err)
+		return fmt.Errorf("its memory may not be read: kernel.yama.ptrace_scope is 2, so this needs cap_sys_ptrace: %w", err)
 	case 3:
 		return fmt.Errorf("its memory may not be read: kernel.yama.ptrace_scope is 3, so no process may until the host is rebooted: %w", err)
 	}

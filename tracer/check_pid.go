@@ -31,7 +31,7 @@ func CheckPID(pid uint32) error {
 		if s, ok := st.Sys().(*syscall.Stat_t); ok {
 			owner = fmt.Sprintf("user %d", s.Uid)
 		}
-		return fmt.Errorf("tracing PID %d, which belongs to %s: %w: that takes cap_sys_ptrace and cap_dac_read_search\nrun it as root, or grant it once: %s",
+		return fmt.Errorf("tracing PID %d, which belongs to %s: %w: this needs cap_sys_ptrace and cap_dac_read_search\nrun it as root, or grant it once: %s",
 			pid, owner, proc.ErrPermission, GrantLine())
 	}
 	return nil

@@ -38,7 +38,7 @@ type probeSet struct {
 }
 
 // errNotCompared is wrapped where it cannot be found out whether a file has probes.
-var errNotCompared = errors.New("it cannot be found out whether its file, which may have another name in an overlay, has probes")
+var errNotCompared = errors.New("it is not known whether its file, which may have another name in an overlay, has probes")
 
 // attachPoints attaches every point of the library; pid 0 is all processes.
 func (t *Tracer) attachPoints(a *attachment, pid uint32) error {

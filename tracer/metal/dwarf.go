@@ -222,7 +222,7 @@ func (d *debugFile) loadApart(f *os.File, id string, sum uint32) (err error) {
 		has = crc32.Update(has, crc32.IEEETable, piece)
 	}
 	if has != sum {
-		return errors.New("its check sum is another one: it is not this library's")
+		return errors.New("its checksum differs: it is not this library's")
 	}
 	return nil
 }

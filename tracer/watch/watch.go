@@ -42,7 +42,7 @@ func Mappings(anyName bool, kernel *btf.Cache) (Watcher, error) {
 		return p, nil
 	}
 	if errors.Is(perf, unix.EACCES) {
-		perf = fmt.Errorf("%w: that takes cap_sys_admin, or kernel.perf_event_paranoid at 2 at most: %w", proc.ErrPermission, perf)
+		perf = fmt.Errorf("%w: this needs cap_sys_admin, or kernel.perf_event_paranoid of 2 or less: %w", proc.ErrPermission, perf)
 	}
 	return nil, fmt.Errorf("%w; %w", err, perf)
 }
