@@ -9,7 +9,7 @@ import (
 	"strings"
 	"unicode/utf16"
 
-	"github.com/prometheus/procfs"
+	"tt-memtrace/tracer/proc"
 )
 
 // Python is where an interpreter keeps what leads to its frames, by version: the
@@ -46,11 +46,7 @@ var pythons = map[string]Python{
 // FindPython finds the interpreter of a process: the file that defines
 // _PyRuntime, of a version whose layout is known. Nil where there is none.
 func (f *Files) FindPython(pid uint32) *Python {
-	proc, err := procfs.NewProc(int(pid))
-	if err != nil {
-		return nil
-	}
-	maps, err := proc.ProcMaps()
+	maps, err := proc.Files(pid, func(name string, _ proc.FileID) bool { return isPython(name) })
 	if err != nil {
 		return nil
 	}
@@ -58,13 +54,8 @@ func (f *Files) FindPython(pid uint32) *Python {
 	if err != nil {
 		return nil
 	}
-	seen := map[uint64]bool{}
 	for _, m := range maps {
-		base := path.Base(m.Pathname)
-		if m.Inode == 0 || seen[m.Inode] || !isPython(base) {
-			continue
-		}
-		seen[m.Inode] = true
+		base := path.Base(m.Path)
 		version := ""
 		for v := range pythons {
 			if rest := strings.TrimPrefix(strings.TrimPrefix(base, "lib"), "python"); rest == v || strings.HasPrefix(rest, v+".so") {
@@ -74,10 +65,10 @@ func (f *Files) FindPython(pid uint32) *Python {
 		if version == "" {
 			continue
 		}
-		q := question{Kind: askPython, PID: pid, Files: []mappedFile{{m.Pathname, m.Dev, m.Inode}}, Address: uint64(m.Offset)}
+		q := question{Kind: askPython, PID: pid, Files: []mappedFile{{m.Path, m.ID.Device, m.ID.Inode}}, Address: m.Region.Start - m.Base}
 		if a, ok := u.ask(q, func() {}); ok && a.Known {
 			py := pythons[version]
-			py.Version, py.Runtime = version, a.Address+uint64(m.StartAddr)
+			py.Version, py.Runtime = version, a.Address+m.Region.Start
 			return &py
 		}
 	}
@@ -145,7 +136,10 @@ func (p *Process) pythonFrame(f PythonFrame) (Frame, bool) {
 	}
 	c := p.codes[f.Code]
 	if c == nil {
-		c = p.readCode(f.Code)
+		before := p.memory.Late()
+		if c = p.readCode(f.Code); p.memory.Late() != before {
+			return Frame{}, false
+		}
 		p.codeBytes += len(c.file) + len(c.name) + len(c.lines)
 		if len(p.codes) >= maxKnown || p.codeBytes > maxCode {
 			clear(p.codes)

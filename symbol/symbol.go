@@ -16,9 +16,8 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/prometheus/procfs"
-
 	"tt-memtrace/tracer/memory"
+	"tt-memtrace/tracer/proc"
 )
 
 // Registers at the place where a stack begins, and what is known while it is unwound.
@@ -120,7 +119,7 @@ type mapping struct {
 // NewProcess looks at a process, whose files are kept in common. Python is
 // where it has the interpreter, or nil.
 func NewProcess(pid uint32, files *Files, python *Python) *Process {
-	p := &Process{pid: pid, files: files, memory: memory.Of(pid), python: python, codes: map[uint64]*code{}, frames: map[uint64]Frame{},
+	p := &Process{pid: pid, files: files, memory: memory.Of(pid).Hurried(), python: python, codes: map[uint64]*code{}, frames: map[uint64]Frame{},
 		rules: map[uint64]located{}}
 	p.lookAtMaps() // the files take a while to be read, and are needed soon
 	return p
@@ -166,6 +165,7 @@ func (p *Process) Unwind(r Registers, piece []byte, python []PythonFrame, cut bo
 // later: maps are read again soon, and files while others go on.
 func (p *Process) Name(c Calls) (s Stack, final bool) {
 	s.Cut = c.cut
+	before := p.memory.Late()
 	// Python's first: the process has to be there for these.
 	var ofPython []Frame
 	for _, f := range c.python {
@@ -190,7 +190,7 @@ func (p *Process) Name(c Calls) (s Stack, final bool) {
 	}
 	s.Frames = append(s.Frames, ofPython...)
 	s.Cut = s.Cut || !c.whole && !interpreter
-	return s, there
+	return s, there && p.memory.Late() == before
 }
 
 // interpreter says whether code is the interpreter's own.
@@ -271,27 +271,19 @@ func (p *Process) mapped(address uint64) *mapping {
 
 func (p *Process) lookAtMaps() {
 	p.mapsAt, p.maps = time.Now(), nil
-	proc, err := procfs.NewProc(int(p.pid))
-	if err != nil {
-		return
-	}
-	list, err := proc.ProcMaps()
-	if err != nil {
-		return
-	}
 	var files []mappedFile
-	for _, m := range list {
-		if !m.Perms.Execute {
-			continue
-		}
-		one := mapping{start: uint64(m.StartAddr), end: uint64(m.EndAddr), offset: uint64(m.Offset)}
-		if m.Inode != 0 {
+	if err := proc.Code(p.pid, func(m proc.Mapping) {
+		one := mapping{start: m.Region.Start, end: m.Region.End, offset: m.Region.Start - m.Base}
+		if m.ID.Inode != 0 {
 			var fresh bool
-			if one.file, fresh = p.files.of(p.pid, mappedFile{m.Pathname, m.Dev, m.Inode}); fresh {
+			if one.file, fresh = p.files.of(p.pid, mappedFile{m.Path, m.ID.Device, m.ID.Inode}); fresh {
 				files = append(files, one.file.mappedFile)
 			}
 		}
 		p.maps = append(p.maps, one)
+	}); err != nil {
+		p.maps = nil
+		return
 	}
 	if u, err := p.files.users.of(p.pid); err == nil && len(files) > 0 {
 		u.send(question{Kind: askOpen, PID: p.pid, Files: files})

@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"tt-memtrace/aggregator"
+	"tt-memtrace/tracer/memory"
 	"tt-memtrace/tracer/metal"
 	"tt-memtrace/tracer/proc"
 )
@@ -37,6 +38,9 @@ func (r *run) configRings(p *traced) {
 			rel.ringsNoticed = true
 			r.t.opts.Notice(fmt.Sprintf("process %d: kernel-config rings are not shown: %v", pid, err))
 		}
+		if errors.Is(err, memory.ErrLater) {
+			rel.ringsDue = true
+		}
 		if err != nil {
 			continue
 		}
@@ -53,7 +57,11 @@ func (r *run) queueDevice(pid uint32, queue, now uint64) (uint64, bool) {
 	if !known || queue == 0 {
 		return 0, false
 	}
+	before := p.Late()
 	device, err := p.DeviceOfQueue(queue)
+	if err != nil && p.Late() != before {
+		r.emit(aggregator.Event{Kind: aggregator.ReasonRaised, PID: pid, Time: now, Reason: &aggregator.Reason{Code: aggregator.ReasonTracesMissed}})
+	}
 	if err != nil {
 		return 0, false
 	}

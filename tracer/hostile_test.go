@@ -215,3 +215,61 @@ func TestKernelThatAStrangerServes(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// However many of a stranger's processes do not answer, others' events are not older than they would be without him
+// by more than he may be waited for in a row, and each of his is marked.
+func TestHungProcessesHoldNobodyUp(t *testing.T) {
+	file, _ := fixture.HangingFile(t)
+	tr := start(t, Options{})
+	victim := keep(t, tr, fixture.User(t, fixture.LayoutA))
+	tr.awaitProcess(victim.p.PID)
+	victim.device(0, 0)
+	victim.alloc(0, aggregator.DRAM, 0)
+	var hung []*fixture.Process
+	for range 5 {
+		p := strangers(t, fixture.LayoutA, 0)
+		fixture.Do(t, p, "device 0 1")
+		fixture.Do(t, p, "alloc 4096 0 0 0 4096 1024 64")
+		hung = append(hung, p)
+	}
+	tr.sync()
+	tr.mu.Lock()
+	clear(tr.oldest)
+	tr.mu.Unlock()
+	began := time.Now()
+	var hanging sync.WaitGroup
+	for _, p := range hung {
+		hanging.Go(func() {
+			if _, err := p.Do("elsewhere %s 4096 0 0 0 4096 1024 128", file); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	marked := func() bool {
+		for _, p := range hung {
+			if s, ok := tr.lookup(p.PID); !ok || s.Exact() {
+				return false
+			}
+		}
+		return true
+	}
+	// For longer than a process is waited for by who can wait.
+	for time.Since(began) < 3*memory.Patience || !marked() {
+		victim.alloc(0, aggregator.DRAM, 0)
+		if time.Since(began) > patience {
+			t.Fatal("not all of them are marked")
+		}
+	}
+	hanging.Wait()
+	tr.sync()
+	victim.compare()
+	if s, ok := tr.lookup(victim.p.PID); !ok || !s.Exact() {
+		t.Errorf("the victim is marked: %+v", s.Reasons)
+	}
+	tr.mu.Lock()
+	defer tr.mu.Unlock()
+	t.Logf("an allocation was %v old at the most", tr.oldest[victim.p.PID])
+	if oldest := tr.oldest[victim.p.PID]; oldest > memory.Patience/2 {
+		t.Errorf("an allocation was %v old when it came into the accounts", oldest)
+	}
+}

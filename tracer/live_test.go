@@ -24,6 +24,7 @@ import (
 	"tt-memtrace/test/fixture"
 	"tt-memtrace/tracer/discover"
 	"tt-memtrace/tracer/metal"
+	"tt-memtrace/tracer/proc"
 )
 
 // patience bounds a wait for what is bound to happen; it is not expected to be reached.
@@ -41,7 +42,9 @@ type trace struct {
 	delivered map[aggregator.Kind]uint64
 	placed    []aggregator.Event
 	allocated aggregator.Event // the last
-	notices   []string
+	// oldest is how old an allocation of a process was at the most when it came here.
+	oldest  map[uint32]time.Duration
+	notices []string
 	// changed has something whenever the accounts or notices may have.
 	changed chan struct{}
 	// holding, where set, keeps the reader when it next delivers events.
@@ -70,7 +73,7 @@ func needRights(t *testing.T) {
 func start(t *testing.T, o Options) *trace {
 	t.Helper()
 	needRights(t)
-	tr := &trace{t: t, accounts: aggregator.New(), delivered: map[aggregator.Kind]uint64{},
+	tr := &trace{t: t, accounts: aggregator.New(), oldest: map[uint32]time.Duration{}, delivered: map[aggregator.Kind]uint64{},
 		done: make(chan error, 1), changed: make(chan struct{}, 1)}
 	o.Lacks = lacking(t)
 	o.Notice = func(s string) {
@@ -103,6 +106,7 @@ func start(t *testing.T, o Options) *trace {
 				}
 				if events[i].Kind == aggregator.Alloc {
 					tr.allocated = events[i]
+					tr.oldest[events[i].PID] = max(tr.oldest[events[i].PID], time.Duration(proc.Now()-events[i].Time))
 				}
 				tr.accounts.Apply(&events[i])
 			}

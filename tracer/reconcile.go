@@ -140,9 +140,9 @@ func (r *run) begin(rd *reading) {
 	r.background.Go(func() {
 		if known != nil {
 			rd.result = &inspect.ProcessScan{}
-			rd.err = p.ScanAllocators(rd.result, p.of.layout, known, nil)
+			rd.err = p.patient.ScanAllocators(rd.result, p.of.layout, known, nil)
 		} else {
-			rd.result, rd.err = p.Scan(p.of.layout, programs, rd.fork, nil)
+			rd.result, rd.err = p.patient.Scan(p.of.layout, programs, rd.fork, nil)
 		}
 		rd.at = uint64(proc.Monotonic())
 		r.t.inboxMu.Lock()

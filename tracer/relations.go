@@ -74,7 +74,7 @@ type workload struct {
 func (r *run) relations(pid uint32) *relations {
 	rel := r.related[pid]
 	if rel == nil {
-		files := memory.FilesOf(pid)
+		files := memory.FilesOf(pid).Hurried()
 		rel = &relations{
 			chipsUnknown: map[uint64]struct{}{},
 			kernels:      map[uint64]uint64{}, cores: map[uint64]uint64{}, programs: map[uint64]*compiled{}, workloads: map[uint64]*workload{},
@@ -231,10 +231,13 @@ func (r *run) kernelFile(from origin, kernel, device uint64, file string, whole 
 	}
 	// It is asked a few milliseconds after it was read. Should its program be destroyed by
 	// then, a record of that is in the BPF ring buffer, and takes out what is counted here.
-	if _, asked := rel.cores[kernel]; !asked {
-		rel.cores[kernel] = p.Cores(kernel)
+	cores, asked := rel.cores[kernel]
+	if before := p.Late(); !asked {
+		if cores = p.Cores(kernel); p.Late() == before {
+			rel.cores[kernel] = cores
+		}
 	}
-	k.Cores = rel.cores[kernel]
+	k.Cores = cores
 	if _, ok := p.devices[device]; !ok {
 		if _, _, _, err := p.Device(device); err == nil {
 			r.device(p, from, device)
@@ -321,7 +324,10 @@ func (r *run) launch(pid uint32, object uint64, l *bpf.MemtraceTtLaunch, gone bo
 	}
 	w, c := rel.workloads[object], rel.programs[object]
 	if w == nil && c == nil && !rel.unknown[object] {
-		w = r.findWorkload(pid, rel, object)
+		var late bool
+		if w, late = r.findWorkload(pid, rel, object); late && !gone {
+			return // it is asked again
+		}
 	}
 	if w == nil && c == nil && !rel.unknown[object] {
 		rel.unknown[object] = true // its record may have come after the last look at the ring
@@ -341,8 +347,9 @@ func (r *run) launch(pid uint32, object uint64, l *bpf.MemtraceTtLaunch, gone bo
 	switch {
 	case w != nil:
 		if !w.asked {
-			w.asked = true
+			before := rel.mem.Late()
 			w.name = r.operation(pid, l.Caller)
+			w.asked = rel.mem.Late() == before
 			r.named(pid, l.Last, w.programs, w.name)
 		}
 		for _, p := range w.programs {
@@ -364,24 +371,25 @@ func (r *run) lastLaunches(pid uint32, object uint64, l *bpf.MemtraceTtLaunch) {
 }
 
 // findWorkload finds out which programs a workload has that was made before tracing
-// began.
-func (r *run) findWorkload(pid uint32, rel *relations, object uint64) *workload {
+// began. Late: that is known later.
+func (r *run) findWorkload(pid uint32, rel *relations, object uint64) (w *workload, late bool) {
 	p, known := r.processes[pid]
 	if !known || !p.reconciliation.read {
-		return nil
+		return nil, false
 	}
+	before := p.Late()
 	programs := p.ProgramsOfWorkload(object, func(id uint64) bool { return rel.programs[id] != nil })
-	if len(programs) == 0 {
-		return nil
+	if p.Late() != before || len(programs) == 0 {
+		return nil, p.Late() != before
 	}
-	w := rel.workload(object)
+	w = rel.workload(object)
 	for _, id := range programs {
 		if c := rel.programs[id]; c.workload == 0 {
 			c.workload = object
 			w.programs = append(w.programs, id)
 		}
 	}
-	return w
+	return w, false
 }
 
 // forget drops what is known of a process that is gone. What the kernel counted of it

@@ -18,6 +18,7 @@ import (
 	"tt-memtrace/aggregator"
 	"tt-memtrace/bpf"
 	"tt-memtrace/tracer/inspect"
+	"tt-memtrace/tracer/memory"
 	"tt-memtrace/tracer/metal"
 	"tt-memtrace/tracer/proc"
 )
@@ -129,14 +130,20 @@ type run struct {
 
 // traced is a process that maps the runtime.
 type traced struct {
+	// Inspector is what the reader of events asks: it waits for nobody.
 	*inspect.Inspector
-	mapping proc.Mapping
-	of      *attachment
-	at      uint64 // when it was looked at
-	late    bool   // it may have used the library before the probes were there
-	start   aggregator.Process
-	chips   *inspect.Chips
-	devices map[uint64][]aggregator.Chip
+	// patient waits for the process's memory, for who reads it apart.
+	patient *inspect.Inspector
+	// lateReads is how many reads were too late, and hung that its memory did not answer, when it was marked for that last.
+	lateReads uint64
+	hung      bool
+	mapping   proc.Mapping
+	of        *attachment
+	at        uint64 // when it was looked at
+	late      bool   // it may have used the library before the probes were there
+	start     aggregator.Process
+	chips     *inspect.Chips
+	devices   map[uint64][]aggregator.Chip
 	// waiting is what waits for the chips of devices.
 	waiting map[uint64][]waiting
 	// unsized are devices that open, or have opened, and whose allocators or chips are not known.
@@ -261,6 +268,7 @@ func (r *run) loop(ctx context.Context) error {
 		for _, pid := range ended {
 			r.gone(origin{pid: pid, time: uint64(proc.Monotonic())})
 		}
+		r.markUnread()
 		r.check()
 		r.leave()
 		r.flush()
@@ -638,12 +646,16 @@ func (r *run) add(a announcement, now uint64) (p *traced, lives bool) {
 	if a.at < r.execs[pid] {
 		return nil, false
 	}
-	command, started, err := proc.Command(pid)
-	if err != nil {
-		return nil, false
+	command, started := a.command, a.started
+	if started == 0 {
+		var err error
+		if command, started, err = memory.FilesOf(pid).Hurried().Command(); err != nil {
+			return nil, false
+		}
 	}
+	in := inspect.New(a.of.lib, a.mapping)
 	p = &traced{
-		Inspector: inspect.New(a.of.lib, a.mapping), mapping: a.mapping, of: a.of, at: a.at, late: a.late,
+		Inspector: in.Hurried(), patient: in, mapping: a.mapping, of: a.of, at: a.at, late: a.late,
 		devices: map[uint64][]aggregator.Chip{}, unsized: map[uint64]*unsized{}, closing: map[uint64]*closing{}, closed: map[uint64]bool{}, allocators: map[uint64]bool{}, unknownCapacities: map[uint64]unknownCapacity{},
 	}
 	p.chips = inspect.NewChips(p.Inspector, pid)
@@ -720,6 +732,9 @@ func (r *run) process(from origin, library uint8) (p *traced, known bool) {
 		return nil, false
 	}
 	list, err := r.t.finder.Known(from.pid)
+	if errors.Is(err, proc.ErrMapsBusy) {
+		r.t.found.Add(from.pid)
+	}
 	if err != nil {
 		return nil, false // its end is reported, as it was watched before
 	}
@@ -793,7 +808,9 @@ func (r *run) device(p *traced, from origin, address uint64) {
 		return
 	}
 	d, err := p.chips.Device(address)
-	if err != nil {
+	if errors.Is(err, memory.ErrLater) {
+		p.awaitCapacity(address)
+	} else if err != nil {
 		p.noticeOnce(r, fmt.Errorf("its memory could not be read, so the chips of its device at %#x are unknown (it may have exited): %w", address, err))
 		p.awaitCapacity(address)
 	}
@@ -905,6 +922,39 @@ func (r *run) unread(p *traced, from origin, kind bpf.MemtraceTtKind) {
 	r.emit(aggregator.Event{Kind: aggregator.ReasonRaised, PID: from.pid, TID: from.tid, Time: from.time, Reason: &why})
 }
 
+// markUnread marks the processes of which something could not be read at once: they are read again, apart. And those
+// whose memory does not answer at all.
+func (r *run) markUnread() {
+	for pid, p := range r.processes {
+		late, hung := r.lateReads(p), p.Hung()
+		if late == p.lateReads && hung == p.hung {
+			continue
+		}
+		why := memory.ErrLater
+		if hung {
+			why = memory.ErrHung
+			p.noticeOnce(r, why)
+		}
+		p.lateReads, p.hung = late, hung
+		p.unread++
+		p.unreadParts++
+		if p.reconciliation.suspect.IsZero() {
+			p.reconciliation.suspect = time.Now()
+		}
+		r.emit(aggregator.Event{Kind: aggregator.ReasonRaised, PID: pid, Time: uint64(proc.Monotonic()),
+			Reason: &aggregator.Reason{Code: aggregator.ReasonReadFailed, Detail: why.Error()}})
+	}
+}
+
+// lateReads is how many reads of a process and its files were too late so far.
+func (r *run) lateReads(p *traced) uint64 {
+	n := p.Late()
+	if rel := r.related[p.mapping.PID]; rel != nil {
+		n += rel.mem.Late()
+	}
+	return n
+}
+
 // missing is how many events of a process can be missing, and how many of those that make
 // up programs.
 func (r *run) missing(p *traced) (events, parts uint64) {
@@ -927,7 +977,7 @@ func (r *run) missedEnds() {
 	for pid := range pids {
 		from := origin{pid: pid, time: uint64(proc.Monotonic())}
 		p, known := r.processes[pid]
-		if _, started, err := proc.Command(pid); err != nil || !proc.Alive(pid) || known && started != p.start.Started {
+		if _, started, err := proc.Name(pid); err != nil || !proc.Alive(pid) || known && started != p.start.Started {
 			r.exits(from)
 			continue
 		}

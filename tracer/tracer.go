@@ -182,6 +182,9 @@ type announcement struct {
 	late bool
 	// at: it was looked at then, CLOCK_MONOTONIC in ns.
 	at uint64
+	// command and started say what it was then; started is 0 where that was not read.
+	command string
+	started uint64
 }
 
 // New loads the programs. It wraps ErrPermission where rights are missing.
@@ -493,6 +496,9 @@ func (t *Tracer) inScope(pid uint32) bool {
 	return true
 }
 
+// lookAgain is after how long a process is looked at again whose mappings were busy.
+const lookAgain = time.Second
+
 // look attaches to what a process has mapped, where it is in scope, and which was seen
 // mapping something then; the zero time where that is not known.
 func (t *Tracer) look(pid uint32, seen time.Time) {
@@ -501,6 +507,10 @@ func (t *Tracer) look(pid uint32, seen time.Time) {
 	}
 	at := uint64(proc.Monotonic())
 	list, err := t.finder.Mappings(pid)
+	if errors.Is(err, proc.ErrMapsBusy) {
+		time.AfterFunc(lookAgain, func() { t.found.Add(pid) })
+		return
+	}
 	hidden := errors.Is(err, discover.ErrHidden)
 	if err != nil && !hidden && !outOfDescriptors(err) {
 		return // gone, or not ours to see, or it does not use the runtime
@@ -520,9 +530,17 @@ func (t *Tracer) look(pid uint32, seen time.Time) {
 		t.refuse(unopened(pid), pid, errTooMany)
 	}
 	t.mu.Unlock()
+	if len(list) == 0 {
+		return
+	}
+	// To read what it is called can take long, too.
+	command, started, err := memory.FilesOf(pid).Command()
+	if err != nil {
+		return // gone
+	}
 	for _, m := range list {
 		file := openMapped(m)
-		again, err := t.attach(m, file, at, seen)
+		again, err := t.attach(announcement{mapping: m, at: at, command: command, started: started}, file, seen)
 		file.close()
 		for _, pid := range again {
 			t.look(pid, time.Time{})
@@ -546,9 +564,10 @@ func (t *Tracer) notice(pid uint32, why error) {
 }
 
 // attach puts the probes into a library, once for all processes or once for
-// each PID, and announces the process that was looked at at a time. Again are processes
+// each PID, and announces the process that was found. Again are processes
 // for which that had failed before: they are to be looked at again.
-func (t *Tracer) attach(m proc.Mapping, file mappedFile, at uint64, seen time.Time) (again []uint32, err error) {
+func (t *Tracer) attach(found announcement, file mappedFile, seen time.Time) (again []uint32, err error) {
+	m := found.mapping
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	a, err := t.library(m, file)
@@ -569,12 +588,12 @@ func (t *Tracer) attach(m proc.Mapping, file mappedFile, at uint64, seen time.Ti
 	}
 	// Whoever mapped the library before the probes were in it may have used it before. To look
 	// at others first can take long; what counts is when it was seen.
-	late := mayPrecede(seen, a.probes.linked[scope])
+	found.of, found.late = a, mayPrecede(seen, a.probes.linked[scope])
 	// The reader handles the announcement of a process before its end.
 	t.inboxMu.Lock()
 	lives, err := t.watchExit(m.PID)
 	if lives {
-		t.announced = append(t.announced, announcement{mapping: m, of: a, late: late, at: at})
+		t.announced = append(t.announced, found)
 	}
 	t.inboxMu.Unlock()
 	if !lives {

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -138,7 +137,7 @@ const (
 // MapsDevice says whether a process seems to hold a device: Mappings knows. The buffer is for what
 // is read of it.
 func MapsDevice(pid uint32, buffer *bytes.Buffer) bool {
-	f, err := os.Open(fmt.Sprintf("/proc/%d/maps", pid))
+	f, err := proc.OpenMaps(pid)
 	if err != nil {
 		return false
 	}

@@ -1,6 +1,9 @@
 package discover
 
-import "tt-memtrace/tracer/proc"
+import (
+	"tt-memtrace/tracer/memory"
+	"tt-memtrace/tracer/proc"
+)
 
 // Users lists the processes that map the runtime, with their commands.
 func Users() map[uint32]string {
@@ -12,7 +15,7 @@ func Users() map[uint32]string {
 	}
 	for _, pid := range pids {
 		if list, err := finder.Mappings(pid); err == nil && len(list) > 0 {
-			if command, _, err := proc.Command(pid); err == nil {
+			if command, _, err := memory.FilesOf(pid).Command(); err == nil {
 				users[pid] = command
 			}
 		}

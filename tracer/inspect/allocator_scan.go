@@ -109,16 +109,16 @@ func (in *Inspector) Parent(device uint64) uint64 {
 	return parent
 }
 
-// IsOpen says whether a device is open. One that does not say so is not.
+// IsOpen says whether a device is open. One that does not say so is not, unless it may say so later.
 func (in *Inspector) IsOpen(device uint64) bool {
 	vptr, err := in.recent().U64(device)
 	if err != nil {
-		return false
+		return errors.Is(err, memory.ErrLater)
 	}
 	for vtable, isOpen := range isOpenOf {
 		if in.vptr(vtable) == vptr {
 			open, err := in.call(isOpen, device)
-			return err == nil && open&1 != 0 && !in.parentClosed(device)
+			return errors.Is(err, memory.ErrLater) || err == nil && open&1 != 0 && !in.parentClosed(device)
 		}
 	}
 	return false

@@ -1,19 +1,21 @@
 package inspect
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"sync"
 
 	"tt-memtrace/aggregator"
+	"tt-memtrace/tracer/memory"
 )
 
 // Chips are those of one process, by its own numbers.
 type Chips struct {
 	in  *Inspector
 	pid uint32
-	// private: the process began with chips numbered in its own way.
-	private bool
+	// private: the process began with chips numbered in its own way, or that cannot be read; asked: that is known.
+	private, asked bool
 	// environ is where it has the variable that points to its environment; 0 until it is found.
 	environ uint64
 
@@ -27,7 +29,7 @@ type Chips struct {
 
 // NewChips prepares to ask a process for its chips. Nothing is read yet.
 func NewChips(in *Inspector, pid uint32) *Chips {
-	return &Chips{in: in, pid: pid, private: Renumbered(pid), ids: in.UniqueIDs, boards: map[uint32]string{}}
+	return &Chips{in: in, pid: pid, ids: in.UniqueIDs, boards: map[uint32]string{}}
 }
 
 // Device is what a process says of a device that is open.
@@ -42,20 +44,37 @@ type Device struct {
 	private bool
 }
 
-// Device reads the properties of a device.
+// Device reads the properties of a device. It fails with memory.ErrLater where some of them are
+// known later.
 func (c *Chips) Device(address uint64) (d Device, err error) {
+	before := c.in.Late()
+	defer func() {
+		if err == nil && c.in.Late() != before {
+			d, err = Device{}, fmt.Errorf("reading the device at %#x: %w", address, memory.ErrLater)
+		}
+	}()
 	d.numbers, d.Mesh, d.Arch, err = c.in.Device(address)
 	d.uniques = c.uniquesOf(d.numbers)
 	for _, n := range d.numbers {
 		d.boards = append(d.boards, c.boardOf(n))
 	}
-	d.private = c.private
+	d.private = c.beganPrivate()
 	if !d.private && slices.Contains(d.uniques, 0) {
 		// Where that cannot be read, its chip 0 may be another than others' chip 0.
 		set, failed := c.renumbers()
 		d.private = set || failed != nil
 	}
 	return d, err
+}
+
+// beganPrivate reports whether the process began with chips numbered in its own way.
+func (c *Chips) beganPrivate() bool {
+	if !c.asked {
+		value, err := c.in.opener.Environment(visibleDevices)
+		c.private = value != "" || errors.Is(err, memory.ErrNoAnswer)
+		c.asked = !errors.Is(err, memory.ErrLater)
+	}
+	return c.private
 }
 
 // renumbers reports whether the process renumbers its chips by now.
@@ -118,8 +137,11 @@ func (c *Chips) uniquesOf(numbers []uint32) (list []uint64) {
 func (c *Chips) boardOf(number uint32) string {
 	name, ok := c.boards[number]
 	if !ok {
+		before := c.in.Late()
 		name = c.in.Board(number)
-		c.boards[number] = name
+		if c.in.Late() == before {
+			c.boards[number] = name
+		}
 	}
 	return name
 }

@@ -9,13 +9,13 @@ import (
 
 	"tt-memtrace/aggregator"
 	"tt-memtrace/cgroup"
-	"tt-memtrace/tracer/proc"
+	"tt-memtrace/tracer/memory"
 )
 
-// Describe reads what can be said of a process without a look at its memory. Its
+// Describe reads what can be said of a process without a look at what it holds. Its
 // words are the process's own and untrusted.
 func Describe(pid uint32) (aggregator.Process, error) {
-	command, started, err := proc.Command(pid)
+	command, started, err := memory.FilesOf(pid).Command()
 	if err != nil {
 		return aggregator.Process{}, err
 	}

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"tt-memtrace/test/fixture"
+	"tt-memtrace/tracer/memory"
 )
 
 // A process in our PID namespace has no other PID; one in another has both.
@@ -32,7 +33,10 @@ func TestInnerPID(t *testing.T) {
 	}
 }
 
-func TestRenumbered(t *testing.T) {
+func TestBeganPrivate(t *testing.T) {
+	private := func(pid uint32) bool {
+		return NewChips(&Inspector{mem: memory.Of(pid), opener: memory.Of(pid)}, pid).beganPrivate()
+	}
 	for _, test := range []struct {
 		name string
 		env  []string
@@ -56,12 +60,12 @@ func TestRenumbered(t *testing.T) {
 				break
 			}
 		}
-		if got := Renumbered(pid); got != test.want {
+		if got := private(pid); got != test.want {
 			t.Errorf("%s: %t", test.name, got)
 		}
 	}
-	if Renumbered(math.MaxUint32) {
-		t.Error("a process that is not there is renumbered")
+	if private(math.MaxUint32) {
+		t.Error("a process that is not there numbers chips in its own way")
 	}
 }
 

@@ -8,7 +8,6 @@ import (
 	"strings"
 
 	"tt-memtrace/tracer/memory"
-	"tt-memtrace/tracer/proc"
 )
 
 // visibleDevices is the variable by which a process renumbers its chips.
@@ -19,9 +18,6 @@ const (
 	maxVariables = 4096
 	maxPointers  = 8 * maxVariables // bytes
 )
-
-// Renumbered reports whether a process began with chips numbered in its own way.
-func Renumbered(pid uint32) bool { return proc.Environment(pid, visibleDevices) != "" }
 
 // environ is where a process has the C library's variable of that name, which points to its environment. An
 // executable that refers to it has it instead of the library.

@@ -37,6 +37,19 @@ type Inspector struct {
 	last map[uint64]*rescan
 }
 
+// Hurried asks the same process for who must not wait for it: see memory.ErrLater.
+func (in *Inspector) Hurried() *Inspector {
+	c := *in
+	c.mem, c.opener = in.mem.Hurried(), in.opener.Hurried()
+	return &c
+}
+
+// Late is how many reads for who is in a hurry were too late so far.
+func (in *Inspector) Late() uint64 { return in.mem.Late() + in.opener.Late() }
+
+// Hung says whether the process's memory did not answer.
+func (in *Inspector) Hung() bool { return in.mem.Hung() }
+
 // Repeatedly has its allocators scanned in less time where they are scanned often. It is used by
 // one goroutine at a time then.
 func (in *Inspector) Repeatedly() *Inspector {

@@ -63,7 +63,7 @@ func (f *KernelFiles) Kernel(id uint64, file string, whole bool) (aggregator.Ker
 		if !ok {
 			n, err := Loadable(f.mem, file)
 			s = fileSize{n, err == nil}
-			if len(f.sizes) < maxSizes {
+			if len(f.sizes) < maxSizes && !errors.Is(err, memory.ErrLater) {
 				f.sizes[file] = s
 			}
 		}

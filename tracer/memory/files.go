@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"runtime"
 	"strings"
 
@@ -18,6 +19,13 @@ import (
 // serves, and opening or reading one then waits for that process. So a reader opens them. It
 // hands over only a file that no user serves, which is read here without waiting for anybody; of
 // one that is only read, the bytes.
+
+// forArguments and forVariable, as the number of parts, ask for a process's arguments and for the
+// value of a variable in its environment: they lie in its memory. They are answered as forReading is.
+const (
+	forArguments = 1<<32 - 4
+	forVariable  = 1<<32 - 5
+)
 
 // forOpening and forReading, as the number of parts, ask a reader to open a mapped file, or to
 // read the beginning of a file. The answer is how many bytes are in the buffer or an
@@ -108,11 +116,53 @@ func (p *Process) ReadFile(path string) (b []byte, err error) {
 		n, err := readInRoot(p.pid, path, b)
 		return b[:n], wrapRead(path, err)
 	}
+	b, err = p.text(forReading, path)
+	return b, wrapRead(path, err)
+}
+
+// Command is what is shown of a process: its arguments or, where these cannot be read, its name; and
+// when it started, in ticks since the boot. Its words are the process's own and untrusted.
+func (p *Process) Command() (command string, started uint64, err error) {
+	name, started, err := proc.Name(p.pid)
+	if err != nil {
+		return "", 0, err
+	}
+	args, err := p.Arguments()
+	if err != nil || len(args) == 0 {
+		return name, started, nil
+	}
+	args[0] = filepath.Base(args[0])
+	return strings.Join(args, " "), started, nil
+}
+
+// Arguments of a process, its own and untrusted words; of a longer command line the beginning, and an ellipsis.
+func (p *Process) Arguments() ([]string, error) {
+	if p.user == nil {
+		return proc.Arguments(p.pid)
+	}
+	b, err := p.text(forArguments, "")
+	if err != nil || len(b) == 0 {
+		return nil, err
+	}
+	return strings.Split(string(b), "\x00"), nil
+}
+
+// Environment is the value of a variable in the environment that a process began with, "" where it is not set.
+func (p *Process) Environment(name string) (string, error) {
+	if p.user == nil {
+		return proc.Environment(p.pid, name), nil
+	}
+	b, err := p.text(forVariable, name)
+	return string(b), err
+}
+
+// text asks the reader for something that it has in the buffer then.
+func (p *Process) text(kind uint32, name string) (b []byte, err error) {
 	err = p.ofFile(func(r *reader) (refused, err error) {
-		b, refused, err = r.readFile(p.pid, path)
+		b, refused, err = r.text(p.pid, kind, name)
 		return refused, err
 	})
-	return b, wrapRead(path, err)
+	return b, err
 }
 
 func wrapRead(path string, err error) error {
@@ -135,14 +185,11 @@ func (p *Process) ofFile(do func(*reader) (refused, err error)) error {
 	err := p.user.files.ask(p, func(r *reader) (err error) {
 		refused, err = do(r)
 		return err
-	})
+	}, func() { p.filesHung.Store(true) })
 	switch {
 	case err != nil && p.interrupted.Load():
 		return ErrInterrupted
-	case errors.Is(err, errLate):
-		p.filesHung.Store(true)
-		return ErrNoAnswer
-	case errors.Is(err, ErrHung):
+	case errors.Is(err, errLate), errors.Is(err, ErrHung):
 		return ErrNoAnswer
 	case err == nil:
 		return refused
@@ -175,10 +222,10 @@ func (r *reader) open(m mappedFile) (file *File, refused, err error) {
 	return &File{os.NewFile(uintptr(r.rights[0]), m.path), string(r.buffer[:min(n, maxName)])}, nil, nil
 }
 
-func (r *reader) readFile(pid uint32, path string) (b []byte, refused, err error) {
+func (r *reader) text(pid, kind uint32, name string) (b []byte, refused, err error) {
 	r.request = binary.NativeEndian.AppendUint32(r.request[:0], pid)
-	r.request = binary.NativeEndian.AppendUint32(r.request, forReading)
-	r.request = append(r.request, path[:min(len(path), maxName)]...)
+	r.request = binary.NativeEndian.AppendUint32(r.request, kind)
+	r.request = append(r.request, name[:min(len(name), maxName)]...)
 	var answer [answerBytes]byte
 	if err := r.answer(answer[:], Patience); err != nil {
 		return nil, nil, err
@@ -197,13 +244,18 @@ const collectAfter = 64
 
 // serveFile answers one request about a file.
 func serveFile(pid uint32, kind int, request, buffer []byte) {
-	var answer [answerBytes]byte
+	waits := beginWait()
 	var rights []byte
 	result := -int64(unix.EINVAL)
 	switch {
 	case kind == forReading:
 		n, err := readInRoot(pid, string(request), buffer[:fileBytes])
 		result = resultOf(n, err)
+	case kind == forArguments:
+		args, err := proc.Arguments(pid)
+		result = resultOf(copy(buffer[:fileBytes], strings.Join(args, "\x00")), err)
+	case kind == forVariable:
+		result = int64(copy(buffer[:fileBytes], proc.Environment(pid, string(request))))
 	case len(request) >= 24:
 		m := mappedFile{pid, binary.NativeEndian.Uint64(request), proc.Region{
 			Start: binary.NativeEndian.Uint64(request[8:]), End: binary.NativeEndian.Uint64(request[16:]),
@@ -217,7 +269,7 @@ func serveFile(pid uint32, kind int, request, buffer []byte) {
 			}
 		}
 	}
-	binary.NativeEndian.PutUint64(answer[:], uint64(result))
+	answer := answerOf(result, waits)
 	if err := unix.Sendmsg(socketFD, answer[:], rights, nil, 0); err != nil {
 		os.Exit(0)
 	}

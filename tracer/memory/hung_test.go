@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"tt-memtrace/test/fixture"
+	"tt-memtrace/tracer/proc"
 )
 
 func TestHungMemory(t *testing.T) {
@@ -57,7 +58,7 @@ func TestInterrupt(t *testing.T) {
 		go func() { result <- p.ReadAt(make([]byte, 8), address(page)) }()
 		for busy := again; !busy; {
 			p.user.asking.Lock()
-			busy = p.user.askedFor == p
+			busy = p.user.askedFor == p.state
 			p.user.asking.Unlock()
 		}
 		p.Interrupt()
@@ -122,8 +123,8 @@ func TestStarved(t *testing.T) {
 }
 
 func readerOf(p *Process) *reader {
-	p.user.mu.Lock()
-	defer p.user.mu.Unlock()
+	<-p.user.free
+	defer p.user.leave()
 	return p.user.reader
 }
 
@@ -152,4 +153,103 @@ func TestReaderHoldsNothing(t *testing.T) {
 	if name, err := os.ReadFile(filepath.Join(proc, "cmdline")); err != nil || string(name) != readerName+"\x00" {
 		t.Errorf("it calls itself %q: %v", name, err)
 	}
+}
+
+// Who is in a hurry does not wait for a page: not in a row, nor for most of the time, whether it comes late or never.
+func TestHurry(t *testing.T) {
+	p, b, got := self(t), pages(t, 8), make([]byte, 8)
+	if err := p.ReadAt(got, address(b)); err != nil { // starts the reader
+		t.Fatal(err)
+	}
+	began, waited, late := time.Now(), time.Duration(0), 0
+	for range 5 {
+		page, release := fixture.HangingPage(t)
+		q := Of(uint32(os.Getpid())).Hurried()
+		for begun := false; !begun; {
+			before := time.Now()
+			err := q.ReadAt(got, address(page))
+			took := time.Since(before)
+			if !errors.Is(err, ErrLater) || q.Late() == 0 {
+				t.Fatal(err)
+			}
+			// It is not even asked for until there is time for that again.
+			if begun = q.user.late.Load(); begun {
+				waited += took
+				late++
+			}
+		}
+		if err := q.ReadAt(got, address(b)); !errors.Is(err, ErrLater) {
+			t.Error(err)
+		}
+		release()
+		// Others' answers come when this one is there.
+		if err := p.ReadAt(got, address(b)); err != nil {
+			t.Error(err)
+		}
+		if q.Hung() {
+			t.Error("it answered late, and is said to hang")
+		}
+	}
+	// Each look can be late where the machine is busy.
+	if most := maxHurry + time.Since(began)/hurryShare + time.Duration(late)*2*lookInHurry; waited > most {
+		t.Errorf("waited for %v of %v, in %d reads", waited, time.Since(began), late)
+	}
+	// What never comes is told apart from that.
+	page, _ := fixture.HangingPage(t)
+	q := p.Hurried()
+	for until := time.Now().Add(time.Minute); !errors.Is(q.ReadAt(got, address(page)), ErrHung); {
+		if time.Now().After(until) {
+			t.Fatal("it never hung")
+		}
+	}
+	if !p.Hung() {
+		t.Error("who is patient does not know of it")
+	}
+}
+
+// What a page takes counts, however short it is: it is no time that is given to every read.
+func TestShortWaitsCount(t *testing.T) {
+	p := self(t).Hurried()
+	for p.user.wait() < maxHurry/2 {
+	}
+	if err := p.ReadAt(make([]byte, 8), address(pages(t, 8))); err != nil {
+		t.Fatal(err)
+	}
+	before := p.user.wait()
+	page, release := fixture.HangingPage(t)
+	released := make(chan struct{})
+	time.AfterFunc(lookInHurry/2, func() {
+		release()
+		close(released)
+	})
+	if err := p.ReadAt(make([]byte, 8), address(page)); err != nil {
+		t.Fatal(err)
+	}
+	<-released
+	if took := before - p.user.wait(); took < lookInHurry/4 {
+		t.Errorf("%v were counted", took)
+	}
+}
+
+// The words of a process whose mappings are locked are not waited for, and it is shown by its name.
+func TestWordsOfALockedProcess(t *testing.T) {
+	pid, release := fixture.LockedProcess(t)
+	p := Of(pid)
+	name, started, err := proc.Name(pid)
+	if err != nil {
+		t.Fatal(err)
+	}
+	locked := func() bool {
+		command, at, err := p.Command()
+		return err == nil && command == name && at == started
+	}
+	for until := time.Now().Add(time.Minute); !locked(); {
+		if time.Now().After(until) {
+			t.Fatal("its words are read")
+		}
+	}
+	if _, err := p.Environment("PATH"); !errors.Is(err, ErrNoAnswer) {
+		t.Error(err)
+	}
+	release()
 }

@@ -36,6 +36,13 @@ const (
 
 // Process is the memory of a process.
 type Process struct {
+	*state
+	// hurried: see Hurried.
+	hurried bool
+}
+
+// state is what is known of a process, also to who is in a hurry.
+type state struct {
 	pid  uint32
 	user *user // nil: this process reads
 	hung atomic.Bool
@@ -45,17 +52,25 @@ type Process struct {
 	interrupted atomic.Bool
 	// readers is the processor time that readers used for this process, ns.
 	readers atomic.Int64
+	// late is how many reads failed with ErrLater.
+	late atomic.Uint64
 }
 
 // Of is the memory of a process. Nothing is read yet.
 func Of(pid uint32) *Process {
-	return &Process{pid: pid, user: userOf(proc.User(pid))}
+	return &Process{state: &state{pid: pid, user: userOf(proc.User(pid))}}
 }
+
+// Hurried is the same memory for who must not wait for it: see ErrLater.
+func (p *Process) Hurried() *Process { return &Process{state: p.state, hurried: true} }
+
+// Late is how many reads failed with ErrLater so far.
+func (p *Process) Late() uint64 { return p.late.Load() }
 
 // Direct is the memory of a process as this process reads it, without a deadline: the
 // calling thread waits for as long as a page does. Where Yama lets only a process's
 // ancestors read it, no other process can. It is for whoever has no probes that would stay.
-func Direct(pid uint32) *Process { return &Process{pid: pid} }
+func Direct(pid uint32) *Process { return &Process{state: &state{pid: pid}} }
 
 // PID is the process's.
 func (p *Process) PID() uint32 { return p.pid }
@@ -98,9 +113,9 @@ func (p *Process) ReadEach(objects []uint64, offset uint64, size int) ([]byte, e
 func (p *Process) Interrupt() {
 	p.interrupted.Store(true)
 	if p.user != nil {
-		p.user.interrupt(p)
-		p.user.searches.interrupt(p)
-		p.user.files.interrupt(p)
+		p.user.interrupt(p.state)
+		p.user.searches.interrupt(p.state)
+		p.user.files.interrupt(p.state)
 	}
 }
 
@@ -129,13 +144,15 @@ func (p *Process) read(b []byte, parts []unix.RemoteIovec) error {
 	return nil
 }
 
-// answered notes that a process's memory did not answer.
+// hang notes that the process's memory did not answer.
+func (p *Process) hang() { p.hung.Store(true) }
+
+// answered is what a reader's error says of the process.
 func (p *Process) answered(err error) error {
 	if err != nil && p.interrupted.Load() {
 		return ErrInterrupted
 	}
 	if errors.Is(err, errLate) {
-		p.hung.Store(true)
 		return ErrHung
 	}
 	return err
@@ -159,8 +176,11 @@ func userOf(id uint32) *user {
 		if users.of == nil {
 			users.of = map[uint32]*user{}
 		}
-		u = &user{id: id}
-		u.of, u.searches.of, u.files.of = u, u, u
+		u = &user{id: id, hurry: proc.NewAllowance(maxHurry, hurryShare)}
+		for _, l := range []*lane{&u.lane, &u.searches, &u.files} {
+			l.of, l.free = u, make(chan struct{}, 1)
+			l.free <- struct{}{}
+		}
 		users.of[id] = u
 	}
 	return u
@@ -174,124 +194,5 @@ func Stop() {
 		u.stop()
 		u.searches.stop()
 		u.files.stop()
-	}
-}
-
-// user is whose processes are read: by one reader, and searched by another one, as
-// that takes longer.
-type user struct {
-	id uint32
-	lane
-	searches lane
-	// files are opened by another one, as that can wait for a disk.
-	files lane
-	// abandoned is how many readers still wait for a page.
-	abandoned atomic.Int32
-}
-
-// lane is a reader, which is asked for one thing after the other.
-type lane struct {
-	of *user
-	// mu is held while the reader is asked, or is started.
-	mu     sync.Mutex
-	reader *reader
-	// ended is the processor time of the readers before this one, and charged how much of all was
-	// charged to the processes that it was used for.
-	ended, charged time.Duration
-	// idle ends the reader when it was not asked for a while.
-	idle *time.Timer
-	// asking guards for whom the reader is asked now.
-	asking   sync.Mutex
-	askedFor *Process
-}
-
-const (
-	// maxAbandoned readers may wait for pages of one user's; then no process of that
-	// user is read until one of them is back.
-	maxAbandoned = 2
-	// idleAfter is how long an unused reader is kept.
-	idleAfter = time.Minute
-)
-
-func (u *user) read(p *Process, b []byte, parts []unix.RemoteIovec) (n int, err error) {
-	var refused unix.Errno
-	err = u.ask(p, func(r *reader) (err error) {
-		n, refused, err = r.read(p.pid, b, parts)
-		return err
-	})
-	if err == nil && refused != 0 {
-		err = refused
-	}
-	return n, err
-}
-
-// ask has the reader do something for a process. One that fails is abandoned.
-func (l *lane) ask(p *Process, do func(*reader) error) error {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.reader == nil {
-		if l.of.abandoned.Load() >= maxAbandoned {
-			return fmt.Errorf("%d reads of processes of user %d wait: %w", maxAbandoned, l.of.id, ErrHung)
-		}
-		r, err := start()
-		if err != nil {
-			return fmt.Errorf("starting a process to read with: %w", err)
-		}
-		l.reader = r
-		l.idle = time.AfterFunc(idleAfter, l.stop)
-	}
-	l.idle.Reset(idleAfter)
-	if !l.askFor(p) {
-		return ErrInterrupted
-	}
-	err := do(l.reader)
-	l.asked()
-	used := max(l.ended+l.reader.processorTime(), l.charged) // of one that died nothing is known
-	p.readers.Add(int64(used - l.charged))
-	l.charged = used
-	if err != nil {
-		l.of.abandoned.Add(1)
-		l.ended = used
-		l.reader.abandon(func() { l.of.abandoned.Add(-1) })
-		l.reader = nil
-		l.idle.Stop()
-	}
-	return err
-}
-
-// askFor notes for whom the reader is asked next. It is false for one that was interrupted.
-func (l *lane) askFor(p *Process) bool {
-	l.asking.Lock()
-	defer l.asking.Unlock()
-	if p.interrupted.Load() {
-		return false
-	}
-	l.askedFor = p
-	return true
-}
-
-func (l *lane) asked() {
-	l.asking.Lock()
-	defer l.asking.Unlock()
-	l.askedFor = nil
-}
-
-// interrupt has whoever asks the reader for a process wait no longer.
-func (l *lane) interrupt(p *Process) {
-	l.asking.Lock()
-	defer l.asking.Unlock()
-	if l.askedFor == p {
-		l.reader.socket.Close()
-	}
-}
-
-func (l *lane) stop() {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.reader != nil {
-		l.idle.Stop()
-		l.ended += l.reader.processorTime()
-		l.reader.close()
-		l.reader = nil
 	}
 }

@@ -35,6 +35,9 @@ const (
 	startTime  = 30 * time.Second
 	lookEvery  = Patience / 10
 	maxStarved = 10
+	// Who is in a hurry looks more often.
+	lookInHurry = 10 * time.Millisecond
+	unhurried   = -1
 )
 
 var (
@@ -44,13 +47,14 @@ var (
 )
 
 // A request is a header and, for each part, its address and size; its answer is
-// how many bytes were read, or less than 0: an error number. With forSearch in place of the
+// how many bytes were read, or less than 0: an error number; and how long the reader waited for pages,
+// ns. With forSearch in place of the
 // number of parts it is one to search: see apart.go. Native byte order, as both are the same program.
 // An answer to no request comes first: the reader is there.
 const (
 	headBytes   = 8 // the process, the number of parts
 	partBytes   = 16
-	answerBytes = 8
+	answerBytes = 16
 )
 
 // reader is a process that reads others' memory.
@@ -62,6 +66,8 @@ type reader struct {
 	// rights are the descriptors that came with the last answer; cut: there was no room for one.
 	rights []int
 	cut    bool
+	// hurry is how long an answer is waited for, or unhurried, and waited how long it was.
+	hurry, waited time.Duration
 }
 
 // start runs this program again, as a reader: see init.
@@ -77,7 +83,7 @@ func start() (*reader, error) {
 	if err != nil {
 		return nil, err
 	}
-	r := &reader{socket: conn.(*net.UnixConn)}
+	r := &reader{socket: conn.(*net.UnixConn), hurry: unhurried}
 	if err := r.run(theirs); err != nil {
 		if r.command != nil && r.command.Process != nil {
 			r.abandon(func() {})
@@ -112,8 +118,7 @@ func (r *reader) run(socket *os.File) error {
 	if err := r.command.Start(); err != nil {
 		return err
 	}
-	var there [answerBytes]byte
-	return r.receive(there[:], startTime)
+	return r.receive(make([]byte, answerBytes), startTime)
 }
 
 // read says how many bytes were read, or why the process's memory could not be. An
@@ -142,22 +147,50 @@ func (r *reader) answer(b []byte, patience time.Duration) error {
 	if _, err := r.socket.Write(r.request); err != nil {
 		return err
 	}
+	return r.await(b, patience)
+}
+
+func (r *reader) await(b []byte, patience time.Duration) error {
+	hurried, every := r.hurry != unhurried, lookEvery
+	if hurried {
+		patience, every = min(patience, r.hurry), lookInHurry
+	}
 	began, waited := time.Now(), time.Duration(0)
 	for {
-		err := r.receive(b, lookEvery)
+		look, looked := min(every, patience-waited), time.Now()
+		err := r.receive(b, look)
 		if !errors.Is(err, os.ErrDeadlineExceeded) {
+			if hurried && err == nil {
+				r.waited += max(waited, time.Duration(binary.NativeEndian.Uint64(b[8:])))
+			}
 			return err
 		}
 		if !r.starved() {
-			waited += lookEvery
+			if hurried { // who waits may be late, too
+				look = min(time.Since(looked), 2*look)
+			}
+			waited += look
 		}
-		if waited >= patience {
+		starved := time.Since(began) >= maxStarved*patience
+		if waited >= patience || starved && hurried {
+			r.waited += waited
 			return errLate
 		}
-		if time.Since(began) >= maxStarved*patience {
+		if starved {
 			return errStarved
 		}
 	}
+}
+
+// settle waits for an answer that came too late for who asked, and for which nobody waits.
+func (r *reader) settle(patience time.Duration) error {
+	var answer [answerBytes]byte
+	r.hurry, r.rights = unhurried, r.rights[:0]
+	err := r.await(answer[:], max(patience, lookEvery))
+	for _, fd := range r.rights {
+		unix.Close(fd)
+	}
+	return err
 }
 
 func (r *reader) receive(b []byte, within time.Duration) error {
@@ -178,8 +211,10 @@ func (r *reader) receive(b []byte, within time.Duration) error {
 
 // starved says whether the reader waits for no page: one of its threads runs or would, if it had
 // a processor, or was stopped, as all of a terminal's processes can be.
-func (r *reader) starved() bool {
-	threads, err := procfs.AllThreads(r.command.Process.Pid)
+func (r *reader) starved() bool { return starved(r.command.Process.Pid) }
+
+func starved(reader int) bool {
+	threads, err := procfs.AllThreads(reader)
 	return err == nil && slices.ContainsFunc(threads, func(p procfs.Proc) bool {
 		st, err := p.Stat()
 		return err == nil && strings.Contains("RTt", st.State)
@@ -233,8 +268,7 @@ func serve() error {
 	request := make([]byte, headBytes+maxParts*partBytes)
 	parts := make([]unix.RemoteIovec, maxParts)
 	local := make([]unix.Iovec, 1)
-	var answer [answerBytes]byte
-	if _, err := unix.Write(socketFD, answer[:]); err != nil {
+	if _, err := unix.Write(socketFD, make([]byte, answerBytes)); err != nil {
 		return os.NewSyscallError("write", err)
 	}
 	for {
@@ -247,7 +281,7 @@ func serve() error {
 			serveSearch(pid, request[headBytes:n], buffer)
 			continue
 		}
-		if count == forOpening || count == forReading {
+		if count >= forVariable {
 			serveFile(pid, count, request[headBytes:n], buffer)
 			continue
 		}
@@ -258,7 +292,7 @@ func serve() error {
 			parts[i] = unix.RemoteIovec{Base: uintptr(binary.NativeEndian.Uint64(at)), Len: size}
 			total += size
 		}
-		result := int64(0)
+		result, waits := int64(0), beginWait()
 		if total > 0 {
 			local[0] = unix.Iovec{Base: &buffer[0], Len: uint64(total)}
 			got, err := unix.ProcessVMReadv(int(pid), local, parts[:count], 0)
@@ -268,11 +302,40 @@ func serve() error {
 				result = -int64(failed)
 			}
 		}
-		binary.NativeEndian.PutUint64(answer[:], uint64(result))
+		answer := answerOf(result, waits)
 		if _, err := unix.Write(socketFD, answer[:]); err != nil {
 			return nil
 		}
 	}
+}
+
+// waiting is when a thread began to do something, and how often it had waited until then: for anything
+// but a processor.
+type waiting struct {
+	began time.Time
+	times int64
+}
+
+func beginWait() waiting { return waiting{time.Now(), waitedTimes()} }
+
+func waitedTimes() int64 {
+	var u unix.Rusage
+	_ = unix.Getrusage(unix.RUSAGE_THREAD, &u)
+	return u.Nvcsw
+}
+
+// shortWait is shorter than the wait for any page.
+const shortWait = 100 * time.Microsecond
+
+// answerOf is a result, and how long was waited for it.
+func answerOf(result int64, w waiting) (answer [answerBytes]byte) {
+	waited := time.Since(w.began)
+	if waited < shortWait || waitedTimes() == w.times {
+		waited = 0
+	}
+	binary.NativeEndian.PutUint64(answer[:], uint64(result))
+	binary.NativeEndian.PutUint64(answer[8:], uint64(waited))
+	return answer
 }
 
 // receive is how many bytes the next request has; 0 where none will come.

@@ -139,9 +139,9 @@ func TestSearchApart(t *testing.T) {
 			}
 		}
 	}
-	p.user.searches.mu.Lock()
+	<-p.user.searches.free
 	r := p.user.searches.reader
-	p.user.searches.mu.Unlock()
+	p.user.searches.leave()
 	if err := r.command.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}

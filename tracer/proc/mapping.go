@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -42,7 +41,7 @@ type mapping struct {
 // eachMapping visits a process's mappings while wanted returns true. It keeps none: a process
 // can have as many as the host kernel lets it.
 func eachMapping(pid uint32, visit func(m *mapping) (more bool)) error {
-	f, err := openMaps(pid)
+	f, err := OpenMaps(pid)
 	if err != nil {
 		return err
 	}
@@ -52,8 +51,6 @@ func eachMapping(pid uint32, visit func(m *mapping) (more bool)) error {
 	}
 	return nil
 }
-
-func openMaps(pid uint32) (*os.File, error) { return os.Open(fmt.Sprintf("/proc/%d/maps", pid)) }
 
 // mapReaders are kept between readings: there are several of each process, and each buffer has
 // room for many lines, as the host kernel looks for where to go on with each read.
@@ -141,6 +138,16 @@ func Pieces(pid uint32, visit func(m Mapping, p Permissions) (more bool)) error 
 	return eachMapping(pid, func(m *mapping) bool {
 		return m.id.Inode == 0 || visit(Mapping{PID: pid, Path: strings.TrimSuffix(string(m.path), " (deleted)"), ID: m.id,
 			Base: m.Start - m.offset, Region: m.Region}, m.perms)
+	})
+}
+
+// Code visits the pieces of a process's memory that can be executed; those of no file have the ID 0.
+func Code(pid uint32, visit func(m Mapping)) error {
+	return eachMapping(pid, func(m *mapping) bool {
+		if m.perms.Execute() {
+			visit(Mapping{PID: pid, Path: string(m.path), ID: m.id, Base: m.Start - m.offset, Region: m.Region})
+		}
+		return true
 	})
 }
 

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -17,25 +16,19 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Command reads what is shown of a process. Its words are the process's own and untrusted.
-func Command(pid uint32) (command string, started uint64, err error) {
+// Name is how the host kernel calls a process, of 15 bytes at most, and when it started, in ticks since
+// the boot. The name is the process's own and untrusted.
+func Name(pid uint32) (name string, started uint64, err error) {
 	s, err := stat(pid)
-	if err != nil {
-		return "", 0, err
-	}
-	args, err := arguments(pid)
-	if err != nil || len(args) == 0 {
-		return s.command, s.started, nil
-	}
-	args[0] = filepath.Base(args[0])
-	return strings.Join(args, " "), s.started, nil
+	return s.command, s.started, err
 }
 
 // maxArguments is how much of a command line is shown, bytes: one can have megabytes.
 const maxArguments = 4096
 
-// arguments of a process; of a longer command line the beginning, and an ellipsis.
-func arguments(pid uint32) ([]string, error) {
+// Arguments of a process, its own and untrusted words; of a longer command line the beginning, and an ellipsis. They lie in its
+// memory: the calling thread waits for as long as a page does, see memory.Process.
+func Arguments(pid uint32) ([]string, error) {
 	f, err := os.Open(fmt.Sprintf("/proc/%d/cmdline", pid))
 	if err != nil {
 		return nil, err
@@ -56,7 +49,8 @@ func arguments(pid uint32) ([]string, error) {
 // lets a program begin with less, but a process can claim that its own is larger.
 const maxEnvironment = 8 << 20
 
-// Environment is the value of a variable in a process's environment, "" where it is not set.
+// Environment is the value of a variable in the environment that a process began with, "" where it is not set. It lies in
+// its memory, as Arguments do.
 func Environment(pid uint32, name string) string {
 	f, err := os.Open(fmt.Sprintf("/proc/%d/environ", pid))
 	if err != nil {

@@ -15,7 +15,7 @@ const maxRegions = 1 << 18
 // Writable lists a process's private writable memory, where its objects are, and says
 // where the heap that ends at its break begins, 0 where it has none.
 func Writable(pid uint32) (list []Region, heap uint64, err error) {
-	f, err := openMaps(pid)
+	f, err := OpenMaps(pid)
 	if err != nil {
 		return nil, 0, err
 	}

@@ -1,0 +1,198 @@
+package proc
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// The host kernel locks a process's memory while it changes a mapping, and a user's file system can
+// make that wait for ever. Then a thread that reads the mappings waits, too; it can be killed, and does not keep this
+// program from ending. So a goroutine reads, and who wants to know waits no longer than is allowed for
+// the process's user.
+
+// ErrMapsBusy says that a process's mappings could not be read in time: they are being changed.
+var ErrMapsBusy = errors.New("its mappings do not answer: something that changes them waits, for a file system that hangs perhaps")
+
+const (
+	// maxMapsWait is how long the mappings of a user's processes are waited for in a row, and
+	// mapsShare the part of the time in the long run. What is shorter than mapsLook, or waits for a processor, does not count.
+	maxMapsWait = 200 * time.Millisecond
+	mapsShare   = 10
+	mapsLook    = 20 * time.Millisecond
+	// maxMapsStuck goroutines wait for processes of a user.
+	maxMapsStuck = 4
+	// maxMapsTime is how long is waited in any case.
+	maxMapsTime = 30 * time.Second
+)
+
+// mapsUser is whose mappings were waited for.
+type mapsUser struct {
+	*Allowance
+	stuck atomic.Int32
+}
+
+var mapsUsers struct {
+	sync.Mutex
+	of map[uint32]*mapsUser
+}
+
+// waitedFor is whose a process is, nil where that user was not waited for yet.
+func waitedFor(pid uint32) *mapsUser {
+	mapsUsers.Lock()
+	defer mapsUsers.Unlock()
+	if len(mapsUsers.of) == 0 {
+		return nil
+	}
+	return mapsUsers.of[User(pid)]
+}
+
+// waitFor is whose a process is that is waited for.
+func waitFor(pid uint32) *mapsUser {
+	user := User(pid)
+	mapsUsers.Lock()
+	defer mapsUsers.Unlock()
+	u := mapsUsers.of[user]
+	if u == nil {
+		if mapsUsers.of == nil {
+			mapsUsers.of = map[uint32]*mapsUser{}
+		}
+		u = &mapsUser{Allowance: NewAllowance(maxMapsWait, mapsShare)}
+		mapsUsers.of[user] = u
+	}
+	return u
+}
+
+// mapsReader reads /proc/PID/maps.
+type mapsReader struct {
+	pid    uint32
+	chunks chan mapsChunk
+	closed chan struct{}
+	// tid is the thread that reads.
+	tid  atomic.Int32
+	rest []byte
+	last mapsChunk
+	// given: nobody waits for it any more.
+	given error
+}
+
+type mapsChunk struct {
+	buffer *[mapsChunkBytes]byte
+	n      int
+	err    error
+}
+
+// mapsChunkBytes has room for many lines, as the host kernel looks for where to go on with each read.
+const mapsChunkBytes = 64 << 10
+
+var mapsChunks = sync.Pool{New: func() any { return new([mapsChunkBytes]byte) }}
+
+// OpenMaps opens a process's mappings, to be read in one go. It may fail with ErrMapsBusy, and so may each read.
+func OpenMaps(pid uint32) (io.ReadCloser, error) {
+	return openMapsFile(pid, "maps")
+}
+
+func openMapsFile(pid uint32, name string) (io.ReadCloser, error) {
+	if u := waitedFor(pid); u != nil && (u.stuck.Load() >= maxMapsStuck || u.Left() <= 0) {
+		return nil, fmt.Errorf("reading the mappings of process %d: %w", pid, ErrMapsBusy)
+	}
+	f, err := os.Open(fmt.Sprintf("/proc/%d/%s", pid, name))
+	if err != nil {
+		return nil, err
+	}
+	r := &mapsReader{pid: pid, chunks: make(chan mapsChunk), closed: make(chan struct{})}
+	go r.run(f)
+	return r, nil
+}
+
+func (r *mapsReader) run(f *os.File) {
+	defer f.Close()
+	for {
+		c := mapsChunk{buffer: mapsChunks.Get().(*[mapsChunkBytes]byte)}
+		r.tid.Store(int32(unix.Gettid()))
+		c.n, c.err = f.Read(c.buffer[:])
+		select {
+		case r.chunks <- c:
+		case <-r.closed:
+			mapsChunks.Put(c.buffer)
+			return
+		}
+		if c.err != nil {
+			return
+		}
+	}
+}
+
+func (r *mapsReader) Read(b []byte) (int, error) {
+	if len(r.rest) == 0 {
+		if r.given != nil {
+			return 0, r.given
+		}
+		r.recycle()
+		if r.last, r.given = r.next(); r.given == nil {
+			r.given = r.last.err
+		}
+		r.rest = nil
+		if r.last.buffer != nil {
+			r.rest = r.last.buffer[:r.last.n]
+		}
+		if len(r.rest) == 0 {
+			return 0, r.given
+		}
+	}
+	n := copy(b, r.rest)
+	r.rest = r.rest[n:]
+	return n, nil
+}
+
+func (r *mapsReader) recycle() {
+	if r.last.buffer != nil {
+		mapsChunks.Put(r.last.buffer)
+		r.last.buffer = nil
+	}
+}
+
+// next waits for what is read.
+func (r *mapsReader) next() (mapsChunk, error) {
+	timer := time.NewTimer(mapsLook)
+	defer timer.Stop()
+	var user *mapsUser
+	for began := time.Now(); ; timer.Reset(mapsLook) {
+		select {
+		case c := <-r.chunks:
+			return c, nil
+		case <-timer.C:
+		}
+		if user == nil {
+			user = waitFor(r.pid)
+		}
+		if Uninterruptible(int(r.tid.Load())) {
+			user.Take(mapsLook)
+		}
+		if user.Left() <= 0 || time.Since(began) > maxMapsTime {
+			user.stuck.Add(1)
+			go func() {
+				c := <-r.chunks
+				close(r.closed)
+				mapsChunks.Put(c.buffer)
+				user.stuck.Add(-1)
+			}()
+			return mapsChunk{}, ErrMapsBusy
+		}
+	}
+}
+
+// Close has nobody read on.
+func (r *mapsReader) Close() error {
+	r.recycle()
+	if !errors.Is(r.given, ErrMapsBusy) {
+		close(r.closed)
+	}
+	return nil
+}
