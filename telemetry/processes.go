@@ -189,7 +189,10 @@ func (s *System) process(pid uint32, up time.Duration, cpu map[uint32]cpuTime) (
 		}
 		p.CPU = s.cpuUse(pid, number(14)+number(15), started, up, cpu)
 	}
-	if b, err := s.file(folder + "/cmdline"); err == nil {
+	if s.arguments != nil {
+		args, _ := s.arguments(pid) // it may have none that can be read
+		p.Command = strings.TrimSpace(strings.Join(args, " "))
+	} else if b, err := s.file(folder + "/cmdline"); err == nil {
 		p.Command = strings.TrimSpace(strings.ReplaceAll(strings.TrimRight(string(b), "\x00"), "\x00", " "))
 	}
 	for l := range strings.Lines(s.text(folder + "/status")) {

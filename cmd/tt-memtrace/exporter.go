@@ -17,7 +17,6 @@ import (
 	"tt-memtrace/aggregator"
 	"tt-memtrace/metrics"
 	"tt-memtrace/session"
-	"tt-memtrace/telemetry"
 	"tt-memtrace/tracer"
 )
 
@@ -137,7 +136,7 @@ func (m *metricsFlags) add(l *live) error {
 	if m.listen == "" && m.push == "" {
 		return nil
 	}
-	driver := telemetry.New("/")
+	driver := hostSystem()
 	c, err := metrics.NewCollector(func() metrics.Reading {
 		r := l.reading()
 		r.Behind = l.Behind()

@@ -182,7 +182,7 @@ func (t *tracing) Objects() wire.Objects {
 }
 
 func (s *sockets) addServer(l *live) error {
-	at := &tracing{live: l, ready: l.Ready(), host: telemetry.New("/"), traced: map[int32]bool{}}
+	at := &tracing{live: l, ready: l.Ready(), host: hostSystem(), traced: map[int32]bool{}}
 	o := wire.ServerOptions{Path: s.serve, Open: s.open, Monotonic: proc.Now, Notice: l.notice, Tracing: at}
 	if s.prints {
 		o.Output, o.Errors, o.Quiet = os.Stdout, &standardError, l.quiet

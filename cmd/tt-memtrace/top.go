@@ -122,7 +122,7 @@ func runTop(cmd *cobra.Command, t *targets, u *uiFlags, args []string) error {
 	}
 	var host *telemetry.System // what was recorded is of another time, and perhaps place
 	if l.player == nil {
-		host = telemetry.New("/")
+		host = hostSystem()
 	}
 	err = ui.Run(screen, l, ui.Options{
 		Host: l.host, Source: l.label(t, args), Now: func() time.Time { return l.Wall(l.Now()) }, Notes: l.Notices, Log: log, System: host, Save: l.saveSnapshot,
