@@ -1,5 +1,7 @@
 package aggregator
 
+import "slices"
+
 // LiveBuffer is a live buffer in the process's own allocator.
 type LiveBuffer struct {
 	Buffer    uint64 `rec:"Buffer"`
@@ -93,6 +95,10 @@ func (a *Aggregator) compare(p *process, e *Event) {
 		// Its time of allocation and thread are unknown.
 		a.addBuffer(p, &Event{PID: e.PID, Time: e.Time, Device: h.Device, Allocator: h.Allocator, Buffer: h.Buffer, Memory: h.Memory,
 			MemoryLayout: h.MemoryLayout, Address: h.Address, Size: h.Size, PerBank: h.PerBank, PageSize: h.PageSize}, 0)
+	}
+	if wrong > 0 && !scan.First && (len(p.capturing) > 0 || slices.ContainsFunc(p.traces, func(t *trace) bool { return t.seen })) {
+		// Whether a replay overwrites them depends on whether they were allocated after the capture.
+		p.raise(ReasonTracesMissed, e.Time)
 	}
 	read := map[uint64]bool{}
 	for _, id := range scan.Allocators {

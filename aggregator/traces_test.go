@@ -97,6 +97,31 @@ func TestUnsafeUnderATrace(t *testing.T) {
 	}
 }
 
+// A buffer of which only a comparison knows can be from before the capture of a trace or from after it: that it is not
+// unsafe is not said.
+func TestMissedAllocationUnderATrace(t *testing.T) {
+	both := AllocatorScan{Buffers: []LiveBuffer{liveBuffer(1, 100), liveBuffer(2, 100), liveBuffer(3, 100)}}
+	first := both
+	first.First = true
+	begun, captured := Event{Kind: TraceBegun, PID: 1, Device: 1, Trace: 1, Time: 10}, Event{Kind: TraceCaptured, PID: 1, Device: 1, Trace: 1, Time: 20}
+	for _, c := range []struct {
+		what   string
+		events []Event
+		want   bool
+	}{
+		{"after a capture", []Event{begun, captured, scanned(both)}, true},
+		{"during a capture", []Event{begun, scanned(both)}, true},
+		{"before a capture", []Event{scanned(both), begun, captured}, false},
+		{"of a trace that was released", []Event{begun, captured, {Kind: TraceReleased, PID: 1, Trace: 1}, scanned(both)}, false},
+		{"from before tracing", []Event{begun, captured, scanned(first)}, false},
+	} {
+		a := run(twoBuffers(), c.events...)
+		if got := a.processes[1].has(ReasonTracesMissed); got != c.want {
+			t.Errorf("%s: marked %v", c.what, got)
+		}
+	}
+}
+
 // The host's memory of a process: first, highest and last.
 func TestHostMemory(t *testing.T) {
 	a := New()
