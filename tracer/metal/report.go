@@ -64,7 +64,9 @@ func ExamineExtents(path string) (*Report, []Extent, error) {
 	lib.image = func() (*eval.Image, error) { return image, err }
 	reads.extents = nil // what it took to relocate it
 	r := ExamineLibrary(lib)
-	lib.deviceIDByVtable() // what it takes to find it in a stripped library
+	for _, h := range hidden {
+		lib.deviceByVtable(h.mesh) // what it takes to find it in a stripped library
+	}
 	for _, c := range append(r.Ways, r.Coverage) {
 		for _, p := range c.Probes {
 			reads.extents = append(reads.extents, Extent{int64(p.Offset - p.Skipped), entryBytes})

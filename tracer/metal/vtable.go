@@ -5,13 +5,16 @@ import (
 	"encoding/binary"
 )
 
-// deviceIDByVtable is where Device::id() const is, which is inline and hidden, so that a stripped
-// library does not name it. It overrides a virtual function of IDevice, as MeshDevice::id() const
-// does, which every library exports: both have the same place in their class's vtable.
-func (l *Library) deviceIDByVtable() (address uint64, ok bool) {
-	mesh, device, id := l.symbols[MeshDeviceVtable], l.symbols[DeviceVtable], l.symbols[meshDeviceID]
+// hidden are functions of Device that are inline and hidden, so that a stripped library does not name them. Each
+// overrides a virtual function of IDevice, as one of MeshDevice does, which every library exports: both have the same place in
+// their class's vtable.
+var hidden = []struct{ device, mesh string }{{DeviceID, meshDeviceID}, {DeviceIsOpen, MeshIsOpen}}
+
+// deviceByVtable is where the function of Device is that overrides the same as one of MeshDevice.
+func (l *Library) deviceByVtable(overrides string) (address uint64, ok bool) {
+	mesh, device, known := l.symbols[MeshDeviceVtable], l.symbols[DeviceVtable], l.symbols[overrides]
 	image, err := l.Image()
-	if err != nil || mesh.Value == 0 || device.Value == 0 || id.Value == 0 {
+	if err != nil || mesh.Value == 0 || device.Value == 0 || known.Value == 0 {
 		return 0, false
 	}
 	function := func(at uint64) uint64 {
@@ -23,7 +26,7 @@ func (l *Library) deviceIDByVtable() (address uint64, ok bool) {
 	}
 	const first, most = 16, 1 << 12 // behind the offset to top and the type; bytes
 	for at := uint64(first); at+8 <= min(mesh.Size, device.Size, most); at += 8 {
-		if function(mesh.Value+at) != id.Value {
+		if function(mesh.Value+at) != known.Value {
 			continue
 		}
 		address = function(device.Value + at)
@@ -35,10 +38,15 @@ func (l *Library) deviceIDByVtable() (address uint64, ok bool) {
 
 // findHidden finds what a stripped library does not name.
 func (l *Library) findHidden() {
-	if !l.IsRuntime() || l.Defines(DeviceID) {
+	if !l.IsRuntime() {
 		return
 	}
-	if address, ok := l.deviceIDByVtable(); ok {
-		l.symbols[DeviceID] = elfSymbol{Name: DeviceID, Value: address, Info: byte(elf.STT_FUNC)}
+	for _, h := range hidden {
+		if l.Defines(h.device) {
+			continue
+		}
+		if address, ok := l.deviceByVtable(h.mesh); ok {
+			l.symbols[h.device] = elfSymbol{Name: h.device, Value: address, Info: byte(elf.STT_FUNC)}
+		}
 	}
 }
