@@ -57,6 +57,9 @@ func (r *run) spread(p *traced, from origin, program, device, mesh uint64) []uin
 	case len(list) == len(p.devices[mesh]):
 		return one
 	case device == mesh:
+		for _, d := range list {
+			r.device(p, from, d) // a late attach may not have found it yet
+		}
 		return list
 	case slices.Contains(list, device):
 		return one
