@@ -76,6 +76,40 @@ func TestOverlaysOfOneLibrary(t *testing.T) {
 	}
 }
 
+// Containers of one image, each a tenant of its own, have the room of one library, however many they are.
+func TestOverlaysOfManyTenants(t *testing.T) {
+	needRights(t)
+	lower := t.TempDir()
+	public(t, lower)
+	files := map[string]string{discover.LibraryNames[0]: fixture.LibraryOf(t, fixture.LayoutB), "driver": fixture.SharedDriver(t)}
+	for name, from := range files {
+		if err := os.WriteFile(filepath.Join(lower, name), fixture.Read(t, from), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	tr := start(t, Options{Follow: uint32(os.Getpid())})
+	tr.rooms(room{1, 1, 4})
+	for i := range uint32(3) {
+		place := overlay(t, lower)
+		p, err := fixture.StartAs(stranger-i, filepath.Join(place, "driver"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(p.Kill)
+		fixture.Do(t, p, "open %s", filepath.Join(place, discover.LibraryNames[0]))
+		tr.awaitProcess(p.PID)
+		l := keep(t, tr, p)
+		l.device(0, int(i))
+		l.alloc(0, aggregator.DRAM, int(i))
+		l.alloc(0, aggregator.L1, int(i))
+		l.free()
+		if s := l.compare(); !s.Exact() {
+			t.Errorf("%+v", s.Reasons)
+		}
+	}
+	tr.noticed()
+}
+
 // evict detaches from what nobody maps.
 func (tr *trace) evict() {
 	tr.tracer.mu.Lock()

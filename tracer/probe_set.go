@@ -105,8 +105,7 @@ func (t *Tracer) sets() (list []*probeSet) {
 // probesOf is the set that is in a library's file, if there is one.
 func (t *Tracer) probesOf(a *attachment, probes []metal.Probe) (*probeSet, error) {
 	for _, s := range t.sets() {
-		// Overlays keep the lower half of a file's number.
-		if uint32(s.id.Inode) != uint32(a.lib.ID.Inode) {
+		if !mayBeFile(s, a.lib.ID.Inode) {
 			continue
 		}
 		same, err := t.sameFile(s, a.lib.ProcName())
@@ -122,6 +121,18 @@ func (t *Tracer) probesOf(a *attachment, probes []metal.Probe) (*probeSet, error
 		return s, nil
 	}
 	return nil, nil
+}
+
+// mayBeFile says whether a file of this number can be the one that a set of probes is in: overlays keep the lower half.
+func mayBeFile(s *probeSet, inode uint64) bool { return uint32(s.id.Inode) == uint32(inode) }
+
+// isFileOf says whether a file is that of a library that has probes, as far as can be known.
+func (t *Tracer) isFileOf(a *attachment, inode uint64, name string) bool {
+	if a.probes == nil || !mayBeFile(a.probes, inode) {
+		return false
+	}
+	same, err := t.sameFile(a.probes, name)
+	return err == nil && same
 }
 
 // sameFile says whether a file is the one that a set of probes is in.

@@ -200,13 +200,16 @@ func (t *Tracer) builds() uint64 {
 	return uint64(len(builds))
 }
 
-// copyOf is a library that is a copy of one of the same tenant, or nil. Others' files are not shared: what was read of one could be
-// what its owner wanted to be read.
-func (t *Tracer) copyOf(tenant string, size int64, name, path string) (*attachment, error) {
+// copyOf is a library that is a copy of one of the same tenant, or is the same file by another name, or nil. Others' copies are not
+// shared: what was read of one could be what its owner wanted to be read.
+func (t *Tracer) copyOf(tenant string, st *unix.Stat_t, name, path string) (*attachment, error) {
 	tried := map[*build]bool{}
 	for _, a := range t.libraries {
 		before, err := a.lib.Stat()
-		if a.tenant != tenant || tried[a.build] || err != nil || before.Size != size || before.Mtim != a.modified {
+		if tried[a.build] || err != nil || before.Size != st.Size || before.Mtim != a.modified {
+			continue
+		}
+		if a.tenant != tenant && !t.isFileOf(a, st.Ino, name) {
 			continue
 		}
 		tried[a.build] = true

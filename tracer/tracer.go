@@ -185,6 +185,8 @@ type announcement struct {
 	// command and started say what it was then; started is 0 where that was not read.
 	command string
 	started uint64
+	// seen: it was seen to map the library then; zero where that is not known.
+	seen time.Time
 }
 
 // New loads the programs. It wraps ErrPermission where rights are missing.
@@ -588,7 +590,7 @@ func (t *Tracer) attach(found announcement, file mappedFile, seen time.Time) (ag
 	}
 	// Whoever mapped the library before the probes were in it may have used it before. To look
 	// at others first can take long; what counts is when it was seen.
-	found.of, found.late = a, mayPrecede(seen, a.probes.linked[scope])
+	found.of, found.late, found.seen = a, mayPrecede(seen, a.probes.linked[scope]), seen
 	// The reader handles the announcement of a process before its end.
 	t.inboxMu.Lock()
 	lives, err := t.watchExit(m.PID)
@@ -692,7 +694,7 @@ func (t *Tracer) read(m proc.Mapping, file mappedFile) (a *attachment, refused p
 		return nil, proc.FileID{}, nil
 	}
 	tenant := inspect.Tenant(m.PID)
-	a, err = t.copyOf(tenant, st.Size, file.file.ProcName(), m.Path)
+	a, err = t.copyOf(tenant, &st, file.file.ProcName(), m.Path)
 	if err != nil {
 		return nil, unopened(m.PID), err
 	}
