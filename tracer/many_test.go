@@ -189,6 +189,7 @@ func TestCopiesOfALibrary(t *testing.T) {
 	}
 	beyond := begin(stranger, copies)
 	tr.untraced(beyond.p.PID)
+	tr.await("a notice", func() bool { return tr.says("no room") })
 	tr.noticed(fmt.Sprintf("no room for another library of user %d, which has %d files", stranger, copies))
 	other := begin(stranger-1, copies+1)
 	tr.awaitProcess(other.p.PID)
