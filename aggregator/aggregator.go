@@ -360,6 +360,9 @@ func (a *Aggregator) exit(p *process, t uint64) {
 	if len(a.ended) == maxEnded {
 		a.ended = slices.Delete(a.ended, 0, 1)
 	}
+	// Nobody has read what its rings held last.
+	clear(p.rings)
+	p.lift(ReasonRingUnread)
 	a.ended = append(a.ended, p.snapshot(true))
 	a.dropAll(p, ProcessExit, t, func(*buffer) bool { return true })
 	for id := range p.programs {

@@ -49,6 +49,7 @@ const (
 
 	ReasonReadFailed     ReasonCode = "read_failed"
 	ReasonReservedUnread ReasonCode = "reserved_unread"
+	ReasonRingUnread     ReasonCode = "ring_unread"
 	ReasonUncounted      ReasonCode = "launches_uncounted"
 	ReasonProgramChips   ReasonCode = "program_chips"
 	ReasonTracesMissed   ReasonCode = "traces_missed"
@@ -99,6 +100,7 @@ var reasonTable = map[ReasonCode]struct {
 
 	ReasonReadFailed:     {"its memory could not be read at an event, which is missing", fullComparison, true},
 	ReasonReservedUnread: {"how much of their banks some of its buffers take could not be read: their reserved size is unknown", nothingElse, false},
+	ReasonRingUnread:     {"what a kernel-config ring of it holds could not be read, and is unknown", nothingElse, false},
 	ReasonUncounted:      {"launches of its programs were not counted", nothingElse, true},
 	ReasonProgramChips:   {"on which of a mesh's chips a program is is unknown: it is counted on all", nothingElse, false},
 	ReasonTracesMissed:   {"captures or replays of traces, allocations beside them, or marks of buffers as corruptible, were not seen: which buffers they overwrite is not known", nothingElse, true},
@@ -225,7 +227,7 @@ func (p *process) has(code ReasonCode) bool { return p.reasons.find(code, p.pid)
 // knowsBuffers reports whether no reason concerns the buffers of known allocators.
 func (p *process) knowsBuffers() bool {
 	return !slices.ContainsFunc(p.reasons.list, func(r Reason) bool {
-		return r.Code != ReasonUnknownChips && r.Code != ReasonOddProgramEvents && r.Code != ReasonReservedUnread
+		return r.Code != ReasonUnknownChips && r.Code != ReasonOddProgramEvents && r.Code != ReasonReservedUnread && r.Code != ReasonRingUnread
 	})
 }
 

@@ -56,6 +56,22 @@ func TestRings(t *testing.T) {
 		apply(e)
 		expect(name, small, other, other)
 	}
+	apply(use(1, mesh, ConfigRing{ID: mesh, Unread: true}))
+	unread := ConfigRing{ID: small.ID, Base: small.Base, Capacity: small.Capacity, Unread: true}
+	expect("one that cannot be read", unread, unread, other)
+	again := New()
+	for _, e := range a.State() {
+		again.Apply(&e)
+	}
+	if got := again.Snapshot().Chips[0].ConfigRing; got != unread {
+		t.Errorf("its state has %+v", got)
+	}
+	apply(use(1, mesh, ConfigRing{ID: mesh}))
+	expect("read again", small, other, other)
+	apply(use(1, mesh, ConfigRing{ID: small.ID}))
+	expect("a sub-device fewer", large, other, other)
+	apply(use(1, mesh, ConfigRing{ID: large.ID}), use(1, mesh, ConfigRing{ID: mesh, Unread: true}))
+	expect("none that could be read", ConfigRing{ID: mesh, Unread: true}, ConfigRing{ID: mesh, Unread: true}, other)
 	apply(Event{Kind: DeviceClose, PID: 1, Device: mesh})
 	apply(use(1, mesh, large)) // read too late
 	expect("closed", ConfigRing{}, other, other)

@@ -128,7 +128,7 @@ func (s *sites) doubt(code ReasonCode) {
 	switch code {
 	case ReasonLate: // of a process until it is known whether it had a device open, which is marked then
 	case ReasonOddProgramEvents, ReasonUncounted, ReasonProgramChips, ReasonTracesMissed: // of no buffer
-	case ReasonUnknownChips, ReasonReservedUnread: // which buffers these are is known
+	case ReasonUnknownChips, ReasonReservedUnread, ReasonRingUnread: // which buffers these are is known
 	default:
 		s.atLeast = true
 	}

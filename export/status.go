@@ -136,7 +136,7 @@ type StatusKernels struct {
 	// Sizes of those buffers, bytes: part of memory.dram.
 	DRAMBytes uint64 `json:"dram_bytes"`
 	// The kernel-config ring of the worker cores, from which they run programs: the
-	// fullest, where sub-devices have one each; null where none is known.
+	// fullest, where sub-devices have one each; null where none is known, also because it could not be read yet.
 	Ring *StatusConfigRing `json:"ring" jsonschema:"nullable"`
 }
 
@@ -149,9 +149,9 @@ type StatusConfigRing struct {
 	Address uint64 `json:"address"`
 	// Its size in each core, bytes.
 	Capacity uint64 `json:"capacity"`
-	// What the places that were not released take of it in each core, bytes; null where unknown: after a replay of a trace.
+	// What the places that were not released take of it in each core, bytes; null where unknown: after a replay of a trace, or as it could not be read.
 	Used *uint64 `json:"used" jsonschema:"nullable"`
-	// Number of these places, one for each launch; null where unknown: after a replay of a trace, and in recordings made before.
+	// Number of these places, one for each launch; null where unknown: where `used` is, and in recordings made before.
 	Places *uint64 `json:"places" jsonschema:"nullable"`
 }
 
@@ -472,9 +472,9 @@ func statusKernels(u aggregator.KernelUsage) StatusKernels {
 
 func statusRing(r aggregator.ConfigRing) *StatusConfigRing {
 	switch {
-	case r.ID == 0:
+	case r.Capacity == 0:
 		return nil
-	case r.Replayed:
+	case r.Replayed, r.Unread:
 		return &StatusConfigRing{Address: r.Base, Capacity: r.Capacity}
 	case r.Places == 0 && r.Used > 0:
 		return &StatusConfigRing{Address: r.Base, Capacity: r.Capacity, Used: &r.Used}

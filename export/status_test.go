@@ -69,11 +69,14 @@ func TestUnknownPartsOfAConfigRing(t *testing.T) {
 	full := aggregator.ConfigRing{ID: 1, Base: 35168, Capacity: 70656, Used: 5000, Places: 2}
 	replayed := full
 	replayed.Replayed = true
-	for want, r := range map[string]aggregator.ConfigRing{
-		`null`: {},
-		`{"address":35168,"capacity":70656,"used":5000,"places":2}`:    full,
-		`{"address":35168,"capacity":70656,"used":5000,"places":null}`: {ID: 1, Base: 35168, Capacity: 70656, Used: 5000, Programs: 2},
-		`{"address":35168,"capacity":70656,"used":null,"places":null}`: replayed,
+	unread := aggregator.ConfigRing{ID: 1, Base: full.Base, Capacity: full.Capacity, Unread: true}
+	for r, want := range map[aggregator.ConfigRing]string{
+		{}:                    `null`,
+		{ID: 1, Unread: true}: `null`,
+		full:                  `{"address":35168,"capacity":70656,"used":5000,"places":2}`,
+		{ID: 1, Base: 35168, Capacity: 70656, Used: 5000, Programs: 2}: `{"address":35168,"capacity":70656,"used":5000,"places":null}`,
+		replayed: `{"address":35168,"capacity":70656,"used":null,"places":null}`,
+		unread:   `{"address":35168,"capacity":70656,"used":null,"places":null}`,
 	} {
 		if got, err := json.Marshal(statusRing(r)); err != nil || string(got) != want {
 			t.Errorf("%+v: %s, %v", r, got, err)

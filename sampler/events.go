@@ -1,12 +1,14 @@
 package sampler
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
 
 	"tt-memtrace/aggregator"
 	"tt-memtrace/tracer/inspect"
+	"tt-memtrace/tracer/metal"
 	"tt-memtrace/tracer/proc"
 )
 
@@ -86,11 +88,7 @@ func (p *process) events(l *look, names inspect.ChipNames, uses func(uint64) boo
 			reason(unsure, aggregator.ReasonForked, l.forkDetail)
 		}
 	}
-	for _, device := range slices.Sorted(maps.Keys(l.rings)) {
-		for _, shown := range p.rings.Changed(device, l.rings[device]) {
-			add(aggregator.Event{Kind: aggregator.ConfigRingUsed, Device: device, ConfigRing: shown})
-		}
-	}
+	p.ringsFound(l, add)
 	scan.Partial = len(l.scan.UnreadAllocators) > 0 || len(l.scan.UnreadPrograms) > 0
 	p.whole = !scan.Partial && l.scan.Unsearched == nil && !p.awaitsChips()
 	if l.search && p.whole && l.still {
@@ -266,6 +264,32 @@ func (p *process) programsFound(l *look, add func(aggregator.Event)) {
 	if n := len(l.scan.UnreadPrograms); n > 0 && !p.noticed {
 		l.notice = fmt.Sprintf("%d programs could not be read: %v", n, l.scan.Why)
 	}
+}
+
+// ringsFound emits events of the kernel-config rings that hold something else, and of those that cannot be read.
+func (p *process) ringsFound(l *look, add func(aggregator.Event)) {
+	for _, device := range slices.Sorted(maps.Keys(l.rings)) {
+		for _, shown := range p.rings.Changed(device, l.rings[device]) {
+			add(aggregator.Event{Kind: aggregator.ConfigRingUsed, Device: device, ConfigRing: shown})
+		}
+	}
+	why := aggregator.Reason{Code: aggregator.ReasonRingUnread}
+	for _, device := range slices.Sorted(maps.Keys(l.ringErrors)) {
+		for _, shown := range p.rings.Unread(device) {
+			add(aggregator.Event{Kind: aggregator.ConfigRingUsed, Device: device, ConfigRing: shown})
+		}
+		if err := l.ringErrors[device]; !errors.Is(err, metal.ErrUnsupported) {
+			why.Detail = err.Error()
+		}
+	}
+	unread := why.Detail != ""
+	switch {
+	case unread:
+		add(aggregator.Event{Kind: aggregator.ReasonRaised, Reason: &why})
+	case p.ringUnread:
+		add(aggregator.Event{Kind: aggregator.ReasonLifted, Reason: &why})
+	}
+	p.ringUnread = unread
 }
 
 // awaitsChips says whether a program must be read again for its chips.

@@ -49,6 +49,8 @@ type process struct {
 	chipsUnknown bool
 	files        *inspect.KernelFiles
 	rings        inspect.Rings
+	// ringUnread: one of them could not be read last, so it is read again though nothing happened.
+	ringUnread bool
 
 	// used are devices on which new buffers were found: they are no copies of another process's.
 	used map[uint64]bool
@@ -255,8 +257,9 @@ type look struct {
 	kernels    map[uint64][]aggregator.Kernel // of new programs, by kernel
 	numbers    map[uint64]uint64              // of programs
 	host       uint64                         // resident memory on the host, bytes; 0 where unknown
-	// rings are those of each device that could be read.
-	rings map[uint64][]aggregator.ConfigRing
+	// rings are those of each device, and ringErrors why those of the others could not be read.
+	rings      map[uint64][]aggregator.ConfigRing
+	ringErrors map[uint64]error
 }
 
 // used is what a thread, and the readers of the process, used of processors.
@@ -294,7 +297,7 @@ func (l *look) run() {
 		l.gone = true
 		return
 	}
-	if p.shown && p.whole && p.ran == p.searched && rests(p.pid, p.ran) {
+	if p.shown && p.whole && !p.ringUnread && p.ran == p.searched && rests(p.pid, p.ran) {
 		l.idle, l.still, l.ended = true, true, l.at
 		return
 	}
@@ -356,11 +359,12 @@ func (l *look) configRings() {
 	if l.search {
 		devices = l.scan.Devices
 	}
-	l.rings = map[uint64][]aggregator.ConfigRing{}
+	l.rings, l.ringErrors = map[uint64][]aggregator.ConfigRing{}, map[uint64]error{}
 	for device := range devices {
-		// One that opens or closes just now is not understood.
 		if list, err := l.p.ConfigRings(device); err == nil {
 			l.rings[device] = list
+		} else if !l.p.IsClosed(device) {
+			l.ringErrors[device] = err
 		}
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -130,6 +131,36 @@ func TestLooks(t *testing.T) {
 	if n := s.kinds[aggregator.Free]; n != 101 {
 		t.Errorf("%d frees were reported, want 101", n)
 	}
+}
+
+// A ring whose page is not there is unknown, and its process is marked, until it is read again.
+func TestRingOnAPageThatIsNotThere(t *testing.T) {
+	p := fixture.User(t, fixture.LayoutB)
+	fixture.Do(t, p, "mesh 0 1 2")
+	queue := fixture.Number(t, p, "queue_apart 0")
+	ring := fixture.Number(t, p, "ring %#x 1000 100", queue)
+	fixture.Do(t, p, "take_place %#x 40", queue)
+	s := sample(t, Options{PIDs: []uint32{p.PID}, Interval: 20 * time.Millisecond})
+	check := func(what string, want aggregator.ConfigRing, marked bool) {
+		t.Helper()
+		want.ID, want.Base, want.Capacity = ring, 1000, 100
+		got, _ := s.process(p.PID)
+		for _, c := range got.Chips {
+			if c.ConfigRing != want {
+				t.Errorf("%s: chip %d: %+v, not %+v", what, c.Chip.Number, c.ConfigRing, want)
+			}
+		}
+		if len(got.Chips) != 2 || marked != slices.ContainsFunc(got.Reasons, func(r aggregator.Reason) bool { return r.Code == aggregator.ReasonRingUnread }) {
+			t.Errorf("%s: %d chips, reasons %+v", what, len(got.Chips), got.Reasons)
+		}
+	}
+	check("at first", aggregator.ConfigRing{Used: 40, Places: 1}, false)
+	fixture.Do(t, p, "take_place %#x 30", queue)
+	fixture.Do(t, p, "hide %#x", queue)
+	check("its page is not there", aggregator.ConfigRing{Unread: true}, true)
+	check("once more", aggregator.ConfigRing{Unread: true}, true)
+	fixture.Do(t, p, "show %#x", queue)
+	check("its page is there again", aggregator.ConfigRing{Used: 70, Places: 2}, false)
 }
 
 // A process that holds a device is sampled whatever its library is called. Where that has no symbols

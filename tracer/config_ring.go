@@ -3,52 +3,81 @@ package tracer
 import (
 	"errors"
 	"fmt"
+	"sync"
 
 	"tt-memtrace/aggregator"
-	"tt-memtrace/tracer/memory"
 	"tt-memtrace/tracer/metal"
 	"tt-memtrace/tracer/proc"
 )
 
-// rings reads the kernel-config rings of processes that were read as a whole since: nothing
-// tells what was launched before.
+// rings reads the kernel-config rings of processes that did something since: nothing tells when a launch
+// or a replay gets its place.
 func (r *run) rings() {
 	for pid, p := range r.processes {
-		if rel := r.relations(pid); rel.ringsDue {
+		if rel := r.relations(pid); !rel.ringsRead.Equal(r.launchedAt) && rel.ringsDue(pid) {
 			r.configRings(p)
 		}
 	}
 }
 
+// ringsDue says whether a process's rings can hold something else than when they were read last.
+func (rel *relations) ringsDue(pid uint32) bool {
+	ran, ok := proc.ProcessorTime(pid)
+	return !ok || rel.ringsRan != ran || rel.ringsAgain
+}
+
 // configRings emits what the kernel-config rings of a process hold, where that changed. What
-// cannot be read is tried again with the next launch: a device may open or close just now.
+// cannot be read is unknown, and tried again in the next round.
 func (r *run) configRings(p *traced) {
 	pid := p.mapping.PID
 	rel := r.relations(pid)
-	rel.ringsDue, rel.ringsRead = false, r.launchedAt
+	rel.ringsRead, rel.ringsAgain = r.launchedAt, !fineClock()
+	rel.ringsRan, _ = proc.ProcessorTime(pid)
+	var failed error
+	var unread []aggregator.Chip
 	for device, chips := range p.devices {
-		if len(chips) == 0 {
-			rel.ringsDue = true // it is looked at again
+		if p.closing[device] != nil {
+			rel.ringsAgain = true // it may not be able to
 		}
 		if len(chips) == 0 || p.closing[device] != nil {
 			continue
 		}
 		list, err := p.ConfigRings(device)
-		if errors.Is(err, metal.ErrUnsupported) && !rel.ringsNoticed {
-			rel.ringsNoticed = true
-			r.t.opts.Notice(fmt.Sprintf("process %d: kernel-config rings are not shown: %v", pid, err))
-		}
-		if errors.Is(err, memory.ErrLater) {
-			rel.ringsDue = true
-		}
-		if err != nil {
+		var changed []*aggregator.ConfigRing
+		switch {
+		case err == nil:
+			changed = rel.rings.Changed(device, list)
+		case errors.Is(err, metal.ErrUnsupported):
+			if !rel.ringsNoticed {
+				rel.ringsNoticed = true
+				r.t.opts.Notice(fmt.Sprintf("process %d: kernel-config rings are not shown: %v", pid, err))
+			}
+			changed = rel.rings.Unread(device)
+		case p.IsClosed(device) || !proc.Alive(pid):
+			rel.ringsAgain = true // it opens or closes just now, or the process ends
 			continue
+		default:
+			failed, rel.ringsAgain = err, true
+			unread = append(unread, chips...)
+			changed = rel.rings.Unread(device)
 		}
-		for _, shown := range rel.rings.Changed(device, list) {
+		for _, shown := range changed {
 			r.emit(aggregator.Event{Kind: aggregator.ConfigRingUsed, PID: pid, Time: uint64(proc.Monotonic()), Device: device, ConfigRing: shown})
 		}
 	}
+	why := aggregator.Reason{Code: aggregator.ReasonRingUnread, Chips: unread}
+	switch at := uint64(proc.Monotonic()); {
+	case failed != nil:
+		why.Detail = failed.Error()
+		r.emit(aggregator.Event{Kind: aggregator.ReasonRaised, PID: pid, Time: at, Reason: &why})
+	case rel.ringsUnread:
+		r.emit(aggregator.Event{Kind: aggregator.ReasonLifted, PID: pid, Time: at, Reason: &why})
+	}
+	rel.ringsUnread = failed != nil
 }
+
+// fineClock says whether a process cannot run without its processor time showing that.
+var fineClock = sync.OnceValue(proc.FineClock)
 
 // queueDevice finds the device of a command queue, and describes it if that was
 // not done yet.

@@ -210,7 +210,7 @@ func (r *run) merge(rd *reading) {
 		}
 		return
 	}
-	r.relations(pid).ringsDue = true
+	r.relations(pid).ringsAgain = true
 	whole, replaced := rd.lostParts != p.reconciliation.lostParts, rd.lostPrograms != p.reconciliation.lostPrograms
 	scan := rd.result.Scan
 	scan.First, scan.Touched = rd.first, touched

@@ -33,10 +33,13 @@ type relations struct {
 	// queues are the devices of command queues that recorded or replayed a trace.
 	queues map[uint64]uint64
 	// rings are what went out as events. ringsRead is the look at launches with which they
-	// were read; ringsDue: another thing than a launch says that they are to be read.
-	rings     inspect.Rings
-	ringsRead time.Time
-	ringsDue  bool
+	// were read, and ringsRan what the process had of processors then; ringsAgain: they are read again
+	// though it did nothing. ringsUnread: the process is marked.
+	rings       inspect.Rings
+	ringsRead   time.Time
+	ringsRan    time.Duration
+	ringsAgain  bool
+	ringsUnread bool
 	// ringsNoticed: that they cannot be read was said.
 	ringsNoticed bool
 	// marked are the dataflow buffers that a thread placed last, at one address.
@@ -317,9 +320,7 @@ func (r *run) launch(pid uint32, object uint64, l *bpf.MemtraceTtLaunch, gone bo
 		return
 	}
 	p, known := r.processes[pid]
-	if gone {
-		rel.ringsDue = true // the look before may have been before these launches
-	} else if known && !rel.ringsRead.Equal(r.launchedAt) {
+	if known && !gone && !rel.ringsRead.Equal(r.launchedAt) {
 		r.configRings(p)
 	}
 	w, c := rel.workloads[object], rel.programs[object]

@@ -34,7 +34,6 @@ func (r *run) trace(from origin, b []byte) {
 		e.Kind, e.Trace = aggregator.TraceCaptured, number
 	case bpf.MemtraceTtTraceStepTT_TRACE_REPLAYED:
 		e.Kind, e.Count = aggregator.Replayed, 1
-		rel.ringsDue = true
 	case bpf.MemtraceTtTraceStepTT_TRACE_RELEASED:
 		e.Kind = aggregator.TraceReleased
 	}

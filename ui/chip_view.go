@@ -448,10 +448,18 @@ func (v *chipView) programs(c *aggregator.ChipSnapshot, w int) []text.Line {
 
 // ringWords say what a kernel-config ring holds, in each core.
 func (o settings) ringWords(r *aggregator.ConfigRing) string {
-	if r.Replayed {
-		return text.GlyphSet(o.ASCII).Unknown + " of " + text.Capacity(r.Capacity, o.Exact, false) + ", a trace was replayed"
+	unknown := text.GlyphSet(o.ASCII).Unknown
+	if r.Capacity == 0 {
+		return unknown
 	}
-	words := bytesCell(r.Used, o).String() + " of " + text.Capacity(r.Capacity, o.Exact, false)
+	of := " of " + text.Capacity(r.Capacity, o.Exact, false)
+	switch {
+	case r.Unread:
+		return unknown + of
+	case r.Replayed:
+		return unknown + of + ", a trace was replayed"
+	}
+	words := bytesCell(r.Used, o).String() + of
 	if r.Places > 0 {
 		words += " in " + text.Plural(int(min(r.Places, 1<<62)), "place", "places")
 	}

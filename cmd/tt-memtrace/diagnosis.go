@@ -218,6 +218,11 @@ func newLibraryDiagnosis(r *discover.Build) libraryDiagnosis {
 			d.NotCovered = append(d.NotCovered, notCovered{g.Value, metal.Degrades, g.Without})
 		}
 	}
+	if d.Getters != nil {
+		if _, err := r.Library.ConfigRing(); err != nil {
+			d.NotCovered = append(d.NotCovered, notCovered{"where a kernel-config ring has its places", metal.Degrades, metal.WithoutRing})
+		}
+	}
 	return d
 }
 

@@ -111,17 +111,28 @@ func (in *Inspector) Parent(device uint64) uint64 {
 
 // IsOpen says whether a device is open. One that does not say so is not, unless it may say so later.
 func (in *Inspector) IsOpen(device uint64) bool {
+	open, err := in.saysOpen(device)
+	return errors.Is(err, memory.ErrLater) || err == nil && open
+}
+
+// IsClosed says whether a device says that it is not open, or is none any more.
+func (in *Inspector) IsClosed(device uint64) bool {
+	open, err := in.saysOpen(device)
+	return err == nil && !open
+}
+
+func (in *Inspector) saysOpen(device uint64) (bool, error) {
 	vptr, err := in.recent().U64(device)
 	if err != nil {
-		return errors.Is(err, memory.ErrLater)
+		return false, err
 	}
 	for vtable, isOpen := range isOpenOf {
 		if in.vptr(vtable) == vptr {
 			open, err := in.call(isOpen, device)
-			return errors.Is(err, memory.ErrLater) || err == nil && open&1 != 0 && !in.parentClosed(device)
+			return open&1 != 0 && !in.parentClosed(device), err
 		}
 	}
-	return false
+	return false, nil
 }
 
 // Within says whether a device is a submesh of a mesh, or of a submesh of it.

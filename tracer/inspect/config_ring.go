@@ -3,6 +3,7 @@ package inspect
 import (
 	"bytes"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -25,6 +26,14 @@ const (
 // and sub-devices. A Device that is no mesh has none. It wraps metal.ErrUnsupported where the library
 // does not show how they are read.
 func (in *Inspector) ConfigRings(mesh uint64) ([]aggregator.ConfigRing, error) {
+	rings, err := in.configRings(mesh)
+	if errors.Is(err, eval.ErrUnsupported) || errors.Is(err, eval.ErrLimit) {
+		err = fmt.Errorf("%w: %w", err, metal.ErrUnsupported)
+	}
+	return rings, err
+}
+
+func (in *Inspector) configRings(mesh uint64) ([]aggregator.ConfigRing, error) {
 	in = in.withCache()
 	if vptr, err := in.recent().U64(mesh); err != nil || vptr != in.vptr(metal.MeshDeviceVtable) {
 		return nil, err
@@ -47,17 +56,17 @@ func (in *Inspector) ConfigRings(mesh uint64) ([]aggregator.ConfigRing, error) {
 	var seen []uint64
 	for n := range uint64(maxQueues) {
 		queue, err := e.queue(mesh, n)
-		if n > 0 && (err != nil || slices.Contains(seen, queue)) {
-			break // there are no more
+		var vptr uint64
+		if err == nil {
+			vptr, err = in.recent().U64(queue)
+		}
+		if errors.Is(err, eval.ErrThrow) || n > 0 && (err != nil || slices.Contains(seen, queue)) {
+			break // there are no more: not all releases check the number
 		}
 		if err != nil {
 			return nil, err
 		}
 		seen = append(seen, queue)
-		vptr, err := in.recent().U64(queue)
-		if err != nil {
-			return nil, err
-		}
 		if vptr != in.vptr(metal.QueueVtable) {
 			break // one that dispatches slowly has no ring
 		}
@@ -70,14 +79,16 @@ func (in *Inspector) ConfigRings(mesh uint64) ([]aggregator.ConfigRing, error) {
 			if err != nil {
 				return nil, err
 			}
-			rings = append(rings, ring)
+			if ring.Capacity > 0 {
+				rings = append(rings, ring)
+			}
 		}
 	}
 	return rings, nil
 }
 
 // Rings are what kernel-config rings held when they were looked at last, by the runtime's objects
-// of them.
+// of them; and meshes whose rings could not be read.
 type Rings map[uint64]ringOf
 
 type ringOf struct {
@@ -85,16 +96,34 @@ type ringOf struct {
 	aggregator.ConfigRing
 }
 
-// Changed are those of a mesh's rings that hold something else than before. One that was never
-// used is not among them.
+// Changed are what is new of a mesh's rings: those that hold something else than before, and those that are
+// gone. One that was never used is not among them.
 func (r Rings) Changed(mesh uint64, rings []aggregator.ConfigRing) (changed []*aggregator.ConfigRing) {
+	there := map[uint64]bool{}
 	for _, now := range rings {
+		there[now.ID] = true
 		if before, known := r[now.ID]; before != (ringOf{mesh, now}) && (known || now.Places > 0) {
 			r[now.ID] = ringOf{mesh, now}
 			changed = append(changed, &now)
 		}
 	}
+	for id, one := range r {
+		if one.mesh == mesh && !there[id] {
+			delete(r, id)
+			changed = append(changed, &aggregator.ConfigRing{ID: id})
+		}
+	}
 	return changed
+}
+
+// Unread are what is new of a mesh's rings where they cannot be read.
+func (r Rings) Unread(mesh uint64) []*aggregator.ConfigRing {
+	one := aggregator.ConfigRing{ID: mesh, Unread: true}
+	if _, known := r[mesh]; known {
+		return nil
+	}
+	r[mesh] = ringOf{mesh, one}
+	return []*aggregator.ConfigRing{&one}
 }
 
 // Drop forgets the rings of a mesh.
@@ -140,14 +169,17 @@ func (e *evaluation) ringOf(queue, vptr, subDevice uint64) (uint64, error) {
 	return 0, fmt.Errorf("its command queues have no virtual function that gives their kernel-config rings: %w", metal.ErrUnsupported)
 }
 
-// configRing reads a ring. Its process may give places meanwhile: what changes is read
-// twice at once, until both are the same.
+// configRing reads a ring; one that was not made yet has no capacity. Its process may give places
+// meanwhile: what changes is read twice at once, until both are the same.
 func (in *Inspector) configRing(l *metal.ConfigRing, at uint64) (ring aggregator.ConfigRing, err error) {
 	fail := func(err error) (aggregator.ConfigRing, error) {
 		return ring, fmt.Errorf("reading the kernel-config ring at %#x: %w", at, err)
 	}
 	// These do not move as long as it is used.
 	var b [metal.VectorSize]byte
+	if err := in.recent().ReadAt(b[:], at+uint64(l.Bases)); err == nil && bytes.Equal(b[:8], b[8:16]) {
+		return ring, nil // for no kind of core yet
+	}
 	var words []uint64
 	for _, offset := range []uint32{l.Bases, l.Ends, l.First, l.Next} {
 		begin, _, err := in.words(b[:], at+uint64(offset))

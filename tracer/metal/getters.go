@@ -44,13 +44,14 @@ var getterTable = []struct {
 	{"the process's context", "names of cards are not shown", ContextInstance, askNothing},
 	{"the context's cluster", "names of cards are not shown", []string{GetCluster}, askOnce},
 	{"a chip's card", "names of cards are not shown", []string{BoardType}, askOnce},
-	{"a mesh's command queue", withoutRing, MeshQueue, nil},
-	{"number of a mesh's sub-devices", withoutRing, []string{MeshSubDevices}, askOnce},
-	{"a place in the kernel-config ring", withoutRing, []string{reserveInConfigRing}, nil},
+	{"a mesh's command queue", WithoutRing, MeshQueue, nil},
+	{"number of a mesh's sub-devices", WithoutRing, []string{MeshSubDevices}, askOnce},
+	{"a place in the kernel-config ring", WithoutRing, []string{reserveInConfigRing}, nil},
 	{"what a program takes of it", "what a launch takes of the kernel-config ring is unknown", []string{ProgramConfigSize}, askOnce},
 }
 
-const withoutRing = "kernel-config rings are not shown"
+// WithoutRing is what is lost where kernel-config rings cannot be read.
+const WithoutRing = "kernel-config rings are not shown"
 
 const withoutRange = "programs for a part of a mesh are counted on all of its chips, and marked"
 

@@ -67,6 +67,7 @@ func ExamineExtents(path string) (*Report, []Extent, error) {
 	for _, h := range hidden {
 		lib.deviceByVtable(h.mesh) // what it takes to find it in a stripped library
 	}
+	_, _ = lib.ConfigRing()
 	for _, c := range append(r.Ways, r.Coverage) {
 		for _, p := range c.Probes {
 			reads.extents = append(reads.extents, Extent{int64(p.Offset - p.Skipped), entryBytes})
