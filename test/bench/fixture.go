@@ -171,22 +171,32 @@ func processorTime(pid uint32) (int64, error) {
 	return t.Nano(), nil
 }
 
+// target allocates and frees in one of the processes.
+func (f *fixtures) target(p *fixture.Process) (target, error) {
+	at, err := pointsOf(f.library, ofAllocating)
+	return target{p.PID, func(n int) (float64, error) { return storm(p, 1, n) }, at}, err
+}
+
 // events compares what one allocation and free cost, three probe hits, at the fixture library.
 func (f *fixtures) events(r *results, count, steps int) error {
-	at, err := pointsOf(f.library, ofAllocating)
+	t, err := f.target(f.one)
 	if err != nil {
 		return err
 	}
-	of := func(p *fixture.Process) target {
-		return target{p.PID, func(n int) (float64, error) { return storm(p, 1, n) }, at}
+	apart, err := f.target(f.apart)
+	if err != nil {
+		return err
 	}
-	t, apart := of(f.one), of(f.apart)
+	client, err := f.target(f.client)
+	if err != nil {
+		return err
+	}
 	if r.pairs, err = rounds("fixture, alloc+free", count, steps, []variant{
 		{"nothing", nil, t},
 		{"bare", bare, t},
 		{"memtrace", memtrace, t},
 		{"memleak", memleak, t},
-		{"client", nil, f.server.counting(of(f.client), 2)},
+		{"client", nil, f.server.counting(client, 2)},
 		{"bpftrace", bpftrace, t},
 		{"elsewhere", func(target) (func() error, error) { return memtraceOf(f.others[0].PID) }, t},
 		{"many", func(target) (func() error, error) { return memtraceOf(f.pids(manyOthers)...) }, t},

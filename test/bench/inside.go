@@ -94,9 +94,9 @@ func programStats() (map[ebpf.ProgramID]programStat, error) {
 
 // burst is a storm of events that is read.
 type burst struct {
-	threads                  int
-	produced, received, lost uint64
-	seconds, processor       float64 // the processor time is that of this process, which reads
+	threads                              int
+	produced, received, lost, stacksLost uint64
+	seconds, processor                   float64 // the processor time is that of this process, which reads
 	// healed is how long the accounts were not right after it.
 	healed time.Duration
 }
@@ -104,8 +104,8 @@ type burst struct {
 func (f *fixtures) bursts(r *results) error {
 	for _, threads := range []int{1, 2} {
 		var b burst
-		if err := f.reading(&b, threads, 0, func(b *burst) error {
-			const pairs, piece = 2_000_000, 500_000 // in pieces, each far shorter than the driver is waited for
+		if err := f.reading(&b, threads, tracer.Options{}, func(b *burst) error {
+			const pairs = 2_000_000
 			for range pairs / piece {
 				if _, err := storm(f.one, threads, piece/threads); err != nil {
 					return err
@@ -119,6 +119,9 @@ func (f *fixtures) bursts(r *results) error {
 		r.reader = append(r.reader, b)
 	}
 	if err := f.sustained(r); err != nil {
+		return err
+	}
+	if err := f.withStacks(r); err != nil {
 		return err
 	}
 	return f.overload(r)

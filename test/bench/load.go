@@ -6,30 +6,67 @@ import (
 	"os"
 	"time"
 
+	"tt-memtrace/bpf"
 	"tt-memtrace/tracer"
 )
 
-// A million events a second for half a minute, in pieces of a hundredth of a second.
 const (
-	sustainedRate  = 1_000_000
-	sustainedFor   = 30 * time.Second
-	sustainedPiece = 10 * time.Millisecond
+	// sustainedFor is how long one thread produces as fast as it goes.
+	sustainedFor = 30 * time.Second
+	// stacksRate is how many events a second are produced with the stacks of their allocations, for
+	// stacksFor, in pieces.
+	stacksRate  = 100_000
+	stacksFor   = 10 * time.Second
+	stacksPiece = 10 * time.Millisecond
 	// smallRing is far too small for what two threads produce.
 	smallRing = 64 << 10
 )
 
-// sustained produces at a rate, if this machine can, and reads it.
+// piece of a storm, in pairs of an allocation and a free: far shorter than the driver is waited for.
+const piece = 500_000
+
+// sustained produces as fast as one thread goes, and reads it. How fast that is with bare uprobes in
+// place of ours is measured before and after.
 func (f *fixtures) sustained(r *results) error {
-	const threads = 2
-	const pairs = int(sustainedRate*int64(sustainedPiece)/int64(time.Second)) / 2 / threads
-	return f.reading(&r.sustained, threads, 0, func(b *burst) error {
+	t, err := f.target(f.one)
+	if err != nil {
+		return err
+	}
+	rate := func() error {
+		detach, err := bare(t)
+		if err != nil {
+			return err
+		}
 		begin := time.Now()
-		for next := begin; time.Since(begin) < sustainedFor; next = next.Add(sustainedPiece) {
-			time.Sleep(time.Until(next))
-			if _, err := f.one.Do("storm 0 %d %d 0", threads, pairs); err != nil {
+		_, err = storm(f.one, 1, piece)
+		r.bareRates = append(r.bareRates, 2*piece/time.Since(begin).Seconds())
+		return errors.Join(err, detach())
+	}
+	if err := rate(); err != nil {
+		return err
+	}
+	err = f.reading(&r.sustained, 1, tracer.Options{}, func(b *burst) error {
+		for begin := time.Now(); time.Since(begin) < sustainedFor; b.produced += 2 * piece {
+			if _, err := storm(f.one, 1, piece); err != nil {
 				return err
 			}
-			b.produced += 2 * uint64(threads*pairs)
+		}
+		return nil
+	})
+	return errors.Join(err, rate())
+}
+
+// withStacks produces at a rate, if this machine can, and reads the stacks of the allocations too.
+func (f *fixtures) withStacks(r *results) error {
+	const pairs = int(stacksRate * int64(stacksPiece) / int64(time.Second) / 2)
+	return f.reading(&r.withStacks, 1, tracer.Options{Stacks: true, RingBytes: stacksRing}, func(b *burst) error {
+		begin := time.Now()
+		for next := begin; time.Since(begin) < stacksFor; next = next.Add(stacksPiece) {
+			time.Sleep(time.Until(next))
+			if _, err := storm(f.one, 1, pairs); err != nil {
+				return err
+			}
+			b.produced += 2 * uint64(pairs)
 		}
 		return nil
 	})
@@ -39,7 +76,7 @@ func (f *fixtures) sustained(r *results) error {
 // are right again.
 func (f *fixtures) overload(r *results) error {
 	const threads, pairs = 2, 500_000
-	return f.reading(&r.overload, threads, smallRing, func(b *burst) error {
+	return f.reading(&r.overload, threads, tracer.Options{RingBytes: smallRing}, func(b *burst) error {
 		b.produced = 2 * uint64(threads*pairs)
 		_, err := storm(f.one, threads, pairs)
 		return err
@@ -47,8 +84,9 @@ func (f *fixtures) overload(r *results) error {
 }
 
 // reading traces what produces events, and compares what came.
-func (f *fixtures) reading(b *burst, threads int, ring uint32, produce func(*burst) error) (err error) {
-	tr, err := trace(tracer.Options{PIDs: []uint32{f.one.PID}, RingBytes: ring})
+func (f *fixtures) reading(b *burst, threads int, o tracer.Options, produce func(*burst) error) (err error) {
+	o.PIDs = []uint32{f.one.PID}
+	tr, err := trace(o)
 	if err != nil {
 		return err
 	}
@@ -80,6 +118,9 @@ func (f *fixtures) reading(b *burst, threads int, ring uint32, produce func(*bur
 	tr.mu.Unlock()
 	if b.received+b.lost != b.produced {
 		return fmt.Errorf("%d events were produced, %d received and %d lost", b.produced, b.received, b.lost)
+	}
+	if c, err := tr.tracer.Counters(); err == nil {
+		b.stacksLost = c.Lost[bpf.MemtraceTtKindTT_STACK]
 	}
 	// All that was allocated is freed: the accounts are right when they have nothing.
 	for !s.Exact() || s.Processes[0].Buffers > 0 {

@@ -18,7 +18,7 @@ import (
 func main() {
 	count := flag.Int("rounds", 9, "rounds, in each of which everything is measured once: they take half a minute each, all else two minutes")
 	out := flag.String("out", "", "write the table into this file, not to stdout")
-	only := flag.String("only", "", "only fixture, lives, reader, page, runtime, attach or sampling")
+	only := flag.String("only", "", "only fixture, lives, reader, page, runtime, decode, attach or sampling")
 	flag.Parse()
 	if err := run(*count, *out, *only); err != nil {
 		fmt.Fprintln(os.Stderr, "bench:", err)
@@ -35,14 +35,18 @@ type results struct {
 	allocate, launch map[string]series
 	hits             map[string]hits
 	reader           []burst
-	// sustained is a steady rate, overload more than the ring holds.
-	sustained, overload burst
-	accounts            []account
-	attach              attaching
-	growth              growth
-	lives               lives
-	resident            []resident
-	sampled             []sampled
+	// sustained is as fast as one thread goes, withStacks a steady rate, overload more than the ring holds.
+	sustained, withStacks, overload burst
+	// bareRates are events a second of one thread with bare uprobes.
+	bareRates []float64
+	accounts  []account
+	attach    attaching
+	growth    growth
+	lives     lives
+	resident  []resident
+	sampled   []sampled
+	// decoded are nanoseconds a token.
+	decoded series
 	// drawn is how long the page of a large recording takes, ms.
 	drawn float64
 }
@@ -95,7 +99,7 @@ func run(count int, out, only string) error {
 			return err
 		}
 	}
-	if wants("runtime") || wants("attach") || wants("sampling") {
+	if wants("runtime") || wants("decode") || wants("attach") || wants("sampling") {
 		installed, err := rig.Install(ctx, rig.DefaultRelease)
 		if err != nil {
 			return err
@@ -105,6 +109,11 @@ func run(count int, out, only string) error {
 				break
 			}
 			if err := steps(ctx, r, installed, cluster, count, 4000); err != nil {
+				return err
+			}
+		}
+		if wants("decode") {
+			if err := r.decode(ctx, installed, count); err != nil {
 				return err
 			}
 		}

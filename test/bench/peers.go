@@ -112,9 +112,12 @@ func memtraceOf(pids ...uint32) (func() error, error) {
 	return tr.close, nil
 }
 
-// stacks traces the target with the stack of each allocation, in the buffer that --stacks has.
+// stacksRing is what --stacks has, bytes.
+const stacksRing = 128 << 20
+
+// stacks traces the target with the stack of each allocation.
 func stacks(t target) (func() error, error) {
-	tr, err := trace(tracer.Options{PIDs: []uint32{t.pid}, Stacks: true, RingBytes: 128 << 20})
+	tr, err := trace(tracer.Options{PIDs: []uint32{t.pid}, Stacks: true, RingBytes: stacksRing})
 	if err != nil {
 		return nil, err
 	}

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Times single steps of the real runtime: "allocate N", "launch N" on stdin, nanoseconds of the thread on stdout."""
+"""Times single steps of the real runtime: "allocate N", "launch N" on stdin, nanoseconds of the thread on stdout;
+"decode N" by the clock: what a host that feeds a model does for each token."""
 
 import os
 import sys
@@ -28,18 +29,28 @@ def main():
     def launch():
         ttnn.add(a, b, output_tensor=out)
 
-    steps = {"allocate": allocate, "launch": launch}
+    def decode():
+        # As in a round of the rig's loop.
+        small = mesh.sharded("L1_SMALL", "HEIGHT", (8, 4), (16, 64), (512, 64), "bfloat16", False)
+        state = mesh.interleaved("L1", (32, 4096), "bfloat16", True)
+        for name in ("rms_norm", "multiply", "add"):
+            mesh.operation(name, height=32, memory="L1")
+        mesh.held.remove(small)
+        mesh.held.remove(state)
+
+    steps = {"allocate": allocate, "launch": launch, "decode": decode}
+    clocks = {"decode": time.perf_counter_ns}
     for step in steps.values():
         for _ in range(100):
             step()
     protocol.emit("open", pid=os.getpid())
     while (command := protocol.command()) != "quit":
         name, count = command.split()
-        step = steps[name]
-        begin = time.thread_time_ns()
+        step, clock = steps[name], clocks.get(name, time.thread_time_ns)
+        begin = clock()
         for _ in range(int(count)):
             step()
-        protocol.emit("timed", ns=time.thread_time_ns() - begin)
+        protocol.emit("timed", ns=clock() - begin)
 
 
 main()
