@@ -13,7 +13,6 @@ import (
 	"fmt"
 	"maps"
 	"os"
-	"runtime/debug"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -202,7 +201,7 @@ func New(o Options) (*Tracer, error) {
 	}
 	t := &Tracer{opts: o, found: watch.NewPIDQueue(), libraries: map[proc.FileID]*attachment{}, numbered: map[uint32][]*attachment{}, refused: map[proc.FileID]*refusal{}, users: map[proc.FileID]unix.Timespec{}, ended: make(chan struct{}), closing: make(chan struct{}, maxClosing)}
 	t.sendStacks.Store(o.Stacks && !o.StacksPaused)
-	t.freeing = time.AfterFunc(pause, debug.FreeOSMemory)
+	t.freeing = time.AfterFunc(pause, freeOSMemory)
 	var err error
 	if t.finder, err = discover.FinderOf(o.Libraries); err != nil {
 		return nil, err
@@ -727,13 +726,6 @@ func (t *Tracer) read(m proc.Mapping, file mappedFile) (a *attachment, refused p
 	t.guard(a)
 	return a, proc.FileID{}, nil
 }
-
-// scheduleFreeOSMemory returns memory to the system at the next pause after files and
-// processes were read: that leaves several times as much behind as is kept of them, and
-// the heap shrinks slowly by itself.
-func (t *Tracer) scheduleFreeOSMemory() { t.freeing.Reset(pause) }
-
-const pause = time.Second
 
 // known is what became of a file that was looked at before.
 func (t *Tracer) known(id proc.FileID, pid uint32) (a *attachment, refused proc.FileID, err error) {
