@@ -56,7 +56,8 @@ func (r *run) capacities(now bool) {
 			if !now && time.Now().Before(u.next) {
 				continue
 			}
-			if allocator, capacity, err := p.AllocatorOf(device); err == nil && r.described(p, device) {
+			known := r.described(p, device)
+			if allocator, capacity, err := p.AllocatorOf(device); err == nil && known {
 				r.sized(p, origin{pid: p.mapping.PID, time: proc.Now()}, device, allocator, &capacity)
 			} else if time.Since(u.since) > longestOpening {
 				delete(p.unsized, device)
@@ -73,7 +74,7 @@ func (r *run) described(p *traced, device uint64) bool {
 	if len(p.devices[device]) > 0 {
 		return true
 	}
-	d, err := p.chips.Device(device)
+	d, err := r.chipsOf(p, device)
 	if err == nil {
 		r.opened(p, origin{pid: p.mapping.PID, time: proc.Now()}, device, d)
 	}

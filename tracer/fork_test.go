@@ -165,6 +165,73 @@ func TestLossOfAProcessThatIsNotKnownYet(t *testing.T) {
 	tr.await("it is right", func() bool { s, ok := tr.lookup(child); return ok && right(s) })
 }
 
+// A process that has the PID of one whose end was lost, and the library at the same place, is another one.
+func TestPIDOfAProcessWhoseEndWasLost(t *testing.T) {
+	tr := start(t, Options{RingBytes: uint32(os.Getpagesize())})
+	loud, library := fixture.User(t, fixture.LayoutB), fixture.LibraryOf(t, fixture.LayoutB)
+	tr.awaitProcess(loud.PID)
+	fixture.Do(t, loud, "device 0 1")
+	pid := uint32(fixture.Number(t, loud, "begin 0"))
+	fixture.Do(t, loud, "child 0 open %s", library)
+	tr.awaitProcess(pid)
+	fixture.Do(t, loud, "child 0 device 0 2")
+	fixture.Do(t, loud, "child 0 alloc 100 0 0 0 8192 1024 64")
+	before := tr.process(pid)
+	tr.mu.Lock() // the reader waits for it
+	lost := tr.counters().Lost[bpf.MemtraceTtKindTT_EXIT]
+	fixture.Do(t, loud, "storm 0 1 4000 0")
+	fixture.Do(t, loud, "end 0")
+	again := uint32(fixture.Number(t, loud, "begin %d", pid))
+	fixture.Do(t, loud, "child 1 open %s", library)
+	fixture.Do(t, loud, "child 1 device 0 3")
+	fixture.Do(t, loud, "child 1 alloc 100 0 0 0 4096 1024 64")
+	lost = tr.counters().Lost[bpf.MemtraceTtKindTT_EXIT] - lost
+	tr.mu.Unlock()
+	if lost != 1 || again != pid || before.Buffers != 1 {
+		t.Fatalf("%d ends are lost, PID %d and then %d, %d buffers", lost, pid, again, before.Buffers)
+	}
+	right := func(s aggregator.ProcessSnapshot) bool {
+		return s.Exact() && s.Buffers == 1 && s.Memory[aggregator.DRAM].Requested == 4096 && len(s.Chips) == 1 && s.Chips[0].Chip.Number == 3
+	}
+	if s := tr.process(pid); s.Exact() && !right(s) {
+		t.Errorf("%d buffers of %d bytes, and nothing is marked", s.Buffers, s.Memory[aggregator.DRAM].Requested)
+	}
+	tr.await("it is right", func() bool { s, _ := tr.lookup(pid); return right(s) })
+}
+
+// Where records of traces are lost of a process that nothing is known of, it stays marked: nothing else tells what a trace
+// overwrites. A process that comes later is not.
+func TestLostTracesOfAProcessThatIsNotKnownYet(t *testing.T) {
+	tr := start(t, Options{Follow: uint32(os.Getpid()), RingBytes: uint32(os.Getpagesize())})
+	p := fixture.User(t, fixture.LayoutB)
+	tr.awaitProcess(p.PID)
+	fixture.Do(t, p, "device 0 1")
+	child := fork(t, p)
+	fixture.Do(t, p, "child 0 device 4 2")
+	marked := func(pid uint32) bool {
+		s, _ := tr.lookup(pid)
+		return slices.ContainsFunc(s.Reasons, func(r aggregator.Reason) bool { return r.Code == aggregator.ReasonTracesMissed })
+	}
+	release := tr.hold(func() { fixture.Do(t, p, "alloc 100 0 0 0 8192 1024 64") })
+	fixture.Do(t, p, "storm 0 1 2000 0")
+	queue := fixture.Do(t, p, "child 0 queue 4")
+	fixture.Do(t, p, "child 0 capture %s 1", queue)
+	fixture.Do(t, p, "child 0 alloc 100 4 0 0 4096 1024 64")
+	fixture.Do(t, p, "child 0 captured %s", queue)
+	release()
+	tr.await("the loss is counted", func() bool { return marked(p.PID) })
+	fixture.Do(t, p, "child 0 alloc 100 4 0 0 1024 1024 64")
+	fixture.Do(t, p, "child 0 replay %s 1 1", queue)
+	if s := tr.process(child); !marked(child) {
+		t.Errorf("%d unsafe buffers, marked with %+v", s.Unsafe.Buffers, s.Reasons)
+	}
+	later := fixture.User(t, fixture.LayoutB)
+	tr.awaitProcess(later.PID)
+	if marked(later.PID) {
+		t.Error("a process that came later is marked")
+	}
+}
+
 // What a child has copies of is not its own, also when its parent has closed it since, or has
 // something else there.
 func TestCopiesOfWhatTheParentClosed(t *testing.T) {

@@ -62,8 +62,12 @@ type reading struct {
 	// buffersOnly: only the buffers of known allocators are read. since is when its last try began.
 	buffersOnly bool
 	since       uint64
-	tries       int
-	began       time.Time
+	// others are the builds of the runtime that the process is not read by, and open those of them that have
+	// devices open.
+	others []another
+	open   []int
+	tries  int
+	began  time.Time
 	// result and err are set when it ended, at a time of CLOCK_MONOTONIC in ns.
 	result *inspect.ProcessScan
 	err    error
@@ -137,12 +141,21 @@ func (r *run) begin(rd *reading) {
 		}
 	}
 	rd.fork, rd.since = r.forkOf(p), proc.Now()
+	rd.others, rd.open = slices.Clone(p.others), nil
+	in, layout := p.patient, p.of.layout
 	r.background.Go(func() {
 		if known != nil {
 			rd.result = &inspect.ProcessScan{}
-			rd.err = p.patient.ScanAllocators(rd.result, p.of.layout, known, nil)
+			rd.err = in.ScanAllocators(rd.result, layout, known, nil)
 		} else {
-			rd.result, rd.err = p.patient.Scan(p.of.layout, programs, rd.fork, nil)
+			rd.result, rd.err = in.Scan(layout, programs, rd.fork, nil)
+			for i, o := range rd.others {
+				if holds, err := o.patient.HoldsDevices(); holds {
+					rd.open = append(rd.open, i)
+				} else if rd.err == nil {
+					rd.err = err
+				}
+			}
 		}
 		rd.at = uint64(proc.Monotonic())
 		r.t.inboxMu.Lock()
@@ -193,6 +206,19 @@ func (r *run) merge(rd *reading) {
 		r.begin(rd) // that one has ended
 		return
 	}
+	if len(rd.others) != len(p.others) {
+		r.begin(rd) // it mapped another build of the runtime
+		return
+	}
+	if len(rd.open) > 0 && rd.err == nil && len(rd.result.Devices) == 0 {
+		r.readBy(p, rd.open[0])
+		rd.first = true
+		r.begin(rd)
+		return
+	}
+	if len(rd.open) > 0 {
+		r.markForGood(p, whyTwice)
+	}
 	touched := p.reconciliation.touched
 	if rd.err == nil && rd.first && rd.result.UnreadBut(p.reconciliation.made) > 0 && rd.tries < programTries {
 		// A program that was just being placed makes no sense for a moment.
@@ -242,7 +268,7 @@ func (r *run) merge(rd *reading) {
 		}
 	}
 	from := origin{pid: pid, time: rd.at}
-	if !rd.buffersOnly && rd.result.Unsearched == nil {
+	if !rd.buffersOnly && rd.result.Unsearched == nil && p.marked != whyTwice {
 		// An allocator that is nowhere ended, and its record was lost.
 		for a := range p.allocators {
 			if _, ok := touched[a]; !ok && !p.reconciliation.met[a] && !slices.Contains(rd.result.Found, a) {
@@ -270,6 +296,9 @@ func (r *run) merge(rd *reading) {
 		}
 	}
 	r.emit(aggregator.Event{Kind: aggregator.AllocatorsScanned, PID: pid, Time: rd.at, Scan: &scan})
+	if replaced && scan.ProgramsRead {
+		r.endPrograms(from, scan.Programs, touched)
+	}
 	r.unsure(p, from, rd)
 	r.unreserved(p, from, rd)
 	r.addPrograms(p, from, rd.result, touched, told, rd.first, whole, replaced)
@@ -297,6 +326,20 @@ func (r *run) unreserved(p *traced, from origin, rd *reading) {
 		return
 	}
 	r.emit(e)
+}
+
+// endPrograms ends those that are not among the ones that live: their ends were lost, and the launches of another workload at the
+// address of theirs would count as theirs too.
+func (r *run) endPrograms(from origin, live []uint64, touched map[uint64]struct{}) {
+	known := map[uint64]bool{}
+	for _, id := range live {
+		known[id] = true
+	}
+	for id := range r.relations(from.pid).programs {
+		if _, since := touched[id]; !since && !known[id] {
+			r.object(from, bpf.MemtraceTtKindTT_PROGRAM_GONE, 0, id)
+		}
+	}
 }
 
 // addPrograms adds the programs that a process had before, as if they were made now.

@@ -16,7 +16,7 @@ import (
 
 // related is a reader without a kernel.
 func related() *run {
-	return &run{processes: map[uint32]*traced{}, related: map[uint32]*relations{}, callers: map[proc.FileVersion]*metal.Launchers{}}
+	return &run{processes: map[uint32]*traced{}, raised: map[aggregator.ReasonCode]raised{}, related: map[uint32]*relations{}, callers: map[proc.FileVersion]*metal.Launchers{}}
 }
 
 // newLaunches takes the launches that were published since it was called last.

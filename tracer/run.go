@@ -7,7 +7,6 @@ import (
 	"maps"
 	"os"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 	"unsafe"
@@ -42,7 +41,7 @@ func (t *Tracer) Run(ctx context.Context, ready func(), sink func([]aggregator.E
 		defer cancel()
 		defer close(t.ended)
 		r := &run{t: t, sink: sink, processes: map[uint32]*traced{}, lookedFor: map[uint32]struct{}{}, untraced: map[uint32]bool{}, targets: map[uint32]bool{}, partial: map[uint32]*aggregator.CircularBuffer{},
-			execs: map[uint32]uint64{}, related: map[uint32]*relations{}, marks: map[uint32]*marks{}, exited: map[uint32]uint64{}, callers: map[proc.FileVersion]*metal.Launchers{}, names: inspect.ChipNames{}, stacks: newStacks()}
+			execs: map[uint32]uint64{}, raised: map[aggregator.ReasonCode]raised{}, related: map[uint32]*relations{}, marks: map[uint32]*marks{}, exited: map[uint32]uint64{}, callers: map[proc.FileVersion]*metal.Launchers{}, names: inspect.ChipNames{}, stacks: newStacks()}
 		defer r.stacks.close()
 		r.stacks.sent = t.opts.Stacks && !t.opts.StacksPaused
 		for _, pid := range t.opts.PIDs {
@@ -83,6 +82,10 @@ type run struct {
 	untraced map[uint32]bool
 	// lost events, those of them that make up programs or are of traces, and ends of processes.
 	lost, lostParts, lostTraces, lostMarks, lostEnds uint64
+	// lostAllocs are allocations among the lost events, allocsLost is when they were lost last, and countedAt when losses were.
+	lostAllocs uint64
+	allocsLost span
+	countedAt  uint64
 	// lostUncounted is how many records that a launch was not counted can be lost.
 	lostUncounted uint64
 	// lostPrograms are the ends of programs among them.
@@ -123,6 +126,8 @@ type run struct {
 	forks      forkSearch
 	// lossCounted is when a loss was counted last, in proc.Ticks.
 	lossCounted uint64
+	// raised are the reasons that all processes had to have, and when that was.
+	raised map[aggregator.ReasonCode]raised
 	// forksLost: an event was lost since forks were looked for.
 	forksLost     bool
 	forksSoughtAt time.Time
@@ -139,11 +144,16 @@ type traced struct {
 	hung      bool
 	mapping   proc.Mapping
 	of        *attachment
-	at        uint64 // when it was looked at
-	late      bool   // it may have used the library before the probes were there
-	start     aggregator.Process
-	chips     *inspect.Chips
-	devices   map[uint64][]aggregator.Chip
+	at        uint64    // when it was looked at
+	seen      time.Time // when it was seen to map the library; zero where that is not known
+	// others are further builds of the runtime that it has mapped.
+	others []another
+	// marked is why it stays marked until it ends, or empty.
+	marked  string
+	late    bool // it may have used the library before the probes were there
+	start   aggregator.Process
+	chips   *inspect.Chips
+	devices map[uint64][]aggregator.Chip
 	// waiting is what waits for the chips of devices.
 	waiting map[uint64][]waiting
 	// unsized are devices that open, or have opened, and whose allocators or chips are not known.
@@ -455,7 +465,7 @@ func (r *run) object(from origin, kind bpf.MemtraceTtKind, library uint8, object
 		delete(p.waiting, object)
 		delete(p.closed, object)
 		// Where it is not yet what it will be, its first buffer asks again.
-		if d, err := p.chips.Device(object); err == nil {
+		if d, err := r.chipsOf(p, object); err == nil {
 			r.opened(p, from, object, d)
 		}
 		p.awaitCapacity(object)
@@ -509,7 +519,7 @@ func (r *run) execed(from origin) {
 	p, known := r.processes[from.pid]
 	r.gone(from)
 	if known && p.at >= from.time {
-		r.add(announcement{mapping: p.mapping, of: p.of, late: p.late, at: p.at}, uint64(proc.Monotonic()))
+		r.add(announcement{mapping: p.mapping, of: p.of, late: p.late, at: p.at, seen: p.seen}, uint64(proc.Monotonic()))
 	}
 }
 
@@ -610,10 +620,18 @@ func (r *run) mark(pid uint32, v verdict) {
 	if v.why != "" {
 		r.untraced[pid] = true
 		r.emit(e)
-	} else if r.untraced[pid] {
+	} else if p := r.processes[pid]; r.untraced[pid] && (p == nil || p.marked == "") {
 		delete(r.untraced, pid)
 		e.Kind = aggregator.ReasonLifted
 		r.emit(e)
+	}
+}
+
+// markForGood marks a process until it ends.
+func (r *run) markForGood(p *traced, why string) {
+	if p.marked == "" {
+		p.marked = why
+		r.mark(p.mapping.PID, verdict{why: why, at: proc.Now()})
 	}
 }
 
@@ -655,11 +673,16 @@ func (r *run) add(a announcement, now uint64) (p *traced, lives bool) {
 	}
 	in := inspect.New(a.of.lib, a.mapping)
 	p = &traced{
-		Inspector: in.Hurried(), patient: in, mapping: a.mapping, of: a.of, at: a.at, late: a.late,
+		Inspector: in.Hurried(), patient: in, mapping: a.mapping, of: a.of, at: a.at, seen: a.seen, late: a.late,
 		devices: map[uint64][]aggregator.Chip{}, unsized: map[uint64]*unsized{}, closing: map[uint64]*closing{}, closed: map[uint64]bool{}, allocators: map[uint64]bool{}, unknownCapacities: map[uint64]unknownCapacity{},
 	}
 	p.chips = inspect.NewChips(p.Inspector, pid)
 	p.reconciliation.forkedFrom = proc.ForkedFrom(a.mapping)
+	if old, known := r.processes[pid]; known && started < old.start.Started {
+		return nil, false // it was found before its PID was another's
+	} else if known && started > old.start.Started {
+		r.gone(origin{pid: pid, time: a.at}) // another process with its PID: the record of its end is lost, or still to come
+	}
 	if old, known := r.processes[pid]; known && old.mapping.Base == p.mapping.Base && old.of.lib == p.of.lib {
 		old.at = max(old.at, a.at) // an exec between may still be in the ring
 		if a.late && !old.reconciliation.read {
@@ -667,7 +690,13 @@ func (r *run) add(a announcement, now uint64) (p *traced, lives bool) {
 		}
 		return old, true
 	} else if known {
-		if there, err := proc.MapsAlike(pid, old.mapping); err == nil && !there {
+		there, err := proc.MapsAlike(pid, old.mapping)
+		if err == nil && there {
+			old.at = max(old.at, a.at)
+			r.mapsAnother(old, a)
+			return old, true
+		}
+		if err == nil {
 			// It runs another program, and the record of that is lost, or still to come.
 			r.gone(origin{pid: pid, time: a.at})
 		}
@@ -681,15 +710,14 @@ func (r *run) add(a announcement, now uint64) (p *traced, lives bool) {
 	if r.stacks.sent {
 		r.stacks.addProcess(r.t, pid)
 	}
-	p.start = aggregator.Process{
-		Started: started, Command: command, Library: a.mapping.Path, BuildID: a.of.lib.BuildID, Release: a.of.lib.Release,
-		NotCovered: strings.Join(a.of.cover.NotCovered(), ", "), Late: a.late,
-	}
+	p.start = aggregator.Process{Started: started, Command: command, Late: a.late}
+	p.describeLibrary()
 	p.start.Container, p.start.InnerPID = inspect.ContainerOf(pid)
 	r.describe(p, now)
 	if a.of.overwritten.Load() {
 		r.mark(pid, verdict{why: whyOverwritten, at: now})
 	}
+	r.raiseMissed(p)
 	switch {
 	case a.late:
 		r.read(p, true)
@@ -704,7 +732,7 @@ func (r *run) add(a announcement, now uint64) (p *traced, lives bool) {
 func (r *run) mayLack(p *traced) {
 	p.reconciliation.lost, p.reconciliation.lostParts = 0, 0
 	p.reconciliation.suspect = time.Now()
-	r.emit(aggregator.Event{Kind: aggregator.ReasonRaised, PID: p.mapping.PID, Time: uint64(proc.Monotonic()), Reason: &aggregator.Reason{Code: aggregator.ReasonEventsLost}})
+	r.raise(p.mapping.PID, aggregator.ReasonEventsLost)
 }
 
 // describe describes a process, again where something about it changed.
@@ -807,7 +835,7 @@ func (r *run) device(p *traced, from origin, address uint64) {
 	if len(chips) > 0 || met && p.unsized[address] != nil {
 		return
 	}
-	d, err := p.chips.Device(address)
+	d, err := r.chipsOf(p, address)
 	if errors.Is(err, memory.ErrLater) {
 		p.awaitCapacity(address)
 	} else if err != nil {
@@ -838,10 +866,12 @@ func (r *run) losses(now bool) {
 		return
 	}
 	r.lostAt = time.Now()
+	since, to := r.countedAt, proc.Now()
 	c, err := r.t.Counters()
 	if err != nil {
 		return
 	}
+	r.countedAt = to
 	var lost, parts, unreadParts uint64
 	for kind, n := range c.Lost {
 		if ofPrograms(bpf.MemtraceTtKind(kind)) {
@@ -871,6 +901,10 @@ func (r *run) losses(now bool) {
 		r.lostMarks = marks
 		r.marksMissed()
 	}
+	if allocs := c.Lost[bpf.MemtraceTtKindTT_ALLOC] + min(unreadLost, c.Unread[bpf.MemtraceTtKindTT_ALLOC]); allocs > r.lostAllocs {
+		r.lostAllocs = allocs
+		r.missedAllocs(span{since, proc.Now()})
+	}
 	if uncounted := min(unreadLost, c.Uncounted); uncounted > r.lostUncounted {
 		r.lostUncounted = uncounted
 		r.raiseOnAll(aggregator.ReasonUncounted)
@@ -881,11 +915,31 @@ func (r *run) losses(now bool) {
 	}
 }
 
-// raiseOnAll marks all processes: it can be of any.
+// raised is when a reason was raised on all processes: by the clock, and in proc.Ticks.
+type raised struct {
+	at    time.Time
+	ticks uint64
+}
+
+// raiseOnAll marks all processes: it can be of any, also of one that is not known yet.
 func (r *run) raiseOnAll(code aggregator.ReasonCode) {
+	r.raised[code] = raised{time.Now(), proc.Ticks()}
 	for pid := range r.processes {
-		r.emit(aggregator.Event{Kind: aggregator.ReasonRaised, PID: pid, Time: uint64(proc.Monotonic()), Reason: &aggregator.Reason{Code: code}})
+		r.raise(pid, code)
 	}
+}
+
+// raiseMissed marks a process that was not known, and may have had the library, when all were marked.
+func (r *run) raiseMissed(p *traced) {
+	for code, when := range r.raised {
+		if p.start.Started <= when.ticks && mayPrecede(p.seen, when.at) {
+			r.raise(p.mapping.PID, code)
+		}
+	}
+}
+
+func (r *run) raise(pid uint32, code aggregator.ReasonCode) {
+	r.emit(aggregator.Event{Kind: aggregator.ReasonRaised, PID: pid, Time: uint64(proc.Monotonic()), Reason: &aggregator.Reason{Code: code}})
 }
 
 // ofPrograms says whether what programs have lacks something without a record.
@@ -914,6 +968,9 @@ func (r *run) unread(p *traced, from origin, kind bpf.MemtraceTtKind) {
 	case bpf.MemtraceTtKindTT_WORKLOAD_NAMED:
 		return // the name is had from who launches it
 	default:
+		if rel := r.related[from.pid]; kind == bpf.MemtraceTtKindTT_ALLOC && rel != nil && len(rel.capturing) > 0 {
+			r.raise(from.pid, aggregator.ReasonTracesMissed) // see missedAllocs
+		}
 		p.unread++
 		if ofPrograms(kind) {
 			p.unreadParts++
@@ -950,6 +1007,9 @@ func (r *run) markUnread() {
 // lateReads is how many reads of a process and its files were too late so far.
 func (r *run) lateReads(p *traced) uint64 {
 	n := p.Late()
+	for _, o := range p.others {
+		n += o.Late()
+	}
 	if rel := r.related[p.mapping.PID]; rel != nil {
 		n += rel.mem.Late()
 	}
@@ -980,6 +1040,7 @@ func (r *run) missedEnds() {
 		p, known := r.processes[pid]
 		if _, started, err := proc.Name(pid); err != nil || !proc.Alive(pid) || known && started != p.start.Started {
 			r.exits(from)
+			r.t.found.Add(pid) // who has its PID by now may have been taken for it
 			continue
 		}
 		if !known {

@@ -1,6 +1,7 @@
 package tracer
 
 import (
+	"time"
 	"unsafe"
 
 	"tt-memtrace/aggregator"
@@ -23,15 +24,19 @@ func (r *run) trace(from origin, b []byte) {
 	case bpf.MemtraceTtTraceStepTT_TRACE_BEGUN:
 		e.Kind = aggregator.TraceBegun
 		if len(rel.capturing) < maxCapturing {
-			rel.capturing[record.Queue] = record.Number
+			rel.capturing[record.Queue] = capture{record.Number, from.time}
 		}
 	case bpf.MemtraceTtTraceStepTT_TRACE_CAPTURED:
-		number, known := rel.capturing[record.Queue]
+		c, known := rel.capturing[record.Queue]
 		if !known {
 			return // it began before tracing did, or its beginning was lost
 		}
 		delete(rel.capturing, record.Queue)
-		e.Kind, e.Trace = aggregator.TraceCaptured, number
+		rel.captured = from.time
+		if c.begun <= r.allocsLost.to && from.time >= r.allocsLost.from {
+			r.raise(from.pid, aggregator.ReasonTracesMissed)
+		}
+		e.Kind, e.Trace = aggregator.TraceCaptured, c.number
 	case bpf.MemtraceTtTraceStepTT_TRACE_REPLAYED:
 		e.Kind, e.Count = aggregator.Replayed, 1
 	case bpf.MemtraceTtTraceStepTT_TRACE_RELEASED:
@@ -42,3 +47,29 @@ func (r *run) trace(from origin, b []byte) {
 
 // maxCapturing is more than a process has command queues.
 const maxCapturing = 4096
+
+// capture is that of a trace, and when it began.
+type capture struct {
+	number uint32
+	begun  uint64
+}
+
+// span is from one time to another, CLOCK_MONOTONIC ns; both are 0 where there is none.
+type span struct{ from, to uint64 }
+
+// lossesApart are further apart than a record of a capture waits in the BPF ring buffer.
+const lossesApart = 10 * time.Second
+
+// missedAllocs handles that allocations were lost, of any process, in a span of time: a buffer that was allocated and
+// freed again while a trace was captured shows nowhere else, and a replay writes there.
+func (r *run) missedAllocs(in span) {
+	if r.allocsLost.to+uint64(lossesApart) >= in.from && r.allocsLost.to > 0 {
+		in.from = r.allocsLost.from // the records of captures from then can be in the ring still
+	}
+	r.allocsLost = in
+	for pid, rel := range r.related {
+		if len(rel.capturing) > 0 || rel.captured > 0 && rel.captured >= in.from {
+			r.raise(pid, aggregator.ReasonTracesMissed)
+		}
+	}
+}

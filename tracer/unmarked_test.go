@@ -3,6 +3,7 @@ package tracer
 import (
 	"errors"
 	"os"
+	"slices"
 	"testing"
 	"time"
 
@@ -10,6 +11,7 @@ import (
 	"tt-memtrace/bpf"
 	"tt-memtrace/test/fixture"
 	"tt-memtrace/tracer/inspect"
+	"tt-memtrace/tracer/metal"
 	"tt-memtrace/tracer/proc"
 )
 
@@ -76,6 +78,24 @@ func TestProgramAtTheAddressOfAnother(t *testing.T) {
 	}
 }
 
+// A program whose end was lost has no part in what its workload's address is used for next.
+func TestLostEndOfAProgram(t *testing.T) {
+	const program, lives, made, workload = 0x100, 0x200, 0x300, 0x1000
+	r, p, rd := beingRead(t, false)
+	for _, id := range []uint64{program, lives, made} {
+		r.relations(7).program(id).workload = workload
+		r.relations(7).workload(workload).programs = append(r.relations(7).workload(workload).programs, id)
+	}
+	p.make(made)
+	r.lost, r.lostParts, r.lostPrograms = 1, 1, 1
+	rd.lost, rd.lostParts, rd.lostPrograms = 1, 1, 1
+	rd.result.Scan.Programs, rd.result.Scan.ProgramsRead = []uint64{lives}, true
+	r.merge(rd)
+	if list := r.relations(7).workloads[workload].programs; !slices.Equal(list, []uint64{lives, made}) || r.count(aggregator.ProgramGone) != 1 {
+		t.Errorf("its workload has %#x, and %d programs ended", list, r.count(aggregator.ProgramGone))
+	}
+}
+
 // An allocator whose end was lost, with the last device, is known to have ended when all of the
 // process's memory was searched and it is nowhere.
 func TestLostEndOfAnAllocator(t *testing.T) {
@@ -134,6 +154,31 @@ func TestLaunchesBeforeTheEnd(t *testing.T) {
 	}
 }
 
+// A buffer that is allocated and freed while a trace is captured, and of which all records are lost, shows in no comparison:
+// who captured then is marked, others are not.
+func TestLossDuringACapture(t *testing.T) {
+	t.Parallel()
+	p, other := fixture.User(t, fixture.LayoutB), fixture.User(t, fixture.LayoutB)
+	tr := start(t, Options{PIDs: []uint32{p.PID, other.PID}, RingBytes: uint32(os.Getpagesize())})
+	begin := func(p *fixture.Process) (queue string) {
+		fixture.Do(t, p, "device 0 1")
+		queue = fixture.Do(t, p, "queue 0")
+		fixture.Do(t, p, "capture %s 1", queue)
+		tr.process(p.PID)
+		return queue
+	}
+	fixture.Do(t, other, "captured %s", begin(other))
+	queue := begin(p)
+	tr.lose(bpf.MemtraceTtKindTT_ALLOC, func() {}, func() { fixture.Do(t, p, "storm 0 1 1000 0") })
+	fixture.Do(t, p, "captured %s", queue)
+	for q, want := range map[*fixture.Process]bool{p: true, other: false} {
+		s := tr.process(q.PID)
+		if got := slices.ContainsFunc(s.Reasons, func(r aggregator.Reason) bool { return r.Code == aggregator.ReasonTracesMissed }); got != want {
+			t.Errorf("marked %v, not %v: %+v", got, want, s.Reasons)
+		}
+	}
+}
+
 // What counts is when a process was seen mapping the library, not when it was looked at.
 func TestLateIsWhoMappedBefore(t *testing.T) {
 	linked := time.Now()
@@ -150,10 +195,16 @@ func TestLateIsWhoMappedBefore(t *testing.T) {
 }
 
 // A device whose close failed holds what it held, buffers and programs, also where nothing is
-// allocated any more.
+// allocated any more, and also where a stripped library does not name what says whether it is open.
 func TestCloseThatFails(t *testing.T) {
 	t.Parallel()
-	p := fixture.User(t, fixture.LayoutB)
+	for _, b := range []fixture.Build{fixture.LayoutB, {Flags: fixture.LayoutB.Flags, Hide: []string{metal.DeviceIsOpen}, Strip: true}} {
+		closeThatFails(t, b)
+	}
+}
+
+func closeThatFails(t *testing.T, b fixture.Build) {
+	p := fixture.User(t, b)
 	tr := start(t, Options{PIDs: []uint32{p.PID}})
 	fixture.Do(t, p, "device 0 1")
 	fixture.Do(t, p, "alloc 100 0 0 0 4096 1024 64")

@@ -93,6 +93,16 @@ func (in *Inspector) Scan(layout *metal.Layout, known map[uint64]bool, fork *For
 	return b, nil
 }
 
+// HoldsDevices says whether the process has devices open by the library.
+func (in *Inspector) HoldsDevices() (bool, error) {
+	found, err := in.mem.Find(in.openVptrs()...)
+	if err != nil {
+		return false, fmt.Errorf("looking for devices: %w", err)
+	}
+	devices, _, err := in.openDevices(found)
+	return len(devices) > 0, err
+}
+
 // openVptrs are what devices and allocators begin with.
 func (in *Inspector) openVptrs() (list []uint64) {
 	for _, vtable := range []string{metal.DeviceVtable, metal.MeshDeviceVtable, metal.BankingAllocator, metal.MockAllocator} {
