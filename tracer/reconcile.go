@@ -236,6 +236,12 @@ func (r *run) merge(rd *reading) {
 		}
 		return
 	}
+	if rd.lost != p.reconciliation.lost && rd.tries < maxReadings && r.reopened(p, rd) {
+		rd.tries++
+		p.reconciliation.seen = map[uint64]struct{}{}
+		r.begin(rd)
+		return
+	}
 	r.relations(pid).ringsAgain = true
 	whole, replaced := rd.lostParts != p.reconciliation.lostParts, rd.lostPrograms != p.reconciliation.lostPrograms
 	scan := rd.result.Scan
@@ -306,6 +312,24 @@ func (r *run) merge(rd *reading) {
 		p.start.Late = false
 		r.describe(p, rd.at)
 	}
+}
+
+// reopened describes the devices again that have other chips than is known: another one opened at the address, and the record
+// of that was lost. What it has is read once more, as the accounts drop what the one before had.
+func (r *run) reopened(p *traced, rd *reading) (any bool) {
+	from := origin{pid: p.mapping.PID, time: rd.at}
+	for device, allocator := range rd.result.Devices {
+		known := p.devices[device]
+		d, err := r.chipsOf(p, device)
+		if len(known) == 0 || err != nil || slices.Equal(known, p.chips.Opened(d, r.names, r.uses).Chips) {
+			continue
+		}
+		r.notOpen(p, from, device)
+		delete(p.allocators, allocator)
+		r.opened(p, from, device, d)
+		any = true
+	}
+	return any
 }
 
 // unreserved raises that how much of their banks buffers from before take could not be read, and lifts it

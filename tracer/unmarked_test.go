@@ -96,6 +96,36 @@ func TestLostEndOfAProgram(t *testing.T) {
 	}
 }
 
+// A device that opens where another one was, with other chips, and of which the record is lost, is on its own chips.
+func TestLostOpeningOfAnotherDevice(t *testing.T) {
+	t.Parallel()
+	p := fixture.User(t, fixture.LayoutB)
+	tr := start(t, Options{PIDs: []uint32{p.PID}, RingBytes: uint32(os.Getpagesize())})
+	fixture.Do(t, p, "device 0 1")
+	fixture.Do(t, p, "device 1 2")
+	fixture.Do(t, p, "alloc 100 0 0 0 4096 1024 64")
+	tr.process(p.PID)
+	chip := uint32(2)
+	tr.lose(bpf.MemtraceTtKindTT_DEVICE_OPEN, func() { fixture.Do(t, p, "storm 1 1 1000 0") }, func() {
+		chip += 2
+		fixture.Do(t, p, "close 0")
+		fixture.Do(t, p, "destroy 0")
+		fixture.Do(t, p, "mesh 0 %d %d", chip, chip+1)
+		fixture.Do(t, p, "alloc 100 0 0 0 4096 1024 64")
+	})
+	right := func(s aggregator.ProcessSnapshot) bool {
+		holds := map[uint32]uint64{}
+		for _, c := range s.Chips {
+			holds[c.Chip.Number] = c.Memory[aggregator.DRAM].Requested
+		}
+		return s.Buffers == 1 && holds[1] == 0 && holds[chip] == 4096 && holds[chip+1] == 4096
+	}
+	if s := tr.process(p.PID); s.Exact() && !right(s) {
+		t.Errorf("nothing is marked: %+v", s.Chips)
+	}
+	tr.await("it is right", func() bool { s, _ := tr.lookup(p.PID); return s.Exact() && right(s) })
+}
+
 // An allocator whose end was lost, with the last device, is known to have ended when all of the
 // process's memory was searched and it is nowhere.
 func TestLostEndOfAnAllocator(t *testing.T) {

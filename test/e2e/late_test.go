@@ -56,6 +56,38 @@ func TestAttachedLateShowsAll(t *testing.T) {
 	}
 }
 
+// A forked worker whose parent loaded the runtime, and opened nothing, holds what it has itself, for every
+// tracer at every rest point.
+func TestForkedWorker(t *testing.T) {
+	r := installed(t)
+	early := start(t, tracer.Options{Follow: uint32(os.Getpid())})
+	w := workload(t, r, rig.Options{Cluster: "n300", Args: []string{"--steps", "75", "--threads", "2", "--forked"}})
+	worker := next(t, w, rig.EventOpen).PID
+	if worker == w.PID() {
+		t.Fatal("it is not forked")
+	}
+	for {
+		m := next(t, w, rig.EventRest)
+		early.compare(worker, m)
+		if p, _ := early.process(worker); !p.Exact() {
+			t.Errorf("early: %+v", p.Reasons)
+		}
+		for _, pids := range [][]uint32{{uint32(worker)}, nil} {
+			late := start(t, tracer.Options{PIDs: pids})
+			late.compare(worker, m)
+			// Its devices are its own, but for all that a late tracer knows, its parent can have had them open.
+			if p, _ := late.process(worker); slices.ContainsFunc(p.Reasons, func(r aggregator.Reason) bool { return r.Code != aggregator.ReasonForked }) {
+				t.Errorf("late %v: %+v", pids, p.Reasons)
+			}
+			late.stop()
+		}
+		send(t, w, "go")
+		if m.Last || t.Failed() {
+			break
+		}
+	}
+}
+
 // Attaching to a process takes no longer for what else it holds in host memory, and shows
 // the same.
 func TestAttachedToALargeProcess(t *testing.T) {

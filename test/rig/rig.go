@@ -473,7 +473,7 @@ func (w *Run) Close() {
 // Events of messages.
 const (
 	EventStart  = "start"  // PID
-	EventOpen   = "open"   // Chips, Meshes, OpsOn
+	EventOpen   = "open"   // PID of who opened them, Chips, Meshes, OpsOn
 	EventRest   = "rest"   // N, Steps, Last, Devices, Asked, Counts; the workload waits for a command
 	EventOOM    = "oom"    // Error; the workload waits for a command
 	EventClosed = "closed" // the devices are closed; the workload waits for one more line, then ends

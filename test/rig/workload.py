@@ -330,11 +330,16 @@ class Workload:
 
 
 def run(args, protocol, ttnn):
+    if args.forked:
+        child = os.fork()
+        if child != 0:
+            os.waitpid(child, 0)
+            return
     # The runtime holds Python's lock while it works, so threads take turns: these shall do so all the time.
     sys.setswitchinterval(1e-6)
     workload = Workload(args, protocol, ttnn)
     protocol.emit(
-        "open", chips=workload.main.chips, ops_on=workload.ops_on,
+        "open", pid=os.getpid(), chips=workload.main.chips, ops_on=workload.ops_on,
         meshes=[{"mesh": m.name, "chips": m.chips} for m in workload.meshes()],
     )  # fmt: skip
     workload.run()
@@ -359,6 +364,7 @@ def main():
         help="with or without tensors on them; with, the runtime's shared memory never forgets these (seen in 0.81.1)",
     )  # fmt: skip
     parser.add_argument("--close-with-live", action="store_true", help="close the devices before freeing")
+    parser.add_argument("--forked", action="store_true", help="in a child that is forked when the runtime is loaded")
     parser.add_argument("--no-wait", action="store_true", help="do not wait for commands at rest points")
     args = parser.parse_args()
 
