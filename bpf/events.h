@@ -27,12 +27,13 @@ enum tt_kind {
 	TT_SCRATCHPADS,	   /* struct tt_pair: a ProgramImpl, and the device that it is laid out on */
 	TT_REFUSED,	   /* struct tt_refusal */
 	TT_STACK,	   /* struct tt_stack: of this thread's next TT_ALLOC or TT_REFUSED */
-	TT_HOOKED, /* struct tt_object: a Buffer that a graph-capture hook took, so that nothing was reserved
-		    */
-	TT_TRACE,  /* struct tt_trace */
-	TT_MARK,   /* struct tt_mark */
-	TT_UNREAD, /* struct tt_object: the kind of a record that lacks, in whole or in part; TT_KINDS: a
-		      launch or a ring */
+	TT_HOOKED,  /* struct tt_object: a Buffer that a graph-capture hook took, so that nothing was reserved
+		     */
+	TT_TRACE,   /* struct tt_trace */
+	TT_MARK,    /* struct tt_mark */
+	TT_UNREAD,  /* struct tt_object: the kind of a record that lacks, in whole or in part; TT_KINDS: a
+		       launch or a ring */
+	TT_SHARDED, /* struct tt_sharded: of this thread's next TT_ALLOC */
 	TT_KINDS,
 };
 
@@ -47,7 +48,7 @@ struct tt_head {
 	__u8 memory;	/* BufferType: 0 DRAM, 1 L1, 2 SYSTEM_MEMORY, 3 L1_SMALL, 4 TRACE */
 	__u8 layout;	/* TensorMemoryLayout */
 	__u8 library;	/* which build of the runtime: index into layouts */
-	__u32 per_bank; /* TT_ALLOC: bytes that each bank lost, 0 unknown */
+	__u32 per_bank; /* TT_ALLOC: bytes that each bank lost, 0 not probed */
 };
 
 struct tt_alloc {
@@ -58,6 +59,22 @@ struct tt_alloc {
 	__u64 size;	 /* as asked for, bytes on each chip */
 	__u32 address;	 /* in each bank, bytes */
 	__u32 page_size; /* bytes */
+};
+
+/*
+ * What the reserved size of a sharded buffer is computed from, beside its TT_ALLOC: the beginning of its
+ * fields, and its core ranges.
+ */
+#define TT_SHARDED_FIELDS 512
+#define TT_SHARDED_RANGES 512
+
+struct tt_sharded {
+	struct tt_head head;
+	/* Bytes that were read, of fields and of core ranges. */
+	__u32 length;
+	__u32 ranges_length;
+	__u8 fields[TT_SHARDED_FIELDS];
+	__u8 ranges[TT_SHARDED_RANGES];
 };
 
 struct tt_object {
@@ -274,6 +291,14 @@ struct tt_layout {
 	__u32 block_base;
 	/* Where the Buffer's unique id is, from the Buffer or, if indirect, from its fields; 0 unknown. */
 	__u32 unique;
+	/*
+	 * 1: user space computes what a buffer takes of each bank. sharded: bytes from the base that this
+	 * takes for a sharded one, 0 if that is not computed; ranges: where these have a vector of core
+	 * ranges, 0 if there is none.
+	 */
+	__u32 computed;
+	__u32 sharded;
+	__u32 ranges;
 };
 
 enum tt_argument {
@@ -289,7 +314,7 @@ struct tt_counters {
 	__u64 unread[TT_KINDS]; /* the process's memory could not be read */
 	__u64 hooked;		/* allocations taken by a graph-capture hook: nothing was reserved */
 	__u64 truncated;	/* circular buffers with more core ranges than are sent */
-	__u64 unreserved;	/* allocations without a reservation before them */
+	__u64 unreserved;	/* allocations without a reservation before them, where it is not computed */
 	__u64 clipped;		/* texts of which only the end was sent */
 	__u64 uncounted;	/* launches that were not read, or found no room */
 };

@@ -141,6 +141,7 @@ __u32 idle = 0;
 
 /* The generated Go types. */
 const struct tt_alloc *unused_alloc __attribute__((unused));
+const struct tt_sharded *unused_sharded __attribute__((unused));
 const enum tt_cb_kind *unused_cb_kind __attribute__((unused));
 const struct tt_cb *unused_cb __attribute__((unused));
 const struct tt_range *unused_range __attribute__((unused));
@@ -232,15 +233,17 @@ struct window {
 	__u8 bytes[TT_WINDOW];
 };
 
-static __always_inline int read_window(struct window *w, const struct tt_layout *l, __u64 buffer)
+/* Sets where the fields begin. */
+static __always_inline int read_window(struct window *w, const struct tt_layout *l, __u64 buffer, __u64 *base)
 {
-	__u64 base = buffer + l->base, span = l->span;
+	__u64 span = l->span;
 
-	if (l->indirect && bpf_probe_read_user(&base, sizeof(base), (void *)base))
+	*base = buffer + l->base;
+	if (l->indirect && bpf_probe_read_user(base, sizeof(*base), (void *)*base))
 		return -1;
 	if (span > sizeof(*w))
 		span = sizeof(*w);
-	return bpf_probe_read_user(w, span, (void *)base);
+	return bpf_probe_read_user(w, span, (void *)*base);
 }
 
 /* The masks keep a wrong offset inside the window; user space has checked them. */
@@ -269,7 +272,8 @@ static __always_inline __u32 clamp32(__u64 v)
 /*
  * allocator::FreeListOpt::allocate_in_block(block, size, offset): a free block
  * was found, and `size`, rounded up, is what each bank loses. Nothing after it
- * can be out of memory but the L1 limit, which the next call overwrites.
+ * can be out of memory but the L1 limit, which the next call overwrites. Only where
+ * user space does not compute it.
  */
 SEC("uprobe.multi")
 int BPF_UPROBE(reserve_in_bank, void *self, __u64 block, __u64 size)
@@ -340,6 +344,9 @@ static __always_inline void dropped(void *record, struct tt_counters *c, enum tt
 
 #define TT_UNKNOWN_ADDRESS ~0ULL
 
+/* TensorMemoryLayout::INTERLEAVED */
+#define TT_INTERLEAVED 0
+
 /*
  * FreeListOpt::allocate_in_block, where the event is written before the Buffer has its address: that is
  * the block's, plus `offset` where the block is cut, from where the bank begins.
@@ -372,6 +379,48 @@ int BPF_UPROBE(block_taken, __u64 self, __u64 block, __u64 size, __u64 offset)
 	return 0;
 }
 
+/* How a std::vector begins: a CoreRangeSet is one of CoreRange. */
+struct vector {
+	__u64 begin;
+	__u64 end;
+};
+
+/*
+ * Ahead of a sharded buffer's TT_ALLOC. From what is not read, its size is not computed. It is
+ * not static, so that the verifier follows it once and not once a way here.
+ */
+__attribute__((noinline)) int send_sharded(__u64 base, __u64 library)
+{
+	__u64 pid_tgid = bpf_get_current_pid_tgid(), span, length;
+	__u32 index = library;
+	struct tt_layout *l = bpf_map_lookup_elem(&layouts, &index);
+	struct tt_sharded *e;
+	struct vector v;
+
+	if (!l)
+		return 0;
+	e = reserve(counters_of_cpu(), TT_SHARDED, sizeof(*e));
+	if (!e)
+		return 0;
+	fill(&e->head, TT_SHARDED, pid_tgid, library);
+	e->length = 0;
+	e->ranges_length = 0;
+	span = l->sharded;
+	if (span > sizeof(e->fields))
+		span = sizeof(e->fields);
+	if (!bpf_probe_read_user(e->fields, span, (void *)base)) {
+		e->length = span;
+		if (l->ranges && !bpf_probe_read_user(&v, sizeof(v), (void *)(base + l->ranges))) {
+			length = v.end - v.begin;
+			if (length <= sizeof(e->ranges) &&
+			    !bpf_probe_read_user(e->ranges, length, (void *)v.begin))
+				e->ranges_length = length;
+		}
+	}
+	submit(e, 0);
+	return 0;
+}
+
 /*
  * GraphTracker::track_allocate(const Buffer*) or notify_buffer_allocated(const Buffer*): all
  * fields are filled in. Or an allocator's set of buffers gets one, by a function that takes
@@ -381,7 +430,7 @@ int BPF_UPROBE(block_taken, __u64 self, __u64 block, __u64 size, __u64 offset)
 SEC("uprobe.multi")
 int BPF_UPROBE(buffer_allocated, __u64 first, __u64 second)
 {
-	__u64 buffer = second, address = 0;
+	__u64 buffer = second, address = 0, base;
 	__u64 pid_tgid = bpf_get_current_pid_tgid();
 	__u32 library = library_of(ctx);
 	struct tt_counters *c;
@@ -397,7 +446,9 @@ int BPF_UPROBE(buffer_allocated, __u64 first, __u64 second)
 	l = bpf_map_lookup_elem(&layouts, &library);
 	if (!c || !l)
 		return 0;
-	task = bpf_task_storage_get(&tasks, bpf_get_current_task_btf(), NULL, 0);
+	/* Where it is the first probe of an allocation, it makes room for the thread. */
+	task = bpf_task_storage_get(&tasks, bpf_get_current_task_btf(), NULL,
+				    l->computed ? BPF_LOCAL_STORAGE_GET_F_CREATE : 0);
 	if (l->argument == TT_ARGUMENT_FIRST) {
 		buffer = first;
 	} else if (l->argument == TT_ARGUMENT_STORED) {
@@ -410,7 +461,7 @@ int BPF_UPROBE(buffer_allocated, __u64 first, __u64 second)
 			return 0;
 		}
 	}
-	if (read_window(&w, l, buffer)) {
+	if (read_window(&w, l, buffer, &base)) {
 		unread(c, TT_ALLOC, library);
 		return 0;
 	}
@@ -420,6 +471,8 @@ int BPF_UPROBE(buffer_allocated, __u64 first, __u64 second)
 	}
 	if (wants_stacks())
 		send_stack((struct pt_regs *)ctx);
+	if (l->sharded && u32_at(&w, l->layout) != TT_INTERLEAVED)
+		send_sharded(base, library);
 	e = reserve(c, TT_ALLOC, sizeof(*e));
 	if (!e)
 		return 0;
@@ -430,7 +483,7 @@ int BPF_UPROBE(buffer_allocated, __u64 first, __u64 second)
 		task->buffer = buffer;
 		urgent = is_new(task, u64_at(&w, l->device));
 	}
-	if (!e->head.per_bank)
+	if (!e->head.per_bank && !l->computed)
 		COUNT(c->unreserved);
 	e->head.memory = u32_at(&w, l->type) > 0xff ? 0xff : u32_at(&w, l->type);
 	e->head.layout = u32_at(&w, l->layout);
@@ -531,12 +584,6 @@ struct tt_cb_short {
 struct tt_cb_long {
 	struct tt_cb cb;
 	struct tt_range ranges[TT_CB_RANGES];
-};
-
-/* How a std::vector begins: a CoreRangeSet is one of CoreRange. */
-struct vector {
-	__u64 begin;
-	__u64 end;
 };
 
 /* A buffer that comes in several records, and where its ranges are. */
@@ -948,7 +995,7 @@ int BPF_UPROBE(workload_named, __u64 workload, __u64 length, __u64 text)
 SEC("uprobe.multi")
 int BPF_UPROBE(kernels_copied, __u64 program, __u64 buffer)
 {
-	__u64 pid_tgid = bpf_get_current_pid_tgid();
+	__u64 pid_tgid = bpf_get_current_pid_tgid(), base;
 	__u32 library = library_of(ctx);
 	struct tt_counters *c;
 	struct tt_layout *l;
@@ -963,7 +1010,8 @@ int BPF_UPROBE(kernels_copied, __u64 program, __u64 buffer)
 	task = bpf_task_storage_get(&tasks, bpf_get_current_task_btf(), NULL, 0);
 	if (!c || !l || !task)
 		return 0;
-	if (bpf_probe_read_user(&buffer, sizeof(buffer), (void *)buffer) || read_window(&w, l, buffer)) {
+	if (bpf_probe_read_user(&buffer, sizeof(buffer), (void *)buffer) ||
+	    read_window(&w, l, buffer, &base)) {
 		unread(c, TT_KERNEL_COPY, library);
 		return 0;
 	}

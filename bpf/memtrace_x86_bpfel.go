@@ -64,9 +64,9 @@ type MemtraceTtCopy struct {
 
 type MemtraceTtCounters struct {
 	_          structs.HostLayout
-	Seen       [23]uint64
-	Lost       [23]uint64
-	Unread     [23]uint64
+	Seen       [24]uint64
+	Lost       [24]uint64
+	Unread     [24]uint64
 	Hooked     uint64
 	Truncated  uint64
 	Unreserved uint64
@@ -117,7 +117,8 @@ const (
 	MemtraceTtKindTT_TRACE          MemtraceTtKind = 20
 	MemtraceTtKindTT_MARK           MemtraceTtKind = 21
 	MemtraceTtKindTT_UNREAD         MemtraceTtKind = 22
-	MemtraceTtKindTT_KINDS          MemtraceTtKind = 23
+	MemtraceTtKindTT_SHARDED        MemtraceTtKind = 23
+	MemtraceTtKindTT_KINDS          MemtraceTtKind = 24
 )
 
 type MemtraceTtLaunch struct {
@@ -151,6 +152,9 @@ type MemtraceTtLayout struct {
 	Blocks    uint32
 	BlockBase uint32
 	Unique    uint32
+	Computed  uint32
+	Sharded   uint32
+	Ranges    uint32
 }
 
 type MemtraceTtMark struct {
@@ -242,6 +246,15 @@ type MemtraceTtRefusal struct {
 	Args       [16]uint64
 	Text       [64]uint8
 	Format     [512]uint8
+}
+
+type MemtraceTtSharded struct {
+	_            structs.HostLayout
+	Head         MemtraceTtHead
+	Length       uint32
+	RangesLength uint32
+	Fields       [512]uint8
+	Ranges       [512]uint8
 }
 
 type MemtraceTtStack struct {
@@ -373,6 +386,7 @@ const (
 	MemtraceVarUnusedProgramAdded  = "unused_program_added"
 	MemtraceVarUnusedRange         = "unused_range"
 	MemtraceVarUnusedRefusal       = "unused_refusal"
+	MemtraceVarUnusedSharded       = "unused_sharded"
 	MemtraceVarUnusedStack         = "unused_stack"
 	MemtraceVarUnusedText          = "unused_text"
 	MemtraceVarUnusedTrace         = "unused_trace"
@@ -498,6 +512,7 @@ type MemtraceVariableSpecs struct {
 	UnusedProgramAdded *ebpf.VariableSpec `ebpf:"unused_program_added"`
 	UnusedRange        *ebpf.VariableSpec `ebpf:"unused_range"`
 	UnusedRefusal      *ebpf.VariableSpec `ebpf:"unused_refusal"`
+	UnusedSharded      *ebpf.VariableSpec `ebpf:"unused_sharded"`
 	UnusedStack        *ebpf.VariableSpec `ebpf:"unused_stack"`
 	UnusedText         *ebpf.VariableSpec `ebpf:"unused_text"`
 	UnusedTrace        *ebpf.VariableSpec `ebpf:"unused_trace"`
@@ -573,6 +588,7 @@ type MemtraceVariables struct {
 	UnusedProgramAdded *ebpf.Variable `ebpf:"unused_program_added"`
 	UnusedRange        *ebpf.Variable `ebpf:"unused_range"`
 	UnusedRefusal      *ebpf.Variable `ebpf:"unused_refusal"`
+	UnusedSharded      *ebpf.Variable `ebpf:"unused_sharded"`
 	UnusedStack        *ebpf.Variable `ebpf:"unused_stack"`
 	UnusedText         *ebpf.Variable `ebpf:"unused_text"`
 	UnusedTrace        *ebpf.Variable `ebpf:"unused_trace"`

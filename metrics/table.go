@@ -132,7 +132,7 @@ var (
 	probeUnread     = counter("probe_events_unread_total", "Events dropped because the process's memory could not be read.", "kind")
 	probeHooked     = counter("probe_hooked_allocations_total", "Allocations intercepted by a graph-capture hook; nothing was reserved.")
 	probeTruncated  = counter("probe_truncated_cbs_total", "Circular buffers with more core ranges than an event holds.")
-	probeUnreserved = counter("probe_unreserved_allocations_total", "Allocations without a preceding reservation.")
+	probeUnreserved = counter("probe_unreserved_allocations_total", "Allocations whose reserved size was neither computed nor probed.")
 	probeClipped    = counter("probe_clipped_texts_total", "Texts shortened to fit an event; the end is kept.")
 	probeUncounted  = counter("probe_uncounted_launches_total", "Launches that were not counted: they could not be read, or the BPF map was full.")
 

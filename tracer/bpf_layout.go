@@ -24,6 +24,13 @@ func slotOf(lib *metal.Library, cover *metal.Coverage, layout *metal.Layout) (bp
 	if !lib.Defines(metal.ReserveLocal) {
 		k.Marked = 1 // where dataflow buffers are covered, it was checked
 	}
+	if len(cover.Spare) > 0 {
+		sizes, err := lib.ReservedSizes()
+		if err != nil {
+			return k, err
+		}
+		k.Computed, k.Sharded, k.Ranges = 1, sizes.Span, sizes.Ranges
+	}
 	switch cover.Way {
 	case metal.ByObserver:
 		k.Argument = uint32(bpf.MemtraceTtArgumentTT_ARGUMENT_FIRST)

@@ -28,6 +28,9 @@ type probeSet struct {
 	slot   bpf.MemtraceTtLayout
 	index  uint32
 	probes []metal.Probe
+	// spare are attached once what they send cannot be computed for a buffer: spared until then.
+	spare  []metal.Probe
+	spared bool
 	links  map[uint32][]link.Link
 	linked map[uint32]time.Time
 	users  int // attachments
@@ -73,7 +76,11 @@ func (t *Tracer) attachPoints(a *attachment, pid uint32) error {
 	if err != nil {
 		return fail(err)
 	}
-	if set.links[pid], err = t.uprobes(ex, set.probes, set.index, pid); err != nil {
+	probes = set.probes
+	if !set.spared {
+		probes = byPhase(slices.Concat(probes, set.spare))
+	}
+	if set.links[pid], err = t.uprobes(ex, probes, set.index, pid); err != nil {
 		delete(set.links, pid)
 		return fail(err)
 	}
@@ -81,10 +88,36 @@ func (t *Tracer) attachPoints(a *attachment, pid uint32) error {
 	return nil
 }
 
+// attachSpare attaches the points of a library that were spared, for all who have the others.
+func (t *Tracer) attachSpare(a *attachment) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	s := a.probes
+	if s == nil || !s.spared || t.closed {
+		return nil
+	}
+	ex, err := link.OpenExecutable(a.lib.ProcName())
+	if err != nil {
+		return fmt.Errorf("attaching to %s: %w", a.lib.Path, err)
+	}
+	for pid := range s.links {
+		if err := checkDescriptors(t.descriptors(len(s.spare)), "attaching to "+a.lib.Path); err != nil {
+			return err
+		}
+		links, err := t.uprobes(ex, s.spare, s.index, pid)
+		if err != nil {
+			return fmt.Errorf("attaching to %s: %w", a.lib.Path, err)
+		}
+		s.links[pid] = append(s.links[pid], links...)
+	}
+	s.spared = false
+	return nil
+}
+
 func newProbeSet(a *attachment, probes []metal.Probe) (*probeSet, error) {
-	s := &probeSet{id: a.lib.ID, slot: a.slot, index: a.index, probes: probes, links: map[uint32][]link.Link{}, linked: map[uint32]time.Time{}}
+	s := &probeSet{id: a.lib.ID, slot: a.slot, index: a.index, probes: probes, spare: a.cover.Spare, spared: true, links: map[uint32][]link.Link{}, linked: map[uint32]time.Time{}}
 	var ok bool
-	if s.test, ok = a.lib.Unprobed(probes); !ok {
+	if s.test, ok = a.lib.Unprobed(slices.Concat(probes, s.spare)); !ok {
 		return s, nil
 	}
 	var err error

@@ -224,7 +224,15 @@ func (t *Tracer) copyOf(tenant string, st *unix.Stat_t, name, path string) (*att
 			lib.Close()
 			continue
 		}
-		return &attachment{lib: lib, cover: a.cover, layout: a.layout, slot: a.slot, build: a.build}, nil
+		c := &attachment{lib: lib, cover: a.cover, layout: a.layout, slot: a.slot, build: a.build}
+		if a.sizes != nil {
+			c.sizes, err = newReservedSizes(lib)
+		}
+		if err != nil {
+			lib.Close()
+			return nil, err
+		}
+		return c, nil
 	}
 	return nil, nil
 }

@@ -40,7 +40,7 @@ func (t *Tracer) Run(ctx context.Context, ready func(), sink func([]aggregator.E
 	g.Go(func() error {
 		defer cancel()
 		defer close(t.ended)
-		r := &run{t: t, sink: sink, processes: map[uint32]*traced{}, lookedFor: map[uint32]struct{}{}, untraced: map[uint32]bool{}, targets: map[uint32]bool{}, partial: map[uint32]*aggregator.CircularBuffer{},
+		r := &run{t: t, sink: sink, processes: map[uint32]*traced{}, lookedFor: map[uint32]struct{}{}, untraced: map[uint32]bool{}, unsizedOf: map[uint32]bool{}, sharded: shardedRecords{}, targets: map[uint32]bool{}, partial: map[uint32]*aggregator.CircularBuffer{},
 			execs: map[uint32]uint64{}, raised: map[aggregator.ReasonCode]raised{}, related: map[uint32]*relations{}, marks: map[uint32]*marks{}, exited: map[uint32]uint64{}, callers: map[proc.FileVersion]*metal.Launchers{}, names: inspect.ChipNames{}, stacks: newStacks()}
 		defer r.stacks.close()
 		r.stacks.sent = t.opts.Stacks && !t.opts.StacksPaused
@@ -80,6 +80,10 @@ type run struct {
 	execs map[uint32]uint64
 	// untraced are those that use a library which is not traced.
 	untraced map[uint32]bool
+	// unsizedOf are processes of which buffers were seen before these were known: their reserved sizes were
+	// not computed.
+	unsizedOf map[uint32]bool
+	sharded   shardedRecords
 	// lost events, those of them that make up programs or are of traces, and ends of processes.
 	lost, lostParts, lostTraces, lostMarks, lostEnds uint64
 	// lostAllocs are allocations among the lost events, allocsLost is when they were lost last, and countedAt when losses were.
@@ -167,7 +171,9 @@ type traced struct {
 	closing    map[uint64]*closing
 	closed     map[uint64]bool
 	allocators map[uint64]bool
-	noticed    bool
+	// banks of its allocators' memories, from which reserved sizes are computed; zero where they could not be read.
+	banks   map[memoryOf]metal.Bank
+	noticed bool
 	// hooked are Buffers that graph capture took, so that nothing is reserved for them.
 	hooked map[uint64]struct{}
 	// unknownCapacities are of allocators that could not be read: perhaps they are just being destroyed.
@@ -391,19 +397,27 @@ func (r *run) decode(b []byte) {
 	switch kind := bpf.MemtraceTtKind(head.Kind); kind {
 	case bpf.MemtraceTtKindTT_ALLOC:
 		e := (*bpf.MemtraceTtAlloc)(unsafe.Pointer(&b[0]))
-		if p, known := r.process(from, head.Library); known {
+		perBank := uint64(head.PerBank)
+		if p, known := r.process(from, head.Library); !known {
+			if perBank == 0 {
+				r.unsizedOf[from.pid] = true
+			}
+		} else {
 			r.know(p, from, e.Device, e.Allocator)
 			if p.reconciliation.forkedFrom != 0 {
 				p.use(e.Device)
 			}
 			p.touch(e.Buffer)
 			p.unhook(e.Buffer)
+			if perBank == 0 {
+				perBank = r.reservedSize(p, from, e)
+			}
 		}
 		r.emit(aggregator.Event{
 			Kind: aggregator.Alloc, Memory: aggregator.Memory(head.Memory), MemoryLayout: head.Layout,
 			PID: from.pid, TID: from.tid, Time: from.time,
 			Device: e.Device, Allocator: e.Allocator, Buffer: e.Buffer,
-			Address: uint64(e.Address), Size: e.Size, PageSize: uint64(e.PageSize), PerBank: uint64(head.PerBank),
+			Address: uint64(e.Address), Size: e.Size, PageSize: uint64(e.PageSize), PerBank: perBank,
 			Stack: r.stacks.take(from),
 		})
 		r.markAllocated(from, e.Buffer)
@@ -422,6 +436,8 @@ func (r *run) decode(b []byte) {
 	case bpf.MemtraceTtKindTT_MARK:
 		r.process(from, head.Library)
 		r.handleMark(from, (*bpf.MemtraceTtMark)(unsafe.Pointer(&b[0])))
+	case bpf.MemtraceTtKindTT_SHARDED:
+		r.sharded.add(from, b)
 	case bpf.MemtraceTtKindTT_STACK:
 		r.process(from, head.Library)
 		r.stacks.add(from, b)
@@ -481,6 +497,7 @@ func (r *run) object(from origin, kind bpf.MemtraceTtKind, library uint8, object
 			r.endsAt(p, object, from.time)
 			delete(p.allocators, object)
 			delete(p.unknownCapacities, object)
+			p.forgetBanks(object)
 			p.touch(object)
 		}
 		e.Kind, e.Allocator = aggregator.AllocatorGone, object
@@ -579,6 +596,7 @@ func (r *run) gone(from origin) {
 	if known || lookedFor { // events of either went out
 		delete(r.processes, from.pid)
 		delete(r.lookedFor, from.pid)
+		delete(r.unsizedOf, from.pid)
 		r.emit(aggregator.Event{Kind: aggregator.ProcessExit, PID: from.pid, Time: from.time})
 	}
 	// What its forked children have copies of is theirs alone now.
@@ -674,7 +692,7 @@ func (r *run) add(a announcement, now uint64) (p *traced, lives bool) {
 	in := inspect.New(a.of.lib, a.mapping)
 	p = &traced{
 		Inspector: in.Hurried(), patient: in, mapping: a.mapping, of: a.of, at: a.at, seen: a.seen, late: a.late,
-		devices: map[uint64][]aggregator.Chip{}, unsized: map[uint64]*unsized{}, closing: map[uint64]*closing{}, closed: map[uint64]bool{}, allocators: map[uint64]bool{}, unknownCapacities: map[uint64]unknownCapacity{},
+		devices: map[uint64][]aggregator.Chip{}, unsized: map[uint64]*unsized{}, closing: map[uint64]*closing{}, closed: map[uint64]bool{}, allocators: map[uint64]bool{}, banks: map[memoryOf]metal.Bank{}, unknownCapacities: map[uint64]unknownCapacity{},
 	}
 	p.chips = inspect.NewChips(p.Inspector, pid)
 	p.reconciliation.forkedFrom = proc.ForkedFrom(a.mapping)
@@ -707,6 +725,10 @@ func (r *run) add(a announcement, now uint64) (p *traced, lives bool) {
 	}
 	r.processes[pid] = p
 	delete(r.lookedFor, pid)
+	if r.unsizedOf[pid] {
+		p.reconciliation.suspect = time.Now()
+	}
+	delete(r.unsizedOf, pid)
 	if r.stacks.sent {
 		r.stacks.addProcess(r.t, pid)
 	}
@@ -890,6 +912,9 @@ func (r *run) losses(now bool) {
 		r.lost, r.lostParts = lost, parts
 		r.lostPrograms = c.Lost[bpf.MemtraceTtKindTT_PROGRAM_GONE]
 		r.suspectAll()
+		for _, p := range r.processes {
+			clear(p.banks) // an allocator may have ended
+		}
 		r.forksLost, r.lossCounted = true, proc.Ticks()
 	}
 	r.findLostForks()
@@ -1071,5 +1096,6 @@ func (t *Tracer) Counters() (bpf.MemtraceTtCounters, error) {
 		sum.Clipped += c.Clipped
 		sum.Uncounted += c.Uncounted
 	}
+	sum.Unreserved += t.unreserved.Load()
 	return sum, nil
 }

@@ -104,6 +104,8 @@ type Tracer struct {
 
 	filled filled
 	failed atomic.Uint64 // attachments
+	// unreserved counts allocations whose reserved size was not computed, and not probed.
+	unreserved atomic.Uint64
 
 	// sendStacks: stacks are wanted; the reader tells the BPF programs of changes.
 	sendStacks atomic.Bool
@@ -137,6 +139,8 @@ type attachment struct {
 	layout *metal.Layout
 	// build is the same for copies of one file that share what was read of it.
 	build *build
+	// sizes computes what buffers take of each bank; nil where that is probed.
+	sizes *reservedSizes
 	// slot is what the BPF programs know of it.
 	slot bpf.MemtraceTtLayout
 	// probes are those of its file, once there are any. Other names of the file have the same.
@@ -829,6 +833,11 @@ func (t *Tracer) check(lib *metal.Library) (*attachment, error) {
 	a := &attachment{lib: lib, cover: cover, layout: layout, build: new(build)}
 	if a.slot, err = slotOf(lib, cover, layout); err != nil {
 		return nil, err
+	}
+	if len(cover.Spare) > 0 {
+		if a.sizes, err = newReservedSizes(lib); err != nil {
+			return nil, err
+		}
 	}
 	return a, nil
 }

@@ -46,6 +46,7 @@ func (r *run) readBy(p *traced, other int) {
 	now := another{p.Inspector, p.patient, p.mapping, p.of}
 	p.Inspector, p.patient, p.mapping, p.of = o.Inspector, o.patient, o.mapping, o.of
 	*o = now
+	clear(p.banks)
 	p.chips = inspect.NewChips(p.Inspector, p.mapping.PID)
 	p.describeLibrary()
 	r.describe(p, proc.Now())

@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"tt-memtrace/tracer"
@@ -60,6 +61,8 @@ type libraryDiagnosis struct {
 	// SeenBy is what reports buffers to the probes, or would, and AlsoBy what could in its place.
 	SeenBy string   `json:"buffers_seen_by"`
 	AlsoBy []string `json:"or_by"`
+	// ReservedSizes says how what a buffer takes of each bank is known.
+	ReservedSizes string `json:"reserved_sizes"`
 	// Points that were found: where tracing would attach.
 	Points []pointDiagnosis `json:"points"`
 	// Layout of a buffer; null where it is not proved.
@@ -115,6 +118,8 @@ type pointDiagnosis struct {
 	Instruction string `json:"instruction"`
 	// Emulated: the kernel runs the instruction itself and need not single-step it.
 	Emulated bool `json:"emulated"`
+	// Spare: it is attached only if what it sends cannot be computed for a buffer.
+	Spare bool `json:"spare,omitempty"`
 }
 
 type layoutDiagnosis struct {
@@ -199,9 +204,10 @@ func newLibraryDiagnosis(r *discover.Build) libraryDiagnosis {
 			d.AlsoBy = append(d.AlsoBy, c.Way.String())
 		}
 	}
-	for _, p := range r.Coverage.Probes {
-		d.Points = append(d.Points, pointDiagnosis{p.Point.Name, p.Symbol, p.Offset, p.Skipped, p.Instruction, p.Emulated})
+	for i, p := range slices.Concat(r.Coverage.Probes, r.Coverage.Spare) {
+		d.Points = append(d.Points, pointDiagnosis{p.Point.Name, p.Symbol, p.Offset, p.Skipped, p.Instruction, p.Emulated, i >= len(r.Coverage.Probes)})
 	}
+	d.ReservedSizes = reservedSizesDiagnosis(r.Report)
 	for _, p := range r.Coverage.Missing {
 		d.NotCovered = append(d.NotCovered, notCovered{p.Name, p.Need, p.Without})
 	}
@@ -224,6 +230,22 @@ func newLibraryDiagnosis(r *discover.Build) libraryDiagnosis {
 		}
 	}
 	return d
+}
+
+// reservedSizesDiagnosis says whether reserved sizes are computed from what is seen of a buffer, or why each is probed.
+func reservedSizesDiagnosis(r *metal.Report) string {
+	computed, err := r.Library.ReservedSizes()
+	switch {
+	case err == nil && len(r.Coverage.Spare) > 0 && computed.Span > 0:
+		return "computed; probed once that fails for a buffer"
+	case err == nil && len(r.Coverage.Spare) > 0:
+		return "computed; probed once there is a sharded buffer"
+	case slices.Contains(r.Coverage.NotCovered(), "reserved sizes"):
+		return "unknown"
+	case err == nil:
+		return "probed, as buffers are seen by " + r.Coverage.Way.String()
+	}
+	return "probed: " + err.Error()
 }
 
 func newLayoutDiagnosis(l *metal.Layout) *layoutDiagnosis {

@@ -264,11 +264,15 @@ func (l *libraryDiagnosis) printFindings(w io.Writer, tw *tabwriter.Writer) {
 		also = fmt.Sprintf(" (without it: by %s)", strings.Join(l.AlsoBy, " or "))
 	}
 	fmt.Fprintf(w, "\n  Buffers are seen by %s%s\n", l.SeenBy, also)
+	fmt.Fprintf(w, "  Reserved sizes are %s\n", l.ReservedSizes)
 	fmt.Fprintln(w, "\n  Probe points, in the file, and the instruction there")
 	for _, p := range l.Points {
 		how := "single-stepped"
 		if p.Emulated {
 			how = "emulated"
+		}
+		if p.Spare {
+			how += ", spare"
 		}
 		fmt.Fprintf(tw, "    %s\t%s\t%#x\t%s\t%s\t%s\n", mark(p.Emulated), p.Name, p.Offset, p.Instruction, how, p.Symbol)
 	}

@@ -120,6 +120,14 @@ func Summary(r *metal.Report) string {
 	for _, p := range r.Coverage.Probes {
 		line("point %s: %s at %#x + %d, %s, emulated %t", p.Point.Name, p.Symbol, p.Offset, p.Skipped, p.Instruction, p.Emulated)
 	}
+	for _, p := range r.Coverage.Spare {
+		line("spare point %s: %s at %#x + %d, %s, emulated %t", p.Point.Name, p.Symbol, p.Offset, p.Skipped, p.Instruction, p.Emulated)
+	}
+	if sizes, err := r.Library.ReservedSizes(); err == nil {
+		line("reserved sizes: %v", sizes)
+	} else {
+		line("reserved sizes: %v", err)
+	}
 	for _, p := range r.Coverage.Missing {
 		line("missing %s", p.Name)
 	}

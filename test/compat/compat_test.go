@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -50,6 +51,31 @@ func inspect(t testing.TB, s *Sparse) *metal.Report {
 	return r
 }
 
+// checkReservedSizes compares what a library computes for interleaved buffers with the same by another way.
+func checkReservedSizes(t *testing.T, l *metal.Library) {
+	t.Helper()
+	sizes, err := l.ReservedSizes()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if sizes.Span == 0 || sizes.Ranges == 0 {
+		t.Errorf("of sharded buffers it needs %d bytes, and core ranges at %#x", sizes.Span, sizes.Ranges)
+	}
+	up := func(v, to uint64) uint64 { return (v + to - 1) / to * to }
+	for _, b := range []metal.Bank{{Banks: 12, PageAlignment: 32, MinBlock: 32, BlockAlignment: 32}, {Banks: 7, PageAlignment: 64, MinBlock: 0x900, BlockAlignment: 128}} {
+		for _, pages := range []uint64{1, 7, 11, 12, 13, 1000} {
+			for _, page := range []uint64{4, 32, 100, 2048} {
+				shape := metal.Shape{Memory: 1, Size: pages * page, PageSize: page}
+				banks := uint64(b.Banks)
+				want := up(max(up(pages, banks)/banks*up(page, uint64(b.PageAlignment)), b.MinBlock), b.BlockAlignment)
+				if got, err := sizes.PerBank(b, &shape); err != nil || got != want {
+					t.Errorf("%d pages of %d bytes over %+v: %d, not %d: %v", pages, page, b, got, want, err)
+				}
+			}
+		}
+	}
+}
+
 // Every published release can be traced: each required point is there and
 // is at an instruction that the kernel emulates, each offset is shown by at
 // least two functions of the library, and the getters of devices and capacities
@@ -82,6 +108,11 @@ func TestMatrix(t *testing.T) {
 				if len(r.Ways) != 2 || r.Ways[0].Way != metal.ByGraphTracker || r.Ways[1].Way != metal.ByAllocator {
 					t.Errorf("it can be traced in the ways %v", r.Ways)
 				}
+				// An allocation and its free are two hits: reserved sizes are computed, of sharded buffers too.
+				if c := r.Coverage; len(c.Spare) != 1 || slices.ContainsFunc(c.Probes, func(p metal.Probe) bool { return p.Point == c.Spare[0].Point }) {
+					t.Errorf("spare points: %v", c.Spare)
+				}
+				checkReservedSizes(t, r.Library)
 				sources := map[string]int{}
 				for _, e := range r.Layout.Evidence {
 					if e.Err != nil {

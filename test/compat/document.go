@@ -35,6 +35,7 @@ says what is missing.
 `, len(list), len(reports))
 	d.releases(list)
 	d.points(list)
+	d.reservedSizes(list)
 	d.fields(list)
 	d.getters(list)
 	return d.err
@@ -140,7 +141,7 @@ program_binary_status_ is not Committed): there the workload has one thread. Bef
 
 func points(r *metal.Report) string {
 	found := map[string]bool{}
-	for _, p := range r.Coverage.Probes {
+	for _, p := range slices.Concat(r.Coverage.Probes, r.Coverage.Spare) {
 		found[p.Point.Name] = true
 	}
 	if len(r.Coverage.Missing) == 0 {
@@ -206,7 +207,7 @@ func (d *document) points(list []Release) {
 		for _, row := range ranges(list, func(r Release) string {
 			var symbols []string
 			for _, c := range d.reports[r.BuildID].Ways {
-				for _, p := range c.Probes {
+				for _, p := range slices.Concat(c.Probes, c.Spare) {
 					if symbol := "`" + p.Symbol + "`"; p.Point == point && !slices.Contains(symbols, symbol) {
 						symbols = append(symbols, symbol)
 					}
@@ -227,6 +228,24 @@ func (d *document) points(list []Release) {
 			d.print("%s %s | %s |\n", head, row.cells, row.name())
 			head = "| | | |"
 		}
+	}
+}
+
+// reservedSizes writes what it takes to compute what a buffer takes of each bank.
+func (d *document) reservedSizes(list []Release) {
+	d.print("\n## Reserved sizes\n\nWhat a buffer takes of each bank is computed from its record, and from four numbers of its allocator's memory. Where that fails for a buffer,\n*bank space taken* is probed from then on.\n\n")
+	d.print("| releases | a list of blocks rounds by what it has at | bytes of a sharded buffer's fields |\n|---|---|---|\n")
+	for _, row := range ranges(list, func(r Release) string {
+		s, err := d.reports[r.BuildID].Library.ReservedSizes()
+		switch {
+		case err != nil:
+			return fmt.Sprintf("always probed: %v | ", err)
+		case s.Span == 0:
+			return fmt.Sprintf("%+#x, %+#x | probed", s.MinBlock, s.BlockAlignment)
+		}
+		return fmt.Sprintf("%+#x, %+#x | %d", s.MinBlock, s.BlockAlignment, s.Span)
+	}) {
+		d.print("| %s | %s |\n", row.name(), row.cells)
 	}
 }
 

@@ -170,12 +170,19 @@ func (s *specimen) judge(what string) (*metal.Report, error) {
 	}
 	for _, p := range r.Coverage.Probes {
 		right := slices.ContainsFunc(good.Ways, func(c *metal.Coverage) bool {
-			return slices.ContainsFunc(c.Probes, func(g metal.Probe) bool {
+			return slices.ContainsFunc(slices.Concat(c.Probes, c.Spare), func(g metal.Probe) bool {
 				return g.Point == p.Point && g.Offset == p.Offset && g.Skipped == p.Skipped && g.Emulated == p.Emulated
 			})
 		})
 		if !right {
 			s.t.Errorf("%s: a wrong point: %+v", what, p)
+		}
+	}
+	if len(r.Coverage.Spare) > 0 {
+		computed, err := r.Library.ReservedSizes()
+		// Of what is damaged less may be computed.
+		if right, _ := good.Library.ReservedSizes(); err != nil || computed.MinBlock != right.MinBlock || computed.BlockAlignment != right.BlockAlignment {
+			s.t.Errorf("%s: wrong reserved sizes: %v, %v", what, computed, err)
 		}
 	}
 	return r, nil
@@ -199,7 +206,7 @@ func TestDroppedPoint(t *testing.T) {
 			point := &metal.Points[i]
 			d := s.clone()
 			found := false
-			for _, p := range s.good.Coverage.Probes {
+			for _, p := range slices.Concat(s.good.Coverage.Probes, s.good.Coverage.Spare) {
 				if p.Point == point {
 					found = true
 					d.drop(p.Symbol)
@@ -222,6 +229,20 @@ func TestDroppedPoint(t *testing.T) {
 				says(t, point.Name, err, "lacks the required "+point.Name, point.Symbols[0], s.good.Library.BuildID)
 			} else if err != nil || !slices.Contains(r.Coverage.Missing, point) {
 				t.Errorf("without %s: %v", point.Name, err)
+			}
+		}
+	})
+}
+
+// Without any one of the functions that compute reserved sizes, these are probed.
+func TestDroppedComputation(t *testing.T) {
+	each(t, twoSpecimens, func(t *testing.T, s *specimen) {
+		for _, name := range []string{"_ZNK2tt8tt_metal6Buffer21aligned_size_per_bankEv", "_ZN2tt8tt_metal9allocator11FreeListOptC1EmmmmNS2_12SearchPolicyE", "_ZN2tt8tt_metal9allocator11FreeListOpt8allocateEmbm"} {
+			d := s.clone()
+			d.drop(name)
+			r, err := d.judge(name)
+			if err != nil || len(r.Coverage.Spare) > 0 || !slices.ContainsFunc(r.Coverage.Probes, func(p metal.Probe) bool { return p.Point == s.good.Coverage.Spare[0].Point }) {
+				t.Errorf("without %s: %v, spare %v", name, err, r.Coverage.Spare)
 			}
 		}
 	})

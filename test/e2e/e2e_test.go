@@ -195,6 +195,8 @@ func chipSet(chips []uint32) string {
 func (tr *trace) compare(pid int, m rig.Message) {
 	t := tr.t
 	t.Helper()
+	tr.sync()
+	tr.awaitSizes(pid)
 	tr.compareHeld(pid, m)
 	p, _ := tr.process(pid)
 	if p.Counters.UnmatchedFrees+p.Counters.Replaced+p.Counters.Odd > 0 {
@@ -217,6 +219,17 @@ func (tr *trace) compare(pid int, m rig.Message) {
 }
 
 // compareLive compares live buffers, whoever listed them.
+// awaitSizes waits until the reserved sizes of a process's buffers are known. Where it could not be read in time, as on
+// a busy host, a buffer has its own from the next comparison.
+func (tr *trace) awaitSizes(pid int) {
+	for end := time.Now().Add(patience); time.Now().Before(end); {
+		if p, _ := tr.process(pid); !slices.ContainsFunc(p.Memory[:], func(u aggregator.Usage) bool { return u.Unreserved > 0 }) {
+			return
+		}
+		time.Sleep(10 * time.Millisecond) // what is awaited happens in the tracer
+	}
+}
+
 func (tr *trace) compareHeld(pid int, m rig.Message) {
 	t := tr.t
 	t.Helper()

@@ -42,7 +42,7 @@ func (l *Library) Copy(name, path string) (*Library, error) {
 		}
 		return image.Of(e), nil
 	})
-	c.allocatorSet = sync.OnceValues(c.setOffset)
+	c.allocatorSet, c.layout = sync.OnceValues(c.setOffset), sync.OnceValues(c.findLayout)
 	return c, nil
 }
 

@@ -91,7 +91,9 @@ func (e Evidence) Shows() string {
 // functions of the library over a buffer that is not there, and watching what
 // they read, pass on and write; and by its debug information, if it has any. It
 // wraps ErrUnsupported where that proves nothing, or where two sources disagree.
-func (l *Library) Layout() (*Layout, error) {
+func (l *Library) Layout() (*Layout, error) { return l.layout() }
+
+func (l *Library) findLayout() (*Layout, error) {
 	refuse := func(format string, args ...any) error {
 		return fmt.Errorf("%s (build-id %s): %w: %w", l.Path, orUnknown(l.BuildID), fmt.Errorf(format, args...), ErrUnsupported)
 	}

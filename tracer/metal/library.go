@@ -57,6 +57,10 @@ type Library struct {
 	allocatorSet func() (uint64, error)
 	readers      func() map[uint64]string
 	configRing   onceConfigRing
+	// reservedSizes is how it computes these.
+	reservedSizes onceReservedSizes
+	// layout is that of its buffers.
+	layout func() (*Layout, error)
 	// standardImage is the C++ library that was read last beside it.
 	standardImage atomic.Pointer[standardLibrary]
 }
@@ -109,6 +113,7 @@ func OpenFile(name, path string) (lib *Library, err error) {
 	l := &Library{Path: path, image: image, ID: proc.FileID{Device: st.Dev, Inode: st.Ino}, file: f, blocks: blocks, elf: e,
 		symbols: map[string]elfSymbol{}, prefixed: map[string][]elfSymbol{}}
 	l.functions, l.allocatorSet, l.readers = sync.OnceValue(l.functionNames), sync.OnceValues(l.setOffset), sync.OnceValue(l.binaryReaders)
+	l.layout = sync.OnceValues(l.findLayout)
 	for _, p := range e.Progs {
 		if p.Type == elf.PT_LOAD {
 			l.segments = append(l.segments, p.ProgHeader)

@@ -92,6 +92,9 @@ type Point struct {
 	Way Way
 	// Check, where set, says why the point would send nothing in a library.
 	Check func(*Library) error
+	// Computed, where set, says why what the point sends is not computed in a library. Where it is, the
+	// point is attached only if that fails for a buffer.
+	Computed func(*Library) error
 }
 
 // Points is the probe table.
@@ -103,7 +106,8 @@ var Points = []Point{
 	{
 		Name: "bank space taken", Need: Degrades, BPFProgram: "reserve_in_bank", Phase: Notes, Way: ByGraphTracker | ByObserver,
 		Covers: "reserved sizes", Without: "reserved sizes are unknown; requested sizes are not affected",
-		Symbols: allocateInBlock,
+		Symbols:  allocateInBlock,
+		Computed: func(l *Library) error { _, err := l.ReservedSizes(); return err },
 	},
 	{
 		Name: "buffer allocated", Need: Required, BPFProgram: "buffer_allocated", Phase: Places, Way: ByGraphTracker,

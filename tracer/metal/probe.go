@@ -30,6 +30,8 @@ type Coverage struct {
 	// Way in which buffers are seen.
 	Way    Way
 	Probes []Probe
+	// Spare are those that are attached only if what they would send cannot be computed.
+	Spare []Probe
 	// Missing points, with their Need and what is lost.
 	Missing []*Point
 }
@@ -79,7 +81,11 @@ func (l *Library) CoverBy(w Way) (*Coverage, error) {
 			}
 			continue
 		}
-		c.Probes = append(c.Probes, usable...)
+		if p.Computed != nil && p.Computed(l) == nil {
+			c.Spare = append(c.Spare, usable...)
+		} else {
+			c.Probes = append(c.Probes, usable...)
+		}
 	}
 	if !l.IsRuntime() {
 		lacking = []string{lacking[0] + ", which identifies the runtime: its code is in libtt_metal.so, up to 0.60.1 in _ttnncpp.so"}

@@ -3,6 +3,7 @@ package metal
 import (
 	"errors"
 	"io"
+	"slices"
 
 	"tt-memtrace/tracer/eval"
 )
@@ -69,7 +70,7 @@ func ExamineExtents(path string) (*Report, []Extent, error) {
 	}
 	_, _ = lib.ConfigRing()
 	for _, c := range append(r.Ways, r.Coverage) {
-		for _, p := range c.Probes {
+		for _, p := range slices.Concat(c.Probes, c.Spare) {
 			reads.extents = append(reads.extents, Extent{int64(p.Offset - p.Skipped), entryBytes})
 		}
 	}

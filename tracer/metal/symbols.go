@@ -47,6 +47,13 @@ var deallocateBuffer = []string{
 // deallocateBlock frees a block of a bank, by its address.
 const deallocateBlock = "_ZN2tt8tt_metal9allocator11FreeListOpt10deallocateEm"
 
+// What a buffer asks each bank for, a list of blocks, and a block that it gives.
+const (
+	sizePerBank = "_ZNK2tt8tt_metal6Buffer21aligned_size_per_bankEv"
+	makeBlocks  = "_ZN2tt8tt_metal9allocator11FreeListOptC1EmmmmNS2_12SearchPolicyE"
+	giveBlock   = "_ZN2tt8tt_metal9allocator11FreeListOpt8allocateEmbm"
+)
+
 // deallocateBuffers: all buffers freed.
 var deallocateBuffers = []string{
 	"_ZN2tt8tt_metal13AllocatorImpl18deallocate_buffersEv",
@@ -305,6 +312,11 @@ var (
 	BankSize = []string{
 		"_ZNK2tt8tt_metal13AllocatorImpl13get_bank_sizeERKNS0_10BufferTypeE",
 		"_ZNK2tt8tt_metal9Allocator13get_bank_sizeERKNS0_10BufferTypeE",
+	}
+	// BankAlignment is what pages are aligned to.
+	BankAlignment = []string{
+		"_ZNK2tt8tt_metal13AllocatorImpl13get_alignmentENS0_10BufferTypeE",
+		"_ZNK2tt8tt_metal9Allocator13get_alignmentENS0_10BufferTypeE",
 	}
 )
 
