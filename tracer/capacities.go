@@ -56,8 +56,12 @@ func (r *run) capacities(now bool) {
 			if !now && time.Now().Before(u.next) {
 				continue
 			}
-			known := r.described(p, device)
-			if allocator, capacity, err := p.AllocatorOf(device); err == nil && known {
+			allocator, capacity, err := p.AllocatorOf(device)
+			if err != nil && len(p.others) > 0 {
+				r.described(p, device) // it can be of another build, which is asked then
+				allocator, capacity, err = p.AllocatorOf(device)
+			}
+			if err == nil && r.described(p, device) {
 				r.sized(p, origin{pid: p.mapping.PID, time: proc.Now()}, device, allocator, &capacity)
 			} else if time.Since(u.since) > longestOpening {
 				delete(p.unsized, device)
