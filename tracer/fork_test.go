@@ -2,6 +2,7 @@ package tracer
 
 import (
 	"os"
+	"runtime"
 	"slices"
 	"syscall"
 	"testing"
@@ -11,6 +12,7 @@ import (
 	"tt-memtrace/aggregator"
 	"tt-memtrace/bpf"
 	"tt-memtrace/test/fixture"
+	"tt-memtrace/tracer/proc"
 )
 
 // fork starts a child of a driver that takes commands through it, and outlives it.
@@ -224,6 +226,10 @@ func TestLostTracesOfAProcessThatIsNotKnownYet(t *testing.T) {
 	fixture.Do(t, p, "child 0 replay %s 1 1", queue)
 	if s := tr.process(child); !marked(child) {
 		t.Errorf("%d unsafe buffers, marked with %+v", s.Unsafe.Buffers, s.Reasons)
+	}
+	// When a process started is known to a tick.
+	for counted := proc.Ticks(); proc.Ticks() <= counted; {
+		runtime.Gosched()
 	}
 	later := fixture.User(t, fixture.LayoutB)
 	tr.awaitProcess(later.PID)
