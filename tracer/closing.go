@@ -96,7 +96,7 @@ func (r *run) notOpen(p *traced, from origin, device uint64) {
 	if len(p.closed) >= maxClosed {
 		clear(p.closed)
 	}
-	p.closed[device] = true
+	p.closed[device] = from.time
 	if rel := r.related[from.pid]; rel != nil {
 		rel.rings.Drop(device)
 		maps.DeleteFunc(rel.queues, func(_, at uint64) bool { return at == device })

@@ -282,10 +282,12 @@ func (r *run) merge(rd *reading) {
 			}
 		}
 	}
-	// A device that closes, or an allocator that ended while it was read, is not made known again.
+	// A device that closed, or an allocator that ended while it was read, is not made known again. One that closed
+	// before has opened again, and the record of that was lost.
 	gone := func(device, allocator uint64) bool {
 		_, ended := touched[allocator]
-		return p.closed[device] || ended
+		at, closed := p.closed[device]
+		return closed && at >= rd.since || ended
 	}
 	for device, allocator := range rd.result.Devices {
 		if gone(device, allocator) {

@@ -19,7 +19,7 @@ func TestDeviceClosedWhileItIsRead(t *testing.T) {
 		"its allocator ends": func(r *run, _ *traced) { r.object(from, bpf.MemtraceTtKindTT_ALLOCATOR_GONE, 0, allocator) },
 	} {
 		p := &traced{mapping: proc.Mapping{PID: pid}, devices: map[uint64][]aggregator.Chip{}, closing: map[uint64]*closing{device: {origin: from}},
-			closed: map[uint64]bool{}, allocators: map[uint64]bool{}}
+			closed: map[uint64]uint64{}, allocators: map[uint64]bool{}}
 		r := &run{t: &Tracer{}, processes: map[uint32]*traced{pid: p}, related: map[uint32]*relations{}}
 		r.t.opts.Notice = func(s string) { t.Error(s) }
 		rd := &reading{of: p, first: true, result: &inspect.ProcessScan{Devices: map[uint64]uint64{device: allocator}}}

@@ -166,10 +166,10 @@ type traced struct {
 	// whether they are copies.
 	used   map[uint64]bool
 	unsure bool
-	// closing are devices that began to close, and closed those that closed and have not opened
+	// closing are devices that began to close, and closed when those closed that have not opened
 	// again since.
 	closing    map[uint64]*closing
-	closed     map[uint64]bool
+	closed     map[uint64]uint64
 	allocators map[uint64]bool
 	// banks of its allocators' memories, from which reserved sizes are computed; zero where they could not be read.
 	banks   map[memoryOf]metal.Bank
@@ -692,7 +692,7 @@ func (r *run) add(a announcement, now uint64) (p *traced, lives bool) {
 	in := inspect.New(a.of.lib, a.mapping)
 	p = &traced{
 		Inspector: in.Hurried(), patient: in, mapping: a.mapping, of: a.of, at: a.at, seen: a.seen, late: a.late,
-		devices: map[uint64][]aggregator.Chip{}, unsized: map[uint64]*unsized{}, closing: map[uint64]*closing{}, closed: map[uint64]bool{}, allocators: map[uint64]bool{}, banks: map[memoryOf]metal.Bank{}, unknownCapacities: map[uint64]unknownCapacity{},
+		devices: map[uint64][]aggregator.Chip{}, unsized: map[uint64]*unsized{}, closing: map[uint64]*closing{}, closed: map[uint64]uint64{}, allocators: map[uint64]bool{}, banks: map[memoryOf]metal.Bank{}, unknownCapacities: map[uint64]unknownCapacity{},
 	}
 	p.chips = inspect.NewChips(p.Inspector, pid)
 	p.reconciliation.forkedFrom = proc.ForkedFrom(a.mapping)
@@ -802,7 +802,7 @@ func (r *run) process(from origin, library uint8) (p *traced, known bool) {
 
 // know makes sure that a buffer's device and allocator were described before it.
 func (r *run) know(p *traced, from origin, device, allocator uint64) {
-	if p.closed[device] && p.allocators[allocator] {
+	if _, closed := p.closed[device]; closed && p.allocators[allocator] {
 		r.closeFailed(p, from)
 	}
 	r.device(p, from, device)

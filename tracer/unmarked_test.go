@@ -20,7 +20,7 @@ func beingRead(t *testing.T, first bool) (*run, *traced, *reading) {
 	r := related()
 	r.t = &Tracer{}
 	r.t.opts.Notice = func(s string) { t.Log(s) }
-	p := &traced{mapping: proc.Mapping{PID: 7}, devices: map[uint64][]aggregator.Chip{0x1000: {{}}}, closed: map[uint64]bool{}, allocators: map[uint64]bool{}}
+	p := &traced{mapping: proc.Mapping{PID: 7}, devices: map[uint64][]aggregator.Chip{0x1000: {{}}}, closed: map[uint64]uint64{}, allocators: map[uint64]bool{}}
 	r.processes[7] = p
 	rd := &reading{of: p, first: first, result: &inspect.ProcessScan{}}
 	b := &p.reconciliation
@@ -119,6 +119,40 @@ func TestLostOpeningOfAnotherDevice(t *testing.T) {
 			holds[c.Chip.Number] = c.Memory[aggregator.DRAM].Requested
 		}
 		return s.Buffers == 1 && holds[1] == 0 && holds[chip] == 4096 && holds[chip+1] == 4096
+	}
+	if s := tr.process(p.PID); s.Exact() && !right(s) {
+		t.Errorf("nothing is marked: %+v", s.Chips)
+	}
+	tr.await("it is right", func() bool { s, _ := tr.lookup(p.PID); return s.Exact() && right(s) })
+}
+
+// A device whose closing is known, and that opens again at its address unseen, is on its chips.
+func TestLostOpeningAfterAClose(t *testing.T) {
+	t.Parallel()
+	p := fixture.User(t, fixture.LayoutB)
+	tr := start(t, Options{PIDs: []uint32{p.PID}, RingBytes: uint32(os.Getpagesize())})
+	fixture.Do(t, p, "device 0 1")
+	fixture.Do(t, p, "device 1 2")
+	fixture.Do(t, p, "alloc 100 0 0 0 4096 1024 64")
+	end := func() {
+		fixture.Do(t, p, "close 0")
+		fixture.Do(t, p, "destroy 0")
+	}
+	end()
+	if s := tr.process(p.PID); s.Buffers != 0 || !s.Exact() {
+		t.Fatalf("%d buffers after it closed, %+v", s.Buffers, s.Reasons)
+	}
+	tr.lose(bpf.MemtraceTtKindTT_DEVICE_OPEN, func() { fixture.Do(t, p, "storm 1 1 1000 0") }, func() {
+		fixture.Do(t, p, "device 0 1")
+		fixture.Do(t, p, "alloc 100 0 0 0 4096 1024 64")
+		if tr.counters().Lost[bpf.MemtraceTtKindTT_DEVICE_OPEN] == 0 {
+			end()
+		}
+	})
+	right := func(s aggregator.ProcessSnapshot) bool {
+		return s.Buffers == 1 && slices.ContainsFunc(s.Chips, func(c aggregator.ChipSnapshot) bool {
+			return c.Chip.Number == 1 && c.Memory[aggregator.DRAM].Requested == 4096
+		})
 	}
 	if s := tr.process(p.PID); s.Exact() && !right(s) {
 		t.Errorf("nothing is marked: %+v", s.Chips)
