@@ -10,6 +10,7 @@ import (
 	"tt-memtrace/aggregator"
 	"tt-memtrace/tracer/memory"
 	"tt-memtrace/tracer/metal"
+	"tt-memtrace/tracer/proc"
 )
 
 // An allocator that is scanned often has mostly the buffers that it had. So their objects, and the
@@ -35,6 +36,10 @@ type rescan struct {
 // slot is a buffer that is in the set, or was.
 type slot struct {
 	node, buffer uint64
+	// next is what the node had when it was met first.
+	next uint64
+	// was is the buffer as it was shown last, empty where it was not.
+	was aggregator.LiveBuffer
 	// window is where its fields are; 0 where that was not read yet.
 	window uint64
 	// place is its position in the order, and seen the last scan that found it in the set.
@@ -52,6 +57,13 @@ func nodeOf(b []byte) node {
 	return node{binary.LittleEndian.Uint64(b), binary.LittleEndian.Uint64(b[metal.NodeValue:])}
 }
 
+func (n node) bytes() []byte {
+	b := make([]byte, nodeBytes)
+	binary.LittleEndian.PutUint64(b, n.next)
+	binary.LittleEndian.PutUint64(b[metal.NodeValue:], n.buffer)
+	return b
+}
+
 // possible says whether it is one: what malloc notes in memory that was freed is not aligned, or
 // hardly ever.
 func (n node) possible() bool { return n.next%8 == 0 && n.buffer%8 == 0 && n.buffer != 0 }
@@ -62,13 +74,16 @@ var errMoved = errors.New("it changed while it was read")
 // errMixed: what was read is of several moments.
 var errMixed = errors.New("it changed between two readings")
 
+// manyBuffers take longer to be read again than the states of a process's threads.
+const manyBuffers = 1000
+
 // strictTime is for how much of processors a set is read again until it did not change meanwhile.
 const strictTime = 10 * time.Millisecond
 
-// buffers reads what an allocator has now. Where strict, all of that was so at one moment. Else it is
-// what the allocator had in the milliseconds in which it was read: what was there all the time is in
-// it, and what is in it was there at some time of these.
-func (r *rescan) buffers(in *Inspector, layout *metal.Layout, allocator, set uint64, strict bool) (live []aggregator.LiveBuffer, err error) {
+// buffers reads what an allocator has now. Until the time for that is over, all of it was so at one moment.
+// Then it is what the allocator had in the milliseconds in which it was read: what was there all the
+// time is in it, and what is in it was there at some time of these.
+func (r *rescan) buffers(in *Inspector, layout *metal.Layout, allocator, set uint64, over func() bool) (live []aggregator.LiveBuffer, err error) {
 	if r.pieces == nil || r.added > r.planned/4+16 {
 		r.plan(in, layout)
 	}
@@ -82,6 +97,7 @@ func (r *rescan) buffers(in *Inspector, layout *metal.Layout, allocator, set uin
 			*r = rescan{sizes: r.sizes} // such as where a page of it is not there any more
 		}
 	}()
+	strict, activity := !over(), watch(in.mem.PID())
 	first, count, err := in.setHead(set)
 	if err != nil {
 		return nil, err
@@ -89,11 +105,20 @@ func (r *rescan) buffers(in *Inspector, layout *metal.Layout, allocator, set uin
 	if err := r.pieces.Read(); err != nil {
 		return nil, err
 	}
-	fields := fieldsOf(layout)
+	return r.settle(in, layout, allocator, set, first, count, strict, over, activity)
+}
+
+// settle follows the set, whose pieces were read, and makes sure of what was read: as many can have gone as
+// came, and a buffer can have been read while it was written. Of a process that did nothing meanwhile it is so.
+// Else all that was the same twice was so at one moment, and each of what was the same twice at some time.
+func (r *rescan) settle(in *Inspector, layout *metal.Layout, allocator, set, first, count uint64, strict bool, over func() bool, activity activity) ([]aggregator.LiveBuffer, error) {
+	was, fields := r.order, fieldsOf(layout)
 	found, after, err := r.walk(in, set, first, count)
 	if err != nil {
 		return nil, err
 	}
+	// Of many buffers it hardly ever is the same twice, as long as the process runs.
+	strict = strict && !(activity.ran() && over())
 	kept := false
 	if found < min(count, after) || found > max(count, after) {
 		// Those that it had are looked at one by one below. Of new ones some may be missing.
@@ -112,47 +137,115 @@ func (r *rescan) buffers(in *Inspector, layout *metal.Layout, allocator, set uin
 	if err := r.add(in, layout); err != nil {
 		return nil, err
 	}
-	live = r.live(&fields, allocator)
+	readings := r.readings(&fields, allocator)
+	switch {
+	case !strict:
+		err = r.confirm(in, &fields, allocator, readings)
+	case len(readings) < manyBuffers || !activity.rested():
+		err = r.same(in, &fields, allocator, set, first, count, readings)
+	}
+	if err != nil {
+		return nil, err
+	}
+	live := make([]aggregator.LiveBuffer, 0, len(readings))
+	for k, i := range r.order {
+		h := &readings[k].live
+		if r.slots[i].was = *h; h.Buffer != 0 {
+			live = append(live, *h)
+		}
+	}
 	if !strict {
-		return latest(live), nil
-	}
-	// As many can have gone as came: only what is the same twice was so at one moment.
-	nodes := r.nodes()
-	same, err := r.pieces.Reread()
-	if err != nil {
-		return nil, err
-	}
-	again, number, err := in.setHead(set)
-	if err != nil {
-		return nil, err
-	}
-	// What lies between the pieces, and slots that are not in the set any more, may change.
-	same = same || slices.Equal(nodes, r.nodes()) && slices.Equal(live, r.live(&fields, allocator))
-	if again != first || number != count || !same {
-		return nil, errMixed
+		live = latest(live)
 	}
 	return live, nil
 }
 
-// live are the buffers in the set, as they were when they were read last.
-func (r *rescan) live(fields *bufferFields, allocator uint64) []aggregator.LiveBuffer {
-	live := make([]aggregator.LiveBuffer, 0, len(r.order))
-	for _, i := range r.order {
-		s := &r.slots[i]
-		if h, ok := fields.buffer(r.pieces.Bytes(s.piece + 1)[:metal.WindowSize], s.buffer, allocator); ok {
-			live = append(live, h)
-		}
-	}
-	return live
+// activity is what a process had of processors when it began to be read, where the host kernel can tell.
+type activity struct {
+	pid uint32
+	had time.Duration
+	// fine: what it does shows.
+	fine bool
 }
 
-// nodes are those of the set, as they were when they were read last.
-func (r *rescan) nodes() []node {
-	nodes := make([]node, len(r.order))
-	for k, i := range r.order {
-		nodes[k] = nodeOf(r.pieces.Bytes(r.slots[i].piece))
+func watch(pid uint32) activity {
+	had, ok := proc.ProcessorTime(pid)
+	return activity{pid, had, ok && proc.FineClock()}
+}
+
+// ran says that the process did something since then, and not that it did nothing.
+func (a activity) ran() bool {
+	had, ok := proc.ProcessorTime(a.pid)
+	return a.fine && ok && had != a.had
+}
+
+// rested says that the process did nothing since then, and not that it did something.
+func (a activity) rested() bool {
+	had, ok := proc.ProcessorTime(a.pid)
+	return a.fine && ok && had == a.had && !proc.Running(a.pid) && !a.ran()
+}
+
+// same reads all once more, and fails unless that is as it was.
+func (r *rescan) same(in *Inspector, fields *bufferFields, allocator, set, first, count uint64, readings []reading) error {
+	same, err := r.pieces.Reread()
+	if err != nil {
+		return err
 	}
-	return nodes
+	again, number, err := in.setHead(set)
+	if err != nil {
+		return err
+	}
+	// What lies between the pieces, and slots that are not in the set any more, may change.
+	if again != first || number != count || !same && !slices.Equal(readings, r.readings(fields, allocator)) {
+		return errMixed
+	}
+	return nil
+}
+
+// confirm reads the buffers again that are not as they were shown last, and leaves out those that changed
+// meanwhile: they are gone, and what their memory is part of by now may be written in part.
+func (r *rescan) confirm(in *Inspector, fields *bufferFields, allocator uint64, readings []reading) error {
+	var doubtful []int
+	var nodes, windows []uint64
+	for k, i := range r.order {
+		if s := &r.slots[i]; readings[k].live.Buffer != 0 && readings[k].live != s.was {
+			doubtful, nodes, windows = append(doubtful, k), append(nodes, s.node), append(windows, s.window)
+		}
+	}
+	// Nodes first: one that has the buffer between two readings of its fields shows that it was live then.
+	words, err := in.mem.ReadEach(nodes, 0, nodeBytes)
+	if err != nil {
+		return err
+	}
+	again, err := in.mem.ReadEach(windows, 0, metal.WindowSize)
+	if err != nil {
+		return err
+	}
+	for n, k := range doubtful {
+		node, id := nodeOf(words[n*nodeBytes:]), readings[k].live.Buffer
+		live, _ := fields.buffer(again[n*metal.WindowSize:(n+1)*metal.WindowSize], id, allocator)
+		if !node.possible() || node.buffer != id || live != readings[k].live {
+			readings[k].live = aggregator.LiveBuffer{}
+		}
+	}
+	return nil
+}
+
+// reading is what was read of a slot: its node, and the buffer, empty where it is not allocated.
+type reading struct {
+	node
+	live aggregator.LiveBuffer
+}
+
+// readings are those of the slots in the set, as they were read last.
+func (r *rescan) readings(fields *bufferFields, allocator uint64) []reading {
+	list := make([]reading, len(r.order))
+	for k, i := range r.order {
+		s := &r.slots[i]
+		list[k].node = nodeOf(r.pieces.Bytes(s.piece))
+		list[k].live, _ = fields.buffer(r.pieces.Bytes(s.piece + 1)[:metal.WindowSize], s.buffer, allocator)
+	}
+	return list
 }
 
 // keep adds slots that were in the set, were not met, and were live when they were read.
@@ -264,7 +357,7 @@ func (w *walk) visit(at uint64) (n node, ok bool) {
 	}
 	if !known {
 		i = len(w.slots)
-		w.slots = append(w.slots, slot{node: at, buffer: n.buffer})
+		w.slots = append(w.slots, slot{node: at, buffer: n.buffer, next: n.next})
 	} else if w.slots[i].seen == w.scans {
 		return n, false // a circle
 	}
@@ -333,11 +426,10 @@ func (r *rescan) add(in *Inspector, layout *metal.Layout) error {
 		if err != nil {
 			return err
 		}
-		var word [nodeBytes]byte
 		for k, i := range some {
 			s := &r.slots[i]
 			s.window = at[k]
-			s.piece = r.pieces.Add(s.node, word[:])
+			s.piece = r.pieces.Add(s.node, node{s.next, s.buffer}.bytes())
 			r.pieces.Add(s.window, windows[k*metal.WindowSize:(k+1)*metal.WindowSize])
 			if layout.Indirect {
 				r.pieces.Add(s.buffer+uint64(layout.Base), binary.LittleEndian.AppendUint64(nil, s.window))

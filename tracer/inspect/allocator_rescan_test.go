@@ -2,6 +2,8 @@ package inspect
 
 import (
 	"encoding/binary"
+	"errors"
+	"fmt"
 	"os"
 	"slices"
 	"testing"
@@ -148,6 +150,73 @@ func TestChangedWhileRead(t *testing.T) {
 				t.Errorf("found %v\nwant  %v", got, test.want)
 			}
 		})
+	}
+}
+
+// chainLayout is where the buffers of a chain have their fields.
+var chainLayout = &metal.Layout{Fields: []metal.Field{
+	{Name: "allocator", Offset: 0}, {Name: "device", Offset: 8}, {Name: "size", Offset: 16}, {Name: "page_size", Offset: 24}, {Name: "address", Offset: 32},
+	{Name: "type", Offset: 40}, {Name: "layout", Offset: 44}, {Name: "status", Offset: 48}, {Name: "hooked", Offset: 49},
+}}
+
+// write makes a buffer, whose address follows from its size.
+func (c *chain) write(buffer int, size uint64) {
+	w := c.b[(1000+buffer)*256:]
+	binary.LittleEndian.PutUint64(w, c.address(0))
+	binary.LittleEndian.PutUint64(w[16:], size)
+	binary.LittleEndian.PutUint64(w[32:], 64*size)
+	w[48] = metal.StatusAllocated
+}
+
+// A buffer whose memory becomes another one's while the set is read is shown as neither was: not with the
+// address of one and the size of the other. All that did not change is shown.
+func TestBufferReadWhileItIsWritten(t *testing.T) {
+	const torn, fresh = 20, 90
+	for _, test := range []struct {
+		name string
+		// change is made between the readings of the set.
+		change func(c *chain)
+		// strict: the two readings show no one moment. lacks are those of which nothing can be said.
+		strict bool
+		lacks  []int
+	}{
+		{"nothing", func(*chain) {}, true, nil},
+		{"written in part, then whole", func(c *chain) { c.write(torn, 999) }, false, []int{torn}},
+		{"freed and in another node", func(c *chain) { c.put(torn, fresh); c.write(fresh, 7) }, false, []int{torn}},
+	} {
+		for _, strict := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s, strict %t", test.name, strict), func(t *testing.T) {
+				c := newChain(t)
+				for n := range chainNodes {
+					c.write(n+1, uint64(n+1))
+				}
+				if test.lacks != nil { // its size is the new one's, and its address that of the one before
+					binary.LittleEndian.PutUint64(c.b[(1000+torn)*256+16:], 999)
+				}
+				c.read()
+				test.change(c)
+				live, err := c.r.settle(c.Inspector, chainLayout, c.address(0), c.address(0), c.address(1), chainNodes, strict, func() bool { return false }, activity{})
+				if strict && !test.strict {
+					if !errors.Is(err, errMixed) {
+						t.Errorf("%d buffers as of one moment, %v", len(live), err)
+					}
+					return
+				}
+				if err != nil {
+					t.Fatal(err)
+				}
+				var shown []int
+				for _, h := range live {
+					if h.Address != 64*h.Size {
+						t.Errorf("%d bytes at %#x are of two buffers", h.Size, h.Address)
+					}
+					shown = append(shown, int(h.Buffer-c.buffer(0))/256)
+				}
+				if want := slices.DeleteFunc(upTo(chainNodes), func(n int) bool { return slices.Contains(test.lacks, n) }); !slices.Equal(shown, want) {
+					t.Errorf("shows %v\nwant  %v", shown, want)
+				}
+			})
+		}
 	}
 }
 

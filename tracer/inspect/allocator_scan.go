@@ -220,7 +220,7 @@ func (in *Inspector) liveBuffers(layout *metal.Layout, allocator, set uint64) (l
 				r = &rescan{}
 				in.last[allocator] = r
 			}
-			live, err = r.buffers(in, layout, allocator, allocator+set, !strict.Over())
+			live, err = r.buffers(in, layout, allocator, allocator+set, strict.Over)
 		} else {
 			live, err = in.buffersOnce(layout, allocator, allocator+set)
 		}
