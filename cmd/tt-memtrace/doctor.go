@@ -47,7 +47,12 @@ be traced, or nothing on this host kernel with probes.`,
   sudo tt-memtrace doctor --verify -p 4711
   tt-memtrace doctor --lib .venv/lib/python3.10/site-packages/ttnn/build/lib/libtt_metal.so
   tt-memtrace doctor --json --lib libtt_metal.so | jq '.libraries[0].layout'`,
-		Args: noArgs,
+		Args: func(cmd *cobra.Command, args []string) error {
+			if cmd.ArgsLenAtDash() == 0 && len(args) > 0 {
+				return fmt.Errorf("%w: doctor starts no command: run 'tt-memtrace -- %s', or give the PID of one that runs: -p PID\nsee '%s --help'", errUsage, args[0], cmd.CommandPath())
+			}
+			return noArgs(cmd, args)
+		},
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if len(pids) > 0 && library != "" {
 				return fmt.Errorf("%w: -p and --lib cannot be used together", errUsage)

@@ -87,6 +87,9 @@ func (t *targets) probedOrSampled(command []string) (*live, error) {
 		return nil, err
 	}
 	l, err := t.probed(command)
+	if t.stacks && errors.Is(err, proc.ErrPermission) && t.maySample(command, err) == nil {
+		return nil, fmt.Errorf("%w\n--stacks needs probes: without it, the processes are sampled, which needs no rights", err)
+	}
 	if err == nil || t.sampling.probes || t.stacks || errors.Is(err, metal.ErrUnsupported) || errors.Is(err, tracer.ErrDescriptors) {
 		return l, err
 	}

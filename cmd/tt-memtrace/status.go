@@ -42,6 +42,9 @@ device's first thread allocates.`,
 			if after < 0 || every < 0 {
 				return fmt.Errorf("%w: --after and --every must not be negative", errUsage)
 			}
+			if after > 0 && len(args) > 0 {
+				return fmt.Errorf("%w: --after is for processes that run already; a command is shown at its end, and with --every until then", errUsage)
+			}
 			t.sampling.shows = every
 			l, err := t.start(args)
 			if err != nil {

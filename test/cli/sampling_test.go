@@ -74,6 +74,8 @@ func TestSamplingWithoutRights(t *testing.T) {
 	}
 	contains(t, as("report", "--json", recording), `"sampled": true`, `"peak": 8192`)
 	contains(t, as("report", recording), "DRAM peaked at ≥ ", "sampled: ")
+	refused := begin(t, call{program: program, args: []string{"report", "--stacks", "--", driver}, nobody: true}).ends(notPermitted)
+	contains(t, refused.err, "cap_bpf", "--stacks needs probes: without it, the processes are sampled")
 
 	// Without the flag, because probes are not permitted.
 	pipe := filepath.Join(dir, "in")
