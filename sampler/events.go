@@ -243,6 +243,11 @@ func (p *process) programsFound(l *look, add func(aggregator.Event)) {
 				}
 			}
 		}
+		for _, c := range program.Copies {
+			if id := c.In(l.scan.Scan.Buffers); p.buffers[id] != nil {
+				add(aggregator.Event{Kind: aggregator.KernelsCopied, Program: program.ID, Buffer: id, Address: c.Address})
+			}
+		}
 		for i := range program.Placed {
 			c := &program.Placed[i]
 			c.CB.Call = p.calls

@@ -168,3 +168,57 @@ func TestLibMeshDevice(t *testing.T) {
 		}
 	}
 }
+
+// TestLibKernelCopy evaluates a function that finds a shared pointer in a std::unordered_map and copies it into a
+// hidden argument, with one that has an element for a device. The pointer has no owners: whether these are counted
+// atomically says libc, which is not here.
+func TestLibKernelCopy(t *testing.T) {
+	const program, device, buffer = 0xc00, 0x1000, 0x1234_5678 // bytes of the first two
+	img := openLib(t)
+	fn, ok := img.Symbol("_ZNK2tt8tt_metal6detail11ProgramImpl18get_kernels_bufferEPNS0_7IDeviceE")
+	vtable, also := img.Symbol("_ZTVN2tt8tt_metal6DeviceE")
+	if !ok || !also {
+		t.Fatal("get_kernels_buffer or a vtable is missing")
+	}
+	// with evaluates it for a program that has a buffer for a device of that number in a map at an offset; it is asked for device 0.
+	with := func(offset, key uint64) (found uint64, err error) {
+		m := eval.New(img, eval.WithSlots(img.SlotFunc(libHooks)))
+		at := map[string]uint64{}
+		for name, size := range map[string]uint64{"result": 16, "program": program, "device": device, "node": 32, "buckets": 8} {
+			if at[name], err = m.Alloc(size); err != nil {
+				return 0, err
+			}
+		}
+		table := at["program"] + offset
+		for address, v := range map[uint64]uint64{
+			at["device"]:    vtable + 16,
+			at["node"] + 8:  key,
+			at["node"] + 16: buffer,
+			table:           at["buckets"], table + 8: 1, table + 16: at["node"], table + 24: 1,
+			at["buckets"]: table + 16,
+		} {
+			if err := m.WriteU64(address, v); err != nil {
+				return 0, err
+			}
+		}
+		if _, err := m.Call(fn, at["result"], at["program"], at["device"]); err != nil {
+			return 0, err
+		}
+		return m.ReadU64(at["result"])
+	}
+	places := 0
+	for offset := uint64(0); offset < program-32; offset += 8 {
+		found, err := with(offset, 0)
+		if err != nil || found == 0 {
+			continue // the map is elsewhere
+		}
+		places++
+		t.Logf("the map is at %#x", offset)
+		if none, err := with(offset, 1); err != nil || none != 0 || found != buffer {
+			t.Errorf("it returns %#x, and for another device %#x, %v", found, none, err)
+		}
+	}
+	if places == 0 {
+		t.Error("it finds no buffer wherever the map is")
+	}
+}

@@ -28,7 +28,12 @@ type Program struct {
 	ChipsUnknown bool
 	Placed       []PlacedBuffer
 	Kernels      []Kernel
+	// Copies of its kernels in DRAM, from which they are loaded.
+	Copies []KernelCopy
 }
+
+// KernelCopy is where the copy of a program's kernels is in DRAM of a device, which has a buffer there.
+type KernelCopy struct{ Device, Address uint64 }
 
 // PlacedBuffer is a circular or dataflow buffer on a device.
 type PlacedBuffer struct {
@@ -302,6 +307,46 @@ func (in *Inspector) kernels(program uint64) (list []uint64) {
 	return list
 }
 
+// kernelCopies are the copies of a program's kernels in DRAM. Slow dispatch makes none.
+func (in *Inspector) kernelCopies(program uint64, devices []uint64) (list []KernelCopy, err error) {
+	if !in.lib.Defines(metal.KernelCopy) {
+		return nil, nil
+	}
+	for _, device := range devices {
+		e := in.evaluate(func(string) eval.Hook { return nil })
+		shared, err := e.Alloc(16) // a std::shared_ptr is returned
+		if err == nil {
+			_, err = e.call(metal.KernelCopy, shared, program, device)
+		}
+		if err != nil {
+			return nil, err
+		}
+		buffer, err := e.ReadU64(shared)
+		if err != nil {
+			return nil, err
+		}
+		if buffer == 0 {
+			continue
+		}
+		address, err := e.call(metal.BufferAddress, buffer)
+		if err != nil {
+			return nil, err
+		}
+		list = append(list, KernelCopy{device, address})
+	}
+	return list, nil
+}
+
+// In finds the buffer that holds the copy, of those that are live; 0 where there is none.
+func (c KernelCopy) In(live []aggregator.LiveBuffer) uint64 {
+	for i := range live {
+		if b := &live[i]; b.Memory == aggregator.DRAM && b.Address == c.Address && b.Device == c.Device {
+			return b.Buffer
+		}
+	}
+	return 0
+}
+
 // files are those that a kernel's binaries are read from, for a device.
 func (in *Inspector) files(kernel, device uint64, root string) (list []string, err error) {
 	vptr, err := in.recent().U64(kernel)
@@ -473,6 +518,9 @@ func (in *Inspector) describeProgram(program uint64, open map[uint64]uint64, b b
 			h.Kernels = append(h.Kernels, Kernel{ID: k, Cores: in.Cores(k)})
 		}
 		return h, nil
+	}
+	if h.Copies, err = in.kernelCopies(program, h.Devices); err != nil {
+		return h, err
 	}
 	var known bool
 	h.Devices, h.Range, known = in.narrow(h.Devices, ranges, chips)

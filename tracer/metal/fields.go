@@ -57,7 +57,7 @@ var fieldTable = []struct {
 		{deallocateNew, spares},
 	}},
 	{"address", 0x40, 4, "address_", []witness{
-		{bufferAddress, returned},
+		{BufferAddress, returned},
 		{allocateOld, stored},
 		{allocateNew, stored},
 	}},

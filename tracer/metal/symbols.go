@@ -201,7 +201,6 @@ const (
 	bufferSize          = "_ZNK2tt8tt_metal6Buffer4sizeEv"
 	bufferDevice        = "_ZNK2tt8tt_metal6Buffer6deviceEv"
 	bufferUniqueID      = "_ZNK2tt8tt_metal6Buffer9unique_idEv"
-	bufferAddress       = "_ZNK2tt8tt_metal6Buffer7addressEv"
 	bufferIsDram        = "_ZNK2tt8tt_metal6Buffer7is_dramEv"
 	bufferAlignment     = "_ZNK2tt8tt_metal6Buffer9alignmentEv"
 	bufferAllocator     = "_ZNK2tt8tt_metal6Buffer9allocatorEv"
@@ -265,6 +264,8 @@ const (
 	CircularAddress = "_ZNK2tt8tt_metal18CircularBufferImpl7addressEv"
 	PerChip         = "_ZN2tt8tt_metal6Device16register_programEPNS0_6detail11ProgramImplE"
 	KernelsOf       = programImpl + "11get_kernelsEj"
+	KernelCopy      = "_ZNK2tt8tt_metal6detail11ProgramImpl18get_kernels_bufferEPNS0_7IDeviceE"
+	BufferAddress   = "_ZNK2tt8tt_metal6Buffer7addressEv"
 
 	// A program on its cores keeps others out of L1 below it, by a count that all share.
 	SealCores   = "_ZN2tt8tt_metal17PersistentL1Arena4sealERKNS0_12CoreRangeSetE"
