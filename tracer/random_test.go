@@ -146,7 +146,7 @@ func randomHistories(t *testing.T, seed uint64, goOn func(rest int) bool) {
 	tr := start(t, Options{Follow: uint32(os.Getpid()), RingBytes: uint32(4 * os.Getpagesize())})
 	tr.reconciles()
 	library := fixture.LibraryOf(t, fixture.LayoutB)
-	chip, address, marks, rests, lates := 0, 0, 0, 0, 0
+	address, opened, traced, marks, rests, lates := 0, 0, 0, 0, 0, 0
 	done := map[string]int{}
 	var last []string
 
@@ -165,14 +165,17 @@ func randomHistories(t *testing.T, seed uint64, goOn func(rest int) bool) {
 			do(h, "destroy %d", place)
 			h.drop(place)
 		}
-		chip++
+		chip := func() int {
+			const chips = 4000 // fewer than what is believed of a process
+			opened++
+			return opened % chips
+		}
 		if h.open[place] = 1; random.IntN(3) == 0 {
-			do(h, "mesh %d %d %d", place, chip, chip+1)
-			chip++
+			do(h, "mesh %d %d %d", place, chip(), chip())
 			h.open[place] = 2
 			return
 		}
-		do(h, "device %d %d", place, chip)
+		do(h, "device %d %d", place, chip())
 	}
 	allocate := func(h *history, command string) {
 		if place, ok := pick(random, h.open, func(int) bool { return true }); ok {
@@ -198,8 +201,8 @@ func randomHistories(t *testing.T, seed uint64, goOn func(rest int) bool) {
 		}
 		c, ok := h.traces[place]
 		if !ok {
-			chip++
-			c = captured{do(h, "queue %d", place), chip, 0}
+			traced++
+			c = captured{do(h, "queue %d", place), traced, 0}
 			do(h, "capture %s %d", c.queue, c.number)
 			allocate(h, "alloc")
 			do(h, "captured %s", c.queue)

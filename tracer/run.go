@@ -821,10 +821,7 @@ func (r *run) know(p *traced, from origin, device, allocator uint64) {
 // closeFailed has a process read whose device is used after it began to close, with the allocator
 // that it had: what it holds was taken to be gone, and is not.
 func (r *run) closeFailed(p *traced, from origin) {
-	p.unread++
-	if rel := r.related[from.pid]; rel != nil && len(rel.programs) > 0 {
-		p.unreadParts++
-	}
+	r.unreadOf(p)
 	p.reconciliation.suspect = time.Now()
 	r.emit(aggregator.Event{Kind: aggregator.ReasonRaised, PID: from.pid, TID: from.tid, Time: from.time,
 		Reason: &aggregator.Reason{Code: aggregator.ReasonOddEvents, Detail: "a device is used after it closed"}})
@@ -1019,13 +1016,20 @@ func (r *run) markUnread() {
 			p.noticeOnce(r, why)
 		}
 		p.lateReads, p.hung = late, hung
-		p.unread++
-		p.unreadParts++
+		r.unreadOf(p)
 		if p.reconciliation.suspect.IsZero() {
 			p.reconciliation.suspect = time.Now()
 		}
 		r.emit(aggregator.Event{Kind: aggregator.ReasonRaised, PID: pid, Time: uint64(proc.Monotonic()),
 			Reason: &aggregator.Reason{Code: aggregator.ReasonReadFailed, Detail: why.Error()}})
+	}
+}
+
+// unreadOf counts that something of a process could not be read, which can be of its programs, if it has any.
+func (r *run) unreadOf(p *traced) {
+	p.unread++
+	if rel := r.related[p.mapping.PID]; rel != nil && len(rel.programs) > 0 {
+		p.unreadParts++
 	}
 }
 

@@ -63,7 +63,7 @@ func (in *Inspector) openDevices(found memory.Objects) (devices map[uint64]uint6
 				}
 				continue
 			}
-			if chips, _, _, err := in.Device(address); err != nil || len(chips) == 0 || chips[0] >= maxChips {
+			if chips, _, _, err := in.Device(address); err != nil || len(chips) == 0 {
 				continue
 			}
 			a, err := in.allocator(metal.AllocatorOf[vtable], address)

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 
@@ -98,7 +99,7 @@ func (in *Inspector) Interrupt() {
 	in.opener.Interrupt()
 }
 
-// maxChips bounds what a process can claim that a mesh spans.
+// maxChips bounds what a process can claim that a mesh spans, and the numbers of its chips.
 const maxChips = 4096
 
 // archNames are the runtime's tt::ARCH.
@@ -132,6 +133,9 @@ func (in *Inspector) Device(address uint64) (chips []uint32, mesh bool, arch str
 		}
 	default:
 		return nil, false, "", fmt.Errorf("reading device at %#x: %w", address, errNotADevice)
+	}
+	if slices.ContainsFunc(chips, func(c uint32) bool { return c >= maxChips }) {
+		return nil, mesh, "", fmt.Errorf("reading device at %#x: it has the chips %v: %w", address, chips, errNotADevice)
 	}
 	getter := metal.DeviceArch
 	if mesh {
