@@ -36,9 +36,6 @@ const (
 	forReading = 1<<32 - 3
 )
 
-// openTime is how long opening a file may take.
-const openTime = Patience
-
 // maxName bounds a path in a request: all that the kernel takes.
 const maxName = unix.PathMax
 
@@ -207,7 +204,7 @@ func (r *reader) open(m mappedFile) (file *File, refused, err error) {
 	r.request = append(r.request, m.path[:min(len(m.path), maxName)]...)
 	var answer [answerBytes]byte
 	r.rights = r.rights[:0]
-	if err := r.answer(answer[:], openTime); err != nil {
+	if err := r.answer(answer[:], Patience); err != nil {
 		return nil, nil, err
 	}
 	n := int64(binary.NativeEndian.Uint64(answer[:]))

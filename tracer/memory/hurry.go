@@ -67,8 +67,9 @@ func (l *lane) hurriedly(p *Process, do func(*reader) error, hang func()) error 
 		return err
 	}
 	l.late.Store(true)
+	left := Patience - waited
 	go func() {
-		err := l.reader.settle(Patience - waited)
+		err := l.reader.settle(left)
 		l.end(p.state, err)
 		if errors.Is(err, errLate) {
 			hang()

@@ -22,8 +22,8 @@ import (
 	"tt-memtrace/tracer/proc"
 )
 
-// Patience is how long a read may wait for a page.
-const Patience = time.Second
+// Patience is how long a read may wait for a page. Tests alone change it.
+var Patience = time.Second
 
 // ErrHung says that a process's memory did not answer.
 var ErrHung = errors.New("its memory does not answer: a page of it may lie in a file system that hangs")

@@ -33,7 +33,7 @@ const (
 // abandoned in any case.
 const (
 	startTime  = 30 * time.Second
-	lookEvery  = Patience / 10
+	lookEvery  = 100 * time.Millisecond
 	maxStarved = 10
 	// Who is in a hurry looks more often.
 	lookInHurry = 10 * time.Millisecond
