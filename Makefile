@@ -97,7 +97,7 @@ page:
 
 soak:
 	scripts/deps.sh test
-	TT_MEMTRACE_SOAK_TIME=10m $(GO) test -tags soak -count 1 -run '^TestSoak$$' -timeout 30m -v ./test/e2e
+	TT_MEMTRACE_SOAK_TIME=10m $(GO) test -count 1 -run '^TestSoak$$' -timeout 30m -v ./test/e2e
 	TT_MEMTRACE_LOAD_READINGS=3000 $(GO) test -count 1 -run '^TestUnderLoad$$' -timeout 15m -v ./sampler
 
 wire:
