@@ -36,7 +36,7 @@ type rescan struct {
 // slot is a buffer that is in the set, or was.
 type slot struct {
 	node, buffer uint64
-	// next is what the node had when it was met first.
+	// next is what the node had when it was met last.
 	next uint64
 	// was is the buffer as it was shown last, empty where it was not.
 	was aggregator.LiveBuffer
@@ -46,6 +46,15 @@ type slot struct {
 	place, seen int
 	// piece is the number of the node's; the window's follows and, with Indirect, the pointer's.
 	piece int
+}
+
+// pieces are what is read of it.
+func (s *slot) pieces(layout *metal.Layout) []memory.Piece {
+	list := []memory.Piece{{Address: s.node, Size: nodeBytes}, {Address: s.window, Size: metal.WindowSize}}
+	if layout.Indirect {
+		list = append(list, memory.Piece{Address: s.buffer + uint64(layout.Base), Size: 8})
+	}
+	return list
 }
 
 const nodeBytes = metal.NodeValue + 8
@@ -84,7 +93,7 @@ const strictTime = 10 * time.Millisecond
 // Then it is what the allocator had in the milliseconds in which it was read: what was there all the
 // time is in it, and what is in it was there at some time of these.
 func (r *rescan) buffers(in *Inspector, layout *metal.Layout, allocator, set uint64, over func() bool) (live []aggregator.LiveBuffer, err error) {
-	if r.pieces == nil || r.added > r.planned/4+16 {
+	if r.pieces == nil || r.added > r.planned/8+16 {
 		r.plan(in, layout)
 	}
 	was, slots := r.order, len(r.slots)
@@ -92,6 +101,11 @@ func (r *rescan) buffers(in *Inspector, layout *metal.Layout, allocator, set uin
 		switch {
 		case errors.Is(err, errMixed): // what was added is known from now on
 		case errors.Is(err, errMoved):
+			for _, s := range r.slots[slots:] {
+				if r.byNode[s.node] >= slots {
+					delete(r.byNode, s.node)
+				}
+			}
 			r.order, r.slots = was, r.slots[:slots]
 		case err != nil:
 			*r = rescan{sizes: r.sizes} // such as where a page of it is not there any more
@@ -114,6 +128,13 @@ func (r *rescan) buffers(in *Inspector, layout *metal.Layout, allocator, set uin
 func (r *rescan) settle(in *Inspector, layout *metal.Layout, allocator, set, first, count uint64, strict bool, over func() bool, activity activity) ([]aggregator.LiveBuffer, error) {
 	was, fields := r.order, fieldsOf(layout)
 	found, after, err := r.walk(in, set, first, count)
+	if len(was) == 0 && (errors.Is(err, errMoved) || err == nil && (found < min(count, after) || found > max(count, after))) {
+		// One by one it takes too long. Those that were met are read at once from now on.
+		if err := r.add(in, layout); err != nil {
+			return nil, err
+		}
+		return nil, fmt.Errorf("%w: it had %d elements, and %d were found at first", errMixed, count, len(r.order))
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -122,7 +143,7 @@ func (r *rescan) settle(in *Inspector, layout *metal.Layout, allocator, set, fir
 	kept := false
 	if found < min(count, after) || found > max(count, after) {
 		// Those that it had are looked at one by one below. Of new ones some may be missing.
-		if most := count/128 + 2; strict || found > max(count, after)+most || len(was) == 0 {
+		if most := count/128 + 2; strict || found > max(count, after)+most {
 			return nil, fmt.Errorf("%w: it had %d elements, then %d, and %d were found", errMoved, count, after, found)
 		}
 		r.keep(was, &fields, allocator)
@@ -142,10 +163,17 @@ func (r *rescan) settle(in *Inspector, layout *metal.Layout, allocator, set, fir
 	case !strict:
 		err = r.confirm(in, &fields, allocator, readings)
 	case len(readings) < manyBuffers || !activity.rested():
-		err = r.same(in, &fields, allocator, set, first, count, readings)
+		if err = r.same(in, &fields, allocator, set, first, count, readings); errors.Is(err, errMixed) && over() {
+			strict, err = false, nil
+			r.keep(was, &fields, allocator)
+			readings = r.agreed(&fields, allocator, readings)
+		}
 	}
 	if err != nil {
 		return nil, err
+	}
+	if !strict {
+		r.dropReplaced(readings)
 	}
 	live := make([]aggregator.LiveBuffer, 0, len(readings))
 	for k, i := range r.order {
@@ -153,9 +181,6 @@ func (r *rescan) settle(in *Inspector, layout *metal.Layout, allocator, set, fir
 		if r.slots[i].was = *h; h.Buffer != 0 {
 			live = append(live, *h)
 		}
-	}
-	if !strict {
-		live = latest(live)
 	}
 	return live, nil
 }
@@ -202,6 +227,22 @@ func (r *rescan) same(in *Inspector, fields *bufferFields, allocator, set, first
 	return nil
 }
 
+// agreed are the readings of a set that was read once more and had changed: those buffers are left out that
+// changed meanwhile, as in confirm. Slots that were kept since are as they were shown last, or left out.
+func (r *rescan) agreed(fields *bufferFields, allocator uint64, readings []reading) []reading {
+	again := r.readings(fields, allocator)
+	for k := range again {
+		n, known := &again[k], r.slots[r.order[k]].was
+		if k < len(readings) {
+			known = readings[k].live
+		}
+		if n.live != known || n.buffer != n.live.Buffer || !n.possible() {
+			n.live = aggregator.LiveBuffer{}
+		}
+	}
+	return again
+}
+
 // confirm reads the buffers again that are not as they were shown last, and leaves out those that changed
 // meanwhile: they are gone, and what their memory is part of by now may be written in part.
 func (r *rescan) confirm(in *Inspector, fields *bufferFields, allocator uint64, readings []reading) error {
@@ -215,11 +256,11 @@ func (r *rescan) confirm(in *Inspector, fields *bufferFields, allocator uint64, 
 	// Nodes first: one that has the buffer between two readings of its fields shows that it was live then.
 	words, err := in.mem.ReadEach(nodes, 0, nodeBytes)
 	if err != nil {
-		return err
+		return fmt.Errorf("%w: %w", errMixed, err)
 	}
 	again, err := in.mem.ReadEach(windows, 0, metal.WindowSize)
 	if err != nil {
-		return err
+		return fmt.Errorf("%w: %w", errMixed, err)
 	}
 	for n, k := range doubtful {
 		node, id := nodeOf(words[n*nodeBytes:]), readings[k].live.Buffer
@@ -262,51 +303,70 @@ func (r *rescan) keep(was []int, fields *bufferFields, allocator uint64) {
 	}
 }
 
-// latest leaves out those whose place another one has by now: the one that was met first, as those
-// that were only kept come last.
-func latest(live []aggregator.LiveBuffer) []aggregator.LiveBuffer {
+// dropReplaced leaves out those whose place another one has by now: the one that was met first, as those
+// that were only kept come last. Of two that were both shown last, none has the other's.
+func (r *rescan) dropReplaced(readings []reading) {
 	type place struct {
 		memory  aggregator.Memory
 		address uint64
 	}
-	seen := make(map[place]struct{}, len(live))
-	once := live[:0:0]
-	for i := range live {
-		at := place{live[i].Memory, live[i].Address}
-		if _, ok := seen[at]; !ok {
-			seen[at] = struct{}{}
-			once = append(once, live[i])
+	placeOf := func(h *aggregator.LiveBuffer) place { return place{h.Memory, h.Address} }
+	taken := map[place]bool{} // by one that was met
+	for k, i := range r.order {
+		if h := &readings[k].live; h.Buffer != 0 && *h != r.slots[i].was {
+			taken[placeOf(h)] = false
 		}
 	}
-	return once
+	for k := range readings {
+		h := &readings[k].live
+		if h.Buffer == 0 {
+			continue
+		}
+		at := placeOf(h)
+		switch met, contested := taken[at]; {
+		case met:
+			*h = aggregator.LiveBuffer{}
+		case contested:
+			taken[at] = true
+		}
+	}
 }
 
 // walk follows the set, of which the pieces were read. New slots have no window yet.
-// It returns how many elements were found, and how many the set had at the end.
+// It returns how many elements were found, and how many the set had at the end. Where it fails, the order stays,
+// or has those that were met if there was none.
 func (r *rescan) walk(in *Inspector, set, first, count uint64) (found, after uint64, err error) {
 	r.scans++
 	w := &walk{rescan: r, in: in, set: set, order: make([]int, 0, count), fresh: map[uint64]node{}, pages: in.pages()}
-	most := int(count + count/16 + 64)
-	for at, repairs := first, 0; at != 0; {
+	failed := w.along(first, int(count+count/16+64))
+	if failed == nil || len(r.order) == 0 {
+		r.order = w.order
+		for place, i := range r.order {
+			r.slots[i].place = place
+		}
+	}
+	if failed != nil {
+		return 0, 0, failed
+	}
+	_, after, err = in.setHead(set)
+	return uint64(len(r.order)), after, err
+}
+
+// along goes from node to node until the last, or fails where that are too many.
+func (w *walk) along(at uint64, most int) error {
+	for repairs := 0; at != 0; {
 		if n, ok := w.visit(at); ok {
 			at = n.next
 		} else if at, ok = w.before(at); !ok || repairs > most {
-			return 0, 0, errMoved
+			return errMoved
 		} else {
 			repairs++
 		}
 		if len(w.order) > most {
-			return 0, 0, errMoved
+			return errMoved
 		}
 	}
-	if _, after, err = in.setHead(set); err != nil {
-		return 0, 0, err
-	}
-	r.order = w.order
-	for place, i := range r.order {
-		r.slots[i].place = place
-	}
-	return uint64(len(r.order)), after, nil
+	return nil
 }
 
 // walk is one way along the set.
@@ -357,11 +417,11 @@ func (w *walk) visit(at uint64) (n node, ok bool) {
 	}
 	if !known {
 		i = len(w.slots)
-		w.slots = append(w.slots, slot{node: at, buffer: n.buffer, next: n.next})
+		w.slots = append(w.slots, slot{node: at, buffer: n.buffer})
 	} else if w.slots[i].seen == w.scans {
 		return n, false // a circle
 	}
-	w.slots[i].seen = w.scans
+	w.slots[i].seen, w.slots[i].next = w.scans, n.next
 	w.order = append(w.order, i)
 	return n, true
 }
@@ -423,17 +483,17 @@ func (r *rescan) add(in *Inspector, layout *metal.Layout) error {
 			buffers[k] = r.slots[i].buffer
 		}
 		at, windows, err := in.windows(layout, buffers)
-		if err != nil {
-			return err
+		if err != nil { // a node that is none any more has anything for a pointer
+			return fmt.Errorf("%w: %w", errMoved, err)
 		}
 		for k, i := range some {
 			s := &r.slots[i]
 			s.window = at[k]
-			s.piece = r.pieces.Add(s.node, node{s.next, s.buffer}.bytes())
-			r.pieces.Add(s.window, windows[k*metal.WindowSize:(k+1)*metal.WindowSize])
+			read := [][]byte{node{s.next, s.buffer}.bytes(), windows[k*metal.WindowSize : (k+1)*metal.WindowSize]}
 			if layout.Indirect {
-				r.pieces.Add(s.buffer+uint64(layout.Base), binary.LittleEndian.AppendUint64(nil, s.window))
+				read = append(read, binary.LittleEndian.AppendUint64(nil, s.window))
 			}
+			s.piece = r.pieces.Add(s.pieces(layout), read)
 			r.byNode[s.node] = i
 		}
 	}
@@ -451,10 +511,7 @@ func (r *rescan) plan(in *Inspector, layout *metal.Layout) {
 	for i := range slots {
 		s := &slots[i]
 		s.piece, s.place = len(pieces), i
-		pieces = append(pieces, memory.Piece{Address: s.node, Size: nodeBytes}, memory.Piece{Address: s.window, Size: metal.WindowSize})
-		if layout.Indirect {
-			pieces = append(pieces, memory.Piece{Address: s.buffer + uint64(layout.Base), Size: 8})
-		}
+		pieces = append(pieces, s.pieces(layout)...)
 		r.byNode[s.node] = i
 		r.order = append(r.order, i)
 	}

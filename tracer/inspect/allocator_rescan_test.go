@@ -3,7 +3,6 @@ package inspect
 import (
 	"encoding/binary"
 	"errors"
-	"fmt"
 	"os"
 	"slices"
 	"testing"
@@ -169,33 +168,51 @@ func (c *chain) write(buffer int, size uint64) {
 }
 
 // A buffer whose memory becomes another one's while the set is read is shown as neither was: not with the
-// address of one and the size of the other. All that did not change is shown.
+// address of one and the size of the other. All that did not change is shown, and no place twice.
 func TestBufferReadWhileItIsWritten(t *testing.T) {
 	const torn, fresh = 20, 90
+	all := upTo(chainNodes)
+	without := slices.DeleteFunc(upTo(chainNodes), func(n int) bool { return n == torn })
+	half := func(c *chain) { // its size is the new one's, and its address that of the one before
+		binary.LittleEndian.PutUint64(c.b[(1000+torn)*256+16:], 999)
+	}
 	for _, test := range []struct {
 		name string
-		// change is made between the readings of the set.
-		change func(c *chain)
-		// strict: the two readings show no one moment. lacks are those of which nothing can be said.
+		// before is done before the set is read, and change between the readings.
+		before, change func(c *chain)
+		// strict: the two readings show one moment.
 		strict bool
-		lacks  []int
+		want   []int
 	}{
-		{"nothing", func(*chain) {}, true, nil},
-		{"written in part, then whole", func(c *chain) { c.write(torn, 999) }, false, []int{torn}},
-		{"freed and in another node", func(c *chain) { c.put(torn, fresh); c.write(fresh, 7) }, false, []int{torn}},
+		{"nothing", func(*chain) {}, func(*chain) {}, true, all},
+		{"written in part, then whole", half, func(c *chain) { c.write(torn, 999) }, false, without},
+		{"freed and in another node", half, func(c *chain) { c.put(torn, fresh); c.write(fresh, 7) }, false, without},
+		{"its place is another one's", func(c *chain) {
+			c.link(append(slices.Clone(without), chainNodes+1)...)
+			c.put(chainNodes+1, fresh)
+			c.write(fresh, torn)
+		}, func(*chain) {}, true, append(slices.Clone(without), fresh)},
 	} {
-		for _, strict := range []bool{false, true} {
-			t.Run(fmt.Sprintf("%s, strict %t", test.name, strict), func(t *testing.T) {
+		for _, how := range []string{"as of some time", "as of one moment", "until the time for that is over"} {
+			t.Run(test.name+", "+how, func(t *testing.T) {
+				strict := how == "as of one moment"
 				c := newChain(t)
-				for n := range chainNodes {
-					c.write(n+1, uint64(n+1))
+				over := false
+				settle := func(strict bool) ([]aggregator.LiveBuffer, error) {
+					return c.r.settle(c.Inspector, chainLayout, c.address(0), c.address(0), c.address(1), chainNodes, strict, func() bool { return over }, activity{})
 				}
-				if test.lacks != nil { // its size is the new one's, and its address that of the one before
-					binary.LittleEndian.PutUint64(c.b[(1000+torn)*256+16:], 999)
+				for _, n := range all {
+					c.write(n, uint64(n))
 				}
 				c.read()
+				if live, err := settle(true); len(live) != chainNodes || err != nil {
+					t.Fatal(len(live), err)
+				}
+				test.before(c)
+				c.read()
 				test.change(c)
-				live, err := c.r.settle(c.Inspector, chainLayout, c.address(0), c.address(0), c.address(1), chainNodes, strict, func() bool { return false }, activity{})
+				over = !strict
+				live, err := settle(how != "as of some time")
 				if strict && !test.strict {
 					if !errors.Is(err, errMixed) {
 						t.Errorf("%d buffers as of one moment, %v", len(live), err)
@@ -212,12 +229,52 @@ func TestBufferReadWhileItIsWritten(t *testing.T) {
 					}
 					shown = append(shown, int(h.Buffer-c.buffer(0))/256)
 				}
-				if want := slices.DeleteFunc(upTo(chainNodes), func(n int) bool { return slices.Contains(test.lacks, n) }); !slices.Equal(shown, want) {
-					t.Errorf("shows %v\nwant  %v", shown, want)
+				if !slices.Equal(shown, test.want) {
+					t.Errorf("shows %v\nwant  %v", shown, test.want)
 				}
 			})
 		}
 	}
+}
+
+// What cannot be followed once is not forgotten: the next reading has all at once that was met.
+func TestWhatWasMetIsKept(t *testing.T) {
+	read := func(c *chain) ([]aggregator.LiveBuffer, error) {
+		return c.r.buffers(c.Inspector, chainLayout, c.address(0), c.address(0), func() bool { return false })
+	}
+	whole := func(t *testing.T) *chain {
+		c := newChain(t)
+		for _, n := range upTo(chainNodes + 1) {
+			c.write(n, uint64(n))
+		}
+		return c
+	}
+	t.Run("a new node without a buffer", func(t *testing.T) {
+		c := whole(t)
+		c.link(upTo(chainNodes + 1)...)
+		binary.LittleEndian.PutUint64(c.b[(chainNodes+1)*256+metal.NodeValue:], 1<<46) // where nothing is
+		for range 2 {
+			if live, err := read(c); !errors.Is(err, errMoved) || len(c.r.order) != chainNodes {
+				t.Fatalf("%d buffers, %v; %d nodes are known", len(live), err, len(c.r.order))
+			}
+		}
+		c.put(chainNodes+1, chainNodes+1)
+		if live, err := read(c); len(live) != chainNodes+1 || err != nil {
+			t.Errorf("%d buffers, %v", len(live), err)
+		}
+	})
+	t.Run("a set that changed when it was read first", func(t *testing.T) {
+		c := whole(t)
+		c.r = rescan{}
+		binary.LittleEndian.PutUint64(c.b[metal.SetCount:], chainNodes+5)
+		if live, err := read(c); !errors.Is(err, errMixed) || len(c.r.order) != chainNodes {
+			t.Fatalf("%d buffers, %v; %d nodes are known", len(live), err, len(c.r.order))
+		}
+		c.link(upTo(chainNodes)...)
+		if live, err := read(c); len(live) != chainNodes || err != nil {
+			t.Errorf("%d buffers, %v", len(live), err)
+		}
+	})
 }
 
 // What interleaved buffers cost is remembered, unless two that are alike differ.

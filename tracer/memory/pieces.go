@@ -31,39 +31,47 @@ const mergeGap = 512
 
 // NewPieces prepares to read some; nothing is read yet. Their numbers are those of the list.
 func NewPieces(mem *Process, list []Piece) *Pieces {
-	p := &Pieces{mem: mem, at: make([]int, len(list))}
+	p := &Pieces{mem: mem}
+	p.place(list)
+	return p
+}
+
+// Add adds some, with their bytes as they were read already, and returns the number of the first.
+func (p *Pieces) Add(list []Piece, read [][]byte) int {
+	first := len(p.at)
+	p.place(list)
+	for i, b := range read {
+		copy(p.b[p.at[first+i]:], b)
+	}
+	return first
+}
+
+// place puts some behind the others: those that lie close together become one part.
+func (p *Pieces) place(list []Piece) {
 	order := make([]int, len(list))
 	for i := range order {
 		order[i] = i
 	}
 	slices.SortFunc(order, func(a, b int) int { return cmp.Compare(list[a].Address, list[b].Address) })
-	size := 0
+	pieces, parts, size := len(p.at), len(p.parts), len(p.b)
+	p.at = append(p.at, make([]int, len(list))...)
 	for _, i := range order {
 		from, to := list[i].Address, list[i].Address+uint64(list[i].Size)
-		if n := len(p.parts); n > 0 {
+		if n := len(p.parts); n > parts {
 			last := &p.parts[n-1]
 			if start, end := uint64(last.Base), uint64(last.Base)+uint64(last.Len); from <= end+mergeGap && to-start <= maxBytes {
 				more := int(max(end, to) - end)
-				p.at[i] = size - int(end-from) // also behind the end
+				p.at[pieces+i] = size - int(end-from) // also behind the end
 				last.Len += more
 				size += more
 				continue
 			}
 		}
 		p.parts = append(p.parts, unix.RemoteIovec{Base: uintptr(from), Len: list[i].Size})
-		p.at[i] = size
+		p.at[pieces+i] = size
 		size += list[i].Size
 	}
-	p.b = make([]byte, size)
-	return p
-}
-
-// Add adds one, as it was read already, and returns its number.
-func (p *Pieces) Add(address uint64, b []byte) int {
-	p.parts = append(p.parts, unix.RemoteIovec{Base: uintptr(address), Len: len(b)})
-	p.at = append(p.at, len(p.b))
-	p.b = append(p.b, b...)
-	return len(p.at) - 1
+	p.b = append(p.b, make([]byte, size-len(p.b))...)
 }
 
 // Read reads all of them, or fails.

@@ -1,9 +1,11 @@
 package memory
 
 import (
+	"bytes"
 	"encoding/binary"
 	"math/rand/v2"
 	"os"
+	"slices"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -34,10 +36,20 @@ func TestPieces(t *testing.T) {
 			add(1<<20 + i*(200+i)&^7)
 		}
 		p := NewPieces(mem, list[:3000])
-		for i, piece := range list[3000:] {
-			if n := p.Add(piece.Address, make([]byte, piece.Size)); n != 3000+i {
-				t.Fatalf("piece %d has the number %d", 3000+i, n)
+		next := 3000
+		for some := range slices.Chunk(list[3000:], 3) {
+			read := make([][]byte, len(some))
+			for i, piece := range some {
+				read[i] = bytes.Repeat([]byte{byte(next + i)}, piece.Size)
 			}
+			if n := p.Add(some, read); n != next {
+				t.Fatalf("piece %d has the number %d", next, n)
+			}
+			// One that overlaps another one has the bytes of the last.
+			if i := len(some) - 1; !bytes.Equal(p.Bytes(next + i)[:some[i].Size], read[i]) {
+				t.Fatalf("piece %d does not have what was read", next+i)
+			}
+			next += len(some)
 		}
 		all := NewPieces(mem, list)
 		for round := range uint64(3) {
