@@ -372,6 +372,17 @@ func (r *run) lastLaunches(pid uint32, object uint64, l *bpf.MemtraceTtLaunch) {
 	r.launch(pid, object, l, true)
 }
 
+// missedWorkloads handles that ends of workloads were lost: the last launches came with them, those of another workload at
+// the address are not told apart, and it can have another name.
+func (r *run) missedWorkloads() {
+	for _, rel := range r.related {
+		for _, w := range rel.workloads {
+			w.name, w.asked = "", false
+		}
+	}
+	r.raiseOnAll(aggregator.ReasonUncounted)
+}
+
 // findWorkload finds out which programs a workload has that was made before tracing
 // began. Late: that is known later.
 func (r *run) findWorkload(pid uint32, rel *relations, object uint64) (w *workload, late bool) {

@@ -92,9 +92,9 @@ type run struct {
 	countedAt  uint64
 	// lostUncounted is how many records that a launch was not counted can be lost.
 	lostUncounted uint64
-	// lostPrograms are the ends of programs among them.
-	lostPrograms uint64
-	lostAt       time.Time
+	// lostPrograms and lostWorkloads are the ends of programs and workloads among them.
+	lostPrograms, lostWorkloads uint64
+	lostAt                      time.Time
 	// targets are the PIDs that were asked for and live.
 	targets map[uint32]bool
 	// partial are circular buffers whose core ranges come in several records, by thread.
@@ -930,6 +930,10 @@ func (r *run) losses(now bool) {
 	if uncounted := min(unreadLost, c.Uncounted); uncounted > r.lostUncounted {
 		r.lostUncounted = uncounted
 		r.raiseOnAll(aggregator.ReasonUncounted)
+	}
+	if gone := c.Lost[bpf.MemtraceTtKindTT_WORKLOAD_GONE]; gone > r.lostWorkloads {
+		r.lostWorkloads = gone
+		r.missedWorkloads()
 	}
 	if ends := c.Lost[bpf.MemtraceTtKindTT_EXIT] + c.Lost[bpf.MemtraceTtKindTT_EXEC]; ends > r.lostEnds {
 		r.lostEnds = ends

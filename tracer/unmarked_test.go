@@ -218,6 +218,35 @@ func TestLaunchesBeforeTheEnd(t *testing.T) {
 	}
 }
 
+// Where the end of a workload is lost, with its last launches, and another one is at its address, how often is unknown, and
+// it has its own name.
+func TestLostEndOfAWorkload(t *testing.T) {
+	t.Parallel()
+	loud, p := fixture.User(t, fixture.LayoutB), fixture.User(t, fixture.LayoutB)
+	tr := start(t, Options{PIDs: []uint32{loud.PID, p.PID}, RingBytes: uint32(os.Getpagesize())})
+	fixture.Do(t, loud, "device 0 1")
+	fixture.Do(t, p, "device 0 2")
+	begin := func() (workload, program string) {
+		workload, program = fixture.Do(t, p, "workload"), fixture.Do(t, p, "program")
+		fixture.Do(t, p, "kernel %s 0", program)
+		fixture.Do(t, p, "join %s %s", workload, program)
+		return workload, program
+	}
+	workload, program := begin()
+	fixture.Do(t, p, "name %s First", workload)
+	fixture.Do(t, p, "launch %s 100", workload)
+	tr.process(p.PID)
+	tr.lose(bpf.MemtraceTtKindTT_WORKLOAD_GONE, func() { fixture.Do(t, loud, "storm 0 1 1000 0") }, func() {
+		fixture.Do(t, p, "launch %s 100", workload)
+		fixture.Do(t, p, "disband %s", workload)
+		workload = fixture.Do(t, p, "workload")
+		fixture.Do(t, p, "join %s %s", workload, program)
+	})
+	if s := tr.process(p.PID); !slices.ContainsFunc(s.Reasons, func(r aggregator.Reason) bool { return r.Code == aggregator.ReasonUncounted }) {
+		t.Errorf("launches are lost, of which %d were counted, and nothing says so: %+v", s.Counters.Launches, s.Reasons)
+	}
+}
+
 // A buffer that is allocated and freed while a trace is captured, and of which all records are lost, shows in no comparison:
 // who captured then is marked, others are not.
 func TestLossDuringACapture(t *testing.T) {
