@@ -284,11 +284,17 @@ func (f *frame) key(e *tcell.EventKey) bool {
 		}
 		return true
 	case f.pager != nil:
+		p := f.pager
+		_, moves := widget.MotionOf(e)
 		switch {
 		case e.Key() == tcell.KeyRune && e.Rune() == 'q':
 			f.quit()
-		case f.pager.Key(e):
+		case p.Key(e):
 			f.pager = nil
+		case !moves: // a key that means something closes it
+			if f.pager = nil; !f.act(e) {
+				f.pager = p
+			}
 		}
 		return true
 	case f.help:
@@ -303,6 +309,11 @@ func (f *frame) key(e *tcell.EventKey) bool {
 		f.helpAt += map[widget.Motion]int{widget.Down: 1, widget.Up: -1, widget.PageDown: 10, widget.PageUp: -10, widget.Home: -1000, widget.End: 1000}[m]
 		return true
 	}
+	return f.act(e)
+}
+
+// act does what a key means on the current view or on all of them, and says whether it means anything there.
+func (f *frame) act(e *tcell.EventKey) bool {
 	if m, ok := widget.MotionOf(e); ok {
 		f.pages[f.current].Move(m)
 		return true

@@ -33,6 +33,10 @@ func TestAReplayEndsWithASummary(t *testing.T) {
 	if got := w.text(t, 120, 40); !strings.Contains(got, "─ summary ─") {
 		t.Error(got)
 	}
+	w.press("3")
+	if got := w.text(t, 120, 40); strings.Contains(got, "─ summary ─") || w.frame.current != chartsPage {
+		t.Errorf("a view's key does not go there: %s", got)
+	}
 	// What is live has no summary of its own accord.
 	live := exhausted()
 	d = live.data()

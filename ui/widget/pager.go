@@ -6,7 +6,7 @@ import (
 	"tt-memtrace/ui/text"
 )
 
-// Pager shows lines in a frame over the screen, until a key closes it.
+// Pager shows lines in a frame over the screen, until a key closes it or means something else.
 type Pager struct {
 	Title string
 	Lines []text.Line
