@@ -117,6 +117,43 @@ func TestStacksAreSwitchedInTheSites(t *testing.T) {
 	}
 }
 
+// A step that replaces what was allocated before call stacks were recorded has not grown: its buffers have
+// another site now. Counted anew from then on, it shows whether it does.
+func TestSitesThatGetOtherNamesHaveNotGrown(t *testing.T) {
+	w := newWorld(2)
+	w.view(settings{})
+	device := w.begins(7, "python loop.py", w.chips, false)
+	stack := &aggregator.Stack{Frames: []aggregator.Frame{{Function: "round", File: "loop.py", Line: 67, Python: true}}}
+	next := uint64(1)
+	alloc := func(stack *aggregator.Stack) (id uint64) {
+		id = w.id()
+		w.publish(aggregator.Event{Kind: aggregator.Alloc, PID: 7, TID: 8, Device: device, Allocator: device + 1, Buffer: id, Memory: aggregator.DRAM,
+			Address: next * mib, PerBank: mib, Size: 12 * mib, PageSize: 2048, Stack: stack})
+		next++
+		return id
+	}
+	before := []uint64{alloc(nil), alloc(nil), alloc(nil)}
+	w.pass(10 * time.Second)
+	w.press("8")
+	w.pass(time.Second)
+	w.text(t, 140, 30)
+	for _, id := range before[1:] {
+		w.publish(aggregator.Event{Kind: aggregator.Free, PID: 7, TID: 8, Device: device, Buffer: id})
+		alloc(stack)
+	}
+	w.pass(10 * time.Second)
+	got := w.text(t, 140, 30)
+	if strings.Contains(got, "+48.0 MiB") || strings.Contains(got, "-48.0 MiB") || !strings.Contains(got, "sites got other names: b counts anew") {
+		t.Errorf("replaced buffers count as growth:\n%s", got)
+	}
+	w.press("b")
+	alloc(stack)
+	w.pass(10 * time.Second)
+	if got := w.text(t, 140, 30); !strings.Contains(got, "+24.0 MiB") || strings.Contains(got, "other names") {
+		t.Errorf("growth since the new baseline:\n%s", got)
+	}
+}
+
 // What does not fit of a call site is what tells it the least from others.
 func TestCallSitesAreShortened(t *testing.T) {
 	v := &sites{state: &state{}}

@@ -57,7 +57,10 @@ type siteRow struct {
 	peak        uint64
 	peakAtLeast bool
 	// grown is how much more there is than at the baseline, survivors what has been allocated since.
+	// renamed: what is gone from sites named by size may be here now, or the other way round, so that
+	// grown says nothing.
 	grown                    int64
+	renamed                  bool
 	survivors, survivorBytes uint64
 	// oldest is when the oldest was allocated, 0 for before tracing began.
 	oldest uint64
@@ -86,8 +89,8 @@ func newSites(s *state) *sites {
 	v := &sites{state: s}
 	signed := func(name string, rank int, value func(*siteRow) int64) widget.Field[siteRow] {
 		return widget.Field[siteRow]{Name: name, Right: true, Least: 10, Rank: rank,
-			Cell:  func(r *siteRow) text.Line { return growth(value(r), s.settings) },
-			Order: func(a, b *siteRow) int { return cmp.Compare(value(b), value(a)) }}
+			Cell:  func(r *siteRow) text.Line { return v.growthCell(r, value(r)) },
+			Order: func(a, b *siteRow) int { return cmp.Compare(b.known(value(b)), a.known(value(a))) }}
 	}
 	v.Table = &widget.Table[siteRow, siteID]{
 		Settings: &s.settings.Settings, Name: "sites", Order: "NOW", What: "sites", None: "no buffers",
@@ -103,8 +106,8 @@ func newSites(s *state) *sites {
 				Cell: func(r *siteRow) text.Line { return s.atLeast(r.peak, r.peakAtLeast) }},
 			countField(s, "COUNT", 5, func(r *siteRow) uint64 { return r.buffers }),
 			signed("CHANGE", 1, func(r *siteRow) int64 { return r.grown }),
-			widget.Field[siteRow]{Name: "+/MIN", Right: true, Least: 10, Rank: 3, Cell: func(r *siteRow) text.Line { return growth(v.perMinute(r), s.settings) },
-				Order: func(a, b *siteRow) int { return cmp.Compare(b.grown, a.grown) }},
+			widget.Field[siteRow]{Name: "+/MIN", Right: true, Least: 10, Rank: 3, Cell: func(r *siteRow) text.Line { return v.growthCell(r, v.perMinute(r)) },
+				Order: func(a, b *siteRow) int { return cmp.Compare(b.known(b.grown), a.known(a.grown)) }},
 			bytesField(s, "NEW", 4, func(r *siteRow) uint64 { return r.survivorBytes }),
 			ageField(s, "OLDEST", func(r *siteRow) uint64 { return r.oldest }),
 			widget.Field[siteRow]{Name: "ALLOCATED BY", Least: 36, Flex: true, Cell: func(r *siteRow) text.Line { return text.Plain.Line(v.label(r)) },
@@ -118,6 +121,51 @@ func newSites(s *state) *sites {
 		return text.Plain.Line(text.Clip(r.owner.name, 16, text.GlyphSet(s.settings.ASCII).Dots))
 	}
 	return v
+}
+
+// known is a growth to sort by: what is not known is as none.
+func (r *siteRow) known(n int64) int64 {
+	if r.renamed {
+		return 0
+	}
+	return n
+}
+
+func (v *sites) growthCell(r *siteRow, n int64) text.Line {
+	if r.renamed {
+		return text.Faint.Line(text.GlyphSet(v.settings.ASCII).Unknown)
+	}
+	return growth(n, v.settings)
+}
+
+// markRenamed finds the sites whose growth says nothing: a buffer that has a call stack has another site than the
+// one without that it may have replaced. So where sites of one kind have shrunk, those of the other that have grown
+// may have grown by that only.
+func markRenamed(rows []siteRow, from *baseline) {
+	type place struct {
+		process processID
+		memory  aggregator.Memory
+		named   bool
+	}
+	placeOf := func(id siteID) place { return place{id.process, id.memory, id.site != ""} }
+	grew, shrank := map[place]bool{}, map[place]bool{}
+	there := make(map[siteID]bool, len(rows))
+	for i := range rows {
+		there[rows[i].siteID] = true
+		grew[placeOf(rows[i].siteID)] = grew[placeOf(rows[i].siteID)] || rows[i].grown > 0
+		shrank[placeOf(rows[i].siteID)] = shrank[placeOf(rows[i].siteID)] || rows[i].grown < 0
+	}
+	for id, bytes := range from.bytes {
+		if bytes > 0 && !there[id] {
+			shrank[placeOf(id)] = true
+		}
+	}
+	for i := range rows {
+		here := placeOf(rows[i].siteID)
+		other := here
+		other.named = !other.named
+		rows[i].renamed = rows[i].grown > 0 && shrank[other] || rows[i].grown < 0 && grew[other]
+	}
 }
 
 // growth writes a difference of bytes.
@@ -282,6 +330,7 @@ func (v *sites) work() func(*reader) func() {
 			row.peak = max(row.peak, row.bytes)
 			row.grown = int64(row.bytes) - int64(from.bytes[row.siteID])
 		}
+		markRenamed(rows, from)
 		shown := arrange(rows)
 		return func() {
 			if v.base == nil {
@@ -334,6 +383,9 @@ func (v *sites) Compose(w, h int) widget.Picture {
 	v.Note = ""
 	if v.base != nil {
 		v.Note = "since " + text.Age(v.since())
+	}
+	if slices.ContainsFunc(v.Rows, func(r siteRow) bool { return r.renamed }) {
+		v.Note = "sites got other names: b counts anew  " + v.Note
 	}
 	switch {
 	case v.stacks != nil && v.stacks.SendsStacks():
