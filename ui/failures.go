@@ -133,7 +133,7 @@ func (f *frame) why() {
 		return
 	}
 	f.read = list[0].number
-	p := &widget.Pager{Title: "why it failed"}
+	p := &widget.Pager{Title: "why it failed", Toggle: '!'}
 	if n := len(list); n > 1 {
 		p.Title = fmt.Sprintf("why they failed: the last %d of %s", n, text.Digits(list[0].number))
 	}

@@ -24,7 +24,12 @@ func (f *frame) summary() {
 		var most amount
 		var chip aggregator.Chip
 		for k := range s.Chips {
-			if a := o.amountOf(s.Chips[k].Memory[m], false); a.peak > most.peak {
+			u := s.Chips[k].Memory[m]
+			a := o.amountOf(u, false)
+			if a.peakAtLeast { // no buffer has reserved less than it asked for
+				a.peak = max(a.peak, u.PeakRequested)
+			}
+			if a.peak > most.peak {
 				most, chip = a, s.Chips[k].Chip
 			}
 		}
@@ -51,8 +56,18 @@ func (f *frame) summary() {
 	name = "processes"
 	for _, x := range processes[:min(len(processes), summarized)] {
 		amounts := o.processAmounts(x)
+		used := func(m int) string {
+			switch a := amounts[m]; {
+			case a.unknown:
+				return g.Unknown
+			case a.atLeast:
+				return g.AtLeast + bytesCell(a.used, o).String()
+			default:
+				return bytesCell(a.used, o).String()
+			}
+		}
 		add(name, text.Line{text.Strong.Span(fmt.Sprintf("%d ", x.PID)), text.Plain.Span(text.Clip(text.Command(x.Info.Command, o.ASCII), 40, g.Dots)),
-			text.Faint.Span(fmt.Sprintf("  DRAM %s, L1 %s, %s%s allocations", bytesCell(amounts[metricDRAM].used, o), bytesCell(amounts[metricL1].used, o), atLeast(x, g), text.Digits(x.Counters.Allocs)))})
+			text.Faint.Span(fmt.Sprintf("  DRAM %s, L1 %s, %s%s allocations", used(int(metricDRAM)), used(int(metricL1)), atLeast(x, g), text.Digits(x.Counters.Allocs)))})
 		name = ""
 	}
 	if n := len(processes) - summarized; n > 0 {

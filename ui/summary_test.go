@@ -3,7 +3,28 @@ package ui
 import (
 	"strings"
 	"testing"
+	"time"
+
+	"tt-memtrace/aggregator"
 )
+
+// A buffer whose reserved size was never learned is in the summary with what it asked for, as a lower bound.
+func TestASummaryHasPeaksOfUnknownReservedSize(t *testing.T) {
+	w := newWorld(1)
+	w.view(settings{})
+	device := w.begins(7, "python fill.py", w.chips, false)
+	id := w.id()
+	w.publish(aggregator.Event{Kind: aggregator.Alloc, PID: 7, TID: 8, Device: device, Allocator: device + 1, Buffer: id, Memory: aggregator.L1,
+		Address: mib, Size: 80 * mib, PageSize: 2048})
+	w.publish(aggregator.Event{Kind: aggregator.Free, PID: 7, TID: 8, Device: device, Buffer: id})
+	w.pass(time.Second)
+	w.text(t, 120, 40)
+	w.press(":summary<Enter>")
+	got := w.text(t, 120, 40)
+	if !strings.Contains(got, "L1       ≥80.0 MiB of ") || strings.Contains(got, "L1 0,") || !strings.Contains(got, "L1 ·, ") {
+		t.Error(got)
+	}
+}
 
 // A replay that has ended shows what it was like, and not zeros alone.
 func TestAReplayEndsWithASummary(t *testing.T) {
@@ -24,7 +45,14 @@ func TestAReplayEndsWithASummary(t *testing.T) {
 			t.Errorf("no %q in\n%s", want, got)
 		}
 	}
-	w.press("<Esc>")
+	w.press("!")
+	if got := w.text(t, 120, 40); strings.Contains(got, "─ summary ─") || !strings.Contains(got, "why they failed") {
+		t.Errorf("! explains nothing:\n%s", got)
+	}
+	w.press("!")
+	if got := w.text(t, 120, 40); strings.Contains(got, "why they failed") {
+		t.Error("! does not close what it opened")
+	}
 	w.frame.update(d, w.wall)
 	if got := w.text(t, 120, 40); strings.Contains(got, "─ summary ─") {
 		t.Error("it comes back")

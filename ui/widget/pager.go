@@ -10,9 +10,11 @@ import (
 type Pager struct {
 	Title string
 	Lines []text.Line
-	at    int
-	room  int
-	rows  int
+	// Toggle is the key that opened it, and closes it as well; 0 for none.
+	Toggle rune
+	at     int
+	room   int
+	rows   int
 }
 
 // pagerMargin is what stays free on each side of a pager, its frame included.
@@ -40,5 +42,5 @@ func (p *Pager) Key(e *tcell.EventKey) bool {
 		p.at = max(min(p.at, p.rows-p.room), 0)
 		return false
 	}
-	return e.Key() == tcell.KeyEsc || e.Key() == tcell.KeyEnter || e.Key() == tcell.KeyRune && e.Rune() == '!'
+	return e.Key() == tcell.KeyEsc || e.Key() == tcell.KeyEnter || e.Key() == tcell.KeyRune && p.Toggle != 0 && e.Rune() == p.Toggle
 }
