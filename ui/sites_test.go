@@ -117,6 +117,23 @@ func TestStacksAreSwitchedInTheSites(t *testing.T) {
 	}
 }
 
+// What a process holds when it is first read has not grown, although the view was open before.
+func TestSitesHaveNoBaselineBeforeTheFirstBuffers(t *testing.T) {
+	w := newWorld(1)
+	w.view(settings{})
+	device := w.begins(7, "python loop.py", w.chips, false)
+	w.press("8")
+	w.pass(10 * time.Second)
+	w.text(t, 140, 30)
+	w.publish(aggregator.Event{Kind: aggregator.Alloc, PID: 7, TID: 8, Device: device, Allocator: device + 1, Buffer: w.id(), Memory: aggregator.DRAM,
+		Address: mib, PerBank: mib, Size: 12 * mib, PageSize: 2048})
+	w.pass(10 * time.Second)
+	w.text(t, 140, 30)
+	if got := w.text(t, 140, 30); strings.Contains(got, "+12.0 MiB") || !strings.Contains(got, "buffers of 12.0 MiB") {
+		t.Error(got)
+	}
+}
+
 // A step that replaces what was allocated before call stacks were recorded has not grown: its buffers have
 // another site now. Counted anew from then on, it shows whether it does.
 func TestSitesThatGetOtherNamesHaveNotGrown(t *testing.T) {

@@ -333,7 +333,8 @@ func (v *sites) work() func(*reader) func() {
 		markRenamed(rows, from)
 		shown := arrange(rows)
 		return func() {
-			if v.base == nil {
+			// Before the first buffers were read, a baseline would make all of them growth.
+			if v.base == nil && len(latest) > 0 {
 				v.base = from
 				want.base = from
 			}
