@@ -136,6 +136,8 @@ func TestKernelsOfAProcess(t *testing.T) {
 				}
 				return aggregator.ProgramSnapshot{}, false
 			}
+			// Where a host is slow, a process is not waited for: its chips are known when it was read apart.
+			tr.await("the program is on its chips", func() bool { s, _ := find(program); return len(s.Loaded) > 0 })
 			s, _ := find(program)
 			want := []aggregator.Kernel{
 				{ID: id, Name: "cq_far", Hash: "1", Processor: "ncrisc", Type: aggregator.DispatchKernel, Cores: 7},
