@@ -244,8 +244,8 @@ func (p *process) programsFound(l *look, add func(aggregator.Event)) {
 			}
 		}
 		for _, c := range program.Copies {
-			if id := c.In(l.scan.Scan.Buffers); p.buffers[id] != nil {
-				add(aggregator.Event{Kind: aggregator.KernelsCopied, Program: program.ID, Buffer: id, Address: c.Address})
+			if p.buffers[c.Buffer] != nil {
+				add(aggregator.Event{Kind: aggregator.KernelsCopied, Program: program.ID, Buffer: c.Buffer, Address: c.Address})
 			}
 		}
 		for i := range program.Placed {

@@ -405,9 +405,8 @@ func (r *run) addPrograms(p *traced, from origin, b *inspect.ProcessScan, touche
 			}
 		}
 		for _, c := range h.Copies {
-			id := c.In(b.Scan.Buffers)
-			if _, since := touched[id]; id != 0 && !since {
-				r.emit(aggregator.Event{Kind: aggregator.KernelsCopied, PID: from.pid, Time: from.time, Program: h.ID, Buffer: id, Address: c.Address})
+			if _, since := touched[c.Buffer]; !since {
+				r.emit(aggregator.Event{Kind: aggregator.KernelsCopied, PID: from.pid, Time: from.time, Program: h.ID, Buffer: c.Buffer, Address: c.Address})
 			}
 		}
 		if since {

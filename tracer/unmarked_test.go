@@ -226,13 +226,9 @@ func TestLostEndOfAWorkload(t *testing.T) {
 	tr := start(t, Options{PIDs: []uint32{loud.PID, p.PID}, RingBytes: uint32(os.Getpagesize())})
 	fixture.Do(t, loud, "device 0 1")
 	fixture.Do(t, p, "device 0 2")
-	begin := func() (workload, program string) {
-		workload, program = fixture.Do(t, p, "workload"), fixture.Do(t, p, "program")
-		fixture.Do(t, p, "kernel %s 0", program)
-		fixture.Do(t, p, "join %s %s", workload, program)
-		return workload, program
-	}
-	workload, program := begin()
+	workload, program := fixture.Do(t, p, "workload"), fixture.Do(t, p, "program")
+	fixture.Do(t, p, "kernel %s 0", program)
+	fixture.Do(t, p, "join %s %s", workload, program)
 	fixture.Do(t, p, "name %s First", workload)
 	fixture.Do(t, p, "launch %s 100", workload)
 	tr.process(p.PID)

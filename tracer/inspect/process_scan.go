@@ -171,6 +171,7 @@ func (in *Inspector) readPrograms(b *ProcessScan, blocks, pointers []uint64, kno
 		}
 		b.Programs = append(b.Programs, p.Program)
 	}
+	b.findCopies()
 }
 
 // programReaders read programs side by side: while one waits for the process's memory, another one evaluates.

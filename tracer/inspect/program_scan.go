@@ -32,8 +32,8 @@ type Program struct {
 	Copies []KernelCopy
 }
 
-// KernelCopy is where the copy of a program's kernels is in DRAM of a device, which has a buffer there.
-type KernelCopy struct{ Device, Address uint64 }
+// KernelCopy is where the copy of a program's kernels is in DRAM of a device, and the buffer there.
+type KernelCopy struct{ Device, Address, Buffer uint64 }
 
 // PlacedBuffer is a circular or dataflow buffer on a device.
 type PlacedBuffer struct {
@@ -332,19 +332,29 @@ func (in *Inspector) kernelCopies(program uint64, devices []uint64) (list []Kern
 		if err != nil {
 			return nil, err
 		}
-		list = append(list, KernelCopy{device, address})
+		list = append(list, KernelCopy{Device: device, Address: address})
 	}
 	return list, nil
 }
 
-// In finds the buffer that holds the copy, of those that are live; 0 where there is none.
-func (c KernelCopy) In(live []aggregator.LiveBuffer) uint64 {
-	for i := range live {
-		if b := &live[i]; b.Memory == aggregator.DRAM && b.Address == c.Address && b.Device == c.Device {
-			return b.Buffer
+// findCopies finds the buffers that hold copies of kernels; a copy that none holds is left out.
+func (b *ProcessScan) findCopies() {
+	if !slices.ContainsFunc(b.Programs, func(p Program) bool { return len(p.Copies) > 0 }) {
+		return
+	}
+	buffers := map[KernelCopy]uint64{}
+	for _, h := range b.Scan.Buffers {
+		if h.Memory == aggregator.DRAM {
+			buffers[KernelCopy{Device: h.Device, Address: h.Address}] = h.Buffer
 		}
 	}
-	return 0
+	for i := range b.Programs {
+		copies := b.Programs[i].Copies
+		for k, c := range copies {
+			copies[k].Buffer = buffers[c]
+		}
+		b.Programs[i].Copies = slices.DeleteFunc(copies, func(c KernelCopy) bool { return c.Buffer == 0 })
+	}
 }
 
 // files are those that a kernel's binaries are read from, for a device.
