@@ -222,12 +222,20 @@ func (tr *trace) compare(pid int, m rig.Message) {
 // awaitSizes waits until the reserved sizes of a process's buffers are known. Where it could not be read in time, as on
 // a busy host, a buffer has its own from the next comparison.
 func (tr *trace) awaitSizes(pid int) {
-	for end := time.Now().Add(patience); time.Now().Before(end); {
-		if p, _ := tr.process(pid); !slices.ContainsFunc(p.Memory[:], func(u aggregator.Usage) bool { return u.Unreserved > 0 }) {
-			return
+	tr.becomes(func() bool {
+		p, _ := tr.process(pid)
+		return !slices.ContainsFunc(p.Memory[:], func(u aggregator.Usage) bool { return u.Unreserved > 0 })
+	})
+}
+
+// becomes waits until something holds that happens in the tracer, and says whether it does.
+func (tr *trace) becomes(holds func() bool) bool {
+	for end := time.Now().Add(patience); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
+		if holds() {
+			return true
 		}
-		time.Sleep(10 * time.Millisecond) // what is awaited happens in the tracer
 	}
+	return false
 }
 
 func (tr *trace) compareHeld(pid int, m rig.Message) {

@@ -39,19 +39,15 @@ func TestPagedOut(t *testing.T) {
 		m := next(t, w, rig.EventRest)
 		last = m.Last
 		tr.sync()
-		isMarked := func() (aggregator.ProcessSnapshot, bool) {
+		var reasons []aggregator.Reason
+		exact := func() bool {
 			p, _ := tr.process(w.PID())
-			return p, slices.ContainsFunc(p.Reasons, func(r aggregator.Reason) bool {
-				return r.Code != aggregator.ReasonUncounted // how often programs were launched stays unknown
-			})
+			reasons = butLaunches(p.Reasons)
+			return len(reasons) == 0
 		}
-		if p, is := isMarked(); is {
-			marked++
-			for end := time.Now().Add(patience); is && time.Now().Before(end); p, is = isMarked() {
-				time.Sleep(10 * time.Millisecond) // what is awaited happens in the tracer
-			}
-			if is {
-				t.Fatalf("rest %d: it stays marked: %+v", m.N, p.Reasons)
+		if !exact() {
+			if marked++; !tr.becomes(exact) {
+				t.Fatalf("rest %d: it stays marked: %+v", m.N, reasons)
 			}
 		}
 		tr.compareHeld(w.PID(), m)
