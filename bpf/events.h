@@ -26,14 +26,14 @@ enum tt_kind {
 	TT_WORKLOAD_GONE,  /* struct tt_gone: the MeshWorkloadImpl */
 	TT_SCRATCHPADS,	   /* struct tt_pair: a ProgramImpl, and the device that it is laid out on */
 	TT_REFUSED,	   /* struct tt_refusal */
-	TT_STACK,	   /* struct tt_stack: of this thread's next TT_ALLOC or TT_REFUSED */
+	TT_STACK,	   /* struct tt_stack: of the thread's TT_ALLOC or TT_REFUSED of the same time */
 	TT_HOOKED,  /* struct tt_object: a Buffer that a graph-capture hook took, so that nothing was reserved
 		     */
 	TT_TRACE,   /* struct tt_trace */
 	TT_MARK,    /* struct tt_mark */
 	TT_UNREAD,  /* struct tt_object: the kind of a record that lacks, in whole or in part; TT_KINDS: a
 		       launch or a ring */
-	TT_SHARDED, /* struct tt_sharded: of this thread's next TT_ALLOC */
+	TT_SHARDED, /* struct tt_sharded: of the thread's TT_ALLOC of the same time */
 	TT_KINDS,
 };
 

@@ -216,9 +216,10 @@ static __always_inline void submit(void *record, int urgent)
 	bpf_ringbuf_submit(record, flags);
 }
 
-static __always_inline void fill(struct tt_head *head, enum tt_kind kind, __u64 pid_tgid, __u64 library)
+static __always_inline void fill_at(__u64 time, struct tt_head *head, enum tt_kind kind, __u64 pid_tgid,
+				    __u64 library)
 {
-	head->time = bpf_ktime_get_ns();
+	head->time = time;
 	head->pid = pid_tgid >> 32;
 	head->tid = (__u32)pid_tgid;
 	head->kind = kind;
@@ -226,6 +227,11 @@ static __always_inline void fill(struct tt_head *head, enum tt_kind kind, __u64 
 	head->layout = 0;
 	head->library = library;
 	head->per_bank = 0;
+}
+
+static __always_inline void fill(struct tt_head *head, enum tt_kind kind, __u64 pid_tgid, __u64 library)
+{
+	fill_at(bpf_ktime_get_ns(), head, kind, pid_tgid, library);
 }
 
 /* The part of a Buffer that holds its fields. */
@@ -389,7 +395,7 @@ struct vector {
  * Ahead of a sharded buffer's TT_ALLOC. From what is not read, its size is not computed. It is
  * not static, so that the verifier follows it once and not once a way here.
  */
-__attribute__((noinline)) int send_sharded(__u64 base, __u64 library)
+__attribute__((noinline)) int send_sharded(__u64 time, __u64 base, __u64 library)
 {
 	__u64 pid_tgid = bpf_get_current_pid_tgid(), span, length;
 	__u32 index = library;
@@ -402,7 +408,7 @@ __attribute__((noinline)) int send_sharded(__u64 base, __u64 library)
 	e = reserve(counters_of_cpu(), TT_SHARDED, sizeof(*e));
 	if (!e)
 		return 0;
-	fill(&e->head, TT_SHARDED, pid_tgid, library);
+	fill_at(time, &e->head, TT_SHARDED, pid_tgid, library);
 	e->length = 0;
 	e->ranges_length = 0;
 	span = l->sharded;
@@ -430,7 +436,7 @@ __attribute__((noinline)) int send_sharded(__u64 base, __u64 library)
 SEC("uprobe.multi")
 int BPF_UPROBE(buffer_allocated, __u64 first, __u64 second)
 {
-	__u64 buffer = second, address = 0, base;
+	__u64 buffer = second, address = 0, base, time;
 	__u64 pid_tgid = bpf_get_current_pid_tgid();
 	__u32 library = library_of(ctx);
 	struct tt_counters *c;
@@ -469,14 +475,15 @@ int BPF_UPROBE(buffer_allocated, __u64 first, __u64 second)
 		COUNT(c->hooked);
 		return object_event(TT_HOOKED, buffer, library, 0);
 	}
+	time = bpf_ktime_get_ns();
 	if (wants_stacks())
-		send_stack((struct pt_regs *)ctx);
+		send_stack(time, (struct pt_regs *)ctx);
 	if (l->sharded && u32_at(&w, l->layout) != TT_INTERLEAVED)
-		send_sharded(base, library);
+		send_sharded(time, base, library);
 	e = reserve(c, TT_ALLOC, sizeof(*e));
 	if (!e)
 		return 0;
-	fill(&e->head, TT_ALLOC, pid_tgid, library);
+	fill_at(time, &e->head, TT_ALLOC, pid_tgid, library);
 	if (task) {
 		e->head.per_bank = clamp32(task->reserved);
 		task->reserved = 0;

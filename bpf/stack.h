@@ -89,7 +89,7 @@ static __always_inline int wants_stacks(void)
 	return stacks && !stacks_paused;
 }
 
-static __noinline int send_stack(struct pt_regs *ctx)
+static __noinline int send_stack(__u64 time, struct pt_regs *ctx)
 {
 	__u64 pid_tgid = bpf_get_current_pid_tgid();
 	__u32 pid = pid_tgid >> 32;
@@ -99,7 +99,7 @@ static __noinline int send_stack(struct pt_regs *ctx)
 	e = reserve(counters_of_cpu(), TT_STACK, sizeof(*e));
 	if (!e)
 		return 0;
-	fill(&e->head, TT_STACK, pid_tgid, 0);
+	fill_at(time, &e->head, TT_STACK, pid_tgid, 0);
 	e->ip = PT_REGS_IP(ctx);
 	e->sp = PT_REGS_SP(ctx);
 	e->bp = PT_REGS_FP(ctx);
@@ -132,18 +132,19 @@ static __noinline int send_stack(struct pt_regs *ctx)
 static __always_inline int refuse(struct pt_regs *ctx, __u32 clash)
 {
 	__u64 pid_tgid = bpf_get_current_pid_tgid();
-	__u64 slots = PT_REGS_SP(ctx), text[2] = {}, format[2] = {}, at;
+	__u64 slots = PT_REGS_SP(ctx), text[2] = {}, format[2] = {}, at, time;
 	struct tt_counters *c = counters_of_cpu();
 	struct tt_refusal *e;
 
 	if (!c || skipped(pid_tgid >> 32))
 		return 0;
+	time = bpf_ktime_get_ns();
 	if (wants_stacks())
-		send_stack(ctx);
+		send_stack(time, ctx);
 	e = reserve(c, TT_REFUSED, sizeof(*e));
 	if (!e)
 		return 0;
-	fill(&e->head, TT_REFUSED, pid_tgid, library_of(ctx));
+	fill_at(time, &e->head, TT_REFUSED, pid_tgid, library_of(ctx));
 	e->clash = clash;
 	e->length = 0;
 	e->text_length = 0;

@@ -3,7 +3,6 @@ package tracer
 import (
 	"errors"
 	"time"
-	"unsafe"
 
 	"tt-memtrace/aggregator"
 	"tt-memtrace/bpf"
@@ -43,36 +42,6 @@ func newReservedSizes(lib *metal.Library) (*reservedSizes, error) {
 		return nil, err
 	}
 	return &reservedSizes{ReservedSizes: sizes, known: map[sizeKey]uint64{}}, nil
-}
-
-// shardedRecords are what was sent ahead of the allocations of sharded buffers, by thread. Each is used once.
-type shardedRecords map[uint32]*bpf.MemtraceTtSharded
-
-// add keeps a record. Threads that ended leave theirs behind, so there is an end to how many are kept.
-func (s shardedRecords) add(from origin, b []byte) {
-	if len(b) < int(unsafe.Sizeof(bpf.MemtraceTtSharded{})) {
-		return
-	}
-	e := s[from.tid]
-	if e == nil {
-		const most = 1024
-		if len(s) >= most {
-			clear(s)
-		}
-		e = new(bpf.MemtraceTtSharded)
-		s[from.tid] = e
-	}
-	*e = *(*bpf.MemtraceTtSharded)(unsafe.Pointer(&b[0]))
-}
-
-// take is what was sent ahead of a thread's allocation; nil where that is lost.
-func (s shardedRecords) take(from origin) *bpf.MemtraceTtSharded {
-	e := s[from.tid]
-	if e == nil || e.Head.Pid != from.pid {
-		return nil
-	}
-	e.Head.Pid = 0
-	return e
 }
 
 // reservedSize is what a buffer takes of each bank; 0 where that is not known.

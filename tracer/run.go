@@ -40,7 +40,7 @@ func (t *Tracer) Run(ctx context.Context, ready func(), sink func([]aggregator.E
 	g.Go(func() error {
 		defer cancel()
 		defer close(t.ended)
-		r := &run{t: t, sink: sink, processes: map[uint32]*traced{}, lookedFor: map[uint32]struct{}{}, untraced: map[uint32]bool{}, unsizedOf: map[uint32]bool{}, sharded: shardedRecords{}, targets: map[uint32]bool{}, partial: map[uint32]*aggregator.CircularBuffer{},
+		r := &run{t: t, sink: sink, processes: map[uint32]*traced{}, lookedFor: map[uint32]struct{}{}, untraced: map[uint32]bool{}, unsizedOf: map[uint32]bool{}, sharded: sentAhead[bpf.MemtraceTtSharded]{}, targets: map[uint32]bool{}, partial: map[uint32]*aggregator.CircularBuffer{},
 			execs: map[uint32]uint64{}, raised: map[aggregator.ReasonCode]raised{}, related: map[uint32]*relations{}, marks: map[uint32]*marks{}, exited: map[uint32]uint64{}, callers: map[proc.FileVersion]*metal.Launchers{}, names: inspect.ChipNames{}, stacks: newStacks()}
 		defer r.stacks.close()
 		r.stacks.sent = t.opts.Stacks && !t.opts.StacksPaused
@@ -83,7 +83,8 @@ type run struct {
 	// unsizedOf are processes of which buffers were seen before these were known: their reserved sizes were
 	// not computed.
 	unsizedOf map[uint32]bool
-	sharded   shardedRecords
+	// sharded are what the sizes of sharded buffers are computed from.
+	sharded sentAhead[bpf.MemtraceTtSharded]
 	// lost events, those of them that make up programs or are of traces, and ends of processes.
 	lost, lostParts, lostTraces, lostMarks, lostEnds uint64
 	// lostAllocs are allocations among the lost events, allocsLost is when they were lost last, and countedAt when losses were.
@@ -440,7 +441,7 @@ func (r *run) decode(b []byte) {
 		r.sharded.add(from, b)
 	case bpf.MemtraceTtKindTT_STACK:
 		r.process(from, head.Library)
-		r.stacks.add(from, b)
+		r.stacks.sentAhead.add(from, b)
 	case bpf.MemtraceTtKindTT_PROGRAM_GONE, bpf.MemtraceTtKindTT_WORKLOAD_GONE:
 		if len(b) < int(unsafe.Sizeof(bpf.MemtraceTtGone{})) {
 			return

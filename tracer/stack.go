@@ -2,7 +2,6 @@ package tracer
 
 import (
 	"fmt"
-	"unsafe"
 
 	"tt-memtrace/aggregator"
 	"tt-memtrace/bpf"
@@ -13,14 +12,14 @@ import (
 type stacks struct {
 	files     *symbol.Files
 	processes map[uint32]*namedStacks
-	// next is the stack of each thread's next allocation, as it was sent.
-	next map[uint32]*pendingStack
+	// sentAhead are those of allocations and refusals that are not read yet.
+	sentAhead sentAhead[bpf.MemtraceTtStack]
 	// sent: the BPF programs send stacks.
 	sent bool
 }
 
 func newStacks() *stacks {
-	return &stacks{files: symbol.NewFiles(), processes: map[uint32]*namedStacks{}, next: map[uint32]*pendingStack{}}
+	return &stacks{files: symbol.NewFiles(), processes: map[uint32]*namedStacks{}, sentAhead: sentAhead[bpf.MemtraceTtStack]{}}
 }
 
 // SendStacks has the stacks of allocations and refusals sent from about now on, or no more. It
@@ -84,12 +83,6 @@ func (p *namedStacks) name(c symbol.Calls) *aggregator.Stack {
 	return s
 }
 
-// pendingStack waits to be named until what is more urgent is done.
-type pendingStack struct {
-	set    bool
-	record bpf.MemtraceTtStack
-}
-
 func (s *stacks) close() { s.files.Close() }
 
 // addProcess looks for the interpreter of a process, and gives the BPF programs the place of its frames.
@@ -122,31 +115,12 @@ func (s *stacks) drop(t *Tracer, pid uint32) {
 	}
 }
 
-// add keeps the stack of a record. Threads that ended leave theirs behind, so
-// there is an end to how many are kept.
-func (s *stacks) add(from origin, b []byte) {
-	if len(b) < int(unsafe.Sizeof(bpf.MemtraceTtStack{})) {
-		return
-	}
-	n := s.next[from.tid]
-	if n == nil {
-		if len(s.next) >= 1024 {
-			clear(s.next)
-		}
-		n = &pendingStack{}
-		s.next[from.tid] = n
-	}
-	n.record, n.set = *(*bpf.MemtraceTtStack)(unsafe.Pointer(&b[0])), true
-}
-
 // take names the stack that was sent ahead of a thread's event; nil where none was.
 func (s *stacks) take(from origin) *aggregator.Stack {
-	n, p := s.next[from.tid], s.processes[from.pid]
-	if n == nil || !n.set || p == nil {
+	e, p := s.sentAhead.take(from), s.processes[from.pid]
+	if e == nil || p == nil {
 		return nil
 	}
-	n.set = false
-	e := &n.record
 	regs := symbol.Registers{IP: e.Ip, SP: e.Sp, BP: e.Bp, BX: e.Bx, R12: e.R12, R13: e.R13, R14: e.R14, R15: e.R15}
 	var python [len(e.Python)]symbol.PythonFrame
 	frames := python[:min(int(e.Frames), len(python))]
