@@ -384,6 +384,7 @@ func (v *chipView) programs(c *aggregator.ChipSnapshot, w int) []text.Line {
 	cb := programsOf(c.CB, late)
 	dot := func(l text.Line) string { return l.String() }
 	if v.data.totalsOnly() {
+		cb.peakAtLeast = true
 		parts := []string{programsTitle + ": " + dot(v.amountCell(cb)) + ", peak " + dot(v.amountCell(cb.highest())), "programs, kernels, config ring: " + g.Unknown}
 		return []text.Line{text.Plain.Line(" " + strings.Join(parts, "  ")).Clipped(w)}
 	}

@@ -67,23 +67,30 @@ func exactness(d *data) (said text.Span, sampled bool) {
 		list = d.snapshot.Ended
 	}
 	exact, onlySampled := len(d.snapshot.Reasons) == 0, len(d.snapshot.Reasons) == 0
+	sampled = len(list) > 0
 	read := d.now
 	for i := range list {
 		if at := list[i].Agreement.At; at > 0 {
 			read = min(read, at)
 		}
+		is := false
 		for _, r := range list[i].Reasons {
 			exact = false
+			is = is || r.Code == aggregator.ReasonSampled
 			onlySampled = onlySampled && r.Code == aggregator.ReasonSampled
 		}
+		sampled = sampled && is
 	}
+	ago := "sampled " + text.Age(time.Duration(d.now-read)) + " ago"
 	switch {
 	case len(d.snapshot.Lacks) > 0:
 		return text.Notice.Span("totals only"), false
 	case exact:
 		return text.Good.Span("exact"), false
 	case onlySampled:
-		return text.Notice.Span("sampled " + text.Age(time.Duration(d.now-read)) + " ago"), true
+		return text.Notice.Span(ago), true
+	case sampled:
+		return text.Notice.Span("not exact, " + ago), true
 	}
 	return text.Notice.Span("not exact"), false
 }

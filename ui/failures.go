@@ -128,8 +128,12 @@ func (f *failure) headline(s *state, w int) text.Line {
 // why explains the failures that are kept, the newest first.
 func (f *frame) why() {
 	list := f.data.failures
+	if len(list) == 0 && f.data.failuresUnseen() {
+		f.notify(failuresUnseen)
+		return
+	}
 	if len(list) == 0 {
-		f.notify("no allocation has failed since the screen began")
+		f.notify("no failed allocation was seen since the screen began")
 		return
 	}
 	f.read = list[0].number
@@ -145,6 +149,15 @@ func (f *frame) why() {
 		p.Lines = append(p.Lines, f.explain(&list[i])...)
 	}
 	f.pager = p
+}
+
+// failuresUnseen is what there is to say of failures where they cannot be seen.
+const failuresUnseen = "unknown: only probes see failed allocations"
+
+// failuresUnseen: a process is not probed, so that nothing is known of its failed allocations.
+func (d *data) failuresUnseen() bool {
+	unseen := func(p aggregator.ProcessSnapshot) bool { return p.Info.Source == aggregator.Sampled }
+	return d.totalsOnly() || slices.ContainsFunc(d.snapshot.Processes, unseen) || slices.ContainsFunc(d.snapshot.Ended, unseen)
 }
 
 // what failed, and how often.

@@ -105,3 +105,41 @@ func TestExitedProcessesLeaveTheList(t *testing.T) {
 		t.Error("it looks too often")
 	}
 }
+
+// Where failed allocations cannot be seen, the screen does not say that none failed.
+func TestUnseenFailuresAreNotSaidToBeNone(t *testing.T) {
+	sampled := func() *world {
+		w := newWorld(1)
+		w.view(settings{})
+		w.publish(aggregator.Event{Kind: aggregator.ProcessStart, PID: 7, Process: &aggregator.Process{Started: 1, Command: "python a.py", Source: aggregator.Sampled}})
+		w.pass(time.Second)
+		return w
+	}
+	ended := sampled()
+	ended.publish(aggregator.Event{Kind: aggregator.ProcessExit, PID: 7})
+	ended.pass(time.Second)
+	for name, c := range map[string]struct {
+		world *world
+		want  string
+	}{
+		"traced":  {busy(1), " was seen"},
+		"sampled": {sampled(), "only probes see failed allocations"},
+		"ended":   {ended, "only probes see failed allocations"},
+		"totals":  {totalsWorld(2, 2), "only probes see failed allocations"},
+	} {
+		w := c.world
+		if name == "totals" {
+			d := w.data()
+			s := *d.snapshot
+			s.Lacks = []string{"buffers"}
+			d.snapshot = &s
+			w.frame.update(d, w.wall)
+		}
+		for _, keys := range []string{"!", ":summary<Enter>"} {
+			w.press(keys)
+			if got := w.text(t, 120, 40); !strings.Contains(got, c.want) || name != "traced" && strings.Contains(got, " was seen") {
+				t.Errorf("%s, %s: no %q in\n%s", name, keys, c.want, got)
+			}
+		}
+	}
+}

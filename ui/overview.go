@@ -172,9 +172,11 @@ func (v *overview) Compose(w, h int) widget.Picture {
 	}
 	chips, processes := share(room, rows, processTable.N)
 	spare := 0
-	if rest := processes - max(processTable.N, 1); rest >= leastChart {
+	if rest := processes - max(processTable.N, 1); rest > leastChart {
 		// One line stays empty above the charts.
 		spare = rest - 1
+	} else if processTable.N > processes && processes >= leastForChart {
+		spare = processes / 3 // most of so many processes are out of sight anyway
 	}
 	var charts []text.Line
 	if side == 0 {
@@ -229,6 +231,9 @@ func (v *overview) Compose(w, h int) widget.Picture {
 
 // besideTables is the width of the table of processes where charts are beside it.
 const besideTables = 152
+
+// leastForChart rows of processes leave some to charts, though there are more processes.
+const leastForChart = 18
 
 // leastForTotals is the height from which there is room for totals.
 const leastForTotals = 9

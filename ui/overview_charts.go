@@ -14,8 +14,10 @@ import (
 const (
 	// leastChart rows make a chart that says something, its title included; instead of charts
 	// of more than two tallChart there are more charts.
-	leastChart = 6
+	leastChart = 5
 	tallChart  = 12
+	// leastOfTwo is the same of each of two charts that lie one above the other.
+	leastOfTwo = 6
 	// wideCharts is the width from which two charts lie next to each other.
 	wideCharts = 150
 	// stackedProcesses have a layer of their own.
@@ -50,7 +52,7 @@ func (v *overview) charted(w, h int) []text.Line {
 	if k == v.drawnOf && v.drawn != nil {
 		return v.drawn
 	}
-	columns, rows := 1, min(h/leastChart, 2)
+	columns, rows := 1, max(min(h/leastOfTwo, 2), 1)
 	if w >= wideCharts {
 		columns, rows = 2, 1
 	}
@@ -136,6 +138,7 @@ func (v *overview) stacked(m metric, w, h int) []text.Line {
 		ids = append(ids, idOf(x.p))
 	}
 	looks := v.looksOf(ids)
+	named := make([]text.Line, 0, len(holders))
 	for i, x := range holders {
 		l := styles[looks[i]]
 		l.Values = make([]uint64, columns)
@@ -147,23 +150,25 @@ func (v *overview) stacked(m metric, w, h int) []text.Line {
 		}
 		layers = append(layers, l)
 		name := text.Clip(text.Command(x.p.Info.Command, o.ASCII), 20, g.Dots)
-		legend := text.Line{l.Role.Span("  " + l.Fill), text.Plain.Span(fmt.Sprintf(" %d %s", x.p.PID, name))}
-		if title.Width()+legend.Width() <= w {
-			title = append(title, legend...)
-		}
+		named = append(named, text.Line{l.Role.Span("  " + l.Fill), text.Plain.Span(fmt.Sprintf(" %d %s", x.p.PID, name))})
 	}
 	l := styles[len(styles)-1]
 	l.Values = rest
 	layers = append(layers, l)
+	var others text.Line
 	if slices.ContainsFunc(rest, func(n uint64) bool { return n > 0 }) {
 		name := " between looks" // a chip's peak is known then, but not whose it was
 		if more {
 			name = " others"
 		}
-		if legend := (text.Line{l.Role.Span("  " + l.Fill), text.Plain.Span(name)}); title.Width()+legend.Width() <= w {
+		others = text.Line{l.Role.Span("  " + l.Fill), text.Plain.Span(name)}
+	}
+	for _, legend := range named {
+		if title.Width()+legend.Width()+others.Width() <= w {
 			title = append(title, legend...)
 		}
 	}
+	title = append(title, others...)
 	// Against the capacity, unless hardly any of it is used.
 	top := max(highest, 1)
 	if ceiling > 0 && highest >= ceiling/4 {

@@ -443,7 +443,11 @@ func legend(s *aggregator.Snapshot, list []*aggregator.ProcessSnapshot, o settin
 	}
 	for _, p := range list {
 		if slices.ContainsFunc(o.processAmounts(p), func(a amount) bool { return a.atLeast }) {
-			return append(out, text.GlyphSet(o.ASCII).AtLeast+" at least")
+			why := ""
+			if !o.requested && slices.ContainsFunc(shownMemories(), func(m aggregator.Memory) bool { return p.Memory[m].Unreserved > 0 }) {
+				why = ": some reserved sizes are unknown"
+			}
+			return append(out, text.GlyphSet(o.ASCII).AtLeast+" at least"+why)
 		}
 	}
 	return out

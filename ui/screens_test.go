@@ -227,10 +227,12 @@ func TestOverviewOfManyHosts(t *testing.T) {
 	}
 }
 
+// replay is where the replays of these tests are.
+var replay = Playback{Position: 95 * time.Second, Length: 200 * time.Second, Speed: 1}
+
 // Wherever the numbers come from, the first look says who holds the most, what is fullest, what
 // failed last and why, whether what is shown is exact, and how old it is.
 func TestTheFirstLookAnswers(t *testing.T) {
-	replay := Playback{Position: 95 * time.Second, Length: 200 * time.Second, Speed: 1}
 	for _, c := range []struct {
 		name  string
 		world func() *world
@@ -242,8 +244,8 @@ func TestTheFirstLookAnswers(t *testing.T) {
 		{"replayed", func() *world { return peopled(8, 200) }, func(d *data) {
 			d.source, d.recorded, d.playback = "replay run.ttm", true, replay
 		}, []string{" exact ", "worker.py", "x1 01:35", "03:20", "fullest", "12:03:"}},
-		{"sampled", func() *world { return sampledWorld(32) }, func(d *data) { d.source = "sampled 1s" }, []string{" sampled 2s ago ", "S ", "it is sampled", "worker.py", "fullest", "12:03:"}},
-		{"shm", totalsWorld, func(d *data) {
+		{"sampled", func() *world { return sampledWorld(32, 20) }, func(d *data) { d.source = "sampled 1s" }, []string{" sampled 2s ago ", "S ", "it is sampled", "worker.py", "fullest", "12:03:"}},
+		{"shm", func() *world { return totalsWorld(2, 2) }, func(d *data) {
 			s := *d.snapshot
 			s.Lacks = []string{"buffers"}
 			d.snapshot, d.source = &s, "runtime's shared memory"
@@ -278,10 +280,74 @@ func TestTheFirstLookAnswers(t *testing.T) {
 	}
 }
 
+// The same with few and many chips and processes, at every size: the one that holds the most is in the first row.
+func TestTheFirstLookAnswersOnEveryHost(t *testing.T) {
+	for _, chips := range []int{1, 8, 32} {
+		for _, processes := range []int{1, 200} {
+			most := "1004"
+			if processes == 1 {
+				most = "1000"
+			}
+			for source, c := range map[string]struct {
+				world func() *world
+				see   func(*data)
+				most  string
+				want  []string
+			}{
+				"live": {func() *world {
+					w := peopled(chips, processes)
+					w.refused(1000, aggregator.Refusal{Asked: 12 * 64 * mib, PerBank: 64 * mib, Banks: 12, Message: "Out of Memory"}, aggregator.DRAM)
+					w.pass(time.Second)
+					return w
+				}, func(*data) {}, most, []string{"OUT OF MEMORY DRAM", "pid 1000", "! why", " exact "}},
+				"replayed": {func() *world { return peopled(chips, processes) }, func(d *data) {
+					d.source, d.recorded, d.playback = "replay run.ttm", true, replay
+				}, most, []string{" replay", " exact ", "x1 01:35"}},
+				"sampled": {func() *world { return sampledWorld(chips, processes) }, func(*data) {}, most, []string{"sampled 2s ago", "it is sampled"}},
+				"sampled in part": {func() *world {
+					w := sampledWorld(chips, processes)
+					w.publish(raised(aggregator.ReasonRaised, 1000, aggregator.ReasonReadFailed, "bad address"))
+					return w
+				}, func(*data) {}, most, []string{"not exact, sampled 2s ago", "it is sampled"}},
+				"shm": {func() *world { return totalsWorld(uint32(chips), uint32(processes)) }, func(d *data) {
+					s := *d.snapshot
+					s.Lacks = []string{"buffers"}
+					d.snapshot = &s
+				}, fmt.Sprint(processes), []string{"totals only", "only the runtime's own totals"}},
+			} {
+				w := c.world()
+				for _, size := range overviewSizes {
+					w.again(settings{requested: source == "shm"}, size)
+					d := w.data()
+					c.see(&d)
+					w.frame.player = nil
+					if d.recorded {
+						w.frame.player = &fakePlayer{at: replay}
+					}
+					w.frame.update(d, w.wall)
+					got := plainText(w.frame.compose(size[0], size[1]))
+					want := c.want
+					if chips > 1 {
+						want = append(want, fmt.Sprintf("all %d chips", chips), "fullest")
+					}
+					for _, s := range want {
+						if !strings.Contains(got, s) {
+							t.Errorf("%s, %d chips, %d processes, %v: no %q in:\n%s", source, chips, processes, size, s, got)
+						}
+					}
+					if _, row, _ := strings.Cut(got, "▸"); !slices.Equal(strings.Fields(row)[:1], []string{c.most}) {
+						t.Errorf("%s, %d chips, %d processes, %v: not %s in the first row of:\n%s", source, chips, processes, size, c.most, got)
+					}
+				}
+			}
+		}
+	}
+}
+
 // sampledWorld is a host whose processes are read now and then, the last time two seconds ago.
-func sampledWorld(chips int) *world {
-	w := peopled(chips, 20)
-	for i := range uint32(20) {
+func sampledWorld(chips, processes int) *world {
+	w := peopled(chips, processes)
+	for i := range uint32(processes) {
 		w.publish(raised(aggregator.ReasonRaised, 1000+i, aggregator.ReasonSampled, ""))
 		w.publish(aggregator.Event{Kind: aggregator.AllocatorsScanned, PID: 1000 + i, Scan: &aggregator.AllocatorScan{}})
 	}
@@ -290,15 +356,21 @@ func sampledWorld(chips int) *world {
 }
 
 // totalsWorld is a host of which only the runtime's own totals are known.
-func totalsWorld() *world {
+func totalsWorld(chips, processes uint32) *world {
 	w := newWorld(0)
 	w.view(settings{})
-	for pid := uint32(1); pid <= 2; pid++ {
+	for pid := uint32(1); pid <= processes; pid++ {
 		w.publish(aggregator.Event{Kind: aggregator.ProcessStart, PID: pid, Process: &aggregator.Process{Started: 1, Command: "python totals.py", Source: aggregator.FromSharedMemory}})
-		var sums aggregator.RuntimeTotals
-		sums.Chip.Number = pid - 1
-		sums.Requested[aggregator.DRAM], sums.Requested[aggregator.L1] = uint64(pid)*gib, uint64(pid)*mib
-		w.publish(aggregator.Event{Kind: aggregator.RuntimeTotalsChanged, PID: pid, RuntimeTotals: &sums})
+		for chip := range chips {
+			if processes > 1 && chip != (pid-1)%chips {
+				continue
+			}
+			var sums aggregator.RuntimeTotals
+			sums.Chip.Number = chip
+			sums.Requested[aggregator.DRAM], sums.Requested[aggregator.L1] = uint64(pid)*gib, uint64(pid)*mib
+			sums.CB = 64 * kib
+			w.publish(aggregator.Event{Kind: aggregator.RuntimeTotalsChanged, PID: pid, RuntimeTotals: &sums})
+		}
 	}
 	w.pass(10 * time.Second)
 	return w
@@ -306,7 +378,7 @@ func totalsWorld() *world {
 
 // A chip of which only totals are known shows these, and no 0 in place of what is unknown.
 func TestAChipOfTotals(t *testing.T) {
-	w := totalsWorld()
+	w := totalsWorld(2, 2)
 	for _, size := range overviewSizes {
 		w.again(settings{requested: true}, size)
 		w.frame.show(chipPage)
@@ -317,7 +389,7 @@ func TestAChipOfTotals(t *testing.T) {
 		d.snapshot = &s
 		w.frame.update(d, w.wall)
 		got := plainText(w.frame.compose(size[0], size[1]))
-		for _, want := range []string{"REQUESTED", "1.00 GiB", "1.00 MiB", "programs, kernels, config ring: ·"} {
+		for _, want := range []string{"REQUESTED", "1.00 GiB", "1.00 MiB", "CB+DFB: 64.0 KiB, peak ≥64.0 KiB  programs, kernels, config ring: ·"} {
 			if !strings.Contains(got, want) {
 				t.Errorf("%v: no %q in:\n%s", size, want, got)
 			}

@@ -53,6 +53,8 @@ type siteRow struct {
 	siteID
 	stack          *aggregator.Stack
 	bytes, buffers uint64
+	// bytesAtLeast: what a buffer reserved is not known; what it asked for counts.
+	bytesAtLeast bool
 	// peak is the most bytes that there were, or more where peakAtLeast.
 	peak        uint64
 	peakAtLeast bool
@@ -101,7 +103,8 @@ func newSites(s *state) *sites {
 		Fields: append(ownerFields(10, 5, func(r *siteRow) owner { return r.owner }),
 			widget.Field[siteRow]{Name: "MEMORY", Least: 8, Cell: func(r *siteRow) text.Line { return text.Plain.Line(r.memory.String()) },
 				Order: func(a, b *siteRow) int { return cmp.Compare(a.memory, b.memory) }},
-			bytesField(s, "NOW", 0, func(r *siteRow) uint64 { return r.bytes }),
+			widget.Field[siteRow]{Name: "NOW", Right: true, Least: 9, Order: bigFirst(func(r *siteRow) uint64 { return r.bytes }),
+				Cell: func(r *siteRow) text.Line { return s.atLeast(r.bytes, r.bytesAtLeast) }},
 			widget.Field[siteRow]{Name: "PEAK", Right: true, Least: 10, Rank: 2, Order: bigFirst(func(r *siteRow) uint64 { return r.peak }),
 				Cell: func(r *siteRow) text.Line { return s.atLeast(r.peak, r.peakAtLeast) }},
 			countField(s, "COUNT", 5, func(r *siteRow) uint64 { return r.buffers }),
@@ -302,7 +305,9 @@ func (v *sites) work() func(*reader) func() {
 					rows = append(rows, siteRow{owner: o, siteID: id, stack: b.Stack, oldest: b.Since, peakAtLeast: true})
 				}
 				row := &rows[n]
-				bytes := cmp.Or(b.PerBank*banks[b.Memory], b.Size) * uint64(max(len(b.Chips), 1))
+				reserved := b.PerBank * banks[b.Memory]
+				row.bytesAtLeast = row.bytesAtLeast || reserved == 0
+				bytes := cmp.Or(reserved, b.Size) * uint64(max(len(b.Chips), 1))
 				row.bytes += bytes
 				row.buffers++
 				row.oldest = min(row.oldest, b.Since)

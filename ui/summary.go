@@ -63,9 +63,11 @@ func (f *frame) summary() {
 	if n := len(processes) - summarized; n > 0 {
 		add("", text.Faint.Line(fmt.Sprintf("and %d more", n)))
 	}
-	failures := text.Good.Line("no allocation failed")
+	failures := text.Good.Line("none was seen")
 	if last := f.data.failure(); last != nil {
 		failures = text.Bad.Line(fmt.Sprintf("%s failed; ! explains them", text.Plural(int(last.number), "allocation", "allocations")))
+	} else if f.data.failuresUnseen() {
+		failures = text.Notice.Line(failuresUnseen)
 	}
 	add("failures", failures)
 	c := &s.Counters

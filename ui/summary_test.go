@@ -16,6 +16,12 @@ func TestASummaryHasPeaksOfUnknownReservedSize(t *testing.T) {
 	id := w.id()
 	w.publish(aggregator.Event{Kind: aggregator.Alloc, PID: 7, TID: 8, Device: device, Allocator: device + 1, Buffer: id, Memory: aggregator.L1,
 		Address: mib, Size: 80 * mib, PageSize: 2048})
+	w.press("8")
+	w.pass(time.Second)
+	if got := w.text(t, 120, 40); !strings.Contains(got, "L1        ≥80.0 MiB   ≥80.0 MiB") {
+		t.Errorf("its site has not at least what it asked for:\n%s", got)
+	}
+	w.press("1")
 	w.publish(aggregator.Event{Kind: aggregator.Free, PID: 7, TID: 8, Device: device, Buffer: id})
 	w.pass(time.Second)
 	w.text(t, 120, 40)

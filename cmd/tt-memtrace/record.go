@@ -91,6 +91,7 @@ func (r *recordFlags) options(path string) (record.Options, error) {
 func newRecord() *cobra.Command {
 	var t targets
 	var r recordFlags
+	var output string
 	cmd := &cobra.Command{
 		Use: "record [flags] FILE [-- CMD ARGS...]", Short: "Record all events into a file", Long: recordLong,
 		Example: `  sudo tt-memtrace record run.ttm -- python model.py
@@ -107,15 +108,24 @@ func newRecord() *cobra.Command {
 					return fmt.Errorf("%w: no command after --", errUsage)
 				}
 			}
+			if output != "" {
+				files++
+			}
 			if files != 1 {
 				return fmt.Errorf("%w: give one FILE to record into; a command comes after --\nsee '%s --help'", errUsage, cmd.CommandPath())
 			}
 			return nil
 		},
-		RunE: func(cmd *cobra.Command, args []string) error { return runRecord(cmd, &t, &r, args[0], args[1:]) },
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if output != "" {
+				return runRecord(cmd, &t, &r, output, args)
+			}
+			return runRecord(cmd, &t, &r, args[0], args[1:])
+		},
 	}
 	t.flags(cmd)
 	takesRecordings(cmd)
+	cmd.Flags().StringVarP(&output, "output", "o", "", "another way to give FILE")
 	r.flags(cmd)
 	return cmd
 }

@@ -147,7 +147,7 @@ func TestSeekSkips(t *testing.T) {
 	}
 
 	path := filepath.Join(t.TempDir(), "later")
-	out("record", path, "--seek", "2s")
+	out("record", "-o", path, "--seek", "2s") // as perf has it; FILE alone is the same
 	f, err := os.Open(path)
 	if err != nil {
 		t.Fatal(err)

@@ -45,6 +45,9 @@ device's first thread allocates.`,
 			if after > 0 && len(args) > 0 {
 				return fmt.Errorf("%w: --after is for processes that run already; a command is shown at its end, and with --every until then", errUsage)
 			}
+			if after > 0 && len(t.recorded.from) > 0 {
+				return fmt.Errorf("%w: --after is for processes that run already; --until %v shows a recording as it was then", errUsage, after)
+			}
 			t.sampling.shows = every
 			l, err := t.start(args)
 			if err != nil {

@@ -231,7 +231,7 @@ func TestRecordingUsage(t *testing.T) {
 		{"record x --keep 3", wrongUsage, "need --rotate-size"}, {"exporter --keep-age 3d", wrongUsage, "need --record"},
 		{"exporter --record x --keep-size 1G", wrongUsage, "need --rotate-size"}, {"record x --rotate-size 2M --keep-size 1M", wrongUsage, "more than"},
 		{"record x --rotate-every 1h --keep-age old", wrongUsage, "12h or 30d"},
-		{"record", wrongUsage, "one FILE"}, {"record a b", wrongUsage, "one FILE"}, {"record x --", wrongUsage, "no command"},
+		{"record", wrongUsage, "one FILE"}, {"record a b", wrongUsage, "one FILE"}, {"record -o a b", wrongUsage, "one FILE"}, {"record -o a --", wrongUsage, "no command"}, {"record x --", wrongUsage, "no command"},
 		{"record x --rotate-size 7X", wrongUsage, "not a size"}, {"record - --rotate-size 1M", wrongUsage, "cannot be rotated"}, {"record - -- true", wrongUsage, "the command's own"},
 		{"replay", wrongUsage, "no recording"}, {"status --from", wrongUsage, "--from"}, {"status --speed 2", wrongUsage, "--from FILE"},
 		{"status --from " + other, failed, "not a recording"}, {"status --from " + filepath.Join(dir, "none"), failed, "no such file"},

@@ -67,6 +67,7 @@ func TestWrongUsage(t *testing.T) {
 		{"status --after -1s", "negative"},
 		{"status --every -1s", "negative"},
 		{"status --after 8s -- true", "--after is for processes that run already"},
+		{"status --after 8s --from x.ttm", "--until 8s shows a recording as it was then"},
 		{"status --every 5", `for --every: not a duration such as 500ms`},
 		{"top", "'tt-memtrace status' and 'tt-memtrace log'"},
 		{"", "the screen needs a terminal"},
