@@ -3,10 +3,12 @@ package memory
 import (
 	"bytes"
 	"errors"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strconv"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -98,14 +100,15 @@ func TestStarvedReader(t *testing.T) {
 	}
 }
 
-// Who is ready to run waits for a processor alone, who reads what never comes for that.
-func TestStarved(t *testing.T) {
+// Who is ready to run waits for a processor alone, who reads what never comes for that. Who has no request waits for
+// nothing.
+func TestWaits(t *testing.T) {
 	running := exec.Command("sh", "-c", "while :; do :; done")
 	waiting := exec.Command("cat")
 	if _, err := waiting.StdinPipe(); err != nil {
 		t.Fatal(err)
 	}
-	for c, want := range map[*exec.Cmd]bool{running: true, waiting: false} {
+	for c, want := range map[*exec.Cmd]bool{running: false, waiting: true} {
 		if err := c.Start(); err != nil {
 			t.Fatal(err)
 		}
@@ -113,12 +116,82 @@ func TestStarved(t *testing.T) {
 			_ = c.Process.Kill()
 			_ = c.Wait()
 		}()
-		r := &reader{command: c}
-		for until := time.Now().Add(time.Minute); r.starved() != want; {
+		r := &reader{command: c, busy: new(atomic.Uint64)}
+		r.busy.Store(1)
+		for until := time.Now().Add(time.Minute); r.waits() != want; {
 			if time.Now().After(until) {
-				t.Fatalf("%s is starved: %v", c.Path, !want)
+				t.Fatalf("%s waits for a page: %v", c.Path, !want)
 			}
 		}
+		if r.busy.Store(0); r.waits() {
+			t.Errorf("%s has no request, and waits for a page", c.Path)
+		}
+	}
+}
+
+// Who is in a hurry and gets no processor is not late for that: the reader has answered long ago.
+func TestAnswerOnItsWay(t *testing.T) {
+	c := exec.Command("cat")
+	if _, err := c.StdinPipe(); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		_ = c.Process.Kill()
+		_ = c.Wait()
+	}()
+	for _, busy := range []uint64{0, 1} {
+		ours, theirs := socketpair(t)
+		r := &reader{command: c, socket: ours, busy: new(atomic.Uint64), hurry: 2 * lookInHurry}
+		r.busy.Store(busy)
+		time.AfterFunc(maxHurry, func() { _, _ = theirs.Write(make([]byte, answerBytes)) })
+		err := r.await(make([]byte, answerBytes), Patience)
+		if busy == 0 && (err != nil || r.waited != 0) {
+			t.Errorf("%v, and %v were counted", err, r.waited)
+		}
+		if busy == 1 && !errors.Is(err, errLate) {
+			t.Errorf("one that works on it: %v", err)
+		}
+	}
+}
+
+func socketpair(t *testing.T) (a, b *net.UnixConn) {
+	t.Helper()
+	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	conn := func(fd int) *net.UnixConn {
+		f := os.NewFile(uintptr(fd), "socket")
+		defer f.Close()
+		c, err := net.FileConn(f)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { c.Close() })
+		return c.(*net.UnixConn)
+	}
+	return conn(fds[0]), conn(fds[1])
+}
+
+// A reader that gets no processor is waited for by who is in a hurry, also where there is little time left to
+// wait for pages.
+func TestStarvedReaderInAHurry(t *testing.T) {
+	p, b, got := self(t).Hurried(), pages(t, 8), make([]byte, 8)
+	if err := p.ReadAt(got, address(b)); err != nil {
+		t.Fatal(err)
+	}
+	reader := readerOf(p).command.Process
+	if err := reader.Signal(unix.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = reader.Signal(unix.SIGCONT) }()
+	p.user.waited(p.user.wait() - time.Millisecond)
+	time.AfterFunc(2*maxHurry, func() { _ = reader.Signal(unix.SIGCONT) })
+	if err := p.ReadAt(got, address(b)); err != nil || !bytes.Equal(got, b) {
+		t.Errorf("it was not waited for: %v", err)
 	}
 }
 

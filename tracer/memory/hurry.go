@@ -104,7 +104,7 @@ func (l *lane) enter() bool {
 			return true
 		case <-timer.C:
 		}
-		if !starved(int(l.pid.Load())) {
+		if r := l.shown.Load(); r != nil && r.waits() {
 			l.of.waited(lookInHurry)
 		}
 	}

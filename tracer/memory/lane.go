@@ -34,8 +34,8 @@ type lane struct {
 	// late: somebody waits for an answer that came too late for who asked.
 	late   atomic.Bool
 	reader *reader
-	// pid is the reader's.
-	pid atomic.Int64
+	// shown is the reader, or the last one, for who may only look at it.
+	shown atomic.Pointer[reader]
 	// ended is the processor time of the readers before this one, and charged how much of all was
 	// charged to the processes that it was used for.
 	ended, charged time.Duration
@@ -98,7 +98,7 @@ func (l *lane) begin(s *state) error {
 			return fmt.Errorf("starting a process to read with: %w", err)
 		}
 		l.reader = r
-		l.pid.Store(int64(r.command.Process.Pid))
+		l.shown.Store(r)
 		l.idle = time.AfterFunc(idleAfter, l.stop)
 	}
 	l.idle.Reset(idleAfter)

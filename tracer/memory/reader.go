@@ -11,7 +11,10 @@ import (
 	"runtime/debug"
 	"slices"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"time"
+	"unsafe"
 
 	"github.com/prometheus/procfs"
 	"golang.org/x/sys/unix"
@@ -29,8 +32,8 @@ const (
 )
 
 // A reader may take startTime until it is there. Then it is looked at every now and then: what
-// counts is in how many of these looks it waited for a page. After maxStarved times as long it is
-// abandoned in any case.
+// counts is in how many of these looks it waited for a page. After maxStarved times as long as may be
+// waited at most it is abandoned in any case.
 const (
 	startTime  = 30 * time.Second
 	lookEvery  = 100 * time.Millisecond
@@ -50,11 +53,13 @@ var (
 // how many bytes were read, or less than 0: an error number; and how long the reader waited for pages,
 // ns. With forSearch in place of the
 // number of parts it is one to search: see apart.go. Native byte order, as both are the same program.
-// An answer to no request comes first: the reader is there.
+// An answer to no request comes first: the reader is there. Behind the maxBytes of the buffer is a word that
+// is 0 while the reader waits for a request: then its answer is on its way, and who asked had no processor.
 const (
 	headBytes   = 8 // the process, the number of parts
 	partBytes   = 16
 	answerBytes = 16
+	sharedBytes = maxBytes + 8
 )
 
 // reader is a process that reads others' memory.
@@ -62,6 +67,9 @@ type reader struct {
 	command *exec.Cmd
 	socket  *net.UnixConn
 	buffer  []byte // shared with it
+	// busy is shared, too: not 0 while it does something for a request; nil when that is not mapped any more.
+	busy    *atomic.Uint64
+	looking sync.Mutex // guards busy
 	request []byte
 	// rights are the descriptors that came with the last answer; cut: there was no room for one.
 	rights []int
@@ -91,7 +99,7 @@ func start() (*reader, error) {
 		}
 		r.socket.Close()
 		if r.buffer != nil {
-			_ = unix.Munmap(r.buffer)
+			r.unmap()
 		}
 		return nil, err
 	}
@@ -105,11 +113,11 @@ func (r *reader) run(socket *os.File) error {
 	}
 	buffer := os.NewFile(uintptr(fd), readerName)
 	defer buffer.Close()
-	if err := buffer.Truncate(maxBytes); err != nil {
+	if err := buffer.Truncate(sharedBytes); err != nil {
 		return err
 	}
-	if r.buffer, err = unix.Mmap(fd, 0, maxBytes, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED); err != nil {
-		return os.NewSyscallError("mmap", err)
+	if r.buffer, r.busy, err = share(fd); err != nil {
+		return err
 	}
 	r.command = &exec.Cmd{
 		Path: "/proc/self/exe", Args: []string{readerName}, Dir: "/",
@@ -119,6 +127,14 @@ func (r *reader) run(socket *os.File) error {
 		return err
 	}
 	return r.receive(make([]byte, answerBytes), startTime)
+}
+
+// share maps what a reader and who asks it share.
+func share(fd int) (buffer []byte, busy *atomic.Uint64, err error) {
+	if buffer, err = unix.Mmap(fd, 0, sharedBytes, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED); err != nil {
+		return nil, nil, os.NewSyscallError("mmap", err)
+	}
+	return buffer, (*atomic.Uint64)(unsafe.Pointer(&buffer[maxBytes])), nil
 }
 
 // read says how many bytes were read, or why the process's memory could not be. An
@@ -151,9 +167,9 @@ func (r *reader) answer(b []byte, patience time.Duration) error {
 }
 
 func (r *reader) await(b []byte, patience time.Duration) error {
-	hurried, every := r.hurry != unhurried, lookEvery
+	hurried, every, most := r.hurry != unhurried, lookEvery, maxStarved*patience
 	if hurried {
-		patience, every = min(patience, r.hurry), lookInHurry
+		patience, every, most = min(patience, r.hurry), lookInHurry, maxStarved*maxHurry
 	}
 	began, waited := time.Now(), time.Duration(0)
 	for {
@@ -165,13 +181,13 @@ func (r *reader) await(b []byte, patience time.Duration) error {
 			}
 			return err
 		}
-		if !r.starved() {
+		if r.waits() {
 			if hurried { // who waits may be late, too
 				look = min(time.Since(looked), 2*look)
 			}
 			waited += look
 		}
-		starved := time.Since(began) >= maxStarved*patience
+		starved := time.Since(began) >= most
 		if waited >= patience || starved && hurried {
 			r.waited += waited
 			return errLate
@@ -209,16 +225,32 @@ func (r *reader) receive(b []byte, within time.Duration) error {
 	return err
 }
 
-// starved says whether the reader waits for no page: one of its threads runs or would, if it had
-// a processor, or was stopped, as all of a terminal's processes can be.
-func (r *reader) starved() bool { return starved(r.command.Process.Pid) }
-
-func starved(reader int) bool {
-	threads, err := procfs.AllThreads(reader)
-	return err == nil && slices.ContainsFunc(threads, func(p procfs.Proc) bool {
+// waits says whether the reader waits for a page: it has a request, and none of its threads runs or would, if
+// it had a processor, or was stopped, as all of a terminal's processes can be.
+func (r *reader) waits() bool {
+	if !r.serves() {
+		return false
+	}
+	threads, err := procfs.AllThreads(r.command.Process.Pid)
+	return err != nil || !slices.ContainsFunc(threads, func(p procfs.Proc) bool {
 		st, err := p.Stat()
 		return err == nil && strings.Contains("RTt", st.State)
 	})
+}
+
+// serves says whether it has a request.
+func (r *reader) serves() bool {
+	r.looking.Lock()
+	defer r.looking.Unlock()
+	return r.busy != nil && r.busy.Load() != 0
+}
+
+// unmap ends the sharing: nothing that the reader still reads is seen.
+func (r *reader) unmap() {
+	r.looking.Lock()
+	defer r.looking.Unlock()
+	_ = unix.Munmap(r.buffer)
+	r.busy = nil
 }
 
 func (r *reader) processorTime() time.Duration {
@@ -230,14 +262,14 @@ func (r *reader) processorTime() time.Duration {
 func (r *reader) close() {
 	r.socket.Close()
 	_ = r.command.Wait() // it ends with its socket
-	_ = unix.Munmap(r.buffer)
+	r.unmap()
 }
 
 // abandon kills a reader that does not answer, without waiting for it. It ends when what it
 // waits for does, and then back is called.
 func (r *reader) abandon(back func()) {
 	r.socket.Close()
-	_ = unix.Munmap(r.buffer) // nothing that it still reads is seen
+	r.unmap()
 	_ = r.command.Process.Kill()
 	go func() {
 		_ = r.command.Wait()
@@ -261,10 +293,11 @@ func init() {
 
 // serve answers requests until the socket is closed.
 func serve() error {
-	buffer, err := unix.Mmap(bufferFD, 0, maxBytes, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+	buffer, busy, err := share(bufferFD)
 	if err != nil {
-		return os.NewSyscallError("mmap", err)
+		return err
 	}
+	serving = busy
 	request := make([]byte, headBytes+maxParts*partBytes)
 	parts := make([]unix.RemoteIovec, maxParts)
 	local := make([]unix.Iovec, 1)
@@ -338,8 +371,13 @@ func answerOf(result int64, w waiting) (answer [answerBytes]byte) {
 	return answer
 }
 
+// serving is the word that says in a reader whether it has a request.
+var serving *atomic.Uint64
+
 // receive is how many bytes the next request has; 0 where none will come.
 func receive(request []byte) int {
+	serving.Store(0)
+	defer serving.Store(1)
 	for {
 		n, err := unix.Read(socketFD, request)
 		if err != unix.EINTR {
