@@ -201,13 +201,19 @@ func readerOf(p *Process) *reader {
 	return p.user.reader
 }
 
-// A reader has none of the descriptors that were opened here, such as a probe's.
+// A reader has none of the descriptors that were opened here, such as a probe's, nor of those that this program was
+// started with, such as a pipe's.
 func TestReaderHoldsNothing(t *testing.T) {
 	held, err := os.Create(filepath.Join(t.TempDir(), "held"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer held.Close()
+	inherited, err := unix.Dup(int(held.Fd())) // as a shell leaves it open
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(inherited)
 	p := self(t)
 	b := pages(t, 8)
 	if err := p.ReadAt(make([]byte, 8), address(b)); err != nil {

@@ -10,6 +10,7 @@ import (
 	"runtime"
 	"runtime/debug"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -231,8 +232,12 @@ func (r *reader) waits() bool {
 	if !r.serves() {
 		return false
 	}
-	threads, err := procfs.AllThreads(r.command.Process.Pid)
-	return err != nil || !slices.ContainsFunc(threads, func(p procfs.Proc) bool {
+	return !starved(r.command.Process.Pid)
+}
+
+func starved(reader int) bool {
+	threads, err := procfs.AllThreads(reader)
+	return err == nil && slices.ContainsFunc(threads, func(p procfs.Proc) bool {
 		st, err := p.Stat()
 		return err == nil && strings.Contains("RTt", st.State)
 	})
@@ -283,12 +288,32 @@ func init() {
 		return
 	}
 	runtime.LockOSThread()
+	closeInherited()
 	debug.SetGCPercent(-1) // nothing is allocated any more
 	if err := serve(); err != nil {
 		fmt.Fprintln(os.Stderr, readerName+":", err)
 		os.Exit(1)
 	}
 	os.Exit(0)
+}
+
+// closeInherited closes the descriptors that the program was started with and that a reader has no use for: one that
+// hangs would hold them for ever, such as a pipe or a lock that others wait for, or the file system that it waits for.
+// Those of Go's runtime are not passed on, which tells them apart.
+func closeInherited() {
+	list, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		return
+	}
+	for _, e := range list {
+		fd, err := strconv.Atoi(e.Name())
+		if err != nil || fd <= bufferFD {
+			continue
+		}
+		if flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFD, 0); err == nil && flags&unix.FD_CLOEXEC == 0 {
+			unix.Close(fd)
+		}
+	}
 }
 
 // serve answers requests until the socket is closed.
