@@ -1,19 +1,11 @@
 package tracer
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
-	"sync"
-	"sync/atomic"
-	"syscall"
 	"testing"
 	"time"
-
-	"github.com/hanwen/go-fuse/v2/fs"
-	"github.com/hanwen/go-fuse/v2/fuse"
 
 	"tt-memtrace/aggregator"
 	"tt-memtrace/test/fixture"
@@ -22,49 +14,11 @@ import (
 	"tt-memtrace/tracer/memory"
 )
 
-// stranger is a user without any rights.
-const stranger = 65534
-
-// public opens the folders of a test up to other users.
-func public(t *testing.T, dir string) {
-	t.Helper()
-	for ; dir != os.TempDir() && dir != "/"; dir = filepath.Dir(dir) {
-		if err := os.Chmod(dir, 0o755); err != nil && filepath.Dir(dir) == os.TempDir() {
-			t.Fatal(err)
-		}
-	}
-}
-
-// strangers starts a driver of a user without rights, that has the library open. Those of different numbers are not copies.
-func strangers(t *testing.T, b fixture.Build, number int) *fixture.Process {
-	t.Helper()
-	dir := t.TempDir()
-	public(t, dir)
-	files := map[string]string{"driver": fixture.SharedDriver(t), "libtt_metal.so": fixture.LibraryOf(t, b)}
-	for name, from := range files {
-		data, err := os.ReadFile(from)
-		if err != nil {
-			t.Fatal(err)
-		}
-		files[name] = filepath.Join(dir, name)
-		if err := os.WriteFile(files[name], append(data, make([]byte, number)...), 0o755); err != nil {
-			t.Fatal(err)
-		}
-	}
-	p, err := fixture.StartAs(stranger, files["driver"])
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(p.Kill)
-	fixture.Do(t, p, "open %s", files["libtt_metal.so"])
-	return p
-}
-
 // A stranger has his device in a page that never comes. Others' accounts go on, and
 // the tracer ends when it is asked to.
 func TestPageThatNeverComes(t *testing.T) {
 	file, asked := fixture.HangingFile(t)
-	other, p := fixture.User(t, fixture.LayoutA), strangers(t, fixture.LayoutA, 0)
+	other, p := fixture.User(t, fixture.LayoutA), fixture.StrangerWith(t, fixture.LayoutA, 0)
 	tr := start(t, Options{})
 	victim := keep(t, tr, other)
 	victim.device(0, 0)
@@ -88,84 +42,6 @@ func TestPageThatNeverComes(t *testing.T) {
 	tr.stop()
 }
 
-// served is a file whose server answers one process and, where it is to hang, nobody else.
-type served struct {
-	fs.Inode
-	content []byte
-	hangs   bool
-	only    atomic.Uint32
-	asked   chan struct{}
-	once    sync.Once
-	answer  chan struct{}
-}
-
-func (f *served) wait(ctx context.Context) {
-	caller, ok := fuse.FromContext(ctx)
-	if f.hangs && (!ok || f.only.Load() != caller.Pid) {
-		f.once.Do(func() { close(f.asked) })
-		<-f.answer
-	}
-}
-
-func (f *served) Open(ctx context.Context, _ uint32) (fs.FileHandle, uint32, syscall.Errno) {
-	f.wait(ctx)
-	return nil, 0, 0
-}
-
-func (f *served) Getattr(ctx context.Context, _ fs.FileHandle, out *fuse.AttrOut) syscall.Errno {
-	f.wait(ctx)
-	out.Mode, out.Size = 0o555, uint64(len(f.content))
-	return 0
-}
-
-func (f *served) Read(ctx context.Context, _ fs.FileHandle, dest []byte, at int64) (fuse.ReadResult, syscall.Errno) {
-	f.wait(ctx)
-	at = min(at, int64(len(f.content)))
-	return fuse.ReadResultData(f.content[at:min(at+int64(len(dest)), int64(len(f.content)))]), 0
-}
-
-// serve mounts a file system that a stranger serves, with a file in it.
-func serve(t *testing.T, name string, f *served) (path string) {
-	t.Helper()
-	dir := t.TempDir()
-	f.asked, f.answer = make(chan struct{}), make(chan struct{})
-	root := &fs.Inode{}
-	server, err := fs.Mount(dir, root, &fs.Options{
-		MountOptions: fuse.MountOptions{AllowOther: true, DirectMountStrict: true, Options: []string{fmt.Sprintf("user_id=%d", stranger)}},
-		OnAdd: func(ctx context.Context) {
-			root.AddChild(name, root.NewPersistentInode(ctx, f, fs.StableAttr{Mode: syscall.S_IFREG}), false)
-		},
-	})
-	if err != nil {
-		t.Skipf("no file system in user space can be mounted: %v", err)
-	}
-	t.Cleanup(func() {
-		close(f.answer)
-		if err := server.Unmount(); err != nil {
-			t.Error(err)
-		}
-	})
-	public(t, dir)
-	return filepath.Join(dir, name)
-}
-
-// stranger's driver, without a library.
-func strangersDriver(t *testing.T) *fixture.Process {
-	t.Helper()
-	dir := t.TempDir()
-	public(t, dir)
-	driver := filepath.Join(dir, "driver")
-	if err := os.WriteFile(driver, fixture.Read(t, fixture.SharedDriver(t)), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	p, err := fixture.StartAs(stranger, driver)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(p.Kill)
-	return p
-}
-
 // A library in a file system that a stranger serves gets no probes, and its process is marked. Where it does
 // not answer, neither others' accounts wait for it nor that they are found.
 func TestLibraryThatAStrangerServes(t *testing.T) {
@@ -175,14 +51,14 @@ func TestLibraryThatAStrangerServes(t *testing.T) {
 			victim := keep(t, tr, fixture.User(t, fixture.LayoutA))
 			tr.awaitProcess(victim.p.PID)
 			victim.device(0, 0)
-			f := &served{content: fixture.Read(t, fixture.LibraryOf(t, fixture.LayoutB)), hangs: hangs}
-			path := serve(t, discover.LibraryNames[0], f)
-			p := strangersDriver(t)
-			f.only.Store(p.PID)
+			f := &fixture.Served{Content: fixture.Read(t, fixture.LibraryOf(t, fixture.LayoutB)), Hangs: hangs}
+			path := f.Serve(t, discover.LibraryNames[0])
+			p := fixture.OfStranger(t)
+			f.Only.Store(p.PID)
 			fixture.Do(t, p, "open %s", path)
 			want := "FUSE"
 			if hangs {
-				<-f.asked // and is never answered
+				<-f.Asked // and is never answered
 				want = "does not answer"
 			}
 			other := keep(t, tr, fixture.User(t, fixture.LayoutB))
@@ -199,19 +75,46 @@ func TestLibraryThatAStrangerServes(t *testing.T) {
 	}
 }
 
+// A library that hangs, or finds no room, takes the probes out of nobody else's: who maps that next is traced from its first
+// allocation.
+func TestStrangersLibraryEvictsNobody(t *testing.T) {
+	tr := start(t, Options{Follow: uint32(os.Getpid())})
+	tr.rooms(room{maxLibraries, 1, 100})
+	before := fixture.User(t, fixture.LayoutA)
+	tr.awaitProcess(before.PID)
+	before.Kill() // nobody maps it any more
+	f := &fixture.Served{Hangs: true, Content: fixture.Read(t, fixture.LibraryOf(t, fixture.LayoutB))}
+	path := f.Serve(t, discover.LibraryNames[0])
+	hangs := fixture.OfStranger(t)
+	f.Only.Store(hangs.PID)
+	fixture.Do(t, hangs, "open %s", path)
+	tr.untraced(hangs.PID)
+	one, another := fixture.StrangerWith(t, fixture.LayoutA, 1), fixture.StrangerWith(t, fixture.LayoutB, 2)
+	tr.awaitProcess(one.PID)
+	tr.untraced(hangs.PID, another.PID)
+	tr.tracer.retry()
+	tr.sync()
+	victim := keep(t, tr, fixture.User(t, fixture.LayoutA))
+	victim.device(0, 0)
+	victim.alloc(0, aggregator.DRAM, 0)
+	if s := victim.compare(); s.Late || !s.Exact() {
+		t.Errorf("it was not traced from the beginning: %+v", s)
+	}
+}
+
 // A kernel's file that does not answer is waited for once.
 func TestKernelThatAStrangerServes(t *testing.T) {
 	needRights(t)
-	f := &served{hangs: true}
-	path := serve(t, "brisc.elf", f)
-	mem := memory.FilesOf(strangersDriver(t).PID)
+	f := &fixture.Served{Hangs: true}
+	path := f.Serve(t, "brisc.elf")
+	mem := memory.FilesOf(fixture.OfStranger(t).PID)
 	for range 2 {
 		if _, err := inspect.Loadable(mem, path); !errors.Is(err, memory.ErrNoAnswer) {
 			t.Error(err)
 		}
 	}
 	// Others of the user are asked by another reader.
-	if _, err := inspect.Loadable(memory.FilesOf(strangersDriver(t).PID), "/proc/self/exe"); errors.Is(err, memory.ErrNoAnswer) {
+	if _, err := inspect.Loadable(memory.FilesOf(fixture.OfStranger(t).PID), "/proc/self/exe"); errors.Is(err, memory.ErrNoAnswer) {
 		t.Error(err)
 	}
 }
@@ -231,7 +134,7 @@ func TestHungProcessesHoldNobodyUp(t *testing.T) {
 	victim.alloc(0, aggregator.DRAM, 0)
 	var hung []*fixture.Process
 	for range 5 {
-		p := strangers(t, fixture.LayoutA, 0)
+		p := fixture.StrangerWith(t, fixture.LayoutA, 0)
 		fixture.Do(t, p, "device 0 1")
 		fixture.Do(t, p, "alloc 4096 0 0 0 4096 1024 64")
 		hung = append(hung, p)

@@ -121,10 +121,10 @@ func TestLibrariesOfAUser(t *testing.T) {
 	tr.rooms(room{3, 2, 3})
 	var all []*fixture.Process
 	for len(all) < 2 {
-		all = append(all, strangers(t, fixture.LayoutA, len(all)))
+		all = append(all, fixture.StrangerWith(t, fixture.LayoutA, len(all)))
 		tr.awaitProcess(all[len(all)-1].PID)
 	}
-	all = append(all, strangers(t, fixture.LayoutA, 2))
+	all = append(all, fixture.StrangerWith(t, fixture.LayoutA, 2))
 	tr.untraced(all[2].PID)
 	fixture.Do(t, all[2], "device 0 1")
 	fixture.Do(t, all[2], "alloc 100 0 0 0 4096 1024 64")
@@ -154,7 +154,7 @@ func TestCopiesOfALibrary(t *testing.T) {
 	tr := start(t, Options{Follow: uint32(os.Getpid())})
 	tr.rooms(room{maxLibraries, tenantLibraries, copies})
 	dir := t.TempDir()
-	public(t, dir)
+	fixture.Public(t, dir)
 	driver, build := filepath.Join(dir, "driver"), fixture.Read(t, fixture.LibraryOf(t, fixture.LayoutB))
 	if err := os.WriteFile(driver, fixture.Read(t, fixture.SharedDriver(t)), 0o755); err != nil {
 		t.Fatal(err)
@@ -174,7 +174,7 @@ func TestCopiesOfALibrary(t *testing.T) {
 	}
 	var all []*ledger
 	for n := range copies {
-		all = append(all, begin(stranger, n))
+		all = append(all, begin(fixture.Stranger, n))
 	}
 	for n, l := range all {
 		tr.awaitProcess(l.p.PID)
@@ -188,11 +188,11 @@ func TestCopiesOfALibrary(t *testing.T) {
 			t.Errorf("%d: %+v", s.PID, s.Reasons)
 		}
 	}
-	beyond := begin(stranger, copies)
+	beyond := begin(fixture.Stranger, copies)
 	tr.untraced(beyond.p.PID)
 	tr.await("a notice", func() bool { return tr.says("no room") })
-	tr.noticed(fmt.Sprintf("no room for another library of user %d, which has %d files", stranger, copies))
-	other := begin(stranger-1, copies+1)
+	tr.noticed(fmt.Sprintf("no room for another library of user %d, which has %d files", fixture.Stranger, copies))
+	other := begin(fixture.Stranger-1, copies+1)
 	tr.awaitProcess(other.p.PID)
 	other.device(0, copies)
 	other.alloc(0, aggregator.DRAM, copies)

@@ -17,7 +17,7 @@ import (
 func overlay(t *testing.T, lower string) (merged string) {
 	t.Helper()
 	dir := t.TempDir()
-	public(t, dir)
+	fixture.Public(t, dir)
 	for _, d := range []string{"upper", "work", "merged"} {
 		if err := os.Mkdir(filepath.Join(dir, d), 0o755); err != nil {
 			t.Fatal(err)
@@ -40,7 +40,7 @@ func overlay(t *testing.T, lower string) (merged string) {
 func TestOverlaysOfOneLibrary(t *testing.T) {
 	needRights(t)
 	lower := t.TempDir()
-	public(t, lower)
+	fixture.Public(t, lower)
 	path := filepath.Join(lower, discover.LibraryNames[0])
 	if err := os.WriteFile(path, fixture.Read(t, fixture.LibraryOf(t, fixture.LayoutB)), 0o755); err != nil {
 		t.Fatal(err)
@@ -80,7 +80,7 @@ func TestOverlaysOfOneLibrary(t *testing.T) {
 func TestOverlaysOfManyTenants(t *testing.T) {
 	needRights(t)
 	lower := t.TempDir()
-	public(t, lower)
+	fixture.Public(t, lower)
 	files := map[string]string{discover.LibraryNames[0]: fixture.LibraryOf(t, fixture.LayoutB), "driver": fixture.SharedDriver(t)}
 	for name, from := range files {
 		if err := os.WriteFile(filepath.Join(lower, name), fixture.Read(t, from), 0o755); err != nil {
@@ -91,7 +91,7 @@ func TestOverlaysOfManyTenants(t *testing.T) {
 	tr.rooms(room{1, 1, 4})
 	for i := range uint32(3) {
 		place := overlay(t, lower)
-		p, err := fixture.StartAs(stranger-i, filepath.Join(place, "driver"))
+		p, err := fixture.StartAs(fixture.Stranger-i, filepath.Join(place, "driver"))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -114,7 +114,7 @@ func TestOverlaysOfManyTenants(t *testing.T) {
 func (tr *trace) evict() {
 	tr.tracer.mu.Lock()
 	defer tr.tracer.mu.Unlock()
-	tr.tracer.evictUnmapped()
+	tr.tracer.evictUnmapped(func(string) bool { return true })
 }
 
 // An overlay copies a file whose owner or mode changes, and keeps its number. Who maps the copy is traced, as are those
@@ -122,7 +122,7 @@ func (tr *trace) evict() {
 func TestOverlayCopiesALibrary(t *testing.T) {
 	needRights(t)
 	lower := t.TempDir()
-	public(t, lower)
+	fixture.Public(t, lower)
 	build := fixture.Read(t, fixture.LibraryOf(t, fixture.LayoutB))
 	if err := os.WriteFile(filepath.Join(lower, discover.LibraryNames[0]), build, 0o755); err != nil {
 		t.Fatal(err)

@@ -46,6 +46,8 @@ var (
 	errNoRoom = errors.New("no room for another library")
 	// errFiles: libraries have too many copies.
 	errFiles = fmt.Errorf("%w", errNoRoom)
+	// errHost: others' libraries take the room.
+	errHost = fmt.Errorf("%w", errNoRoom)
 	// errTooMany: more are looked for in no process.
 	errTooMany = fmt.Errorf("it maps more than %d files that may be the runtime", maxMapped)
 )
@@ -87,11 +89,16 @@ func checkDescriptors(more int, doing string) error {
 // admit says why a library that a tenant's process maps finds no room, or nil.
 func (t *Tracer) admit(tenant string, of *build) error {
 	err := t.full(tenant, of)
-	if err != nil {
-		t.evictUnmapped()
+	for err != nil && t.evictUnmapped(crowding(tenant, err)) > 0 {
 		err = t.full(tenant, of)
 	}
 	return err
+}
+
+// crowding says whose libraries leave a tenant's no room.
+func crowding(tenant string, why error) func(other string) bool {
+	all := errors.Is(why, errHost) || errors.Is(why, ErrDescriptors)
+	return func(other string) bool { return all || errors.Is(why, errNoRoom) && other == tenant }
 }
 
 // full is admit as things are.
@@ -113,7 +120,7 @@ func (t *Tracer) full(tenant string, one *build) error {
 	case builds[one]:
 		return nil
 	case all >= t.room.all:
-		return fmt.Errorf("%w beside %d", errNoRoom, all)
+		return fmt.Errorf("%w beside %d", errHost, all)
 	case tenant != inspect.Root && of >= t.room.tenant:
 		return fmt.Errorf("%w of %s, which has %d", errNoRoom, tenant, of)
 	}
@@ -142,12 +149,15 @@ func (t *Tracer) number(slot bpf.MemtraceTtLayout) uint32 {
 	return index
 }
 
-// evictUnmapped detaches from the libraries that no process maps: over weeks, containers
-// bring many.
-func (t *Tracer) evictUnmapped() {
+// evictUnmapped detaches from the libraries of some tenants that no process maps, and says from how many: over weeks, containers
+// bring many. Nobody's are evicted for what does not take their room: who maps one next would be missed until it is found.
+func (t *Tracer) evictUnmapped(of func(tenant string) bool) int {
+	if !slices.ContainsFunc(t.attached(), func(a *attachment) bool { return of(a.tenant) }) {
+		return 0
+	}
 	pids, err := proc.PIDs()
 	if err != nil {
-		return
+		return 0
 	}
 	mapped := map[uint64]bool{}
 	for _, pid := range pids {
@@ -156,7 +166,7 @@ func (t *Tracer) evictUnmapped() {
 		}
 		list, err := t.finder.Known(pid)
 		if outOfDescriptors(err) {
-			return // it may map any
+			return 0 // it may map any
 		}
 		for _, m := range list {
 			mapped[m.ID.Inode] = true
@@ -164,7 +174,7 @@ func (t *Tracer) evictUnmapped() {
 	}
 	var gone []*attachment
 	for id, a := range t.libraries {
-		if mapped[id.Inode] {
+		if mapped[id.Inode] || !of(a.tenant) {
 			continue
 		}
 		t.releaseAll(a)
@@ -174,7 +184,7 @@ func (t *Tracer) evictUnmapped() {
 		t.unnumber(a)
 	}
 	t.former = slices.DeleteFunc(t.former, func(a *attachment) bool {
-		if mapped[a.lib.ID.Inode] {
+		if mapped[a.lib.ID.Inode] || !of(a.tenant) {
 			return false
 		}
 		t.releaseAll(a)
@@ -185,6 +195,7 @@ func (t *Tracer) evictUnmapped() {
 	for _, a := range gone {
 		a.lib.Close()
 	}
+	return len(gone)
 }
 
 func outOfDescriptors(err error) bool {
@@ -264,13 +275,25 @@ func (t *Tracer) retryLater() {
 	}
 }
 
+// crowds says whether a tenant's libraries leave one that was refused no room.
+func (t *Tracer) crowds(tenant string) bool {
+	for _, r := range t.refused {
+		for pid := range r.pids {
+			if crowding(inspect.Tenant(pid), r.why)(tenant) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
 func (t *Tracer) retry() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.retrying = false; t.closed {
 		return
 	}
-	t.evictUnmapped()
+	t.evictUnmapped(t.crowds)
 	for _, r := range t.refused {
 		for pid := range r.pids {
 			if t.fits(r, inspect.Tenant(pid)) {
