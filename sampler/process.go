@@ -25,6 +25,7 @@ import (
 // said to be the run's.
 type process struct {
 	pid     uint32
+	user    uint32
 	mapping proc.Mapping
 	library *library
 	memory  *memory.Process
@@ -37,6 +38,8 @@ type process struct {
 	look    *look
 	hangs   bool
 	noticed bool
+	// hungNoticed: it is said that its memory does not answer.
+	hungNoticed bool
 
 	// What it holds, as of the last look that was whole.
 	devices    map[uint64]uint64 // open ones, with their allocators
@@ -109,7 +112,7 @@ func newProcess(m proc.Mapping, l *library) (*process, error) {
 	mem := memoryOf(m.PID)
 	in := inspect.NewOver(mem, l.lib, m).Repeatedly()
 	return &process{
-		pid: m.PID, mapping: m, library: l, memory: mem, Inspector: in, chips: inspect.NewChips(in, m.PID), info: info,
+		pid: m.PID, user: proc.User(m.PID), mapping: m, library: l, memory: mem, Inspector: in, chips: inspect.NewChips(in, m.PID), info: info,
 		devices: map[uint64]uint64{}, buffers: map[uint64]*held{}, used: map[uint64]bool{}, programs: map[uint64]program{}, rings: inspect.Rings{}, files: inspect.NewKernelFiles(memory.FilesOf(m.PID)),
 	}, nil
 }
@@ -268,13 +271,23 @@ func (l *look) used(thread int) time.Duration {
 	return used + l.p.memory.ReaderTime()
 }
 
-// overdue says, asked once in lookEvery, whether the look takes too long.
-func (l *look) overdue() bool {
+// waits says whether the look waits for a page.
+func (l *look) waits() bool {
 	thread := int(l.thread.Load())
 	if thread == 0 {
 		return false // not yet, or not any more
 	}
-	if proc.Uninterruptible(thread) {
+	waits, _ := memory.Waits(l.p.user)
+	return waits || proc.Uninterruptible(thread)
+}
+
+// overdue says, asked once in lookEvery, whether the look takes too long.
+func (l *look) overdue() bool {
+	thread := int(l.thread.Load())
+	if thread == 0 {
+		return false
+	}
+	if l.waits() {
 		l.waited += lookEvery
 	}
 	return l.waited+l.used(thread)-l.spent >= patience

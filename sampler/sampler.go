@@ -13,7 +13,6 @@ package sampler
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"runtime"
@@ -26,7 +25,6 @@ import (
 	"tt-memtrace/tracer/discover"
 	"tt-memtrace/tracer/inspect"
 	"tt-memtrace/tracer/memory"
-	"tt-memtrace/tracer/metal"
 	"tt-memtrace/tracer/proc"
 )
 
@@ -141,8 +139,8 @@ func (s *Source) hurry() {
 func (s *Source) Run(ctx context.Context, ready func(), deliver func([]aggregator.Event)) error {
 	defer close(s.ended)
 	r := &run{
-		Source: s, deliver: deliver, processes: map[uint32]*process{}, others: map[uint32]*other{}, libraries: map[proc.FileID]*library{},
-		names: inspect.ChipNames{}, looks: make(chan *look), quit: make(chan struct{}), targets: map[uint32]bool{}, budget: newBudget(time.Now()),
+		Source: s, deliver: deliver, processes: map[uint32]*process{}, others: map[uint32]*other{}, libraries: &libraries{of: map[proc.FileID]*library{}},
+		names: inspect.ChipNames{}, looks: make(chan *look), found: make(chan *examination), examined: map[uint32]*examination{}, users: map[uint32]*user{}, quit: make(chan struct{}), targets: map[uint32]bool{}, budget: newBudget(time.Now()),
 	}
 	defer close(r.quit)
 	for _, pid := range s.opts.PIDs {
@@ -160,13 +158,17 @@ type run struct {
 	deliver   func([]aggregator.Event)
 	processes map[uint32]*process
 	others    map[uint32]*other
-	libraries map[proc.FileID]*library
+	libraries *libraries
 	names     inspect.ChipNames
 	family    *family
 	targets   map[uint32]bool
 	looks     chan *look
-	quit      chan struct{}
-	budget    budget
+	// found has what processes that are not sampled were found to map, and examined of whom that is being found out.
+	found    chan *examination
+	examined map[uint32]*examination
+	users    map[uint32]*user
+	quit     chan struct{}
+	budget   budget
 	// told is the interval of the last notice: one that is not much longer is shown, and not told.
 	told time.Duration
 	// round counts rounds, in each of which every process is looked at once; waiting are
@@ -187,7 +189,7 @@ func (r *run) loop(ctx context.Context, ready func()) error {
 	for {
 		began := time.Now()
 		r.begin()
-		r.gather()
+		r.gather(ctx)
 		r.finishRound()
 		if ready != nil {
 			ready()
@@ -214,6 +216,8 @@ func (r *run) pause(ctx context.Context, began time.Time) {
 			return
 		case l := <-r.looks:
 			r.take(l)
+		case x := <-r.found:
+			r.takeIn(x)
 		case <-ctx.Done():
 			return
 		}
@@ -230,35 +234,52 @@ func (r *run) begin() {
 	defer runtime.UnlockOSThread()
 	tid := unix.Gettid()
 	before, _ := proc.ThreadTime(tid)
-	libraries := len(r.libraries)
 	r.find()
 	after, _ := proc.ThreadTime(tid)
-	r.budget.spend(time.Now(), after-before, len(r.libraries) == libraries)
+	r.budget.spend(time.Now(), after-before, true)
 	for _, p := range r.processes {
-		if p.busy {
-			continue
+		if !p.busy {
+			r.look(p)
 		}
-		l := &look{p: p, search: p.searches(&r.budget)}
-		p.busy, p.look = true, l
-		go func() {
-			l.run()
-			select {
-			case r.looks <- l:
-			case <-r.quit:
-			}
-		}()
 	}
 }
 
+// look begins to look at a process.
+func (r *run) look(p *process) {
+	l := &look{p: p, search: p.searches(&r.budget)}
+	p.busy, p.look = true, l
+	go func() {
+		l.run()
+		select {
+		case r.looks <- l:
+		case <-r.quit:
+		}
+	}()
+}
+
+// lastLook is how long looks may still take when the source is to end.
+const lastLook = time.Second
+
 // gather collects the looks of a round, and marks those that take too long.
-func (r *run) gather() {
+func (r *run) gather(ctx context.Context) {
 	tick := time.NewTicker(lookEvery)
 	defer tick.Stop()
-	for r.looking() {
+	ends := ctx.Done()
+	var enough <-chan time.Time
+	for r.looking() || r.examining() {
 		select {
 		case l := <-r.looks:
 			r.take(l)
+		case x := <-r.found:
+			if p := r.takeIn(x); p != nil {
+				r.look(p)
+			}
+		case <-ends:
+			ends, enough = nil, time.After(lastLook)
+		case <-enough:
+			return
 		case <-tick.C:
+			r.charge()
 			for _, p := range r.processes {
 				if p.busy && !p.hangs && p.look.overdue() {
 					p.hangs = true
@@ -273,7 +294,7 @@ func (r *run) gather() {
 // looking says whether a look is under way that is waited for.
 func (r *run) looking() bool {
 	for _, p := range r.processes {
-		if p.busy && !p.hangs {
+		if p.busy && !p.hangs && r.user(p.user).allowed.Left() > 0 {
 			return true
 		}
 	}
@@ -306,11 +327,15 @@ func (r *run) take(l *look) {
 	if l.gone {
 		delete(r.processes, p.pid)
 		delete(r.others, p.pid)
-		p.library.users--
+		r.libraries.leave(p.library)
 	}
 	if l.notice != "" && !p.noticed {
 		p.noticed = true
 		r.opts.Notice(fmt.Sprintf("process %d: %s", p.pid, l.notice))
+	}
+	if p.memory.Hung() && !p.hungNoticed {
+		p.hungNoticed = true
+		r.opts.Notice(fmt.Sprintf("process %d: %v", p.pid, memory.ErrHung))
 	}
 	if len(events) > 0 {
 		r.deliver(events)
@@ -343,15 +368,6 @@ func (r *run) adapt() {
 	r.interval = next
 }
 
-// library is a build of the runtime that was read; nil fields where it cannot be sampled.
-type library struct {
-	lib    *metal.Library
-	layout *metal.Layout
-	cover  *metal.Coverage
-	err    error
-	users  int
-}
-
 // other is a process that does not use the runtime, as far as is known.
 type other struct {
 	// next is when it is looked at again, and wait how long it was until then.
@@ -381,7 +397,7 @@ func (r *run) find() {
 	seen := make(map[uint32]bool, len(pids))
 	for _, pid := range pids {
 		seen[pid] = true
-		if r.processes[pid] != nil || pid == uint32(os.Getpid()) {
+		if r.processes[pid] != nil || r.examined[pid] != nil || pid == uint32(os.Getpid()) {
 			continue
 		}
 		if r.targets[pid] && !proc.Alive(pid) {
@@ -403,6 +419,7 @@ func (r *run) find() {
 		o.next = now.Add(o.wait)
 		r.examine(pid)
 	}
+	r.forgetUsers()
 	for pid, o := range r.others {
 		if seen[pid] {
 			continue
@@ -413,43 +430,11 @@ func (r *run) find() {
 	}
 }
 
-// examine begins to sample a process if it maps the runtime.
-func (r *run) examine(pid uint32) {
-	list, err := r.finder.Mappings(pid)
-	switch {
-	case errors.Is(err, discover.ErrHidden):
-		r.notSampled(pid, err)
-	case errors.Is(err, os.ErrPermission) && (r.targets[pid] || r.family != nil):
-		r.notice(fmt.Sprintf("process %d: %v", pid, unreadable(pid, err)))
-	}
-	for _, m := range list {
-		l, err := r.library(m)
-		if err != nil {
-			r.notSampled(pid, err)
-		}
-		if l == nil || err != nil {
-			continue
-		}
-		p, err := newProcess(m, l)
-		if err != nil {
-			continue // gone
-		}
-		if err := p.readable(); err != nil {
-			// One of many that is not this user's is nothing to speak of.
-			if r.targets[pid] || r.family != nil {
-				r.notice(fmt.Sprintf("process %d: %v", pid, err))
-			}
-			continue
-		}
-		l.users++
-		r.processes[pid] = p
-		return
-	}
-}
+func noticeOf(pid uint32, why error) string { return fmt.Sprintf("process %d: %v", pid, why) }
 
 // notSampled says that a process uses the runtime, or may, and is not sampled.
 func (r *run) notSampled(pid uint32, why error) {
-	r.notice(fmt.Sprintf("process %d: %v", pid, why))
+	r.notice(noticeOf(pid, why))
 	r.others[pid].refused = true
 	r.deliver([]aggregator.Event{raised(pid, aggregator.ReasonNotTraced, why.Error())})
 }
@@ -463,55 +448,4 @@ func (r *run) notice(text string) {
 		r.noticed[text] = true
 		r.opts.Notice(text)
 	}
-}
-
-// maxLibraries bounds the builds that are kept open at a time.
-const maxLibraries = 64
-
-// library opens and checks a mapped library, once for each file; nil where the file is
-// not the runtime.
-func (r *run) library(m proc.Mapping) (*library, error) {
-	if l := r.libraries[m.ID]; l != nil {
-		return l.usable()
-	}
-	mem := memory.FilesOf(m.PID)
-	f, err := discover.OpenFile(mem, m)
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	if !r.finder.IsRuntime(m.ID) && !metal.KnowsRuntime(f.ProcName()) {
-		r.libraries[m.ID] = &library{}
-		return nil, nil
-	}
-	lib, err := discover.Library(mem, m, f)
-	if err != nil {
-		return nil, err
-	}
-	if len(r.libraries) >= maxLibraries {
-		for id, l := range r.libraries {
-			if l.users == 0 {
-				if l.lib != nil {
-					l.lib.Close()
-				}
-				delete(r.libraries, id)
-			}
-		}
-	}
-	l := &library{lib: lib}
-	if !lib.IsRuntime() && !r.finder.IsRuntime(m.ID) {
-		lib.Close()
-		l.lib = nil
-	} else if l.cover, l.err = lib.Cover(); l.err == nil {
-		l.layout, l.err = lib.Layout()
-	}
-	r.libraries[m.ID] = l
-	return l.usable()
-}
-
-func (l *library) usable() (*library, error) {
-	if l.lib == nil || l.err != nil {
-		return nil, l.err
-	}
-	return l, nil
 }

@@ -27,6 +27,8 @@ const testPatience = 3 * time.Minute
 type sampling struct {
 	t      *testing.T
 	source *Source
+	// stop ends it, and says how long that took.
+	stop func() time.Duration
 
 	mu       sync.Mutex
 	accounts *aggregator.Aggregator
@@ -48,6 +50,14 @@ func sample(t *testing.T, o Options) *sampling {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	ready, done := make(chan struct{}), make(chan error, 1)
+	s.stop = sync.OnceValue(func() time.Duration {
+		began := time.Now()
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+		return time.Since(began)
+	})
 	go func() {
 		done <- s.source.Run(ctx, func() { close(ready) }, func(events []aggregator.Event) {
 			s.mu.Lock()
@@ -58,12 +68,7 @@ func sample(t *testing.T, o Options) *sampling {
 			}
 		})
 	}()
-	t.Cleanup(func() {
-		cancel()
-		if err := <-done; err != nil {
-			t.Error(err)
-		}
-	})
+	t.Cleanup(func() { s.stop() })
 	select {
 	case <-ready:
 	case <-time.After(testPatience):

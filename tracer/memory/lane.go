@@ -140,6 +140,15 @@ func (l *lane) asked() {
 	l.askedFor = nil
 }
 
+// state is whether the reader was asked for something, and waits for a page then.
+func (l *lane) state() (asked, waits bool) {
+	l.asking.Lock()
+	asked = l.askedFor != nil
+	l.asking.Unlock()
+	r := l.shown.Load()
+	return asked, asked && r != nil && r.waits()
+}
+
 // interrupt has whoever asks the reader for a process wait no longer.
 func (l *lane) interrupt(s *state) {
 	l.asking.Lock()

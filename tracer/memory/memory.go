@@ -186,6 +186,22 @@ func userOf(id uint32) *user {
 	return u
 }
 
+// Waits says whether a reader of a user's processes, who was asked for something, waits for a page, and
+// works whether one does not: it has to be waited for, as a processor has.
+func Waits(id uint32) (waits, works bool) {
+	users.Lock()
+	u := users.of[id]
+	users.Unlock()
+	if u == nil {
+		return false, false
+	}
+	for _, l := range []*lane{&u.lane, &u.searches, &u.files} {
+		asked, waiting := l.state()
+		waits, works = waits || waiting, works || asked && !waiting
+	}
+	return waits, works
+}
+
 // Stop ends all readers. The next read starts another one.
 func Stop() {
 	users.Lock()

@@ -158,17 +158,26 @@ func processorClock(id int32) (time.Duration, bool) {
 
 // Uninterruptible says whether a thread of this process waits for what the host kernel does, such as
 // fetching a page: not for a processor, nor for another thread.
-func Uninterruptible(tid int) bool {
+func Uninterruptible(tid int) bool { return threadState(tid) == "D" }
+
+// Runs says whether a thread of this process runs, or waits for a processor.
+func Runs(tid int) bool { return threadState(tid) == "R" }
+
+// threadState is the state of a thread of this process, as in /proc, or empty.
+func threadState(tid int) string {
 	self, err := procfs.Self()
 	if err != nil {
-		return false
+		return ""
 	}
 	t, err := self.Thread(tid)
 	if err != nil {
-		return false
+		return ""
 	}
 	st, err := t.Stat()
-	return err == nil && st.State == "D"
+	if err != nil {
+		return ""
+	}
+	return st.State
 }
 
 // ResidentMemory is what a process has in the host's memory, bytes: pages shared with others

@@ -1,0 +1,307 @@
+package sampler
+
+import (
+	"errors"
+	"os"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"tt-memtrace/tracer/discover"
+	"tt-memtrace/tracer/memory"
+	"tt-memtrace/tracer/metal"
+	"tt-memtrace/tracer/proc"
+)
+
+// What a process maps, and its memory, can be files of its user's file system, which answers when he likes. So
+// others look at it, and rounds wait for a user's processes only as long as allowed. What is found later is taken in then.
+
+const (
+	// userWait is how long rounds wait in a row for the processes of a user, and userShare the part of
+	// the time in the long run. Waiting for a processor does not count.
+	userWait  = time.Second
+	userShare = 10
+)
+
+// user is whose processes are looked at. Those that may be sampled are examined one after the other.
+type user struct {
+	allowed *proc.Allowance
+	// waiting are to be examined after the one who is.
+	waiting []*examination
+	busy    *examination
+	// waited: a round waits for one of his in this moment.
+	waited bool
+}
+
+// user is the one of an id.
+func (r *run) user(id uint32) *user {
+	u := r.users[id]
+	if u == nil {
+		u = &user{allowed: proc.NewAllowance(userWait, userShare)}
+		r.users[id] = u
+	}
+	return u
+}
+
+// examination finds out what a process maps.
+type examination struct {
+	pid  uint32
+	user uint32
+	// named: that it may not be read is worth a notice.
+	named  bool
+	memory *memory.Process
+
+	// process is what is to be sampled from now on, or nil.
+	process *process
+	// refused is why something that it maps is not sampled, and unreadable why it may not be read.
+	refused    []error
+	unreadable error
+	// cost is what it took of a processor; once: no other has to read that.
+	cost time.Duration
+	once bool
+
+	thread atomic.Int32
+}
+
+// examine begins to find out whether a process maps the runtime.
+func (r *run) examine(pid uint32) {
+	x := &examination{pid: pid, user: proc.User(pid), named: r.targets[pid] || r.family != nil, memory: memory.FilesOf(pid)}
+	r.examined[pid] = x
+	u := r.user(x.user)
+	u.waiting = append(u.waiting, x)
+	r.next(u)
+}
+
+// next examines the next process of a user.
+func (r *run) next(u *user) {
+	if u.busy != nil || len(u.waiting) == 0 {
+		return
+	}
+	x := u.waiting[0]
+	u.busy, u.waiting = x, u.waiting[1:]
+	finder, libraries := r.finder, r.libraries
+	go func() {
+		x.run(finder, libraries)
+		select {
+		case r.found <- x:
+		case <-r.quit:
+		}
+	}()
+}
+
+// forgetUsers forgets whose processes were not waited for lately.
+func (r *run) forgetUsers() {
+	for id, u := range r.users {
+		if u.busy == nil && u.allowed.Left() >= userWait {
+			delete(r.users, id)
+		}
+	}
+}
+
+// examining says whether somebody examines a process who is waited for.
+func (r *run) examining() bool {
+	for _, u := range r.users {
+		if u.busy != nil && u.allowed.Left() > 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// charge notes, once in lookEvery, for whom was waited.
+func (r *run) charge() {
+	for _, u := range r.users {
+		u.waited = u.busy != nil && u.busy.waits()
+	}
+	for _, p := range r.processes {
+		if p.busy && !p.hangs && p.look.waits() {
+			r.user(p.user).waited = true
+		}
+	}
+	for _, u := range r.users {
+		if u.waited {
+			u.allowed.Take(lookEvery)
+		}
+	}
+}
+
+// waits says whether it waits for anything but a processor.
+func (x *examination) waits() bool {
+	thread := int(x.thread.Load())
+	_, works := memory.Waits(x.user)
+	return thread != 0 && !works && !proc.Runs(thread)
+}
+
+// takeIn takes in what a process was found to map, and returns it where it is sampled from now on.
+func (r *run) takeIn(x *examination) *process {
+	r.budget.spend(time.Now(), x.cost, !x.once)
+	delete(r.examined, x.pid)
+	u := r.user(x.user)
+	u.busy = nil
+	r.next(u)
+	p := x.process
+	if r.others[x.pid] == nil { // it ended
+		if p != nil {
+			r.libraries.leave(p.library)
+		}
+		return nil
+	}
+	for _, err := range x.refused {
+		r.notSampled(x.pid, err)
+	}
+	// One of many that is not this user's is nothing to speak of.
+	if x.unreadable != nil && x.named {
+		r.notice(noticeOf(x.pid, x.unreadable))
+	}
+	if p != nil {
+		r.processes[x.pid] = p
+	}
+	return p
+}
+
+func (x *examination) run(finder *discover.Finder, libraries *libraries) {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	tid := unix.Gettid()
+	used := func() time.Duration {
+		used, _ := proc.ThreadTime(tid)
+		return used + x.memory.ReaderTime()
+	}
+	before := used()
+	x.thread.Store(int32(tid))
+	defer func() {
+		x.thread.Store(0)
+		x.cost = used() - before
+	}()
+	list, err := finder.Mappings(x.pid)
+	switch {
+	case errors.Is(err, discover.ErrHidden):
+		x.refused = append(x.refused, err)
+	case errors.Is(err, os.ErrPermission):
+		x.unreadable = unreadable(x.pid, err)
+	}
+	for _, m := range list {
+		l, isNew, err := libraries.open(finder, x.memory, m)
+		x.once = x.once || isNew
+		if err != nil {
+			x.refused = append(x.refused, err)
+		}
+		if l == nil {
+			continue
+		}
+		p, err := newProcess(m, l)
+		if err == nil {
+			if err = p.readable(); err != nil {
+				x.unreadable = err
+			}
+		}
+		if err != nil {
+			libraries.leave(l)
+			continue
+		}
+		x.process = p
+		return
+	}
+}
+
+// library is a build of the runtime that was read; nil fields where it cannot be sampled.
+type library struct {
+	lib    *metal.Library
+	layout *metal.Layout
+	cover  *metal.Coverage
+	err    error
+	// users are processes that are sampled, or about to be.
+	users int
+}
+
+// maxLibraries bounds the builds that are kept open at a time.
+const maxLibraries = 64
+
+// libraries are those that were opened and checked, once for each file.
+type libraries struct {
+	sync.Mutex
+	of map[proc.FileID]*library
+}
+
+// leave says that a process does not use a library any more.
+func (ls *libraries) leave(l *library) {
+	ls.Lock()
+	defer ls.Unlock()
+	l.users--
+}
+
+// kept is a library that is known; a process uses it from now on.
+func (ls *libraries) kept(id proc.FileID) (l *library, err error, known bool) {
+	ls.Lock()
+	defer ls.Unlock()
+	return ls.use(id)
+}
+
+func (ls *libraries) use(id proc.FileID) (l *library, err error, known bool) {
+	l = ls.of[id]
+	if l == nil || l.lib == nil || l.err != nil {
+		if l != nil {
+			err = l.err
+		}
+		return nil, err, l != nil
+	}
+	l.users++
+	return l, nil, true
+}
+
+// open is the library of a mapped file, for a process that uses it from now on; nil where the file is not the
+// runtime.
+func (ls *libraries) open(finder *discover.Finder, mem *memory.Process, m proc.Mapping) (l *library, isNew bool, err error) {
+	if l, err, known := ls.kept(m.ID); known {
+		return l, false, err
+	}
+	f, err := discover.OpenFile(mem, m)
+	if err != nil {
+		return nil, false, err
+	}
+	defer f.Close()
+	l = &library{}
+	if finder.IsRuntime(m.ID) || metal.KnowsRuntime(f.ProcName()) {
+		if l.lib, err = discover.Library(mem, m, f); err != nil {
+			return nil, true, err
+		}
+		if !l.lib.IsRuntime() && !finder.IsRuntime(m.ID) {
+			l.lib.Close()
+			l.lib = nil
+		} else if l.cover, l.err = l.lib.Cover(); l.err == nil {
+			l.layout, l.err = l.lib.Layout()
+		}
+	}
+	ls.Lock()
+	defer ls.Unlock()
+	if ls.of[m.ID] != nil { // another process's user was faster
+		l.close()
+	} else {
+		ls.makeRoom()
+		ls.of[m.ID] = l
+	}
+	l, err, _ = ls.use(m.ID)
+	return l, true, err
+}
+
+// makeRoom closes libraries that nobody uses, where there are many.
+func (ls *libraries) makeRoom() {
+	if len(ls.of) < maxLibraries {
+		return
+	}
+	for id, l := range ls.of {
+		if l.users == 0 {
+			l.close()
+			delete(ls.of, id)
+		}
+	}
+}
+
+func (l *library) close() {
+	if l.lib != nil {
+		l.lib.Close()
+	}
+}
