@@ -254,7 +254,7 @@ func (a *app) refresh() {
 		a.devices, a.devicesAt = a.o.System.Devices(), now
 	}
 	d.devices = a.devices
-	d.gone = a.exited.look(now, a.o.System, s)
+	d.gone, d.past = a.exited.look(now, a.o.System, s, d.notes)
 	select {
 	case <-a.o.Done:
 		d.ended = true

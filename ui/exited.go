@@ -58,17 +58,29 @@ func holdsAnything(p *aggregator.ProcessSnapshot) bool {
 type exited struct {
 	at   time.Time
 	gone map[processID]bool
+	// past are the notices about processes that do not exist any more.
+	past map[string]bool
 }
 
 // exitedEvery is the time between two looks.
 const exitedEvery = time.Second
 
-// look is the set of processes of a snapshot that are gone, nil for none. It is not changed later.
-func (x *exited) look(now time.Time, system *telemetry.System, s *aggregator.Snapshot) map[processID]bool {
+// look finds the processes of a snapshot that are gone, and the notices about such; nil for none. What it
+// returns is not changed later.
+func (x *exited) look(now time.Time, system *telemetry.System, s *aggregator.Snapshot, notes []string) (gone map[processID]bool, past map[string]bool) {
 	if system == nil || !x.at.IsZero() && !now.Before(x.at) && now.Sub(x.at) < exitedEvery {
-		return x.gone
+		return x.gone, x.past
 	}
-	x.at, x.gone = now, nil
+	x.at, x.gone, x.past = now, nil, nil
+	for _, n := range notes {
+		var pid uint32
+		if _, err := fmt.Sscanf(n, "process %d:", &pid); err == nil && !system.Exists(pid) {
+			if x.past == nil {
+				x.past = map[string]bool{}
+			}
+			x.past[n] = true
+		}
+	}
 	for i := range s.Processes {
 		// What a client reported can be of another PID namespace.
 		if p := &s.Processes[i]; p.Info.Source.Observed() && !system.Exists(p.PID) {
@@ -78,7 +90,15 @@ func (x *exited) look(now time.Time, system *telemetry.System, s *aggregator.Sna
 			x.gone[idOf(p)] = true
 		}
 	}
-	return x.gone
+	return x.gone, x.past
+}
+
+// current are the notices that the tables leave room for: none about processes that exited, while others run.
+func (d *data) current() []string {
+	if d.ended || len(d.past) == 0 {
+		return d.notes
+	}
+	return slices.DeleteFunc(slices.Clone(d.notes), func(n string) bool { return d.past[n] })
 }
 
 // atPeak are copies of processes that hold their peaks: at its end a process

@@ -2,6 +2,8 @@ package ui
 
 import (
 	"fmt"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -92,7 +94,12 @@ func TestExitedProcessesLeaveTheList(t *testing.T) {
 	var x exited
 	s := w.Snapshot()
 	d := data{snapshot: s, now: s.Time, clock: w.wall}
-	d.gone = x.look(w.wall, system, s)
+	if err := os.MkdirAll(filepath.Join(root, "proc", "8"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	const past, current = "process 101: its memory could not be read", "process 8: its Python frames are not shown"
+	d.notes = []string{past, current, "anything else"}
+	d.gone, d.past = x.look(w.wall, system, s, d.notes)
 	if list := d.processes(); len(list) != 1 || list[0].PID != 7 {
 		t.Errorf("%d processes are listed", len(list))
 	}
@@ -100,8 +107,15 @@ func TestExitedProcessesLeaveTheList(t *testing.T) {
 	if !strings.Contains(got, "exited python serve.py") || !strings.Contains(got, "1 process ") {
 		t.Error(got)
 	}
+	if strings.Contains(got, past) || !strings.Contains(got, current) || !strings.Contains(got, "anything else") {
+		t.Errorf("the notices are not those of processes that exist:\n%s", got)
+	}
+	d.ended = true
+	if got := plainText(newFrame(settings{}, d, 0).compose(120, 40)); !strings.Contains(got, past) {
+		t.Errorf("at the end, a notice is missing:\n%s", got)
+	}
 	// The next look comes with the second; the set of before stays as it was.
-	if again := x.look(w.wall.Add(exitedEvery/2), system, s); len(again) != len(d.gone) {
+	if again, _ := x.look(w.wall.Add(exitedEvery/2), system, s, nil); len(again) != len(d.gone) {
 		t.Error("it looks too often")
 	}
 }

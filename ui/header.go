@@ -37,7 +37,9 @@ type data struct {
 	// failures are the allocations that failed last, the newest first.
 	failures []failure
 	// gone are processes that do not exist any more, although no event said so yet.
-	gone      map[processID]bool
+	gone map[processID]bool
+	// past are the notices about processes that do not exist any more.
+	past      map[string]bool
 	frozenLog *frozenLog
 	// hasSystem: there is a host to ask for processes and telemetry; devices are its driver's.
 	hasSystem bool
@@ -68,7 +70,7 @@ func (d *data) same(e *data) bool {
 		slices.Equal(d.notes, e.notes) && d.rates.known == e.rates.known && d.rates.events == e.rates.events &&
 		maps.Equal(d.rates.calls, e.rates.calls) && slices.Equal(d.devices, e.devices) && len(d.marks) == len(e.marks) &&
 		d.playback.Position.Truncate(time.Second) == e.playback.Position.Truncate(time.Second) && d.playback.Speed == e.playback.Speed &&
-		sameFailures(d.failures, e.failures) && len(d.gone) == len(e.gone) && d.stale() == e.stale() && (!d.stale() || staleness(d) == staleness(e)) &&
+		sameFailures(d.failures, e.failures) && len(d.gone) == len(e.gone) && len(d.past) == len(e.past) && d.stale() == e.stale() && (!d.stale() || staleness(d) == staleness(e)) &&
 		sameSnapshot(d.snapshot, e.snapshot)
 }
 

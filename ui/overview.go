@@ -485,9 +485,10 @@ func noteLines(d *data, processes []*aggregator.ProcessSnapshot, o settings, w, 
 		}
 		add(l)
 	}
-	for i, n := range d.notes {
-		if i == most-1 && len(d.notes) > most {
-			add(fmt.Sprintf("and %d more%s", len(d.notes)-i, more))
+	notes := d.current()
+	for i, n := range notes {
+		if i == most-1 && len(notes) > most {
+			add(fmt.Sprintf("and %d more%s", len(notes)-i, more))
 			break
 		}
 		add(text.Sanitize(n, o.ASCII))
