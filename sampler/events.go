@@ -89,8 +89,8 @@ func (p *process) events(l *look, names inspect.ChipNames, uses func(uint64) boo
 		}
 	}
 	p.ringsFound(l, add)
-	scan.Partial = len(l.scan.UnreadAllocators) > 0 || len(l.scan.UnreadPrograms) > 0
-	p.whole = !scan.Partial && l.scan.Unsearched == nil && !p.awaitsChips()
+	scan.Partial = len(l.scan.UnreadAllocators) > 0 || len(l.scan.UnreadPrograms) > 0 || l.scan.Unsearched != nil
+	p.whole = !scan.Partial && !p.awaitsChips()
 	if l.search && p.whole && l.still {
 		p.searched = l.ran
 	}

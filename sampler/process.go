@@ -360,10 +360,42 @@ func (l *look) read() {
 		fork = &inspect.Fork{From: from, Opened: func() (map[uint64]bool, bool, error) { return p.used, false, nil }}
 		l.forkDetail = fork.Detail()
 	}
-	if l.scan, l.err = p.Scan(p.library.layout, programs, fork, known); l.err != nil {
-		return
+	l.scan, l.err = p.Scan(p.library.layout, programs, fork, known)
+	if l.scan != nil && l.scan.Unsearched != nil && len(p.devices) > 0 && (l.err == nil || errors.Is(l.err, memory.ErrSearchTime)) {
+		l.err = nil
+		l.keep(known)
 	}
-	l.describe()
+	if l.err == nil {
+		l.describe()
+	}
+}
+
+// keep adds what was found before, and not in a search that ended early: it need not be gone.
+func (l *look) keep(known func(*aggregator.LiveBuffer) bool) {
+	p, scan := l.p, l.scan
+	closed := map[uint64]bool{} // allocators
+	for device, allocator := range p.devices {
+		if _, found := scan.Devices[device]; found {
+			continue
+		}
+		if p.IsClosed(device) {
+			closed[allocator] = true
+		} else {
+			scan.Devices[device] = allocator
+		}
+	}
+	missing := slices.DeleteFunc(slices.Clone(p.allocators), func(a uint64) bool {
+		return closed[a] || slices.Contains(scan.Scan.Allocators, a) || slices.Contains(scan.UnreadAllocators, a)
+	})
+	if len(missing) > 0 {
+		_ = p.ScanAllocators(scan, p.library.layout, missing, known) // one that cannot be read is noted there
+	}
+	for id, was := range p.programs {
+		if !slices.Contains(scan.Scan.Programs, id) && was.number == p.ProgramNumber(id) {
+			scan.Scan.Programs = append(scan.Scan.Programs, id)
+			l.numbers[id] = was.number
+		}
+	}
 }
 
 // configRings reads the kernel-config rings of open devices.

@@ -138,6 +138,37 @@ func TestLooks(t *testing.T) {
 	}
 }
 
+// A process that there is no time to search is marked at every look until it was searched whole. What was found
+// before is shown as it is now, also that a device was closed.
+func TestSearchThatTakesTooLong(t *testing.T) {
+	p := fixture.User(t, fixture.LayoutA)
+	for place := range 2 {
+		fixture.Do(t, p, "device %d %[1]d", place)
+		fixture.Do(t, p, "alloc 64 %d 0 0 4096 1024 64", place)
+	}
+	s := sample(t, Options{PIDs: []uint32{p.PID}, Interval: time.Hour}) // it looks when asked
+	check := func(what string, dram uint64, chips int, late bool) {
+		t.Helper()
+		got, _ := s.process(p.PID)
+		marked := slices.ContainsFunc(got.Reasons, func(r aggregator.Reason) bool { return r.Code == aggregator.ReasonTimeBudget })
+		if got.Memory[aggregator.DRAM].Requested != dram || len(got.Chips) != chips || marked != late {
+			t.Errorf("%s: %d chips, %+v, reasons %+v", what, len(got.Chips), got.Memory[aggregator.DRAM], got.Reasons)
+		}
+	}
+	check("at first", 2*4096, 2, false)
+	enough := memory.SearchTime
+	t.Cleanup(func() { memory.SearchTime = enough })
+	memory.SearchTime = time.Nanosecond
+	fixture.Do(t, p, "alloc 64 0 0 0 8192 1024 8192")
+	for range 3 {
+		check("without time", 2*4096+8192, 2, true)
+	}
+	fixture.Do(t, p, "close 1")
+	check("without one device", 4096+8192, 1, true)
+	memory.SearchTime = enough
+	check("with time", 4096+8192, 1, false)
+}
+
 // A ring whose page is not there is unknown, and its process is marked, until it is read again.
 func TestRingOnAPageThatIsNotThere(t *testing.T) {
 	p := fixture.User(t, fixture.LayoutB)

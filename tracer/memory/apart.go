@@ -67,7 +67,7 @@ func (r *reader) search(pid uint32, block uint64, vptrs []uint64) (found Objects
 	}
 	found = Objects{}
 	// First the kernel lists the process's memory, which takes as long as it is large.
-	patience := searchTime + Patience
+	patience := SearchTime + Patience
 	for {
 		var answer [searchAnswerBytes]byte
 		if err := r.answer(answer[:], patience); err != nil {
@@ -125,7 +125,7 @@ func serveSearch(pid uint32, words, buffer []byte) {
 	// It has one otherwise: whatever else a reader does, it does alone.
 	runtime.GOMAXPROCS(min(maxSearchers, runtime.NumCPU()))
 	defer runtime.GOMAXPROCS(1)
-	s := newSearch(Direct(pid), vptrs, proc.NewLimit(searchTime, nil).Over)
+	s := newSearch(Direct(pid), vptrs, proc.NewLimit(SearchTime, nil).Over)
 	s.shared = block
 	var said time.Time
 	s.still = func() error {

@@ -24,11 +24,11 @@ const (
 	maxPointers = 1 << 20
 )
 
-// searchTime bounds how long a process's memory is searched, in time of processors.
-const searchTime = 3 * time.Second
+// SearchTime bounds how long a process's memory is searched, in time of processors. Tests alone change it.
+var SearchTime = 3 * time.Second
 
 // ErrSearchTime says that there was more to be searched than there was time for.
-var ErrSearchTime = fmt.Errorf("searching its memory for the runtime's objects took more than %v", searchTime)
+var ErrSearchTime = fmt.Errorf("searching its memory for the runtime's objects took more than %v", SearchTime)
 
 // Find looks for objects by their vptrs. It reads what can hold them of the process's
 // private writable memory, and nothing else. What was destroyed is found too, where its
@@ -48,7 +48,7 @@ func (p *Process) FindShared(block uint64, vptrs ...uint64) (found Objects, poin
 	if p.user != nil {
 		return p.findApart(block, vptrs)
 	}
-	s := newSearch(p, vptrs, proc.NewLimit(searchTime, nil).Over)
+	s := newSearch(p, vptrs, proc.NewLimit(SearchTime, nil).Over)
 	s.shared = block
 	err = s.process(p.pid, false)
 	return s.objects, s.places(), err
