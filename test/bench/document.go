@@ -105,6 +105,9 @@ that sends a record for each chip to an allocation server, which here takes reco
 	if len(r.allocate) > 0 {
 		r.runtimePart(p)
 	}
+	if len(r.beside) > 0 {
+		r.besidePart(p)
+	}
 	if len(r.decoded) > 0 {
 		r.decodePart(p)
 	}
@@ -190,22 +193,6 @@ there already. Probe hits are the kernel's count.
 		}
 	}
 	r.stacksPart(p)
-	p(`
-### With --sample
-
-The same steps in the same rounds, while the process is sampled every %d ms: twenty times as often as by default.
-
-| | alone | added by sampling | spread of the rounds alone |
-|---|---|---|---|`, sampledEvery.Milliseconds())
-	for _, cluster := range clusters {
-		for _, part := range []struct {
-			name string
-			s    series
-		}{{"allocate+free", r.allocate[cluster]}, {"cached launch", r.launch[cluster]}} {
-			alone := spreadOf(part.s["nothing"])
-			p("| %s, %s | %s | %s | %.2f µs |", cluster, part.name, microseconds(part.s["nothing"]), microseconds(part.s.added("sampled", "nothing")), (alone.high-alone.low)/1000)
-		}
-	}
 }
 
 func (r *results) stacksPart(p printer) {
@@ -299,6 +286,10 @@ func (r *results) targets(p printer) {
 		}
 		row("an event in a process that is not traced, as far as rounds differ", noise/1000,
 			max(middle(s.added("elsewhere", "nothing")), middle(s.added("apart", "apart, nothing")))/1000, " µs")
+	}
+	for i, s := range r.beside {
+		alone := spreadOf(s["nothing"])
+		row(beside[i].cluster+", "+beside[i].name+", what a sample a second adds, as far as rounds differ", (alone.high-alone.low)/1000, middle(s.added("sampled", "nothing"))/1000, " µs")
 	}
 	if s := r.allocate["t3k"]; len(s) > 0 {
 		ours := s.added("memtrace", "nothing")

@@ -97,7 +97,6 @@ func steps(ctx context.Context, r *results, installed *rig.Runtime, cluster stri
 			{"own tracking", nil, with},
 			{"bare", bare, without},
 			{"memtrace", memtrace, without},
-			{"sampled", sampledOften, without},
 			{"bpftrace", bpftrace, without},
 		}
 		if step == "allocate" {

@@ -68,31 +68,108 @@ func (s *sampling) close() error {
 	return errors.Join(<-s.done, s.source.Close())
 }
 
-// sampledOften samples the target twenty times as often as is the default, as its steps take less than a second.
-func sampledOften(t target) (func() error, error) {
-	s, err := sample(context.Background(), t.pid)
-	if err != nil {
-		return nil, err
-	}
-	ctx, cancel := context.WithCancel(context.Background())
-	sampled := make(chan error, 1)
-	go func() {
-		for ctx.Err() == nil {
-			if err := s.source.Sync(ctx); err != nil && ctx.Err() == nil {
-				sampled <- err
-				return
-			}
-			time.Sleep(sampledEvery)
-		}
-		sampled <- nil
-	}()
-	return func() error {
-		cancel()
-		return errors.Join(<-sampled, s.close())
-	}, nil
+// beside are the steps that are timed while their process is sampled.
+var beside = []struct{ cluster, step, name string }{
+	{"n150", "allocate", "allocate+free"},
+	{"t3k", "allocate", "allocate+free"},
+	{"t3k", "launch", "cached launch"},
 }
 
-const sampledEvery = time.Second / 20
+// besideFor is how long they are timed in a round: for some samples that are a second apart.
+const besideFor = 3 * time.Second
+
+// besides compares steps of the real runtime alone and while they are sampled.
+func (r *results) besides(ctx context.Context, installed *rig.Runtime, count int) error {
+	for _, b := range beside {
+		p, err := startSteps(ctx, installed, b.cluster, untracked)
+		if err != nil {
+			return err
+		}
+		defer p.run.Close()
+		t, err := p.target(b.step, nil)
+		if err != nil {
+			return err
+		}
+		const some = 2000
+		ns, err := t.run(some)
+		if err != nil {
+			return err
+		}
+		each := int(some * float64(besideFor) / ns)
+		s, err := rounds(b.cluster+", "+b.step+", sampled", count, each, []variant{
+			{"nothing", nil, t},
+			{"sampled", sampledEvery(time.Second, each/3), t},
+			{"often", sampledEvery(oftenInterval, each/3), t},
+		})
+		if err != nil {
+			return err
+		}
+		r.beside = append(r.beside, s)
+	}
+	return nil
+}
+
+const oftenInterval = time.Second / 20
+
+// searches are more than a sampler may make at once.
+const searches = 10
+
+// sampledEvery samples the target at an interval, after the searches of its memory that a sampler makes one after the
+// other when it begins: it makes them in so many steps of the target.
+func sampledEvery(interval time.Duration, steps int) func(target) (func() error, error) {
+	return func(t target) (func() error, error) {
+		s, err := sample(context.Background(), t.pid)
+		if err != nil {
+			return nil, err
+		}
+		ctx, cancel := context.WithCancel(context.Background())
+		began := make(chan error, 1)
+		go func() {
+			_, err := t.run(steps)
+			began <- err
+		}()
+		for range searches {
+			err = errors.Join(err, s.source.Sync(ctx))
+		}
+		err = errors.Join(err, <-began)
+		sampled := make(chan error, 1)
+		go func() {
+			tick := time.NewTicker(interval)
+			defer tick.Stop()
+			for {
+				select {
+				case <-ctx.Done():
+					sampled <- nil
+					return
+				case <-tick.C:
+				}
+				if err := s.source.Sync(ctx); err != nil && ctx.Err() == nil {
+					sampled <- err
+					return
+				}
+			}
+		}()
+		return func() error {
+			cancel()
+			return errors.Join(<-sampled, s.close())
+		}, err
+	}
+}
+
+func (r *results) besidePart(p printer) {
+	p(`
+### With --sample
+
+Such steps for %d seconds in each round, alone, while the process is sampled once a second, as by default, and every %d ms.
+
+| | alone | spread of the rounds alone | added by a sample a second | added by one every %[2]d ms |
+|---|---|---|---|---|`, int(besideFor.Seconds()), oftenInterval.Milliseconds())
+	for i, s := range r.beside {
+		alone := spreadOf(s["nothing"])
+		p("| %s, %s | %s | %.2f µs | %s | %s |", beside[i].cluster, beside[i].name, microseconds(s["nothing"]), (alone.high-alone.low)/1000,
+			microseconds(s.added("sampled", "nothing")), microseconds(s.added("often", "nothing")))
+	}
+}
 
 // sampling measures samples a second apart, whatever part of a processor they take.
 func (r *results) sampling(ctx context.Context, installed *rig.Runtime, count int) (err error) {
