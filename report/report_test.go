@@ -3,6 +3,7 @@ package report
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"slices"
@@ -164,6 +165,31 @@ func TestSampled(t *testing.T) {
 			if strings.Contains(b.String(), text) != want {
 				t.Errorf("%q, want it %t, in\n%s", text, want, b.String())
 			}
+		}
+	}
+}
+
+// What a sampled process had at its last sample it can have freed before its end.
+func TestLiveAtTheLastSample(t *testing.T) {
+	events := append(opened(), alloc(2, 1, 100, 100, nil), aggregator.Event{Kind: aggregator.ProcessExit, PID: 1, Time: 9 * second})
+	of := map[aggregator.Source]string{}
+	for _, source := range []aggregator.Source{aggregator.Traced, aggregator.Sampled} {
+		events[0].Process = &aggregator.Process{Command: "m", Source: source}
+		var text, page bytes.Buffer
+		r := told(t, events...)
+		if err := errors.Join(r.Text(&text, Style{}), r.HTML(&page)); err != nil {
+			t.Fatal(err)
+		}
+		of[source] = text.String() + page.String()
+	}
+	for _, known := range []string{"1 buffer never freed", "Never freed (", ">Never freed</h2>", " not freed"} {
+		if !strings.Contains(of[aggregator.Traced], known) || strings.Contains(of[aggregator.Sampled], known) {
+			t.Errorf("%q of what was traced and not of what was sampled, but:\n%s", known, of[aggregator.Sampled][:2000])
+		}
+	}
+	for _, known := range []string{"whether they were freed after it is unknown", "Live at the last sample (", ">Live at the last sample</h2>", " at its last sample"} {
+		if !strings.Contains(of[aggregator.Sampled], known) || strings.Contains(of[aggregator.Traced], known) {
+			t.Errorf("%q of what was sampled and not of what was traced, but:\n%s", known, of[aggregator.Sampled][:2000])
 		}
 	}
 }

@@ -159,6 +159,14 @@ func (r *Report) atLeast() string {
 	return ""
 }
 
+// LeftHeading is what is known of the buffers that were there at the end.
+func (r *Report) LeftHeading() string {
+	if r.Sampled {
+		return "Live at the last sample"
+	}
+	return "Never freed"
+}
+
 func (p *printer) verdict(r *Report) {
 	p.heading("Verdict")
 	for _, f := range r.Verdict() {
@@ -185,7 +193,11 @@ func (p *printer) processes(r *Report) {
 		if pr.To != nil {
 			end = "exited at " + seconds(*pr.To)
 			if pr.HeldAtExit > 0 {
-				end += fmt.Sprintf(" with %s (%s) not freed", plural(pr.HeldAtExit, "buffer"), Size(pr.HeldBytesAtExit))
+				when := "not freed"
+				if r.Sampled {
+					when = "at its last sample"
+				}
+				end += fmt.Sprintf(" with %s (%s) %s", plural(pr.HeldAtExit, "buffer"), Size(pr.HeldBytesAtExit), when)
 			}
 		}
 		if pr.LastLaunch != nil {
@@ -450,7 +462,7 @@ func samePrograms(list []Programs) [][]*Programs {
 }
 
 func (p *printer) left(r *Report) {
-	p.heading("Never freed (bytes on all chips)")
+	p.heading("%s (bytes on all chips)", r.LeftHeading())
 	p.sites(r.Left, shown, leftColumns(p.many))
 }
 

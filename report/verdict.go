@@ -50,7 +50,10 @@ func (r *Report) Verdict() []Finding {
 		n := s.neverFreed()
 		left.buffers, left.bytes = left.buffers+n.buffers, left.bytes+n.bytes
 	}
-	if left.buffers > 0 {
+	if left.buffers > 0 && r.Sampled {
+		list = append(list, Finding{Warn: true, Text: fmt.Sprintf("%s live at the last sample, %s on all chips: whether they were freed after it is unknown",
+			plural(left.buffers, "buffer"), Size(left.bytes))})
+	} else if left.buffers > 0 {
 		list = append(list, Finding{Warn: true, Text: fmt.Sprintf("%s never freed, %s on all chips", plural(left.buffers, "buffer"), Size(left.bytes))})
 	} else if r.Sampled {
 		list = append(list, Finding{Text: "every buffer that was seen was freed"})
