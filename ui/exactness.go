@@ -67,19 +67,19 @@ func exactness(d *data) (said text.Span, sampled bool) {
 		list = d.snapshot.Ended
 	}
 	exact, onlySampled := len(d.snapshot.Reasons) == 0, len(d.snapshot.Reasons) == 0
-	sampled = len(list) > 0
 	read := d.now
 	for i := range list {
-		if at := list[i].Agreement.At; at > 0 {
-			read = min(read, at)
-		}
-		is := false
 		for _, r := range list[i].Reasons {
 			exact = false
-			is = is || r.Code == aggregator.ReasonSampled
-			onlySampled = onlySampled && r.Code == aggregator.ReasonSampled
+			if r.Code != aggregator.ReasonSampled {
+				onlySampled = false
+				continue
+			}
+			sampled = true
+			if at := list[i].Agreement.At; at > 0 {
+				read = min(read, at)
+			}
 		}
-		sampled = sampled && is
 	}
 	ago := "sampled " + text.Age(time.Duration(d.now-read)) + " ago"
 	switch {

@@ -165,14 +165,19 @@ func holdsCell(r *holder, s *state) text.Line {
 	return text.Faint.Line(text.GlyphSet(s.settings.ASCII).Unknown)
 }
 
+// tracedCell says how a process is known, and what is not exact.
 func tracedCell(r *holder) text.Line {
-	switch {
-	case r.traced == nil:
+	if r.traced == nil {
 		return text.Notice.Line("no")
-	case !r.traced.Exact():
-		return append(text.Plain.Line("yes"), marksCell(r.traced.Reasons)...)
 	}
-	return text.Plain.Line("yes")
+	how := "yes"
+	switch r.traced.Info.Source {
+	case aggregator.Sampled, aggregator.Reported:
+		how = r.traced.Info.Source.String()
+	case aggregator.FromSharedMemory:
+		how = "totals"
+	}
+	return append(text.Plain.Line(how), marksCell(r.traced.Reasons)...)
 }
 
 func (v *holders) detail(r *holder) []text.Line {

@@ -9,6 +9,18 @@ import (
 
 // What a client of the socket reports is distinguished from what is traced, and its circular
 // buffers, whose cores nobody knows, are not shown as none.
+func TestTheListOfProcessesSaysHowEachIsKnown(t *testing.T) {
+	for source, want := range map[aggregator.Source]string{aggregator.Traced: "yes", aggregator.Sampled: "sampled", aggregator.FromSharedMemory: "totals", aggregator.Reported: "reported"} {
+		p := aggregator.ProcessSnapshot{Info: aggregator.Process{Source: source}}
+		if got := tracedCell(&holder{traced: &p}).String(); got != want {
+			t.Errorf("%v: %q, not %q", source, got, want)
+		}
+	}
+	if got := tracedCell(&holder{}).String(); got != "no" {
+		t.Errorf("not traced: %q", got)
+	}
+}
+
 func TestReportedProcessesAreMarked(t *testing.T) {
 	s := fixture(1)
 	p := s.Processes[0]

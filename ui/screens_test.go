@@ -306,7 +306,8 @@ func TestTheFirstLookAnswersOnEveryHost(t *testing.T) {
 				"sampled": {func() *world { return sampledWorld(chips, processes) }, func(*data) {}, most, []string{"sampled 2s ago", "it is sampled"}},
 				"sampled in part": {func() *world {
 					w := sampledWorld(chips, processes)
-					w.publish(raised(aggregator.ReasonRaised, 1000, aggregator.ReasonReadFailed, "bad address"))
+					w.begins(2000, "python other.py", nil, false)
+					w.publish(raised(aggregator.ReasonRaised, 2000, aggregator.ReasonReadFailed, "bad address"))
 					return w
 				}, func(*data) {}, most, []string{"not exact, sampled 2s ago", "it is sampled"}},
 				"shm": {func() *world { return totalsWorld(uint32(chips), uint32(processes)) }, func(d *data) {
