@@ -1,6 +1,7 @@
 #!/bin/sh
 # Takes the pictures of docs/ui.md again: every view of the real runtime on eight mock chips,
-# in a terminal of tmux's, as text, and some of them as images in docs/pictures. Tracing takes root.
+# in a terminal of tmux's, as text, and some of them as images in docs/pictures; one of these shows
+# several, in turn. Tracing takes root.
 set -eu
 cd "$(dirname "$0")/.."
 socket=tt-memtrace-screens-$$
@@ -10,7 +11,12 @@ mkdir -p docs/pictures
 go build -o "$config/picture" ./test/picture
 python3 test/rig/rig.py install >/dev/null
 
-workload="exec python3 test/rig/rig.py run --cluster t3k test/rig/loop.py --cluster t3k --seconds 300 --rate 60 >/dev/null"
+# A loop and, once there is a file of that name, a program on the same chips whose allocations fail.
+run="python3 test/rig/rig.py run --cluster t3k --first-chip-id 9000"
+workload="$run test/rig/loop.py --cluster t3k --seconds 300 --rate 60 >/dev/null &
+	until [ -e $config/fail ]; do sleep 0.1; done
+	$run test/rig/leak.py --cluster t3k >/dev/null
+	wait"
 tmux -L "$socket" -f /dev/null new-session -d -x 120 -y 36 \
 	env LC_ALL=C.UTF-8 COLORTERM=truecolor XDG_CONFIG_HOME="$config" ./tt-memtrace top --stacks --view overview -- sh -c "$workload"
 
@@ -29,8 +35,9 @@ picture() {
 	shift 2
 	tmux -L "$socket" send-keys "$@"
 	await "$text"
+	tmux -L "$socket" capture-pane -e -p >"$config/$name"
 	case " $images " in
-	*" $name "*) tmux -L "$socket" capture-pane -e -p | "$config/picture" -columns 120 >docs/pictures/"$name".svg ;;
+	*" $name "*) "$config/picture" -columns 120 "$config/$name" >docs/pictures/"$name".svg ;;
 	esac
 	tmux -L "$socket" capture-pane -p | python3 -c '
 import re, sys
@@ -46,7 +53,7 @@ open("docs/ui.md", "w").write(place.sub(lambda m: m[1] + picture + "\n" + m[2], 
 ' "$name"
 }
 
-images="overview chip charts map-l1 sites"
+images="overview chip charts map-l1 sites why"
 
 await "8 chips"
 await "loop.py"
@@ -64,4 +71,10 @@ picture events "following" 6
 picture processes " yes " 7
 picture sites "ALLOCATED BY" 8
 picture help "everywhere" '?'
+tmux -L "$socket" send-keys '?' 1
+touch "$config/fail"
+await "L1 CLASH"
+picture why "why they failed" '!'
 tmux -L "$socket" send-keys Escape q
+cd "$config"
+./picture -columns 120 overview chip charts map-l1 sites why >"$OLDPWD/docs/pictures/tour.svg"

@@ -3,6 +3,8 @@
 //
 //	tmux capture-pane -e -p | picture -columns 120 > screen.svg
 //
+// Several files are the screens of a picture that moves: each is shown for a while, again and again.
+//
 // Blocks and lines are drawn as shapes, so that they meet whatever the font is.
 package main
 
@@ -161,12 +163,43 @@ func shape(r rune) (x, y, w, h, opacity float64, ok bool) {
 
 var sgr = regexp.MustCompile("\x1b\\[([0-9;:]*)m")
 
-// draw writes the picture of lines in so many columns.
-func draw(w io.Writer, lines []string, columns int) error {
+// each screen of a picture that moves is shown for so many seconds.
+const each = 4
+
+// draw writes the picture of screens, each of them lines, in so many columns.
+func draw(w io.Writer, screens [][]string, columns int) error {
 	out := bufio.NewWriter(w)
-	width, height := columns*cellWidth+2*margin, len(lines)*cellHeight+2*margin
+	rows := 0
+	for _, lines := range screens {
+		rows = max(rows, len(lines))
+	}
+	width, height := columns*cellWidth+2*margin, rows*cellHeight+2*margin
 	fmt.Fprintf(out, `<svg xmlns="http://www.w3.org/2000/svg" width="%d" height="%d" viewBox="0 0 %[1]d %[2]d" font-family="ui-monospace, 'DejaVu Sans Mono', Menlo, Consolas, monospace" font-size="13">`+"\n", width, height)
 	fmt.Fprintf(out, `<rect width="%d" height="%d" rx="6" fill="%s"/>`+"\n", width, height, plainGround)
+	if n := len(screens); n > 1 {
+		// Where nothing is to move, the first one stays.
+		fmt.Fprintf(out, `<style>.screen{visibility:hidden;animation:turn %ds steps(1) infinite}@keyframes turn{0%%{visibility:visible}%.2f%%{visibility:hidden}}`+
+			`@media(prefers-reduced-motion:reduce){.screen{animation:none}.first{visibility:visible}}</style>`+"\n", n*each, 100/float64(n))
+	}
+	for i, lines := range screens {
+		if len(screens) > 1 {
+			class := "screen"
+			if i == 0 {
+				class += " first"
+			}
+			fmt.Fprintf(out, `<g class="%s" style="animation-delay:%ds">`+"\n", class, i*each)
+		}
+		screen(out, lines)
+		if len(screens) > 1 {
+			fmt.Fprintln(out, "</g>")
+		}
+	}
+	fmt.Fprintln(out, "</svg>")
+	return out.Flush()
+}
+
+// screen draws lines.
+func screen(out io.Writer, lines []string) {
 	var s style
 	for row, line := range lines {
 		column := 0
@@ -184,8 +217,6 @@ func draw(w io.Writer, lines []string, columns int) error {
 			line = line[len(text):]
 		}
 	}
-	fmt.Fprintln(out, "</svg>")
-	return out.Flush()
 }
 
 // run draws text of one style and returns its width in cells.
@@ -266,17 +297,24 @@ func run(out io.Writer, text string, s style, column, row int) int {
 func main() {
 	columns := flag.Int("columns", 120, "width of the terminal in cells")
 	flag.Parse()
-	var lines []string
-	in := bufio.NewScanner(os.Stdin)
-	for in.Scan() {
-		lines = append(lines, in.Text())
-	}
-	err := in.Err()
-	if err == nil {
-		err = draw(os.Stdout, lines, *columns)
-	}
-	if err != nil {
+	if err := picture(flag.Args(), *columns); err != nil {
 		fmt.Fprintln(os.Stderr, "picture:", err)
 		os.Exit(1)
 	}
+}
+
+// picture draws files, or what it reads where there are none.
+func picture(files []string, columns int) error {
+	if len(files) == 0 {
+		files = []string{"/dev/stdin"}
+	}
+	var screens [][]string
+	for _, name := range files {
+		text, err := os.ReadFile(name)
+		if err != nil {
+			return err
+		}
+		screens = append(screens, strings.Split(strings.TrimSuffix(string(text), "\n"), "\n"))
+	}
+	return draw(os.Stdout, screens, columns)
 }

@@ -10,7 +10,7 @@ import (
 func drawn(t *testing.T, columns int, lines ...string) string {
 	t.Helper()
 	var b strings.Builder
-	if err := draw(&b, lines, columns); err != nil {
+	if err := draw(&b, [][]string{lines}, columns); err != nil {
 		t.Fatal(err)
 	}
 	d := xml.NewDecoder(strings.NewReader(b.String()))
@@ -43,6 +43,28 @@ func TestTextStylesAndShapes(t *testing.T) {
 	}
 	if again := drawn(t, 20, "\x1b[1mCHIP\x1b[0m  <1>   a b", "\x1b[38;2;0;158;115m██▌\x1b[0m\x1b[2m░░\x1b[0m 3 \x1b[7mtab\x1b[27m", "\x1b[38;5;214mx\x1b[39my\x1b[91mz"); again != got {
 		t.Error("it is not the same every time")
+	}
+}
+
+// Of several screens, one after the other is shown; the last one is as tall as the picture.
+func TestScreensTakeTurns(t *testing.T) {
+	var b strings.Builder
+	if err := draw(&b, [][]string{{"one"}, {"two", "three"}}, 20); err != nil {
+		t.Fatal(err)
+	}
+	got := b.String()
+	for _, want := range []string{
+		`height="54"`, "animation:turn 8s", "50.00%{visibility:hidden}", `<g class="screen first" style="animation-delay:0s">`, `<g class="screen" style="animation-delay:4s">`, ">three</text>",
+	} {
+		if !strings.Contains(got, want) {
+			t.Errorf("no %s in\n%s", want, got)
+		}
+	}
+	if err := xml.Unmarshal([]byte(got), new(struct{})); err != nil {
+		t.Error(err)
+	}
+	if one := drawn(t, 20, "one"); strings.Contains(one, "animation") {
+		t.Errorf("a single screen moves: %s", one)
 	}
 }
 
