@@ -164,7 +164,7 @@ func TestCopiesOfALibrary(t *testing.T) {
 		if err := errors.Join(os.Mkdir(filepath.Dir(path), 0o755), os.WriteFile(path, build, 0o755)); err != nil {
 			t.Fatal(err)
 		}
-		p, err := fixture.StartAs(user, driver)
+		p, err := fixture.StartAs(user, []string{driver})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -91,7 +91,7 @@ func TestOverlaysOfManyTenants(t *testing.T) {
 	tr.rooms(room{1, 1, 4})
 	for i := range uint32(3) {
 		place := overlay(t, lower)
-		p, err := fixture.StartAs(fixture.Stranger-i, filepath.Join(place, "driver"))
+		p, err := fixture.StartAs(fixture.Stranger-i, []string{filepath.Join(place, "driver")})
 		if err != nil {
 			t.Fatal(err)
 		}

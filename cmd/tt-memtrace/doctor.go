@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -16,6 +17,21 @@ import (
 	"tt-memtrace/tracer/metal"
 	"tt-memtrace/ui/text"
 )
+
+// examineUntil is examine, which ends with the context, whatever the files of processes wait for.
+func examineUntil(ctx context.Context, pids []uint, library string) (d *diagnosis, err error) {
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		d, err = examine(pids, library)
+	}()
+	select {
+	case <-done:
+		return d, err
+	case <-ctx.Done():
+		return nil, fmt.Errorf("looking at this host: %w", context.Cause(ctx))
+	}
+}
 
 func newDoctor() *cobra.Command {
 	var pids []uint
@@ -60,7 +76,7 @@ be traced, or nothing on this host kernel with probes.`,
 			if (compare || verify) && library != "" {
 				return fmt.Errorf("%w: --compare takes processes, not --lib, and so does --verify", errUsage)
 			}
-			d, err := examine(pids, library)
+			d, err := examineUntil(cmd.Context(), pids, library)
 			if d == nil {
 				return err
 			}

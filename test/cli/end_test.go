@@ -30,10 +30,18 @@ func hangsIn(library, file string) []string {
 		fmt.Sprintf("elsewhere %s 4096 0 0 0 4096 1024 128", file)}
 }
 
+// sampledHangsIn are the commands after which a fixture.HostileProgram has a buffer in a file's page: a sample reads that.
+func sampledHangsIn(file string) []string {
+	return []string{"device 0 1", "absent 4096 0 0 0 4096 1024 128", "hang last " + file}
+}
+
+// endsWithin is how long a command may take to end, whatever hangs.
+const endsWithin = 2 * time.Second
+
 // stranger starts a driver as a user without rights.
-func stranger(t *testing.T, driver string, commands []string) *fixture.Process {
+func stranger(t *testing.T, program []string, commands []string) *fixture.Process {
 	t.Helper()
-	p, err := fixture.StartAs(nobody(t).Uid, driver)
+	p, err := fixture.StartAs(nobody(t).Uid, program)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -55,8 +63,10 @@ func TestEveryLiveCommandEnds(t *testing.T) {
 		args []string
 		// term is its terminal's TERM; "": it has none.
 		term string
-		// starts: it starts the driver itself.
-		starts bool
+		// starts: it starts the driver itself; nobody: as a user without rights.
+		starts, nobody bool
+		// sampled: without probes.
+		sampled bool
 	}{
 		{args: []string{"top"}, term: "xterm-256color"},
 		{args: []string{"top"}, term: "dumb"},
@@ -68,12 +78,31 @@ func TestEveryLiveCommandEnds(t *testing.T) {
 		{args: []string{"exporter", "--listen", "127.0.0.1:0"}},
 		{args: []string{"report"}},
 		{args: []string{"report"}, starts: true},
+		{args: []string{"top"}, term: "xterm-256color", sampled: true},
+		{args: []string{"top"}, term: "dumb", sampled: true},
+		{args: []string{"status", "--every", "50ms"}, sampled: true},
+		{args: []string{"log"}, sampled: true},
+		{args: []string{"record", filepath.Join(dir, "sampled.ttm")}, sampled: true},
+		{args: []string{"forward", "--socket", server}, sampled: true},
+		{args: []string{"serve", "--open", "--socket", filepath.Join(dir, "o")}, sampled: true},
+		{args: []string{"exporter", "--listen", "127.0.0.1:0"}, sampled: true},
+		{args: []string{"report"}, sampled: true},
+		{args: []string{"report"}, sampled: true, starts: true},
+		{args: []string{"status", "--every", "50ms"}, sampled: true, starts: true, nobody: true},
+		{args: []string{"log"}, sampled: true, starts: true, nobody: true},
 	} {
 		sig := []syscall.Signal{syscall.SIGINT, syscall.SIGTERM}[i%2] // they are handled alike
 		t.Run(fmt.Sprintf("%d %s", i, c.args[0]), func(t *testing.T) {
 			file, asked := fixture.HangingFile(t)
-			commands := hangsIn(library, file)
+			commands, program := hangsIn(library, file), []string{driver}
 			start := call{args: append(c.args, "--probes")}
+			if c.sampled {
+				start.args = append(c.args, "--sample=20ms")
+				commands, program = sampledHangsIn(file), fixture.HostileProgram(t, fixture.LayoutA)
+			}
+			if c.nobody {
+				start.program, start.nobody = ofNobody(t), true
+			}
 			if c.term != "" {
 				_, _, start.tty = terminal(t)
 				start.env = environ("TERM="+c.term, "HOME="+dir)
@@ -88,9 +117,9 @@ func TestEveryLiveCommandEnds(t *testing.T) {
 				if _, err := io.WriteString(w, strings.Join(commands, "\n")+"\n"); err != nil {
 					t.Fatal(err)
 				}
-				start.stdin, start.args = r, append(start.args, "--", driver)
+				start.stdin, start.args = r, append(append(start.args, "--"), program...)
 			} else {
-				p := stranger(t, driver, commands)
+				p := stranger(t, program, commands)
 				start.args = append(start.args, "-p", strconv.Itoa(int(p.PID)))
 			}
 			s := begin(t, start)
@@ -104,7 +133,11 @@ func TestEveryLiveCommandEnds(t *testing.T) {
 			s.signal(sig)
 			begun := time.Now()
 			r := s.end()
-			t.Logf("%v: exit code %d within %v", sig, r.code, time.Since(begun).Round(time.Millisecond))
+			took := time.Since(begun)
+			t.Logf("%v: exit code %d within %v", sig, r.code, took.Round(time.Millisecond))
+			if took > endsWithin {
+				t.Errorf("it ended %v after it was asked to", took)
+			}
 			switch {
 			case c.starts && r.code == 128+int(sig):
 			case !c.starts && (r.code == fine || r.code == incomplete):
@@ -131,7 +164,7 @@ func TestHungTargetIsInexact(t *testing.T) {
 	} {
 		t.Run(args[0], func(t *testing.T) {
 			file, _ := fixture.HangingFile(t)
-			p := stranger(t, driver, hangsIn(library, file))
+			p := stranger(t, []string{driver}, hangsIn(library, file))
 			s := begin(t, call{args: append(args, "--probes", "-p", strconv.Itoa(int(p.PID)))})
 			named := fmt.Sprintf("process %d: ", p.PID)
 			if !s.err.within(patience, func(s string) bool { return strings.Contains(s, named) && strings.Contains(s, "does not answer") }) {
@@ -141,6 +174,92 @@ func TestHungTargetIsInexact(t *testing.T) {
 			r := s.ends(incomplete)
 			if last := lines(r.err)[len(lines(r.err))-1]; !strings.Contains(last, "not exact: "+named) {
 				t.Errorf("its last words: %q", last)
+			}
+		})
+	}
+}
+
+// Doctor ends when it is asked to while libraries of a stranger's processes are opened, each of which answers late.
+func TestDoctorEnds(t *testing.T) {
+	mayTrace(t)
+	for _, sig := range []syscall.Signal{syscall.SIGINT, syscall.SIGTERM} {
+		f := &fixture.Served{Late: 700 * time.Millisecond, Content: fixture.Read(t, fixture.LibraryOf(t, fixture.LayoutA))}
+		path := f.Serve(t, "libtt_metal.so")
+		for range 6 {
+			p := fixture.OfStranger(t)
+			f.Only.Store(p.PID)
+			fixture.Do(t, p, "open %s", path)
+		}
+		f.Only.Store(0)
+		s := begin(t, call{args: []string{"doctor"}})
+		select {
+		case <-f.Asked:
+		case <-s.exited:
+			t.Fatalf("it ended by itself: %v", s.end())
+		}
+		s.signal(sig)
+		begun := time.Now()
+		r := s.ends(failed)
+		if took := time.Since(begun); took > endsWithin {
+			t.Errorf("it ended %v after it was asked to", took)
+		}
+		contains(t, r.err, sig.String())
+	}
+}
+
+// Commands that sample name and mark a process whose memory does not answer, and what others allocate meanwhile is shown.
+func TestHungTargetIsSampled(t *testing.T) {
+	mayTrace(t)
+	dir := t.TempDir()
+	file, asked := fixture.HangingFile(t)
+	hung := stranger(t, fixture.HostileProgram(t, fixture.LayoutA), sampledHangsIn(file))
+	victim := fixture.User(t, fixture.LayoutB)
+	fixture.Do(t, victim, "device 0 2")
+	named := fmt.Sprintf("%d: ", hung.PID)
+	both := []string{"--sample=20ms", "-p", fmt.Sprint(hung.PID), "-p", fmt.Sprint(victim.PID)}
+	size := 8192
+	for i, args := range [][]string{
+		{"status", "--json", "--every", "50ms"},
+		{"log"},
+		{"record", filepath.Join(dir, "run.ttm")},
+		{"top"},
+	} {
+		t.Run(args[0], func(t *testing.T) {
+			c := call{args: append(args, both...)}
+			var shown *text
+			if args[0] == "top" {
+				_, shown, c.tty = terminal(t)
+				c.env = environ("TERM=xterm-256color", "HOME="+dir)
+			}
+			s := begin(t, c)
+			if shown == nil {
+				shown = s.err
+			}
+			// The screen writes only what changes of a line.
+			if !shown.within(patience, func(s string) bool { return strings.Contains(s, named) && strings.Contains(s, "not answer") }) {
+				t.Fatalf("it does not say that its memory does not answer: %s", shown)
+			}
+			<-asked
+			fixture.Do(t, victim, "alloc 64 0 0 0 %d 1024 %d", size, 64*(i+1))
+			switch args[0] {
+			case "status":
+				s.out.await(t, fmt.Sprintf(`"requested": %d`, size))
+				contains(t, s.out.String(), `"code": "not_read"`)
+			case "log":
+				s.out.await(t, fmt.Sprintf("Allocated %d bytes of DRAM on device 2", size))
+			case "top":
+				shown.await(t, "driver")
+			case "record":
+				eventually(t, patience, "it is recorded", func() bool {
+					return strings.Contains(begin(t, call{args: []string{"log", "--from", filepath.Join(dir, "run.ttm")}}).end().out, fmt.Sprintf("Allocated %d bytes", size))
+				})
+			}
+			size *= 2
+			begun := time.Now()
+			s.signal([]syscall.Signal{syscall.SIGINT, syscall.SIGTERM}[i%2])
+			r := s.end()
+			if took := time.Since(begun); took > endsWithin || r.code != fine && r.code != incomplete {
+				t.Errorf("it ended %v after it was asked to: %v", took, r)
 			}
 		})
 	}
