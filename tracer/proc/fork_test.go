@@ -7,6 +7,7 @@ import (
 	"runtime"
 	"strings"
 	"testing"
+	"time"
 )
 
 func TestParseStat(t *testing.T) {
@@ -60,9 +61,15 @@ func TestForked(t *testing.T) {
 		if got := Forked(pid); got != want {
 			t.Errorf("%s: %v", script, got)
 		}
-		in.Close()
-		c.Process.Kill()
-		c.Wait()
+		in.Close() // with its input the shell ends, and what it started
+		if err := c.Wait(); err != nil {
+			t.Error(err)
+		}
+		for late := time.Now().Add(20 * time.Second); Alive(pid); runtime.Gosched() { // it may not have died of its signal yet
+			if time.Now().After(late) {
+				t.Fatalf("%s: process %d is left", script, pid)
+			}
+		}
 	}
 }
 
