@@ -131,6 +131,28 @@ func TestHungProcessesHoldNobodyUp(t *testing.T) {
 	}
 }
 
+// A page that lies in a file which never answers for a moment, again and again, and very many mappings hold up nobody.
+func TestRacesHoldNobodyUp(t *testing.T) {
+	file, _ := fixture.HangingFile(t)
+	victim := victim(t)
+	var racing []*fixture.Process
+	for range 3 {
+		p := fixture.Hostile(t, fixture.LayoutA)
+		fixture.Do(t, p, "device 0 1")
+		fixture.Do(t, p, "race %s %s", fixture.Do(t, p, "absent 4096 0 0 0 4096 1024 128"), file)
+		fixture.Do(t, p, "mappings 60000")
+		racing = append(racing, p)
+	}
+	s := sample(t, Options{Interval: 20 * time.Millisecond})
+	s.follows(victim)
+	for _, p := range racing {
+		s.await("it is in the accounts", p.PID, func(aggregator.ProcessSnapshot) bool { return true })
+	}
+	if took := s.stop(); took > 2*time.Second {
+		t.Errorf("it ended %v after it was asked to", took)
+	}
+}
+
 // Processes that do not answer are named and marked.
 func TestHungProcessesAreNamed(t *testing.T) {
 	file, _ := fixture.HangingFile(t)

@@ -142,6 +142,7 @@ func (s *Source) Run(ctx context.Context, ready func(), deliver func([]aggregato
 		Source: s, deliver: deliver, processes: map[uint32]*process{}, others: map[uint32]*other{}, libraries: &libraries{of: map[proc.FileID]*library{}},
 		names: inspect.ChipNames{}, looks: make(chan *look), found: make(chan *examination), examined: map[uint32]*examination{}, users: map[uint32]*user{}, quit: make(chan struct{}), targets: map[uint32]bool{}, budget: newBudget(time.Now()),
 	}
+	defer r.interrupt()
 	defer close(r.quit)
 	for _, pid := range s.opts.PIDs {
 		r.targets[pid] = true
@@ -150,6 +151,18 @@ func (s *Source) Run(ctx context.Context, ready func(), deliver func([]aggregato
 		r.family = newFamily(s.opts.Follow)
 	}
 	return r.loop(ctx, ready)
+}
+
+// interrupt ends the looks that are under way: nobody wants to know any more.
+func (r *run) interrupt() {
+	for _, p := range r.processes {
+		if p.busy {
+			p.memory.Interrupt()
+		}
+	}
+	for _, x := range r.examined {
+		x.memory.Interrupt()
+	}
 }
 
 // run is the state of a source that runs; one goroutine has it.

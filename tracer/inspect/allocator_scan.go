@@ -227,6 +227,9 @@ func (in *Inspector) liveBuffers(layout *metal.Layout, allocator, set uint64) (l
 		if err == nil {
 			return live, nil
 		}
+		if errors.Is(err, memory.ErrHung) || errors.Is(err, memory.ErrInterrupted) {
+			return nil, err // it would be the same again
+		}
 		if limit.Over() {
 			return nil, fmt.Errorf("reading the buffers of the allocator at %#x: %w: %w", allocator, errChanging, err)
 		}
