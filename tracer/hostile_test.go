@@ -173,3 +173,40 @@ func TestHungProcessesHoldNobodyUp(t *testing.T) {
 	t.Logf("an allocation was %v old at the most", oldest)
 	tr.stop()
 }
+
+// Buffers in pages that lie in a file which never answers for a moment, again and again, in processes with very many mappings: however
+// often these are read, others' accounts go on, and the tracer ends.
+func TestRacesHoldNobodyUp(t *testing.T) {
+	file, _ := fixture.HangingFile(t)
+	tr := start(t, Options{Follow: uint32(os.Getpid())})
+	victim := keep(t, tr, fixture.User(t, fixture.LayoutA))
+	tr.awaitProcess(victim.p.PID)
+	victim.device(0, 0)
+	var racing []*fixture.Process
+	for range 3 {
+		p := fixture.Hostile(t, fixture.LayoutA)
+		fixture.Do(t, p, "device 0 1")
+		buffer := fixture.Do(t, p, "absent 4096 0 0 0 4096 1024 128")
+		tr.awaitProcess(p.PID)
+		fixture.Do(t, p, "mappings 60000")
+		fixture.Do(t, p, "race %s %s", buffer, file)
+		racing = append(racing, p)
+	}
+	holds := uint64(0)
+	for range 10 {
+		for _, p := range racing {
+			tr.tracer.Reconcile(p.PID)
+		}
+		victim.alloc(0, aggregator.DRAM, 0)
+		holds++
+		tr.await("the victim's buffer", func() bool { s, _ := tr.lookup(victim.p.PID); return s.Buffers == holds })
+	}
+	for _, p := range racing {
+		tr.await("it was read, or is marked", func() bool {
+			s, _ := tr.lookup(p.PID)
+			return s.Agreement.Comparisons > 0 || !s.Exact()
+		})
+	}
+	victim.compare()
+	tr.stop()
+}

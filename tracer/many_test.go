@@ -408,11 +408,17 @@ func TestWatchingAnEndingProcess(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		lives, err := tr.tracer.watchExit(pid)
+		lives, reported, err := tr.tracer.watchExit(pid)
 		var one uint8
 		after := watched.Lookup(pid, &one) == nil
-		if lives || err != nil || after != before {
-			t.Errorf("watched before %t, after %t; lives %t, error %v", before, after, lives, err)
+		if lives || reported != before || err != nil || after != before {
+			t.Errorf("watched before %t, after %t; lives %t, its end is reported %t, error %v", before, after, lives, reported, err)
+		}
+		// Its end is taken in once: where it is reported, when that is read.
+		r := &run{t: tr.tracer, lookedFor: map[uint32]struct{}{}, processes: map[uint32]*traced{}}
+		r.process(origin{pid: pid}, 0)
+		if ended := slices.Contains(r.ended, pid); ended == reported {
+			t.Errorf("its end is reported %t, and taken to have come %t", reported, ended)
 		}
 	}
 	watched.Delete(pid)

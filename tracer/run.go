@@ -529,7 +529,7 @@ func (r *run) object(from origin, kind bpf.MemtraceTtKind, library uint8, object
 // new one was found before this was read, it begins anew: what was read until now was of the old one.
 func (r *run) execed(from origin) {
 	r.ends = append(r.ends, end{from.pid, from.time, false})
-	if lives, err := r.t.watchExit(from.pid); err != nil {
+	if lives, _, err := r.t.watchExit(from.pid); err != nil {
 		r.t.opts.Notice(err.Error())
 	} else if lives {
 		r.execs[from.pid] = from.time
@@ -774,12 +774,15 @@ func (r *run) process(from origin, library uint8) (p *traced, known bool) {
 		return nil, false
 	}
 	r.lookedFor[from.pid] = struct{}{}
-	lives, err := r.t.watchExit(from.pid)
+	lives, reported, err := r.t.watchExit(from.pid)
 	if err != nil {
 		r.t.opts.Notice(err.Error())
 	}
 	if !lives {
-		r.ended = append(r.ended, from.pid)
+		// A reported end comes after all that the process did, and after it was announced.
+		if !reported {
+			r.ended = append(r.ended, from.pid)
+		}
 		return nil, false
 	}
 	list, err := r.t.finder.Known(from.pid)

@@ -332,12 +332,12 @@ func (t *Tracer) load(kernel *btf.Cache) error {
 		t.tasks = append(t.tasks, l)
 	}
 	if t.opts.Follow != 0 {
-		if _, err := t.watchExit(t.opts.Follow); err != nil {
+		if _, _, err := t.watchExit(t.opts.Follow); err != nil {
 			return err
 		}
 	}
 	for _, pid := range t.opts.PIDs {
-		if _, err := t.watchExit(pid); err != nil {
+		if _, _, err := t.watchExit(pid); err != nil {
 			return err
 		}
 	}
@@ -355,22 +355,22 @@ func mayPrecede(seen, linked time.Time) bool {
 }
 
 // watchExit has the kernel report the process's exec and exit. One that is ending
-// by now is not watched, unless it was before: its end is reported then.
-func (t *Tracer) watchExit(pid uint32) (lives bool, err error) {
+// by now is not watched, unless it was before: its end is reported then, or is in the ring already.
+func (t *Tracer) watchExit(pid uint32) (lives, reported bool, err error) {
 	t.watching.Lock()
 	defer t.watching.Unlock()
 	err = t.objects.Watched.Update(pid, uint8(1), ebpf.UpdateNoExist)
 	before := errors.Is(err, ebpf.ErrKeyExist)
 	if err != nil && !before {
-		return false, fmt.Errorf("watching process %d: %w", pid, err)
+		return false, false, fmt.Errorf("watching process %d: %w", pid, err)
 	}
 	lives = proc.Alive(pid)
 	if !lives && !before {
 		if err := t.objects.Watched.Delete(pid); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
-			return false, fmt.Errorf("watching process %d: %w", pid, err)
+			return false, false, fmt.Errorf("watching process %d: %w", pid, err)
 		}
 	}
-	return lives, nil
+	return lives, lives || before, nil
 }
 
 // Close detaches everything. It must not run beside Run.
@@ -596,7 +596,7 @@ func (t *Tracer) attach(found announcement, file mappedFile, seen time.Time) (ag
 	found.of, found.late, found.seen = a, mayPrecede(seen, a.probes.linked[scope]), seen
 	// The reader handles the announcement of a process before its end.
 	t.inboxMu.Lock()
-	lives, err := t.watchExit(m.PID)
+	lives, _, err := t.watchExit(m.PID)
 	if lives {
 		t.announced = append(t.announced, found)
 	}
@@ -745,7 +745,7 @@ func (t *Tracer) known(id proc.FileID, pid uint32) (a *attachment, refused proc.
 // refuse notes that a process maps a file that is not traced, until it ends.
 func (t *Tracer) refuse(id proc.FileID, pid uint32, why error) {
 	at := uint64(proc.Monotonic())
-	if lives, _ := t.watchExit(pid); !lives {
+	if lives, _, _ := t.watchExit(pid); !lives {
 		return
 	}
 	r := t.refused[id]
