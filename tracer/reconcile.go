@@ -334,8 +334,9 @@ func (r *run) reopened(p *traced, rd *reading) (any bool) {
 	return any
 }
 
-// unreserved raises that how much of their banks buffers from before take could not be read, and lifts it
-// once all of it could. Of buffers that were seen to be allocated it is known already.
+// unreserved raises that how much of their banks buffers from before take could not be read, and lifts it once all of
+// it could, unless there are new doubts since the reading began. Of most buffers that were seen to be allocated it is
+// known already.
 func (r *run) unreserved(p *traced, from origin, rd *reading) {
 	e := aggregator.Event{PID: from.pid, Time: from.time, Reason: &aggregator.Reason{Code: aggregator.ReasonReservedUnread}}
 	switch b := &p.reconciliation; {
@@ -345,7 +346,7 @@ func (r *run) unreserved(p *traced, from origin, rd *reading) {
 		}
 		b.unreserved = true
 		e.Kind, e.Reason.Detail = aggregator.ReasonRaised, rd.result.Unreserved.Error()
-	case rd.result.Unreserved == nil && b.unreserved:
+	case rd.result.Unreserved == nil && b.unreserved && b.suspect.IsZero():
 		b.unreserved = false
 		e.Kind = aggregator.ReasonLifted
 	default:

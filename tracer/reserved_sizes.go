@@ -44,22 +44,29 @@ func newReservedSizes(lib *metal.Library) (*reservedSizes, error) {
 	return &reservedSizes{ReservedSizes: sizes, known: map[sizeKey]uint64{}}, nil
 }
 
-// reservedSize is what a buffer takes of each bank; 0 where that is not known.
+// reservedSize is what a buffer takes of each bank; 0 where that is not known, which is marked until a comparison says it.
 func (r *run) reservedSize(p *traced, from origin, e *bpf.MemtraceTtAlloc) uint64 {
-	s := p.of.sizes
-	if s == nil || uint32(e.Head.Library) != p.of.index || aggregator.Memory(e.Head.Memory) >= aggregator.NumMemories {
-		return 0 // of another of its builds, for one: then it is marked
+	if aggregator.Memory(e.Head.Memory) >= aggregator.NumMemories {
+		return 0
 	}
-	size, err := r.computedSize(p, from, e)
-	if err == nil && size > 0 {
-		return size
+	if s := p.of.sizes; s != nil && uint32(e.Head.Library) == p.of.index { // else it is of another of its builds, for one
+		size, err := r.computedSize(p, from, e)
+		if err == nil && size > 0 {
+			return size
+		}
+		r.t.unreserved.Add(1)
+		if err == nil {
+			r.probeSizes(p.of)
+		}
 	}
-	r.t.unreserved.Add(1)
-	if p.reconciliation.suspect.IsZero() {
-		p.reconciliation.suspect = time.Now()
+	rec := &p.reconciliation
+	if rec.suspect.IsZero() {
+		rec.suspect = time.Now()
 	}
-	if err == nil {
-		r.probeSizes(p.of)
+	if !rec.unreserved {
+		rec.unreserved = true
+		r.emit(aggregator.Event{Kind: aggregator.ReasonRaised, PID: from.pid, Time: from.time,
+			Reason: &aggregator.Reason{Code: aggregator.ReasonReservedUnread, Detail: "it was not known when they were allocated"}})
 	}
 	return 0
 }

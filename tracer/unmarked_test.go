@@ -403,3 +403,28 @@ func TestReservedSizesThatCannotBeRead(t *testing.T) {
 		t.Errorf("%d reasons are lifted", r.count(aggregator.ReasonLifted))
 	}
 }
+
+// So is that it is not known of buffers when they are allocated, until a reading that began later knows it.
+func TestReservedSizesThatAreNotKnown(t *testing.T) {
+	r, p, rd := beingRead(t, true)
+	p.of = &attachment{}
+	for range 2 {
+		if size := r.reservedSize(p, origin{pid: p.mapping.PID}, &bpf.MemtraceTtAlloc{}); size != 0 {
+			t.Fatalf("%d bytes are reserved", size)
+		}
+	}
+	if r.count(aggregator.ReasonRaised) != 1 || p.reconciliation.suspect.IsZero() {
+		t.Errorf("%d reasons, doubtful since %v", r.count(aggregator.ReasonRaised), p.reconciliation.suspect)
+	}
+	r.merge(rd)
+	if r.count(aggregator.ReasonLifted) != 0 {
+		t.Error("a reading that began before lifts it")
+	}
+	p.reconciliation.suspect = time.Time{} // as when another begins
+	again := &reading{of: p, result: &inspect.ProcessScan{}, buffersOnly: true}
+	p.reconciliation.now = again
+	r.merge(again)
+	if r.count(aggregator.ReasonLifted) != 1 || p.reconciliation.unreserved {
+		t.Errorf("%d reasons are lifted", r.count(aggregator.ReasonLifted))
+	}
+}
