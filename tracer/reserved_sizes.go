@@ -123,12 +123,23 @@ func (r *run) probeSizes(of *attachment) {
 func (p *traced) bank(allocator uint64, m aggregator.Memory) (metal.Bank, error) {
 	of := memoryOf{allocator, m}
 	bank, known := p.banks[of]
-	if !known {
-		var err error
-		if bank, err = p.Bank(p.of.sizes.ReservedSizes, allocator, m); errors.Is(err, memory.ErrLater) {
-			return bank, err
+	if known {
+		return bank, nil
+	}
+	bank, err := p.Bank(p.of.sizes.ReservedSizes, allocator, m)
+	if errors.Is(err, memory.ErrLater) {
+		return bank, err
+	}
+	p.banks[of] = bank
+	// When the first buffer in another of its memories is read here, the allocator may be gone.
+	for m := range aggregator.NumMemories {
+		of := memoryOf{allocator, m}
+		if _, known := p.banks[of]; known || m == aggregator.SystemMemory {
+			continue
 		}
-		p.banks[of] = bank
+		if b, err := p.Bank(p.of.sizes.ReservedSizes, allocator, m); err == nil {
+			p.banks[of] = b
+		}
 	}
 	return bank, nil
 }

@@ -213,17 +213,15 @@ var errChanging = errors.New("it changes faster than it can be read")
 // does not touch is read right, and the set is read again until it is whole.
 func (in *Inspector) liveBuffers(layout *metal.Layout, allocator, set uint64) (live []aggregator.LiveBuffer, err error) {
 	limit, strict := in.limit(time.Second), in.limit(strictTime)
-	for {
+	r := in.last[allocator]
+	if r == nil {
+		r = &rescan{}
 		if in.last != nil {
-			r := in.last[allocator]
-			if r == nil {
-				r = &rescan{}
-				in.last[allocator] = r
-			}
-			live, err = r.buffers(in, layout, allocator, allocator+set, strict.Over)
-		} else {
-			live, err = in.buffersOnce(layout, allocator, allocator+set)
+			in.last[allocator] = r
 		}
+	}
+	for {
+		live, err = r.buffers(in, layout, allocator, allocator+set, strict.Over)
 		if err == nil {
 			return live, nil
 		}
@@ -246,56 +244,6 @@ func (in *Inspector) setHead(set uint64) (first, count uint64, err error) {
 		return 0, 0, fmt.Errorf("a set at %#x claims %d elements", set, count)
 	}
 	return binary.LittleEndian.Uint64(head[:]), count, nil
-}
-
-// buffersOnce reads the buffers that are in a set.
-func (in *Inspector) buffersOnce(layout *metal.Layout, allocator, set uint64) ([]aggregator.LiveBuffer, error) {
-	list, err := in.set(set)
-	if err != nil {
-		return nil, err
-	}
-	fields := fieldsOf(layout)
-	live := make([]aggregator.LiveBuffer, 0, len(list))
-	for some := range slices.Chunk(list, atOnce) {
-		_, windows, err := in.windows(layout, some)
-		if err != nil {
-			return nil, err
-		}
-		for i, id := range some {
-			if h, ok := fields.buffer(windows[i*metal.WindowSize:(i+1)*metal.WindowSize], id, allocator); ok {
-				live = append(live, h)
-			}
-		}
-	}
-	return live, nil
-}
-
-// set walks a std::unordered_set of pointers.
-func (in *Inspector) set(address uint64) ([]uint64, error) {
-	node, count, err := in.setHead(address)
-	if err != nil {
-		return nil, err
-	}
-	p := in.pages()
-	list := make([]uint64, 0, count)
-	for ; err == nil && node != 0; node, err = p.U64(node) {
-		if uint64(len(list)) == count {
-			return nil, fmt.Errorf("a set at %#x has more than its %d elements", address, count)
-		}
-		value, err := p.U64(node + metal.NodeValue)
-		if err != nil {
-			return nil, err
-		}
-		list = append(list, value)
-	}
-	if err != nil {
-		return nil, err
-	}
-	_, after, err := in.setHead(address)
-	if err == nil && (uint64(len(list)) != count || after != count) {
-		err = fmt.Errorf("a set at %#x of %d elements had %d, then %d", address, count, len(list), after)
-	}
-	return list, err
 }
 
 // windows reads the part of Buffer objects that has their fields, one behind the other, and
