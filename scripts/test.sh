@@ -1,7 +1,7 @@
 #!/bin/sh
-# Runs all tests. Those that trace run one package after the other, as some look at
-# the whole host; beside them, on the other core, run those that do not. With CI
-# set, a skipped test is a failure. go vet is for make quick and make check.
+# Runs all tests. Those that look at the whole host run one package after the other; beside
+# them, on the other core, run those that trace nothing, or only processes of their own. With
+# CI set, a skipped test is a failure. go vet is for make quick and make check.
 set -eu
 dir=$(mktemp -d)
 trap 'rm -rf "$dir"' EXIT
@@ -21,20 +21,28 @@ lane() {
 		--rerun-fails=2 --rerun-fails-max-failures=5 --rerun-fails-run-root-test --rerun-fails-report "$dir/$name.again" \
 		--packages "$packages" -- -p 1 -vet=off -timeout 18m "$@"
 }
-live='^tt-memtrace/(sampler|tracer|tracer/(discover|inspect|memory|proc|watch)|test/(cli|e2e|packaging|prometheus|rig))$'
+host='^tt-memtrace/(tracer|tracer/(discover|inspect|watch)|test/(cli|e2e|packaging))$'
+own='^tt-memtrace/(sampler|tracer/(memory|proc)|test/(prometheus|rig))$'
+random='^TestRandomHistories$' # in tracer: only its own processes
 all=$(go list ./...)
-lane pure "$(echo "$all" | grep -vE "$live" | tr '\n' ' ')" "$@" &
-pure=$!
+list() { echo "$all" | grep "$@" | tr '\n' ' '; }
+{
+	lane pure "$(list -vE "$host|$own")" "$@" || code=$?
+	lane own "$(list -E "$own")" -count 1 "$@" || code=$?
+	lane random ./tracer -count 1 -run "$random" "$@" || code=$?
+	exit ${code:-0}
+} &
+others=$!
 failed=0
-lane live "$(echo "$all" | grep -E "$live" | tr '\n' ' ')" -count 1 "$@" || failed=$?
-wait $pure || failed=$?
-if [ -s "$dir/pure.again" ] || [ -s "$dir/live.again" ]; then
+lane host "$(list -E "$host")" -count 1 -skip "$random" "$@" || failed=$?
+wait $others || failed=$?
+if cat "$dir"/*.again 2>/dev/null | grep -q .; then
 	echo "these tests failed and ran again (tests, failures); each has a defect, in the test or in what it tests:" >&2
 	cat "$dir"/*.again >&2
 fi
-if [ -n "${CI:-}" ] && grep -h '"Action":"skip"' "$dir/pure" "$dir/live" | grep -q '"Test":'; then
+if [ -n "${CI:-}" ] && grep -h '"Action":"skip"' "$dir"/* | grep -q '"Test":'; then
 	echo "these tests were skipped, which fails here:" >&2
-	grep -h '"Action":"skip"' "$dir/pure" "$dir/live" | grep -o '"Test":"[^"]*"' >&2
+	grep -h '"Action":"skip"' "$dir"/* | grep -o '"Test":"[^"]*"' >&2
 	failed=1
 fi
 exit $failed
