@@ -29,6 +29,8 @@ type rescan struct {
 	// were since.
 	planned, added int
 	scans          int
+	// whole: none may be missing, as what comes and goes meanwhile is known from events.
+	whole bool
 	// sizes are what interleaved buffers cost each bank.
 	sizes sizes
 }
@@ -108,7 +110,7 @@ func (r *rescan) buffers(in *Inspector, layout *metal.Layout, allocator, set uin
 			}
 			r.order, r.slots = was, r.slots[:slots]
 		case err != nil:
-			*r = rescan{sizes: r.sizes} // such as where a page of it is not there any more
+			*r = rescan{sizes: r.sizes, whole: r.whole} // such as where a page of it is not there any more
 		}
 	}()
 	strict, activity := !over(), watch(in.mem.PID())
@@ -143,12 +145,16 @@ func (r *rescan) settle(in *Inspector, layout *metal.Layout, allocator, set, fir
 	kept := false
 	if found < min(count, after) || found > max(count, after) {
 		// Those that it had are looked at one by one below. Of new ones some may be missing.
-		if most := count/128 + 2; strict || found > max(count, after)+most {
+		missing := count/128 + 2
+		if r.whole {
+			missing = 0
+		}
+		if strict || found > max(count, after)+missing {
 			return nil, fmt.Errorf("%w: it had %d elements, then %d, and %d were found", errMoved, count, after, found)
 		}
 		r.keep(was, &fields, allocator)
 		kept = true
-		if n := uint64(len(r.order)); n+count/128+2 < min(count, after) {
+		if n := uint64(len(r.order)); n+missing < min(count, after) {
 			return nil, fmt.Errorf("%w: it had %d elements, then %d, and %d were found", errMoved, count, after, n)
 		}
 	}
@@ -506,7 +512,7 @@ func (r *rescan) plan(in *Inspector, layout *metal.Layout) {
 	for _, i := range r.order {
 		slots = append(slots, r.slots[i])
 	}
-	*r = rescan{slots: slots, byNode: make(map[uint64]int, len(slots)), planned: len(slots), order: make([]int, 0, len(slots)), scans: r.scans, sizes: r.sizes}
+	*r = rescan{slots: slots, byNode: make(map[uint64]int, len(slots)), planned: len(slots), order: make([]int, 0, len(slots)), scans: r.scans, whole: r.whole, sizes: r.sizes}
 	var pieces []memory.Piece
 	for i := range slots {
 		s := &slots[i]

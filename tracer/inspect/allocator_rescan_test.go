@@ -277,6 +277,28 @@ func TestWhatWasMetIsKept(t *testing.T) {
 	})
 }
 
+// Of a set that cannot be read as of one moment, a few new buffers may be missing where it is only sampled. Where events
+// have what comes and goes, none may be.
+func TestNewBufferThatIsNotFound(t *testing.T) {
+	for _, whole := range []bool{false, true} {
+		c := newChain(t)
+		c.r.whole = whole
+		for _, n := range upTo(chainNodes) {
+			c.write(n, uint64(n))
+		}
+		read := func() ([]aggregator.LiveBuffer, error) {
+			return c.r.buffers(c.Inspector, chainLayout, c.address(0), c.address(0), func() bool { return true })
+		}
+		if live, err := read(); len(live) != chainNodes || err != nil {
+			t.Fatal(len(live), err)
+		}
+		binary.LittleEndian.PutUint64(c.b[metal.SetCount:], chainNodes+1)
+		if live, err := read(); errors.Is(err, errMoved) != whole || !whole && len(live) != chainNodes {
+			t.Errorf("whole %v: %d buffers, %v", whole, len(live), err)
+		}
+	}
+}
+
 // What interleaved buffers cost is remembered, unless two that are alike differ.
 func TestSizesOfInterleaved(t *testing.T) {
 	s := sizes{}

@@ -215,7 +215,7 @@ func (in *Inspector) liveBuffers(layout *metal.Layout, allocator, set uint64) (l
 	limit, strict := in.limit(time.Second), in.limit(strictTime)
 	r := in.last[allocator]
 	if r == nil {
-		r = &rescan{}
+		r = &rescan{whole: in.last == nil}
 		if in.last != nil {
 			in.last[allocator] = r
 		}
