@@ -91,6 +91,7 @@ func (r *run) sized(p *traced, from origin, device, allocator uint64, capacity *
 		delete(p.unsized, device)
 	}
 	p.allocators[allocator] = true
+	delete(p.unknownCapacities, allocator)
 	if p.reconciliation.now != nil {
 		p.reconciliation.met[allocator] = true
 	}

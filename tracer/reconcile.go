@@ -1,6 +1,7 @@
 package tracer
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -9,6 +10,7 @@ import (
 	"tt-memtrace/aggregator"
 	"tt-memtrace/bpf"
 	"tt-memtrace/tracer/inspect"
+	"tt-memtrace/tracer/memory"
 	"tt-memtrace/tracer/proc"
 )
 
@@ -471,7 +473,11 @@ func (r *run) check() {
 	r.checkedAt = now
 	for _, p := range r.processes {
 		for allocator, s := range p.unknownCapacities {
-			if now.Sub(s.since) >= settle {
+			patience := settle
+			if errors.Is(s.why, memory.ErrLater) {
+				patience = longestOpening // it is asked for again until then
+			}
+			if now.Sub(s.since) >= patience {
 				delete(p.unknownCapacities, allocator)
 				p.noticeOnce(r, fmt.Errorf("the capacity of its memories is unknown: %w", s.why))
 			}

@@ -812,11 +812,9 @@ func (r *run) know(p *traced, from origin, device, allocator uint64) {
 	r.device(p, from, device)
 	if !p.allocators[allocator] {
 		capacity, err := p.Capacity(allocator)
-		if err != nil {
-			p.unknownCapacities[allocator] = unknownCapacity{err, time.Now()}
-		}
 		r.sized(p, from, device, allocator, &capacity)
 		if err != nil {
+			p.unknownCapacities[allocator] = unknownCapacity{err, time.Now()}
 			p.awaitCapacity(device) // its banks are asked for again
 		}
 	}

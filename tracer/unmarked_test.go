@@ -2,8 +2,10 @@ package tracer
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -11,6 +13,7 @@ import (
 	"tt-memtrace/bpf"
 	"tt-memtrace/test/fixture"
 	"tt-memtrace/tracer/inspect"
+	"tt-memtrace/tracer/memory"
 	"tt-memtrace/tracer/metal"
 	"tt-memtrace/tracer/proc"
 )
@@ -426,5 +429,25 @@ func TestReservedSizesThatAreNotKnown(t *testing.T) {
 	r.merge(again)
 	if r.count(aggregator.ReasonLifted) != 1 || p.reconciliation.unreserved {
 		t.Errorf("%d reasons are lifted", r.count(aggregator.ReasonLifted))
+	}
+}
+
+// A capacity that could not be read is noticed where it stays so: neither where it became known, nor while it is asked for.
+func TestUnknownCapacitiesAreNoticed(t *testing.T) {
+	const known, later, unknown = 1, 2, 3
+	r, p, _ := beingRead(t, false)
+	var notices []string
+	r.t.opts.Notice = func(s string) { notices = append(notices, s) }
+	since := time.Now().Add(-time.Second)
+	p.unknownCapacities = map[uint64]unknownCapacity{
+		known: {errors.New("of one that is known"), since}, later: {fmt.Errorf("asking: %w", memory.ErrLater), since}, unknown: {errors.New("of one that is unknown"), since},
+	}
+	r.sized(p, origin{pid: p.mapping.PID}, 0x1000, known, &aggregator.Capacity{})
+	r.check()
+	if len(notices) != 1 || !strings.Contains(notices[0], "of one that is unknown") {
+		t.Errorf("notices %q", notices)
+	}
+	if _, waits := p.unknownCapacities[later]; !waits || len(p.unknownCapacities) != 1 {
+		t.Errorf("%d are still unknown", len(p.unknownCapacities))
 	}
 }
