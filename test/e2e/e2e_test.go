@@ -52,6 +52,11 @@ type trace struct {
 	mu       sync.Mutex
 	accounts *aggregator.Aggregator
 	notices  []string
+	// alone: only the test's own processes are traced.
+	alone bool
+	// opened are the processes that had chips of these numbers, and missed what a probe could not read of a process, or send.
+	opened map[uint32]map[uint32]bool
+	missed map[uint32][]aggregator.Reason
 	// events and batch, where set, are called before and after events are booked.
 	events func([]aggregator.Event)
 	batch  func()
@@ -70,7 +75,8 @@ func startWith(t *testing.T, o tracer.Options, prepare func(*trace), around ...f
 	if err := tracer.CheckRights(); err != nil {
 		t.Skip(err)
 	}
-	tr := &trace{t: t, accounts: aggregator.New(), done: make(chan error, 1)}
+	tr := &trace{t: t, accounts: aggregator.New(), done: make(chan error, 1), alone: o.Follow != 0 || len(o.PIDs) > 0,
+		opened: map[uint32]map[uint32]bool{}, missed: map[uint32][]aggregator.Reason{}}
 	o.Notice = func(s string) {
 		// System-wide, there may be processes that are not the test's.
 		if o.Follow == 0 && len(o.PIDs) == 0 && strings.HasPrefix(s, "process ") {
@@ -102,6 +108,7 @@ func startWith(t *testing.T, o tracer.Options, prepare func(*trace), around ...f
 				inner := apply
 				apply = func() { f(events, inner) }
 			}
+			tr.note(events)
 			if tr.events != nil {
 				tr.events(events)
 			}
@@ -119,6 +126,25 @@ func startWith(t *testing.T, o tracer.Options, prepare func(*trace), around ...f
 		t.Fatalf("the tracer ended: %v", err)
 	}
 	return tr
+}
+
+// note keeps of events what the accounts do not.
+func (tr *trace) note(events []aggregator.Event) {
+	for i := range events {
+		switch e := &events[i]; {
+		case e.Kind == aggregator.DeviceOpen && e.Opened != nil:
+			for _, c := range e.Opened.Chips {
+				if tr.opened[c.Number] == nil {
+					tr.opened[c.Number] = map[uint32]bool{}
+				}
+				tr.opened[c.Number][e.PID] = true
+			}
+		case e.Kind == aggregator.ReasonRaised && e.Reason != nil && e.Reason.Code.Missed() && e.Reason.Detail == "":
+			tr.missed[e.PID] = append(tr.missed[e.PID], *e.Reason)
+		case e.Kind == aggregator.ProcessExit:
+			delete(tr.missed, e.PID)
+		}
+	}
 }
 
 func (tr *trace) stop() {
@@ -205,6 +231,14 @@ func (tr *trace) compare(pid int, m rig.Message) {
 	if c := tr.snapshot().Counters; c.Lost > 0 {
 		t.Errorf("rest %d: %d events lost", m.N, c.Lost)
 	}
+	if !tr.alone { // the counters are of others' processes, too
+		tr.mu.Lock()
+		defer tr.mu.Unlock()
+		if missed := tr.missed[uint32(pid)]; len(missed) > 0 {
+			t.Errorf("rest %d: a probe could not read, or send, what it was to: %+v", m.N, missed)
+		}
+		return
+	}
 	k, err := tr.tracer.Counters()
 	if err != nil {
 		t.Fatal(err)
@@ -286,7 +320,7 @@ func (tr *trace) compareHeld(pid int, m rig.Message) {
 	}
 	for _, c := range p.Chips {
 		chip := c.Chip.Number
-		if c.Chip.Space != 0 && !tr.taken(chip) {
+		if c.Chip.Space != 0 && !tr.taken(chip, uint32(pid)) {
 			t.Errorf("rest %d: chip %v is in a private numbering", m.N, c.Chip)
 		}
 		reserved := m.Reserved(chip)
@@ -333,12 +367,16 @@ func TestCapacitiesBeforeTheFirstBuffer(t *testing.T) {
 	}
 }
 
-// taken says whether a process that is not the test's has a chip of this number,
-// traced system-wide: then the test's own are shown apart.
-func (tr *trace) taken(number uint32) bool {
-	return slices.ContainsFunc(tr.snapshot().Chips, func(c aggregator.ChipSnapshot) bool {
-		return c.Chip == aggregator.Chip{Number: number} && len(c.PIDs) > 0
-	})
+// taken says whether another process had a chip of this number, traced system-wide: then the test's own are shown apart.
+func (tr *trace) taken(number, by uint32) bool {
+	tr.mu.Lock()
+	defer tr.mu.Unlock()
+	for pid := range tr.opened[number] {
+		if pid != by {
+			return true
+		}
+	}
+	return false
 }
 
 // asked is what the workload asked for on a chip, and how many buffers of that
