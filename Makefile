@@ -43,7 +43,7 @@ screens: build
 quick: export TT_MEMTRACE_TEST_PREBUILT := $(shell scripts/fixtures.sh)
 quick:
 	$(GO) vet ./...
-	$(GO) test -vet=off -short -p 4 ./wire $(shell $(GO) list ./... | grep -vE '/(test/.*|tracer|tracer/discover|tracer/proc|tracer/memory)$$')
+	$(GO) test -vet=off -short -p 4 ./wire $(shell $(GO) list ./... | grep -vE '/(test/.*|sampler|tracer|tracer/discover|tracer/proc|tracer/memory)$$')
 	$(GO) test -vet=off -run '^TestAccountsMatchTheProcess$$' ./tracer
 
 test:
