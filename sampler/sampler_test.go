@@ -85,14 +85,7 @@ func (s *sampling) process(pid uint32) (aggregator.ProcessSnapshot, bool) {
 	if err := s.source.Sync(ctx); err != nil {
 		s.t.Fatal(err)
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for _, p := range s.accounts.Snapshot().Processes {
-		if p.PID == pid {
-			return p, true
-		}
-	}
-	return aggregator.ProcessSnapshot{}, false
+	return s.now(pid)
 }
 
 // Looks show what changed between them, buffers at the address of others that
