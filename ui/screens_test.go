@@ -230,6 +230,18 @@ func TestOverviewOfManyHosts(t *testing.T) {
 // replay is where the replays of these tests are.
 var replay = Playback{Position: 95 * time.Second, Length: 200 * time.Second, Speed: 1}
 
+// seenBy makes a new frame that shows what a source knows.
+func (w *world) seenBy(source string, see func(*data), size [2]int) {
+	w.again(settings{requested: source == "shm"}, size)
+	d := w.data()
+	see(&d)
+	w.frame.player = nil
+	if d.recorded {
+		w.frame.player = &fakePlayer{at: replay}
+	}
+	w.frame.update(d, w.wall)
+}
+
 // Wherever the numbers come from, the first look says who holds the most, what is fullest, what
 // failed last and why, whether what is shown is exact, and how old it is.
 func TestTheFirstLookAnswers(t *testing.T) {
@@ -254,14 +266,7 @@ func TestTheFirstLookAnswers(t *testing.T) {
 		w := c.world()
 		var all strings.Builder
 		for _, size := range overviewSizes {
-			w.again(settings{requested: c.name == "shm"}, size)
-			d := w.data()
-			c.see(&d)
-			w.frame.player = nil
-			if d.recorded {
-				w.frame.player = &fakePlayer{at: replay}
-			}
-			w.frame.update(d, w.wall)
+			w.seenBy(c.name, c.see, size)
 			s := &testScreen{SimulationScreen: tcell.NewSimulationScreen(""), w: size[0], h: size[1]}
 			if err := s.Init(); err != nil {
 				t.Fatal(err)
@@ -318,14 +323,7 @@ func TestTheFirstLookAnswersOnEveryHost(t *testing.T) {
 			} {
 				w := c.world()
 				for _, size := range overviewSizes {
-					w.again(settings{requested: source == "shm"}, size)
-					d := w.data()
-					c.see(&d)
-					w.frame.player = nil
-					if d.recorded {
-						w.frame.player = &fakePlayer{at: replay}
-					}
-					w.frame.update(d, w.wall)
+					w.seenBy(source, c.see, size)
 					got := plainText(w.frame.compose(size[0], size[1]))
 					want := c.want
 					if chips > 1 {
