@@ -17,9 +17,13 @@ type Diff struct {
 	// The two sources.
 	Before export.Text `json:"before"`
 	After  export.Text `json:"after"`
+	// In each, whether processes were sampled: peaks and allocated bytes are lower bounds, and what was live at the last sample may have
+	// been freed after it; absent where none was.
+	BeforeSampled bool `json:"before_sampled,omitempty"`
+	AfterSampled  bool `json:"after_sampled,omitempty"`
 	// Peaks that differ.
 	Peaks []PeakDiff `json:"peaks"`
-	// Sites whose never freed or allocated bytes differ, largest difference first. PIDs are ignored.
+	// Sites whose never freed (where sampled: live at the last sample) or allocated bytes differ, largest difference first. PIDs are ignored.
 	Left  []SiteDiff `json:"left"`
 	Churn []SiteDiff `json:"churn"`
 }
@@ -46,7 +50,7 @@ type SiteDiff struct {
 
 // NewDiff compares two reports.
 func NewDiff(a, b *Report) *Diff {
-	d := &Diff{Schema: Schema, Before: a.Source, After: b.Source, Peaks: []PeakDiff{}}
+	d := &Diff{Schema: Schema, Before: a.Source, After: b.Source, BeforeSampled: a.Sampled, AfterSampled: b.Sampled, Peaks: []PeakDiff{}}
 	type memory struct {
 		chip, private uint32
 		name          string
@@ -121,8 +125,16 @@ func (d *Diff) JSON(w io.Writer) error { return writeJSON(w, d, "  ") }
 // Text writes the difference for people.
 func (d *Diff) Text(w io.Writer, style Style) error {
 	p := &printer{w: bufio.NewWriter(w), style: style}
-	p.line("from %s\n  to %s", shortened(oneLine(d.Before), wide), shortened(oneLine(d.After), wide))
-	p.heading("Peak use")
+	source := func(t export.Text, sampled bool) string {
+		text := shortened(oneLine(t), wide)
+		if sampled {
+			text += " (sampled)"
+		}
+		return text
+	}
+	p.line("from %s\n  to %s", source(d.Before, d.BeforeSampled), source(d.After, d.AfterSampled))
+	sampled, traced := d.BeforeSampled || d.AfterSampled, !d.BeforeSampled || !d.AfterSampled
+	p.heading("Peak use%s", atLeast(sampled))
 	if len(d.Peaks) == 0 {
 		p.line("    the same")
 	}
@@ -133,7 +145,7 @@ func (d *Diff) Text(w io.Writer, style Style) error {
 	for _, l := range []struct {
 		title string
 		list  []SiteDiff
-	}{{"Never freed (bytes on all chips)", d.Left}, {"Allocated over time (bytes on all chips)", d.Churn}} {
+	}{{leftHeading(sampled, traced) + " (bytes on all chips)", d.Left}, {"Allocated over time (bytes on all chips)" + atLeast(sampled), d.Churn}} {
 		p.heading("%s", l.title)
 		if len(l.list) == 0 {
 			p.line("    the same")

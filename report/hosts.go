@@ -36,9 +36,12 @@ type Host struct {
 	Began      time.Time     `json:"began"`
 	Seconds    float64       `json:"seconds"`
 	// Number of events, and of lost ones; exact is false if something is or may be missing.
-	Events    uint64 `json:"events"`
-	Lost      uint64 `json:"lost"`
-	Exact     bool   `json:"exact"`
+	Events uint64 `json:"events"`
+	Lost   uint64 `json:"lost"`
+	Exact  bool   `json:"exact"`
+	// Processes were sampled: peaks, and numbers of allocations, are lower bounds, what failed is not known, and what was live at the
+	// last sample may have been freed after it; absent where none was.
+	Sampled   bool   `json:"sampled,omitempty"`
 	Processes uint64 `json:"processes"`
 	// Buffers that no call freed, their bytes on all chips, and failed allocations.
 	LeftBuffers uint64 `json:"left_buffers"`
@@ -86,7 +89,7 @@ const maxHostRefusals = 20
 func Merge(reports []*Report, recordings [][]string) *Hosts {
 	h := &Hosts{Schema: Schema, Hosts: []Host{}, Refusals: []HostRefusal{}, Peaks: []HostPeak{}}
 	for i, r := range reports {
-		one := Host{Host: r.Host, Recordings: []export.Text{}, Began: r.Began, Seconds: r.Seconds, Events: r.Events, Lost: r.Lost, Exact: r.Exact,
+		one := Host{Host: r.Host, Recordings: []export.Text{}, Began: r.Began, Seconds: r.Seconds, Events: r.Events, Lost: r.Lost, Exact: r.Exact, Sampled: r.Sampled,
 			Processes: uint64(len(r.Processes)), Failed: uint64(len(r.Refusals))}
 		for _, name := range recordings[i] {
 			one.Recordings = append(one.Recordings, export.Text(name))
@@ -169,10 +172,20 @@ func (h *Hosts) JSON(w io.Writer) error { return writeJSON(w, h, "  ") }
 func (h *Hosts) Text(w io.Writer, style Style) error {
 	p := &printer{w: bufio.NewWriter(w), style: style}
 	p.line("%s", style.paint(bold, plural(uint64(len(h.Hosts)), "host")))
-	rows := [][]string{{"BEGAN", "FOR", "EVENTS", "LOST", "EXACT", "PROCESSES", "FAILED", "NEVER FREED", "HOST"}}
+	sampled, traced, left := false, false, "NEVER FREED"
+	for i := range h.Hosts {
+		sampled, traced = sampled || h.Hosts[i].Sampled, traced || !h.Hosts[i].Sampled
+	}
+	if sampled {
+		left = "NOT SEEN FREED"
+	}
+	rows := [][]string{{"BEGAN", "FOR", "EVENTS", "LOST", "EXACT", "PROCESSES", "FAILED", left, "HOST"}}
 	for _, x := range h.Hosts {
 		exact := "yes"
-		if !x.Exact {
+		switch {
+		case x.Sampled:
+			exact = "sampled"
+		case !x.Exact:
 			exact = "no"
 		}
 		rows = append(rows, []string{x.Began.Format(time.DateTime), seconds(x.Seconds), fmt.Sprint(x.Events), fmt.Sprint(x.Lost), exact, fmt.Sprint(x.Processes), fmt.Sprint(x.Failed),
@@ -208,9 +221,9 @@ func (h *Hosts) Text(w io.Writer, style Style) error {
 			p.line("    … %d more with --json", n)
 		}
 	}
-	p.heading("Never freed (bytes on all chips of all hosts)")
+	p.heading("%s (bytes on all chips of all hosts)", leftHeading(sampled, traced))
 	sites(h.Left)
-	p.heading("Peak use, the fullest chip of each host")
+	p.heading("Peak use, the fullest chip of each host%s", atLeast(sampled))
 	rows = [][]string{{"PEAK", "OF", "", "MEMORY", "AT", "HOST", "CHIP", "MOST HELD BY"}}
 	for i := range h.Peaks[:min(3*shown, len(h.Peaks))] {
 		x := &h.Peaks[i]
@@ -227,7 +240,7 @@ func (h *Hosts) Text(w io.Writer, style Style) error {
 	if n := len(h.Peaks) - 3*shown; n > 0 {
 		p.line("    … %d more with --json", n)
 	}
-	p.heading("Most allocated over time (bytes on all chips of all hosts)")
+	p.heading("Most allocated over time (bytes on all chips of all hosts)%s", atLeast(sampled))
 	sites(h.Churn)
 	return p.end()
 }

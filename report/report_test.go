@@ -182,14 +182,55 @@ func TestLiveAtTheLastSample(t *testing.T) {
 		}
 		of[source] = text.String() + page.String()
 	}
-	for _, known := range []string{"1 buffer never freed", "Never freed (", ">Never freed</h2>", " not freed"} {
+	for _, known := range []string{"1 buffer never freed", "Never freed (", ">Never freed</h2>", " not freed", ">never freed<option", ">not freed at exit"} {
 		if !strings.Contains(of[aggregator.Traced], known) || strings.Contains(of[aggregator.Sampled], known) {
 			t.Errorf("%q of what was traced and not of what was sampled, but:\n%s", known, of[aggregator.Sampled][:2000])
 		}
 	}
-	for _, known := range []string{"whether they were freed after it is unknown", "Live at the last sample (", ">Live at the last sample</h2>", " at its last sample"} {
+	for _, known := range []string{"whether they were freed after it is unknown", "Live at the last sample (", ">Live at the last sample</h2>", " at its last sample", ">live at the last sample<option", ">at its last sample"} {
 		if !strings.Contains(of[aggregator.Sampled], known) || strings.Contains(of[aggregator.Traced], known) {
 			t.Errorf("%q of what was sampled and not of what was traced, but:\n%s", known, of[aggregator.Sampled][:2000])
+		}
+	}
+}
+
+// Differences, and reports of several hosts, say of a sampled process no more than a report of it does.
+func TestSampledInDiffAndHosts(t *testing.T) {
+	events := append(opened(), alloc(2, 1, 100, 100, nil), alloc(3, 2, 100, 100, nil), freed(4, 2), aggregator.Event{Kind: aggregator.ProcessExit, PID: 1, Time: 9 * second})
+	traced := told(t, events...)
+	events[0].Process = &aggregator.Process{Command: "m", Source: aggregator.Sampled}
+	sampled := told(t, events...)
+	const neverFreed, last, either = "\nNever freed (", "\nLive at the last sample (", "\nNever freed, or live at the last sample ("
+	for _, c := range []struct {
+		name         string
+		a, b         *Report
+		want         []string
+		hosts, diffs []string
+		not          []string
+	}{
+		{"traced", traced, traced, []string{neverFreed}, []string{"  NEVER FREED  ", "  yes  "}, nil, []string{"at least", "sample", "NOT SEEN"}},
+		{"sampled", sampled, sampled, []string{last, ": at least"}, []string{"  NOT SEEN FREED  ", "  sampled  "}, []string{"\nfrom s (sampled)\n", "\n  to s (sampled)\n"}, []string{"ever freed", "NEVER", "  yes  "}},
+		{"one sampled", traced, sampled, []string{either, ": at least"}, []string{"  NOT SEEN FREED  ", "  sampled  ", "  yes  "}, []string{"\nfrom s\n", "\n  to s (sampled)\n"}, []string{neverFreed, last, "NEVER"}},
+	} {
+		var diff, hosts bytes.Buffer
+		if err := errors.Join(NewDiff(c.a, c.b).Text(&diff, Style{}), Merge([]*Report{c.a, c.b}, make([][]string, 2)).Text(&hosts, Style{})); err != nil {
+			t.Fatal(err)
+		}
+		for what, text := range map[string]string{"diff": "\n" + diff.String(), "hosts": hosts.String()} {
+			want := append(slices.Clone(c.want), c.hosts...)
+			if what == "diff" {
+				want = append(slices.Clone(c.want), c.diffs...)
+			}
+			for _, w := range want {
+				if !strings.Contains(text, w) {
+					t.Errorf("%s, %s: %q is missing in\n%s", c.name, what, w, text)
+				}
+			}
+			for _, no := range c.not {
+				if strings.Contains(text, no) {
+					t.Errorf("%s, %s: %q is in\n%s", c.name, what, no, text)
+				}
+			}
 		}
 	}
 }

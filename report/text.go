@@ -152,16 +152,24 @@ func (r *Report) Text(w io.Writer, style Style) error {
 }
 
 // atLeast is added to headings of numbers that are lower bounds.
-func (r *Report) atLeast() string {
-	if r.Sampled {
+func (r *Report) atLeast() string { return atLeast(r.Sampled) }
+
+func atLeast(sampled bool) string {
+	if sampled {
 		return ": at least"
 	}
 	return ""
 }
 
 // LeftHeading is what is known of the buffers that were there at the end.
-func (r *Report) LeftHeading() string {
-	if r.Sampled {
+func (r *Report) LeftHeading() string { return leftHeading(r.Sampled, !r.Sampled) }
+
+// leftHeading is that of reports of which some were sampled, and some traced.
+func leftHeading(sampled, traced bool) string {
+	switch {
+	case sampled && traced:
+		return "Never freed, or live at the last sample"
+	case sampled:
 		return "Live at the last sample"
 	}
 	return "Never freed"

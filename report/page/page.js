@@ -161,7 +161,7 @@
     const own = (bytes) => data.sites.map((s, i) => [i, s.memory === memory.memory ? bytes(s) : 0]).filter(([, n]) => n > 0);
     const from = time(range[0]) + " – " + time(range[1]);
     switch ($("what").value) {
-      case "left": return [own((s) => s.left), "never freed, whole time, all chips"];
+      case "left": return [own((s) => s.left), $("what").selectedOptions[0].text + ", whole time, all chips"];
       case "allocated": return [own((s) => s.allocated), "allocated, whole time, all chips"];
       case "grown": {
         const before = new Map(held(at(range[0])));
