@@ -128,10 +128,20 @@ func (r *run) forkOf(p *traced) *inspect.Fork {
 	}}
 }
 
-// watchForks has the host kernel note which devices the forks of a process open from now on.
+// watchForks has the host kernel note which devices the forks of a process open from now on. One that is ending by
+// now is not watched: its end takes nothing out any more, and who has its PID next would be taken for it.
 func (t *Tracer) watchForks(pid uint32) error {
-	err := t.objects.OwnDevices.Update(bpf.MemtraceTtOwnKey{Pid: uint64(pid)}, uint64(0), ebpf.UpdateNoExist)
-	if err != nil && !errors.Is(err, ebpf.ErrKeyExist) {
+	key := bpf.MemtraceTtOwnKey{Pid: uint64(pid)}
+	err := t.objects.OwnDevices.Update(key, uint64(0), ebpf.UpdateNoExist)
+	if errors.Is(err, ebpf.ErrKeyExist) {
+		err = nil
+	}
+	if err == nil && !proc.Alive(pid) {
+		if err = t.objects.OwnDevices.Delete(key); errors.Is(err, ebpf.ErrKeyNotExist) {
+			err = nil
+		}
+	}
+	if err != nil {
 		return fmt.Errorf("watching the forks of process %d: %w", pid, err)
 	}
 	return nil

@@ -43,7 +43,9 @@ type trace struct {
 	placed    []aggregator.Event
 	allocated aggregator.Event // the last
 	// oldest is how old an allocation of a process was at the most when it came here.
-	oldest  map[uint32]time.Duration
+	oldest map[uint32]time.Duration
+	// ended is how many programs of a process ended.
+	ended   map[uint32]int
 	notices []string
 	// changed has something whenever the accounts or notices may have.
 	changed chan struct{}
@@ -73,7 +75,7 @@ func needRights(t *testing.T) {
 func start(t *testing.T, o Options) *trace {
 	t.Helper()
 	needRights(t)
-	tr := &trace{t: t, accounts: aggregator.New(), oldest: map[uint32]time.Duration{}, delivered: map[aggregator.Kind]uint64{},
+	tr := &trace{t: t, accounts: aggregator.New(), oldest: map[uint32]time.Duration{}, ended: map[uint32]int{}, delivered: map[aggregator.Kind]uint64{},
 		done: make(chan error, 1), changed: make(chan struct{}, 1)}
 	o.Lacks = lacking(t)
 	o.Notice = func(s string) {
@@ -107,6 +109,9 @@ func start(t *testing.T, o Options) *trace {
 				if events[i].Kind == aggregator.Alloc {
 					tr.allocated = events[i]
 					tr.oldest[events[i].PID] = max(tr.oldest[events[i].PID], time.Duration(proc.Now()-events[i].Time))
+				}
+				if events[i].Kind == aggregator.ProcessExit {
+					tr.ended[events[i].PID]++
 				}
 				tr.accounts.Apply(&events[i])
 			}
@@ -1582,7 +1587,8 @@ func TestForkWithoutExec(t *testing.T) {
 }
 
 // A process that executes another program before its first use of a device is known has what
-// the new program holds alone, whether discovery or the reader finds it first.
+// the new program holds alone, whether discovery or the reader finds it first; and a program ends in the
+// accounts once, one that never used the runtime not at all.
 func TestExecBeforeItIsFound(t *testing.T) {
 	library := fixture.LibraryOf(t, fixture.LayoutB)
 	use := func(t *testing.T, p *fixture.Process, prefix string, size int) {
@@ -1592,17 +1598,21 @@ func TestExecBeforeItIsFound(t *testing.T) {
 		}
 	}
 	const before, after = 4096, 512
-	for _, name := range []string{"discovery is first", "the reader is first", "a fork that allocates"} {
+	for _, name := range []string{"discovery is first", "the reader is first", "a fork that allocates", "a fork that does nothing"} {
 		t.Run(name, func(t *testing.T) {
 			tr := start(t, Options{})
 			known := fixture.User(t, fixture.LayoutB)
 			tr.awaitProcess(known.PID)
 			fixture.Do(t, known, "device 0 2")
 			tr.sync()
-			p, pid, prefix := fixture.Launch(t), uint32(0), ""
+			p, pid, prefix, programs := fixture.Launch(t), uint32(0), "", 1
 			pid = p.PID
-			if name == "a fork that allocates" {
+			forks, nothing := strings.HasPrefix(name, "a fork"), name == "a fork that does nothing"
+			if forks {
 				use(t, p, "", after)
+				if nothing {
+					tr.awaitProcess(pid) // so its forks are watched
+				}
 				child, err := strconv.ParseUint(fixture.Do(t, p, "fork"), 10, 32)
 				if err != nil {
 					t.Fatal(err)
@@ -1615,9 +1625,12 @@ func TestExecBeforeItIsFound(t *testing.T) {
 			tr.tracer.mu.Lock() // discovery waits for it
 			discovers := sync.OnceFunc(tr.tracer.mu.Unlock)
 			defer discovers()
-			if prefix == "" {
+			switch {
+			case nothing:
+				programs = 0
+			case !forks:
 				use(t, p, prefix, before)
-			} else {
+			default:
 				fixture.Do(t, p, "%salloc 100 0 0 0 %d 1024 64", prefix, before)
 			}
 			fixture.Do(t, p, "%sexec", prefix)
@@ -1631,7 +1644,7 @@ func TestExecBeforeItIsFound(t *testing.T) {
 				release()
 			}
 			discovers()
-			for late := time.Now().Add(patience); name == "discovery is first" && !announced(); {
+			for late := time.Now().Add(patience); (name == "discovery is first" || nothing) && !announced(); {
 				if time.Now().After(late) {
 					t.Fatal("it is not found")
 				}
@@ -1645,6 +1658,23 @@ func TestExecBeforeItIsFound(t *testing.T) {
 				s, _ := tr.lookup(pid)
 				return s.Exact() && s.Buffers == 1 && s.Memory[aggregator.DRAM].Requested == after
 			})
+			ended := func(what string, want int) {
+				t.Helper()
+				tr.mu.Lock()
+				defer tr.mu.Unlock()
+				if tr.ended[pid] != want {
+					t.Errorf("%s %d programs ended in the accounts, not %d", what, tr.ended[pid], want)
+				}
+			}
+			ended("after the exec", programs)
+			if forks {
+				fixture.Do(t, p, "%sexit", prefix)
+			} else if err := p.Exit(); err != nil {
+				t.Error(err)
+			}
+			tr.await("it is gone", func() bool { _, there := tr.lookup(pid); return !there })
+			tr.sync()
+			ended("at its end", programs+1)
 		})
 	}
 }

@@ -20,6 +20,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"tt-memtrace/aggregator"
+	"tt-memtrace/bpf"
 	"tt-memtrace/test/fixture"
 	"tt-memtrace/tracer/discover"
 	"tt-memtrace/tracer/proc"
@@ -422,4 +423,11 @@ func TestWatchingAnEndingProcess(t *testing.T) {
 		}
 	}
 	watched.Delete(pid)
+	if err := tr.tracer.watchForks(pid); err != nil {
+		t.Error(err)
+	}
+	var since uint64
+	if tr.tracer.objects.OwnDevices.Lookup(bpf.MemtraceTtOwnKey{Pid: uint64(pid)}, &since) == nil {
+		t.Error("the forks of a process that ended are watched: an exec of who has its PID next is reported")
+	}
 }

@@ -149,8 +149,11 @@ type traced struct {
 	hung      bool
 	mapping   proc.Mapping
 	of        *attachment
-	at        uint64    // when it was looked at
-	seen      time.Time // when it was seen to map the library; zero where that is not known
+	// found is when it was looked at first, and at when last.
+	found, at uint64
+	// first is when the first record was made that was taken to be of it; 0 where none was yet.
+	first uint64
+	seen  time.Time // when it was seen to map the library; zero where that is not known
 	// others are further builds of the runtime that it has mapped.
 	others []another
 	// marked is why it stays marked until it ends, or empty.
@@ -487,14 +490,14 @@ func (r *run) object(from origin, kind bpf.MemtraceTtKind, library uint8, object
 		}
 		p.awaitCapacity(object)
 	case bpf.MemtraceTtKindTT_DEVICE_CLOSE:
-		if p, known := r.processes[from.pid]; known {
+		if p, known := r.take(from); known {
 			r.closes(p, from, library, object)
 		} else {
 			e.Kind, e.Device = aggregator.DeviceClose, object
 			r.emit(e)
 		}
 	case bpf.MemtraceTtKindTT_ALLOCATOR_GONE:
-		if p, known := r.processes[from.pid]; known {
+		if p, known := r.take(from); known {
 			r.endsAt(p, object, from.time)
 			delete(p.allocators, object)
 			delete(p.unknownCapacities, object)
@@ -504,7 +507,7 @@ func (r *run) object(from origin, kind bpf.MemtraceTtKind, library uint8, object
 		e.Kind, e.Allocator = aggregator.AllocatorGone, object
 		r.emit(e)
 	case bpf.MemtraceTtKindTT_PROGRAM_GONE:
-		if p, known := r.processes[from.pid]; known {
+		if p, known := r.take(from); known {
 			p.make(object)
 			p.noProgram(object)
 		}
@@ -526,7 +529,8 @@ func (r *run) object(from origin, kind bpf.MemtraceTtKind, library uint8, object
 }
 
 // execed handles that a process runs a new program: all that it held is gone. Where the
-// new one was found before this was read, it begins anew: what was read until now was of the old one.
+// new one was found before this was read, it begins anew if anything was taken to be of it that was of
+// the old one. If not, the old one is in no account, or has ended there.
 func (r *run) execed(from origin) {
 	r.ends = append(r.ends, end{from.pid, from.time, false})
 	if lives, _, err := r.t.watchExit(from.pid); err != nil {
@@ -535,6 +539,10 @@ func (r *run) execed(from origin) {
 		r.execs[from.pid] = from.time
 	}
 	p, known := r.processes[from.pid]
+	if known && p.found >= from.time && (p.first == 0 || p.first >= from.time) {
+		r.copiesAreOwn(from)
+		return
+	}
 	r.gone(from)
 	if known && p.at >= from.time {
 		r.add(announcement{mapping: p.mapping, of: p.of, late: p.late, at: p.at, seen: p.seen}, uint64(proc.Monotonic()))
@@ -542,11 +550,13 @@ func (r *run) execed(from origin) {
 }
 
 // exits handles the end of a process. One that was found while this was read is taken in
-// first: no other event has its end.
+// first: no other event has its end. One that was found after that end has its PID.
 func (r *run) exits(from origin) {
 	r.announcements()
-	r.later = slices.DeleteFunc(r.later, func(a announcement) bool { return a.mapping.PID == from.pid })
-	r.gone(from)
+	r.later = slices.DeleteFunc(r.later, func(a announcement) bool { return a.mapping.PID == from.pid && a.at <= from.time })
+	if p, known := r.processes[from.pid]; !known || p.found <= from.time {
+		r.gone(from)
+	}
 	delete(r.targets, from.pid)
 	delete(r.execs, from.pid)
 	r.ends = append(r.ends, end{from.pid, from.time, true})
@@ -600,7 +610,11 @@ func (r *run) gone(from origin) {
 		delete(r.unsizedOf, from.pid)
 		r.emit(aggregator.Event{Kind: aggregator.ProcessExit, PID: from.pid, Time: from.time})
 	}
-	// What its forked children have copies of is theirs alone now.
+	r.copiesAreOwn(from)
+}
+
+// copiesAreOwn handles that what a process's forked children have copies of is theirs alone now.
+func (r *run) copiesAreOwn(from origin) {
 	for _, p := range r.processes {
 		if p.reconciliation.forkedFrom == from.pid {
 			p.reconciliation.forkedFrom = proc.ForkedFrom(p.mapping)
@@ -692,7 +706,7 @@ func (r *run) add(a announcement, now uint64) (p *traced, lives bool) {
 	}
 	in := inspect.New(a.of.lib, a.mapping)
 	p = &traced{
-		Inspector: in.Hurried(), patient: in, mapping: a.mapping, of: a.of, at: a.at, seen: a.seen, late: a.late,
+		Inspector: in.Hurried(), patient: in, mapping: a.mapping, of: a.of, found: a.at, at: a.at, seen: a.seen, late: a.late,
 		devices: map[uint64][]aggregator.Chip{}, unsized: map[uint64]*unsized{}, closing: map[uint64]*closing{}, closed: map[uint64]uint64{}, allocators: map[uint64]bool{}, banks: map[memoryOf]metal.Bank{}, unknownCapacities: map[uint64]unknownCapacity{},
 	}
 	p.chips = inspect.NewChips(p.Inspector, pid)
@@ -725,6 +739,9 @@ func (r *run) add(a announcement, now uint64) (p *traced, lives bool) {
 		r.t.opts.Notice(err.Error())
 	}
 	r.processes[pid] = p
+	if _, before := r.lookedFor[pid]; before {
+		p.first = 1 // events of it went out
+	}
 	delete(r.lookedFor, pid)
 	if r.unsizedOf[pid] {
 		p.reconciliation.suspect = time.Now()
@@ -764,10 +781,18 @@ func (r *run) describe(p *traced, now uint64) {
 	r.emit(aggregator.Event{Kind: aggregator.ProcessStart, PID: p.mapping.PID, Time: now, Process: &start})
 }
 
+// take finds the process that a record is taken to be of.
+func (r *run) take(from origin) (p *traced, known bool) {
+	if p, known = r.processes[from.pid]; known && p.first == 0 {
+		p.first = from.time
+	}
+	return p, known
+}
+
 // process finds the process of a record, and looks it up once where it was not
 // announced: its library, of that number, was attached to for another process.
 func (r *run) process(from origin, library uint8) (p *traced, known bool) {
-	if p, known := r.processes[from.pid]; known {
+	if p, known := r.take(from); known {
 		return p, true
 	}
 	if _, once := r.lookedFor[from.pid]; once {

@@ -42,3 +42,32 @@ func TestEventsOfAnUnknownProcess(t *testing.T) {
 		t.Errorf("it ended twice: %+v", r.batch)
 	}
 }
+
+// The end of a process is not that of one that was found after it, with its PID.
+func TestEndOfWhoHadThePIDBefore(t *testing.T) {
+	const pid = 7
+	exit := func(r *run, at uint64) {
+		r.decode(bytesOf(&bpf.MemtraceTtObject{Head: bpf.MemtraceTtHead{Kind: uint8(bpf.MemtraceTtKindTT_EXIT), Pid: pid, Tid: pid, Time: at}}))
+	}
+	r := related()
+	r.t, r.stacks, r.exited = &Tracer{}, newStacks(), map[uint32]uint64{}
+	found := &traced{found: 10, at: 12}
+	r.processes = map[uint32]*traced{pid: found}
+	r.later = []announcement{{mapping: found.mapping, at: 14}}
+	r.later[0].mapping.PID = pid
+	exit(r, 9)
+	if !r.known(pid) || len(r.later) != 1 || len(r.batch) != 0 {
+		t.Errorf("after an end before it was found: known %t, %d announcements left, events %+v", r.known(pid), len(r.later), r.batch)
+	}
+	exit(r, 13)
+	if r.known(pid) || len(r.later) != 1 {
+		t.Errorf("after its end: known %t, %d announcements left", r.known(pid), len(r.later))
+	}
+	exit(r, 14)
+	if len(r.later) != 0 {
+		t.Error("what ended is announced")
+	}
+	if len(r.batch) != 1 || r.batch[0].Kind != aggregator.ProcessExit || r.batch[0].Time != 13 {
+		t.Errorf("events %+v", r.batch)
+	}
+}
