@@ -104,7 +104,7 @@ var reasonTable = map[ReasonCode]struct {
 	ReasonUncounted:      {"launches of its programs were not counted", nothingElse, true},
 	ReasonProgramChips:   {"on which of a mesh's chips a program is is unknown: it is counted on all", nothingElse, false},
 	ReasonTracesMissed:   {"captures or replays of traces, allocations beside them, or marks of buffers as corruptible, were not seen: which buffers they overwrite is not known", nothingElse, true},
-	ReasonNotRead:        {"its memory could not be read", fullComparison, false},
+	ReasonNotRead:        {"its memory could not be read", fullComparison, true},
 	ReasonTimeBudget:     {"reading it took too long, so a part is missing", fullComparison, false},
 	ReasonForked:         {"some of its devices may be copies of what another process had open", nothingElse, false},
 	ReasonTruncated:      {"an event was too long, so a part of it is missing", nothingElse, true},

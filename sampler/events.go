@@ -20,6 +20,12 @@ func (p *process) raised(code aggregator.ReasonCode, detail string) aggregator.E
 	return raised(p.pid, code, detail)
 }
 
+// markUnread says that a process's memory could not be read, and why.
+func (r *run) markUnread(p *process, why string) {
+	p.unread = true
+	r.deliver([]aggregator.Event{p.raised(aggregator.ReasonNotRead, why)})
+}
+
 // notRead is how many looks in a row fail before that is said: a process that changes
 // what is read of it is read again.
 const notRead = 3
@@ -57,6 +63,7 @@ func (p *process) events(l *look, names inspect.ChipNames, uses func(uint64) boo
 	if l.err != nil {
 		p.whole = false
 		if p.failed++; p.failed == notRead || first {
+			p.unread = true
 			reason(true, aggregator.ReasonNotRead, l.err.Error())
 		}
 		return list
@@ -64,8 +71,8 @@ func (p *process) events(l *look, names inspect.ChipNames, uses func(uint64) boo
 	if l.host > 0 {
 		add(aggregator.Event{Kind: aggregator.HostMemoryRead, Size: l.host})
 	}
-	if p.failed > 0 {
-		p.failed = 0
+	if p.failed = 0; p.unread {
+		p.unread = false
 		reason(false, aggregator.ReasonNotRead, "")
 	}
 	if l.search {

@@ -166,6 +166,34 @@ func TestHungProcessesAreNamed(t *testing.T) {
 	}
 }
 
+// unread are the reasons why a process was not read, also of one that is not in the accounts yet.
+func (s *sampling) unread(pid uint32) (list []aggregator.Reason) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for r := range s.accounts.Snapshot().Why() {
+		if r.PID == pid && r.Code == aggregator.ReasonNotRead {
+			list = append(list, r)
+		}
+	}
+	return list
+}
+
+// A process whose reading is under way when the source ends is marked: what it did since its last sample is not in the accounts.
+func TestUnreadAtTheEndIsMarked(t *testing.T) {
+	patient(t)
+	file, asked := fixture.HangingFile(t)
+	p, victim := hangs(t, file), victim(t)
+	s := sample(t, Options{PIDs: []uint32{p.PID, victim.PID}, Interval: 20 * time.Millisecond})
+	<-asked // and never answered
+	s.stop()
+	if got := s.unread(p.PID); len(got) != 1 || got[0].Detail == "" {
+		t.Errorf("what does not answer: %+v", got)
+	}
+	if got := s.unread(victim.PID); len(got) != 0 {
+		t.Errorf("what does: %+v", got)
+	}
+}
+
 // strangersLibraries are processes that map a library in a file system that a stranger serves.
 func strangersLibraries(t *testing.T, f *fixture.Served) (list []*fixture.Process) {
 	t.Helper()

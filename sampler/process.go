@@ -38,6 +38,8 @@ type process struct {
 	look    *look
 	hangs   bool
 	noticed bool
+	// unread: it is said that its memory could not be read.
+	unread bool
 	// hungNoticed: it is said that its memory does not answer.
 	hungNoticed bool
 

@@ -209,10 +209,20 @@ func (r *run) loop(ctx context.Context, ready func()) error {
 			ready = nil
 		}
 		if ctx.Err() != nil || len(r.opts.PIDs) > 0 && len(r.targets) == 0 {
+			r.markAtEnd()
 			return nil
 		}
 		r.adapt()
 		r.pause(ctx, began)
+	}
+}
+
+// markAtEnd marks the live processes whose last look gave nothing: what they did since the one before is not known.
+func (r *run) markAtEnd() {
+	for _, p := range r.processes {
+		if !p.unread && (p.busy || p.failed > 0) && proc.Alive(p.pid) {
+			r.markUnread(p, "it was still being read when sampling ended")
+		}
 	}
 }
 
@@ -283,6 +293,9 @@ func (r *run) gather(ctx context.Context) {
 		select {
 		case l := <-r.looks:
 			r.take(l)
+			if p := l.p; ctx.Err() != nil && p.failed > 0 && p.failed < notRead && r.processes[p.pid] == p {
+				r.look(p) // no round comes that would
+			}
 		case x := <-r.found:
 			if p := r.takeIn(x); p != nil {
 				r.look(p)
@@ -297,7 +310,7 @@ func (r *run) gather(ctx context.Context) {
 				if p.busy && !p.hangs && p.look.overdue() {
 					p.hangs = true
 					r.opts.Notice(fmt.Sprintf("process %d: reading its memory takes more than %v: tt-memtrace does not wait for it", p.pid, patience))
-					r.deliver([]aggregator.Event{p.raised(aggregator.ReasonNotRead, fmt.Sprintf("reading it takes more than %v", patience))})
+					r.markUnread(p, fmt.Sprintf("reading it takes more than %v", patience))
 				}
 			}
 		}

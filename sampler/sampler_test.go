@@ -16,7 +16,9 @@ import (
 
 	"tt-memtrace/aggregator"
 	"tt-memtrace/test/fixture"
+	"tt-memtrace/tracer/inspect"
 	"tt-memtrace/tracer/memory"
+	"tt-memtrace/tracer/proc"
 )
 
 func TestMain(m *testing.M) { os.Exit(fixture.Main(m)) }
@@ -128,6 +130,37 @@ func TestLooks(t *testing.T) {
 	}
 	if n := s.kinds[aggregator.Free]; n != 101 {
 		t.Errorf("%d frees were reported, want 101", n)
+	}
+}
+
+// A process whose look takes too long is marked until any look at it ends well.
+func TestLookThatTookTooLong(t *testing.T) {
+	accounts := aggregator.New()
+	source, err := New(Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := &process{pid: uint32(os.Getpid()), memory: memoryOf(uint32(os.Getpid())), shown: true}
+	r := &run{Source: source, processes: map[uint32]*process{p.pid: p}, users: map[uint32]*user{}, deliver: func(events []aggregator.Event) {
+		for i := range events {
+			accounts.Apply(&events[i])
+		}
+	}}
+	accounts.Apply(&aggregator.Event{Kind: aggregator.ProcessStart, PID: p.pid, Time: 1, Process: &aggregator.Process{Source: aggregator.Sampled}})
+	marked := func() bool {
+		return slices.ContainsFunc(accounts.Snapshot().Processes[0].Reasons, func(r aggregator.Reason) bool { return r.Code == aggregator.ReasonNotRead })
+	}
+	l := &look{p: p, waited: patience, scan: &inspect.ProcessScan{}}
+	l.thread.Store(int32(os.Getpid()))
+	p.busy, p.look = true, l
+	r.gather(t.Context())
+	if !p.hangs || !marked() {
+		t.Fatalf("it hangs: %t, and is marked: %t", p.hangs, marked())
+	}
+	l.at = proc.Now()
+	r.take(l)
+	if marked() {
+		t.Error("it was read, and is marked")
 	}
 }
 

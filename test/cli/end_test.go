@@ -11,6 +11,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"tt-memtrace/test/fixture"
 )
 
@@ -207,7 +209,8 @@ func TestDoctorEnds(t *testing.T) {
 	}
 }
 
-// Commands that sample name and mark a process whose memory does not answer, and what others allocate meanwhile is shown.
+// Commands that sample name and mark a process whose memory does not answer, and what others allocate meanwhile is shown. That the
+// numbers lack the process is in their exit codes and last words.
 func TestHungTargetIsSampled(t *testing.T) {
 	mayTrace(t)
 	dir := t.TempDir()
@@ -258,9 +261,55 @@ func TestHungTargetIsSampled(t *testing.T) {
 			begun := time.Now()
 			s.signal([]syscall.Signal{syscall.SIGINT, syscall.SIGTERM}[i%2])
 			r := s.end()
-			if took := time.Since(begun); took > endsWithin || r.code != fine && r.code != incomplete {
+			if took := time.Since(begun); took > endsWithin || r.code != incomplete {
 				t.Errorf("it ended %v after it was asked to: %v", took, r)
+			}
+			words := lines(r.err)
+			if args[0] == "top" {
+				words = lines(shown.String())
+			}
+			if last := words[len(words)-1]; !strings.Contains(last, "not exact: process "+named+"its memory could not be read") {
+				t.Errorf("its last words: %q", last)
 			}
 		})
 	}
+}
+
+// A command that went well while the memory of a process that it started did not answer: the exit code and last words say what is missing.
+func TestCommandWithAHungChild(t *testing.T) {
+	mayTrace(t)
+	file, asked := fixture.HangingFile(t)
+	program := fixture.HostileProgram(t, fixture.LayoutA)
+	pipe := filepath.Join(t.TempDir(), "commands")
+	if err := unix.Mkfifo(pipe, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	commands, err := os.OpenFile(pipe, os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.WriteString(commands, strings.Join(sampledHangsIn(file), "\n")+"\n"); err != nil {
+		t.Fatal(err)
+	}
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	child := `"$@" <` + pipe + ` >/dev/null 2>&1 & echo "child $!"; read line; exit 0`
+	s := begin(t, call{args: append([]string{"log", "--sample=20ms", "--", "sh", "-c", child, "sh"}, program...), stdin: r})
+	r.Close()
+	s.out.await(t, "\n")
+	var pid int
+	if _, err := fmt.Sscanf(s.out.String(), "child %d", &pid); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		commands.Close()
+		if err := unix.Kill(pid, unix.SIGKILL); err != nil {
+			t.Error(err)
+		}
+	})
+	<-asked // and never answered
+	w.Close()
+	contains(t, s.ends(incomplete).err, fmt.Sprintf("not exact: process %d: its memory could not be read", pid))
 }
