@@ -2,6 +2,7 @@ package report
 
 import (
 	"cmp"
+	"fmt"
 	"maps"
 	"slices"
 	"time"
@@ -538,12 +539,19 @@ func (b *Builder) Report(f Facts) *Report {
 	if r.Refusals == nil {
 		r.Refusals = []Refusal{}
 	}
+	missing := slices.Collect(s.Why())
 	for _, p := range s.Ended {
 		r.Exact = r.Exact && p.Exact() && p.Counters.Odd == 0
 		r.Sampled = r.Sampled || p.Info.Source == aggregator.Sampled
+		missing = append(missing, p.Reasons...)
 	}
 	for _, p := range s.Processes {
 		r.Sampled = r.Sampled || p.Info.Source == aggregator.Sampled
+	}
+	for _, why := range missing {
+		if why.Code.Missed() && why.PID != 0 {
+			r.missed = append(r.missed, fmt.Sprintf("process %d: %s", why.PID, printable(export.Text(why.String()))))
+		}
 	}
 	b.reportProcesses(r)
 	for _, k := range slices.SortedFunc(maps.Keys(b.spaces), compareSpaces) {

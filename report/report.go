@@ -66,6 +66,8 @@ type Report struct {
 	sites []*site
 	lives []life
 	first uint64
+	// missed is what numbers of processes lack, as text.
+	missed []string
 }
 
 // offset is the time of an event from the beginning, seconds.

@@ -194,6 +194,27 @@ func TestLiveAtTheLastSample(t *testing.T) {
 	}
 }
 
+// A report of sampled processes names those that could not be read, at the end or when they exited, and no others.
+func TestUnreadProcessesAreNamed(t *testing.T) {
+	raised := func(pid uint32) aggregator.Event {
+		return aggregator.Event{Kind: aggregator.ReasonRaised, PID: pid, Time: 3 * second, Reason: &aggregator.Reason{Code: aggregator.ReasonNotRead, Detail: "it hangs"}}
+	}
+	var events []aggregator.Event
+	for pid := range uint32(3) {
+		events = append(events, aggregator.Event{Kind: aggregator.ProcessStart, PID: pid + 1, Time: second, Process: &aggregator.Process{Command: "m", Source: aggregator.Sampled}})
+	}
+	events = append(events, raised(1), raised(2), aggregator.Event{Kind: aggregator.ProcessExit, PID: 2, Time: 4 * second})
+	var b bytes.Buffer
+	if err := told(t, events...).Text(&b, Style{}); err != nil {
+		t.Fatal(err)
+	}
+	for pid, want := range map[int]bool{1: true, 2: true, 3: false} {
+		if named := fmt.Sprintf("! not exact: process %d: its memory could not be read: it hangs\n", pid); strings.Contains(b.String(), named) != want {
+			t.Errorf("%q, want it %t, in\n%s", named, want, b.String())
+		}
+	}
+}
+
 // Differences, and reports of several hosts, say of a sampled process no more than a report of it does.
 func TestSampledInDiffAndHosts(t *testing.T) {
 	events := append(opened(), alloc(2, 1, 100, 100, nil), alloc(3, 2, 100, 100, nil), freed(4, 2), aggregator.Event{Kind: aggregator.ProcessExit, PID: 1, Time: 9 * second})

@@ -76,6 +76,9 @@ func (r *Report) Verdict() []Finding {
 	switch {
 	case r.Sampled:
 		list = append(list, Finding{Warn: true, Text: "sampled: buffers that lived between two samples only are missed; peaks and counts are lower bounds, failed allocations unknown"})
+		for _, why := range r.missed[:min(shown, len(r.missed))] {
+			list = append(list, Finding{Warn: true, Text: "not exact: " + why})
+		}
 	case !r.Exact:
 		list = append(list, Finding{Warn: true, Text: "not exact: events were lost, or a process allocated before tracing began and could not be read"})
 	}
