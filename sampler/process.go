@@ -65,9 +65,10 @@ type process struct {
 	// ran is what the process had of processors when the last look began, and searched
 	// when the last search did; at rest it is the same at the next look.
 	ran, searched time.Duration
-	// whole: the last look left nothing out. searchCost is what the last search took.
+	// whole: the last look left nothing out. searchCost is what the last search took, and lastSearch when it began.
 	whole      bool
 	searchCost time.Duration
+	lastSearch time.Time
 	// calls counts programs that were read, each of which replaces what it had.
 	calls uint32
 	// shown: its first look was delivered. unsearched is why something may be missing, failed
@@ -220,20 +221,20 @@ func rests(pid uint32, had time.Duration) bool {
 
 // searches says whether its next look is a search for devices, allocators and
 // programs, and not only of the buffers that known allocators have.
-func (p *process) searches(b *budget) bool {
+func (p *process) searches(b *budget, now time.Time) bool {
 	if !p.shown {
 		return true
 	}
-	if rests(p.pid, p.ran) {
-		return p.ran != p.searched && b.credit-p.searchCost > maxDebt // it came to rest
-	}
-	return b.credit > p.searchCost+maxCredit/4
+	rest := rests(p.pid, p.ran)
+	return !(rest && p.ran == p.searched) && b.permits(p.searchCost, rest, now.Sub(p.lastSearch))
 }
 
 // look is one look at a process.
 type look struct {
 	p      *process
 	search bool
+	// charged is what was charged for it before it began.
+	charged time.Duration
 	// thread is the thread that looks, 0 before it began, and spent what that and the readers had
 	// used of processors by then.
 	thread atomic.Int32

@@ -14,8 +14,10 @@ package sampler
 import (
 	"context"
 	"fmt"
+	"maps"
 	"os"
 	"runtime"
+	"slices"
 	"sync"
 	"time"
 
@@ -260,16 +262,23 @@ func (r *run) begin() {
 	r.find()
 	after, _ := proc.ThreadTime(tid)
 	r.budget.spend(time.Now(), after-before, true)
-	for _, p := range r.processes {
+	// The budget may permit but one search in a round.
+	longest := slices.SortedFunc(maps.Values(r.processes), func(a, b *process) int { return a.lastSearch.Compare(b.lastSearch) })
+	for _, p := range longest {
 		if !p.busy {
 			r.look(p)
 		}
 	}
 }
 
-// look begins to look at a process.
+// look begins to look at a process. A search is charged for with what the last one took until it ends.
 func (r *run) look(p *process) {
-	l := &look{p: p, search: p.searches(&r.budget)}
+	now := time.Now()
+	l := &look{p: p, search: p.searches(&r.budget, now)}
+	if l.search {
+		p.lastSearch, l.charged = now, p.searchCost
+		r.budget.spend(now, l.charged, false)
+	}
 	p.busy, p.look = true, l
 	go func() {
 		l.run()
@@ -345,7 +354,7 @@ func (r *run) finishRound() {
 func (r *run) take(l *look) {
 	p := l.p
 	p.busy, p.hangs = false, false
-	r.budget.spend(time.Now(), l.cost, !l.search)
+	r.budget.spend(time.Now(), l.cost-l.charged, !l.search)
 	if r.processes[p.pid] != p {
 		return
 	}

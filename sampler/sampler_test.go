@@ -278,16 +278,16 @@ func TestIntervalGrows(t *testing.T) {
 	if got < 20*time.Millisecond*Share || got > 2*20*time.Millisecond*Share {
 		t.Errorf("looks of 20 ms are %v apart", got)
 	}
-	if b.credit >= 0 {
-		t.Errorf("after looks of more than their share %v are left for searches", b.credit)
+	if b.owed != maxOwed {
+		t.Errorf("looks of more than their share owe %v", b.owed)
 	}
 	for range 2000 {
 		now = now.Add(got)
 		b.spend(now, time.Millisecond/10, true)
 		got = b.interval(asked)
 	}
-	if got != asked || b.credit != maxCredit-time.Millisecond/10 {
-		t.Errorf("when they take less they are %v apart, and %v are left for searches", got, b.credit)
+	if got != asked || b.credit != maxCredit || b.owed != 0 {
+		t.Errorf("when they take less they are %v apart and owe %v, and %v are left for searches", got, b.owed, b.credit)
 	}
 
 	var notices []string
@@ -311,6 +311,75 @@ func TestIntervalGrows(t *testing.T) {
 	}
 	if len(notices) != 1 {
 		t.Errorf("where the interval comes and goes that is said again: %q", notices)
+	}
+}
+
+// searching is a process that is due to be searched all the time, by a clock of its own.
+type searching struct {
+	rests bool
+	cost  time.Duration
+	last  time.Time
+	// times it was searched, at most longest apart.
+	times   int
+	longest time.Duration
+}
+
+// searchesOf are those that a budget permits in so long, with looks each of which takes a time, some time after the last.
+func searchesOf(list []*searching, look, apart, during time.Duration) (took time.Duration) {
+	now := time.Unix(1000, 0)
+	b, end := newBudget(now), now.Add(during)
+	for _, s := range list {
+		s.last = now
+	}
+	for ; now.Before(end); now = now.Add(apart) {
+		b.spend(now, look, true)
+		for _, s := range list {
+			ago := now.Sub(s.last)
+			s.longest = max(s.longest, ago)
+			if b.permits(s.cost, s.rests, ago) {
+				b.spend(now, s.cost, false)
+				took += s.cost
+				s.last = now
+				s.times++
+			}
+		}
+	}
+	return took
+}
+
+// Looks that are asked for without a pause leave searches their part, of a process too that never rests: in 0.66.0 a thread
+// of the runtime runs each millisecond.
+func TestLooksLeaveTimeForSearches(t *testing.T) {
+	one := &searching{cost: 15 * time.Millisecond}
+	const during = 10 * time.Minute
+	took := searchesOf([]*searching{one}, 700*time.Microsecond, time.Millisecond, during)
+	if one.longest > searchWait {
+		t.Errorf("it was searched %d times, once not for %v", one.times, one.longest)
+	}
+	if most := during/Share/searchPart + maxCredit; took > most {
+		t.Errorf("its searches took %v, want %v at most", took, most)
+	}
+}
+
+// A process that never rests is searched though others, each time that they come to rest, take what they may. All
+// together keep to their share.
+func TestSearchesOfWhoNeverRests(t *testing.T) {
+	const during = 10 * time.Minute
+	for _, c := range []struct{ resting, running int }{{0, 1}, {1, 1}, {3, 1}, {1, 100}, {0, 100}} {
+		var list []*searching
+		for range c.resting {
+			list = append(list, &searching{cost: 10 * time.Millisecond, rests: true})
+		}
+		for range c.running {
+			list = append(list, &searching{cost: 40 * time.Millisecond})
+		}
+		took := searchesOf(list, time.Millisecond, time.Second, during)
+		if most := during/Share + maxCredit - maxDebt + 40*time.Millisecond; took > most {
+			t.Errorf("%+v: searches took %v, want %v at most", c, took, most)
+		}
+		if last := list[len(list)-1]; c.running == 1 && last.longest > searchWait+5*time.Second {
+			t.Errorf("%+v: the one that never rests was searched %d times, once not for %v", c, last.times, last.longest)
+		}
 	}
 }
 
