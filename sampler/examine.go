@@ -50,6 +50,8 @@ func (r *run) user(id uint32) *user {
 type examination struct {
 	pid  uint32
 	user uint32
+	// since is when it was asked for.
+	since time.Time
 	// named: that it may not be read is worth a notice.
 	named  bool
 	memory *memory.Process
@@ -68,7 +70,7 @@ type examination struct {
 
 // examine begins to find out whether a process maps the runtime.
 func (r *run) examine(pid uint32) {
-	x := &examination{pid: pid, user: proc.User(pid), named: r.targets[pid] || r.family != nil, memory: memory.FilesOf(pid)}
+	x := &examination{pid: pid, user: proc.User(pid), since: time.Now(), named: r.targets[pid] || r.family != nil, memory: memory.FilesOf(pid)}
 	r.examined[pid] = x
 	u := r.user(x.user)
 	u.waiting = append(u.waiting, x)

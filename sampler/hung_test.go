@@ -166,12 +166,12 @@ func TestHungProcessesAreNamed(t *testing.T) {
 	}
 }
 
-// unread are the reasons why a process was not read, also of one that is not in the accounts yet.
-func (s *sampling) unread(pid uint32) (list []aggregator.Reason) {
+// reasons are those of a process, of these kinds, also of one that is not in the accounts yet.
+func (s *sampling) reasons(pid uint32, of ...aggregator.ReasonCode) (list []aggregator.Reason) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for r := range s.accounts.Snapshot().Why() {
-		if r.PID == pid && r.Code == aggregator.ReasonNotRead {
+		if r.PID == pid && slices.Contains(of, r.Code) {
 			list = append(list, r)
 		}
 	}
@@ -186,10 +186,10 @@ func TestUnreadAtTheEndIsMarked(t *testing.T) {
 	s := sample(t, Options{PIDs: []uint32{p.PID, victim.PID}, Interval: 20 * time.Millisecond})
 	<-asked // and never answered
 	s.stop()
-	if got := s.unread(p.PID); len(got) != 1 || got[0].Detail == "" {
+	if got := s.reasons(p.PID, aggregator.ReasonNotRead); len(got) != 1 || got[0].Detail == "" {
 		t.Errorf("what does not answer: %+v", got)
 	}
-	if got := s.unread(victim.PID); len(got) != 0 {
+	if got := s.reasons(victim.PID, aggregator.ReasonNotRead); len(got) != 0 {
 		t.Errorf("what does: %+v", got)
 	}
 }
@@ -210,18 +210,23 @@ func strangersLibraries(t *testing.T, f *fixture.Served) (list []*fixture.Proces
 }
 
 // While a library does not answer that a stranger serves, and somebody still waits for it, the accounts of others go on, others are
-// found, and the source ends when it is asked to.
+// found, and the source ends when it is asked to, and marks whom it does not know.
 func TestLibraryThatAStrangerServes(t *testing.T) {
 	patient(t)
 	before := victim(t)
 	f := &fixture.Served{Hangs: true}
-	strangersLibraries(t, f)
+	list := strangersLibraries(t, f)
 	s := sample(t, Options{Interval: 20 * time.Millisecond})
 	<-f.Asked // and never answered
 	s.follows(before)
 	s.follows(victim(t))
 	if took := s.stop(); took > 2*time.Second {
 		t.Errorf("it ended %v after it was asked to", took)
+	}
+	for _, p := range list {
+		if got := s.reasons(p.PID, aggregator.ReasonNotTraced); len(got) != 1 {
+			t.Errorf("process %d: %+v", p.PID, got)
+		}
 	}
 }
 
@@ -233,10 +238,7 @@ func TestServedLibrariesAreMarked(t *testing.T) {
 			s := sample(t, Options{Interval: 20 * time.Millisecond})
 			for _, p := range list {
 				s.says(p.PID, discover.LibraryNames[0])
-				s.mu.Lock()
-				marked := slices.ContainsFunc(s.accounts.Snapshot().Reasons, func(r aggregator.Reason) bool { return r.PID == p.PID })
-				s.mu.Unlock()
-				if !marked {
+				if len(s.reasons(p.PID, aggregator.ReasonNotTraced)) == 0 {
 					t.Errorf("process %d is named, and not marked", p.PID)
 				}
 			}

@@ -13,6 +13,7 @@ package sampler
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"os"
@@ -220,10 +221,16 @@ func (r *run) loop(ctx context.Context, ready func()) error {
 }
 
 // markAtEnd marks the live processes whose last look gave nothing: what they did since the one before is not known.
+// So it does those of which nobody could say for a while whether they use the runtime.
 func (r *run) markAtEnd() {
 	for _, p := range r.processes {
 		if !p.unread && (p.busy || p.failed > 0) && proc.Alive(p.pid) {
 			r.markUnread(p, "it was still being read when sampling ended")
+		}
+	}
+	for pid, x := range r.examined {
+		if r.others[pid] != nil && time.Since(x.since) >= lastLook && proc.Alive(pid) {
+			r.notSampled(pid, errExamined)
 		}
 	}
 }
@@ -466,6 +473,8 @@ func (r *run) find() {
 }
 
 func noticeOf(pid uint32, why error) string { return fmt.Sprintf("process %d: %v", pid, why) }
+
+var errExamined = errors.New("what it maps was still being looked at when sampling ended")
 
 // notSampled says that a process uses the runtime, or may, and is not sampled.
 func (r *run) notSampled(pid uint32, why error) {
