@@ -268,6 +268,14 @@ struct tt_gone {
 /* BPF programs of points, at most. */
 #define TT_POINTS 64
 
+/* The first numbers of points: at_point has the BPF programs of these itself. */
+enum tt_often {
+	TT_OFTEN_ALLOCATED = 0, /* buffer_allocated */
+	TT_OFTEN_FREED,		/* buffer_freed */
+	TT_OFTEN_FREED_FIRST,	/* buffer_freed_first */
+	TT_OFTEN_LAUNCHED,	/* launched */
+};
+
 struct tt_layout {
 	__u32 base;	/* from the Buffer* to the base, or to the pointer to it */
 	__u32 indirect; /* 1: a pointer to the base is at Buffer* + base */

@@ -155,24 +155,19 @@ const struct tt_trace *unused_trace __attribute__((unused));
 const struct tt_mark *unused_mark __attribute__((unused));
 const enum tt_mark_step *unused_mark_step __attribute__((unused));
 const enum tt_trace_step *unused_trace_step __attribute__((unused));
+const enum tt_often *unused_often __attribute__((unused));
 const enum tt_argument *unused_argument __attribute__((unused));
 const enum tt_kind *unused_kind __attribute__((unused));
 
 /* A probe's cookie says which build of the runtime it is in and, for at_point, which point it is. */
-static __always_inline __u32 library_of(void *ctx)
+static __always_inline __u32 library_in(__u64 cookie)
 {
-	return bpf_get_attach_cookie(ctx) & (TT_LIBRARIES - 1);
+	return cookie & (TT_LIBRARIES - 1);
 }
 
-/*
- * All points of a library, so that one link has them all: to remove a link, the host kernel
- * waits until no CPU runs its program, and does so link by link.
- */
-SEC("uprobe.multi")
-int at_point(struct pt_regs *ctx)
+static __always_inline __u32 library_of(void *ctx)
 {
-	bpf_tail_call(ctx, &points, bpf_get_attach_cookie(ctx) / TT_LIBRARIES);
-	return 0;
+	return library_in(bpf_get_attach_cookie(ctx));
 }
 
 static __always_inline struct tt_counters *counters_of_cpu(void)
@@ -433,12 +428,11 @@ __attribute__((noinline)) int send_sharded(__u64 time, __u64 base, __u64 library
  * what it gets by reference: then only the address is missing, and what the allocator did
  * just before has it.
  */
-SEC("uprobe.multi")
-int BPF_UPROBE(buffer_allocated, __u64 first, __u64 second)
+static __always_inline int allocated(struct pt_regs *ctx, __u64 first, __u64 second, __u32 library)
 {
+	struct task_struct *current = bpf_get_current_task_btf();
 	__u64 buffer = second, address = 0, base, time;
-	__u64 pid_tgid = bpf_get_current_pid_tgid();
-	__u32 library = library_of(ctx);
+	__u64 pid_tgid = (__u64)current->tgid << 32 | (__u32)current->pid;
 	struct tt_counters *c;
 	struct tt_layout *l;
 	struct tt_alloc *e;
@@ -453,8 +447,7 @@ int BPF_UPROBE(buffer_allocated, __u64 first, __u64 second)
 	if (!c || !l)
 		return 0;
 	/* Where it is the first probe of an allocation, it makes room for the thread. */
-	task = bpf_task_storage_get(&tasks, bpf_get_current_task_btf(), NULL,
-				    l->computed ? BPF_LOCAL_STORAGE_GET_F_CREATE : 0);
+	task = bpf_task_storage_get(&tasks, current, NULL, l->computed ? BPF_LOCAL_STORAGE_GET_F_CREATE : 0);
 	if (l->argument == TT_ARGUMENT_FIRST) {
 		buffer = first;
 	} else if (l->argument == TT_ARGUMENT_STORED) {
@@ -477,7 +470,7 @@ int BPF_UPROBE(buffer_allocated, __u64 first, __u64 second)
 	}
 	time = bpf_ktime_get_ns();
 	if (wants_stacks())
-		send_stack(time, (struct pt_regs *)ctx);
+		send_stack(time, ctx);
 	if (l->sharded && u32_at(&w, l->layout) != TT_INTERLEAVED)
 		send_sharded(time, base, library);
 	e = reserve(c, TT_ALLOC, sizeof(*e));
@@ -502,6 +495,12 @@ int BPF_UPROBE(buffer_allocated, __u64 first, __u64 second)
 	e->page_size = clamp32(u64_at(&w, l->page_size));
 	submit(e, urgent);
 	return 0;
+}
+
+SEC("uprobe.multi")
+int BPF_UPROBE(buffer_allocated, __u64 first, __u64 second)
+{
+	return allocated(ctx, first, second, library_of(ctx));
 }
 
 /*
@@ -1047,8 +1046,7 @@ __attribute__((noinline)) int uncounted(__u64 library)
  * and others: the second argument is a MeshWorkload& or Program&, which both are
  * pointers to what they stand for.
  */
-SEC("uprobe.multi")
-int BPF_UPROBE(launched, __u64 where, __u64 what)
+static __always_inline int launch(struct pt_regs *ctx, __u64 what, __u32 library)
 {
 	struct tt_launch_key key = {.pid = bpf_get_current_pid_tgid() >> 32};
 	struct tt_launch first = {.count = 1}, *l;
@@ -1056,7 +1054,7 @@ int BPF_UPROBE(launched, __u64 where, __u64 what)
 	if (skipped(key.pid))
 		return 0;
 	if (bpf_probe_read_user(&key.object, sizeof(key.object), (void *)what)) {
-		uncounted(library_of(ctx));
+		uncounted(library);
 		return 0;
 	}
 	first.last = bpf_ktime_get_ns();
@@ -1069,11 +1067,43 @@ int BPF_UPROBE(launched, __u64 where, __u64 what)
 		l = bpf_map_lookup_elem(&launches, &key);
 	}
 	if (!l) {
-		uncounted(library_of(ctx));
+		uncounted(library);
 		return 0;
 	}
 	__sync_fetch_and_add(&l->count, 1);
 	l->last = first.last;
+	return 0;
+}
+
+SEC("uprobe.multi")
+int BPF_UPROBE(launched, __u64 where, __u64 what)
+{
+	return launch(ctx, what, library_of(ctx));
+}
+
+/*
+ * All points of a library, so that one link has them all: to remove a link, the host kernel
+ * waits until no CPU runs its program, and does so link by link. What happens all the time
+ * is done here, without a call.
+ */
+SEC("uprobe.multi")
+int BPF_UPROBE(at_point, __u64 first, __u64 second)
+{
+	__u64 cookie = bpf_get_attach_cookie(ctx);
+	__u32 library = library_in(cookie);
+
+	switch (cookie / TT_LIBRARIES) {
+	case TT_OFTEN_ALLOCATED:
+		return allocated(ctx, first, second, library);
+	case TT_OFTEN_FREED_FIRST:
+		second = first;
+		/* fall through */
+	case TT_OFTEN_FREED:
+		return object_event(TT_FREE, second, library, 0);
+	case TT_OFTEN_LAUNCHED:
+		return launch(ctx, second, library);
+	}
+	bpf_tail_call(ctx, &points, cookie / TT_LIBRARIES);
 	return 0;
 }
 

@@ -182,6 +182,15 @@ type MemtraceTtObject struct {
 	Object uint64
 }
 
+type MemtraceTtOften uint32
+
+const (
+	MemtraceTtOftenTT_OFTEN_ALLOCATED   MemtraceTtOften = 0
+	MemtraceTtOftenTT_OFTEN_FREED       MemtraceTtOften = 1
+	MemtraceTtOftenTT_OFTEN_FREED_FIRST MemtraceTtOften = 2
+	MemtraceTtOftenTT_OFTEN_LAUNCHED    MemtraceTtOften = 3
+)
+
 type MemtraceTtOwnKey struct {
 	_      structs.HostLayout
 	Device uint64
@@ -382,6 +391,7 @@ const (
 	MemtraceVarUnusedMark          = "unused_mark"
 	MemtraceVarUnusedMarkStep      = "unused_mark_step"
 	MemtraceVarUnusedObject        = "unused_object"
+	MemtraceVarUnusedOften         = "unused_often"
 	MemtraceVarUnusedPair          = "unused_pair"
 	MemtraceVarUnusedProgramAdded  = "unused_program_added"
 	MemtraceVarUnusedRange         = "unused_range"
@@ -508,6 +518,7 @@ type MemtraceVariableSpecs struct {
 	UnusedMark         *ebpf.VariableSpec `ebpf:"unused_mark"`
 	UnusedMarkStep     *ebpf.VariableSpec `ebpf:"unused_mark_step"`
 	UnusedObject       *ebpf.VariableSpec `ebpf:"unused_object"`
+	UnusedOften        *ebpf.VariableSpec `ebpf:"unused_often"`
 	UnusedPair         *ebpf.VariableSpec `ebpf:"unused_pair"`
 	UnusedProgramAdded *ebpf.VariableSpec `ebpf:"unused_program_added"`
 	UnusedRange        *ebpf.VariableSpec `ebpf:"unused_range"`
@@ -584,6 +595,7 @@ type MemtraceVariables struct {
 	UnusedMark         *ebpf.Variable `ebpf:"unused_mark"`
 	UnusedMarkStep     *ebpf.Variable `ebpf:"unused_mark_step"`
 	UnusedObject       *ebpf.Variable `ebpf:"unused_object"`
+	UnusedOften        *ebpf.Variable `ebpf:"unused_often"`
 	UnusedPair         *ebpf.Variable `ebpf:"unused_pair"`
 	UnusedProgramAdded *ebpf.Variable `ebpf:"unused_program_added"`
 	UnusedRange        *ebpf.Variable `ebpf:"unused_range"`

@@ -22,6 +22,8 @@ func TestProbesStaySmall(t *testing.T) {
 		bpf.MemtraceProgReserveInBank: 30, bpf.MemtraceProgBufferAllocated: 1850, bpf.MemtraceProgBufferFreed: 500,
 		// Once a launch; of the first, half is for what could not be read.
 		bpf.MemtraceProgLaunched: 220,
+		// All of these.
+		bpf.MemtraceProgAtPoint: 2100,
 		// Once a buffer of a program that is laid out.
 		bpf.MemtraceProgCbPlaced: 1700, bpf.MemtraceProgDfbPlaced: 1700,
 	}
@@ -85,7 +87,7 @@ func TestStacksAreGoneUnlessAskedFor(t *testing.T) {
 		return length
 	}
 	without, with := load(0), load(1)
-	sends := []string{bpf.MemtraceProgBufferAllocated, bpf.MemtraceProgOutOfMemory, bpf.MemtraceProgBuffersClash}
+	sends := []string{bpf.MemtraceProgBufferAllocated, bpf.MemtraceProgAtPoint, bpf.MemtraceProgOutOfMemory, bpf.MemtraceProgBuffersClash}
 	for name := range with {
 		gone := with[name] - without[name]
 		if slices.Contains(sends, name) && gone < 200 || !slices.Contains(sends, name) && gone != 0 {

@@ -13,6 +13,7 @@ import (
 	"github.com/cilium/ebpf/link"
 	"golang.org/x/sys/unix"
 
+	"tt-memtrace/bpf"
 	"tt-memtrace/tracer/metal"
 )
 
@@ -114,8 +115,15 @@ func usePerfEvents(spec *ebpf.CollectionSpec) {
 // atPoint is the BPF program that has all points of a library in one link.
 const atPoint = "at_point"
 
-// pointPrograms are the BPF programs of all points, each at the number by which atPoint calls it.
-var pointPrograms = func() (names []string) {
+// pointPrograms are the BPF programs of all points, each at the number by which atPoint calls it; those that it
+// has itself are the first.
+var pointPrograms = func() []string {
+	names := []string{
+		bpf.MemtraceTtOftenTT_OFTEN_ALLOCATED:   bpf.MemtraceProgBufferAllocated,
+		bpf.MemtraceTtOftenTT_OFTEN_FREED:       bpf.MemtraceProgBufferFreed,
+		bpf.MemtraceTtOftenTT_OFTEN_FREED_FIRST: bpf.MemtraceProgBufferFreedFirst,
+		bpf.MemtraceTtOftenTT_OFTEN_LAUNCHED:    bpf.MemtraceProgLaunched,
+	}
 	for _, p := range slices.Concat(metal.Points, metal.RefusalPoints) {
 		if !slices.Contains(names, p.BPFProgram) {
 			names = append(names, p.BPFProgram)
