@@ -4,10 +4,27 @@ import (
 	"bytes"
 	"debug/elf"
 	"fmt"
+	"sync"
+
+	"tt-memtrace/tracer/proc"
 )
 
 // maxDriver bounds the size of a driver library, bytes.
 const maxDriver = 64 << 20
+
+// dynamicSymbols are those that were found: to read a C library for each process takes milliseconds.
+var dynamicSymbols struct {
+	sync.Mutex
+	values map[dynamicSymbol]uint64
+}
+
+type dynamicSymbol struct {
+	file proc.FileVersion
+	name string
+}
+
+// maxDynamicSymbols are kept.
+const maxDynamicSymbols = 1024
 
 // DynamicSymbol is how far behind its beginning in memory a library or executable has something that it exports. It is
 // known by a path, and opened by another name.
@@ -22,6 +39,13 @@ func DynamicSymbol(opened, path, name string) (value uint64, err error) {
 			err = fmt.Errorf("reading %s: damaged ELF file (%v)", path, r)
 		}
 	}()
+	key := dynamicSymbol{proc.FileVersion{FileID: proc.FileID{Device: st.Dev, Inode: st.Ino}, Changed: st.Ctim}, name}
+	dynamicSymbols.Lock()
+	value, known := dynamicSymbols.values[key]
+	dynamicSymbols.Unlock()
+	if known {
+		return value, nil
+	}
 	if st.Size > maxDriver {
 		return 0, fmt.Errorf("reading %s: %d bytes, more than %d", path, st.Size, maxDriver)
 	}
@@ -39,7 +63,14 @@ func DynamicSymbol(opened, path, name string) (value uint64, err error) {
 	}
 	for _, s := range symbols {
 		if s.Name == name && s.Section != elf.SHN_UNDEF {
-			return s.Value - loadAddress(e), nil
+			value = s.Value - loadAddress(e)
+			dynamicSymbols.Lock()
+			defer dynamicSymbols.Unlock()
+			if dynamicSymbols.values == nil || len(dynamicSymbols.values) >= maxDynamicSymbols {
+				dynamicSymbols.values = map[dynamicSymbol]uint64{}
+			}
+			dynamicSymbols.values[key] = value
+			return value, nil
 		}
 	}
 	return 0, fmt.Errorf("reading %s: it lacks %s", path, name)

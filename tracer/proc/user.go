@@ -3,18 +3,26 @@ package proc
 import (
 	"bytes"
 	"fmt"
-	"os"
 	"strconv"
+
+	"golang.org/x/sys/unix"
 )
 
 // User is who started a process, or 0. The owner of its folder in /proc is root where the process is
 // not dumpable, as it can choose.
 func User(pid uint32) uint32 {
-	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	// As in stat; the ninth line has it.
+	fd, err := unix.Open(fmt.Sprintf("/proc/%d/status", pid), unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return 0
 	}
-	_, rest, _ := bytes.Cut(b, []byte("\nUid:\t"))
+	defer unix.Close(fd)
+	var b [2048]byte
+	n, err := unix.Read(fd, b[:])
+	if err != nil {
+		return 0
+	}
+	_, rest, _ := bytes.Cut(b[:n], []byte("\nUid:\t"))
 	real, _, _ := bytes.Cut(rest, []byte("\t"))
 	id, _ := strconv.ParseUint(string(real), 10, 32)
 	return uint32(id)
