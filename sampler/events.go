@@ -97,7 +97,7 @@ func (p *process) events(l *look, names inspect.ChipNames, uses func(uint64) boo
 	}
 	p.ringsFound(l, add)
 	scan.Partial = len(l.scan.UnreadAllocators) > 0 || len(l.scan.UnreadPrograms) > 0 || l.scan.Unsearched != nil
-	p.whole = !scan.Partial && !p.awaitsChips()
+	p.whole = !scan.Partial && !p.awaitsChips() && !p.awaitsPlaces()
 	if l.search && p.whole && l.still {
 		p.searched = l.ran
 	}
@@ -236,9 +236,20 @@ func (p *process) programsFound(l *look, add func(aggregator.Event)) {
 			delete(p.programs, id)
 		}
 	}
+	were, devices := p.unplaced, p.openDevices()
+	p.unplaced = map[uint64]unplaced{}
+	for _, id := range l.unplaced {
+		if live[id] {
+			p.unplaced[id] = were[id]
+		}
+	}
 	for _, program := range l.scan.Programs {
-		if slices.Contains(l.scan.UnreadPrograms, program.ID) || len(program.Devices) == 0 {
-			continue // it is not placed yet, or was just being: it is read again
+		if slices.Contains(l.scan.UnreadPrograms, program.ID) {
+			continue // it was just being placed: it is read again
+		}
+		if len(program.Devices) == 0 {
+			p.unplaced[program.ID] = unplaced{l.numbers[program.ID], program.State, devices}
+			continue
 		}
 		p.calls++
 		p.programs[program.ID] = programOf(l, program, before[program.ID])
@@ -308,6 +319,17 @@ func (p *process) ringsFound(l *look, add func(aggregator.Event)) {
 func (p *process) awaitsChips() bool {
 	for _, one := range p.programs {
 		if one.placed && one.again(p.ran) {
+			return true
+		}
+	}
+	return false
+}
+
+// awaitsPlaces says whether a program must be read again as other devices are open than when it was read.
+func (p *process) awaitsPlaces() bool {
+	devices := p.openDevices()
+	for _, one := range p.unplaced {
+		if !slices.Equal(one.devices, devices) {
 			return true
 		}
 	}

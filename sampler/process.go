@@ -3,6 +3,7 @@ package sampler
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"runtime"
 	"slices"
@@ -50,6 +51,8 @@ type process struct {
 	// round counts the looks whose buffers were compared.
 	round    uint64
 	programs map[uint64]program
+	// unplaced are programs that were not placed when they were read.
+	unplaced map[uint64]unplaced
 	// chipsUnknown: on which chips one of them is was not to be had, which is said.
 	chipsUnknown bool
 	files        *inspect.KernelFiles
@@ -94,6 +97,21 @@ type program struct {
 	tries        int
 	ran          time.Duration
 }
+
+// unplaced is a program that was not placed, or on which device is not known. It is read again once something of it
+// changed, or other devices are open.
+type unplaced struct {
+	number, state uint64
+	devices       []uint64
+}
+
+// remains says whether an unplaced program is as it was, with so many devices open.
+func (u unplaced) remains(number, state uint64, devices []uint64) bool {
+	return u.state != 0 && u.state == state && u.number == number && slices.Equal(u.devices, devices)
+}
+
+// openDevices are those of the last search.
+func (p *process) openDevices() []uint64 { return slices.Sorted(maps.Keys(p.devices)) }
 
 // chipTries is how often a program of a process that does nothing is read for its chips. Its
 // workload can be half made, also while the process waits, such as for a compiler: when it has
@@ -262,16 +280,18 @@ type look struct {
 	capacities map[uint64]aggregator.Capacity
 	kernels    map[uint64][]aggregator.Kernel // of new programs, by kernel
 	numbers    map[uint64]uint64              // of programs
-	host       uint64                         // resident memory on the host, bytes; 0 where unknown
+	// unplaced are programs that remained so, and were not read.
+	unplaced []uint64
+	host     uint64 // resident memory on the host, bytes; 0 where unknown
 	// rings are those of each device, and ringErrors why those of the others could not be read.
 	rings      map[uint64][]aggregator.ConfigRing
 	ringErrors map[uint64]error
 }
 
-// used is what a thread, and the readers of the process, used of processors.
+// used is what a thread, and others for it, used of processors.
 func (l *look) used(thread int) time.Duration {
 	used, _ := proc.ThreadTime(thread)
-	return used + l.p.memory.ReaderTime()
+	return used + l.p.memory.Used()
 }
 
 // waits says whether the look waits for a page.
@@ -356,6 +376,13 @@ func (l *look) read() {
 	for id, was := range p.programs {
 		if number := p.ProgramNumber(id); !was.again(l.ran) && number == was.number {
 			programs[id] = true
+		}
+	}
+	devices := p.openDevices()
+	for id, was := range p.unplaced {
+		if was.remains(p.ProgramNumber(id), p.ProgramState(id), devices) {
+			programs[id] = true
+			l.unplaced = append(l.unplaced, id)
 		}
 	}
 	var fork *inspect.Fork

@@ -383,6 +383,55 @@ func TestSearchesOfWhoNeverRests(t *testing.T) {
 	}
 }
 
+// A program that was not placed is read again when it changed, or its devices did, and not at every search; and a process with
+// one is searched again after its devices changed.
+func TestUnplacedIsReadAgain(t *testing.T) {
+	was := unplaced{number: 3, state: 7, devices: []uint64{1, 2}}
+	for _, c := range []struct {
+		what          string
+		number, state uint64
+		devices       []uint64
+		remains       bool
+	}{
+		{"nothing changed", 3, 7, []uint64{1, 2}, true},
+		{"another program is there", 4, 7, []uint64{1, 2}, false},
+		{"it changed", 3, 8, []uint64{1, 2}, false},
+		{"it cannot be read", 3, 0, []uint64{1, 2}, false},
+		{"a device was closed", 3, 7, []uint64{1}, false},
+	} {
+		if got := was.remains(c.number, c.state, c.devices); got != c.remains {
+			t.Errorf("%s: it remains as it was: %t", c.what, got)
+		}
+	}
+	if (unplaced{number: 3, devices: []uint64{1}}).remains(3, 0, []uint64{1}) {
+		t.Error("what could never be read remains as it was")
+	}
+
+	p := &process{pid: 1, devices: map[uint64]uint64{1: 0}, programs: map[uint64]program{}, buffers: map[uint64]*held{}}
+	scan := func(device uint64, programs []inspect.Program, remained ...uint64) {
+		p.devices = map[uint64]uint64{device: 0}
+		l := &look{p: p, search: true, unplaced: remained, numbers: map[uint64]uint64{16: 3}, scan: &inspect.ProcessScan{Programs: programs}}
+		l.scan.Scan.Programs, l.scan.Scan.ProgramsRead = []uint64{16}, true
+		p.programsFound(l, func(aggregator.Event) {})
+	}
+	scan(1, []inspect.Program{{ID: 16, State: 7}})
+	if u := p.unplaced[16]; !u.remains(3, 7, []uint64{1}) || p.awaitsPlaces() {
+		t.Errorf("read, and not placed: %+v", p.unplaced)
+	}
+	scan(1, nil, 16)
+	if u := p.unplaced[16]; !u.remains(3, 7, []uint64{1}) || p.awaitsPlaces() {
+		t.Errorf("not read again: %+v", p.unplaced)
+	}
+	scan(2, nil, 16)
+	if !p.awaitsPlaces() {
+		t.Error("with another device it is not read again")
+	}
+	scan(2, []inspect.Program{{ID: 16, State: 7, Devices: []uint64{2}}})
+	if len(p.unplaced) > 0 || !p.programs[16].placed {
+		t.Errorf("placed: %+v %+v", p.unplaced, p.programs)
+	}
+}
+
 func TestFamily(t *testing.T) {
 	p := fixture.Launch(t)
 	child := uint32(fixture.Number(t, p, "fork"))

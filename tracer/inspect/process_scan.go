@@ -140,7 +140,7 @@ func (in *Inspector) readPrograms(b *ProcessScan, blocks, pointers []uint64, kno
 	var next atomic.Int64
 	var readers sync.WaitGroup
 	for range programReaders {
-		readers.Go(func() {
+		readSome := func() {
 			in := in.withCache()
 			for i := next.Add(1) - 1; i < int64(len(unknown)) && !limit.Over(); i = next.Add(1) - 1 {
 				id := unknown[i]
@@ -155,7 +155,8 @@ func (in *Inspector) readPrograms(b *ProcessScan, blocks, pointers []uint64, kno
 				p.gone = p.err != nil && len(in.programs([]uint64{id - 16})) == 0
 				read[i] = p
 			}
-		})
+		}
+		readers.Go(func() { in.mem.Charged(readSome) })
 	}
 	readers.Wait()
 	for i, p := range read {

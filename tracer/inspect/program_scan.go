@@ -3,6 +3,7 @@ package inspect
 import (
 	"errors"
 	"fmt"
+	"hash/fnv"
 	"slices"
 	"strings"
 
@@ -20,8 +21,9 @@ import (
 // Program is a program that was there before.
 type Program struct {
 	ID uint64
-	// Devices that it runs on.
+	// Devices that it runs on; none where it was not placed, and its State by then.
 	Devices []uint64
+	State   uint64
 	// Range of the mesh's coordinates that it is for, of a program of a workload; ChipsUnknown:
 	// it may be on a part of Devices only.
 	Range        MeshRange
@@ -183,6 +185,18 @@ func (in *Inspector) devicesOf(program uint64, open map[uint64]uint64) (list []u
 	}
 	slices.Sort(list)
 	return list
+}
+
+// ProgramState is a sum of a program's own bytes, 0 where they cannot be read: they change when it is placed.
+func (in *Inspector) ProgramState(program uint64) uint64 {
+	p := in.recent()
+	b := make([]byte, (endOf(p, program)-program)&^7)
+	if p.ReadAt(b, program) != nil {
+		return 0
+	}
+	h := fnv.New64a()
+	_, _ = h.Write(b)
+	return max(h.Sum64(), 1)
 }
 
 // placed are the circular and dataflow buffers of a program, on each of the devices.
@@ -523,7 +537,8 @@ func (in *Inspector) describeProgram(program uint64, open map[uint64]uint64, b b
 		h.Devices = in.onlyMesh(program, open)
 	}
 	if len(h.Devices) == 0 {
-		// It was not placed yet. Its kernels may be compiled and loaded later.
+		// It was not placed yet. Its kernels may be compiled and loaded later. What it is read from now is in the cache.
+		h.State = in.ProgramState(program)
 		for _, k := range in.kernels(program) {
 			h.Kernels = append(h.Kernels, Kernel{ID: k, Cores: in.Cores(k)})
 		}

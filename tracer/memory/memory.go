@@ -13,6 +13,7 @@ package memory
 import (
 	"errors"
 	"fmt"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -52,6 +53,8 @@ type state struct {
 	interrupted atomic.Bool
 	// readers is the processor time that readers used for this process, ns.
 	readers atomic.Int64
+	// threads is the processor time of threads of this process, ns: see Charged.
+	threads atomic.Int64
 	// late is how many reads failed with ErrLater.
 	late atomic.Uint64
 }
@@ -161,6 +164,24 @@ func (p *Process) answered(err error) error {
 // ReaderTime is the processor time that readers used so far for this process; what this process
 // reads itself is its own.
 func (p *Process) ReaderTime() time.Duration { return time.Duration(p.readers.Load()) }
+
+// Charged does something for the process on a goroutine that somebody waits for: what it uses of a processor is
+// part of Used.
+func (p *Process) Charged(do func()) {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	thread := unix.Gettid()
+	before, _ := proc.ThreadTime(thread)
+	defer func() {
+		after, _ := proc.ThreadTime(thread)
+		p.threads.Add(int64(after - before))
+	}()
+	do()
+}
+
+// Used is the processor time that others than the thread that waits for them used so far for this process: readers,
+// and what was Charged.
+func (p *Process) Used() time.Duration { return p.ReaderTime() + time.Duration(p.threads.Load()) }
 
 // users have a reader each, so that one waits for none of another's processes.
 var users struct {

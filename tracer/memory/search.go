@@ -216,7 +216,7 @@ func (s *search) share(pid uint32, walk bool, work []func(*search)) error {
 		helpers = append(helpers, h)
 		running.Go(func() {
 			defer h.resident.Close()
-			do(h)
+			s.mem.Charged(func() { do(h) })
 		})
 	}
 	do(s)

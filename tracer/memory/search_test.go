@@ -3,8 +3,10 @@ package memory
 import (
 	"encoding/binary"
 	"os"
+	"runtime"
 	"slices"
 	"testing"
+	"time"
 	"unsafe"
 
 	"tt-memtrace/tracer/proc"
@@ -107,6 +109,40 @@ func TestPageThatGoesWhileItIsSearched(t *testing.T) {
 				t.Errorf("%s, without page %d: %d objects of %d: %v", name, gone, n, pages-1, s.failed)
 			}
 		}
+	}
+}
+
+// What the threads use that search beside the one who asks is charged to the process.
+func TestSearchersAreCharged(t *testing.T) {
+	const pages = 4096 // in two mappings, each for one searcher
+	for range 2 {
+		block, _ := room(t, pages)
+		for page := range pages {
+			block[page*proc.PageBytes] = 1
+		}
+	}
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(2))
+	self := uint32(os.Getpid())
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	p, thread := Direct(self), unix.Gettid()
+	// A thread may find nothing left to do.
+	for until := time.Now().Add(20 * time.Second); ; {
+		own, _ := proc.ThreadTime(thread)
+		all, _ := proc.ProcessorTime(self)
+		if _, err := p.Find(0x7f12_3456_7890_0010); err != nil {
+			t.Fatal(err)
+		}
+		all2, _ := proc.ProcessorTime(self)
+		own2, _ := proc.ThreadTime(thread)
+		charged := own2 - own + p.Used()
+		if charged > (all2-all)*6/10 && p.Used() > charged/5 {
+			return
+		}
+		if time.Now().After(until) {
+			t.Fatalf("%v of %v are charged, %v of others", charged, all2-all, p.Used())
+		}
+		p = Direct(self)
 	}
 }
 
