@@ -48,6 +48,8 @@ type trace struct {
 	sampler *sampler.Source
 	cancel  context.CancelFunc
 	done    chan error
+	// delivered has an element after events of the sampler.
+	delivered chan struct{}
 
 	mu       sync.Mutex
 	accounts *aggregator.Aggregator

@@ -16,7 +16,7 @@ import (
 // sample samples from now on.
 func sample(t *testing.T, o sampler.Options) *trace {
 	t.Helper()
-	tr := &trace{t: t, accounts: aggregator.New(), done: make(chan error, 1)}
+	tr := &trace{t: t, accounts: aggregator.New(), done: make(chan error, 1), delivered: make(chan struct{}, 1)}
 	o.Notice = func(s string) {
 		if !strings.HasPrefix(s, "sampling every") {
 			t.Errorf("notice: %s", s)
@@ -35,6 +35,10 @@ func sample(t *testing.T, o sampler.Options) *trace {
 			for i := range events {
 				tr.accounts.Apply(&events[i])
 			}
+			select {
+			case tr.delivered <- struct{}{}:
+			default:
+			}
 		})
 	}()
 	t.Cleanup(func() {
@@ -48,16 +52,18 @@ func sample(t *testing.T, o sampler.Options) *trace {
 }
 
 // rests waits until all was read of a process that does nothing: a search for new programs
-// may have to wait for its share of a processor.
+// may have to wait for its share of a processor, of which looks that were asked for without a pause would take most.
 func (tr *trace) rests(pid int) {
 	tr.t.Helper()
-	for end := time.Now().Add(time.Minute); ; {
-		tr.sync()
+	tr.sync()
+	for end := time.After(time.Minute); ; {
 		p, ok := tr.process(pid)
 		if !ok || len(p.Reasons) == 1 && p.Reasons[0].Code == aggregator.ReasonSampled {
 			return
 		}
-		if time.Now().After(end) {
+		select {
+		case <-tr.delivered:
+		case <-end:
 			tr.t.Fatalf("process %d is not as it was when it came to rest: %v", pid, p.Reasons)
 		}
 	}
