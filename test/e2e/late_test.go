@@ -274,7 +274,7 @@ func (tr *trace) heals(pid int) {
 
 // butLaunches are the reasons but that launches were not counted, which stays so.
 func butLaunches(reasons []aggregator.Reason) []aggregator.Reason {
-	return slices.DeleteFunc(reasons, func(r aggregator.Reason) bool { return r.Code == aggregator.ReasonUncounted })
+	return slices.DeleteFunc(slices.Clone(reasons), func(r aggregator.Reason) bool { return r.Code == aggregator.ReasonUncounted })
 }
 
 // A ring that is far too small, and that nobody reads for a while, loses events;

@@ -65,6 +65,9 @@ func TestStrippedRuntime(t *testing.T) {
 // A runtime of another name, as in a program that contains it, is found when its process opens a device.
 func TestRenamedRuntime(t *testing.T) {
 	r := installed(t)
+	if !r.SharesMemory() {
+		t.Skip("on mock chips this release maps nothing by which it is known to hold a device")
+	}
 	renamed := filepath.Join(t.TempDir(), "libmine.so")
 	library, err := os.ReadFile(r.Library)
 	if err == nil {

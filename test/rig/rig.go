@@ -195,6 +195,9 @@ func (r *Runtime) SlowOnly() bool { return r.Release >= "0.67" && r.Release < "0
 func (r *Runtime) ReadsKernels() bool { return r.Release >= "0.70" }
 func (r *Runtime) PlacesSlowly() bool { return r.Release >= "0.75" }
 
+// SharesMemory: this release keeps totals of its memory in /dev/shm.
+func (r *Runtime) SharesMemory() bool { return r.Release >= "0.70" }
+
 // OneLauncher: this release dies, by a fault of its own, when two threads launch programs at a time
 // (unordered_map::at, or program_binary_status_ is not Committed), so Workload has one.
 func (r *Runtime) OneLauncher() bool { return r.Release >= "0.72" && r.Release < "0.80" }
