@@ -270,6 +270,9 @@ func (r *run) merge(rd *reading) {
 		p.reconciliation.failures = 0
 		p.reconciliation.next = time.Now().Add(max(checkEvery, checkShare*time.Since(rd.began)))
 		p.reconciliation.read = true
+		if rd.first { // a process that changed meanwhile is compared once more
+			p.reconciliation.next = time.Now().Add(max(settle, retryShare*time.Since(rd.began)))
+		}
 		if !rd.buffersOnly {
 			p.reconciliation.lost, p.reconciliation.lostParts = rd.lost, rd.lostParts
 			p.reconciliation.lostPrograms = rd.lostPrograms

@@ -31,6 +31,8 @@ type rescan struct {
 	scans          int
 	// whole: none may be missing, as what comes and goes meanwhile is known from events.
 	whole bool
+	// rested: the process did nothing while all was read last.
+	rested bool
 	// sizes are what interleaved buffers cost each bank.
 	sizes sizes
 }
@@ -176,11 +178,13 @@ func (r *rescan) settle(in *Inspector, layout *metal.Layout, allocator, set, fir
 		}
 	}
 	if err != nil {
+		r.keep(was, &fields, allocator) // else the next reading would not know those that this one passed by
 		return nil, err
 	}
 	if !strict {
 		r.dropReplaced(readings)
 	}
+	r.rested = strict && activity.rested()
 	live := make([]aggregator.LiveBuffer, 0, len(readings))
 	for k, i := range r.order {
 		h := &readings[k].live

@@ -299,6 +299,58 @@ func TestNewBufferThatIsNotFound(t *testing.T) {
 	}
 }
 
+// A buffer that is passed by in a reading that must be made again, and in the next one, is shown as long as it lives.
+func TestPassedByInAReadingThatIsMadeAgain(t *testing.T) {
+	const passed, other = 20, chainNodes + 1
+	c := newChain(t)
+	for _, n := range upTo(chainNodes + 1) {
+		c.write(n, uint64(n))
+	}
+	c.put(other, other)
+	nodes := upTo(chainNodes)
+	nodes[passed-1] = other
+	c.link(nodes...) // so their number is as before
+	settle := func(strict bool) ([]aggregator.LiveBuffer, error) {
+		c.read()
+		return c.r.settle(c.Inspector, chainLayout, c.address(0), c.address(0), c.address(1), chainNodes, strict, func() bool { return !strict }, activity{})
+	}
+	binary.LittleEndian.PutUint64(c.b[metal.SetCount:], chainNodes+1) // one came meanwhile
+	if live, err := settle(true); !errors.Is(err, errMixed) {
+		t.Fatal(len(live), err)
+	}
+	for range 2 {
+		if live, err := settle(false); len(live) != chainNodes+1 || err != nil {
+			t.Fatalf("%d buffers, %v", len(live), err)
+		}
+	}
+	c.b[(1000+passed)*256+48] = 0 // it is not allocated any more
+	if live, err := settle(false); len(live) != chainNodes || err != nil {
+		t.Errorf("at its end %d buffers, %v", len(live), err)
+	}
+}
+
+// The set of a process that does not rest is read more than once where no buffer may be missing: what is passed by once is met
+// another time.
+func TestBusySetIsReadMoreThanOnce(t *testing.T) {
+	for _, whole := range []bool{false, true} {
+		c, want := newChain(t), 1
+		if whole {
+			want = wholeTries
+		}
+		for _, n := range upTo(chainNodes) {
+			c.write(n, uint64(n))
+		}
+		r := &rescan{whole: whole}
+		c.last = map[uint64]*rescan{c.address(0): r}
+		if live, err := c.liveBuffers(chainLayout, c.address(0), 0); len(live) != chainNodes || err != nil {
+			t.Fatalf("%d buffers, %v", len(live), err)
+		}
+		if r.scans < want || !whole && r.scans > want {
+			t.Errorf("whole %t: read %d times", whole, r.scans)
+		}
+	}
+}
+
 // What interleaved buffers cost is remembered, unless two that are alike differ.
 func TestSizesOfInterleaved(t *testing.T) {
 	s := sizes{}

@@ -206,6 +206,11 @@ func (in *Inspector) hasBanks(allocator uint64) bool {
 	return err == nil && n > 0 && n < most
 }
 
+// wholeTries is how often a set is read that changes meanwhile, until none of its buffers can be missing: a node that went
+// and came back elsewhere leads past others that were there all the time, and what went makes up for them in their number.
+// What is met once is kept while it lives, so it is missing only if it was passed by each time.
+const wholeTries = 4
+
 // errChanging: the process changed what was read of it each time.
 var errChanging = errors.New("it changes faster than it can be read")
 
@@ -220,10 +225,14 @@ func (in *Inspector) liveBuffers(layout *metal.Layout, allocator, set uint64) (l
 			in.last[allocator] = r
 		}
 	}
-	for {
+	for tries := 1; ; {
 		live, err = r.buffers(in, layout, allocator, allocator+set, strict.Over)
-		if err == nil {
+		switch {
+		case err == nil && (!r.whole || r.rested || tries == wholeTries):
 			return live, nil
+		case err == nil:
+			tries++
+			continue
 		}
 		if errors.Is(err, memory.ErrHung) || errors.Is(err, memory.ErrInterrupted) {
 			return nil, err // it would be the same again
