@@ -695,6 +695,21 @@ func TestLostExecOfWhatIsFoundAgain(t *testing.T) {
 	tr.await("it holds nothing", func() bool { s, ok := tr.lookup(execs.PID); return ok && s.Exact() && s.Buffers == 0 })
 }
 
+// Events of before a reading began are told from later ones: not all probes were in then.
+func TestEventsOfBeforeAReading(t *testing.T) {
+	p := &traced{}
+	p.reconciliation.now, p.reconciliation.seen, p.reconciliation.touched = &reading{first: true, since: 10}, map[uint64]struct{}{}, map[uint64]struct{}{}
+	for _, c := range []struct {
+		at    uint64
+		early bool
+	}{{12, false}, {9, true}, {12, true}} {
+		p.last = c.at
+		if p.touch(c.at); p.reconciliation.early != c.early {
+			t.Errorf("after an event at %d there were early ones: %t", c.at, p.reconciliation.early)
+		}
+	}
+}
+
 // The objects of events during the first scan of a process are known in all its
 // tries, as are those of earlier events.
 func TestSeenInAllTries(t *testing.T) {

@@ -25,6 +25,8 @@ type reconciliation struct {
 	// its last try began: these supersede the scanned values.
 	now     *reading
 	touched map[uint64]struct{}
+	// early: there were events after it was asked for, of before it began.
+	early bool
 	// met are the allocators that are known since it began.
 	met map[uint64]bool
 	// made are the programs that were made or destroyed since: all of them is in events.
@@ -100,6 +102,7 @@ func (p *traced) touch(id uint64) bool {
 		b.seenEarlier = true
 		return true
 	}
+	b.early = b.early || p.last < b.now.since
 	_, known := b.seen[id]
 	b.seen[id], b.touched[id] = struct{}{}, struct{}{}
 	return known || b.seenEarlier || !b.now.first
@@ -127,6 +130,7 @@ func (r *run) begin(rd *reading) {
 	rd.lost, rd.lostParts = r.missing(p)
 	rd.lostPrograms = r.lostPrograms
 	p.reconciliation.now, p.reconciliation.touched, p.reconciliation.suspect = rd, map[uint64]struct{}{}, time.Time{}
+	p.reconciliation.early = false
 	p.reconciliation.made, p.reconciliation.met = map[uint64]bool{}, map[uint64]bool{}
 	// Where no event was lost since, its allocators are known.
 	var known []uint64
@@ -220,6 +224,13 @@ func (r *run) merge(rd *reading) {
 	}
 	if len(rd.open) > 0 {
 		r.markForGood(p, whyTwice)
+	}
+	if rd.first && p.reconciliation.early && rd.tries == 0 {
+		// Probes are put in one after the other. One can have seen the end of what was at an address, when none
+		// saw what came there next.
+		rd.tries++
+		r.begin(rd)
+		return
 	}
 	touched := p.reconciliation.touched
 	if rd.err == nil && rd.first && rd.result.UnreadBut(p.reconciliation.made) > 0 && rd.tries < programTries {

@@ -151,9 +151,9 @@ type traced struct {
 	of        *attachment
 	// found is when it was looked at first, and at when last.
 	found, at uint64
-	// first is when the first record was made that was taken to be of it; 0 where none was yet.
-	first uint64
-	seen  time.Time // when it was seen to map the library; zero where that is not known
+	// first and last are when the first record and the last were made that were taken to be of it; 0 where none was yet.
+	first, last uint64
+	seen        time.Time // when it was seen to map the library; zero where that is not known
 	// others are further builds of the runtime that it has mapped.
 	others []another
 	// marked is why it stays marked until it ends, or empty.
@@ -464,8 +464,11 @@ func (r *run) object(from origin, kind bpf.MemtraceTtKind, library uint8, object
 	e := aggregator.Event{PID: from.pid, TID: from.tid, Time: from.time}
 	switch kind {
 	case bpf.MemtraceTtKindTT_FREE:
-		if p, known := r.process(from, library); known && (p.unhook(object) || !p.touch(object)) {
-			return // it never came into the accounts
+		if p, known := r.process(from, library); known {
+			if p.unhook(object) || !p.touch(object) {
+				return // it never came into the accounts
+			}
+			delete(p.reconciliation.seen, object)
 		}
 		e.Kind, e.Buffer = aggregator.Free, object
 		r.emit(e)
@@ -783,8 +786,10 @@ func (r *run) describe(p *traced, now uint64) {
 
 // take finds the process that a record is taken to be of.
 func (r *run) take(from origin) (p *traced, known bool) {
-	if p, known = r.processes[from.pid]; known && p.first == 0 {
-		p.first = from.time
+	if p, known = r.processes[from.pid]; known {
+		if p.last = from.time; p.first == 0 {
+			p.first = from.time
+		}
 	}
 	return p, known
 }
