@@ -200,7 +200,7 @@ func (f *Finder) contentOf(mem *memory.Process, m proc.Mapping, over func() bool
 	if err := unix.Fstat(int(file.Fd()), &st); err != nil {
 		return content{err: fmt.Errorf("searching %s: %w", m.Path, err)}
 	}
-	version := proc.FileVersion{FileID: proc.FileID{Device: st.Dev, Inode: st.Ino}, Changed: st.Ctim}
+	version := proc.VersionOf(&st)
 	f.mu.Lock()
 	c, known := f.contents[version]
 	f.mu.Unlock()

@@ -39,7 +39,7 @@ func DynamicSymbol(opened, path, name string) (value uint64, err error) {
 			err = fmt.Errorf("reading %s: damaged ELF file (%v)", path, r)
 		}
 	}()
-	key := dynamicSymbol{proc.FileVersion{FileID: proc.FileID{Device: st.Dev, Inode: st.Ino}, Changed: st.Ctim}, name}
+	key := dynamicSymbol{proc.VersionOf(&st), name}
 	dynamicSymbols.Lock()
 	value, known := dynamicSymbols.values[key]
 	dynamicSymbols.Unlock()

@@ -179,3 +179,8 @@ type FileVersion struct {
 	FileID
 	Changed unix.Timespec
 }
+
+// VersionOf is that of the file that this was said of.
+func VersionOf(st *unix.Stat_t) FileVersion {
+	return FileVersion{FileID: FileID{Device: st.Dev, Inode: st.Ino}, Changed: st.Ctim}
+}
