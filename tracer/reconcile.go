@@ -242,6 +242,9 @@ func (r *run) merge(rd *reading) {
 	p.reconciliation.now, p.reconciliation.touched, p.reconciliation.seen = nil, nil, nil
 	p.reconciliation.failures++
 	p.reconciliation.next = time.Now().Add(max(min(checkEvery, settle<<min(p.reconciliation.failures, 10)), retryShare*time.Since(rd.began)))
+	if !rd.first && p.marked == whyTwice {
+		return // what events told of the other build's would be taken out
+	}
 	if rd.err != nil {
 		if rd.first && !p.reconciliation.failureNoticed && proc.Alive(pid) {
 			p.reconciliation.failureNoticed = true

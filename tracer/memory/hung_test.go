@@ -88,9 +88,7 @@ func TestStarvedReader(t *testing.T) {
 	}
 	before := p.ReaderTime()
 	reader := readerOf(p).command.Process
-	if err := reader.Signal(unix.SIGSTOP); err != nil {
-		t.Fatal(err)
-	}
+	stop(t, reader)
 	time.AfterFunc(Patience+3*lookEvery, func() { _ = reader.Signal(unix.SIGCONT) })
 	if err := p.ReadAt(got, address(b)); err != nil || !bytes.Equal(got, b[:8]) || p.Hung() {
 		t.Errorf("it was given up: %v", err)
@@ -184,14 +182,24 @@ func TestStarvedReaderInAHurry(t *testing.T) {
 		t.Fatal(err)
 	}
 	reader := readerOf(p).command.Process
-	if err := reader.Signal(unix.SIGSTOP); err != nil {
-		t.Fatal(err)
-	}
+	stop(t, reader)
 	defer func() { _ = reader.Signal(unix.SIGCONT) }()
 	p.user.waited(p.user.wait() - time.Millisecond)
 	time.AfterFunc(2*maxHurry, func() { _ = reader.Signal(unix.SIGCONT) })
 	if err := p.ReadAt(got, address(b)); err != nil || !bytes.Equal(got, b) {
 		t.Errorf("it was not waited for: %v", err)
+	}
+}
+
+// stop stops a process, and returns when it has stopped.
+func stop(t *testing.T, child *os.Process) {
+	t.Helper()
+	if err := child.Signal(unix.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	var status unix.WaitStatus
+	if _, err := unix.Wait4(child.Pid, &status, unix.WUNTRACED, nil); err != nil || !status.Stopped() {
+		t.Fatalf("it has not stopped: %v", err)
 	}
 }
 

@@ -26,6 +26,10 @@ import (
 // Patience is how long a read may wait for a page. Tests alone change it.
 var Patience = time.Second
 
+// filePatience is how long a file may be waited for: a disk that is written to, or one of the network, answers
+// after seconds.
+const filePatience = 5 * time.Second
+
 // ErrHung says that a process's memory did not answer.
 var ErrHung = errors.New("its memory does not answer: a page of it may lie in a file system that hangs")
 
