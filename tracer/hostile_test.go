@@ -120,6 +120,22 @@ func TestKernelThatAStrangerServes(t *testing.T) {
 	}
 }
 
+// A file that a slow disk answers for after seconds is had. Who serves many slow ones is waited for like that once.
+func TestSlowFiles(t *testing.T) {
+	needRights(t)
+	f := &fixture.Served{Late: 600 * time.Millisecond}
+	path := f.Serve(t, "brisc.elf")
+	for i := range 8 {
+		_, err := inspect.Loadable(memory.FilesOf(uint32(os.Getpid())), path) // by root's, of which none hung yet
+		if late := errors.Is(err, memory.ErrNoAnswer); i == 0 && late {
+			t.Error(err)
+		} else if late {
+			return
+		}
+	}
+	t.Error("all of them were waited for")
+}
+
 // However many of a stranger's processes do not answer, others' events come into the accounts while these are still
 // waited for by who can wait, and each of his is marked. How long who is in a hurry may wait is tested with its reads.
 func TestHungProcessesHoldNobodyUp(t *testing.T) {

@@ -174,7 +174,7 @@ const fileBytes = 64 << 10
 
 // ofFile asks the reader for files. A process of which a file does not answer is not asked for another. That a
 // file was refused is no error of the reader, which goes on.
-func (p *Process) ofFile(do func(*reader) (refused, err error)) error {
+func (p *Process) ofFile(do func(r *reader) (refused, err error)) error {
 	if p.filesHung.Load() {
 		return ErrNoAnswer
 	}
@@ -204,7 +204,7 @@ func (r *reader) open(m mappedFile) (file *File, refused, err error) {
 	r.request = append(r.request, m.path[:min(len(m.path), maxName)]...)
 	var answer [answerBytes]byte
 	r.rights = r.rights[:0]
-	if err := r.answer(answer[:], filePatience); err != nil {
+	if err := r.answer(answer[:], r.patience); err != nil {
 		return nil, nil, err
 	}
 	n := int64(binary.NativeEndian.Uint64(answer[:]))
@@ -224,7 +224,7 @@ func (r *reader) text(pid, kind uint32, name string) (b []byte, refused, err err
 	r.request = binary.NativeEndian.AppendUint32(r.request, kind)
 	r.request = append(r.request, name[:min(len(name), maxName)]...)
 	var answer [answerBytes]byte
-	if err := r.answer(answer[:], filePatience); err != nil {
+	if err := r.answer(answer[:], r.patience); err != nil {
 		return nil, nil, err
 	}
 	n := int64(binary.NativeEndian.Uint64(answer[:]))

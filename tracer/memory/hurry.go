@@ -67,7 +67,7 @@ func (l *lane) hurriedly(p *Process, do func(*reader) error, hang func()) error 
 		return err
 	}
 	l.late.Store(true)
-	left := Patience - waited
+	left := l.reader.patience - waited
 	go func() {
 		err := l.reader.settle(left)
 		l.end(p.state, err)

@@ -31,6 +31,9 @@ type lane struct {
 	of *user
 	// free has an element while nobody asks the reader, starts it, or waits for a late answer.
 	free chan struct{}
+	// more, where not nil, is how long may be waited beyond Patience, and began when it was asked last.
+	more  *proc.Allowance
+	began time.Time
 	// late: somebody waits for an answer that came too late for who asked.
 	late   atomic.Bool
 	reader *reader
@@ -105,12 +108,19 @@ func (l *lane) begin(s *state) error {
 	if !l.askFor(s) {
 		return ErrInterrupted
 	}
+	l.reader.patience, l.began = Patience, time.Now()
+	if l.more != nil {
+		l.reader.patience += max(0, l.more.Left())
+	}
 	return nil
 }
 
 // end takes in that the reader has answered, or that it failed.
 func (l *lane) end(s *state, err error) {
 	l.asked()
+	if l.more != nil {
+		l.more.Take(max(0, time.Since(l.began)-Patience))
+	}
 	used := max(l.ended+l.reader.processorTime(), l.charged) // of one that died nothing is known
 	s.readers.Add(int64(used - l.charged))
 	l.charged = used

@@ -26,9 +26,12 @@ import (
 // Patience is how long a read may wait for a page. Tests alone change it.
 var Patience = time.Second
 
-// filePatience is how long a file may be waited for: a disk that is written to, or one of the network, answers
-// after seconds.
-const filePatience = 5 * time.Second
+// filePatience is how long a file may be waited for beyond that, and filePatienceShare the part of the time in the long
+// run for all of a user's: a disk that is written to, or one of the network, answers after seconds.
+const (
+	filePatience      = 4 * time.Second
+	filePatienceShare = 100
+)
 
 // ErrHung says that a process's memory did not answer.
 var ErrHung = errors.New("its memory does not answer: a page of it may lie in a file system that hangs")
@@ -202,6 +205,7 @@ func userOf(id uint32) *user {
 			users.of = map[uint32]*user{}
 		}
 		u = &user{id: id, hurry: proc.NewAllowance(maxHurry, hurryShare)}
+		u.files.more = proc.NewAllowance(filePatience, filePatienceShare)
 		for _, l := range []*lane{&u.lane, &u.searches, &u.files} {
 			l.of, l.free = u, make(chan struct{}, 1)
 			l.free <- struct{}{}

@@ -75,7 +75,9 @@ type reader struct {
 	// rights are the descriptors that came with the last answer; cut: there was no room for one.
 	rights []int
 	cut    bool
-	// hurry is how long an answer is waited for, or unhurried, and waited how long it was.
+	// patience is how long an answer about a file is waited for.
+	patience time.Duration
+	// hurry is how long who is in a hurry waits for an answer, or unhurried, and waited how long it was.
 	hurry, waited time.Duration
 }
 
