@@ -3,6 +3,7 @@ package tracer
 import (
 	"errors"
 	"fmt"
+	"math"
 	"os"
 	"slices"
 	"time"
@@ -80,11 +81,13 @@ func (t *Tracer) attachPoints(a *attachment, pid uint32) error {
 	if !set.spared {
 		probes = byPhase(slices.Concat(probes, set.spare))
 	}
+	t.coverFrom(set.index, pid, math.MaxUint64)
 	if set.links[pid], err = t.uprobes(ex, probes, set.index, pid); err != nil {
 		delete(set.links, pid)
 		return fail(err)
 	}
 	set.linked[pid] = time.Now()
+	t.coverFrom(set.index, pid, proc.Ticks())
 	return nil
 }
 

@@ -95,16 +95,20 @@ const (
 
 // touch notes an event of a buffer, an allocator or a program. It is
 // false for one that cannot be in the accounts yet: what the process held
-// before is still being read, and this is its first event.
+// before is still being read, or to be read, and this is its first event.
 func (p *traced) touch(id uint64) bool {
 	b := &p.reconciliation
-	if b.now == nil {
+	if b.now == nil && !p.unseen {
 		b.seenEarlier = true
 		return true
 	}
-	b.early = b.early || p.last < b.now.since
 	_, known := b.seen[id]
-	b.seen[id], b.touched[id] = struct{}{}, struct{}{}
+	b.seen[id] = struct{}{}
+	if b.now == nil {
+		return known
+	}
+	b.touched[id] = struct{}{}
+	b.early = b.early || p.last < b.now.since
 	return known || b.seenEarlier || !b.now.first
 }
 
@@ -121,7 +125,9 @@ func (r *run) read(p *traced, first bool) {
 	if p.reconciliation.now != nil {
 		return
 	}
-	p.reconciliation.seen = map[uint64]struct{}{}
+	if p.reconciliation.seen == nil {
+		p.reconciliation.seen = map[uint64]struct{}{}
+	}
 	r.begin(&reading{of: p, first: first, began: time.Now()})
 }
 

@@ -159,6 +159,7 @@ type traced struct {
 	// marked is why it stays marked until it ends, or empty.
 	marked  string
 	late    bool // it may have used the library before the probes were there
+	unseen  bool // not all probes may have been in when events came of it, and it was not looked at since
 	start   aggregator.Process
 	chips   *inspect.Chips
 	devices map[uint64][]aggregator.Chip
@@ -721,6 +722,7 @@ func (r *run) add(a announcement, now uint64) (p *traced, lives bool) {
 	}
 	if old, known := r.processes[pid]; known && old.mapping.Base == p.mapping.Base && old.of.lib == p.of.lib {
 		old.at = max(old.at, a.at) // an exec between may still be in the ring
+		r.lookedAt(old, a)
 		if a.late && !old.reconciliation.read {
 			r.read(old, true)
 		}
@@ -753,7 +755,12 @@ func (r *run) add(a announcement, now uint64) (p *traced, lives bool) {
 	if r.stacks.sent {
 		r.stacks.addProcess(r.t, pid)
 	}
-	p.start = aggregator.Process{Started: started, Command: command, Late: a.late}
+	// Perhaps not all probes are in. When it was looked at they are, and what it holds is read.
+	if p.unseen = a.unseen && started <= a.covered; p.unseen {
+		p.reconciliation.seen = map[uint64]struct{}{}
+		r.t.found.Add(pid)
+	}
+	p.start = aggregator.Process{Started: started, Command: command, Late: a.late || p.unseen}
 	p.describeLibrary()
 	p.start.Container, p.start.InnerPID = inspect.ContainerOf(pid)
 	r.describe(p, now)
@@ -762,6 +769,7 @@ func (r *run) add(a announcement, now uint64) (p *traced, lives bool) {
 	}
 	r.raiseMissed(p)
 	switch {
+	case p.unseen:
 	case a.late:
 		r.read(p, true)
 	case r.lost > 0 && started <= r.lossCounted:
@@ -769,6 +777,17 @@ func (r *run) add(a announcement, now uint64) (p *traced, lives bool) {
 		r.mayLack(p)
 	}
 	return p, true
+}
+
+// lookedAt handles that a process was looked at of which events had come.
+func (r *run) lookedAt(p *traced, a announcement) {
+	if !p.unseen || a.unseen {
+		return
+	}
+	if p.unseen = false; !a.late {
+		p.reconciliation.seen, p.start.Late = nil, false
+		r.describe(p, a.at)
+	}
 }
 
 // mayLack has a process read that was not known when a loss was counted.
@@ -823,11 +842,11 @@ func (r *run) process(from origin, library uint8) (p *traced, known bool) {
 		return nil, false // its end is reported, as it was watched before
 	}
 	for _, m := range list {
-		if a := r.t.attachedTo(m, uint32(library)); a != nil {
+		if a, covered := r.t.attachedTo(m, uint32(library)); a != nil {
 			// It was not seen to map the library: it has it from its parent. Where that has
 			// ended, what it has copies of is its own.
 			orphan := proc.Forked(m.PID) && proc.ForkedFrom(m) == 0
-			return r.add(announcement{mapping: m, of: a, at: from.time, late: orphan}, from.time)
+			return r.add(announcement{mapping: m, of: a, at: from.time, late: orphan, unseen: true, covered: covered}, from.time)
 		}
 	}
 	r.t.found.Add(from.pid) // to open what it maps can take long

@@ -114,7 +114,9 @@ type Tracer struct {
 	// moment only.
 	inboxMu sync.Mutex
 	// numbered are the libraries by their numbers.
-	numbered  map[uint32][]*attachment
+	numbered map[uint32][]*attachment
+	// covered is since when all probes are in, in proc.Ticks.
+	covered   map[covering]uint64
 	announced []announcement
 	verdicts  []verdict
 	syncs     []chan struct{}
@@ -190,6 +192,10 @@ type announcement struct {
 	started uint64
 	// seen: it was seen to map the library then; zero where that is not known.
 	seen time.Time
+	// unseen: it was not looked at, but an event came of it; and who started after covered, in proc.Ticks, had all
+	// probes from the start.
+	unseen  bool
+	covered uint64
 }
 
 // New loads the programs. It wraps ErrPermission where rights are missing.
@@ -203,7 +209,7 @@ func New(o Options) (*Tracer, error) {
 	if o.Notice == nil {
 		o.Notice = func(string) {}
 	}
-	t := &Tracer{opts: o, found: watch.NewPIDQueue(), libraries: map[proc.FileID]*attachment{}, numbered: map[uint32][]*attachment{}, refused: map[proc.FileID]*refusal{}, users: map[proc.FileID]unix.Timespec{}, ended: make(chan struct{}), closing: make(chan struct{}, maxClosing)}
+	t := &Tracer{opts: o, found: watch.NewPIDQueue(), libraries: map[proc.FileID]*attachment{}, numbered: map[uint32][]*attachment{}, covered: map[covering]uint64{}, refused: map[proc.FileID]*refusal{}, users: map[proc.FileID]unix.Timespec{}, ended: make(chan struct{}), closing: make(chan struct{}, maxClosing)}
 	t.sendStacks.Store(o.Stacks && !o.StacksPaused)
 	t.freeing = time.AfterFunc(pause, freeOSMemory)
 	var err error
@@ -579,10 +585,7 @@ func (t *Tracer) attach(found announcement, file mappedFile, seen time.Time) (ag
 	if a == nil {
 		return nil, err
 	}
-	var scope uint32
-	if t.perPID() {
-		scope = m.PID
-	}
+	scope := t.scope(m.PID)
 	if a.probes == nil || a.probes.links[scope] == nil {
 		if err = t.attachPoints(a, scope); err != nil {
 			t.failed.Add(1)
@@ -649,16 +652,35 @@ func (t *Tracer) library(m proc.Mapping, file mappedFile) (*attachment, error) {
 	return a, err
 }
 
-// attachedTo is the library of a number, where a mapping is of its file, without waiting for anybody.
-func (t *Tracer) attachedTo(m proc.Mapping, index uint32) *attachment {
+// scope is the PID for which probes are put in that are to see a process; 0 is all.
+func (t *Tracer) scope(pid uint32) uint32 {
+	if t.perPID() {
+		return pid
+	}
+	return 0
+}
+
+// covering is what probes see: a library, by its number, in the processes of a scope.
+type covering struct{ index, scope uint32 }
+
+// coverFrom notes since when, in proc.Ticks, all probes of a library are in; never while they are put in.
+func (t *Tracer) coverFrom(index, scope uint32, ticks uint64) {
+	t.inboxMu.Lock()
+	t.covered[covering{index, scope}] = ticks
+	t.inboxMu.Unlock()
+}
+
+// attachedTo is the library of a number, where a mapping is of its file, without waiting for anybody; and since when
+// all of its probes are in, in proc.Ticks.
+func (t *Tracer) attachedTo(m proc.Mapping, index uint32) (*attachment, uint64) {
 	t.inboxMu.Lock()
 	defer t.inboxMu.Unlock()
 	for _, a := range t.numbered[index] {
 		if a.mapped[m.ID] {
-			return a
+			return a, t.covered[covering{index, t.scope(m.PID)}]
 		}
 	}
-	return nil
+	return nil, 0
 }
 
 // unnumber has no more processes taken to be of a library.

@@ -219,7 +219,7 @@ func TestSoak(t *testing.T) {
 	defer func() { <-stopped; <-looked }()
 	defer stop.Store(true)
 	workloads := 0
-	for ; workloads == 0 || time.Since(began) < lasts; workloads++ {
+	for ; workloads == 0 || time.Since(began) < lasts || !closed(looked) && time.Since(began) < lasts+patience; workloads++ {
 		work()
 	}
 	stop.Store(true)
@@ -276,6 +276,15 @@ func TestSoak(t *testing.T) {
 	}
 	if grown := after.resident - before.resident; grown > 64<<20 {
 		t.Errorf("resident memory has grown by %d bytes", grown)
+	}
+}
+
+func closed(c chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
 	}
 }
 

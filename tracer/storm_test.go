@@ -1,0 +1,50 @@
+package tracer
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+	"time"
+
+	"tt-memtrace/aggregator"
+	"tt-memtrace/test/fixture"
+)
+
+// A process that allocates all the time while probes are put in, one after the other: ends are seen before what makes
+// things, and before the process is announced. Nothing of that is an end that nobody knows, and at no time is it exact
+// without what it held.
+func TestAttachedWhileItAllocates(t *testing.T) {
+	const live = 400
+	tr := start(t, Options{Follow: uint32(os.Getpid())})
+	for range 10 {
+		p := fixture.Launch(t)
+		dir := t.TempDir()
+		library, file := filepath.Join(dir, "libtt_metal.so"), filepath.Join(dir, "lives")
+		if err := os.WriteFile(library, fixture.Read(t, fixture.LibraryOf(t, fixture.LayoutB)), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(file, make([]byte, 16<<20), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		tr.tracer.mu.Lock() // nothing is attached to
+		fixture.Do(t, p, "open %s", library)
+		fixture.Do(t, p, "device 0 1")
+		fixture.Do(t, p, "slide 0 %d %d %s", live, time.Millisecond.Nanoseconds(), file)
+		tr.tracer.mu.Unlock()
+		tr.await("it is read", func() bool {
+			s, known := tr.lookup(p.PID)
+			if known && s.Exact() && !s.Late && s.Buffers < live {
+				t.Errorf("%d buffers of %d, and nothing is marked: %+v", s.Buffers, live, s.Agreement)
+			}
+			return known && !s.Late && s.Agreement.Found > 0
+		})
+		fixture.Do(t, p, "end_slide")
+		// What they reserved is not known before the next comparison.
+		if s := tr.process(p.PID); s.Buffers != 0 || s.Counters.UnmatchedFrees+s.Counters.Replaced > 0 ||
+			slices.ContainsFunc(s.Reasons, func(r aggregator.Reason) bool { return r.Code != aggregator.ReasonReservedUnread }) {
+			t.Errorf("%d buffers, %+v, %+v, marked with %+v", s.Buffers, s.Counters, s.Agreement, s.Reasons)
+		}
+		p.Kill()
+	}
+}
