@@ -120,9 +120,10 @@ func (p *traced) make(program uint64) {
 	}
 }
 
-// read begins to scan a process's own allocators, beside the events that still come.
+// read begins to scan a process's own allocators, beside the events that still come, unless that is done already, or will
+// be once all probes are in.
 func (r *run) read(p *traced, first bool) {
-	if p.reconciliation.now != nil {
+	if p.reconciliation.now != nil || p.unseen {
 		return
 	}
 	if p.reconciliation.seen == nil {

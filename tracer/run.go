@@ -466,10 +466,11 @@ func (r *run) object(from origin, kind bpf.MemtraceTtKind, library uint8, object
 	switch kind {
 	case bpf.MemtraceTtKindTT_FREE:
 		if p, known := r.process(from, library); known {
-			if p.unhook(object) || !p.touch(object) {
+			there := !p.unhook(object) && p.touch(object)
+			delete(p.reconciliation.seen, object) // what is there next can be unseen
+			if !there {
 				return // it never came into the accounts
 			}
-			delete(p.reconciliation.seen, object)
 		}
 		e.Kind, e.Buffer = aggregator.Free, object
 		r.emit(e)

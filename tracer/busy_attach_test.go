@@ -15,9 +15,10 @@ import (
 // things, and before the process is announced. Nothing of that is an end that nobody knows, and at no time is it exact
 // without what it held.
 func TestAttachedWhileItAllocates(t *testing.T) {
+	t.Parallel()
 	const live = 400
 	tr := start(t, Options{Follow: uint32(os.Getpid())})
-	for range 10 {
+	for range 4 {
 		p := fixture.Launch(t)
 		dir := t.TempDir()
 		library, file := filepath.Join(dir, "libtt_metal.so"), filepath.Join(dir, "lives")
@@ -40,11 +41,37 @@ func TestAttachedWhileItAllocates(t *testing.T) {
 			return known && !s.Late && s.Agreement.Found > 0
 		})
 		fixture.Do(t, p, "end_slide")
-		// What they reserved is not known before the next comparison.
-		if s := tr.process(p.PID); s.Buffers != 0 || s.Counters.UnmatchedFrees+s.Counters.Replaced > 0 ||
-			slices.ContainsFunc(s.Reasons, func(r aggregator.Reason) bool { return r.Code != aggregator.ReasonReservedUnread }) {
-			t.Errorf("%d buffers, %+v, %+v, marked with %+v", s.Buffers, s.Counters, s.Agreement, s.Reasons)
-		}
+		allEnded(t, tr.process(p.PID))
 		p.Kill()
+	}
+}
+
+// The same with a tracer that starts then.
+func TestStartedWhileItAllocates(t *testing.T) {
+	t.Parallel()
+	const live = 4000
+	file := filepath.Join(t.TempDir(), "lives")
+	if err := os.WriteFile(file, make([]byte, 16<<20), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for range 4 {
+		p := fixture.User(t, fixture.LayoutB)
+		fixture.Do(t, p, "device 0 1")
+		fixture.Do(t, p, "slide 0 %d %d %s", live, (50 * time.Microsecond).Nanoseconds(), file)
+		tr := start(t, Options{PIDs: []uint32{p.PID}})
+		fixture.Do(t, p, "end_slide")
+		allEnded(t, tr.process(p.PID))
+		p.Kill()
+		tr.stop()
+	}
+}
+
+// allEnded fails unless each buffer of a process was known when it was freed. What they reserved is not known before the
+// next comparison.
+func allEnded(t *testing.T, s aggregator.ProcessSnapshot) {
+	t.Helper()
+	if s.Buffers != 0 || s.Counters.UnmatchedFrees+s.Counters.Replaced > 0 ||
+		slices.ContainsFunc(s.Reasons, func(r aggregator.Reason) bool { return r.Code != aggregator.ReasonReservedUnread }) {
+		t.Errorf("%d buffers, %+v, %+v, marked with %+v", s.Buffers, s.Counters, s.Agreement, s.Reasons)
 	}
 }
