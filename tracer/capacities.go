@@ -16,6 +16,8 @@ import (
 type unsized struct {
 	since, next time.Time
 	wait        time.Duration
+	// why its chips could not be read, when a buffer named it, unless that was noticed.
+	why error
 }
 
 const (
@@ -33,7 +35,7 @@ const (
 func (p *traced) awaitCapacity(device uint64) {
 	if p.unsized[device] == nil && len(p.unsized) < maxUnsized {
 		now := time.Now()
-		p.unsized[device] = &unsized{now, now.Add(firstSized), firstSized}
+		p.unsized[device] = &unsized{since: now, next: now.Add(firstSized), wait: firstSized}
 	}
 }
 
@@ -68,6 +70,10 @@ func (r *run) capacities(now bool) {
 			} else {
 				u.wait = min(2*u.wait, lastSized)
 				u.next = time.Now().Add(u.wait)
+				if u.why != nil && len(p.devices[device]) == 0 && time.Since(u.since) >= settle { // else it may be going, or its process
+					p.noticeOnce(r, u.why)
+					u.why = nil
+				}
 			}
 		}
 	}

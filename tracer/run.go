@@ -910,8 +910,10 @@ func (r *run) device(p *traced, from origin, address uint64) {
 	if errors.Is(err, memory.ErrLater) {
 		p.awaitCapacity(address)
 	} else if err != nil {
-		p.noticeOnce(r, fmt.Errorf("its memory could not be read, so the chips of its device at %#x are unknown (it may have exited): %w", address, err))
 		p.awaitCapacity(address)
+		if u := p.unsized[address]; u != nil {
+			u.why = fmt.Errorf("the chips of its device at %#x are unknown: %w", address, err)
+		}
 	}
 	r.opened(p, from, address, d)
 }

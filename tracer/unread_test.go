@@ -154,6 +154,7 @@ func TestDeviceOnAPageThatIsNotThere(t *testing.T) {
 	if got := tr.reasons(p.PID); !slices.Contains(got, aggregator.ReasonUnknownChips) {
 		t.Errorf("its chips cannot be read, and it is marked with %v", got)
 	}
+	tr.await("a notice says so", func() bool { return tr.says(fmt.Sprintf("process %d: the chips of its device at", p.PID)) })
 	fixture.Do(t, p, "present 0")
 	tr.await("the buffer is on its chip", func() bool {
 		s, _ := tr.lookup(p.PID)
