@@ -1586,6 +1586,8 @@ func TestForkWithoutExec(t *testing.T) {
 		l := keep(t, tr, p)
 		l.device(0, 1)
 		l.alloc(0, aggregator.DRAM, 1)
+		for now := proc.Ticks(); proc.Ticks() == now; { // else its child may have begun before the probes were in
+		}
 		child := uint32(fixture.Number(t, p, "fork"))
 		fixture.Do(t, p, "child 0 alloc 100 0 1 0 4096 1024 64")
 		fixture.Do(t, p, "child 0 orphan 0 1 0 4096 1024 64")

@@ -315,7 +315,17 @@ func (r *run) waits() bool {
 	r.t.inboxMu.Lock()
 	found := len(r.t.announced) > 0
 	r.t.inboxMu.Unlock()
-	return found || r.reading() || len(r.ends) > 0 || len(r.ended) > 0 || r.forksLost && len(r.processes) > 0 || r.forks.searching()
+	return found || r.reading() || r.unlooked() || len(r.ends) > 0 || len(r.ended) > 0 || r.forksLost && len(r.processes) > 0 || r.forks.searching()
+}
+
+// unlooked says whether a process is to be looked at of which events came, within a second: its library may not answer.
+func (r *run) unlooked() bool {
+	for _, p := range r.processes {
+		if p.unseen && proc.Now()-p.found < uint64(time.Second) {
+			return true
+		}
+	}
+	return false
 }
 
 // Sync returns when everything that happened before the call has reached the

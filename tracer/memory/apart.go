@@ -40,14 +40,14 @@ const (
 
 // findApart has a reader search the process. That takes long: nobody in a hurry asks for it.
 func (p *Process) findApart(block uint64, vptrs []uint64) (found Objects, pointers []uint64, err error) {
-	if p.hung.Load() {
+	if p.hung.now.Load() {
 		return nil, nil, ErrHung
 	}
 	var refused error
 	err = p.user.searches.ask(&Process{state: p.state}, func(r *reader) (err error) {
 		found, pointers, refused, err = r.search(p.pid, block, vptrs)
 		return err
-	}, p.hang)
+	}, &p.hung)
 	if err := p.answered(err); err != nil {
 		return nil, nil, err
 	}

@@ -175,14 +175,14 @@ const fileBytes = 64 << 10
 // ofFile asks the reader for files. A process of which a file does not answer is not asked for another. That a
 // file was refused is no error of the reader, which goes on.
 func (p *Process) ofFile(do func(r *reader) (refused, err error)) error {
-	if p.filesHung.Load() {
+	if p.filesHung.now.Load() {
 		return ErrNoAnswer
 	}
 	var refused error
 	err := p.user.files.ask(p, func(r *reader) (err error) {
 		refused, err = do(r)
 		return err
-	}, func() { p.filesHung.Store(true) })
+	}, &p.filesHung)
 	switch {
 	case err != nil && p.interrupted.Load():
 		return ErrInterrupted

@@ -49,6 +49,16 @@ func TestHungMemory(t *testing.T) {
 	if third.Hung() {
 		t.Error("it did not hang")
 	}
+	// Then they are read again.
+	for p.Hung() {
+		if time.Now().After(deadline) {
+			t.Fatal("it hangs for ever")
+		}
+		time.Sleep(time.Millisecond)
+	}
+	if err := p.ReadAt(got, address(b)); err != nil {
+		t.Error(err)
+	}
 }
 
 // Who is interrupted waits no longer for a page, and others are read.

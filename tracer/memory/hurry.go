@@ -39,7 +39,7 @@ func (u *user) waited(d time.Duration) {
 }
 
 // hurriedly is ask for who waits no longer than allowed.
-func (l *lane) hurriedly(p *Process, do func(*reader) error, hang func()) error {
+func (l *lane) hurriedly(p *Process, do func(*reader) error, h *hang) error {
 	if !l.enter() {
 		return p.later()
 	}
@@ -62,7 +62,7 @@ func (l *lane) hurriedly(p *Process, do func(*reader) error, hang func()) error 
 	l.of.waited(waited)
 	if !errors.Is(err, errLate) {
 		l.reader.hurry = unhurried
-		l.end(p.state, err)
+		l.end(p.state, err, h)
 		l.leave()
 		return err
 	}
@@ -70,10 +70,7 @@ func (l *lane) hurriedly(p *Process, do func(*reader) error, hang func()) error 
 	left := l.reader.patience - waited
 	go func() {
 		err := l.reader.settle(left)
-		l.end(p.state, err)
-		if errors.Is(err, errLate) {
-			hang()
-		}
+		l.end(p.state, err, h)
 		l.late.Store(false)
 		l.leave()
 	}()

@@ -62,18 +62,18 @@ func (u *user) read(p *Process, b []byte, parts []unix.RemoteIovec) (n int, err 
 	err = u.ask(p, func(r *reader) (err error) {
 		n, refused, err = r.read(p.pid, b, parts)
 		return err
-	}, p.hang)
+	}, &p.hung)
 	if err == nil && refused != 0 {
 		err = refused
 	}
 	return n, err
 }
 
-// ask has the reader do something for a process. One that fails is abandoned; hang is called where it
+// ask has the reader do something for a process. One that fails is abandoned, and the process hangs where it
 // was too late.
-func (l *lane) ask(p *Process, do func(*reader) error, hang func()) error {
+func (l *lane) ask(p *Process, do func(*reader) error, h *hang) error {
 	if p.hurried {
-		return l.hurriedly(p, do, hang)
+		return l.hurriedly(p, do, h)
 	}
 	<-l.free
 	defer l.leave()
@@ -81,10 +81,7 @@ func (l *lane) ask(p *Process, do func(*reader) error, hang func()) error {
 		return err
 	}
 	err := do(l.reader)
-	l.end(p.state, err)
-	if errors.Is(err, errLate) {
-		hang()
-	}
+	l.end(p.state, err, h)
 	return err
 }
 
@@ -116,7 +113,7 @@ func (l *lane) begin(s *state) error {
 }
 
 // end takes in that the reader has answered, or that it failed.
-func (l *lane) end(s *state, err error) {
+func (l *lane) end(s *state, err error, h *hang) {
 	l.asked()
 	if l.more != nil {
 		l.more.Take(max(0, time.Since(l.began)-Patience))
@@ -127,7 +124,16 @@ func (l *lane) end(s *state, err error) {
 	if err != nil {
 		l.of.abandoned.Add(1)
 		l.ended = used
-		l.reader.abandon(func() { l.of.abandoned.Add(-1) })
+		late := errors.Is(err, errLate)
+		if late {
+			h.begin()
+		}
+		l.reader.abandon(func() {
+			l.of.abandoned.Add(-1)
+			if late {
+				h.end()
+			}
+		})
 		l.reader = nil
 		l.idle.Stop()
 	}

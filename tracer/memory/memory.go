@@ -7,7 +7,7 @@
 // another process reads, one for the processes of each user. It holds only
 // a socket and the buffer that it reads into. A read that waits for a page for longer than
 // Patience fails with ErrHung, its reader is abandoned, and that process is not
-// read again. Time in which the reader waits for a processor does not count.
+// read again before the reader is back, and some seconds more. Time in which the reader waits for a processor does not count.
 package memory
 
 import (
@@ -53,9 +53,9 @@ type Process struct {
 type state struct {
 	pid  uint32
 	user *user // nil: this process reads
-	hung atomic.Bool
+	hung hang
 	// filesHung: a file of it did not answer.
-	filesHung atomic.Bool
+	filesHung hang
 	// interrupted: nobody wants to know any more.
 	interrupted atomic.Bool
 	// readers is the processor time that readers used for this process, ns.
@@ -64,6 +64,27 @@ type state struct {
 	threads atomic.Int64
 	// late is how many reads failed with ErrLater.
 	late atomic.Uint64
+}
+
+// hang is whether a process's memory, or a file of it, did not answer. Later it may: a fork of a process of 100 GB holds
+// its mappings locked for seconds.
+type hang struct {
+	now   atomic.Bool
+	times atomic.Int32
+}
+
+const (
+	// askAgain is how long after its reader was back a process that hung is asked again, twice as long each time, and
+	// askAgainMost at the most.
+	askAgain     = 2 * time.Second
+	askAgainMost = 10 * time.Minute
+)
+
+func (h *hang) begin() { h.now.Store(true) }
+
+// end has the process asked again, as the reader that waited for it is back.
+func (h *hang) end() {
+	time.AfterFunc(min(askAgain<<min(h.times.Add(1)-1, 20), askAgainMost), func() { h.now.Store(false) })
 }
 
 // Of is the memory of a process. Nothing is read yet.
@@ -86,7 +107,7 @@ func Direct(pid uint32) *Process { return &Process{state: &state{pid: pid}} }
 func (p *Process) PID() uint32 { return p.pid }
 
 // Hung says whether a read of the process's memory was abandoned.
-func (p *Process) Hung() bool { return p.hung.Load() }
+func (p *Process) Hung() bool { return p.hung.now.Load() }
 
 // ReadAt fills b from the process's address, or fails.
 func (p *Process) ReadAt(b []byte, address uint64) error {
@@ -133,7 +154,7 @@ func (p *Process) Interrupt() {
 var ErrInterrupted = errors.New("reading its memory was interrupted")
 
 func (p *Process) read(b []byte, parts []unix.RemoteIovec) error {
-	if p.hung.Load() {
+	if p.hung.now.Load() {
 		return ErrHung
 	}
 	if p.user == nil {
@@ -153,9 +174,6 @@ func (p *Process) read(b []byte, parts []unix.RemoteIovec) error {
 	}
 	return nil
 }
-
-// hang notes that the process's memory did not answer.
-func (p *Process) hang() { p.hung.Store(true) }
 
 // answered is what a reader's error says of the process.
 func (p *Process) answered(err error) error {
