@@ -110,6 +110,11 @@ func TestAccounts(t *testing.T) {
 			[]Event{opened(1, device, host(0)), alloc(1, device, 1, L1, 10), freed(1, device, 2), freed(2, device, 1)},
 			[]string{"chip 0 [1]: L1 1x10/0+1", "pid 1: 1 live 1 allocs 1 unmatched", "  on 0: L1 1x10/0+1", "pid 2: 0 live 1 unmatched"},
 		},
+		"what a late process frees is from before, until it was read": {
+			[]Event{{Kind: ProcessStart, PID: 1, Process: &Process{Started: 1, Late: true}}, freed(1, device, 1),
+				{Kind: ProcessStart, PID: 1, Process: &Process{Started: 1}}, freed(1, device, 2)},
+			[]string{"pid 1: 0 live 1 unmatched"},
+		},
 		"a second free is unmatched": {
 			[]Event{opened(1, device, host(0)), alloc(1, device, 1, L1, 10), freed(1, device, 1), freed(1, device, 1)},
 			[]string{"chip 0 [1]: L1 0x0/0^10/0", "pid 1: 0 live 1 allocs 1 frees 1 unmatched", "  on 0: L1 0x0/0^10/0"},

@@ -602,6 +602,9 @@ func (a *Aggregator) addBuffer(p *process, e *Event, since uint64) {
 
 func (a *Aggregator) free(p *process, e *Event) {
 	b := p.buffers.get(e.Buffer)
+	if b == nil && p.info.Late {
+		return // it is from before, which is still being read
+	}
 	if b == nil {
 		p.counters.UnmatchedFrees++
 		if !p.has(ReasonLimitReached) { // it may be of one that found no room

@@ -60,6 +60,7 @@ func TestStartedWhileItAllocates(t *testing.T) {
 		fixture.Do(t, p, "slide 0 %d %d %s", live, (50 * time.Microsecond).Nanoseconds(), file)
 		tr := start(t, Options{PIDs: []uint32{p.PID}})
 		fixture.Do(t, p, "end_slide")
+		tr.await("it is read", func() bool { return !tr.process(p.PID).Late })
 		allEnded(t, tr.process(p.PID))
 		p.Kill()
 		tr.stop()

@@ -698,7 +698,7 @@ func TestLostExecOfWhatIsFoundAgain(t *testing.T) {
 // Events of before a reading began are told from later ones: not all probes were in then.
 func TestEventsOfBeforeAReading(t *testing.T) {
 	p := &traced{}
-	p.reconciliation.now, p.reconciliation.seen, p.reconciliation.touched = &reading{first: true, since: 10}, map[uint64]struct{}{}, map[uint64]struct{}{}
+	p.reconciliation.now, p.reconciliation.touched = &reading{first: true, since: 10}, map[uint64]struct{}{}
 	for _, c := range []struct {
 		at    uint64
 		early bool
@@ -707,29 +707,6 @@ func TestEventsOfBeforeAReading(t *testing.T) {
 		if p.touch(c.at); p.reconciliation.early != c.early {
 			t.Errorf("after an event at %d there were early ones: %t", c.at, p.reconciliation.early)
 		}
-	}
-}
-
-// The objects of events during the first scan of a process are known in all its
-// tries, as are those of earlier events.
-func TestSeenInAllTries(t *testing.T) {
-	p := &traced{}
-	try := func() { p.reconciliation.touched = map[uint64]struct{}{} }
-	p.reconciliation.now, p.reconciliation.seen = &reading{first: true}, map[uint64]struct{}{}
-	try()
-	if p.touch(1) || !p.touch(1) {
-		t.Error("the first that is seen of a buffer is not of one that is in the accounts, the second is")
-	}
-	try()
-	if _, ok := p.reconciliation.touched[1]; ok || !p.touch(1) {
-		t.Error("what came during the first try is in the accounts during the second")
-	}
-	p.reconciliation = reconciliation{}
-	p.touch(2)
-	p.reconciliation.now, p.reconciliation.seen = &reading{first: true}, map[uint64]struct{}{}
-	try()
-	if !p.touch(2) {
-		t.Error("what came before the reading is in the accounts")
 	}
 }
 

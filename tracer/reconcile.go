@@ -31,10 +31,6 @@ type reconciliation struct {
 	met map[uint64]bool
 	// made are the programs that were made or destroyed since: all of them is in events.
 	made map[uint64]bool
-	// seen is the objects of events since its first try, and seenEarlier: that there were events of
-	// something even before that.
-	seen        map[uint64]struct{}
-	seenEarlier bool
 	// suspect: its accounts are doubtful since then, and its allocators must be scanned again.
 	suspect time.Time
 	// lost is how many events were missing when they were read last, and lostParts
@@ -89,27 +85,18 @@ const (
 	retryShare = 10
 	// programTries is how often a process is read again for programs that could not be.
 	programTries = 4
+	// earlyTries is how often it is for events of before it began.
+	earlyTries = 4
 	// maxReadings of a process in a row that lost events spoil.
 	maxReadings = 20
 )
 
-// touch notes an event of a buffer, an allocator or a program. It is
-// false for one that cannot be in the accounts yet: what the process held
-// before is still being read, or to be read, and this is its first event.
-func (p *traced) touch(id uint64) bool {
-	b := &p.reconciliation
-	if b.now == nil && !p.unseen {
-		b.seenEarlier = true
-		return true
+// touch notes an event of a buffer, an allocator or a program while the process is read.
+func (p *traced) touch(id uint64) {
+	if b := &p.reconciliation; b.now != nil {
+		b.touched[id] = struct{}{}
+		b.early = b.early || p.last < b.now.since
 	}
-	_, known := b.seen[id]
-	b.seen[id] = struct{}{}
-	if b.now == nil {
-		return known
-	}
-	b.touched[id] = struct{}{}
-	b.early = b.early || p.last < b.now.since
-	return known || b.seenEarlier || !b.now.first
 }
 
 // make notes that a program is made, or is destroyed, while the process may be read.
@@ -125,9 +112,6 @@ func (p *traced) make(program uint64) {
 func (r *run) read(p *traced, first bool) {
 	if p.reconciliation.now != nil || p.unseen {
 		return
-	}
-	if p.reconciliation.seen == nil {
-		p.reconciliation.seen = map[uint64]struct{}{}
 	}
 	r.begin(&reading{of: p, first: first, began: time.Now()})
 }
@@ -232,9 +216,10 @@ func (r *run) merge(rd *reading) {
 	if len(rd.open) > 0 {
 		r.markForGood(p, whyTwice)
 	}
-	if rd.first && p.reconciliation.early && rd.tries == 0 {
-		// Probes are put in one after the other. One can have seen the end of what was at an address, when none
-		// saw what came there next.
+	// Events of before it began supersede what was read as well: what they are of may have been in motion. But what came
+	// after them can be unseen: lost, or from when not all probes were in, which are put in one after the other.
+	superseded := p.reconciliation.early && (rd.first && rd.tries == 0 || rd.lost != p.reconciliation.lost)
+	if superseded && rd.tries < earlyTries {
 		rd.tries++
 		r.begin(rd)
 		return
@@ -246,7 +231,7 @@ func (r *run) merge(rd *reading) {
 		r.begin(rd)
 		return
 	}
-	p.reconciliation.now, p.reconciliation.touched, p.reconciliation.seen = nil, nil, nil
+	p.reconciliation.now, p.reconciliation.touched = nil, nil
 	p.reconciliation.failures++
 	p.reconciliation.next = time.Now().Add(max(min(checkEvery, settle<<min(p.reconciliation.failures, 10)), retryShare*time.Since(rd.began)))
 	if !rd.first && p.marked == whyTwice {
@@ -261,7 +246,6 @@ func (r *run) merge(rd *reading) {
 	}
 	if rd.lost != p.reconciliation.lost && rd.tries < maxReadings && r.reopened(p, rd) {
 		rd.tries++
-		p.reconciliation.seen = map[uint64]struct{}{}
 		r.begin(rd)
 		return
 	}
@@ -279,7 +263,7 @@ func (r *run) merge(rd *reading) {
 	}
 	// Where programs are not found, what was lost of them stays lost.
 	unfound := whole && !rd.buffersOnly && !scan.ProgramsRead && len(rd.result.Devices) > 0
-	scan.Partial = rd.result.Unsearched != nil || unfound || (whole || rd.first) && rd.result.UnreadBut(told) > 0 || slices.ContainsFunc(rd.result.UnreadAllocators, func(a uint64) bool { return p.allocators[a] || rd.result.Holds(a) })
+	scan.Partial = superseded || rd.result.Unsearched != nil || unfound || (whole || rd.first) && rd.result.UnreadBut(told) > 0 || slices.ContainsFunc(rd.result.UnreadAllocators, func(a uint64) bool { return p.allocators[a] || rd.result.Holds(a) })
 	if why := rd.result.Unsearched; why != nil {
 		p.reconciliation.next = time.Now().Add(max(checkEvery, checkShare*time.Since(rd.began)))
 		if !p.reconciliation.failureNoticed {

@@ -476,11 +476,10 @@ func (r *run) object(from origin, kind bpf.MemtraceTtKind, library uint8, object
 	switch kind {
 	case bpf.MemtraceTtKindTT_FREE:
 		if p, known := r.process(from, library); known {
-			there := !p.unhook(object) && p.touch(object)
-			delete(p.reconciliation.seen, object) // what is there next can be unseen
-			if !there {
+			if p.unhook(object) {
 				return // it never came into the accounts
 			}
+			p.touch(object)
 		}
 		e.Kind, e.Buffer = aggregator.Free, object
 		r.emit(e)
@@ -768,7 +767,6 @@ func (r *run) add(a announcement, now uint64) (p *traced, lives bool) {
 	}
 	// Perhaps not all probes are in. When it was looked at they are, and what it holds is read.
 	if p.unseen = a.unseen && started <= a.covered; p.unseen {
-		p.reconciliation.seen = map[uint64]struct{}{}
 		r.t.found.Add(pid)
 	}
 	p.start = aggregator.Process{Started: started, Command: command, Late: a.late || p.unseen}
@@ -796,7 +794,7 @@ func (r *run) lookedAt(p *traced, a announcement) {
 		return
 	}
 	if p.unseen = false; !a.late {
-		p.reconciliation.seen, p.start.Late = nil, false
+		p.start.Late = false
 		r.describe(p, a.at)
 	}
 }

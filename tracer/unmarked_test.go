@@ -27,7 +27,7 @@ func beingRead(t *testing.T, first bool) (*run, *traced, *reading) {
 	r.processes[7] = p
 	rd := &reading{of: p, first: first, result: &inspect.ProcessScan{}}
 	b := &p.reconciliation
-	b.now, b.touched, b.made, b.met, b.seen = rd, map[uint64]struct{}{}, map[uint64]bool{}, map[uint64]bool{}, map[uint64]struct{}{}
+	b.now, b.touched, b.made, b.met = rd, map[uint64]struct{}{}, map[uint64]bool{}, map[uint64]bool{}
 	return r, p, rd
 }
 
@@ -449,5 +449,20 @@ func TestUnknownCapacitiesAreNoticed(t *testing.T) {
 	}
 	if _, waits := p.unknownCapacities[later]; !waits || len(p.unknownCapacities) != 1 {
 		t.Errorf("%d are still unknown", len(p.unknownCapacities))
+	}
+}
+
+// Where events were lost, one of before a reading began can be followed by one that is lost, so what it is of stays
+// doubtful.
+func TestReadingAfterALoss(t *testing.T) {
+	for at, doubtful := range map[uint64]bool{9: true, 10: false} {
+		r, p, rd := beingRead(t, false)
+		r.lost, rd.lost, rd.since, rd.tries = 1, 1, 10, earlyTries
+		p.last = at
+		p.touch(0x100)
+		r.merge(rd)
+		if i := slices.IndexFunc(r.batch, func(e aggregator.Event) bool { return e.Kind == aggregator.AllocatorsScanned }); i < 0 || r.batch[i].Scan.Partial != doubtful {
+			t.Errorf("after an event at %d of a reading that began at 10: %+v", at, r.batch)
+		}
 	}
 }

@@ -55,9 +55,13 @@ func (w *world) publish(e aggregator.Event) {
 // id is an address that was not used before.
 func (w *world) id() uint64 { w.next += 192; return 0x7f00_0000_0000 + w.next }
 
-func (w *world) begins(pid uint32, command string, chips []aggregator.Chip, late bool) (device uint64) {
+func (w *world) starts(pid uint32, command string, late bool) {
 	w.publish(aggregator.Event{Kind: aggregator.ProcessStart, PID: pid, Process: &aggregator.Process{
 		Started: uint64(pid), Command: command, Late: late, Release: "0.81.1", Library: "/usr/lib/python3/site-packages/ttnn/build/lib/libtt_metal.so"}})
+}
+
+func (w *world) begins(pid uint32, command string, chips []aggregator.Chip, late bool) (device uint64) {
+	w.starts(pid, command, late)
 	if len(chips) == 0 {
 		return 0
 	}
@@ -137,9 +141,10 @@ func busy(chips int) *world {
 	w.launches(41822, server, 9)
 	w.program(41822, server, "", 0)
 	w.publish(aggregator.Event{Kind: aggregator.ProcessExit, PID: 50100})
-	late := w.begins(50231, hostile, w.chips[:1], true)
+	late := w.begins(50231, hostile, w.chips[:1], false)
 	w.alloc(50231, late, aggregator.L1, 1000*kib, 40*kib)
 	w.publish(aggregator.Event{Kind: aggregator.Free, PID: 50231, Device: late, Buffer: 0x1234})
+	w.starts(50231, hostile, true) // another build, that it had before
 	top := uint64(105984 + 1331200)
 	var held []uint64
 	for i := range uint64(24) {
