@@ -733,9 +733,6 @@ func (r *run) add(a announcement, now uint64) (p *traced, lives bool) {
 	if old, known := r.processes[pid]; known && old.mapping.Base == p.mapping.Base && old.of.lib == p.of.lib {
 		old.at = max(old.at, a.at) // an exec between may still be in the ring
 		r.lookedAt(old, a)
-		if a.late && !old.reconciliation.read {
-			r.read(old, true)
-		}
 		return old, true
 	} else if known {
 		there, err := proc.MapsAlike(pid, old.mapping)
@@ -788,14 +785,19 @@ func (r *run) add(a announcement, now uint64) (p *traced, lives bool) {
 	return p, true
 }
 
-// lookedAt handles that a process was looked at of which events had come.
+// lookedAt handles that a process that is known was looked at. What it held before is read unless it was.
 func (r *run) lookedAt(p *traced, a announcement) {
-	if !p.unseen || a.unseen {
+	if a.unseen {
 		return
 	}
-	if p.unseen = false; !a.late {
-		p.start.Late = false
+	late := a.late && !p.reconciliation.read
+	if late && !p.start.Late || p.unseen && !late {
+		p.start.Late = late
 		r.describe(p, a.at)
+	}
+	p.unseen = false
+	if late {
+		r.read(p, true)
 	}
 }
 
