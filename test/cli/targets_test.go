@@ -199,8 +199,11 @@ func TestLibraryOfAnotherName(t *testing.T) {
 	r := runtime(t)
 	copied := filepath.Join(t.TempDir(), "libmodel.so.1")
 	copyFile(t, r.Library, copied)
-	out := run(t, fine, "status", "--json", "--lib", copied).out
-	one(t, out)
+	got := begin(t, call{args: []string{"status", "--json", "--lib", copied}}).end()
+	if got.code != fine && got.code != incomplete { // other processes of the host may hang
+		t.Errorf("%v", got)
+	}
+	one(t, got.out)
 	contains(t, run(t, fine, "doctor", "--lib", copied).out, "This library can be traced")
 }
 

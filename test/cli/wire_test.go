@@ -222,7 +222,7 @@ func TestForwardNotices(t *testing.T) {
 	mayTrace(t)
 	path := filepath.Join(t.TempDir(), "s")
 	env := environ("RUNTIME_DIRECTORY=" + t.TempDir())
-	s := begin(t, call{args: []string{"forward", "--socket", path}, env: env})
+	s := begin(t, call{args: []string{"forward", "--socket", path, "-p", fmt.Sprint(os.Getpid())}, env: env}) // which sends nothing
 	s.err.await(t, "trying again")
 	second := begin(t, call{args: []string{"forward", "--socket", path}, env: env}).ends(failed)
 	contains(t, second.err, "another tt-memtrace forwards to this server already")
