@@ -51,12 +51,20 @@ func (b *budget) spend(now time.Time, cost time.Duration, regular bool) {
 	b.owed, b.credit = min(b.owed, maxOwed), min(b.credit, maxCredit)
 }
 
+// spendFirst is spend for the first search of a process. It waits for no credit, and reads what no later one has to:
+// these do not wait until all of it is earned.
+func (b *budget) spendFirst(now time.Time, cost time.Duration) {
+	least := min(b.credit, maxDebt)
+	b.spend(now, cost, false)
+	b.credit = max(b.credit, least)
+}
+
 // permits says whether a search may begin that costs about so much, of a process that rests or not, and
 // was last searched so long ago.
 func (b *budget) permits(cost time.Duration, rests bool, ago time.Duration) bool {
 	switch {
 	case rests:
-		return b.credit-cost > maxDebt
+		return b.credit-min(cost, maxCredit) > maxDebt // no more than maxCredit can be saved for it
 	case ago >= searchWait:
 		// Those that rest leave that much.
 		return b.credit > maxDebt

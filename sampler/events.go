@@ -56,10 +56,10 @@ func (p *process) events(l *look, names inspect.ChipNames, uses func(uint64) boo
 	first := !p.shown
 	p.shown = true
 	if l.idle {
-		add(aggregator.Event{Kind: aggregator.AllocatorsScanned, Scan: &aggregator.AllocatorScan{Began: l.at}})
+		add(aggregator.Event{Kind: aggregator.AllocatorsScanned, Scan: &aggregator.AllocatorScan{BuffersOnly: p.ran != p.searched, Began: l.at}})
 		return list
 	}
-	p.ran = l.ran
+	p.ran, p.rested = l.ran, l.still
 	if l.err != nil {
 		p.whole = false
 		if p.failed++; p.failed == notRead || first {
@@ -76,7 +76,9 @@ func (p *process) events(l *look, names inspect.ChipNames, uses func(uint64) boo
 		reason(false, aggregator.ReasonNotRead, "")
 	}
 	if l.search {
-		p.searchCost = l.searchCost
+		if !first {
+			p.searchCost = l.searchCost
+		}
 		p.devicesFound(l, names, uses, add)
 	}
 	scan := aggregator.AllocatorScan{First: first, BuffersOnly: !l.search, Began: l.at}

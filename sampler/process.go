@@ -68,7 +68,10 @@ type process struct {
 	// ran is what the process had of processors when the last look began, and searched
 	// when the last search did; at rest it is the same at the next look.
 	ran, searched time.Duration
-	// whole: the last look left nothing out. searchCost is what the last search took, and lastSearch when it began.
+	// rested: the process did nothing during the last look.
+	rested bool
+	// whole: the last look left nothing out. searchCost is what the last search took, 0 after the first, which reads
+	// what no other has to, and lastSearch when it began.
 	whole      bool
 	searchCost time.Duration
 	lastSearch time.Time
@@ -333,7 +336,7 @@ func (l *look) run() {
 		l.gone = true
 		return
 	}
-	if p.shown && p.whole && !p.ringUnread && p.ran == p.searched && rests(p.pid, p.ran) {
+	if !l.search && p.shown && p.whole && !p.ringUnread && p.rested && rests(p.pid, p.ran) {
 		l.idle, l.still, l.ended = true, true, l.at
 		return
 	}

@@ -361,7 +361,11 @@ func (r *run) finishRound() {
 func (r *run) take(l *look) {
 	p := l.p
 	p.busy, p.hangs = false, false
-	r.budget.spend(time.Now(), l.cost-l.charged, !l.search)
+	if l.search && !p.shown {
+		r.budget.spendFirst(time.Now(), l.cost)
+	} else {
+		r.budget.spend(time.Now(), l.cost-l.charged, !l.search)
+	}
 	if r.processes[p.pid] != p {
 		return
 	}

@@ -383,6 +383,49 @@ func TestSearchesOfWhoNeverRests(t *testing.T) {
 	}
 }
 
+// A process of which a search takes more than can be saved is searched nevertheless, and soon after the first one,
+// which reads what no later one has to.
+func TestSearchesThatTakeLong(t *testing.T) {
+	const cost, during = 3 * time.Second, time.Hour
+	one := &searching{cost: cost, rests: true}
+	took := searchesOf([]*searching{one}, time.Millisecond, time.Second, during)
+	if most := during/Share + cost + maxCredit; one.times < 5 || took > most {
+		t.Errorf("it was searched %d times, in %v of %v", one.times, took, most)
+	}
+
+	now := time.Unix(1000, 0)
+	b := newBudget(now)
+	b.spendFirst(now, cost)
+	if b.permits(0, true, 0) {
+		t.Error("it is searched again at once, without a pause")
+	}
+	now = now.Add(time.Second)
+	b.spend(now, 0, true)
+	if !b.permits(0, true, time.Second) {
+		t.Errorf("a second after the first search, it is not searched again: the credit is %v", b.credit)
+	}
+	b.spend(now, cost, false)
+	debt := b.credit
+	if b.spendFirst(now, cost); b.credit != debt {
+		t.Errorf("a first search changes a debt of %v to %v", debt, b.credit)
+	}
+}
+
+// A process that did nothing is not read again, though a search is due. What that one has to clear up is not cleared up by this.
+func TestIdleBeforeItsSearch(t *testing.T) {
+	p := &process{pid: 1, shown: true, whole: true, ran: 5}
+	for _, c := range []struct {
+		searched    time.Duration
+		buffersOnly bool
+	}{{4, true}, {5, false}} {
+		p.searched = c.searched
+		list := p.events(&look{p: p, idle: true, ran: 5}, nil, nil)
+		if len(list) != 1 || list[0].Scan == nil || list[0].Scan.BuffersOnly != c.buffersOnly {
+			t.Errorf("searched at %d: %+v", c.searched, list)
+		}
+	}
+}
+
 // A program that was not placed is read again when it changed, or its devices did, and not at every search; and a process with
 // one is searched again after its devices changed.
 func TestUnplacedIsReadAgain(t *testing.T) {
