@@ -5,6 +5,7 @@ runtime's allocator says, and against what a tracer sees.
 """
 
 import argparse
+import ctypes
 import json
 import os
 import sys
@@ -60,6 +61,8 @@ def arguments(doc):
 def run(protocol, workload):
     """Runs a workload, which is given the runtime, from its first message on; returns an exit code."""
     protocol.emit("start", pid=os.getpid())
+    if os.environ.get("TT_METAL_SLOW_DISPATCH_MODE") == "1":
+        lengthen_sleeps()
     try:
         import ttnn  # takes a while, and prints: only after the protocol has its stdout
 
@@ -69,6 +72,17 @@ def run(protocol, workload):
         protocol.emit("error", error=f"{type(error).__name__}: {error}"[:1000])
         return 1
     return 0
+
+
+def lengthen_sleeps():
+    """Lets sleeps of the threads that begin from now on take up to 5 ms longer.
+
+    With slow dispatch, releases to 0.74 have several threads for each chip that sleep for microseconds, again and
+    again: the 250 of a galaxy leave two processors no time for anything else.
+    """
+    PR_SET_TIMERSLACK = 29
+    if ctypes.CDLL(None, use_errno=True).prctl(PR_SET_TIMERSLACK, 5_000_000, 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), "PR_SET_TIMERSLACK")
 
 
 def round_up(number, multiple):
