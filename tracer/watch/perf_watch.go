@@ -160,30 +160,53 @@ func lookForHolders(ctx context.Context, seen func(pid uint32)) {
 		least       = time.Second
 		holderShare = 200
 	)
-	told := map[uint32]bool{}
-	var maps bytes.Buffer
+	var h holders
 	for ctx.Err() == nil {
 		began := time.Now()
-		pids, err := proc.PIDs()
-		if err != nil {
+		if err := h.look(seen); err != nil {
 			return
-		}
-		before := told
-		told = map[uint32]bool{}
-		for _, pid := range pids {
-			switch {
-			case before[pid]:
-				told[pid] = true
-			case discover.MapsDevice(pid, &maps):
-				told[pid] = true
-				seen(pid)
-			}
 		}
 		select {
 		case <-ctx.Done():
 		case <-time.After(max(least, holderShare*time.Since(began))):
 		}
 	}
+}
+
+// holders looks for the processes that map a device.
+type holders struct {
+	looked map[uint32]holder
+	maps   bytes.Buffer
+}
+
+// holder is a process that was looked at.
+type holder struct {
+	holds bool
+	// had is what it had had of processors before: as long as that is all, it maps nothing new.
+	had time.Duration
+}
+
+// look looks at all processes, and calls seen for those that were not known to map one.
+func (h *holders) look(seen func(pid uint32)) error {
+	pids, err := proc.PIDs()
+	if err != nil {
+		return err
+	}
+	fine, before := proc.FineClock(), h.looked
+	h.looked = make(map[uint32]holder, len(pids))
+	for _, pid := range pids {
+		had, ok := proc.ProcessorTime(pid)
+		if was, known := before[pid]; known && (was.holds || fine && ok && had == was.had) {
+			h.looked[pid] = was
+			continue
+		}
+		holds := discover.MapsDevice(pid, &h.maps)
+		h.looked[pid] = holder{holds, had}
+		if holds {
+			seen(pid)
+		}
+	}
+	return nil
 }
 
 // drain reads what one CPU's ring holds.

@@ -95,6 +95,34 @@ func TestWatchSeesDevices(t *testing.T) {
 	}
 }
 
+// A process that maps a device after it was looked at is seen, and once.
+func TestHoldersAreLookedAtAgain(t *testing.T) {
+	needRoot(t)
+	fixture.SharedDriver(t)
+	fixture.Ready(t)
+	p := fixture.Holder(t, nil)
+	var h holders
+	seen := 0
+	look := func() {
+		for range 2 {
+			if err := h.look(func(pid uint32) {
+				if pid == p.PID {
+					seen++
+				}
+			}); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if look(); seen != 0 {
+		t.Errorf("process %d maps no device, and was seen", p.PID)
+	}
+	fixture.Do(t, p, "map %s", fixture.Device)
+	if look(); seen != 1 {
+		t.Errorf("process %d has mapped a device, and was seen %d times", p.PID, seen)
+	}
+}
+
 // What found no room is not silently missing, and later mappings are reported again.
 func TestWatchReportsWhatItMissed(t *testing.T) {
 	needRoot(t)
