@@ -185,6 +185,46 @@ func (r *run) reading() bool {
 	return false
 }
 
+// again reads a process once more where what was read of it is not to be applied.
+func (r *run) again(rd *reading) bool {
+	p := rd.of
+	lost, _ := r.missing(p)
+	switch b := &p.reconciliation; {
+	case rd.fork != nil && rd.fork.From != b.forkedFrom: // that one has ended
+	case len(rd.others) != len(p.others): // it mapped another build of the runtime
+	case len(rd.open) > 0 && rd.err == nil && len(rd.result.Devices) == 0:
+		r.readBy(p, rd.open[0])
+		rd.first = true
+	case rd.tries < maxReadings && rd.lost != lost, // what was lost may have been about what was read
+		rd.tries < earlyTries && b.superseded(),
+		rd.tries < programTries && rd.first && rd.err == nil && rd.result.UnreadBut(b.made) > 0: // one that was just being placed makes no sense for a moment
+		rd.tries++
+	default:
+		return false
+	}
+	r.begin(rd)
+	return true
+}
+
+// superseded says whether events of before the reading began came after it was asked for, and leave something in doubt. They
+// supersede what was read: what they are of may have been in motion. But what came after them can be unseen: lost, or from
+// when not all probes were in, which are put in one after the other.
+func (b *reconciliation) superseded() bool {
+	return b.early && (b.now.first && b.now.tries == 0 || b.now.lost != b.lost)
+}
+
+// pause is how long after a reading its process is read again, where so many in a row failed or left something out.
+func (rd *reading) pause(failures int, partial bool) time.Duration {
+	took := time.Since(rd.began)
+	switch {
+	case rd.err == nil && rd.result.Unsearched != nil, !partial && !rd.first:
+		return max(checkEvery, checkShare*took)
+	case !partial: // one that changed meanwhile is compared once more
+		return max(settle, retryShare*took)
+	}
+	return max(min(checkEvery, settle<<min(failures, 10)), retryShare*took)
+}
+
 // merge applies what was read of a process. All events from before its end
 // have gone out.
 func (r *run) merge(rd *reading) {
@@ -193,47 +233,16 @@ func (r *run) merge(rd *reading) {
 	if r.processes[pid] != p || p.reconciliation.now != rd {
 		return // gone meanwhile
 	}
-	if lost, _ := r.missing(p); rd.lost != lost && rd.tries < maxReadings {
-		// What was lost may have been about what was read.
-		rd.tries++
-		r.begin(rd)
-		return
-	}
-	if rd.fork != nil && rd.fork.From != p.reconciliation.forkedFrom {
-		r.begin(rd) // that one has ended
-		return
-	}
-	if len(rd.others) != len(p.others) {
-		r.begin(rd) // it mapped another build of the runtime
-		return
-	}
-	if len(rd.open) > 0 && rd.err == nil && len(rd.result.Devices) == 0 {
-		r.readBy(p, rd.open[0])
-		rd.first = true
-		r.begin(rd)
+	if r.again(rd) {
 		return
 	}
 	if len(rd.open) > 0 {
 		r.markForGood(p, whyTwice)
 	}
-	// Events of before it began supersede what was read as well: what they are of may have been in motion. But what came
-	// after them can be unseen: lost, or from when not all probes were in, which are put in one after the other.
-	superseded := p.reconciliation.early && (rd.first && rd.tries == 0 || rd.lost != p.reconciliation.lost)
-	if superseded && rd.tries < earlyTries {
-		rd.tries++
-		r.begin(rd)
-		return
-	}
-	touched := p.reconciliation.touched
-	if rd.err == nil && rd.first && rd.result.UnreadBut(p.reconciliation.made) > 0 && rd.tries < programTries {
-		// A program that was just being placed makes no sense for a moment.
-		rd.tries++
-		r.begin(rd)
-		return
-	}
+	superseded, touched := p.reconciliation.superseded(), p.reconciliation.touched
 	p.reconciliation.now, p.reconciliation.touched = nil, nil
 	p.reconciliation.failures++
-	p.reconciliation.next = time.Now().Add(max(min(checkEvery, settle<<min(p.reconciliation.failures, 10)), retryShare*time.Since(rd.began)))
+	p.reconciliation.next = time.Now().Add(rd.pause(p.reconciliation.failures, true))
 	if !rd.first && p.marked == whyTwice {
 		return // what events told of the other build's would be taken out
 	}
@@ -265,7 +274,6 @@ func (r *run) merge(rd *reading) {
 	unfound := whole && !rd.buffersOnly && !scan.ProgramsRead && len(rd.result.Devices) > 0
 	scan.Partial = superseded || rd.result.Unsearched != nil || unfound || (whole || rd.first) && rd.result.UnreadBut(told) > 0 || slices.ContainsFunc(rd.result.UnreadAllocators, func(a uint64) bool { return p.allocators[a] || rd.result.Holds(a) })
 	if why := rd.result.Unsearched; why != nil {
-		p.reconciliation.next = time.Now().Add(max(checkEvery, checkShare*time.Since(rd.began)))
 		if !p.reconciliation.failureNoticed {
 			p.reconciliation.failureNoticed = true
 			r.t.opts.Notice(fmt.Sprintf("process %d: it may hold more than is shown: %v", pid, why))
@@ -273,11 +281,8 @@ func (r *run) merge(rd *reading) {
 	}
 	if !scan.Partial {
 		p.reconciliation.failures = 0
-		p.reconciliation.next = time.Now().Add(max(checkEvery, checkShare*time.Since(rd.began)))
+		p.reconciliation.next = time.Now().Add(rd.pause(0, false))
 		p.reconciliation.read = true
-		if rd.first { // a process that changed meanwhile is compared once more
-			p.reconciliation.next = time.Now().Add(max(settle, retryShare*time.Since(rd.began)))
-		}
 		if !rd.buffersOnly {
 			p.reconciliation.lost, p.reconciliation.lostParts = rd.lost, rd.lostParts
 			p.reconciliation.lostPrograms = rd.lostPrograms
