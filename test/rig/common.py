@@ -61,8 +61,6 @@ def arguments(doc):
 def run(protocol, workload):
     """Runs a workload, which is given the runtime, from its first message on; returns an exit code."""
     protocol.emit("start", pid=os.getpid())
-    if os.environ.get("TT_METAL_SLOW_DISPATCH_MODE") == "1":
-        lengthen_sleeps()
     try:
         import ttnn  # takes a while, and prints: only after the protocol has its stdout
 
@@ -77,8 +75,8 @@ def run(protocol, workload):
 def lengthen_sleeps():
     """Lets sleeps of the threads that begin from now on take up to 5 ms longer.
 
-    With slow dispatch, releases to 0.74 have several threads for each chip that sleep for microseconds, again and
-    again: the 250 of a galaxy leave two processors no time for anything else.
+    Releases to 0.74 have several threads for each chip that sleep for microseconds, again and again: the 250 of a
+    galaxy leave two processors no time for anything else.
     """
     PR_SET_TIMERSLACK = 29
     if ctypes.CDLL(None, use_errno=True).prctl(PR_SET_TIMERSLACK, 5_000_000, 0, 0, 0) != 0:

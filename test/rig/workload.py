@@ -368,6 +368,8 @@ def main():
     parser.add_argument("--no-wait", action="store_true", help="do not wait for commands at rest points")
     args = parser.parse_args()
 
+    if args.cluster == "galaxy":
+        common.lengthen_sleeps()
     protocol = common.Protocol(wait=not args.no_wait)
     return common.run(protocol, lambda ttnn: run(args, protocol, ttnn))
 
