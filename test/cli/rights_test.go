@@ -168,7 +168,7 @@ func TestRightsAreAskedForAndGranted(t *testing.T) {
 		t.Errorf("%d allocs, %d frees", b.allocs, b.frees)
 	}
 	host.signal(os.Interrupt)
-	host.ends(fine)
+	host.endsAmidOthers()
 }
 
 // A user who was granted the rights traces a run of his own, which gets none of them.

@@ -145,7 +145,7 @@ func TestExporterSamples(t *testing.T) {
 		}
 	}
 	s.signal(os.Interrupt)
-	s.ends(fine)
+	s.endsAmidOthers()
 }
 
 // What is sampled is forwarded, recorded and reported while it is, and a server plays the recording.

@@ -319,7 +319,7 @@ func TestServeDumps(t *testing.T) {
 	if want == 0 {
 		t.Fatal("there is nothing to compare")
 	}
-	// Before the process's buffers are found, a dump says truly that there are none: only the one that lists them counts.
+	// Before the process's buffers and programs are found, a dump says truly that there are none: only the one that lists them counts.
 	var out string
 	listed := func() bool {
 		before := len(s.out.String())
@@ -327,10 +327,10 @@ func TestServeDumps(t *testing.T) {
 		c.send(wire.Record{Type: wire.DumpKernels})
 		c.totals(0)
 		out = s.out.String()[before:]
-		return strings.Contains(out, fmt.Sprintf("Total tracked allocations: %d\n", want))
+		return strings.Contains(out, fmt.Sprintf("Total tracked allocations: %d\n", want)) && strings.Contains(out, "  │ Kernel ID: 0x")
 	}
-	eventually(t, patience, fmt.Sprintf("%d buffers are listed", want), listed)
-	contains(t, out, "Device 1:\n", fmt.Sprintf("(PID %d, ref_count=1)\n", w.PID()), "  │ Kernel ID: 0x", fmt.Sprintf("  │   Owner PID: %d\n", w.PID()))
+	eventually(t, patience, fmt.Sprintf("%d buffers, and kernels, are listed", want), listed)
+	contains(t, out, "Device 1:\n", fmt.Sprintf("(PID %d, ref_count=1)\n", w.PID()), fmt.Sprintf("  │   Owner PID: %d\n", w.PID()))
 	if strings.Contains(out, "perfect cleanup") {
 		t.Error("buffers remain, and it says perfect cleanup")
 	}
