@@ -46,6 +46,7 @@ class Workload:
         self.protocol = protocol
         self.ttnn = ttnn
         self.random = random.Random(args.seed)
+        self.operations = common.operations()
         shape = args.mesh or mock_cluster.MESH_SHAPES[args.cluster]
         self.main = common.open_mesh(ttnn, shape)
         self.shape = shape
@@ -179,7 +180,7 @@ class Workload:
         mesh.sharded(memory, sharding, cores, shard, (1, 1, height, width), dtype, tiled)
 
     def operate(self, rng, mesh):
-        name = rng.choice(common.OPERATIONS)
+        name = rng.choice(self.operations)
         memory = rng.choice(("DRAM", "L1"))
         output = mesh.operation(name, height=common.TILE * rng.randint(1, 2), memory=memory)
         if rng.random() < 0.4 and len(mesh.held) < MAX_HELD:
