@@ -135,16 +135,16 @@ const (
 )
 
 // MapsDevice says whether a process seems to hold a device: Mappings knows. The buffer is for what
-// is read of it.
-func MapsDevice(pid uint32, buffer *bytes.Buffer) bool {
+// is read of it, which may be a part where that fails.
+func MapsDevice(pid uint32, buffer *bytes.Buffer) (bool, error) {
 	f, err := proc.OpenMaps(pid)
 	if err != nil {
-		return false
+		return false, err
 	}
 	defer f.Close()
 	buffer.Reset()
-	_, _ = buffer.ReadFrom(f)
-	return bytes.Contains(buffer.Bytes(), []byte(DeviceFolder+"/")) || bytes.Contains(buffer.Bytes(), []byte("/"+SharedPrefix))
+	_, err = buffer.ReadFrom(f)
+	return bytes.Contains(buffer.Bytes(), []byte(DeviceFolder+"/")) || bytes.Contains(buffer.Bytes(), []byte("/"+SharedPrefix)), err
 }
 
 // search looks for the runtime in all files with code that the process maps.

@@ -200,8 +200,10 @@ func (h *holders) look(seen func(pid uint32)) error {
 			h.looked[pid] = was
 			continue
 		}
-		holds := discover.MapsDevice(pid, &h.maps)
-		h.looked[pid] = holder{holds, had}
+		holds, err := discover.MapsDevice(pid, &h.maps)
+		if holds || err == nil { // what could not be read is read the next time
+			h.looked[pid] = holder{holds, had}
+		}
 		if holds {
 			seen(pid)
 		}
