@@ -336,7 +336,7 @@ func (l *look) run() {
 		l.gone = true
 		return
 	}
-	if !l.search && p.shown && p.whole && !p.ringUnread && p.rested && rests(p.pid, p.ran) {
+	if !l.search && p.whole && !p.ringUnread && p.rested && rests(p.pid, p.ran) {
 		l.idle, l.still, l.ended = true, true, l.at
 		return
 	}

@@ -361,7 +361,7 @@ func (r *run) finishRound() {
 func (r *run) take(l *look) {
 	p := l.p
 	p.busy, p.hangs = false, false
-	if l.search && !p.shown {
+	if !p.shown { // which is a search
 		r.budget.spendFirst(time.Now(), l.cost)
 	} else {
 		r.budget.spend(time.Now(), l.cost-l.charged, !l.search)

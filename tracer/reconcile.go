@@ -273,11 +273,9 @@ func (r *run) merge(rd *reading) {
 	// Where programs are not found, what was lost of them stays lost.
 	unfound := whole && !rd.buffersOnly && !scan.ProgramsRead && len(rd.result.Devices) > 0
 	scan.Partial = superseded || rd.result.Unsearched != nil || unfound || (whole || rd.first) && rd.result.UnreadBut(told) > 0 || slices.ContainsFunc(rd.result.UnreadAllocators, func(a uint64) bool { return p.allocators[a] || rd.result.Holds(a) })
-	if why := rd.result.Unsearched; why != nil {
-		if !p.reconciliation.failureNoticed {
-			p.reconciliation.failureNoticed = true
-			r.t.opts.Notice(fmt.Sprintf("process %d: it may hold more than is shown: %v", pid, why))
-		}
+	if why := rd.result.Unsearched; why != nil && !p.reconciliation.failureNoticed {
+		p.reconciliation.failureNoticed = true
+		r.t.opts.Notice(fmt.Sprintf("process %d: it may hold more than is shown: %v", pid, why))
 	}
 	if !scan.Partial {
 		p.reconciliation.failures = 0

@@ -82,7 +82,7 @@ def run(protocol, workload):
 def lengthen_sleeps():
     """Lets sleeps of the threads that begin from now on take up to 5 ms longer.
 
-    Releases to 0.74 have several threads for each chip that sleep for microseconds, again and again: the 250 of a
+    Releases to 0.75 have several threads for each chip that sleep for microseconds, again and again: the 250 of a
     galaxy leave two processors no time for anything else.
     """
     PR_SET_TIMERSLACK = 29
