@@ -31,8 +31,11 @@ type rescan struct {
 	scans          int
 	// whole: none may be missing, as what comes and goes meanwhile is known from events.
 	whole bool
-	// rested: the process did nothing while all was read last.
-	rested bool
+	// followed: the set was followed to its end when it was read last, and what was met is known. unchanged: moreover,
+	// it was as it had been before.
+	followed, unchanged bool
+	// oneMoment: all that was read last was so at one moment. rested: moreover, the process did nothing meanwhile.
+	oneMoment, rested bool
 	// sizes are what interleaved buffers cost each bank.
 	sizes sizes
 }
@@ -84,6 +87,9 @@ func (n node) possible() bool { return n.next%8 == 0 && n.buffer%8 == 0 && n.buf
 // errMoved: the set changed while it was read.
 var errMoved = errors.New("it changed while it was read")
 
+// errChanging: the process changed what was read of it each time.
+var errChanging = errors.New("it changes faster than it can be read")
+
 // errMixed: what was read is of several moments.
 var errMixed = errors.New("it changed between two readings")
 
@@ -92,6 +98,38 @@ const manyBuffers = 1000
 
 // strictTime is for how much of processors a set is read again until it did not change meanwhile.
 const strictTime = 10 * time.Millisecond
+
+// A node that goes and comes back elsewhere while its set is read leads past others that were there all the time, and what
+// went makes up for them in their number. What is met once is kept while it lives, so it is missing only if it was passed by
+// each time. So a set that changes is followed twice, and four times where none may be missing.
+const (
+	timesFollowed      = 2
+	timesFollowedWhole = 4
+)
+
+// follow reads them as often as it takes, until the time for that is over. As long as it is not over for that,
+// it tries to have all of one moment.
+func (r *rescan) follow(in *Inspector, layout *metal.Layout, allocator, set uint64, strictOver, over func() bool) ([]aggregator.LiveBuffer, error) {
+	left := timesFollowed
+	if r.whole {
+		left = timesFollowedWhole
+	}
+	for {
+		live, err := r.buffers(in, layout, allocator, set, strictOver)
+		if r.followed {
+			left--
+		}
+		switch {
+		case err == nil && (left <= 0 || r.rested || !r.whole && (r.oneMoment || r.unchanged)):
+			return live, nil
+		case err == nil:
+		case errors.Is(err, memory.ErrHung) || errors.Is(err, memory.ErrInterrupted):
+			return nil, err // it would be the same again
+		case over():
+			return nil, fmt.Errorf("reading the buffers of the allocator at %#x: %w: %w", allocator, errChanging, err)
+		}
+	}
+}
 
 // buffers reads what an allocator has now. Until the time for that is over, all of it was so at one moment.
 // Then it is what the allocator had in the milliseconds in which it was read: what was there all the
@@ -115,6 +153,7 @@ func (r *rescan) buffers(in *Inspector, layout *metal.Layout, allocator, set uin
 			*r = rescan{sizes: r.sizes, whole: r.whole} // such as where a page of it is not there any more
 		}
 	}()
+	r.followed, r.unchanged = false, false
 	strict, activity := !over(), watch(in.mem.PID())
 	first, count, err := in.setHead(set)
 	if err != nil {
@@ -142,6 +181,7 @@ func (r *rescan) settle(in *Inspector, layout *metal.Layout, allocator, set, fir
 	if err != nil {
 		return nil, err
 	}
+	r.unchanged = slices.Equal(was, r.order) && found == count && found == after
 	// Of many buffers it hardly ever is the same twice, as long as the process runs.
 	strict = strict && !(activity.ran() && over())
 	kept := false
@@ -166,6 +206,7 @@ func (r *rescan) settle(in *Inspector, layout *metal.Layout, allocator, set, fir
 	if err := r.add(in, layout); err != nil {
 		return nil, err
 	}
+	r.followed = true
 	readings := r.readings(&fields, allocator)
 	switch {
 	case !strict:
@@ -184,7 +225,7 @@ func (r *rescan) settle(in *Inspector, layout *metal.Layout, allocator, set, fir
 	if !strict {
 		r.dropReplaced(readings)
 	}
-	r.rested = strict && activity.rested()
+	r.oneMoment, r.rested = strict, strict && activity.rested()
 	live := make([]aggregator.LiveBuffer, 0, len(readings))
 	for k, i := range r.order {
 		h := &readings[k].live
@@ -253,13 +294,14 @@ func (r *rescan) agreed(fields *bufferFields, allocator uint64, readings []readi
 	return again
 }
 
-// confirm reads the buffers again that are not as they were shown last, and leaves out those that changed
-// meanwhile: they are gone, and what their memory is part of by now may be written in part.
+// confirm reads the buffers again that are not as they were shown last, or whose node was not in the set when
+// the buffer was read, and leaves out those that changed meanwhile: they are gone, and what their memory is part of
+// by now may be written in part.
 func (r *rescan) confirm(in *Inspector, fields *bufferFields, allocator uint64, readings []reading) error {
 	var doubtful []int
 	var nodes, windows []uint64
 	for k, i := range r.order {
-		if s := &r.slots[i]; readings[k].live.Buffer != 0 && readings[k].live != s.was {
+		if s := &r.slots[i]; readings[k].live.Buffer != 0 && (readings[k].live != s.was || readings[k].buffer != s.buffer) {
 			doubtful, nodes, windows = append(doubtful, k), append(nodes, s.node), append(windows, s.window)
 		}
 	}

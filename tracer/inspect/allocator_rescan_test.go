@@ -187,6 +187,9 @@ func TestBufferReadWhileItIsWritten(t *testing.T) {
 		{"nothing", func(*chain) {}, func(*chain) {}, true, all},
 		{"written in part, then whole", half, func(c *chain) { c.write(torn, 999) }, false, without},
 		{"freed and in another node", half, func(c *chain) { c.put(torn, fresh); c.write(fresh, 7) }, false, without},
+		{"freed, and another one at its place before it is followed", func(c *chain) {
+			c.b[torn*256+metal.NodeValue] |= 1 // malloc's note in the node; the buffer is as it was
+		}, func(c *chain) { c.put(torn, torn); c.write(torn, 999) }, false, without},
 		{"its place is another one's", func(c *chain) {
 			c.link(append(slices.Clone(without), chainNodes+1)...)
 			c.put(chainNodes+1, fresh)
@@ -329,24 +332,63 @@ func TestPassedByInAReadingThatIsMadeAgain(t *testing.T) {
 	}
 }
 
-// The set of a process that does not rest is read more than once where no buffer may be missing: what is passed by once is met
-// another time.
-func TestBusySetIsReadMoreThanOnce(t *testing.T) {
-	for _, whole := range []bool{false, true} {
-		c, want := newChain(t), 1
-		if whole {
-			want = wholeTries
-		}
+// The set of a process that does not rest is followed more than once where it changed, and more often where no buffer may
+// be missing.
+func TestBusySetIsFollowedMoreThanOnce(t *testing.T) {
+	for _, c := range []struct {
+		name           string
+		whole, strict  bool
+		followed, most int
+	}{
+		{name: "of one moment", strict: true, followed: 1, most: 1},
+		{name: "of several moments", followed: timesFollowed, most: timesFollowed},
+		{name: "whole", whole: true, strict: true, followed: timesFollowedWhole, most: 1 << 20}, // it rests at no time, as it runs this test
+	} {
+		set := newChain(t)
 		for _, n := range upTo(chainNodes) {
+			set.write(n, uint64(n))
+		}
+		r := &rescan{whole: c.whole}
+		follow := func() (times int) {
+			before := r.scans
+			live, err := r.follow(set.Inspector, chainLayout, set.address(0), set.address(0), func() bool { return !c.strict }, func() bool { return false })
+			if len(live) != chainNodes || err != nil {
+				t.Errorf("%s: %d buffers, %v", c.name, len(live), err)
+			}
+			return r.scans - before
+		}
+		if times := follow(); times < c.followed || times > c.most {
+			t.Errorf("%s: followed %d times", c.name, times)
+		}
+		if times := follow(); !c.whole && times != 1 {
+			t.Errorf("%s: unchanged, and followed %d times", c.name, times)
+		}
+	}
+}
+
+// A new buffer that is passed by once is met when the set is followed once more.
+func TestNewBufferThatIsPassedByOnce(t *testing.T) {
+	const passed, other = 20, chainNodes + 1
+	for _, strictAtFirst := range []bool{false, true} {
+		c := newChain(t)
+		for _, n := range upTo(chainNodes + 1) {
 			c.write(n, uint64(n))
 		}
-		r := &rescan{whole: whole}
-		c.last = map[uint64]*rescan{c.address(0): r}
-		if live, err := c.liveBuffers(chainLayout, c.address(0), 0); len(live) != chainNodes || err != nil {
-			t.Fatalf("%d buffers, %v", len(live), err)
-		}
-		if r.scans < want || !whole && r.scans > want {
-			t.Errorf("whole %t: read %d times", whole, r.scans)
+		c.put(other, other)
+		nodes := upTo(chainNodes)
+		nodes[passed-1] = other
+		c.link(nodes...) // so their number is as before
+		binary.LittleEndian.PutUint64(c.b[metal.SetCount:], chainNodes)
+		readings := 0
+		r := &rescan{}
+		live, err := r.follow(c.Inspector, chainLayout, c.address(0), c.address(0), func() bool {
+			if readings++; readings == 2 {
+				c.link(upTo(chainNodes)...)
+			}
+			return !strictAtFirst || readings > 1
+		}, func() bool { return false })
+		if err != nil || !slices.ContainsFunc(live, func(h aggregator.LiveBuffer) bool { return h.Buffer == c.buffer(passed) }) {
+			t.Errorf("strict at first %t, %d buffers without the one that was passed by, %v", strictAtFirst, len(live), err)
 		}
 	}
 }

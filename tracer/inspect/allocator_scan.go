@@ -206,18 +206,9 @@ func (in *Inspector) hasBanks(allocator uint64) bool {
 	return err == nil && n > 0 && n < most
 }
 
-// wholeTries is how often a set is read that changes meanwhile, until none of its buffers can be missing: a node that went
-// and came back elsewhere leads past others that were there all the time, and what went makes up for them in their number.
-// What is met once is kept while it lives, so it is missing only if it was passed by each time.
-const wholeTries = 4
-
-// errChanging: the process changed what was read of it each time.
-var errChanging = errors.New("it changes faster than it can be read")
-
 // liveBuffers reads the buffers of an allocator. The process runs on meanwhile: what it
 // does not touch is read right, and the set is read again until it is whole.
-func (in *Inspector) liveBuffers(layout *metal.Layout, allocator, set uint64) (live []aggregator.LiveBuffer, err error) {
-	limit, strict := in.limit(time.Second), in.limit(strictTime)
+func (in *Inspector) liveBuffers(layout *metal.Layout, allocator, set uint64) ([]aggregator.LiveBuffer, error) {
 	r := in.last[allocator]
 	if r == nil {
 		r = &rescan{whole: in.last == nil}
@@ -225,22 +216,7 @@ func (in *Inspector) liveBuffers(layout *metal.Layout, allocator, set uint64) (l
 			in.last[allocator] = r
 		}
 	}
-	for tries := 1; ; {
-		live, err = r.buffers(in, layout, allocator, allocator+set, strict.Over)
-		switch {
-		case err == nil && (!r.whole || r.rested || tries == wholeTries):
-			return live, nil
-		case err == nil:
-			tries++
-			continue
-		}
-		if errors.Is(err, memory.ErrHung) || errors.Is(err, memory.ErrInterrupted) {
-			return nil, err // it would be the same again
-		}
-		if limit.Over() {
-			return nil, fmt.Errorf("reading the buffers of the allocator at %#x: %w: %w", allocator, errChanging, err)
-		}
-	}
+	return r.follow(in, layout, allocator, allocator+set, in.limit(strictTime).Over, in.limit(time.Second).Over)
 }
 
 // setHead is the first node of a std::unordered_set and how many elements it has.
