@@ -56,10 +56,10 @@ func (p *process) events(l *look, names inspect.ChipNames, uses func(uint64) boo
 	first := !p.shown
 	p.shown = true
 	if l.idle {
-		add(aggregator.Event{Kind: aggregator.AllocatorsScanned, Scan: &aggregator.AllocatorScan{BuffersOnly: p.ran != p.searched, Began: l.at}})
+		add(aggregator.Event{Kind: aggregator.AllocatorsScanned, Scan: &aggregator.AllocatorScan{BuffersOnly: p.did != p.searched, Began: l.at}})
 		return list
 	}
-	p.ran, p.rested = l.ran, l.still
+	p.did, p.rested = l.did, l.still
 	if l.err != nil {
 		p.whole = false
 		if p.failed++; p.failed == notRead || first {
@@ -101,14 +101,14 @@ func (p *process) events(l *look, names inspect.ChipNames, uses func(uint64) boo
 	scan.Partial = len(l.scan.UnreadAllocators) > 0 || len(l.scan.UnreadPrograms) > 0 || l.scan.Unsearched != nil
 	p.whole = !scan.Partial && !p.awaitsChips() && !p.awaitsPlaces()
 	if l.search && p.whole && l.still {
-		p.searched = l.ran
+		p.searched = l.did
 	}
 	add(aggregator.Event{Kind: aggregator.AllocatorsScanned, Scan: &scan})
 	why := ""
 	switch {
 	case l.search && l.scan.Unsearched != nil:
 		why = l.scan.Unsearched.Error()
-	case !l.search && p.ran != p.searched:
+	case !l.search && p.did != p.searched:
 		why = "new devices and programs wait to be searched for"
 	}
 	if why != p.unsearched {
@@ -274,17 +274,19 @@ func (p *process) programsFound(l *look, add func(aggregator.Event)) {
 			add(aggregator.Event{Kind: aggregator.CBPlaced, Device: c.Device, Program: program.ID, CB: &c.CB})
 		}
 	}
-	unknown := false
+	var why error
 	for _, one := range p.programs {
-		unknown = unknown || one.chipsUnknown
-	}
-	if unknown != p.chipsUnknown {
-		p.chipsUnknown = unknown
-		kind := aggregator.ReasonLifted
-		if unknown {
-			kind = aggregator.ReasonRaised
+		if one.chipsUnknown != nil {
+			why = one.chipsUnknown
 		}
-		add(aggregator.Event{Kind: kind, Reason: &aggregator.Reason{Code: aggregator.ReasonProgramChips}})
+	}
+	if unknown := why != nil; unknown != p.chipsUnknown {
+		p.chipsUnknown = unknown
+		kind, detail := aggregator.ReasonLifted, ""
+		if unknown {
+			kind, detail = aggregator.ReasonRaised, why.Error()
+		}
+		add(aggregator.Event{Kind: kind, Reason: &aggregator.Reason{Code: aggregator.ReasonProgramChips, Detail: detail}})
 	}
 	if n := len(l.scan.UnreadPrograms); n > 0 && !p.noticed {
 		l.notice = fmt.Sprintf("%d programs could not be read: %v", n, l.scan.Why)
@@ -320,7 +322,7 @@ func (p *process) ringsFound(l *look, add func(aggregator.Event)) {
 // awaitsChips says whether a program must be read again for its chips.
 func (p *process) awaitsChips() bool {
 	for _, one := range p.programs {
-		if one.placed && one.again(p.ran) {
+		if one.placed && one.again(p.did) {
 			return true
 		}
 	}
@@ -340,11 +342,11 @@ func (p *process) awaitsPlaces() bool {
 
 func programOf(l *look, from inspect.Program, was program) program {
 	tries := 0
-	if was.ran == l.ran {
+	if was.did == l.did {
 		tries = was.tries
 	}
 	if l.still {
 		tries++
 	}
-	return program{number: l.numbers[from.ID], placed: true, chipsUnknown: from.ChipsUnknown, tries: tries, ran: l.ran}
+	return program{number: l.numbers[from.ID], placed: true, chipsUnknown: from.ChipsUnknown, tries: tries, did: l.did}
 }

@@ -65,9 +65,9 @@ type process struct {
 	// unsure: whether some of its devices are such copies is not known.
 	unsure bool
 
-	// ran is what the process had of processors when the last look began, and searched
-	// when the last search did; at rest it is the same at the next look.
-	ran, searched time.Duration
+	// did is what the process had done when the last look began, and searched when the last search
+	// did; at rest it is the same at the next look.
+	did, searched proc.Activity
 	// rested: the process did nothing during the last look.
 	rested bool
 	// whole: the last look left nothing out. searchCost is what the last search took, 0 after the first, which reads
@@ -94,11 +94,11 @@ type held struct {
 type program struct {
 	number uint64
 	placed bool
-	// chipsUnknown: on which chips of a mesh it is was not to be had, in so many tries since
-	// the process last did something, by when it had had ran of processors.
-	chipsUnknown bool
+	// chipsUnknown is why on which chips of a mesh it is was not to be had, in so many tries since
+	// the process last did something, by when it had done that.
+	chipsUnknown error
 	tries        int
-	ran          time.Duration
+	did          proc.Activity
 }
 
 // unplaced is a program that was not placed, or on which device is not known. It is read again once something of it
@@ -121,9 +121,9 @@ func (p *process) openDevices() []uint64 { return slices.Sorted(maps.Keys(p.devi
 // run since, the tries begin anew.
 const chipTries = 4
 
-// again says whether the program of a process that has had ran of processors must be read again.
-func (p program) again(ran time.Duration) bool {
-	return !p.placed || p.chipsUnknown && (p.tries < chipTries || p.ran != ran)
+// again says whether the program of a process that did so much must be read again.
+func (p program) again(did proc.Activity) bool {
+	return !p.placed || p.chipsUnknown != nil && (p.tries < chipTries || p.did != did)
 }
 
 func newProcess(m proc.Mapping, l *library) (*process, error) {
@@ -216,38 +216,14 @@ func unreadable(pid uint32, err error) error {
 	return fmt.Errorf("its memory may not be read: %w", err)
 }
 
-// stirs counts what ran of processes whose time of processors does not tell, as the host kernel's clock is too coarse.
-var stirs atomic.Int64
-
-// ran is what a process had of processors so far, or, where the host kernel cannot tell, what it never had
-// before. It is false where there is no such process. It is called on a locked thread.
-func ran(pid uint32) (time.Duration, bool) {
-	had, ok := proc.ProcessorTime(pid)
-	if !proc.FineClock() {
-		had = -time.Duration(stirs.Add(1))
-	}
-	return had, ok
-}
-
-// rests says whether a process, which had ran so much, did nothing since then. It is called on a locked thread.
-func rests(pid uint32, had time.Duration) bool {
-	since := func() bool {
-		now, ok := ran(pid)
-		return !ok || now != had
-	}
-	// To list its threads takes long: most that ran have had more by now. A thread that stops running after
-	// it was looked at is in the time.
-	return !since() && !proc.Running(pid) && !since()
-}
-
 // searches says whether its next look is a search for devices, allocators and
 // programs, and not only of the buffers that known allocators have.
 func (p *process) searches(b *budget, now time.Time) bool {
 	if !p.shown {
 		return true
 	}
-	rest := rests(p.pid, p.ran)
-	return !(rest && p.ran == p.searched) && b.permits(p.searchCost, rest, now.Sub(p.lastSearch))
+	rest := p.did.Rests(p.pid)
+	return !(rest && p.did == p.searched) && b.permits(p.searchCost, rest, now.Sub(p.lastSearch))
 }
 
 // look is one look at a process.
@@ -269,7 +245,7 @@ type look struct {
 	at, ended  uint64
 	cost       time.Duration
 	searchCost time.Duration
-	ran        time.Duration
+	did        proc.Activity
 	// still: the process did nothing meanwhile.
 	still  bool
 	gone   bool
@@ -331,12 +307,15 @@ func (l *look) run() {
 		l.thread.Store(0)
 	}()
 	l.at = proc.Now()
-	var ok bool
-	if l.ran, ok = ran(p.pid); !ok || !proc.Alive(p.pid) {
+	rests, ok := p.did.Rests(p.pid), true
+	if l.did = p.did; !rests {
+		l.did, ok = proc.ActivityOf(p.pid)
+	}
+	if !ok || !proc.Alive(p.pid) {
 		l.gone = true
 		return
 	}
-	if !l.search && p.whole && !p.ringUnread && p.rested && rests(p.pid, p.ran) {
+	if !l.search && p.whole && !p.ringUnread && p.rested && rests {
 		l.idle, l.still, l.ended = true, true, l.at
 		return
 	}
@@ -351,7 +330,7 @@ func (l *look) run() {
 			return
 		}
 	}
-	l.still, l.ended = rests(p.pid, l.ran), proc.Now()
+	l.still, l.ended = l.did.Rests(p.pid), proc.Now()
 	if l.search {
 		l.searchCost = l.used(unix.Gettid()) - l.spent
 	}
@@ -377,7 +356,7 @@ func (l *look) read() {
 	programs := map[uint64]bool{}
 	l.numbers = map[uint64]uint64{}
 	for id, was := range p.programs {
-		if number := p.ProgramNumber(id); !was.again(l.ran) && number == was.number {
+		if number := p.ProgramNumber(id); !was.again(l.did) && number == was.number {
 			programs[id] = true
 		}
 	}

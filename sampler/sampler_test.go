@@ -413,13 +413,13 @@ func TestSearchesThatTakeLong(t *testing.T) {
 
 // A process that did nothing is not read again, though a search is due. What that one has to clear up is not cleared up by this.
 func TestIdleBeforeItsSearch(t *testing.T) {
-	p := &process{pid: 1, shown: true, whole: true, ran: 5}
+	p := &process{pid: 1, shown: true, whole: true, did: proc.Activity{Time: 5}}
 	for _, c := range []struct {
 		searched    time.Duration
 		buffersOnly bool
 	}{{4, true}, {5, false}} {
-		p.searched = c.searched
-		list := p.events(&look{p: p, idle: true, ran: 5}, nil, nil)
+		p.searched.Time = c.searched
+		list := p.events(&look{p: p, idle: true, did: proc.Activity{Time: 5}}, nil, nil)
 		if len(list) != 1 || list[0].Scan == nil || list[0].Scan.BuffersOnly != c.buffersOnly {
 			t.Errorf("searched at %d: %+v", c.searched, list)
 		}

@@ -3,7 +3,6 @@ package tracer
 import (
 	"errors"
 	"fmt"
-	"sync"
 
 	"tt-memtrace/aggregator"
 	"tt-memtrace/tracer/metal"
@@ -31,7 +30,7 @@ func (rel *relations) ringsDue(pid uint32) bool {
 func (r *run) configRings(p *traced) {
 	pid := p.mapping.PID
 	rel := r.relations(pid)
-	rel.ringsRead, rel.ringsAgain = r.launchedAt, !fineClock()
+	rel.ringsRead, rel.ringsAgain = r.launchedAt, !proc.FineClock()
 	rel.ringsRan, _ = proc.ProcessorTime(pid)
 	var failed error
 	var unread []aggregator.Chip
@@ -75,9 +74,6 @@ func (r *run) configRings(p *traced) {
 	}
 	rel.ringsUnread = failed != nil
 }
-
-// fineClock says whether a process cannot run without its processor time showing that.
-var fineClock = sync.OnceValue(proc.FineClock)
 
 // queueDevice finds the device of a command queue, and describes it if that was
 // not done yet.

@@ -1,6 +1,7 @@
 package tracer
 
 import (
+	"errors"
 	"slices"
 
 	"tt-memtrace/aggregator"
@@ -14,20 +15,19 @@ type part struct {
 	devices map[uint64][]uint64
 }
 
-// cover are the devices that the range covers of a mesh; none where that cannot be had.
-func (r *run) cover(p *traced, c *part, mesh uint64) []uint64 {
+// cover are the devices that the range covers of a mesh.
+func (r *run) cover(p *traced, c *part, mesh uint64) (list []uint64, err error) {
 	list, asked := c.devices[mesh]
 	if !asked {
-		var err error
 		if list, err = p.InRange(mesh, c.MeshRange); err != nil {
-			return nil
+			return nil, err
 		}
 		if c.devices == nil {
 			c.devices = map[uint64][]uint64{}
 		}
 		c.devices[mesh] = list
 	}
-	return list
+	return list, nil
 }
 
 // isMesh says whether a device is known to have several chips.
@@ -49,10 +49,10 @@ func (r *run) spread(p *traced, from origin, program, device, mesh uint64) []uin
 		c.placed = true
 		return one
 	}
-	list := r.cover(p, c.part, mesh)
+	list, err := r.cover(p, c.part, mesh)
 	switch {
-	case list == nil:
-		r.chipsUnknown(p, from.time, program)
+	case err != nil:
+		r.chipsUnknown(p, from.time, program, err)
 		return one
 	case len(list) == len(p.devices[mesh]):
 		return one
@@ -67,13 +67,15 @@ func (r *run) spread(p *traced, from origin, program, device, mesh uint64) []uin
 	return nil
 }
 
+var errPlacedBefore = errors.New("it was placed before its workload was known")
+
 // chipsUnknown marks a process of which a program is counted on all chips of a mesh, and may be
 // on some of them only, until the program ends or its chips are known.
-func (r *run) chipsUnknown(p *traced, at, program uint64) {
+func (r *run) chipsUnknown(p *traced, at, program uint64, why error) {
 	rel := r.relations(p.mapping.PID)
 	rel.chipsUnknown[program] = struct{}{}
 	r.emit(aggregator.Event{Kind: aggregator.ReasonRaised, PID: p.mapping.PID, Time: at,
-		Reason: &aggregator.Reason{Code: aggregator.ReasonProgramChips}})
+		Reason: &aggregator.Reason{Code: aggregator.ReasonProgramChips, Detail: why.Error()}})
 }
 
 // chipsKnown takes the mark away with the last program that it was for.

@@ -402,8 +402,8 @@ func (r *run) addPrograms(p *traced, from origin, b *inspect.ProcessScan, touche
 		if c := rel.program(h.ID); h.Range.At != 0 && c.part == nil {
 			c.part = &part{MeshRange: h.Range}
 		}
-		if h.ChipsUnknown {
-			r.chipsUnknown(p, from.time, h.ID)
+		if h.ChipsUnknown != nil {
+			r.chipsUnknown(p, from.time, h.ID, h.ChipsUnknown)
 		} else {
 			r.chipsKnown(from.pid, from.time, h.ID)
 		}

@@ -166,7 +166,7 @@ func (r *run) kernel(from origin, kind bpf.MemtraceTtKind, b []byte) {
 		if p, known := r.processes[from.pid]; known {
 			p.touch(e.Program)
 			if c.placed {
-				r.chipsUnknown(p, from.time, e.Program)
+				r.chipsUnknown(p, from.time, e.Program, errPlacedBefore)
 			}
 		}
 		if w.name != "" {

@@ -76,7 +76,7 @@ func (in *Inspector) chipsOf(open map[uint64]uint64) map[uint64][]uint32 {
 //
 // A workload has a std::unordered_map from ranges to programs. A node of it is a piece of
 // malloc's: the next node, the range, and the pointers to the program and to its control block. The
-// size of the piece says where it begins, and the first word of a range points into itself.
+// size of the piece says where it begins.
 func (in *Inspector) nodesOf(programs, pointers []uint64) map[uint64][]MeshRange {
 	wanted := make(map[uint64]bool, len(programs))
 	for _, p := range programs {
@@ -114,16 +114,32 @@ func (in *Inspector) keyBefore(program uint64) (key uint64, ok bool) {
 		if rest := size&^flags + node - header; rest < program+pointers || rest >= program+pointers+16+8 {
 			continue
 		}
-		if first, err := pages.U64(node + 8); err == nil && first > node+8 && first < program {
+		if in.isRange(node+8, program) {
 			return node + 8, true
 		}
 	}
 	return 0, false
 }
 
+// isRange says whether a range can lie between two addresses: of its two coordinates, which are alike, the first words point
+// into them. What was in the unused places of the first one can look like the size of a piece that begins there.
+func (in *Inspector) isRange(from, to uint64) bool {
+	pages := in.pages()
+	first, err := pages.U64(from)
+	if err != nil || first <= from || first >= to {
+		return false
+	}
+	for at := first + 8; at+8 < to; at += 8 {
+		if word, err := pages.U64(at); err == nil && word-at == first-from && word < to {
+			return true
+		}
+	}
+	return false
+}
+
 // narrow leaves the devices that a program is on, of those that it was placed on: all the chips of
-// a mesh, or the mesh. It is false where that is unknown.
-func (in *Inspector) narrow(devices []uint64, ranges []MeshRange, chips map[uint64][]uint32) ([]uint64, MeshRange, bool) {
+// a mesh, or the mesh. It fails, and leaves all, where that is unknown.
+func (in *Inspector) narrow(devices []uint64, ranges []MeshRange, chips map[uint64][]uint32) ([]uint64, MeshRange, error) {
 	var placed []uint32
 	for _, d := range devices {
 		for _, c := range chips[d] {
@@ -134,10 +150,11 @@ func (in *Inspector) narrow(devices []uint64, ranges []MeshRange, chips map[uint
 	}
 	slices.Sort(placed)
 	if len(placed) < 2 {
-		return devices, MeshRange{}, true
+		return devices, MeshRange{}, nil
 	}
 	var of []uint64
 	var by MeshRange
+	why := errors.New("no workload was found that has it")
 	for mesh, list := range chips {
 		if !slices.Equal(list, placed) {
 			continue
@@ -145,20 +162,21 @@ func (in *Inspector) narrow(devices []uint64, ranges []MeshRange, chips map[uint
 		for _, r := range ranges {
 			on, err := in.InRange(mesh, r)
 			if err != nil {
+				why = err
 				continue
 			}
 			slices.Sort(on)
 			if of != nil && !slices.Equal(of, on) {
-				return devices, MeshRange{}, false
+				return devices, MeshRange{}, errors.New("several workloads seem to have it, for other parts of the mesh")
 			}
 			of, by = on, r
 		}
 	}
-	if of == nil {
-		return devices, by, false
+	switch {
+	case of == nil:
+		return devices, by, why
+	case len(of) == len(placed):
+		return devices, by, nil
 	}
-	if len(of) == len(placed) {
-		return devices, by, true
-	}
-	return of, by, true
+	return of, by, nil
 }

@@ -24,10 +24,10 @@ type Program struct {
 	// Devices that it runs on; none where it was not placed, and its State by then.
 	Devices []uint64
 	State   uint64
-	// Range of the mesh's coordinates that it is for, of a program of a workload; ChipsUnknown:
-	// it may be on a part of Devices only.
+	// Range of the mesh's coordinates that it is for, of a program of a workload; ChipsUnknown
+	// is why it may be on a part of Devices only.
 	Range        MeshRange
-	ChipsUnknown bool
+	ChipsUnknown error
 	Placed       []PlacedBuffer
 	Kernels      []Kernel
 	// Copies of its kernels in DRAM, from which they are loaded.
@@ -547,9 +547,7 @@ func (in *Inspector) describeProgram(program uint64, open map[uint64]uint64, b b
 	if h.Copies, err = in.kernelCopies(program, h.Devices); err != nil {
 		return h, err
 	}
-	var known bool
-	h.Devices, h.Range, known = in.narrow(h.Devices, ranges, chips)
-	h.ChipsUnknown = !known
+	h.Devices, h.Range, h.ChipsUnknown = in.narrow(h.Devices, ranges, chips)
 	if h.Placed, err = in.placed(program, h.Devices); err != nil {
 		return h, err
 	}

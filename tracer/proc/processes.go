@@ -10,10 +10,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/prometheus/procfs"
-	"golang.org/x/sys/unix"
 )
 
 // Name is how the host kernel calls a process, of 15 bytes at most, and when it started, in ticks since
@@ -85,75 +83,6 @@ func Alive(pid uint32) bool {
 		st, err := p.Stat()
 		return err == nil && st.Flags&exiting == 0
 	})
-}
-
-// ProcessorTime is what a process had of processors so far, all its threads. It is false where there is
-// no such process. The host kernel brings it up to date when a thread stops running and at its ticks only:
-// where it is the same as before and Running is false, the process did nothing.
-func ProcessorTime(pid uint32) (time.Duration, bool) {
-	const schedule = 2 // CPUCLOCK_SCHED, of the process
-	return processorClock(^int32(pid)<<3 | schedule)
-}
-
-// Running says whether a thread of a process runs or waits for a processor, or that is not known.
-func Running(pid uint32) bool {
-	threads, err := os.Open(fmt.Sprintf("/proc/%d/task", pid))
-	if err != nil {
-		return true
-	}
-	defer threads.Close()
-	list, err := threads.Readdirnames(-1)
-	if err != nil {
-		return true
-	}
-	dir, b := int(threads.Fd()), make([]byte, 256) // the state is the third field
-	for _, thread := range list {
-		// os.ReadFile takes three times as many system calls.
-		fd, err := unix.Openat(dir, thread+"/stat", unix.O_RDONLY|unix.O_CLOEXEC, 0)
-		if err != nil {
-			return true // it ended just now
-		}
-		n, err := unix.Read(fd, b)
-		_ = unix.Close(fd)
-		if err != nil {
-			return true
-		}
-		// A command can have parentheses itself.
-		at := bytes.LastIndexByte(b[:n], ')') + 2
-		if at >= n || b[at] == 'R' {
-			return true
-		}
-	}
-	return false
-}
-
-// ThreadTime is what a thread of this process had of processors so far.
-func ThreadTime(tid int) (time.Duration, bool) {
-	const schedule = 6 // CPUCLOCK_SCHED, of the thread
-	return processorClock(^int32(tid)<<3 | schedule)
-}
-
-// FineClock says whether the host kernel counts the time of processors in less than it takes to read
-// it. Where its clock is that of its ticks, of a few ms, a process can run and have had no time.
-func FineClock() bool {
-	tid := unix.Gettid()
-	last := time.Duration(-1)
-	for range 4 {
-		now, ok := ThreadTime(tid)
-		if !ok || now == last {
-			return false
-		}
-		last = now
-	}
-	return true
-}
-
-func processorClock(id int32) (time.Duration, bool) {
-	var ts unix.Timespec
-	if err := unix.ClockGettime(id, &ts); err != nil {
-		return 0, false
-	}
-	return time.Duration(ts.Nano()), true
 }
 
 // Uninterruptible says whether a thread of this process waits for what the host kernel does, such as
