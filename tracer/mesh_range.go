@@ -46,7 +46,9 @@ func (r *run) spread(p *traced, from origin, program, device, mesh uint64) []uin
 		return one
 	}
 	if c.part == nil {
-		c.placed = true
+		if !slices.Contains(c.placed, mesh) {
+			c.placed = append(c.placed, mesh)
+		}
 		return one
 	}
 	list, err := r.cover(p, c.part, mesh)

@@ -1,6 +1,7 @@
 package tracer
 
 import (
+	"cmp"
 	"slices"
 	"time"
 	"unsafe"
@@ -57,10 +58,10 @@ type relations struct {
 type compiled struct {
 	workload uint64
 	kernels  []uint64
-	// part of a mesh that it is for, nil where unknown. placed: something of it was published
-	// on a mesh before.
+	// part of a mesh that it is for, nil where unknown. placed are meshes on all of which something of
+	// it was published before.
 	part   *part
-	placed bool
+	placed []uint64
 	// scratchpads that were published, by device.
 	scratchpads map[uint64][]*aggregator.CircularBuffer
 	// config is what it takes of the kernel-config ring, bytes; 0 as long as that is not known.
@@ -165,8 +166,10 @@ func (r *run) kernel(from origin, kind bpf.MemtraceTtKind, b []byte) {
 		c.part = &part{MeshRange: inspect.MeshRange{At: e.Range, Bytes: slices.Clone(e.Bytes[:min(e.Length, uint64(len(e.Bytes)))])}}
 		if p, known := r.processes[from.pid]; known {
 			p.touch(e.Program)
-			if c.placed {
-				r.chipsUnknown(p, from.time, e.Program, errPlacedBefore)
+			for _, mesh := range c.placed {
+				if list, err := r.cover(p, c.part, mesh); err != nil || len(list) != len(p.devices[mesh]) {
+					r.chipsUnknown(p, from.time, e.Program, cmp.Or(err, errPlacedBefore))
+				}
 			}
 		}
 		if w.name != "" {
