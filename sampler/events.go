@@ -274,19 +274,20 @@ func (p *process) programsFound(l *look, add func(aggregator.Event)) {
 			add(aggregator.Event{Kind: aggregator.CBPlaced, Device: c.Device, Program: program.ID, CB: &c.CB})
 		}
 	}
-	var why error
-	for _, one := range p.programs {
-		if one.chipsUnknown != nil {
-			why = one.chipsUnknown
+	why := "" // of the first
+	for _, id := range slices.Sorted(maps.Keys(p.programs)) {
+		if err := p.programs[id].chipsUnknown; err != nil {
+			why = err.Error()
+			break
 		}
 	}
-	if unknown := why != nil; unknown != p.chipsUnknown {
-		p.chipsUnknown = unknown
-		kind, detail := aggregator.ReasonLifted, ""
-		if unknown {
-			kind, detail = aggregator.ReasonRaised, why.Error()
+	if why != p.chipsUnknown {
+		p.chipsUnknown = why
+		kind := aggregator.ReasonLifted
+		if why != "" {
+			kind = aggregator.ReasonRaised
 		}
-		add(aggregator.Event{Kind: kind, Reason: &aggregator.Reason{Code: aggregator.ReasonProgramChips, Detail: detail}})
+		add(aggregator.Event{Kind: kind, Reason: &aggregator.Reason{Code: aggregator.ReasonProgramChips, Detail: why}})
 	}
 	if n := len(l.scan.UnreadPrograms); n > 0 && !p.noticed {
 		l.notice = fmt.Sprintf("%d programs could not be read: %v", n, l.scan.Why)

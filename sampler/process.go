@@ -53,8 +53,8 @@ type process struct {
 	programs map[uint64]program
 	// unplaced are programs that were not placed when they were read.
 	unplaced map[uint64]unplaced
-	// chipsUnknown: on which chips one of them is was not to be had, which is said.
-	chipsUnknown bool
+	// chipsUnknown is why on which chips one of them is was not to be had, as it was said, or empty.
+	chipsUnknown string
 	files        *inspect.KernelFiles
 	rings        inspect.Rings
 	// ringUnread: one of them could not be read last, so it is read again though nothing happened.

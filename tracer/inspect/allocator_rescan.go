@@ -110,17 +110,20 @@ const (
 // follow reads them as often as it takes, until the time for that is over. As long as it is not over for that,
 // it tries to have all of one moment.
 func (r *rescan) follow(in *Inspector, layout *metal.Layout, allocator, set uint64, strictOver, over func() bool) ([]aggregator.LiveBuffer, error) {
-	left := timesFollowed
+	times := timesFollowed
 	if r.whole {
-		left = timesFollowedWhole
+		times = timesFollowedWhole
 	}
-	for {
+	for followed := 0; ; {
 		live, err := r.buffers(in, layout, allocator, set, strictOver)
-		if r.followed {
-			left--
+		switch {
+		case r.followed:
+			followed++
+		case r.pieces == nil: // what was met is forgotten
+			followed = 0
 		}
 		switch {
-		case err == nil && (left <= 0 || r.rested || !r.whole && (r.oneMoment || r.unchanged)):
+		case err == nil && (followed >= times || r.rested || !r.whole && (r.oneMoment || r.unchanged)):
 			return live, nil
 		case err == nil:
 		case errors.Is(err, memory.ErrHung) || errors.Is(err, memory.ErrInterrupted):

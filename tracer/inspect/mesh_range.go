@@ -155,6 +155,9 @@ func (in *Inspector) narrow(devices []uint64, ranges []MeshRange, chips map[uint
 	var of []uint64
 	var by MeshRange
 	why := errors.New("no workload was found that has it")
+	if len(ranges) > 0 {
+		why = errors.New("no open mesh has the chips that it was placed on")
+	}
 	for mesh, list := range chips {
 		if !slices.Equal(list, placed) {
 			continue

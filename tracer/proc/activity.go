@@ -8,7 +8,6 @@ import (
 	"strconv"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -22,72 +21,64 @@ func ProcessorTime(pid uint32) (time.Duration, bool) {
 	return processorClock(^int32(pid)<<3 | schedule)
 }
 
-// Activity is what a process did so far: what it had of processors, and how often its threads stopped running. As
-// long as it does nothing both remain. On a virtual machine the host kernel takes from the time what the machine itself did
-// not have, which can be all that a thread ran for.
+// Activity is what a process did so far: what it had of processors, which threads it has, as the sum of their numbers, and how
+// often these stopped running. As long as it does nothing all remains. The time alone does not tell, where the host kernel's clock is coarse, and on a virtual
+// machine: there it takes from the time what the machine itself did not have, which can be all that a thread ran for.
 type Activity struct {
-	Time  time.Duration
-	Stops uint64
+	Time           time.Duration
+	Threads, Stops uint64
 }
 
-// stirs counts what processes did where the host kernel's clock is too coarse to tell.
-var stirs atomic.Int64
-
-// ActivityOf is what a process did so far or, where the host kernel cannot tell, what it never did before. It is false
-// where there is no such process. It is called on a locked thread.
+// ActivityOf is what a process did so far. It is false where there is no such process.
 func ActivityOf(pid uint32) (a Activity, ok bool) {
 	a.Time, ok = ProcessorTime(pid)
-	if !FineClock() {
-		return Activity{Time: -time.Duration(stirs.Add(1))}, ok
-	}
-	_, a.Stops = threads(pid)
+	_, a.Threads, a.Stops = threads(pid)
 	return a, ok
 }
 
-// Rests says whether a process did nothing since then. It is called on a locked thread.
+// Rests says whether a process did nothing since then.
 func (a Activity) Rests(pid uint32) bool {
 	since := func() bool {
 		now, ok := ProcessorTime(pid)
-		return !ok || now != a.Time || !FineClock()
+		return !ok || now != a.Time
 	}
-	// To list its threads takes long: most that ran have had more by now. A thread that stops running after
-	// it was looked at is in the time.
+	// To list its threads takes long: most that ran have had more by now.
 	if since() {
 		return false
 	}
-	running, stops := threads(pid)
-	return !running && stops == a.Stops && !since()
+	running, numbers, stops := threads(pid)
+	return !running && numbers == a.Threads && stops == a.Stops && !since()
 }
 
 // Running says whether a thread of a process runs or waits for a processor, or that is not known.
 func Running(pid uint32) bool {
-	running, _ := threads(pid)
+	running, _, _ := threads(pid)
 	return running
 }
 
-// threads says whether one of a process's threads runs or waits for a processor, or that is not known, and how often they
-// stopped running.
-func threads(pid uint32) (running bool, stops uint64) {
+// threads says whether one of a process's threads runs or waits for a processor, or that is not known, the sum of their
+// numbers, and how often they stopped running.
+func threads(pid uint32) (running bool, numbers, stops uint64) {
 	tasks, err := os.Open(fmt.Sprintf("/proc/%d/task", pid))
 	if err != nil {
-		return true, 0
+		return true, 0, 0
 	}
 	defer tasks.Close()
 	list, err := tasks.Readdirnames(-1)
 	if err != nil {
-		return true, 0
+		return true, 0, 0
 	}
 	dir, b := int(tasks.Fd()), make([]byte, 1<<14) // with a bit for each processor that there can be
 	for _, thread := range list {
 		// os.ReadFile takes three times as many system calls.
 		fd, err := unix.Openat(dir, thread+"/status", unix.O_RDONLY|unix.O_CLOEXEC, 0)
 		if err != nil {
-			return true, 0 // it ended just now
+			return true, 0, 0 // it ended just now
 		}
 		n, err := unix.Read(fd, b)
 		_ = unix.Close(fd)
 		if err != nil {
-			return true, 0
+			return true, 0, 0
 		}
 		status := b[:n]
 		_, state, _ := bytes.Cut(status, []byte("\nState:\t"))
@@ -95,15 +86,15 @@ func threads(pid uint32) (running bool, stops uint64) {
 		_, rest, _ := bytes.Cut(state, []byte("\nvoluntary_ctxt_switches:\t"))
 		waited, rest, _ := bytes.Cut(rest, []byte("\nnonvoluntary_ctxt_switches:\t"))
 		displaced, _, _ := bytes.Cut(rest, []byte("\n"))
-		for _, text := range [][]byte{waited, displaced} {
-			count, err := strconv.ParseUint(string(text), 10, 64)
-			if err != nil {
-				return true, 0
-			}
-			stops += count
+		number, err := strconv.ParseUint(thread, 10, 64)
+		waits, err1 := strconv.ParseUint(string(waited), 10, 64)
+		others, err2 := strconv.ParseUint(string(displaced), 10, 64)
+		if err != nil || err1 != nil || err2 != nil {
+			return true, 0, 0
 		}
+		numbers, stops = numbers+number, stops+waits+others
 	}
-	return running, stops
+	return running, numbers, stops
 }
 
 // ThreadTime is what a thread of this process had of processors so far.

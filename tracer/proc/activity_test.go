@@ -3,15 +3,12 @@ package proc
 import (
 	"bufio"
 	"os/exec"
-	"runtime"
 	"testing"
 	"time"
 )
 
 // What a process did shows, also where the host kernel counts no time for it.
 func TestActivity(t *testing.T) {
-	runtime.LockOSThread()
-	defer runtime.UnlockOSThread()
 	cmd := exec.Command("cat")
 	in, err := cmd.StdinPipe()
 	if err != nil {
@@ -48,8 +45,8 @@ func TestActivity(t *testing.T) {
 		time.Sleep(time.Millisecond)
 		at, ok = ActivityOf(pid)
 	}
-	if !ok || at.Rests(pid) != FineClock() || FineClock() && at.Stops == 0 {
-		t.Errorf("%+v, %t: at rest %t, clock fine %t", at, ok, at.Rests(pid), FineClock())
+	if !ok || at.Stops == 0 || !at.Rests(pid) {
+		t.Errorf("%+v, %t: at rest %t", at, ok, at.Rests(pid))
 	}
 	echo()
 	if at.Rests(pid) {
