@@ -227,7 +227,7 @@ func TestReportNamesCallSites(t *testing.T) {
 		tr.events, tr.batch = b.Events, b.Batch
 		tr.accounts.OnChange, tr.accounts.OnCBChange, tr.accounts.OnRefused = b.Change, b.CBChange, b.Refused
 	})
-	args := []string{"--cluster", "t3k"}
+	args := []string{"--cluster", "t3k", "--wait"}
 	if r.SlowOnly() { // no circular buffer, no clash with one
 		args = append(args, "--no-clash")
 	}
@@ -242,6 +242,9 @@ func TestReportNamesCallSites(t *testing.T) {
 	if !r.SlowOnly() {
 		clash = next(t, w, "clash").Error
 	}
+	next(t, w, "done")
+	tr.sync() // it ends some 50 ms after its first allocation, which can be too soon for its stacks
+	send(t, w, "go")
 	next(t, w, "closed")
 	if err := w.Wait(patience); err != nil {
 		t.Fatal(err)

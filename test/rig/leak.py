@@ -3,7 +3,7 @@
 
 It leaks a tensor, has its peak, runs out of memory, and lets circular buffers clash with L1 buffers. Messages: start,
 open, leaked (address), peak (reserved: bytes of DRAM by chip), oom (error: what the runtime says), clash (error; not
-with --no-clash), done (held: the addresses of what is left); closed.
+with --no-clash), done (held: the addresses of what is left); with --wait it goes on at a line on stdin; closed.
 """
 
 import gc
@@ -76,6 +76,7 @@ def run(args, protocol, ttnn):
         protocol.emit("clash", error=clash(mesh)[0])
     gc.collect()
     protocol.emit("done", held=[b.address for b in mesh.reported()])
+    protocol.command()
     ttnn.close_mesh_device(mesh.device)
     protocol.emit("closed")
 
@@ -83,8 +84,9 @@ def run(args, protocol, ttnn):
 def main():
     parser = common.arguments(__doc__)
     parser.add_argument("--no-clash", action="store_true", help="for releases that place no circular buffers on mock chips")
+    parser.add_argument("--wait", action="store_true", help="wait before the mesh is closed, until all was read that needs the process")
     args = parser.parse_args()
-    protocol = common.Protocol(wait=False)
+    protocol = common.Protocol(wait=args.wait)
     return common.run(protocol, lambda ttnn: run(args, protocol, ttnn))
 
 
