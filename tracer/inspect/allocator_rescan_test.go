@@ -302,17 +302,22 @@ func TestNewBufferThatIsNotFound(t *testing.T) {
 	}
 }
 
-// A buffer that is passed by in a reading that must be made again, and in the next one, is shown as long as it lives.
-func TestPassedByInAReadingThatIsMadeAgain(t *testing.T) {
-	const passed, other = 20, chainNodes + 1
-	c := newChain(t)
-	for _, n := range upTo(chainNodes + 1) {
+// passBy makes the nodes' buffers, and has another node in the place of one, so that their number is as before.
+func (c *chain) passBy(passed, other int) {
+	for _, n := range append(upTo(chainNodes), other) {
 		c.write(n, uint64(n))
 	}
 	c.put(other, other)
 	nodes := upTo(chainNodes)
 	nodes[passed-1] = other
-	c.link(nodes...) // so their number is as before
+	c.link(nodes...)
+}
+
+// A buffer that is passed by in a reading that must be made again, and in the next one, is shown as long as it lives.
+func TestPassedByInAReadingThatIsMadeAgain(t *testing.T) {
+	const passed, other = 20, chainNodes + 1
+	c := newChain(t)
+	c.passBy(passed, other)
 	settle := func(strict bool) ([]aggregator.LiveBuffer, error) {
 		c.read()
 		return c.r.settle(c.Inspector, chainLayout, c.address(0), c.address(0), c.address(1), chainNodes, strict, func() bool { return !strict }, activity{})
@@ -370,13 +375,7 @@ func TestBusySetIsFollowedMoreThanOnce(t *testing.T) {
 func TestNewBufferThatIsPassedByOnce(t *testing.T) {
 	const passed, other = 20, chainNodes + 1
 	c := newChain(t)
-	for _, n := range upTo(chainNodes + 1) {
-		c.write(n, uint64(n))
-	}
-	c.put(other, other)
-	nodes := upTo(chainNodes)
-	nodes[passed-1] = other
-	c.link(nodes...) // so their number is as before
+	c.passBy(passed, other)
 	readings := 0
 	r := &rescan{}
 	live, err := r.follow(c.Inspector, chainLayout, c.address(0), c.address(0), func() bool {

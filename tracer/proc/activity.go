@@ -14,16 +14,17 @@ import (
 )
 
 // ProcessorTime is what a process had of processors so far, all its threads. It is false where there is
-// no such process. The host kernel brings it up to date when a thread stops running and at its ticks only:
-// where it is the same as before and Running is false, the process did nothing.
+// no such process. The host kernel brings it up to date when a thread stops running and at its ticks only.
+// Whether a process did something it does not tell alone, see Activity.
 func ProcessorTime(pid uint32) (time.Duration, bool) {
 	const schedule = 2 // CPUCLOCK_SCHED, of the process
 	return processorClock(^int32(pid)<<3 | schedule)
 }
 
-// Activity is what a process did so far: what it had of processors, which threads it has, as the sum of their numbers, and how
-// often these stopped running. As long as it does nothing all remains. The time alone does not tell, where the host kernel's clock is coarse, and on a virtual
-// machine: there it takes from the time what the machine itself did not have, which can be all that a thread ran for.
+// Activity is what a process did so far: what it had of processors, which threads it has, as the sum of their numbers,
+// and how often these stopped running. As long as it does nothing all remains. The time alone does not tell where the
+// host kernel's clock is coarse, nor on a virtual machine: there it takes from the time what the machine itself did not
+// have, which can be all that a thread ran for.
 type Activity struct {
 	Time           time.Duration
 	Threads, Stops uint64
