@@ -258,10 +258,16 @@ func lossy(t *testing.T) (tr *trace, reading *sync.Mutex) {
 		defer reading.Unlock()
 		apply()
 	})
-	tr.mu.Lock()
-	tr.accounts.OnSuspect = tr.tracer.Reconcile
-	tr.mu.Unlock()
+	tr.reconciles()
 	return tr, reading
+}
+
+// reconciles has processes compared whose accounts an event contradicts, as a session has: without it they
+// wait until a comparison is due, which can be minutes.
+func (tr *trace) reconciles() {
+	tr.mu.Lock()
+	defer tr.mu.Unlock()
+	tr.accounts.OnSuspect = tr.tracer.Reconcile
 }
 
 // heals waits until a process's accounts were compared and are not suspect.

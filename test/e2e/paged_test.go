@@ -29,6 +29,7 @@ func TestPagedOut(t *testing.T) {
 	r := installed(t)
 	swaps := swap(t)
 	tr := start(t, tracer.Options{Follow: uint32(os.Getpid())})
+	tr.reconciles()
 	w := workload(t, r, rig.Options{Cluster: "n150", Args: []string{"--steps", "160", "--rest-every", "40"}})
 	next(t, w, rig.EventOpen)
 	ctx, cancel := context.WithCancel(t.Context())
