@@ -184,6 +184,7 @@ func (in *Inspector) allocator(getter []string, device uint64) (uint64, error) {
 
 // AllocatorOf reads which allocator a device has, and its banks. It fails unless all is known.
 func (in *Inspector) AllocatorOf(device uint64) (allocator uint64, c aggregator.Capacity, err error) {
+	in = in.withCache()
 	vptr, err := in.recent().U64(device)
 	if err != nil {
 		return 0, c, err

@@ -53,10 +53,11 @@ func (c *Chips) Device(address uint64) (d Device, err error) {
 			d, err = Device{}, fmt.Errorf("reading the device at %#x: %w", address, memory.ErrLater)
 		}
 	}()
-	d.numbers, d.Mesh, d.Arch, err = c.in.Device(address)
+	in := c.in.withCache()
+	d.numbers, d.Mesh, d.Arch, err = in.Device(address)
 	d.uniques = c.uniquesOf(d.numbers)
 	for _, n := range d.numbers {
-		d.boards = append(d.boards, c.boardOf(n))
+		d.boards = append(d.boards, c.boardOf(in, n))
 	}
 	d.private = c.beganPrivate()
 	if !d.private && slices.Contains(d.uniques, 0) {
@@ -134,12 +135,12 @@ func (c *Chips) uniquesOf(numbers []uint32) (list []uint64) {
 }
 
 // boardOf is the card of a chip, asked for once.
-func (c *Chips) boardOf(number uint32) string {
+func (c *Chips) boardOf(in *Inspector, number uint32) string {
 	name, ok := c.boards[number]
 	if !ok {
-		before := c.in.Late()
-		name = c.in.Board(number)
-		if c.in.Late() == before {
+		before := in.Late()
+		name = in.Board(number)
+		if in.Late() == before {
 			c.boards[number] = name
 		}
 	}

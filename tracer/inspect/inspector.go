@@ -166,6 +166,7 @@ func (in *Inspector) Board(chip uint32) string {
 
 // Capacity reads an allocator's banks. A memory that cannot be read stays unknown.
 func (in *Inspector) Capacity(allocator uint64) (c aggregator.Capacity, err error) {
+	in = in.withCache()
 	for m := range aggregator.NumMemories {
 		if m == aggregator.SystemMemory {
 			continue // not on the chip, and the allocator refuses to answer

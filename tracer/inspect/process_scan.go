@@ -139,17 +139,21 @@ func (in *Inspector) readPrograms(b *ProcessScan, blocks, pointers []uint64, kno
 	read := make([]*programRead, len(unknown))
 	var next atomic.Int64
 	var readers sync.WaitGroup
-	for range programReaders {
+	for range min(programReaders, 1+len(unknown)/programsEach) {
 		readSome := func() {
-			in := in.withCache()
+			in, since := in.withCache(), time.Now()
 			for i := next.Add(1) - 1; i < int64(len(unknown)) && !limit.Over(); i = next.Add(1) - 1 {
 				id := unknown[i]
 				p := &programRead{}
 				p.Program, p.err = in.describeProgram(id, b.Devices, builder, ranges[id], chips)
-				if in.resetCache(); p.err != nil {
+				if p.err != nil {
 					// Perhaps it was just being made.
-					p.Program, p.err = in.describeProgram(id, b.Devices, builder, ranges[id], chips)
 					in.resetCache()
+					p.Program, p.err = in.describeProgram(id, b.Devices, builder, ranges[id], chips)
+				}
+				if p.err != nil || time.Since(since) > pagesKept {
+					in.resetCache()
+					since = time.Now()
 				}
 				// Or just destroyed.
 				p.gone = p.err != nil && len(in.programs([]uint64{id - 16})) == 0
@@ -175,8 +179,14 @@ func (in *Inspector) readPrograms(b *ProcessScan, blocks, pointers []uint64, kno
 	b.findCopies()
 }
 
-// programReaders read programs side by side: while one waits for the process's memory, another one evaluates.
-const programReaders = 2
+// programReaders read programs side by side, where there are programsEach for one: while one waits for the process's
+// memory, another one evaluates. Each decodes the code and reads the pages that programs have in common, pages
+// again after pagesKept: what changes meanwhile is in events.
+const (
+	programReaders = 2
+	programsEach   = 16
+	pagesKept      = 100 * time.Millisecond
+)
 
 // programRead is a program as it was read, or why it was not.
 type programRead struct {

@@ -8,7 +8,10 @@ func (l *Library) binaryReaders() map[uint64]string {
 	m := map[uint64]string{}
 	for name := range l.symbols {
 		class, rest, ok := strings.Cut(strings.TrimPrefix(name, "_ZN"), "13read_binariesE")
-		if vtable, found := l.symbols[vtableOf+class+"E"]; ok && found && !strings.HasSuffix(rest, "$plt") {
+		if !ok || strings.HasSuffix(rest, "$plt") {
+			continue
+		}
+		if vtable, found := l.symbols[vtableOf+class+"E"]; found {
 			m[vtable.Value+16] = name
 		}
 	}

@@ -234,7 +234,31 @@ func KnowsRuntime(path string) (knows bool) {
 	if _, err := names.ReadAt(b, 0); err != nil || names.FileSize > most {
 		return true
 	}
-	return slices.ContainsFunc(RuntimeSymbols, func(s string) bool { return bytes.Contains(b, []byte(s)) })
+	return slices.ContainsFunc(RuntimeSymbols, func(s string) bool { return containsName(b, s) })
+}
+
+// containsName is bytes.Contains of a mangled name, from its rarest byte on: all of them begin alike.
+func containsName(names []byte, name string) bool {
+	var counts [256]int
+	for _, c := range names[:min(len(names), 64<<10)] {
+		counts[c]++
+	}
+	rarest := 0
+	for i := range name {
+		if counts[name[i]] < counts[name[rarest]] {
+			rarest = i
+		}
+	}
+	begin, end := []byte(name[:rarest]), []byte(name[rarest:])
+	for at := 0; ; at++ {
+		i := bytes.Index(names[at:], end)
+		if i < 0 {
+			return false
+		}
+		if at += i; bytes.HasSuffix(names[:at], begin) {
+			return true
+		}
+	}
 }
 
 // Defines reports whether the library has the named symbol itself.

@@ -496,3 +496,23 @@ func TestLibraryChangesWhileItIsRead(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// The search for a name finds what bytes.Contains finds.
+func FuzzContainsName(f *testing.F) {
+	name := RuntimeSymbols[0]
+	f.Add([]byte(nil), name)
+	f.Add([]byte(name), name)
+	f.Add([]byte(name[1:]+"\x00"+name), name)
+	f.Add([]byte("\x00_ZN1a\x00"+name+"Ev\x00"), name)
+	f.Add([]byte(name[:len(name)-1]+"\x00"), name)
+	f.Add([]byte("aabaab"), "ab")
+	f.Add([]byte("xxxx"), "xx")
+	f.Fuzz(func(t *testing.T, names []byte, name string) {
+		if name == "" {
+			return
+		}
+		if got, want := containsName(names, name), bytes.Contains(names, []byte(name)); got != want {
+			t.Errorf("%q in %q: %v, want %v", name, names, got, want)
+		}
+	})
+}
