@@ -26,6 +26,8 @@ type forkSearch struct {
 	mu      sync.Mutex
 	of      []proc.Mapping
 	running bool
+	// forks are found by the one search that is running.
+	forks proc.Forks
 }
 
 // forksEvery is how often forks are looked for, at the most, where processes end all the time.
@@ -98,10 +100,8 @@ func (r *run) findForks(of ...proc.Mapping) {
 				wanted[place{m.ID, m.Base}] = true
 			}
 			pids, _ := proc.PIDs() // without /proc nothing is traced
-			for _, pid := range pids {
-				if known[pid] || !proc.Forked(pid) {
-					continue
-				}
+			pids = slices.DeleteFunc(pids, func(pid uint32) bool { return known[pid] })
+			for _, pid := range s.forks.Among(pids) {
 				files, err := proc.Files(pid, func(_ string, id proc.FileID) bool {
 					return slices.ContainsFunc(list, func(m proc.Mapping) bool { return m.ID == id })
 				})

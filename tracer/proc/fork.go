@@ -24,6 +24,8 @@ type statFields struct {
 	command string
 	parent  uint32
 	flags   uint64
+	// threads are how many there are, one that ended before the others among them.
+	threads uint64
 	// started is in clock ticks since the boot.
 	started uint64
 	// code and stack are the addresses of the program's code and of its stack, which forks
@@ -69,14 +71,51 @@ func parseStat(line string) (s statFields, err error) {
 		return v
 	}
 	s.parent, s.flags, s.started = uint32(number(4)), number(9), number(22)
+	s.threads = number(20)
 	s.code, s.stack = number(26), number(28)
 	return s, err
 }
 
 // Forked says whether a process was forked and has not called exec since.
 func Forked(pid uint32) bool {
+	is, err := forked(pid)
+	return err == nil && is
+}
+
+func forked(pid uint32) (bool, error) {
 	s, err := stat(pid)
-	return err == nil && s.flags&(forkNoExec|kernelThread) == forkNoExec
+	return s.flags&(forkNoExec|kernelThread) == forkNoExec, err
+}
+
+// Forks tells which processes were forked and have not called exec since. Those that have will always have: they are
+// asked once. It is used by one goroutine at a time.
+type Forks struct {
+	// others are processes that are no forks, by the number that the host kernel gave their folder in /proc: who has
+	// the PID next has another one.
+	others map[uint32]uint64
+}
+
+// Among are the forks among processes. Those that are no more in the list are forgotten.
+func (f *Forks) Among(pids []uint32) (forks []uint32) {
+	before := f.others
+	f.others = make(map[uint32]uint64, len(pids))
+	for _, pid := range pids {
+		var st unix.Stat_t
+		if unix.Stat(fmt.Sprintf("/proc/%d", pid), &st) != nil {
+			continue // gone
+		}
+		if folder, known := before[pid]; !known || folder != st.Ino {
+			is, err := forked(pid)
+			if err == nil && is {
+				forks = append(forks, pid)
+			}
+			if err != nil || is {
+				continue
+			}
+		}
+		f.others[pid] = st.Ino
+	}
+	return forks
 }
 
 // ForkedFrom is the process whose objects those in a forked process's memory can be copies

@@ -5,16 +5,19 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 func TestParseStat(t *testing.T) {
 	const rest = " S 7 1 1 0 -1 4194368 1 2 3 4 5 6 7 8 20 0 1 0 99 1000 10 18446744073709551615 4096 8192 12288 0 0"
 	for _, command := range []string{"(sh)", "(a b)", "(x) S 1 1)", "(\xff()"} {
 		got, err := parseStat("12 " + command + rest)
-		want := statFields{command: command[1 : len(command)-1], parent: 7, flags: 4194368, started: 99, code: 4096, stack: 12288}
+		want := statFields{command: command[1 : len(command)-1], parent: 7, flags: 4194368, started: 99, code: 4096, stack: 12288, threads: 1}
 		if err != nil || got != want {
 			t.Errorf("%q: %+v, %v", command, got, err)
 		}
@@ -126,5 +129,49 @@ func TestKernelThreadsAreNoForks(t *testing.T) {
 	}
 	if Forked(kthreadd) {
 		t.Error("a thread of the host kernel is taken for a fork")
+	}
+}
+
+// Processes that are no forks are not asked again, by the number of their folder, and forks are until they call exec.
+func TestForksAmong(t *testing.T) {
+	c := exec.Command("sh", "-c", "exec 3<&0; (read x <&3; exec sleep 60) & echo $!; wait")
+	in, err := c.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := c.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Start(); err != nil {
+		t.Fatal(err)
+	}
+	var child uint32
+	if _, err := fmt.Fscan(out, &child); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = unix.Kill(int(child), unix.SIGKILL)
+		_ = c.Wait()
+	})
+	shell := uint32(c.Process.Pid)
+	var f Forks
+	if got := f.Among([]uint32{shell, child}); !slices.Equal(got, []uint32{child}) {
+		t.Errorf("forks are %v, want %d", got, child)
+	}
+	// Only the number of its folder is looked at: with another one it is asked again, and is no fork either.
+	if f.others[shell] == 0 || f.others[child] != 0 {
+		t.Errorf("no forks are %v", f.others)
+	}
+	f.others[child] = f.others[shell] // of who had its PID before
+	if got := f.Among([]uint32{shell, child}); !slices.Equal(got, []uint32{child}) {
+		t.Errorf("again, forks are %v, want %d", got, child)
+	}
+	fmt.Fprintln(in)
+	for Forked(child) {
+		runtime.Gosched() // until it executes another program
+	}
+	if got := f.Among([]uint32{child}); len(got) != 0 || f.others[child] == 0 || f.others[shell] != 0 {
+		t.Errorf("after its exec, forks are %v, no forks %v", got, f.others)
 	}
 }

@@ -78,6 +78,9 @@ func Alive(pid uint32) bool {
 	if err != nil || first.flags&exiting == 0 {
 		return err == nil
 	}
+	if first.threads <= 1 {
+		return false
+	}
 	threads, err := procfs.AllThreads(int(pid))
 	return err == nil && slices.ContainsFunc(threads, func(p procfs.Proc) bool {
 		st, err := p.Stat()
