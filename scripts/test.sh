@@ -23,18 +23,19 @@ lane() {
 }
 host='^tt-memtrace/(tracer|tracer/(discover|inspect|watch)|test/(cli|e2e|packaging))$'
 own='^tt-memtrace/(sampler|tracer/(memory|proc)|test/(prometheus|rig))$'
-random='^TestRandomHistories$' # in tracer: only its own processes
+# Those of the first that trace only processes of their own, and take long.
+apart='^Test(RandomHistories|AccountsEqualTheRuntimes|SampledEqualsTheRuntimes|ServerHasTheSnapshot|ReplayIsTheSameAsLive)$'
 all=$(go list ./...)
 list() { echo "$all" | grep "$@" | tr '\n' ' '; }
 {
 	lane pure "$(list -vE "$host|$own")" "$@" || code=$?
 	lane own "$(list -E "$own")" -count 1 "$@" || code=$?
-	lane random ./tracer -count 1 -run "$random" "$@" || code=$?
+	lane apart "./tracer ./test/e2e" -count 1 -run "$apart" "$@" || code=$?
 	exit ${code:-0}
 } &
 others=$!
 failed=0
-lane host "$(list -E "$host")" -count 1 -skip "$random" "$@" || failed=$?
+lane host "$(list -E "$host")" -count 1 -skip "$apart" "$@" || failed=$?
 wait $others || failed=$?
 if cat "$dir"/*.again 2>/dev/null | grep -q .; then
 	echo "these tests failed and ran again (tests, failures); each has a defect, in the test or in what it tests:" >&2

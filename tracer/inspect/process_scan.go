@@ -181,7 +181,7 @@ func (in *Inspector) readPrograms(b *ProcessScan, blocks, pointers []uint64, kno
 
 // programReaders read programs side by side, where there are programsEach for one: while one waits for the process's
 // memory, another one evaluates. Each decodes the code and reads the pages that programs have in common, pages
-// again after pagesKept: what changes meanwhile is in events.
+// again after pagesKept: of what changes meanwhile there are events or, where it is sampled, another state the next time.
 const (
 	programReaders = 2
 	programsEach   = 16
