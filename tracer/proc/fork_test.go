@@ -2,6 +2,7 @@ package proc
 
 import (
 	"fmt"
+	"io"
 	"os/exec"
 	"path/filepath"
 	"runtime"
@@ -34,30 +35,31 @@ func FuzzParseStat(f *testing.F) {
 	f.Fuzz(func(t *testing.T, line string) { parseStat(line) })
 }
 
+// says starts a command that says a PID first, and reads what it is then sent.
+func says(t *testing.T, name string, args ...string) (c *exec.Cmd, in io.WriteCloser, pid uint32) {
+	t.Helper()
+	c = exec.Command(name, args...)
+	in, err := c.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := c.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Start(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := fmt.Fscan(out, &pid); err != nil {
+		t.Fatal(err)
+	}
+	return c, in, pid
+}
+
 // What a shell runs in a subshell has not called exec; what it runs as a command has.
 func TestForked(t *testing.T) {
 	for script, want := range map[string]bool{"exec 3<&0; (read x <&3; :) & echo $!; wait": true, "sleep 60 & echo $!; read x; kill $!": false} {
-		c := exec.Command("sh", "-c", script)
-		in, err := c.StdinPipe()
-		if err != nil {
-			t.Fatal(err)
-		}
-		out, err := c.StdoutPipe()
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := c.Start(); err != nil {
-			t.Fatal(err)
-		}
-		b := make([]byte, 16)
-		n, err := out.Read(b)
-		if err != nil {
-			t.Fatal(err)
-		}
-		pid := uint32(0)
-		for _, d := range b[:n-1] {
-			pid = 10*pid + uint32(d-'0')
-		}
+		c, in, pid := says(t, "sh", "-c", script)
 		for !want && Forked(pid) && Alive(pid) {
 			runtime.Gosched() // it is between its fork and its exec
 		}
@@ -83,22 +85,7 @@ func TestForkedFromIsNotTheParentOfAProgram(t *testing.T) {
 		t.Skip(err)
 	}
 	for script, forked := range map[string]bool{"exec 3<&0; (read x <&3; :) & echo $!; wait": true, "sh -c 'echo $$; read x; :'; :": false} {
-		c := exec.Command("setarch", "-R", "sh", "-c", script)
-		in, err := c.StdinPipe()
-		if err != nil {
-			t.Fatal(err)
-		}
-		out, err := c.StdoutPipe()
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := c.Start(); err != nil {
-			t.Fatal(err)
-		}
-		var pid uint32
-		if _, err := fmt.Fscan(out, &pid); err != nil {
-			t.Fatal(err)
-		}
+		c, in, pid := says(t, "setarch", "-R", "sh", "-c", script)
 		list, err := Files(pid, func(path string, _ FileID) bool { return strings.Contains(filepath.Base(path), "libc.so") })
 		if err != nil || len(list) != 1 {
 			t.Fatalf("%+v, %v", list, err)
@@ -134,22 +121,7 @@ func TestKernelThreadsAreNoForks(t *testing.T) {
 
 // Processes that are no forks are not asked again, by the number of their folder, and forks are until they call exec.
 func TestForksAmong(t *testing.T) {
-	c := exec.Command("sh", "-c", "exec 3<&0; (read x <&3; exec sleep 60) & echo $!; wait")
-	in, err := c.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	out, err := c.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := c.Start(); err != nil {
-		t.Fatal(err)
-	}
-	var child uint32
-	if _, err := fmt.Fscan(out, &child); err != nil {
-		t.Fatal(err)
-	}
+	c, in, child := says(t, "sh", "-c", "exec 3<&0; (read x <&3; exec sleep 60) & echo $!; wait")
 	t.Cleanup(func() {
 		_ = unix.Kill(int(child), unix.SIGKILL)
 		_ = c.Wait()
