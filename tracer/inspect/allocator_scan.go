@@ -196,7 +196,7 @@ func (in *Inspector) AllocatorOf(device uint64) (allocator uint64, c aggregator.
 		}
 	}
 	if err == nil {
-		c, err = in.Capacity(allocator)
+		c, err = in.capacity(allocator)
 	}
 	return allocator, c, err
 }

@@ -165,8 +165,11 @@ func (in *Inspector) Board(chip uint32) string {
 }
 
 // Capacity reads an allocator's banks. A memory that cannot be read stays unknown.
-func (in *Inspector) Capacity(allocator uint64) (c aggregator.Capacity, err error) {
-	in = in.withCache()
+func (in *Inspector) Capacity(allocator uint64) (aggregator.Capacity, error) {
+	return in.withCache().capacity(allocator)
+}
+
+func (in *Inspector) capacity(allocator uint64) (c aggregator.Capacity, err error) {
 	for m := range aggregator.NumMemories {
 		if m == aggregator.SystemMemory {
 			continue // not on the chip, and the allocator refuses to answer

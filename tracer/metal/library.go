@@ -234,7 +234,12 @@ func KnowsRuntime(path string) (knows bool) {
 	if _, err := names.ReadAt(b, 0); err != nil || names.FileSize > most {
 		return true
 	}
-	return slices.ContainsFunc(RuntimeSymbols, func(s string) bool { return containsName(b, s) })
+	return namesRuntime(b)
+}
+
+// namesRuntime says whether names have one of those that make a file the runtime.
+func namesRuntime(names []byte) bool {
+	return slices.ContainsFunc(RuntimeSymbols, func(s string) bool { return containsName(names, s) })
 }
 
 // containsName is bytes.Contains of a mangled name, from its rarest byte on: all of them begin alike.

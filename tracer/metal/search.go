@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"slices"
 )
 
 // Content is what a file of any name has of the runtime.
@@ -51,7 +50,7 @@ func Search(name, path string, over func() bool) (Content, error) {
 		}
 		n, err := io.ReadFull(f, b[kept:])
 		part := b[:kept+n]
-		named = slices.ContainsFunc(RuntimeSymbols, func(s string) bool { return bytes.Contains(part, []byte(s)) })
+		named = namesRuntime(part)
 		said = said || bytes.Contains(part, text)
 		if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
 			break

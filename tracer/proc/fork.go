@@ -78,13 +78,13 @@ func parseStat(line string) (s statFields, err error) {
 
 // Forked says whether a process was forked and has not called exec since.
 func Forked(pid uint32) bool {
-	is, err := forked(pid)
-	return err == nil && is
+	is, _ := forked(pid)
+	return is
 }
 
 func forked(pid uint32) (bool, error) {
 	s, err := stat(pid)
-	return s.flags&(forkNoExec|kernelThread) == forkNoExec, err
+	return err == nil && s.flags&(forkNoExec|kernelThread) == forkNoExec, err
 }
 
 // Forks tells which processes were forked and have not called exec since. Those that have will always have: they are
@@ -106,10 +106,10 @@ func (f *Forks) Among(pids []uint32) (forks []uint32) {
 		}
 		if folder, known := before[pid]; !known || folder != st.Ino {
 			is, err := forked(pid)
-			if err == nil && is {
+			if is {
 				forks = append(forks, pid)
 			}
-			if err != nil || is {
+			if is || err != nil {
 				continue
 			}
 		}

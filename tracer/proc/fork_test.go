@@ -131,7 +131,6 @@ func TestForksAmong(t *testing.T) {
 	if got := f.Among([]uint32{shell, child}); !slices.Equal(got, []uint32{child}) {
 		t.Errorf("forks are %v, want %d", got, child)
 	}
-	// Only the number of its folder is looked at: with another one it is asked again, and is no fork either.
 	if f.others[shell] == 0 || f.others[child] != 0 {
 		t.Errorf("no forks are %v", f.others)
 	}
