@@ -154,25 +154,24 @@ func (p *Process) Interrupt() {
 var ErrInterrupted = errors.New("reading its memory was interrupted")
 
 func (p *Process) read(b []byte, parts []unix.RemoteIovec) error {
+	n, err := p.readSome(b, parts)
+	if err == nil && n != len(b) {
+		err = fmt.Errorf("got %d of %d bytes", n, len(b))
+	}
+	return err
+}
+
+// readSome reads the parts up to the first that cannot be read, which is an error where it is the first of all.
+func (p *Process) readSome(b []byte, parts []unix.RemoteIovec) (int, error) {
 	if p.hung.now.Load() {
-		return ErrHung
+		return 0, ErrHung
 	}
 	if p.user == nil {
 		local := []unix.Iovec{{Base: &b[0], Len: uint64(len(b))}}
-		n, err := unix.ProcessVMReadv(int(p.pid), local, parts, 0)
-		if err == nil && n != len(b) {
-			err = fmt.Errorf("got %d of %d bytes", n, len(b))
-		}
-		return err
+		return unix.ProcessVMReadv(int(p.pid), local, parts, 0)
 	}
 	n, err := p.user.read(p, b, parts)
-	if err := p.answered(err); err != nil {
-		return err
-	}
-	if n != len(b) {
-		return fmt.Errorf("got %d of %d bytes", n, len(b))
-	}
-	return nil
+	return n, p.answered(err)
 }
 
 // answered is what a reader's error says of the process.

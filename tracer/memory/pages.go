@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"unsafe"
 
+	"golang.org/x/sys/unix"
+
 	"tt-memtrace/tracer/proc"
 )
 
@@ -16,8 +18,9 @@ type Pages struct {
 	// last is the page that was used last, and its number.
 	last   *page
 	number uint64
-	// ahead is how many pages, aligned to as many, come with the one that is wanted.
+	// ahead is how many pages, aligned to as many, are asked for with the one that is wanted.
 	ahead uint64
+	parts []unix.RemoteIovec
 }
 
 type page [proc.PageBytes]byte
@@ -71,25 +74,29 @@ func (p *Pages) numbered(number uint64) (*page, error) {
 	if len(p.known) >= maxPages {
 		clear(p.known)
 	}
-	if p.ahead > 1 {
-		first := number &^ (p.ahead - 1)
-		several := make([]page, p.ahead)
-		if p.mem.ReadAt(unsafe.Slice(&several[0][0], len(several)*proc.PageBytes), first*proc.PageBytes) == nil {
-			for i := range several {
-				if n := first + uint64(i); p.known[n] == nil {
-					p.known[n] = &several[i]
-				}
-			}
-			return p.known[number], nil
+	// The one that is wanted comes first: what lies behind a page that cannot be read does not come.
+	several := make([]page, p.ahead)
+	p.parts = p.parts[:0]
+	for i := range p.ahead {
+		p.parts = append(p.parts, unix.RemoteIovec{Base: uintptr(p.beside(number, i) * proc.PageBytes), Len: proc.PageBytes})
+	}
+	got, err := p.mem.readSome(unsafe.Slice(&several[0][0], len(several)*proc.PageBytes), p.parts)
+	if err != nil {
+		return nil, fmt.Errorf("reading the page at %#x of process %d: %w", number*proc.PageBytes, p.mem.pid, err)
+	}
+	for i := range got / proc.PageBytes {
+		if n := p.beside(number, uint64(i)); p.known[n] == nil {
+			p.known[n] = &several[i]
 		}
 	}
-	read := new(page)
-	if err := p.mem.ReadAt(read[:], number*proc.PageBytes); err != nil {
-		return nil, err
+	if p.known[number] == nil {
+		return nil, fmt.Errorf("reading the page at %#x of process %d: got %d bytes of it", number*proc.PageBytes, p.mem.pid, got)
 	}
-	p.known[number] = read
-	return read, nil
+	return p.known[number], nil
 }
+
+// beside is the page that comes as the i-th with another one.
+func (p *Pages) beside(number, i uint64) uint64 { return number ^ i }
 
 // U64 reads an aligned word.
 func (p *Pages) U64(address uint64) (uint64, error) {
