@@ -1,16 +1,17 @@
 package metal
 
 import (
-	"bytes"
 	"debug/elf"
 	"fmt"
+	"io"
 	"sync"
 
+	"tt-memtrace/elffile"
 	"tt-memtrace/tracer/proc"
 )
 
-// maxDriver bounds the size of a driver library, bytes.
-const maxDriver = 64 << 20
+// maxNames bounds the names of a C or driver library's symbols, bytes.
+const maxNames = 64 << 20
 
 // dynamicSymbols are those that were found: to read a C library for each process takes milliseconds.
 var dynamicSymbols struct {
@@ -46,34 +47,44 @@ func DynamicSymbol(opened, path, name string) (value uint64, err error) {
 	if known {
 		return value, nil
 	}
-	if st.Size > maxDriver {
-		return 0, fmt.Errorf("reading %s: %d bytes, more than %d", path, st.Size, maxDriver)
-	}
-	b := make([]byte, st.Size)
-	if _, err := f.ReadAt(b, 0); err != nil {
-		return 0, fmt.Errorf("reading %s: %w", path, err)
-	}
-	e, err := elf.NewFile(bytes.NewReader(b))
+	value, found, err := exported(f, st.Size, name)
 	if err != nil {
 		return 0, fmt.Errorf("reading %s: %w", path, err)
 	}
-	symbols, err := e.DynamicSymbols()
-	if err != nil {
-		return 0, fmt.Errorf("reading %s: %w", path, err)
+	if !found {
+		return 0, fmt.Errorf("reading %s: it lacks %s", path, name)
 	}
-	for _, s := range symbols {
-		if s.Name == name && s.Section != elf.SHN_UNDEF {
-			value = s.Value - loadAddress(e)
-			dynamicSymbols.Lock()
-			defer dynamicSymbols.Unlock()
-			if dynamicSymbols.values == nil || len(dynamicSymbols.values) >= maxDynamicSymbols {
-				dynamicSymbols.values = map[dynamicSymbol]uint64{}
-			}
-			dynamicSymbols.values[key] = value
-			return value, nil
+	dynamicSymbols.Lock()
+	defer dynamicSymbols.Unlock()
+	if dynamicSymbols.values == nil || len(dynamicSymbols.values) >= maxDynamicSymbols {
+		dynamicSymbols.values = map[dynamicSymbol]uint64{}
+	}
+	dynamicSymbols.values[key] = value
+	return value, nil
+}
+
+func exported(f io.ReaderAt, size int64, name string) (value uint64, found bool, err error) {
+	file := io.NewSectionReader(f, 0, size)
+	if err := elffile.CheckHeaders(file); err != nil {
+		return 0, false, err
+	}
+	e, err := elf.NewFile(file)
+	if err != nil {
+		return 0, false, err
+	}
+	table := e.SectionByType(elf.SHT_DYNSYM)
+	if table == nil {
+		return 0, false, nil
+	}
+	if names := e.Sections[table.Link].Size; names > maxNames { // that there is such a section was checked
+		return 0, false, fmt.Errorf("the names of its symbols take %d bytes, more than %d", names, maxNames)
+	}
+	err = elffile.EachSymbol(e, table, func(n []byte, s elf.Sym64) {
+		if !found && string(n) == name && elf.SectionIndex(s.Shndx) != elf.SHN_UNDEF {
+			value, found = s.Value-loadAddress(e), true
 		}
-	}
-	return 0, fmt.Errorf("reading %s: it lacks %s", path, name)
+	})
+	return value, found, err
 }
 
 // loadAddress is the address that a file's beginning is linked for: not 0 in executables that are not
