@@ -26,10 +26,10 @@ const noReg = 0xff
 // anything is for the execution to say, which refuses what it does not know.
 type inst struct {
 	addr, next uint64
-	// then is what was executed after it the last time, so that it is mostly found without a search.
-	then *inst
-	raw  [maxInst]byte
-	size int // bytes of raw in use
+	// then comes after it, and taken is where it led to the last time, so that they are mostly found without a search.
+	then, taken *inst
+	raw         [maxInst]byte
+	size        int // bytes of raw in use
 
 	opMap  uint8
 	op     uint8

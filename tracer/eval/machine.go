@@ -272,10 +272,18 @@ func (m *Machine) Call(fn uint64, args ...uint64) (uint64, error) {
 // step executes one instruction.
 func (m *Machine) step() error {
 	in, err := (*inst)(nil), error(nil)
-	if b := m.before; b != nil && b.then != nil && b.then.addr == m.rip {
-		in = b.then
-	} else if in, err = m.fetch(m.rip); err == nil && m.before != nil {
-		m.before.then = in
+	if b := m.before; b == nil {
+		in, err = m.fetch(m.rip)
+	} else {
+		then := &b.then
+		if m.rip != b.next {
+			then = &b.taken
+		}
+		if in = *then; in == nil || in.addr != m.rip {
+			if in, err = m.fetch(m.rip); err == nil {
+				*then = in
+			}
+		}
 	}
 	if err == nil {
 		m.before = in

@@ -64,6 +64,8 @@ type overlay struct {
 	// page is the private page that was used last, and its number.
 	page   *[pageSize]byte
 	number uint64
+	// word is what is read, so that none is allocated for each.
+	word [8]byte
 }
 
 func newOverlay(mem Memory) overlay {
@@ -211,11 +213,11 @@ func (o *overlay) write(addr uint64, p []byte) error {
 }
 
 func (o *overlay) readUint(addr uint64, size int) (uint64, error) {
-	var b [8]byte
-	if err := o.read(b[:size], addr); err != nil {
+	o.word = [8]byte{}
+	if err := o.read(o.word[:size], addr); err != nil {
 		return 0, err
 	}
-	return binary.LittleEndian.Uint64(b[:]), nil
+	return binary.LittleEndian.Uint64(o.word[:]), nil
 }
 
 func (o *overlay) writeUint(addr uint64, size int, v uint64) error {

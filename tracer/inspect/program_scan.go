@@ -112,8 +112,19 @@ func (in *Inspector) evaluate(hook func(name string) eval.Hook) *evaluation {
 		}
 		return inner(name)
 	}
+	// Most jumps are within a function, and to the same places again.
+	var plain [256]uint64
 	named := func(address uint64) (eval.Hook, bool) {
-		h := hook(strings.TrimSuffix(functions[address-in.base], "$plt"))
+		was := &plain[address%uint64(len(plain))]
+		if *was == address {
+			return nil, false
+		}
+		name, is := functions[address-in.base]
+		if !is {
+			*was = address
+			return nil, false
+		}
+		h := hook(strings.TrimSuffix(name, "$plt"))
 		return h, h != nil
 	}
 	m := in.machine(eval.WithStepLimit(programSteps), eval.WithResolver(named), eval.WithSlots(func(slot uint64) (uint64, eval.Hook, bool) {
