@@ -87,6 +87,22 @@ func forked(pid uint32) (bool, error) {
 	return err == nil && s.flags&(forkNoExec|kernelThread) == forkNoExec, err
 }
 
+// Folder is the number that the host kernel gave a process's folder in /proc, or 0 where it is gone. Who has its PID next
+// has another one.
+func Folder(pid uint32) uint64 {
+	var st unix.Stat_t
+	if unix.Stat(fmt.Sprintf("/proc/%d", pid), &st) != nil {
+		return 0
+	}
+	return st.Ino
+}
+
+// OfKernel says whether a process is one of the host kernel's own threads.
+func OfKernel(pid uint32) bool {
+	s, err := stat(pid)
+	return err == nil && s.flags&kernelThread != 0
+}
+
 // Forks tells which processes were forked and have not called exec since. Those that have will always have: they are
 // asked once. It is used by one goroutine at a time.
 type Forks struct {
@@ -100,11 +116,11 @@ func (f *Forks) Among(pids []uint32) (forks []uint32) {
 	before := f.others
 	f.others = make(map[uint32]uint64, len(pids))
 	for _, pid := range pids {
-		var st unix.Stat_t
-		if unix.Stat(fmt.Sprintf("/proc/%d", pid), &st) != nil {
+		now := Folder(pid)
+		if now == 0 {
 			continue // gone
 		}
-		if folder, known := before[pid]; !known || folder != st.Ino {
+		if folder, known := before[pid]; !known || folder != now {
 			is, err := forked(pid)
 			if is {
 				forks = append(forks, pid)
@@ -113,7 +129,7 @@ func (f *Forks) Among(pids []uint32) (forks []uint32) {
 				continue
 			}
 		}
-		f.others[pid] = st.Ino
+		f.others[pid] = now
 	}
 	return forks
 }

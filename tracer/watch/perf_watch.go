@@ -23,7 +23,8 @@ import (
 // Each wakes the reader, which costs nothing while no program is starting. Mappings of devices
 // are looked for now and then: records of all data would be too many.
 type perfWatch struct {
-	any   bool // files of all names are of interest
+	any   bool     // files of all names are of interest
+	of    []uint32 // whose devices are looked for, or all processes'
 	rings []perfBuffer
 	epoll int
 	wake  int
@@ -45,8 +46,8 @@ type mapped struct {
 const perfBufferPages = 64
 
 // watchByPerf starts the watch on all CPUs that are online.
-func watchByPerf(anyName bool) (*perfWatch, error) {
-	w := &perfWatch{any: anyName, epoll: -1, wake: -1}
+func watchByPerf(anyName bool, of []uint32) (*perfWatch, error) {
+	w := &perfWatch{any: anyName, of: of, epoll: -1, wake: -1}
 	var err error
 	if w.epoll, err = unix.EpollCreate1(unix.EPOLL_CLOEXEC); err != nil {
 		return nil, fmt.Errorf("watching mappings: %w", err)
@@ -128,7 +129,7 @@ func (w *perfWatch) Run(ctx context.Context, seen func(pid uint32), missed func(
 	defer looking.Wait()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	looking.Go(func() { lookForHolders(ctx, one) })
+	looking.Go(func() { lookForHolders(ctx, w.of, one) })
 	stop := context.AfterFunc(ctx, func() {
 		unix.Write(w.wake, []byte{1, 0, 0, 0, 0, 0, 0, 0})
 	})
@@ -153,19 +154,23 @@ func (w *perfWatch) Run(ctx context.Context, seen func(pid uint32), missed func(
 	return nil
 }
 
-// lookForHolders calls seen once for each process that maps a device. Looking takes at most one part in
-// holderShare of the time.
-func lookForHolders(ctx context.Context, seen func(pid uint32)) {
+// lookForHolders calls seen once for each process that maps a device, of some or, where there are none, of all. Looking
+// takes at most one part in holderShare of the time.
+func lookForHolders(ctx context.Context, of []uint32, seen func(pid uint32)) {
 	const (
 		least       = time.Second
 		holderShare = 200
 	)
 	var h holders
 	for ctx.Err() == nil {
-		began := time.Now()
-		if err := h.look(seen); err != nil {
-			return
+		began, pids := time.Now(), of
+		if len(pids) == 0 {
+			var err error
+			if pids, err = proc.PIDs(); err != nil {
+				return
+			}
 		}
+		h.look(pids, seen)
 		select {
 		case <-ctx.Done():
 		case <-time.After(max(least, holderShare*time.Since(began))):
@@ -181,34 +186,41 @@ type holders struct {
 
 // holder is a process that was looked at.
 type holder struct {
-	holds bool
+	holds  bool
+	folder uint64 // proc.Folder
+	// ofKernel: it is one of the host kernel's own threads, which map nothing.
+	ofKernel bool
 	// had is what it had had of processors before: as long as that is all, it maps nothing new.
 	had time.Duration
 }
 
-// look looks at all processes, and calls seen for those that were not known to map one.
-func (h *holders) look(seen func(pid uint32)) error {
-	pids, err := proc.PIDs()
-	if err != nil {
-		return err
-	}
+// look looks at processes, and calls seen for those that were not known to map one.
+func (h *holders) look(pids []uint32, seen func(pid uint32)) {
 	fine, before := proc.FineClock(), h.looked
 	h.looked = make(map[uint32]holder, len(pids))
 	for _, pid := range pids {
 		had, ok := proc.ProcessorTime(pid)
-		if was, known := before[pid]; known && (was.holds || fine && ok && had == was.had) {
+		was, known := before[pid]
+		if known && (was.holds || fine && ok && had == was.had) {
+			h.looked[pid] = was
+			continue
+		}
+		if folder := proc.Folder(pid); !known || folder != was.folder {
+			was = holder{folder: folder, ofKernel: proc.OfKernel(pid)}
+		}
+		if was.ofKernel {
 			h.looked[pid] = was
 			continue
 		}
 		holds, err := discover.MapsDevice(pid, &h.maps)
 		if holds || err == nil { // what could not be read is read the next time
-			h.looked[pid] = holder{holds, had}
+			was.holds, was.had = holds, had
+			h.looked[pid] = was
 		}
 		if holds {
 			seen(pid)
 		}
 	}
-	return nil
 }
 
 // drain reads what one CPU's ring holds.

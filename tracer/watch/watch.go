@@ -31,13 +31,14 @@ type Watcher interface {
 // Mappings watches for files that are named like the runtime, or of any name, and for devices.
 // A BPF program does it best, as it does not wake the tracer for all others. Where
 // the kernel lets none into its functions, perf does, which some kernels keep to
-// CAP_SYS_ADMIN; it sees devices later. The kernel's types can be nil.
-func Mappings(anyName bool, kernel *btf.Cache) (Watcher, error) {
+// CAP_SYS_ADMIN; it sees devices later. The kernel's types can be nil. Of is whose mappings are of interest;
+// all processes' where there is none.
+func Mappings(anyName bool, kernel *btf.Cache, of ...uint32) (Watcher, error) {
 	w, err := watchByProgram(anyName, kernel)
 	if err == nil {
 		return w, nil
 	}
-	p, perf := watchByPerf(anyName)
+	p, perf := watchByPerf(anyName, of)
 	if perf == nil {
 		return p, nil
 	}

@@ -13,12 +13,13 @@ import (
 
 	"tt-memtrace/test/fixture"
 	"tt-memtrace/tracer/discover"
+	"tt-memtrace/tracer/proc"
 )
 
 // watches are the ways to watch, of which a kernel has one at least.
 var watches = map[string]func(anyName bool) (Watcher, error){
 	"program": func(anyName bool) (Watcher, error) { return watchByProgram(anyName, nil) },
-	"perf":    func(anyName bool) (Watcher, error) { return watchByPerf(anyName) },
+	"perf":    func(anyName bool) (Watcher, error) { return watchByPerf(anyName, nil) },
 }
 
 // Both ways to watch report a runtime that a process loads, and files that are named
@@ -105,13 +106,15 @@ func TestHoldersAreLookedAtAgain(t *testing.T) {
 	seen := 0
 	look := func() {
 		for range 2 {
-			if err := h.look(func(pid uint32) {
+			pids, err := proc.PIDs()
+			if err != nil {
+				t.Fatal(err)
+			}
+			h.look(pids, func(pid uint32) {
 				if pid == p.PID {
 					seen++
 				}
-			}); err != nil {
-				t.Fatal(err)
-			}
+			})
 		}
 	}
 	if look(); seen != 0 {
