@@ -266,10 +266,11 @@ func (ls *libraries) open(finder *discover.Finder, mem *memory.Process, m proc.M
 	}
 	defer f.Close()
 	l = &library{}
-	if finder.IsRuntime(m.ID) || metal.KnowsRuntime(f.ProcName()) {
+	if finder.IsRuntime(m.ID) || metal.KnowsRuntime(memory.ProcName(f)) {
 		if l.lib, err = discover.Library(mem, m, f); err != nil {
 			return nil, true, err
 		}
+		l.lib.Release = mem.Release(m.Path)
 		if !l.lib.IsRuntime() && !finder.IsRuntime(m.ID) {
 			l.lib.Close()
 			l.lib = nil

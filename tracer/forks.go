@@ -26,8 +26,11 @@ type forkSearch struct {
 	mu      sync.Mutex
 	of      []proc.Mapping
 	running bool
-	// forks are found by the one search that is running.
+	// forks are found by the one search that is running, began is when it did, or the last one, and hurry has an
+	// element where somebody waits for it.
 	forks proc.Forks
+	began time.Time
+	hurry chan struct{}
 }
 
 // forksEvery is how often forks are looked for, at the most, where processes end all the time.
@@ -37,6 +40,14 @@ const forksEvery = 100 * time.Millisecond
 type place struct {
 	file proc.FileID
 	base uint64
+}
+
+// soon has what is wanted looked for at once: somebody waits for it.
+func (s *forkSearch) soon() {
+	select {
+	case s.hurry <- struct{}{}:
+	default:
+	}
 }
 
 // searching says whether forks are being looked for.
@@ -77,7 +88,6 @@ func (r *run) findForks(of ...proc.Mapping) {
 		known[pid] = true
 	}
 	r.background.Go(func() {
-		var began time.Time
 		for {
 			s.mu.Lock()
 			list := s.of
@@ -87,14 +97,17 @@ func (r *run) findForks(of ...proc.Mapping) {
 				return
 			}
 			// Hundreds of processes can end in a second: what they need is looked for at once.
-			if next := time.Until(began.Add(forksEvery)); next > 0 {
-				time.Sleep(next)
+			if next := time.Until(s.began.Add(forksEvery)); next > 0 {
+				select {
+				case <-time.After(next):
+				case <-s.hurry:
+				}
 				s.mu.Lock()
 				list = append(list, s.of...)
 				s.of = nil
 				s.mu.Unlock()
 			}
-			began = time.Now()
+			s.began = time.Now()
 			wanted := map[place]bool{}
 			for _, m := range list {
 				wanted[place{m.ID, m.Base}] = true

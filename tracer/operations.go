@@ -3,6 +3,7 @@ package tracer
 import (
 	"golang.org/x/sys/unix"
 
+	"tt-memtrace/tracer/memory"
 	"tt-memtrace/tracer/metal"
 	"tt-memtrace/tracer/proc"
 )
@@ -40,7 +41,7 @@ func (r *run) operation(pid uint32, address uint64) string {
 	c, ok := r.callers[id]
 	if !ok {
 		var err error
-		if c, err = metal.ReadLaunchers(f.ProcName()); err != nil {
+		if c, err = metal.ReadLaunchers(memory.ProcName(f)); err != nil {
 			c = &metal.Launchers{}
 		}
 		if len(r.callers) >= maxCallers {

@@ -302,6 +302,7 @@ func (r *run) merge(rd *reading) {
 		at, closed := p.closed[device]
 		return closed && at >= rd.since || ended
 	}
+	defer p.Together()()
 	for device, allocator := range rd.result.Devices {
 		if gone(device, allocator) {
 			continue

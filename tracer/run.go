@@ -36,12 +36,12 @@ func (t *Tracer) Run(ctx context.Context, ready func(), sink func([]aggregator.E
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return t.discover(ctx) })
 	g.Go(func() error { return t.guarding(ctx) })
-	g.Go(func() error { return t.measureLag(ctx) })
 	g.Go(func() error {
 		defer cancel()
 		defer close(t.ended)
+		defer t.caughtUp.Store(0)
 		r := &run{t: t, sink: sink, processes: map[uint32]*traced{}, lookedFor: map[uint32]struct{}{}, untraced: map[uint32]bool{}, unsizedOf: map[uint32]bool{}, sharded: sentAhead[bpf.MemtraceTtSharded]{}, targets: map[uint32]bool{}, partial: map[uint32]*aggregator.CircularBuffer{},
-			execs: map[uint32]uint64{}, raised: map[aggregator.ReasonCode]raised{}, related: map[uint32]*relations{}, marks: map[uint32]*marks{}, exited: map[uint32]uint64{}, callers: map[proc.FileVersion]*metal.Launchers{}, names: inspect.ChipNames{}, stacks: newStacks()}
+			execs: map[uint32]uint64{}, raised: map[aggregator.ReasonCode]raised{}, related: map[uint32]*relations{}, marks: map[uint32]*marks{}, exited: map[uint32]uint64{}, callers: map[proc.FileVersion]*metal.Launchers{}, names: inspect.ChipNames{}, stacks: newStacks(), forks: forkSearch{hurry: make(chan struct{}, 1)}}
 		defer r.stacks.close()
 		r.stacks.sent = t.opts.Stacks && !t.opts.StacksPaused
 		for _, pid := range t.opts.PIDs {
@@ -230,6 +230,11 @@ func (r *run) loop(ctx context.Context) error {
 			// Records that came before the flag was set did not wake the reader.
 			sleeping = r.t.reader.AvailableBytes() == 0
 		}
+		if sleeping {
+			r.t.caughtUp.Store(0)
+		} else if r.t.reader.AvailableBytes() == 0 {
+			r.t.catchesUp()
+		}
 		r.syncs = append(r.syncs, r.t.waiting()...)
 		if err := r.switchStacks(); err != nil {
 			return err
@@ -257,6 +262,9 @@ func (r *run) loop(ctx context.Context) error {
 			r.t.reader.SetDeadline(time.Now().Add(drainEvery))
 		}
 		n, err := r.drain(&record)
+		if r.t.caughtUp.Load() == 0 {
+			r.t.catchesUp() // it slept, and no event woke it
+		}
 		if idle {
 			if err := r.t.objects.Idle.Set(uint32(0)); err != nil {
 				return fmt.Errorf("waking up: %w", err)
@@ -297,6 +305,9 @@ func (r *run) loop(ctx context.Context) error {
 			r.ready()
 			r.ready = nil
 			r.t.scheduleFreeOSMemory()
+		}
+		if len(r.syncs) > 0 {
+			r.forks.soon()
 		}
 		if !r.waits() || done {
 			for _, s := range r.syncs {
@@ -369,6 +380,9 @@ func (r *run) drain(record *ringbuf.Record) (n int, err error) {
 			return n, err
 		}
 		if n == 0 {
+			if r.t.caughtUp.Load() == 0 {
+				r.t.catchesUp() // it slept
+			}
 			// Announced before their first event.
 			r.announcements()
 		}
@@ -379,6 +393,7 @@ func (r *run) drain(record *ringbuf.Record) (n int, err error) {
 			r.flush()
 		}
 		if record.Remaining == 0 {
+			r.t.catchesUp()
 			r.t.reader.SetDeadline(time.Now())
 		}
 	}

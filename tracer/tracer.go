@@ -78,13 +78,12 @@ type Tracer struct {
 	// readerMu keeps the ring buffer mapped while Backlog looks at it.
 	readerMu     sync.Mutex
 	readerClosed bool
-	// newest is the time of the newest record that was read, behind what measureLag last found;
-	// CLOCK_MONOTONIC ns, and ns.
-	newest, behind atomic.Uint64
-	watch          watch.Watcher
-	tasks          []link.Link
-	finder         *discover.Finder
-	lastNotice     string // the last notice of a process that was looked at
+	// newest is the time of the newest record that was read, and caughtUp when all was, see lag; CLOCK_MONOTONIC ns.
+	newest, caughtUp atomic.Uint64
+	watch            watch.Watcher
+	tasks            []link.Link
+	finder           *discover.Finder
+	lastNotice       string // the last notice of a process that was looked at
 
 	// found are processes to look at.
 	found *watch.PIDQueue
@@ -219,9 +218,6 @@ func New(o Options) (*Tracer, error) {
 	if err := checkPIDNamespace(); err != nil {
 		return nil, err
 	}
-	if err := HostKernelError(); err != nil {
-		return nil, err
-	}
 	t.lacks = hostKernelLacks()
 	t.lacks.MultiUprobes = t.lacks.MultiUprobes || o.Lacks.MultiUprobes
 	t.lacks.PIDFilter = t.lacks.PIDFilter || o.Lacks.PIDFilter
@@ -237,7 +233,7 @@ func New(o Options) (*Tracer, error) {
 	kernel := btf.NewCache() // reading the kernel's types takes as long as checking the programs
 	loading.Go(func() error { return t.load(kernel) })
 	loading.Go(func() (err error) {
-		t.watch, err = watch.Mappings(len(o.Libraries) > 0, kernel)
+		t.watch, err = watch.Mappings(len(o.Libraries) > 0, kernel, o.PIDs...)
 		return err
 	})
 	// That takes as long as reading a library, which is done beside it.
@@ -245,7 +241,10 @@ func New(o Options) (*Tracer, error) {
 	err = loading.Wait()
 	if outOfDescriptors(err) {
 		err = tooFewDescriptors("loading the BPF programs")
-	} else if err == nil {
+	} else if err != nil {
+		// To find out takes longer than reading the kernel's types. Without any of these, loading fails.
+		err = cmp.Or(HostKernelError(), err)
+	} else {
 		err = checkDescriptors(t.descriptors(len(metal.Points)), "attaching to a library")
 	}
 	if err != nil {
@@ -265,7 +264,7 @@ func (t *Tracer) preload() {
 			continue
 		}
 		for _, m := range list {
-			file := openMapped(m)
+			file := t.openMapped(m)
 			t.mu.Lock()
 			_, _, _ = t.read(m, file)
 			t.mu.Unlock()
@@ -550,9 +549,7 @@ func (t *Tracer) look(pid uint32, seen time.Time) {
 		return // gone
 	}
 	for _, m := range list {
-		file := openMapped(m)
-		again, err := t.attach(announcement{mapping: m, at: at, command: command, started: started}, file, seen)
-		file.close()
+		again, err := t.attachTo(announcement{mapping: m, at: at, command: command, started: started}, seen)
 		for _, pid := range again {
 			t.look(pid, time.Time{})
 		}
@@ -572,6 +569,17 @@ func (t *Tracer) notice(pid uint32, why error) {
 	if !again {
 		t.opts.Notice(text)
 	}
+}
+
+// attachTo is attach, to a file that is opened unless it is attached to already: most processes map one of those.
+func (t *Tracer) attachTo(found announcement, seen time.Time) (again []uint32, err error) {
+	again, err = t.attach(found, mappedFile{}, seen)
+	for errors.Is(err, errNotOpened) {
+		file := t.openMapped(found.mapping)
+		again, err = t.attach(found, file, seen)
+		file.close()
+	}
+	return again, err
 }
 
 // attach puts the probes into a library, once for all processes or once for
@@ -613,20 +621,42 @@ func (t *Tracer) attach(found announcement, file mappedFile, seen time.Time) (ag
 // mappedFile is a file that a process has mapped: opened, or why not.
 type mappedFile struct {
 	mem  *memory.Process
-	file *memory.File
+	file *os.File
 	err  error
+	stat unix.Stat_t
+	// release is of the Python package around it, asked for of a file that was not read before.
+	release string
+	asked   bool
 }
+
+// errNotOpened says that more has to be known of a mapped file.
+var errNotOpened = errors.New("the file is not open")
 
 // openMapped opens what a process has mapped. That can take seconds, where the file is a user's, so t.mu
 // is not to be held.
-func openMapped(m proc.Mapping) (f mappedFile) {
+func (t *Tracer) openMapped(m proc.Mapping) (f mappedFile) {
 	f.mem = memory.FilesOf(m.PID)
 	f.file, f.err = discover.OpenFile(f.mem, m)
 	if outOfDescriptors(f.err) {
 		f.err = tooFewDescriptors("opening " + m.Path)
 	}
+	if f.err != nil {
+		return f
+	}
+	if err := unix.Fstat(int(f.file.Fd()), &f.stat); err != nil {
+		f.err = fmt.Errorf("opening %s: %w", m.Path, err)
+		return f
+	}
+	t.mu.Lock()
+	known := t.libraries[fileID(&f.stat)] != nil || t.users[m.ID] == f.stat.Ctim
+	t.mu.Unlock()
+	if !known {
+		f.release, f.asked = f.mem.Release(m.Path), true
+	}
 	return f
 }
+
+func fileID(st *unix.Stat_t) proc.FileID { return proc.FileID{Device: st.Dev, Inode: st.Ino} }
 
 func (f mappedFile) close() {
 	if f.file != nil {
@@ -634,10 +664,24 @@ func (f mappedFile) close() {
 	}
 }
 
+// held is the library of a mapping, where it is known without a look at the file: it is open, so that none but it has its
+// number, and whoever writes to it is noticed. (A file system that shows another number in mappings is asked.)
+func (t *Tracer) held(id proc.FileID) *attachment {
+	if a := t.libraries[id]; a != nil && a.probes != nil && t.writes.watched[a.watch] == a {
+		return a
+	}
+	return nil
+}
+
 // library checks a mapped library, once for each file. Both results
 // are nil where the file is not the runtime.
-func (t *Tracer) library(m proc.Mapping, file mappedFile) (*attachment, error) {
-	a, refused, err := t.read(m, file)
+func (t *Tracer) library(m proc.Mapping, file mappedFile) (a *attachment, err error) {
+	var refused proc.FileID
+	if a = t.held(m.ID); a == nil && file.mem == nil {
+		err = errNotOpened
+	} else if a == nil {
+		a, refused, err = t.read(m, file)
+	}
 	if refused != (proc.FileID{}) {
 		t.refuse(refused, m.PID, err)
 	}
@@ -697,34 +741,34 @@ func (t *Tracer) read(m proc.Mapping, file mappedFile) (a *attachment, refused p
 	}
 	// A file that was read before is recognized: reading it again, for
 	// every process that maps it, takes tens of milliseconds.
-	var st unix.Stat_t
-	if err := unix.Fstat(int(file.file.Fd()), &st); err != nil {
-		return nil, unopened(m.PID), fmt.Errorf("opening %s: %w", m.Path, err)
-	}
+	st := &file.stat
 	if t.users[m.ID] == st.Ctim {
 		return nil, proc.FileID{}, nil
 	}
-	id := proc.FileID{Device: st.Dev, Inode: st.Ino}
+	id := fileID(st)
 	if a := t.libraries[id]; a != nil && a.changed != st.Ctim {
-		if err := t.changed(a, file.file.ProcName(), st.Ctim); err != nil {
+		if err := t.changed(a, memory.ProcName(file.file), st.Ctim); err != nil {
 			return nil, id, err
 		}
 	}
 	if a, refused, err := t.known(id, m.PID); a != nil || refused != (proc.FileID{}) {
 		return a, refused, err
 	}
+	if !file.asked {
+		return nil, proc.FileID{}, errNotOpened // it was known when it was opened
+	}
 	defer t.scheduleFreeOSMemory()
-	if !t.finder.IsRuntime(m.ID) && !metal.KnowsRuntime(file.file.ProcName()) {
+	if !t.finder.IsRuntime(m.ID) && !metal.KnowsRuntime(memory.ProcName(file.file)) {
 		t.users[m.ID] = st.Ctim
 		return nil, proc.FileID{}, nil
 	}
 	tenant := inspect.Tenant(m.PID)
-	a, err = t.copyOf(tenant, &st, file.file.ProcName(), m.Path)
+	a, err = t.copyOf(tenant, st, memory.ProcName(file.file), m.Path)
 	if err != nil {
 		return nil, unopened(m.PID), err
 	}
 	if a != nil {
-		a.lib.Release, a.lib.Beside = file.file.Release, file.mem.OpenPath
+		a.lib.Beside = file.mem.OpenPath
 	} else {
 		lib, err := discover.Library(file.mem, m, file.file)
 		if outOfDescriptors(err) {
@@ -738,7 +782,7 @@ func (t *Tracer) read(m proc.Mapping, file mappedFile) (a *attachment, refused p
 			return nil, lib.ID, err
 		}
 	}
-	a.tenant, a.changed = tenant, st.Ctim
+	a.lib.Release, a.tenant, a.changed = file.release, tenant, st.Ctim
 	if err := t.admit(a.tenant, a.build); err != nil {
 		a.lib.Close()
 		return nil, a.lib.ID, err

@@ -207,7 +207,7 @@ func (f *Finder) contentOf(mem *memory.Process, m proc.Mapping, over func() bool
 	if known {
 		return c
 	}
-	c.Content, c.err = metal.Search(file.ProcName(), m.Path, over)
+	c.Content, c.err = metal.Search(memory.ProcName(file), m.Path, over)
 	if c.err == nil {
 		f.mu.Lock()
 		if len(f.contents) >= maxKnown {

@@ -3,6 +3,7 @@ package discover
 import (
 	"errors"
 	"fmt"
+	"os"
 	"path/filepath"
 	"strings"
 
@@ -35,11 +36,15 @@ func Open(mem *memory.Process, m proc.Mapping) (*metal.Library, error) {
 		return nil, err
 	}
 	defer f.Close()
-	return Library(mem, m, f)
+	lib, err := Library(mem, m, f)
+	if err == nil {
+		lib.Release = mem.Release(m.Path)
+	}
+	return lib, err
 }
 
 // OpenFile opens a mapped file for Library.
-func OpenFile(mem *memory.Process, m proc.Mapping) (*memory.File, error) {
+func OpenFile(mem *memory.Process, m proc.Mapping) (*os.File, error) {
 	f, err := mem.Open(m)
 	switch {
 	case errors.Is(err, unix.ESTALE):
@@ -50,12 +55,12 @@ func OpenFile(mem *memory.Process, m proc.Mapping) (*memory.File, error) {
 	return f, err
 }
 
-// Library reads the headers and symbols of a file that a process has mapped.
-func Library(mem *memory.Process, m proc.Mapping, f *memory.File) (*metal.Library, error) {
-	lib, err := metal.OpenFile(f.ProcName(), m.Path)
+// Library reads the headers and symbols of a file that a process has mapped. Its Release is not looked for.
+func Library(mem *memory.Process, m proc.Mapping, f *os.File) (*metal.Library, error) {
+	lib, err := metal.OpenFile(memory.ProcName(f), m.Path)
 	if err != nil {
 		return nil, err
 	}
-	lib.Release, lib.Beside = f.Release, mem.OpenPath
+	lib.Beside = mem.OpenPath
 	return lib, nil
 }

@@ -91,7 +91,7 @@ func symbolOf(mem *memory.Process, name string, want func(path string) bool) (ui
 		value := uint64(0)
 		f, err := mem.Open(m)
 		if err == nil {
-			value, err = metal.DynamicSymbol(f.ProcName(), m.Path, name)
+			value, err = metal.DynamicSymbol(memory.ProcName(f), m.Path, name)
 			f.Close()
 		}
 		if err == nil {

@@ -61,12 +61,22 @@ func (in *Inspector) Repeatedly() *Inspector {
 
 // withCache is for evaluations that follow each other closely: they decode the same
 // code once, and take each page of the process's memory as it was when it was
-// read first, until resetCache is called.
+// read first, until resetCache is called. Within Together these are all that follow.
 func (in *Inspector) withCache() *Inspector {
 	c := *in
-	c.code = eval.NewCode()
-	c.resetCache()
+	if c.code == nil {
+		c.code = eval.NewCode()
+		c.resetCache()
+	}
 	return &c
+}
+
+// Together has what is asked of this inspector, of one goroutine, take the process's memory as it was when it was read
+// first, until that ends: what many objects have in common is read once.
+func (in *Inspector) Together() (end func()) {
+	shared := in.withCache()
+	in.code, in.data = shared.code, shared.data
+	return func() { in.code, in.data = nil, nil }
 }
 
 func (in *Inspector) pages() *memory.Pages { return memory.NewPages(in.mem) }
@@ -347,5 +357,5 @@ func standardOf(lib *metal.Library, mem *memory.Process) (*eval.Image, uint64) {
 		return nil, 0
 	}
 	defer f.Close()
-	return lib.Standard(f.ProcName()), files[0].Base
+	return lib.Standard(memory.ProcName(f)), files[0].Base
 }

@@ -21,16 +21,17 @@ import (
 // one that is only read, the bytes.
 
 // forArguments and forVariable, as the number of parts, ask for a process's arguments and for the
-// value of a variable in its environment: they lie in its memory. They are answered as forReading is.
+// value of a variable in its environment: they lie in its memory. They are answered as forReading is,
+// and so is forRelease, which asks for the release of the Python package around a file.
 const (
 	forArguments = 1<<32 - 4
 	forVariable  = 1<<32 - 5
+	forRelease   = 1<<32 - 6
 )
 
 // forOpening and forReading, as the number of parts, ask a reader to open a mapped file, or to
 // read the beginning of a file. The answer is how many bytes are in the buffer or an
-// error number below 0; for an opened file the buffer has its release, and the file comes with
-// the answer unless a user serves it.
+// error number below 0; an opened file comes with the answer unless a user serves it.
 const (
 	forOpening = 1<<32 - 2
 	forReading = 1<<32 - 3
@@ -45,13 +46,6 @@ var ErrServed = errors.New("it lies in a file system that a process serves (FUSE
 // ErrNoAnswer says that opening or reading a file takes too long.
 var ErrNoAnswer = errors.New("its file system does not answer")
 
-// File is a file that a process has mapped.
-type File struct {
-	*os.File
-	// Release is the version of the Python package around it, or empty.
-	Release string
-}
-
 // FilesOf is a process for opening its files: those of other users are opened in a process apart, and
 // root's too, as root reads everybody's. One's own may lie in any file system.
 func FilesOf(pid uint32) *Process {
@@ -61,16 +55,12 @@ func FilesOf(pid uint32) *Process {
 	return Of(pid)
 }
 
-// ProcName is one under which the open file can be opened again.
-func (f *File) ProcName() string { return fmt.Sprintf("/proc/self/fd/%d", f.Fd()) }
+// ProcName is one under which an open file can be opened again.
+func ProcName(f *os.File) string { return fmt.Sprintf("/proc/self/fd/%d", f.Fd()) }
 
 // OpenPath opens a regular file in the process's root, as Open does.
 func (p *Process) OpenPath(path string) (*os.File, error) {
-	f, err := p.Open(proc.Mapping{PID: p.pid, Path: path})
-	if err != nil {
-		return nil, err
-	}
-	return f.File, nil
+	return p.Open(proc.Mapping{PID: p.pid, Path: path})
 }
 
 // mappedFile is what is asked for: the file with this inode or, where that is 0, of this path.
@@ -84,23 +74,38 @@ type mappedFile struct {
 // Open opens the very file that the process has mapped, in whatever mount namespace, also where
 // its name leads elsewhere by now. It fails with ErrServed or ErrNoAnswer where reading
 // the file could wait for ever.
-func (p *Process) Open(m proc.Mapping) (*File, error) {
+func (p *Process) Open(m proc.Mapping) (file *os.File, err error) {
 	wanted := mappedFile{p.pid, m.ID.Inode, m.Region, m.Path}
 	if p.user == nil {
-		f, release, err := wanted.open()
-		if err != nil {
-			return nil, wrap(m.Path, err)
-		}
-		return &File{f, release}, nil
+		file, err = wanted.open()
+	} else {
+		err = p.ofFile(func(r *reader) (refused, err error) {
+			file, refused, err = r.open(wanted)
+			return refused, err
+		})
 	}
-	var file *File
-	if err := p.ofFile(func(r *reader) (refused, err error) {
-		file, refused, err = r.open(wanted)
-		return refused, err
-	}); err != nil {
+	if err != nil {
 		return nil, wrap(m.Path, err)
 	}
 	return file, nil
+}
+
+// Release is the version of the Python package around a file that the process has mapped, or empty.
+func (p *Process) Release(path string) string {
+	if p.user == nil {
+		return releaseIn(p.pid, path)
+	}
+	b, _ := p.text(forRelease, path)
+	return string(b)
+}
+
+// releaseIn looks in the process's root or, where that may not be seen, in one's own, as open does.
+func releaseIn(pid uint32, path string) string {
+	root := fmt.Sprintf("/proc/%d/root", pid)
+	if unix.Access(root+"/", unix.F_OK) != nil {
+		root = ""
+	}
+	return proc.Release(root, path)
 }
 
 func wrap(path string, err error) error { return fmt.Errorf("opening %s: %w", path, err) }
@@ -195,7 +200,7 @@ func (p *Process) ofFile(do func(r *reader) (refused, err error)) error {
 }
 
 // open is refused where the file cannot be had. An error is the reader's own.
-func (r *reader) open(m mappedFile) (file *File, refused, err error) {
+func (r *reader) open(m mappedFile) (file *os.File, refused, err error) {
 	r.request = binary.NativeEndian.AppendUint32(r.request[:0], m.pid)
 	r.request = binary.NativeEndian.AppendUint32(r.request, forOpening)
 	for _, v := range []uint64{m.inode, m.region.Start, m.region.End} {
@@ -216,7 +221,7 @@ func (r *reader) open(m mappedFile) (file *File, refused, err error) {
 	case len(r.rights) == 0:
 		return nil, ErrServed, nil
 	}
-	return &File{os.NewFile(uintptr(r.rights[0]), m.path), string(r.buffer[:min(n, maxName)])}, nil, nil
+	return os.NewFile(uintptr(r.rights[0]), m.path), nil, nil
 }
 
 func (r *reader) text(pid, kind uint32, name string) (b []byte, refused, err error) {
@@ -253,12 +258,14 @@ func serveFile(pid uint32, kind int, request, buffer []byte) {
 		result = resultOf(copy(buffer[:fileBytes], strings.Join(args, "\x00")), err)
 	case kind == forVariable:
 		result = int64(copy(buffer[:fileBytes], proc.Environment(pid, string(request))))
+	case kind == forRelease:
+		result = int64(copy(buffer[:fileBytes], releaseIn(pid, string(request))))
 	case len(request) >= 24:
 		m := mappedFile{pid, binary.NativeEndian.Uint64(request), proc.Region{
 			Start: binary.NativeEndian.Uint64(request[8:]), End: binary.NativeEndian.Uint64(request[16:]),
 		}, string(request[24:])}
-		f, release, err := m.open()
-		result = resultOf(copy(buffer, release), err)
+		f, err := m.open()
+		result = resultOf(0, err)
 		if err == nil {
 			defer f.Close()
 			if !served(f) {
@@ -289,7 +296,7 @@ func resultOf(n int, err error) int64 {
 
 // open opens the file by its name or, where that leads elsewhere or nowhere, by its mapping,
 // which takes more rights.
-func (m mappedFile) open() (f *os.File, release string, err error) {
+func (m mappedFile) open() (f *os.File, err error) {
 	inside := fmt.Sprintf("/proc/%d/root%s", m.pid, m.path)
 	mapped := fmt.Sprintf("/proc/%d/map_files/%x-%x", m.pid, m.region.Start, m.region.End)
 	var first error
@@ -314,7 +321,7 @@ func (m mappedFile) open() (f *os.File, release string, err error) {
 					err = unix.ESTALE
 				}
 				if err == nil {
-					return os.NewFile(uintptr(fd), m.path), proc.Release(name), nil
+					return os.NewFile(uintptr(fd), m.path), nil
 				}
 				unix.Close(fd)
 			}
@@ -323,7 +330,7 @@ func (m mappedFile) open() (f *os.File, release string, err error) {
 			first = err
 		}
 	}
-	return nil, "", first
+	return nil, first
 }
 
 // served says whether a process of an ordinary user serves a file's file system. What is

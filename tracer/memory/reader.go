@@ -341,7 +341,7 @@ func serve() error {
 			serveSearch(pid, request[headBytes:n], buffer)
 			continue
 		}
-		if count >= forVariable {
+		if count >= forRelease {
 			serveFile(pid, count, request[headBytes:n], buffer)
 			continue
 		}

@@ -77,7 +77,7 @@ type elfSymbol struct {
 // file stays open until Close.
 func OpenLibrary(path string) (lib *Library, err error) {
 	if lib, err = OpenFile(path, path); err == nil {
-		lib.Release = proc.Release(path)
+		lib.Release = proc.Release("", path)
 	}
 	return lib, err
 }

@@ -426,13 +426,13 @@ func TestPackageRelease(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			if got := proc.Release(filepath.Join(dir, test.library, "libtt_metal.so")); got != test.want {
+			if got := proc.Release("", filepath.Join(dir, test.library, "libtt_metal.so")); got != test.want {
 				t.Errorf("release %q, want %q", got, test.want)
 			}
 		})
 	}
 	for _, path := range []string{"", "libtt_metal.so", "./libtt_metal.so", "/libtt_metal.so"} {
-		if got := proc.Release(path); got != "" {
+		if got := proc.Release("", path); got != "" {
 			t.Errorf("%q is of release %q", path, got)
 		}
 	}
