@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -37,6 +38,10 @@ func newWriteWatch() (*writeWatch, error) {
 
 const whyOverwritten = "its library was overwritten or truncated"
 
+// plainSystems are file systems in which a number is that of one file. An overlay gives a file's to its copy, btrfs one
+// to files of several volumes.
+var plainSystems = []int64{unix.EXT4_SUPER_MAGIC, unix.XFS_SUPER_MAGIC, unix.TMPFS_MAGIC}
+
 // guard watches for writes to a library.
 func (t *Tracer) guard(a *attachment) {
 	var st unix.Stat_t
@@ -47,6 +52,8 @@ func (t *Tracer) guard(a *attachment) {
 		if wd, err = unix.InotifyAddWatch(t.writes.fd, a.lib.ProcName(), unix.IN_MODIFY); err == nil {
 			a.watch = int32(wd)
 			t.writes.watched[a.watch] = a
+			var system unix.Statfs_t
+			a.plain = unix.Statfs(a.lib.ProcName(), &system) == nil && slices.Contains(plainSystems, system.Type)
 			return
 		}
 	}

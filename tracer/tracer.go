@@ -153,6 +153,8 @@ type attachment struct {
 	modified unix.Timespec
 	// changed is when the file was, last: an overlay copies one that is about to be.
 	changed unix.Timespec
+	// plain: no other file has its number while it is open, nor do mappings show another one.
+	plain bool
 }
 
 // build is a library, whatever files have it; a copy is one of the same tenant.
@@ -665,9 +667,9 @@ func (f mappedFile) close() {
 }
 
 // held is the library of a mapping, where it is known without a look at the file: it is open, so that none but it has its
-// number, and whoever writes to it is noticed. (A file system that shows another number in mappings is asked.)
+// number, and whoever writes to it is noticed.
 func (t *Tracer) held(id proc.FileID) *attachment {
-	if a := t.libraries[id]; a != nil && a.probes != nil && t.writes.watched[a.watch] == a {
+	if a := t.libraries[id]; a != nil && a.probes != nil && a.plain && t.writes.watched[a.watch] == a {
 		return a
 	}
 	return nil
