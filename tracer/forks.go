@@ -26,11 +26,12 @@ type forkSearch struct {
 	mu      sync.Mutex
 	of      []proc.Mapping
 	running bool
-	// forks are found by the one search that is running, began is when it did, or the last one, and hurry has an
-	// element where somebody waits for it.
+	// forks are found by the one search that is running, began is when it did, or the last one.
 	forks proc.Forks
 	began time.Time
-	hurry chan struct{}
+	// hurry has an element where somebody waits for the search: awaited.
+	hurry   chan struct{}
+	awaited bool
 }
 
 // forksEvery is how often forks are looked for, at the most, where processes end all the time.
@@ -42,8 +43,14 @@ type place struct {
 	base uint64
 }
 
-// soon has what is wanted looked for at once: somebody waits for it.
+// soon has what is wanted looked for at once, as somebody waits for it.
 func (s *forkSearch) soon() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.running {
+		return
+	}
+	s.awaited = true
 	select {
 	case s.hurry <- struct{}{}:
 	default:
@@ -90,10 +97,14 @@ func (r *run) findForks(of ...proc.Mapping) {
 	r.background.Go(func() {
 		for {
 			s.mu.Lock()
-			list := s.of
+			list, awaited := s.of, s.awaited
 			s.of, s.running = nil, len(list) > 0
+			s.awaited = awaited && s.running
 			s.mu.Unlock()
 			if len(list) == 0 {
+				if awaited {
+					r.t.reader.Flush()
+				}
 				return
 			}
 			// Hundreds of processes can end in a second: what they need is looked for at once.

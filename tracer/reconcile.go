@@ -302,11 +302,12 @@ func (r *run) merge(rd *reading) {
 		at, closed := p.closed[device]
 		return closed && at >= rd.since || ended
 	}
-	defer p.Together()()
-	for device, allocator := range rd.result.Devices {
-		if gone(device, allocator) {
-			continue
-		}
+	open := maps.Clone(rd.result.Devices)
+	maps.DeleteFunc(open, gone)
+	if len(open) > 0 {
+		defer p.Together()()
+	}
+	for device, allocator := range open {
 		r.device(p, from, device)
 		if allocator != 0 {
 			r.know(p, from, device, allocator)
