@@ -265,6 +265,9 @@ func (t *Tracer) preload() {
 		if err != nil {
 			continue
 		}
+		if len(list) > 0 {
+			memory.Of(pid).Prepare() // it may have used the runtime before
+		}
 		for _, m := range list {
 			file := t.openMapped(m)
 			t.mu.Lock()

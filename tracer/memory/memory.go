@@ -109,6 +109,17 @@ func (p *Process) PID() uint32 { return p.pid }
 // Hung says whether a read of the process's memory was abandoned.
 func (p *Process) Hung() bool { return p.hung.now.Load() }
 
+// Prepare starts the readers that a search of the process will ask, beside what the caller does: that takes as long as the
+// search. What fails is tried again by who asks them.
+func (p *Process) Prepare() {
+	if p.user == nil {
+		return
+	}
+	for _, l := range []*lane{&p.user.lane, &p.user.searches} {
+		go func() { _ = l.ask(p, func(*reader) error { return nil }, &p.hung) }()
+	}
+}
+
 // ReadAt fills b from the process's address, or fails.
 func (p *Process) ReadAt(b []byte, address uint64) error {
 	for len(b) > 0 {
