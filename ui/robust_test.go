@@ -21,6 +21,7 @@ func FuzzKeysAndSizes(f *testing.F) {
 	f.Add([]byte("4\t\t\t]]]hhllGg4\r\x1b"), uint8(1), uint8(1), true)
 	f.Add([]byte("3+++---hhhhGlllyy\r<>"), uint8(3), uint8(200), false)
 	f.Add([]byte("5\t\tccsSsS  uurr\xffapw"), uint8(200), uint8(5), true)
+	f.Add([]byte("5c\x80S"), uint8(165), uint8(3), true)
 	f.Fuzz(func(t *testing.T, keys []byte, width, height uint8, huge bool) {
 		var w *world
 		if huge {

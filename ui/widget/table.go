@@ -363,7 +363,8 @@ func (t *Table[R, K]) chooser(h int) []text.Line {
 		out = append(out, text.Line{text.Notice.Span(cursor), text.Key.Span(box), look.Span(t.Fields[i].Name)})
 	}
 	out = append(out, nil, text.Faint.Line("space: show or hide  esc: close"))
-	return Frame(out, max(min(t.choice-h+5, len(out)-h+2), 0), max(h-2, 1), "columns", "", g)
+	room := max(h-2, 1)
+	return Frame(out, max(min(t.choice-room+3, len(out)-room), 0), room, "columns", "", g)
 }
 
 // Move moves the selection.
