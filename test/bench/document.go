@@ -260,11 +260,12 @@ func (r *results) attachPart(p printer) {
 	p(`
 ## Coming, staying and going
 
-At a process with the real runtime on t3k; milliseconds of the clock.
+At a process with the real runtime on t3k; milliseconds of the clock. The first three are of one process that does so again and
+again; a snapshot is all of `+"`status -p PID`"+`, by a process of its own.
 
-| load the programs | attach, and read what is held | detach | idle, %% of a core | resident memory, MB |
-|---|---|---|---|---|
-| %s | %s | %s | %.2f | %.0f |`, spreadOf(a.load), spreadOf(a.attach), spreadOf(a.detach), a.idle.processor, a.idle.resident)
+| load the programs | attach, and read what is held | detach | a snapshot | idle, %% of a core | resident memory, MB |
+|---|---|---|---|---|---|
+| %s | %s | %s | %s | %.2f | %.0f |`, spreadOf(a.load), spreadOf(a.attach), spreadOf(a.detach), spreadOf(a.snapshot), a.idle.processor, a.idle.resident)
 }
 
 func (r *results) targets(p printer) {

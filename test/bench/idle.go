@@ -21,23 +21,42 @@ type idling struct {
 	resident, files float64
 }
 
-// stay runs the real program beside processes that do nothing for a while.
-func stay(pids ...uint32) (is idling, err error) {
+// real builds the real program, for commands that trace processes.
+func real(pids []uint32, do func(command func(args ...string) *exec.Cmd) error) error {
 	dir, err := os.MkdirTemp("", "tt-memtrace-bench-")
 	if err != nil {
-		return is, err
+		return err
 	}
 	defer os.RemoveAll(dir)
 	tool, err := program.Build(dir)
 	if err != nil {
-		return is, err
+		return err
 	}
-	args := []string{"exporter", "--listen", "127.0.0.1:0"}
-	for _, pid := range pids {
-		args = append(args, "-p", fmt.Sprint(pid))
+	return do(func(args ...string) *exec.Cmd {
+		for _, pid := range pids {
+			args = append(args, "-p", fmt.Sprint(pid))
+		}
+		cmd := exec.Command(tool, args...)
+		cmd.Stderr = os.Stderr
+		return cmd
+	})
+}
+
+// snapshots prints so many, each by a process of its own, and says what each takes, ms.
+func snapshots(count int, command func(args ...string) *exec.Cmd) (ms []float64, err error) {
+	for range count {
+		begin := time.Now()
+		if _, err := command("status").Output(); err != nil {
+			return nil, err
+		}
+		ms = append(ms, float64(time.Since(begin).Microseconds())/1000)
 	}
-	cmd := exec.Command(tool, args...)
-	cmd.Stderr = os.Stderr
+	return ms, nil
+}
+
+// stay traces processes that do nothing for a while.
+func stay(pids []uint32, command func(args ...string) *exec.Cmd) (is idling, err error) {
+	cmd := command("exporter", "--listen", "127.0.0.1:0")
 	if err := cmd.Start(); err != nil {
 		return is, err
 	}

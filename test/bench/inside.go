@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"time"
 
 	"github.com/cilium/ebpf"
@@ -130,6 +131,7 @@ func (f *fixtures) bursts(r *results) error {
 // attaching is what coming and going takes, and what it costs to stay.
 type attaching struct {
 	load, attach, detach []float64 // ms
+	snapshot             []float64 // ms, by a process of its own
 	idle                 idling
 }
 
@@ -148,7 +150,12 @@ func attachTo(count int, pids ...uint32) (a attaching, err error) {
 		a.load, a.attach, a.detach = append(a.load, ms(tr.loaded)), append(a.attach, ms(tr.attached)), append(a.detach, ms(time.Since(begin)))
 	}
 	fmt.Fprintf(os.Stderr, "%d processes: load %s, attach %s, detach %s ms\n", len(pids), spreadOf(a.load), spreadOf(a.attach), spreadOf(a.detach))
-	a.idle, err = stay(pids...)
+	err = real(pids, func(command func(args ...string) *exec.Cmd) (err error) {
+		if a.snapshot, err = snapshots(count, command); err == nil {
+			a.idle, err = stay(pids, command)
+		}
+		return err
+	})
 	return a, err
 }
 
