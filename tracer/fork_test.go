@@ -195,7 +195,8 @@ func TestPIDOfAProcessWhoseEndWasLost(t *testing.T) {
 	right := func(s aggregator.ProcessSnapshot) bool {
 		return s.Exact() && s.Buffers == 1 && s.Memory[aggregator.DRAM].Requested == 4096 && len(s.Chips) == 1 && s.Chips[0].Chip.Number == 3
 	}
-	if s := tr.process(pid); s.Exact() && !right(s) {
+	tr.sync()
+	if s, found := tr.lookup(pid); found && s.Exact() && !right(s) { // it is looked for beside
 		t.Errorf("%d buffers of %d bytes, and nothing is marked", s.Buffers, s.Memory[aggregator.DRAM].Requested)
 	}
 	tr.await("it is right", func() bool { s, _ := tr.lookup(pid); return right(s) })
