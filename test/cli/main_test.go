@@ -426,6 +426,9 @@ func terminal(t *testing.T) (keys io.Writer, screen *text, tty *os.File) {
 		tty.Close()
 		<-drained
 		master.Close()
+		if t.Failed() {
+			t.Logf("the terminal showed:\n%s", screen)
+		}
 	})
 	return master, screen, tty
 }

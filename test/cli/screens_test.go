@@ -13,6 +13,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"tt-memtrace/test/rig"
 )
 
@@ -32,7 +34,7 @@ func shown(t *testing.T, width, height int, args ...string) *pane {
 	}
 	p := &pane{t: t, socket: fmt.Sprintf("tt-memtrace-test-%d-%d", os.Getpid(), time.Now().UnixNano()), config: t.TempDir()}
 	p.start(width, height, args...)
-	t.Cleanup(func() { p.tmux("kill-server") })
+	t.Cleanup(p.end)
 	return p
 }
 
@@ -43,6 +45,27 @@ func (p *pane) start(width, height int, args ...string) {
 	if out, err := p.tmux(argv...); err != nil {
 		p.t.Fatalf("tmux: %v: %s", err, out)
 	}
+}
+
+// end ends the terminal, and waits for the program, which writes its settings then.
+func (p *pane) end() {
+	var program int
+	if out, err := p.tmux("display-message", "-p", "#{pane_pid}"); err == nil {
+		program, _ = strconv.Atoi(strings.TrimSpace(out))
+	}
+	fd, err := unix.PidfdOpen(program, 0) // fails where it has ended
+	p.tmux("kill-server")
+	if err != nil {
+		return
+	}
+	defer unix.Close(fd)
+	ends := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
+	for began := time.Now(); time.Since(began) < patience; {
+		if n, err := unix.Poll(ends, int(patience.Milliseconds())); n > 0 || err != nil && !errors.Is(err, unix.EINTR) {
+			return
+		}
+	}
+	p.t.Error("the program goes on without its terminal")
 }
 
 func (p *pane) tmux(args ...string) (string, error) {
