@@ -34,6 +34,8 @@ type Inspector struct {
 	// one goroutine; nil where they are not.
 	code *eval.Code
 	data *memory.Pages
+	// together: all evaluations share them, see Together.
+	together bool
 	// last, where it is not nil, is what each allocator had when it was scanned last.
 	last map[uint64]*rescan
 }
@@ -64,7 +66,7 @@ func (in *Inspector) Repeatedly() *Inspector {
 // read first, until resetCache is called. Within Together these are all that follow.
 func (in *Inspector) withCache() *Inspector {
 	c := *in
-	if c.code == nil {
+	if !c.together {
 		c.code = eval.NewCode()
 		c.resetCache()
 	}
@@ -75,8 +77,8 @@ func (in *Inspector) withCache() *Inspector {
 // first, until that ends: what many objects have in common is read once.
 func (in *Inspector) Together() (end func()) {
 	shared := in.withCache()
-	in.code, in.data = shared.code, shared.data
-	return func() { in.code, in.data = nil, nil }
+	in.code, in.data, in.together = shared.code, shared.data, true
+	return func() { in.code, in.data, in.together = nil, nil, false }
 }
 
 func (in *Inspector) pages() *memory.Pages { return memory.NewPages(in.mem) }
