@@ -102,7 +102,8 @@ func (p *Process) Release(path string) string {
 // releaseIn looks in the process's root or, where that may not be seen, in one's own, as open does.
 func releaseIn(pid uint32, path string) string {
 	root := fmt.Sprintf("/proc/%d/root", pid)
-	if unix.Access(root+"/", unix.F_OK) != nil {
+	var st unix.Stat_t
+	if unix.Stat(root+"/", &st) != nil { // access would leave out capabilities
 		root = ""
 	}
 	return proc.Release(root, path)

@@ -35,4 +35,21 @@ func TestProcessMemory(t *testing.T) {
 	}
 }
 
+// The release of a package is found in the process's root, by a reader too.
+func TestReleaseOfAMappedFile(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.MkdirAll(filepath.Join(dir, "site-packages", "ttnn-1.2.3.dist-info"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	self := uint32(os.Getpid())
+	for name, p := range map[string]*Process{"a reader": Of(self), "directly": Direct(self)} {
+		if got := p.Release(filepath.Join(dir, "site-packages", "ttnn", "lib.so")); got != "1.2.3" {
+			t.Errorf("%s: release %q", name, got)
+		}
+		if got := p.Release(filepath.Join(dir, "lib.so")); got != "" {
+			t.Errorf("%s: release %q of a file beside no package", name, got)
+		}
+	}
+}
+
 func TestMain(m *testing.M) { os.Exit(fixture.Main(m)) }
