@@ -653,15 +653,13 @@ func (t *Tracer) openMapped(m proc.Mapping) (f mappedFile) {
 		return f
 	}
 	t.mu.Lock()
-	known := t.libraries[fileID(&f.stat)] != nil || t.users[m.ID] == f.stat.Ctim
+	known := t.libraries[proc.VersionOf(&f.stat).FileID] != nil || t.users[m.ID] == f.stat.Ctim
 	t.mu.Unlock()
 	if !known {
 		f.release, f.asked = f.mem.Release(m.Path), true
 	}
 	return f
 }
-
-func fileID(st *unix.Stat_t) proc.FileID { return proc.FileID{Device: st.Dev, Inode: st.Ino} }
 
 func (f mappedFile) close() {
 	if f.file != nil {
@@ -750,7 +748,7 @@ func (t *Tracer) read(m proc.Mapping, file mappedFile) (a *attachment, refused p
 	if t.users[m.ID] == st.Ctim {
 		return nil, proc.FileID{}, nil
 	}
-	id := fileID(st)
+	id := proc.VersionOf(st).FileID
 	if a := t.libraries[id]; a != nil && a.changed != st.Ctim {
 		if err := t.changed(a, memory.ProcName(file.file), st.Ctim); err != nil {
 			return nil, id, err

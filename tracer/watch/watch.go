@@ -31,8 +31,8 @@ type Watcher interface {
 // Mappings watches for files that are named like the runtime, or of any name, and for devices.
 // A BPF program does it best, as it does not wake the tracer for all others. Where
 // the kernel lets none into its functions, perf does, which some kernels keep to
-// CAP_SYS_ADMIN; it sees devices later. The kernel's types can be nil. Of is whose mappings are of interest;
-// all processes' where there is none.
+// CAP_SYS_ADMIN; it sees devices later. The kernel's types can be nil. Of is at whose
+// devices it looks then, all processes' where there is none.
 func Mappings(anyName bool, kernel *btf.Cache, of ...uint32) (Watcher, error) {
 	w, err := watchByProgram(anyName, kernel)
 	if err == nil {
