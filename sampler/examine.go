@@ -270,12 +270,14 @@ func (ls *libraries) open(finder *discover.Finder, mem *memory.Process, m proc.M
 		if l.lib, err = discover.Library(mem, m, f); err != nil {
 			return nil, true, err
 		}
-		l.lib.Release = mem.Release(m.Path)
 		if !l.lib.IsRuntime() && !finder.IsRuntime(m.ID) {
 			l.lib.Close()
 			l.lib = nil
 		} else if l.cover, l.err = l.lib.Cover(); l.err == nil {
 			l.layout, l.err = l.lib.Layout()
+		}
+		if l.lib != nil {
+			l.lib.Release = mem.Release(m.Path)
 		}
 	}
 	ls.Lock()
