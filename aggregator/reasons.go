@@ -103,7 +103,7 @@ var reasonTable = map[ReasonCode]struct {
 	ReasonRingUnread:     {"what a kernel-config ring of it holds could not be read, and is unknown", nothingElse, false},
 	ReasonUncounted:      {"launches of its programs were not counted", nothingElse, true},
 	ReasonProgramChips:   {"on which of a mesh's chips a program is is unknown: it is counted on all", nothingElse, false},
-	ReasonTracesMissed:   {"captures or replays of traces, allocations beside them, or marks of buffers as corruptible, were not seen: which buffers they overwrite is not known", nothingElse, true},
+	ReasonTracesMissed:   {"captures or replays of traces, allocations beside them, or marks of buffers as corruptible, were not seen, or their device is unknown: which buffers they overwrite is not known", nothingElse, true},
 	ReasonNotRead:        {"its memory could not be read", fullComparison, true},
 	ReasonTimeBudget:     {"reading it took too long, so a part is missing", fullComparison, false},
 	ReasonForked:         {"some of its devices may be copies of what another process had open", nothingElse, false},

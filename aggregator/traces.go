@@ -83,25 +83,29 @@ const (
 	maxExtents = 1 << 16
 )
 
-// traceOf returns a trace, a new one if need be. It is nil beyond the bound, and where the
+// traceOf returns the trace of an event, a new one if need be. It is nil beyond the bound, and where the
 // device closed.
-func (p *process) traceOf(device uint64, number uint32) *trace {
+func (p *process) traceOf(e *Event) *trace {
 	for _, t := range p.traces {
-		if t.device == device && t.number == number {
+		if t.device == e.Device && t.number == e.Trace {
 			return t
 		}
 	}
-	if d := p.devices[device]; len(p.traces) >= maxTraces || d != nil && d.closed {
+	if len(p.traces) >= maxTraces {
+		p.raise(ReasonTracesMissed, e.Time)
 		return nil
 	}
-	t := &trace{device: device, number: number, judged: len(p.younger)}
+	if d := p.devices[e.Device]; d != nil && d.closed {
+		return nil
+	}
+	t := &trace{device: e.Device, number: e.Trace, judged: len(p.younger)}
 	p.traces = append(p.traces, t)
 	return t
 }
 
 // beginTrace applies the beginning of a trace's capture.
 func (p *process) beginTrace(e *Event) {
-	t := p.traceOf(e.Device, e.Trace)
+	t := p.traceOf(e)
 	if t == nil {
 		return
 	}
@@ -116,7 +120,7 @@ func (p *process) beginTrace(e *Event) {
 // endTrace applies the end of a trace's capture. Where it was not seen to begin, the event has
 // the capture.
 func (p *process) endTrace(e *Event) {
-	t := p.traceOf(e.Device, e.Trace)
+	t := p.traceOf(e)
 	if t == nil {
 		return
 	}
@@ -226,7 +230,7 @@ func (p *process) forgetFreed() {
 func (a *Aggregator) replay(p *process, e *Event) {
 	p.counters.Replays += e.Count
 	p.launched = max(p.launched, e.Time)
-	t := p.traceOf(e.Device, e.Trace)
+	t := p.traceOf(e)
 	if t == nil {
 		return
 	}

@@ -122,6 +122,20 @@ func TestMissedAllocationUnderATrace(t *testing.T) {
 	}
 }
 
+// Of more traces than are kept, none is said to overwrite nothing.
+func TestMoreTracesThanAreKept(t *testing.T) {
+	a := twoBuffers()
+	for number := range uint32(maxTraces) {
+		a.Apply(&Event{Kind: TraceBegun, PID: 1, Device: 1, Trace: number, Time: 10})
+	}
+	if a.processes[1].has(ReasonTracesMissed) {
+		t.Error("marked before there are too many")
+	}
+	if a.Apply(&Event{Kind: TraceBegun, PID: 1, Device: 1, Trace: maxTraces, Time: 10}); !a.processes[1].has(ReasonTracesMissed) {
+		t.Error("not marked")
+	}
+}
+
 // The host's memory of a process: first, highest and last.
 func TestHostMemory(t *testing.T) {
 	a := New()

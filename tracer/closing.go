@@ -1,7 +1,6 @@
 package tracer
 
 import (
-	"maps"
 	"time"
 
 	"tt-memtrace/aggregator"
@@ -81,13 +80,14 @@ func (r *run) closed(p *traced, device, at uint64) {
 		if p.allocators[allocator] {
 			r.object(from, bpf.MemtraceTtKindTT_ALLOCATOR_GONE, c.library, allocator)
 		}
-		r.notOpen(p, from, submesh)
+		r.notOpen(p, from, submesh, c.origin.time)
 	}
-	r.notOpen(p, from, device)
+	r.notOpen(p, from, device, c.origin.time)
 }
 
-// notOpen takes a device out of the accounts.
-func (r *run) notOpen(p *traced, from origin, device uint64) {
+// notOpen takes a device out of the accounts that began to close then; 0 where that is not known. A trace that was
+// recorded or replayed there since is of the one that opened next, and goes with it.
+func (r *run) notOpen(p *traced, from origin, device, began uint64) {
 	p.notSubmesh(device)
 	delete(p.closing, device)
 	delete(p.devices, device)
@@ -99,7 +99,14 @@ func (r *run) notOpen(p *traced, from origin, device uint64) {
 	p.closed[device] = from.time
 	if rel := r.related[from.pid]; rel != nil {
 		rel.rings.Drop(device)
-		maps.DeleteFunc(rel.queues, func(_, at uint64) bool { return at == device })
+		for queue, q := range rel.queues {
+			if q.device == device {
+				delete(rel.queues, queue)
+				if q.traced > began {
+					r.raise(from.pid, aggregator.ReasonTracesMissed)
+				}
+			}
+		}
 	}
 	r.emit(aggregator.Event{Kind: aggregator.DeviceClose, PID: from.pid, TID: from.tid, Time: from.time, Device: device})
 }

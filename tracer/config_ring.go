@@ -82,11 +82,7 @@ func (r *run) queueDevice(pid uint32, queue, now uint64) (uint64, bool) {
 	if !known || queue == 0 {
 		return 0, false
 	}
-	before := p.Late()
 	device, err := p.DeviceOfQueue(queue)
-	if err != nil && p.Late() != before {
-		r.emit(aggregator.Event{Kind: aggregator.ReasonRaised, PID: pid, Time: now, Reason: &aggregator.Reason{Code: aggregator.ReasonTracesMissed}})
-	}
 	if err != nil {
 		return 0, false
 	}

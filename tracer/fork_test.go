@@ -169,7 +169,7 @@ func TestLossOfAProcessThatIsNotKnownYet(t *testing.T) {
 
 // A process that has the PID of one whose end was lost, and the library at the same place, is another one.
 func TestPIDOfAProcessWhoseEndWasLost(t *testing.T) {
-	tr := start(t, Options{RingBytes: uint32(os.Getpagesize())})
+	tr := start(t, Options{Follow: uint32(os.Getpid()), RingBytes: uint32(os.Getpagesize())})
 	loud, library := fixture.User(t, fixture.LayoutB), fixture.LibraryOf(t, fixture.LayoutB)
 	tr.awaitProcess(loud.PID)
 	fixture.Do(t, loud, "device 0 1")
@@ -200,6 +200,67 @@ func TestPIDOfAProcessWhoseEndWasLost(t *testing.T) {
 		t.Errorf("%d buffers of %d bytes, and nothing is marked", s.Buffers, s.Memory[aggregator.DRAM].Requested)
 	}
 	tr.await("it is right", func() bool { s, _ := tr.lookup(pid); return right(s) })
+}
+
+// A trace that was captured on a device whose opening is found later, as the record of that is lost, is taken to be of the
+// device that was there before: what it overwrites is unknown.
+func TestTraceOfADeviceWhoseOpeningWasLost(t *testing.T) {
+	tr := start(t, Options{Follow: uint32(os.Getpid()), RingBytes: uint32(os.Getpagesize())})
+	p := fixture.User(t, fixture.LayoutB)
+	tr.awaitProcess(p.PID)
+	fixture.Do(t, p, "device 0 1")
+	fixture.Do(t, p, "alloc 100 0 0 0 8192 1024 64")
+	delivered := func() (losses uint64) {
+		tr.mu.Lock()
+		defer tr.mu.Unlock()
+		return tr.delivered[aggregator.Lost]
+	}
+	tr.process(p.PID)
+	before := delivered()
+	tr.mu.Lock() // the reader waits for it
+	lost := tr.counters().Lost
+	for tr.counters().Lost[bpf.MemtraceTtKindTT_DEVICE_OPEN] == lost[bpf.MemtraceTtKindTT_DEVICE_OPEN] {
+		fixture.Do(t, p, "storm 0 1 1000 0")
+		fixture.Do(t, p, "close 0")
+		fixture.Do(t, p, "destroy 0")
+		fixture.Do(t, p, "device 0 3")
+	}
+	tr.mu.Unlock()
+	tr.await("the loss is counted", func() bool { return delivered() > before })
+	queue := fixture.Do(t, p, "queue 0")
+	fixture.Do(t, p, "capture %s 1", queue)
+	fixture.Do(t, p, "captured %s", queue)
+	tr.await("its device is another one", func() bool {
+		s, _ := tr.lookup(p.PID)
+		return len(s.Chips) == 1 && s.Chips[0].Chip.Number == 3
+	})
+	fixture.Do(t, p, "alloc 100 0 0 0 1024 1024 64")
+	fixture.Do(t, p, "replay %s 1 1", queue)
+	if s := tr.process(p.PID); s.Unsafe.Buffers != 1 && !missesTraces(s) || len(s.Chips) != 1 || s.Chips[0].Chip.Number != 3 {
+		t.Errorf("%d unsafe buffers, chips %+v, marked with %+v", s.Unsafe.Buffers, s.Chips, s.Reasons)
+	}
+	if now := tr.counters().Lost[bpf.MemtraceTtKindTT_TRACE]; now != lost[bpf.MemtraceTtKindTT_TRACE] {
+		t.Errorf("records of the trace are lost: %d, before %d", now, lost[bpf.MemtraceTtKindTT_TRACE])
+	}
+}
+
+// A trace of a command queue whose device cannot be told overwrites nobody knows what.
+func TestTraceOfAnUnknownDevice(t *testing.T) {
+	tr := start(t, Options{Follow: uint32(os.Getpid())})
+	p := fixture.User(t, fixture.LayoutB)
+	tr.awaitProcess(p.PID)
+	fixture.Do(t, p, "device 0 1")
+	queue := fixture.Do(t, p, "queue 0")
+	fixture.Do(t, p, "hide %s", queue)
+	fixture.Do(t, p, "capture %s 1", queue)
+	tr.process(p.PID)
+	fixture.Do(t, p, "show %s", queue)
+	fixture.Do(t, p, "captured %s", queue)
+	fixture.Do(t, p, "alloc 100 0 0 0 1024 1024 64")
+	fixture.Do(t, p, "replay %s 1 1", queue)
+	if s := tr.process(p.PID); s.Unsafe.Buffers != 1 && !missesTraces(s) {
+		t.Errorf("%d unsafe buffers, marked with %+v", s.Unsafe.Buffers, s.Reasons)
+	}
 }
 
 // Where records of traces are lost of a process that nothing is known of, it stays marked: nothing else tells what a trace

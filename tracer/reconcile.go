@@ -341,7 +341,7 @@ func (r *run) reopened(p *traced, rd *reading) (any bool) {
 		if len(known) == 0 || err != nil || slices.Equal(known, p.chips.Opened(d, r.names, r.uses).Chips) {
 			continue
 		}
-		r.notOpen(p, from, device)
+		r.notOpen(p, from, device, 0)
 		delete(p.allocators, allocator)
 		r.opened(p, from, device, d)
 		any = true

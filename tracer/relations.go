@@ -32,8 +32,8 @@ type relations struct {
 	// capturing are the traces that command queues record, and captured is when one was recorded last.
 	capturing map[uint64]capture
 	captured  uint64
-	// queues are the devices of command queues that recorded or replayed a trace.
-	queues map[uint64]uint64
+	// queues are the command queues that recorded or replayed a trace.
+	queues map[uint64]tracedQueue
 	// rings are what went out as events. ringsRead is the look at launches with which they
 	// were read, and ringsRan what the process had of processors then; ringsAgain: they are read again
 	// though it did nothing. ringsUnread: the process is marked.
@@ -84,7 +84,7 @@ func (r *run) relations(pid uint32) *relations {
 			chipsUnknown: map[uint64]struct{}{},
 			kernels:      map[uint64]uint64{}, cores: map[uint64]uint64{}, programs: map[uint64]*compiled{}, workloads: map[uint64]*workload{},
 			published: map[uint64]uint64{}, unknown: map[uint64]bool{}, mem: files, files: inspect.NewKernelFiles(files),
-			capturing: map[uint64]capture{}, queues: map[uint64]uint64{}, rings: inspect.Rings{}, marked: map[uint32][]*aggregator.CircularBuffer{},
+			capturing: map[uint64]capture{}, queues: map[uint64]tracedQueue{}, rings: inspect.Rings{}, marked: map[uint32][]*aggregator.CircularBuffer{},
 		}
 		r.related[pid] = rel
 	}

@@ -12,15 +12,12 @@ import (
 func (r *run) trace(from origin, b []byte) {
 	record := (*bpf.MemtraceTtTrace)(unsafe.Pointer(&b[0]))
 	rel := r.relations(from.pid)
-	device, ok := r.queueDevice(from.pid, record.Queue, from.time)
-	switch {
-	case !ok:
-		device = rel.queues[record.Queue] // a process that crashes in a replay cannot be asked
-	case len(rel.queues) < maxCapturing:
-		rel.queues[record.Queue] = device
+	e := aggregator.Event{PID: from.pid, TID: from.tid, Time: from.time, Trace: record.Number}
+	step := bpf.MemtraceTtTraceStep(record.Step)
+	if step != bpf.MemtraceTtTraceStepTT_TRACE_RELEASED { // that is told of a number only
+		e.Device = r.tracedOn(from, record.Queue)
 	}
-	e := aggregator.Event{PID: from.pid, TID: from.tid, Time: from.time, Device: device, Trace: record.Number}
-	switch bpf.MemtraceTtTraceStep(record.Step) {
+	switch step {
 	case bpf.MemtraceTtTraceStepTT_TRACE_BEGUN:
 		e.Kind = aggregator.TraceBegun
 		if len(rel.capturing) < maxCapturing {
@@ -44,6 +41,28 @@ func (r *run) trace(from origin, b []byte) {
 	}
 	r.emit(e)
 }
+
+// tracedOn is the device of a command queue that records or replays a trace; 0, and the process is marked, where it cannot be
+// told.
+func (r *run) tracedOn(from origin, queue uint64) uint64 {
+	rel := r.relations(from.pid)
+	q := rel.queues[queue]
+	if device, ok := r.queueDevice(from.pid, queue, from.time); ok {
+		q.device = device
+	}
+	if q.device == 0 { // else it was told before: it crashes in a replay, say
+		r.raise(from.pid, aggregator.ReasonTracesMissed)
+		return 0
+	}
+	q.traced = from.time
+	if len(rel.queues) < maxCapturing {
+		rel.queues[queue] = q
+	}
+	return q.device
+}
+
+// tracedQueue is a command queue's device, and when it recorded or replayed a trace last, CLOCK_MONOTONIC ns.
+type tracedQueue struct{ device, traced uint64 }
 
 // maxCapturing is more than a process has command queues.
 const maxCapturing = 4096
