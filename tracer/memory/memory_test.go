@@ -10,6 +10,8 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"tt-memtrace/tracer/proc"
 )
 
 func address(b []byte) uint64 { return uint64(uintptr(unsafe.Pointer(&b[0]))) }
@@ -125,9 +127,18 @@ func BenchmarkRead(b *testing.B) {
 	p := Of(uint32(os.Getpid()))
 	defer Stop()
 	got := make([]byte, 4096)
+	used := func() time.Duration {
+		own, known := proc.ProcessorTime(uint32(os.Getpid()))
+		if !known {
+			b.Fatal("what it used of processors is unknown")
+		}
+		return own + p.ReaderTime()
+	}
+	before := used()
 	for b.Loop() {
 		if err := p.ReadAt(got, address(page)); err != nil {
 			b.Fatal(err)
 		}
 	}
+	b.ReportMetric(float64((used()-before).Nanoseconds())/float64(b.N), "processor-ns/op")
 }
