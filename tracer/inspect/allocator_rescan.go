@@ -7,6 +7,8 @@ import (
 	"slices"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"tt-memtrace/aggregator"
 	"tt-memtrace/tracer/memory"
 	"tt-memtrace/tracer/metal"
@@ -126,7 +128,7 @@ func (r *rescan) follow(in *Inspector, layout *metal.Layout, allocator, set uint
 		case err == nil && (followed >= times || r.rested || !r.whole && (r.oneMoment || r.unchanged)):
 			return live, nil
 		case err == nil:
-		case errors.Is(err, memory.ErrHung) || errors.Is(err, memory.ErrInterrupted):
+		case errors.Is(err, memory.ErrHung), errors.Is(err, memory.ErrInterrupted), errors.Is(err, unix.ESRCH):
 			return nil, err // it would be the same again
 		case over():
 			return nil, fmt.Errorf("reading the buffers of the allocator at %#x: %w: %w", allocator, errChanging, err)

@@ -416,3 +416,16 @@ func TestSizesOfInterleaved(t *testing.T) {
 func liveOf(size, pageSize uint64) aggregator.LiveBuffer {
 	return aggregator.LiveBuffer{Memory: aggregator.L1, Size: size, PageSize: pageSize}
 }
+
+// Of a process that has ended nothing is asked again.
+func TestBuffersOfAProcessThatEnded(t *testing.T) {
+	const nobody = 1 << 22 // above the greatest PID
+	in := &Inspector{mem: memory.Direct(nobody)}
+	_, err := (&rescan{}).follow(in, chainLayout, 4096, 4096, func() bool { return false }, func() bool {
+		t.Error("it is asked again")
+		return true
+	})
+	if !errors.Is(err, unix.ESRCH) {
+		t.Errorf("%v", err)
+	}
+}
