@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"regexp"
 	"strings"
+	"sync"
 )
 
 // Container is one that a process is in. The zero value is an unknown one.
@@ -44,15 +45,20 @@ const (
 )
 
 var (
-	containerID = regexp.MustCompile(`^(?:([a-z][a-z-]*)-)?` + idPattern + `(?:\.scope|\.service)?$`)
-	podUID      = regexp.MustCompile(`^(?:[a-z-]*-)?` + podPattern + `(?:\.slice)?$`)
-	lxcName     = regexp.MustCompile(`^lxc\.payload\.([A-Za-z0-9._-]{1,64})$`)
+	containerID = compiled(`^(?:([a-z][a-z-]*)-)?` + idPattern + `(?:\.scope|\.service)?$`)
+	podUID      = compiled(`^(?:[a-z-]*-)?` + podPattern + `(?:\.slice)?$`)
+	lxcName     = compiled(`^lxc\.payload\.([A-Za-z0-9._-]{1,64})$`)
 	// What is below a user's slice, or his service manager, can be of his own making.
-	userSlice   = regexp.MustCompile(`(?:^|/)(?:(?:user\.slice|\.\.)/user-([1-9][0-9]{0,9})\.slice|user@([1-9][0-9]{0,9})\.service)(?:/|$)`)
-	plainName   = regexp.MustCompile(`^[A-Za-z0-9._-]{1,64}$`)
-	nspawnName  = regexp.MustCompile(`^systemd-nspawn@([A-Za-z0-9._-]{1,64})\.service$`)
-	machineName = regexp.MustCompile(`^machine-([A-Za-z0-9._-]{1,64})\.scope$`)
+	userSlice   = compiled(`(?:^|/)(?:(?:user\.slice|\.\.)/user-([1-9][0-9]{0,9})\.slice|user@([1-9][0-9]{0,9})\.service)(?:/|$)`)
+	plainName   = compiled(`^[A-Za-z0-9._-]{1,64}$`)
+	nspawnName  = compiled(`^systemd-nspawn@([A-Za-z0-9._-]{1,64})\.service$`)
+	machineName = compiled(`^machine-([A-Za-z0-9._-]{1,64})\.scope$`)
 )
+
+// compiled is a pattern that is compiled when it is used: the program also starts to read memory only, several times at once.
+func compiled(pattern string) func() *regexp.Regexp {
+	return sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(pattern) })
+}
 
 // runtimes are the names of the units of container runtimes.
 var runtimes = map[string]string{
@@ -86,7 +92,7 @@ func (c Container) claimed() bool { return strings.HasPrefix(c.Runtime, claim) }
 const claim = "user-" // before the user's number
 
 func inPath(path string) Container {
-	m := userSlice.FindStringSubmatchIndex(path)
+	m := userSlice().FindStringSubmatchIndex(path)
 	if m == nil {
 		return named(path)
 	}
@@ -109,9 +115,9 @@ func named(path string) Container {
 	// Where the runtime's cgroup driver is not the kubelet's, a unit's three parts
 	// are one name: SLICE:PREFIX:ID.
 	for _, name := range strings.FieldsFunc(path, func(r rune) bool { return r == '/' || r == ':' }) {
-		if m := podUID.FindStringSubmatch(name); m != nil {
+		if m := podUID().FindStringSubmatch(name); m != nil {
 			c = Container{Runtime: "kubernetes", Pod: strings.ReplaceAll(m[1], "_", "-")}
-		} else if m := containerID.FindStringSubmatch(name); m != nil {
+		} else if m := containerID().FindStringSubmatch(name); m != nil {
 			runtime, known := runtimes[cmp.Or(m[1], before)]
 			switch {
 			case strings.HasSuffix(m[1], "conmon"):
@@ -125,13 +131,13 @@ func named(path string) Container {
 			case m[1] == "" && !strings.HasSuffix(name, ".service"):
 				c = Container{Runtime: "container", ID: m[2]}
 			}
-		} else if m := lxcName.FindStringSubmatch(name); m != nil {
+		} else if m := lxcName().FindStringSubmatch(name); m != nil {
 			c = Container{Runtime: "lxc", Name: m[1]}
-		} else if (before == "lxc" || before == "garden") && plainName.MatchString(name) {
+		} else if (before == "lxc" || before == "garden") && plainName().MatchString(name) {
 			c = Container{Runtime: before, Name: name}
-		} else if m := nspawnName.FindStringSubmatch(name); m != nil {
+		} else if m := nspawnName().FindStringSubmatch(name); m != nil {
 			c = Container{Runtime: "nspawn", Name: m[1]}
-		} else if m := machineName.FindStringSubmatch(name); m != nil && before == "machine.slice" {
+		} else if m := machineName().FindStringSubmatch(name); m != nil && before == "machine.slice" {
 			c = Container{Runtime: "machine", Name: m[1]}
 		}
 		before = name

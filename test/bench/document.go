@@ -94,7 +94,8 @@ round by round. Costs are processor time of the traced process, in microseconds,
 %s, %d processors%s; Linux %s; %s; load average %.1f before and %.1f after.`,
 		"`make bench`", r.rounds, m.processor, m.processors, m.virtual, m.kernel, m.day, m.before, m.after)
 	p(`
-A *bare uprobe* is an empty program at the same places, which is the least that any uprobe costs. *bpftrace* prints the same
+A *bare uprobe* is an empty program at the same places, which is the least that any uprobe costs. *Bare records* are as long as
+tt-memtrace's, say only when, who and where, and are thrown away: the least for who sends events to user space. *bpftrace* prints the same
 arguments into a pipe. An *account in the kernel* is what bcc's memleak keeps: live allocations, sums and stacks in maps, nothing
 sent. memleak itself probes functions of a C library by their names, on their return too, and compiles for the host kernel's headers when
 it starts: so its account is built here, at the same functions. The *runtime's own tracking* is the account in /dev/shm that it keeps unless configured not to. A *client* is code in the process
@@ -146,6 +147,7 @@ An allocation and a free at a small library that does nothing else: three probe 
 | | added | to a bare uprobe |
 |---|---|---|
 | bare uprobe | %s | 1 |
+| bare records | %s | %s |
 | tt-memtrace | %s | %s |
 | account in the kernel | %s | %s |
 | client, one chip | %s | %s |
@@ -154,6 +156,7 @@ An allocation and a free at a small library that does nothing else: three probe 
 | tt-memtrace of another process (-p) | %s | |
 | tt-memtrace of all processes, of which this one has a library that is not probed | %s | |`,
 		microseconds(base),
+		microseconds(s.added("records", "nothing")), spreadOf(ratio(s.added("records", "nothing"), base)),
 		microseconds(s.added("memtrace", "nothing")), spreadOf(ratio(s.added("memtrace", "nothing"), base)),
 		microseconds(s.added("memleak", "nothing")), spreadOf(ratio(s.added("memleak", "nothing"), base)),
 		microseconds(s.added("client", "nothing")), spreadOf(ratio(s.added("client", "nothing"), base)),
@@ -169,8 +172,8 @@ func (r *results) runtimePart(p printer) {
 ttnn %s on mock chips, from Python: one tensor allocated and freed, and one launch of a cached operation (add) whose output is
 there already. Probe hits are the kernel's count.
 
-| | alone | hits | bare uprobe | tt-memtrace | own tracking | client | bpftrace | to own tracking | to client | to bpftrace |
-|---|---|---|---|---|---|---|---|---|---|---|`, rig.DefaultRelease)
+| | alone | hits | bare uprobe | bare records | tt-memtrace | own tracking | client | bpftrace | to own tracking | to client | to bpftrace |
+|---|---|---|---|---|---|---|---|---|---|---|---|`, rig.DefaultRelease)
 	for _, cluster := range clusters {
 		for _, part := range []struct {
 			name, key string
@@ -181,13 +184,16 @@ there already. Probe hits are the kernel's count.
 		} {
 			s := part.s
 			ours := s.added("memtrace", "nothing")
-			client, toClient := "–", "–"
+			client, toClient, sent := "–", "–", "–" // a launch sends none
+			if b := s.added("records", "nothing"); len(b) > 0 {
+				sent = microseconds(b)
+			}
 			if c := s.added("client", "nothing"); len(c) > 0 {
 				client, toClient = microseconds(c), spreadOf(ratio(ours, c)).String()
 			}
-			p("| %s, %s | %s | %.1f | %s | %s | %s | %s | %s | %s | %s | %s |", cluster, part.name, microseconds(s["nothing"]),
+			p("| %s, %s | %s | %.1f | %s | %s | %s | %s | %s | %s | %s | %s | %s |", cluster, part.name, microseconds(s["nothing"]),
 				r.hits[cluster+", "+part.key].count,
-				microseconds(s.added("bare", "nothing")), microseconds(ours),
+				microseconds(s.added("bare", "nothing")), sent, microseconds(ours),
 				microseconds(s.added("own tracking", "nothing")), client, microseconds(s.added("bpftrace", "nothing")),
 				spreadOf(ratio(ours, s.added("own tracking", "nothing"))), toClient, spreadOf(ratio(ours, s.added("bpftrace", "nothing"))))
 		}

@@ -200,6 +200,7 @@ func (f *fixtures) events(r *results, count, steps int) error {
 	if r.pairs, err = rounds("fixture, alloc+free", count, steps, []variant{
 		{"nothing", nil, t},
 		{"bare", bare, t},
+		{"records", records, t},
 		{"memtrace", memtrace, t},
 		{"memleak", memleak, t},
 		{"client", nil, f.server.counting(client, 2)},

@@ -104,7 +104,7 @@ func steps(ctx context.Context, r *results, installed *rig.Runtime, cluster stri
 			if err != nil {
 				return nil, err
 			}
-			variants = append(variants, variant{"stacks", stacks, without},
+			variants = append(variants, variant{"stacks", stacks, without}, variant{"records", records, without},
 				variant{"client", nil, server.counting(sending, 2*chipsOf[cluster])})
 		}
 		return rounds(name, count, each, variants)
