@@ -7,8 +7,6 @@ import (
 	"slices"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"tt-memtrace/aggregator"
 	"tt-memtrace/tracer/memory"
 	"tt-memtrace/tracer/metal"
@@ -86,6 +84,9 @@ func (n node) bytes() []byte {
 // hardly ever.
 func (n node) possible() bool { return n.next%8 == 0 && n.buffer%8 == 0 && n.buffer != 0 }
 
+// errNoSet: the set is not there: the process ended, or runs another program.
+var errNoSet = errors.New("its set of buffers cannot be read")
+
 // errMoved: the set changed while it was read.
 var errMoved = errors.New("it changed while it was read")
 
@@ -128,7 +129,7 @@ func (r *rescan) follow(in *Inspector, layout *metal.Layout, allocator, set uint
 		case err == nil && (followed >= times || r.rested || !r.whole && (r.oneMoment || r.unchanged)):
 			return live, nil
 		case err == nil:
-		case errors.Is(err, memory.ErrHung), errors.Is(err, memory.ErrInterrupted), errors.Is(err, unix.ESRCH):
+		case errors.Is(err, memory.ErrHung), errors.Is(err, memory.ErrInterrupted), errors.Is(err, errNoSet):
 			return nil, err // it would be the same again
 		case over():
 			return nil, fmt.Errorf("reading the buffers of the allocator at %#x: %w: %w", allocator, errChanging, err)
@@ -162,7 +163,7 @@ func (r *rescan) buffers(in *Inspector, layout *metal.Layout, allocator, set uin
 	strict, activity := !over(), watch(in.mem.PID())
 	first, count, err := in.setHead(set)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("%w: %w", errNoSet, err)
 	}
 	if err := r.pieces.Read(); err != nil {
 		return nil, err
