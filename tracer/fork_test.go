@@ -244,7 +244,7 @@ func TestTraceOfADeviceWhoseOpeningWasLost(t *testing.T) {
 	}
 }
 
-// A trace of a command queue whose device cannot be told overwrites nobody knows what.
+// What a trace overwrites is unknown where the device of its command queue is.
 func TestTraceOfAnUnknownDevice(t *testing.T) {
 	tr := start(t, Options{Follow: uint32(os.Getpid())})
 	p := fixture.User(t, fixture.LayoutB)

@@ -14,7 +14,7 @@ func (r *run) trace(from origin, b []byte) {
 	rel := r.relations(from.pid)
 	e := aggregator.Event{PID: from.pid, TID: from.tid, Time: from.time, Trace: record.Number}
 	step := bpf.MemtraceTtTraceStep(record.Step)
-	if step != bpf.MemtraceTtTraceStepTT_TRACE_RELEASED { // that is told of a number only
+	if step != bpf.MemtraceTtTraceStepTT_TRACE_RELEASED { // its record has the number only
 		e.Device = r.tracedOn(from, record.Queue)
 	}
 	switch step {
@@ -42,15 +42,15 @@ func (r *run) trace(from origin, b []byte) {
 	r.emit(e)
 }
 
-// tracedOn is the device of a command queue that records or replays a trace; 0, and the process is marked, where it cannot be
-// told.
+// tracedOn is the device of a command queue that records or replays a trace; 0, and the process is marked, where it is
+// unknown.
 func (r *run) tracedOn(from origin, queue uint64) uint64 {
 	rel := r.relations(from.pid)
 	q := rel.queues[queue]
 	if device, ok := r.queueDevice(from.pid, queue, from.time); ok {
 		q.device = device
 	}
-	if q.device == 0 { // else it was told before: it crashes in a replay, say
+	if q.device == 0 { // else it is known from before: the process crashes in a replay, say
 		r.raise(from.pid, aggregator.ReasonTracesMissed)
 		return 0
 	}
