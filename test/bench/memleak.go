@@ -6,7 +6,6 @@ import (
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/asm"
-	"github.com/cilium/ebpf/link"
 )
 
 // Arguments of a probed function in the registers that a uprobe's program is given.
@@ -33,24 +32,9 @@ func memleak(t target) (func() error, error) {
 		open = append(open, m.Close)
 		maps[spec.Name] = m
 	}
-	ex, err := link.OpenExecutable(t.points.library)
-	if err != nil {
-		return nil, errors.Join(err, open.close())
-	}
 	programs := memleakPrograms(func(name string) int { return maps[name].FD() })
-	for _, at := range t.points.list {
-		p, err := ebpf.NewProgram(&ebpf.ProgramSpec{
-			Type: ebpf.Kprobe, AttachType: ebpf.AttachTraceUprobeMulti, License: "Dual BSD/GPL", Instructions: programs[at.symbol],
-		})
-		if err != nil {
-			return nil, errors.Join(fmt.Errorf("loading the account at %s: %w", at.symbol, err), open.close())
-		}
-		l, err := ex.UprobeMulti(nil, p, &link.UprobeMultiOptions{Addresses: []uint64{at.offset}, PID: t.pid})
-		open = append(open, p.Close)
-		if err != nil {
-			return nil, errors.Join(fmt.Errorf("attaching the account to %s: %w", at.symbol, err), open.close())
-		}
-		open = append(open, l.Close)
+	if err := open.probe(t, func(symbol string) asm.Instructions { return programs[symbol] }); err != nil {
+		return nil, errors.Join(err, open.close())
 	}
 	return open.close, nil
 }
@@ -121,14 +105,4 @@ func memleakPrograms(fd func(string) int) map[string]asm.Instructions {
 			call("sums", asm.FnMapLookupElem, stack), orEnd, account(-1),
 		),
 	}
-}
-
-// closers undo what was opened, the newest first.
-type closers []func() error
-
-func (c closers) close() (err error) {
-	for i := len(c) - 1; i >= 0; i-- {
-		err = errors.Join(err, c[i]())
-	}
-	return err
 }

@@ -207,3 +207,36 @@ func bpftrace(t target) (func() error, error) {
 		}
 	}
 }
+
+// closers undo what was opened, the newest first.
+type closers []func() error
+
+func (c closers) close() (err error) {
+	for i := len(c) - 1; i >= 0; i-- {
+		err = errors.Join(err, c[i]())
+	}
+	return err
+}
+
+// probe puts a program of its own at each point of a target.
+func (c *closers) probe(t target, program func(symbol string) asm.Instructions) error {
+	ex, err := link.OpenExecutable(t.points.library)
+	if err != nil {
+		return err
+	}
+	for _, at := range t.points.list {
+		p, err := ebpf.NewProgram(&ebpf.ProgramSpec{
+			Type: ebpf.Kprobe, AttachType: ebpf.AttachTraceUprobeMulti, License: "Dual BSD/GPL", Instructions: program(at.symbol),
+		})
+		if err != nil {
+			return fmt.Errorf("loading a program for %s: %w", at.symbol, err)
+		}
+		*c = append(*c, p.Close)
+		l, err := ex.UprobeMulti(nil, p, &link.UprobeMultiOptions{Addresses: []uint64{at.offset}, PID: t.pid})
+		if err != nil {
+			return fmt.Errorf("attaching a program to %s: %w", at.symbol, err)
+		}
+		*c = append(*c, l.Close)
+	}
+	return nil
+}

@@ -9,7 +9,6 @@ import (
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/asm"
-	"github.com/cilium/ebpf/link"
 	"github.com/cilium/ebpf/ringbuf"
 
 	"tt-memtrace/bpf"
@@ -26,56 +25,41 @@ const (
 // least that any program does which says to user space what happened.
 func records(t target) (func() error, error) {
 	var open closers
-	fail := func(err error) (func() error, error) { return nil, errors.Join(err, open.close()) }
 	ring, err := ebpf.NewMap(&ebpf.MapSpec{Name: "records", Type: ebpf.RingBuf, MaxEntries: tracer.DefaultRingBytes})
 	if err != nil {
-		return fail(fmt.Errorf("making the ring: %w", err))
+		return nil, fmt.Errorf("making the ring: %w", err)
 	}
 	open = append(open, ring.Close)
-	ex, err := link.OpenExecutable(t.points.library)
-	if err != nil {
-		return fail(err)
-	}
-	for _, at := range t.points.list {
-		var size int32
-		switch at.symbol {
-		case reserved: // of that nothing is sent
+	if err := open.probe(t, func(symbol string) asm.Instructions {
+		switch symbol {
+		case reserved:
+			return sends(ring, 0)
 		case freed:
-			size = int32(unsafe.Sizeof(bpf.MemtraceTtObject{}))
-		default:
-			size = int32(unsafe.Sizeof(bpf.MemtraceTtAlloc{}))
+			return sends(ring, unsafe.Sizeof(bpf.MemtraceTtObject{}))
 		}
-		p, err := ebpf.NewProgram(&ebpf.ProgramSpec{
-			Type: ebpf.Kprobe, AttachType: ebpf.AttachTraceUprobeMulti, License: "Dual BSD/GPL", Instructions: sends(ring, size),
-		})
-		if err != nil {
-			return fail(fmt.Errorf("loading what sends records: %w", err))
-		}
-		open = append(open, p.Close)
-		l, err := ex.UprobeMulti(nil, p, &link.UprobeMultiOptions{Addresses: []uint64{at.offset}, PID: t.pid})
-		if err != nil {
-			return fail(fmt.Errorf("attaching it to %s: %w", at.symbol, err))
-		}
-		open = append(open, l.Close)
+		return sends(ring, unsafe.Sizeof(bpf.MemtraceTtAlloc{}))
+	}); err != nil {
+		return nil, errors.Join(err, open.close())
 	}
 	reader, err := ringbuf.NewReader(ring)
 	if err != nil {
-		return fail(err)
+		return nil, errors.Join(err, open.close())
 	}
 	ended := make(chan error, 1)
+	reader.SetDeadline(time.Now())
 	go func() { ended <- drop(reader) }()
 	return func() error { return errors.Join(reader.Close(), <-ended, open.close()) }, nil
 }
 
 // sends are the instructions for a record of so many bytes, none for 0.
-func sends(ring *ebpf.Map, size int32) asm.Instructions {
+func sends(ring *ebpf.Map, size uintptr) asm.Instructions {
 	end := asm.Instructions{asm.Mov.Imm(asm.R0, 0).WithSymbol("end"), asm.Return()}
 	if size == 0 {
 		return end
 	}
 	return append(asm.Instructions{
 		asm.Mov.Reg(asm.R6, asm.R1),
-		asm.LoadMapPtr(asm.R1, ring.FD()), asm.Mov.Imm(asm.R2, size), asm.Mov.Imm(asm.R3, 0), asm.FnRingbufReserve.Call(),
+		asm.LoadMapPtr(asm.R1, ring.FD()), asm.Mov.Imm(asm.R2, int32(size)), asm.Mov.Imm(asm.R3, 0), asm.FnRingbufReserve.Call(),
 		asm.JEq.Imm(asm.R0, 0, "end"), asm.Mov.Reg(asm.R7, asm.R0),
 		asm.FnKtimeGetNs.Call(), asm.StoreMem(asm.R7, 0, asm.R0, asm.DWord),
 		asm.FnGetCurrentPidTgid.Call(), asm.StoreMem(asm.R7, 8, asm.R0, asm.DWord),
@@ -88,18 +72,14 @@ func sends(ring *ebpf.Map, size int32) asm.Instructions {
 func drop(r *ringbuf.Reader) error {
 	var record ringbuf.Record
 	for {
-		r.SetDeadline(time.Now().Add(lookEvery))
-		for {
-			err := r.ReadInto(&record)
-			if errors.Is(err, os.ErrDeadlineExceeded) {
-				break
-			}
-			if errors.Is(err, os.ErrClosed) {
-				return nil
-			}
-			if err != nil {
-				return err
-			}
+		err := r.ReadInto(&record)
+		switch {
+		case errors.Is(err, os.ErrDeadlineExceeded): // there is none left
+			r.SetDeadline(time.Now().Add(lookEvery))
+		case errors.Is(err, os.ErrClosed):
+			return nil
+		case err != nil:
+			return err
 		}
 	}
 }
