@@ -273,11 +273,11 @@ func (ls *libraries) open(finder *discover.Finder, mem *memory.Process, m proc.M
 		if !l.lib.IsRuntime() && !finder.IsRuntime(m.ID) {
 			l.lib.Close()
 			l.lib = nil
-		} else if l.cover, l.err = l.lib.Cover(); l.err == nil {
-			l.layout, l.err = l.lib.Layout()
-		}
-		if l.lib != nil {
+		} else {
 			l.lib.Release = mem.Release(m.Path)
+			if l.cover, l.err = l.lib.Cover(); l.err == nil {
+				l.layout, l.err = l.lib.Layout()
+			}
 		}
 	}
 	ls.Lock()

@@ -74,18 +74,3 @@ func (r *run) configRings(p *traced) {
 	}
 	rel.ringsUnread = failed != nil
 }
-
-// queueDevice finds the device of a command queue, and describes it if that was
-// not done yet.
-func (r *run) queueDevice(pid uint32, queue, now uint64) (uint64, bool) {
-	p, known := r.processes[pid]
-	if !known || queue == 0 {
-		return 0, false
-	}
-	device, err := p.DeviceOfQueue(queue)
-	if err != nil {
-		return 0, false
-	}
-	r.device(p, origin{pid, pid, now}, device)
-	return device, true
-}

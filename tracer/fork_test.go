@@ -210,23 +210,13 @@ func TestTraceOfADeviceWhoseOpeningWasLost(t *testing.T) {
 	tr.awaitProcess(p.PID)
 	fixture.Do(t, p, "device 0 1")
 	fixture.Do(t, p, "alloc 100 0 0 0 8192 1024 64")
-	delivered := func() (losses uint64) {
-		tr.mu.Lock()
-		defer tr.mu.Unlock()
-		return tr.delivered[aggregator.Lost]
-	}
 	tr.process(p.PID)
-	before := delivered()
-	tr.mu.Lock() // the reader waits for it
 	lost := tr.counters().Lost
-	for tr.counters().Lost[bpf.MemtraceTtKindTT_DEVICE_OPEN] == lost[bpf.MemtraceTtKindTT_DEVICE_OPEN] {
-		fixture.Do(t, p, "storm 0 1 1000 0")
+	tr.lose(bpf.MemtraceTtKindTT_DEVICE_OPEN, func() { fixture.Do(t, p, "storm 0 1 1000 0") }, func() {
 		fixture.Do(t, p, "close 0")
 		fixture.Do(t, p, "destroy 0")
 		fixture.Do(t, p, "device 0 3")
-	}
-	tr.mu.Unlock()
-	tr.await("the loss is counted", func() bool { return delivered() > before })
+	})
 	queue := fixture.Do(t, p, "queue 0")
 	fixture.Do(t, p, "capture %s 1", queue)
 	fixture.Do(t, p, "captured %s", queue)

@@ -42,13 +42,16 @@ func (r *run) trace(from origin, b []byte) {
 	r.emit(e)
 }
 
-// tracedOn is the device of a command queue that records or replays a trace; 0, and the process is marked, where it is
-// unknown.
+// tracedOn is the device of a command queue that records or replays a trace, which it describes if that was not done yet; 0, and
+// the process is marked, where it is unknown.
 func (r *run) tracedOn(from origin, queue uint64) uint64 {
 	rel := r.relations(from.pid)
 	q := rel.queues[queue]
-	if device, ok := r.queueDevice(from.pid, queue, from.time); ok {
-		q.device = device
+	if p, known := r.processes[from.pid]; known {
+		if device, err := p.DeviceOfQueue(queue); err == nil {
+			r.device(p, origin{from.pid, from.pid, from.time}, device)
+			q.device = device
+		}
 	}
 	if q.device == 0 { // else it is known from before: the process crashes in a replay, say
 		r.raise(from.pid, aggregator.ReasonTracesMissed)
