@@ -22,14 +22,23 @@ const maxInst = 15
 
 const noReg = 0xff
 
+// What a jump leads to: another place of its function, or where one begins.
+const (
+	leadsUnknown = iota
+	leadsInside
+	leadsToEntry
+)
+
 // inst is a decoded instruction. Decoding only takes it apart: whether it means
 // anything is for the execution to say, which refuses what it does not know.
 type inst struct {
 	addr, next uint64
 	// then comes after it, and taken is where it led to the last time, so that they are mostly found without a search.
 	then, taken *inst
-	raw         [maxInst]byte
-	size        int // bytes of raw in use
+	// leads says what a jump or call leads to, where it is always the same.
+	leads uint8
+	raw   [maxInst]byte
+	size  int // bytes of raw in use
 
 	opMap  uint8
 	op     uint8

@@ -202,12 +202,15 @@ func (m *Machine) exec1(in *inst) error {
 		if err := in.near(); err != nil {
 			return err
 		}
-		return m.call(in.next+uint64(in.imm), in.next)
+		if err := m.enter(in.next); err != nil {
+			return err
+		}
+		return m.branch(in)
 	case 0xe9, 0xeb:
 		if err := in.near(); err != nil {
 			return err
 		}
-		return m.jump(in.next + uint64(in.imm))
+		return m.branch(in)
 	case 0xf4:
 		return trap("hlt")
 	case 0xf5: // cmc
@@ -292,7 +295,7 @@ func (m *Machine) branchIf(in *inst) error {
 	if err != nil || !taken {
 		return err
 	}
-	return m.jump(in.next + uint64(in.imm))
+	return m.branch(in)
 }
 
 // execGroup3 executes test, not, neg, mul, imul, div and idiv.

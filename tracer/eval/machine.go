@@ -76,13 +76,13 @@ type Machine struct {
 	overlay
 	hooks    map[uint64]Hook
 	resolve  func(addr uint64) (Hook, bool)
+	entry    func(addr uint64) bool
 	slots    SlotFunc
 	maxSteps int
 	maxDepth int
 	steps    int
 	depth    int
-	active   int // nested Calls
-	cache    map[uint64]*inst
+	active   int   // nested Calls
 	before   *inst // what was executed last, or nil
 }
 
@@ -105,6 +105,12 @@ func WithResolver(f func(addr uint64) (Hook, bool)) Option {
 	return func(m *Machine) { m.resolve = f }
 }
 
+// WithEntries says which addresses may have a hook, once for each jump or call in decoded code that always leads to the same one: f
+// has to be the same for all Machines that share the code. Without it, all may.
+func WithEntries(f func(addr uint64) bool) Option {
+	return func(m *Machine) { m.entry = f }
+}
+
 // WithSlots asks f about each call and jump through a pointer in memory. With it,
 // the stubs of a procedure linkage table can be resolved by symbol name,
 // whether or not the dynamic linker has bound them already. See Image.SlotFunc.
@@ -114,15 +120,24 @@ func WithSlots(f SlotFunc) Option {
 
 // Code is instructions that were decoded, to be shared by machines that run one
 // after the other over the same code.
-type Code struct{ decoded map[uint64]*inst }
+type Code struct {
+	decoded map[uint64]*inst
+	// recent are some of them, by a hash of their addresses: those that were fetched last.
+	recent [512]*inst
+	// spare pages are zero: machines that were freed had them.
+	spare []*[pageSize]byte
+}
+
+// maxSpare is how many pages are kept: more than most machines use.
+const maxSpare = 64
 
 // NewCode makes an empty one.
-func NewCode() *Code { return &Code{map[uint64]*inst{}} }
+func NewCode() *Code { return &Code{decoded: map[uint64]*inst{}} }
 
 // WithCode has a Machine use what others decoded, and keep there what it decodes.
 // The code at an address must not change.
 func WithCode(c *Code) Option {
-	return func(m *Machine) { m.cache = c.decoded }
+	return func(m *Machine) { m.code = c }
 }
 
 // WithStepLimit bounds the instructions of one outermost Call. The default is
@@ -162,21 +177,33 @@ func New(mem Memory, opts ...Option) *Machine {
 		overlay:  newOverlay(mem),
 		maxSteps: defaultSteps,
 		maxDepth: defaultDepth,
-		cache:    map[uint64]*inst{},
 	}
 	for _, opt := range opts {
 		opt(m)
+	}
+	if m.code == nil {
+		m.code = NewCode()
 	}
 	m.base = m.base &^ (pageSize - 1) & (1<<47 - 1)
 	// What code reads through fs directly: the thread control block's pointer
 	// to itself and the stack protector's value.
 	tp := m.threadPointer()
-	page := new([pageSize]byte)
+	page := m.newPage(tp / pageSize)
 	binary.LittleEndian.PutUint64(page[0x00:], tp)
 	binary.LittleEndian.PutUint64(page[0x10:], tp)
 	binary.LittleEndian.PutUint64(page[0x28:], canary)
-	m.pages[tp/pageSize] = page
 	return m
+}
+
+// Free leaves the Machine's memory to those that share its code. It must not be used any more.
+func (m *Machine) Free() {
+	for _, page := range m.pages {
+		if len(m.code.spare) < maxSpare {
+			clear(page[:])
+			m.code.spare = append(m.code.spare, page)
+		}
+	}
+	m.pages, m.page = nil, nil
 }
 
 func (m *Machine) threadPointer() uint64 { return m.base + tlsOffset + tlsBelow }
@@ -308,7 +335,13 @@ func (m *Machine) step() error {
 // fetch decodes the instruction at addr. Code comes from the Memory and never
 // from the overlay: what the evaluated code has written is not executed.
 func (m *Machine) fetch(addr uint64) (*inst, error) {
-	if in := m.cache[addr]; in != nil {
+	// Addresses differ most in their lowest bits, and the highest of the product depend on all.
+	recent := &m.code.recent[addr*0x9e37_79b9_7f4a_7c15>>55]
+	if in := *recent; in != nil && in.addr == addr {
+		return in, nil
+	}
+	if in := m.code.decoded[addr]; in != nil {
+		*recent = in
 		return in, nil
 	}
 	if in, bad := m.private(addr, maxInst); in || bad || addr > ^uint64(0)-maxInst {
@@ -334,11 +367,12 @@ func (m *Machine) fetch(addr uint64) (*inst, error) {
 	if err != nil {
 		return in, err
 	}
-	if len(m.cache) >= maxCached {
-		clear(m.cache)
+	if len(m.code.decoded) >= maxCached {
+		clear(m.code.decoded)
+		clear(m.code.recent[:])
 		m.before = nil // what is forgotten leads to nothing that is kept
 	}
-	m.cache[addr] = in
+	m.code.decoded[addr] = in
 	return in, nil
 }
 
@@ -373,6 +407,22 @@ func (m *Machine) enter(ret uint64) error {
 func (m *Machine) call(target, ret uint64) error {
 	if err := m.enter(ret); err != nil {
 		return err
+	}
+	return m.jump(target)
+}
+
+// branch goes where an instruction that jumps always leads.
+func (m *Machine) branch(in *inst) error {
+	target := in.next + uint64(in.imm)
+	if in.leads == leadsUnknown && m.entry != nil {
+		in.leads = leadsInside
+		if m.entry(target) {
+			in.leads = leadsToEntry
+		}
+	}
+	if in.leads == leadsInside && m.entry != nil {
+		m.rip = target
+		return nil
 	}
 	return m.jump(target)
 }

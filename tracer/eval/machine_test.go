@@ -377,3 +377,57 @@ func FuzzImage(f *testing.F) {
 		img.SlotFunc(Libc)(addr)
 	})
 }
+
+// What an instruction leads to is asked for once; at what may have a hook, each machine has its own.
+func TestEntries(t *testing.T) {
+	const function = testCode + 0x1000
+	mem := flat{testCode: {
+		0x39, 0xf7, // cmp edi, esi
+		0x74, 0x01, // je over the next
+		0x90,
+		0xe8, 0xf6, 0x0f, 0x00, 0x00, // call the function
+		0xc3,
+	}, function: {0xb8, 7, 0, 0, 0, 0xc3}} // mov eax, 7; ret
+	shared := NewCode()
+	asked := map[uint64]int{}
+	entry := WithEntries(func(addr uint64) bool {
+		asked[addr]++
+		return addr == function
+	})
+	for _, want := range []uint64{7, 9, 7, 9} {
+		hook := WithResolver(func(addr uint64) (Hook, bool) { return Return(9), want == 9 && addr == function })
+		if got, err := New(mem, WithCode(shared), entry, hook).Call(testCode, 1, 1); err != nil || got != want {
+			t.Errorf("%d, %v, want %d", got, err, want)
+		}
+	}
+	if len(asked) != 2 || asked[testCode+5] != 1 || asked[function] != 1 {
+		t.Errorf("asked %v", asked)
+	}
+}
+
+// The memory of a machine that was freed is as good as new.
+func TestFree(t *testing.T) {
+	shared := NewCode()
+	mem := flat{testCode: {0xc3}}
+	for range 3 {
+		m := New(mem, WithCode(shared))
+		at, err := m.Alloc(3 * pageSize)
+		if err != nil {
+			t.Fatal(err)
+		}
+		b := make([]byte, 3*pageSize)
+		if err := m.Read(at, b); err != nil || !bytes.Equal(b, make([]byte, len(b))) {
+			t.Fatalf("memory that was allocated is not zero, %v", err)
+		}
+		for i := range b {
+			b[i] = 0xff
+		}
+		if err := m.Write(at, b); err != nil {
+			t.Fatal(err)
+		}
+		m.Free()
+	}
+	if len(shared.spare) != 4 {
+		t.Errorf("%d pages are kept, want those of one machine", len(shared.spare))
+	}
+}

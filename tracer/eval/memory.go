@@ -60,6 +60,7 @@ type overlay struct {
 	readOnly bool
 	heap     uint64 // bytes allocated
 	pages    map[uint64]*[pageSize]byte
+	code     *Code
 	lines    map[uint64]*line
 	// page is the private page that was used last, and its number.
 	page   *[pageSize]byte
@@ -98,6 +99,17 @@ func (o *overlay) privatePage(number uint64) *[pageSize]byte {
 		o.page, o.number = o.pages[number], number
 	}
 	return o.page
+}
+
+func (o *overlay) newPage(number uint64) *[pageSize]byte {
+	var page *[pageSize]byte
+	if n := len(o.code.spare); n > 0 {
+		page, o.code.spare = o.code.spare[n-1], o.code.spare[:n-1]
+	} else {
+		page = new([pageSize]byte)
+	}
+	o.pages[number], o.page, o.number = page, page, number
+	return page
 }
 
 func (o *overlay) read(p []byte, addr uint64) error {
@@ -190,8 +202,7 @@ func (o *overlay) write(addr uint64, p []byte) error {
 			off := addr % pageSize
 			page := o.privatePage(addr / pageSize)
 			if page == nil {
-				page = new([pageSize]byte)
-				o.pages[addr/pageSize] = page
+				page = o.newPage(addr / pageSize)
 			}
 			n = copy(page[off:], p)
 		} else {
@@ -212,7 +223,19 @@ func (o *overlay) write(addr uint64, p []byte) error {
 	return nil
 }
 
+// here is the rest, from an address on, of the private page that was used last, where it holds so many bytes: most of what is read
+// and written is the top of the stack.
+func (o *overlay) here(addr uint64, size int) []byte {
+	if o.page == nil || addr/pageSize != o.number || addr%pageSize > pageSize-uint64(size) {
+		return nil
+	}
+	return o.page[addr%pageSize:]
+}
+
 func (o *overlay) readUint(addr uint64, size int) (uint64, error) {
+	if b := o.here(addr, 8); b != nil {
+		return binary.LittleEndian.Uint64(b) & mask(size), nil
+	}
 	o.word = [8]byte{}
 	if err := o.read(o.word[:size], addr); err != nil {
 		return 0, err
@@ -221,6 +244,12 @@ func (o *overlay) readUint(addr uint64, size int) (uint64, error) {
 }
 
 func (o *overlay) writeUint(addr uint64, size int, v uint64) error {
+	if size == 8 {
+		if b := o.here(addr, size); b != nil {
+			binary.LittleEndian.PutUint64(b, v)
+			return nil
+		}
+	}
 	var b [8]byte
 	binary.LittleEndian.PutUint64(b[:], v)
 	return o.write(addr, b[:size])
