@@ -145,9 +145,9 @@ func newProcess(m proc.Mapping, l *library) (*process, error) {
 // be abandoned when a page of theirs never comes; for one's own, Yama may permit no other process to read.
 func memoryOf(pid uint32) *memory.Process {
 	if proc.User(pid) == uint32(os.Geteuid()) {
-		return memory.Direct(pid)
+		return memory.Direct(pid).Charging()
 	}
-	return memory.Of(pid)
+	return memory.Of(pid).Charging()
 }
 
 // readable says why a process's memory may not be read, or nil.

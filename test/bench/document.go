@@ -120,6 +120,7 @@ that sends a record for each chip to an allocation server, which here takes reco
 	}
 	if len(r.resident) > 0 {
 		r.residentPart(p)
+		r.holdingPart(p)
 	}
 	if len(r.sampled) > 0 {
 		r.samplingPart(p)

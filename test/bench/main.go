@@ -44,6 +44,7 @@ type results struct {
 	growth    growth
 	lives     lives
 	resident  []resident
+	holding   []resident
 	sampled   []sampled
 	// beside are steps that are sampled, in the order of the list beside.
 	beside []series
@@ -129,6 +130,9 @@ func run(count int, out, only string) error {
 				return err
 			}
 			if err := r.largeProcess(ctx, installed, count); err != nil {
+				return err
+			}
+			if err := r.holdingProcesses(ctx, installed, count); err != nil {
 				return err
 			}
 		}

@@ -50,26 +50,66 @@ func (r *results) largeProcess(ctx context.Context, installed *rig.Runtime, coun
 				return err
 			}
 		}
-		m := resident{what: step.what}
-		if m.size, err = residentBytes(w.PID()); err != nil {
+		m, err := attachAndDetach(w.PID(), step.what, max(3, count))
+		if err != nil {
 			return err
 		}
-		for range max(3, count) {
-			begin := time.Now()
-			tr, err := trace(tracer.Options{PIDs: []uint32{uint32(w.PID())}})
-			if err != nil {
-				return err
-			}
-			m.attach = append(m.attach, float64(tr.attached.Microseconds())/1000)
-			if err := tr.close(); err != nil {
-				return err
-			}
-			m.all = append(m.all, float64(time.Since(begin).Microseconds())/1000)
-		}
-		fmt.Fprintf(os.Stderr, "%30s: %5.2f GB resident, attach %s ms, all %s ms\n", m.what, float64(m.size)/GB, spreadOf(m.attach), spreadOf(m.all))
 		r.resident = append(r.resident, m)
 	}
 	return errors.Join(w.Send("quit"), w.Wait(time.Minute))
+}
+
+// attachAndDetach attaches to a process and detaches from it again.
+func attachAndDetach(pid int, what string, count int) (m resident, err error) {
+	m.what = what
+	if m.size, err = residentBytes(pid); err != nil {
+		return m, err
+	}
+	for range count {
+		begin := time.Now()
+		tr, err := trace(tracer.Options{PIDs: []uint32{uint32(pid)}})
+		if err != nil {
+			return m, err
+		}
+		m.attach = append(m.attach, float64(tr.attached.Microseconds())/1000)
+		if err := tr.close(); err != nil {
+			return m, err
+		}
+		m.all = append(m.all, float64(time.Since(begin).Microseconds())/1000)
+	}
+	fmt.Fprintf(os.Stderr, "%30s: %5.2f GB resident, attach %s ms, all %s ms\n", m.what, float64(m.size)/1e9, spreadOf(m.attach), spreadOf(m.all))
+	return m, nil
+}
+
+// holding attaches to processes with the real runtime that hold more and more buffers and programs.
+func (r *results) holdingProcesses(ctx context.Context, installed *rig.Runtime, count int) error {
+	for _, c := range []struct{ buffers, operations int }{{100, 1}, {10_000, 1}, {100, 100}, {10_000, 300}} {
+		w, err := startHolding(ctx, installed, c.buffers, c.operations, 0)
+		if err != nil {
+			return err
+		}
+		m, err := attachAndDetach(w.PID(), fmt.Sprintf("%d buffers, %d operations", c.buffers, c.operations), max(3, count))
+		if err = errors.Join(err, w.Send("quit"), w.Wait(time.Minute)); err != nil {
+			w.Close()
+			return err
+		}
+		r.holding = append(r.holding, m)
+	}
+	return nil
+}
+
+func (r *results) holdingPart(p printer) {
+	p(`
+### With what a process holds
+
+At a process with the real runtime on t3k that keeps programs of as many operations, each of which has a program for each of the eight
+chips, with two kernels and a circular buffer.
+
+| it holds | attach, and read what is held, ms | load, attach and detach, ms |
+|---|---|---|`)
+	for _, m := range r.holding {
+		p("| %s | %s | %s |", m.what, spreadOf(m.attach), spreadOf(m.all))
+	}
 }
 
 func (r *results) residentPart(p printer) {

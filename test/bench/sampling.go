@@ -171,21 +171,31 @@ Such steps for %d seconds in each round, alone, while the process is sampled onc
 	}
 }
 
-// sampling measures samples a second apart, whatever part of a processor they take.
-func (r *results) sampling(ctx context.Context, installed *rig.Runtime, count int) (err error) {
+// startHolding starts a process with the real runtime on t3k that holds so much.
+func startHolding(ctx context.Context, installed *rig.Runtime, buffers, operations, bytes int) (*rig.Run, error) {
 	dir, err := rig.Dir()
 	if err != nil {
-		return err
+		return nil, err
 	}
 	w, err := installed.Start(ctx, rig.Options{Cluster: "t3k", Script: filepath.Join(filepath.Dir(dir), "bench", "holding.py"),
-		Args: []string{dir, "t3k", fmt.Sprint(sampledBuffers), fmt.Sprint(sampledPrograms), fmt.Sprint(sampledBytes)}})
+		Args: []string{dir, "t3k", fmt.Sprint(buffers), fmt.Sprint(operations), fmt.Sprint(bytes)}})
+	if err != nil {
+		return nil, err
+	}
+	if _, err := w.Await("open", 5*time.Minute); err != nil {
+		w.Close()
+		return nil, err
+	}
+	return w, nil
+}
+
+// sampling measures samples a second apart, whatever part of a processor they take.
+func (r *results) sampling(ctx context.Context, installed *rig.Runtime, count int) (err error) {
+	w, err := startHolding(ctx, installed, sampledBuffers, sampledPrograms, sampledBytes)
 	if err != nil {
 		return err
 	}
 	defer w.Close()
-	if _, err := w.Await("open", 5*time.Minute); err != nil {
-		return err
-	}
 	s, err := sample(ctx, uint32(w.PID()))
 	if err != nil {
 		return err

@@ -396,6 +396,9 @@ func (r *rescan) dropReplaced(readings []reading) {
 func (r *rescan) walk(in *Inspector, set, first, count uint64) (found, after uint64, err error) {
 	r.scans++
 	w := &walk{rescan: r, in: in, set: set, order: make([]int, 0, count), fresh: map[uint64]node{}, pages: in.pages()}
+	if len(r.byNode) == 0 {
+		w.ahead = in.nodesAhead(set, int(count))
+	}
 	failed := w.along(first, int(count+count/16+64))
 	if failed == nil || len(r.order) == 0 {
 		r.order = w.order
@@ -433,11 +436,63 @@ type walk struct {
 	in    *Inspector
 	set   uint64
 	order []int
-	// fresh are nodes that were read again, and pages what was not known.
-	fresh map[uint64]node
-	pages *memory.Pages
+	// fresh are nodes that were read again, ahead those that were read at once, and pages the others that were not known.
+	fresh, ahead map[uint64]node
+	pages        *memory.Pages
 	// next is the place in the last order that is expected next.
 	next int
+}
+
+// fewNodes are quicker read one by one.
+const fewNodes = 32
+
+// nodesAhead reads most of a set's nodes with few requests, those that its buckets lead to and then those that follow them: to go from
+// one to the next takes a request for each page, and memory for it.
+func (in *Inspector) nodesAhead(set uint64, count int) map[uint64]node {
+	if count < fewNodes {
+		return nil
+	}
+	var head [metal.SetBucketCount + 8]byte
+	if in.mem.ReadAt(head[:], set+metal.SetBuckets) != nil {
+		return nil
+	}
+	buckets := binary.LittleEndian.Uint64(head[metal.SetBucketCount:])
+	if buckets > 2*maxLiveBuffers {
+		return nil
+	}
+	b := make([]byte, 8*buckets)
+	if in.mem.ReadAt(b, binary.LittleEndian.Uint64(head[:])) != nil {
+		return nil
+	}
+	nodes := make(map[uint64]node, count)
+	var next []uint64
+	add := func(at uint64) {
+		if _, known := nodes[at]; !known && at != 0 && at%8 == 0 && at != set+metal.SetFirst && len(nodes) < count {
+			nodes[at] = node{}
+			next = append(next, at)
+		}
+	}
+	for ; len(b) > 0; b = b[8:] {
+		add(binary.LittleEndian.Uint64(b))
+	}
+	for len(next) >= fewNodes {
+		these := next
+		next = nil
+		read, err := in.mem.ReadEach(these, 0, nodeBytes)
+		if err != nil {
+			next = these
+			break
+		}
+		for i, at := range these {
+			n := nodeOf(read[nodeBytes*i:])
+			nodes[at] = n
+			add(n.next)
+		}
+	}
+	for _, at := range next {
+		delete(nodes, at)
+	}
+	return nodes
 }
 
 // visit goes on to the node at an address. It is not ok where that cannot be one, or can have
@@ -453,8 +508,11 @@ func (w *walk) visit(at uint64) (n node, ok bool) {
 		w.next++
 	}
 	n, again := w.fresh[at]
+	first, read := w.ahead[at]
 	switch {
 	case again:
+	case read:
+		n = first
 	case known:
 		n = nodeOf(w.pieces.Bytes(w.slots[i].piece))
 	default:

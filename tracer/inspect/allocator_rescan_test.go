@@ -429,3 +429,57 @@ func TestBuffersOfAProcessThatEnded(t *testing.T) {
 		t.Errorf("%v", err)
 	}
 }
+
+// Nodes that are read at once are those of the set, whatever its buckets hold.
+func TestNodesAhead(t *testing.T) {
+	c := newChain(t)
+	const buckets = 3000 // where they are
+	put := func(values ...uint64) {
+		binary.LittleEndian.PutUint64(c.b[metal.SetBuckets:], c.address(buckets))
+		binary.LittleEndian.PutUint64(c.b[metal.SetBucketCount:], uint64(len(values)))
+		for i, v := range values {
+			binary.LittleEndian.PutUint64(c.b[buckets*256+8*i:], v)
+		}
+	}
+	var every, most []uint64
+	for i := 1; i < chainNodes; i++ {
+		every = append(every, c.address(i))
+		if i%8 != 0 {
+			most = append(most, c.address(i)) // a bucket has two then
+		}
+	}
+	head := c.address(0) + metal.SetFirst
+	for name, test := range map[string]struct {
+		buckets []uint64
+		nodes   int
+	}{
+		"a node in each":         {append(every, head, 0, 0), chainNodes - 1}, // none leads to the last one
+		"two in some":            {append(most, head), chainNodes - 5},        // one by one they are quicker
+		"none":                   {nil, 0},
+		"what is not an address": {append(slices.Clone(every), 1, 0x123456789abcdef1), chainNodes - 1},
+		"what cannot be read":    {append(slices.Clone(every), 8), 0},
+	} {
+		put(test.buckets...)
+		nodes := c.nodesAhead(c.address(0), chainNodes)
+		if len(nodes) != test.nodes {
+			t.Errorf("%s: %d nodes, want %d", name, len(nodes), test.nodes)
+		}
+		for at, n := range nodes {
+			if i := int(at-c.address(0)) / 256; n.buffer != c.buffer(i) || i < chainNodes && n.next != c.address(i+1) {
+				t.Errorf("%s: node %d is %#x", name, i, n)
+			}
+		}
+	}
+	if nodes := c.nodesAhead(c.address(0), fewNodes-1); nodes != nil {
+		t.Errorf("of a few: %d", len(nodes))
+	}
+	binary.LittleEndian.PutUint64(c.b[metal.SetBucketCount:], 1<<60)
+	if nodes := c.nodesAhead(c.address(0), chainNodes); nodes != nil {
+		t.Errorf("of too many buckets: %d", len(nodes))
+	}
+	c.r = rescan{}
+	put(every...)
+	if got := c.walk(); !slices.Equal(got, upTo(chainNodes)) {
+		t.Errorf("followed: %v", got)
+	}
+}

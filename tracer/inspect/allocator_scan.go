@@ -292,6 +292,7 @@ func (in *Inspector) blocks(allocator uint64, memory aggregator.Memory) (map[uin
 		return nil, err
 	}
 	m := in.machine(eval.WithStepLimit(blockSteps))
+	defer m.Free()
 	at, err := in.vector(m, metal.AllocatedBlocks, list)
 	if err != nil {
 		return nil, err

@@ -50,7 +50,9 @@ func (in *Inspector) UniqueIDs() (map[uint32]uint64, error) {
 	if err != nil {
 		return nil, err
 	}
-	table, err := in.machine().Call(function, descriptor)
+	m := in.machine()
+	defer m.Free()
+	table, err := m.Call(function, descriptor)
 	if err != nil {
 		return nil, fmt.Errorf("evaluating %s: %w", metal.DescriptorIDs, err)
 	}

@@ -38,6 +38,8 @@ type Inspector struct {
 	together bool
 	// last, where it is not nil, is what each allocator had when it was scanned last.
 	last map[uint64]*rescan
+	// quickPaths has, for each function that reads a kernel's binaries, how many these are; 0 where they are not the same with eval.Paths.
+	quickPaths *sync.Map
 }
 
 // Hurried asks the same process for who must not wait for it: see memory.ErrLater.
@@ -100,7 +102,7 @@ func New(lib *metal.Library, m proc.Mapping) *Inspector { return NewOver(memory.
 // NewOver is New, over memory that is read in another way.
 func NewOver(mem *memory.Process, lib *metal.Library, m proc.Mapping) *Inspector {
 	files := memory.FilesOf(m.PID)
-	return &Inspector{lib: lib, base: m.Base - lib.LoadAddress(), mem: mem, opener: files, standard: sync.OnceValues(func() (*eval.Image, uint64) {
+	return &Inspector{lib: lib, base: m.Base - lib.LoadAddress(), mem: mem, opener: files, quickPaths: &sync.Map{}, standard: sync.OnceValues(func() (*eval.Image, uint64) {
 		return standardOf(lib, files)
 	})}
 }
@@ -261,7 +263,9 @@ func (in *Inspector) callFirst(names []string, args ...uint64) (uint64, error) {
 
 // call evaluates a function of the library.
 func (in *Inspector) call(name string, args ...uint64) (uint64, error) {
-	return in.callOn(in.machine(), name, args...)
+	m := in.machine()
+	defer m.Free()
+	return in.callOn(m, name, args...)
 }
 
 // callOn evaluates a function of the library on a machine.
@@ -280,6 +284,7 @@ func (in *Inspector) callOn(m *eval.Machine, name string, args ...uint64) (uint6
 // ofMemory evaluates a getter that takes a const BufferType&.
 func (in *Inspector) ofMemory(names []string, this uint64, memory aggregator.Memory) (uint64, error) {
 	m := in.machine()
+	defer m.Free()
 	arg, err := m.Alloc(4)
 	if err == nil {
 		err = m.WriteU32(arg, uint32(memory))
@@ -317,6 +322,7 @@ func readVector(m *eval.Machine, at, size, most uint64) (begin, count uint64, er
 // ints evaluates a getter that returns a std::vector<int>.
 func (in *Inspector) ints(getter string, this uint64) ([]uint32, error) {
 	m := in.machine()
+	defer m.Free()
 	at, err := in.vector(m, getter, this)
 	if err != nil {
 		return nil, err

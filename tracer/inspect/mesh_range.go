@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 
+	"tt-memtrace/tracer/memory"
 	"tt-memtrace/tracer/metal"
 )
 
@@ -32,6 +33,7 @@ func (in *Inspector) InRange(mesh uint64, of MeshRange) ([]uint64, error) {
 		return nil, err
 	}
 	m := in.machine()
+	defer m.Free()
 	// Its words point into itself: it has to be where it was.
 	if err := m.Write(of.At, of.Bytes); err != nil {
 		return nil, err
@@ -84,6 +86,7 @@ func (in *Inspector) nodesOf(programs, pointers []uint64) map[uint64][]MeshRange
 	}
 	nodes := map[uint64][]MeshRange{}
 	pages := in.pages()
+	pages.Ahead(pointers, 16)
 	for _, at := range pointers {
 		program, err := pages.U64(at)
 		if err != nil || !wanted[program] {
@@ -92,9 +95,9 @@ func (in *Inspector) nodesOf(programs, pointers []uint64) map[uint64][]MeshRange
 		if block, err := pages.U64(at + 8); err != nil || block != program-16 {
 			continue
 		}
-		if key, ok := in.keyBefore(at); ok {
+		if key, ok := keyBefore(pages, at); ok {
 			bytes := make([]byte, at-key)
-			if in.mem.ReadAt(bytes, key) == nil {
+			if pages.ReadAt(bytes, key) == nil {
 				nodes[program] = append(nodes[program], MeshRange{key, bytes})
 			}
 		}
@@ -103,9 +106,8 @@ func (in *Inspector) nodesOf(programs, pointers []uint64) map[uint64][]MeshRange
 }
 
 // keyBefore is where the range begins in the node that has its program at an address.
-func (in *Inspector) keyBefore(program uint64) (key uint64, ok bool) {
+func keyBefore(pages *memory.Pages, program uint64) (key uint64, ok bool) {
 	const header, pointers, flags = 8, 16, 7 // bytes, bytes, bits
-	pages := in.pages()
 	for node := (program - 16) &^ 15; node+8+rangeBytes >= program; node -= 16 {
 		size, err := pages.U64(node - header)
 		if err != nil {
@@ -114,7 +116,7 @@ func (in *Inspector) keyBefore(program uint64) (key uint64, ok bool) {
 		if rest := size&^flags + node - header; rest < program+pointers || rest >= program+pointers+16+8 {
 			continue
 		}
-		if in.isRange(node+8, program) {
+		if isRange(pages, node+8, program) {
 			return node + 8, true
 		}
 	}
@@ -123,8 +125,7 @@ func (in *Inspector) keyBefore(program uint64) (key uint64, ok bool) {
 
 // isRange says whether a range can lie between two addresses: of its two coordinates, which are alike, the first words point
 // into them. What was in the unused places of the first one can look like the size of a piece that begins there.
-func (in *Inspector) isRange(from, to uint64) bool {
-	pages := in.pages()
+func isRange(pages *memory.Pages, from, to uint64) bool {
 	first, err := pages.U64(from)
 	if err != nil || first <= from || first >= to {
 		return false

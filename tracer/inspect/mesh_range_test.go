@@ -45,8 +45,7 @@ func TestKeyOfAWorkloadsNode(t *testing.T) {
 	} {
 		whole()
 		test.change()
-		in.resetCache()
-		got, ok := in.keyBefore(address(program))
+		got, ok := keyBefore(in.pages(), address(program))
 		if ok != test.found || ok && got != address(key) {
 			t.Errorf("%s: %t, %d words before it", test.name, ok, (int64(address(program))-int64(got))/8)
 		}

@@ -137,27 +137,36 @@ func (in *Inspector) readPrograms(b *ProcessScan, blocks, pointers []uint64, kno
 	}
 	limit := in.limit(programTime)
 	read := make([]*programRead, len(unknown))
+	parts := slices.Collect(slices.Chunk(unknown, programsEach))
 	var next atomic.Int64
 	var readers sync.WaitGroup
-	for range min(programReaders, 1+len(unknown)/programsEach) {
+	for range min(programReaders, len(parts)) {
 		readSome := func() {
 			in, since := in.withCache(), time.Now()
-			for i := next.Add(1) - 1; i < int64(len(unknown)) && !limit.Over(); i = next.Add(1) - 1 {
-				id := unknown[i]
-				p := &programRead{}
-				p.Program, p.err = in.describeProgram(id, b.Devices, builder, ranges[id], chips)
-				if p.err != nil {
-					// Perhaps it was just being made.
-					in.resetCache()
-					p.Program, p.err = in.describeProgram(id, b.Devices, builder, ranges[id], chips)
-				}
-				if p.err != nil || time.Since(since) > pagesKept {
+			for part := int(next.Add(1)) - 1; part < len(parts); part = int(next.Add(1)) - 1 {
+				if time.Since(since) > pagesKept {
 					in.resetCache()
 					since = time.Now()
 				}
-				// Or just destroyed.
-				p.gone = p.err != nil && len(in.programs([]uint64{id - 16})) == 0
-				read[i] = p
+				in.readAhead(parts[part])
+				for i, id := range parts[part] {
+					if limit.Over() {
+						return
+					}
+					p := &programRead{}
+					p.Program, p.err = in.describeProgram(id, b.Devices, builder, ranges[id], chips)
+					if p.err != nil {
+						// Perhaps it was just being made.
+						in.resetCache()
+						p.Program, p.err = in.describeProgram(id, b.Devices, builder, ranges[id], chips)
+					}
+					if p.err != nil {
+						in.resetCache()
+						// Or just destroyed.
+						p.gone = len(in.programs([]uint64{id - 16})) == 0
+					}
+					read[part*programsEach+i] = p
+				}
 			}
 		}
 		readers.Go(func() { in.mem.Charged(readSome) })
@@ -179,7 +188,7 @@ func (in *Inspector) readPrograms(b *ProcessScan, blocks, pointers []uint64, kno
 	b.findCopies()
 }
 
-// programReaders read programs side by side, where there are programsEach for one: while one waits for the process's
+// programReaders read programs side by side, programsEach at a time: while one waits for the process's
 // memory, another one evaluates. Each decodes the code and reads the pages that programs have in common, pages
 // again after pagesKept: of what changes meanwhile there are events or, where it is sampled, another state the next time.
 const (

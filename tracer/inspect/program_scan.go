@@ -80,6 +80,7 @@ func (in *Inspector) programVptr() uint64 {
 // which the second counts its owners.
 func (in *Inspector) programs(blocks []uint64) (list []uint64) {
 	p := in.pages()
+	p.Ahead(blocks, 16)
 	for _, at := range blocks {
 		if owners, err := p.U64(at + 8); err == nil && uint32(owners) > 0 && uint32(owners) < 1<<20 {
 			list = append(list, at+16)
@@ -112,33 +113,44 @@ func (in *Inspector) evaluate(hook func(name string) eval.Hook) *evaluation {
 		}
 		return inner(name)
 	}
-	// Most jumps are within a function, and to the same places again.
-	var plain [256]uint64
+	hookOf := func(name string) eval.Hook { return hook(strings.TrimSuffix(name, "$plt")) }
 	named := func(address uint64) (eval.Hook, bool) {
-		was := &plain[address%uint64(len(plain))]
-		if *was == address {
-			return nil, false
-		}
 		name, is := functions[address-in.base]
 		if !is {
-			*was = address
 			return nil, false
 		}
-		h := hook(strings.TrimSuffix(name, "$plt"))
+		h := hookOf(name)
 		return h, h != nil
 	}
-	m := in.machine(eval.WithStepLimit(programSteps), eval.WithResolver(named), eval.WithSlots(func(slot uint64) (uint64, eval.Hook, bool) {
-		if image, err := in.lib.Image(); err == nil {
-			if h := hook(image.Slots()[slot-in.base]); h != nil {
-				return 0, h, true
+	isFunction := func(address uint64) bool {
+		_, is := functions[address-in.base]
+		return is
+	}
+	slots := map[uint64]slotTarget{}
+	m := in.machine(eval.WithStepLimit(programSteps), eval.WithResolver(named), eval.WithEntries(isFunction), eval.WithSlots(func(slot uint64) (uint64, eval.Hook, bool) {
+		t, known := slots[slot]
+		if !known {
+			if image, err := in.lib.Image(); err == nil {
+				t.hook = hook(image.Slots()[slot-in.base])
 			}
+			if t.ok = t.hook != nil; !t.ok {
+				t.address, t.hook, t.ok = in.slot(slot)
+			}
+			if !t.ok {
+				t.address, t.hook, t.ok = in.standardSlot(slot)
+			}
+			slots[slot] = t
 		}
-		if target, h, ok := in.slot(slot); ok {
-			return target, h, true
-		}
-		return in.standardSlot(slot)
+		return t.address, t.hook, t.ok
 	}))
 	return &evaluation{in, m}
+}
+
+// slotTarget is where a call through a pointer leads.
+type slotTarget struct {
+	address uint64
+	hook    eval.Hook
+	ok      bool
 }
 
 // has says whether the library has a function.
@@ -148,17 +160,32 @@ func (e *evaluation) call(name string, args ...uint64) (uint64, error) {
 	return e.in.callOn(e.Machine, name, args...)
 }
 
-// programSize is more than any release's ProgramImpl has, bytes.
-const programSize = 0xc00
+// programSize is more than any release's ProgramImpl has, and beforeProgram what malloc and std::make_shared put before it: bytes.
+const (
+	programSize   = 0xc00
+	beforeProgram = 24
+)
+
+// readAhead reads the memory of some programs, where it is kept.
+func (in *Inspector) readAhead(programs []uint64) {
+	if in.data == nil {
+		return
+	}
+	begins := make([]uint64, len(programs))
+	for i, p := range programs {
+		begins[i] = p - beforeProgram
+	}
+	in.data.Ahead(begins, beforeProgram+programSize)
+}
 
 // endOf is where a program ends at the latest: behind it can be another program. The
 // piece of malloc's that it is in begins with the two words before it, and the word
 // before those is its size, with flags in the lowest bits.
 func endOf(p *memory.Pages, program uint64) uint64 {
-	const before, flags, least = 24, 7, 0x100 // bytes, bits, bytes
+	const flags, least = 7, 0x100 // bits, bytes
 	end := program + programSize
-	if size, err := p.U64(program - before); err == nil && size >= least {
-		end = min(end, program-before+size&^flags)
+	if size, err := p.U64(program - beforeProgram); err == nil && size >= least {
+		end = min(end, program-beforeProgram+size&^flags)
 	}
 	return end
 }
@@ -275,6 +302,7 @@ func (in *Inspector) placed(program uint64, devices []uint64) (list []PlacedBuff
 		}
 		return nil
 	})
+	defer e.Free()
 	if _, err := e.call(metal.ForgetCircular, program); err != nil {
 		return nil, err
 	}
@@ -315,8 +343,9 @@ func vectorOf(m *eval.Machine, at, size uint64) (uint64, error) {
 // kernels lists the kernels of a program, of all kinds of cores.
 func (in *Inspector) kernels(program uint64) (list []uint64) {
 	const kinds = 8
+	e := in.evaluate(func(string) eval.Hook { return nil })
+	defer e.Free()
 	for kind := range uint64(kinds) {
-		e := in.evaluate(func(string) eval.Hook { return nil })
 		table, err := e.call(metal.KernelsOf, program, kind)
 		if err != nil {
 			break // there are no more kinds
@@ -337,13 +366,14 @@ func (in *Inspector) kernelCopies(program uint64, devices []uint64) (list []Kern
 	if !in.lib.Defines(metal.KernelCopy) {
 		return nil, nil
 	}
+	e := in.evaluate(func(string) eval.Hook { return nil })
+	defer e.Free()
+	shared, err := e.Alloc(16) // a std::shared_ptr is returned
+	if err != nil {
+		return nil, err
+	}
 	for _, device := range devices {
-		e := in.evaluate(func(string) eval.Hook { return nil })
-		shared, err := e.Alloc(16) // a std::shared_ptr is returned
-		if err == nil {
-			_, err = e.call(metal.KernelCopy, shared, program, device)
-		}
-		if err != nil {
+		if _, err = e.call(metal.KernelCopy, shared, program, device); err != nil {
 			return nil, err
 		}
 		buffer, err := e.ReadU64(shared)
@@ -392,13 +422,33 @@ func (in *Inspector) files(kernel, device uint64, root string) (list []string, e
 	if reader == "" {
 		return nil, fmt.Errorf("a kernel of an unknown kind at %#x", kernel)
 	}
+	// The first kernel of each kind shows whether its files can be had in a fifth of the time.
+	number, compared := in.quickPaths.Load(reader)
+	if compared && number != 0 {
+		if list, err := in.filesBy(reader, kernel, device, root, eval.Paths); err == nil && len(list) == number {
+			return list, nil
+		}
+	}
+	list, err = in.filesBy(reader, kernel, device, root, func(string) (eval.Hook, bool) { return nil, false })
+	if err == nil && !compared {
+		quick, e := in.filesBy(reader, kernel, device, root, eval.Paths)
+		if e != nil || !slices.Equal(quick, list) {
+			quick = nil
+		}
+		in.quickPaths.Store(reader, len(quick))
+	}
+	return list, err
+}
+
+// filesBy is files, where paths has hooks for the functions that join paths.
+func (in *Inspector) filesBy(reader string, kernel, device uint64, root string, paths func(string) (eval.Hook, bool)) (list []string, err error) {
 	e := in.evaluate(func(name string) eval.Hook {
 		switch {
 		case strings.HasPrefix(name, metal.OnDisk):
 			return eval.Return(1)
 		case strings.HasPrefix(name, metal.ReadBinary):
 			return func(m *eval.Machine) error {
-				file, err := readString(m, m.Arg(0))
+				file, err := m.ReadString(m.Arg(0))
 				if err != nil {
 					return err
 				}
@@ -408,11 +458,13 @@ func (in *Inspector) files(kernel, device uint64, root string) (list []string, e
 				return err
 			}
 		}
-		return nil
+		hook, _ := paths(name)
+		return hook
 	})
+	defer e.Free()
 	path, err := e.Alloc(32)
 	if err == nil {
-		err = writeString(e.Machine, path, root)
+		err = e.WriteString(path, root)
 	}
 	if err == nil {
 		_, err = e.call(reader, kernel, device, path)
@@ -436,47 +488,14 @@ func (in *Inspector) buildsIn(chip uint32) (root string, err error) {
 		return "", err
 	}
 	m := in.machine()
+	defer m.Free()
 	const most = 2048
 	for at := environment; at < environment+most; at += 8 {
-		if s, err := readString(m, at); err == nil && strings.HasPrefix(s, "/") && strings.HasSuffix(s, "/kernels/") {
+		if s, err := m.ReadString(at); err == nil && strings.HasPrefix(s, "/") && strings.HasSuffix(s, "/kernels/") {
 			return s, nil
 		}
 	}
 	return "", nil
-}
-
-// readString reads a std::string, shorter than any path can be.
-func readString(m *eval.Machine, at uint64) (string, error) {
-	begin, err := m.ReadU64(at)
-	if err != nil {
-		return "", err
-	}
-	n, err := m.ReadU64(at + 8)
-	if err != nil {
-		return "", err
-	}
-	if n == 0 || n > 4096 {
-		return "", fmt.Errorf("a string of %d bytes", n)
-	}
-	b := make([]byte, n)
-	if err := m.Read(begin, b); err != nil {
-		return "", err
-	}
-	return string(b), nil
-}
-
-// writeString makes a std::string for the machine.
-func writeString(m *eval.Machine, at uint64, s string) error {
-	text, err := m.Alloc(uint64(len(s)) + 1)
-	if err == nil {
-		err = m.Write(text, append([]byte(s), 0))
-	}
-	for i, v := range []uint64{text, uint64(len(s)), uint64(len(s))} {
-		if err == nil {
-			err = m.WriteU64(at+8*uint64(i), v)
-		}
-	}
-	return err
 }
 
 // onlyMesh is for releases that place a program on a mesh as a whole, up to

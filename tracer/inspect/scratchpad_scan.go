@@ -37,6 +37,7 @@ func (in *Inspector) Scratchpads(kernel uint64) (list []*aggregator.CircularBuff
 		return err
 	}
 	m := in.machine(eval.WithHooks(map[uint64]eval.Hook{manager: eval.Return(0), invoker: call}))
+	defer m.Free()
 	function, err := m.Alloc(32)
 	if err == nil {
 		err = errors.Join(m.WriteU64(function+16, manager), m.WriteU64(function+24, invoker))
@@ -99,6 +100,7 @@ func (in *Inspector) Cores(kernel uint64) (n uint64) {
 // rangesOf asks a kernel for its cores.
 func (in *Inspector) rangesOf(kernel uint64) ([]aggregator.CoreRange, error) {
 	m := in.machine()
+	defer m.Free()
 	at, err := in.vector(m, metal.KernelRanges, kernel)
 	if err != nil {
 		return nil, err

@@ -60,7 +60,8 @@ type state struct {
 	interrupted atomic.Bool
 	// readers is the processor time that readers used for this process, ns.
 	readers atomic.Int64
-	// threads is the processor time of threads of this process, ns: see Charged.
+	// charges: what is done for the process is measured, see Charged, and threads is that, ns.
+	charges bool
 	threads atomic.Int64
 	// late is how many reads failed with ErrLater.
 	late atomic.Uint64
@@ -200,9 +201,19 @@ func (p *Process) answered(err error) error {
 // reads itself is its own.
 func (p *Process) ReaderTime() time.Duration { return time.Duration(p.readers.Load()) }
 
+// Charging has Used count what others do for who asks it. That takes longer then: each is bound to a thread.
+func (p *Process) Charging() *Process {
+	p.charges = true
+	return p
+}
+
 // Charged does something for the process on a goroutine that somebody waits for: what it uses of a processor is
-// part of Used.
+// part of Used, where that counts.
 func (p *Process) Charged(do func()) {
+	if !p.charges {
+		do()
+		return
+	}
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	thread := unix.Gettid()

@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"os"
+	"slices"
 	"testing"
 	"time"
 	"unsafe"
@@ -141,4 +142,34 @@ func BenchmarkRead(b *testing.B) {
 		}
 	}
 	b.ReportMetric(float64((used()-before).Nanoseconds())/float64(b.N), "processor-ns/op")
+}
+
+// Pages that are read ahead need no request of their own, and one that cannot be read is left out, with those behind it.
+func TestPagesAhead(t *testing.T) {
+	const count = 3 * maxBytes / proc.PageBytes
+	b := pages(t, count*proc.PageBytes)
+	hole := b[(count-2)*proc.PageBytes : (count-1)*proc.PageBytes]
+	if err := unix.Mprotect(hole, unix.PROT_NONE); err != nil {
+		t.Fatal(err)
+	}
+	p := NewPages(self(t))
+	var begins []uint64
+	for i := range count {
+		begins = append(begins, address(b)+uint64(i)*proc.PageBytes+8)
+	}
+	slices.Reverse(begins)
+	p.Ahead(begins, proc.PageBytes-8)
+	for i := range count {
+		number := address(b)/proc.PageBytes + uint64(i)
+		known := p.known[number]
+		if i < count-2 && (known == nil || known[5] != b[i*proc.PageBytes+5]) || i >= count-2 && known != nil {
+			t.Fatalf("page %d of %d: read %t", i, count, known != nil)
+		}
+	}
+	if _, err := p.U64(address(hole)); err == nil {
+		t.Error("the page that cannot be read was read")
+	}
+	if v, err := p.U64(address(b[(count-1)*proc.PageBytes:])); err != nil || v != binary.NativeEndian.Uint64(b[(count-1)*proc.PageBytes:]) {
+		t.Errorf("the one behind it: %#x, %v", v, err)
+	}
 }

@@ -3,6 +3,7 @@ package memory
 import (
 	"encoding/binary"
 	"fmt"
+	"slices"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -15,15 +16,19 @@ import (
 type Pages struct {
 	mem   *Process
 	known map[uint64]*page
-	// last is the page that was used last, and its number.
-	last   *page
-	number uint64
+	// recent are some of them, by the lowest bits of their numbers: those that were used last.
+	recent [16]numberedPage
 	// ahead is how many pages, aligned to as many, are asked for with the one that is wanted.
 	ahead uint64
 	parts []unix.RemoteIovec
 }
 
 type page [proc.PageBytes]byte
+
+type numberedPage struct {
+	number uint64
+	*page
+}
 
 const (
 	// apart is ahead where a request takes longer than reading some pages: objects that are made
@@ -57,12 +62,13 @@ func (p *Pages) ReadAt(b []byte, address uint64) error {
 
 func (p *Pages) page(address uint64) (*page, error) {
 	number := address / proc.PageBytes
-	if p.last != nil && p.number == number {
-		return p.last, nil
+	recent := &p.recent[number%uint64(len(p.recent))]
+	if recent.page != nil && recent.number == number {
+		return recent.page, nil
 	}
 	read, err := p.numbered(number)
 	if err == nil {
-		p.last, p.number = read, number
+		*recent = numberedPage{number, read}
 	}
 	return read, err
 }
@@ -73,6 +79,7 @@ func (p *Pages) numbered(number uint64) (*page, error) {
 	}
 	if len(p.known) >= maxPages {
 		clear(p.known)
+		clear(p.recent[:])
 	}
 	// The one that is wanted comes first: what lies behind a page that cannot be read does not come.
 	several := make([]page, p.ahead)
@@ -93,6 +100,37 @@ func (p *Pages) numbered(number uint64) (*page, error) {
 		return nil, fmt.Errorf("reading the page at %#x of process %d: got %d bytes of it", number*proc.PageBytes, p.mem.pid, got)
 	}
 	return p.known[number], nil
+}
+
+// Ahead reads the pages that the bytes from each of some addresses on lie in, many with a request. What cannot be read is left to
+// who asks for it.
+func (p *Pages) Ahead(addresses []uint64, bytes uint64) {
+	var numbers []uint64
+	for _, at := range addresses {
+		for n := at / proc.PageBytes; n <= (at+bytes-1)/proc.PageBytes; n++ {
+			if p.known[n] == nil {
+				numbers = append(numbers, n)
+			}
+		}
+	}
+	slices.Sort(numbers)
+	for some := range slices.Chunk(slices.Compact(numbers), min(maxParts, maxBytes/proc.PageBytes)) {
+		if len(p.known)+len(some) > maxPages {
+			return
+		}
+		p.parts = p.parts[:0]
+		for _, n := range some {
+			p.parts = append(p.parts, unix.RemoteIovec{Base: uintptr(n * proc.PageBytes), Len: proc.PageBytes})
+		}
+		several := make([]page, len(some))
+		got, err := p.mem.readSome(unsafe.Slice(&several[0][0], len(several)*proc.PageBytes), p.parts)
+		if err != nil {
+			return
+		}
+		for i := range got / proc.PageBytes {
+			p.known[some[i]] = &several[i]
+		}
+	}
 }
 
 // beside is the page that comes as the i-th with another one.

@@ -125,7 +125,7 @@ func TestSearchersAreCharged(t *testing.T) {
 	self := uint32(os.Getpid())
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	p, thread := Direct(self), unix.Gettid()
+	p, thread := Direct(self).Charging(), unix.Gettid()
 	// A thread may find nothing left to do.
 	for until := time.Now().Add(20 * time.Second); ; {
 		own, _ := proc.ThreadTime(thread)
@@ -142,7 +142,7 @@ func TestSearchersAreCharged(t *testing.T) {
 		if time.Now().After(until) {
 			t.Fatalf("%v of %v are charged, %v of others", charged, all2-all, p.Used())
 		}
-		p = Direct(self)
+		p = Direct(self).Charging()
 	}
 }
 

@@ -15,10 +15,10 @@ func (l *Library) setOffset() (uint64, error) {
 		return 0, err
 	}
 	for _, at := range loads {
-		if !slices.Contains(loads, at-setBuckets+SetCount) {
+		if !slices.Contains(loads, at-SetBucketCount+SetCount) {
 			continue
 		}
-		set := at - setBuckets
+		set := at - SetBucketCount
 		// The other one that reads it has to agree, where there is one.
 		counted, err := l.loads(numAllocatedBuffers, false)
 		if err == nil && !slices.Contains(counted, set+SetCount) {

@@ -3,10 +3,11 @@ package metal
 // The parts of a std::unordered_set of libstdc++, and of its nodes, which hold a
 // pointer and no hash; bytes.
 const (
-	setBuckets = 8
-	SetFirst   = 16
-	SetCount   = 24
-	NodeValue  = 8
+	SetBuckets     = 0 // for each, the node before its first one
+	SetBucketCount = 8
+	SetFirst       = 16
+	SetCount       = 24
+	NodeValue      = 8
 )
 
 // The parts of a node of a std::unordered_map<int, uint64_t>.
