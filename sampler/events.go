@@ -85,7 +85,7 @@ func (p *process) events(l *look, names inspect.ChipNames, uses func(uint64) boo
 	if first {
 		scan.Allocators, scan.Buffers = l.scan.Scan.Allocators, l.scan.Scan.Buffers
 		for _, h := range scan.Buffers {
-			p.buffers[h.Buffer] = &held{h, p.round}
+			p.buffers[h.Buffer] = &held{LiveBuffer: h, round: p.round}
 		}
 	} else {
 		p.buffersFound(l, add)
@@ -183,7 +183,7 @@ func (p *process) buffersFound(l *look, add func(aggregator.Event)) {
 	for i := range l.scan.Scan.Buffers {
 		h := &l.scan.Scan.Buffers[i]
 		if old := p.buffers[h.Buffer]; old != nil && old.LiveBuffer == *h {
-			old.round = p.round
+			old.round, old.twice = p.round, true
 			same++
 		} else {
 			changed = append(changed, h)
@@ -206,7 +206,7 @@ func (p *process) buffersFound(l *look, add func(aggregator.Event)) {
 		}
 	}
 	for _, h := range changed {
-		p.buffers[h.Buffer] = &held{*h, p.round}
+		p.buffers[h.Buffer] = &held{LiveBuffer: *h, round: p.round}
 		p.used[h.Device] = true
 		add(aggregator.Event{Kind: aggregator.Alloc, Memory: h.Memory, MemoryLayout: h.MemoryLayout, Device: h.Device, Allocator: h.Allocator, Buffer: h.Buffer,
 			Address: h.Address, Size: h.Size, PageSize: h.PageSize, PerBank: h.PerBank})

@@ -88,6 +88,9 @@ type process struct {
 type held struct {
 	aggregator.LiveBuffer
 	round uint64
+	// twice: two looks found it like that, each by itself. What it costs a bank can be another one's, of the moment at
+	// which the list of blocks was read.
+	twice bool
 }
 
 // program is one that was read: another one at its address has another number.
@@ -283,16 +286,23 @@ func (l *look) waits() bool {
 	return waits || proc.Uninterruptible(thread)
 }
 
-// overdue says, asked once in lookEvery, whether the look takes too long.
-func (l *look) overdue() bool {
+// overdue says, asked once in lookEvery, whether the look takes too long, and then how long it might take at most.
+func (l *look) overdue() time.Duration {
 	thread := int(l.thread.Load())
 	if thread == 0 {
-		return false
+		return 0
 	}
 	if l.waits() {
 		l.waited += lookEvery
 	}
-	return l.waited+l.used(thread)-l.spent >= patience
+	most := patience
+	if !l.p.shown && l.waited < patience {
+		most = firstPatience
+	}
+	if l.waited+l.used(thread)-l.spent < most {
+		return 0
+	}
+	return most
 }
 
 // run looks at the process.
@@ -343,8 +353,10 @@ func (l *look) read() {
 		if old == nil || old.Address != h.Address || old.Size != h.Size || old.Memory != h.Memory || old.Allocator != h.Allocator {
 			return false
 		}
-		h.PerBank = old.PerBank
-		return old.PerBank != 0
+		if old.twice {
+			h.PerBank = old.PerBank
+		}
+		return h.PerBank != 0
 	}
 	if !l.search {
 		l.scan = &inspect.ProcessScan{}

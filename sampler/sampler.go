@@ -195,10 +195,12 @@ type run struct {
 }
 
 // patience is how much of processors, or how long for pages, a look may take before nothing waits
-// for it any more. Time in which it waits for a processor does not count.
+// for it any more; the first one, which reads all that a process has, may take firstPatience of processors.
+// Time in which it waits for a processor does not count.
 const (
-	patience  = 2 * time.Second
-	lookEvery = patience / 20
+	patience      = 2 * time.Second
+	firstPatience = 5 * patience
+	lookEvery     = patience / 20
 )
 
 func (r *run) loop(ctx context.Context, ready func()) error {
@@ -323,10 +325,13 @@ func (r *run) gather(ctx context.Context) {
 		case <-tick.C:
 			r.charge()
 			for _, p := range r.processes {
-				if p.busy && !p.hangs && p.look.overdue() {
+				if !p.busy || p.hangs {
+					continue
+				}
+				if after := p.look.overdue(); after > 0 {
 					p.hangs = true
-					r.opts.Notice(fmt.Sprintf("process %d: reading its memory takes more than %v: tt-memtrace does not wait for it", p.pid, patience))
-					r.markUnread(p, fmt.Sprintf("reading it takes more than %v", patience))
+					r.opts.Notice(fmt.Sprintf("process %d: reading its memory takes more than %v: tt-memtrace does not wait for it", p.pid, after))
+					r.markUnread(p, fmt.Sprintf("reading it takes more than %v", after))
 				}
 			}
 		}

@@ -512,17 +512,26 @@ func TestOverdue(t *testing.T) {
 		runtime.Gosched()
 	}
 	for range 2 * patience / lookEvery {
-		if look.overdue() {
+		if look.overdue() > 0 {
 			t.Fatalf("it does nothing, and is said to wait %v for a page", look.waited)
 		}
 	}
 	look.spent -= patience
-	if !look.overdue() {
-		t.Error("it used that much of a processor, and is waited for")
+	if after := look.overdue(); after > 0 {
+		t.Errorf("it is looked at for the first time, and not waited for after %v", after)
 	}
-	look.spent += patience
+	look.p.shown = true
+	if after := look.overdue(); after != patience {
+		t.Errorf("it used that much of a processor, and is given up after %v", after)
+	}
+	look.p.shown = false
+	look.spent -= firstPatience
+	if after := look.overdue(); after != firstPatience {
+		t.Errorf("it used as much as it might the first time, and is given up after %v", after)
+	}
+	look.spent += patience + firstPatience
 	close(idle)
-	for until := time.Now().Add(testPatience); !look.overdue(); {
+	for until := time.Now().Add(testPatience); look.overdue() == 0; {
 		if time.Now().After(until) {
 			t.Fatal("it waits for a page that never comes, and is waited for")
 		}

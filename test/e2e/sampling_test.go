@@ -88,6 +88,19 @@ func TestSampledEqualsTheRuntimes(t *testing.T) {
 	}
 }
 
+// What buffers cost a bank is their own, also where others were at their addresses while they were read.
+func TestSampledWhileOthersComeAndGo(t *testing.T) {
+	r := installed(t)
+	tr := sample(t, sampler.Options{Follow: uint32(os.Getpid()), Interval: 20 * time.Millisecond})
+	w := workload(t, r, rig.Options{Cluster: "n150", Script: rig.Alternate})
+	next(t, w, rig.EventOpen)
+	send(t, w, "go")
+	m := next(t, w, rig.EventRest)
+	tr.rests(w.PID())
+	tr.compareHeld(w.PID(), m)
+	send(t, w, "go")
+}
+
 // Programs, what they have in L1 and their kernels are those that probes see.
 func TestSampledProgramsEqualTheProbed(t *testing.T) {
 	r := placesCircularBuffers(t)

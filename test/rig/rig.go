@@ -45,9 +45,10 @@ const (
 	Programs = "programs.py" // many operations, one after the other
 	// MeshPrograms runs programs that differ from chip to chip.
 	MeshPrograms = "mesh_programs.py"
-	Traces       = "traces.py"  // one that captures a trace and enters its replay
-	Submesh      = "submesh.py" // one that closes a mesh whose submesh is referenced
-	Regions      = "regions.py" // one that fills regions of given sizes
+	Traces       = "traces.py"    // one that captures a trace and enters its replay
+	Submesh      = "submesh.py"   // one that closes a mesh whose submesh is referenced
+	Regions      = "regions.py"   // one that fills regions of given sizes
+	Alternate    = "alternate.py" // one that allocates other buffers at the same addresses
 )
 
 // Clusters are the names that Options.Cluster takes.
@@ -243,7 +244,7 @@ func (r *Runtime) Prepare(ctx context.Context, o Options) (*Prepared, error) {
 	p.Env = append(p.Env, o.Env...)
 
 	switch {
-	case slices.Contains([]string{Workload, Loop, Programs, MeshPrograms, Traces, Submesh, Regions}, o.Script):
+	case slices.Contains([]string{Workload, Loop, Programs, MeshPrograms, Traces, Submesh, Regions, Alternate}, o.Script):
 		dir, err := Dir()
 		if err != nil {
 			p.Close()

@@ -634,10 +634,12 @@ func (r *rescan) plan(in *Inspector, layout *metal.Layout) {
 	r.pieces = memory.NewPieces(in.mem, pieces)
 }
 
-// sizes are what interleaved buffers of an allocator cost each bank. That follows from these
-// fields, so it need not be asked for each new buffer: to list an allocator's blocks takes
-// the longer the more there are.
-type sizes map[sizeOf]uint64
+// sizes are what interleaved buffers of an allocator cost each bank, as the library computes it. It has a list of blocks, too, but
+// to list them takes the longer the more there are, and is done when another buffer may be at an address.
+type sizes struct {
+	banks [aggregator.NumMemories]metal.Bank // not valid where they were not read
+	known map[sizeOf]uint64
+}
 
 type sizeOf struct {
 	memory         aggregator.Memory
@@ -647,27 +649,32 @@ type sizeOf struct {
 // interleaved is the runtime's TensorMemoryLayout::INTERLEAVED.
 const interleaved = 0
 
-// maxKnownSizes bounds how many are kept.
+// maxKnownSizes bounds how many sizes are kept.
 const maxKnownSizes = 1 << 14
 
-func (s sizes) of(h *aggregator.LiveBuffer) (uint64, bool) {
-	if h.MemoryLayout != interleaved {
-		return 0, false
-	}
-	size, ok := s[sizeOf{h.Memory, h.Size, h.PageSize}]
-	return size, ok && size != 0
-}
-
-// learn notes what the allocator says of a buffer. Where it says something else than of another one
-// that is alike, it is asked for each from now on.
-func (s sizes) learn(h *aggregator.LiveBuffer) {
-	if h.MemoryLayout != interleaved || h.PerBank == 0 {
-		return
+// perBank is 0 where that is not known.
+func (s *sizes) perBank(in *Inspector, h *aggregator.LiveBuffer) uint64 {
+	computed, err := in.lib.ReservedSizes()
+	if err != nil || h.MemoryLayout != interleaved {
+		return 0
 	}
 	of := sizeOf{h.Memory, h.Size, h.PageSize}
-	if was, ok := s[of]; ok && was != h.PerBank {
-		s[of] = 0
-	} else if !ok && len(s) < maxKnownSizes {
-		s[of] = h.PerBank
+	if size, known := s.known[of]; known {
+		return size
 	}
+	bank := &s.banks[h.Memory]
+	if !bank.Valid() {
+		if *bank, err = in.Bank(computed, h.Allocator, h.Memory); err != nil {
+			return 0
+		}
+	}
+	size, err := computed.PerBank(*bank, &metal.Shape{Memory: uint32(h.Memory), Layout: interleaved, Size: h.Size, PageSize: h.PageSize})
+	if err != nil {
+		size = 0
+	}
+	if s.known == nil || len(s.known) >= maxKnownSizes {
+		s.known = map[sizeOf]uint64{}
+	}
+	s.known[of] = size
+	return size
 }

@@ -389,34 +389,6 @@ func TestNewBufferThatIsPassedByOnce(t *testing.T) {
 	}
 }
 
-// What interleaved buffers cost is remembered, unless two that are alike differ.
-func TestSizesOfInterleaved(t *testing.T) {
-	s := sizes{}
-	one := liveOf(2048, 1024)
-	if _, ok := s.of(&one); ok {
-		t.Error("nothing was learned")
-	}
-	one.PerBank = 512
-	s.learn(&one)
-	if n, ok := s.of(&one); !ok || n != 512 {
-		t.Errorf("%d %t", n, ok)
-	}
-	sharded := one
-	sharded.MemoryLayout = 2
-	if _, ok := s.of(&sharded); ok {
-		t.Error("what a sharded one takes depends on more")
-	}
-	one.PerBank = 1024
-	s.learn(&one)
-	if n, ok := s.of(&one); ok {
-		t.Errorf("two that are alike differ, and it is said to be %d", n)
-	}
-}
-
-func liveOf(size, pageSize uint64) aggregator.LiveBuffer {
-	return aggregator.LiveBuffer{Memory: aggregator.L1, Size: size, PageSize: pageSize}
-}
-
 // Of a process that has ended nothing is asked again.
 func TestBuffersOfAProcessThatEnded(t *testing.T) {
 	const nobody = 1 << 22 // above the greatest PID

@@ -34,6 +34,10 @@ type Inspector struct {
 	// one goroutine; nil where they are not.
 	code *eval.Code
 	data *memory.Pages
+	// targets are where calls lead that were met, by the pointers that they go through; nil where they are not kept.
+	targets map[uint64]slotTarget
+	// ranges are which devices of a mesh some ranges cover, as long as data is kept.
+	ranges map[rangeOfMesh][]uint64
 	// together: all evaluations share them, see Together.
 	together bool
 	// last, where it is not nil, is what each allocator had when it was scanned last.
@@ -69,7 +73,7 @@ func (in *Inspector) Repeatedly() *Inspector {
 func (in *Inspector) withCache() *Inspector {
 	c := *in
 	if !c.together {
-		c.code = eval.NewCode()
+		c.code, c.targets = eval.NewCode(), map[uint64]slotTarget{}
 		c.resetCache()
 	}
 	return &c
@@ -79,8 +83,8 @@ func (in *Inspector) withCache() *Inspector {
 // first, until that ends: what many objects have in common is read once.
 func (in *Inspector) Together() (end func()) {
 	shared := in.withCache()
-	in.code, in.data, in.together = shared.code, shared.data, true
-	return func() { in.code, in.data, in.together = nil, nil, false }
+	in.code, in.data, in.targets, in.ranges, in.together = shared.code, shared.data, shared.targets, shared.ranges, true
+	return func() { in.code, in.data, in.targets, in.ranges, in.together = nil, nil, nil, nil, false }
 }
 
 func (in *Inspector) pages() *memory.Pages { return memory.NewPages(in.mem) }
@@ -95,7 +99,7 @@ func (in *Inspector) recent() *memory.Pages {
 }
 
 // resetCache forgets the memory that was read.
-func (in *Inspector) resetCache() { in.data = in.pages() }
+func (in *Inspector) resetCache() { in.data, in.ranges = in.pages(), map[rangeOfMesh][]uint64{} }
 
 func New(lib *metal.Library, m proc.Mapping) *Inspector { return NewOver(memory.Of(m.PID), lib, m) }
 
@@ -254,6 +258,32 @@ func (in *Inspector) standardSlot(address uint64) (uint64, eval.Hook, bool) {
 		target += base
 	}
 	return target, hook, ok
+}
+
+// slotTarget is where a call through a pointer leads: the name, and the hook or the address, if that is known.
+type slotTarget struct {
+	name    string
+	address uint64
+	hook    eval.Hook
+	ok      bool
+}
+
+// targetOf is where a call of the library's or of the C++ library's leads.
+func (in *Inspector) targetOf(slot uint64) slotTarget {
+	t, known := in.targets[slot]
+	if known {
+		return t
+	}
+	if image, err := in.lib.Image(); err == nil {
+		t.name = image.Slots()[slot-in.base]
+	}
+	if t.address, t.hook, t.ok = in.slot(slot); !t.ok {
+		t.address, t.hook, t.ok = in.standardSlot(slot)
+	}
+	if in.targets != nil {
+		in.targets[slot] = t
+	}
+	return t
 }
 
 // callFirst evaluates the first of the functions that the library has.

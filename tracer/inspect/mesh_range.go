@@ -1,6 +1,8 @@
 package inspect
 
 import (
+	"bytes"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"slices"
@@ -23,11 +25,38 @@ type MeshRange struct {
 // rangeBytes is more than any release's MeshCoordinateRange has.
 const rangeBytes = 256
 
+// rangeOfMesh is a mesh and a range, whose words that point into itself count from its beginning.
+type rangeOfMesh struct {
+	mesh  uint64
+	words string
+}
+
+func (of MeshRange) within(mesh uint64) rangeOfMesh {
+	b := bytes.Clone(of.Bytes)
+	for w := b; len(w) >= 8; w = w[8:] {
+		if word := binary.LittleEndian.Uint64(w); word-of.At < uint64(len(b)) {
+			binary.LittleEndian.PutUint64(w, word-of.At)
+		}
+	}
+	return rangeOfMesh{mesh, string(b)}
+}
+
 // InRange are the devices of a mesh that a range covers.
-func (in *Inspector) InRange(mesh uint64, of MeshRange) ([]uint64, error) {
+func (in *Inspector) InRange(mesh uint64, of MeshRange) (list []uint64, err error) {
 	if len(of.Bytes) == 0 {
 		return nil, errors.New("the coordinates of a program could not be read")
 	}
+	key := of.within(mesh)
+	if list := in.ranges[key]; list != nil {
+		return slices.Clone(list), nil
+	}
+	if list, err = in.inRange(mesh, of); err == nil && in.ranges != nil {
+		in.ranges[key] = slices.Clone(list)
+	}
+	return list, err
+}
+
+func (in *Inspector) inRange(mesh uint64, of MeshRange) ([]uint64, error) {
 	view, err := in.call(metal.MeshView, mesh)
 	if err != nil {
 		return nil, err

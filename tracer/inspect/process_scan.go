@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"runtime"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -140,7 +141,7 @@ func (in *Inspector) readPrograms(b *ProcessScan, blocks, pointers []uint64, kno
 	parts := slices.Collect(slices.Chunk(unknown, programsEach))
 	var next atomic.Int64
 	var readers sync.WaitGroup
-	for range min(programReaders, len(parts)) {
+	for range min(max(2, runtime.GOMAXPROCS(0)/4), programReaders, len(parts)) {
 		readSome := func() {
 			in, since := in.withCache(), time.Now()
 			for part := int(next.Add(1)) - 1; part < len(parts); part = int(next.Add(1)) - 1 {
@@ -188,11 +189,11 @@ func (in *Inspector) readPrograms(b *ProcessScan, blocks, pointers []uint64, kno
 	b.findCopies()
 }
 
-// programReaders read programs side by side, programsEach at a time: while one waits for the process's
-// memory, another one evaluates. Each decodes the code and reads the pages that programs have in common, pages
-// again after pagesKept: of what changes meanwhile there are events or, where it is sampled, another state the next time.
+// Two, or up to programReaders on a quarter of the processors, read programs side by side, programsEach at a time: while one
+// waits for the process's memory, another one evaluates. Each decodes the code and reads the pages that programs have in common,
+// pages again after pagesKept: of what changes meanwhile there are events or, where it is sampled, another state the next time.
 const (
-	programReaders = 2
+	programReaders = 4
 	programsEach   = 16
 	pagesKept      = 100 * time.Millisecond
 )
@@ -225,7 +226,7 @@ func (in *Inspector) ScanAllocators(b *ProcessScan, layout *metal.Layout, alloca
 			continue
 		}
 		b.Scan.Allocators = append(b.Scan.Allocators, a)
-		if err := in.fillReserved(a, live, reserved); err != nil {
+		if err := in.fillReserved(layout, a, live, reserved); err != nil {
 			b.Unreserved = err
 		}
 		b.Scan.Buffers = append(b.Scan.Buffers, live...)
@@ -238,25 +239,21 @@ func (in *Inspector) ScanAllocators(b *ProcessScan, layout *metal.Layout, alloca
 
 // fillReserved fills in what the buffers of an allocator cost each bank. Where that
 // cannot be had it stays 0, unknown, and failed says why, unless the library has nothing that shows it.
-func (in *Inspector) fillReserved(allocator uint64, live []aggregator.LiveBuffer, known func(*aggregator.LiveBuffer) bool) (failed error) {
+func (in *Inspector) fillReserved(layout *metal.Layout, allocator uint64, live []aggregator.LiveBuffer, known func(*aggregator.LiveBuffer) bool) (failed error) {
 	shown := in.lib.Defines(metal.AllocatedBlocks) && slices.ContainsFunc(metal.Statistics, in.lib.Defines)
 	var blocks [aggregator.NumMemories]map[uint64]uint64
-	var sizes sizes
-	if r := in.last[allocator]; r != nil {
-		if r.sizes == nil {
-			r.sizes = map[sizeOf]uint64{}
-		}
-		sizes = r.sizes
-	}
+	var listed []*aggregator.LiveBuffer
+	last := in.last[allocator]
 	in = in.withCache()
 	for i := range live {
 		h := &live[i]
 		if h.Memory >= aggregator.NumMemories || h.Memory == aggregator.SystemMemory || known != nil && known(h) {
 			continue
 		}
-		var ok bool
-		if h.PerBank, ok = sizes.of(h); ok {
-			continue
+		if last != nil {
+			if h.PerBank = last.sizes.perBank(in, h); h.PerBank != 0 {
+				continue
+			}
 		}
 		if blocks[h.Memory] == nil {
 			list, err := in.blocks(allocator, h.Memory)
@@ -268,12 +265,35 @@ func (in *Inspector) fillReserved(allocator uint64, live []aggregator.LiveBuffer
 			}
 			blocks[h.Memory] = list
 		}
-		h.PerBank = blocks[h.Memory][h.Address]
-		if sizes != nil {
-			sizes.learn(h)
+		if h.PerBank = blocks[h.Memory][h.Address]; h.PerBank != 0 {
+			listed = append(listed, h)
 		}
 	}
+	if last != nil {
+		in.forgetChanged(layout, listed)
+	}
 	return failed
+}
+
+// forgetChanged forgets what the list of blocks has for buffers that are not there any more as they were read: another one may have
+// been at their addresses when the list was read. Where there are probes, events tell of that.
+func (in *Inspector) forgetChanged(layout *metal.Layout, listed []*aggregator.LiveBuffer) {
+	buffers := make([]uint64, len(listed))
+	for i, h := range listed {
+		buffers[i] = h.Buffer
+	}
+	_, windows, err := in.windows(layout, buffers)
+	fields := fieldsOf(layout)
+	for i, h := range listed {
+		if err == nil {
+			now, ok := fields.buffer(windows[i*metal.WindowSize:], h.Buffer, h.Allocator)
+			now.PerBank = h.PerBank
+			if ok && now == *h {
+				continue
+			}
+		}
+		h.PerBank = 0
+	}
 }
 
 // UnreadBut counts the programs that could not be read, but for some.

@@ -113,44 +113,31 @@ func (in *Inspector) evaluate(hook func(name string) eval.Hook) *evaluation {
 		}
 		return inner(name)
 	}
-	hookOf := func(name string) eval.Hook { return hook(strings.TrimSuffix(name, "$plt")) }
 	named := func(address uint64) (eval.Hook, bool) {
 		name, is := functions[address-in.base]
 		if !is {
 			return nil, false
 		}
-		h := hookOf(name)
+		h := hook(strings.TrimSuffix(name, "$plt"))
 		return h, h != nil
 	}
 	isFunction := func(address uint64) bool {
 		_, is := functions[address-in.base]
 		return is
 	}
-	slots := map[uint64]slotTarget{}
+	slots := map[uint64]slotTarget{} // the same are called through again and again
 	m := in.machine(eval.WithStepLimit(programSteps), eval.WithResolver(named), eval.WithEntries(isFunction), eval.WithSlots(func(slot uint64) (uint64, eval.Hook, bool) {
-		t, known := slots[slot]
-		if !known {
-			if image, err := in.lib.Image(); err == nil {
-				t.hook = hook(image.Slots()[slot-in.base])
-			}
-			if t.ok = t.hook != nil; !t.ok {
-				t.address, t.hook, t.ok = in.slot(slot)
-			}
-			if !t.ok {
-				t.address, t.hook, t.ok = in.standardSlot(slot)
+		t, asked := slots[slot]
+		if !asked {
+			t = in.targetOf(slot)
+			if h := hook(t.name); h != nil {
+				t = slotTarget{hook: h, ok: true}
 			}
 			slots[slot] = t
 		}
 		return t.address, t.hook, t.ok
 	}))
 	return &evaluation{in, m}
-}
-
-// slotTarget is where a call through a pointer leads.
-type slotTarget struct {
-	address uint64
-	hook    eval.Hook
-	ok      bool
 }
 
 // has says whether the library has a function.

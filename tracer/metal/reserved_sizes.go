@@ -47,8 +47,9 @@ const (
 // maxRangeLists bounds how many lists of core ranges are told apart.
 const maxRangeLists = 1 << 14
 
-// ReservedSizes computes what buffers take of each bank, for one library. Up to one goroutine at a time uses it.
+// ReservedSizes computes what buffers take of each bank, for one library.
 type ReservedSizes struct {
+	mu sync.Mutex
 	// MinBlock and BlockAlignment are where a list of blocks has these numbers, 8 bytes each.
 	MinBlock, BlockAlignment uint32
 	// Span is how many bytes of a sharded buffer's fields are needed, from their base; 0 if its size is not computed.
@@ -198,6 +199,8 @@ func (b *Bank) Valid() bool {
 
 // PerBank evaluates how much of each bank a buffer takes, bytes.
 func (s *ReservedSizes) PerBank(bank Bank, shape *Shape) (uint64, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	size, err := s.asked(bank, s.known(shape))
 	if err != nil {
 		return 0, err
@@ -212,6 +215,8 @@ func (s *ReservedSizes) PerBank(bank Bank, shape *Shape) (uint64, error) {
 // Sharded adds to a shape what only sharded buffers need: of Span bytes of the fields, from their base, and of the elements
 // of the vector at Ranges.
 func (s *ReservedSizes) Sharded(shape *Shape, fields, ranges []byte) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	if s.Span == 0 || len(fields) < int(s.Span) {
 		return
 	}
