@@ -392,3 +392,22 @@ func TestAProcessWithoutBuffersVerifiesNothing(t *testing.T) {
 		t.Error(got)
 	}
 }
+
+// Before processes that run already were read it is not known whether they have chips open.
+func TestNoChip(t *testing.T) {
+	late, known := aggregator.ProcessSnapshot{Late: true}, aggregator.ProcessSnapshot{}
+	for want, processes := range map[string][]aggregator.ProcessSnapshot{
+		"no chip has been opened yet":              {known},
+		"what a process has open is being read":    {known, late},
+		"what 2 processes have open is being read": {late, known, late},
+	} {
+		s := &aggregator.Snapshot{Processes: processes}
+		if got := plainText(newFrame(settings{}, data{snapshot: s}, 0).compose(80, 24)); !strings.Contains(got, want) {
+			t.Errorf("%d processes: no %q in\n%s", len(processes), want, got)
+		}
+		var b strings.Builder
+		if err := Text(&b, s, TextOptions{}); err != nil || !strings.Contains(b.String(), want) {
+			t.Errorf("%d processes: no %q in\n%s%v", len(processes), want, b.String(), err)
+		}
+	}
+}

@@ -192,7 +192,7 @@ func (v *overview) Compose(w, h int) widget.Picture {
 	} else {
 		v.lists[chipPanel].Sync(rows, chips, v.keyOf(chipPanel))
 		chipTable := chipTable(&shown, v.settings, inner, screenTiers(&shown, v.history, v.memory, names))
-		v.table(&p, chipPanel, &chipTable, chips, "no chip has been opened yet")
+		v.table(&p, chipPanel, &chipTable, chips, noChip(d.snapshot))
 	}
 	p.Lines = append(p.Lines, totals...)
 	below := v.position(processPanel, "processes", processes, g)
@@ -461,6 +461,23 @@ func share(lines, chips, processes int) (chipLines, processLines int) {
 		chips = min(chips, lines-min(processes, max(lines*2/5, 1)))
 	}
 	return chips, lines - chips
+}
+
+// noChip is what an empty chip table says. To read a process that has much takes seconds.
+func noChip(s *aggregator.Snapshot) string {
+	late := 0
+	for i := range s.Processes {
+		if s.Processes[i].Late {
+			late++
+		}
+	}
+	switch late {
+	case 0:
+		return "no chip has been opened yet"
+	case 1:
+		return "what a process has open is being read"
+	}
+	return fmt.Sprintf("what %d processes have open is being read", late)
 }
 
 // noProcess is what an empty process table says.

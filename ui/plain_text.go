@@ -65,7 +65,7 @@ func Text(w io.Writer, s *aggregator.Snapshot, o TextOptions) error {
 		}
 		lines = append(lines, nil)
 	}
-	add(chips, "no chip has been opened yet")
+	add(chips, noChip(s))
 	add(processes, noProcess(s))
 	ended := newest(atPeak(s.Ended), maxEnded)
 	for _, l := range endedSection(&d, set, ended, o.Width-2) {
