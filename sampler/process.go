@@ -350,12 +350,15 @@ func (l *look) read() {
 	p := l.p
 	known := func(h *aggregator.LiveBuffer) bool {
 		old := p.buffers[h.Buffer]
-		if old == nil || old.Address != h.Address || old.Size != h.Size || old.Memory != h.Memory || old.Allocator != h.Allocator {
+		if old == nil || !old.twice {
 			return false
 		}
-		if old.twice {
-			h.PerBank = old.PerBank
+		now := *h
+		now.PerBank = old.PerBank
+		if now != old.LiveBuffer {
+			return false
 		}
+		*h = now
 		return h.PerBank != 0
 	}
 	if !l.search {

@@ -36,7 +36,7 @@ type rescan struct {
 	followed, unchanged bool
 	// oneMoment: all that was read last was so at one moment. rested: moreover, the process did nothing meanwhile.
 	oneMoment, rested bool
-	// sizes are what interleaved buffers cost each bank.
+	// sizes are what its buffers cost each bank.
 	sizes sizes
 }
 
@@ -632,49 +632,4 @@ func (r *rescan) plan(in *Inspector, layout *metal.Layout) {
 		r.order = append(r.order, i)
 	}
 	r.pieces = memory.NewPieces(in.mem, pieces)
-}
-
-// sizes are what interleaved buffers of an allocator cost each bank, as the library computes it. It has a list of blocks, too, but
-// to list them takes the longer the more there are, and is done when another buffer may be at an address.
-type sizes struct {
-	banks [aggregator.NumMemories]metal.Bank // not valid where they were not read
-	known map[sizeOf]uint64
-}
-
-type sizeOf struct {
-	memory         aggregator.Memory
-	size, pageSize uint64
-}
-
-// interleaved is the runtime's TensorMemoryLayout::INTERLEAVED.
-const interleaved = 0
-
-// maxKnownSizes bounds how many sizes are kept.
-const maxKnownSizes = 1 << 14
-
-// perBank is 0 where that is not known.
-func (s *sizes) perBank(in *Inspector, h *aggregator.LiveBuffer) uint64 {
-	computed, err := in.lib.ReservedSizes()
-	if err != nil || h.MemoryLayout != interleaved {
-		return 0
-	}
-	of := sizeOf{h.Memory, h.Size, h.PageSize}
-	if size, known := s.known[of]; known {
-		return size
-	}
-	bank := &s.banks[h.Memory]
-	if !bank.Valid() {
-		if *bank, err = in.Bank(computed, h.Allocator, h.Memory); err != nil {
-			return 0
-		}
-	}
-	size, err := computed.PerBank(*bank, &metal.Shape{Memory: uint32(h.Memory), Layout: interleaved, Size: h.Size, PageSize: h.PageSize})
-	if err != nil {
-		size = 0
-	}
-	if s.known == nil || len(s.known) >= maxKnownSizes {
-		s.known = map[sizeOf]uint64{}
-	}
-	s.known[of] = size
-	return size
 }

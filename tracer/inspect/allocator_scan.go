@@ -235,11 +235,20 @@ func (in *Inspector) setHead(set uint64) (first, count uint64, err error) {
 // windows reads the part of Buffer objects that has their fields, one behind the other, and
 // says where these are.
 func (in *Inspector) windows(layout *metal.Layout, buffers []uint64) (at []uint64, windows []byte, err error) {
-	at = slices.Clone(buffers)
+	if at, err = in.bases(layout, buffers); err != nil {
+		return nil, nil, err
+	}
+	windows, err = in.mem.ReadEach(at, 0, metal.WindowSize)
+	return at, windows, err
+}
+
+// bases are where the fields of Buffer objects begin.
+func (in *Inspector) bases(layout *metal.Layout, buffers []uint64) ([]uint64, error) {
+	at := slices.Clone(buffers)
 	if layout.Indirect {
 		words, err := in.mem.ReadEach(buffers, uint64(layout.Base), 8)
 		if err != nil {
-			return nil, nil, err
+			return nil, err
 		}
 		for i := range at {
 			at[i] = binary.LittleEndian.Uint64(words[8*i:])
@@ -249,8 +258,7 @@ func (in *Inspector) windows(layout *metal.Layout, buffers []uint64) (at []uint6
 			at[i] += uint64(layout.Base)
 		}
 	}
-	windows, err = in.mem.ReadEach(at, 0, metal.WindowSize)
-	return at, windows, err
+	return at, nil
 }
 
 // bufferFields are the offsets of a layout's fields, from the window's begin.

@@ -237,65 +237,6 @@ func (in *Inspector) ScanAllocators(b *ProcessScan, layout *metal.Layout, alloca
 	return nil
 }
 
-// fillReserved fills in what the buffers of an allocator cost each bank. Where that
-// cannot be had it stays 0, unknown, and failed says why, unless the library has nothing that shows it.
-func (in *Inspector) fillReserved(layout *metal.Layout, allocator uint64, live []aggregator.LiveBuffer, known func(*aggregator.LiveBuffer) bool) (failed error) {
-	shown := in.lib.Defines(metal.AllocatedBlocks) && slices.ContainsFunc(metal.Statistics, in.lib.Defines)
-	var blocks [aggregator.NumMemories]map[uint64]uint64
-	var listed []*aggregator.LiveBuffer
-	last := in.last[allocator]
-	in = in.withCache()
-	for i := range live {
-		h := &live[i]
-		if h.Memory >= aggregator.NumMemories || h.Memory == aggregator.SystemMemory || known != nil && known(h) {
-			continue
-		}
-		if last != nil {
-			if h.PerBank = last.sizes.perBank(in, h); h.PerBank != 0 {
-				continue
-			}
-		}
-		if blocks[h.Memory] == nil {
-			list, err := in.blocks(allocator, h.Memory)
-			if err != nil && shown {
-				failed = err
-			}
-			if err != nil || list == nil {
-				list = map[uint64]uint64{}
-			}
-			blocks[h.Memory] = list
-		}
-		if h.PerBank = blocks[h.Memory][h.Address]; h.PerBank != 0 {
-			listed = append(listed, h)
-		}
-	}
-	if last != nil {
-		in.forgetChanged(layout, listed)
-	}
-	return failed
-}
-
-// forgetChanged forgets what the list of blocks has for buffers that are not there any more as they were read: another one may have
-// been at their addresses when the list was read. Where there are probes, events tell of that.
-func (in *Inspector) forgetChanged(layout *metal.Layout, listed []*aggregator.LiveBuffer) {
-	buffers := make([]uint64, len(listed))
-	for i, h := range listed {
-		buffers[i] = h.Buffer
-	}
-	_, windows, err := in.windows(layout, buffers)
-	fields := fieldsOf(layout)
-	for i, h := range listed {
-		if err == nil {
-			now, ok := fields.buffer(windows[i*metal.WindowSize:], h.Buffer, h.Allocator)
-			now.PerBank = h.PerBank
-			if ok && now == *h {
-				continue
-			}
-		}
-		h.PerBank = 0
-	}
-}
-
 // UnreadBut counts the programs that could not be read, but for some.
 func (b *ProcessScan) UnreadBut(made map[uint64]bool) (n int) {
 	for _, id := range b.UnreadPrograms {

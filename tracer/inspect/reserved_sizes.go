@@ -1,0 +1,186 @@
+package inspect
+
+import (
+	"encoding/binary"
+	"slices"
+
+	"tt-memtrace/aggregator"
+	"tt-memtrace/tracer/metal"
+)
+
+// fillReserved fills in what the buffers of an allocator cost each bank. Where that
+// cannot be had it stays 0, unknown, and failed says why, unless the library has nothing that shows it.
+//
+// The allocator's own list of blocks says it. But another buffer may be at an address by the time that the list is read. Where there are
+// probes, events tell of that. Where there are none, what a buffer costs is computed from its fields if the library shows how.
+func (in *Inspector) fillReserved(layout *metal.Layout, allocator uint64, live []aggregator.LiveBuffer, known func(*aggregator.LiveBuffer) bool) (failed error) {
+	shown := in.lib.Defines(metal.AllocatedBlocks) && slices.ContainsFunc(metal.Statistics, in.lib.Defines)
+	var blocks [aggregator.NumMemories]map[uint64]uint64
+	var later []*aggregator.LiveBuffer
+	last := in.last[allocator]
+	if last != nil {
+		later = last.sizes.compute(in, layout, live, known)
+	}
+	in = in.withCache()
+	for i := range live {
+		h := &live[i]
+		if !hasBanks(h) || h.PerBank != 0 || known != nil && known(h) {
+			continue
+		}
+		if blocks[h.Memory] == nil {
+			list, err := in.blocks(allocator, h.Memory)
+			if err != nil && shown {
+				failed = err
+			}
+			if err != nil || list == nil {
+				list = map[uint64]uint64{}
+			}
+			blocks[h.Memory] = list
+		}
+		if h.PerBank = blocks[h.Memory][h.Address]; h.PerBank != 0 {
+			later = append(later, h)
+		}
+	}
+	if last != nil {
+		in.forgetChanged(layout, later)
+	}
+	return failed
+}
+
+// hasBanks says whether a buffer is in a memory of the chip.
+func hasBanks(h *aggregator.LiveBuffer) bool {
+	return h.Memory < aggregator.NumMemories && h.Memory != aggregator.SystemMemory
+}
+
+// forgetChanged forgets what was read later of buffers that are not there any more as they were read.
+func (in *Inspector) forgetChanged(layout *metal.Layout, later []*aggregator.LiveBuffer) {
+	_, windows, err := in.windows(layout, idsOf(later))
+	fields := fieldsOf(layout)
+	for i, h := range later {
+		if err == nil {
+			now, ok := fields.buffer(windows[i*metal.WindowSize:], h.Buffer, h.Allocator)
+			now.PerBank = h.PerBank
+			if ok && now == *h {
+				continue
+			}
+		}
+		h.PerBank = 0
+	}
+}
+
+func idsOf(buffers []*aggregator.LiveBuffer) []uint64 {
+	ids := make([]uint64, len(buffers))
+	for i, h := range buffers {
+		ids[i] = h.Buffer
+	}
+	return ids
+}
+
+// sizes are what buffers of an allocator cost each bank, as the library computes it.
+type sizes struct {
+	banks [aggregator.NumMemories]metal.Bank // not valid where they were not read
+	known map[metal.Shape]uint64
+}
+
+// interleaved is the runtime's TensorMemoryLayout::INTERLEAVED.
+const interleaved = 0
+
+// maxKnownSizes bounds how many sizes are kept.
+const maxKnownSizes = 1 << 14
+
+// compute fills in what the library shows how to compute, and gives the sharded ones of these: of them more is read than there was.
+func (s *sizes) compute(in *Inspector, layout *metal.Layout, live []aggregator.LiveBuffer, known func(*aggregator.LiveBuffer) bool) (sharded []*aggregator.LiveBuffer) {
+	computed, err := in.lib.ReservedSizes()
+	if err != nil {
+		return nil
+	}
+	for i := range live {
+		switch h := &live[i]; {
+		case !hasBanks(h):
+		case h.MemoryLayout == interleaved:
+			if known == nil || !known(h) {
+				h.PerBank = s.perBank(in, computed, h, shapeOf(h))
+			}
+		case computed.Span > 0:
+			sharded = append(sharded, h)
+		}
+	}
+	shapes, err := in.shardedShapes(computed, layout, sharded)
+	if err != nil {
+		return nil
+	}
+	for i, h := range sharded {
+		h.PerBank = s.perBank(in, computed, h, shapes[i])
+	}
+	return sharded
+}
+
+func shapeOf(h *aggregator.LiveBuffer) metal.Shape {
+	return metal.Shape{Memory: uint32(h.Memory), Layout: uint32(h.MemoryLayout), Size: h.Size, PageSize: h.PageSize}
+}
+
+// shardedShapes reads what the sizes of sharded buffers are computed from.
+func (in *Inspector) shardedShapes(computed *metal.ReservedSizes, layout *metal.Layout, buffers []*aggregator.LiveBuffer) ([]metal.Shape, error) {
+	at, err := in.bases(layout, idsOf(buffers))
+	if err != nil {
+		return nil, err
+	}
+	span := int(computed.Span)
+	fields, err := in.mem.ReadEach(at, 0, span)
+	if err != nil {
+		return nil, err
+	}
+	// Lists of core ranges, by how many bytes they have: most have one range.
+	ranges, byLength := make([][]byte, len(buffers)), map[uint64][]int{}
+	for i := range buffers {
+		if computed.Ranges == 0 {
+			break
+		}
+		v := fields[i*span+int(computed.Ranges):]
+		if n := binary.LittleEndian.Uint64(v[8:]) - binary.LittleEndian.Uint64(v); n > 0 && n <= metal.MaxRanges {
+			byLength[n] = append(byLength[n], i)
+		}
+	}
+	for n, of := range byLength {
+		begins := make([]uint64, len(of))
+		for k, i := range of {
+			begins[k] = binary.LittleEndian.Uint64(fields[i*span+int(computed.Ranges):])
+		}
+		b, err := in.mem.ReadEach(begins, 0, int(n))
+		if err != nil {
+			return nil, err
+		}
+		for k, i := range of {
+			ranges[i] = b[uint64(k)*n : uint64(k+1)*n]
+		}
+	}
+	shapes := make([]metal.Shape, len(buffers))
+	for i, h := range buffers {
+		shapes[i] = shapeOf(h)
+		computed.Sharded(&shapes[i], fields[i*span:(i+1)*span], ranges[i])
+	}
+	return shapes, nil
+}
+
+// perBank is 0 where that is not known.
+func (s *sizes) perBank(in *Inspector, computed *metal.ReservedSizes, h *aggregator.LiveBuffer, shape metal.Shape) uint64 {
+	if size, known := s.known[shape]; known {
+		return size
+	}
+	bank := &s.banks[h.Memory]
+	if !bank.Valid() {
+		var err error
+		if *bank, err = in.Bank(computed, h.Allocator, h.Memory); err != nil {
+			return 0
+		}
+	}
+	size, err := computed.PerBank(*bank, &shape)
+	if err != nil {
+		size = 0
+	}
+	if s.known == nil || len(s.known) >= maxKnownSizes {
+		s.known = map[metal.Shape]uint64{}
+	}
+	s.known[shape] = size
+	return size
+}
