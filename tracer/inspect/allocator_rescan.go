@@ -464,7 +464,7 @@ func (in *Inspector) nodesAhead(set uint64, count int) map[uint64]node {
 	if in.mem.ReadAt(b, binary.LittleEndian.Uint64(head[:])) != nil {
 		return nil
 	}
-	nodes := make(map[uint64]node, count)
+	nodes := map[uint64]node{}
 	var next []uint64
 	add := func(at uint64) {
 		if _, known := nodes[at]; !known && at != 0 && at%8 == 0 && at != set+metal.SetFirst && len(nodes) < count {

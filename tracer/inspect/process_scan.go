@@ -115,7 +115,7 @@ func (in *Inspector) openVptrs() (list []uint64) {
 }
 
 // programTime bounds how long the programs of a process are read.
-const programTime = 5 * time.Second
+const programTime = 15 * time.Second
 
 // readPrograms reads the programs that are not known, of those that have a control block, and to which there are
 // pointers. A library that keeps them in another way shows none, and says so.
