@@ -82,3 +82,14 @@ func (l *live) progress() (stop func()) {
 		return fmt.Sprintf("reading: %d %%", 100*read/max(total, 1))
 	})
 }
+
+// untilRead shows for how long processes have been read, until it is stopped: of one that keeps thousands of programs it takes seconds.
+func (l *live) untilRead() (stop func()) {
+	if l.quiet || l.silent || l.player != nil {
+		return func() {}
+	}
+	began := time.Now()
+	return standardError.every(func() string {
+		return fmt.Sprintf("reading what the processes hold: %d s", int(time.Since(began).Seconds()))
+	})
+}

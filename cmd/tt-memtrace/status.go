@@ -78,11 +78,14 @@ device's first thread allocates.`,
 			}
 			var enough <-chan time.Time
 			if !whole {
+				stop := l.untilRead()
 				select {
 				case <-l.Ready():
 				case err := <-done:
+					stop()
 					return err
 				}
+				stop()
 				if every == 0 || after > 0 {
 					enough = time.After(after)
 				}
