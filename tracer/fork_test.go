@@ -319,9 +319,9 @@ func TestCopiesOfWhatTheParentClosed(t *testing.T) {
 // A device that a child opened where its memory has a copy of its parent's is its own, and
 // an allocator of its own that ended has nothing, also where the records of that are lost.
 func TestOwnDevicesOfAChildAreKnownAfterALoss(t *testing.T) {
-	p := fixture.User(t, fixture.LayoutB)
-	tr := start(t, Options{RingBytes: uint32(os.Getpagesize())})
+	tr := start(t, Options{Follow: uint32(os.Getpid()), RingBytes: uint32(os.Getpagesize())}) // lost traces of others would mark it for good
 	tr.reconciles()
+	p := fixture.User(t, fixture.LayoutB)
 	tr.awaitProcess(p.PID)
 	fixture.Do(t, p, "device 0 1")
 	fixture.Do(t, p, "alloc 100 0 0 0 8192 1024 64")
