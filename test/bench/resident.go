@@ -81,7 +81,7 @@ func attachAndDetach(pid int, what string, count int) (m resident, err error) {
 	return m, nil
 }
 
-// holding attaches to processes with the real runtime that hold more and more buffers and programs.
+// holdingProcesses attaches to processes with the real runtime that hold more and more buffers and programs.
 func (r *results) holdingProcesses(ctx context.Context, installed *rig.Runtime, count int) error {
 	for _, c := range []struct{ buffers, operations int }{{100, 1}, {10_000, 1}, {100, 100}, {10_000, 300}} {
 		w, err := startHolding(ctx, installed, c.buffers, c.operations, 0)

@@ -409,16 +409,16 @@ func (in *Inspector) files(kernel, device uint64, root string) (list []string, e
 	if reader == "" {
 		return nil, fmt.Errorf("a kernel of an unknown kind at %#x", kernel)
 	}
-	// The first kernel of each kind shows whether its files can be had in a fifth of the time.
+	// The first kernel of each kind shows whether its files can be had with far fewer instructions.
 	number, compared := in.quickPaths.Load(reader)
 	if compared && number != 0 {
-		if list, err := in.filesBy(reader, kernel, device, root, eval.Paths); err == nil && len(list) == number {
+		if list, err := in.filesBy(reader, kernel, device, root, true); err == nil && len(list) == number {
 			return list, nil
 		}
 	}
-	list, err = in.filesBy(reader, kernel, device, root, func(string) (eval.Hook, bool) { return nil, false })
+	list, err = in.filesBy(reader, kernel, device, root, false)
 	if err == nil && !compared {
-		quick, e := in.filesBy(reader, kernel, device, root, eval.Paths)
+		quick, e := in.filesBy(reader, kernel, device, root, true)
 		if e != nil || !slices.Equal(quick, list) {
 			quick = nil
 		}
@@ -427,8 +427,8 @@ func (in *Inspector) files(kernel, device uint64, root string) (list []string, e
 	return list, err
 }
 
-// filesBy is files, where paths has hooks for the functions that join paths.
-func (in *Inspector) filesBy(reader string, kernel, device uint64, root string, paths func(string) (eval.Hook, bool)) (list []string, err error) {
+// filesBy is files, quickly where hooks join their paths.
+func (in *Inspector) filesBy(reader string, kernel, device uint64, root string, quickly bool) (list []string, err error) {
 	e := in.evaluate(func(name string) eval.Hook {
 		switch {
 		case strings.HasPrefix(name, metal.OnDisk):
@@ -445,8 +445,10 @@ func (in *Inspector) filesBy(reader string, kernel, device uint64, root string, 
 				return err
 			}
 		}
-		hook, _ := paths(name)
-		return hook
+		if hook, ok := eval.Paths(name); ok && quickly {
+			return hook
+		}
+		return nil
 	})
 	defer e.Free()
 	path, err := e.Alloc(32)

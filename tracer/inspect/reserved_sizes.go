@@ -174,10 +174,7 @@ func (s *sizes) perBank(in *Inspector, computed *metal.ReservedSizes, h *aggrega
 			return 0
 		}
 	}
-	size, err := computed.PerBank(*bank, &shape)
-	if err != nil {
-		size = 0
-	}
+	size, _ := computed.PerBank(*bank, &shape) // why not does not matter: the list of blocks has it
 	if s.known == nil || len(s.known) >= maxKnownSizes {
 		s.known = map[metal.Shape]uint64{}
 	}

@@ -20,7 +20,9 @@ type Pages struct {
 	recent [16]numberedPage
 	// ahead is how many pages, aligned to as many, are asked for with the one that is wanted.
 	ahead uint64
-	parts []unix.RemoteIovec
+	// numbers and parts are of a request, so that none are allocated for each.
+	numbers []uint64
+	parts   []unix.RemoteIovec
 }
 
 type page [proc.PageBytes]byte
@@ -82,19 +84,13 @@ func (p *Pages) numbered(number uint64) (*page, error) {
 		clear(p.recent[:])
 	}
 	// The one that is wanted comes first: what lies behind a page that cannot be read does not come.
-	several := make([]page, p.ahead)
-	p.parts = p.parts[:0]
+	p.numbers = p.numbers[:0]
 	for i := range p.ahead {
-		p.parts = append(p.parts, unix.RemoteIovec{Base: uintptr(p.beside(number, i) * proc.PageBytes), Len: proc.PageBytes})
+		p.numbers = append(p.numbers, p.beside(number, i))
 	}
-	got, err := p.mem.readSome(unsafe.Slice(&several[0][0], len(several)*proc.PageBytes), p.parts)
+	got, err := p.read(p.numbers)
 	if err != nil {
 		return nil, fmt.Errorf("reading the page at %#x of process %d: %w", number*proc.PageBytes, p.mem.pid, err)
-	}
-	for i := range got / proc.PageBytes {
-		if n := p.beside(number, uint64(i)); p.known[n] == nil {
-			p.known[n] = &several[i]
-		}
 	}
 	if p.known[number] == nil {
 		return nil, fmt.Errorf("reading the page at %#x of process %d: got %d bytes of it", number*proc.PageBytes, p.mem.pid, got)
@@ -118,19 +114,28 @@ func (p *Pages) Ahead(addresses []uint64, bytes uint64) {
 		if len(p.known)+len(some) > maxPages {
 			return
 		}
-		p.parts = p.parts[:0]
-		for _, n := range some {
-			p.parts = append(p.parts, unix.RemoteIovec{Base: uintptr(n * proc.PageBytes), Len: proc.PageBytes})
-		}
-		several := make([]page, len(some))
-		got, err := p.mem.readSome(unsafe.Slice(&several[0][0], len(several)*proc.PageBytes), p.parts)
-		if err != nil {
+		if _, err := p.read(some); err != nil {
 			return
 		}
-		for i := range got / proc.PageBytes {
-			p.known[some[i]] = &several[i]
+	}
+}
+
+// read reads pages with one request, up to the first that cannot be read. Those that are known stay as they were.
+func (p *Pages) read(numbers []uint64) (got int, err error) {
+	p.parts = p.parts[:0]
+	for _, n := range numbers {
+		p.parts = append(p.parts, unix.RemoteIovec{Base: uintptr(n * proc.PageBytes), Len: proc.PageBytes})
+	}
+	several := make([]page, len(numbers))
+	if got, err = p.mem.readSome(unsafe.Slice(&several[0][0], len(several)*proc.PageBytes), p.parts); err != nil {
+		return 0, err
+	}
+	for i := range got / proc.PageBytes {
+		if n := numbers[i]; p.known[n] == nil {
+			p.known[n] = &several[i]
 		}
 	}
+	return got, nil
 }
 
 // beside is the page that comes as the i-th with another one.
