@@ -22,7 +22,7 @@ func (r *results) decode(ctx context.Context, installed *rig.Runtime, count int)
 	if err != nil {
 		return err
 	}
-	r.decoded, err = rounds("t3k, decode", count, decodeTokens, []variant{
+	r.decoded, err = rounds("t3k, decode", count, 1, decodeTokens, []variant{
 		{"nothing", nil, t},
 		{"sampled", sampledAsDefault, t},
 		{"memtrace", memtrace, t},

@@ -197,7 +197,7 @@ func (f *fixtures) events(r *results, count, steps int) error {
 	if err != nil {
 		return err
 	}
-	if r.pairs, err = rounds("fixture, alloc+free", count, steps, []variant{
+	if r.pairs, err = rounds("fixture, alloc+free", count, pieces, steps, []variant{
 		{"nothing", nil, t},
 		{"bare", bare, t},
 		{"records", records, t},
@@ -212,7 +212,7 @@ func (f *fixtures) events(r *results, count, steps int) error {
 	}); err != nil {
 		return err
 	}
-	r.hits["fixture"], err = hitsOf(t, steps)
+	r.hits["fixture"], err = hitsOf(t, counted)
 	return err
 }
 

@@ -76,7 +76,7 @@ func run(count int, out, only string) error {
 		}
 		defer f.close()
 		if wants("fixture") {
-			if err := f.events(r, count, 50_000); err != nil {
+			if err := f.events(r, count, 500); err != nil {
 				return err
 			}
 			if err := f.growth(r, count); err != nil {
@@ -111,7 +111,7 @@ func run(count int, out, only string) error {
 			if !wants("runtime") {
 				break
 			}
-			if err := steps(ctx, r, installed, cluster, count, 4000); err != nil {
+			if err := steps(ctx, r, installed, cluster, count, 100); err != nil {
 				return err
 			}
 		}

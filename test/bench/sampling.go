@@ -96,7 +96,7 @@ func (r *results) besides(ctx context.Context, installed *rig.Runtime, count int
 			return err
 		}
 		each := int(some * float64(besideFor) / ns)
-		s, err := rounds(b.cluster+", "+b.step+", sampled", count, each, []variant{
+		s, err := rounds(b.cluster+", "+b.step+", sampled", count, 1, each, []variant{
 			{"nothing", nil, t},
 			{"sampled", sampledEvery(time.Second, each/3), t},
 			{"often", sampledEvery(oftenInterval, each/3), t},
