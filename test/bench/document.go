@@ -356,10 +356,12 @@ Where the time goes:
 	if s := r.allocate["t3k"]; len(s) > 0 {
 		own := middle(s.added("own tracking", "nothing")) / 1000
 		base := middle(s.added("bare", "nothing")) / 1000
+		sent := middle(s.added("records", "nothing")) / 1000
 		p(`- An allocation and a free on the real runtime are %.1f hits whatever the size of the mesh, so what tracing adds does not grow with
-  it: on t3k %.2f µs of it are those of bare uprobes. The runtime's own tracking, which grows, adds %.2f µs to the same thread there,
-  so empty programs alone are %.2f of it, and the target of 1.25 times these %.2f: that is as near as uprobes that trap come.`,
-			r.hits["t3k, allocate"].count, base, own, base/own, 1.25*base/own)
+  it: on t3k %.2f µs of it are those of bare uprobes, %.2f with bare records. The runtime's own tracking, which grows, adds %.2f µs to
+  the same thread there: bare uprobes are %.2f of it, bare records %.2f. The rest is the Buffer, which is read by two calls of the
+  host kernel, the one for where its fields are, and what says whose it is: the build, the point, the thread's last devices.`,
+			r.hits["t3k, allocate"].count, base, sent, own, base/own, sent/own)
 		h := r.hits["t3k, launch"]
 		p(`- A cached launch hits one point, and is counted in a hash map: the program runs for %.2f µs. The kernel-config ring is read from the
   runtime's own object, twice a second.`, h.inside/1000)
