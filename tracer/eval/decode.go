@@ -37,6 +37,7 @@ type inst struct {
 	then, taken *inst
 	// leads says what a jump or call leads to, where it is always the same.
 	leads uint8
+	quick uint8 // its quick form
 	raw   [maxInst]byte
 	size  int // bytes of raw in use
 
@@ -147,6 +148,7 @@ prefixes:
 	}
 	in.size = r.n
 	in.next = addr + uint64(r.n)
+	in.quick = quickForm(in)
 	return in, nil
 }
 

@@ -125,7 +125,7 @@ type Code struct {
 	// recent are some of them, by a hash of their addresses: those that were fetched last.
 	recent [512]*inst
 	// spare pages are zero: machines that were freed had them.
-	spare []*[pageSize]byte
+	spare []*page
 }
 
 // maxSpare is how many pages are kept: more than most machines use.
@@ -188,22 +188,22 @@ func New(mem Memory, opts ...Option) *Machine {
 	// What code reads through fs directly: the thread control block's pointer
 	// to itself and the stack protector's value.
 	tp := m.threadPointer()
-	page := m.newPage(tp / pageSize)
-	binary.LittleEndian.PutUint64(page[0x00:], tp)
-	binary.LittleEndian.PutUint64(page[0x10:], tp)
-	binary.LittleEndian.PutUint64(page[0x28:], canary)
+	block := m.newPage(tp)
+	binary.LittleEndian.PutUint64(block[0x00:], tp)
+	binary.LittleEndian.PutUint64(block[0x10:], tp)
+	binary.LittleEndian.PutUint64(block[0x28:], canary)
 	return m
 }
 
 // Free leaves the Machine's memory to those that share its code. It must not be used any more.
 func (m *Machine) Free() {
-	for _, page := range m.pages {
+	for _, p := range m.privatePages() {
 		if len(m.code.spare) < maxSpare {
-			clear(page[:])
-			m.code.spare = append(m.code.spare, page)
+			clear(p[:])
+			m.code.spare = append(m.code.spare, p)
 		}
 	}
-	m.pages, m.page = nil, nil
+	m.heapPages, m.stackPages, m.tlsPages = nil, [len(m.stackPages)]*page{}, [len(m.tlsPages)]*page{}
 }
 
 func (m *Machine) threadPointer() uint64 { return m.base + tlsOffset + tlsBelow }
@@ -319,7 +319,11 @@ func (m *Machine) step() error {
 		} else {
 			m.steps++
 			m.rip = in.next
-			err = m.exec(in)
+			if in.quick != quickNone {
+				err = m.execQuick(in)
+			} else {
+				err = m.exec(in)
+			}
 		}
 	}
 	if err != nil {

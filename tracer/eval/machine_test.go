@@ -356,8 +356,8 @@ func FuzzMachine(f *testing.F) {
 				t.Errorf("error is no Fault: %v", err)
 			}
 		}
-		if m.Steps() > 2000+1 || len(m.lines) > maxLines || len(m.pages) > (heapSize+stackSize+tlsBelow+tlsAbove)/pageSize+8 {
-			t.Errorf("%d steps, %d lines, %d pages", m.Steps(), len(m.lines), len(m.pages))
+		if m.Steps() > 2000+1 || len(m.lines) > maxLines || len(m.privatePages()) > (heapSize+stackSize+tlsBelow+tlsAbove)/pageSize+8 {
+			t.Errorf("%d steps, %d lines, %d pages", m.Steps(), len(m.lines), len(m.privatePages()))
 		}
 	})
 }

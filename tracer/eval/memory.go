@@ -52,6 +52,8 @@ type line struct {
 	data [lineSize]byte
 }
 
+type page = [pageSize]byte
+
 // overlay keeps everything the evaluated code writes.
 type overlay struct {
 	mem      Memory
@@ -59,12 +61,14 @@ type overlay struct {
 	base     uint64
 	readOnly bool
 	heap     uint64 // bytes allocated
-	pages    map[uint64]*[pageSize]byte
 	code     *Code
 	lines    map[uint64]*line
-	// page is the private page that was used last, and its number.
-	page   *[pageSize]byte
-	number uint64
+	// marked has a bit for the lines of each number, but for its higher bits, of which there are any: most of what is read was not written.
+	marked [64]uint64
+	// The pages of the window's regions, nil where nothing was written: of the heap as far as it was used.
+	heapPages  []*page
+	stackPages [stackSize / pageSize]*page
+	tlsPages   [(tlsBelow + tlsAbove) / pageSize]*page
 	// word is what is read, so that none is allocated for each.
 	word [8]byte
 }
@@ -73,7 +77,6 @@ func newOverlay(mem Memory) overlay {
 	return overlay{
 		mem:   mem,
 		base:  defaultBase,
-		pages: map[uint64]*[pageSize]byte{},
 		lines: map[uint64]*line{},
 	}
 }
@@ -93,23 +96,54 @@ func (o *overlay) private(addr uint64, n int) (in, bad bool) {
 	return false, addr < o.base+windowSize && addr+size > o.base
 }
 
-// privatePage is a page of the window, or nil where nothing was written to it.
-func (o *overlay) privatePage(number uint64) *[pageSize]byte {
-	if o.page == nil || o.number != number {
-		o.page, o.number = o.pages[number], number
+// privatePage is the page of an address of the window, or nil where nothing was written to it or it is in no region.
+func (o *overlay) privatePage(addr uint64) *page {
+	at := addr - o.base
+	if s := at - stackOffset; s < stackSize {
+		return o.stackPages[s/pageSize]
 	}
-	return o.page
+	if n := (at - heapOffset) / pageSize; n < uint64(len(o.heapPages)) {
+		return o.heapPages[n]
+	}
+	if t := at - tlsOffset; t < tlsBelow+tlsAbove {
+		return o.tlsPages[t/pageSize]
+	}
+	return nil
 }
 
-func (o *overlay) newPage(number uint64) *[pageSize]byte {
-	var page *[pageSize]byte
+// newPage makes the page of an address that is in a region.
+func (o *overlay) newPage(addr uint64) *page {
+	var p *page
 	if n := len(o.code.spare); n > 0 {
-		page, o.code.spare = o.code.spare[n-1], o.code.spare[:n-1]
+		p, o.code.spare = o.code.spare[n-1], o.code.spare[:n-1]
 	} else {
-		page = new([pageSize]byte)
+		p = new(page)
 	}
-	o.pages[number], o.page, o.number = page, page, number
-	return page
+	at := addr - o.base
+	if s := at - stackOffset; s < stackSize {
+		o.stackPages[s/pageSize] = p
+	} else if t := at - tlsOffset; t < tlsBelow+tlsAbove {
+		o.tlsPages[t/pageSize] = p
+	} else {
+		n := int((at - heapOffset) / pageSize)
+		for len(o.heapPages) <= n {
+			o.heapPages = append(o.heapPages, nil)
+		}
+		o.heapPages[n] = p
+	}
+	return p
+}
+
+// privatePages are all that something was written to.
+func (o *overlay) privatePages() (list []*page) {
+	for _, pages := range [][]*page{o.heapPages, o.stackPages[:], o.tlsPages[:]} {
+		for _, p := range pages {
+			if p != nil {
+				list = append(list, p)
+			}
+		}
+	}
+	return list
 }
 
 func (o *overlay) read(p []byte, addr uint64) error {
@@ -127,7 +161,7 @@ func (o *overlay) read(p []byte, addr uint64) error {
 		for len(p) > 0 {
 			off := addr % pageSize
 			n := min(len(p), int(pageSize-off))
-			if page := o.privatePage(addr / pageSize); page != nil {
+			if page := o.privatePage(addr); page != nil {
 				copy(p[:n], page[off:])
 			} else {
 				clear(p[:n])
@@ -150,7 +184,7 @@ func (o *overlay) read(p []byte, addr uint64) error {
 	for len(p) > 0 {
 		off := addr % lineSize
 		n := min(len(p), int(lineSize-off))
-		if l := o.lines[addr/lineSize]; l != nil {
+		if l := o.line(addr); l != nil {
 			for i := range n {
 				if l.set>>(off+uint64(i))&1 != 0 {
 					p[i] = l.data[off+uint64(i)]
@@ -160,6 +194,15 @@ func (o *overlay) read(p []byte, addr uint64) error {
 		p, addr = p[n:], addr+uint64(n)
 	}
 	return nil
+}
+
+// line is the line of an address, or nil where nothing was written to it.
+func (o *overlay) line(addr uint64) *line {
+	number := addr / lineSize
+	if o.marked[number/64%64]>>(number%64)&1 == 0 {
+		return nil
+	}
+	return o.lines[number]
 }
 
 // lineMask has the bits of n bytes from off on.
@@ -176,7 +219,7 @@ func (o *overlay) covered(addr uint64, n int) bool {
 	for n > 0 {
 		off := addr % lineSize
 		k := min(n, int(lineSize-off))
-		l := o.lines[addr/lineSize]
+		l := o.line(addr)
 		if mask := lineMask(off, k); l == nil || l.set&mask != mask {
 			return false
 		}
@@ -200,20 +243,22 @@ func (o *overlay) write(addr uint64, p []byte) error {
 		var n int
 		if in {
 			off := addr % pageSize
-			page := o.privatePage(addr / pageSize)
+			page := o.privatePage(addr)
 			if page == nil {
-				page = o.newPage(addr / pageSize)
+				page = o.newPage(addr)
 			}
 			n = copy(page[off:], p)
 		} else {
 			off := addr % lineSize
-			l := o.lines[addr/lineSize]
+			l := o.line(addr)
 			if l == nil {
 				if len(o.lines) >= maxLines {
 					return limit("too much memory written")
 				}
 				l = new(line)
-				o.lines[addr/lineSize] = l
+				number := addr / lineSize
+				o.lines[number] = l
+				o.marked[number/64%64] |= 1 << (number % 64)
 			}
 			n = copy(l.data[off:], p)
 			l.set |= lineMask(off, n)
@@ -223,13 +268,17 @@ func (o *overlay) write(addr uint64, p []byte) error {
 	return nil
 }
 
-// here is the rest, from an address on, of the private page that was used last, where it holds so many bytes: most of what is read
-// and written is the top of the stack.
+// here is the rest, from an address on, of its private page, where that holds so many bytes: most of what is read and written is
+// the top of the stack.
 func (o *overlay) here(addr uint64, size int) []byte {
-	if o.page == nil || addr/pageSize != o.number || addr%pageSize > pageSize-uint64(size) {
+	if addr-o.base >= windowSize || addr%pageSize > pageSize-uint64(size) {
 		return nil
 	}
-	return o.page[addr%pageSize:]
+	p := o.privatePage(addr)
+	if p == nil {
+		return nil
+	}
+	return p[addr%pageSize:]
 }
 
 func (o *overlay) readUint(addr uint64, size int) (uint64, error) {

@@ -1,6 +1,7 @@
 package inspect
 
 import (
+	"errors"
 	"fmt"
 
 	"tt-memtrace/aggregator"
@@ -19,12 +20,12 @@ const maxRanges = 1024
 // coreRanges reads a CoreRangeSet: it begins with a vector of ranges, each two
 // corners of two words.
 func coreRanges(m *eval.Machine, set uint64) ([]aggregator.CoreRange, error) {
-	begin, count, err := readVector(m, set, 32, maxRanges)
+	begin, count, err := readVector(m, set, rangeSize, maxRanges)
 	if err != nil {
 		return nil, fmt.Errorf("core ranges: %w", err)
 	}
 	var list []aggregator.CoreRange
-	for at := begin; at < begin+32*count; at += 32 {
+	for at := begin; at < begin+rangeSize*count; at += rangeSize {
 		var c [4]uint64
 		for i := range c {
 			if c[i], err = m.ReadU64(at + 8*uint64(i)); err != nil {
@@ -34,4 +35,56 @@ func coreRanges(m *eval.Machine, set uint64) ([]aggregator.CoreRange, error) {
 		list = append(list, aggregator.CoreRange{X0: ClampCore(c[0]), Y0: ClampCore(c[1]), X1: ClampCore(c[2]), Y1: ClampCore(c[3])})
 	}
 	return list, nil
+}
+
+// rangesOfCores are the arguments of metal.CoresOf, the limit as it is in a register.
+type rangesOfCores struct {
+	ranges string // the bytes of the CoreRanges
+	limit  uint64
+	byRow  bool
+}
+
+// Bytes of a CoreRange and of a CoreCoord.
+const (
+	rangeSize = 32
+	coreSize  = 16
+)
+
+// listCores stands in for metal.CoresOf, which is evaluated for each core: a program asks for those of the same ranges a dozen
+// times, and most programs have the same. What was listed once is written where the vector is returned.
+func (in *Inspector) listCores(m *eval.Machine, evaluate func(result, set, limit, byRow uint64) error) error {
+	result, set, limit, byRow := m.Arg(0), m.Arg(1), m.Arg(2), m.Arg(3)
+	begin, count, err := readVector(m, set, rangeSize, maxRanges)
+	if err != nil {
+		return fmt.Errorf("core ranges: %w", err)
+	}
+	ranges := make([]byte, rangeSize*count)
+	if err := m.Read(begin, ranges); err != nil {
+		return err
+	}
+	key := rangesOfCores{string(ranges), limit, byRow&0xff != 0}
+	list, known := in.cores[key]
+	if !known {
+		if err := evaluate(result, set, limit, byRow); err != nil {
+			return err
+		}
+		const most = 1 << 16
+		begin, count, err := readVector(m, result, coreSize, most)
+		if err != nil {
+			return fmt.Errorf("cores of ranges: %w", err)
+		}
+		list = make([]byte, coreSize*count)
+		if err := m.Read(begin, list); err != nil || in.cores == nil {
+			return err
+		}
+		in.cores[key] = list
+		return nil
+	}
+	at, err := m.Alloc(uint64(len(list)))
+	if err != nil {
+		return err
+	}
+	end := at + uint64(len(list))
+	m.Regs[eval.RAX] = result
+	return errors.Join(m.Write(at, list), m.WriteU64(result, at), m.WriteU64(result+8, end), m.WriteU64(result+16, end))
 }

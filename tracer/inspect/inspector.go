@@ -36,6 +36,8 @@ type Inspector struct {
 	data *memory.Pages
 	// targets are where calls lead that were met, by the pointers that they go through; nil where they are not kept.
 	targets map[uint64]slotTarget
+	// cores are those of ranges that were asked for, as long as targets are kept.
+	cores map[rangesOfCores][]byte
 	// ranges are which devices of a mesh some ranges cover, as long as data is kept.
 	ranges map[rangeOfMesh][]uint64
 	// together: all evaluations share them, see Together.
@@ -73,7 +75,7 @@ func (in *Inspector) Repeatedly() *Inspector {
 func (in *Inspector) withCache() *Inspector {
 	c := *in
 	if !c.together {
-		c.code, c.targets = eval.NewCode(), map[uint64]slotTarget{}
+		c.code, c.targets, c.cores = eval.NewCode(), map[uint64]slotTarget{}, map[rangesOfCores][]byte{}
 		c.resetCache()
 	}
 	return &c
@@ -83,8 +85,10 @@ func (in *Inspector) withCache() *Inspector {
 // first, until that ends: what many objects have in common is read once.
 func (in *Inspector) Together() (end func()) {
 	shared := in.withCache()
-	in.code, in.data, in.targets, in.ranges, in.together = shared.code, shared.data, shared.targets, shared.ranges, true
-	return func() { in.code, in.data, in.targets, in.ranges, in.together = nil, nil, nil, nil, false }
+	in.code, in.data, in.targets, in.cores, in.ranges, in.together = shared.code, shared.data, shared.targets, shared.cores, shared.ranges, true
+	return func() {
+		in.code, in.data, in.targets, in.cores, in.ranges, in.together = nil, nil, nil, nil, nil, false
+	}
 }
 
 func (in *Inspector) pages() *memory.Pages { return memory.NewPages(in.mem) }

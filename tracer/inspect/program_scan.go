@@ -252,6 +252,10 @@ func (in *Inspector) placed(program uint64, devices []uint64) (list []PlacedBuff
 				m.Regs[eval.RAX] = m.Arg(0)
 				return nil
 			}
+		case name == metal.CoresOf:
+			return func(m *eval.Machine) error {
+				return in.listCores(m, func(result, set, limit, byRow uint64) error { return pass(m, name, result, set, limit, byRow) })
+			}
 		case strings.HasPrefix(name, metal.TrackCircular):
 			return func(m *eval.Machine) error {
 				kind := aggregator.Circular

@@ -271,6 +271,9 @@ const (
 	SealCores   = "_ZN2tt8tt_metal17PersistentL1Arena4sealERKNS0_12CoreRangeSetE"
 	UnsealCores = "_ZN2tt8tt_metal17PersistentL1Arena4SealD1Ev"
 
+	// A std::vector of the cores of a CoreRangeSet, which depends on its arguments alone.
+	CoresOf = "_ZN2tt8tt_metal18corerange_to_coresERKNS0_12CoreRangeSetESt8optionalIjEb"
+
 	OwnAccount    = "_ZN2tt8tt_metal25SharedMemoryStatsProvider"
 	TrackCircular = "_ZN2tt8tt_metal12GraphTracker17track_allocate_cb"
 	ReadBinary    = "_ZN2tt4llrt15get_risc_binary"
