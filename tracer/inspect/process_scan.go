@@ -136,43 +136,21 @@ func (in *Inspector) readPrograms(b *ProcessScan, blocks, pointers []uint64, kno
 		// Without it, those of a mesh with several chips say that theirs are not known.
 		ranges = in.nodesOf(unknown, pointers)
 	}
-	limit := in.limit(programTime)
-	read := make([]*programRead, len(unknown))
-	parts := slices.Collect(slices.Chunk(unknown, programsEach))
-	var next atomic.Int64
-	var readers sync.WaitGroup
-	for range min(max(2, runtime.GOMAXPROCS(0)/4), programReaders, len(parts)) {
-		readSome := func() {
-			in, since := in.withCache(), time.Now()
-			for part := int(next.Add(1)) - 1; part < len(parts); part = int(next.Add(1)) - 1 {
-				if time.Since(since) > pagesKept {
-					in.resetCache()
-					since = time.Now()
-				}
-				in.readAhead(parts[part])
-				for i, id := range parts[part] {
-					if limit.Over() {
-						return
-					}
-					p := &programRead{}
-					p.Program, p.err = in.describeProgram(id, b.Devices, builder, ranges[id], chips)
-					if p.err != nil {
-						// Perhaps it was just being made.
-						in.resetCache()
-						p.Program, p.err = in.describeProgram(id, b.Devices, builder, ranges[id], chips)
-					}
-					if p.err != nil {
-						in.resetCache()
-						// Or just destroyed.
-						p.gone = len(in.programs([]uint64{id - 16})) == 0
-					}
-					read[part*programsEach+i] = p
-				}
-			}
+	read := in.readEach(unknown, func(in *Inspector, id uint64) *programRead {
+		p := &programRead{}
+		p.Program, p.err = in.describeProgram(id, b.Devices, builder, ranges[id], chips)
+		if p.err != nil {
+			// Perhaps it was just being made.
+			in.resetCache()
+			p.Program, p.err = in.describeProgram(id, b.Devices, builder, ranges[id], chips)
 		}
-		readers.Go(func() { in.mem.Charged(readSome) })
-	}
-	readers.Wait()
+		if p.err != nil {
+			in.resetCache()
+			// Or just destroyed.
+			p.gone = len(in.programs([]uint64{id - 16})) == 0
+		}
+		return p
+	})
 	for i, p := range read {
 		switch {
 		case p == nil:
@@ -189,14 +167,44 @@ func (in *Inspector) readPrograms(b *ProcessScan, blocks, pointers []uint64, kno
 	b.findCopies()
 }
 
-// Two, or up to programReaders on a quarter of the processors, read programs side by side, programsEach at a time: while one
-// waits for the process's memory, another one evaluates. Each decodes the code and reads the pages that programs have in common,
-// pages again after pagesKept: of what changes meanwhile there are events or, where it is sampled, another state the next time.
+// A quarter of the processors reads programs side by side, but at least two and at most programReaders, programsEach at a time:
+// while one waits for the process's memory, another one evaluates. Each decodes the code and reads the pages that programs have in
+// common, pages again after pagesKept: of what changes meanwhile there are events or, where it is sampled, another state the next time.
 const (
 	programReaders = 4
 	programsEach   = 16
 	pagesKept      = 100 * time.Millisecond
 )
+
+// readEach has programs read; nil are those that there was no time for.
+func (in *Inspector) readEach(programs []uint64, one func(in *Inspector, id uint64) *programRead) []*programRead {
+	limit := in.limit(programTime)
+	read := make([]*programRead, len(programs))
+	parts := slices.Collect(slices.Chunk(programs, programsEach))
+	var next atomic.Int64
+	readSome := func() {
+		in, since := in.withCache(), time.Now()
+		for part := int(next.Add(1)) - 1; part < len(parts); part = int(next.Add(1)) - 1 {
+			if time.Since(since) > pagesKept {
+				in.resetCache()
+				since = time.Now()
+			}
+			in.readAhead(parts[part])
+			for i, id := range parts[part] {
+				if limit.Over() {
+					return
+				}
+				read[part*programsEach+i] = one(in, id)
+			}
+		}
+	}
+	var readers sync.WaitGroup
+	for range min(max(2, runtime.GOMAXPROCS(0)/4), programReaders, len(parts)) {
+		readers.Go(func() { in.mem.Charged(readSome) })
+	}
+	readers.Wait()
+	return read
+}
 
 // programRead is a program as it was read, or why it was not.
 type programRead struct {
