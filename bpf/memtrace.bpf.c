@@ -1272,7 +1272,7 @@ static __always_inline void task_event(enum tt_kind kind, __u32 pid)
 		return;
 	fill(&e->head, kind, (__u64)pid << 32 | pid, 0);
 	e->object = 0;
-	bpf_ringbuf_submit(e, BPF_RB_FORCE_WAKEUP);
+	submit(e, TT_URGENT);
 }
 
 SEC("tp_btf/sched_process_fork")
