@@ -40,6 +40,10 @@ type reconciliation struct {
 	lostPrograms uint64
 	// unreserved: how much of their banks some of its buffers take could not be read.
 	unreserved bool
+	// unread are the programs that were not read, or not whole, the last time, and unfinished says that there was
+	// no time for some: they are read next.
+	unread     map[uint64]bool
+	unfinished bool
 	// failureNoticed: a notice said that they cannot be read, unreadNoticed that some
 	// programs cannot.
 	failureNoticed, unreadNoticed bool
@@ -131,12 +135,7 @@ func (r *run) begin(rd *reading) {
 		}
 	}
 	rd.buffersOnly = known != nil
-	programs := map[uint64]bool{}
-	if rd.lostParts == p.reconciliation.lostParts {
-		for id, c := range r.relations(p.mapping.PID).programs {
-			programs[id] = len(c.kernels) > 0
-		}
-	}
+	programs := r.knownPrograms(rd)
 	rd.fork, rd.since = r.forkOf(p), proc.Now()
 	rd.others, rd.open = slices.Clone(p.others), nil
 	in, layout := p.patient, p.of.layout
@@ -162,6 +161,17 @@ func (r *run) begin(rd *reading) {
 	})
 }
 
+// knownPrograms are those that need not be read, where it says true.
+func (r *run) knownPrograms(rd *reading) map[uint64]bool {
+	known, b := map[uint64]bool{}, &rd.of.reconciliation
+	if rd.lostParts == b.lostParts {
+		for id, c := range r.relations(rd.of.mapping.PID).programs {
+			known[id] = len(c.kernels) > 0 && !b.unread[id]
+		}
+	}
+	return known
+}
+
 // finished are the readings that have ended.
 func (t *Tracer) finished() []*reading {
 	t.inboxMu.Lock()
@@ -178,7 +188,7 @@ func (r *run) reading() bool {
 		return true
 	}
 	for _, p := range r.processes {
-		if p.reconciliation.now != nil && p.reconciliation.now.first {
+		if b := &p.reconciliation; b.unfinished || b.now != nil && b.now.first {
 			return true
 		}
 	}
@@ -197,7 +207,7 @@ func (r *run) again(rd *reading) bool {
 		rd.first = true
 	case rd.tries < maxReadings && rd.lost != lost, // what was lost may have been about what was read
 		rd.tries < earlyTries && b.superseded(),
-		rd.tries < programTries && rd.first && rd.err == nil && rd.result.UnreadBut(b.made) > 0: // one that was just being placed makes no sense for a moment
+		rd.tries < programTries && rd.first && rd.err == nil && !rd.result.Unfinished && rd.result.UnreadBut(b.made) > 0: // one that was just being placed makes no sense for a moment
 		rd.tries++
 	default:
 		return false
@@ -217,6 +227,8 @@ func (b *reconciliation) superseded() bool {
 func (rd *reading) pause(failures int, partial bool) time.Duration {
 	took := time.Since(rd.began)
 	switch {
+	case rd.err == nil && rd.result.Unfinished:
+		return 0
 	case rd.err == nil && rd.result.Unsearched != nil, !partial && !rd.first:
 		return max(checkEvery, checkShare*took)
 	case !partial: // one that changed meanwhile is compared once more
@@ -241,6 +253,7 @@ func (r *run) merge(rd *reading) {
 	}
 	superseded, touched := p.reconciliation.superseded(), p.reconciliation.touched
 	p.reconciliation.now, p.reconciliation.touched = nil, nil
+	p.reconciliation.unfinished = rd.err == nil && rd.result.Unfinished
 	p.reconciliation.failures++
 	p.reconciliation.next = time.Now().Add(rd.pause(p.reconciliation.failures, true))
 	if !rd.first && p.marked == whyTwice {
@@ -325,6 +338,12 @@ func (r *run) merge(rd *reading) {
 	r.unsure(p, from, rd)
 	r.unreserved(p, from, rd)
 	r.addPrograms(p, from, rd.result, touched, told, rd.first, whole, replaced)
+	if !rd.buffersOnly {
+		p.reconciliation.unread = map[uint64]bool{}
+		for _, id := range rd.result.UnreadPrograms {
+			p.reconciliation.unread[id] = true
+		}
+	}
 	if rd.first && !scan.Partial {
 		p.start.Late = false
 		r.describe(p, rd.at)
@@ -393,7 +412,8 @@ func (r *run) addPrograms(p *traced, from origin, b *inspect.ProcessScan, touche
 	for _, h := range b.Programs {
 		_, since := touched[h.ID]
 		known := rel.program(h.ID).kernels
-		if p.reconciliation.made[h.ID] || len(known) > 0 && (!whole && (!since || !first) || slices.Contains(b.UnreadPrograms, h.ID)) {
+		mended := p.reconciliation.unread[h.ID] && !slices.Contains(b.UnreadPrograms, h.ID)
+		if p.reconciliation.made[h.ID] || len(known) > 0 && !mended && (!whole && (!since || !first) || slices.Contains(b.UnreadPrograms, h.ID)) {
 			continue
 		}
 		if replaced && !since && len(known) > 0 {
@@ -436,7 +456,7 @@ func (r *run) addPrograms(p *traced, from origin, b *inspect.ProcessScan, touche
 			})
 		}
 	}
-	if unread := b.UnreadBut(told); unread > 0 && !p.reconciliation.unreadNoticed {
+	if unread := b.UnreadBut(told); unread > 0 && !b.Unfinished && !p.reconciliation.unreadNoticed {
 		p.reconciliation.unreadNoticed = true
 		r.t.opts.Notice(fmt.Sprintf("process %d: %d programs from before tracing could not be read whole, so some of their circular buffers or kernels are not counted: %v", from.pid, unread, b.Why))
 	}
@@ -503,7 +523,7 @@ func (r *run) check() {
 			b.next = now.Add(checkEvery)
 		}
 		if !b.suspect.IsZero() && now.Sub(b.suspect) >= settle || now.After(b.next) {
-			r.read(p, p.start.Late)
+			r.read(p, p.start.Late || b.unfinished)
 		}
 	}
 }

@@ -356,6 +356,84 @@ func TestProgramsFromBeforeThatCannotBeRead(t *testing.T) {
 	}
 }
 
+// A program that could not be read whole is read again, though its kernels are known, and then has what it lacked: until then the
+// process is marked.
+func TestProgramsThatWereNotReadWholeAreReadAgain(t *testing.T) {
+	const program, kernel, device = 0x100, 0x200, 0x1000
+	r, p, rd := beingRead(t, true)
+	p.start.Late = true
+	r.describe(p, 1)
+	r.emit(aggregator.Event{Kind: aggregator.DeviceOpen, PID: 7, Time: 1, Device: device, Opened: &aggregator.Opened{Chips: p.devices[device]}})
+	accounts := aggregator.New()
+	whole := inspect.Program{ID: program, Devices: []uint64{device}, Kernels: []inspect.Kernel{{ID: kernel}},
+		Placed: []inspect.PlacedBuffer{{Device: device, CB: aggregator.CircularBuffer{Address: 64, Size: 32, Ranges: []aggregator.CoreRange{{}}}}}}
+	part := whole
+	part.Placed = nil
+	for i, step := range []struct {
+		read   inspect.Program
+		unread []uint64
+		placed int
+	}{
+		{part, []uint64{program}, 0},
+		{part, []uint64{program}, 0},
+		{whole, nil, 1},
+		{inspect.Program{}, nil, 0},
+	} {
+		if known := r.knownPrograms(rd)[program]; known != (i == 3) {
+			t.Errorf("reading %d: known %t", i, known)
+		}
+		rd.tries = programTries
+		rd.result.Scan.ProgramsRead, rd.result.Scan.Programs = true, []uint64{program}
+		if step.read.ID != 0 {
+			rd.result.Programs = []inspect.Program{step.read}
+		}
+		if rd.result.UnreadPrograms = step.unread; step.unread != nil {
+			rd.result.Why = errors.New("it changes")
+		}
+		r.merge(rd)
+		if placed := r.count(aggregator.CBPlaced); placed != step.placed {
+			t.Errorf("reading %d: %d circular buffers were placed, want %d", i, placed, step.placed)
+		}
+		s := r.applied(accounts)
+		if s.Exact() != (step.unread == nil) || p.start.Late != (step.unread != nil) {
+			t.Errorf("reading %d: late %t, marked with %+v", i, p.start.Late, s.Reasons)
+		}
+		rd = &reading{of: p, first: p.start.Late, result: &inspect.ProcessScan{}}
+		p.reconciliation.now, p.reconciliation.touched = rd, map[uint64]struct{}{}
+	}
+}
+
+// Where there is no time for all programs, what was read is shown, marked, and the others are read at once.
+func TestProgramsThatThereIsNoTimeForAreReadNext(t *testing.T) {
+	const first, second, device = 0x100, 0x300, 0x1000
+	r, p, rd := beingRead(t, true)
+	p.start.Late = true
+	r.describe(p, 1)
+	accounts := aggregator.New()
+	r.t.opts.Notice = func(s string) { t.Errorf("noticed: %s", s) }
+	program := func(id uint64) inspect.Program {
+		return inspect.Program{ID: id, Devices: []uint64{device}, Kernels: []inspect.Kernel{{ID: id + 8}}}
+	}
+	rd.result.Scan.ProgramsRead, rd.result.Scan.Programs = true, []uint64{first, second}
+	rd.result.Programs, rd.result.UnreadPrograms = []inspect.Program{program(first)}, []uint64{second}
+	rd.result.Unfinished, rd.result.Why = true, errors.New("it takes too long")
+	r.merge(rd)
+	if s := r.applied(accounts); s.Exact() || !p.start.Late || !r.reading() || p.reconciliation.next.After(time.Now()) {
+		t.Errorf("late %t, being read %t, next in %v, marked with %+v", p.start.Late, r.reading(), time.Until(p.reconciliation.next), s.Reasons)
+	}
+	rd = &reading{of: p, first: true, result: &inspect.ProcessScan{}}
+	p.reconciliation.now, p.reconciliation.touched = rd, map[uint64]struct{}{}
+	if known := r.knownPrograms(rd); !known[first] || known[second] {
+		t.Errorf("known are %v", known)
+	}
+	rd.result.Scan.ProgramsRead, rd.result.Scan.Programs = true, []uint64{first, second}
+	rd.result.Programs = []inspect.Program{program(second)}
+	r.merge(rd)
+	if s := r.applied(accounts); !s.Exact() || p.start.Late || r.reading() {
+		t.Errorf("late %t, being read %t, marked with %+v", p.start.Late, r.reading(), s.Reasons)
+	}
+}
+
 // What was lost of programs stays lost, and the process marked, until a reading has them all: one that fails or leaves
 // out a program is not followed by one of buffers alone.
 func TestLostPartsOfProgramsStayLost(t *testing.T) {

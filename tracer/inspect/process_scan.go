@@ -29,6 +29,8 @@ type ProcessScan struct {
 	Programs       []Program
 	UnreadPrograms []uint64
 	Why            error // of one of them
+	// Unfinished: there was no time for some of these, and others were read.
+	Unfinished bool
 	// Unsure are open devices of which cannot be said whether they are copies of what another
 	// process had open.
 	Unsure map[uint64]bool
@@ -156,6 +158,7 @@ func (in *Inspector) readPrograms(b *ProcessScan, blocks, pointers []uint64, kno
 		case p == nil:
 			b.UnreadPrograms = append(b.UnreadPrograms, unknown[i])
 			b.Why = fmt.Errorf("reading them took more than %v", programTime)
+			b.Unfinished = len(b.Programs) > 0 // the first one is read first
 			continue
 		case p.gone:
 			continue
