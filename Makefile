@@ -13,7 +13,7 @@
 # make collector  pushes metrics to a real OpenTelemetry Collector, built from its modules; a few minutes the first time, as root
 # make test-kernels   the live tests in QEMU: on Debian's 6.1, without multi-uprobes, 6.12 and 5.10, which samples only, and Ubuntu's 5.15
 # make random     random histories of processes with losses, for five minutes
-# make bench      what tracing costs beside other ways to do it: docs/performance.md; a few minutes, as root
+# make bench      what tracing costs beside other ways to do it: docs/performance.md; twenty minutes, as root
 # make check      linters, known vulnerabilities, formats, generated files, race detector, a moment of fuzzing
 
 GO       ?= go

@@ -188,6 +188,10 @@ there already. Probe hits are the kernel's count.
 			s := part.s
 			ours := s.added("memtrace", "nothing")
 			client, toClient, sent := "–", "–", "–" // a launch sends none
+			toOwn := "–"                            // which does next to nothing at a launch
+			if part.key == "allocate" {
+				toOwn = spreadOf(ratio(ours, s.added("own tracking", "nothing"))).String()
+			}
 			if b := s.added("records", "nothing"); len(b) > 0 {
 				sent = microseconds(b)
 			}
@@ -198,7 +202,7 @@ there already. Probe hits are the kernel's count.
 				r.hits[cluster+", "+part.key].count,
 				microseconds(s.added("bare", "nothing")), sent, microseconds(ours),
 				microseconds(s.added("own tracking", "nothing")), client, microseconds(s.added("bpftrace", "nothing")),
-				spreadOf(ratio(ours, s.added("own tracking", "nothing"))), toClient, spreadOf(ratio(ours, s.added("bpftrace", "nothing"))))
+				toOwn, toClient, spreadOf(ratio(ours, s.added("bpftrace", "nothing"))))
 		}
 	}
 	r.stacksPart(p)

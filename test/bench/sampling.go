@@ -160,7 +160,8 @@ func (r *results) besidePart(p printer) {
 	p(`
 ### With --sample
 
-Such steps for %d seconds in each round, alone, while the process is sampled once a second, as by default, and every %d ms.
+Such steps for %d seconds in each round, alone, while the process is sampled once a second, as by default, and every %d ms. A sample is
+rare, so all of them count, not the fastest: with whoever else is on the core they take longer than above.
 
 | | alone | spread of the rounds alone | added by a sample a second | added by one every %[2]d ms |
 |---|---|---|---|---|`, int(besideFor.Seconds()), oftenInterval.Milliseconds())
