@@ -94,7 +94,7 @@ of an event and of a step of the real runtime are of the fastest of %d pieces of
 else disturbed on its core.
 
 %s, %d processors%s; Linux %s; %s; load average %.1f before and %.1f after.`,
-		"`make bench`", r.rounds, pieces, m.processor, m.processors, m.virtual, m.kernel, m.day, m.before, m.after)
+		"`make bench`", r.rounds, shortPieces, m.processor, m.processors, m.virtual, m.kernel, m.day, m.before, m.after)
 	p(`
 A *bare uprobe* is an empty program at the same places, which is the least that any uprobe costs. *Bare records* are as long as
 tt-memtrace's, say only when, who and where, and are thrown away: the least for who sends events to user space. *bpftrace* prints the same

@@ -194,7 +194,7 @@ func (f *fixtures) events(r *results, count, steps int) error {
 	if err != nil {
 		return err
 	}
-	if r.pairs, err = rounds("fixture, alloc+free", count, pieces, steps, []variant{
+	if r.pairs, err = rounds("fixture, alloc+free", count, shortPieces, steps, []variant{
 		{"nothing", nil, t},
 		{"bare", bare, t},
 		{"records", records, t},
@@ -209,7 +209,7 @@ func (f *fixtures) events(r *results, count, steps int) error {
 	}); err != nil {
 		return err
 	}
-	r.hits["fixture"], err = hitsOf(t, counted)
+	r.hits["fixture"], err = hitsOf(t)
 	return err
 }
 

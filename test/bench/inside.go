@@ -20,11 +20,9 @@ type hits struct {
 	inside float64
 }
 
-// counted is how many steps the kernel counts hits of.
-const counted = 5000
-
 // hitsOf has the kernel count what the probes of tt-memtrace do in a step.
-func hitsOf(t target, steps int) (h hits, err error) {
+func hitsOf(t target) (h hits, err error) {
+	const steps = 5000
 	stats, err := ebpf.EnableStats(unix.BPF_STATS_RUN_TIME)
 	if err != nil {
 		return h, fmt.Errorf("counting probe hits: %w", err)

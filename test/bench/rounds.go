@@ -27,10 +27,10 @@ type target struct {
 // series are the costs of one step, in nanoseconds, by variant, an entry for each round.
 type series map[string][]float64
 
-// pieces is how many a measurement of a step has, of two milliseconds or so. Who else is on the same core, which may be
+// shortPieces is how many a measurement of a step has, of two milliseconds or so. Who else is on the same core, which may be
 // another machine, makes them take up to twice as long, which no processor time shows, and for minutes most of them: the
 // fastest one was alone.
-const pieces = 400
+const shortPieces = 400
 
 // rounds measures every variant once a round, so that what else the machine
 // does meets them all: so many pieces of so many steps.

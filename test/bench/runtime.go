@@ -89,7 +89,7 @@ func steps(ctx context.Context, r *results, installed *rig.Runtime, cluster stri
 			return nil, err
 		}
 		name := cluster + ", " + step
-		if r.hits[name], err = hitsOf(without, counted); err != nil {
+		if r.hits[name], err = hitsOf(without); err != nil {
 			return nil, err
 		}
 		variants := []variant{
@@ -107,7 +107,7 @@ func steps(ctx context.Context, r *results, installed *rig.Runtime, cluster stri
 			variants = append(variants, variant{"stacks", stacks, without}, variant{"records", records, without},
 				variant{"client", nil, server.counting(sending, 2*chipsOf[cluster])})
 		}
-		return rounds(name, count, pieces, each, variants)
+		return rounds(name, count, shortPieces, each, variants)
 	}
 	if r.allocate[cluster], err = measure("allocate", each, ofAllocating); err != nil {
 		return err
