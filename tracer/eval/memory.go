@@ -96,17 +96,25 @@ func (o *overlay) private(addr uint64, n int) (in, bad bool) {
 	return false, addr < o.base+windowSize && addr+size > o.base
 }
 
-// privatePage is the page of an address of the window, or nil where nothing was written to it or it is in no region.
-func (o *overlay) privatePage(addr uint64) *page {
+// place is where the page of an address is kept, or nil where that is in no region, or behind what was used of the heap.
+func (o *overlay) place(addr uint64) **page {
 	at := addr - o.base
 	if s := at - stackOffset; s < stackSize {
-		return o.stackPages[s/pageSize]
+		return &o.stackPages[s/pageSize]
 	}
 	if n := (at - heapOffset) / pageSize; n < uint64(len(o.heapPages)) {
-		return o.heapPages[n]
+		return &o.heapPages[n]
 	}
 	if t := at - tlsOffset; t < tlsBelow+tlsAbove {
-		return o.tlsPages[t/pageSize]
+		return &o.tlsPages[t/pageSize]
+	}
+	return nil
+}
+
+// privatePage is the page of an address of the window, or nil where nothing was written to it or it is in no region.
+func (o *overlay) privatePage(addr uint64) *page {
+	if at := o.place(addr); at != nil {
+		return *at
 	}
 	return nil
 }
@@ -119,18 +127,12 @@ func (o *overlay) newPage(addr uint64) *page {
 	} else {
 		p = new(page)
 	}
-	at := addr - o.base
-	if s := at - stackOffset; s < stackSize {
-		o.stackPages[s/pageSize] = p
-	} else if t := at - tlsOffset; t < tlsBelow+tlsAbove {
-		o.tlsPages[t/pageSize] = p
-	} else {
-		n := int((at - heapOffset) / pageSize)
-		for len(o.heapPages) <= n {
-			o.heapPages = append(o.heapPages, nil)
-		}
-		o.heapPages[n] = p
+	at := o.place(addr)
+	for at == nil {
+		o.heapPages = append(o.heapPages, nil)
+		at = o.place(addr)
 	}
+	*at = p
 	return p
 }
 

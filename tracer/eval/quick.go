@@ -75,11 +75,7 @@ func (m *Machine) execQuick(in *inst) error {
 	case quickAddress:
 		m.Regs[in.reg] = m.offset(in) & mask(size)
 	case quickJump:
-		taken, err := m.cond(in.op)
-		if err != nil || !taken {
-			return err
-		}
-		return m.branch(in)
+		return m.branchIf(in)
 	case quickInto:
 		b, err := m.quickRM(in, size)
 		if err != nil {
