@@ -54,13 +54,9 @@ const (
 // times, and most programs have the same. What was listed once is written where the vector is returned.
 func (in *Inspector) listCores(m *eval.Machine, evaluate func(result, set, limit, byRow uint64) error) error {
 	result, set, limit, byRow := m.Arg(0), m.Arg(1), m.Arg(2), m.Arg(3)
-	begin, count, err := readVector(m, set, rangeSize, maxRanges)
+	ranges, err := readBytes(m, set, rangeSize, maxRanges)
 	if err != nil {
 		return fmt.Errorf("core ranges: %w", err)
-	}
-	ranges := make([]byte, rangeSize*count)
-	if err := m.Read(begin, ranges); err != nil {
-		return err
 	}
 	key := rangesOfCores{string(ranges), limit, byRow&0xff != 0}
 	list, known := in.cores[key]
@@ -69,22 +65,18 @@ func (in *Inspector) listCores(m *eval.Machine, evaluate func(result, set, limit
 			return err
 		}
 		const most = 1 << 16
-		begin, count, err := readVector(m, result, coreSize, most)
-		if err != nil {
+		if list, err = readBytes(m, result, coreSize, most); err != nil {
 			return fmt.Errorf("cores of ranges: %w", err)
 		}
-		list = make([]byte, coreSize*count)
-		if err := m.Read(begin, list); err != nil || in.cores == nil {
-			return err
+		if in.cores != nil {
+			in.cores[key] = list
 		}
-		in.cores[key] = list
 		return nil
 	}
 	at, err := m.Alloc(uint64(len(list)))
 	if err != nil {
 		return err
 	}
-	end := at + uint64(len(list))
 	m.Regs[eval.RAX] = result
-	return errors.Join(m.Write(at, list), m.WriteU64(result, at), m.WriteU64(result+8, end), m.WriteU64(result+16, end))
+	return errors.Join(m.Write(at, list), writeVector(m, result, at, uint64(len(list))))
 }

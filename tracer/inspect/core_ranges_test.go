@@ -29,7 +29,7 @@ func TestCoresAreListedOnce(t *testing.T) {
 		}
 		return b
 	}
-	in := &Inspector{cores: map[rangesOfCores][]byte{}}
+	in := &Inspector{kept: kept{cores: map[rangesOfCores][]byte{}}}
 	evaluated := 0
 	list := func(of []byte, limit, byRow uint64) []byte {
 		m := eval.New(nothing)
@@ -44,9 +44,8 @@ func TestCoresAreListedOnce(t *testing.T) {
 				t.Errorf("evaluated with %d, %d", gotLimit, gotRow)
 			}
 			// It stands for what depends on all that is given.
-			begin, count, err := readVector(m, set, rangeSize, maxRanges)
-			b := make([]byte, rangeSize*count, rangeSize*count+coreSize)
-			if err := errors.Join(err, m.Read(begin, b)); err != nil {
+			b, err := readBytes(m, set, rangeSize, maxRanges)
+			if err != nil {
 				return err
 			}
 			v := vector(m, append(b, ranges(limit, byRow&0xff)...))

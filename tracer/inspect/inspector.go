@@ -30,22 +30,25 @@ type Inspector struct {
 	opener *memory.Process
 	// standard is the C++ library of the process, where it is needed.
 	standard func() (*eval.Image, uint64)
-	// code and data are shared by evaluations that follow each other closely, of
-	// one goroutine; nil where they are not.
-	code *eval.Code
-	data *memory.Pages
-	// targets are where calls lead that were met, by the pointers that they go through; nil where they are not kept.
-	targets map[uint64]slotTarget
-	// cores are those of ranges that were asked for, as long as targets are kept.
-	cores map[rangesOfCores][]byte
-	// ranges are which devices of a mesh some ranges cover, as long as data is kept.
-	ranges map[rangeOfMesh][]uint64
-	// together: all evaluations share them, see Together.
+	kept
+	// together: all evaluations share what is kept, see Together.
 	together bool
 	// last, where it is not nil, is what each allocator had when it was scanned last.
 	last map[uint64]*rescan
 	// quickPaths has, for each function that reads a kernel's binaries, how many these are; 0 where they are not the same with eval.Paths.
 	quickPaths *sync.Map
+}
+
+// kept is shared by evaluations that follow each other closely, of one goroutine; nil where it is not.
+type kept struct {
+	code *eval.Code
+	data *memory.Pages
+	// targets are where calls lead that were met, by the pointers that they go through.
+	targets map[uint64]slotTarget
+	// cores are those of ranges that were asked for.
+	cores map[rangesOfCores][]byte
+	// ranges are which devices of a mesh some ranges cover, as long as data is kept.
+	ranges map[rangeOfMesh][]uint64
 }
 
 // Hurried asks the same process for who must not wait for it: see memory.ErrLater.
@@ -75,7 +78,7 @@ func (in *Inspector) Repeatedly() *Inspector {
 func (in *Inspector) withCache() *Inspector {
 	c := *in
 	if !c.together {
-		c.code, c.targets, c.cores = eval.NewCode(), map[uint64]slotTarget{}, map[rangesOfCores][]byte{}
+		c.kept = kept{code: eval.NewCode(), targets: map[uint64]slotTarget{}, cores: map[rangesOfCores][]byte{}}
 		c.resetCache()
 	}
 	return &c
@@ -84,11 +87,8 @@ func (in *Inspector) withCache() *Inspector {
 // Together has what is asked of this inspector, of one goroutine, take the process's memory as it was when it was read
 // first, until that ends: what many objects have in common is read once.
 func (in *Inspector) Together() (end func()) {
-	shared := in.withCache()
-	in.code, in.data, in.targets, in.cores, in.ranges, in.together = shared.code, shared.data, shared.targets, shared.cores, shared.ranges, true
-	return func() {
-		in.code, in.data, in.targets, in.cores, in.ranges, in.together = nil, nil, nil, nil, nil, false
-	}
+	in.kept, in.together = in.withCache().kept, true
+	return func() { in.kept, in.together = kept{}, false }
 }
 
 func (in *Inspector) pages() *memory.Pages { return memory.NewPages(in.mem) }
@@ -351,6 +351,21 @@ func readVector(m *eval.Machine, at, size, most uint64) (begin, count uint64, er
 		return 0, 0, fmt.Errorf("a vector from %#x to %#x", begin, end)
 	}
 	return begin, (end - begin) / size, nil
+}
+
+// readBytes reads the elements of a vector, as bytes.
+func readBytes(m *eval.Machine, at, size, most uint64) ([]byte, error) {
+	begin, count, err := readVector(m, at, size, most)
+	if err != nil {
+		return nil, err
+	}
+	b := make([]byte, size*count)
+	return b, m.Read(begin, b)
+}
+
+// writeVector writes a std::vector over what lies at an address.
+func writeVector(m *eval.Machine, v, at, size uint64) error {
+	return errors.Join(m.WriteU64(v, at), m.WriteU64(v+8, at+size), m.WriteU64(v+16, at+size))
 }
 
 // ints evaluates a getter that returns a std::vector<int>.

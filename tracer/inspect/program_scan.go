@@ -326,7 +326,7 @@ func (in *Inspector) placed(program uint64, devices []uint64) (list []PlacedBuff
 func vectorOf(m *eval.Machine, at, size uint64) (uint64, error) {
 	v, err := m.Alloc(24)
 	if err == nil {
-		err = errors.Join(m.WriteU64(v, at), m.WriteU64(v+8, at+size), m.WriteU64(v+16, at+size))
+		err = writeVector(m, v, at, size)
 	}
 	return v, err
 }
