@@ -25,10 +25,15 @@ func beingRead(t *testing.T, first bool) (*run, *traced, *reading) {
 	r.t.opts.Notice = func(s string) { t.Log(s) }
 	p := &traced{mapping: proc.Mapping{PID: 7}, devices: map[uint64][]aggregator.Chip{0x1000: {{}}}, closed: map[uint64]uint64{}, allocators: map[uint64]bool{}}
 	r.processes[7] = p
+	p.reconciliation.made, p.reconciliation.met = map[uint64]bool{}, map[uint64]bool{}
+	return r, p, p.nextReading(first)
+}
+
+// nextReading has the process be read, for the first time or again.
+func (p *traced) nextReading(first bool) *reading {
 	rd := &reading{of: p, first: first, result: &inspect.ProcessScan{}}
-	b := &p.reconciliation
-	b.now, b.touched, b.made, b.met = rd, map[uint64]struct{}{}, map[uint64]bool{}, map[uint64]bool{}
-	return r, p, rd
+	p.reconciliation.now, p.reconciliation.touched = rd, map[uint64]struct{}{}
+	return rd
 }
 
 func (r *run) count(of aggregator.Kind) (n int) {
@@ -351,8 +356,7 @@ func TestProgramsFromBeforeThatCannotBeRead(t *testing.T) {
 		if s := r.applied(accounts); s.Exact() == unread {
 			t.Errorf("unread %t: marked with %+v", unread, s.Reasons)
 		}
-		rd = &reading{of: p, first: true, result: &inspect.ProcessScan{}}
-		p.reconciliation.now, p.reconciliation.touched = rd, map[uint64]struct{}{}
+		rd = p.nextReading(true)
 	}
 }
 
@@ -398,8 +402,7 @@ func TestProgramsThatWereNotReadWholeAreReadAgain(t *testing.T) {
 		if s.Exact() != (step.unread == nil) || p.start.Late != (step.unread != nil) {
 			t.Errorf("reading %d: late %t, marked with %+v", i, p.start.Late, s.Reasons)
 		}
-		rd = &reading{of: p, first: p.start.Late, result: &inspect.ProcessScan{}}
-		p.reconciliation.now, p.reconciliation.touched = rd, map[uint64]struct{}{}
+		rd = p.nextReading(p.start.Late)
 	}
 }
 
@@ -421,8 +424,7 @@ func TestProgramsThatThereIsNoTimeForAreReadNext(t *testing.T) {
 	if s := r.applied(accounts); s.Exact() || !p.start.Late || !r.reading() || p.reconciliation.next.After(time.Now()) {
 		t.Errorf("late %t, being read %t, next in %v, marked with %+v", p.start.Late, r.reading(), time.Until(p.reconciliation.next), s.Reasons)
 	}
-	rd = &reading{of: p, first: true, result: &inspect.ProcessScan{}}
-	p.reconciliation.now, p.reconciliation.touched = rd, map[uint64]struct{}{}
+	rd = p.nextReading(true)
 	if known := r.knownPrograms(rd); !known[first] || known[second] {
 		t.Errorf("known are %v", known)
 	}
