@@ -34,8 +34,9 @@ type rescan struct {
 	// followed: the set was followed to its end when it was read last, and what was met is known. unchanged: moreover,
 	// it was as it had been before.
 	followed, unchanged bool
-	// oneMoment: all that was read last was so at one moment. rested: moreover, the process did nothing meanwhile.
-	oneMoment, rested bool
+	// oneMoment: all that was read last was so at one moment. rested: moreover, the process did nothing meanwhile. empty:
+	// the set had nothing, which its head shows alone, as those of the chips of a mesh do.
+	oneMoment, rested, empty bool
 	// sizes are what its buffers cost each bank.
 	sizes sizes
 }
@@ -126,7 +127,7 @@ func (r *rescan) follow(in *Inspector, layout *metal.Layout, allocator, set uint
 			followed = 0
 		}
 		switch {
-		case err == nil && (followed >= times || r.rested || !r.whole && (r.oneMoment || r.unchanged)):
+		case err == nil && (r.empty || followed >= times || r.rested || !r.whole && (r.oneMoment || r.unchanged)):
 			return live, nil
 		case err == nil:
 		case errors.Is(err, memory.ErrHung), errors.Is(err, memory.ErrInterrupted), errors.Is(err, errNoSet):
@@ -164,6 +165,10 @@ func (r *rescan) buffers(in *Inspector, layout *metal.Layout, allocator, set uin
 	first, count, err := in.setHead(set)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", errNoSet, err)
+	}
+	if r.empty = first == 0 && count == 0; r.empty {
+		r.order = nil
+		return nil, nil
 	}
 	if err := r.pieces.Read(); err != nil {
 		return nil, err

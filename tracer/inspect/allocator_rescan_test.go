@@ -389,6 +389,25 @@ func TestNewBufferThatIsPassedByOnce(t *testing.T) {
 	}
 }
 
+// That a set has nothing is known from its head, read once; what comes into it later is found.
+func TestEmptySetIsReadOnce(t *testing.T) {
+	for _, whole := range []bool{false, true} {
+		c := newChain(t)
+		c.r.whole = whole
+		for _, nodes := range []int{3, 0, 0, 5} {
+			c.link(upTo(nodes)...)
+			times := 0
+			live, err := c.r.follow(c.Inspector, chainLayout, c.address(0), c.address(0), func() bool {
+				times++
+				return true
+			}, func() bool { return false })
+			if err != nil || len(c.r.order) != nodes || len(live) != 0 || nodes == 0 && times != 1 {
+				t.Errorf("whole %t: of %d nodes %d were found in %d readings: %v", whole, nodes, len(c.r.order), times, err)
+			}
+		}
+	}
+}
+
 // Of a process that has ended nothing is asked again.
 func TestBuffersOfAProcessThatEnded(t *testing.T) {
 	const nobody = 1 << 22 // above the greatest PID

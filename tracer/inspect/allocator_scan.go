@@ -43,6 +43,7 @@ func (in *Inspector) openDevices(found memory.Objects) (devices map[uint64]uint6
 	var closed []uint64 // allocators
 	late := in.limit(openTime).Over
 	in = in.withCache()
+	in.objectsAhead(found)
 	add := func(allocator uint64) {
 		if !slices.Contains(allocators, allocator) {
 			allocators = append(allocators, allocator)
@@ -87,6 +88,16 @@ func (in *Inspector) openDevices(found memory.Objects) (devices map[uint64]uint6
 	}
 	own := slices.Collect(maps.Values(devices))
 	return devices, slices.DeleteFunc(allocators, func(a uint64) bool { return slices.Contains(closed, a) && !slices.Contains(own, a) }), nil
+}
+
+// objectsAhead reads where devices and allocators begin, many with a request; of more than aheadObjects the rest is read one by one.
+func (in *Inspector) objectsAhead(found memory.Objects) {
+	const aheadObjects, bytes = 256, 512
+	var list []uint64
+	for _, vptr := range in.openVptrs() {
+		list = append(list, found[vptr]...)
+	}
+	in.data.Ahead(list[:min(len(list), aheadObjects)], bytes)
 }
 
 // Parent returns the mesh that a device is a submesh of, 0 where it is none or that is not known.

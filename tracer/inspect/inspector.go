@@ -4,7 +4,6 @@
 package inspect
 
 import (
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"path/filepath"
@@ -136,11 +135,10 @@ var errNotADevice = errors.New("not a device")
 // Device reads which chips a Device or MeshDevice spans, by the process's own
 // numbers.
 func (in *Inspector) Device(address uint64) (chips []uint32, mesh bool, arch string, err error) {
-	var word [8]byte
-	if err := in.mem.ReadAt(word[:], address); err != nil {
+	vptr, err := in.recent().U64(address)
+	if err != nil {
 		return nil, false, "", err
 	}
-	vptr := binary.LittleEndian.Uint64(word[:])
 	switch vptr {
 	case in.vptr(metal.DeviceVtable):
 		id, err := in.call(metal.DeviceID, address)
