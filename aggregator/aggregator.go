@@ -282,6 +282,8 @@ func (a *Aggregator) Apply(e *Event) {
 		a.placeCB(p, e)
 	case ProgramGone:
 		a.removeProgram(p, e, e.Program)
+	case ProgramNotOn:
+		a.removeProgramOn(p, e, e.Program, e.Device)
 	case KernelAdded:
 		p.program(e).added++
 	case KernelLoaded:

@@ -99,6 +99,8 @@ const (
 	// StaleEntriesChanged: StaleEntries are all of exited processes in the runtime's
 	// shared memory of a chip. It has no PID.
 	StaleEntriesChanged
+	// ProgramNotOn: a program that was counted on a device is not there. Program and Device are set.
+	ProgramNotOn
 	// Lost: Count events never arrived, so the accounts of traced processes, or with
 	// Anyone of all, are no longer exact. It stays the last kind.
 	Lost

@@ -455,23 +455,31 @@ func (a *Aggregator) removeProgram(p *process, e *Event, id uint64) {
 // device. A program can outlive its device.
 func (a *Aggregator) removeProgramsOn(p *process, e *Event, device uint64) {
 	for id, pr := range p.programs {
-		there := false
-		for at, l := range pr.on {
-			if l.device == device {
-				a.removeLayout(p, e, id, pr, at)
-				there = true
-			}
-		}
-		for s, d := range pr.loaded {
-			if d == device {
-				a.unload(p, e, s, id)
-				there = true
-			}
-		}
-		if there && len(pr.on)+len(pr.loaded) == 0 {
+		if a.removeProgramOn(p, e, id, device) && len(pr.on)+len(pr.loaded) == 0 {
 			delete(p.programs, id)
 		}
 	}
+}
+
+// removeProgramOn removes what a program placed and loaded through a device, and says whether it had anything there.
+func (a *Aggregator) removeProgramOn(p *process, e *Event, id, device uint64) (there bool) {
+	pr := p.programs[id]
+	if pr == nil {
+		return false
+	}
+	for at, l := range pr.on {
+		if l.device == device {
+			a.removeLayout(p, e, id, pr, at)
+			there = true
+		}
+	}
+	for s, d := range pr.loaded {
+		if d == device {
+			a.unload(p, e, s, id)
+			there = true
+		}
+	}
+	return there
 }
 
 // CBChange is a circular buffer that was placed on a chip or removed from it.

@@ -10,7 +10,7 @@ import (
 var kindNames = map[Kind]string{
 	ProcessStart: "process_start", ProcessExit: "process_exit", DeviceOpen: "device_open", DeviceClose: "device_close",
 	AllocatorSeen: "allocator_seen", AllocatorGone: "allocator_gone", Alloc: "alloc", Free: "free",
-	CBPlaced: "cb_placed", ProgramGone: "program_gone", KernelAdded: "kernel_added", KernelLoaded: "kernel_loaded",
+	CBPlaced: "cb_placed", ProgramGone: "program_gone", ProgramNotOn: "program_not_on", KernelAdded: "kernel_added", KernelLoaded: "kernel_loaded",
 	KernelsCopied: "kernels_copied", ProgramNamed: "program_named", Launched: "launched", AllocatorsScanned: "books_read", Replayed: "replayed",
 	TraceBegun: "trace_begun", TraceCaptured: "trace_captured", TraceReleased: "trace_released", MarkedCorruptible: "marked_corruptible", HostMemoryRead: "host_memory_read", ConfigRingUsed: "ring_used",
 	RuntimeTotalsChanged: "counted", StaleEntriesChanged: "haunted", Refused: "refused", ReasonRaised: "reason_raised", ReasonLifted: "reason_lifted", StateBegin: "state_begin", StateEnd: "state_end", Lost: "lost",

@@ -129,7 +129,7 @@ func (r *run) begin(rd *reading) {
 	p.reconciliation.made, p.reconciliation.met = map[uint64]bool{}, map[uint64]bool{}
 	// Where no event was lost since, its allocators are known.
 	var known []uint64
-	if !rd.first && rd.lost == p.reconciliation.lost && p.reconciliation.forkedFrom == 0 {
+	if !rd.first && !r.relations(p.mapping.PID).readsAnyChips() && rd.lost == p.reconciliation.lost && p.reconciliation.forkedFrom == 0 {
 		for a := range p.allocators {
 			known = append(known, a)
 		}
@@ -164,9 +164,9 @@ func (r *run) begin(rd *reading) {
 // knownPrograms are those that need not be read, where it says true.
 func (r *run) knownPrograms(rd *reading) map[uint64]bool {
 	known, b := map[uint64]bool{}, &rd.of.reconciliation
-	if rd.lostParts == b.lostParts {
-		for id, c := range r.relations(rd.of.mapping.PID).programs {
-			known[id] = len(c.kernels) > 0 && !b.unread[id]
+	if rel := r.relations(rd.of.mapping.PID); rd.lostParts == b.lostParts {
+		for id, c := range rel.programs {
+			known[id] = len(c.kernels) > 0 && !b.unread[id] && !rel.readsChips(id)
 		}
 	}
 	return known
@@ -338,6 +338,9 @@ func (r *run) merge(rd *reading) {
 	r.unsure(p, from, rd)
 	r.unreserved(p, from, rd)
 	r.addPrograms(p, from, rd.result, touched, told, rd.first, whole, replaced)
+	if soon := time.Now().Add(max(checkEvery, retryShare*time.Since(rd.began))); r.relations(pid).readsAnyChips() && soon.Before(p.reconciliation.next) {
+		p.reconciliation.next = soon
+	}
 	if !rd.buffersOnly {
 		p.reconciliation.unread = map[uint64]bool{}
 		for _, id := range rd.result.UnreadPrograms {
@@ -412,7 +415,7 @@ func (r *run) addPrograms(p *traced, from origin, b *inspect.ProcessScan, touche
 	for _, h := range b.Programs {
 		_, since := touched[h.ID]
 		known := rel.program(h.ID).kernels
-		mended := p.reconciliation.unread[h.ID] && !slices.Contains(b.UnreadPrograms, h.ID)
+		mended := (p.reconciliation.unread[h.ID] || rel.readsChips(h.ID)) && !slices.Contains(b.UnreadPrograms, h.ID)
 		if p.reconciliation.made[h.ID] || len(known) > 0 && !mended && (!whole && (!since || !first) || slices.Contains(b.UnreadPrograms, h.ID)) {
 			continue
 		}
@@ -424,11 +427,7 @@ func (r *run) addPrograms(p *traced, from origin, b *inspect.ProcessScan, touche
 		if c := rel.program(h.ID); h.Range.At != 0 && c.part == nil {
 			c.part = &part{MeshRange: h.Range}
 		}
-		if h.ChipsUnknown != nil {
-			r.chipsUnknown(p, from.time, h.ID, h.ChipsUnknown)
-		} else {
-			r.chipsKnown(from.pid, from.time, h.ID)
-		}
+		r.programRead(p, from, &h, since)
 		for _, k := range h.Kernels {
 			if !slices.Contains(known, k.ID) {
 				r.kernelAdded(from, rel, h.ID, k.ID)

@@ -49,8 +49,9 @@ type relations struct {
 	// placing are the programs whose scratchpads are asked for next, and calls
 	// counts how often any were published.
 	placing []placing
-	// chipsUnknown are the programs of which it is not known on which chips of a mesh they are.
-	chipsUnknown map[uint64]struct{}
+	// chipsUnknown are the programs of which it is not known on which chips of a mesh they are, and how often they were read
+	// for that.
+	chipsUnknown map[uint64]int
 	calls        uint32
 }
 
@@ -81,7 +82,7 @@ func (r *run) relations(pid uint32) *relations {
 	if rel == nil {
 		files := memory.FilesOf(pid).Hurried()
 		rel = &relations{
-			chipsUnknown: map[uint64]struct{}{},
+			chipsUnknown: map[uint64]int{},
 			kernels:      map[uint64]uint64{}, cores: map[uint64]uint64{}, programs: map[uint64]*compiled{}, workloads: map[uint64]*workload{},
 			published: map[uint64]uint64{}, unknown: map[uint64]bool{}, mem: files, files: inspect.NewKernelFiles(files),
 			capturing: map[uint64]capture{}, queues: map[uint64]tracedQueue{}, rings: inspect.Rings{}, marked: map[uint32][]*aggregator.CircularBuffer{},

@@ -406,6 +406,75 @@ func TestProgramsThatWereNotReadWholeAreReadAgain(t *testing.T) {
 	}
 }
 
+// A program that is counted on all chips of a mesh, as it was not known on which it is, is read again a few times. Once that is known,
+// it is taken off the others, and the mark with it; but not where it was placed on all since.
+func TestProgramsAreReadForTheirChips(t *testing.T) {
+	const program, kernel, mesh, size = 0x100, 0x200, 0x1000, 4096
+	devices := []uint64{0x2000, 0x3000}
+	r, p, rd := beingRead(t, false)
+	p.devices = map[uint64][]aggregator.Chip{mesh: {{Number: 0}, {Number: 1}}, devices[0]: {{Number: 0}}, devices[1]: {{Number: 1}}}
+	p.allocators[0x4000] = true
+	r.describe(p, 1)
+	for device, chips := range p.devices {
+		r.emit(aggregator.Event{Kind: aggregator.DeviceOpen, PID: 7, Time: 1, Device: device, Opened: &aggregator.Opened{Mesh: device == mesh, Chips: chips}})
+	}
+	cb := aggregator.CircularBuffer{Address: 64, Size: size, Ranges: []aggregator.CoreRange{{}}}
+	r.emit(aggregator.Event{Kind: aggregator.KernelAdded, PID: 7, Time: 1, Program: program})
+	r.emit(aggregator.Event{Kind: aggregator.CBPlaced, PID: 7, Time: 1, Device: mesh, Program: program, CB: &cb})
+	r.emit(aggregator.Event{Kind: aggregator.Launched, PID: 7, Time: 1, Program: program, Count: 3})
+	r.relations(7).program(program).kernels = []uint64{kernel}
+	r.chipsUnknown(p, 1, program, errPlacedBefore)
+	accounts := aggregator.New()
+	if s := r.applied(accounts); s.CB.Logical != 2*size || s.Exact() {
+		t.Fatalf("%d bytes, exact %t", s.CB.Logical, s.Exact())
+	}
+	unknown := inspect.Program{ID: program, Devices: []uint64{mesh}, ChipsUnknown: errors.New("its node is half made"),
+		Kernels: []inspect.Kernel{{ID: kernel}}, Placed: []inspect.PlacedBuffer{{Device: mesh, CB: cb}}}
+	known := unknown
+	known.ChipsUnknown, known.Devices, known.Placed = nil, devices[1:], []inspect.PlacedBuffer{{Device: devices[1], CB: cb}}
+	for i, step := range []struct {
+		read  inspect.Program
+		since bool
+		total uint64
+	}{
+		{unknown, false, 2 * size},
+		{known, true, 2 * size},
+		{known, false, size},
+	} {
+		if r.knownPrograms(rd)[program] || !r.relations(7).readsAnyChips() {
+			t.Errorf("reading %d: it is not read", i)
+		}
+		if step.since {
+			p.touch(program)
+		}
+		rd.result.Scan.ProgramsRead, rd.result.Scan.Programs, rd.result.Programs = true, []uint64{program}, []inspect.Program{step.read}
+		r.merge(rd)
+		s := r.applied(accounts)
+		if s.CB.Logical != step.total || s.Exact() != (step.total == size) {
+			t.Errorf("reading %d: %d bytes, marked with %+v", i, s.CB.Logical, s.Reasons)
+		}
+		if list := accounts.Programs(7); len(list) != 1 || list[0].Launches != 3 {
+			t.Errorf("reading %d: programs %+v", i, list)
+		}
+		rd = p.nextReading(false)
+	}
+	if !r.knownPrograms(rd)[program] || r.relations(7).readsAnyChips() {
+		t.Error("it is read again")
+	}
+	r.chipsUnknown(p, 1, program, errPlacedBefore)
+	for range chipTries {
+		if !r.relations(7).readsAnyChips() {
+			t.Error("it is not read again")
+		}
+		rd.result.Programs = []inspect.Program{unknown}
+		r.merge(rd)
+		rd = p.nextReading(false)
+	}
+	if r.relations(7).readsAnyChips() {
+		t.Error("it is read for ever")
+	}
+}
+
 // Where there is no time for all programs, what was read is shown, marked, and the others are read at once.
 func TestProgramsThatThereIsNoTimeForAreReadNext(t *testing.T) {
 	const first, second, device = 0x100, 0x300, 0x1000
