@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 
 	"tt-memtrace/tracer/memory"
 	"tt-memtrace/tracer/metal"
@@ -20,6 +21,22 @@ import (
 type MeshRange struct {
 	At    uint64
 	Bytes []byte
+}
+
+// String is its words, those that point into itself as offsets: what a report needs where the runtime refuses it.
+func (of MeshRange) String() string {
+	var s strings.Builder
+	for i := 0; i+8 <= len(of.Bytes); i += 8 {
+		if i > 0 {
+			s.WriteByte(' ')
+		}
+		if word := binary.LittleEndian.Uint64(of.Bytes[i:]); word-of.At < uint64(len(of.Bytes)) {
+			fmt.Fprintf(&s, "+%d", word-of.At)
+		} else {
+			fmt.Fprintf(&s, "%#x", word)
+		}
+	}
+	return s.String()
 }
 
 // rangeBytes is more than any release's MeshCoordinateRange has.
@@ -195,7 +212,7 @@ func (in *Inspector) narrow(devices []uint64, ranges []MeshRange, chips map[uint
 		for _, r := range ranges {
 			on, err := in.InRange(mesh, r)
 			if err != nil {
-				why = err
+				why = fmt.Errorf("its range (%v) of a mesh of %d chips: %w", r, len(list), err)
 				continue
 			}
 			slices.Sort(on)

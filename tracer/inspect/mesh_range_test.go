@@ -1,6 +1,7 @@
 package inspect
 
 import (
+	"encoding/binary"
 	"os"
 	"testing"
 	"unsafe"
@@ -9,6 +10,16 @@ import (
 
 	"tt-memtrace/tracer/memory"
 )
+
+// A range is shown without addresses.
+func TestRangeAsText(t *testing.T) {
+	of := MeshRange{At: 0x5000, Bytes: make([]byte, 24)}
+	binary.LittleEndian.PutUint64(of.Bytes, of.At+16)
+	binary.LittleEndian.PutUint64(of.Bytes[8:], 8<<32|2)
+	if got := of.String(); got != "+16 0x800000002 0x0" {
+		t.Errorf("%q", got)
+	}
+}
 
 // The node of a workload's map begins where the piece of memory does that it is in, whatever is in the places that its first
 // coordinate does not use.
