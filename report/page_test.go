@@ -55,7 +55,7 @@ func open(t testing.TB, r *Report) *browser {
 		t.Fatal(err)
 	}
 	options := []chromedp.ExecAllocatorOption{
-		chromedp.ExecPath(path), chromedp.Headless, chromedp.NoSandbox, chromedp.DisableGPU, chromedp.NoFirstRun, chromedp.UserDataDir(t.TempDir()),
+		chromedp.ExecPath(path), chromedp.Headless, chromedp.NoSandbox, chromedp.DisableGPU, chromedp.NoFirstRun, chromedp.UserDataDir(t.TempDir()), chromedp.Env("TMPDIR=" + t.TempDir()),
 		chromedp.WindowSize(1200, 1000), chromedp.WSURLReadTimeout(time.Minute),
 	}
 	for _, off := range []string{"disable-quic", "disable-background-networking", "disable-component-update", "disable-sync"} {
