@@ -119,14 +119,10 @@ func (u unplaced) remains(number, state uint64, devices []uint64) bool {
 // openDevices are those of the last search.
 func (p *process) openDevices() []uint64 { return slices.Sorted(maps.Keys(p.devices)) }
 
-// chipTries is how often a program of a process that does nothing is read for its chips. Its
-// workload can be half made, also while the process waits, such as for a compiler: when it has
-// run since, the tries begin anew.
-const chipTries = 4
-
-// again says whether the program of a process that did so much must be read again.
+// again says whether the program of a process that did so much must be read again. When it has run since, the tries for its
+// chips begin anew.
 func (p program) again(did proc.Activity) bool {
-	return !p.placed || p.chipsUnknown != nil && (p.tries < chipTries || p.did != did)
+	return !p.placed || p.chipsUnknown != nil && (p.tries < inspect.ChipTries || p.did != did)
 }
 
 func newProcess(m proc.Mapping, l *library) (*process, error) {

@@ -75,24 +75,21 @@ var errPlacedBefore = errors.New("it was placed before its workload was known")
 // on some of them only, until the program ends or its chips are known.
 func (r *run) chipsUnknown(p *traced, at, program uint64, why error) {
 	rel := r.relations(p.mapping.PID)
-	rel.chipsUnknown[program] += 0
+	rel.chipsUnknown[program] += 0 // how often it was read stays
 	r.emit(aggregator.Event{Kind: aggregator.ReasonRaised, PID: p.mapping.PID, Time: at,
 		Reason: &aggregator.Reason{Code: aggregator.ReasonProgramChips, Detail: why.Error()}})
 }
 
-// chipTries is how often a program is read for its chips: what shows them may not have answered, or been half made.
-const chipTries = 4
-
 // readsChips says whether a program is to be read for its chips.
 func (rel *relations) readsChips(program uint64) bool {
 	tries, unknown := rel.chipsUnknown[program]
-	return unknown && tries < chipTries
+	return unknown && tries < inspect.ChipTries
 }
 
 // readsAnyChips says whether there is such a program.
 func (rel *relations) readsAnyChips() bool {
-	for _, tries := range rel.chipsUnknown {
-		if tries < chipTries {
+	for program := range rel.chipsUnknown {
+		if rel.readsChips(program) {
 			return true
 		}
 	}
@@ -103,20 +100,20 @@ func (rel *relations) readsAnyChips() bool {
 // is taken off it; placed says that it was placed on all since it was read, which the next reading takes off.
 func (r *run) programRead(p *traced, from origin, h *inspect.Program, placed bool) {
 	rel := r.relations(from.pid)
-	_, unknown := rel.chipsUnknown[h.ID]
-	switch {
-	case h.ChipsUnknown != nil:
+	if h.ChipsUnknown != nil {
 		r.chipsUnknown(p, from.time, h.ID, h.ChipsUnknown)
 		rel.chipsUnknown[h.ID]++
-	case !unknown || placed || len(h.Devices) == 0:
-	default:
-		for device := range p.devices {
-			if !slices.Contains(h.Devices, device) {
-				r.emit(aggregator.Event{Kind: aggregator.ProgramNotOn, PID: from.pid, Time: from.time, Program: h.ID, Device: device})
-			}
-		}
-		r.chipsKnown(from.pid, from.time, h.ID)
+		return
 	}
+	if _, unknown := rel.chipsUnknown[h.ID]; !unknown || placed || len(h.Devices) == 0 {
+		return
+	}
+	for device := range p.devices {
+		if !slices.Contains(h.Devices, device) {
+			r.emit(aggregator.Event{Kind: aggregator.ProgramNotOn, PID: from.pid, Time: from.time, Program: h.ID, Device: device})
+		}
+	}
+	r.chipsKnown(from.pid, from.time, h.ID)
 }
 
 // chipsKnown takes the mark away with the last program that it was for.

@@ -462,7 +462,7 @@ func TestProgramsAreReadForTheirChips(t *testing.T) {
 		t.Error("it is read again")
 	}
 	r.chipsUnknown(p, 1, program, errPlacedBefore)
-	for range chipTries {
+	for range inspect.ChipTries {
 		if !r.relations(7).readsAnyChips() {
 			t.Error("it is not read again")
 		}

@@ -25,18 +25,27 @@ type MeshRange struct {
 
 // String is its words, those that point into itself as offsets: what a report needs where the runtime refuses it.
 func (of MeshRange) String() string {
-	var s strings.Builder
-	for i := 0; i+8 <= len(of.Bytes); i += 8 {
-		if i > 0 {
-			s.WriteByte(' ')
-		}
-		if word := binary.LittleEndian.Uint64(of.Bytes[i:]); word-of.At < uint64(len(of.Bytes)) {
-			fmt.Fprintf(&s, "+%d", word-of.At)
+	var words []string
+	of.eachWord(func(_ int, word uint64, offset bool) {
+		if offset {
+			words = append(words, fmt.Sprintf("+%d", word))
 		} else {
-			fmt.Fprintf(&s, "%#x", word)
+			words = append(words, fmt.Sprintf("%#x", word))
+		}
+	})
+	return strings.Join(words, " ")
+}
+
+// eachWord shows its words and where in it they are: those that point into itself as offsets.
+func (of MeshRange) eachWord(see func(at int, word uint64, offset bool)) {
+	for at := 0; at+8 <= len(of.Bytes); at += 8 {
+		word := binary.LittleEndian.Uint64(of.Bytes[at:])
+		if offset := word - of.At; offset < uint64(len(of.Bytes)) {
+			see(at, offset, true)
+		} else {
+			see(at, word, false)
 		}
 	}
-	return s.String()
 }
 
 // rangeBytes is more than any release's MeshCoordinateRange has.
@@ -50,11 +59,7 @@ type rangeOfMesh struct {
 
 func (of MeshRange) within(mesh uint64) rangeOfMesh {
 	b := bytes.Clone(of.Bytes)
-	for w := b; len(w) >= 8; w = w[8:] {
-		if word := binary.LittleEndian.Uint64(w); word-of.At < uint64(len(b)) {
-			binary.LittleEndian.PutUint64(w, word-of.At)
-		}
-	}
+	of.eachWord(func(at int, word uint64, _ bool) { binary.LittleEndian.PutUint64(b[at:], word) })
 	return rangeOfMesh{mesh, string(b)}
 }
 
@@ -183,6 +188,10 @@ func isRange(pages *memory.Pages, from, to uint64) bool {
 	}
 	return false
 }
+
+// ChipTries is how often a program is read for its chips where these are unknown, while its process does nothing or all that it
+// does is in events. Its workload can be half made, also while the process waits, such as for a compiler, or not answer at once.
+const ChipTries = 4
 
 // narrow leaves the devices that a program is on, of those that it was placed on: all the chips of
 // a mesh, or the mesh. It fails, and leaves all, where that is unknown.
