@@ -3,13 +3,14 @@
 package elffile
 
 import (
-	"bytes"
 	"debug/elf"
 	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
 	"os"
+	"strings"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
@@ -93,17 +94,21 @@ func ReadAt(r io.ReaderAt, offset int64, into any) error {
 	return binary.Read(io.NewSectionReader(r, offset, int64(binary.Size(into))), binary.LittleEndian, into)
 }
 
-// EachSymbol reads a symbol table. Unlike debug/elf it keeps no names.
-func EachSymbol(f *elf.File, table *elf.Section, see func(name []byte, s elf.Sym64)) error {
+// EachSymbol reads a symbol table, its first entry, which is none, included. A name is a part of all of them, which
+// whoever keeps it keeps; it is empty where it is damaged.
+func EachSymbol(f *elf.File, table *elf.Section, see func(name string, s elf.Sym64)) error {
 	data, err := table.Data()
 	if err != nil {
 		return err
 	}
-	// That there is such a section was checked.
-	names, err := f.Sections[table.Link].Data()
+	if uint64(table.Link) >= uint64(len(f.Sections)) {
+		return errors.New("damaged ELF file: symbols without names")
+	}
+	bytes, err := f.Sections[table.Link].Data()
 	if err != nil {
 		return err
 	}
+	names := unsafe.String(unsafe.SliceData(bytes), len(bytes)) // they are this function's own, and stay as they are
 	const size = elf.Sym64Size
 	if len(data)%size != 0 {
 		return errors.New("damaged ELF file: a part of a symbol")
@@ -115,12 +120,10 @@ func EachSymbol(f *elf.File, table *elf.Section, see func(name []byte, s elf.Sym
 			Shndx: binary.LittleEndian.Uint16(data[6:]),
 			Value: binary.LittleEndian.Uint64(data[8:]), Size: binary.LittleEndian.Uint64(data[16:]),
 		}
-		if uint64(s.Name) >= uint64(len(names)) {
-			continue
-		}
-		name, _, ok := bytes.Cut(names[s.Name:], []byte{0})
-		if !ok {
-			continue
+		name := ""
+		if uint64(s.Name) < uint64(len(names)) {
+			name = names[s.Name:]
+			name = name[:max(0, strings.IndexByte(name, 0))]
 		}
 		if total += len(name); total > maxStrings {
 			return errors.New("the names of its symbols are too long")

@@ -103,7 +103,7 @@ func FuzzHeaders(f *testing.F) {
 		}
 		for _, s := range e.Sections {
 			if s.Type == elf.SHT_SYMTAB || s.Type == elf.SHT_DYNSYM {
-				_ = EachSymbol(e, s, func([]byte, elf.Sym64) {})
+				_ = EachSymbol(e, s, func(string, elf.Sym64) {})
 			}
 		}
 	})

@@ -4,11 +4,12 @@ import (
 	"cmp"
 	"debug/elf"
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"io"
 	"os"
 	"slices"
+
+	"tt-memtrace/elffile"
 )
 
 // Image is an ELF file as the dynamic linker would have loaded it: a Memory of
@@ -19,8 +20,8 @@ type Image struct {
 	base    uint64
 	closer  io.Closer
 	progs   []*elf.Prog
-	relocs  []reloc // by offset
-	missing []string
+	relocs  []reloc  // by offset
+	missing []string // symbols, and relocations that only a process can do
 	slots   map[uint64]string
 	symbols map[string]uint64
 }
@@ -63,15 +64,9 @@ func NewImage(r io.ReaderAt, base uint64) (*Image, error) {
 			img.progs = append(img.progs, p)
 		}
 	}
-	symbols, err := f.DynamicSymbols()
-	if err != nil && !errors.Is(err, elf.ErrNoSymbols) {
+	symbols, err := img.readSymbols(f)
+	if err != nil {
 		return nil, fmt.Errorf("reading symbols: %w", err)
-	}
-	img.symbols = make(map[string]uint64, len(symbols))
-	for _, s := range symbols {
-		if defined(s) {
-			img.symbols[s.Name] = base + s.Value
-		}
 	}
 	for _, s := range f.Sections {
 		if s.Flags&elf.SHF_ALLOC == 0 {
@@ -99,17 +94,35 @@ func NewImage(r io.ReaderAt, base uint64) (*Image, error) {
 // shtRelr is the type of a section of packed relative relocations.
 const shtRelr elf.SectionType = 19
 
-// defined says whether a symbol has an address in this file. That of a function
-// chosen at load time is not its own.
-func defined(s elf.Symbol) bool {
-	switch elf.ST_TYPE(s.Info) {
-	case elf.STT_NOTYPE, elf.STT_FUNC, elf.STT_OBJECT:
-		return s.Section != elf.SHN_UNDEF && s.Section != elf.SHN_ABS
-	}
-	return false
+// symbol is one of those that relocations name.
+type symbol struct {
+	name    string
+	value   uint64
+	defined bool // it has an address in this file
 }
 
-func (img *Image) addRela(s *elf.Section, symbols []elf.Symbol) error {
+// readSymbols are those for the dynamic linker, in the order of the file.
+func (img *Image) readSymbols(f *elf.File) (symbols []symbol, err error) {
+	table := f.SectionByType(elf.SHT_DYNSYM)
+	if table == nil {
+		return nil, nil
+	}
+	symbols = make([]symbol, 0, min(table.Size/elf.Sym64Size, 1<<16)) // what it says it has, within reason
+	img.symbols = make(map[string]uint64, cap(symbols))
+	return symbols, elffile.EachSymbol(f, table, func(name string, s elf.Sym64) {
+		one := symbol{name: name, value: s.Value}
+		switch elf.ST_TYPE(s.Info) {
+		case elf.STT_NOTYPE, elf.STT_FUNC, elf.STT_OBJECT: // not a function that is chosen at load time
+			section := elf.SectionIndex(s.Shndx)
+			one.defined = section != elf.SHN_UNDEF && section != elf.SHN_ABS
+		}
+		if symbols = append(symbols, one); one.defined {
+			img.symbols[name] = img.base + s.Value
+		}
+	})
+}
+
+func (img *Image) addRela(s *elf.Section, symbols []symbol) error {
 	data, err := s.Data()
 	if err != nil {
 		return err
@@ -120,9 +133,9 @@ func (img *Image) addRela(s *elf.Section, symbols []elf.Symbol) error {
 		info := binary.LittleEndian.Uint64(data[8:])
 		addend := binary.LittleEndian.Uint64(data[16:])
 		r := reloc{offset: binary.LittleEndian.Uint64(data)}
-		var sym elf.Symbol
-		if i := uint64(elf.R_SYM64(info)); i > 0 && i <= uint64(len(symbols)) {
-			sym = symbols[i-1]
+		var sym symbol
+		if i := uint64(elf.R_SYM64(info)); i < uint64(len(symbols)) {
+			sym = symbols[i]
 		}
 		switch typ := elf.R_X86_64(elf.R_TYPE64(info)); {
 		case typ == elf.R_X86_64_NONE:
@@ -132,12 +145,12 @@ func (img *Image) addRela(s *elf.Section, symbols []elf.Symbol) error {
 		case typ == elf.R_X86_64_JMP_SLOT || typ == elf.R_X86_64_GLOB_DAT || typ == elf.R_X86_64_64:
 			if typ != elf.R_X86_64_64 {
 				addend = 0
-				img.slots[img.base+r.offset] = sym.Name
+				img.slots[img.base+r.offset] = sym.name
 			}
-			if defined(sym) {
-				r.value = img.base + sym.Value + addend
+			if sym.defined {
+				r.value = img.base + sym.value + addend
 			} else {
-				r.missing = img.lacks("symbol " + sym.Name)
+				r.missing = img.lacks(sym.name)
 			}
 		default:
 			r.missing = img.lacks(typ.String())
@@ -255,7 +268,7 @@ func (img *Image) ReadAt(p []byte, addr uint64) error {
 	for ; i < len(img.relocs) && img.relocs[i].offset < end; i++ {
 		r := img.relocs[i]
 		if r.missing > 0 {
-			return fmt.Errorf("reading image: %#x needs %s", addr, img.missing[r.missing-1])
+			return fmt.Errorf("reading image: %#x needs %q, which is not in it", addr, img.missing[r.missing-1])
 		}
 		var word [size]byte
 		binary.LittleEndian.PutUint64(word[:], r.value)

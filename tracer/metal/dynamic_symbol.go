@@ -79,8 +79,8 @@ func exported(f io.ReaderAt, size int64, name string) (value uint64, found bool,
 	if names := e.Sections[table.Link].Size; names > maxNames { // that there is such a section was checked
 		return 0, false, fmt.Errorf("the names of its symbols take %d bytes, more than %d", names, maxNames)
 	}
-	err = elffile.EachSymbol(e, table, func(n []byte, s elf.Sym64) {
-		if !found && string(n) == name && elf.SectionIndex(s.Shndx) != elf.SHN_UNDEF {
+	err = elffile.EachSymbol(e, table, func(n string, s elf.Sym64) {
+		if !found && n == name && elf.SectionIndex(s.Shndx) != elf.SHN_UNDEF {
 			value, found = s.Value-loadAddress(e), true
 		}
 	})

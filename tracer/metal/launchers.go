@@ -1,7 +1,6 @@
 package metal
 
 import (
-	"bytes"
 	"cmp"
 	"debug/elf"
 	"errors"
@@ -86,11 +85,11 @@ func ReadLaunchers(path string) (c *Launchers, err error) {
 		if table == nil {
 			continue
 		}
-		err := elffile.EachSymbol(e, table, func(name []byte, s elf.Sym64) {
-			if s.Size == 0 || !bytes.Contains(name, []byte(launcherNameSpace)) {
+		err := elffile.EachSymbol(e, table, func(name string, s elf.Sym64) {
+			if s.Size == 0 || !strings.Contains(name, launcherNameSpace) {
 				return
 			}
-			if op := operationOf(string(name)); op != "" {
+			if op := operationOf(name); op != "" {
 				c.functions = append(c.functions, launcherFunction{s.Value, s.Value + s.Size, op})
 			}
 		})

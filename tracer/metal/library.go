@@ -169,26 +169,25 @@ func (l *Library) readSymbols() error {
 			continue
 		}
 		if len(l.symbols) == 0 {
-			l.symbols = make(map[string]elfSymbol, min(table.Size/elf.Sym64Size/2, 1<<16)) // a guess
+			l.symbols = make(map[string]elfSymbol, min(table.Size/elf.Sym64Size/5, 1<<16)) // a guess
 		}
-		err := elffile.EachSymbol(l.elf, table, func(name []byte, s elf.Sym64) {
+		err := elffile.EachSymbol(l.elf, table, func(name string, s elf.Sym64) {
 			if elf.SectionIndex(s.Shndx) == elf.SHN_UNDEF || s.Value == 0 {
 				return
 			}
-			if bytes.Contains(name, []byte(nameSpace)) {
+			if strings.Contains(name, nameSpace) {
 				found = true
-			} else if !bytes.HasPrefix(name, []byte(ofCluster)) && !bytes.HasPrefix(name, []byte(getRiscBinary)) &&
-				!bytes.HasPrefix(name, []byte(ofAssert)) {
+			} else if !strings.HasPrefix(name, ofCluster) && !strings.HasPrefix(name, getRiscBinary) && !strings.HasPrefix(name, ofAssert) {
 				return // only these are looked at
 			}
-			if _, ok := l.symbols[string(name)]; !ok {
-				n := string(name)
-				one := elfSymbol{n, s.Value, s.Size, s.Info}
-				l.symbols[n] = one
-				for _, p := range prefixes {
-					if strings.HasPrefix(n, p) {
-						l.prefixed[p] = append(l.prefixed[p], one)
-					}
+			if _, ok := l.symbols[name]; ok {
+				return
+			}
+			one := elfSymbol{strings.Clone(name), s.Value, s.Size, s.Info} // one of a few
+			l.symbols[one.Name] = one
+			for _, p := range prefixes {
+				if strings.HasPrefix(name, p) {
+					l.prefixed[p] = append(l.prefixed[p], one)
 				}
 			}
 		})
