@@ -104,3 +104,9 @@ func (r *run) sized(p *traced, from origin, device, allocator uint64, capacity *
 	r.emit(aggregator.Event{Kind: aggregator.AllocatorSeen, PID: from.pid, TID: from.tid, Time: from.time,
 		Device: device, Allocator: allocator, Capacity: capacity})
 }
+
+// unknownCapacity is why the capacity of an allocator is not known, and since when.
+type unknownCapacity struct {
+	why   error
+	since time.Time
+}

@@ -2,6 +2,7 @@ package tracer
 
 import (
 	"errors"
+	"fmt"
 	"sync/atomic"
 
 	"github.com/cilium/ebpf"
@@ -98,4 +99,27 @@ func (t *Tracer) Refused() int {
 		}
 	}
 	return n
+}
+
+// Counters sums what the kernel counted on all CPUs.
+func (t *Tracer) Counters() (bpf.MemtraceTtCounters, error) {
+	var sum bpf.MemtraceTtCounters
+	var each []bpf.MemtraceTtCounters
+	if err := t.objects.Counters.Lookup(uint32(0), &each); err != nil {
+		return sum, fmt.Errorf("reading the counters: %w", err)
+	}
+	for _, c := range each {
+		for i := range c.Seen {
+			sum.Seen[i] += c.Seen[i]
+			sum.Lost[i] += c.Lost[i]
+			sum.Unread[i] += c.Unread[i]
+		}
+		sum.Hooked += c.Hooked
+		sum.Truncated += c.Truncated
+		sum.Unreserved += c.Unreserved
+		sum.Clipped += c.Clipped
+		sum.Uncounted += c.Uncounted
+	}
+	sum.Unreserved += t.unreserved.Load()
+	return sum, nil
 }

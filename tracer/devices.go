@@ -1,0 +1,87 @@
+package tracer
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"tt-memtrace/aggregator"
+	"tt-memtrace/tracer/inspect"
+	"tt-memtrace/tracer/memory"
+)
+
+// know makes sure that a buffer's device and allocator were described before it.
+func (r *run) know(p *traced, from origin, device, allocator uint64) {
+	if _, closed := p.closed[device]; closed && p.allocators[allocator] {
+		r.closeFailed(p, from)
+	}
+	r.device(p, from, device)
+	if !p.allocators[allocator] {
+		capacity, err := p.Capacity(allocator)
+		r.sized(p, from, device, allocator, &capacity)
+		if err != nil {
+			p.unknownCapacities[allocator] = unknownCapacity{err, time.Now()}
+			p.awaitCapacity(device) // its banks are asked for again
+		}
+	}
+}
+
+// closeFailed has a process read whose device is used after it began to close, with the allocator
+// that it had: what it holds was taken to be gone, and is not.
+func (r *run) closeFailed(p *traced, from origin) {
+	r.unreadOf(p)
+	p.reconciliation.suspect = time.Now()
+	r.emit(aggregator.Event{Kind: aggregator.ReasonRaised, PID: from.pid, TID: from.tid, Time: from.time,
+		Reason: &aggregator.Reason{Code: aggregator.ReasonOddEvents, Detail: "a device is used after it closed"}})
+}
+
+// uses says whether a process that lives has a chip of a unique id.
+func (r *run) uses(unique uint64) bool {
+	for _, p := range r.processes {
+		if p.chips.Uses(unique) {
+			return true
+		}
+	}
+	return false
+}
+
+// noticeOnce notices once for each process what could not be read of it. That
+// happens to a process which closes its device a moment after its first
+// allocation: what it held is then shown without chips.
+func (p *traced) noticeOnce(r *run, err error) {
+	if !p.noticed {
+		p.noticed = true
+		r.t.opts.Notice(fmt.Sprintf("process %d: %v", p.mapping.PID, err))
+	}
+}
+
+// device describes a device while it is there, unless that was done already. One that cannot be
+// read now is in the accounts without chips, and is asked again later.
+func (r *run) device(p *traced, from origin, address uint64) {
+	chips, met := p.devices[address]
+	if len(chips) > 0 || met && p.unsized[address] != nil {
+		return
+	}
+	d, err := r.chipsOf(p, address)
+	if errors.Is(err, memory.ErrLater) {
+		p.awaitCapacity(address)
+	} else if err != nil {
+		p.awaitCapacity(address)
+		if u := p.unsized[address]; u != nil {
+			u.why = fmt.Errorf("the chips of its device at %#x are unknown: %w", address, err)
+		}
+	}
+	r.opened(p, from, address, d)
+}
+
+func (r *run) opened(p *traced, from origin, address uint64, d inspect.Device) {
+	opened := p.chips.Opened(d, r.names, r.uses)
+	p.devices[address] = opened.Chips
+	r.relations(p.mapping.PID).ringsAgain = true
+	delete(p.closed, address)
+	r.emit(aggregator.Event{Kind: aggregator.DeviceOpen, PID: from.pid, TID: from.tid, Time: from.time,
+		Device: address, Opened: opened})
+	if len(opened.Chips) > 0 {
+		p.chipsRead(address)
+	}
+}

@@ -1,0 +1,220 @@
+package tracer
+
+import (
+	"maps"
+	"time"
+
+	"tt-memtrace/aggregator"
+	"tt-memtrace/bpf"
+	"tt-memtrace/tracer/memory"
+	"tt-memtrace/tracer/proc"
+)
+
+// lossEvery is how often the kernel's counters are read under load.
+const lossEvery = 100 * time.Millisecond
+
+// losses emits the number of records that found the BPF ring buffer full since it was last called.
+func (r *run) losses(now bool) {
+	if !now && time.Since(r.lostAt) < lossEvery {
+		return
+	}
+	r.lostAt = time.Now()
+	since, to := r.countedAt, proc.Now()
+	c, err := r.t.Counters()
+	if err != nil {
+		return
+	}
+	r.countedAt = to
+	var lost, parts, unreadParts uint64
+	for kind, n := range c.Lost {
+		if ofPrograms(bpf.MemtraceTtKind(kind)) {
+			parts += n
+			unreadParts += c.Unread[kind]
+		}
+		if bpf.MemtraceTtKind(kind) != bpf.MemtraceTtKindTT_STACK { // no account lacks it
+			lost += n
+		}
+	}
+	// What could not be read is counted by its kind, also where the record that says so was lost.
+	unreadLost := c.Lost[bpf.MemtraceTtKindTT_UNREAD]
+	parts += min(unreadLost, unreadParts)
+	if lost > r.lost {
+		r.emit(aggregator.Event{Kind: aggregator.Lost, Time: uint64(proc.Monotonic()), Count: lost - r.lost})
+		r.lost, r.lostParts = lost, parts
+		r.lostPrograms = c.Lost[bpf.MemtraceTtKindTT_PROGRAM_GONE]
+		r.suspectAll()
+		for _, p := range r.processes {
+			clear(p.banks) // an allocator may have ended
+		}
+		r.forksLost, r.lossCounted = true, proc.Ticks()
+	}
+	r.findLostForks()
+	if traces := c.Lost[bpf.MemtraceTtKindTT_TRACE] + min(unreadLost, c.Unread[bpf.MemtraceTtKindTT_TRACE]); traces > r.lostTraces {
+		r.lostTraces = traces
+		r.raiseOnAll(aggregator.ReasonTracesMissed)
+	}
+	if marks := c.Lost[bpf.MemtraceTtKindTT_MARK] + min(unreadLost, c.Unread[bpf.MemtraceTtKindTT_MARK]); marks > r.lostMarks {
+		r.lostMarks = marks
+		r.marksMissed()
+	}
+	if allocs := c.Lost[bpf.MemtraceTtKindTT_ALLOC] + min(unreadLost, c.Unread[bpf.MemtraceTtKindTT_ALLOC]); allocs > r.lostAllocs {
+		r.lostAllocs = allocs
+		r.missedAllocs(span{since, proc.Now()})
+	}
+	if uncounted := min(unreadLost, c.Uncounted); uncounted > r.lostUncounted {
+		r.lostUncounted = uncounted
+		r.raiseOnAll(aggregator.ReasonUncounted)
+	}
+	if gone := c.Lost[bpf.MemtraceTtKindTT_WORKLOAD_GONE]; gone > r.lostWorkloads {
+		r.lostWorkloads = gone
+		r.missedWorkloads()
+	}
+	if ends := c.Lost[bpf.MemtraceTtKindTT_EXIT] + c.Lost[bpf.MemtraceTtKindTT_EXEC]; ends > r.lostEnds {
+		r.lostEnds = ends
+		r.missedEnds()
+	}
+}
+
+// raised is when a reason was raised on all processes: by the clock, and in proc.Ticks.
+type raised struct {
+	at    time.Time
+	ticks uint64
+}
+
+// raiseOnAll marks all processes: it can be of any, also of one that is not known yet.
+func (r *run) raiseOnAll(code aggregator.ReasonCode) {
+	r.raised[code] = raised{time.Now(), proc.Ticks()}
+	for pid := range r.processes {
+		r.raise(pid, code)
+	}
+}
+
+// raiseMissed marks a process that was not known, and may have had the library, when all were marked.
+func (r *run) raiseMissed(p *traced) {
+	for code, when := range r.raised {
+		if p.start.Started <= when.ticks && mayPrecede(p.seen, when.at) {
+			r.raise(p.mapping.PID, code)
+		}
+	}
+}
+
+func (r *run) raise(pid uint32, code aggregator.ReasonCode) {
+	r.emit(aggregator.Event{Kind: aggregator.ReasonRaised, PID: pid, Time: uint64(proc.Monotonic()), Reason: &aggregator.Reason{Code: code}})
+}
+
+// ofPrograms says whether what programs have lacks something without a record.
+func ofPrograms(k bpf.MemtraceTtKind) bool {
+	switch k {
+	case bpf.MemtraceTtKindTT_CB, bpf.MemtraceTtKindTT_KERNEL_ADDED, bpf.MemtraceTtKindTT_KERNEL_FILE,
+		bpf.MemtraceTtKindTT_SCRATCHPADS, bpf.MemtraceTtKindTT_PROGRAM_GONE,
+		bpf.MemtraceTtKindTT_PROGRAM_ADDED:
+		return true
+	}
+	return false
+}
+
+// unread handles that a probe could not read what it was to send of a process, or not all
+// of it.
+func (r *run) unread(p *traced, from origin, kind bpf.MemtraceTtKind) {
+	why := aggregator.Reason{Code: aggregator.ReasonReadFailed}
+	switch kind {
+	case bpf.MemtraceTtKindTT_KINDS:
+		why.Code = aggregator.ReasonUncounted
+	case bpf.MemtraceTtKindTT_TRACE:
+		why.Code = aggregator.ReasonTracesMissed
+	case bpf.MemtraceTtKindTT_MARK:
+		why.Code = aggregator.ReasonTracesMissed
+		r.marks[from.pid].doubt()
+	case bpf.MemtraceTtKindTT_WORKLOAD_NAMED:
+		return // the name is had from who launches it
+	default:
+		if rel := r.related[from.pid]; kind == bpf.MemtraceTtKindTT_ALLOC && rel != nil && len(rel.capturing) > 0 {
+			r.raise(from.pid, aggregator.ReasonTracesMissed) // see missedAllocs
+		}
+		p.unread++
+		if ofPrograms(kind) {
+			p.unreadParts++
+		}
+		p.reconciliation.suspect = time.Now()
+	}
+	r.emit(aggregator.Event{Kind: aggregator.ReasonRaised, PID: from.pid, TID: from.tid, Time: from.time, Reason: &why})
+}
+
+// markUnread marks the processes of which something could not be read at once: they are read again, apart. And those
+// whose memory does not answer at all.
+func (r *run) markUnread() {
+	for pid, p := range r.processes {
+		late, hung := r.lateReads(p), p.Hung()
+		if late == p.lateReads && hung == p.hung {
+			continue
+		}
+		why := memory.ErrLater
+		if hung {
+			why = memory.ErrHung
+			p.noticeOnce(r, why)
+		}
+		p.lateReads, p.hung = late, hung
+		r.unreadOf(p)
+		if p.reconciliation.suspect.IsZero() {
+			p.reconciliation.suspect = time.Now()
+		}
+		r.emit(aggregator.Event{Kind: aggregator.ReasonRaised, PID: pid, Time: uint64(proc.Monotonic()),
+			Reason: &aggregator.Reason{Code: aggregator.ReasonReadFailed, Detail: why.Error()}})
+	}
+}
+
+// unreadOf counts that something of a process could not be read, which can be of its programs, if it has any.
+func (r *run) unreadOf(p *traced) {
+	p.unread++
+	if rel := r.related[p.mapping.PID]; rel != nil && len(rel.programs) > 0 {
+		p.unreadParts++
+	}
+}
+
+// lateReads is how many reads of a process and its files were too late so far.
+func (r *run) lateReads(p *traced) uint64 {
+	n := p.Late()
+	for _, o := range p.others {
+		n += o.Late()
+	}
+	if rel := r.related[p.mapping.PID]; rel != nil {
+		n += rel.mem.Late()
+	}
+	return n
+}
+
+// missing is how many events of a process can be missing, and how many of those that make
+// up programs.
+func (r *run) missing(p *traced) (events, parts uint64) {
+	return r.lost + p.unread, r.lostParts + p.unreadParts
+}
+
+// missedEnds finds the processes that ended, or run another program by now: nothing
+// reports that again.
+func (r *run) missedEnds() {
+	pids := maps.Clone(r.targets)
+	for pid := range r.processes {
+		pids[pid] = true
+	}
+	for pid := range r.lookedFor {
+		pids[pid] = true
+	}
+	for pid := range r.untraced {
+		pids[pid] = true
+	}
+	for pid := range pids {
+		from := origin{pid: pid, time: uint64(proc.Monotonic())}
+		p, known := r.processes[pid]
+		if _, started, err := proc.Name(pid); err != nil || !proc.Alive(pid) || known && started != p.start.Started {
+			r.exits(from)
+			r.t.found.Add(pid) // who has its PID by now may have been taken for it
+			continue
+		}
+		if !known {
+			continue
+		}
+		if there, err := proc.MapsAlike(pid, p.mapping); err == nil && !there {
+			r.gone(from)
+		}
+	}
+}

@@ -1,0 +1,156 @@
+package tracer
+
+import (
+	"unsafe"
+
+	"tt-memtrace/aggregator"
+	"tt-memtrace/bpf"
+)
+
+// origin says where something comes from: the process, its thread (0 where none is known),
+// and when, CLOCK_MONOTONIC in ns.
+type origin struct {
+	pid, tid uint32
+	time     uint64
+}
+
+// decode turns one record into events. Records are the kernel's, whole and aligned.
+func (r *run) decode(b []byte) {
+	if len(b) < int(unsafe.Sizeof(bpf.MemtraceTtHead{})) {
+		return
+	}
+	head := (*bpf.MemtraceTtHead)(unsafe.Pointer(&b[0]))
+	r.t.newest.Store(head.Time)
+	from := origin{pid: head.Pid, tid: head.Tid, time: head.Time}
+	switch kind := bpf.MemtraceTtKind(head.Kind); kind {
+	case bpf.MemtraceTtKindTT_ALLOC:
+		e := (*bpf.MemtraceTtAlloc)(unsafe.Pointer(&b[0]))
+		perBank := uint64(head.PerBank)
+		if p, known := r.process(from, head.Library); !known {
+			if perBank == 0 {
+				r.unsizedOf[from.pid] = true
+			}
+		} else {
+			r.know(p, from, e.Device, e.Allocator)
+			if p.reconciliation.forkedFrom != 0 {
+				p.use(e.Device)
+			}
+			p.touch(e.Buffer)
+			p.unhook(e.Buffer)
+			if perBank == 0 {
+				perBank = r.reservedSize(p, from, e)
+			}
+		}
+		r.emit(aggregator.Event{
+			Kind: aggregator.Alloc, Memory: aggregator.Memory(head.Memory), MemoryLayout: head.Layout,
+			PID: from.pid, TID: from.tid, Time: from.time,
+			Device: e.Device, Allocator: e.Allocator, Buffer: e.Buffer,
+			Address: uint64(e.Address), Size: e.Size, PageSize: uint64(e.PageSize), PerBank: perBank,
+			Stack: r.stacks.take(from),
+		})
+		r.markAllocated(from, e.Buffer)
+	case bpf.MemtraceTtKindTT_CB:
+		r.circularBuffer(from, head.Library, b)
+	case bpf.MemtraceTtKindTT_KERNEL_ADDED, bpf.MemtraceTtKindTT_KERNEL_FILE, bpf.MemtraceTtKindTT_KERNEL_COPY,
+		bpf.MemtraceTtKindTT_PROGRAM_ADDED, bpf.MemtraceTtKindTT_WORKLOAD_NAMED, bpf.MemtraceTtKindTT_SCRATCHPADS:
+		r.process(from, head.Library)
+		r.kernel(from, kind, b)
+	case bpf.MemtraceTtKindTT_REFUSED:
+		r.process(from, head.Library)
+		r.refused(from, b)
+	case bpf.MemtraceTtKindTT_TRACE:
+		r.process(from, head.Library)
+		r.trace(from, b)
+	case bpf.MemtraceTtKindTT_MARK:
+		r.process(from, head.Library)
+		r.handleMark(from, (*bpf.MemtraceTtMark)(unsafe.Pointer(&b[0])))
+	case bpf.MemtraceTtKindTT_SHARDED:
+		r.sharded.add(from, b)
+	case bpf.MemtraceTtKindTT_STACK:
+		r.process(from, head.Library)
+		r.stacks.sentAhead.add(from, b)
+	case bpf.MemtraceTtKindTT_PROGRAM_GONE, bpf.MemtraceTtKindTT_WORKLOAD_GONE:
+		if len(b) < int(unsafe.Sizeof(bpf.MemtraceTtGone{})) {
+			return
+		}
+		e := (*bpf.MemtraceTtGone)(unsafe.Pointer(&b[0]))
+		if _, known := r.process(from, head.Library); known && e.Launches.Count > 0 {
+			r.lastLaunches(from.pid, e.Object.Object, &e.Launches)
+		}
+		r.object(from, kind, head.Library, e.Object.Object)
+	default:
+		r.object(from, kind, head.Library, (*bpf.MemtraceTtObject)(unsafe.Pointer(&b[0])).Object)
+	}
+}
+
+// object turns the records that only name an object into events.
+func (r *run) object(from origin, kind bpf.MemtraceTtKind, library uint8, object uint64) {
+	e := aggregator.Event{PID: from.pid, TID: from.tid, Time: from.time}
+	switch kind {
+	case bpf.MemtraceTtKindTT_FREE:
+		if p, known := r.process(from, library); known {
+			if p.unhook(object) {
+				return // it never came into the accounts
+			}
+			p.touch(object)
+		}
+		e.Kind, e.Buffer = aggregator.Free, object
+		r.emit(e)
+		r.marks[from.pid].forget(object)
+	case bpf.MemtraceTtKindTT_HOOKED:
+		if p, known := r.process(from, library); known {
+			p.hook(object)
+		}
+	case bpf.MemtraceTtKindTT_DEVICE_OPEN:
+		p, known := r.process(from, library)
+		if !known {
+			return
+		}
+		r.endsAt(p, object, from.time) // whatever was at this address is gone
+		p.notSubmesh(object)
+		delete(p.devices, object)
+		delete(p.waiting, object)
+		delete(p.closed, object)
+		// Where it is not yet what it will be, its first buffer asks again.
+		if d, err := r.chipsOf(p, object); err == nil {
+			r.opened(p, from, object, d)
+		}
+		p.awaitCapacity(object)
+	case bpf.MemtraceTtKindTT_DEVICE_CLOSE:
+		if p, known := r.take(from); known {
+			r.closes(p, from, library, object)
+		} else {
+			e.Kind, e.Device = aggregator.DeviceClose, object
+			r.emit(e)
+		}
+	case bpf.MemtraceTtKindTT_ALLOCATOR_GONE:
+		if p, known := r.take(from); known {
+			r.endsAt(p, object, from.time)
+			delete(p.allocators, object)
+			delete(p.unknownCapacities, object)
+			p.forgetBanks(object)
+			p.touch(object)
+		}
+		e.Kind, e.Allocator = aggregator.AllocatorGone, object
+		r.emit(e)
+	case bpf.MemtraceTtKindTT_PROGRAM_GONE:
+		if p, known := r.take(from); known {
+			p.make(object)
+			p.noProgram(object)
+		}
+		e.Kind, e.Program = aggregator.ProgramGone, object
+		r.emit(e)
+		r.relations(from.pid).dropProgram(object)
+		r.chipsKnown(from.pid, from.time, object)
+	case bpf.MemtraceTtKindTT_WORKLOAD_GONE:
+		r.relations(from.pid).dropWorkload(object)
+	case bpf.MemtraceTtKindTT_UNREAD:
+		if p, known := r.process(from, library); known {
+			r.unread(p, from, bpf.MemtraceTtKind(object))
+		}
+	case bpf.MemtraceTtKindTT_EXEC:
+		r.execed(from)
+	case bpf.MemtraceTtKindTT_EXIT:
+		r.exits(from)
+	}
+}
