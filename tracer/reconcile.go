@@ -223,18 +223,26 @@ func (b *reconciliation) superseded() bool {
 	return b.early && (b.now.first && b.now.tries == 0 || b.now.lost != b.lost)
 }
 
-// pause is how long after a reading its process is read again, where so many in a row failed or left something out.
-func (rd *reading) pause(failures int, partial bool) time.Duration {
-	took := time.Since(rd.began)
+// schedule sets when a process is read next without a reason: sooner after a reading that failed or left something out.
+func (r *run) schedule(rd *reading, partial bool) {
+	b, took := &rd.of.reconciliation, time.Since(rd.began)
+	if b.failures++; !partial {
+		b.failures = 0
+	}
+	var pause time.Duration
 	switch {
 	case rd.err == nil && rd.result.Unfinished:
-		return 0
 	case rd.err == nil && rd.result.Unsearched != nil, !partial && !rd.first:
-		return max(checkEvery, checkShare*took)
+		pause = max(checkEvery, checkShare*took)
 	case !partial: // one that changed meanwhile is compared once more
-		return max(settle, retryShare*took)
+		pause = max(settle, retryShare*took)
+	default:
+		pause = max(min(checkEvery, settle<<min(b.failures, 10)), retryShare*took)
 	}
-	return max(min(checkEvery, settle<<min(failures, 10)), retryShare*took)
+	if r.relations(rd.of.mapping.PID).readsAnyChips() {
+		pause = min(pause, max(checkEvery, retryShare*took))
+	}
+	b.next = time.Now().Add(pause)
 }
 
 // merge applies what was read of a process. All events from before its end
@@ -254,12 +262,12 @@ func (r *run) merge(rd *reading) {
 	superseded, touched := p.reconciliation.superseded(), p.reconciliation.touched
 	p.reconciliation.now, p.reconciliation.touched = nil, nil
 	p.reconciliation.unfinished = rd.err == nil && rd.result.Unfinished
-	p.reconciliation.failures++
-	p.reconciliation.next = time.Now().Add(rd.pause(p.reconciliation.failures, true))
-	if !rd.first && p.marked == whyTwice {
-		return // what events told of the other build's would be taken out
+	if !rd.first && p.marked == whyTwice { // what events told of the other build's would be taken out
+		r.schedule(rd, true)
+		return
 	}
 	if rd.err != nil {
+		r.schedule(rd, true)
 		if rd.first && !p.reconciliation.failureNoticed && proc.Alive(pid) {
 			p.reconciliation.failureNoticed = true
 			r.t.opts.Notice(fmt.Sprintf("process %d: its buffers from before tracing are unknown: %v", pid, rd.err))
@@ -291,8 +299,6 @@ func (r *run) merge(rd *reading) {
 		r.t.opts.Notice(fmt.Sprintf("process %d: it may hold more than is shown: %v", pid, why))
 	}
 	if !scan.Partial {
-		p.reconciliation.failures = 0
-		p.reconciliation.next = time.Now().Add(rd.pause(0, false))
 		p.reconciliation.read = true
 		if !rd.buffersOnly {
 			p.reconciliation.lost, p.reconciliation.lostParts = rd.lost, rd.lostParts
@@ -338,9 +344,7 @@ func (r *run) merge(rd *reading) {
 	r.unsure(p, from, rd)
 	r.unreserved(p, from, rd)
 	r.addPrograms(p, from, rd.result, touched, told, rd.first, whole, replaced)
-	if soon := time.Now().Add(max(checkEvery, retryShare*time.Since(rd.began))); r.relations(pid).readsAnyChips() && soon.Before(p.reconciliation.next) {
-		p.reconciliation.next = soon
-	}
+	r.schedule(rd, scan.Partial)
 	if !rd.buffersOnly {
 		p.reconciliation.unread = map[uint64]bool{}
 		for _, id := range rd.result.UnreadPrograms {
