@@ -273,12 +273,13 @@ func (r *results) attachPart(p printer) {
 	p(`
 ## Coming, staying and going
 
-At a process with the real runtime on t3k; milliseconds of the clock. The first three are of one process that does so again and
-again; a snapshot is all of `+"`status -p PID`"+`, by a process of its own.
+At a process with the real runtime on t3k; milliseconds of the clock. What is loaded, attached and detached is so by one process, again
+and again; a snapshot is all of `+"`status -p PID`"+`, by a process of its own.
 
-| load the programs | attach, and read what is held | detach | a snapshot | idle, %% of a core | resident memory, MB |
-|---|---|---|---|---|---|
-| %s | %s | %s | %s | %.2f | %.0f |`, spreadOf(a.load), spreadOf(a.attach), spreadOf(a.detach), spreadOf(a.snapshot), a.idle.processor, a.idle.resident)
+| load the programs | attach, and read what is held | one more such process | detach | a snapshot | idle, %% of a core | resident memory, MB | with its readers |
+|---|---|---|---|---|---|---|---|
+| %s | %s | %s | %s | %s | %.2f | %.0f | %.0f |`, spreadOf(a.load), spreadOf(a.attach), spreadOf(a.another), spreadOf(a.detach), spreadOf(a.snapshot), a.idle.processor,
+		a.idle.resident, a.idle.all)
 }
 
 func (r *results) targets(p printer) {
@@ -336,12 +337,13 @@ func (r *results) targets(p printer) {
 	}
 	if a := r.attach; len(a.attach) > 0 {
 		row("load and attach", 150, middle(a.load)+middle(a.attach), " ms")
-		row("detach", 100, middle(a.detach), " ms")
+		row("attach to one more such process", 60, middle(a.another), " ms")
+		row("detach", 60, middle(a.detach), " ms")
 		if n := len(r.resident); n > 0 {
 			row("load, attach and detach at 6 GB of arrays and 14 TiB of address space, to a small process", 1.5, middle(r.resident[n-1].all)/middle(r.resident[0].all), "x")
 		}
 		row("idle", 0.5, a.idle.processor, " % of a core")
-		row("resident memory", 60, a.idle.resident, " MB")
+		row("resident memory", 50, a.idle.resident, " MB")
 	}
 	if l := r.lives; l.count > 0 {
 		row("processor time to trace a short process", 0.3, l.processor, " ms")
@@ -380,7 +382,8 @@ Where the time goes:
   the points of a library are attached at once, the process's memory is searched for devices, allocators and programs, and
   what they hold is read.
 - Of the resident memory %.0f MB are pages of files: the program itself, and the ring's %d MiB, which are mapped twice one behind
-  the other and so counted twice.`, a.idle.files, tracer.DefaultRingBytes>>20)
+  the other and so counted twice. Its readers are up to three processes that read others' memory and files for it; one that is not used for
+  a minute ends. With them, pages that several of these processes have are counted once.`, a.idle.files, tracer.DefaultRingBytes>>20)
 	}
 	if len(r.reader) > 0 {
 		p(`- Producer and reader share %d processors; with as many producing threads as processors the reader has none of its own, and what the

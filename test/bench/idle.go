@@ -17,8 +17,9 @@ import (
 // idling is the cost of the program while nothing happens.
 type idling struct {
 	processor float64 // percent of a core
-	// resident memory, and how much of it are pages of files and of the ring, MB.
-	resident, files float64
+	// resident memory, how much of it are pages of files and of the ring, and what all that it runs takes, where pages
+	// that several have count once, MB.
+	resident, files, all float64
 }
 
 // real builds the real program, for commands that trace processes.
@@ -80,9 +81,32 @@ func stay(pids []uint32, command func(args ...string) *exec.Cmd) (is idling, err
 	if err != nil {
 		return is, err
 	}
-	is = idling{100 * (after.CPUTime() - before.CPUTime()) / while.Seconds(), float64(after.ResidentMemory()) / 1e6, float64(status.RssFile) / 1e6}
-	fmt.Fprintf(os.Stderr, "%d processes: idle %.2f %% of a core, %.1f MB, of which %.1f MB files\n", len(pids), is.processor, is.resident, is.files)
+	all, err := withReaders(p)
+	if err != nil {
+		return is, err
+	}
+	is = idling{100 * (after.CPUTime() - before.CPUTime()) / while.Seconds(), float64(after.ResidentMemory()) / 1e6, float64(status.RssFile) / 1e6, float64(all) / 1e6}
+	fmt.Fprintf(os.Stderr, "%d processes: idle %.2f %% of a core, %.1f MB, of which %.1f MB files; %.1f MB with its readers\n", len(pids), is.processor, is.resident, is.files, is.all)
 	return is, nil
+}
+
+// withReaders is the memory of a process and of those that it started, bytes.
+func withReaders(p procfs.Proc) (bytes uint64, err error) {
+	processes, err := procfs.AllProcs()
+	if err != nil {
+		return 0, err
+	}
+	for _, one := range processes {
+		if st, err := one.Stat(); err != nil || one.PID != p.PID && st.PPID != p.PID {
+			continue
+		}
+		memory, err := one.ProcSMapsRollup()
+		if err != nil {
+			return 0, err
+		}
+		bytes += memory.Pss
+	}
+	return bytes, nil
 }
 
 // benchmark runs those of a package that have a name, and gives the fields of their lines.

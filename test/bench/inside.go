@@ -132,23 +132,32 @@ func (f *fixtures) bursts(r *results) error {
 // attaching is what coming and going takes, and what it costs to stay.
 type attaching struct {
 	load, attach, detach []float64 // ms
+	another              []float64 // ms: what one more such process adds to attach
 	snapshot             []float64 // ms, by a process of its own
 	idle                 idling
+}
+
+// once attaches to processes and detaches.
+func (a *attaching) once(pids ...uint32) error {
+	tr, err := trace(tracer.Options{PIDs: pids})
+	if err != nil {
+		return err
+	}
+	begin := time.Now()
+	if err := tr.close(); err != nil {
+		return err
+	}
+	ms := func(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
+	a.load, a.attach, a.detach = append(a.load, ms(tr.loaded)), append(a.attach, ms(tr.attached)), append(a.detach, ms(time.Since(begin)))
+	return nil
 }
 
 // attachTo attaches to processes and detaches, so many times.
 func attachTo(count int, pids ...uint32) (a attaching, err error) {
 	for range count {
-		tr, err := trace(tracer.Options{PIDs: pids})
-		if err != nil {
+		if err := a.once(pids...); err != nil {
 			return a, err
 		}
-		begin := time.Now()
-		if err := tr.close(); err != nil {
-			return a, err
-		}
-		ms := func(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
-		a.load, a.attach, a.detach = append(a.load, ms(tr.loaded)), append(a.attach, ms(tr.attached)), append(a.detach, ms(time.Since(begin)))
 	}
 	fmt.Fprintf(os.Stderr, "%d processes: load %s, attach %s, detach %s ms\n", len(pids), spreadOf(a.load), spreadOf(a.attach), spreadOf(a.detach))
 	err = real(pids, func(command func(args ...string) *exec.Cmd) (err error) {
