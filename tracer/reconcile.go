@@ -279,65 +279,46 @@ func (r *run) merge(rd *reading) {
 		r.begin(rd)
 		return
 	}
-	r.relations(pid).ringsAgain = true
-	whole, replaced := rd.lostParts != p.reconciliation.lostParts, rd.lostPrograms != p.reconciliation.lostPrograms
-	scan := rd.result.Scan
-	scan.First, scan.Touched = rd.first, touched
-	scan.BuffersOnly, scan.Began = rd.buffersOnly, rd.since
+	r.apply(rd, superseded, touched)
+}
+
+// apply has the accounts take what was read, but for what events superseded.
+func (r *run) apply(rd *reading, superseded bool, touched map[uint64]struct{}) {
+	p := rd.of
+	b, rel := &p.reconciliation, r.relations(p.mapping.PID)
+	rel.ringsAgain = true
+	whole, replaced := rd.lostParts != b.lostParts, rd.lostPrograms != b.lostPrograms
 	// A program that events reported since, with its kernels, was just being made.
-	told := maps.Clone(p.reconciliation.made)
+	told := maps.Clone(b.made)
 	for id := range touched {
-		if c := r.relations(pid).programs[id]; c != nil && len(c.kernels) > 0 {
+		if c := rel.programs[id]; c != nil && len(c.kernels) > 0 {
 			told[id] = true
 		}
 	}
-	// Where programs are not found, what was lost of them stays lost.
-	unfound := whole && !rd.buffersOnly && !scan.ProgramsRead && len(rd.result.Devices) > 0
-	scan.Partial = superseded || rd.result.Unsearched != nil || unfound || (whole || rd.first) && rd.result.UnreadBut(told) > 0 || slices.ContainsFunc(rd.result.UnreadAllocators, func(a uint64) bool { return p.allocators[a] || rd.result.Holds(a) })
-	if why := rd.result.Unsearched; why != nil && !p.reconciliation.failureNoticed {
-		p.reconciliation.failureNoticed = true
-		r.t.opts.Notice(fmt.Sprintf("process %d: it may hold more than is shown: %v", pid, why))
+	scan := rd.result.Scan
+	scan.First, scan.Touched = rd.first, touched
+	scan.BuffersOnly, scan.Began = rd.buffersOnly, rd.since
+	scan.Partial = superseded || rd.lacks(whole, told)
+	if why := rd.result.Unsearched; why != nil && !b.failureNoticed {
+		b.failureNoticed = true
+		r.t.opts.Notice(fmt.Sprintf("process %d: it may hold more than is shown: %v", p.mapping.PID, why))
 	}
 	if !scan.Partial {
-		p.reconciliation.read = true
+		b.read = true
 		if !rd.buffersOnly {
-			p.reconciliation.lost, p.reconciliation.lostParts = rd.lost, rd.lostParts
-			p.reconciliation.lostPrograms = rd.lostPrograms
+			b.lost, b.lostParts, b.lostPrograms = rd.lost, rd.lostParts, rd.lostPrograms
 		}
 	}
-	from := origin{pid: pid, time: rd.at}
-	if !rd.buffersOnly && rd.result.Unsearched == nil && p.marked != whyTwice {
-		// An allocator that is nowhere ended, and its record was lost.
-		for a := range p.allocators {
-			if _, ok := touched[a]; !ok && !p.reconciliation.met[a] && !slices.Contains(rd.result.Found, a) {
-				r.object(from, bpf.MemtraceTtKindTT_ALLOCATOR_GONE, 0, a)
-			}
-		}
-	}
-	// A device that closed, or an allocator that ended while it was read, is not made known again. One that closed
-	// before has opened again, and the record of that was lost.
-	gone := func(device, allocator uint64) bool {
-		_, ended := touched[allocator]
-		at, closed := p.closed[device]
-		return closed && at >= rd.since || ended
-	}
+	from := origin{pid: p.mapping.PID, time: rd.at}
+	r.endAllocators(from, rd, touched)
+	// All are looked at before one is made known, which changes what is closed.
 	open := maps.Clone(rd.result.Devices)
-	maps.DeleteFunc(open, gone)
+	maps.DeleteFunc(open, func(device, allocator uint64) bool { return rd.gone(device, allocator, touched) })
 	if len(open) > 0 {
 		defer p.Together()()
 	}
-	for device, allocator := range open {
-		r.device(p, from, device)
-		if allocator != 0 {
-			r.know(p, from, device, allocator)
-		}
-	}
-	for _, h := range rd.result.Scan.Buffers {
-		if _, ok := touched[h.Buffer]; !ok && !gone(h.Device, h.Allocator) {
-			r.know(p, from, h.Device, h.Allocator)
-		}
-	}
-	r.emit(aggregator.Event{Kind: aggregator.AllocatorsScanned, PID: pid, Time: rd.at, Scan: &scan})
+	r.knowDevices(from, rd, open, touched)
+	r.emit(aggregator.Event{Kind: aggregator.AllocatorsScanned, PID: from.pid, Time: rd.at, Scan: &scan})
 	if replaced && scan.ProgramsRead {
 		r.endPrograms(from, scan.Programs, touched)
 	}
@@ -346,14 +327,61 @@ func (r *run) merge(rd *reading) {
 	r.addPrograms(p, from, rd.result, touched, told, rd.first, whole, replaced)
 	r.schedule(rd, scan.Partial)
 	if !rd.buffersOnly {
-		p.reconciliation.unread = map[uint64]bool{}
+		b.unread = map[uint64]bool{}
 		for _, id := range rd.result.UnreadPrograms {
-			p.reconciliation.unread[id] = true
+			b.unread[id] = true
 		}
 	}
 	if rd.first && !scan.Partial {
 		p.start.Late = false
 		r.describe(p, rd.at)
+	}
+}
+
+// lacks says whether something that matters was not read: whole is that records which make up programs were lost, and
+// told are the programs that events told all of.
+func (rd *reading) lacks(whole bool, told map[uint64]bool) bool {
+	scan := rd.result
+	// Where programs are not found, what was lost of them stays lost.
+	unfound := whole && !rd.buffersOnly && !scan.Scan.ProgramsRead && len(scan.Devices) > 0
+	return scan.Unsearched != nil || unfound || (whole || rd.first) && scan.UnreadBut(told) > 0 ||
+		slices.ContainsFunc(scan.UnreadAllocators, func(a uint64) bool { return rd.of.allocators[a] || scan.Holds(a) })
+}
+
+// endAllocators ends those that are nowhere: the records of their ends were lost.
+func (r *run) endAllocators(from origin, rd *reading, touched map[uint64]struct{}) {
+	p := rd.of
+	if rd.buffersOnly || rd.result.Unsearched != nil || p.marked == whyTwice {
+		return
+	}
+	for a := range p.allocators {
+		if _, ok := touched[a]; !ok && !p.reconciliation.met[a] && !slices.Contains(rd.result.Found, a) {
+			r.object(from, bpf.MemtraceTtKindTT_ALLOCATOR_GONE, 0, a)
+		}
+	}
+}
+
+// gone says whether a device closed, or its allocator ended, while they were read.
+func (rd *reading) gone(device, allocator uint64, touched map[uint64]struct{}) bool {
+	_, ended := touched[allocator]
+	at, closed := rd.of.closed[device]
+	return closed && at >= rd.since || ended
+}
+
+// knowDevices makes the devices and allocators known that are open. One that closed before has opened again, and the record of
+// that was lost.
+func (r *run) knowDevices(from origin, rd *reading, open map[uint64]uint64, touched map[uint64]struct{}) {
+	p := rd.of
+	for device, allocator := range open {
+		r.device(p, from, device)
+		if allocator != 0 {
+			r.know(p, from, device, allocator)
+		}
+	}
+	for _, h := range rd.result.Scan.Buffers {
+		if _, ok := touched[h.Buffer]; !ok && !rd.gone(h.Device, h.Allocator, touched) {
+			r.know(p, from, h.Device, h.Allocator)
+		}
 	}
 }
 
