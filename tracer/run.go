@@ -166,20 +166,10 @@ func (r *run) loop(ctx context.Context) error {
 		// Whoever ends this has done with what he wants to see: all that is in the
 		// ring by now is read once more.
 		done := ctx.Err() != nil
-		switch {
-		case done, len(r.syncs) > 0 && !r.waits(), len(readings) > 0, len(ended) > 0, len(r.later) > 0:
+		if done || len(r.syncs) > 0 && !r.waits() || len(readings) > 0 || len(ended) > 0 || len(r.later) > 0 {
 			r.t.reader.SetDeadline(time.Now())
-		case sleeping && len(r.ends) > 0:
-			r.t.reader.SetDeadline(time.Now().Add(drainEvery))
-		case sleeping && r.anySuspect():
-			r.t.reader.SetDeadline(time.Now().Add(settle / 2))
-		case sleeping && len(r.processes)+len(r.lookedFor) > 0:
-			// Launches do not wake the reader.
-			r.t.reader.SetDeadline(time.Now().Add(launchEvery))
-		case sleeping:
-			r.t.reader.SetDeadline(time.Time{})
-		default:
-			r.t.reader.SetDeadline(time.Now().Add(drainEvery))
+		} else {
+			r.t.reader.SetDeadline(r.deadline(sleeping))
 		}
 		n, err := r.drain(&record)
 		if r.t.caughtUp.Load() == 0 {
@@ -201,26 +191,7 @@ func (r *run) loop(ctx context.Context) error {
 		} else {
 			empty++
 		}
-		for _, a := range r.later {
-			r.add(a, uint64(proc.Monotonic()))
-		}
-		r.later = r.later[:0]
-		r.announcements()
-		r.scratchpads(done || len(r.syncs) > 0)
-		r.capacities(done || len(r.syncs) > 0)
-		r.closings(done || len(r.syncs) > 0)
-		r.losses(done || len(r.syncs) > 0)
-		r.counted(done || len(r.syncs) > 0 || r.over())
-		for _, rd := range readings {
-			r.merge(rd)
-		}
-		for _, pid := range ended {
-			r.gone(origin{pid: pid, time: uint64(proc.Monotonic())})
-		}
-		r.markUnread()
-		r.check()
-		r.leave()
-		r.flush()
+		r.conclude(readings, ended, done || len(r.syncs) > 0)
 		if r.ready != nil && (done || !r.reading()) {
 			r.ready()
 			r.ready = nil
@@ -239,6 +210,46 @@ func (r *run) loop(ctx context.Context) error {
 			return nil
 		}
 	}
+}
+
+// deadline is until when records are waited for; the zero time where only one wakes the reader.
+func (r *run) deadline(sleeping bool) time.Time {
+	wait := drainEvery
+	switch {
+	case !sleeping, len(r.ends) > 0:
+	case r.anySuspect():
+		wait = settle / 2
+	case len(r.processes)+len(r.lookedFor) > 0:
+		wait = launchEvery // launches do not wake the reader
+	default:
+		return time.Time{}
+	}
+	return time.Now().Add(wait)
+}
+
+// conclude does what follows from the records that were read: at once what has its time otherwise, where someone waits for all that
+// happened so far.
+func (r *run) conclude(readings []*reading, ended []uint32, now bool) {
+	for _, a := range r.later {
+		r.add(a, uint64(proc.Monotonic()))
+	}
+	r.later = r.later[:0]
+	r.announcements()
+	r.scratchpads(now)
+	r.capacities(now)
+	r.closings(now)
+	r.losses(now)
+	r.counted(now || r.over())
+	for _, rd := range readings {
+		r.merge(rd)
+	}
+	for _, pid := range ended {
+		r.gone(origin{pid: pid, time: uint64(proc.Monotonic())})
+	}
+	r.markUnread()
+	r.check()
+	r.leave()
+	r.flush()
 }
 
 // waits says whether something is still to be done about what has happened.
