@@ -22,6 +22,7 @@ import (
 	"tt-memtrace/aggregator"
 	"tt-memtrace/bpf"
 	"tt-memtrace/test/fixture"
+	"tt-memtrace/test/program"
 	"tt-memtrace/tracer/discover"
 	"tt-memtrace/tracer/proc"
 )
@@ -362,14 +363,13 @@ func TestShortProcessesLeaveNoState(t *testing.T) {
 // tracing is the processor time that this process and those that read for it had, beside a driver.
 func tracing(t *testing.T, driver *fixture.Process) time.Duration {
 	t.Helper()
-	all, err := procfs.AllProcs()
+	all, err := program.WithChildren(os.Getpid())
 	if err != nil {
 		t.Fatal(err)
 	}
 	sum := time.Duration(0)
 	for _, p := range all {
-		st, err := p.Stat()
-		if err == nil && p.PID != int(driver.PID) && (p.PID == os.Getpid() || st.PPID == os.Getpid()) {
+		if p.PID != int(driver.PID) {
 			used, _ := proc.ProcessorTime(uint32(p.PID))
 			sum += used
 		}

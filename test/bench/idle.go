@@ -92,14 +92,11 @@ func stay(pids []uint32, command func(args ...string) *exec.Cmd) (is idling, err
 
 // withReaders is the memory of a process and of those that it started, bytes.
 func withReaders(p procfs.Proc) (bytes uint64, err error) {
-	processes, err := procfs.AllProcs()
+	processes, err := program.WithChildren(p.PID)
 	if err != nil {
 		return 0, err
 	}
 	for _, one := range processes {
-		if st, err := one.Stat(); err != nil || one.PID != p.PID && st.PPID != p.PID {
-			continue
-		}
 		memory, err := one.ProcSMapsRollup()
 		if err != nil {
 			return 0, err

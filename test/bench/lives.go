@@ -6,9 +6,8 @@ import (
 	"os"
 	"time"
 
-	"github.com/prometheus/procfs"
-
 	"tt-memtrace/test/fixture"
+	"tt-memtrace/test/program"
 	"tt-memtrace/tracer"
 )
 
@@ -81,13 +80,12 @@ func (f *fixtures) storms(r *results) (err error) {
 // tracersTime is what this process and those that read for it had of processors, which
 // leaves out a driver.
 func tracersTime(driver *fixture.Process) (sum time.Duration, err error) {
-	all, err := procfs.AllProcs()
+	all, err := program.WithChildren(os.Getpid())
 	if err != nil {
 		return 0, err
 	}
 	for _, p := range all {
-		st, err := p.Stat()
-		if err != nil || p.PID == int(driver.PID) || p.PID != os.Getpid() && st.PPID != os.Getpid() {
+		if p.PID == int(driver.PID) {
 			continue
 		}
 		ns, err := processorTime(uint32(p.PID))

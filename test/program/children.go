@@ -1,0 +1,16 @@
+package program
+
+import (
+	"slices"
+
+	"github.com/prometheus/procfs"
+)
+
+// WithChildren are a process and those that it started, as far as they live.
+func WithChildren(pid int) ([]procfs.Proc, error) {
+	all, err := procfs.AllProcs()
+	return slices.DeleteFunc(all, func(p procfs.Proc) bool {
+		st, err := p.Stat()
+		return err != nil || p.PID != pid && st.PPID != pid
+	}), err
+}
