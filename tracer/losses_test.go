@@ -180,7 +180,7 @@ func TestLostExecOfWhatIsFoundAgain(t *testing.T) {
 // Events of before a reading began are told from later ones: not all probes were in then.
 func TestEventsOfBeforeAReading(t *testing.T) {
 	p := &traced{}
-	p.reconciliation.now, p.reconciliation.touched = &reading{first: true, since: 10}, map[uint64]struct{}{}
+	p.reconciliation.now = &reading{first: true, since: 10, touched: map[uint64]struct{}{}}
 	for _, c := range []struct {
 		at    uint64
 		early bool

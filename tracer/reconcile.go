@@ -21,10 +21,8 @@ type reconciliation struct {
 	forkedFrom uint32
 	// read: its own allocators were scanned once.
 	read bool
-	// now is the reading that is under way, and touched the objects of events since
-	// its last try began: these supersede the scanned values.
-	now     *reading
-	touched map[uint64]struct{}
+	// now is the reading that is under way.
+	now *reading
 	// early: there were events after it was asked for, of before it began.
 	early bool
 	// met are the allocators that are known since it began.
@@ -66,6 +64,8 @@ type reading struct {
 	// buffersOnly: only the buffers of known allocators are read. since is when its last try began.
 	buffersOnly bool
 	since       uint64
+	// touched are the objects of events since then: these supersede the scanned values.
+	touched map[uint64]struct{}
 	// others are the builds of the runtime that the process is not read by, and open those of them that have
 	// devices open.
 	others []another
@@ -98,7 +98,7 @@ const (
 // touch notes an event of a buffer, an allocator or a program while the process is read.
 func (p *traced) touch(id uint64) {
 	if b := &p.reconciliation; b.now != nil {
-		b.touched[id] = struct{}{}
+		b.now.touched[id] = struct{}{}
 		b.early = b.early || p.last < b.now.since
 	}
 }
@@ -124,7 +124,8 @@ func (r *run) begin(rd *reading) {
 	p := rd.of
 	rd.lost, rd.lostParts = r.missing(p)
 	rd.lostPrograms = r.lostPrograms
-	p.reconciliation.now, p.reconciliation.touched, p.reconciliation.suspect = rd, map[uint64]struct{}{}, time.Time{}
+	p.reconciliation.now, p.reconciliation.suspect = rd, time.Time{}
+	rd.touched = map[uint64]struct{}{}
 	p.reconciliation.early = false
 	p.reconciliation.made, p.reconciliation.met = map[uint64]bool{}, map[uint64]bool{}
 	// Where no event was lost since, its allocators are known.
@@ -259,8 +260,8 @@ func (r *run) merge(rd *reading) {
 	if len(rd.open) > 0 {
 		r.markForGood(p, whyTwice)
 	}
-	superseded, touched := p.reconciliation.superseded(), p.reconciliation.touched
-	p.reconciliation.now, p.reconciliation.touched = nil, nil
+	superseded := p.reconciliation.superseded()
+	p.reconciliation.now = nil
 	p.reconciliation.unfinished = rd.err == nil && rd.result.Unfinished
 	if !rd.first && p.marked == whyTwice { // what events told of the other build's would be taken out
 		r.schedule(rd, true)
@@ -279,24 +280,24 @@ func (r *run) merge(rd *reading) {
 		r.begin(rd)
 		return
 	}
-	r.apply(rd, superseded, touched)
+	r.apply(rd, superseded)
 }
 
 // apply has the accounts take what was read, but for what events superseded.
-func (r *run) apply(rd *reading, superseded bool, touched map[uint64]struct{}) {
+func (r *run) apply(rd *reading, superseded bool) {
 	p := rd.of
 	b, rel := &p.reconciliation, r.relations(p.mapping.PID)
 	rel.ringsAgain = true
 	whole, replaced := rd.lostParts != b.lostParts, rd.lostPrograms != b.lostPrograms
 	// A program that events reported since, with its kernels, was just being made.
 	told := maps.Clone(b.made)
-	for id := range touched {
+	for id := range rd.touched {
 		if c := rel.programs[id]; c != nil && len(c.kernels) > 0 {
 			told[id] = true
 		}
 	}
 	scan := rd.result.Scan
-	scan.First, scan.Touched = rd.first, touched
+	scan.First, scan.Touched = rd.first, rd.touched
 	scan.BuffersOnly, scan.Began = rd.buffersOnly, rd.since
 	scan.Partial = superseded || rd.lacks(whole, told)
 	if why := rd.result.Unsearched; why != nil && !b.failureNoticed {
@@ -310,21 +311,21 @@ func (r *run) apply(rd *reading, superseded bool, touched map[uint64]struct{}) {
 		}
 	}
 	from := origin{pid: p.mapping.PID, time: rd.at}
-	r.endAllocators(from, rd, touched)
+	r.endAllocators(from, rd)
 	// All are looked at before one is made known, which changes what is closed.
 	open := maps.Clone(rd.result.Devices)
-	maps.DeleteFunc(open, func(device, allocator uint64) bool { return rd.gone(device, allocator, touched) })
+	maps.DeleteFunc(open, rd.gone)
 	if len(open) > 0 {
 		defer p.Together()()
 	}
-	r.knowDevices(from, rd, open, touched)
+	r.knowDevices(from, rd, open)
 	r.emit(aggregator.Event{Kind: aggregator.AllocatorsScanned, PID: from.pid, Time: rd.at, Scan: &scan})
 	if replaced && scan.ProgramsRead {
-		r.endPrograms(from, scan.Programs, touched)
+		r.endPrograms(from, rd)
 	}
 	r.unsure(p, from, rd)
 	r.unreserved(p, from, rd)
-	r.addPrograms(p, from, rd.result, touched, told, rd.first, whole, replaced)
+	r.addPrograms(from, rd, told, whole, replaced)
 	r.schedule(rd, scan.Partial)
 	if !rd.buffersOnly {
 		b.unread = map[uint64]bool{}
@@ -349,28 +350,28 @@ func (rd *reading) lacks(whole bool, told map[uint64]bool) bool {
 }
 
 // endAllocators ends those that are nowhere: the records of their ends were lost.
-func (r *run) endAllocators(from origin, rd *reading, touched map[uint64]struct{}) {
+func (r *run) endAllocators(from origin, rd *reading) {
 	p := rd.of
 	if rd.buffersOnly || rd.result.Unsearched != nil || p.marked == whyTwice {
 		return
 	}
 	for a := range p.allocators {
-		if _, ok := touched[a]; !ok && !p.reconciliation.met[a] && !slices.Contains(rd.result.Found, a) {
+		if _, ok := rd.touched[a]; !ok && !p.reconciliation.met[a] && !slices.Contains(rd.result.Found, a) {
 			r.object(from, bpf.MemtraceTtKindTT_ALLOCATOR_GONE, 0, a)
 		}
 	}
 }
 
 // gone says whether a device closed, or its allocator ended, while they were read.
-func (rd *reading) gone(device, allocator uint64, touched map[uint64]struct{}) bool {
-	_, ended := touched[allocator]
+func (rd *reading) gone(device, allocator uint64) bool {
+	_, ended := rd.touched[allocator]
 	at, closed := rd.of.closed[device]
 	return closed && at >= rd.since || ended
 }
 
 // knowDevices makes the devices and allocators known that are open. One that closed before has opened again, and the record of
 // that was lost.
-func (r *run) knowDevices(from origin, rd *reading, open map[uint64]uint64, touched map[uint64]struct{}) {
+func (r *run) knowDevices(from origin, rd *reading, open map[uint64]uint64) {
 	p := rd.of
 	for device, allocator := range open {
 		r.device(p, from, device)
@@ -379,7 +380,7 @@ func (r *run) knowDevices(from origin, rd *reading, open map[uint64]uint64, touc
 		}
 	}
 	for _, h := range rd.result.Scan.Buffers {
-		if _, ok := touched[h.Buffer]; !ok && !rd.gone(h.Device, h.Allocator, touched) {
+		if _, ok := rd.touched[h.Buffer]; !ok && !rd.gone(h.Device, h.Allocator) {
 			r.know(p, from, h.Device, h.Allocator)
 		}
 	}
@@ -426,13 +427,13 @@ func (r *run) unreserved(p *traced, from origin, rd *reading) {
 
 // endPrograms ends those that are not among the ones that live: their ends were lost, and the launches of another workload at the
 // address of theirs would count as theirs too.
-func (r *run) endPrograms(from origin, live []uint64, touched map[uint64]struct{}) {
+func (r *run) endPrograms(from origin, rd *reading) {
 	known := map[uint64]bool{}
-	for _, id := range live {
+	for _, id := range rd.result.Scan.Programs {
 		known[id] = true
 	}
 	for id := range r.relations(from.pid).programs {
-		if _, since := touched[id]; !since && !known[id] {
+		if _, since := rd.touched[id]; !since && !known[id] {
 			r.object(from, bpf.MemtraceTtKindTT_PROGRAM_GONE, 0, id)
 		}
 	}
@@ -442,13 +443,14 @@ func (r *run) endPrograms(from origin, live []uint64, touched map[uint64]struct{
 // Whole: those that are known were read too, as they may lack what was lost. Replaced: the end of
 // one may have been lost, and another be at its address. Of a program that was placed or launched
 // since, the kernels are taken in: they may have been added before.
-func (r *run) addPrograms(p *traced, from origin, b *inspect.ProcessScan, touched map[uint64]struct{}, told map[uint64]bool, first, whole, replaced bool) {
+func (r *run) addPrograms(from origin, rd *reading, told map[uint64]bool, whole, replaced bool) {
+	p, b := rd.of, rd.result
 	rel := r.relations(from.pid)
 	for _, h := range b.Programs {
-		_, since := touched[h.ID]
+		_, since := rd.touched[h.ID]
 		known := rel.program(h.ID).kernels
 		mended := (p.reconciliation.unread[h.ID] || rel.readsChips(h.ID)) && !slices.Contains(b.UnreadPrograms, h.ID)
-		if p.reconciliation.made[h.ID] || len(known) > 0 && !mended && (!whole && (!since || !first) || slices.Contains(b.UnreadPrograms, h.ID)) {
+		if p.reconciliation.made[h.ID] || len(known) > 0 && !mended && (!whole && (!since || !rd.first) || slices.Contains(b.UnreadPrograms, h.ID)) {
 			continue
 		}
 		if replaced && !since && len(known) > 0 {
@@ -472,7 +474,7 @@ func (r *run) addPrograms(p *traced, from origin, b *inspect.ProcessScan, touche
 			}
 		}
 		for _, c := range h.Copies {
-			if _, since := touched[c.Buffer]; !since {
+			if _, since := rd.touched[c.Buffer]; !since {
 				r.emit(aggregator.Event{Kind: aggregator.KernelsCopied, PID: from.pid, Time: from.time, Program: h.ID, Buffer: c.Buffer, Address: c.Address})
 			}
 		}

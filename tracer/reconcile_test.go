@@ -24,7 +24,7 @@ func TestDeviceClosedWhileItIsRead(t *testing.T) {
 		r.t.opts.Notice = func(s string) { t.Error(s) }
 		rd := &reading{of: p, first: true, result: &inspect.ProcessScan{Devices: map[uint64]uint64{device: allocator}}}
 		rd.result.Scan.Buffers = []aggregator.LiveBuffer{{Buffer: buffer, Device: device, Allocator: allocator}}
-		p.reconciliation.now, p.reconciliation.touched = rd, map[uint64]struct{}{}
+		p.reconciliation.now, rd.touched = rd, map[uint64]struct{}{}
 		happens(r, p)
 		r.merge(rd)
 		for _, e := range r.batch {

@@ -32,7 +32,7 @@ func beingRead(t *testing.T, first bool) (*run, *traced, *reading) {
 // nextReading has the process be read, for the first time or again.
 func (p *traced) nextReading(first bool) *reading {
 	rd := &reading{of: p, first: first, result: &inspect.ProcessScan{}}
-	p.reconciliation.now, p.reconciliation.touched = rd, map[uint64]struct{}{}
+	p.reconciliation.now, rd.touched = rd, map[uint64]struct{}{}
 	return rd
 }
 
@@ -536,7 +536,7 @@ func TestLostPartsOfProgramsStayLost(t *testing.T) {
 			t.Errorf("%s: marked with %+v", test.what, s.Reasons)
 		}
 		rd = &reading{of: p}
-		p.reconciliation.now, p.reconciliation.touched = rd, map[uint64]struct{}{}
+		p.reconciliation.now, rd.touched = rd, map[uint64]struct{}{}
 	}
 }
 
