@@ -264,7 +264,7 @@ func (a *Aggregator) Apply(e *Event) {
 		if d := p.devices[e.Device]; d != nil {
 			d.closed = true
 			p.checkPlaced(e.Time)
-			a.removeProgramsOn(p, e, e.Device)
+			a.endProgramsOn(p, e, e.Device)
 			p.dropRings(e.Device)
 			p.dropTracesOf(e.Device)
 			p.emptied = p.emptied || d.live == 0 // its allocator may have ended before
@@ -391,7 +391,7 @@ func (a *Aggregator) open(p *process, e *Event) {
 	case old.closed || len(old.shares) > 0 && !slices.Equal(old.opened.Chips, opened.Chips):
 		// The address of a closed device was reused.
 		a.dropAll(p, e.Kind, e.Time, func(b *buffer) bool { return b.device == old })
-		a.removeProgramsOn(p, e, e.Device)
+		a.endProgramsOn(p, e, e.Device)
 		p.dropRings(e.Device)
 		p.dropTracesOf(e.Device)
 	case len(old.shares) > 0:

@@ -451,10 +451,27 @@ func (a *Aggregator) removeProgram(p *process, e *Event, id uint64) {
 	delete(p.programs, id)
 }
 
-// removeProgramsOn removes what programs placed and loaded through a closed
-// device. A program can outlive its device.
-func (a *Aggregator) removeProgramsOn(p *process, e *Event, device uint64) {
+// endProgramsOn has what programs placed and loaded through a device that closed pass to the chips'
+// own devices. A program keeps what it has until it ends or the chip closes, whatever becomes of the
+// mesh that it ran on; it can outlive the chip's device.
+func (a *Aggregator) endProgramsOn(p *process, e *Event, device uint64) {
+	chips := map[*share]uint64{}
+	for at, d := range p.devices {
+		if at != device && d.described && !d.closed && !d.opened.Mesh && len(d.shares) == 1 {
+			chips[d.shares[0]] = at
+		}
+	}
 	for id, pr := range p.programs {
+		for at, l := range pr.on {
+			if chip, open := chips[at.share]; open && l.device == device {
+				l.device = chip
+			}
+		}
+		for s, d := range pr.loaded {
+			if chip, open := chips[s]; open && d == device {
+				pr.loaded[s] = chip
+			}
+		}
 		if a.removeProgramOn(p, e, id, device) && len(pr.on)+len(pr.loaded) == 0 {
 			delete(p.programs, id)
 		}

@@ -125,13 +125,14 @@ func (p *process) events(l *look, names inspect.ChipNames, uses func(uint64) boo
 
 // devicesFound emits events of new devices and allocators, and of those that were closed.
 func (p *process) devicesFound(l *look, names inspect.ChipNames, uses func(uint64) bool, add func(aggregator.Event)) {
-	for _, device := range slices.Sorted(maps.Keys(p.devices)) {
-		if _, ok := l.scan.Devices[device]; !ok {
+	for _, device := range p.openDevices() {
+		if p.hasClosed(device, l.scan) {
 			add(aggregator.Event{Kind: aggregator.DeviceClose, Device: device})
 			p.rings.Drop(device)
 			delete(p.devices, device)
 		}
 	}
+	p.managers = l.scan.Managers
 	read := map[uint64]bool{}
 	for _, a := range l.scan.Scan.Allocators {
 		read[a] = true
@@ -169,6 +170,14 @@ func (p *process) devicesFound(l *look, names inspect.ChipNames, uses func(uint6
 		}
 	}
 	slices.Sort(p.allocators)
+}
+
+// hasClosed says whether a device that was open closed since; another one may have opened at its address.
+func (p *process) hasClosed(device uint64, now *inspect.ProcessScan) bool {
+	_, open := now.Devices[device]
+	manager, read := now.Managers[device]
+	before, known := p.managers[device]
+	return !open || read && known && manager != before
 }
 
 // buffersFound emits events of freed buffers, then of new ones.

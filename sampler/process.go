@@ -46,6 +46,7 @@ type process struct {
 
 	// What it holds, as of the last look that was whole.
 	devices    map[uint64]uint64 // open ones, with their allocators
+	managers   map[uint64]uint64 // sub-device managers, by mesh
 	allocators []uint64
 	buffers    map[uint64]*held
 	// round counts the looks whose buffers were compared.
@@ -384,6 +385,11 @@ func (l *look) read() {
 		l.forkDetail = fork.Detail()
 	}
 	l.scan, l.err = p.Scan(p.library.layout, programs, fork, known)
+	if l.err == nil && len(programs) > 0 && slices.ContainsFunc(p.openDevices(), func(d uint64) bool { return p.hasClosed(d, l.scan) }) {
+		// What programs had there may be gone with its chips.
+		l.unplaced = nil
+		l.scan, l.err = p.Scan(p.library.layout, nil, fork, known)
+	}
 	if l.scan != nil && l.scan.Unsearched != nil && len(p.devices) > 0 && (l.err == nil || errors.Is(l.err, memory.ErrSearchTime)) {
 		l.err = nil
 		l.keep(known)

@@ -1,6 +1,7 @@
 package tracer
 
 import (
+	"slices"
 	"time"
 
 	"tt-memtrace/aggregator"
@@ -74,6 +75,12 @@ func (r *run) closings(now bool) {
 func (r *run) closed(p *traced, device, at uint64) {
 	c := p.closing[device]
 	delete(p.closing, device)
+	// A mesh closes before its chips do: what programs have there passes to the chips' own devices, and ends with these.
+	for mesh, before := range p.closing {
+		if before.origin.time <= c.origin.time && p.shareChips(mesh, device) {
+			r.closed(p, mesh, at)
+		}
+	}
 	from := c.origin
 	from.time = at
 	for submesh, allocator := range c.submeshes {
@@ -126,4 +133,9 @@ func (p *traced) notSubmesh(device uint64) {
 	for _, c := range p.closing {
 		delete(c.submeshes, device)
 	}
+}
+
+// shareChips says whether two devices have a chip in common.
+func (p *traced) shareChips(one, other uint64) bool {
+	return slices.ContainsFunc(p.devices[one], func(c aggregator.Chip) bool { return slices.Contains(p.devices[other], c) })
 }

@@ -37,8 +37,8 @@ var errOpenTime = fmt.Errorf("looking for its devices and allocators took more t
 var isOpenOf = map[string]string{metal.DeviceVtable: metal.DeviceIsOpen, metal.MeshDeviceVtable: metal.MeshIsOpen}
 
 // openDevices finds the devices that a process has open, each with its allocator or 0,
-// and all allocators, of which a device can have more.
-func (in *Inspector) openDevices(found memory.Objects) (devices map[uint64]uint64, allocators []uint64, err error) {
+// and all allocators, of which a device can have more. Orphans are submeshes that outlive their mesh.
+func (in *Inspector) openDevices(found memory.Objects) (devices map[uint64]uint64, allocators, orphans []uint64, err error) {
 	devices = map[uint64]uint64{}
 	var closed []uint64 // allocators
 	late := in.limit(openTime).Over
@@ -52,7 +52,7 @@ func (in *Inspector) openDevices(found memory.Objects) (devices map[uint64]uint6
 	for vtable, isOpen := range isOpenOf {
 		for _, address := range found[in.vptr(vtable)] {
 			if late() {
-				return nil, nil, errOpenTime
+				return nil, nil, nil, errOpenTime
 			}
 			// A device that was closed can still be found.
 			if initialized, err := in.call(isOpen, address); err == nil && initialized&1 == 0 {
@@ -62,6 +62,7 @@ func (in *Inspector) openDevices(found memory.Objects) (devices map[uint64]uint6
 				if a, err := in.allocator(metal.AllocatorOf[vtable], address); err == nil {
 					closed = append(closed, a)
 				}
+				orphans = append(orphans, address)
 				continue
 			}
 			if chips, _, _, err := in.Device(address); err != nil || len(chips) == 0 {
@@ -78,7 +79,7 @@ func (in *Inspector) openDevices(found memory.Objects) (devices map[uint64]uint6
 		if vptr := in.vptr(vtable); vptr != 0 {
 			for _, address := range found[vptr] {
 				if late() {
-					return nil, nil, errOpenTime
+					return nil, nil, nil, errOpenTime
 				}
 				if in.hasBanks(address) {
 					add(address)
@@ -87,7 +88,8 @@ func (in *Inspector) openDevices(found memory.Objects) (devices map[uint64]uint6
 		}
 	}
 	own := slices.Collect(maps.Values(devices))
-	return devices, slices.DeleteFunc(allocators, func(a uint64) bool { return slices.Contains(closed, a) && !slices.Contains(own, a) }), nil
+	allocators = slices.DeleteFunc(allocators, func(a uint64) bool { return slices.Contains(closed, a) && !slices.Contains(own, a) })
+	return devices, allocators, orphans, nil
 }
 
 // objectsAhead reads where devices and allocators begin, many with a request; of more than aheadObjects the rest is read one by one.
@@ -162,8 +164,8 @@ func (in *Inspector) Within(device, mesh uint64) bool {
 // maxMeshDepth bounds how deep submeshes have submeshes.
 const maxMeshDepth = 8
 
-// parentClosed says whether a submesh outlives its mesh: the chips are closed, although it does
-// not know that as long as something refers to it.
+// parentClosed says whether a submesh outlives its mesh: its buffers are gone, although it does not know that. As long as
+// something refers to it, it keeps its chips open.
 func (in *Inspector) parentClosed(mesh uint64) bool {
 	for range maxMeshDepth {
 		if mesh = in.Parent(mesh); mesh == 0 {

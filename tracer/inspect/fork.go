@@ -42,7 +42,7 @@ func (in *Inspector) openIn(pid uint32) (h inheritance, err error) {
 	if err != nil {
 		return h, fmt.Errorf("reading what it was forked from, process %d: %w", pid, err)
 	}
-	devices, allocators, err := other.openDevices(found)
+	devices, allocators, _, err := other.openDevices(found)
 	if err != nil {
 		return h, fmt.Errorf("reading what it was forked from, process %d: %w", pid, err)
 	}

@@ -112,18 +112,6 @@ func (in *Inspector) inRange(mesh uint64, of MeshRange) ([]uint64, error) {
 	return list, nil
 }
 
-// chipsOf are the chips of each device that is open, by the process's numbers, in order.
-func (in *Inspector) chipsOf(open map[uint64]uint64) map[uint64][]uint32 {
-	chips := map[uint64][]uint32{}
-	for d := range open {
-		if list, _, _, err := in.Device(d); err == nil {
-			slices.Sort(list)
-			chips[d] = list
-		}
-	}
-	return chips
-}
-
 // nodesOf finds where workloads keep some programs, among pointers to all, and gives the range of
 // each that it finds: with several workloads, the ranges of all.
 //

@@ -20,6 +20,10 @@ import (
 type ProcessScan struct {
 	// Devices that are open, with their allocators, 0 where unknown.
 	Devices map[uint64]uint64
+	orphans []uint64 // submeshes that outlive their mesh, and keep its chips open
+	// Managers are the numbers of the sub-device managers that the meshes among them opened with, where programs
+	// were read: one that opens next has another, at the same address too.
+	Managers map[uint64]uint64
 	Scan    aggregator.AllocatorScan
 	// Found are all its allocators, where all of its memory was searched.
 	Found []uint64
@@ -64,7 +68,7 @@ func (in *Inspector) Scan(layout *metal.Layout, known map[uint64]bool, fork *For
 		return nil, fmt.Errorf("looking for objects: %w", err)
 	}
 	var allocators []uint64
-	if b.Devices, allocators, err = in.openDevices(found); err != nil {
+	if b.Devices, allocators, b.orphans, err = in.openDevices(found); err != nil {
 		return nil, err
 	}
 	if b.Unsearched == nil {
@@ -102,7 +106,7 @@ func (in *Inspector) HoldsDevices() (bool, error) {
 	if err != nil {
 		return false, fmt.Errorf("looking for devices: %w", err)
 	}
-	devices, _, err := in.openDevices(found)
+	devices, _, _, err := in.openDevices(found)
 	return len(devices) > 0, err
 }
 
@@ -127,24 +131,29 @@ func (in *Inspector) readPrograms(b *ProcessScan, blocks, pointers []uint64, kno
 	}
 	b.Scan.Programs = in.programs(blocks)
 	in = in.withCache()
-	builder, err := in.builder(b.Devices)
+	unknown := slices.DeleteFunc(slices.Clone(b.Scan.Programs), func(id uint64) bool { return known[id] })
+	open, err := in.openDevicesOf(b.Devices, b.orphans)
+	if err != nil {
+		b.UnreadPrograms, b.Why = unknown, err
+		return
+	}
+	b.Managers = open.managers
+	builder, err := in.builder(open)
 	if err != nil {
 		builder.device = 0
 	}
 	var ranges map[uint64][]MeshRange
-	chips := in.chipsOf(b.Devices)
-	unknown := slices.DeleteFunc(slices.Clone(b.Scan.Programs), func(id uint64) bool { return known[id] })
-	if len(unknown) > 0 && len(chips) > 1 {
+	if len(unknown) > 0 && len(open.chips) > 1 {
 		// Without it, those of a mesh with several chips say that theirs are not known.
 		ranges = in.nodesOf(unknown, pointers)
 	}
 	read := in.readEach(unknown, func(in *Inspector, id uint64) *programRead {
 		p := &programRead{}
-		p.Program, p.err = in.describeProgram(id, b.Devices, builder, ranges[id], chips)
+		p.Program, p.err = in.describeProgram(id, open, builder, ranges[id])
 		if p.err != nil {
 			// Perhaps it was just being made.
 			in.resetCache()
-			p.Program, p.err = in.describeProgram(id, b.Devices, builder, ranges[id], chips)
+			p.Program, p.err = in.describeProgram(id, open, builder, ranges[id])
 		}
 		if p.err != nil {
 			in.resetCache()

@@ -305,6 +305,9 @@ func (in *Inspector) placed(program uint64, devices []uint64) (list []PlacedBuff
 	// It is asked for one: on the others it is the same.
 	first := devices[0]
 	_, err = e.call(metal.PlaceCircular, program, first)
+	if !slices.ContainsFunc(list, func(b PlacedBuffer) bool { return b.CB.Kind != aggregator.GlobalCircular }) {
+		list = nil // the runtime places none where all lie in buffers: nothing of its own would need a place
+	}
 	if err == nil && e.has(metal.PlaceDataflow) {
 		device, cores = first, 0
 		_, err = e.call(metal.PlaceDataflow, program, first)
@@ -491,24 +494,6 @@ func (in *Inspector) buildsIn(chip uint32) (root string, err error) {
 	return "", nil
 }
 
-// onlyMesh is for releases that place a program on a mesh as a whole, up to
-// 0.69, and do not keep on which: where there is but one, that, if the program
-// was placed at all.
-func (in *Inspector) onlyMesh(program uint64, open map[uint64]uint64) (list []uint64) {
-	if in.lib.Defines(metal.PerChip) || !in.isPlaced(program) {
-		return nil
-	}
-	for d := range open {
-		if _, mesh, _, err := in.Device(d); err == nil && mesh {
-			list = append(list, d)
-		}
-	}
-	if len(list) != 1 {
-		return nil
-	}
-	return list
-}
-
 // isPlaced says whether a program's circular buffers have addresses.
 func (in *Inspector) isPlaced(program uint64) bool {
 	list, err := in.call(metal.CircularList, program)
@@ -538,13 +523,12 @@ type builder struct {
 }
 
 // builder finds one chip that kernels are built for; they are the same for all.
-func (in *Inspector) builder(open map[uint64]uint64) (b builder, err error) {
-	for d := range open {
-		chips, mesh, _, e := in.Device(d)
-		if e != nil || mesh {
+func (in *Inspector) builder(o *openDevices) (b builder, err error) {
+	for d := range o.allocators {
+		if _, mesh := o.managers[d]; mesh || len(o.chips[d]) != 1 {
 			continue
 		}
-		if b.root, err = in.buildsIn(chips[0]); err == nil {
+		if b.root, err = in.buildsIn(o.chips[d][0]); err == nil {
 			b.device = d
 			return b, nil
 		}
@@ -553,14 +537,13 @@ func (in *Inspector) builder(open map[uint64]uint64) (b builder, err error) {
 }
 
 // describeProgram describes a program that was there before.
-func (in *Inspector) describeProgram(program uint64, open map[uint64]uint64, b builder, ranges []MeshRange, chips map[uint64][]uint32) (h Program, err error) {
+func (in *Inspector) describeProgram(program uint64, o *openDevices, b builder, ranges []MeshRange) (h Program, err error) {
 	h.ID = program
-	h.Devices = in.devicesOf(program, open)
-	if len(h.Devices) == 0 {
-		h.Devices = in.onlyMesh(program, open)
+	if h.Devices, h.ChipsUnknown, err = in.placedOn(program, o); err != nil {
+		return h, err
 	}
 	if len(h.Devices) == 0 {
-		// It was not placed yet. Its kernels may be compiled and loaded later. What it is read from now is in the cache.
+		// It was not placed yet, or on chips that closed since. Its kernels may be compiled and loaded later. What it is read from now is in the cache.
 		h.State = in.ProgramState(program)
 		for _, k := range in.kernels(program) {
 			h.Kernels = append(h.Kernels, Kernel{ID: k, Cores: in.Cores(k)})
@@ -570,7 +553,9 @@ func (in *Inspector) describeProgram(program uint64, open map[uint64]uint64, b b
 	if h.Copies, err = in.kernelCopies(program, h.Devices); err != nil {
 		return h, err
 	}
-	h.Devices, h.Range, h.ChipsUnknown = in.narrow(h.Devices, ranges, chips)
+	if h.ChipsUnknown == nil {
+		h.Devices, h.Range, h.ChipsUnknown = in.narrow(h.Devices, ranges, o.chips)
+	}
 	if h.Placed, err = in.placed(program, h.Devices); err != nil {
 		return h, err
 	}

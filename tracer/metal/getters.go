@@ -39,6 +39,8 @@ var getterTable = []struct {
 	{"bytes of a bank", "capacities and free bytes are unknown", BankSize, askMemories},
 	{"a mesh's coordinates", withoutRange, []string{MeshView}, askOnce},
 	{"the chips of a part of a mesh", withoutRange, []string{DevicesInRange}, askRange},
+	{"a mesh's sub-device manager", withoutManager, []string{MeshManager}, askOnce},
+	{"a program's commands", withoutManager, []string{ProgramCommands}, askOnce},
 	{"a chip's architecture", "architectures are not shown", []string{DeviceArch}, askOnce},
 	{"a mesh's architecture", "architectures are not shown", []string{MeshDeviceArch}, askOnce},
 	{"the process's context", "names of cards are not shown", ContextInstance, askNothing},
@@ -54,6 +56,8 @@ var getterTable = []struct {
 const WithoutRing = "kernel-config rings are not shown"
 
 const withoutRange = "programs for a part of a mesh are counted on all of its chips, and marked"
+
+const withoutManager = "of programs from before tracing that outlived their mesh it is unknown where they are: they may be counted where a mesh opened since"
 
 func askOnce(m *eval.Machine, function, this uint64) ([]uint64, error) {
 	v, err := m.Call(function, this)

@@ -245,6 +245,9 @@ const (
 	DeviceIsOpen     = "_ZNK2tt8tt_metal6Device14is_initializedEv"
 	MeshParent       = "_ZNK2tt8tt_metal11distributed10MeshDevice15get_parent_meshEv"
 	MeshIsOpen       = "_ZNK2tt8tt_metal11distributed10MeshDevice14is_initializedEv"
+	MeshManager      = "_ZNK2tt8tt_metal11distributed10MeshDevice33get_default_sub_device_manager_idEv"
+	ActiveManager    = "_ZNK2tt8tt_metal11distributed10MeshDevice32get_active_sub_device_manager_idEv"
+	NextManager      = "_ZN2tt8tt_metal16SubDeviceManager27next_sub_device_manager_id_E"
 	BankingAllocator = "_ZTVN2tt8tt_metal18L1BankingAllocatorE"
 	MockAllocator    = "_ZTVN2tt8tt_metal12experimental13MockAllocatorE"
 )
@@ -264,6 +267,8 @@ const (
 	CircularAddress = "_ZNK2tt8tt_metal18CircularBufferImpl7addressEv"
 	PerChip         = "_ZN2tt8tt_metal6Device16register_programEPNS0_6detail11ProgramImplE"
 	KernelsOf       = programImpl + "11get_kernelsEj"
+	ProgramCommands = programImpl + "36get_cached_program_command_sequencesEv"
+	TracedCommands  = programImpl + "42get_trace_cached_program_command_sequencesEv"
 	KernelCopy      = "_ZNK2tt8tt_metal6detail11ProgramImpl18get_kernels_bufferEPNS0_7IDeviceE"
 	BufferAddress   = "_ZNK2tt8tt_metal6Buffer7addressEv"
 
