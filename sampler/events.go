@@ -228,8 +228,10 @@ func (p *process) programsFound(l *look, add func(aggregator.Event)) {
 		return
 	}
 	live := map[uint64]bool{}
-	for _, id := range l.scan.Scan.Programs {
-		live[id] = true
+	if len(l.scan.Devices) > 0 { // else they are on no device, and are read again once one opens
+		for _, id := range l.scan.Scan.Programs {
+			live[id] = true
+		}
 	}
 	again := map[uint64]bool{}
 	for _, program := range l.scan.Programs {

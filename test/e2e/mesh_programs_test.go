@@ -7,7 +7,10 @@ import (
 	"os"
 	"slices"
 	"testing"
+	"time"
 
+	"tt-memtrace/aggregator"
+	"tt-memtrace/sampler"
 	"tt-memtrace/test/rig"
 	"tt-memtrace/tracer"
 )
@@ -83,6 +86,84 @@ func TestProgramsOfSingleChips(t *testing.T) {
 				}
 			}
 			send(t, w, "go")
+		})
+	}
+}
+
+// What programs have counts until they end or their chips close, whatever becomes of the mesh that they ran on: for a tracer
+// from the start, for one that comes late, and sampled.
+func TestProgramsOutliveTheirMesh(t *testing.T) {
+	r := placesCircularBuffers(t)
+	for _, cluster := range []string{"n300", "t3k"} {
+		t.Run(cluster, func(t *testing.T) {
+			early := start(t, tracer.Options{Follow: uint32(os.Getpid())})
+			sampled := sample(t, sampler.Options{Follow: uint32(os.Getpid()), Interval: 300 * time.Millisecond})
+			w := workload(t, r, rig.Options{Cluster: cluster, Script: rig.Outlived})
+			rests := 0
+			for ; ; rests++ {
+				m, err := w.Await(rig.EventRest, patience)
+				if err != nil {
+					break // it ended, which the number of rests shows
+				}
+				var said struct {
+					What     string
+					Programs [][2]uint64
+				}
+				if err := json.Unmarshal([]byte(m.Text), &said); err != nil {
+					t.Fatal(err)
+				}
+				want := map[uint32]uint64{}
+				for _, p := range said.Programs {
+					want[uint32(p[0])] = p[1]
+				}
+				var first string
+				look := func(who string, tr *trace) {
+					t.Helper()
+					p, _ := tr.process(w.PID())
+					has, all := map[uint32]uint64{}, ""
+					for _, c := range p.Chips {
+						has[c.Chip.Number] = c.CB.Programs
+						cb := c.CB
+						cb.PeakPhysical, cb.PeakLogical, cb.PeaksAtLeast = 0, 0, false
+						all += fmt.Sprintf("chip %d: %+v, kernels %+v\n", c.Chip.Number, cb, c.Kernel)
+					}
+					if !maps.Equal(has, want) {
+						t.Errorf("%s, %s: %v programs by chip, not %v", said.What, who, has, want)
+					}
+					if first == "" {
+						first = all
+					} else if all != first {
+						t.Errorf("%s, %s:\n%sfrom the start:\n%s", said.What, who, all, first)
+					}
+					for _, why := range p.Reasons {
+						if why.Code != aggregator.ReasonSampled {
+							t.Errorf("%s, %s: %+v", said.What, who, why)
+						}
+					}
+				}
+				early.sync()
+				look("from the start", early)
+				late := start(t, tracer.Options{PIDs: []uint32{uint32(w.PID())}})
+				late.sync()
+				if p, _ := late.process(w.PID()); said.What == "the submesh is closed" && !r.PlacesByChip() {
+					// On which chips that was is not to be had any more.
+					if len(p.Reasons) != 1 || p.Reasons[0].Code != aggregator.ReasonProgramChips {
+						t.Errorf("%s, late: %+v", said.What, p.Reasons)
+					}
+				} else {
+					look("late", late)
+					sampled.rests(w.PID())
+					look("sampled", sampled)
+					again := sample(t, sampler.Options{PIDs: []uint32{uint32(w.PID())}, Interval: 300 * time.Millisecond})
+					again.rests(w.PID())
+					look("sampled late", again)
+				}
+				late.stop()
+				send(t, w, "go")
+			}
+			if rests != 9 {
+				t.Errorf("%d rests", rests)
+			}
 		})
 	}
 }

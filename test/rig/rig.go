@@ -45,10 +45,12 @@ const (
 	Programs = "programs.py" // many operations, one after the other
 	// MeshPrograms runs programs that differ from chip to chip.
 	MeshPrograms = "mesh_programs.py"
-	Traces       = "traces.py"    // one that captures a trace and enters its replay
-	Submesh      = "submesh.py"   // one that closes a mesh whose submesh is referenced
-	Regions      = "regions.py"   // one that fills regions of given sizes
-	Alternate    = "alternate.py" // one that allocates other buffers at the same addresses
+	// Outlived runs programs that outlive the mesh that they ran on.
+	Outlived  = "outlived.py"
+	Traces    = "traces.py"    // one that captures a trace and enters its replay
+	Submesh   = "submesh.py"   // one that closes a mesh whose submesh is referenced
+	Regions   = "regions.py"   // one that fills regions of given sizes
+	Alternate = "alternate.py" // one that allocates other buffers at the same addresses
 )
 
 // Clusters are the names that Options.Cluster takes.
@@ -196,6 +198,9 @@ func (r *Runtime) SlowOnly() bool { return r.Release >= "0.67" && r.Release < "0
 func (r *Runtime) ReadsKernels() bool { return r.Release >= "0.70" }
 func (r *Runtime) PlacesSlowly() bool { return r.Release >= "0.75" }
 
+// PlacesByChip says whether a program keeps on which chips it is placed.
+func (r *Runtime) PlacesByChip() bool { return r.Release >= "0.70" }
+
 // SharesMemory: this release keeps totals of its memory in /dev/shm.
 func (r *Runtime) SharesMemory() bool { return r.Release >= "0.70" }
 
@@ -244,7 +249,7 @@ func (r *Runtime) Prepare(ctx context.Context, o Options) (*Prepared, error) {
 	p.Env = append(p.Env, o.Env...)
 
 	switch {
-	case slices.Contains([]string{Workload, Loop, Programs, MeshPrograms, Traces, Submesh, Regions, Alternate}, o.Script):
+	case slices.Contains([]string{Workload, Loop, Programs, MeshPrograms, Outlived, Traces, Submesh, Regions, Alternate}, o.Script):
 		dir, err := Dir()
 		if err != nil {
 			p.Close()

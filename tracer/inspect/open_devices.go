@@ -18,34 +18,66 @@ import (
 type openDevices struct {
 	// allocators of them, 0 where unknown.
 	allocators map[uint64]uint64
-	// orphans are submeshes that outlive their mesh: they keep its chips open.
-	orphans []uint64
-	// chips of each, orphans too, by the process's numbers, in order.
+	// chips of each, by the process's numbers, in order; also of orphans and the meshes that these are of, which keep
+	// their chips open though they are closed.
 	chips map[uint64][]uint32
-	// managers are the numbers of those that the meshes among them opened with.
+	// managers are the numbers of those that the meshes among all these opened with, and between what they are where that is
+	// not known.
 	managers map[uint64]uint64
+	between  map[uint64]bounds
 }
 
-func (in *Inspector) openDevicesOf(allocators map[uint64]uint64, orphans []uint64) (*openDevices, error) {
-	o := &openDevices{allocators: allocators, orphans: orphans, chips: map[uint64][]uint32{}, managers: map[uint64]uint64{}}
-	for _, d := range slices.AppendSeq(slices.Clone(orphans), maps.Keys(allocators)) {
-		chips, mesh, _, err := in.Device(d)
+// bounds are what a number is at least and at most.
+type bounds struct{ least, most uint64 }
+
+func (in *Inspector) openDevicesOf(allocators map[uint64]uint64, orphans []uint64) *openDevices {
+	o := &openDevices{allocators: allocators, chips: map[uint64][]uint32{}, managers: map[uint64]uint64{}, between: map[uint64]bounds{}}
+	add := func(device uint64) {
+		chips, mesh, _, err := in.Device(device)
 		if err != nil {
-			continue
+			return
 		}
 		slices.Sort(chips)
-		o.chips[d] = chips
+		o.chips[device] = chips
 		if !mesh {
-			continue
+			return
 		}
-		o.managers[d] = 0
-		if in.lib.Defines(metal.MeshManager) && in.lib.Defines(metal.ProgramCommands) {
-			if o.managers[d], err = in.call(metal.MeshManager, d); err != nil {
-				return nil, err
+		// A mesh that does not say so just closes.
+		if n, err := in.call(metal.MeshManager, device); err == nil {
+			o.managers[device] = n
+		}
+	}
+	for d := range allocators {
+		add(d)
+	}
+	for _, d := range orphans {
+		add(d)
+		for mesh, deep := in.Parent(d), 0; mesh != 0 && deep < maxMeshDepth; mesh, deep = in.Parent(mesh), deep+1 {
+			if o.chips[mesh] != nil {
+				break
+			}
+			add(mesh)
+			if _, known := o.managers[mesh]; !known {
+				o.between[mesh] = in.managerBefore(mesh, d, o.managers[d])
+			}
+			if b := o.between[mesh]; b.least == b.most {
+				o.managers[mesh] = b.least
+				delete(o.between, mesh)
 			}
 		}
 	}
-	return o, nil
+	return o
+}
+
+// managerBefore is the number of the manager that a mesh opened with, of which an orphan is a submesh. It is closed, and the
+// manager is gone. But meshes have numbers too, in the order of openings, and each has made one manager at least.
+func (in *Inspector) managerBefore(mesh, orphan, manager uint64) bounds {
+	first, err := in.call(metal.MeshNumber, mesh)
+	own, err2 := in.call(metal.MeshNumber, orphan)
+	if later := own - first; err == nil && err2 == nil && later <= manager && first <= manager-later {
+		return bounds{first, manager - later}
+	}
+	return bounds{0, manager}
 }
 
 // share says whether two devices have a chip in common.
@@ -70,8 +102,14 @@ func (o *openDevices) closed(device, manager uint64) (bool, error) {
 	if manager >= o.since(device) {
 		return false, nil
 	}
-	if slices.ContainsFunc(o.orphans, func(mesh uint64) bool { return o.share(mesh, device) }) {
-		return false, errOrphan // it may have been launched on the mesh of that
+	for mesh, opened := range o.between {
+		switch {
+		case !o.share(mesh, device) || manager < opened.least:
+		case manager >= opened.most:
+			return false, nil
+		default:
+			return false, errOrphan
+		}
 	}
 	return true, nil
 }
@@ -175,31 +213,30 @@ func (in *Inspector) meshOf(o *openDevices, last uint64, launched bool) (list []
 		return meshes, nil, nil
 	}
 	for _, mesh := range meshes {
-		active := o.managers[mesh]
-		if in.lib.Defines(metal.ActiveManager) {
-			if active, err = in.call(metal.ActiveManager, mesh); err != nil {
-				return nil, nil, err
-			}
-		}
-		if last != o.managers[mesh] && last != active {
-			continue
-		}
-		if slices.Contains(o.orphans, mesh) {
+		_, open := o.allocators[mesh]
+		active, err := in.call(metal.ActiveManager, mesh)
+		switch {
+		case last != o.managers[mesh] && (!open || err != nil || last != active):
+		case open:
+			return []uint64{mesh}, nil, nil
+		default:
 			return o.own(mesh), nil, nil
 		}
-		return []uint64{mesh}, nil, nil
 	}
-	// It closed. Where chips of it are open since, another mesh has them that was opened before.
-	var widest uint64
-	for _, mesh := range meshes {
-		closed, err := o.closed(mesh, last)
+	// Its mesh closed, and some of its chips may be open since.
+	for d := range o.allocators {
+		if _, mesh := o.managers[d]; mesh {
+			continue
+		}
+		closed, err := o.closed(d, last)
 		if err != nil {
 			return nil, nil, err
 		}
-		if !closed && (len(list) == 0 || len(o.chips[mesh]) > len(o.chips[widest])) {
-			widest, list = mesh, o.own(mesh)
+		if !closed {
+			list = append(list, d)
 		}
 	}
+	slices.Sort(list)
 	if len(list) > 1 {
 		unknown = errMeshClosed
 	}

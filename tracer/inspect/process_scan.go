@@ -24,7 +24,7 @@ type ProcessScan struct {
 	// Managers are the numbers of the sub-device managers that the meshes among them opened with, where programs
 	// were read: one that opens next has another, at the same address too.
 	Managers map[uint64]uint64
-	Scan    aggregator.AllocatorScan
+	Scan     aggregator.AllocatorScan
 	// Found are all its allocators, where all of its memory was searched.
 	Found []uint64
 	// UnreadAllocators are allocators whose buffers could not be read.
@@ -132,11 +132,7 @@ func (in *Inspector) readPrograms(b *ProcessScan, blocks, pointers []uint64, kno
 	b.Scan.Programs = in.programs(blocks)
 	in = in.withCache()
 	unknown := slices.DeleteFunc(slices.Clone(b.Scan.Programs), func(id uint64) bool { return known[id] })
-	open, err := in.openDevicesOf(b.Devices, b.orphans)
-	if err != nil {
-		b.UnreadPrograms, b.Why = unknown, err
-		return
-	}
+	open := in.openDevicesOf(b.Devices, b.orphans)
 	b.Managers = open.managers
 	builder, err := in.builder(open)
 	if err != nil {

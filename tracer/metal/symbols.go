@@ -245,6 +245,7 @@ const (
 	DeviceIsOpen     = "_ZNK2tt8tt_metal6Device14is_initializedEv"
 	MeshParent       = "_ZNK2tt8tt_metal11distributed10MeshDevice15get_parent_meshEv"
 	MeshIsOpen       = "_ZNK2tt8tt_metal11distributed10MeshDevice14is_initializedEv"
+	MeshNumber       = "_ZNK2tt8tt_metal11distributed10MeshDevice2idEv"
 	MeshManager      = "_ZNK2tt8tt_metal11distributed10MeshDevice33get_default_sub_device_manager_idEv"
 	ActiveManager    = "_ZNK2tt8tt_metal11distributed10MeshDevice32get_active_sub_device_manager_idEv"
 	NextManager      = "_ZN2tt8tt_metal16SubDeviceManager27next_sub_device_manager_id_E"
