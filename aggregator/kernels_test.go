@@ -166,3 +166,46 @@ func TestCopyOfKernelsInDRAM(t *testing.T) {
 		t.Errorf("%d odd events", n)
 	}
 }
+
+// What a program has passes to the chips' own devices when its mesh closes, and ends with these.
+func TestProgramsOutliveTheirMesh(t *testing.T) {
+	const (
+		mesh, first, second = 0x100, 0x200, 0x300
+		program             = 0x10
+	)
+	a := New()
+	apply := func(events ...Event) {
+		t.Helper()
+		for i := range events {
+			a.Apply(&events[i])
+		}
+	}
+	expect := func(what string, want ...uint64) {
+		t.Helper()
+		var buffers, kernels []uint64
+		for _, c := range a.Snapshot().Chips {
+			buffers, kernels = append(buffers, c.CB.Dataflow), append(kernels, c.Kernel.Binaries[ApplicationKernel])
+		}
+		if !slices.Equal(buffers, want) || !slices.Equal(kernels, want) {
+			t.Errorf("%s: dataflow buffers %v, kernels %v by chip, not %v", what, buffers, kernels, want)
+		}
+	}
+	place := []Event{
+		{Kind: CBPlaced, PID: 1, Program: program, Device: mesh, CB: &CircularBuffer{Size: 8, Kind: Dataflow, Ranges: []CoreRange{{}}}},
+		{Kind: KernelLoaded, PID: 1, Program: program, Device: mesh, Kernel: &Kernel{ID: 1, Processor: "brisc"}},
+	}
+	apply(opened(1, mesh, host(0, 1)), opened(1, first, host(0)), opened(1, second, host(1)))
+	apply(place...)
+	expect("placed", 1, 1)
+	apply(closed(1, mesh))
+	expect("the mesh is closed", 1, 1)
+	apply(closed(1, first))
+	expect("and a chip", 0, 1)
+	apply(opened(1, first, host(0)), opened(1, mesh+1, host(0, 1)))
+	expect("and another mesh is open", 0, 1)
+	apply(closed(1, second), closed(1, mesh+1))
+	expect("all of the first one is closed", 0, 0)
+	if list := a.Programs(1); len(list) > 0 {
+		t.Errorf("%+v", list)
+	}
+}

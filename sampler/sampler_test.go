@@ -453,7 +453,7 @@ func TestUnplacedIsReadAgain(t *testing.T) {
 	p := &process{pid: 1, devices: map[uint64]uint64{1: 0}, programs: map[uint64]program{}, buffers: map[uint64]*held{}}
 	scan := func(device uint64, programs []inspect.Program, remained ...uint64) {
 		p.devices = map[uint64]uint64{device: 0}
-		l := &look{p: p, search: true, unplaced: remained, numbers: map[uint64]uint64{16: 3}, scan: &inspect.ProcessScan{Programs: programs}}
+		l := &look{p: p, search: true, unplaced: remained, numbers: map[uint64]uint64{16: 3}, scan: &inspect.ProcessScan{Programs: programs, Devices: p.devices}}
 		l.scan.Scan.Programs, l.scan.Scan.ProgramsRead = []uint64{16}, true
 		p.programsFound(l, func(aggregator.Event) {})
 	}

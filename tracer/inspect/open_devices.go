@@ -126,15 +126,15 @@ func (o *openDevices) own(mesh uint64) (list []uint64) {
 }
 
 var (
-	errNotLaunched = errors.New("whether it was placed before its chips were opened again is unknown: it has no commands")
-	errWhichMesh   = errors.New("on which of the open meshes it was placed is unknown: it has no commands")
+	errNotLaunched = errors.New("whether it was placed before its chips were opened again is unknown: it has no commands that say so")
+	errWhichMesh   = errors.New("on which of the open meshes it was placed is unknown: it has no commands that say so")
 	errMeshClosed  = errors.New("the mesh that it was placed on is not open")
 	errOrphan      = errors.New("whether it was placed before its chips were opened again is unknown: a submesh outlives its mesh")
 )
 
 // lastManager is the number of the last manager that a program was launched with, where it was launched.
 func (in *Inspector) lastManager(program uint64) (last uint64, launched bool, err error) {
-	if !in.lib.Defines(metal.MeshManager) {
+	if !in.lib.Defines(metal.MeshManager) || !in.lib.Defines(metal.ProgramCommands) {
 		return 0, false, nil
 	}
 	p := in.recent()

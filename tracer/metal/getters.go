@@ -57,7 +57,7 @@ const WithoutRing = "kernel-config rings are not shown"
 
 const withoutRange = "programs for a part of a mesh are counted on all of its chips, and marked"
 
-const withoutManager = "of programs from before tracing that outlived their mesh it is unknown where they are: they may be counted where a mesh opened since"
+const withoutManager = "programs from before tracing are not counted where chips were opened again, and marked"
 
 func askOnce(m *eval.Machine, function, this uint64) ([]uint64, error) {
 	v, err := m.Call(function, this)
