@@ -98,6 +98,7 @@ func (r *run) notOpen(p *traced, from origin, device, began uint64) {
 	p.notSubmesh(device)
 	delete(p.closing, device)
 	delete(p.devices, device)
+	delete(p.meshes, device)
 	delete(p.waiting, device)
 	delete(p.unsized, device)
 	if len(p.closed) >= maxClosed {

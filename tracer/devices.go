@@ -77,6 +77,9 @@ func (r *run) device(p *traced, from origin, address uint64) {
 func (r *run) opened(p *traced, from origin, address uint64, d inspect.Device) {
 	opened := p.chips.Opened(d, r.names, r.uses)
 	p.devices[address] = opened.Chips
+	if delete(p.meshes, address); d.Mesh {
+		p.meshes[address] = true
+	}
 	r.relations(p.mapping.PID).ringsAgain = true
 	delete(p.closed, address)
 	r.emit(aggregator.Event{Kind: aggregator.DeviceOpen, PID: from.pid, TID: from.tid, Time: from.time,

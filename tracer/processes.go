@@ -39,6 +39,8 @@ type traced struct {
 	devices map[uint64][]aggregator.Chip
 	// waiting is what waits for the chips of devices.
 	waiting map[uint64][]waiting
+	// meshes are those of devices that are meshes.
+	meshes map[uint64]bool
 	// unsized are devices that open, or have opened, and whose allocators or chips are not known.
 	unsized map[uint64]*unsized
 	// used are the devices that it allocated on, of a fork; unsure: of others cannot be said
@@ -261,7 +263,7 @@ func (r *run) add(a announcement, now uint64) (p *traced, lives bool) {
 	in := inspect.New(a.of.lib, a.mapping)
 	p = &traced{
 		Inspector: in.Hurried(), patient: in, mapping: a.mapping, of: a.of, found: a.at, at: a.at, seen: a.seen, late: a.late,
-		devices: map[uint64][]aggregator.Chip{}, unsized: map[uint64]*unsized{}, closing: map[uint64]*closing{}, closed: map[uint64]uint64{}, allocators: map[uint64]bool{}, banks: map[memoryOf]metal.Bank{}, unknownCapacities: map[uint64]unknownCapacity{},
+		devices: map[uint64][]aggregator.Chip{}, meshes: map[uint64]bool{}, unsized: map[uint64]*unsized{}, closing: map[uint64]*closing{}, closed: map[uint64]uint64{}, allocators: map[uint64]bool{}, banks: map[memoryOf]metal.Bank{}, unknownCapacities: map[uint64]unknownCapacity{},
 	}
 	p.chips = inspect.NewChips(p.Inspector, pid)
 	p.reconciliation.forkedFrom = proc.ForkedFrom(a.mapping)

@@ -109,6 +109,7 @@ func (r *run) object(from origin, kind bpf.MemtraceTtKind, library uint8, object
 		r.endsAt(p, object, from.time) // whatever was at this address is gone
 		p.notSubmesh(object)
 		delete(p.devices, object)
+		delete(p.meshes, object)
 		delete(p.waiting, object)
 		delete(p.closed, object)
 		// Where it is not yet what it will be, its first buffer asks again.

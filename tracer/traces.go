@@ -51,6 +51,8 @@ func (r *run) tracedOn(from origin, queue uint64) uint64 {
 		if device, err := p.DeviceOfQueue(queue); err == nil {
 			r.device(p, origin{from.pid, from.pid, from.time}, device)
 			q.device = device
+		} else if q.device == 0 {
+			q.device = p.onlyMesh() // it closed by now, with the queue
 		}
 	}
 	if q.device == 0 { // else it is known from before: the process crashes in a replay, say
@@ -62,6 +64,20 @@ func (r *run) tracedOn(from origin, queue uint64) uint64 {
 		rel.queues[queue] = q
 	}
 	return q.device
+}
+
+// onlyMesh is the mesh that a process had open, as of the records that were handled, where that was one; else 0.
+func (p *traced) onlyMesh() (one uint64) {
+	for device := range p.unsized {
+		if len(p.devices[device]) == 0 {
+			return 0 // it may be a mesh
+		}
+	}
+	if len(p.meshes) == 1 {
+		for one = range p.meshes {
+		}
+	}
+	return one
 }
 
 // tracedQueue is a command queue's device, and when it recorded or replayed a trace last, CLOCK_MONOTONIC ns.
