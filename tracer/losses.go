@@ -107,7 +107,8 @@ func ofPrograms(k bpf.MemtraceTtKind) bool {
 	switch k {
 	case bpf.MemtraceTtKindTT_CB, bpf.MemtraceTtKindTT_KERNEL_ADDED, bpf.MemtraceTtKindTT_KERNEL_FILE,
 		bpf.MemtraceTtKindTT_SCRATCHPADS, bpf.MemtraceTtKindTT_PROGRAM_GONE,
-		bpf.MemtraceTtKindTT_PROGRAM_ADDED:
+		bpf.MemtraceTtKindTT_PROGRAM_ADDED,
+		bpf.MemtraceTtKindTT_DEVICE_CLOSE: // they are not where chips opened again
 		return true
 	}
 	return false

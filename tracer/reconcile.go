@@ -70,6 +70,8 @@ type reading struct {
 	// devices open.
 	others []another
 	open   []int
+	// closed are devices that were known when it began, and are not open.
+	closed []uint64
 	tries  int
 	began  time.Time
 	// result and err are set when it ended, at a time of CLOCK_MONOTONIC in ns.
@@ -139,13 +141,14 @@ func (r *run) begin(rd *reading) {
 	programs := r.knownPrograms(rd)
 	rd.fork, rd.since = r.forkOf(p), proc.Now()
 	rd.others, rd.open = slices.Clone(p.others), nil
-	in, layout := p.patient, p.of.layout
+	in, layout, devices := p.patient, p.of.layout, slices.Collect(maps.Keys(p.devices))
 	r.background.Go(func() {
 		if known != nil {
 			rd.result = &inspect.ProcessScan{}
 			rd.err = in.ScanAllocators(rd.result, layout, known, nil)
 		} else {
 			rd.result, rd.err = in.Scan(layout, programs, rd.fork, nil)
+			rd.closed = slices.DeleteFunc(devices, func(d uint64) bool { return !in.IsClosed(d) })
 			for i, o := range rd.others {
 				if holds, err := o.patient.HoldsDevices(); holds {
 					rd.open = append(rd.open, i)
@@ -386,10 +389,15 @@ func (r *run) knowDevices(from origin, rd *reading, open map[uint64]uint64) {
 	}
 }
 
-// reopened describes the devices again that have other chips than is known: another one opened at the address, and the record
-// of that was lost. What it has is read once more, as the accounts drop what the one before had.
+// reopened takes out devices whose record of closing was lost, and describes those again that have other chips than is known:
+// another one opened at the address. What it has is read once more, as the accounts drop what the one before had.
 func (r *run) reopened(p *traced, rd *reading) (any bool) {
 	from := origin{pid: p.mapping.PID, time: rd.at}
+	for _, device := range rd.closed {
+		if _, known := p.devices[device]; known && p.closing[device] == nil && p.IsClosed(device) {
+			r.notOpen(p, from, device, 0)
+		}
+	}
 	for device, allocator := range rd.result.Devices {
 		known := p.devices[device]
 		d, err := r.chipsOf(p, device)
@@ -481,6 +489,9 @@ func (r *run) addPrograms(from origin, rd *reading, told map[uint64]bool, whole,
 		if since {
 			continue // placed since, too
 		}
+		if len(h.Devices) == 0 {
+			r.nowhere(p, from, h.ID)
+		}
 		for _, c := range h.Placed {
 			r.device(p, from, c.Device)
 			c.CB.Call = rel.calls
@@ -492,6 +503,13 @@ func (r *run) addPrograms(from origin, rd *reading, told map[uint64]bool, whole,
 	if unread := b.UnreadBut(told); unread > 0 && !b.Unfinished && !p.reconciliation.unreadNoticed {
 		p.reconciliation.unreadNoticed = true
 		r.t.opts.Notice(fmt.Sprintf("process %d: %d programs from before tracing could not be read whole, so some of their circular buffers or kernels are not counted: %v", from.pid, unread, b.Why))
+	}
+}
+
+// nowhere takes a program off all devices: its chips closed, and opened again at the same addresses.
+func (r *run) nowhere(p *traced, from origin, program uint64) {
+	for device := range p.devices {
+		r.emit(aggregator.Event{Kind: aggregator.ProgramNotOn, PID: from.pid, Time: from.time, Program: program, Device: device})
 	}
 }
 

@@ -105,17 +105,8 @@ func TestProgramsOutliveTheirMesh(t *testing.T) {
 				if err != nil {
 					break // it ended, which the number of rests shows
 				}
-				var said struct {
-					What     string
-					Programs [][2]uint64
-				}
-				if err := json.Unmarshal([]byte(m.Text), &said); err != nil {
-					t.Fatal(err)
-				}
-				want := map[uint32]uint64{}
-				for _, p := range said.Programs {
-					want[uint32(p[0])] = p[1]
-				}
+				said := outlivedOf(t, m)
+				want := said.byChip()
 				var first string
 				look := func(who string, tr *trace) {
 					t.Helper()
@@ -165,5 +156,67 @@ func TestProgramsOutliveTheirMesh(t *testing.T) {
 				t.Errorf("%d rests", rests)
 			}
 		})
+	}
+}
+
+// outlived is a rest of the workload: how many programs each chip has.
+type outlived struct {
+	What     string
+	Programs [][2]uint64
+}
+
+func outlivedOf(t *testing.T, m rig.Message) (o outlived) {
+	t.Helper()
+	if err := json.Unmarshal([]byte(m.Text), &o); err != nil {
+		t.Fatal(err)
+	}
+	return o
+}
+
+func (o outlived) byChip() map[uint32]uint64 {
+	programs := map[uint32]uint64{}
+	for _, p := range o.Programs {
+		programs[uint32(p[0])] = p[1]
+	}
+	return programs
+}
+
+// So does a tracer that missed the closing, and what opened since.
+func TestLostClosingsAreCorrected(t *testing.T) {
+	r := placesCircularBuffers(t)
+	tr, reading := lossy(t)
+	w := workload(t, r, rig.Options{Cluster: "n300", Script: rig.Outlived, Args: []string{"--buffers", "300"}})
+	rests, times, lost := 0, 0, uint64(0)
+	for ; ; rests++ {
+		m, err := w.Await(rig.EventRest, patience)
+		if rests > 0 {
+			reading.Unlock()
+		}
+		if err != nil {
+			break
+		}
+		said := outlivedOf(t, m)
+		tr.sync()
+		if n := tr.snapshot().Counters.Lost; n > lost {
+			lost = n
+			times++
+		}
+		if said.What == "the submesh is closed" && !r.PlacesByChip() {
+			break // it can be on other chips
+		}
+		tr.heals(w.PID())
+		p, _ := tr.process(w.PID())
+		has := map[uint32]uint64{}
+		for _, c := range p.Chips {
+			has[c.Chip.Number] = c.CB.Programs
+		}
+		if want := said.byChip(); !maps.Equal(has, want) {
+			t.Errorf("%s: %v programs by chip, not %v", said.What, has, want)
+		}
+		reading.Lock()
+		send(t, w, "go")
+	}
+	if (rests != 9 || times < 3) && r.PlacesByChip() {
+		t.Errorf("%d rests, and records were lost before %d", rests, times)
 	}
 }

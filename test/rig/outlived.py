@@ -44,14 +44,18 @@ class Chips:
 
 
 def run(args, protocol, ttnn):
+    def close(mesh):
+        _ = [mesh.empty((1, 1, 32, 32)) for _ in range(args.buffers)]
+        ttnn.close_mesh_device(mesh.device)
+
     chips = Chips(ttnn, protocol, mock_cluster.MESH_SHAPES[args.cluster])
     main = chips.open()
     part = chips.part(main, 1, 1)
     part.operation("matmul")
     chips.rest("on a submesh")
-    ttnn.close_mesh_device(part.device)
+    close(part)
     chips.rest("the submesh is closed")
-    ttnn.close_mesh_device(main.device)
+    close(main)
     outlived, chips.caches = chips.caches, []
     chips.rest("all is closed", opened=False)
     main = chips.open()
@@ -59,7 +63,7 @@ def run(args, protocol, ttnn):
     chips.rest("the chips are open again")
     part.operation("add")
     chips.rest("on another submesh")
-    ttnn.close_mesh_device(main.device)
+    close(main)
     chips.rest("a submesh outlives its mesh")
     main = chips.open()
     chips.rest("and the chips are opened by another one")
@@ -77,7 +81,9 @@ def run(args, protocol, ttnn):
 
 
 def main():
-    args = common.arguments(__doc__).parse_args()
+    parser = common.arguments(__doc__)
+    parser.add_argument("--buffers", type=int, default=0, help="allocate and free so many before each closing")
+    args = parser.parse_args()
     protocol = common.Protocol()
     return common.run(protocol, lambda ttnn: run(args, protocol, ttnn))
 
