@@ -41,7 +41,7 @@ func (r *run) losses(now bool) {
 	if lost > r.lost {
 		r.emit(aggregator.Event{Kind: aggregator.Lost, Time: uint64(proc.Monotonic()), Count: lost - r.lost})
 		r.lost, r.lostParts = lost, parts
-		r.lostPrograms = c.Lost[bpf.MemtraceTtKindTT_PROGRAM_GONE]
+		r.lostPrograms, r.lostClosings = c.Lost[bpf.MemtraceTtKindTT_PROGRAM_GONE], c.Lost[bpf.MemtraceTtKindTT_DEVICE_CLOSE]
 		r.suspectAll()
 		for _, p := range r.processes {
 			clear(p.banks) // an allocator may have ended
@@ -107,8 +107,7 @@ func ofPrograms(k bpf.MemtraceTtKind) bool {
 	switch k {
 	case bpf.MemtraceTtKindTT_CB, bpf.MemtraceTtKindTT_KERNEL_ADDED, bpf.MemtraceTtKindTT_KERNEL_FILE,
 		bpf.MemtraceTtKindTT_SCRATCHPADS, bpf.MemtraceTtKindTT_PROGRAM_GONE,
-		bpf.MemtraceTtKindTT_PROGRAM_ADDED,
-		bpf.MemtraceTtKindTT_DEVICE_CLOSE: // they are not where chips opened again
+		bpf.MemtraceTtKindTT_PROGRAM_ADDED:
 		return true
 	}
 	return false
@@ -187,7 +186,11 @@ func (r *run) lateReads(p *traced) uint64 {
 // missing is how many events of a process can be missing, and how many of those that make
 // up programs.
 func (r *run) missing(p *traced) (events, parts uint64) {
-	return r.lost + p.unread, r.lostParts + p.unreadParts
+	parts = r.lostParts + p.unreadParts
+	if rel := r.related[p.mapping.PID]; rel != nil && len(rel.programs) > 0 {
+		parts += r.lostClosings // they have nothing where chips closed, also where these opened again
+	}
+	return r.lost + p.unread, parts
 }
 
 // missedEnds finds the processes that ended, or run another program by now: nothing

@@ -89,9 +89,9 @@ type run struct {
 	countedAt  uint64
 	// lostUncounted is how many records that a launch was not counted can be lost.
 	lostUncounted uint64
-	// lostPrograms and lostWorkloads are the ends of programs and workloads among them.
-	lostPrograms, lostWorkloads uint64
-	lostAt                      time.Time
+	// lostPrograms, lostWorkloads and lostClosings are the ends of programs and workloads and the closings of devices among them.
+	lostPrograms, lostWorkloads, lostClosings uint64
+	lostAt                                    time.Time
 	// targets are the PIDs that were asked for and live.
 	targets map[uint32]bool
 	// partial are circular buffers whose core ranges come in several records, by thread.
