@@ -208,4 +208,12 @@ func TestProgramsOutliveTheirMesh(t *testing.T) {
 	if list := a.Programs(1); len(list) > 0 {
 		t.Errorf("%+v", list)
 	}
+
+	// What closes with a chip is gone through a mesh that seems open, too.
+	apply(opened(1, first, host(0)), opened(1, second, host(1)), opened(1, mesh, host(0, 1)))
+	apply(place...)
+	apply(closed(1, first))
+	expect("a chip is closed before its mesh", 0, 1)
+	apply(closed(1, mesh))
+	expect("and the mesh", 0, 1)
 }

@@ -451,25 +451,31 @@ func (a *Aggregator) removeProgram(p *process, e *Event, id uint64) {
 	delete(p.programs, id)
 }
 
-// endProgramsOn has what programs placed and loaded through a device that closed pass to the chips'
-// own devices. A program keeps what it has until it ends or the chip closes, whatever becomes of the
-// mesh that it ran on; it can outlive the chip's device.
+// endProgramsOn ends what programs placed and loaded through a device that closed. What they have through a mesh passes to
+// the chips' own devices: a program keeps it until it ends or the chip closes, whatever becomes of the mesh that it ran
+// on. And what closes with a chip is gone through all meshes.
 func (a *Aggregator) endProgramsOn(p *process, e *Event, device uint64) {
-	chips := map[*share]uint64{}
+	chips, closed := map[*share]uint64{}, p.devices[device]
 	for at, d := range p.devices {
-		if at != device && d.described && !d.closed && !d.opened.Mesh && len(d.shares) == 1 {
+		if at != device && d.own() && !d.closed {
 			chips[d.shares[0]] = at
 		}
 	}
 	for id, pr := range p.programs {
 		for at, l := range pr.on {
-			if chip, open := chips[at.share]; open && l.device == device {
+			switch chip, open := chips[at.share]; {
+			case open && l.device == device && !closed.own():
 				l.device = chip
+			case !open && closed.own() && at.share == closed.shares[0]:
+				l.device = device
 			}
 		}
 		for s, d := range pr.loaded {
-			if chip, open := chips[s]; open && d == device {
+			switch chip, open := chips[s]; {
+			case open && d == device && !closed.own():
 				pr.loaded[s] = chip
+			case !open && closed.own() && s == closed.shares[0]:
+				pr.loaded[s] = device
 			}
 		}
 		if a.removeProgramOn(p, e, id, device) && len(pr.on)+len(pr.loaded) == 0 {
@@ -477,6 +483,9 @@ func (a *Aggregator) endProgramsOn(p *process, e *Event, device uint64) {
 		}
 	}
 }
+
+// own says whether a device is a chip's own, and no mesh of one chip.
+func (d *device) own() bool { return d.described && !d.opened.Mesh && len(d.shares) == 1 }
 
 // removeProgramOn removes what a program placed and loaded through a device, and says whether it had anything there.
 func (a *Aggregator) removeProgramOn(p *process, e *Event, id, device uint64) (there bool) {

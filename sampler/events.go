@@ -300,7 +300,12 @@ func (p *process) programsFound(l *look, add func(aggregator.Event)) {
 		}
 		add(aggregator.Event{Kind: kind, Reason: &aggregator.Reason{Code: aggregator.ReasonProgramChips, Detail: why}})
 	}
-	if n := len(l.scan.UnreadPrograms); n > 0 && !p.noticed {
+	n := len(l.scan.UnreadPrograms)
+	if p.unreadLooks++; n == 0 {
+		p.unreadLooks = 0
+	}
+	// One that is just placed, or whose device just closes, makes no sense for a moment.
+	if n > 0 && !p.noticed && (p.round == 0 || p.unreadLooks >= notRead) {
 		l.notice = fmt.Sprintf("%d programs could not be read: %v", n, l.scan.Why)
 	}
 }

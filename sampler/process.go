@@ -39,6 +39,8 @@ type process struct {
 	look    *look
 	hangs   bool
 	noticed bool
+	// unreadLooks is how many looks in a row could not read all programs.
+	unreadLooks int
 	// unread: it is said that its memory could not be read.
 	unread bool
 	// hungNoticed: it is said that its memory does not answer.

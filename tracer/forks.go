@@ -227,7 +227,11 @@ func (r *run) unsure(p *traced, from origin, rd *reading) {
 	for device := range rd.result.Unsure {
 		if !p.used[device] {
 			p.unsure, why.Detail = true, rd.fork.Detail()
-			why.Chips = append(why.Chips, p.devices[device]...)
+			for _, c := range p.devices[device] {
+				if !slices.Contains(why.Chips, c) {
+					why.Chips = append(why.Chips, c)
+				}
+			}
 		}
 	}
 	switch {

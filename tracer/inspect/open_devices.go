@@ -18,20 +18,30 @@ import (
 type openDevices struct {
 	// allocators of them, 0 where unknown.
 	allocators map[uint64]uint64
-	// chips of each, by the process's numbers, in order; also of orphans and the meshes that these are of, which keep
-	// their chips open though they are closed.
+	// orphans are submeshes that outlive their mesh.
+	orphans []orphan
+	// chips of each, of orphans and of the meshes that these are of, by the process's numbers, in order.
 	chips map[uint64][]uint32
-	// managers are the numbers of those that the meshes among all these opened with, and between what they are where that is
-	// not known.
+	// managers are the numbers of those that the meshes among all these opened with, as far as known.
 	managers map[uint64]uint64
-	between  map[uint64]bounds
+	// next is the number that the next manager gets, 0 where unknown.
+	next uint64
 }
 
-// bounds are what a number is at least and at most.
-type bounds struct{ least, most uint64 }
+// orphan is a submesh that outlives its mesh. It keeps the chips open, until another mesh that has them closes.
+type orphan struct {
+	// mesh is the submesh, above the closed meshes that it is a part of, and root what the manager's number of the last of
+	// these is at least and at most.
+	mesh        uint64
+	above       []uint64
+	least, most uint64
+}
 
 func (in *Inspector) openDevicesOf(allocators map[uint64]uint64, orphans []uint64) *openDevices {
-	o := &openDevices{allocators: allocators, chips: map[uint64][]uint32{}, managers: map[uint64]uint64{}, between: map[uint64]bounds{}}
+	o := &openDevices{allocators: allocators, chips: map[uint64][]uint32{}, managers: map[uint64]uint64{}}
+	if at, ok := in.lib.Lookup(metal.NextManager); ok {
+		o.next, _ = in.recent().U64(in.base + at)
+	}
 	add := func(device uint64) {
 		chips, mesh, _, err := in.Device(device)
 		if err != nil {
@@ -42,7 +52,7 @@ func (in *Inspector) openDevicesOf(allocators map[uint64]uint64, orphans []uint6
 		if !mesh {
 			return
 		}
-		// A mesh that does not say so just closes.
+		// A mesh that does not say so just closes, or is closed.
 		if n, err := in.call(metal.MeshManager, device); err == nil {
 			o.managers[device] = n
 		}
@@ -52,32 +62,32 @@ func (in *Inspector) openDevicesOf(allocators map[uint64]uint64, orphans []uint6
 	}
 	for _, d := range orphans {
 		add(d)
-		for mesh, deep := in.Parent(d), 0; mesh != 0 && deep < maxMeshDepth; mesh, deep = in.Parent(mesh), deep+1 {
-			if o.chips[mesh] != nil {
-				break
-			}
+		own, known := o.managers[d]
+		if !known {
+			continue
+		}
+		left := orphan{mesh: d, least: own, most: own}
+		for mesh := in.Parent(d); mesh != 0 && len(left.above) < maxMeshDepth; mesh = in.Parent(mesh) {
+			left.above = append(left.above, mesh)
 			add(mesh)
-			if _, known := o.managers[mesh]; !known {
-				o.between[mesh] = in.managerBefore(mesh, d, o.managers[d])
-			}
-			if b := o.between[mesh]; b.least == b.most {
-				o.managers[mesh] = b.least
-				delete(o.between, mesh)
+			if left.least, left.most = in.managerBefore(mesh, d, own); left.least == left.most {
+				o.managers[mesh] = left.least
 			}
 		}
+		o.orphans = append(o.orphans, left)
 	}
 	return o
 }
 
-// managerBefore is the number of the manager that a mesh opened with, of which an orphan is a submesh. It is closed, and the
-// manager is gone. But meshes have numbers too, in the order of openings, and each has made one manager at least.
-func (in *Inspector) managerBefore(mesh, orphan, manager uint64) bounds {
+// managerBefore is what the number of the manager that a mesh opened with is at least and at most, of which an orphan is a part.
+// It is closed, and the manager is gone. But meshes have numbers too, in the order of openings, and each has made one manager at least.
+func (in *Inspector) managerBefore(mesh, orphan, manager uint64) (least, most uint64) {
 	first, err := in.call(metal.MeshNumber, mesh)
 	own, err2 := in.call(metal.MeshNumber, orphan)
 	if later := own - first; err == nil && err2 == nil && later <= manager && first <= manager-later {
-		return bounds{first, manager - later}
+		return first, manager - later
 	}
-	return bounds{0, manager}
+	return 0, manager
 }
 
 // share says whether two devices have a chip in common.
@@ -85,39 +95,60 @@ func (o *openDevices) share(one, other uint64) bool {
 	return slices.ContainsFunc(o.chips[one], func(c uint32) bool { return slices.Contains(o.chips[other], c) })
 }
 
-// since is the number of the first manager that there was when the chips of a device opened, or later: that of the
-// mesh which is open longest of those that have one of the chips. It is 0 where none has.
+// since is the number of the first manager that there was when the chips of a device opened, or later: that of the mesh
+// which is open longest of those that have one of the chips. Where only an orphan has, it is the next one, and where none has 0.
 func (o *openDevices) since(device uint64) (first uint64) {
 	found := false
-	for mesh, number := range o.managers {
-		if o.share(mesh, device) && (!found || number < first) {
+	for mesh := range o.allocators {
+		if number, known := o.managers[mesh]; known && o.share(mesh, device) && (!found || number < first) {
 			first, found = number, true
 		}
+	}
+	if !found && slices.ContainsFunc(o.orphans, func(left orphan) bool { return o.kept(left, device) }) {
+		return o.next
 	}
 	return first
 }
 
-// closed says whether the chips of a device closed since a program was launched with a manager.
-func (o *openDevices) closed(device, manager uint64) (bool, error) {
-	if manager >= o.since(device) {
-		return false, nil
-	}
-	for mesh, opened := range o.between {
-		switch {
-		case !o.share(mesh, device) || manager < opened.least:
-		case manager >= opened.most:
-			return false, nil
-		default:
-			return false, errOrphan
-		}
-	}
-	return true, nil
+// kept says whether an orphan, or a mesh that it is a part of, has a chip of a device.
+func (o *openDevices) kept(left orphan, device uint64) bool {
+	return o.share(left.mesh, device) || slices.ContainsFunc(left.above, func(mesh uint64) bool { return o.share(mesh, device) })
 }
 
-// own are the chips' own devices, of a mesh.
+// closed says whether the chips of a device closed since a program was launched with a manager.
+func (o *openDevices) closed(device, manager uint64) (bool, error) {
+	first := o.since(device)
+	if manager >= first {
+		return false, nil
+	}
+	var unknown error
+	for _, left := range o.orphans {
+		switch {
+		case manager < left.least || !o.kept(left, device):
+		case manager >= left.most && o.allKnown(o.managers[left.mesh]+1, first):
+			return false, nil
+		default:
+			unknown = errOrphan
+		}
+	}
+	return unknown == nil, unknown
+}
+
+// allKnown says whether all managers from one on to before another one are of known meshes: no other mesh opened and closed since.
+func (o *openDevices) allKnown(from, to uint64) bool {
+	known := slices.Collect(maps.Values(o.managers))
+	for ; from < to; from++ {
+		if !slices.Contains(known, from) {
+			return false
+		}
+	}
+	return o.next > 0
+}
+
+// own are the chips' own devices, of a mesh or, with 0, all.
 func (o *openDevices) own(mesh uint64) (list []uint64) {
 	for d := range o.allocators {
-		if _, isMesh := o.managers[d]; !isMesh && o.share(d, mesh) {
+		if _, isMesh := o.managers[d]; !isMesh && (mesh == 0 || o.share(d, mesh)) {
 			list = append(list, d)
 		}
 	}
@@ -133,7 +164,7 @@ var (
 )
 
 // lastManager is the number of the last manager that a program was launched with, where it was launched.
-func (in *Inspector) lastManager(program uint64) (last uint64, launched bool, err error) {
+func (in *Inspector) lastManager(program, next uint64) (last uint64, launched bool, err error) {
 	if !in.lib.Defines(metal.MeshManager) || !in.lib.Defines(metal.ProgramCommands) {
 		return 0, false, nil
 	}
@@ -158,10 +189,8 @@ func (in *Inspector) lastManager(program uint64) (last uint64, launched bool, er
 			return 0, false, err
 		}
 	}
-	if next, ok := in.lib.Lookup(metal.NextManager); ok && launched {
-		if n, err := p.U64(in.base + next); err != nil || last >= n {
-			return 0, false, errors.Join(fmt.Errorf("a program has commands for the sub-device manager %d of %d", last, n), err)
-		}
+	if next > 0 && launched && last >= next {
+		return 0, false, fmt.Errorf("a program has commands for the sub-device manager %d of %d", last, next)
 	}
 	return last, launched, nil
 }
@@ -176,7 +205,7 @@ func (in *Inspector) placedOn(program uint64, o *openDevices) (list []uint64, un
 	if len(list) == 0 && (in.lib.Defines(metal.PerChip) || !in.isPlaced(program)) {
 		return nil, nil, nil
 	}
-	last, launched, err := in.lastManager(program)
+	last, launched, err := in.lastManager(program, o.next)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -212,6 +241,7 @@ func (in *Inspector) meshOf(o *openDevices, last uint64, launched bool) (list []
 		}
 		return meshes, nil, nil
 	}
+	chips, known := o.own(0), false
 	for _, mesh := range meshes {
 		_, open := o.allocators[mesh]
 		active, err := in.call(metal.ActiveManager, mesh)
@@ -220,14 +250,11 @@ func (in *Inspector) meshOf(o *openDevices, last uint64, launched bool) (list []
 		case open:
 			return []uint64{mesh}, nil, nil
 		default:
-			return o.own(mesh), nil, nil
+			chips, known = o.own(mesh), true
 		}
 	}
 	// Its mesh closed, and some of its chips may be open since.
-	for d := range o.allocators {
-		if _, mesh := o.managers[d]; mesh {
-			continue
-		}
+	for _, d := range chips {
 		closed, err := o.closed(d, last)
 		if err != nil {
 			return nil, nil, err
@@ -237,7 +264,7 @@ func (in *Inspector) meshOf(o *openDevices, last uint64, launched bool) (list []
 		}
 	}
 	slices.Sort(list)
-	if len(list) > 1 {
+	if len(list) > 1 && !known {
 		unknown = errMeshClosed
 	}
 	return list, unknown, nil
