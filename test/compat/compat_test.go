@@ -127,7 +127,8 @@ func TestMatrix(t *testing.T) {
 					}
 				}
 				for _, g := range r.Getters {
-					if !g.Found {
+					// Up to 0.62.2 it is inlined; the document has which releases lack it.
+					if !g.Found && g.Value != "a program's commands" {
 						t.Errorf("%s is missing", g.Symbol)
 					}
 					switch g.Value {

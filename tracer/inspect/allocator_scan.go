@@ -75,7 +75,6 @@ func (in *Inspector) openDevices(found memory.Objects) (devices map[uint64]uint6
 			devices[address] = a
 		}
 	}
-	in.dropStrangers(devices)
 	for _, vtable := range []string{metal.BankingAllocator, metal.MockAllocator} {
 		if vptr := in.vptr(vtable); vptr != 0 {
 			for _, address := range found[vptr] {
@@ -91,26 +90,6 @@ func (in *Inspector) openDevices(found memory.Objects) (devices map[uint64]uint6
 	own := slices.Collect(maps.Values(devices))
 	allocators = slices.DeleteFunc(allocators, func(a uint64) bool { return slices.Contains(closed, a) && !slices.Contains(own, a) })
 	return devices, allocators, orphans, nil
-}
-
-// dropStrangers leaves out meshes with a chip whose own device is not open, where any is: what is left of one that ended says
-// anything of its chips.
-func (in *Inspector) dropStrangers(devices map[uint64]uint64) {
-	own, meshes := map[uint32]bool{}, map[uint64][]uint32{}
-	for d := range devices {
-		switch chips, mesh, _, err := in.Device(d); {
-		case err != nil:
-		case mesh:
-			meshes[d] = chips
-		default:
-			own[chips[0]] = true
-		}
-	}
-	for d, chips := range meshes {
-		if len(own) > 0 && slices.ContainsFunc(chips, func(c uint32) bool { return !own[c] }) {
-			delete(devices, d)
-		}
-	}
 }
 
 // objectsAhead reads where devices and allocators begin, many with a request; of more than aheadObjects the rest is read one by one.

@@ -30,8 +30,8 @@ type openDevices struct {
 
 // orphan is a submesh that outlives its mesh. It keeps the chips open, until another mesh that has them closes.
 type orphan struct {
-	// mesh is the submesh, above the closed meshes that it is a part of, and root what the manager's number of the last of
-	// these is at least and at most.
+	// mesh is the submesh, and above are the closed meshes that it is a part of. The number of the manager of the last of these
+	// is least at least and most at most.
 	mesh        uint64
 	above       []uint64
 	least, most uint64
