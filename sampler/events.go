@@ -233,15 +233,20 @@ func (p *process) programsFound(l *look, add func(aggregator.Event)) {
 			live[id] = true
 		}
 	}
-	again := map[uint64]bool{}
-	for _, program := range l.scan.Programs {
-		again[program.ID] = true
-	}
 	before := map[uint64]program{}
 	for id, was := range p.programs {
 		if was.number == l.numbers[id] {
 			before[id] = was
 		}
+	}
+	// Of one whose mesh closed since it was read, it was known which chips it is on, and is not any more.
+	l.scan.Programs = slices.DeleteFunc(l.scan.Programs, func(now inspect.Program) bool {
+		was := before[now.ID]
+		return now.ChipsUnknown != nil && was.placed && was.chipsUnknown == nil
+	})
+	again := map[uint64]bool{}
+	for _, program := range l.scan.Programs {
+		again[program.ID] = true
 	}
 	for _, id := range slices.Sorted(maps.Keys(p.programs)) {
 		if !live[id] || again[id] && p.programs[id].placed {

@@ -2,6 +2,7 @@ package sampler
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"runtime"
@@ -541,4 +542,25 @@ func TestOverdue(t *testing.T) {
 	}
 	release()
 	<-done
+}
+
+// A program whose mesh closed is where it was, though that cannot be read any more; one that was not known is not.
+func TestProgramOfAClosedMeshStays(t *testing.T) {
+	p := &process{pid: 1, devices: map[uint64]uint64{1: 0}, programs: map[uint64]program{}, buffers: map[uint64]*held{}}
+	scan := func(number uint64, unknown error) (kinds []aggregator.Kind) {
+		now := inspect.Program{ID: 16, Devices: []uint64{1}, ChipsUnknown: unknown, Placed: []inspect.PlacedBuffer{{Device: 1}}}
+		l := &look{p: p, search: true, numbers: map[uint64]uint64{16: number}, scan: &inspect.ProcessScan{Programs: []inspect.Program{now}, Devices: p.devices}}
+		l.scan.Scan.Programs, l.scan.Scan.ProgramsRead = []uint64{16}, true
+		p.programsFound(l, func(e aggregator.Event) { kinds = append(kinds, e.Kind) })
+		return kinds
+	}
+	if got, want := scan(3, nil), []aggregator.Kind{aggregator.CBPlaced}; !slices.Equal(got, want) {
+		t.Errorf("it is new: %v, not %v", got, want)
+	}
+	if got := scan(3, errors.New("no open mesh")); len(got) > 0 {
+		t.Errorf("its mesh closed: %v", got)
+	}
+	if got, want := scan(4, errors.New("no open mesh")), []aggregator.Kind{aggregator.ProgramGone, aggregator.CBPlaced, aggregator.ReasonRaised}; !slices.Equal(got, want) {
+		t.Errorf("another one is there: %v, not %v", got, want)
+	}
 }
