@@ -455,28 +455,29 @@ func (a *Aggregator) removeProgram(p *process, e *Event, id uint64) {
 // the chips' own devices: a program keeps it until it ends or the chip closes, whatever becomes of the mesh that it ran
 // on. And what closes with a chip is gone through all meshes.
 func (a *Aggregator) endProgramsOn(p *process, e *Event, device uint64) {
-	chips, closed := map[*share]uint64{}, p.devices[device]
+	closed, chips := p.devices[device], map[*share]uint64{}
 	for at, d := range p.devices {
 		if at != device && d.own() && !d.closed {
 			chips[d.shares[0]] = at
 		}
 	}
+	// through is the device through which a program has from now on what it had on a chip.
+	through := func(s *share, before uint64) uint64 {
+		chip, open := chips[s]
+		switch {
+		case open && before == device && !closed.own():
+			return chip
+		case !open && closed.own() && s == closed.shares[0]:
+			return device
+		}
+		return before
+	}
 	for id, pr := range p.programs {
 		for at, l := range pr.on {
-			switch chip, open := chips[at.share]; {
-			case open && l.device == device && !closed.own():
-				l.device = chip
-			case !open && closed.own() && at.share == closed.shares[0]:
-				l.device = device
-			}
+			l.device = through(at.share, l.device)
 		}
 		for s, d := range pr.loaded {
-			switch chip, open := chips[s]; {
-			case open && d == device && !closed.own():
-				pr.loaded[s] = chip
-			case !open && closed.own() && s == closed.shares[0]:
-				pr.loaded[s] = device
-			}
+			pr.loaded[s] = through(s, d)
 		}
 		if a.removeProgramOn(p, e, id, device) && len(pr.on)+len(pr.loaded) == 0 {
 			delete(p.programs, id)

@@ -44,15 +44,12 @@ func TestProgramsOfSingleChips(t *testing.T) {
 			early := start(t, tracer.Options{Follow: uint32(os.Getpid())})
 			w := workload(t, r, rig.Options{Cluster: c.cluster, Script: rig.MeshPrograms, SlowDispatch: c.slow})
 			for i := range 2 {
-				want := map[uint32]uint64{}
 				m := next(t, w, "ran")
 				var said struct{ Bytes [][2]uint64 }
 				if err := json.Unmarshal([]byte(m.Text), &said); err != nil {
 					t.Fatal(err)
 				}
-				for _, b := range said.Bytes {
-					want[uint32(b[0])] = b[1]
-				}
+				want := byChip(said.Bytes)
 				early.sync()
 				if got := early.logicalByChip(w.PID()); !maps.Equal(got, want) {
 					t.Errorf("rest %d: %v, not %v", i, got, want)
@@ -106,7 +103,7 @@ func TestProgramsOutliveTheirMesh(t *testing.T) {
 					break // it ended, which the number of rests shows
 				}
 				said := outlivedOf(t, m)
-				want := said.byChip()
+				want := byChip(said.Programs)
 				var first string
 				look := func(who string, tr *trace) {
 					t.Helper()
@@ -173,12 +170,13 @@ func outlivedOf(t *testing.T, m rig.Message) (o outlived) {
 	return o
 }
 
-func (o outlived) byChip() map[uint32]uint64 {
-	programs := map[uint32]uint64{}
-	for _, p := range o.Programs {
-		programs[uint32(p[0])] = p[1]
+// byChip are pairs of a chip and a number.
+func byChip(pairs [][2]uint64) map[uint32]uint64 {
+	numbers := map[uint32]uint64{}
+	for _, p := range pairs {
+		numbers[uint32(p[0])] = p[1]
 	}
-	return programs
+	return numbers
 }
 
 // So does a tracer that missed the closing, and what opened since.
@@ -210,7 +208,7 @@ func TestLostClosingsAreCorrected(t *testing.T) {
 		for _, c := range p.Chips {
 			has[c.Chip.Number] = c.CB.Programs
 		}
-		if want := said.byChip(); !maps.Equal(has, want) {
+		if want := byChip(said.Programs); !maps.Equal(has, want) {
 			t.Errorf("%s: %v programs by chip, not %v", said.What, has, want)
 		}
 		reading.Lock()

@@ -30,10 +30,9 @@ type openDevices struct {
 
 // orphan is a submesh that outlives its mesh. It keeps the chips open, until another mesh that has them closes.
 type orphan struct {
-	// mesh is the submesh, and above are the closed meshes that it is a part of. The number of the manager of the last of these
-	// is least at least and most at most.
-	mesh        uint64
-	above       []uint64
+	// meshes are the submesh and the closed ones that it is a part of, from it up. The number of the manager of the last of
+	// these is least at least and most at most.
+	meshes      []uint64
 	least, most uint64
 }
 
@@ -66,9 +65,9 @@ func (in *Inspector) openDevicesOf(allocators map[uint64]uint64, orphans []uint6
 		if !known {
 			continue
 		}
-		left := orphan{mesh: d, least: own, most: own}
-		for mesh := in.Parent(d); mesh != 0 && len(left.above) < maxMeshDepth; mesh = in.Parent(mesh) {
-			left.above = append(left.above, mesh)
+		left := orphan{meshes: []uint64{d}, least: own, most: own}
+		for mesh := in.Parent(d); mesh != 0 && len(left.meshes) <= maxMeshDepth; mesh = in.Parent(mesh) {
+			left.meshes = append(left.meshes, mesh)
 			add(mesh)
 			if left.least, left.most = in.managerBefore(mesh, d, own); left.least == left.most {
 				o.managers[mesh] = left.least
@@ -112,7 +111,7 @@ func (o *openDevices) since(device uint64) (first uint64) {
 
 // kept says whether an orphan, or a mesh that it is a part of, has a chip of a device.
 func (o *openDevices) kept(left orphan, device uint64) bool {
-	return o.share(left.mesh, device) || slices.ContainsFunc(left.above, func(mesh uint64) bool { return o.share(mesh, device) })
+	return slices.ContainsFunc(left.meshes, func(mesh uint64) bool { return o.share(mesh, device) })
 }
 
 // closed says whether the chips of a device closed since a program was launched with a manager.
@@ -125,13 +124,27 @@ func (o *openDevices) closed(device, manager uint64) (bool, error) {
 	for _, left := range o.orphans {
 		switch {
 		case manager < left.least || !o.kept(left, device):
-		case manager >= left.most && o.allKnown(o.managers[left.mesh]+1, first):
+		case manager >= left.most && o.allKnown(o.managers[left.meshes[0]]+1, first):
 			return false, nil
 		default:
 			unknown = errOrphan
 		}
 	}
 	return unknown == nil, unknown
+}
+
+// openSince are those of some devices whose chips did not close since a program was launched with a manager.
+func (o *openDevices) openSince(devices []uint64, manager uint64) (list []uint64, err error) {
+	for _, d := range devices {
+		closed, err := o.closed(d, manager)
+		if err != nil {
+			return nil, err
+		}
+		if !closed {
+			list = append(list, d)
+		}
+	}
+	return list, nil
 }
 
 // allKnown says whether all managers from one on to before another one are of known meshes: no other mesh opened and closed since.
@@ -212,20 +225,14 @@ func (in *Inspector) placedOn(program uint64, o *openDevices) (list []uint64, un
 	if len(list) == 0 {
 		return in.meshOf(o, last, launched)
 	}
-	var on []uint64
-	for _, d := range list {
-		if !launched && o.since(d) > 0 {
+	if !launched {
+		if slices.ContainsFunc(list, func(d uint64) bool { return o.since(d) > 0 }) {
 			return nil, nil, errNotLaunched
 		}
-		closed, err := o.closed(d, last)
-		switch {
-		case !launched || !closed && err == nil:
-			on = append(on, d)
-		case err != nil:
-			return nil, nil, err
-		}
+		return list, nil, nil
 	}
-	return on, nil, nil
+	list, err = o.openSince(list, last)
+	return list, nil, err
 }
 
 // meshOf is placedOn for releases that place a program on a mesh as a whole, up to 0.69, and keep on which only
@@ -254,18 +261,8 @@ func (in *Inspector) meshOf(o *openDevices, last uint64, launched bool) (list []
 		}
 	}
 	// Its mesh closed, and some of its chips may be open since.
-	for _, d := range chips {
-		closed, err := o.closed(d, last)
-		if err != nil {
-			return nil, nil, err
-		}
-		if !closed {
-			list = append(list, d)
-		}
-	}
-	slices.Sort(list)
-	if len(list) > 1 && !known {
+	if list, err = o.openSince(chips, last); len(list) > 1 && !known {
 		unknown = errMeshClosed
 	}
-	return list, unknown, nil
+	return list, unknown, err
 }

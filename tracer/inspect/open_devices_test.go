@@ -15,7 +15,7 @@ func TestClosedSinceAProgramWasLaunched(t *testing.T) {
 		return o
 	}
 	left := func(least, most uint64) orphan {
-		return orphan{mesh: submesh, above: []uint64{above}, least: least, most: most}
+		return orphan{meshes: []uint64{submesh, above}, least: least, most: most}
 	}
 	for _, c := range []struct {
 		what            string
