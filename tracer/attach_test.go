@@ -44,6 +44,20 @@ func TestAttachedLate(t *testing.T) {
 	}
 }
 
+// What a device begins with stands elsewhere in memory too: in what a thread's stack had, and in what was freed.
+func TestBytesThatLookLikeADevice(t *testing.T) {
+	t.Parallel()
+	p := fixture.User(t, fixture.LayoutB)
+	fixture.Do(t, p, "mesh 0 1 2")
+	fixture.Do(t, p, "device 1 1")
+	fixture.Do(t, p, "alloc 100 0 0 0 4096 1024 64")
+	fixture.Do(t, p, "resemble 49")
+	tr := start(t, Options{PIDs: []uint32{p.PID}})
+	if s := tr.process(p.PID); s.Late || s.Buffers != 1 || len(s.Chips) != 2 {
+		t.Errorf("at the attach: %+v", s)
+	}
+}
+
 // A forked child has copies of its parent's objects; they are not its own until it
 // is the only one to have them.
 func TestForkedChildHoldsNothingOfItsParents(t *testing.T) {

@@ -69,8 +69,12 @@ func (in *Inspector) openDevices(found memory.Objects) (devices map[uint64]uint6
 				continue
 			}
 			a, err := in.allocator(metal.AllocatorOf[vtable], address)
-			if err == nil {
+			switch {
+			case err == nil:
 				add(a)
+			case vtable == metal.DeviceVtable && in.lib.Defines(in.lib.First(metal.AllocatorOf[vtable])) && !errors.Is(err, memory.ErrLater):
+				// What a device begins with stands elsewhere too, and any bytes behind it. A chip that is open has an allocator.
+				continue
 			}
 			devices[address] = a
 		}
