@@ -70,7 +70,7 @@ type reading struct {
 	// devices open.
 	others []another
 	open   []int
-	// closed are devices that were known when it began, and are not open.
+	// closed are devices that were known when it began, and are not open, where events were lost.
 	closed []uint64
 	tries  int
 	began  time.Time
@@ -141,7 +141,11 @@ func (r *run) begin(rd *reading) {
 	programs := r.knownPrograms(rd)
 	rd.fork, rd.since = r.forkOf(p), proc.Now()
 	rd.others, rd.open = slices.Clone(p.others), nil
-	in, layout, devices := p.patient, p.of.layout, slices.Collect(maps.Keys(p.devices))
+	in, layout := p.patient, p.of.layout
+	var devices []uint64 // the record of their closing may be lost
+	if rd.lost != p.reconciliation.lost {
+		devices = slices.Collect(maps.Keys(p.devices))
+	}
 	r.background.Go(func() {
 		if known != nil {
 			rd.result = &inspect.ProcessScan{}
