@@ -105,6 +105,8 @@ type account struct {
 	peakUnsure bool
 	// peaksAtLeast: both peaks may be too low, as part of it was sampled or on unknown chips.
 	peaksAtLeast bool
+	// peaksUncertain: events were lost, of buffers that came or of ones that went.
+	peaksUncertain bool
 	// totalsOnly: part of requested is a total that the runtime reported, without buffers.
 	totalsOnly bool
 }
@@ -652,6 +654,42 @@ func (b *buffer) sub() {
 		s.chip.memory[m].sub(requested, reserved)
 	}
 	b.site.sub(b.bytes())
+}
+
+// peaksDoubted says that events of a process were lost: more may have been live than its peaks say, and what had gone may
+// be in them.
+func (a *Aggregator) peaksDoubted(p *process) {
+	for _, s := range p.shares {
+		for m := range s.memory {
+			s.memory[m].peaksUncertain, s.chip.memory[m].peaksUncertain = true, true
+		}
+		s.cb.usage.PeaksUncertain, s.chip.cb.PeaksUncertain = true, true
+	}
+	for m := range p.unplaced {
+		p.unplaced[m].peaksUncertain = true
+	}
+}
+
+// peaksOfEndedDoubted is peaksDoubted of a process that has ended. Snapshots have its chips.
+func (a *Aggregator) peaksOfEndedDoubted(p *ProcessSnapshot) {
+	p.Chips = slices.Clone(p.Chips)
+	for i := range p.Chips {
+		of := &p.Chips[i]
+		c := a.chips[of.Chip]
+		for m := range of.Memory {
+			of.Memory[m].PeaksUncertain, p.Memory[m].PeaksUncertain = true, true
+			if c != nil {
+				c.memory[m].peaksUncertain = true
+			}
+		}
+		of.CB.PeaksUncertain, p.CB.PeaksUncertain = true, true
+		if c != nil {
+			c.cb.PeaksUncertain = true
+		}
+	}
+	for m := range p.Unplaced {
+		p.Unplaced[m].PeaksUncertain = true
+	}
 }
 
 // peaksLack says that a memory's peaks lack a buffer whose chips were never known: those

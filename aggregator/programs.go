@@ -88,6 +88,8 @@ type CBUsage struct {
 	PeakLogical  uint64 `rec:"PeakLogical"`
 	// PeaksAtLeast: a part of it was sampled, so that the peaks are lower bounds.
 	PeaksAtLeast bool `rec:"PeaksAtLeast"`
+	// PeaksUncertain: the peaks may be too low or too high, as events were lost.
+	PeaksUncertain bool `rec:"PeaksUncertain"`
 	// Circular and Dataflow buffers and Scratchpads, which are counted above, Global
 	// ones, which are not, and Programs that have any of them on the chip.
 	Circular    uint64 `rec:"Circular"`
@@ -359,6 +361,7 @@ func (u *CBUsage) add(o *CBUsage) {
 	u.Reported += o.Reported
 	u.TotalsOnly = u.TotalsOnly || o.TotalsOnly
 	u.PeaksAtLeast = u.PeaksAtLeast || o.PeaksAtLeast
+	u.PeaksUncertain = u.PeaksUncertain || o.PeaksUncertain
 	if o.BusiestBytes > u.BusiestBytes || o.BusiestBytes == u.BusiestBytes && o.Busiest.before(u.Busiest) {
 		u.Busiest, u.BusiestBytes = o.Busiest, o.BusiestBytes
 	}

@@ -303,3 +303,36 @@ func TestPeaksLackBuffersOfUnknownChips(t *testing.T) {
 		})
 	}
 }
+
+// What is lost can be what makes a peak higher, and what would have made it lower: no peak of what was traced then is certain any more,
+// also once the numbers are right again.
+func TestPeaksAreUncertainAfterALoss(t *testing.T) {
+	lost := Event{Kind: Lost, Time: 5, Count: 1}
+	seen := []Event{started(1, 1), opened(1, 5, host(0)), alloc(1, 5, 8, DRAM, 1), started(2, 2), opened(2, 6, host(1)), alloc(2, 6, 8, DRAM, 1)}
+	wrong := Event{Kind: AllocatorsScanned, PID: 1, Time: 6, Scan: &AllocatorScan{Allocators: []uint64{6}}}
+	ended := append(slices.Clone(seen), exited(1))
+	for _, c := range []struct {
+		name string
+		by   []Event
+		want []bool // of the chips
+	}{
+		{"nothing lost", seen, []bool{false, false}},
+		{"lost", append(slices.Clone(seen), lost), []bool{true, true}},
+		{"lost of one that has ended", append(ended, lost), []bool{true, true}},
+		{"a comparison corrects one", append(slices.Clone(seen), wrong), []bool{true, false}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			s := run(New(), c.by...).Snapshot()
+			for i, chip := range s.Chips {
+				if got := chip.Memory[DRAM].PeaksUncertain; got != c.want[i] || chip.CB.PeaksUncertain != got {
+					t.Errorf("chip %v: %t, programs %t", chip.Chip, got, chip.CB.PeaksUncertain)
+				}
+			}
+			for _, p := range slices.Concat(s.Processes, s.Ended) {
+				if want := c.want[p.PID-1]; p.Memory[DRAM].PeaksUncertain != want || p.CB.PeaksUncertain != want || p.Chips[0].Memory[L1].PeaksUncertain != want {
+					t.Errorf("process %d: %+v", p.PID, p.Memory[DRAM])
+				}
+			}
+		})
+	}
+}

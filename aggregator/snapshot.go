@@ -67,6 +67,8 @@ type Usage struct {
 	// PeaksAtLeast: both peaks are lower bounds. A part of it was sampled, and may have
 	// been more between two looks, or the chips of a part were never known.
 	PeaksAtLeast bool `rec:"PeaksAtLeast"`
+	// PeaksUncertain: both peaks may be too low or too high, as events were lost.
+	PeaksUncertain bool `rec:"PeaksUncertain"`
 	// TotalsOnly: Requested, or a part of it, is a total that the runtime reported. The
 	// number of Buffers and the peaks of that part are unknown.
 	TotalsOnly bool `rec:"SumOnly"`
@@ -200,7 +202,7 @@ func (a *account) usage(b Banks) Usage {
 	return Usage{
 		Requested: a.requested, Reserved: a.reserved,
 		PeakRequested: a.peakRequested, PeakReserved: a.peakReserved,
-		Buffers: a.buffers, Unreserved: a.unreserved, PeakUnsure: a.peakUnsure, PeaksAtLeast: a.peaksAtLeast, TotalsOnly: a.totalsOnly, Banks: b,
+		Buffers: a.buffers, Unreserved: a.unreserved, PeakUnsure: a.peakUnsure, PeaksAtLeast: a.peaksAtLeast, PeaksUncertain: a.peaksUncertain, TotalsOnly: a.totalsOnly, Banks: b,
 	}
 }
 
@@ -214,6 +216,7 @@ func (u *Usage) add(o *Usage) {
 	u.Unreserved += o.Unreserved
 	u.PeakUnsure = u.PeakUnsure || o.PeakUnsure
 	u.PeaksAtLeast = u.PeaksAtLeast || o.PeaksAtLeast
+	u.PeaksUncertain = u.PeaksUncertain || o.PeaksUncertain
 	u.TotalsOnly = u.TotalsOnly || o.TotalsOnly
 }
 
@@ -269,7 +272,7 @@ func (a *Aggregator) Snapshot() *Snapshot {
 			}
 		}
 		c.CB.TotalsOnly = a.chips[id].cb.TotalsOnly
-		c.CB.PeaksAtLeast = a.chips[id].cb.PeaksAtLeast
+		c.CB.PeaksAtLeast, c.CB.PeaksUncertain = a.chips[id].cb.PeaksAtLeast, a.chips[id].cb.PeaksUncertain
 		c.CB.PeakPhysical, c.CB.PeakLogical = a.chips[id].cb.PeakPhysical, a.chips[id].cb.PeakLogical
 		s.Chips = append(s.Chips, *c)
 	}

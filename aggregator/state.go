@@ -284,11 +284,13 @@ func (a *account) peaked(u Usage) {
 	a.peakRequested, a.peakReserved = max(u.PeakRequested, a.requested), max(u.PeakReserved, a.reserved)
 	a.peakUnsure = u.PeakUnsure || a.unreserved > 0
 	a.peaksAtLeast = a.peaksAtLeast || u.PeaksAtLeast
+	a.peaksUncertain = a.peaksUncertain || u.PeaksUncertain
 }
 
 func (u *CBUsage) peaked(o CBUsage) {
 	u.PeakPhysical, u.PeakLogical = max(o.PeakPhysical, u.Physical), max(o.PeakLogical, u.Logical)
 	u.PeaksAtLeast = u.PeaksAtLeast || o.PeaksAtLeast
+	u.PeaksUncertain = u.PeaksUncertain || o.PeaksUncertain
 }
 
 func (b Banks) plausible() Banks {

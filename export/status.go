@@ -169,6 +169,8 @@ type StatusPrograms struct {
 	PeakLogical uint64 `json:"peak_logical"`
 	// Both peaks are lower bounds, because processes were sampled; absent where they are not.
 	PeaksAtLeast bool `json:"peaks_at_least,omitempty"`
+	// Both peaks may be too low or too high, because events were lost; absent where they are not.
+	PeaksUncertain bool `json:"peaks_uncertain,omitempty"`
 	// Number of programs that have any: cached ones too, until they are destroyed.
 	Programs uint64 `json:"programs"`
 	// Number of circular buffers, without global ones.
@@ -212,6 +214,8 @@ type StatusUse struct {
 	PeakReserved *uint64 `json:"peak_reserved" jsonschema:"nullable"`
 	// Both peaks are lower bounds, because processes were sampled or a buffer's chips were never known; absent where they are not.
 	PeaksAtLeast bool `json:"peaks_at_least,omitempty"`
+	// Both peaks may be too low or too high, because events were lost; absent where they are not.
+	PeaksUncertain bool `json:"peaks_uncertain,omitempty"`
 	// Number of live buffers; null where only the runtime's own sum is known.
 	Buffers *uint64 `json:"buffers" jsonschema:"nullable"`
 	// What the allocator has to hand out, bytes; 0 where there is no such memory, null where unknown.
@@ -442,7 +446,7 @@ func statusChip(c aggregator.ChipSnapshot, wall func(uint64) *time.Time) StatusC
 
 func statusPrograms(u aggregator.CBUsage) StatusPrograms {
 	sp := StatusPrograms{
-		Physical: u.Physical, Logical: u.Logical, PeakPhysical: u.PeakPhysical, PeakLogical: u.PeakLogical, PeaksAtLeast: u.PeaksAtLeast,
+		Physical: u.Physical, Logical: u.Logical, PeakPhysical: u.PeakPhysical, PeakLogical: u.PeakLogical, PeaksAtLeast: u.PeaksAtLeast, PeaksUncertain: u.PeaksUncertain,
 		Programs: u.Programs, Circular: u.Circular, Dataflow: u.Dataflow, Scratchpads: u.Scratchpads, Global: u.Global, Reported: u.Reported, Top: u.Top,
 	}
 	if u.BusiestBytes > 0 {
@@ -483,7 +487,7 @@ func statusRing(r aggregator.ConfigRing) *StatusConfigRing {
 }
 
 func statusUse(u aggregator.Usage) StatusUse {
-	su := StatusUse{Requested: u.Requested, PeaksAtLeast: u.PeaksAtLeast}
+	su := StatusUse{Requested: u.Requested, PeaksAtLeast: u.PeaksAtLeast, PeaksUncertain: u.PeaksUncertain}
 	if !u.TotalsOnly {
 		su.PeakRequested, su.Buffers = &u.PeakRequested, &u.Buffers
 	}

@@ -139,7 +139,7 @@ func (s *scrape) chips(r Reading) {
 			u := &c.Memory[m]
 			l := at.memory[m]
 			s.count(requested, l, u.Requested)
-			if !u.PeaksAtLeast {
+			if !u.PeaksAtLeast && !u.PeaksUncertain {
 				s.count(peakRequested, l, u.PeakRequested)
 			}
 			s.count(buffers, l, u.Buffers)
@@ -147,7 +147,7 @@ func (s *scrape) chips(r Reading) {
 			if u.Unreserved == 0 {
 				s.count(reserved, l, u.Reserved)
 			}
-			if !u.PeakUnsure && !u.PeaksAtLeast {
+			if !u.PeakUnsure && !u.PeaksAtLeast && !u.PeaksUncertain {
 				s.count(peakReserved, l, u.PeakReserved)
 			}
 			size, known := u.Capacity()
@@ -171,7 +171,7 @@ type memory struct {
 func (s *scrape) programs(c *aggregator.ChipSnapshot, l labels) {
 	s.count(cbPhysical, l, c.CB.Physical)
 	s.count(cbLogical, l, c.CB.Logical)
-	if !c.CB.PeaksAtLeast {
+	if !c.CB.PeaksAtLeast && !c.CB.PeaksUncertain {
 		s.count(cbPeakPhysical, l, c.CB.PeakPhysical)
 		s.count(cbPeakLogical, l, c.CB.PeakLogical)
 	}

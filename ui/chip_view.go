@@ -388,7 +388,7 @@ func (v *chipView) programs(c *aggregator.ChipSnapshot, w int) []text.Line {
 		parts := []string{programsTitle + ": " + dot(v.amountCell(cb)) + ", peak " + dot(v.amountCell(cb.highest())), "programs, kernels, config ring: " + g.Unknown}
 		return []text.Line{text.Plain.Line(" " + strings.Join(parts, "  ")).Clipped(w)}
 	}
-	logical := amount{used: c.CB.Logical, peak: c.CB.PeakLogical, unknown: c.CB.Logical == 0 && late, peakAtLeast: c.CB.PeaksAtLeast}
+	logical := amount{used: c.CB.Logical, peak: c.CB.PeakLogical, unknown: c.CB.Logical == 0 && late, peakAtLeast: c.CB.PeaksAtLeast, peakUncertain: c.CB.PeaksUncertain}
 	parts := []string{
 		programsTitle + ": " + dot(v.amountCell(cb)) + " physical, peak " + dot(v.amountCell(cb.highest())),
 		dot(v.amountCell(logical)) + " logical, peak " + dot(v.amountCell(logical.highest())),

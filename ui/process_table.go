@@ -117,6 +117,9 @@ func (o settings) processEntry(p *aggregator.ProcessSnapshot, ended bool) entry 
 	e := entry{key: rowKey{process: idOf(p), kind: processRow}, process: p, amounts: o.processAmounts(p), buffers: p.Buffers, ended: ended}
 	if ended {
 		e.key.since = p.Since
+		for i := range e.amounts { // they are its peaks
+			e.amounts[i].about = e.amounts[i].peakUncertain
+		}
 	}
 	return e
 }
@@ -155,6 +158,7 @@ func (o settings) processAmounts(p *aggregator.ProcessSnapshot) []amount {
 		u.Unreserved += v.Unreserved
 		u.PeakUnsure = u.PeakUnsure || v.PeakUnsure
 		u.PeaksAtLeast = u.PeaksAtLeast || v.PeaksAtLeast
+		u.PeaksUncertain = u.PeaksUncertain || v.PeaksUncertain
 		u.TotalsOnly = u.TotalsOnly || v.TotalsOnly
 		u.Buffers += v.Buffers
 		u.Banks = aggregator.Banks{}

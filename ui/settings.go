@@ -33,6 +33,8 @@ type amount struct {
 	atLeast bool
 	// peakAtLeast is the same of the peak.
 	peakAtLeast bool
+	// peakUncertain: the peak may be too low or too high; about is the same of used.
+	peakUncertain, about bool
 	// unknown: used says nothing.
 	unknown bool
 	// absent: there is no such memory.
@@ -57,6 +59,7 @@ func (o settings) amountOf(u aggregator.Usage, late bool) amount {
 	if o.requested {
 		a = amount{used: u.Requested, peak: u.PeakRequested, peakAtLeast: u.TotalsOnly || u.PeaksAtLeast}
 	}
+	a.peakUncertain = u.PeaksUncertain
 	capacity, known := u.Capacity()
 	a.capacity = capacity
 	a.absent = known && capacity == 0 && u.Buffers == 0
@@ -69,7 +72,7 @@ func (o settings) amountOf(u aggregator.Usage, late bool) amount {
 func programsOf(u aggregator.CBUsage, late bool) amount {
 	// Of what clients report, it is not known on which cores it lies.
 	reported := u.Reported > 0
-	return amount{used: u.Physical, peak: u.PeakPhysical, unknown: u.Physical == 0 && (late || reported), atLeast: reported, peakAtLeast: u.PeaksAtLeast}
+	return amount{used: u.Physical, peak: u.PeakPhysical, unknown: u.Physical == 0 && (late || reported), atLeast: reported, peakAtLeast: u.PeaksAtLeast, peakUncertain: u.PeaksUncertain}
 }
 
 // programsTitle heads the column of circular and dataflow buffers.
@@ -77,7 +80,7 @@ const programsTitle = "CB+DFB"
 
 // highest is the peak as an amount of its own.
 func (a amount) highest() amount {
-	return amount{used: a.peak, unknown: a.peak == 0 && (a.unknown || a.peakAtLeast), absent: a.absent, atLeast: a.peakAtLeast || a.atLeast}
+	return amount{used: a.peak, unknown: a.peak == 0 && (a.unknown || a.peakAtLeast), absent: a.absent, atLeast: a.peakAtLeast || a.atLeast, about: a.peakUncertain}
 }
 
 // number writes an amount.
@@ -89,6 +92,8 @@ func (a amount) number(s text.Scale, g text.Glyphs) text.Line {
 		return text.Faint.Line(g.Unknown)
 	case a.used == 0:
 		return text.Faint.Line("0")
+	case a.about:
+		return text.Plain.Line(g.About + s.Bytes(a.used))
 	case a.atLeast:
 		return text.Plain.Line(g.AtLeast + s.Bytes(a.used))
 	}

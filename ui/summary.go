@@ -36,15 +36,18 @@ func (f *frame) summary() {
 		if most.peak == 0 {
 			continue
 		}
-		least := ""
-		if most.peakAtLeast {
-			least = g.AtLeast
+		sign := ""
+		switch {
+		case most.peakUncertain:
+			sign = g.About
+		case most.peakAtLeast:
+			sign = g.AtLeast
 		}
-		look, sign := widget.Fullness(most.peak, most.capacity)
-		l := text.Line{text.Strong.Span(fmt.Sprintf("%-9s", metricNames[i])), text.Plain.Span(least + bytesCell(most.peak, o).String())}
+		look, mark := widget.Fullness(most.peak, most.capacity)
+		l := text.Line{text.Strong.Span(fmt.Sprintf("%-9s", metricNames[i])), text.Plain.Span(sign + bytesCell(most.peak, o).String())}
 		if most.capacity > 0 {
 			l = append(l, text.Faint.Span(" of "+text.Capacity(most.capacity, o.Exact, false)),
-				look.Span(fmt.Sprintf("  %.0f %%%s", 100*float64(most.peak)/float64(most.capacity), sign)))
+				look.Span(fmt.Sprintf("  %.0f %%%s", 100*float64(most.peak)/float64(most.capacity), mark)))
 		}
 		add(name, append(l, text.Faint.Span("  on chip "+chipName(chip))))
 		name = ""

@@ -10,10 +10,12 @@ type Glyphs struct {
 	Rule    string
 	Unknown string
 	AtLeast string
-	Dots    string
-	Cursor  string
-	Down    string
-	Sorted  string
+	// About stands before a number that may be too low or too high.
+	About  string
+	Dots   string
+	Cursor string
+	Down   string
+	Sorted string
 	// Branch leads to the last part of something, Tee to the ones before.
 	Branch, Tee string
 	Between     string
@@ -50,14 +52,14 @@ const (
 func GlyphSet(ascii bool) Glyphs {
 	if ascii {
 		return Glyphs{
-			Eighths: []string{"#"}, Track: ".", Peak: "|", Rule: "-", Unknown: "?", AtLeast: ">=",
+			Eighths: []string{"#"}, Track: ".", Peak: "|", Rule: "-", Unknown: "?", AtLeast: ">=", About: "~",
 			Dots: "~", Cursor: ">", Down: "v", Sorted: "v", Branch: "`", Tee: "|", Between: "-", Enter: "enter",
 			Wall: "|", Corners: [4]string{"+", "+", "+", "+"},
 			Sparks: []string{"_", ".", "-", "=", "#"}, Fills: [numFills]string{"#", "%", "s", "o", "\\", "/"}, Layers: [5]string{"#", "%", "o", "=", "."}, NoData: " ", Clash: "X", Some: ":", Caret: "_", Mark: "^", Rising: "^",
 		}
 	}
 	return Glyphs{
-		Eighths: []string{"▏", "▎", "▍", "▌", "▋", "▊", "▉", "█"}, Track: "░", Peak: "┃", Rule: "─", Unknown: "·", AtLeast: "≥",
+		Eighths: []string{"▏", "▎", "▍", "▌", "▋", "▊", "▉", "█"}, Track: "░", Peak: "┃", Rule: "─", Unknown: "·", AtLeast: "≥", About: "~",
 		Dots: "…", Cursor: "▸", Down: "↓", Sorted: "▼", Branch: "└", Tee: "├", Between: "·", Enter: "⏎",
 		Wall: "│", Corners: [4]string{"┌", "┐", "└", "┘"},
 		Sparks: []string{"▁", "▂", "▃", "▄", "▅", "▆", "▇", "█"}, Fills: [numFills]string{"█", "▓", "▞", "▒", "╲", "╱"}, Layers: [5]string{"█", "▓", "▒", "▞", "░"}, NoData: "·", Clash: "╳", Some: "░", Caret: "▏", Mark: "▲", Rising: "▲",
