@@ -162,19 +162,31 @@ func keyBefore(pages *memory.Pages, program uint64) (key uint64, ok bool) {
 	return 0, false
 }
 
-// isRange says whether a range can lie between two addresses: of its two coordinates, which are alike, the first words point
-// into them. What was in the unused places of the first one can look like the size of a piece that begins there.
+// isRange says whether a range can lie between two addresses: of its two coordinates, which have as many dimensions, the first words
+// point into them. What was in the unused places of the first one can look like the size of a piece that begins there.
 func isRange(pages *memory.Pages, from, to uint64) bool {
 	first, err := pages.U64(from)
 	if err != nil || first <= from || first >= to {
 		return false
 	}
 	for at := first + 8; at+8 < to; at += 8 {
-		if word, err := pages.U64(at); err == nil && word-at == first-from && word < to {
+		if word, err := pages.U64(at); err == nil && word-at == first-from && word < to && alike(pages, from+8, at+8, first-from-8) {
 			return true
 		}
 	}
 	return false
+}
+
+// alike says whether two coordinates begin with the same counts, none of which is 0.
+func alike(pages *memory.Pages, one, other, bytes uint64) bool {
+	for at := uint64(0); at < bytes; at += 8 {
+		a, err := pages.U64(one + at)
+		b, err2 := pages.U64(other + at)
+		if err != nil || err2 != nil || a != b || a == 0 {
+			return false
+		}
+	}
+	return true
 }
 
 // ChipTries is how often a program is read for its chips where these are unknown, while its process does nothing or all that it

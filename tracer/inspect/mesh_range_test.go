@@ -51,6 +51,8 @@ func TestKeyOfAWorkloadsNode(t *testing.T) {
 		{"a size in an unused place", func() { words[key+coordinate-2] = 0x51 }, true},
 		{"the second coordinate is none", func() { words[key+coordinate] = address(8) }, false},
 		{"the first coordinate is none", func() { words[key] = address(8) }, false},
+		{"the coordinates have not as many dimensions", func() { words[key+coordinate+1] = 8 << 32 }, false},
+		{"the coordinates have no dimensions", func() { words[key+1], words[key+coordinate+1] = 0, 0 }, false},
 		{"the piece is another one's", func() { words[node-1] = 0x111 }, false},
 		{"the piece ends before", func() { words[node-1] = 0x41 }, false},
 	} {
