@@ -58,6 +58,41 @@ func TestForkedWorkersAreReadLate(t *testing.T) {
 	}
 }
 
+// A forked child has a copy of its parent's mesh also where it opens the same chips itself, and where its parent closed that mesh
+// since, of which it knows nothing.
+func TestForkedChildOpensItsParentsChips(t *testing.T) {
+	t.Parallel()
+	for _, closed := range []bool{false, true} {
+		p := fixture.User(t, fixture.LayoutB)
+		tr := start(t, Options{})
+		fixture.Do(t, p, "mesh 0 1 2")
+		fixture.Do(t, p, "alloc 100 0 0 0 8192 1024 64")
+		child := fork(t, p)
+		if closed {
+			fixture.Do(t, p, "close 0")
+		}
+		fixture.Do(t, p, "child 0 mesh 1 1 2")
+		check := func(tr *trace, name string, want uint64) {
+			t.Helper()
+			s := tr.compared(child)
+			if s.Buffers != want || s.Memory[aggregator.DRAM].Requested != 2*4096*want || len(s.Reasons) > 0 {
+				t.Errorf("%s, closed %t: %d buffers, %d bytes, %+v", name, closed, s.Buffers, s.Memory[aggregator.DRAM].Requested, s.Reasons)
+			}
+		}
+		check(tr, "nothing allocated", 0)
+		fixture.Do(t, p, "child 0 alloc 100 1 0 0 4096 1024 64")
+		check(tr, "traced", 1)
+		if !closed {
+			late := start(t, Options{PIDs: []uint32{child}})
+			fixture.Do(t, p, "child 0 alloc 100 1 0 0 4096 1024 128")
+			check(late, "traced late", 2)
+			late.stop()
+		}
+		tr.stop()
+		p.Kill()
+	}
+}
+
 // What a forked child has copies of is its own when its parent has ended: it is found then,
 // without doing anything.
 func TestDaemonsAreFoundWhenTheirParentEnds(t *testing.T) {

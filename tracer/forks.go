@@ -145,12 +145,35 @@ func (r *run) forkOf(p *traced) *inspect.Fork {
 		return nil
 	}
 	used := maps.Clone(p.used)
-	return &inspect.Fork{From: from, Opened: func() (map[uint64]bool, bool, error) {
+	return &inspect.Fork{From: from, Inherited: r.inherited(from, p.start.Started), Opened: func() (map[uint64]bool, bool, error) {
 		opened, all, err := r.t.ownDevices(pid)
 		maps.Copy(opened, used)
 		return opened, all, err
 	}}
 }
+
+// inherited are the devices that a process had open when it forked another one, which started at a time in ticks, as far as it is
+// traced.
+func (r *run) inherited(from uint32, started uint64) map[uint64]bool {
+	parent := r.processes[from]
+	if parent == nil {
+		return nil
+	}
+	list := map[uint64]bool{}
+	for device := range parent.devices {
+		list[device] = true
+	}
+	now, at := proc.Ticks(), proc.Now()
+	for device, closed := range parent.closed {
+		if now-(at-min(closed, at))/ticks >= started {
+			list[device] = true
+		}
+	}
+	return list
+}
+
+// ticks are the nanoseconds of a tick of a process's start.
+const ticks = uint64(time.Second / 100)
 
 // watchForks has the host kernel note which devices the forks of a process open from now on. One that is ending by
 // now is not watched: its end takes nothing out any more, and who has its PID next would be taken for it.
@@ -214,8 +237,11 @@ func (p *traced) use(device uint64) {
 		clear(p.used)
 	}
 	p.used[device] = true
-	if p.unsure {
-		p.reconciliation.suspect = time.Now() // less is unsure now
+	if p.unsure { // less is now
+		p.reconciliation.suspect = time.Now()
+		if p.FindsPrograms() { // those on the device were left out
+			p.unreadParts++
+		}
 	}
 }
 

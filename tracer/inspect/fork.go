@@ -20,6 +20,8 @@ type Fork struct {
 	// Opened, where not nil, returns the devices that the process opened itself, and whether
 	// these are all that it opened. It is called after its memory was searched.
 	Opened func() (devices map[uint64]bool, all bool, err error)
+	// Inherited are the devices that From had open when it forked, where it was traced then.
+	Inherited map[uint64]bool
 }
 
 // Detail is that of the reason for what is unsure.
@@ -60,7 +62,8 @@ func (in *Inspector) openIn(pid uint32) (h inheritance, err error) {
 // they are left in, and in own.
 //
 // A device that the process opened is its own. A mesh or, where not all that it opened is
-// known, a chip is so too if it spans chips of such devices alone. Of others all are copies
+// known, a chip is so too if it spans chips of such devices alone, but for a mesh that the other
+// process had open at the fork, or may have had. Of others all are copies
 // where all that it opened is known; otherwise those that the other process has open with the
 // same chips, which is all that can be compared: it may have closed some since.
 func (in *Inspector) disown(fork *Fork, devices map[uint64]uint64, allocators []uint64) (rest []uint64, own, unsure map[uint64]bool, err error) {
@@ -71,6 +74,7 @@ func (in *Inspector) disown(fork *Fork, devices map[uint64]uint64, allocators []
 		}
 		own = maps.Clone(own)
 	}
+	opener := maps.Clone(own)
 	chips, meshes := map[uint64][]uint32{}, map[uint64]bool{}
 	opened := map[uint32]bool{}
 	for d := range devices {
@@ -93,11 +97,15 @@ func (in *Inspector) disown(fork *Fork, devices map[uint64]uint64, allocators []
 	for d, a := range devices {
 		alien := slices.ContainsFunc(chips[d], func(c uint32) bool { return !opened[c] })
 		same, there := theirs.chips[d]
+		there = there && slices.Equal(chips[d], same)
 		switch {
 		case own[d]:
-		case (meshes[d] || !all) && !alien:
+		case meshes[d] && (fork.Inherited[d] || there):
+			delete(devices, d)
+			copied = append(copied, a)
+		case meshes[d] && !alien && (all || in.withinAny(d, opener)), !meshes[d] && !alien && !all:
 			own[d] = true
-		case all, there && slices.Equal(chips[d], same):
+		case all, there:
 			delete(devices, d)
 			copied = append(copied, a)
 		default:
@@ -106,6 +114,16 @@ func (in *Inspector) disown(fork *Fork, devices map[uint64]uint64, allocators []
 	}
 	kept := slices.Collect(maps.Values(devices))
 	return slices.DeleteFunc(allocators, func(a uint64) bool { return slices.Contains(copied, a) && !slices.Contains(kept, a) }), own, unsure, nil
+}
+
+// withinAny says whether a device is a submesh of one of some.
+func (in *Inspector) withinAny(device uint64, of map[uint64]bool) bool {
+	for mesh := range of {
+		if in.Within(device, mesh) {
+			return true
+		}
+	}
+	return false
 }
 
 // dropCopies leaves out the allocators, other than those of its devices, whose buffers are of

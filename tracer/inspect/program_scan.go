@@ -76,6 +76,9 @@ func (in *Inspector) programVptr() uint64 {
 	return in.vptr(name)
 }
 
+// FindsPrograms says whether the library shows which programs a process has.
+func (in *Inspector) FindsPrograms() bool { return in.programVptr() != 0 }
+
 // programs are those that live: std::make_shared put each behind two words, of
 // which the second counts its owners.
 func (in *Inspector) programs(blocks []uint64) (list []uint64) {
