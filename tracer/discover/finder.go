@@ -101,16 +101,24 @@ func (f *Finder) Known(pid uint32) ([]proc.Mapping, error) {
 	return list, err
 }
 
-// known is Known, whether the process holds a device, and whether the runtime itself is among them.
+// known is Known, whether the process holds a device, and whether the runtime itself is among them. A file of which it maps no
+// code it only reads, as other tracers do.
 func (f *Finder) known(pid uint32) (list []proc.Mapping, holds, found bool, err error) {
 	f.mu.Lock()
 	runtimes := slices.Clone(f.runtimes)
 	f.mu.Unlock()
+	first := map[proc.FileID]proc.Mapping{}
 	err = proc.Pieces(pid, func(m proc.Mapping, p proc.Permissions) bool {
 		holds = holds || holdsDevice(m.Path, p)
 		known := slices.Contains(runtimes, m.ID)
-		if (known || Candidate(m.Path)) && !containsFile(list, m.ID) {
-			list = append(list, m)
+		if !known && !Candidate(m.Path) {
+			return true
+		}
+		if _, seen := first[m.ID]; !seen {
+			first[m.ID] = m
+		}
+		if p.Execute() && !containsFile(list, m.ID) {
+			list = append(list, first[m.ID])
 			found = found || known || strings.HasPrefix(filepath.Base(m.Path), LibraryNames[0])
 		}
 		return len(list) < maxFiles

@@ -2,6 +2,7 @@ package discover
 
 import (
 	"math"
+	"os"
 	"strings"
 	"testing"
 
@@ -57,5 +58,22 @@ func TestMappingsListTheRuntimeOnce(t *testing.T) {
 	}
 	if _, ok := Users()[p.PID]; !ok {
 		t.Error("it is not among the users of the runtime")
+	}
+}
+
+// Another tracer reads the library, as this one does, and runs none of its code.
+func TestMappingsLeaveOutWhoOnlyReads(t *testing.T) {
+	f, err := os.Open(fixture.LibraryOf(t, fixture.LayoutB))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	b, err := unix.Mmap(int(f.Fd()), 0, os.Getpagesize(), unix.PROT_READ, unix.MAP_PRIVATE)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Munmap(b)
+	if list, err := NewFinder().Mappings(uint32(os.Getpid())); err != nil || len(list) != 0 {
+		t.Errorf("%+v, %v", list, err)
 	}
 }
