@@ -3,7 +3,9 @@ package record
 import (
 	"bytes"
 	"context"
+	"errors"
 	"io"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -97,5 +99,42 @@ func TestMoveInAReplay(t *testing.T) {
 	cancel()
 	if err := <-done; err != nil {
 		t.Error(err)
+	}
+}
+
+// What a damaged recording has before the damage is shown, and marked: the events behind it are not there.
+func TestReplayOfADamagedRecording(t *testing.T) {
+	var b bytes.Buffer
+	w, err := NewWriter(&b, Header{Monotonic: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, events := range [][]aggregator.Event{
+		{{Kind: aggregator.ProcessStart, PID: 7, Time: 1, Process: &aggregator.Process{Started: 1}}},
+		{{Kind: aggregator.Alloc, PID: 7, Time: 2, Device: 1, Allocator: 2, Buffer: 100, Memory: aggregator.DRAM, Size: 10}},
+	} {
+		if err := errors.Join(w.Write(events), w.Flush()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	whole := b.Len()
+	if err := errors.Join(w.Write([]aggregator.Event{{Kind: aggregator.Free, PID: 7, Time: 3, Buffer: 100}}), w.Close()); err != nil {
+		t.Fatal(err)
+	}
+	b.Bytes()[whole+30] ^= 1
+	p, err := NewPlayer(PlayerOptions{Files: []io.ReadCloser{again{bytes.NewReader(b.Bytes())}}, Notice: func(s string) { t.Error(s) }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	accounts := aggregator.New()
+	err = p.Run(t.Context(), func() {}, func(events []aggregator.Event) {
+		for i := range events {
+			accounts.Apply(&events[i])
+		}
+	})
+	s := accounts.Snapshot()
+	gap := func(r aggregator.Reason) bool { return r.Code == aggregator.ReasonRecordingGap }
+	if !errors.Is(err, ErrDamaged) || len(s.Processes) != 1 || s.Processes[0].Buffers != 1 || !slices.ContainsFunc(s.Processes[0].Reasons, gap) {
+		t.Errorf("%v: %+v", err, s.Processes)
 	}
 }

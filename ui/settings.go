@@ -80,7 +80,7 @@ const programsTitle = "CB+DFB"
 
 // highest is the peak as an amount of its own.
 func (a amount) highest() amount {
-	return amount{used: a.peak, unknown: a.peak == 0 && (a.unknown || a.peakAtLeast), absent: a.absent, atLeast: a.peakAtLeast || a.atLeast, about: a.peakUncertain}
+	return amount{used: a.peak, unknown: a.peak == 0 && (a.unknown || a.peakAtLeast || a.peakUncertain), absent: a.absent, atLeast: a.peakAtLeast || a.atLeast, about: a.peakUncertain}
 }
 
 // number writes an amount.
