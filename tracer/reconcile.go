@@ -560,17 +560,19 @@ func (r *run) check() {
 	}
 	r.checkedAt = now
 	for _, p := range r.processes {
+		b := &p.reconciliation
+		// A comparison ends an allocator that is gone, the record of whose end was lost.
+		compares := b.now != nil || !b.suspect.IsZero()
 		for allocator, s := range p.unknownCapacities {
 			patience := settle
 			if errors.Is(s.why, memory.ErrLater) {
 				patience = longestOpening // it is asked for again until then
 			}
-			if now.Sub(s.since) >= patience {
+			if now.Sub(s.since) >= patience && !compares {
 				delete(p.unknownCapacities, allocator)
 				p.noticeOnce(r, fmt.Errorf("the capacity of its memories is unknown: %w", s.why))
 			}
 		}
-		b := &p.reconciliation
 		if b.now != nil || len(p.allocators) == 0 && b.suspect.IsZero() && b.failures == 0 {
 			continue // or it has nothing that could be compared
 		}

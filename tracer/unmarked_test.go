@@ -581,7 +581,8 @@ func TestReservedSizesThatAreNotKnown(t *testing.T) {
 	}
 }
 
-// A capacity that could not be read is noticed where it stays so: neither where it became known, nor while it is asked for.
+// A capacity that could not be read is noticed where it stays so: neither where it became known, nor while it is asked for, nor
+// where a comparison may show that its allocator is gone.
 func TestUnknownCapacitiesAreNoticed(t *testing.T) {
 	const known, later, unknown = 1, 2, 3
 	r, p, _ := beingRead(t, false)
@@ -592,6 +593,11 @@ func TestUnknownCapacitiesAreNoticed(t *testing.T) {
 		known: {errors.New("of one that is known"), since}, later: {fmt.Errorf("asking: %w", memory.ErrLater), since}, unknown: {errors.New("of one that is unknown"), since},
 	}
 	r.sized(p, origin{pid: p.mapping.PID}, 0x1000, known, &aggregator.Capacity{})
+	r.check()
+	if len(notices) != 0 {
+		t.Errorf("while it is compared: notices %q", notices)
+	}
+	p.reconciliation.now, p.reconciliation.next, r.checkedAt = nil, time.Now().Add(time.Hour), time.Time{}
 	r.check()
 	if len(notices) != 1 || !strings.Contains(notices[0], "of one that is unknown") {
 		t.Errorf("notices %q", notices)
