@@ -656,40 +656,47 @@ func (b *buffer) sub() {
 	b.site.sub(b.bytes())
 }
 
-// peaksDoubted says that events of a process were lost: more may have been live than its peaks say, and what had gone may
+// doubtPeaks says that events of a process were lost: more may have been live than its peaks say, and what had gone may
 // be in them.
-func (a *Aggregator) peaksDoubted(p *process) {
+func (p *process) doubtPeaks() {
 	for _, s := range p.shares {
 		for m := range s.memory {
-			s.memory[m].peaksUncertain, s.chip.memory[m].peaksUncertain = true, true
+			s.memory[m].peaksUncertain = true
 		}
-		s.cb.usage.PeaksUncertain, s.chip.cb.PeaksUncertain = true, true
+		s.cb.usage.PeaksUncertain = true
+		s.chip.doubtPeaks()
 	}
 	for m := range p.unplaced {
 		p.unplaced[m].peaksUncertain = true
 	}
 }
 
-// peaksOfEndedDoubted is peaksDoubted of a process that has ended. Snapshots have its chips.
-func (a *Aggregator) peaksOfEndedDoubted(p *ProcessSnapshot) {
+func (c *chip) doubtPeaks() {
+	for m := range c.memory {
+		c.memory[m].peaksUncertain = true
+	}
+	c.cb.PeaksUncertain = true
+}
+
+// doubtPeaksOfEnded is doubtPeaks of a process that has ended. Snapshots have its chips too.
+func (a *Aggregator) doubtPeaksOfEnded(p *ProcessSnapshot) {
+	doubt := func(memory *[NumMemories]Usage) {
+		for m := range memory {
+			memory[m].PeaksUncertain = true
+		}
+	}
 	p.Chips = slices.Clone(p.Chips)
 	for i := range p.Chips {
-		of := &p.Chips[i]
-		c := a.chips[of.Chip]
-		for m := range of.Memory {
-			of.Memory[m].PeaksUncertain, p.Memory[m].PeaksUncertain = true, true
-			if c != nil {
-				c.memory[m].peaksUncertain = true
-			}
-		}
-		of.CB.PeaksUncertain, p.CB.PeaksUncertain = true, true
-		if c != nil {
-			c.cb.PeaksUncertain = true
+		c := &p.Chips[i]
+		doubt(&c.Memory)
+		c.CB.PeaksUncertain = true
+		if known := a.chips[c.Chip]; known != nil {
+			known.doubtPeaks()
 		}
 	}
-	for m := range p.Unplaced {
-		p.Unplaced[m].PeaksUncertain = true
-	}
+	doubt(&p.Memory)
+	doubt(&p.Unplaced)
+	p.CB.PeaksUncertain = true
 }
 
 // peaksLack says that a memory's peaks lack a buffer whose chips were never known: those

@@ -288,7 +288,7 @@ func (a *Aggregator) lose(e *Event) {
 	for _, p := range a.processes {
 		if can(p.info.Source) {
 			p.raise(code, e.Time)
-			a.peaksDoubted(p)
+			p.doubtPeaks()
 		}
 	}
 	for i := range a.ended {
@@ -299,7 +299,7 @@ func (a *Aggregator) lose(e *Event) {
 			}
 			rs.raise(Reason{Code: code, PID: p.PID, Since: e.Time}, maxProcessReasons)
 			p.Reasons = rs.snapshot()
-			a.peaksOfEndedDoubted(p)
+			a.doubtPeaksOfEnded(p)
 		}
 	}
 }

@@ -96,8 +96,7 @@ func (a *Aggregator) compare(p *process, e *Event) {
 		a.addBuffer(p, &Event{PID: e.PID, Time: e.Time, Device: h.Device, Allocator: h.Allocator, Buffer: h.Buffer, Memory: h.Memory,
 			MemoryLayout: h.MemoryLayout, Address: h.Address, Size: h.Size, PerBank: h.PerBank, PageSize: h.PageSize}, 0)
 	}
-	corrected := func() bool { return wrong > 0 && !scan.First }
-	if corrected() && (len(p.capturing) > 0 || slices.ContainsFunc(p.traces, func(t *trace) bool { return t.seen })) {
+	if wrong > 0 && !scan.First && (len(p.capturing) > 0 || slices.ContainsFunc(p.traces, func(t *trace) bool { return t.seen })) {
 		// Whether a replay overwrites them depends on whether they were allocated after the capture.
 		p.raise(ReasonTracesMissed, e.Time)
 	}
@@ -121,17 +120,15 @@ func (a *Aggregator) compare(p *process, e *Event) {
 			}
 		}
 	}
-	if corrected() {
-		a.peaksDoubted(p)
-	}
 	p.sites.atLeast = p.sites.atLeast || wrong > 0
 	g := &p.agreement
 	g.At, g.Compared = e.Time, uint64(len(scan.Buffers))
 	g.Comparisons++
 	if scan.First {
 		g.Found += wrong
-	} else {
+	} else if wrong > 0 {
 		g.Repaired += wrong
+		p.doubtPeaks()
 	}
 	p.compared(scan, implausible, e.Time)
 	if !full && !scan.Partial && !implausible {

@@ -378,7 +378,7 @@ func (p *Player) Run(ctx context.Context, ready func(), deliver func([]aggregato
 					before = nil
 				}
 				if err != nil {
-					deliver([]aggregator.Event{{Kind: aggregator.Lost, Time: p.last, Anyone: true}}) // what follows here
+					deliver([]aggregator.Event{{Kind: aggregator.Lost, Time: p.last, Anyone: true}}) // what follows is missing
 					return err
 				}
 				tell()

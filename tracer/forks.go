@@ -165,15 +165,12 @@ func (r *run) inherited(from uint32, started uint64) map[uint64]bool {
 	}
 	now, at := proc.Ticks(), proc.Now()
 	for device, closed := range parent.closed {
-		if now-(at-min(closed, at))/ticks >= started {
+		if now-(at-min(closed, at))/uint64(proc.Tick) >= started {
 			list[device] = true
 		}
 	}
 	return list
 }
-
-// ticks are the nanoseconds of a tick of a process's start.
-const ticks = uint64(time.Second / 100)
 
 // watchForks has the host kernel note which devices the forks of a process open from now on. One that is ending by
 // now is not watched: its end takes nothing out any more, and who has its PID next would be taken for it.

@@ -92,12 +92,19 @@ func (a amount) number(s text.Scale, g text.Glyphs) text.Line {
 		return text.Faint.Line(g.Unknown)
 	case a.used == 0:
 		return text.Faint.Line("0")
-	case a.about:
-		return text.Plain.Line(g.About + s.Bytes(a.used))
-	case a.atLeast:
-		return text.Plain.Line(g.AtLeast + s.Bytes(a.used))
 	}
-	return text.Plain.Line(s.Bytes(a.used))
+	return text.Plain.Line(a.sign(g) + s.Bytes(a.used))
+}
+
+// sign stands before an amount that is not known for sure.
+func (a amount) sign(g text.Glyphs) string {
+	switch {
+	case a.about:
+		return g.About
+	case a.atLeast:
+		return g.AtLeast
+	}
+	return ""
 }
 
 // scaleOf is the common scale of a column.

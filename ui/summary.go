@@ -36,15 +36,8 @@ func (f *frame) summary() {
 		if most.peak == 0 {
 			continue
 		}
-		sign := ""
-		switch {
-		case most.peakUncertain:
-			sign = g.About
-		case most.peakAtLeast:
-			sign = g.AtLeast
-		}
 		look, mark := widget.Fullness(most.peak, most.capacity)
-		l := text.Line{text.Strong.Span(fmt.Sprintf("%-9s", metricNames[i])), text.Plain.Span(sign + bytesCell(most.peak, o).String())}
+		l := text.Line{text.Strong.Span(fmt.Sprintf("%-9s", metricNames[i])), text.Plain.Span(most.highest().sign(g) + bytesCell(most.peak, o).String())}
 		if most.capacity > 0 {
 			l = append(l, text.Faint.Span(" of "+text.Capacity(most.capacity, o.Exact, false)),
 				look.Span(fmt.Sprintf("  %.0f %%%s", 100*float64(most.peak)/float64(most.capacity), mark)))

@@ -107,23 +107,37 @@ func (f *Finder) known(pid uint32) (list []proc.Mapping, holds, found bool, err 
 	f.mu.Lock()
 	runtimes := slices.Clone(f.runtimes)
 	f.mu.Unlock()
-	first := map[proc.FileID]proc.Mapping{}
+	var code withCode
 	err = proc.Pieces(pid, func(m proc.Mapping, p proc.Permissions) bool {
 		holds = holds || holdsDevice(m.Path, p)
 		known := slices.Contains(runtimes, m.ID)
-		if !known && !Candidate(m.Path) {
-			return true
-		}
-		if _, seen := first[m.ID]; !seen {
-			first[m.ID] = m
-		}
-		if p.Execute() && !containsFile(list, m.ID) {
-			list = append(list, first[m.ID])
+		if (known || Candidate(m.Path)) && code.add(m, p) {
 			found = found || known || strings.HasPrefix(filepath.Base(m.Path), LibraryNames[0])
 		}
-		return len(list) < maxFiles
+		return len(code.files) < maxFiles
 	})
-	return list, holds, found, err
+	return code.files, holds, found, err
+}
+
+// withCode collects the files of which a process maps code, by the first piece that it maps of each.
+type withCode struct {
+	files []proc.Mapping
+	first map[proc.FileID]proc.Mapping
+}
+
+// add takes in a piece, and says whether it is the first one with code of its file.
+func (c *withCode) add(m proc.Mapping, p proc.Permissions) bool {
+	if c.first == nil {
+		c.first = map[proc.FileID]proc.Mapping{}
+	}
+	if _, seen := c.first[m.ID]; !seen {
+		c.first[m.ID] = m
+	}
+	if !p.Execute() || containsFile(c.files, m.ID) {
+		return false
+	}
+	c.files = append(c.files, c.first[m.ID])
+	return true
 }
 
 func containsFile(list []proc.Mapping, id proc.FileID) bool {
@@ -157,23 +171,17 @@ func MapsDevice(pid uint32, buffer *bytes.Buffer) (bool, error) {
 
 // search looks for the runtime in all files with code that the process maps.
 func (f *Finder) search(pid uint32) (found []proc.Mapping, err error) {
-	var code []proc.Mapping // the first pieces of files of which another has code
-	first := map[proc.FileID]proc.Mapping{}
+	var code withCode
 	if err := proc.Pieces(pid, func(m proc.Mapping, p proc.Permissions) bool {
-		if _, seen := first[m.ID]; !seen {
-			first[m.ID] = m
-		}
-		if p.Execute() && !containsFile(code, m.ID) {
-			code = append(code, first[m.ID])
-		}
-		return len(code) <= maxFiles
+		code.add(m, p)
+		return len(code.files) <= maxFiles
 	}); err != nil {
 		return nil, err
 	}
 	over := proc.NewLimit(searchTime, nil).Over
 	mem := memory.FilesOf(pid)
 	err = ErrNoRuntime
-	for i, m := range code {
+	for i, m := range code.files {
 		if i == maxFiles {
 			err = fmt.Errorf("%w: it maps more than %d files with code", ErrHidden, maxFiles)
 			break

@@ -67,14 +67,13 @@ func (in *Inspector) openIn(pid uint32) (h inheritance, err error) {
 // where all that it opened is known; otherwise those that the other process has open with the
 // same chips, which is all that can be compared: it may have closed some since.
 func (in *Inspector) disown(fork *Fork, devices map[uint64]uint64, allocators []uint64) (rest []uint64, own, unsure map[uint64]bool, err error) {
-	own, unsure, all := map[uint64]bool{}, map[uint64]bool{}, false
+	itself, unsure, all := map[uint64]bool{}, map[uint64]bool{}, false // itself are the devices that it opened
 	if fork.Opened != nil {
-		if own, all, err = fork.Opened(); err != nil {
+		if itself, all, err = fork.Opened(); err != nil {
 			return nil, nil, nil, err
 		}
-		own = maps.Clone(own)
 	}
-	opener := maps.Clone(own)
+	own = maps.Clone(itself)
 	chips, meshes := map[uint64][]uint32{}, map[uint64]bool{}
 	opened := map[uint32]bool{}
 	for d := range devices {
@@ -98,14 +97,12 @@ func (in *Inspector) disown(fork *Fork, devices map[uint64]uint64, allocators []
 		alien := slices.ContainsFunc(chips[d], func(c uint32) bool { return !opened[c] })
 		same, there := theirs.chips[d]
 		there = there && slices.Equal(chips[d], same)
+		inherited := meshes[d] && (fork.Inherited[d] || there)
 		switch {
 		case own[d]:
-		case meshes[d] && (fork.Inherited[d] || there):
-			delete(devices, d)
-			copied = append(copied, a)
-		case meshes[d] && !alien && (all || in.withinAny(d, opener)), !meshes[d] && !alien && !all:
+		case !inherited && !alien && (all && meshes[d] || !all && (!meshes[d] || in.withinAny(d, itself))):
 			own[d] = true
-		case all, there:
+		case inherited, all, there:
 			delete(devices, d)
 			copied = append(copied, a)
 		default:
