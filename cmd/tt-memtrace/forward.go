@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"hash/fnv"
+	"io"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -21,8 +22,8 @@ type sockets struct {
 	forward, serve string
 	size           string
 	open           bool
-	// prints: the server prints the original's lines.
-	prints bool
+	// lines, where set, is where the server prints the original's lines.
+	lines io.Writer
 }
 
 // autoSize queries the server for the size of its records.

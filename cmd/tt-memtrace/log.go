@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"fmt"
@@ -33,7 +34,7 @@ object, and one buffer; docs/json.md describes it.`,
 			if err != nil {
 				return err
 			}
-			w := stdout()
+			w := bufio.NewWriterSize(cmd.OutOrStdout(), 64<<10)
 			logger := export.NewLogger(w, asJSON, l.Wall)
 			ctx, cancel := context.WithCancel(cmd.Context())
 			defer cancel()

@@ -42,6 +42,7 @@ func run(args []string) int {
 	ctx := untilSignal()
 	root := newRoot()
 	root.SetArgs(args)
+	root.SetOut(newStandardOutput(ctx))
 	err := root.ExecuteContext(ctx)
 	if err == nil {
 		return exitFine

@@ -181,9 +181,12 @@ func mayWrite(path string) error {
 	return nil
 }
 
+// descriptor is an open file.
+type descriptor interface{ Fd() uintptr }
+
 // textStyle is that of a terminal, if w is one.
 func textStyle(w io.Writer) report.Style {
-	f, ok := w.(*os.File)
+	f, ok := w.(descriptor)
 	if !ok || !term.IsTerminal(int(f.Fd())) {
 		return report.Style{}
 	}
@@ -196,7 +199,7 @@ func textStyle(w io.Writer) report.Style {
 
 // coloured reports whether w is a terminal that is to have colours.
 func coloured(w io.Writer) bool {
-	f, ok := w.(*os.File)
+	f, ok := w.(descriptor)
 	return ok && term.IsTerminal(int(f.Fd())) && os.Getenv("NO_COLOR") == "" && !ui.IsPlain(os.Getenv)
 }
 

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io"
 	"iter"
-	"os"
 	"sync"
 	"time"
 
@@ -184,8 +183,8 @@ func (t *tracing) Objects() wire.Objects {
 func (s *sockets) addServer(l *live) error {
 	at := &tracing{live: l, ready: l.Ready(), host: hostSystem(), traced: map[int32]bool{}}
 	o := wire.ServerOptions{Path: s.serve, Open: s.open, Monotonic: proc.Now, Notice: l.notice, Tracing: at}
-	if s.prints {
-		o.Output, o.Errors, o.Quiet = os.Stdout, &standardError, l.quiet
+	if s.lines != nil {
+		o.Output, o.Errors, o.Quiet = s.lines, &standardError, l.quiet
 		l.prints = true
 	}
 	server, err := wire.Listen(o)
@@ -193,8 +192,8 @@ func (s *sockets) addServer(l *live) error {
 		return err
 	}
 	l.AddSink(session.Sink{Events: at.events})
-	if s.prints && !l.quiet {
-		l.AddSink(tracedLines(os.Stdout))
+	if s.lines != nil && !l.quiet {
+		l.AddSink(tracedLines(s.lines))
 	}
 	l.AddSource(server)
 	return nil
@@ -282,7 +281,7 @@ Every live command takes --serve PATH to serve as well.`,
 					l.notice(fmt.Sprintf("serving only what clients report: %v", err))
 				}
 			}
-			t.sockets.prints = true
+			t.sockets.lines = cmd.OutOrStdout()
 			if l, err = t.beside(l, args); err != nil {
 				return err
 			}

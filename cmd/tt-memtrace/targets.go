@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"fmt"
@@ -293,6 +292,3 @@ func hostname() string {
 	}
 	return h
 }
-
-// stdout is buffered; who uses it flushes it after each batch.
-func stdout() *bufio.Writer { return bufio.NewWriterSize(os.Stdout, 64<<10) }

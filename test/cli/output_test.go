@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -32,6 +33,37 @@ func TestReaderGoesAway(t *testing.T) {
 		out.Close()
 		if r := s.end(); r.signal != syscall.SIGPIPE || r.err != "" {
 			t.Errorf("%v: %v", args, r)
+		}
+		eventually(t, patience, "all probes are gone", func() bool { return in.set() == 0 })
+	}
+	goesOn(t, w)
+}
+
+// A reader that has stopped reading does not keep the tool from its end.
+func TestReaderStopsReading(t *testing.T) {
+	w := steady(t, "n150", "--rate", "2000")
+	in := probesOf(t, w.PID())
+	socket := filepath.Join(t.TempDir(), "server.sock")
+	for _, args := range [][]string{{"log"}, {"log", "--json"}, {"status", "--json", "--every", "20ms"}, {"serve", "--socket", socket}} {
+		out, pipe, err := os.Pipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer out.Close()
+		s := begin(t, call{args: append(args, "-p", fmt.Sprint(w.PID())), stdout: pipe})
+		pipe.Close()
+		eventually(t, patience, "the pipe is full", func() bool {
+			calls, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/syscall", s.cmd.Process.Pid))
+			return slices.ContainsFunc(calls, func(file string) bool {
+				call, err := os.ReadFile(file)
+				return err == nil && strings.HasPrefix(string(call), fmt.Sprintf("%d 0x1 ", unix.SYS_WRITE))
+			})
+		})
+		s.signal(os.Interrupt)
+		if args[0] == "serve" {
+			s.ends(fine) // its lines are not what it is for
+		} else {
+			contains(t, s.ends(failed).err, "nobody reads standard output")
 		}
 		eventually(t, patience, "all probes are gone", func() bool { return in.set() == 0 })
 	}
