@@ -287,7 +287,7 @@ func (a *Aggregator) Apply(e *Event) {
 	case ProgramNotOn:
 		a.removeProgramOn(p, e, e.Program, e.Device)
 	case KernelAdded:
-		p.program(e).added++
+		a.program(p, e).added++
 	case KernelLoaded:
 		a.loadKernel(p, e)
 	case KernelsCopied:

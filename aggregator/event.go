@@ -133,6 +133,8 @@ type Process struct {
 	// Late: it had chips open when tracing began, so buffers from before may be
 	// missing.
 	Late bool `rec:"Late"`
+	// RanBefore: it was started before tracing began.
+	RanBefore bool `rec:"RanBefore"`
 	// NotCovered lists what cannot be traced in this build, separated by commas.
 	NotCovered string `rec:"NotCovered"`
 	// Source is how its allocations are known.

@@ -135,7 +135,7 @@ func (a *Aggregator) loadKernel(p *process, e *Event) {
 		p.counters.UnknownKernels++
 		return
 	}
-	pr := p.program(e)
+	pr := a.program(p, e)
 	if !pr.has(k) {
 		pr.kernels = append(pr.kernels, k)
 		for s := range pr.loaded {

@@ -120,7 +120,7 @@ type Core struct {
 type ProgramSnapshot struct {
 	// ID is the address of the program in its process.
 	ID uint64
-	// Since is when it was first seen, CLOCK_MONOTONIC ns.
+	// Since is when it was made, CLOCK_MONOTONIC ns; 0 is before tracing began.
 	Since uint64
 	// Placed are its circular buffers, by chip and address.
 	Placed []PlacedCB
@@ -180,10 +180,13 @@ type program struct {
 }
 
 // program returns an event's program, a new one if need be.
-func (p *process) program(e *Event) *program {
+func (a *Aggregator) program(p *process, e *Event) *program {
 	pr := p.programs[e.Program]
 	if pr == nil {
 		pr = &program{since: e.Time, on: map[placement]*layout{}, loaded: map[*share]uint64{}}
+		if a.muted == nil && (p.info.Late || p.info.Source == Sampled && p.agreement.At == 0) {
+			pr.since = 0 // the first reading found it
+		}
 		p.programs[e.Program] = pr
 	}
 	return pr
@@ -400,7 +403,7 @@ func (a *Aggregator) placeCB(p *process, e *Event) {
 		p.odd(e)
 		return
 	}
-	pr := p.program(e)
+	pr := a.program(p, e)
 	for _, s := range d.shares {
 		at := placement{s, e.CB.Kind.layoutOf()}
 		l := pr.on[at]

@@ -51,8 +51,8 @@ type Exporter struct {
 	sites    map[siteKey]*site
 	byID     map[uint64]*site
 	names    map[programKey]string
-	naming   []naming
-	exits    map[uint32]uint64
+	ending   uint32     // the process that the current event ends, 0 for none
+	gone     programKey // the program that it ends
 	restored bool
 	inState  bool
 	stateAt  uint64
@@ -93,66 +93,44 @@ type siteKey struct {
 // maxSites bounds the sites that are kept.
 const maxSites = 50_000
 
-// naming is a program's name, from a time on.
-type naming struct {
-	at uint64
-	programKey
-	name string
-}
-
 // New makes an Exporter for accounts that it does not change.
 func New(accounts *aggregator.Aggregator, o Options) *Exporter {
 	return &Exporter{
 		o: o, accounts: accounts, report: report.NewBuilder(accounts),
 		buffers: newTable[Buffer](&o, "buffers"), programs: newTable[ProgramBuffer](&o, "programs"), failures: newTable[Failure](&o, "failures"),
-		live: map[bufferKey]*Buffer{}, placed: map[placedKey][]*ProgramBuffer{}, names: map[programKey]string{}, sites: map[siteKey]*site{}, byID: map[uint64]*site{}, exits: map[uint32]uint64{},
+		live: map[bufferKey]*Buffer{}, placed: map[placedKey][]*ProgramBuffer{}, names: map[programKey]string{}, sites: map[siteKey]*site{}, byID: map[uint64]*site{},
 	}
 }
 
-// Events receives a batch before the accounts apply it.
-func (x *Exporter) Events(events []aggregator.Event) {
-	x.report.Events(events)
-	clear(x.exits)
-	for i := range events {
-		e := &events[i]
-		switch e.Kind {
-		case aggregator.ProgramNamed:
-			at := e.Time
-			if x.inState {
-				at = 0
-			}
-			x.naming = append(x.naming, naming{at, programKey{e.PID, e.Program}, e.Operation})
-		case aggregator.ProcessExit:
-			x.exits[e.PID] = e.Time
-		case aggregator.StateBegin:
-			x.inState, x.stateAt = true, e.Time
-		case aggregator.StateEnd:
-			x.inState, x.restored = false, true
-		}
+// Event receives an event before the accounts apply it.
+func (x *Exporter) Event(e *aggregator.Event) {
+	x.applied()
+	x.report.Event(e)
+	switch e.Kind {
+	case aggregator.ProgramNamed:
+		x.names[programKey{e.PID, e.Program}] = e.Operation
+	case aggregator.ProgramGone:
+		x.gone = programKey{e.PID, e.Program}
+	case aggregator.ProcessExit:
+		x.ending = e.PID
+	case aggregator.StateBegin:
+		x.inState, x.stateAt = true, e.Time
+	case aggregator.StateEnd:
+		x.inState, x.restored = false, true
 	}
 }
 
-// Batch is called when the accounts have applied the batch.
-func (x *Exporter) Batch() {
-	x.report.Batch()
-	x.named(1<<64 - 1)
-	for pid := range x.exits {
-		maps.DeleteFunc(x.names, func(k programKey, _ string) bool { return k.pid == pid })
+// applied finishes the last event, which the accounts have applied by now.
+func (x *Exporter) applied() {
+	if x.ending != 0 {
+		maps.DeleteFunc(x.names, func(k programKey, _ string) bool { return k.pid == x.ending })
 	}
-	clear(x.exits)
+	delete(x.names, x.gone)
+	x.ending, x.gone = 0, programKey{}
 	if x.restored {
 		x.restored = false
 		x.restore()
 	}
-}
-
-// named takes the names of programs up to a time.
-func (x *Exporter) named(at uint64) {
-	n := 0
-	for ; n < len(x.naming) && x.naming[n].at <= at; n++ {
-		x.names[x.naming[n].programKey] = x.naming[n].name
-	}
-	x.naming = x.naming[n:]
 }
 
 // restore takes over the live buffers of a state. Those that were live before stay what they were.
@@ -240,10 +218,10 @@ func (x *Exporter) Change(c aggregator.Change) {
 	}
 	delete(x.live, k)
 	by := byFree
-	switch at, exited := x.exits[c.PID]; {
+	switch {
 	case c.Missed:
 		by = byMissed
-	case c.Implicit && exited && at == c.Time:
+	case c.Implicit && c.PID == x.ending:
 		by = byExit
 	case c.Implicit:
 		by = byClose
@@ -317,7 +295,6 @@ func (x *Exporter) release(b *Buffer, at uint64, by string) {
 // CBChange receives the placing or release of a circular or dataflow buffer.
 func (x *Exporter) CBChange(c aggregator.CBChange) {
 	x.report.CBChange(c)
-	x.named(c.Time)
 	k := placedKey{programKey{c.PID, c.Program}, c.Chip, c.CB.Kind, c.CB.Address, c.CB.Size}
 	if !c.Freed {
 		x.place(k, c.CB, c.Time)
@@ -394,6 +371,7 @@ func (x *Exporter) write(err error) {
 
 // Close writes what is left, and completes the files. With an error, or ok false, there are none.
 func (x *Exporter) Close(f report.Facts, ok bool) error {
+	x.applied()
 	r := x.report.Report(f)
 	at := func(s float64) int64 { return r.Began.Add(time.Duration(s * 1e9)).UnixMicro() }
 	for _, k := range slices.SortedFunc(maps.Keys(x.live), compareBuffers) {

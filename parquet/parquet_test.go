@@ -28,7 +28,7 @@ var began = time.Date(2026, 3, 1, 23, 59, 50, 0, time.UTC)
 func wall(at uint64) time.Time { return began.Add(time.Duration(at)) }
 
 // events of a host: buffers on one and on two chips of several memories and call sites, freed,
-// replaced, left to a device's close or a process's exit, or never freed; programs; failures.
+// replaced, left to a device's close or a process's exit, or not freed; programs; failures.
 func events(seed uint64) []aggregator.Event {
 	random := rand.New(rand.NewPCG(seed, 9))
 	var stacks []*aggregator.Stack
@@ -90,16 +90,11 @@ func export(t *testing.T, dir, host string, list []aggregator.Event) *report.Rep
 	a.OnRefused = func(e *aggregator.Event) { x.Refused(e); b.Refused(e) }
 	for len(list) > 0 {
 		n := min(100, len(list))
-		if i := slices.IndexFunc(list[:n], func(e aggregator.Event) bool { return e.Kind == aggregator.StateEnd }); i >= 0 {
-			n = i + 1
-		}
-		x.Events(list[:n])
-		b.Events(list[:n])
 		for i := range list[:n] {
+			x.Event(&list[i])
+			b.Event(&list[i])
 			a.Apply(&list[i])
 		}
-		x.Batch()
-		b.Batch()
 		list = list[n:]
 	}
 	facts := report.Facts{Host: host, Source: "s", Wall: wall}
@@ -255,11 +250,10 @@ func TestFailedExportsLeaveNoFile(t *testing.T) {
 		x := New(a, Options{Dir: filepath.Join(dir, "out"), Host: host, Recording: "../run", Wall: wall})
 		a.OnChange = x.Change
 		list := events(1)
-		x.Events(list)
 		for i := range list {
+			x.Event(&list[i])
 			a.Apply(&list[i])
 		}
-		x.Batch()
 		return x
 	}
 	if err := begin("h").Close(report.Facts{Wall: wall}, false); err != nil || len(files()) > 0 {

@@ -60,8 +60,8 @@ func (b *Builder) noAdvice(r *Report) string {
 		switch {
 		case p.info.Source != aggregator.Traced:
 			return fmt.Sprintf("the allocations of process %d were not traced one by one", p.pid)
-		case p.info.Late:
-			return fmt.Sprintf("process %d allocated before tracing began: its earlier peaks are unknown", p.pid)
+		case p.ranBefore():
+			return fmt.Sprintf("process %d ran before tracing began: its earlier peaks are unknown", p.pid)
 		}
 	}
 	if !r.Exact {

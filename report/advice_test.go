@@ -99,7 +99,7 @@ func TestNoAdviceWhereSomethingIsMissing(t *testing.T) {
 	for want, events := range map[string][]aggregator.Event{
 		"2 events were lost":                         append(events, aggregator.Event{Kind: aggregator.Lost, Time: 3 * second, Count: 2}),
 		"begins midway":                              append(a.State(), alloc(4, 2, 200, 100, nil)),
-		"process 1 allocated before tracing began":   append(late, alloc(2, 1, 100, 100, nil)),
+		"process 1 ran before tracing began":         append(late, alloc(2, 1, 100, 100, nil)),
 		"process 1 were not traced one by one":       append(reported, alloc(2, 1, 100, 100, nil)),
 		"not traced one by one":                      append(shared, alloc(2, 1, 100, 100, nil)),
 		"nothing was traced":                         nil,

@@ -11,8 +11,8 @@ import (
 	"tt-memtrace/export"
 )
 
-// Builder collects the data of a report. It receives each batch of events before the
-// accounts apply it, and their changes during that, in order. It is not safe for concurrent use.
+// Builder collects the data of a report. It receives each event before the accounts apply it,
+// and their changes during that. It is not safe for concurrent use.
 type Builder struct {
 	// SitesOverTime has the report's page show which sites held each memory at any
 	// time. Set it before the first event.
@@ -38,8 +38,9 @@ type Builder struct {
 	first, last       uint64
 	// lost counts all lost events: the accounts' own counter restarts with a state.
 	lost uint64
-	// exits are the processes that end in the current batch, and when.
-	exits map[uint32]uint64
+	// ending and gone are the process and the program that the current event ends.
+	ending *process
+	gone   programKey
 	// begun: there was a process. midway: the first was one of a state, so it ran before.
 	midway, begun bool
 	// inState: the current events are those of a state. restored: a state has ended, and
@@ -68,6 +69,7 @@ type spaceKey struct {
 type liveBuffer struct {
 	site  *site
 	since uint64
+	old   bool   // it is older than since, by an unknown time
 	bytes uint64 // on each chip
 	block block
 	chips []aggregator.Chip
@@ -91,7 +93,12 @@ type process struct {
 	held     tally
 	host     aggregator.HostMemory
 	launched uint64
+	// late: it may have used chips before tracing began; before: it did.
+	late, before bool
 }
+
+// ranBefore says whether it may have allocated, and freed, before tracing began.
+func (p *process) ranBefore() bool { return p.before || p.late && p.info.RanBefore }
 
 // programSpace is the L1 of a chip used by programs.
 type programSpace struct {
@@ -112,95 +119,108 @@ func NewBuilder(accounts *aggregator.Aggregator) *Builder {
 	return &Builder{
 		accounts: accounts, unsafe: map[unsafeKey]*unsafeSite{}, sites: sites{map[siteKey]*site{}, map[*aggregator.Stack]string{}},
 		live: map[bufferKey]*liveBuffer{}, spaces: map[spaceKey]*space{}, programs: map[aggregator.Chip]*programSpace{},
-		names: map[programKey]string{}, devices: map[programKey][]aggregator.Chip{}, archs: map[aggregator.Chip]string{}, started: map[uint32]*process{}, exits: map[uint32]uint64{},
+		names: map[programKey]string{}, devices: map[programKey][]aggregator.Chip{}, archs: map[aggregator.Chip]string{}, started: map[uint32]*process{},
 	}
 }
 
-// Events receives a batch before the accounts apply it.
-func (b *Builder) Events(events []aggregator.Event) {
-	clear(b.exits)
-	for i := range events {
-		e := &events[i]
-		if e.Kind == aggregator.Lost {
-			b.lost += e.Count
-		} else {
-			b.last = max(b.last, e.Time)
+// Event receives an event before the accounts apply it.
+func (b *Builder) Event(e *aggregator.Event) {
+	b.applied()
+	if e.Kind == aggregator.Lost {
+		b.lost += e.Count
+	} else {
+		b.last = max(b.last, e.Time)
+	}
+	if b.first == 0 { // of a state its begin event: the others have older times
+		b.first = e.Time
+	}
+	switch e.Kind {
+	case aggregator.ProcessStart:
+		b.midway, b.begun = b.midway || b.inState && !b.begun, true
+		b.start(e)
+	case aggregator.ProcessExit:
+		b.end(e)
+	case aggregator.Launched, aggregator.Replayed:
+		if p := b.started[e.PID]; p != nil && e.Count > 0 {
+			p.launched = max(p.launched, e.Time)
 		}
-		if b.first == 0 { // of a state its begin event: the others have older times
-			b.first = e.Time
+	case aggregator.HostMemoryRead:
+		if p := b.started[e.PID]; p != nil {
+			p.host.Read(e.Size)
 		}
-		switch e.Kind {
-		case aggregator.ProcessStart:
-			b.midway, b.begun = b.midway || b.inState && !b.begun, true
-			b.start(e)
-		case aggregator.ProcessExit:
-			b.exits[e.PID] = e.Time
+	case aggregator.DeviceOpen:
+		if e.Opened != nil {
+			b.devices[programKey{e.PID, e.Device}] = e.Opened.Chips
+			for _, c := range e.Opened.Chips {
+				b.archs[c] = e.Opened.Arch
+			}
 			if p := b.started[e.PID]; p != nil {
-				p.to = e.Time
-				b.ended = append(b.ended, p)
+				p.before = p.before || p.info.Late
 			}
-		case aggregator.Launched, aggregator.Replayed:
-			if p := b.started[e.PID]; p != nil && e.Count > 0 {
-				p.launched = max(p.launched, e.Time)
-			}
-		case aggregator.HostMemoryRead:
-			if p := b.started[e.PID]; p != nil {
-				p.host.Read(e.Size)
-			}
-		case aggregator.DeviceOpen:
-			if e.Opened != nil {
-				b.devices[programKey{e.PID, e.Device}] = e.Opened.Chips
-				for _, c := range e.Opened.Chips {
-					b.archs[c] = e.Opened.Arch
-				}
-			}
-		case aggregator.AllocatorSeen:
-			b.capacity(e)
-		case aggregator.ProgramNamed:
-			b.names[programKey{e.PID, e.Program}] = e.Operation
-		case aggregator.ProgramGone:
-			// Its buffers are released with it; CBChange follows.
-		case aggregator.Alloc:
-			switch {
-			case b.inState: // counted before, or older than the beginning
-			case e.Stack == nil:
-				b.bare++
-			default:
-				b.stacks++
-				if e.Stack.Cut {
-					b.cut++
-				}
-			}
-		case aggregator.StateBegin:
-			b.inState = true
-			b.stateAt = e.Time
-		case aggregator.StateEnd:
-			b.inState, b.restored = false, true
 		}
+	case aggregator.AllocatorSeen:
+		b.capacity(e)
+	case aggregator.ProgramNamed:
+		b.names[programKey{e.PID, e.Program}] = e.Operation
+	case aggregator.ProgramGone:
+		b.gone = programKey{e.PID, e.Program} // its buffers are released with it: CBChange follows
+	case aggregator.Alloc:
+		switch {
+		case b.inState: // counted before, or older than the beginning
+		case e.Stack == nil:
+			b.bare++
+		default:
+			b.stacks++
+			if e.Stack.Cut {
+				b.cut++
+			}
+		}
+	case aggregator.StateBegin:
+		b.inState = true
+		b.stateAt = e.Time
+	case aggregator.StateEnd:
+		b.inState, b.restored = false, true
 	}
 }
 
-// Batch is called when the accounts have applied the batch.
-func (b *Builder) Batch() {
-	for pid := range b.exits {
-		delete(b.started, pid)
+// applied finishes the last event, which the accounts have applied by now.
+func (b *Builder) applied() {
+	if b.ending != nil {
+		pid := b.ending.pid
 		maps.DeleteFunc(b.names, func(k programKey, _ string) bool { return k.pid == pid })
 		maps.DeleteFunc(b.devices, func(k programKey, _ []aggregator.Chip) bool { return k.pid == pid })
 	}
-	clear(b.exits)
+	delete(b.names, b.gone)
+	b.ending, b.gone = nil, programKey{}
 	if b.restored {
 		b.restore()
 	}
 }
 
+// end takes a process out, what it holds is released next.
+func (b *Builder) end(e *aggregator.Event) {
+	p := b.started[e.PID]
+	if p == nil {
+		return
+	}
+	p.to = e.Time
+	delete(b.started, e.PID)
+	b.ended, b.ending = append(b.ended, p), p
+}
+
 func (b *Builder) start(e *aggregator.Event) {
 	p := b.started[e.PID]
+	if p != nil && e.Process != nil && p.info != (aggregator.Process{}) && p.info.Started != e.Process.Started {
+		b.end(e) // another process has its PID
+		p = nil
+	}
 	if p == nil {
 		p = &process{pid: e.PID, from: e.Time}
 		b.started[e.PID] = p
 	}
 	if e.Process != nil {
 		p.info = *e.Process
+		p.late = p.late || p.info.Late
 	}
 }
 
@@ -294,7 +314,7 @@ func (b *Builder) forget(at uint64) {
 // restore takes over the live buffers of a state.
 func (b *Builder) restore() {
 	b.restored = false
-	b.forget(b.stateAt) // not before: other events of the batch were ahead of the state
+	b.forget(b.stateAt)
 	s := b.accounts.Snapshot()
 	b.share(s)
 	for _, c := range s.Chips {
@@ -373,7 +393,10 @@ func (b *Builder) Change(c aggregator.Change) {
 func (b *Builder) add(pid uint32, at uint64, buffer *aggregator.BufferSnapshot, counted bool) {
 	h := &liveBuffer{site: b.sites.of(pid, buffer), since: buffer.Since, bytes: cost(buffer), chips: buffer.Chips}
 	if h.since == 0 {
-		h.since = b.first // it is older by an unknown time
+		h.since, h.old = b.first, true
+		if p := b.started[pid]; p != nil {
+			p.before = p.before || p.late
+		}
 	}
 	if buffer.PerBank > 0 {
 		h.block = block{buffer.Address, buffer.Address + buffer.PerBank}
@@ -405,22 +428,23 @@ func (b *Builder) free(c *aggregator.Change) {
 		return
 	}
 	delete(b.live, k)
-	age := max(c.Time, h.since) - h.since
 	s := h.site
 	s.sub(h.total())
 	if c.Implicit && !c.Missed {
-		b.left(s, h, age)
-		if at, ok := b.exits[c.PID]; ok && at == c.Time {
+		s.ages.add(h, c.Time)
+		s.left.add(h.total())
+		if p := b.ending; p != nil && p.pid == c.PID {
 			s.atExit++
-			if p := b.started[c.PID]; p != nil {
-				p.held.add(h.total())
-			}
+			p.held.add(h.total())
 		} else {
 			s.atClose++
 		}
 	} else {
 		s.freed++
-		s.lived += age
+		if !h.old {
+			s.timed++
+			s.lived += h.age(c.Time)
+		}
 	}
 	b.lived(life{c.PID, s, h.since, c.Time, h.total()})
 	for _, space := range b.spacesOf(h.chips, c.Buffer.Memory) {
@@ -428,13 +452,38 @@ func (b *Builder) free(c *aggregator.Change) {
 	}
 }
 
-// left counts a buffer that no call freed.
-func (b *Builder) left(s *site, h *liveBuffer, age uint64) {
-	if s.left.buffers == 0 || age < s.youngest {
-		s.youngest = age
+// age at a time; more than that where it is old.
+func (h *liveBuffer) age(at uint64) uint64 { return max(at, h.since) - h.since }
+
+// ages are those of buffers, ns.
+type ages struct {
+	oldest, youngest uint64
+	known, unknown   uint64 // buffers
+}
+
+func (a *ages) add(h *liveBuffer, at uint64) {
+	if h.old {
+		a.unknown++
+		return
 	}
-	s.oldest = max(s.oldest, age)
-	s.left.add(h.total())
+	age := h.age(at)
+	if a.known == 0 || age < a.youngest {
+		a.youngest = age
+	}
+	a.oldest = max(a.oldest, age)
+	a.known++
+}
+
+// public are the ages in seconds, nil where unknown.
+func (a *ages) public() (oldest, youngest *float64) {
+	seconds := func(age uint64) *float64 { s := float64(age) / 1e9; return &s }
+	if a.known > 0 {
+		youngest = seconds(a.youngest)
+		if a.unknown == 0 {
+			oldest = seconds(a.oldest)
+		}
+	}
+	return oldest, youngest
 }
 
 // maxLives is the number of lifetimes kept: those of the largest buffers.
@@ -518,6 +567,7 @@ const (
 
 // Report makes the report of everything received so far.
 func (b *Builder) Report(f Facts) *Report {
+	b.applied()
 	if b.first == 0 {
 		b.first, b.last = f.Began, f.Began
 	}
@@ -586,7 +636,7 @@ func (b *Builder) reportProcesses(r *Report) {
 	slices.SortStableFunc(all, func(x, y *process) int { return cmp.Or(cmp.Compare(x.from, y.from), cmp.Compare(x.pid, y.pid)) })
 	for _, p := range all {
 		rp := Process{PID: p.pid, Command: known(p.info.Command), Release: known(p.info.Release), From: b.seconds(p.from),
-			HeldAtExit: p.held.buffers, HeldBytesAtExit: p.held.bytes}
+			RanBefore: p.ranBefore(), HeldAtExit: p.held.buffers, HeldBytesAtExit: p.held.bytes}
 		if p.to > 0 {
 			to := b.seconds(p.to)
 			rp.To = &to
@@ -648,28 +698,27 @@ func deref(t *export.Text) export.Text {
 	return *t
 }
 
-// reportSites adds the sites that never freed and those that allocated most.
+// reportSites adds the sites that not freed and those that allocated most.
 func (b *Builder) reportSites(r *Report) {
 	type sum struct {
 		tally
-		oldest, youngest uint64
+		ages
 	}
 	left := map[*site]*sum{}
 	for _, s := range b.sites.all {
 		if s.left.buffers > 0 {
-			left[s] = &sum{s.left, s.oldest, s.youngest}
+			left[s] = &sum{s.left, s.ages}
 		}
 		r.sites = append(r.sites, s)
 	}
 	for _, h := range b.live {
-		age := max(b.last, h.since) - h.since
 		l := left[h.site]
 		if l == nil {
-			l = &sum{youngest: age}
+			l = &sum{}
 			left[h.site] = l
 		}
-		l.add(h.total())
-		l.oldest, l.youngest = max(l.oldest, age), min(l.youngest, age)
+		l.tally.add(h.total())
+		l.ages.add(h, b.last)
 		b.lived(life{h.site.pid, h.site, h.since, b.last, h.total()})
 	}
 	r.lives = b.lives
@@ -680,8 +729,8 @@ func (b *Builder) reportSites(r *Report) {
 	for _, s := range byLeft[:min(manySites, len(byLeft))] {
 		l := left[s]
 		p := s.public(l.tally)
-		oldest, youngest := float64(l.oldest)/1e9, float64(l.youngest)/1e9
-		p.Oldest, p.Youngest, p.AtExit, p.AtClose = &oldest, &youngest, s.atExit, s.atClose
+		p.Oldest, p.Youngest = l.ages.public()
+		p.AtExit, p.AtClose = s.atExit, s.atClose
 		r.Left = append(r.Left, p)
 	}
 	churn := slices.DeleteFunc(slices.Clone(r.sites), func(s *site) bool { return s.allocs == 0 })
@@ -689,8 +738,8 @@ func (b *Builder) reportSites(r *Report) {
 	for _, s := range churn[:min(manySites, len(churn))] {
 		p := s.public(tally{s.allocs, s.bytes})
 		p.Freed, p.Most = s.freed, s.most
-		if s.freed > 0 {
-			life := float64(s.lived) / float64(s.freed) / 1e9
+		if s.timed > 0 {
+			life := float64(s.lived) / float64(s.timed) / 1e9
 			p.MeanLife = &life
 		}
 		r.Churn = append(r.Churn, p)

@@ -23,7 +23,7 @@ type Diff struct {
 	AfterSampled  bool `json:"after_sampled,omitempty"`
 	// Peaks that differ.
 	Peaks []PeakDiff `json:"peaks"`
-	// Sites whose never freed (where sampled: live at the last sample) or allocated bytes differ, largest difference first. PIDs are ignored.
+	// Sites whose not freed (where sampled: live at the last sample) or allocated bytes differ, largest difference first. PIDs are ignored.
 	Left  []SiteDiff `json:"left"`
 	Churn []SiteDiff `json:"churn"`
 }
@@ -82,7 +82,7 @@ func NewDiff(a, b *Report) *Diff {
 	slices.SortFunc(d.Peaks, func(x, y PeakDiff) int {
 		return cmp.Or(cmp.Compare(x.Chip, y.Chip), cmp.Compare(x.Memory, y.Memory))
 	})
-	d.Left = siteDiffs(a, b, (*site).neverFreed)
+	d.Left = siteDiffs(a, b, (*site).notFreed)
 	d.Churn = siteDiffs(a, b, func(s *site) tally { return tally{s.allocs, s.bytes} })
 	return d
 }

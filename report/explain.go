@@ -14,11 +14,11 @@ import (
 func Explain(w io.Writer, state []aggregator.Event, e *aggregator.Event, wall func(uint64) time.Time) error {
 	accounts := aggregator.New()
 	b := NewBuilder(accounts)
-	b.Events(state)
 	for i := range state {
+		b.Event(&state[i])
 		accounts.Apply(&state[i])
 	}
-	b.Batch()
+	b.applied()
 	b.Refused(e)
 	p := &printer{w: bufio.NewWriter(w), many: len(b.started) > 1}
 	for i := range b.refusals {

@@ -17,7 +17,7 @@ import (
 type Hosts struct {
 	// Version of this format.
 	Schema int `json:"schema"`
-	// The hosts, those with failures first, then by never freed bytes.
+	// The hosts, those with failures first, then by not freed bytes.
 	Hosts []Host `json:"hosts"`
 	// Call sites over all hosts, most bytes first. PIDs are ignored.
 	Left  []HostsSite `json:"left"`
@@ -95,7 +95,7 @@ func Merge(reports []*Report, recordings [][]string) *Hosts {
 			one.Recordings = append(one.Recordings, export.Text(name))
 		}
 		for _, s := range r.sites {
-			left := s.neverFreed()
+			left := s.notFreed()
 			one.LeftBuffers, one.LeftBytes = one.LeftBuffers+left.buffers, one.LeftBytes+left.bytes
 		}
 		h.Hosts = append(h.Hosts, one)
@@ -118,7 +118,7 @@ func Merge(reports []*Report, recordings [][]string) *Hosts {
 		return cmp.Or(cmp.Compare(y.share(), x.share()), cmp.Compare(y.Peak, x.Peak), cmp.Compare(x.Host, y.Host))
 	})
 	slices.SortStableFunc(h.Refusals, func(x, y HostRefusal) int { return x.Time.Compare(y.Time) })
-	h.Left = mergeSites(reports, (*site).neverFreed)
+	h.Left = mergeSites(reports, (*site).notFreed)
 	h.Churn = mergeSites(reports, func(s *site) tally { return tally{s.allocs, s.bytes} })
 	return h
 }
@@ -172,7 +172,7 @@ func (h *Hosts) JSON(w io.Writer) error { return writeJSON(w, h, "  ") }
 func (h *Hosts) Text(w io.Writer, style Style) error {
 	p := &printer{w: bufio.NewWriter(w), style: style}
 	p.line("%s", style.paint(bold, plural(uint64(len(h.Hosts)), "host")))
-	sampled, traced, left := false, false, "NEVER FREED"
+	sampled, traced, left := false, false, "NOT FREED"
 	for i := range h.Hosts {
 		sampled, traced = sampled || h.Hosts[i].Sampled, traced || !h.Hosts[i].Sampled
 	}

@@ -141,7 +141,7 @@ func (r *Report) chartData() chartData {
 			return i
 		}
 		p := s.public(tally{})
-		c := chartSite{Label: p.Label(), Memory: p.Memory, PID: p.PID, Stack: []int{}, Left: s.neverFreed().bytes, Allocated: s.bytes}
+		c := chartSite{Label: p.Label(), Memory: p.Memory, PID: p.PID, Stack: []int{}, Left: s.notFreed().bytes, Allocated: s.bytes}
 		for j := len(p.Stack) - 1; j >= 0; j-- {
 			name := oneLine(p.Stack[j])
 			n, ok := frames[name]

@@ -15,7 +15,7 @@ import (
 )
 
 // Profile writes all sites for pprof, with its usual four values: objects and
-// bytes allocated, and in use. In use are the buffers that were never freed, as in
+// bytes allocated, and in use. In use are the buffers that were not freed, as in
 // Left: at the end of a process nothing else would be. Bytes are on all chips.
 func (r *Report) Profile(w io.Writer) error {
 	p := &profile.Profile{
@@ -52,7 +52,7 @@ func (r *Report) Profile(w io.Writer) error {
 		return l
 	}
 	for _, s := range r.sites {
-		left := s.neverFreed()
+		left := s.notFreed()
 		sample := &profile.Sample{
 			Value:    []int64{int64(s.allocs), int64(s.bytes), int64(left.buffers), int64(left.bytes)},
 			Label:    map[string][]string{"memory": {s.memory.String()}},

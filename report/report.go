@@ -78,9 +78,12 @@ type Process struct {
 	PID     uint32       `json:"pid"`
 	Command *export.Text `json:"command" jsonschema:"nullable"`
 	Release *export.Text `json:"release" jsonschema:"nullable"`
-	// First and last seen; to is null while it runs.
+	// First and last seen; to is null while it runs. ran_before: it can have allocated before tracing began, so that earlier peaks,
+	// and what it freed before, are unknown; absent where it did not run.
 	From float64  `json:"from"`
 	To   *float64 `json:"to" jsonschema:"nullable"`
+
+	RanBefore bool `json:"ran_before,omitempty"`
 	// When it launched a program, or replayed a trace, last; null where that was not seen.
 	LastLaunch *float64 `json:"last_launch" jsonschema:"nullable"`
 	// Bytes that it had resident in the host's memory: when first read, at the peak and
@@ -166,7 +169,7 @@ type Site struct {
 	// Buffers and their bytes: on the chip, or on all chips if the list is not of one chip.
 	Buffers uint64 `json:"buffers"`
 	Bytes   uint64 `json:"bytes"`
-	// Age of the oldest and of the youngest, seconds.
+	// Age of the oldest and of the youngest, seconds; absent where it was allocated before tracing began.
 	Oldest   *float64 `json:"oldest,omitempty"`
 	Youngest *float64 `json:"youngest,omitempty"`
 	// Of left: how many their process's exit released, and how many their device's close did.

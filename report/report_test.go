@@ -22,9 +22,8 @@ func told(t *testing.T, events ...aggregator.Event) *Report {
 	b := NewBuilder(a)
 	a.OnChange, a.OnCBChange, a.OnRefused = b.Change, b.CBChange, b.Refused
 	for i := range events {
-		b.Events(events[i : i+1])
+		b.Event(&events[i])
 		a.Apply(&events[i])
-		b.Batch()
 	}
 	return b.Report(Facts{Host: "h", Source: "s", Wall: func(at uint64) time.Time { return time.Unix(0, int64(at)).UTC() }})
 }
@@ -99,14 +98,14 @@ func TestText(t *testing.T) {
 on h, 1970-01-01 00:00:01, for 8s: 9 events, 0 lost
 
 Verdict
-  ! 2 buffers never freed, 1.37 KiB on all chips
+  ! 2 buffers not freed, 1.37 KiB on all chips: process exit or device close released them
   ✓ DRAM peaked at 40.0 % (chip 0 at 2s)
 
 Processes
         1  python \u001b[2J m.py; from 0s, exited at 8s with 2 buffers (1.37 KiB) not freed
         2  other; from 1s, still running
 
-Never freed (bytes on all chips)
+Not freed (bytes on all chips)
        BYTES  BUFFERS  MEMORY  AGE   RELEASED BY  PID  CALL SITE
     1.17 KiB        1    DRAM   6s  process exit    1  m.py:20 f<script> · ttnn::empty
        200 B        1    DRAM   4s  process exit    1  m.py:10 f<script> · ttnn::empty
@@ -136,6 +135,100 @@ Advice
 	private := uint32(7)
 	if got := chipNames([]*Memory{{Chip: 0}, {Chip: 1}, {Chip: 4}, {Chip: 0, Private: &private}}); got != "chips 0-1,4, chip 0 of process 7" {
 		t.Error(got)
+	}
+}
+
+// A process that executes another program, and a program at the address of one before, are told apart.
+func TestOneAfterTheOther(t *testing.T) {
+	exit := aggregator.Event{Kind: aggregator.ProcessExit, PID: 1, Time: 3 * second}
+	again := opened()
+	for i := range again {
+		again[i].Time = 3 * second
+	}
+	again[0].Process = &aggregator.Process{Command: "again", Started: 5}
+	reused := slices.Clone(again)
+	reused[0].Time, reused[0].Process = 6*second, &aggregator.Process{Command: "its PID", Started: 6} // the record of an exit was lost
+	events := append(opened(), alloc(2, 1, 100, 100, nil), exit)
+	events = append(append(events, again...), alloc(4, 2, 100, 200, nil), alloc(5, 3, 300, 100, nil), freed(5, 3))
+	r := told(t, append(events, reused[0])...)
+	var got []string
+	for _, p := range r.Processes {
+		to := -1.0
+		if p.To != nil {
+			to = *p.To
+		}
+		got = append(got, fmt.Sprintf("%s %v-%v: %d", *p.Command, p.From, to, p.HeldBytesAtExit))
+	}
+	if want := []string{"python \x1b[2J m.py 0-2: 400", "again 2-5: 800", "its PID 5--1: 0"}; !slices.Equal(got, want) {
+		t.Errorf("%q, not %q", got, want)
+	}
+	if len(r.Left) != 2 || r.Left[0].AtExit != 1 || r.Left[1].AtExit != 1 {
+		t.Errorf("%+v", r.Left)
+	}
+
+	on := func(at uint64, e aggregator.Event) aggregator.Event {
+		e.PID, e.Time, e.Device, e.Program = 1, at*second, 7, 9
+		return e
+	}
+	placed := func(size uint64) aggregator.Event {
+		return aggregator.Event{Kind: aggregator.CBPlaced, CB: &aggregator.CircularBuffer{Address: 10, Size: size, Ranges: []aggregator.CoreRange{{}}}}
+	}
+	gone := aggregator.Event{Kind: aggregator.ProgramGone}
+	r = told(t, append(opened(), on(2, placed(300)), on(2, aggregator.Event{Kind: aggregator.ProgramNamed, Operation: "Large"}), on(3, gone),
+		on(4, placed(100)), on(4, aggregator.Event{Kind: aggregator.ProgramNamed, Operation: "Small"}), on(5, gone), on(6, placed(400)), on(7, gone))...)
+	if h := r.Programs[0].Holders; len(h) != 1 || h[0].Operation != nil || h[0].Bytes != 400 {
+		t.Errorf("one without a name: %+v", h)
+	}
+	r = told(t, append(opened(), on(2, placed(300)), on(2, aggregator.Event{Kind: aggregator.ProgramNamed, Operation: "Large"}), on(3, gone),
+		on(4, placed(100)), on(4, aggregator.Event{Kind: aggregator.ProgramNamed, Operation: "Small"}), on(5, gone))...)
+	if h := r.Programs[0].Holders; len(h) != 1 || *h[0].Operation != "Large" || h[0].Bytes != 300 {
+		t.Errorf("%+v", h)
+	}
+}
+
+// Of a process that ran before tracing began, what was before is unknown, also once all that it held then has been read.
+func TestLate(t *testing.T) {
+	info := aggregator.Process{Command: "c", Started: 7, Late: true, RanBefore: true}
+	read := info
+	read.Late = false
+	start := aggregator.Event{Kind: aggregator.ProcessStart, PID: 1, Time: second, Process: &info}
+	scan := aggregator.Event{Kind: aggregator.AllocatorsScanned, PID: 1, Time: second, Scan: &aggregator.AllocatorScan{First: true, Allocators: []uint64{8}, ProgramsRead: true,
+		Buffers: []aggregator.LiveBuffer{{Device: 7, Allocator: 8, Buffer: 1, Address: 100, PerBank: 100, Size: 200}, {Device: 7, Allocator: 8, Buffer: 2, Address: 300, PerBank: 100, Size: 200}}}}
+	now := aggregator.Event{Kind: aggregator.ProcessStart, PID: 1, Time: second, Process: &read}
+	later := alloc(3, 3, 500, 100, nil)
+	later.Size = 200
+	held := []aggregator.Event{start, opened()[1], opened()[2], scan, now, later, freed(5, 2), alloc(9, 4, 700, 10, nil)}
+	r := told(t, held...)
+	if len(r.Left) != 2 || r.Left[0].Buffers != 2 || r.Left[0].Oldest != nil || *r.Left[0].Youngest != 6 || *r.Left[1].Oldest != 0 {
+		t.Errorf("ages: %+v", r.Left)
+	}
+	if len(r.Churn) != 2 || r.Churn[0].Freed != 1 || r.Churn[0].MeanLife != nil {
+		t.Errorf("lifetimes: %+v", r.Churn)
+	}
+	if !r.Exact || !r.Processes[0].RanBefore || r.NoAdvice == nil || !strings.Contains(string(*r.NoAdvice), "process 1 ran before tracing began") {
+		t.Errorf("exact %t, %+v, no advice as %v", r.Exact, r.Processes, r.NoAdvice)
+	}
+	var b bytes.Buffer
+	if err := r.Text(&b, Style{}); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"  ✓ 3 buffers still allocated at the end", "  ! process 1 ran before tracing began: earlier peaks", "c; from before tracing began, still running", "  6s – ·  ", "\nPeak use and its holders, per chip, since tracing began\n"} {
+		if !strings.Contains(b.String(), want) {
+			t.Errorf("no %q in\n%s", want, b.String())
+		}
+	}
+
+	// It may have closed what it had open.
+	if r := told(t, append([]aggregator.Event{start, now}, append(opened()[1:], later)...)...); !r.Processes[0].RanBefore || len(r.Advice) > 0 {
+		t.Errorf("what was closed: %+v, %+v", r.Processes, r.Advice)
+	}
+	// One that was started since was only seen before the probes of its library were in.
+	info.RanBefore, read.RanBefore = false, false
+	if r := told(t, append([]aggregator.Event{start, now}, append(opened()[1:], later)...)...); r.Processes[0].RanBefore || r.NoAdvice != nil {
+		t.Errorf("started since: %+v, %v", r.Processes, r.NoAdvice)
+	}
+	if r := told(t, held...); !r.Processes[0].RanBefore {
+		t.Errorf("it held something: %+v", r.Processes)
 	}
 }
 
@@ -182,7 +275,7 @@ func TestLiveAtTheLastSample(t *testing.T) {
 		}
 		of[source] = text.String() + page.String()
 	}
-	for _, known := range []string{"1 buffer never freed", "Never freed (", ">Never freed</h2>", " not freed", ">never freed<option", ">not freed at exit"} {
+	for _, known := range []string{"1 buffer not freed", "Not freed (", ">Not freed</h2>", " not freed", ">not freed<option", ">not freed at exit"} {
 		if !strings.Contains(of[aggregator.Traced], known) || strings.Contains(of[aggregator.Sampled], known) {
 			t.Errorf("%q of what was traced and not of what was sampled, but:\n%s", known, of[aggregator.Sampled][:2000])
 		}
@@ -221,7 +314,7 @@ func TestSampledInDiffAndHosts(t *testing.T) {
 	traced := told(t, events...)
 	events[0].Process = &aggregator.Process{Command: "m", Source: aggregator.Sampled}
 	sampled := told(t, events...)
-	const neverFreed, last, either = "\nNever freed (", "\nLive at the last sample (", "\nNever freed, or live at the last sample ("
+	const notFreed, last, either = "\nNot freed (", "\nLive at the last sample (", "\nNot freed, or live at the last sample ("
 	for _, c := range []struct {
 		name         string
 		a, b         *Report
@@ -229,9 +322,9 @@ func TestSampledInDiffAndHosts(t *testing.T) {
 		hosts, diffs []string
 		not          []string
 	}{
-		{"traced", traced, traced, []string{neverFreed}, []string{"  NEVER FREED  ", "  yes  "}, nil, []string{"at least", "sample", "NOT SEEN"}},
+		{"traced", traced, traced, []string{notFreed}, []string{"  NOT FREED  ", "  yes  "}, nil, []string{"at least", "sample", "NOT SEEN"}},
 		{"sampled", sampled, sampled, []string{last, ": at least"}, []string{"  NOT SEEN FREED  ", "  sampled  "}, []string{"\nfrom s (sampled)\n", "\n  to s (sampled)\n"}, []string{"ever freed", "NEVER", "  yes  "}},
-		{"one sampled", traced, sampled, []string{either, ": at least"}, []string{"  NOT SEEN FREED  ", "  sampled  ", "  yes  "}, []string{"\nfrom s\n", "\n  to s (sampled)\n"}, []string{neverFreed, last, "NEVER"}},
+		{"one sampled", traced, sampled, []string{either, ": at least"}, []string{"  NOT SEEN FREED  ", "  sampled  ", "  yes  "}, []string{"\nfrom s\n", "\n  to s (sampled)\n"}, []string{notFreed, last, "NEVER"}},
 	} {
 		var diff, hosts bytes.Buffer
 		if err := errors.Join(NewDiff(c.a, c.b).Text(&diff, Style{}), Merge([]*Report{c.a, c.b}, make([][]string, 2)).Text(&hosts, Style{})); err != nil {
@@ -278,11 +371,10 @@ func TestAStateKeepsLiveBuffers(t *testing.T) {
 	b := NewBuilder(a)
 	a.OnChange = b.Change
 	for _, batch := range [][]aggregator.Event{append(slices.Clone(events), stateOf(events)...), {freed(4, 1)}} {
-		b.Events(batch)
 		for i := range batch {
+			b.Event(&batch[i])
 			a.Apply(&batch[i])
 		}
-		b.Batch()
 	}
 	r = b.Report(Facts{Wall: func(at uint64) time.Time { return time.Unix(0, int64(at)) }})
 	if m := r.Memories[0]; m.Peak != 800 || m.End != 600 || len(r.Left) != 1 || r.Left[0].Bytes != 1200 {
@@ -346,11 +438,10 @@ func TestRotatedIsAsOne(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			b.Events(list)
 			for i := range list {
+				b.Event(&list[i])
 				a.Apply(&list[i])
 			}
-			b.Batch()
 		}
 		var out bytes.Buffer
 		if err := b.Report(Facts{Wall: func(at uint64) time.Time { return time.Unix(0, int64(at)).UTC() }}).JSON(&out); err != nil {
@@ -540,7 +631,7 @@ func TestTextOfANarrowTerminal(t *testing.T) {
 		if err := r.Text(&b, Style{Width: width}); err != nil {
 			t.Fatal(err)
 		}
-		_, left, _ := strings.Cut(b.String(), "Never freed")
+		_, left, _ := strings.Cut(b.String(), "Not freed")
 		left, _, _ = strings.Cut(left, "\n\n")
 		for _, want := range []string{"still allocated", "DRAM", "400 B", "\n      m.py:10 f"} {
 			if strings.HasPrefix(want, "\n") && width == 120 {

@@ -31,12 +31,13 @@ type site struct {
 	// over: this is the sum of all sites beyond maxSites.
 	over bool
 	tally
-	// Over the whole time: allocations, their bytes on all chips, frees, and the sum of the freed buffers' lifetimes, ns.
-	allocs, bytes, freed, lived uint64
-	most                        uint64
-	left                        tally
-	oldest, youngest            uint64 // ages, ns
-	atExit, atClose             uint64
+	// Over the whole time: allocations, their bytes on all chips, frees, those of them whose lifetime is known, and the sum of
+	// these, ns.
+	allocs, bytes, freed, timed, lived uint64
+	most                               uint64
+	left                               tally
+	ages                               ages // of left
+	atExit, atClose                    uint64
 }
 
 // tally counts buffers and their bytes.
@@ -45,8 +46,8 @@ type tally struct{ buffers, bytes uint64 }
 func (t *tally) add(bytes uint64) { t.buffers++; t.bytes += bytes }
 func (t *tally) sub(bytes uint64) { t.buffers--; t.bytes -= bytes }
 
-// neverFreed counts live buffers, and those that a process's exit or a device's close released.
-func (s *site) neverFreed() tally {
+// notFreed counts live buffers, and those that a process's exit or a device's close released.
+func (s *site) notFreed() tally {
 	return tally{s.left.buffers + s.buffers, s.left.bytes + s.tally.bytes}
 }
 

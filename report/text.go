@@ -161,6 +161,24 @@ func atLeast(sampled bool) string {
 	return ""
 }
 
+// sinceTracing is added to the heading of peaks that can have been higher before tracing began.
+func (r *Report) sinceTracing() string {
+	if len(r.ranBefore()) > 0 {
+		return ", since tracing began"
+	}
+	return ""
+}
+
+// ranBefore lists the processes that can have allocated before tracing began.
+func (r *Report) ranBefore() (pids []uint32) {
+	for i := range r.Processes {
+		if r.Processes[i].RanBefore {
+			pids = append(pids, r.Processes[i].PID)
+		}
+	}
+	return pids
+}
+
 // LeftHeading is what is known of the buffers that were there at the end.
 func (r *Report) LeftHeading() string { return leftHeading(r.Sampled, !r.Sampled) }
 
@@ -168,11 +186,11 @@ func (r *Report) LeftHeading() string { return leftHeading(r.Sampled, !r.Sampled
 func leftHeading(sampled, traced bool) string {
 	switch {
 	case sampled && traced:
-		return "Never freed, or live at the last sample"
+		return "Not freed, or live at the last sample"
 	case sampled:
 		return "Live at the last sample"
 	}
-	return "Never freed"
+	return "Not freed"
 }
 
 func (p *printer) verdict(r *Report) {
@@ -211,7 +229,11 @@ func (p *printer) processes(r *Report) {
 		if pr.LastLaunch != nil {
 			end += ", last launch at " + seconds(*pr.LastLaunch)
 		}
-		p.line("  %7d  %s; from %s, %s%s", pr.PID, command, seconds(pr.From), end, pr.hostMemory())
+		from := seconds(pr.From)
+		if pr.RanBefore {
+			from = "before tracing began"
+		}
+		p.line("  %7d  %s; from %s, %s%s", pr.PID, command, from, end, pr.hostMemory())
 	}
 }
 
@@ -256,7 +278,7 @@ var (
 	memoryColumn  = column{"MEMORY", func(s *Site) string { return s.Memory }}
 	pidColumn     = column{"PID", func(s *Site) string { return strconv.FormatUint(uint64(s.PID), 10) }}
 
-	// Of sites with buffers that were never freed.
+	// Of sites with buffers that were not freed.
 	ageColumn      = column{"AGE", (*Site).age}
 	releasedColumn = column{"RELEASED BY", (*Site).releasedBy}
 
@@ -290,12 +312,17 @@ func with(many bool, columns ...column) []column {
 	return columns
 }
 
-// age is the range of ages of buffers that were never freed, youngest to oldest.
-func (s *Site) age() string {
-	if s.Oldest == nil {
+// age in seconds, a dot where unknown.
+func age(s *float64) string {
+	if s == nil {
 		return "·"
 	}
-	youngest, oldest := seconds(*s.Youngest), seconds(*s.Oldest)
+	return seconds(*s)
+}
+
+// age is the range of ages of buffers that were not freed, youngest to oldest.
+func (s *Site) age() string {
+	youngest, oldest := age(s.Youngest), age(s.Oldest)
 	if youngest == oldest {
 		return oldest
 	}
@@ -350,7 +377,7 @@ func (p *printer) sites(list []Site, n int, columns []column) {
 
 // peaks shows a memory once for all chips with the same peak.
 func (p *printer) peaks(r *Report) {
-	p.heading("Peak use and its holders, per chip%s", r.atLeast())
+	p.heading("Peak use and its holders, per chip%s%s", r.sinceTracing(), r.atLeast())
 	for _, group := range sameMemories(r.Memories) {
 		m := group[0]
 		of := ""

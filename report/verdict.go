@@ -45,20 +45,26 @@ func (r *Report) Verdict() []Finding {
 		}
 		list = append(list, f)
 	}
-	var left tally
+	var left, live tally
 	for _, s := range r.sites {
-		n := s.neverFreed()
-		left.buffers, left.bytes = left.buffers+n.buffers, left.bytes+n.bytes
+		left.buffers, left.bytes = left.buffers+s.left.buffers, left.bytes+s.left.bytes
+		live.buffers, live.bytes = live.buffers+s.buffers, live.bytes+s.tally.bytes
+	}
+	if r.Sampled {
+		left, live = tally{left.buffers + live.buffers, left.bytes + live.bytes}, tally{}
 	}
 	if left.buffers > 0 && r.Sampled {
 		list = append(list, Finding{Warn: true, Text: fmt.Sprintf("%s live at the last sample, %s on all chips: whether they were freed after it is unknown",
 			plural(left.buffers, "buffer"), Size(left.bytes))})
 	} else if left.buffers > 0 {
-		list = append(list, Finding{Warn: true, Text: fmt.Sprintf("%s never freed, %s on all chips", plural(left.buffers, "buffer"), Size(left.bytes))})
+		list = append(list, Finding{Warn: true, Text: fmt.Sprintf("%s not freed, %s on all chips: process exit or device close released them", plural(left.buffers, "buffer"), Size(left.bytes))})
 	} else if r.Sampled {
 		list = append(list, Finding{Text: "every buffer that was seen was freed"})
-	} else {
+	} else if live.buffers == 0 {
 		list = append(list, Finding{Text: "every buffer was freed"})
+	}
+	if live.buffers > 0 {
+		list = append(list, Finding{Text: fmt.Sprintf("%s still allocated at the end, %s on all chips", plural(live.buffers, "buffer"), Size(live.bytes))})
 	}
 	least := ""
 	if r.Sampled {
@@ -72,6 +78,13 @@ func (r *Report) Verdict() []Finding {
 		}
 		f.Text += fmt.Sprintf(" (chip %d at %s)", m.Chip, seconds(m.PeakAt))
 		list = append(list, f)
+	}
+	if pids := r.ranBefore(); len(pids) > 0 {
+		which := fmt.Sprintf("process %d", pids[0])
+		if len(pids) > 1 {
+			which = fmt.Sprintf("%d processes", len(pids))
+		}
+		list = append(list, Finding{Warn: true, Text: which + " ran before tracing began: earlier peaks, and what was freed before, are unknown"})
 	}
 	switch {
 	case r.Sampled:

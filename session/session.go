@@ -68,11 +68,12 @@ type Lagging interface {
 // them under its lock, so they must not block and must not call the session; what they
 // are given is valid during the call only.
 //
-// For a batch, the order is: Events once, then for each event, as it is applied, the
+// For a batch, the order is: Events once, then for each event Event and, as it is applied, the
 // changes that it makes, then Batch once.
 type Sink struct {
-	// Events receives a batch before it is applied.
+	// Events receives a batch before it is applied, and Event each event of it before that is.
 	Events func([]aggregator.Event)
+	Event  func(*aggregator.Event)
 	// Change receives each buffer that was allocated or freed, CB each circular
 	// buffer, Kernel each kernel binary, Unsafe each live buffer that a replay of a trace
 	// may have overwritten, and Refuse each allocation that failed.
@@ -108,9 +109,11 @@ type Session struct {
 
 	sources []Source
 	sinks   []Sink
-	ready   chan struct{}
-	ended   chan struct{}
-	ran     bool
+	// eventSinks are the Event of those that have one.
+	eventSinks []func(*aggregator.Event)
+	ready      chan struct{}
+	ended      chan struct{}
+	ran        bool
 
 	mu       sync.Mutex
 	accounts *aggregator.Aggregator
@@ -135,6 +138,9 @@ func (s *Session) AddSource(source Source) { s.sources = append(s.sources, sourc
 // AddSink adds a sink; sinks are called in the order in which they were added.
 func (s *Session) AddSink(k Sink) {
 	s.sinks = append(s.sinks, k)
+	if k.Event != nil {
+		s.eventSinks = append(s.eventSinks, k.Event)
+	}
 	s.accounts.OnChange = both(s.accounts.OnChange, k.Change)
 	s.accounts.OnCBChange = both(s.accounts.OnCBChange, k.CB)
 	s.accounts.OnKernelChange = both(s.accounts.OnKernelChange, k.Kernel)
@@ -228,6 +234,9 @@ func (s *Session) apply(events []aggregator.Event) (suspects []uint32) {
 		}
 	}
 	for i := range events {
+		for _, told := range s.eventSinks {
+			told(&events[i])
+		}
 		s.accounts.Apply(&events[i])
 	}
 	for _, k := range s.sinks {

@@ -308,7 +308,7 @@ func (r *run) add(a announcement, now uint64) (p *traced, lives bool) {
 	if p.unseen = a.unseen && started <= a.covered; p.unseen {
 		r.t.found.Add(pid)
 	}
-	p.start = aggregator.Process{Started: started, Command: command, Late: a.late || p.unseen}
+	p.start = aggregator.Process{Started: started, Command: command, Late: a.late || p.unseen, RanBefore: started <= r.t.began}
 	p.describeLibrary()
 	p.start.Container, p.start.InnerPID = inspect.ContainerOf(pid)
 	r.describe(p, now)

@@ -66,6 +66,7 @@ const (
 // Tracer is a set of loaded programs and what they are attached to.
 type Tracer struct {
 	opts    Options
+	began   uint64 // ticks
 	lacks   Lacks
 	objects bpf.MemtraceObjects
 	// bpfPrograms are the BPF programs by their names.
@@ -169,7 +170,7 @@ func New(o Options) (*Tracer, error) {
 	if o.Notice == nil {
 		o.Notice = func(string) {}
 	}
-	t := &Tracer{opts: o, found: watch.NewPIDQueue(), libraries: map[proc.FileID]*attachment{}, numbered: map[uint32][]*attachment{}, covered: map[covering]uint64{}, refused: map[proc.FileID]*refusal{}, users: map[proc.FileID]unix.Timespec{}, ended: make(chan struct{}), closing: make(chan struct{}, maxClosing)}
+	t := &Tracer{opts: o, began: proc.Ticks(), found: watch.NewPIDQueue(), libraries: map[proc.FileID]*attachment{}, numbered: map[uint32][]*attachment{}, covered: map[covering]uint64{}, refused: map[proc.FileID]*refusal{}, users: map[proc.FileID]unix.Timespec{}, ended: make(chan struct{}), closing: make(chan struct{}, maxClosing)}
 	t.sendStacks.Store(o.Stacks && !o.StacksPaused)
 	t.freeing = time.AfterFunc(pause, freeOSMemory)
 	var err error

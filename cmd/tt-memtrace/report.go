@@ -123,7 +123,7 @@ func makeReport(ctx context.Context, t *targets, command []string, sites bool) (
 	b := report.NewBuilder(l.Accounts())
 	b.SitesOverTime = sites
 	began := l.Now()
-	l.AddSink(session.Sink{Events: b.Events, Change: b.Change, CB: b.CBChange, Unsafe: b.Unsafe, Refuse: b.Refused, Batch: b.Batch})
+	l.AddSink(session.Sink{Event: b.Event, Change: b.Change, CB: b.CBChange, Unsafe: b.Unsafe, Refuse: b.Refused})
 	t.untilAsked(l, "tracing all processes for the report")
 	err = l.run(ctx)
 	source := t.label(command)

@@ -20,7 +20,7 @@ func TestAdvisedSizesAreTheSmallest(t *testing.T) {
 	var b *report.Builder
 	tr := startWith(t, tracer.Options{Follow: uint32(os.Getpid())}, func(tr *trace) {
 		b = report.NewBuilder(tr.accounts)
-		tr.events, tr.batch = b.Events, b.Batch
+		tr.event = b.Event
 		tr.accounts.OnChange, tr.accounts.OnCBChange, tr.accounts.OnRefused = b.Change, b.CBChange, b.Refused
 	})
 	stopped := false

@@ -61,6 +61,7 @@ type trace struct {
 	missed map[uint32][]aggregator.Reason
 	// events and batch, where set, are called before and after events are booked.
 	events func([]aggregator.Event)
+	event  func(*aggregator.Event)
 	batch  func()
 }
 
@@ -103,6 +104,9 @@ func startWith(t *testing.T, o tracer.Options, prepare func(*trace), around ...f
 			defer tr.mu.Unlock()
 			apply := func() {
 				for i := range events {
+					if tr.event != nil {
+						tr.event(&events[i])
+					}
 					tr.accounts.Apply(&events[i])
 				}
 			}

@@ -224,7 +224,7 @@ func TestReportNamesCallSites(t *testing.T) {
 	var b *report.Builder
 	tr := startWith(t, tracer.Options{Follow: uint32(os.Getpid()), Stacks: true}, func(tr *trace) {
 		b = report.NewBuilder(tr.accounts)
-		tr.events, tr.batch = b.Events, b.Batch
+		tr.event = b.Event
 		tr.accounts.OnChange, tr.accounts.OnCBChange, tr.accounts.OnRefused = b.Change, b.CBChange, b.Refused
 	})
 	args := []string{"--cluster", "t3k", "--wait"}
@@ -476,7 +476,7 @@ func TestFragmentationIsTheAllocators(t *testing.T) {
 	var b *report.Builder
 	tr := startWith(t, tracer.Options{Follow: uint32(os.Getpid())}, func(tr *trace) {
 		b = report.NewBuilder(tr.accounts)
-		tr.events, tr.batch, tr.accounts.OnChange = b.Events, b.Batch, b.Change
+		tr.event, tr.accounts.OnChange = b.Event, b.Change
 	})
 	w := workload(t, r, rig.Options{Cluster: "n300", Args: []string{"--steps", "200", "--submeshes", "0"}})
 	compared := 0
