@@ -68,7 +68,7 @@ func (b *Builder) noAdvice(r *Report) string {
 		return "the accounts are not exact"
 	}
 	for _, k := range slices.SortedFunc(maps.Keys(b.spaces), compareSpaces) {
-		if s := b.spaces[k]; s.peak.buffers > 0 && !s.banks.Known {
+		if s := b.spaces[k]; s.peak.buffers > 0 && !s.peakBanks.Known {
 			return fmt.Sprintf("the size of %s of chip %d could not be read", s.memory, k.chip.Number)
 		}
 	}
@@ -115,18 +115,18 @@ func (b *Builder) advice() []Advice {
 func (b *Builder) sized(m aggregator.Memory) []chipSpace {
 	var list []chipSpace
 	for k, s := range b.spaces {
-		if k.memory == m && s.banks.Known && s.banks.Count > 0 && s.banks.Bytes > 0 {
+		if n := s.span().banks; k.memory == m && n.Known && n.Count > 0 && n.Bytes > 0 {
 			list = append(list, chipSpace{s, k.chip})
 		}
 	}
 	return list
 }
 
-// newAdvice has the numbers of a space.
-func (b *Builder) newAdvice(about string, s chipSpace) *Advice {
-	peak, span, configured := s.peak.bytes/uint64(s.banks.Count), s.high-s.low, s.banks.Bytes
-	return &Advice{About: about, Chip: s.chip.Number, Private: privateTo(s.chip), At: b.seconds(max(s.peakAt, b.first)), Configured: &configured, Peak: &peak, Span: &span,
-		banks: s.banks.Count}
+// newAdvice has the numbers of a space, and what was configured.
+func (b *Builder) newAdvice(about string, s chipSpace, configured aggregator.Banks) *Advice {
+	peak, span := s.peak.bytes/uint64(configured.Count), s.span().bytes
+	return &Advice{About: about, Chip: s.chip.Number, Private: privateTo(s.chip), At: b.seconds(max(s.peakAt, b.first)), Configured: &configured.Bytes, Peak: &peak, Span: &span,
+		banks: configured.Count}
 }
 
 func (b *Builder) regionAdvice(about string, m aggregator.Memory) *Advice {
@@ -135,7 +135,7 @@ func (b *Builder) regionAdvice(about string, m aggregator.Memory) *Advice {
 		if s.unsized {
 			return nil
 		}
-		a := b.newAdvice(about, s)
+		a := b.newAdvice(about, s, s.span().banks)
 		if most == nil || *a.Span > *most.Span || *a.Span == *most.Span && a.Chip < most.Chip {
 			rounding := uint64(l1SmallRoundingFurther)
 			if b.archs[s.chip] == "wormhole_b0" {
@@ -143,7 +143,7 @@ func (b *Builder) regionAdvice(about string, m aggregator.Memory) *Advice {
 			}
 			set := roundedUp(*a.Span, rounding)
 			if m == aggregator.Trace {
-				set = roundedUp(*a.Span, traceRounding) * uint64(s.banks.Count)
+				set = roundedUp(*a.Span, traceRounding) * uint64(a.banks)
 			}
 			a.Set, most = &set, a
 		}
@@ -154,10 +154,10 @@ func (b *Builder) regionAdvice(about string, m aggregator.Memory) *Advice {
 func (b *Builder) dramAdvice() *Advice {
 	var least *Advice
 	for _, s := range b.sized(aggregator.DRAM) {
-		if s.unsized || s.peak.buffers == 0 {
+		if s.unsized || s.peak.buffers == 0 || s.peakBanks.Count == 0 {
 			continue
 		}
-		a := b.newAdvice("dram", s)
+		a := b.newAdvice("dram", s, s.peakBanks)
 		left := int64(*a.Configured) - int64(*a.Peak)
 		if a.Left = &left; least == nil || left < *least.Left || left == *least.Left && a.Chip < least.Chip {
 			least = a

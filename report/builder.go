@@ -231,7 +231,7 @@ func (b *Builder) capacity(e *aggregator.Event) {
 	for m, banks := range e.Capacity {
 		for _, s := range b.spacesOf(b.devices[programKey{e.PID, e.Device}], aggregator.Memory(m)) {
 			if banks.Known && banks.Count < 1<<16 && banks.Bytes < 1<<47 {
-				s.banks = banks
+				s.sized(e.Time, banks)
 			}
 		}
 	}
@@ -325,7 +325,7 @@ func (b *Builder) restore() {
 					continue
 				}
 				for _, s := range b.spacesOf([]aggregator.Chip{c.Chip}, k.memory) {
-					s.banks = u.Banks
+					s.sized(b.stateAt, u.Banks)
 				}
 			}
 		}
@@ -365,7 +365,7 @@ func (b *Builder) share(of *aggregator.Snapshot) {
 				return b.spaces[k] != nil || banks[k] != banks[spaceKey{chips[0], m}]
 			}
 			if len(chips) > 1 && !slices.ContainsFunc(chips, differs) {
-				b.spacesOf(chips, m)[0].banks = banks[spaceKey{chips[0], m}]
+				b.spacesOf(chips, m)[0].sized(b.stateAt, banks[spaceKey{chips[0], m}])
 			}
 		}
 	}
@@ -658,8 +658,8 @@ func (b *Builder) memory(s chipSpace) Memory {
 		Chip: s.chip.Number, Private: privateTo(s.chip), Memory: s.memory.String(), Peak: s.peak.bytes, PeakAt: b.seconds(s.peakAt),
 		PeakBuffers: s.peak.buffers, Holders: most(s.holders, manyHolders), End: s.used.bytes, Timeline: []Point{},
 	}
-	if s.banks.Known {
-		n := uint64(s.banks.Count) * s.banks.Bytes
+	if s.peakBanks.Known {
+		n := uint64(s.peakBanks.Count) * s.peakBanks.Bytes
 		m.Capacity = &n
 	}
 	line := s.line
@@ -726,17 +726,31 @@ func (b *Builder) reportSites(r *Report) {
 	byLeft := slices.SortedFunc(maps.Keys(left), func(x, y *site) int {
 		return cmp.Or(cmp.Compare(left[y].bytes, left[x].bytes), compareSites(x, y))
 	})
-	for _, s := range byLeft[:min(manySites, len(byLeft))] {
+	others := Site{}
+	for i, s := range byLeft {
 		l := left[s]
+		if i >= manySites {
+			others.sum(s.memory, l.tally)
+			others.AtExit, others.AtClose = others.AtExit+s.atExit, others.AtClose+s.atClose
+			continue
+		}
 		p := s.public(l.tally)
 		p.Oldest, p.Youngest = l.ages.public()
 		p.AtExit, p.AtClose = s.atExit, s.atClose
 		r.Left = append(r.Left, p)
 	}
+	r.Left = others.endOf(r.Left)
 	churn := slices.DeleteFunc(slices.Clone(r.sites), func(s *site) bool { return s.allocs == 0 })
 	slices.SortStableFunc(churn, func(x, y *site) int { return cmp.Compare(y.bytes, x.bytes) })
-	for _, s := range churn[:min(manySites, len(churn))] {
-		p := s.public(tally{s.allocs, s.bytes})
+	others = Site{}
+	for i, s := range churn {
+		t := tally{s.allocs, s.bytes}
+		if i >= manySites {
+			others.sum(s.memory, t)
+			others.Freed += s.freed
+			continue
+		}
+		p := s.public(t)
 		p.Freed, p.Most = s.freed, s.most
 		if s.timed > 0 {
 			life := float64(s.lived) / float64(s.timed) / 1e9
@@ -744,6 +758,7 @@ func (b *Builder) reportSites(r *Report) {
 		}
 		r.Churn = append(r.Churn, p)
 	}
+	r.Churn = others.endOf(r.Churn)
 }
 
 // Free is the free bytes of each bank of a memory now, and its largest free block;

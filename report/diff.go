@@ -46,6 +46,8 @@ type SiteDiff struct {
 	BuffersAfter  uint64      `json:"buffers_after"`
 	Before        uint64      `json:"bytes_before"`
 	After         uint64      `json:"bytes_after"`
+	// It is no site but the sum of as many, which the list is too short for: the last of it. memory is empty where they differ.
+	Others uint64 `json:"others,omitempty"`
 }
 
 // NewDiff compares two reports.
@@ -116,7 +118,20 @@ func siteDiffs(a, b *Report, of func(*site) tally) []SiteDiff {
 	slices.SortFunc(list, func(x, y SiteDiff) int {
 		return cmp.Or(cmp.Compare(grown(&y), grown(&x)), cmp.Compare(x.Site, y.Site), cmp.Compare(x.Memory, y.Memory))
 	})
-	return list[:min(manySites, len(list))]
+	if len(list) <= manySites {
+		return list
+	}
+	others := SiteDiff{Memory: list[manySites].Memory}
+	for _, x := range list[manySites:] {
+		if x.Memory != others.Memory {
+			others.Memory = ""
+		}
+		others.BuffersBefore, others.Before = others.BuffersBefore+x.BuffersBefore, others.Before+x.Before
+		others.BuffersAfter, others.After = others.BuffersAfter+x.BuffersAfter, others.After+x.After
+		others.Others++
+	}
+	others.Site = export.Text(plural(others.Others, "other"))
+	return append(list[:manySites], others)
 }
 
 // JSON writes the difference for machines.
@@ -152,6 +167,9 @@ func (d *Diff) Text(w io.Writer, style Style) error {
 		}
 		for _, x := range l.list[:min(2*shown, len(l.list))] {
 			p.line("  %12s  %6d → %6d buffers  %-8s %s", change(x.Before, x.After), x.BuffersBefore, x.BuffersAfter, x.Memory, shortened(string(x.Site), 100))
+		}
+		if n := len(l.list) - 2*shown; n > 0 {
+			p.more(n, l.list[len(l.list)-1].Others)
 		}
 	}
 	return p.end()

@@ -71,6 +71,8 @@ type HostsSite struct {
 	// Number of hosts, and the one with the most bytes.
 	Hosts uint64 `json:"hosts"`
 	Most  string `json:"most_on"`
+	// It is no site but the sum of as many, which the list is too short for: the last of it. memory is empty where they differ.
+	Others uint64 `json:"others,omitempty"`
 
 	most uint64
 }
@@ -162,7 +164,18 @@ func mergeSites(reports []*Report, of func(*site) tally) []HostsSite {
 	slices.SortFunc(list, func(x, y HostsSite) int {
 		return cmp.Or(cmp.Compare(y.Bytes, x.Bytes), cmp.Compare(x.Site, y.Site), cmp.Compare(x.Memory, y.Memory))
 	})
-	return list[:min(manySites, len(list))]
+	if len(list) <= manySites {
+		return list
+	}
+	others := HostsSite{Memory: list[manySites].Memory}
+	for _, x := range list[manySites:] {
+		if x.Memory != others.Memory {
+			others.Memory = ""
+		}
+		others.Others, others.Buffers, others.Bytes = others.Others+1, others.Buffers+x.Buffers, others.Bytes+x.Bytes
+	}
+	others.Site = export.Text(plural(others.Others, "other"))
+	return append(list[:manySites], others)
 }
 
 // JSON writes the merged report for machines.
@@ -218,7 +231,7 @@ func (h *Hosts) Text(w io.Writer, style Style) error {
 		}
 		p.table(rows)
 		if n := len(list) - shown; n > 0 {
-			p.line("    … %d more with --json", n)
+			p.more(n, list[len(list)-1].Others)
 		}
 	}
 	p.heading("%s (bytes on all chips of all hosts)", leftHeading(sampled, traced))

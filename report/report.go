@@ -179,6 +179,8 @@ type Site struct {
 	Freed    uint64   `json:"freed,omitempty"`
 	MeanLife *float64 `json:"mean_life,omitempty"`
 	Most     uint64   `json:"most_at_a_time,omitempty"`
+	// It is no site but the sum of as many, which the list is too short for: the last of it. memory is empty where they differ.
+	Others uint64 `json:"others,omitempty"`
 }
 
 // Refusal is a failed allocation.

@@ -186,6 +186,85 @@ func TestOneAfterTheOther(t *testing.T) {
 	}
 }
 
+// Devices that are opened again can have banks of other sizes, which begin elsewhere.
+func TestBanksOfAnotherSize(t *testing.T) {
+	small := func(at, bytes uint64) []aggregator.Event {
+		return []aggregator.Event{opened()[1], {Kind: aggregator.AllocatorSeen, PID: 1, Time: at * second, Device: 7, Allocator: 8,
+			Capacity: &aggregator.Capacity{aggregator.L1Small: {Known: true, Count: 4, Bytes: bytes}}}}
+	}
+	closed := aggregator.Event{Kind: aggregator.DeviceClose, PID: 1, Time: 4 * second, Device: 7}
+	events := append(append(opened()[:1], small(1, 1000)...), in(aggregator.L1Small, alloc(2, 1, 5100, 900, nil)), freed(3, 1), closed)
+	events = append(append(events, small(5, 200)...), in(aggregator.L1Small, alloc(6, 2, 9100, 100, nil)), in(aggregator.L1Small, alloc(7, 3, 9050, 20, nil)), freed(8, 3))
+	r := told(t, events...)
+	m := r.Memories[0]
+	if m.Peak != 3600 || *m.Capacity != 4000 {
+		t.Errorf("peak %d of %d", m.Peak, *m.Capacity)
+	}
+	if last := m.Timeline[len(m.Timeline)-1]; *last.Free != 100 || *last.Largest != 100 {
+		t.Errorf("%d free, %d in one block", *last.Free, *last.Largest)
+	}
+	// One more buffer had 30 bytes above it, and 50 below.
+	if f := m.Fragmented; f.Free != 80 || f.Largest != 50 {
+		t.Errorf("most fragmented: %+v", f)
+	}
+	i := slices.IndexFunc(r.Advice, func(a Advice) bool { return a.About == "l1_small_size" })
+	if a := r.Advice[i]; *a.Set != 960 || *a.Span != 900 || *a.Peak != 900 || *a.Configured != 1000 {
+		t.Errorf("%s", a.Text())
+	}
+
+	// While another process has buffers where the banks began before, what is free is not known.
+	other := aggregator.Event{Kind: aggregator.ProcessStart, PID: 2, Time: 4 * second, Process: &aggregator.Process{Command: "other"}}
+	theirs := small(5, 200)
+	for i := range theirs {
+		theirs[i].PID = 2
+	}
+	events = append(append(append(opened()[:1], small(1, 1000)...), in(aggregator.L1Small, alloc(2, 1, 5100, 900, nil)), other), theirs...)
+	r = told(t, append(events, freed(8, 1))...)
+	if m := r.Memories[0]; m.Timeline[len(m.Timeline)-1].Free != nil || len(r.Advice) > 0 && r.Advice[0].About == "l1_small_size" {
+		t.Errorf("both: %+v, %+v", m.Timeline[len(m.Timeline)-1], r.Advice)
+	}
+}
+
+// Lists are of the largest sites, and of the sum of all others, so that they add up.
+func TestManySites(t *testing.T) {
+	events := opened()
+	for i := range uint64(150) {
+		events = append(events, alloc(2, 1+i, 1000*i, 500-i, nil))
+	}
+	r := told(t, append(events, freed(3, 1))...)
+	add := func(list []Site) (n, buffers, bytes uint64) {
+		for _, s := range list {
+			n, buffers, bytes = n+max(1, s.Others), buffers+s.Buffers, bytes+s.Bytes
+		}
+		return n, buffers, bytes
+	}
+	m := r.Memories[0]
+	if n, buffers, bytes := add(m.Holders); len(m.Holders) != manyHolders+1 || n != 150 || buffers != m.PeakBuffers || bytes != m.Peak {
+		t.Errorf("holders: %d sites of %d, with %d buffers, %d bytes", len(m.Holders), n, buffers, bytes)
+	}
+	if n, buffers, bytes := add(r.Left); len(r.Left) != manySites+1 || n != 149 || buffers != 149 || bytes != 2*m.End || r.Left[manySites].Memory != "DRAM" {
+		t.Errorf("left: %d sites of %d, with %d buffers, %d bytes", len(r.Left), n, buffers, bytes)
+	}
+	if n, buffers, bytes := add(r.Churn); len(r.Churn) != manySites+1 || n != 150 || buffers != 150 || bytes != 2*m.Peak {
+		t.Errorf("churn: %d sites of %d, with %d buffers, %d bytes", len(r.Churn), n, buffers, bytes)
+	}
+	var b bytes.Buffer
+	if err := r.Text(&b, Style{}); err != nil {
+		t.Fatal(err)
+	}
+	if got := b.String(); strings.Count(got, "… 139 more, the largest with --json") != 1 || strings.Count(got, "… 140 more, the largest with --json") != 1 || strings.Count(got, "… 145 more, the largest with --json") != 1 {
+		t.Error(got)
+	}
+	h := Merge([]*Report{r, r}, [][]string{{"a"}, {"b"}})
+	if x := h.Left[manySites]; len(h.Left) != manySites+1 || x.Others != 49 || x.Buffers != 98 || x.Site != "49 others" || x.Memory != "DRAM" {
+		t.Errorf("of two hosts: %+v", x)
+	}
+	d := NewDiff(told(t, opened()...), r)
+	if x := d.Left[manySites]; len(d.Left) != manySites+1 || x.Others != 49 || x.BuffersAfter != 49 {
+		t.Errorf("difference: %+v", x)
+	}
+}
+
 // Of a process that ran before tracing began, what was before is unknown, also once all that it held then has been read.
 func TestLate(t *testing.T) {
 	info := aggregator.Process{Command: "c", Started: 7, Late: true, RanBefore: true}

@@ -242,11 +242,33 @@ func most(m map[*site]tally, n int) []Site {
 	list := slices.SortedFunc(maps.Keys(m), func(x, y *site) int {
 		return cmp.Or(cmp.Compare(m[y].bytes, m[x].bytes), compareSites(x, y))
 	})
-	out := []Site{}
-	for _, s := range list[:min(n, len(list))] {
-		out = append(out, s.public(m[s]))
+	out, others := []Site{}, Site{}
+	for i, s := range list {
+		if i < n {
+			out = append(out, s.public(m[s]))
+		} else {
+			others.sum(s.memory, m[s])
+		}
 	}
-	return out
+	return others.endOf(out)
+}
+
+// sum adds one of the sites that a list is too short for.
+func (o *Site) sum(m aggregator.Memory, t tally) {
+	if o.Others == 0 {
+		o.Memory = m.String()
+	} else if o.Memory != m.String() {
+		o.Memory = ""
+	}
+	o.Others, o.Buffers, o.Bytes = o.Others+1, o.Buffers+t.buffers, o.Bytes+t.bytes
+}
+
+// endOf ends a list with the others, where there are any.
+func (o *Site) endOf(list []Site) []Site {
+	if o.Others > 0 {
+		list = append(list, *o)
+	}
+	return list
 }
 
 func compareSites(x, y *site) int {

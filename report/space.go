@@ -17,17 +17,20 @@ type space struct {
 	used   tally
 	bySite map[*site]tally
 	// peak is the highest use so far. Its holders are captured at the first free after it.
-	peak     tally
-	peakAt   uint64
-	holders  map[*site]tally
-	peakOpen bool
+	peak      tally
+	peakAt    uint64
+	peakBanks aggregator.Banks
+	holders   map[*site]tally
+	peakOpen  bool
 
 	// blocks by address; none once there were too many. unsized: the block of some
 	// buffer is unknown.
 	blocks        blocks
 	many, unsized bool
-	// low and high are the lowest and highest address of any block so far.
+	// low and high are the lowest and highest address of any block so far, since the banks
+	// have their size: with another one, they begin elsewhere. widest is the widest of those before.
 	low, high uint64
+	widest    span
 
 	line       timeline
 	fragmented *freeBytes
@@ -63,7 +66,7 @@ func (s *space) add(at uint64, st *site, bytes uint64, b block) {
 	t.add(bytes)
 	s.bySite[st] = t
 	if s.used.bytes > s.peak.bytes {
-		s.peak, s.peakAt, s.peakOpen = s.used, at, true
+		s.peak, s.peakAt, s.peakBanks, s.peakOpen = s.used, at, s.banks, true
 	}
 	s.line.use(s.used.bytes)
 	if b.end == b.start {
@@ -105,6 +108,37 @@ func (s *space) capture() {
 	s.holders = map[*site]tally{}
 	for st, t := range s.bySite {
 		s.holders[st] = t
+	}
+}
+
+// span is the distance from the lowest to the highest address that was allocated in banks.
+type span struct {
+	bytes uint64
+	banks aggregator.Banks
+}
+
+// span is the widest so far.
+func (s *space) span() span {
+	if now := (span{s.high - s.low, s.banks}); now.bytes >= s.widest.bytes {
+		return now
+	}
+	return s.widest
+}
+
+// sized takes the size of the banks, which a device that is opened again can have changed.
+func (s *space) sized(at uint64, banks aggregator.Banks) {
+	if s.banks == banks {
+		return
+	}
+	if s.banks.Known && s.high > 0 {
+		s.line.advance(at, s)
+		s.widest = s.span()
+		s.low, s.high = 0, 0
+		// What others hold there lies as the size before had it.
+		s.unsized = s.unsized || s.used.buffers > 0
+	}
+	if s.banks = banks; !s.peakBanks.Known {
+		s.peakBanks = banks
 	}
 }
 

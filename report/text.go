@@ -60,6 +60,8 @@ func shortened(s string, n int) string {
 func (s *Site) Label() string {
 	label := ""
 	switch {
+	case s.Others > 0:
+		label = plural(s.Others, "other")
 	case s.Where != nil:
 		label = printable(*s.Where)
 	case s.Size != nil:
@@ -276,14 +278,14 @@ var (
 	bytesColumn   = column{"BYTES", func(s *Site) string { return Size(s.Bytes) }}
 	buffersColumn = column{"BUFFERS", func(s *Site) string { return strconv.FormatUint(s.Buffers, 10) }}
 	memoryColumn  = column{"MEMORY", func(s *Site) string { return s.Memory }}
-	pidColumn     = column{"PID", func(s *Site) string { return strconv.FormatUint(uint64(s.PID), 10) }}
+	pidColumn     = column{"PID", func(s *Site) string { return unlessOthers(s, uint64(s.PID)) }}
 
 	// Of sites with buffers that were not freed.
 	ageColumn      = column{"AGE", (*Site).age}
 	releasedColumn = column{"RELEASED BY", (*Site).releasedBy}
 
 	// Of sites by bytes allocated over time.
-	mostColumn  = column{"MAX LIVE", func(s *Site) string { return strconv.FormatUint(s.Most, 10) }}
+	mostColumn  = column{"MAX LIVE", func(s *Site) string { return unlessOthers(s, s.Most) }}
 	livedColumn = column{"MEAN LIFE", func(s *Site) string {
 		if s.MeanLife == nil {
 			return "·"
@@ -291,6 +293,14 @@ var (
 		return seconds(*s.MeanLife)
 	}}
 )
+
+// unlessOthers is a number that only a site has.
+func unlessOthers(s *Site, n uint64) string {
+	if s.Others > 0 {
+		return "·"
+	}
+	return strconv.FormatUint(n, 10)
+}
 
 // holderColumns, leftColumns and churnColumns are the columns ahead of a site's label.
 func holderColumns(many bool) []column {
@@ -355,8 +365,8 @@ func (p *printer) sites(list []Site, n int, columns []column) {
 		p.line("    nothing")
 		return
 	}
-	rest := max(0, len(list)-n)
-	list = list[:len(list)-rest]
+	rest, others := len(list)-n, list[len(list)-1].Others
+	list = list[:min(n, len(list))]
 	rows := [][]string{{}}
 	for _, c := range columns {
 		rows[0] = append(rows[0], c.title)
@@ -371,8 +381,17 @@ func (p *printer) sites(list []Site, n int, columns []column) {
 	}
 	p.table(rows)
 	if rest > 0 {
-		p.line("    … %d more with --json", rest)
+		p.more(rest, others)
 	}
+}
+
+// more says how many are not shown of a list, the last of which stands for others.
+func (p *printer) more(n int, others uint64) {
+	if others > 0 {
+		p.line("    … %d more, the largest with --json", uint64(n-1)+others)
+		return
+	}
+	p.line("    … %d more with --json", n)
 }
 
 // peaks shows a memory once for all chips with the same peak.

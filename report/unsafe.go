@@ -73,10 +73,18 @@ func (b *Builder) unsafeSites() []Unsafe {
 		p, q := b.unsafe[x], b.unsafe[y]
 		return cmp.Or(cmp.Compare(min(1, q.overlapping), min(1, p.overlapping)), cmp.Compare(q.bytes, p.bytes), compareSites(x.site, y.site), cmp.Compare(x.trace, y.trace))
 	})
-	list := []Unsafe{}
-	for _, k := range keys[:min(manySites, len(keys))] {
+	list, others := []Unsafe{}, Unsafe{}
+	for i, k := range keys {
 		u := b.unsafe[k]
+		if i >= manySites {
+			others.sum(k.site.memory, u.tally)
+			others.Overlapping += u.overlapping
+			continue
+		}
 		list = append(list, Unsafe{Site: k.site.public(u.tally), Trace: k.trace, At: b.seconds(u.at), Overlapping: u.overlapping, Address: u.address})
+	}
+	if others.Others > 0 {
+		list = append(list, others)
 	}
 	return list
 }
