@@ -17,6 +17,9 @@ type Builder struct {
 	// SitesOverTime has the report's page show which sites held each memory at any
 	// time. Set it before the first event.
 	SitesOverTime bool
+	// Began, where set, is the time that the report's times count from, by the clock of the events. Set it before the first one,
+	// from which they count otherwise.
+	Began uint64
 
 	accounts  *aggregator.Aggregator
 	sites     sites
@@ -132,7 +135,7 @@ func (b *Builder) Event(e *aggregator.Event) {
 		b.last = max(b.last, e.Time)
 	}
 	if b.first == 0 { // of a state its begin event: the others have older times
-		b.first = e.Time
+		b.first = cmp.Or(b.Began, e.Time)
 	}
 	switch e.Kind {
 	case aggregator.ProcessStart:

@@ -29,7 +29,7 @@ type Report struct {
 	// Host name, and what was traced.
 	Host   string      `json:"host"`
 	Source export.Text `json:"source"`
-	// When the reported time began, and its length.
+	// When the reported time began, of a recording with the recording, and its length.
 	Began   time.Time `json:"began"`
 	Seconds float64   `json:"seconds"`
 	// Number of events, and of lost ones; exact is false if something is or may be missing.

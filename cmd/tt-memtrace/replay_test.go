@@ -142,7 +142,7 @@ func TestSeekSkips(t *testing.T) {
 	if err := json.Unmarshal([]byte(out("report", "--json", "--seek", "2s")), &r); err != nil {
 		t.Fatal(err)
 	}
-	if !r.Began.Equal(time.Unix(1002, 0)) || r.Seconds != 2 || len(r.Memories) != 1 || r.Memories[0].Peak != 500 || len(r.Left) != 2 {
+	if !r.Began.Equal(time.Unix(1000, 0)) || r.Seconds != 4 || len(r.Memories) != 1 || r.Memories[0].Peak != 500 || r.Memories[0].PeakAt != 4 || len(r.Left) != 2 {
 		t.Errorf("%v, %gs, %+v, %d left", r.Began, r.Seconds, r.Memories, len(r.Left))
 	}
 

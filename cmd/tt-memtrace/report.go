@@ -123,6 +123,9 @@ func makeReport(ctx context.Context, t *targets, command []string, sites bool) (
 	b := report.NewBuilder(l.Accounts())
 	b.SitesOverTime = sites
 	began := l.Now()
+	if l.player != nil {
+		b.Began = l.player.Header().Monotonic // as --seek and --until count
+	}
 	l.AddSink(session.Sink{Event: b.Event, Change: b.Change, CB: b.CBChange, Unsafe: b.Unsafe, Refuse: b.Refused})
 	t.untilAsked(l, "tracing all processes for the report")
 	err = l.run(ctx)
