@@ -225,6 +225,14 @@ func TestBanksOfAnotherSize(t *testing.T) {
 	}
 }
 
+func TestPercent(t *testing.T) {
+	for share, want := range map[float64]string{0: "0.0 %", 1e-9: "1e-07 %", 0.00018: "0.02 %", 0.001: "0.1 %", 0.5: "50.0 %", 0.9996: "99.9 %", 1: "100.0 %", 1.2: "120.0 %"} {
+		if got := percent(share); got != want {
+			t.Errorf("%v: %s, not %s", share, got, want)
+		}
+	}
+}
+
 // Lists are of the largest sites, and of the sum of all others, so that they add up.
 func TestManySites(t *testing.T) {
 	events := opened()

@@ -2,6 +2,7 @@ package report
 
 import (
 	"fmt"
+	"strconv"
 	"strings"
 
 	"tt-memtrace/export"
@@ -109,9 +110,12 @@ func (m *Memory) share() (float64, bool) {
 	return float64(m.Peak) / float64(*m.Capacity), true
 }
 
-// percent of a share, which is 100 only if that is all.
+// percent of a share, which is 100 only if that is all, and 0 if that is nothing.
 func percent(share float64) string {
-	if share < 1 && share > 0.999 {
+	switch {
+	case share > 0 && share < 0.001:
+		return strconv.FormatFloat(100*share, 'g', 1, 64) + " %"
+	case share < 1 && share > 0.999:
 		return "99.9 %"
 	}
 	return fmt.Sprintf("%.1f %%", 100*share)
