@@ -205,7 +205,7 @@ func (x *Exporter) Change(c aggregator.Change) {
 	}
 	k := bufferKey{c.PID, c.Buffer.ID}
 	if !c.Freed {
-		x.add(c.PID, &c.Buffer, c.Time, true)
+		x.add(c.PID, &c.Buffer, c.Time, c.Buffer.Since > 0)
 		// What a process held when it was read was allocated before; the change is of that moment.
 		if c.Buffer.Since == 0 {
 			x.live[k].AllocatedAt = nil

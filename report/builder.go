@@ -33,6 +33,7 @@ type Builder struct {
 	started   map[uint32]*process
 	ended     []*process
 	refusals  []Refusal
+	omitted   OmittedRefusals
 	unsafe    map[unsafeKey]*unsafeSite
 	lives     []life
 	leastLife uint64
@@ -161,6 +162,8 @@ func (b *Builder) Event(e *aggregator.Event) {
 				p.before = p.before || p.info.Late
 			}
 		}
+	case aggregator.DeviceClose:
+		delete(b.devices, programKey{e.PID, e.Device})
 	case aggregator.AllocatorSeen:
 		b.capacity(e)
 	case aggregator.ProgramNamed:
@@ -389,7 +392,7 @@ func (b *Builder) Change(c aggregator.Change) {
 	case c.Freed:
 		b.free(&c)
 	default:
-		b.add(c.PID, c.Time, &c.Buffer, true)
+		b.add(c.PID, c.Time, &c.Buffer, c.Buffer.Since > 0) // one that was found was allocated before
 	}
 }
 
@@ -588,6 +591,9 @@ func (b *Builder) Report(f Facts) *Report {
 	r.first = b.first
 	if b.stacks > 0 {
 		r.StacksLost = b.bare
+	}
+	if b.omitted != (OmittedRefusals{}) {
+		r.RefusalsOmitted = &b.omitted
 	}
 	if r.Refusals == nil {
 		r.Refusals = []Refusal{}

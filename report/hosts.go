@@ -22,7 +22,7 @@ type Hosts struct {
 	// Call sites over all hosts, most bytes first. PIDs are ignored.
 	Left  []HostsSite `json:"left"`
 	Churn []HostsSite `json:"churn"`
-	// Failed allocations in order of time.
+	// Failed allocations in order of time, the first of each host.
 	Refusals []HostRefusal `json:"refusals"`
 	// Each memory's highest peak of each host, the fullest first.
 	Peaks []HostPeak `json:"peaks"`
@@ -92,7 +92,9 @@ func Merge(reports []*Report, recordings [][]string) *Hosts {
 	h := &Hosts{Schema: Schema, Hosts: []Host{}, Refusals: []HostRefusal{}, Peaks: []HostPeak{}}
 	for i, r := range reports {
 		one := Host{Host: r.Host, Recordings: []export.Text{}, Began: r.Began, Seconds: r.Seconds, Events: r.Events, Lost: r.Lost, Exact: r.Exact, Sampled: r.Sampled,
-			Processes: uint64(len(r.Processes)), Failed: uint64(len(r.Refusals))}
+			Processes: uint64(len(r.Processes))}
+		outOfMemory, clashes := r.failed()
+		one.Failed = outOfMemory + clashes
 		for _, name := range recordings[i] {
 			one.Recordings = append(one.Recordings, export.Text(name))
 		}

@@ -13,7 +13,15 @@ const maxRefusals = 200
 // Refused explains a failed allocation by the live buffers at that moment.
 func (b *Builder) Refused(e *aggregator.Event) {
 	f := e.Refusal
-	if f == nil || len(b.refusals) >= maxRefusals {
+	if f == nil {
+		return
+	}
+	if len(b.refusals) >= maxRefusals {
+		if f.Clash {
+			b.omitted.Clashes++
+		} else {
+			b.omitted.OutOfMemory++
+		}
 		return
 	}
 	r := Refusal{
@@ -65,7 +73,7 @@ func (b *Builder) Refused(e *aggregator.Event) {
 	b.refusals = append(b.refusals, r)
 }
 
-// chipsOf lists the chips that a process opened.
+// chipsOf lists the chips that a process has open.
 func (b *Builder) chipsOf(pid uint32) []aggregator.Chip {
 	var list []aggregator.Chip
 	for k, chips := range b.devices {

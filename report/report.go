@@ -56,6 +56,8 @@ type Report struct {
 	Churn []Site `json:"churn"`
 	// Failed allocations.
 	Refusals []Refusal `json:"refusals"`
+	// Number of failed allocations after these; absent where there are none.
+	RefusalsOmitted *OmittedRefusals `json:"refusals_omitted,omitempty"`
 	// Buffers that were allocated after a trace was captured, and were alive when it was
 	// replayed, by site: the replay may have overwritten them.
 	Unsafe []Unsafe `json:"unsafe"`
@@ -206,6 +208,35 @@ type Refusal struct {
 	Lowest *uint64 `json:"l1_buffers_begin"`
 	// Sites that hold the memory or, in a clash, the colliding addresses, most bytes first.
 	Holders []Site `json:"holders"`
+}
+
+// OmittedRefusals counts failed allocations that are not listed.
+type OmittedRefusals struct {
+	OutOfMemory uint64 `json:"out_of_memory"`
+	Clashes     uint64 `json:"clashes"`
+}
+
+// Number of them.
+func (o *OmittedRefusals) Number() uint64 {
+	if o == nil {
+		return 0
+	}
+	return o.OutOfMemory + o.Clashes
+}
+
+// failed counts all failed allocations.
+func (r *Report) failed() (outOfMemory, clashes uint64) {
+	if o := r.RefusalsOmitted; o != nil {
+		outOfMemory, clashes = o.OutOfMemory, o.Clashes
+	}
+	for i := range r.Refusals {
+		if r.Refusals[i].Kind == "clash" {
+			clashes++
+		} else {
+			outOfMemory++
+		}
+	}
+	return outOfMemory, clashes
 }
 
 // RefusedChip is how full a chip was when an allocation failed.

@@ -225,6 +225,36 @@ func TestBanksOfAnotherSize(t *testing.T) {
 	}
 }
 
+// A program that retries for ever fails more often than is explained, which is counted; chips that it closed do not explain it.
+func TestManyFailures(t *testing.T) {
+	events := opened()
+	events[1].Opened = &aggregator.Opened{Chips: []aggregator.Chip{{Number: 0}}}
+	events = append(events, aggregator.Event{Kind: aggregator.DeviceClose, PID: 1, Time: second, Device: 7},
+		aggregator.Event{Kind: aggregator.DeviceOpen, PID: 1, Time: second, Device: 17, Opened: &aggregator.Opened{Chips: []aggregator.Chip{{Number: 1}}}})
+	for i := range uint64(maxRefusals + 50) {
+		events = append(events, aggregator.Event{Kind: aggregator.Refused, PID: 1, Time: (2 + i) * second, Memory: aggregator.L1, Refusal: &aggregator.Refusal{Message: "m", Clash: i >= maxRefusals+40}})
+	}
+	r := told(t, events...)
+	if n := r.RefusalsOmitted; len(r.Refusals) != maxRefusals || n == nil || n.OutOfMemory != 40 || n.Clashes != 10 {
+		t.Errorf("%d failures, omitted %+v", len(r.Refusals), n)
+	}
+	if c := r.Refusals[0].Chips; len(c) != 1 || c[0].Chip != 1 {
+		t.Errorf("explained by %+v", c)
+	}
+	var b bytes.Buffer
+	if err := r.Text(&b, Style{}); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"✗ 240 × out of memory", "✗ 10 L1 clashes", "  … 240 more, 190 of them with --json"} {
+		if !strings.Contains(b.String(), want) {
+			t.Errorf("no %q in\n%s", want, b.String())
+		}
+	}
+	if h := Merge([]*Report{r, told(t)}, [][]string{{"a"}, {"b"}}); h.Hosts[0].Failed != 250 {
+		t.Errorf("of hosts: %+v", h.Hosts)
+	}
+}
+
 func TestPercent(t *testing.T) {
 	for share, want := range map[float64]string{0: "0.0 %", 1e-9: "1e-07 %", 0.00018: "0.02 %", 0.001: "0.1 %", 0.5: "50.0 %", 0.9996: "99.9 %", 1: "100.0 %", 1.2: "120.0 %"} {
 		if got := percent(share); got != want {
@@ -289,8 +319,8 @@ func TestLate(t *testing.T) {
 	if len(r.Left) != 2 || r.Left[0].Buffers != 2 || r.Left[0].Oldest != nil || *r.Left[0].Youngest != 6 || *r.Left[1].Oldest != 0 {
 		t.Errorf("ages: %+v", r.Left)
 	}
-	if len(r.Churn) != 2 || r.Churn[0].Freed != 1 || r.Churn[0].MeanLife != nil {
-		t.Errorf("lifetimes: %+v", r.Churn)
+	if len(r.Churn) != 2 || r.Churn[0].Buffers != 1 || r.Churn[0].Freed != 1 || r.Churn[0].MeanLife != nil {
+		t.Errorf("allocations and lifetimes: %+v", r.Churn)
 	}
 	if !r.Exact || !r.Processes[0].RanBefore || r.NoAdvice == nil || !strings.Contains(string(*r.NoAdvice), "process 1 ran before tracing began") {
 		t.Errorf("exact %t, %+v, no advice as %v", r.Exact, r.Processes, r.NoAdvice)

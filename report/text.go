@@ -543,7 +543,10 @@ func (p *printer) refusals(r *Report) {
 	for i := range r.Refusals[:min(shown, len(r.Refusals))] {
 		p.refusal(&r.Refusals[i], seconds(r.Refusals[i].At))
 	}
-	if n := len(r.Refusals) - shown; n > 0 {
+	n := uint64(max(0, len(r.Refusals)-shown))
+	if omitted := r.RefusalsOmitted.Number(); omitted > 0 {
+		p.line("  … %d more, %d of them with --json", n+omitted, n)
+	} else if n > 0 {
 		p.line("  … %d more with --json", n)
 	}
 }

@@ -25,14 +25,11 @@ func (r *Report) Verdict() []Finding {
 		return []Finding{{Warn: true, Text: "no process used the TT-Metal runtime: nothing to report"}}
 	}
 	var list []Finding
-	kinds := map[string]uint64{}
-	for i := range r.Refusals {
-		kinds[r.Refusals[i].Kind]++
+	outOfMemory, clashes := r.failed()
+	if outOfMemory > 0 {
+		list = append(list, Finding{Bad: true, Text: fmt.Sprintf("%d × out of memory", outOfMemory)})
 	}
-	if n := kinds["out_of_memory"]; n > 0 {
-		list = append(list, Finding{Bad: true, Text: fmt.Sprintf("%d × out of memory", n)})
-	}
-	if n := kinds["clash"]; n > 0 {
+	if n := clashes; n > 0 {
 		list = append(list, Finding{Bad: true, Text: plural(n, "L1 clash", "L1 clashes")})
 	}
 	var unsafe, overlapping uint64

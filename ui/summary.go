@@ -38,7 +38,9 @@ func (f *frame) summary() {
 		}
 		look, mark := widget.Fullness(most.peak, most.capacity)
 		l := text.Line{text.Strong.Span(fmt.Sprintf("%-9s", metricNames[i])), text.Plain.Span(most.highest().sign(g) + bytesCell(most.peak, o).String())}
-		if most.capacity > 0 {
+		if most.peak > most.capacity && most.capacity > 0 {
+			l = append(l, text.Faint.Span("  of devices with another size than now"))
+		} else if most.capacity > 0 {
 			l = append(l, text.Faint.Span(" of "+text.Capacity(most.capacity, o.Exact, false)),
 				look.Span(fmt.Sprintf("  %.0f %%%s", 100*float64(most.peak)/float64(most.capacity), mark)))
 		}
