@@ -54,8 +54,10 @@ type Player struct {
 	speed  float64
 	// rewind: the files have to be read from their beginning again.
 	rewind bool
-	last   uint64
-	over   bool
+	// returns is how often that was asked for, shown is the latest present that was given out since.
+	returns, shown uint64
+	last           uint64
+	over           bool
 }
 
 // NewPlayer reads the first recording's header. It closes the files if that fails.
@@ -130,14 +132,17 @@ func (p *Player) Progress() (read, total int64) {
 	return read, total
 }
 
-// Now is the recording's present, by the clock of its events.
+// Now is the recording's present, by the clock of its events. It goes back only where the replay does: at the
+// end, no event may have come for a while.
 func (p *Player) Now() uint64 {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.over || p.speed == 0 || p.began.IsZero() {
-		return p.last
+	now := p.last
+	if !p.over && p.speed != 0 && !p.began.IsZero() {
+		now = p.header.Monotonic + uint64(p.position())
 	}
-	return p.header.Monotonic + uint64(p.position())
+	p.shown = max(p.shown, now)
+	return p.shown
 }
 
 // Playback is the state of a replay.
@@ -149,17 +154,19 @@ type Playback struct {
 	Speed float64
 	// Ended: all was replayed.
 	Ended bool
+	// Returns is how often the replay went back: what came later has not happened yet.
+	Returns uint64
 }
 
 // Playback returns the state of the replay. It may be called from any goroutine, as Move and SetSpeed.
 func (p *Player) Playback() Playback {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	at := time.Duration(max(p.last, p.header.Monotonic) - p.header.Monotonic)
+	at := time.Duration(max(p.last, p.shown, p.header.Monotonic) - p.header.Monotonic)
 	if !p.over && !p.began.IsZero() && p.speed > 0 {
 		at = p.position()
 	}
-	return Playback{Position: at, Speed: p.speed, Length: p.length, Ended: p.over}
+	return Playback{Position: at, Speed: p.speed, Length: p.length, Ended: p.over, Returns: p.returns}
 }
 
 // measured bytes of recordings are read to find their length.
@@ -234,13 +241,16 @@ func (p *Player) Move(by time.Duration) {
 	}
 	at := p.position()
 	if p.over {
-		at = time.Duration(max(p.last, p.header.Monotonic) - p.header.Monotonic)
+		at = time.Duration(max(p.last, p.shown, p.header.Monotonic) - p.header.Monotonic)
 		if by > 0 {
 			return
 		}
 	}
 	p.from, p.began = max(at+by, 0), time.Now()
-	p.rewind = p.rewind || by < 0
+	if by < 0 {
+		p.rewind, p.over, p.shown = true, false, 0
+		p.returns++
+	}
 	p.wakeRun()
 }
 

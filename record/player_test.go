@@ -8,6 +8,7 @@ import (
 	"slices"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"tt-memtrace/aggregator"
@@ -100,6 +101,50 @@ func TestMoveInAReplay(t *testing.T) {
 	if err := <-done; err != nil {
 		t.Error(err)
 	}
+}
+
+// The present goes back where the replay does, and not at the end, though no event came for a while.
+func TestThePresentOfAReplay(t *testing.T) {
+	var b bytes.Buffer
+	w, err := NewWriter(&b, Header{Monotonic: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(w.Write([]aggregator.Event{{Kind: aggregator.Launched, PID: 7, Time: 1}, {Kind: aggregator.Launched, PID: 7, Time: 1 + uint64(time.Second)},
+		{Kind: aggregator.Launched, PID: 7, Time: 1 + uint64(time.Minute)}}), w.Close()); err != nil {
+		t.Fatal(err)
+	}
+	synctest.Test(t, func(t *testing.T) {
+		p, err := NewPlayer(PlayerOptions{Files: []io.ReadCloser{again{bytes.NewReader(b.Bytes())}}, Speed: 2, Until: 5 * time.Second, WaitAtEnd: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() { done <- p.Run(ctx, func() {}, func([]aggregator.Event) {}) }()
+		const end = 1 + uint64(5*time.Second)
+		last := uint64(0)
+		for range 40 {
+			time.Sleep(100 * time.Millisecond)
+			synctest.Wait()
+			if now := p.Now(); now < last || now > end {
+				t.Fatalf("%d after %d", now, last)
+			} else {
+				last = now
+			}
+		}
+		if at := p.Playback(); !at.Ended || at.Returns != 0 || last < end-uint64(time.Second/2) || at.Position != time.Duration(last-1) {
+			t.Errorf("%+v, the present is %d", at, last)
+		}
+		p.Move(-time.Second)
+		if now, at := p.Now(), p.Playback(); now >= last || at.Returns != 1 {
+			t.Errorf("%+v, the present is %d", at, now)
+		}
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
 }
 
 // What a damaged recording has before the damage is shown, and marked: the events behind it are not there.

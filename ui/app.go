@@ -235,8 +235,11 @@ func (a *app) read(f Feed) {
 // refresh reads the feed.
 func (a *app) refresh() {
 	now := a.o.Now()
-	if now.Before(a.latest.clock) {
-		a.rewind()
+	var playback Playback
+	if a.o.Player != nil {
+		if playback = a.o.Player.Playback(); playback.Returns != a.latest.playback.Returns {
+			a.rewind()
+		}
 	}
 	s := a.snapshot(now)
 	a.meter.add(now, s)
@@ -262,7 +265,7 @@ func (a *app) refresh() {
 	}
 	if a.o.Player != nil {
 		// Replays have their own present, which can go back.
-		d.playback, d.now = a.o.Player.Playback(), s.Time
+		d.playback, d.now = playback, s.Time
 		d.ended = d.ended || d.playback.Ended
 	}
 	a.latest = d

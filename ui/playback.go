@@ -22,6 +22,8 @@ type Playback struct {
 	Position, Length time.Duration
 	Speed            float64
 	Ended            bool
+	// Returns is how often the replay went back.
+	Returns uint64
 }
 
 // The slowest and the fastest replay, and how far a key moves.

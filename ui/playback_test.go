@@ -25,6 +25,9 @@ func (p *fakePlayer) Move(by time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.at.Position = max(p.at.Position+by, 0)
+	if by < 0 {
+		p.at.Returns++
+	}
 }
 
 func (p *fakePlayer) SetSpeed(speed float64) {
