@@ -11,6 +11,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"runtime/debug"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -172,6 +173,7 @@ func New(o Options) (*Tracer, error) {
 	}
 	t := &Tracer{opts: o, began: proc.Ticks(), found: watch.NewPIDQueue(), libraries: map[proc.FileID]*attachment{}, numbered: map[uint32][]*attachment{}, covered: map[covering]uint64{}, refused: map[proc.FileID]*refusal{}, users: map[proc.FileID]unix.Timespec{}, ended: make(chan struct{}), closing: make(chan struct{}, maxClosing)}
 	t.sendStacks.Store(o.Stacks && !o.StacksPaused)
+	collectLater()
 	t.freeing = time.AfterFunc(pause, freeOSMemory)
 	var err error
 	if t.finder, err = discover.FinderOf(o.Libraries); err != nil {
@@ -320,6 +322,7 @@ func (t *Tracer) Close() error {
 	t.closed = true
 	t.mu.Unlock()
 	t.freeing.Stop()
+	debug.SetGCPercent(usualGCPercent())
 	t.closeReader()
 	for _, a := range t.attached() {
 		t.releaseAll(a)
