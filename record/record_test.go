@@ -609,6 +609,10 @@ func TestAStateFollowsWhatWasLost(t *testing.T) {
 	for i := range list {
 		replay.Apply(&list[i])
 		s := replay.Snapshot()
+		// From the first missing event on a replay shows that.
+		if list[i].Kind == aggregator.Lost && list[i].Time != list[i-1].Time+1 {
+			t.Errorf("what was lost after %d is of %d", list[i-1].Time, list[i].Time)
+		}
 		gap = (gap || list[i].Kind == aggregator.Lost) && list[i].Kind != aggregator.StateBegin
 		if gap && s.Exact() {
 			t.Fatalf("event %d, %v: exact, and the lost ones are missing", i, list[i].Kind)
@@ -733,11 +737,11 @@ func TestRecorderCountsItsLosses(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "r.ttm")
 	r := recorder(t, Options{Path: path}, aggregator.New())
 	r.mu.Lock()
-	r.dropped = 3
+	r.dropped = missing{3, 2}
 	r.mu.Unlock()
 	r.Take([]aggregator.Event{{Kind: aggregator.ProcessExit, PID: 1, Time: 5}})
 	r.mu.Lock()
-	r.dropped = 4
+	r.dropped = missing{4, 7}
 	r.mu.Unlock()
 	if err := r.Close(); err != nil {
 		t.Fatal(err)
@@ -748,9 +752,9 @@ func TestRecorderCountsItsLosses(t *testing.T) {
 	}
 	got, err := all(bytes.NewReader(b))
 	want := []aggregator.Event{
-		{Kind: aggregator.Lost, Time: 5, Count: 3, Anyone: true},
+		{Kind: aggregator.Lost, Time: 2, Count: 3, Anyone: true},
 		{Kind: aggregator.ProcessExit, PID: 1, Time: 5},
-		{Kind: aggregator.Lost, Count: 4, Anyone: true},
+		{Kind: aggregator.Lost, Time: 7, Count: 4, Anyone: true},
 	}
 	if err != io.EOF || !reflect.DeepEqual(got, want) {
 		t.Errorf("%+v, %v", got, err)

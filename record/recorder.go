@@ -73,11 +73,13 @@ type Recorder struct {
 	events *encoder
 	// atRisk is how many events are lost if the block being encoded is. reported of
 	// them are losses that it reports.
-	atRisk, reported uint64
+	// since is the time of its first event.
+	atRisk, reported, since uint64
 	// dropped events are lost and not reported in the recording yet.
-	dropped uint64
+	dropped missing
 	// needState: an event too large for a block was skipped, so a state has to follow.
 	needState bool
+	needSince uint64 // its time
 	// stateDue: events were lost, so a state follows when the disk has caught up.
 	// Until then a replay is marked, whatever it compares.
 	stateDue bool
@@ -91,7 +93,8 @@ type Recorder struct {
 	stateQueued atomic.Bool
 	// unwritten events could not be written; their number moves to dropped. While
 	// paused, resume asks for a state to go on with, and fileGone for a new file.
-	unwritten                atomic.Uint64
+	unwrittenMu              sync.Mutex
+	unwritten                missing
 	paused, resume, fileGone atomic.Bool
 
 	fileBytes                              atomic.Int64 // of the newest file, without its state
@@ -153,7 +156,7 @@ func (r *Recorder) Stats() Stats {
 func (r *Recorder) Take(events []aggregator.Event) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.dropped += r.unwritten.Swap(0)
+	r.countUnwritten()
 	switch over := r.over(); {
 	case !r.room():
 	case r.paused.Load():
@@ -223,7 +226,9 @@ func (r *Recorder) putState(newFile bool) {
 func (r *Recorder) add(events []aggregator.Event) {
 	for i := range events {
 		if b := events[i].Scan; b != nil && len(b.Buffers)+len(b.Allocators)+len(b.Programs)+len(b.Touched) > maxScan {
-			r.needState = true // the state has their result
+			if !r.needState {
+				r.needState, r.needSince = true, events[i].Time // the state has their result
+			}
 			continue
 		}
 		r.reportLoss(events[i].Time)
@@ -234,16 +239,42 @@ func (r *Recorder) add(events []aggregator.Event) {
 	}
 }
 
-// reportLoss puts an event that says how many are missing before it.
+// reportLoss puts an event that says how many are missing before it, with the time of the first: a replay
+// shows from there on that something is missing.
 func (r *Recorder) reportLoss(at uint64) {
-	if r.dropped > 0 {
-		r.put(&aggregator.Event{Kind: aggregator.Lost, Time: at, Count: r.dropped, Anyone: true})
-		r.reported += r.dropped
-		r.dropped = 0
+	if n := r.dropped.events; n > 0 {
+		r.put(&aggregator.Event{Kind: aggregator.Lost, Time: cmp.Or(r.dropped.since, at), Count: n, Anyone: true})
+		r.reported += n
+		r.dropped = missing{}
 	}
 }
 
+// missing counts events that are not in the recording, since the time of the first.
+type missing struct{ events, since uint64 }
+
+func (m *missing) add(n, since uint64) {
+	if n == 0 {
+		return
+	}
+	if m.events == 0 || since < m.since {
+		m.since = since
+	}
+	m.events += n
+}
+
+// countUnwritten takes over what could not be written.
+func (r *Recorder) countUnwritten() {
+	r.unwrittenMu.Lock()
+	n := r.unwritten
+	r.unwritten = missing{}
+	r.unwrittenMu.Unlock()
+	r.dropped.add(n.events, n.since)
+}
+
 func (r *Recorder) put(e *aggregator.Event) {
+	if r.atRisk == 0 {
+		r.since = e.Time
+	}
 	r.events.add(e)
 	if e.Kind == aggregator.Lost {
 		r.atRisk += e.Count
@@ -258,7 +289,7 @@ func (r *Recorder) cutBlock() []block {
 		return nil
 	}
 	b := r.events.cut()
-	b.atRisk, b.reported = r.atRisk, r.reported
+	b.atRisk, b.reported, b.since = r.atRisk, r.reported, r.since
 	r.atRisk, r.reported = 0, 0
 	return []block{b}
 }
@@ -278,7 +309,7 @@ func (r *Recorder) cut() {
 func (r *Recorder) lose(blocks []block) {
 	for _, b := range blocks {
 		r.stateDue = true
-		r.dropped += b.atRisk
+		r.dropped.add(b.atRisk, b.since)
 		r.lost.Add(b.atRisk - b.reported)
 	}
 }
@@ -293,7 +324,7 @@ func (r *Recorder) flushAll() {
 			return
 		case <-tick.C:
 			r.mu.Lock()
-			r.dropped += r.unwritten.Swap(0)
+			r.countUnwritten()
 			r.cut()
 			r.mu.Unlock()
 		}
@@ -407,7 +438,9 @@ func (r *Recorder) truncate(size int64) {
 // drop counts blocks that are not written.
 func (r *Recorder) drop(blocks []block) {
 	for _, b := range blocks {
-		r.unwritten.Add(b.atRisk)
+		r.unwrittenMu.Lock()
+		r.unwritten.add(b.atRisk, b.since)
+		r.unwrittenMu.Unlock()
 		r.lost.Add(b.atRisk - b.reported)
 	}
 }
@@ -486,9 +519,9 @@ func (r *Recorder) Close() error {
 	close(r.queue)
 	<-r.done
 	// All is written that can be: what is missing goes last.
-	r.dropped += r.unwritten.Swap(0)
+	r.countUnwritten()
 	if r.needState {
-		r.dropped++
+		r.dropped.add(1, r.needSince)
 		r.lost.Add(1)
 	}
 	r.reportLoss(0)

@@ -18,7 +18,9 @@ type block struct {
 	// atRisk is how many events are lost with it; reported of them are losses that it
 	// reports. state: it is a part of a state.
 	atRisk, reported uint64
-	state            bool
+	// since is the time of its first event.
+	since uint64
+	state bool
 }
 
 // headerOf completes a header into the first block of a recording.
