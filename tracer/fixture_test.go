@@ -14,10 +14,11 @@ const helperEnv = "TT_MEMTRACE_TEST_HELPER"
 
 // helpers run in a process of their own.
 var helpers = map[string]func(args []string) error{
-	"attach":   helpAttach,
-	"checkpid": helpCheckPID,
-	"rights":   helpRights,
-	"maps":     helpMaps,
+	"attach":         helpAttach,
+	"checkpid":       helpCheckPID,
+	"rights":         helpRights,
+	"maps":           helpMaps,
+	"user namespace": helpUserNamespace,
 }
 
 func TestMain(m *testing.M) {

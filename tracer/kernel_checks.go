@@ -125,5 +125,5 @@ func CheckHostKernel() []Check {
 		}
 		w.Close()
 	}
-	return append(checks, namespace, watching)
+	return append(checks, describeUserNamespace(userNamespace(), checkUserNamespace()), namespace, watching)
 }

@@ -45,6 +45,10 @@ func Rights() []Right {
 
 // CheckRights returns nil or an error that names what is missing and how to get it.
 func CheckRights() error {
+	// There, Rights may be all held, and granting them to a file changes nothing.
+	if err := checkUserNamespace(); err != nil {
+		return err
+	}
 	var missing []string
 	for _, r := range Rights() {
 		if !r.Held {

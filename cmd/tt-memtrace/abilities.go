@@ -48,19 +48,26 @@ func newAbilities(user string, probes error, readsAll bool, scope int) abilities
 		a.WithProbes = ability{false, inShort(probes)}
 	}
 	const setting = "kernel.yama.ptrace_scope is %d"
+	all, own := allProcesses, "the user's own processes"
+	switch {
+	case errors.Is(probes, tracer.ErrUserNamespace):
+		all, own = "all processes of this user namespace", "the user's own processes in this user namespace"
+	case errors.Is(probes, tracer.ErrPIDNamespace):
+		all = "all processes of this PID namespace"
+	}
 	switch {
 	case scope > 2 || scope > 1 && !readsAll:
 		a.WithoutProbes = ability{false, fmt.Sprintf("no process may be read: "+setting, scope)}
 	case readsAll:
-		a.WithoutProbes = ability{true, allProcesses + ": --sample"}
+		a.WithoutProbes = ability{true, all + ": --sample"}
 	case scope == 1:
 		a.WithoutProbes = ability{true, fmt.Sprintf("commands that it starts, as "+setting+": tt-memtrace -- CMD", scope)}
 	default:
-		a.WithoutProbes = ability{true, "the user's own processes: --sample, or tt-memtrace -- CMD"}
+		a.WithoutProbes = ability{true, own + ": --sample, or tt-memtrace -- CMD"}
 	}
 	var remedy string
 	switch {
-	case probes == nil, errors.Is(probes, tracer.ErrPIDNamespace):
+	case probes == nil, errors.Is(probes, tracer.ErrPIDNamespace), errors.Is(probes, tracer.ErrUserNamespace):
 		// Nothing is missing, or the container has to be started in another way: Detail says how.
 	case errors.Is(probes, proc.ErrPermission):
 		remedy = tracer.GrantLine()

@@ -196,6 +196,7 @@ func TestDoctorEndsWithAVerdict(t *testing.T) {
 func TestDoctorBeginsWithWhatWorks(t *testing.T) {
 	rights := fmt.Errorf("%w: missing cap_bpf (x)\nrun it as root", proc.ErrPermission)
 	namespace := fmt.Errorf("%w: %w\nstart it otherwise", proc.ErrPermission, tracer.ErrPIDNamespace)
+	user := fmt.Errorf("%w: %w\nrun it on the host", proc.ErrPermission, tracer.ErrUserNamespace)
 	kernel := fmt.Errorf("%w: it lacks task storage", tracer.ErrHostKernel)
 	for _, c := range []struct {
 		probes   error
@@ -207,7 +208,9 @@ func TestDoctorBeginsWithWhatWorks(t *testing.T) {
 		{rights, false, 0, []string{"✗ with probes not permitted: missing cap_bpf", "✓ without probes the user's own processes", "for the rest: sudo setcap "}},
 		{rights, false, 1, []string{"✗ with probes not permitted", "✓ without probes commands that it starts", "for the rest: sudo setcap "}},
 		{rights, false, 2, []string{"✗ with probes", "✗ without probes no process may be read: kernel.yama.ptrace_scope is 2", "for the rest: sudo setcap "}},
-		{namespace, true, 0, []string{"✗ with probes not permitted: this is a PID namespace", "✓ without probes all", ""}},
+		{namespace, true, 0, []string{"✗ with probes not permitted: this is a PID namespace", "✓ without probes all processes of this PID namespace", ""}},
+		{user, true, 0, []string{"✗ with probes not permitted: this is a user namespace", "✓ without probes all processes of this user namespace", ""}},
+		{user, false, 0, []string{"✗ with probes not permitted: this is a user namespace", "✓ without probes the user's own processes in this user namespace", ""}},
 		{kernel, false, 1, []string{"✗ with probes this host kernel", "✓ without probes commands", "for the rest: sudo tt-memtrace --sample"}},
 		{kernel, true, 2, []string{"✗ with probes", "✓ without probes all", ""}},
 		{nil, true, 3, []string{"✓ with probes", "✗ without probes no process may be read: kernel.yama.ptrace_scope is 3", ""}},

@@ -28,3 +28,34 @@ func TestPIDNamespaceOfItsOwn(t *testing.T) {
 		}
 	}
 }
+
+// Root of a user namespace, as in a rootless container, has all capabilities, and none that count: doctor says the
+// same as the commands that trace, and what works in their place. What it starts is sampled.
+func TestUserNamespaceOfItsOwn(t *testing.T) {
+	unshare, err := exec.LookPath("unshare")
+	if err != nil {
+		t.Skip(err)
+	}
+	if out, err := exec.Command(unshare, "--user", "--map-root-user", "true").CombinedOutput(); err != nil {
+		t.Skipf("no user namespace can be made here: %v: %s", err, out)
+	}
+	in := func(args ...string) *session {
+		return begin(t, call{program: unshare, args: append([]string{"--user", "--map-root-user", "--", tool}, args...)})
+	}
+	for _, args := range [][]string{{"status", "--json"}, {"log"}, {"exporter", "--listen", "127.0.0.1:0"}, {"status", "--probes", "--", "true"}, {"doctor"}} {
+		r := in(args...).ends(notPermitted)
+		contains(t, r.err, "user namespace", "run it on the host")
+		if strings.Contains(r.err, "MEMLOCK") || strings.Contains(r.err, "setcap") {
+			t.Errorf("%v: %v", args, r)
+		}
+		if args[0] != "doctor" {
+			if r.out != "" {
+				t.Errorf("%v printed %q", args, r.out)
+			}
+			continue
+		}
+		contains(t, r.out, "✗  with probes     not permitted: this is a user namespace of its own", "✓  without probes  all processes of this user namespace: --sample",
+			"✗  user namespace ", "✗ not ready for probes: not permitted: this is a user namespace")
+	}
+	contains(t, in("status", "--", "true").ends(fine).err, "sampling every", "user namespace")
+}
