@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"slices"
+	"strings"
 	"syscall"
 	"time"
 
@@ -49,6 +50,8 @@ type Source struct {
 	processes map[uint32]*process
 	stale     map[uint64][]aggregator.StaleEntry
 	noticed   map[string]bool
+	// closed are the owners of accounts that may not be read, as they were noticed.
+	closed map[string]bool
 }
 
 // process is a published process.
@@ -63,7 +66,7 @@ func New(o Options) *Source {
 	o.Every = cmp.Or(o.Every, 250*time.Millisecond)
 	return &Source{
 		o: o, owners: newOwners(), chips: map[uint64]aggregator.Chip{}, processes: map[uint32]*process{},
-		stale: map[uint64][]aggregator.StaleEntry{}, noticed: map[string]bool{},
+		stale: map[uint64][]aggregator.StaleEntry{}, noticed: map[string]bool{}, closed: map[string]bool{},
 	}
 }
 
@@ -132,14 +135,20 @@ func (s *Source) poll() []aggregator.Event {
 		file fileID
 	}
 	var segments []segment
+	var closed []string
 	for _, name := range s.names() {
 		g, id, err := read(s.o.Dir, name)
+		if errors.Is(err, os.ErrPermission) {
+			closed = append(closed, s.owner(name))
+			continue
+		}
 		if err != nil {
-			s.refused(name, err)
+			s.refused(err)
 			continue
 		}
 		segments = append(segments, segment{g, name, id})
 	}
+	s.noticeClosed(closed)
 	seen := map[uint32]*process{}
 	stale := map[uint64][]aggregator.StaleEntry{}
 	s.owners.begin()
@@ -216,20 +225,43 @@ func (s *Source) names() []string {
 }
 
 // refused notices why a segment cannot be read.
-func (s *Source) refused(name string, err error) {
-	switch {
-	case errors.Is(err, errBlank), errors.Is(err, os.ErrNotExist):
-	case errors.Is(err, os.ErrPermission):
-		owner := "another user"
-		if st, err := os.Lstat(s.o.Dir + "/" + name); err == nil {
-			if u, ok := st.Sys().(*syscall.Stat_t); ok {
-				owner = fmt.Sprintf("user %d", u.Uid)
-			}
-		}
-		s.notice(fmt.Sprintf("%s/%s belongs to %s: its numbers are not shown", s.o.Dir, name, owner))
-	default:
+func (s *Source) refused(err error) {
+	if !errors.Is(err, errBlank) && !errors.Is(err, os.ErrNotExist) {
 		s.notice(err.Error())
 	}
+}
+
+// owner says whose a segment is.
+func (s *Source) owner(name string) string {
+	if st, err := os.Lstat(s.o.Dir + "/" + name); err == nil {
+		if u, ok := st.Sys().(*syscall.Stat_t); ok {
+			return fmt.Sprintf("user %d", u.Uid)
+		}
+	}
+	return "another user"
+}
+
+// noticeClosed says whose segments may not be read: once for all of them, and again only when
+// another user has some.
+func (s *Source) noticeClosed(owners []string) {
+	n, known := len(owners), len(s.closed)
+	slices.Sort(owners)
+	owners = slices.Compact(owners)
+	for _, o := range owners {
+		s.closed[o] = true
+	}
+	if len(s.closed) == known {
+		return
+	}
+	const most = 3
+	if more := len(owners) - most; more > 0 {
+		owners = append(owners[:most], fmt.Sprintf("%d more", more))
+	}
+	chips, belong := "the runtime's account of 1 chip belongs", "its numbers are"
+	if n > 1 {
+		chips, belong = fmt.Sprintf("the runtime's accounts of %d chips belong", n), "their numbers are"
+	}
+	s.notice(fmt.Sprintf("%s to %s: %s not shown", chips, strings.Join(owners, ", "), belong))
 }
 
 // chip names the chip of a segment: by its number in the process that opened it first.

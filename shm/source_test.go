@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -383,5 +384,31 @@ func TestHostileFiles(t *testing.T) {
 	}
 	if len(h.notices) != 5 {
 		t.Errorf("%d notices:\n%s", len(h.notices), all)
+	}
+}
+
+// Whose accounts may not be read is said once, however many there are and however often they are looked at.
+func TestAccountsOfOtherUsers(t *testing.T) {
+	h := newHost(t)
+	of := func(n int, owner string) []string { return slices.Repeat([]string{owner}, n) }
+	for _, owners := range [][]string{nil, of(11, "user 0"), of(11, "user 0"), of(12, "user 0"), nil, append(of(1, "user 7"), of(2, "user 0")...)} {
+		h.source.noticeClosed(owners)
+	}
+	want := []string{
+		"the runtime's accounts of 11 chips belong to user 0: their numbers are not shown",
+		"the runtime's accounts of 3 chips belong to user 0, user 7: their numbers are not shown",
+	}
+	if !slices.Equal(h.notices, want) {
+		t.Errorf("%q", h.notices)
+	}
+	h = newHost(t)
+	h.source.noticeClosed(of(1, "user 0"))
+	h.source.noticeClosed([]string{"user 1", "user 2", "user 3", "user 4", "user 5"})
+	want = []string{
+		"the runtime's account of 1 chip belongs to user 0: its numbers are not shown",
+		"the runtime's accounts of 5 chips belong to user 1, user 2, user 3, 2 more: their numbers are not shown",
+	}
+	if !slices.Equal(h.notices, want) {
+		t.Errorf("%q", h.notices)
 	}
 }

@@ -29,6 +29,12 @@ func userNamespace() uint64 {
 	return st.Sys().(*syscall.Stat_t).Ino
 }
 
+// InHostNamespaces is whether this process is in the host's user and PID namespaces, so that it can find, and
+// its capabilities count for, all of the host's processes.
+func InHostNamespaces() bool {
+	return userNamespace() == initialUserNamespace && checkPIDNamespace() == nil
+}
+
 // checkUserNamespace says that the capabilities of this process count only in a user namespace of its
 // own, or nil. Whether they do is tried, as a host can delegate BPF to a namespace (BPF tokens).
 func checkUserNamespace() error {

@@ -243,7 +243,7 @@ func (a *app) refresh() {
 	}
 	s := a.snapshot(now)
 	a.meter.add(now, s)
-	d := data{snapshot: s, rates: a.meter.rates(), now: a.age.now(now, s.Time), clock: now, host: a.o.Host, source: a.o.source(), recorded: a.o.Recorded, log: a.o.Log, hasSystem: a.o.System != nil, frozen: a.latest.frozen}
+	d := data{snapshot: s, rates: a.meter.rates(), now: a.age.now(now, s.Time), clock: now, host: a.o.Host, source: a.o.source(), recorded: a.o.Recorded, ownOnly: a.o.OwnOnly, log: a.o.Log, hasSystem: a.o.System != nil, frozen: a.latest.frozen}
 	if a.o.Notes != nil {
 		d.notes = a.o.Notes()
 	}

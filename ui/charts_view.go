@@ -105,7 +105,7 @@ func (c *charts) live() *aggregator.ProcessSnapshot {
 func (c *charts) Compose(w, h int) widget.Picture {
 	p := widget.Picture{Selected: -1}
 	if c.current() == nil && c.process == (processID{}) {
-		return widget.Picture{Lines: []text.Line{nil, text.Faint.Line("  " + noChip(c.data.snapshot))}, Selected: -1}
+		return widget.Picture{Lines: []text.Line{nil, text.Faint.Line("  " + noChip(&c.data))}, Selected: -1}
 	}
 	g := text.GlyphSet(c.settings.ASCII)
 	c.columns = max(w-axisWidth-1, 1)

@@ -171,7 +171,7 @@ func (v *chipView) work() func(*reader) func() {
 func (v *chipView) Compose(w, h int) widget.Picture {
 	c := v.state.current()
 	if c == nil {
-		return widget.Picture{Lines: []text.Line{nil, text.Faint.Line("  " + noChip(v.state.data.snapshot))}, Selected: -1}
+		return widget.Picture{Lines: []text.Line{nil, text.Faint.Line("  " + noChip(&v.state.data))}, Selected: -1}
 	}
 	if v.done.any && v.done.chip != c.Chip {
 		v.done, v.cores, v.spaces = mapQuery{}, nil, nil

@@ -23,7 +23,9 @@ type data struct {
 	host  string
 	// source names in a word what is traced.
 	source string
-	ended  bool
+	// ownOnly: processes of other users may be there and are not seen.
+	ownOnly bool
+	ended   bool
 	// recorded: it is a replay, whose state is playback.
 	recorded bool
 	playback Playback

@@ -411,3 +411,20 @@ func TestNoChip(t *testing.T) {
 		}
 	}
 }
+
+// Where processes of other users are not seen, it is not said that there are none.
+func TestNothingThatThisUserCanSee(t *testing.T) {
+	var b strings.Builder
+	s := &aggregator.Snapshot{}
+	if err := Text(&b, s, TextOptions{OwnOnly: true}); err != nil {
+		t.Fatal(err)
+	}
+	screen := plainText(newFrame(settings{}, data{snapshot: s, ownOnly: true}, 0).compose(80, 24))
+	for _, got := range []string{b.String(), screen} {
+		for _, want := range []string{"no process that this user can see has opened a chip yet", "no process that this user can see uses the runtime"} {
+			if !strings.Contains(got, want) {
+				t.Errorf("no %q in\n%s", want, got)
+			}
+		}
+	}
+}

@@ -256,7 +256,7 @@ func readChip(r *reader, chip aggregator.Chip, programs bool) {
 func (v *mapView) Compose(w, h int) widget.Picture {
 	c := v.current()
 	if c == nil {
-		return widget.Picture{Lines: []text.Line{nil, text.Faint.Line("  " + noChip(v.data.snapshot))}, Selected: -1}
+		return widget.Picture{Lines: []text.Line{nil, text.Faint.Line("  " + noChip(&v.data))}, Selected: -1}
 	}
 	if v.done.any && (v.done.chip != c.Chip || v.done.memory != v.memory) {
 		v.done, v.space, v.cores = mapQuery{}, space{}, nil

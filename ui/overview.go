@@ -192,7 +192,7 @@ func (v *overview) Compose(w, h int) widget.Picture {
 	} else {
 		v.lists[chipPanel].Sync(rows, chips, v.keyOf(chipPanel))
 		chipTable := chipTable(&shown, v.settings, inner, screenTiers(&shown, v.history, v.memory, names))
-		v.table(&p, chipPanel, &chipTable, chips, noChip(d.snapshot))
+		v.table(&p, chipPanel, &chipTable, chips, noChip(&d))
 	}
 	p.Lines = append(p.Lines, totals...)
 	below := v.position(processPanel, "processes", processes, g)
@@ -210,7 +210,7 @@ func (v *overview) Compose(w, h int) widget.Picture {
 		below = strings.TrimSpace(fmt.Sprintf("match %d/%d  %s", v.place, v.foundTotal, below))
 	}
 	p.Lines = append(p.Lines, widget.Rule(w, above, below, g))
-	empty := noProcess(d.snapshot)
+	empty := noProcess(&d)
 	if d.ended && len(d.snapshot.Ended) == 0 {
 		empty = "no process used the runtime"
 	}
@@ -464,25 +464,30 @@ func share(lines, chips, processes int) (chipLines, processLines int) {
 }
 
 // noChip is what an empty chip table says. To read a process that has much takes seconds.
-func noChip(s *aggregator.Snapshot) string {
+func noChip(d *data) string {
 	late := 0
-	for i := range s.Processes {
-		if s.Processes[i].Late {
+	for i := range d.snapshot.Processes {
+		if d.snapshot.Processes[i].Late {
 			late++
 		}
 	}
-	switch late {
-	case 0:
+	switch {
+	case late == 0 && d.ownOnly:
+		return "no process that this user can see has opened a chip yet"
+	case late == 0:
 		return "no chip has been opened yet"
-	case 1:
+	case late == 1:
 		return "what a process has open is being read"
 	}
 	return fmt.Sprintf("what %d processes have open is being read", late)
 }
 
 // noProcess is what an empty process table says.
-func noProcess(s *aggregator.Snapshot) string {
-	if len(s.Ended) > 0 {
+func noProcess(d *data) string {
+	switch {
+	case d.ownOnly:
+		return "no process that this user can see uses the runtime"
+	case len(d.snapshot.Ended) > 0:
 		return "no process uses the runtime now"
 	}
 	return "no process uses the runtime yet"

@@ -34,7 +34,7 @@ func printed(ctx context.Context, w io.Writer, width int, feed Feed, o Options) 
 			s = &aggregator.Snapshot{}
 		}
 		if last == nil || !sameSnapshot(last, s) {
-			t := TextOptions{Width: width, Host: o.Host, Source: o.source(), Time: o.Now(), Requested: o.Requested, ASCII: true, Recorded: o.Recorded}
+			t := TextOptions{Width: width, Host: o.Host, Source: o.source(), Time: o.Now(), Requested: o.Requested, ASCII: true, Recorded: o.Recorded, OwnOnly: o.OwnOnly}
 			if o.Notes != nil {
 				t.Notes = o.Notes()
 			}

@@ -22,6 +22,8 @@ type TextOptions struct {
 	Recorded bool
 	// Notes are one-line warnings, shown at the end.
 	Notes []string
+	// OwnOnly: processes of other users may be there and are not seen.
+	OwnOnly bool
 	// Requested shows the buffers' own sizes instead of what the banks lost.
 	Requested bool
 	// Exact writes all digits.
@@ -46,7 +48,7 @@ func Text(w io.Writer, s *aggregator.Snapshot, o TextOptions) error {
 		o.Width = 100
 	}
 	set := settings{requested: o.Requested, Settings: widget.Settings{Exact: o.Exact, ASCII: o.ASCII}}
-	d := data{snapshot: s, now: s.Time, clock: o.Time, host: o.Host, source: o.Source, recorded: o.Recorded, notes: o.Notes}
+	d := data{snapshot: s, now: s.Time, clock: o.Time, host: o.Host, source: o.Source, recorded: o.Recorded, notes: o.Notes, ownOnly: o.OwnOnly}
 	list := entries(&d, set, func(processID) bool { return o.Chips })
 	tiers := chipTiers()
 	if o.Width >= peaksFrom {
@@ -65,8 +67,8 @@ func Text(w io.Writer, s *aggregator.Snapshot, o TextOptions) error {
 		}
 		lines = append(lines, nil)
 	}
-	add(chips, noChip(s))
-	add(processes, noProcess(s))
+	add(chips, noChip(&d))
+	add(processes, noProcess(&d))
 	ended := newest(atPeak(s.Ended), maxEnded)
 	for _, l := range endedSection(&d, set, ended, o.Width-2) {
 		lines = append(lines, append(text.Plain.Line(" "), l...))

@@ -54,6 +54,8 @@ type Options struct {
 	// Notes returns one-line warnings that are shown above the footer. It
 	// is called like Feed.Snapshot and may be nil.
 	Notes func() []string
+	// OwnOnly: processes of other users may be there and are not seen.
+	OwnOnly bool
 	// Backlog says what waits to be read; while that is old, the screen says so. It is
 	// called like Feed.Snapshot, and is nil where the source does not know it.
 	Backlog func() Backlog

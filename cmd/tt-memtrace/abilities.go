@@ -32,6 +32,9 @@ type ability struct {
 
 const allProcesses = "all processes of this host"
 
+// seesAll is whether all processes of this host are seen, whosever they are.
+func seesAll() bool { return sampler.MayReadAll() && tracer.InHostNamespaces() }
+
 func findAbilities() abilities {
 	name := fmt.Sprint(os.Geteuid())
 	if u, err := user.Current(); err == nil {

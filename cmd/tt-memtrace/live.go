@@ -49,6 +49,8 @@ type live struct {
 	prints bool
 	// brief: only the first snapshot is wanted, and no process is waited for.
 	brief bool
+	// ownOnly: all processes are to be shown, and those of other users may not be seen.
+	ownOnly bool
 	// needsAll: what is written has each event, so that it stays incomplete when the
 	// numbers are corrected.
 	needsAll bool

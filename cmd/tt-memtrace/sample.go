@@ -67,6 +67,7 @@ func (t *targets) sampled(command []string) (*live, error) {
 	if err != nil {
 		return nil, err
 	}
+	l.ownOnly = len(pids)+len(command) == 0 && !seesAll()
 	l.sampler, l.waiting = s, s.Waiting
 	l.AddSource(s)
 	return l, nil

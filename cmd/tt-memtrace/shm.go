@@ -46,6 +46,7 @@ func (t *targets) read() (*live, error) {
 	}
 	s := shm.New(shm.Options{PIDs: pids, Describe: inspect.Describe, Now: proc.Now, Notice: l.notice})
 	l.AddSource(s)
+	l.ownOnly = len(pids) == 0 && !seesAll()
 	l.waiting, l.Lacks = s.Waiting, shm.Lacks()
 	return l, nil
 }

@@ -125,7 +125,7 @@ func runTop(cmd *cobra.Command, t *targets, u *uiFlags, args []string) error {
 		host = hostSystem()
 	}
 	err = ui.Run(screen, l, ui.Options{
-		Host: l.host, Source: l.label(t, args), Now: func() time.Time { return l.Wall(l.Now()) }, Notes: l.Notices, Log: log, System: host, Save: l.saveSnapshot,
+		Host: l.host, Source: l.label(t, args), Now: func() time.Time { return l.Wall(l.Now()) }, Notes: l.Notices, OwnOnly: l.ownOnly, Log: log, System: host, Save: l.saveSnapshot,
 		Backlog: l.backlog(), Stacks: l.stacks(), Recorded: l.player != nil, Player: l.playing(), SettingsFile: settingsFile(), View: u.view, Requested: u.requested, ASCII: cmd.Flags().Changed("ascii") && u.ascii, Done: l.Ended(),
 	})
 	cancel()
@@ -245,5 +245,5 @@ func (u *uiFlags) text(l *live) ui.TextOptions {
 	if err != nil {
 		width = 120
 	}
-	return ui.TextOptions{Width: width, Requested: u.requested, ASCII: u.ascii, Host: l.host, Time: l.Wall(l.Now()), Recorded: l.player != nil}
+	return ui.TextOptions{Width: width, Requested: u.requested, ASCII: u.ascii, Host: l.host, Time: l.Wall(l.Now()), Recorded: l.player != nil, OwnOnly: l.ownOnly}
 }

@@ -133,6 +133,32 @@ func TestWhatWorksWithoutRights(t *testing.T) {
 	contains(t, begin(t, call{program: program, args: []string{"status", "--shm", "-p", "1"}, nobody: true}).ends(notPermitted).err, "user 0")
 }
 
+// What other users have is not said not to be there: that it cannot be seen, is said once.
+func TestOtherUsersAreNotSeen(t *testing.T) {
+	program := ofNobody(t)
+	for i := range 2 { // without a word of content: who may read them passes over them
+		path := fmt.Sprintf("/dev/shm/tt_device_%d_memory", 9_100_000_000_000_000_000+uint64(os.Getpid())*2+uint64(i))
+		f, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL, 0o600)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { os.Remove(path) })
+		f.Close()
+	}
+	for _, source := range []string{"--shm", "--sample"} {
+		r := begin(t, call{program: program, args: []string{"status", source}, nobody: true}).ends(fine)
+		contains(t, r.out, "no process that this user can see has opened a chip yet", "no process that this user can see uses the runtime")
+		if n := strings.Count(r.err, "the runtime's accounts of "); source == "--shm" && n != 1 {
+			t.Errorf("it is said %d times: %v", n, r)
+		}
+	}
+	r := begin(t, call{program: program, args: []string{"doctor"}, nobody: true}).ends(notPermitted)
+	contains(t, r.out, "no process that this user can see maps the runtime now", "·  ring buffer ")
+	if strings.Contains(r.out, "✗  ring buffer") {
+		t.Errorf("%v", r)
+	}
+}
+
 // What has no meaning together is refused.
 func TestSharedMemoryAlone(t *testing.T) {
 	for _, args := range [][]string{{"--", "true"}, {"--lib", "x.so"}, {"--forward", "/tmp/x"}, {"--serve", "/tmp/x"}} {
