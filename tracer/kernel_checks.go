@@ -17,6 +17,8 @@ import (
 type Check struct {
 	Name string
 	OK   bool
+	// Unknown: whether it has that property was not found out, and OK is false.
+	Unknown bool
 	// Detail says what was found, or what to do.
 	Detail string
 }
@@ -77,7 +79,7 @@ func CheckHostKernel() []Check {
 	if unix.Uname(&u) == nil {
 		release = unix.ByteSliceToString(u.Release[:])
 	}
-	checks := []Check{{"kernel", true, release}}
+	checks := []Check{{Name: "kernel", OK: true, Detail: release}}
 	feature := func(name string, err error, without string) {
 		c := Check{Name: name, OK: err == nil}
 		switch {
@@ -86,9 +88,9 @@ func CheckHostKernel() []Check {
 		case errors.Is(err, ebpf.ErrNotSupported):
 			c.Detail = "no: " + without
 		case errors.Is(err, unix.EPERM):
-			c.Detail = notPermitted
+			c.Unknown, c.Detail = true, notPermitted
 		default:
-			c.Detail = "unknown: " + err.Error()
+			c.Unknown, c.Detail = true, "unknown: "+err.Error()
 		}
 		checks = append(checks, c)
 	}
@@ -116,7 +118,7 @@ func CheckHostKernel() []Check {
 	w, err := watch.Mappings(false, nil)
 	switch {
 	case errors.Is(err, unix.EPERM):
-		watching.OK, watching.Detail = false, notPermitted
+		watching.OK, watching.Unknown, watching.Detail = false, true, notPermitted
 	case err != nil:
 		watching.OK, watching.Detail = false, err.Error()
 	default:

@@ -34,9 +34,19 @@ type diagnosis struct {
 }
 
 type hostCheck struct {
-	Name   string `json:"name"`
-	OK     bool   `json:"ok"`
-	Detail string `json:"detail"`
+	Name string `json:"name"`
+	OK   bool   `json:"ok"`
+	// Unknown: that it is so could not be found out, nor that it is not.
+	Unknown bool   `json:"unknown,omitempty"`
+	Detail  string `json:"detail"`
+}
+
+// mark is ✓, ✗ or, where it is unknown, ·.
+func (c *hostCheck) mark() string {
+	if c.Unknown {
+		return "·"
+	}
+	return mark(c.OK)
 }
 
 type hostRight struct {

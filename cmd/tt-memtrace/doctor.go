@@ -177,7 +177,7 @@ func mark(ok bool) string {
 func (d *diagnosis) printVerdict(w io.Writer, err error) {
 	failed := 0
 	for _, c := range d.Host {
-		if !c.OK {
+		if !c.OK && !c.Unknown {
 			failed++
 		}
 	}
@@ -229,7 +229,7 @@ func (d *diagnosis) print(w io.Writer, given bool) {
 		tw := tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)
 		fmt.Fprintln(tw, "Host")
 		for _, c := range d.Host {
-			fmt.Fprintf(tw, "  %s\t%s\t%s\n", mark(c.OK), c.Name, c.Detail)
+			fmt.Fprintf(tw, "  %s\t%s\t%s\n", c.mark(), c.Name, c.Detail)
 		}
 		for _, r := range d.Rights {
 			have := "yes"
@@ -247,6 +247,8 @@ func (d *diagnosis) print(w io.Writer, given bool) {
 	case len(d.Libraries) > 0:
 	case given:
 		fmt.Fprintln(w, "\nLibrary: that process does not map the runtime yet")
+	case !seesAll():
+		fmt.Fprintln(w, "\nLibrary: no process that this user can see maps the runtime now; --lib PATH looks at a file")
 	default:
 		fmt.Fprintln(w, "\nLibrary: no process maps the runtime now; --lib PATH looks at a file")
 	}

@@ -192,6 +192,17 @@ func TestDoctorEndsWithAVerdict(t *testing.T) {
 	}
 }
 
+// What may not be found out is neither there nor missing.
+func TestDoctorMarksTheUnknown(t *testing.T) {
+	var b strings.Builder
+	d := &diagnosis{Abilities: &abilities{}, Host: []hostCheck{{Name: "BTF", OK: true, Detail: "yes"}, {Name: "ring", Unknown: true, Detail: "unknown"}}}
+	d.print(&b, false)
+	d.printVerdict(&b, nil)
+	if got := b.String(); !strings.Contains(got, "  ✓  BTF ") || !strings.Contains(got, "  ·  ring ") || strings.Contains(got, "is missing") {
+		t.Errorf("%s", got)
+	}
+}
+
 // What works comes first, with probes and without, and then the one command for the rest.
 func TestDoctorBeginsWithWhatWorks(t *testing.T) {
 	rights := fmt.Errorf("%w: missing cap_bpf (x)\nrun it as root", proc.ErrPermission)
