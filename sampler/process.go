@@ -200,8 +200,11 @@ func MayReadAll() bool {
 	return err == nil && ok
 }
 
-// unreadable says which setting forbids to read a process.
+// unreadable says which setting or missing right forbids to read a process.
 func unreadable(pid uint32, err error) error {
+	if MayReadAll() && PtraceScope() < 3 {
+		return fmt.Errorf("its memory may not be read in spite of cap_sys_ptrace: a security module or a namespace denies it: %w", err)
+	}
 	if st, e := os.Stat(fmt.Sprintf("/proc/%d", pid)); e == nil {
 		if owner := st.Sys().(*syscall.Stat_t).Uid; owner != uint32(os.Geteuid()) {
 			return fmt.Errorf("its memory may not be read: it belongs to user %d, or is not dumpable: this needs cap_sys_ptrace: %w", owner, err)

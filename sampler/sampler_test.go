@@ -564,3 +564,14 @@ func TestProgramOfAClosedMeshStays(t *testing.T) {
 		t.Errorf("another one is there: %v, not %v", got, want)
 	}
 }
+
+// Who may read all processes is not sent for the right to.
+func TestUnreadableInSpiteOfTheRight(t *testing.T) {
+	if !MayReadAll() || PtraceScope() > 2 {
+		t.Skip("not all processes may be read")
+	}
+	err := unreadable(1, os.ErrPermission)
+	if !errors.Is(err, os.ErrPermission) || !strings.Contains(err.Error(), "in spite of cap_sys_ptrace") || strings.Contains(err.Error(), "needs") {
+		t.Error(err)
+	}
+}

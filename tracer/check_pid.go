@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
+	"strings"
 	"syscall"
 
 	"tt-memtrace/tracer/proc"
@@ -31,8 +33,29 @@ func CheckPID(pid uint32) error {
 		if s, ok := st.Sys().(*syscall.Stat_t); ok {
 			owner = fmt.Sprintf("user %d", s.Uid)
 		}
-		return fmt.Errorf("tracing PID %d, which belongs to %s: %w: this needs cap_sys_ptrace and cap_dac_read_search\nrun it as root, or grant it once: %s",
-			pid, owner, proc.ErrPermission, GrantLine())
+		return deniedError(pid, owner, holdsToRead(Rights()), userNamespace())
 	}
 	return nil
+}
+
+// toRead are the capabilities that reading another user's process takes.
+var toRead = []string{"cap_sys_ptrace", "cap_dac_read_search"}
+
+// holdsToRead is whether these rights are enough to read other users' processes.
+func holdsToRead(rights []Right) bool {
+	return !slices.ContainsFunc(rights, func(r Right) bool { return !r.Held && slices.Contains(toRead, r.Capability) })
+}
+
+// deniedError says why a process may not be read by one in this user namespace, which holds toRead or does not.
+func deniedError(pid uint32, owner string, held bool, namespace uint64) error {
+	needs := strings.Join(toRead, " and ")
+	denied := fmt.Sprintf("tracing PID %d, which belongs to %s", pid, owner)
+	switch {
+	case held && namespace != initialUserNamespace:
+		return fmt.Errorf("%s: %w: %s count only in this user namespace, and it is in another, or a security module denies it\nrun it on the host", denied, proc.ErrPermission, needs)
+	case held:
+		return fmt.Errorf("%s: %w in spite of %s: a security module, such as AppArmor or SELinux, denies it\n"+
+			"run it unconfined: in a container with --security-opt apparmor=unconfined, or label=disable for SELinux", denied, proc.ErrPermission, needs)
+	}
+	return fmt.Errorf("%s: %w: this needs %s\nrun it as root, or grant them once: %s", denied, proc.ErrPermission, needs, GrantLine())
 }

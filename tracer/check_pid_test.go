@@ -109,3 +109,35 @@ func helpCheckPID(args []string) error {
 	}
 	return nil
 }
+
+// Who has the capabilities is not sent for them, but told what else denies it.
+func TestDeniedInSpiteOfTheRights(t *testing.T) {
+	all := []Right{{Capability: "cap_bpf"}, {Capability: "cap_sys_ptrace", Held: true}, {Capability: "cap_dac_read_search", Held: true}}
+	if !holdsToRead(all) || holdsToRead([]Right{all[1], {Capability: "cap_dac_read_search"}}) {
+		t.Error("both capabilities are needed, and no other")
+	}
+	for _, c := range []struct {
+		held      bool
+		namespace uint64
+		says, not []string
+	}{
+		{true, initialUserNamespace, []string{"in spite of cap_sys_ptrace and cap_dac_read_search", "security module", "unconfined"}, []string{"setcap", "as root", "namespace"}},
+		{true, initialUserNamespace + 1, []string{"count only in this user namespace", "run it on the host"}, []string{"setcap", "as root"}},
+		{false, initialUserNamespace, []string{"this needs cap_sys_ptrace and cap_dac_read_search", "run it as root, or grant them once: sudo setcap "}, []string{"security module"}},
+	} {
+		err := deniedError(7, "user 12", c.held, c.namespace)
+		if !errors.Is(err, proc.ErrPermission) {
+			t.Errorf("%v is another error", err)
+		}
+		for _, want := range append(c.says, "PID 7, which belongs to user 12: not permitted") {
+			if !strings.Contains(err.Error(), want) {
+				t.Errorf("no %q in %q", want, err)
+			}
+		}
+		for _, other := range c.not {
+			if strings.Contains(err.Error(), other) {
+				t.Errorf("%q in %q", other, err)
+			}
+		}
+	}
+}

@@ -97,7 +97,7 @@ func (t *targets) probedOrSampled(command []string) (*live, error) {
 	if other := t.maySample(command, err); errors.Is(other, errNotAll) {
 		return nil, err
 	} else if other != nil {
-		return nil, fmt.Errorf("%w\nnor can it be sampled: %w", err, other)
+		return nil, neither(err, other)
 	}
 	t.sampling.every = sampler.DefaultInterval
 	if shows := t.sampling.shows; shows > 0 {
@@ -105,11 +105,24 @@ func (t *targets) probedOrSampled(command []string) (*live, error) {
 	}
 	l, other := t.sampled(command)
 	if other != nil {
-		return nil, fmt.Errorf("%w\nnor can it be sampled: %w", err, other)
+		return nil, neither(err, other)
 	}
 	l.notice(fmt.Sprintf("sampling every %v, as probes cannot be used (%s): what lives shorter is not seen; --probes insists, 'tt-memtrace doctor' says more",
 		t.sampling.every, inShort(err)))
 	return l, nil
+}
+
+// neither says why a target can be neither probed nor sampled, and what to do only once.
+func neither(probes, sampling error) error {
+	said := probes.Error()
+	why, remedy, _ := strings.Cut(sampling.Error(), "\n")
+	switch {
+	case strings.Contains(said, sampling.Error()):
+		return probes
+	case remedy != "" && strings.Contains(said, remedy):
+		return fmt.Errorf("%w\nnor can it be sampled: %s", probes, why)
+	}
+	return fmt.Errorf("%w\nnor can it be sampled: %w", probes, sampling)
 }
 
 // inShort is the first line of an error, without what each right is for.

@@ -58,4 +58,12 @@ func TestUserNamespaceOfItsOwn(t *testing.T) {
 			"✗  user namespace ", "✗ not ready for probes: not permitted: this is a user namespace")
 	}
 	contains(t, in("status", "--", "true").ends(fine).err, "sampling every", "user namespace")
+	// It has the capabilities that reading a process takes: it is not sent for them.
+	for _, args := range [][]string{{"status", "--sample", "-p", "1"}, {"doctor", "-p", "1"}} {
+		r := in(args...).ends(notPermitted)
+		if strings.Count(r.err, "not permitted") != 1 || strings.Contains(r.err, "setcap") {
+			t.Errorf("%v: %v", args, r)
+		}
+		contains(t, r.err, "count only in this user namespace", "run it on the host")
+	}
 }

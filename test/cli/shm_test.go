@@ -121,6 +121,9 @@ func TestWhatWorksWithoutRights(t *testing.T) {
 	for _, args := range [][]string{{"status"}, {"log"}, {"status", "-p", "1"}} {
 		r := begin(t, call{program: program, args: args, nobody: true}).ends(notPermitted)
 		contains(t, r.err, "status --shm")
+		if strings.Count(r.err, "sudo setcap") != 1 {
+			t.Errorf("the line that grants the rights is not said once: %v", r)
+		}
 	}
 	// What was not looked at has no line.
 	if r := begin(t, call{program: program, args: []string{"doctor", "--verify", "--compare"}, nobody: true}).ends(notPermitted); strings.Contains(r.out, "Verified") {
