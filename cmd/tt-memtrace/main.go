@@ -43,7 +43,7 @@ func run(args []string) int {
 	root := newRoot()
 	root.SetArgs(args)
 	root.SetOut(newStandardOutput(ctx))
-	err := root.ExecuteContext(ctx)
+	err := execute(ctx, root)
 	if err == nil {
 		return exitFine
 	}

@@ -53,12 +53,7 @@ func newReport() *cobra.Command {
 				format = "json"
 			}
 			if formats[format] == nil {
-				names := slices.Sorted(maps.Keys(formats))
-				meant := didYouMean("", similar(format, names))
-				if meant == "" {
-					meant = "there are " + strings.Join(names, ", ")
-				}
-				return fmt.Errorf("%w: there is no format %q: %s", errUsage, format, meant)
+				return noSuch("format", format, slices.Sorted(maps.Keys(formats)))
 			}
 			files, command := args, []string(nil)
 			if dash := cmd.ArgsLenAtDash(); dash >= 0 {

@@ -1,10 +1,14 @@
 package main
 
 import (
+	"cmp"
+	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -61,12 +65,98 @@ func newRoot() *cobra.Command {
 	u.flags(root)
 	u.topFlags(root)
 	root.AddCommand(newTop(), newStatus(), newLog(), newRecord(), newReplay(), newReport(), newExport(), newDemo(), newForward(), newServe(), newExporter(), newDoctor(), newConfig(), newMan(), newVersion())
+	for _, c := range append(root.Commands(), root) {
+		c.Args = noStrayValue(c.Args)
+	}
+	root.SetHelpCommand(newHelp())
 	configFlag(root)
 	root.InitDefaultCompletionCmd()
 	if c, _, err := root.Find([]string{"completion"}); err == nil { // for other shells it would print its help, and be fine
 		c.Args, c.RunE = noArgs, func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
 	}
 	return root
+}
+
+// execute runs the command line.
+func execute(ctx context.Context, root *cobra.Command) error {
+	// To --help beside a command that there is not, cobra answers with the help of all commands, and no error.
+	var unknown error
+	help := root.HelpFunc()
+	root.SetHelpFunc(func(cmd *cobra.Command, args []string) {
+		if words := cmd.Flags().Args(); cmd == root && len(words) > 0 {
+			unknown = onlyCommand(cmd, words)
+		}
+		if unknown == nil {
+			help(cmd, args)
+		}
+	})
+	return cmp.Or(root.ExecuteContext(ctx), unknown)
+}
+
+// newHelp is in place of cobra's, which answers wrong usage with the help of all commands, and no error.
+func newHelp() *cobra.Command {
+	return &cobra.Command{
+		Use: "help [COMMAND]", Short: "Show the help of a command",
+		Long: "Show the help of a command: the same as COMMAND --help. Without a command, show that of tt-memtrace.",
+		ValidArgsFunction: func(cmd *cobra.Command, args []string, begun string) (names []string, _ cobra.ShellCompDirective) {
+			of, err := helped(cmd.Root(), args)
+			if err != nil {
+				return nil, cobra.ShellCompDirectiveNoFileComp
+			}
+			for _, c := range of.Commands() {
+				if c.IsAvailableCommand() && strings.HasPrefix(c.Name(), begun) {
+					names = append(names, c.Name()+"\t"+c.Short)
+				}
+			}
+			return names, cobra.ShellCompDirectiveNoFileComp
+		},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			of, err := helped(cmd.Root(), args)
+			if err != nil {
+				return err
+			}
+			of.InitDefaultHelpFlag()
+			of.InitDefaultVersionFlag()
+			return of.Help()
+		},
+	}
+}
+
+// helped is the command of these names.
+func helped(cmd *cobra.Command, names []string) (*cobra.Command, error) {
+	for _, name := range names {
+		i := slices.IndexFunc(cmd.Commands(), func(c *cobra.Command) bool { return c.Name() == name })
+		if i < 0 {
+			meant := didYouMean("", cmd.SuggestionsFor(name))
+			if meant != "" {
+				meant = "; " + meant
+			}
+			return nil, fmt.Errorf("%w: unknown command %q%s\nsee '%s --help'", errUsage, name, meant, cmd.CommandPath())
+		}
+		cmd = cmd.Commands()[i]
+	}
+	return cmd, nil
+}
+
+// noStrayValue refuses the value of a flag that takes its value behind = only, as it can be without one.
+func noStrayValue(args cobra.PositionalArgs) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, words []string) error {
+		if f := cmd.Flags().Lookup("sample"); f != nil && f.Changed && f.Value.String() == f.NoOptDefVal {
+			before := words
+			if dash := cmd.ArgsLenAtDash(); dash >= 0 {
+				before = words[:dash]
+			}
+			for _, w := range before {
+				if _, err := time.ParseDuration(w); err == nil {
+					return fmt.Errorf("%w: --sample takes its value behind =: --sample=%s\nsee '%s --help'", errUsage, w, cmd.CommandPath())
+				}
+			}
+		}
+		if args == nil {
+			return nil
+		}
+		return args(cmd, words)
+	}
 }
 
 // noArgs accepts no arguments.
@@ -161,6 +251,15 @@ func didYouMean(before string, names []string) string {
 		return ""
 	}
 	return "did you mean " + before + strings.Join(names, " or "+before) + "?"
+}
+
+// noSuch is the error of a value that is none of its kind.
+func noSuch(kind, value string, names []string) error {
+	meant := didYouMean("", similar(value, names))
+	if meant != "" {
+		meant += " "
+	}
+	return fmt.Errorf("%w: there is no %s %q: %sthere are %s", errUsage, kind, value, meant, strings.Join(names, ", "))
 }
 
 // takesRecordings completes the arguments of a command by recordings.

@@ -72,11 +72,7 @@ func runTop(cmd *cobra.Command, t *targets, u *uiFlags, args []string) error {
 		return fmt.Errorf("%w: the screen needs a terminal; 'tt-memtrace status' and 'tt-memtrace log' write text", errUsage)
 	}
 	if u.view != "" && !slices.Contains(ui.Views(), u.view) {
-		meant := didYouMean("", similar(u.view, ui.Views()))
-		if meant == "" {
-			meant = "there are " + strings.Join(ui.Views(), ", ")
-		}
-		return fmt.Errorf("%w: there is no view %q: %s", errUsage, u.view, meant)
+		return noSuch("view", u.view, ui.Views())
 	}
 	t.switchable = true
 	t.recorded.paced(cmd)

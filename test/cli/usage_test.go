@@ -18,6 +18,12 @@ func TestHelpTeaches(t *testing.T) {
 	if r.err != "" {
 		t.Errorf("stderr: %s", r.err)
 	}
+	for _, command := range []string{"status", "completion bash", ""} {
+		words := strings.Fields(command)
+		if help, flag := run(t, fine, append([]string{"help"}, words...)...), run(t, fine, append(words, "--help")...); help.out != flag.out {
+			t.Errorf("help %s:\n%s\nand with --help:\n%s", command, help.out, flag.out)
+		}
+	}
 	for _, command := range []string{"top", "status", "log", "forward", "serve", "doctor", "version", "completion"} {
 		r := run(t, fine, command, "--help")
 		contains(t, r.out, "Usage:", "tt-memtrace "+command)
@@ -62,6 +68,16 @@ func TestWrongUsage(t *testing.T) {
 		{"status --requested=perhaps", `for --requested: neither true nor false`},
 		{"status --jsno", "unknown flag: --jsno; did you mean --json?"},
 		{"stats", "did you mean status?"},
+		{"stats --help", "did you mean status?"},
+		{"-q nosuch --help", "see 'tt-memtrace --help'"},
+		{"help stats", `unknown command "stats"; did you mean status?`},
+		{"help nosuch", `unknown command "nosuch"`},
+		{"help completion tcsh", `unknown command "tcsh"`},
+		{"status --sample 200ms", "--sample=200ms"},
+		{"--sample 200ms -- true", "--sample=200ms"},
+		{"report --sample 1m -- true", "--sample=1m"},
+		{"record --sample 5s x.ttm", "--sample=5s"},
+		{"report --format xml x.ttm", "there are chrome, csv, html, json, pprof, text"},
 		{"report --format htlm x.ttm", `there is no format "htlm": did you mean html?`},
 		{"log --ring-bytes -4096", "invalid argument"},
 		{"status --after -1s", "negative"},
@@ -116,6 +132,9 @@ func TestCompletionScripts(t *testing.T) {
 		}
 	}
 	contains(t, run(t, fine, "__complete", "st").out, "status\t")
+	if r := run(t, fine, "__complete", "help", "st"); !strings.HasPrefix(r.out, "status\t") || len(lines(r.out)) != 2 {
+		t.Errorf("help is completed by %v", r)
+	}
 	for _, args := range [][]string{{"replay", ""}, {"report", "a.ttm", ""}, {"export", ""}, {"record", ""}, {"status", "--from", ""}, {"log", "--record", ""}} {
 		contains(t, run(t, fine, append([]string{"__complete"}, args...)...).out, "ttm\n:8\n") // a filter by suffix
 	}
