@@ -84,16 +84,31 @@ func (r *Report) Verdict() []Finding {
 		}
 		list = append(list, Finding{Warn: true, Text: which + " ran before tracing began: earlier peaks, and what was freed before, are unknown"})
 	}
-	switch {
-	case r.Sampled:
+	if r.Sampled {
 		list = append(list, Finding{Warn: true, Text: "sampled: buffers that lived between two samples only are missed; peaks and counts are lower bounds, failed allocations unknown"})
-		for _, why := range r.missed[:min(shown, len(r.missed))] {
-			list = append(list, Finding{Warn: true, Text: "not exact: " + why})
-		}
-	case !r.Exact:
-		list = append(list, Finding{Warn: true, Text: "not exact: events were lost, or a process allocated before tracing began and could not be read"})
+	}
+	for _, why := range r.inexact() {
+		list = append(list, Finding{Warn: true, Text: "not exact: " + why})
 	}
 	return list
+}
+
+// inexact says why numbers are not exact, beside being sampled.
+func (r *Report) inexact() (why []string) {
+	if r.Exact {
+		return nil
+	}
+	if r.Lost > 0 {
+		why = append(why, plural(r.Lost, "event is missing", "events are missing"))
+	}
+	why = append(why, r.missed[:min(shown, len(r.missed))]...)
+	if n := len(r.missed) - shown; n > 0 {
+		why = append(why, plural(uint64(n), "more reason"))
+	}
+	if len(why) == 0 && !r.Sampled {
+		why = append(why, "what a process held before tracing began could not be read, or its events do not fit together")
+	}
+	return why
 }
 
 // Empty: nothing happened that could be reported.

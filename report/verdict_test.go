@@ -1,0 +1,44 @@
+package report
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"tt-memtrace/aggregator"
+)
+
+// Why numbers are not exact is said as it is, and not as what it might be.
+func TestVerdictNamesWhyItIsNotExact(t *testing.T) {
+	lost := func(everyone bool) aggregator.Event {
+		return aggregator.Event{Kind: aggregator.Lost, Time: 3 * second, Count: 65919, Anyone: everyone}
+	}
+	reason := func(code aggregator.ReasonCode, detail string) aggregator.Event {
+		return aggregator.Event{Kind: aggregator.ReasonRaised, PID: 1, Time: 3 * second, Reason: &aggregator.Reason{Code: code, Detail: detail}}
+	}
+	for name, c := range map[string]struct {
+		event aggregator.Event
+		want  []string
+	}{
+		"exact":         {freed(3, 1), nil},
+		"recording gap": {lost(true), []string{"65919 events are missing", "process 1: the recording lacks events"}},
+		"lost":          {lost(false), []string{"65919 events are missing", "process 1: events were lost"}},
+		"unread":        {reason(aggregator.ReasonNotRead, "it hangs"), []string{"process 1: its memory could not be read: it hangs"}},
+		"other":         {reason(aggregator.ReasonPartlyRead, ""), []string{"what a process held before tracing began could not be read, or its events do not fit together"}},
+	} {
+		r := told(t, append(opened(), alloc(2, 1, 100, 100, nil), c.event)...)
+		var why []string
+		for _, f := range r.Verdict() {
+			if text, ok := strings.CutPrefix(f.Text, "not exact: "); ok {
+				why = append(why, text)
+			}
+		}
+		if !slices.Equal(why, c.want) {
+			t.Errorf("%s: %q, want %q", name, why, c.want)
+		}
+	}
+	r := &Report{Events: 1, missed: slices.Repeat([]string{"process 1: x"}, shown+2)}
+	if v := r.Verdict(); v[len(v)-1].Text != "not exact: 2 more reasons" || len(r.inexact()) != shown+1 {
+		t.Errorf("%+v", v)
+	}
+}
