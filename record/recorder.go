@@ -507,8 +507,16 @@ func (r *Recorder) writable() bool {
 	return err == nil || errors.Is(err, unix.EOPNOTSUPP)
 }
 
-// Close ends the recording. It returns why the last write failed, if it did.
+// Close ends the recording. It returns why the last write failed, if it did, and how much is missing then.
 func (r *Recorder) Close() error {
+	err := r.close()
+	if n := r.lost.Load(); err != nil && n > 0 {
+		return fmt.Errorf("%w: %d events are missing", err, n)
+	}
+	return err
+}
+
+func (r *Recorder) close() error {
 	close(r.stop)
 	r.flushing.Wait()
 	r.mu.Lock()

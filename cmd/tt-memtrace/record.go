@@ -158,8 +158,11 @@ func runRecord(cmd *cobra.Command, t *targets, r *recordFlags, path string, comm
 	t.untilAsked(l, "recording all processes")
 	l.needsAll = true
 	err = l.run(ctx)
+	s := recorder.Stats()
+	if err == nil && s.Lost > 0 { // it paused, and went on
+		err = lossError(fmt.Sprintf("%d events are missing in the recording", s.Lost))
+	}
 	if !t.quiet {
-		s := recorder.Stats()
 		fmt.Fprintf(os.Stderr, "tt-memtrace: recorded %d events, %d bytes, in %s\n", s.Events, s.Bytes, path)
 	}
 	return err

@@ -152,6 +152,9 @@ func TestAFullDiskPausesOnlyTheRecording(t *testing.T) {
 	if !strings.Contains(r.err, "no space left on device") || !strings.Contains(r.err, "tracing goes on") {
 		t.Errorf("it does not say what happened: %s", r.err)
 	}
+	if !regexp.MustCompile(`no space left on device: [1-9][0-9]* events are missing\n`).MatchString(r.err) {
+		t.Errorf("it does not say how much is missing: %s", r.err)
+	}
 	b, err := os.ReadFile(file)
 	if err != nil {
 		t.Fatal(err)
@@ -165,6 +168,41 @@ func TestAFullDiskPausesOnlyTheRecording(t *testing.T) {
 	if is == "" || !strings.HasPrefix(was, is) || len(is) >= len(was) {
 		t.Errorf("%d bytes of the log were recorded, of %d, or they are others", len(is), len(was))
 	}
+}
+
+// A recording that paused and went on is not whole: its end says what is missing, and so does its report.
+func TestARecordingThatPausedIsIncomplete(t *testing.T) {
+	dir := t.TempDir()
+	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "size=8m"); err != nil {
+		t.Skip("no small disk can be mounted:", err)
+	}
+	t.Cleanup(func() { unix.Unmount(dir, unix.MNT_DETACH) })
+	file, filler := filepath.Join(dir, "run.ttm"), filepath.Join(dir, "filler")
+	w := prepared(t, rig.Options{Cluster: "n150", Script: rig.Loop, Args: []string{"--seconds", "60", "--rate", "1000"}})
+	s := begin(t, call{args: append([]string{"record", file, "--"}, w.Argv...), env: w.Env})
+	s.out.await(t, `"round"`)
+	f, err := os.Create(filler)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	for b := make([]byte, 4<<10); err == nil; {
+		_, err = f.Write(b)
+	}
+	s.err.await(t, "recording pauses")
+	if err := os.Remove(filler); err != nil {
+		t.Fatal(err)
+	}
+	f.Close()
+	s.err.await(t, " resumes; ")
+	s.signal(os.Interrupt)
+	r := s.ends(incomplete)
+	missing := regexp.MustCompile(`tt-memtrace: ([0-9]+ events) are missing in the recording\n`).FindStringSubmatch(r.err)
+	if missing == nil {
+		t.Fatalf("it does not say how much is missing: %v", r)
+	}
+	report := run(t, incomplete, "report", file)
+	contains(t, report.out, "! not exact: "+missing[1]+" are missing\n")
 }
 
 // logged are the lines of a log that are of buffers, without those of the command itself.
