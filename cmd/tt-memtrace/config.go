@@ -223,7 +223,7 @@ func set(f *pflag.Flag, values []string) (err error) {
 // configFlag gives every command its settings.
 func configFlag(root *cobra.Command) {
 	var path string
-	root.PersistentFlags().StringVar(&path, "config", "", "read this configuration; "+defaultConfig+" unless set")
+	root.PersistentFlags().StringVar(&path, "config", "", "read the configuration `FILE`; "+defaultConfig+" unless set")
 	_ = root.MarkPersistentFlagFilename("config", "yaml", "yml")
 	root.PersistentPreRunE = func(cmd *cobra.Command, _ []string) error {
 		if len(configurable(cmd)) == 0 {

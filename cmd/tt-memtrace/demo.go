@@ -45,7 +45,7 @@ file instead, to try the other commands with: report, log, status --from FILE.`,
 	t.sockets.flags(cmd)
 	u.flags(cmd)
 	u.topFlags(cmd)
-	cmd.Flags().StringVar(&save, "save", "", "write the recording to this file")
+	cmd.Flags().StringVar(&save, "save", "", "write the recording to this `FILE`")
 	return cmd
 }
 

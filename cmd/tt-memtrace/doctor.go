@@ -120,9 +120,9 @@ be traced, or nothing on this host kernel with probes.`,
 			return err
 		},
 	}
-	pidFlag(cmd, &pids, "check the runtime that this process maps (repeatable)")
+	pidFlag(cmd, &pids, "check the runtime that the process `PID` maps (repeatable)")
 	cmd.Flags().BoolVar(&verify, "verify", false, "compare the traced numbers with the processes' own allocators")
-	cmd.Flags().StringVar(&library, "lib", "", "look at this file only")
+	cmd.Flags().StringVar(&library, "lib", "", "look at this `FILE` only")
 	cmd.Flags().BoolVar(&compare, "compare", false, "show the traced numbers beside those that the runtime keeps in shared memory")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON; docs/json.md describes it")
 	_ = cmd.MarkFlagFilename("lib", "so")

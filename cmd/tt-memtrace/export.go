@@ -50,9 +50,10 @@ func newExport() *cobra.Command {
 	takesRecordings(cmd)
 	t.argumentsFlag(cmd)
 	f := cmd.Flags()
-	f.StringVarP(&dir, "output", "o", "", "write to this folder")
+	f.StringVarP(&dir, "output", "o", "", "write to this `FOLDER`")
 	_ = cmd.MarkFlagDirname("output")
 	f.BoolVarP(&t.quiet, "quiet", "q", false, "no notices on standard error")
+	grouped(cmd, outputFlags, "output", "quiet")
 	return cmd
 }
 

@@ -35,7 +35,8 @@ type metricsFlags struct {
 }
 
 func (m *metricsFlags) flags(cmd *cobra.Command) {
-	cmd.Flags().StringVar(&m.listen, "metrics", "", "also serve Prometheus metrics at this address, such as "+defaultListen)
+	cmd.Flags().StringVar(&m.listen, "metrics", "", "also serve Prometheus metrics at this `ADDRESS`, such as "+defaultListen)
+	grouped(cmd, serverFlags, "metrics")
 	m.processes, m.every = metrics.DefaultProcesses, time.Minute
 }
 
@@ -81,11 +82,11 @@ and --keep-age or --keep-size say so; see 'tt-memtrace record --help'.`,
 	}
 	t.flags(cmd)
 	f := cmd.Flags()
-	f.StringVar(&t.metrics.listen, "listen", defaultListen, `serve Prometheus metrics at this address; "" for none`)
-	f.StringVar(&t.metrics.health, "health-listen", "", "serve /healthz and /readyz alone at this address, without TLS and users, such as :9948")
-	f.StringVar(&t.metrics.config, "web-config", "", "a file with TLS keys and users")
-	f.IntVar(&t.metrics.processes, "processes", metrics.DefaultProcesses, `number of processes with series of their own; "other" sums the rest`)
-	f.StringVar(&t.metrics.push, "otlp", "", "also push to the OpenTelemetry collector at this URL")
+	f.StringVar(&t.metrics.listen, "listen", defaultListen, "serve Prometheus metrics at this `ADDRESS`; \"\" for none")
+	f.StringVar(&t.metrics.health, "health-listen", "", "serve /healthz and /readyz alone at this `ADDRESS`, without TLS and users, such as :9948")
+	f.StringVar(&t.metrics.config, "web-config", "", "a `FILE` with TLS keys and users")
+	f.IntVar(&t.metrics.processes, "processes", metrics.DefaultProcesses, "`NUMBER` of processes with series of their own; \"other\" sums the rest")
+	f.StringVar(&t.metrics.push, "otlp", "", "also push to the OpenTelemetry collector at this `URL`")
 	t.recording.flags(cmd)
 	f.DurationVar(&t.metrics.every, "otlp-interval", time.Minute, "time between two pushes")
 	_ = f.MarkHidden("metrics") // --listen replaces it

@@ -33,23 +33,24 @@ func (s *sockets) flags(cmd *cobra.Command) {
 	f := cmd.Flags()
 	switch cmd.Name() {
 	case "forward":
-		f.StringVar(&s.forward, "socket", wire.DefaultSocket, "socket of the server")
+		f.StringVar(&s.forward, "socket", wire.DefaultSocket, "`SOCKET` of the server")
 		s.sizeFlag(cmd)
 	case "serve":
-		f.StringVar(&s.serve, "socket", wire.DefaultSocket, "socket to serve")
-		f.StringVar(&s.forward, "forward", "", "also send traced allocations to the allocation server at this socket")
+		f.StringVar(&s.serve, "socket", wire.DefaultSocket, "`SOCKET` to serve")
+		f.StringVar(&s.forward, "forward", "", "also send traced allocations to the allocation server at this `SOCKET`")
 		f.BoolVar(&s.open, "open", false, "let all users of the host connect, not only this one and root")
 		s.sizeFlag(cmd)
 	default:
-		f.StringVar(&s.forward, "forward", "", "also send traced allocations to the allocation server at this socket")
-		f.StringVar(&s.serve, "serve", "", "also listen at this socket as an allocation server")
+		f.StringVar(&s.forward, "forward", "", "also send traced allocations to the allocation server at this `SOCKET`")
+		f.StringVar(&s.serve, "serve", "", "also listen at this `SOCKET` as an allocation server")
 		f.BoolVar(&s.open, "open", false, "with --serve, let all users of the host connect, not only this one and root")
 		s.sizeFlag(cmd)
+		grouped(cmd, serverFlags, "forward", "serve", "open", "record-size")
 	}
 }
 
 func (s *sockets) sizeFlag(cmd *cobra.Command) {
-	cmd.Flags().StringVar(&s.size, "record-size", autoSize, "size of the server's records, bytes: 72, 112, 128, 144, or auto to ask it")
+	cmd.Flags().StringVar(&s.size, "record-size", autoSize, "size of the server's records in `BYTES`: 72, 112, 128, 144, or auto to ask it")
 	_ = cmd.RegisterFlagCompletionFunc("record-size", cobra.FixedCompletions([]string{autoSize, "72", "112", "128", "144"}, cobra.ShellCompDirectiveNoFileComp))
 }
 

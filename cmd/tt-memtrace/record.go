@@ -45,11 +45,12 @@ type recordFlags struct {
 
 func (r *recordFlags) flags(cmd *cobra.Command) {
 	f := cmd.Flags()
-	f.StringVar(&r.size, "rotate-size", "", "begin another file at this size: 500K, 100M, 2G")
+	f.StringVar(&r.size, "rotate-size", "", "begin another file at this `SIZE`: 500K, 100M, 2G")
 	f.DurationVar(&r.every, "rotate-every", 0, "begin another file after this time: 1h")
-	f.IntVar(&r.keep, "keep", 0, "how many older files to keep; 0: all")
-	f.StringVar(&r.keepSize, "keep-size", "", "remove the oldest files when all together are larger: 20G")
-	f.StringVar(&r.keepAge, "keep-age", "", "remove files that were last written longer ago: 12h, 30d")
+	f.IntVar(&r.keep, "keep", 0, "keep this `NUMBER` of older files; 0: all")
+	f.StringVar(&r.keepSize, "keep-size", "", "remove the oldest files when all together are larger than this `SIZE`: 20G")
+	f.StringVar(&r.keepAge, "keep-age", "", "remove files that were last written longer ago than this `TIME`: 12h, 30d")
+	grouped(cmd, rotationFlags, "rotate-size", "rotate-every", "keep", "keep-size", "keep-age")
 }
 
 // options returns what the flags, where a command has them, say about a recording into a file.
@@ -125,7 +126,7 @@ func newRecord() *cobra.Command {
 	}
 	t.flags(cmd)
 	takesRecordings(cmd)
-	cmd.Flags().StringVarP(&output, "output", "o", "", "another way to give FILE")
+	cmd.Flags().StringVarP(&output, "output", "o", "", "another way to give `FILE`")
 	r.flags(cmd)
 	return cmd
 }

@@ -37,9 +37,10 @@ type recorded struct {
 
 func (r *recorded) flags(cmd *cobra.Command) {
 	f := cmd.Flags()
-	f.Float64Var(&r.speed, "speed", 0, "times the recorded speed; 0: as fast as possible (on the screen, in the exporter and serve: 1)")
+	f.Float64Var(&r.speed, "speed", 0, "play at this `FACTOR` of the recorded speed; 0: as fast as possible (on the screen, in the exporter and serve: 1)")
 	f.DurationVar(&r.seek, "seek", 0, "begin this far into the recording")
 	f.DurationVar(&r.until, "until", 0, "stop this far into the recording")
+	grouped(cmd, replayFlags, "from", "speed", "seek", "until")
 }
 
 // paced makes the recorded speed the default: for commands that people watch.

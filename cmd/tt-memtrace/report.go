@@ -99,9 +99,9 @@ func newReport() *cobra.Command {
 	t.flags(cmd)
 	takesRecordings(cmd)
 	f := cmd.Flags()
-	f.StringVar(&format, "format", "text", "text, json, html, pprof, chrome or csv")
+	f.StringVar(&format, "format", "text", "`FORMAT` of the report: text, json, html, pprof, chrome or csv")
 	f.BoolVar(&asJSON, "json", false, "the same as --format json")
-	f.StringVarP(&output, "output", "o", "", "write to this file")
+	f.StringVarP(&output, "output", "o", "", "write to this `FILE`")
 	f.BoolVar(&diff, "diff", false, "report what changed from one recording to another")
 	_ = cmd.RegisterFlagCompletionFunc("format", cobra.FixedCompletions([]string{"text", "json", "html", "pprof", "chrome", "csv"}, cobra.ShellCompDirectiveNoFileComp))
 	return cmd

@@ -20,6 +20,7 @@ const shmHint = "without rights: 'tt-memtrace -- CMD' samples what it starts, an
 
 func (t *targets) shmFlag(cmd *cobra.Command) {
 	cmd.Flags().BoolVar(&t.shm, "shm", false, "do not trace: show the totals that the runtime keeps in shared memory; needs no rights")
+	grouped(cmd, targetFlags, "shm")
 }
 
 func (t *targets) checkShm(command []string) error {

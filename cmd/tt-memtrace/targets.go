@@ -49,25 +49,28 @@ const (
 
 func (t *targets) flags(cmd *cobra.Command) {
 	f := cmd.Flags()
-	pidFlag(cmd, &t.pids, "trace only this process (repeatable)")
-	f.StringSliceVar(&t.libraries, "lib", nil, "a file that holds the runtime's code under another name (repeatable)")
-	f.Uint32Var(&t.ring, "ring-bytes", defaultRing, "size of the BPF ring buffer in bytes, a power of two")
+	pidFlag(cmd, &t.pids, "trace only the process `PID` (repeatable)")
+	f.StringSliceVar(&t.libraries, "lib", nil, "a `FILE` that holds the runtime's code under another name (repeatable)")
+	f.Uint32Var(&t.ring, "ring-bytes", defaultRing, "size of the BPF ring buffer in `BYTES`, a power of two")
 	f.BoolVarP(&t.quiet, "quiet", "q", false, "no notices on standard error")
 	t.sampling.flags(cmd)
 	t.metrics.flags(cmd)
 	f.BoolVar(&t.stacks, "stacks", false, "record the call stack of each allocation: the screen, recordings and reports then name the code")
 	t.argumentsFlag(cmd)
-	f.StringVar(&t.record, "record", "", "also record into this file")
-	f.StringSliceVar(&t.recorded.from, "from", nil, "show this recording instead of live processes (repeatable)")
+	f.StringVar(&t.record, "record", "", "also record into this `FILE`")
+	f.StringSliceVar(&t.recorded.from, "from", nil, "show the recording `FILE` instead of live processes (repeatable)")
 	t.recorded.flags(cmd)
 	_ = cmd.MarkFlagFilename("lib", "so")
 	_ = cmd.MarkFlagFilename("from", recordingSuffix)
 	_ = cmd.MarkFlagFilename("record", recordingSuffix)
 	t.sockets.flags(cmd)
+	grouped(cmd, targetFlags, "pid", "lib", "ring-bytes", "stacks")
+	grouped(cmd, outputFlags, "quiet", "record")
 }
 
 func (t *targets) argumentsFlag(cmd *cobra.Command) {
 	cmd.Flags().BoolVar(&t.noArguments, "no-arguments", false, "leave the arguments of commands out of all that is shown, recorded and exported")
+	grouped(cmd, outputFlags, "no-arguments")
 }
 
 func pidFlag(cmd *cobra.Command, pids *[]uint, usage string) {

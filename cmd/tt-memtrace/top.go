@@ -36,12 +36,14 @@ type uiFlags struct {
 func (u *uiFlags) flags(cmd *cobra.Command) {
 	cmd.Flags().BoolVar(&u.ascii, "ascii", ui.NeedsASCII(os.Getenv), "draw with ASCII characters only")
 	cmd.Flags().BoolVar(&u.requested, "requested", false, "show requested sizes instead of reserved ones")
+	grouped(cmd, outputFlags, "ascii", "requested")
 }
 
 func (u *uiFlags) topFlags(cmd *cobra.Command) {
-	cmd.Flags().StringVar(&u.view, "view", "", "begin with this view: "+strings.Join(ui.Views(), ", ")+" (default the last one)")
+	cmd.Flags().StringVar(&u.view, "view", "", "begin with this `VIEW`: "+strings.Join(ui.Views(), ", ")+" (default the last one)")
 	_ = cmd.RegisterFlagCompletionFunc("view", cobra.FixedCompletions(ui.Views(), cobra.ShellCompDirectiveNoFileComp))
 	cmd.Flags().BoolVar(&u.exit, "exit", false, "exit when the traced command, the last traced PID or the recording ends")
+	grouped(cmd, outputFlags, "view", "exit")
 }
 
 func newTop() *cobra.Command {
