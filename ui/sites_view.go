@@ -21,7 +21,7 @@ type sites struct {
 	*widget.Table[siteRow, siteID]
 	base *baseline
 	// latest is what every site had at latestAt, with the filter or without.
-	latest   map[siteID]uint64
+	latest   map[siteID]bothSizes
 	latestAt uint64
 	done     sitesQuery
 }
@@ -29,7 +29,8 @@ type sites struct {
 // sitesQuery identifies the data of the rows.
 type sitesQuery struct {
 	doneWork
-	base *baseline
+	base      *baseline
+	requested bool
 }
 
 // siteID names a site: by the call site or, without a stack, by the size of its buffers.
@@ -44,25 +45,37 @@ type siteID struct {
 // a moment before: what is younger was not among them.
 type baseline struct {
 	at, seen uint64
-	bytes    map[siteID]uint64
+	bytes    map[siteID]bothSizes
 }
 
-// siteRow is a site with its live buffers; bytes are those of all chips.
+// bothSizes are the same buffers in both sizes: the user may switch between these after the baseline.
+// atLeast: what one of them reserved is not known, and what it requested counts.
+type bothSizes struct {
+	reserved, requested uint64
+	atLeast             bool
+}
+
+func (b bothSizes) of(requested bool) uint64 {
+	if requested {
+		return b.requested
+	}
+	return b.reserved
+}
+
+// siteRow is a site with its live buffers; bytes are those of all chips, in the size that is shown.
 type siteRow struct {
 	owner
 	siteID
 	stack          *aggregator.Stack
 	bytes, buffers uint64
-	// bytesAtLeast: what a buffer reserved is not known; what it asked for counts.
-	bytesAtLeast bool
-	// peak is the most bytes that there were, or more where peakAtLeast.
+	bytesAtLeast   bool
+	sizes          bothSizes
+	// peak is the most bytes that were reserved, or more where peakAtLeast.
 	peak        uint64
 	peakAtLeast bool
 	// grown is how much more there is than at the baseline, survivors what has been allocated since.
-	// renamed: what is gone from sites named by size may be here now, or the other way round, so that
-	// grown says nothing.
-	grown                    int64
-	renamed                  bool
+	// What is gone from sites named by size may be here now, or the other way round: grown is unknown then.
+	grown                    gain
 	survivors, survivorBytes uint64
 	// oldest is when the oldest was allocated, 0 for before tracing began.
 	oldest uint64
@@ -79,20 +92,12 @@ func (v *sites) since() time.Duration {
 	return time.Duration(v.data.now - min(v.base.at, v.data.now))
 }
 
-// perMinute is the growth in a minute.
-func (v *sites) perMinute(r *siteRow) int64 {
-	if v.since() < leastGrowth {
-		return 0
-	}
-	return int64(float64(r.grown) / v.since().Minutes())
-}
-
 func newSites(s *state) *sites {
 	v := &sites{state: s}
-	signed := func(name string, rank int, value func(*siteRow) int64) widget.Field[siteRow] {
+	signed := func(name string, rank int, value func(*siteRow) gain) widget.Field[siteRow] {
 		return widget.Field[siteRow]{Name: name, Right: true, Least: 10, Rank: rank,
-			Cell:  func(r *siteRow) text.Line { return v.growthCell(r, value(r)) },
-			Order: func(a, b *siteRow) int { return cmp.Compare(b.known(value(b)), a.known(value(a))) }}
+			Cell:  func(r *siteRow) text.Line { return value(r).cell(v.settings) },
+			Order: func(a, b *siteRow) int { return cmp.Compare(b.grown.toSort(), a.grown.toSort()) }}
 	}
 	v.Table = &widget.Table[siteRow, siteID]{
 		Settings: &s.settings.Settings, Name: "sites", Order: "NOW", What: "sites", None: "no buffers",
@@ -106,11 +111,15 @@ func newSites(s *state) *sites {
 			widget.Field[siteRow]{Name: "NOW", Right: true, Least: 9, Order: bigFirst(func(r *siteRow) uint64 { return r.bytes }),
 				Cell: func(r *siteRow) text.Line { return s.atLeast(r.bytes, r.bytesAtLeast) }},
 			widget.Field[siteRow]{Name: "PEAK", Right: true, Least: 10, Rank: 2, Order: bigFirst(func(r *siteRow) uint64 { return r.peak }),
-				Cell: func(r *siteRow) text.Line { return s.atLeast(r.peak, r.peakAtLeast) }},
+				Cell: func(r *siteRow) text.Line {
+					if s.settings.requested {
+						return text.Faint.Line(text.GlyphSet(s.settings.ASCII).Unknown)
+					}
+					return s.atLeast(r.peak, r.peakAtLeast)
+				}},
 			countField(s, "COUNT", 5, func(r *siteRow) uint64 { return r.buffers }),
-			signed("CHANGE", 1, func(r *siteRow) int64 { return r.grown }),
-			widget.Field[siteRow]{Name: "+/MIN", Right: true, Least: 10, Rank: 3, Cell: func(r *siteRow) text.Line { return v.growthCell(r, v.perMinute(r)) },
-				Order: func(a, b *siteRow) int { return cmp.Compare(b.known(b.grown), a.known(a.grown)) }},
+			signed("CHANGE", 1, func(r *siteRow) gain { return r.grown }),
+			signed("+/MIN", 3, func(r *siteRow) gain { return r.grown.perMinute(v.since()) }),
 			bytesField(s, "NEW", 4, func(r *siteRow) uint64 { return r.survivorBytes }),
 			ageField(s, "OLDEST", func(r *siteRow) uint64 { return r.oldest }),
 			widget.Field[siteRow]{Name: "ALLOCATED BY", Least: 36, Flex: true, Cell: func(r *siteRow) text.Line { return text.Plain.Line(v.label(r)) },
@@ -126,25 +135,10 @@ func newSites(s *state) *sites {
 	return v
 }
 
-// known is a growth to sort by: what is not known is as none.
-func (r *siteRow) known(n int64) int64 {
-	if r.renamed {
-		return 0
-	}
-	return n
-}
-
-func (v *sites) growthCell(r *siteRow, n int64) text.Line {
-	if r.renamed {
-		return text.Faint.Line(text.GlyphSet(v.settings.ASCII).Unknown)
-	}
-	return growth(n, v.settings)
-}
-
 // markRenamed finds the sites whose growth says nothing: a buffer that has a call stack has another site than the
 // one without that it may have replaced. So where sites of one kind have shrunk, those of the other that have grown
 // may have grown by that only.
-func markRenamed(rows []siteRow, from *baseline) {
+func markRenamed(rows []siteRow, from *baseline, requested bool) {
 	type place struct {
 		process processID
 		memory  aggregator.Memory
@@ -155,11 +149,11 @@ func markRenamed(rows []siteRow, from *baseline) {
 	there := make(map[siteID]bool, len(rows))
 	for i := range rows {
 		there[rows[i].siteID] = true
-		grew[placeOf(rows[i].siteID)] = grew[placeOf(rows[i].siteID)] || rows[i].grown > 0
-		shrank[placeOf(rows[i].siteID)] = shrank[placeOf(rows[i].siteID)] || rows[i].grown < 0
+		grew[placeOf(rows[i].siteID)] = grew[placeOf(rows[i].siteID)] || rows[i].grown.bytes > 0
+		shrank[placeOf(rows[i].siteID)] = shrank[placeOf(rows[i].siteID)] || rows[i].grown.bytes < 0
 	}
 	for id, bytes := range from.bytes {
-		if bytes > 0 && !there[id] {
+		if bytes.of(requested) > 0 && !there[id] {
 			shrank[placeOf(id)] = true
 		}
 	}
@@ -167,19 +161,8 @@ func markRenamed(rows []siteRow, from *baseline) {
 		here := placeOf(rows[i].siteID)
 		other := here
 		other.named = !other.named
-		rows[i].renamed = rows[i].grown > 0 && shrank[other] || rows[i].grown < 0 && grew[other]
+		rows[i].grown.known = !(rows[i].grown.bytes > 0 && shrank[other] || rows[i].grown.bytes < 0 && grew[other])
 	}
-}
-
-// growth writes a difference of bytes.
-func growth(n int64, o settings) text.Line {
-	switch {
-	case n > 0:
-		return text.Warn.Line("+" + bytesCell(uint64(n), o).String())
-	case n < 0:
-		return text.Plain.Line("-" + bytesCell(uint64(-n), o).String())
-	}
-	return text.Faint.Line("0")
 }
 
 // label is how a site is written.
@@ -240,8 +223,8 @@ func (v *sites) detail(r *siteRow) []text.Line {
 	out := []text.Line{
 		widget.Pair("site", text.Strong.Line(v.label(r))),
 		widget.Pair("process", text.Plain.Line(fmt.Sprintf("%d  %s", r.owner.process.PID, r.owner.name))),
-		widget.Pair("now", text.Plain.Line(fmt.Sprintf("%s bytes of %s in %s, on all chips", text.Digits(r.bytes), r.memory, text.Plural(int(r.buffers), "buffer", "buffers")))),
-		widget.Pair("peak", append(v.atLeast(r.peak, r.peakAtLeast), text.Plain.Span(" at any moment"))),
+		widget.Pair("now", text.Plain.Line(fmt.Sprintf("%s bytes of %s %s in %s, on all chips", text.Digits(r.bytes), r.memory, v.settings.sizes(), text.Plural(int(r.buffers), "buffer", "buffers")))),
+		widget.Pair("peak", append(v.atLeast(r.peak, r.peakAtLeast), text.Plain.Span(" reserved at any moment"))),
 		widget.Pair("survivors", text.Plain.Line(fmt.Sprintf("%s, %s bytes, allocated since the baseline %s ago", text.Plural(int(r.survivors), "buffer", "buffers"), text.Digits(r.survivorBytes), text.Age(v.since())))),
 	}
 	return append(out, v.stackLines(r.stack)...)
@@ -280,9 +263,9 @@ func frameName(f *aggregator.Frame) string {
 }
 
 func (v *sites) work() func(*reader) func() {
-	ascii, arrange, base, now := v.settings.ASCII, v.Arranger(), v.base, v.data.now
+	ascii, arrange, base, now, requested := v.settings.ASCII, v.Arranger(), v.base, v.data.now, v.settings.requested
 	last := v.done
-	want := sitesQuery{doneWork{query: v.Query(), any: true}, base}
+	want := sitesQuery{doneWork{query: v.Query(), any: true}, base, requested}
 	return func(r *reader) func() {
 		touchBuffers(r)
 		if want.round = r.round; want == last {
@@ -305,15 +288,16 @@ func (v *sites) work() func(*reader) func() {
 					rows = append(rows, siteRow{owner: o, siteID: id, stack: b.Stack, oldest: b.Since, peakAtLeast: true})
 				}
 				row := &rows[n]
-				reserved := b.PerBank * banks[b.Memory]
-				row.bytesAtLeast = row.bytesAtLeast || reserved == 0
-				bytes := cmp.Or(reserved, b.Size) * uint64(max(len(b.Chips), 1))
-				row.bytes += bytes
+				reserved, chips := b.PerBank*banks[b.Memory], uint64(max(len(b.Chips), 1))
+				sizes := bothSizes{cmp.Or(reserved, b.Size) * chips, b.Size * chips, reserved == 0}
+				row.sizes.reserved += sizes.reserved
+				row.sizes.requested += sizes.requested
+				row.sizes.atLeast = row.sizes.atLeast || sizes.atLeast
 				row.buffers++
 				row.oldest = min(row.oldest, b.Since)
 				if base != nil && b.Since >= base.seen {
 					row.survivors++
-					row.survivorBytes += bytes
+					row.survivorBytes += sizes.of(requested)
 				}
 			}
 			for _, site := range r.sites(o.process) {
@@ -322,9 +306,9 @@ func (v *sites) work() func(*reader) func() {
 				}
 			}
 		}
-		latest := make(map[siteID]uint64, len(rows))
+		latest := make(map[siteID]bothSizes, len(rows))
 		for i := range rows {
-			latest[rows[i].siteID] = rows[i].bytes
+			latest[rows[i].siteID] = rows[i].sizes
 		}
 		from := base
 		if from == nil {
@@ -332,10 +316,12 @@ func (v *sites) work() func(*reader) func() {
 		}
 		for i := range rows {
 			row := &rows[i]
-			row.peak = max(row.peak, row.bytes)
-			row.grown = int64(row.bytes) - int64(from.bytes[row.siteID])
+			was := from.bytes[row.siteID]
+			row.bytes, row.bytesAtLeast = row.sizes.of(requested), row.sizes.atLeast && !requested
+			row.peak = max(row.peak, row.sizes.reserved)
+			row.grown = gain{int64(row.bytes) - int64(was.of(requested)), true, !requested && (row.sizes.atLeast || was.atLeast)}
 		}
-		markRenamed(rows, from)
+		markRenamed(rows, from, requested)
 		shown := arrange(rows)
 		return func() {
 			// Before the first buffers were read, a baseline would make all of them growth.
@@ -390,7 +376,10 @@ func (v *sites) Compose(w, h int) widget.Picture {
 	if v.base != nil {
 		v.Note = "since " + text.Age(v.since())
 	}
-	if slices.ContainsFunc(v.Rows, func(r siteRow) bool { return r.renamed }) {
+	if v.settings.requested {
+		v.Note = "peaks of requested bytes are not known: r  " + v.Note
+	}
+	if slices.ContainsFunc(v.Rows, func(r siteRow) bool { return !r.grown.known }) {
 		v.Note = "sites got other names: b counts anew  " + v.Note
 	}
 	switch {
