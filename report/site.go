@@ -139,25 +139,17 @@ const calls = 3
 // where is the user's own code on a stack: the innermost Python calls outside of
 // installed packages, else the innermost functions outside of the runtime.
 func where(frames []aggregator.Frame) string {
-	for _, own := range []func(*aggregator.Frame) bool{
-		func(f *aggregator.Frame) bool {
-			return f.Python && !strings.HasPrefix(f.File, "<") && !strings.Contains(f.File, "/site-packages/") && !strings.Contains(f.File, "/dist-packages/")
-		},
-		func(f *aggregator.Frame) bool { return f.Python },
-		func(f *aggregator.Frame) bool { return !f.Python && f.Function != "" && !runtimes(f) },
-		func(f *aggregator.Frame) bool { return f.Function != "" },
-	} {
-		var list []string
-		for i := range frames {
-			if f := &frames[i]; own(f) && len(list) < calls {
-				list = append(list, shortLine(f))
-			}
-		}
-		if len(list) > 0 {
-			return strings.Join(list, " ← ")
+	own := aggregator.OwnCode(frames)
+	if own == nil {
+		return ""
+	}
+	var list []string
+	for i := range frames {
+		if f := &frames[i]; own(f) && len(list) < calls {
+			list = append(list, shortLine(f))
 		}
 	}
-	return ""
+	return strings.Join(list, " ← ")
 }
 
 // CallSite names the user's own code on a stack, and the operation that it called, in one line;
@@ -179,22 +171,6 @@ func shortLine(f *aggregator.Frame) string {
 		return f.Function
 	}
 	return fmt.Sprintf("%s:%d %s", path.Base(f.File), f.Line, f.Function)
-}
-
-// runtimes reports whether a function belongs to the runtime, to ttnn, or to a library below them.
-func runtimes(f *aggregator.Frame) bool {
-	base := path.Base(f.Module)
-	for _, s := range []string{"libtt", "_ttnn", "libc.so", "libc-", "libstdc++", "ld-linux", "libpython", "libgcc"} {
-		if strings.HasPrefix(base, s) {
-			return true
-		}
-	}
-	for _, s := range []string{"tt::", "ttnn::", "std::", "ttsl::", "nanobind::", "pybind11::"} {
-		if strings.HasPrefix(f.Function, s) {
-			return true
-		}
-	}
-	return false
 }
 
 // operationNames match the functions of operations, in order of preference: what users

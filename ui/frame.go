@@ -116,6 +116,7 @@ func (f *frame) compose(w, h int) widget.Picture {
 	if w <= 0 || h <= 0 {
 		return widget.Picture{Selected: -1}
 	}
+	f.width = w
 	var foot []text.Line
 	if h >= 16 {
 		tabs := f.tabs(w)

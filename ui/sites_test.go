@@ -1,6 +1,7 @@
 package ui
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -189,5 +190,64 @@ func TestCallSitesAreShortened(t *testing.T) {
 	r.site = "model.py:3 main"
 	if got := v.shortLabel(r, 5).String(); got != r.site {
 		t.Error(got)
+	}
+}
+
+// The detail of a site begins with the user's own code, has a line for each call however long its name is,
+// and says what it has no room for; that is shown by a second enter, and scrolled.
+func TestTheStackOfASiteShowsTheUsersCode(t *testing.T) {
+	w := newWorld(1)
+	w.view(settings{})
+	device := w.begins(7, "python loop.py", w.chips, false)
+	frames := []aggregator.Frame{{Function: "tt::inner0", Module: "/usr/lib/libtt_metal.so"}}
+	for i := 1; i < 30; i++ {
+		frames = append(frames, aggregator.Frame{Function: fmt.Sprintf("tt::inner%d<%s>", i, strings.Repeat("std::array<char, 6ul>, ", 60)), Module: "/usr/lib/libtt_metal.so"})
+	}
+	frames = append(frames, aggregator.Frame{Function: "__call__", File: "/usr/lib/python3/site-packages/ttnn/decorators.py", Line: 9, Python: true},
+		aggregator.Frame{Function: "round", File: "/home/user/" + strings.Repeat("long/", 40) + "loop.py", Line: 67, Python: true},
+		aggregator.Frame{Function: "<module>", File: "loop.py", Line: 70, Python: true})
+	w.publish(aggregator.Event{Kind: aggregator.Alloc, PID: 7, TID: 8, Device: device, Allocator: device + 1, Buffer: w.id(), Memory: aggregator.DRAM,
+		Address: mib, PerBank: mib, Size: 12 * mib, PageSize: 2048, Stack: &aggregator.Stack{Frames: frames}})
+	w.pass(time.Second)
+	w.press("8")
+	w.text(t, 100, 40)
+	w.press("<Enter>")
+	w.text(t, 100, 40)
+	got := w.text(t, 100, 40)
+	for _, want := range []string{"stack       round (loop.py:67)\n", "            <module> (loop.py:70)\n", "runtime     tt::inner0 [libtt_metal.so]\n", "            tt::inner1<…> [libtt", "more lines: enter shows them"} {
+		if !strings.Contains(got, want) {
+			t.Errorf("no %q in\n%s", want, got)
+		}
+	}
+	w.press("<Enter>")
+	got = w.text(t, 100, 40)
+	if !strings.Contains(got, "─ detail ─") || !strings.Contains(got, "↓ more") || strings.Contains(got, "tt::inner29") {
+		t.Errorf("all of it:\n%s", got)
+	}
+	w.press("G")
+	if got = w.text(t, 100, 40); !strings.Contains(got, "tt::inner29<…> [libtt_metal.so]") || !strings.Contains(got, "__call__ (/usr/lib/python3/site-packages/ttnn/decorators.py:9)") {
+		t.Errorf("its end:\n%s", got)
+	}
+	w.press("<Esc>")
+	if got = w.text(t, 100, 40); strings.Contains(got, "tt::inner1") {
+		t.Errorf("still open:\n%s", got)
+	}
+}
+
+func TestFunctionsAreShortened(t *testing.T) {
+	for in, want := range map[string]string{
+		"main": "main",
+		"nanobind::detail::func_create<false, f<true>{std::array<char, 6ul>{\"empty\"}}>()::{lambda(_object*, a->b)#1}::__invoke": "nanobind::detail::func_create<…>()::{lambda(…)#1}::__invoke",
+		"ttnn::(anonymous namespace)::empty_impl(int, long) const":                                                                "ttnn::(anonymous namespace)::empty_impl(…) const",
+		"std::operator<< <char>":                 "std::operator<< <…>",
+		"a::operator()<int>(int)":                "a::operator()<…>(…)",
+		"std::vector<int, std::allocator<int> >": "std::vector<…>",
+		"cut<std::array<char, 6ul":               "cut<…",
+		"a->b":                                   "a->b",
+		"":                                       "",
+	} {
+		if got := shortFunction(in, "…"); got != want {
+			t.Errorf("%q: %q, want %q", in, got, want)
+		}
 	}
 }

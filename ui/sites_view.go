@@ -230,26 +230,45 @@ func (v *sites) detail(r *siteRow) []text.Line {
 	return append(out, v.stackLines(r.stack)...)
 }
 
-// stackLines are the calls of a stack, the innermost first; nothing where there is none.
+// stackLines are the calls of a stack, a line each, the innermost first: the user's own code and what called it,
+// then what the runtime did below that. Nothing where there is no stack.
 func (s *state) stackLines(stack *aggregator.Stack) []text.Line {
 	if stack == nil {
 		return nil
 	}
+	g := text.GlyphSet(s.settings.ASCII)
 	var out []text.Line
-	name := "stack"
-	for i := range stack.Frames {
-		out = append(out, widget.Pair(name, text.Plain.Line(text.Sanitize(frameName(&stack.Frames[i]), s.settings.ASCII))))
-		name = ""
+	w := max(s.width-widget.DetailIndent-2*widget.PagerMargin, widget.DetailIndent)
+	add := func(name string, frames []aggregator.Frame) {
+		for i := range frames {
+			f := frames[i]
+			call := text.Sanitize(frameName(&f, g), s.settings.ASCII)
+			if text.Width(call) > w { // the line says more than the folders
+				f.File = path.Base(f.File)
+				call = text.Sanitize(frameName(&f, g), s.settings.ASCII)
+			}
+			out = append(out, widget.Pair(name, text.Plain.Line(text.Clip(call, w, g.Dots))))
+			name = ""
+		}
 	}
+	first := 0
+	if own := aggregator.OwnCode(stack.Frames); own != nil {
+		first = slices.IndexFunc(stack.Frames, func(f aggregator.Frame) bool { return own(&f) })
+	}
+	add("stack", stack.Frames[first:])
 	if stack.Cut {
-		out = append(out, widget.Pair(name, text.Faint.Line("further calls are not known")))
+		out = append(out, widget.Pair("", text.Faint.Line("further calls are not known")))
 	}
+	add("runtime", stack.Frames[:first])
 	return out
 }
 
 // frameName writes a call.
-func frameName(f *aggregator.Frame) string {
+func frameName(f *aggregator.Frame, g text.Glyphs) string {
 	name := f.Function
+	if !f.Python {
+		name = shortFunction(name, g.Dots)
+	}
 	if name == "" {
 		name = text.Hex(f.Address)
 	}
@@ -260,6 +279,61 @@ func frameName(f *aggregator.Frame) string {
 		return name + " [" + path.Base(f.Module) + "]"
 	}
 	return name
+}
+
+// shortFunction is a C++ function without the arguments of its templates and the types of its parameters, which
+// may be thousands of characters.
+func shortFunction(name, dots string) string {
+	const operator = "operator"
+	var out strings.Builder
+	for i := 0; i < len(name); {
+		rest := name[i:]
+		if strings.HasPrefix(rest, operator) { // the signs of its name are no brackets
+			n := len(operator)
+			for n < len(rest) && strings.IndexByte("<>=-", rest[n]) >= 0 {
+				n++
+			}
+			if n == len(operator) && strings.HasPrefix(rest[n:], "()") {
+				n += 2
+			}
+			out.WriteString(rest[:n])
+			i += n
+			continue
+		}
+		c := name[i]
+		i++
+		out.WriteByte(c)
+		if c != '<' && c != '(' {
+			continue
+		}
+		end := closing(name, i)
+		if inner := name[i:end]; inner != "" && inner != "anonymous namespace" {
+			out.WriteString(dots)
+			i = end
+		}
+	}
+	return out.String()
+}
+
+// closing is where the bracket that was opened before from is closed, the end where it is not.
+func closing(s string, from int) int {
+	depth := 1
+	for i := from; i < len(s); i++ {
+		switch s[i] {
+		case '<', '(', '{', '[':
+			depth++
+		case '>':
+			if s[i-1] == '-' { // an arrow
+				continue
+			}
+			fallthrough
+		case ')', '}', ']':
+			if depth--; depth == 0 {
+				return i
+			}
+		}
+	}
+	return len(s)
 }
 
 func (v *sites) work() func(*reader) func() {

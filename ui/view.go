@@ -49,8 +49,10 @@ type page interface {
 // state is what all views have in common.
 type state struct {
 	settings settings
-	data     data
-	history  *history
+	// width of the screen, in cells.
+	width   int
+	data    data
+	history *history
 	// chip is the one that the views of one chip show, process the one that the charts are
 	// about instead, if any.
 	chip    aggregator.Chip

@@ -17,14 +17,14 @@ type Pager struct {
 	rows   int
 }
 
-// pagerMargin is what stays free on each side of a pager, its frame included.
-const pagerMargin = 4
+// PagerMargin is what stays free on each side of a pager, its frame included.
+const PagerMargin = 4
 
 // Draw is the pager, fit for a screen of w times h cells.
 func (p *Pager) Draw(w, h int, g text.Glyphs) []text.Line {
 	var lines []text.Line
 	for _, l := range p.Lines {
-		lines = append(lines, l.Wrapped(max(w-2*pagerMargin, 16), 4)...)
+		lines = append(lines, l.Wrapped(max(w-2*PagerMargin, 16), 4)...)
 	}
 	p.rows, p.room = len(lines), max(min(len(lines), h-4), 1)
 	p.at = max(min(p.at, p.rows-p.room), 0)
@@ -38,9 +38,14 @@ func (p *Pager) Draw(w, h int, g text.Glyphs) []text.Line {
 // Key scrolls, and says whether to close the pager.
 func (p *Pager) Key(e *tcell.EventKey) bool {
 	if m, ok := MotionOf(e); ok {
-		p.at += map[Motion]int{Down: 1, Up: -1, PageDown: p.room, PageUp: -p.room, Home: -p.rows, End: p.rows}[m]
-		p.at = max(min(p.at, p.rows-p.room), 0)
+		p.move(m)
 		return false
 	}
 	return e.Key() == tcell.KeyEsc || e.Key() == tcell.KeyEnter || e.Key() == tcell.KeyRune && p.Toggle != 0 && e.Rune() == p.Toggle
+}
+
+// move scrolls.
+func (p *Pager) move(m Motion) {
+	p.at += map[Motion]int{Down: 1, Up: -1, PageDown: p.room, PageUp: -p.room, Home: -p.rows, End: p.rows}[m]
+	p.at = max(min(p.at, p.rows-p.room), 0)
 }

@@ -69,6 +69,9 @@ type Table[R any, K comparable] struct {
 	// Follow keeps the newest row, the last one, in view.
 	Follow bool
 	open   bool
+	// cut: the pane has no room for all of the row; whole, where set, shows all of it over the table.
+	cut   bool
+	whole *Pager
 	// Choosing: the list of columns is open, at the one with the cursor.
 	Choosing bool
 	choice   int
@@ -176,8 +179,8 @@ func (t *Table[R, K]) hidden(name string) bool {
 	return slices.Contains(t.Settings.Hidden[t.Name], name)
 }
 
-// detailIndent is where the values of a pane begin.
-const detailIndent = 12
+// DetailIndent is where the values of a pane begin.
+const DetailIndent = 12
 
 // maxDetail lines at most, and no more than half of the view, go to the pane.
 const maxDetail = 20
@@ -188,12 +191,14 @@ func (t *Table[R, K]) Compose(w, h int) Picture {
 	p := Picture{Selected: -1}
 	var pane []text.Line
 	room := h - 2
+	t.cut = false
 	if t.open && h >= 8 {
 		if r := t.Chosen(); r != nil {
-			for _, l := range t.Detail(r) {
-				pane = append(pane, l.Wrapped(w-2, detailIndent)...)
+			detail := t.Detail(r)
+			if t.whole != nil {
+				t.whole.Lines = detail
 			}
-			pane = pane[:min(len(pane), maxDetail, h/2-1)]
+			pane = t.pane(detail, w-2, min(maxDetail, h/2-1), g)
 		}
 	}
 	room -= len(pane)
@@ -234,11 +239,39 @@ func (t *Table[R, K]) Compose(w, h int) Picture {
 	for _, l := range pane {
 		p.Lines = append(p.Lines, append(text.Plain.Line(" "), l...))
 	}
-	if t.Choosing {
+	switch {
+	case t.Choosing:
 		Overlay(p.Lines, t.chooser(h), w)
+		p.Selected = -1
+	case t.whole != nil:
+		Overlay(p.Lines, t.whole.Draw(w, h, g), w)
 		p.Selected = -1
 	}
 	return p
+}
+
+// pane is a row's detail in w cells and at most so many lines; the last says how many are not shown.
+func (t *Table[R, K]) pane(detail []text.Line, w, most int, g text.Glyphs) (pane []text.Line) {
+	for _, l := range detail {
+		pane = append(pane, l.Wrapped(w, DetailIndent)...)
+	}
+	if t.cut = len(pane) > most; t.cut {
+		more := text.Plural(len(pane)-most+1, "more line", "more lines")
+		pane = append(pane[:most-1:most-1], Pair("", text.Faint.Line(more+": enter shows them")))
+	}
+	return pane
+}
+
+// enter opens the pane, then what it has no room for, and closes both.
+func (t *Table[R, K]) enter() {
+	switch {
+	case t.whole != nil || t.open && !t.cut:
+		t.CloseDetail()
+	case t.open:
+		t.whole = &Pager{Title: "detail"}
+	default:
+		t.open = true
+	}
 }
 
 // position says what part of the rows is in view.
@@ -374,6 +407,10 @@ func (t *Table[R, K]) Move(m Motion) {
 		t.choice = max(min(t.choice, len(t.Fields)-1), 0)
 		return
 	}
+	if t.whole != nil {
+		t.whole.move(m)
+		return
+	}
 	switch m {
 	case Left, Right:
 		return
@@ -392,7 +429,10 @@ func (t *Table[R, K]) Bindings() []Binding {
 		}
 	}
 	list := []Binding{
-		{Key: "enter", Does: "all of the selected row, or not", Brief: "detail", Keys: []tcell.Key{tcell.KeyEnter}, Do: func(rune) { t.open = !t.open }},
+		{Key: "enter", Does: "all of the selected row, or not", Brief: "detail", Keys: []tcell.Key{tcell.KeyEnter}, Do: func(rune) { t.enter() }},
+	}
+	if t.whole != nil {
+		list = append(list, Binding{Key: "esc", Does: "close the detail", Keys: []tcell.Key{tcell.KeyEsc}, Do: func(rune) { t.CloseDetail() }})
 	}
 	if slices.ContainsFunc(t.Fields, func(f Field[R]) bool { return f.Order != nil }) {
 		list = append(list,
@@ -405,7 +445,7 @@ func (t *Table[R, K]) Bindings() []Binding {
 // closeDetail closes what lies over or below the table, and says whether there was anything.
 func (t *Table[R, K]) CloseDetail() bool {
 	was := t.Choosing || t.open
-	t.Choosing, t.open = false, false
+	t.Choosing, t.open, t.whole = false, false, nil
 	return was
 }
 
@@ -471,6 +511,17 @@ func (t *Table[R, K]) Mouse(a tview.MouseAction, x, y int) bool {
 		}
 		return true
 	}
+	if t.whole != nil {
+		switch a {
+		case tview.MouseScrollUp:
+			t.whole.move(Up)
+		case tview.MouseScrollDown:
+			t.whole.move(Down)
+		case tview.MouseLeftDown:
+			t.CloseDetail()
+		}
+		return true
+	}
 	n := len(t.Rows)
 	row := t.List.Offset + y - t.region.Top
 	switch {
@@ -530,5 +581,5 @@ func (t *Table[R, K]) ClearSearch() bool {
 
 // Pair is a line of a pane: what something is, and its value.
 func Pair(name string, value text.Line) text.Line {
-	return append(text.Faint.Line(name).Padded(detailIndent, false), value...)
+	return append(text.Faint.Line(name).Padded(DetailIndent, false), value...)
 }

@@ -1,0 +1,41 @@
+package aggregator
+
+import (
+	"path"
+	"slices"
+	"strings"
+)
+
+// OwnCode chooses what the user's own code on a stack is: the Python calls outside of installed packages, else
+// all Python calls, else the functions outside of the runtime, else all that have a name. It is nil where none has.
+func OwnCode(frames []Frame) func(*Frame) bool {
+	for _, own := range []func(*Frame) bool{
+		func(f *Frame) bool {
+			return f.Python && !strings.HasPrefix(f.File, "<") && !strings.Contains(f.File, "/site-packages/") && !strings.Contains(f.File, "/dist-packages/")
+		},
+		func(f *Frame) bool { return f.Python },
+		func(f *Frame) bool { return !f.Python && f.Function != "" && !f.ofRuntime() },
+		func(f *Frame) bool { return f.Function != "" },
+	} {
+		if slices.ContainsFunc(frames, func(f Frame) bool { return own(&f) }) {
+			return own
+		}
+	}
+	return nil
+}
+
+// ofRuntime reports whether a function belongs to the runtime, to ttnn, or to a library below them.
+func (f *Frame) ofRuntime() bool {
+	base := path.Base(f.Module)
+	for _, s := range []string{"libtt", "_ttnn", "libc.so", "libc-", "libstdc++", "ld-linux", "libpython", "libgcc"} {
+		if strings.HasPrefix(base, s) {
+			return true
+		}
+	}
+	for _, s := range []string{"tt::", "ttnn::", "std::", "ttsl::", "nanobind::", "pybind11::"} {
+		if strings.HasPrefix(f.Function, s) {
+			return true
+		}
+	}
+	return false
+}
