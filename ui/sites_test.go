@@ -176,17 +176,34 @@ func TestSitesThatGetOtherNamesHaveNotGrown(t *testing.T) {
 func TestCallSitesAreShortened(t *testing.T) {
 	v := &sites{state: &state{}}
 	r := &siteRow{siteID: siteID{site: "common.py:146 empty ← common.py:160 interleaved ← loop.py:98 weights · ttnn::empty"}}
-	for w, want := range map[int]string{
-		79: "common.py:146 empty ← :160 interleaved ← loop.py:98 weights · ttnn::empty",
-		72: "common.py:146 empty ← :160 interleaved ← loop.py:98 weights",
-		58: "common.py:146 empty ← … ← loop.py:98 weights",
-		43: "… ← loop.py:98 weights",
-		10: "… ← loop.py:98 weights", // and then cut
-	} {
-		if got := v.shortLabel(r, w).String(); got != want {
-			t.Errorf("%d: %q, want %q", w, got, want)
+	shortened := func(wants map[int]string) {
+		t.Helper()
+		for w, want := range wants {
+			if got := v.shortLabel(r, w).String(); got != want {
+				t.Errorf("%d: %q, want %q", w, got, want)
+			}
 		}
 	}
+	shortened(map[int]string{
+		79: "common.py:146 empty ← :160 interleaved ← loop.py:98 weights · ttnn::empty",
+		72: "common.py:146 empty ← :160 interleaved ← loop.py:98 weights",
+		58: "empty ← common.py:160 interleaved ← loop.py:98 weights",
+		52: "empty ← interleaved ← loop.py:98 weights",
+		38: "empty ← … ← loop.py:98 weights",
+		29: "… ← loop.py:98 weights",
+		10: "… ← loop.py:98 weights", // and then cut
+	})
+	// That a call comes from the module's own level says the least.
+	r.site = "common.py:165 empty ← full.py:16 activations ← full.py:19 <module> · ttnn::empty"
+	shortened(map[int]string{
+		59: "common.py:165 empty ← full.py:16 activations ← :19 <module>",
+		58: "common.py:165 empty ← full.py:16 activations ← :19",
+		49: "common.py:165 empty ← full.py:16 activations",
+		43: "empty ← full.py:16 activations",
+		29: "… ← full.py:16 activations",
+	})
+	r.site = "full.py:16 activations ← full.py:19 <module>"
+	shortened(map[int]string{40: "full.py:16 activations ← :19 <module>", 28: "full.py:16 activations ← :19", 25: "full.py:16 activations", 5: "full.py:16 activations"})
 	r.site = "model.py:3 main"
 	if got := v.shortLabel(r, 5).String(); got != r.site {
 		t.Error(got)

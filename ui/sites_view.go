@@ -174,7 +174,7 @@ func (v *sites) label(r *siteRow) string {
 }
 
 // shortLabel is a label for w cells. What is left out of a call site is what tells it the least from
-// others: the operation, then the calls in between, then the innermost call.
+// others: the operation, then the module's own level, the files of inner calls, and these calls.
 func (v *sites) shortLabel(r *siteRow, w int) text.Line {
 	label := v.label(r)
 	if r.site != "" {
@@ -194,7 +194,7 @@ func shorterSites(site string) []string {
 	calls, operation, named := strings.Cut(site, " · ")
 	list := strings.Split(calls, between)
 	// A call from the same file as the one before has its line alone.
-	short, file := slices.Clone(list), ""
+	short, functions, file := slices.Clone(list), slices.Clone(list), ""
 	for i, c := range list {
 		name, rest, _ := strings.Cut(c, ":")
 		numbered := rest != "" && rest[0] >= '0' && rest[0] <= '9'
@@ -203,6 +203,7 @@ func shorterSites(site string) []string {
 		}
 		if file = ""; numbered {
 			file = name
+			_, functions[i], _ = strings.Cut(rest, " ")
 		}
 	}
 	brief := strings.Join(short, between)
@@ -210,13 +211,22 @@ func shorterSites(site string) []string {
 	if named {
 		out = []string{brief + " · " + operation, brief}
 	}
-	if n := len(list); n > 1 {
-		if n > 2 {
-			out = append(out, list[0]+between+"…"+between+list[n-1])
-		}
-		out = append(out, "…"+between+list[n-1])
+	const module = " <module>"
+	if n := len(list); n > 1 && strings.HasSuffix(list[n-1], module) {
+		list, short = list[:n-1], short[:n-1]
+		out = append(out, strings.TrimSuffix(brief, module), strings.Join(short, between))
 	}
-	return out
+	n := len(list)
+	if n == 1 {
+		return out
+	}
+	last := between + list[n-1]
+	innermost := slices.Concat(functions[:1], list[1:2], short[2:])
+	out = append(out, strings.Join(innermost, between), strings.Join(functions[:n-1], between)+last)
+	if n > 2 {
+		out = append(out, functions[0]+between+"…"+last)
+	}
+	return append(out, "…"+last)
 }
 
 func (v *sites) detail(r *siteRow) []text.Line {
