@@ -268,6 +268,7 @@ func (a *app) refresh() {
 		d.playback, d.now = playback, s.Time
 		d.ended = d.ended || d.playback.Ended
 	}
+	d.lookFor(a.o.Ready, a.o.PIDs)
 	a.latest = d
 }
 

@@ -83,6 +83,10 @@ func exactness(d *data) (said text.Span, sampled bool) {
 	}
 	ago := "sampled " + text.Age(time.Duration(d.now-read)) + " ago"
 	switch {
+	case d.looking:
+		return text.Notice.Span("looking"), false
+	case d.nothingRead():
+		return text.Notice.Span("waiting"), false
 	case len(d.snapshot.Lacks) > 0:
 		return text.Notice.Span("totals only"), false
 	case exact:

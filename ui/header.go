@@ -26,6 +26,10 @@ type data struct {
 	// ownOnly: processes of other users may be there and are not seen.
 	ownOnly bool
 	ended   bool
+	// looking: whether any process uses the runtime is not known yet. waiting are the traced processes
+	// that do not use it yet.
+	looking bool
+	waiting []uint32
 	// recorded: it is a replay, whose state is playback.
 	recorded bool
 	playback Playback
@@ -68,7 +72,7 @@ func (d *data) freeze() *data {
 // Nothing changes in a snapshot without an event that is counted. Sources that count
 // none are compared by what changes most.
 func (d *data) same(e *data) bool {
-	return d.paused == e.paused && d.ended == e.ended && d.clock.Truncate(time.Second).Equal(e.clock.Truncate(time.Second)) &&
+	return d.paused == e.paused && d.ended == e.ended && d.looking == e.looking && slices.Equal(d.waiting, e.waiting) && d.clock.Truncate(time.Second).Equal(e.clock.Truncate(time.Second)) &&
 		slices.Equal(d.notes, e.notes) && d.rates.known == e.rates.known && d.rates.events == e.rates.events &&
 		maps.Equal(d.rates.calls, e.rates.calls) && slices.Equal(d.devices, e.devices) && len(d.marks) == len(e.marks) &&
 		d.playback.Position.Truncate(time.Second) == e.playback.Position.Truncate(time.Second) && d.playback.Speed == e.playback.Speed &&
@@ -198,6 +202,7 @@ func headerRight(d *data, o settings, t headerTier) text.Line {
 	switch {
 	case d.stale():
 		parts = append(parts, text.Alert.Span(" "+staleness(d)+" "))
+	case d.nothingRead():
 	case t.verified && d.rates.calls != nil && len(d.snapshot.Lacks) == 0 && !sampled:
 		parts = append(parts, verification(d, o, anyProcess))
 	}

@@ -463,6 +463,9 @@ func share(lines, chips, processes int) (chipLines, processLines int) {
 	return chips, lines - chips
 }
 
+// looking is what empty tables say until it is known whether a process uses the runtime.
+const looking = "looking for processes that use the runtime"
+
 // noChip is what an empty chip table says. To read a process that has much takes seconds.
 func noChip(d *data) string {
 	late := 0
@@ -472,6 +475,8 @@ func noChip(d *data) string {
 		}
 	}
 	switch {
+	case d.looking:
+		return looking
 	case late == 0 && d.ownOnly:
 		return "no process that this user can see has opened a chip yet"
 	case late == 0:
@@ -485,12 +490,49 @@ func noChip(d *data) string {
 // noProcess is what an empty process table says.
 func noProcess(d *data) string {
 	switch {
+	case d.looking:
+		return looking
 	case d.ownOnly:
 		return "no process that this user can see uses the runtime"
 	case len(d.snapshot.Ended) > 0:
 		return "no process uses the runtime now"
+	case len(d.waiting) > 0:
+		return waitingFor(d.waiting)
 	}
 	return "no process uses the runtime yet"
+}
+
+// waitingFor says which traced processes do not use the runtime yet.
+func waitingFor(pids []uint32) string {
+	if len(pids) == 1 {
+		return fmt.Sprintf("process %d does not use the runtime yet: waiting", pids[0])
+	}
+	return "processes " + strings.Trim(strings.ReplaceAll(fmt.Sprint(pids), " ", ", "), "[]") + " do not use the runtime yet: waiting"
+}
+
+// lookFor sets what a source that is ready or not, and is to show these processes, still waits for.
+func (d *data) lookFor(ready <-chan struct{}, pids []uint32) {
+	if d.ended {
+		return
+	}
+	select {
+	case <-ready:
+	default:
+		// Processes that are known already are shown while others are looked for.
+		d.looking = ready != nil && len(d.snapshot.Processes)+len(d.snapshot.Ended) == 0
+		return
+	}
+	for _, pid := range pids {
+		is := func(p aggregator.ProcessSnapshot) bool { return p.PID == pid }
+		if !slices.ContainsFunc(d.snapshot.Processes, is) && !slices.ContainsFunc(d.snapshot.Ended, is) {
+			d.waiting = append(d.waiting, pid)
+		}
+	}
+}
+
+// nothingRead: no process was found to read, so that there are no numbers that could be exact.
+func (d *data) nothingRead() bool {
+	return d.looking || len(d.waiting) > 0 && len(d.snapshot.Processes)+len(d.snapshot.Ended) == 0
 }
 
 // noteLines are the legend of the marks of processes, and at most so many notices; more says where
@@ -508,6 +550,9 @@ func noteLines(d *data, processes []*aggregator.ProcessSnapshot, o settings, w, 
 		add(l)
 	}
 	notes := d.current()
+	if len(d.waiting) > 0 && len(d.snapshot.Processes)+len(d.snapshot.Ended) > 0 {
+		notes = append(notes[:len(notes):len(notes)], waitingFor(d.waiting)) // an empty table says it itself
+	}
 	for i, n := range notes {
 		if i == most-1 && len(notes) > most {
 			add(fmt.Sprintf("and %d more%s", len(notes)-i, more))

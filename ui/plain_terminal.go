@@ -28,13 +28,22 @@ func printed(ctx context.Context, w io.Writer, width int, feed Feed, o Options) 
 	tick := time.NewTicker(max(o.Refresh, plainEvery))
 	defer tick.Stop()
 	var last *aggregator.Snapshot
+	said, ready := false, o.Ready
 	for {
 		s := feed.Snapshot()
 		if s == nil {
 			s = &aggregator.Snapshot{}
 		}
-		if last == nil || !sameSnapshot(last, s) {
-			t := TextOptions{Width: width, Host: o.Host, Source: o.source(), Time: o.Now(), Requested: o.Requested, ASCII: true, Recorded: o.Recorded, OwnOnly: o.OwnOnly}
+		d := data{snapshot: s}
+		d.lookFor(o.Ready, o.PIDs)
+		switch {
+		case d.looking && !said:
+			if _, err := fmt.Fprintln(w, looking); err != nil {
+				return err
+			}
+			said = true
+		case !d.looking && (last == nil || !sameSnapshot(last, s)):
+			t := TextOptions{waiting: d.waiting, Width: width, Host: o.Host, Source: o.source(), Time: o.Now(), Requested: o.Requested, ASCII: true, Recorded: o.Recorded, OwnOnly: o.OwnOnly}
 			if o.Notes != nil {
 				t.Notes = o.Notes()
 			}
@@ -55,6 +64,8 @@ func printed(ctx context.Context, w io.Writer, width int, feed Feed, o Options) 
 				return err
 			}
 			return nil
+		case <-ready:
+			ready = nil // it is printed at once
 		case <-tick.C:
 		}
 	}

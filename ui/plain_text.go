@@ -34,6 +34,9 @@ type TextOptions struct {
 	Colour bool
 	// Chips adds a row for each chip of each process.
 	Chips bool
+
+	// waiting are the traced processes that do not use the runtime yet.
+	waiting []uint32
 }
 
 // Text writes the overview as plain text: the chips with their bars, then the
@@ -48,7 +51,7 @@ func Text(w io.Writer, s *aggregator.Snapshot, o TextOptions) error {
 		o.Width = 100
 	}
 	set := settings{requested: o.Requested, Settings: widget.Settings{Exact: o.Exact, ASCII: o.ASCII}}
-	d := data{snapshot: s, now: s.Time, clock: o.Time, host: o.Host, source: o.Source, recorded: o.Recorded, notes: o.Notes, ownOnly: o.OwnOnly}
+	d := data{snapshot: s, now: s.Time, clock: o.Time, host: o.Host, source: o.Source, recorded: o.Recorded, notes: o.Notes, waiting: o.waiting, ownOnly: o.OwnOnly}
 	list := entries(&d, set, func(processID) bool { return o.Chips })
 	tiers := chipTiers()
 	if o.Width >= peaksFrom {

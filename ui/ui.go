@@ -87,6 +87,10 @@ type Options struct {
 	Screen tcell.Screen
 	// Refresh is the time between two looks at the feed; 0 is 250 ms.
 	Refresh time.Duration
+	// Ready is closed once the source has looked for processes: until then none is no answer. Nil is ready.
+	Ready <-chan struct{}
+	// PIDs are the processes that are traced, none for all. The screen says which it waits for.
+	PIDs []uint32
 	// Done, when closed, makes the header say "ended". The screen stays, and
 	// where no process is left it shows those that exited.
 	Done <-chan struct{}

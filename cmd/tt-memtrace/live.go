@@ -259,7 +259,7 @@ func (l *live) noticeFailure(command error) {
 	}
 }
 
-// noticeWaiting says which processes do not use the runtime yet. On the screen that is plain to see.
+// noticeWaiting says which processes do not use the runtime yet. The screen says that itself, for as long as it is so.
 func (l *live) noticeWaiting() {
 	if l.silent || l.waiting == nil {
 		return

@@ -262,6 +262,17 @@ func (t *targets) probed(command []string) (*live, error) {
 	return l, nil
 }
 
+// waited are the PIDs whose processes the screen may have to wait for.
+func (t *targets) waited() (list []uint32) {
+	if len(t.recorded.from) > 0 {
+		return nil
+	}
+	for _, pid := range t.pids {
+		list = append(list, uint32(pid))
+	}
+	return list
+}
+
 // checkPIDs fails unless all the processes are there and may be traced.
 func checkPIDs(pids []uint) ([]uint32, error) {
 	var list []uint32

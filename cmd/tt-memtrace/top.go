@@ -124,7 +124,7 @@ func runTop(cmd *cobra.Command, t *targets, u *uiFlags, args []string) error {
 	}
 	err = ui.Run(screen, l, ui.Options{
 		Host: l.host, Source: l.label(t, args), Now: func() time.Time { return l.Wall(l.Now()) }, Notes: l.Notices, OwnOnly: l.ownOnly, Log: log, System: host, Save: l.saveSnapshot,
-		Backlog: l.backlog(), Stacks: l.stacks(), Recorded: l.player != nil, Player: l.playing(), SettingsFile: settingsFile(), View: u.view, Requested: u.requested, ASCII: cmd.Flags().Changed("ascii") && u.ascii, Done: l.Ended(),
+		Backlog: l.backlog(), Stacks: l.stacks(), Recorded: l.player != nil, Player: l.playing(), SettingsFile: settingsFile(), View: u.view, Requested: u.requested, ASCII: cmd.Flags().Changed("ascii") && u.ascii, Done: l.Ended(), Ready: l.Ready(), PIDs: t.waited(),
 	})
 	cancel()
 	if errors.Is(err, ui.ErrSettings) {
