@@ -3,11 +3,13 @@ package ui
 import (
 	"context"
 	"fmt"
+	"runtime"
 	"runtime/debug"
 	"time"
 
 	"github.com/gdamore/tcell/v2"
 	"github.com/rivo/tview"
+	"golang.org/x/sys/unix"
 
 	"tt-memtrace/aggregator"
 	"tt-memtrace/telemetry"
@@ -68,6 +70,7 @@ func newApp(feed Feed, o Options) *app {
 	}
 	a.frame.player, a.frame.stacks = o.Player, o.Stacks
 	a.frame.quit = func() { a.quit() }
+	a.frame.suspend = a.suspend
 	a.frame.save = a.save
 	a.read(feed)
 	if problem != nil {
@@ -306,6 +309,20 @@ func (a *app) snapshot(now time.Time) *aggregator.Snapshot {
 
 // devicesEvery is the time between two looks at temperature, power and clock.
 const devicesEvery = 2 * time.Second
+
+// suspend gives the terminal back and stops this program, until it is continued. A traced command runs on.
+func (a *app) suspend() {
+	a.tv.Suspend(a.o.Stop)
+	a.later(0)
+}
+
+// stop stops this process as the terminal's ^Z would, where somebody is there to continue it: the kernel
+// discards the signal otherwise. It is sent to this thread, so that the call returns when the process goes on.
+func stop() {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	_ = unix.Tgkill(unix.Getpid(), unix.Gettid(), unix.SIGTSTP)
+}
 
 // save writes a snapshot to a file and says where to.
 func (a *app) save(screen string) {

@@ -38,6 +38,9 @@ func (o Options) complete() (Options, error) {
 	if o.Now == nil {
 		o.Now = time.Now
 	}
+	if o.Stop == nil {
+		o.Stop = stop
+	}
 	if o.Refresh <= 0 {
 		o.Refresh = 250 * time.Millisecond
 	}

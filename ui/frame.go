@@ -40,9 +40,10 @@ type frame struct {
 	// pausing is the user's choice; data.paused is the state that is shown.
 	pausing bool
 
-	// quit ends the program, save writes a snapshot to a file and says where to.
-	quit func()
-	save func(screen string)
+	// quit ends the program, suspend stops it until it is continued, save writes a snapshot to a file and says where to.
+	quit    func()
+	suspend func()
+	save    func(screen string)
 
 	// body is where the view is, and shown the last picture.
 	body  widget.Region
@@ -53,7 +54,7 @@ type frame struct {
 const messageTime = 6 * time.Second
 
 func newFrame(o settings, d data, colors int) *frame {
-	f := &frame{Box: tview.NewBox(), state: &state{settings: o, data: d, history: newHistory()}, colors: colors, quit: func() {}, save: func(string) {}}
+	f := &frame{Box: tview.NewBox(), state: &state{settings: o, data: d, history: newHistory()}, colors: colors, quit: func() {}, suspend: func() {}, save: func(string) {}}
 	f.notify = func(s string) { f.message, f.messageAt = s, f.now }
 	f.open = f.show
 	f.palette = widget.NewPalette(o.palette, colors)
@@ -248,6 +249,7 @@ func (f *frame) bindings() []widget.Binding {
 		{Key: "a", Does: "ASCII characters only, or all", Runes: "a", Do: func(rune) { f.settings.ASCII = !f.settings.ASCII }},
 		{Key: "w", Does: "write what is shown to a file", Runes: "w", Do: func(rune) { f.save(f.text()) }},
 		{Key: "?, F1", Does: "this help", Runes: "?", Keys: []tcell.Key{tcell.KeyF1}, Do: func(rune) { f.help, f.helpAt = true, 0 }},
+		{Key: "ctrl-Z", Does: "stop, back to the shell; fg goes on"},
 		{Key: "q, F10, ctrl-C", Does: "quit", Runes: "q", Keys: []tcell.Key{tcell.KeyF10, tcell.KeyCtrlC}, Do: func(rune) { f.quit() }},
 	}, f.playerBindings()...)
 }
@@ -278,6 +280,9 @@ func (f *frame) key(e *tcell.EventKey) bool {
 	switch {
 	case e.Key() == tcell.KeyCtrlC:
 		f.quit()
+		return true
+	case e.Key() == tcell.KeyCtrlZ:
+		f.suspend()
 		return true
 	case f.prompt != nil:
 		if f.prompt.Key(e) {

@@ -83,6 +83,8 @@ type Options struct {
 	// ASCII draws with 7-bit characters only. On a terminal that needs it
 	// (see NeedsASCII) it is set by itself.
 	ASCII bool
+	// Stop stops the program when the user presses ^Z, and returns when it is continued; nil is SIGTSTP.
+	Stop func()
 	// Screen to draw on, which Run initializes and finalizes; nil is the terminal.
 	Screen tcell.Screen
 	// Refresh is the time between two looks at the feed; 0 is 250 ms.

@@ -29,11 +29,18 @@ type pane struct {
 // shown starts the tool in a terminal of a size.
 func shown(t *testing.T, width, height int, args ...string) *pane {
 	t.Helper()
+	p := emptyPane(t)
+	p.start(width, height, args...)
+	return p
+}
+
+// emptyPane is a pane that nothing runs in yet.
+func emptyPane(t *testing.T) *pane {
+	t.Helper()
 	if _, err := exec.LookPath("tmux"); err != nil {
 		t.Skip("tmux is not here")
 	}
 	p := &pane{t: t, socket: fmt.Sprintf("tt-memtrace-test-%d-%d", os.Getpid(), time.Now().UnixNano()), config: t.TempDir()}
-	p.start(width, height, args...)
 	t.Cleanup(p.end)
 	return p
 }
@@ -282,6 +289,37 @@ func TestACommandThatFailsSaysSoOnTheScreen(t *testing.T) {
 	mayTrace(t)
 	p := shown(t, 100, 24, "--", "sh", "-c", "echo no module named ttnn >&2; exit 3")
 	p.shows("the command failed (exit status 3)", "no process used the runtime", "ended")
+}
+
+// ^Z stops the tool and gives the terminal back to the shell, and no more: a traced command runs on. With fg the
+// screen is there again.
+func TestStoppedFromTheTerminal(t *testing.T) {
+	mayTrace(t)
+	p := emptyPane(t)
+	if out, err := p.tmux("-f", "/dev/null", "new-session", "-d", "-x", "100", "-y", "24", "env", "PS1=ready> ", "LC_ALL=C.UTF-8", "XDG_CONFIG_HOME="+p.config, "sh", "-i"); err != nil {
+		t.Fatalf("tmux: %v: %s", err, out)
+	}
+	p.shows("ready>")
+	alive := filepath.Join(p.config, "alive")
+	p.press(tool+" -- sh -c 'while sleep 0.1; do echo again >>"+alive+"; done'", "Enter")
+	p.shows("1 overview")
+	written := func() int64 {
+		info, err := os.Stat(alive)
+		if err != nil {
+			return 0
+		}
+		return info.Size()
+	}
+	for range 2 {
+		p.press("C-z")
+		p.shows("Stopped", "ready>")
+		before := written()
+		waitFor(t, func() bool { return written() > before })
+		p.press("fg", "Enter")
+		p.shows("1 overview", "no process uses the runtime yet")
+	}
+	p.press("q")
+	p.shows("ready>")
 }
 
 // largest waits for a largest free block that is the allocator's own, or a bound of it.

@@ -93,6 +93,12 @@ func (s *DiffScreen) PollEvent() tcell.Event {
 	return e
 }
 
+// Resume comes back to a terminal that was somebody else's meanwhile.
+func (s *DiffScreen) Resume() error {
+	s.stale.Store(true)
+	return s.Screen.Resume()
+}
+
 // Show brings the page to the terminal, if that changes anything and it is time.
 func (s *DiffScreen) Show() {
 	w, h := s.page.Size()
