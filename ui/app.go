@@ -68,7 +68,7 @@ func newApp(feed Feed, o Options) *app {
 	if id, ok := pageNamed(o.View); ok {
 		a.frame.current = id
 	}
-	a.frame.player, a.frame.stacks = o.Player, o.Stacks
+	a.frame.player, a.frame.stacks, a.frame.further = o.Player, o.Stacks, o.Further
 	a.frame.quit = func() { a.quit() }
 	a.frame.suspend = a.suspend
 	a.frame.save = a.save

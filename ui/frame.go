@@ -30,6 +30,8 @@ type frame struct {
 	pager *widget.Pager
 	// player moves in a replay, nil where there is none.
 	player Player
+	// further, which may be nil, says what shows more of a replay than the screen.
+	further func() string
 	// read is the number of the last failure that the user has seen the reason of.
 	read uint64
 	// searched is what n and N look for.

@@ -75,7 +75,10 @@ func (f *frame) summary() {
 	}
 	add("events", lost)
 	if f.data.recorded {
-		add("next", text.Plain.Line("3 has the charts, 6 the events; 'tt-memtrace report FILE' has all of it, with call sites"))
+		add("next", text.Plain.Line("3 has the charts, 6 the events"))
+		if f.further != nil {
+			add("", text.Plain.Line(f.further()))
+		}
 	}
 	f.pager = p
 }

@@ -35,6 +35,7 @@ func TestASummaryHasPeaksOfUnknownReservedSize(t *testing.T) {
 // A replay that has ended shows what it was like, and not zeros alone.
 func TestAReplayEndsWithASummary(t *testing.T) {
 	w := exhausted()
+	w.frame.further = func() string { return "a report has more" }
 	d := w.data()
 	d.recorded = true
 	w.frame.update(d, w.wall)
@@ -46,6 +47,7 @@ func TestAReplayEndsWithASummary(t *testing.T) {
 	got := w.text(t, 120, 40)
 	for _, want := range []string{
 		"─ summary ─", "DRAM     12.0 GiB of 12 GiB  100 %!  on chip 0", "TRACE    48.0 MiB", "41822 python3 serve.py", "2 allocations failed; ! explains", "none lost",
+		"next        3 has the charts, 6 the events", "            a report has more",
 	} {
 		if !strings.Contains(got, want) {
 			t.Errorf("no %q in\n%s", want, got)

@@ -48,6 +48,8 @@ type Options struct {
 	Recorded bool
 	// Player moves in the replay; nil where that is not possible.
 	Player Player
+	// Further says, where it is a replay, what shows more of it than the screen; it may be nil.
+	Further func() string
 	// Source says in a word or two what is shown: "live", "pid 123". It may change, such as how
 	// often processes are sampled.
 	Source func() string

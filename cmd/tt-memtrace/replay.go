@@ -5,11 +5,14 @@ import (
 	"io"
 	"math"
 	"os"
+	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/spf13/cobra"
 
+	"tt-memtrace/aggregator"
 	"tt-memtrace/record"
 	"tt-memtrace/session"
 )
@@ -87,6 +90,29 @@ func newReplay() *cobra.Command {
 	u.flags(cmd)
 	u.topFlags(cmd)
 	return cmd
+}
+
+// further says how a replay is reported on, with call sites where the recording has them; nil where there is no file to name.
+func (r *recorded) further(l *live) func() string {
+	if len(r.from) == 0 || slices.Contains(r.from, "-") {
+		return nil
+	}
+	var stacks atomic.Bool
+	l.AddSink(session.Sink{Event: func(e *aggregator.Event) {
+		if e.Stack != nil {
+			stacks.Store(true)
+		}
+	}})
+	return func() string {
+		text := "'tt-memtrace report FILE' has all of it"
+		if r.files != nil {
+			text = "'tt-memtrace demo --save FILE' saves the recording: 'tt-memtrace report FILE' has all of it"
+		}
+		if stacks.Load() {
+			text += ", with call sites"
+		}
+		return text
+	}
 }
 
 // start makes a live that reads the recordings.

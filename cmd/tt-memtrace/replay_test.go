@@ -188,3 +188,36 @@ func TestSizes(t *testing.T) {
 		}
 	}
 }
+
+// The summary of a replay names a file only where there is one, and promises call sites only where the recording has them.
+func TestWhatShowsMoreOfAReplay(t *testing.T) {
+	plain := aggregator.Event{Kind: aggregator.Lost, Time: origin, Count: 1}
+	stacked := plain
+	stacked.Stack = &aggregator.Stack{Frames: []aggregator.Frame{{Function: "f"}}}
+	for _, c := range []struct {
+		from  recorded
+		event aggregator.Event
+		want  string
+	}{
+		{recorded{from: []string{"run.ttm"}}, plain, "'tt-memtrace report FILE' has all of it"},
+		{recorded{from: []string{"run.ttm"}}, stacked, "'tt-memtrace report FILE' has all of it, with call sites"},
+		{recorded{from: []string{"demo"}, files: []io.ReadCloser{nil}}, plain, "'tt-memtrace demo --save FILE' saves the recording: 'tt-memtrace report FILE' has all of it"},
+	} {
+		l, err := (&recorded{from: []string{"r"}, files: []io.ReadCloser{recordingOf(t, c.event)}}).start(true)
+		if err != nil {
+			t.Fatal(err)
+		}
+		further := c.from.further(l)
+		if err := l.run(t.Context()); err != nil && !onlyLoss(err) {
+			t.Fatal(err)
+		}
+		if got := further(); got != c.want {
+			t.Errorf("%q, want %q", got, c.want)
+		}
+	}
+	for _, from := range [][]string{nil, {"-"}} {
+		if (&recorded{from: from}).further(newLive(nil, true)) != nil {
+			t.Errorf("%q is no file to report on", from)
+		}
+	}
+}

@@ -87,6 +87,7 @@ func runTop(cmd *cobra.Command, t *targets, u *uiFlags, args []string) error {
 	l.FollowSites(report.CallSite)
 	log := ui.NewLog()
 	l.AddSink(session.Sink{Events: log.Events, Change: log.Change, CB: log.CBChange, Kernel: log.KernelChange, Unsafe: log.Unsafe, Refuse: l.explaining(log)})
+	further := t.recorded.further(l)
 	u.requested = u.requested || t.shm // all that is known
 	if len(args) > 0 {
 		// The screen is taken: the command's output waits in a file until it is free again.
@@ -124,7 +125,7 @@ func runTop(cmd *cobra.Command, t *targets, u *uiFlags, args []string) error {
 	}
 	err = ui.Run(screen, l, ui.Options{
 		Host: l.host, Source: l.label(t, args), Now: func() time.Time { return l.Wall(l.Now()) }, Notes: l.Notices, OwnOnly: l.ownOnly, Log: log, System: host, Save: l.saveSnapshot,
-		Backlog: l.backlog(), Stacks: l.stacks(), Recorded: l.player != nil, Player: l.playing(), SettingsFile: settingsFile(), View: u.view, Requested: u.requested, ASCII: cmd.Flags().Changed("ascii") && u.ascii, Done: l.Ended(), Ready: l.Ready(), PIDs: t.waited(),
+		Backlog: l.backlog(), Stacks: l.stacks(), Recorded: l.player != nil, Player: l.playing(), Further: further, SettingsFile: settingsFile(), View: u.view, Requested: u.requested, ASCII: cmd.Flags().Changed("ascii") && u.ascii, Done: l.Ended(), Ready: l.Ready(), PIDs: t.waited(),
 	})
 	cancel()
 	if errors.Is(err, ui.ErrSettings) {
