@@ -57,20 +57,23 @@ func (s *testScreen) text() string {
 
 // ^Z gives the terminal back, also while something is being typed; the picture is drawn again after that.
 func TestTheProgramIsStoppedAndContinued(t *testing.T) {
-	stopped := make(chan struct{})
-	s := start(t, 80, 24, 1, func(o *Options) { o.Stop = func() { stopped <- struct{}{} } })
+	stopped := make(chan int64)
+	s := start(t, 80, 24, 1, func(o *Options) {
+		screen := o.Screen.(*testScreen)
+		o.Stop = func() { stopped <- screen.shows.Load() }
+	})
 	s.waits("serve.py")
 	for _, before := range []string{"", ":", "?"} {
 		for _, r := range before {
 			s.screen.InjectKey(tcell.KeyRune, r, tcell.ModNone)
 		}
 		s.screen.InjectKey(tcell.KeyCtrlZ, 0, tcell.ModNone)
+		var shows int64
 		select {
-		case <-stopped:
+		case shows = <-stopped:
 		case <-time.After(time.Minute):
 			t.Fatalf("not stopped after %q", before)
 		}
-		shows := s.screen.shows.Load()
 		for deadline := time.Now().Add(time.Minute); s.screen.shows.Load() == shows; time.Sleep(time.Millisecond) {
 			if time.Now().After(deadline) {
 				t.Fatalf("not drawn again after %q", before)

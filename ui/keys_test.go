@@ -56,6 +56,7 @@ var walks = []walk{
 	{overviewPage, "", "p", "p", "palette: bright"},
 	{overviewPage, "", "a", "a", ">  41822"},
 	{overviewPage, "", "w", "w", "saved"},
+	{overviewPage, "", "ctrl-Z", "<Ctrl-Z>", "stopped"},
 	{overviewPage, "", "?, F1", "?", "─ help ─"},
 	{overviewPage, "?", "?, F1", "?", "!─ help ─"},
 	{overviewPage, "?", "?, F1", "<Esc>", "!─ help ─"},
@@ -185,7 +186,7 @@ func TestEveryKeyDoesWhatTheHelpSays(t *testing.T) {
 	for _, c := range walks {
 		// What is found out once need not be found out again: the world is the same.
 		f := w.view(settings{})
-		f.history, f.save = past, func(string) { f.notify("saved") }
+		f.history, f.save, f.suspend = past, func(string) { f.notify("saved") }, func() { f.notify("stopped") }
 		w.look()
 		f.current = c.page
 		w.text(t, 120, 40)

@@ -72,10 +72,7 @@ func newRoot() *cobra.Command {
 	root.SetUsageFunc(usage)
 	configFlag(root)
 	nameValues(root)
-	root.InitDefaultCompletionCmd()
-	if c, _, err := root.Find([]string{"completion"}); err == nil { // for other shells it would print its help, and be fine
-		c.Args, c.RunE = noArgs, func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
-	}
+	completionOf(root)
 	return root
 }
 

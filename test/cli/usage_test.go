@@ -44,7 +44,8 @@ func TestWrongUsage(t *testing.T) {
 		{"frobnicate", "tt-memtrace -- frobnicate"},
 		{"statu", "did you mean status?"},
 		{"man", "one folder"},
-		{"completion tcsh", "tcsh"},
+		{"completion tcsh", `completion for bash, zsh and fish, not "tcsh"`},
+		{"completion powershell", `completion for bash, zsh and fish, not "powershell"`},
 		{"status model.py", "tt-memtrace -- model.py"},
 		{"status --frobnicate", "see 'tt-memtrace status --help'"},
 		{"-x", "see 'tt-memtrace --help'"},
@@ -129,6 +130,13 @@ func TestCompletionScripts(t *testing.T) {
 		check.Stdin = strings.NewReader(r.out)
 		if out, err := check.CombinedOutput(); err != nil {
 			t.Errorf("%s -n: %v\n%s", shell, err, out)
+		}
+	}
+	for _, args := range [][]string{{"completion"}, {"completion", "bash"}, {"completion", "zsh"}, {"completion", "fish"}} {
+		help := run(t, fine, append(args, "--help")...).out
+		contains(t, help, "tt-memtrace "+strings.Join(args, " "), "source")
+		if strings.Contains(strings.ToLower(help), "powershell") || strings.Contains(help, "brew") {
+			t.Errorf("%v is of other systems:\n%s", args, help)
 		}
 	}
 	contains(t, run(t, fine, "__complete", "st").out, "status\t")

@@ -1,0 +1,67 @@
+package main
+
+import (
+	"fmt"
+
+	"github.com/spf13/cobra"
+)
+
+// shells have completion; the text says how to set each up: for this shell, and for all that follow.
+var shells = map[string]string{
+	"bash": `Print the completion for bash, which needs the package bash-completion.
+
+For this shell:
+  source <(tt-memtrace completion bash)
+For each new one:
+  mkdir -p ~/.local/share/bash-completion/completions
+  tt-memtrace completion bash > ~/.local/share/bash-completion/completions/tt-memtrace`,
+	"zsh": `Print the completion for zsh.
+
+For this shell, after 'autoload -U compinit; compinit':
+  source <(tt-memtrace completion zsh)
+For each new one, with 'fpath=(~/.zfunc $fpath)' before compinit in ~/.zshrc:
+  mkdir -p ~/.zfunc
+  tt-memtrace completion zsh > ~/.zfunc/_tt-memtrace`,
+	"fish": `Print the completion for fish.
+
+For this shell:
+  tt-memtrace completion fish | source
+For each new one:
+  mkdir -p ~/.config/fish/completions
+  tt-memtrace completion fish > ~/.config/fish/completions/tt-memtrace.fish`,
+}
+
+// completionOf gives the completion command of cobra texts, for the shells of Linux.
+func completionOf(root *cobra.Command) {
+	root.InitDefaultCompletionCmd()
+	c, _, err := root.Find([]string{"completion"})
+	if err != nil {
+		return
+	}
+	c.Use, c.Short = "completion SHELL", "Print the completion for bash, zsh or fish"
+	c.Long = `Print the completion for bash, zsh or fish: it knows the commands, their flags,
+recordings, and the processes that use the runtime. The .deb and the .rpm install it.
+'completion SHELL --help' says how to set it up for each new shell.`
+	c.Example = `  source <(tt-memtrace completion bash)              in bash, for this shell
+  source <(tt-memtrace completion zsh)               in zsh
+  tt-memtrace completion fish | source               in fish`
+	for _, shell := range c.Commands() {
+		long, ok := shells[shell.Name()]
+		if !ok {
+			c.RemoveCommand(shell)
+			continue
+		}
+		shell.Short, shell.Long = "Print the completion for "+shell.Name(), long
+		if f := shell.Flags().Lookup("no-descriptions"); f != nil {
+			f.Usage = "complete without descriptions"
+		}
+	}
+	// For other shells it would print its help, and be fine.
+	c.Args = func(cmd *cobra.Command, args []string) error {
+		if len(args) == 0 {
+			return nil
+		}
+		return fmt.Errorf("%w: there is completion for bash, zsh and fish, not %q\nsee '%s --help'", errUsage, args[0], cmd.CommandPath())
+	}
+	c.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
+}
