@@ -295,7 +295,6 @@ func (v *chipView) memories(c *aggregator.ChipSnapshot, w int) []text.Line {
 	for _, m := range list {
 		columns[0].Cells = append(columns[0].Cells, text.Strong.Line(m.String()))
 	}
-	own := func(n uint64) text.Line { return bytesCell(n, o) }
 	add("RESERVED", func(_ aggregator.Memory, u aggregator.Usage) text.Line {
 		return v.amountCell(settings{}.amountOf(u, late))
 	})
@@ -323,7 +322,11 @@ func (v *chipView) memories(c *aggregator.ChipSnapshot, w int) []text.Line {
 		case n == 0:
 			return text.Faint.Line("-")
 		}
-		return own(n - min(u.Reserved, n))
+		free := n - min(u.Reserved, n)
+		if free == 0 {
+			return text.Faint.Line("0")
+		}
+		return text.Plain.Line(text.Free(free, n, o.Exact, false))
 	})
 	add("BUFFERS", func(_ aggregator.Memory, u aggregator.Usage) text.Line {
 		if v.data.totalsOnly() {

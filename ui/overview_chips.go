@@ -104,7 +104,7 @@ func (v *overview) grid(w int) []text.Line {
 			look, sign := widget.Fullness(a.used, a.capacity)
 			share := float64(min(a.used, a.capacity)) / float64(a.capacity)
 			height := g.Sparks[min(int(share*float64(len(g.Sparks))), len(g.Sparks)-1)]
-			cell = append(name, look.Span(height+height), text.Plain.Span(fmt.Sprintf("%3.0f%s", share*100, sign)))
+			cell = append(name, look.Span(height+height), text.Plain.Span(fmt.Sprintf("%3s%s", text.Percent(share), sign)))
 		}
 		if i%perLine == 0 {
 			out = append(out, nil)
@@ -173,7 +173,7 @@ func (v *overview) summary(w int) []text.Line {
 			if sign == "" {
 				look = text.Plain
 			}
-			worst = append(worst, text.Line{text.Title.Span(metricNames[m] + " "), look.Span(fmt.Sprintf("%.0f %%%s", s.worst*100, sign)), text.Faint.Span(" chip " + chipName(s.chip))})
+			worst = append(worst, text.Line{text.Title.Span(metricNames[m] + " "), look.Span(text.Percent(s.worst) + " %" + sign), text.Faint.Span(" chip " + chipName(s.chip))})
 		}
 	}
 	switch {

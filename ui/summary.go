@@ -42,7 +42,7 @@ func (f *frame) summary() {
 			l = append(l, text.Faint.Span("  of devices with another size than now"))
 		} else if most.capacity > 0 {
 			l = append(l, text.Faint.Span(" of "+text.Capacity(most.capacity, o.Exact, false)),
-				look.Span(fmt.Sprintf("  %.0f %%%s", 100*float64(most.peak)/float64(most.capacity), mark)))
+				look.Span("  "+text.Percent(float64(most.peak)/float64(most.capacity))+" %"+mark))
 		}
 		add(name, append(l, text.Faint.Span("  on chip "+chipName(chip))))
 		name = ""

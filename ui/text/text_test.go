@@ -108,6 +108,7 @@ func TestScaleKeepsOneUnitAColumnWherePossible(t *testing.T) {
 		{[]uint64{12 * gib, 3 * gib}, true, []string{"12.0G", "3.0G"}},
 		{[]uint64{4915 * mib, 40 * mib}, false, []string{"4,915 MiB", "40 MiB"}},
 		{[]uint64{38 * gib, 2 * mib, 0}, false, []string{"38.0 GiB", "2.00 MiB", "0"}},
+		{[]uint64{4915 * mib, 300 * 1024, mib / 2}, false, []string{"4,915 MiB", "300.0 KiB", "1 MiB"}},
 		{[]uint64{math.MaxUint64}, false, []string{"16.0 EiB"}},
 	} {
 		s := FitScale(c.values, nil, false, c.short)
@@ -142,6 +143,27 @@ func TestNumbersInWords(t *testing.T) {
 	} {
 		if got := Age(d); got != want {
 			t.Errorf("age(%v) = %q, want %q", d, got, want)
+		}
+	}
+}
+
+// What is free is never more than all there is, nor more exact or less.
+func TestFreeIsBesideTheCapacity(t *testing.T) {
+	const capacity = 12 * (gib - 32)
+	for v, want := range map[uint64]string{
+		capacity: "12 GiB", capacity - 1: "11.99 GiB", 0: "0", 1: "1 B", 1023: "1023 B", 1024: "1.000 KiB",
+		10*gib + gib/3: "10.33 GiB", 1000 * mib: "1000 MiB", 81*mib + mib/2: "81.50 MiB", math.MaxUint64: "15.99 EiB",
+	} {
+		if got := Free(v, capacity, false, false); got != want {
+			t.Errorf("%d: %q, want %q", v, got, want)
+		}
+	}
+	if got := Free(11*gib+gib*99/100, 11*gib+gib*995/1000, false, false); got != "11.98 GiB" {
+		t.Error(got)
+	}
+	for share, want := range map[float64]string{0: "0", 0.000001: "<1", 0.0049: "<1", 0.01: "1", 0.5: "50", 1: "100"} {
+		if got := Percent(share); got != want {
+			t.Errorf("%v: %q, want %q", share, got, want)
 		}
 	}
 }

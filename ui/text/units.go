@@ -3,6 +3,7 @@ package text
 import (
 	"fmt"
 	"math"
+	"math/bits"
 	"strconv"
 	"time"
 )
@@ -85,6 +86,8 @@ func (s Scale) Bytes(v uint64) string {
 		return Digits(v)
 	case s.unit > 0 && inUnit(v, s.unit) < leastInUnit:
 		return FitScale([]uint64{v}, nil, false, s.short).Bytes(v)
+	case s.decimals == 0 && inUnit(v, s.unit) < 0.5: // it would be 0
+		return FitScale([]uint64{v}, nil, false, s.short).Bytes(v)
 	case s.decimals == 0:
 		return Digits(uint64(math.Round(inUnit(v, s.unit)))) + unitName(s.unit, s.short)
 	}
@@ -101,6 +104,34 @@ func Capacity(v uint64, exact, short bool) string {
 		unit++ // it would be rounded to 1024
 	}
 	return strconv.FormatFloat(inUnit(v, unit), 'g', 4, 64) + unitName(unit, short)
+}
+
+// Free writes what is free of a memory, in as many digits as its Capacity but rounded down, so that it is never more.
+func Free(v, capacity uint64, exact, short bool) string {
+	switch {
+	case v == 0:
+		return "0"
+	case exact || v == capacity:
+		return Capacity(v, exact, short)
+	}
+	unit := largestUnit(v)
+	decimals, power := 0, uint64(1)
+	for n := inUnit(v, unit); unit > 0 && n < 1000; n *= 10 {
+		decimals++
+		power *= 10
+	}
+	high, low := bits.Mul64(v, power)
+	n := high<<(64-10*unit) | low>>(10*unit)
+	return strconv.FormatFloat(float64(n)/float64(power), 'f', decimals, 64) + unitName(unit, short)
+}
+
+// Percent writes a share; what is not quite nothing is not written as 0.
+func Percent(share float64) string {
+	out := strconv.FormatFloat(share*100, 'f', 0, 64)
+	if out == "0" && share > 0 {
+		return "<1"
+	}
+	return out
 }
 
 // Digits is v with thousands separated.
