@@ -55,7 +55,10 @@ type space struct {
 	known                     bool
 	free                      uint64
 	largestLeast, largestMost uint64
-	holes, clashes            int
+	// holes are the pieces that it is in, at least; there is one more where split.
+	holes, clashes int
+	// split: what is free at the ends of a bank may be at both.
+	split bool
 	// gap is what a core's circular buffers leave free below the buffers, where it has both.
 	gap    uint64
 	hasGap bool
@@ -183,8 +186,13 @@ func (s *space) measure(buffers []block, bytes, lowest uint64) {
 	middle := max(least, min(slack/2, most))
 	s.largestLeast = max(hole, max(middle, slack-middle))
 	s.largestMost = max(hole, least, slack-least, most, slack-most)
-	if slack > 0 {
+	switch {
+	case slack == 0:
+	case least > 0 && most < slack: // at both ends
+		s.holes += 2
+	default:
 		s.holes++
+		s.split = least < most
 	}
 }
 

@@ -64,13 +64,16 @@ func TestTheLargestFreeBlockIsWithinItsBounds(t *testing.T) {
 			buffers = append(buffers, taken(base+at, base+at+n)...)
 		}
 		var free, run, largest uint64
+		pieces := 0
 		for _, u := range used {
 			if u {
 				run = 0
 				continue
 			}
 			free++
-			run++
+			if run++; run == 1 {
+				pieces++
+			}
 			largest = max(largest, run)
 		}
 		core := random.IntN(2) == 0
@@ -81,6 +84,12 @@ func TestTheLargestFreeBlockIsWithinItsBounds(t *testing.T) {
 		s := newSpace(buffers, others, bytes, true, core)
 		if s.free != free || s.largestLeast > largest || s.largestMost < largest {
 			t.Fatalf("base %d, %d bytes, %d buffers: free %d, largest %d, got %+v", base, bytes, len(buffers), free, largest, s)
+		}
+		if most := s.holes + map[bool]int{true: 1}[s.split]; pieces < s.holes || pieces > most {
+			t.Fatalf("base %d, %d bytes, %d buffers: in %d pieces, got %+v", base, bytes, len(buffers), pieces, s)
+		}
+		if s.holes == 1 && !s.split && (s.largestLeast != free || s.largestMost != free) {
+			t.Fatalf("the only piece of %d is of %d to %d", free, s.largestLeast, s.largestMost)
 		}
 		at := s.from
 		if base < at && len(others) == 0 {

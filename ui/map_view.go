@@ -331,7 +331,7 @@ func (v *mapView) freeWords() (words []string, clash string) {
 		return []string{"the capacity is not known"}, clash
 	}
 	words = []string{
-		"free " + bytesCell(s.free, o).String(), "largest block " + largest(s, o), "in " + text.Plural(s.holes, "piece", "pieces"),
+		"free " + bytesCell(s.free, o).String(), "in " + pieces(s), "largest block " + largest(s, o),
 	}
 	if s.hasGap {
 		words = append(words, bytesCell(s.gap, o).String()+" between circular buffers and buffers")
@@ -340,6 +340,15 @@ func (v *mapView) freeWords() (words []string, clash string) {
 		words = append(words, "less what is not known from before the attach")
 	}
 	return words, clash
+}
+
+// pieces says in how many pieces the free bytes are. What is free at the ends of a bank may be at one of
+// them or at both: it is not known where each begins.
+func pieces(s *space) string {
+	if s.split {
+		return fmt.Sprintf("%d or %d pieces", s.holes, s.holes+1)
+	}
+	return text.Plural(s.holes, "piece", "pieces")
 }
 
 // largest writes the largest free block, as well as it is known.
