@@ -56,8 +56,10 @@ type Player struct {
 	rewind bool
 	// returns is how often that was asked for, shown is the latest present that was given out since.
 	returns, shown uint64
-	last           uint64
-	over           bool
+	// missing are the events to deliver between two recordings, as what was between them is missing.
+	missing []aggregator.Event
+	last    uint64
+	over    bool
 }
 
 // NewPlayer reads the first recording's header. It closes the files if that fails.
@@ -95,6 +97,11 @@ func (p *Player) next() error {
 	if err != nil {
 		return fmt.Errorf("reading %s: %w", p.name(), err)
 	}
+	if p.begun > 1 {
+		if err := p.follow(r.Header()); err != nil {
+			return err
+		}
+	}
 	p.reader = r
 	if p.header == nil {
 		h := *r.Header()
@@ -102,6 +109,26 @@ func (p *Player) next() error {
 		if p.opts.Skip {
 			p.last += uint64(p.opts.Seek)
 		}
+	}
+	return nil
+}
+
+// follow handles that a recording does not go on where the one before it ends: what is between is missing.
+func (p *Player) follow(h *Header) error {
+	how := h.after(p.reader.Header())
+	if how == goesOn {
+		return nil
+	}
+	if h.Monotonic < p.last {
+		return fmt.Errorf("reading %s: it begins before the recording ahead of it ends, or the host was restarted between them: read them one by one", p.name())
+	}
+	p.opts.Notice(p.name() + " does not go on where the recording ahead of it ends: what is between is missing")
+	if off := h.Began.Sub(p.header.Wall(h.Monotonic)); off.Abs() > clockSet {
+		p.opts.Notice(fmt.Sprintf("%s: the host was suspended, or its clock was set: times are off by %v from here on", p.name(), off.Round(time.Second)))
+	}
+	p.missing = []aggregator.Event{{Kind: aggregator.Lost, Time: p.last, Anyone: true}}
+	if how == beginsNew {
+		p.missing = append(p.missing, p.beginning(aggregator.New())...) // it begins with nothing or a state
 	}
 	return nil
 }
@@ -382,7 +409,17 @@ func (p *Player) Run(ctx context.Context, ready func(), deliver func([]aggregato
 			p.pause(ctx, wait)
 		}
 		if err != nil && !p.rewinding() {
-			if done, err := p.ended(err); done {
+			done, err := p.ended(err)
+			if before == nil && len(p.missing) > 0 {
+				deliver(p.missing)
+			}
+			for i := range p.missing {
+				if before != nil {
+					before.Apply(&p.missing[i])
+				}
+			}
+			p.missing = nil
+			if done {
 				if before != nil {
 					deliver(p.beginning(before))
 					before = nil

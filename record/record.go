@@ -48,6 +48,10 @@ type Header struct {
 	// by the clock of the events, CLOCK_MONOTONIC ns.
 	Began     time.Time `json:"began"`
 	Monotonic uint64    `json:"monotonic"`
+	// Run is the Monotonic of the first file of a recording that was rotated, and Part the number of this one, from 1 on; 0 in
+	// files of earlier versions.
+	Run  uint64 `json:"run,omitempty"`
+	Part uint64 `json:"part,omitempty"`
 	// Kinds are the names of the events' kinds, by number, and Types the fields
 	// of all types, as they are laid out.
 	Kinds []string            `json:"kinds"`
@@ -58,6 +62,28 @@ type Header struct {
 func (h *Header) Wall(t uint64) time.Time {
 	return h.Began.Add(time.Duration(t) - time.Duration(h.Monotonic))
 }
+
+// continuation is how a recording follows another one.
+type continuation uint8
+
+const (
+	goesOn    continuation = iota // where the other one ends, or that is not known
+	skips                         // files of the run between them are missing
+	beginsNew                     // it is of another run
+)
+
+func (h *Header) after(before *Header) continuation {
+	switch {
+	case h.Run == 0 || before.Run == 0 || h.Run == before.Run && h.Part == before.Part+1:
+		return goesOn
+	case h.Run == before.Run:
+		return skips
+	}
+	return beginsNew
+}
+
+// clockSet is by how much the host's clock may go another way than that of the events between two recordings.
+const clockSet = 2 * time.Second
 
 // blockKind is what a block holds.
 type blockKind uint8

@@ -84,10 +84,12 @@ type Recorder struct {
 	// Until then a replay is marked, whatever it compares.
 	stateDue bool
 	began    time.Time
-	queue    chan job
-	done     chan struct{}
-	stop     chan struct{}
-	flushing sync.WaitGroup
+	// run and part are those of the newest header.
+	run, part uint64
+	queue     chan job
+	done      chan struct{}
+	stop      chan struct{}
+	flushing  sync.WaitGroup
 
 	// stateQueued: a state waits for the disk. Only one at a time does, which bounds memory.
 	stateQueued atomic.Bool
@@ -129,7 +131,7 @@ func NewRecorder(o Options) (*Recorder, error) {
 			return nil, err
 		}
 	}
-	header, err := headerOf(r.o.Header())
+	header, err := r.header()
 	if err == nil {
 		err = r.write(header)
 	}
@@ -150,6 +152,16 @@ func (r *Recorder) Stats() Stats {
 		s.Written = time.Unix(0, at)
 	}
 	return s
+}
+
+// header is that of the next file.
+func (r *Recorder) header() (block, error) {
+	h := r.o.Header()
+	if r.part++; r.part == 1 {
+		r.run = h.Monotonic
+	}
+	h.Run, h.Part = r.run, r.part
+	return headerOf(h)
 }
 
 // Take records events before the aggregator applies them. It does not wait for the disk.
@@ -191,7 +203,7 @@ func (r *Recorder) room() bool { return !r.stateQueued.Load() && len(r.queue) < 
 func (r *Recorder) putState(newFile bool) {
 	var file []block
 	if newFile {
-		header, err := headerOf(r.o.Header())
+		header, err := r.header()
 		if err != nil {
 			return
 		}

@@ -53,6 +53,8 @@ func (b *Builder) noAdvice(r *Report) string {
 		return "nothing was traced"
 	case r.Lost > 0:
 		return plural(r.Lost, "event was lost", "events were lost")
+	case b.lacking:
+		return "a part of the recording is missing"
 	case b.midway:
 		return "the recording begins midway: earlier peaks are unknown"
 	}

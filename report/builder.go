@@ -42,6 +42,8 @@ type Builder struct {
 	first, last       uint64
 	// lost counts all lost events: the accounts' own counter restarts with a state.
 	lost uint64
+	// lacking: something was lost, perhaps an unknown number of events.
+	lacking bool
 	// ending and gone are the process and the program that the current event ends.
 	ending *process
 	gone   programKey
@@ -131,7 +133,7 @@ func NewBuilder(accounts *aggregator.Aggregator) *Builder {
 func (b *Builder) Event(e *aggregator.Event) {
 	b.applied()
 	if e.Kind == aggregator.Lost {
-		b.lost += e.Count
+		b.lost, b.lacking = b.lost+e.Count, true
 	} else {
 		b.last = max(b.last, e.Time)
 	}
@@ -323,6 +325,13 @@ func (b *Builder) restore() {
 	b.forget(b.stateAt)
 	s := b.accounts.Snapshot()
 	b.share(s)
+	for pid, p := range b.started { // the events of its end are missing
+		if !slices.ContainsFunc(s.Processes, func(x aggregator.ProcessSnapshot) bool { return x.PID == pid }) {
+			p.to = b.stateAt
+			b.ended = append(b.ended, p)
+			delete(b.started, pid)
+		}
+	}
 	for _, c := range s.Chips {
 		for m, u := range c.Memory {
 			if u.Banks.Known {
@@ -585,10 +594,10 @@ func (b *Builder) Report(f Facts) *Report {
 	r := &Report{
 		Schema: Schema, Host: f.Host, Source: export.Text(f.Source), Began: f.Wall(b.first), Seconds: b.seconds(b.last),
 		// Peaks and lifetimes lack what was lost, even where the accounts were corrected since.
-		Events: s.Counters.Events, Lost: lost, Exact: s.Exact() && lost == 0, Stacks: b.stacks, StacksCut: b.cut,
+		Events: s.Counters.Events, Lost: lost, Exact: s.Exact() && lost == 0 && !b.lacking, Stacks: b.stacks, StacksCut: b.cut,
 		Processes: []Process{}, Memories: []Memory{}, Programs: []Programs{}, Left: []Site{}, Churn: []Site{}, Refusals: b.refusals, Unsafe: b.unsafeSites(), Advice: []Advice{},
 	}
-	r.first = b.first
+	r.first, r.lacking = b.first, b.lacking
 	if b.stacks > 0 {
 		r.StacksLost = b.bare
 	}

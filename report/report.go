@@ -68,6 +68,8 @@ type Report struct {
 	sites []*site
 	lives []life
 	first uint64
+	// lacking: something was lost.
+	lacking bool
 	// missed is what numbers of processes lack, as text.
 	missed []string
 }

@@ -100,6 +100,8 @@ func (r *Report) inexact() (why []string) {
 	}
 	if r.Lost > 0 {
 		why = append(why, plural(r.Lost, "event is missing", "events are missing"))
+	} else if r.lacking {
+		why = append(why, "a part of the recording is missing")
 	}
 	why = append(why, r.missed[:min(shown, len(r.missed))]...)
 	if n := len(r.missed) - shown; n > 0 {

@@ -117,6 +117,7 @@ type Session struct {
 
 	mu       sync.Mutex
 	accounts *aggregator.Aggregator
+	lost     Lost
 	// suspects are processes to reconcile, once the lock is free.
 	suspects []uint32
 }
@@ -237,6 +238,9 @@ func (s *Session) apply(events []aggregator.Event) (suspects []uint32) {
 		for _, told := range s.eventSinks {
 			told(&events[i])
 		}
+		if events[i].Kind == aggregator.Lost {
+			s.lost.Events, s.lost.Any = s.lost.Events+events[i].Count, true
+		}
 		s.accounts.Apply(&events[i])
 	}
 	for _, k := range s.sinks {
@@ -309,6 +313,20 @@ func (s *Session) Snapshot() (snapshot *aggregator.Snapshot) {
 		})
 	}
 	return snapshot
+}
+
+// Lost is what was lost since the beginning, also where a state has made the accounts right again since.
+type Lost struct {
+	// Events are those whose number is known.
+	Events uint64
+	// Any: something was lost.
+	Any bool
+}
+
+// Lost says what was lost.
+func (s *Session) Lost() (lost Lost) {
+	s.View(func(*aggregator.Aggregator) { lost = s.lost })
+	return lost
 }
 
 // maxBehind is how old the newest event may be, while others wait, before numbers are

@@ -73,7 +73,7 @@ func exportHost(ctx context.Context, t *targets, dir string) error {
 	if err != nil {
 		return err
 	}
-	l.NoArguments = t.noArguments
+	l.NoArguments, l.needsAll = t.noArguments, true
 	header := l.player.Header()
 	began := l.Now()
 	name := recordingName(t.recorded.from) + "-" + header.Began.UTC().Format("20060102T150405Z")

@@ -211,8 +211,13 @@ func list(texts []string) string {
 // and if it is now, but was not for a while, that it is.
 func (l *live) verdict() error {
 	s := l.Snapshot()
-	if s.Counters.Lost > 0 && l.needsAll {
-		return lossError(fmt.Sprintf("%d events were lost, and are missing", s.Counters.Lost))
+	if lost := l.Lost(); l.needsAll {
+		switch n := max(lost.Events, s.Counters.Lost); {
+		case n > 0:
+			return lossError(fmt.Sprintf("%d events were lost, and are missing", n))
+		case lost.Any:
+			return lossError("a part of the recording is missing")
+		}
 	}
 	why := reasons(s, aggregator.ReasonCode.Missed)
 	if n := s.Counters.ExitedInexact; n > 0 {

@@ -123,6 +123,11 @@ func (r *recorded) start(quiet bool) (*live, error) {
 	if r.files != nil {
 		return r.open(r.files, quiet)
 	}
+	names, err := inOrder(r.from)
+	if err != nil {
+		return nil, err
+	}
+	r.from = names
 	var files []io.ReadCloser
 	for _, name := range r.from {
 		f := os.Stdin

@@ -6,8 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -218,6 +220,138 @@ func TestWhatShowsMoreOfAReplay(t *testing.T) {
 	for _, from := range [][]string{nil, {"-"}} {
 		if (&recorded{from: from}).further(newLive(nil, true)) != nil {
 			t.Errorf("%q is no file to report on", from)
+		}
+	}
+}
+
+// part writes a file of a recording, with one buffer more than its number.
+func part(t *testing.T, run, number uint64, began time.Duration, events ...aggregator.Event) string {
+	t.Helper()
+	name := filepath.Join(t.TempDir(), fmt.Sprintf("%d-%d.ttm", run, number))
+	f, err := os.Create(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	w, err := record.NewWriter(f, record.Header{Host: "there", Began: time.Unix(1000, 0).Add(began), Monotonic: origin + uint64(began), Run: run, Part: number})
+	if err := errors.Join(err, w.Write(events), w.Close()); err != nil {
+		t.Fatal(err)
+	}
+	return name
+}
+
+// Recordings of one host are read in order of time; where one does not go on where the one before it ended, that is marked,
+// and what another run has not is no longer there.
+func TestSeveralRecordings(t *testing.T) {
+	s := uint64(time.Second)
+	accounts := aggregator.New()
+	state := func(at uint64) []aggregator.Event {
+		list := accounts.State()
+		for i := range list {
+			list[i].Time = origin + at
+		}
+		return list
+	}
+	do := func(at uint64, list ...aggregator.Event) []aggregator.Event {
+		for i := range list {
+			list[i].Time = origin + at
+			accounts.Apply(&list[i])
+		}
+		return list
+	}
+	begun := func(pid uint32, at uint64) []aggregator.Event {
+		return do(at, aggregator.Event{Kind: aggregator.ProcessStart, PID: pid, Process: &aggregator.Process{Command: "c", Started: 1}},
+			aggregator.Event{Kind: aggregator.DeviceOpen, PID: pid, Device: 9, Opened: &aggregator.Opened{Chips: []aggregator.Chip{{Number: 3}}}},
+			aggregator.Event{Kind: aggregator.Alloc, PID: pid, Device: 9, Buffer: 1, Size: 100, Address: 1 << 20})
+	}
+	alloc := func(at, id uint64) []aggregator.Event {
+		return do(at, aggregator.Event{Kind: aggregator.Alloc, PID: 1, Device: 9, Buffer: id, Size: 100, Address: id << 20})
+	}
+	one := part(t, origin, 1, 0, begun(1, 0)...)
+	before := state(s)
+	two := part(t, origin, 2, time.Second, append(before, alloc(s, 2)...)...)
+	before = state(2 * s)
+	three := part(t, origin, 3, 2*time.Second, append(before, alloc(2*s, 3)...)...)
+	accounts = aggregator.New()
+	other := part(t, origin+5*s, 1, 5*time.Second, begun(2, 6*s)...)
+	again := part(t, 77, 1, 1500*time.Millisecond, begun(2, 2*s+s/2)...) // recorded while parts 2 and 3 were
+
+	for _, c := range []struct {
+		name    string
+		files   []string
+		code    int
+		exact   bool
+		buffers map[uint32]uint64
+	}{
+		{"in order", []string{one, two, three}, exitFine, true, map[uint32]uint64{1: 3}},
+		{"as a shell sorts them", []string{three, one, two}, exitFine, true, map[uint32]uint64{1: 3}},
+		{"one is missing", []string{one, three}, exitLost, true, map[uint32]uint64{1: 3}},
+		{"of another run", []string{one, two, three, other}, exitLost, true, map[uint32]uint64{2: 1}},
+		{"at the same time", []string{one, two, three, again}, exitFailed, false, nil},
+	} {
+		var out bytes.Buffer
+		run := func(args ...string) int {
+			out.Reset()
+			root := newRoot()
+			root.SilenceErrors, root.SilenceUsage = true, true
+			root.SetOut(&out)
+			root.SetArgs(append(args, "-q"))
+			return exitCode(root.Execute())
+		}
+		args := []string{"status", "--json"}
+		for _, name := range c.files {
+			args = append(args, "--from", name)
+		}
+		if code := run(args...); c.buffers != nil && code != exitFine || c.buffers == nil && code == exitFine {
+			t.Errorf("%s: status ended with %d\n%s", c.name, code, &out)
+		}
+		if c.buffers != nil {
+			var st struct {
+				Exact     bool
+				Processes []struct {
+					PID     uint32
+					Buffers uint64
+				}
+			}
+			if err := json.Unmarshal(out.Bytes(), &st); err != nil {
+				t.Fatal(err)
+			}
+			got := map[uint32]uint64{}
+			for _, p := range st.Processes {
+				got[p.PID] = p.Buffers
+			}
+			if st.Exact != c.exact || !maps.Equal(got, c.buffers) {
+				t.Errorf("%s: exact %t, buffers of processes %v, not %v", c.name, st.Exact, got, c.buffers)
+			}
+		}
+		for _, command := range [][]string{{"report", "--json"}, {"log", "--json"}, {"record", "-o", filepath.Join(t.TempDir(), "r")}, {"export", "-o", t.TempDir()}} {
+			args := slices.Clone(command)
+			for _, name := range c.files {
+				if command[0] == "export" || command[0] == "report" {
+					args = append(args, name)
+				} else {
+					args = append(args, "--from", name)
+				}
+			}
+			if code := run(args...); code != c.code {
+				t.Errorf("%s: %s ended with %d", c.name, command[0], code)
+			}
+			if command[0] != "report" || c.buffers == nil {
+				continue
+			}
+			var r report.Report
+			if err := json.Unmarshal(out.Bytes(), &r); err != nil {
+				t.Fatal(err)
+			}
+			running := map[uint32]bool{}
+			for _, p := range r.Processes {
+				if p.To == nil {
+					running[p.PID] = true
+				}
+			}
+			if r.Exact != (c.code == exitFine) || len(running) != len(c.buffers) {
+				t.Errorf("%s: report exact %t, running %v", c.name, r.Exact, running)
+			}
 		}
 	}
 }
