@@ -251,7 +251,7 @@ func (a *app) refresh() {
 		d.notes = a.o.Notes()
 	}
 	if a.o.Log != nil {
-		d.marks, d.failures = a.o.Log.marked(), a.o.Log.lastFailures()
+		d.marks, d.failures = a.o.Log.marked(), a.o.Log.lastFailures(s)
 	}
 	if a.o.Backlog != nil {
 		d.backlog = a.o.Backlog()

@@ -386,7 +386,7 @@ func (c *charts) marksAt(begin, end uint64) string {
 		case logLost:
 			out = append(out, text.Digits(m.count)+" events were lost")
 		case logClash:
-			out = append(out, who+": circular buffers reach into L1 buffers"+often)
+			out = append(out, who+": circular buffers clash with L1 buffers"+often)
 		case logOutOfMemory:
 			out = append(out, who+": out of "+m.memory.String()+often)
 		}

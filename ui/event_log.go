@@ -61,7 +61,7 @@ const (
 	logOpen
 	logClose
 	logLost
-	// An allocation failed: memory is out, or circular buffers reach into L1 buffers.
+	// An allocation failed: memory is out, or circular buffers clash with L1 buffers.
 	logClash
 	logOutOfMemory
 	numLogKinds

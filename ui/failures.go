@@ -1,6 +1,7 @@
 package ui
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -18,6 +19,8 @@ type failure struct {
 	pid           uint32
 	memory        aggregator.Memory
 	refusal       aggregator.Refusal
+	// command of the process, which may have ended since.
+	command string
 	// explanation says who held the memory at that moment; empty where it was not asked for in time.
 	explanation string
 }
@@ -58,10 +61,24 @@ func (l *Log) Explain(number uint64, explanation string) {
 	}
 }
 
-// lastFailures are those that are kept, the newest first.
-func (l *Log) lastFailures() []failure {
+// lastFailures are those that are kept, the newest first. Whose they are is taken from the accounts soon after
+// a failure: of processes that ended, those only keep the newest.
+func (l *Log) lastFailures(s *aggregator.Snapshot) []failure {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	for i := range l.failures {
+		f := &l.failures[i]
+		if f.command != "" {
+			continue
+		}
+		for _, list := range [][]aggregator.ProcessSnapshot{s.Processes, s.Ended} {
+			for k := range list {
+				if f.command == "" && list[k].PID == f.pid {
+					f.command = list[k].Info.Command
+				}
+			}
+		}
+	}
 	list := slices.Clone(l.failures)
 	slices.Reverse(list)
 	return list
@@ -78,7 +95,7 @@ func (d *data) failure() *failure {
 // sameFailures says that two lists look alike.
 func sameFailures(a, b []failure) bool {
 	return slices.EqualFunc(a, b, func(x, y failure) bool {
-		return x.number == y.number && x.count == y.count && x.explanation == y.explanation
+		return x.number == y.number && x.count == y.count && x.command == y.command && x.explanation == y.explanation
 	})
 }
 
@@ -93,33 +110,47 @@ func (f *failure) headline(s *state, w int) text.Line {
 	} else {
 		out += " OUT OF MEMORY " + f.memory.String()
 	}
-	// Each in its long and, where there is one, its short form.
-	parts := [][]string{{fmt.Sprintf("pid %d", f.pid)}}
+	// The details from their longest form to their shortest.
+	var details []string
 	bytes := func(n uint64) string { return bytesCell(n, o).String() }
 	switch {
 	case r.Clash && r.End > 0 && r.Lowest > 0:
-		parts = append(parts, []string{fmt.Sprintf("circular buffers end at %s, L1 buffers begin at %s", text.Hex(r.End), text.Hex(r.Lowest)),
-			fmt.Sprintf("CBs to %s, L1 from %s", text.Hex(r.End), text.Hex(r.Lowest))})
-	case !r.Clash && r.PerBank > 0 && r.BankBytes > 0:
-		parts = append(parts, []string{fmt.Sprintf("asked %s/bank, largest free %s", bytes(r.PerBank), bytes(r.Largest))})
+		end, lowest := text.Hex(r.End), text.Hex(r.Lowest)
+		details = []string{fmt.Sprintf("circular buffers end at %s, L1 buffers begin at %s", end, lowest),
+			fmt.Sprintf("CBs to %s, L1 from %s", end, lowest), fmt.Sprintf("CBs to %s, L1 %s", end, lowest)}
 	case !r.Clash && r.PerBank > 0:
-		parts = append(parts, []string{"asked " + bytes(r.PerBank) + "/bank"})
+		requested := bytes(r.PerBank) + "/bank"
+		if r.BankBytes > 0 {
+			details = append(details, fmt.Sprintf("requested %s, largest free %s", requested, bytes(r.Largest)))
+		}
+		details = append(details, "requested "+requested, requested)
 	case !r.Clash && r.Asked > 0:
-		parts = append(parts, []string{"asked " + bytes(r.Asked)})
+		details = []string{"requested " + bytes(r.Asked), bytes(r.Asked)}
 	}
-	if f.count > 1 {
-		parts = append(parts, []string{text.Times(f.count)})
-	}
-	if name := namesOf(s.data.snapshot, o.ASCII)[f.pid]; name != "" {
-		parts = append(parts, []string{text.Clip(name, 24, g.Dots)})
-	}
-	for _, forms := range parts {
-		for _, p := range forms {
-			if next := out + " " + g.Between + " " + p; text.Width(next)+len(why) <= w {
-				out = next
-				break
+	fits := func(line string) bool { return text.Width(line)+len(why) <= w }
+	between := " " + g.Between + " "
+	process := fmt.Sprintf("%spid %d", between, f.pid)
+	// Whose it is comes first, and what is said of the rest depends on the room for that.
+	line := ""
+	for _, list := range [][]string{details, {""}} {
+		for _, room := range []int{24, 12, 8, 0} {
+			for _, detail := range list {
+				next := out + process
+				if name := text.Clip(text.Command(f.command, o.ASCII), room, g.Dots); name != "" {
+					next += " " + name
+				}
+				if detail != "" {
+					next += between + detail
+				}
+				if line == "" && fits(next) {
+					line = next
+				}
 			}
 		}
+	}
+	out = cmp.Or(line, out)
+	if often := between + text.Times(f.count); f.count > 1 && fits(out+often) {
+		out += often
 	}
 	out = text.Clip(out, max(w-len(why), 0), g.Dots)
 	return text.Alert.Line(out + text.Spaces(w-len(why)-text.Width(out)) + why)
@@ -164,7 +195,7 @@ func (d *data) failuresUnseen() bool {
 func (l *failure) what() string {
 	what := "out of " + l.memory.String()
 	if l.refusal.Clash {
-		what = "circular buffers reach into L1 buffers"
+		what = "circular buffers clash with L1 buffers"
 	}
 	return what + ", " + text.Times(l.count)
 }
@@ -180,7 +211,7 @@ func (f *frame) explain(l *failure) (lines []text.Line) {
 	}
 	r := &l.refusal
 	add := func(name, value string) { lines = append(lines, widget.Pair(name, text.Plain.Line(value))) }
-	add("process", strings.TrimSpace(fmt.Sprintf("%d %s", l.pid, namesOf(f.data.snapshot, o.ASCII)[l.pid])))
+	add("process", strings.TrimSpace(fmt.Sprintf("%d %s", l.pid, text.Command(l.command, o.ASCII))))
 	if r.PerBank > 0 {
 		add("asked for", text.Digits(r.PerBank)+" bytes in each bank")
 	}

@@ -26,7 +26,7 @@ func TestAFailureIsShownOnEveryView(t *testing.T) {
 		}
 	}
 	w.again(settings{}, [2]int{160, 40})
-	if got := w.text(t, 160, 40); !strings.Contains(got, "L1 CLASH · pid 41822 · circular buffers end at 0x6b200, L1 buffers begin at 0x5ae00 · python3 serve.py") {
+	if got := w.text(t, 160, 40); !strings.Contains(got, "L1 CLASH · pid 41822 python3 serve.py --mode… · circular buffers end at 0x6b200, L1 buffers begin at 0x5ae00") {
 		t.Error(got)
 	}
 	w.press("!")
@@ -39,7 +39,36 @@ func TestAFailureIsShownOnEveryView(t *testing.T) {
 	}
 	w.refused(41822, aggregator.Refusal{Asked: 1 << 30, PerBank: 2 << 20, Banks: 64, BankBytes: 3 << 20, Largest: 1 << 20}, aggregator.L1)
 	w.pass(time.Second)
-	if got := w.text(t, 120, 40); !strings.Contains(got, "OUT OF MEMORY L1 · pid 41822 · asked 2.00 MiB/bank, largest free 1.00 MiB") {
+	if got := w.text(t, 120, 40); !strings.Contains(got, "OUT OF MEMORY L1 · pid 41822 python3 serve.py --mode… · requested 2.00 MiB/bank, largest free 1.00 MiB") {
+		t.Error(got)
+	}
+}
+
+// Whose it is stands before what it was, also when the process is forgotten.
+func TestAFailureKeepsTheNameOfItsProcess(t *testing.T) {
+	w := newWorld(1)
+	w.view(settings{})
+	w.begins(7, "/usr/bin/python train.py --model llama-70b", w.chips, false)
+	w.refused(7, aggregator.Refusal{Asked: 128 * mib, PerBank: 2 * mib, BankBytes: 3 * mib, Largest: mib}, aggregator.L1Small)
+	w.pass(time.Second)
+	w.publish(aggregator.Event{Kind: aggregator.ProcessExit, PID: 7})
+	w.pass(time.Second)
+	d := w.data()
+	d.snapshot = &aggregator.Snapshot{Time: w.time}
+	w.frame.update(d, w.wall)
+	for width, want := range map[int]string{
+		200: "12:03:11 OUT OF MEMORY L1_SMALL · pid 7 python train.py --model… · requested 2.00 MiB/bank, largest free 1.00 MiB ",
+		100: "12:03:11 OUT OF MEMORY L1_SMALL · pid 7 python train.py --model… · requested 2.00 MiB/bank ",
+		80:  "12:03:11 OUT OF MEMORY L1_SMALL · pid 7 python trai… · 2.00 MiB/bank ",
+		60:  "12:03:11 OUT OF MEMORY L1_SMALL · pid 7 python trai… ",
+		45:  "12:03:11 OUT OF MEMORY L1_SMALL ",
+	} {
+		if got := strings.Split(w.text(t, width, 30), "\n")[1]; !strings.HasPrefix(got, " "+want) {
+			t.Errorf("%d: %q, want %q", width, got, want)
+		}
+	}
+	w.press("!")
+	if got := w.text(t, 120, 30); !strings.Contains(got, "7 python train.py --model llama-70b") {
 		t.Error(got)
 	}
 }
