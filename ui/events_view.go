@@ -262,11 +262,11 @@ func (e *events) detail(r *eventRow) []text.Line {
 		out = append(out, widget.Pair("chips", text.Plain.Line(e.chipsOf(r))))
 	}
 	if r.kind == logOutOfMemory {
-		asked := text.GlyphSet(e.settings.ASCII).Unknown
+		requested := text.GlyphSet(e.settings.ASCII).Unknown
 		if r.size > 0 {
-			asked = text.Digits(r.size) + " bytes of " + r.memory.String() + " on each chip"
+			requested = text.Digits(r.size) + " bytes of " + r.memory.String() + " on each chip"
 		}
-		out = append(out, widget.Pair("asked for", text.Plain.Line(asked)))
+		out = append(out, widget.Pair("requested", text.Plain.Line(requested)))
 	}
 	if r.kind < logKernelLoad && !r.unknown {
 		where := " on each chip"
@@ -337,7 +337,7 @@ func (e *events) Compose(w, h int) widget.Picture {
 		e.Note = "following"
 	}
 	if e.missed > 0 {
-		e.Note = text.Digits(e.missed) + " went by unseen  " + e.Note
+		e.Note = text.Digits(e.missed) + " events not shown  " + e.Note
 	}
 	return e.Table.Compose(w, h)
 }

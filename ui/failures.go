@@ -213,7 +213,7 @@ func (f *frame) explain(l *failure) (lines []text.Line) {
 	add := func(name, value string) { lines = append(lines, widget.Pair(name, text.Plain.Line(value))) }
 	add("process", strings.TrimSpace(fmt.Sprintf("%d %s", l.pid, text.Command(l.command, o.ASCII))))
 	if r.PerBank > 0 {
-		add("asked for", text.Digits(r.PerBank)+" bytes in each bank")
+		add("requested", text.Digits(r.PerBank)+" bytes in each bank")
 	}
 	if r.BankBytes > 0 {
 		add("a bank has", fmt.Sprintf("%s bytes, %s of them free, the largest free block %s", text.Digits(r.BankBytes), text.Digits(r.Free), text.Digits(r.Largest)))

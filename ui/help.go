@@ -13,6 +13,7 @@ func signs(o settings) []widget.Binding {
 		{Key: "reserved", Does: "bytes taken from the free pool, all banks, padding included"},
 		{Key: programsTitle, Does: "circular and dataflow buffers, scratchpads"},
 		{Key: g.Peak, Does: "the highest use so far"},
+		{Key: g.About, Does: "about: it may be too low or too high"},
 		{Key: "+  !", Does: "75 % full, 90 % full"},
 		{Key: g.Unknown, Does: "not known, or not there"},
 		{Key: "-", Does: "the chip has no such memory"},
@@ -20,6 +21,16 @@ func signs(o settings) []widget.Binding {
 		{Key: "L U R O", Does: "not exact: attached late; unmatched free; missed free; inconsistent events"},
 		{Key: "S T", Does: "sampled; only the runtime's own totals are known"},
 		{Key: inexactMark, Does: "not exact for another reason: :reasons has all"},
+	}
+}
+
+// columnsHelp explains the columns whose titles do not say it.
+func columnsHelp() []widget.Binding {
+	return []widget.Binding{
+		{Key: "SINCE", Does: "how long ago the process was first seen"},
+		{Key: "ALLOCS", Does: "how many buffers it has allocated since it was first seen"},
+		{Key: "FREES", Does: "how many buffers it has freed since it was first seen"},
+		{Key: "HOLDS", Does: "the devices that the process has open: N is /dev/tenstorrent/N"},
 	}
 }
 
@@ -36,7 +47,8 @@ func (f *frame) helpLines(h int) []text.Line {
 	moves := []widget.Binding{{Key: "arrows, hjkl", Does: "move; also PgUp PgDn Home End g G, mouse"}}
 	here := section("in this view", append(moves, f.pages[f.current].Bindings()...), text.Key)
 	everywhere := section("everywhere", f.bindings(), text.Key)
-	marks := section("signs", signs(f.settings), text.Strong)
+	marks := append(section("signs", signs(f.settings), text.Strong), nil)
+	marks = append(marks, section("columns", columnsHelp(), text.Strong)...)
 	_, _, w, _ := f.GetRect()
 	all := append(append(append(append(here, nil), everywhere...), nil), marks...)
 	if two := text.Beside(append(append(here, nil), marks...), everywhere); len(all)+2 > h && text.Widest(two)+4 <= w {

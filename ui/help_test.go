@@ -16,7 +16,7 @@ func TestHelpIsWholeOnANarrowScreen(t *testing.T) {
 		seen += w.text(t, 60, 15)
 		w.press("j")
 	}
-	for _, b := range slices.Concat(w.frame.pages[overviewPage].Bindings(), w.frame.bindings(), signs(settings{})) {
+	for _, b := range slices.Concat(w.frame.pages[overviewPage].Bindings(), w.frame.bindings(), signs(settings{}), columnsHelp()) {
 		for word := range strings.FieldsSeq(b.Does) {
 			if !strings.Contains(seen, word) {
 				t.Errorf("no %q of %q in the help", word, b.Does)

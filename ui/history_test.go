@@ -223,7 +223,7 @@ func TestHistoryHasWhatCameAndWentBetweenTwoLooks(t *testing.T) {
 		t.Errorf("the highest is %d", highest)
 	}
 	got := w.text(t, 120, 40)
-	if at := strings.Index(got, "L1 by process"); at < 0 || !strings.Contains(strings.SplitAfter(got[at:], "\n")[0], "between looks") {
+	if at := strings.Index(got, "L1 by process"); at < 0 || !strings.Contains(strings.SplitAfter(got[at:], "\n")[0], "peak between samples") {
 		t.Errorf("no such title:\n%s", got)
 	}
 	// A chip that was in use before has peaks of any time.

@@ -148,7 +148,7 @@ func (v *mapView) whatCell(b *block) text.Line {
 	g, o := text.GlyphSet(v.settings.ASCII), v.settings
 	switch {
 	case b.buffer != nil:
-		return text.Plain.Line(b.buffer.what(g) + ", " + asked(b.buffer, o))
+		return text.Plain.Line(b.buffer.what(g) + ", " + requested(b.buffer, o))
 	case len(b.programs) == 1:
 		return v.operationCell(b.programs[0].Operation, 60)
 	case len(b.programs) > 1:
@@ -161,9 +161,9 @@ func (v *mapView) whatCell(b *block) text.Line {
 	return nil
 }
 
-// asked is the requested size of a buffer, on all banks of a chip.
-func asked(r *bufferRow, o settings) string {
-	return bytesCell(r.Size, o).String() + " asked for"
+// requested is the requested size of a buffer, on all banks of a chip.
+func requested(r *bufferRow, o settings) string {
+	return bytesCell(r.Size, o).String() + " requested"
 }
 
 func (v *mapView) detail(b *block) []text.Line {

@@ -36,7 +36,7 @@ func TestFailedAllocationsAreMarked(t *testing.T) {
 	}
 	w.press("6fOUT_OF<Enter><Enter>")
 	got = w.text(t, 120, 40)
-	for _, want := range []string{"events 3 (of 3", "768.0 MiB", "asked for   805,306,368 bytes of DRAM on each chip", "each bank needs to store 67108864 B"} {
+	for _, want := range []string{"events 3 (of 3", "768.0 MiB", "requested   805,306,368 bytes of DRAM on each chip", "each bank needs to store 67108864 B"} {
 		if !strings.Contains(got, want) {
 			t.Errorf("no %q in:\n%s", want, got)
 		}

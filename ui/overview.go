@@ -323,7 +323,7 @@ func (v *overview) Bindings() []widget.Binding {
 		{Key: "t", Does: "the charts of the process, or of the chip", Brief: "charts", Runes: "t", Do: func(rune) { v.charts() }},
 		{Key: "b", Does: "set a baseline: how much of a memory processes gain from now on", Runes: "b", Do: func(rune) { v.rebase() }},
 		{Key: "v", Does: "the memory of charts and grid: DRAM, L1, ...", Brief: "memory", Runes: "v", Do: func(rune) { v.nextMemory() }},
-		{Key: "z", Does: "chips: as they fit, a row each, alike ones in a row, a grid", Brief: "chips", Runes: "z", Do: func(rune) { v.nextChipMode() }},
+		{Key: "z", Does: "the next way to show chips: what fits; a row each; equal ones share a row; a grid of percentages", Brief: "chips", Runes: "z", Do: func(rune) { v.nextChipMode() }},
 		{Key: "s", Does: "sort the processes by the next column", Brief: "sort", Runes: "s", Do: func(rune) { v.sortBy(1) }},
 		{Key: "<  >", Does: "sort by the column to the left, to the right", Runes: "<>", Do: func(r rune) {
 			if r == '<' {

@@ -157,7 +157,7 @@ func (v *overview) stacked(m metric, w, h int) []text.Line {
 	layers = append(layers, l)
 	var others text.Line
 	if slices.ContainsFunc(rest, func(n uint64) bool { return n > 0 }) {
-		name := " between looks" // a chip's peak is known then, but not whose it was
+		name := " peak between samples" // a chip's peak is known then, but not whose it was
 		if more {
 			name = " others"
 		}

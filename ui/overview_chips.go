@@ -23,7 +23,7 @@ const (
 	numChipModes
 )
 
-var chipModeNames = [numChipModes]string{"chips: as they fit", "chips: a row each", "chips: alike ones in a row", "chips: a grid"}
+var chipModeNames = [numChipModes]string{"chips: what fits", "chips: a row each", "chips: equal ones share a row", "chips: a grid of percentages"}
 
 // nextChipMode goes on to the next way to show the chips.
 func (v *overview) nextChipMode() {

@@ -466,7 +466,7 @@ func bufferDetail(s *state, r *bufferRow) []text.Line {
 	}
 	out := []text.Line{
 		widget.Pair("what", text.Strong.Line(r.Memory.String()+" buffer, "+r.what(g)+", at "+text.Hex(r.Address)+" of each bank")),
-		widget.Pair("asked for", text.Plain.Line(text.Digits(r.Size)+" bytes on each chip, in pages of "+text.Digits(r.PageSize))),
+		widget.Pair("requested", text.Plain.Line(text.Digits(r.Size)+" bytes on each chip, in pages of "+text.Digits(r.PageSize))),
 		widget.Pair("reserved", reserved),
 		widget.Pair("process", text.Plain.Line(fmt.Sprintf("%d  %s", r.process.PID, r.name))),
 		widget.Pair("since", since),
