@@ -24,6 +24,8 @@ type Log struct {
 	// failures are the newest allocations that failed, of so many.
 	failures []failure
 	failed   uint64
+	// refused is how many allocations failed, those that failed alike in a row each.
+	refused uint64
 	// floor is the number of the first entry that counts, round how often there was another.
 	floor uint64
 	round atomic.Uint64
@@ -290,7 +292,7 @@ func (l *Log) KernelChange(c aggregator.KernelChange) {
 func (l *Log) reset() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.floor, l.marks, l.failures = l.next, nil, nil
+	l.floor, l.marks, l.failures, l.refused = l.next, nil, nil, 0
 	l.round.Add(1)
 }
 

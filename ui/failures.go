@@ -15,10 +15,12 @@ import (
 type failure struct {
 	// number of the failure, from 1 on.
 	number, count uint64
-	time          uint64
-	pid           uint32
-	memory        aggregator.Memory
-	refusal       aggregator.Refusal
+	// total is how many allocations have failed up to the last of these.
+	total   uint64
+	time    uint64
+	pid     uint32
+	memory  aggregator.Memory
+	refusal aggregator.Refusal
 	// command of the process, which may have ended since.
 	command string
 	// explanation says who held the memory at that moment; empty where it was not asked for in time.
@@ -33,15 +35,17 @@ const sameFailure = 1e9
 
 // fail takes a failure down. It is called with the lock held.
 func (l *Log) fail(e *aggregator.Event) (number uint64, fresh bool) {
+	l.refused++
 	if n := len(l.failures); n > 0 {
 		last := &l.failures[n-1]
 		if last.pid == e.PID && last.memory == e.Memory && last.refusal.Clash == e.Refusal.Clash && e.Time-last.time < sameFailure {
 			last.count++
+			last.total = l.refused
 			return last.number, false
 		}
 	}
 	l.failed++
-	f := failure{number: l.failed, count: 1, time: e.Time, pid: e.PID, memory: e.Memory, refusal: *e.Refusal}
+	f := failure{number: l.failed, count: 1, total: l.refused, time: e.Time, pid: e.PID, memory: e.Memory, refusal: *e.Refusal}
 	f.refusal.Message = short(f.refusal.Message)
 	if len(l.failures) == maxFailures {
 		l.failures = l.failures[1:]
@@ -170,7 +174,7 @@ func (f *frame) why() {
 	f.read = list[0].number
 	p := &widget.Pager{Title: "why it failed", Toggle: '!'}
 	if n := len(list); n > 1 {
-		p.Title = fmt.Sprintf("why they failed: the last %d of %s", n, text.Digits(list[0].number))
+		p.Title = fmt.Sprintf("why %s allocations failed", text.Digits(list[0].total))
 	}
 	for i := range list {
 		if i > 0 {

@@ -30,7 +30,7 @@ func TestAFailureIsShownOnEveryView(t *testing.T) {
 		t.Error(got)
 	}
 	w.press("!")
-	if got := w.text(t, 120, 40); !strings.Contains(got, "─ why they failed: the last 2 of 2 ─") || !strings.Contains(got, "static circular buffer region ends at 438784") {
+	if got := w.text(t, 120, 40); !strings.Contains(got, "─ why 4 allocations failed ─") || !strings.Contains(got, "static circular buffer region ends at 438784") {
 		t.Error(got)
 	}
 	w.press("<Esc>")
@@ -96,7 +96,7 @@ func TestEachFailureHasItsReason(t *testing.T) {
 	w.press("!")
 	got := w.text(t, 80, 24)
 	newest, oldest := strings.Index(got, "in loop.py:67"), strings.Index(got, "the first")
-	if newest < 0 || oldest < newest || !strings.Contains(got, `held by \x1b[2Jevil`) || !strings.Contains(got, "why they failed: the last 2 of 2") ||
+	if newest < 0 || oldest < newest || !strings.Contains(got, `held by \x1b[2Jevil`) || !strings.Contains(got, "why 3 allocations failed") ||
 		strings.Count(got, "out of DRAM") != 2 || !strings.Contains(got, "out of DRAM, 2 times") {
 		t.Error(got)
 	}
