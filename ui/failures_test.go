@@ -34,7 +34,7 @@ func TestAFailureIsShownOnEveryView(t *testing.T) {
 		t.Error(got)
 	}
 	w.press("<Esc>")
-	if got := w.text(t, 120, 40); strings.Contains(got, "CLASH") || strings.Contains(got, "why they failed") {
+	if got := w.text(t, 120, 40); strings.Contains(got, "CLASH") || strings.Contains(got, "allocations failed ─") {
 		t.Errorf("it stays, although it was read:\n%s", got)
 	}
 	w.refused(41822, aggregator.Refusal{Asked: 1 << 30, PerBank: 2 << 20, Banks: 64, BankBytes: 3 << 20, Largest: 1 << 20}, aggregator.L1)

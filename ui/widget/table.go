@@ -429,7 +429,7 @@ func (t *Table[R, K]) Bindings() []Binding {
 		}
 	}
 	list := []Binding{
-		{Key: "enter", Does: "all of the selected row, or not", Brief: "detail", Keys: []tcell.Key{tcell.KeyEnter}, Do: func(rune) { t.enter() }},
+		{Key: "enter", Does: "all of the selected row; again: what found no room", Brief: "detail", Keys: []tcell.Key{tcell.KeyEnter}, Do: func(rune) { t.enter() }},
 	}
 	if t.whole != nil {
 		list = append(list, Binding{Key: "esc", Does: "close the detail", Keys: []tcell.Key{tcell.KeyEsc}, Do: func(rune) { t.CloseDetail() }})
