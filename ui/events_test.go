@@ -54,3 +54,14 @@ func TestAFilterWhileLookingBack(t *testing.T) {
 	w.typed("<Esc>")
 	wants("ALLOC")
 }
+
+// Events that came faster than they were read are counted.
+func TestEventsThatAreNotShownAreCounted(t *testing.T) {
+	w := busy(1)
+	w.press("6")
+	w.text(t, 120, 40)
+	w.frame.pages[eventsPage].(*events).missed = 1234
+	if got := w.text(t, 120, 40); !strings.Contains(got, "1,234 events not shown  following") {
+		t.Error(got)
+	}
+}

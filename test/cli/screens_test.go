@@ -156,7 +156,7 @@ func TestScreensShowTheNumbersOfStatus(t *testing.T) {
 	pid := fmt.Sprint(w.PID())
 	p := shown(t, 220, 50, "-p", pid)
 	beside := begin(t, call{args: []string{"status", "--json", "--every", "50ms", "-p", pid}})
-	p.shows("no process uses the runtime yet", "1 overview")
+	p.shows("process "+pid+" does not use the runtime yet: waiting", "1 overview")
 	beside.err.await(t, "waiting")
 	send(t, w, "go")
 	m := await(t, w, rig.EventRest)

@@ -30,7 +30,7 @@ func TestPanels(t *testing.T) {
 		{"NO_COLOR=1", false, func(_ io.Writer, s *session) { s.signal(os.Interrupt) }},
 	} {
 		keys, screen, tty := terminal(t)
-		s := begin(t, call{tty: tty, args: []string{"-p", pid}, env: environ("TERM=xterm-256color", "LC_ALL=C.UTF-8", "COLORTERM", c.noColor)})
+		s := begin(t, call{tty: tty, args: []string{"-p", pid}, env: environ("XDG_CONFIG_HOME="+t.TempDir(), "TERM=xterm-256color", "LC_ALL=C.UTF-8", "COLORTERM", c.noColor)})
 		screen.await(t, "python") // the process is in the table
 		c.end(keys, s)
 		s.ends(fine)
