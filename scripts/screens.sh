@@ -74,7 +74,7 @@ picture help "everywhere" '?'
 tmux -L "$socket" send-keys '?' 1
 touch "$config/fail"
 await "L1 CLASH"
-picture why "why they failed" '!'
+picture why "allocations failed ─" '!'
 tmux -L "$socket" send-keys Escape q
 cd "$config"
 ./picture -columns 120 overview chip charts map-l1 sites why >"$OLDPWD/docs/pictures/tour.svg"
