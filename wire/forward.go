@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -19,6 +20,8 @@ type ForwarderOptions struct {
 	Path string
 	// Size of the server's records; 0 to ask it.
 	Size Size
+	// Accounts are those whose changes are sent. They are read in Event and Batch only.
+	Accounts *aggregator.Aggregator
 	// Wall turns CLOCK_MONOTONIC ns into the time of day.
 	Wall func(monotonic uint64) time.Time
 	// Journal is the file that lists what was sent to the server. Without one,
@@ -33,7 +36,7 @@ type ForwarderOptions struct {
 // Forwarder sends every change to a server, in order. It keeps the live objects: a
 // server that starts later, restarts or was too slow is sent all of them.
 //
-// Its methods Events, Change, CBChange, KernelChange, Batch and Place never wait
+// Its methods Events, Event, Change, CBChange, KernelChange and Batch never wait
 // for the server. They must not run at the same time.
 type Forwarder struct {
 	o       ForwarderOptions
@@ -47,12 +50,16 @@ type Forwarder struct {
 	live    liveObjects
 	queue   []change
 	behind  bool // the live objects have to be compared with what was sent
-	unsent  bool // nothing was sent yet, so nothing can be dropped
+	resync  bool // behind, but not because of a full queue: changes until then are not dropped ones
 	up      bool
 	exiting map[uint32]bool
 	// opened are processes with a device that opened in this batch.
 	opened map[uint32]bool
 	counts ForwarderStatistics
+
+	// restored: a state was applied last, at stateAt. Both are the callers' own.
+	restored bool
+	stateAt  uint64
 
 	// What follows is the sender's own.
 	onServer map[*object]struct{}
@@ -101,22 +108,28 @@ type bufferName struct {
 	address uint64
 }
 
+// cbName is all that a server can know of a circular buffer: those of one name stand for
+// each other.
 type cbName struct {
-	cb   *aggregator.CircularBuffer
-	chip aggregator.Chip
+	pid            uint32
+	program        uint64
+	chip           aggregator.Chip
+	address, bytes uint64
 }
 
+// kernelName names a binary, of which a program has no other on a chip.
 type kernelName struct {
-	pid     uint32
-	program uint64
-	kernel  *aggregator.Kernel
-	chip    aggregator.Chip
+	pid             uint32
+	program         uint64
+	chip            aggregator.Chip
+	kernel          uint64
+	processor, hash string
 }
 
-// alive is all that there is, by the accounts' names.
+// liveObjects is all that there is, by names that a state keeps.
 type liveObjects struct {
 	buffers map[bufferName]*object
-	cbs     map[cbName]*object
+	cbs     map[cbName][]*object
 	kernels map[kernelName]*object
 	// numbers of processes, and the last one.
 	numbers map[uint32]uint64
@@ -140,14 +153,14 @@ func NewForwarder(o ForwarderOptions) (*Forwarder, error) {
 	f := &Forwarder{
 		o: o, done: make(chan struct{}), wake: make(chan struct{}, 1), closing: make(chan struct{}),
 		live: liveObjects{
-			buffers: map[bufferName]*object{}, cbs: map[cbName]*object{}, kernels: map[kernelName]*object{},
-			numbers: map[uint32]uint64{}, unplaced: map[uint32]int{},
+			numbers: map[uint32]uint64{},
 			// Without a journal it is unknown which numbers an earlier forwarder used; this makes a repetition unlikely.
 			number: uint64(time.Now().UnixNano()) % (1 << 16), id: uint64(time.Now().UnixNano()),
 		},
 		exiting: map[uint32]bool{}, opened: map[uint32]bool{},
 		onServer: map[*object]struct{}{}, base: map[int32]uint64{}, reported: map[string]bool{},
 	}
+	f.live.forget()
 	journal, left, err := openJournal(o.Journal)
 	if err != nil {
 		return nil, fmt.Errorf("forwarding to %s: %w", o.Path, err)
@@ -197,47 +210,133 @@ func (f *Forwarder) Events(events []aggregator.Event) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for i := range events {
-		switch e := &events[i]; e.Kind {
-		case aggregator.ProcessExit:
+		if e := &events[i]; e.Kind == aggregator.ProcessExit {
 			f.exiting[e.PID] = true
-		case aggregator.DeviceOpen:
-			if f.live.unplaced[e.PID] > 0 {
-				f.opened[e.PID] = true
-			}
 		}
 	}
 }
 
-// Batch has to be called after the aggregator has applied events. Buffers returns a
-// process's live buffers; it is called where chips became known later than buffers.
-func (f *Forwarder) Batch(buffers func(pid uint32) []aggregator.BufferSnapshot) {
+// Event has to be called with each event before the aggregator applies it.
+func (f *Forwarder) Event(e *aggregator.Event) {
+	f.applied()
+	switch e.Kind {
+	case aggregator.DeviceOpen:
+		if f.live.unplaced[e.PID] > 0 {
+			f.opened[e.PID] = true
+		}
+	case aggregator.StateEnd:
+		f.restored, f.stateAt = true, e.Time
+	}
+}
+
+// applied finishes the last event, which the accounts have applied by now.
+func (f *Forwarder) applied() {
+	if f.restored {
+		f.restored = false
+		f.restore()
+	}
+}
+
+// restore takes over the live objects of a state, which no changes came of. Those that were
+// live before stay what they were; the sender compares the others with what was sent.
+func (f *Forwarder) restore() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	before, running := f.live, map[uint32]bool{}
+	f.live.forget()
+	for _, p := range f.o.Accounts.Snapshot().Processes {
+		running[p.PID] = true
+		for _, b := range f.o.Accounts.Buffers(p.PID) {
+			name := bufferName{p.PID, b.ID}
+			old := before.buffers[name]
+			if old != nil && old.isBuffer(&b) {
+				delete(before.buffers, name)
+				f.live.addBuffer(name, old)
+				continue
+			}
+			f.addBuffer(p.PID, &b, b.Chips, cmp.Or(b.Since, f.stateAt))
+		}
+		for _, program := range f.o.Accounts.Programs(p.PID) {
+			f.restoreProgram(p.PID, &program, &before)
+		}
+	}
+	for o := range before.all {
+		o.gone, o.exited = true, !running[o.pid] || f.exiting[o.pid]
+	}
+	maps.DeleteFunc(f.live.numbers, func(pid uint32, _ uint64) bool { return !running[pid] })
+	f.behind, f.resync = true, true
+	f.wakeSender()
+}
+
+func (f *Forwarder) restoreProgram(pid uint32, program *aggregator.ProgramSnapshot, before *liveObjects) {
+	at := cmp.Or(program.Since, f.stateAt)
+	for i := range program.Placed {
+		placed := &program.Placed[i]
+		if placed.Kind == aggregator.GlobalCircular {
+			continue // a part of a buffer
+		}
+		name := nameCB(pid, program.ID, placed.Chip, &placed.CircularBuffer)
+		if o := before.takeCB(name); o != nil {
+			f.live.cbs[name] = append(f.live.cbs[name], o)
+			continue
+		}
+		f.addCB(name, at)
+	}
+	for _, chip := range program.Loaded {
+		for _, k := range program.Kernels {
+			name := nameKernel(pid, program.ID, chip, k)
+			old := before.kernels[name]
+			if old != nil && old.isKernel(k) {
+				delete(before.kernels, name)
+				f.live.kernels[name] = old
+				continue
+			}
+			f.addKernel(name, k, at)
+		}
+	}
+}
+
+// isBuffer is whether a server has a buffer right already, if it has this object under its name.
+func (o *object) isBuffer(b *aggregator.BufferSnapshot) bool {
+	// Since is 0 of a buffer that was found; the object has the time of that.
+	return o.size == b.Size && o.memory == uint8(b.Memory) && (b.Since == 0 || o.time == b.Since) && slices.Equal(o.chips, b.Chips)
+}
+
+// isKernel is the same for a binary.
+func (o *object) isKernel(k *aggregator.Kernel) bool {
+	return o.size == k.Bytes && o.memory == uint8(k.Type) && len(o.chips) > 0 == k.Sized
+}
+
+// Batch has to be called after the aggregator has applied events.
+func (f *Forwarder) Batch() {
+	f.applied()
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for pid := range f.exiting {
 		delete(f.live.numbers, pid)
-		delete(f.live.unplaced, pid)
 	}
 	if len(f.exiting) > 0 {
 		clear(f.exiting)
 		f.wakeSender()
 	}
 	for pid := range f.opened {
-		f.place(pid, buffers(pid))
+		f.place(pid, f.o.Accounts.Buffers(pid))
 	}
 	clear(f.opened)
 }
 
+// place sends the buffers of a process whose chips became known after they were allocated.
 func (f *Forwarder) place(pid uint32, list []aggregator.BufferSnapshot) {
 	for _, b := range list {
 		o := f.live.buffers[bufferName{pid, b.ID}]
 		if o == nil || len(o.chips) > 0 || len(b.Chips) == 0 {
 			continue
 		}
-		f.live.unplaced[pid]--
 		// The sender may be looking at the other one.
 		placed := *o
 		placed.chips, placed.sent = b.Chips, false
-		f.live.buffers[bufferName{pid, b.ID}] = &placed
+		f.live.takeBuffer(bufferName{pid, b.ID})
+		f.live.addBuffer(bufferName{pid, b.ID}, &placed)
 		f.enqueue(&placed, false)
 	}
 }
@@ -261,25 +360,9 @@ const addressBits = 47
 func (f *Forwarder) Change(c aggregator.Change) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	name := bufferName{c.PID, c.Buffer.ID}
 	if !c.Freed {
-		o := &object{
-			kind: Alloc, memory: uint8(c.Buffer.Memory), pid: c.PID, size: c.Buffer.Size, time: c.Time, chips: c.Chips,
-			id: f.live.process(c.PID)<<addressBits | c.Buffer.ID&(1<<addressBits-1),
-		}
-		f.live.buffers[name] = o
-		if len(o.chips) == 0 {
-			f.live.unplaced[c.PID]++
-			f.counts.Unplaced++
-		}
-		f.enqueue(o, false)
-		return
-	}
-	if o := f.live.buffers[name]; o != nil {
-		delete(f.live.buffers, name)
-		if len(o.chips) == 0 {
-			f.live.unplaced[c.PID]--
-		}
+		f.enqueue(f.addBuffer(c.PID, &c.Buffer, c.Chips, c.Time), false)
+	} else if o := f.live.takeBuffer(bufferName{c.PID, c.Buffer.ID}); o != nil {
 		f.gone(o)
 	}
 }
@@ -288,17 +371,12 @@ func (f *Forwarder) Change(c aggregator.Change) {
 func (f *Forwarder) CBChange(c aggregator.CBChange) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	name := cbName{c.CB, c.Chip}
-	if c.Freed {
-		if o := f.live.cbs[name]; o != nil {
-			delete(f.live.cbs, name)
-			f.gone(o)
-		}
-		return
+	name := nameCB(c.PID, c.Program, c.Chip, c.CB)
+	if !c.Freed {
+		f.enqueue(f.addCB(name, c.Time), false)
+	} else if o := f.live.takeCB(name); o != nil {
+		f.gone(o)
 	}
-	o := &object{kind: CBAlloc, pid: c.PID, size: c.CB.Bytes(), time: c.Time, chips: []aggregator.Chip{c.Chip}, id: f.live.next()}
-	f.live.cbs[name] = o
-	f.enqueue(o, false)
 }
 
 // KernelChange is aggregator.Aggregator.OnKernelChange: each binary is a kernel to
@@ -306,24 +384,96 @@ func (f *Forwarder) CBChange(c aggregator.CBChange) {
 func (f *Forwarder) KernelChange(c aggregator.KernelChange) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if !c.Kernel.Sized {
-		if !c.Unloaded {
-			f.counts.Unsized++
-		}
-		return
+	name := nameKernel(c.PID, c.Program, c.Chip, c.Kernel)
+	if !c.Unloaded {
+		f.enqueue(f.addKernel(name, c.Kernel, c.Time), false)
+	} else if o := f.live.kernels[name]; o != nil {
+		delete(f.live.kernels, name)
+		f.gone(o)
 	}
-	name := kernelName{c.PID, c.Program, c.Kernel, c.Chip}
-	if c.Unloaded {
-		if o := f.live.kernels[name]; o != nil {
-			delete(f.live.kernels, name)
-			f.gone(o)
-		}
-		return
+}
+
+func (f *Forwarder) addBuffer(pid uint32, b *aggregator.BufferSnapshot, chips []aggregator.Chip, at uint64) *object {
+	o := &object{
+		kind: Alloc, memory: uint8(b.Memory), pid: pid, size: b.Size, time: at, chips: chips,
+		id: f.live.process(pid)<<addressBits | b.ID&(1<<addressBits-1),
 	}
-	o := &object{kind: KernelLoad, memory: uint8(c.Kernel.Type), pid: c.PID, size: c.Kernel.Bytes, time: c.Time,
-		chips: []aggregator.Chip{c.Chip}, id: f.live.next()}
+	if len(chips) == 0 {
+		f.counts.Unplaced++
+	}
+	f.live.addBuffer(bufferName{pid, b.ID}, o)
+	return o
+}
+
+func (f *Forwarder) addCB(name cbName, at uint64) *object {
+	o := &object{kind: CBAlloc, pid: name.pid, size: name.bytes, time: at, chips: []aggregator.Chip{name.chip}, id: f.live.next()}
+	f.live.cbs[name] = append(f.live.cbs[name], o)
+	return o
+}
+
+// addKernel adds a binary; one whose size is not known has no chips, so it is not sent.
+func (f *Forwarder) addKernel(name kernelName, k *aggregator.Kernel, at uint64) *object {
+	o := &object{kind: KernelLoad, memory: uint8(k.Type), pid: name.pid, size: k.Bytes, time: at, id: f.live.next()}
+	if k.Sized {
+		o.chips = []aggregator.Chip{name.chip}
+	} else {
+		f.counts.Unsized++
+	}
 	f.live.kernels[name] = o
-	f.enqueue(o, false)
+	return o
+}
+
+func nameCB(pid uint32, program uint64, chip aggregator.Chip, cb *aggregator.CircularBuffer) cbName {
+	return cbName{pid, program, chip, cb.Address, cb.Bytes()}
+}
+
+func nameKernel(pid uint32, program uint64, chip aggregator.Chip, k *aggregator.Kernel) kernelName {
+	return kernelName{pid, program, chip, k.ID, k.Processor, k.Hash}
+}
+
+// forget drops all objects, and keeps the numbers and ids that are in use.
+func (a *liveObjects) forget() {
+	a.buffers, a.cbs, a.kernels = map[bufferName]*object{}, map[cbName][]*object{}, map[kernelName]*object{}
+	a.unplaced = map[uint32]int{}
+}
+
+func (a *liveObjects) addBuffer(name bufferName, o *object) {
+	a.buffers[name] = o
+	if len(o.chips) == 0 {
+		a.unplaced[name.pid]++
+	}
+}
+
+// takeBuffer removes a buffer, and returns it or nil.
+func (a *liveObjects) takeBuffer(name bufferName) *object {
+	o := a.buffers[name]
+	if o == nil {
+		return nil
+	}
+	delete(a.buffers, name)
+	if len(o.chips) == 0 {
+		if a.unplaced[name.pid]--; a.unplaced[name.pid] == 0 {
+			delete(a.unplaced, name.pid)
+		}
+	}
+	return o
+}
+
+// takeCB removes one of the circular buffers of a name, and returns it or nil.
+func (a *liveObjects) takeCB(name cbName) *object {
+	list := a.cbs[name]
+	if len(list) == 0 {
+		return nil
+	}
+	last := len(list) - 1
+	o := list[last]
+	list[last] = nil
+	if last == 0 {
+		delete(a.cbs, name)
+	} else {
+		a.cbs[name] = list[:last]
+	}
+	return o
 }
 
 // next is an id for a circular buffer or a kernel, of which programs have many at
@@ -342,7 +492,7 @@ func (f *Forwarder) enqueue(o *object, freed bool) {
 	switch {
 	case !f.up:
 		return // the live objects are sent when there is a server
-	case f.unsent:
+	case f.resync: // as soon as they are compared
 	case f.behind || len(f.queue) >= f.o.Queue:
 		f.behind = true
 		f.counts.Dropped += uint64(len(o.chips))
@@ -378,13 +528,17 @@ func (f *Forwarder) take(into []change) []change {
 		f.mu.Unlock()
 		return into
 	}
-	f.behind, f.unsent = false, false
+	f.behind, f.resync = false, false
 	for o := range f.onServer {
 		if o.gone {
 			into = append(into, change{o, true})
 		}
 	}
-	into = f.live.missing(into)
+	for o := range f.live.all {
+		if !o.sent {
+			into = append(into, change{o, false})
+		}
+	}
 	f.mu.Unlock()
 	slices.SortFunc(into, func(x, y change) int {
 		if x.freed != y.freed {
@@ -395,24 +549,25 @@ func (f *Forwarder) take(into []change) []change {
 	return into
 }
 
-// missing appends the live objects that were not sent.
-func (a *liveObjects) missing(into []change) []change {
+// all yields every live object.
+func (a *liveObjects) all(yield func(*object) bool) {
 	for _, o := range a.buffers {
-		if !o.sent {
-			into = append(into, change{o, false})
+		if !yield(o) {
+			return
 		}
 	}
-	for _, o := range a.cbs {
-		if !o.sent {
-			into = append(into, change{o, false})
+	for _, list := range a.cbs {
+		for _, o := range list {
+			if !yield(o) {
+				return
+			}
 		}
 	}
 	for _, o := range a.kernels {
-		if !o.sent {
-			into = append(into, change{o, false})
+		if !yield(o) {
+			return
 		}
 	}
-	return into
 }
 
 // run connects, again and again, until the end.

@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -83,6 +84,7 @@ type world struct {
 
 	accounts *aggregator.Aggregator
 	forward  *Forwarder
+	unseen   bool // what happens is not delivered to the forwarder
 	time     uint64
 	buffers  map[uint32][]uint64
 	programs map[uint32][]uint64
@@ -127,6 +129,7 @@ func newWorld(t *testing.T, path string, seed uint64) *world {
 // join starts a forwarder that sends what happens from now on.
 func (w *world) join() {
 	w.t.Helper()
+	w.o.Accounts = w.accounts
 	var err error
 	if w.forward, err = NewForwarder(w.o); err != nil {
 		w.t.Fatal(err)
@@ -158,13 +161,27 @@ func (w *world) spawn() {
 }
 
 func (w *world) apply(list ...aggregator.Event) {
-	w.forward.Events(list)
 	for i := range list {
 		w.time++
 		list[i].Time = w.time
+	}
+	w.deliver(list)
+}
+
+// deliver does what a session does with a batch.
+func (w *world) deliver(list []aggregator.Event) {
+	if w.unseen {
+		for i := range list {
+			w.accounts.Apply(&list[i])
+		}
+		return
+	}
+	w.forward.Events(list)
+	for i := range list {
+		w.forward.Event(&list[i])
 		w.accounts.Apply(&list[i])
 	}
-	w.forward.Batch(w.accounts.Buffers)
+	w.forward.Batch()
 }
 
 // open opens the mesh of all chips, and a device for each chip.
@@ -433,6 +450,172 @@ func TestForwardToServe(t *testing.T) {
 	w.agree(o, limit)
 }
 
+// state is what a recording says of the accounts: nothing in it is theirs.
+func (w *world) state() []aggregator.Event {
+	list := w.accounts.State()
+	for i := range list {
+		if e := &list[i]; e.CB != nil {
+			cb := *e.CB
+			e.CB = &cb
+		} else if e.Kernel != nil {
+			k := *e.Kernel
+			e.Kernel = &k
+		}
+	}
+	return list
+}
+
+// gap has something happen of which only the state after it is known.
+func (w *world) gap(happens func()) (state []aggregator.Event) {
+	seen := w.accounts
+	w.accounts, w.unseen = aggregator.New(), true
+	w.deliver(seen.State())
+	happens()
+	state = w.state()
+	w.accounts, w.unseen = seen, false
+	return state
+}
+
+// end has a process end.
+func (w *world) end(pid uint32) {
+	w.child[pid].Process.Kill()
+	w.child[pid].Wait()
+	w.pids = slices.DeleteFunc(w.pids, func(p uint32) bool { return p == pid })
+	w.apply(aggregator.Event{Kind: aggregator.ProcessExit, PID: pid})
+}
+
+// newWorldOfServe forwards to a server of this package.
+func newWorldOfServe(t *testing.T, seed uint64) (*world, *original) {
+	s := serve(t, ServerOptions{Quiet: true})
+	return newWorld(t, s.path, seed), &original{t: t, path: s.path, size: 144}
+}
+
+// A state replaces the accounts, and no changes say so: the server has what is in it,
+// and from then on what changes.
+func TestStateAfterAGap(t *testing.T) {
+	w, o := newWorldOfServe(t, 15)
+	w.start()
+	w.steps(500)
+	w.agree(o, limit)
+	for range 5 {
+		w.deliver(w.gap(func() { w.steps(300) }))
+		w.agree(o, limit)
+		w.steps(200)
+		w.agree(o, limit)
+	}
+	// Processes end and begin in the gap, and what is queued is not sent yet.
+	w.steps(50)
+	w.deliver(w.gap(func() {
+		w.end(w.pids[0])
+		w.spawn()
+		w.open(w.pids[len(w.pids)-1])
+		w.steps(300)
+	}))
+	w.steps(50)
+	w.agree(o, limit)
+	if st := w.forward.Statistics(); st.Dropped != 0 || st.Connections != 1 {
+		t.Errorf("%+v", st)
+	}
+	// A state can come in pieces, with changes in the same batch before and after it.
+	pid := w.pids[0]
+	alloc := func(buffer uint64) aggregator.Event {
+		return aggregator.Event{Kind: aggregator.Alloc, PID: pid, Device: 100, Buffer: buffer, Size: 1 << 20}
+	}
+	state := w.gap(func() { w.steps(300) })
+	third := len(state) / 3
+	w.deliver(append([]aggregator.Event{alloc(1)}, state[:third]...))
+	w.breakConnection()
+	w.deliver(state[third : 2*third])
+	w.deliver(append(slices.Clone(state[2*third:]), alloc(2), alloc(3), aggregator.Event{Kind: aggregator.Free, PID: pid, Buffer: 2}))
+	w.agree(o, limit)
+}
+
+// A recording begins with a state.
+func TestStateAtTheBeginning(t *testing.T) {
+	w, o := newWorldOfServe(t, 16)
+	w.deliver(w.gap(func() {
+		w.start()
+		w.steps(500)
+	}))
+	if want := w.want(144); want[0].DRAM == 0 || want[0].CB == 0 || want[0].Kernel == 0 {
+		t.Fatalf("the state has %+v", want)
+	}
+	w.agree(o, limit)
+	// The same state again, as the next file of a recording begins with it, sends nothing.
+	before := w.sent(1)
+	w.deliver(w.state())
+	if after := w.sent(0); after != before {
+		t.Errorf("%+v, before the second state %+v", after, before)
+	}
+	w.steps(300)
+	w.agree(o, limit)
+	for len(w.pids) > 0 {
+		w.end(w.pids[0])
+	}
+	w.agree(o, limit)
+}
+
+// A replay that is moved back delivers the state there.
+func TestStateOfBefore(t *testing.T) {
+	w, o := newWorldOfServe(t, 17)
+	w.start()
+	w.steps(300)
+	state := w.state()
+	w.steps(300)
+	w.agree(o, limit)
+	w.deliver(state)
+	w.agree(o, limit)
+	w.steps(300)
+	w.agree(o, limit)
+}
+
+// Of a state that is what there is, nothing is sent. What is in it is freed as before.
+func TestStateOfNoChange(t *testing.T) {
+	w, o := newWorldOfServe(t, 18)
+	w.start()
+	w.steps(500)
+	pid := w.pids[0]
+	w.apply(
+		// Two circular buffers that differ in nothing.
+		aggregator.Event{Kind: aggregator.CBPlaced, PID: pid, Device: 1, Program: 99, CB: &aggregator.CircularBuffer{Size: 64, Ranges: []aggregator.CoreRange{{}}}},
+		aggregator.Event{Kind: aggregator.CBPlaced, PID: pid, Device: 1, Program: 99, CB: &aggregator.CircularBuffer{Size: 64, Ranges: []aggregator.CoreRange{{}}}},
+		// A buffer whose chips and a kernel whose size is not known.
+		aggregator.Event{Kind: aggregator.Alloc, PID: pid, Device: 7777, Buffer: 7777, Size: 10},
+		aggregator.Event{Kind: aggregator.KernelLoaded, PID: pid, Device: 1, Program: 99, Kernel: &aggregator.Kernel{}},
+	)
+	w.agree(o, limit)
+	before := w.sent(0)
+	w.deliver(w.state())
+	w.apply(aggregator.Event{Kind: aggregator.Alloc, PID: pid, Device: 1, Buffer: 8888, Size: 10})
+	w.agree(o, limit) // what a state makes be sent is sent by then
+	if after := w.sent(before.Sent + 1); after.Sent != before.Sent+1 || after.Unplaced != before.Unplaced || after.Unsized != before.Unsized || after.Dropped != 0 {
+		t.Errorf("%+v, before the state %+v", after, before)
+	}
+	w.apply(aggregator.Event{Kind: aggregator.DeviceOpen, PID: pid, Device: 7777, Opened: &aggregator.Opened{Chips: []aggregator.Chip{{Number: 5}}}})
+	w.agree(o, limit)
+	for len(w.pids) > 0 {
+		w.end(w.pids[0])
+	}
+	w.agree(o, limit)
+}
+
+// sent are the counters when all is sent, at least n records.
+func (w *world) sent(n uint64) ForwarderStatistics {
+	w.t.Helper()
+	last := w.forward.Statistics()
+	for deadline := time.Now().Add(limit); ; {
+		time.Sleep(50 * time.Millisecond) // they are counted right after the server can have them
+		st := w.forward.Statistics()
+		if w.forward.idle() && st.Sent >= n && st == last {
+			return st
+		}
+		last = st
+		if time.Now().After(deadline) {
+			w.t.Fatalf("%+v, not %d sent", st, n)
+		}
+	}
+}
+
 // childEnv has the test's program run as a forwarder: socket, journal, PIDs.
 const childEnv = "TT_MEMTRACE_TEST_FORWARD"
 
@@ -451,7 +634,8 @@ func child(path, journal string, pids []string) {
 		pid, _ := strconv.Atoi(s)
 		w.pids = append(w.pids, uint32(pid))
 	}
-	w.o = ForwarderOptions{Path: path, Wall: func(n uint64) time.Time { return time.Unix(1e9, int64(n)) }, Journal: journal, Notice: w.notices.add}
+	w.o = ForwarderOptions{Path: path, Accounts: w.accounts, Wall: func(n uint64) time.Time { return time.Unix(1e9, int64(n)) },
+		Journal: journal, Notice: w.notices.add}
 	var err error
 	if w.forward, err = NewForwarder(w.o); err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -657,6 +841,10 @@ func TestUnsendableObjects(t *testing.T) {
 	if got := w.want(128)[5].DRAM; got != 30 {
 		t.Fatalf("the accounts have %d bytes", got)
 	}
+	w.agree(o, limit)
+	// Both in one batch.
+	w.apply(aggregator.Event{Kind: aggregator.Alloc, PID: pid, Device: 4, Buffer: 5, Size: 40},
+		aggregator.Event{Kind: aggregator.DeviceOpen, PID: pid, Device: 4, Opened: &aggregator.Opened{Chips: []aggregator.Chip{{Number: 6}}}})
 	w.agree(o, limit)
 	w.apply(aggregator.Event{Kind: aggregator.Free, PID: pid, Device: 3, Buffer: 3})
 	w.agree(o, limit)

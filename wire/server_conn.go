@@ -135,7 +135,7 @@ func (f *Forwarder) connect(ctx context.Context, up func(Size)) error {
 		return err
 	}
 	f.mu.Lock()
-	f.up, f.behind, f.unsent = true, true, true
+	f.up, f.behind, f.resync = true, true, true
 	f.counts.Connections++
 	f.counts.Size = s.size
 	f.mu.Unlock()

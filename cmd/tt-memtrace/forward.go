@@ -107,13 +107,12 @@ func (s *sockets) addForwarder(l *live) error {
 	if err != nil {
 		return fmt.Errorf("forwarding to %s: %w", s.forward, err)
 	}
-	f, err := wire.NewForwarder(wire.ForwarderOptions{Path: s.forward, Size: size, Wall: clock(), Journal: journal, Notice: l.notice})
+	f, err := wire.NewForwarder(wire.ForwarderOptions{Path: s.forward, Size: size, Accounts: l.Accounts(), Wall: clock(), Journal: journal, Notice: l.notice})
 	if err != nil {
 		return err
 	}
 	l.AddSink(session.Sink{
-		Events: f.Events, Change: f.Change, CB: f.CBChange, Kernel: f.KernelChange,
-		Batch: func() { f.Batch(l.Accounts().Buffers) },
+		Events: f.Events, Event: f.Event, Change: f.Change, CB: f.CBChange, Kernel: f.KernelChange, Batch: f.Batch,
 		Close: func() error {
 			err := f.Close()
 			l.notice(forwarded(s.forward, f.Statistics()))

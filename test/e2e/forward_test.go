@@ -9,7 +9,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strconv"
-	"sync"
 	"testing"
 	"time"
 
@@ -117,24 +116,23 @@ func startForwarding(t *testing.T, o tracer.Options, s *server) *forwarding {
 	t.Helper()
 	f := &forwarding{server: s}
 	began := time.Now()
-	var err error
-	f.forward, err = wire.NewForwarder(wire.ForwarderOptions{
-		Path: s.path, Journal: filepath.Join(t.TempDir(), "journal"), Notice: func(s string) { t.Log(s) },
-		Wall: func(ns uint64) time.Time { return began },
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { f.forward.Close() })
-	var once sync.Once
-	f.trace = start(t, o, func(events []aggregator.Event, apply func()) {
-		once.Do(func() {
-			a := f.accounts
-			a.OnChange, a.OnCBChange, a.OnKernelChange = f.forward.Change, f.forward.CBChange, f.forward.KernelChange
+	f.trace = startWith(t, o, func(tr *trace) {
+		var err error
+		f.forward, err = wire.NewForwarder(wire.ForwarderOptions{
+			Path: s.path, Journal: filepath.Join(t.TempDir(), "journal"), Notice: func(s string) { t.Log(s) },
+			Accounts: tr.accounts, Wall: func(ns uint64) time.Time { return began },
 		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { f.forward.Close() })
+		a := tr.accounts
+		a.OnChange, a.OnCBChange, a.OnKernelChange = f.forward.Change, f.forward.CBChange, f.forward.KernelChange
+		tr.event = f.forward.Event
+	}, func(events []aggregator.Event, apply func()) {
 		f.forward.Events(events)
 		apply()
-		f.forward.Batch(f.accounts.Buffers)
+		f.forward.Batch()
 	})
 	return f
 }
