@@ -107,7 +107,7 @@ func (s *sockets) addForwarder(l *live) error {
 	if err != nil {
 		return fmt.Errorf("forwarding to %s: %w", s.forward, err)
 	}
-	f, err := wire.NewForwarder(wire.ForwarderOptions{Path: s.forward, Size: size, Accounts: l.Accounts(), Wall: clock(), Journal: journal, Notice: l.notice})
+	f, err := wire.NewForwarder(wire.ForwarderOptions{Path: s.forward, Size: size, Accounts: l.Accounts(), Wall: l.Wall, Journal: journal, Notice: l.notice})
 	if err != nil {
 		return err
 	}
