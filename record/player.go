@@ -56,6 +56,8 @@ type Player struct {
 	rewind bool
 	// returns is how often that was asked for, shown is the latest present that was given out since.
 	returns, shown uint64
+	// current is the header of the recording that is read now.
+	current Header
 	// missing are the events to deliver between two recordings, as what was between them is missing.
 	missing []aggregator.Event
 	last    uint64
@@ -97,10 +99,10 @@ func (p *Player) next() error {
 	if err != nil {
 		return fmt.Errorf("reading %s: %w", p.name(), err)
 	}
-	if p.begun > 1 {
-		if err := p.follow(r.Header()); err != nil {
-			return err
-		}
+	if p.begun == 1 {
+		p.current = *r.Header()
+	} else if err := p.follow(r.Header()); err != nil {
+		return err
 	}
 	p.reader = r
 	if p.header == nil {
@@ -115,7 +117,8 @@ func (p *Player) next() error {
 
 // follow handles that a recording does not go on where the one before it ends: what is between is missing.
 func (p *Player) follow(h *Header) error {
-	how := h.after(p.reader.Header())
+	how := h.after(&p.current)
+	p.current = *h
 	if how == goesOn {
 		return nil
 	}
@@ -370,6 +373,17 @@ func (p *Player) Run(ctx context.Context, ready func(), deliver func([]aggregato
 	if p.opts.Skip && p.opts.Seek > 0 {
 		before = aggregator.New()
 	}
+	between := func() {
+		if before == nil && len(p.missing) > 0 {
+			deliver(p.missing)
+		}
+		for i := range p.missing {
+			if before != nil {
+				before.Apply(&p.missing[i])
+			}
+		}
+		p.missing = nil
+	}
 	for ctx.Err() == nil {
 		if to, again, err := p.rewound(); err != nil {
 			return err
@@ -377,6 +391,12 @@ func (p *Player) Run(ctx context.Context, ready func(), deliver func([]aggregato
 			before, skip = aggregator.New(), to
 		}
 		events, err := p.reader.Next()
+		if h := p.reader.Header(); h.Run != p.current.Run || h.Part != p.current.Part { // a file can be several, one behind the other
+			if err := p.follow(h); err != nil {
+				return err
+			}
+			between()
+		}
 		if before != nil {
 			n := p.upTo(skip, events)
 			for i := range events[:n] {
@@ -410,15 +430,7 @@ func (p *Player) Run(ctx context.Context, ready func(), deliver func([]aggregato
 		}
 		if err != nil && !p.rewinding() {
 			done, err := p.ended(err)
-			if before == nil && len(p.missing) > 0 {
-				deliver(p.missing)
-			}
-			for i := range p.missing {
-				if before != nil {
-					before.Apply(&p.missing[i])
-				}
-			}
-			p.missing = nil
+			between()
 			if done {
 				if before != nil {
 					deliver(p.beginning(before))

@@ -240,6 +240,24 @@ func part(t *testing.T, run, number uint64, began time.Duration, events ...aggre
 	return name
 }
 
+// joined is a file of several recordings, one behind the other.
+func joined(t *testing.T, names ...string) string {
+	t.Helper()
+	var all []byte
+	for _, name := range names {
+		b, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, b...)
+	}
+	name := filepath.Join(t.TempDir(), "all.ttm")
+	if err := os.WriteFile(name, all, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	return name
+}
+
 // Recordings of one host are read in order of time; where one does not go on where the one before it ended, that is marked,
 // and what another run has not is no longer there.
 func TestSeveralRecordings(t *testing.T) {
@@ -286,6 +304,8 @@ func TestSeveralRecordings(t *testing.T) {
 		{"in order", []string{one, two, three}, exitFine, true, map[uint32]uint64{1: 3}},
 		{"as a shell sorts them", []string{three, one, two}, exitFine, true, map[uint32]uint64{1: 3}},
 		{"one is missing", []string{one, three}, exitLost, true, map[uint32]uint64{1: 3}},
+		{"one is missing in a file of both", []string{joined(t, one, three)}, exitLost, true, map[uint32]uint64{1: 3}},
+		{"all in one file", []string{joined(t, one, two, three)}, exitFine, true, map[uint32]uint64{1: 3}},
 		{"of another run", []string{one, two, three, other}, exitLost, true, map[uint32]uint64{2: 1}},
 		{"at the same time", []string{one, two, three, again}, exitFailed, false, nil},
 	} {
