@@ -42,9 +42,23 @@ var tool string
 
 func TestMain(m *testing.M) {
 	remove := fixture.Share()
+	dir, err := journals()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
 	code := program.Main(m, &tool)
+	os.RemoveAll(dir)
 	remove()
 	os.Exit(code)
+}
+
+// journals makes the folder for what forwarders leave behind, as anyone.
+func journals() (dir string, err error) {
+	if dir, err = os.MkdirTemp("", "tt-memtrace-journals-"); err != nil {
+		return "", err
+	}
+	return dir, errors.Join(os.Chmod(dir, 0o777), os.Setenv("RUNTIME_DIRECTORY", dir))
 }
 
 // text is what a program writes, as it comes.
