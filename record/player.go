@@ -192,7 +192,7 @@ type Playback struct {
 func (p *Player) Playback() Playback {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	at := time.Duration(max(p.last, p.shown, p.header.Monotonic) - p.header.Monotonic)
+	at := p.reached()
 	if !p.over && !p.began.IsZero() && p.speed > 0 {
 		at = p.position()
 	}
@@ -271,7 +271,7 @@ func (p *Player) Move(by time.Duration) {
 	}
 	at := p.position()
 	if p.over {
-		at = time.Duration(max(p.last, p.shown, p.header.Monotonic) - p.header.Monotonic)
+		at = p.reached()
 		if by > 0 {
 			return
 		}
@@ -336,6 +336,11 @@ func (p *Player) position() time.Duration {
 		at = min(at, p.opts.Until)
 	}
 	return at
+}
+
+// reached is the position that the replay has got to, where it stands still. It is called with the lock held.
+func (p *Player) reached() time.Duration {
+	return time.Duration(max(p.last, p.shown, p.header.Monotonic) - p.header.Monotonic)
 }
 
 // Wall converts a time of the events into the recording's time of day.

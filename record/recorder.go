@@ -217,7 +217,7 @@ func (r *Recorder) putState(newFile bool) {
 	if gone {
 		r.lose(r.cutBlock()) // the file that it belongs to is gone
 	}
-	r.reportLoss(state[0].Time)
+	r.reportLoss()
 	var blocks []block
 	if gone {
 		blocks = append(file[1:], r.cutBlock()...)
@@ -243,7 +243,7 @@ func (r *Recorder) add(events []aggregator.Event) {
 			}
 			continue
 		}
-		r.reportLoss(events[i].Time)
+		r.reportLoss()
 		r.put(&events[i])
 		if r.events.full() {
 			r.cut()
@@ -253,9 +253,9 @@ func (r *Recorder) add(events []aggregator.Event) {
 
 // reportLoss puts an event that says how many are missing before it, with the time of the first: a replay
 // shows from there on that something is missing.
-func (r *Recorder) reportLoss(at uint64) {
+func (r *Recorder) reportLoss() {
 	if n := r.dropped.events; n > 0 {
-		r.put(&aggregator.Event{Kind: aggregator.Lost, Time: cmp.Or(r.dropped.since, at), Count: n, Anyone: true})
+		r.put(&aggregator.Event{Kind: aggregator.Lost, Time: r.dropped.since, Count: n, Anyone: true})
 		r.reported += n
 		r.dropped = missing{}
 	}
@@ -544,7 +544,7 @@ func (r *Recorder) close() error {
 		r.dropped.add(1, r.needSince)
 		r.lost.Add(1)
 	}
-	r.reportLoss(0)
+	r.reportLoss()
 	if r.file != nil && (r.err == nil || r.files != nil) {
 		for _, b := range append(r.cutBlock(), block{prefix: prefix{kind: endBlock}}) {
 			if err := r.write(b); err != nil {

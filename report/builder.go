@@ -145,7 +145,7 @@ func (b *Builder) Event(e *aggregator.Event) {
 		b.midway, b.begun = b.midway || b.inState && !b.begun, true
 		b.start(e)
 	case aggregator.ProcessExit:
-		b.end(e)
+		b.ending = b.end(e.PID, e.Time)
 	case aggregator.Launched, aggregator.Replayed:
 		if p := b.started[e.PID]; p != nil && e.Count > 0 {
 			p.launched = max(p.launched, e.Time)
@@ -205,22 +205,21 @@ func (b *Builder) applied() {
 	}
 }
 
-// end takes a process out, what it holds is released next.
-func (b *Builder) end(e *aggregator.Event) {
-	p := b.started[e.PID]
-	if p == nil {
-		return
+// end takes a process out, and returns it or nil.
+func (b *Builder) end(pid uint32, at uint64) *process {
+	p := b.started[pid]
+	if p != nil {
+		p.to = at
+		delete(b.started, pid)
+		b.ended = append(b.ended, p)
 	}
-	p.to = e.Time
-	delete(b.started, e.PID)
-	b.ended, b.ending = append(b.ended, p), p
+	return p
 }
 
 func (b *Builder) start(e *aggregator.Event) {
 	p := b.started[e.PID]
 	if p != nil && e.Process != nil && p.info != (aggregator.Process{}) && p.info.Started != e.Process.Started {
-		b.end(e) // another process has its PID
-		p = nil
+		b.ending, p = b.end(e.PID, e.Time), nil // another process has its PID
 	}
 	if p == nil {
 		p = &process{pid: e.PID, from: e.Time}
@@ -325,11 +324,9 @@ func (b *Builder) restore() {
 	b.forget(b.stateAt)
 	s := b.accounts.Snapshot()
 	b.share(s)
-	for pid, p := range b.started { // the events of its end are missing
+	for pid := range b.started {
 		if !slices.ContainsFunc(s.Processes, func(x aggregator.ProcessSnapshot) bool { return x.PID == pid }) {
-			p.to = b.stateAt
-			b.ended = append(b.ended, p)
-			delete(b.started, pid)
+			b.end(pid, b.stateAt) // the events of its end are missing
 		}
 	}
 	for _, c := range s.Chips {
@@ -716,7 +713,7 @@ func deref(t *export.Text) export.Text {
 	return *t
 }
 
-// reportSites adds the sites that not freed and those that allocated most.
+// reportSites adds the sites whose buffers were not freed and those that allocated most.
 func (b *Builder) reportSites(r *Report) {
 	type sum struct {
 		tally

@@ -23,7 +23,7 @@ type Diff struct {
 	AfterSampled  bool `json:"after_sampled,omitempty"`
 	// Peaks that differ.
 	Peaks []PeakDiff `json:"peaks"`
-	// Sites whose not freed (where sampled: live at the last sample) or allocated bytes differ, largest difference first. PIDs are ignored.
+	// Sites of which the bytes not freed (where sampled: live at the last sample), or allocated, differ, largest difference first. PIDs are ignored.
 	Left  []SiteDiff `json:"left"`
 	Churn []SiteDiff `json:"churn"`
 }
@@ -118,20 +118,13 @@ func siteDiffs(a, b *Report, of func(*site) tally) []SiteDiff {
 	slices.SortFunc(list, func(x, y SiteDiff) int {
 		return cmp.Or(cmp.Compare(grown(&y), grown(&x)), cmp.Compare(x.Site, y.Site), cmp.Compare(x.Memory, y.Memory))
 	})
-	if len(list) <= manySites {
-		return list
-	}
-	others := SiteDiff{Memory: list[manySites].Memory}
-	for _, x := range list[manySites:] {
-		if x.Memory != others.Memory {
-			others.Memory = ""
-		}
+	return withOthers(list, func(others, x *SiteDiff) {
+		others.Memory = memoryOf(others.Others, others.Memory, x.Memory)
+		others.Others++
+		others.Site = othersLabel(others.Others)
 		others.BuffersBefore, others.Before = others.BuffersBefore+x.BuffersBefore, others.Before+x.Before
 		others.BuffersAfter, others.After = others.BuffersAfter+x.BuffersAfter, others.After+x.After
-		others.Others++
-	}
-	others.Site = export.Text(plural(others.Others, "other"))
-	return append(list[:manySites], others)
+	})
 }
 
 // JSON writes the difference for machines.

@@ -17,7 +17,7 @@ import (
 type Hosts struct {
 	// Version of this format.
 	Schema int `json:"schema"`
-	// The hosts, those with failures first, then by not freed bytes.
+	// The hosts, those with failures first, then by bytes that were not freed.
 	Hosts []Host `json:"hosts"`
 	// Call sites over all hosts, most bytes first. PIDs are ignored.
 	Left  []HostsSite `json:"left"`
@@ -166,18 +166,12 @@ func mergeSites(reports []*Report, of func(*site) tally) []HostsSite {
 	slices.SortFunc(list, func(x, y HostsSite) int {
 		return cmp.Or(cmp.Compare(y.Bytes, x.Bytes), cmp.Compare(x.Site, y.Site), cmp.Compare(x.Memory, y.Memory))
 	})
-	if len(list) <= manySites {
-		return list
-	}
-	others := HostsSite{Memory: list[manySites].Memory}
-	for _, x := range list[manySites:] {
-		if x.Memory != others.Memory {
-			others.Memory = ""
-		}
-		others.Others, others.Buffers, others.Bytes = others.Others+1, others.Buffers+x.Buffers, others.Bytes+x.Bytes
-	}
-	others.Site = export.Text(plural(others.Others, "other"))
-	return append(list[:manySites], others)
+	return withOthers(list, func(others, x *HostsSite) {
+		others.Memory = memoryOf(others.Others, others.Memory, x.Memory)
+		others.Others++
+		others.Site = othersLabel(others.Others)
+		others.Buffers, others.Bytes = others.Buffers+x.Buffers, others.Bytes+x.Bytes
+	})
 }
 
 // JSON writes the merged report for machines.

@@ -82,11 +82,11 @@ type Process struct {
 	PID     uint32       `json:"pid"`
 	Command *export.Text `json:"command" jsonschema:"nullable"`
 	Release *export.Text `json:"release" jsonschema:"nullable"`
-	// First and last seen; to is null while it runs. ran_before: it can have allocated before tracing began, so that earlier peaks,
-	// and what it freed before, are unknown; absent where it did not run.
+	// First and last seen; to is null while it runs.
 	From float64  `json:"from"`
 	To   *float64 `json:"to" jsonschema:"nullable"`
-
+	// It can have allocated before tracing began, so that earlier peaks, and what it freed before, are unknown; absent where it
+	// did not run then.
 	RanBefore bool `json:"ran_before,omitempty"`
 	// When it launched a program, or replayed a trace, last; null where that was not seen.
 	LastLaunch *float64 `json:"last_launch" jsonschema:"nullable"`

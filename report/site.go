@@ -231,12 +231,30 @@ func most(m map[*site]tally, n int) []Site {
 
 // sum adds one of the sites that a list is too short for.
 func (o *Site) sum(m aggregator.Memory, t tally) {
-	if o.Others == 0 {
-		o.Memory = m.String()
-	} else if o.Memory != m.String() {
-		o.Memory = ""
-	}
+	o.Memory = memoryOf(o.Others, o.Memory, m.String())
 	o.Others, o.Buffers, o.Bytes = o.Others+1, o.Buffers+t.buffers, o.Bytes+t.bytes
+}
+
+// memoryOf is the memory of n sites and another one, empty where they differ.
+func memoryOf(n uint64, memory, other string) string {
+	if n == 0 || memory == other {
+		return other
+	}
+	return ""
+}
+
+func othersLabel(n uint64) export.Text { return export.Text(plural(n, "other")) }
+
+// withOthers is the first of a list, and what sum makes of the rest.
+func withOthers[T any](list []T, sum func(others, x *T)) []T {
+	if len(list) <= manySites {
+		return list
+	}
+	var others T
+	for i := range list[manySites:] {
+		sum(&others, &list[manySites+i])
+	}
+	return append(list[:manySites], others)
 }
 
 // endOf ends a list with the others, where there are any.

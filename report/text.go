@@ -61,7 +61,7 @@ func (s *Site) Label() string {
 	label := ""
 	switch {
 	case s.Others > 0:
-		label = plural(s.Others, "other")
+		label = string(othersLabel(s.Others))
 	case s.Where != nil:
 		label = printable(*s.Where)
 	case s.Size != nil:

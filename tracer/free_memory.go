@@ -36,8 +36,10 @@ func collectLater() {
 	}
 }
 
+func collectAsUsual() { debug.SetGCPercent(usualGCPercent()) }
+
 func freeOSMemory() {
-	debug.SetGCPercent(usualGCPercent())
+	collectAsUsual()
 	debug.FreeOSMemory()
 	_ = unmapProgram() // memory is all that it is about
 }

@@ -20,13 +20,22 @@ const initialPIDNamespace = 0xeffffffc
 // BPF programs name processes by the PIDs of the host, and /proc of a container that
 // has a PID namespace of its own has others: all that is traced would be in no account.
 func checkPIDNamespace() error {
-	st, err := os.Stat("/proc/self/ns/pid")
+	inode, err := namespace("pid")
 	if err != nil {
 		return fmt.Errorf("finding the PID namespace: %w", err)
 	}
-	if st.Sys().(*syscall.Stat_t).Ino != initialPIDNamespace {
+	if inode != initialPIDNamespace {
 		return fmt.Errorf("%w: %w\n"+
 			"start the container with the host's: docker or podman run --pid=host, in Kubernetes hostPID: true", proc.ErrPermission, ErrPIDNamespace)
 	}
 	return nil
+}
+
+// namespace is the inode of this process's namespace of a kind.
+func namespace(kind string) (inode uint64, err error) {
+	st, err := os.Stat("/proc/self/ns/" + kind)
+	if err != nil {
+		return 0, err
+	}
+	return st.Sys().(*syscall.Stat_t).Ino, nil
 }

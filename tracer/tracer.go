@@ -11,7 +11,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"runtime/debug"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -322,7 +321,7 @@ func (t *Tracer) Close() error {
 	t.closed = true
 	t.mu.Unlock()
 	t.freeing.Stop()
-	debug.SetGCPercent(usualGCPercent())
+	collectAsUsual()
 	t.closeReader()
 	for _, a := range t.attached() {
 		t.releaseAll(a)

@@ -3,8 +3,6 @@ package tracer
 import (
 	"errors"
 	"fmt"
-	"os"
-	"syscall"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/features"
@@ -22,11 +20,11 @@ const initialUserNamespace = 0xeffffffd
 
 // userNamespace is the inode of this process's user namespace, or the host's where there is none.
 func userNamespace() uint64 {
-	st, err := os.Stat("/proc/self/ns/user")
+	inode, err := namespace("user")
 	if err != nil {
 		return initialUserNamespace // the host kernel has none, or there is no /proc: other checks say so
 	}
-	return st.Sys().(*syscall.Stat_t).Ino
+	return inode
 }
 
 // InHostNamespaces is whether this process is in the host's user and PID namespaces, so that it can find, and
@@ -38,7 +36,11 @@ func InHostNamespaces() bool {
 // checkUserNamespace says that the capabilities of this process count only in a user namespace of its
 // own, or nil. Whether they do is tried, as a host can delegate BPF to a namespace (BPF tokens).
 func checkUserNamespace() error {
-	return userNamespaceError(userNamespace(), features.HaveMapType(ebpf.RingBuf))
+	namespace := userNamespace()
+	if namespace == initialUserNamespace {
+		return nil // nothing is tried for it
+	}
+	return userNamespaceError(namespace, features.HaveMapType(ebpf.RingBuf))
 }
 
 // userNamespaceError is checkUserNamespace in this namespace, where creating a ring buffer ended so.

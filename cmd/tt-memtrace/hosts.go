@@ -28,11 +28,24 @@ func byHost(files []string) ([]hostFiles, error) {
 	if len(files) < 2 || slices.Contains(files, "-") {
 		return []hostFiles{{files: files}}, nil
 	}
-	all, err := headersOf(files)
-	if err != nil {
-		return nil, err
+	type recording struct {
+		name   string
+		header record.Header
 	}
-	slices.SortStableFunc(all, func(x, y recordingFile) int { return x.header.Began.Compare(y.header.Began) })
+	var all []recording
+	for _, name := range files {
+		f, err := os.Open(name)
+		if err != nil {
+			return nil, fmt.Errorf("opening the recording: %w", err)
+		}
+		r, err := record.NewReader(f)
+		f.Close()
+		if err != nil {
+			return nil, fmt.Errorf("reading %s: %w", name, err)
+		}
+		all = append(all, recording{name, *r.Header()})
+	}
+	slices.SortStableFunc(all, func(x, y recording) int { return x.header.Began.Compare(y.header.Began) })
 	var hosts []hostFiles
 	for _, r := range all {
 		i := slices.IndexFunc(hosts, func(h hostFiles) bool { return h.host == r.header.Host })
@@ -44,49 +57,19 @@ func byHost(files []string) ([]hostFiles, error) {
 	return hosts, nil
 }
 
-// recording is a file and its header.
-type recordingFile struct {
-	name   string
-	header record.Header
-}
-
-func headersOf(files []string) (all []recordingFile, err error) {
-	for _, name := range files {
-		f, err := os.Open(name)
-		if err != nil {
-			return nil, fmt.Errorf("opening the recording: %w", err)
-		}
-		r, err := record.NewReader(f)
-		f.Close()
-		if err != nil {
-			return nil, fmt.Errorf("reading %s: %w", name, err)
-		}
-		all = append(all, recordingFile{name, *r.Header()})
-	}
-	return all, nil
-}
-
 // inOrder are recordings of one host in order of time, as far as they can be read twice. Those of several stay as they are.
 func inOrder(files []string) ([]string, error) {
-	if len(files) < 2 || slices.ContainsFunc(files, func(name string) bool {
+	if slices.ContainsFunc(files, func(name string) bool {
 		st, err := os.Stat(name)
-		return name == "-" || err == nil && !st.Mode().IsRegular()
+		return err == nil && !st.Mode().IsRegular()
 	}) {
 		return files, nil
 	}
-	all, err := headersOf(files)
-	if err != nil {
-		return nil, err
+	hosts, err := byHost(files)
+	if err != nil || len(hosts) > 1 {
+		return files, err
 	}
-	if slices.ContainsFunc(all, func(r recordingFile) bool { return r.header.Host != all[0].header.Host }) {
-		return files, nil
-	}
-	slices.SortStableFunc(all, func(x, y recordingFile) int { return x.header.Began.Compare(y.header.Began) })
-	ordered := make([]string, len(all))
-	for i, r := range all {
-		ordered[i] = r.name
-	}
-	return ordered, nil
+	return hosts[0].files, nil
 }
 
 // eachHost runs f for the recordings of each host, as many at a time as there are
