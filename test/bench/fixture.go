@@ -37,7 +37,11 @@ func pointsOf(path string, prints map[string]string) (points, error) {
 	if err != nil {
 		return points{}, err
 	}
-	p := points{library: path}
+	layout, err := lib.Layout()
+	if err != nil {
+		return points{}, err
+	}
+	p := points{library: path, layout: layout}
 	spare := 0 // points at which nothing is probed
 	for prefix := range prints {
 		if slices.ContainsFunc(cover.Spare, func(p metal.Probe) bool { return strings.HasPrefix(p.Symbol, prefix) }) {
@@ -198,6 +202,7 @@ func (f *fixtures) events(r *results, count, steps int) error {
 		{"nothing", nil, t},
 		{"bare", bare, t},
 		{"records", records, t},
+		{"events", events, t},
 		{"memtrace", memtrace, t},
 		{"memleak", memleak, t},
 		{"client", nil, f.server.counting(client, 2)},

@@ -17,11 +17,13 @@ import (
 
 	"tt-memtrace/aggregator"
 	"tt-memtrace/tracer"
+	"tt-memtrace/tracer/metal"
 )
 
 // points are the functions that are probed in a library.
 type points struct {
 	library string
+	layout  *metal.Layout // of its Buffers
 	list    []point
 }
 

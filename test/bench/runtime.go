@@ -106,8 +106,11 @@ func steps(ctx context.Context, r *results, installed *rig.Runtime, cluster stri
 			if err != nil {
 				return nil, err
 			}
-			variants = append(variants, variant{"stacks", stacks, without}, variant{"records", records, without},
+			variants = append(variants, variant{"stacks", stacks, without}, variant{"records", records, without}, variant{"events", events, without},
 				variant{"client", nil, server.counting(sending, 2*chipsOf[cluster])})
+		}
+		if step == "launch" {
+			variants = append(variants, variant{"events", counts, without})
 		}
 		return rounds(name, count, shortPieces, each, variants)
 	}
