@@ -315,6 +315,16 @@ enum tt_argument {
 	TT_ARGUMENT_STORED, /* at the address that the second one is */
 };
 
+/*
+ * All PIDs that a process can have, a byte each, in pages: to look one up costs nothing beside
+ * a hash map, and there is always room.
+ */
+#define TT_PIDS_IN_PAGE 4096
+#define TT_PID_PAGES 1024
+struct tt_pids {
+	__u8 is[TT_PIDS_IN_PAGE];
+};
+
 /* Counted per CPU in the kernel, so that a lost event is never silent. */
 struct tt_counters {
 	__u64 seen[TT_KINDS];	/* probe hits that were meant for an event */

@@ -62,11 +62,11 @@ struct {
 
 /* Processes whose exit and exec are reported, and whose children are with `follow`. */
 struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, 65536);
-	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, TT_PID_PAGES);
+	__uint(map_flags, BPF_F_MMAPABLE);
 	__type(key, __u32);
-	__type(value, __u8);
+	__type(value, struct tt_pids);
 } watched SEC(".maps");
 
 /* What is remembered of a thread, until it ends. */
@@ -140,6 +140,7 @@ volatile const __u64 wakeup_bytes = 8 << 20;
 __u32 idle = 0;
 
 /* The generated Go types. */
+const struct tt_pids *unused_pids __attribute__((unused));
 const struct tt_alloc *unused_alloc __attribute__((unused));
 const struct tt_sharded *unused_sharded __attribute__((unused));
 const enum tt_cb_kind *unused_cb_kind __attribute__((unused));
@@ -177,9 +178,26 @@ static __always_inline struct tt_counters *counters_of_cpu(void)
 	return bpf_map_lookup_elem(&counters, &zero);
 }
 
+static __always_inline int is_watched(__u32 pid)
+{
+	__u32 page = pid / TT_PIDS_IN_PAGE;
+	struct tt_pids *pids = bpf_map_lookup_elem(&watched, &page);
+
+	return pids && pids->is[pid % TT_PIDS_IN_PAGE];
+}
+
+static __always_inline void watch(__u32 pid, __u8 is)
+{
+	__u32 page = pid / TT_PIDS_IN_PAGE;
+	struct tt_pids *pids = bpf_map_lookup_elem(&watched, &page);
+
+	if (pids)
+		pids->is[pid % TT_PIDS_IN_PAGE] = is;
+}
+
 static __always_inline int skipped(__u32 pid)
 {
-	return filter && !bpf_map_lookup_elem(&watched, &pid);
+	return filter && !is_watched(pid);
 }
 
 /* A probe can be interrupted by another one on the same CPU. */
@@ -540,12 +558,10 @@ int BPF_UPROBE(device_opened, __u64 self)
 	struct task_struct *leader = bpf_get_current_task_btf()->group_leader;
 	struct tt_own_key key = {self, leader->tgid};
 	__u64 started = leader->start_boottime;
-	__u32 pid = key.pid;
-	__u8 one = 1;
 
 	/* It may exec before user space finds it. */
 	if (!filter)
-		bpf_map_update_elem(&watched, &pid, &one, BPF_NOEXIST);
+		watch(key.pid, 1);
 	if (leader->flags & TT_FORKED && !skipped(key.pid) &&
 	    bpf_map_update_elem(&own_devices, &key, &started, BPF_ANY)) {
 		key.device = 0; /* there is no room, so not all that it opens is there */
@@ -1281,13 +1297,11 @@ int BPF_PROG(process_fork, struct task_struct *parent, struct task_struct *child
 	__u32 from = parent->tgid, to = child->tgid;
 	struct tt_own_key parents = {0, from}, childs = {0, to};
 	__u64 started = child->start_boottime;
-	__u8 one = 1;
 
 	if (from != to && bpf_map_lookup_elem(&own_devices, &parents))
 		bpf_map_update_elem(&own_devices, &childs, &started, BPF_ANY);
-	if (!follow || from == to || !bpf_map_lookup_elem(&watched, &from))
-		return 0;
-	bpf_map_update_elem(&watched, &to, &one, BPF_ANY);
+	if (follow && from != to && is_watched(from))
+		watch(to, 1);
 	return 0;
 }
 
@@ -1300,7 +1314,7 @@ int BPF_PROG(process_exec, struct task_struct *task)
 	int forked = !bpf_map_delete_elem(&own_devices, &key);
 	int used = !bpf_task_storage_delete(&tasks, task);
 
-	if (forked || used || bpf_map_lookup_elem(&watched, &pid))
+	if (forked || used || is_watched(pid))
 		task_event(TT_EXEC, pid);
 	return 0;
 }
@@ -1315,9 +1329,9 @@ int BPF_PROG(process_exit, struct task_struct *task)
 	if (task->signal->live.counter > 0)
 		return 0;
 	bpf_map_delete_elem(&own_devices, &key);
-	if (!bpf_map_lookup_elem(&watched, &pid))
+	if (!is_watched(pid))
 		return 0;
-	bpf_map_delete_elem(&watched, &pid);
+	watch(pid, 0);
 	task_event(TT_EXIT, pid);
 	return 0;
 }

@@ -204,6 +204,11 @@ type MemtraceTtPair struct {
 	Member uint64
 }
 
+type MemtraceTtPids struct {
+	_  structs.HostLayout
+	Is [4096]uint8
+}
+
 type MemtraceTtProgramAdded struct {
 	_        structs.HostLayout
 	Head     MemtraceTtHead
@@ -393,6 +398,7 @@ const (
 	MemtraceVarUnusedObject        = "unused_object"
 	MemtraceVarUnusedOften         = "unused_often"
 	MemtraceVarUnusedPair          = "unused_pair"
+	MemtraceVarUnusedPids          = "unused_pids"
 	MemtraceVarUnusedProgramAdded  = "unused_program_added"
 	MemtraceVarUnusedRange         = "unused_range"
 	MemtraceVarUnusedRefusal       = "unused_refusal"
@@ -520,6 +526,7 @@ type MemtraceVariableSpecs struct {
 	UnusedObject       *ebpf.VariableSpec `ebpf:"unused_object"`
 	UnusedOften        *ebpf.VariableSpec `ebpf:"unused_often"`
 	UnusedPair         *ebpf.VariableSpec `ebpf:"unused_pair"`
+	UnusedPids         *ebpf.VariableSpec `ebpf:"unused_pids"`
 	UnusedProgramAdded *ebpf.VariableSpec `ebpf:"unused_program_added"`
 	UnusedRange        *ebpf.VariableSpec `ebpf:"unused_range"`
 	UnusedRefusal      *ebpf.VariableSpec `ebpf:"unused_refusal"`
@@ -597,6 +604,7 @@ type MemtraceVariables struct {
 	UnusedObject       *ebpf.Variable `ebpf:"unused_object"`
 	UnusedOften        *ebpf.Variable `ebpf:"unused_often"`
 	UnusedPair         *ebpf.Variable `ebpf:"unused_pair"`
+	UnusedPids         *ebpf.Variable `ebpf:"unused_pids"`
 	UnusedProgramAdded *ebpf.Variable `ebpf:"unused_program_added"`
 	UnusedRange        *ebpf.Variable `ebpf:"unused_range"`
 	UnusedRefusal      *ebpf.Variable `ebpf:"unused_refusal"`

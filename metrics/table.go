@@ -125,7 +125,7 @@ var (
 	failed          = counter("attach_failures_total", "Times that probes could not be attached to a library.")
 	ringBytes       = gauge("ring_bytes", "Size of the BPF ring buffer.")
 	ringUsed        = gauge("ring_used_bytes", "Bytes of events in the BPF ring buffer that wait to be read; when it is full, events are lost.")
-	tableEntries    = gauge("bpf_table_entries", "Entries of a table of the BPF programs: launches (workloads and programs that were launched), processes, libraries, interpreters. What finds no room is not traced, or not counted.", "table")
+	tableEntries    = gauge("bpf_table_entries", "Entries of a table of the BPF programs: launches (workloads and programs that were launched), libraries, interpreters. What finds no room is not traced, or not counted.", "table")
 	tableCapacity   = gauge("bpf_table_capacity", "Entries that there is room for.", "table")
 	probeSeen       = counter("probe_events_total", "Probe hits that should yield an event.", "kind")
 	probeLost       = counter("probe_events_lost_total", "Events dropped because the BPF ring buffer was full.", "kind")

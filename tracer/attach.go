@@ -10,7 +10,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/cilium/ebpf"
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
 
@@ -124,8 +123,7 @@ func (t *Tracer) inScope(pid uint32) bool {
 	case pid == uint32(os.Getpid()):
 		return false
 	case t.opts.Follow != 0:
-		var one uint8
-		return t.objects.Watched.Lookup(pid, &one) == nil
+		return t.watched.has(pid)
 	case len(t.opts.PIDs) > 0:
 		return slices.Contains(t.opts.PIDs, pid)
 	}
@@ -233,13 +231,13 @@ func (t *Tracer) attach(found announcement, file mappedFile, seen time.Time) (ag
 	found.of, found.late, found.seen = a, mayPrecede(seen, a.probes.linked[scope]), seen
 	// The reader handles the announcement of a process before its end.
 	t.inboxMu.Lock()
-	lives, _, err := t.watchExit(m.PID)
+	lives, _ := t.watchExit(m.PID)
 	if lives {
 		t.announced = append(t.announced, found)
 	}
 	t.inboxMu.Unlock()
 	if !lives {
-		return again, err
+		return again, nil
 	}
 	return again, t.reader.Flush()
 }
@@ -252,25 +250,6 @@ const mappedBefore = 2 * time.Second
 // before the probes were in it.
 func mayPrecede(seen, linked time.Time) bool {
 	return seen.IsZero() || seen.Sub(linked) < mappedBefore
-}
-
-// watchExit has the kernel report the process's exec and exit. One that is ending
-// by now is not watched, unless it was before: its end is reported then, or is in the ring already.
-func (t *Tracer) watchExit(pid uint32) (lives, reported bool, err error) {
-	t.watching.Lock()
-	defer t.watching.Unlock()
-	err = t.objects.Watched.Update(pid, uint8(1), ebpf.UpdateNoExist)
-	before := errors.Is(err, ebpf.ErrKeyExist)
-	if err != nil && !before {
-		return false, false, fmt.Errorf("watching process %d: %w", pid, err)
-	}
-	lives = proc.Alive(pid)
-	if !lives && !before {
-		if err := t.objects.Watched.Delete(pid); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
-			return false, false, fmt.Errorf("watching process %d: %w", pid, err)
-		}
-	}
-	return lives, lives || before, nil
 }
 
 // mappedFile is a file that a process has mapped: opened, or why not.

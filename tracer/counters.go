@@ -46,7 +46,7 @@ func (t *Tracer) Failed() uint64 { return t.failed.Load() }
 // Fill is how much of a table that the BPF programs use is taken. What finds no room in
 // it is not traced, or not counted.
 type Fill struct {
-	// Table is launches, processes, libraries or interpreters.
+	// Table is launches, libraries or interpreters.
 	Table             string
 	Entries, Capacity uint64
 }
@@ -56,16 +56,11 @@ func (t *Tracer) Fills() []Fill {
 	list := []Fill{
 		{"launches", t.filled.launches.Load(), uint64(t.objects.Launches.MaxEntries())},
 	}
-	for _, of := range []struct {
-		table string
-		pids  *ebpf.Map
-	}{{"processes", t.objects.Watched}, {"interpreters", t.objects.Pythons}} {
-		n, err := keys(of.pids)
-		if err != nil {
-			return nil
-		}
-		list = append(list, Fill{of.table, n, uint64(of.pids.MaxEntries())})
+	n, err := keys(t.objects.Pythons)
+	if err != nil {
+		return nil
 	}
+	list = append(list, Fill{"interpreters", n, uint64(t.objects.Pythons.MaxEntries())})
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return append(list, Fill{"libraries", t.builds(), uint64(t.room.all)})

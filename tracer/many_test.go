@@ -15,7 +15,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/cilium/ebpf"
 	"github.com/prometheus/procfs"
 	"golang.org/x/sys/unix"
 
@@ -348,16 +347,32 @@ func TestShortProcessesLeaveNoState(t *testing.T) {
 	if tooMuch() {
 		t.Errorf("%d bytes are kept of each process", grown/int64(lives))
 	}
-	for name, m := range map[string]*ebpf.Map{"watched": tr.tracer.objects.Watched, "launches": tr.tracer.objects.Launches} {
-		var key, value []byte
-		n := 0
-		for it := m.Iterate(); it.Next(&key, &value); {
-			n++
-		}
-		if n > 0 {
-			t.Errorf("%d entries are left in %s", n, name)
+	var key, value []byte
+	left := 0
+	for it := tr.tracer.objects.Launches.Iterate(); it.Next(&key, &value); {
+		left++
+	}
+	if left > 0 {
+		t.Errorf("%d entries are left of launches", left)
+	}
+	if pids := watchedPIDs(t, tr.tracer); len(pids) > 0 {
+		t.Errorf("%d processes are still watched: %d", len(pids), pids)
+	}
+}
+
+// watchedPIDs are all processes that are watched.
+func watchedPIDs(t *testing.T, tr *Tracer) (pids []uint32) {
+	t.Helper()
+	all := make([]byte, tr.watched.memory.Size())
+	if _, err := tr.watched.memory.ReadAt(all, 0); err != nil {
+		t.Fatal(err)
+	}
+	for pid, is := range all {
+		if is != 0 {
+			pids = append(pids, uint32(pid))
 		}
 	}
+	return pids
 }
 
 // tracing is the processor time that this process and those that read for it had, beside a driver.
@@ -402,18 +417,15 @@ func TestWatchingAnEndingProcess(t *testing.T) {
 		}
 		state = st.State
 	}
-	watched := tr.tracer.objects.Watched
+	watched := tr.tracer.watched
 	for _, before := range []bool{false, true} {
 		if before {
-			if err := watched.Put(pid, uint8(1)); err != nil {
-				t.Fatal(err)
-			}
+			watched.set(pid, 1)
 		}
-		lives, reported, err := tr.tracer.watchExit(pid)
-		var one uint8
-		after := watched.Lookup(pid, &one) == nil
-		if lives || reported != before || err != nil || after != before {
-			t.Errorf("watched before %t, after %t; lives %t, its end is reported %t, error %v", before, after, lives, reported, err)
+		lives, reported := tr.tracer.watchExit(pid)
+		after := watched.has(pid)
+		if lives || reported != before || after != before {
+			t.Errorf("watched before %t, after %t; lives %t, its end is reported %t", before, after, lives, reported)
 		}
 		// Its end is taken in once: where it is reported, when that is read.
 		r := &run{t: tr.tracer, lookedFor: map[uint32]struct{}{}, processes: map[uint32]*traced{}}
@@ -422,7 +434,7 @@ func TestWatchingAnEndingProcess(t *testing.T) {
 			t.Errorf("its end is reported %t, and taken to have come %t", reported, ended)
 		}
 	}
-	watched.Delete(pid)
+	watched.set(pid, 0)
 	if err := tr.tracer.watchForks(pid); err != nil {
 		t.Error(err)
 	}

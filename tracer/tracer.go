@@ -85,7 +85,7 @@ type Tracer struct {
 	// found are processes to look at.
 	found *watch.PIDQueue
 
-	watching sync.Mutex
+	watched *watched
 
 	// mu is held while a library is read and attached to.
 	mu        sync.Mutex
@@ -292,6 +292,9 @@ func (t *Tracer) load(kernel *btf.Cache) error {
 		}
 		return fmt.Errorf("loading the BPF programs: %w", err)
 	}
+	if t.watched, err = newWatched(t.objects.Watched); err != nil {
+		return err
+	}
 	if t.reader, err = ringbuf.NewReader(t.objects.Events); err != nil {
 		return fmt.Errorf("opening the ring buffer: %w", err)
 	}
@@ -303,14 +306,10 @@ func (t *Tracer) load(kernel *btf.Cache) error {
 		t.tasks = append(t.tasks, l)
 	}
 	if t.opts.Follow != 0 {
-		if _, _, err := t.watchExit(t.opts.Follow); err != nil {
-			return err
-		}
+		t.watchExit(t.opts.Follow)
 	}
 	for _, pid := range t.opts.PIDs {
-		if _, _, err := t.watchExit(pid); err != nil {
-			return err
-		}
+		t.watchExit(pid)
 	}
 	return nil
 }
