@@ -13,10 +13,10 @@ import (
 // maxNames bounds the names of a C or driver library's symbols, bytes.
 const maxNames = 64 << 20
 
-// dynamicSymbols are those that were found: to read a C library for each process takes milliseconds.
+// dynamicSymbols are those that were looked for, nil where there is none: to read a C library for each process takes milliseconds.
 var dynamicSymbols struct {
 	sync.Mutex
-	values map[dynamicSymbol]uint64
+	values map[dynamicSymbol]*uint64
 }
 
 type dynamicSymbol struct {
@@ -42,49 +42,48 @@ func DynamicSymbol(opened, path, name string) (value uint64, err error) {
 	}()
 	key := dynamicSymbol{proc.VersionOf(&st), name}
 	dynamicSymbols.Lock()
-	value, known := dynamicSymbols.values[key]
+	found, known := dynamicSymbols.values[key]
 	dynamicSymbols.Unlock()
-	if known {
-		return value, nil
+	if !known {
+		if found, err = exported(f, st.Size, name); err != nil {
+			return 0, fmt.Errorf("reading %s: %w", path, err)
+		}
+		dynamicSymbols.Lock()
+		if dynamicSymbols.values == nil || len(dynamicSymbols.values) >= maxDynamicSymbols {
+			dynamicSymbols.values = map[dynamicSymbol]*uint64{}
+		}
+		dynamicSymbols.values[key] = found
+		dynamicSymbols.Unlock()
 	}
-	value, found, err := exported(f, st.Size, name)
-	if err != nil {
-		return 0, fmt.Errorf("reading %s: %w", path, err)
-	}
-	if !found {
+	if found == nil {
 		return 0, fmt.Errorf("reading %s: it lacks %s", path, name)
 	}
-	dynamicSymbols.Lock()
-	defer dynamicSymbols.Unlock()
-	if dynamicSymbols.values == nil || len(dynamicSymbols.values) >= maxDynamicSymbols {
-		dynamicSymbols.values = map[dynamicSymbol]uint64{}
-	}
-	dynamicSymbols.values[key] = value
-	return value, nil
+	return *found, nil
 }
 
-func exported(f io.ReaderAt, size int64, name string) (value uint64, found bool, err error) {
+// exported is the value of a symbol that a file defines, nil if it does not.
+func exported(f io.ReaderAt, size int64, name string) (value *uint64, err error) {
 	file := io.NewSectionReader(f, 0, size)
 	if err := elffile.CheckHeaders(file); err != nil {
-		return 0, false, err
+		return nil, err
 	}
 	e, err := elf.NewFile(file)
 	if err != nil {
-		return 0, false, err
+		return nil, err
 	}
 	table := e.SectionByType(elf.SHT_DYNSYM)
 	if table == nil {
-		return 0, false, nil
+		return nil, nil
 	}
 	if names := e.Sections[table.Link].Size; names > maxNames { // that there is such a section was checked
-		return 0, false, fmt.Errorf("the names of its symbols take %d bytes, more than %d", names, maxNames)
+		return nil, fmt.Errorf("the names of its symbols take %d bytes, more than %d", names, maxNames)
 	}
 	err = elffile.EachSymbol(e, table, func(n string, s elf.Sym64) {
-		if !found && n == name && elf.SectionIndex(s.Shndx) != elf.SHN_UNDEF {
-			value, found = s.Value-loadAddress(e), true
+		if value == nil && n == name && elf.SectionIndex(s.Shndx) != elf.SHN_UNDEF {
+			value = new(s.Value - loadAddress(e))
 		}
 	})
-	return value, found, err
+	return value, err
 }
 
 // loadAddress is the address that a file's beginning is linked for: not 0 in executables that are not
