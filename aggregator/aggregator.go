@@ -72,6 +72,8 @@ type Change struct {
 	// Missed: its own free was missed, which a new buffer in its place or a
 	// comparison with the process's allocators shows. Implicit is set too.
 	Missed bool
+	// Exit: it was freed as its process ended. Implicit is set too.
+	Exit bool
 	// Unknown: the freed buffer's allocation was not seen.
 	Unknown bool
 	Buffer  BufferSnapshot
@@ -370,7 +372,7 @@ func (a *Aggregator) exit(p *process, t uint64) {
 	a.ended = append(a.ended, p.snapshot(true))
 	a.dropAll(p, ProcessExit, t, func(*buffer) bool { return true })
 	for id := range p.programs {
-		a.removeProgram(p, &Event{Time: t, PID: p.pid}, id)
+		a.removeProgram(p, &Event{Kind: ProcessExit, Time: t, PID: p.pid}, id)
 	}
 	p.clearRuntimeTotals()
 	delete(a.processes, p.pid)
@@ -756,7 +758,7 @@ func (a *Aggregator) drop(p *process, b *buffer, e *Event, implicit bool) {
 	}
 	if a.OnChange != nil {
 		a.OnChange(Change{Time: e.Time, PID: p.pid, TID: e.TID, Freed: true, Implicit: implicit,
-			Missed: implicit && (e.Kind == Alloc || e.Kind == AllocatorsScanned),
+			Missed: implicit && (e.Kind == Alloc || e.Kind == AllocatorsScanned), Exit: e.Kind == ProcessExit,
 			Buffer: b.snapshot(), Chips: b.device.opened.Chips})
 	}
 	p.buffers.remove(b.id)

@@ -30,7 +30,7 @@ func TestChanges(t *testing.T) {
 		"what goes with its allocator": {gone(1, device+1), []string{"implicit free 1 of 10 L1 on [0 1] by 0"}},
 		"what goes with its device":    {opened(1, device, host(3)), []string{"implicit free 1 of 10 L1 on [0 1] by 0"}},
 		"what goes with its process": {
-			exited(1), []string{"implicit free 1 of 10 L1 on [0 1] by 0", "implicit free 2 of 20 DRAM on [] by 0"},
+			exited(1), []string{"exit free 1 of 10 L1 on [0 1] by 0", "exit free 2 of 20 DRAM on [] by 0"},
 		},
 		"a description": {
 			started(1, 9), nil,
@@ -65,7 +65,10 @@ func describeChange(c Change) string {
 	if c.Freed {
 		what = "free"
 	}
-	if c.Implicit {
+	switch {
+	case c.Exit:
+		what = "exit " + what
+	case c.Implicit:
 		what = "implicit " + what
 	}
 	if c.Unknown {

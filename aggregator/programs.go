@@ -523,6 +523,8 @@ type CBChange struct {
 	// Program that it belongs to.
 	Program uint64
 	Freed   bool
+	// Exit: it was removed as its process ended.
+	Exit bool
 	// Total is the plain sum of the circular buffers on the chip, of all
 	// processes, after the change, bytes.
 	Total uint64
@@ -531,7 +533,7 @@ type CBChange struct {
 
 func (a *Aggregator) cbChange(p *process, e *Event, s *share, id uint64, cb *CircularBuffer, freed bool) {
 	if a.OnCBChange != nil && cb.Kind != GlobalCircular {
-		a.OnCBChange(CBChange{Time: e.Time, PID: p.pid, Chip: s.chip.id, Program: id, Freed: freed, Total: s.chip.cb.Logical, CB: cb})
+		a.OnCBChange(CBChange{Time: e.Time, PID: p.pid, Chip: s.chip.id, Program: id, Freed: freed, Exit: e.Kind == ProcessExit, Total: s.chip.cb.Logical, CB: cb})
 	}
 }
 
