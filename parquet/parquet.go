@@ -33,7 +33,7 @@ type Options struct {
 	Wall func(uint64) time.Time
 }
 
-// Exporter writes one recording. It receives its events as a report.Builder does, and is
+// Exporter writes one recording. It receives what a report.Builder does, and hands it on to one. It is
 // not safe for concurrent use. What fails is returned by Close.
 type Exporter struct {
 	o        Options
@@ -45,17 +45,14 @@ type Exporter struct {
 	programs *table[ProgramBuffer]
 	failures *table[Failure]
 
-	seq      int64
-	live     map[bufferKey]*Buffer
-	placed   map[placedKey][]*ProgramBuffer
-	sites    map[siteKey]*site
-	byID     map[uint64]*site
-	names    map[programKey]string
-	ending   uint32     // the process that the current event ends, 0 for none
-	gone     programKey // the program that it ends
-	restored bool
-	inState  bool
-	stateAt  uint64
+	seq    int64
+	live   map[bufferKey]*Buffer
+	placed map[placedKey][]*ProgramBuffer
+	sites  map[siteKey]*site
+	byID   map[uint64]*site
+	// inState: the current events are those of a state, which began at stateAt.
+	inState bool
+	stateAt uint64
 }
 
 type bufferKey struct {
@@ -63,17 +60,12 @@ type bufferKey struct {
 	id  uint64
 }
 
-type programKey struct {
-	pid     uint32
-	program uint64
-}
-
 // placedKey identifies a buffer of a program by all that a change says of it.
 type placedKey struct {
-	programKey
-	chip          aggregator.Chip
-	kind          aggregator.CBKind
-	address, size uint64
+	pid                    uint32
+	chip                   aggregator.Chip
+	kind                   aggregator.CBKind
+	program, address, size uint64
 }
 
 // site is a call site, as rows have it.
@@ -98,39 +90,20 @@ func New(accounts *aggregator.Aggregator, o Options) *Exporter {
 	return &Exporter{
 		o: o, accounts: accounts, report: report.NewBuilder(accounts),
 		buffers: newTable[Buffer](&o, "buffers"), programs: newTable[ProgramBuffer](&o, "programs"), failures: newTable[Failure](&o, "failures"),
-		live: map[bufferKey]*Buffer{}, placed: map[placedKey][]*ProgramBuffer{}, names: map[programKey]string{}, sites: map[siteKey]*site{}, byID: map[uint64]*site{},
+		live: map[bufferKey]*Buffer{}, placed: map[placedKey][]*ProgramBuffer{}, sites: map[siteKey]*site{}, byID: map[uint64]*site{},
 	}
 }
 
-// Event receives an event before the accounts apply it.
+// Event receives an event that the accounts have applied.
 func (x *Exporter) Event(e *aggregator.Event) {
-	x.applied()
-	x.report.Event(e)
 	switch e.Kind {
-	case aggregator.ProgramNamed:
-		x.names[programKey{e.PID, e.Program}] = e.Operation
-	case aggregator.ProgramGone:
-		x.gone = programKey{e.PID, e.Program}
-	case aggregator.ProcessExit:
-		x.ending = e.PID
 	case aggregator.StateBegin:
 		x.inState, x.stateAt = true, e.Time
 	case aggregator.StateEnd:
-		x.inState, x.restored = false, true
-	}
-}
-
-// applied finishes the last event, which the accounts have applied by now.
-func (x *Exporter) applied() {
-	if x.ending != 0 {
-		maps.DeleteFunc(x.names, func(k programKey, _ string) bool { return k.pid == x.ending })
-	}
-	delete(x.names, x.gone)
-	x.ending, x.gone = 0, programKey{}
-	if x.restored {
-		x.restored = false
+		x.inState = false
 		x.restore()
 	}
+	x.report.Event(e) // last: it forgets the names of programs that ended
 }
 
 // restore takes over the live buffers of a state. Those that were live before stay what they were.
@@ -154,7 +127,7 @@ func (x *Exporter) restore() {
 				if cb.Kind == aggregator.GlobalCircular {
 					continue
 				}
-				k := placedKey{programKey{p.PID, pr.ID}, cb.Chip, cb.Kind, cb.Address, cb.Size}
+				k := key(p.PID, pr.ID, cb.Chip, &cb.CircularBuffer)
 				if old := placed[k]; len(old) > 0 {
 					x.placed[k], placed[k] = append(x.placed[k], old[0]), old[1:]
 					continue
@@ -221,7 +194,7 @@ func (x *Exporter) Change(c aggregator.Change) {
 	switch {
 	case c.Missed:
 		by = byMissed
-	case c.Implicit && c.PID == x.ending:
+	case c.Exit:
 		by = byExit
 	case c.Implicit:
 		by = byClose
@@ -295,7 +268,7 @@ func (x *Exporter) release(b *Buffer, at uint64, by string) {
 // CBChange receives the placing or release of a circular or dataflow buffer.
 func (x *Exporter) CBChange(c aggregator.CBChange) {
 	x.report.CBChange(c)
-	k := placedKey{programKey{c.PID, c.Program}, c.Chip, c.CB.Kind, c.CB.Address, c.CB.Size}
+	k := key(c.PID, c.Program, c.Chip, c.CB)
 	if !c.Freed {
 		x.place(k, c.CB, c.Time)
 		return
@@ -308,6 +281,10 @@ func (x *Exporter) CBChange(c aggregator.CBChange) {
 		delete(x.placed, k)
 	}
 	x.unplace(list[0], c.Time)
+}
+
+func key(pid uint32, program uint64, c aggregator.Chip, cb *aggregator.CircularBuffer) placedKey {
+	return placedKey{pid, c, cb.Kind, program, cb.Address, cb.Size}
 }
 
 var kinds = map[aggregator.CBKind]string{
@@ -330,7 +307,7 @@ func (x *Exporter) unplace(b *ProgramBuffer, at uint64) {
 }
 
 func (x *Exporter) writeProgram(b *ProgramBuffer) {
-	if name := x.names[programKey{uint32(b.PID), uint64(b.Program)}]; name != "" {
+	if name := x.report.Operation(uint32(b.PID), uint64(b.Program)); name != "" {
 		b.Operation = &name
 	}
 	x.write(x.programs.write(&b.PlacedAt, b))
@@ -371,7 +348,6 @@ func (x *Exporter) write(err error) {
 
 // Close writes what is left, and completes the files. With an error, or ok false, there are none.
 func (x *Exporter) Close(f report.Facts, ok bool) error {
-	x.applied()
 	r := x.report.Report(f)
 	at := func(s float64) int64 { return r.Began.Add(time.Duration(s * 1e9)).UnixMicro() }
 	for _, k := range slices.SortedFunc(maps.Keys(x.live), compareBuffers) {

@@ -1,6 +1,7 @@
 package parquet
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -91,9 +92,9 @@ func export(t *testing.T, dir, host string, list []aggregator.Event) *report.Rep
 	for len(list) > 0 {
 		n := min(100, len(list))
 		for i := range list[:n] {
+			a.Apply(&list[i])
 			x.Event(&list[i])
 			b.Event(&list[i])
-			a.Apply(&list[i])
 		}
 		list = list[n:]
 	}
@@ -251,8 +252,8 @@ func TestFailedExportsLeaveNoFile(t *testing.T) {
 		a.OnChange = x.Change
 		list := events(1)
 		for i := range list {
-			x.Event(&list[i])
 			a.Apply(&list[i])
+			x.Event(&list[i])
 		}
 		return x
 	}
@@ -271,5 +272,30 @@ func TestFailedExportsLeaveNoFile(t *testing.T) {
 		if rest := strings.TrimPrefix(f, filepath.Join(dir, "out")+"/"); len(strings.Split(rest, "/")) != 4 {
 			t.Errorf("%s is not where it belongs", f)
 		}
+	}
+}
+
+// A process whose PID another one has got has ended.
+func TestAPIDThatIsUsedAgain(t *testing.T) {
+	a := aggregator.New()
+	x := New(a, Options{Dir: t.TempDir(), Recording: "run", Wall: wall})
+	a.OnChange = x.Change
+	var held *Buffer
+	for i, e := range []aggregator.Event{
+		{Kind: aggregator.ProcessStart, PID: 1, Process: &aggregator.Process{Started: 1}},
+		{Kind: aggregator.DeviceOpen, PID: 1, Device: 2, Opened: &aggregator.Opened{Chips: []aggregator.Chip{{}}}},
+		{Kind: aggregator.Alloc, PID: 1, Device: 2, Buffer: 3, Size: 10},
+		{Kind: aggregator.ProcessStart, PID: 1, Process: &aggregator.Process{Started: 5}},
+	} {
+		e.Time = uint64(i + 1)
+		a.Apply(&e)
+		x.Event(&e)
+		held = cmp.Or(x.live[bufferKey{1, 3}], held)
+	}
+	if held == nil || held.ReleasedBy == nil || *held.ReleasedBy != byExit {
+		t.Errorf("%+v", held)
+	}
+	if err := x.Close(report.Facts{Wall: wall}, false); err != nil {
+		t.Error(err)
 	}
 }

@@ -11,8 +11,8 @@ import (
 	"tt-memtrace/export"
 )
 
-// Builder collects the data of a report. It receives each event before the accounts apply it,
-// and their changes during that. It is not safe for concurrent use.
+// Builder collects the data of a report. It receives the changes that each event makes to the accounts,
+// and then the event. It is not safe for concurrent use.
 type Builder struct {
 	// SitesOverTime has the report's page show which sites held each memory at any
 	// time. Set it before the first event.
@@ -44,15 +44,11 @@ type Builder struct {
 	lost uint64
 	// lacking: something was lost, perhaps an unknown number of events.
 	lacking bool
-	// ending and gone are the process and the program that the current event ends.
-	ending *process
-	gone   programKey
 	// begun: there was a process. midway: the first was one of a state, so it ran before.
 	midway, begun bool
-	// inState: the current events are those of a state. restored: a state has ended, and
-	// its live buffers are not taken over yet.
-	inState, restored bool
-	stateAt           uint64
+	// inState: the current events are those of a state, which began at stateAt.
+	inState bool
+	stateAt uint64
 }
 
 type bufferKey struct {
@@ -129,23 +125,20 @@ func NewBuilder(accounts *aggregator.Aggregator) *Builder {
 	}
 }
 
-// Event receives an event before the accounts apply it.
+// Event receives an event that the accounts have applied.
 func (b *Builder) Event(e *aggregator.Event) {
-	b.applied()
 	if e.Kind == aggregator.Lost {
 		b.lost, b.lacking = b.lost+e.Count, true
 	} else {
 		b.last = max(b.last, e.Time)
 	}
-	if b.first == 0 { // of a state its begin event: the others have older times
-		b.first = cmp.Or(b.Began, e.Time)
-	}
+	b.begin(e.Time) // of a state that of its begin event: the others are older
 	switch e.Kind {
 	case aggregator.ProcessStart:
 		b.midway, b.begun = b.midway || b.inState && !b.begun, true
 		b.start(e)
 	case aggregator.ProcessExit:
-		b.ending = b.end(e.PID, e.Time)
+		b.end(e.PID, e.Time)
 	case aggregator.Launched, aggregator.Replayed:
 		if p := b.started[e.PID]; p != nil && e.Count > 0 {
 			p.launched = max(p.launched, e.Time)
@@ -171,7 +164,7 @@ func (b *Builder) Event(e *aggregator.Event) {
 	case aggregator.ProgramNamed:
 		b.names[programKey{e.PID, e.Program}] = e.Operation
 	case aggregator.ProgramGone:
-		b.gone = programKey{e.PID, e.Program} // its buffers are released with it: CBChange follows
+		delete(b.names, programKey{e.PID, e.Program})
 	case aggregator.Alloc:
 		switch {
 		case b.inState: // counted before, or older than the beginning
@@ -187,39 +180,34 @@ func (b *Builder) Event(e *aggregator.Event) {
 		b.inState = true
 		b.stateAt = e.Time
 	case aggregator.StateEnd:
-		b.inState, b.restored = false, true
-	}
-}
-
-// applied finishes the last event, which the accounts have applied by now.
-func (b *Builder) applied() {
-	if b.ending != nil {
-		pid := b.ending.pid
-		maps.DeleteFunc(b.names, func(k programKey, _ string) bool { return k.pid == pid })
-		maps.DeleteFunc(b.devices, func(k programKey, _ []aggregator.Chip) bool { return k.pid == pid })
-	}
-	delete(b.names, b.gone)
-	b.ending, b.gone = nil, programKey{}
-	if b.restored {
+		b.inState = false
 		b.restore()
 	}
 }
 
-// end takes a process out, and returns it or nil.
-func (b *Builder) end(pid uint32, at uint64) *process {
-	p := b.started[pid]
-	if p != nil {
+// begin sets what times count from, unless that is known.
+func (b *Builder) begin(at uint64) {
+	if b.first == 0 {
+		b.first = cmp.Or(b.Began, at)
+	}
+}
+
+// end takes a process out.
+func (b *Builder) end(pid uint32, at uint64) {
+	if p := b.started[pid]; p != nil {
 		p.to = at
 		delete(b.started, pid)
 		b.ended = append(b.ended, p)
 	}
-	return p
+	maps.DeleteFunc(b.names, func(k programKey, _ string) bool { return k.pid == pid })
+	maps.DeleteFunc(b.devices, func(k programKey, _ []aggregator.Chip) bool { return k.pid == pid })
 }
 
 func (b *Builder) start(e *aggregator.Event) {
 	p := b.started[e.PID]
 	if p != nil && e.Process != nil && p.info != (aggregator.Process{}) && p.info.Started != e.Process.Started {
-		b.ending, p = b.end(e.PID, e.Time), nil // another process has its PID
+		b.end(e.PID, e.Time) // another process has its PID
+		p = nil
 	}
 	if p == nil {
 		p = &process{pid: e.PID, from: e.Time}
@@ -320,7 +308,6 @@ func (b *Builder) forget(at uint64) {
 
 // restore takes over the live buffers of a state.
 func (b *Builder) restore() {
-	b.restored = false
 	b.forget(b.stateAt)
 	s := b.accounts.Snapshot()
 	b.share(s)
@@ -405,6 +392,7 @@ func (b *Builder) Change(c aggregator.Change) {
 func (b *Builder) add(pid uint32, at uint64, buffer *aggregator.BufferSnapshot, counted bool) {
 	h := &liveBuffer{site: b.sites.of(pid, buffer), since: buffer.Since, bytes: cost(buffer), chips: buffer.Chips}
 	if h.since == 0 {
+		b.begin(at)
 		h.since, h.old = b.first, true
 		if p := b.started[pid]; p != nil {
 			p.before = p.before || p.late
@@ -445,11 +433,13 @@ func (b *Builder) free(c *aggregator.Change) {
 	if c.Implicit && !c.Missed {
 		s.ages.add(h, c.Time)
 		s.left.add(h.total())
-		if p := b.ending; p != nil && p.pid == c.PID {
+		if c.Exit {
 			s.atExit++
-			p.held.add(h.total())
 		} else {
 			s.atClose++
+		}
+		if p := b.started[c.PID]; p != nil && c.Exit {
+			p.held.add(h.total())
 		}
 	} else {
 		s.freed++
@@ -562,6 +552,11 @@ func (b *Builder) capture(p *programSpace) {
 	}
 }
 
+// Operation is the name of a program that did not end, or empty.
+func (b *Builder) Operation(pid uint32, program uint64) string {
+	return b.names[programKey{pid, program}]
+}
+
 // Facts describe the source of a report.
 type Facts struct {
 	Host, Source string
@@ -579,7 +574,6 @@ const (
 
 // Report makes the report of everything received so far.
 func (b *Builder) Report(f Facts) *Report {
-	b.applied()
 	if b.first == 0 {
 		b.first, b.last = f.Began, f.Began
 	}

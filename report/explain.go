@@ -15,10 +15,9 @@ func Explain(w io.Writer, state []aggregator.Event, e *aggregator.Event, wall fu
 	accounts := aggregator.New()
 	b := NewBuilder(accounts)
 	for i := range state {
-		b.Event(&state[i])
 		accounts.Apply(&state[i])
+		b.Event(&state[i])
 	}
-	b.applied()
 	b.Refused(e)
 	p := &printer{w: bufio.NewWriter(w), many: len(b.started) > 1}
 	for i := range b.refusals {

@@ -167,8 +167,8 @@ func overTime(events ...aggregator.Event) *Report {
 	b.SitesOverTime = true
 	a.OnChange, a.OnCBChange, a.OnRefused = b.Change, b.CBChange, b.Refused
 	for i := range events {
-		b.Event(&events[i])
 		a.Apply(&events[i])
+		b.Event(&events[i])
 	}
 	return b.Report(Facts{Host: "h", Source: "python -c '\n\timport x\n'", Wall: func(at uint64) time.Time { return time.Unix(0, int64(at)).UTC() }})
 }
@@ -397,8 +397,8 @@ func replayed(t testing.TB, path string) *Report {
 			t.Fatal(err)
 		}
 		for i := range events {
-			b.Event(&events[i])
 			a.Apply(&events[i])
+			b.Event(&events[i])
 		}
 	}
 }

@@ -24,6 +24,7 @@ func (b *Builder) Refused(e *aggregator.Event) {
 		}
 		return
 	}
+	b.begin(e.Time)
 	r := Refusal{
 		At: b.seconds(e.Time), PID: e.PID, Kind: "out_of_memory", Memory: e.Memory.String(), Message: export.Text(f.Message),
 		Asked: orNull(f.PerBank), Chips: []RefusedChip{}, Holders: []Site{},

@@ -22,8 +22,8 @@ func told(t *testing.T, events ...aggregator.Event) *Report {
 	b := NewBuilder(a)
 	a.OnChange, a.OnCBChange, a.OnRefused = b.Change, b.CBChange, b.Refused
 	for i := range events {
-		b.Event(&events[i])
 		a.Apply(&events[i])
+		b.Event(&events[i])
 	}
 	return b.Report(Facts{Host: "h", Source: "s", Wall: func(at uint64) time.Time { return time.Unix(0, int64(at)).UTC() }})
 }
@@ -489,8 +489,8 @@ func TestAStateKeepsLiveBuffers(t *testing.T) {
 	a.OnChange = b.Change
 	for _, batch := range [][]aggregator.Event{append(slices.Clone(events), stateOf(events)...), {freed(4, 1)}} {
 		for i := range batch {
-			b.Event(&batch[i])
 			a.Apply(&batch[i])
+			b.Event(&batch[i])
 		}
 	}
 	r = b.Report(Facts{Wall: func(at uint64) time.Time { return time.Unix(0, int64(at)) }})
@@ -556,8 +556,8 @@ func TestRotatedIsAsOne(t *testing.T) {
 				t.Fatal(err)
 			}
 			for i := range list {
-				b.Event(&list[i])
 				a.Apply(&list[i])
+				b.Event(&list[i])
 			}
 		}
 		var out bytes.Buffer

@@ -68,12 +68,13 @@ type Lagging interface {
 // them under its lock, so they must not block and must not call the session; what they
 // are given is valid during the call only.
 //
-// For a batch, the order is: Events once, then for each event Event and, as it is applied, the
-// changes that it makes, then Batch once.
+// For a batch, the order is: Events once, then for each event the changes that it makes and Event,
+// then Batch once.
 type Sink struct {
-	// Events receives a batch before it is applied, and Event each event of it before that is.
+	// Events receives a batch before it is applied.
 	Events func([]aggregator.Event)
-	Event  func(*aggregator.Event)
+	// Event receives each event when it has been applied: the accounts are those that it left.
+	Event func(*aggregator.Event)
 	// Change receives each buffer that was allocated or freed, CB each circular
 	// buffer, Kernel each kernel binary, Unsafe each live buffer that a replay of a trace
 	// may have overwritten, and Refuse each allocation that failed.
@@ -235,13 +236,13 @@ func (s *Session) apply(events []aggregator.Event) (suspects []uint32) {
 		}
 	}
 	for i := range events {
-		for _, told := range s.eventSinks {
-			told(&events[i])
-		}
 		if events[i].Kind == aggregator.Lost {
 			s.lost.Events, s.lost.Any = s.lost.Events+events[i].Count, true
 		}
 		s.accounts.Apply(&events[i])
+		for _, applied := range s.eventSinks {
+			applied(&events[i])
+		}
 	}
 	for _, k := range s.sinks {
 		if k.Batch != nil {

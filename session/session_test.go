@@ -68,7 +68,7 @@ func free(pid uint32, id uint64) aggregator.Event {
 	return aggregator.Event{Kind: aggregator.Free, PID: pid, Time: 3, Device: 7, Buffer: id}
 }
 
-// A sink receives a batch before it is applied, each event with what it changes, then its end, and
+// A sink receives a batch before it is applied, what each event changes and then that, then the batch's end, and
 // is closed after the sources.
 func TestOrderOfCallbacks(t *testing.T) {
 	s := newSession(9)
@@ -95,8 +95,8 @@ func TestOrderOfCallbacks(t *testing.T) {
 	}
 	want := []string{
 		"ready",
-		"2 events, 0 buffers", "event at 1, 0 buffers", "event at 2, 0 buffers", "change of 5, freed false", "batch, 1 buffers", "second sink",
-		"1 events, 1 buffers", "event at 3, 1 buffers", "change of 5, freed true", "batch, 0 buffers", "second sink",
+		"2 events, 0 buffers", "event at 1, 0 buffers", "change of 5, freed false", "event at 2, 1 buffers", "batch, 1 buffers", "second sink",
+		"1 events, 1 buffers", "change of 5, freed true", "event at 3, 0 buffers", "batch, 0 buffers", "second sink",
 		"source closed", "sink closed",
 	}
 	if !slices.Equal(got, want) {

@@ -20,7 +20,7 @@ type ForwarderOptions struct {
 	Path string
 	// Size of the server's records; 0 to ask it.
 	Size Size
-	// Accounts are those whose changes are sent. They are read in Event and Batch only.
+	// Accounts are those whose changes are sent. They are read in Event only.
 	Accounts *aggregator.Aggregator
 	// Wall turns CLOCK_MONOTONIC ns into the time of day.
 	Wall func(monotonic uint64) time.Time
@@ -36,8 +36,8 @@ type ForwarderOptions struct {
 // Forwarder sends every change to a server, in order. It keeps the live objects: a
 // server that starts later, restarts or was too slow is sent all of them.
 //
-// Its methods Events, Event, Change, CBChange, KernelChange and Batch never wait
-// for the server. They must not run at the same time.
+// Its methods Event, Change, CBChange and KernelChange never wait for the server. They must not
+// run at the same time.
 type Forwarder struct {
 	o       ForwarderOptions
 	journal *journal
@@ -52,14 +52,8 @@ type Forwarder struct {
 	behind  bool // the live objects have to be compared with what was sent
 	resync  bool // behind, but not because of a full queue: changes until then are not dropped ones
 	up      bool
-	exiting map[uint32]bool
-	// opened are processes with a device that opened in this batch.
-	opened map[uint32]bool
-	counts ForwarderStatistics
-
-	// restored: a state was applied last, at stateAt. Both are the callers' own.
-	restored bool
-	stateAt  uint64
+	exiting bool // circular buffers of a process that ended were freed, and more may be
+	counts  ForwarderStatistics
 
 	// What follows is the sender's own.
 	onServer map[*object]struct{}
@@ -92,7 +86,7 @@ type object struct {
 	size   uint64
 	time   uint64
 	chips  []aggregator.Chip
-	// gone: freed. exited: freed because its process ended.
+	// gone: freed. exited: a circular buffer that was, because its process ended.
 	gone, exited bool
 	// sent is the sender's own.
 	sent bool
@@ -157,7 +151,6 @@ func NewForwarder(o ForwarderOptions) (*Forwarder, error) {
 			// Without a journal it is unknown which numbers an earlier forwarder used; this makes a repetition unlikely.
 			number: uint64(time.Now().UnixNano()) % (1 << 16), id: uint64(time.Now().UnixNano()),
 		},
-		exiting: map[uint32]bool{}, opened: map[uint32]bool{},
 		onServer: map[*object]struct{}{}, base: map[int32]uint64{}, reported: map[string]bool{},
 	}
 	f.live.forget()
@@ -205,41 +198,25 @@ func (f *Forwarder) Statistics() ForwarderStatistics {
 	return f.counts
 }
 
-// Events has to be called with events before the aggregator applies them.
-func (f *Forwarder) Events(events []aggregator.Event) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	for i := range events {
-		if e := &events[i]; e.Kind == aggregator.ProcessExit {
-			f.exiting[e.PID] = true
-		}
-	}
-}
-
-// Event has to be called with each event before the aggregator applies it.
+// Event has to be called with each event when the aggregator has applied it.
 func (f *Forwarder) Event(e *aggregator.Event) {
-	f.applied()
-	switch e.Kind {
-	case aggregator.DeviceOpen:
-		if f.live.unplaced[e.PID] > 0 {
-			f.opened[e.PID] = true
-		}
-	case aggregator.StateEnd:
-		f.restored, f.stateAt = true, e.Time
+	switch {
+	case e.Kind == aggregator.ProcessExit || f.exiting: // a start, too, ends an earlier process of its PID
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		delete(f.live.numbers, e.PID)
+		f.exiting = false
+		f.wakeSender()
+	case e.Kind == aggregator.DeviceOpen && f.live.unplaced[e.PID] > 0:
+		f.place(e.PID, f.o.Accounts.Buffers(e.PID))
+	case e.Kind == aggregator.StateEnd:
+		f.restore(e.Time)
 	}
 }
 
-// applied finishes the last event, which the accounts have applied by now.
-func (f *Forwarder) applied() {
-	if f.restored {
-		f.restored = false
-		f.restore()
-	}
-}
-
-// restore takes over the live objects of a state, which no changes came of. Those that were
+// restore takes over the live objects of a state of the time at, which no changes came of. Those that were
 // live before stay what they were; the sender compares the others with what was sent.
-func (f *Forwarder) restore() {
+func (f *Forwarder) restore(at uint64) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	before, running := f.live, map[uint32]bool{}
@@ -254,22 +231,22 @@ func (f *Forwarder) restore() {
 				f.live.addBuffer(name, old)
 				continue
 			}
-			f.addBuffer(p.PID, &b, b.Chips, cmp.Or(b.Since, f.stateAt))
+			f.addBuffer(p.PID, &b, b.Chips, cmp.Or(b.Since, at))
 		}
 		for _, program := range f.o.Accounts.Programs(p.PID) {
-			f.restoreProgram(p.PID, &program, &before)
+			f.restoreProgram(p.PID, &program, &before, at)
 		}
 	}
 	for o := range before.all {
-		o.gone, o.exited = true, !running[o.pid] || f.exiting[o.pid]
+		o.gone, o.exited = true, !running[o.pid]
 	}
 	maps.DeleteFunc(f.live.numbers, func(pid uint32, _ uint64) bool { return !running[pid] })
 	f.behind, f.resync = true, true
 	f.wakeSender()
 }
 
-func (f *Forwarder) restoreProgram(pid uint32, program *aggregator.ProgramSnapshot, before *liveObjects) {
-	at := cmp.Or(program.Since, f.stateAt)
+func (f *Forwarder) restoreProgram(pid uint32, program *aggregator.ProgramSnapshot, before *liveObjects, at uint64) {
+	at = cmp.Or(program.Since, at)
 	for i := range program.Placed {
 		placed := &program.Placed[i]
 		if placed.Kind == aggregator.GlobalCircular {
@@ -307,26 +284,10 @@ func (o *object) isKernel(k *aggregator.Kernel) bool {
 	return o.size == k.Bytes && o.memory == uint8(k.Type) && len(o.chips) > 0 == k.Sized
 }
 
-// Batch has to be called after the aggregator has applied events.
-func (f *Forwarder) Batch() {
-	f.applied()
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	for pid := range f.exiting {
-		delete(f.live.numbers, pid)
-	}
-	if len(f.exiting) > 0 {
-		clear(f.exiting)
-		f.wakeSender()
-	}
-	for pid := range f.opened {
-		f.place(pid, f.o.Accounts.Buffers(pid))
-	}
-	clear(f.opened)
-}
-
 // place sends the buffers of a process whose chips became known after they were allocated.
 func (f *Forwarder) place(pid uint32, list []aggregator.BufferSnapshot) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
 	for _, b := range list {
 		o := f.live.buffers[bufferName{pid, b.ID}]
 		if o == nil || len(o.chips) > 0 || len(b.Chips) == 0 {
@@ -363,7 +324,7 @@ func (f *Forwarder) Change(c aggregator.Change) {
 	if !c.Freed {
 		f.enqueue(f.addBuffer(c.PID, &c.Buffer, c.Chips, c.Time), false)
 	} else if o := f.live.takeBuffer(bufferName{c.PID, c.Buffer.ID}); o != nil {
-		f.gone(o)
+		f.gone(o, false)
 	}
 }
 
@@ -375,7 +336,7 @@ func (f *Forwarder) CBChange(c aggregator.CBChange) {
 	if !c.Freed {
 		f.enqueue(f.addCB(name, c.Time), false)
 	} else if o := f.live.takeCB(name); o != nil {
-		f.gone(o)
+		f.gone(o, c.Exit)
 	}
 }
 
@@ -389,7 +350,7 @@ func (f *Forwarder) KernelChange(c aggregator.KernelChange) {
 		f.enqueue(f.addKernel(name, c.Kernel, c.Time), false)
 	} else if o := f.live.kernels[name]; o != nil {
 		delete(f.live.kernels, name)
-		f.gone(o)
+		f.gone(o, false)
 	}
 }
 
@@ -483,8 +444,9 @@ func (a *liveObjects) next() uint64 {
 	return a.id
 }
 
-func (f *Forwarder) gone(o *object) {
-	o.gone, o.exited = true, f.exiting[o.pid]
+func (f *Forwarder) gone(o *object, exited bool) {
+	o.gone, o.exited = true, exited
+	f.exiting = f.exiting || exited
 	f.enqueue(o, true)
 }
 
@@ -510,11 +472,11 @@ func (f *Forwarder) wakeSender() {
 	}
 }
 
-// idle is whether the sender has taken every change, and no process is ending.
+// idle is whether the sender has taken every change, and has all that a process's end freed.
 func (f *Forwarder) idle() bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return len(f.queue) == 0 && !f.behind && len(f.exiting) == 0
+	return len(f.queue) == 0 && !f.behind && !f.exiting
 }
 
 // take returns the sender's next work: the changes that are queued or else,

@@ -176,12 +176,10 @@ func (w *world) deliver(list []aggregator.Event) {
 		}
 		return
 	}
-	w.forward.Events(list)
 	for i := range list {
-		w.forward.Event(&list[i])
 		w.accounts.Apply(&list[i])
+		w.forward.Event(&list[i])
 	}
-	w.forward.Batch()
 }
 
 // open opens the mesh of all chips, and a device for each chip.
@@ -726,6 +724,38 @@ func TestProcessesEnd(t *testing.T) {
 		w.agree(o, limit)
 		w.spawn()
 		w.open(w.pids[len(w.pids)-1])
+	}
+}
+
+// Of one batch, what was freed before its process ended is not of its end, nor is what another process frees after that, and who gets the PID
+// has another number.
+func TestAnExitWithinABatch(t *testing.T) {
+	w := newWorld(t, filepath.Join(t.TempDir(), "none"), 25)
+	w.start()
+	pid, other := w.pids[0], w.pids[1]
+	cb := func(pid uint32, program, address uint64) aggregator.Event {
+		return aggregator.Event{Kind: aggregator.CBPlaced, PID: pid, Device: 1, Program: program,
+			CB: &aggregator.CircularBuffer{Address: address, Size: 64, Ranges: []aggregator.CoreRange{{}}}}
+	}
+	buffer := aggregator.Event{Kind: aggregator.Alloc, PID: pid, Device: 1, Buffer: 5, Size: 10}
+	w.apply(cb(pid, 1, 100), cb(pid, 2, 200), cb(other, 3, 300), buffer)
+	live := map[uint64]*object{}
+	for name, list := range w.forward.live.cbs {
+		live[name.address] = list[0]
+	}
+	old := w.forward.live.buffers[bufferName{pid, 5}].id
+	end := func(pid uint32, program uint64) aggregator.Event {
+		return aggregator.Event{Kind: aggregator.ProgramGone, PID: pid, Program: program}
+	}
+	w.apply(end(pid, 1), aggregator.Event{Kind: aggregator.ProcessExit, PID: pid}, end(other, 3),
+		aggregator.Event{Kind: aggregator.DeviceOpen, PID: pid, Device: 1, Opened: &aggregator.Opened{Chips: []aggregator.Chip{{}}}}, buffer)
+	for address, exited := range map[uint64]bool{100: false, 200: true, 300: false} {
+		if o := live[address]; !o.gone || o.exited != exited {
+			t.Errorf("at %d: gone %t, exited %t", address, o.gone, o.exited)
+		}
+	}
+	if now := w.forward.live.buffers[bufferName{pid, 5}].id; now == old || !w.forward.idle() {
+		t.Errorf("ids %x and %x, idle %t", old, now, w.forward.idle())
 	}
 }
 

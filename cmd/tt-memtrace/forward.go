@@ -112,7 +112,7 @@ func (s *sockets) addForwarder(l *live) error {
 		return err
 	}
 	l.AddSink(session.Sink{
-		Events: f.Events, Event: f.Event, Change: f.Change, CB: f.CBChange, Kernel: f.KernelChange, Batch: f.Batch,
+		Event: f.Event, Change: f.Change, CB: f.CBChange, Kernel: f.KernelChange,
 		Close: func() error {
 			err := f.Close()
 			l.notice(forwarded(s.forward, f.Statistics()))

@@ -104,10 +104,10 @@ func startWith(t *testing.T, o tracer.Options, prepare func(*trace), around ...f
 			defer tr.mu.Unlock()
 			apply := func() {
 				for i := range events {
+					tr.accounts.Apply(&events[i])
 					if tr.event != nil {
 						tr.event(&events[i])
 					}
-					tr.accounts.Apply(&events[i])
 				}
 			}
 			for _, f := range around {

@@ -129,10 +129,6 @@ func startForwarding(t *testing.T, o tracer.Options, s *server) *forwarding {
 		a := tr.accounts
 		a.OnChange, a.OnCBChange, a.OnKernelChange = f.forward.Change, f.forward.CBChange, f.forward.KernelChange
 		tr.event = f.forward.Event
-	}, func(events []aggregator.Event, apply func()) {
-		f.forward.Events(events)
-		apply()
-		f.forward.Batch()
 	})
 	return f
 }
