@@ -117,6 +117,11 @@ func (r *run) notOpen(p *traced, from origin, device, began uint64) {
 		}
 	}
 	r.emit(aggregator.Event{Kind: aggregator.DeviceClose, PID: from.pid, TID: from.tid, Time: from.time, Device: device})
+	if rel := r.related[from.pid]; rel != nil && len(p.devices) == 0 {
+		for program := range rel.chipsUnknown { // it is on no chip now
+			r.chipsKnown(from.pid, from.time, program)
+		}
+	}
 }
 
 // endsAt handles that a device opens at an address, or that an allocator ends there: what was closing

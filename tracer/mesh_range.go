@@ -72,7 +72,7 @@ func (r *run) spread(p *traced, from origin, program, device, mesh uint64) []uin
 var errPlacedBefore = errors.New("it was placed before its workload was known")
 
 // chipsUnknown marks a process of which a program is counted on all chips of a mesh, and may be
-// on some of them only, until the program ends or its chips are known.
+// on some of them only, until the program ends, its chips are known, or the process has no device open.
 func (r *run) chipsUnknown(p *traced, at, program uint64, why error) {
 	rel := r.relations(p.mapping.PID)
 	rel.chipsUnknown[program] += 0 // how often it was read stays

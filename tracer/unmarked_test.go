@@ -473,6 +473,16 @@ func TestProgramsAreReadForTheirChips(t *testing.T) {
 	if r.relations(7).readsAnyChips() {
 		t.Error("it is read for ever")
 	}
+	// It can outlive its mesh, and stays on all chips until these close.
+	for i, device := range []uint64{mesh, devices[0], devices[1]} {
+		r.notOpen(p, origin{pid: 7, time: uint64(2 + i)}, device, 0)
+		if s := r.applied(accounts); s.Exact() != (i == 2) {
+			t.Errorf("%d devices are closed: marked with %+v", i+1, s.Reasons)
+		}
+	}
+	if s := r.applied(accounts); s.CB.Logical != 0 || len(r.relations(7).chipsUnknown) > 0 {
+		t.Errorf("%d bytes, %v", s.CB.Logical, r.relations(7).chipsUnknown)
+	}
 }
 
 // Where there is no time for all programs, what was read is shown, marked, and the others are read at once.
