@@ -93,9 +93,9 @@ func victim(t *testing.T) *fixture.Process {
 
 // patient has readers wait for longer than any test.
 func patient(t *testing.T) {
-	before := memory.Patience
-	memory.Patience = 2 * testPatience
-	t.Cleanup(func() { memory.Patience = before })
+	before := memory.Patience()
+	memory.SetPatience(2 * testPatience)
+	t.Cleanup(func() { memory.SetPatience(before) })
 }
 
 // says awaits a notice that names a process.

@@ -140,9 +140,9 @@ func TestSlowFiles(t *testing.T) {
 // waited for by who can wait, and each of his is marked. How long who is in a hurry may wait is tested with its reads.
 func TestHungProcessesHoldNobodyUp(t *testing.T) {
 	// Nobody who waits gives up before the test is over: whose events wait for him never come.
-	before := memory.Patience
-	memory.Patience = 2 * patience
-	t.Cleanup(func() { memory.Patience = before })
+	before := memory.Patience()
+	memory.SetPatience(2 * patience)
+	t.Cleanup(func() { memory.SetPatience(before) })
 	file, asked := fixture.HangingFile(t)
 	tr := start(t, Options{})
 	victim := keep(t, tr, fixture.User(t, fixture.LayoutA))

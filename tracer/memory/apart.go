@@ -67,13 +67,13 @@ func (r *reader) search(pid uint32, block uint64, vptrs []uint64) (found Objects
 	}
 	found = Objects{}
 	// First the kernel lists the process's memory, which takes as long as it is large.
-	patience := SearchTime + Patience
+	patience := SearchTime + Patience()
 	for {
 		var answer [searchAnswerBytes]byte
 		if err := r.answer(answer[:], patience); err != nil {
 			return nil, nil, nil, err
 		}
-		patience = Patience
+		patience = Patience()
 		b := r.buffer[:min(binary.NativeEndian.Uint64(answer[:]), maxBytes)]
 		state := binary.NativeEndian.Uint64(answer[8:])
 		if state == searchFailed {
@@ -129,7 +129,7 @@ func serveSearch(pid uint32, words, buffer []byte) {
 	s.shared = block
 	var said time.Time
 	s.still = func() error {
-		if time.Since(said) > Patience/4 {
+		if time.Since(said) > Patience()/4 {
 			goOn(0)
 			said = time.Now()
 		}

@@ -99,7 +99,7 @@ func TestStarvedReader(t *testing.T) {
 	before := p.ReaderTime()
 	reader := readerOf(p).command.Process
 	stop(t, reader)
-	time.AfterFunc(Patience+3*lookEvery, func() { _ = reader.Signal(unix.SIGCONT) })
+	time.AfterFunc(Patience()+3*lookEvery, func() { _ = reader.Signal(unix.SIGCONT) })
 	if err := p.ReadAt(got, address(b)); err != nil || !bytes.Equal(got, b[:8]) || p.Hung() {
 		t.Errorf("it was given up: %v", err)
 	}
@@ -155,7 +155,7 @@ func TestAnswerOnItsWay(t *testing.T) {
 		r := &reader{command: c, socket: ours, busy: new(atomic.Uint64), hurry: 2 * lookInHurry}
 		r.busy.Store(busy)
 		time.AfterFunc(maxHurry, func() { _, _ = theirs.Write(make([]byte, answerBytes)) })
-		err := r.await(make([]byte, answerBytes), Patience)
+		err := r.await(make([]byte, answerBytes), Patience())
 		if busy == 0 && (err != nil || r.waited != 0) {
 			t.Errorf("%v, and %v were counted", err, r.waited)
 		}

@@ -105,7 +105,7 @@ func (l *lane) begin(s *state) error {
 	if !l.askFor(s) {
 		return ErrInterrupted
 	}
-	l.reader.patience, l.began = Patience, time.Now()
+	l.reader.patience, l.began = Patience(), time.Now()
 	if l.more != nil {
 		l.reader.patience += max(0, l.more.Left())
 	}
@@ -116,7 +116,7 @@ func (l *lane) begin(s *state) error {
 func (l *lane) end(s *state, err error, h *hang) {
 	l.asked()
 	if l.more != nil {
-		l.more.Take(max(0, time.Since(l.began)-Patience))
+		l.more.Take(max(0, time.Since(l.began)-Patience()))
 	}
 	used := max(l.ended+l.reader.processorTime(), l.charged) // of one that died nothing is known
 	s.readers.Add(int64(used - l.charged))

@@ -23,8 +23,14 @@ import (
 	"tt-memtrace/tracer/proc"
 )
 
-// Patience is how long a read may wait for a page. Tests alone change it.
-var Patience = time.Second
+// patience is how long a read may wait for a page, nanoseconds.
+var patience atomic.Int64
+
+func init() { patience.Store(int64(time.Second)) }
+
+// Patience is how long a read may wait for a page. SetPatience changes it: for tests, also while others read it.
+func Patience() time.Duration     { return time.Duration(patience.Load()) }
+func SetPatience(d time.Duration) { patience.Store(int64(d)) }
 
 // filePatience is how long a file may be waited for beyond that, and filePatienceShare the part of the time in the long
 // run for all of a user's: a disk that is written to, or one of the network, answers after seconds.

@@ -150,7 +150,7 @@ func (r *reader) read(pid uint32, b []byte, parts []unix.RemoteIovec) (n int, re
 		r.request = binary.NativeEndian.AppendUint64(r.request, uint64(p.Len))
 	}
 	var answer [answerBytes]byte
-	if err := r.answer(answer[:], Patience); err != nil {
+	if err := r.answer(answer[:], Patience()); err != nil {
 		return 0, 0, err
 	}
 	got := int64(binary.NativeEndian.Uint64(answer[:]))
