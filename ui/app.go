@@ -34,8 +34,8 @@ type app struct {
 	// devices are the driver's, as they were read at devicesAt.
 	devices   []telemetry.Device
 	devicesAt time.Time
-	// batches is the log's count at the last look at the feed, at snapshotAt.
-	batches    uint64
+	// events is the log's count at the last look at the feed, at snapshotAt.
+	events     uint64
 	snapshotAt time.Time
 	// rested is when the feed may be looked at again.
 	rested time.Time
@@ -251,7 +251,7 @@ func (a *app) refresh() {
 		d.notes = a.o.Notes()
 	}
 	if a.o.Log != nil {
-		d.marks, d.failures = a.o.Log.marked(), a.o.Log.lastFailures(s)
+		d.marks, d.failures = a.o.Log.marked(), a.o.Log.lastFailures()
 	}
 	if a.o.Backlog != nil {
 		d.backlog = a.o.Backlog()
@@ -294,11 +294,11 @@ const snapshotEvery = time.Minute
 // snapshot is that of the feed, or the last one where nothing has happened since.
 func (a *app) snapshot(now time.Time) *aggregator.Snapshot {
 	if a.o.Log != nil && a.o.Player == nil {
-		batches := a.o.Log.batches.Load()
-		if a.latest.snapshot != nil && batches == a.batches && now.Sub(a.snapshotAt) < snapshotEvery {
+		events := a.o.Log.events.Load()
+		if a.latest.snapshot != nil && events == a.events && now.Sub(a.snapshotAt) < snapshotEvery {
 			return a.latest.snapshot
 		}
-		a.batches = batches
+		a.events = events
 	}
 	a.snapshotAt = now
 	if s := a.feed.Snapshot(); s != nil {

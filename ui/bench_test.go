@@ -118,7 +118,8 @@ func TestTheLogAllocatesNothingAndForgets(t *testing.T) {
 	runtime.ReadMemStats(&before)
 	for i := range 3 * maxEntries {
 		l.Change(c)
-		l.event(&aggregator.Event{Kind: aggregator.ProcessStart, PID: uint32(i), Process: &aggregator.Process{Started: uint64(i), Command: "x"}})
+		l.Event(&aggregator.Event{Kind: aggregator.ProcessStart, PID: uint32(i), Process: &aggregator.Process{Started: uint64(i), Command: "x"}})
+		l.Event(&aggregator.Event{Kind: aggregator.ProcessExit, PID: uint32(i)})
 	}
 	runtime.GC()
 	runtime.ReadMemStats(&after)
@@ -126,7 +127,7 @@ func TestTheLogAllocatesNothingAndForgets(t *testing.T) {
 		t.Errorf("it grew by %d bytes", grown)
 	}
 	list, next := l.since(0, nil)
-	if len(list) != maxEntries || next != l.next || list[len(list)-1].kind != logStart || len(l.marks) > maxMarks {
+	if len(list) != maxEntries || next != l.next || list[len(list)-1].kind != logExit || len(l.marks) > maxMarks {
 		t.Errorf("%d entries, %d of %d, %d marks", len(list), next, l.next, len(l.marks))
 	}
 }
@@ -179,12 +180,12 @@ func (l *locked) feed(ctx context.Context, device uint64, rate int, log bool) {
 		case <-tick.C:
 		}
 		l.mu.Lock()
-		l.log.Events(nil)
 		for range rate / 200 {
 			l.time += uint64(every) / uint64(rate/200)
 			for _, k := range []aggregator.Kind{aggregator.Alloc, aggregator.Free} {
 				e := aggregator.Event{Kind: k, Time: l.time, PID: 1000, Device: device, Allocator: device + 1, Buffer: id, Memory: aggregator.L1, Size: 2048, PerBank: 2048, Address: 1 << 20}
 				l.Apply(&e)
+				l.log.Event(&e)
 			}
 		}
 		l.mu.Unlock()

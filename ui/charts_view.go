@@ -90,7 +90,17 @@ func (c *charts) name() string {
 		return "chip " + chipName(c.current().Chip)
 	}
 	g := text.GlyphSet(c.settings.ASCII)
-	return fmt.Sprintf("process %d %s", c.process.pid, text.Clip(namesOf(c.data.snapshot, c.settings.ASCII)[c.process.pid], 28, g.Dots))
+	return fmt.Sprintf("process %d %s", c.process.pid, text.Clip(text.Command(c.command(), c.settings.ASCII), 28, g.Dots))
+}
+
+// command is that of the process that is shown.
+func (c *charts) command() string {
+	for _, list := range [][]aggregator.ProcessSnapshot{c.data.snapshot.Processes, c.data.snapshot.Ended} {
+		if i := slices.IndexFunc(list, func(p aggregator.ProcessSnapshot) bool { return idOf(&p) == c.process }); i >= 0 {
+			return list[i].Info.Command
+		}
+	}
+	return ""
 }
 
 // live is the process that is shown, nil where it is none or has ended.
@@ -366,7 +376,7 @@ func (c *charts) marksLine(begin, end uint64, g text.Glyphs) text.Line {
 
 // marksAt says what happened at the cursor, or else what the letters in view mean.
 func (c *charts) marksAt(begin, end uint64) string {
-	g, names := text.GlyphSet(c.settings.ASCII), namesOf(c.data.snapshot, c.settings.ASCII)
+	g := text.GlyphSet(c.settings.ASCII)
 	at, out, seen := c.columns-1-c.cursor, []string{}, map[logKind]bool{}
 	for _, m := range c.marks() {
 		x := c.column(m.time, begin, end)
@@ -374,7 +384,7 @@ func (c *charts) marksAt(begin, end uint64) string {
 		if x != at || c.cursor == 0 {
 			continue
 		}
-		who, often := fmt.Sprintf("%d %s", m.pid, text.Clip(names[m.pid], 24, g.Dots)), ""
+		who, often := fmt.Sprintf("%d %s", m.pid, text.Clip(text.Command(m.command, c.settings.ASCII), 24, g.Dots)), ""
 		if m.count > 1 {
 			often = ", " + text.Times(m.count)
 		}

@@ -21,6 +21,8 @@ type Log struct {
 	sets  [][]aggregator.Chip
 	last  int
 	marks []mark
+	// commands of the processes that live.
+	commands map[uint32]string
 	// failures are the newest allocations that failed, of so many.
 	failures []failure
 	failed   uint64
@@ -29,8 +31,8 @@ type Log struct {
 	// floor is the number of the first entry that counts, round how often there was another.
 	floor uint64
 	round atomic.Uint64
-	// batches counts the calls of Events.
-	batches atomic.Uint64
+	// events counts the calls of Event.
+	events atomic.Uint64
 }
 
 // Bounds of a Log.
@@ -41,7 +43,9 @@ const (
 )
 
 // NewLog is an empty stream.
-func NewLog() *Log { return &Log{entries: make([]logEntry, maxEntries)} }
+func NewLog() *Log {
+	return &Log{entries: make([]logEntry, maxEntries), commands: map[uint32]string{}}
+}
 
 // logKind is what a logEntry is about, as the original server's log names it.
 type logKind uint8
@@ -85,8 +89,8 @@ type logEntry struct {
 	// object is the buffer or the program.
 	object   uint64
 	pid, tid uint32
-	// text is a process's command, a kernel's name or the runtime's message.
-	text string
+	// command of the process then, and text, a kernel's name or the runtime's message.
+	command, text string
 	// cores that a circular buffer lies on.
 	cores uint32
 	// chips is the number of a set of chips, 0 for none.
@@ -99,10 +103,12 @@ type logEntry struct {
 
 // mark is something that the charts show on their time axis.
 type mark struct {
-	time  uint64
-	kind  logKind
-	pid   uint32
-	count uint64
+	time uint64
+	kind logKind
+	pid  uint32
+	// command of the process then.
+	command string
+	count   uint64
 	// memory that was out.
 	memory aggregator.Memory
 	// started is when the process did, to distinguish PIDs that are used again.
@@ -110,6 +116,7 @@ type mark struct {
 }
 
 func (l *Log) add(e logEntry) {
+	e.command = l.commands[e.pid]
 	l.entries[l.next%maxEntries] = e
 	l.next++
 }
@@ -136,15 +143,12 @@ func (l *Log) set(chips []aggregator.Chip) uint16 {
 	return uint16(len(l.sets))
 }
 
-// Events adds a batch's processes and devices that come and go, and losses; other events
-// are added as changes. It has to be called for a batch before a snapshot has it, or the
-// screen does not look for it at once.
-func (l *Log) Events(events []aggregator.Event) {
-	l.batches.Add(1)
-	for i := range events {
-		if e := &events[i]; e.Kind != aggregator.Alloc && e.Kind != aggregator.Free {
-			l.event(e)
-		}
+// Event has to be called with each event when the accounts have applied it, and before a snapshot has it:
+// it adds processes and devices that come and go, and losses. Other events are added as changes.
+func (l *Log) Event(e *aggregator.Event) {
+	l.events.Add(1)
+	if e.Kind != aggregator.Alloc && e.Kind != aggregator.Free {
+		l.event(e)
 	}
 }
 
@@ -156,11 +160,12 @@ func short(s string) string { return strings.Clone(s[:min(len(s), maxLogText)]) 
 func (l *Log) event(e *aggregator.Event) {
 	n := logEntry{time: e.Time, pid: e.PID, tid: e.TID}
 	var started uint64
+	var command string
 	switch e.Kind {
 	case aggregator.ProcessStart:
 		n.kind = logStart
 		if e.Process != nil {
-			n.text, started = short(e.Process.Command), e.Process.Started
+			command, started = short(e.Process.Command), e.Process.Started
 		}
 	case aggregator.ProcessExit:
 		n.kind = logExit
@@ -170,16 +175,27 @@ func (l *Log) event(e *aggregator.Event) {
 		n.kind, n.object = logClose, e.Device
 	case aggregator.Lost:
 		n.kind, n.size = logLost, e.Count
+	case aggregator.StateBegin: // it has all processes
+		l.mu.Lock()
+		clear(l.commands)
+		l.mu.Unlock()
+		return
 	default:
 		return
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	if e.Process != nil {
+		l.commands[e.PID] = command
+	}
 	if e.Opened != nil {
 		n.chips = l.set(e.Opened.Chips)
 	}
 	l.add(n)
 	l.mark(mark{time: n.time, kind: n.kind, pid: n.pid, count: e.Count, started: started})
+	if n.kind == logExit {
+		delete(l.commands, e.PID)
+	}
 }
 
 // Refused adds an allocation that failed. It returns the number of the failure, and whether
@@ -199,6 +215,7 @@ func (l *Log) Refused(e *aggregator.Event) (number uint64, fresh bool) {
 // mark keeps what the charts show. A process can be described more than once, and losses and
 // failures come in rows.
 func (l *Log) mark(m mark) {
+	m.command = l.commands[m.pid]
 	switch m.kind {
 	case logLost, logClash, logOutOfMemory:
 		if n := len(l.marks); n > 0 {

@@ -1,6 +1,7 @@
 package ui
 
 import (
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -63,5 +64,40 @@ func TestEventsThatAreNotShownAreCounted(t *testing.T) {
 	w.frame.pages[eventsPage].(*events).missed = 1234
 	if got := w.text(t, 120, 40); !strings.Contains(got, "1,234 events not shown  following") {
 		t.Error(got)
+	}
+}
+
+// A row says what was true at its event: the program that the process ran then, and what an exit freed before the exit.
+func TestEventsOfBeforeAnExec(t *testing.T) {
+	w := newWorld(1)
+	begins := func(command string, address uint64) {
+		w.alloc(70000, w.begins(70000, command, w.chips, false), aggregator.DRAM, address, mib)
+	}
+	begins("/bin/before --one", 0x1000)
+	w.publish(aggregator.Event{Kind: aggregator.ProcessExit, PID: 70000})
+	begins("/bin/after", 0x2000)
+	w.publish(aggregator.Event{Kind: aggregator.Refused, PID: 70000, Memory: aggregator.L1, Refusal: &aggregator.Refusal{Message: "Out of Memory"}})
+	w.view(settings{})
+	w.press("6")
+	var got []string
+	for line := range strings.Lines(w.text(t, 160, 40)) {
+		if f := strings.Fields(line); len(f) > 4 && f[1] == "70000" {
+			got = append(got, strings.Join(f[2:min(len(f), 6)], " "))
+		}
+	}
+	want := []string{
+		"before --one START before", "before --one OPEN 0", "70001 before --one ALLOC", "before --one FREE DRAM", "before --one EXIT",
+		"after START after", "after OPEN 0", "70001 after ALLOC DRAM", "after OUT_OF_MEMORY L1",
+	}
+	if !slices.EqualFunc(got, want, strings.HasPrefix) {
+		t.Errorf("%q", got)
+	}
+	if f := w.log.lastFailures(); len(f) != 1 || f[0].command != "/bin/after" {
+		t.Errorf("%+v", f)
+	}
+	w.log.Event(&aggregator.Event{Kind: aggregator.StateBegin})
+	w.publish(aggregator.Event{Kind: aggregator.ProcessExit, PID: 70000})
+	if list, _ := w.log.since(0, nil); list[len(list)-1].command != "" {
+		t.Error("a state does not have it")
 	}
 }

@@ -26,7 +26,6 @@ type events struct {
 	read   bool
 	missed uint64
 	sets   [][]aggregator.Chip
-	names  map[uint32]string
 }
 
 // eventRow is an entry with its number.
@@ -90,7 +89,7 @@ func newEvents(s *state) *events {
 	e.Table = &widget.Table[eventRow, uint64]{
 		Settings: &s.settings.Settings, Name: "events", What: "events", None: "nothing has happened yet", Follow: true,
 		Key:   func(r *eventRow) uint64 { return r.number },
-		Words: func(b []byte, r *eventRow) []byte { return eventWords(b, r, e.names, e.sets) },
+		Words: func(b []byte, r *eventRow) []byte { return eventWords(b, r, s.settings.ASCII, e.sets) },
 		Fields: []widget.Field[eventRow]{
 			{Name: "TIME", Least: 15, Cell: func(r *eventRow) text.Line { return text.Plain.Line(e.when(r.time)) }},
 			{Name: "PID", Right: true, Least: 7, Cell: func(r *eventRow) text.Line {
@@ -105,7 +104,7 @@ func newEvents(s *state) *events {
 				}
 				return text.Plain.Line(strconv.FormatUint(uint64(r.tid), 10))
 			}},
-			{Name: "PROCESS", Flex: true, Least: 14, Rank: 3, Cell: func(r *eventRow) text.Line { return text.Plain.Line(e.names[r.pid]) }},
+			{Name: "PROCESS", Flex: true, Least: 14, Rank: 3, Cell: func(r *eventRow) text.Line { return text.Plain.Line(text.Command(r.command, s.settings.ASCII)) }},
 			{Name: "EVENT", Least: 9, Cell: eventCell},
 			{Name: "MEMORY", Least: 8, Rank: 1, Cell: func(r *eventRow) text.Line {
 				switch {
@@ -208,6 +207,8 @@ func eventNote(r *eventRow, ascii bool) string {
 		return "events that never arrived"
 	case r.kind >= logClash:
 		return text.Sanitize(r.text, ascii)
+	case r.kind == logStart:
+		return text.Command(r.command, ascii)
 	case r.text != "":
 		return text.Command(r.text, ascii)
 	case r.implicit:
@@ -227,9 +228,9 @@ func chipSet(sets [][]aggregator.Chip, n uint16) string {
 
 func (e *events) chipsOf(r *eventRow) string { return chipSet(e.sets, r.chips) }
 
-func eventWords(b []byte, r *eventRow, names map[uint32]string, sets [][]aggregator.Chip) []byte {
+func eventWords(b []byte, r *eventRow, ascii bool, sets [][]aggregator.Chip) []byte {
 	b = strconv.AppendUint(b, uint64(r.pid), 10)
-	b = append(append(b, ' '), names[r.pid]...)
+	b = append(append(b, ' '), text.Command(r.command, ascii)...)
 	b = append(append(b, ' '), r.kind.String()...)
 	b = append(append(b, ' '), r.memory.String()...)
 	b = append(b, " 0x"...)
@@ -253,7 +254,7 @@ func (e *events) detail(r *eventRow) []text.Line {
 	out := []text.Line{
 		widget.Pair("what", text.Line{text.Strong.Span(r.kind.String() + "  " + eventNote(r, e.settings.ASCII))}),
 		widget.Pair("when", text.Plain.Line(e.when(r.time)+", "+text.Age(time.Duration(e.data.now-min(r.time, e.data.now)))+" ago")),
-		widget.Pair("process", text.Plain.Line(fmt.Sprintf("%d  %s", r.pid, e.names[r.pid]))),
+		widget.Pair("process", text.Plain.Line(fmt.Sprintf("%d  %s", r.pid, text.Command(r.command, e.settings.ASCII)))),
 	}
 	if r.tid != 0 {
 		out = append(out, widget.Pair("thread", text.Plain.Line(strconv.FormatUint(uint64(r.tid), 10))))
@@ -281,24 +282,12 @@ func (e *events) detail(r *eventRow) []text.Line {
 	return out
 }
 
-// namesOf are the names of processes, live and ended.
-func namesOf(s *aggregator.Snapshot, ascii bool) map[uint32]string {
-	names := make(map[uint32]string, len(s.Processes)+len(s.Ended))
-	for i := range s.Ended {
-		names[s.Ended[i].PID] = text.Command(s.Ended[i].Info.Command, ascii)
-	}
-	for i := range s.Processes {
-		names[s.Processes[i].PID] = text.Command(s.Processes[i].Info.Command, ascii)
-	}
-	return names
-}
-
 func (e *events) work() func(*reader) func() {
 	log, held, p, ascii, t := e.data.log, e.data.frozenLog, e.Matching, e.settings.ASCII, e.tail
 	if log == nil {
 		return nil
 	}
-	return func(r *reader) func() {
+	return func(*reader) func() {
 		var from entrySource = log
 		if held != nil {
 			from = held
@@ -306,11 +295,11 @@ func (e *events) work() func(*reader) func() {
 		if t.log == log && t.round == log.round.Load() && t.query == p.Text && t.next == from.upTo() {
 			return nil // nothing is new
 		}
-		names, sets := namesOf(r.snapshot, ascii), log.chipSets()
-		list := t.read(log, from, p, func(b []byte, row *eventRow) []byte { return eventWords(b, row, names, sets) })
+		sets := log.chipSets()
+		list := t.read(log, from, p, func(b []byte, row *eventRow) []byte { return eventWords(b, row, ascii, sets) })
 		missed := t.missed
 		return func() {
-			e.names, e.sets, e.latest, e.latestOf, e.missed, e.read = names, sets, list, p.Text, missed, true
+			e.sets, e.latest, e.latestOf, e.missed, e.read = sets, list, p.Text, missed, true
 		}
 	}
 }

@@ -21,7 +21,7 @@ type failure struct {
 	pid     uint32
 	memory  aggregator.Memory
 	refusal aggregator.Refusal
-	// command of the process, which may have ended since.
+	// command of the process then.
 	command string
 	// explanation says who held the memory at that moment; empty where it was not asked for in time.
 	explanation string
@@ -45,7 +45,7 @@ func (l *Log) fail(e *aggregator.Event) (number uint64, fresh bool) {
 		}
 	}
 	l.failed++
-	f := failure{number: l.failed, count: 1, total: l.refused, time: e.Time, pid: e.PID, memory: e.Memory, refusal: *e.Refusal}
+	f := failure{number: l.failed, count: 1, total: l.refused, time: e.Time, pid: e.PID, command: l.commands[e.PID], memory: e.Memory, refusal: *e.Refusal}
 	f.refusal.Message = short(f.refusal.Message)
 	if len(l.failures) == maxFailures {
 		l.failures = l.failures[1:]
@@ -65,24 +65,10 @@ func (l *Log) Explain(number uint64, explanation string) {
 	}
 }
 
-// lastFailures are those that are kept, the newest first. Whose they are is taken from the accounts soon after
-// a failure: of processes that ended, those only keep the newest.
-func (l *Log) lastFailures(s *aggregator.Snapshot) []failure {
+// lastFailures are those that are kept, the newest first.
+func (l *Log) lastFailures() []failure {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for i := range l.failures {
-		f := &l.failures[i]
-		if f.command != "" {
-			continue
-		}
-		for _, list := range [][]aggregator.ProcessSnapshot{s.Processes, s.Ended} {
-			for k := range list {
-				if f.command == "" && list[k].PID == f.pid {
-					f.command = list[k].Info.Command
-				}
-			}
-		}
-	}
 	list := slices.Clone(l.failures)
 	slices.Reverse(list)
 	return list

@@ -51,7 +51,7 @@ func TestAReplayIsMovedIn(t *testing.T) {
 	s.waits("x1 00:30 ", " 01:00", "12:03:30", "████░")
 	s.press(".")
 	s.waits("00:40 ", "12:03:40")
-	log.Events([]aggregator.Event{{Kind: aggregator.ProcessStart, PID: 4711, Time: 1, Process: &aggregator.Process{Command: "later"}}})
+	log.Event(&aggregator.Event{Kind: aggregator.ProcessStart, PID: 4711, Time: 1, Process: &aggregator.Process{Command: "later"}})
 	s.press("6")
 	s.waits("4711")
 	s.press(",,")

@@ -48,8 +48,8 @@ func newWorld(chips int) *world {
 
 func (w *world) publish(e aggregator.Event) {
 	e.Time = w.time
-	w.log.Events([]aggregator.Event{e})
 	w.Apply(&e)
+	w.log.Event(&e)
 }
 
 // id is an address that was not used before.
@@ -172,7 +172,7 @@ func (w *world) view(o settings) *frame {
 func (w *world) data() data {
 	s := w.Snapshot()
 	s.Time = w.time
-	d := data{snapshot: s, now: w.time, clock: w.wall, host: "tt-host-01", source: "live", log: w.log, marks: w.log.marked(), failures: w.log.lastFailures(s), hasSystem: w.system != nil}
+	d := data{snapshot: s, now: w.time, clock: w.wall, host: "tt-host-01", source: "live", log: w.log, marks: w.log.marked(), failures: w.log.lastFailures(), hasSystem: w.system != nil}
 	if n := len(w.meter.samples); n == 0 || w.wall.After(w.meter.samples[n-1].at) {
 		w.meter.add(w.wall, s)
 	}

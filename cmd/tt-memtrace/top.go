@@ -86,7 +86,7 @@ func runTop(cmd *cobra.Command, t *targets, u *uiFlags, args []string) error {
 	l.silent = true
 	l.FollowSites(report.CallSite)
 	log := ui.NewLog()
-	l.AddSink(session.Sink{Events: log.Events, Change: log.Change, CB: log.CBChange, Kernel: log.KernelChange, Unsafe: log.Unsafe, Refuse: l.explaining(log)})
+	l.AddSink(session.Sink{Event: log.Event, Change: log.Change, CB: log.CBChange, Kernel: log.KernelChange, Unsafe: log.Unsafe, Refuse: l.explaining(log)})
 	further := t.recorded.further(l)
 	u.requested = u.requested || t.shm // all that is known
 	if len(args) > 0 {
