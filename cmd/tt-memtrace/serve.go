@@ -15,7 +15,6 @@ import (
 	"tt-memtrace/session"
 	"tt-memtrace/telemetry"
 	"tt-memtrace/tracer"
-	"tt-memtrace/tracer/proc"
 	"tt-memtrace/wire"
 )
 
@@ -41,19 +40,17 @@ type hostView struct {
 // viewFor is how long a view is used, however many clients query the server.
 const viewFor = 20 * time.Millisecond
 
-// events notes which processes are traced.
-func (t *tracing) events(events []aggregator.Event) {
-	for i := range events {
-		switch e := &events[i]; {
-		case e.Kind == aggregator.ProcessStart && e.Process != nil && e.Process.Source.Observed():
-			t.mu.Lock()
-			t.traced[int32(e.PID)] = true
-			t.mu.Unlock()
-		case e.Kind == aggregator.ProcessExit:
-			t.mu.Lock()
-			delete(t.traced, int32(e.PID))
-			t.mu.Unlock()
-		}
+// event notes which processes are traced.
+func (t *tracing) event(e *aggregator.Event) {
+	switch {
+	case e.Kind == aggregator.ProcessStart && e.Process != nil && e.Process.Source.Observed():
+		t.mu.Lock()
+		t.traced[int32(e.PID)] = true
+		t.mu.Unlock()
+	case e.Kind == aggregator.ProcessExit:
+		t.mu.Lock()
+		delete(t.traced, int32(e.PID))
+		t.mu.Unlock()
 	}
 }
 
@@ -182,7 +179,7 @@ func (t *tracing) Objects() wire.Objects {
 
 func (s *sockets) addServer(l *live) error {
 	at := &tracing{live: l, ready: l.Ready(), host: hostSystem(), traced: map[int32]bool{}}
-	o := wire.ServerOptions{Path: s.serve, Open: s.open, Monotonic: proc.Now, Notice: l.notice, Tracing: at}
+	o := wire.ServerOptions{Path: s.serve, Open: s.open, Monotonic: l.Now, Notice: l.notice, Tracing: at}
 	if s.lines != nil {
 		o.Output, o.Errors, o.Quiet = s.lines, &standardError, l.quiet
 		l.prints = true
@@ -191,9 +188,9 @@ func (s *sockets) addServer(l *live) error {
 	if err != nil {
 		return err
 	}
-	l.AddSink(session.Sink{Events: at.events})
+	l.AddSink(session.Sink{Event: at.event})
 	if s.lines != nil && !l.quiet {
-		l.AddSink(tracedLines(s.lines))
+		l.AddSink(tracedLines(s.lines, l.Wall))
 	}
 	l.AddSource(server)
 	return nil
@@ -201,16 +198,17 @@ func (s *sockets) addServer(l *live) error {
 
 // tracedLines prints the original server's lines for what is traced. Those for what
 // clients report the server prints.
-func tracedLines(w io.Writer) session.Sink {
+func tracedLines(w io.Writer, wall func(uint64) time.Time) session.Sink {
 	var lines bytes.Buffer
-	logger := export.NewLogger(&lines, false, clock())
+	logger := export.NewLogger(&lines, false, wall)
 	reported := map[uint32]bool{}
 	return session.Sink{
-		Events: func(events []aggregator.Event) {
-			for i := range events {
-				if e := &events[i]; e.Kind == aggregator.ProcessStart && e.Process != nil {
-					reported[e.PID] = e.Process.Source == aggregator.Reported
-				}
+		Event: func(e *aggregator.Event) {
+			switch {
+			case e.Kind == aggregator.ProcessStart && e.Process != nil:
+				reported[e.PID] = e.Process.Source == aggregator.Reported
+			case e.Kind == aggregator.ProcessExit:
+				delete(reported, e.PID)
 			}
 		},
 		Change: func(c aggregator.Change) {

@@ -1,12 +1,17 @@
 package main
 
 import (
+	"context"
+	"errors"
 	"fmt"
+	"net"
 	"os"
 	"path/filepath"
 	"testing"
+	"time"
 
 	"tt-memtrace/aggregator"
+	"tt-memtrace/session"
 	"tt-memtrace/telemetry"
 	"tt-memtrace/wire"
 )
@@ -72,9 +77,9 @@ func TestServedDevices(t *testing.T) {
 	for _, events := range [][]aggregator.Event{
 		process(7, aggregator.Traced, aggregator.Chip{Number: 2}, aggregator.Chip{Number: 3}), process(8, aggregator.Reported, aggregator.Chip{Number: 5}),
 	} {
-		at.events(events)
 		for i := range events {
 			l.Accounts().Apply(&events[i])
+			at.event(&events[i])
 		}
 	}
 	if !at.Traced(7) || at.Traced(8) {
@@ -103,5 +108,43 @@ func TestServedDevices(t *testing.T) {
 	}
 	if o := at.Objects(); len(o.Buffers) != 2 || !o.Incomplete {
 		t.Errorf("%+v", o)
+	}
+}
+
+// What clients report beside a recording happens at the recording's present: its clock is not this host's.
+func TestClientsBesideARecording(t *testing.T) {
+	l := newLive(nil, true)
+	l.Clock = session.Clock{Now: func() uint64 { return 77 }, Wall: func(uint64) time.Time { return time.Time{} }}
+	s := sockets{serve: filepath.Join(t.TempDir(), "s")}
+	if err := s.addServer(l); err != nil {
+		t.Fatal(err)
+	}
+	events := make(chan aggregator.Event, 10)
+	l.AddSink(session.Sink{Event: func(e *aggregator.Event) { events <- *e }})
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error)
+	go func() { done <- l.Session.Run(ctx, func() {}) }()
+	<-l.Ready()
+	c, err := net.Dial("unix", s.serve)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	r := wire.Record{Type: wire.Alloc, PID: int32(os.Getpid()), ID: 5, Size: 100}
+	if _, err := c.Write(r.Append(nil, 144)); err != nil {
+		t.Fatal(err)
+	}
+	for {
+		e := <-events
+		if e.Time != 77 {
+			t.Errorf("%v at %d", e.Kind, e.Time)
+		}
+		if e.Kind == aggregator.Alloc {
+			break
+		}
+	}
+	cancel()
+	if err := errors.Join(<-done, l.Session.Close()); err != nil {
+		t.Error(err)
 	}
 }
