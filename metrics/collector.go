@@ -139,7 +139,8 @@ func (s *scrape) chips(r Reading) {
 			u := &c.Memory[m]
 			l := at.memory[m]
 			s.count(requested, l, u.Requested)
-			if !u.PeaksAtLeast && !u.PeaksUncertain {
+			peaksKnown := !u.PeaksAtLeast && !u.PeaksUncertain
+			if peaksKnown {
 				s.count(peakRequested, l, u.PeakRequested)
 			}
 			s.count(buffers, l, u.Buffers)
@@ -147,7 +148,7 @@ func (s *scrape) chips(r Reading) {
 			if u.Unreserved == 0 {
 				s.count(reserved, l, u.Reserved)
 			}
-			if !u.PeakUnsure && !u.PeaksAtLeast && !u.PeaksUncertain {
+			if peaksKnown && !u.PeakUnsure {
 				s.count(peakReserved, l, u.PeakReserved)
 			}
 			size, known := u.Capacity()
