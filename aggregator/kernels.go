@@ -103,8 +103,8 @@ func (u *KernelUsage) count(k *Kernel, added bool) {
 	}
 }
 
-// add sums the kernels of several chips.
-func (u *KernelUsage) add(o *KernelUsage) {
+// Add sums the kernels of several chips.
+func (u *KernelUsage) Add(o *KernelUsage) {
 	u.Programs += o.Programs
 	for t := range o.Binaries {
 		u.Binaries[t] += o.Binaries[t]

@@ -302,9 +302,9 @@ func wantSound(t *testing.T, a *Aggregator) {
 		for j := range p.Chips {
 			for m, u := range p.Chips[j].Memory {
 				sum := sums[m][p.Chips[j].Chip]
-				sum.add(&u)
+				sum.Add(&u)
 				sums[m][p.Chips[j].Chip] = sum
-				all[m].add(&u)
+				all[m].Add(&u)
 			}
 		}
 		var placeless uint64

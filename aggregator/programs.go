@@ -350,8 +350,8 @@ func (a *cbAccount) snapshot() CBUsage {
 
 func (c Core) before(d Core) bool { return cmp.Or(cmp.Compare(c.Y, d.Y), cmp.Compare(c.X, d.X)) < 0 }
 
-// add sums the use of several processes, or of several chips.
-func (u *CBUsage) add(o *CBUsage) {
+// Add sums the use of several processes, or of several chips.
+func (u *CBUsage) Add(o *CBUsage) {
 	u.Physical += o.Physical
 	u.Logical += o.Logical
 	u.PeakPhysical += o.PeakPhysical

@@ -206,8 +206,8 @@ func (a *account) usage(b Banks) Usage {
 	}
 }
 
-// add sums the use of two chips. The sum of the peaks is an upper bound of the sum's peak.
-func (u *Usage) add(o *Usage) {
+// Add sums the use of two chips, but for their banks. The sum of the peaks is an upper bound of the sum's peak.
+func (u *Usage) Add(o *Usage) {
 	u.Requested += o.Requested
 	u.Reserved += o.Reserved
 	u.PeakRequested += o.PeakRequested
@@ -251,7 +251,7 @@ func (a *Aggregator) Snapshot() *Snapshot {
 			pc := &chipsOf[i]
 			c := chips[pc.Chip]
 			c.PIDs = append(c.PIDs, pid)
-			c.CB.add(&pc.CB)
+			c.CB.Add(&pc.CB)
 			if pc.ConfigRing.fuller(&c.ConfigRing) {
 				c.ConfigRing = pc.ConfigRing
 			}
@@ -301,12 +301,12 @@ func (p *process) snapshot(all bool) ProcessSnapshot {
 		pc.Chip, pc.Arch, pc.Board, pc.PIDs = sh.chip.id, sh.chip.arch, sh.chip.board, pids
 		for m := range sh.memory {
 			pc.Memory[m] = sh.memory[m].usage(sh.banks[m])
-			ps.Memory[m].add(&pc.Memory[m])
+			ps.Memory[m].Add(&pc.Memory[m])
 		}
 		pc.Kernel, pc.ConfigRing, pc.CB = sh.kernel, p.ringOn(sh), sh.cb.snapshot()
 		pc.Reasons = reasonsOn(pc.Chip, ps.Reasons)
-		ps.Kernel.add(&pc.Kernel)
-		ps.CB.add(&pc.CB)
+		ps.Kernel.Add(&pc.Kernel)
+		ps.CB.Add(&pc.CB)
 	}
 	ps.Chips = ps.Chips[:n]
 	for m := range p.unplaced {

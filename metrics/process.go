@@ -105,8 +105,10 @@ func (s *scrape) others(list []*aggregator.ProcessSnapshot) {
 		buffers += p.Buffers
 		host += p.HostMemory.Bytes
 		exact = exact && p.Exact()
-		addKernels(&kernel, &p.Kernel)
-		addUsage(&unplaced, &p.Unplaced)
+		kernel.Add(&p.Kernel)
+		for m := range p.Unplaced {
+			unplaced[m].Add(&p.Unplaced[m])
+		}
 		for i := range p.Chips {
 			c := &p.Chips[i]
 			id := c.Chip
@@ -119,10 +121,10 @@ func (s *scrape) others(list []*aggregator.ProcessSnapshot) {
 				sum = &aggregator.ChipSnapshot{Chip: id}
 				chips[id] = sum
 			}
-			addUsage(&sum.Memory, &c.Memory)
-			sum.CB.Physical += c.CB.Physical
-			sum.CB.Logical += c.CB.Logical
-			sum.CB.PeakLogical += c.CB.PeakLogical
+			for m := range c.Memory {
+				sum.Memory[m].Add(&c.Memory[m])
+			}
+			sum.CB.Add(&c.CB)
 		}
 	}
 	l := labels(nil).with("pid", other, "comm", "", "container", "", "pod", "")
@@ -135,23 +137,6 @@ func (s *scrape) others(list []*aggregator.ProcessSnapshot) {
 
 // manySpaces is the value for all private numberings together.
 const manySpaces = math.MaxUint32
-
-func addUsage(sum, of *[aggregator.NumMemories]aggregator.Usage) {
-	for m := range of {
-		sum[m].Requested += of[m].Requested
-		sum[m].Reserved += of[m].Reserved
-		sum[m].Buffers += of[m].Buffers
-		sum[m].Unreserved += of[m].Unreserved
-		sum[m].PeakRequested += of[m].PeakRequested
-	}
-}
-
-func addKernels(sum, of *aggregator.KernelUsage) {
-	for t := range of.Bytes {
-		sum.Bytes[t] += of.Bytes[t]
-	}
-	sum.Unsized += of.Unsized
-}
 
 // offChip sends what belongs to a process and to no single chip.
 func (s *scrape) offChip(l labels, buffers, host uint64, kernel *aggregator.KernelUsage, unplaced *[aggregator.NumMemories]aggregator.Usage) {

@@ -150,17 +150,8 @@ func buffers(memory *[aggregator.NumMemories]aggregator.Usage) uint64 {
 func (o settings) processAmounts(p *aggregator.ProcessSnapshot) []amount {
 	var out []amount
 	for _, m := range shownMemories() {
-		u, v := p.Memory[m], p.Unplaced[m]
-		u.Requested += v.Requested
-		u.Reserved += v.Reserved
-		u.PeakRequested += v.PeakRequested
-		u.PeakReserved += v.PeakReserved
-		u.Unreserved += v.Unreserved
-		u.PeakUnsure = u.PeakUnsure || v.PeakUnsure
-		u.PeaksAtLeast = u.PeaksAtLeast || v.PeaksAtLeast
-		u.PeaksUncertain = u.PeaksUncertain || v.PeaksUncertain
-		u.TotalsOnly = u.TotalsOnly || v.TotalsOnly
-		u.Buffers += v.Buffers
+		u := p.Memory[m]
+		u.Add(&p.Unplaced[m])
 		u.Banks = aggregator.Banks{}
 		a := o.amountOf(u, p.Late)
 		a.absent = u.Buffers == 0 && allAbsent(p.Chips, m)
