@@ -70,7 +70,7 @@ func NewFiles() *Files { return &Files{map[fileID]*File{}, &users{all: map[uint3
 func (f *Files) Close() { f.users.close() }
 
 // of is a mapped file, and whether it was met for the first time.
-func (f *Files) of(pid uint32, m mappedFile) (file *File, fresh bool) {
+func (f *Files) of(m mappedFile) (file *File, fresh bool) {
 	id := fileID{m.Dev, m.Inode}
 	if file := f.all[id]; file != nil {
 		return file, false
@@ -276,7 +276,7 @@ func (p *Process) lookAtMaps() {
 		one := mapping{start: m.Region.Start, end: m.Region.End, offset: m.Region.Start - m.Base}
 		if m.ID.Inode != 0 {
 			var fresh bool
-			if one.file, fresh = p.files.of(p.pid, mappedFile{m.Path, m.ID.Device, m.ID.Inode}); fresh {
+			if one.file, fresh = p.files.of(mappedFile{m.Path, m.ID.Device, m.ID.Inode}); fresh {
 				files = append(files, one.file.mappedFile)
 			}
 		}

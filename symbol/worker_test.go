@@ -19,7 +19,7 @@ import (
 func asked(t *testing.T, files *Files, path string) (a answer, ok bool) {
 	t.Helper()
 	p := NewProcess(uint32(os.Getpid()), files, nil)
-	file, _ := files.of(p.pid, mapped(t, path))
+	file, _ := files.of(mapped(t, path))
 	return p.ask(askName, &mapping{start: 0, end: 1 << 40, file: file}, 0x1008)
 }
 
@@ -142,7 +142,7 @@ func TestNoFiles(t *testing.T) {
 	defer files.Close()
 	for _, path := range []string{fifo, t.TempDir(), "/dev/zero"} {
 		a := answered(t, func() (answer, bool) { return asked(t, files, path) })
-		if file, _ := files.of(uint32(os.Getpid()), mapped(t, path)); a.Known || file.refused.Load() {
+		if file, _ := files.of(mapped(t, path)); a.Known || file.refused.Load() {
 			t.Errorf("%s: %+v, the worker failed at it: %v", path, a, file.refused.Load())
 		}
 	}

@@ -47,13 +47,13 @@ func hostFeatures() []hostFeature {
 	}
 }
 
-// HostKernelError names what the host kernel lacks, or is nil. What may not be found out is taken
+// hostKernelError names what the host kernel lacks, or is nil. What may not be found out is taken
 // to be there.
-func HostKernelError() error { return firstLacking(hostFeatures()) }
+func hostKernelError() error { return firstLacking(hostFeatures()) }
 
 // Possible says why probes are not possible here for this user, or nil.
 func Possible() error {
-	for _, check := range []func() error{CheckRights, checkPIDNamespace, HostKernelError} {
+	for _, check := range []func() error{CheckRights, checkPIDNamespace, hostKernelError} {
 		if err := check(); err != nil {
 			return err
 		}

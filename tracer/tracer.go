@@ -206,7 +206,7 @@ func New(o Options) (*Tracer, error) {
 		err = tooFewDescriptors("loading the BPF programs")
 	} else if err != nil {
 		// To find out takes longer than reading the kernel's types. Without any of these, loading fails.
-		err = cmp.Or(HostKernelError(), err)
+		err = cmp.Or(hostKernelError(), err)
 	} else {
 		err = checkDescriptors(t.descriptors(len(metal.Points)), "attaching to a library")
 	}

@@ -277,20 +277,17 @@ func (f *frame) nextPalette() {
 	f.notify(note)
 }
 
-// key does what a key means, and says whether it means anything.
-func (f *frame) key(e *tcell.EventKey) bool {
+// key does what a key means.
+func (f *frame) key(e *tcell.EventKey) {
 	switch {
 	case e.Key() == tcell.KeyCtrlC:
 		f.quit()
-		return true
 	case e.Key() == tcell.KeyCtrlZ:
 		f.suspend()
-		return true
 	case f.prompt != nil:
 		if f.prompt.Key(e) {
 			f.prompt = nil
 		}
-		return true
 	case f.pager != nil:
 		p := f.pager
 		_, moves := widget.MotionOf(e)
@@ -304,20 +301,19 @@ func (f *frame) key(e *tcell.EventKey) bool {
 				f.pager = p
 			}
 		}
-		return true
 	case f.help:
 		if e.Key() == tcell.KeyEsc || e.Key() == tcell.KeyEnter || e.Key() == tcell.KeyRune && e.Rune() == '?' {
 			f.help = false
-			return true
+			return
 		}
 		if e.Key() == tcell.KeyRune && e.Rune() == 'q' {
 			f.quit()
 		}
 		m, _ := widget.MotionOf(e)
 		f.helpAt += map[widget.Motion]int{widget.Down: 1, widget.Up: -1, widget.PageDown: 10, widget.PageUp: -10, widget.Home: -1000, widget.End: 1000}[m]
-		return true
+	default:
+		f.act(e)
 	}
-	return f.act(e)
 }
 
 // act does what a key means on the current view or on all of them, and says whether it means anything there.

@@ -34,7 +34,7 @@ func (s *sampling) flags(cmd *cobra.Command) {
 	grouped(cmd, targetFlags, "sample", "probes")
 }
 
-func (t *targets) checkSampling(cmd []string) error {
+func (t *targets) checkSampling() error {
 	switch s := &t.sampling; {
 	case s.every < 0 || s.every > 0 && s.every < sampler.LeastInterval:
 		return fmt.Errorf("%w: --sample %v: the minimum is %v", errUsage, s.every, sampler.LeastInterval)

@@ -99,7 +99,7 @@ func (t *targets) check(command []string) error {
 	if len(t.recorded.from) > 0 && len(t.pids)+len(command)+len(t.libraries) > 0 {
 		return fmt.Errorf("%w: --from cannot be used with -p, --lib or -- CMD", errUsage)
 	}
-	if err := t.checkSampling(command); err != nil {
+	if err := t.checkSampling(); err != nil {
 		return err
 	}
 	if err := t.recorded.check(); err != nil {

@@ -49,7 +49,7 @@ const (
 
 const (
 	defaultSteps = 100_000
-	defaultDepth = 256
+	maxDepth     = 256
 	maxCached    = 1 << 14
 )
 
@@ -79,7 +79,6 @@ type Machine struct {
 	entry    func(addr uint64) bool
 	slots    SlotFunc
 	maxSteps int
-	maxDepth int
 	steps    int
 	depth    int
 	active   int   // nested Calls
@@ -146,11 +145,6 @@ func WithStepLimit(n int) Option {
 	return func(m *Machine) { m.maxSteps = n }
 }
 
-// WithDepthLimit bounds the depth of nested calls. The default is 256.
-func WithDepthLimit(n int) Option {
-	return func(m *Machine) { m.maxDepth = n }
-}
-
 // WithObserver calls f with each load from the Memory; not of code fetches, nor
 // of loads that the overlay serves.
 func WithObserver(f func(addr uint64, size int)) Option {
@@ -176,7 +170,6 @@ func New(mem Memory, opts ...Option) *Machine {
 	m := &Machine{
 		overlay:  newOverlay(mem),
 		maxSteps: defaultSteps,
-		maxDepth: defaultDepth,
 	}
 	for _, opt := range opts {
 		opt(m)
@@ -260,7 +253,7 @@ func (m *Machine) Call(fn uint64, args ...uint64) (uint64, error) {
 	if len(args) > len(argRegs) {
 		return 0, fmt.Errorf("calling %#x with %d arguments: %w", fn, len(args), ErrUnsupported)
 	}
-	if m.active >= m.maxDepth {
+	if m.active >= maxDepth {
 		return 0, limit("call depth")
 	}
 	outermost := m.active == 0
@@ -401,7 +394,7 @@ func (m *Machine) enter(ret uint64) error {
 	if err := m.push(ret); err != nil {
 		return err
 	}
-	if m.depth++; m.depth > m.maxDepth {
+	if m.depth++; m.depth > maxDepth {
 		return limit("call depth")
 	}
 	return nil

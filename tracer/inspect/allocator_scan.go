@@ -106,8 +106,8 @@ func (in *Inspector) objectsAhead(found memory.Objects) {
 	in.data.Ahead(list[:min(len(list), aheadObjects)], bytes)
 }
 
-// Parent returns the mesh that a device is a submesh of, 0 where it is none or that is not known.
-func (in *Inspector) Parent(device uint64) uint64 {
+// parent returns the mesh that a device is a submesh of, 0 where it is none or that is not known.
+func (in *Inspector) parent(device uint64) uint64 {
 	isMesh := func(address uint64) bool {
 		vptr, err := in.recent().U64(address)
 		return err == nil && vptr == in.vptr(metal.MeshDeviceVtable)
@@ -155,7 +155,7 @@ func (in *Inspector) saysOpen(device uint64) (bool, error) {
 // Within says whether a device is a submesh of a mesh, or of a submesh of it.
 func (in *Inspector) Within(device, mesh uint64) bool {
 	for range maxMeshDepth {
-		if device = in.Parent(device); device == 0 {
+		if device = in.parent(device); device == 0 {
 			return false
 		}
 		if device == mesh {
@@ -172,7 +172,7 @@ const maxMeshDepth = 8
 // something refers to it, it keeps its chips open.
 func (in *Inspector) parentClosed(mesh uint64) bool {
 	for range maxMeshDepth {
-		if mesh = in.Parent(mesh); mesh == 0 {
+		if mesh = in.parent(mesh); mesh == 0 {
 			return false
 		}
 		if open, err := in.call(metal.MeshIsOpen, mesh); err == nil && open&1 == 0 {

@@ -66,7 +66,7 @@ func (in *Inspector) openDevicesOf(allocators map[uint64]uint64, orphans []uint6
 			continue
 		}
 		left := orphan{meshes: []uint64{d}, least: own, most: own}
-		for mesh := in.Parent(d); mesh != 0 && len(left.meshes) <= maxMeshDepth; mesh = in.Parent(mesh) {
+		for mesh := in.parent(d); mesh != 0 && len(left.meshes) <= maxMeshDepth; mesh = in.parent(mesh) {
 			left.meshes = append(left.meshes, mesh)
 			add(mesh)
 			if left.least, left.most = in.managerBefore(mesh, d, own); left.least == left.most {

@@ -138,7 +138,7 @@ func (o *ringObject) vectors(numbers ...uint32) (at []uint32) {
 func (o *ringObject) places(address, size, done uint32) (found []ConfigRing) {
 	for i := uint32(0); i+VectorSize <= ringObjectSize; i += 8 {
 		begin, length, err := o.vector(i)
-		if err != nil || length == 0 || length%VectorSize != 0 || length/VectorSize > MaxPlaces {
+		if err != nil || length == 0 || length%VectorSize != 0 || length/VectorSize > maxPlaces {
 			continue
 		}
 		first, err := o.machine.ReadU64(begin)
@@ -165,8 +165,8 @@ func (o *ringObject) places(address, size, done uint32) (found []ConfigRing) {
 	return found
 }
 
-// MaxPlaces is more than a ring has.
-const MaxPlaces = 64
+// maxPlaces is more than a ring has.
+const maxPlaces = 64
 
 // findConfigRing makes a ring for two kinds of cores, gives three places in it and gives up the
 // oldest. What the vectors then hold shows which is which.

@@ -41,7 +41,7 @@ type Coverage struct {
 // and then says what the first way lacks.
 func (l *Library) Cover() (first *Coverage, why error) {
 	for _, w := range Ways {
-		c, err := l.CoverBy(w)
+		c, err := l.coverBy(w)
 		if err == nil {
 			return c, nil
 		}
@@ -52,8 +52,8 @@ func (l *Library) Cover() (first *Coverage, why error) {
 	return first, why
 }
 
-// CoverBy is Cover in one way.
-func (l *Library) CoverBy(w Way) (*Coverage, error) {
+// coverBy is Cover in one way.
+func (l *Library) coverBy(w Way) (*Coverage, error) {
 	c := &Coverage{Way: w}
 	var lacking []string
 	for i := range Points {

@@ -36,7 +36,7 @@ func ExamineLibrary(lib *Library) *Report {
 	r := &Report{Library: lib}
 	r.Coverage, r.Err = lib.Cover()
 	for _, w := range Ways {
-		if c, err := lib.CoverBy(w); err == nil {
+		if c, err := lib.coverBy(w); err == nil {
 			r.Ways = append(r.Ways, c)
 		}
 	}

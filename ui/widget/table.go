@@ -198,7 +198,7 @@ func (t *Table[R, K]) Compose(w, h int) Picture {
 			if t.whole != nil {
 				t.whole.Lines = detail
 			}
-			pane = t.pane(detail, w-2, min(maxDetail, h/2-1), g)
+			pane = t.pane(detail, w-2, min(maxDetail, h/2-1))
 		}
 	}
 	room -= len(pane)
@@ -251,7 +251,7 @@ func (t *Table[R, K]) Compose(w, h int) Picture {
 }
 
 // pane is a row's detail in w cells and at most so many lines; the last says how many are not shown.
-func (t *Table[R, K]) pane(detail []text.Line, w, most int, g text.Glyphs) (pane []text.Line) {
+func (t *Table[R, K]) pane(detail []text.Line, w, most int) (pane []text.Line) {
 	for _, l := range detail {
 		pane = append(pane, l.Wrapped(w, DetailIndent)...)
 	}
