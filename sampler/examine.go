@@ -154,7 +154,7 @@ func (r *run) takeIn(x *examination) *process {
 	for _, err := range x.refused {
 		r.notSampled(x.pid, err)
 	}
-	// One of many that is not this user's is nothing to speak of.
+	// One of many that is not this user's gets no notice.
 	if x.unreadable != nil && x.named {
 		r.notice(noticeOf(x.pid, x.unreadable))
 	}

@@ -185,8 +185,8 @@ type run struct {
 	users    map[uint32]*user
 	quit     chan struct{}
 	budget   budget
-	// told is the interval of the last notice: one that is not much longer is shown, and not told.
-	told time.Duration
+	// noticedInterval is the interval that the last notice gave: one that is not much longer is shown, without a notice.
+	noticedInterval time.Duration
 	// round counts rounds, in each of which every process is looked at once; waiting are
 	// the syncs that end with the round.
 	round   uint64
@@ -411,8 +411,8 @@ func (r *run) adapt() {
 	if next == r.interval {
 		return
 	}
-	if next > r.opts.Interval && next > 2*r.told {
-		r.told = next
+	if next > r.opts.Interval && next > 2*r.noticedInterval {
+		r.noticedInterval = next
 		r.opts.Notice(fmt.Sprintf("sampling every %v, not %v: a sample takes %v, and more would take over 1/%d of a processor",
 			next, r.opts.Interval, r.budget.look.Round(100*time.Microsecond), Share))
 	}

@@ -7,8 +7,8 @@ import (
 	"tt-memtrace/tracer/proc"
 )
 
-// A device gets its allocator after the probe that tells of its opening, and nothing tells
-// when. So the device is asked until it has one, or until a buffer names it: how large its
+// A device gets its allocator after the probe of its opening, and no probe is hit
+// then. So the device is asked until it has one, or until a buffer names it: how large its
 // memories are is known before anything is allocated in them. So is one that a buffer named, and
 // whose chips could not be read then.
 

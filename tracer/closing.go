@@ -9,7 +9,7 @@ import (
 	"tt-memtrace/tracer/proc"
 )
 
-// A probe tells that a device begins to close, and nothing tells that it has closed, or that it could
+// A probe is hit where a device begins to close, and none where it has closed, or could
 // not: close throws then, and the device keeps what it has. So a device that closes is held as open
 // until it says itself that it is not, its allocator ends, or another device opens at its address.
 

@@ -9,7 +9,7 @@ import (
 	"tt-memtrace/tracer/proc"
 )
 
-// rings reads the kernel-config rings of processes that did something since: nothing tells when a launch
+// rings reads the kernel-config rings of processes that did something since: no probe is hit when a launch
 // or a replay gets its place.
 func (r *run) rings() {
 	for pid, p := range r.processes {

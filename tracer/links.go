@@ -29,7 +29,7 @@ type Lacks struct {
 }
 
 // kernelLacks finds out what this kernel lacks. Where that is not permitted,
-// its version tells.
+// its version shows it.
 var hostKernelLacks = sync.OnceValue(func() Lacks {
 	err := features.HaveBPFLinkUprobeMulti()
 	if errors.Is(err, ebpf.ErrNotSupported) || err != nil && !isLinux(6, 6) {

@@ -347,7 +347,7 @@ func (r *run) apply(rd *reading, superseded bool) {
 }
 
 // lacks says whether something that matters was not read: whole is that records which make up programs were lost, and
-// told are the programs that events told all of.
+// told are the programs of which events said everything.
 func (rd *reading) lacks(whole bool, told map[uint64]bool) bool {
 	scan := rd.result
 	// Where programs are not found, what was lost of them stays lost.

@@ -16,7 +16,7 @@ import (
 )
 
 // relations is which of a process's objects belong together: kernels to
-// programs, programs to workloads. Events speak of programs only.
+// programs, programs to workloads. Events name programs only.
 type relations struct {
 	kernels   map[uint64]uint64 // Kernel to ProgramImpl
 	cores     map[uint64]uint64 // Kernel to the number of its cores, 0 where that could not be read
@@ -377,7 +377,7 @@ func (r *run) lastLaunches(pid uint32, object uint64, l *bpf.MemtraceTtLaunch) {
 }
 
 // missedWorkloads handles that ends of workloads were lost: the last launches came with them, those of another workload at
-// the address are not told apart, and it can have another name.
+// the address cannot be distinguished, and it can have another name.
 func (r *run) missedWorkloads() {
 	for _, rel := range r.related {
 		for _, w := range rel.workloads {

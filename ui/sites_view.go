@@ -173,7 +173,7 @@ func (v *sites) label(r *siteRow) string {
 	return "buffers of " + bytesCell(r.size, v.settings).String()
 }
 
-// shortLabel is a label for w cells. What is left out of a call site is what tells it the least from
+// shortLabel is a label for w cells. What is left out of a call site is what distinguishes it the least from
 // others: the operation, then the module's own level, the files of inner calls, and these calls.
 func (v *sites) shortLabel(r *siteRow, w int) text.Line {
 	label := v.label(r)

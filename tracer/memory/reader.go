@@ -301,7 +301,7 @@ func init() {
 
 // closeInherited closes the descriptors that the program was started with and that a reader has no use for: one that
 // hangs would hold them for ever, such as a pipe or a lock that others wait for, or the file system that it waits for.
-// Those of Go's runtime are not passed on, which tells them apart.
+// Those of Go's runtime are not passed on, which distinguishes them.
 func closeInherited() {
 	list, err := os.ReadDir("/proc/self/fd")
 	if err != nil {

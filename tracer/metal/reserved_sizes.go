@@ -44,7 +44,7 @@ const (
 	MaxRanges      = 512
 )
 
-// maxRangeLists bounds how many lists of core ranges are told apart.
+// maxRangeLists bounds how many lists of core ranges are distinguished.
 const maxRangeLists = 1 << 14
 
 // ReservedSizes computes what buffers take of each bank, for one library.
