@@ -110,11 +110,11 @@ type Session struct {
 
 	sources []Source
 	sinks   []Sink
-	// eventSinks are the Event of those that have one.
-	eventSinks []func(*aggregator.Event)
-	ready      chan struct{}
-	ended      chan struct{}
-	ran        bool
+	// event, where set, calls the Event of all sinks.
+	event func(*aggregator.Event)
+	ready chan struct{}
+	ended chan struct{}
+	ran   bool
 
 	mu       sync.Mutex
 	accounts *aggregator.Aggregator
@@ -140,9 +140,7 @@ func (s *Session) AddSource(source Source) { s.sources = append(s.sources, sourc
 // AddSink adds a sink; sinks are called in the order in which they were added.
 func (s *Session) AddSink(k Sink) {
 	s.sinks = append(s.sinks, k)
-	if k.Event != nil {
-		s.eventSinks = append(s.eventSinks, k.Event)
-	}
+	s.event = both(s.event, k.Event)
 	s.accounts.OnChange = both(s.accounts.OnChange, k.Change)
 	s.accounts.OnCBChange = both(s.accounts.OnCBChange, k.CB)
 	s.accounts.OnKernelChange = both(s.accounts.OnKernelChange, k.Kernel)
@@ -240,8 +238,8 @@ func (s *Session) apply(events []aggregator.Event) (suspects []uint32) {
 			s.lost.Events, s.lost.Any = s.lost.Events+events[i].Count, true
 		}
 		s.accounts.Apply(&events[i])
-		for _, applied := range s.eventSinks {
-			applied(&events[i])
+		if s.event != nil {
+			s.event(&events[i])
 		}
 	}
 	for _, k := range s.sinks {
