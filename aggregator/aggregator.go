@@ -22,6 +22,9 @@ type Aggregator struct {
 	// OnChange, where set, receives each allocated or freed buffer, implicit
 	// frees included. The Change is valid during the call only.
 	OnChange func(Change)
+	// OnLearned, where set, receives each live buffer whose chips or reserved size become
+	// known after OnChange received it, as an allocation.
+	OnLearned func(Change)
 	// OnCBChange, where set, receives each circular buffer that was placed on a
 	// chip or removed from it, unless it lies inside an L1 buffer.
 	OnCBChange func(CBChange)
@@ -491,6 +494,10 @@ func (a *Aggregator) place(p *process, d *device, o Opened, at uint64) {
 			b.site.sub(b.bytesOn(1))
 			b.add()
 			b.countCopy(true)
+			for _, s := range d.shares { // they may have been higher while it did not count
+				s.memory[b.memory].peaksAtLeast, s.chip.memory[b.memory].peaksAtLeast = true, true
+			}
+			a.learned(p, b, at)
 		}
 	}
 }
@@ -516,7 +523,7 @@ func (a *Aggregator) capacity(p *process, e *Event) {
 		al.banks[m] = al.banks[m].plausible()
 	}
 	if a.muted == nil && (old == nil || old.banks != al.banks) { // a state says itself what each buffer takes
-		p.learnBanks(e.Allocator, al)
+		a.learnBanks(p, e, al)
 	}
 	for _, s := range a.device(p, e.Device).shares {
 		for m, b := range al.banks {
@@ -715,16 +722,16 @@ func (a *Aggregator) peaksLack(p *process, m Memory) {
 }
 
 // learnBanks takes in how many banks the buffers of an allocator take some of, of which that was unknown.
-func (p *process) learnBanks(id uint64, al *allocator) {
+func (a *Aggregator) learnBanks(p *process, e *Event, al *allocator) {
 	for b := range p.buffers.all() {
-		if n := uint16(al.banks[b.memory].Count); b.allocator == id && b.banks == 0 && n != 0 {
-			p.learnReserved(b, b.perBank, n)
+		if n := uint16(al.banks[b.memory].Count); b.allocator == e.Allocator && b.banks == 0 && n != 0 {
+			a.learnReserved(p, b, b.perBank, n, e.Time)
 		}
 	}
 }
 
 // learnReserved takes in what a buffer takes of each bank, and how many these are, which was unknown.
-func (p *process) learnReserved(b *buffer, perBank uint64, banks uint16) {
+func (a *Aggregator) learnReserved(p *process, b *buffer, perBank uint64, banks uint16, at uint64) {
 	placed := len(b.device.shares) > 0
 	b.sub()
 	if !placed {
@@ -734,6 +741,14 @@ func (p *process) learnReserved(b *buffer, perBank uint64, banks uint16) {
 	b.add()
 	if !placed {
 		p.unplaced[b.memory].add(b.size, b.reserved())
+	}
+	a.learned(p, b, at)
+}
+
+// learned says that more is known of a live buffer.
+func (a *Aggregator) learned(p *process, b *buffer, at uint64) {
+	if a.OnLearned != nil {
+		a.OnLearned(Change{Time: at, PID: p.pid, TID: b.tid, Buffer: b.snapshot(), Chips: b.device.opened.Chips})
 	}
 }
 

@@ -80,7 +80,7 @@ func (a *Aggregator) compare(p *process, e *Event) {
 		old := p.buffers.get(h.Buffer)
 		if old != nil && old.address == h.Address && old.size == h.Size && old.memory == h.Memory && old.allocator == h.Allocator {
 			if old.perBank == 0 && h.PerBank != 0 {
-				p.learnReserved(old, h.PerBank, old.banks)
+				a.learnReserved(p, old, h.PerBank, old.banks, e.Time)
 			}
 			continue
 		}

@@ -65,7 +65,7 @@ type Usage struct {
 	// a lower bound.
 	PeakUnsure bool `rec:"PeakUnsure"`
 	// PeaksAtLeast: both peaks are lower bounds. A part of it was sampled, and may have
-	// been more between two looks, or the chips of a part were never known.
+	// been more between two looks, or the chips of a part were not known for a while.
 	PeaksAtLeast bool `rec:"PeaksAtLeast"`
 	// PeaksUncertain: both peaks may be too low or too high, as events were lost.
 	PeaksUncertain bool `rec:"PeaksUncertain"`

@@ -210,7 +210,7 @@ func (p *process) programNames(list []Event) []Event {
 func (a *Aggregator) begin() {
 	fresh := New()
 	fresh.callSite = a.callSite
-	fresh.muted = &listeners{a.OnChange, a.OnCBChange, a.OnKernelChange, a.OnUnsafe, a.OnRefused, a.OnSuspect}
+	fresh.muted = &listeners{a.OnChange, a.OnLearned, a.OnCBChange, a.OnKernelChange, a.OnUnsafe, a.OnRefused, a.OnSuspect}
 	if a.muted != nil {
 		fresh.muted = a.muted
 	}
@@ -220,6 +220,7 @@ func (a *Aggregator) begin() {
 // listeners are the callbacks that are restored at StateEnd.
 type listeners struct {
 	change  func(Change)
+	learned func(Change)
 	cb      func(CBChange)
 	kernel  func(KernelChange)
 	unsafe  func(Change)
@@ -232,7 +233,8 @@ func (a *Aggregator) end(t *Snapshot) {
 	if a.muted == nil {
 		return // without a StateBegin
 	}
-	a.OnChange, a.OnCBChange, a.OnKernelChange = a.muted.change, a.muted.cb, a.muted.kernel
+	a.OnChange, a.OnLearned = a.muted.change, a.muted.learned
+	a.OnCBChange, a.OnKernelChange = a.muted.cb, a.muted.kernel
 	a.OnUnsafe, a.OnRefused, a.OnSuspect = a.muted.unsafe, a.muted.refuse, a.muted.suspect
 	a.muted = nil
 	if t == nil {

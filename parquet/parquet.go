@@ -209,6 +209,13 @@ func (x *Exporter) add(pid uint32, b *aggregator.BufferSnapshot, at uint64, coun
 		Recording: x.o.Recording, PID: int32(pid), TID: int32(b.TID), Memory: b.Memory.String(), Chips: []int32{}, Requested: int64(b.Size), Bytes: int64(b.Size), Address: int64(b.Address),
 		AllocatedAt: x.time(at), AllocatedSeq: x.seq, Counted: counted, Site: site.label, SiteID: site.id, Operation: site.operation, Stack: site.stack,
 	}
+	row.learn(b)
+	x.live[bufferKey{pid, b.ID}] = row
+}
+
+// learn takes in a buffer's chips and sizes, as far as they are known.
+func (row *Buffer) learn(b *aggregator.BufferSnapshot) {
+	row.Chips = row.Chips[:0]
 	for _, c := range b.Chips {
 		row.Chips = append(row.Chips, int32(c.Number))
 		row.PrivateTo = private(c)
@@ -219,7 +226,14 @@ func (x *Exporter) add(pid uint32, b *aggregator.BufferSnapshot, at uint64, coun
 	if b.PerBank > 0 {
 		row.PerBank = number(b.PerBank)
 	}
-	x.live[bufferKey{pid, b.ID}] = row
+}
+
+// Learned receives a live buffer whose chips or reserved size became known.
+func (x *Exporter) Learned(c aggregator.Change) {
+	x.report.Learned(c)
+	if row := x.live[bufferKey{c.PID, c.Buffer.ID}]; row != nil {
+		row.learn(&c.Buffer)
+	}
 }
 
 // site is that of a stack or, without one, of a size.

@@ -15,6 +15,8 @@ import (
 	"testing"
 	"time"
 
+	pq "github.com/parquet-go/parquet-go"
+
 	"tt-memtrace/aggregator"
 	"tt-memtrace/report"
 	"tt-memtrace/test/duckdb"
@@ -87,6 +89,7 @@ func export(t *testing.T, dir, host string, list []aggregator.Event) *report.Rep
 	x := New(a, Options{Dir: dir, Host: host, Recording: "run", Wall: wall})
 	b := report.NewBuilder(a)
 	a.OnChange = func(c aggregator.Change) { x.Change(c); b.Change(c) }
+	a.OnLearned = func(c aggregator.Change) { x.Learned(c); b.Learned(c) }
 	a.OnCBChange = func(c aggregator.CBChange) { x.CBChange(c); b.CBChange(c) }
 	a.OnRefused = func(e *aggregator.Event) { x.Refused(e); b.Refused(e) }
 	for len(list) > 0 {
@@ -231,6 +234,38 @@ func TestSQLSaysWhatReportsSay(t *testing.T) {
 	}
 	if days, err := filepath.Glob(filepath.Join(dir, "buffers", "host=host00", "day=2026-03-0*")); err != nil || len(days) != 2 {
 		t.Errorf("the days of a recording around midnight: %v %v", days, err)
+	}
+}
+
+// A row has the chips and the reserved size of its buffer, also where these became known after it was allocated.
+func TestChipsAndSizesThatBecomeKnown(t *testing.T) {
+	dir := t.TempDir()
+	banks := aggregator.Capacity{aggregator.DRAM: {Known: true, Count: 12, Bytes: 1 << 30}}
+	r := export(t, dir, "h", []aggregator.Event{
+		{Kind: aggregator.ProcessStart, PID: 1, Time: second, Process: &aggregator.Process{Command: "m"}},
+		{Kind: aggregator.AllocatorSeen, PID: 1, Time: second, Device: 7, Allocator: 8, Capacity: &banks},
+		{Kind: aggregator.Alloc, PID: 1, Time: 2 * second, Device: 7, Allocator: 8, Buffer: 1, Size: 100, PerBank: 32},
+		{Kind: aggregator.Alloc, PID: 1, Time: 2 * second, Device: 7, Allocator: 8, Buffer: 2, Size: 100},
+		{Kind: aggregator.DeviceOpen, PID: 1, Time: 3 * second, Device: 7, Opened: &aggregator.Opened{Chips: []aggregator.Chip{{Number: 0}, {Number: 1}}}},
+		{Kind: aggregator.AllocatorsScanned, PID: 1, Time: 4 * second, Scan: &aggregator.AllocatorScan{Allocators: []uint64{8}, Buffers: []aggregator.LiveBuffer{
+			{Buffer: 1, Device: 7, Allocator: 8, Size: 100, PerBank: 32}, {Buffer: 2, Device: 7, Allocator: 8, Size: 100, PerBank: 64}}}},
+		{Kind: aggregator.Free, PID: 1, Time: 5 * second, Buffer: 1},
+	})
+	files, err := filepath.Glob(filepath.Join(dir, "buffers", "*", "*", "*.parquet"))
+	if err != nil || len(files) != 1 {
+		t.Fatal(files, err)
+	}
+	rows, err := pq.ReadFile[Buffer](files[0])
+	if err != nil || len(rows) != 2 {
+		t.Fatalf("%+v %v", rows, err)
+	}
+	for i, want := range []int64{12 * 32, 12 * 64} {
+		if b := rows[i]; !slices.Equal(b.Chips, []int32{0, 1}) || b.Bytes != want || b.Reserved == nil || *b.Reserved != want || *b.PerBank != want/12 {
+			t.Errorf("%+v", b)
+		}
+	}
+	if len(r.Left) != 1 || r.Left[0].Bytes != 2*12*64 || r.Exact {
+		t.Errorf("exact %v, %+v", r.Exact, r.Left)
 	}
 }
 

@@ -66,13 +66,13 @@ func (b *Builder) noAdvice(r *Report) string {
 			return fmt.Sprintf("process %d ran before tracing began: its earlier peaks are unknown", p.pid)
 		}
 	}
-	if !r.Exact {
-		return "the accounts are not exact"
-	}
 	for _, k := range slices.SortedFunc(maps.Keys(b.spaces), compareSpaces) {
 		if s := b.spaces[k]; s.peak.buffers > 0 && !s.peakBanks.Known {
 			return fmt.Sprintf("the size of %s of chip %d could not be read", s.memory, k.chip.Number)
 		}
+	}
+	if !r.Exact {
+		return "the accounts are not exact"
 	}
 	return ""
 }

@@ -68,10 +68,12 @@ type spaceKey struct {
 type liveBuffer struct {
 	site  *site
 	since uint64
-	old   bool   // it is older than since, by an unknown time
-	bytes uint64 // on each chip
-	block block
-	chips []aggregator.Chip
+	old   bool // it is older than since, by an unknown time
+	// counted: it was allocated since the report began.
+	counted bool
+	bytes   uint64 // on each chip
+	block   block
+	chips   []aggregator.Chip
 	// unsafe, where set, is under what it was found unsafe.
 	unsafe *unsafeKey
 }
@@ -373,7 +375,7 @@ func (b *Builder) Change(c aggregator.Change) {
 }
 
 func (b *Builder) add(pid uint32, at uint64, buffer *aggregator.BufferSnapshot, counted bool) {
-	h := &liveBuffer{site: b.sites.of(pid, buffer), since: buffer.Since, bytes: cost(buffer), chips: buffer.Chips}
+	h := &liveBuffer{site: b.sites.of(pid, buffer), since: buffer.Since, counted: counted}
 	if h.since == 0 {
 		b.begin(at)
 		h.since, h.old = b.first, true
@@ -381,14 +383,22 @@ func (b *Builder) add(pid uint32, at uint64, buffer *aggregator.BufferSnapshot, 
 			p.before = p.before || p.late
 		}
 	}
+	b.live[bufferKey{pid, buffer.ID}] = h
+	if counted {
+		h.site.allocs++
+	}
+	b.count(h, at, buffer)
+}
+
+// count counts a buffer on its chips.
+func (b *Builder) count(h *liveBuffer, at uint64, buffer *aggregator.BufferSnapshot) {
+	h.bytes, h.chips = cost(buffer), buffer.Chips
 	if buffer.PerBank > 0 {
 		h.block = block{buffer.Address, buffer.Address + buffer.PerBank}
 	}
-	b.live[bufferKey{pid, buffer.ID}] = h
 	h.site.add(h.total())
 	h.site.most = max(h.site.most, h.site.buffers)
-	if counted {
-		h.site.allocs++
+	if h.counted {
 		h.site.bytes += h.total()
 	}
 	for _, s := range b.spacesOf(h.chips, buffer.Memory) {
@@ -399,6 +409,27 @@ func (b *Builder) add(pid uint32, at uint64, buffer *aggregator.BufferSnapshot, 
 			b.closest(c, at)
 		}
 	}
+}
+
+// discount takes it off again.
+func (b *Builder) discount(h *liveBuffer, at uint64, m aggregator.Memory) {
+	h.site.sub(h.total())
+	for _, s := range b.spacesOf(h.chips, m) {
+		s.sub(at, h.site, h.bytes, h.block)
+	}
+}
+
+// Learned receives a live buffer whose chips or reserved size became known.
+func (b *Builder) Learned(c aggregator.Change) {
+	h := b.live[bufferKey{c.PID, c.Buffer.ID}]
+	if h == nil {
+		return
+	}
+	b.discount(h, c.Time, c.Buffer.Memory)
+	if h.counted {
+		h.site.bytes -= h.total()
+	}
+	b.count(h, c.Time, &c.Buffer)
 }
 
 // total is its bytes on all chips; on one if its chips are unknown.
@@ -412,7 +443,7 @@ func (b *Builder) free(c *aggregator.Change) {
 	}
 	delete(b.live, k)
 	s := h.site
-	s.sub(h.total())
+	b.discount(h, c.Time, c.Buffer.Memory)
 	if c.Implicit && !c.Missed {
 		s.ages.add(h, c.Time)
 		s.left.add(h.total())
@@ -432,9 +463,6 @@ func (b *Builder) free(c *aggregator.Change) {
 		}
 	}
 	b.lived(life{c.PID, s, h.since, c.Time, h.total()})
-	for _, space := range b.spacesOf(h.chips, c.Buffer.Memory) {
-		space.sub(c.Time, s, h.bytes, h.block)
-	}
 }
 
 // age at a time; more than that where it is old.

@@ -70,6 +70,8 @@ type Report struct {
 	first uint64
 	// lacking: something was lost.
 	lacking bool
+	// unsurePeaks: peaks may differ.
+	unsurePeaks bool
 	// missed is what numbers of processes lack, as text.
 	missed []string
 }

@@ -39,7 +39,7 @@ func (b *Builder) Report(f Facts) *Report {
 	r := &Report{
 		Schema: Schema, Host: f.Host, Source: export.Text(f.Source), Began: f.Wall(b.first), Seconds: b.seconds(b.last),
 		// Peaks and lifetimes lack what was lost, even where the accounts were corrected since.
-		Events: s.Counters.Events, Lost: lost, Exact: s.Exact() && lost == 0 && !b.lacking, Stacks: b.stacks, StacksCut: b.cut,
+		Events: s.Counters.Events, Lost: lost, Exact: s.Exact() && lost == 0 && !b.lacking && s.Counters.ExitedInexact == 0, Stacks: b.stacks, StacksCut: b.cut,
 		Processes: []Process{}, Memories: []Memory{}, Programs: []Programs{}, Left: []Site{}, Churn: []Site{}, Refusals: b.refusals, Unsafe: b.unsafeSites(), Advice: []Advice{},
 	}
 	r.first, r.lacking = b.first, b.lacking
@@ -66,6 +66,8 @@ func (b *Builder) Report(f Facts) *Report {
 			r.missed = append(r.missed, fmt.Sprintf("process %d: %s", why.PID, printable(export.Text(why.String()))))
 		}
 	}
+	r.unsurePeaks = unsurePeaks(s)
+	r.Exact = r.Exact && !r.unsurePeaks
 	b.reportProcesses(r)
 	for _, k := range slices.SortedFunc(maps.Keys(b.spaces), compareSpaces) {
 		if sp := b.spaces[k]; sp.peak.buffers > 0 {
@@ -82,6 +84,32 @@ func (b *Builder) Report(f Facts) *Report {
 		r.Advice = b.advice()
 	}
 	return r
+}
+
+// unsurePeaks says whether a peak of any chip may differ: the use was not known at every moment.
+func unsurePeaks(s *aggregator.Snapshot) bool {
+	unsure := func(memory *[aggregator.NumMemories]aggregator.Usage, cb *aggregator.CBUsage) bool {
+		for _, u := range memory {
+			if u.PeakUnsure || u.PeaksAtLeast || u.PeaksUncertain {
+				return true
+			}
+		}
+		return cb.PeaksAtLeast || cb.PeaksUncertain
+	}
+	for i := range s.Chips {
+		if c := &s.Chips[i]; unsure(&c.Memory, &c.CB) {
+			return true
+		}
+	}
+	for i := range s.Ended { // chips of a process's own numbering end with it
+		p := &s.Ended[i]
+		for j := range p.Chips {
+			if c := &p.Chips[j]; unsure(&c.Memory, &c.CB) {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 func compareChips(x, y aggregator.Chip) int {

@@ -107,6 +107,9 @@ func (r *Report) inexact() (why []string) {
 	if n := len(r.missed) - shown; n > 0 {
 		why = append(why, plural(uint64(n), "more reason"))
 	}
+	if len(why) == 0 && r.unsurePeaks && !r.Sampled {
+		why = append(why, "chips or sizes of some buffers were not known at once: peaks may differ")
+	}
 	if len(why) == 0 && !r.Sampled {
 		why = append(why, "what a process held before tracing began could not be read, or its events do not fit together")
 	}

@@ -75,14 +75,15 @@ type Sink struct {
 	Events func([]aggregator.Event)
 	// Event receives each event when it has been applied: the accounts are those that it left.
 	Event func(*aggregator.Event)
-	// Change receives each buffer that was allocated or freed, CB each circular
-	// buffer, Kernel each kernel binary, Unsafe each live buffer that a replay of a trace
+	// Change receives each buffer that was allocated or freed, Learned each live one whose chips or
+	// reserved size become known later, CB each circular buffer, Kernel each kernel binary, Unsafe each live buffer that a replay of a trace
 	// may have overwritten, and Refuse each allocation that failed.
-	Change func(aggregator.Change)
-	CB     func(aggregator.CBChange)
-	Kernel func(aggregator.KernelChange)
-	Unsafe func(aggregator.Change)
-	Refuse func(*aggregator.Event)
+	Change  func(aggregator.Change)
+	Learned func(aggregator.Change)
+	CB      func(aggregator.CBChange)
+	Kernel  func(aggregator.KernelChange)
+	Unsafe  func(aggregator.Change)
+	Refuse  func(*aggregator.Event)
 	// Batch is called when a batch has been applied.
 	Batch func()
 	// Close is called once, without the lock, after the last batch. It may block.
@@ -142,6 +143,7 @@ func (s *Session) AddSink(k Sink) {
 	s.sinks = append(s.sinks, k)
 	s.event = both(s.event, k.Event)
 	s.accounts.OnChange = both(s.accounts.OnChange, k.Change)
+	s.accounts.OnLearned = both(s.accounts.OnLearned, k.Learned)
 	s.accounts.OnCBChange = both(s.accounts.OnCBChange, k.CB)
 	s.accounts.OnKernelChange = both(s.accounts.OnKernelChange, k.Kernel)
 	s.accounts.OnUnsafe = both(s.accounts.OnUnsafe, k.Unsafe)

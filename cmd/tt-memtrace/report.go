@@ -121,7 +121,7 @@ func makeReport(ctx context.Context, t *targets, command []string, sites bool) (
 	if l.player != nil {
 		b.Began = l.player.Header().Monotonic // as --seek and --until count
 	}
-	l.AddSink(session.Sink{Event: b.Event, Change: b.Change, CB: b.CBChange, Unsafe: b.Unsafe, Refuse: b.Refused})
+	l.AddSink(session.Sink{Event: b.Event, Change: b.Change, Learned: b.Learned, CB: b.CBChange, Unsafe: b.Unsafe, Refuse: b.Refused})
 	t.untilAsked(l, "tracing all processes for the report")
 	err = l.run(ctx)
 	source := t.label(command)
