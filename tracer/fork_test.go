@@ -411,6 +411,39 @@ func TestWhatCanBeACopyIsMarked(t *testing.T) {
 	})
 }
 
+// What a child allocates on a copy of what its parent has open is its own, and what the copy has of its parent's is not,
+// also once it was compared. What is lost of it stays marked.
+func TestChildAllocatesOnACopy(t *testing.T) {
+	t.Parallel()
+	tr := start(t, Options{Follow: uint32(os.Getpid())})
+	p := fixture.User(t, fixture.LayoutB)
+	tr.awaitProcess(p.PID)
+	fixture.Do(t, p, "device 0 1")
+	fixture.Do(t, p, "alloc 100 0 0 0 8192 1024 64")
+	copied := fixture.Do(t, p, "alloc 100 0 0 0 512 1024 64")
+	child := fork(t, p)
+	grandchild := uint32(fixture.Number(t, p, "child 0 fork"))
+	t.Cleanup(func() { syscall.Kill(int(grandchild), syscall.SIGKILL) })
+	fixture.Do(t, p, "child 0 child 0 alloc 100 0 0 0 2048 1024 64")
+	fixture.Do(t, p, "child 0 alloc 100 0 0 0 4096 1024 64")
+	fixture.Do(t, p, "child 0 free %s", copied)
+	for pid, want := range map[uint32]uint64{child: 4096, grandchild: 2048} {
+		tr.process(pid)
+		if s := tr.compared(pid); !s.Exact() || s.Buffers != 1 || s.Memory[aggregator.DRAM].Requested != want {
+			t.Errorf("%d buffers, %d bytes of %d, reasons %+v", s.Buffers, s.Memory[aggregator.DRAM].Requested, want, s.Reasons)
+		}
+	}
+	if s := tr.process(p.PID); !s.Exact() || s.Buffers != 2 {
+		t.Errorf("the parent: %+v", s)
+	}
+	late := start(t, Options{PIDs: []uint32{child}})
+	late.process(child)
+	fixture.Do(t, p, "child 0 alloc 100 0 0 0 256 1024 64")
+	if s := late.compared(child); s.Buffers != 1 || s.Memory[aggregator.DRAM].Requested != 256 || len(s.Reasons) != 1 || s.Reasons[0].Code != aggregator.ReasonForked {
+		t.Errorf("late: %d buffers, %d bytes, reasons %+v", s.Buffers, s.Memory[aggregator.DRAM].Requested, s.Reasons)
+	}
+}
+
 // Of a fork's fork too, copies are not its own when the one between has ended.
 func TestForkOfAForkThatEnded(t *testing.T) {
 	t.Parallel()

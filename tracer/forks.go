@@ -144,29 +144,30 @@ func (r *run) forkOf(p *traced) *inspect.Fork {
 	if from == 0 {
 		return nil
 	}
-	used := maps.Clone(p.used)
-	return &inspect.Fork{From: from, Inherited: r.inherited(from, p.start.Started), Opened: func() (map[uint64]bool, bool, error) {
-		opened, all, err := r.t.ownDevices(pid)
-		maps.Copy(opened, used)
-		return opened, all, err
+	return &inspect.Fork{From: from, Inherited: r.inherited(p), Used: maps.Clone(p.used), Opened: func() (map[uint64]bool, bool, error) {
+		return r.t.ownDevices(pid)
 	}}
 }
 
-// inherited are the devices that a process had open when it forked another one, which started at a time in ticks, as far as it is
-// traced.
-func (r *run) inherited(from uint32, started uint64) map[uint64]bool {
-	parent := r.processes[from]
-	if parent == nil {
-		return nil
-	}
+// inherited are the devices that those which a process was forked from, as far as they are traced, had open then.
+func (r *run) inherited(p *traced) map[uint64]bool {
 	list := map[uint64]bool{}
-	for device := range parent.devices {
-		list[device] = true
-	}
 	now, at := proc.Ticks(), proc.Now()
-	for device, closed := range parent.closed {
-		if now-(at-min(closed, at))/uint64(proc.Tick) >= started {
+	for of, from := p.mapping, p.reconciliation.forkedFrom; from != 0; {
+		of.PID = from
+		parent := r.processes[from]
+		if parent == nil {
+			from = proc.ForkedFrom(of)
+			continue
+		}
+		from = parent.reconciliation.forkedFrom
+		for device := range parent.devices {
 			list[device] = true
+		}
+		for device, closed := range parent.closed {
+			if now-(at-min(closed, at))/uint64(proc.Tick) >= p.start.Started {
+				list[device] = true
+			}
 		}
 	}
 	return list
@@ -222,7 +223,7 @@ func (t *Tracer) ownDevices(pid uint32) (devices map[uint64]bool, all bool, err 
 	return devices, all, nil
 }
 
-// use notes that a process allocated on a device: that is no copy.
+// use notes that a process allocated on a device: that is no copy, but of one that another process has open.
 func (p *traced) use(device uint64) {
 	if p.used == nil {
 		p.used = map[uint64]bool{}
@@ -247,14 +248,22 @@ func (r *run) unsure(p *traced, from origin, rd *reading) {
 	was := p.unsure
 	p.unsure = false
 	why := aggregator.Reason{Code: aggregator.ReasonForked}
+	mark := func(device uint64, detail string) {
+		p.unsure, why.Detail = true, detail
+		for _, c := range p.devices[device] {
+			if !slices.Contains(why.Chips, c) {
+				why.Chips = append(why.Chips, c)
+			}
+		}
+	}
 	for device := range rd.result.Unsure {
 		if !p.used[device] {
-			p.unsure, why.Detail = true, rd.fork.Detail()
-			for _, c := range p.devices[device] {
-				if !slices.Contains(why.Chips, c) {
-					why.Chips = append(why.Chips, c)
-				}
-			}
+			mark(device, rd.fork.Detail())
+		}
+	}
+	for device, before := range rd.result.Shared {
+		if before {
+			mark(device, fmt.Sprintf("what it allocated there before is not counted while process %d, which it was forked from, has it open", rd.fork.From))
 		}
 	}
 	switch {

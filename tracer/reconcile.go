@@ -352,7 +352,8 @@ func (rd *reading) lacks(whole bool, told map[uint64]bool) bool {
 	scan := rd.result
 	// Where programs are not found, what was lost of them stays lost.
 	unfound := whole && !rd.buffersOnly && !scan.Scan.ProgramsRead && len(scan.Devices) > 0
-	return scan.Unsearched != nil || unfound || (whole || rd.first) && scan.UnreadBut(told) > 0 ||
+	unread := len(scan.Shared) > 0 && rd.lost != rd.of.reconciliation.lost // what was lost is not in what was read
+	return scan.Unsearched != nil || unfound || unread || (whole || rd.first) && scan.UnreadBut(told) > 0 ||
 		slices.ContainsFunc(scan.UnreadAllocators, func(a uint64) bool { return rd.of.allocators[a] || scan.Holds(a) })
 }
 

@@ -22,6 +22,8 @@ type Fork struct {
 	Opened func() (devices map[uint64]bool, all bool, err error)
 	// Inherited are the devices that From had open when it forked, where it was traced then.
 	Inherited map[uint64]bool
+	// Used are the devices that the process allocated on: its own ones, or copies of what From has open.
+	Used map[uint64]bool
 }
 
 // Detail is that of the reason for what is unsure.
@@ -57,20 +59,21 @@ func (in *Inspector) openIn(pid uint32) (h inheritance, err error) {
 	return h, nil
 }
 
-// disown leaves the copies out of the devices, and returns the allocators without theirs. Own
+// disown leaves the copies out of the devices of a scan, and returns the allocators without theirs. Own
 // are the devices that are not copies, closed ones too. Of unsure devices that cannot be said:
 // they are left in, and in own.
 //
-// A device that the process opened is its own. A mesh or, where not all that it opened is
+// A device that the process opened is its own, and one that it allocated on if the other process did not have it open. A mesh or, where not all that it opened is
 // known, a chip is so too if it spans chips of such devices alone, but for a mesh that the other
 // process had open at the fork, or may have had. Of others all are copies
 // where all that it opened is known; otherwise those that the other process has open with the
 // same chips, which is all that can be compared: it may have closed some since.
-func (in *Inspector) disown(fork *Fork, devices map[uint64]uint64, allocators []uint64) (rest []uint64, own, unsure map[uint64]bool, err error) {
-	itself, unsure, all := map[uint64]bool{}, map[uint64]bool{}, false // itself are the devices that it opened
+func (in *Inspector) disown(fork *Fork, b *ProcessScan, allocators []uint64) (rest []uint64, own map[uint64]bool, err error) {
+	devices, itself, all := b.Devices, map[uint64]bool{}, false // itself are the devices that it opened
+	b.Unsure, b.Shared = map[uint64]bool{}, map[uint64]bool{}
 	if fork.Opened != nil {
 		if itself, all, err = fork.Opened(); err != nil {
-			return nil, nil, nil, err
+			return nil, nil, err
 		}
 	}
 	own = maps.Clone(itself)
@@ -78,7 +81,7 @@ func (in *Inspector) disown(fork *Fork, devices map[uint64]uint64, allocators []
 	opened := map[uint32]bool{}
 	for d := range devices {
 		if chips[d], meshes[d], _, err = in.Device(d); err != nil {
-			return nil, nil, nil, err
+			return nil, nil, err
 		}
 		if own[d] {
 			for _, c := range chips[d] {
@@ -89,7 +92,7 @@ func (in *Inspector) disown(fork *Fork, devices map[uint64]uint64, allocators []
 	var theirs inheritance
 	if !all && len(devices)+len(allocators) > 0 {
 		if theirs, err = in.openIn(fork.From); err != nil {
-			return nil, nil, nil, err
+			return nil, nil, err
 		}
 	}
 	copied := theirs.allocators
@@ -100,17 +103,22 @@ func (in *Inspector) disown(fork *Fork, devices map[uint64]uint64, allocators []
 		inherited := meshes[d] && (fork.Inherited[d] || there)
 		switch {
 		case own[d]:
+		case fork.Used[d] && !fork.Inherited[d] && !there:
+			own[d] = true
 		case !inherited && !alien && (all && meshes[d] || !all && (!meshes[d] || in.withinAny(d, itself))):
 			own[d] = true
 		case inherited, all, there:
+			if fork.Used[d] {
+				b.Shared[d] = !all
+			}
 			delete(devices, d)
 			copied = append(copied, a)
 		default:
-			own[d], unsure[d] = true, true
+			own[d], b.Unsure[d] = true, true
 		}
 	}
 	kept := slices.Collect(maps.Values(devices))
-	return slices.DeleteFunc(allocators, func(a uint64) bool { return slices.Contains(copied, a) && !slices.Contains(kept, a) }), own, unsure, nil
+	return slices.DeleteFunc(allocators, func(a uint64) bool { return slices.Contains(copied, a) && !slices.Contains(kept, a) }), own, nil
 }
 
 // withinAny says whether a device is a submesh of one of some.

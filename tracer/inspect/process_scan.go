@@ -38,6 +38,9 @@ type ProcessScan struct {
 	// Unsure are open devices of which cannot be said whether they are copies of what another
 	// process had open.
 	Unsure map[uint64]bool
+	// Shared are copies of what another process has open that the process allocated on, which are left out: what it has
+	// there only its events say. True where some may have been before tracing began.
+	Shared map[uint64]bool
 	// Unsearched says why not all of its memory was searched, or is nil.
 	Unsearched error
 	// Unreserved says why it is not known how much of each bank some of its buffers take, though the library
@@ -76,7 +79,7 @@ func (in *Inspector) Scan(layout *metal.Layout, known map[uint64]bool, fork *For
 	}
 	var own map[uint64]bool
 	if fork != nil {
-		if allocators, own, b.Unsure, err = in.disown(fork, b.Devices, allocators); err != nil {
+		if allocators, own, err = in.disown(fork, b, allocators); err != nil {
 			return nil, err
 		}
 	}
