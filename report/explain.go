@@ -3,15 +3,14 @@ package report
 import (
 	"bufio"
 	"io"
-	"time"
 
 	"tt-memtrace/aggregator"
 )
 
 // Explain writes why one allocation failed, as Text does: who asked for what, how full the
-// chips were, and who held it. state is that of the accounts at that moment, as
-// aggregator.State returns it; wall converts a time of the events to the time of day.
-func Explain(w io.Writer, state []aggregator.Event, e *aggregator.Event, wall func(uint64) time.Time) error {
+// chips were, what helps, and who held it. state is that of the accounts at that moment, as
+// aggregator.State returns it.
+func Explain(w io.Writer, state []aggregator.Event, e *aggregator.Event) error {
 	accounts := aggregator.New()
 	b := NewBuilder(accounts)
 	for i := range state {
@@ -21,7 +20,10 @@ func Explain(w io.Writer, state []aggregator.Event, e *aggregator.Event, wall fu
 	b.Refused(e)
 	p := &printer{w: bufio.NewWriter(w), many: len(b.started) > 1}
 	for i := range b.refusals {
-		p.refusal(&b.refusals[i], wall(e.Time).Format(time.TimeOnly))
+		p.refusal(&b.refusals[i], manyHolders+1)
+	}
+	if b.stacks == 0 && e.Stack == nil {
+		p.line("    no call sites: --stacks, or x in the view sites, records them")
 	}
 	return p.end()
 }

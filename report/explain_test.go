@@ -3,13 +3,12 @@ package report
 import (
 	"strings"
 	"testing"
-	"time"
 
 	"tt-memtrace/aggregator"
 )
 
-// What failed is explained by the accounts of that moment: the one who asked, the call
-// site, and the holders with their sites.
+// What failed is explained by the accounts of that moment: the call site, what helps, and
+// the holders with their sites.
 func TestExplainNamesTheHolders(t *testing.T) {
 	a := aggregator.New()
 	stack := func(function string) *aggregator.Stack {
@@ -25,15 +24,68 @@ func TestExplainNamesTheHolders(t *testing.T) {
 		a.Apply(&e)
 	}
 	var b strings.Builder
-	wall := func(t uint64) time.Time { return time.Date(2025, 1, 2, 11, 3, int(t), 0, time.UTC) }
 	refused := aggregator.Event{Kind: aggregator.Refused, PID: 7, Time: 5, Memory: aggregator.L1, Stack: stack("round"),
-		Refusal: &aggregator.Refusal{Asked: 1 << 26, PerBank: 1 << 20, Banks: 64, Message: "Out of Memory"}}
-	if err := Explain(&b, a.State(), &refused, wall); err != nil {
+		Refusal: &aggregator.Refusal{Asked: 1 << 26, PerBank: 1 << 20, Banks: 64, BankBytes: 1 << 20, Allocated: 1 << 19, Free: 1 << 19, Largest: 1 << 19, Message: "Out of Memory"}}
+	if err := Explain(&b, a.State(), &refused); err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"at 11:03:05, process 7: out of memory in L1", "round", "requested 1.00 MiB per bank", "chip 0, per bank: 512.00 KiB allocated", "cache"} {
+	for _, want := range []string{"round", "next: too little is free", "requested 1.00 MiB per bank", "chip 0, per bank: 512.00 KiB allocated", "cache"} {
 		if !strings.Contains(b.String(), want) {
 			t.Errorf("no %q in\n%s", want, b.String())
+		}
+	}
+}
+
+// On the screen all holders are listed: there is no other output to look at.
+func TestExplainListsAllHolders(t *testing.T) {
+	a := aggregator.New()
+	apply := func(e aggregator.Event) { a.Apply(&e) }
+	apply(aggregator.Event{Kind: aggregator.ProcessStart, PID: 7, Time: 1, Process: &aggregator.Process{Started: 1, Command: "python loop.py"}})
+	apply(aggregator.Event{Kind: aggregator.DeviceOpen, PID: 7, Time: 2, Device: 1, Opened: &aggregator.Opened{Chips: []aggregator.Chip{{Number: 0}}}})
+	apply(aggregator.Event{Kind: aggregator.AllocatorSeen, PID: 7, Time: 3, Device: 1, Allocator: 2, Capacity: &aggregator.Capacity{aggregator.L1: {Known: true, Count: 64, Bytes: 1 << 20}}})
+	for i := range uint64(manyHolders + 5) {
+		apply(aggregator.Event{Kind: aggregator.Alloc, PID: 7, Time: 4 + i, Device: 1, Allocator: 2, Buffer: 9 + i, Memory: aggregator.L1, Address: i << 10, PerBank: 64, Size: 64 * (i + 1)})
+	}
+	var b strings.Builder
+	refused := aggregator.Event{Kind: aggregator.Refused, PID: 7, Time: 99, Memory: aggregator.L1, Refusal: &aggregator.Refusal{PerBank: 1 << 20, Message: "Out of Memory"}}
+	if err := Explain(&b, a.State(), &refused); err != nil {
+		t.Fatal(err)
+	}
+	if s := b.String(); strings.Count(s, "buffers of") != manyHolders || strings.Contains(s, "--json") || !strings.Contains(s, "5 other") || !strings.Contains(s, "x in the view sites") {
+		t.Error(s)
+	}
+}
+
+// What helps depends on what was lacking: space, one piece of it, or a bank that is large enough.
+func TestRemedy(t *testing.T) {
+	full := func(asked, free, largest uint64) *aggregator.Refusal {
+		return &aggregator.Refusal{PerBank: asked, Banks: 64, BankBytes: 1 << 20, Allocated: 1<<20 - free, Free: free, Largest: largest}
+	}
+	for _, x := range []struct {
+		name    string
+		refusal *aggregator.Refusal
+		memory  aggregator.Memory
+		banks   uint64
+		want    []string
+	}{
+		{"larger than a bank", full(2<<20, 1<<20, 1<<20), aggregator.L1, 64, []string{"freeing does not help", "make it smaller or put it into DRAM"}},
+		{"on few banks", full(2<<20, 1<<20, 1<<20), aggregator.L1, 120, []string{"more than 64 of the 120 banks"}},
+		{"full", full(1<<19, 1<<18, 1<<18), aggregator.DRAM, 64, []string{"too little is free", "make it smaller"}},
+		{"fragmented", full(1<<18, 1<<19, 1<<17), aggregator.L1, 64, []string{"not in one piece", "view map"}},
+		{"trace region", full(2<<20, 1<<20, 1<<20), aggregator.Trace, 64, []string{"trace_region_size"}},
+		{"small L1", full(1<<19, 1<<18, 1<<18), aggregator.L1Small, 64, []string{"l1_small_size"}},
+		{"clash", &aggregator.Refusal{Clash: true, End: 0x1cd60, Lowest: 0x1c000}, aggregator.L1, 64, []string{"3.34 KiB smaller", "DRAM"}},
+		{"a message without the bank's numbers", &aggregator.Refusal{PerBank: 1 << 20}, aggregator.L1, 64, nil},
+		{"room enough", full(1<<10, 1<<19, 1<<19), aggregator.L1, 64, nil},
+	} {
+		got := remedy(x.refusal, x.memory, x.banks)
+		if (got == "") != (x.want == nil) {
+			t.Errorf("%s: %q", x.name, got)
+		}
+		for _, want := range x.want {
+			if !strings.Contains(got, want) {
+				t.Errorf("%s: no %q in %q", x.name, want, got)
+			}
 		}
 	}
 }

@@ -1,6 +1,7 @@
 package report
 
 import (
+	"fmt"
 	"slices"
 
 	"tt-memtrace/aggregator"
@@ -57,6 +58,7 @@ func (b *Builder) Refused(e *aggregator.Event) {
 	}
 	r.Holders = most(holders, manyHolders)
 	slices.SortFunc(chips, compareChips)
+	var banks uint64
 	for _, c := range chips {
 		rc := RefusedChip{Chip: c.Number}
 		s := b.spaces[spaceKey{c, e.Memory}]
@@ -64,14 +66,49 @@ func (b *Builder) Refused(e *aggregator.Event) {
 			s = &space{} // nothing is known of it
 		}
 		if n := uint64(s.banks.Count); n > 0 {
-			rc.Allocated = s.used.bytes / n
+			rc.Allocated, banks = s.used.bytes/n, max(banks, n)
 		}
 		if p, ok := s.free(); ok {
 			rc.Free, rc.Largest = &p.free, &p.largest
 		}
 		r.Chips = append(r.Chips, rc)
 	}
+	r.Next = remedy(f, e.Memory, banks)
 	b.refusals = append(b.refusals, r)
+}
+
+// remedy is what helps against a failed allocation in a memory of so many banks (0: unknown), by the
+// runtime's own numbers; "" where they do not say it.
+func remedy(f *aggregator.Refusal, m aggregator.Memory, banks uint64) string {
+	if f.Clash {
+		if f.End <= f.Lowest || f.Lowest == 0 {
+			return ""
+		}
+		return fmt.Sprintf("free these L1 buffers before, put them into DRAM, or make the circular buffers of a core %s smaller", Size(f.End-f.Lowest))
+	}
+	helps := "make it smaller"
+	switch m {
+	case aggregator.L1:
+		helps += " or put it into DRAM"
+	case aggregator.L1Small:
+		helps = "raise l1_small_size"
+	case aggregator.Trace:
+		helps = "raise trace_region_size"
+	}
+	if f.Banks > 0 && f.Banks < banks {
+		helps += fmt.Sprintf(", or spread it over more than %d of the %d banks", f.Banks, banks)
+	}
+	switch {
+	case f.PerBank == 0 || f.BankBytes == 0:
+		return ""
+	case f.PerBank > f.BankBytes:
+		return fmt.Sprintf("it is larger than a whole bank (%s), so freeing does not help: %s", Size(f.BankBytes), helps)
+	case f.PerBank > f.Free:
+		return "too little is free: free some of the buffers below before, " + helps
+	case f.PerBank > f.Largest:
+		return "enough is free, but not in one piece: free what lies in between (view map), allocate this one earlier, " + helps
+	}
+	return ""
 }
 
 // chipsOf lists the chips that a process has open.

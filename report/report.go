@@ -210,6 +210,8 @@ type Refusal struct {
 	// Of a clash: address where the circular buffers end, and where the L1 buffers begin.
 	End    *uint64 `json:"circular_buffers_end" jsonschema:"nullable"`
 	Lowest *uint64 `json:"l1_buffers_begin"`
+	// Next is what helps, "" where that is unknown.
+	Next string `json:"-"`
 	// Sites that hold the memory or, in a clash, the colliding addresses, most bytes first.
 	Holders []Site `json:"holders"`
 }

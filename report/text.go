@@ -541,7 +541,9 @@ func (p *printer) refusals(r *Report) {
 	}
 	p.heading("Out of memory and L1 clashes")
 	for i := range r.Refusals[:min(shown, len(r.Refusals))] {
-		p.refusal(&r.Refusals[i], seconds(r.Refusals[i].At))
+		f := &r.Refusals[i]
+		p.line("  %s", p.style.paint(red, fmt.Sprintf("at %s, process %d: %s", seconds(f.At), f.PID, f.What())))
+		p.refusal(f, shown)
 	}
 	n := uint64(max(0, len(r.Refusals)-shown))
 	if omitted := r.RefusalsOmitted.Number(); omitted > 0 {
@@ -551,9 +553,8 @@ func (p *printer) refusals(r *Report) {
 	}
 }
 
-// refusal explains a failed allocation, of some time.
-func (p *printer) refusal(f *Refusal, at string) {
-	p.line("  %s", p.style.paint(red, fmt.Sprintf("at %s, process %d: %s", at, f.PID, f.What())))
+// refusal explains a failed allocation, by so many of its holders.
+func (p *printer) refusal(f *Refusal, holders int) {
 	if f.Where != nil {
 		p.line("    in %s", printable(*f.Where))
 	}
@@ -564,8 +565,11 @@ func (p *printer) refusal(f *Refusal, at string) {
 	for _, group := range sameRoom(f.Chips) {
 		p.line("    %s, per bank: %s", chipNames(group), group[0].room())
 	}
+	if f.Next != "" {
+		p.line("    next: %s", f.Next)
+	}
 	p.line("    %s", f.Holding())
-	p.sites(f.Holders, shown, holderColumns(p.many))
+	p.sites(f.Holders, holders, holderColumns(p.many))
 }
 
 // What says what happened.

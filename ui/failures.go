@@ -166,7 +166,7 @@ func (f *frame) why() {
 		if i > 0 {
 			p.Lines = append(p.Lines, text.Line{})
 		}
-		p.Lines = append(p.Lines, text.Strong.Line(f.when(list[i].time)+", "+list[i].what()))
+		p.Lines = append(p.Lines, text.Strong.Line(f.when(list[i].time)+", "+list[i].what(f.settings)))
 		p.Lines = append(p.Lines, f.explain(&list[i])...)
 	}
 	f.pager = p
@@ -181,13 +181,18 @@ func (d *data) failuresUnseen() bool {
 	return d.totalsOnly() || slices.ContainsFunc(d.snapshot.Processes, unseen) || slices.ContainsFunc(d.snapshot.Ended, unseen)
 }
 
-// what failed, and how often.
-func (l *failure) what() string {
-	what := "out of " + l.memory.String()
+// what failed, whose it was, and how often where that is more than once.
+func (l *failure) what(o settings) string {
+	what := strings.TrimSpace(fmt.Sprintf("process %d %s", l.pid, text.Command(l.command, o.ASCII)))
 	if l.refusal.Clash {
-		what = "circular buffers clash with L1 buffers"
+		what += ": circular buffers clash with L1 buffers"
+	} else {
+		what += ": out of memory in " + l.memory.String()
 	}
-	return what + ", " + text.Times(l.count)
+	if l.count > 1 {
+		what += ", " + text.Times(l.count)
+	}
+	return what
 }
 
 // explain says why an allocation failed: with who held the memory, where that is known.
@@ -201,7 +206,6 @@ func (f *frame) explain(l *failure) (lines []text.Line) {
 	}
 	r := &l.refusal
 	add := func(name, value string) { lines = append(lines, widget.Pair(name, text.Plain.Line(value))) }
-	add("process", strings.TrimSpace(fmt.Sprintf("%d %s", l.pid, text.Command(l.command, o.ASCII))))
 	if r.PerBank > 0 {
 		add("requested", text.Digits(r.PerBank)+" bytes in each bank")
 	}

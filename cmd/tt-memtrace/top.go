@@ -164,7 +164,7 @@ func (l *live) explaining(log *ui.Log) func(*aggregator.Event) {
 		state := l.Accounts().State()
 		go func() {
 			var b strings.Builder
-			if report.Explain(&b, state, &refused, l.Wall) == nil {
+			if report.Explain(&b, state, &refused) == nil {
 				log.Explain(number, b.String())
 			}
 		}()
