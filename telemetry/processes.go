@@ -27,6 +27,8 @@ type Process struct {
 	Container string
 	// InnerPID is its PID in its own PID namespace, 0 if that is the host's.
 	InnerPID uint32
+	// State is the host kernel's word for what its first thread does, such as "sleeping" or "stopped", "" if unknown.
+	State string
 	// Threads, and Memory: resident host memory, bytes.
 	Threads, Memory Value
 	// CPU is its CPU use since the previous reading, in thousandths of a CPU.
@@ -200,6 +202,9 @@ func (s *System) process(pid uint32, up time.Duration, cpu map[uint32]cpuTime) (
 		switch list := strings.Fields(value); {
 		case name == "Uid" && len(list) > 0:
 			p.User = s.user(list[0])
+		case name == "State" && len(list) > 0:
+			// "T (stopped)"
+			p.State = strings.Trim(strings.Join(list[1:], " "), "()")
 		case name == "NSpid" && len(list) > 1:
 			if n, err := strconv.ParseUint(list[len(list)-1], 10, 32); err == nil {
 				p.InnerPID = uint32(n)

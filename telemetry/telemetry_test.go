@@ -145,7 +145,7 @@ func TestProcessesThatHoldADevice(t *testing.T) {
 		"proc/driver/tenstorrent/7/pids": "41822\n",
 		"proc/41822/stat":                stat("py) (th\x1bon", "100", "50000"),
 		"proc/41822/cmdline":             "python3\x00serve.py\x00--x\x00",
-		"proc/41822/status":              "Name:\tpython\nUid:\t4000000000\t0\t0\t0\nNSpid:\t41822\t17\n",
+		"proc/41822/status":              "Name:\tpython\nState:\tD (disk sleep)\nUid:\t4000000000\t0\t0\t0\nNSpid:\t41822\t17\n",
 		"proc/41822/cgroup":              "0::/system.slice/docker-" + id64 + ".scope\n",
 		"proc/50231/stat":                stat("pytest", "5", "0"),
 	})
@@ -156,7 +156,7 @@ func TestProcessesThatHoldADevice(t *testing.T) {
 	}
 	want := Process{
 		PID: 41822, Devices: []uint32{0, 7}, Name: "py) (th\x1bon", Command: "python3 serve.py --x", User: "4000000000",
-		Container: "docker 0123456789ab", InnerPID: 17, Threads: known(12), Memory: known(2048 * int64(os.Getpagesize())), Age: 500 * time.Second,
+		Container: "docker 0123456789ab", InnerPID: 17, State: "disk sleep", Threads: known(12), Memory: known(2048 * int64(os.Getpagesize())), Age: 500 * time.Second,
 	}
 	if !reflect.DeepEqual(list[0], want) {
 		t.Errorf("got\n%+v, want\n%+v", list[0], want)

@@ -101,7 +101,7 @@ func newHolders(s *state) *holders {
 		Fields: []widget.Field[holder]{
 			{Name: "PID", Right: true, Least: 7, Cell: func(r *holder) text.Line { return text.Strong.Line(strconv.FormatUint(uint64(r.pid), 10)) },
 				Order: func(a, b *holder) int { return cmp.Compare(a.pid, b.pid) }},
-			{Name: "USER", Least: 6, Rank: 6, Cell: func(r *holder) text.Line {
+			{Name: "USER", Least: 6, Rank: 7, Cell: func(r *holder) text.Line {
 				if r.system == nil {
 					return dot()
 				}
@@ -134,10 +134,16 @@ func newHolders(s *state) *holders {
 				}
 				return text.Plain.Line(text.PerSecond(r.rate))
 			}, Order: func(a, b *holder) int { return cmp.Compare(b.rate, a.rate) }},
-			number("CPU%", 5, 5, func(p *telemetry.Process) telemetry.Value { return p.CPU }, func(n int64) string { return fmt.Sprintf("%.1f", float64(n)/10) }),
-			number("MEMORY", 7, 9, func(p *telemetry.Process) telemetry.Value { return p.Memory }, func(n int64) string { return bytesCell(uint64(n), s.settings).String() }),
-			number("THREADS", 8, 5, func(p *telemetry.Process) telemetry.Value { return p.Threads }, func(n int64) string { return text.Digits(uint64(n)) }),
-			{Name: "TIME", Right: true, Least: 6, Rank: 9, Cell: func(r *holder) text.Line {
+			{Name: "STATE", Least: 8, Rank: 5, Cell: func(r *holder) text.Line {
+				if state := stateOf(r); state != "" {
+					return stateStyle(state).Line(text.Sanitize(state, s.settings.ASCII))
+				}
+				return dot()
+			}, Order: byText(stateOf)},
+			number("CPU%", 6, 5, func(p *telemetry.Process) telemetry.Value { return p.CPU }, func(n int64) string { return fmt.Sprintf("%.1f", float64(n)/10) }),
+			number("MEMORY", 8, 9, func(p *telemetry.Process) telemetry.Value { return p.Memory }, func(n int64) string { return bytesCell(uint64(n), s.settings).String() }),
+			number("THREADS", 9, 5, func(p *telemetry.Process) telemetry.Value { return p.Threads }, func(n int64) string { return text.Digits(uint64(n)) }),
+			{Name: "TIME", Right: true, Least: 6, Rank: 10, Cell: func(r *holder) text.Line {
 				if r.system == nil || r.system.Age == 0 {
 					return dot()
 				}
@@ -163,6 +169,23 @@ func holdsCell(r *holder, s *state) text.Line {
 		return text.Faint.Line("(" + text.Clip(chipRanges(r.traced.Chips), maxChips, text.GlyphSet(s.settings.ASCII).Dots) + ")")
 	}
 	return text.Faint.Line(text.GlyphSet(s.settings.ASCII).Unknown)
+}
+
+// stateOf is the host kernel's word for what a process does, "" if unknown.
+func stateOf(r *holder) string {
+	if r.system == nil {
+		return ""
+	}
+	return r.system.State
+}
+
+// stateStyle stands out where a process can do nothing: it is stopped, waits in the host kernel, or has ended.
+func stateStyle(state string) text.Role {
+	switch state {
+	case "running", "sleeping", "idle":
+		return text.Plain
+	}
+	return text.Notice
 }
 
 // tracedCell says how a process is known, and what is not exact.
@@ -191,6 +214,9 @@ func (v *holders) detail(r *holder) []text.Line {
 				inner = fmt.Sprintf(", where its PID is %d", p.InnerPID)
 			}
 			add("container", text.Sanitize(p.Container, v.settings.ASCII)+inner)
+		}
+		if p.State != "" {
+			out = append(out, widget.Pair("state", stateStyle(p.State).Line(text.Sanitize(p.State, v.settings.ASCII))))
 		}
 		if len(p.Devices) > 0 {
 			add("holds", "/dev/tenstorrent/ "+aggregator.Ranges(p.Devices))

@@ -295,7 +295,7 @@ func cards(t testing.TB, n int) *telemetry.System {
 	put("proc/uptime", "90000.00 1.0\n")
 	for pid, name := range map[int]string{41822: "python3", 50990: "jupyter", 60001: "e\x1b[31mvil\u202e"} {
 		put(fmt.Sprintf("proc/%d/stat", pid), fmt.Sprintf("%d (%s) S 1 1 1 0 -1 4194560 100 0 0 0 4200 100 0 0 20 0 %d 0 8000000 1000000 51200 1 1 1\n", pid, name, pid%50))
-		put(fmt.Sprintf("proc/%d/status", pid), "Uid:\t4000000000\t0\t0\t0\n")
+		put(fmt.Sprintf("proc/%d/status", pid), map[bool]string{false: "State:\tS (sleeping)\n", true: "State:\tT (stopped)\n"}[pid == 50990]+"Uid:\t4000000000\t0\t0\t0\n")
 		put(fmt.Sprintf("proc/%d/cgroup", pid), "0::/system.slice/docker-0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef.scope\n")
 	}
 	return telemetry.New(root)
