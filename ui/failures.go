@@ -183,16 +183,15 @@ func (d *data) failuresUnseen() bool {
 
 // what failed, whose it was, and how often where that is more than once.
 func (l *failure) what(o settings) string {
-	what := strings.TrimSpace(fmt.Sprintf("process %d %s", l.pid, text.Command(l.command, o.ASCII)))
+	what := "out of memory in " + l.memory.String()
 	if l.refusal.Clash {
-		what += ": circular buffers clash with L1 buffers"
-	} else {
-		what += ": out of memory in " + l.memory.String()
+		what = "circular buffers clash with L1 buffers"
 	}
 	if l.count > 1 {
 		what += ", " + text.Times(l.count)
 	}
-	return what
+	name := text.Clip(text.Command(l.command, o.ASCII), 40, text.GlyphSet(o.ASCII).Dots)
+	return strings.TrimSpace(fmt.Sprintf("%s, process %d %s", what, l.pid, name))
 }
 
 // explain says why an allocation failed: with who held the memory, where that is known.

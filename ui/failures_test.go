@@ -97,7 +97,7 @@ func TestEachFailureHasItsReason(t *testing.T) {
 	got := w.text(t, 80, 24)
 	newest, oldest := strings.Index(got, "in loop.py:67"), strings.Index(got, "the first")
 	if newest < 0 || oldest < newest || !strings.Contains(got, `held by \x1b[2Jevil`) || !strings.Contains(got, "why 3 allocations failed") ||
-		strings.Count(got, "process 7 python: out of memory in DRAM") != 2 || !strings.Contains(got, "out of memory in DRAM, 2 times") {
+		strings.Count(got, "out of memory in DRAM") != 2 || !strings.Contains(got, "out of memory in DRAM, 2 times, process 7 python") {
 		t.Error(got)
 	}
 	for range 3 * maxFailures {

@@ -204,7 +204,13 @@ func tracedCell(r *holder) text.Line {
 }
 
 func (v *holders) detail(r *holder) []text.Line {
-	out := []text.Line{widget.Pair("process", text.Strong.Line(fmt.Sprintf("%d  %s", r.pid, r.name)))}
+	command := r.name
+	if r.traced != nil {
+		command = cmp.Or(text.Sanitize(r.traced.Info.Command, v.settings.ASCII), command)
+	} else if r.system != nil {
+		command = cmp.Or(text.Sanitize(r.system.Command, v.settings.ASCII), command)
+	}
+	out := []text.Line{widget.Pair("process", text.Strong.Line(fmt.Sprintf("%d  %s", r.pid, command)))}
 	add := func(name, value string) { out = append(out, widget.Pair(name, text.Plain.Line(value))) }
 	if p := r.system; p != nil {
 		add("owner", text.Sanitize(p.User, v.settings.ASCII))

@@ -93,15 +93,21 @@ func settle(s string) string {
 	return b.String()
 }
 
-// Command is how a process is named on the screen: without the directories
-// of its program, which are long and say little.
+// Command is how a process is named on the screen: without the directories of its program, and of
+// the script that Python runs, which are long and come before what tells processes apart.
 func Command(s string, ascii bool) string {
-	program, arguments, found := strings.Cut(s, " ")
-	if i := strings.LastIndexByte(program, '/'); i >= 0 && i+1 < len(program) {
-		program = program[i+1:]
+	words := strings.SplitN(s, " ", 3)
+	words[0] = base(words[0])
+	if len(words) > 1 && strings.HasPrefix(words[0], "python") && !strings.HasPrefix(words[1], "-") {
+		words[1] = base(words[1])
 	}
-	if found {
-		program += " " + arguments
+	return Sanitize(strings.Join(words, " "), ascii)
+}
+
+// base is a path without its directories.
+func base(path string) string {
+	if i := strings.LastIndexByte(path, '/'); i+1 < len(path) {
+		return path[i+1:]
 	}
-	return Sanitize(program, ascii)
+	return path
 }

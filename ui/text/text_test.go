@@ -88,7 +88,7 @@ func TestClipCountsCellsNotBytes(t *testing.T) {
 
 func TestCommandLosesItsDirectories(t *testing.T) {
 	for in, want := range map[string]string{
-		"/usr/bin/python3 /srv/a.py": "python3 /srv/a.py", "pytest": "pytest", "": "", "/": "/", "a/ b": "a/ b",
+		"/usr/bin/python3 /srv/a.py --x /srv/b": "python3 a.py --x /srv/b", "python3 -m a/b": "python3 -m a/b", "/bin/cat /srv/a": "cat /srv/a", "pytest": "pytest", "": "", "/": "/", "a/ b": "a/ b",
 	} {
 		if got := Command(in, false); got != want {
 			t.Errorf("command(%q) = %q, want %q", in, got, want)
