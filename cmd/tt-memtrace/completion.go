@@ -51,7 +51,7 @@ recordings, and the processes that use the runtime. The .deb and the .rpm instal
 			c.RemoveCommand(shell)
 			continue
 		}
-		shell.Short, shell.Long = "Print the completion for "+shell.Name(), long
+		shell.Short, shell.Long, shell.Args = "Print the completion for "+shell.Name(), long, noArgs
 		if f := shell.Flags().Lookup("no-descriptions"); f != nil {
 			f.Usage = "complete without descriptions"
 		}

@@ -67,6 +67,7 @@ func newRoot() *cobra.Command {
 	root.AddCommand(newTop(), newStatus(), newLog(), newRecord(), newReplay(), newReport(), newExport(), newDemo(), newForward(), newServe(), newExporter(), newDoctor(), newConfig(), newMan(), newVersion())
 	for _, c := range append(root.Commands(), root) {
 		c.Args = noStrayValue(c.Args)
+		c.SuggestFor = otherNames[c.Name()]
 	}
 	root.SetHelpCommand(newHelp())
 	root.SetUsageFunc(usage)
@@ -74,6 +75,12 @@ func newRoot() *cobra.Command {
 	nameValues(root)
 	completionOf(root)
 	return root
+}
+
+// otherNames are what other tools call the commands: they are suggested to who tries them.
+var otherNames = map[string][]string{
+	"doctor": {"check", "verify"}, "exporter": {"metrics", "prometheus"}, "log": {"events", "tail"}, "record": {"capture", "trace"},
+	"report": {"diff", "leaks", "peaks"}, "status": {"ps", "snapshot"}, "top": {"tui", "ui", "watch"},
 }
 
 // execute runs the command line.
