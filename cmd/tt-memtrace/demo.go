@@ -5,7 +5,6 @@ import (
 	_ "embed"
 	"fmt"
 	"io"
-	"os"
 
 	"github.com/spf13/cobra"
 )
@@ -30,7 +29,7 @@ file instead, to try the other commands with: report, log, status --from FILE.`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if save != "" {
-				if err := os.WriteFile(save, demoRecording, 0o666); err != nil {
+				if err := writeFile(save, func(w io.Writer) error { _, err := w.Write(demoRecording); return err }); err != nil {
 					return fmt.Errorf("saving the recording: %w", err)
 				}
 				return nil

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -203,20 +204,29 @@ func coloured(w io.Writer) bool {
 
 // writeReport writes to a file or to standard output.
 func writeReport(cmd *cobra.Command, path string, write func(io.Writer) error) error {
-	out, done := cmd.OutOrStdout(), func() error { return nil }
+	var err error
 	if path != "" {
-		f, err := os.Create(path)
-		if err != nil {
-			return fmt.Errorf("writing the report: %w", err)
-		}
-		out, done = f, f.Close
-	}
-	err := write(out)
-	if e := done(); err == nil {
-		err = e
+		err = writeFile(path, write)
+	} else {
+		err = write(cmd.OutOrStdout())
 	}
 	if err != nil {
 		return fmt.Errorf("writing the report: %w", err)
 	}
 	return nil
+}
+
+// writeFile writes a file and leaves no part of one behind.
+func writeFile(path string, write func(io.Writer) error) error {
+	f, err := os.Create(path)
+	if err != nil {
+		return err
+	}
+	err = write(f)
+	i, unknown := f.Stat()
+	err = cmp.Or(err, f.Close())
+	if err != nil && unknown == nil && i.Mode().IsRegular() {
+		os.Remove(path)
+	}
+	return err
 }
