@@ -30,10 +30,12 @@ type Diff struct {
 
 // PeakDiff is a memory with different peaks.
 type PeakDiff struct {
-	Chip   uint32 `json:"chip"`
-	Memory string `json:"memory"`
-	Before uint64 `json:"before"`
-	After  uint64 `json:"after"`
+	Chip uint32 `json:"chip"`
+	// Private: a process numbers its chips by itself, so that this is not the host's chip of that number. The highest of several processes.
+	Private bool   `json:"private,omitempty"`
+	Memory  string `json:"memory"`
+	Before  uint64 `json:"before"`
+	After   uint64 `json:"after"`
 }
 
 func (x *PeakDiff) place() (uint32, *uint32) { return x.Chip, nil }
@@ -54,19 +56,17 @@ type SiteDiff struct {
 func NewDiff(a, b *Report) *Diff {
 	d := &Diff{Schema: Schema, Before: a.Source, After: b.Source, BeforeSampled: a.Sampled, AfterSampled: b.Sampled, Peaks: []PeakDiff{}}
 	type memory struct {
-		chip, private uint32
-		name          string
+		chip    uint32
+		private bool
+		name    string
 	}
 	peaks := map[memory]*PeakDiff{}
 	for i, r := range []*Report{a, b} {
 		for _, m := range r.Memories {
-			k := memory{chip: m.Chip, name: m.Memory}
-			if m.Private != nil {
-				k.private = 1
-			}
+			k := memory{m.Chip, m.Private != nil, m.Memory}
 			p := peaks[k]
 			if p == nil {
-				p = &PeakDiff{Chip: m.Chip, Memory: m.Memory}
+				p = &PeakDiff{Chip: m.Chip, Private: k.private, Memory: m.Memory}
 				peaks[k] = p
 			}
 			if i == 0 {
@@ -82,6 +82,12 @@ func NewDiff(a, b *Report) *Diff {
 		}
 	}
 	slices.SortFunc(d.Peaks, func(x, y PeakDiff) int {
+		if x.Private != y.Private {
+			if y.Private {
+				return -1
+			}
+			return 1
+		}
 		return cmp.Or(cmp.Compare(x.Chip, y.Chip), cmp.Compare(x.Memory, y.Memory))
 	})
 	d.Left = siteDiffs(a, b, (*site).notFreed)
@@ -146,9 +152,12 @@ func (d *Diff) Text(w io.Writer, style Style) error {
 	if len(d.Peaks) == 0 {
 		p.line("    the same")
 	}
-	for _, group := range grouped(d.Peaks, func(x *PeakDiff) string { return fmt.Sprint(x.Memory, x.Before, x.After) }) {
-		x := group[0]
-		p.line("  %12s  %10s → %10s  %-8s of %s", change(x.Before, x.After), Size(x.Before), Size(x.After), x.Memory, chipNames(group))
+	for _, group := range grouped(d.Peaks, func(x *PeakDiff) string { return fmt.Sprint(x.Private, x.Memory, x.Before, x.After) }) {
+		x, whose := group[0], ""
+		if x.Private {
+			whose = ", as their process numbers them"
+		}
+		p.line("  %12s  %10s → %10s  %-8s of %s%s", change(x.Before, x.After), Size(x.Before), Size(x.After), x.Memory, chipNames(group), whose)
 	}
 	for _, l := range []struct {
 		title string

@@ -679,6 +679,21 @@ func TestDiff(t *testing.T) {
 	}
 }
 
+// A chip that a process numbers by itself is not the host's of that number.
+func TestDiffNamesPrivateChips(t *testing.T) {
+	pid := uint32(7)
+	before := &Report{Memories: []Memory{{Chip: 0, Memory: "DRAM", Peak: 100}, {Chip: 0, Private: &pid, Memory: "DRAM", Peak: 1}}}
+	after := &Report{Memories: []Memory{{Chip: 0, Memory: "DRAM", Peak: 200}, {Chip: 0, Private: &pid, Memory: "DRAM", Peak: 201}}}
+	d := NewDiff(before, after)
+	if len(d.Peaks) != 2 || d.Peaks[0].Private || !d.Peaks[1].Private {
+		t.Errorf("%+v", d.Peaks)
+	}
+	var b bytes.Buffer
+	if err := d.Text(&b, Style{}); err != nil || !strings.Contains(b.String(), "of chip 0\n") || !strings.Contains(b.String(), "of chip 0, as their process numbers them\n") {
+		t.Errorf("%v %s", err, b.String())
+	}
+}
+
 // However long it goes on, a timeline has a bounded number of points, and none of its peaks is lost.
 func TestTimelineIsBounded(t *testing.T) {
 	events := opened()
