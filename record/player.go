@@ -374,7 +374,7 @@ func (p *Player) Run(ctx context.Context, ready func(), deliver func([]aggregato
 		p.mu.Unlock()
 	}()
 	var before *aggregator.Aggregator // accounts of what is skipped, as long as it is
-	skip := p.opts.Seek
+	skip, reached, past := p.opts.Seek, time.Duration(0), false
 	if p.opts.Skip && p.opts.Seek > 0 {
 		before = aggregator.New()
 	}
@@ -401,6 +401,9 @@ func (p *Player) Run(ctx context.Context, ready func(), deliver func([]aggregato
 				return err
 			}
 			between()
+		}
+		if len(events) > 0 {
+			reached = max(reached, p.offset(&events[len(events)-1]))
 		}
 		if before != nil {
 			n := p.upTo(skip, events)
@@ -437,6 +440,11 @@ func (p *Player) Run(ctx context.Context, ready func(), deliver func([]aggregato
 			done, err := p.ended(err)
 			between()
 			if done {
+				if err == nil && reached < p.opts.Seek && !past {
+					past = true // once, however it is moved in
+					p.opts.Notice(fmt.Sprintf("the recording ends %v after its beginning, before --seek %v: this is its end", reached.Round(time.Millisecond), p.opts.Seek))
+					p.last = p.header.Monotonic + uint64(reached)
+				}
 				if before != nil {
 					deliver(p.beginning(before))
 					before = nil

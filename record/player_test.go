@@ -6,6 +6,7 @@ import (
 	"errors"
 	"io"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -181,5 +182,36 @@ func TestReplayOfADamagedRecording(t *testing.T) {
 	gap := func(r aggregator.Reason) bool { return r.Code == aggregator.ReasonRecordingGap }
 	if !errors.Is(err, ErrDamaged) || len(s.Processes) != 1 || s.Processes[0].Buffers != 1 || !slices.ContainsFunc(s.Processes[0].Reasons, gap) {
 		t.Errorf("%v: %+v", err, s.Processes)
+	}
+}
+
+// One who seeks past the end is told so, and what is shown is as of the end, not of later.
+func TestSeekPastTheEnd(t *testing.T) {
+	var b bytes.Buffer
+	w, err := NewWriter(&b, Header{Monotonic: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	second := uint64(time.Second)
+	if err := w.Write([]aggregator.Event{{Kind: aggregator.ProcessStart, PID: 7, Time: 1, Process: &aggregator.Process{Started: 1}}, {Kind: aggregator.ProcessExit, PID: 7, Time: 1 + 3*second}}); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	for _, skip := range []bool{false, true} {
+		var notices []string
+		p, err := NewPlayer(PlayerOptions{Files: []io.ReadCloser{again{bytes.NewReader(b.Bytes())}}, Seek: time.Hour, Skip: skip, Notice: func(s string) { notices = append(notices, s) }})
+		if err != nil {
+			t.Fatal(err)
+		}
+		last := uint64(0)
+		if err := p.Run(t.Context(), func() {}, func(events []aggregator.Event) { last = max(last, events[len(events)-1].Time) }); err != nil {
+			t.Error(err)
+		}
+		p.Close()
+		if len(notices) != 1 || !strings.Contains(notices[0], "ends 3s after its beginning, before --seek 1h0m0s") || last != 1+3*second {
+			t.Errorf("skip %v: %q, the last event at %d", skip, notices, last)
+		}
 	}
 }
