@@ -216,6 +216,8 @@ func set(f *pflag.Flag, values []string) (err error) {
 	}
 	if err == nil {
 		f.Changed = true
+	} else if why := valueProblem(f, err); why != "" {
+		return fmt.Errorf("%q: %s", strings.Join(values, ","), why)
 	}
 	return err
 }
