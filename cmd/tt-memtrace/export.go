@@ -47,10 +47,11 @@ func newExport() *cobra.Command {
 		},
 	}
 	t.recorded.flags(cmd)
+	_ = cmd.Flags().MarkHidden("speed") // nobody watches
 	takesRecordings(cmd)
 	t.argumentsFlag(cmd)
 	f := cmd.Flags()
-	f.StringVarP(&dir, "output", "o", "", "write to this `FOLDER`")
+	f.StringVarP(&dir, "output", "o", "", "write below this `DIR`")
 	_ = cmd.MarkFlagDirname("output")
 	f.BoolVarP(&t.quiet, "quiet", "q", false, "no notices on standard error")
 	grouped(cmd, outputFlags, "output", "quiet")

@@ -125,6 +125,7 @@ func newRecord() *cobra.Command {
 		},
 	}
 	t.flags(cmd)
+	_ = cmd.Flags().MarkHidden("record") // FILE replaces it
 	takesRecordings(cmd)
 	cmd.Flags().StringVarP(&output, "output", "o", "", "another way to give `FILE`")
 	r.flags(cmd)
@@ -164,7 +165,11 @@ func runRecord(cmd *cobra.Command, t *targets, r *recordFlags, path string, comm
 		err = lossError(fmt.Sprintf("%d events are missing in the recording", s.Lost))
 	}
 	if !t.quiet {
-		fmt.Fprintf(os.Stderr, "tt-memtrace: recorded %d events, %d bytes, in %s\n", s.Events, s.Bytes, path)
+		nobody := ""
+		if now := l.Accounts().Snapshot(); s.Events == 0 && len(now.Processes) == 0 {
+			nobody = ": no process used the runtime"
+		}
+		fmt.Fprintf(os.Stderr, "tt-memtrace: recorded %d events, %d bytes, in %s%s\n", s.Events, s.Bytes, path, nobody)
 	}
 	return err
 }

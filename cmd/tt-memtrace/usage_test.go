@@ -54,6 +54,13 @@ func TestHelpGroupsFlags(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	// What a command has another way to say, or has no use for, its help does not offer.
+	for name, flag := range map[string]string{"record": "--record FILE", "export": "--speed FACTOR", "exporter": "--metrics ADDRESS"} {
+		cmd, _, err := root.Find([]string{name})
+		if err != nil || strings.Contains(helpOf(t, cmd), "      "+flag) {
+			t.Errorf("%s offers %s, %v", name, flag, err)
+		}
+	}
 	own, rest, _ := strings.Cut(helpOf(t, status), "\nTargets:\n")
 	for _, flag := range []string{"--after TIME ", "--every TIME ", "--json "} {
 		if !strings.Contains(own, flag) {

@@ -254,6 +254,13 @@ func TestRotation(t *testing.T) {
 	}
 }
 
+// A recording with nothing in it says why, so that one who recorded the wrong command learns it at once.
+func TestRecordingOfNothing(t *testing.T) {
+	mayTrace(t)
+	r := run(t, fine, "record", filepath.Join(t.TempDir(), "r.ttm"), "--", "true")
+	contains(t, r.err, "recorded 0 events", "no process used the runtime")
+}
+
 // What cannot be recorded or replayed is said.
 func TestRecordingUsage(t *testing.T) {
 	dir := t.TempDir()
