@@ -43,7 +43,7 @@ func Rights() []Right {
 	return rights
 }
 
-// CheckRights returns nil or an error that names what is missing and how to get it.
+// CheckRights returns nil or an error that names what is missing and how to get it; Rights says what each is for.
 func CheckRights() error {
 	// There, Rights may be all held, and granting them to a file changes nothing.
 	if err := checkUserNamespace(); err != nil {
@@ -52,7 +52,7 @@ func CheckRights() error {
 	var missing []string
 	for _, r := range Rights() {
 		if !r.Held {
-			missing = append(missing, fmt.Sprintf("%s (%s)", r.Capability, r.For))
+			missing = append(missing, r.Capability)
 		}
 	}
 	if len(missing) == 0 {

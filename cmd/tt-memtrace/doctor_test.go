@@ -182,7 +182,7 @@ func TestDoctorEndsWithAVerdict(t *testing.T) {
 	d := &diagnosis{Host: []hostCheck{{Name: "BTF"}}}
 	d.printVerdict(&b, fmt.Errorf("rights are missing\nsee below"))
 	d.printVerdict(&b, nil)
-	rights := fmt.Errorf("%w: missing cap_bpf (loading the BPF programs and maps), cap_perfmon (attaching)\nrun it as root", proc.ErrPermission)
+	rights := fmt.Errorf("%w: missing cap_bpf, cap_perfmon\nrun it as root", proc.ErrPermission)
 	a := newAbilities("me", rights, false, 0)
 	d.Abilities = &a
 	d.printVerdict(&b, rights)
@@ -205,7 +205,7 @@ func TestDoctorMarksTheUnknown(t *testing.T) {
 
 // What works comes first, with probes and without, and then the one command for the rest.
 func TestDoctorBeginsWithWhatWorks(t *testing.T) {
-	rights := fmt.Errorf("%w: missing cap_bpf (x)\nrun it as root", proc.ErrPermission)
+	rights := fmt.Errorf("%w: missing cap_bpf\nrun it as root", proc.ErrPermission)
 	namespace := fmt.Errorf("%w: %w\nstart it otherwise", proc.ErrPermission, tracer.ErrPIDNamespace)
 	user := fmt.Errorf("%w: %w\nrun it on the host", proc.ErrPermission, tracer.ErrUserNamespace)
 	kernel := fmt.Errorf("%w: it lacks task storage", tracer.ErrHostKernel)

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"regexp"
 	"strings"
 	"time"
 
@@ -126,13 +125,11 @@ func neither(probes, sampling error) error {
 	return fmt.Errorf("%w\nnor can it be sampled: %w", probes, sampling)
 }
 
-// inShort is the first line of an error, without what each right is for.
+// inShort is the first line of an error.
 func inShort(err error) string {
 	why, _, _ := strings.Cut(err.Error(), "\n")
-	return inBrackets.ReplaceAllString(why, "")
+	return why
 }
-
-var inBrackets = regexp.MustCompile(` \([^()]*\)`)
 
 // maySample says why the targets cannot be sampled, or nil. Without targets these are all
 // processes of the host, and not only those that this user may read.

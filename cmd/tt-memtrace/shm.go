@@ -16,7 +16,7 @@ import (
 const sharedMemory = "runtime's shared memory"
 
 // shmHint is what works without the rights to trace.
-const shmHint = "without rights: 'tt-memtrace -- CMD' samples what it starts, and 'tt-memtrace --sample' your own processes; 'tt-memtrace --shm' and 'tt-memtrace status --shm' show the totals that the runtime keeps for your own processes; 'tt-memtrace demo' shows a recorded run"
+const shmHint = "without rights: 'tt-memtrace -- CMD' samples what it starts, --sample your own processes; 'tt-memtrace status --shm' shows the runtime's own totals, 'tt-memtrace demo' a recorded run; 'tt-memtrace doctor' says more"
 
 func (t *targets) shmFlag(cmd *cobra.Command) {
 	cmd.Flags().BoolVar(&t.shm, "shm", false, "do not trace: show the totals that the runtime keeps in shared memory; needs no rights")
