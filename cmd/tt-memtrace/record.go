@@ -157,7 +157,7 @@ func runRecord(cmd *cobra.Command, t *targets, r *recordFlags, path string, comm
 	if err != nil {
 		return errors.Join(err, l.Close())
 	}
-	t.untilAsked(l, "recording all processes")
+	t.untilAsked(l, "recording %s")
 	l.needsAll = true
 	err = l.run(ctx)
 	s := recorder.Stats()

@@ -123,7 +123,7 @@ func makeReport(ctx context.Context, t *targets, command []string, sites bool) (
 		b.Began = l.player.Header().Monotonic // as --seek and --until count
 	}
 	l.AddSink(session.Sink{Event: b.Event, Change: b.Change, Learned: b.Learned, CB: b.CBChange, Unsafe: b.Unsafe, Refuse: b.Refused})
-	t.untilAsked(l, "tracing all processes for the report")
+	t.untilAsked(l, "tracing %s for the report")
 	err = l.run(ctx)
 	source := t.label(command)
 	if l.player != nil {

@@ -179,10 +179,15 @@ func (t *targets) beside(l *live, command []string) (*live, error) {
 	return l, nil
 }
 
-// untilAsked says that a command goes on until it is asked to end, where nothing else ends it.
+// untilAsked says what a command that shows nothing meanwhile waits for: to be asked to end or, with
+// PIDs, the end of these. A recording and a command show their end by themselves.
 func (t *targets) untilAsked(l *live, doing string) {
-	if l.player == nil && len(l.command)+len(t.pids) == 0 {
-		l.notice(doing + ", until ^C")
+	switch {
+	case l.player != nil || len(l.command) > 0:
+	case len(t.pids) == 0:
+		l.notice(fmt.Sprintf(doing, "all processes") + ", until ^C")
+	default:
+		l.notice(fmt.Sprintf(doing, "PID "+strings.Trim(fmt.Sprint(t.pids), "[]")) + ", until its end or ^C")
 	}
 }
 

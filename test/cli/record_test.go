@@ -261,6 +261,27 @@ func TestRecordingOfNothing(t *testing.T) {
 	contains(t, r.err, "recorded 0 events", "no process used the runtime")
 }
 
+// What shows nothing meanwhile says what it waits for.
+func TestWhatIsWaitedFor(t *testing.T) {
+	w := steady(t, "n150", "--rate", "20")
+	pid := fmt.Sprint(w.PID())
+	for _, c := range []struct {
+		args []string
+		says string
+	}{
+		{[]string{"record", filepath.Join(t.TempDir(), "r.ttm"), "-p", pid}, "recording PID " + pid + ", until its end or ^C\n"},
+		{[]string{"report", "-p", pid}, "tracing PID " + pid + " for the report, until its end or ^C\n"},
+		{[]string{"report"}, "tracing all processes for the report, until ^C\n"},
+	} {
+		s := begin(t, call{args: c.args})
+		s.err.await(t, c.says)
+		s.signal(unix.SIGINT)
+		if r := s.end(); r.code != fine && r.code != incomplete {
+			t.Errorf("%v: %v", c.args, r)
+		}
+	}
+}
+
 // What cannot be recorded or replayed is said.
 func TestRecordingUsage(t *testing.T) {
 	dir := t.TempDir()
