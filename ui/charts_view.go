@@ -398,7 +398,7 @@ func (c *charts) marksAt(begin, end uint64) string {
 		case logClash:
 			out = append(out, who+": circular buffers clash with L1 buffers"+often)
 		case logOutOfMemory:
-			out = append(out, who+": out of "+m.memory.String()+often)
+			out = append(out, who+": out of memory in "+m.memory.String()+often)
 		}
 	}
 	if len(out) == 0 {

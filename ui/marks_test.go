@@ -25,13 +25,13 @@ func TestFailedAllocationsAreMarked(t *testing.T) {
 	for range 30 {
 		w.press("<Left>")
 		head := strings.Split(w.text(t, 120, 40), "\n")[1]
-		for _, want := range []string{"41822 python3 serve.py", "out of DRAM, 3 times", "circular buffers clash with L1 buffers"} {
+		for _, want := range []string{"41822 python3 serve.py", "out of memory in DRAM, 3 times", "circular buffers clash with L1 buffers"} {
 			if strings.Contains(head, want) {
 				seen = append(seen, want)
 			}
 		}
 	}
-	if text := strings.Join(seen, " "); !strings.Contains(text, "3 times") || !strings.Contains(text, "clash with") {
+	if text := strings.Join(seen, " "); !strings.Contains(text, "out of memory in DRAM, 3 times") || !strings.Contains(text, "clash with") {
 		t.Errorf("the cursor says %q", seen)
 	}
 	w.press("6fOUT_OF<Enter><Enter>")
