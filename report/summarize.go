@@ -90,7 +90,8 @@ func (b *Builder) Report(f Facts) *Report {
 func unsurePeaks(s *aggregator.Snapshot) bool {
 	unsure := func(memory *[aggregator.NumMemories]aggregator.Usage, cb *aggregator.CBUsage) bool {
 		for _, u := range memory {
-			if u.PeakUnsure || u.PeaksAtLeast || u.PeaksUncertain {
+			mixed := u.PeakUnsure && u.PeakReserved > 0 // where no reserved size is known, the peak is of requested ones
+			if mixed || u.PeaksAtLeast || u.PeaksUncertain {
 				return true
 			}
 		}
