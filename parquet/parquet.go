@@ -373,6 +373,10 @@ func (x *Exporter) Close(f report.Facts, ok bool) error {
 	}
 	for _, list := range x.placed {
 		for _, b := range list {
+			if x.inState {
+				x.unplace(b, x.stateAt)
+				continue
+			}
 			x.writeProgram(b)
 		}
 	}

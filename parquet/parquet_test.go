@@ -251,22 +251,52 @@ func TestChipsAndSizesThatBecomeKnown(t *testing.T) {
 			{Buffer: 1, Device: 7, Allocator: 8, Size: 100, PerBank: 32}, {Buffer: 2, Device: 7, Allocator: 8, Size: 100, PerBank: 64}}}},
 		{Kind: aggregator.Free, PID: 1, Time: 5 * second, Buffer: 1},
 	})
-	files, err := filepath.Glob(filepath.Join(dir, "buffers", "*", "*", "*.parquet"))
-	if err != nil || len(files) != 1 {
-		t.Fatal(files, err)
-	}
-	rows, err := pq.ReadFile[Buffer](files[0])
-	if err != nil || len(rows) != 2 {
-		t.Fatalf("%+v %v", rows, err)
+	list := rows[Buffer](t, dir, "buffers")
+	if len(list) != 2 {
+		t.Fatalf("%+v", list)
 	}
 	for i, want := range []int64{12 * 32, 12 * 64} {
-		if b := rows[i]; !slices.Equal(b.Chips, []int32{0, 1}) || b.Bytes != want || b.Reserved == nil || *b.Reserved != want || *b.PerBank != want/12 {
+		if b := list[i]; !slices.Equal(b.Chips, []int32{0, 1}) || b.Bytes != want || b.Reserved == nil || *b.Reserved != want || *b.PerBank != want/12 {
 			t.Errorf("%+v", b)
 		}
 	}
 	if len(r.Left) != 1 || r.Left[0].Bytes != 2*12*64 || r.Exact {
 		t.Errorf("exact %v, %+v", r.Exact, r.Left)
 	}
+}
+
+// Where a recording ends within a state, which would list what is live, nothing is live at its end.
+func TestARecordingThatEndsWithinAState(t *testing.T) {
+	dir := t.TempDir()
+	export(t, dir, "h", []aggregator.Event{
+		{Kind: aggregator.ProcessStart, PID: 1, Time: second, Process: &aggregator.Process{Command: "m"}},
+		{Kind: aggregator.DeviceOpen, PID: 1, Time: second, Device: 7, Opened: &aggregator.Opened{Chips: []aggregator.Chip{{Number: 0}}}},
+		{Kind: aggregator.Alloc, PID: 1, Time: 2 * second, Device: 7, Allocator: 8, Buffer: 1, Size: 100},
+		{Kind: aggregator.CBPlaced, PID: 1, Time: 2 * second, Device: 7, Program: 5, CB: &aggregator.CircularBuffer{Size: 64, Ranges: []aggregator.CoreRange{{}}}},
+		{Kind: aggregator.StateBegin, Time: 3 * second},
+	})
+	at := wall(3 * second).UnixMicro()
+	buffers, programs := rows[Buffer](t, dir, "buffers"), rows[ProgramBuffer](t, dir, "programs")
+	if len(buffers) != 1 || buffers[0].ReleasedBy == nil || *buffers[0].ReleasedBy != byUnknown || *buffers[0].FreedAt != at {
+		t.Errorf("%+v", buffers)
+	}
+	if len(programs) != 1 || programs[0].ReleasedAt == nil || *programs[0].ReleasedAt != at {
+		t.Errorf("%+v", programs)
+	}
+}
+
+// rows are those of a table's only file.
+func rows[T any](t *testing.T, dir, table string) []T {
+	t.Helper()
+	files, err := filepath.Glob(filepath.Join(dir, table, "*", "*", "*.parquet"))
+	if err != nil || len(files) != 1 {
+		t.Fatal(files, err)
+	}
+	list, err := pq.ReadFile[T](files[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	return list
 }
 
 // Without a complete recording there are no files, and a host's name leads nowhere else.
