@@ -211,7 +211,7 @@ func bytesOf(flag, s string) (int64, error) {
 		}
 	}
 	n, err := strconv.ParseInt(number, 10, 32)
-	if err != nil || n <= 0 {
+	if err != nil || n <= 0 || shift == 0 { // without a unit, megabytes were meant, and bytes would fill a folder
 		return 0, fmt.Errorf("%w: %s %q is not a size such as 100M", errUsage, flag, s)
 	}
 	return n << shift, nil

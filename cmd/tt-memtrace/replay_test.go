@@ -179,12 +179,12 @@ func TestSeekSkips(t *testing.T) {
 }
 
 func TestSizes(t *testing.T) {
-	for s, want := range map[string]int64{"": 0, "1": 1, "10k": 10240, "100M": 100 << 20, "2G": 2 << 30, "1T": 1 << 40} {
+	for s, want := range map[string]int64{"": 0, "1K": 1024, "10k": 10240, "100M": 100 << 20, "2G": 2 << 30, "1T": 1 << 40} {
 		if got, err := bytesOf("--rotate-size", s); err != nil || got != want {
 			t.Errorf("%q: %d, %v", s, got, err)
 		}
 	}
-	for _, s := range []string{"0", "-1", "1X", "M", "1.5M", "99999999999G"} {
+	for _, s := range []string{"0", "0K", "-1", "1", "1X", "M", "1.5M", "99999999999G"} {
 		if _, err := bytesOf("--rotate-size", s); err == nil {
 			t.Errorf("%q is a size", s)
 		}
