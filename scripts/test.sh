@@ -24,7 +24,8 @@ lane() {
 host='^tt-memtrace/(tracer|tracer/(discover|inspect|watch)|test/(cli|e2e|packaging))$'
 own='^tt-memtrace/(sampler|tracer/(memory|proc)|test/(prometheus|rig))$'
 # Those of the first that trace only processes of their own, and take long.
-apart='^Test(RandomHistories|AccountsEqualTheRuntimes|SampledEqualsTheRuntimes|ServerHasTheSnapshot|ReplayIsTheSameAsLive)$'
+apart='RandomHistories|AccountsEqualTheRuntimes|SampledEqualsTheRuntimes|ServerHasTheSnapshot|ReplayIsTheSameAsLive'
+apart="^Test($apart|PagedOut|CircularBuffersEqualTheRuntimes|ProgramsOutliveTheirMesh|AttachedLateKnowsPrograms|AttachedLateShowsAll)\$"
 all=$(go list ./...)
 list() { echo "$all" | grep "$@" | tr '\n' ' '; }
 {

@@ -167,7 +167,7 @@ func TestCapabilitiesSuffice(t *testing.T) {
 		cmd.SysProcAttr = as(slices.Delete(slices.Clone(names), i, i+1))
 		cmd.Stderr = nil
 		var failed *exec.ExitError
-		if _, err := cmd.Output(); !errors.As(err, &failed) || !strings.Contains(string(failed.Stderr), name+" (") {
+		if _, err := cmd.Output(); !errors.As(err, &failed) || !strings.Contains(string(failed.Stderr), "missing "+name+"\n") {
 			t.Errorf("without %s: %v", name, err)
 		}
 	}

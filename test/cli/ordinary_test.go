@@ -94,7 +94,7 @@ func usersRun(t *testing.T, o rig.Options) (p *rig.Prepared, needs []string) {
 // rest point, and what is recorded beside it reports as much.
 func TestOrdinaryUserSamplesTheRuntime(t *testing.T) {
 	program := ofNobody(t)
-	for _, cluster := range []string{"n150", "n300", "t3k"} {
+	for _, cluster := range []string{"n150", "t3k"} {
 		t.Run(cluster, func(t *testing.T) {
 			p, needs := usersRun(t, rig.Options{Cluster: cluster, Script: rig.Workload, Args: []string{"--steps", "75"}})
 			recording := filepath.Join(p.Dir, "run.ttm")

@@ -237,7 +237,7 @@ func TestEachRightIsNamed(t *testing.T) {
 		for _, args := range [][]string{{"status"}, {"log"}, {"doctor"}} {
 			r := begin(t, call{program: program, args: args, nobody: true}).ends(notPermitted)
 			said, _, _ := strings.Cut(r.err, "\n")
-			if !strings.Contains(said, "missing "+missing+" (") {
+			if !strings.HasSuffix(said, "missing "+missing) {
 				t.Errorf("%s without %s: %s", args[0], missing, said)
 			}
 			for _, c := range others {

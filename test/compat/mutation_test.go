@@ -446,6 +446,8 @@ func TestDamagedHeaders(t *testing.T) {
 			}
 		}
 		random := rand.New(rand.NewPCG(3, 4))
+		random.Shuffle(len(fields), func(i, j int) { fields[i], fields[j] = fields[j], fields[i] })
+		fields = fields[:len(fields)/3]
 		refused := 0
 		for _, field := range fields {
 			value := []uint32{0, ^uint32(0), random.Uint32() >> random.IntN(32)}[random.IntN(3)]

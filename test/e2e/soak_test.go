@@ -177,10 +177,10 @@ func (l *lives) forget() {
 // Processes that use the runtime for a moment come and go, as many as the machine makes, beside real
 // workloads: these have the runtime's own numbers at each rest point, each program's end is in the accounts once, nobody
 // who ended stays there, and what the tracer holds does not grow. A quarter of the processes is killed, a quarter executes
-// another program, and the others end by themselves. It takes twenty seconds, or TT_MEMTRACE_SOAK_TIME.
+// another program, and the others end by themselves. It takes ten seconds, or TT_MEMTRACE_SOAK_TIME.
 func TestSoak(t *testing.T) {
 	r := installed(t)
-	sample := "20s"
+	sample := "10s"
 	if testing.Short() {
 		sample = "1ns" // beside one workload
 	}
