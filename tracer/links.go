@@ -38,10 +38,16 @@ var hostKernelLacks = sync.OnceValue(func() Lacks {
 	return Lacks{PIDFilter: !pidFilterWorks()}
 })
 
-// isLinux says whether the kernel is of this version or later.
-func isLinux(major, minor uint32) bool {
-	v, err := features.LinuxVersionCode()
-	return err == nil && v >= major<<16|minor<<8
+// isLinux says whether the host kernel is of this version or later, as it says itself: its code for the version lies in
+// this program's own memory, which a program with some of the rights may not read.
+func isLinux(major, minor int) bool {
+	var u unix.Utsname
+	var here [2]int
+	if unix.Uname(&u) != nil {
+		return false
+	}
+	_, err := fmt.Sscanf(unix.ByteSliceToString(u.Release[:]), "%d.%d", &here[0], &here[1])
+	return err == nil && slices.Compare(here[:], []int{major, minor}) >= 0
 }
 
 // pidFilterWorks tries what came with the right filter: a PID that cannot be

@@ -363,13 +363,15 @@ func TestShortProcessesLeaveNoState(t *testing.T) {
 // watchedPIDs are all processes that are watched.
 func watchedPIDs(t *testing.T, tr *Tracer) (pids []uint32) {
 	t.Helper()
-	all := make([]byte, tr.watched.memory.Size())
-	if _, err := tr.watched.memory.ReadAt(all, 0); err != nil {
-		t.Fatal(err)
-	}
-	for pid, is := range all {
-		if is != 0 {
-			pids = append(pids, uint32(pid))
+	for page := range tr.objects.Watched.MaxEntries() {
+		var p bpf.MemtraceTtPids // not by the map's memory, all of which would be this process's then
+		if err := tr.objects.Watched.Lookup(page, &p); err != nil {
+			t.Fatal(err)
+		}
+		for i, is := range p.Is {
+			if is != 0 {
+				pids = append(pids, page*uint32(len(p.Is))+uint32(i))
+			}
 		}
 	}
 	return pids
