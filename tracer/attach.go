@@ -231,13 +231,13 @@ func (t *Tracer) attach(found announcement, file mappedFile, seen time.Time) (ag
 	found.of, found.late, found.seen = a, mayPrecede(seen, a.probes.linked[scope]), seen
 	// The reader handles the announcement of a process before its end.
 	t.inboxMu.Lock()
-	lives, _ := t.watchExit(m.PID)
+	lives, _, err := t.watchExit(m.PID)
 	if lives {
 		t.announced = append(t.announced, found)
 	}
 	t.inboxMu.Unlock()
 	if !lives {
-		return again, nil
+		return again, err
 	}
 	return again, t.reader.Flush()
 }

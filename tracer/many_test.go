@@ -360,11 +360,23 @@ func TestShortProcessesLeaveNoState(t *testing.T) {
 	}
 }
 
+// setWatched has a process watched, or not.
+func setWatched(t *testing.T, tr *Tracer, pid uint32, to byte) {
+	t.Helper()
+	tr.watched.mu.Lock()
+	defer tr.watched.mu.Unlock()
+	is, err := tr.watched.at(pid)
+	if err != nil {
+		t.Fatal(err)
+	}
+	*is = to
+}
+
 // watchedPIDs are all processes that are watched.
 func watchedPIDs(t *testing.T, tr *Tracer) (pids []uint32) {
 	t.Helper()
 	for page := range tr.objects.Watched.MaxEntries() {
-		var p bpf.MemtraceTtPids // not by the map's memory, all of which would be this process's then
+		var p bpf.MemtraceTtPids
 		if err := tr.objects.Watched.Lookup(page, &p); err != nil {
 			t.Fatal(err)
 		}
@@ -419,15 +431,14 @@ func TestWatchingAnEndingProcess(t *testing.T) {
 		}
 		state = st.State
 	}
-	watched := tr.tracer.watched
 	for _, before := range []bool{false, true} {
 		if before {
-			watched.set(pid, 1)
+			setWatched(t, tr.tracer, pid, 1)
 		}
-		lives, reported := tr.tracer.watchExit(pid)
-		after := watched.has(pid)
-		if lives || reported != before || after != before {
-			t.Errorf("watched before %t, after %t; lives %t, its end is reported %t", before, after, lives, reported)
+		lives, reported, err := tr.tracer.watchExit(pid)
+		after := tr.tracer.watched.has(pid)
+		if lives || reported != before || err != nil || after != before {
+			t.Errorf("watched before %t, after %t; lives %t, its end is reported %t, error %v", before, after, lives, reported, err)
 		}
 		// Its end is taken in once: where it is reported, when that is read.
 		r := &run{t: tr.tracer, lookedFor: map[uint32]struct{}{}, processes: map[uint32]*traced{}}
@@ -436,12 +447,36 @@ func TestWatchingAnEndingProcess(t *testing.T) {
 			t.Errorf("its end is reported %t, and taken to have come %t", reported, ended)
 		}
 	}
-	watched.set(pid, 0)
+	setWatched(t, tr.tracer, pid, 0)
 	if err := tr.tracer.watchForks(pid); err != nil {
 		t.Error(err)
 	}
 	var since uint64
 	if tr.tracer.objects.OwnDevices.Lookup(bpf.MemtraceTtOwnKey{Pid: uint64(pid)}, &since) == nil {
 		t.Error("the forks of a process that ended are watched: an exec of who has its PID next is reported")
+	}
+}
+
+// All PIDs that there can be have a place of their own.
+func TestEveryPIDCanBeWatched(t *testing.T) {
+	p := fixture.User(t, fixture.LayoutB)
+	tr := start(t, Options{PIDs: []uint32{p.PID}}) // nobody else is watched
+	const most = 1 << 22 // of the host kernel, PID_MAX_LIMIT
+	list := []uint32{1, pidsInPage - 1, pidsInPage, 65536, most - 1}
+	for _, pid := range list {
+		setWatched(t, tr.tracer, pid, 1)
+	}
+	list = append(list, p.PID)
+	slices.Sort(list)
+	for _, pid := range list {
+		if !tr.tracer.watched.has(pid) || tr.tracer.watched.has(pid-1) && !slices.Contains(list, pid-1) {
+			t.Errorf("%d: %t, the one before it %t", pid, tr.tracer.watched.has(pid), tr.tracer.watched.has(pid-1))
+		}
+	}
+	if all := watchedPIDs(t, tr.tracer); !slices.Equal(all, list) {
+		t.Errorf("%d are watched, not %d", all, list)
+	}
+	if _, _, err := tr.tracer.watchExit(most); err == nil {
+		t.Error("a process is watched that there cannot be")
 	}
 }

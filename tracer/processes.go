@@ -89,7 +89,9 @@ func (p *traced) unhook(buffer uint64) bool {
 // the old one. If not, the old one is in no account, or has ended there.
 func (r *run) execed(from origin) {
 	r.ends = append(r.ends, end{from.pid, from.time, false})
-	if lives, _ := r.t.watchExit(from.pid); lives {
+	if lives, _, err := r.t.watchExit(from.pid); err != nil {
+		r.t.opts.Notice(err.Error())
+	} else if lives {
 		r.execs[from.pid] = from.time
 	}
 	p, known := r.processes[from.pid]
@@ -374,7 +376,10 @@ func (r *run) process(from origin, library uint8) (p *traced, known bool) {
 		return nil, false
 	}
 	r.lookedFor[from.pid] = struct{}{}
-	lives, reported := r.t.watchExit(from.pid)
+	lives, reported, err := r.t.watchExit(from.pid)
+	if err != nil {
+		r.t.opts.Notice(err.Error())
+	}
 	if !lives {
 		// A reported end comes after all that the process did, and after it was announced.
 		if !reported {

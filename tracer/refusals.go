@@ -85,7 +85,7 @@ type verdict struct {
 // refuse notes that a process maps a file that is not traced, until it ends.
 func (t *Tracer) refuse(id proc.FileID, pid uint32, why error) {
 	at := uint64(proc.Monotonic())
-	if lives, _ := t.watchExit(pid); !lives {
+	if lives, _, _ := t.watchExit(pid); !lives {
 		return
 	}
 	r := t.refused[id]

@@ -85,7 +85,7 @@ type Tracer struct {
 	// found are processes to look at.
 	found *watch.PIDQueue
 
-	watched *watched
+	watched watched
 
 	// mu is held while a library is read and attached to.
 	mu        sync.Mutex
@@ -292,9 +292,7 @@ func (t *Tracer) load(kernel *btf.Cache) error {
 		}
 		return fmt.Errorf("loading the BPF programs: %w", err)
 	}
-	if t.watched, err = newWatched(t.objects.Watched); err != nil {
-		return err
-	}
+	t.watched.all = t.objects.Watched
 	if t.reader, err = ringbuf.NewReader(t.objects.Events); err != nil {
 		return fmt.Errorf("opening the ring buffer: %w", err)
 	}
@@ -306,10 +304,14 @@ func (t *Tracer) load(kernel *btf.Cache) error {
 		t.tasks = append(t.tasks, l)
 	}
 	if t.opts.Follow != 0 {
-		t.watchExit(t.opts.Follow)
+		if _, _, err := t.watchExit(t.opts.Follow); err != nil {
+			return err
+		}
 	}
 	for _, pid := range t.opts.PIDs {
-		t.watchExit(pid)
+		if _, _, err := t.watchExit(pid); err != nil {
+			return err
+		}
 	}
 	return nil
 }
@@ -334,7 +336,7 @@ func (t *Tracer) Close() error {
 	for _, a := range t.attached() {
 		a.lib.Close()
 	}
-	return t.objects.Close()
+	return errors.Join(t.watched.close(), t.objects.Close())
 }
 
 // start looks at the processes that are there; those that come are being watched.
