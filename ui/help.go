@@ -12,7 +12,7 @@ func signs(o settings) []widget.Binding {
 		{Key: "requested", Does: "the buffers' own size"},
 		{Key: "reserved", Does: "bytes taken from the free pool, all banks, padding included"},
 		{Key: programsTitle, Does: "circular and dataflow buffers, scratchpads"},
-		{Key: g.Peak, Does: "the highest use so far"},
+		{Key: g.Peak, Does: "the highest use since tracing began"},
 		{Key: g.About, Does: "about: it may be too low or too high"},
 		{Key: "+  !", Does: "75 % full, 90 % full"},
 		{Key: g.Unknown, Does: "not known, or not there"},
