@@ -117,7 +117,7 @@ func counts(t target) (func() error, error) {
 	list = append(list, at(asm.R2, object)...)
 	list = append(list, asm.FnMapLookupElem.Call(), asm.JEq.Imm(asm.R0, 0, "first"), asm.Mov.Imm(asm.R1, 1),
 		asm.AddAtomic.Mem(asm.R0, asm.R1, asm.DWord, 0), asm.Ja.Label("end"))
-	list = append(list, asm.StoreImm(asm.RFP, one, 1, asm.DWord).WithSymbol("first"), asm.LoadMapPtr(asm.R1, m.FD()))
+	list = append(list, asm.Mov.Imm(asm.R1, 1).WithSymbol("first"), asm.StoreMem(asm.RFP, one, asm.R1, asm.DWord), asm.LoadMapPtr(asm.R1, m.FD()))
 	list = append(list, at(asm.R2, object)...)
 	list = append(list, at(asm.R3, one)...)
 	list = append(list, asm.Mov.Imm(asm.R4, 0), asm.FnMapUpdateElem.Call())
