@@ -178,21 +178,27 @@ static __always_inline struct tt_counters *counters_of_cpu(void)
 	return bpf_map_lookup_elem(&counters, &zero);
 }
 
-static __always_inline int is_watched(__u32 pid)
+static __always_inline __u8 *watched_at(__u32 pid)
 {
 	__u32 page = pid / TT_PIDS_IN_PAGE;
 	struct tt_pids *pids = bpf_map_lookup_elem(&watched, &page);
 
-	return pids && pids->is[pid % TT_PIDS_IN_PAGE];
+	return pids ? &pids->is[pid % TT_PIDS_IN_PAGE] : NULL;
 }
 
-static __always_inline void watch(__u32 pid, __u8 is)
+static __always_inline int is_watched(__u32 pid)
 {
-	__u32 page = pid / TT_PIDS_IN_PAGE;
-	struct tt_pids *pids = bpf_map_lookup_elem(&watched, &page);
+	__u8 *is = watched_at(pid);
 
-	if (pids)
-		pids->is[pid % TT_PIDS_IN_PAGE] = is;
+	return is && *is;
+}
+
+static __always_inline void watch(__u32 pid)
+{
+	__u8 *is = watched_at(pid);
+
+	if (is)
+		*is = 1;
 }
 
 static __always_inline int skipped(__u32 pid)
@@ -561,7 +567,7 @@ int BPF_UPROBE(device_opened, __u64 self)
 
 	/* It may exec before user space finds it. */
 	if (!filter)
-		watch(key.pid, 1);
+		watch(key.pid);
 	if (leader->flags & TT_FORKED && !skipped(key.pid) &&
 	    bpf_map_update_elem(&own_devices, &key, &started, BPF_ANY)) {
 		key.device = 0; /* there is no room, so not all that it opens is there */
@@ -1301,7 +1307,7 @@ int BPF_PROG(process_fork, struct task_struct *parent, struct task_struct *child
 	if (from != to && bpf_map_lookup_elem(&own_devices, &parents))
 		bpf_map_update_elem(&own_devices, &childs, &started, BPF_ANY);
 	if (follow && from != to && is_watched(from))
-		watch(to, 1);
+		watch(to);
 	return 0;
 }
 
@@ -1325,13 +1331,15 @@ int BPF_PROG(process_exit, struct task_struct *task)
 {
 	__u32 pid = task->tgid;
 	struct tt_own_key key = {0, pid};
+	__u8 *is;
 
 	if (task->signal->live.counter > 0)
 		return 0;
 	bpf_map_delete_elem(&own_devices, &key);
-	if (!is_watched(pid))
+	is = watched_at(pid);
+	if (!is || !*is)
 		return 0;
-	watch(pid, 0);
+	*is = 0;
 	task_event(TT_EXIT, pid);
 	return 0;
 }

@@ -39,21 +39,23 @@ func memleak(t target) (func() error, error) {
 	return open.close, nil
 }
 
+// onStack are the instructions that point a register into the program's stack.
+func onStack(r asm.Register, offset int32) asm.Instructions {
+	return asm.Instructions{asm.Mov.Reg(r, asm.RFP), asm.Add.Imm(r, offset)}
+}
+
 // memleakPrograms are those of memleak, by symbol.
 func memleakPrograms(fd func(string) int) map[string]asm.Instructions {
 	const key, thread, stack, time, size = -8, -16, -24, -32, -40
 	const sumCount, sum = -48, -56
-	at := func(to asm.Register, offset int32) []asm.Instruction {
-		return []asm.Instruction{asm.Mov.Reg(to, asm.RFP), asm.Add.Imm(to, offset)}
-	}
 	call := func(name string, f asm.BuiltinFunc, keyAt int32, value ...asm.Instruction) (list asm.Instructions) {
 		list = append(list, asm.LoadMapPtr(asm.R1, fd(name)))
-		list = append(list, at(asm.R2, keyAt)...)
+		list = append(list, onStack(asm.R2, keyAt)...)
 		list = append(list, value...)
 		return append(list, f.Call())
 	}
 	update := func(name string, keyAt, valueAt int32) asm.Instructions {
-		return call(name, asm.FnMapUpdateElem, keyAt, append(at(asm.R3, valueAt), asm.Mov.Imm(asm.R4, 0))...)
+		return call(name, asm.FnMapUpdateElem, keyAt, append(onStack(asm.R3, valueAt), asm.Mov.Imm(asm.R4, 0))...)
 	}
 	program := func(parts ...asm.Instructions) (list asm.Instructions) {
 		list = append(list, asm.Mov.Reg(asm.R6, asm.R1))

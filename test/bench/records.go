@@ -93,10 +93,7 @@ func sends(ring *ebpf.Map, size uintptr, layout *metal.Layout) asm.Instructions 
 
 // reads are the instructions that read so many bytes of the process, from where R8 says, to the program's stack.
 func reads(to, size int32) asm.Instructions {
-	return asm.Instructions{
-		asm.Mov.Reg(asm.R1, asm.RFP), asm.Add.Imm(asm.R1, to), asm.Mov.Imm(asm.R2, size), asm.Mov.Reg(asm.R3, asm.R8),
-		asm.FnProbeReadUser.Call(),
-	}
+	return append(onStack(asm.R1, to), asm.Mov.Imm(asm.R2, size), asm.Mov.Reg(asm.R3, asm.R8), asm.FnProbeReadUser.Call())
 }
 
 // counts counts launches by what is launched: the least that any program does which says what was launched how often.
@@ -108,18 +105,15 @@ func counts(t target) (func() error, error) {
 		return nil, fmt.Errorf("making the map of launches: %w", err)
 	}
 	open = append(open, m.Close)
-	at := func(r asm.Register, offset int32) asm.Instructions {
-		return asm.Instructions{asm.Mov.Reg(r, asm.RFP), asm.Add.Imm(r, offset)}
-	}
 	list := asm.Instructions{asm.LoadMem(asm.R8, asm.R1, secondArgument, asm.DWord)}
 	list = append(list, reads(object, 8)...)
 	list = append(list, asm.LoadMapPtr(asm.R1, m.FD()))
-	list = append(list, at(asm.R2, object)...)
+	list = append(list, onStack(asm.R2, object)...)
 	list = append(list, asm.FnMapLookupElem.Call(), asm.JEq.Imm(asm.R0, 0, "first"), asm.Mov.Imm(asm.R1, 1),
 		asm.AddAtomic.Mem(asm.R0, asm.R1, asm.DWord, 0), asm.Ja.Label("end"))
 	list = append(list, asm.Mov.Imm(asm.R1, 1).WithSymbol("first"), asm.StoreMem(asm.RFP, one, asm.R1, asm.DWord), asm.LoadMapPtr(asm.R1, m.FD()))
-	list = append(list, at(asm.R2, object)...)
-	list = append(list, at(asm.R3, one)...)
+	list = append(list, onStack(asm.R2, object)...)
+	list = append(list, onStack(asm.R3, one)...)
 	list = append(list, asm.Mov.Imm(asm.R4, 0), asm.FnMapUpdateElem.Call())
 	list = append(list, ends()...)
 	if err := open.probe(t, func(string) asm.Instructions { return list }); err != nil {
