@@ -5,9 +5,11 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"tt-memtrace/tracer/memory"
+	"tt-memtrace/tracer/proc"
 )
 
 // visibleDevices is the variable by which a process renumbers its chips.
@@ -27,13 +29,18 @@ func environ(files *memory.Process) (uint64, error) {
 		return 0, err
 	}
 	exe = strings.TrimSuffix(exe, " (deleted)")
-	if at, err := symbolOf(files, "environ", func(path string) bool { return path == exe }); err == nil {
-		return at, nil
-	}
-	return symbolOf(files, "environ", func(path string) bool {
+	list, err := proc.Files(files.PID(), func(path string, _ proc.FileID) bool {
 		name := filepath.Base(path)
-		return name == "libc.so.6" || strings.HasPrefix(name, "libc-2.")
+		return path == exe || name == "libc.so.6" || strings.HasPrefix(name, "libc-2.")
 	})
+	if err != nil {
+		return 0, err
+	}
+	// Mostly the executable lies below the libraries.
+	if i := slices.IndexFunc(list, func(m proc.Mapping) bool { return m.Path == exe }); i > 0 {
+		list[0], list[i] = list[i], list[0]
+	}
+	return symbolIn(files, "environ", list)
 }
 
 // sets reports whether a process's environment, to which the variable at environ points, has a value for a name now.

@@ -88,6 +88,11 @@ func symbolOf(mem *memory.Process, name string, want func(path string) bool) (ui
 	if err != nil {
 		return 0, err
 	}
+	return symbolIn(mem, name, files)
+}
+
+// symbolIn is symbolOf, of files that are known.
+func symbolIn(mem *memory.Process, name string, files []proc.Mapping) (uint64, error) {
 	var failed error
 	for _, m := range files {
 		value := uint64(0)

@@ -338,7 +338,13 @@ func serve() error {
 		}
 		pid, count := binary.NativeEndian.Uint32(request), int(binary.NativeEndian.Uint32(request[4:]))
 		if count == forSearch {
-			serveSearch(pid, request[headBytes:n], buffer)
+			// Searchers wait for each other, which takes long for a goroutine that is bound to a thread, as this one is.
+			searched := make(chan struct{})
+			go func() {
+				defer close(searched)
+				serveSearch(pid, request[headBytes:n], buffer)
+			}()
+			<-searched
 			continue
 		}
 		if count >= forRelease {
