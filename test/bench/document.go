@@ -349,7 +349,8 @@ func (r *results) targets(p printer) {
 		row("resident memory", 50, a.idle.resident, " MB")
 	}
 	if l := r.lives; l.count > 0 {
-		row("processor time to trace a short process", 0.3, l.processor, " ms")
+		row("processor time for a process that uses no library", 0.3, l.strangers, " ms")
+		row("processor time to trace a short process, to a bare look at each program that it is", 2.5, l.toLooks(), "x")
 	}
 	if r.drawn > 0 {
 		row("the page of a report of 20 MB of recording, drawn", 5000, r.drawn, " ms")
@@ -390,6 +391,12 @@ Where the time goes:
 - Of the resident memory %.0f MB are pages of files: the program itself, and the ring's %d MiB, which are mapped twice one behind
   the other and so counted twice. Its readers are up to three processes that read others' memory and files for it; one that is not used for
   a minute ends. With them, pages that several of these processes have are counted once.`, a.idle.files, tracer.DefaultRingBytes>>20)
+	}
+	if l := r.lives; l.count > 0 {
+		p(`- A short process that uses the library takes %.2f ms to trace, which is %.2f ms for each program that it is: a bare look at one takes
+  %.2f ms. The rest is its opening of a device, which names its chips and sizes its memories by evaluated functions, the accounts of what it
+  allocates, its exec and its end, at which forks of it are looked for. A process that uses no library is seen by a program in the kernel only.`,
+			l.processor, l.processor*float64(l.count)/float64(l.found), l.look)
 	}
 	if len(r.reader) > 0 {
 		p(`- Producer and reader share %d processors; with as many producing threads as processors the reader has none of its own, and what the
