@@ -106,7 +106,7 @@ var reasonTable = map[ReasonCode]struct {
 	ReasonTracesMissed:   {"some captures or replays of traces, or allocations beside them, were not seen: which buffers they overwrite is unknown", nothingElse, true},
 	ReasonNotRead:        {"its memory could not be read", fullComparison, true},
 	ReasonTimeBudget:     {"reading it took too long, so a part is missing", fullComparison, false},
-	ReasonForked:         {"some of its devices may be copies of what another process had open", nothingElse, false},
+	ReasonForked:         {"it was forked, and some of what it has may be copies of another process's", nothingElse, false},
 	ReasonTruncated:      {"an event was too long, so a part of it is missing", nothingElse, true},
 	ReasonLimitReached:   {"a limit was reached, so a part is not counted", nothingElse, true},
 	ReasonNotTraced:      {"it uses the runtime and is not traced", nothingElse, true},

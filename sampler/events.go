@@ -36,12 +36,12 @@ func (p *process) events(l *look, names inspect.ChipNames, uses func(uint64) boo
 		e.PID, e.Time = p.pid, max(l.ended, l.at)
 		list = append(list, e)
 	}
-	reason := func(raise bool, code aggregator.ReasonCode, detail string) {
+	reason := func(raise bool, code aggregator.ReasonCode, detail string, chips ...aggregator.Chip) {
 		kind := aggregator.ReasonLifted
 		if raise {
 			kind = aggregator.ReasonRaised
 		}
-		add(aggregator.Event{Kind: kind, Reason: &aggregator.Reason{Code: code, Detail: detail}})
+		add(aggregator.Event{Kind: kind, Reason: &aggregator.Reason{Code: code, Detail: detail, Chips: chips}})
 	}
 	if l.gone {
 		if p.shown {
@@ -92,9 +92,9 @@ func (p *process) events(l *look, names inspect.ChipNames, uses func(uint64) boo
 	}
 	if l.search {
 		p.programsFound(l, add)
-		if unsure := len(l.scan.Unsure) > 0; unsure || p.unsure {
+		if unsure := l.forkDetail != ""; unsure || p.unsure {
 			p.unsure = unsure
-			reason(unsure, aggregator.ReasonForked, l.forkDetail)
+			reason(unsure, aggregator.ReasonForked, l.forkDetail, p.chipsLeft(l, names, uses)...)
 		}
 	}
 	p.ringsFound(l, add)
@@ -121,6 +121,17 @@ func (p *process) events(l *look, names inspect.ChipNames, uses func(uint64) boo
 		reason(true, aggregator.ReasonSampled, "")
 	}
 	return list
+}
+
+// chipsLeft are those of the copies of devices on which something may be the process's own.
+func (p *process) chipsLeft(l *look, names inspect.ChipNames, uses func(uint64) bool) (chips []aggregator.Chip) {
+	if l.scan.Leftover == nil || len(l.scan.Unsure) > 0 {
+		return nil
+	}
+	for _, device := range l.scan.Leftover.Devices() {
+		chips = append(chips, p.chips.Opened(l.opened[device], names, uses).Chips...)
+	}
+	return chips
 }
 
 // devicesFound emits events of new devices and allocators, and of those that were closed.

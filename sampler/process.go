@@ -257,7 +257,7 @@ type look struct {
 	scan   *inspect.ProcessScan
 	err    error
 	notice string
-	// forkDetail says why it is not known of some devices whether they are copies.
+	// forkDetail says what is not known of copies, or is empty.
 	forkDetail string
 
 	opened     map[uint64]inspect.Device
@@ -386,8 +386,7 @@ func (l *look) read() {
 	}
 	var fork *inspect.Fork
 	if from := proc.ForkedFrom(p.mapping); from != 0 {
-		fork = &inspect.Fork{From: from, Opened: func() (map[uint64]bool, bool, error) { return p.used, false, nil }}
-		l.forkDetail = fork.Detail()
+		fork = &inspect.Fork{From: from, Unfreed: true, Opened: func() (map[uint64]bool, bool, error) { return p.used, false, nil }}
 	}
 	l.scan, l.err = p.Scan(p.library.layout, programs, fork, known)
 	if l.err == nil && len(programs) > 0 && slices.ContainsFunc(p.openDevices(), func(d uint64) bool { return p.hasClosed(d, l.scan) }) {
@@ -398,6 +397,14 @@ func (l *look) read() {
 	if l.scan != nil && l.scan.Unsearched != nil && len(p.devices) > 0 && (l.err == nil || errors.Is(l.err, memory.ErrSearchTime)) {
 		l.err = nil
 		l.keep(known)
+	}
+	if l.err == nil && fork != nil {
+		switch left := l.scan.Leftover; {
+		case len(l.scan.Unsure) > 0:
+			l.forkDetail = fork.Detail()
+		case left != nil && left.Any():
+			l.forkDetail = left.Detail(fork.From)
+		}
 	}
 	if l.err == nil {
 		l.describe()
@@ -452,7 +459,11 @@ func (l *look) configRings() {
 func (l *look) describe() {
 	p := l.p
 	l.opened, l.capacities = map[uint64]inspect.Device{}, map[uint64]aggregator.Capacity{}
-	for device := range l.scan.Devices {
+	devices := slices.Collect(maps.Keys(l.scan.Devices))
+	if l.scan.Leftover != nil {
+		devices = append(devices, l.scan.Leftover.Devices()...)
+	}
+	for _, device := range devices {
 		d, err := p.chips.Device(device)
 		l.opened[device] = d
 		if err != nil {

@@ -575,3 +575,34 @@ func TestUnreadableInSpiteOfTheRight(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// What a sampled child has on a copy of what its parent has open, and that one has not, is marked until it is gone.
+func TestSampledChildThatAllocatedOnACopy(t *testing.T) {
+	t.Parallel()
+	p := fixture.User(t, fixture.LayoutB)
+	fixture.Do(t, p, "device 0 1")
+	fixture.Do(t, p, "alloc 100 0 0 0 8192 1024 64")
+	child := uint32(fixture.Number(t, p, "fork"))
+	s := sample(t, Options{PIDs: []uint32{child}})
+	await := func(what string, detail string) {
+		t.Helper()
+		forked := func() (list []aggregator.Reason) {
+			got, _ := s.process(child)
+			return slices.DeleteFunc(slices.Clone(got.Reasons), func(r aggregator.Reason) bool { return r.Code != aggregator.ReasonForked })
+		}
+		for until := time.Now().Add(testPatience); ; {
+			list := forked()
+			if detail == "" && len(list) == 0 || len(list) == 1 && strings.HasPrefix(list[0].Detail, detail) && slices.Equal(list[0].Chips, []aggregator.Chip{{Number: 1}}) {
+				return
+			}
+			if time.Now().After(until) {
+				t.Fatalf("%s: %+v", what, list)
+			}
+		}
+	}
+	await("copies alone", "")
+	own := fixture.Do(t, p, "child 0 alloc 100 0 0 0 256 1024 192")
+	await("it allocated", "256 bytes on each chip (buffers: 1)")
+	fixture.Do(t, p, "child 0 free %s", own)
+	await("it freed", "")
+}

@@ -4,6 +4,7 @@ import (
 	"os"
 	"runtime"
 	"slices"
+	"strings"
 	"syscall"
 	"testing"
 
@@ -442,6 +443,43 @@ func TestChildAllocatesOnACopy(t *testing.T) {
 	if s := late.compared(child); s.Buffers != 1 || s.Memory[aggregator.DRAM].Requested != 256 || len(s.Reasons) != 1 || s.Reasons[0].Code != aggregator.ReasonForked {
 		t.Errorf("late: %d buffers, %d bytes, reasons %+v", s.Buffers, s.Memory[aggregator.DRAM].Requested, s.Reasons)
 	}
+}
+
+// What a child allocated on a copy of what its parent has open, before a tracer came, is marked, with how much it can be. What is a
+// copy for certain is not.
+func TestLateChildThatAllocatedOnACopy(t *testing.T) {
+	t.Parallel()
+	p := fixture.User(t, fixture.LayoutB)
+	fixture.Do(t, p, "device 0 1")
+	fixture.Do(t, p, "alloc 100 0 0 0 8192 1024 64")
+	copied := fixture.Do(t, p, "alloc 100 0 0 0 512 1024 128")
+	child := fork(t, p)
+	marked := func(tr *trace, name string, detail string) {
+		t.Helper()
+		s := tr.process(child)
+		said := slices.ContainsFunc(s.Reasons, func(r aggregator.Reason) bool {
+			return r.Code == aggregator.ReasonForked && strings.HasPrefix(r.Detail, detail) && slices.Equal(r.Chips, []aggregator.Chip{{Number: 1}})
+		})
+		if s.Buffers != 0 || len(s.Reasons) > 1 || said != (detail != "") || !said && !s.Exact() {
+			t.Errorf("%s: %d buffers, reasons %+v", name, s.Buffers, s.Reasons)
+		}
+	}
+	copies := start(t, Options{PIDs: []uint32{child}})
+	marked(copies, "copies alone", "")
+	fixture.Do(t, p, "child 0 alloc 100 0 0 0 256 1024 192")
+	if s := copies.compared(child); !s.Exact() || s.Buffers != 1 {
+		t.Errorf("traced since it had copies alone: %d buffers, reasons %+v", s.Buffers, s.Reasons)
+	}
+	own := fixture.Do(t, p, "child 0 alloc 100 0 0 0 4096 1024 256")
+	fixture.Do(t, p, "free %s", copied)
+	if s := copies.compared(child); !s.Exact() || s.Buffers != 2 {
+		t.Errorf("its parent freed: %d buffers, reasons %+v", s.Buffers, s.Reasons)
+	}
+	late := start(t, Options{PIDs: []uint32{child}})
+	marked(late, "late", "4864 bytes on each chip (buffers: 3)")
+	fixture.Do(t, p, "child 0 free %s", own)
+	late.compared(child)
+	marked(late, "freed", "768 bytes on each chip (buffers: 2)")
 }
 
 // Of a fork's fork too, copies are not its own when the one between has ended.

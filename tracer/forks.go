@@ -1,6 +1,7 @@
 package tracer
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"maps"
@@ -144,7 +145,8 @@ func (r *run) forkOf(p *traced) *inspect.Fork {
 	if from == 0 {
 		return nil
 	}
-	return &inspect.Fork{From: from, Inherited: r.inherited(p), Used: maps.Clone(p.used), Opened: func() (map[uint64]bool, bool, error) {
+	unfreed := p.leftover == nil || len(p.leftover.Buffers) > 0
+	return &inspect.Fork{From: from, Inherited: r.inherited(p), Used: maps.Clone(p.used), Unfreed: unfreed, Opened: func() (map[uint64]bool, bool, error) {
 		return r.t.ownDevices(pid)
 	}}
 }
@@ -243,17 +245,54 @@ func (p *traced) use(device uint64) {
 	}
 }
 
-// unsure marks a process of whose devices some can be copies of what another has closed.
+// leaves takes in what may be a process's own on copies. Only what was there when that was known first is: of what it allocates since
+// there are events.
+func (p *traced) leaves(rd *reading) {
+	l := rd.result.Leftover
+	if l == nil || l.Unread != nil {
+		return
+	}
+	if p.leftover == nil {
+		p.leftover, p.usedBefore = &inspect.Leftover{}, maps.Clone(rd.result.Shared)
+		p.leftover.Buffers = slices.DeleteFunc(l.Buffers, func(h aggregator.LiveBuffer) bool {
+			_, since := rd.touched[h.Buffer]
+			return since || p.usedBefore[h.Device]
+		})
+		return
+	}
+	p.leftover.Buffers = slices.DeleteFunc(p.leftover.Buffers, func(h aggregator.LiveBuffer) bool { return !slices.Contains(l.Buffers, h) })
+}
+
+// chipsOn are the chips of a device, also of one that the process has a copy of alone.
+func (r *run) chipsOn(p *traced, device uint64) []aggregator.Chip {
+	if chips := p.devices[device]; len(chips) > 0 {
+		return chips
+	}
+	d, err := r.chipsOf(p, device)
+	if err != nil {
+		return nil
+	}
+	return p.chips.Opened(d, r.names, r.uses).Chips
+}
+
+// unsure marks a process of whose devices some can be copies of what another has closed, or that may have allocated on copies.
 func (r *run) unsure(p *traced, from origin, rd *reading) {
 	was := p.unsure
 	p.unsure = false
 	why := aggregator.Reason{Code: aggregator.ReasonForked}
 	mark := func(device uint64, detail string) {
 		p.unsure, why.Detail = true, detail
-		for _, c := range p.devices[device] {
+		for _, c := range r.chipsOn(p, device) {
 			if !slices.Contains(why.Chips, c) {
 				why.Chips = append(why.Chips, c)
 			}
+		}
+	}
+	p.leaves(rd)
+	if l := cmp.Or(p.leftover, rd.result.Leftover); l != nil && l.Any() {
+		p.unsure, why.Detail = true, l.Detail(rd.fork.From)
+		for _, device := range l.Devices() {
+			mark(device, why.Detail)
 		}
 	}
 	for device := range rd.result.Unsure {
@@ -262,7 +301,7 @@ func (r *run) unsure(p *traced, from origin, rd *reading) {
 		}
 	}
 	for device, before := range rd.result.Shared {
-		if before {
+		if before && (p.leftover == nil || p.usedBefore[device]) {
 			mark(device, fmt.Sprintf("what it allocated there before is not counted while process %d, which it was forked from, has it open", rd.fork.From))
 		}
 	}

@@ -47,6 +47,10 @@ type traced struct {
 	// whether they are copies.
 	used   map[uint64]bool
 	unsure bool
+	// leftover, once it is known, is what it may have allocated on copies before tracing began, and usedBefore are the copies that
+	// it allocated on until then: of these it is not known.
+	leftover   *inspect.Leftover
+	usedBefore map[uint64]bool
 	// closing are devices that began to close, and closed when those closed that have not opened
 	// again since.
 	closing    map[uint64]*closing
@@ -174,6 +178,7 @@ func (r *run) copiesAreOwn(from origin) {
 	for _, p := range r.processes {
 		if p.reconciliation.forkedFrom == from.pid {
 			p.reconciliation.forkedFrom = proc.ForkedFrom(p.mapping)
+			p.leftover, p.usedBefore = nil, nil
 			p.start.Late = true
 			r.describe(p, from.time)
 			r.read(p, true)

@@ -7,6 +7,7 @@ import (
 
 	"tt-memtrace/aggregator"
 	"tt-memtrace/tracer/memory"
+	"tt-memtrace/tracer/metal"
 )
 
 // A forked process that did not exec has copies of its parent's objects, at the same
@@ -24,6 +25,41 @@ type Fork struct {
 	Inherited map[uint64]bool
 	// Used are the devices that the process allocated on: its own ones, or copies of what From has open.
 	Used map[uint64]bool
+	// Unfreed asks for Leftover.
+	Unfreed bool
+}
+
+// Leftover are the buffers on copies of what another process has open that this one has no more: it freed them since, or the process
+// that has the copies allocated them itself. Their memory does not say which.
+type Leftover struct {
+	Buffers []aggregator.LiveBuffer
+	// Unread says why they are not known, or is nil.
+	Unread error
+}
+
+// Any says whether there is any, as far as it is known.
+func (l *Leftover) Any() bool { return l.Unread != nil || len(l.Buffers) > 0 }
+
+// Devices are those that its buffers are on.
+func (l *Leftover) Devices() (list []uint64) {
+	for _, h := range l.Buffers {
+		if !slices.Contains(list, h.Device) {
+			list = append(list, h.Device)
+		}
+	}
+	return list
+}
+
+// Detail says of what is left over how much it is.
+func (l *Leftover) Detail(from uint32) string {
+	if l.Unread != nil {
+		return fmt.Sprintf("what it allocated on copies of what process %d has open is not known: %v", from, l.Unread)
+	}
+	var bytes uint64
+	for _, h := range l.Buffers {
+		bytes += h.Size
+	}
+	return fmt.Sprintf("%d bytes on each chip (buffers: %d), on copies of what process %d has open, are not counted: it allocated them, or that process has freed them since", bytes, len(l.Buffers), from)
 }
 
 // Detail is that of the reason for what is unsure.
@@ -37,11 +73,17 @@ type inheritance struct {
 	allocators []uint64
 }
 
+// elsewhere asks another process, which maps the same library at the same place.
+func (in *Inspector) elsewhere(pid uint32) *Inspector {
+	other := *in
+	other.mem, other.kept, other.last = memory.Of(pid), kept{}, nil
+	return &other
+}
+
 // openIn finds the devices and allocators that another process has open, which maps the
 // same library at the same place.
 func (in *Inspector) openIn(pid uint32) (h inheritance, err error) {
-	other := *in
-	other.mem = memory.Of(pid)
+	other := in.elsewhere(pid)
 	found, err := other.mem.Find(other.openVptrs()...)
 	if err != nil {
 		return h, fmt.Errorf("reading what it was forked from, process %d: %w", pid, err)
@@ -68,7 +110,7 @@ func (in *Inspector) openIn(pid uint32) (h inheritance, err error) {
 // process had open at the fork, or may have had. Of others all are copies
 // where all that it opened is known; otherwise those that the other process has open with the
 // same chips, which is all that can be compared: it may have closed some since.
-func (in *Inspector) disown(fork *Fork, b *ProcessScan, allocators []uint64) (rest []uint64, own map[uint64]bool, err error) {
+func (in *Inspector) disown(layout *metal.Layout, fork *Fork, b *ProcessScan, allocators []uint64) (rest []uint64, own map[uint64]bool, err error) {
 	devices, itself, all := b.Devices, map[uint64]bool{}, false // itself are the devices that it opened
 	b.Unsure, b.Shared = map[uint64]bool{}, map[uint64]bool{}
 	if fork.Opened != nil {
@@ -96,6 +138,7 @@ func (in *Inspector) disown(fork *Fork, b *ProcessScan, allocators []uint64) (re
 		}
 	}
 	copied := theirs.allocators
+	var shared []uint64 // allocators of copies that it may have used before tracing began
 	for d, a := range devices {
 		alien := slices.ContainsFunc(chips[d], func(c uint32) bool { return !opened[c] })
 		same, there := theirs.chips[d]
@@ -111,14 +154,50 @@ func (in *Inspector) disown(fork *Fork, b *ProcessScan, allocators []uint64) (re
 			if fork.Used[d] {
 				b.Shared[d] = !all
 			}
+			if !all && a != 0 && !slices.Contains(shared, a) {
+				shared = append(shared, a)
+			}
 			delete(devices, d)
 			copied = append(copied, a)
 		default:
 			own[d], b.Unsure[d] = true, true
 		}
 	}
+	if fork.Unfreed {
+		b.Leftover = in.leftover(layout, fork.From, shared)
+	}
 	kept := slices.Collect(maps.Values(devices))
 	return slices.DeleteFunc(allocators, func(a uint64) bool { return slices.Contains(copied, a) && !slices.Contains(kept, a) }), own, nil
+}
+
+// leftover is what the process has in allocators of which another process has the original, and this has not. What it frees
+// meanwhile is left over too.
+func (in *Inspector) leftover(layout *metal.Layout, from uint32, allocators []uint64) *Leftover {
+	l := &Leftover{}
+	set, err := in.lib.AllocatorSet()
+	if err != nil {
+		l.Unread = err
+		return l
+	}
+	mine, theirs := in.elsewhere(in.mem.PID()), in.elsewhere(from)
+	for _, a := range allocators {
+		have, err := mine.liveBuffers(layout, a, set)
+		if err == nil && len(have) > 0 {
+			var originals []aggregator.LiveBuffer
+			originals, err = theirs.liveBuffers(layout, a, set)
+			known := map[aggregator.LiveBuffer]bool{}
+			for _, h := range originals {
+				known[h] = true
+			}
+			have = slices.DeleteFunc(have, func(h aggregator.LiveBuffer) bool { return known[h] })
+		}
+		if err != nil {
+			l.Unread = err
+			return l
+		}
+		l.Buffers = append(l.Buffers, have...)
+	}
+	return l
 }
 
 // withinAny says whether a device is a submesh of one of some.

@@ -41,6 +41,8 @@ type ProcessScan struct {
 	// Shared are copies of what another process has open that the process allocated on, which are left out: what it has
 	// there only its events say. True where some may have been before tracing began.
 	Shared map[uint64]bool
+	// Leftover, where it was asked for, is what may be the process's own on copies, which are left out.
+	Leftover *Leftover
 	// Unsearched says why not all of its memory was searched, or is nil.
 	Unsearched error
 	// Unreserved says why it is not known how much of each bank some of its buffers take, though the library
@@ -79,7 +81,7 @@ func (in *Inspector) Scan(layout *metal.Layout, known map[uint64]bool, fork *For
 	}
 	var own map[uint64]bool
 	if fork != nil {
-		if allocators, own, err = in.disown(fork, b, allocators); err != nil {
+		if allocators, own, err = in.disown(layout, fork, b, allocators); err != nil {
 			return nil, err
 		}
 	}
