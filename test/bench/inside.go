@@ -133,6 +133,7 @@ func (f *fixtures) bursts(r *results) error {
 type attaching struct {
 	load, attach, detach []float64 // ms
 	another              []float64 // ms: what one more such process adds to attach
+	peer                 []float64 // ms, from bpftrace's start until it traces
 	snapshot             []float64 // ms, by a process of its own
 	idle                 idling
 }

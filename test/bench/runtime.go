@@ -145,5 +145,21 @@ func (r *results) attachingTo(ctx context.Context, installed *rig.Runtime, count
 		r.attach.another = append(r.attach.another, b.attach[i]-a.attach[i])
 	}
 	fmt.Fprintf(os.Stderr, "one more such process: %s ms\n", spreadOf(r.attach.another))
+	t, err := p.target("allocate", ofAllocating)
+	if err != nil {
+		return err
+	}
+	for range count {
+		begin := time.Now()
+		detach, err := bpftrace(t)
+		if err != nil {
+			return err
+		}
+		r.attach.peer = append(r.attach.peer, float64(time.Since(begin).Microseconds())/1000)
+		if err := detach(); err != nil {
+			return err
+		}
+	}
+	fmt.Fprintf(os.Stderr, "bpftrace, until it traces: %s ms\n", spreadOf(r.attach.peer))
 	return nil
 }
