@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"os"
 	"runtime"
-	"runtime/metrics"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -160,19 +159,6 @@ func serveSearch(pid uint32, words, buffer []byte) {
 	}
 	put(len(vptrs), s.places())
 	say(n, state)
-	// A reader collects no garbage while it reads.
 	s = nil
-	if heapBytes() > maxGarbage {
-		runtime.GC()
-	}
-}
-
-// maxGarbage is what searches may leave behind, bytes: to collect it takes as long as to search a small process.
-const maxGarbage = 4 << 20
-
-// heapBytes is what is on this process's heap, garbage included.
-func heapBytes() uint64 {
-	sample := []metrics.Sample{{Name: "/memory/classes/heap/objects:bytes"}}
-	metrics.Read(sample)
-	return sample[0].Value.Uint64()
+	collect()
 }

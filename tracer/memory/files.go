@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"runtime"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -240,11 +239,6 @@ func (r *reader) text(pid, kind uint32, name string) (b []byte, refused, err err
 	return bytes.Clone(r.buffer[:min(n, fileBytes)]), nil, nil
 }
 
-// filesServed counts requests: a reader collects its garbage after some.
-var filesServed int
-
-const collectAfter = 64
-
 // serveFile answers one request about a file.
 func serveFile(pid uint32, kind int, request, buffer []byte) {
 	waits := beginWait()
@@ -278,10 +272,7 @@ func serveFile(pid uint32, kind int, request, buffer []byte) {
 	if err := unix.Sendmsg(socketFD, answer[:], rights, nil, 0); err != nil {
 		os.Exit(0)
 	}
-	// As after a search, but files are asked for one after the other.
-	if filesServed++; filesServed%collectAfter == 0 {
-		runtime.GC()
-	}
+	collect()
 }
 
 func resultOf(n int, err error) int64 {

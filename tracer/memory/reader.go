@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"runtime"
 	"runtime/debug"
+	"runtime/metrics"
 	"slices"
 	"strconv"
 	"strings"
@@ -291,7 +292,7 @@ func init() {
 	}
 	runtime.LockOSThread()
 	closeInherited()
-	debug.SetGCPercent(-1) // nothing is allocated any more
+	debug.SetGCPercent(-1) // see collect
 	if err := serve(); err != nil {
 		fmt.Fprintln(os.Stderr, readerName+":", err)
 		os.Exit(1)
@@ -372,6 +373,17 @@ func serve() error {
 		if _, err := unix.Write(socketFD, answer[:]); err != nil {
 			return nil
 		}
+	}
+}
+
+// maxGarbage is what requests may leave behind, bytes: to collect it takes as long as to search a small process.
+const maxGarbage = 4 << 20
+
+// collect collects the garbage of a reader, between two requests, where there is much of it.
+func collect() {
+	sample := []metrics.Sample{{Name: "/memory/classes/heap/objects:bytes"}}
+	if metrics.Read(sample); sample[0].Value.Uint64() > maxGarbage {
+		runtime.GC()
 	}
 }
 
