@@ -7,7 +7,6 @@ import (
 
 	"tt-memtrace/aggregator"
 	"tt-memtrace/tracer/inspect"
-	"tt-memtrace/tracer/memory"
 	"tt-memtrace/tracer/metal"
 	"tt-memtrace/tracer/proc"
 )
@@ -258,14 +257,14 @@ func (r *run) add(a announcement, now uint64) (p *traced, lives bool) {
 	if a.at < r.execs[pid] {
 		return nil, false
 	}
+	in := inspect.New(a.of.lib, a.mapping)
 	command, started := a.command, a.started
 	if started == 0 {
 		var err error
-		if command, started, err = memory.FilesOf(pid).Hurried().Command(); err != nil {
+		if command, started, err = in.Files().Hurried().Command(); err != nil {
 			return nil, false
 		}
 	}
-	in := inspect.New(a.of.lib, a.mapping)
 	p = &traced{
 		Inspector: in.Hurried(), patient: in, mapping: a.mapping, of: a.of, found: a.at, at: a.at, seen: a.seen, late: a.late,
 		devices: map[uint64][]aggregator.Chip{}, meshes: map[uint64]bool{}, unsized: map[uint64]*unsized{}, closing: map[uint64]*closing{}, closed: map[uint64]uint64{}, allocators: map[uint64]bool{}, banks: map[memoryOf]metal.Bank{}, unknownCapacities: map[uint64]unknownCapacity{},

@@ -57,6 +57,9 @@ func (in *Inspector) Hurried() *Inspector {
 	return &c
 }
 
+// Files is the same process for opening its files.
+func (in *Inspector) Files() *memory.Process { return in.mem.Files() }
+
 // Late is how many reads for who is in a hurry were too late so far.
 func (in *Inspector) Late() uint64 { return in.mem.Late() + in.opener.Late() }
 
@@ -108,7 +111,7 @@ func New(lib *metal.Library, m proc.Mapping) *Inspector { return NewOver(memory.
 
 // NewOver is New, over memory that is read in another way.
 func NewOver(mem *memory.Process, lib *metal.Library, m proc.Mapping) *Inspector {
-	files := memory.FilesOf(m.PID)
+	files := mem.Files()
 	return &Inspector{lib: lib, base: m.Base - lib.LoadAddress(), mem: mem, opener: files, quickPaths: &sync.Map{}, standard: sync.OnceValues(func() (*eval.Image, uint64) {
 		return standardOf(lib, files)
 	})}

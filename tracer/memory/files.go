@@ -47,11 +47,17 @@ var ErrNoAnswer = errors.New("its file system does not answer")
 
 // FilesOf is a process for opening its files: those of other users are opened in a process apart, and
 // root's too, as root reads everybody's. One's own may lie in any file system.
-func FilesOf(pid uint32) *Process {
-	if user := os.Geteuid(); user != 0 && proc.User(pid) == uint32(user) {
-		return Direct(pid)
+func FilesOf(pid uint32) *Process { return Of(pid).Files() }
+
+// Files is FilesOf, of a process whose user is known.
+func (p *Process) Files() *Process {
+	switch user := os.Geteuid(); {
+	case p.user == nil:
+		return FilesOf(p.pid)
+	case user != 0 && p.user.id == uint32(user):
+		return Direct(p.pid)
 	}
-	return Of(pid)
+	return &Process{state: &state{pid: p.pid, user: p.user}}
 }
 
 // ProcName is one under which an open file can be opened again.
