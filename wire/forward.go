@@ -36,7 +36,7 @@ type ForwarderOptions struct {
 // Forwarder sends every change to a server, in order. It keeps the live objects: a
 // server that starts later, restarts or was too slow is sent all of them.
 //
-// Its methods Event, Change, CBChange and KernelChange never wait for the server. They must not
+// Its methods Event, Change, Learned, CBChange and KernelChange never wait for the server. They must not
 // run at the same time.
 type Forwarder struct {
 	o       ForwarderOptions
@@ -129,8 +129,6 @@ type liveObjects struct {
 	numbers map[uint32]uint64
 	number  uint64
 	id      uint64
-	// unplaced counts the buffers of a process whose chips are not known.
-	unplaced map[uint32]int
 }
 
 const defaultQueue = 1 << 16
@@ -207,8 +205,6 @@ func (f *Forwarder) Event(e *aggregator.Event) {
 		delete(f.live.numbers, e.PID)
 		f.exiting = false
 		f.wakeSender()
-	case e.Kind == aggregator.DeviceOpen && f.live.unplaced[e.PID] > 0:
-		f.place(e.PID, f.o.Accounts.Buffers(e.PID))
 	case e.Kind == aggregator.StateEnd:
 		f.restore(e.Time)
 	}
@@ -228,7 +224,7 @@ func (f *Forwarder) restore(at uint64) {
 			old := before.buffers[name]
 			if old != nil && old.isBuffer(&b) {
 				delete(before.buffers, name)
-				f.live.addBuffer(name, old)
+				f.live.buffers[name] = old
 				continue
 			}
 			f.addBuffer(p.PID, &b, b.Chips, cmp.Or(b.Since, at))
@@ -284,24 +280,6 @@ func (o *object) isKernel(k *aggregator.Kernel) bool {
 	return o.size == k.Bytes && o.memory == uint8(k.Type) && len(o.chips) > 0 == k.Sized
 }
 
-// place sends the buffers of a process whose chips became known after they were allocated.
-func (f *Forwarder) place(pid uint32, list []aggregator.BufferSnapshot) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	for _, b := range list {
-		o := f.live.buffers[bufferName{pid, b.ID}]
-		if o == nil || len(o.chips) > 0 || len(b.Chips) == 0 {
-			continue
-		}
-		// The sender may be looking at the other one.
-		placed := *o
-		placed.chips, placed.sent = b.Chips, false
-		f.live.takeBuffer(bufferName{pid, b.ID})
-		f.live.addBuffer(bufferName{pid, b.ID}, &placed)
-		f.enqueue(&placed, false)
-	}
-}
-
 // number is a small one for a process, unique among those that live.
 func (a *liveObjects) process(pid uint32) uint64 {
 	n, ok := a.numbers[pid]
@@ -321,11 +299,28 @@ const addressBits = 47
 func (f *Forwarder) Change(c aggregator.Change) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	name := bufferName{c.PID, c.Buffer.ID}
 	if !c.Freed {
 		f.enqueue(f.addBuffer(c.PID, &c.Buffer, c.Chips, c.Time), false)
-	} else if o := f.live.takeBuffer(bufferName{c.PID, c.Buffer.ID}); o != nil {
+	} else if o := f.live.buffers[name]; o != nil {
+		delete(f.live.buffers, name)
 		f.gone(o, false)
 	}
+}
+
+// Learned is aggregator.Aggregator.OnLearned: it sends a buffer whose chips were unknown until now.
+func (f *Forwarder) Learned(c aggregator.Change) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	name := bufferName{c.PID, c.Buffer.ID}
+	o := f.live.buffers[name]
+	if o == nil || len(o.chips) > 0 || len(c.Chips) == 0 {
+		return
+	}
+	placed := *o // the sender may be looking at o
+	placed.chips, placed.sent = c.Chips, false
+	f.live.buffers[name] = &placed
+	f.enqueue(&placed, false)
 }
 
 // CBChange is aggregator.Aggregator.OnCBChange.
@@ -362,7 +357,7 @@ func (f *Forwarder) addBuffer(pid uint32, b *aggregator.BufferSnapshot, chips []
 	if len(chips) == 0 {
 		f.counts.Unplaced++
 	}
-	f.live.addBuffer(bufferName{pid, b.ID}, o)
+	f.live.buffers[bufferName{pid, b.ID}] = o
 	return o
 }
 
@@ -395,29 +390,6 @@ func nameKernel(pid uint32, program uint64, chip aggregator.Chip, k *aggregator.
 // forget drops all objects, and keeps the numbers and ids that are in use.
 func (a *liveObjects) forget() {
 	a.buffers, a.cbs, a.kernels = map[bufferName]*object{}, map[cbName][]*object{}, map[kernelName]*object{}
-	a.unplaced = map[uint32]int{}
-}
-
-func (a *liveObjects) addBuffer(name bufferName, o *object) {
-	a.buffers[name] = o
-	if len(o.chips) == 0 {
-		a.unplaced[name.pid]++
-	}
-}
-
-// takeBuffer removes a buffer, and returns it or nil.
-func (a *liveObjects) takeBuffer(name bufferName) *object {
-	o := a.buffers[name]
-	if o == nil {
-		return nil
-	}
-	delete(a.buffers, name)
-	if len(o.chips) == 0 {
-		if a.unplaced[name.pid]--; a.unplaced[name.pid] == 0 {
-			delete(a.unplaced, name.pid)
-		}
-	}
-	return o
 }
 
 // takeCB removes one of the circular buffers of a name, and returns it or nil.

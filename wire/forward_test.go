@@ -134,7 +134,13 @@ func (w *world) join() {
 	if w.forward, err = NewForwarder(w.o); err != nil {
 		w.t.Fatal(err)
 	}
-	w.accounts.OnChange, w.accounts.OnCBChange, w.accounts.OnKernelChange = w.forward.Change, w.forward.CBChange, w.forward.KernelChange
+	w.connect()
+}
+
+// connect has the accounts call the forwarder.
+func (w *world) connect() {
+	a, f := w.accounts, w.forward
+	a.OnChange, a.OnLearned, a.OnCBChange, a.OnKernelChange = f.Change, f.Learned, f.CBChange, f.KernelChange
 }
 
 // vanish ends the forwarder as kill -9 would, with all that it has in mind.
@@ -639,7 +645,7 @@ func child(path, journal string, pids []string) {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
-	w.accounts.OnChange, w.accounts.OnCBChange, w.accounts.OnKernelChange = w.forward.Change, w.forward.CBChange, w.forward.KernelChange
+	w.connect()
 	w.start()
 	fmt.Println("ready")
 	for {

@@ -112,7 +112,7 @@ func (s *sockets) addForwarder(l *live) error {
 		return err
 	}
 	l.AddSink(session.Sink{
-		Event: f.Event, Change: f.Change, CB: f.CBChange, Kernel: f.KernelChange,
+		Event: f.Event, Change: f.Change, Learned: f.Learned, CB: f.CBChange, Kernel: f.KernelChange,
 		Close: func() error {
 			err := f.Close()
 			l.notice(forwarded(s.forward, f.Statistics()))

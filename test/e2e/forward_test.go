@@ -127,7 +127,7 @@ func startForwarding(t *testing.T, o tracer.Options, s *server) *forwarding {
 		}
 		t.Cleanup(func() { f.forward.Close() })
 		a := tr.accounts
-		a.OnChange, a.OnCBChange, a.OnKernelChange = f.forward.Change, f.forward.CBChange, f.forward.KernelChange
+		a.OnChange, a.OnLearned, a.OnCBChange, a.OnKernelChange = f.forward.Change, f.forward.Learned, f.forward.CBChange, f.forward.KernelChange
 		tr.event = f.forward.Event
 	})
 	return f
