@@ -348,6 +348,9 @@ func (a *cbAccount) snapshot() CBUsage {
 	return *u
 }
 
+// PeaksKnown is whether both peaks are exact.
+func (u *CBUsage) PeaksKnown() bool { return !u.PeaksAtLeast && !u.PeaksUncertain }
+
 func (c Core) before(d Core) bool { return cmp.Or(cmp.Compare(c.Y, d.Y), cmp.Compare(c.X, d.X)) < 0 }
 
 // Add sums the use of several processes, or of several chips.

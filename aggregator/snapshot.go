@@ -81,6 +81,9 @@ func (u Usage) Capacity() (bytes uint64, known bool) {
 	return u.Banks.size(), u.Banks.Known
 }
 
+// PeaksKnown is whether PeakRequested is exact, and PeakReserved too where not PeakUnsure.
+func (u *Usage) PeaksKnown() bool { return !u.PeaksAtLeast && !u.PeaksUncertain }
+
 // ProcessSnapshot is one watched process.
 type ProcessSnapshot struct {
 	PID  uint32  `rec:"PID"`

@@ -139,8 +139,7 @@ func (s *scrape) chips(r Reading) {
 			u := &c.Memory[m]
 			l := at.memory[m]
 			s.count(requested, l, u.Requested)
-			peaksKnown := !u.PeaksAtLeast && !u.PeaksUncertain
-			if peaksKnown {
+			if u.PeaksKnown() {
 				s.count(peakRequested, l, u.PeakRequested)
 			}
 			s.count(buffers, l, u.Buffers)
@@ -148,7 +147,7 @@ func (s *scrape) chips(r Reading) {
 			if u.Unreserved == 0 {
 				s.count(reserved, l, u.Reserved)
 			}
-			if peaksKnown && !u.PeakUnsure {
+			if u.PeaksKnown() && !u.PeakUnsure {
 				s.count(peakReserved, l, u.PeakReserved)
 			}
 			size, known := u.Capacity()
@@ -172,7 +171,7 @@ type memory struct {
 func (s *scrape) programs(c *aggregator.ChipSnapshot, l labels) {
 	s.count(cbPhysical, l, c.CB.Physical)
 	s.count(cbLogical, l, c.CB.Logical)
-	if !c.CB.PeaksAtLeast && !c.CB.PeaksUncertain {
+	if c.CB.PeaksKnown() {
 		s.count(cbPeakPhysical, l, c.CB.PeakPhysical)
 		s.count(cbPeakLogical, l, c.CB.PeakLogical)
 	}

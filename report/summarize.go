@@ -89,13 +89,14 @@ func (b *Builder) Report(f Facts) *Report {
 // unsurePeaks says whether a peak of any chip may differ: the use was not known at every moment.
 func unsurePeaks(s *aggregator.Snapshot) bool {
 	unsure := func(memory *[aggregator.NumMemories]aggregator.Usage, cb *aggregator.CBUsage) bool {
-		for _, u := range memory {
+		for m := range memory {
+			u := &memory[m]
 			mixed := u.PeakUnsure && u.PeakReserved > 0 // where no reserved size is known, the peak is of requested ones
-			if mixed || u.PeaksAtLeast || u.PeaksUncertain {
+			if mixed || !u.PeaksKnown() {
 				return true
 			}
 		}
-		return cb.PeaksAtLeast || cb.PeaksUncertain
+		return !cb.PeaksKnown()
 	}
 	for i := range s.Chips {
 		if c := &s.Chips[i]; unsure(&c.Memory, &c.CB) {
