@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"fmt"
 	"io"
+	"maps"
 	"slices"
 
 	"tt-memtrace/export"
@@ -114,17 +115,12 @@ func siteDiffs(a, b *Report, of func(*site) tally) []SiteDiff {
 			}
 		}
 	}
-	list := []SiteDiff{}
-	for _, x := range all {
-		if x.Before != x.After || x.BuffersBefore != x.BuffersAfter {
-			list = append(list, *x)
-		}
-	}
+	maps.DeleteFunc(all, func(_ [2]string, x *SiteDiff) bool { return x.Before == x.After && x.BuffersBefore == x.BuffersAfter })
 	grown := func(x *SiteDiff) uint64 { return max(x.Before, x.After) - min(x.Before, x.After) }
-	slices.SortFunc(list, func(x, y SiteDiff) int {
-		return cmp.Or(cmp.Compare(grown(&y), grown(&x)), cmp.Compare(x.Site, y.Site), cmp.Compare(x.Memory, y.Memory))
+	list := slices.SortedFunc(maps.Values(all), func(x, y *SiteDiff) int {
+		return cmp.Or(cmp.Compare(grown(y), grown(x)), cmp.Compare(x.Site, y.Site), cmp.Compare(x.Memory, y.Memory))
 	})
-	return withOthers(list, func(others, x *SiteDiff) {
+	return withOthers(list, manySites, func(x *SiteDiff) SiteDiff { return *x }, func(others, x *SiteDiff) {
 		others.Memory = memoryOf(others.Others, others.Memory, x.Memory)
 		others.Others++
 		others.Site = othersLabel(others.Others)

@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"fmt"
 	"io"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -159,14 +160,10 @@ func mergeSites(reports []*Report, of func(*site) tally) []HostsSite {
 			}
 		}
 	}
-	list := []HostsSite{}
-	for _, x := range all {
-		list = append(list, *x)
-	}
-	slices.SortFunc(list, func(x, y HostsSite) int {
+	list := slices.SortedFunc(maps.Values(all), func(x, y *HostsSite) int {
 		return cmp.Or(cmp.Compare(y.Bytes, x.Bytes), cmp.Compare(x.Site, y.Site), cmp.Compare(x.Memory, y.Memory))
 	})
-	return withOthers(list, func(others, x *HostsSite) {
+	return withOthers(list, manySites, func(x *HostsSite) HostsSite { return *x }, func(others, x *HostsSite) {
 		others.Memory = memoryOf(others.Others, others.Memory, x.Memory)
 		others.Others++
 		others.Site = othersLabel(others.Others)

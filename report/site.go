@@ -218,15 +218,7 @@ func most(m map[*site]tally, n int) []Site {
 	list := slices.SortedFunc(maps.Keys(m), func(x, y *site) int {
 		return cmp.Or(cmp.Compare(m[y].bytes, m[x].bytes), compareSites(x, y))
 	})
-	out, others := []Site{}, Site{}
-	for i, s := range list {
-		if i < n {
-			out = append(out, s.public(m[s]))
-		} else {
-			others.sum(s.memory, m[s])
-		}
-	}
-	return others.endOf(out)
+	return withOthers(list, n, func(s *site) Site { return s.public(m[s]) }, func(others *Site, s *site) { others.sum(s.memory, m[s]) })
 }
 
 // sum adds one of the sites that a list is too short for.
@@ -245,24 +237,20 @@ func memoryOf(n uint64, memory, other string) string {
 
 func othersLabel(n uint64) export.Text { return export.Text(plural(n, "other")) }
 
-// withOthers is the first of a list, and what sum makes of the rest.
-func withOthers[T any](list []T, sum func(others, x *T)) []T {
-	if len(list) <= manySites {
-		return list
+// withOthers is the first n of a list, as public shows them, and one more: what sum makes of the rest, where there is any.
+func withOthers[T, P any](list []T, n int, public func(T) P, sum func(others *P, x T)) []P {
+	out := []P{}
+	for _, x := range list[:min(n, len(list))] {
+		out = append(out, public(x))
 	}
-	var others T
-	for i := range list[manySites:] {
-		sum(&others, &list[manySites+i])
+	if len(list) > n {
+		var others P
+		for _, x := range list[n:] {
+			sum(&others, x)
+		}
+		out = append(out, others)
 	}
-	return append(list[:manySites], others)
-}
-
-// endOf ends a list with the others, where there are any.
-func (o *Site) endOf(list []Site) []Site {
-	if o.Others > 0 {
-		list = append(list, *o)
-	}
-	return list
+	return out
 }
 
 func compareSites(x, y *site) int {

@@ -40,7 +40,7 @@ func (b *Builder) Report(f Facts) *Report {
 		Schema: Schema, Host: f.Host, Source: export.Text(f.Source), Began: f.Wall(b.first), Seconds: b.seconds(b.last),
 		// Peaks and lifetimes lack what was lost, even where the accounts were corrected since.
 		Events: s.Counters.Events, Lost: lost, Exact: s.Exact() && lost == 0 && !b.lacking && s.Counters.ExitedInexact == 0, Stacks: b.stacks, StacksCut: b.cut,
-		Processes: []Process{}, Memories: []Memory{}, Programs: []Programs{}, Left: []Site{}, Churn: []Site{}, Refusals: b.refusals, Unsafe: b.unsafeSites(), Advice: []Advice{},
+		Processes: []Process{}, Memories: []Memory{}, Programs: []Programs{}, Refusals: b.refusals, Unsafe: b.unsafeSites(), Advice: []Advice{},
 	}
 	r.first, r.lacking = b.first, b.lacking
 	if b.stacks > 0 {
@@ -206,37 +206,27 @@ func (b *Builder) reportSites(r *Report) {
 	byLeft := slices.SortedFunc(maps.Keys(left), func(x, y *site) int {
 		return cmp.Or(cmp.Compare(left[y].bytes, left[x].bytes), compareSites(x, y))
 	})
-	others := Site{}
-	for i, s := range byLeft {
-		l := left[s]
-		if i >= manySites {
-			others.sum(s.memory, l.tally)
-			others.AtExit, others.AtClose = others.AtExit+s.atExit, others.AtClose+s.atClose
-			continue
-		}
-		p := s.public(l.tally)
-		p.Oldest, p.Youngest = l.ages.public()
+	r.Left = withOthers(byLeft, manySites, func(s *site) Site {
+		p := s.public(left[s].tally)
+		p.Oldest, p.Youngest = left[s].ages.public()
 		p.AtExit, p.AtClose = s.atExit, s.atClose
-		r.Left = append(r.Left, p)
-	}
-	r.Left = others.endOf(r.Left)
+		return p
+	}, func(others *Site, s *site) {
+		others.sum(s.memory, left[s].tally)
+		others.AtExit, others.AtClose = others.AtExit+s.atExit, others.AtClose+s.atClose
+	})
 	churn := slices.DeleteFunc(slices.Clone(r.sites), func(s *site) bool { return s.allocs == 0 })
 	slices.SortStableFunc(churn, func(x, y *site) int { return cmp.Compare(y.bytes, x.bytes) })
-	others = Site{}
-	for i, s := range churn {
-		t := tally{s.allocs, s.bytes}
-		if i >= manySites {
-			others.sum(s.memory, t)
-			others.Freed += s.freed
-			continue
-		}
-		p := s.public(t)
+	r.Churn = withOthers(churn, manySites, func(s *site) Site {
+		p := s.public(tally{s.allocs, s.bytes})
 		p.Freed, p.Most = s.freed, s.most
 		if s.timed > 0 {
 			life := float64(s.lived) / float64(s.timed) / 1e9
 			p.MeanLife = &life
 		}
-		r.Churn = append(r.Churn, p)
-	}
-	r.Churn = others.endOf(r.Churn)
+		return p
+	}, func(others *Site, s *site) {
+		others.sum(s.memory, tally{s.allocs, s.bytes})
+		others.Freed += s.freed
+	})
 }

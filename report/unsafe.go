@@ -73,20 +73,14 @@ func (b *Builder) unsafeSites() []Unsafe {
 		p, q := b.unsafe[x], b.unsafe[y]
 		return cmp.Or(cmp.Compare(min(1, q.overlapping), min(1, p.overlapping)), cmp.Compare(q.bytes, p.bytes), compareSites(x.site, y.site), cmp.Compare(x.trace, y.trace))
 	})
-	list, others := []Unsafe{}, Unsafe{}
-	for i, k := range keys {
+	return withOthers(keys, manySites, func(k unsafeKey) Unsafe {
 		u := b.unsafe[k]
-		if i >= manySites {
-			others.sum(k.site.memory, u.tally)
-			others.Overlapping += u.overlapping
-			continue
-		}
-		list = append(list, Unsafe{Site: k.site.public(u.tally), Trace: k.trace, At: b.seconds(u.at), Overlapping: u.overlapping, Address: u.address})
-	}
-	if others.Others > 0 {
-		list = append(list, others)
-	}
-	return list
+		return Unsafe{Site: k.site.public(u.tally), Trace: k.trace, At: b.seconds(u.at), Overlapping: u.overlapping, Address: u.address}
+	}, func(others *Unsafe, k unsafeKey) {
+		u := b.unsafe[k]
+		others.sum(k.site.memory, u.tally)
+		others.Overlapping += u.overlapping
+	})
 }
 
 // Why says it in words.
