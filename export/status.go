@@ -212,7 +212,7 @@ type StatusUse struct {
 	PeakRequested *uint64 `json:"peak_requested" jsonschema:"nullable"`
 	// Highest value of reserved since tracing began, bytes; null where it was unknown at any time.
 	PeakReserved *uint64 `json:"peak_reserved" jsonschema:"nullable"`
-	// Both peaks are lower bounds, because processes were sampled or a buffer's chips were never known; absent where they are not.
+	// Both peaks are lower bounds, because processes were sampled or a buffer's chips were unknown at first; absent where they are not.
 	PeaksAtLeast bool `json:"peaks_at_least,omitempty"`
 	// Both peaks may be too low or too high, because events were lost; absent where they are not.
 	PeaksUncertain bool `json:"peaks_uncertain,omitempty"`
