@@ -13,6 +13,7 @@ package aggregator
 
 import (
 	"fmt"
+	"maps"
 	"math"
 	"slices"
 )
@@ -374,7 +375,7 @@ func (a *Aggregator) exit(p *process, t uint64) {
 	p.lift(ReasonRingUnread)
 	a.ended = append(a.ended, p.snapshot(true))
 	a.dropAll(p, ProcessExit, t, func(*buffer) bool { return true })
-	for id := range p.programs {
+	for _, id := range slices.Sorted(maps.Keys(p.programs)) {
 		a.removeProgram(p, &Event{Kind: ProcessExit, Time: t, PID: p.pid}, id)
 	}
 	p.clearRuntimeTotals()

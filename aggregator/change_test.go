@@ -49,10 +49,6 @@ func TestChanges(t *testing.T) {
 				got = append(got, describeChange(c))
 			}
 			run(a, c.event)
-			if c.event.Kind == ProcessExit {
-				// They go in no order.
-				slices.SortFunc(got, cmp.Compare[string])
-			}
 			if !slices.Equal(got, c.want) {
 				t.Errorf("got\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(c.want, "\n"))
 			}
@@ -93,5 +89,73 @@ func TestCallbacksChangeNoAccounts(t *testing.T) {
 	}
 	if n := len(run(New(), freed(1, 0x100, 1)).processes[1].devices); n != 0 {
 		t.Errorf("an unmatched free made %d devices", n)
+	}
+}
+
+// What several programs have comes and goes in an order: by program, chip and kind, buffers before kernels.
+func TestProgramsChangeInOrder(t *testing.T) {
+	const device, programs = 0x100, 40
+	chips := host(0, 1, 2, 3)
+	for name, end := range map[string]Event{
+		"exit":         exited(1),
+		"close":        closed(1, device),
+		"other device": opened(1, device, host(7)),
+		"comparison":   {Kind: AllocatorsScanned, PID: 1, Scan: &AllocatorScan{ProgramsRead: true}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			a := run(New(), opened(1, device, chips))
+			type change struct {
+				gone    bool
+				program uint64
+				kernel  bool
+				chip    uint32
+				kind    CBKind
+				binary  uint64
+			}
+			var got, want []change
+			a.OnCBChange = func(c CBChange) {
+				got = append(got, change{gone: c.Freed, program: c.Program, chip: c.Chip.Number, kind: c.CB.Kind})
+			}
+			a.OnKernelChange = func(c KernelChange) {
+				got = append(got, change{gone: c.Unloaded, program: c.Program, kernel: true, chip: c.Chip.Number, binary: c.Kernel.ID})
+			}
+			kinds := []CBKind{Circular, Dataflow, Scratchpad}
+			for id := range uint64(programs) {
+				id++
+				for _, kind := range kinds {
+					run(a, Event{Kind: CBPlaced, PID: 1, Device: device, Program: id, CB: &CircularBuffer{Size: 8, Kind: kind, Ranges: []CoreRange{{}}}})
+					for _, c := range chips {
+						want = append(want, change{program: id, chip: c.Number, kind: kind})
+					}
+				}
+				for _, binary := range []uint64{1, 2} {
+					run(a, Event{Kind: KernelLoaded, PID: 1, Device: device, Program: id, Kernel: &Kernel{ID: binary}})
+					for _, c := range chips {
+						want = append(want, change{program: id, kernel: true, chip: c.Number, binary: binary})
+					}
+				}
+			}
+			if !slices.Equal(got, want) {
+				t.Errorf("they came in the order\n%v, not\n%v", got, want)
+			}
+			slices.SortFunc(want, func(x, y change) int {
+				return cmp.Or(cmp.Compare(x.program, y.program), cmp.Compare(fmt.Sprint(x.kernel), fmt.Sprint(y.kernel)),
+					cmp.Compare(x.chip, y.chip), cmp.Compare(x.kind, y.kind), cmp.Compare(x.binary, y.binary))
+			})
+			for i := range want {
+				want[i].gone = true
+			}
+			state := a.State()
+			for i, e := range a.State() {
+				if e.Kind != state[i].Kind || e.Program != state[i].Program || e.CB != state[i].CB || e.Kernel != state[i].Kernel {
+					t.Fatalf("event %d of a state is %+v, and then %+v", i, state[i], e)
+				}
+			}
+			got = nil
+			run(a, end)
+			if !slices.Equal(got, want) {
+				t.Errorf("they went in the order\n%v, not\n%v", got, want)
+			}
+		})
 	}
 }

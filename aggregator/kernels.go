@@ -138,7 +138,7 @@ func (a *Aggregator) loadKernel(p *process, e *Event) {
 	pr := a.program(p, e)
 	if !pr.has(k) {
 		pr.kernels = append(pr.kernels, k)
-		for s := range pr.loaded {
+		for _, s := range pr.shares() {
 			a.countKernel(p, e.Time, s, e.Program, k, true)
 		}
 	}

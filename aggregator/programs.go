@@ -2,6 +2,7 @@ package aggregator
 
 import (
 	"cmp"
+	"maps"
 	"slices"
 )
 
@@ -197,6 +198,18 @@ func (a *Aggregator) program(p *process, e *Event) *program {
 type placement struct {
 	share *share
 	kind  CBKind
+}
+
+// placements are where the program has layouts, in an order, so that callbacks are reproducible.
+func (pr *program) placements() []placement {
+	return slices.SortedFunc(maps.Keys(pr.on), func(x, y placement) int {
+		return cmp.Or(x.share.chip.id.compare(y.share.chip.id), cmp.Compare(x.kind, y.kind))
+	})
+}
+
+// shares are what the program's kernels are loaded for, by chip.
+func (pr *program) shares() []*share {
+	return slices.SortedFunc(maps.Keys(pr.loaded), func(x, y *share) int { return x.chip.id.compare(y.chip.id) })
 }
 
 // layoutOf is the kind whose layout a buffer of this kind belongs to.
@@ -451,10 +464,10 @@ func (a *Aggregator) removeProgram(p *process, e *Event, id uint64) {
 	if pr == nil {
 		return
 	}
-	for at := range pr.on {
+	for _, at := range pr.placements() {
 		a.removeLayout(p, e, id, pr, at)
 	}
-	for s := range pr.loaded {
+	for _, s := range pr.shares() {
 		a.unload(p, e, s, id)
 	}
 	delete(p.programs, id)
@@ -481,7 +494,8 @@ func (a *Aggregator) endProgramsOn(p *process, e *Event, device uint64) {
 		}
 		return before
 	}
-	for id, pr := range p.programs {
+	for _, id := range slices.Sorted(maps.Keys(p.programs)) {
+		pr := p.programs[id]
 		for at, l := range pr.on {
 			l.device = through(at.share, l.device)
 		}
@@ -503,14 +517,14 @@ func (a *Aggregator) removeProgramOn(p *process, e *Event, id, device uint64) (t
 	if pr == nil {
 		return false
 	}
-	for at, l := range pr.on {
-		if l.device == device {
+	for _, at := range pr.placements() {
+		if pr.on[at].device == device {
 			a.removeLayout(p, e, id, pr, at)
 			there = true
 		}
 	}
-	for s, d := range pr.loaded {
-		if d == device {
+	for _, s := range pr.shares() {
+		if pr.loaded[s] == device {
 			a.unload(p, e, s, id)
 			there = true
 		}
@@ -551,10 +565,9 @@ func (a *Aggregator) Programs(pid uint32) []ProgramSnapshot {
 	for id, pr := range p.programs {
 		ps := ProgramSnapshot{ID: id, Since: pr.since, Operation: pr.operation, KernelCount: pr.added, Launches: pr.launches, LastLaunch: pr.launched, Config: pr.config}
 		ps.Kernels = slices.SortedFunc(slices.Values(pr.kernels), (*Kernel).compare)
-		for s := range pr.loaded {
+		for _, s := range pr.shares() {
 			ps.Loaded = append(ps.Loaded, s.chip.id)
 		}
-		slices.SortFunc(ps.Loaded, Chip.compare)
 		for at, l := range pr.on {
 			for _, cb := range l.cbs {
 				ps.Placed = append(ps.Placed, PlacedCB{at.share.chip.id, *cb})

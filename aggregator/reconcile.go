@@ -113,12 +113,17 @@ func (a *Aggregator) compare(p *process, e *Event) {
 		for _, id := range scan.Programs {
 			live[id] = true
 		}
+		var ended []uint64
 		for id := range p.programs {
 			if !live[id] && !touched(id) {
-				a.removeProgram(p, e, id)
-				wrong++
+				ended = append(ended, id)
 			}
 		}
+		slices.Sort(ended)
+		for _, id := range ended {
+			a.removeProgram(p, e, id)
+		}
+		wrong += uint64(len(ended))
 	}
 	p.sites.atLeast = p.sites.atLeast || wrong > 0
 	g := &p.agreement

@@ -149,7 +149,8 @@ func (p *process) programState(list []Event, device uint64) []Event {
 	for _, id := range slices.Sorted(maps.Keys(p.programs)) {
 		pr := p.programs[id]
 		placed := map[CBKind]bool{}
-		for at, l := range pr.on {
+		for _, at := range pr.placements() {
+			l := pr.on[at]
 			if l.device != device || placed[at.kind] {
 				continue
 			}
