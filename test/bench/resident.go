@@ -89,8 +89,9 @@ func (r *results) holdingProcesses(ctx context.Context, installed *rig.Runtime, 
 			return err
 		}
 		m, err := attachAndDetach(w.PID(), fmt.Sprintf("%d buffers, %d operations", c.buffers, c.operations), max(3, count))
-		if err = errors.Join(err, w.Send("quit"), w.Wait(time.Minute)); err != nil {
-			w.Close()
+		err = errors.Join(err, w.Send("quit"), w.Wait(time.Minute))
+		w.Close() // removes what it leaves in /dev/shm
+		if err != nil {
 			return err
 		}
 		r.holding = append(r.holding, m)
