@@ -35,6 +35,7 @@ type chipShare struct {
 func newChipView(s *state) *chipView {
 	v := &chipView{state: s}
 	late := func(r *chipShare) bool { return r.process.Late }
+	onlyTotals := func(r *chipShare) bool { return r.process.Info.Source == aggregator.FromSharedMemory } // the runtime's own
 	v.Table = &widget.Table[chipShare, processID]{
 		Settings: &s.settings.Settings, Name: "chip", What: "processes", None: "no process has this chip open",
 		Key:   func(r *chipShare) processID { return idOf(r.process) },
@@ -44,10 +45,10 @@ func newChipView(s *state) *chipView {
 			amountField(s, "L1_SMALL", 3, late, aggregator.L1Small), amountField(s, "TRACE", 4, late, aggregator.Trace),
 			widget.Field[chipShare]{Name: programsTitle, Right: true, Least: 9, Rank: 1, Order: bigFirst(func(r *chipShare) uint64 { return r.CB.Physical }),
 				Cell: func(r *chipShare) text.Line { return s.amountCell(programsOf(r.CB, r.process.Late)) }},
-			unlessTotals(s, widget.Field[chipShare]{Name: "KERNELS", Right: true, Least: 9, Rank: 5, Order: bigFirst(func(r *chipShare) uint64 { return kernelBytes(&r.Kernel) }),
+			unless(s, onlyTotals, widget.Field[chipShare]{Name: "KERNELS", Right: true, Least: 9, Rank: 5, Order: bigFirst(func(r *chipShare) uint64 { return kernelBytes(&r.Kernel) }),
 				Cell: func(r *chipShare) text.Line { return s.atLeast(kernelBytes(&r.Kernel), r.Kernel.Unsized > 0) }}),
-			unlessTotals(s, countField(s, "BUFFERS", 2, func(r *chipShare) uint64 { return buffers(&r.Memory) })),
-			unlessTotals(s, countField(s, "PROGRAMS", 6, func(r *chipShare) uint64 { return max(r.CB.Programs, r.Kernel.Programs) })),
+			unless(s, onlyTotals, countField(s, "BUFFERS", 2, func(r *chipShare) uint64 { return buffers(&r.Memory) })),
+			unless(s, onlyTotals, countField(s, "PROGRAMS", 6, func(r *chipShare) uint64 { return max(r.CB.Programs, r.Kernel.Programs) })),
 		),
 		Detail: func(r *chipShare) []text.Line {
 			return append(append([]text.Line{
@@ -102,18 +103,6 @@ func amountField(s *state, name string, rank int, late func(*chipShare) bool, m 
 	requested := func(r *chipShare) uint64 { return max(r.Memory[m].Reserved, r.Memory[m].Requested) }
 	return widget.Field[chipShare]{Name: name, Right: true, Least: 9, Rank: rank, Order: bigFirst(requested),
 		Cell: func(r *chipShare) text.Line { return s.amountCell(s.settings.amountOf(r.Memory[m], late(r))) }}
-}
-
-// unlessTotals is a field that is not known of a process whose runtime's own totals are all there is.
-func unlessTotals(s *state, f widget.Field[chipShare]) widget.Field[chipShare] {
-	cell := f.Cell
-	f.Cell = func(r *chipShare) text.Line {
-		if r.process.Info.Source == aggregator.FromSharedMemory {
-			return text.Faint.Line(text.GlyphSet(s.settings.ASCII).Unknown)
-		}
-		return cell(r)
-	}
-	return f
 }
 
 func (v *chipView) work() func(*reader) func() {

@@ -111,7 +111,7 @@ func newEvents(s *state) *events {
 				case !r.kind.ofMemory():
 					return nil
 				case r.unknown:
-					return text.Faint.Line(text.GlyphSet(s.settings.ASCII).Unknown)
+					return s.unknown()
 				}
 				return text.Plain.Line(r.memory.String())
 			}},
@@ -121,7 +121,7 @@ func newEvents(s *state) *events {
 				case r.kind >= logKernelLoad:
 					return nil
 				case r.unknown:
-					return text.Faint.Line(text.GlyphSet(s.settings.ASCII).Unknown)
+					return s.unknown()
 				}
 				return text.Plain.Line(fmt.Sprintf("0x%x", r.address))
 			}},
@@ -185,7 +185,7 @@ func (s *state) size(r *eventRow) text.Line {
 		return text.Alert.Line(text.Count(r.size, s.settings.Exact))
 	}
 	if r.unknown || r.size == 0 {
-		return text.Faint.Line(text.GlyphSet(s.settings.ASCII).Unknown)
+		return s.unknown()
 	}
 	return bytesCell(r.size, s.settings)
 }

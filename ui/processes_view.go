@@ -40,7 +40,6 @@ type holder struct {
 
 func newHolders(s *state) *holders {
 	v := &holders{state: s}
-	dot := func() text.Line { return text.Faint.Line(text.GlyphSet(s.settings.ASCII).Unknown) }
 	known := func(r *holder, value func(*telemetry.Process) telemetry.Value) (int64, bool) {
 		if r.system == nil {
 			return 0, false
@@ -53,7 +52,7 @@ func newHolders(s *state) *holders {
 			Cell: func(r *holder) text.Line {
 				n, ok := known(r, value)
 				if !ok {
-					return dot()
+					return s.unknown()
 				}
 				return text.Plain.Line(write(n))
 			},
@@ -71,7 +70,7 @@ func newHolders(s *state) *holders {
 		return widget.Field[holder]{Name: name, Right: true, Least: 9, Rank: rank,
 			Cell: func(r *holder) text.Line {
 				if r.traced == nil {
-					return dot()
+					return s.unknown()
 				}
 				return s.amountCell(amount(r))
 			},
@@ -103,7 +102,7 @@ func newHolders(s *state) *holders {
 				Order: func(a, b *holder) int { return cmp.Compare(a.pid, b.pid) }},
 			{Name: "USER", Least: 6, Rank: 7, Cell: func(r *holder) text.Line {
 				if r.system == nil {
-					return dot()
+					return s.unknown()
 				}
 				return s.nameCell(r.system.User, 12)
 			}, Order: byText(func(r *holder) string {
@@ -114,7 +113,7 @@ func newHolders(s *state) *holders {
 			})},
 			{Name: "PROCESS", Least: 16, Flex: true, Cell: func(r *holder) text.Line {
 				if r.name == "" {
-					return dot()
+					return s.unknown()
 				}
 				return text.Plain.Line(r.name)
 			}, Order: byText(func(r *holder) string { return r.name })},
@@ -123,14 +122,14 @@ func newHolders(s *state) *holders {
 				Order: func(a, b *holder) int { return cmp.Compare(tracedCell(a).String(), tracedCell(b).String()) }},
 			{Name: "CONTAINER", Least: 9, Rank: 4, Cell: func(r *holder) text.Line {
 				if r.system == nil || r.system.Container == "" {
-					return dot()
+					return s.unknown()
 				}
 				return s.nameCell(r.system.Container, 28)
 			}},
 			memory("DRAM", aggregator.DRAM, 1), memory("L1", aggregator.L1, 2),
 			{Name: "RATE/s", Right: true, Least: 6, Rank: 3, Cell: func(r *holder) text.Line {
 				if !r.rated {
-					return dot()
+					return s.unknown()
 				}
 				return text.Plain.Line(text.PerSecond(r.rate))
 			}, Order: func(a, b *holder) int { return cmp.Compare(b.rate, a.rate) }},
@@ -138,14 +137,14 @@ func newHolders(s *state) *holders {
 				if state := stateOf(r); state != "" {
 					return stateStyle(state).Line(text.Sanitize(state, s.settings.ASCII))
 				}
-				return dot()
+				return s.unknown()
 			}, Order: byText(stateOf)},
 			number("CPU%", 6, 5, func(p *telemetry.Process) telemetry.Value { return p.CPU }, func(n int64) string { return fmt.Sprintf("%.1f", float64(n)/10) }),
 			number("MEMORY", 8, 9, func(p *telemetry.Process) telemetry.Value { return p.Memory }, func(n int64) string { return bytesCell(uint64(n), s.settings).String() }),
 			number("THREADS", 9, 5, func(p *telemetry.Process) telemetry.Value { return p.Threads }, func(n int64) string { return text.Digits(uint64(n)) }),
 			{Name: "TIME", Right: true, Least: 6, Rank: 10, Cell: func(r *holder) text.Line {
 				if r.system == nil || r.system.Age == 0 {
-					return dot()
+					return s.unknown()
 				}
 				return text.Plain.Line(text.Age(r.system.Age))
 			}, Order: bigFirst(func(r *holder) uint64 {
@@ -168,7 +167,7 @@ func holdsCell(r *holder, s *state) text.Line {
 		// No node of the driver's is open, or that is unknown; the runtime has chips.
 		return text.Faint.Line("(" + text.Clip(chipRanges(r.traced.Chips), maxChips, text.GlyphSet(s.settings.ASCII).Dots) + ")")
 	}
-	return text.Faint.Line(text.GlyphSet(s.settings.ASCII).Unknown)
+	return s.unknown()
 }
 
 // stateOf is the host kernel's word for what a process does, "" if unknown.

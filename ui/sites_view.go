@@ -110,13 +110,8 @@ func newSites(s *state) *sites {
 				Order: func(a, b *siteRow) int { return cmp.Compare(a.memory, b.memory) }},
 			widget.Field[siteRow]{Name: "NOW", Right: true, Least: 9, Order: bigFirst(func(r *siteRow) uint64 { return r.bytes }),
 				Cell: func(r *siteRow) text.Line { return s.atLeast(r.bytes, r.bytesAtLeast) }},
-			widget.Field[siteRow]{Name: "PEAK", Right: true, Least: 10, Rank: 2, Order: bigFirst(func(r *siteRow) uint64 { return r.peak }),
-				Cell: func(r *siteRow) text.Line {
-					if s.settings.requested {
-						return text.Faint.Line(text.GlyphSet(s.settings.ASCII).Unknown)
-					}
-					return s.atLeast(r.peak, r.peakAtLeast)
-				}},
+			unless(s, func(*siteRow) bool { return s.settings.requested }, widget.Field[siteRow]{Name: "PEAK", Right: true, Least: 10, Rank: 2,
+				Cell: func(r *siteRow) text.Line { return s.atLeast(r.peak, r.peakAtLeast) }, Order: bigFirst(func(r *siteRow) uint64 { return r.peak })}),
 			countField(s, "COUNT", 5, func(r *siteRow) uint64 { return r.buffers }),
 			signed("CHANGE", 1, func(r *siteRow) gain { return r.grown }),
 			signed("+/MIN", 3, func(r *siteRow) gain { return r.grown.perMinute(v.since()) }),

@@ -1,0 +1,121 @@
+package ui
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strconv"
+
+	"tt-memtrace/aggregator"
+	"tt-memtrace/ui/text"
+	"tt-memtrace/ui/widget"
+)
+
+type bufferRow struct {
+	owner
+	*aggregator.BufferSnapshot
+	// banks that each lost PerBank, 0 where that is not known.
+	banks uint64
+}
+
+func (r *bufferRow) reserved() uint64 { return r.PerBank * r.banks }
+
+func newBufferTable(s *state) *widget.Table[bufferRow, objectKey] {
+	return &widget.Table[bufferRow, objectKey]{
+		Settings: &s.settings.Settings, Name: "buffers", Order: "SIZE", What: "buffers", None: "no buffers",
+		Key: func(r *bufferRow) objectKey { return objectKey{process: idOf(r.process), id: r.ID} },
+		Words: func(b []byte, r *bufferRow) []byte {
+			b = append(append(r.words(b), r.Memory.String()...), ' ', '0', 'x')
+			b = append(strconv.AppendUint(b, r.Address, 16), ' ')
+			if int(r.MemoryLayout) < len(layouts) {
+				b = append(append(b, layouts[r.MemoryLayout]...), ' ')
+			}
+			b = strconv.AppendUint(append(b, "tid "...), uint64(r.TID), 10)
+			if r.Kernels {
+				b = append(b, " kernels"...)
+			}
+			return chipWords(b, r.Chips)
+		},
+		Fields: append(ownerFields(10, 2, func(r *bufferRow) owner { return r.owner }),
+			widget.Field[bufferRow]{Name: "MEMORY", Least: 8, Cell: func(r *bufferRow) text.Line { return text.Plain.Line(r.Memory.String()) },
+				Order: func(a, b *bufferRow) int { return cmp.Compare(a.Memory, b.Memory) }},
+			chipsField(s, 1, func(r *bufferRow) []aggregator.Chip { return r.Chips }),
+			widget.Field[bufferRow]{Name: "ADDRESS", Right: true, Least: 10, Rank: 3, Cell: func(r *bufferRow) text.Line { return text.Plain.Line(text.Hex(r.Address)) },
+				Order: func(a, b *bufferRow) int { return cmp.Compare(a.Address, b.Address) }},
+			bytesField(s, "SIZE", 0, func(r *bufferRow) uint64 { return r.Size }),
+			knownBytes(s, "RESERVED", 4, (*bufferRow).reserved),
+			knownBytes(s, "PAGE", 7, func(r *bufferRow) uint64 { return r.PageSize }),
+			widget.Field[bufferRow]{Name: "LAYOUT", Least: 11, Rank: 6, Cell: func(r *bufferRow) text.Line { return text.Plain.Line(r.what(text.GlyphSet(s.settings.ASCII))) },
+				Order: func(a, b *bufferRow) int { return cmp.Compare(a.MemoryLayout, b.MemoryLayout) }},
+			ageField(s, "AGE", func(r *bufferRow) uint64 { return r.Since }),
+			unless(s, func(r *bufferRow) bool { return r.TID == 0 }, widget.Field[bufferRow]{Name: "TID", Right: true, Least: 5, Rank: 8,
+				Cell:  func(r *bufferRow) text.Line { return text.Plain.Line(strconv.FormatUint(uint64(r.TID), 10)) },
+				Order: bigFirst(func(r *bufferRow) uint64 { return uint64(r.TID) })}),
+		),
+		Detail: func(r *bufferRow) []text.Line { return bufferDetail(s, r) },
+	}
+}
+
+// layouts are the names of TensorMemoryLayout, by its value.
+var layouts = []string{"interleaved", "single bank", "height sharded", "width sharded", "block sharded"}
+
+func layoutName(l uint8, g text.Glyphs) string {
+	if int(l) < len(layouts) {
+		return layouts[l]
+	}
+	return g.Unknown
+}
+
+// what a buffer is, in a word or two.
+func (r *bufferRow) what(g text.Glyphs) string {
+	if r.Unsafe.Found {
+		return "unsafe: trace " + strconv.FormatUint(uint64(r.Unsafe.Trace), 10)
+	}
+	if r.Kernels {
+		return "copy of kernels"
+	}
+	return layoutName(r.MemoryLayout, g)
+}
+
+func bufferDetail(s *state, r *bufferRow) []text.Line {
+	g := text.GlyphSet(s.settings.ASCII)
+	reserved := text.Faint.Line(g.Unknown)
+	if r.reserved() > 0 {
+		reserved = text.Plain.Line(fmt.Sprintf("%s bytes on each chip: %s in each of %d banks", text.Digits(r.reserved()), text.Digits(r.PerBank), r.banks))
+	} else if r.PerBank > 0 {
+		reserved = text.Plain.Line(text.Digits(r.PerBank) + " bytes in each bank")
+	}
+	since := append(s.ageCell(r.Since), text.Plain.Span(" ago, "+s.when(r.Since)+", by thread "+strconv.FormatUint(uint64(r.TID), 10)))
+	if r.Since == 0 {
+		since = text.Plain.Line("before tracing began, or at a time whose events were lost")
+	}
+	out := []text.Line{
+		widget.Pair("what", text.Strong.Line(r.Memory.String()+" buffer, "+r.what(g)+", at "+text.Hex(r.Address)+" of each bank")),
+		widget.Pair("requested", text.Plain.Line(text.Digits(r.Size)+" bytes on each chip, in pages of "+text.Digits(r.PageSize))),
+		widget.Pair("reserved", reserved),
+		widget.Pair("process", text.Plain.Line(fmt.Sprintf("%d  %s", r.process.PID, r.name))),
+		widget.Pair("since", since),
+		widget.Pair("chips", s.chipsCell(r.Chips)),
+		widget.Pair("object", text.Plain.Line(text.Hex(r.ID)+" in the process")),
+	}
+	if r.Stack != nil {
+		if r.Site != "" {
+			out = slices.Insert(out, 1, widget.Pair("site", text.Strong.Line(text.Sanitize(r.Site, s.settings.ASCII))))
+		}
+		out = append(out, s.stackLines(r.Stack)...)
+	}
+	return out
+}
+
+func bufferRows(r *reader, ascii bool) []bufferRow {
+	var out []bufferRow
+	for _, o := range owners(r.snapshot, ascii) {
+		banks := bankCounts(o.process)
+		list := r.buffers(o.process)
+		out = slices.Grow(out, len(list))
+		for i := range list {
+			out = append(out, bufferRow{o, &list[i], banks[min(list[i].Memory, aggregator.NumMemories-1)]})
+		}
+	}
+	return out
+}

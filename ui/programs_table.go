@@ -1,0 +1,99 @@
+package ui
+
+import (
+	"fmt"
+	"slices"
+
+	"tt-memtrace/aggregator"
+	"tt-memtrace/ui/text"
+	"tt-memtrace/ui/widget"
+)
+
+type programRow struct {
+	owner
+	*aggregator.ProgramSnapshot
+	chips []aggregator.Chip
+	// circular buffers on one chip, and what they add up to on its cores.
+	circular    int
+	circularSum uint64
+	kernelSum   uint64
+	unsized     bool
+}
+
+func newProgramTable(s *state) *widget.Table[programRow, objectKey] {
+	return &widget.Table[programRow, objectKey]{
+		Settings: &s.settings.Settings, Name: "programs", What: "programs", None: "no programs",
+		Key: func(r *programRow) objectKey { return objectKey{process: idOf(r.process), id: r.ID} },
+		Words: func(b []byte, r *programRow) []byte {
+			return chipWords(append(r.words(b), r.Operation...), r.chips)
+		},
+		Fields: append(ownerFields(16, 4, func(r *programRow) owner { return r.owner }),
+			operationField(s, 24, 0, func(r *programRow) string { return r.Operation }),
+			chipsField(s, 1, func(r *programRow) []aggregator.Chip { return r.chips }),
+			countField(s, "CBS", 6, func(r *programRow) uint64 { return uint64(r.circular) }),
+			bytesField(s, "CB BYTES", 3, func(r *programRow) uint64 { return r.circularSum }),
+			countField(s, "KERNELS", 5, func(r *programRow) uint64 { return r.KernelCount }),
+			widget.Field[programRow]{Name: "BINARIES", Right: true, Least: 9, Rank: 4, Cell: func(r *programRow) text.Line { return s.atLeast(r.kernelSum, r.unsized) },
+				Order: bigFirst(func(r *programRow) uint64 { return r.kernelSum })},
+			knownBytes(s, "CONFIG", 7, func(r *programRow) uint64 { return r.Config }),
+			unless(s, func(r *programRow) bool { return r.process.Info.Source == aggregator.Sampled },
+				countField(s, "LAUNCHES", 0, func(r *programRow) uint64 { return r.Launches })),
+			ageField(s, "LAST", func(r *programRow) uint64 { return r.LastLaunch }),
+			ageField(s, "AGE", func(r *programRow) uint64 { return r.Since }),
+		),
+		Detail: func(r *programRow) []text.Line { return programDetail(s, r.owner, r.ProgramSnapshot) },
+	}
+}
+
+func programDetail(s *state, o owner, p *aggregator.ProgramSnapshot) []text.Line {
+	launches := text.Plain.Line("no launch was seen")
+	if o.process.Info.Source == aggregator.Sampled {
+		launches = text.Faint.Line("not known: the process is sampled")
+	} else if p.Launches > 0 {
+		launches = append(text.Plain.Line(text.Plural(int(min(p.Launches, 1<<62)), "launch", "launches")+", the last "), append(s.ageCell(p.LastLaunch), text.Plain.Span(" ago"))...)
+	}
+	config := s.unknown()
+	if p.Config > 0 {
+		config = text.Plain.Line(text.Digits(p.Config) + " bytes of the kernel-config ring in each core")
+	}
+	operation := s.unknown()
+	if p.Operation != "" {
+		operation = text.Strong.Line(text.Sanitize(p.Operation, s.settings.ASCII))
+	}
+	return []text.Line{
+		widget.Pair("operation", operation),
+		widget.Pair("process", text.Plain.Line(fmt.Sprintf("%d  %s", o.process.PID, o.name))),
+		widget.Pair("program", append(text.Plain.Line(text.Hex(p.ID)+" in the process, "), append(s.ageCell(p.Since), text.Plain.Span(" old"))...)),
+		widget.Pair("launches", launches),
+		widget.Pair("launch", config),
+	}
+}
+
+func programRows(r *reader, ascii bool) []programRow {
+	var out []programRow
+	for _, o := range owners(r.snapshot, ascii) {
+		programs := r.programs(o.process)
+		for i := range programs {
+			p := &programs[i]
+			row := programRow{owner: o, ProgramSnapshot: p, chips: slices.Clone(p.Loaded)}
+			for j := range p.Placed {
+				c := &p.Placed[j]
+				if !slices.Contains(row.chips, c.Chip) {
+					row.chips = append(row.chips, c.Chip)
+				}
+				if c.Chip == p.Placed[0].Chip {
+					row.circular++
+					if c.Kind != aggregator.GlobalCircular {
+						row.circularSum += c.Bytes()
+					}
+				}
+			}
+			for _, k := range p.Kernels {
+				row.kernelSum += k.Bytes
+				row.unsized = row.unsized || !k.Sized
+			}
+			out = append(out, row)
+		}
+	}
+	return out
+}
