@@ -72,7 +72,7 @@ func (s *scrape) process(p *aggregator.ProcessSnapshot, n named) {
 	s.count(processCompared, l, p.Agreement.Comparisons)
 	s.count(processRepaired, l, p.Agreement.Repaired)
 	s.processReasons(l, p.Reasons)
-	s.offChip(l, p.Buffers, p.HostMemory.Bytes, &p.Kernel, &p.Unplaced)
+	s.offChip(l, p)
 	for i := range p.Chips {
 		s.onChip(l, &p.Chips[i])
 	}
@@ -96,18 +96,16 @@ func (s *scrape) processReasons(l labels, list []aggregator.Reason) {
 // others sends the sum over the processes. It omits their counters: as processes
 // come and go among them, the sums would fall.
 func (s *scrape) others(list []*aggregator.ProcessSnapshot) {
-	var buffers, host uint64
+	var total aggregator.ProcessSnapshot
 	exact := true
-	var kernel aggregator.KernelUsage
-	var unplaced [aggregator.NumMemories]aggregator.Usage
 	chips := map[aggregator.Chip]*aggregator.ChipSnapshot{}
 	for _, p := range list {
-		buffers += p.Buffers
-		host += p.HostMemory.Bytes
+		total.Buffers += p.Buffers
+		total.HostMemory.Bytes += p.HostMemory.Bytes
 		exact = exact && p.Exact()
-		kernel.Add(&p.Kernel)
+		total.Kernel.Add(&p.Kernel)
 		for m := range p.Unplaced {
-			unplaced[m].Add(&p.Unplaced[m])
+			total.Unplaced[m].Add(&p.Unplaced[m])
 		}
 		for i := range p.Chips {
 			c := &p.Chips[i]
@@ -129,7 +127,7 @@ func (s *scrape) others(list []*aggregator.ProcessSnapshot) {
 	}
 	l := labels(nil).with("pid", other, "comm", "", "container", "", "pod", "")
 	s.count(processExact, l, one(exact))
-	s.offChip(l, buffers, host, &kernel, &unplaced)
+	s.offChip(l, &total)
 	for _, c := range chips {
 		s.onChip(l, c)
 	}
@@ -138,18 +136,18 @@ func (s *scrape) others(list []*aggregator.ProcessSnapshot) {
 // manySpaces is the value for all private numberings together.
 const manySpaces = math.MaxUint32
 
-// offChip sends what belongs to a process and to no single chip.
-func (s *scrape) offChip(l labels, buffers, host uint64, kernel *aggregator.KernelUsage, unplaced *[aggregator.NumMemories]aggregator.Usage) {
-	s.count(processBuffers, l, buffers)
-	if host > 0 {
-		s.count(processHost, l, host)
+// offChip sends what belongs to a process, or to the sum of some, and to no single chip.
+func (s *scrape) offChip(l labels, p *aggregator.ProcessSnapshot) {
+	s.count(processBuffers, l, p.Buffers)
+	if p.HostMemory.Bytes > 0 {
+		s.count(processHost, l, p.HostMemory.Bytes)
 	}
-	if bytes, known := sized(kernel); known {
+	if bytes, known := sized(&p.Kernel); known {
 		s.count(processKernels, l, bytes)
 	}
-	for m := range unplaced {
-		if unplaced[m].Buffers > 0 {
-			s.count(processUnplaced, l.with("memory", name(aggregator.Memory(m))), unplaced[m].Requested)
+	for m := range p.Unplaced {
+		if u := &p.Unplaced[m]; u.Buffers > 0 {
+			s.count(processUnplaced, l.with("memory", name(aggregator.Memory(m))), u.Requested)
 		}
 	}
 }
