@@ -485,21 +485,23 @@ func (a *Aggregator) chip(id Chip) *chip {
 
 // place moves a device whose chips were unknown, and its buffers, to its chips.
 func (a *Aggregator) place(p *process, d *device, o Opened, at uint64) {
-	a.describe(p, d, o, at)
-	if d.live == 0 || len(d.shares) == 0 {
-		return
-	}
-	for b := range p.buffers.all() {
-		if b.device == d {
-			p.unplaced[b.memory].sub(b.size, b.reserved())
-			b.site.sub(b.bytesOn(1))
-			b.add()
-			b.countCopy(true)
-			for _, s := range d.shares { // they may have been higher while it did not count
-				s.memory[b.memory].peaksAtLeast, s.chip.memory[b.memory].peaksAtLeast = true, true
+	var list []*buffer
+	if d.live > 0 && len(o.Chips) > 0 {
+		for b := range p.buffers.all() {
+			if b.device == d {
+				p.uncount(b)
+				list = append(list, b)
 			}
-			a.learned(p, b, at)
 		}
+	}
+	a.describe(p, d, o, at)
+	for _, b := range list {
+		p.count(b)
+		b.countCopy(true)
+		for _, s := range d.shares { // they may have been higher while it did not count
+			s.memory[b.memory].peaksAtLeast, s.chip.memory[b.memory].peaksAtLeast = true, true
+		}
+		a.learned(p, b, at)
 	}
 }
 
@@ -598,7 +600,7 @@ func (a *Aggregator) addBuffer(p *process, e *Event, since uint64) {
 	b.device.live++
 	a.live++
 	b.site = a.site(p, b)
-	b.add()
+	p.count(b)
 	if len(p.traces) > 0 {
 		p.meetsTraces(b)
 	}
@@ -606,7 +608,6 @@ func (a *Aggregator) addBuffer(p *process, e *Event, since uint64) {
 		p.inherit(b, e.Unsafe)
 	}
 	if len(b.device.shares) == 0 {
-		p.unplaced[b.memory].add(b.size, b.reserved())
 		p.checkPlaced(e.Time)
 	}
 	if a.OnChange != nil {
@@ -646,24 +647,30 @@ func (a *Aggregator) suspect(p *process, why ReasonCode, at uint64) {
 	}
 }
 
-// add counts a buffer on the chips of its device.
-func (b *buffer) add() {
+// count counts a buffer on the chips of its device, or as unplaced where these are not known.
+func (p *process) count(b *buffer) {
 	m, requested, reserved := b.memory, b.size, b.reserved()
 	for _, s := range b.device.shares {
 		s.memory[m].add(requested, reserved)
 		s.chip.memory[m].add(requested, reserved)
 	}
+	if len(b.device.shares) == 0 {
+		p.unplaced[m].add(requested, reserved)
+	}
 	b.site.add(b)
 }
 
-// sub takes it off again, with what it was counted with.
-func (b *buffer) sub() {
+// uncount undoes count, before anything changes that the buffer was counted with.
+func (p *process) uncount(b *buffer) {
 	m, requested, reserved := b.memory, b.size, b.reserved()
 	for _, s := range b.device.shares {
 		s.memory[m].sub(requested, reserved)
 		s.chip.memory[m].sub(requested, reserved)
 	}
-	b.site.sub(b.bytes())
+	if len(b.device.shares) == 0 {
+		p.unplaced[m].sub(requested, reserved)
+	}
+	b.site.sub(b)
 }
 
 // doubtPeaks says that events of a process were lost: more may have been live than its peaks say, and what had gone may
@@ -733,16 +740,9 @@ func (a *Aggregator) learnBanks(p *process, e *Event, al *allocator) {
 
 // learnReserved takes in what a buffer takes of each bank, and how many these are, which was unknown.
 func (a *Aggregator) learnReserved(p *process, b *buffer, perBank uint64, banks uint16, at uint64) {
-	placed := len(b.device.shares) > 0
-	b.sub()
-	if !placed {
-		p.unplaced[b.memory].sub(b.size, b.reserved())
-	}
+	p.uncount(b)
 	b.perBank, b.banks = perBank, banks
-	b.add()
-	if !placed {
-		p.unplaced[b.memory].add(b.size, b.reserved())
-	}
+	p.count(b)
 	a.learned(p, b, at)
 }
 
@@ -760,9 +760,8 @@ func (a *Aggregator) drop(p *process, b *buffer, e *Event, implicit bool) {
 	a.live--
 	b.countCopy(false)
 	p.unsafe.sub(b)
-	b.sub()
+	p.uncount(b)
 	if len(b.device.shares) == 0 {
-		p.unplaced[b.memory].sub(b.size, b.reserved())
 		a.peaksLack(p, b.memory)
 		if b.site != nil {
 			b.site.PeakAtLeast = true // it counted on one chip only

@@ -99,9 +99,9 @@ func (a *Aggregator) site(p *process, b *buffer) *Site {
 }
 
 // bytes are what a buffer counts for at its site.
-func (b *buffer) bytes() uint64 { return b.bytesOn(max(len(b.device.shares), 1)) }
-
-func (b *buffer) bytesOn(chips int) uint64 { return cmp.Or(b.reserved(), b.size) * uint64(chips) }
+func (b *buffer) bytes() uint64 {
+	return cmp.Or(b.reserved(), b.size) * uint64(max(len(b.device.shares), 1))
+}
 
 // add counts a buffer.
 func (s *Site) add(b *buffer) {
@@ -115,10 +115,10 @@ func (s *Site) add(b *buffer) {
 	}
 }
 
-// sub takes off the bytes of a buffer.
-func (s *Site) sub(bytes uint64) {
+// sub takes a buffer off again.
+func (s *Site) sub(b *buffer) {
 	if s != nil {
-		s.Bytes -= bytes
+		s.Bytes -= b.bytes()
 	}
 }
 
