@@ -1,0 +1,228 @@
+package aggregator
+
+import (
+	"fmt"
+	"math"
+	"slices"
+)
+
+// buffer is a live buffer. There can be millions, so it is small, and the
+// fields that a lookup or a free reads come first.
+type buffer struct {
+	id     uint64
+	device *device
+	size   uint64
+	// perBank is what each bank lost, bytes; banks is their number, 0 where unknown.
+	perBank uint64
+	tid     uint32
+	banks   uint16
+	memory  Memory
+	layout  uint8
+	// kernels: it holds a copy of a program's kernels.
+	kernels bool
+	// unsafe, if not 0, since a replay of trace; or markedCorruptible.
+	unsafe    uint8
+	trace     uint32
+	allocator uint64
+	address   uint64
+	pageSize  uint64
+	time      uint64
+	stack     *Stack
+	// site is where it counts too, nil where sites are not followed.
+	site *Site
+}
+
+func (b *buffer) reserved() uint64 { return b.perBank * uint64(b.banks) }
+
+// Upper bounds that no chip comes near. Values beyond them are wrong, and
+// their sums would overflow.
+const (
+	maxBytes = 1 << 47
+	maxBanks = math.MaxUint16
+)
+
+func (a *Aggregator) alloc(p *process, e *Event) {
+	if e.Memory >= NumMemories || e.Size > maxBytes || e.PerBank > maxBytes {
+		p.odd(e)
+		return
+	}
+	if old := p.buffers.get(e.Buffer); old != nil {
+		p.counters.Replaced++
+		a.suspect(p, ReasonMissedFree, e.Time)
+		a.drop(p, old, e, true)
+	}
+	p.counters.Allocs++
+	if a.room(p, e.Time) {
+		a.addBuffer(p, e, e.Time)
+	}
+}
+
+// MaxProcessBuffers is how many live buffers of a process are in the accounts at the most:
+// some fifty times as many as large models have. maxBuffers is how many of all processes are.
+const (
+	MaxProcessBuffers = 512 << 10
+	maxBuffers        = 2 << 20
+)
+
+// room reports whether a process can have another buffer. If not, it is marked.
+func (a *Aggregator) room(p *process, at uint64) bool {
+	if p.buffers.live < a.limits.process && a.live < a.limits.all {
+		return true
+	}
+	detail := fmt.Sprintf("%d buffers of one process", a.limits.process)
+	if a.live >= a.limits.all {
+		detail = fmt.Sprintf("%d buffers of all processes", a.limits.all)
+	}
+	p.reasons.raise(Reason{Code: ReasonLimitReached, Detail: detail, PID: p.pid, Since: at}, maxProcessReasons)
+	p.sites.atLeast = true
+	return false
+}
+
+// limits are these, for tests lower.
+type limits struct{ process, all int }
+
+// addBuffer adds a buffer that was allocated at the time since, 0 where unknown.
+func (a *Aggregator) addBuffer(p *process, e *Event, since uint64) {
+	b := p.buffers.add(&buffer{
+		id: e.Buffer, device: a.device(p, e.Device), allocator: e.Allocator,
+		address: e.Address, size: e.Size, perBank: e.PerBank, pageSize: e.PageSize,
+		time: since, stack: e.Stack, tid: e.TID, memory: e.Memory, layout: e.MemoryLayout,
+	})
+	if al := p.allocators[e.Allocator]; al != nil {
+		b.banks = uint16(al.banks[e.Memory].Count)
+	}
+	b.device.live++
+	a.live++
+	b.site = a.site(p, b)
+	p.count(b)
+	if len(p.traces) > 0 {
+		p.meetsTraces(b)
+	}
+	if e.Unsafe != nil {
+		p.inherit(b, e.Unsafe)
+	}
+	if len(b.device.shares) == 0 {
+		p.checkPlaced(e.Time)
+	}
+	if a.OnChange != nil {
+		a.OnChange(Change{Time: e.Time, PID: p.pid, TID: e.TID, Buffer: b.snapshot(), Chips: b.device.opened.Chips})
+	}
+}
+
+func (a *Aggregator) free(p *process, e *Event) {
+	b := p.buffers.get(e.Buffer)
+	if b == nil && p.info.Late {
+		return // it is from before, which is still being read
+	}
+	if b == nil {
+		p.counters.UnmatchedFrees++
+		if !p.has(ReasonLimitReached) { // it may be of one that found no room
+			a.suspect(p, ReasonUnmatchedFree, e.Time)
+		}
+		if a.OnChange != nil {
+			var chips []Chip
+			if d := p.devices[e.Device]; d != nil {
+				chips = d.opened.Chips
+			}
+			a.OnChange(Change{Time: e.Time, PID: p.pid, TID: e.TID, Freed: true, Unknown: true, Chips: chips,
+				Buffer: BufferSnapshot{ID: e.Buffer, Chips: chips}})
+		}
+		return
+	}
+	p.counters.Frees++
+	a.drop(p, b, e, false)
+}
+
+// count counts a buffer on the chips of its device, or as unplaced where these are not known.
+func (p *process) count(b *buffer) {
+	m, requested, reserved := b.memory, b.size, b.reserved()
+	for _, s := range b.device.shares {
+		s.memory[m].add(requested, reserved)
+		s.chip.memory[m].add(requested, reserved)
+	}
+	if len(b.device.shares) == 0 {
+		p.unplaced[m].add(requested, reserved)
+	}
+	b.site.add(b)
+}
+
+// uncount undoes count, before anything changes that the buffer was counted with.
+func (p *process) uncount(b *buffer) {
+	m, requested, reserved := b.memory, b.size, b.reserved()
+	for _, s := range b.device.shares {
+		s.memory[m].sub(requested, reserved)
+		s.chip.memory[m].sub(requested, reserved)
+	}
+	if len(b.device.shares) == 0 {
+		p.unplaced[m].sub(requested, reserved)
+	}
+	b.site.sub(b)
+}
+
+// learnBanks takes in how many banks the buffers of an allocator take some of, of which that was unknown.
+func (a *Aggregator) learnBanks(p *process, e *Event, al *allocator) {
+	for b := range p.buffers.all() {
+		if n := uint16(al.banks[b.memory].Count); b.allocator == e.Allocator && b.banks == 0 && n != 0 {
+			a.learnReserved(p, b, b.perBank, n, e.Time)
+		}
+	}
+}
+
+// learnReserved takes in what a buffer takes of each bank, and how many these are, which was unknown.
+func (a *Aggregator) learnReserved(p *process, b *buffer, perBank uint64, banks uint16, at uint64) {
+	p.uncount(b)
+	b.perBank, b.banks = perBank, banks
+	p.count(b)
+	a.learned(p, b, at)
+}
+
+// learned says that more is known of a live buffer.
+func (a *Aggregator) learned(p *process, b *buffer, at uint64) {
+	if a.OnLearned != nil {
+		a.OnLearned(Change{Time: at, PID: p.pid, TID: b.tid, Buffer: b.snapshot(), Chips: b.device.opened.Chips})
+	}
+}
+
+// drop removes a buffer from the accounts.
+func (a *Aggregator) drop(p *process, b *buffer, e *Event, implicit bool) {
+	b.device.live--
+	p.emptied = p.emptied || b.device.closed && b.device.live == 0
+	a.live--
+	b.countCopy(false)
+	p.unsafe.sub(b)
+	p.uncount(b)
+	if len(b.device.shares) == 0 {
+		a.peaksLack(p, b.memory)
+		if b.site != nil {
+			b.site.PeakAtLeast = true // it counted on one chip only
+		}
+		p.checkPlaced(e.Time)
+	}
+	if implicit {
+		p.counters.ImplicitFrees++
+	}
+	if a.OnChange != nil {
+		a.OnChange(Change{Time: e.Time, PID: p.pid, TID: e.TID, Freed: true, Implicit: implicit,
+			Missed: implicit && (e.Kind == Alloc || e.Kind == AllocatorsScanned), Exit: e.Kind == ProcessExit,
+			Buffer: b.snapshot(), Chips: b.device.opened.Chips})
+	}
+	p.buffers.remove(b.id)
+}
+
+// dropAll removes the buffers that match picks, as freed implicitly by an event
+// of the kind by, and returns their number.
+func (a *Aggregator) dropAll(p *process, by Kind, t uint64, match func(*buffer) bool) int {
+	e := Event{Kind: by, Time: t, PID: p.pid}
+	var ids []uint64
+	for b := range p.buffers.all() {
+		if match(b) {
+			ids = append(ids, b.id)
+		}
+	}
+	// The order must not depend on the index, so that callbacks are reproducible.
+	slices.Sort(ids)
+	for _, id := range ids {
+		a.drop(p, p.buffers.get(id), &e, true)
+	}
+	return len(ids)
+}
