@@ -7,6 +7,7 @@
 package parquet
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"maps"
@@ -136,27 +137,24 @@ func (x *Exporter) restore() {
 			}
 		}
 	}
-	for _, k := range slices.SortedFunc(maps.Keys(before), compareBuffers) {
-		x.release(before[k], s.Time, byUnknown)
+	for _, b := range inOrder(before) {
+		x.release(b, s.Time, byUnknown)
 	}
-	for _, list := range placed {
-		for _, b := range list {
-			x.unplace(b, s.Time)
-		}
+	for _, b := range placedInOrder(placed) {
+		x.unplace(b, s.Time)
 	}
 }
 
-func compareBuffers(x, y bufferKey) int {
-	if x.pid != y.pid {
-		return int(x.pid) - int(y.pid)
-	}
-	switch {
-	case x.id < y.id:
-		return -1
-	case x.id > y.id:
-		return 1
-	}
-	return 0
+// inOrder are the buffers of a map in the order in which they were allocated.
+func inOrder(m map[bufferKey]*Buffer) []*Buffer {
+	return slices.SortedFunc(maps.Values(m), func(x, y *Buffer) int { return cmp.Compare(x.AllocatedSeq, y.AllocatedSeq) })
+}
+
+// placedInOrder is the same of programs' buffers.
+func placedInOrder(m map[placedKey][]*ProgramBuffer) []*ProgramBuffer {
+	list := slices.Concat(slices.Collect(maps.Values(m))...)
+	slices.SortFunc(list, func(x, y *ProgramBuffer) int { return cmp.Compare(x.AllocatedSeq, y.AllocatedSeq) })
+	return list
 }
 
 func sameTime(x, y *int64) bool { return x == nil && y == nil || x != nil && y != nil && *x == *y }
@@ -364,21 +362,19 @@ func (x *Exporter) write(err error) {
 func (x *Exporter) Close(f report.Facts, ok bool) error {
 	r := x.report.Report(f)
 	at := func(s float64) int64 { return r.Began.Add(time.Duration(s * 1e9)).UnixMicro() }
-	for _, k := range slices.SortedFunc(maps.Keys(x.live), compareBuffers) {
+	for _, b := range inOrder(x.live) {
 		if x.inState { // the recording ends within a state, which would have listed the live objects
-			x.release(x.live[k], x.stateAt, byUnknown)
+			x.release(b, x.stateAt, byUnknown)
 			continue
 		}
-		x.write(x.buffers.write(x.live[k].AllocatedAt, x.live[k]))
+		x.write(x.buffers.write(b.AllocatedAt, b))
 	}
-	for _, list := range x.placed {
-		for _, b := range list {
-			if x.inState {
-				x.unplace(b, x.stateAt)
-				continue
-			}
-			x.writeProgram(b)
+	for _, b := range placedInOrder(x.placed) {
+		if x.inState {
+			x.unplace(b, x.stateAt)
+			continue
 		}
+		x.writeProgram(b)
 	}
 	samples, processes, recordings := newTable[Sample](&x.o, "samples"), newTable[Process](&x.o, "processes"), newTable[Recording](&x.o, "recordings")
 	for i := range r.Memories {

@@ -108,6 +108,46 @@ func export(t *testing.T, dir, host string, list []aggregator.Event) *report.Rep
 	return b.Report(facts)
 }
 
+// Equal recordings become equal files.
+func TestExportsAreReproducible(t *testing.T) {
+	other := aggregator.New()
+	for _, e := range events(8) {
+		other.Apply(&e)
+	}
+	state := other.State()
+	for name, events := range map[string][]aggregator.Event{
+		"live at the end": events(7),
+		"a state":         append(events(7), state...),
+		"part of a state": append(events(7), state[:len(state)-1]...),
+	} {
+		t.Run(name, func(t *testing.T) {
+			files := map[string]string{}
+			for i := range 5 {
+				dir := t.TempDir()
+				export(t, dir, "host", events)
+				list, err := filepath.Glob(filepath.Join(dir, "*", "*", "*", "*.parquet"))
+				if err != nil {
+					t.Fatal(err)
+				}
+				for _, file := range list {
+					b, err := os.ReadFile(file)
+					if err != nil {
+						t.Fatal(err)
+					}
+					if file = strings.TrimPrefix(file, dir); files[file] == "" {
+						files[file] = string(b)
+					} else if files[file] != string(b) {
+						t.Fatalf("%s differs the time %d", file, i)
+					}
+				}
+				if len(list) != len(files) || len(list) < 6 {
+					t.Fatalf("%d files, not %d", len(list), len(files))
+				}
+			}
+		})
+	}
+}
+
 // queries are those of the document, by name, over the tables in dir.
 func queries(t *testing.T, dir string) map[string]string {
 	t.Helper()
