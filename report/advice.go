@@ -1,6 +1,7 @@
 package report
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -78,11 +79,7 @@ func (b *Builder) noAdvice(r *Report) string {
 }
 
 func (b *Builder) running() []*process {
-	var list []*process
-	for _, p := range b.started {
-		list = append(list, p)
-	}
-	return list
+	return slices.SortedFunc(maps.Values(b.started), func(x, y *process) int { return cmp.Compare(x.pid, y.pid) })
 }
 
 // advice is what follows from the peaks; of each kind one, for the chip that needs it most.
@@ -97,8 +94,8 @@ func (b *Builder) advice() []Advice {
 		}
 	}
 	var fullest *Advice
-	for chip, p := range b.programs {
-		if l := p.smallestGap; l != nil && (fullest == nil || l.left < *fullest.Left || l.left == *fullest.Left && chip.Number < fullest.Chip) {
+	for _, chip := range slices.SortedFunc(maps.Keys(b.programs), compareChips) {
+		if l := b.programs[chip].smallestGap; l != nil && (fullest == nil || l.left < *fullest.Left) {
 			least := *l
 			fullest = &Advice{About: "circular_buffers", Chip: chip.Number, Private: privateTo(chip), At: b.seconds(l.at), Left: &least.left,
 				Core: &[2]uint16{l.core.X, l.core.Y}, End: &least.end, Lowest: &least.lowest}
@@ -113,10 +110,11 @@ func (b *Builder) advice() []Advice {
 	return list
 }
 
-// sized are the spaces of a memory whose banks are known.
+// sized are the spaces of a memory whose banks are known, by chip.
 func (b *Builder) sized(m aggregator.Memory) []chipSpace {
 	var list []chipSpace
-	for k, s := range b.spaces {
+	for _, k := range slices.SortedFunc(maps.Keys(b.spaces), compareSpaces) {
+		s := b.spaces[k]
 		if n := s.span().banks; k.memory == m && n.Known && n.Count > 0 && n.Bytes > 0 {
 			list = append(list, chipSpace{s, k.chip})
 		}
@@ -138,7 +136,7 @@ func (b *Builder) regionAdvice(about string, m aggregator.Memory) *Advice {
 			return nil
 		}
 		a := b.newAdvice(about, s, s.span().banks)
-		if most == nil || *a.Span > *most.Span || *a.Span == *most.Span && a.Chip < most.Chip {
+		if most == nil || *a.Span > *most.Span {
 			rounding := uint64(l1SmallRoundingFurther)
 			if b.archs[s.chip] == "wormhole_b0" {
 				rounding = l1SmallRounding
@@ -161,7 +159,7 @@ func (b *Builder) dramAdvice() *Advice {
 		}
 		a := b.newAdvice("dram", s, s.peakBanks)
 		left := int64(*a.Configured) - int64(*a.Peak)
-		if a.Left = &left; least == nil || left < *least.Left || left == *least.Left && a.Chip < least.Chip {
+		if a.Left = &left; least == nil || left < *least.Left {
 			least = a
 		}
 	}

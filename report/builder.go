@@ -341,7 +341,9 @@ func (b *Builder) share(of *aggregator.Snapshot) {
 		}
 	}
 	meshes := slices.Collect(maps.Values(b.devices))
-	slices.SortFunc(meshes, func(x, y []aggregator.Chip) int { return cmp.Compare(len(y), len(x)) })
+	slices.SortFunc(meshes, func(x, y []aggregator.Chip) int {
+		return cmp.Or(cmp.Compare(len(y), len(x)), slices.CompareFunc(x, y, compareChips))
+	})
 	for _, chips := range meshes {
 		for m := range aggregator.NumMemories {
 			differs := func(c aggregator.Chip) bool {

@@ -338,6 +338,37 @@ func TestManySites(t *testing.T) {
 	}
 }
 
+// Two reports on the same events are the same, also in the order of what ends at one time.
+func TestReportsAreReproducible(t *testing.T) {
+	var events []aggregator.Event
+	for pid := uint32(1); pid <= 8; pid++ {
+		for _, e := range append(opened(), alloc(2, 1, 100, 100, stack(10)), alloc(3, 2, 300, 100, stack(20))) {
+			e.PID = pid
+			if e.Process != nil {
+				e.Process = &aggregator.Process{Command: "c", Started: 7, Late: true, RanBefore: true}
+			}
+			events = append(events, e)
+		}
+	}
+	first := map[string]string{}
+	for range 5 {
+		r := told(t, events...)
+		for name, write := range map[string]func(io.Writer) error{
+			"text": func(w io.Writer) error { return r.Text(w, Style{}) }, "json": r.JSON, "csv": r.CSV, "chrome": r.Chrome, "profile": r.Profile, "html": r.HTML,
+		} {
+			var b strings.Builder
+			if err := write(&b); err != nil {
+				t.Fatal(err)
+			}
+			if first[name] == "" {
+				first[name] = b.String()
+			} else if b.String() != first[name] {
+				t.Errorf("%s differs from one time to the next", name)
+			}
+		}
+	}
+}
+
 // Of a process that ran before tracing began, what was before is unknown, also once all that it held then has been read.
 func TestLate(t *testing.T) {
 	info := aggregator.Process{Command: "c", Started: 7, Late: true, RanBefore: true}

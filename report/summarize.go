@@ -118,6 +118,10 @@ func compareChips(x, y aggregator.Chip) int {
 	return cmp.Or(cmp.Compare(x.Space, y.Space), cmp.Compare(x.Number, y.Number))
 }
 
+func compareBuffers(x, y bufferKey) int {
+	return cmp.Or(cmp.Compare(x.pid, y.pid), cmp.Compare(x.id, y.id))
+}
+
 func compareSpaces(x, y spaceKey) int {
 	return cmp.Or(compareChips(x.chip, y.chip), cmp.Compare(x.memory, y.memory))
 }
@@ -125,7 +129,7 @@ func compareSpaces(x, y spaceKey) int {
 func (b *Builder) seconds(at uint64) float64 { return float64(max(at, b.first)-b.first) / 1e9 }
 
 func (b *Builder) reportProcesses(r *Report) {
-	all := slices.AppendSeq(slices.Clone(b.ended), maps.Values(b.started))
+	all := append(slices.Clone(b.ended), b.running()...)
 	slices.SortStableFunc(all, func(x, y *process) int { return cmp.Or(cmp.Compare(x.from, y.from), cmp.Compare(x.pid, y.pid)) })
 	for _, p := range all {
 		rp := Process{PID: p.pid, Command: known(p.info.Command), Release: known(p.info.Release), From: b.seconds(p.from),
@@ -191,7 +195,8 @@ func (b *Builder) reportSites(r *Report) {
 		}
 		r.sites = append(r.sites, s)
 	}
-	for _, h := range b.live {
+	for _, k := range slices.SortedFunc(maps.Keys(b.live), compareBuffers) {
+		h := b.live[k]
 		l := left[h.site]
 		if l == nil {
 			l = &sum{}
