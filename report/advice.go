@@ -245,3 +245,13 @@ func (p *programSpace) placed(cb *aggregator.CircularBuffer, n int) {
 	}
 	p.stale = p.stale || n < 0 || e.address >= p.highest.address
 }
+
+func (p *printer) advice(r *Report) {
+	p.heading("Advice")
+	if r.NoAdvice != nil {
+		p.line("  none: %s", printable(*r.NoAdvice))
+	}
+	for i := range r.Advice {
+		p.line("  %s", r.Advice[i].Text())
+	}
+}

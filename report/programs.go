@@ -2,6 +2,7 @@ package report
 
 import (
 	"cmp"
+	"fmt"
 	"slices"
 
 	"tt-memtrace/aggregator"
@@ -87,3 +88,38 @@ func (b *Builder) programsOf(c aggregator.Chip) Programs {
 	})
 	return out
 }
+
+func (p *printer) programs(r *Report) {
+	if len(r.Programs) == 0 {
+		return
+	}
+	p.heading("Circular and dataflow buffers of programs at their peak (sum over programs, which share addresses)%s", r.atLeast())
+	for _, group := range samePrograms(r.Programs) {
+		c := group[0]
+		p.line("  %s: %s at %s", chipNames(group), Size(c.Peak), seconds(c.PeakAt))
+		p.line("%s", p.style.paint(faint, fmt.Sprintf("    %10s  %8s  %s", "BYTES", "PROGRAMS", "OPERATION")))
+		for _, h := range c.Holders[:min(shown, len(c.Holders))] {
+			p.line("    %10s  %8d  %s", Size(h.Bytes), h.Programs, h.Name())
+		}
+	}
+}
+
+func (o *ProgramOperation) Name() string {
+	if o.Operation == nil {
+		return "unknown"
+	}
+	return printable(*o.Operation)
+}
+
+// samePrograms groups the chips on which programs used the same.
+func samePrograms(list []Programs) [][]*Programs {
+	return grouped(list, func(c *Programs) string {
+		key := fmt.Sprint(c.Private == nil, c.Peak, seconds(c.PeakAt))
+		for _, h := range c.Holders {
+			key += fmt.Sprint(h.Name(), h.Bytes, h.Programs)
+		}
+		return key
+	})
+}
+
+func (c *Programs) place() (uint32, *uint32) { return c.Chip, c.Private }

@@ -130,3 +130,70 @@ func orNull(n uint64) *uint64 {
 	}
 	return &n
 }
+
+func (c *RefusedChip) place() (uint32, *uint32) { return c.Chip, nil }
+
+func (p *printer) refusals(r *Report) {
+	if len(r.Refusals) == 0 {
+		return
+	}
+	p.heading("Out of memory and L1 clashes")
+	for i := range r.Refusals[:min(shown, len(r.Refusals))] {
+		f := &r.Refusals[i]
+		p.line("  %s", p.style.paint(red, fmt.Sprintf("at %s, process %d: %s", seconds(f.At), f.PID, f.What())))
+		p.refusal(f, shown)
+	}
+	n := uint64(max(0, len(r.Refusals)-shown))
+	if omitted := r.RefusalsOmitted.Number(); omitted > 0 {
+		p.line("  … %d more, %d of them with --json", n+omitted, n)
+	} else if n > 0 {
+		p.line("  … %d more with --json", n)
+	}
+}
+
+// refusal explains a failed allocation, by so many of its holders.
+func (p *printer) refusal(f *Refusal, holders int) {
+	if f.Where != nil {
+		p.line("    in %s", printable(*f.Where))
+	}
+	p.line("    runtime message: %s", printable(f.Message))
+	if f.Asked != nil {
+		p.line("    requested %s per bank", Size(*f.Asked))
+	}
+	for _, group := range sameRoom(f.Chips) {
+		p.line("    %s, per bank: %s", chipNames(group), group[0].room())
+	}
+	if f.Next != "" {
+		p.line("    next: %s", f.Next)
+	}
+	p.line("    %s", f.Holding())
+	p.sites(f.Holders, holders, holderColumns(p.many))
+}
+
+// What says what happened.
+func (f *Refusal) What() string {
+	if f.Kind == "clash" {
+		return "circular buffers clash with L1 buffers"
+	}
+	return "out of memory in " + f.Memory
+}
+
+// Holding introduces the list of holders.
+func (f *Refusal) Holding() string {
+	if f.End != nil && f.Lowest != nil {
+		return fmt.Sprintf("the circular buffers end at %#x; L1 buffers below that, from %#x on, per chip:", *f.End, *f.Lowest)
+	}
+	return "allocated at that moment, per chip:"
+}
+
+// room says how full the chip's banks were.
+func (c *RefusedChip) room() string {
+	text := Size(c.Allocated) + " allocated"
+	if c.Free != nil {
+		text += fmt.Sprintf(", %s free, largest free block %s", Size(*c.Free), Size(*c.Largest))
+	}
+	return text
+}
+
+// sameRoom groups the chips that were equally full.
+func sameRoom(list []RefusedChip) [][]*RefusedChip { return grouped(list, (*RefusedChip).room) }
