@@ -10,7 +10,6 @@ import (
 	"tt-memtrace/aggregator"
 	"tt-memtrace/tracer/memory"
 	"tt-memtrace/tracer/metal"
-	"tt-memtrace/tracer/proc"
 )
 
 // An allocator that is scanned often has mostly the buffers that it had. So their objects, and the
@@ -65,26 +64,6 @@ func (s *slot) pieces(layout *metal.Layout) []memory.Piece {
 	return list
 }
 
-const nodeBytes = metal.NodeValue + 8
-
-// node is one of the set: where the next one is, and the buffer.
-type node struct{ next, buffer uint64 }
-
-func nodeOf(b []byte) node {
-	return node{binary.LittleEndian.Uint64(b), binary.LittleEndian.Uint64(b[metal.NodeValue:])}
-}
-
-func (n node) bytes() []byte {
-	b := make([]byte, nodeBytes)
-	binary.LittleEndian.PutUint64(b, n.next)
-	binary.LittleEndian.PutUint64(b[metal.NodeValue:], n.buffer)
-	return b
-}
-
-// possible says whether it is one: what malloc notes in memory that was freed is not aligned, or
-// hardly ever.
-func (n node) possible() bool { return n.next%8 == 0 && n.buffer%8 == 0 && n.buffer != 0 }
-
 // errNoSet: the set is not there: the process ended, or runs another program.
 var errNoSet = errors.New("its set of buffers cannot be read")
 
@@ -113,13 +92,13 @@ const (
 
 // follow reads them as often as it takes, until the time for that is over. As long as it is not over for that,
 // it tries to have all of one moment.
-func (r *rescan) follow(in *Inspector, layout *metal.Layout, allocator, set uint64, strictOver, over func() bool) ([]aggregator.LiveBuffer, error) {
+func (r *rescan) follow(set *bufferSet, strictOver, over func() bool) ([]aggregator.LiveBuffer, error) {
 	times := timesFollowed
 	if r.whole {
 		times = timesFollowedWhole
 	}
 	for followed := 0; ; {
-		live, err := r.buffers(in, layout, allocator, set, strictOver)
+		live, err := r.buffers(set, strictOver)
 		switch {
 		case r.followed:
 			followed++
@@ -133,7 +112,7 @@ func (r *rescan) follow(in *Inspector, layout *metal.Layout, allocator, set uint
 		case errors.Is(err, memory.ErrHung), errors.Is(err, memory.ErrInterrupted), errors.Is(err, errNoSet):
 			return nil, err // it would be the same again
 		case over():
-			return nil, fmt.Errorf("reading the buffers of the allocator at %#x: %w: %w", allocator, errChanging, err)
+			return nil, fmt.Errorf("reading the buffers of the allocator at %#x: %w: %w", set.allocator, errChanging, err)
 		}
 	}
 }
@@ -141,9 +120,9 @@ func (r *rescan) follow(in *Inspector, layout *metal.Layout, allocator, set uint
 // buffers reads what an allocator has now. Until the time for that is over, all of it was so at one moment.
 // Then it is what the allocator had in the milliseconds in which it was read: what was there all the
 // time is in it, and what is in it was there at some time of these.
-func (r *rescan) buffers(in *Inspector, layout *metal.Layout, allocator, set uint64, over func() bool) (live []aggregator.LiveBuffer, err error) {
+func (r *rescan) buffers(set *bufferSet, over func() bool) (live []aggregator.LiveBuffer, err error) {
 	if r.pieces == nil || r.added > r.planned/8+16 {
-		r.plan(in, layout)
+		r.plan(set)
 	}
 	was, slots := r.order, len(r.slots)
 	defer func() {
@@ -161,8 +140,8 @@ func (r *rescan) buffers(in *Inspector, layout *metal.Layout, allocator, set uin
 		}
 	}()
 	r.followed, r.unchanged = false, false
-	strict, activity := !over(), watch(in.mem.PID())
-	first, count, err := in.setHead(set)
+	strict, activity := !over(), watch(set.mem.PID())
+	first, count, err := set.head()
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", errNoSet, err)
 	}
@@ -173,18 +152,18 @@ func (r *rescan) buffers(in *Inspector, layout *metal.Layout, allocator, set uin
 	if err := r.pieces.Read(); err != nil {
 		return nil, err
 	}
-	return r.settle(in, layout, allocator, set, first, count, strict, over, activity)
+	return r.settle(set, first, count, strict, over, activity)
 }
 
 // settle follows the set, whose pieces were read, and makes sure of what was read: as many can have gone as
 // came, and a buffer can have been read while it was written. Of a process that did nothing meanwhile it is so.
 // Else all that was the same twice was so at one moment, and each of what was the same twice at some time.
-func (r *rescan) settle(in *Inspector, layout *metal.Layout, allocator, set, first, count uint64, strict bool, over func() bool, activity activity) ([]aggregator.LiveBuffer, error) {
-	was, fields := r.order, fieldsOf(layout)
-	found, after, err := r.walk(in, set, first, count)
+func (r *rescan) settle(set *bufferSet, first, count uint64, strict bool, over func() bool, activity activity) ([]aggregator.LiveBuffer, error) {
+	was := r.order
+	found, after, err := r.walk(set, first, count)
 	if len(was) == 0 && (errors.Is(err, errMoved) || err == nil && (found < min(count, after) || found > max(count, after))) {
 		// One by one it takes too long. Those that were met are read at once from now on.
-		if err := r.add(in, layout); err != nil {
+		if err := r.add(set); err != nil {
 			return nil, err
 		}
 		return nil, fmt.Errorf("%w: it had %d elements, and %d were found at first", errMixed, count, len(r.order))
@@ -205,32 +184,32 @@ func (r *rescan) settle(in *Inspector, layout *metal.Layout, allocator, set, fir
 		if strict || found > max(count, after)+missing {
 			return nil, fmt.Errorf("%w: it had %d elements, then %d, and %d were found", errMoved, count, after, found)
 		}
-		r.keep(was, &fields, allocator)
+		r.keep(set, was)
 		kept = true
 		if n := uint64(len(r.order)); n+missing < min(count, after) {
 			return nil, fmt.Errorf("%w: it had %d elements, then %d, and %d were found", errMoved, count, after, n)
 		}
 	}
 	if !strict && !kept {
-		r.keep(was, &fields, allocator) // as many can have been missed as came
+		r.keep(set, was) // as many can have been missed as came
 	}
-	if err := r.add(in, layout); err != nil {
+	if err := r.add(set); err != nil {
 		return nil, err
 	}
 	r.followed = true
-	readings := r.readings(&fields, allocator)
+	readings := r.readings(set)
 	switch {
 	case !strict:
-		err = r.confirm(in, &fields, allocator, readings)
+		err = r.confirm(set, readings)
 	case len(readings) < manyBuffers || !activity.rested():
-		if err = r.same(in, &fields, allocator, set, first, count, readings); errors.Is(err, errMixed) && over() {
+		if err = r.same(set, first, count, readings); errors.Is(err, errMixed) && over() {
 			strict, err = false, nil
-			r.keep(was, &fields, allocator)
-			readings = r.agreed(&fields, allocator, readings)
+			r.keep(set, was)
+			readings = r.agreed(set, readings)
 		}
 	}
 	if err != nil {
-		r.keep(was, &fields, allocator) // else the next reading would not know those that this one passed by
+		r.keep(set, was) // else the next reading would not know those that this one passed by
 		return nil, err
 	}
 	if !strict {
@@ -247,43 +226,18 @@ func (r *rescan) settle(in *Inspector, layout *metal.Layout, allocator, set, fir
 	return live, nil
 }
 
-// activity is what a process had of processors when it began to be read, where the host kernel can tell.
-type activity struct {
-	pid uint32
-	had time.Duration
-	// fine: what it does shows.
-	fine bool
-}
-
-func watch(pid uint32) activity {
-	had, ok := proc.ProcessorTime(pid)
-	return activity{pid, had, ok && proc.FineClock()}
-}
-
-// ran says that the process did something since then, and not that it did nothing.
-func (a activity) ran() bool {
-	had, ok := proc.ProcessorTime(a.pid)
-	return a.fine && ok && had != a.had
-}
-
-// rested says that the process did nothing since then, and not that it did something.
-func (a activity) rested() bool {
-	had, ok := proc.ProcessorTime(a.pid)
-	return a.fine && ok && had == a.had && !proc.Running(a.pid) && !a.ran()
-}
-
 // same reads all once more, and fails unless that is as it was.
-func (r *rescan) same(in *Inspector, fields *bufferFields, allocator, set, first, count uint64, readings []reading) error {
+func (r *rescan) same(set *bufferSet, first, count uint64, readings []reading) error {
 	same, err := r.pieces.Reread()
 	if err != nil {
 		return err
 	}
-	again, number, err := in.setHead(set)
+	again, number, err := set.head()
 	if err != nil {
 		return err
 	}
 	// What lies between the pieces, and slots that are not in the set any more, may change.
-	if again != first || number != count || !same && !slices.Equal(readings, r.readings(fields, allocator)) {
+	if again != first || number != count || !same && !slices.Equal(readings, r.readings(set)) {
 		return errMixed
 	}
 	return nil
@@ -291,8 +245,8 @@ func (r *rescan) same(in *Inspector, fields *bufferFields, allocator, set, first
 
 // agreed are the readings of a set that was read once more and had changed: those buffers are left out that
 // changed meanwhile, as in confirm. Slots that were kept since are as they were shown last, or left out.
-func (r *rescan) agreed(fields *bufferFields, allocator uint64, readings []reading) []reading {
-	again := r.readings(fields, allocator)
+func (r *rescan) agreed(set *bufferSet, readings []reading) []reading {
+	again := r.readings(set)
 	for k := range again {
 		n, known := &again[k], r.slots[r.order[k]].was
 		if k < len(readings) {
@@ -308,7 +262,7 @@ func (r *rescan) agreed(fields *bufferFields, allocator uint64, readings []readi
 // confirm reads the buffers again that are not as they were shown last, or whose node was not in the set when
 // the buffer was read, and leaves out those that changed meanwhile: they are gone, and what their memory is part of
 // by now may be written in part.
-func (r *rescan) confirm(in *Inspector, fields *bufferFields, allocator uint64, readings []reading) error {
+func (r *rescan) confirm(set *bufferSet, readings []reading) error {
 	var doubtful []int
 	var nodes, windows []uint64
 	for k, i := range r.order {
@@ -317,17 +271,17 @@ func (r *rescan) confirm(in *Inspector, fields *bufferFields, allocator uint64, 
 		}
 	}
 	// Nodes first: one that has the buffer between two readings of its fields shows that it was live then.
-	words, err := in.mem.ReadEach(nodes, 0, nodeBytes)
+	words, err := set.mem.ReadEach(nodes, 0, nodeBytes)
 	if err != nil {
 		return fmt.Errorf("%w: %w", errMixed, err)
 	}
-	again, err := in.mem.ReadEach(windows, 0, metal.WindowSize)
+	again, err := set.mem.ReadEach(windows, 0, metal.WindowSize)
 	if err != nil {
 		return fmt.Errorf("%w: %w", errMixed, err)
 	}
 	for n, k := range doubtful {
 		node, id := nodeOf(words[n*nodeBytes:]), readings[k].live.Buffer
-		live, _ := fields.buffer(again[n*metal.WindowSize:(n+1)*metal.WindowSize], id, allocator)
+		live, _ := set.buffer(again[n*metal.WindowSize:(n+1)*metal.WindowSize], id)
 		if !node.possible() || node.buffer != id || live != readings[k].live {
 			readings[k].live = aggregator.LiveBuffer{}
 		}
@@ -342,24 +296,24 @@ type reading struct {
 }
 
 // readings are those of the slots in the set, as they were read last.
-func (r *rescan) readings(fields *bufferFields, allocator uint64) []reading {
+func (r *rescan) readings(set *bufferSet) []reading {
 	list := make([]reading, len(r.order))
 	for k, i := range r.order {
 		s := &r.slots[i]
 		list[k].node = nodeOf(r.pieces.Bytes(s.piece))
-		list[k].live, _ = fields.buffer(r.pieces.Bytes(s.piece + 1)[:metal.WindowSize], s.buffer, allocator)
+		list[k].live, _ = set.buffer(r.pieces.Bytes(s.piece + 1)[:metal.WindowSize], s.buffer)
 	}
 	return list
 }
 
 // keep adds slots that were in the set, were not met, and were live when they were read.
-func (r *rescan) keep(was []int, fields *bufferFields, allocator uint64) {
+func (r *rescan) keep(set *bufferSet, was []int) {
 	for _, i := range was {
 		s := &r.slots[i]
 		if s.seen == r.scans || nodeOf(r.pieces.Bytes(s.piece)).buffer != s.buffer {
 			continue
 		}
-		if _, ok := fields.buffer(r.pieces.Bytes(s.piece + 1)[:metal.WindowSize], s.buffer, allocator); ok {
+		if _, ok := set.buffer(r.pieces.Bytes(s.piece + 1)[:metal.WindowSize], s.buffer); ok {
 			s.seen, s.place = r.scans, len(r.order)
 			r.order = append(r.order, i)
 		}
@@ -398,11 +352,11 @@ func (r *rescan) dropReplaced(readings []reading) {
 // walk follows the set, of which the pieces were read. New slots have no window yet.
 // It returns how many elements were found, and how many the set had at the end. Where it fails, the order stays,
 // or has those that were met if there was none.
-func (r *rescan) walk(in *Inspector, set, first, count uint64) (found, after uint64, err error) {
+func (r *rescan) walk(set *bufferSet, first, count uint64) (found, after uint64, err error) {
 	r.scans++
-	w := &walk{rescan: r, in: in, set: set, order: make([]int, 0, count), fresh: map[uint64]node{}, pages: in.pages()}
+	w := &walk{rescan: r, set: set, order: make([]int, 0, count), fresh: map[uint64]node{}, pages: set.pages()}
 	if len(r.byNode) == 0 {
-		w.ahead = in.nodesAhead(set, int(count))
+		w.ahead = set.nodesAhead(int(count))
 	}
 	failed := w.along(first, int(count+count/16+64))
 	if failed == nil || len(r.order) == 0 {
@@ -414,186 +368,17 @@ func (r *rescan) walk(in *Inspector, set, first, count uint64) (found, after uin
 	if failed != nil {
 		return 0, 0, failed
 	}
-	_, after, err = in.setHead(set)
+	_, after, err = set.head()
 	return uint64(len(r.order)), after, err
 }
 
-// along goes from node to node until the last, or fails where that are too many.
-func (w *walk) along(at uint64, most int) error {
-	for repairs := 0; at != 0; {
-		if n, ok := w.visit(at); ok {
-			at = n.next
-		} else if at, ok = w.before(at); !ok || repairs > most {
-			return errMoved
-		} else {
-			repairs++
-		}
-		if len(w.order) > most {
-			return errMoved
-		}
-	}
-	return nil
-}
-
-// walk is one way along the set.
-type walk struct {
-	*rescan
-	in    *Inspector
-	set   uint64
-	order []int
-	// fresh are nodes that were read again, ahead those that were read at once, and pages the others that were not known.
-	fresh, ahead map[uint64]node
-	pages        *memory.Pages
-	// next is the place in the last order that is expected next.
-	next int
-}
-
-// fewNodes are quicker read one by one.
-const fewNodes = 32
-
-// nodesAhead reads most of a set's nodes with few requests, those that its buckets lead to and then those that follow them: to go from
-// one to the next takes a request for each page, and memory for it.
-func (in *Inspector) nodesAhead(set uint64, count int) map[uint64]node {
-	if count < fewNodes {
-		return nil
-	}
-	var head [metal.SetBucketCount + 8]byte
-	if in.mem.ReadAt(head[:], set+metal.SetBuckets) != nil {
-		return nil
-	}
-	buckets := binary.LittleEndian.Uint64(head[metal.SetBucketCount:])
-	if buckets > 2*maxLiveBuffers {
-		return nil
-	}
-	b := make([]byte, 8*buckets)
-	if in.mem.ReadAt(b, binary.LittleEndian.Uint64(head[:])) != nil {
-		return nil
-	}
-	nodes := map[uint64]node{}
-	var next []uint64
-	add := func(at uint64) {
-		if _, known := nodes[at]; !known && at != 0 && at%8 == 0 && at != set+metal.SetFirst && len(nodes) < count {
-			nodes[at] = node{}
-			next = append(next, at)
-		}
-	}
-	for ; len(b) > 0; b = b[8:] {
-		add(binary.LittleEndian.Uint64(b))
-	}
-	for len(next) >= fewNodes {
-		these := next
-		next = nil
-		read, err := in.mem.ReadEach(these, 0, nodeBytes)
-		if err != nil {
-			next = these
-			break
-		}
-		for i, at := range these {
-			n := nodeOf(read[nodeBytes*i:])
-			nodes[at] = n
-			add(n.next)
-		}
-	}
-	for _, at := range next {
-		delete(nodes, at)
-	}
-	return nodes
-}
-
-// visit goes on to the node at an address. It is not ok where that cannot be one, or can have
-// been another one when the node before it was read.
-func (w *walk) visit(at uint64) (n node, ok bool) {
-	i, known := 0, false
-	if w.next < len(w.rescan.order) && w.slots[w.rescan.order[w.next]].node == at {
-		i, known = w.rescan.order[w.next], true
-	} else if i, known = w.byNode[at]; known {
-		w.next = w.slots[i].place
-	}
-	if known {
-		w.next++
-	}
-	n, again := w.fresh[at]
-	first, read := w.ahead[at]
-	switch {
-	case again:
-	case read:
-		n = first
-	case known:
-		n = nodeOf(w.pieces.Bytes(w.slots[i].piece))
-	default:
-		var word [nodeBytes]byte
-		if w.pages.ReadAt(word[:], at) != nil {
-			return n, false
-		}
-		n = nodeOf(word[:])
-	}
-	if !n.possible() {
-		return n, false
-	}
-	if known && n.buffer != w.slots[i].buffer {
-		if !again {
-			return n, false
-		}
-		known = false
-	}
-	if !known {
-		i = len(w.slots)
-		w.slots = append(w.slots, slot{node: at, buffer: n.buffer})
-	} else if w.slots[i].seen == w.scans {
-		return n, false // a circle
-	}
-	w.slots[i].seen, w.slots[i].next = w.scans, n.next
-	w.order = append(w.order, i)
-	return n, true
-}
-
-// before goes back to the last node that is in the set still, and returns which one follows it now.
-func (w *walk) before(bad uint64) (at uint64, ok bool) {
-	if i, known := w.byNode[bad]; known && w.slots[i].seen == w.scans && len(w.order) > 0 {
-		// A circle: the last one has come to lie before this one, after that was read.
-		s := &w.slots[w.order[len(w.order)-1]]
-		bad, s.seen, w.order = s.node, 0, w.order[:len(w.order)-1]
-	}
-	for len(w.order) > 0 {
-		s := &w.slots[w.order[len(w.order)-1]]
-		if n, ok := w.again(s.node); ok && n.buffer == s.buffer {
-			if n.next != bad {
-				return n.next, true
-			}
-			if _, ok := w.again(bad); ok {
-				return bad, true
-			}
-		}
-		bad, s.seen, w.order = s.node, 0, w.order[:len(w.order)-1]
-	}
-	first, _, err := w.in.setHead(w.set)
-	if err == nil && first == bad {
-		_, ok := w.again(bad)
-		return bad, ok
-	}
-	return first, err == nil
-}
-
-// again reads a node anew.
-func (w *walk) again(at uint64) (n node, ok bool) {
-	var word [nodeBytes]byte
-	if w.in.mem.ReadAt(word[:], at) != nil {
-		return n, false
-	}
-	n = nodeOf(word[:])
-	if ok = n.possible(); ok {
-		w.fresh[at] = n
-	}
-	return n, ok
-}
-
 // add reads the windows of new slots, and has them read from now on.
-func (r *rescan) add(in *Inspector, layout *metal.Layout) error {
+func (r *rescan) add(set *bufferSet) error {
 	var added []int
 	for _, i := range r.order {
 		s := &r.slots[i]
 		// Another buffer, at its address, can have its fields elsewhere.
-		if s.window == 0 || layout.Indirect && binary.LittleEndian.Uint64(r.pieces.Bytes(s.piece+2)) != s.window {
+		if s.window == 0 || set.layout.Indirect && binary.LittleEndian.Uint64(r.pieces.Bytes(s.piece+2)) != s.window {
 			added = append(added, i)
 		}
 	}
@@ -603,7 +388,7 @@ func (r *rescan) add(in *Inspector, layout *metal.Layout) error {
 		for k, i := range some {
 			buffers[k] = r.slots[i].buffer
 		}
-		at, windows, err := in.windows(layout, buffers)
+		at, windows, err := set.windows(set.layout, buffers)
 		if err != nil { // a node that is none any more has anything for a pointer
 			return fmt.Errorf("%w: %w", errMoved, err)
 		}
@@ -611,10 +396,10 @@ func (r *rescan) add(in *Inspector, layout *metal.Layout) error {
 			s := &r.slots[i]
 			s.window = at[k]
 			read := [][]byte{node{s.next, s.buffer}.bytes(), windows[k*metal.WindowSize : (k+1)*metal.WindowSize]}
-			if layout.Indirect {
+			if set.layout.Indirect {
 				read = append(read, binary.LittleEndian.AppendUint64(nil, s.window))
 			}
-			s.piece = r.pieces.Add(s.pieces(layout), read)
+			s.piece = r.pieces.Add(s.pieces(set.layout), read)
 			r.byNode[s.node] = i
 		}
 	}
@@ -622,7 +407,7 @@ func (r *rescan) add(in *Inspector, layout *metal.Layout) error {
 }
 
 // plan puts the pieces of the slots that are in the set in order, and forgets the others.
-func (r *rescan) plan(in *Inspector, layout *metal.Layout) {
+func (r *rescan) plan(set *bufferSet) {
 	slots := make([]slot, 0, len(r.order))
 	for _, i := range r.order {
 		slots = append(slots, r.slots[i])
@@ -632,9 +417,9 @@ func (r *rescan) plan(in *Inspector, layout *metal.Layout) {
 	for i := range slots {
 		s := &slots[i]
 		s.piece, s.place = len(pieces), i
-		pieces = append(pieces, s.pieces(layout)...)
+		pieces = append(pieces, s.pieces(set.layout)...)
 		r.byNode[s.node] = i
 		r.order = append(r.order, i)
 	}
-	r.pieces = memory.NewPieces(in.mem, pieces)
+	r.pieces = memory.NewPieces(set.mem, pieces)
 }

@@ -20,7 +20,7 @@ type chain struct {
 	t *testing.T
 	b []byte
 	r rescan
-	*Inspector
+	*bufferSet
 }
 
 const chainNodes = 40
@@ -31,7 +31,8 @@ func newChain(t *testing.T) *chain {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { unix.Munmap(b) })
-	c := &chain{t: t, b: b, Inspector: &Inspector{mem: memory.Direct(uint32(os.Getpid()))}}
+	c := &chain{t: t, b: b}
+	c.bufferSet = (&Inspector{mem: memory.Direct(uint32(os.Getpid()))}).bufferSet(chainLayout, c.address(0), c.address(0))
 	list := make([]int, chainNodes)
 	for i := range list {
 		list[i] = i + 1
@@ -41,7 +42,7 @@ func newChain(t *testing.T) *chain {
 	for range 2 { // the second time all are known
 		c.read()
 		c.walk()
-		if err := c.r.add(c.Inspector, &metal.Layout{}); err != nil {
+		if err := c.r.add(c.bufferSet); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -78,7 +79,7 @@ func (c *chain) link(nodes ...int) {
 // read reads what was known.
 func (c *chain) read() {
 	if c.r.pieces == nil || c.r.added > 0 {
-		c.r.plan(c.Inspector, &metal.Layout{})
+		c.r.plan(c.bufferSet)
 	}
 	if err := c.r.pieces.Read(); err != nil {
 		c.t.Fatal(err)
@@ -87,11 +88,11 @@ func (c *chain) read() {
 
 // walk gives the numbers of the buffers that are found.
 func (c *chain) walk() (buffers []int) {
-	first, count, err := c.setHead(c.address(0))
+	first, count, err := c.head()
 	if err != nil {
 		c.t.Fatal(err)
 	}
-	if _, _, err := c.r.walk(c.Inspector, c.address(0), first, count); err != nil {
+	if _, _, err := c.r.walk(c.bufferSet, first, count); err != nil {
 		c.t.Fatal(err)
 	}
 	for _, i := range c.r.order {
@@ -202,7 +203,7 @@ func TestBufferReadWhileItIsWritten(t *testing.T) {
 				c := newChain(t)
 				over := false
 				settle := func(strict bool) ([]aggregator.LiveBuffer, error) {
-					return c.r.settle(c.Inspector, chainLayout, c.address(0), c.address(0), c.address(1), chainNodes, strict, func() bool { return over }, activity{})
+					return c.r.settle(c.bufferSet, c.address(1), chainNodes, strict, func() bool { return over }, activity{})
 				}
 				for _, n := range all {
 					c.write(n, uint64(n))
@@ -243,7 +244,7 @@ func TestBufferReadWhileItIsWritten(t *testing.T) {
 // What cannot be followed once is not forgotten: the next reading has all at once that was met.
 func TestWhatWasMetIsKept(t *testing.T) {
 	read := func(c *chain) ([]aggregator.LiveBuffer, error) {
-		return c.r.buffers(c.Inspector, chainLayout, c.address(0), c.address(0), func() bool { return false })
+		return c.r.buffers(c.bufferSet, func() bool { return false })
 	}
 	whole := func(t *testing.T) *chain {
 		c := newChain(t)
@@ -290,7 +291,7 @@ func TestNewBufferThatIsNotFound(t *testing.T) {
 			c.write(n, uint64(n))
 		}
 		read := func() ([]aggregator.LiveBuffer, error) {
-			return c.r.buffers(c.Inspector, chainLayout, c.address(0), c.address(0), func() bool { return true })
+			return c.r.buffers(c.bufferSet, func() bool { return true })
 		}
 		if live, err := read(); len(live) != chainNodes || err != nil {
 			t.Fatal(len(live), err)
@@ -320,7 +321,7 @@ func TestPassedByInAReadingThatIsMadeAgain(t *testing.T) {
 	c.passBy(passed, other)
 	settle := func(strict bool) ([]aggregator.LiveBuffer, error) {
 		c.read()
-		return c.r.settle(c.Inspector, chainLayout, c.address(0), c.address(0), c.address(1), chainNodes, strict, func() bool { return !strict }, activity{})
+		return c.r.settle(c.bufferSet, c.address(1), chainNodes, strict, func() bool { return !strict }, activity{})
 	}
 	binary.LittleEndian.PutUint64(c.b[metal.SetCount:], chainNodes+1) // one came meanwhile
 	if live, err := settle(true); !errors.Is(err, errMixed) {
@@ -356,7 +357,7 @@ func TestBusySetIsFollowedMoreThanOnce(t *testing.T) {
 		r := &rescan{whole: c.whole}
 		follow := func() (times int) {
 			before := r.scans
-			live, err := r.follow(set.Inspector, chainLayout, set.address(0), set.address(0), func() bool { return !c.strict }, func() bool { return false })
+			live, err := r.follow(set.bufferSet, func() bool { return !c.strict }, func() bool { return false })
 			if len(live) != chainNodes || err != nil {
 				t.Errorf("%s: %d buffers, %v", c.name, len(live), err)
 			}
@@ -378,7 +379,7 @@ func TestNewBufferThatIsPassedByOnce(t *testing.T) {
 	c.passBy(passed, other)
 	readings := 0
 	r := &rescan{}
-	live, err := r.follow(c.Inspector, chainLayout, c.address(0), c.address(0), func() bool {
+	live, err := r.follow(c.bufferSet, func() bool {
 		if readings++; readings == 2 {
 			c.link(upTo(chainNodes)...)
 		}
@@ -397,7 +398,7 @@ func TestEmptySetIsReadOnce(t *testing.T) {
 		for _, nodes := range []int{3, 0, 0, 5} {
 			c.link(upTo(nodes)...)
 			times := 0
-			live, err := c.r.follow(c.Inspector, chainLayout, c.address(0), c.address(0), func() bool {
+			live, err := c.r.follow(c.bufferSet, func() bool {
 				times++
 				return true
 			}, func() bool { return false })
@@ -412,7 +413,7 @@ func TestEmptySetIsReadOnce(t *testing.T) {
 func TestBuffersOfAProcessThatEnded(t *testing.T) {
 	const nobody = 1 << 22 // above the greatest PID
 	in := &Inspector{mem: memory.Direct(nobody)}
-	_, err := (&rescan{}).follow(in, chainLayout, 4096, 4096, func() bool { return false }, func() bool {
+	_, err := (&rescan{}).follow(in.bufferSet(chainLayout, 4096, 4096), func() bool { return false }, func() bool {
 		t.Error("it is asked again")
 		return true
 	})
@@ -451,7 +452,7 @@ func TestNodesAhead(t *testing.T) {
 		"what cannot be read":    {append(slices.Clone(every), 8), 0},
 	} {
 		put(test.buckets...)
-		nodes := c.nodesAhead(c.address(0), chainNodes)
+		nodes := c.nodesAhead(chainNodes)
 		if len(nodes) != test.nodes {
 			t.Errorf("%s: %d nodes, want %d", name, len(nodes), test.nodes)
 		}
@@ -461,11 +462,11 @@ func TestNodesAhead(t *testing.T) {
 			}
 		}
 	}
-	if nodes := c.nodesAhead(c.address(0), fewNodes-1); nodes != nil {
+	if nodes := c.nodesAhead(fewNodes - 1); nodes != nil {
 		t.Errorf("of a few: %d", len(nodes))
 	}
 	binary.LittleEndian.PutUint64(c.b[metal.SetBucketCount:], 1<<60)
-	if nodes := c.nodesAhead(c.address(0), chainNodes); nodes != nil {
+	if nodes := c.nodesAhead(chainNodes); nodes != nil {
 		t.Errorf("of too many buckets: %d", len(nodes))
 	}
 	c.r = rescan{}

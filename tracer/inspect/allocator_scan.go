@@ -234,19 +234,7 @@ func (in *Inspector) liveBuffers(layout *metal.Layout, allocator, set uint64) ([
 			in.last[allocator] = r
 		}
 	}
-	return r.follow(in, layout, allocator, allocator+set, in.limit(strictTime).Over, in.limit(time.Second).Over)
-}
-
-// setHead is the first node of a std::unordered_set and how many elements it has.
-func (in *Inspector) setHead(set uint64) (first, count uint64, err error) {
-	var head [metal.SetCount - metal.SetFirst + 8]byte
-	if err := in.mem.ReadAt(head[:], set+metal.SetFirst); err != nil {
-		return 0, 0, err
-	}
-	if count = binary.LittleEndian.Uint64(head[metal.SetCount-metal.SetFirst:]); count > maxLiveBuffers {
-		return 0, 0, fmt.Errorf("a set at %#x claims %d elements", set, count)
-	}
-	return binary.LittleEndian.Uint64(head[:]), count, nil
+	return r.follow(in.bufferSet(layout, allocator, allocator+set), in.limit(strictTime).Over, in.limit(time.Second).Over)
 }
 
 // windows reads the part of Buffer objects that has their fields, one behind the other, and
