@@ -166,16 +166,12 @@ func TestWordsOfTheGlossary(t *testing.T) {
 	}
 }
 
-// Tests that CONTRIBUTING.md names exist.
+// Tests that the documentation names exist.
 func TestDocumentedTestsExist(t *testing.T) {
 	const root = "../../"
-	b, err := os.ReadFile(root + "CONTRIBUTING.md")
-	if err != nil {
-		t.Fatal(err)
-	}
 	declared := regexp.MustCompile(`(?m)^func (Test\w+)\(`)
 	tests := map[string]bool{}
-	err = filepath.WalkDir(root, func(path string, _ fs.DirEntry, err error) error {
+	err := filepath.WalkDir(root, func(path string, _ fs.DirEntry, err error) error {
 		if err != nil || !strings.HasSuffix(path, "_test.go") {
 			return err
 		}
@@ -188,9 +184,15 @@ func TestDocumentedTestsExist(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, m := range regexp.MustCompile("`(Test\\w+)`").FindAllStringSubmatch(string(b), -1) {
-		if !tests[m[1]] {
-			t.Errorf("CONTRIBUTING.md names %s, which is not there", m[1])
+	for _, file := range documents(t) {
+		b, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range regexp.MustCompile("`(Test\\w+)`").FindAllStringSubmatch(string(b), -1) {
+			if !tests[m[1]] {
+				t.Errorf("%s names %s, which is not there", file, m[1])
+			}
 		}
 	}
 }

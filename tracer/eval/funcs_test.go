@@ -69,11 +69,7 @@ func compareFunctions(t *testing.T, runner, lib string) {
 		t.Fatalf("running functions: %v\n%s", err, stderr.String())
 	}
 
-	img, err := OpenImage(lib, 0x7f12_3400_0000)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer img.Close()
+	img := openImage(t, lib)
 	rd := bytes.NewReader(out)
 	failures := 0
 	for _, x := range inputs {

@@ -6,7 +6,6 @@ import (
 	"encoding/binary"
 	"fmt"
 	"io"
-	"os"
 	"slices"
 
 	"tt-memtrace/elffile"
@@ -18,7 +17,6 @@ import (
 // only ever read from.
 type Image struct {
 	base    uint64
-	closer  io.Closer
 	progs   []*elf.Prog
 	relocs  []reloc  // by offset
 	missing []string // symbols, and relocations that only a process can do
@@ -33,23 +31,8 @@ type reloc struct {
 	order, missing uint32
 }
 
-// OpenImage opens the ELF file at path. The base is where its address zero lies:
+// NewImage reads an ELF file, which stays the caller's, and has to stay open. The base is where its address zero lies:
 // the start of a mapping minus the segment's address, rounded down to a page.
-func OpenImage(path string, base uint64) (*Image, error) {
-	f, err := os.Open(path)
-	if err != nil {
-		return nil, fmt.Errorf("opening image: %w", err)
-	}
-	img, err := NewImage(f, base)
-	if err != nil {
-		f.Close()
-		return nil, fmt.Errorf("opening image %s: %w", path, err)
-	}
-	img.closer = f
-	return img, nil
-}
-
-// NewImage is OpenImage for a file that is open already and stays the caller's.
 func NewImage(r io.ReaderAt, base uint64) (*Image, error) {
 	f, err := elf.NewFile(r)
 	if err != nil {
@@ -206,21 +189,13 @@ func (img *Image) addRelr(s *elf.Section) error {
 // Of is the image of a file with the same contents.
 func (img *Image) Of(f *elf.File) *Image {
 	same := *img
-	same.progs, same.closer = nil, nil
+	same.progs = nil
 	for _, p := range f.Progs {
 		if p.Type == elf.PT_LOAD {
 			same.progs = append(same.progs, p)
 		}
 	}
 	return &same
-}
-
-// Close closes the file that OpenImage opened.
-func (img *Image) Close() error {
-	if img.closer == nil {
-		return nil
-	}
-	return img.closer.Close()
 }
 
 // Contains says whether addr lies in one of the segments.

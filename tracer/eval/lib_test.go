@@ -26,11 +26,15 @@ func openLib(t *testing.T) *eval.Image {
 	if path == "" {
 		t.Skipf("%s is not set", libEnv)
 	}
-	img, err := eval.OpenImage(path, 0x7f00_0000_0000)
+	f, err := os.Open(path)
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { img.Close() })
+	t.Cleanup(func() { f.Close() })
+	img, err := eval.NewImage(f, 0x7f00_0000_0000)
+	if err != nil {
+		t.Fatal(err)
+	}
 	return img
 }
 

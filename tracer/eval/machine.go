@@ -145,26 +145,6 @@ func WithStepLimit(n int) Option {
 	return func(m *Machine) { m.maxSteps = n }
 }
 
-// WithObserver calls f with each load from the Memory; not of code fetches, nor
-// of loads that the overlay serves.
-func WithObserver(f func(addr uint64, size int)) Option {
-	return func(m *Machine) { m.observer = f }
-}
-
-// WithReadOnly makes a store anywhere but to the Machine's own stack and heap an
-// error instead of keeping it in the overlay.
-func WithReadOnly() Option {
-	return func(m *Machine) { m.readOnly = true }
-}
-
-// WithBase moves the window of 64 MiB in which the Machine's own stack, heap and
-// thread-local memory appear to the code. It hides whatever the Memory holds
-// there; the default, 0x6a00_0000_0000, is far from where Linux maps anything by
-// itself. The base must be a multiple of 4096 below 2^47.
-func WithBase(base uint64) Option {
-	return func(m *Machine) { m.base = base }
-}
-
 // New returns a Machine over mem, from which both code and data are read.
 func New(mem Memory, opts ...Option) *Machine {
 	m := &Machine{

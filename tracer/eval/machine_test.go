@@ -62,8 +62,7 @@ func TestFaults(t *testing.T) {
 		{"far address", []byte{0x65, 0x48, 0x8b, 0x07}, 0, ErrUnsupported, nil},
 		{"undefined flag", []byte{0x6b, 0xc0, 0x03, 0x74, 0x00}, 3, ErrUnsupported, nil},
 		{"lock on a register", []byte{0xf0, 0x01, 0xc0}, 0, ErrUnsupported, nil},
-		{"read only", []byte{0x48, 0x89, 0x07}, 0, ErrMemory, []Option{WithReadOnly()}},
-		{"unbalanced return", []byte{0x58, 0x50, 0x50, 0xc3}, 0x2a00_0000, ErrMemory, []Option{WithBase(testCode + 0x2700_0000)}},
+		{"unbalanced return", []byte{0x58, 0x50, 0x50, 0xc3}, 0x2a00_0000, ErrMemory, []Option{func(m *Machine) { m.base = testCode + 0x2700_0000 }}},
 		{"hook", []byte{0x90, 0xe8, 0xfa, 0x0f, 0x00, 0x00}, 1, hookErr,
 			[]Option{WithHooks(map[uint64]Hook{testCode + 0x1000: func(*Machine) error { return hookErr }})}},
 		{"throw", []byte{0xe9, 0xfb, 0x0f, 0x00, 0x00}, 0, ErrThrow,
@@ -148,7 +147,7 @@ func TestOverlayMixesWithMemory(t *testing.T) {
 	}
 }
 
-func TestObserver(t *testing.T) {
+func TestLoads(t *testing.T) {
 	type load struct {
 		addr uint64
 		size int
@@ -156,8 +155,13 @@ func TestObserver(t *testing.T) {
 	var loads []load
 	// mov 8(%rdi),%eax; push %rax; pop %rcx; vmovdqu (%rdi),%ymm0; mov %eax,(%rdi); mov (%rdi),%eax; ret
 	text := []byte{0x8b, 0x47, 0x08, 0x50, 0x59, 0xc5, 0xfe, 0x6f, 0x07, 0x89, 0x07, 0x8b, 0x07, 0xc3}
-	m := New(flat{testCode: text, testData: make([]byte, 64)},
-		WithObserver(func(addr uint64, size int) { loads = append(loads, load{addr, size}) }))
+	memory := flat{testCode: text, testData: make([]byte, 64)}
+	m := New(MemoryFunc(func(p []byte, addr uint64) error {
+		if addr >= testData {
+			loads = append(loads, load{addr, len(p)})
+		}
+		return memory.ReadAt(p, addr)
+	}))
 	if _, err := m.Call(testCode, testData); err != nil {
 		t.Fatal(err)
 	}

@@ -56,13 +56,11 @@ type page = [pageSize]byte
 
 // overlay keeps everything the evaluated code writes.
 type overlay struct {
-	mem      Memory
-	observer func(addr uint64, size int)
-	base     uint64
-	readOnly bool
-	heap     uint64 // bytes allocated
-	code     *Code
-	lines    map[uint64]*line
+	mem   Memory
+	base  uint64
+	heap  uint64 // bytes allocated
+	code  *Code
+	lines map[uint64]*line
 	// marked has a bit for the lines of each number, but for its higher bits, of which there are any: most of what is read was not written.
 	marked [64]uint64
 	// The pages of the window's regions, nil where nothing was written: of the heap as far as it was used.
@@ -176,9 +174,6 @@ func (o *overlay) read(p []byte, addr uint64) error {
 		if err := o.mem.ReadAt(p, addr); err != nil {
 			return &AccessError{Op: "reading", Addr: addr, Size: len(p), Err: err}
 		}
-		if o.observer != nil {
-			o.observer(addr, len(p))
-		}
 	}
 	if len(o.lines) == 0 {
 		return nil
@@ -238,7 +233,7 @@ func (o *overlay) write(addr uint64, p []byte) error {
 		return &AccessError{Op: "writing", Addr: addr, Size: len(p)}
 	}
 	in, bad := o.private(addr, len(p))
-	if bad || !in && o.readOnly {
+	if bad {
 		return &AccessError{Op: "writing", Addr: addr, Size: len(p)}
 	}
 	for len(p) > 0 {

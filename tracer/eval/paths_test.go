@@ -2,10 +2,26 @@ package eval
 
 import (
 	"errors"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"testing"
 )
+
+// openImage opens a library until the test ends.
+func openImage(t *testing.T, path string) *Image {
+	t.Helper()
+	f, err := os.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { f.Close() })
+	img, err := NewImage(f, 0x7f12_3400_0000)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return img
+}
 
 // TestPaths compares what paths are joined to with what libstdc++ makes of them, which is linked into the library.
 func TestPaths(t *testing.T) {
@@ -13,11 +29,7 @@ func TestPaths(t *testing.T) {
 	if msg, err := exec.Command("g++", "-std=c++17", "-O2", "-fPIC", "-shared", "-static-libstdc++", "-static-libgcc", "testdata/paths.cpp", "-o", lib).CombinedOutput(); err != nil {
 		t.Fatalf("compiling: %v\n%s", err, msg)
 	}
-	img, err := OpenImage(lib, 0x7f12_3400_0000)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer img.Close()
+	img := openImage(t, lib)
 	// call gives what a function returns for three texts, and in how many steps.
 	call := func(name string, hooks func(string) (Hook, bool), texts ...string) (string, int, error) {
 		fn, ok := img.Symbol(name)
