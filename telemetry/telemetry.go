@@ -35,10 +35,8 @@ type Device struct {
 	Temperature, TemperatureMax, Power, PowerMax, Current, Voltage, Fan Value
 	// AI, AXI and ARC are clocks in MHz.
 	AI, AXI, ARC Value
-	// Heartbeat increases while the chip's firmware runs. Trips counts thermal trips.
-	Heartbeat, Trips Value
-	// NUMA is the nearest NUMA node, -1 for none.
-	NUMA Value
+	// Trips counts thermal trips.
+	Trips Value
 }
 
 // UniqueID is the chip's unique ID as the runtime has it; 0 if unknown.
@@ -134,7 +132,6 @@ func (s *System) Devices() []Device {
 		d.AI = s.number(f.folder + "/tt_aiclk")
 		d.AXI = s.number(f.folder + "/tt_axiclk")
 		d.ARC = s.number(f.folder + "/tt_arcclk")
-		d.Heartbeat = s.number(f.folder + "/tt_heartbeat")
 		d.Trips = s.number(f.folder + "/tt_therm_trip_count")
 		if f.hwmon != "" {
 			d.Temperature = s.number(f.hwmon + "/temp1_input")
@@ -186,7 +183,6 @@ func (s *System) readFixed(node uint32) *fixed {
 	if speed, width := s.text(pci+"/current_link_speed"), s.text(pci+"/current_link_width"); speed != "" && width != "" {
 		d.Link = strings.TrimSuffix(speed, " PCIe") + " x" + width
 	}
-	d.NUMA = s.number(pci + "/numa_node")
 	if f.hwmon = s.sensors(pci); f.hwmon != "" {
 		d.TemperatureMax, d.PowerMax = s.number(f.hwmon+"/temp1_max"), s.number(f.hwmon+"/power1_max")
 	}

@@ -37,7 +37,6 @@ func card(t *testing.T) string {
 	device := "sys/class/tenstorrent/tenstorrent!0/"
 	tree(t, root, map[string]string{
 		"sys/module/tenstorrent/version":                         "2.5.0\n",
-		"sys/devices/pci/0000:c1:00.0/numa_node":                 "1\n",
 		"sys/devices/pci/0000:c1:00.0/current_link_speed":        "16.0 GT/s PCIe\n",
 		"sys/devices/pci/0000:c1:00.0/current_link_width":        "16\n",
 		"sys/devices/pci/0000:c1:00.0/hwmon/hwmon3/name":         "nvme\n",
@@ -54,7 +53,6 @@ func card(t *testing.T) string {
 		device + "tt_fw_bundle_ver":                    "18.6.0.0\n",
 		device + "tt_aiclk":                            "1000\n",
 		device + "tt_axiclk":                           "900\n",
-		device + "tt_heartbeat":                        "77\n",
 		"sys/class/tenstorrent/tenstorrent!7/tt_aiclk": "what\n",
 		"sys/class/tenstorrent/nonsense/tt_aiclk":      "1\n",
 	})
@@ -68,7 +66,7 @@ func TestDevicesOfTheDriver(t *testing.T) {
 	want := []Device{{
 		Node: 0, Card: "n300", Serial: "0100014511704051", ASIC: "0123456789abcdef", Firmware: "18.6.0.0", Bus: "0000:c1:00.0", Link: "16.0 GT/s x16",
 		Temperature: known(45250), TemperatureMax: known(75000), Power: known(22000000), Current: known(30000), Voltage: known(740),
-		AI: known(1000), AXI: known(900), Heartbeat: known(77), NUMA: known(1),
+		AI: known(1000), AXI: known(900),
 	}, {Node: 7}}
 	for range 2 { // the second look has some of it kept
 		if got := s.Devices(); !reflect.DeepEqual(got, want) {
