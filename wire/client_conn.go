@@ -196,18 +196,14 @@ func (c *clientConn) record(b []byte, size Size) {
 	}
 	switch r.Type {
 	case Query, DeviceInfoQuery:
-		s.ledger.records++
 		out := s.answer(&r.Record)
 		c.answers = out.Append(c.answers, size)
 	case DumpRemaining:
-		s.ledger.records++
 		s.ledger.reapExited()
 		s.ledger.text.remaining(s.objects())
 	case DumpKernels:
-		s.ledger.records++
 		s.ledger.text.kernels(s.objects())
 	case Response, DeviceInfoResponse:
-		s.ledger.records++
 		s.ledger.text.unknownType(r.Type)
 	default:
 		s.ledger.apply(&r)

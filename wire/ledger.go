@@ -139,13 +139,10 @@ type ledger struct {
 	live   [maxDevices]uint64 // buffers
 	// seen are the devices that clients have reported.
 	seen    deviceSet
-	cbs     sum
-	kernels sum
 	handles uint64
 	// events are what happened, for the accounts that are shown.
 	events []aggregator.Event
 
-	records, connections, accepted uint64
 	// What was not accepted, by reason.
 	unknownFrees, invalid, noProcess, otherProcess, overLimit uint64
 	garbage, truncated, otherUsers, tooMany, slow, traced     uint64
@@ -162,7 +159,6 @@ func newLedger(w *legacyText) *ledger {
 
 // apply applies one report. Queries and dumps are answered by the server.
 func (l *ledger) apply(r *report) {
-	l.records++
 	if l.isTraced != nil && l.isTraced(r.PID) {
 		l.traced++
 		return
@@ -327,12 +323,12 @@ func (l *ledger) release(pid int32) {
 	}
 }
 
-// sums is where circular buffers, or kernels, are counted.
-func (l *ledger) sums(t Type, device int32) (*sum, *uint64) {
+// total is the bytes of a device's circular buffers, or kernels.
+func (l *ledger) total(t Type, device int32) *uint64 {
 	if t == CBAlloc {
-		return &l.cbs, &l.totals[device].CB
+		return &l.totals[device].CB
 	}
-	return &l.kernels, &l.totals[device].Kernel
+	return &l.totals[device].Kernel
 }
 
 // kind is the type of the message that makes what a message is about.
@@ -361,7 +357,7 @@ func (l *ledger) load(r *report) {
 	}
 	key := l.programKey(r)
 	p := l.programs[r.Type][key]
-	count, total := l.sums(r.Type, r.Device)
+	total := l.total(r.Type, r.Device)
 	if p == nil {
 		if !l.room(r, owner) {
 			return
@@ -377,8 +373,6 @@ func (l *ledger) load(r *report) {
 	}
 	p.bytes += r.Size
 	p.count++
-	count.count++
-	count.bytes += r.Size
 	*total += r.Size
 	l.placed(r.Type, key, p)
 	l.text.programObject(r, p.memory, r.Size, *total)
@@ -410,15 +404,13 @@ func (l *ledger) unload(r *report) {
 		l.unknownFrees++
 		return
 	}
-	count, total := l.sums(t, r.Device)
+	total := l.total(t, r.Device)
 	bytes, n := min(r.Size, p.bytes), uint32(1)
 	if r.Size == 0 || p.count == 1 {
 		bytes, n = p.bytes, p.count
 	}
 	p.bytes -= bytes
 	p.count -= n
-	count.count -= uint64(n)
-	count.bytes -= bytes
 	*total -= bytes
 	l.emit(aggregator.Event{Kind: aggregator.ProgramGone, PID: uint32(r.PID), Program: p.handle})
 	if p.count == 0 {
@@ -464,10 +456,7 @@ func (l *ledger) reapExited() {
 				continue
 			}
 			delete(all, key)
-			count, total := l.sums(t, key.device)
-			count.count -= uint64(p.count)
-			count.bytes -= p.bytes
-			*total -= p.bytes
+			*l.total(t, key.device) -= p.bytes
 			s := &d.kernels
 			if t == CBAlloc {
 				s = &d.cbs

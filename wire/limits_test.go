@@ -228,7 +228,7 @@ func TestConnectionsOfAUser(t *testing.T) {
 	await(t, "room for another one", func() bool {
 		s.Server.mu.Lock()
 		defer s.Server.mu.Unlock()
-		return s.ledger.connections == 6
+		return len(s.open) == 6
 	})
 	connectAs(t, s.path, ordinary).totals(0)
 }

@@ -374,24 +374,6 @@ func (s *Server) objects() Objects {
 	return o
 }
 
-// Statistics are the server's counters.
-type Statistics struct {
-	// Records with a type of the protocol, and those of them that were Refused.
-	Records, Refused uint64
-	// Connections that are open, and all that there have been.
-	Connections, Accepted uint64
-	// Buffers, CBs and Kernels that are live.
-	Buffers, CBs, Kernels uint64
-}
-
-// Statistics are the counters now.
-func (s *Server) Statistics() Statistics {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	l := s.ledger
-	return Statistics{l.records, l.invalid + l.noProcess + l.otherProcess + l.overLimit, l.connections, l.accepted, uint64(len(l.buffers)), l.cbs.count, l.kernels.count}
-}
-
 func (s *Server) accept(done <-chan struct{}) error {
 	for {
 		c, err := s.listener.AcceptUnix()
@@ -427,15 +409,12 @@ func (s *Server) accept(done <-chan struct{}) error {
 			continue
 		}
 		s.users[cred.Uid]++
-		s.ledger.connections++
-		s.ledger.accepted++
 		s.open[c] = struct{}{}
 		s.mu.Unlock()
 		s.connections.Go(func() {
 			(&clientConn{server: s, conn: c, peer: peer{cred.Pid, cred.Uid, trusted}}).serve()
 			c.Close()
 			s.mu.Lock()
-			s.ledger.connections--
 			delete(s.open, c)
 			if s.users[cred.Uid]--; s.users[cred.Uid] == 0 {
 				delete(s.users, cred.Uid)
