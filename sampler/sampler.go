@@ -187,9 +187,7 @@ type run struct {
 	budget   budget
 	// noticedInterval is the interval that the last notice gave: one that is not much longer is shown, without a notice.
 	noticedInterval time.Duration
-	// round counts rounds, in each of which every process is looked at once; waiting are
-	// the syncs that end with the round.
-	round   uint64
+	// waiting are the syncs that end with the round, in which every process is looked at once.
 	waiting []chan struct{}
 	noticed map[string]bool
 }
@@ -263,7 +261,6 @@ func (r *run) begin() {
 	r.mu.Lock()
 	r.waiting, r.syncs = append(r.waiting, r.syncs...), nil
 	r.mu.Unlock()
-	r.round++
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	tid := unix.Gettid()

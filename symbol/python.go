@@ -18,7 +18,6 @@ import (
 type Python struct {
 	// Runtime is the address of _PyRuntime in the process.
 	Runtime uint64
-	Version string
 	// Interpreter is the first interpreter in the runtime, Threads its first thread,
 	// Next and ThreadID of a thread, Frame its innermost frame, with a pointer
 	// between where Indirect.
@@ -68,7 +67,7 @@ func (f *Files) FindPython(pid uint32) *Python {
 		q := question{Kind: askPython, PID: pid, Files: []mappedFile{{m.Path, m.ID.Device, m.ID.Inode}}, Address: m.Region.Start - m.Base}
 		if a, ok := u.ask(q, func() {}); ok && a.Known {
 			py := pythons[version]
-			py.Version, py.Runtime = version, a.Address+m.Region.Start
+			py.Runtime = a.Address + m.Region.Start
 			return &py
 		}
 	}

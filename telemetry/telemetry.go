@@ -105,9 +105,6 @@ func New(root string) *System {
 // can make its readers wait. It is for before System is used.
 func (s *System) ReadArguments(read func(pid uint32) ([]string, error)) { s.arguments = read }
 
-// Driver returns the version of the kernel driver, "" if it is not loaded.
-func (s *System) Driver() string { return s.text("sys/module/tenstorrent/version") }
-
 // Devices returns the driver's present devices, by number.
 func (s *System) Devices() []Device {
 	s.mu.Lock()
