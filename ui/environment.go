@@ -28,11 +28,6 @@ func NeedsASCII(getenv func(string) string) bool {
 	return !strings.Contains(locale, "UTF-8") && !strings.Contains(locale, "UTF8")
 }
 
-// NoColor says whether the environment asks for no colours (no-color.org).
-func NoColor(getenv func(string) string) bool {
-	return getenv("NO_COLOR") != ""
-}
-
 // complete fills in what the caller left open, and opens the screen.
 func (o Options) complete() (Options, error) {
 	if o.Now == nil {
@@ -62,7 +57,7 @@ func (o Options) complete() (Options, error) {
 		}
 		o.Screen = screen
 	}
-	o.NoColor = o.NoColor || NoColor(os.Getenv)
+	o.NoColor = o.NoColor || os.Getenv("NO_COLOR") != "" // no-color.org
 	// Where the terminal draws ambiguous characters two cells wide, bars and rules would not line up.
 	o.ASCII = o.ASCII || uniseg.StringWidth("█") != 1
 	return o, o.Screen.Init()

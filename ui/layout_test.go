@@ -366,9 +366,6 @@ func TestEnvironment(t *testing.T) {
 			t.Errorf("NeedsASCII(%v) = %v", c.env, got)
 		}
 	}
-	if NoColor(func(string) string { return "" }) || !NoColor(func(string) string { return "1" }) {
-		t.Error("NO_COLOR is not read")
-	}
 }
 
 func BenchmarkCompose(b *testing.B) {

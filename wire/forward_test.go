@@ -312,11 +312,11 @@ func TestForward(t *testing.T) {
 func TestServersAreAskedForTheirSize(t *testing.T) {
 	eachSize(t, func(t *testing.T, size Size) {
 		o := startOriginal(t, size)
-		if got, err := AskSize(t.Context(), o.path); got != size || err != nil {
+		if got, err := askSize(t.Context(), o.path); got != size || err != nil {
 			t.Errorf("it is taken for %d: %v", got, err)
 		}
 	})
-	if _, err := AskSize(t.Context(), filepath.Join(t.TempDir(), "none")); !errors.Is(err, os.ErrNotExist) {
+	if _, err := askSize(t.Context(), filepath.Join(t.TempDir(), "none")); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("without a server: %v", err)
 	}
 }
@@ -888,7 +888,7 @@ func TestUnsendableObjects(t *testing.T) {
 
 func TestOneForwarderAServer(t *testing.T) {
 	w := newWorld(t, filepath.Join(t.TempDir(), "none"), 10)
-	if _, err := NewForwarder(w.o); !errors.Is(err, ErrForwarding) {
+	if _, err := NewForwarder(w.o); !errors.Is(err, errForwarding) {
 		t.Errorf("a second one: %v", err)
 	}
 }

@@ -43,8 +43,8 @@ const (
 	maxJournal = 1 << 30
 )
 
-// ErrForwarding is wrapped where another forwarder sends to the same server.
-var ErrForwarding = errors.New("another tt-memtrace forwards to this server already")
+// errForwarding is wrapped where another forwarder sends to the same server.
+var errForwarding = errors.New("another tt-memtrace forwards to this server already")
 
 // openJournal reads what an earlier forwarder has left. No path means none is kept.
 func openJournal(path string) (j *journal, left map[journalKey]Record, err error) {
@@ -61,7 +61,7 @@ func openJournal(path string) (j *journal, left map[journalKey]Record, err error
 	if err := unix.Flock(int(j.lock.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
 		j.lock.Close()
 		if errors.Is(err, unix.EWOULDBLOCK) {
-			err = ErrForwarding
+			err = errForwarding
 		}
 		return nil, nil, err
 	}

@@ -135,8 +135,8 @@ var fields = []struct {
 	{func(r *Record) any { return &r.RingPrograms }, [4]int{0, 0, 0, 136}},
 }
 
-// ErrSize is wrapped where bytes are no whole record.
-var ErrSize = errors.New("not a whole record")
+// errSize is wrapped where bytes are no whole record.
+var errSize = errors.New("not a whole record")
 
 // Append appends the record in the given size, which has to be valid. Fields that
 // this size does not have are left out.
@@ -164,11 +164,11 @@ func (r *Record) Append(b []byte, s Size) []byte {
 }
 
 // Decode reads a record of as many bytes as there are. Whether its type is known
-// is for the caller to ask. The error wraps ErrSize.
+// is for the caller to ask. The error wraps errSize.
 func (r *Record) Decode(b []byte) error {
 	version := slices.Index(Sizes, Size(len(b)))
 	if version < 0 {
-		return fmt.Errorf("%d bytes are %w", len(b), ErrSize)
+		return fmt.Errorf("%d bytes are %w", len(b), errSize)
 	}
 	*r = Record{}
 	for i, f := range fields {

@@ -85,7 +85,7 @@ func TestOtherSizesAreRefused(t *testing.T) {
 	var r Record
 	for n := range 200 {
 		err := r.Decode(make([]byte, n))
-		if valid := Size(n).Valid(); valid != (err == nil) || err != nil && !errors.Is(err, ErrSize) {
+		if valid := Size(n).Valid(); valid != (err == nil) || err != nil && !errors.Is(err, errSize) {
 			t.Errorf("%d bytes: %v", n, err)
 		}
 	}

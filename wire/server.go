@@ -136,8 +136,8 @@ type Server struct {
 	userConnections int
 }
 
-// ErrInUse is wrapped where another server has the socket.
-var ErrInUse = errors.New("another server listens there")
+// errInUse is wrapped where another server has the socket.
+var errInUse = errors.New("another server listens there")
 
 // Listen makes the socket: with mode 0600, or 0666 if it is Open. What a server
 // has left that is gone is replaced; a server's that runs is not, nor is what is
@@ -233,7 +233,7 @@ func link(from, path string) error {
 		c, err := net.DialTimeout("unix", path, time.Second)
 		if err == nil {
 			c.Close()
-			return ErrInUse
+			return errInUse
 		}
 		if !errors.Is(err, syscall.ECONNREFUSED) && !errors.Is(err, syscall.ENOENT) {
 			return err // it may be alive
@@ -242,7 +242,7 @@ func link(from, path string) error {
 			return err
 		}
 	}
-	return ErrInUse
+	return errInUse
 }
 
 // Run serves until the context ends. Events of a batch are valid during the call

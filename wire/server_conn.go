@@ -32,9 +32,9 @@ const (
 
 var errNoAnswer = errors.New("the server does not answer")
 
-// AskSize asks the server at a path for the size of its records: a query of the
+// askSize asks the server at a path for the size of its records: a query of the
 // newest size is as long as any server reads, and the answer has the server's own.
-func AskSize(ctx context.Context, path string) (Size, error) {
+func askSize(ctx context.Context, path string) (Size, error) {
 	c, err := dial(ctx, path)
 	if err != nil {
 		return 0, err
@@ -104,7 +104,7 @@ func (f *Forwarder) connect(ctx context.Context, up func(Size)) error {
 		ours: map[int32]uint64{}, exited: map[int32]uint64{}, seen: map[int32]uint64{}}
 	var err error
 	if s.size == 0 {
-		if s.size, err = AskSize(ctx, f.o.Path); err != nil {
+		if s.size, err = askSize(ctx, f.o.Path); err != nil {
 			return err
 		}
 	}

@@ -497,7 +497,7 @@ func TestLoneQueries(t *testing.T) {
 
 func TestAskSize(t *testing.T) {
 	s := serve(t, ServerOptions{})
-	if size, err := AskSize(t.Context(), s.path); err != nil || size != Newest {
+	if size, err := askSize(t.Context(), s.path); err != nil || size != Newest {
 		t.Errorf("this server speaks %d: %v", size, err)
 	}
 }
@@ -751,7 +751,7 @@ func TestSocketFile(t *testing.T) {
 
 	// One that is served is refused, and left as it was.
 	running := serve(t, ServerOptions{})
-	if _, err := Listen(ServerOptions{Path: running.path}); !errors.Is(err, ErrInUse) {
+	if _, err := Listen(ServerOptions{Path: running.path}); !errors.Is(err, errInUse) {
 		t.Errorf("beside another one: %v", err)
 	}
 	connect(t, running.path, 144).totals(0)

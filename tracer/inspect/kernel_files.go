@@ -14,10 +14,10 @@ import (
 	"tt-memtrace/tracer/memory"
 )
 
-// KernelOf takes the path of a kernel's binary apart:
+// kernelOf takes the path of a kernel's binary apart:
 // …/kernels/<name>/<hash>/<processor>/<processor>.elf. Of one that is not whole,
 // only the end is there.
-func KernelOf(file string, whole bool) (aggregator.Kernel, bool) {
+func kernelOf(file string, whole bool) (aggregator.Kernel, bool) {
 	parts := strings.FieldsFunc(file, func(c rune) bool { return c == '/' })
 	n := len(parts)
 	if n < 4 || whole && n == 4 || n > 4 && parts[n-5] != "kernels" && (whole || n > 5) {
@@ -52,7 +52,7 @@ func NewKernelFiles(mem *memory.Process) *KernelFiles {
 // Kernel is what a file says of the kernel at an address, which is read from it. It
 // is false for firmware, which is of no program. Of a name that is not whole, the end is there.
 func (f *KernelFiles) Kernel(id uint64, file string, whole bool) (aggregator.Kernel, bool) {
-	k, ok := KernelOf(file, whole)
+	k, ok := kernelOf(file, whole)
 	if !ok {
 		return k, false
 	}

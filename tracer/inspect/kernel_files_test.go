@@ -36,7 +36,7 @@ func TestKernelIsReadFromItsPath(t *testing.T) {
 		{"", true, aggregator.Kernel{}, false},
 		{"////", true, aggregator.Kernel{}, false},
 	} {
-		if k, ok := KernelOf(test.path, test.whole); k != test.want || ok != test.ok {
+		if k, ok := kernelOf(test.path, test.whole); k != test.want || ok != test.ok {
 			t.Errorf("%s: %+v, %v", test.path, k, ok)
 		}
 	}
