@@ -144,32 +144,7 @@ func (v *overview) Compose(w, h int) widget.Picture {
 	const fixed = 3 // two lines of titles, rule
 	room := h - fixed - len(notes) - len(totals)
 
-	// The chips: as many rows as fit, else alike ones together, else a cell each.
-	shown, names := d, map[aggregator.Chip]string(nil)
-	v.shown = v.mode
-	if fit, _ := share(room, len(v.chips()), processTable.N); v.mode == chipsAuto {
-		v.shown = chipsRows
-		if fit < len(v.chips()) {
-			if f, _ := folded(d, v.settings); len(f.snapshot.Chips) <= fit {
-				v.shown = chipsFolded
-			} else if v.shown = chipsGrid; (len(v.chips())+v.gridColumns(w)-1)/v.gridColumns(w) > fit {
-				v.shown = chipsRows
-			}
-		}
-	}
-	if v.shown == chipsFolded {
-		shown, names = folded(d, v.settings)
-	}
-	v.keys[chipPanel] = nil
-	for i := range shown.snapshot.Chips {
-		v.keys[chipPanel] = append(v.keys[chipPanel], rowKey{chip: shown.snapshot.Chips[i].Chip})
-	}
-	rows := len(shown.snapshot.Chips)
-	v.perLine = 1
-	if v.shown == chipsGrid {
-		v.perLine = v.gridColumns(w)
-		rows = (rows + v.perLine - 1) / v.perLine
-	}
+	shown, names, rows := v.arrangeChips(d, w, room, processTable.N)
 	chips, processes := share(room, rows, processTable.N)
 	spare := 0
 	if rest := processes - max(processTable.N, 1); rest > leastChart {
@@ -195,21 +170,11 @@ func (v *overview) Compose(w, h int) widget.Picture {
 		v.table(&p, chipPanel, &chipTable, chips, noChip(&d))
 	}
 	p.Lines = append(p.Lines, totals...)
-	below := v.position(processPanel, "processes", processes, g)
-	if d.over() {
-		below = strings.TrimSpace("ended: " + endedNote + "  " + below)
-	}
-	if !v.matching.Empty() {
-		below = strings.TrimSpace("filter: " + text.Sanitize(v.matching.Text, v.settings.ASCII) + "  " + below)
-	}
 	above := ""
 	if v.shown != chipsGrid {
 		above = v.position(chipPanel, "chips", chips, g)
 	}
-	if !v.found.Empty() {
-		below = strings.TrimSpace(fmt.Sprintf("match %d/%d  %s", v.place, v.foundTotal, below))
-	}
-	p.Lines = append(p.Lines, widget.Rule(w, above, below, g))
+	p.Lines = append(p.Lines, widget.Rule(w, above, v.aboutProcesses(&d, processes), g))
 	empty := noProcess(&d)
 	if d.ended && len(d.snapshot.Ended) == 0 {
 		empty = "no process used the runtime"
@@ -227,6 +192,50 @@ func (v *overview) Compose(w, h int) widget.Picture {
 	p.Lines = append(p.Lines, charts...)
 	p.Lines = append(p.Lines, notes...)
 	return p
+}
+
+// arrangeChips shows as many chips as fit, else alike ones together, else a cell each, beside so many processes. It returns
+// what has a row, the names of rows of more than one chip, and how many lines that takes.
+func (v *overview) arrangeChips(d data, w, room, processes int) (shown data, names map[aggregator.Chip]string, rows int) {
+	shown, v.shown = d, v.mode
+	if fit, _ := share(room, len(v.chips()), processes); v.mode == chipsAuto {
+		v.shown = chipsRows
+		if fit < len(v.chips()) {
+			if f, _ := folded(d, v.settings); len(f.snapshot.Chips) <= fit {
+				v.shown = chipsFolded
+			} else if v.shown = chipsGrid; (len(v.chips())+v.gridColumns(w)-1)/v.gridColumns(w) > fit {
+				v.shown = chipsRows
+			}
+		}
+	}
+	if v.shown == chipsFolded {
+		shown, names = folded(d, v.settings)
+	}
+	v.keys[chipPanel] = nil
+	for i := range shown.snapshot.Chips {
+		v.keys[chipPanel] = append(v.keys[chipPanel], rowKey{chip: shown.snapshot.Chips[i].Chip})
+	}
+	rows, v.perLine = len(shown.snapshot.Chips), 1
+	if v.shown == chipsGrid {
+		v.perLine = v.gridColumns(w)
+		rows = (rows + v.perLine - 1) / v.perLine
+	}
+	return shown, names, rows
+}
+
+// aboutProcesses says which of the processes the table below the rule has, in so many rows.
+func (v *overview) aboutProcesses(d *data, rows int) string {
+	out := v.position(processPanel, "processes", rows, text.GlyphSet(v.settings.ASCII))
+	if d.over() {
+		out = strings.TrimSpace("ended: " + endedNote + "  " + out)
+	}
+	if !v.matching.Empty() {
+		out = strings.TrimSpace("filter: " + text.Sanitize(v.matching.Text, v.settings.ASCII) + "  " + out)
+	}
+	if !v.found.Empty() {
+		out = strings.TrimSpace(fmt.Sprintf("match %d/%d  %s", v.place, v.foundTotal, out))
+	}
+	return out
 }
 
 // besideTables is the width of the table of processes where charts are beside it.

@@ -103,27 +103,7 @@ func (v *overview) stacked(m metric, w, h int) []text.Line {
 		highest = max(highest, n)
 	}
 
-	// Those that hold the most now, then those that held the most, also of those that exited.
-	type holder struct {
-		p          *aggregator.ProcessSnapshot
-		used, peak uint64
-	}
-	var holders []holder
-	add := func(list []aggregator.ProcessSnapshot, live bool) {
-		for i := range list {
-			if !v.history.has(subject{process: idOf(&list[i]), metric: m}) {
-				continue
-			}
-			a := o.processAmounts(&list[i])[m]
-			if !live {
-				a.used = 0
-			}
-			holders = append(holders, holder{&list[i], a.used, a.peak})
-		}
-	}
-	add(v.data.snapshot.Processes, true)
-	add(v.data.snapshot.Ended, false)
-	slices.SortStableFunc(holders, func(a, b holder) int { return cmp.Or(cmp.Compare(b.used, a.used), cmp.Compare(b.peak, a.peak)) })
+	holders := v.largestHolders(m)
 	styles := widget.LayerStyles(g)
 	rest := slices.Clone(total)
 	var layers []widget.Layer
@@ -134,23 +114,23 @@ func (v *overview) stacked(m metric, w, h int) []text.Line {
 	more := len(holders) > stackedProcesses
 	holders = holders[:min(len(holders), stackedProcesses)]
 	var ids []processID
-	for _, x := range holders {
-		ids = append(ids, idOf(x.p))
+	for _, p := range holders {
+		ids = append(ids, idOf(p))
 	}
 	looks := v.looksOf(ids)
 	named := make([]text.Line, 0, len(holders))
-	for i, x := range holders {
+	for i, p := range holders {
 		l := styles[looks[i]]
 		l.Values = make([]uint64, columns)
-		for c, n := range v.history.read(subject{process: idOf(x.p), metric: m}, from, now, columns, o.requested) {
+		for c, n := range v.history.read(subject{process: ids[i], metric: m}, from, now, columns, o.requested) {
 			if n != widget.Unknown {
 				l.Values[c] = min(n, rest[c])
 				rest[c] -= l.Values[c]
 			}
 		}
 		layers = append(layers, l)
-		name := text.Clip(text.Command(x.p.Info.Command, o.ASCII), 20, g.Dots)
-		named = append(named, text.Line{l.Role.Span("  " + l.Fill), text.Plain.Span(fmt.Sprintf(" %d %s", x.p.PID, name))})
+		name := text.Clip(text.Command(p.Info.Command, o.ASCII), 20, g.Dots)
+		named = append(named, text.Line{l.Role.Span("  " + l.Fill), text.Plain.Span(fmt.Sprintf(" %d %s", p.PID, name))})
 	}
 	l := styles[len(styles)-1]
 	l.Values = rest
@@ -184,6 +164,37 @@ func (v *overview) stacked(m metric, w, h int) []text.Line {
 			label = "0"
 		}
 		out = append(out, append(text.Line{text.Faint.Span(text.Spaces(axisWidth-1-text.Width(label)) + label + g.Wall)}, line...))
+	}
+	return out
+}
+
+// largestHolders are the processes that the history has of a memory: those that hold the most now, then those that held
+// the most, also of those that exited.
+func (v *overview) largestHolders(m metric) []*aggregator.ProcessSnapshot {
+	type holder struct {
+		p          *aggregator.ProcessSnapshot
+		used, peak uint64
+	}
+	var list []holder
+	add := func(processes []aggregator.ProcessSnapshot, live bool) {
+		for i := range processes {
+			p := &processes[i]
+			if !v.history.has(subject{process: idOf(p), metric: m}) {
+				continue
+			}
+			a := v.settings.processAmounts(p)[m]
+			if !live {
+				a.used = 0
+			}
+			list = append(list, holder{p, a.used, a.peak})
+		}
+	}
+	add(v.data.snapshot.Processes, true)
+	add(v.data.snapshot.Ended, false)
+	slices.SortStableFunc(list, func(a, b holder) int { return cmp.Or(cmp.Compare(b.used, a.used), cmp.Compare(b.peak, a.peak)) })
+	out := make([]*aggregator.ProcessSnapshot, len(list))
+	for i := range list {
+		out[i] = list[i].p
 	}
 	return out
 }
