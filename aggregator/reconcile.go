@@ -64,13 +64,12 @@ func (a *Aggregator) compare(p *process, e *Event) {
 		return
 	}
 	implausible, full := false, false
-	touched := func(id uint64) bool { _, ok := scan.Touched[id]; return ok }
 	var wrong uint64
 	live := make(map[uint64]struct{}, len(scan.Buffers))
 	for i := range scan.Buffers {
 		h := &scan.Buffers[i]
 		live[h.Buffer] = struct{}{}
-		if touched(h.Buffer) || touched(h.Allocator) {
+		if scan.touched(h.Buffer) || scan.touched(h.Allocator) {
 			continue
 		}
 		if h.Memory >= NumMemories || h.Size > maxBytes || h.PerBank > maxBytes {
@@ -102,28 +101,14 @@ func (a *Aggregator) compare(p *process, e *Event) {
 	}
 	read := map[uint64]bool{}
 	for _, id := range scan.Allocators {
-		read[id] = !touched(id)
+		read[id] = !scan.touched(id)
 	}
 	wrong += uint64(a.dropAll(p, e.Kind, e.Time, func(b *buffer) bool {
 		_, ok := live[b.id]
-		return !ok && read[b.allocator] && !touched(b.id)
+		return !ok && read[b.allocator] && !scan.touched(b.id)
 	}))
 	if scan.ProgramsRead {
-		live := make(map[uint64]bool, len(scan.Programs))
-		for _, id := range scan.Programs {
-			live[id] = true
-		}
-		var ended []uint64
-		for id := range p.programs {
-			if !live[id] && !touched(id) {
-				ended = append(ended, id)
-			}
-		}
-		slices.Sort(ended)
-		for _, id := range ended {
-			a.removeProgram(p, e, id)
-		}
-		wrong += uint64(len(ended))
+		wrong += a.removeEnded(p, e)
 	}
 	p.sites.atLeast = p.sites.atLeast || wrong > 0
 	g := &p.agreement
@@ -139,4 +124,29 @@ func (a *Aggregator) compare(p *process, e *Event) {
 	if !full && !scan.Partial && !implausible {
 		p.lift(ReasonLimitReached) // all that it has is in the accounts
 	}
+}
+
+// removeEnded removes the programs that a scan does not have, and returns their number.
+func (a *Aggregator) removeEnded(p *process, e *Event) uint64 {
+	live := make(map[uint64]bool, len(e.Scan.Programs))
+	for _, id := range e.Scan.Programs {
+		live[id] = true
+	}
+	var ended []uint64
+	for id := range p.programs {
+		if !live[id] && !e.Scan.touched(id) {
+			ended = append(ended, id)
+		}
+	}
+	slices.Sort(ended)
+	for _, id := range ended {
+		a.removeProgram(p, e, id)
+	}
+	return uint64(len(ended))
+}
+
+// touched says whether an event of the object came while it was scanned, which supersedes what was read.
+func (s *AllocatorScan) touched(id uint64) bool {
+	_, ok := s.Touched[id]
+	return ok
 }

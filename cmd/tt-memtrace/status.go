@@ -14,11 +14,15 @@ import (
 	"tt-memtrace/ui"
 )
 
+type statusFlags struct {
+	targets
+	ui           uiFlags
+	asJSON       bool
+	after, every time.Duration
+}
+
 func newStatus() *cobra.Command {
-	var t targets
-	var u uiFlags
-	var asJSON bool
-	var after, every time.Duration
+	var f statusFlags
 	cmd := &cobra.Command{
 		Use:   "status [flags] [-- CMD ARGS...]",
 		Short: "Print one snapshot and exit",
@@ -38,82 +42,85 @@ device's first thread allocates.`,
   sudo tt-memtrace status --every 1s -- python model.py
   tt-memtrace status --shm`,
 		Args: onlyCommand,
-		RunE: func(cmd *cobra.Command, args []string) error {
-			if after < 0 || every < 0 {
-				return fmt.Errorf("%w: --after and --every must not be negative", errUsage)
-			}
-			if after > 0 && len(args) > 0 {
-				return fmt.Errorf("%w: --after is for processes that run already; a command is shown at its end, and with --every until then", errUsage)
-			}
-			if after > 0 && len(t.recorded.from) > 0 {
-				return fmt.Errorf("%w: --after is for processes that run already; --until %v shows a recording as it was then", errUsage, after)
-			}
-			t.sampling.shows = every
-			l, err := t.start(args)
-			if err != nil {
-				return err
-			}
-			whole := len(args) > 0 || l.player != nil // to its end
-			l.brief = after == 0 && every == 0 && !whole
-			u.requested = u.requested || t.shm // all that is known
-			ctx, cancel := context.WithCancel(cmd.Context())
-			defer cancel()
-			l.prints = every > 0
-			done := make(chan error, 1)
-			go func() { done <- l.run(ctx) }()
-			var failed error
-			print := func() {
-				if failed != nil {
-					return
-				}
-				if failed = printStatus(cmd.OutOrStdout(), l, &u, asJSON); failed != nil && len(args) == 0 {
-					cancel() // a command is not ended for it
-				}
-			}
-			var tick <-chan time.Time
-			if every > 0 {
-				ticker := time.NewTicker(every)
-				defer ticker.Stop()
-				tick = ticker.C
-			}
-			var enough <-chan time.Time
-			if !whole {
-				stop := l.untilRead()
-				select {
-				case <-l.Ready():
-				case err := <-done:
-					stop()
-					return err
-				}
-				stop()
-				if every == 0 || after > 0 {
-					enough = time.After(after)
-				}
-			}
-			for {
-				select {
-				case <-tick:
-					print()
-				case <-enough:
-					cancel()
-					enough = nil
-				case err := <-done:
-					print()
-					if failed != nil {
-						err = errors.Join(fmt.Errorf("writing the snapshot: %w", failed), err)
-					}
-					return err
-				}
-			}
-		},
+		RunE: f.run,
 	}
-	t.flags(cmd)
-	t.shmFlag(cmd)
-	u.flags(cmd)
-	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON; docs/json.md describes it")
-	cmd.Flags().DurationVar(&after, "after", 0, "trace this long first")
-	cmd.Flags().DurationVar(&every, "every", 0, "a snapshot at each interval, until ^C or the traced command's end")
+	f.targets.flags(cmd)
+	f.shmFlag(cmd)
+	f.ui.flags(cmd)
+	cmd.Flags().BoolVar(&f.asJSON, "json", false, "print JSON; docs/json.md describes it")
+	cmd.Flags().DurationVar(&f.after, "after", 0, "trace this long first")
+	cmd.Flags().DurationVar(&f.every, "every", 0, "a snapshot at each interval, until ^C or the traced command's end")
 	return cmd
+}
+
+// run prints a snapshot at the times that were asked for.
+func (f *statusFlags) run(cmd *cobra.Command, args []string) error {
+	if f.after < 0 || f.every < 0 {
+		return fmt.Errorf("%w: --after and --every must not be negative", errUsage)
+	}
+	if f.after > 0 && len(args) > 0 {
+		return fmt.Errorf("%w: --after is for processes that run already; a command is shown at its end, and with --every until then", errUsage)
+	}
+	if f.after > 0 && len(f.recorded.from) > 0 {
+		return fmt.Errorf("%w: --after is for processes that run already; --until %v shows a recording as it was then", errUsage, f.after)
+	}
+	f.sampling.shows = f.every
+	l, err := f.start(args)
+	if err != nil {
+		return err
+	}
+	whole := len(args) > 0 || l.player != nil // to its end
+	l.brief = f.after == 0 && f.every == 0 && !whole
+	f.ui.requested = f.ui.requested || f.shm // all that is known
+	ctx, cancel := context.WithCancel(cmd.Context())
+	defer cancel()
+	l.prints = f.every > 0
+	done := make(chan error, 1)
+	go func() { done <- l.run(ctx) }()
+	var failed error
+	print := func() {
+		if failed != nil {
+			return
+		}
+		if failed = printStatus(cmd.OutOrStdout(), l, &f.ui, f.asJSON); failed != nil && len(args) == 0 {
+			cancel() // a command is not ended for it
+		}
+	}
+	var tick <-chan time.Time
+	if f.every > 0 {
+		ticker := time.NewTicker(f.every)
+		defer ticker.Stop()
+		tick = ticker.C
+	}
+	var enough <-chan time.Time
+	if !whole {
+		stop := l.untilRead()
+		select {
+		case <-l.Ready():
+		case err := <-done:
+			stop()
+			return err
+		}
+		stop()
+		if f.every == 0 || f.after > 0 {
+			enough = time.After(f.after)
+		}
+	}
+	for {
+		select {
+		case <-tick:
+			print()
+		case <-enough:
+			cancel()
+			enough = nil
+		case err := <-done:
+			print()
+			if failed != nil {
+				err = errors.Join(fmt.Errorf("writing the snapshot: %w", failed), err)
+			}
+			return err
+		}
+	}
 }
 
 func printStatus(w io.Writer, l *live, u *uiFlags, asJSON bool) error {
