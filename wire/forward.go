@@ -77,58 +77,9 @@ type ForwarderStatistics struct {
 	Private, Beyond, Unplaced, Unsized uint64
 }
 
-// object is what a server is sent a record of.
-type object struct {
-	kind   Type // Alloc, CBAlloc or KernelLoad
-	memory uint8
-	pid    uint32
-	id     uint64
-	size   uint64
-	time   uint64
-	chips  []aggregator.Chip
-	// gone: freed. exited: a circular buffer that was, because its process ended.
-	gone, exited bool
-	// sent is the sender's own.
-	sent bool
-}
-
 type change struct {
 	object *object
 	freed  bool
-}
-
-type bufferName struct {
-	pid     uint32
-	address uint64
-}
-
-// cbName is all that a server can know of a circular buffer: those of one name stand for
-// each other.
-type cbName struct {
-	pid            uint32
-	program        uint64
-	chip           aggregator.Chip
-	address, bytes uint64
-}
-
-// kernelName names a binary, of which a program has no other on a chip.
-type kernelName struct {
-	pid             uint32
-	program         uint64
-	chip            aggregator.Chip
-	kernel          uint64
-	processor, hash string
-}
-
-// liveObjects is all that there is, by names that a state keeps.
-type liveObjects struct {
-	buffers map[bufferName]*object
-	cbs     map[cbName][]*object
-	kernels map[kernelName]*object
-	// numbers of processes, and the last one.
-	numbers map[uint32]uint64
-	number  uint64
-	id      uint64
 }
 
 const defaultQueue = 1 << 16
@@ -269,32 +220,6 @@ func (f *Forwarder) restoreProgram(pid uint32, program *aggregator.ProgramSnapsh
 	}
 }
 
-// isBuffer is whether a server has a buffer right already, if it has this object under its name.
-func (o *object) isBuffer(b *aggregator.BufferSnapshot) bool {
-	// Since is 0 of a buffer that was found; the object has the time of that.
-	return o.size == b.Size && o.memory == uint8(b.Memory) && (b.Since == 0 || o.time == b.Since) && slices.Equal(o.chips, b.Chips)
-}
-
-// isKernel is the same for a binary.
-func (o *object) isKernel(k *aggregator.Kernel) bool {
-	return o.size == k.Bytes && o.memory == uint8(k.Type) && len(o.chips) > 0 == k.Sized
-}
-
-// number is a small one for a process, unique among those that live.
-func (a *liveObjects) process(pid uint32) uint64 {
-	n, ok := a.numbers[pid]
-	if !ok {
-		a.number = a.number%(1<<(64-addressBits)-1) + 1
-		n = a.number
-		a.numbers[pid] = n
-	}
-	return n
-}
-
-// addressBits are as many as an address in a process has. The server's key has no
-// process in it, so what is above them is the process's number, from 1 on.
-const addressBits = 47
-
 // Change is aggregator.Aggregator.OnChange.
 func (f *Forwarder) Change(c aggregator.Change) {
 	f.mu.Lock()
@@ -352,7 +277,7 @@ func (f *Forwarder) KernelChange(c aggregator.KernelChange) {
 func (f *Forwarder) addBuffer(pid uint32, b *aggregator.BufferSnapshot, chips []aggregator.Chip, at uint64) *object {
 	o := &object{
 		kind: Alloc, memory: uint8(b.Memory), pid: pid, size: b.Size, time: at, chips: chips,
-		id: f.live.process(pid)<<addressBits | b.ID&(1<<addressBits-1),
+		id: f.live.numberOf(pid)<<addressBits | b.ID&(1<<addressBits-1),
 	}
 	if len(chips) == 0 {
 		f.counts.Unplaced++
@@ -377,43 +302,6 @@ func (f *Forwarder) addKernel(name kernelName, k *aggregator.Kernel, at uint64) 
 	}
 	f.live.kernels[name] = o
 	return o
-}
-
-func nameCB(pid uint32, program uint64, chip aggregator.Chip, cb *aggregator.CircularBuffer) cbName {
-	return cbName{pid, program, chip, cb.Address, cb.Bytes()}
-}
-
-func nameKernel(pid uint32, program uint64, chip aggregator.Chip, k *aggregator.Kernel) kernelName {
-	return kernelName{pid, program, chip, k.ID, k.Processor, k.Hash}
-}
-
-// forget drops all objects, and keeps the numbers and ids that are in use.
-func (a *liveObjects) forget() {
-	a.buffers, a.cbs, a.kernels = map[bufferName]*object{}, map[cbName][]*object{}, map[kernelName]*object{}
-}
-
-// takeCB removes one of the circular buffers of a name, and returns it or nil.
-func (a *liveObjects) takeCB(name cbName) *object {
-	list := a.cbs[name]
-	if len(list) == 0 {
-		return nil
-	}
-	last := len(list) - 1
-	o := list[last]
-	list[last] = nil
-	if last == 0 {
-		delete(a.cbs, name)
-	} else {
-		a.cbs[name] = list[:last]
-	}
-	return o
-}
-
-// next is an id for a circular buffer or a kernel, of which programs have many at
-// the same address. It is never the same twice.
-func (a *liveObjects) next() uint64 {
-	a.id++
-	return a.id
 }
 
 func (f *Forwarder) gone(o *object, exited bool) {
@@ -481,27 +369,6 @@ func (f *Forwarder) take(into []change) []change {
 		return cmp.Or(cmp.Compare(x.object.time, y.object.time), cmp.Compare(x.object.id, y.object.id))
 	})
 	return into
-}
-
-// all yields every live object.
-func (a *liveObjects) all(yield func(*object) bool) {
-	for _, o := range a.buffers {
-		if !yield(o) {
-			return
-		}
-	}
-	for _, list := range a.cbs {
-		for _, o := range list {
-			if !yield(o) {
-				return
-			}
-		}
-	}
-	for _, o := range a.kernels {
-		if !yield(o) {
-			return
-		}
-	}
 }
 
 // run connects, again and again, until the end.
