@@ -84,7 +84,7 @@ func remedy(f *aggregator.Refusal, m aggregator.Memory, banks uint64) string {
 		if f.End <= f.Lowest || f.Lowest == 0 {
 			return ""
 		}
-		return fmt.Sprintf("free these L1 buffers before, put them into DRAM, or make the circular buffers of a core %s smaller", Size(f.End-f.Lowest))
+		return fmt.Sprintf("free these L1 buffers first, put them into DRAM, or make the circular buffers of a core %s smaller", Size(f.End-f.Lowest))
 	}
 	helps := "make it smaller"
 	switch m {
@@ -104,9 +104,9 @@ func remedy(f *aggregator.Refusal, m aggregator.Memory, banks uint64) string {
 	case f.PerBank > f.BankBytes:
 		return fmt.Sprintf("it is larger than a whole bank (%s), so freeing does not help: %s", Size(f.BankBytes), helps)
 	case f.PerBank > f.Free:
-		return "too little is free: free some of the buffers below before, " + helps
+		return "too little is free: free some of the buffers below first, or " + helps
 	case f.PerBank > f.Largest:
-		return "enough is free, but not in one piece: free what lies in between (view map), allocate this one earlier, " + helps
+		return "enough is free, but not in one piece: free what lies in between (view map), allocate this one earlier, or " + helps
 	}
 	return ""
 }

@@ -198,9 +198,9 @@ func (l *Log) event(e *aggregator.Event) {
 	}
 }
 
-// Refused adds an allocation that failed. It returns the number of the failure, and whether
-// that is another one than the last: a process that tries again fails again.
-func (l *Log) Refused(e *aggregator.Event) (number uint64, fresh bool) {
+// Refused adds an allocation that failed. It returns the number of the failure, and whether to
+// explain it: not where a process tries again and fails with the same numbers, nor too many at once.
+func (l *Log) Refused(e *aggregator.Event) (number uint64, explain bool) {
 	n := logEntry{time: e.Time, pid: e.PID, tid: e.TID, kind: logOutOfMemory, memory: e.Memory, size: e.Refusal.Asked, text: short(e.Refusal.Message), object: e.Program}
 	if e.Refusal.Clash {
 		n.kind = logClash

@@ -30,28 +30,33 @@ type failure struct {
 // maxFailures are kept.
 const maxFailures = 32
 
-// sameFailure is the time within which a process that tries again fails in the same way.
+// sameFailure is the time, in ns, within which a process that tries again with the same numbers fails in the same way.
 const sameFailure = 1e9
 
+// maxExplained is how many failures in that time are explained: each takes a copy of the accounts.
+const maxExplained = 8
+
 // fail takes a failure down. It is called with the lock held.
-func (l *Log) fail(e *aggregator.Event) (number uint64, fresh bool) {
+func (l *Log) fail(e *aggregator.Event) (number uint64, explain bool) {
 	l.refused++
-	if n := len(l.failures); n > 0 {
+	n, refusal := len(l.failures), *e.Refusal
+	refusal.Message = short(refusal.Message)
+	if n > 0 {
 		last := &l.failures[n-1]
-		if last.pid == e.PID && last.memory == e.Memory && last.refusal.Clash == e.Refusal.Clash && e.Time-last.time < sameFailure {
+		if last.pid == e.PID && last.memory == e.Memory && last.refusal == refusal && e.Time-last.time < sameFailure {
 			last.count++
 			last.total = l.refused
 			return last.number, false
 		}
 	}
+	explain = n < maxExplained || e.Time-l.failures[n-maxExplained].time >= sameFailure
 	l.failed++
-	f := failure{number: l.failed, count: 1, total: l.refused, time: e.Time, pid: e.PID, command: l.commands[e.PID], memory: e.Memory, refusal: *e.Refusal}
-	f.refusal.Message = short(f.refusal.Message)
-	if len(l.failures) == maxFailures {
+	f := failure{number: l.failed, count: 1, total: l.refused, time: e.Time, pid: e.PID, command: l.commands[e.PID], memory: e.Memory, refusal: refusal}
+	if n == maxFailures {
 		l.failures = l.failures[1:]
 	}
 	l.failures = append(l.failures, f)
-	return f.number, true
+	return f.number, explain
 }
 
 // Explain adds to a failed allocation, of the number that Refused returned, who held the memory then.

@@ -81,11 +81,11 @@ func TestEachFailureHasItsReason(t *testing.T) {
 	event := func() *aggregator.Event {
 		return &aggregator.Event{Kind: aggregator.Refused, Time: w.time, PID: 7, Memory: aggregator.DRAM, Refusal: &aggregator.Refusal{Asked: 5}}
 	}
-	first, fresh := w.log.Refused(event())
-	if !fresh {
-		t.Error("the first is not another one")
+	first, explain := w.log.Refused(event())
+	if !explain {
+		t.Error("the first is not explained")
 	}
-	if n, fresh := w.log.Refused(event()); n != first || fresh {
+	if n, explain := w.log.Refused(event()); n != first || explain {
 		t.Error("the same at once is another one")
 	}
 	w.pass(5 * time.Second)
@@ -106,6 +106,42 @@ func TestEachFailureHasItsReason(t *testing.T) {
 	}
 	if n := len(w.log.failures); n != maxFailures {
 		t.Error(n, "failures are kept")
+	}
+}
+
+// A failure with other numbers is another one, however soon it follows: memory that was too full is
+// then too fragmented, say. Of many at once only the first are explained.
+func TestAFailureWithOtherNumbersIsAnother(t *testing.T) {
+	w := newWorld(1)
+	w.view(settings{})
+	w.begins(7, "python", w.chips, false)
+	refused := func(r aggregator.Refusal) (uint64, bool) {
+		return w.log.Refused(&aggregator.Event{Kind: aggregator.Refused, Time: w.time, PID: 7, Memory: aggregator.L1, Refusal: &r})
+	}
+	full := aggregator.Refusal{PerBank: 64 << 10, BankBytes: mib, Free: 48 << 10, Largest: 48 << 10}
+	fragmented := aggregator.Refusal{PerBank: 256 << 10, BankBytes: mib, Free: 640 << 10, Largest: 64 << 10}
+	first, _ := refused(full)
+	second, explain := refused(fragmented)
+	if second == first || !explain {
+		t.Error("one with other numbers is taken for the same")
+	}
+	w.look()
+	if got := w.text(t, 120, 24); !strings.Contains(got, "requested 256.0 KiB/bank, largest free 64.0 KiB") {
+		t.Error(got)
+	}
+	explained := 2
+	for i := range uint64(3 * maxExplained) {
+		fragmented.PerBank = (512 + i) << 10
+		if _, explain := refused(fragmented); explain {
+			explained++
+		}
+	}
+	if explained != maxExplained {
+		t.Error(explained, "of many at once are explained")
+	}
+	w.pass(time.Second)
+	if _, explain := refused(full); !explain {
+		t.Error("one that comes later is not explained")
 	}
 }
 

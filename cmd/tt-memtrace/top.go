@@ -155,8 +155,8 @@ func runTop(cmd *cobra.Command, t *targets, u *uiFlags, args []string) error {
 // moment. The accounts are copied then; the text is made meanwhile.
 func (l *live) explaining(log *ui.Log) func(*aggregator.Event) {
 	return func(e *aggregator.Event) {
-		number, fresh := log.Refused(e)
-		if !fresh {
+		number, explain := log.Refused(e)
+		if !explain {
 			return
 		}
 		refused, refusal := *e, *e.Refusal
