@@ -36,6 +36,35 @@ func TestExplainNamesTheHolders(t *testing.T) {
 	}
 }
 
+// The largest free block is the runtime's, where nobody else holds the memory: where a bank begins cannot be seen
+// once the buffers at its top are free.
+func TestExplainHasTheRuntimesLargestBlock(t *testing.T) {
+	const base = 0x19d60
+	for allocated, want := range map[uint64]string{
+		64 << 10: "chip 0, per bank: 64.00 KiB allocated, 960.00 KiB free, largest free block 800.00 KiB",
+		32 << 10: "chip 0, per bank: 64.00 KiB allocated, 960.00 KiB free, largest free block 960.00 KiB", // another allocator holds the rest
+	} {
+		a := aggregator.New()
+		for _, e := range []aggregator.Event{
+			{Kind: aggregator.ProcessStart, PID: 7, Time: 1, Process: &aggregator.Process{Started: 1, Command: "python loop.py"}},
+			{Kind: aggregator.DeviceOpen, PID: 7, Time: 2, Device: 1, Opened: &aggregator.Opened{Chips: []aggregator.Chip{{Number: 0}}}},
+			{Kind: aggregator.AllocatorSeen, PID: 7, Time: 3, Device: 1, Allocator: 2, Capacity: &aggregator.Capacity{aggregator.L1: {Known: true, Count: 64, Bytes: 1 << 20}}},
+			{Kind: aggregator.Alloc, PID: 7, Time: 4, Device: 1, Allocator: 2, Buffer: 9, Memory: aggregator.L1, Address: base + 800<<10, PerBank: 64 << 10, Size: 4 << 20},
+		} {
+			a.Apply(&e)
+		}
+		var b strings.Builder
+		refused := aggregator.Event{Kind: aggregator.Refused, PID: 7, Time: 5, Memory: aggregator.L1, Refusal: &aggregator.Refusal{
+			PerBank: 900 << 10, BankBytes: 1 << 20, Allocated: allocated, Free: 1<<20 - allocated, Largest: 800 << 10, Message: "Out of Memory"}}
+		if err := Explain(&b, a.State(), &refused); err != nil {
+			t.Fatal(err)
+		}
+		if !strings.Contains(b.String(), want) {
+			t.Errorf("no %q in\n%s", want, b.String())
+		}
+	}
+}
+
 // On the screen all holders are listed: there is no other output to look at.
 func TestExplainListsAllHolders(t *testing.T) {
 	a := aggregator.New()

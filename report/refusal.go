@@ -68,7 +68,11 @@ func (b *Builder) Refused(e *aggregator.Event) {
 		if n := uint64(s.banks.Count); n > 0 {
 			rc.Allocated, banks = s.used.bytes/n, max(banks, n)
 		}
-		if p, ok := s.free(); ok {
+		if p, ok := s.free(); f.BankBytes > 0 && rc.Allocated == f.Allocated {
+			// No other allocator holds this memory, so the runtime's own numbers are those of the chip. It
+			// knows where a bank begins; the accounts only guess that from the buffers.
+			rc.Free, rc.Largest = &f.Free, &f.Largest
+		} else if ok {
 			rc.Free, rc.Largest = &p.free, &p.largest
 		}
 		r.Chips = append(r.Chips, rc)

@@ -205,7 +205,8 @@ type Refusal struct {
 	Asked   *uint64 `json:"asked_per_bank" jsonschema:"nullable"`
 	Free    *uint64 `json:"free_per_bank" jsonschema:"nullable"`
 	Largest *uint64 `json:"largest_per_bank" jsonschema:"nullable"`
-	// The same from the traced accounts, for each chip that the process has open.
+	// What is allocated on each chip that the process has open, by the traced accounts. Its free bytes and
+	// largest free block are those of the message where that has as much allocated, else by the accounts.
 	Chips []RefusedChip `json:"chips"`
 	// Of a clash: address where the circular buffers end, and where the L1 buffers begin.
 	End    *uint64 `json:"circular_buffers_end" jsonschema:"nullable"`
