@@ -267,6 +267,68 @@ func (l *Logger) KernelChange(c aggregator.KernelChange) {
 		sign, word, kernelWords[k.Type], c.Chip.Number, way, mebibytes(k.Bytes), mebibytes(c.Total))
 }
 
+// FailureLine is an allocation that failed, as `log --json` prints it.
+type FailureLine struct {
+	// When it happened.
+	Time time.Time `json:"time"`
+	// What happened: memory was out, or circular buffers would clash with L1 buffers.
+	Event string `json:"event" jsonschema:"enum=out_of_memory,enum=clash"`
+	// The process's PID.
+	PID uint32 `json:"pid"`
+	// The thread's id; null where unknown.
+	TID *uint32 `json:"tid" jsonschema:"nullable"`
+	// The memory: dram, l1, l1_small or trace.
+	Memory string `json:"memory"`
+	// Requested bytes on each chip; null where unknown, and for a clash.
+	Size *uint64 `json:"size" jsonschema:"nullable"`
+	// Requested bytes of each bank; null where unknown, and for a clash.
+	Asked *uint64 `json:"asked_per_bank" jsonschema:"nullable"`
+	// Free bytes of a bank; null where unknown, and for a clash.
+	Free *uint64 `json:"free_per_bank" jsonschema:"nullable"`
+	// Largest free block of a bank, bytes; null where unknown, and for a clash.
+	Largest *uint64 `json:"largest_per_bank" jsonschema:"nullable"`
+	// Address, in bytes, where the circular buffers of a clash end; null where unknown, and where memory is out.
+	End *uint64 `json:"circular_buffers_end" jsonschema:"nullable"`
+	// Address, in bytes, where the L1 buffers of a clash begin; null where unknown, and where memory is out.
+	Lowest *uint64 `json:"l1_buffers_begin" jsonschema:"nullable"`
+	// The runtime's message.
+	Message Text `json:"message"`
+}
+
+// Refused writes an allocation that failed, of which the original says nothing: as text, the runtime's message.
+func (l *Logger) Refused(e *aggregator.Event) {
+	f := e.Refusal
+	if l.err != nil || f == nil {
+		return
+	}
+	if l.json == nil {
+		var message []byte
+		if message, l.err = Text(f.Message).MarshalJSON(); l.err == nil {
+			_, l.err = fmt.Fprintf(l.w, "⚠ [PID %d] Allocation failed: %s\n", e.PID, message)
+		}
+		return
+	}
+	line := FailureLine{Time: l.wall(e.Time), Event: "out_of_memory", PID: e.PID, Memory: key(e.Memory), Message: Text(f.Message)}
+	if e.TID != 0 {
+		line.TID = &e.TID
+	}
+	given := func(n *uint64) *uint64 {
+		if *n == 0 {
+			return nil
+		}
+		return n
+	}
+	if f.Clash {
+		line.Event, line.End, line.Lowest = "clash", given(&f.End), given(&f.Lowest)
+	} else {
+		line.Size, line.Asked = given(&f.Asked), given(&f.PerBank)
+		if f.BankBytes > 0 {
+			line.Free, line.Largest = &f.Free, &f.Largest
+		}
+	}
+	l.err = l.json.Encode(line)
+}
+
 // mebibytes is a size as the original printed it: a C++ stream's six significant digits.
 func mebibytes(n uint64) string { return strconv.FormatFloat(float64(n)/(1<<20), 'g', 6, 64) }
 

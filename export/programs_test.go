@@ -2,6 +2,7 @@ package export
 
 import (
 	"bytes"
+	"slices"
 	"strings"
 	"testing"
 	"unicode"
@@ -114,5 +115,53 @@ func TestKernelLinesAreInert(t *testing.T) {
 		if !unicode.IsPrint(r) {
 			t.Fatalf("%q has %q", &b, r)
 		}
+	}
+}
+
+// failed are a memory that is out, with and without the runtime's numbers, and a clash.
+func failed(f func(*aggregator.Event)) {
+	full := aggregator.Refusal{Message: "Out of Memory: \"L1\"" + hostile, Asked: 1 << 24, Banks: 64, PerBank: 1 << 18, BankBytes: 1 << 20, Free: 0, Largest: 0}
+	f(&aggregator.Event{Kind: aggregator.Refused, Time: 1, PID: 100, TID: 101, Memory: aggregator.L1, Refusal: &full})
+	f(&aggregator.Event{Kind: aggregator.Refused, Time: 2, PID: 100, Memory: aggregator.DRAM, Refusal: &aggregator.Refusal{Message: "Out of Memory"}})
+	f(&aggregator.Event{Kind: aggregator.Refused, Time: 3, PID: 100, TID: 101, Memory: aggregator.L1,
+		Refusal: &aggregator.Refusal{Clash: true, Message: "they clash", End: 0x2000, Lowest: 0x1000}})
+}
+
+func TestFailureLinesAreAsTheirSchemaSays(t *testing.T) {
+	var b bytes.Buffer
+	failed(NewLogger(&b, true, wall).Refused)
+	want := []string{
+		`"event":"out_of_memory","pid":100,"tid":101,"memory":"l1","size":16777216,"asked_per_bank":262144,"free_per_bank":0,"largest_per_bank":0,"circular_buffers_end":null,`,
+		`"event":"out_of_memory","pid":100,"tid":null,"memory":"dram","size":null,"asked_per_bank":null,"free_per_bank":null,"largest_per_bank":null,`,
+		`"event":"clash","pid":100,"tid":101,"memory":"l1","size":null,"asked_per_bank":null,"free_per_bank":null,"largest_per_bank":null,"circular_buffers_end":8192,"l1_buffers_begin":4096,"message":"they clash"`,
+	}
+	s := schema.Compile(t, schema.Of(t, "", FailureLine{}, true))
+	lines := slices.Collect(strings.Lines(b.String()))
+	if len(lines) != len(want) {
+		t.Fatalf("%d lines:\n%s", len(lines), &b)
+	}
+	for i, line := range lines {
+		if err := schema.Validate(t, s, line); err != nil {
+			t.Errorf("%s: %v", line, err)
+		}
+		if !strings.Contains(line, want[i]) {
+			t.Errorf("%s: no %s", line, want[i])
+		}
+	}
+}
+
+// The runtime's message is the process's text: it stays on its line, and in its quotes.
+func TestFailureLinesAsText(t *testing.T) {
+	var b bytes.Buffer
+	failed(NewLogger(&b, false, wall).Refused)
+	for _, r := range strings.ReplaceAll(b.String(), "\n", "") {
+		if !unicode.IsPrint(r) {
+			t.Fatalf("%q has %q", &b, r)
+		}
+	}
+	lines := slices.Collect(strings.Lines(b.String()))
+	if len(lines) != 3 || !strings.HasPrefix(lines[0], `⚠ [PID 100] Allocation failed: "Out of Memory: \"L1\"`) ||
+		lines[2] != "⚠ [PID 100] Allocation failed: \"they clash\"\n" {
+		t.Error(b.String())
 	}
 }

@@ -19,6 +19,7 @@ var schemas = []struct {
 	{"log", "tt-memtrace log --json, one line of a buffer", LogLine{}},
 	{"log-programs", "tt-memtrace log --json, one line of a program's buffer", ProgramLine{}},
 	{"log-kernels", "tt-memtrace log --json, one line of a kernel's binary", KernelLine{}},
+	{"log-failures", "tt-memtrace log --json, one line of a failed allocation", FailureLine{}},
 }
 
 func TestSchemasAreUpToDate(t *testing.T) {

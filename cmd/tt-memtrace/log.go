@@ -20,13 +20,14 @@ func newLog() *cobra.Command {
 		Short: "Print a line for every allocation and free, until ^C",
 		Long: `Print a line for every allocation and free, until ^C: of buffers, of the circular
 and dataflow buffers of programs (CB_ALLOC, CB_FREE), and of the binaries of
-their kernels (KERNEL_LOAD, KERNEL_UNLOAD).
+their kernels (KERNEL_LOAD, KERNEL_UNLOAD). Failed allocations have a line, too.
 
-The lines are those of the original allocation server, one for each chip of a
+The other lines are those of the original allocation server, one for each chip of a
 buffer, so that scripts that grep them keep working. With --json each line is one
 object, and one buffer; docs/json.md describes it.`,
 		Example: `  sudo tt-memtrace log | grep 'L1 on device 3'
-  sudo tt-memtrace log --json -- python model.py | jq 'select(.size > 1e6)'`,
+  sudo tt-memtrace log --json -- python model.py | jq 'select(.size > 1e6)'
+  sudo tt-memtrace log | grep failed`,
 		Args: onlyCommand,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			t.recorded.skips = true
@@ -40,7 +41,7 @@ object, and one buffer; docs/json.md describes it.`,
 			defer cancel()
 			var flushed error
 			l.AddSink(session.Sink{
-				Change: logger.Change, CB: logger.CBChange, Kernel: logger.KernelChange, Unsafe: logger.Unsafe,
+				Change: logger.Change, CB: logger.CBChange, Kernel: logger.KernelChange, Unsafe: logger.Unsafe, Refuse: logger.Refused,
 				Batch: func() {
 					if err := w.Flush(); err != nil && flushed == nil {
 						flushed = fmt.Errorf("writing the log: %w", err)
