@@ -176,7 +176,7 @@ func TestNotTheLibrary(t *testing.T) {
 		code int
 		says string
 	}{
-		{"/bin/ls", notSupported, "defines no function of tt::tt_metal, such as _ZN2tt8tt_metal12GraphTracker14track_allocate"},
+		{"/bin/ls", notSupported, "it is not libtt_metal.so, or lacks its symbols: it defines no function of tt::tt_metal"},
 		{tool, notSupported, "defines no function of tt::tt_metal"},
 		{user, notSupported, "lacks the required buffer allocated (no symbol _ZN2tt8tt_metal12GraphTracker14track_allocate"},
 		{notELF, notSupported, "bad magic number"},

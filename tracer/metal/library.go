@@ -196,7 +196,7 @@ func (l *Library) readSymbols() error {
 		}
 	}
 	if !found {
-		return fmt.Errorf("reading %s: it defines no function of tt::tt_metal, such as %s: %w", l.Path, TrackAllocate, ErrUnsupported)
+		return fmt.Errorf("reading %s: it is not libtt_metal.so, or lacks its symbols: it defines no function of tt::tt_metal: %w", l.Path, ErrUnsupported)
 	}
 	return nil
 }
