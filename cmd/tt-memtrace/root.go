@@ -195,15 +195,20 @@ func flagProblem(cmd *cobra.Command, err error) string {
 	var unknown *pflag.NotExistError
 	var invalid *pflag.InvalidValueError
 	switch {
-	case errors.As(err, &unknown) && unknown.GetSpecifiedShortnames() == "":
+	case errors.As(err, &unknown):
+		name, short := unknown.GetSpecifiedName(), unknown.GetSpecifiedShortnames() != ""
 		var names []string
 		cmd.Flags().VisitAll(func(f *pflag.Flag) {
-			if !f.Hidden {
+			if !f.Hidden && !short {
 				names = append(names, f.Name)
 			}
 		})
-		if meant := similar(unknown.GetSpecifiedName(), names); len(meant) > 0 {
-			return err.Error() + "; " + didYouMean("--", meant)
+		meant := didYouMean("--", similar(name, names))
+		if meant == "" {
+			meant = didYouMean("", elsewhere(cmd.Root(), name, short))
+		}
+		if meant != "" {
+			return err.Error() + "; " + meant
 		}
 	case errors.As(err, &invalid):
 		f := invalid.GetFlag()
@@ -216,6 +221,35 @@ func flagProblem(cmd *cobra.Command, err error) string {
 		}
 	}
 	return err.Error()
+}
+
+// otherTools are flags that other tools have, and what does that here.
+var otherTools = map[string]string{
+	"interval": "status --every", "delay": "status --every", "watch": "status --every", "d": "status --every", "once": "status", "batch": "status",
+}
+
+// elsewhere are the commands that have a flag, with it; none or one text.
+func elsewhere(root *cobra.Command, name string, short bool) []string {
+	find, dashes := (*pflag.FlagSet).Lookup, "--"
+	if short {
+		find, dashes = (*pflag.FlagSet).ShorthandLookup, "-"
+	}
+	var names []string
+	for _, c := range root.Commands() {
+		if f := find(c.Flags(), name); f != nil && !f.Hidden && c.IsAvailableCommand() {
+			names = append(names, c.Name())
+		}
+	}
+	if n := len(names); n > 2 {
+		names = append([]string{strings.Join(names[:n-1], ", ")}, names[n-1])
+	}
+	switch {
+	case len(names) > 0:
+		return []string{strings.Join(names, " or ") + " " + dashes + name}
+	case otherTools[name] != "":
+		return []string{otherTools[name]}
+	}
+	return nil
 }
 
 // valueProblem says why a value is not of the flag's kind; empty where the flag itself says it well.
