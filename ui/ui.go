@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"github.com/gdamore/tcell/v2"
+	"golang.org/x/term"
 
 	"tt-memtrace/aggregator"
 	"tt-memtrace/telemetry"
@@ -119,7 +120,11 @@ func (o *Options) source() string {
 // print, Run prints the overview whenever it changes, until ctx or the source ends.
 func Run(ctx context.Context, feed Feed, o Options) error {
 	if o.Screen == nil && IsPlain(os.Getenv) {
-		return printed(ctx, os.Stdout, 0, feed, o)
+		width, _, err := term.GetSize(int(os.Stdout.Fd()))
+		if err != nil {
+			width = 0 // unknown
+		}
+		return printed(ctx, os.Stdout, width, feed, o)
 	}
 	o, err := o.complete()
 	if err != nil {

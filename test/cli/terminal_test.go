@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"tt-memtrace/test/rig"
 )
 
@@ -50,6 +52,22 @@ func TestSettingsThatCannotBeKept(t *testing.T) {
 	io.WriteString(keys, "2q")
 	s.ends(fine)
 	screen.await(t, "keeping the settings: mkdir /proc/nowhere: no such file or directory")
+}
+
+// A terminal that can only print gets lines that fit into it.
+func TestAPlainTerminalGetsLinesThatFit(t *testing.T) {
+	const columns = 72
+	_, screen, tty := terminal(t)
+	if err := unix.IoctlSetWinsize(int(tty.Fd()), unix.TIOCSWINSZ, &unix.Winsize{Row: 24, Col: columns}); err != nil {
+		t.Fatal(err)
+	}
+	begin(t, call{tty: tty, args: []string{"demo", "--speed", "0", "--exit"}, env: environ("TERM=dumb")}).ends(fine)
+	screen.await(t, "Ended:")
+	for _, l := range lines(screen.String()) {
+		if l = strings.TrimRight(l, "\r"); len(l) > columns {
+			t.Errorf("%d columns: %q", len(l), l)
+		}
+	}
 }
 
 // The text of status has colours on a terminal, and none where NO_COLOR is set.
