@@ -404,7 +404,7 @@ func (b *Builder) count(h *liveBuffer, at uint64, buffer *aggregator.BufferSnaps
 		h.site.bytes += h.total()
 	}
 	for _, s := range b.spacesOf(h.chips, buffer.Memory) {
-		s.add(at, h.site, h.bytes, h.block)
+		s.add(at, h.site, h.bytes, h.block, !h.counted)
 	}
 	if buffer.Memory == aggregator.L1 {
 		for _, c := range h.chips {

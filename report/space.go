@@ -31,6 +31,8 @@ type space struct {
 	// have their size: with another one, they begin elsewhere. widest is the widest of those before.
 	low, high uint64
 	widest    span
+	// found: the first of these were not seen when they were allocated, so others can have lain beyond.
+	found bool
 
 	line       timeline
 	fragmented *freeBytes
@@ -58,7 +60,7 @@ type freeBytes struct{ at, free, largest uint64 }
 
 const maxBlocks = 50_000
 
-func (s *space) add(at uint64, st *site, bytes uint64, b block) {
+func (s *space) add(at uint64, st *site, bytes uint64, b block, found bool) {
 	s.line.advance(at, s)
 	s.used.add(bytes)
 	t := s.bySite[st]
@@ -79,6 +81,7 @@ func (s *space) add(at uint64, st *site, bytes uint64, b block) {
 	if !s.many {
 		s.blocks.add(b)
 	}
+	s.found = s.found || found && s.high == 0
 	if s.high == 0 || b.start < s.low {
 		s.low = b.start
 	}
@@ -133,7 +136,7 @@ func (s *space) sized(at uint64, banks aggregator.Banks) {
 	if s.banks.Known && s.high > 0 {
 		s.line.advance(at, s)
 		s.widest = s.span()
-		s.low, s.high = 0, 0
+		s.low, s.high, s.found = 0, 0, false
 		// What others hold there lies as the size before had it.
 		s.unsized = s.unsized || s.used.buffers > 0
 	}
@@ -151,7 +154,8 @@ func (s *space) base() uint64 {
 	return s.low
 }
 
-// free is the free bytes of a bank and its largest free block, where known.
+// free is the free bytes of a bank and its largest free block, where known: where the first buffers were
+// found, how the free bytes at the two ends are shared is not, so it must be between buffers.
 func (s *space) free() (p freeBytes, ok bool) {
 	if !s.banks.Known || s.banks.Count == 0 || s.many || s.unsized {
 		return p, false
@@ -161,18 +165,27 @@ func (s *space) free() (p freeBytes, ok bool) {
 	}
 	at := s.base()
 	end := at + s.banks.Bytes
+	var below, between uint64
+	empty := true
 	for b := range s.blocks.all() {
 		if b.start > at {
 			p.free += b.start - at
-			p.largest = max(p.largest, b.start-at)
+			if empty {
+				below = b.start - at
+			} else {
+				between = max(between, b.start-at)
+			}
 		}
+		empty = false
 		at = max(at, b.end) // submeshes have their own allocators: blocks can overlap
 	}
+	var above uint64
 	if end > at {
-		p.free += end - at
-		p.largest = max(p.largest, end-at)
+		above = end - at
+		p.free += above
 	}
-	return p, true
+	p.largest = max(below, between, above)
+	return p, !s.found || empty || below+above <= between
 }
 
 // points is the maximum length of a timeline.

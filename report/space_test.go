@@ -94,3 +94,34 @@ func TestChipsOfMeshesAreReportedAsChips(t *testing.T) {
 		}
 	}
 }
+
+// Of buffers that were found, not seen when they were allocated, it is unknown where their bank begins. So its largest
+// free block is known where it lies between them, or where all are freed.
+func TestLargestFreeBlockOfFoundBuffers(t *testing.T) {
+	const k = 1 << 10
+	for _, c := range []struct {
+		name    string
+		found   bool
+		blocks  []block
+		largest uint64 // 0: unknown
+	}{
+		{"seen", false, []block{{0, 100 * k}, {400 * k, 500 * k}}, 524 * k},
+		{"found, most is free at an end", true, []block{{0, 100 * k}, {400 * k, 500 * k}}, 0},
+		{"found, most is free between", true, []block{{0, 100 * k}, {700 * k, 1000 * k}}, 600 * k},
+	} {
+		s := space{memory: aggregator.DRAM, bySite: map[*site]tally{}}
+		s.sized(1, aggregator.Banks{Known: true, Count: 1, Bytes: 1 << 20})
+		for _, b := range c.blocks {
+			s.add(1, &site{}, b.end-b.start, b, c.found)
+		}
+		if p, ok := s.free(); ok != (c.largest > 0) || ok && p.largest != c.largest {
+			t.Errorf("%s: %+v, %v", c.name, p, ok)
+		}
+		for _, b := range c.blocks {
+			s.sub(1, &site{}, b.end-b.start, b)
+		}
+		if p, ok := s.free(); !ok || p.free != 1<<20 || p.largest != 1<<20 {
+			t.Errorf("%s, freed: %+v, %v", c.name, p, ok)
+		}
+	}
+}
