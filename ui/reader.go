@@ -1,6 +1,7 @@
 package ui
 
 import (
+	"slices"
 	"time"
 
 	"tt-memtrace/aggregator"
@@ -24,6 +25,7 @@ type reader struct {
 	contents map[processID]*processContents
 
 	holders     []telemetry.Process
+	holdersOf   []uint32 // the traced processes then
 	holdersAt   time.Time
 	holdersErr  error
 	holdersSeen bool
@@ -112,21 +114,29 @@ func (r *reader) programs(p *aggregator.ProcessSnapshot) []aggregator.ProgramSna
 	return h.programList
 }
 
-// holdersEvery is the time between two looks at who holds a device.
-const holdersEvery = 2 * time.Second
+// holdersEvery is the time between two looks at who holds a device, newHoldersEvery where other processes are traced than
+// at the last.
+const (
+	holdersEvery    = 2 * time.Second
+	newHoldersEvery = 250 * time.Millisecond
+)
 
 // processes are those that hold a device, and those that are traced.
 func (r *reader) processes() ([]telemetry.Process, error) {
 	if r.system == nil {
 		return nil, nil
 	}
-	if now := r.now(); !r.holdersSeen || now.Sub(r.holdersAt) >= holdersEvery {
-		var also []uint32
-		for i := range r.snapshot.Processes {
-			also = append(also, r.snapshot.Processes[i].PID)
-		}
-		r.holders, r.holdersErr = r.system.Processes(also)
-		r.holdersAt, r.holdersSeen = now, true
+	traced := make([]uint32, len(r.snapshot.Processes))
+	for i := range r.snapshot.Processes {
+		traced[i] = r.snapshot.Processes[i].PID
+	}
+	now, every := r.now(), holdersEvery
+	if !slices.Equal(traced, r.holdersOf) {
+		every = newHoldersEvery
+	}
+	if !r.holdersSeen || now.Sub(r.holdersAt) >= every {
+		r.holders, r.holdersErr = r.system.Processes(traced)
+		r.holdersOf, r.holdersAt, r.holdersSeen = traced, now, true
 		r.round++
 	}
 	return r.holders, r.holdersErr

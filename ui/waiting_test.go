@@ -2,11 +2,15 @@ package ui
 
 import (
 	"context"
+	"errors"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
 	"tt-memtrace/aggregator"
+	"tt-memtrace/telemetry"
 )
 
 // Until the source has looked for processes, no process is no answer, and nothing is exact.
@@ -72,5 +76,30 @@ func TestAPlainTerminalWaitsForTheSource(t *testing.T) {
 	close(done)
 	if err := <-ended; err != nil {
 		t.Fatal(err)
+	}
+}
+
+// What the host says of a process that begins to be traced is there at once, not only at the next regular look.
+func TestANewProcessHasItsUserAtOnce(t *testing.T) {
+	root := t.TempDir()
+	for name, text := range map[string]string{
+		"uptime": "90000.00 1.0\n", "7/stat": "7 (python) S 1 1 1 0 -1 4194560 100 0 0 0 4200 100 0 0 20 0 1 0 8000000 1000000 51200 1 1 1\n",
+		"7/status": "State:\tS (sleeping)\nUid:\t4000000000\t0\t0\t0\n",
+	} {
+		path := filepath.Join(root, "proc", name)
+		if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, []byte(text), 0o644)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	w := newWorld(1)
+	w.system = telemetry.New(root)
+	w.view(settings{})
+	w.press("7")
+	w.look()
+	w.begins(7, "python serve.py", w.chips, false)
+	w.wall = w.wall.Add(newHoldersEvery)
+	w.look()
+	if got := w.text(t, 160, 24); !strings.Contains(got, "4000000000") || !strings.Contains(got, "sleeping") {
+		t.Error(got)
 	}
 }
