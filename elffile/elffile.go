@@ -83,6 +83,27 @@ func CheckHeaders(r io.ReaderAt) error {
 	return nil
 }
 
+// Loads are the segments of a file that are loaded into memory.
+func Loads(f *elf.File) (list []elf.ProgHeader) {
+	for _, p := range f.Progs {
+		if p.Type == elf.PT_LOAD {
+			list = append(list, p.ProgHeader)
+		}
+	}
+	return list
+}
+
+// AddressOf is the address that a byte of a file's code is linked for, by its offset in the file. False where that is not in a
+// segment with code, or in the rest of its first page.
+func AddressOf(loads []elf.ProgHeader, offset uint64) (uint64, bool) {
+	for _, p := range loads {
+		if p.Flags&elf.PF_X != 0 && offset >= p.Off&^4095 && offset < p.Off+p.Filesz {
+			return offset - p.Off + p.Vaddr, true
+		}
+	}
+	return 0, false
+}
+
 // shtRelr is the type of a section of packed relative relocations.
 const shtRelr elf.SectionType = 19
 

@@ -154,7 +154,7 @@ func memoryOf(pid uint32) *memory.Process {
 
 // readable says why a process's memory may not be read, or nil.
 func (p *process) readable() error {
-	err := p.memory.ReadAt(make([]byte, 4), p.mapping.Base)
+	err := p.memory.ReadAt(make([]byte, 4), p.mapping.Region.Start)
 	if errors.Is(err, unix.EPERM) || errors.Is(err, unix.EACCES) {
 		return unreadable(p.pid, err)
 	}
@@ -170,7 +170,7 @@ func CheckReadable(pid uint32) error {
 	if len(list) == 0 {
 		return nil
 	}
-	err = memoryOf(pid).ReadAt(make([]byte, 4), list[0].Base)
+	err = memoryOf(pid).ReadAt(make([]byte, 4), list[0].Region.Start)
 	if errors.Is(err, unix.EPERM) || errors.Is(err, unix.EACCES) {
 		return unreadable(pid, err)
 	}

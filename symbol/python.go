@@ -9,6 +9,7 @@ import (
 	"strings"
 	"unicode/utf16"
 
+	"tt-memtrace/elffile"
 	"tt-memtrace/tracer/proc"
 )
 
@@ -45,7 +46,7 @@ var pythons = map[string]Python{
 // FindPython finds the interpreter of a process: the file that defines
 // _PyRuntime, of a version whose layout is known. Nil where there is none.
 func (f *Files) FindPython(pid uint32) *Python {
-	maps, err := proc.Files(pid, func(name string, _ proc.FileID) bool { return isPython(name) })
+	maps, err := proc.Loaded(pid, func(name string, _ proc.FileID) bool { return isPython(name) })
 	if err != nil {
 		return nil
 	}
@@ -64,7 +65,7 @@ func (f *Files) FindPython(pid uint32) *Python {
 		if version == "" {
 			continue
 		}
-		q := question{Kind: askPython, PID: pid, Files: []mappedFile{{m.Path, m.ID.Device, m.ID.Inode}}, Address: m.Region.Start - m.Base}
+		q := question{Kind: askPython, PID: pid, Files: []mappedFile{{m.Path, m.ID.Device, m.ID.Inode}}, Address: m.Offset()}
 		if a, ok := u.ask(q, func() {}); ok && a.Known {
 			py := pythons[version]
 			py.Runtime = a.Address + m.Region.Start
@@ -74,19 +75,14 @@ func (f *Files) FindPython(pid uint32) *Python {
 	return nil
 }
 
-// pythonRuntime is where _PyRuntime is, from where an offset in the file is mapped.
+// pythonRuntime is where _PyRuntime is, from where the code at an offset in the file is mapped.
 func (f *file) pythonRuntime(offset uint64) (uint64, bool) {
 	address, ok := f.object("_PyRuntime")
 	if !ok {
 		return 0, false
 	}
-	for _, p := range f.elf.Progs {
-		if p.Type == elf.PT_LOAD && offset >= p.Off && offset < p.Off+max(p.Filesz, 1) {
-			// What is mapped from the first byte of a segment on.
-			return address - (offset - p.Off + p.Vaddr), true
-		}
-	}
-	return 0, false
+	code, ok := elffile.AddressOf(elffile.Loads(f.elf), offset)
+	return address - code, ok
 }
 
 // object is the address of a variable of a file.

@@ -39,7 +39,7 @@ func entries(t *testing.T, p *fixture.Process) (live, file []byte) {
 	defer mem.Close()
 	for _, probe := range c.Probes {
 		var is [1]byte
-		if _, err := mem.ReadAt(is[:], int64(list[0].Base+probe.Address+probe.Skipped)); err != nil {
+		if _, err := mem.ReadAt(is[:], int64(list[0].Base+probe.Offset+probe.Skipped)); err != nil {
 			t.Fatal(err)
 		}
 		was, err := l.Code(probe.Address+probe.Skipped, 1)

@@ -127,7 +127,7 @@ func (r *run) findForks(of ...proc.Mapping) {
 			pids, _ := proc.PIDs() // without /proc nothing is traced
 			pids = slices.DeleteFunc(pids, func(pid uint32) bool { return known[pid] })
 			for _, pid := range s.forks.Among(pids) {
-				files, err := proc.Files(pid, func(_ string, id proc.FileID) bool {
+				files, err := proc.Loaded(pid, func(_ string, id proc.FileID) bool {
 					return slices.ContainsFunc(list, func(m proc.Mapping) bool { return m.ID == id })
 				})
 				if err == nil && slices.ContainsFunc(files, func(m proc.Mapping) bool { return wanted[place{m.ID, m.Base}] }) {

@@ -10,12 +10,12 @@ import (
 	"tt-memtrace/tracer/proc"
 )
 
-// A process can have the runtime more than once, where two packages bring a build of it along each. What
-// an object holds is read by the build that it is of. So a process is read by one build: the one that has
+// A process can have the runtime more than once, where two packages bring a build of it along each, or one that is loaded twice. What
+// an object holds is read by the copy that it is of. So a process is read by one build: the one that has
 // devices open. Where another one has some too, what is of that is only in events, and the process is marked.
 
 // whyTwice is the reason then.
-const whyTwice = "it has devices open by two builds of the runtime, and those of one alone can be read"
+const whyTwice = "it has devices open by two copies of the runtime, and those of one alone can be read"
 
 // another is a build that a process has mapped, and that it is not read by.
 type another struct {
@@ -27,7 +27,7 @@ type another struct {
 
 // mapsAnother notes that a process has mapped another build. What that held before is read.
 func (r *run) mapsAnother(p *traced, a announcement) {
-	if len(p.others) >= maxMapped || slices.ContainsFunc(p.others, func(o another) bool { return o.of == a.of && o.mapping.Base == a.mapping.Base }) {
+	if len(p.others) >= maxMapped || slices.ContainsFunc(p.others, func(o another) bool { return o.of == a.of && o.mapping.Alike(a.mapping) }) {
 		return
 	}
 	in := inspect.New(a.of.lib, a.mapping)

@@ -45,7 +45,9 @@ func Builds(pids []uint32) (builds []*Build, skipped []error) {
 				continue
 			}
 			if b := byFile[lib.ID]; b != nil {
-				b.Processes = append(b.Processes, pid)
+				if b.Processes[len(b.Processes)-1] != pid { // it may have it loaded twice
+					b.Processes = append(b.Processes, pid)
+				}
 				lib.Close()
 				continue
 			}

@@ -78,7 +78,7 @@ func (f *Finder) IsRuntime(id proc.FileID) bool {
 	return slices.Contains(f.runtimes, id)
 }
 
-// Mappings lists what a process has mapped that could be the runtime, each file once. ErrHidden and
+// Mappings lists what a process has loaded that could be the runtime, as proc.Loaded does. ErrHidden and
 // ErrNoRuntime are what else it can say of a process that holds a device.
 func (f *Finder) Mappings(pid uint32) ([]proc.Mapping, error) {
 	list, holds, found, err := f.known(pid)
@@ -87,61 +87,35 @@ func (f *Finder) Mappings(pid uint32) ([]proc.Mapping, error) {
 	}
 	more, err := f.search(pid)
 	for _, m := range more {
-		if !containsFile(list, m.ID) {
+		if !slices.ContainsFunc(list, m.Alike) {
 			list = append(list, m)
 		}
 	}
 	return list, err
 }
 
-// Known lists what a process has mapped that could be the runtime by its name, or is known to be. No
+// Known lists what a process has loaded that could be the runtime by its name, or is known to be. No
 // file is opened.
 func (f *Finder) Known(pid uint32) ([]proc.Mapping, error) {
 	list, _, _, err := f.known(pid)
 	return list, err
 }
 
-// known is Known, whether the process holds a device, and whether the runtime itself is among them. A file of which it maps no
-// code it only reads, as other tracers do.
+// known is Known, whether the process holds a device, and whether the runtime itself is among them.
 func (f *Finder) known(pid uint32) (list []proc.Mapping, holds, found bool, err error) {
 	f.mu.Lock()
 	runtimes := slices.Clone(f.runtimes)
 	f.mu.Unlock()
-	var code withCode
 	err = proc.Pieces(pid, func(m proc.Mapping, p proc.Permissions) bool {
 		holds = holds || holdsDevice(m.Path, p)
 		known := slices.Contains(runtimes, m.ID)
-		if (known || Candidate(m.Path)) && code.add(m, p) {
+		if (known || Candidate(m.Path)) && p.Execute() && !slices.ContainsFunc(list, m.Alike) {
+			list = append(list, m)
 			found = found || known || strings.HasPrefix(filepath.Base(m.Path), LibraryNames[0])
 		}
-		return len(code.files) < maxFiles
+		return len(list) < maxFiles
 	})
-	return code.files, holds, found, err
-}
-
-// withCode collects the files of which a process maps code, by the first piece that it maps of each.
-type withCode struct {
-	files []proc.Mapping
-	first map[proc.FileID]proc.Mapping
-}
-
-// add takes in a piece, and says whether it is the first one with code of its file.
-func (c *withCode) add(m proc.Mapping, p proc.Permissions) bool {
-	if c.first == nil {
-		c.first = map[proc.FileID]proc.Mapping{}
-	}
-	if _, seen := c.first[m.ID]; !seen {
-		c.first[m.ID] = m
-	}
-	if !p.Execute() || containsFile(c.files, m.ID) {
-		return false
-	}
-	c.files = append(c.files, c.first[m.ID])
-	return true
-}
-
-func containsFile(list []proc.Mapping, id proc.FileID) bool {
-	return slices.ContainsFunc(list, func(m proc.Mapping) bool { return m.ID == id })
+	return list, holds, found, err
 }
 
 // holdsDevice says whether a mapping is one of a device, as the driver library makes when it opens
@@ -171,17 +145,18 @@ func MapsDevice(pid uint32, buffer *bytes.Buffer) (bool, error) {
 
 // search looks for the runtime in all files with code that the process maps.
 func (f *Finder) search(pid uint32) (found []proc.Mapping, err error) {
-	var code withCode
-	if err := proc.Pieces(pid, func(m proc.Mapping, p proc.Permissions) bool {
-		code.add(m, p)
-		return len(code.files) <= maxFiles
-	}); err != nil {
+	files := 0
+	code, err := proc.Loaded(pid, func(string, proc.FileID) bool {
+		files++
+		return files <= maxFiles+1
+	})
+	if err != nil {
 		return nil, err
 	}
 	over := proc.NewLimit(searchTime, nil).Over
 	mem := memory.FilesOf(pid)
 	err = ErrNoRuntime
-	for i, m := range code.files {
+	for i, m := range code {
 		if i == maxFiles {
 			err = fmt.Errorf("%w: it maps more than %d files with code", ErrHidden, maxFiles)
 			break

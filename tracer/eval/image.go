@@ -31,6 +31,14 @@ type reloc struct {
 	order, missing uint32
 }
 
+// Loads are the headers of its segments.
+func (img *Image) Loads() (list []elf.ProgHeader) {
+	for _, p := range img.progs {
+		list = append(list, p.ProgHeader)
+	}
+	return list
+}
+
 // NewImage reads an ELF file, which stays the caller's, and has to stay open. The base is where its address zero lies:
 // the start of a mapping minus the segment's address, rounded down to a page.
 func NewImage(r io.ReaderAt, base uint64) (*Image, error) {

@@ -71,7 +71,7 @@ func (in *Inspector) UniqueIDs() (map[uint32]uint64, error) {
 	return ids, err
 }
 
-// driverFunction is the address of a function of the driver library that a process has mapped.
+// driverFunction is the address of a function of the driver library that a process has loaded.
 func driverFunction(mem *memory.Process, name string) (uint64, error) {
 	at, err := symbolOf(mem, name, func(path string) bool {
 		return slices.ContainsFunc(driverLibraries, func(name string) bool { return strings.HasPrefix(filepath.Base(path), name) })
@@ -84,7 +84,7 @@ func driverFunction(mem *memory.Process, name string) (uint64, error) {
 
 // symbolOf is where a process has what one of its files exports, the first that does of those that are wanted.
 func symbolOf(mem *memory.Process, name string, want func(path string) bool) (uint64, error) {
-	files, err := proc.Files(mem.PID(), func(path string, _ proc.FileID) bool { return want(path) })
+	files, err := proc.Loaded(mem.PID(), func(path string, _ proc.FileID) bool { return want(path) })
 	if err != nil {
 		return 0, err
 	}
@@ -95,14 +95,14 @@ func symbolOf(mem *memory.Process, name string, want func(path string) bool) (ui
 func symbolIn(mem *memory.Process, name string, files []proc.Mapping) (uint64, error) {
 	var failed error
 	for _, m := range files {
-		value := uint64(0)
+		address := uint64(0)
 		f, err := mem.Open(m)
 		if err == nil {
-			value, err = metal.DynamicSymbol(memory.ProcName(f), m.Path, name)
+			address, err = metal.DynamicSymbol(memory.ProcName(f), m, name)
 			f.Close()
 		}
 		if err == nil {
-			return m.Base + value, nil
+			return address, nil
 		}
 		failed = errors.Join(failed, err)
 	}

@@ -1,12 +1,14 @@
 package inspect
 
 import (
+	"slices"
 	"strings"
 	"testing"
 
 	"tt-memtrace/test/fixture"
 	"tt-memtrace/tracer/memory"
 	"tt-memtrace/tracer/metal"
+	"tt-memtrace/tracer/proc"
 )
 
 // The driver library is found by any of its names, also with a hash that packaging
@@ -21,8 +23,21 @@ func TestDriverLibraryOfAnyName(t *testing.T) {
 		fixture.Do(t, p, "open %s", fixture.LibraryOf(t, fixture.Build{Name: name, Hide: []string{other}}))
 	}
 	for _, symbol := range []string{"_ZNK2tt8tt_metal6Buffer4sizeEv", metal.TrackAllocate} {
-		if f, err := driverFunction(memory.FilesOf(p.PID), symbol); err != nil || f == 0 {
+		f, err := driverFunction(memory.FilesOf(p.PID), symbol)
+		if err != nil || f == 0 {
 			t.Errorf("%s at %#x: %v", symbol, f, err)
+		}
+		files, err := proc.Loaded(p.PID, func(path string, _ proc.FileID) bool { return path != "" })
+		if err != nil {
+			t.Fatal(err)
+		}
+		code := slices.IndexFunc(files, func(m proc.Mapping) bool { return m.Region.Start <= f && f < m.Region.End })
+		if code < 0 {
+			t.Fatalf("%s at %#x is in no code", symbol, f)
+		}
+		fixture.Do(t, p, "read %s", files[code].Path) // that is not where its functions are
+		if again, err := driverFunction(memory.FilesOf(p.PID), symbol); again != f {
+			t.Errorf("%s at %#x, and at %#x: %v", symbol, f, again, err)
 		}
 	}
 	if _, err := driverFunction(memory.FilesOf(p.PID), "none"); err == nil || !strings.Contains(err.Error(), "libtt-umd") {

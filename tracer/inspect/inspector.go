@@ -112,7 +112,7 @@ func New(lib *metal.Library, m proc.Mapping) *Inspector { return NewOver(memory.
 // NewOver is New, over memory that is read in another way.
 func NewOver(mem *memory.Process, lib *metal.Library, m proc.Mapping) *Inspector {
 	files := mem.Files()
-	return &Inspector{lib: lib, base: m.Base - lib.LoadAddress(), mem: mem, opener: files, quickPaths: &sync.Map{}, standard: sync.OnceValues(func() (*eval.Image, uint64) {
+	return &Inspector{lib: lib, base: lib.LoadedAt(m), mem: mem, opener: files, quickPaths: &sync.Map{}, standard: sync.OnceValues(func() (*eval.Image, uint64) {
 		return standardOf(lib, files)
 	})}
 }
@@ -402,9 +402,9 @@ func (in *Inspector) ReadAt(p []byte, address uint64) error {
 	return in.mem.ReadAt(p, address)
 }
 
-// standardOf is the C++ library that a process has mapped, or nil.
+// standardOf is the C++ library that a process has loaded, or nil, and where.
 func standardOf(lib *metal.Library, mem *memory.Process) (*eval.Image, uint64) {
-	files, _ := proc.Files(mem.PID(), func(path string, _ proc.FileID) bool {
+	files, _ := proc.Loaded(mem.PID(), func(path string, _ proc.FileID) bool {
 		return strings.HasPrefix(filepath.Base(path), "libstdc++.so")
 	})
 	if len(files) == 0 {
@@ -415,5 +415,5 @@ func standardOf(lib *metal.Library, mem *memory.Process) (*eval.Image, uint64) {
 		return nil, 0
 	}
 	defer f.Close()
-	return lib.Standard(memory.ProcName(f)), files[0].Base
+	return lib.Standard(memory.ProcName(f), files[0])
 }

@@ -16,7 +16,13 @@ const maxNames = 64 << 20
 // dynamicSymbols are those that were looked for, nil where there is none: to read a C library for each process takes milliseconds.
 var dynamicSymbols struct {
 	sync.Mutex
-	values map[dynamicSymbol]*uint64
+	values map[dynamicSymbol]*linkedSymbol
+}
+
+// linkedSymbol is what a symbol is linked for, and the segments of its file.
+type linkedSymbol struct {
+	value uint64
+	loads []elf.ProgHeader
 }
 
 type dynamicSymbol struct {
@@ -27,9 +33,10 @@ type dynamicSymbol struct {
 // maxDynamicSymbols are kept.
 const maxDynamicSymbols = 1024
 
-// DynamicSymbol is how far behind its beginning in memory a library or executable has something that it exports. It is
-// known by a path, and opened by another name.
-func DynamicSymbol(opened, path, name string) (value uint64, err error) {
+// DynamicSymbol is where a process has something that a library or executable exports that it has loaded. That is opened
+// by another name.
+func DynamicSymbol(opened string, m proc.Mapping, name string) (address uint64, err error) {
+	path := m.Path
 	f, st, err := openRegular(opened)
 	if err != nil {
 		return 0, err
@@ -50,7 +57,7 @@ func DynamicSymbol(opened, path, name string) (value uint64, err error) {
 		}
 		dynamicSymbols.Lock()
 		if dynamicSymbols.values == nil || len(dynamicSymbols.values) >= maxDynamicSymbols {
-			dynamicSymbols.values = map[dynamicSymbol]*uint64{}
+			dynamicSymbols.values = map[dynamicSymbol]*linkedSymbol{}
 		}
 		dynamicSymbols.values[key] = found
 		dynamicSymbols.Unlock()
@@ -58,11 +65,11 @@ func DynamicSymbol(opened, path, name string) (value uint64, err error) {
 	if found == nil {
 		return 0, fmt.Errorf("reading %s: it lacks %s", path, name)
 	}
-	return *found, nil
+	return found.value + loadedAt(found.loads, m), nil
 }
 
-// exported is the value of a symbol that a file defines, nil if it does not.
-func exported(f io.ReaderAt, size int64, name string) (value *uint64, err error) {
+// exported is a symbol that a file defines, nil if it does not.
+func exported(f io.ReaderAt, size int64, name string) (found *linkedSymbol, err error) {
 	file := io.NewSectionReader(f, 0, size)
 	if err := elffile.CheckHeaders(file); err != nil {
 		return nil, err
@@ -79,20 +86,9 @@ func exported(f io.ReaderAt, size int64, name string) (value *uint64, err error)
 		return nil, fmt.Errorf("the names of its symbols take %d bytes, more than %d", names, maxNames)
 	}
 	err = elffile.EachSymbol(e, table, func(n string, s elf.Sym64) {
-		if value == nil && n == name && elf.SectionIndex(s.Shndx) != elf.SHN_UNDEF {
-			value = new(s.Value - loadAddress(e))
+		if found == nil && n == name && elf.SectionIndex(s.Shndx) != elf.SHN_UNDEF {
+			found = &linkedSymbol{s.Value, elffile.Loads(e)}
 		}
 	})
-	return value, err
-}
-
-// loadAddress is the address that a file's beginning is linked for: not 0 in executables that are not
-// position-independent.
-func loadAddress(e *elf.File) uint64 {
-	for _, p := range e.Progs {
-		if p.Type == elf.PT_LOAD {
-			return p.Vaddr - p.Off
-		}
-	}
-	return 0
+	return found, err
 }

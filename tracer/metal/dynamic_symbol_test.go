@@ -8,6 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"tt-memtrace/test/fixture"
+	"tt-memtrace/tracer/proc"
 )
 
 // A symbol is remembered as long as its file does not change.
@@ -18,15 +19,16 @@ func TestDynamicSymbolOfAFileThatChanges(t *testing.T) {
 	if err := os.WriteFile(path, b, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	first, err := DynamicSymbol(path, path, name)
+	loaded := proc.Mapping{Path: path}
+	first, err := DynamicSymbol(path, loaded, name)
 	if err != nil || first == 0 {
 		t.Fatal(first, err)
 	}
-	again, err := DynamicSymbol(path, path, name)
+	again, err := DynamicSymbol(path, loaded, name)
 	if err != nil || again != first {
 		t.Errorf("again it is at %#x, not at %#x: %v", again, first, err)
 	}
-	if other, err := DynamicSymbol(path, path, "fixture_runs"); err == nil {
+	if other, err := DynamicSymbol(path, loaded, "fixture_runs"); err == nil {
 		t.Errorf("what it lacks is at %#x", other)
 	}
 	changed := func() (st unix.Stat_t) {
@@ -41,7 +43,7 @@ func TestDynamicSymbolOfAFileThatChanges(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if at, err := DynamicSymbol(path, path, name); err == nil {
+	if at, err := DynamicSymbol(path, loaded, name); err == nil {
 		t.Errorf("in another file it is at %#x", at)
 	}
 }

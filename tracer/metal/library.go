@@ -114,11 +114,7 @@ func OpenFile(name, path string) (lib *Library, err error) {
 		symbols: map[string]elfSymbol{}, prefixed: map[string][]elfSymbol{}}
 	l.functions, l.allocatorSet, l.readers = sync.OnceValue(l.functionNames), sync.OnceValues(l.setOffset), sync.OnceValue(l.binaryReaders)
 	l.layout = sync.OnceValues(l.findLayout)
-	for _, p := range e.Progs {
-		if p.Type == elf.PT_LOAD {
-			l.segments = append(l.segments, p.ProgHeader)
-		}
-	}
+	l.segments = elffile.Loads(e)
 	if err := l.readSymbols(); err != nil {
 		return nil, err
 	}
@@ -287,8 +283,16 @@ func (l *Library) AllocatorSet() (uint64, error) { return l.allocatorSet() }
 // that objects of its class begin with.
 func (l *Library) BinaryReaders() map[uint64]string { return l.readers() }
 
-// LoadAddress is the address that the library's first page is made for.
-func (l *Library) LoadAddress() uint64 { return l.segments[0].Vaddr &^ 4095 }
+// LoadedAt is how far behind the address that it is linked for a process has what it loaded of the library.
+func (l *Library) LoadedAt(m proc.Mapping) uint64 { return loadedAt(l.segments, m) }
+
+func loadedAt(loads []elf.ProgHeader, m proc.Mapping) uint64 {
+	address, ok := elffile.AddressOf(loads, m.Offset())
+	if !ok { // its pages can be executed and have no code
+		return m.Base
+	}
+	return m.Region.Start - address
+}
 
 // ReadCode fills p with code at an address from the file, if all of it is code.
 func (l *Library) ReadCode(p []byte, address uint64) bool {

@@ -14,17 +14,17 @@ type standardLibrary struct {
 // maxStandard bounds the size of a C++ library, bytes.
 const maxStandard = 16 << 20
 
-// Standard is the C++ library at a path, or nil. Processes that use the same runtime
-// mostly have the same one, which is kept.
-func (l *Library) Standard(path string) *eval.Image {
+// Standard is the C++ library that a process has loaded and that is opened at a path, or nil, and as LoadedAt how far behind
+// its addresses that has it. Processes that use the same runtime mostly have the same one, which is kept.
+func (l *Library) Standard(path string, m proc.Mapping) (*eval.Image, uint64) {
 	f, st, err := openRegular(path)
 	if err != nil {
-		return nil
+		return nil, 0
 	}
 	id := proc.FileID{Device: st.Dev, Inode: st.Ino}
 	if kept := l.standardImage.Load(); kept != nil && kept.id == id {
 		f.Close()
-		return kept.image
+		return kept.image, loadedAt(kept.image.Loads(), m)
 	}
 	var image *eval.Image
 	if st.Size <= maxStandard {
@@ -33,8 +33,8 @@ func (l *Library) Standard(path string) *eval.Image {
 	}
 	if image == nil || err != nil {
 		f.Close()
-		return nil
+		return nil, 0
 	}
 	l.standardImage.Store(&standardLibrary{id, image})
-	return image
+	return image, loadedAt(image.Loads(), m)
 }

@@ -22,9 +22,9 @@ type Mapping struct {
 	// Path as /proc/PID/maps has it: as the process sees it or, in a plain chroot, as this
 	// process does.
 	Path string
-	// Base is where the file's first byte is mapped, or would be.
+	// Base is where the file's first byte would be, were all of it mapped as this piece is.
 	Base uint64
-	// Region of the first piece of the file that is mapped.
+	// Region of the piece of the file.
 	Region Region
 	ID     FileID
 }
@@ -108,7 +108,10 @@ func parseMapping(line []byte) (m mapping, ok bool) {
 	return m, ok
 }
 
-// Files lists the files that a process has mapped and that are wanted, each once.
+// Offset is where in the file the piece begins.
+func (m Mapping) Offset() uint64 { return m.Region.Start - m.Base }
+
+// Files lists the files that a process has mapped and that are wanted, each once, by its first piece.
 func Files(pid uint32, want func(path string, id FileID) bool) ([]Mapping, error) {
 	var list []Mapping
 	err := eachMapping(pid, func(m *mapping) bool {
@@ -162,10 +165,25 @@ func FileAt(pid uint32, address uint64) (file Mapping, offset uint64, found bool
 	return file, address - file.Base, found && err == nil
 }
 
-// MapsAlike says whether a process has the file of a mapping at the same place.
+// Loaded lists what a process runs code of and is wanted: a file as often as it is loaded, each time by its first piece with code.
+// A process may also map a file to read it, as profilers do, and that does not show where its code and data are.
+func Loaded(pid uint32, want func(path string, id FileID) bool) (list []Mapping, err error) {
+	err = Pieces(pid, func(m Mapping, p Permissions) bool {
+		if p.Execute() && !slices.ContainsFunc(list, m.Alike) && want(m.Path, m.ID) {
+			list = append(list, m)
+		}
+		return len(list) < maxFiles
+	})
+	return list, err
+}
+
+// Alike says whether another piece is of the same file, and of what was loaded of it at the same time.
+func (m Mapping) Alike(o Mapping) bool { return m.ID == o.ID && m.Base == o.Base }
+
+// MapsAlike says whether a process has the code of a file at the same place.
 func MapsAlike(pid uint32, m Mapping) (bool, error) {
-	list, err := Files(pid, func(_ string, id FileID) bool { return id == m.ID })
-	return slices.ContainsFunc(list, func(o Mapping) bool { return o.ID == m.ID && o.Base == m.Base }), err
+	list, err := Loaded(pid, func(_ string, id FileID) bool { return id == m.ID })
+	return slices.ContainsFunc(list, m.Alike), err
 }
 
 // FileID names a file by what it is, not by where it lies.
