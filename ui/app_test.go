@@ -344,7 +344,7 @@ func TestMouse(t *testing.T) {
 
 func TestThirtyTwoChipsAt80x24(t *testing.T) {
 	s := start(t, 80, 24, 32, nil)
-	s.waits("   0 ", "  31 ", "all 32 chips", "fullest  DRAM 91 %! chip 7")
+	s.waits("   0 ", "  31 ", "all 32 chips", "fullest  DRAM ≥91 %! chip 7")
 	s.press("z") // a row each
 	s.waits("chips 1-11 of 32 ↓")
 	s.key(tcell.KeyTab)

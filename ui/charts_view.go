@@ -95,12 +95,34 @@ func (c *charts) name() string {
 
 // command is that of the process that is shown.
 func (c *charts) command() string {
-	for _, list := range [][]aggregator.ProcessSnapshot{c.data.snapshot.Processes, c.data.snapshot.Ended} {
-		if i := slices.IndexFunc(list, func(p aggregator.ProcessSnapshot) bool { return idOf(&p) == c.process }); i >= 0 {
-			return list[i].Info.Command
-		}
+	if p := c.known(); p != nil {
+		return p.Info.Command
 	}
 	return ""
+}
+
+// known is the process that is shown, also one that has ended, nil where it is none or not known any more.
+func (c *charts) known() *aggregator.ProcessSnapshot {
+	for _, list := range [][]aggregator.ProcessSnapshot{c.data.snapshot.Processes, c.data.snapshot.Ended} {
+		if i := slices.IndexFunc(list, func(p aggregator.ProcessSnapshot) bool { return idOf(&p) == c.process }); i >= 0 {
+			return &list[i]
+		}
+	}
+	return nil
+}
+
+// amount is what is known of a memory now, and how far: of other metrics nothing is in doubt.
+func (c *charts) amount(m metric) amount {
+	if m > metricCB {
+		return amount{}
+	}
+	if p := c.known(); p != nil {
+		return c.settings.processAmounts(p)[m]
+	}
+	if chip := c.current(); chip != nil && c.process == (processID{}) {
+		return c.settings.amountIn(chip, m, anyOf(chip.PIDs, lateProcesses(c.data.snapshot)))
+	}
+	return amount{}
 }
 
 // live is the process that is shown, nil where it is none or has ended.
@@ -269,6 +291,8 @@ func (c *charts) panel(m metric, begin, end uint64, h, w int) []text.Line {
 		called = "allocations and frees/s"
 	}
 	words := text.Line{text.Notice.Span(cursor), name.Span(called), text.Plain.Span("  ")}
+	now := c.amount(m)
+	was := now.highest().sign(g) // of the time before it is not kept when it was for sure
 	if v := values[c.columns-1-c.cursor]; v == widget.Unknown {
 		words = append(words, text.Faint.Span(g.Unknown))
 	} else {
@@ -276,7 +300,11 @@ func (c *charts) panel(m metric, begin, end uint64, h, w int) []text.Line {
 		if sign == "" {
 			look = text.Plain
 		}
-		words = append(words, look.Span(o.write(m, v)+sign))
+		before := was
+		if c.cursor == 0 && c.back == 0 {
+			before = now.sign(g)
+		}
+		words = append(words, look.Span(before+o.write(m, v)+sign))
 	}
 	switch {
 	case ceiling > 0 && m < metricCB:
@@ -285,9 +313,9 @@ func (c *charts) panel(m metric, begin, end uint64, h, w int) []text.Line {
 		words = append(words, text.Faint.Span(" of "+o.write(m, ceiling)))
 	}
 	if highest > 0 {
-		words = append(words, text.Faint.Span("  highest "+o.write(m, highest)))
+		words = append(words, text.Faint.Span("  highest "+was+o.write(m, highest)))
 	}
-	out := []text.Line{words.Clipped(w)}
+	out := []text.Line{words.Shortened(w, g.Dots)}
 	if h < 2 {
 		return out
 	}

@@ -51,9 +51,12 @@ func screenTiers(d *data, h *history, memory metric, names map[aggregator.Chip]s
 		t.history, t.memory, t.names = h, memory, names
 		t.telemetry = some && i < 6
 		if i == 0 {
-			t.kernel, t.spark = true, 12
+			t.kernel = true
+			if names == nil { // else rows are of more than one chip
+				t.spark = 12
+			}
 			out = append(out, t)
-			t.kernel, t.spark = false, 8
+			t.kernel, t.spark = false, min(t.spark, 8)
 		}
 		out = append(out, t)
 		if i <= 3 && t.telemetry {
@@ -174,7 +177,7 @@ func chipColumns(d *data, o settings, late map[uint32]bool, memories []memoryCol
 		kernels := widget.Column{Title: text.Title.Line("KERNELS"), Right: true, Gap: 2, Least: 9}
 		for i := range s.Chips {
 			k := &s.Chips[i].Kernel
-			cell := bytesCell(kernelBytes(k), o)
+			cell := o.atLeast(kernelBytes(k), k.Unsized > 0)
 			if kernelBytes(k) == 0 && (d.totalsOnly() || anyOf(s.Chips[i].PIDs, late)) {
 				cell = text.Faint.Line(g.Unknown)
 			}

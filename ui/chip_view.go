@@ -46,7 +46,7 @@ func newChipView(s *state) *chipView {
 			widget.Field[chipShare]{Name: programsTitle, Right: true, Least: 9, Rank: 1, Order: bigFirst(func(r *chipShare) uint64 { return r.CB.Physical }),
 				Cell: func(r *chipShare) text.Line { return s.amountCell(programsOf(r.CB, r.process.Late)) }},
 			unless(s, onlyTotals, widget.Field[chipShare]{Name: "KERNELS", Right: true, Least: 9, Rank: 5, Order: bigFirst(func(r *chipShare) uint64 { return kernelBytes(&r.Kernel) }),
-				Cell: func(r *chipShare) text.Line { return s.atLeast(kernelBytes(&r.Kernel), r.Kernel.Unsized > 0) }}),
+				Cell: func(r *chipShare) text.Line { return s.settings.atLeast(kernelBytes(&r.Kernel), r.Kernel.Unsized > 0) }}),
 			unless(s, onlyTotals, countField(s, "BUFFERS", 2, func(r *chipShare) uint64 { return buffers(&r.Memory) })),
 			unless(s, onlyTotals, countField(s, "PROGRAMS", 6, func(r *chipShare) uint64 { return max(r.CB.Programs, r.Kernel.Programs) })),
 		),
@@ -212,7 +212,7 @@ func (v *chipView) identity(c *aggregator.ChipSnapshot, w int) []text.Line {
 		if i > 0 {
 			name = text.Spaces(text.Width(name))
 		}
-		lines = append(lines, text.Line{text.Strong.Span(name), text.Plain.Span(l)}.Clipped(w))
+		lines = append(lines, text.Line{text.Strong.Span(name), text.Plain.Span(l)}.Shortened(w, g.Dots))
 	}
 	for i, r := range c.Reasons {
 		if i == fewNotes {
@@ -378,7 +378,7 @@ func (v *chipView) programs(c *aggregator.ChipSnapshot, w int) []text.Line {
 	if v.data.totalsOnly() {
 		cb.peakAtLeast = true
 		parts := []string{programsTitle + ": " + dot(v.amountCell(cb)) + ", peak " + dot(v.amountCell(cb.highest())), "programs, kernels, config ring: " + g.Unknown}
-		return []text.Line{text.Plain.Line(" " + strings.Join(parts, "  ")).Clipped(w)}
+		return []text.Line{text.Plain.Line(" " + strings.Join(parts, "  "))}
 	}
 	logical := amount{used: c.CB.Logical, peak: c.CB.PeakLogical, unknown: c.CB.Logical == 0 && late, peakAtLeast: c.CB.PeaksAtLeast, peakUncertain: c.CB.PeaksUncertain}
 	parts := []string{
@@ -415,9 +415,9 @@ func (v *chipView) programs(c *aggregator.ChipSnapshot, w int) []text.Line {
 		out = append(out, text.Plain.Line(" "+l))
 	}
 	k := &c.Kernel
-	words := []string{"kernels: " + dot(v.atLeast(kernelBytes(k), k.Unsized > 0))}
+	words := []string{"kernels: " + dot(v.settings.atLeast(kernelBytes(k), k.Unsized > 0))}
 	if bytes, known := k.OnCores(); bytes > 0 {
-		words = append(words, "times their cores "+dot(v.atLeast(bytes, !known)))
+		words = append(words, "times their cores "+dot(v.settings.atLeast(bytes, !known)))
 	}
 	for t := range aggregator.NumKernelTypes {
 		if k.Binaries[t] > 0 {

@@ -171,6 +171,9 @@ func (f *frame) compose(w, h int) widget.Picture {
 		}
 	}
 	for i := range p.Lines {
+		if p.Lines[i].Width() > w { // half a number would be another one
+			p.Lines[i] = p.Lines[i].Trimmed().Shortened(w, g.Dots)
+		}
 		p.Lines[i] = p.Lines[i].Padded(w, false)
 	}
 	return p

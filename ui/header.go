@@ -134,7 +134,8 @@ func header(d *data, o settings, w int) text.Line {
 			break
 		}
 	}
-	left = left.Clipped(max(w-right.Width()-1, 0))
+	room := max(w-right.Width()-1, 0)
+	left = left.Shortened(room, text.GlyphSet(o.ASCII).Dots).Clipped(room)
 	return append(left, right.Padded(w-left.Width(), true)...)
 }
 

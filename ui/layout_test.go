@@ -425,3 +425,60 @@ func TestNothingThatThisUserCanSee(t *testing.T) {
 		}
 	}
 }
+
+// Chips share a row only where all that it says of them is the same: also what each held at its peak, and what is in doubt.
+func TestChipsThatShareARowAreAlike(t *testing.T) {
+	for name, change := range map[string]func(*aggregator.ChipSnapshot){
+		"nothing":   func(*aggregator.ChipSnapshot) {},
+		"its peak":  func(c *aggregator.ChipSnapshot) { c.Memory[aggregator.DRAM].PeakReserved += gib },
+		"a mark":    func(c *aggregator.ChipSnapshot) { c.Reasons = reasons(41822, aggregator.ReasonEventsLost) },
+		"a kernel":  func(c *aggregator.ChipSnapshot) { c.Kernel.Bytes[0] += mib },
+		"uncertain": func(c *aggregator.ChipSnapshot) { c.CB.PeaksUncertain = true },
+	} {
+		var s aggregator.Snapshot
+		for i := range uint32(2) {
+			c := aggregator.ChipSnapshot{Chip: aggregator.Chip{Number: i}, Board: "n300", CB: aggregator.CBUsage{Physical: mib, PeakPhysical: 2 * mib}}
+			c.Memory[aggregator.DRAM] = usage(gib, 2*gib, 1, banks(12, gib))
+			s.Chips = append(s.Chips, c)
+		}
+		change(&s.Chips[1])
+		want := 2
+		if name == "nothing" {
+			want = 1
+		}
+		if d, names := folded(data{snapshot: &s}, settings{}); len(d.snapshot.Chips) != want {
+			t.Errorf("%s: rows %v", name, names)
+		}
+	}
+}
+
+// Where a line has no room for all of a number, it says so: half of it would be another number.
+func TestNumbersAreCutVisibly(t *testing.T) {
+	w := busy(32)
+	o := settings{Settings: widget.Settings{Exact: true}}
+	for _, keys := range []string{"1", "2", "3", "3t"} {
+		w.again(o, [2]int{200, 40})
+		w.press(keys)
+		whole := strings.Split(plainText(w.frame.compose(200, 40)), "\n")
+		for width := 40; width < 120; width++ {
+			for _, l := range strings.Split(plainText(w.frame.compose(width, 40)), "\n") {
+				for _, all := range whole {
+					if rest, cut := strings.CutPrefix(all, l); cut && text.Width(l) == width && isDigit(l[len(l)-1]) && rest != "" && (isDigit(rest[0]) || rest[0] == ',' || rest[0] == '.') {
+						t.Fatalf("%s, %d cells: %q of %q", keys, width, l, all)
+					}
+				}
+			}
+		}
+	}
+}
+
+func isDigit(b byte) bool { return '0' <= b && b <= '9' }
+
+// Where the size of a kernel is not known, the sum on the overview is a lower bound, too.
+func TestKernelsOfUnknownSizeMakeALowerBound(t *testing.T) {
+	d := fixtureData(1)
+	d.snapshot.Chips[0].Kernel.Bytes[0], d.snapshot.Chips[0].Kernel.Unsized = 7*mib, 1
+	if got := plainText(newFrame(settings{}, d, 0).compose(240, 40)); !strings.Contains(got, "≥7.00 MiB") {
+		t.Error(got)
+	}
+}

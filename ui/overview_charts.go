@@ -154,7 +154,7 @@ func (v *overview) stacked(m metric, w, h int) []text.Line {
 	if ceiling > 0 && highest >= ceiling/4 {
 		top = ceiling
 	}
-	out := []text.Line{title.Clipped(w)}
+	out := []text.Line{title.Shortened(w, g.Dots)}
 	for i, line := range widget.Stack(layers, known, top, h-1, g) {
 		label := ""
 		switch {

@@ -31,8 +31,8 @@ func (v *overview) nextChipMode() {
 	v.notify(chipModeNames[v.mode])
 }
 
-// folded are data with one chip in place of all that are alike, and what those are called.
-// Telemetry is of single chips, and left out.
+// folded are data with one chip in place of all that are alike in all that a row can say, and what those are called.
+// Telemetry and small histories are of single chips, and left out.
 func folded(d data, o settings) (data, map[aggregator.Chip]string) {
 	late := lateProcesses(d.snapshot)
 	groups := map[string]int{}
@@ -41,9 +41,12 @@ func folded(d data, o settings) (data, map[aggregator.Chip]string) {
 	for i := range d.snapshot.Chips {
 		c := &d.snapshot.Chips[i]
 		isLate := anyOf(c.PIDs, late)
-		key := fmt.Sprint(c.Chip.Space, c.Board, c.Arch, isLate)
+		key := fmt.Sprint(c.Chip.Space, c.Board, c.Arch, isLate, marksOf(c.Reasons), o.atLeast(kernelBytes(&c.Kernel), c.Kernel.Unsized > 0))
 		for _, a := range append(o.memoryAmounts(c, isLate), programsOf(c.CB, isLate)) {
-			key += fmt.Sprint(" ", a.number(o.scaleOf([]amount{a}, false), text.GlyphSet(true)), signCell(a), a.capacity)
+			for _, n := range []amount{a, a.highest()} {
+				key += fmt.Sprint(" ", n.number(o.scaleOf([]amount{n}, false), text.GlyphSet(true)))
+			}
+			key += fmt.Sprint(signCell(a), a.capacity)
 		}
 		n, ok := groups[key]
 		if !ok {
@@ -81,8 +84,8 @@ func (o settings) amountIn(c *aggregator.ChipSnapshot, m metric, late bool) amou
 	return o.memoryAmounts(c, late)[m]
 }
 
-// gridCell is the width of a chip in the grid: its name, a height, and the percentage.
-const gridCell = 11
+// gridCell is the width of a chip in the grid: its name, the first of its marks, a height, and the percentage.
+const gridCell = 12
 
 // grid is a cell for each chip: how full the memory is that v chose.
 func (v *overview) grid(w int) []text.Line {
@@ -93,7 +96,7 @@ func (v *overview) grid(w int) []text.Line {
 	for i := range v.chips() {
 		c := &v.chips()[i]
 		a := o.amountIn(c, v.memory, anyOf(c.PIDs, late))
-		name := text.Line{text.Strong.Span(fmt.Sprintf("%4s ", text.Clip(chipName(c.Chip), 4, g.Dots)))}
+		name := text.Line{text.Strong.Span(fmt.Sprintf("%4s", text.Clip(chipName(c.Chip), 4, g.Dots))), text.Notice.Span(fmt.Sprintf("%.1s", marksOf(c.Reasons)+" "))}
 		var cell text.Line
 		switch {
 		case a.absent:
@@ -104,7 +107,11 @@ func (v *overview) grid(w int) []text.Line {
 			look, sign := widget.Fullness(a.used, a.capacity)
 			share := float64(min(a.used, a.capacity)) / float64(a.capacity)
 			height := g.Sparks[min(int(share*float64(len(g.Sparks))), len(g.Sparks)-1)]
-			cell = append(name, look.Span(height+height), text.Plain.Span(fmt.Sprintf("%3s%s", text.Percent(share), sign)))
+			percent := text.Percent(share)
+			if share < 1 { // more than full it cannot be
+				percent = percentFrom(a.sign(g), share)
+			}
+			cell = append(append(name, look.Span(height+height)), append(text.Plain.Line(percent).Padded(max(text.Width(percent), 4), true), text.Plain.Span(sign))...)
 		}
 		if i%perLine == 0 {
 			out = append(out, nil)
@@ -117,6 +124,14 @@ func (v *overview) grid(w int) []text.Line {
 		out[n] = append(append(out[n], cursor), cell.Padded(gridCell, false)...)
 	}
 	return out
+}
+
+// percentFrom is a share in percent behind the sign of a lower bound, or none.
+func percentFrom(sign string, share float64) string {
+	if percent := text.Percent(share); sign == "" || percent != "<1" {
+		return sign + percent
+	}
+	return sign + "0"
 }
 
 func (v *overview) gridColumns(w int) int { return max(w/(gridCell+1), 1) }
@@ -173,7 +188,7 @@ func (v *overview) summary(w int) []text.Line {
 			if sign == "" {
 				look = text.Plain
 			}
-			worst = append(worst, text.Line{text.Title.Span(metricNames[m] + " "), look.Span(text.Percent(s.worst) + " %" + sign), text.Faint.Span(" chip " + chipName(s.chip))})
+			worst = append(worst, text.Line{text.Title.Span(metricNames[m] + " "), look.Span(percentFrom(least, s.worst) + " %" + sign), text.Faint.Span(" chip " + chipName(s.chip))})
 		}
 	}
 	switch {

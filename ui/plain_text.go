@@ -83,7 +83,7 @@ func Text(w io.Writer, s *aggregator.Snapshot, o TextOptions) error {
 
 	var b strings.Builder
 	for _, l := range lines {
-		b.WriteString(l.Clipped(o.Width).Trimmed().Terminal(o.Colour))
+		b.WriteString(l.Shortened(o.Width, text.GlyphSet(set.ASCII).Dots).Clipped(o.Width).Trimmed().Terminal(o.Colour))
 		b.WriteByte('\n')
 	}
 	_, err := io.WriteString(w, strings.TrimRight(b.String(), "\n")+"\n")

@@ -33,7 +33,7 @@ func newProgramTable(s *state) *widget.Table[programRow, objectKey] {
 			countField(s, "CBS", 6, func(r *programRow) uint64 { return uint64(r.circular) }),
 			bytesField(s, "CB BYTES", 3, func(r *programRow) uint64 { return r.circularSum }),
 			countField(s, "KERNELS", 5, func(r *programRow) uint64 { return r.KernelCount }),
-			widget.Field[programRow]{Name: "BINARIES", Right: true, Least: 9, Rank: 4, Cell: func(r *programRow) text.Line { return s.atLeast(r.kernelSum, r.unsized) },
+			widget.Field[programRow]{Name: "BINARIES", Right: true, Least: 9, Rank: 4, Cell: func(r *programRow) text.Line { return s.settings.atLeast(r.kernelSum, r.unsized) },
 				Order: bigFirst(func(r *programRow) uint64 { return r.kernelSum })},
 			knownBytes(s, "CONFIG", 7, func(r *programRow) uint64 { return r.Config }),
 			unless(s, func(r *programRow) bool { return r.process.Info.Source == aggregator.Sampled },

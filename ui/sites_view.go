@@ -109,9 +109,9 @@ func newSites(s *state) *sites {
 			widget.Field[siteRow]{Name: "MEMORY", Least: 8, Cell: func(r *siteRow) text.Line { return text.Plain.Line(r.memory.String()) },
 				Order: func(a, b *siteRow) int { return cmp.Compare(a.memory, b.memory) }},
 			widget.Field[siteRow]{Name: "NOW", Right: true, Least: 9, Order: bigFirst(func(r *siteRow) uint64 { return r.bytes }),
-				Cell: func(r *siteRow) text.Line { return s.atLeast(r.bytes, r.bytesAtLeast) }},
+				Cell: func(r *siteRow) text.Line { return s.settings.atLeast(r.bytes, r.bytesAtLeast) }},
 			unless(s, func(*siteRow) bool { return s.settings.requested }, widget.Field[siteRow]{Name: "PEAK", Right: true, Least: 10, Rank: 2,
-				Cell: func(r *siteRow) text.Line { return s.atLeast(r.peak, r.peakAtLeast) }, Order: bigFirst(func(r *siteRow) uint64 { return r.peak })}),
+				Cell: func(r *siteRow) text.Line { return s.settings.atLeast(r.peak, r.peakAtLeast) }, Order: bigFirst(func(r *siteRow) uint64 { return r.peak })}),
 			countField(s, "COUNT", 5, func(r *siteRow) uint64 { return r.buffers }),
 			signed("CHANGE", 1, func(r *siteRow) gain { return r.grown }),
 			signed("+/MIN", 3, func(r *siteRow) gain { return r.grown.perMinute(v.since()) }),
@@ -229,7 +229,7 @@ func (v *sites) detail(r *siteRow) []text.Line {
 		widget.Pair("site", text.Strong.Line(v.label(r))),
 		widget.Pair("process", text.Plain.Line(fmt.Sprintf("%d  %s", r.owner.process.PID, r.owner.name))),
 		widget.Pair("now", text.Plain.Line(fmt.Sprintf("%s bytes of %s %s in %s, on all chips", text.Digits(r.bytes), r.memory, v.settings.sizes(), text.Plural(int(r.buffers), "buffer", "buffers")))),
-		widget.Pair("peak", append(v.atLeast(r.peak, r.peakAtLeast), text.Plain.Span(" reserved at any moment"))),
+		widget.Pair("peak", append(v.settings.atLeast(r.peak, r.peakAtLeast), text.Plain.Span(" reserved at any moment"))),
 		widget.Pair("survivors", text.Plain.Line(fmt.Sprintf("%s, %s bytes, allocated since the baseline %s ago", text.Plural(int(r.survivors), "buffer", "buffers"), text.Digits(r.survivorBytes), text.Age(v.since())))),
 	}
 	return append(out, v.stackLines(r.stack)...)

@@ -135,14 +135,14 @@ func (s *state) operationCell(name string, w int) text.Line {
 }
 
 // atLeast writes bytes of which some are not known.
-func (s *state) atLeast(v uint64, more bool) text.Line {
-	switch g := text.GlyphSet(s.settings.ASCII); {
+func (o settings) atLeast(v uint64, more bool) text.Line {
+	switch g := text.GlyphSet(o.ASCII); {
 	case more && v == 0:
 		return text.Faint.Line(g.Unknown)
 	case more:
-		return append(text.Plain.Line(g.AtLeast), bytesCell(v, s.settings)...)
+		return append(text.Plain.Line(g.AtLeast), bytesCell(v, o)...)
 	}
-	return bytesCell(v, s.settings)
+	return bytesCell(v, o)
 }
 
 // chipsField names chips; most chips come first.

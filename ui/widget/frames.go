@@ -39,7 +39,7 @@ func Rule(w int, left, right string, g text.Glyphs) text.Line {
 	dashes(max(w-out.Width()-tail, 0))
 	label(right)
 	dashes(2)
-	return out.Clipped(w)
+	return out.Shortened(w, g.Dots)
 }
 
 // Footer lists the keys, as many as there is room for.
