@@ -78,6 +78,9 @@ func New(o Options) (*Source, error) {
 	if o.Notice == nil {
 		o.Notice = func(string) {}
 	}
+	if err := proc.CheckMounted(); err != nil {
+		return nil, err
+	}
 	s := &Source{opts: o, interval: o.Interval, using: map[uint32]bool{}, wake: make(chan struct{}, 1), ended: make(chan struct{})}
 	var err error
 	if s.finder, err = discover.FinderOf(o.Libraries); err != nil {
@@ -152,6 +155,10 @@ func (s *Source) Run(ctx context.Context, ready func(), deliver func([]aggregato
 	}
 	if s.opts.Follow != 0 {
 		r.family = newFamily(s.opts.Follow)
+	}
+	if host, err := proc.InHostPIDNamespace(); err == nil && !host && r.family == nil && len(r.targets) == 0 {
+		// Others may use the same chips.
+		deliver([]aggregator.Event{{Kind: aggregator.ReasonRaised, Time: proc.Now(), Reason: &aggregator.Reason{Code: aggregator.ReasonPIDNamespace}}})
 	}
 	return r.loop(ctx, ready)
 }

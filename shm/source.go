@@ -32,6 +32,9 @@ type Options struct {
 	Dir string
 	// PIDs limits the source to these processes; empty for all.
 	PIDs []uint32
+	// Beyond: processes outside of this PID namespace are not seen. Of an entry of none that is seen it is not known
+	// then whether its process exited, and without PIDs all numbers are marked.
+	Beyond bool
 	// Describe describes a process. Now is the present by the events' clock, ns.
 	Describe func(pid uint32) (aggregator.Process, error)
 	Now      func() uint64
@@ -75,6 +78,9 @@ func New(o Options) *Source {
 func (s *Source) Run(ctx context.Context, ready func(), sink func([]aggregator.Event)) error {
 	tick := time.NewTicker(s.o.Every)
 	defer tick.Stop()
+	if s.o.Beyond && len(s.o.PIDs) == 0 {
+		sink([]aggregator.Event{{Kind: aggregator.ReasonRaised, Time: s.o.Now(), Reason: &aggregator.Reason{Code: aggregator.ReasonPIDNamespace}}})
+	}
 	for {
 		if events := s.poll(); len(events) > 0 {
 			sink(events)
@@ -187,6 +193,11 @@ func (s *Source) left(name string, gone []uint32) []aggregator.StaleEntry {
 	var list []aggregator.StaleEntry
 	for _, e := range g.Processes {
 		if slices.Contains(gone, e.PID) && e.Use != (Use{}) {
+			if s.o.Beyond {
+				s.notice(fmt.Sprintf("%s/%s: the runtime counts bytes of process %d (%s), which is outside of this PID namespace, or exited: they are in no number",
+					s.o.Dir, name, e.PID, e.Command))
+				continue
+			}
 			chip := s.chip(g, e.PID)
 			list = append(list, aggregator.StaleEntry{PID: e.PID, Command: e.Command, RuntimeTotals: runtimeTotals(chip, e.Use)})
 			s.notice(fmt.Sprintf("chip %d: the runtime still counts bytes of process %d (%s), which exited; they are listed separately until someone removes %s/%s",

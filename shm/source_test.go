@@ -412,3 +412,17 @@ func TestAccountsOfOtherUsers(t *testing.T) {
 		t.Errorf("%q", h.notices)
 	}
 }
+
+// In a PID namespace of its own, an entry of a process that is not seen is no leftover: that may live outside.
+func TestEntriesFromOutsideOfThePIDNamespace(t *testing.T) {
+	h := newHost(t)
+	h.source.o.Beyond = true
+	const unseen = 1 << 22 // no process has such a PID
+	h.write(5, written(5, 3, using(unseen, "python", 250, 8)))
+	if s := h.look(); len(s.Chips) != 0 {
+		t.Errorf("%+v", s.Chips)
+	}
+	if len(h.notices) != 1 || !strings.Contains(h.notices[0], "outside of this PID namespace, or exited") {
+		t.Errorf("noticed %q", h.notices)
+	}
+}

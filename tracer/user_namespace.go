@@ -20,7 +20,7 @@ const initialUserNamespace = 0xeffffffd
 
 // userNamespace is the inode of this process's user namespace, or the host's where there is none.
 func userNamespace() uint64 {
-	inode, err := namespace("user")
+	inode, err := proc.Namespace("user")
 	if err != nil {
 		return initialUserNamespace // the host kernel has none, or there is no /proc: other checks say so
 	}

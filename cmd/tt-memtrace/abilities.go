@@ -40,7 +40,11 @@ func findAbilities() abilities {
 	if u, err := user.Current(); err == nil {
 		name = u.Username
 	}
-	return newAbilities(name, tracer.Possible(), sampler.MayReadAll(), sampler.PtraceScope())
+	a := newAbilities(name, tracer.Possible(), sampler.MayReadAll(), sampler.PtraceScope())
+	if err := proc.CheckMounted(); err != nil {
+		a.WithoutProbes = ability{false, err.Error()}
+	}
+	return a
 }
 
 // newAbilities is what follows from why probes are not possible, from whether all processes may be read,

@@ -45,7 +45,14 @@ func (t *targets) read() (*live, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := shm.New(shm.Options{PIDs: pids, Describe: inspect.Describe, Now: proc.Now, Notice: l.notice})
+	if err := proc.CheckMounted(); err != nil {
+		return nil, err
+	}
+	host, err := proc.InHostPIDNamespace()
+	if err != nil {
+		return nil, err
+	}
+	s := shm.New(shm.Options{PIDs: pids, Beyond: !host, Describe: inspect.Describe, Now: proc.Now, Notice: l.notice})
 	l.AddSource(s)
 	l.ownOnly = len(pids) == 0 && !seesAll()
 	l.waiting, l.Lacks = s.Waiting, shm.Lacks()

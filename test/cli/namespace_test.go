@@ -29,6 +29,26 @@ func TestPIDNamespaceOfItsOwn(t *testing.T) {
 	}
 }
 
+// What is seen there without probes is marked: others may use the same chips. And where /proc shows other processes than system
+// calls find, no command shows that there are none.
+func TestSamplingInAPIDNamespaceOfItsOwn(t *testing.T) {
+	unshare, err := exec.LookPath("unshare")
+	if err != nil {
+		t.Skip(err)
+	}
+	in := func(args ...string) *session {
+		return begin(t, call{program: unshare, args: append([]string{"--pid", "--fork", "--kill-child"}, args...)})
+	}
+	for _, how := range []string{"--sample", "--shm"} {
+		contains(t, in("--mount-proc", "--", tool, "status", how, "--json").ends(fine).out, `"exact": false`, `"pid_namespace"`)
+		r := in("--", tool, "status", how, "--json").ends(failed)
+		if contains(t, r.err, "/proc is not mounted, or shows another PID namespace"); r.out != "" {
+			t.Errorf("%s printed %q", how, r.out)
+		}
+	}
+	contains(t, in("--mount", "--", "sh", "-c", "umount -l /proc; exec "+tool+" status").ends(failed).err, "/proc is not mounted")
+}
+
 // Root of a user namespace, as in a rootless container, has all capabilities, and none that count: doctor says the
 // same as the commands that trace, and what works in their place. What it starts is sampled.
 func TestUserNamespaceOfItsOwn(t *testing.T) {
