@@ -61,7 +61,8 @@ func (r *Report) HTML(w io.Writer) error {
 	}
 	// The template escapes text for a browser, this for a terminal.
 	_, err = w.Write(bytes.Map(func(c rune) rune {
-		if unicode.IsControl(c) && c != '\n' {
+		// Nor may it turn what follows around, or hide.
+		if (unicode.IsControl(c) || unicode.Is(unicode.Cf, c)) && c != '\n' {
 			return unicode.ReplacementChar
 		}
 		return c

@@ -93,7 +93,7 @@ func (p *printer) programs(r *Report) {
 	if len(r.Programs) == 0 {
 		return
 	}
-	p.heading("Circular and dataflow buffers of programs at their peak (sum over programs, which share addresses)%s", r.atLeast())
+	p.heading("Circular and dataflow buffers of programs at their peak (sum over programs, which share addresses)%s", r.AtLeast())
 	for _, group := range samePrograms(r.Programs) {
 		c := group[0]
 		p.line("  %s: %s at %s", chipNames(group), Size(c.Peak), seconds(c.PeakAt))

@@ -442,6 +442,15 @@ func TestSampled(t *testing.T) {
 				t.Errorf("%q, want it %t, in\n%s", text, want, b.String())
 			}
 		}
+		b.Reset()
+		if err := r.HTML(&b); err != nil {
+			t.Fatal(err)
+		}
+		for _, heading := range []string{"Use over time, by call site", "Peak use and its holders", "Most allocated over time"} {
+			if strings.Contains(b.String(), heading+": at least</h2>") != want || strings.Contains(b.String(), heading+"</h2>") == want {
+				t.Errorf("%q, want it at least: %t, in\n%s", heading, want, b.String()[:3000])
+			}
+		}
 	}
 }
 
@@ -670,7 +679,7 @@ func TestALostFreeIsNoLeak(t *testing.T) {
 // Nothing that a process says controls the terminal or the page.
 func TestHostileText(t *testing.T) {
 	r := told(t, append(opened(), alloc(2, 1, 100, 100, stack(10)), aggregator.Event{Kind: aggregator.Refused, PID: 1, Time: 3 * second,
-		Memory: aggregator.L1, Refusal: &aggregator.Refusal{Message: "\x1b]0;x\x07<img src=x>\n\"'"}})...)
+		Memory: aggregator.L1, Refusal: &aggregator.Refusal{Message: "\x1b]0;x\x07<img src=x>\n\"'\u202eGiB 21"}})...)
 	for format, write := range map[string]func(*Report, *bytes.Buffer) error{
 		"text": func(r *Report, b *bytes.Buffer) error { return r.Text(b, Style{}) }, "html": func(r *Report, b *bytes.Buffer) error { return r.HTML(b) },
 		"json": func(r *Report, b *bytes.Buffer) error { return r.JSON(b) }, "chrome": func(r *Report, b *bytes.Buffer) error { return r.Chrome(b) },
@@ -679,7 +688,7 @@ func TestHostileText(t *testing.T) {
 		if err := write(r, &b); err != nil {
 			t.Fatal(err)
 		}
-		if strings.ContainsAny(b.String(), "\x1b\x07") {
+		if strings.ContainsAny(b.String(), "\x1b\x07\u202e") {
 			t.Errorf("%s has control characters", format)
 		}
 		if format == "html" && (strings.Contains(b.String(), "<img") || strings.Count(b.String(), "<script") != 3) {

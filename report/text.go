@@ -134,8 +134,8 @@ func (r *Report) Text(w io.Writer, style Style) error {
 	return p.end()
 }
 
-// atLeast is added to headings of numbers that are lower bounds.
-func (r *Report) atLeast() string { return atLeast(r.Sampled) }
+// AtLeast is added to headings of numbers that are lower bounds.
+func (r *Report) AtLeast() string { return atLeast(r.Sampled) }
 
 func atLeast(sampled bool) string {
 	if sampled {
@@ -144,8 +144,8 @@ func atLeast(sampled bool) string {
 	return ""
 }
 
-// sinceTracing is added to the heading of peaks that can have been higher before tracing began.
-func (r *Report) sinceTracing() string {
+// SinceTracing is added to the heading of peaks that can have been higher before tracing began.
+func (r *Report) SinceTracing() string {
 	if len(r.ranBefore()) > 0 {
 		return ", since tracing began"
 	}
@@ -251,7 +251,7 @@ func plural(n uint64, one string, many ...string) string {
 
 // peaks shows a memory once for all chips with the same peak.
 func (p *printer) peaks(r *Report) {
-	p.heading("Peak use and its holders, per chip%s%s", r.sinceTracing(), r.atLeast())
+	p.heading("Peak use and its holders, per chip%s%s", r.SinceTracing(), r.AtLeast())
 	for _, group := range sameMemories(r.Memories) {
 		m := group[0]
 		of := ""
@@ -341,6 +341,6 @@ func (p *printer) left(r *Report) {
 }
 
 func (p *printer) churn(r *Report) {
-	p.heading("Most allocated over time (bytes on all chips)%s", r.atLeast())
+	p.heading("Most allocated over time (bytes on all chips)%s", r.AtLeast())
 	p.sites(r.Churn, shown, churnColumns(p.many))
 }
