@@ -335,8 +335,8 @@ func (l *look) run() {
 		l.configRings()
 	}
 	l.host, _ = proc.ResidentMemory(p.pid)
-	if l.err != nil || l.scan == nil {
-		// Another program may run in it by now.
+	if l.err != nil || l.scan == nil || l.search {
+		// Another program may run in it by now, in which nothing of the old one is found.
 		if there, err := proc.MapsAlike(p.pid, p.mapping); err == nil && !there || !proc.Alive(p.pid) {
 			l.gone = true
 			return

@@ -606,3 +606,32 @@ func TestSampledChildThatAllocatedOnACopy(t *testing.T) {
 	fixture.Do(t, p, "child 0 free %s", own)
 	await("it freed", "")
 }
+
+// A process that runs another program is another process, which is read where that has the library: also where the first look
+// at it found nothing.
+func TestAnotherProgramInTheProcess(t *testing.T) {
+	p := fixture.User(t, fixture.LayoutB)
+	fixture.Do(t, p, "device 0 1")
+	fixture.Do(t, p, "alloc 100 0 0 0 4096 1024 64")
+	s := sample(t, Options{PIDs: []uint32{p.PID}, Interval: 20 * time.Millisecond})
+	if got, ok := s.process(p.PID); !ok || got.Buffers != 1 {
+		t.Fatalf("%t, %+v", ok, got)
+	}
+	fixture.Do(t, p, "exec")
+	if got, ok := s.process(p.PID); ok {
+		t.Errorf("a program without the library has %d buffers", got.Buffers)
+	}
+	fixture.Do(t, p, "open %s", fixture.LibraryOf(t, fixture.LayoutB))
+	fixture.Do(t, p, "device 1 2")
+	fixture.Do(t, p, "alloc 100 1 0 0 8192 1024 64")
+	fixture.Do(t, p, "alloc 100 1 0 0 8192 1024 65536")
+	var got aggregator.ProcessSnapshot
+	for began := time.Now(); got.Buffers != 2 && time.Since(began) < testPatience; {
+		got, _ = s.process(p.PID)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if ended := s.accounts.Snapshot().Ended; got.Buffers != 2 || len(ended) != 1 || ended[0].Memory[aggregator.DRAM].PeakRequested != 4096 {
+		t.Errorf("%d buffers, %d ended", got.Buffers, len(ended))
+	}
+}
