@@ -185,6 +185,12 @@ func (x *examination) run(finder *discover.Finder, libraries *libraries) {
 	case errors.Is(err, os.ErrPermission):
 		x.unreadable = unreadable(x.pid, err)
 	}
+	// Of a process that has the runtime more than once, the copy is read that has devices open.
+	defer func() {
+		if x.process != nil {
+			x.process.copies = list
+		}
+	}()
 	for _, m := range list {
 		l, isNew, err := libraries.open(finder, x.memory, m)
 		x.once = x.once || isNew
@@ -204,8 +210,15 @@ func (x *examination) run(finder *discover.Finder, libraries *libraries) {
 			libraries.leave(l)
 			continue
 		}
-		x.process = p
-		return
+		if x.process == nil {
+			x.process = p
+			continue
+		}
+		p.twice, x.process.twice = true, true
+		if holds, err := x.process.HoldsDevices(); err == nil && !holds {
+			x.process, p = p, x.process
+		}
+		libraries.leave(p.library)
 	}
 }
 

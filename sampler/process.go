@@ -17,6 +17,7 @@ import (
 	"kernel.org/pub/linux/libs/security/libcap/cap"
 
 	"tt-memtrace/aggregator"
+	"tt-memtrace/tracer/discover"
 	"tt-memtrace/tracer/inspect"
 	"tt-memtrace/tracer/memory"
 	"tt-memtrace/tracer/proc"
@@ -80,6 +81,10 @@ type process struct {
 	lastSearch time.Time
 	// calls counts programs that were read, each of which replaces what it had.
 	calls uint32
+	// copies are what it has loaded that could be the runtime; twice: two of them are, of which one is read, and
+	// twiceSaid that this was said.
+	copies           []proc.Mapping
+	twice, twiceSaid bool
 	// shown: its first look was delivered. unsearched is why something may be missing, failed
 	// how many looks in a row gave nothing.
 	shown      bool
@@ -233,8 +238,10 @@ func (p *process) searches(b *budget, now time.Time) bool {
 
 // look is one look at a process.
 type look struct {
-	p      *process
-	search bool
+	p         *process
+	finder    *discover.Finder
+	libraries *libraries
+	search    bool
 	// charged is what was charged for it before it began.
 	charged time.Duration
 	// thread is the thread that looks, 0 before it began, and spent what that and the readers had
@@ -337,14 +344,31 @@ func (l *look) run() {
 	l.host, _ = proc.ResidentMemory(p.pid)
 	if l.err != nil || l.scan == nil || l.search {
 		// Another program may run in it by now, in which nothing of the old one is found.
-		if there, err := proc.MapsAlike(p.pid, p.mapping); err == nil && !there || !proc.Alive(p.pid) {
+		if list, err := l.finder.Known(p.pid); err == nil && !slices.ContainsFunc(list, p.mapping.Alike) || !proc.Alive(p.pid) {
 			l.gone = true
 			return
+		} else if err == nil {
+			p.loads(list, l.finder, l.libraries)
 		}
 	}
 	l.still, l.ended = l.did.Rests(p.pid), proc.Now()
 	if l.search {
 		l.searchCost = l.used(unix.Gettid()) - l.spent
+	}
+}
+
+// loads takes in what the process has loaded by now.
+func (p *process) loads(list []proc.Mapping, finder *discover.Finder, libraries *libraries) {
+	for _, m := range list {
+		if slices.ContainsFunc(p.copies, m.Alike) {
+			continue
+		}
+		p.copies = append(p.copies, m)
+		library, _, err := libraries.open(finder, memory.FilesOf(p.pid), m)
+		if library != nil {
+			libraries.leave(library)
+		}
+		p.twice = p.twice || library != nil || err != nil
 	}
 }
 

@@ -287,7 +287,7 @@ func (r *run) begin() {
 // look begins to look at a process. A search is charged for with what the last one took until it ends.
 func (r *run) look(p *process) {
 	now := time.Now()
-	l := &look{p: p, search: p.searches(&r.budget, now)}
+	l := &look{p: p, finder: r.finder, libraries: r.libraries, search: p.searches(&r.budget, now)}
 	if l.search {
 		p.lastSearch, l.charged = now, p.searchCost
 		r.budget.spend(now, l.charged, false)
@@ -392,10 +392,17 @@ func (r *run) take(l *look) {
 		p.hungNoticed = true
 		r.opts.Notice(fmt.Sprintf("process %d: %v", p.pid, memory.ErrHung))
 	}
+	if p.twice && !p.twiceSaid && !l.gone {
+		p.twiceSaid = true
+		events = append(events, p.raised(aggregator.ReasonNotTraced, whyTwice))
+	}
 	if len(events) > 0 {
 		r.deliver(events)
 	}
 }
+
+// whyTwice is what may be missing of a process that has loaded two copies of the runtime, or another that cannot be opened.
+const whyTwice = "it has loaded the runtime more than once, and one copy is sampled"
 
 // uses says whether a process that lives has a chip of a unique id.
 func (r *run) uses(unique uint64) bool {

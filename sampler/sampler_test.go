@@ -635,3 +635,37 @@ func TestAnotherProgramInTheProcess(t *testing.T) {
 		t.Errorf("%d buffers, %d ended", got.Buffers, len(ended))
 	}
 }
+
+// Of a process that has loaded the runtime twice, the copy is read that has devices open, and that the other is not is said:
+// also where that is loaded later.
+func TestTwoCopiesOfTheRuntime(t *testing.T) {
+	const first, second = "", "beside "
+	for _, used := range []string{first, second} {
+		for _, how := range []string{"second " + fixture.LibraryOf(t, fixture.LayoutA), "twice " + fixture.LibraryOf(t, fixture.LayoutB)} {
+			p := fixture.User(t, fixture.LayoutB)
+			var s *sampling
+			if used == first { // the other comes later
+				s = sample(t, Options{PIDs: []uint32{p.PID}, Interval: 20 * time.Millisecond})
+				if got, ok := s.process(p.PID); !ok || len(got.Reasons) != 1 {
+					t.Errorf("%s: before: %t, marked with %+v", how, ok, got.Reasons)
+				}
+			}
+			fixture.Do(t, p, "%s", how)
+			fixture.Do(t, p, "%sdevice 0 1", used)
+			fixture.Do(t, p, "%salloc 100 0 0 0 4096 1024 64", used)
+			if s == nil {
+				s = sample(t, Options{PIDs: []uint32{p.PID}, Interval: 20 * time.Millisecond})
+			}
+			marked := func(r aggregator.Reason) bool { return r.Code == aggregator.ReasonNotTraced && r.Detail == whyTwice }
+			var got aggregator.ProcessSnapshot
+			for began := time.Now(); (got.Buffers != 1 || !slices.ContainsFunc(got.Reasons, marked)) && time.Since(began) < testPatience; {
+				got, _ = s.process(p.PID)
+			}
+			if got.Buffers != 1 || !slices.ContainsFunc(got.Reasons, marked) {
+				t.Errorf("%s%s: %d buffers, marked with %+v", used, how, got.Buffers, got.Reasons)
+			}
+			s.stop()
+			p.Kill()
+		}
+	}
+}
