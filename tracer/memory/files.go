@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -95,7 +96,8 @@ func (p *Process) Open(m proc.Mapping) (file *os.File, err error) {
 	return file, nil
 }
 
-// Release is the version of the Python package around a file that the process has mapped, or empty.
+// Release is the version of the Python package around a file that the process has mapped, or empty. It is unknown where
+// another file has that name by now: the package was upgraded.
 func (p *Process) Release(path string) string {
 	if p.user == nil {
 		return releaseIn(p.pid, path)
@@ -110,6 +112,14 @@ func releaseIn(pid uint32, path string) string {
 	var st unix.Stat_t
 	if unix.Stat(root+"/", &st) != nil { // access would leave out capabilities
 		root = ""
+	}
+	replaced := func(m proc.Mapping) bool {
+		err := unix.Stat(root+path, &st)
+		return err != nil || st.Ino != m.ID.Inode
+	}
+	mapped, err := proc.Loaded(pid, func(name string, _ proc.FileID) bool { return name == path })
+	if err != nil || slices.ContainsFunc(mapped, replaced) {
+		return ""
 	}
 	return proc.Release(root, path)
 }

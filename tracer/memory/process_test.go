@@ -1,6 +1,7 @@
 package memory
 
 import (
+	"errors"
 	"math"
 	"os"
 	"path/filepath"
@@ -50,6 +51,42 @@ func TestReleaseOfAMappedFile(t *testing.T) {
 			t.Errorf("%s: release %q of a file beside no package", name, got)
 		}
 	}
+}
+
+// Of a library that was replaced after it was loaded, as when its package is upgraded, the release is unknown.
+func TestReleaseOfAReplacedFile(t *testing.T) {
+	dir := t.TempDir()
+	info := filepath.Join(dir, "site-packages", "ttnn-1.2.3.dist-info")
+	if err := os.MkdirAll(info, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	library := filepath.Join(dir, "site-packages", "libtt_metal.so")
+	write := func(path string) {
+		if err := os.WriteFile(path, fixture.Read(t, fixture.LibraryOf(t, fixture.LayoutB)), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write(library)
+	p := fixture.Launch(t)
+	fixture.Do(t, p, "open %s", library)
+	check := func(want string) {
+		t.Helper()
+		for name, m := range map[string]*Process{"a reader": Of(p.PID), "directly": Direct(p.PID)} {
+			if got := m.Release(library); got != want {
+				t.Errorf("%s: release %q, want %q", name, got, want)
+			}
+		}
+	}
+	check("1.2.3")
+	write(library + ".new")
+	if err := errors.Join(os.Rename(info, filepath.Join(dir, "site-packages", "ttnn-1.3.0.dist-info")), os.Rename(library+".new", library)); err != nil {
+		t.Fatal(err)
+	}
+	check("")
+	if err := os.Remove(library); err != nil {
+		t.Fatal(err)
+	}
+	check("")
 }
 
 func TestMain(m *testing.M) { os.Exit(fixture.Main(m)) }
