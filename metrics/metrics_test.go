@@ -490,6 +490,15 @@ func TestNamesOfProcesses(t *testing.T) {
 	expect(t, values(t, r, "process_start"), want)
 	file("7/comm", "renamed\n")
 	expect(t, values(t, r, "process_start"), want)
+	h.exit(7) // it runs another program
+	h.start(7, 0)
+	for series, value := range want {
+		if renamed := strings.Replace(series, "comm=a) b", "comm=renamed", 1); renamed != series {
+			delete(want, series)
+			want[renamed] = value
+		}
+	}
+	expect(t, values(t, r, "process_start"), want)
 }
 
 func FuzzClean(f *testing.F) {

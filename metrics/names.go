@@ -27,10 +27,11 @@ type names struct {
 	known map[identity]named
 }
 
-// identity identifies a process although PIDs are reused.
+// identity identifies a process although PIDs are reused, and the program in it: since tells those apart that a process
+// runs one after the other.
 type identity struct {
-	pid     uint32
-	started uint64
+	pid            uint32
+	started, since uint64
 }
 
 // named holds a process's labels and its start time in seconds since the epoch; 0 if unknown.
@@ -55,14 +56,14 @@ func newNames(proc string) (*names, error) {
 }
 
 // of returns the processes' labels and drops cached ones of all others. Labels are
-// read once a process: a process that renames itself keeps its series.
+// read once a program: a process that renames itself keeps its series, and one that runs another program does not.
 func (n *names) of(list []*aggregator.ProcessSnapshot) []named {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	kept := make(map[identity]named, len(list))
 	out := make([]named, len(list))
 	for i, p := range list {
-		id := identity{p.PID, p.Info.Started}
+		id := identity{p.PID, p.Info.Started, p.Since}
 		one, ok := n.known[id]
 		if !ok {
 			one = n.read(p)
