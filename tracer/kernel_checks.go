@@ -53,7 +53,7 @@ func hostKernelError() error { return firstLacking(hostFeatures()) }
 
 // Possible says why probes are not possible here for this user, or nil.
 func Possible() error {
-	for _, check := range []func() error{CheckRights, checkPIDNamespace, hostKernelError} {
+	for _, check := range []func() error{CheckRights, checkPIDNamespace, checkTimeNamespace, hostKernelError} {
 		if err := check(); err != nil {
 			return err
 		}
@@ -114,6 +114,10 @@ func CheckHostKernel() []Check {
 	if err := checkPIDNamespace(); err != nil {
 		namespace.OK, namespace.Detail = false, "not the host's: start the container with --pid=host, or hostPID: true in Kubernetes"
 	}
+	clock := Check{Name: "time namespace", OK: true, Detail: "the host's clock"}
+	if err := checkTimeNamespace(); err != nil {
+		clock.OK, clock.Detail = false, "not the host's clock, by which events are dated: start it in the host's time namespace"
+	}
 	watching := Check{Name: "watching new processes", OK: true, Detail: "yes"}
 	w, err := watch.Mappings(false, nil)
 	switch {
@@ -127,5 +131,5 @@ func CheckHostKernel() []Check {
 		}
 		w.Close()
 	}
-	return append(checks, describeUserNamespace(userNamespace(), checkUserNamespace()), namespace, watching)
+	return append(checks, describeUserNamespace(userNamespace(), checkUserNamespace()), namespace, clock, watching)
 }

@@ -178,7 +178,7 @@ func New(o Options) (*Tracer, error) {
 	if t.finder, err = discover.FinderOf(o.Libraries); err != nil {
 		return nil, err
 	}
-	if err := checkPIDNamespace(); err != nil {
+	if err := cmp.Or(checkPIDNamespace(), checkTimeNamespace()); err != nil {
 		return nil, err
 	}
 	t.lacks = hostKernelLacks()

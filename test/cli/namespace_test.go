@@ -49,6 +49,27 @@ func TestSamplingInAPIDNamespaceOfItsOwn(t *testing.T) {
 	contains(t, in("--mount", "--", "sh", "-c", "umount -l /proc; exec "+tool+" status").ends(failed).err, "/proc is not mounted")
 }
 
+// In a time namespace, events would be dated by another clock than what they are compared with: processes that ended would stay.
+func TestTimeNamespaceOfItsOwn(t *testing.T) {
+	unshare, err := exec.LookPath("unshare")
+	if err != nil {
+		t.Skip(err)
+	}
+	in := func(offset string, args ...string) *session {
+		return begin(t, call{program: unshare, args: append([]string{"--time", "--monotonic", offset, "--boottime", offset, "--fork", "--kill-child", "--"}, args...)})
+	}
+	if in("1000", "true").end().code != fine {
+		t.Skip("no time namespace can be made here")
+	}
+	r := in("1000", tool, "status", "--probes", "--json").ends(failed)
+	if contains(t, r.err, "time namespace of its own"); r.out != "" {
+		t.Errorf("it printed %q", r.out)
+	}
+	contains(t, in("1000", tool, "status", "--", "true").ends(fine).err, "sampling every", "time namespace")
+	in("0", tool, "status", "--probes", "--", "true").ends(fine)
+	contains(t, in("1000", tool, "doctor").end().out, "not the host's clock")
+}
+
 // Root of a user namespace, as in a rootless container, has all capabilities, and none that count: doctor says the
 // same as the commands that trace, and what works in their place. What it starts is sampled.
 func TestUserNamespaceOfItsOwn(t *testing.T) {
