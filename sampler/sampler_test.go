@@ -669,3 +669,17 @@ func TestTwoCopiesOfTheRuntime(t *testing.T) {
 		}
 	}
 }
+
+// A process whose main thread has ended is not sampled, which is said.
+func TestProcessWithoutItsMainThread(t *testing.T) {
+	t.Parallel()
+	p := fixture.User(t, fixture.LayoutB)
+	fixture.Do(t, p, "device 0 1")
+	fixture.Do(t, p, "leave")
+	s := sample(t, Options{PIDs: []uint32{p.PID}})
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if reasons := s.accounts.Snapshot().Reasons; len(reasons) != 1 || reasons[0].Code != aggregator.ReasonNotTraced || !strings.Contains(reasons[0].Detail, "its main thread has ended") {
+		t.Errorf("%+v", reasons)
+	}
+}

@@ -59,3 +59,23 @@ func TestHoldersOfDevices(t *testing.T) {
 	hidden.Kill()
 	tr.await("its end is seen", func() bool { return !notTraced(hidden) })
 }
+
+// A process whose main thread has ended before a tracer comes is not traced, which is said. One that is traced goes on.
+func TestProcessesWithoutTheirMainThread(t *testing.T) {
+	p := fixture.User(t, fixture.LayoutB)
+	early := start(t, Options{PIDs: []uint32{p.PID}})
+	fixture.Do(t, p, "device 0 1")
+	fixture.Do(t, p, "alloc 100 0 0 0 4096 1024 64")
+	early.process(p.PID)
+	fixture.Do(t, p, "leave")
+	fixture.Do(t, p, "alloc 100 0 0 0 8192 1024 64")
+	if s := early.process(p.PID); s.Buffers != 2 || slices.ContainsFunc(s.Reasons, func(r aggregator.Reason) bool { return r.Code != aggregator.ReasonRingUnread }) {
+		t.Errorf("traced before: %d buffers, %+v", s.Buffers, s.Reasons)
+	}
+	late := start(t, Options{PIDs: []uint32{p.PID}})
+	if reasons := late.snapshot().Reasons; !slices.ContainsFunc(reasons, func(r aggregator.Reason) bool {
+		return r.PID == p.PID && r.Code == aggregator.ReasonNotTraced && strings.Contains(r.Detail, "its main thread has ended")
+	}) {
+		t.Errorf("late: %+v", reasons)
+	}
+}

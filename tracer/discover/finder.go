@@ -21,7 +21,7 @@ import (
 // the driver's, say.
 var ErrNoRuntime = errors.New("it holds a device, and none of the files that it maps has the runtime's code")
 
-// ErrHidden says of a process that it holds a device, and that the runtime in it cannot be found.
+// ErrHidden says of a process that it holds a device, and that the runtime in it cannot be found, or seen.
 var ErrHidden = errors.New("it holds a device, and is not covered")
 
 const (
@@ -82,6 +82,9 @@ func (f *Finder) IsRuntime(id proc.FileID) bool {
 // ErrNoRuntime are what else it can say of a process that holds a device.
 func (f *Finder) Mappings(pid uint32) ([]proc.Mapping, error) {
 	list, holds, found, err := f.known(pid)
+	if err == nil && len(list) == 0 && !holds {
+		err = f.hidesIn(proc.Heir(pid))
+	}
 	if err != nil || !holds || found {
 		return list, err
 	}
@@ -92,6 +95,26 @@ func (f *Finder) Mappings(pid uint32) ([]proc.Mapping, error) {
 		}
 	}
 	return list, err
+}
+
+// errMainThread says of a process that its main thread has ended. Files under its PID in /proc say nothing then, and the host kernel takes
+// probes of that process alone to be of none.
+type errMainThread struct{}
+
+func (errMainThread) Error() string {
+	return "its main thread has ended, so the host kernel shows nothing of its memory"
+}
+func (errMainThread) Is(target error) bool { return target == ErrHidden }
+
+// hidesIn is an error where the runtime or a device is seen by a thread alone.
+func (f *Finder) hidesIn(thread uint32) error {
+	if thread == 0 {
+		return nil
+	}
+	if list, holds, _, err := f.known(thread); err == nil && (holds || len(list) > 0) {
+		return errMainThread{}
+	}
+	return nil
 }
 
 // Known lists what a process has loaded that could be the runtime by its name, or is known to be. No

@@ -1,6 +1,7 @@
 package discover
 
 import (
+	"errors"
 	"math"
 	"os"
 	"strings"
@@ -75,5 +76,19 @@ func TestMappingsLeaveOutWhoOnlyReads(t *testing.T) {
 	defer unix.Munmap(b)
 	if list, err := NewFinder().Mappings(uint32(os.Getpid())); err != nil || len(list) != 0 {
 		t.Errorf("%+v, %v", list, err)
+	}
+}
+
+// Of a process whose main thread has ended, the host kernel shows nothing under its PID: that is said, not that it does not use the runtime.
+func TestMappingsOfAProcessWithoutItsMainThread(t *testing.T) {
+	p := fixture.User(t, fixture.LayoutB)
+	fixture.Do(t, p, "leave")
+	if list, err := NewFinder().Mappings(p.PID); !errors.Is(err, ErrHidden) || len(list) > 0 {
+		t.Errorf("%+v, %v", list, err)
+	}
+	stranger := fixture.Launch(t)
+	fixture.Do(t, stranger, "leave")
+	if list, err := NewFinder().Mappings(stranger.PID); err != nil || len(list) > 0 {
+		t.Errorf("without the runtime: %+v, %v", list, err)
 	}
 }

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"slices"
 	"strconv"
 	"strings"
 
@@ -75,17 +74,33 @@ const exiting = 4
 // the first one, which others can outlive.
 func Alive(pid uint32) bool {
 	first, err := stat(pid)
+	return err == nil && (first.flags&exiting == 0 || heir(pid, first) != 0)
+}
+
+// Heir is a thread of a process whose main thread has ended, by which the host kernel shows its memory still; 0 where that has not
+// ended, or no other goes on.
+func Heir(pid uint32) uint32 {
+	first, err := stat(pid)
 	if err != nil || first.flags&exiting == 0 {
-		return err == nil
+		return 0
 	}
+	return heir(pid, first)
+}
+
+func heir(pid uint32, first statFields) uint32 {
 	if first.threads <= 1 {
-		return false
+		return 0
 	}
 	threads, err := procfs.AllThreads(int(pid))
-	return err == nil && slices.ContainsFunc(threads, func(p procfs.Proc) bool {
-		st, err := p.Stat()
-		return err == nil && st.Flags&exiting == 0
-	})
+	if err != nil {
+		return 0
+	}
+	for _, p := range threads {
+		if st, err := p.Stat(); err == nil && st.Flags&exiting == 0 {
+			return uint32(p.PID)
+		}
+	}
+	return 0
 }
 
 // Uninterruptible says whether a thread of this process waits for what the host kernel does, such as
