@@ -80,12 +80,7 @@ type workload struct {
 func (r *run) relations(pid uint32) *relations {
 	rel := r.related[pid]
 	if rel == nil {
-		var files *memory.Process
-		if p := r.processes[pid]; p != nil {
-			files = p.Files().Hurried()
-		} else {
-			files = memory.FilesOf(pid).Hurried()
-		}
+		files := memory.FilesOf(pid).Hurried()
 		rel = &relations{
 			chipsUnknown: map[uint64]int{},
 			kernels:      map[uint64]uint64{}, cores: map[uint64]uint64{}, programs: map[uint64]*compiled{}, workloads: map[uint64]*workload{},
