@@ -25,7 +25,7 @@ host='^tt-memtrace/(tracer|tracer/(discover|inspect|watch)|test/(cli|e2e|packagi
 own='^tt-memtrace/(sampler|tracer/(memory|proc)|test/(prometheus|rig))$'
 # Those of the first that trace only processes of their own, and take long.
 apart='RandomHistories|AccountsEqualTheRuntimes|SampledEqualsTheRuntimes|ServerHasTheSnapshot|ReplayIsTheSameAsLive'
-apart="^Test($apart|CircularBuffersEqualTheRuntimes|ProgramsOutliveTheirMesh|AttachedLateKnowsPrograms|AttachedLateShowsAll)\$"
+apart="^Test($apart|CircularBuffersEqualTheRuntimes|ProgramsOutliveTheirMesh|AttachedLateKnowsPrograms|AttachedLateShowsAll|PagedOut)\$"
 all=$(go list ./...)
 list() { echo "$all" | grep "$@" | tr '\n' ' '; }
 {
