@@ -18,13 +18,15 @@ type Builder struct {
 	// from which they count otherwise.
 	Began uint64
 
-	accounts  *aggregator.Aggregator
-	sites     sites
-	live      map[bufferKey]*liveBuffer
-	spaces    map[spaceKey]*space
-	found     []*space // of spacesOf
-	programs  map[aggregator.Chip]*programSpace
-	names     map[programKey]string
+	accounts *aggregator.Aggregator
+	sites    sites
+	live     map[bufferKey]*liveBuffer
+	spaces   map[spaceKey]*space
+	found    []*space // of spacesOf
+	programs map[aggregator.Chip]*programSpace
+	names    map[programKey]string
+	// launched are the programs that were seen to be launched before they had a name.
+	launched  map[programKey]struct{}
 	devices   map[programKey][]aggregator.Chip
 	archs     map[aggregator.Chip]string
 	started   map[uint32]*process
@@ -106,7 +108,7 @@ func NewBuilder(accounts *aggregator.Aggregator) *Builder {
 	return &Builder{
 		accounts: accounts, unsafe: map[unsafeKey]*unsafeSite{}, sites: sites{map[siteKey]*site{}, map[*aggregator.Stack]string{}},
 		live: map[bufferKey]*liveBuffer{}, spaces: map[spaceKey]*space{}, programs: map[aggregator.Chip]*programSpace{},
-		names: map[programKey]string{}, devices: map[programKey][]aggregator.Chip{}, archs: map[aggregator.Chip]string{}, started: map[uint32]*process{},
+		names: map[programKey]string{}, launched: map[programKey]struct{}{}, devices: map[programKey][]aggregator.Chip{}, archs: map[aggregator.Chip]string{}, started: map[uint32]*process{},
 	}
 }
 
@@ -127,6 +129,9 @@ func (b *Builder) Event(e *aggregator.Event) {
 	case aggregator.Launched, aggregator.Replayed:
 		if p := b.started[e.PID]; p != nil && e.Count > 0 {
 			p.launched = max(p.launched, e.Time)
+			if k := (programKey{e.PID, e.Program}); e.Kind == aggregator.Launched && b.names[k] == "" {
+				b.launched[k] = struct{}{}
+			}
 		}
 	case aggregator.HostMemoryRead:
 		if p := b.started[e.PID]; p != nil {
@@ -149,7 +154,10 @@ func (b *Builder) Event(e *aggregator.Event) {
 	case aggregator.ProgramNamed:
 		b.names[programKey{e.PID, e.Program}] = e.Operation
 	case aggregator.ProgramGone:
-		delete(b.names, programKey{e.PID, e.Program})
+		k := programKey{e.PID, e.Program}
+		b.conclude(func(of programKey) bool { return of == k })
+		delete(b.names, k)
+		delete(b.launched, k)
 	case aggregator.Alloc:
 		switch {
 		case b.inState: // counted before, or older than the beginning
@@ -179,11 +187,16 @@ func (b *Builder) begin(at uint64) {
 
 // end takes a process out.
 func (b *Builder) end(pid uint32, at uint64) {
-	if p := b.started[pid]; p != nil {
+	p := b.started[pid]
+	if p != nil {
 		p.to = at
+	}
+	b.conclude(func(of programKey) bool { return of.pid == pid })
+	if p != nil {
 		delete(b.started, pid)
 		b.ended = append(b.ended, p)
 	}
+	maps.DeleteFunc(b.launched, func(k programKey, _ struct{}) bool { return k.pid == pid })
 	maps.DeleteFunc(b.names, func(k programKey, _ string) bool { return k.pid == pid })
 	maps.DeleteFunc(b.devices, func(k programKey, _ []aggregator.Chip) bool { return k.pid == pid })
 }

@@ -14,7 +14,7 @@ type programSpace struct {
 	peakAt     uint64
 	peakOpen   bool
 	by         map[programKey]uint64
-	holders    map[string]tally
+	holders    map[holder]tally
 	// ends of the buffers now, the highest unless stale, and where it was closest to an L1 buffer.
 	ends        map[end]int
 	highest     end
@@ -58,17 +58,71 @@ func (b *Builder) place(chip aggregator.Chip, k programKey, at uint64, cb *aggre
 	b.closest(chip, at)
 }
 
+// holder names what held L1 at a peak: an operation, programs without one and why they have none or, as long as both
+// can still become known, a program.
+type holder struct {
+	operation string
+	why       Unnamed
+	program   programKey
+}
+
 func (b *Builder) capture(p *programSpace) {
 	if !p.peakOpen {
 		return
 	}
 	p.peakOpen = false
-	p.holders = map[string]tally{}
+	p.holders = map[holder]tally{}
 	for k, bytes := range p.by {
-		t := p.holders[b.names[k]]
+		h := holder{operation: b.names[k]}
+		if h.operation == "" {
+			h.program = k
+		}
+		t := p.holders[h]
 		t.add(bytes)
-		p.holders[b.names[k]] = t
+		p.holders[h] = t
 	}
+}
+
+// concluded is what a holder is as far as that is known now.
+func (b *Builder) concluded(h holder) holder {
+	switch k := h.program; {
+	case k == programKey{}:
+		return h
+	case b.names[k] != "":
+		return holder{operation: b.names[k]}
+	default:
+		return holder{why: b.unnamed(k)}
+	}
+}
+
+// conclude gives the holders that these programs are what is known of them: their addresses can be others' next.
+func (b *Builder) conclude(are func(programKey) bool) {
+	for _, p := range b.programs {
+		for h, t := range p.holders {
+			if h.program == (programKey{}) || !are(h.program) {
+				continue
+			}
+			delete(p.holders, h)
+			h = b.concluded(h)
+			t.buffers, t.bytes = t.buffers+p.holders[h].buffers, t.bytes+p.holders[h].bytes
+			p.holders[h] = t
+		}
+	}
+}
+
+// unnamed is why a program has no name.
+func (b *Builder) unnamed(k programKey) Unnamed {
+	_, launched := b.launched[k]
+	p := b.started[k.pid]
+	switch {
+	case p == nil || p.info.Source != aggregator.Traced:
+		return UnnamedNotTraced
+	case launched:
+		return UnnamedLauncher
+	case p.to == 0 || p.ranBefore():
+		return UnnamedNotLaunched
+	}
+	return UnnamedEnded
 }
 
 // Operation is the name of a program that did not end, or empty.
@@ -80,11 +134,17 @@ func (b *Builder) programsOf(c aggregator.Chip) Programs {
 	p := b.programs[c]
 	b.capture(p)
 	out := Programs{Chip: c.Number, Private: privateTo(c), Peak: p.peak, PeakAt: b.seconds(p.peakAt), Holders: []ProgramOperation{}}
-	for name, t := range p.holders {
-		out.Holders = append(out.Holders, ProgramOperation{known(name), t.buffers, t.bytes})
+	sums := map[holder]tally{}
+	for h, t := range p.holders {
+		h = b.concluded(h)
+		t.buffers, t.bytes = t.buffers+sums[h].buffers, t.bytes+sums[h].bytes
+		sums[h] = t
+	}
+	for h, t := range sums {
+		out.Holders = append(out.Holders, ProgramOperation{known(h.operation), h.why, t.buffers, t.bytes})
 	}
 	slices.SortFunc(out.Holders, func(x, y ProgramOperation) int {
-		return cmp.Or(cmp.Compare(y.Bytes, x.Bytes), cmp.Compare(deref(x.Operation), deref(y.Operation)))
+		return cmp.Or(cmp.Compare(y.Bytes, x.Bytes), cmp.Compare(deref(x.Operation), deref(y.Operation)), cmp.Compare(x.Unnamed, y.Unnamed))
 	})
 	return out
 }
@@ -106,9 +166,35 @@ func (p *printer) programs(r *Report) {
 
 func (o *ProgramOperation) Name() string {
 	if o.Operation == nil {
-		return "unknown"
+		return "unknown: " + o.Unnamed.String()
 	}
 	return printable(*o.Operation)
+}
+
+// Unnamed is why the operation of programs is not known.
+type Unnamed string
+
+const (
+	// UnnamedNotTraced: their process was not traced, or is not known.
+	UnnamedNotTraced Unnamed = "not_traced"
+	// UnnamedNotLaunched: they were not seen to be launched, which says who does that.
+	UnnamedNotLaunched Unnamed = "not_launched"
+	// UnnamedEnded: their process ended before their launch was read.
+	UnnamedEnded Unnamed = "process_ended"
+	// UnnamedLauncher: what launched them is no ttnn operation, or could not be read.
+	UnnamedLauncher Unnamed = "launcher"
+)
+
+func (u Unnamed) String() string {
+	switch u {
+	case UnnamedNotTraced:
+		return "the process was not traced"
+	case UnnamedNotLaunched:
+		return "not launched since tracing began"
+	case UnnamedEnded:
+		return "the process ended before the launch was read"
+	}
+	return "launched by no ttnn operation, or by what could not be read"
 }
 
 // samePrograms groups the chips on which programs used the same.

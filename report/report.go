@@ -156,8 +156,11 @@ type Programs struct {
 type ProgramOperation struct {
 	// Class of the operation; null where unknown.
 	Operation *export.Text `json:"operation" jsonschema:"nullable"`
-	Programs  uint64       `json:"programs"`
-	Bytes     uint64       `json:"bytes"`
+	// Why it is unknown: not_launched since tracing began, process_ended before the launch was read, launcher (no ttnn
+	// operation, or it could not be read), or not_traced; absent where it is known.
+	Unnamed  Unnamed `json:"unnamed,omitempty"`
+	Programs uint64  `json:"programs"`
+	Bytes    uint64  `json:"bytes"`
 }
 
 // Site is a call site of a process: a stack or, without stacks, a buffer size.

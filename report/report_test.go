@@ -221,6 +221,67 @@ func TestOneAfterTheOther(t *testing.T) {
 	}
 }
 
+// A program whose operation is not known at the peak has it when it becomes known, and otherwise the reason why not.
+func TestUnnamedPrograms(t *testing.T) {
+	on := func(at, program uint64, e aggregator.Event) aggregator.Event {
+		e.PID, e.Time, e.Device, e.Program = 1, at*second, 7, program
+		return e
+	}
+	placed := func(at, program uint64) aggregator.Event {
+		return on(at, program, aggregator.Event{Kind: aggregator.CBPlaced, CB: &aggregator.CircularBuffer{Address: 10, Size: 100, Ranges: []aggregator.CoreRange{{}}}})
+	}
+	launched := func(at, program uint64) aggregator.Event {
+		return on(at, program, aggregator.Event{Kind: aggregator.Launched, Count: 1})
+	}
+	named := func(at, program uint64, name string) aggregator.Event {
+		return on(at, program, aggregator.Event{Kind: aggregator.ProgramNamed, Operation: name})
+	}
+	gone := func(at, program uint64) aggregator.Event {
+		return on(at, program, aggregator.Event{Kind: aggregator.ProgramGone})
+	}
+	exit := aggregator.Event{Kind: aggregator.ProcessExit, PID: 1, Time: 9 * second}
+	from := func(p aggregator.Process) []aggregator.Event {
+		list := opened()
+		for i := range list {
+			if list[i].Kind == aggregator.ProcessStart {
+				list[i].Process = &p
+			}
+		}
+		return list
+	}
+	traced := aggregator.Process{Started: 1}
+	late := aggregator.Process{Started: 1, Late: true, RanBefore: true}
+	// The peak is two programs, 8 and 9, and is over when the first of them ends.
+	peak := []aggregator.Event{placed(2, 8), placed(3, 9)}
+	for what, c := range map[string]struct {
+		process aggregator.Process
+		events  []aggregator.Event
+		want    []string
+	}{
+		"named after the peak":         {traced, []aggregator.Event{named(3, 8, "A"), gone(4, 8), named(5, 9, "B"), gone(6, 9)}, []string{"A 1", "B 1"}},
+		"another one at the address":   {traced, []aggregator.Event{launched(3, 8), gone(4, 8), placed(5, 8), named(5, 8, "C"), named(5, 9, "B")}, []string{"B 1", "unknown: " + UnnamedLauncher.String() + " 1"}},
+		"not launched":                 {traced, nil, []string{"unknown: " + UnnamedNotLaunched.String() + " 2"}},
+		"ended without being launched": {traced, []aggregator.Event{gone(4, 8), gone(4, 9)}, []string{"unknown: " + UnnamedNotLaunched.String() + " 2"}},
+		"the process ended":            {traced, []aggregator.Event{launched(4, 9), exit}, []string{"unknown: " + UnnamedLauncher.String() + " 1", "unknown: " + UnnamedEnded.String() + " 1"}},
+		"a process from before ended":  {late, []aggregator.Event{exit}, []string{"unknown: " + UnnamedNotLaunched.String() + " 2"}},
+		"sampled":                      {aggregator.Process{Started: 1, Source: aggregator.Sampled}, []aggregator.Event{exit}, []string{"unknown: " + UnnamedNotTraced.String() + " 2"}},
+	} {
+		r := told(t, slices.Concat(from(c.process), peak, c.events)...)
+		var got []string
+		for _, h := range r.Programs[0].Holders {
+			if (h.Operation == nil) != (h.Unnamed != "") {
+				t.Errorf("%s: %+v", what, h)
+			}
+			got = append(got, fmt.Sprint(h.Name(), " ", h.Programs))
+		}
+		slices.Sort(got)
+		slices.Sort(c.want)
+		if !slices.Equal(got, c.want) {
+			t.Errorf("%s: %q, not %q", what, got, c.want)
+		}
+	}
+}
+
 // Devices that are opened again can have banks of other sizes, which begin elsewhere.
 func TestBanksOfAnotherSize(t *testing.T) {
 	small := func(at, bytes uint64) []aggregator.Event {

@@ -1,8 +1,12 @@
 package tracer
 
 import (
+	"slices"
+	"time"
+
 	"golang.org/x/sys/unix"
 
+	"tt-memtrace/bpf"
 	"tt-memtrace/tracer/memory"
 	"tt-memtrace/tracer/metal"
 	"tt-memtrace/tracer/proc"
@@ -12,6 +16,57 @@ import (
 type callerRange struct {
 	start, end, offset uint64
 	callers            *metal.Launchers
+}
+
+// unnamed is a workload that got a program, at a time, and whose operation is not known yet.
+type unnamed struct {
+	pid    uint32
+	object uint64
+	since  time.Time
+}
+
+const (
+	// maxUnnamed bounds the workloads whose first launch is looked for. Another one is named when launches are read.
+	maxUnnamed = 64
+	// lookEvery is how often that is done.
+	lookEvery = time.Millisecond
+)
+
+// nameLaunched names the workloads that were made a moment ago and launched until a time, to which all records were read:
+// a later launch can be of another workload at the address. When launches are read next, their process can have ended, and
+// nothing else says who launched them. One that is not launched soon is named then.
+func (r *run) nameLaunched(until uint64) {
+	if len(r.unnamed) == 0 || time.Since(r.unnamedSoughtAt) < lookEvery {
+		return
+	}
+	r.unnamedSoughtAt = time.Now()
+	r.unnamed = slices.DeleteFunc(r.unnamed, func(u unnamed) bool {
+		rel := r.related[u.pid]
+		if rel == nil {
+			return true
+		}
+		w := rel.workloads[u.object]
+		if w == nil || w.asked {
+			return true
+		}
+		var l bpf.MemtraceTtLaunch
+		err := r.t.objects.Launches.Lookup(bpf.MemtraceTtLaunchKey{Object: u.object, Pid: uint64(u.pid)}, &l)
+		if err == nil && l.Last <= until {
+			r.nameWorkload(u.pid, rel, w, &l)
+		}
+		return w.asked || time.Since(u.since) > launchEvery
+	})
+}
+
+// nameWorkload names a workload's programs by who launched it, once.
+func (r *run) nameWorkload(pid uint32, rel *relations, w *workload, l *bpf.MemtraceTtLaunch) {
+	if w.asked {
+		return
+	}
+	before := rel.mem.Late()
+	w.name = r.operation(pid, l.Caller)
+	w.asked = rel.mem.Late() == before
+	r.named(pid, l.Last, w.programs, w.name)
 }
 
 // operation is the name of the ttnn operation whose launching function holds

@@ -176,6 +176,9 @@ func (r *run) kernel(from origin, kind bpf.MemtraceTtKind, b []byte) {
 		if w.name != "" {
 			r.named(from.pid, from.time, []uint64{e.Program}, w.name)
 		}
+		if !w.asked && len(r.unnamed) < maxUnnamed {
+			r.unnamed = append(r.unnamed, unnamed{from.pid, e.Workload, time.Now()})
+		}
 	case kind == bpf.MemtraceTtKindTT_SCRATCHPADS && len(b) >= int(unsafe.Sizeof(bpf.MemtraceTtPair{})):
 		e := (*bpf.MemtraceTtPair)(unsafe.Pointer(&b[0]))
 		rel := r.relations(from.pid)
@@ -352,12 +355,7 @@ func (r *run) launch(pid uint32, object uint64, l *bpf.MemtraceTtLaunch, gone bo
 	}
 	switch {
 	case w != nil:
-		if !w.asked {
-			before := rel.mem.Late()
-			w.name = r.operation(pid, l.Caller)
-			w.asked = rel.mem.Late() == before
-			r.named(pid, l.Last, w.programs, w.name)
-		}
+		r.nameWorkload(pid, rel, w, l)
 		for _, p := range w.programs {
 			emit(p)
 		}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"os"
 	"sync"
 	"time"
@@ -110,6 +111,9 @@ type run struct {
 	related map[uint32]*relations
 	// marks of each process: what it says of buffers under traces.
 	marks map[uint32]*marks
+	// unnamed are workloads whose first launch is looked for, since the look before.
+	unnamed         []unnamed
+	unnamedSoughtAt time.Time
 	// exited are the processes that ended since launches were read last, and when.
 	exited  map[uint32]uint64
 	callers map[proc.FileVersion]*metal.Launchers
@@ -240,6 +244,7 @@ func (r *run) conclude(readings []*reading, ended []uint32, now bool) {
 	r.closings(now)
 	r.losses(now)
 	r.counted(now || r.over())
+	r.nameLaunched(math.MaxUint64)
 	for _, rd := range readings {
 		r.merge(rd)
 	}
@@ -320,6 +325,7 @@ func (r *run) drain(record *ringbuf.Record) (n int, err error) {
 		n++
 		size += len(record.RawSample) + 8 // its header in the ring
 		r.decode(record.RawSample)
+		r.nameLaunched(r.t.newest.Load())
 		if len(r.batch) >= 4096 {
 			r.flush()
 		}
