@@ -308,25 +308,32 @@ func (l *Logger) Refused(e *aggregator.Event) {
 		}
 		return
 	}
-	line := FailureLine{Time: l.wall(e.Time), Event: "out_of_memory", PID: e.PID, Memory: key(e.Memory), Message: Text(f.Message)}
-	if e.TID != 0 {
-		line.TID = &e.TID
+	l.err = l.json.Encode(NewFailureLine(e, l.wall(e.Time)))
+}
+
+// NewFailureLine describes an allocation that failed, at a time.
+func NewFailureLine(e *aggregator.Event, at time.Time) FailureLine {
+	f := e.Refusal
+	line := FailureLine{Time: at, Event: "out_of_memory", PID: e.PID, Memory: key(e.Memory), Message: Text(f.Message)}
+	if tid := e.TID; tid != 0 {
+		line.TID = &tid
 	}
-	given := func(n *uint64) *uint64 {
-		if *n == 0 {
+	given := func(n uint64) *uint64 {
+		if n == 0 {
 			return nil
 		}
-		return n
+		return &n
 	}
 	if f.Clash {
-		line.Event, line.End, line.Lowest = "clash", given(&f.End), given(&f.Lowest)
+		line.Event, line.End, line.Lowest = "clash", given(f.End), given(f.Lowest)
 	} else {
-		line.Size, line.Asked = given(&f.Asked), given(&f.PerBank)
+		line.Size, line.Asked = given(f.Asked), given(f.PerBank)
 		if f.BankBytes > 0 {
-			line.Free, line.Largest = &f.Free, &f.Largest
+			free, largest := f.Free, f.Largest
+			line.Free, line.Largest = &free, &largest
 		}
 	}
-	l.err = l.json.Encode(line)
+	return line
 }
 
 // mebibytes is a size as the original printed it: a C++ stream's six significant digits.

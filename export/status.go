@@ -48,6 +48,11 @@ type Status struct {
 	// The newest processes that exited, at most 32, oldest first, as they were
 	// when they did. What they held then is not counted in chips any more.
 	Ended []StatusProcess `json:"ended"`
+	// The newest allocations that failed and L1 clashes that were seen, at most 32, oldest first; null where they cannot be seen: in
+	// processes that are sampled, reported or only summed.
+	Failures []FailureLine `json:"failures" jsonschema:"nullable"`
+	// Number of failures before these; absent where there are none.
+	FailuresBefore uint64 `json:"failures_before,omitempty"`
 }
 
 // StatusReason is why numbers are not exact.

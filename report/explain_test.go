@@ -107,7 +107,7 @@ func TestRemedy(t *testing.T) {
 		{"a message without the bank's numbers", &aggregator.Refusal{PerBank: 1 << 20}, aggregator.L1, 64, nil},
 		{"room enough", full(1<<10, 1<<19, 1<<19), aggregator.L1, 64, nil},
 	} {
-		got := remedy(x.refusal, x.memory, x.banks)
+		got := remedy(x.refusal, x.memory, x.banks, true)
 		if (got == "") != (x.want == nil) {
 			t.Errorf("%s: %q", x.name, got)
 		}
@@ -116,5 +116,31 @@ func TestRemedy(t *testing.T) {
 				t.Errorf("%s: no %q in %q", x.name, want, got)
 			}
 		}
+	}
+}
+
+// Without a list of the holders, what helps does not name one, and knows the banks of the process's chips.
+func TestNextStandsAlone(t *testing.T) {
+	a := aggregator.New()
+	for _, e := range opened() {
+		a.Apply(&e)
+	}
+	clash := &aggregator.Refusal{Clash: true, End: 0x1cd60, Lowest: 0x1c000}
+	full := &aggregator.Refusal{PerBank: 800, Banks: 3, BankBytes: 1000, Allocated: 600, Free: 400, Largest: 400}
+	for _, c := range []struct {
+		pid     uint32
+		refusal *aggregator.Refusal
+		want    string
+	}{
+		{1, clash, "free L1 buffers first, put them into DRAM, or make the circular buffers of a core 3.34 KiB smaller"},
+		{1, full, "too little is free: free buffers first, or make it smaller or put it into DRAM, or spread it over more than 3 of the 4 banks"},
+		{2, full, "too little is free: free buffers first, or make it smaller or put it into DRAM"},
+	} {
+		if got := Next(a.Snapshot(), &aggregator.Event{PID: c.pid, Memory: aggregator.L1, Refusal: c.refusal}); got != c.want {
+			t.Errorf("process %d: %q, not %q", c.pid, got, c.want)
+		}
+	}
+	if got := Next(a.Snapshot(), &aggregator.Event{PID: 1, Memory: aggregator.NumMemories, Refusal: full}); got != "" {
+		t.Errorf("in no memory: %q", got)
 	}
 }

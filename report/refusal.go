@@ -77,18 +77,39 @@ func (b *Builder) Refused(e *aggregator.Event) {
 		}
 		r.Chips = append(r.Chips, rc)
 	}
-	r.Next = remedy(f, e.Memory, banks)
+	r.Next = remedy(f, e.Memory, banks, true)
 	b.refusals = append(b.refusals, r)
 }
 
+// Next is what helps against a failed allocation, as a report has it, where no list of the holders follows: "" where that
+// is unknown. s are the accounts at that moment.
+func Next(s *aggregator.Snapshot, e *aggregator.Event) string {
+	if e.Memory >= aggregator.NumMemories {
+		return ""
+	}
+	var banks uint64
+	for i := range s.Processes {
+		for _, c := range s.Processes[i].Chips {
+			if b := c.Memory[e.Memory].Banks; s.Processes[i].PID == e.PID && b.Known {
+				banks = max(banks, uint64(b.Count))
+			}
+		}
+	}
+	return remedy(e.Refusal, e.Memory, banks, false)
+}
+
 // remedy is what helps against a failed allocation in a memory of so many banks (0: unknown), by the
-// runtime's own numbers; "" where they do not say it.
-func remedy(f *aggregator.Refusal, m aggregator.Memory, banks uint64) string {
+// runtime's own numbers; "" where they do not say it. listed: the buffers in the way are listed below.
+func remedy(f *aggregator.Refusal, m aggregator.Memory, banks uint64, listed bool) string {
+	these, some := "L1 buffers", "buffers"
+	if listed {
+		these, some = "these L1 buffers", "some of the buffers below"
+	}
 	if f.Clash {
 		if f.End <= f.Lowest || f.Lowest == 0 {
 			return ""
 		}
-		return fmt.Sprintf("free these L1 buffers first, put them into DRAM, or make the circular buffers of a core %s smaller", Size(f.End-f.Lowest))
+		return fmt.Sprintf("free %s first, put them into DRAM, or make the circular buffers of a core %s smaller", these, Size(f.End-f.Lowest))
 	}
 	helps := "make it smaller"
 	switch m {
@@ -108,7 +129,7 @@ func remedy(f *aggregator.Refusal, m aggregator.Memory, banks uint64) string {
 	case f.PerBank > f.BankBytes:
 		return fmt.Sprintf("it is larger than a whole bank (%s), so freeing does not help: %s", Size(f.BankBytes), helps)
 	case f.PerBank > f.Free:
-		return "too little is free: free some of the buffers below first, or " + helps
+		return "too little is free: free " + some + " first, or " + helps
 	case f.PerBank > f.Largest:
 		return "enough is free, but not in one piece: free what lies in between (view map), allocate this one earlier, or " + helps
 	}

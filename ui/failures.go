@@ -25,6 +25,8 @@ type failure struct {
 	command string
 	// explanation says who held the memory at that moment; empty where it was not asked for in time.
 	explanation string
+	// next is what helps, empty where that is unknown.
+	next string
 }
 
 // maxFailures are kept.
@@ -70,6 +72,17 @@ func (l *Log) Explain(number uint64, explanation string) {
 	}
 }
 
+// Advise adds to a failed allocation, of the number that Refused returned, what helps.
+func (l *Log) Advise(number uint64, next string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for i := range l.failures {
+		if l.failures[i].number == number {
+			l.failures[i].next = next
+		}
+	}
+}
+
 // lastFailures are those that are kept, the newest first.
 func (l *Log) lastFailures() []failure {
 	l.mu.Lock()
@@ -94,10 +107,16 @@ func sameFailures(a, b []failure) bool {
 	})
 }
 
-// headline says what failed, in as many words as there is room for.
+// headline says what failed, in as many words as there is room for, and which key explains it.
 func (f *failure) headline(s *state, w int) text.Line {
-	g, o := text.GlyphSet(s.settings.ASCII), s.settings
 	why := " ! why "
+	out := f.inWords(s, max(w-len(why), 0))
+	return text.Alert.Line(out + text.Spaces(w-len(why)-text.Width(out)) + why)
+}
+
+// inWords says what failed, in as many words as there is room for.
+func (f *failure) inWords(s *state, w int) string {
+	g, o := text.GlyphSet(s.settings.ASCII), s.settings
 	out := " " + s.wallTime(f.time)
 	r := &f.refusal
 	if r.Clash {
@@ -122,7 +141,7 @@ func (f *failure) headline(s *state, w int) text.Line {
 	case !r.Clash && r.Asked > 0:
 		details = []string{"requested " + bytes(r.Asked), bytes(r.Asked)}
 	}
-	fits := func(line string) bool { return text.Width(line)+len(why) <= w }
+	fits := func(line string) bool { return text.Width(line) <= w }
 	between := " " + g.Between + " "
 	process := fmt.Sprintf("%spid %d", between, f.pid)
 	// Whose it is comes first, and what is said of the rest depends on the room for that.
@@ -147,8 +166,31 @@ func (f *failure) headline(s *state, w int) text.Line {
 	if often := between + text.Times(f.count); f.count > 1 && fits(out+often) {
 		out += often
 	}
-	out = text.Clip(out, max(w-len(why), 0), g.Dots)
-	return text.Alert.Line(out + text.Spaces(w-len(why)-text.Width(out)) + why)
+	return text.Clip(out, w, g.Dots)
+}
+
+// maxFailureLines is how many failures the text names.
+const maxFailureLines = 5
+
+// failureLines name the newest failures, each with what helps.
+func failureLines(s *state, w int) (lines []text.Line) {
+	list := s.data.failures
+	if len(list) == 0 {
+		return nil
+	}
+	others := list[0].total
+	for i := range list[:min(maxFailureLines, len(list))] {
+		f := &list[i]
+		others -= f.count
+		lines = append(lines, text.Alert.Line(f.inWords(s, w)))
+		if f.next != "" {
+			lines = append(lines, text.Plain.Line("   next: "+text.Sanitize(f.next, s.settings.ASCII)).Wrapped(w, 5)...)
+		}
+	}
+	if others > 0 {
+		lines = append(lines, text.Plain.Line(fmt.Sprintf(" %s failed before", text.Plural(int(others), "other allocation", "other allocations"))))
+	}
+	return append(lines, nil)
 }
 
 // why explains the failures that are kept, the newest first.

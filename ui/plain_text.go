@@ -1,6 +1,7 @@
 package ui
 
 import (
+	"cmp"
 	"io"
 	"strings"
 	"time"
@@ -35,12 +36,17 @@ type TextOptions struct {
 	// Chips adds a row for each chip of each process.
 	Chips bool
 
+	// Log has the failed allocations, nil where they are not known. Now is the moment of Time on the clock of the events.
+	Log *Log
+	Now uint64
+
 	// waiting are the traced processes that do not use the runtime yet.
 	waiting []uint32
 }
 
 // Text writes the overview as plain text: the chips with their bars, then the
-// processes, in the same layout as on the screen, then those that exited.
+// processes, in the same layout as on the screen, then those that exited,
+// and the allocations that failed.
 // Rates are not known from one snapshot, and processes are as old as the
 // newest event makes them.
 func Text(w io.Writer, s *aggregator.Snapshot, o TextOptions) error {
@@ -78,6 +84,11 @@ func Text(w io.Writer, s *aggregator.Snapshot, o TextOptions) error {
 	}
 	if len(ended) > 0 {
 		lines = append(lines, nil)
+	}
+	if o.Log != nil {
+		failed := state{settings: set, data: d}
+		failed.data.failures, failed.data.now = o.Log.lastFailures(), cmp.Or(o.Now, s.Time)
+		lines = append(lines, failureLines(&failed, o.Width)...)
 	}
 	lines = append(lines, noteLines(&d, append(d.processes(), ended...), set, o.Width, maxNotes, "")...)
 

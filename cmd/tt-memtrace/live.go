@@ -55,6 +55,9 @@ type live struct {
 	// numbers are corrected.
 	needsAll bool
 
+	// failures are for snapshots.
+	failures failures
+
 	command []string
 	// output, where set, takes what the command writes.
 	output *os.File

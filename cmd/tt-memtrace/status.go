@@ -10,7 +10,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"tt-memtrace/export"
 	"tt-memtrace/ui"
 )
 
@@ -32,6 +31,8 @@ Buffers from before tracing are read from the processes' own allocators. Peaks f
 before tracing are unknown: trace for a while with --after, or start the program
 after --; then the snapshot is taken when it ends.
 --every prints a snapshot at each interval, and a last one at the end.
+Allocations that failed meanwhile, and L1 clashes, are below the processes, with
+what helps; 'tt-memtrace report' explains them.
 
 --shm traces nothing and needs no rights: it shows the numbers that the runtime
 (0.70 and later) keeps for your own processes in shared memory. They are totals of
@@ -72,6 +73,7 @@ func (f *statusFlags) run(cmd *cobra.Command, args []string) error {
 	whole := len(args) > 0 || l.player != nil // to its end
 	l.brief = f.after == 0 && f.every == 0 && !whole
 	f.ui.requested = f.ui.requested || f.shm // all that is known
+	log := l.logFailures()
 	ctx, cancel := context.WithCancel(cmd.Context())
 	defer cancel()
 	l.prints = f.every > 0
@@ -82,7 +84,7 @@ func (f *statusFlags) run(cmd *cobra.Command, args []string) error {
 		if failed != nil {
 			return
 		}
-		if failed = printStatus(cmd.OutOrStdout(), l, &f.ui, f.asJSON); failed != nil && len(args) == 0 {
+		if failed = printStatus(cmd.OutOrStdout(), l, log, &f.ui, f.asJSON); failed != nil && len(args) == 0 {
 			cancel() // a command is not ended for it
 		}
 	}
@@ -123,15 +125,15 @@ func (f *statusFlags) run(cmd *cobra.Command, args []string) error {
 	}
 }
 
-func printStatus(w io.Writer, l *live, u *uiFlags, asJSON bool) error {
+func printStatus(w io.Writer, l *live, log *ui.Log, u *uiFlags, asJSON bool) error {
 	s := l.Snapshot()
 	if asJSON {
 		e := json.NewEncoder(w)
 		e.SetIndent("", "  ")
-		return e.Encode(export.NewStatus(s, l.Wall(l.Now()), l.host, version()))
+		return e.Encode(l.status(s))
 	}
 	o := l.text(u)
-	o.Colour = coloured(w)
+	o.Colour, o.Log = coloured(w), log
 	if err := ui.Text(w, s, o); err != nil {
 		return err
 	}

@@ -17,7 +17,6 @@ import (
 	"golang.org/x/term"
 
 	"tt-memtrace/aggregator"
-	"tt-memtrace/export"
 	"tt-memtrace/record"
 	"tt-memtrace/report"
 	"tt-memtrace/session"
@@ -143,7 +142,7 @@ func runTop(cmd *cobra.Command, t *targets, u *uiFlags, args []string) error {
 			err = cmp.Or(err, e)
 		}
 		o := u.text(l)
-		o.Colour = coloured(os.Stdout)
+		o.Colour, o.Log = coloured(os.Stdout), log
 		if e := ui.Text(os.Stdout, l.Snapshot(), o); err == nil {
 			err = e
 		}
@@ -155,7 +154,8 @@ func runTop(cmd *cobra.Command, t *targets, u *uiFlags, args []string) error {
 // moment. The accounts are copied then; the text is made meanwhile.
 func (l *live) explaining(log *ui.Log) func(*aggregator.Event) {
 	return func(e *aggregator.Event) {
-		number, explain := log.Refused(e)
+		l.addFailure(e)
+		number, explain := l.advise(log, e)
 		if !explain {
 			return
 		}
@@ -216,7 +216,7 @@ func settingsFile() string {
 // files in the folder that tt-memtrace was started in.
 func (l *live) saveSnapshot(s *aggregator.Snapshot, screen string) (string, error) {
 	now := time.Now()
-	b, err := json.MarshalIndent(export.NewStatus(s, l.Wall(l.Now()), l.host, version()), "", "  ")
+	b, err := json.MarshalIndent(l.status(s), "", "  ")
 	if err != nil {
 		return "", err
 	}
@@ -244,5 +244,5 @@ func (u *uiFlags) text(l *live) ui.TextOptions {
 	if err != nil {
 		width = 120
 	}
-	return ui.TextOptions{Width: width, Requested: u.requested, ASCII: u.ascii, Host: l.host, Time: l.Wall(l.Now()), Recorded: l.player != nil, OwnOnly: l.ownOnly}
+	return ui.TextOptions{Width: width, Requested: u.requested, ASCII: u.ascii, Host: l.host, Time: l.Wall(l.Now()), Now: l.Now(), Recorded: l.player != nil, OwnOnly: l.ownOnly}
 }

@@ -81,7 +81,7 @@ func TestVerdictOfManyIsShort(t *testing.T) {
 		}
 	})
 	var text strings.Builder
-	if err := printStatus(&text, l, &uiFlags{}, false); err != nil || !strings.Contains(text.String(), " X all 50 processes: events were lost\n") || strings.Count(text.String(), "events were lost") != 1 {
+	if err := printStatus(&text, l, nil, &uiFlags{}, false); err != nil || !strings.Contains(text.String(), " X all 50 processes: events were lost\n") || strings.Count(text.String(), "events were lost") != 1 {
 		t.Errorf("%s\n%v", &text, err)
 	}
 	if err := l.verdict(); err == nil || !strings.HasSuffix(err.Error(), "; 47 more") {

@@ -1,0 +1,81 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"strings"
+	"testing"
+
+	"tt-memtrace/aggregator"
+	"tt-memtrace/export"
+)
+
+// A snapshot has the allocations that failed before it, as text and in JSON, each with when it was, also if nothing happened since.
+func TestStatusHasFailures(t *testing.T) {
+	const process, second = 7, 1_000_000_000
+	start := aggregator.Event{Kind: aggregator.ProcessStart, PID: process, Time: origin, Process: &aggregator.Process{Command: "python m.py", Started: 1}}
+	failed := func(at, asked uint64) aggregator.Event {
+		return aggregator.Event{Kind: aggregator.Refused, PID: process, TID: process, Time: origin + at*second, Memory: aggregator.L1,
+			Refusal: &aggregator.Refusal{Asked: 64 * asked, PerBank: asked, Banks: 64, BankBytes: 1 << 20, Free: 1 << 20, Largest: 1 << 20, Message: "Out of\x1b Memory"}}
+	}
+	exit := aggregator.Event{Kind: aggregator.ProcessExit, PID: process, Time: origin + 100*second}
+	many := []aggregator.Event{start}
+	for i := range uint64(maxFailures + 8) {
+		many = append(many, failed(2*i, 2<<20+i))
+	}
+	sampled := start
+	sampled.Process = &aggregator.Process{Command: "python m.py", Started: 1, Source: aggregator.Sampled}
+	for name, c := range map[string]struct {
+		events         []aggregator.Event
+		known          bool
+		failures, left int
+		others         string
+	}{
+		"none":    {[]aggregator.Event{start, exit}, true, 0, 0, ""},
+		"sampled": {[]aggregator.Event{sampled, exit}, false, 0, 0, ""},
+		"one":     {[]aggregator.Event{start, failed(3, 2<<20), exit}, true, 1, 0, ""},
+		"many":    {append(many, exit), true, maxFailures, 8, " 35 other allocations failed before\n"},
+	} {
+		from := recorded{from: []string{"r"}, files: []io.ReadCloser{recordingOf(t, c.events...)}, skips: true}
+		l, err := from.start(true)
+		if err != nil {
+			t.Fatal(err)
+		}
+		log := l.logFailures()
+		if err := l.run(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		var asText, asJSON strings.Builder
+		var st export.Status
+		if err := printStatus(&asText, l, log, &uiFlags{}, false); err != nil {
+			t.Error(err)
+		}
+		if err := printStatus(&asJSON, l, log, &uiFlags{}, true); err != nil {
+			t.Error(err)
+		}
+		if err := json.Unmarshal([]byte(asJSON.String()), &st); err != nil {
+			t.Fatal(err)
+		}
+		if (st.Failures != nil) != c.known || len(st.Failures) != c.failures || st.FailuresBefore != uint64(c.left) {
+			t.Errorf("%s: %d failures, %d before, known %v", name, len(st.Failures), st.FailuresBefore, st.Failures != nil)
+		}
+		for i, f := range st.Failures {
+			want := c.events[1+c.left+i]
+			if !f.Time.Equal(l.Wall(want.Time)) || *f.Asked != want.Refusal.PerBank || f.PID != process || f.Event != "out_of_memory" {
+				t.Errorf("%s: failure %d is %+v", name, i, f)
+			}
+		}
+		text := asText.String()
+		if lines := strings.Count(text, "OUT OF MEMORY"); lines != min(c.failures, 5) || lines != strings.Count(text, "   next: it is larger than a whole bank (1.00 MiB)") || !strings.Contains(text, c.others) {
+			t.Errorf("%s:\n%s", name, text)
+		}
+		if c.failures > 0 {
+			last := c.events[len(c.events)-2]
+			want := fmt.Sprintf(" %s OUT OF MEMORY L1 · pid 7 python m.py · requested 2.00 MiB/bank, largest free 1.00 MiB\n", l.Wall(last.Time).Format("15:04:05"))
+			if !strings.Contains(text, want) {
+				t.Errorf("%s: no %q in\n%s", name, want, text)
+			}
+		}
+	}
+}
