@@ -200,6 +200,10 @@ func (x *examination) run(finder *discover.Finder, libraries *libraries) {
 		if l == nil {
 			continue
 		}
+		if x.process != nil && x.process.library == l && l.lib.LoadedAlike(x.process.mapping, m) {
+			libraries.leave(l)
+			continue
+		}
 		p, err := newProcess(m, l)
 		if err == nil {
 			if err = p.readable(); err != nil {

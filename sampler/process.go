@@ -365,10 +365,12 @@ func (p *process) loads(list []proc.Mapping, finder *discover.Finder, libraries 
 		}
 		p.copies = append(p.copies, m)
 		library, _, err := libraries.open(finder, memory.FilesOf(p.pid), m)
+		alike := false
 		if library != nil {
+			alike = library == p.library && library.lib.LoadedAlike(p.mapping, m)
 			libraries.leave(library)
 		}
-		p.twice = p.twice || library != nil || err != nil
+		p.twice = p.twice || library != nil && !alike || err != nil
 	}
 }
 

@@ -683,3 +683,16 @@ func TestProcessWithoutItsMainThread(t *testing.T) {
 		t.Errorf("%+v", reasons)
 	}
 }
+
+// A library with two segments of code, each as far from the other as not in the file, is loaded once.
+func TestTwoSegmentsOfCode(t *testing.T) {
+	t.Parallel()
+	p := fixture.User(t, fixture.WithFlags("-DLAYOUT_B -Wl,--section-start=.fini=0x8000000"))
+	fixture.Do(t, p, "device 0 1")
+	fixture.Do(t, p, "alloc 100 0 0 0 4096 1024 64")
+	s := sample(t, Options{PIDs: []uint32{p.PID}, Interval: 20 * time.Millisecond})
+	got, _ := s.process(p.PID)
+	if len(got.Reasons) != 1 || got.Reasons[0].Code != aggregator.ReasonSampled || got.Buffers != 1 {
+		t.Errorf("%d buffers, marked with %+v", got.Buffers, got.Reasons)
+	}
+}

@@ -69,3 +69,20 @@ func TestALibraryThatIsLoadedTwice(t *testing.T) {
 		p.Kill()
 	}
 }
+
+// A library with two segments of code, each as far from the other as not in the file, is loaded once.
+func TestALibraryWithTwoSegmentsOfCode(t *testing.T) {
+	t.Parallel()
+	b := fixture.WithFlags("-DLAYOUT_B -Wl,--section-start=.fini=0x8000000")
+	early := start(t, Options{Follow: uint32(os.Getpid())})
+	p := fixture.User(t, b)
+	fixture.Do(t, p, "device 0 1")
+	fixture.Do(t, p, "alloc 100 0 0 0 4096 1024 64")
+	early.awaitProcess(p.PID)
+	late := start(t, Options{PIDs: []uint32{p.PID}})
+	for what, tr := range map[string]*trace{"early": early, "late": late} {
+		if s := tr.process(p.PID); !s.Exact() || s.Buffers != 1 {
+			t.Errorf("%s: %d buffers, marked with %+v", what, s.Buffers, s.Reasons)
+		}
+	}
+}

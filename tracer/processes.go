@@ -276,7 +276,7 @@ func (r *run) add(a announcement, now uint64) (p *traced, lives bool) {
 	} else if known && started > old.start.Started {
 		r.gone(origin{pid: pid, time: a.at}) // another process with its PID: the record of its end is lost, or still to come
 	}
-	if old, known := r.processes[pid]; known && old.mapping.Base == p.mapping.Base && old.of.lib == p.of.lib {
+	if old, known := r.processes[pid]; known && old.of.lib == p.of.lib && p.of.lib.LoadedAlike(old.mapping, p.mapping) {
 		old.at = max(old.at, a.at) // an exec between may still be in the ring
 		r.lookedAt(old, a)
 		return old, true

@@ -27,7 +27,7 @@ type another struct {
 
 // mapsAnother notes that a process has mapped another build. What that held before is read.
 func (r *run) mapsAnother(p *traced, a announcement) {
-	if len(p.others) >= maxMapped || slices.ContainsFunc(p.others, func(o another) bool { return o.of == a.of && o.mapping.Alike(a.mapping) }) {
+	if len(p.others) >= maxMapped || slices.ContainsFunc(p.others, func(o another) bool { return o.of == a.of && a.of.lib.LoadedAlike(o.mapping, a.mapping) }) {
 		return
 	}
 	in := inspect.New(a.of.lib, a.mapping)

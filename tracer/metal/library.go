@@ -286,6 +286,10 @@ func (l *Library) BinaryReaders() map[uint64]string { return l.readers() }
 // LoadedAt is how far behind the address that it is linked for a process has what it loaded of the library.
 func (l *Library) LoadedAt(m proc.Mapping) uint64 { return loadedAt(l.segments, m) }
 
+// LoadedAlike says whether two pieces of files that are this library are of what a process loaded of it at the same time. Several segments can
+// have code, each of which lies elsewhere in memory than in the file.
+func (l *Library) LoadedAlike(m, o proc.Mapping) bool { return l.LoadedAt(m) == l.LoadedAt(o) }
+
 func loadedAt(loads []elf.ProgHeader, m proc.Mapping) uint64 {
 	address, ok := elffile.AddressOf(loads, m.Offset())
 	if !ok { // its pages can be executed and have no code
