@@ -59,6 +59,8 @@ type reading struct {
 	// lost and lostParts are how many events were missing when it began, lostPrograms how many
 	// ends of programs.
 	lost, lostParts, lostPrograms uint64
+	// bare: it runs code without probes.
+	bare bool
 	// fork, where not nil, is whose copies it leaves out.
 	fork *inspect.Fork
 	// buffersOnly: only the buffers of known allocators are read. since is when its last try began.
@@ -96,6 +98,9 @@ const (
 	// maxReadings of a process in a row that lost events spoil.
 	maxReadings = 20
 )
+
+// whyBare is why a process is not traced that runs code without probes.
+const whyBare = "its library's code, or some of it, lies on pages that can be written to, or was moved from where the file is mapped: the host kernel puts no probes there"
 
 // touch notes an event of a buffer, an allocator or a program while the process is read.
 func (p *traced) touch(id uint64) {
@@ -141,7 +146,7 @@ func (r *run) begin(rd *reading) {
 	programs := r.knownPrograms(rd)
 	rd.fork, rd.since = r.forkOf(p), proc.Now()
 	rd.others, rd.open = slices.Clone(p.others), nil
-	in, layout := p.patient, p.of.layout
+	in, layout, of := p.patient, p.of.layout, p.of
 	var devices []uint64 // the record of their closing may be lost
 	if rd.lost != p.reconciliation.lost {
 		devices = slices.Collect(maps.Keys(p.devices))
@@ -160,6 +165,12 @@ func (r *run) begin(rd *reading) {
 					rd.err = err
 				}
 			}
+		}
+		if rd.first {
+			bare := in.LacksProbe(of.cover.Probes)
+			r.t.mu.Lock()
+			rd.bare = bare && of.probes != nil // they were not taken out since
+			r.t.mu.Unlock()
 		}
 		rd.at = uint64(proc.Monotonic())
 		r.t.inboxMu.Lock()
@@ -266,6 +277,9 @@ func (r *run) merge(rd *reading) {
 	}
 	if len(rd.open) > 0 {
 		r.markForGood(p, whyTwice)
+	}
+	if rd.bare {
+		r.markForGood(p, whyBare)
 	}
 	superseded := p.reconciliation.superseded()
 	p.reconciliation.now = nil

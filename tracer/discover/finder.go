@@ -2,6 +2,7 @@ package discover
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"path/filepath"
@@ -197,10 +198,24 @@ func (f *Finder) search(pid uint32) (found []proc.Mapping, err error) {
 			err = fmt.Errorf("%w: %w", ErrHidden, c.err)
 		}
 	}
+	if len(found) == 0 && errors.Is(err, ErrNoRuntime) {
+		err = cmp.Or(f.movedIn(pid), err)
+	}
 	if len(found) > 0 {
 		return found, nil
 	}
 	return nil, err
+}
+
+// movedIn is an error where a process has the data of a loaded runtime and no code of its file: that was moved, as to huge pages.
+func (f *Finder) movedIn(pid uint32) (moved error) {
+	_ = proc.Pieces(pid, func(m proc.Mapping, p proc.Permissions) bool { // what it maps was read before
+		if p.Write() && !p.Shared() && (f.IsRuntime(m.ID) || strings.HasPrefix(filepath.Base(m.Path), LibraryNames[0])) {
+			moved = fmt.Errorf("%w: it has loaded %s, and moved all of its code to memory of no file", ErrHidden, m.Path)
+		}
+		return moved == nil
+	})
+	return moved
 }
 
 // contentOf searches a file, unless it was searched as it is. Nobody waits for that.

@@ -390,6 +390,23 @@ func (in *Inspector) ints(getter string, this uint64) ([]uint32, error) {
 	return list, nil
 }
 
+// LacksProbe says whether the process runs code without one of the probes that are in its library. The host kernel puts none into pages that
+// can be written to, nor into memory to which the code was moved, as to get huge pages. Where the process may not be read, it says no.
+func (in *Inspector) LacksProbe(probes []metal.Probe) bool {
+	at := make([]uint64, len(probes))
+	for i, p := range probes {
+		at[i] = in.base + p.Address + p.Skipped
+	}
+	is, _ := in.mem.ReadEach(at, 0, 1)
+	var was [1]byte
+	for i, p := range probes[:len(is)] {
+		if in.lib.ReadCode(was[:], p.Address+p.Skipped) && is[i] == was[0] {
+			return true
+		}
+	}
+	return false
+}
+
 // ReadAt gives the library's code from its file, because the process's own has
 // breakpoints in it, and everything else from the process.
 func (in *Inspector) ReadAt(p []byte, address uint64) error {
