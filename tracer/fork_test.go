@@ -2,6 +2,7 @@ package tracer
 
 import (
 	"os"
+	"path/filepath"
 	"runtime"
 	"slices"
 	"strings"
@@ -514,5 +515,45 @@ func TestForkOfAForkThatEnded(t *testing.T) {
 	late := start(t, Options{PIDs: []uint32{grandchild}})
 	if s := late.process(grandchild); s.Buffers != 1 || s.Memory[aggregator.DRAM].Requested != 4096 {
 		t.Errorf("late: %d buffers, %d bytes", s.Buffers, s.Memory[aggregator.DRAM].Requested)
+	}
+}
+
+// What a child may have allocated on a copy is known also while its parent allocates without a pause.
+func TestLateChildOfABusyParent(t *testing.T) {
+	const live = 50000
+	file := filepath.Join(t.TempDir(), "lives")
+	if err := os.WriteFile(file, make([]byte, 16<<20), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	p := fixture.User(t, fixture.LayoutB)
+	fixture.Do(t, p, "device 0 1")
+	fixture.Do(t, p, "alloc 100 0 0 0 8192 1024 64")
+	child := fork(t, p)
+	fixture.Do(t, p, "child 0 alloc 100 0 0 0 4096 1024 256")
+	fixture.Do(t, p, "slide 0 %d 0 %s", live, file)
+	late := start(t, Options{PIDs: []uint32{child}})
+	if s := late.process(child); len(s.Reasons) != 1 || !strings.HasPrefix(s.Reasons[0].Detail, "4096 bytes on each chip (buffers: 1)") {
+		t.Errorf("%d buffers, reasons %+v", s.Buffers, s.Reasons)
+	}
+	fixture.Do(t, p, "end_slide")
+}
+
+// What a parent freed since is marked on its child also where its memory is gone.
+func TestLateChildWhoseParentReturnedMemory(t *testing.T) {
+	t.Parallel()
+	const many = 3000
+	p := fixture.User(t, fixture.LayoutB)
+	fixture.Do(t, p, "device 0 1")
+	var made []string
+	for i := range many {
+		made = append(made, fixture.Do(t, p, "alloc 100 0 0 0 1 1024 %d", 64*i))
+	}
+	child := fork(t, p)
+	for _, b := range slices.Backward(made) {
+		fixture.Do(t, p, "free %s", b)
+	}
+	late := start(t, Options{PIDs: []uint32{child}})
+	if s := late.process(child); len(s.Reasons) != 1 || !strings.HasPrefix(s.Reasons[0].Detail, "3000 bytes on each chip (buffers: 3000)") {
+		t.Errorf("%d buffers, reasons %+v", s.Buffers, s.Reasons)
 	}
 }

@@ -1,9 +1,12 @@
 package inspect
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
+
+	"golang.org/x/sys/unix"
 
 	"tt-memtrace/aggregator"
 	"tt-memtrace/tracer/memory"
@@ -175,21 +178,14 @@ func (in *Inspector) disown(layout *metal.Layout, fork *Fork, b *ProcessScan, al
 func (in *Inspector) leftover(layout *metal.Layout, from uint32, allocators []uint64) *Leftover {
 	l := &Leftover{}
 	set, err := in.lib.AllocatorSet()
-	if err != nil {
-		l.Unread = err
-		return l
-	}
 	mine, theirs := in.elsewhere(in.mem.PID()), in.elsewhere(from)
 	for _, a := range allocators {
-		have, err := mine.liveBuffers(layout, a, set)
-		if err == nil && len(have) > 0 {
-			var originals []aggregator.LiveBuffer
-			originals, err = theirs.liveBuffers(layout, a, set)
-			known := map[aggregator.LiveBuffer]bool{}
-			for _, h := range originals {
-				known[h] = true
-			}
-			have = slices.DeleteFunc(have, func(h aggregator.LiveBuffer) bool { return known[h] })
+		var have []aggregator.LiveBuffer
+		if err == nil {
+			have, err = mine.liveBuffers(layout, a, set)
+		}
+		if err == nil {
+			have, err = theirs.without(layout, have)
 		}
 		if err != nil {
 			l.Unread = err
@@ -198,6 +194,42 @@ func (in *Inspector) leftover(layout *metal.Layout, from uint32, allocators []ui
 		l.Buffers = append(l.Buffers, have...)
 	}
 	return l
+}
+
+// without are those of another process's buffers that this one does not have at the same addresses. Its set of buffers is not read: while it
+// allocates, and it can have many forks, that takes several tries.
+func (in *Inspector) without(layout *metal.Layout, list []aggregator.LiveBuffer) (rest []aggregator.LiveBuffer, err error) {
+	if len(list) == 0 {
+		return nil, nil
+	}
+	objects := make([]uint64, len(list))
+	for i, h := range list {
+		objects[i] = h.Buffer
+	}
+	_, windows, err := in.windows(layout, objects)
+	if errors.Is(err, unix.EFAULT) { // where one was, nothing is any more
+		if len(list) == 1 {
+			return list, nil
+		}
+		half := len(list) / 2
+		first, err := in.without(layout, list[:half])
+		if err != nil {
+			return nil, err
+		}
+		second, err := in.without(layout, list[half:])
+		return slices.Concat(first, second), err
+	}
+	if err != nil {
+		return nil, err
+	}
+	fields := fieldsOf(layout)
+	for i, h := range list {
+		o, ok := fields.buffer(windows[i*metal.WindowSize:][:metal.WindowSize], h.Buffer, h.Allocator)
+		if o.PerBank = h.PerBank; !ok || o != h {
+			rest = append(rest, h)
+		}
+	}
+	return rest, nil
 }
 
 // withinAny says whether a device is a submesh of one of some.

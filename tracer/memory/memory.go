@@ -174,7 +174,7 @@ var ErrInterrupted = errors.New("reading its memory was interrupted")
 func (p *Process) read(b []byte, parts []unix.RemoteIovec) error {
 	n, err := p.readSome(b, parts)
 	if err == nil && n != len(b) {
-		err = fmt.Errorf("got %d of %d bytes", n, len(b))
+		err = fmt.Errorf("got %d of %d bytes: %w", n, len(b), unix.EFAULT) // of what follows
 	}
 	return err
 }
