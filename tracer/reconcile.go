@@ -99,6 +99,9 @@ const (
 	maxReadings = 20
 )
 
+// whyHeadless is why a process with perf events of its own is not traced any more. To the host kernel these are its main thread's.
+const whyHeadless = "its main thread has ended, and with it the host kernel ended the probes of this process alone"
+
 // whyBare is why a process is not traced that runs code without probes.
 const whyBare = "its library's code, or some of it, lies on pages that can be written to, or was moved from where the file is mapped: the host kernel puts no probes there"
 
@@ -289,6 +292,9 @@ func (r *run) merge(rd *reading) {
 		return
 	}
 	if rd.err != nil {
+		if r.t.perPID() && r.t.lacks.MultiUprobes && proc.Heir(pid) != 0 {
+			r.markForGood(p, whyHeadless)
+		}
 		r.schedule(rd, true)
 		if rd.first && !p.reconciliation.failureNoticed && proc.Alive(pid) {
 			p.reconciliation.failureNoticed = true
