@@ -110,6 +110,8 @@ for package in tracer tracer/watch sampler; do
 done
 # shellcheck disable=SC2046
 cp --parents -L $(ldd "$dir"/root/fixtures/* | grep -o '/[^ ]*\.so[^ ]*' | sort -u) "$dir/root"
+# The loader too is looked for beside the C library, where that is loaded a second time.
+cp "$dir"/root/lib64/ld-linux-* "$(dirname "$(find "$dir/root" -name libc.so.6)")"
 cp "$(command -v busybox)" "$dir/root/bin/busybox"
 cat >"$dir/root/init" <<END
 #!/bin/busybox sh
