@@ -125,7 +125,7 @@ func (p *process) events(l *look, names inspect.ChipNames, uses func(uint64) boo
 
 // chipsLeft are those of the copies of devices on which something may be the process's own.
 func (p *process) chipsLeft(l *look, names inspect.ChipNames, uses func(uint64) bool) (chips []aggregator.Chip) {
-	if l.scan.Leftover == nil || len(l.scan.Unsure) > 0 {
+	if len(l.scan.Unsure) > 0 {
 		return nil
 	}
 	for _, device := range l.scan.Leftover.Devices() {

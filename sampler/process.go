@@ -428,7 +428,7 @@ func (l *look) read() {
 		switch left := l.scan.Leftover; {
 		case len(l.scan.Unsure) > 0:
 			l.forkDetail = fork.Detail()
-		case left != nil && left.Any():
+		case left.Any():
 			l.forkDetail = left.Detail(fork.From)
 		}
 	}
@@ -485,11 +485,7 @@ func (l *look) configRings() {
 func (l *look) describe() {
 	p := l.p
 	l.opened, l.capacities = map[uint64]inspect.Device{}, map[uint64]aggregator.Capacity{}
-	devices := slices.Collect(maps.Keys(l.scan.Devices))
-	if l.scan.Leftover != nil {
-		devices = append(devices, l.scan.Leftover.Devices()...)
-	}
-	for _, device := range devices {
+	for _, device := range slices.Concat(slices.Collect(maps.Keys(l.scan.Devices)), l.scan.Leftover.Devices()) {
 		d, err := p.chips.Device(device)
 		l.opened[device] = d
 		if err != nil {

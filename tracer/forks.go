@@ -289,7 +289,7 @@ func (r *run) unsure(p *traced, from origin, rd *reading) {
 		}
 	}
 	p.leaves(rd)
-	if l := cmp.Or(p.leftover, rd.result.Leftover); l != nil && l.Any() {
+	if l := cmp.Or(p.leftover, rd.result.Leftover); l.Any() {
 		p.unsure, why.Detail = true, l.Detail(rd.fork.From)
 		for _, device := range l.Devices() {
 			mark(device, why.Detail)

@@ -82,11 +82,12 @@ func (f *Finder) IsRuntime(id proc.FileID) bool {
 // Mappings lists what a process has loaded that could be the runtime, as proc.Loaded does. ErrHidden and
 // ErrNoRuntime are what else it can say of a process that holds a device.
 func (f *Finder) Mappings(pid uint32) ([]proc.Mapping, error) {
-	list, holds, found, err := f.known(pid)
-	if err == nil && len(list) == 0 && !holds {
+	k, err := f.known(pid)
+	if err == nil && !k.any {
 		err = f.hidesIn(proc.Heir(pid))
 	}
-	if err != nil || !holds || found {
+	list := k.list
+	if err != nil || !k.holds || k.found {
 		return list, err
 	}
 	more, err := f.search(pid)
@@ -112,7 +113,7 @@ func (f *Finder) hidesIn(thread uint32) error {
 	if thread == 0 {
 		return nil
 	}
-	if list, holds, _, err := f.known(thread); err == nil && (holds || len(list) > 0) {
+	if k, err := f.known(thread); err == nil && (k.holds || len(k.list) > 0) {
 		return errMainThread{}
 	}
 	return nil
@@ -121,25 +122,34 @@ func (f *Finder) hidesIn(thread uint32) error {
 // Known lists what a process has loaded that could be the runtime by its name, or is known to be. No
 // file is opened.
 func (f *Finder) Known(pid uint32) ([]proc.Mapping, error) {
-	list, _, _, err := f.known(pid)
-	return list, err
+	k, err := f.known(pid)
+	return k.list, err
 }
 
-// known is Known, whether the process holds a device, and whether the runtime itself is among them.
-func (f *Finder) known(pid uint32) (list []proc.Mapping, holds, found bool, err error) {
+// mapped is what is seen of a process without opening a file.
+type mapped struct {
+	// list is as in Known; found: the runtime itself is among them.
+	list  []proc.Mapping
+	found bool
+	// holds: it holds a device; any: it maps a file at all.
+	holds, any bool
+}
+
+func (f *Finder) known(pid uint32) (k mapped, err error) {
 	f.mu.Lock()
 	runtimes := slices.Clone(f.runtimes)
 	f.mu.Unlock()
 	err = proc.Pieces(pid, func(m proc.Mapping, p proc.Permissions) bool {
-		holds = holds || holdsDevice(m.Path, p)
+		k.any = true
+		k.holds = k.holds || holdsDevice(m.Path, p)
 		known := slices.Contains(runtimes, m.ID)
-		if (known || Candidate(m.Path)) && p.Execute() && !slices.ContainsFunc(list, m.Alike) {
-			list = append(list, m)
-			found = found || known || strings.HasPrefix(filepath.Base(m.Path), LibraryNames[0])
+		if (known || Candidate(m.Path)) && p.Execute() && !slices.ContainsFunc(k.list, m.Alike) {
+			k.list = append(k.list, m)
+			k.found = k.found || known || strings.HasPrefix(filepath.Base(m.Path), LibraryNames[0])
 		}
-		return len(list) < maxFiles
+		return len(k.list) < maxFiles
 	})
-	return list, holds, found, err
+	return k, err
 }
 
 // holdsDevice says whether a mapping is one of a device, as the driver library makes when it opens

@@ -41,10 +41,13 @@ type Leftover struct {
 }
 
 // Any says whether there is any, as far as it is known.
-func (l *Leftover) Any() bool { return l.Unread != nil || len(l.Buffers) > 0 }
+func (l *Leftover) Any() bool { return l != nil && (l.Unread != nil || len(l.Buffers) > 0) }
 
 // Devices are those that its buffers are on.
 func (l *Leftover) Devices() (list []uint64) {
+	if l == nil {
+		return nil
+	}
 	for _, h := range l.Buffers {
 		if !slices.Contains(list, h.Device) {
 			list = append(list, h.Device)
