@@ -149,7 +149,7 @@ func (r *run) begin(rd *reading) {
 	programs := r.knownPrograms(rd)
 	rd.fork, rd.since = r.forkOf(p), proc.Now()
 	rd.others, rd.open = slices.Clone(p.others), nil
-	in, layout, of := p.patient, p.of.layout, p.of
+	in, layout, of, chips := p.patient, p.of.layout, p.of, p.chips.By(p.patient)
 	var devices []uint64 // the record of their closing may be lost
 	if rd.lost != p.reconciliation.lost {
 		devices = slices.Collect(maps.Keys(p.devices))
@@ -160,6 +160,11 @@ func (r *run) begin(rd *reading) {
 			rd.err = in.ScanAllocators(rd.result, layout, known, nil)
 		} else {
 			rd.result, rd.err = in.Scan(layout, programs, rd.fork, nil)
+			if rd.err == nil {
+				for d := range rd.result.Devices {
+					chips.Device(d) // so that who merges this need not wait for what it says
+				}
+			}
 			rd.closed = slices.DeleteFunc(devices, func(d uint64) bool { return !in.IsClosed(d) })
 			for i, o := range rd.others {
 				if holds, err := o.patient.HoldsDevices(); holds {

@@ -25,13 +25,16 @@ import (
 // once everything that is to be attached to at the start is attached, and what
 // it held before was read.
 func (t *Tracer) Run(ctx context.Context, ready func(), sink func([]aggregator.Event)) error {
-	if err := t.start(); err != nil {
-		return err
-	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	g, ctx := errgroup.WithContext(ctx)
-	g.Go(func() error { return t.discover(ctx) })
+	g.Go(func() error {
+		// What is announced is read while others are still looked at.
+		if err := t.start(ctx); err != nil {
+			return err
+		}
+		return t.discover(ctx)
+	})
 	g.Go(func() error { return t.guarding(ctx) })
 	g.Go(func() error {
 		defer cancel()
@@ -159,6 +162,7 @@ func (r *run) loop(ctx context.Context) error {
 		} else if r.t.reader.AvailableBytes() == 0 {
 			r.t.catchesUp()
 		}
+		started := r.t.started.Load() // then all who were there are announced by now
 		r.syncs = append(r.syncs, r.t.waiting()...)
 		if err := r.switchStacks(); err != nil {
 			return err
@@ -196,7 +200,7 @@ func (r *run) loop(ctx context.Context) error {
 			empty++
 		}
 		r.conclude(readings, ended, done || len(r.syncs) > 0)
-		if r.ready != nil && (done || !r.reading()) {
+		if r.ready != nil && (done || started && !r.reading()) {
 			r.ready()
 			r.ready = nil
 			r.t.scheduleFreeOSMemory()
@@ -259,10 +263,11 @@ func (r *run) conclude(readings []*reading, ended []uint32, now bool) {
 
 // waits says whether something is still to be done about what has happened.
 func (r *run) waits() bool {
+	started := r.t.started.Load()
 	r.t.inboxMu.Lock()
 	found := len(r.t.announced) > 0
 	r.t.inboxMu.Unlock()
-	return found || r.reading() || r.unlooked() || len(r.ends) > 0 || len(r.ended) > 0 || r.forksLost && len(r.processes) > 0 || r.forks.searching()
+	return !started || found || r.reading() || r.unlooked() || len(r.ends) > 0 || len(r.ended) > 0 || r.forksLost && len(r.processes) > 0 || r.forks.searching()
 }
 
 // unlooked says whether a process is to be looked at of which events came, within a second: its library may not answer.

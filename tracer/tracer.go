@@ -8,6 +8,7 @@ package tracer
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"maps"
@@ -82,6 +83,8 @@ type Tracer struct {
 	finder           *discover.Finder
 	lastNotice       string // the last notice of a process that was looked at
 
+	// started: the processes that were there were looked at.
+	started atomic.Bool
 	// found are processes to look at.
 	found *watch.PIDQueue
 
@@ -340,7 +343,7 @@ func (t *Tracer) Close() error {
 }
 
 // start looks at the processes that are there; those that come are being watched.
-func (t *Tracer) start() error {
+func (t *Tracer) start(ctx context.Context) error {
 	pids := t.opts.PIDs
 	if len(pids) == 0 && t.opts.Follow == 0 {
 		var err error
@@ -349,7 +352,14 @@ func (t *Tracer) start() error {
 		}
 	}
 	for _, pid := range pids {
+		if ctx.Err() != nil {
+			return nil
+		}
 		t.look(pid, time.Time{})
+	}
+	t.started.Store(true)
+	if err := t.reader.Flush(); err != nil {
+		return fmt.Errorf("waking the reader: %w", err)
 	}
 	return nil
 }

@@ -14,23 +14,29 @@ import (
 type Chips struct {
 	in  *Inspector
 	pid uint32
+	// ids reads the unique ids of all chips.
+	ids func() (map[uint32]uint64, error)
+	*chipAnswers
+}
+
+// chipAnswers are what a process said of its chips that does not change. Reading it can take long, and is done without the lock.
+type chipAnswers struct {
+	mu sync.Mutex
 	// private: the process began with chips numbered in its own way, or that cannot be read; asked: that is known.
 	private, asked bool
 	// environ is where it has the variable that points to its environment; 0 until it is found.
 	environ uint64
-
-	// ids reads the unique ids of all chips.
-	ids func() (map[uint32]uint64, error)
-
-	mu      sync.Mutex
 	uniques map[uint32]uint64
 	boards  map[uint32]string
 }
 
 // NewChips prepares to ask a process for its chips. Nothing is read yet.
 func NewChips(in *Inspector, pid uint32) *Chips {
-	return &Chips{in: in, pid: pid, ids: in.UniqueIDs, boards: map[uint32]string{}}
+	return &Chips{in, pid, in.UniqueIDs, &chipAnswers{boards: map[uint32]string{}}}
 }
+
+// By is the same chips, asked for by another inspector of the process: what one of the two was told, the other one need not ask.
+func (c *Chips) By(in *Inspector) *Chips { return &Chips{in, c.pid, in.UniqueIDs, c.chipAnswers} }
 
 // Device is what a process says of a device that is open.
 type Device struct {
@@ -70,24 +76,36 @@ func (c *Chips) Device(address uint64) (d Device, err error) {
 
 // beganPrivate reports whether the process began with chips numbered in its own way.
 func (c *Chips) beganPrivate() bool {
-	if !c.asked {
+	c.mu.Lock()
+	private, asked := c.private, c.asked
+	c.mu.Unlock()
+	if !asked {
 		value, err := c.in.opener.Environment(visibleDevices)
-		c.private = value != "" || errors.Is(err, memory.ErrNoAnswer)
-		c.asked = !errors.Is(err, memory.ErrLater)
+		private = value != "" || errors.Is(err, memory.ErrNoAnswer)
+		if !errors.Is(err, memory.ErrLater) {
+			c.mu.Lock()
+			c.private, c.asked = private, true
+			c.mu.Unlock()
+		}
 	}
-	return c.private
+	return private
 }
 
 // renumbers reports whether the process renumbers its chips by now.
 func (c *Chips) renumbers() (bool, error) {
-	if c.environ == 0 {
-		at, err := environ(c.in.opener)
-		if err != nil {
+	c.mu.Lock()
+	at := c.environ
+	c.mu.Unlock()
+	if at == 0 {
+		var err error
+		if at, err = environ(c.in.opener); err != nil {
 			return false, fmt.Errorf("looking for the environment: %w", err)
 		}
+		c.mu.Lock()
 		c.environ = at
+		c.mu.Unlock()
 	}
-	return c.in.sets(c.environ, visibleDevices)
+	return c.in.sets(at, visibleDevices)
 }
 
 // Opened names the chips of a device. Used says whether another process uses a chip.
@@ -136,12 +154,16 @@ func (c *Chips) uniquesOf(numbers []uint32) (list []uint64) {
 
 // boardOf is the card of a chip, asked for once.
 func (c *Chips) boardOf(in *Inspector, number uint32) string {
+	c.mu.Lock()
 	name, ok := c.boards[number]
+	c.mu.Unlock()
 	if !ok {
 		before := in.Late()
 		name = in.Board(number)
 		if in.Late() == before {
+			c.mu.Lock()
 			c.boards[number] = name
+			c.mu.Unlock()
 		}
 	}
 	return name

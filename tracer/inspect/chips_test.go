@@ -10,7 +10,7 @@ import (
 func TestUniqueIDsAreAskedForAgain(t *testing.T) {
 	asked := 0
 	var ids map[uint32]uint64
-	c := &Chips{}
+	c := &Chips{chipAnswers: &chipAnswers{}}
 	c.ids = func() (map[uint32]uint64, error) {
 		if asked++; ids == nil {
 			return nil, errors.New("its page is not there")

@@ -31,6 +31,10 @@ const (
 	searchFailed        // why
 )
 
+// searchedAlone is how much of the host's memory a process has that one thread searches: to have others begin, and end, takes
+// longer than they would save.
+const searchedAlone = 64 << 20
+
 // objectBytes is what an object takes in an answer: its address, and above its bits the number
 // of its vptr; for a pointer the number of vptrs.
 const (
@@ -123,8 +127,10 @@ func serveSearch(pid uint32, words, buffer []byte) {
 		}
 	}
 	// It has one otherwise: whatever else a reader does, it does alone.
-	runtime.GOMAXPROCS(min(maxSearchers, runtime.NumCPU()))
-	defer runtime.GOMAXPROCS(1)
+	if bytes, known := proc.ResidentMemory(pid); !known || bytes > searchedAlone {
+		runtime.GOMAXPROCS(min(maxSearchers, runtime.NumCPU()))
+		defer runtime.GOMAXPROCS(1)
+	}
 	s := newSearch(Direct(pid), vptrs, proc.NewLimit(SearchTime, nil).Over)
 	s.shared = block
 	var said time.Time
