@@ -214,7 +214,7 @@ func (r *run) loop(ctx context.Context) error {
 			}
 			r.syncs = nil
 		}
-		if done || r.over() {
+		if done || started && r.over() {
 			return nil
 		}
 	}
