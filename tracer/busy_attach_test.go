@@ -68,6 +68,42 @@ func TestStartedWhileItAllocates(t *testing.T) {
 	}
 }
 
+// And of many processes: events of those that are not looked at yet come while others are read.
+func TestStartedWhileManyAllocate(t *testing.T) {
+	const live, count = 2000, 4
+	file := filepath.Join(t.TempDir(), "lives")
+	if err := os.WriteFile(file, make([]byte, 16<<20), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, all := range []bool{true, false} {
+		var processes []*fixture.Process
+		var pids []uint32
+		for range count {
+			p := fixture.User(t, fixture.LayoutB)
+			fixture.Do(t, p, "device 0 1")
+			fixture.Do(t, p, "slide 0 %d %d %s", live, (200 * time.Microsecond).Nanoseconds(), file)
+			processes, pids = append(processes, p), append(pids, p.PID)
+		}
+		if all {
+			pids = nil
+		}
+		tr := start(t, Options{PIDs: pids})
+		for _, p := range processes {
+			s, known := tr.lookup(p.PID)
+			if !known || s.Exact() && !s.Late && s.Buffers < live {
+				t.Errorf("ready, all %v, process %d: %+v", all, p.PID, s)
+			}
+			fixture.Do(t, p, "end_slide")
+		}
+		for _, p := range processes {
+			tr.await("it is read", func() bool { return !tr.process(p.PID).Late })
+			allEnded(t, tr.process(p.PID))
+			p.Kill()
+		}
+		tr.stop()
+	}
+}
+
 // allEnded fails unless each buffer of a process was known when it was freed. What they reserved is not known before the
 // next comparison.
 func allEnded(t *testing.T, s aggregator.ProcessSnapshot) {
