@@ -96,7 +96,10 @@ func TestStartedWhileManyAllocate(t *testing.T) {
 			fixture.Do(t, p, "end_slide")
 		}
 		for _, p := range processes {
-			tr.await("it is read", func() bool { return !tr.process(p.PID).Late })
+			tr.await("it is read", func() bool {
+				s := tr.process(p.PID)
+				return !s.Late && !slices.ContainsFunc(s.Reasons, func(r aggregator.Reason) bool { return r.Code == aggregator.ReasonReadFailed })
+			})
 			allEnded(t, tr.process(p.PID))
 			p.Kill()
 		}
