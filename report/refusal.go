@@ -60,7 +60,7 @@ func (b *Builder) Refused(e *aggregator.Event) {
 	slices.SortFunc(chips, compareChips)
 	var banks uint64
 	for _, c := range chips {
-		rc := RefusedChip{Chip: c.Number}
+		rc := RefusedChip{Chip: c.Number, Private: privateTo(c)}
 		s := b.spaces[spaceKey{c, e.Memory}]
 		if s == nil {
 			s = &space{} // nothing is known of it
@@ -156,7 +156,7 @@ func orNull(n uint64) *uint64 {
 	return &n
 }
 
-func (c *RefusedChip) place() (uint32, *uint32) { return c.Chip, nil }
+func (c *RefusedChip) place() (uint32, *uint32) { return c.Chip, c.Private }
 
 func (p *printer) refusals(r *Report) {
 	if len(r.Refusals) == 0 {

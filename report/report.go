@@ -251,7 +251,8 @@ func (r *Report) failed() (outOfMemory, clashes uint64) {
 
 // RefusedChip is how full a chip was when an allocation failed.
 type RefusedChip struct {
-	Chip uint32 `json:"chip"`
+	Chip    uint32  `json:"chip"`
+	Private *uint32 `json:"private_to,omitempty"`
 	// Bytes of each bank.
 	Allocated uint64  `json:"allocated_per_bank"`
 	Free      *uint64 `json:"free_per_bank" jsonschema:"nullable"`

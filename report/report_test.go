@@ -351,6 +351,23 @@ func TestManyFailures(t *testing.T) {
 	}
 }
 
+// A chip in a process's own numbering is not the host's chip of that number.
+func TestAFailureNamesPrivateChips(t *testing.T) {
+	events := opened()
+	events[1].Opened = &aggregator.Opened{Chips: []aggregator.Chip{{Number: 0}, {Space: 1, Number: 0}}}
+	r := told(t, append(events, aggregator.Event{Kind: aggregator.Refused, PID: 1, Time: 2 * second, Memory: aggregator.L1, Refusal: &aggregator.Refusal{Message: "m"}})...)
+	if c := r.Refusals[0].Chips; len(c) != 2 || c[0].Private != nil || c[1].Private == nil || *c[1].Private != 1 {
+		t.Errorf("explained by %+v", c)
+	}
+	var b bytes.Buffer
+	if err := r.Text(&b, Style{}); err != nil {
+		t.Fatal(err)
+	}
+	if want := "chip 0, chip 0 of process 1, per bank"; !strings.Contains(b.String(), want) {
+		t.Errorf("no %q in\n%s", want, b.String())
+	}
+}
+
 func TestPercent(t *testing.T) {
 	for share, want := range map[float64]string{0: "0.0 %", 1e-9: "1e-07 %", 0.00018: "0.02 %", 0.001: "0.1 %", 0.5: "50.0 %", 0.9996: "99.9 %", 1: "100.0 %", 1.2: "120.0 %"} {
 		if got := percent(share); got != want {
