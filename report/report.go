@@ -213,7 +213,7 @@ type Refusal struct {
 	Chips []RefusedChip `json:"chips"`
 	// Of a clash: address where the circular buffers end, and where the L1 buffers begin.
 	End    *uint64 `json:"circular_buffers_end" jsonschema:"nullable"`
-	Lowest *uint64 `json:"l1_buffers_begin"`
+	Lowest *uint64 `json:"l1_buffers_begin" jsonschema:"nullable"`
 	// Next is what helps, "" where that is unknown.
 	Next string `json:"-"`
 	// Sites that hold the memory or, in a clash, the colliding addresses, most bytes first.
