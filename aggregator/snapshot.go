@@ -84,6 +84,12 @@ func (u Usage) Capacity() (bytes uint64, known bool) {
 // PeaksKnown is whether PeakRequested is exact, and PeakReserved too where not PeakUnsure.
 func (u *Usage) PeaksKnown() bool { return !u.PeaksAtLeast && !u.PeaksUncertain }
 
+// SeesFailures reports whether failed allocations are seen, in all of its processes: only probes see them.
+func (s *Snapshot) SeesFailures() bool {
+	unseen := func(p ProcessSnapshot) bool { return p.Info.Source != Traced }
+	return len(s.Lacks) == 0 && !slices.ContainsFunc(s.Processes, unseen) && !slices.ContainsFunc(s.Ended, unseen)
+}
+
 // ProcessSnapshot is one watched process.
 type ProcessSnapshot struct {
 	PID  uint32  `rec:"PID"`

@@ -172,11 +172,14 @@ func (f *failure) inWords(s *state, w int) string {
 // maxFailureLines is how many failures the text names.
 const maxFailureLines = 5
 
-// failureLines name the newest failures, each with what helps.
+// failureLines name the newest failures, each with what helps, or say that failures cannot be seen.
 func failureLines(s *state, w int) (lines []text.Line) {
 	list := s.data.failures
-	if len(list) == 0 {
+	switch {
+	case len(list) == 0 && s.data.snapshot.SeesFailures():
 		return nil
+	case len(list) == 0:
+		return []text.Line{text.Notice.Line(" failures  " + failuresUnseen), nil}
 	}
 	others := list[0].total
 	for i := range list[:min(maxFailureLines, len(list))] {
@@ -196,7 +199,7 @@ func failureLines(s *state, w int) (lines []text.Line) {
 // why explains the failures that are kept, the newest first.
 func (f *frame) why() {
 	list := f.data.failures
-	if len(list) == 0 && f.data.failuresUnseen() {
+	if len(list) == 0 && !f.data.snapshot.SeesFailures() {
 		f.notify(failuresUnseen)
 		return
 	}
@@ -221,12 +224,6 @@ func (f *frame) why() {
 
 // failuresUnseen is what there is to say of failures where they cannot be seen.
 const failuresUnseen = "unknown: only probes see failed allocations"
-
-// failuresUnseen: a process is not probed, so that nothing is known of its failed allocations.
-func (d *data) failuresUnseen() bool {
-	unseen := func(p aggregator.ProcessSnapshot) bool { return p.Info.Source == aggregator.Sampled }
-	return d.totalsOnly() || slices.ContainsFunc(d.snapshot.Processes, unseen) || slices.ContainsFunc(d.snapshot.Ended, unseen)
-}
 
 // what failed, whose it was, and how often where that is more than once.
 func (l *failure) what(o settings) string {

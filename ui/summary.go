@@ -64,7 +64,7 @@ func (f *frame) summary() {
 	failures := text.Good.Line("none was seen")
 	if last := f.data.failure(); last != nil {
 		failures = text.Bad.Line(fmt.Sprintf("%s failed; ! explains them", text.Plural(int(last.total), "allocation", "allocations")))
-	} else if f.data.failuresUnseen() {
+	} else if !s.SeesFailures() {
 		failures = text.Notice.Line(failuresUnseen)
 	}
 	add("failures", failures)

@@ -21,29 +21,17 @@ type failures struct {
 // maxFailures are kept.
 const maxFailures = 32
 
-func (l *live) addFailure(e *aggregator.Event) {
-	f := &l.failures
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if len(f.list) == maxFailures {
-		f.list = slices.Delete(f.list, 0, 1)
-		f.before++
-	}
-	f.list = append(f.list, export.NewFailureLine(e, l.Wall(e.Time)))
-}
-
 // logFailures keeps the allocations that fail, for l.status, and returns a log that has them.
 func (l *live) logFailures() *ui.Log {
 	log := ui.NewLog()
-	l.AddSink(session.Sink{Event: log.Event, Refuse: func(e *aggregator.Event) {
-		l.addFailure(e)
-		l.advise(log, e)
-	}})
+	l.AddSink(session.Sink{Event: log.Event, Refuse: func(e *aggregator.Event) { l.addFailure(log, e) }})
 	return log
 }
 
-// advise adds an allocation that failed to a log, with what helps. It says whether that is to be explained.
-func (l *live) advise(log *ui.Log, e *aggregator.Event) (number uint64, explain bool) {
+// addFailure keeps an allocation that failed, for l.status, and adds it to a log with what helps. It says whether that
+// is to be explained.
+func (l *live) addFailure(log *ui.Log, e *aggregator.Event) (number uint64, explain bool) {
+	l.failures.add(export.NewFailureLine(e, l.Wall(e.Time)))
 	number, explain = log.Refused(e)
 	if explain {
 		log.Advise(number, report.Next(l.Accounts().Snapshot(), e))
@@ -51,17 +39,26 @@ func (l *live) advise(log *ui.Log, e *aggregator.Event) (number uint64, explain 
 	return number, explain
 }
 
+func (f *failures) add(line export.FailureLine) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if len(f.list) == maxFailures {
+		f.list = slices.Delete(f.list, 0, 1)
+		f.before++
+	}
+	f.list = append(f.list, line)
+}
+
 // status is the JSON form of a snapshot, with the failures that were seen.
 func (l *live) status(s *aggregator.Snapshot) export.Status {
 	st := export.NewStatus(s, l.Wall(l.Now()), l.host, version())
-	unseen := func(p aggregator.ProcessSnapshot) bool { return p.Info.Source != aggregator.Traced }
 	l.failures.mu.Lock()
 	defer l.failures.mu.Unlock()
 	st.FailuresBefore = l.failures.before
 	if st.Failures = slices.Clone(l.failures.list); len(st.Failures) > 0 {
 		return st
 	}
-	if l.sampler == nil && len(s.Lacks) == 0 && !slices.ContainsFunc(s.Processes, unseen) && !slices.ContainsFunc(s.Ended, unseen) {
+	if l.sampler == nil && s.SeesFailures() {
 		st.Failures = []export.FailureLine{}
 	}
 	return st

@@ -24,18 +24,22 @@ func TestStatusHasFailures(t *testing.T) {
 	for i := range uint64(maxFailures + 8) {
 		many = append(many, failed(2*i, 2<<20+i))
 	}
-	sampled := start
-	sampled.Process = &aggregator.Process{Command: "python m.py", Started: 1, Source: aggregator.Sampled}
+	by := func(source aggregator.Source) aggregator.Event {
+		e := start
+		e.Process = &aggregator.Process{Command: "python m.py", Started: 1, Source: source}
+		return e
+	}
 	for name, c := range map[string]struct {
 		events         []aggregator.Event
 		known          bool
 		failures, left int
 		others         string
 	}{
-		"none":    {[]aggregator.Event{start, exit}, true, 0, 0, ""},
-		"sampled": {[]aggregator.Event{sampled, exit}, false, 0, 0, ""},
-		"one":     {[]aggregator.Event{start, failed(3, 2<<20), exit}, true, 1, 0, ""},
-		"many":    {append(many, exit), true, maxFailures, 8, " 35 other allocations failed before\n"},
+		"none":     {[]aggregator.Event{start, exit}, true, 0, 0, ""},
+		"sampled":  {[]aggregator.Event{by(aggregator.Sampled), exit}, false, 0, 0, ""},
+		"reported": {[]aggregator.Event{by(aggregator.Reported)}, false, 0, 0, ""},
+		"one":      {[]aggregator.Event{start, failed(3, 2<<20), exit}, true, 1, 0, ""},
+		"many":     {append(many, exit), true, maxFailures, 8, " 35 other allocations failed before\n"},
 	} {
 		from := recorded{from: []string{"r"}, files: []io.ReadCloser{recordingOf(t, c.events...)}, skips: true}
 		l, err := from.start(true)
@@ -69,6 +73,9 @@ func TestStatusHasFailures(t *testing.T) {
 		text := asText.String()
 		if lines := strings.Count(text, "OUT OF MEMORY"); lines != min(c.failures, 5) || lines != strings.Count(text, "   next: it is larger than a whole bank (1.00 MiB)") || !strings.Contains(text, c.others) {
 			t.Errorf("%s:\n%s", name, text)
+		}
+		if strings.Contains(text, " failures  unknown: only probes see failed allocations\n") == c.known {
+			t.Errorf("%s: known %v\n%s", name, c.known, text)
 		}
 		if c.failures > 0 {
 			last := c.events[len(c.events)-2]

@@ -154,8 +154,7 @@ func runTop(cmd *cobra.Command, t *targets, u *uiFlags, args []string) error {
 // moment. The accounts are copied then; the text is made meanwhile.
 func (l *live) explaining(log *ui.Log) func(*aggregator.Event) {
 	return func(e *aggregator.Event) {
-		l.addFailure(e)
-		number, explain := l.advise(log, e)
+		number, explain := l.addFailure(log, e)
 		if !explain {
 			return
 		}
