@@ -28,11 +28,11 @@ func hangs(t *testing.T, file string) *fixture.Process {
 func TestReadableIsAskedApart(t *testing.T) {
 	file, asked := fixture.HangingFile(t)
 	p := hangs(t, file)
-	list, err := proc.Files(p.PID, func(path string, _ proc.FileID) bool { return path == file })
-	if err != nil || len(list) != 1 {
-		t.Fatal(list, err)
+	one := &process{pid: p.PID, memory: memoryOf(p.PID)}
+	err := proc.Pieces(p.PID, func(m proc.Mapping, _ proc.Permissions) (more bool) { one.mapping = m; return m.Path != file })
+	if err != nil || one.mapping.Path != file {
+		t.Fatal(one.mapping, err)
 	}
-	one := &process{pid: p.PID, mapping: list[0], memory: memoryOf(p.PID)}
 	if err := one.readable(); err != nil {
 		t.Error(err)
 	}

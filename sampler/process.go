@@ -168,14 +168,15 @@ func (p *process) readable() error {
 
 // CheckReadable says which setting forbids to read a process, or nil.
 func CheckReadable(pid uint32) error {
-	list, err := proc.Files(pid, func(string, proc.FileID) bool { return true })
+	var first proc.Mapping
+	err := proc.Pieces(pid, func(m proc.Mapping, _ proc.Permissions) (more bool) { first = m; return false })
 	if errors.Is(err, os.ErrPermission) {
 		return unreadable(pid, err)
 	}
-	if len(list) == 0 {
+	if first.PID == 0 { // it maps no file
 		return nil
 	}
-	err = memoryOf(pid).ReadAt(make([]byte, 4), list[0].Region.Start)
+	err = memoryOf(pid).ReadAt(make([]byte, 4), first.Region.Start)
 	if errors.Is(err, unix.EPERM) || errors.Is(err, unix.EACCES) {
 		return unreadable(pid, err)
 	}

@@ -114,7 +114,7 @@ func (f *fixtures) bareLooks(p *fixture.Process, count int) (ms float64, err err
 	}
 	folder := "/proc/" + strconv.Itoa(int(p.PID)) + "/"
 	files := []string{"maps", "stat", "status", "cgroup", "cmdline", "environ"}
-	libraries, err := proc.Files(p.PID, func(path string, _ proc.FileID) bool { return path == f.library })
+	libraries, err := proc.Loaded(p.PID, func(path string, _ proc.FileID) bool { return path == f.library })
 	if err != nil || len(libraries) == 0 {
 		return 0, errors.Join(err, fmt.Errorf("process %d does not map %s", p.PID, f.library))
 	}

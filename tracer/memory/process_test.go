@@ -13,7 +13,7 @@ import (
 
 func TestProcessMemory(t *testing.T) {
 	p := fixture.User(t, fixture.LayoutA)
-	list, err := proc.Files(p.PID, func(path string, _ proc.FileID) bool { return filepath.Base(path) == "libtt_metal.so" })
+	list, err := proc.Loaded(p.PID, func(path string, _ proc.FileID) bool { return filepath.Base(path) == "libtt_metal.so" })
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -86,7 +86,7 @@ func TestForkedFromIsNotTheParentOfAProgram(t *testing.T) {
 	}
 	for script, forked := range map[string]bool{"exec 3<&0; (read x <&3; :) & echo $!; wait": true, "sh -c 'echo $$; read x; :'; :": false} {
 		c, in, pid := says(t, "setarch", "-R", "sh", "-c", script)
-		list, err := Files(pid, func(path string, _ FileID) bool { return strings.Contains(filepath.Base(path), "libc.so") })
+		list, err := Loaded(pid, func(path string, _ FileID) bool { return strings.Contains(filepath.Base(path), "libc.so") })
 		if err != nil || len(list) != 1 {
 			t.Fatalf("%+v, %v", list, err)
 		}

@@ -38,7 +38,7 @@ type mapping struct {
 	path   []byte
 }
 
-// eachMapping visits a process's mappings while wanted returns true. It keeps none: a process
+// eachMapping visits a process's mappings while visit returns true. It keeps none: a process
 // can have as many as the host kernel lets it.
 func eachMapping(pid uint32, visit func(m *mapping) (more bool)) error {
 	f, err := OpenMaps(pid)
@@ -111,24 +111,6 @@ func parseMapping(line []byte) (m mapping, ok bool) {
 // Offset is where in the file the piece begins.
 func (m Mapping) Offset() uint64 { return m.Region.Start - m.Base }
 
-// Files lists the files that a process has mapped and that are wanted, each once, by its first piece.
-func Files(pid uint32, want func(path string, id FileID) bool) ([]Mapping, error) {
-	var list []Mapping
-	err := eachMapping(pid, func(m *mapping) bool {
-		if m.id.Inode == 0 || slices.ContainsFunc(list, func(k Mapping) bool { return k.ID == m.id }) {
-			return true
-		}
-		if path := strings.TrimSuffix(string(m.path), " (deleted)"); want(path, m.id) {
-			list = append(list, Mapping{PID: pid, Path: path, ID: m.id, Base: m.Start - m.offset, Region: m.Region})
-		}
-		return len(list) < maxFiles
-	})
-	return list, err
-}
-
-// maxFiles bounds how many files of a process are listed: more than anybody looks for.
-const maxFiles = 4096
-
 // Permissions of a mapping, as /proc/PID/maps has them.
 type Permissions [4]byte
 
@@ -164,6 +146,9 @@ func FileAt(pid uint32, address uint64) (file Mapping, offset uint64, found bool
 	})
 	return file, address - file.Base, found && err == nil
 }
+
+// maxFiles bounds how many files of a process are listed: more than anybody looks for.
+const maxFiles = 4096
 
 // Loaded lists what a process runs code of and is wanted: a file as often as it is loaded, each time by its first piece with code.
 // A process may also map a file to read it, as profilers do, and that does not show where its code and data are.
