@@ -412,7 +412,7 @@ func (s *Server) accept(done <-chan struct{}) error {
 		s.open[c] = struct{}{}
 		s.mu.Unlock()
 		s.connections.Go(func() {
-			(&clientConn{server: s, conn: c, peer: peer{cred.Pid, cred.Uid, trusted}}).serve()
+			(&serverClient{server: s, conn: c, peer: peer{cred.Pid, cred.Uid, trusted}}).serve()
 			c.Close()
 			s.mu.Lock()
 			delete(s.open, c)

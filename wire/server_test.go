@@ -838,7 +838,7 @@ func FuzzConnection(f *testing.F) {
 		s.o.Output = io.Discard
 		s.ledger.uid = func(pid int32) (uint32, bool) { return uint32(pid % 2), true }
 		s.ledger.start = func(pid int32) (uint64, bool) { return 1, pid%3 != 0 }
-		c := &clientConn{server: s, peer: peer{pid: 1, uid: 1, trusted: piece%2 == 0}, inner: 1}
+		c := &serverClient{server: s, peer: peer{pid: 1, uid: 1, trusted: piece%2 == 0}, inner: 1}
 		for len(b) > 0 {
 			k := min(len(b), 1+int(piece))
 			c.pending = append(c.pending, b[:k]...)

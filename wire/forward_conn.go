@@ -20,7 +20,7 @@ const (
 	// that for a device's totals, of a server that may have much to do before.
 	askTimeout    = 2 * time.Second
 	answerTimeout = 15 * time.Second
-	// settled is how long a server's totals have to stay the same before what an
+	// settleEvery is how long a server's totals have to stay the same before what an
 	// earlier connection has sent is assumed to be applied.
 	settleEvery = 50 * time.Millisecond
 	// refresh is how often it is asked what others hold.
@@ -76,8 +76,8 @@ func dial(ctx context.Context, path string) (*net.UnixConn, error) {
 	return c.(*net.UnixConn), nil
 }
 
-// session is one connection to the server.
-type serverConn struct {
+// forwardConn is a forwarder's connection to the server.
+type forwardConn struct {
 	*Forwarder
 	conn    *net.UnixConn
 	size    Size
@@ -98,9 +98,9 @@ type serverConn struct {
 	seen map[int32]uint64
 }
 
-// session forwards until the server is gone, with an error, or all is over.
+// connect forwards until the server is gone, with an error, or all is over.
 func (f *Forwarder) connect(ctx context.Context, up func(Size)) error {
-	s := &serverConn{Forwarder: f, size: f.o.Size, answers: make(chan Record, 16), lost: make(chan struct{}),
+	s := &forwardConn{Forwarder: f, size: f.o.Size, answers: make(chan Record, 16), lost: make(chan struct{}),
 		ours: map[int32]uint64{}, exited: map[int32]uint64{}, seen: map[int32]uint64{}}
 	var err error
 	if s.size == 0 {
@@ -149,7 +149,7 @@ func (f *Forwarder) connect(ctx context.Context, up func(Size)) error {
 }
 
 // read hands on the answers until the server is gone.
-func (s *serverConn) read() {
+func (s *forwardConn) read() {
 	defer close(s.lost)
 	b := make([]byte, s.size)
 	for {
@@ -171,7 +171,7 @@ func (s *serverConn) read() {
 }
 
 // forward sends changes as they come.
-func (s *serverConn) forward(ctx context.Context) error {
+func (s *forwardConn) forward(ctx context.Context) error {
 	tick := time.NewTicker(refresh)
 	defer tick.Stop()
 	var list []change
@@ -218,7 +218,7 @@ func (s *serverConn) forward(ctx context.Context) error {
 }
 
 // noticeDropped says how many records had no room, when that is made good.
-func (s *serverConn) noticeDropped() {
+func (s *forwardConn) noticeDropped() {
 	if n := s.Statistics().Dropped; n > s.dropped {
 		s.o.Notice(fmt.Sprintf("forwarding to %s: the server is too slow: %d records dropped, then all live objects sent again", s.o.Path, n-s.dropped))
 		s.dropped = n
@@ -229,7 +229,7 @@ func (s *serverConn) noticeDropped() {
 func ignore(error) error { return nil }
 
 // device is the server's number of a chip, where it has one.
-func (s *serverConn) device(c aggregator.Chip) (int32, bool) {
+func (s *forwardConn) device(c aggregator.Chip) (int32, bool) {
 	switch {
 	case c.Space != 0:
 		s.skip(&s.counts.Private)
@@ -244,7 +244,7 @@ func (s *serverConn) device(c aggregator.Chip) (int32, bool) {
 	return 0, false
 }
 
-func (s *serverConn) skip(counter *uint64) {
+func (s *forwardConn) skip(counter *uint64) {
 	s.mu.Lock()
 	*counter++
 	s.mu.Unlock()
@@ -253,7 +253,7 @@ func (s *serverConn) skip(counter *uint64) {
 var ends = map[Type]Type{Alloc: Free, CBAlloc: CBFree, KernelLoad: KernelUnload}
 
 // send sends a change, unless the server has it already.
-func (s *serverConn) send(c change) error {
+func (s *forwardConn) send(c change) error {
 	o := c.object
 	if o.sent != c.freed || !s.size.Knows(o.kind) || o.kind == Alloc && (o.size == 0 || o.size > maxBuffer) {
 		return nil
@@ -287,7 +287,7 @@ func (s *serverConn) send(c change) error {
 
 // account keeps the sum of circular buffers, which the server only ever adds to
 // and takes from. What others hold is asked before the first.
-func (s *serverConn) account(o *object, r *Record) error {
+func (s *forwardConn) account(o *object, r *Record) error {
 	switch r.Type {
 	case CBAlloc:
 		if _, ok := s.base[r.Device]; !ok {
@@ -314,7 +314,7 @@ func (o *object) record(device int32) Record {
 }
 
 // put adds a record to the chunk, after writing it if it is full.
-func (s *serverConn) put(r Record) error {
+func (s *forwardConn) put(r Record) error {
 	if len(s.chunk)+int(s.size) > chunkBytes {
 		if err := s.flush(); err != nil {
 			return err
@@ -333,7 +333,7 @@ func (s *serverConn) put(r Record) error {
 }
 
 // flush writes the chunk.
-func (s *serverConn) flush() error {
+func (s *forwardConn) flush() error {
 	if len(s.chunk) == 0 {
 		return s.compact()
 	}
@@ -369,7 +369,7 @@ func (s *serverConn) flush() error {
 }
 
 // compact begins a new journal when most of the old one is out of date.
-func (s *serverConn) compact() error {
+func (s *forwardConn) compact() error {
 	if !s.journal.full() {
 		return nil
 	}
@@ -377,7 +377,7 @@ func (s *serverConn) compact() error {
 }
 
 // entries are those of the journal.
-func (s *serverConn) entries(yield func(*Record) bool) {
+func (s *forwardConn) entries(yield func(*Record) bool) {
 	for device, bytes := range s.base {
 		if !yield(&Record{Type: Response, Device: device, Size: bytes}) {
 			return
@@ -397,7 +397,7 @@ func (s *serverConn) entries(yield func(*Record) bool) {
 }
 
 // query asks for the totals of a device, after all that was sent before.
-func (s *serverConn) query(device int32) (Record, error) {
+func (s *forwardConn) query(device int32) (Record, error) {
 	q := Record{Type: Query, Device: device, PID: int32(os.Getpid()), Time: uint64(time.Now().UnixNano())}
 	if err := s.put(q); err != nil {
 		return Record{}, err
@@ -415,7 +415,7 @@ func (s *serverConn) query(device int32) (Record, error) {
 	}
 }
 
-func (s *serverConn) setBase(device int32, bytes uint64) error {
+func (s *forwardConn) setBase(device int32, bytes uint64) error {
 	if old, ok := s.base[device]; ok && old == bytes {
 		return nil
 	}
@@ -427,7 +427,7 @@ func (s *serverConn) setBase(device int32, bytes uint64) error {
 // refresh asks what others hold of circular buffers now. It uses a value
 // that was answered twice: after one answer, the server may have dropped a process
 // whose exit is not known here yet.
-func (s *serverConn) refresh() error {
+func (s *forwardConn) refresh() error {
 	for device := range s.base {
 		t, err := s.query(device)
 		if err != nil {
@@ -455,7 +455,7 @@ func (s *serverConn) refresh() error {
 // held that ended, every few seconds, and still subtracts the
 // CB_FREEs that come after that. If more is missing, other processes have exited that
 // are not known here yet: the next exit checks again.
-func (s *serverConn) checkExited() error {
+func (s *forwardConn) checkExited() error {
 	for device, bytes := range s.exited {
 		t, err := s.query(device)
 		if err != nil {
@@ -477,7 +477,7 @@ func (s *serverConn) checkExited() error {
 
 // correct changes the server's sum of circular buffers by some bytes, and nothing
 // else: a key without any bytes is left of it, and taken away.
-func (s *serverConn) correct(device int32, bytes int64) error {
+func (s *forwardConn) correct(device int32, bytes int64) error {
 	if bytes == 0 {
 		return nil
 	}
@@ -501,7 +501,7 @@ const correction = 1<<64 - 1
 // freeLeftovers frees what this forwarder or the one before it sent to the same server,
 // whether it arrived or not: a free of an unknown id changes nothing. Only its sum of circular buffers knows no ids, so they are freed with no
 // bytes, and then the sum is made what it was without them.
-func (s *serverConn) freeLeftovers() error {
+func (s *forwardConn) freeLeftovers() error {
 	if len(s.onServer) == 0 && len(s.base) == 0 {
 		return nil
 	}
@@ -552,7 +552,7 @@ func (s *serverConn) freeLeftovers() error {
 
 // awaitSettled waits until what an earlier connection has sent is applied: until the
 // totals stay the same.
-func (s *serverConn) awaitSettled(devices []int32) error {
+func (s *forwardConn) awaitSettled(devices []int32) error {
 	var last []Record
 	for deadline := time.Now().Add(askTimeout); time.Now().Before(deadline); time.Sleep(settleEvery) {
 		var now []Record

@@ -12,9 +12,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// connection is a client. It costs little while it is silent: what is read is
-// applied at once, except for an incomplete record.
-type clientConn struct {
+// serverClient is a client of the server, and its connection. It costs little while it is
+// silent: what is read is applied at once, except for an incomplete record.
+type serverClient struct {
 	server *Server
 	conn   *net.UnixConn
 	peer   peer
@@ -40,7 +40,7 @@ type clientConn struct {
 // something to read.
 var readBuffers = sync.Pool{New: func() any { return new([readBytes]byte) }}
 
-func (c *clientConn) serve() {
+func (c *serverClient) serve() {
 	raw, err := c.conn.SyscallConn()
 	if err != nil {
 		return
@@ -57,7 +57,7 @@ func (c *clientConn) serve() {
 }
 
 // read waits for more, and holds no read buffer while it waits.
-func (c *clientConn) read(raw syscall.RawConn) error {
+func (c *serverClient) read(raw syscall.RawConn) error {
 	unclear := c.size == 0 && len(c.pending) > 0 && !c.eager && !c.silent
 	if unclear {
 		c.conn.SetReadDeadline(time.Now().Add(sizeWait))
@@ -91,7 +91,7 @@ func (c *clientConn) read(raw syscall.RawConn) error {
 }
 
 // reply sends the answers; a client that does not read them is disconnected.
-func (c *clientConn) reply() bool {
+func (c *serverClient) reply() bool {
 	c.conn.SetWriteDeadline(time.Now().Add(replyTimeout))
 	_, err := c.conn.Write(c.answers)
 	c.answers = c.answers[:0]
@@ -105,7 +105,7 @@ func (c *clientConn) reply() bool {
 }
 
 // take applies the complete records. It is false when the client has to be disconnected.
-func (c *clientConn) take(ended bool) (ok bool) {
+func (c *serverClient) take(ended bool) (ok bool) {
 	if c.size != 0 && !ended && len(c.pending) < int(c.size) && len(c.pending) > 0 && c.begins() {
 		return true
 	}
@@ -161,7 +161,7 @@ func (c *clientConn) take(ended bool) (ok bool) {
 
 // skipInvalid drops bytes that begin no record, as the original does, and is
 // false when there are too many of them in a row.
-func (c *clientConn) skipInvalid() bool {
+func (c *serverClient) skipInvalid() bool {
 	for len(c.pending) > 0 && !c.begins() {
 		c.pending = c.pending[1:]
 		if c.bad++; c.bad >= badTypes {
@@ -174,7 +174,7 @@ func (c *clientConn) skipInvalid() bool {
 }
 
 // begins is whether the next byte is the type of a record.
-func (c *clientConn) begins() bool {
+func (c *serverClient) begins() bool {
 	t := Type(c.pending[0])
 	if c.size == helperSize {
 		return t >= CBAlloc && t <= KernelUnload
@@ -183,7 +183,7 @@ func (c *clientConn) begins() bool {
 }
 
 // record applies one record, or answers it.
-func (c *clientConn) record(b []byte, size Size) {
+func (c *serverClient) record(b []byte, size Size) {
 	s := c.server
 	r := report{size: size, peer: c.peer}
 	if size == helperSize {
@@ -213,7 +213,7 @@ func (c *clientConn) record(b []byte, size Size) {
 // isHelper is whether the client sends the records of helperSize: two of them, or one and
 // then nothing. Records of another size do not look like it: the client's PID would have
 // to be the id of an object, and their time would have to be a small number.
-func (c *clientConn) isHelper(ended bool) bool {
+func (c *serverClient) isHelper(ended bool) bool {
 	b := c.pending
 	switch {
 	case len(b) >= 2*int(helperSize):
@@ -224,7 +224,7 @@ func (c *clientConn) isHelper(ended bool) bool {
 	return false
 }
 
-func (c *clientConn) helperBegins(b []byte) bool {
+func (c *serverClient) helperBegins(b []byte) bool {
 	var r Record
 	r.decodeHelper(b)
 	return r.Type >= CBAlloc && r.Type <= KernelUnload && b[1]|b[2]|b[3] == 0 && r.deviceValid() && le32(b[28:]) == 0 &&
@@ -232,7 +232,7 @@ func (c *clientConn) helperBegins(b []byte) bool {
 }
 
 // isOwn is whether a PID is the client's, here or in its own PID namespace.
-func (c *clientConn) isOwn(pid int32) bool {
+func (c *serverClient) isOwn(pid int32) bool {
 	if pid != c.peer.pid && c.inner == 0 {
 		c.inner = innerPID(c.peer.pid)
 	}
