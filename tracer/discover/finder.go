@@ -41,6 +41,8 @@ type Finder struct {
 	// runtimes hold the runtime's code whatever their names.
 	runtimes []proc.FileID
 	contents map[proc.FileVersion]content
+	// named are files that are named like the runtime, and whether their symbols are its.
+	named map[proc.FileID]bool
 }
 
 type content struct {
@@ -50,7 +52,7 @@ type content struct {
 
 // NewFinder is for files that are named like the runtime, and for those that are given.
 func NewFinder(given ...proc.FileID) *Finder {
-	return &Finder{runtimes: given, contents: map[proc.FileVersion]content{}}
+	return &Finder{runtimes: given, contents: map[proc.FileVersion]content{}, named: map[proc.FileID]bool{}}
 }
 
 // FinderOf is for files that are named like the runtime, and for libraries at paths, each
@@ -87,7 +89,7 @@ func (f *Finder) Mappings(pid uint32) ([]proc.Mapping, error) {
 		err = f.hidesIn(proc.Heir(pid))
 	}
 	list := k.list
-	if err != nil || !k.holds || k.found {
+	if err != nil || !k.holds || slices.ContainsFunc(list, f.seemsRuntime) {
 		return list, err
 	}
 	more, err := f.search(pid)
@@ -128,9 +130,8 @@ func (f *Finder) Known(pid uint32) ([]proc.Mapping, error) {
 
 // mapped is what is seen of a process without opening a file.
 type mapped struct {
-	// list is as in Known; found: the runtime itself is among them.
-	list  []proc.Mapping
-	found bool
+	// list is as in Known.
+	list []proc.Mapping
 	// holds: it holds a device; any: it maps a file at all.
 	holds, any bool
 }
@@ -142,14 +143,42 @@ func (f *Finder) known(pid uint32) (k mapped, err error) {
 	err = proc.Pieces(pid, func(m proc.Mapping, p proc.Permissions) bool {
 		k.any = true
 		k.holds = k.holds || holdsDevice(m.Path, p)
-		known := slices.Contains(runtimes, m.ID)
-		if (known || Candidate(m.Path)) && p.Execute() && !slices.ContainsFunc(k.list, m.Alike) {
+		if (slices.Contains(runtimes, m.ID) || Candidate(m.Path)) && p.Execute() && !slices.ContainsFunc(k.list, m.Alike) {
 			k.list = append(k.list, m)
-			k.found = k.found || known || strings.HasPrefix(filepath.Base(m.Path), LibraryNames[0])
 		}
 		return len(k.list) < maxFiles
 	})
 	return k, err
+}
+
+// seemsRuntime says whether a file is the runtime, as far as its name and its symbols say: one that cannot be opened now is taken
+// for it, and whoever opens it next says why not.
+func (f *Finder) seemsRuntime(m proc.Mapping) bool {
+	if f.IsRuntime(m.ID) {
+		return true
+	}
+	if !strings.HasPrefix(filepath.Base(m.Path), LibraryNames[0]) {
+		return false
+	}
+	f.mu.Lock()
+	seems, known := f.named[m.ID]
+	f.mu.Unlock()
+	if known {
+		return seems
+	}
+	file, err := OpenFile(memory.FilesOf(m.PID), m)
+	if err != nil {
+		return true
+	}
+	defer file.Close()
+	seems = metal.KnowsRuntime(memory.ProcName(file))
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if len(f.named) >= maxKnown {
+		clear(f.named)
+	}
+	f.named[m.ID] = seems
+	return seems
 }
 
 // holdsDevice says whether a mapping is one of a device, as the driver library makes when it opens

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"math"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -76,6 +77,28 @@ func TestMappingsLeaveOutWhoOnlyReads(t *testing.T) {
 	defer unix.Munmap(b)
 	if list, err := NewFinder().Mappings(uint32(os.Getpid())); err != nil || len(list) != 0 {
 		t.Errorf("%+v, %v", list, err)
+	}
+}
+
+// A file that is called as the runtime is, and has its code without its symbols, is not taken for it where a device is held.
+func TestMappingsSayWhatIsHiddenByAName(t *testing.T) {
+	p := fixture.Holder(t, nil)
+	path := filepath.Join(t.TempDir(), LibraryNames[0])
+	if b, err := os.ReadFile(fixture.LibraryOf(t, fixture.Hidden)); err != nil || os.WriteFile(path, b, 0o755) != nil {
+		t.Fatal(err)
+	}
+	fixture.Do(t, p, "open %s", path)
+	finder := NewFinder()
+	if _, err := finder.Mappings(p.PID); err != nil {
+		t.Errorf("without a device: %v", err)
+	}
+	fixture.Do(t, p, "map %s", fixture.Device)
+	if _, err := finder.Mappings(p.PID); !errors.Is(err, ErrHidden) || !strings.Contains(err.Error(), "has the runtime's code, but not its symbols") {
+		t.Errorf("with a device: %v", err)
+	}
+	fixture.Do(t, p, "open %s", fixture.LibraryOf(t, fixture.LayoutB))
+	if list, err := finder.Mappings(p.PID); err != nil || len(list) != 2 {
+		t.Errorf("beside the runtime: %+v, %v", list, err)
 	}
 }
 
