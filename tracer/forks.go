@@ -33,6 +33,10 @@ type forkSearch struct {
 	// hurry has an element where somebody waits for the search: awaited.
 	hurry   chan struct{}
 	awaited bool
+
+	// What follows is the reader's own. lost: an event was lost since forks of all processes were looked for, at soughtAt.
+	lost     bool
+	soughtAt time.Time
 }
 
 // forksEvery is how often forks are looked for, at the most, where processes end all the time.
@@ -68,10 +72,10 @@ func (s *forkSearch) searching() bool {
 // findLostForks looks for forks of all processes after a loss, at most once a second unless
 // somebody waits.
 func (r *run) findLostForks() {
-	if !r.forksLost || len(r.syncs) == 0 && time.Since(r.forksSoughtAt) < time.Second {
+	if !r.forks.lost || len(r.syncs) == 0 && time.Since(r.forks.soughtAt) < time.Second {
 		return
 	}
-	r.forksLost, r.forksSoughtAt = false, time.Now()
+	r.forks.lost, r.forks.soughtAt = false, time.Now()
 	var list []proc.Mapping
 	for _, p := range r.processes {
 		list = append(list, p.mapping)

@@ -13,6 +13,26 @@ import (
 // lossEvery is how often the kernel's counters are read under load.
 const lossEvery = 100 * time.Millisecond
 
+// lossState is how much was lost by when the host kernel's counters were read last.
+type lossState struct {
+	// lostAt and countedAt are when they were read.
+	lostAt    time.Time
+	countedAt uint64
+	// lossCounted is when a loss was counted last, in proc.Ticks.
+	lossCounted uint64
+	// lost events, those of them that make up programs or are of traces or marks, and ends of processes.
+	lost, lostParts, lostTraces, lostMarks, lostEnds uint64
+	// lostPrograms, lostWorkloads and lostClosings are the ends of programs and workloads and the closings of devices among them.
+	lostPrograms, lostWorkloads, lostClosings uint64
+	// lostAllocs are allocations among them, and allocsLost is when they were lost last.
+	lostAllocs uint64
+	allocsLost span
+	// lostUncounted is how many records that a launch was not counted can be lost.
+	lostUncounted uint64
+	// raised are the reasons that all processes had to have, and when that was.
+	raised map[aggregator.ReasonCode]raised
+}
+
 // losses emits the number of records that found the BPF ring buffer full since it was last called.
 func (r *run) losses(now bool) {
 	if !now && time.Since(r.lostAt) < lossEvery {
@@ -46,7 +66,7 @@ func (r *run) losses(now bool) {
 		for _, p := range r.processes {
 			clear(p.banks) // an allocator may have ended
 		}
-		r.forksLost, r.lossCounted = true, proc.Ticks()
+		r.forks.lost, r.lossCounted = true, proc.Ticks()
 	}
 	r.findLostForks()
 	if traces := c.Lost[bpf.MemtraceTtKindTT_TRACE] + min(unreadLost, c.Unread[bpf.MemtraceTtKindTT_TRACE]); traces > r.lostTraces {

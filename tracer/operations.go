@@ -32,6 +32,15 @@ const (
 	lookEvery = time.Millisecond
 )
 
+// operationState is what names operations.
+type operationState struct {
+	// unnamed are workloads whose first launch is looked for, since the look before.
+	unnamed         []unnamed
+	unnamedSoughtAt time.Time
+	// callers are the functions that launch ttnn operations, by file.
+	callers map[proc.FileVersion]*metal.Launchers
+}
+
 // nameLaunched names the workloads that were made a moment ago and launched until a time, to which all records were read:
 // a later launch can be of another workload at the address. When launches are read next, their process can have ended, and
 // nothing else says who launched them. One that is not launched soon is named then.

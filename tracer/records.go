@@ -54,7 +54,7 @@ func (r *run) decode(b []byte) {
 	case bpf.MemtraceTtKindTT_KERNEL_ADDED, bpf.MemtraceTtKindTT_KERNEL_FILE, bpf.MemtraceTtKindTT_KERNEL_COPY,
 		bpf.MemtraceTtKindTT_PROGRAM_ADDED, bpf.MemtraceTtKindTT_WORKLOAD_NAMED, bpf.MemtraceTtKindTT_SCRATCHPADS:
 		r.process(from, head.Library)
-		r.kernel(from, kind, b)
+		r.programRecord(from, kind, b)
 	case bpf.MemtraceTtKindTT_REFUSED:
 		r.process(from, head.Library)
 		r.refused(from, b)

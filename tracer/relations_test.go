@@ -10,13 +10,11 @@ import (
 	"tt-memtrace/aggregator"
 	"tt-memtrace/bpf"
 	"tt-memtrace/test/fixture"
-	"tt-memtrace/tracer/metal"
-	"tt-memtrace/tracer/proc"
 )
 
 // related is a reader without a kernel.
 func related() *run {
-	return &run{processes: map[uint32]*traced{}, raised: map[aggregator.ReasonCode]raised{}, related: map[uint32]*relations{}, callers: map[proc.FileVersion]*metal.Launchers{}}
+	return newRun(&Tracer{}, nil)
 }
 
 // newLaunches takes the launches that were published since it was called last.

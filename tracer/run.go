@@ -40,8 +40,7 @@ func (t *Tracer) Run(ctx context.Context, ready func(), sink func([]aggregator.E
 		defer cancel()
 		defer close(t.ended)
 		defer t.caughtUp.Store(0)
-		r := &run{t: t, sink: sink, processes: map[uint32]*traced{}, lookedFor: map[uint32]struct{}{}, untraced: map[uint32]bool{}, unsizedOf: map[uint32]bool{}, sharded: sentAhead[bpf.MemtraceTtSharded]{}, targets: map[uint32]bool{}, partial: map[uint32]*aggregator.CircularBuffer{},
-			execs: map[uint32]uint64{}, raised: map[aggregator.ReasonCode]raised{}, related: map[uint32]*relations{}, marks: map[uint32]*marks{}, exited: map[uint32]uint64{}, callers: map[proc.FileVersion]*metal.Launchers{}, names: inspect.ChipNames{}, stacks: newStacks(), forks: forkSearch{hurry: make(chan struct{}, 1)}}
+		r := newRun(t, sink)
 		defer r.stacks.close()
 		r.stacks.sent = t.opts.Stacks && !t.opts.StacksPaused
 		for _, pid := range t.opts.PIDs {
@@ -70,75 +69,66 @@ type run struct {
 	t     *Tracer
 	sink  func([]aggregator.Event)
 	batch []aggregator.Event
+
 	// processes are known. lookedFor are others that had records and were not found to map
 	// a traced library: they are not looked for again before they end, or are announced.
 	// No PID is in both.
 	processes map[uint32]*traced
 	lookedFor map[uint32]struct{}
-	// execs are when processes began to run another program, those of them that live: who was looked
-	// at before that, and announced since, was another one.
-	execs map[uint32]uint64
-	// untraced are those that use a library which is not traced.
-	untraced map[uint32]bool
-	// unsizedOf are processes of which buffers were seen before these were known: their reserved sizes were
-	// not computed.
-	unsizedOf map[uint32]bool
-	// sharded are what the sizes of sharded buffers are computed from.
-	sharded sentAhead[bpf.MemtraceTtSharded]
-	// lost events, those of them that make up programs or are of traces, and ends of processes.
-	lost, lostParts, lostTraces, lostMarks, lostEnds uint64
-	// lostAllocs are allocations among the lost events, allocsLost is when they were lost last, and countedAt when losses were.
-	lostAllocs uint64
-	allocsLost span
-	countedAt  uint64
-	// lostUncounted is how many records that a launch was not counted can be lost.
-	lostUncounted uint64
-	// lostPrograms, lostWorkloads and lostClosings are the ends of programs and workloads and the closings of devices among them.
-	lostPrograms, lostWorkloads, lostClosings uint64
-	lostAt                                    time.Time
 	// targets are the PIDs that were asked for and live.
 	targets map[uint32]bool
-	// partial are circular buffers whose core ranges come in several records, by thread.
-	partial map[uint32]*aggregator.CircularBuffer
-	// names of the chips that were met.
-	names inspect.ChipNames
-	// ends are of processes that are still to be forgotten.
-	ends []end
-	// ended are processes that ended before they were looked at. All that is to
-	// come of them is in the ring.
-	ended []uint32
 	// later are found processes that are known already: the ring may hold
 	// an exec between.
 	later []announcement
-	// related objects of each process, and the functions that launch ttnn operations, by file.
+	// execs are when processes began to run another program, those of them that live: who was looked
+	// at before that, and announced since, was another one.
+	execs map[uint32]uint64
+	// ended are processes that ended before they were looked at. All that is to
+	// come of them is in the ring.
+	ended []uint32
+	// ends are of processes that are still to be forgotten.
+	ends []end
+	// untraced are those that use a library which is not traced.
+	untraced map[uint32]bool
+	forks    forkSearch
+
+	// related objects of each process.
 	related map[uint32]*relations
 	// marks of each process: what it says of buffers under traces.
 	marks map[uint32]*marks
-	// unnamed are workloads whose first launch is looked for, since the look before.
-	unnamed         []unnamed
-	unnamedSoughtAt time.Time
-	// exited are the processes that ended since launches were read last, and when.
-	exited  map[uint32]uint64
-	callers map[proc.FileVersion]*metal.Launchers
-	// launchedAt is when launches were read last, into these.
-	launchedAt   time.Time
-	launchKeys   []bpf.MemtraceTtLaunchKey
-	launchValues []bpf.MemtraceTtLaunch
-	stacks       *stacks
+	// names of the chips that were met.
+	names inspect.ChipNames
+	// partial are circular buffers whose core ranges come in several records, by thread.
+	partial map[uint32]*aggregator.CircularBuffer
+	// sharded are what the sizes of sharded buffers are computed from.
+	sharded sentAhead[bpf.MemtraceTtSharded]
+	// unsizedOf are processes that were not known when buffers of them were seen: the reserved sizes of these were
+	// not computed.
+	unsizedOf map[uint32]bool
+	stacks    *stacks
+
+	lossState
+	launchState
+	operationState
+
 	// ready, until it is called, and syncs are waited for by others, background
 	// is what reads processes.
 	ready      func()
 	syncs      []chan struct{}
 	background sync.WaitGroup
 	checkedAt  time.Time
-	forks      forkSearch
-	// lossCounted is when a loss was counted last, in proc.Ticks.
-	lossCounted uint64
-	// raised are the reasons that all processes had to have, and when that was.
-	raised map[aggregator.ReasonCode]raised
-	// forksLost: an event was lost since forks were looked for.
-	forksLost     bool
-	forksSoughtAt time.Time
+}
+
+func newRun(t *Tracer, sink func([]aggregator.Event)) *run {
+	return &run{
+		t: t, sink: sink,
+		processes: map[uint32]*traced{}, lookedFor: map[uint32]struct{}{}, targets: map[uint32]bool{}, execs: map[uint32]uint64{}, untraced: map[uint32]bool{},
+		forks:   forkSearch{hurry: make(chan struct{}, 1)},
+		related: map[uint32]*relations{}, marks: map[uint32]*marks{}, names: inspect.ChipNames{}, partial: map[uint32]*aggregator.CircularBuffer{},
+		sharded: sentAhead[bpf.MemtraceTtSharded]{}, unsizedOf: map[uint32]bool{}, stacks: newStacks(),
+		lossState: lossState{raised: map[aggregator.ReasonCode]raised{}}, launchState: launchState{exited: map[uint32]uint64{}},
+		operationState: operationState{callers: map[proc.FileVersion]*metal.Launchers{}},
+	}
 }
 
 func (r *run) loop(ctx context.Context) error {
@@ -247,7 +237,7 @@ func (r *run) conclude(readings []*reading, ended []uint32, now bool) {
 	r.capacities(now)
 	r.closings(now)
 	r.losses(now)
-	r.counted(now || r.over())
+	r.readCounts(now || r.over())
 	r.nameLaunched(math.MaxUint64)
 	for _, rd := range readings {
 		r.merge(rd)
@@ -267,7 +257,7 @@ func (r *run) waits() bool {
 	r.t.inboxMu.Lock()
 	found := len(r.t.announced) > 0
 	r.t.inboxMu.Unlock()
-	return !started || found || r.reading() || r.unlooked() || len(r.ends) > 0 || len(r.ended) > 0 || r.forksLost && len(r.processes) > 0 || r.forks.searching()
+	return !started || found || r.reading() || r.unlooked() || len(r.ends) > 0 || len(r.ended) > 0 || r.forks.lost && len(r.processes) > 0 || r.forks.searching()
 }
 
 // unlooked says whether a process is to be looked at of which events came, within a second: its library may not answer.
