@@ -195,6 +195,17 @@ func (t *Tracer) notice(pid uint32, why error) {
 	}
 }
 
+// Waiting lists the PIDs that were asked for and do not map the runtime yet.
+func (t *Tracer) Waiting() []uint32 {
+	var waiting []uint32
+	for _, pid := range t.opts.PIDs {
+		if list, err := t.finder.Mappings(pid); len(list) == 0 && (err == nil || errors.Is(err, discover.ErrNoRuntime)) {
+			waiting = append(waiting, pid)
+		}
+	}
+	return waiting
+}
+
 // attachTo is attach, to a file that is opened unless it is attached to already: most processes map one of those.
 func (t *Tracer) attachTo(found announcement, seen time.Time) (again []uint32, err error) {
 	again, err = t.attach(found, mappedFile{}, seen)

@@ -25,6 +25,9 @@ type closing struct {
 	wait      time.Duration
 }
 
+// maxClosed bounds how many devices of a process are remembered that closed.
+const maxClosed = 4096
+
 const (
 	// A device that closes is asked whether it has first after firstClosed, and at the most
 	// lastClosed apart.

@@ -179,6 +179,19 @@ func (r *run) inherited(p *traced) map[uint64]bool {
 	return list
 }
 
+// copiesAreOwn handles that what a process's forked children have copies of is theirs alone now.
+func (r *run) copiesAreOwn(from origin) {
+	for _, p := range r.processes {
+		if p.reconciliation.forkedFrom == from.pid {
+			p.reconciliation.forkedFrom = proc.ForkedFrom(p.mapping)
+			p.leftover, p.usedBefore = nil, nil
+			p.start.Late = true
+			r.describe(p, from.time)
+			r.read(p, true)
+		}
+	}
+}
+
 // watchForks has the host kernel note which devices the forks of a process open from now on. One that is ending by
 // now is not watched: its end takes nothing out any more, and who has its PID next would be taken for it.
 func (t *Tracer) watchForks(pid uint32) error {

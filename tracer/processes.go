@@ -121,9 +121,6 @@ func (r *run) exits(from origin) {
 	r.ends = append(r.ends, end{from.pid, from.time, true})
 }
 
-// maxClosed bounds how many devices of a process are remembered that closed.
-const maxClosed = 4096
-
 // end is that of a process, or of the program that it was, at a time.
 type end struct {
 	pid   uint32
@@ -172,61 +169,8 @@ func (r *run) gone(from origin) {
 	r.copiesAreOwn(from)
 }
 
-// copiesAreOwn handles that what a process's forked children have copies of is theirs alone now.
-func (r *run) copiesAreOwn(from origin) {
-	for _, p := range r.processes {
-		if p.reconciliation.forkedFrom == from.pid {
-			p.reconciliation.forkedFrom = proc.ForkedFrom(p.mapping)
-			p.leftover, p.usedBefore = nil, nil
-			p.start.Late = true
-			r.describe(p, from.time)
-			r.read(p, true)
-		}
-	}
-}
-
 // over says whether every process that was asked for has ended.
 func (r *run) over() bool { return len(r.t.opts.PIDs) > 0 && len(r.targets) == 0 }
-
-// judged marks the processes that use a library that is not traced.
-func (r *run) judged() {
-	r.t.inboxMu.Lock()
-	list := r.t.verdicts
-	r.t.verdicts = nil
-	r.t.inboxMu.Unlock()
-	for _, v := range list {
-		if v.of == nil {
-			r.mark(v.pid, v)
-		}
-		for pid, p := range r.processes {
-			if v.of != nil && p.of == v.of {
-				r.mark(pid, v)
-			}
-		}
-	}
-}
-
-// mark raises or lifts that a process is not traced.
-func (r *run) mark(pid uint32, v verdict) {
-	e := aggregator.Event{Kind: aggregator.ReasonRaised, PID: pid, Time: v.at,
-		Reason: &aggregator.Reason{Code: aggregator.ReasonNotTraced, Detail: v.why}}
-	if v.why != "" {
-		r.untraced[pid] = true
-		r.emit(e)
-	} else if p := r.processes[pid]; r.untraced[pid] && (p == nil || p.marked == "") {
-		delete(r.untraced, pid)
-		e.Kind = aggregator.ReasonLifted
-		r.emit(e)
-	}
-}
-
-// markForGood marks a process until it ends.
-func (r *run) markForGood(p *traced, why string) {
-	if p.marked == "" {
-		p.marked = why
-		r.mark(p.mapping.PID, verdict{why: why, at: proc.Now()})
-	}
-}
 
 // announcements adds the processes that discovery found.
 func (r *run) announcements() {

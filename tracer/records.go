@@ -57,7 +57,7 @@ func (r *run) decode(b []byte) {
 		r.programRecord(from, kind, b)
 	case bpf.MemtraceTtKindTT_REFUSED:
 		r.process(from, head.Library)
-		r.refused(from, b)
+		r.allocationFailed(from, b)
 	case bpf.MemtraceTtKindTT_TRACE:
 		r.process(from, head.Library)
 		r.trace(from, b)

@@ -1,69 +1,9 @@
 package tracer
 
 import (
-	"errors"
-	"strconv"
-	"strings"
-	"unsafe"
-
 	"tt-memtrace/aggregator"
-	"tt-memtrace/bpf"
-	"tt-memtrace/tracer/discover"
 	"tt-memtrace/tracer/proc"
 )
-
-// refused turns a message that is about to be thrown into an event.
-func (r *run) refused(from origin, b []byte) {
-	stack := r.stacks.take(from)
-	if len(b) < int(unsafe.Sizeof(bpf.MemtraceTtRefusal{})) {
-		return
-	}
-	e := (*bpf.MemtraceTtRefusal)(unsafe.Pointer(&b[0]))
-	format := string(e.Format[:min(int(e.Length), len(e.Format))])
-	text := string(e.Text[:min(int(e.TextLength), len(e.Text))])
-	f := &aggregator.Refusal{Clash: e.Clash != 0, Message: message(format, text, e.Args[:])}
-	event := aggregator.Event{Kind: aggregator.Refused, PID: from.pid, TID: from.tid, Time: from.time, Stack: stack, Refusal: f}
-	switch {
-	case f.Clash && strings.Contains(format, "clash with L1 buffers"):
-		event.Memory, event.Program = aggregator.L1, e.Args[0]
-		f.Lowest, f.End = e.Args[2], e.Args[3]
-	case !f.Clash && strings.HasPrefix(format, "Out of Memory"):
-		for m := range aggregator.NumMemories {
-			if text == m.String() {
-				event.Memory = m
-			}
-		}
-		f.Asked, f.Banks, f.PerBank = e.Args[0], e.Args[2]&0xffffffff, e.Args[3]
-		f.BankBytes, f.Allocated, f.Free, f.Largest = e.Args[4], e.Args[5], e.Args[6], e.Args[7]
-	default:
-		return // another message with the same arguments
-	}
-	r.emit(event)
-}
-
-// message fills a format in as the runtime does: {} for {}. The second argument is
-// a text, the third of four bytes where memory is out; a text at the end is left out.
-func message(format, text string, args []uint64) string {
-	var b strings.Builder
-	oom := strings.HasPrefix(format, "Out of Memory")
-	for i := 0; ; i++ {
-		before, after, found := strings.Cut(format, "{}")
-		b.WriteString(before)
-		if !found {
-			return b.String()
-		}
-		switch {
-		case i == 1:
-			b.WriteString(text)
-		case after == "" && oom || i >= len(args): // a hint
-		case i == 2 && oom:
-			b.WriteString(strconv.FormatUint(args[i]&0xffffffff, 10))
-		default:
-			b.WriteString(strconv.FormatUint(args[i], 10))
-		}
-		format = after
-	}
-}
 
 // refusal is a file that is not traced, as long as a process maps it: then it may
 // be another one of the same number.
@@ -71,15 +11,6 @@ type refusal struct {
 	why error // nil: it is not the runtime
 	// pids of those processes, with when they were looked at: CLOCK_MONOTONIC in ns.
 	pids map[uint32]uint64
-}
-
-// verdict tells the reader whether a process uses a library that is not traced.
-type verdict struct {
-	pid uint32
-	// of, where set: all processes that were traced by this attachment, in place of pid.
-	of  *attachment
-	why string // empty: it does not, any more
-	at  uint64 // CLOCK_MONOTONIC in ns
 }
 
 // refuse notes that a process maps a file that is not traced, until it ends.
@@ -138,6 +69,15 @@ func (t *Tracer) lift(id proc.FileID, pid uint32) {
 	}
 }
 
+// verdict tells the reader whether a process uses a library that is not traced.
+type verdict struct {
+	pid uint32
+	// of, where set: all processes that were traced by this attachment, in place of pid.
+	of  *attachment
+	why string // empty: it does not, any more
+	at  uint64 // CLOCK_MONOTONIC in ns
+}
+
 // judge tells the reader whether a process uses a library that is not traced.
 func (t *Tracer) judge(pid uint32) {
 	v := verdict{pid: pid, at: proc.Now()}
@@ -157,13 +97,42 @@ func (t *Tracer) tell(v verdict) {
 	t.reader.Flush()
 }
 
-// Waiting lists the PIDs that were asked for and do not map the runtime yet.
-func (t *Tracer) Waiting() []uint32 {
-	var waiting []uint32
-	for _, pid := range t.opts.PIDs {
-		if list, err := t.finder.Mappings(pid); len(list) == 0 && (err == nil || errors.Is(err, discover.ErrNoRuntime)) {
-			waiting = append(waiting, pid)
+// judged marks the processes that use a library that is not traced.
+func (r *run) judged() {
+	r.t.inboxMu.Lock()
+	list := r.t.verdicts
+	r.t.verdicts = nil
+	r.t.inboxMu.Unlock()
+	for _, v := range list {
+		if v.of == nil {
+			r.mark(v.pid, v)
+		}
+		for pid, p := range r.processes {
+			if v.of != nil && p.of == v.of {
+				r.mark(pid, v)
+			}
 		}
 	}
-	return waiting
+}
+
+// mark raises or lifts that a process is not traced.
+func (r *run) mark(pid uint32, v verdict) {
+	e := aggregator.Event{Kind: aggregator.ReasonRaised, PID: pid, Time: v.at,
+		Reason: &aggregator.Reason{Code: aggregator.ReasonNotTraced, Detail: v.why}}
+	if v.why != "" {
+		r.untraced[pid] = true
+		r.emit(e)
+	} else if p := r.processes[pid]; r.untraced[pid] && (p == nil || p.marked == "") {
+		delete(r.untraced, pid)
+		e.Kind = aggregator.ReasonLifted
+		r.emit(e)
+	}
+}
+
+// markForGood marks a process until it ends.
+func (r *run) markForGood(p *traced, why string) {
+	if p.marked == "" {
+		p.marked = why
+		r.mark(p.mapping.PID, verdict{why: why, at: proc.Now()})
+	}
 }

@@ -1,0 +1,63 @@
+package tracer
+
+import (
+	"strconv"
+	"strings"
+	"unsafe"
+
+	"tt-memtrace/aggregator"
+	"tt-memtrace/bpf"
+)
+
+// allocationFailed turns a message that is about to be thrown into an event.
+func (r *run) allocationFailed(from origin, b []byte) {
+	stack := r.stacks.take(from)
+	if len(b) < int(unsafe.Sizeof(bpf.MemtraceTtRefusal{})) {
+		return
+	}
+	e := (*bpf.MemtraceTtRefusal)(unsafe.Pointer(&b[0]))
+	format := string(e.Format[:min(int(e.Length), len(e.Format))])
+	text := string(e.Text[:min(int(e.TextLength), len(e.Text))])
+	f := &aggregator.Refusal{Clash: e.Clash != 0, Message: message(format, text, e.Args[:])}
+	event := aggregator.Event{Kind: aggregator.Refused, PID: from.pid, TID: from.tid, Time: from.time, Stack: stack, Refusal: f}
+	switch {
+	case f.Clash && strings.Contains(format, "clash with L1 buffers"):
+		event.Memory, event.Program = aggregator.L1, e.Args[0]
+		f.Lowest, f.End = e.Args[2], e.Args[3]
+	case !f.Clash && strings.HasPrefix(format, "Out of Memory"):
+		for m := range aggregator.NumMemories {
+			if text == m.String() {
+				event.Memory = m
+			}
+		}
+		f.Asked, f.Banks, f.PerBank = e.Args[0], e.Args[2]&0xffffffff, e.Args[3]
+		f.BankBytes, f.Allocated, f.Free, f.Largest = e.Args[4], e.Args[5], e.Args[6], e.Args[7]
+	default:
+		return // another message with the same arguments
+	}
+	r.emit(event)
+}
+
+// message fills a format in as the runtime does: {} for {}. The second argument is
+// a text, the third of four bytes where memory is out; a text at the end is left out.
+func message(format, text string, args []uint64) string {
+	var b strings.Builder
+	oom := strings.HasPrefix(format, "Out of Memory")
+	for i := 0; ; i++ {
+		before, after, found := strings.Cut(format, "{}")
+		b.WriteString(before)
+		if !found {
+			return b.String()
+		}
+		switch {
+		case i == 1:
+			b.WriteString(text)
+		case after == "" && oom || i >= len(args): // a hint
+		case i == 2 && oom:
+			b.WriteString(strconv.FormatUint(args[i]&0xffffffff, 10))
+		default:
+			b.WriteString(strconv.FormatUint(args[i], 10))
+		}
+		format = after
+	}
+}
