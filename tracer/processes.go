@@ -304,8 +304,8 @@ func (r *run) describe(p *traced, now uint64) {
 	r.emit(aggregator.Event{Kind: aggregator.ProcessStart, PID: p.mapping.PID, Time: now, Process: &start})
 }
 
-// take finds the process that a record is taken to be of.
-func (r *run) take(from origin) (p *traced, known bool) {
+// processOf is the process that a record is taken to be of, where it is known.
+func (r *run) processOf(from origin) (p *traced, known bool) {
 	if p, known = r.processes[from.pid]; known {
 		if p.last = from.time; p.first == 0 {
 			p.first = from.time
@@ -317,7 +317,7 @@ func (r *run) take(from origin) (p *traced, known bool) {
 // process finds the process of a record, and looks it up once where it was not
 // announced: its library, of that number, was attached to for another process.
 func (r *run) process(from origin, library uint8) (p *traced, known bool) {
-	if p, known := r.take(from); known {
+	if p, known := r.processOf(from); known {
 		return p, true
 	}
 	if _, once := r.lookedFor[from.pid]; once {

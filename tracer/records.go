@@ -118,14 +118,14 @@ func (r *run) object(from origin, kind bpf.MemtraceTtKind, library uint8, object
 		}
 		p.awaitCapacity(object)
 	case bpf.MemtraceTtKindTT_DEVICE_CLOSE:
-		if p, known := r.take(from); known {
+		if p, known := r.processOf(from); known {
 			r.closes(p, from, library, object)
 		} else {
 			e.Kind, e.Device = aggregator.DeviceClose, object
 			r.emit(e)
 		}
 	case bpf.MemtraceTtKindTT_ALLOCATOR_GONE:
-		if p, known := r.take(from); known {
+		if p, known := r.processOf(from); known {
 			r.endsAt(p, object, from.time)
 			delete(p.allocators, object)
 			delete(p.unknownCapacities, object)
@@ -135,7 +135,7 @@ func (r *run) object(from origin, kind bpf.MemtraceTtKind, library uint8, object
 		e.Kind, e.Allocator = aggregator.AllocatorGone, object
 		r.emit(e)
 	case bpf.MemtraceTtKindTT_PROGRAM_GONE:
-		if p, known := r.take(from); known {
+		if p, known := r.processOf(from); known {
 			p.make(object)
 			p.noProgram(object)
 		}
