@@ -1,3 +1,5 @@
+
+
 package aggregator
 
 import "cmp"
@@ -234,25 +236,6 @@ func (b *buffer) countCopy(added bool) {
 		for _, u := range s.kernels() {
 			u.DRAMCopies += n
 			u.DRAMBytes += bytes
-		}
-	}
-}
-
-func (p *process) launch(e *Event) {
-	p.counters.Launches += e.Count
-	if e.Count > 0 {
-		p.launched = max(p.launched, e.Time)
-	}
-	if e.Program == 0 {
-		p.counters.UnknownLaunches += e.Count
-		return
-	}
-	// A missing program went with its device before its launches were read.
-	if pr := p.programs[e.Program]; pr != nil {
-		pr.launches += e.Count
-		pr.launched = max(pr.launched, e.Time)
-		if e.Size > 0 && e.Size <= maxRing {
-			pr.config = e.Size
 		}
 	}
 }
