@@ -1,5 +1,3 @@
-
-
 package aggregator
 
 import "cmp"
