@@ -77,7 +77,7 @@ func describeChange(c Change) string {
 	return fmt.Sprintf("%s %d of %d %s on %v by %d", what, c.Buffer.ID, c.Buffer.Size, c.Buffer.Memory, chips, c.TID)
 }
 
-// TestToListenChangesNoAccount: the accounts must not depend on who listens.
+// The accounts must not depend on who listens.
 func TestCallbacksChangeNoAccounts(t *testing.T) {
 	events := []Event{freed(1, 0x100, 1), opened(1, 0x100, host(0)), alloc(1, 0x100, 1, L1, 5), gone(1, 0x101), exited(1)}
 	deaf, listening := New(), New()

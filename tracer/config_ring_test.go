@@ -28,7 +28,7 @@ func launching(t *testing.T) *launcher {
 	return l
 }
 
-// expect compares a process with its ring and reasons, after all that happened.
+// expectRing compares a process with its ring and reasons, after all that happened.
 func (tr *trace) expectRing(what string, l *launcher, want aggregator.ConfigRing, why ...aggregator.ReasonCode) {
 	tr.t.Helper()
 	want.ID, want.Base, want.Capacity = l.ring, 1000, 100

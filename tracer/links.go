@@ -28,7 +28,7 @@ type Lacks struct {
 	PIDFilter bool
 }
 
-// kernelLacks finds out what this kernel lacks. Where that is not permitted,
+// hostKernelLacks finds out what the host kernel lacks. Where that is not permitted,
 // its version shows it.
 var hostKernelLacks = sync.OnceValue(func() Lacks {
 	err := features.HaveBPFLinkUprobeMulti()

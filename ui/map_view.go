@@ -460,7 +460,7 @@ func (v *mapView) legend(w int) text.Line {
 	return out
 }
 
-// memories are those that have a map.
+// mapMemories are those that have a map.
 var mapMemories = []aggregator.Memory{aggregator.L1, aggregator.DRAM, aggregator.Trace}
 
 func (v *mapView) Move(m widget.Motion) {

@@ -367,7 +367,7 @@ func (v *overview) charts() {
 	}
 }
 
-// mouse selects the row that is clicked, opens it on a double click, and scrolls the table under the mouse.
+// Mouse selects the row that is clicked, opens it on a double click, and scrolls the table under the mouse.
 func (v *overview) Mouse(a tview.MouseAction, x, y int) bool {
 	for which, r := range v.regions {
 		if !r.Has(y) {

@@ -63,7 +63,7 @@ func run(args []string) int {
 	return exitCode(err)
 }
 
-// tell writes an error, which may have text of a process in it.
+// printError writes an error, which may have text of a process in it.
 func printError(err error) { fmt.Fprintf(os.Stderr, "tt-memtrace: %s\n", printable(err.Error())) }
 
 // only is whether nothing but one error happened, of those that were joined.

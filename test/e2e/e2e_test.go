@@ -213,6 +213,7 @@ type liveBuffer struct {
 	perBank uint64
 }
 
+// compareLive orders live buffers, whoever listed them.
 func compareLive(a, b liveBuffer) int {
 	return cmp.Or(cmp.Compare(a.chips, b.chips), cmp.Compare(a.memory, b.memory), cmp.Compare(a.address, b.address), cmp.Compare(a.perBank, b.perBank))
 }
@@ -258,7 +259,6 @@ func (tr *trace) compare(pid int, m rig.Message) {
 	}
 }
 
-// compareLive compares live buffers, whoever listed them.
 // awaitSizes waits until the reserved sizes of a process's buffers are known. Where it could not be read in time, as on
 // a busy host, a buffer has its own from the next comparison.
 func (tr *trace) awaitSizes(pid int) {

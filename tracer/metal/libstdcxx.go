@@ -16,7 +16,7 @@ const (
 	NodeData = 16
 )
 
-// SetLoad is where a std::unordered_set has its greatest load, and fullLoad what
+// SetLoad is where a std::unordered_set has its greatest load, and FullLoad what
 // that is unless it was changed: 1 as a float.
 const (
 	SetLoad  = 32

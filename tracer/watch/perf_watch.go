@@ -42,7 +42,7 @@ type mapped struct {
 	path string
 }
 
-// mmapRingPages hold some thousand records: a build starts many programs at once.
+// perfBufferPages hold some thousand records: a build starts many programs at once.
 const perfBufferPages = 64
 
 // watchByPerf starts the watch on all CPUs that are online.

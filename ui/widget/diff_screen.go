@@ -15,7 +15,7 @@ const FrameTime = 100 * time.Millisecond
 // tview clears the screen and paints everything again for each key and each
 // update, and tcell takes every cell that was cleared for changed. So tview
 // paints on a page of its own here, and only cells that differ from what the
-// terminal shows are handed on, at most once per frameTime.
+// terminal shows are handed on, at most once per FrameTime.
 //
 // All methods but PollEvent belong to tview's goroutine.
 type DiffScreen struct {

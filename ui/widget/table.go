@@ -442,7 +442,7 @@ func (t *Table[R, K]) Bindings() []Binding {
 	return append(list, Binding{Key: "c", Does: "which columns to show", Brief: "columns", Runes: "c", Do: func(rune) { t.Choosing, t.choice = true, 0 }})
 }
 
-// closeDetail closes what lies over or below the table, and says whether there was anything.
+// CloseDetail closes what lies over or below the table, and says whether there was anything.
 func (t *Table[R, K]) CloseDetail() bool {
 	was := t.Choosing || t.open
 	t.Choosing, t.open, t.whole = false, false, nil
