@@ -13,6 +13,15 @@ import (
 
 // traced is a process that maps the runtime.
 type traced struct {
+	mapping proc.Mapping
+	of      *attachment
+	// others are further builds of the runtime that it has mapped.
+	others []another
+	// start is what was said of it last.
+	start aggregator.Process
+	// marked is why it stays marked until it ends, or empty.
+	marked string
+
 	// Inspector is what the reader of events asks: it waits for nobody.
 	*inspect.Inspector
 	// patient waits for the process's memory, for who reads it apart.
@@ -20,28 +29,43 @@ type traced struct {
 	// lateReads is how many reads were too late, and hung that its memory did not answer, when it was marked for that last.
 	lateReads uint64
 	hung      bool
-	mapping   proc.Mapping
-	of        *attachment
+	// unread is how many of its events could not be read, or not whole, and unreadParts how
+	// many of those that make up programs.
+	unread, unreadParts uint64
+	reconciliation      reconciliation
+
 	// found is when it was looked at first, and at when last.
 	found, at uint64
 	// first and last are when the first record and the last were made that were taken to be of it; 0 where none was yet.
 	first, last uint64
 	seen        time.Time // when it was seen to map the library; zero where that is not known
-	// others are further builds of the runtime that it has mapped.
-	others []another
-	// marked is why it stays marked until it ends, or empty.
-	marked  string
-	late    bool // it may have used the library before the probes were there
-	unseen  bool // not all probes may have been in when events came of it, and it was not looked at since
-	start   aggregator.Process
+	late        bool      // it may have used the library before the probes were there
+	unseen      bool      // not all probes may have been in when events came of it, and it was not looked at since
+
 	chips   *inspect.Chips
 	devices map[uint64][]aggregator.Chip
-	// waiting is what waits for the chips of devices.
-	waiting map[uint64][]waiting
 	// meshes are those of devices that are meshes.
 	meshes map[uint64]bool
+	// waiting is what waits for the chips of devices.
+	waiting map[uint64][]waiting
 	// unsized are devices that open, or have opened, and whose allocators or chips are not known.
 	unsized map[uint64]*unsized
+	// closing are devices that began to close, and closed when those closed that have not opened
+	// again since.
+	closing map[uint64]*closing
+	closed  map[uint64]uint64
+	// noticed: what could not be read of it was said, once.
+	noticed    bool
+	allocators map[uint64]bool
+	// unknownCapacities are of allocators that could not be read: perhaps they are just being destroyed.
+	unknownCapacities map[uint64]unknownCapacity
+	// banks of its allocators' memories, from which reserved sizes are computed; zero where they could not be read.
+	banks map[memoryOf]metal.Bank
+	// hooked are Buffers that graph capture took, so that nothing is reserved for them.
+	hooked map[uint64]struct{}
+	// resident memory on the host that went out last, bytes.
+	resident uint64
+
 	// used are the devices that it allocated on, of a fork; unsure: of others cannot be said
 	// whether they are copies.
 	used   map[uint64]bool
@@ -50,24 +74,6 @@ type traced struct {
 	// it allocated on until then: of these it is not known.
 	leftover   *inspect.Leftover
 	usedBefore map[uint64]bool
-	// closing are devices that began to close, and closed when those closed that have not opened
-	// again since.
-	closing    map[uint64]*closing
-	closed     map[uint64]uint64
-	allocators map[uint64]bool
-	// banks of its allocators' memories, from which reserved sizes are computed; zero where they could not be read.
-	banks   map[memoryOf]metal.Bank
-	noticed bool
-	// hooked are Buffers that graph capture took, so that nothing is reserved for them.
-	hooked map[uint64]struct{}
-	// unknownCapacities are of allocators that could not be read: perhaps they are just being destroyed.
-	unknownCapacities map[uint64]unknownCapacity
-	reconciliation    reconciliation
-	// resident memory on the host that went out last, bytes.
-	resident uint64
-	// unread is how many of its events could not be read, or not whole, and unreadParts how
-	// many of those that make up programs.
-	unread, unreadParts uint64
 }
 
 func (p *traced) hook(buffer uint64) {
