@@ -6,8 +6,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
-	"strings"
 
 	"golang.org/x/sys/unix"
 )
@@ -18,22 +16,6 @@ var errBlank = errors.New("not written yet")
 // fileID identifies a file independent of its path.
 type fileID struct {
 	device, inode uint64
-}
-
-const (
-	prefix = "tt_device_"
-	suffix = "_memory"
-)
-
-// uniqueOf returns the chip's unique ID from a file name.
-func uniqueOf(name string) (uint64, bool) {
-	digits, ok := strings.CutPrefix(name, prefix)
-	digits, end := strings.CutSuffix(digits, suffix)
-	if !ok || !end {
-		return 0, false
-	}
-	unique, err := strconv.ParseUint(digits, 10, 64)
-	return unique, err == nil && Name(unique) == name
 }
 
 // read decodes an untrusted file. Of entries with the same PID it keeps the first.
@@ -64,7 +46,7 @@ func read(dir, name string) (*Account, fileID, error) {
 	if err != nil {
 		return nil, fileID{}, fmt.Errorf("%s: %w", path, err)
 	}
-	if unique, ok := uniqueOf(name); !ok || unique != a.ID {
+	if unique, ok := UniqueOf(name); !ok || unique != a.ID {
 		return nil, fileID{}, fmt.Errorf("reading %s: it belongs to another chip, %d", path, a.ID)
 	}
 	seen := map[uint32]bool{}

@@ -12,6 +12,8 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"strconv"
+	"strings"
 )
 
 // Use is the bytes in use in each of a chip's memories: requested sizes of
@@ -63,8 +65,25 @@ const (
 	atCommand = 56
 )
 
-// Name returns the file name below /dev/shm.
-func Name(id uint64) string { return fmt.Sprintf("tt_device_%d_memory", id) }
+// The files below /dev/shm are named by the unique ID of their chip, in decimal.
+const (
+	prefix = "tt_device_"
+	suffix = "_memory"
+)
+
+// Name is the name of a chip's file.
+func Name(unique uint64) string { return prefix + strconv.FormatUint(unique, 10) + suffix }
+
+// UniqueOf is the unique ID of the chip whose file has a name, and whether it is one.
+func UniqueOf(name string) (uint64, bool) {
+	digits, ok := strings.CutPrefix(name, prefix)
+	digits, end := strings.CutSuffix(digits, suffix)
+	if !ok || !end {
+		return 0, false
+	}
+	unique, err := strconv.ParseUint(digits, 10, 64)
+	return unique, err == nil && Name(unique) == name
+}
 
 // Parse decodes a file. It does not check the numbers that a process wrote.
 func Parse(b []byte) (*Account, error) {

@@ -219,7 +219,7 @@ func (s *Source) names() []string {
 	for {
 		names, err := d.Readdirnames(1024)
 		for _, n := range names {
-			if _, ok := uniqueOf(n); ok {
+			if _, ok := UniqueOf(n); ok {
 				list = append(list, n)
 			}
 		}

@@ -30,13 +30,13 @@ func TestUniqueOf(t *testing.T) {
 	for name, want := range map[string]uint64{
 		"tt_device_8391332778938947840_memory": 8391332778938947840, "tt_device_0_memory": 0,
 	} {
-		if got, ok := uniqueOf(name); !ok || got != want {
+		if got, ok := UniqueOf(name); !ok || got != want {
 			t.Errorf("%s: %d, %v", name, got, ok)
 		}
 	}
 	for _, name := range []string{"", "tt_device__memory", "tt_device_-1_memory", "tt_device_01_memory", "tt_device_1_memory.old",
 		"xtt_device_1_memory", "tt_device_99999999999999999999_memory", "tt_device_1", "sm_segment.1"} {
-		if _, ok := uniqueOf(name); ok {
+		if _, ok := UniqueOf(name); ok {
 			t.Errorf("%s is taken for a segment", name)
 		}
 	}

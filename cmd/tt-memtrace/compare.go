@@ -119,7 +119,7 @@ func sharedAccounts(pid uint32) map[uint32]*shm.Use {
 	seen := map[string]bool{}
 	for _, m := range maps {
 		name := filepath.Base(m.Pathname)
-		if ok, _ := filepath.Match("tt_device_*_memory", name); !ok || seen[name] {
+		if _, ok := shm.UniqueOf(name); !ok || seen[name] {
 			continue
 		}
 		seen[name] = true
