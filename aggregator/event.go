@@ -135,7 +135,7 @@ type Process struct {
 	Late bool `rec:"Late"`
 	// RanBefore: it was started before tracing began.
 	RanBefore bool `rec:"RanBefore"`
-	// NotCovered lists what cannot be traced in this build, separated by commas.
+	// NotCovered lists what cannot be traced in this build, separated by commas, such as FailuresNotCovered.
 	NotCovered string `rec:"NotCovered"`
 	// Source is how its allocations are known.
 	Source Source `rec:"Source"`
@@ -144,6 +144,9 @@ type Process struct {
 	// InnerPID is its PID inside its own PID namespace, 0 in ours.
 	InnerPID uint32 `rec:"InnerPID"`
 }
+
+// FailuresNotCovered: some failed allocations are not seen in a build.
+const FailuresNotCovered = "failed allocations"
 
 // Source is how the allocations of a process are known.
 type Source uint8

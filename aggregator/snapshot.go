@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"maps"
 	"slices"
+	"strings"
 )
 
 // Snapshot is the state of all accounts at one moment. The Aggregator does not
@@ -84,9 +85,12 @@ func (u Usage) Capacity() (bytes uint64, known bool) {
 // PeaksKnown is whether PeakRequested is exact, and PeakReserved too where not PeakUnsure.
 func (u *Usage) PeaksKnown() bool { return !u.PeaksAtLeast && !u.PeaksUncertain }
 
-// SeesFailures reports whether failed allocations are seen, in all of its processes: only probes see them.
+// SeesFailures reports whether failed allocations are seen, in all of its processes: only probes see them, where a build has
+// what they are for.
 func (s *Snapshot) SeesFailures() bool {
-	unseen := func(p ProcessSnapshot) bool { return p.Info.Source != Traced }
+	unseen := func(p ProcessSnapshot) bool {
+		return p.Info.Source != Traced || strings.Contains(p.Info.NotCovered, FailuresNotCovered)
+	}
 	return len(s.Lacks) == 0 && !slices.ContainsFunc(s.Processes, unseen) && !slices.ContainsFunc(s.Ended, unseen)
 }
 

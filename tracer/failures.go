@@ -1,13 +1,26 @@
 package tracer
 
 import (
+	"slices"
 	"strconv"
 	"strings"
 	"unsafe"
 
 	"tt-memtrace/aggregator"
 	"tt-memtrace/bpf"
+	"tt-memtrace/tracer/metal"
 )
+
+// notCovered names what is not seen in processes that have a library.
+func (a *attachment) notCovered() []string {
+	list := a.cover.NotCovered()
+	for i := range metal.RefusalPoints {
+		if !slices.ContainsFunc(a.refusals, func(p metal.Probe) bool { return p.Point == &metal.RefusalPoints[i] }) {
+			return append(list, aggregator.FailuresNotCovered)
+		}
+	}
+	return list
+}
 
 // allocationFailed turns a message that is about to be thrown into an event.
 func (r *run) allocationFailed(from origin, b []byte) {

@@ -137,7 +137,9 @@ type attachment struct {
 	tenant string // whose process was the first to map it
 	lib    *metal.Library
 	cover  *metal.Coverage
-	layout *metal.Layout
+	// refusals are its points at which allocations fail.
+	refusals []metal.Probe
+	layout   *metal.Layout
 	// build is the same for copies of one file that share what was read of it.
 	build *build
 	// sizes computes what buffers take of each bank; nil where that is probed.

@@ -56,7 +56,7 @@ func (r *run) readBy(p *traced, other int) {
 func (p *traced) describeLibrary() {
 	lib := p.of.lib
 	p.start.Library, p.start.BuildID, p.start.Release = p.mapping.Path, lib.BuildID, lib.Release
-	p.start.NotCovered = strings.Join(p.of.cover.NotCovered(), ", ")
+	p.start.NotCovered = strings.Join(p.of.notCovered(), ", ")
 }
 
 // chipsOf reads a device, by the build that it is of.

@@ -361,7 +361,7 @@ func TestCapacitiesBeforeTheFirstBuffer(t *testing.T) {
 	m := next(t, w, rig.EventRest)
 	tr.compare(w.PID(), m)
 	p, ok := tr.process(w.PID())
-	if !ok || len(p.Chips) != len(w.Chip) || p.Counters.Allocs > 0 {
+	if !ok || len(p.Chips) != len(w.Chip) || p.Counters.Allocs > 0 || p.Info.NotCovered != "" {
 		t.Errorf("in the accounts: %t: %+v", ok, p)
 	}
 	for _, c := range p.Chips {

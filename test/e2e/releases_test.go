@@ -26,7 +26,11 @@ func TestOldestRelease(t *testing.T) {
 	tr := start(t, tracer.Options{Follow: uint32(os.Getpid())})
 	rests, buffers := tr.toTheEnd(workload(t, r, rig.Options{Cluster: "t3k", Args: []string{"--steps", "100"}}))
 	t.Logf("%d rest points, %d buffers compared", rests, buffers)
-	for _, c := range tr.snapshot().Chips {
+	s := tr.snapshot()
+	if !s.SeesFailures() {
+		t.Error("failed allocations are not seen in it")
+	}
+	for _, c := range s.Chips {
 		if card := cards["t3k"]; c.Board != card.board || c.Arch != card.arch {
 			t.Errorf("chip %d is a %q on a %q", c.Chip.Number, c.Arch, c.Board)
 		}
