@@ -69,7 +69,7 @@ func (b *Builder) noAdvice(r *Report) string {
 	}
 	for _, k := range slices.SortedFunc(maps.Keys(b.spaces), compareSpaces) {
 		if s := b.spaces[k]; s.peak.buffers > 0 && !s.peakBanks.Known {
-			return fmt.Sprintf("the size of %s of chip %d could not be read", s.memory, k.chip.Number)
+			return fmt.Sprintf("the size of %s of chip %d%s could not be read", s.memory, k.chip.Number, ofProcess(privateTo(k.chip)))
 		}
 	}
 	if !r.Exact {
@@ -168,10 +168,7 @@ func (b *Builder) dramAdvice() *Advice {
 
 // Text says it in a line, the numbers it rests on in brackets.
 func (a *Advice) Text() string {
-	on := fmt.Sprintf("chip %d", a.Chip)
-	if a.Private != nil {
-		on += fmt.Sprintf(" of process %d", *a.Private)
-	}
+	on := fmt.Sprintf("chip %d", a.Chip) + ofProcess(a.Private)
 	at := on + " at " + seconds(a.At)
 	switch a.About {
 	case "circular_buffers":

@@ -240,7 +240,7 @@ func (h *Hosts) Text(w io.Writer, style Style) error {
 		if x.Holder != nil {
 			holder = shortened(x.Holder.Label(), wide)
 		}
-		rows = append(rows, []string{Size(x.Peak), of, share, x.Memory, x.At.Format(time.DateTime), printable(export.Text(x.Host)), fmt.Sprint(x.Chip), holder})
+		rows = append(rows, []string{Size(x.Peak), of, share, x.Memory, x.At.Format(time.DateTime), printable(export.Text(x.Host)), fmt.Sprint(x.Chip) + ofProcess(x.Private), holder})
 	}
 	p.table(rows)
 	if n := len(h.Peaks) - 3*shown; n > 0 {

@@ -368,6 +368,23 @@ func TestAFailureNamesPrivateChips(t *testing.T) {
 	}
 }
 
+// So is the one that a peak was on.
+func TestPeaksNamePrivateChips(t *testing.T) {
+	events := opened()
+	events[1].Opened = &aggregator.Opened{Chips: []aggregator.Chip{{Space: 1, Number: 0}}}
+	r := told(t, append(events, alloc(2, 1, 100, 100, nil))...)
+	var alone, merged bytes.Buffer
+	if err := errors.Join(r.Text(&alone, Style{}), Merge([]*Report{r, told(t)}, [][]string{{"a"}, {"b"}}).Text(&merged, Style{})); err != nil {
+		t.Fatal(err)
+	}
+	if want := " (chip 0 of process 1 at "; !strings.Contains(alone.String(), want) {
+		t.Errorf("no %q in\n%s", want, alone.String())
+	}
+	if want := "  0 of process 1  "; !strings.Contains(merged.String(), want) {
+		t.Errorf("no %q in\n%s", want, merged.String())
+	}
+}
+
 func TestPercent(t *testing.T) {
 	for share, want := range map[float64]string{0: "0.0 %", 1e-9: "1e-07 %", 0.00018: "0.02 %", 0.001: "0.1 %", 0.5: "50.0 %", 0.9996: "99.9 %", 1: "100.0 %", 1.2: "120.0 %"} {
 		if got := percent(share); got != want {

@@ -321,11 +321,19 @@ func chipNames[T placed](group []T) string {
 			name = fmt.Sprintf("chip %d", spaces[space][0])
 		}
 		if space != 0 {
-			name += fmt.Sprintf(" of process %d", space)
+			name += ofProcess(&space)
 		}
 		names = append(names, name)
 	}
 	return strings.Join(names, ", ")
+}
+
+// ofProcess says after a chip's number whose own numbering it is in, where it is not the host's.
+func ofProcess(private *uint32) string {
+	if private == nil {
+		return ""
+	}
+	return fmt.Sprintf(" of process %d", *private)
 }
 
 // placed is something on a chip, which a process may number by itself.

@@ -74,7 +74,7 @@ func (r *Report) Verdict() []Finding {
 			f.Text = fmt.Sprintf("%s peaked at %s%s", m.Memory, least, percent(share))
 			f.Warn = share >= nearlyFull
 		}
-		f.Text += fmt.Sprintf(" (chip %d at %s)", m.Chip, seconds(m.PeakAt))
+		f.Text += fmt.Sprintf(" (chip %d%s at %s)", m.Chip, ofProcess(m.Private), seconds(m.PeakAt))
 		list = append(list, f)
 	}
 	if pids := r.ranBefore(); len(pids) > 0 {
