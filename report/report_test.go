@@ -377,7 +377,7 @@ func TestPeaksNamePrivateChips(t *testing.T) {
 	if err := errors.Join(r.Text(&alone, Style{}), Merge([]*Report{r, told(t)}, [][]string{{"a"}, {"b"}}).Text(&merged, Style{})); err != nil {
 		t.Fatal(err)
 	}
-	if want := " (chip 0 of process 1 at "; !strings.Contains(alone.String(), want) {
+	if want := "DRAM peaked at 10.0 % (chip 0 of process 1 at "; !strings.Contains(alone.String(), want) {
 		t.Errorf("no %q in\n%s", want, alone.String())
 	}
 	if want := "  0 of process 1  "; !strings.Contains(merged.String(), want) {
