@@ -368,7 +368,8 @@ func (l *Library) knowsCores() error {
 
 // RefusalPoints are where an allocation fails: the runtime's throwing function
 // is a template, and its instances for the arguments of these two messages are
-// hit by little else. They are no part of the accounts, so a library without is as good.
+// hit by little else. They are no part of the accounts, so a library without is traced as well;
+// what fails in it is not seen.
 var RefusalPoints = []Point{
 	{
 		Name: "out of memory", Need: Degrades, BPFProgram: "out_of_memory", Phase: Fails, All: true,
