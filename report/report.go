@@ -72,6 +72,8 @@ type Report struct {
 	lacking bool
 	// unsurePeaks: peaks may differ.
 	unsurePeaks bool
+	// failuresUnseen: allocations of some processes can have failed without being seen.
+	failuresUnseen bool
 	// missed is what numbers of processes lack, as text.
 	missed []string
 }

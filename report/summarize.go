@@ -66,7 +66,7 @@ func (b *Builder) Report(f Facts) *Report {
 			r.missed = append(r.missed, fmt.Sprintf("process %d: %s", why.PID, printable(export.Text(why.String()))))
 		}
 	}
-	r.unsurePeaks = unsurePeaks(s)
+	r.unsurePeaks, r.failuresUnseen = unsurePeaks(s), !s.SeesFailures()
 	r.Exact = r.Exact && !r.unsurePeaks
 	b.reportProcesses(r)
 	for _, k := range slices.SortedFunc(maps.Keys(b.spaces), compareSpaces) {

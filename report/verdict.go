@@ -86,6 +86,8 @@ func (r *Report) Verdict() []Finding {
 	}
 	if r.Sampled {
 		list = append(list, Finding{Warn: true, Text: "sampled: buffers that lived between two samples only are missed; peaks and counts are lower bounds, failed allocations unknown"})
+	} else if r.failuresUnseen {
+		list = append(list, Finding{Warn: true, Text: "failed allocations are unknown, of some processes at least: they are not seen there"})
 	}
 	for _, why := range r.inexact() {
 		list = append(list, Finding{Warn: true, Text: "not exact: " + why})

@@ -42,3 +42,30 @@ func TestVerdictNamesWhyItIsNotExact(t *testing.T) {
 		t.Errorf("%+v", v)
 	}
 }
+
+// Where failed allocations are not seen, a report without any does not pass for one of none.
+func TestVerdictOfUnseenFailures(t *testing.T) {
+	for name, c := range map[string]struct {
+		is   func(*aggregator.Process)
+		want string
+	}{
+		"traced":      {func(*aggregator.Process) {}, ""},
+		"reported":    {func(p *aggregator.Process) { p.Source = aggregator.Reported }, "failed allocations are unknown, of some processes"},
+		"not covered": {func(p *aggregator.Process) { p.NotCovered = "scratchpads, " + aggregator.FailuresNotCovered }, "failed allocations are unknown, of some processes"},
+		"sampled":     {func(p *aggregator.Process) { p.Source = aggregator.Sampled }, "sampled: "},
+	} {
+		events := append(opened(), alloc(2, 1, 100, 100, nil))
+		process := *events[0].Process
+		c.is(&process)
+		events[0].Process = &process
+		var unknown []string
+		for _, f := range told(t, events...).Verdict() {
+			if strings.Contains(f.Text, "failed allocations") {
+				unknown = append(unknown, f.Text)
+			}
+		}
+		if (c.want == "") != (len(unknown) == 0) || len(unknown) > 0 && !strings.HasPrefix(unknown[0], c.want) || len(unknown) > 1 {
+			t.Errorf("%s: %q", name, unknown)
+		}
+	}
+}
