@@ -1,7 +1,6 @@
 package tracer
 
 import (
-	"slices"
 	"strconv"
 	"strings"
 	"unsafe"
@@ -14,10 +13,8 @@ import (
 // notCovered names what is not seen in processes that have a library.
 func (a *attachment) notCovered() []string {
 	list := a.cover.NotCovered()
-	for i := range metal.RefusalPoints {
-		if !slices.ContainsFunc(a.refusals, func(p metal.Probe) bool { return p.Point == &metal.RefusalPoints[i] }) {
-			return append(list, aggregator.FailuresNotCovered)
-		}
+	if len(metal.Unrefused(a.refusals)) > 0 {
+		list = append(list, aggregator.FailuresNotCovered)
 	}
 	return list
 }

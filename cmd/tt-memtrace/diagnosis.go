@@ -221,6 +221,9 @@ func newLibraryDiagnosis(r *discover.Build) libraryDiagnosis {
 	for _, p := range r.Coverage.Missing {
 		d.NotCovered = append(d.NotCovered, notCovered{p.Name, p.Need, p.Without})
 	}
+	for _, p := range metal.Unrefused(r.Library.Refusals()) {
+		d.NotCovered = append(d.NotCovered, notCovered{p.Name, p.Need, p.Without})
+	}
 	if r.Layout != nil {
 		d.Layout = newLayoutDiagnosis(r.Layout)
 	}

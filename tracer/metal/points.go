@@ -373,13 +373,13 @@ func (l *Library) knowsCores() error {
 var RefusalPoints = []Point{
 	{
 		Name: "out of memory", Need: Degrades, BPFProgram: "out_of_memory", Phase: Fails, All: true,
-		Without: "allocations that fail are not explained",
+		Without: "allocations that fail are not seen",
 		// Bytes, memory, banks, and five numbers of a bank or more.
 		Symbols: []string{throws + "St17basic_string_viewIcSt11char_traitsIcEERKjS7_S7_S7_S7_S7_*"},
 	},
 	{
 		Name: "circular buffers clash", Need: Degrades, BPFProgram: "buffers_clash", Phase: Fails, All: true,
-		Without: "clashes of circular buffers with L1 buffers are not explained",
+		Without: "clashes of circular buffers with L1 buffers are not seen",
 		// The program, its cores, the L1 buffer and the end of the circular buffers.
 		Symbols: []string{throws + "NSt7__cxx1112basic_stringIcSt11char_traitsIcESaIcEEE*"},
 	},

@@ -188,6 +188,17 @@ func (l *Library) Refusals() []Probe {
 	return list
 }
 
+// Unrefused are the points where allocations fail at which none of these probes is.
+func Unrefused(probes []Probe) (missing []*Point) {
+	for i := range RefusalPoints {
+		p := &RefusalPoints[i]
+		if !slices.ContainsFunc(probes, func(o Probe) bool { return o.Point == p }) {
+			missing = append(missing, p)
+		}
+	}
+	return missing
+}
+
 // Unprobed is a function at which a probe could be, but none of these is.
 func (l *Library) Unprobed(probes []Probe) (Probe, bool) {
 	for _, s := range l.symbols {
