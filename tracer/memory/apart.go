@@ -165,6 +165,7 @@ func serveSearch(pid uint32, words, buffer []byte) {
 	}
 	put(len(vptrs), s.places())
 	say(n, state)
+	s.close()
 	s = nil
 	collect()
 }

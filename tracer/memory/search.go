@@ -49,6 +49,7 @@ func (p *Process) FindShared(block uint64, vptrs ...uint64) (found Objects, poin
 		return p.findApart(block, vptrs)
 	}
 	s := newSearch(p, vptrs, proc.NewLimit(SearchTime, nil).Over)
+	defer s.close()
 	s.shared = block
 	err = s.process(p.pid, false)
 	return s.objects, s.places(), err
@@ -118,8 +119,16 @@ const (
 func newSearch(mem *Process, vptrs []uint64, over func() bool) *search {
 	low := slices.Min(vptrs)
 	return &search{mem: mem, vptrs: vptrs, low: low, any: slices.Max(vptrs) - low, over: over,
-		finds: finds{objects: Objects{}}, words: make([]uint64, windowBytes/8), next: jumpBytes}
+		finds: finds{objects: Objects{}}, words: windows.Get().(*window)[:], next: jumpBytes}
 }
+
+// window is what a search reads into, which the next one uses again: to have a new one takes as long as to search a small process.
+type window [windowBytes / 8]uint64
+
+var windows = sync.Pool{New: func() any { return new(window) }}
+
+// close ends the use of a search. What it found remains.
+func (s *search) close() { windows.Put((*window)(s.words)) }
 
 // process searches a process.
 func (s *search) process(pid uint32, walk bool) error {
@@ -215,6 +224,7 @@ func (s *search) share(pid uint32, walk bool, work []func(*search)) error {
 		h.file, h.shared = s.file, s.shared
 		helpers = append(helpers, h)
 		running.Go(func() {
+			defer h.close()
 			defer h.resident.Close()
 			s.mem.Charged(func() { do(h) })
 		})
