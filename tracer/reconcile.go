@@ -259,7 +259,7 @@ func (r *run) schedule(rd *reading, partial bool) {
 	var pause time.Duration
 	switch {
 	case rd.err == nil && rd.result.Unfinished:
-	case rd.err == nil && rd.result.Unsearched != nil, !partial && !rd.first:
+	case rd.err == nil && errors.Is(rd.result.Unsearched, memory.ErrSearchTime), !partial && !rd.first:
 		pause = max(checkEvery, checkShare*took)
 	case !partial: // one that changed meanwhile is compared once more
 		pause = max(settle, retryShare*took)
@@ -332,7 +332,7 @@ func (r *run) apply(rd *reading, superseded bool) {
 	scan.First, scan.Touched = rd.first, rd.touched
 	scan.BuffersOnly, scan.Began = rd.buffersOnly, rd.since
 	scan.Partial = superseded || rd.lacks(whole, told)
-	if why := rd.result.Unsearched; why != nil && !b.failureNoticed {
+	if why := rd.result.Unsearched; why != nil && !b.failureNoticed && proc.Alive(p.mapping.PID) {
 		b.failureNoticed = true
 		r.t.opts.Notice(fmt.Sprintf("process %d: it may hold more than is shown: %v", p.mapping.PID, why))
 	}

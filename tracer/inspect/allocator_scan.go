@@ -33,15 +33,20 @@ func (in *Inspector) limit(of time.Duration) *proc.Limit { return proc.NewLimit(
 
 var errOpenTime = fmt.Errorf("looking for its devices and allocators took more than %v", openTime)
 
+// errUnread says that memory could not be read in which something may be: its process hangs or others of the same user do,
+// or the reader ended.
+var errUnread = errors.New("some of its memory could not be read")
+
 // isOpenOf are the getters that say whether a device is open, by its vtable.
 var isOpenOf = map[string]string{metal.DeviceVtable: metal.DeviceIsOpen, metal.MeshDeviceVtable: metal.MeshIsOpen}
 
 // openDevices finds the devices that a process has open, each with its allocator or 0,
-// and all allocators, of which a device can have more. Orphans are submeshes that outlive their mesh.
+// and all allocators, of which a device can have more. Orphans are submeshes that outlive their mesh. With errUnread there may be
+// others, too.
 func (in *Inspector) openDevices(found memory.Objects) (devices map[uint64]uint64, allocators, orphans []uint64, err error) {
 	devices = map[uint64]uint64{}
 	var closed []uint64 // allocators
-	late := in.limit(openTime).Over
+	late, failed := in.limit(openTime).Over, in.mem.Failed()
 	in = in.withCache()
 	in.objectsAhead(found)
 	add := func(allocator uint64) {
@@ -93,7 +98,10 @@ func (in *Inspector) openDevices(found memory.Objects) (devices map[uint64]uint6
 	}
 	own := slices.Collect(maps.Values(devices))
 	allocators = slices.DeleteFunc(allocators, func(a uint64) bool { return slices.Contains(closed, a) && !slices.Contains(own, a) })
-	return devices, allocators, orphans, nil
+	if in.mem.Failed() != failed {
+		err = errUnread
+	}
+	return devices, allocators, orphans, err
 }
 
 // objectsAhead reads where devices and allocators begin, many with a request; of more than aheadObjects the rest is read one by one.

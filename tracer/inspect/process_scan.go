@@ -1,6 +1,7 @@
 package inspect
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"maps"
@@ -43,7 +44,7 @@ type ProcessScan struct {
 	Shared map[uint64]bool
 	// Leftover, where it was asked for, is what may be the process's own on copies, which are left out.
 	Leftover *Leftover
-	// Unsearched says why not all of its memory was searched, or is nil.
+	// Unsearched says why not all of its memory was searched, or not all that was found read, or is nil.
 	Unsearched error
 	// Unreserved says why it is not known how much of each bank some of its buffers take, though the library
 	// can show it, or is nil.
@@ -73,7 +74,9 @@ func (in *Inspector) Scan(layout *metal.Layout, known map[uint64]bool, fork *For
 		return nil, fmt.Errorf("looking for objects: %w", err)
 	}
 	var allocators []uint64
-	if b.Devices, allocators, b.orphans, err = in.openDevices(found); err != nil {
+	if b.Devices, allocators, b.orphans, err = in.openDevices(found); errors.Is(err, errUnread) {
+		b.Unsearched = cmp.Or(b.Unsearched, err)
+	} else if err != nil {
 		return nil, err
 	}
 	if b.Unsearched == nil {
@@ -91,7 +94,7 @@ func (in *Inspector) Scan(layout *metal.Layout, known map[uint64]bool, fork *For
 		}
 		// Nothing is open, so nothing is live; programs that are left are on no device.
 		if program != 0 {
-			b.Scan.Programs, b.Scan.ProgramsRead = in.programs(found[program]), true
+			in.livePrograms(b, found[program])
 		}
 		return b, b.Unsearched
 	}
@@ -125,16 +128,24 @@ func (in *Inspector) openVptrs() (list []uint64) {
 	return list
 }
 
+// livePrograms lists those that live, of those that have a control block.
+func (in *Inspector) livePrograms(b *ProcessScan, blocks []uint64) {
+	list, err := in.programs(blocks)
+	if b.Scan.Programs, b.Scan.ProgramsRead = list, err == nil; err != nil {
+		b.Unsearched = cmp.Or(b.Unsearched, err)
+	}
+}
+
 // programTime bounds how long the programs of a process are read.
 const programTime = 15 * time.Second
 
 // readPrograms reads the programs that are not known, of those that have a control block, and to which there are
 // pointers. A library that keeps them in another way shows none, and says so.
 func (in *Inspector) readPrograms(b *ProcessScan, blocks, pointers []uint64, known map[uint64]bool) {
-	if b.Scan.ProgramsRead = in.programVptr() != 0; !b.Scan.ProgramsRead {
+	if in.programVptr() == 0 {
 		return
 	}
-	b.Scan.Programs = in.programs(blocks)
+	in.livePrograms(b, blocks)
 	in = in.withCache()
 	unknown := slices.DeleteFunc(slices.Clone(b.Scan.Programs), func(id uint64) bool { return known[id] })
 	open := in.openDevicesOf(b.Devices, b.orphans)
@@ -159,7 +170,8 @@ func (in *Inspector) readPrograms(b *ProcessScan, blocks, pointers []uint64, kno
 		if p.err != nil {
 			in.resetCache()
 			// Or just destroyed.
-			p.gone = len(in.programs([]uint64{id - 16})) == 0
+			live, err := in.programs([]uint64{id - 16})
+			p.gone = err == nil && len(live) == 0
 		}
 		return p
 	})

@@ -80,16 +80,19 @@ func (in *Inspector) programVptr() uint64 {
 func (in *Inspector) FindsPrograms() bool { return in.programVptr() != 0 }
 
 // programs are those that live: std::make_shared put each behind two words, of
-// which the second counts its owners.
-func (in *Inspector) programs(blocks []uint64) (list []uint64) {
-	p := in.pages()
+// which the second counts its owners. With errUnread there may be others, too.
+func (in *Inspector) programs(blocks []uint64) (list []uint64, err error) {
+	p, failed := in.pages(), in.mem.Failed()
 	p.Ahead(blocks, 16)
 	for _, at := range blocks {
 		if owners, err := p.U64(at + 8); err == nil && uint32(owners) > 0 && uint32(owners) < 1<<20 {
 			list = append(list, at+16)
 		}
 	}
-	return list
+	if in.mem.Failed() != failed {
+		err = errUnread
+	}
+	return list, err
 }
 
 // evaluation is a machine over a program, which notes calls of some of the

@@ -69,8 +69,8 @@ type state struct {
 	// charges: what is done for the process is measured, see Charged, and threads is that, ns.
 	charges bool
 	threads atomic.Int64
-	// late is how many reads failed with ErrLater.
-	late atomic.Uint64
+	// late is how many reads failed with ErrLater, and failed how many that could wait failed where something may be.
+	late, failed atomic.Uint64
 }
 
 // hang is whether a process's memory, or a file of it, did not answer. Later it may: a fork of a process of 100 GB holds
@@ -104,6 +104,9 @@ func (p *Process) Hurried() *Process { return &Process{state: p.state, hurried: 
 
 // Late is how many reads failed with ErrLater so far.
 func (p *Process) Late() uint64 { return p.late.Load() }
+
+// Failed is how many reads of who could wait failed so far, but for those of addresses where nothing is: what is there is not known.
+func (p *Process) Failed() uint64 { return p.failed.Load() }
 
 // Direct is the memory of a process as this process reads it, without a deadline: the
 // calling thread waits for as long as a page does. Where Yama lets only a process's
@@ -181,6 +184,14 @@ func (p *Process) read(b []byte, parts []unix.RemoteIovec) error {
 
 // readSome reads the parts up to the first that cannot be read, which is an error where it is the first of all.
 func (p *Process) readSome(b []byte, parts []unix.RemoteIovec) (int, error) {
+	n, err := p.tryRead(b, parts)
+	if err != nil && !p.hurried && !errors.Is(err, unix.EFAULT) {
+		p.failed.Add(1)
+	}
+	return n, err
+}
+
+func (p *Process) tryRead(b []byte, parts []unix.RemoteIovec) (int, error) {
 	if p.hung.now.Load() {
 		return 0, ErrHung
 	}
