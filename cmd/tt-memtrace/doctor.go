@@ -2,8 +2,10 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"strings"
@@ -56,8 +58,8 @@ A difference is not a failure: docs/architecture.md says why the two can differ.
 to the first scan, and compares the result with the second one, buffer by buffer
 and program by program. Exit code 1 if they differ.
 
-Exit code 0 if all is well, 3 if rights are missing, 4 if a library cannot
-be traced, or nothing on this host kernel with probes.`,
+Exit code 0 if all is well, 3 if rights are missing, 4 if a library or a process
+given cannot be traced, or nothing on this host kernel with probes.`,
 		Example: `  sudo tt-memtrace doctor
   sudo tt-memtrace doctor --compare -p 4711
   sudo tt-memtrace doctor --verify -p 4711
@@ -134,6 +136,7 @@ be traced, or nothing on this host kernel with probes.`,
 func examine(pids []uint, library string) (*diagnosis, error) {
 	d := &diagnosis{Schema: doctorSchema, Libraries: []libraryDiagnosis{}}
 	var builds []*discover.Build
+	var untraced error // a process that was asked for
 	if library != "" {
 		r, err := metal.Examine(library)
 		if err != nil {
@@ -150,6 +153,9 @@ func examine(pids []uint, library string) (*diagnosis, error) {
 		builds, skipped = discover.Builds(list)
 		for _, err := range skipped {
 			d.PassedOver = append(d.PassedOver, err.Error())
+			if len(list) > 0 && untraced == nil && !errors.Is(err, discover.ErrNoRuntime) {
+				untraced = errUntraced{err}
+			}
 		}
 	}
 	var err error
@@ -161,10 +167,15 @@ func examine(pids []uint, library string) (*diagnosis, error) {
 		}
 	}
 	if err == nil && library == "" {
-		err = tracer.Possible()
+		err = cmp.Or(tracer.Possible(), untraced)
 	}
 	return d, err
 }
+
+// errUntraced is why a process that was asked for cannot be traced, though others can.
+type errUntraced struct{ error }
+
+func (errUntraced) Is(target error) bool { return target == metal.ErrUnsupported }
 
 func mark(ok bool) string {
 	if ok {
@@ -244,7 +255,7 @@ func (d *diagnosis) print(w io.Writer, given bool) {
 		fmt.Fprintf(w, "  skipped: %s\n", why)
 	}
 	switch {
-	case len(d.Libraries) > 0:
+	case len(d.Libraries) > 0, given && len(d.PassedOver) > 0:
 	case given:
 		fmt.Fprintln(w, "\nLibrary: that process does not map the runtime yet")
 	case !seesAll():

@@ -209,6 +209,21 @@ func TestDoctorEnds(t *testing.T) {
 	}
 }
 
+// Where a process that was asked for cannot be traced, doctor does not end with what can be.
+func TestDoctorOfAProcessThatCannotBeTraced(t *testing.T) {
+	mayTrace(t)
+	p := fixture.User(t, fixture.LayoutB)
+	fixture.Do(t, p, "device 0 1")
+	pid := fmt.Sprint(p.PID)
+	contains(t, run(t, fine, "doctor", "-p", pid).out, "ready: what uses the runtime can be traced here")
+	fixture.Do(t, p, "leave")
+	out := run(t, notSupported, "doctor", "-p", pid).out
+	contains(t, out, "\n\n✗ not ready: process "+pid+": its main thread has ended")
+	if strings.Contains(out, "does not map the runtime") {
+		t.Errorf("%s", out)
+	}
+}
+
 // Commands that sample name and mark a process whose memory does not answer, and what others allocate meanwhile is shown. That the
 // numbers lack the process is in their exit codes and last words.
 func TestHungTargetIsSampled(t *testing.T) {
