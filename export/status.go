@@ -51,7 +51,7 @@ type Status struct {
 	// The newest allocations that failed and L1 clashes that were seen, at most 32, oldest first; null where they cannot be seen: in
 	// processes that are sampled, reported or only summed.
 	Failures []FailureLine `json:"failures" jsonschema:"nullable"`
-	// Number of failures before these; absent where there are none.
+	// Number of failures before these; absent where there are none. Those whose events were lost are missing.
 	FailuresBefore uint64 `json:"failures_before,omitempty"`
 }
 
