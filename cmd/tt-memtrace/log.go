@@ -20,7 +20,8 @@ func newLog() *cobra.Command {
 		Short: "Print a line for every allocation and free, until ^C",
 		Long: `Print a line for every allocation and free, until ^C: of buffers, of the circular
 and dataflow buffers of programs (CB_ALLOC, CB_FREE), and of the binaries of
-their kernels (KERNEL_LOAD, KERNEL_UNLOAD). Failed allocations have a line, too.
+their kernels (KERNEL_LOAD, KERNEL_UNLOAD). Failed allocations have a line, too,
+but those of processes that are sampled are unknown.
 
 The other lines are those of the original allocation server, one for each chip of a
 buffer, so that scripts that grep them keep working. With --json each line is one
