@@ -287,8 +287,23 @@ func (l *Library) BinaryReaders() map[uint64]string { return l.readers() }
 func (l *Library) LoadedAt(m proc.Mapping) uint64 { return loadedAt(l.segments, m) }
 
 // LoadedAlike says whether two pieces of files that are this library are of what a process loaded of it at the same time. Several segments can
-// have code, each of which lies elsewhere in memory than in the file.
-func (l *Library) LoadedAlike(m, o proc.Mapping) bool { return l.LoadedAt(m) == l.LoadedAt(o) }
+// have code, each of which lies elsewhere in memory than in the file. So can those of data be executed, in a process that makes all that
+// is read so (READ_IMPLIES_EXEC).
+func (l *Library) LoadedAlike(m, o proc.Mapping) bool {
+	at := mayBeLoadedAt(l.segments, m)
+	return slices.ContainsFunc(mayBeLoadedAt(l.segments, o), func(a uint64) bool { return slices.Contains(at, a) })
+}
+
+// mayBeLoadedAt is loadedAt, of what can be any segment: two can share a page of the file.
+func mayBeLoadedAt(loads []elf.ProgHeader, m proc.Mapping) []uint64 {
+	list := []uint64{loadedAt(loads, m)}
+	for _, p := range loads {
+		if offset := m.Offset(); offset >= p.Off&^(proc.PageBytes-1) && offset < p.Off+p.Filesz {
+			list = append(list, m.Region.Start-(offset-p.Off+p.Vaddr))
+		}
+	}
+	return list
+}
 
 func loadedAt(loads []elf.ProgHeader, m proc.Mapping) uint64 {
 	address, ok := elffile.AddressOf(loads, m.Offset())

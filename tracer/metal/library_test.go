@@ -516,3 +516,26 @@ func FuzzContainsName(f *testing.F) {
 		}
 	})
 }
+
+// All pieces of a library are known to be of one copy, also where its data can be executed, and those of another copy are not.
+func TestPiecesOfACopyAreLoadedAlike(t *testing.T) {
+	const bias, other = 0x7f9617c00000, 0x7f9610000000
+	l := &Library{segments: []elf.ProgHeader{
+		{Type: elf.PT_LOAD, Flags: elf.PF_R, Filesz: 0x77fbf0},
+		{Type: elf.PT_LOAD, Flags: elf.PF_R | elf.PF_X, Off: 0x77fbf0, Vaddr: 0x780bf0, Filesz: 0xf506f0},
+		{Type: elf.PT_LOAD, Flags: elf.PF_R | elf.PF_W, Off: 0x16d02e0, Vaddr: 0x16d22e0, Filesz: 0x3c350},
+		{Type: elf.PT_LOAD, Flags: elf.PF_R | elf.PF_W, Off: 0x170c630, Vaddr: 0x170f630, Filesz: 0x1c300},
+		{Type: elf.PT_LOAD, Flags: elf.PF_R | elf.PF_W, Off: 0x1f2a000, Vaddr: 0x1747000, Filesz: 0x25bd00},
+	}}
+	piece := func(bias, address, offset uint64) proc.Mapping {
+		return proc.Mapping{Base: bias + address - offset, Region: proc.Region{Start: bias + address}}
+	}
+	for _, at := range [][2]uint64{{0, 0}, {0x780000, 0x77f000}, {0x16d2000, 0x16d0000}, {0x170f000, 0x170c000}, {0x1747000, 0x1f2a000}} {
+		if !l.LoadedAlike(piece(bias, 0, 0), piece(bias, at[0], at[1])) {
+			t.Errorf("the piece at %#x is of another copy", at[0])
+		}
+		if l.LoadedAlike(piece(other, 0, 0), piece(bias, at[0], at[1])) {
+			t.Errorf("the piece at %#x of another copy is of this one", at[0])
+		}
+	}
+}
