@@ -1,12 +1,16 @@
 package tracer
 
 import (
+	"fmt"
+	"os"
 	"slices"
 	"strings"
 	"testing"
 
 	"tt-memtrace/aggregator"
 	"tt-memtrace/test/fixture"
+	"tt-memtrace/tracer/metal"
+	"tt-memtrace/tracer/proc"
 )
 
 // Code into which the host kernel puts no probes is not traced, which is said.
@@ -26,4 +30,45 @@ func TestCodeWithoutProbes(t *testing.T) {
 		late.stop()
 		p.Kill()
 	}
+}
+
+// Where a debugger writes over a probe what was there before, the process is marked with the next comparison.
+func TestProbeThatADebuggerTakesOut(t *testing.T) {
+	p := fixture.User(t, fixture.LayoutB)
+	tr := start(t, Options{PIDs: []uint32{p.PID}})
+	fixture.Do(t, p, "device 0 1")
+	if s := tr.process(p.PID); !s.Exact() {
+		t.Fatalf("it is marked with %+v", s.Reasons)
+	}
+	path := fixture.LibraryOf(t, fixture.LayoutB)
+	mapped, err := proc.Loaded(p.PID, func(name string, _ proc.FileID) bool { return name == path })
+	if err != nil || len(mapped) != 1 {
+		t.Fatal(mapped, err)
+	}
+	lib, err := metal.OpenLibrary(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer lib.Close()
+	cover, err := lib.Cover()
+	if err != nil {
+		t.Fatal(err)
+	}
+	memory, err := os.OpenFile(fmt.Sprintf("/proc/%d/mem", p.PID), os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer memory.Close()
+	at, was := cover.Probes[0].Address+cover.Probes[0].Skipped, make([]byte, 1)
+	if !lib.ReadCode(was, at) {
+		t.Fatalf("there is no code at %#x", at)
+	}
+	if _, err := memory.WriteAt(was, int64(lib.LoadedAt(mapped[0])+at)); err != nil {
+		t.Fatal(err)
+	}
+	tr.tracer.Reconcile(p.PID)
+	tr.await("it is marked", func() bool {
+		s, _ := tr.lookup(p.PID)
+		return slices.ContainsFunc(s.Reasons, func(r aggregator.Reason) bool { return r.Code == aggregator.ReasonNotTraced && r.Detail == whyTakenOut })
+	})
 }

@@ -105,6 +105,9 @@ const whyHeadless = "its main thread has ended, and with it the host kernel ende
 // whyBare is why a process is not traced that runs code without probes.
 const whyBare = "its library's code, or some of it, lies on pages that can be written to, or was moved from where the file is mapped: the host kernel puts no probes there"
 
+// whyTakenOut is why a process is not traced any more that had its probes.
+const whyTakenOut = "probes were taken out of its library's code by another than the host kernel: a debugger whose breakpoint had been there, or the process itself"
+
 // touch notes an event of a buffer, an allocator or a program while the process is read.
 func (p *traced) touch(id uint64) {
 	if b := &p.reconciliation; b.now != nil {
@@ -174,10 +177,9 @@ func (r *run) begin(rd *reading) {
 				}
 			}
 		}
-		if rd.first {
-			bare := in.LacksProbe(of.cover.Probes)
+		if in.LacksProbe(of.cover.Probes) {
 			r.t.mu.Lock()
-			rd.bare = bare && of.probes != nil // they were not taken out since
+			rd.bare = of.probes != nil // they were not taken out since
 			r.t.mu.Unlock()
 		}
 		rd.at = uint64(proc.Monotonic())
@@ -286,8 +288,11 @@ func (r *run) merge(rd *reading) {
 	if len(rd.open) > 0 {
 		r.markForGood(p, whyTwice)
 	}
-	if rd.bare {
+	switch {
+	case rd.bare && rd.first:
 		r.markForGood(p, whyBare)
+	case rd.bare:
+		r.markForGood(p, whyTakenOut)
 	}
 	superseded := p.reconciliation.superseded()
 	p.reconciliation.now = nil
