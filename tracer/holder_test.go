@@ -4,6 +4,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"tt-memtrace/aggregator"
 	"tt-memtrace/test/fixture"
@@ -82,5 +83,23 @@ func TestProcessesWithoutTheirMainThread(t *testing.T) {
 		return r.PID == p.PID && r.Code == aggregator.ReasonNotTraced && strings.Contains(r.Detail, "its main thread has ended")
 	}) {
 		t.Errorf("late: %+v", reasons)
+	}
+}
+
+// Where the host kernel ends the probes of a process with its main thread, that is said before the process is read again.
+func TestProbesThatEndWithTheMainThread(t *testing.T) {
+	p := fixture.User(t, fixture.LayoutB)
+	r, one, _ := beingRead(t, false)
+	delete(r.processes, 7)
+	one.mapping.PID, one.reconciliation = p.PID, reconciliation{}
+	r.processes[p.PID], r.untraced = one, map[uint32]bool{}
+	r.t.opts.PIDs, r.t.lacks.MultiUprobes = []uint32{p.PID}, true
+	if r.check(); one.marked != "" {
+		t.Errorf("it is marked: %s", one.marked)
+	}
+	fixture.Do(t, p, "leave")
+	r.checkedAt = time.Time{}
+	if r.check(); one.marked != whyHeadless || r.count(aggregator.ReasonRaised) != 1 {
+		t.Errorf("it is marked %q, by %+v", one.marked, r.batch)
 	}
 }

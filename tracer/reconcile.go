@@ -302,9 +302,6 @@ func (r *run) merge(rd *reading) {
 		return
 	}
 	if rd.err != nil {
-		if r.t.perPID() && r.t.lacks.MultiUprobes && proc.Heir(pid) != 0 {
-			r.markForGood(p, whyHeadless)
-		}
 		r.schedule(rd, true)
 		if rd.first && !p.reconciliation.failureNoticed && proc.Alive(pid) {
 			p.reconciliation.failureNoticed = true
@@ -590,7 +587,11 @@ func (r *run) check() {
 		return
 	}
 	r.checkedAt = now
-	for _, p := range r.processes {
+	headless := r.t.perPID() && r.t.lacks.MultiUprobes
+	for pid, p := range r.processes {
+		if headless && p.marked == "" && proc.Heir(pid) != 0 {
+			r.markForGood(p, whyHeadless)
+		}
 		b := &p.reconciliation
 		// A comparison ends an allocator that is gone, the record of whose end was lost.
 		compares := b.now != nil || !b.suspect.IsZero()
