@@ -113,6 +113,10 @@ func (r *run) launch(pid uint32, object uint64, l *bpf.MemtraceTtLaunch, gone bo
 		r.emit(e)
 	}
 	switch {
+	case w != nil && !w.asked && rel.ended:
+		for range w.programs {
+			emit(0) // so that none of them is said to be launched by what is no operation: who did is not known any more
+		}
 	case w != nil:
 		r.nameWorkload(pid, rel, w, l)
 		for _, p := range w.programs {
@@ -131,6 +135,35 @@ func (r *run) launch(pid uint32, object uint64, l *bpf.MemtraceTtLaunch, gone bo
 func (r *run) lastLaunches(pid uint32, object uint64, l *bpf.MemtraceTtLaunch) {
 	r.relations(pid).unknown[object] = true
 	r.launch(pid, object, l, true)
+}
+
+// launchesAtEnd emits the launches of a process that has ended, since they were read last, of what it did not destroy.
+func (r *run) launchesAtEnd(from origin) {
+	rel := r.related[from.pid]
+	if rel == nil {
+		return
+	}
+	rel.ended = true
+	last := func(object uint64) {
+		var l bpf.MemtraceTtLaunch
+		err := r.t.objects.Launches.Lookup(bpf.MemtraceTtLaunchKey{Object: object, Pid: uint64(from.pid)}, &l)
+		if err == nil && l.Last <= from.time { // else it is of another one with its PID
+			r.launch(from.pid, object, &l, true)
+		}
+	}
+	for object := range rel.workloads {
+		last(object)
+	}
+	for object, c := range rel.programs {
+		if c.workload == 0 {
+			last(object)
+		}
+	}
+	for object := range rel.published {
+		if rel.workloads[object] == nil && rel.programs[object] == nil {
+			last(object)
+		}
+	}
 }
 
 // missedWorkloads handles that ends of workloads were lost: the last launches came with them, those of another workload at

@@ -19,6 +19,8 @@ type relations struct {
 	cores     map[uint64]uint64 // Kernel to the number of its cores, 0 where that could not be read
 	programs  map[uint64]*compiled
 	workloads map[uint64]*workload
+	// ended: their process has.
+	ended bool
 	// published are the launches that went out as events, by object.
 	published map[uint64]uint64
 	// unknown objects were launched: their record may be under way still.

@@ -226,6 +226,26 @@ func TestLaunchesBeforeTheEnd(t *testing.T) {
 	}
 }
 
+// So are those of what a process had when it ended, also if it ended by itself without destroying anything.
+func TestLaunchesBeforeTheEndOfTheirProcess(t *testing.T) {
+	t.Parallel()
+	p, other := fixture.User(t, fixture.LayoutB), fixture.User(t, fixture.LayoutB)
+	tr := start(t, Options{PIDs: []uint32{p.PID, other.PID}})
+	fixture.Do(t, p, "device 0 1")
+	workload, program := fixture.Do(t, p, "workload"), fixture.Do(t, p, "program")
+	fixture.Do(t, p, "join %s %s", workload, program)
+	const before, times = 2, 5
+	fixture.Do(t, p, "launch %s %d", workload, before)
+	tr.sync()
+	fixture.Do(t, p, "launch %s %d", workload, times)
+	p.Kill()
+	tr.await("it ended", func() bool { _, lives := tr.lookup(p.PID); return !lives })
+	s := tr.snapshot()
+	if n := s.Counters.Launches; n != before+times || len(s.Ended) != 1 || s.Ended[0].Counters.Launches != n || s.Ended[0].Counters.UnknownLaunches != 0 {
+		t.Errorf("%d launches, not %d: %+v", n, before+times, s.Ended)
+	}
+}
+
 // Where the end of a workload is lost, with its last launches, and another one is at its address, how often is unknown, and
 // it has its own name.
 func TestLostEndOfAWorkload(t *testing.T) {
