@@ -142,15 +142,16 @@ func (t *Tracer) look(pid uint32, seen time.Time) {
 	at := uint64(proc.Monotonic())
 	list, err := t.finder.Mappings(pid)
 	if errors.Is(err, proc.ErrMapsBusy) {
-		time.AfterFunc(lookAgain, func() { t.found.Add(pid) })
+		t.lookLater(pid, seen, err)
 		return
 	}
 	hidden := errors.Is(err, discover.ErrHidden)
-	if err != nil && !hidden && !outOfDescriptors(err) {
-		return // gone, or not ours to see, or it does not use the runtime
-	}
 	t.mu.Lock()
 	t.accept(unopened(pid), pid)
+	if err != nil && !hidden && !outOfDescriptors(err) {
+		t.mu.Unlock()
+		return // gone, or not ours to see, or it does not use the runtime
+	}
 	switch {
 	case hidden:
 		t.refuse(unopened(pid), pid, err)
@@ -181,6 +182,16 @@ func (t *Tracer) look(pid uint32, seen time.Time) {
 			t.notice(pid, err)
 		}
 	}
+}
+
+// lookLater has a process looked at again that was seen then, and could not be looked at. One that was asked for is marked until it is.
+func (t *Tracer) lookLater(pid uint32, seen time.Time, why error) {
+	if seen.IsZero() && slices.Contains(t.opts.PIDs, pid) {
+		t.mu.Lock()
+		t.refuse(unopened(pid), pid, why)
+		t.mu.Unlock()
+	}
+	time.AfterFunc(lookAgain, func() { t.found.AddSeen(pid, seen) })
 }
 
 // notice says why a process is not traced, unless that was the last thing said.

@@ -16,6 +16,7 @@ import (
 	"tt-memtrace/tracer/memory"
 	"tt-memtrace/tracer/metal"
 	"tt-memtrace/tracer/proc"
+	"tt-memtrace/tracer/watch"
 )
 
 // beingRead is a reader with a process that is being read, and the reading.
@@ -308,6 +309,17 @@ func TestLateIsWhoMappedBefore(t *testing.T) {
 		if got := mayPrecede(seen, linked); got != want {
 			t.Errorf("seen %v after: %v", seen.Sub(linked), got)
 		}
+	}
+}
+
+// So it is where its mappings were busy when it was to be looked at: what it held before the probes were there has to be read.
+func TestLateIsWhoseMappingsWereBusy(t *testing.T) {
+	t.Parallel()
+	r := &Tracer{found: watch.NewPIDQueue()}
+	r.lookLater(7, time.Time{}, proc.ErrMapsBusy)
+	pids, _, err := r.found.Wait(t.Context())
+	if seen, again := pids[7]; err != nil || !again || !mayPrecede(seen, time.Now().Add(-time.Hour)) {
+		t.Errorf("it is looked at again as seen %v: %v", pids, err)
 	}
 }
 

@@ -18,10 +18,13 @@ func NewPIDQueue() *PIDQueue {
 	return &PIDQueue{pids: map[uint32]time.Time{}, wake: make(chan struct{}, 1)}
 }
 
-func (f *PIDQueue) Add(pid uint32) {
+func (f *PIDQueue) Add(pid uint32) { f.AddSeen(pid, time.Now()) }
+
+// AddSeen adds a process that was seen to map something then, and that could not be looked at; the zero time where that is not known.
+func (f *PIDQueue) AddSeen(pid uint32, seen time.Time) {
 	f.mu.Lock()
-	if _, before := f.pids[pid]; !before {
-		f.pids[pid] = time.Now()
+	if first, before := f.pids[pid]; !before || seen.Before(first) {
+		f.pids[pid] = seen
 	}
 	f.mu.Unlock()
 	f.signal()
