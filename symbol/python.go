@@ -7,6 +7,7 @@ import (
 	"io"
 	"path"
 	"strings"
+	"time"
 	"unicode/utf16"
 
 	"tt-memtrace/elffile"
@@ -115,7 +116,11 @@ type code struct {
 	file, name string
 	first      uint32
 	lines      []byte
+	read       time.Time
 }
+
+// bytes are what it takes.
+func (c *code) bytes() int { return len(c.file) + len(c.name) + len(c.lines) }
 
 // Limits for what is read of a code object, bytes.
 const (
@@ -130,12 +135,14 @@ func (p *Process) pythonFrame(f PythonFrame) (Frame, bool) {
 		return Frame{}, false
 	}
 	c := p.codes[f.Code]
-	if c == nil {
-		before := p.memory.Late()
+	if c == nil || time.Since(c.read) >= PythonNamesLast {
+		was, before := c, p.memory.Late()
 		if c = p.readCode(f.Code); p.memory.Late() != before {
 			return Frame{}, false
 		}
-		p.codeBytes += len(c.file) + len(c.name) + len(c.lines)
+		if p.codeBytes += c.bytes(); was != nil {
+			p.codeBytes -= was.bytes()
+		}
 		if len(p.codes) >= maxKnown || p.codeBytes > maxCode {
 			clear(p.codes)
 			p.codeBytes = 0
@@ -163,7 +170,7 @@ func (p *Process) word(address uint64) uint64 {
 }
 
 func (p *Process) readCode(at uint64) *code {
-	c, py := &code{}, p.python
+	c, py := &code{read: time.Now()}, p.python
 	c.file, c.name = p.text(p.word(at+py.filename)), p.text(p.word(at+py.name))
 	c.first = uint32(p.word(at + py.firstLine))
 	table := p.word(at + py.lineTable)

@@ -112,3 +112,30 @@ func TestPythonsCodeIsBounded(t *testing.T) {
 		t.Errorf("of no code: %+v", f)
 	}
 }
+
+// A code object can be freed, and that of other code lie in its place: it is read again after a while.
+func TestPythonsCodeIsReadAgain(t *testing.T) {
+	p, h := pythonProcess(t)
+	py := p.python
+	object := make([]byte, 256)
+	at := h.put(object)
+	is := func(name string) {
+		words(object, int(py.filename), h.text(uint64(len(name)), 1, true, []byte(name)))
+		words(object, int(py.name), h.text(uint64(len(name)), 1, true, []byte(name)))
+	}
+	named := func(want string) {
+		t.Helper()
+		if f, ok := p.pythonFrame(PythonFrame{Code: at}); !ok || f.Function != want || f.File != want {
+			t.Errorf("%+v, %v, not %s", f, ok, want)
+		}
+	}
+	is("one")
+	named("one")
+	is("other")
+	named("one")
+	p.codes[at].read = p.codes[at].read.Add(-PythonNamesLast)
+	named("other")
+	if want := len("other") * 2; p.codeBytes != want {
+		t.Errorf("%d bytes, not %d", p.codeBytes, want)
+	}
+}

@@ -160,9 +160,16 @@ func (p *Process) Unwind(r Registers, piece []byte, python []PythonFrame, cut bo
 	return Calls{addresses, python, cut, whole}
 }
 
+// PythonNamesLast is how long names of Python's code may be remembered. A code object can be freed, such as
+// that of a notebook's cell, and that of other code lie in its place.
+const PythonNamesLast = time.Second
+
+// HavePython says whether there are frames of Python's among them.
+func (c *Calls) HavePython() bool { return len(c.python) > 0 }
+
 // Name names calls: of the native ones those before the interpreter's, then Python's, where
-// there are any. It is final, so that callers may remember it, unless more may be known
-// later: maps are read again soon, and files while others go on.
+// there are any. It is final, so that callers may remember it, for PythonNamesLast where there are Python's,
+// unless more may be known later: maps are read again soon, and files while others go on.
 func (p *Process) Name(c Calls) (s Stack, final bool) {
 	s.Cut = c.cut
 	before := p.memory.Late()

@@ -2,6 +2,8 @@ package tracer
 
 import (
 	"fmt"
+	"slices"
+	"time"
 
 	"tt-memtrace/aggregator"
 	"tt-memtrace/bpf"
@@ -56,8 +58,24 @@ func (r *run) switchStacks() error {
 // namedStacks are the stacks of a process, which equal ones share.
 type namedStacks struct {
 	*symbol.Process
-	known map[string]*aggregator.Stack
+	known map[string]knownStack
 	key   []byte
+}
+
+// knownStack was named at a time.
+type knownStack struct {
+	*aggregator.Stack
+	at time.Time
+}
+
+// lasts says whether calls still have these names.
+func (k knownStack) lasts(c *symbol.Calls) bool {
+	return k.Stack != nil && (!c.HavePython() || time.Since(k.at) < symbol.PythonNamesLast)
+}
+
+// same says whether it has the names of another, which then stays the same object.
+func (k knownStack) same(s *aggregator.Stack) bool {
+	return k.Stack != nil && k.Cut == s.Cut && slices.Equal(k.Frames, s.Frames)
 }
 
 // maxKnownStacks bounds what is remembered of a process.
@@ -66,19 +84,23 @@ const maxKnownStacks = 100_000
 // name names calls.
 func (p *namedStacks) name(c symbol.Calls) *aggregator.Stack {
 	p.key = c.AppendKey(p.key[:0])
-	if s := p.known[string(p.key)]; s != nil {
-		return s
+	was := p.known[string(p.key)]
+	if was.lasts(&c) {
+		return was.Stack
 	}
 	named, final := p.Name(c)
 	s := &aggregator.Stack{Cut: named.Cut, Frames: make([]aggregator.Frame, len(named.Frames))}
 	for i, f := range named.Frames {
 		s.Frames[i] = aggregator.Frame(f)
 	}
+	if was.same(s) {
+		s = was.Stack
+	}
 	if final {
 		if len(p.known) >= maxKnownStacks {
 			clear(p.known)
 		}
-		p.known[string(p.key)] = s
+		p.known[string(p.key)] = knownStack{s, time.Now()}
 	}
 	return s
 }
@@ -91,7 +113,7 @@ func (s *stacks) addProcess(t *Tracer, pid uint32) {
 		return
 	}
 	py := s.files.FindPython(pid)
-	s.processes[pid] = &namedStacks{Process: symbol.NewProcess(pid, s.files, py), known: map[string]*aggregator.Stack{}}
+	s.processes[pid] = &namedStacks{Process: symbol.NewProcess(pid, s.files, py), known: map[string]knownStack{}}
 	if py == nil {
 		return
 	}

@@ -1,10 +1,12 @@
 package tracer
 
 import (
+	"os"
 	"slices"
 	"testing"
 
 	"tt-memtrace/aggregator"
+	"tt-memtrace/symbol"
 	"tt-memtrace/test/fixture"
 )
 
@@ -31,5 +33,34 @@ func TestStacksAreSwitched(t *testing.T) {
 		if s := allocated(); tr.tracer.SendsStacks() != on || named(s) != on || !on && s != nil {
 			t.Errorf("stacks on: %v, and the allocation has %+v", on, s)
 		}
+	}
+}
+
+// Calls of Python's are named again after a while, and keep the same names as the same object.
+func TestStacksOfPythonAreNamedAgain(t *testing.T) {
+	files := symbol.NewFiles()
+	t.Cleanup(files.Close)
+	p := &namedStacks{Process: symbol.NewProcess(uint32(os.Getpid()), files, nil), known: map[string]knownStack{}}
+	calls := p.Unwind(symbol.Registers{}, nil, []symbol.PythonFrame{{Code: 8, Instruction: 8}}, false)
+	pass := func() {
+		k := p.known[string(p.key)]
+		k.at = k.at.Add(-symbol.PythonNamesLast)
+		p.known[string(p.key)] = k
+	}
+	first := p.name(calls)
+	pass()
+	if p.name(calls) != first {
+		t.Error("the same names are another stack")
+	}
+	other := &aggregator.Stack{Frames: []aggregator.Frame{{Function: "of code that was freed", Python: true}}}
+	k := p.known[string(p.key)]
+	k.Stack = other
+	p.known[string(p.key)] = k
+	if p.name(calls) != other {
+		t.Error("named again at once")
+	}
+	pass()
+	if s := p.name(calls); s == other || len(s.Frames) != 0 {
+		t.Errorf("not named again: %+v", s)
 	}
 }
