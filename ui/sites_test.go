@@ -268,3 +268,29 @@ func TestFunctionsAreShortened(t *testing.T) {
 		}
 	}
 }
+
+// Names are written anew where the user wants them so, also while nothing moves.
+func TestNamesAreWrittenAnewInAPause(t *testing.T) {
+	w := newWorld(1)
+	w.view(settings{})
+	device := w.begins(7, "日本語", w.chips, false)
+	w.alloc(7, device, aggregator.DRAM, 0, 5*mib)
+	w.program(7, device, "日本語", 3, circular(105984, 32*kib, 3, 3))
+	w.pass(2 * time.Second)
+	w.press(" ")
+	for view := '1'; view <= '8'; view++ {
+		w.press(string(view))
+		if got := w.text(t, 120, 40); view != '3' && view != '6' && view != '8' && !strings.Contains(got, "日本語") {
+			t.Errorf("view %c has no name:\n%s", view, got)
+		}
+		w.press("a")
+		if got := w.text(t, 120, 40); strings.ContainsFunc(got, func(r rune) bool { return r >= 0x80 }) {
+			t.Errorf("view %c is not all ASCII:\n%s", view, got)
+		}
+		w.press("a")
+	}
+	w.press("8u")
+	if got := w.text(t, 120, 40); !strings.Contains(got, "buffers of 61,603,840") {
+		t.Errorf("a size is still rounded:\n%s", got)
+	}
+}

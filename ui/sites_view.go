@@ -66,6 +66,8 @@ func (b bothSizes) of(requested bool) uint64 {
 type siteRow struct {
 	owner
 	siteID
+	// label is how the site is written.
+	label          string
 	stack          *aggregator.Stack
 	bytes, buffers uint64
 	bytesAtLeast   bool
@@ -103,7 +105,7 @@ func newSites(s *state) *sites {
 		Settings: &s.settings.Settings, Name: "sites", Order: "NOW", What: "sites", None: "no buffers",
 		Key: func(r *siteRow) siteID { return r.siteID },
 		Words: func(b []byte, r *siteRow) []byte {
-			return append(append(append(r.words(b), r.memory.String()...), ' '), v.label(r)...)
+			return append(append(append(r.words(b), r.memory.String()...), ' '), r.label...)
 		},
 		Fields: append(ownerFields(10, 5, func(r *siteRow) owner { return r.owner }),
 			widget.Field[siteRow]{Name: "MEMORY", Least: 8, Cell: func(r *siteRow) text.Line { return text.Plain.Line(r.memory.String()) },
@@ -117,8 +119,8 @@ func newSites(s *state) *sites {
 			signed("+/MIN", 3, func(r *siteRow) gain { return r.grown.perMinute(v.since()) }),
 			bytesField(s, "NEW", 4, func(r *siteRow) uint64 { return r.survivorBytes }),
 			ageField(s, "OLDEST", func(r *siteRow) uint64 { return r.oldest }),
-			widget.Field[siteRow]{Name: "ALLOCATED BY", Least: 36, Flex: true, Cell: func(r *siteRow) text.Line { return text.Plain.Line(v.label(r)) },
-				Fit: v.shortLabel, Order: byText(v.label)},
+			widget.Field[siteRow]{Name: "ALLOCATED BY", Least: 36, Flex: true, Cell: func(r *siteRow) text.Line { return text.Plain.Line(r.label) },
+				Fit: v.shortLabel, Order: byText(func(r *siteRow) string { return r.label })},
 		),
 		Detail: v.detail,
 	}
@@ -160,18 +162,18 @@ func markRenamed(rows []siteRow, from *baseline, requested bool) {
 	}
 }
 
-// label is how a site is written.
-func (v *sites) label(r *siteRow) string {
-	if r.site != "" {
-		return text.Sanitize(r.site, v.settings.ASCII)
+// labelled is how a site is written.
+func (id *siteID) labelled(o settings) string {
+	if id.site != "" {
+		return text.Sanitize(id.site, o.ASCII)
 	}
-	return "buffers of " + bytesCell(r.size, v.settings).String()
+	return "buffers of " + bytesCell(id.size, o).String()
 }
 
 // shortLabel is a label for w cells. What is left out of a call site is what distinguishes it the least from
 // others: the operation, then the module's own level, the files of inner calls, and these calls.
 func (v *sites) shortLabel(r *siteRow, w int) text.Line {
-	label := v.label(r)
+	label := r.label
 	if r.site != "" {
 		for _, s := range shorterSites(r.site) {
 			if label = text.Sanitize(s, v.settings.ASCII); text.Width(label) <= w {
@@ -226,7 +228,7 @@ func shorterSites(site string) []string {
 
 func (v *sites) detail(r *siteRow) []text.Line {
 	out := []text.Line{
-		widget.Pair("site", text.Strong.Line(v.label(r))),
+		widget.Pair("site", text.Strong.Line(r.label)),
 		widget.Pair("process", text.Plain.Line(fmt.Sprintf("%d  %s", r.owner.process.PID, r.owner.name))),
 		widget.Pair("now", text.Plain.Line(fmt.Sprintf("%s bytes of %s %s in %s, on all chips", text.Digits(r.bytes), r.memory, v.settings.sizes(), text.Plural(int(r.buffers), "buffer", "buffers")))),
 		widget.Pair("peak", append(v.settings.atLeast(r.peak, r.peakAtLeast), text.Plain.Span(" reserved at any moment"))),
@@ -342,7 +344,7 @@ func closing(s string, from int) int {
 }
 
 func (v *sites) work() func(*reader) func() {
-	ascii, arrange, base, now, requested := v.settings.ASCII, v.Arranger(), v.base, v.data.now, v.settings.requested
+	o, arrange, base, now, requested := v.settings, v.Arranger(), v.base, v.data.now, v.settings.requested
 	last := v.done
 	want := sitesQuery{doneWork{query: v.Query(), any: true}, base, requested}
 	return func(r *reader) func() {
@@ -352,11 +354,11 @@ func (v *sites) work() func(*reader) func() {
 		}
 		index := map[siteID]int{}
 		var rows []siteRow
-		for _, o := range owners(r.snapshot, ascii) {
-			banks := bankCounts(o.process)
-			for i, list := 0, r.buffers(o.process); i < len(list); i++ {
+		for _, owner := range owners(r.snapshot, o.ASCII) {
+			banks := bankCounts(owner.process)
+			for i, list := 0, r.buffers(owner.process); i < len(list); i++ {
 				b := &list[i]
-				id := siteID{process: idOf(o.process), memory: b.Memory, site: b.Site}
+				id := siteID{process: idOf(owner.process), memory: b.Memory, site: b.Site}
 				if id.site == "" {
 					id.size = b.Size
 				}
@@ -364,7 +366,7 @@ func (v *sites) work() func(*reader) func() {
 				if !ok {
 					n = len(rows)
 					index[id] = n
-					rows = append(rows, siteRow{owner: o, siteID: id, stack: b.Stack, oldest: b.Since, peakAtLeast: true})
+					rows = append(rows, siteRow{owner: owner, siteID: id, label: id.labelled(o), stack: b.Stack, oldest: b.Since, peakAtLeast: true})
 				}
 				row := &rows[n]
 				reserved, chips := b.PerBank*banks[b.Memory], uint64(max(len(b.Chips), 1))
@@ -379,8 +381,8 @@ func (v *sites) work() func(*reader) func() {
 					row.survivorBytes += sizes.of(requested)
 				}
 			}
-			for _, site := range r.sites(o.process) {
-				if n, ok := index[siteID{idOf(o.process), site.Memory, site.Name, site.Size}]; ok {
+			for _, site := range r.sites(owner.process) {
+				if n, ok := index[siteID{idOf(owner.process), site.Memory, site.Name, site.Size}]; ok {
 					rows[n].peak, rows[n].peakAtLeast = site.Peak, site.PeakAtLeast
 				}
 			}

@@ -90,14 +90,17 @@ type Table[R any, K comparable] struct {
 // TitleAt is the place of a column title on the screen, in cells.
 type TitleAt struct{ Field, From, To int }
 
-// Query is what decides which rows there are and in what order.
+// Query is what decides which rows there are, in what order, and with what texts.
 type Query struct {
-	pattern string
-	sort    string
+	pattern      string
+	sort         string
+	ascii, exact bool
 }
 
-// Query has the filter and the order of the rows.
-func (t *Table[R, K]) Query() Query { return Query{t.Matching.Text, t.ordered()} }
+// Query has the filter and the order of the rows, and how texts in them are written.
+func (t *Table[R, K]) Query() Query {
+	return Query{t.Matching.Text, t.ordered(), t.Settings.ASCII, t.Settings.Exact}
+}
 
 // ordered is the name of the field that rows are sorted by, behind a "-" for upside down.
 func (t *Table[R, K]) ordered() string { return cmp.Or(t.Settings.Ordered[t.Name], t.Order) }
