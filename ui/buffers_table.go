@@ -100,7 +100,7 @@ func bufferDetail(s *state, r *bufferRow) []text.Line {
 	}
 	if r.Stack != nil {
 		if r.Site != "" {
-			out = slices.Insert(out, 1, widget.Pair("site", text.Strong.Line(text.Sanitize(r.Site, s.settings.ASCII))))
+			out = slices.Insert(out, 1, widget.Pair("site", text.Strong.Line(text.SanitizeSite(r.Site, s.settings.ASCII))))
 		}
 		out = append(out, s.stackLines(r.Stack)...)
 	}

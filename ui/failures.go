@@ -187,7 +187,7 @@ func failureLines(s *state, w int) (lines []text.Line) {
 		others -= f.count
 		lines = append(lines, text.Alert.Line(f.inWords(s, w)))
 		if f.next != "" {
-			lines = append(lines, text.Plain.Line("   next: "+text.Sanitize(f.next, s.settings.ASCII)).Wrapped(w, 5)...)
+			lines = append(lines, text.Plain.Line("   next: "+text.SanitizeSite(f.next, s.settings.ASCII)).Wrapped(w, 5)...)
 		}
 	}
 	if others > 0 {
@@ -243,7 +243,7 @@ func (f *frame) explain(l *failure) (lines []text.Line) {
 	o := f.settings
 	if l.explanation != "" {
 		for line := range strings.Lines(l.explanation) {
-			lines = append(lines, text.Plain.Line(text.Sanitize(strings.TrimRight(strings.TrimPrefix(line, "  "), "\n"), o.ASCII)))
+			lines = append(lines, text.Plain.Line(text.SanitizeSite(strings.TrimRight(strings.TrimPrefix(line, "  "), "\n"), o.ASCII)))
 		}
 		return lines
 	}

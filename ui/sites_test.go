@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"tt-memtrace/aggregator"
+	"tt-memtrace/ui/widget"
 )
 
 // A host with a call site that leaks and one that does not.
@@ -292,5 +293,29 @@ func TestNamesAreWrittenAnewInAPause(t *testing.T) {
 	w.press("8u")
 	if got := w.text(t, 120, 40); !strings.Contains(got, "buffers of 61,603,840") {
 		t.Errorf("a size is still rounded:\n%s", got)
+	}
+}
+
+// Where there is only ASCII, the signs of call sites and explanations have others in their place.
+func TestCallSitesInASCII(t *testing.T) {
+	w := newWorld(1)
+	w.FollowSites(func([]aggregator.Frame) string { return "a.py:1 日 ← a.py:2 main · ttnn::empty" })
+	w.view(settings{Settings: widget.Settings{ASCII: true}})
+	device := w.begins(7, "python a.py", w.chips, false)
+	w.publish(aggregator.Event{Kind: aggregator.Alloc, PID: 7, TID: 8, Device: device, Allocator: device + 1, Buffer: w.id(), Memory: aggregator.DRAM,
+		Address: mib, PerBank: mib, Size: 12 * mib, PageSize: 2048, Stack: &aggregator.Stack{Frames: []aggregator.Frame{{Function: "f"}}}})
+	n, _ := w.log.Refused(&aggregator.Event{Kind: aggregator.Refused, Time: w.time, PID: 7, Memory: aggregator.DRAM, Refusal: &aggregator.Refusal{Asked: 5}})
+	w.log.Explain(n, "  in a.py:1 f ← a.py:2 main\n  … 3 more\n")
+	w.pass(time.Second)
+	const label = `a.py:1 \u65e5 <- a.py:2 main - ttnn::empty`
+	for keys, want := range map[string]string{"8": label, "5<Enter>": "site        " + label, "!": "in a.py:1 f <- a.py:2 main"} {
+		w.press(keys)
+		w.text(t, 160, 40)
+		if got := w.text(t, 160, 40); !strings.Contains(got, want) {
+			t.Errorf("%s: no %q in\n%s", keys, want, got)
+		}
+	}
+	if got := w.text(t, 160, 40); !strings.Contains(got, "~ 3 more") {
+		t.Errorf("in\n%s", got)
 	}
 }

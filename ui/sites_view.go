@@ -165,7 +165,7 @@ func markRenamed(rows []siteRow, from *baseline, requested bool) {
 // labelled is how a site is written.
 func (id *siteID) labelled(o settings) string {
 	if id.site != "" {
-		return text.Sanitize(id.site, o.ASCII)
+		return text.SanitizeSite(id.site, o.ASCII)
 	}
 	return "buffers of " + bytesCell(id.size, o).String()
 }
@@ -176,7 +176,7 @@ func (v *sites) shortLabel(r *siteRow, w int) text.Line {
 	label := r.label
 	if r.site != "" {
 		for _, s := range shorterSites(r.site) {
-			if label = text.Sanitize(s, v.settings.ASCII); text.Width(label) <= w {
+			if label = text.SanitizeSite(s, v.settings.ASCII); text.Width(label) <= w {
 				break
 			}
 		}

@@ -51,6 +51,17 @@ func Sanitize(s string, ascii bool) string {
 	return settle(b.String())
 }
 
+// signs are those of call sites and explanations, and what stands for them where there is only ASCII.
+var signs = strings.NewReplacer("←", "<-", "·", "-", "…", "~", "–", "-", "≥", ">=", "×", "x")
+
+// SanitizeSite makes a call site or an explanation safe to show: untrusted words, and signs between them.
+func SanitizeSite(s string, ascii bool) string {
+	if ascii {
+		s = signs.Replace(s)
+	}
+	return Sanitize(s, ascii)
+}
+
 // IsPlain says whether s is printable ASCII alone.
 func IsPlain(s string) bool {
 	for i := range len(s) {
