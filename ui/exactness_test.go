@@ -117,3 +117,31 @@ func TestTotalsHaveNoMap(t *testing.T) {
 		}
 	}
 }
+
+// A reason that is longer than a line says where all of it is, and is whole in a text.
+func TestALongReasonIsWholeSomewhere(t *testing.T) {
+	w := newWorld(1)
+	w.view(settings{})
+	w.begins(1001, "python a.py", w.chips, false)
+	w.publish(raised(aggregator.ReasonRaised, 1001, aggregator.ReasonReadFailed, strings.Repeat("at one address and ", 6)+"at the last one"))
+	w.pass(time.Second)
+	for _, size := range [][2]int{{80, 24}, {120, 40}} {
+		w.again(settings{}, size)
+		if got := w.text(t, size[0], size[1]); !strings.Contains(got, "… :reasons\n") || strings.Contains(got, "the last one") {
+			t.Errorf("%v:\n%s", size, got)
+		}
+	}
+	var b strings.Builder
+	if err := Text(&b, w.Snapshot(), TextOptions{Width: 80}); err != nil {
+		t.Fatal(err)
+	}
+	whole := strings.Join(strings.Fields(b.String()), " ")
+	if !strings.Contains(whole, "X 1001: its memory could not be read") || !strings.HasSuffix(whole, "at one address and at the last one") || strings.Contains(whole, "…") {
+		t.Errorf("in the text:\n%s", b.String())
+	}
+	for line := range strings.Lines(b.String()) {
+		if n := len([]rune(strings.TrimRight(line, "\n"))); n > 80 {
+			t.Errorf("%d cells: %s", n, line)
+		}
+	}
+}

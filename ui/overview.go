@@ -545,18 +545,29 @@ func (d *data) nothingRead() bool {
 }
 
 // noteLines are the legend of the marks of processes, and at most so many notices; more says where
-// the others are.
+// the others are, and the rest of a reason that is cut. Where there is no such place, none is cut.
 func noteLines(d *data, processes []*aggregator.ProcessSnapshot, o settings, w, most int, more string) []text.Line {
 	g := text.GlyphSet(o.ASCII)
 	var out []text.Line
 	add := func(s string) { out = append(out, text.Line{text.Notice.Span(" " + text.Clip(s, w-1, g.Dots))}) }
+	moreReasons := strings.ReplaceAll(more, "notices", "reasons")
 	why := text.Pack(legend(d.snapshot, processes, o), w-1)
 	for i, l := range why {
 		if i == most-1 && len(why) > most {
-			add(fmt.Sprintf("and %d more reasons%s", len(why)-i, strings.ReplaceAll(more, "notices", "reasons")))
+			add(fmt.Sprintf("and %d more reasons%s", len(why)-i, moreReasons))
 			break
 		}
-		add(l)
+		switch {
+		case text.Width(l) < w:
+			add(l)
+		case more == "":
+			for _, part := range text.Notice.Line(" "+l).Wrapped(w, 3) {
+				out = append(out, part)
+			}
+		default:
+			rest := moreReasons[1:]
+			add(text.Clip(l, max(w-1-text.Width(rest), 0), g.Dots) + rest)
+		}
 	}
 	notes := d.current()
 	if len(d.waiting) > 0 && len(d.snapshot.Processes)+len(d.snapshot.Ended) > 0 {
