@@ -186,8 +186,12 @@ func onlyCommand(cmd *cobra.Command, args []string) error {
 	if meant != "" {
 		meant += " "
 	}
-	return fmt.Errorf("%w: unknown command %q; %sto trace a program, put it after --: tt-memtrace -- %s\nsee '%s --help'",
-		errUsage, args[0], meant, args[0], cmd.CommandPath())
+	path := cmd.CommandPath()
+	if pid, err := strconv.ParseUint(args[0], 10, 32); err == nil {
+		return fmt.Errorf("%w: unexpected argument %q; to trace a process: %s -p %d\nsee '%s --help'", errUsage, args[0], path, pid, path)
+	}
+	return fmt.Errorf("%w: unknown command %q; %sto trace a program, put it after --: %s -- %s\nsee '%s --help'",
+		errUsage, args[0], meant, path, args[0], path)
 }
 
 // flagProblem says what is wrong with a flag.
