@@ -30,10 +30,12 @@ type Options struct {
 // Exporter writes one recording. It receives what a report.Builder does, and hands it on to one. It is
 // not safe for concurrent use. What fails is returned by Close.
 type Exporter struct {
-	o        Options
-	accounts *aggregator.Aggregator
-	report   *report.Builder
-	err      error
+	o Options
+	// recording is its name as rows have it.
+	recording string
+	accounts  *aggregator.Aggregator
+	report    *report.Builder
+	err       error
 
 	buffers  *table[Buffer]
 	programs *table[ProgramBuffer]
@@ -82,7 +84,7 @@ const maxSites = 50_000
 // New makes an Exporter for accounts that it does not change.
 func New(accounts *aggregator.Aggregator, o Options) *Exporter {
 	return &Exporter{
-		o: o, accounts: accounts, report: report.NewBuilder(accounts),
+		o: o, recording: valid(o.Recording), accounts: accounts, report: report.NewBuilder(accounts),
 		buffers: newTable[Buffer](&o, "buffers"), programs: newTable[ProgramBuffer](&o, "programs"), failures: newTable[Failure](&o, "failures"),
 		live: map[bufferKey]*Buffer{}, placed: map[placedKey][]*ProgramBuffer{}, sites: map[siteKey]*site{}, byID: map[uint64]*site{},
 	}
@@ -197,7 +199,7 @@ func (x *Exporter) add(pid uint32, b *aggregator.BufferSnapshot, at uint64, coun
 	x.seq++
 	site := x.site(b.Stack, b.Memory, b.Size)
 	row := &Buffer{
-		Recording: x.o.Recording, PID: int32(pid), TID: int32(b.TID), Memory: b.Memory.String(), Chips: []int32{}, Requested: int64(b.Size), Bytes: int64(b.Size), Address: int64(b.Address),
+		Recording: x.recording, PID: int32(pid), TID: int32(b.TID), Memory: b.Memory.String(), Chips: []int32{}, Requested: int64(b.Size), Bytes: int64(b.Size), Address: int64(b.Address),
 		AllocatedAt: x.time(at), AllocatedSeq: x.seq, Counted: counted, Site: site.label, SiteID: site.id, Operation: site.operation, Stack: site.stack,
 	}
 	row.learn(b)
@@ -257,7 +259,7 @@ func describe(id uint64, st *aggregator.Stack, m aggregator.Memory, size uint64)
 		for _, call := range of.Stack {
 			calls = append(calls, strings.ReplaceAll(string(call), "\n", " "))
 		}
-		lines := strings.Join(calls, "\n")
+		lines := valid(strings.Join(calls, "\n"))
 		s.stack = &lines
 	}
 	return s
@@ -299,7 +301,7 @@ var kinds = map[aggregator.CBKind]string{
 func (x *Exporter) place(k placedKey, cb *aggregator.CircularBuffer, at uint64) {
 	x.seq++
 	x.placed[k] = append(x.placed[k], &ProgramBuffer{
-		Recording: x.o.Recording, PID: int32(k.pid), Program: int64(k.program), Kind: kinds[k.kind], Chip: int32(k.chip.Number), PrivateTo: private(k.chip),
+		Recording: x.recording, PID: int32(k.pid), Program: int64(k.program), Kind: kinds[k.kind], Chip: int32(k.chip.Number), PrivateTo: private(k.chip),
 		Address: int64(cb.Address), Size: int64(cb.Size), Cores: int64(cb.Cores()), Bytes: int64(cb.Bytes()), PlacedAt: *x.time(max(at, 1)), AllocatedSeq: x.seq,
 	})
 }
@@ -313,6 +315,7 @@ func (x *Exporter) unplace(b *ProgramBuffer, at uint64) {
 
 func (x *Exporter) writeProgram(b *ProgramBuffer) {
 	if name := x.report.Operation(uint32(b.PID), uint64(b.Program)); name != "" {
+		name = valid(name)
 		b.Operation = &name
 	}
 	x.write(x.programs.write(&b.PlacedAt, b))
@@ -328,7 +331,7 @@ func (x *Exporter) Refused(e *aggregator.Event) {
 	if f == nil {
 		return
 	}
-	row := &Failure{Recording: x.o.Recording, At: *x.time(max(e.Time, 1)), PID: int32(e.PID), Kind: "out_of_memory", Memory: e.Memory.String(), Message: f.Message}
+	row := &Failure{Recording: x.recording, At: *x.time(max(e.Time, 1)), PID: int32(e.PID), Kind: "out_of_memory", Memory: e.Memory.String(), Message: valid(f.Message)}
 	if f.Clash {
 		row.Kind = "clash"
 	}
@@ -373,7 +376,7 @@ func (x *Exporter) Close(f report.Facts, ok bool) error {
 	for i := range r.Memories {
 		m := &r.Memories[i]
 		for _, p := range m.Timeline {
-			s := &Sample{Recording: x.o.Recording, At: at(p.At), Chip: int32(m.Chip), Memory: m.Memory, Capacity: optional(m.Capacity), Used: int64(p.Used),
+			s := &Sample{Recording: x.recording, At: at(p.At), Chip: int32(m.Chip), Memory: m.Memory, Capacity: optional(m.Capacity), Used: int64(p.Used),
 				Free: optional(p.Free), Largest: optional(p.Largest)}
 			if m.Private != nil {
 				s.PrivateTo = pid(*m.Private)
@@ -383,14 +386,14 @@ func (x *Exporter) Close(f report.Facts, ok bool) error {
 	}
 	for i := range r.Processes {
 		p := &r.Processes[i]
-		row := &Process{Recording: x.o.Recording, PID: int32(p.PID), Command: text(p.Command), Release: text(p.Release), StartedAt: at(p.From)}
+		row := &Process{Recording: x.recording, PID: int32(p.PID), Command: text(p.Command), Release: text(p.Release), StartedAt: at(p.From)}
 		if p.To != nil {
 			to := at(*p.To)
 			row.EndedAt = &to
 		}
 		x.write(processes.write(&row.StartedAt, row))
 	}
-	whole := &Recording{Recording: x.o.Recording, Source: string(r.Source), BeganAt: at(0), EndedAt: at(r.Seconds), Events: int64(r.Events), Lost: int64(r.Lost), Exact: r.Exact}
+	whole := &Recording{Recording: x.recording, Source: valid(string(r.Source)), BeganAt: at(0), EndedAt: at(r.Seconds), Events: int64(r.Events), Lost: int64(r.Lost), Exact: r.Exact}
 	x.write(recordings.write(&whole.BeganAt, whole))
 
 	all := []closer{x.buffers, x.programs, x.failures, samples, processes, recordings}
@@ -438,6 +441,9 @@ func text[T ~string](t *T) *string {
 	if t == nil {
 		return nil
 	}
-	s := string(*t)
+	s := valid(string(*t))
 	return &s
 }
+
+// valid is a text as Parquet has it: a reader refuses all of a table that has one of other bytes than UTF-8.
+func valid(s string) string { return strings.ToValidUTF8(s, "\ufffd") }

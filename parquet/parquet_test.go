@@ -14,6 +14,7 @@ import (
 	"strings"
 	"testing"
 	"time"
+	"unicode/utf8"
 
 	pq "github.com/parquet-go/parquet-go"
 
@@ -322,6 +323,32 @@ func TestARecordingThatEndsWithinAState(t *testing.T) {
 	}
 	if len(programs) != 1 || programs[0].ReleasedAt == nil || *programs[0].ReleasedAt != at {
 		t.Errorf("%+v", programs)
+	}
+}
+
+// What is no UTF-8 in a process's words is replaced: readers refuse a table that has other bytes.
+func TestTextsAreUTF8(t *testing.T) {
+	const name = "a\xff\xfe"
+	dir := t.TempDir()
+	stack := &aggregator.Stack{Frames: []aggregator.Frame{{Function: name, Module: name}}}
+	export(t, dir, "h", []aggregator.Event{
+		{Kind: aggregator.ProcessStart, PID: 1, Time: second, Process: &aggregator.Process{Command: name, Release: name}},
+		{Kind: aggregator.DeviceOpen, PID: 1, Time: second, Device: 7, Opened: &aggregator.Opened{Chips: []aggregator.Chip{{Number: 0}}}},
+		{Kind: aggregator.Alloc, PID: 1, Time: 2 * second, Device: 7, Allocator: 8, Buffer: 1, Size: 100, Stack: stack},
+		{Kind: aggregator.CBPlaced, PID: 1, Time: 2 * second, Device: 7, Program: 5, CB: &aggregator.CircularBuffer{Size: 64, Ranges: []aggregator.CoreRange{{}}}},
+		{Kind: aggregator.ProgramNamed, PID: 1, Time: 2 * second, Program: 5, Operation: name},
+		{Kind: aggregator.Refused, PID: 1, Time: 2 * second, Memory: aggregator.L1, Stack: stack, Refusal: &aggregator.Refusal{Message: name}},
+	})
+	const want = "a\ufffd"
+	process, buffer, program, failure := rows[Process](t, dir, "processes")[0], rows[Buffer](t, dir, "buffers")[0], rows[ProgramBuffer](t, dir, "programs")[0], rows[Failure](t, dir, "failures")[0]
+	for what, got := range map[string]*string{"command": process.Command, "release": process.Release, "site": &buffer.Site, "stack": buffer.Stack,
+		"operation": program.Operation, "message": &failure.Message, "failure's site": failure.Site} {
+		if got == nil || !strings.HasPrefix(*got, want) && !strings.Contains(what, "site") || !utf8.ValidString(*got) {
+			t.Errorf("%s: %q", what, *got)
+		}
+	}
+	if x := New(aggregator.New(), Options{Dir: dir, Recording: name}); x.recording != want {
+		t.Errorf("recording: %q", x.recording)
 	}
 }
 
