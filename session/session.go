@@ -115,7 +115,9 @@ type Session struct {
 	event func(*aggregator.Event)
 	ready chan struct{}
 	ended chan struct{}
-	ran   bool
+	// endedAt is when it ended, a time of the events; set before ended is closed.
+	endedAt uint64
+	ran     bool
 
 	mu       sync.Mutex
 	accounts *aggregator.Aggregator
@@ -201,7 +203,10 @@ func (s *Session) Run(ctx context.Context, ready func()) error {
 
 // Close closes the sources and then, if the session ran, the sinks.
 func (s *Session) Close() error {
-	defer close(s.ended)
+	defer func() {
+		s.endedAt = s.Now()
+		close(s.ended)
+	}()
 	var errs []error
 	for _, source := range s.sources {
 		errs = append(errs, source.Close())
@@ -296,13 +301,14 @@ func (s *Session) View(f func(*aggregator.Aggregator)) {
 	f(s.accounts)
 }
 
-// Snapshot is the state of the accounts now. The accounts have no clock: as long as
-// the session goes on, the snapshot's time is the present, not the last event's.
+// Snapshot is the state of the accounts now. The accounts have no clock: the snapshot's time is the
+// present, or when the session ended, not the last event's.
 func (s *Session) Snapshot() (snapshot *aggregator.Snapshot) {
 	s.View(func(a *aggregator.Aggregator) { snapshot = a.Snapshot() })
 	snapshot.Lacks = s.Lacks
 	select {
 	case <-s.ended:
+		snapshot.Time = max(snapshot.Time, s.endedAt)
 		return snapshot
 	default:
 	}

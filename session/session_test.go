@@ -202,11 +202,13 @@ func TestSnapshotTime(t *testing.T) {
 	if snapshot := s.Snapshot(); snapshot.Time != 50 || !slices.Equal(snapshot.Lacks, s.Lacks) {
 		t.Errorf("%+v", snapshot)
 	}
+	s.Now = func() uint64 { return 60 }
 	if err := s.Close(); err == nil || err.Error() != "no room" {
 		t.Error(err)
 	}
 	<-s.Ended()
-	if snapshot := s.Snapshot(); snapshot.Time != 2 || len(s.Buffers(1)) != 1 || s.Programs(1) != nil && len(s.Programs(1)) > 0 {
+	s.Now = func() uint64 { return 70 }
+	if snapshot := s.Snapshot(); snapshot.Time != 60 || len(s.Buffers(1)) != 1 || s.Programs(1) != nil && len(s.Programs(1)) > 0 {
 		t.Errorf("%+v", snapshot)
 	}
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"slices"
 	"sync"
 
@@ -51,7 +52,7 @@ func (f *failures) add(line export.FailureLine) {
 
 // status is the JSON form of a snapshot, with the failures that were seen.
 func (l *live) status(s *aggregator.Snapshot) export.Status {
-	st := export.NewStatus(s, l.Wall(l.Now()), l.host, version())
+	st := export.NewStatus(s, l.Wall(cmp.Or(s.Time, l.Now())), l.host, version())
 	l.failures.mu.Lock()
 	defer l.failures.mu.Unlock()
 	st.FailuresBefore = l.failures.before

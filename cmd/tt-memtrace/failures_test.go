@@ -6,9 +6,11 @@ import (
 	"io"
 	"strings"
 	"testing"
+	"time"
 
 	"tt-memtrace/aggregator"
 	"tt-memtrace/export"
+	"tt-memtrace/session"
 )
 
 // A snapshot has the allocations that failed before it, as text and in JSON, each with when it was, also if nothing happened since.
@@ -84,5 +86,20 @@ func TestStatusHasFailures(t *testing.T) {
 				t.Errorf("%s: no %q in\n%s", name, want, text)
 			}
 		}
+	}
+}
+
+// Moments in JSON are when they were, also where the snapshot is of a session that ended a while ago.
+func TestMomentsOfStatus(t *testing.T) {
+	const second = 1_000_000_000
+	wall := func(m uint64) time.Time { return time.Unix(0, int64(m)).UTC() }
+	l := &live{Session: session.New(session.Clock{Now: func() uint64 { return 100 * second }, Wall: wall})}
+	s := &aggregator.Snapshot{Time: 40 * second, Processes: []aggregator.ProcessSnapshot{{PID: 7, LastLaunch: 30 * second}}}
+	st := l.status(s)
+	if last := st.Processes[0].LastLaunch; !st.Time.Equal(wall(40*second)) || last == nil || !last.Equal(wall(30*second)) {
+		t.Errorf("at %v, launched %v", st.Time, last)
+	}
+	if st := l.status(&aggregator.Snapshot{}); !st.Time.Equal(wall(100 * second)) {
+		t.Errorf("of nothing, at %v", st.Time)
 	}
 }
