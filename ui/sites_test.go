@@ -319,3 +319,25 @@ func TestCallSitesInASCII(t *testing.T) {
 		t.Errorf("in\n%s", got)
 	}
 }
+
+// Where a replay goes back behind the baseline, the sites are compared with what they have there.
+func TestTheBaselineOfSitesIsNotLaterThanNow(t *testing.T) {
+	w := newWorld(1)
+	w.view(settings{})
+	device := w.begins(7, "python a.py", w.chips, false)
+	w.alloc(7, device, aggregator.DRAM, 0, mib)
+	w.pass(20 * time.Second)
+	w.press("8b")
+	w.alloc(7, device, aggregator.DRAM, 2*mib, mib)
+	w.pass(5 * time.Second)
+	if got := w.text(t, 120, 20); !strings.Contains(got, "+12.0 MiB") || !strings.Contains(got, "since 5s") {
+		t.Errorf("no growth:\n%s", got)
+	}
+	w.time -= 10 * oneSecond
+	w.wall = w.wall.Add(-10 * time.Second)
+	w.look()
+	w.look()
+	if got := w.text(t, 120, 20); strings.Contains(got, "+12.0 MiB") || !strings.Contains(got, "since 0s") {
+		t.Errorf("growth since later:\n%s", got)
+	}
+}

@@ -344,6 +344,9 @@ func closing(s string, from int) int {
 }
 
 func (v *sites) work() func(*reader) func() {
+	if v.base != nil && v.data.now < v.base.at {
+		v.base = nil // a replay went back
+	}
 	o, arrange, base, now, requested := v.settings, v.Arranger(), v.base, v.data.now, v.settings.requested
 	last := v.done
 	want := sitesQuery{doneWork{query: v.Query(), any: true}, base, requested}
