@@ -223,7 +223,7 @@ func (v *chipView) identity(c *aggregator.ChipSnapshot, w int) []text.Line {
 		if r.PID != 0 {
 			f.pids = []uint32{r.PID}
 		}
-		lines = append(lines, text.Notice.Line(text.Clip(" not exact: "+text.Sanitize(f.String(), o.ASCII), w, g.Dots)))
+		lines = append(lines, text.Notice.Line(clippedReason(" not exact: "+text.Sanitize(f.String(), o.ASCII), w, g)))
 	}
 	if t.Card == "" && t.Bus == "" && !t.Temperature.Known {
 		return append(lines, text.Faint.Line(" temperature, power, clock: "+g.Unknown))

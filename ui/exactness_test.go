@@ -130,6 +130,10 @@ func TestALongReasonIsWholeSomewhere(t *testing.T) {
 		if got := w.text(t, size[0], size[1]); !strings.Contains(got, "… :reasons\n") || strings.Contains(got, "the last one") {
 			t.Errorf("%v:\n%s", size, got)
 		}
+		w.press("2")
+		if got := w.text(t, size[0], size[1]); !strings.Contains(got, "not exact: X 1001: ") || !strings.Contains(got, "… :reasons\n") {
+			t.Errorf("the chip, %v:\n%s", size, got)
+		}
 	}
 	var b strings.Builder
 	if err := Text(&b, w.Snapshot(), TextOptions{Width: 80}); err != nil {

@@ -550,23 +550,19 @@ func noteLines(d *data, processes []*aggregator.ProcessSnapshot, o settings, w, 
 	g := text.GlyphSet(o.ASCII)
 	var out []text.Line
 	add := func(s string) { out = append(out, text.Line{text.Notice.Span(" " + text.Clip(s, w-1, g.Dots))}) }
-	moreReasons := strings.ReplaceAll(more, "notices", "reasons")
 	why := text.Pack(legend(d.snapshot, processes, o), w-1)
 	for i, l := range why {
 		if i == most-1 && len(why) > most {
-			add(fmt.Sprintf("and %d more reasons%s", len(why)-i, moreReasons))
+			add(fmt.Sprintf("and %d more reasons%s", len(why)-i, strings.ReplaceAll(more, "notices", "reasons")))
 			break
 		}
 		switch {
-		case text.Width(l) < w:
-			add(l)
 		case more == "":
 			for _, part := range text.Notice.Line(" "+l).Wrapped(w, 3) {
 				out = append(out, part)
 			}
 		default:
-			rest := moreReasons[1:]
-			add(text.Clip(l, max(w-1-text.Width(rest), 0), g.Dots) + rest)
+			add(clippedReason(l, w-1, g))
 		}
 	}
 	notes := d.current()
@@ -581,4 +577,13 @@ func noteLines(d *data, processes []*aggregator.ProcessSnapshot, o settings, w, 
 		add(text.Sanitize(n, o.ASCII))
 	}
 	return out
+}
+
+// clippedReason is a reason in w cells. Where it is cut, the command that shows all of it follows.
+func clippedReason(s string, w int, g text.Glyphs) string {
+	const all = " :reasons"
+	if text.Width(s) <= w {
+		return s
+	}
+	return text.Clip(s, max(w-len(all), 0), g.Dots) + all
 }
