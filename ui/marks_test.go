@@ -105,3 +105,16 @@ func TestReportedCircularBuffersHaveNoPlace(t *testing.T) {
 		t.Errorf("%q", row)
 	}
 }
+
+// Enter on a process without chips says that it has none to show.
+func TestAProcessWithoutChipsSaysSo(t *testing.T) {
+	w := newWorld(1)
+	w.view(settings{})
+	w.begins(7, "python a.py", nil, false)
+	w.pass(time.Second)
+	w.text(t, 80, 24)
+	w.press("<Enter>")
+	if got := w.text(t, 80, 24); !strings.Contains(got, "no chip of process 7 is known") {
+		t.Errorf("nothing is said:\n%s", got)
+	}
+}

@@ -90,9 +90,15 @@ func (v *overview) expand(open bool) {
 
 // toggle expands the selected process, or folds it up again.
 func (v *overview) toggle() {
-	if i := v.lists[processPanel].Index; i < len(v.entries) {
-		v.expand(!v.expanded[v.entries[i].key.process])
+	i := v.lists[processPanel].Index
+	if i >= len(v.entries) {
+		return
 	}
+	if e := &v.entries[i]; len(e.process.Chips) == 0 && !placeless(e.process, e.ended) {
+		v.notify(fmt.Sprintf("no chip of process %d is known: 7, and enter there, show the rest", e.process.PID))
+		return
+	}
+	v.expand(!v.expanded[v.entries[i].key.process])
 }
 
 // At most maxNotes lines go to notices, fewNotes where the screen is lower than tallScreen: the
