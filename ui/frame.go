@@ -305,11 +305,11 @@ func (f *frame) key(e *tcell.EventKey) {
 			}
 		}
 	case f.help:
-		if e.Key() == tcell.KeyEsc || e.Key() == tcell.KeyEnter || e.Key() == tcell.KeyRune && e.Rune() == '?' {
+		if e.Key() == tcell.KeyEsc || e.Key() == tcell.KeyEnter || e.Key() == tcell.KeyF1 || e.Key() == tcell.KeyRune && e.Rune() == '?' {
 			f.help = false
 			return
 		}
-		if e.Key() == tcell.KeyRune && e.Rune() == 'q' {
+		if e.Key() == tcell.KeyF10 || e.Key() == tcell.KeyRune && e.Rune() == 'q' {
 			f.quit()
 		}
 		m, _ := widget.MotionOf(e)

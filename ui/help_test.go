@@ -24,3 +24,22 @@ func TestHelpIsWholeOnANarrowScreen(t *testing.T) {
 		}
 	}
 }
+
+// The key that opened the help closes it, and those that quit do so from there.
+func TestKeysInTheHelp(t *testing.T) {
+	w := busy(1)
+	quits := 0
+	w.frame.quit = func() { quits++ }
+	for _, key := range []string{"?", "<F1>"} {
+		if w.press(key); !w.frame.help {
+			t.Errorf("%s opens no help", key)
+		}
+		w.press("<F10>q")
+		if w.press(key); w.frame.help {
+			t.Errorf("%s does not close the help", key)
+		}
+	}
+	if quits != 4 {
+		t.Errorf("quit %d times", quits)
+	}
+}
