@@ -145,13 +145,12 @@ func (t *Tracer) look(pid uint32, seen time.Time) {
 		t.lookLater(pid, seen, err)
 		return
 	}
+	defer t.acceptUnless(pid, at)
 	hidden := errors.Is(err, discover.ErrHidden)
-	t.mu.Lock()
-	t.accept(unopened(pid), pid)
 	if err != nil && !hidden && !outOfDescriptors(err) {
-		t.mu.Unlock()
 		return // gone, or not ours to see, or it does not use the runtime
 	}
+	t.mu.Lock()
 	switch {
 	case hidden:
 		t.refuse(unopened(pid), pid, err)

@@ -49,6 +49,18 @@ func (t *Tracer) accept(id proc.FileID, pid uint32) (accepted []uint32) {
 	return accepted
 }
 
+// acceptUnless ends the refusal of what a process maps, unless it was refused since it was looked at: one that is looked at again, and
+// refused again, is marked all the time.
+func (t *Tracer) acceptUnless(pid uint32, at uint64) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if r := t.refused[unopened(pid)]; r != nil {
+		if refused, ok := r.pids[pid]; ok && refused < at {
+			t.lift(unopened(pid), pid)
+		}
+	}
+}
+
 // unmapped takes note that a process, or the program that it was, ended then.
 func (t *Tracer) unmapped(pid uint32, then uint64) {
 	for id, r := range t.refused {

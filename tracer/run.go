@@ -30,7 +30,7 @@ func (t *Tracer) Run(ctx context.Context, ready func(), sink func([]aggregator.E
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error {
 		// What is announced is read while others are still looked at.
-		if err := t.start(ctx); err != nil {
+		if err := t.start(); err != nil {
 			return err
 		}
 		return t.discover(ctx)
@@ -163,7 +163,7 @@ func (r *run) loop(ctx context.Context) error {
 		r.ended = nil
 		// Whoever ends this has done with what he wants to see: all that is in the
 		// ring by now is read once more.
-		done := ctx.Err() != nil
+		done := ctx.Err() != nil && started
 		if done || len(r.syncs) > 0 && !r.waits() || len(readings) > 0 || len(ended) > 0 || len(r.later) > 0 {
 			r.t.reader.SetDeadline(time.Now())
 		} else {

@@ -8,7 +8,6 @@ package tracer
 
 import (
 	"cmp"
-	"context"
 	"errors"
 	"fmt"
 	"maps"
@@ -345,7 +344,11 @@ func (t *Tracer) Close() error {
 }
 
 // start looks at the processes that are there; those that come are being watched.
-func (t *Tracer) start(ctx context.Context) error {
+func (t *Tracer) start() error {
+	defer func() {
+		t.started.Store(true)
+		t.reader.Flush()
+	}()
 	pids := t.opts.PIDs
 	if len(pids) == 0 && t.opts.Follow == 0 {
 		var err error
@@ -354,14 +357,7 @@ func (t *Tracer) start(ctx context.Context) error {
 		}
 	}
 	for _, pid := range pids {
-		if ctx.Err() != nil {
-			return nil
-		}
 		t.look(pid, time.Time{})
-	}
-	t.started.Store(true)
-	if err := t.reader.Flush(); err != nil {
-		return fmt.Errorf("waking the reader: %w", err)
 	}
 	return nil
 }
