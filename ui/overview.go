@@ -564,9 +564,7 @@ func noteLines(d *data, processes []*aggregator.ProcessSnapshot, o settings, w, 
 		}
 		switch {
 		case more == "":
-			for _, part := range text.Notice.Line(" "+l).Wrapped(w, 3) {
-				out = append(out, part)
-			}
+			out = append(out, text.Notice.Line(" "+l).Wrapped(w, 3)...)
 		default:
 			add(clippedReason(l, w-1, g))
 		}

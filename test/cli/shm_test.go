@@ -163,7 +163,12 @@ func TestOtherUsersAreNotSeen(t *testing.T) {
 		}
 	}
 	r := begin(t, call{program: program, args: []string{"doctor"}, nobody: true}).ends(notPermitted)
-	contains(t, r.out, "no process that this user can see maps the runtime now", "·  ring buffer ")
+	contains(t, r.out, "·  ring buffer ")
+	if strings.Contains(r.out, "This library can be traced") {
+		t.Logf("another test's process of this user is seen: %v", r)
+	} else {
+		contains(t, r.out, "no process that this user can see maps the runtime now")
+	}
 	if strings.Contains(r.out, "✗  ring buffer") {
 		t.Errorf("%v", r)
 	}
