@@ -163,7 +163,7 @@ func (r *run) begin(rd *reading) {
 			rd.err = in.ScanAllocators(rd.result, layout, known, nil)
 		} else {
 			rd.result, rd.err = in.Scan(layout, programs, rd.fork, nil)
-			if rd.err == nil {
+			if rd.first && rd.err == nil {
 				for d := range rd.result.Devices {
 					chips.Device(d) // so that who merges this need not wait for what it says
 				}
