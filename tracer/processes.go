@@ -159,10 +159,10 @@ func (r *run) leave() {
 func (r *run) gone(from origin) {
 	p, known := r.processes[from.pid]
 	_, lookedFor := r.lookedFor[from.pid]
+	if known || lookedFor {
+		r.launchesAtEnd(from)
+	}
 	if known || lookedFor || r.related[from.pid] != nil {
-		if known || lookedFor {
-			r.launchesAtEnd(from)
-		}
 		r.forget(from.pid, from.time)
 	}
 	r.stacks.drop(r.t, from.pid)

@@ -54,16 +54,19 @@ func (t *Tracer) accept(id proc.FileID, pid uint32) (accepted []uint32) {
 func (t *Tracer) acceptUnless(pid uint32, at uint64) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if r := t.refused[unopened(pid)]; r != nil {
-		if refused, ok := r.pids[pid]; ok && refused < at {
-			t.lift(unopened(pid), pid)
-		}
-	}
+	t.liftBefore(unopened(pid), pid, at)
 }
 
 // unmapped takes note that a process, or the program that it was, ended then.
 func (t *Tracer) unmapped(pid uint32, then uint64) {
-	for id, r := range t.refused {
+	for id := range t.refused {
+		t.liftBefore(id, pid, then)
+	}
+}
+
+// liftBefore ends the refusal of a file for a process where it is of before then.
+func (t *Tracer) liftBefore(id proc.FileID, pid uint32, then uint64) {
+	if r := t.refused[id]; r != nil {
 		if at, ok := r.pids[pid]; ok && at < then {
 			t.lift(id, pid)
 		}

@@ -253,7 +253,7 @@ func (r *run) conclude(readings []*reading, ended []uint32, now bool) {
 
 // waits says whether something is still to be done about what has happened.
 func (r *run) waits() bool {
-	started := r.t.started.Load()
+	started := r.t.started.Load() // before what is announced is looked at, as in loop
 	r.t.inboxMu.Lock()
 	found := len(r.t.announced) > 0
 	r.t.inboxMu.Unlock()
