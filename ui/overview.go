@@ -562,10 +562,9 @@ func noteLines(d *data, processes []*aggregator.ProcessSnapshot, o settings, w, 
 			add(fmt.Sprintf("and %d more reasons%s", len(why)-i, strings.ReplaceAll(more, "notices", "reasons")))
 			break
 		}
-		switch {
-		case more == "":
+		if more == "" {
 			out = append(out, text.Notice.Line(" "+l).Wrapped(w, 3)...)
-		default:
+		} else {
 			add(clippedReason(l, w-1, g))
 		}
 	}
