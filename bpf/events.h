@@ -213,12 +213,13 @@ struct tt_python {
 	__u32 indirect; /* 1: there is a pointer more between thread and frame */
 	__u32 code, instruction, back;
 	__u32 owner, c_owned; /* frames of this owner are not Python's; owner 0: there are none */
-	__u32 unused;
+	__u32 identity;	      /* of a code object: what another one at its address has not */
 };
 
 struct tt_python_frame {
 	__u64 code;	   /* PyCodeObject* */
 	__u64 instruction; /* its index, or its address */
+	__u64 identity;	   /* of the code object */
 };
 
 #define TT_STACK_PIECE 1024

@@ -233,13 +233,14 @@ type MemtraceTtPython struct {
 	Back        uint32
 	Owner       uint32
 	C_owned     uint32
-	Unused      uint32
+	Identity    uint32
 }
 
 type MemtraceTtPythonFrame struct {
 	_           structs.HostLayout
 	Code        uint64
 	Instruction uint64
+	Identity    uint64
 }
 
 type MemtraceTtRange struct {

@@ -78,6 +78,7 @@ static __always_inline void read_python(struct tt_stack *e, const struct tt_pyth
 
 			to->code = user_u64(f + p->code);
 			to->instruction = user_u64(f + p->instruction);
+			to->identity = user_u64(to->code + p->identity);
 			e->frames++;
 		}
 		f = user_u64(f + p->back);

@@ -5,6 +5,7 @@ import (
 	"debug/elf"
 	"encoding/binary"
 	"io"
+	"math"
 	"path"
 	"strings"
 	"time"
@@ -27,6 +28,10 @@ type Python struct {
 	Indirect                                    bool
 	// Code, Instruction and Back of a frame; Owner, where there is one, marks that of a C call: COwned.
 	Code, Instruction, Back, Owner, COwned uint32
+	// Identity is a word of a code object that distinguishes it from one that lay at its address before. 3.12 numbers
+	// code objects. 3.10 does not: there it is the address of the line table, which can come again.
+	Identity uint32
+	unique   bool
 	// Of a code object: instructions begin at Instructions where Instruction is an address.
 	filename, name, firstLine, lineTable, instructions uint64
 	// Texts begin here in their objects: in plain ASCII, and otherwise.
@@ -35,11 +40,11 @@ type Python struct {
 
 var pythons = map[string]Python{
 	"3.10": {
-		Interpreter: 32, Threads: 8, Next: 8, ThreadID: 176, Frame: 24, Code: 32, Instruction: 96, Back: 24,
+		Interpreter: 32, Threads: 8, Next: 8, ThreadID: 176, Frame: 24, Code: 32, Instruction: 96, Back: 24, Identity: 120,
 		filename: 104, name: 112, firstLine: 40, lineTable: 120, ascii: 48, compact: 72,
 	},
 	"3.12": {
-		Interpreter: 40, Threads: 72, Next: 8, ThreadID: 136, Frame: 56, Indirect: true, Code: 0, Instruction: 56, Back: 8, Owner: 70, COwned: 3,
+		Interpreter: 40, Threads: 72, Next: 8, ThreadID: 136, Frame: 56, Indirect: true, Code: 0, Instruction: 56, Back: 8, Owner: 70, COwned: 3, Identity: 88, unique: true,
 		filename: 112, name: 128, firstLine: 68, lineTable: 136, instructions: 192, ascii: 40, compact: 56,
 	},
 }
@@ -113,10 +118,48 @@ func (f *file) object(name string) (uint64, bool) {
 // code is a code object: a function, and which line each instruction is of.
 type code struct {
 	ok         bool
+	identity   uint64
 	file, name string
 	first      uint32
 	lines      []byte
-	read       time.Time
+	// until it may be remembered; zero: for ever.
+	until time.Time
+}
+
+// pythonNamesLast is how long the names of a code object may be remembered that a later one at its address cannot be
+// distinguished from. A notebook's cell, for one, is freed after it ran.
+const pythonNamesLast = time.Second
+
+// codeOf is the code object of a frame. It is nil where that was freed since, or cannot be read at once.
+func (p *Process) codeOf(f PythonFrame) *code {
+	was := p.codes[f.Code]
+	if was != nil && was.identity == f.Identity && !past(was.until) {
+		return was
+	}
+	before := p.memory.Late()
+	c := p.readCode(f.Code)
+	if p.memory.Late() != before || c.ok && c.identity != f.Identity {
+		return nil
+	}
+	if p.codeBytes += c.bytes(); was != nil {
+		p.codeBytes -= was.bytes()
+	}
+	if len(p.codes) >= maxKnown || p.codeBytes > maxCode {
+		clear(p.codes)
+		p.codeBytes = c.bytes()
+	}
+	p.codes[f.Code] = c
+	return c
+}
+
+func past(t time.Time) bool { return !t.IsZero() && !time.Now().Before(t) }
+
+// namesLast is until when names that are read now may be remembered; zero: for ever.
+func (py *Python) namesLast() (until time.Time) {
+	if !py.unique {
+		until = time.Now().Add(pythonNamesLast)
+	}
+	return until
 }
 
 // bytes are what it takes.
@@ -129,28 +172,14 @@ const (
 	maxCode  = 16 << 20 // of all code objects of a process
 )
 
-// pythonFrame names a frame of Python's.
-func (p *Process) pythonFrame(f PythonFrame) (Frame, bool) {
+// pythonFrame names a frame of Python's, and says until when that may be remembered.
+func (p *Process) pythonFrame(f PythonFrame) (named Frame, until time.Time, ok bool) {
 	if p.python == nil {
-		return Frame{}, false
+		return Frame{}, until, false
 	}
-	c := p.codes[f.Code]
-	if c == nil || time.Since(c.read) >= PythonNamesLast {
-		was, before := c, p.memory.Late()
-		if c = p.readCode(f.Code); p.memory.Late() != before {
-			return Frame{}, false
-		}
-		if p.codeBytes += c.bytes(); was != nil {
-			p.codeBytes -= was.bytes()
-		}
-		if len(p.codes) >= maxKnown || p.codeBytes > maxCode {
-			clear(p.codes)
-			p.codeBytes = 0
-		}
-		p.codes[f.Code] = c
-	}
-	if !c.ok {
-		return Frame{}, false
+	c := p.codeOf(f)
+	if c == nil || !c.ok {
+		return Frame{}, p.python.namesLast(), false
 	}
 	var line uint32
 	if p.python.instructions == 0 {
@@ -158,7 +187,7 @@ func (p *Process) pythonFrame(f PythonFrame) (Frame, bool) {
 	} else {
 		line = c.line312(f.Instruction - f.Code - p.python.instructions)
 	}
-	return Frame{Function: c.name, File: c.file, Line: line, Python: true}, true
+	return Frame{Function: c.name, File: c.file, Line: line, Python: true}, c.until, true
 }
 
 func (p *Process) word(address uint64) uint64 {
@@ -170,7 +199,8 @@ func (p *Process) word(address uint64) uint64 {
 }
 
 func (p *Process) readCode(at uint64) *code {
-	c, py := &code{read: time.Now()}, p.python
+	py := p.python
+	c := &code{until: py.namesLast()}
 	c.file, c.name = p.text(p.word(at+py.filename)), p.text(p.word(at+py.name))
 	c.first = uint32(p.word(at + py.firstLine))
 	table := p.word(at + py.lineTable)
@@ -180,8 +210,16 @@ func (p *Process) readCode(at uint64) *code {
 			c.lines = nil
 		}
 	}
-	c.ok = c.name != ""
+	c.identity = p.word(at + uint64(py.Identity)) // last: what was read before is of this one
+	c.ok = c.name != "" && p.lives(at)
 	return c
+}
+
+// lives says whether there is an object that was not freed. The first word of one counts its references; the allocators
+// put an address there, or 0, when it is freed.
+func (p *Process) lives(object uint64) bool {
+	references := p.word(object)
+	return references != 0 && references <= math.MaxUint32
 }
 
 // text reads a str object.

@@ -6,13 +6,14 @@ import (
 	"runtime"
 	"strings"
 	"testing"
+	"time"
 	"unsafe"
 )
 
-// heapOf is memory of this process that looks like objects of Python's 3.12.
+// heapOf is memory of this process that looks like objects of Python's.
 type heapOf struct {
-	t    *testing.T
-	pins runtime.Pinner
+	python *Python
+	pins   runtime.Pinner
 }
 
 func (h *heapOf) put(b []byte) uint64 {
@@ -29,28 +30,28 @@ func words(b []byte, at int, v ...uint64) []byte {
 
 // text is a str object of so many characters, of 1, 2 or 4 bytes each.
 func (h *heapOf) text(n, kind uint64, ascii bool, content []byte) uint64 {
-	from, state := 56, kind<<2
+	from, state := h.python.compact, kind<<2
 	if ascii {
-		from, state = 40, state|1<<6
+		from, state = h.python.ascii, state|1<<6
 	}
-	b := make([]byte, from+len(content)+8)
+	b := make([]byte, int(from)+len(content)+8)
 	words(b, 16, n)
 	words(b, 32, state)
 	copy(b[from:], content)
 	return h.put(b)
 }
 
-func pythonProcess(t *testing.T) (*Process, *heapOf) {
+func pythonProcess(t *testing.T, version string) (*Process, *heapOf) {
 	files := NewFiles()
 	t.Cleanup(files.Close)
-	py := pythons["3.12"]
-	h := &heapOf{t: t}
+	py := pythons[version]
+	h := &heapOf{python: &py}
 	t.Cleanup(h.pins.Unpin)
 	return NewProcess(uint32(os.Getpid()), files, &py), h
 }
 
 func TestPythonsTexts(t *testing.T) {
-	p, h := pythonProcess(t)
+	p, h := pythonProcess(t, "3.12")
 	wide := func(size int, runes ...rune) []byte {
 		b := make([]byte, size*len(runes))
 		for i, r := range runes {
@@ -84,7 +85,7 @@ func TestPythonsTexts(t *testing.T) {
 
 // What the code objects of a process take is bounded, however large their tables are.
 func TestPythonsCodeIsBounded(t *testing.T) {
-	p, h := pythonProcess(t)
+	p, h := pythonProcess(t, "3.12")
 	table := make([]byte, 32+maxTable)
 	words(table, 16, maxTable)
 	lines, name := h.put(table), h.text(1, 1, true, []byte("f"))
@@ -92,13 +93,14 @@ func TestPythonsCodeIsBounded(t *testing.T) {
 	py := p.python
 	object := func(lines uint64) uint64 {
 		b := make([]byte, 256)
+		words(b, 0, 1) // references
 		words(b, int(py.filename), name)
 		words(b, int(py.name), name)
 		words(b, int(py.lineTable), lines)
 		return h.put(b)
 	}
 	for range 3 * maxCode / maxTable {
-		if f, ok := p.pythonFrame(PythonFrame{Code: object(lines)}); !ok || f.Function != "f" || f.File != "f" {
+		if f, _, ok := p.pythonFrame(PythonFrame{Code: object(lines)}); !ok || f.Function != "f" || f.File != "f" {
 			t.Fatalf("%+v, %v", f, ok)
 		}
 	}
@@ -108,34 +110,56 @@ func TestPythonsCodeIsBounded(t *testing.T) {
 	if c := p.readCode(object(h.put(tooLong))); len(c.lines) != 0 || !c.ok {
 		t.Errorf("%d bytes of lines", len(c.lines))
 	}
-	if f, ok := p.pythonFrame(PythonFrame{Code: 8}); ok {
+	if f, _, ok := p.pythonFrame(PythonFrame{Code: 8}); ok {
 		t.Errorf("of no code: %+v", f)
 	}
 }
 
-// A code object can be freed, and that of other code lie in its place: it is read again after a while.
+// A code object can be freed, and that of other code lie in its place.
 func TestPythonsCodeIsReadAgain(t *testing.T) {
-	p, h := pythonProcess(t)
-	py := p.python
-	object := make([]byte, 256)
-	at := h.put(object)
-	is := func(name string) {
-		words(object, int(py.filename), h.text(uint64(len(name)), 1, true, []byte(name)))
-		words(object, int(py.name), h.text(uint64(len(name)), 1, true, []byte(name)))
-	}
-	named := func(want string) {
-		t.Helper()
-		if f, ok := p.pythonFrame(PythonFrame{Code: at}); !ok || f.Function != want || f.File != want {
-			t.Errorf("%+v, %v, not %s", f, ok, want)
+	for version, py := range pythons {
+		p, h := pythonProcess(t, version)
+		object := make([]byte, 256)
+		at := h.put(object)
+		identity := uint64(0)
+		is := func(name string, references uint64) {
+			identity++
+			words(object, 0, references)
+			words(object, int(py.Identity), identity)
+			words(object, int(py.filename), h.text(uint64(len(name)), 1, true, []byte(name)))
+			words(object, int(py.name), h.text(uint64(len(name)), 1, true, []byte(name)))
 		}
-	}
-	is("one")
-	named("one")
-	is("other")
-	named("one")
-	p.codes[at].read = p.codes[at].read.Add(-PythonNamesLast)
-	named("other")
-	if want := len("other") * 2; p.codeBytes != want {
-		t.Errorf("%d bytes, not %d", p.codeBytes, want)
+		named := func(identity uint64, want string) {
+			t.Helper()
+			f, until, ok := p.pythonFrame(PythonFrame{Code: at, Identity: identity})
+			if ok != (want != "") || f.Function != want || f.File != want {
+				t.Errorf("%s: %+v, %v, not %q", version, f, ok, want)
+			}
+			if until.IsZero() != py.unique {
+				t.Errorf("%s: remembered until %v", version, until)
+			}
+		}
+		is("one", 1)
+		named(1, "one")
+		is("other", 1)
+		named(2, "other")
+		if want := len("other") * 2; p.codeBytes != want {
+			t.Errorf("%s: %d bytes, not %d", version, p.codeBytes, want)
+		}
+		// What was freed before it was read has the names of no other.
+		named(1, "")
+		for _, freed := range []uint64{0, at} {
+			is("freed", freed)
+			named(identity, "")
+		}
+		// In 3.10 the same identity can come again.
+		if is("one", 1); !py.unique {
+			named(identity, "one")
+			identity--
+			is("again", 1)
+			named(identity, "one")
+			p.codes[at].until = time.Now()
+			named(identity, "again")
+		}
 	}
 }

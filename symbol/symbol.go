@@ -23,9 +23,9 @@ import (
 // Registers at the place where a stack begins, and what is known while it is unwound.
 type Registers struct{ IP, SP, BP, BX, R12, R13, R14, R15 uint64 }
 
-// PythonFrame is a frame of the interpreter's: its code object, and its last
-// instruction, by index or by address.
-type PythonFrame struct{ Code, Instruction uint64 }
+// PythonFrame is a frame of the interpreter's: its code object, its last instruction, by index or by address, and
+// the code object's Python.Identity.
+type PythonFrame struct{ Code, Instruction, Identity uint64 }
 
 // Stack is a thread's calls, the innermost first. Its words are the process's own and
 // untrusted.
@@ -148,7 +148,9 @@ func (c *Calls) AppendKey(b []byte) []byte {
 	}
 	b = append(b, '|')
 	for _, f := range c.python {
-		b = binary.LittleEndian.AppendUint64(binary.LittleEndian.AppendUint64(b, f.Code), f.Instruction)
+		for _, word := range []uint64{f.Code, f.Instruction, f.Identity} {
+			b = binary.LittleEndian.AppendUint64(b, word)
+		}
 	}
 	return b
 }
@@ -160,23 +162,20 @@ func (p *Process) Unwind(r Registers, piece []byte, python []PythonFrame, cut bo
 	return Calls{addresses, python, cut, whole}
 }
 
-// PythonNamesLast is how long names of Python's code may be remembered. A code object can be freed, such as
-// that of a notebook's cell, and that of other code lie in its place.
-const PythonNamesLast = time.Second
-
-// HavePython says whether there are frames of Python's among them.
-func (c *Calls) HavePython() bool { return len(c.python) > 0 }
-
-// Name names calls: of the native ones those before the interpreter's, then Python's, where
-// there are any. It is final, so that callers may remember it, for PythonNamesLast where there are Python's,
-// unless more may be known later: maps are read again soon, and files while others go on.
-func (p *Process) Name(c Calls) (s Stack, final bool) {
+// Name names calls: of the native ones those before the interpreter's, then Python's, where there are any. Callers may
+// remember the names where these are final, until a time unless that is zero. They are not final where more may be known
+// later: maps are read again soon, and files while others go on.
+func (p *Process) Name(c Calls) (s Stack, until time.Time, final bool) {
 	s.Cut = c.cut
 	before := p.memory.Late()
 	// Python's first: the process has to be there for these.
 	var ofPython []Frame
 	for _, f := range c.python {
-		if named, ok := p.pythonFrame(f); ok {
+		named, last, ok := p.pythonFrame(f)
+		if !last.IsZero() && (until.IsZero() || last.Before(until)) {
+			until = last
+		}
+		if ok {
 			ofPython = append(ofPython, named)
 		} else {
 			s.Cut = true
@@ -197,7 +196,7 @@ func (p *Process) Name(c Calls) (s Stack, final bool) {
 	}
 	s.Frames = append(s.Frames, ofPython...)
 	s.Cut = s.Cut || !c.whole && !interpreter
-	return s, there && p.memory.Late() == before
+	return s, until, there && p.memory.Late() == before
 }
 
 // interpreter says whether code is the interpreter's own.

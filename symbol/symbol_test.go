@@ -139,12 +139,12 @@ func TestLibraryThatWasMappedJustNow(t *testing.T) {
 	r := Registers{IP: uint64(uintptr(unsafe.Pointer(&mapped[0]))) + malloc.Value - code.Vaddr, SP: 0x5000}
 	piece := make([]byte, 8)
 	p.mapsAt = time.Now()
-	if s, final := p.Name(p.Unwind(r, piece, nil, false)); final || !s.Cut || len(s.Frames) != 1 || s.Frames[0].Module != "" {
+	if s, _, final := p.Name(p.Unwind(r, piece, nil, false)); final || !s.Cut || len(s.Frames) != 1 || s.Frames[0].Module != "" {
 		t.Fatalf("before the maps are read again: %+v, final %v", s, final)
 	}
 	p.mapsAt = time.Time{}
 	c := p.Unwind(r, piece, nil, false)
-	s, final := p.Name(c)
+	s, _, final := p.Name(c)
 	if !final || s.Cut || len(s.Frames) != 1 || s.Frames[0].Function == "" || filepath.Base(s.Frames[0].Module) != "libc.so.6" {
 		t.Errorf("after: %+v", s)
 	}

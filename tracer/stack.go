@@ -62,15 +62,14 @@ type namedStacks struct {
 	key   []byte
 }
 
-// knownStack was named at a time.
+// knownStack has its names until a time, or for ever where that is zero.
 type knownStack struct {
 	*aggregator.Stack
-	at time.Time
+	until time.Time
 }
 
-// lasts says whether calls still have these names.
-func (k knownStack) lasts(c *symbol.Calls) bool {
-	return k.Stack != nil && (!c.HavePython() || time.Since(k.at) < symbol.PythonNamesLast)
+func (k knownStack) lasts() bool {
+	return k.Stack != nil && (k.until.IsZero() || time.Now().Before(k.until))
 }
 
 // same says whether it has the names of another, which then stays the same object.
@@ -85,10 +84,10 @@ const maxKnownStacks = 100_000
 func (p *namedStacks) name(c symbol.Calls) *aggregator.Stack {
 	p.key = c.AppendKey(p.key[:0])
 	was := p.known[string(p.key)]
-	if was.lasts(&c) {
+	if was.lasts() {
 		return was.Stack
 	}
-	named, final := p.Name(c)
+	named, until, final := p.Name(c)
 	s := &aggregator.Stack{Cut: named.Cut, Frames: make([]aggregator.Frame, len(named.Frames))}
 	for i, f := range named.Frames {
 		s.Frames[i] = aggregator.Frame(f)
@@ -100,7 +99,7 @@ func (p *namedStacks) name(c symbol.Calls) *aggregator.Stack {
 		if len(p.known) >= maxKnownStacks {
 			clear(p.known)
 		}
-		p.known[string(p.key)] = knownStack{s, time.Now()}
+		p.known[string(p.key)] = knownStack{s, until}
 	}
 	return s
 }
@@ -119,7 +118,7 @@ func (s *stacks) addProcess(t *Tracer, pid uint32) {
 	}
 	k := bpf.MemtraceTtPython{
 		Runtime: py.Runtime, Interpreter: py.Interpreter, Threads: py.Threads, Next: py.Next, ThreadId: py.ThreadID, Frame: py.Frame,
-		Code: py.Code, Instruction: py.Instruction, Back: py.Back, Owner: py.Owner, C_owned: py.COwned,
+		Code: py.Code, Instruction: py.Instruction, Back: py.Back, Owner: py.Owner, C_owned: py.COwned, Identity: py.Identity,
 	}
 	if py.Indirect {
 		k.Indirect = 1
@@ -147,7 +146,7 @@ func (s *stacks) take(from origin) *aggregator.Stack {
 	var python [len(e.Python)]symbol.PythonFrame
 	frames := python[:min(int(e.Frames), len(python))]
 	for i := range frames {
-		frames[i] = symbol.PythonFrame{Code: e.Python[i].Code, Instruction: e.Python[i].Instruction}
+		frames[i] = symbol.PythonFrame{Code: e.Python[i].Code, Instruction: e.Python[i].Instruction, Identity: e.Python[i].Identity}
 	}
 	return p.name(p.Unwind(regs, e.Stack[:min(int(e.Length), len(e.Stack))], frames, e.Cut != 0))
 }

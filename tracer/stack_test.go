@@ -4,6 +4,7 @@ import (
 	"os"
 	"slices"
 	"testing"
+	"time"
 
 	"tt-memtrace/aggregator"
 	"tt-memtrace/symbol"
@@ -44,7 +45,7 @@ func TestStacksOfPythonAreNamedAgain(t *testing.T) {
 	calls := p.Unwind(symbol.Registers{}, nil, []symbol.PythonFrame{{Code: 8, Instruction: 8}}, false)
 	pass := func() {
 		k := p.known[string(p.key)]
-		k.at = k.at.Add(-symbol.PythonNamesLast)
+		k.until = time.Now()
 		p.known[string(p.key)] = k
 	}
 	first := p.name(calls)
@@ -54,7 +55,7 @@ func TestStacksOfPythonAreNamedAgain(t *testing.T) {
 	}
 	other := &aggregator.Stack{Frames: []aggregator.Frame{{Function: "of code that was freed", Python: true}}}
 	k := p.known[string(p.key)]
-	k.Stack = other
+	k.Stack, k.until = other, time.Now().Add(time.Minute)
 	p.known[string(p.key)] = k
 	if p.name(calls) != other {
 		t.Error("named again at once")

@@ -33,12 +33,12 @@ func TestPythonFrames(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			pythonFrames(t, python, library)
+			pythonFrames(t, version, python, library)
 		})
 	}
 }
 
-func pythonFrames(t *testing.T, python, library string) {
+func pythonFrames(t *testing.T, version, python, library string) {
 	stacks := map[uint64]*aggregator.Stack{}
 	tr := startWith(t, tracer.Options{Follow: uint32(os.Getpid()), Stacks: true}, func(tr *trace) {
 		tr.accounts.OnChange = func(c aggregator.Change) {
@@ -75,32 +75,41 @@ func pythonFrames(t *testing.T, python, library string) {
 	if err := json.Unmarshal([]byte(line), &said); err != nil {
 		t.Fatal(err)
 	}
-	tr.sync()
-	for size, r := range said {
-		var want [][3]any
-		if err := json.Unmarshal(r[0], &want); err != nil || !strings.HasPrefix(string(r[1]), `"ok `) {
-			t.Fatalf("size %d: %v, %s", size, err, r[1])
-		}
-		s := stacks[size]
-		if s == nil {
-			t.Errorf("size %d: no stack", size)
-			continue
-		}
-		var got [][3]any
-		native := 0
-		for _, f := range s.Frames {
-			if f.Python {
-				got = append(got, [3]any{f.Function, f.File, float64(f.Line)})
-			} else {
-				native++
-			}
-		}
-		if s.Cut || native == 0 || !reflect.DeepEqual(got, want) {
-			t.Errorf("size %d: cut %v, %d native; Python's\n%v, and Python says\n%v", size, s.Cut, native, got, want)
-		}
-	}
 	if len(said) != 11 {
 		t.Errorf("%d allocations", len(said))
+	}
+	check := func() {
+		t.Helper()
+		tr.sync()
+		for size, r := range said {
+			checkFrames(t, size, stacks[size], r)
+		}
+	}
+	check()
+	// A code object lies where another one was a moment ago. Python 3.10 has nothing that surely distinguishes them.
+	seen, again := map[uint64]bool{}, false
+	for range 4 {
+		fmt.Fprintln(in)
+		line, err := out.ReadString('\n')
+		if err != nil {
+			t.Fatal(err)
+		}
+		cell := struct {
+			Address uint64
+			Said    *map[uint64][2]json.RawMessage
+		}{Said: &said}
+		clear(said)
+		if err := json.Unmarshal([]byte(line), &cell); err != nil || len(said) != 1 {
+			t.Fatalf("%v, %s", err, line)
+		}
+		again = again || seen[cell.Address]
+		seen[cell.Address] = true
+		if version != "3.10" {
+			check()
+		}
+	}
+	if !again {
+		t.Error("no code lay where other code was")
 	}
 	if err := in.Close(); err != nil {
 		t.Fatal(err)
@@ -110,5 +119,30 @@ func pythonFrames(t *testing.T, python, library string) {
 	}
 	if err := cmd.Wait(); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// checkFrames compares a stack with the frames that Python has, and what the library answered.
+func checkFrames(t *testing.T, size uint64, s *aggregator.Stack, said [2]json.RawMessage) {
+	t.Helper()
+	var want [][3]any
+	if err := json.Unmarshal(said[0], &want); err != nil || !strings.HasPrefix(string(said[1]), `"ok `) {
+		t.Fatalf("size %d: %v, %s", size, err, said[1])
+	}
+	if s == nil {
+		t.Errorf("size %d: no stack", size)
+		return
+	}
+	var got [][3]any
+	native := 0
+	for _, f := range s.Frames {
+		if f.Python {
+			got = append(got, [3]any{f.Function, f.File, float64(f.Line)})
+		} else {
+			native++
+		}
+	}
+	if s.Cut || native == 0 || !reflect.DeepEqual(got, want) {
+		t.Errorf("size %d: cut %v, %d native; Python's\n%v, and Python says\n%v", size, s.Cut, native, got, want)
 	}
 }

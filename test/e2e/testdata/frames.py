@@ -1,6 +1,7 @@
 """Allocates with the fixture's library, given as argument, and says which frames Python itself sees there.
 
 Prints a line when it has opened the library, waits for one, and prints the frames by the sizes of the buffers.
+Then it does so once more for each of some cells, one after the other, with the address of its code.
 """
 
 import ctypes
@@ -57,6 +58,8 @@ class Model:
 # Further apart than a byte tells, down and up.
 FAR = "for _ in range(2):\n" + "\n" * 300 + "    n = 11\n" + "\n" * 300 + "    allocate(n)\n"
 
+CELLS = 4
+
 
 def main():
     library.fixture_run(b"device 0 3")
@@ -77,6 +80,14 @@ def main():
     thread.start()
     thread.join()
     print(json.dumps(said), flush=True)
+    # Cells of a notebook: each is freed when it has run, and the next one lies where it lay.
+    for n in range(CELLS):
+        sys.stdin.readline()
+        said.clear()
+        cell = compile("\n" * n + "allocate(%d)" % (20 + n), "/tmp/cell%d.py" % n, "exec")
+        exec(cell)
+        print(json.dumps({"address": id(cell), "said": said}), flush=True)
+        del cell
     sys.stdin.readline()
 
 
