@@ -1,5 +1,12 @@
 package aggregator
 
+import (
+	"cmp"
+	"fmt"
+
+	"golang.org/x/sys/unix"
+)
+
 // Memory is one of the memories that the runtime's allocator hands out, in
 // the runtime's own order (tt::tt_metal::BufferType).
 type Memory uint8
@@ -29,7 +36,7 @@ type Kind uint8
 const (
 	// ProcessStart: a process that uses the runtime is watched from now on. Process is set.
 	ProcessStart Kind = iota + 1
-	// ProcessExit: the process exited, and everything that it held was freed.
+	// ProcessExit: the process exited, and everything that it held was freed. Exit is set where it is known how it ended.
 	ProcessExit
 	// DeviceOpen: a device, of one chip or a mesh of many, can hold buffers. Device and Opened are set.
 	DeviceOpen
@@ -145,6 +152,28 @@ type Process struct {
 	InnerPID uint32 `rec:"InnerPID"`
 }
 
+// Exit is how a process ended: by exit(2) with a status or, where Signal is not 0, killed by that signal.
+type Exit struct {
+	Status uint8 `rec:"Status"`
+	Signal uint8 `rec:"Signal"`
+}
+
+// String is what the process did; of nil, how it ended is unknown.
+func (e *Exit) String() string {
+	switch {
+	case e == nil:
+		return "exited"
+	case e.Signal == 0:
+		return fmt.Sprintf("exited with status %d", e.Status)
+	}
+	return "killed by " + e.SignalName()
+}
+
+// SignalName is such as SIGKILL. A real-time signal has only a number.
+func (e *Exit) SignalName() string {
+	return cmp.Or(unix.SignalName(unix.Signal(e.Signal)), fmt.Sprintf("signal %d", e.Signal))
+}
+
 // FailuresNotCovered: some failed allocations are not seen in a build.
 const FailuresNotCovered = "failed allocations"
 
@@ -251,6 +280,7 @@ type Event struct {
 	Operation string `rec:"Operation"`
 
 	Process       *Process        `rec:"Process"`
+	Exit          *Exit           `rec:"Exit"`
 	Opened        *Opened         `rec:"Opened"`
 	Capacity      *Capacity       `rec:"Capacity"`
 	CB            *CircularBuffer `rec:"CB"`

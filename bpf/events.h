@@ -17,7 +17,7 @@ enum tt_kind {
 	TT_CB,		   /* struct tt_cb, with its core ranges */
 	TT_PROGRAM_GONE,   /* struct tt_gone: the ProgramImpl, whose circular buffers are free */
 	TT_EXEC,	   /* struct tt_object, no object */
-	TT_EXIT,	   /* struct tt_object, no object */
+	TT_EXIT,	   /* struct tt_object; its object is the status of wait(2) */
 	TT_KERNEL_ADDED,   /* struct tt_pair: a ProgramImpl and its Kernel */
 	TT_KERNEL_FILE,	   /* struct tt_text: a Kernel, and the file of one of its binaries */
 	TT_KERNEL_COPY,	   /* struct tt_copy */

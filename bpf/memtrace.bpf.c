@@ -29,12 +29,15 @@ typedef struct {
 
 struct signal_struct {
 	tt_atomic_t live;
+	int group_exit_code;
+	unsigned int flags;
 } __attribute__((preserve_access_index));
 
 struct task_struct {
 	unsigned int flags;
 	int pid;
 	int tgid;
+	int exit_code;
 	__u64 start_boottime;
 	struct task_struct *group_leader;
 	struct signal_struct *signal;
@@ -1286,14 +1289,14 @@ int BPF_UPROBE(buffer_acknowledged, __u64 device, __u64 unique)
 	return mark_event(TT_MARK_ACKNOWLEDGED, unique, library_of(ctx));
 }
 
-static __always_inline void task_event(enum tt_kind kind, __u32 pid)
+static __always_inline void task_event(enum tt_kind kind, __u32 pid, __u64 object)
 {
 	struct tt_object *e = reserve(counters_of_cpu(), kind, sizeof(*e));
 
 	if (!e)
 		return;
 	fill(&e->head, kind, (__u64)pid << 32 | pid, 0);
-	e->object = 0;
+	e->object = object;
 	submit(e, TT_URGENT);
 }
 
@@ -1321,8 +1324,18 @@ int BPF_PROG(process_exec, struct task_struct *task)
 	int used = !bpf_task_storage_delete(&tasks, task);
 
 	if (forked || used || is_watched(pid))
-		task_event(TT_EXEC, pid);
+		task_event(TT_EXEC, pid, 0);
 	return 0;
+}
+
+#define SIGNAL_GROUP_EXIT 4
+
+/* How a process ended, as wait(2) says: by a call or signal for all of its threads, or as its first thread did. */
+static __always_inline __u32 wait_status(struct task_struct *task)
+{
+	if (task->signal->flags & SIGNAL_GROUP_EXIT)
+		return task->signal->group_exit_code;
+	return task->group_leader->exit_code;
 }
 
 /* Once a thread; the last one takes the process and all it held with it. */
@@ -1340,6 +1353,6 @@ int BPF_PROG(process_exit, struct task_struct *task)
 	if (!is || !*is)
 		return 0;
 	*is = 0;
-	task_event(TT_EXIT, pid);
+	task_event(TT_EXIT, pid, wait_status(task));
 	return 0;
 }

@@ -24,6 +24,7 @@ var typeNames = map[reflect.Type]string{
 	reflect.TypeFor[aggregator.CoreRange]():       "CoreRange",
 	reflect.TypeFor[aggregator.Counters]():        "Counters",
 	reflect.TypeFor[aggregator.Event]():           "Event",
+	reflect.TypeFor[aggregator.Exit]():            "Exit",
 	reflect.TypeFor[aggregator.Extent]():          "Extent",
 	reflect.TypeFor[aggregator.Frame]():           "Frame",
 	reflect.TypeFor[aggregator.StaleEntry]():      "Ghost",

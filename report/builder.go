@@ -93,6 +93,7 @@ type process struct {
 	pid      uint32
 	info     aggregator.Process
 	from, to uint64
+	exit     *aggregator.Exit
 	held     tally
 	host     aggregator.HostMemory
 	launched uint64
@@ -125,7 +126,7 @@ func (b *Builder) Event(e *aggregator.Event) {
 		b.midway, b.begun = b.midway || b.inState && !b.begun, true
 		b.start(e)
 	case aggregator.ProcessExit:
-		b.end(e.PID, e.Time)
+		b.end(e.PID, e.Time, e.Exit)
 	case aggregator.Launched, aggregator.Replayed:
 		if p := b.started[e.PID]; p != nil && e.Count > 0 {
 			p.launched = max(p.launched, e.Time)
@@ -186,10 +187,10 @@ func (b *Builder) begin(at uint64) {
 }
 
 // end takes a process out.
-func (b *Builder) end(pid uint32, at uint64) {
+func (b *Builder) end(pid uint32, at uint64, how *aggregator.Exit) {
 	p := b.started[pid]
 	if p != nil {
-		p.to = at
+		p.to, p.exit = at, how
 	}
 	b.conclude(func(of programKey) bool { return of.pid == pid })
 	if p != nil {
@@ -204,7 +205,7 @@ func (b *Builder) end(pid uint32, at uint64) {
 func (b *Builder) start(e *aggregator.Event) {
 	p := b.started[e.PID]
 	if p != nil && e.Process != nil && p.info != (aggregator.Process{}) && p.info.Started != e.Process.Started {
-		b.end(e.PID, e.Time) // another process has its PID
+		b.end(e.PID, e.Time, nil) // another process has its PID
 		p = nil
 	}
 	if p == nil {
@@ -311,7 +312,7 @@ func (b *Builder) restore() {
 	b.share(s)
 	for pid := range b.started {
 		if !slices.ContainsFunc(s.Processes, func(x aggregator.ProcessSnapshot) bool { return x.PID == pid }) {
-			b.end(pid, b.stateAt) // the events of its end are missing
+			b.end(pid, b.stateAt, nil) // the events of its end are missing
 		}
 	}
 	for _, c := range s.Chips {

@@ -89,6 +89,9 @@ type Process struct {
 	// First and last seen; to is null while it runs.
 	From float64  `json:"from"`
 	To   *float64 `json:"to" jsonschema:"nullable"`
+	// How it ended: by exit(2) with a status, or killed by a signal, such as SIGKILL; both null where unknown, or while it runs.
+	ExitStatus *uint8  `json:"exit_status" jsonschema:"nullable"`
+	ExitSignal *string `json:"exit_signal" jsonschema:"nullable"`
 	// It can have allocated before tracing began, so that earlier peaks, and what it freed before, are unknown; absent where it
 	// did not run then.
 	RanBefore bool `json:"ran_before,omitempty"`
@@ -102,6 +105,16 @@ type Process struct {
 	// Buffers that its exit released, and their bytes on all chips.
 	HeldAtExit      uint64 `json:"held_at_exit"`
 	HeldBytesAtExit uint64 `json:"held_bytes_at_exit"`
+
+	exit *aggregator.Exit
+}
+
+// Ended says how it ended, and when.
+func (p *Process) Ended() string {
+	if p.To == nil {
+		return "still running"
+	}
+	return p.exit.String() + " at " + seconds(*p.To)
 }
 
 // Memory is one memory of one chip.

@@ -58,7 +58,7 @@ func TestPeakLeftAndChurn(t *testing.T) {
 	r := told(t, append(opened(),
 		alloc(2, 1, 100, 100, stack(10)), alloc(3, 2, 200, 300, stack(20)), freed(4, 1), // the peak, and a hole at its beginning
 		alloc(5, 3, 600, 50, stack(10)), freed(6, 3), alloc(7, 4, 700, 10, nil),
-		aggregator.Event{Kind: aggregator.ProcessExit, PID: 1, Time: 9 * second})...)
+		aggregator.Event{Kind: aggregator.ProcessExit, PID: 1, Time: 9 * second, Exit: &aggregator.Exit{Status: 1}})...)
 	if len(r.Memories) != 2 {
 		t.Fatalf("%+v", r.Memories)
 	}
@@ -76,7 +76,7 @@ func TestPeakLeftAndChurn(t *testing.T) {
 	if len(r.Left) != 2 || r.Left[0].Bytes != 1200 || r.Left[0].AtExit != 1 || *r.Left[0].Oldest != 6 || *r.Left[1].Size != 10 || r.Left[1].Bytes != 40 {
 		t.Errorf("%+v", r.Left)
 	}
-	if p := r.Processes[0]; p.HeldAtExit != 2 || p.HeldBytesAtExit != 1240 || *p.To != 8 {
+	if p := r.Processes[0]; p.HeldAtExit != 2 || p.HeldBytesAtExit != 1240 || *p.To != 8 || p.ExitSignal != nil || *p.ExitStatus != 1 {
 		t.Errorf("%+v", p)
 	}
 	if c := r.Churn[1]; c.Buffers != 2 || c.Bytes != 600 || c.Freed != 2 || *c.MeanLife != 1.5 || c.Most != 1 {

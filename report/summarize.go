@@ -136,7 +136,15 @@ func (b *Builder) reportProcesses(r *Report) {
 			RanBefore: p.ranBefore(), HeldAtExit: p.held.buffers, HeldBytesAtExit: p.held.bytes}
 		if p.to > 0 {
 			to := b.seconds(p.to)
-			rp.To = &to
+			rp.To, rp.exit = &to, p.exit
+		}
+		switch {
+		case p.exit == nil:
+		case p.exit.Signal == 0:
+			rp.ExitStatus = &p.exit.Status
+		default:
+			name := p.exit.SignalName()
+			rp.ExitSignal = &name
 		}
 		if p.launched >= b.first && p.launched > 0 {
 			at := b.seconds(p.launched)

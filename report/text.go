@@ -198,16 +198,13 @@ func (p *printer) processes(r *Report) {
 		if pr.Command != nil {
 			command = shortened(oneLine(*pr.Command), 70)
 		}
-		end := "still running"
-		if pr.To != nil {
-			end = "exited at " + seconds(*pr.To)
-			if pr.HeldAtExit > 0 {
-				when := "not freed"
-				if r.Sampled {
-					when = "at its last sample"
-				}
-				end += fmt.Sprintf(" with %s (%s) %s", plural(pr.HeldAtExit, "buffer"), Size(pr.HeldBytesAtExit), when)
+		end := pr.Ended()
+		if pr.To != nil && pr.HeldAtExit > 0 {
+			when := "not freed"
+			if r.Sampled {
+				when = "at its last sample"
 			}
+			end += fmt.Sprintf(" with %s (%s) %s", plural(pr.HeldAtExit, "buffer"), Size(pr.HeldBytesAtExit), when)
 		}
 		if pr.LastLaunch != nil {
 			end += ", last launch at " + seconds(*pr.LastLaunch)

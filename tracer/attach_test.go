@@ -383,8 +383,8 @@ func TestExecBeforeItIsFound(t *testing.T) {
 				t.Helper()
 				tr.mu.Lock()
 				defer tr.mu.Unlock()
-				if tr.ended[pid] != want {
-					t.Errorf("%s %d programs ended in the accounts, not %d", what, tr.ended[pid], want)
+				if len(tr.ended[pid]) != want {
+					t.Errorf("%s %d programs ended in the accounts, not %d", what, len(tr.ended[pid]), want)
 				}
 			}
 			ended("after the exec", programs)

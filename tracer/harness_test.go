@@ -32,8 +32,8 @@ type trace struct {
 	allocated aggregator.Event // the last
 	// oldest is how old an allocation of a process was at the most when it came here.
 	oldest map[uint32]time.Duration
-	// ended is how many programs of a process ended.
-	ended   map[uint32]int
+	// ended is how the programs of a process ended.
+	ended   map[uint32][]*aggregator.Exit
 	notices []string
 	// changed has something whenever the accounts or notices may have.
 	changed chan struct{}
@@ -63,7 +63,7 @@ func needRights(t *testing.T) {
 func start(t *testing.T, o Options) *trace {
 	t.Helper()
 	needRights(t)
-	tr := &trace{t: t, accounts: aggregator.New(), oldest: map[uint32]time.Duration{}, ended: map[uint32]int{}, delivered: map[aggregator.Kind]uint64{},
+	tr := &trace{t: t, accounts: aggregator.New(), oldest: map[uint32]time.Duration{}, ended: map[uint32][]*aggregator.Exit{}, delivered: map[aggregator.Kind]uint64{},
 		done: make(chan error, 1), changed: make(chan struct{}, 1)}
 	o.Lacks = lacking(t)
 	o.Notice = func(s string) {
@@ -99,7 +99,7 @@ func start(t *testing.T, o Options) *trace {
 					tr.oldest[events[i].PID] = max(tr.oldest[events[i].PID], time.Duration(proc.Now()-events[i].Time))
 				}
 				if events[i].Kind == aggregator.ProcessExit {
-					tr.ended[events[i].PID]++
+					tr.ended[events[i].PID] = append(tr.ended[events[i].PID], events[i].Exit)
 				}
 				tr.accounts.Apply(&events[i])
 			}

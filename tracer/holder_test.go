@@ -6,6 +6,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"tt-memtrace/aggregator"
 	"tt-memtrace/test/fixture"
 )
@@ -83,6 +85,48 @@ func TestProcessesWithoutTheirMainThread(t *testing.T) {
 		return r.PID == p.PID && r.Code == aggregator.ReasonNotTraced && strings.Contains(r.Detail, "its main thread has ended")
 	}) {
 		t.Errorf("late: %+v", reasons)
+	}
+}
+
+// How a process ended is what its parent is told, also where its main thread ended before.
+func TestHowAProcessEnded(t *testing.T) {
+	for name, c := range map[string]struct {
+		commands []string
+		signal   unix.Signal
+		want     string
+	}{
+		"by itself":                    {[]string{"exit 0"}, 0, "exited with status 0"},
+		"with a status":                {[]string{"exit 7"}, 0, "exited with status 7"},
+		"by a thread that remained":    {[]string{"leave", "exit 7"}, 0, "exited with status 7"},
+		"killed":                       {nil, unix.SIGKILL, "killed by SIGKILL"},
+		"killed, its main thread gone": {[]string{"leave"}, unix.SIGTERM, "killed by SIGTERM"},
+		"by a real-time signal":        {nil, 40, "killed by signal 40"},
+		"by another program's end":     {[]string{"exec", "exit 3"}, 0, "exited"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := fixture.User(t, fixture.LayoutB)
+			pid := p.PID
+			tr := start(t, Options{PIDs: []uint32{pid}})
+			tr.awaitProcess(pid)
+			for _, command := range c.commands {
+				p.Do("%s", command) // nobody answers the last one
+			}
+			if c.signal != 0 {
+				if err := unix.Kill(int(p.PID), c.signal); err != nil {
+					t.Fatal(err)
+				}
+			}
+			var ended []*aggregator.Exit
+			tr.await("it ended", func() bool {
+				tr.mu.Lock()
+				defer tr.mu.Unlock()
+				ended = tr.ended[pid]
+				return len(ended) > 0
+			})
+			if got := ended[0].String(); got != c.want {
+				t.Errorf("it %s, not %s", got, c.want)
+			}
+		})
 	}
 }
 

@@ -230,7 +230,7 @@ func (r *run) missedEnds() {
 		from := origin{pid: pid, time: uint64(proc.Monotonic())}
 		p, known := r.processes[pid]
 		if _, started, err := proc.Name(pid); err != nil || !proc.Alive(pid) || known && started != p.start.Started {
-			r.exits(from)
+			r.exits(from, nil)
 			r.t.found.Add(pid) // who has its PID by now may have been taken for it
 			continue
 		}

@@ -5,6 +5,8 @@ import (
 	"slices"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"tt-memtrace/aggregator"
 	"tt-memtrace/tracer/inspect"
 	"tt-memtrace/tracer/metal"
@@ -115,12 +117,12 @@ func (r *run) execed(from origin) {
 }
 
 // exits handles the end of a process. One that was found while this was read is taken in
-// first: no other event has its end. One that was found after that end has its PID.
-func (r *run) exits(from origin) {
+// first: no other event has its end. One that was found after that end has its PID. How it ended is nil where unknown.
+func (r *run) exits(from origin, how *aggregator.Exit) {
 	r.announcements()
 	r.later = slices.DeleteFunc(r.later, func(a announcement) bool { return a.mapping.PID == from.pid && a.at <= from.time })
 	if p, known := r.processes[from.pid]; !known || p.found <= from.time {
-		r.gone(from)
+		r.end(from, how)
 	}
 	delete(r.targets, from.pid)
 	delete(r.execs, from.pid)
@@ -155,8 +157,20 @@ func (r *run) leave() {
 	r.judged()
 }
 
-// gone ends a process's accounts, where it has any.
-func (r *run) gone(from origin) {
+// exitOf is how a process ended, by the status of wait(2).
+func exitOf(status uint64) *aggregator.Exit {
+	w := unix.WaitStatus(status)
+	if w.Signaled() {
+		return &aggregator.Exit{Signal: uint8(w.Signal())}
+	}
+	return &aggregator.Exit{Status: uint8(w.ExitStatus())}
+}
+
+// gone ends a process's accounts, where it has any, and it is not known how that ended.
+func (r *run) gone(from origin) { r.end(from, nil) }
+
+// end is gone, where it may be known how it ended.
+func (r *run) end(from origin, how *aggregator.Exit) {
 	p, known := r.processes[from.pid]
 	_, lookedFor := r.lookedFor[from.pid]
 	if known || lookedFor {
@@ -173,7 +187,7 @@ func (r *run) gone(from origin) {
 		delete(r.processes, from.pid)
 		delete(r.lookedFor, from.pid)
 		delete(r.unsizedOf, from.pid)
-		r.emit(aggregator.Event{Kind: aggregator.ProcessExit, PID: from.pid, Time: from.time})
+		r.emit(aggregator.Event{Kind: aggregator.ProcessExit, PID: from.pid, Time: from.time, Exit: how})
 	}
 	r.copiesAreOwn(from)
 }

@@ -152,6 +152,6 @@ func (r *run) object(from origin, kind bpf.MemtraceTtKind, library uint8, object
 	case bpf.MemtraceTtKindTT_EXEC:
 		r.execed(from)
 	case bpf.MemtraceTtKindTT_EXIT:
-		r.exits(from)
+		r.exits(from, exitOf(object))
 	}
 }

@@ -420,7 +420,7 @@ func (c *charts) marksAt(begin, end uint64) string {
 		case logStart:
 			out = append(out, who+" started")
 		case logExit:
-			out = append(out, who+" exited")
+			out = append(out, who+" "+m.exit)
 		case logLost:
 			out = append(out, text.Digits(m.count)+" events were lost")
 		case logClash:

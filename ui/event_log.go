@@ -108,7 +108,9 @@ type mark struct {
 	pid  uint32
 	// command of the process then.
 	command string
-	count   uint64
+	// exit says how it ended.
+	exit  string
+	count uint64
 	// memory that was out.
 	memory aggregator.Memory
 	// started is when the process did, to distinguish PIDs that are used again.
@@ -169,6 +171,9 @@ func (l *Log) event(e *aggregator.Event) {
 		}
 	case aggregator.ProcessExit:
 		n.kind = logExit
+		if e.Exit != nil {
+			n.text = e.Exit.String()
+		}
 	case aggregator.DeviceOpen:
 		n.kind, n.object = logOpen, e.Device
 	case aggregator.DeviceClose:
@@ -192,7 +197,7 @@ func (l *Log) event(e *aggregator.Event) {
 		n.chips = l.set(e.Opened.Chips)
 	}
 	l.add(n)
-	l.mark(mark{time: n.time, kind: n.kind, pid: n.pid, count: e.Count, started: started})
+	l.mark(mark{time: n.time, kind: n.kind, pid: n.pid, count: e.Count, started: started, exit: e.Exit.String()})
 	if n.kind == logExit {
 		delete(l.commands, e.PID)
 	}

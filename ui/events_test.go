@@ -74,7 +74,7 @@ func TestEventsOfBeforeAnExec(t *testing.T) {
 		w.alloc(70000, w.begins(70000, command, w.chips, false), aggregator.DRAM, address, mib)
 	}
 	begins("/bin/before --one", 0x1000)
-	w.publish(aggregator.Event{Kind: aggregator.ProcessExit, PID: 70000})
+	w.publish(aggregator.Event{Kind: aggregator.ProcessExit, PID: 70000, Exit: &aggregator.Exit{Signal: 9}})
 	begins("/bin/after", 0x2000)
 	w.publish(aggregator.Event{Kind: aggregator.Refused, PID: 70000, Memory: aggregator.L1, Refusal: &aggregator.Refusal{Message: "Out of Memory"}})
 	w.view(settings{})
@@ -86,7 +86,7 @@ func TestEventsOfBeforeAnExec(t *testing.T) {
 		}
 	}
 	want := []string{
-		"before --one START before", "before --one OPEN 0", "70001 before --one ALLOC", "before --one FREE DRAM", "before --one EXIT",
+		"before --one START before", "before --one OPEN 0", "70001 before --one ALLOC", "before --one FREE DRAM", "before --one EXIT killed",
 		"after START after", "after OPEN 0", "70001 after ALLOC DRAM", "after OUT_OF_MEMORY L1",
 	}
 	if !slices.EqualFunc(got, want, strings.HasPrefix) {
