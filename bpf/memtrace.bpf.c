@@ -1330,7 +1330,7 @@ int BPF_PROG(process_exec, struct task_struct *task)
 
 #define SIGNAL_GROUP_EXIT 4
 
-/* How a process ended, as wait(2) says: by a call or signal for all of its threads, or as its first thread did. */
+/* How a process ended, as wait(2) says: as all of its threads were told to, or as its first thread did. */
 static __always_inline __u32 wait_status(struct task_struct *task)
 {
 	if (task->signal->flags & SIGNAL_GROUP_EXIT)
