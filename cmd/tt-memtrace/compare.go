@@ -63,11 +63,16 @@ func (d *diagnosis) compare(ctx context.Context, t *targets) error {
 
 func compareAll(l *live) []comparison {
 	list := []comparison{}
-	for _, p := range l.Snapshot().Processes {
-		accounts := sharedAccounts(p.PID)
+	s := l.Snapshot()
+	uniques := map[aggregator.Chip]uint64{}
+	for _, c := range s.Chips {
+		uniques[c.Chip] = c.UniqueID
+	}
+	for _, p := range s.Processes {
+		uses := sharedUses(p.PID)
 		programs := l.Programs(p.PID)
 		for _, c := range p.Chips {
-			theirs := accounts[c.Chip.Number]
+			theirs := uses[uniques[c.Chip]] // nil where that is unknown: the file's number is of the process that opened it last
 			add := func(memory string, traced uint64, of func(*shm.Use) uint64) {
 				one := comparison{PID: p.PID, Chip: c.Chip.Number, Memory: memory, Traced: traced}
 				if theirs != nil {
@@ -104,8 +109,8 @@ func circularOn(chip aggregator.Chip, programs []aggregator.ProgramSnapshot) uin
 	return a.Snapshot().Chips[0].CB.Physical
 }
 
-// sharedAccounts are the runtime's own sums of a process in shared memory, by chip.
-func sharedAccounts(pid uint32) map[uint32]*shm.Use {
+// sharedUses is what the runtime itself counts of a process in shared memory, by the chips' unique IDs.
+func sharedUses(pid uint32) map[uint64]*shm.Use {
 	p, err := procfs.NewProc(int(pid))
 	if err != nil {
 		return nil
@@ -115,11 +120,12 @@ func sharedAccounts(pid uint32) map[uint32]*shm.Use {
 		return nil
 	}
 	own := ownPID(pid)
-	accounts := map[uint32]*shm.Use{}
+	uses := map[uint64]*shm.Use{}
 	seen := map[string]bool{}
 	for _, m := range maps {
 		name := filepath.Base(m.Pathname)
-		if _, ok := shm.UniqueOf(name); !ok || seen[name] {
+		unique, ok := shm.UniqueOf(name)
+		if !ok || seen[name] {
 			continue
 		}
 		seen[name] = true
@@ -132,15 +138,15 @@ func sharedAccounts(pid uint32) map[uint32]*shm.Use {
 			continue
 		}
 		if len(a.Processes) == 0 {
-			accounts[a.Chip] = &a.Total // circular buffers alone give a process no entry
+			uses[unique] = &a.Total // circular buffers alone give a process no entry
 		}
 		for _, one := range a.Processes {
 			if one.PID == own {
-				accounts[a.Chip] = &one.Use
+				uses[unique] = &one.Use
 			}
 		}
 	}
-	return accounts
+	return uses
 }
 
 // ownPID is a process's PID in its own name space: the runtime knows no other.
