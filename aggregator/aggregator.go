@@ -130,7 +130,7 @@ func (a *Aggregator) Apply(e *Event) {
 		return
 	case ProcessExit:
 		if p := a.processes[e.PID]; p != nil {
-			a.exit(p, e.Time)
+			a.exit(p, e.Time, e.Exit)
 		}
 		a.reasons.lift(func(r *Reason) bool { return r.PID == e.PID && e.PID != 0 })
 		return
@@ -242,7 +242,7 @@ func (a *Aggregator) start(e *Event) {
 		// A process without a description gets it now. Otherwise only another
 		// start time makes it another process.
 		if p.info != (Process{}) && p.info.Started != e.Process.Started {
-			a.exit(p, e.Time)
+			a.exit(p, e.Time, nil)
 		}
 	}
 	p := a.process(e)
@@ -256,7 +256,7 @@ func (a *Aggregator) start(e *Event) {
 	p.raiseIf(p.info.Source == FromSharedMemory, ReasonTotalsOnly, e.Time)
 }
 
-func (a *Aggregator) exit(p *process, t uint64) {
+func (a *Aggregator) exit(p *process, t uint64, how *Exit) {
 	p.last = max(p.last, t)
 	if len(a.ended) == maxEnded {
 		a.ended = slices.Delete(a.ended, 0, 1)
@@ -264,7 +264,9 @@ func (a *Aggregator) exit(p *process, t uint64) {
 	// Nobody has read what its rings held last.
 	clear(p.rings)
 	p.lift(ReasonRingUnread)
-	a.ended = append(a.ended, p.snapshot(true))
+	s := p.snapshot(true)
+	s.Exit = how
+	a.ended = append(a.ended, s)
 	a.dropAll(p, ProcessExit, t, func(*buffer) bool { return true })
 	for _, id := range slices.Sorted(maps.Keys(p.programs)) {
 		a.removeProgram(p, &Event{Kind: ProcessExit, Time: t, PID: p.pid}, id)

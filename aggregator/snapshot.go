@@ -103,6 +103,8 @@ type ProcessSnapshot struct {
 	// Since and Last are when the process was first and last seen, CLOCK_MONOTONIC ns.
 	Since uint64 `rec:"Since"`
 	Last  uint64 `rec:"Last"`
+	// Exit is how it ended; nil where unknown, and while it lives.
+	Exit *Exit `rec:"Exit"`
 	// Chips that the process has open, ascending, each with the process's own
 	// use; of an ended process, all that it ever opened. Peaks are those of the
 	// process's life.

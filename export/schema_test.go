@@ -92,7 +92,7 @@ func TestEveryFieldIsDescribed(t *testing.T) {
 }
 
 // units are what the numbers of a description count, one of which it has to name.
-var units = []string{"bytes", "Number of", "Version of this format", "PID", "thread's id", "Number of the chip"}
+var units = []string{"bytes", "Number of", "Version of this format", "PID", "thread's id", "Number of the chip", "Status that it gave exit(2)"}
 
 func wantDescribed(t *testing.T, of string, s map[string]any) {
 	t.Helper()

@@ -295,6 +295,10 @@ type StatusProcess struct {
 	Repaired uint64 `json:"repaired"`
 	// When they were last compared, and made equal where they were not; null where they never were.
 	Compared *time.Time `json:"compared" jsonschema:"nullable"`
+	// Status that it gave exit(2), 0 to 255; null where it runs, where a signal killed it, and where that is unknown.
+	ExitStatus *uint8 `json:"exit_status" jsonschema:"nullable"`
+	// The signal that killed it, such as SIGKILL; null where it runs, where none did, and where that is unknown.
+	ExitSignal *string `json:"exit_signal" jsonschema:"nullable"`
 	// Chips that it has open, with its own use of each; of an ended process,
 	// all that it ever opened.
 	Chips []StatusChip `json:"chips"`
@@ -381,6 +385,18 @@ func statusReasons(list []aggregator.Reason, wall func(uint64) *time.Time) []Sta
 	return reasons
 }
 
+// ExitOf is how a process ended: its status, or the signal that killed it. Both are nil where that is unknown.
+func ExitOf(e *aggregator.Exit) (status *uint8, signal *string) {
+	switch {
+	case e == nil:
+		return nil, nil
+	case e.Signal == 0:
+		return &e.Status, nil
+	}
+	name := e.SignalName()
+	return nil, &name
+}
+
 func statusProcess(p aggregator.ProcessSnapshot, wall func(uint64) *time.Time) StatusProcess {
 	sp := StatusProcess{
 		PID: p.PID, Source: p.Info.Source.String(), Command: known(p.Info.Command), Library: known(p.Info.Library),
@@ -393,6 +409,7 @@ func statusProcess(p aggregator.ProcessSnapshot, wall func(uint64) *time.Time) S
 	if p.Info.Source == aggregator.Traced {
 		sp.Unsafe = &StatusUnsafe{p.Unsafe.Buffers, p.Unsafe.Bytes, p.Unsafe.Overlapping, p.Unsafe.OverlappingBytes, p.Counters.Unsafe}
 	}
+	sp.ExitStatus, sp.ExitSignal = ExitOf(p.Exit)
 	sp.LastLaunch = wall(p.LastLaunch)
 	if h := &p.HostMemory; h.Peak > 0 {
 		sp.HostMemory, sp.HostMemoryPeak, sp.HostMemoryFirst = &h.Bytes, &h.Peak, &h.First

@@ -89,8 +89,9 @@ type Process struct {
 	// First and last seen; to is null while it runs.
 	From float64  `json:"from"`
 	To   *float64 `json:"to" jsonschema:"nullable"`
-	// How it ended: by exit(2) with a status, or killed by a signal, such as SIGKILL; both null where unknown, or while it runs.
-	ExitStatus *uint8  `json:"exit_status" jsonschema:"nullable"`
+	// Status that it gave exit(2), 0 to 255; null where it runs, where a signal killed it, and where that is unknown.
+	ExitStatus *uint8 `json:"exit_status" jsonschema:"nullable"`
+	// The signal that killed it, such as SIGKILL; null where it runs, where none did, and where that is unknown.
 	ExitSignal *string `json:"exit_signal" jsonschema:"nullable"`
 	// It can have allocated before tracing began, so that earlier peaks, and what it freed before, are unknown; absent where it
 	// did not run then.

@@ -138,14 +138,7 @@ func (b *Builder) reportProcesses(r *Report) {
 			to := b.seconds(p.to)
 			rp.To, rp.exit = &to, p.exit
 		}
-		switch {
-		case p.exit == nil:
-		case p.exit.Signal == 0:
-			rp.ExitStatus = &p.exit.Status
-		default:
-			name := p.exit.SignalName()
-			rp.ExitSignal = &name
-		}
+		rp.ExitStatus, rp.ExitSignal = export.ExitOf(p.exit)
 		if p.launched >= b.first && p.launched > 0 {
 			at := b.seconds(p.launched)
 			rp.LastLaunch = &at

@@ -126,6 +126,9 @@ func TestHowAProcessEnded(t *testing.T) {
 			if got := ended[0].String(); got != c.want {
 				t.Errorf("it %s, not %s", got, c.want)
 			}
+			if s := tr.snapshot(); len(s.Ended) != 1 || s.Ended[0].Exit.String() != c.want {
+				t.Errorf("in the accounts: %+v", s.Ended)
+			}
 		})
 	}
 }

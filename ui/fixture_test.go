@@ -113,6 +113,7 @@ func withEnded(s *aggregator.Snapshot, n int) *aggregator.Snapshot {
 			PID: 60000 + uint32(i), Info: aggregator.Process{Started: uint64(10 + i), Command: "/usr/bin/pytest -x tests/"},
 			Since: uint64(i) * uint64(time.Second), Last: uint64(i+75) * uint64(time.Second), Buffers: 1,
 			Counters: aggregator.ProcessCounters{Allocs: 1000 + uint64(i), Frees: 999},
+			Exit:     []*aggregator.Exit{{}, {Signal: 9}, {Status: 1}}[i%3],
 		}
 		for chip := range min(i+1, 8) {
 			c := aggregator.ChipSnapshot{Chip: aggregator.Chip{Number: uint32(chip)}}
@@ -123,7 +124,7 @@ func withEnded(s *aggregator.Snapshot, n int) *aggregator.Snapshot {
 			sum(&p.Memory, c.Memory)
 		}
 		if i == n-1 {
-			p.Info.Command, p.Late = hostile, true
+			p.Info.Command, p.Late, p.Exit = hostile, true, nil
 			p.Counters.Replaced, p.Counters.Odd = 3, 2
 			p.Reasons = reasons(p.PID, aggregator.ReasonLate, aggregator.ReasonMissedFree, aggregator.ReasonOddEvents)
 			p.Memory[aggregator.L1].PeakUnsure = true

@@ -286,9 +286,9 @@ func processColumns(d *data, o settings, list []entry, short bool, g text.Glyphs
 	if short {
 		gap = 1
 	}
-	ended, since := len(list) > 0 && list[0].ended, "SINCE"
+	ended, since, rate := len(list) > 0 && list[0].ended, "SINCE", "RATE/s"
 	if ended {
-		since = "RAN"
+		since, rate = "RAN", "EXIT"
 	}
 	add := func(id columnID, name string, right bool, least int, cell func(e *entry) text.Line) widget.Column {
 		c := widget.Column{ID: int(id), Title: text.Title.Line(name), Right: right, Gap: gap, Least: least}
@@ -334,11 +334,12 @@ func processColumns(d *data, o settings, list []entry, short bool, g text.Glyphs
 		whole(byFrees, "FREES", 7, func(p *aggregator.ProcessSnapshot) text.Line {
 			return countedAll(p, p.Counters.Frees, o, g)
 		}),
-		whole(byRate, "RATE/s", 6, func(p *aggregator.ProcessSnapshot) text.Line {
+		whole(byRate, rate, 6, func(p *aggregator.ProcessSnapshot) text.Line {
+			if ended {
+				return exitCell(p.Exit, g)
+			}
 			r, known := d.rates.calls[idOf(p)]
 			switch {
-			case ended:
-				return text.Faint.Line("ended")
 			case !known:
 				return text.Faint.Line(g.Unknown)
 			case r == 0:
@@ -355,11 +356,23 @@ func processColumns(d *data, o settings, list []entry, short bool, g text.Glyphs
 	)
 	if ended {
 		columns = slices.DeleteFunc(columns, func(c widget.Column) bool {
-			// They have no buffers any more, and a rate only to say so.
-			return c.ID == int(byBuffers) || c.ID == int(byRate) && d.rates.calls == nil
+			return c.ID == int(byBuffers) // they have none any more
 		})
 	}
 	return columns
+}
+
+// exitCell is how a process ended: its status, or the signal that killed it.
+func exitCell(e *aggregator.Exit, g text.Glyphs) text.Line {
+	switch {
+	case e == nil:
+		return text.Faint.Line(g.Unknown)
+	case e.Signal != 0:
+		return text.Alert.Line(e.SignalName())
+	case e.Status != 0:
+		return text.Alert.Line(text.Digits(uint64(e.Status)))
+	}
+	return text.Faint.Line("0")
 }
 
 // counted is a number of buffers or calls, which the runtime's own sums do not have.
