@@ -2,9 +2,9 @@ package tracer
 
 import "unsafe"
 
-// sentAhead keeps the records that one hit of a probe sends ahead of its main record, by thread, until that is
-// read. Records of a hit have the same time. Where the main one was lost, the other stays behind, and must not be
-// taken for a part of the thread's next.
+// sentAhead keeps, by thread, the records that one probe hit sends ahead of its main record, until the main record is
+// read. All records of a hit have the same time. If the main record is lost, the other one stays behind; its time
+// shows that it is not part of the thread's next hit.
 type sentAhead[R any] map[uint32]*aheadRecord[R]
 
 type aheadRecord[R any] struct {
@@ -12,7 +12,7 @@ type aheadRecord[R any] struct {
 	record R
 }
 
-// add keeps a record. Threads that ended leave theirs behind, so there is an end to how many are kept.
+// add keeps a record. Threads that ended leave theirs behind, so the number of records is bounded.
 func (s sentAhead[R]) add(from origin, b []byte) {
 	var record R
 	if len(b) < int(unsafe.Sizeof(record)) {
@@ -30,7 +30,7 @@ func (s sentAhead[R]) add(from origin, b []byte) {
 	a.from, a.record = from, *(*R)(unsafe.Pointer(&b[0]))
 }
 
-// take is what was sent ahead of a record; nil where that is lost. It is valid until the next add.
+// take returns what was sent ahead of a record, or nil if that was lost. It is valid until the next add.
 func (s sentAhead[R]) take(from origin) *R {
 	a := s[from.tid]
 	if a == nil || a.from != from {

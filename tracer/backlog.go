@@ -6,19 +6,18 @@ import (
 	"tt-memtrace/tracer/proc"
 )
 
-// Behind is how old the newest event is that was read, while others wait to be; 0 where
-// none waits. It is right whatever the reader waits for, and may be called from any goroutine.
+// Behind returns the age of the newest event read while other events wait; 0 if none waits. It may be called from any
+// goroutine, at any time.
 func (t *Tracer) Behind() time.Duration {
 	l := lag{time.Duration(t.caughtUp.Load()), time.Duration(t.newest.Load())}
 	waiting, _ := t.Backlog()
 	return l.of(proc.Monotonic(), waiting > 0)
 }
 
-// lag says how far behind a reader is. Neither of two clocks alone shows it: after a quiet
-// hour the newest event is an hour old when the next one arrives, and on a busy host
-// there is always something waiting. So it is the age of the newest event that was read,
-// but no more than the time since the reader caught up: it had read all, or woke up. That is 0
-// while it sleeps, until an event wakes it.
+// lag says how far behind the reader is. No single clock shows that: after a quiet hour the newest event is an hour
+// old when the next one arrives, and on a busy host something always waits. So the lag is the age of the newest event
+// read, but at most the time since the reader caught up, by reading everything or by waking up. caughtUp is 0 while
+// the reader sleeps.
 type lag struct{ caughtUp, newest time.Duration }
 
 func (l lag) of(now time.Duration, waiting bool) time.Duration {
@@ -28,11 +27,11 @@ func (l lag) of(now time.Duration, waiting bool) time.Duration {
 	return max(min(now-l.caughtUp, now-l.newest), 0)
 }
 
-// catchesUp notes that the reader has read all there is.
+// catchesUp notes that the reader has read everything.
 func (t *Tracer) catchesUp() { t.caughtUp.Store(uint64(proc.Monotonic())) }
 
-// Backlog is how many bytes of events wait in the ring buffer to be read, and how many it
-// holds; both 0 after Close. It may be called from any goroutine.
+// Backlog returns how many bytes of events wait in the BPF ring buffer, and its size; both 0 after Close. It may be
+// called from any goroutine.
 func (t *Tracer) Backlog() (waiting, size uint64) {
 	t.readerMu.Lock()
 	defer t.readerMu.Unlock()

@@ -5,7 +5,7 @@ import (
 	"tt-memtrace/tracer/metal"
 )
 
-// bpfLayout is a layout as the BPF programs take it.
+// bpfLayout converts a layout for the BPF programs.
 func bpfLayout(l *metal.Layout) bpf.MemtraceTtLayout {
 	k := bpf.MemtraceTtLayout{
 		Base: l.Base, Device: l.Offset("device"), Size: l.Offset("size"),
@@ -18,11 +18,11 @@ func bpfLayout(l *metal.Layout) bpf.MemtraceTtLayout {
 	return k
 }
 
-// slotOf is a library as the BPF programs take it.
+// slotOf describes a library for the BPF programs.
 func slotOf(lib *metal.Library, cover *metal.Coverage, layout *metal.Layout) (bpf.MemtraceTtLayout, error) {
 	k := bpfLayout(layout)
 	if !lib.Defines(metal.ReserveLocal) {
-		k.Marked = 1 // where dataflow buffers are covered, it was checked
+		k.Marked = 1 // mark_address was checked if dataflow buffers are covered
 	}
 	if len(cover.Spare) > 0 {
 		sizes, err := lib.ReservedSizes()

@@ -7,31 +7,30 @@ import (
 	"tt-memtrace/tracer/proc"
 )
 
-// A device gets its allocator after the probe of its opening, and no probe is hit
-// then. So the device is asked until it has one, or until a buffer names it: how large its
-// memories are is known before anything is allocated in them. So is one that a buffer named, and
-// whose chips could not be read then.
+// A device gets its allocator after the probe of its opening, and no probe is hit at that moment. So the tracer reads
+// the device repeatedly until it has an allocator or a buffer names it: then the sizes of its memories are known
+// before anything is allocated in them. It also reads again a device that a buffer named while its chips could not be
+// read.
 
-// unsized is a device whose allocator or chips are not known.
+// unsized is a device whose allocator or chips are unknown.
 type unsized struct {
 	since, next time.Time
 	wait        time.Duration
-	// why its chips could not be read, when a buffer named it, unless that was noticed.
+	// why is the error of reading its chips when a buffer named it; nil once noticed.
 	why error
 }
 
 const (
-	// firstSized is how long after its opening began a device is asked first, and lastSized how
-	// long the asking is apart at the most.
+	// firstSized is the delay of the first read after its opening began; the delays double up to lastSized.
 	firstSized = 5 * time.Millisecond
 	lastSized  = 500 * time.Millisecond
-	// longestOpening is how long a device is asked.
+	// longestOpening is how long to keep reading a device.
 	longestOpening = time.Minute
-	// maxUnsized bounds the devices of a process that are asked.
+	// maxUnsized bounds the devices per process that are read in this way.
 	maxUnsized = 256
 )
 
-// awaitCapacity has a device asked for its chips and its allocator until it has both.
+// awaitCapacity has a device read again until its chips and its allocator are known.
 func (p *traced) awaitCapacity(device uint64) {
 	if p.unsized[device] == nil && len(p.unsized) < maxUnsized {
 		now := time.Now()
@@ -39,7 +38,7 @@ func (p *traced) awaitCapacity(device uint64) {
 	}
 }
 
-// opening says whether a device opens whose chips are not known yet.
+// opening reports whether some device is opening whose chips are still unknown.
 func (r *run) opening() bool {
 	for _, p := range r.processes {
 		for device := range p.unsized {
@@ -51,7 +50,7 @@ func (r *run) opening() bool {
 	return false
 }
 
-// capacities asks devices that are due or, with now, all.
+// capacities reads the devices that are due or, with now, all of them.
 func (r *run) capacities(now bool) {
 	for _, p := range r.processes {
 		for device, u := range p.unsized {
@@ -60,7 +59,7 @@ func (r *run) capacities(now bool) {
 			}
 			allocator, capacity, err := p.AllocatorOf(device)
 			if err != nil && len(p.others) > 0 {
-				r.described(p, device) // it can be of another build, which is asked then
+				r.described(p, device) // it may belong to another build; then p reads by that build now
 				allocator, capacity, err = p.AllocatorOf(device)
 			}
 			if err == nil && r.described(p, device) {
@@ -70,7 +69,7 @@ func (r *run) capacities(now bool) {
 			} else {
 				u.wait = min(2*u.wait, lastSized)
 				u.next = time.Now().Add(u.wait)
-				if u.why != nil && len(p.devices[device]) == 0 && time.Since(u.since) >= settle { // else it may be going, or its process
+				if u.why != nil && len(p.devices[device]) == 0 && time.Since(u.since) >= settle { // sooner, the device or its process may just be ending
 					p.noticeOnce(r, u.why)
 					u.why = nil
 				}
@@ -79,7 +78,7 @@ func (r *run) capacities(now bool) {
 	}
 }
 
-// described says whether a device is described, after a try.
+// described reports whether a device is described, after trying to.
 func (r *run) described(p *traced, device uint64) bool {
 	if len(p.devices[device]) > 0 {
 		return true
@@ -91,9 +90,9 @@ func (r *run) described(p *traced, device uint64) bool {
 	return err == nil
 }
 
-// sized takes in which allocator a device has, and how large the memories are that it has banks of.
+// sized records a device's allocator and the sizes of the memories in whose banks it allocates.
 func (r *run) sized(p *traced, from origin, device, allocator uint64, capacity *aggregator.Capacity) {
-	if len(p.devices[device]) > 0 { // else its capacity comes again, with its chips
+	if len(p.devices[device]) > 0 { // otherwise it is read again, with its chips
 		delete(p.unsized, device)
 	}
 	p.allocators[allocator] = true
@@ -105,7 +104,7 @@ func (r *run) sized(p *traced, from origin, device, allocator uint64, capacity *
 		Device: device, Allocator: allocator, Capacity: capacity})
 }
 
-// unknownCapacity is why the capacity of an allocator is not known, and since when.
+// unknownCapacity is why an allocator's capacity is unknown, and since when.
 type unknownCapacity struct {
 	why   error
 	since time.Time

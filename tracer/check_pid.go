@@ -11,7 +11,7 @@ import (
 	"tt-memtrace/tracer/proc"
 )
 
-// CheckPID says why a process cannot be traced, or nil.
+// CheckPID returns why a process cannot be traced, or nil.
 func CheckPID(pid uint32) error {
 	if pid == 0 {
 		return errors.New("tracing PID 0: that is no process")
@@ -38,15 +38,16 @@ func CheckPID(pid uint32) error {
 	return nil
 }
 
-// toRead are the capabilities that reading another user's process takes.
+// toRead are the capabilities needed to read another user's process.
 var toRead = []string{"cap_sys_ptrace", "cap_dac_read_search"}
 
-// holdsToRead is whether these rights are enough to read other users' processes.
+// holdsToRead reports whether these rights suffice to read other users' processes.
 func holdsToRead(rights []Right) bool {
 	return !slices.ContainsFunc(rights, func(r Right) bool { return !r.Held && slices.Contains(toRead, r.Capability) })
 }
 
-// deniedError says why a process may not be read by one in this user namespace, which holds toRead or does not.
+// deniedError says why this process may not read another one. held: it has the capabilities toRead. namespace is its
+// user namespace.
 func deniedError(pid uint32, owner string, held bool, namespace uint64) error {
 	needs := strings.Join(toRead, " and ")
 	denied := fmt.Sprintf("tracing PID %d, which belongs to %s", pid, owner)

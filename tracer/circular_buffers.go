@@ -10,9 +10,8 @@ import (
 	"tt-memtrace/tracer/metal"
 )
 
-// circularBuffer handles a record of a circular buffer. One with many core
-// ranges comes in several, of the same thread and in order; whichever is lost is
-// counted as lost, and what is left of the buffer is dropped.
+// circularBuffer handles a record of a circular buffer. A buffer with many core ranges takes several records, of one
+// thread and in order. A missing one is counted as lost, and the rest of the buffer is dropped.
 func (r *run) circularBuffer(from origin, library uint8, b []byte) {
 	const fixed = int(unsafe.Sizeof(bpf.MemtraceTtCb{}))
 	if len(b) < fixed {
@@ -45,7 +44,7 @@ func (r *run) circularBuffer(from origin, library uint8, b []byte) {
 		return
 	}
 	delete(r.partial, from.tid)
-	device, program, on := e.Device, e.Program, e.On // what b holds is gone when this is over
+	device, program, on := e.Device, e.Program, e.On // b is overwritten after this call, but the closures below run later
 	if known {
 		r.device(p, from, device)
 	}
@@ -71,10 +70,10 @@ func (r *run) circularBuffer(from origin, library uint8, b []byte) {
 	})
 }
 
-// marks notes what a thread marked in one allocator after the other, each with
-// its own cores, and says whether these lie over each other. A buffer's own core
-// ranges are all among those of the allocators that it is marked in, and each of
-// these touches one of them: where no two lie over each other, they are the same.
+// marks collects the calls of mark_address with which a thread places one dataflow buffer: one for each allocator,
+// with that allocator's cores. It reports whether cores of two allocators overlap. The buffer's own core ranges are
+// all among the allocators', and each allocator touches one of them. So if no two overlap, the allocators' ranges are
+// exactly the buffer's.
 func (rel *relations) marks(tid uint32, cb *aggregator.CircularBuffer) (over bool) {
 	list := rel.marked[tid]
 	if len(list) > 0 && (list[0].Call != cb.Call || list[0].Address != cb.Address || list[0].Size != cb.Size) {

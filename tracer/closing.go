@@ -9,38 +9,38 @@ import (
 	"tt-memtrace/tracer/proc"
 )
 
-// A probe is hit where a device begins to close, and none where it has closed, or could
-// not: close throws then, and the device keeps what it has. So a device that closes is held as open
-// until it says itself that it is not, its allocator ends, or another device opens at its address.
+// A probe is hit when a device begins to close, but none when it has closed or has failed to: close may throw, and
+// then the device keeps its buffers. So a closing device counts as open until its memory says that it is closed, its
+// allocator ends, or another device opens at its address.
 
 // closing is a device that began to close.
 type closing struct {
 	origin
 	library uint8
-	// allocator that it has, 0 where that is not known.
+	// allocator is the device's, 0 if unknown.
 	allocator uint64
-	// submeshes of it, with their allocators, 0 where unknown: they close with it, and the runtime does not tell.
+	// submeshes maps the device's submeshes to their allocators (0 if unknown). They close with it, and no probe is
+	// hit for them.
 	submeshes map[uint64]uint64
 	next      time.Time
 	wait      time.Duration
 }
 
-// maxClosed bounds how many devices of a process are remembered that closed.
+// maxClosed bounds the closed devices that are remembered per process.
 const maxClosed = 4096
 
 const (
-	// A device that closes is asked whether it has first after firstClosed, and at the most
-	// lastClosed apart.
+	// A closing device is first read firstClosed after it began to close; the delays double up to lastClosed.
 	firstClosed = 5 * time.Millisecond
 	lastClosed  = 2 * time.Second
-	// maxAsked bounds the devices of a process that are asked; others are taken to be closed.
+	// maxAsked bounds the closing devices per process; beyond it, a closing device counts as closed at once.
 	maxAsked = 256
 )
 
-// closes handles that a device begins to close.
+// closes handles the beginning of a device's close.
 func (r *run) closes(p *traced, from origin, library uint8, device uint64) {
 	c := &closing{origin: from, library: library, next: time.Now().Add(firstClosed), wait: firstClosed, submeshes: map[uint64]uint64{}}
-	if before := p.closing[device]; before != nil { // it could not close then, or is told twice
+	if before := p.closing[device]; before != nil { // the earlier close failed, or this one is reported twice
 		c.allocator, c.submeshes = before.allocator, before.submeshes
 	}
 	if a, _, _ := p.AllocatorOf(device); a != 0 {
@@ -57,7 +57,7 @@ func (r *run) closes(p *traced, from origin, library uint8, device uint64) {
 	}
 }
 
-// closings asks the devices that are due or, with now, all whether they are closed.
+// closings checks whether the devices that are due (or, with now, all closing ones) have closed.
 func (r *run) closings(now bool) {
 	for _, p := range r.processes {
 		for device, c := range p.closing {
@@ -74,11 +74,12 @@ func (r *run) closings(now bool) {
 	}
 }
 
-// closed handles that a device that began to close has closed, with its submeshes.
+// closed handles that a closing device has closed, with its submeshes.
 func (r *run) closed(p *traced, device, at uint64) {
 	c := p.closing[device]
 	delete(p.closing, device)
-	// A mesh closes before its chips do: what programs have there passes to the chips' own devices, and ends with these.
+	// A mesh closes before its chips do: what its programs have there moves to the chips' own devices, and ends with
+	// those.
 	for mesh, before := range p.closing {
 		if before.origin.time <= c.origin.time && p.shareChips(mesh, device) {
 			r.closed(p, mesh, at)
@@ -95,8 +96,9 @@ func (r *run) closed(p *traced, device, at uint64) {
 	r.notOpen(p, from, device, c.origin.time)
 }
 
-// notOpen takes a device out of the accounts that began to close then; 0 where that is not known. A trace that was
-// recorded or replayed there since is of the one that opened next, and goes with it.
+// notOpen removes a device from the accounts. began is when it began to close, 0 if unknown. A trace that was
+// recorded or replayed on it after that belongs to the device that opened next at this address, and is lost with this
+// one.
 func (r *run) notOpen(p *traced, from origin, device, began uint64) {
 	p.notSubmesh(device)
 	delete(p.closing, device)
@@ -121,14 +123,14 @@ func (r *run) notOpen(p *traced, from origin, device, began uint64) {
 	}
 	r.emit(aggregator.Event{Kind: aggregator.DeviceClose, PID: from.pid, TID: from.tid, Time: from.time, Device: device})
 	if rel := r.related[from.pid]; rel != nil && len(p.devices) == 0 {
-		for program := range rel.chipsUnknown { // it is on no chip now
+		for program := range rel.chipsUnknown { // the program is on no chip any more
 			r.chipsKnown(from.pid, from.time, program)
 		}
 	}
 }
 
-// endsAt handles that a device opens at an address, or that an allocator ends there: what was closing
-// with it has closed.
+// endsAt handles that a device opens, or an allocator ends, at an address: a closing device there, or with that
+// allocator, has closed.
 func (r *run) endsAt(p *traced, object, at uint64) {
 	for device, c := range p.closing {
 		if device == object || c.allocator == object && object != 0 {
@@ -137,14 +139,15 @@ func (r *run) endsAt(p *traced, object, at uint64) {
 	}
 }
 
-// notSubmesh: what is at an address is not the submesh of a device that closes, or is closed already.
+// notSubmesh removes a device from the submeshes of closing devices: another device is at its address now, or it is
+// closed already.
 func (p *traced) notSubmesh(device uint64) {
 	for _, c := range p.closing {
 		delete(c.submeshes, device)
 	}
 }
 
-// shareChips says whether two devices have a chip in common.
+// shareChips reports whether two devices have a chip in common.
 func (p *traced) shareChips(one, other uint64) bool {
 	return slices.ContainsFunc(p.devices[one], func(c aggregator.Chip) bool { return slices.Contains(p.devices[other], c) })
 }

@@ -9,8 +9,8 @@ import (
 	"tt-memtrace/tracer/proc"
 )
 
-// rings reads the kernel-config rings of processes that did something since: no probe is hit when a launch
-// or a replay gets its place.
+// rings reads the kernel-config rings of processes that ran since the last read: no probe is hit when a launch or a
+// replay gets its place in one.
 func (r *run) rings() {
 	for pid, p := range r.processes {
 		if rel := r.relations(pid); !rel.ringsRead.Equal(r.launchedAt) && rel.ringsDue(pid) {
@@ -19,14 +19,14 @@ func (r *run) rings() {
 	}
 }
 
-// ringsDue says whether a process's rings can hold something else than when they were read last.
+// ringsDue reports whether a process's rings may have changed since they were last read.
 func (rel *relations) ringsDue(pid uint32) bool {
 	ran, ok := proc.ProcessorTime(pid)
 	return !ok || rel.ringsRan != ran || rel.ringsAgain
 }
 
-// configRings emits what the kernel-config rings of a process hold, where that changed. What
-// cannot be read is unknown, and tried again in the next round.
+// configRings emits the contents of a process's kernel-config rings that changed. A ring that cannot be read is
+// unknown, and is read again in the next round.
 func (r *run) configRings(p *traced) {
 	pid := p.mapping.PID
 	rel := r.relations(pid)
@@ -36,7 +36,7 @@ func (r *run) configRings(p *traced) {
 	var unread []aggregator.Chip
 	for device, chips := range p.devices {
 		if p.closing[device] != nil {
-			rel.ringsAgain = true // it may not be able to
+			rel.ringsAgain = true // the close may fail
 		}
 		if len(chips) == 0 || p.closing[device] != nil {
 			continue
@@ -53,7 +53,7 @@ func (r *run) configRings(p *traced) {
 			}
 			changed = rel.rings.Unread(device)
 		case p.IsClosed(device) || !proc.Alive(pid):
-			rel.ringsAgain = true // it opens or closes just now, or the process ends
+			rel.ringsAgain = true // it is just opening or closing, or the process ends
 			continue
 		default:
 			failed, rel.ringsAgain = err, true

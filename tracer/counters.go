@@ -10,10 +10,10 @@ import (
 	"tt-memtrace/bpf"
 )
 
-// filled are numbers of entries that the reader counts as it goes over them.
+// filled counts entries that the reader sees while it walks a table.
 type filled struct{ launches atomic.Uint64 }
 
-// KindNames are the names of the records' kinds, by number; that of 0 is empty.
+// KindNames are the names of record kinds, by number; kind 0 has none.
 var KindNames = [bpf.MemtraceTtKindTT_KINDS]string{
 	bpf.MemtraceTtKindTT_ALLOC:          "alloc",
 	bpf.MemtraceTtKindTT_FREE:           "free",
@@ -40,18 +40,17 @@ var KindNames = [bpf.MemtraceTtKindTT_KINDS]string{
 	bpf.MemtraceTtKindTT_UNREAD:         "unread",
 }
 
-// Failed is how often probes could not be attached to a library whose layouts are known.
+// Failed returns how often attaching probes failed for a library whose layouts are known.
 func (t *Tracer) Failed() uint64 { return t.failed.Load() }
 
-// Fill is how much of a table that the BPF programs use is taken. What finds no room in
-// it is not traced, or not counted.
+// Fill says how full a table of the BPF programs is. What finds no room in it is not traced, or not counted.
 type Fill struct {
-	// Table is launches, libraries or interpreters.
+	// Table is "launches", "libraries" or "interpreters".
 	Table             string
 	Entries, Capacity uint64
 }
 
-// Fills are the tables of the BPF programs; nil where they could not be read, as after Close.
+// Fills returns how full the BPF programs' tables are; nil if they cannot be read, as after Close.
 func (t *Tracer) Fills() []Fill {
 	list := []Fill{
 		{"launches", t.filled.launches.Load(), uint64(t.objects.Launches.MaxEntries())},
@@ -66,8 +65,8 @@ func (t *Tracer) Fills() []Fill {
 	return append(list, Fill{"libraries", t.builds(), uint64(t.room.all)})
 }
 
-// keys counts the keys of a map of PIDs. Keys that go meanwhile can have it begin
-// again, so it ends with as many as there is room for.
+// keys counts the keys of a map of PIDs. If keys are deleted meanwhile, the iteration can start over; so it stops at
+// the map's capacity.
 func keys(m *ebpf.Map) (n uint64, err error) {
 	var key uint32
 	var last any
@@ -82,8 +81,8 @@ func keys(m *ebpf.Map) (n uint64, err error) {
 	return n, nil
 }
 
-// Refused is how many files that hold the runtime are mapped now and could not be
-// traced: processes that use them are in no account.
+// Refused returns how many mapped files contain the runtime but cannot be traced: processes that use them are in no
+// account.
 func (t *Tracer) Refused() int {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -96,7 +95,7 @@ func (t *Tracer) Refused() int {
 	return n
 }
 
-// Counters sums what the kernel counted on all CPUs.
+// Counters sums the BPF programs' counters over all CPUs.
 func (t *Tracer) Counters() (bpf.MemtraceTtCounters, error) {
 	var sum bpf.MemtraceTtCounters
 	var each []bpf.MemtraceTtCounters

@@ -10,7 +10,7 @@ import (
 	"tt-memtrace/tracer/memory"
 )
 
-// know makes sure that a buffer's device and allocator were described before it.
+// know emits the descriptions of a buffer's device and allocator unless that was done.
 func (r *run) know(p *traced, from origin, device, allocator uint64) {
 	if _, closed := p.closed[device]; closed && p.allocators[allocator] {
 		r.closeFailed(p, from)
@@ -21,13 +21,13 @@ func (r *run) know(p *traced, from origin, device, allocator uint64) {
 		r.sized(p, from, device, allocator, &capacity)
 		if err != nil {
 			p.unknownCapacities[allocator] = unknownCapacity{err, time.Now()}
-			p.awaitCapacity(device) // its banks are asked for again
+			p.awaitCapacity(device) // to ask for its banks again
 		}
 	}
 }
 
-// closeFailed has a process read whose device is used after it began to close, with the allocator
-// that it had: what it holds was taken to be gone, and is not.
+// closeFailed has a process read again that uses a device, with the same allocator, after the device began to close:
+// what it held was taken for gone, and is not.
 func (r *run) closeFailed(p *traced, from origin) {
 	r.unreadOf(p)
 	p.reconciliation.suspect = time.Now()
@@ -35,7 +35,7 @@ func (r *run) closeFailed(p *traced, from origin) {
 		Reason: &aggregator.Reason{Code: aggregator.ReasonOddEvents, Detail: "a device is used after it closed"}})
 }
 
-// uses says whether a process that lives has a chip of a unique id.
+// uses reports whether a live process has the chip with a unique ID.
 func (r *run) uses(unique uint64) bool {
 	for _, p := range r.processes {
 		if p.chips.Uses(unique) {
@@ -45,9 +45,8 @@ func (r *run) uses(unique uint64) bool {
 	return false
 }
 
-// noticeOnce notices once for each process what could not be read of it. That
-// happens to a process which closes its device a moment after its first
-// allocation: what it held is then shown without chips.
+// noticeOnce emits one notice per process about what could not be read of it. A typical process closes its device a
+// moment after its first allocation; what it held is then shown without chips.
 func (p *traced) noticeOnce(r *run, err error) {
 	if !p.noticed {
 		p.noticed = true
@@ -55,8 +54,8 @@ func (p *traced) noticeOnce(r *run, err error) {
 	}
 }
 
-// device describes a device while it is there, unless that was done already. One that cannot be
-// read now is in the accounts without chips, and is asked again later.
+// device emits a device's description while the device exists, unless that was done. A device that cannot be read now
+// enters the accounts without chips and is read again later.
 func (r *run) device(p *traced, from origin, address uint64) {
 	chips, met := p.devices[address]
 	if len(chips) > 0 || met && p.unsized[address] != nil {

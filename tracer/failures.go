@@ -10,7 +10,7 @@ import (
 	"tt-memtrace/tracer/metal"
 )
 
-// notCovered names what is not seen in processes that have a library.
+// notCovered names what the tracer does not see in processes with this library.
 func (a *attachment) notCovered() []string {
 	list := a.cover.NotCovered()
 	if len(metal.Unrefused(a.refusals)) > 0 {
@@ -19,7 +19,7 @@ func (a *attachment) notCovered() []string {
 	return list
 }
 
-// allocationFailed turns a message that is about to be thrown into an event.
+// allocationFailed turns a message that the runtime is about to throw into an event.
 func (r *run) allocationFailed(from origin, b []byte) {
 	stack := r.stacks.take(from)
 	if len(b) < int(unsafe.Sizeof(bpf.MemtraceTtRefusal{})) {
@@ -43,13 +43,13 @@ func (r *run) allocationFailed(from origin, b []byte) {
 		f.Asked, f.Banks, f.PerBank = e.Args[0], e.Args[2]&0xffffffff, e.Args[3]
 		f.BankBytes, f.Allocated, f.Free, f.Largest = e.Args[4], e.Args[5], e.Args[6], e.Args[7]
 	default:
-		return // another message with the same arguments
+		return // another message that has the same arguments
 	}
 	r.emit(event)
 }
 
-// message fills a format in as the runtime does: {} for {}. The second argument is
-// a text, the third of four bytes where memory is out; a text at the end is left out.
+// message fills in a format as the runtime does, {} by {}. Argument 1 is the text. For "Out of Memory", argument 2
+// has four bytes, and the hint at the end is left out.
 func message(format, text string, args []uint64) string {
 	var b strings.Builder
 	oom := strings.HasPrefix(format, "Out of Memory")
@@ -62,7 +62,7 @@ func message(format, text string, args []uint64) string {
 		switch {
 		case i == 1:
 			b.WriteString(text)
-		case after == "" && oom || i >= len(args): // a hint
+		case after == "" && oom || i >= len(args): // the hint
 		case i == 2 && oom:
 			b.WriteString(strconv.FormatUint(args[i]&0xffffffff, 10))
 		default:

@@ -17,29 +17,29 @@ import (
 	"tt-memtrace/tracer/proc"
 )
 
-// A forked process maps nothing, so it is unknown before its first event. It is looked for
-// where that does not come: when the process that it was forked from ends, as what it has
-// copies of is its own then, and after a loss, which can be of that event.
+// A forked process calls no mmap for the library, so the tracer does not know it before its first event. If no event
+// comes, the tracer searches for it in two cases: when its parent ends, because its copies of the parent's objects
+// are its own from then on; and after a loss, because its first event may be among the lost ones.
 
-// forkSearch collects what processes have mapped whose forks are wanted, for one search at a
-// time.
+// forkSearch collects the mappings whose forked processes are wanted, and searches for all of them at once.
 type forkSearch struct {
 	mu      sync.Mutex
 	of      []proc.Mapping
 	running bool
-	// forks are found by the one search that is running, began is when it did, or the last one.
+	// forks belongs to the one search that runs; began is when it, or the last one, began.
 	forks proc.Forks
 	began time.Time
-	// hurry has an element where somebody waits for the search: awaited.
+	// hurry has an element if somebody waits for the search; then awaited is set.
 	hurry   chan struct{}
 	awaited bool
 
-	// What follows is the reader's own. lost: an event was lost since forks of all processes were looked for, at soughtAt.
+	// Only the reader uses the fields below. lost: an event was lost since soughtAt, when forks of all processes were
+	// last searched for.
 	lost     bool
 	soughtAt time.Time
 }
 
-// forksEvery is how often forks are looked for, at the most, where processes end all the time.
+// forksEvery is the shortest interval between searches.
 const forksEvery = 100 * time.Millisecond
 
 // place is where a file is mapped.
@@ -48,7 +48,7 @@ type place struct {
 	base uint64
 }
 
-// soon has what is wanted looked for at once, as somebody waits for it.
+// soon makes a search run without delay, because somebody waits for it.
 func (s *forkSearch) soon() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -62,15 +62,14 @@ func (s *forkSearch) soon() {
 	}
 }
 
-// searching says whether forks are being looked for.
+// searching reports whether a search is running or due.
 func (s *forkSearch) searching() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.running
 }
 
-// findLostForks looks for forks of all processes after a loss, at most once a second unless
-// somebody waits.
+// findLostForks searches for forks of all processes after a loss, at most once a second unless somebody waits.
 func (r *run) findLostForks() {
 	if !r.forks.lost || len(r.syncs) == 0 && time.Since(r.forks.soughtAt) < time.Second {
 		return
@@ -85,7 +84,7 @@ func (r *run) findLostForks() {
 	}
 }
 
-// findForks looks for processes that were forked from others, and that are not known yet.
+// findForks searches for unknown processes that were forked from others.
 func (r *run) findForks(of ...proc.Mapping) {
 	s := &r.forks
 	s.mu.Lock()
@@ -112,7 +111,7 @@ func (r *run) findForks(of ...proc.Mapping) {
 				}
 				return
 			}
-			// Hundreds of processes can end in a second: what they need is looked for at once.
+			// Hundreds of processes can end in a second: search for the forks of all of them at once.
 			if next := time.Until(s.began.Add(forksEvery)); next > 0 {
 				select {
 				case <-time.After(next):
@@ -128,7 +127,7 @@ func (r *run) findForks(of ...proc.Mapping) {
 			for _, m := range list {
 				wanted[place{m.ID, m.Base}] = true
 			}
-			pids, _ := proc.PIDs() // without /proc nothing is traced
+			pids, _ := proc.PIDs() // without /proc nothing can be traced
 			pids = slices.DeleteFunc(pids, func(pid uint32) bool { return known[pid] })
 			for _, pid := range s.forks.Among(pids) {
 				files, err := proc.Loaded(pid, func(_ string, id proc.FileID) bool {
@@ -142,8 +141,7 @@ func (r *run) findForks(of ...proc.Mapping) {
 	})
 }
 
-// forkOf says what is known of a process whose memory has copies of another's objects; nil
-// where it has none.
+// forkOf describes a process whose memory has copies of its parent's objects; nil if it has none.
 func (r *run) forkOf(p *traced) *inspect.Fork {
 	from, pid := p.reconciliation.forkedFrom, p.mapping.PID
 	if from == 0 {
@@ -155,7 +153,7 @@ func (r *run) forkOf(p *traced) *inspect.Fork {
 	}}
 }
 
-// inherited are the devices that those which a process was forked from, as far as they are traced, had open then.
+// inherited are the devices that a process's traced ancestors had open when it was forked.
 func (r *run) inherited(p *traced) map[uint64]bool {
 	list := map[uint64]bool{}
 	now, at := proc.Ticks(), proc.Now()
@@ -179,7 +177,7 @@ func (r *run) inherited(p *traced) map[uint64]bool {
 	return list
 }
 
-// copiesAreOwn handles that what a process's forked children have copies of is theirs alone now.
+// copiesAreOwn handles the end of a process: copies of its objects now belong to its forked children.
 func (r *run) copiesAreOwn(from origin) {
 	for _, p := range r.processes {
 		if p.reconciliation.forkedFrom == from.pid {
@@ -192,8 +190,9 @@ func (r *run) copiesAreOwn(from origin) {
 	}
 }
 
-// watchForks has the host kernel note which devices the forks of a process open from now on. One that is ending by
-// now is not watched: its end takes nothing out any more, and who has its PID next would be taken for it.
+// watchForks makes the BPF programs note which devices the forks of a process open from now on. It does not watch a
+// process that is already ending: nothing would delete the entry any more, and the next process with its PID would
+// inherit it.
 func (t *Tracer) watchForks(pid uint32) error {
 	key := bpf.MemtraceTtOwnKey{Pid: uint64(pid)}
 	err := t.objects.OwnDevices.Update(key, uint64(0), ebpf.UpdateNoExist)
@@ -211,8 +210,8 @@ func (t *Tracer) watchForks(pid uint32) error {
 	return nil
 }
 
-// ownDevices returns the devices that a forked process opened itself since tracing began, and
-// whether these are all: it was forked since. It removes what ended processes left.
+// ownDevices returns the devices that a forked process opened itself since tracing began, and whether these are all,
+// because the fork happened after that. It also deletes entries of ended processes.
 func (t *Tracer) ownDevices(pid uint32) (devices map[uint64]bool, all bool, err error) {
 	devices = map[uint64]bool{}
 	var started, at uint64
@@ -242,7 +241,8 @@ func (t *Tracer) ownDevices(pid uint32) (devices map[uint64]bool, all bool, err 
 	return devices, all, nil
 }
 
-// use notes that a process allocated on a device: that is no copy, but of one that another process has open.
+// use notes that a forked process allocated on a device. So the device is its own, or a copy of one that another
+// process has open.
 func (p *traced) use(device uint64) {
 	if p.used == nil {
 		p.used = map[uint64]bool{}
@@ -254,16 +254,16 @@ func (p *traced) use(device uint64) {
 		clear(p.used)
 	}
 	p.used[device] = true
-	if p.unsure { // less is now
+	if p.unsure { // fewer devices are unsure now
 		p.reconciliation.suspect = time.Now()
-		if p.FindsPrograms() { // those on the device were left out
+		if p.FindsPrograms() { // the scan left out the programs on this device
 			p.unreadParts++
 		}
 	}
 }
 
-// leaves takes in what may be a process's own on copies. Only what was there when that was known first is: of what it allocates since
-// there are events.
+// leaves records which buffers may be the process's own on copied devices. Only those of the first scan that knows
+// them count: later ones have events.
 func (p *traced) leaves(rd *reading) {
 	l := rd.result.Leftover
 	if l == nil || l.Unread != nil {
@@ -280,7 +280,7 @@ func (p *traced) leaves(rd *reading) {
 	p.leftover.Buffers = slices.DeleteFunc(p.leftover.Buffers, func(h aggregator.LiveBuffer) bool { return !slices.Contains(l.Buffers, h) })
 }
 
-// chipsOn are the chips of a device, also of one that the process has a copy of alone.
+// chipsOn returns the chips of a device, even if the process has only a copy of it.
 func (r *run) chipsOn(p *traced, device uint64) []aggregator.Chip {
 	if chips := p.devices[device]; len(chips) > 0 {
 		return chips
@@ -292,7 +292,8 @@ func (r *run) chipsOn(p *traced, device uint64) []aggregator.Chip {
 	return p.chips.Opened(d, r.names, r.uses).Chips
 }
 
-// unsure marks a process of whose devices some can be copies of what another has closed, or that may have allocated on copies.
+// unsure marks a forked process if some of its devices may be copies of devices that its parent closed, or if it may
+// have allocated on copies.
 func (r *run) unsure(p *traced, from origin, rd *reading) {
 	was := p.unsure
 	p.unsure = false

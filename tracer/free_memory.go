@@ -12,18 +12,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// scheduleFreeOSMemory returns memory to the system at the next pause after files and
-// processes were read: that leaves several times as much behind as is kept of them, and
-// the heap shrinks slowly by itself.
+// scheduleFreeOSMemory returns memory to the host kernel at the next pause. Reading files and processes leaves behind
+// several times what is kept of them, and the heap by itself shrinks slowly.
 func (t *Tracer) scheduleFreeOSMemory() { t.freeing.Reset(pause) }
 
 const pause = time.Second
 
-// Loading the BPF programs uses 6 MB and throws them away. To collect them as usual, which is often while the heap is
-// small, takes an eighth of that time: it waits for the next pause.
+// Loading the BPF programs allocates 6 MB of garbage. With the usual GOGC, which collects often while the heap is
+// small, collection takes an eighth of the loading time. So it waits for the next pause.
 const startGCPercent = 800
 
-// usualGCPercent is what the process was started with.
+// usualGCPercent is the GOGC that the process started with.
 var usualGCPercent = sync.OnceValue(func() int {
 	usual := debug.SetGCPercent(startGCPercent)
 	debug.SetGCPercent(usual)
@@ -41,11 +40,11 @@ func collectAsUsual() { debug.SetGCPercent(usualGCPercent()) }
 func freeOSMemory() {
 	collectAsUsual()
 	debug.FreeOSMemory()
-	_ = unmapProgram() // memory is all that it is about
+	_ = unmapProgram() // a failure costs only memory
 }
 
-// unmapProgram returns the pages of this program itself: most of those that are mapped are used at its start
-// alone, or lie beside one that is used. What is used again comes from the page cache.
+// unmapProgram returns the pages of this program's own file to the host kernel. Most mapped ones are used only at the
+// start, or just lie beside a used one. Pages that are used again come from the page cache.
 func unmapProgram() error {
 	const program = "/proc/self/exe"
 	f, err := elf.Open(program)
@@ -53,7 +52,7 @@ func unmapProgram() error {
 		return fmt.Errorf("reading this program: %w", err)
 	}
 	defer f.Close()
-	// What is never written. Pages of other segments that can only be read by now may have been.
+	// Only segments that are never written. Other segments may be read-only now, but were written before.
 	constant := map[int64]bool{}
 	page := uint64(os.Getpagesize())
 	for _, p := range f.Progs {

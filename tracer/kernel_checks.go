@@ -17,20 +17,20 @@ import (
 type Check struct {
 	Name string
 	OK   bool
-	// Unknown: whether it has that property was not found out, and OK is false.
+	// Unknown: the check could not be made; OK is false.
 	Unknown bool
-	// Detail says what was found, or what to do.
+	// Detail is what was found, or what to do.
 	Detail string
 }
 
-// ErrHostKernel says that the host kernel lacks what probes take.
+// ErrHostKernel means that the host kernel lacks something that probes need.
 var ErrHostKernel = errors.New("this host kernel cannot be traced with probes")
 
-// hostFeature is what probes take of the host kernel; err is nil where it is there.
+// hostFeature is something that probes need from the host kernel; err is nil if it is there.
 type hostFeature struct {
 	name string
 	err  error
-	// remedy says what has it.
+	// remedy says which host kernel has it.
 	remedy string
 }
 
@@ -47,11 +47,11 @@ func hostFeatures() []hostFeature {
 	}
 }
 
-// hostKernelError names what the host kernel lacks, or is nil. What may not be found out is taken
-// to be there.
+// hostKernelError names a feature that the host kernel lacks, or is nil. A feature that may not be checked counts as
+// there.
 func hostKernelError() error { return firstLacking(hostFeatures()) }
 
-// Possible says why probes are not possible here for this user, or nil.
+// Possible returns why probes are not possible on this host for this user, or nil.
 func Possible() error {
 	for _, check := range []func() error{CheckRights, checkPIDNamespace, checkTimeNamespace, hostKernelError} {
 		if err := check(); err != nil {
@@ -72,7 +72,7 @@ func firstLacking(list []hostFeature) error {
 
 const notPermitted = "unknown: finding out is not permitted"
 
-// CheckHostKernel says what the host kernel can do.
+// CheckHostKernel lists what the host kernel can do.
 func CheckHostKernel() []Check {
 	var u unix.Utsname
 	release := "unknown"
@@ -94,7 +94,7 @@ func CheckHostKernel() []Check {
 		}
 		checks = append(checks, c)
 	}
-	// Neither is needed, but each is better.
+	// These are not needed, but better.
 	lacks := hostKernelLacks()
 	better := func(name string, lacks bool, without string) {
 		c := Check{Name: name, OK: true, Detail: "yes"}

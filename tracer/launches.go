@@ -10,21 +10,20 @@ import (
 	"tt-memtrace/tracer/proc"
 )
 
-// launchEvery is how often what the kernel counts without a record is read.
+// launchEvery is how often counts without records (launches), rings and host memory are read.
 const launchEvery = 500 * time.Millisecond
 
-// launchState is what is kept of one reading of launches for the next.
+// launchState is kept from one read of launches to the next.
 type launchState struct {
-	// launchedAt is when they were read last, into these.
+	// launchedAt is when launches were last read, into launchKeys and launchValues.
 	launchedAt   time.Time
 	launchKeys   []bpf.MemtraceTtLaunchKey
 	launchValues []bpf.MemtraceTtLaunch
-	// exited are the processes that ended since then, and when.
+	// exited are the processes that ended since then, with their times.
 	exited map[uint32]uint64
 }
 
-// readCounts publishes launches, rings and memory on the host, at the most every launchEvery
-// unless now is set.
+// readCounts emits launches, rings and host memory, at most every launchEvery unless now is set.
 func (r *run) readCounts(now bool) {
 	if !now && time.Since(r.launchedAt) < launchEvery {
 		return
@@ -36,8 +35,7 @@ func (r *run) readCounts(now bool) {
 	clear(r.exited)
 }
 
-// hostMemory reads the resident memory of processes, and emits it where it changed by a
-// hundredth.
+// hostMemory reads the processes' resident memory, and emits it if it changed by more than a hundredth.
 func (r *run) hostMemory() {
 	for pid, p := range r.processes {
 		bytes, ok := proc.ResidentMemory(pid)
@@ -49,7 +47,7 @@ func (r *run) hostMemory() {
 	}
 }
 
-// launches turns the kernel's counts of launches into events.
+// launches turns the BPF programs' counts of launches into events.
 func (r *run) launches() {
 	if r.launchKeys == nil {
 		r.launchKeys = make([]bpf.MemtraceTtLaunchKey, 4096)
@@ -64,26 +62,24 @@ func (r *run) launches() {
 			key := r.launchKeys[i]
 			pid := uint32(key.Pid)
 			if r.endedBefore(pid, r.launchValues[i].Last) || !r.known(pid) && CheckPID(pid) != nil {
-				r.t.objects.Launches.Delete(key) // it ended, perhaps before it was watched
+				r.t.objects.Launches.Delete(key) // the process ended, perhaps before it was watched
 				continue
 			}
 			r.launch(pid, key.Object, &r.launchValues[i], false)
 		}
 		if err != nil {
 			r.t.filled.launches.Store(uint64(total))
-			return // ErrKeyNotExist is the end
+			return // ErrKeyNotExist means that all were read
 		}
 	}
 }
 
-// launch emits the launches of a workload, or of a program, that were not published yet. It ends, or
-// ended, if gone is set.
+// launch emits the launches of a workload or a program that were not emitted yet. gone: it ends, or has ended.
 func (r *run) launch(pid uint32, object uint64, l *bpf.MemtraceTtLaunch, gone bool) {
 	rel := r.relations(pid)
 	before := rel.published[object]
 	if l.Count <= before {
-		// Fewer: another object came to this address, and the old one's end is
-		// among the records still.
+		// A lower count: another object is at this address, and the record of the old one's end is still to come.
 		return
 	}
 	p, known := r.processes[pid]
@@ -94,11 +90,11 @@ func (r *run) launch(pid uint32, object uint64, l *bpf.MemtraceTtLaunch, gone bo
 	if w == nil && c == nil && !rel.unknown[object] {
 		var late bool
 		if w, late = r.findWorkload(pid, rel, object); late && !gone {
-			return // it is asked again
+			return // the next round asks again
 		}
 	}
 	if w == nil && c == nil && !rel.unknown[object] {
-		rel.unknown[object] = true // its record may have come after the last look at the ring
+		rel.unknown[object] = true // its record may have arrived after the last drain
 		return
 	}
 	rel.published[object] = l.Count
@@ -115,7 +111,7 @@ func (r *run) launch(pid uint32, object uint64, l *bpf.MemtraceTtLaunch, gone bo
 	switch {
 	case w != nil && !w.asked && rel.ended:
 		for range w.programs {
-			emit(0) // so that none of them is said to be launched by what is no operation: who did is not known any more
+			emit(0) // without a program: who launched it is not known any more, so none may be shown as launched by no operation
 		}
 	case w != nil:
 		r.nameWorkload(pid, rel, w, l)
@@ -123,7 +119,7 @@ func (r *run) launch(pid uint32, object uint64, l *bpf.MemtraceTtLaunch, gone bo
 			emit(p)
 		}
 	case c != nil && c.workload != 0:
-		// The workload's launch, chip by chip: counted once, as that.
+		// This is the workload's launch on one chip; the workload's own count covers it.
 	case c != nil:
 		emit(object)
 	default:
@@ -131,13 +127,13 @@ func (r *run) launch(pid uint32, object uint64, l *bpf.MemtraceTtLaunch, gone bo
 	}
 }
 
-// lastLaunches emits the launches of what ends: no record of it is under way any more.
+// lastLaunches emits the launches of an object that ends. No record about it is still to come.
 func (r *run) lastLaunches(pid uint32, object uint64, l *bpf.MemtraceTtLaunch) {
 	r.relations(pid).unknown[object] = true
 	r.launch(pid, object, l, true)
 }
 
-// launchesAtEnd emits the launches of a process that has ended, since they were read last, of what it did not destroy.
+// launchesAtEnd emits, for a process that ended, the launches since the last read of objects that it did not destroy.
 func (r *run) launchesAtEnd(from origin) {
 	rel := r.related[from.pid]
 	if rel == nil {
@@ -147,7 +143,7 @@ func (r *run) launchesAtEnd(from origin) {
 	last := func(object uint64) {
 		var l bpf.MemtraceTtLaunch
 		err := r.t.objects.Launches.Lookup(bpf.MemtraceTtLaunchKey{Object: object, Pid: uint64(from.pid)}, &l)
-		if err == nil && l.Last <= from.time { // else it is of another one with its PID
+		if err == nil && l.Last <= from.time { // otherwise the count is of a later process with this PID
 			r.launch(from.pid, object, &l, true)
 		}
 	}
@@ -166,8 +162,8 @@ func (r *run) launchesAtEnd(from origin) {
 	}
 }
 
-// missedWorkloads handles that ends of workloads were lost: the last launches came with them, those of another workload at
-// the address cannot be distinguished, and it can have another name.
+// missedWorkloads handles lost ends of workloads. Their last launches are lost with them. Launches of a new workload
+// at the same address cannot be told apart, and it may have another name.
 func (r *run) missedWorkloads() {
 	for _, rel := range r.related {
 		for _, w := range rel.workloads {
@@ -177,8 +173,8 @@ func (r *run) missedWorkloads() {
 	r.raiseOnAll(aggregator.ReasonUncounted)
 }
 
-// findWorkload finds out which programs a workload has that was made before tracing
-// began. Late: that is known later.
+// findWorkload finds the programs of a workload that was created before tracing began. late: the answer did not come
+// in time; ask again.
 func (r *run) findWorkload(pid uint32, rel *relations, object uint64) (w *workload, late bool) {
 	p, known := r.processes[pid]
 	if !known || !p.reconciliation.read {
@@ -199,8 +195,8 @@ func (r *run) findWorkload(pid uint32, rel *relations, object uint64) (w *worklo
 	return w, false
 }
 
-// endedBefore reports whether a count is of a process that ended since counts were read
-// last, and not of another one with its PID.
+// endedBefore reports whether a count is of a process that ended since the last read of counts, and not of a later
+// one with its PID.
 func (r *run) endedBefore(pid uint32, last uint64) bool {
 	at, ok := r.exited[pid]
 	return ok && last <= at

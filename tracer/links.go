@@ -17,19 +17,18 @@ import (
 	"tt-memtrace/tracer/metal"
 )
 
-// Lacks names what newer kernels have for probes, and this one may not.
+// Lacks names features of newer host kernels that this one lacks.
 type Lacks struct {
-	// MultiUprobes, from Linux 6.6: one link for all places in a library. Without
-	// them each place has a perf event of its own.
+	// MultiUprobes, from Linux 6.6: one link for all probes in a library. Without them each probe has a perf event of
+	// its own.
 	MultiUprobes bool
-	// PIDFilter, from Linux 6.10 and in later versions of 6.6 and 6.9: multi-uprobes
-	// of a process are those of all its threads. Without it they are in all
-	// processes, and the programs pass over those that are not traced.
+	// PIDFilter, from Linux 6.10 and later versions of 6.6 and 6.9: multi-uprobes with a PID are hit by all threads
+	// of the process. Without it the probes are hit by all processes, and the BPF programs skip those that are not
+	// traced.
 	PIDFilter bool
 }
 
-// hostKernelLacks finds out what the host kernel lacks. Where that is not permitted,
-// its version shows it.
+// hostKernelLacks finds out what the host kernel lacks. If that is not permitted, it goes by the version.
 var hostKernelLacks = sync.OnceValue(func() Lacks {
 	err := features.HaveBPFLinkUprobeMulti()
 	if errors.Is(err, ebpf.ErrNotSupported) || err != nil && !isLinux(6, 6) {
@@ -38,8 +37,8 @@ var hostKernelLacks = sync.OnceValue(func() Lacks {
 	return Lacks{PIDFilter: !pidFilterWorks()}
 })
 
-// isLinux says whether the host kernel is of this version or later, as it says itself: its code for the version lies in
-// this program's own memory, which a program with some of the rights may not read.
+// isLinux reports whether the host kernel has this version or a later one, by uname. The exact version code is in the
+// vDSO, in this program's own memory, which a program with only some capabilities may not read.
 func isLinux(major, minor int) bool {
 	var u unix.Utsname
 	var here [2]int
@@ -50,8 +49,8 @@ func isLinux(major, minor int) bool {
 	return err == nil && slices.Compare(here[:], []int{major, minor}) >= 0
 }
 
-// pidFilterWorks tries what came with the right filter: a PID that cannot be
-// one is an invalid argument, and not a process that was not found.
+// pidFilterWorks tests a change that came with the fixed filter: an impossible PID fails with EINVAL instead of "not
+// found".
 func pidFilterWorks() bool {
 	err := attachToNoPID()
 	switch {
@@ -63,7 +62,7 @@ func pidFilterWorks() bool {
 	return isLinux(6, 10)
 }
 
-// attachToNoPID attaches nothing: the error says why.
+// attachToNoPID tries to attach to an impossible PID and returns the error.
 func attachToNoPID() error {
 	p, err := ebpf.NewProgram(&ebpf.ProgramSpec{
 		Type: ebpf.Kprobe, AttachType: ebpf.AttachTraceUprobeMulti, License: "MIT",
@@ -84,17 +83,17 @@ func attachToNoPID() error {
 	return err
 }
 
-// maxOwnProbes is how many processes get probes of their own. Each hit runs through those of
-// all of them, to find whose they are; the map of traced processes costs the same for any number.
+// maxOwnProbes is the most processes that get probes of their own. A hit runs through the probes of all of them to
+// find the right one; the map of traced processes costs the same for any number.
 const maxOwnProbes = 4
 
-// perPID says whether each traced process gets probes of its own.
+// perPID reports whether each traced process gets probes of its own.
 func (t *Tracer) perPID() bool {
 	n := len(t.opts.PIDs)
 	return n > 0 && n <= maxOwnProbes && (t.lacks.MultiUprobes || !t.lacks.PIDFilter)
 }
 
-// noticeMissingFeatures says once what that means for the user.
+// noticeMissingFeatures tells the user once what the missing features mean.
 func (t *Tracer) noticeMissingFeatures() {
 	switch {
 	case t.lacks.MultiUprobes:
@@ -109,7 +108,7 @@ const (
 	withoutPIDFilter = "with -p, other processes of the same library are probed too and skipped"
 )
 
-// usePerfEvents makes programs for perf events of what is made for multi-uprobes.
+// usePerfEvents changes BPF programs for multi-uprobes into ones for perf events.
 func usePerfEvents(spec *ebpf.CollectionSpec) {
 	for _, p := range spec.Programs {
 		if p.AttachType == ebpf.AttachTraceUprobeMulti {
@@ -118,11 +117,11 @@ func usePerfEvents(spec *ebpf.CollectionSpec) {
 	}
 }
 
-// atPoint is the BPF program that has all points of a library in one link.
+// atPoint is the BPF program that runs at all points of a library, so that they share one link.
 const atPoint = "at_point"
 
-// pointPrograms are the BPF programs of all points, each at the number by which atPoint calls it; those that it
-// has itself are the first.
+// pointPrograms are the BPF programs of all points. The index is the number by which atPoint calls them; atPoint has
+// the first ones inlined.
 var pointPrograms = func() []string {
 	names := []string{
 		bpf.MemtraceTtOftenTT_OFTEN_ALLOCATED:   bpf.MemtraceProgBufferAllocated,
@@ -138,14 +137,13 @@ var pointPrograms = func() []string {
 	return names
 }()
 
-// cookie is what a probe says to the BPF programs: in which library it is and, for atPoint,
-// whose it is.
+// cookie tells the BPF programs where a probe is: in which library and, for atPoint, which point's program to run.
 func cookie(library uint32, bpfProgram string) uint64 {
 	return uint64(slices.Index(pointPrograms, bpfProgram))*maxLibraries + uint64(library)
 }
 
-// uprobes attaches the BPF programs of probes to a file, in that order. pid 0 is all
-// processes. Where one fails, there is none.
+// uprobes attaches the BPF programs of probes to a file, in this order. pid 0 means all processes. If one fails, none
+// stays attached.
 func (t *Tracer) uprobes(ex *link.Executable, probes []metal.Probe, library, pid uint32) ([]link.Link, error) {
 	if t.lacks.MultiUprobes {
 		return t.perfEvents(ex, probes, library, pid)
@@ -161,7 +159,7 @@ func (t *Tracer) uprobes(ex *link.Executable, probes []metal.Probe, library, pid
 	return []link.Link{l}, nil
 }
 
-// perfEvents is uprobes on a host kernel without multi-uprobes.
+// perfEvents does what uprobes does, on a host kernel without multi-uprobes.
 func (t *Tracer) perfEvents(ex *link.Executable, probes []metal.Probe, library, pid uint32) (links []link.Link, err error) {
 	for _, p := range probes {
 		name := p.Point.BPFProgram
@@ -175,17 +173,16 @@ func (t *Tracer) perfEvents(ex *link.Executable, probes []metal.Probe, library, 
 	return links, nil
 }
 
-// descriptors are how many it takes to attach to so many places of a library.
+// descriptors returns how many file descriptors it takes to attach that many probes.
 func (t *Tracer) descriptors(places int) int {
 	if t.lacks.MultiUprobes {
-		return 2 * places // a perf event and a link
+		return 2 * places // a perf event and a link each
 	}
 	return 1
 }
 
-// release detaches beside whatever else is done: a link alone takes up to a
-// tenth of a second. Perf events the kernel takes out one after the other, whoever
-// waits. Close waits for all.
+// release detaches links in the background: one link takes up to a tenth of a second, and the host kernel removes
+// perf events one by one, however many threads wait. Close waits for all.
 func (t *Tracer) release(links []link.Link) {
 	for _, l := range links {
 		t.releasing.Go(func() {
@@ -196,5 +193,5 @@ func (t *Tracer) release(links []link.Link) {
 	}
 }
 
-// maxClosing is how many links are closed at once: each takes a thread.
+// maxClosing bounds the links that are closed at once: each takes a thread.
 const maxClosing = 64

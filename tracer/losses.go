@@ -10,30 +10,31 @@ import (
 	"tt-memtrace/tracer/proc"
 )
 
-// lossEvery is how often the kernel's counters are read under load.
+// lossEvery is how often the BPF programs' counters are read under load.
 const lossEvery = 100 * time.Millisecond
 
-// lossState is how much was lost by when the host kernel's counters were read last.
+// lossState holds what the counters said when they were last read.
 type lossState struct {
-	// lostAt and countedAt are when they were read.
+	// lostAt and countedAt are when they were last read.
 	lostAt    time.Time
 	countedAt uint64
-	// lossCounted is when a loss was counted last, in proc.Ticks.
+	// lossCounted is when a loss was last found, in proc.Ticks.
 	lossCounted uint64
-	// lost events, those of them that make up programs or are of traces or marks, and ends of processes.
+	// lost counts lost events. Of these, lostParts make up programs, lostTraces are of traces, lostMarks are marks,
+	// and lostEnds are ends of processes.
 	lost, lostParts, lostTraces, lostMarks, lostEnds uint64
-	// lostPrograms, lostWorkloads and lostClosings are the ends of programs and workloads and the closings of devices among them.
+	// Of these, too: ends of programs, ends of workloads, and closings of devices.
 	lostPrograms, lostWorkloads, lostClosings uint64
-	// lostAllocs are allocations among them, and allocsLost is when they were lost last.
+	// lostAllocs are the allocations among them, and allocsLost is the span of time in which the last ones were lost.
 	lostAllocs uint64
 	allocsLost span
-	// lostUncounted is how many records that a launch was not counted can be lost.
+	// lostUncounted is how many lost records may have said that a launch was not counted.
 	lostUncounted uint64
-	// raised are the reasons that all processes had to have, and when that was.
+	// raised are the reasons that were raised on all processes, and when.
 	raised map[aggregator.ReasonCode]raised
 }
 
-// losses emits the number of records that found the BPF ring buffer full since it was last called.
+// losses emits how many records found the BPF ring buffer full since the last call.
 func (r *run) losses(now bool) {
 	if !now && time.Since(r.lostAt) < lossEvery {
 		return
@@ -51,11 +52,11 @@ func (r *run) losses(now bool) {
 			parts += n
 			unreadParts += c.Unread[kind]
 		}
-		if bpf.MemtraceTtKind(kind) != bpf.MemtraceTtKindTT_STACK { // no account lacks it
+		if bpf.MemtraceTtKind(kind) != bpf.MemtraceTtKindTT_STACK { // the accounts do not need it
 			lost += n
 		}
 	}
-	// What could not be read is counted by its kind, also where the record that says so was lost.
+	// Unread records are counted by their kind even if the TT_UNREAD record was lost.
 	unreadLost := c.Lost[bpf.MemtraceTtKindTT_UNREAD]
 	parts += min(unreadLost, unreadParts)
 	if lost > r.lost {
@@ -64,7 +65,7 @@ func (r *run) losses(now bool) {
 		r.lostPrograms, r.lostClosings = c.Lost[bpf.MemtraceTtKindTT_PROGRAM_GONE], c.Lost[bpf.MemtraceTtKindTT_DEVICE_CLOSE]
 		r.suspectAll()
 		for _, p := range r.processes {
-			clear(p.banks) // an allocator may have ended
+			clear(p.banks) // the end of an allocator may be lost
 		}
 		r.forks.lost, r.lossCounted = true, proc.Ticks()
 	}
@@ -95,13 +96,14 @@ func (r *run) losses(now bool) {
 	}
 }
 
-// raised is when a reason was raised on all processes: by the clock, and in proc.Ticks.
+// raised is when a reason was raised on all processes, by the clock and in proc.Ticks.
 type raised struct {
 	at    time.Time
 	ticks uint64
 }
 
-// raiseOnAll marks all processes: it can be of any, also of one that is not known yet.
+// raiseOnAll raises a reason on all processes, because the loss may concern any of them. That includes processes that
+// are still unknown: see raiseMissed.
 func (r *run) raiseOnAll(code aggregator.ReasonCode) {
 	r.raised[code] = raised{time.Now(), proc.Ticks()}
 	for pid := range r.processes {
@@ -109,7 +111,7 @@ func (r *run) raiseOnAll(code aggregator.ReasonCode) {
 	}
 }
 
-// raiseMissed marks a process that was not known, and may have had the library, when all were marked.
+// raiseMissed raises those reasons on a process that became known later, but may have had the library mapped then.
 func (r *run) raiseMissed(p *traced) {
 	for code, when := range r.raised {
 		if p.start.Started <= when.ticks && mayPrecede(p.seen, when.at) {
@@ -122,7 +124,7 @@ func (r *run) raise(pid uint32, code aggregator.ReasonCode) {
 	r.emit(aggregator.Event{Kind: aggregator.ReasonRaised, PID: pid, Time: uint64(proc.Monotonic()), Reason: &aggregator.Reason{Code: code}})
 }
 
-// ofPrograms says whether what programs have lacks something without a record.
+// ofPrograms reports whether a missing record of this kind leaves the accounts of programs incomplete.
 func ofPrograms(k bpf.MemtraceTtKind) bool {
 	switch k {
 	case bpf.MemtraceTtKindTT_CB, bpf.MemtraceTtKindTT_KERNEL_ADDED, bpf.MemtraceTtKindTT_KERNEL_FILE,
@@ -133,8 +135,7 @@ func ofPrograms(k bpf.MemtraceTtKind) bool {
 	return false
 }
 
-// unread handles that a probe could not read what it was to send of a process, or not all
-// of it.
+// unread handles that a probe could not read, or only in part, what it was to send.
 func (r *run) unread(p *traced, from origin, kind bpf.MemtraceTtKind) {
 	why := aggregator.Reason{Code: aggregator.ReasonReadFailed}
 	switch kind {
@@ -146,7 +147,7 @@ func (r *run) unread(p *traced, from origin, kind bpf.MemtraceTtKind) {
 		why.Code = aggregator.ReasonTracesMissed
 		r.marks[from.pid].doubt()
 	case bpf.MemtraceTtKindTT_WORKLOAD_NAMED:
-		return // the name is had from who launches it
+		return // the caller of the launch gives the name instead
 	default:
 		if rel := r.related[from.pid]; kind == bpf.MemtraceTtKindTT_ALLOC && rel != nil && len(rel.capturing) > 0 {
 			r.raise(from.pid, aggregator.ReasonTracesMissed) // see missedAllocs
@@ -160,8 +161,8 @@ func (r *run) unread(p *traced, from origin, kind bpf.MemtraceTtKind) {
 	r.emit(aggregator.Event{Kind: aggregator.ReasonRaised, PID: from.pid, TID: from.tid, Time: from.time, Reason: &why})
 }
 
-// markUnread marks the processes of which something could not be read at once: they are read again, apart. And those
-// whose memory does not answer at all.
+// markUnread marks processes of which a read came too late or whose memory does not answer, so that they are read
+// again in the background.
 func (r *run) markUnread() {
 	for pid, p := range r.processes {
 		late, hung := r.lateReads(p), p.Hung()
@@ -183,7 +184,8 @@ func (r *run) markUnread() {
 	}
 }
 
-// unreadOf counts that something of a process could not be read, which can be of its programs, if it has any.
+// unreadOf counts that something of a process could not be read. It may have concerned programs, if the process has
+// any.
 func (r *run) unreadOf(p *traced) {
 	p.unread++
 	if rel := r.related[p.mapping.PID]; rel != nil && len(rel.programs) > 0 {
@@ -191,7 +193,7 @@ func (r *run) unreadOf(p *traced) {
 	}
 }
 
-// lateReads is how many reads of a process and its files were too late so far.
+// lateReads returns how many reads of a process and its files came too late so far.
 func (r *run) lateReads(p *traced) uint64 {
 	n := p.Late()
 	for _, o := range p.others {
@@ -203,18 +205,16 @@ func (r *run) lateReads(p *traced) uint64 {
 	return n
 }
 
-// missing is how many events of a process can be missing, and how many of those that make
-// up programs.
+// missing returns how many events of a process may be missing, and how many of those make up programs.
 func (r *run) missing(p *traced) (events, parts uint64) {
 	parts = r.lostParts + p.unreadParts
 	if rel := r.related[p.mapping.PID]; rel != nil && len(rel.programs) > 0 {
-		parts += r.lostClosings // they have nothing where chips closed, also where these opened again
+		parts += r.lostClosings // programs hold nothing on closed chips, even if the chips opened again
 	}
 	return r.lost + p.unread, parts
 }
 
-// missedEnds finds the processes that ended, or run another program by now: nothing
-// reports that again.
+// missedEnds finds processes that ended or called exec. Their records are lost, and nothing reports them again.
 func (r *run) missedEnds() {
 	pids := maps.Clone(r.targets)
 	for pid := range r.processes {
@@ -231,7 +231,7 @@ func (r *run) missedEnds() {
 		p, known := r.processes[pid]
 		if _, started, err := proc.Name(pid); err != nil || !proc.Alive(pid) || known && started != p.start.Started {
 			r.exits(from, nil)
-			r.t.found.Add(pid) // who has its PID by now may have been taken for it
+			r.t.found.Add(pid) // a new process with its PID may have been taken for it
 			continue
 		}
 		if !known {

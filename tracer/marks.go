@@ -7,28 +7,27 @@ import (
 	"tt-memtrace/bpf"
 )
 
-// marks is what a process says of its buffers to the runtime's own tracking of allocations
-// under traces: which of them a replay may overwrite. The runtime passes it on only while it
-// tracks (TT_METAL_TRACE_ALLOC_TRACKING).
+// marks is what the runtime's own tracking of allocations under traces says about a process's buffers: which of them
+// a replay may overwrite. The runtime reports it only while it tracks (TT_METAL_TRACE_ALLOC_TRACKING).
 type marks struct {
-	// scopes by thread, the innermost last: the allocators whose buffers are marked.
+	// scopes maps a thread to its scopes, innermost last: the allocators whose buffers are marked.
 	scopes map[uint32][][]uint64
-	// marking is the buffer that a thread allocates in such a scope.
+	// marking is the buffer that a thread is allocating in such a scope.
 	marking map[uint32]uint64
-	// ids are the unique ids of tracked buffers, buffers has the reverse. An id without its
-	// buffer's in ids is of a buffer that is gone.
+	// ids maps tracked buffers to their unique ids, and buffers the ids to the buffers. If ids has no entry for an
+	// id's buffer, that buffer is gone.
 	ids, buffers map[uint64]uint64
 }
 
-// maxMarkingThreads, maxScopes of a thread, and maxTracked buffers bound the memory that a
-// process can make this one use. What is beyond is not marked.
+// These bound the memory that a process can make the tracer use: maxMarkingThreads, maxScopes per thread, and
+// maxTracked buffers. What exceeds them is not marked.
 const (
 	maxMarkingThreads = 4096
 	maxScopes         = 64
 	maxTracked        = 1 << 17
 )
 
-// handleMark handles what the runtime's tracking does.
+// handleMark handles a record of the runtime's tracking.
 func (r *run) handleMark(from origin, e *bpf.MemtraceTtMark) {
 	m := r.marks[from.pid]
 	if m == nil {
@@ -46,12 +45,12 @@ func (r *run) handleMark(from origin, e *bpf.MemtraceTtMark) {
 		if len(scopes) > 1 {
 			m.scopes[from.tid] = scopes[:len(scopes)-1]
 		} else {
-			delete(m.scopes, from.tid) // or it began before tracing did
+			delete(m.scopes, from.tid) // or the scope began before tracing
 		}
 	case bpf.MemtraceTtMarkStepTT_MARK_TRACKED:
 		m.track(e.Object, e.Unique)
 		if len(allocators) == 1 && slices.ContainsFunc(scopes, func(s []uint64) bool { return slices.Contains(s, allocators[0]) }) {
-			// Its allocation is the next on this thread or, by another way, was the last.
+			// The thread's next record is this buffer's allocation; in the allocator's way it was the last one.
 			m.marking[from.tid] = e.Object
 			r.corruptible(from, e.Object)
 		}
@@ -62,7 +61,7 @@ func (r *run) handleMark(from origin, e *bpf.MemtraceTtMark) {
 	}
 }
 
-// markAllocated marks a buffer that was allocated, if that was in a scope.
+// markAllocated marks a newly allocated buffer if it was allocated in a scope.
 func (r *run) markAllocated(from origin, buffer uint64) {
 	m := r.marks[from.pid]
 	if m == nil {
@@ -80,8 +79,8 @@ func (r *run) corruptible(from origin, buffer uint64) {
 	r.emit(aggregator.Event{Kind: aggregator.MarkedCorruptible, PID: from.pid, TID: from.tid, Time: from.time, Buffer: buffer})
 }
 
-// marksMissed: marks of any process were lost. It is rather called unsafe what is not than the
-// reverse: what is allocated from now on is in no scope.
+// marksMissed handles that marks of unknown processes were lost. It forgets all scopes, so later allocations are in
+// none: rather call a buffer unsafe that is not than the reverse.
 func (r *run) marksMissed() {
 	for _, m := range r.marks {
 		m.doubt()
@@ -89,7 +88,7 @@ func (r *run) marksMissed() {
 	r.raiseOnAll(aggregator.ReasonTracesMissed)
 }
 
-// doubt forgets which scopes there are.
+// doubt forgets all scopes.
 func (m *marks) doubt() {
 	if m != nil {
 		clear(m.scopes)
@@ -109,7 +108,7 @@ func (m *marks) track(buffer, id uint64) {
 	m.ids[buffer], m.buffers[id] = id, buffer
 }
 
-// forget drops a buffer that is freed.
+// forget drops a freed buffer.
 func (m *marks) forget(buffer uint64) {
 	if m == nil {
 		return

@@ -8,14 +8,14 @@ import (
 	"tt-memtrace/tracer/inspect"
 )
 
-// part is the range of a mesh's coordinates that a program of a workload is for.
+// part is the range of mesh coordinates that a workload's program is for.
 type part struct {
 	inspect.MeshRange
-	// devices that it covers, by mesh.
+	// devices are those that the range covers, by mesh.
 	devices map[uint64][]uint64
 }
 
-// cover are the devices that the range covers of a mesh.
+// cover returns the devices of a mesh that the range covers.
 func (r *run) cover(p *traced, c *part, mesh uint64) (list []uint64, err error) {
 	list, asked := c.devices[mesh]
 	if !asked {
@@ -30,12 +30,12 @@ func (r *run) cover(p *traced, c *part, mesh uint64) (list []uint64, err error) 
 	return list, nil
 }
 
-// isMesh says whether a device is known to have several chips.
+// isMesh reports whether a device is known to have several chips.
 func (p *traced) isMesh(device uint64) bool { return len(p.devices[device]) > 1 }
 
-// spread gives the devices on which something of a program is that was placed on one: on a mesh,
-// or on the chip of a mesh. What a workload has for a part of the mesh the runtime places on all
-// of it. Where the part is not known, the process is marked.
+// spread returns the devices that have something of a program which was reported as placed on one device: on a mesh,
+// or on the chip of a mesh. The runtime places what is for part of a mesh on all of it. If the part is unknown, the
+// process is marked.
 func (r *run) spread(p *traced, from origin, program, device, mesh uint64) []uint64 {
 	one := []uint64{device}
 	c := r.relations(from.pid).programs[program]
@@ -60,7 +60,7 @@ func (r *run) spread(p *traced, from origin, program, device, mesh uint64) []uin
 		return one
 	case device == mesh:
 		for _, d := range list {
-			r.device(p, from, d) // a late attach may not have found it yet
+			r.device(p, from, d) // after a late attach it may still be unknown
 		}
 		return list
 	case slices.Contains(list, device):
@@ -71,22 +71,22 @@ func (r *run) spread(p *traced, from origin, program, device, mesh uint64) []uin
 
 var errPlacedBefore = errors.New("it was placed before its workload was known")
 
-// chipsUnknown marks a process of which a program is counted on all chips of a mesh, and may be
-// on some of them only, until the program ends, its chips are known, or the process has no device open.
+// chipsUnknown marks a process because one of its programs is counted on all chips of a mesh, but may be on only some
+// of them. The mark stays until the program ends, its chips are known, or the process has no device open.
 func (r *run) chipsUnknown(p *traced, at, program uint64, why error) {
 	rel := r.relations(p.mapping.PID)
-	rel.chipsUnknown[program] += 0 // how often it was read stays
+	rel.chipsUnknown[program] += 0 // adds an entry, or keeps the number of tries
 	r.emit(aggregator.Event{Kind: aggregator.ReasonRaised, PID: p.mapping.PID, Time: at,
 		Reason: &aggregator.Reason{Code: aggregator.ReasonProgramChips, Detail: why.Error()}})
 }
 
-// readsChips says whether a program is to be read for its chips.
+// readsChips reports whether a program is still to be read for its chips.
 func (rel *relations) readsChips(program uint64) bool {
 	tries, unknown := rel.chipsUnknown[program]
 	return unknown && tries < inspect.ChipTries
 }
 
-// readsAnyChips says whether there is such a program.
+// readsAnyChips reports whether any program is.
 func (rel *relations) readsAnyChips() bool {
 	for program := range rel.chipsUnknown {
 		if rel.readsChips(program) {
@@ -96,8 +96,9 @@ func (rel *relations) readsAnyChips() bool {
 	return false
 }
 
-// programRead takes in on which devices a program is, as far as that was read. One that is counted on all of a mesh, and is not there,
-// is taken off it; placed says that it was placed on all since it was read, which the next reading takes off.
+// programRead records on which devices a program is, as far as that was read. If the program is counted on all of a
+// mesh, it removes it from devices where it is not. placed: the program was placed on the whole mesh again since it
+// was read; the next reading corrects that.
 func (r *run) programRead(p *traced, from origin, h *inspect.Program, placed bool) {
 	rel := r.relations(from.pid)
 	if h.ChipsUnknown != nil {
@@ -116,7 +117,7 @@ func (r *run) programRead(p *traced, from origin, h *inspect.Program, placed boo
 	r.chipsKnown(from.pid, from.time, h.ID)
 }
 
-// chipsKnown takes the mark away with the last program that it was for.
+// chipsKnown lifts the mark with the last program that it was for.
 func (r *run) chipsKnown(pid uint32, at, program uint64) {
 	rel := r.relations(pid)
 	if _, marked := rel.chipsUnknown[program]; !marked {

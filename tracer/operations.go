@@ -12,13 +12,13 @@ import (
 	"tt-memtrace/tracer/proc"
 )
 
-// callerRange is where a process has mapped such a file.
+// callerRange is where a process maps a file with launching functions.
 type callerRange struct {
 	start, end, offset uint64
 	callers            *metal.Launchers
 }
 
-// unnamed is a workload that got a program, at a time, and whose operation is not known yet.
+// unnamed is a workload that got a program at a time (since) and whose operation is still unknown.
 type unnamed struct {
 	pid    uint32
 	object uint64
@@ -26,24 +26,26 @@ type unnamed struct {
 }
 
 const (
-	// maxUnnamed bounds the workloads whose first launch is looked for. Another one is named when launches are read.
+	// maxUnnamed bounds the workloads whose first launch is awaited. The others get their names when launches are
+	// read.
 	maxUnnamed = 64
-	// lookEvery is how often that is done.
+	// lookEvery is how often nameLaunched looks for first launches.
 	lookEvery = time.Millisecond
 )
 
-// operationState is what names operations.
+// operationState is the state of naming operations.
 type operationState struct {
-	// unnamed are workloads whose first launch is looked for, since the look before.
+	// unnamed are workloads whose first launch is awaited, unnamedSoughtAt is when nameLaunched last looked.
 	unnamed         []unnamed
 	unnamedSoughtAt time.Time
-	// callers are the functions that launch ttnn operations, by file.
+	// callers holds, by file, the functions that launch ttnn operations.
 	callers map[proc.FileVersion]*metal.Launchers
 }
 
-// nameLaunched names the workloads that were made a moment ago and launched until a time, to which all records were read:
-// a later launch can be of another workload at the address. When launches are read next, their process can have ended, and
-// nothing else says who launched them. One that is not launched soon is named then.
+// nameLaunched names new workloads that were launched at or before until, the time up to which all records were read:
+// a later launch may be of another workload at the same address. It does not wait for the next read of launches,
+// because by then the process may have ended, and nothing else says who launched a workload. A workload that is not
+// launched soon gets its name from that read.
 func (r *run) nameLaunched(until uint64) {
 	if len(r.unnamed) == 0 || time.Since(r.unnamedSoughtAt) < lookEvery {
 		return
@@ -67,7 +69,7 @@ func (r *run) nameLaunched(until uint64) {
 	})
 }
 
-// nameWorkload names a workload's programs by who launched it, once.
+// nameWorkload names a workload's programs after the caller that launched it, once.
 func (r *run) nameWorkload(pid uint32, rel *relations, w *workload, l *bpf.MemtraceTtLaunch) {
 	if w.asked {
 		return
@@ -78,8 +80,7 @@ func (r *run) nameWorkload(pid uint32, rel *relations, w *workload, l *bpf.Memtr
 	r.named(pid, l.Last, w.programs, w.name)
 }
 
-// operation is the name of the ttnn operation whose launching function holds
-// the code address, or "".
+// operation returns the name of the ttnn operation whose launching function contains the code address, or "".
 func (r *run) operation(pid uint32, address uint64) string {
 	rel := r.relations(pid)
 	for _, m := range rel.callers {
@@ -100,7 +101,7 @@ func (r *run) operation(pid uint32, address uint64) string {
 	if unix.Fstat(int(f.Fd()), &st) != nil {
 		return ""
 	}
-	// A file that was built again can have the number of the old one.
+	// A rebuilt file can have the inode number of the old one.
 	id := proc.FileVersion{FileID: m.ID, Changed: st.Ctim}
 	c, ok := r.callers[id]
 	if !ok {
@@ -118,5 +119,5 @@ func (r *run) operation(pid uint32, address uint64) string {
 	return c.At(offset)
 }
 
-// maxCallers bounds the files whose launching functions are remembered.
+// maxCallers bounds the files whose launching functions are kept.
 const maxCallers = 64

@@ -14,17 +14,15 @@ import (
 	"tt-memtrace/tracer/proc"
 )
 
-// The host kernel keeps a copy of each probed instruction, and runs the copy. A library
-// is usually replaced by another file, which has no probes. One that is overwritten
-// in place keeps the old probes, and a process that maps it then would run some of the
-// old instructions among the new ones. So the first write to it removes the probes.
+// The host kernel keeps a copy of each probed instruction, and runs the copy. Usually a library is replaced by a new
+// file, which has no probes. But a library that is overwritten in place keeps the old probes, so a process that maps
+// it then would run old instructions among the new ones. So the first write to a library removes its probes.
 
-// writeWatch is an inotify instance that watches libraries for writes, whatever they are
-// renamed to: by their inodes.
+// writeWatch is an inotify instance that watches libraries for writes. It watches inodes, so renames do not matter.
 type writeWatch struct {
 	file *os.File
 	fd   int
-	// watched libraries by their watch descriptors, under Tracer.mu.
+	// watched maps watch descriptors to libraries; guarded by Tracer.mu.
 	watched map[int32]*attachment
 }
 
@@ -38,11 +36,11 @@ func newWriteWatch() (*writeWatch, error) {
 
 const whyOverwritten = "its library was overwritten or truncated"
 
-// plainSystems are file systems in which a number is that of one file. An overlay gives a file's to its copy, btrfs one
-// to files of several volumes.
+// plainSystems are file systems in which a device and inode number identify one file. On an overlay the copy of a
+// file keeps the number, and on btrfs files of several subvolumes share one.
 var plainSystems = []int64{unix.EXT4_SUPER_MAGIC, unix.XFS_SUPER_MAGIC, unix.TMPFS_MAGIC}
 
-// guard watches for writes to a library.
+// guard starts to watch a library for writes.
 func (t *Tracer) guard(a *attachment) {
 	var st unix.Stat_t
 	err := unix.Stat(a.lib.ProcName(), &st)
@@ -63,12 +61,12 @@ func (t *Tracer) guard(a *attachment) {
 // unguard ends the watch of a library.
 func (t *Tracer) unguard(a *attachment) {
 	if t.writes.watched[a.watch] == a {
-		_, _ = unix.InotifyRmWatch(t.writes.fd, uint32(a.watch)) // fails only if the watch has gone
+		_, _ = unix.InotifyRmWatch(t.writes.fd, uint32(a.watch)) // fails only if the watch is gone already
 		delete(t.writes.watched, a.watch)
 	}
 }
 
-// guarding takes the probes out of libraries that are written to, until the context ends.
+// guarding removes the probes from libraries that are written to, until the context ends.
 func (t *Tracer) guarding(ctx context.Context) error {
 	stop := context.AfterFunc(ctx, func() { _ = t.writes.file.SetReadDeadline(time.Now()) })
 	defer stop()
@@ -81,7 +79,7 @@ func (t *Tracer) guarding(ctx context.Context) error {
 		if err != nil {
 			return fmt.Errorf("watching for overwritten libraries: %w", err)
 		}
-		// Events of a file that is no folder have no names.
+		// Events of a watched file carry no name, so each has this size.
 		for one := b[:n]; len(one) >= unix.SizeofInotifyEvent; one = one[unix.SizeofInotifyEvent:] {
 			wd, mask := int32(binary.NativeEndian.Uint32(one)), binary.NativeEndian.Uint32(one[4:])
 			t.written(wd, mask&unix.IN_Q_OVERFLOW != 0)
@@ -89,8 +87,8 @@ func (t *Tracer) guarding(ctx context.Context) error {
 	}
 }
 
-// written detaches from the library of a watch or, where events were dropped, from all
-// that changed.
+// written detaches from the library of a watch. dropped: inotify lost events, so it also checks all other libraries
+// for changes.
 func (t *Tracer) written(wd int32, dropped bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -108,7 +106,8 @@ func (t *Tracer) written(wd int32, dropped bool) {
 	}
 }
 
-// overwritten detaches from a library, and from it under its other names, if it is not a copy that was written to.
+// overwritten detaches from a library, and from other names of its file unless the written file is a copy without
+// probes.
 func (t *Tracer) overwritten(a *attachment) {
 	s := a.probes
 	if s != nil && s.users > 1 {
@@ -123,7 +122,7 @@ func (t *Tracer) overwritten(a *attachment) {
 	t.discard(a)
 }
 
-// discard detaches from a library that was overwritten. It is examined again when it is next mapped.
+// discard detaches from a library that was overwritten. The next process that maps it has it examined again.
 func (t *Tracer) discard(a *attachment) {
 	t.releaseAll(a)
 	t.unguard(a)

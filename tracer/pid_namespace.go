@@ -7,12 +7,12 @@ import (
 	"tt-memtrace/tracer/proc"
 )
 
-// ErrPIDNamespace says that this program runs in a PID namespace of its own.
+// ErrPIDNamespace means that this program runs in a PID namespace other than the host's.
 var ErrPIDNamespace = errors.New("this is a PID namespace of its own, in which the host's processes cannot be found")
 
-// checkPIDNamespace says why processes could not be found by their PIDs, or nil. The
-// BPF programs name processes by the PIDs of the host, and /proc of a container that
-// has a PID namespace of its own has others: all that is traced would be in no account.
+// checkPIDNamespace returns why processes cannot be found by their PIDs, or nil. The BPF programs use the host's
+// PIDs, but /proc of a container with its own PID namespace has others, so every traced process would be in no
+// account.
 func checkPIDNamespace() error {
 	switch host, err := proc.InHostPIDNamespace(); {
 	case err == nil && !host:

@@ -17,34 +17,34 @@ import (
 	"tt-memtrace/tracer/proc"
 )
 
-// Uprobes belong to an inode. Overlays of one lower layer, such as those of the containers of one image, give
-// it a number of their own each, and nothing says so. A second set of probes in it would report each event
-// twice. So before a library gets probes, it is found out whether its file has some: a page of
-// each file with probes stays mapped here, and a test probe that is put into the library through its own name, for this
-// process alone, shows in that page if it is of the same file. Nobody ever runs that page.
+// Uprobes belong to an inode. Overlays of one lower layer, such as the containers of one image, each give its file
+// another inode number, and nothing tells that they are the same file. A second set of probes in it would report each
+// event twice. So before a library gets probes, the tracer finds out whether its file has some already. It keeps a
+// page of each probed file mapped, puts a test probe into the new library through its own name, for the tracer's own
+// process alone, and looks for the breakpoint in the mapped page. Nobody ever runs that page.
 
-// probeSet is the probes of one file, for all processes or for each PID, and since when.
+// probeSet is the probes in one file, for all processes (PID 0) or for each PID, and when they were attached.
 type probeSet struct {
 	id     proc.FileID
 	slot   bpf.MemtraceTtLayout
 	index  uint32
 	probes []metal.Probe
-	// spare are attached once what they send cannot be computed for a buffer: spared until then.
+	// spare are probes that are attached only once a buffer's reserved size cannot be computed; spared is true until
+	// then.
 	spare  []metal.Probe
 	spared bool
 	links  map[uint32][]link.Link
 	linked map[uint32]time.Time
 	users  int // attachments
-	// page is that of the test probe; nil if there is no
-	// function to put one at.
+	// page is the mapped page with the test probe's address; nil if no function can take a test probe.
 	page []byte
 	test metal.Probe
 }
 
-// errNotCompared is wrapped where it cannot be found out whether a file has probes.
+// errNotCompared is wrapped by errors that leave open whether a file has probes.
 var errNotCompared = errors.New("it is not known whether its file, which may have another name in an overlay, has probes")
 
-// attachPoints attaches every point of the library; pid 0 is all processes.
+// attachPoints attaches every point of the library; pid 0 means all processes.
 func (t *Tracer) attachPoints(a *attachment, pid uint32) error {
 	fail := func(err error) error { return fmt.Errorf("attaching to %s: %w", a.lib.Path, err) }
 	probes := byPhase(slices.Concat(a.cover.Probes, a.refusals))
@@ -72,7 +72,7 @@ func (t *Tracer) attachPoints(a *attachment, pid uint32) error {
 	if err != nil {
 		return err
 	}
-	// Through the open file, so that it is the file that was checked.
+	// Open it through the checked file's descriptor, so that it is the same file.
 	ex, err := link.OpenExecutable(a.lib.ProcName())
 	if err != nil {
 		return fail(err)
@@ -91,7 +91,7 @@ func (t *Tracer) attachPoints(a *attachment, pid uint32) error {
 	return nil
 }
 
-// attachSpare attaches the points of a library that were spared, for all who have the others.
+// attachSpare attaches the spared points of a library for everyone who has its other probes.
 func (t *Tracer) attachSpare(a *attachment) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -128,7 +128,7 @@ func newProbeSet(a *attachment, probes []metal.Probe) (*probeSet, error) {
 	return s, err
 }
 
-// sets are the probe sets that attachments use.
+// sets returns the probe sets in use.
 func (t *Tracer) sets() (list []*probeSet) {
 	for _, a := range t.attached() {
 		if a.probes != nil && !slices.Contains(list, a.probes) {
@@ -138,7 +138,7 @@ func (t *Tracer) sets() (list []*probeSet) {
 	return list
 }
 
-// probesOf is the set that is in a library's file, if there is one.
+// probesOf returns the probe set that is already in the library's file, or nil.
 func (t *Tracer) probesOf(a *attachment, probes []metal.Probe) (*probeSet, error) {
 	for _, s := range t.sets() {
 		if !mayBeFile(s, a.lib.ID.Inode) {
@@ -152,17 +152,17 @@ func (t *Tracer) probesOf(a *attachment, probes []metal.Probe) (*probeSet, error
 			continue
 		}
 		if s.slot != a.slot || !slices.EqualFunc(s.probes, probes, func(x, y metal.Probe) bool { return x.Point == y.Point && x.Offset == y.Offset }) {
-			return nil, errors.New("its file has other probes") // it was changed between
+			return nil, errors.New("its file has other probes") // the file changed in between
 		}
 		return s, nil
 	}
 	return nil, nil
 }
 
-// mayBeFile says whether a file of this number can be the one that a set of probes is in: overlays keep the lower half.
+// mayBeFile reports whether a file with this inode number can be the probed one: overlays keep the lower 32 bits.
 func mayBeFile(s *probeSet, inode uint64) bool { return uint32(s.id.Inode) == uint32(inode) }
 
-// isFileOf says whether a file is that of a library that has probes, as far as can be known.
+// isFileOf reports whether a file is known to be the one that the library's probes are in.
 func (t *Tracer) isFileOf(a *attachment, inode uint64, name string) bool {
 	if a.probes == nil || !mayBeFile(a.probes, inode) {
 		return false
@@ -171,13 +171,13 @@ func (t *Tracer) isFileOf(a *attachment, inode uint64, name string) bool {
 	return err == nil && same
 }
 
-// sameFile says whether a file is the one that a set of probes is in.
+// sameFile reports whether a path names the file that a probe set is in.
 func (t *Tracer) sameFile(s *probeSet, path string) (bool, error) {
 	if s.page == nil {
 		return false, errNotCompared
 	}
 	if there, err := breakpoint(s); err != nil || there {
-		return false, errors.Join(errNotCompared, err) // of somebody else
+		return false, errors.Join(errNotCompared, err) // somebody else's breakpoint
 	}
 	ex, err := link.OpenExecutable(path)
 	if err != nil {
@@ -192,16 +192,16 @@ func (t *Tracer) sameFile(s *probeSet, path string) (bool, error) {
 	}
 	same, err := breakpoint(s)
 	for _, l := range links {
-		l.Close() // the next comparison is not to find it
+		l.Close() // so that the next comparison does not find it
 	}
 	return same, err
 }
 
-// breakpoint says whether there is one where a set's test probe goes.
+// breakpoint reports whether the test probe's address has a breakpoint.
 func breakpoint(s *probeSet) (bool, error) {
 	var b [1]byte
 	at := uintptr(s.test.Offset % uint64(os.Getpagesize()))
-	// Not read in place: where the file was cut off, that would be a signal.
+	// Do not read it in place: if the file was truncated, that raises SIGBUS.
 	n, err := unix.ProcessVMReadv(os.Getpid(), []unix.Iovec{{Base: &b[0], Len: 1}}, []unix.RemoteIovec{{Base: uintptr(unsafe.Pointer(&s.page[0])) + at, Len: 1}}, 0)
 	if err != nil || n != 1 {
 		return false, fmt.Errorf("%w: reading a page of it: %w", errNotCompared, err)
@@ -210,8 +210,9 @@ func breakpoint(s *probeSet) (bool, error) {
 	return b[0] == int3, nil
 }
 
-// changed looks at a library whose file changed since it was attached to. An overlay may have copied it, as for a change of its owner:
-// then it has no probes, and those who mapped it before have what has.
+// changed handles that a library's file changed after it was attached to. An overlay may have copied the file up, for
+// example for a chown. Then the copy has no probes, and processes that mapped the file earlier keep the one that has
+// them.
 func (t *Tracer) changed(a *attachment, path string, at unix.Timespec) error {
 	if a.probes != nil {
 		same, err := t.sameFile(a.probes, path)
@@ -230,7 +231,7 @@ func (t *Tracer) changed(a *attachment, path string, at unix.Timespec) error {
 	return nil
 }
 
-// releaseAll takes all probes of a library out, unless its file has them under another name.
+// releaseAll removes all probes of a library, unless attachments under other names of its file still use them.
 func (t *Tracer) releaseAll(a *attachment) {
 	s := a.probes
 	if a.probes = nil; s == nil {
@@ -247,7 +248,7 @@ func (t *Tracer) releaseAll(a *attachment) {
 	}
 }
 
-// detach takes the probes of one PID out, where they were its own.
+// detach removes the probes that one PID alone had.
 func (t *Tracer) detach(pid uint32) {
 	for _, s := range t.sets() {
 		t.release(s.links[pid])

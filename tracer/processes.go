@@ -17,63 +17,64 @@ import (
 type traced struct {
 	mapping proc.Mapping
 	of      *attachment
-	// others are further builds of the runtime that it has mapped.
+	// others are further builds of the runtime that the process maps.
 	others []another
-	// start is what was said of it last.
+	// start is the process's last description (ProcessStart).
 	start aggregator.Process
-	// marked is why it stays marked until it ends, or empty.
+	// marked is why the process stays marked until it ends, or empty.
 	marked string
 
-	// Inspector is what the reader of events asks: it waits for nobody.
+	// Inspector reads the process for the reader of events. It does not wait: a slow read fails with memory.ErrLater.
 	*inspect.Inspector
-	// patient waits for the process's memory, for who reads it apart.
+	// patient reads the process for background goroutines. It waits for the process's memory.
 	patient *inspect.Inspector
-	// lateReads is how many reads were too late, and hung that its memory did not answer, when it was marked for that last.
+	// lateReads and hung are the state when the process was last marked: how many reads had come too late, and
+	// whether its memory did not answer.
 	lateReads uint64
 	hung      bool
-	// unread is how many of its events could not be read, or not whole, and unreadParts how
-	// many of those that make up programs.
+	// unread counts its events that could not be read completely, and unreadParts those of them that make up
+	// programs.
 	unread, unreadParts uint64
 	reconciliation      reconciliation
 
-	// found is when it was looked at first, and at when last.
+	// found is when the process was first examined, and at when it was examined last.
 	found, at uint64
-	// first and last are when the first record and the last were made that were taken to be of it; 0 where none was yet.
+	// first and last are the times of the first and the last record that was attributed to the process; 0 if there
+	// was none.
 	first, last uint64
-	seen        time.Time // when it was seen to map the library; zero where that is not known
-	late        bool      // it may have used the library before the probes were there
-	unseen      bool      // not all probes may have been in when events came of it, and it was not looked at since
+	seen        time.Time // when it was seen to map the library; zero if unknown
+	late        bool      // it may have used the library before the probes were attached
+	unseen      bool      // events came while some probes may have been missing, and it was not examined since
 
 	chips   *inspect.Chips
 	devices map[uint64][]aggregator.Chip
-	// meshes are those of devices that are meshes.
+	// meshes are the devices that are meshes.
 	meshes map[uint64]bool
-	// waiting is what waits for the chips of devices.
+	// waiting is the work that waits until a device's chips are known, by device.
 	waiting map[uint64][]waiting
-	// unsized are devices that open, or have opened, and whose allocators or chips are not known.
+	// unsized are devices that are open or opening whose allocators or chips are unknown.
 	unsized map[uint64]*unsized
-	// closing are devices that began to close, and closed when those closed that have not opened
-	// again since.
+	// closing are devices that began to close. closed is when a device closed that has not opened again since.
 	closing map[uint64]*closing
 	closed  map[uint64]uint64
-	// noticed: what could not be read of it was said, once.
+	// noticed is set once a notice said what could not be read of it.
 	noticed    bool
 	allocators map[uint64]bool
-	// unknownCapacities are of allocators that could not be read: perhaps they are just being destroyed.
+	// unknownCapacities are allocators that could not be read, perhaps because they are being destroyed.
 	unknownCapacities map[uint64]unknownCapacity
-	// banks of its allocators' memories, from which reserved sizes are computed; zero where they could not be read.
+	// banks of its allocators' memories, for computing reserved sizes; the zero Bank if they could not be read.
 	banks map[memoryOf]metal.Bank
-	// hooked are Buffers that graph capture took, so that nothing is reserved for them.
+	// hooked are Buffers that graph capture took: the allocator reserves nothing for them.
 	hooked map[uint64]struct{}
-	// resident memory on the host that went out last, bytes.
+	// resident is the host memory (RSS) in the last event, in bytes.
 	resident uint64
 
-	// used are the devices that it allocated on, of a fork; unsure: of others cannot be said
-	// whether they are copies.
+	// For a forked child: used are the devices on which it allocated. unsure is set while some other device may be
+	// either a copy of its parent's or its own.
 	used   map[uint64]bool
 	unsure bool
-	// leftover, once it is known, is what it may have allocated on copies before tracing began, and usedBefore are the copies that
-	// it allocated on until then: of these it is not known.
+	// leftover is what it may have allocated on copies of devices before tracing began; nil until known. usedBefore
+	// are the copies on which it had allocated by then: for these the answer is unknown.
 	leftover   *inspect.Leftover
 	usedBefore map[uint64]bool
 }
@@ -85,7 +86,7 @@ func (p *traced) hook(buffer uint64) {
 	p.hooked[buffer] = struct{}{}
 }
 
-// unhook says whether a Buffer that is freed, or that is another one now, was hooked.
+// unhook reports whether a Buffer was hooked that is now freed, or whose address another Buffer has now.
 func (p *traced) unhook(buffer uint64) bool {
 	if len(p.hooked) == 0 {
 		return false
@@ -95,9 +96,9 @@ func (p *traced) unhook(buffer uint64) bool {
 	return was
 }
 
-// execed handles that a process runs a new program: all that it held is gone. Where the
-// new one was found before this was read, it begins anew if anything was taken to be of it that was of
-// the old one. If not, the old one is in no account, or has ended there.
+// execed handles an exec: everything that the process held is gone. If the new program was found before this record
+// was read, the process starts anew if any earlier record was attributed to it. Otherwise the old program is in no
+// account, or its account has already ended.
 func (r *run) execed(from origin) {
 	r.ends = append(r.ends, end{from.pid, from.time, false})
 	if lives, _, err := r.t.watchExit(from.pid); err != nil {
@@ -116,8 +117,9 @@ func (r *run) execed(from origin) {
 	}
 }
 
-// exits handles the end of a process. One that was found while this was read is taken in
-// first: no other event has its end. One that was found after that end has its PID. How it ended is nil where unknown.
+// exits handles the end of a process. It first takes in announcements, because no later record tells the end of an
+// announced process. A process that was found after this time has reused the PID. How the process ended is nil where
+// unknown.
 func (r *run) exits(from origin, how *aggregator.Exit) {
 	r.announcements()
 	r.later = slices.DeleteFunc(r.later, func(a announcement) bool { return a.mapping.PID == from.pid && a.at <= from.time })
@@ -129,15 +131,15 @@ func (r *run) exits(from origin, how *aggregator.Exit) {
 	r.ends = append(r.ends, end{from.pid, from.time, true})
 }
 
-// end is that of a process, or of the program that it was, at a time.
+// end is the end of a process, or (not whole) of the program that it ran before an exec.
 type end struct {
 	pid   uint32
 	at    uint64
 	whole bool
 }
 
-// leave forgets what is kept of processes that ended, beside their accounts. While a
-// library is being read that waits.
+// leave drops what else is kept of ended processes, beside their accounts. It does nothing while a library is being
+// read, and is called again later.
 func (r *run) leave() {
 	if len(r.ends) == 0 || !r.t.mu.TryLock() {
 		return
@@ -166,10 +168,10 @@ func exitOf(status uint64) *aggregator.Exit {
 	return &aggregator.Exit{Status: uint8(w.ExitStatus())}
 }
 
-// gone ends a process's accounts, where it has any, and it is not known how that ended.
+// gone ends a process's accounts, if it has any. How it ended is unknown.
 func (r *run) gone(from origin) { r.end(from, nil) }
 
-// end is gone, where it may be known how it ended.
+// end ends a process's accounts, if it has any. How it ended is nil where unknown.
 func (r *run) end(from origin, how *aggregator.Exit) {
 	p, known := r.processes[from.pid]
 	_, lookedFor := r.lookedFor[from.pid]
@@ -183,7 +185,7 @@ func (r *run) end(from origin, how *aggregator.Exit) {
 	if known {
 		r.findForks(p.mapping)
 	}
-	if known || lookedFor { // events of either went out
+	if known || lookedFor { // both kinds have had events emitted
 		delete(r.processes, from.pid)
 		delete(r.lookedFor, from.pid)
 		delete(r.unsizedOf, from.pid)
@@ -192,10 +194,10 @@ func (r *run) end(from origin, how *aggregator.Exit) {
 	r.copiesAreOwn(from)
 }
 
-// over says whether every process that was asked for has ended.
+// over reports whether every process of Options.PIDs has ended.
 func (r *run) over() bool { return len(r.t.opts.PIDs) > 0 && len(r.targets) == 0 }
 
-// announcements adds the processes that discovery found.
+// announcements adds the processes that attaching announced.
 func (r *run) announcements() {
 	r.judged()
 	r.t.inboxMu.Lock()
@@ -211,14 +213,13 @@ func (r *run) announcements() {
 	}
 }
 
-// known says whether a process was found to map a traced library.
+// known reports whether a process was found to map a traced library.
 func (r *run) known(pid uint32) bool {
 	_, known := r.processes[pid]
 	return known
 }
 
-// add adds a process that was found. It is false for one that has ended since, or runs another
-// program by now.
+// add adds a process that was found. It returns false if the process has ended or called exec since.
 func (r *run) add(a announcement, now uint64) (p *traced, lives bool) {
 	pid := a.mapping.PID
 	if a.at < r.execs[pid] {
@@ -239,12 +240,12 @@ func (r *run) add(a announcement, now uint64) (p *traced, lives bool) {
 	p.chips = inspect.NewChips(p.Inspector, pid)
 	p.reconciliation.forkedFrom = proc.ForkedFrom(a.mapping)
 	if old, known := r.processes[pid]; known && started < old.start.Started {
-		return nil, false // it was found before its PID was another's
+		return nil, false // the announcement is of an earlier process with this PID
 	} else if known && started > old.start.Started {
-		r.gone(origin{pid: pid, time: a.at}) // another process with its PID: the record of its end is lost, or still to come
+		r.gone(origin{pid: pid, time: a.at}) // the PID was reused: the record of the old process's end is lost or still to come
 	}
 	if old, known := r.processes[pid]; known && old.of.lib == p.of.lib && p.of.lib.LoadedAlike(old.mapping, p.mapping) {
-		old.at = max(old.at, a.at) // an exec between may still be in the ring
+		old.at = max(old.at, a.at) // the record of an exec in between may still be in the ring
 		r.lookedAt(old, a)
 		return old, true
 	} else if known {
@@ -255,7 +256,7 @@ func (r *run) add(a announcement, now uint64) (p *traced, lives bool) {
 			return old, true
 		}
 		if err == nil {
-			// It runs another program, and the record of that is lost, or still to come.
+			// The process called exec, and that record is lost or still to come.
 			r.gone(origin{pid: pid, time: a.at})
 		}
 	}
@@ -265,7 +266,7 @@ func (r *run) add(a announcement, now uint64) (p *traced, lives bool) {
 	}
 	r.processes[pid] = p
 	if _, before := r.lookedFor[pid]; before {
-		p.first = 1 // events of it went out
+		p.first = 1 // some of its events were already emitted
 	}
 	delete(r.lookedFor, pid)
 	if r.unsizedOf[pid] {
@@ -275,7 +276,7 @@ func (r *run) add(a announcement, now uint64) (p *traced, lives bool) {
 	if r.stacks.sent {
 		r.stacks.addProcess(r.t, pid)
 	}
-	// Perhaps not all probes are in. When it was looked at they are, and what it holds is read.
+	// Some probes may be missing. Examining the process attaches the rest; then what it holds is read.
 	if p.unseen = a.unseen && started <= a.covered; p.unseen {
 		r.t.found.Add(pid)
 	}
@@ -292,13 +293,14 @@ func (r *run) add(a announcement, now uint64) (p *traced, lives bool) {
 	case a.late:
 		r.read(p, true)
 	case r.lost > 0 && started <= r.lossCounted:
-		// What was counted as lost before it was known can be of it.
+		// Records that were counted as lost before the process was known can be its own.
 		r.mayLack(p)
 	}
 	return p, true
 }
 
-// lookedAt handles that a process that is known was looked at. What it held before is read unless it was.
+// lookedAt handles that a known process was examined. It reads what the process held before, unless that was read
+// already.
 func (r *run) lookedAt(p *traced, a announcement) {
 	if a.unseen {
 		return
@@ -314,20 +316,20 @@ func (r *run) lookedAt(p *traced, a announcement) {
 	}
 }
 
-// mayLack has a process read that was not known when a loss was counted.
+// mayLack has a process read again that was not yet known when a loss was counted.
 func (r *run) mayLack(p *traced) {
 	p.reconciliation.lost, p.reconciliation.lostParts = 0, 0
 	p.reconciliation.suspect = time.Now()
 	r.raise(p.mapping.PID, aggregator.ReasonEventsLost)
 }
 
-// describe describes a process, again where something about it changed.
+// describe emits a process's description, at first and after each change.
 func (r *run) describe(p *traced, now uint64) {
 	start := p.start
 	r.emit(aggregator.Event{Kind: aggregator.ProcessStart, PID: p.mapping.PID, Time: now, Process: &start})
 }
 
-// processOf is the process that a record is taken to be of, where it is known.
+// processOf returns the process to which a record is attributed, if it is known.
 func (r *run) processOf(from origin) (p *traced, known bool) {
 	if p, known = r.processes[from.pid]; known {
 		if p.last = from.time; p.first == 0 {
@@ -337,8 +339,8 @@ func (r *run) processOf(from origin) (p *traced, known bool) {
 	return p, known
 }
 
-// process finds the process of a record, and looks it up once where it was not
-// announced: its library, of that number, was attached to for another process.
+// process returns the process of a record. It looks an unknown PID up once: library, which the record names, may have
+// been attached to for another process.
 func (r *run) process(from origin, library uint8) (p *traced, known bool) {
 	if p, known := r.processOf(from); known {
 		return p, true
@@ -352,7 +354,7 @@ func (r *run) process(from origin, library uint8) (p *traced, known bool) {
 		r.t.opts.Notice(err.Error())
 	}
 	if !lives {
-		// A reported end comes after all that the process did, and after it was announced.
+		// If its end is reported, that record comes after all its others and after its announcement.
 		if !reported {
 			r.ended = append(r.ended, from.pid)
 		}
@@ -363,16 +365,16 @@ func (r *run) process(from origin, library uint8) (p *traced, known bool) {
 		r.t.found.Add(from.pid)
 	}
 	if err != nil {
-		return nil, false // its end is reported, as it was watched before
+		return nil, false // its end will be reported, because watchExit came first
 	}
 	for _, m := range list {
 		if a, covered := r.t.attachedTo(m, uint32(library)); a != nil {
-			// It was not seen to map the library: it has it from its parent. Where that has
-			// ended, what it has copies of is its own.
+			// Nobody saw it map the library: it inherited the mapping from its parent. If the parent has ended,
+			// copied objects are the process's own.
 			orphan := proc.Forked(m.PID) && proc.ForkedFrom(m) == 0
 			return r.add(announcement{mapping: m, of: a, at: from.time, late: orphan, unseen: true, covered: covered}, from.time)
 		}
 	}
-	r.t.found.Add(from.pid) // to open what it maps can take long
+	r.t.found.Add(from.pid) // opening the files that it maps can take long
 	return nil, false
 }

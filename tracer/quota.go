@@ -17,46 +17,46 @@ import (
 	"tt-memtrace/tracer/proc"
 )
 
-// Each library that is attached to takes some ten megabytes and, before Linux 6.6, a hundred
-// file descriptors, and anybody can map thousands. So their number is bounded, and what a tenant adds to it
-// too: an ordinary user, or a container. A library that finds no room marks its
-// processes, and is tried again when others end.
+// An attached library costs some ten megabytes and, before Linux 6.6, a hundred file descriptors, and anybody can map
+// thousands of libraries. So their number is bounded, in all and for each tenant (an ordinary user, or a container).
+// The processes of a library that finds no room are marked, and it is tried again when others end.
 
 const (
-	// maxLibraries take 700 MB, within the gigabyte that the service may have. The number
-	// of a library in a record has one byte.
+	// maxLibraries take 700 MB, within the gigabyte that the service may use. A record has one byte for the library's
+	// number.
 	maxLibraries = 64
-	// tenantLibraries are how many one tenant's processes can be the first to map. Copies of one count once.
+	// tenantLibraries is how many libraries one tenant's processes can be the first to map. Copies of a library count
+	// once.
 	tenantLibraries = 16
-	// tenantShare of the file descriptors can be for one tenant's libraries, as 1 in so many.
+	// One tenant's libraries may use 1/tenantShare of the file descriptors.
 	tenantShare = 4
-	// maxMapped bounds the files of one process that may be the runtime.
+	// maxMapped bounds the files per process that may be the runtime.
 	maxMapped = 16
-	// spareDescriptors stay free, to read processes with.
+	// spareDescriptors stay free for reading processes.
 	spareDescriptors = 16
-	// retryAfter an end of a process, refused libraries are tried again.
+	// retryAfter the end of a process, refused libraries are tried again.
 	retryAfter = time.Second
 )
 
-// ErrDescriptors is wrapped where the limit of open files is too low.
+// ErrDescriptors is wrapped if the limit of open files is too low.
 var ErrDescriptors = errors.New("too few file descriptors")
 
 var (
-	// errNoRoom is wrapped where too many libraries are attached to.
+	// errNoRoom is wrapped if too many libraries are attached to.
 	errNoRoom = errors.New("no room for another library")
-	// errFiles: libraries have too many copies.
+	// errFiles: the tenant's libraries have too many copies.
 	errFiles = fmt.Errorf("%w", errNoRoom)
-	// errHost: others' libraries take the room.
+	// errHost: the libraries of all tenants take the room.
 	errHost = fmt.Errorf("%w", errNoRoom)
-	// errTooMany: more are looked for in no process.
+	// errTooMany: the process maps more such files than the tracer looks at.
 	errTooMany = fmt.Errorf("it maps more than %d files that may be the runtime", maxMapped)
 )
 
-// room is how many libraries are attached to, of all tenants and of one, and how many files of one, where
-// libraries have copies.
+// room is how many libraries may be attached to, of all tenants and of one, and how many files of one tenant (copies
+// included).
 type room struct{ all, tenant, files int }
 
-// roomFor is the room that there is with so many file descriptors for each library.
+// roomFor returns the room, if each library takes this many file descriptors.
 func roomFor(each int) (room, error) {
 	var limit unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
@@ -65,15 +65,15 @@ func roomFor(each int) (room, error) {
 	return room{maxLibraries, tenantLibraries, int(min(limit.Cur, math.MaxInt32)) / tenantShare / each}, nil
 }
 
-// tooFewDescriptors says what to do about the limit of open files.
+// tooFewDescriptors is an error that says what to do about the limit of open files.
 func tooFewDescriptors(doing string) error {
 	var files unix.Rlimit
-	_ = unix.Getrlimit(unix.RLIMIT_NOFILE, &files) // fails for no limit that there is
+	_ = unix.Getrlimit(unix.RLIMIT_NOFILE, &files) // cannot fail for RLIMIT_NOFILE
 	return fmt.Errorf("%s: %w: this process may have %d (RLIMIT_NOFILE); raise that with 'ulimit -n %d' before it starts, or LimitNOFILE= of its service",
 		doing, ErrDescriptors, files.Cur, max(4096, 4*files.Cur))
 }
 
-// checkDescriptors fails unless that many more can be had, and some are left then.
+// checkDescriptors fails unless this many more file descriptors can be opened with some left over.
 func checkDescriptors(more int, doing string) error {
 	var files unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &files); err != nil {
@@ -86,7 +86,7 @@ func checkDescriptors(more int, doing string) error {
 	return nil
 }
 
-// admit says why a library that a tenant's process maps finds no room, or nil.
+// admit returns why a tenant's library finds no room, or nil. It evicts unmapped libraries to make room.
 func (t *Tracer) admit(tenant string, of *build) error {
 	err := t.full(tenant, of)
 	for err != nil && t.evictUnmapped(crowding(tenant, err)) > 0 {
@@ -95,13 +95,13 @@ func (t *Tracer) admit(tenant string, of *build) error {
 	return err
 }
 
-// crowding says whose libraries leave a tenant's no room.
+// crowding returns which tenants' libraries take the room that a tenant's library lacks.
 func crowding(tenant string, why error) func(other string) bool {
 	all := errors.Is(why, errHost) || errors.Is(why, ErrDescriptors)
 	return func(other string) bool { return all || errors.Is(why, errNoRoom) && other == tenant }
 }
 
-// full is admit as things are.
+// full does what admit does, without evicting.
 func (t *Tracer) full(tenant string, one *build) error {
 	builds, files, of := map[*build]bool{}, 0, 0
 	for _, a := range t.attached() {
@@ -127,13 +127,13 @@ func (t *Tracer) full(tenant string, one *build) error {
 	return nil
 }
 
-// attached are the libraries that are attached to, or were until they were overwritten.
+// attached returns the libraries with probes, and those whose file was overwritten or copied since.
 func (t *Tracer) attached() []*attachment {
 	return slices.AppendSeq(slices.Clone(t.former), maps.Values(t.libraries))
 }
 
-// number is that of the libraries of which the BPF programs know the same, or one that no library has: there are as many as
-// there can be libraries.
+// number returns the number of a library with this slot: that of libraries with an equal one, or a free one. There
+// are as many numbers as libraries.
 func (t *Tracer) number(slot bpf.MemtraceTtLayout) uint32 {
 	taken := map[uint32]bool{}
 	for _, a := range t.attached() {
@@ -149,8 +149,9 @@ func (t *Tracer) number(slot bpf.MemtraceTtLayout) uint32 {
 	return index
 }
 
-// evictUnmapped detaches from the libraries of some tenants that no process maps, and says from how many: over weeks, containers
-// bring many. Nobody's are evicted for what does not take their room: who maps one next would be missed until it is found.
+// evictUnmapped detaches from libraries that no process maps, of the tenants in of, and returns how many: over weeks,
+// containers bring many. It leaves other tenants' libraries alone, because the next process that maps an evicted one
+// is untraced until it is found.
 func (t *Tracer) evictUnmapped(of func(tenant string) bool) int {
 	if !slices.ContainsFunc(t.attached(), func(a *attachment) bool { return of(a.tenant) }) {
 		return 0
@@ -162,11 +163,11 @@ func (t *Tracer) evictUnmapped(of func(tenant string) bool) int {
 	mapped := map[uint64]bool{}
 	for _, pid := range pids {
 		if pid == uint32(os.Getpid()) {
-			continue // it maps pages to compare files
+			continue // the tracer maps pages to compare files
 		}
 		list, err := t.finder.Known(pid)
 		if outOfDescriptors(err) {
-			return 0 // it may map any
+			return 0 // this process may map any of them
 		}
 		for _, m := range list {
 			mapped[m.ID.Inode] = true
@@ -191,7 +192,7 @@ func (t *Tracer) evictUnmapped(of func(tenant string) bool) int {
 		gone = append(gone, a)
 		return true
 	})
-	t.releasing.Wait() // before their layouts are replaced
+	t.releasing.Wait() // before the layouts in their slots are replaced
 	for _, a := range gone {
 		a.lib.Close()
 	}
@@ -202,7 +203,7 @@ func outOfDescriptors(err error) bool {
 	return errors.Is(err, unix.EMFILE) || errors.Is(err, unix.ENFILE)
 }
 
-// builds counts the libraries that are attached to, copies of one once.
+// builds counts the attached libraries; copies of one count once.
 func (t *Tracer) builds() uint64 {
 	builds := map[*build]bool{}
 	for _, a := range t.attached() {
@@ -211,8 +212,9 @@ func (t *Tracer) builds() uint64 {
 	return uint64(len(builds))
 }
 
-// copyOf is a library that is a copy of one of the same tenant, or is the same file by another name, or nil. Others' copies are not
-// shared: what was read of one could be what its owner wanted to be read.
+// copyOf returns an attachment that shares what was read of an equal library of the same tenant, or of the same file
+// under another name; nil if there is none. Copies of other tenants share nothing: the owner of one could forge what
+// is read from it.
 func (t *Tracer) copyOf(tenant string, st *unix.Stat_t, name, path string) (*attachment, error) {
 	tried := map[*build]bool{}
 	for _, a := range t.libraries {
@@ -248,23 +250,22 @@ func (t *Tracer) copyOf(tenant string, st *unix.Stat_t, name, path string) (*att
 	return nil, nil
 }
 
-// unopened stands for a library of a process that could not be opened, among files: none
-// is on device 0.
+// unopened is a stand-in FileID for a process's library that could not be opened. No file is on device 0.
 func unopened(pid uint32) proc.FileID { return proc.FileID{Inode: uint64(pid)} }
 
-// scarce is whether a library was refused only because something ran out, or took too long.
+// scarce reports whether a library was refused only because something ran out or took too long.
 func (r *refusal) scarce() bool {
 	return errors.Is(r.why, errNoRoom) || errors.Is(r.why, ErrDescriptors) || errors.Is(r.why, memory.ErrNoAnswer)
 }
 
-// fits says whether there is room for a library that found none.
+// fits reports whether a library that found no room now does.
 func (t *Tracer) fits(r *refusal, tenant string) bool {
 	err := t.full(tenant, nil)
 	return r.scarce() && (err == nil || errors.Is(r.why, errFiles) && !errors.Is(err, errFiles))
 }
 
-// retryLater has libraries that were refused because something ran out tried again: a
-// process ended, so there may be room.
+// retryLater schedules a retry of libraries that were refused because something ran out: a process ended, so there
+// may be room.
 func (t *Tracer) retryLater() {
 	for _, r := range t.refused {
 		if r.scarce() && !t.retrying {
@@ -275,7 +276,7 @@ func (t *Tracer) retryLater() {
 	}
 }
 
-// crowds says whether a tenant's libraries leave one that was refused no room.
+// crowds reports whether a tenant's libraries take the room that a refused library lacks.
 func (t *Tracer) crowds(tenant string) bool {
 	for _, r := range t.refused {
 		for pid := range r.pids {

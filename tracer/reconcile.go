@@ -14,101 +14,100 @@ import (
 	"tt-memtrace/tracer/proc"
 )
 
-// reconciliation is what the reader knows about comparing a process with its accounts.
+// reconciliation is the reader's state of comparing one process with its accounts.
 type reconciliation struct {
-	// forkedFrom, where not 0: its memory began as a copy of that process's, and what is a copy
-	// still is that one's.
+	// forkedFrom, if not 0, is the process that this one forked from: its memory began as a copy of that one's, and
+	// objects that are still copies count as that one's.
 	forkedFrom uint32
-	// read: its own allocators were scanned once.
+	// read is set once its allocators were scanned completely.
 	read bool
-	// now is the reading that is under way.
+	// now is the reading under way, or nil.
 	now *reading
-	// early: there were events after it was asked for, of before it began.
+	// early is set when events arrived, after the reading was requested, that happened before it began.
 	early bool
-	// met are the allocators that are known since it began.
+	// met are the allocators first seen since the reading began.
 	met map[uint64]bool
-	// made are the programs that were made or destroyed since: all of them is in events.
+	// made are the programs created or destroyed since then: events have all of them.
 	made map[uint64]bool
-	// suspect: its accounts are doubtful since then, and its allocators must be scanned again.
+	// suspect is since when its accounts are in doubt, so that its allocators must be scanned again; zero if they are
+	// not.
 	suspect time.Time
-	// lost is how many events were missing when they were read last, and lostParts
-	// how many of those that make up programs.
+	// lost is how many events were missing at the last reading, and lostParts how many of those that make up
+	// programs.
 	lost, lostParts uint64
-	// lostPrograms is how many ends of programs had been lost then.
+	// lostPrograms is how many ends of programs had been lost by then.
 	lostPrograms uint64
-	// unreserved: how much of their banks some of its buffers take could not be read.
+	// unreserved is set while the reserved size of some buffers could not be read.
 	unreserved bool
-	// unread are the programs that were not read, or not whole, the last time, and unfinished says that there was
-	// no time for some: they are read next.
+	// unread are the programs that the last reading could not read completely. unfinished is set if it ran out of
+	// time for some, which are read next.
 	unread     map[uint64]bool
 	unfinished bool
-	// failureNoticed: a notice said that they cannot be read, unreadNoticed that some
-	// programs cannot.
+	// failureNoticed: a notice said that its buffers cannot be read. unreadNoticed: one said so of some programs.
 	failureNoticed, unreadNoticed bool
-	// next is when they are compared again without any reason, or because the last failures
-	// readings in a row failed or left something out.
+	// next is when the accounts are compared again without a reason. failures is how many readings in a row failed or
+	// left something out; they make next come sooner.
 	next     time.Time
 	failures int
 }
 
-// reading is one scan of a process's own allocators and programs.
+// reading is one scan of a process's allocators and programs.
 type reading struct {
 	of *traced
-	// first: it was not watched from the start.
+	// first: the process was not watched from its start, and this is its first scan.
 	first bool
-	// lost and lostParts are how many events were missing when it began, lostPrograms how many
-	// ends of programs.
+	// lost, lostParts and lostPrograms are those of the reconciliation when the reading began.
 	lost, lostParts, lostPrograms uint64
-	// bare: it runs code without probes.
+	// bare: the process runs library code that has no probes.
 	bare bool
-	// fork, where not nil, is whose copies it leaves out.
+	// fork, if not nil, describes the process's parent, whose copies the scan leaves out.
 	fork *inspect.Fork
-	// buffersOnly: only the buffers of known allocators are read. since is when its last try began.
+	// buffersOnly: the scan reads only the buffers of known allocators. since is when its last try began.
 	buffersOnly bool
 	since       uint64
-	// touched are the objects of events since then: these supersede the scanned values.
+	// touched are the objects of events since then. These events supersede the scanned values.
 	touched map[uint64]struct{}
-	// others are the builds of the runtime that the process is not read by, and open those of them that have
+	// others are the builds of the runtime that this scan does not read. open are the indexes of those that have
 	// devices open.
 	others []another
 	open   []int
-	// closed are devices that were known when it began, and are not open, where events were lost.
+	// closed are devices that were known when it began and are not open. Filled only after events were lost.
 	closed []uint64
 	tries  int
 	began  time.Time
-	// result and err are set when it ended, at a time of CLOCK_MONOTONIC in ns.
+	// result and err are set when the reading ends, at (CLOCK_MONOTONIC, ns).
 	result *inspect.ProcessScan
 	err    error
 	at     uint64
 }
 
 const (
-	// A process is read again settle after the last event that made its accounts suspect.
+	// settle after the last event that put its accounts in doubt, a process is read again.
 	settle = 200 * time.Millisecond
-	// checkEvery is how often a process is compared without reason, at the most:
-	// and so rarely that reading takes one part in checkShare of the time.
+	// checkEvery is the shortest interval at which a process is compared without a reason. A slow reading makes it
+	// longer: reading takes at most 1/checkShare of the time.
 	checkEvery = 10 * time.Second
 	checkShare = 1000
-	// retryShare: where reading failed it is tried sooner, for one part of it of the time.
+	// retryShare: after a failed reading the next comes sooner, but readings take at most 1/retryShare of the time.
 	retryShare = 10
-	// programTries is how often a process is read again for programs that could not be.
+	// programTries is how often a process is read again because programs could not be read.
 	programTries = 4
-	// earlyTries is how often it is for events of before it began.
+	// earlyTries is how often it is read again because of events from before the reading began.
 	earlyTries = 4
-	// maxReadings of a process in a row that lost events spoil.
+	// maxReadings is how many readings in a row may be repeated because events were lost meanwhile.
 	maxReadings = 20
 )
 
-// whyHeadless is why a process with perf events of its own is not traced any more. To the host kernel these are its main thread's.
+// whyHeadless: a process with perf events of its own is traced no longer. They are attached to its main thread.
 const whyHeadless = "its main thread has ended, and with it the host kernel ended the probes of this process alone"
 
-// whyBare is why a process is not traced that runs code without probes.
+// whyBare: a process is not traced because it runs code without probes.
 const whyBare = "its library's code, or some of it, lies on pages that can be written to, or was moved from where the file is mapped: the host kernel puts no probes there"
 
-// whyTakenOut is why a process is not traced any more that had its probes.
+// whyTakenOut: a process that had probes is traced no longer.
 const whyTakenOut = "probes were taken out of its library's code by another than the host kernel: a debugger whose breakpoint had been there, or the process itself"
 
-// touch notes an event of a buffer, an allocator or a program while the process is read.
+// touch notes, during a reading, that an event named a buffer, an allocator or a program.
 func (p *traced) touch(id uint64) {
 	if b := &p.reconciliation; b.now != nil {
 		b.now.touched[id] = struct{}{}
@@ -116,7 +115,7 @@ func (p *traced) touch(id uint64) {
 	}
 }
 
-// make notes that a program is made, or is destroyed, while the process may be read.
+// make notes that a program is created or destroyed, in case the process is being read.
 func (p *traced) make(program uint64) {
 	p.touch(program)
 	if p.reconciliation.now != nil {
@@ -124,8 +123,8 @@ func (p *traced) make(program uint64) {
 	}
 }
 
-// read begins to scan a process's own allocators, beside the events that still come, unless that is done already, or will
-// be once all probes are in.
+// read starts a scan of a process's allocators, while events still arrive. It does nothing if a scan runs, or if the
+// process still waits for all probes: then it is scanned afterwards.
 func (r *run) read(p *traced, first bool) {
 	if p.reconciliation.now != nil || p.unseen {
 		return
@@ -141,7 +140,7 @@ func (r *run) begin(rd *reading) {
 	rd.touched = map[uint64]struct{}{}
 	p.reconciliation.early = false
 	p.reconciliation.made, p.reconciliation.met = map[uint64]bool{}, map[uint64]bool{}
-	// Where no event was lost since, its allocators are known.
+	// If no event was lost since the last reading, all its allocators are known.
 	var known []uint64
 	if !rd.first && !r.relations(p.mapping.PID).readsAnyChips() && rd.lost == p.reconciliation.lost && p.reconciliation.forkedFrom == 0 {
 		for a := range p.allocators {
@@ -153,7 +152,7 @@ func (r *run) begin(rd *reading) {
 	rd.fork, rd.since = r.forkOf(p), proc.Now()
 	rd.others, rd.open = slices.Clone(p.others), nil
 	in, layout, of, chips := p.patient, p.of.layout, p.of, p.chips.By(p.patient)
-	var devices []uint64 // the record of their closing may be lost
+	var devices []uint64 // records of closing may be among the lost ones
 	if rd.lost != p.reconciliation.lost {
 		devices = slices.Collect(maps.Keys(p.devices))
 	}
@@ -165,7 +164,7 @@ func (r *run) begin(rd *reading) {
 			rd.result, rd.err = in.Scan(layout, programs, rd.fork, nil)
 			if rd.first && rd.err == nil {
 				for d := range rd.result.Devices {
-					chips.Device(d) // so that who merges this need not wait for what it says
+					chips.Device(d) // read the chips here, so that merging does not wait for the process
 				}
 			}
 			rd.closed = slices.DeleteFunc(devices, func(d uint64) bool { return !in.IsClosed(d) })
@@ -179,7 +178,7 @@ func (r *run) begin(rd *reading) {
 		}
 		if in.LacksProbe(of.cover.Probes) {
 			r.t.mu.Lock()
-			rd.bare = of.probes != nil // they were not taken out since
+			rd.bare = of.probes != nil // false if the tracer removed them meanwhile
 			r.t.mu.Unlock()
 		}
 		rd.at = uint64(proc.Monotonic())
@@ -190,7 +189,7 @@ func (r *run) begin(rd *reading) {
 	})
 }
 
-// knownPrograms are those that need not be read, where it says true.
+// knownPrograms maps to true the programs that need not be read again.
 func (r *run) knownPrograms(rd *reading) map[uint64]bool {
 	known, b := map[uint64]bool{}, &rd.of.reconciliation
 	if rel := r.relations(rd.of.mapping.PID); rd.lostParts == b.lostParts {
@@ -201,7 +200,7 @@ func (r *run) knownPrograms(rd *reading) map[uint64]bool {
 	return known
 }
 
-// finished are the readings that have ended.
+// finished returns the readings that have ended, once.
 func (t *Tracer) finished() []*reading {
 	t.inboxMu.Lock()
 	defer t.inboxMu.Unlock()
@@ -210,8 +209,7 @@ func (t *Tracer) finished() []*reading {
 	return list
 }
 
-// reading says whether a process is being read that was not watched from the start,
-// or may have to be.
+// reading reports whether a process is being read, or may have to be, that was not watched from its start.
 func (r *run) reading() bool {
 	if len(r.later) > 0 {
 		return true
@@ -224,19 +222,19 @@ func (r *run) reading() bool {
 	return false
 }
 
-// again reads a process once more where what was read of it is not to be applied.
+// again starts the reading anew if its result must not be applied, and reports whether it did.
 func (r *run) again(rd *reading) bool {
 	p := rd.of
 	lost, _ := r.missing(p)
 	switch b := &p.reconciliation; {
-	case rd.fork != nil && rd.fork.From != b.forkedFrom: // that one has ended
-	case len(rd.others) != len(p.others): // it mapped another build of the runtime
+	case rd.fork != nil && rd.fork.From != b.forkedFrom: // the parent has ended
+	case len(rd.others) != len(p.others): // the process mapped another build of the runtime
 	case len(rd.open) > 0 && rd.err == nil && len(rd.result.Devices) == 0:
 		r.readBy(p, rd.open[0])
 		rd.first = true
-	case rd.tries < maxReadings && rd.lost != lost, // what was lost may have been about what was read
+	case rd.tries < maxReadings && rd.lost != lost, // the lost events may concern what was read
 		rd.tries < earlyTries && b.superseded(),
-		rd.tries < programTries && rd.first && rd.err == nil && !rd.result.Unfinished && rd.result.UnreadBut(b.made) > 0: // one that was just being placed makes no sense for a moment
+		rd.tries < programTries && rd.first && rd.err == nil && !rd.result.Unfinished && rd.result.UnreadBut(b.made) > 0: // a program is briefly inconsistent while it is being placed
 		rd.tries++
 	default:
 		return false
@@ -245,14 +243,16 @@ func (r *run) again(rd *reading) bool {
 	return true
 }
 
-// superseded says whether events of before the reading began came after it was asked for, and leave something in doubt. They
-// supersede what was read: what they are of may have been in motion. But what came after them can be unseen: lost, or from
-// when not all probes were in, which are put in one after the other.
+// superseded reports whether events arrived after the reading was requested that happened before it began, and that
+// leave something in doubt. They supersede what was read, because their objects may have been changing. But later
+// events about the same objects may be missing: lost, or from a time when not all probes were attached (they are
+// attached one by one).
 func (b *reconciliation) superseded() bool {
 	return b.early && (b.now.first && b.now.tries == 0 || b.now.lost != b.lost)
 }
 
-// schedule sets when a process is read next without a reason: sooner after a reading that failed or left something out.
+// schedule sets when a process is read next without a reason: sooner after a reading that failed or left something
+// out.
 func (r *run) schedule(rd *reading, partial bool) {
 	b, took := &rd.of.reconciliation, time.Since(rd.began)
 	if b.failures++; !partial {
@@ -263,7 +263,7 @@ func (r *run) schedule(rd *reading, partial bool) {
 	case rd.err == nil && rd.result.Unfinished:
 	case rd.err == nil && errors.Is(rd.result.Unsearched, memory.ErrSearchTime), !partial && !rd.first:
 		pause = max(checkEvery, checkShare*took)
-	case !partial: // one that changed meanwhile is compared once more
+	case !partial: // it may have changed during the first reading: compare it once more soon
 		pause = max(settle, retryShare*took)
 	default:
 		pause = max(min(checkEvery, settle<<min(b.failures, 10)), retryShare*took)
@@ -274,13 +274,12 @@ func (r *run) schedule(rd *reading, partial bool) {
 	b.next = time.Now().Add(pause)
 }
 
-// merge applies what was read of a process. All events from before its end
-// have gone out.
+// merge applies a finished reading. All events from before its end have been emitted.
 func (r *run) merge(rd *reading) {
 	p := rd.of
 	pid := p.mapping.PID
 	if r.processes[pid] != p || p.reconciliation.now != rd {
-		return // gone meanwhile
+		return // the process ended meanwhile
 	}
 	if r.again(rd) {
 		return
@@ -297,7 +296,7 @@ func (r *run) merge(rd *reading) {
 	superseded := p.reconciliation.superseded()
 	p.reconciliation.now = nil
 	p.reconciliation.unfinished = rd.err == nil && rd.result.Unfinished
-	if !rd.first && p.marked == whyTwice { // what events told of the other build's would be taken out
+	if !rd.first && p.marked == whyTwice { // applying it would remove what events reported of the other build
 		r.schedule(rd, true)
 		return
 	}
@@ -317,13 +316,13 @@ func (r *run) merge(rd *reading) {
 	r.apply(rd, superseded)
 }
 
-// apply has the accounts take what was read, but for what events superseded.
+// apply puts what was read into the accounts, except for objects whose events superseded it.
 func (r *run) apply(rd *reading, superseded bool) {
 	p := rd.of
 	b, rel := &p.reconciliation, r.relations(p.mapping.PID)
 	rel.ringsAgain = true
 	whole, replaced := rd.lostParts != b.lostParts, rd.lostPrograms != b.lostPrograms
-	// A program that events reported since, with its kernels, was just being made.
+	// A program that events reported since, with its kernels, was just being created.
 	told := maps.Clone(b.made)
 	for id := range rd.touched {
 		if c := rel.programs[id]; c != nil && len(c.kernels) > 0 {
@@ -346,7 +345,7 @@ func (r *run) apply(rd *reading, superseded bool) {
 	}
 	from := origin{pid: p.mapping.PID, time: rd.at}
 	r.endAllocators(from, rd)
-	// All are looked at before one is made known, which changes what is closed.
+	// Choose all of them before making one known, which changes p.closed.
 	open := maps.Clone(rd.result.Devices)
 	maps.DeleteFunc(open, rd.gone)
 	if len(open) > 0 {
@@ -373,18 +372,18 @@ func (r *run) apply(rd *reading, superseded bool) {
 	}
 }
 
-// lacks says whether something that matters was not read: whole is that records which make up programs were lost, and
-// told are the programs of which events said everything.
+// lacks reports whether the scan misses something that matters. whole: records that make up programs were lost. told:
+// programs that events reported completely.
 func (rd *reading) lacks(whole bool, told map[uint64]bool) bool {
 	scan := rd.result
-	// Where programs are not found, what was lost of them stays lost.
+	// If programs cannot be found, what was lost about them stays lost.
 	unfound := whole && !rd.buffersOnly && !scan.Scan.ProgramsRead && len(scan.Devices) > 0
-	unread := len(scan.Shared) > 0 && rd.lost != rd.of.reconciliation.lost // what was lost is not in what was read
+	unread := len(scan.Shared) > 0 && rd.lost != rd.of.reconciliation.lost // the scan does not have what was lost
 	return scan.Unsearched != nil || unfound || unread || (whole || rd.first) && scan.UnreadBut(told) > 0 ||
 		slices.ContainsFunc(scan.UnreadAllocators, func(a uint64) bool { return rd.of.allocators[a] || scan.Holds(a) })
 }
 
-// endAllocators ends those that are nowhere: the records of their ends were lost.
+// endAllocators ends known allocators that the scan did not find: the records of their ends were lost.
 func (r *run) endAllocators(from origin, rd *reading) {
 	p := rd.of
 	if rd.buffersOnly || rd.result.Unsearched != nil || p.marked == whyTwice {
@@ -397,15 +396,15 @@ func (r *run) endAllocators(from origin, rd *reading) {
 	}
 }
 
-// gone says whether a device closed, or its allocator ended, while they were read.
+// gone reports whether a device closed, or its allocator ended, during the reading.
 func (rd *reading) gone(device, allocator uint64) bool {
 	_, ended := rd.touched[allocator]
 	at, closed := rd.of.closed[device]
 	return closed && at >= rd.since || ended
 }
 
-// knowDevices makes the devices and allocators known that are open. One that closed before has opened again, and the record of
-// that was lost.
+// knowDevices makes open devices and their allocators known. A device that had closed has opened again, and that
+// record was lost.
 func (r *run) knowDevices(from origin, rd *reading, open map[uint64]uint64) {
 	p := rd.of
 	for device, allocator := range open {
@@ -421,8 +420,9 @@ func (r *run) knowDevices(from origin, rd *reading, open map[uint64]uint64) {
 	}
 }
 
-// reopened takes out devices whose record of closing was lost, and describes those again that have other chips than is known:
-// another one opened at the address. What it has is read once more, as the accounts drop what the one before had.
+// reopened removes devices that closed without a record, and describes anew those that have other chips than known:
+// another device opened at the same address. It reports whether there are such; then the process must be read again,
+// because the accounts drop what the earlier device had.
 func (r *run) reopened(p *traced, rd *reading) (any bool) {
 	from := origin{pid: p.mapping.PID, time: rd.at}
 	for _, device := range rd.closed {
@@ -444,14 +444,14 @@ func (r *run) reopened(p *traced, rd *reading) (any bool) {
 	return any
 }
 
-// unreserved raises that how much of their banks buffers from before take could not be read, and lifts it once all of
-// it could, unless there are new doubts since the reading began. Of most buffers that were seen to be allocated it is
-// known already.
+// unreserved raises a reason if the reserved size of buffers from before tracing could not be read. It lifts the
+// reason once all could, unless new doubts arose since the reading began. Most buffers that were seen to be allocated
+// have a known reserved size.
 func (r *run) unreserved(p *traced, from origin, rd *reading) {
 	e := aggregator.Event{PID: from.pid, Time: from.time, Reason: &aggregator.Reason{Code: aggregator.ReasonReservedUnread}}
 	switch b := &p.reconciliation; {
 	case rd.result.Unreserved != nil && (rd.first || b.unreserved):
-		if !b.unreserved { // else with the next comparison
+		if !b.unreserved { // if it failed before, wait for the regular next comparison
 			b.next = time.Now().Add(max(settle, retryShare*time.Since(rd.began)))
 		}
 		b.unreserved = true
@@ -465,8 +465,8 @@ func (r *run) unreserved(p *traced, from origin, rd *reading) {
 	r.emit(e)
 }
 
-// endPrograms ends those that are not among the ones that live: their ends were lost, and the launches of another workload at the
-// address of theirs would count as theirs too.
+// endPrograms ends known programs that the scan did not find: the records of their ends were lost. Otherwise a new
+// workload at a program's address would add its launches to the old one.
 func (r *run) endPrograms(from origin, rd *reading) {
 	known := map[uint64]bool{}
 	for _, id := range rd.result.Scan.Programs {
@@ -479,10 +479,10 @@ func (r *run) endPrograms(from origin, rd *reading) {
 	}
 }
 
-// addPrograms adds the programs that a process had before, as if they were made now.
-// Whole: those that are known were read too, as they may lack what was lost. Replaced: the end of
-// one may have been lost, and another be at its address. Of a program that was placed or launched
-// since, the kernels are taken in: they may have been added before.
+// addPrograms adds the programs that a process had before, as if they were created now. whole: it reads known ones
+// too, because they may lack what was lost. replaced: the end of a program may have been lost, so another one may be
+// at its address. Of a program that was placed or launched since, it takes the kernels, which may have been added
+// earlier.
 func (r *run) addPrograms(from origin, rd *reading, told map[uint64]bool, whole, replaced bool) {
 	p, b := rd.of, rd.result
 	rel := r.relations(from.pid)
@@ -497,7 +497,7 @@ func (r *run) addPrograms(from origin, rd *reading, told map[uint64]bool, whole,
 			r.object(from, bpf.MemtraceTtKindTT_PROGRAM_GONE, 0, h.ID)
 			known = nil
 		}
-		rel.calls++ // replaces what it had
+		rel.calls++ // so that the program's new buffers replace the old ones
 		if c := rel.program(h.ID); h.Range.At != 0 && c.part == nil {
 			c.part = &part{MeshRange: h.Range}
 		}
@@ -519,7 +519,7 @@ func (r *run) addPrograms(from origin, rd *reading, told map[uint64]bool, whole,
 			}
 		}
 		if since {
-			continue // placed since, too
+			continue // events have its placement
 		}
 		if len(h.Devices) == 0 {
 			r.nowhere(p, from, h.ID)
@@ -538,29 +538,28 @@ func (r *run) addPrograms(from origin, rd *reading, told map[uint64]bool, whole,
 	}
 }
 
-// nowhere takes a program off all devices: its chips closed, and opened again at the same addresses.
+// nowhere removes a program from all devices: its chips closed, and opened again at the same addresses.
 func (r *run) nowhere(p *traced, from origin, program uint64) {
 	for device := range p.devices {
 		r.emit(aggregator.Event{Kind: aggregator.ProgramNotOn, PID: from.pid, Time: from.time, Program: program, Device: device})
 	}
 }
 
-// Reconcile has a process's accounts compared with its own allocators soon, because an
-// event did not fit them.
+// Reconcile has a process's accounts compared with its allocators soon, because an event did not fit them.
 func (t *Tracer) Reconcile(pid uint32) {
 	t.inboxMu.Lock()
 	t.suspects = append(t.suspects, pid)
 	t.inboxMu.Unlock()
 }
 
-// suspectAll: events were lost, of unknown processes.
+// suspectAll marks all processes for a comparison: events were lost, and it is unknown whose.
 func (r *run) suspectAll() {
 	for _, p := range r.processes {
 		p.reconciliation.suspect = time.Now()
 	}
 }
 
-// anySuspect says whether a process must be read again soon.
+// anySuspect reports whether a process must be read again soon.
 func (r *run) anySuspect() bool {
 	for _, p := range r.processes {
 		if !p.reconciliation.suspect.IsZero() {
@@ -570,8 +569,7 @@ func (r *run) anySuspect() bool {
 	return false
 }
 
-// check reads the processes again whose accounts are suspect or were not
-// compared for long.
+// check starts readings of processes whose accounts are in doubt or were not compared for long.
 func (r *run) check() {
 	r.t.inboxMu.Lock()
 	suspects := r.t.suspects
@@ -593,12 +591,12 @@ func (r *run) check() {
 			r.markForGood(p, whyHeadless)
 		}
 		b := &p.reconciliation
-		// A comparison ends an allocator that is gone, the record of whose end was lost.
+		// A comparison ends an allocator that is gone and whose end was lost.
 		compares := b.now != nil || !b.suspect.IsZero()
 		for allocator, s := range p.unknownCapacities {
 			patience := settle
 			if errors.Is(s.why, memory.ErrLater) {
-				patience = longestOpening // it is asked for again until then
+				patience = longestOpening // it is read again until then
 			}
 			if now.Sub(s.since) >= patience && !compares {
 				delete(p.unknownCapacities, allocator)
@@ -606,7 +604,7 @@ func (r *run) check() {
 			}
 		}
 		if b.now != nil || len(p.allocators) == 0 && b.suspect.IsZero() && b.failures == 0 {
-			continue // or it has nothing that could be compared
+			continue // it is being read, or has nothing to compare
 		}
 		if b.next.IsZero() {
 			b.next = now.Add(checkEvery)

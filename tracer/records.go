@@ -7,14 +7,13 @@ import (
 	"tt-memtrace/bpf"
 )
 
-// origin says where something comes from: the process, its thread (0 where none is known),
-// and when, CLOCK_MONOTONIC in ns.
+// origin is the source of a record or an event: process, thread (0 if unknown), and time (CLOCK_MONOTONIC, ns).
 type origin struct {
 	pid, tid uint32
 	time     uint64
 }
 
-// decode turns one record into events. Records are the kernel's, whole and aligned.
+// decode turns one record into events. The BPF programs wrote it, so it is whole and aligned.
 func (r *run) decode(b []byte) {
 	if len(b) < int(unsafe.Sizeof(bpf.MemtraceTtHead{})) {
 		return
@@ -83,14 +82,14 @@ func (r *run) decode(b []byte) {
 	}
 }
 
-// object turns the records that only name an object into events.
+// object turns records that carry only an object's address into events.
 func (r *run) object(from origin, kind bpf.MemtraceTtKind, library uint8, object uint64) {
 	e := aggregator.Event{PID: from.pid, TID: from.tid, Time: from.time}
 	switch kind {
 	case bpf.MemtraceTtKindTT_FREE:
 		if p, known := r.process(from, library); known {
 			if p.unhook(object) {
-				return // it never came into the accounts
+				return // it was never in the accounts
 			}
 			p.touch(object)
 		}
@@ -106,13 +105,13 @@ func (r *run) object(from origin, kind bpf.MemtraceTtKind, library uint8, object
 		if !known {
 			return
 		}
-		r.endsAt(p, object, from.time) // whatever was at this address is gone
+		r.endsAt(p, object, from.time) // whatever was at this address before is gone
 		p.notSubmesh(object)
 		delete(p.devices, object)
 		delete(p.meshes, object)
 		delete(p.waiting, object)
 		delete(p.closed, object)
-		// Where it is not yet what it will be, its first buffer asks again.
+		// If the device is not complete yet, its first buffer asks again.
 		if d, err := r.chipsOf(p, object); err == nil {
 			r.opened(p, from, object, d)
 		}

@@ -5,15 +5,15 @@ import (
 	"tt-memtrace/tracer/proc"
 )
 
-// refusal is a file that is not traced, as long as a process maps it: then it may
-// be another one of the same number.
+// refusal is a file that is not traced. It lasts while a process maps the file: afterwards another file may have its
+// inode number.
 type refusal struct {
 	why error // nil: it is not the runtime
-	// pids of those processes, with when they were looked at: CLOCK_MONOTONIC in ns.
+	// pids are the processes that map it, and when they were examined (CLOCK_MONOTONIC, ns).
 	pids map[uint32]uint64
 }
 
-// refuse notes that a process maps a file that is not traced, until it ends.
+// refuse notes that a process maps an untraced file, until the process ends.
 func (t *Tracer) refuse(id proc.FileID, pid uint32, why error) {
 	at := uint64(proc.Monotonic())
 	if lives, _, _ := t.watchExit(pid); !lives {
@@ -24,15 +24,15 @@ func (t *Tracer) refuse(id proc.FileID, pid uint32, why error) {
 		r = &refusal{pids: map[uint32]uint64{}}
 		t.refused[id] = r
 	}
-	r.why = why // it may be another one than the last time
+	r.why = why // the reason may have changed
 	r.pids[pid] = at
 	if why != nil {
 		t.judge(pid)
 	}
 }
 
-// accept ends the refusals of a library that could not be attached to before, of one
-// process or, with pid 0, of all, and returns whose they were.
+// accept ends the refusal of a library that can be attached to now, for one process or (pid 0) for all. It returns
+// their PIDs.
 func (t *Tracer) accept(id proc.FileID, pid uint32) (accepted []uint32) {
 	r := t.refused[id]
 	if r == nil {
@@ -49,22 +49,22 @@ func (t *Tracer) accept(id proc.FileID, pid uint32) (accepted []uint32) {
 	return accepted
 }
 
-// acceptUnless ends the refusal of what a process maps, unless it was refused since it was looked at: one that is looked at again, and
-// refused again, is marked all the time.
+// acceptUnless ends the refusal of what a process maps, unless it was refused after the process was examined at this
+// time. So a process that is examined and refused again stays marked in between.
 func (t *Tracer) acceptUnless(pid uint32, at uint64) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.liftBefore(unopened(pid), pid, at)
 }
 
-// unmapped takes note that a process, or the program that it was, ended then.
+// unmapped ends refusals for a process that ended, or called exec, at this time.
 func (t *Tracer) unmapped(pid uint32, then uint64) {
 	for id := range t.refused {
 		t.liftBefore(id, pid, then)
 	}
 }
 
-// liftBefore ends the refusal of a file for a process where it is of before then.
+// liftBefore ends the refusal of a file for a process if it is older than this time.
 func (t *Tracer) liftBefore(id proc.FileID, pid uint32, then uint64) {
 	if r := t.refused[id]; r != nil {
 		if at, ok := r.pids[pid]; ok && at < then {
@@ -87,9 +87,9 @@ func (t *Tracer) lift(id proc.FileID, pid uint32) {
 // verdict tells the reader whether a process uses a library that is not traced.
 type verdict struct {
 	pid uint32
-	// of, where set: all processes that were traced by this attachment, in place of pid.
+	// of, if set, means all processes that were traced by this attachment, in place of pid.
 	of  *attachment
-	why string // empty: it does not, any more
+	why string // empty if it does not any more
 	at  uint64 // CLOCK_MONOTONIC in ns
 }
 
@@ -130,7 +130,7 @@ func (r *run) judged() {
 	}
 }
 
-// mark raises or lifts that a process is not traced.
+// mark raises or lifts the reason that a process is not traced.
 func (r *run) mark(pid uint32, v verdict) {
 	e := aggregator.Event{Kind: aggregator.ReasonRaised, PID: pid, Time: v.at,
 		Reason: &aggregator.Reason{Code: aggregator.ReasonNotTraced, Detail: v.why}}

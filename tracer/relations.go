@@ -12,44 +12,43 @@ import (
 	"tt-memtrace/tracer/memory"
 )
 
-// relations is which of a process's objects belong together: kernels to
-// programs, programs to workloads. Events name programs only.
+// relations says which objects of a process belong together: kernels to programs, programs to workloads. Events name
+// only programs.
 type relations struct {
 	kernels   map[uint64]uint64 // Kernel to ProgramImpl
 	cores     map[uint64]uint64 // Kernel to the number of its cores, 0 where that could not be read
 	programs  map[uint64]*compiled
 	workloads map[uint64]*workload
-	// ended: their process has.
+	// ended: the process has ended.
 	ended bool
-	// published are the launches that went out as events, by object.
+	// published is how many launches were emitted, by object.
 	published map[uint64]uint64
-	// unknown objects were launched: their record may be under way still.
+	// unknown objects were launched before their own record was read.
 	unknown map[uint64]bool
 	mem     *memory.Process
 	files   *inspect.KernelFiles
 	callers []callerRange
-	// capturing are the traces that command queues record, and captured is when one was recorded last.
+	// capturing maps a command queue to the trace that it records; captured is when one was last completed.
 	capturing map[uint64]capture
 	captured  uint64
 	// queues are the command queues that recorded or replayed a trace.
 	queues map[uint64]tracedQueue
-	// rings are what went out as events. ringsRead is the look at launches with which they
-	// were read, and ringsRan what the process had of processors then; ringsAgain: they are read again
-	// though it did nothing. ringsUnread: the process is marked.
+	// rings are the kernel-config rings last emitted. ringsRead is the round of launches in which they were read, and
+	// ringsRan the process's CPU time then. ringsAgain: read them again even if the process did not run. ringsUnread:
+	// the process is marked.
 	rings       inspect.Rings
 	ringsRead   time.Time
 	ringsRan    time.Duration
 	ringsAgain  bool
 	ringsUnread bool
-	// ringsNoticed: that they cannot be read was said.
+	// ringsNoticed: a notice said that they cannot be read.
 	ringsNoticed bool
-	// marked are the dataflow buffers that a thread placed last, at one address.
+	// marked are the ranges of the dataflow buffer that a thread placed last, one for each allocator.
 	marked map[uint32][]*aggregator.CircularBuffer
-	// placing are the programs whose scratchpads are asked for next, and calls
-	// counts how often any were published.
+	// placing are programs whose scratchpads are to be read. calls numbers the placements that the reader itself
+	// emits.
 	placing []placing
-	// chipsUnknown are the programs of which it is not known on which chips of a mesh they are, and how often they were read
-	// for that.
+	// chipsUnknown are programs whose chips within a mesh are unknown, and how often they were read for that.
 	chipsUnknown map[uint64]int
 	calls        uint32
 }
@@ -58,21 +57,21 @@ type relations struct {
 type compiled struct {
 	workload uint64
 	kernels  []uint64
-	// part of a mesh that it is for, nil where unknown. placed are meshes on all of which something of
-	// it was published before.
+	// part of a mesh that it is for, nil if unknown. placed are meshes on all of which something of it was emitted
+	// before that was known.
 	part   *part
 	placed []uint64
-	// scratchpads that were published, by device.
+	// scratchpads are those last emitted, by device.
 	scratchpads map[uint64][]*aggregator.CircularBuffer
-	// config is what it takes of the kernel-config ring, bytes; 0 as long as that is not known.
+	// config is its size in the kernel-config ring, in bytes; 0 if unknown so far.
 	config uint64
 }
 
-// workload is programs that are launched together.
+// workload is a set of programs that are launched together.
 type workload struct {
 	programs []uint64
 	name     string
-	// asked: its name was looked for.
+	// asked: the search for its name is over.
 	asked bool
 }
 
@@ -109,7 +108,7 @@ func (rel *relations) workload(id uint64) *workload {
 	return w
 }
 
-// dropProgram forgets a program that was destroyed, and its kernels.
+// dropProgram forgets a destroyed program and its kernels.
 func (rel *relations) dropProgram(id uint64) {
 	c := rel.programs[id]
 	if c == nil {
@@ -140,7 +139,8 @@ func (rel *relations) dropWorkload(id uint64) {
 	rel.dropLaunches(id)
 }
 
-// dropLaunches: the kernel dropped them too, and counts again for what comes at this address.
+// dropLaunches forgets an object's launches: the BPF programs did so too, and count anew for the next object at this
+// address.
 func (rel *relations) dropLaunches(id uint64) {
 	delete(rel.published, id)
 	delete(rel.unknown, id)
@@ -182,7 +182,7 @@ func (r *run) programRecord(from origin, kind bpf.MemtraceTtKind, b []byte) {
 		e := (*bpf.MemtraceTtPair)(unsafe.Pointer(&b[0]))
 		rel := r.relations(from.pid)
 		if c := rel.programs[e.Owner]; c != nil {
-			delete(c.scratchpads, e.Member) // a new placement is published even if it is the same
+			delete(c.scratchpads, e.Member) // emit a new placement even if it is the same
 		}
 		rel.placing = append(rel.placing, placing{e.Owner, e.Member, from.time, firstAsked})
 	case kind == bpf.MemtraceTtKindTT_KERNEL_FILE && len(b) >= int(unsafe.Sizeof(bpf.MemtraceTtText{})):
@@ -221,13 +221,13 @@ func (r *run) named(pid uint32, at uint64, programs []uint64, name string) {
 	}
 }
 
-// kernelFile handles the read of a kernel's binary from a file, for a device.
-// Of a name that is not whole, the end is there.
+// kernelFile handles that a kernel's binary is read from a file for a device. If the name is not whole, it is the
+// name's end.
 func (r *run) kernelFile(from origin, kernel, device uint64, file string, whole bool) {
 	rel := r.relations(from.pid)
 	k, ok := rel.files.Kernel(kernel, file, whole)
 	if !ok {
-		return // firmware, which is of no program
+		return // firmware, which belongs to no program
 	}
 	program := rel.kernels[kernel]
 	load := func(device uint64) {
@@ -239,8 +239,8 @@ func (r *run) kernelFile(from origin, kernel, device uint64, file string, whole 
 		load(device)
 		return
 	}
-	// It is asked a few milliseconds after it was read. Should its program be destroyed by
-	// then, a record of that is in the BPF ring buffer, and takes out what is counted here.
+	// The kernel's cores are read a few milliseconds after its binary. If its program is destroyed by then, a record
+	// of that is already in the BPF ring buffer and removes what is counted here.
 	cores, asked := rel.cores[kernel]
 	if before := p.Late(); !asked {
 		if cores = p.Cores(kernel); p.Late() == before {
@@ -260,9 +260,8 @@ func (r *run) kernelFile(from origin, kernel, device uint64, file string, whole 
 	})
 }
 
-// forget drops what is known of a process that is gone. What the kernel counted of it
-// is deleted when the counts are read next: to walk the map for each of hundreds of
-// processes a second would take longer than they live.
+// forget drops what is known of an ended process. Its counts in the BPF map are deleted at the next read of launches:
+// walking the map for each of hundreds of ending processes a second would take longer than they live.
 func (r *run) forget(pid uint32, at uint64) {
 	delete(r.related, pid)
 	delete(r.marks, pid)

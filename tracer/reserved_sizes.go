@@ -10,15 +10,16 @@ import (
 	"tt-memtrace/tracer/metal"
 )
 
-// What a buffer takes of each bank is computed from its record, where the library shows how, and else probed. Where
-// it cannot be computed for a buffer, the probe is attached, and the buffer has its size from the next comparison.
+// A buffer's size in each bank is computed from its record if the library shows how, and otherwise read by a probe.
+// If it cannot be computed for some buffer, the probe is attached from then on, and that buffer gets its size from
+// the next comparison.
 
-// reservedSizes computes what buffers of a library take of each bank.
+// reservedSizes computes how much of each bank a library's buffers take.
 type reservedSizes struct {
 	*metal.ReservedSizes
-	// known are sizes that were computed, 0 where that failed.
+	// known are the sizes computed so far, 0 for a failure.
 	known map[sizeKey]uint64
-	// probing: they are to be probed as well.
+	// probing: the spare probe was requested.
 	probing bool
 }
 
@@ -33,7 +34,7 @@ type memoryOf struct {
 	memory    aggregator.Memory
 }
 
-// maxKnownSizes bounds how many sizes of a library are kept.
+// maxKnownSizes bounds the sizes kept per library.
 const maxKnownSizes = 1 << 16
 
 func newReservedSizes(lib *metal.Library) (*reservedSizes, error) {
@@ -44,12 +45,13 @@ func newReservedSizes(lib *metal.Library) (*reservedSizes, error) {
 	return &reservedSizes{ReservedSizes: sizes, known: map[sizeKey]uint64{}}, nil
 }
 
-// reservedSize is what a buffer takes of each bank; 0 where that is not known, which is marked until a comparison says it.
+// reservedSize returns how much of each bank a buffer takes. It returns 0 if that is unknown; then the process is
+// marked until a comparison finds the size.
 func (r *run) reservedSize(p *traced, from origin, e *bpf.MemtraceTtAlloc) uint64 {
 	if aggregator.Memory(e.Head.Memory) >= aggregator.NumMemories {
 		return 0
 	}
-	if s := p.of.sizes; s != nil && uint32(e.Head.Library) == p.of.index { // else it is of another of its builds, for one
+	if s := p.of.sizes; s != nil && uint32(e.Head.Library) == p.of.index { // otherwise, for example, the buffer is of another build that the process maps
 		size, err := r.computedSize(p, from, e)
 		if err == nil && size > 0 {
 			return size
@@ -71,10 +73,10 @@ func (r *run) reservedSize(p *traced, from origin, e *bpf.MemtraceTtAlloc) uint6
 	return 0
 }
 
-// errSizeLost: what the size would be computed from is lost, or not known yet. Of other buffers it may be computed.
+// errSizeLost: the input of the computation is lost or not known yet; other buffers may still be computed.
 var errSizeLost = errors.New("lost")
 
-// computedSize is 0 where the size cannot be computed.
+// computedSize computes the size from the record; 0 without an error means that it cannot be computed.
 func (r *run) computedSize(p *traced, from origin, e *bpf.MemtraceTtAlloc) (uint64, error) {
 	s, m := p.of.sizes, aggregator.Memory(e.Head.Memory)
 	bank, err := p.bank(e.Allocator, m)
@@ -95,7 +97,7 @@ func (r *run) computedSize(p *traced, from origin, e *bpf.MemtraceTtAlloc) (uint
 	}
 	size, known := s.known[key]
 	if !known {
-		size, _ = s.PerBank(key.bank, &key.shape) // why not does not matter: it is probed then
+		size, _ = s.PerBank(key.bank, &key.shape) // on an error the size is 0, and the probe takes over
 		if len(s.known) >= maxKnownSizes {
 			clear(s.known)
 		}
@@ -104,8 +106,8 @@ func (r *run) computedSize(p *traced, from origin, e *bpf.MemtraceTtAlloc) (uint
 	return size, nil
 }
 
-// probeSizes has the reserved sizes of a library's buffers probed from soon on. Those that were not known until then
-// are taken from the allocators.
+// probeSizes attaches, in the background, the probe that reads reserved sizes. Until it is attached, unknown sizes
+// come from the allocators.
 func (r *run) probeSizes(of *attachment) {
 	if of.sizes.probing {
 		return
@@ -118,8 +120,8 @@ func (r *run) probeSizes(of *attachment) {
 	})
 }
 
-// bank is what of an allocator's memory decides how much buffers take of each bank; not valid where
-// it could not be read. An error says that it may be read later.
+// bank returns the numbers of an allocator's memory from which reserved sizes are computed; an invalid Bank if they
+// could not be read. An error means that they may be read later.
 func (p *traced) bank(allocator uint64, m aggregator.Memory) (metal.Bank, error) {
 	of := memoryOf{allocator, m}
 	bank, known := p.banks[of]
@@ -131,7 +133,7 @@ func (p *traced) bank(allocator uint64, m aggregator.Memory) (metal.Bank, error)
 		return bank, err
 	}
 	p.banks[of] = bank
-	// When the first buffer in another of its memories is read here, the allocator may be gone.
+	// Read the other memories too: the allocator may be gone when the first buffer in one of them is handled.
 	for m := range aggregator.NumMemories {
 		of := memoryOf{allocator, m}
 		if _, known := p.banks[of]; known || m == aggregator.SystemMemory {
@@ -144,7 +146,7 @@ func (p *traced) bank(allocator uint64, m aggregator.Memory) (metal.Bank, error)
 	return bank, nil
 }
 
-// forgetBanks forgets those of an allocator that ended.
+// forgetBanks forgets the banks of an allocator that ended.
 func (p *traced) forgetBanks(allocator uint64) {
 	for m := range aggregator.NumMemories {
 		delete(p.banks, memoryOf{allocator, m})

@@ -11,14 +11,14 @@ import (
 	"tt-memtrace/tracer/proc"
 )
 
-// Right is a capability that tracing takes, and what for.
+// Right is a capability that tracing needs, and what for.
 type Right struct {
 	Capability string
 	For        string
 	Held       bool
 }
 
-// Rights lists the capabilities that tracing takes and whether this process holds them.
+// Rights lists the capabilities that tracing needs, and whether this process holds them.
 func Rights() []Right {
 	// CAP_SYS_ADMIN contains the first two, CAP_DAC_OVERRIDE the last.
 	set := cap.GetProc()
@@ -34,7 +34,8 @@ func Rights() []Right {
 		{"cap_bpf", "loading the BPF programs and maps", held(cap.BPF, cap.SYS_ADMIN)},
 		{"cap_perfmon", "attaching probes, seeing which processes map the runtime", held(cap.PERFMON, cap.SYS_ADMIN)},
 		{"cap_sys_ptrace", "reading what processes of other users map, and their devices' properties", held(cap.SYS_PTRACE)},
-		// Uprobes name their file by path, and /proc/PID/root opens the path, not its folders.
+		// Uprobes name their file by path; /proc/PID/root opens that path, but does not give access to closed folders
+		// on it.
 		{"cap_dac_read_search", "opening their libraries below folders that only they can enter, such as a home", held(cap.DAC_READ_SEARCH, cap.DAC_OVERRIDE)},
 	}
 	if hostKernelLacks().MultiUprobes {
@@ -43,9 +44,10 @@ func Rights() []Right {
 	return rights
 }
 
-// CheckRights returns nil or an error that names what is missing and how to get it; Rights says what each is for.
+// CheckRights returns nil, or an error that names the missing capabilities and how to get them. Rights says what each
+// is for.
 func CheckRights() error {
-	// There, Rights may be all held, and granting them to a file changes nothing.
+	// In a user namespace all rights may seem held, and granting them to a file changes nothing.
 	if err := checkUserNamespace(); err != nil {
 		return err
 	}
@@ -62,7 +64,7 @@ func CheckRights() error {
 		proc.ErrPermission, strings.Join(missing, ", "), GrantLine())
 }
 
-// GrantLine is the one command that gives this program its rights.
+// GrantLine is the command that grants this program its rights.
 func GrantLine() string {
 	self, err := os.Executable()
 	if err != nil {
@@ -77,7 +79,7 @@ func GrantLine() string {
 
 var plain = regexp.MustCompile(`^[\w./+:@%,=-]+$`)
 
-// quoted is a word that a shell reads as this text.
+// quoted quotes a text for a shell.
 func quoted(s string) string {
 	if plain.MatchString(s) {
 		return s

@@ -19,17 +19,15 @@ import (
 	"tt-memtrace/tracer/proc"
 )
 
-// Run traces until the context ends or, where PIDs are traced, the last of them
-// has ended. It can be called once. Events go to sink in batches, those of
-// a process in their order; a batch is valid during the call. Ready is called
-// once everything that is to be attached to at the start is attached, and what
-// it held before was read.
+// Run traces until the context ends or, with PIDs, until the last of them ends. Call it once. It passes events to
+// sink in batches, those of one process in order; a batch is valid only during the call. It calls ready once it has
+// attached to everything that existed at the start and has read what those processes held.
 func (t *Tracer) Run(ctx context.Context, ready func(), sink func([]aggregator.Event)) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error {
-		// What is announced is read while others are still looked at.
+		// The reader handles announced processes while start still examines others.
 		if err := t.start(); err != nil {
 			return err
 		}
@@ -44,7 +42,7 @@ func (t *Tracer) Run(ctx context.Context, ready func(), sink func([]aggregator.E
 		defer r.stacks.close()
 		r.stacks.sent = t.opts.Stacks && !t.opts.StacksPaused
 		for _, pid := range t.opts.PIDs {
-			// One that ended since it was named is not waited for.
+			// Do not wait for a PID that ended after it was named.
 			if CheckPID(pid) == nil {
 				r.targets[pid] = true
 			}
@@ -53,7 +51,7 @@ func (t *Tracer) Run(ctx context.Context, ready func(), sink func([]aggregator.E
 		defer stop()
 		defer func() {
 			for _, p := range r.processes {
-				p.Interrupt() // nothing of what is being read is wanted any more
+				p.Interrupt() // nobody wants the results of running reads any more
 			}
 			r.background.Wait()
 		}()
@@ -64,45 +62,41 @@ func (t *Tracer) Run(ctx context.Context, ready func(), sink func([]aggregator.E
 	return g.Wait()
 }
 
-// run is the reader's state: it alone turns records into events.
+// run is the reader's state. Only the reader turns records into events.
 type run struct {
 	t     *Tracer
 	sink  func([]aggregator.Event)
 	batch []aggregator.Event
 
-	// processes are known. lookedFor are others that had records and were not found to map
-	// a traced library: they are not looked for again before they end, or are announced.
-	// No PID is in both.
+	// processes are the known ones. lookedFor are PIDs that sent records but were not found to map a traced library;
+	// they are not searched for again until they end or are announced. No PID is in both.
 	processes map[uint32]*traced
 	lookedFor map[uint32]struct{}
-	// targets are the PIDs that were asked for and live.
+	// targets are the PIDs of Options that still live.
 	targets map[uint32]bool
-	// later are found processes that are known already: the ring may hold
-	// an exec between.
+	// later are announcements of processes that are already known: their exec may still be in the ring.
 	later []announcement
-	// execs are when processes began to run another program, those of them that live: who was looked
-	// at before that, and announced since, was another one.
+	// execs is when a live process last called exec. An announcement from before that is of the old program.
 	execs map[uint32]uint64
-	// ended are processes that ended before they were looked at. All that is to
-	// come of them is in the ring.
+	// ended are processes that ended before they were examined. Their last records are already in the ring.
 	ended []uint32
-	// ends are of processes that are still to be forgotten.
+	// ends are ends of processes whose remaining state is still to be dropped (see leave).
 	ends []end
-	// untraced are those that use a library which is not traced.
+	// untraced are processes that use a library which is not traced.
 	untraced map[uint32]bool
 	forks    forkSearch
 
-	// related objects of each process.
+	// related holds the programs, kernels and workloads of each process.
 	related map[uint32]*relations
-	// marks of each process: what it says of buffers under traces.
+	// marks holds, for each process, what the runtime says about buffers under traces.
 	marks map[uint32]*marks
-	// names of the chips that were met.
+	// names of the chips seen so far.
 	names inspect.ChipNames
-	// partial are circular buffers whose core ranges come in several records, by thread.
+	// partial are circular buffers whose core ranges arrive in several records, by thread.
 	partial map[uint32]*aggregator.CircularBuffer
-	// sharded are what the sizes of sharded buffers are computed from.
+	// sharded holds the records from which the sizes of sharded buffers are computed.
 	sharded sentAhead[bpf.MemtraceTtSharded]
-	// unsizedOf are processes that were not known when buffers of them were seen: the reserved sizes of these were
+	// unsizedOf are processes whose buffers were seen before the process was known, so that their reserved sizes were
 	// not computed.
 	unsizedOf map[uint32]bool
 	stacks    *stacks
@@ -111,8 +105,7 @@ type run struct {
 	launchState
 	operationState
 
-	// ready, until it is called, and syncs are waited for by others, background
-	// is what reads processes.
+	// ready is nil once it was called. Callers of Sync wait on syncs. background runs the reads of processes.
 	ready      func()
 	syncs      []chan struct{}
 	background sync.WaitGroup
@@ -135,16 +128,16 @@ func (r *run) loop(ctx context.Context) error {
 	var record ringbuf.Record
 	empty := 0
 	for {
-		// Either the ring is looked at on a timer or, after a quiet while, the next
-		// record wakes the reader. So does one while a device opens: its first buffer
-		// asks for its chips, which may be closed a millisecond later.
+		// The reader polls the ring on a timer or, after a quiet while, sleeps until the next record. It also lets
+		// records wake it while a device opens: the device's first buffer asks for its chips, and the device may
+		// close a millisecond later.
 		idle := empty >= sleepAfter || r.opening()
 		sleeping := idle
 		if sleeping {
 			if err := r.t.objects.Idle.Set(uint32(1)); err != nil {
 				return fmt.Errorf("going idle: %w", err)
 			}
-			// Records that came before the flag was set did not wake the reader.
+			// Records that arrived before the flag was set did not wake the reader.
 			sleeping = r.t.reader.AvailableBytes() == 0
 		}
 		if sleeping {
@@ -152,17 +145,17 @@ func (r *run) loop(ctx context.Context) error {
 		} else if r.t.reader.AvailableBytes() == 0 {
 			r.t.catchesUp()
 		}
-		started := r.t.started.Load() // then all who were there are announced by now
+		started := r.t.started.Load() // if so, all processes of the start are announced by now
 		r.syncs = append(r.syncs, r.t.waiting()...)
 		if err := r.switchStacks(); err != nil {
 			return err
 		}
-		// What was read by now is merged when all that happened before is.
+		// Take finished readings before draining: then all records from before their end are applied before they are
+		// merged.
 		readings := r.t.finished()
 		ended := r.ended
 		r.ended = nil
-		// Whoever ends this has done with what he wants to see: all that is in the
-		// ring by now is read once more.
+		// When the context ends, read once more everything that is in the ring by now.
 		done := ctx.Err() != nil && started
 		if done || len(r.syncs) > 0 && !r.waits() || len(readings) > 0 || len(ended) > 0 || len(r.later) > 0 {
 			r.t.reader.SetDeadline(time.Now())
@@ -171,7 +164,7 @@ func (r *run) loop(ctx context.Context) error {
 		}
 		n, err := r.drain(&record)
 		if r.t.caughtUp.Load() == 0 {
-			r.t.catchesUp() // it slept, and no event woke it
+			r.t.catchesUp() // it slept, and no record woke it
 		}
 		if idle {
 			if err := r.t.objects.Idle.Set(uint32(0)); err != nil {
@@ -210,7 +203,7 @@ func (r *run) loop(ctx context.Context) error {
 	}
 }
 
-// deadline is until when records are waited for; the zero time where only one wakes the reader.
+// deadline is how long to wait for records; the zero time means until a record wakes the reader.
 func (r *run) deadline(sleeping bool) time.Time {
 	wait := drainEvery
 	switch {
@@ -218,15 +211,15 @@ func (r *run) deadline(sleeping bool) time.Time {
 	case r.anySuspect():
 		wait = settle / 2
 	case len(r.processes)+len(r.lookedFor) > 0:
-		wait = launchEvery // launches do not wake the reader
+		wait = launchEvery // launches send no records that would wake the reader
 	default:
 		return time.Time{}
 	}
 	return time.Now().Add(wait)
 }
 
-// conclude does what follows from the records that were read: at once what has its time otherwise, where someone waits for all that
-// happened so far.
+// conclude does the work that follows from the records just read. With now, because someone waits for all that has
+// happened, it does at once what otherwise waits for its time.
 func (r *run) conclude(readings []*reading, ended []uint32, now bool) {
 	for _, a := range r.later {
 		r.add(a, uint64(proc.Monotonic()))
@@ -251,16 +244,17 @@ func (r *run) conclude(readings []*reading, ended []uint32, now bool) {
 	r.flush()
 }
 
-// waits says whether something is still to be done about what has happened.
+// waits reports whether work remains for what has happened so far.
 func (r *run) waits() bool {
-	started := r.t.started.Load() // before what is announced is looked at, as in loop
+	started := r.t.started.Load() // load this before announced, as in loop
 	r.t.inboxMu.Lock()
 	found := len(r.t.announced) > 0
 	r.t.inboxMu.Unlock()
 	return !started || found || r.reading() || r.unlooked() || len(r.ends) > 0 || len(r.ended) > 0 || r.forks.lost && len(r.processes) > 0 || r.forks.searching()
 }
 
-// unlooked says whether a process is to be looked at of which events came, within a second: its library may not answer.
+// unlooked reports whether a process that sent events is still to be examined. It gives up a second after the process
+// was found: its library may not answer.
 func (r *run) unlooked() bool {
 	for _, p := range r.processes {
 		if p.unseen && proc.Now()-p.found < uint64(time.Second) {
@@ -270,8 +264,7 @@ func (r *run) unlooked() bool {
 	return false
 }
 
-// Sync returns when everything that happened before the call has reached the
-// sink, or when the context ends.
+// Sync returns once everything that happened before the call has reached the sink, or the context ends.
 func (t *Tracer) Sync(ctx context.Context) error {
 	done := make(chan struct{})
 	t.inboxMu.Lock()
@@ -284,7 +277,7 @@ func (t *Tracer) Sync(ctx context.Context) error {
 	case <-done:
 		return nil
 	case <-t.ended:
-		return nil // the reader's last act was to read everything
+		return nil // the reader read everything before it ended
 	case <-ctx.Done():
 		return ctx.Err()
 	}
@@ -298,9 +291,8 @@ func (t *Tracer) waiting() []chan struct{} {
 	return list
 }
 
-// drain waits for records, then reads all there are, but no more than the ring
-// holds: what comes meanwhile waits for the next round, so that losses, processes
-// and whoever waits are looked at under any load.
+// drain waits for records, then reads what is there, but no more than the ring's size per call. So under any load
+// losses, processes and waiting callers get their turn between two drains.
 func (r *run) drain(record *ringbuf.Record) (n int, err error) {
 	for size := 0; size < r.t.reader.BufferSize(); {
 		err := r.t.reader.ReadInto(record)
@@ -314,7 +306,7 @@ func (r *run) drain(record *ringbuf.Record) (n int, err error) {
 			if r.t.caughtUp.Load() == 0 {
 				r.t.catchesUp() // it slept
 			}
-			// Announced before their first event.
+			// Processes are announced before their first record.
 			r.announcements()
 		}
 		n++

@@ -14,22 +14,20 @@ import (
 type placing struct {
 	program, device uint64
 	time            uint64
-	// next is how long after that its kernels are asked.
+	// next is the age at which its kernels are read next.
 	next time.Duration
 }
 
-// No event says when a program's scratchpads have their places. So its kernels are
-// asked soon, as long as there is one without an address, and once more later: the
-// first answer may have been from an earlier layout.
+// No probe is hit when a program's scratchpads get their places. So the program's kernels are read soon, again until
+// each has an address, and once more later: the first answer may be from an earlier placement.
 const (
 	firstAsked = 2 * time.Millisecond
 	lastAsked  = 200 * time.Millisecond
-	// placingTime is how long a program may take for that.
+	// placingTime is how long to keep trying.
 	placingTime = 3 * time.Second
 )
 
-// scratchpads asks the kernels of programs for their scratchpads, those that are due
-// or, with now, all.
+// scratchpads reads the scratchpads of the programs that are due or, with now, of all.
 func (r *run) scratchpads(now bool) {
 	for pid, rel := range r.related {
 		left := rel.placing[:0]
@@ -43,12 +41,12 @@ func (r *run) scratchpads(now bool) {
 	}
 }
 
-// place says whether the program's kernels must be read again.
+// place reads a program's scratchpads and emits them if they changed. It reports whether they must be read again.
 func (r *run) place(pid uint32, rel *relations, at *placing, age time.Duration) (again bool) {
 	p, known := r.processes[pid]
 	c := rel.programs[at.program]
 	if !known || c == nil {
-		return false // destroyed, or with kernels from before tracing began
+		return false // it is destroyed, or its kernels are from before tracing began
 	}
 	var list []*aggregator.CircularBuffer
 	var failed error
@@ -87,7 +85,7 @@ func (r *run) place(pid uint32, rel *relations, at *placing, age time.Duration) 
 	return len(list) > 0 && age < lastAsked
 }
 
-// samePlace compares scratchpads of the same kernels.
+// samePlace compares the places of scratchpads of the same kernels.
 func samePlace(a, b *aggregator.CircularBuffer) bool {
 	return a.Address == b.Address && a.Size == b.Size && slices.Equal(a.Ranges, b.Ranges)
 }

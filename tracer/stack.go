@@ -10,13 +10,13 @@ import (
 	"tt-memtrace/symbol"
 )
 
-// stacks names the stacks that are sent ahead of allocations.
+// stacks names the stacks that are sent ahead of allocations and failed allocations.
 type stacks struct {
 	files     *symbol.Files
 	processes map[uint32]*namedStacks
-	// sentAhead are those of allocations and refusals that are not read yet.
+	// sentAhead are stacks whose allocation, or failed allocation, is not read yet.
 	sentAhead sentAhead[bpf.MemtraceTtStack]
-	// sent: the BPF programs send stacks.
+	// sent: the BPF programs send stacks now.
 	sent bool
 }
 
@@ -24,18 +24,17 @@ func newStacks() *stacks {
 	return &stacks{files: symbol.NewFiles(), processes: map[uint32]*namedStacks{}, sentAhead: sentAhead[bpf.MemtraceTtStack]{}}
 }
 
-// SendStacks has the stacks of allocations and refusals sent from about now on, or no more. It
-// does nothing without Options.Stacks.
+// SendStacks switches the stacks of allocations and failed allocations on or off, from about now. It does nothing
+// without Options.Stacks.
 func (t *Tracer) SendStacks(on bool) {
 	t.sendStacks.Store(on && t.opts.Stacks)
-	t.reader.Flush() // fails where the reader has ended
+	t.reader.Flush() // fails if the reader has ended
 }
 
-// SendsStacks says whether stacks are wanted.
+// SendsStacks reports whether stacks are wanted.
 func (t *Tracer) SendsStacks() bool { return t.sendStacks.Load() }
 
-// switchStacks tells the BPF programs whether stacks are wanted. They know the interpreters of
-// all processes before.
+// switchStacks tells the BPF programs whether stacks are wanted, after giving them the interpreters of all processes.
 func (r *run) switchStacks() error {
 	wanted := r.t.sendStacks.Load()
 	if wanted == r.stacks.sent {
@@ -55,29 +54,30 @@ func (r *run) switchStacks() error {
 	return nil
 }
 
-// namedStacks are the stacks of a process, which equal ones share.
+// namedStacks holds the named stacks of a process; equal stacks share one object.
 type namedStacks struct {
 	*symbol.Process
 	known map[string]knownStack
 	key   []byte
 }
 
-// knownStack has its names until a time, or for ever where that is zero.
+// knownStack is a stack that keeps its names until a time, or for good where that is zero.
 type knownStack struct {
 	*aggregator.Stack
 	until time.Time
 }
 
+// lasts reports whether the names are still valid.
 func (k knownStack) lasts() bool {
 	return k.Stack != nil && (k.until.IsZero() || time.Now().Before(k.until))
 }
 
-// same says whether it has the names of another, which then stays the same object.
+// same reports whether it has the same names as another, so that the old object can be kept.
 func (k knownStack) same(s *aggregator.Stack) bool {
 	return k.Stack != nil && k.Cut == s.Cut && slices.Equal(k.Frames, s.Frames)
 }
 
-// maxKnownStacks bounds what is remembered of a process.
+// maxKnownStacks bounds the stacks kept per process.
 const maxKnownStacks = 100_000
 
 // name names calls.
@@ -106,7 +106,7 @@ func (p *namedStacks) name(c symbol.Calls) *aggregator.Stack {
 
 func (s *stacks) close() { s.files.Close() }
 
-// addProcess looks for the interpreter of a process, and gives the BPF programs the place of its frames.
+// addProcess finds a process's Python interpreter and tells the BPF programs where its frames are.
 func (s *stacks) addProcess(t *Tracer, pid uint32) {
 	if s.processes[pid] != nil {
 		return
@@ -131,12 +131,12 @@ func (s *stacks) addProcess(t *Tracer, pid uint32) {
 // drop forgets a process.
 func (s *stacks) drop(t *Tracer, pid uint32) {
 	if s.processes[pid] != nil {
-		t.objects.Pythons.Delete(pid) // fails where it is not Python
+		t.objects.Pythons.Delete(pid) // fails if the process has no Python
 		delete(s.processes, pid)
 	}
 }
 
-// take names the stack that was sent ahead of a thread's event; nil where none was.
+// take returns the named stack that was sent ahead of a record; nil if there was none.
 func (s *stacks) take(from origin) *aggregator.Stack {
 	e, p := s.sentAhead.take(from), s.processes[from.pid]
 	if e == nil || p == nil {

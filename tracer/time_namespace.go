@@ -8,19 +8,18 @@ import (
 	"tt-memtrace/tracer/proc"
 )
 
-// ErrTimeNamespace says that this program's clock is not that of events.
+// ErrTimeNamespace means that this program's clock differs from that of events.
 var ErrTimeNamespace = errors.New("this is a time namespace of its own, whose clock differs from the host's, by which events are dated: " +
 	"start it in the host's; --sample works in this one")
 
-// initialTimeNamespace is the inode of the host's time namespace: the host kernel
-// gives it that number for good (PROC_TIME_INIT_INO).
+// initialTimeNamespace is the inode of the host's time namespace, a constant of Linux (PROC_TIME_INIT_INO).
 const initialTimeNamespace = 0xeffffffa
 
-// checkTimeNamespace says why times of events cannot be compared with those of this process, or nil.
+// checkTimeNamespace returns why this process's times cannot be compared with those of events, or nil.
 func checkTimeNamespace() error {
 	inode, err := proc.Namespace("time")
 	if err != nil || inode == initialTimeNamespace {
-		return nil // the host kernel has none, or there is no /proc: other checks say so
+		return nil // no time namespaces, or no /proc, which other checks report
 	}
 	b, err := os.ReadFile("/proc/self/timens_offsets")
 	if err != nil {

@@ -1,9 +1,8 @@
-// Package tracer finds the runtime in processes, attaches to it, and yields
-// what happens as events.
+// Package tracer finds the processes that use the runtime, attaches probes to it, and yields events.
 //
-// It promises never to hurt a traced process: probes are at function entries
-// only, on instructions that the kernel emulates, and nothing of the process is
-// written or stopped. A library whose layout cannot be proved is not attached.
+// It never hurts a traced process: it puts probes only on function entries, on instructions that the host kernel
+// emulates. It writes nothing into the process and never stops it. It does not attach to a library whose layout it
+// cannot prove.
 package tracer
 
 import (
@@ -34,86 +33,86 @@ import (
 type Options struct {
 	// PIDs to trace; other processes then cost nothing.
 	PIDs []uint32
-	// Follow this process's children, what they exec and their children, and
-	// nothing else. It is meant for the tracer's own PID, before it starts a command.
+	// Follow traces only the descendants of this process, across exec. Set it to the tracer's own PID before starting
+	// a command.
 	Follow uint32
-	// Libraries that hold the runtime's code under names of their own.
+	// Libraries are files that contain the runtime under another name than its own.
 	Libraries []string
 	// RingBytes is the size of the ring buffer, a power of two; 0 for DefaultRingBytes.
 	RingBytes uint32
-	// Stacks: each allocation and each refusal has the stack of its thread.
+	// Stacks adds the thread's stack to each allocation and each failed allocation.
 	Stacks bool
-	// StacksPaused: with Stacks, none is sent until SendStacks asks for it.
+	// StacksPaused, with Stacks, sends no stacks until SendStacks asks for them.
 	StacksPaused bool
-	// Lacks is what the kernel is taken to lack also where it has it, for tests.
+	// Lacks lists features that the tracer treats as missing even if the host kernel has them, for tests.
 	Lacks Lacks
-	// Notice receives, in one line, what a user should know: a process that
-	// cannot be traced and why. It may be called from any goroutine.
+	// Notice receives one line that the user should know, such as why a process cannot be traced. It may be called
+	// from any goroutine.
 	Notice func(string)
 }
 
-// DefaultRingBytes hold a hundred thousand allocations and frees: what comes in a
-// tenth of a second at a million a second.
+// DefaultRingBytes holds a hundred thousand allocations and frees: a tenth of a second at a million a second.
 const DefaultRingBytes = 8 << 20
 
 const (
-	// drainEvery is how long records wait in the ring at most.
+	// drainEvery is the longest that a record waits in the BPF ring buffer.
 	drainEvery = 10 * time.Millisecond
-	// sleepAfter this many empty drains the reader sleeps until it is woken.
+	// sleepAfter this many empty drains the reader sleeps until a record wakes it.
 	sleepAfter = 20
 )
 
-// Tracer is a set of loaded programs and what they are attached to.
+// Tracer is a set of loaded BPF programs and of the libraries that they are attached to.
 type Tracer struct {
 	opts    Options
 	began   uint64 // ticks
 	lacks   Lacks
 	objects bpf.MemtraceObjects
-	// bpfPrograms are the BPF programs by their names.
+	// bpfPrograms maps a BPF program's name to it.
 	bpfPrograms map[string]*ebpf.Program
 	reader      *ringbuf.Reader
-	// readerMu keeps the ring buffer mapped while Backlog looks at it.
+	// readerMu keeps the ring buffer mapped while Backlog reads its size.
 	readerMu     sync.Mutex
 	readerClosed bool
-	// newest is the time of the newest record that was read, and caughtUp when all was, see lag; CLOCK_MONOTONIC ns.
+	// newest is the time of the newest record read; caughtUp is when the reader last found the ring empty (see lag).
+	// CLOCK_MONOTONIC, ns.
 	newest, caughtUp atomic.Uint64
 	watch            watch.Watcher
 	tasks            []link.Link
 	finder           *discover.Finder
-	lastNotice       string // the last notice of a process that was looked at
+	lastNotice       string // the last notice about a process that was examined
 
-	// started: the processes that were there were looked at.
+	// started is set once all processes that existed at the start were examined.
 	started atomic.Bool
-	// found are processes to look at.
+	// found queues PIDs to examine.
 	found *watch.PIDQueue
 
 	watched watched
 
-	// mu is held while a library is read and attached to.
+	// mu is held while a library is read and attached to, which can take seconds.
 	mu        sync.Mutex
 	libraries map[proc.FileID]*attachment
-	former    []*attachment // to files that were overwritten, or copied, since
+	former    []*attachment // attachments to files that were overwritten or copied since
 	writes    *writeWatch
 	refused   map[proc.FileID]*refusal
 	room      room
-	retrying  bool // is about to try refused libraries again
+	retrying  bool // refused libraries are about to be tried again
 	closed    bool
-	users     map[proc.FileID]unix.Timespec // files that use the runtime and do not hold it, as of their last change
+	users     map[proc.FileID]unix.Timespec // files that use the runtime but do not contain it, with the time of their last change
 
 	filled filled
-	failed atomic.Uint64 // attachments
-	// unreserved counts allocations whose reserved size was not computed, and not probed.
+	failed atomic.Uint64 // attachments that failed
+	// unreserved counts allocations whose reserved size was neither computed nor probed.
 	unreserved atomic.Uint64
 
-	// sendStacks: stacks are wanted; the reader tells the BPF programs of changes.
+	// sendStacks is what the user wants; the reader passes changes on to the BPF programs.
 	sendStacks atomic.Bool
 
-	// inboxMu guards what others leave for the reader, which waits for it: it is held for a
-	// moment only.
+	// inboxMu guards what other goroutines leave for the reader. The reader waits for it, so it is held only for a
+	// moment.
 	inboxMu sync.Mutex
-	// numbered are the libraries by their numbers.
+	// numbered lists the libraries with a given index (see attachment.index).
 	numbered map[uint32][]*attachment
-	// covered is since when all probes are in, in proc.Ticks.
+	// covered is when the last probe of a library was attached, in proc.Ticks.
 	covered   map[covering]uint64
 	announced []announcement
 	verdicts  []verdict
@@ -121,49 +120,50 @@ type Tracer struct {
 	readings  []*reading
 	suspects  []uint32
 
-	freeing   *time.Timer // returns freed memory to the system
+	freeing   *time.Timer // returns freed memory to the host kernel
 	ended     chan struct{}
 	releasing sync.WaitGroup
-	closing   chan struct{} // has an element for each link that is being closed
+	closing   chan struct{} // a semaphore: one element for each link that is being closed
 }
 
-// attachment is a library that is attached to.
+// attachment is a library with probes, or one that is about to get them.
 type attachment struct {
-	// index is the number in its records: those of one layout have the same.
+	// index is the library's number in records; libraries with the same layout share it.
 	index uint32
-	// mapped are the numbers that processes' mappings have had of its file; guarded by inboxMu.
+	// mapped are the file IDs under which processes map it; guarded by inboxMu.
 	mapped map[proc.FileID]bool
-	tenant string // whose process was the first to map it
+	tenant string // the tenant of the first process that mapped it
 	lib    *metal.Library
 	cover  *metal.Coverage
-	// refusals are its points at which allocations fail.
+	// refusals are the probes where its allocations fail.
 	refusals []metal.Probe
 	layout   *metal.Layout
-	// build is the same for copies of one file that share what was read of it.
+	// build is shared by copies of one file, which also share what was read from it.
 	build *build
-	// sizes computes what buffers take of each bank; nil where that is probed.
+	// sizes computes how much of each bank a buffer takes; nil if a probe reads that.
 	sizes *reservedSizes
-	// slot is what the BPF programs know of it.
+	// slot is the layout that the BPF programs use for it.
 	slot bpf.MemtraceTtLayout
-	// probes are those of its file, once there are any. Other names of the file have the same.
+	// probes are its file's probes; nil before it has any. Attachments to other names of the file share them.
 	probes *probeSet
-	// overwritten: the file is not what it was, and has no probes.
+	// overwritten is set when the file's contents changed; it then has no probes.
 	overwritten atomic.Bool
-	// watch is the watch descriptor for writes to the file, which was modified last then.
+	// watch is the inotify descriptor for writes to the file, and modified its modification time when the watch was
+	// added.
 	watch    int32
 	modified unix.Timespec
-	// changed is when the file was, last: an overlay copies one that is about to be.
+	// changed is the file's last change time. An overlay changes it just before it copies the file up.
 	changed unix.Timespec
-	// plain: no other file has its number while it is open, nor do mappings show another one.
+	// plain means that its file ID is unique while it is open, and is the one that mappings show.
 	plain bool
 }
 
-// build is a library, whatever files have it; a copy is one of the same tenant.
+// build identifies one library's content, in whatever files. Copies count as one build only within a tenant.
 type build struct {
-	_ byte // each has an address of its own
+	_ byte // not zero-sized, so that each has its own address
 }
 
-// New loads the programs. It wraps ErrPermission where rights are missing.
+// New loads the BPF programs. Its error wraps ErrPermission if rights are missing.
 func New(o Options) (*Tracer, error) {
 	if err := CheckRights(); err != nil {
 		return nil, err
@@ -197,19 +197,19 @@ func New(o Options) (*Tracer, error) {
 		return nil, err
 	}
 	var loading errgroup.Group
-	kernel := btf.NewCache() // reading the kernel's types takes as long as checking the programs
+	kernel := btf.NewCache() // reading the host kernel's BTF takes as long as verifying the programs
 	loading.Go(func() error { return t.load(kernel) })
 	loading.Go(func() (err error) {
 		t.watch, err = watch.Mappings(len(o.Libraries) > 0, kernel, o.PIDs...)
 		return err
 	})
-	// That takes as long as reading a library, which is done beside it.
+	// Loading takes as long as reading a library, so do both at once.
 	t.preload()
 	err = loading.Wait()
 	if outOfDescriptors(err) {
 		err = tooFewDescriptors("loading the BPF programs")
 	} else if err != nil {
-		// To find out takes longer than reading the kernel's types. Without any of these, loading fails.
+		// This check is slow, so it runs only after a failure: without any of these features loading fails.
 		err = cmp.Or(hostKernelError(), err)
 	} else {
 		err = checkDescriptors(t.descriptors(len(metal.Points)), "attaching to a library")
@@ -222,8 +222,7 @@ func New(o Options) (*Tracer, error) {
 	return t, nil
 }
 
-// preload reads the libraries of the processes that are to be traced. What fails
-// is tried, and reported, when they are attached to.
+// preload reads the libraries of the processes to trace. It ignores errors: attaching tries again and reports them.
 func (t *Tracer) preload() {
 	for _, pid := range t.opts.PIDs {
 		list, err := t.finder.Mappings(pid)
@@ -277,7 +276,7 @@ func (t *Tracer) load(kernel *btf.Cache) error {
 	}
 	collection, err := ebpf.NewCollectionWithOptions(spec, ebpf.CollectionOptions{Cache: kernel})
 	if err == nil {
-		defer collection.Close() // of what is not assigned
+		defer collection.Close() // closes what Assign leaves
 		t.bpfPrograms = maps.Clone(collection.Programs)
 		err = collection.Assign(&t.objects)
 	}
@@ -320,7 +319,7 @@ func (t *Tracer) load(kernel *btf.Cache) error {
 	return nil
 }
 
-// Close detaches everything. It must not run beside Run.
+// Close detaches everything. Do not call it while Run runs.
 func (t *Tracer) Close() error {
 	t.mu.Lock()
 	t.closed = true
@@ -335,7 +334,7 @@ func (t *Tracer) Close() error {
 	if t.watch != nil {
 		t.releasing.Go(func() { t.watch.Close() })
 	}
-	t.releasing.Go(func() { t.writes.file.Close() }) // it waits for the kernel as well
+	t.releasing.Go(func() { t.writes.file.Close() }) // this waits for the host kernel, too
 	t.releasing.Wait()
 	for _, a := range t.attached() {
 		a.lib.Close()
@@ -343,7 +342,7 @@ func (t *Tracer) Close() error {
 	return errors.Join(t.watched.close(), t.objects.Close())
 }
 
-// start looks at the processes that are there; those that come are being watched.
+// start examines the existing processes; the watcher already reports new ones.
 func (t *Tracer) start() error {
 	defer func() {
 		t.started.Store(true)

@@ -8,13 +8,13 @@ import (
 	"tt-memtrace/bpf"
 )
 
-// trace turns what happened to a trace of commands into an event.
+// trace turns a record about a trace of commands into an event.
 func (r *run) trace(from origin, b []byte) {
 	record := (*bpf.MemtraceTtTrace)(unsafe.Pointer(&b[0]))
 	rel := r.relations(from.pid)
 	e := aggregator.Event{PID: from.pid, TID: from.tid, Time: from.time, Trace: record.Number}
 	step := bpf.MemtraceTtTraceStep(record.Step)
-	if step != bpf.MemtraceTtTraceStepTT_TRACE_RELEASED { // its record has the number only
+	if step != bpf.MemtraceTtTraceStepTT_TRACE_RELEASED { // the record of a release has only the number
 		e.Device = r.tracedOn(from, record.Queue)
 	}
 	switch step {
@@ -26,7 +26,7 @@ func (r *run) trace(from origin, b []byte) {
 	case bpf.MemtraceTtTraceStepTT_TRACE_CAPTURED:
 		c, known := rel.capturing[record.Queue]
 		if !known {
-			return // it began before tracing did, or its beginning was lost
+			return // it began before tracing, or the record of its beginning was lost
 		}
 		delete(rel.capturing, record.Queue)
 		rel.captured = from.time
@@ -42,8 +42,8 @@ func (r *run) trace(from origin, b []byte) {
 	r.emit(e)
 }
 
-// tracedOn is the device of a command queue that records or replays a trace, which it describes if that was not done yet; 0, and
-// the process is marked, where it is unknown.
+// tracedOn returns the device of a command queue that records or replays a trace, and describes the device if
+// necessary. If it is unknown, tracedOn marks the process and returns 0.
 func (r *run) tracedOn(from origin, queue uint64) uint64 {
 	rel := r.relations(from.pid)
 	q := rel.queues[queue]
@@ -52,10 +52,10 @@ func (r *run) tracedOn(from origin, queue uint64) uint64 {
 			r.device(p, origin{from.pid, from.pid, from.time}, device)
 			q.device = device
 		} else if q.device == 0 {
-			q.device = p.onlyMesh() // it closed by now, with the queue
+			q.device = p.onlyMesh() // the device has closed, with the queue
 		}
 	}
-	if q.device == 0 { // else it is known from before: the process crashes in a replay, say
+	if q.device == 0 { // otherwise it is known from before; the process may have crashed in this replay
 		r.raise(from.pid, aggregator.ReasonTracesMissed)
 		return 0
 	}
@@ -66,11 +66,11 @@ func (r *run) tracedOn(from origin, queue uint64) uint64 {
 	return q.device
 }
 
-// onlyMesh is the mesh that a process had open, as of the records that were handled, where that was one; else 0.
+// onlyMesh returns the process's only open mesh, as of the records handled so far; 0 if it has none or several.
 func (p *traced) onlyMesh() (one uint64) {
 	for device := range p.unsized {
 		if len(p.devices[device]) == 0 {
-			return 0 // it may be a mesh
+			return 0 // this device may be a mesh
 		}
 	}
 	if len(p.meshes) == 1 {
@@ -80,29 +80,30 @@ func (p *traced) onlyMesh() (one uint64) {
 	return one
 }
 
-// tracedQueue is a command queue's device, and when it recorded or replayed a trace last, CLOCK_MONOTONIC ns.
+// tracedQueue is a command queue's device, and when it last recorded or replayed a trace (CLOCK_MONOTONIC, ns).
 type tracedQueue struct{ device, traced uint64 }
 
-// maxCapturing is more than a process has command queues.
+// maxCapturing is more command queues than a process has.
 const maxCapturing = 4096
 
-// capture is that of a trace, and when it began.
+// capture is the number of a trace being captured, and when that began.
 type capture struct {
 	number uint32
 	begun  uint64
 }
 
-// span is from one time to another, CLOCK_MONOTONIC ns; both are 0 where there is none.
+// span is a span of time, CLOCK_MONOTONIC ns; both ends are 0 if there is none.
 type span struct{ from, to uint64 }
 
-// lossesApart are further apart than a record of a capture waits in the BPF ring buffer.
+// lossesApart is longer than a record of a capture waits in the BPF ring buffer.
 const lossesApart = 10 * time.Second
 
-// missedAllocs handles that allocations were lost, of any process, in a span of time: a buffer that was allocated and
-// freed again while a trace was captured shows nowhere else, and a replay writes there.
+// missedAllocs handles that allocations of unknown processes were lost in a span of time. It marks processes that
+// were capturing a trace then: a buffer that was allocated and freed during a capture shows nowhere else, but a
+// replay writes there.
 func (r *run) missedAllocs(in span) {
 	if r.allocsLost.to+uint64(lossesApart) >= in.from && r.allocsLost.to > 0 {
-		in.from = r.allocsLost.from // the records of captures from then can be in the ring still
+		in.from = r.allocsLost.from // records of captures from then may still be in the ring
 	}
 	r.allocsLost = in
 	for pid, rel := range r.related {

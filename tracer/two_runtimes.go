@@ -10,14 +10,15 @@ import (
 	"tt-memtrace/tracer/proc"
 )
 
-// A process can have the runtime more than once, where two packages bring a build of it along each, or one that is loaded twice. What
-// an object holds is read by the copy that it is of. So a process is read by one build: the one that has
-// devices open. Where another one has some too, what is of that is only in events, and the process is marked.
+// A process can have several copies of the runtime: builds that two packages bring along, or one build loaded twice.
+// Only the copy that made an object can read it. So the tracer reads a process by one build, the one that has devices
+// open. If another one has devices open too, the accounts know its objects only from events, and the process is
+// marked.
 
-// whyTwice is the reason then.
+// whyTwice is why it is marked.
 const whyTwice = "it has devices open by two copies of the runtime, and those of one alone can be read"
 
-// another is a build that a process has mapped, and that it is not read by.
+// another is a build that a process maps, but by which it is not read.
 type another struct {
 	*inspect.Inspector // see traced
 	patient            *inspect.Inspector
@@ -25,7 +26,7 @@ type another struct {
 	of                 *attachment
 }
 
-// mapsAnother notes that a process has mapped another build. What that held before is read.
+// mapsAnother notes that a process has mapped another build, and reads what that held before.
 func (r *run) mapsAnother(p *traced, a announcement) {
 	if len(p.others) >= maxMapped || slices.ContainsFunc(p.others, func(o another) bool { return o.of == a.of && a.of.lib.LoadedAlike(o.mapping, a.mapping) }) {
 		return
@@ -37,10 +38,10 @@ func (r *run) mapsAnother(p *traced, a announcement) {
 	}
 	p.start.Late = true
 	r.describe(p, a.at)
-	r.read(p, true) // what is being read is read again
+	r.read(p, true) // a reading under way starts again
 }
 
-// readBy has a process read by another of its builds from now on.
+// readBy switches to another of the process's builds for reading it.
 func (r *run) readBy(p *traced, other int) {
 	o := &p.others[other]
 	now := another{p.Inspector, p.patient, p.mapping, p.of}
@@ -52,14 +53,14 @@ func (r *run) readBy(p *traced, other int) {
 	r.describe(p, proc.Now())
 }
 
-// describeLibrary describes the build that a process is read by.
+// describeLibrary fills in the description of the build by which the process is read.
 func (p *traced) describeLibrary() {
 	lib := p.of.lib
 	p.start.Library, p.start.BuildID, p.start.Release = p.mapping.Path, lib.BuildID, lib.Release
 	p.start.NotCovered = strings.Join(p.of.notCovered(), ", ")
 }
 
-// chipsOf reads a device, by the build that it is of.
+// chipsOf reads a device by the build that made it.
 func (r *run) chipsOf(p *traced, device uint64) (inspect.Device, error) {
 	d, err := p.chips.Device(device)
 	if err == nil || errors.Is(err, memory.ErrLater) {

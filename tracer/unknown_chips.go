@@ -7,19 +7,19 @@ import (
 	"tt-memtrace/aggregator"
 )
 
-// What programs have on a device whose chips could not be read belongs to no chip: it waits until they
-// could be. Until then the process is marked (unknown_chips).
+// What programs have on a device with unknown chips cannot be counted on a chip, so it waits until the chips are
+// known. Until then the process is marked (unknown_chips).
 
-// waiting is what waits for a device's chips.
+// waiting is an action that waits for a device's chips.
 type waiting struct {
 	program uint64
 	do      func()
 }
 
-// maxWaiting bounds what waits of a process.
+// maxWaiting bounds the waiting actions per process.
 const maxWaiting = 4096
 
-// onChips has something done once the chips of a device are known, unless the program ends before.
+// onChips runs do once the chips of a device are known, unless the program ends before.
 func (r *run) onChips(p *traced, from origin, device, program uint64, do func()) {
 	if chips, met := p.devices[device]; !met || len(chips) > 0 {
 		do()
@@ -42,7 +42,7 @@ func (r *run) onChips(p *traced, from origin, device, program uint64, do func())
 	r.emit(aggregator.Event{Kind: aggregator.ReasonRaised, PID: from.pid, TID: from.tid, Time: from.time, Reason: &aggregator.Reason{Code: aggregator.ReasonReadFailed}})
 }
 
-// chipsRead does what waited for a device's chips.
+// chipsRead runs what waited for a device's chips.
 func (p *traced) chipsRead(device uint64) {
 	list := p.waiting[device]
 	delete(p.waiting, device)
@@ -51,7 +51,7 @@ func (p *traced) chipsRead(device uint64) {
 	}
 }
 
-// noProgram has nothing of a program wait.
+// noProgram drops what waits for a program.
 func (p *traced) noProgram(program uint64) {
 	for device, list := range p.waiting {
 		p.waiting[device] = slices.DeleteFunc(list, func(w waiting) bool { return w.program == program })

@@ -11,39 +11,38 @@ import (
 	"tt-memtrace/tracer/proc"
 )
 
-// ErrUserNamespace says that this program runs in a user namespace of its own, which does not let it use BPF.
+// ErrUserNamespace means that this program runs in a user namespace that does not let it use BPF.
 var ErrUserNamespace = errors.New("this is a user namespace of its own, as of a rootless container, and capabilities in it allow no BPF programs")
 
-// initialUserNamespace is the inode of the host's user namespace: the host kernel
-// gives it that number for good (PROC_USER_INIT_INO).
+// initialUserNamespace is the inode of the host's user namespace, a constant of Linux (PROC_USER_INIT_INO).
 const initialUserNamespace = 0xeffffffd
 
-// userNamespace is the inode of this process's user namespace, or the host's where there is none.
+// userNamespace returns the inode of this process's user namespace; the host's if there are no user namespaces.
 func userNamespace() uint64 {
 	inode, err := proc.Namespace("user")
 	if err != nil {
-		return initialUserNamespace // the host kernel has none, or there is no /proc: other checks say so
+		return initialUserNamespace // no user namespaces, or no /proc, which other checks report
 	}
 	return inode
 }
 
-// InHostNamespaces is whether this process is in the host's user and PID namespaces, so that it can find, and
-// its capabilities count for, all of the host's processes.
+// InHostNamespaces reports whether this process is in the host's user and PID namespaces, so that it can find all of
+// the host's processes and its capabilities count for them.
 func InHostNamespaces() bool {
 	return userNamespace() == initialUserNamespace && checkPIDNamespace() == nil
 }
 
-// checkUserNamespace says that the capabilities of this process count only in a user namespace of its
-// own, or nil. Whether they do is tried, as a host can delegate BPF to a namespace (BPF tokens).
+// checkUserNamespace returns an error if this process's capabilities count only in a user namespace of its own. It
+// tries to create a BPF map, because a host can delegate BPF to a namespace (BPF tokens).
 func checkUserNamespace() error {
 	namespace := userNamespace()
 	if namespace == initialUserNamespace {
-		return nil // nothing is tried for it
+		return nil // no need to try
 	}
 	return userNamespaceError(namespace, features.HaveMapType(ebpf.RingBuf))
 }
 
-// userNamespaceError is checkUserNamespace in this namespace, where creating a ring buffer ended so.
+// userNamespaceError is checkUserNamespace for a given namespace and the result of creating a BPF ring buffer.
 func userNamespaceError(namespace uint64, creating error) error {
 	if namespace == initialUserNamespace || !errors.Is(creating, unix.EPERM) {
 		return nil
@@ -53,7 +52,7 @@ func userNamespaceError(namespace uint64, creating error) error {
 		proc.ErrPermission, ErrUserNamespace)
 }
 
-// describeUserNamespace is the check of doctor.
+// describeUserNamespace is the check that doctor prints.
 func describeUserNamespace(namespace uint64, problem error) Check {
 	c := Check{Name: "user namespace", OK: problem == nil, Detail: "the host's"}
 	switch {

@@ -11,12 +11,13 @@ import (
 	"tt-memtrace/tracer/proc"
 )
 
-// watched are the processes whose exec and exit the host kernel reports and, where not all processes are
-// traced, the only ones that are. The BPF programs write them too, so a byte is changed where they have it.
+// watched are the processes whose exec and exit the BPF programs report. If not all processes are traced, they are
+// also the only traced ones. The BPF programs write to the same map, so changes go to the mapped page, byte by byte.
 type watched struct {
 	mu  sync.Mutex
 	all *ebpf.Map
-	// page is the one that was used last, of this number: all of them would be a twelfth of this program's memory.
+	// page is the page of the map that was used last, and number its index. Mapping all pages would be a twelfth of
+	// this program's memory.
 	page   []byte
 	number uint32
 }
@@ -24,7 +25,7 @@ type watched struct {
 // pidsInPage is TT_PIDS_IN_PAGE of events.h.
 const pidsInPage = uint32(len(bpf.MemtraceTtPids{}.Is))
 
-// at is a process's byte.
+// at returns the byte of a process.
 func (w *watched) at(pid uint32) (*byte, error) {
 	if number := pid / pidsInPage; w.page == nil || w.number != number {
 		page, err := unix.Mmap(w.all.FD(), int64(number)*int64(pidsInPage), int(pidsInPage), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
@@ -54,7 +55,7 @@ func (w *watched) close() error {
 	return w.unmap()
 }
 
-// has says whether a process is watched.
+// has reports whether a process is watched.
 func (w *watched) has(pid uint32) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -62,8 +63,8 @@ func (w *watched) has(pid uint32) bool {
 	return err == nil && *is != 0
 }
 
-// watchExit has the host kernel report the process's exec and exit. One that is ending
-// by now is not watched, unless it was before: its end is reported then, or is in the ring already.
+// watchExit makes the BPF programs report the process's exec and exit. It does not start to watch a process that is
+// already ending. If such a process was watched before (reported), its end is reported, or already in the ring.
 func (t *Tracer) watchExit(pid uint32) (lives, reported bool, err error) {
 	t.watched.mu.Lock()
 	defer t.watched.mu.Unlock()
