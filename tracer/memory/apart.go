@@ -13,36 +13,36 @@ import (
 	"tt-memtrace/tracer/proc"
 )
 
-// forSearch, as the number of parts, asks a reader to search a process: that of the vptrs to whose objects pointers are
-// looked for follows, and the vptrs, one word each. Its answer is how many bytes are in the buffer, and what they are. Each further
-// request, whatever it says, has it go on.
+// forSearch, as the number of parts, asks a reader to search a process. The vptr of the shared objects follows
+// (pointers to these are searched for), then the other vptrs, one word each. The answer is how many bytes are in the
+// buffer, and one of the states below. Any further request makes the reader go on.
 const (
 	forSearch         = 1<<32 - 1
 	searchAnswerBytes = 16
 )
 
-// maxVptrs is for how many classes a process is searched at a time.
+// maxVptrs is how many classes one search can look for.
 const maxVptrs = 16
 
 const (
-	searchGoesOn = iota // objects and pointers, and more may follow
+	searchGoesOn = iota // some objects and pointers; more may follow
 	searchEnded         // the last of them
-	searchTimeUp        // the last that there was time for
-	searchFailed        // why
+	searchTimeUp        // the last ones before the time was up
+	searchFailed        // an error text
 )
 
-// searchedAlone is how much of the host's memory a process has that one thread searches: to have others begin, and end, takes
-// longer than they would save.
+// searchedAlone is the resident size up to which one thread searches a process: more threads would take longer to
+// start and end than they save.
 const searchedAlone = 64 << 20
 
-// objectBytes is what an object takes in an answer: its address, and above its bits the number
-// of its vptr; for a pointer the number of vptrs.
+// objectBytes is the size of an object in an answer: its address in the low addressBits, and above them the number of
+// its vptr. For a pointer that number is the count of vptrs.
 const (
 	objectBytes = 8
 	addressBits = 48
 )
 
-// findApart has a reader search the process. That takes long: nobody in a hurry asks for it.
+// findApart has a reader search the process. That takes long, so no hurried caller uses it.
 func (p *Process) findApart(block uint64, vptrs []uint64) (found Objects, pointers []uint64, err error) {
 	if p.hung.now.Load() {
 		return nil, nil, ErrHung
@@ -58,8 +58,8 @@ func (p *Process) findApart(block uint64, vptrs []uint64) (found Objects, pointe
 	return found, pointers, refused
 }
 
-// search is refused where the process cannot be searched, or not in time. An error is the
-// reader's own.
+// search asks the reader to search a process. refused says why the process could not be searched, or that the time
+// was up; err is a failure of the reader.
 func (r *reader) search(pid uint32, block uint64, vptrs []uint64) (found Objects, pointers []uint64, refused, err error) {
 	if len(vptrs) > maxVptrs {
 		return nil, nil, fmt.Errorf("searching for objects of %d classes at once", len(vptrs)), nil
@@ -70,7 +70,7 @@ func (r *reader) search(pid uint32, block uint64, vptrs []uint64) (found Objects
 		r.request = binary.NativeEndian.AppendUint64(r.request, v)
 	}
 	found = Objects{}
-	// First the kernel lists the process's memory, which takes as long as it is large.
+	// First the host kernel lists the process's memory, which takes longer the larger it is.
 	patience := SearchTime + Patience()
 	for {
 		var answer [searchAnswerBytes]byte
@@ -101,8 +101,8 @@ func (r *reader) search(pid uint32, block uint64, vptrs []uint64) (found Objects
 	}
 }
 
-// serveSearch searches, and says that it does so now and then. Where no one asks it to go
-// on it ends the process.
+// serveSearch searches a process, and sends a sign of life now and then. If no request to go on follows, it ends the
+// reader process.
 func serveSearch(pid uint32, words, buffer []byte) {
 	var vptrs []uint64
 	for ; len(words) >= 8 && len(vptrs) <= maxVptrs; words = words[8:] {
@@ -126,7 +126,7 @@ func serveSearch(pid uint32, words, buffer []byte) {
 			os.Exit(0)
 		}
 	}
-	// It has one otherwise: whatever else a reader does, it does alone.
+	// Otherwise the reader uses one CPU, as its other work is sequential.
 	if bytes, known := proc.ResidentMemory(pid); !known || bytes > searchedAlone {
 		runtime.GOMAXPROCS(min(maxSearchers, runtime.NumCPU()))
 		defer runtime.GOMAXPROCS(1)

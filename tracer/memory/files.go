@@ -15,42 +15,42 @@ import (
 	"tt-memtrace/tracer/proc"
 )
 
-// Files that a process has mapped, or names, can lie in a file system that a user's process
-// serves, and opening or reading one then waits for that process. So a reader opens them. It
-// hands over only a file that no user serves, which is read here without waiting for anybody; of
-// one that is only read, the bytes.
+// A file that a process maps or names can lie in a file system that a user's process serves (FUSE); opening or
+// reading it then waits for that process. So a reader opens files. It hands over an open file only if no user serves
+// it, so that the tracer can read it without waiting for anybody. For files that are only read, it hands over the
+// bytes.
 
-// forArguments and forVariable, as the number of parts, ask for a process's arguments and for the
-// value of a variable in its environment: they lie in its memory. They are answered as forReading is,
-// and so is forRelease, which asks for the release of the Python package around a file.
+// forArguments and forVariable, as the number of parts, ask for a process's arguments and for the value of an
+// environment variable, which lie in its memory. forRelease asks for the release of the Python package around a file.
+// All are answered like forReading.
 const (
 	forArguments = 1<<32 - 4
 	forVariable  = 1<<32 - 5
 	forRelease   = 1<<32 - 6
 )
 
-// forOpening and forReading, as the number of parts, ask a reader to open a mapped file, or to
-// read the beginning of a file. The answer is how many bytes are in the buffer or an
-// error number below 0; an opened file comes with the answer unless a user serves it.
+// forOpening and forReading, as the number of parts, ask a reader to open a mapped file, or to read the beginning of
+// a file. The answer is the number of bytes in the buffer, or a negative error number. An opened file comes with the
+// answer unless a user serves it.
 const (
 	forOpening = 1<<32 - 2
 	forReading = 1<<32 - 3
 )
 
-// maxName bounds a path in a request: all that the kernel takes.
+// maxName bounds a path in a request: the longest that the host kernel takes.
 const maxName = unix.PathMax
 
-// ErrServed says of a file that an ordinary user's process serves it (FUSE).
+// ErrServed means that an ordinary user's process serves the file (FUSE).
 var ErrServed = errors.New("it lies in a file system that a process serves (FUSE)")
 
-// ErrNoAnswer says that opening or reading a file takes too long.
+// ErrNoAnswer means that opening or reading a file takes too long.
 var ErrNoAnswer = errors.New("its file system does not answer")
 
-// FilesOf is a process for opening its files: those of other users are opened in a process apart, and
-// root's too, as root reads everybody's. One's own may lie in any file system.
+// FilesOf returns a Process for opening a process's files. A reader opens those of other users, and of root, who
+// reads everybody's files. The caller opens its own user's files directly, in any file system.
 func FilesOf(pid uint32) *Process { return Of(pid).Files() }
 
-// Files is FilesOf, of a process whose user is known.
+// Files does what FilesOf does, for a process whose user is known.
 func (p *Process) Files() *Process {
 	switch user := os.Geteuid(); {
 	case p.user == nil:
@@ -61,7 +61,7 @@ func (p *Process) Files() *Process {
 	return &Process{state: &state{pid: p.pid, user: p.user}}
 }
 
-// ProcName is one under which an open file can be opened again.
+// ProcName returns a path by which an open file can be opened again.
 func ProcName(f *os.File) string { return fmt.Sprintf("/proc/self/fd/%d", f.Fd()) }
 
 // OpenPath opens a regular file in the process's root, as Open does.
@@ -69,7 +69,7 @@ func (p *Process) OpenPath(path string) (*os.File, error) {
 	return p.Open(proc.Mapping{PID: p.pid, Path: path})
 }
 
-// mappedFile is what is asked for: the file with this inode or, where that is 0, of this path.
+// mappedFile names a file to open: by inode or, if that is 0, by path.
 type mappedFile struct {
 	pid    uint32
 	inode  uint64
@@ -77,9 +77,8 @@ type mappedFile struct {
 	path   string
 }
 
-// Open opens the very file that the process has mapped, in whatever mount namespace, also where
-// its name leads elsewhere by now. It fails with ErrServed or ErrNoAnswer where reading
-// the file could wait for ever.
+// Open opens the very file that the process maps, in whatever mount namespace, even if the path names another file by
+// now. It fails with ErrServed or ErrNoAnswer if reading the file could wait for ever.
 func (p *Process) Open(m proc.Mapping) (file *os.File, err error) {
 	wanted := mappedFile{p.pid, m.ID.Inode, m.Region, m.Path}
 	if p.user == nil {
@@ -96,8 +95,8 @@ func (p *Process) Open(m proc.Mapping) (file *os.File, err error) {
 	return file, nil
 }
 
-// Release is the version of the Python package around a file that the process has mapped, or empty. It is unknown where
-// another file has that name by now: the package was upgraded.
+// Release returns the version of the Python package around a file that the process maps, or "". It is unknown if the
+// path names another file by now: the package was upgraded.
 func (p *Process) Release(path string) string {
 	if p.user == nil {
 		return releaseIn(p.pid, path)
@@ -106,11 +105,11 @@ func (p *Process) Release(path string) string {
 	return string(b)
 }
 
-// releaseIn looks in the process's root or, where that may not be seen, in one's own, as open does.
+// releaseIn looks in the process's root or, if that is not accessible, in the caller's, as open does.
 func releaseIn(pid uint32, path string) string {
 	root := fmt.Sprintf("/proc/%d/root", pid)
 	var st unix.Stat_t
-	if unix.Stat(root+"/", &st) != nil { // access would leave out capabilities
+	if unix.Stat(root+"/", &st) != nil { // access(2) would ignore capabilities
 		root = ""
 	}
 	replaced := func(m proc.Mapping) bool {
@@ -126,8 +125,8 @@ func releaseIn(pid uint32, path string) string {
 
 func wrap(path string, err error) error { return fmt.Errorf("opening %s: %w", path, err) }
 
-// ReadFile reads up to 64 KiB of the beginning of a regular file. The path is the process's
-// own, and never leads out of its root.
+// ReadFile reads up to 64 KiB from the beginning of a regular file. The path is resolved in the process's root, and
+// never leads out of it.
 func (p *Process) ReadFile(path string) (b []byte, err error) {
 	if p.user == nil {
 		b = make([]byte, fileBytes)
@@ -138,8 +137,8 @@ func (p *Process) ReadFile(path string) (b []byte, err error) {
 	return b, wrapRead(path, err)
 }
 
-// Command is what is shown of a process: its arguments or, where these cannot be read, its name; and
-// when it started, in ticks since the boot. Its words are the process's own and untrusted.
+// Command returns what to show for a process: its arguments or, if they cannot be read, its name; and its start time
+// in ticks since boot. The text is the process's own, so it is untrusted.
 func (p *Process) Command() (command string, started uint64, err error) {
 	name, started, err := proc.Name(p.pid)
 	if err != nil {
@@ -153,7 +152,7 @@ func (p *Process) Command() (command string, started uint64, err error) {
 	return strings.Join(args, " "), started, nil
 }
 
-// Arguments of a process, its own and untrusted words; of a longer command line the beginning, and an ellipsis.
+// Arguments returns a process's arguments, which are untrusted. A long command line is cut and ends in an ellipsis.
 func (p *Process) Arguments() ([]string, error) {
 	if p.user == nil {
 		return proc.Arguments(p.pid)
@@ -165,7 +164,7 @@ func (p *Process) Arguments() ([]string, error) {
 	return strings.Split(string(b), "\x00"), nil
 }
 
-// Environment is the value of a variable in the environment that a process began with, "" where it is not set.
+// Environment returns a variable's value in the environment that the process began with, "" if it is not set.
 func (p *Process) Environment(name string) (string, error) {
 	if p.user == nil {
 		return proc.Environment(p.pid, name), nil
@@ -174,7 +173,7 @@ func (p *Process) Environment(name string) (string, error) {
 	return string(b), err
 }
 
-// text asks the reader for something that it has in the buffer then.
+// text asks the reader for bytes that it puts into the buffer.
 func (p *Process) text(kind uint32, name string) (b []byte, err error) {
 	err = p.ofFile(func(r *reader) (refused, err error) {
 		b, refused, err = r.text(p.pid, kind, name)
@@ -190,11 +189,11 @@ func wrapRead(path string, err error) error {
 	return nil
 }
 
-// fileBytes is how much of a file ReadFile reads at the most.
+// fileBytes is the most that ReadFile reads.
 const fileBytes = 64 << 10
 
-// ofFile asks the reader for files. A process of which a file does not answer is not asked for another. That a
-// file was refused is no error of the reader, which goes on.
+// ofFile sends the file reader a request. If a file of the process does not answer, it asks for no other one of that
+// process for a while. A refused file is no failure of the reader, which goes on.
 func (p *Process) ofFile(do func(r *reader) (refused, err error)) error {
 	if p.filesHung.now.Load() {
 		return ErrNoAnswer
@@ -215,7 +214,7 @@ func (p *Process) ofFile(do func(r *reader) (refused, err error)) error {
 	return err
 }
 
-// open is refused where the file cannot be had. An error is the reader's own.
+// open asks the reader for a file. refused says why there is none; err is a failure of the reader.
 func (r *reader) open(m mappedFile) (file *os.File, refused, err error) {
 	r.request = binary.NativeEndian.AppendUint32(r.request[:0], m.pid)
 	r.request = binary.NativeEndian.AppendUint32(r.request, forOpening)
@@ -233,7 +232,7 @@ func (r *reader) open(m mappedFile) (file *os.File, refused, err error) {
 	case n < 0:
 		return nil, unix.Errno(-n), nil
 	case r.cut:
-		return nil, unix.EMFILE, nil // it had no room here
+		return nil, unix.EMFILE, nil // the caller had no file descriptor left for it
 	case len(r.rights) == 0:
 		return nil, ErrServed, nil
 	}
@@ -302,8 +301,8 @@ func resultOf(n int, err error) int64 {
 	return -int64(number)
 }
 
-// open opens the file by its name or, where that leads elsewhere or nowhere, by its mapping,
-// which takes more rights.
+// open opens the file by its name. If the name leads elsewhere or nowhere, it opens the mapping, which needs more
+// rights.
 func (m mappedFile) open() (f *os.File, err error) {
 	inside := fmt.Sprintf("/proc/%d/root%s", m.pid, m.path)
 	mapped := fmt.Sprintf("/proc/%d/map_files/%x-%x", m.pid, m.region.Start, m.region.End)
@@ -319,7 +318,7 @@ func (m mappedFile) open() (f *os.File, err error) {
 			m.inode = st.Ino
 		}
 		if err == nil && st.Ino != m.inode {
-			err = unix.ESTALE // it was replaced after it was mapped
+			err = unix.ESTALE // the file was replaced after it was mapped
 		}
 		if err == nil {
 			// O_NONBLOCK, so that a FIFO does not block.
@@ -341,8 +340,8 @@ func (m mappedFile) open() (f *os.File, err error) {
 	return nil, first
 }
 
-// served says whether a process of an ordinary user serves a file's file system. What is
-// mounted where this process sees it, by root or by its own user, is trusted.
+// served reports whether an ordinary user's process serves a file's file system. A mount that is visible here and
+// that root or the caller's user made is trusted.
 func served(f *os.File) bool {
 	var fs unix.Statfs_t
 	var st unix.Stat_t
@@ -359,7 +358,7 @@ func served(f *os.File) bool {
 	return !servedByOwn(string(mounts), unix.Major(st.Dev), unix.Minor(st.Dev), os.Geteuid())
 }
 
-// servedByOwn looks for a device among mounts, and whether root or a user mounted it.
+// servedByOwn reports whether mounts has a device that root or this user mounted.
 func servedByOwn(mounts string, major, minor uint32, user int) bool {
 	device := fmt.Sprintf("%d:%d", major, minor)
 	for line := range strings.Lines(mounts) {

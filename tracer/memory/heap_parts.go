@@ -4,37 +4,36 @@ import (
 	"tt-memtrace/tracer/proc"
 )
 
-// The chunks of a heap can only be followed from one to the next, and a large heap has tens of thousands of them. So it is
-// divided: a part begins where several chunks seem to follow each other, and is right only if the part before
-// it leads there.
+// The chunks of a heap can only be followed one by one, and a large heap has tens of thousands. So the heap is
+// divided for several searchers: a part begins where several chunks seem to follow each other, and its result counts
+// only if the part before it ends exactly there.
 
-// heapParts are those of the process's heap.
+// heapParts are the parts of the process's heap.
 type heapParts struct {
 	region proc.Region
 	list   []heapPart
 }
 
-// heapPart is what is searched of it by one.
+// heapPart is the part that one searcher searches.
 type heapPart struct {
-	// start is a chunk: that of the next part is where this one is to lead.
+	// start is its first chunk. The part should lead to the start of the next one.
 	start uint64
-	// reached and whole are as those of chunks.
+	// reached and whole are the results of search.chunks.
 	reached uint64
 	whole   bool
 	finds
 }
 
 const (
-	// heapPartBytes is the least size of a part, and maxHeapParts how many there are at most.
+	// heapPartBytes is the least size of a part, maxHeapParts the largest number of parts.
 	heapPartBytes = 16 << 20
 	maxHeapParts  = 32
-	// startBytes is how far the beginning of a part is looked for, and startChunks is how many chunks have to follow
-	// each other there.
+	// startBytes is how far to look for the beginning of a part. There, startChunks chunks must follow each other.
 	startBytes  = 256 << 10
 	startChunks = 16
 )
 
-// divide divides the heap into parts of some bytes or more.
+// divide divides the heap into parts of at least this many bytes.
 func (s *search) divide(r proc.Region, bytes uint64) *heapParts {
 	parts := &heapParts{region: r, list: []heapPart{{start: r.Start}}}
 	s.in(r)
@@ -48,7 +47,7 @@ func (s *search) divide(r proc.Region, bytes uint64) *heapParts {
 	return parts
 }
 
-// until is where a part is to lead.
+// until returns where a part should lead.
 func (p *heapParts) until(i int) uint64 {
 	if i+1 < len(p.list) {
 		return p.list[i+1].start
@@ -56,14 +55,14 @@ func (p *heapParts) until(i int) uint64 {
 	return p.region.End
 }
 
-// someChunk finds a chunk behind an address; 0 where it finds none.
+// someChunk finds a chunk behind an address, or returns 0.
 func (s *search) someChunk(from, end uint64) uint64 {
 	for at := from; at < min(from+startBytes, end-4*chunkHeader) && !s.overdue(); {
 		words := s.load(at, chunkHeader)
 		if len(words) < 2 {
-			return 0 // an array that was not used
+			return 0 // an array that was never touched
 		}
-		// Nearly all are sorted out by their size.
+		// The size rules out nearly all words.
 		i := 0
 		for i+1 < len(words) && words[i+1]-leastChunk >= arenaBytes {
 			i += 2
@@ -80,7 +79,8 @@ func (s *search) someChunk(from, end uint64) uint64 {
 	return 0
 }
 
-// follow says whether several chunks follow each other from an address on, the first of them behind one that is in use.
+// follow reports whether several chunks follow each other from an address on, the first of them behind a chunk in
+// use.
 func (s *search) follow(at, end uint64) bool {
 	size := uint64(0)
 	for n := range startChunks {
@@ -99,7 +99,7 @@ func (s *search) follow(at, end uint64) bool {
 	return true
 }
 
-// heapPart searches one.
+// heapPart searches one part.
 func (s *search) heapPart(parts *heapParts, i int) {
 	p := &parts.list[i]
 	others := s.finds
@@ -109,7 +109,7 @@ func (s *search) heapPart(parts *heapParts, i int) {
 	p.finds, s.finds = s.finds, others
 }
 
-// join takes what was found in the parts that follow each other, and searches the rest of the heap again.
+// join merges the results of parts that lead to each other, and searches the rest of the heap again.
 func (s *search) join(parts *heapParts) {
 	s.in(parts.region)
 	at, whole := parts.region.Start, true
@@ -120,7 +120,7 @@ func (s *search) join(parts *heapParts) {
 			s.take(p.finds)
 			at, whole = p.reached, p.whole
 		case whole && at < parts.until(i):
-			// What this part began with is no chunk, or not any more.
+			// The previous part leads past this one's start, which is no chunk, or not any more.
 			at, whole = s.chunks(at, parts.until(i), parts.region.End, 0)
 		}
 	}

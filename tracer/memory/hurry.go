@@ -7,28 +7,28 @@ import (
 	"tt-memtrace/tracer/proc"
 )
 
-// Who reads the events of all processes must not wait for any of them. Most reads take some
-// microseconds. One that waits for a page is waited for as long as its user's processes were not waited
-// for much lately; then the reader goes on without it, and another goroutine takes the answer.
+// The reader of events serves all processes, so it must not wait for any one of them. Most reads take some
+// microseconds. A read that waits for a page gets an allowance: it is waited for as long as this user's processes
+// have not caused much waiting lately. Then the caller goes on without the answer, and another goroutine receives it.
 
-// ErrLater says that somebody in a hurry did not wait for an answer. The same read can succeed later; in a
-// process that does not answer at all it fails with ErrHung then.
+// ErrLater means that a hurried read did not wait for its answer. The same read may succeed later. If the process
+// does not answer at all, it then fails with ErrHung.
 var ErrLater = errors.New("its memory does not answer at once")
 
 const (
-	// maxHurry is how long who is in a hurry waits for a user's processes in a row, and
-	// hurryShare the part of the time in the long run.
+	// maxHurry is the longest that hurried callers wait for a user's processes in a row; over time they wait
+	// 1/hurryShare of the time.
 	maxHurry   = 80 * time.Millisecond
 	hurryShare = 10
-	// Of all users' together it is this: one can have many user ids.
+	// The same for all users together: one person can have many user IDs.
 	maxHurryForAll   = 160 * time.Millisecond
 	hurryShareForAll = 5
 )
 
-// hurryForAll is how long who is in a hurry may wait for the processes of all users.
+// hurryForAll is how long hurried callers may wait for the processes of all users.
 var hurryForAll = proc.NewAllowance(maxHurryForAll, hurryShareForAll)
 
-// wait is how long may be waited for a user's processes.
+// wait returns how long a caller may wait for the user's processes now.
 func (u *user) wait() time.Duration {
 	return min(u.hurry.Left(), hurryForAll.Left())
 }
@@ -38,7 +38,7 @@ func (u *user) waited(d time.Duration) {
 	hurryForAll.Take(d)
 }
 
-// hurriedly is ask for who waits no longer than allowed.
+// hurriedly does what ask does, but waits no longer than allowed.
 func (l *lane) hurriedly(p *Process, do func(*reader) error, h *hang) error {
 	if !l.enter() {
 		return p.later()
@@ -46,7 +46,7 @@ func (l *lane) hurriedly(p *Process, do func(*reader) error, h *hang) error {
 	if err := l.begin(p.state); err != nil {
 		l.leave()
 		if errors.Is(err, ErrHung) {
-			return p.later() // it is others of the user who hang
+			return p.later() // other processes of the user hang
 		}
 		return err
 	}
@@ -77,7 +77,7 @@ func (l *lane) hurriedly(p *Process, do func(*reader) error, h *hang) error {
 	return p.later()
 }
 
-// later notes that a read for who is in a hurry was too late.
+// later counts a hurried read that came too late.
 func (s *state) later() error {
 	s.late.Add(1)
 	return ErrLater

@@ -12,46 +12,44 @@ import (
 	"tt-memtrace/tracer/proc"
 )
 
-// user is whose processes are read: by one reader, and searched by another one, as
-// that takes longer.
+// user has the readers for the processes of one user: one reads memory, one searches it (which takes longer), and one
+// opens files.
 type user struct {
 	id uint32
 	lane
 	searches lane
-	// files are opened by another one, as that can wait for a disk.
+	// files is apart, because opening a file can wait for a disk.
 	files lane
-	// abandoned is how many readers still wait for a page.
+	// abandoned counts abandoned readers that still wait for a page.
 	abandoned atomic.Int32
-	// hurry is how long who is in a hurry may wait for this user's processes.
+	// hurry is how long hurried callers may wait for this user's processes.
 	hurry *proc.Allowance
 }
 
-// lane is a reader, which is asked for one thing after the other.
+// lane is one reader, which handles one request at a time.
 type lane struct {
 	of *user
-	// free has an element while nobody asks the reader, starts it, or waits for a late answer.
+	// free has an element while the reader is not in use: nobody asks it, starts it, or waits for its late answer.
 	free chan struct{}
-	// more, where not nil, is how long may be waited beyond Patience, and began when it was asked last.
+	// more, if not nil, is how long requests may wait beyond Patience. began is when the last request began.
 	more  *proc.Allowance
 	began time.Time
-	// late: somebody waits for an answer that came too late for who asked.
+	// late: a goroutine waits for an answer that came too late for its caller.
 	late   atomic.Bool
 	reader *reader
-	// shown is the reader, or the last one, for who may only look at it.
+	// shown is the current or last reader, for callers that do not hold free and may only look at it.
 	shown atomic.Pointer[reader]
-	// ended is the processor time of the readers before this one, and charged how much of all was
-	// charged to the processes that it was used for.
+	// ended is the CPU time of earlier readers. charged is how much of the total was charged to processes.
 	ended, charged time.Duration
-	// idle ends the reader when it was not asked for a while.
+	// idle ends the reader after a while without requests.
 	idle *time.Timer
-	// asking guards for whom the reader is asked now.
+	// asking guards askedFor, the process that the current request is for.
 	asking   sync.Mutex
 	askedFor *state
 }
 
 const (
-	// maxAbandoned readers may wait for pages of one user's; then no process of that
-	// user is read until one of them is back.
+	// While maxAbandoned readers wait for pages of one user's processes, no process of that user is read.
 	maxAbandoned = 2
 	// idleAfter is how long an unused reader is kept.
 	idleAfter = time.Minute
@@ -69,8 +67,8 @@ func (u *user) read(p *Process, b []byte, parts []unix.RemoteIovec) (n int, err 
 	return n, err
 }
 
-// ask has the reader do something for a process. One that fails is abandoned, and the process hangs where it
-// was too late.
+// ask runs do with the reader, for a process. A reader that fails is abandoned; if it was too late, h marks the
+// process as hung.
 func (l *lane) ask(p *Process, do func(*reader) error, h *hang) error {
 	if p.hurried {
 		return l.hurriedly(p, do, h)
@@ -87,7 +85,7 @@ func (l *lane) ask(p *Process, do func(*reader) error, h *hang) error {
 
 func (l *lane) leave() { l.free <- struct{}{} }
 
-// begin has a reader ready to be asked for a process.
+// begin makes sure that there is a reader for a process's request.
 func (l *lane) begin(s *state) error {
 	if l.reader == nil {
 		if l.of.abandoned.Load() >= maxAbandoned {
@@ -112,13 +110,13 @@ func (l *lane) begin(s *state) error {
 	return nil
 }
 
-// end takes in that the reader has answered, or that it failed.
+// end settles a request that was answered, or whose reader failed.
 func (l *lane) end(s *state, err error, h *hang) {
 	l.asked()
 	if l.more != nil {
 		l.more.Take(max(0, time.Since(l.began)-Patience()))
 	}
-	used := max(l.ended+l.reader.processorTime(), l.charged) // of one that died nothing is known
+	used := max(l.ended+l.reader.processorTime(), l.charged) // the time of a reader that died is unknown
 	s.readers.Add(int64(used - l.charged))
 	l.charged = used
 	if err != nil {
@@ -139,7 +137,7 @@ func (l *lane) end(s *state, err error, h *hang) {
 	}
 }
 
-// askFor notes for whom the reader is asked next. It is false for one that was interrupted.
+// askFor notes which process the next request is for. It returns false if the process was interrupted.
 func (l *lane) askFor(s *state) bool {
 	l.asking.Lock()
 	defer l.asking.Unlock()
@@ -156,7 +154,7 @@ func (l *lane) asked() {
 	l.askedFor = nil
 }
 
-// state is whether the reader was asked for something, and waits for a page then.
+// state reports whether the reader has a request, and whether it waits for a page.
 func (l *lane) state() (asked, waits bool) {
 	l.asking.Lock()
 	asked = l.askedFor != nil
@@ -165,7 +163,7 @@ func (l *lane) state() (asked, waits bool) {
 	return asked, asked && r != nil && r.waits()
 }
 
-// interrupt has whoever asks the reader for a process wait no longer.
+// interrupt ends the wait of a caller that reads this process.
 func (l *lane) interrupt(s *state) {
 	l.asking.Lock()
 	defer l.asking.Unlock()

@@ -2,31 +2,29 @@ package memory
 
 import "tt-memtrace/tracer/proc"
 
-// The C library's malloc (glibc) keeps with each piece of memory how large it is, in
-// the word before it. An object of the runtime has a piece of its own, at whose
-// beginning it lies, so that of a large piece, an array, the rest is not read. What does
-// not have these shapes, such as another allocator's memory, is read whole.
+// glibc's malloc keeps the size of each chunk in the word before it. An object of the runtime lies at the beginning
+// of a chunk of its own, so of a large chunk (an array) only the head is read. Memory without this structure, such as
+// another allocator's, is read whole.
 const (
 	chunkHeader = 16
 	leastChunk  = 32
 
-	previousInUse = 1 << 0 // else the first word is the size of the chunk before
+	previousInUse = 1 << 0 // if clear, the first word is the size of the chunk before
 	ownMapping    = 1 << 1
 	otherArena    = 1 << 2
 	chunkFlags    = previousInUse | ownMapping | otherArena
 
-	// arenaBytes is the alignment of the heap of an arena, and its greatest size.
+	// arenaBytes is the alignment of an arena's heap, and its largest size.
 	arenaBytes = 64 << 20
-	// mappedChunk is the least size of a chunk in a mapping of its own that is passed
-	// over: what malloc's threshold is by default.
+	// mappedChunk is the least size of a chunk with its own mapping that is skipped: malloc's default mmap threshold.
 	mappedChunk = 128 << 10
-	// longChunk is the least size of another chunk that is passed over, but for its head.
+	// longChunk is the least size of any other chunk that is skipped except for its first chunkHead bytes.
 	longChunk = 1 << 10
 	chunkHead = 512
 )
 
-// mappedChunkEnd is the end of a chunk that has a mapping of its own, or 0. First are the first
-// two words of a page at an address.
+// mappedChunkEnd returns the end of a chunk that has its own mapping, or 0. zero and size are the first two words of
+// the page at the address.
 func mappedChunkEnd(at, end, zero, size uint64) uint64 {
 	if n := size &^ chunkFlags; zero == 0 && size&chunkFlags == ownMapping && n >= mappedChunk && n%proc.PageBytes == 0 && n <= end-at {
 		return at + n
@@ -34,8 +32,8 @@ func mappedChunkEnd(at, end, zero, size uint64) uint64 {
 	return 0
 }
 
-// arenaEnds are the end of the chunks in a heap of an arena, and of what it has made
-// accessible, by the first words of a page at an address; 0 where it is not one.
+// arenaEnds returns, from the first words of a page, the end of the chunks in an arena's heap and the end of its
+// accessible memory; 0 if it is no such heap.
 func arenaEnds(at, end uint64, words []uint64) (chunks, accessible uint64) {
 	if at%arenaBytes != 0 || len(words) < 4 {
 		return 0, 0
@@ -48,7 +46,7 @@ func arenaEnds(at, end uint64, words []uint64) (chunks, accessible uint64) {
 	return at + size, at + min(writable, end-at)
 }
 
-// chunkSize is what a chunk's header says that its size is; 0 where it makes no sense.
+// chunkSize returns the size in a chunk's header; 0 if it is implausible.
 func chunkSize(at, end, header, flag uint64) uint64 {
 	size := header &^ chunkFlags
 	if header&(ownMapping|otherArena) != flag || size < leastChunk || size%16 != 0 || size > end-at {
@@ -57,12 +55,11 @@ func chunkSize(at, end, header, flag uint64) uint64 {
 	return size
 }
 
-// chunks searches a heap, which has an end, by its chunks, from one of them on, and until one is at an address or
-// behind it, or the heap ends: reached is where that is. It is false where they do not follow each other so far: then
-// what lies behind reached is to be searched whole.
+// chunks searches a heap chunk by chunk, from first until a chunk is at or behind until, or the heap ends; it returns
+// where that is. whole is false if the chunks do not follow each other so far; then what lies behind reached must be
+// searched whole.
 func (s *search) chunks(first, until, end, flag uint64) (reached uint64, whole bool) {
-	// The process runs on: a chunk that was just joined with the next one leads astray,
-	// and is read again.
+	// The process keeps running: a chunk that was just merged with its neighbour leads astray, so it is read again.
 	const tries, back = 3, 16
 	var last [back]uint64
 	verified := first
@@ -73,7 +70,7 @@ func (s *search) chunks(first, until, end, flag uint64) (reached uint64, whole b
 		}
 		at, before, size := verified, uint64(0), uint64(0)
 		for n := 0; ; n++ {
-			// What ends a heap: two headers of nothing, where another one follows.
+			// A heap that is followed by another one ends with two empty headers.
 			if end-at < 4*chunkHeader {
 				return end, true
 			}
@@ -105,8 +102,8 @@ func (s *search) chunks(first, until, end, flag uint64) (reached uint64, whole b
 	return verified, false
 }
 
-// firstChunk finds where the chunks of an arena's heap begin: behind what describes it,
-// of which releases of the C library differ.
+// firstChunk finds the first chunk of an arena's heap, behind the heap's description, whose size depends on the
+// release of glibc.
 func (s *search) firstChunk(heap, end uint64) uint64 {
 	words := s.load(heap, proc.PageBytes)
 	for i := 4; i+2 <= len(words); i += 2 {

@@ -1,13 +1,12 @@
-// Package memory reads the memory of live processes with a deadline, so that none of them
-// can block its reader for ever.
+// Package memory reads the memory of live processes with a deadline, so that no process can block the tracer for
+// ever.
 //
-// A page can belong to a file of a file system that never answers: FUSE, which any
-// user can mount, or a network file system without its server. A thread that reads such a page
-// cannot be killed, and neither can its process end: its probes would stay. So
-// another process reads, one for the processes of each user. It holds only
-// a socket and the buffer that it reads into. A read that waits for a page for longer than
-// Patience fails with ErrHung, its reader is abandoned, and that process is not
-// read again before the reader is back, and some seconds more. Time in which the reader waits for a processor does not count.
+// A page can belong to a file of a file system that never answers: FUSE, which any user can mount, or a network file
+// system whose server is gone. A thread that reads such a page cannot be killed, and its process cannot end, so its
+// probes would stay. So separate reader processes do the reading, one for the processes of each user. A reader holds
+// only a socket and its buffer. A read that waits for a page for longer than Patience fails with ErrHung, and its
+// reader is abandoned. The target process is then not read again until that reader has returned, plus some seconds.
+// Time in which a reader waits for a CPU does not count.
 package memory
 
 import (
@@ -23,104 +22,106 @@ import (
 	"tt-memtrace/tracer/proc"
 )
 
-// patience is how long a read may wait for a page, nanoseconds.
+// patience is the value of Patience, in nanoseconds.
 var patience atomic.Int64
 
 func init() { patience.Store(int64(time.Second)) }
 
-// Patience is how long a read may wait for a page. SetPatience changes it: for tests, also while others read it.
+// Patience is how long a read may wait for a page. SetPatience changes it, for tests; it is safe while others read.
 func Patience() time.Duration     { return time.Duration(patience.Load()) }
 func SetPatience(d time.Duration) { patience.Store(int64(d)) }
 
-// filePatience is how long a file may be waited for beyond that, and filePatienceShare the part of the time in the long
-// run for all of a user's: a disk that is written to, or one of the network, answers after seconds.
+// filePatience is how much longer than Patience a file may take: a busy disk or a network file system can need
+// seconds. Over time, all files of a user get 1/filePatienceShare of the time.
 const (
 	filePatience      = 4 * time.Second
 	filePatienceShare = 100
 )
 
-// ErrHung says that a process's memory did not answer.
+// ErrHung means that a process's memory did not answer.
 var ErrHung = errors.New("its memory does not answer: a page of it may lie in a file system that hangs")
 
-// maxParts and maxBytes bound one request to a reader; parts as IOV_MAX has it.
+// maxParts and maxBytes bound one request to a reader; maxParts is IOV_MAX.
 const (
 	maxParts = 1024
 	maxBytes = 1 << 20
 )
 
-// Process is the memory of a process.
+// Process reads the memory of a process.
 type Process struct {
 	*state
-	// hurried: see Hurried.
+	// hurried is explained at Hurried.
 	hurried bool
 }
 
-// state is what is known of a process, also to who is in a hurry.
+// state is what the Processes of one PID share, hurried or not.
 type state struct {
 	pid  uint32
-	user *user // nil: this process reads
+	user *user // nil: the calling process reads by itself
 	hung hang
-	// filesHung: a file of it did not answer.
+	// filesHung: one of its files did not answer.
 	filesHung hang
-	// interrupted: nobody wants to know any more.
+	// interrupted: nobody wants its data any more.
 	interrupted atomic.Bool
-	// readers is the processor time that readers used for this process, ns.
+	// readers is the CPU time that readers used for this process, ns.
 	readers atomic.Int64
-	// charges: what is done for the process is measured, see Charged, and threads is that, ns.
+	// charges: Charged measures the work for the process; threads is the sum, ns.
 	charges bool
 	threads atomic.Int64
-	// late is how many reads failed with ErrLater, and failed how many that could wait failed where something may be.
+	// late counts reads that failed with ErrLater. failed counts failed unhurried reads, except those of addresses
+	// where nothing is mapped.
 	late, failed atomic.Uint64
 }
 
-// hang is whether a process's memory, or a file of it, did not answer. Later it may: a fork of a process of 100 GB holds
-// its mappings locked for seconds.
+// hang says that a process's memory, or one of its files, did not answer. That can pass: the fork of a process of 100
+// GB holds the lock of its mappings for seconds.
 type hang struct {
 	now   atomic.Bool
 	times atomic.Int32
 }
 
 const (
-	// askAgain is how long after its reader was back a process that hung is asked again, twice as long each time, and
-	// askAgainMost at the most.
+	// askAgain after the reader of a hung process has returned, the process is read again. The delay doubles each
+	// time, up to askAgainMost.
 	askAgain     = 2 * time.Second
 	askAgainMost = 10 * time.Minute
 )
 
 func (h *hang) begin() { h.now.Store(true) }
 
-// end has the process asked again, as the reader that waited for it is back.
+// end lets the process be read again later, as the reader that waited for it has returned.
 func (h *hang) end() {
 	time.AfterFunc(min(askAgain<<min(h.times.Add(1)-1, 20), askAgainMost), func() { h.now.Store(false) })
 }
 
-// Of is the memory of a process. Nothing is read yet.
+// Of returns the memory of a process. It reads nothing yet.
 func Of(pid uint32) *Process {
 	return &Process{state: &state{pid: pid, user: userOf(proc.User(pid))}}
 }
 
-// Hurried is the same memory for who must not wait for it: see ErrLater.
+// Hurried returns the same memory for callers that must not wait: see ErrLater.
 func (p *Process) Hurried() *Process { return &Process{state: p.state, hurried: true} }
 
-// Late is how many reads failed with ErrLater so far.
+// Late returns how many reads failed with ErrLater so far.
 func (p *Process) Late() uint64 { return p.late.Load() }
 
-// Failed is how many reads of who could wait failed so far, but for those of addresses where nothing is: what is there is not known.
+// Failed returns how many unhurried reads failed so far, except those of addresses where nothing is mapped. What
+// these reads wanted is unknown.
 func (p *Process) Failed() uint64 { return p.failed.Load() }
 
-// Direct is the memory of a process as this process reads it, without a deadline: the
-// calling thread waits for as long as a page does. Where Yama lets only a process's
-// ancestors read it, no other process can. It is for whoever has no probes that would stay.
+// Direct returns the memory of a process for reading by the calling process itself, without a deadline: the thread
+// waits as long as a page takes. If Yama lets only a process's ancestors read it, no separate reader can. Use it only
+// in a program without probes, which would stay if it hung.
 func Direct(pid uint32) *Process { return &Process{state: &state{pid: pid}} }
 
-// PID is the process's.
+// PID returns the process's PID.
 func (p *Process) PID() uint32 { return p.pid }
 
-// Hung says whether a read of the process's memory was abandoned.
+// Hung reports whether a read of the process's memory was abandoned.
 func (p *Process) Hung() bool { return p.hung.now.Load() }
 
-// Prepare starts the readers that a search of the process will ask, beside what the caller does: that takes as long as the
-// search. What fails is tried again by who asks them.
+// Prepare starts, in the background, the readers that a search of the process will need: starting them takes as long
+// as the search. Errors are ignored; the search tries again.
 func (p *Process) Prepare() {
 	if p.user == nil {
 		return
@@ -130,7 +131,7 @@ func (p *Process) Prepare() {
 	}
 }
 
-// ReadAt fills b from the process's address, or fails.
+// ReadAt fills b from the process's memory at address, or fails.
 func (p *Process) ReadAt(b []byte, address uint64) error {
 	for len(b) > 0 {
 		n := min(len(b), maxBytes)
@@ -142,8 +143,7 @@ func (p *Process) ReadAt(b []byte, address uint64) error {
 	return nil
 }
 
-// ReadEach reads the same piece, of size bytes at an offset, of many objects, one
-// behind the other.
+// ReadEach reads, from each of many objects, size bytes at an offset, and returns them one after another.
 func (p *Process) ReadEach(objects []uint64, offset uint64, size int) ([]byte, error) {
 	all := make([]byte, size*len(objects))
 	most := min(maxParts, maxBytes/max(size, 1))
@@ -161,7 +161,7 @@ func (p *Process) ReadEach(objects []uint64, offset uint64, size int) ([]byte, e
 	return all, nil
 }
 
-// Interrupt ends the reads of the process's memory, also one that is under way.
+// Interrupt ends all reads of the process's memory, including one under way.
 func (p *Process) Interrupt() {
 	p.interrupted.Store(true)
 	if p.user != nil {
@@ -171,18 +171,18 @@ func (p *Process) Interrupt() {
 	}
 }
 
-// ErrInterrupted says that Interrupt ended a read.
+// ErrInterrupted means that Interrupt ended a read.
 var ErrInterrupted = errors.New("reading its memory was interrupted")
 
 func (p *Process) read(b []byte, parts []unix.RemoteIovec) error {
 	n, err := p.readSome(b, parts)
 	if err == nil && n != len(b) {
-		err = fmt.Errorf("got %d of %d bytes: %w", n, len(b), unix.EFAULT) // of what follows
+		err = fmt.Errorf("got %d of %d bytes: %w", n, len(b), unix.EFAULT) // the next part cannot be read
 	}
 	return err
 }
 
-// readSome reads the parts up to the first that cannot be read, which is an error where it is the first of all.
+// readSome reads the parts up to the first that cannot be read. It fails only if that is the very first.
 func (p *Process) readSome(b []byte, parts []unix.RemoteIovec) (int, error) {
 	n, err := p.tryRead(b, parts)
 	if err != nil && !p.hurried && !errors.Is(err, unix.EFAULT) {
@@ -203,7 +203,7 @@ func (p *Process) tryRead(b []byte, parts []unix.RemoteIovec) (int, error) {
 	return n, p.answered(err)
 }
 
-// answered is what a reader's error says of the process.
+// answered translates a reader's error into one about the process.
 func (p *Process) answered(err error) error {
 	if err != nil && p.interrupted.Load() {
 		return ErrInterrupted
@@ -214,18 +214,17 @@ func (p *Process) answered(err error) error {
 	return err
 }
 
-// ReaderTime is the processor time that readers used so far for this process; what this process
-// reads itself is its own.
+// ReaderTime returns the CPU time that readers used so far for this process. It excludes what the calling process
+// reads itself.
 func (p *Process) ReaderTime() time.Duration { return time.Duration(p.readers.Load()) }
 
-// Charging has Used count what others do for who asks it. That takes longer then: each is bound to a thread.
+// Charging makes Used include the work of helper goroutines. They then take longer, as each is bound to a thread.
 func (p *Process) Charging() *Process {
 	p.charges = true
 	return p
 }
 
-// Charged does something for the process on a goroutine that somebody waits for: what it uses of a processor is
-// part of Used, where that counts.
+// Charged runs do, on a goroutine that somebody waits for, and adds its CPU time to Used if Charging was called.
 func (p *Process) Charged(do func()) {
 	if !p.charges {
 		do()
@@ -242,11 +241,11 @@ func (p *Process) Charged(do func()) {
 	do()
 }
 
-// Used is the processor time that others than the thread that waits for them used so far for this process: readers,
-// and what was Charged.
+// Used returns the CPU time spent so far for this process by others than the waiting thread: by readers, and in
+// Charged.
 func (p *Process) Used() time.Duration { return p.ReaderTime() + time.Duration(p.threads.Load()) }
 
-// users have a reader each, so that one waits for none of another's processes.
+// users has a reader for each user, so that nobody waits for another user's processes.
 var users struct {
 	sync.Mutex
 	of map[uint32]*user
@@ -271,8 +270,8 @@ func userOf(id uint32) *user {
 	return u
 }
 
-// Waits says whether a reader of a user's processes, who was asked for something, waits for a page, and
-// works whether one does not: it has to be waited for, as a processor has.
+// Waits reports whether a reader with a request for a user's processes waits for a page, and whether one works
+// without waiting. A working one is worth waiting for, like a CPU.
 func Waits(id uint32) (waits, works bool) {
 	users.Lock()
 	u := users.of[id]
@@ -287,7 +286,7 @@ func Waits(id uint32) (waits, works bool) {
 	return waits, works
 }
 
-// Stop ends all readers. The next read starts another one.
+// Stop ends all readers. The next read starts a new one.
 func Stop() {
 	users.Lock()
 	defer users.Unlock()

@@ -11,16 +11,16 @@ import (
 	"tt-memtrace/tracer/proc"
 )
 
-// Pages reads a process's memory by whole pages, each once: what hangs together
-// in it is read as fast as it can be, so that little of it changes meanwhile.
+// Pages reads a process's memory by whole pages, each once. Related data is then read as fast as possible, so little
+// of it changes in between.
 type Pages struct {
 	mem   *Process
 	known map[uint64]*page
-	// recent are some of them, by the lowest bits of their numbers: those that were used last.
+	// recent caches the last used pages, by the lowest bits of their numbers.
 	recent [16]numberedPage
-	// ahead is how many pages, aligned to as many, are asked for with the one that is wanted.
+	// ahead is the size of the aligned group of pages that is requested with the wanted one.
 	ahead uint64
-	// numbers and parts are of a request, so that none are allocated for each.
+	// numbers and parts are reused by each request.
 	numbers []uint64
 	parts   []unix.RemoteIovec
 }
@@ -33,14 +33,14 @@ type numberedPage struct {
 }
 
 const (
-	// apart is ahead where a request takes longer than reading some pages: objects that are made
+	// apart is ahead if a reader reads: a request then costs more than reading some pages, and objects that are made
 	// together lie together.
 	apart = 4
-	// maxPages are kept at a time.
+	// maxPages bounds the pages kept.
 	maxPages = 1 << 16
 )
 
-// NewPages begins to read a process's memory.
+// NewPages returns an empty Pages of a process's memory.
 func NewPages(mem *Process) *Pages {
 	p := &Pages{mem: mem, known: map[uint64]*page{}, ahead: 1}
 	if mem.user != nil {
@@ -49,7 +49,7 @@ func NewPages(mem *Process) *Pages {
 	return p
 }
 
-// ReadAt reads what lies in one page or more.
+// ReadAt reads bytes from one page or several.
 func (p *Pages) ReadAt(b []byte, address uint64) error {
 	for len(b) > 0 {
 		page, err := p.page(address)
@@ -83,7 +83,7 @@ func (p *Pages) numbered(number uint64) (*page, error) {
 		clear(p.known)
 		clear(p.recent[:])
 	}
-	// The one that is wanted comes first: what lies behind a page that cannot be read does not come.
+	// The wanted page comes first, as a read ends at the first page that cannot be read.
 	p.numbers = p.numbers[:0]
 	for i := range p.ahead {
 		p.numbers = append(p.numbers, p.beside(number, i))
@@ -98,8 +98,8 @@ func (p *Pages) numbered(number uint64) (*page, error) {
 	return p.known[number], nil
 }
 
-// Ahead reads the pages that the bytes from each of some addresses on lie in, many with a request. What cannot be read is left to
-// who asks for it.
+// Ahead reads the pages of the given number of bytes from each address on, many with one request. It ignores errors:
+// a later read reports them.
 func (p *Pages) Ahead(addresses []uint64, bytes uint64) {
 	var numbers []uint64
 	for _, at := range addresses {
@@ -120,7 +120,7 @@ func (p *Pages) Ahead(addresses []uint64, bytes uint64) {
 	}
 }
 
-// read reads pages with one request, up to the first that cannot be read. Those that are known stay as they were.
+// read reads pages with one request, up to the first that cannot be read. It keeps pages that are known already.
 func (p *Pages) read(numbers []uint64) (got int, err error) {
 	p.parts = p.parts[:0]
 	for _, n := range numbers {
@@ -138,7 +138,7 @@ func (p *Pages) read(numbers []uint64) (got int, err error) {
 	return got, nil
 }
 
-// beside is the page that comes as the i-th with another one.
+// beside returns the i-th page to read with another one.
 func (p *Pages) beside(number, i uint64) uint64 { return number ^ i }
 
 // U64 reads an aligned word.

@@ -8,35 +8,35 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Piece is a part of a process's memory; bytes.
+// Piece is a range of a process's memory, in bytes.
 type Piece struct {
 	Address uint64
 	Size    int
 }
 
-// Pieces are read again and again, all at once: a request for many small ones costs less than
-// the pages that they are in, or than a request each.
+// Pieces are small ranges that are read again and again, all at once: one request for many of them costs less than
+// reading their pages, or than a request each.
 type Pieces struct {
 	mem   *Process
 	parts []unix.RemoteIovec
 	at    []int // where each piece is in b
 	b     []byte
-	// was is what b was before the last Reread.
+	// was is b before the last Reread.
 	was []byte
 }
 
-// mergeGap is how far apart pieces may be that are read as one: copying that much costs no more
-// than another part of a request.
+// mergeGap is the largest gap between two pieces that are read as one: copying the gap costs no more than another
+// part of a request.
 const mergeGap = 512
 
-// NewPieces prepares to read some; nothing is read yet. Their numbers are those of the list.
+// NewPieces prepares to read pieces; it reads nothing yet. A piece's number is its index in the list.
 func NewPieces(mem *Process, list []Piece) *Pieces {
 	p := &Pieces{mem: mem}
 	p.place(list)
 	return p
 }
 
-// Add adds some, with their bytes as they were read already, and returns the number of the first.
+// Add adds pieces with bytes that were read already, and returns the number of the first.
 func (p *Pieces) Add(list []Piece, read [][]byte) int {
 	first := len(p.at)
 	p.place(list)
@@ -46,7 +46,7 @@ func (p *Pieces) Add(list []Piece, read [][]byte) int {
 	return first
 }
 
-// place puts some behind the others: those that lie close together become one part.
+// place appends pieces; those that lie close together become one part of the request.
 func (p *Pieces) place(list []Piece) {
 	order := make([]int, len(list))
 	for i := range order {
@@ -61,7 +61,7 @@ func (p *Pieces) place(list []Piece) {
 			last := &p.parts[n-1]
 			if start, end := uint64(last.Base), uint64(last.Base)+uint64(last.Len); from <= end+mergeGap && to-start <= maxBytes {
 				more := int(max(end, to) - end)
-				p.at[pieces+i] = size - int(end-from) // also behind the end
+				p.at[pieces+i] = size - int(end-from) // may be behind the part's end
 				last.Len += more
 				size += more
 				continue
@@ -74,7 +74,7 @@ func (p *Pieces) place(list []Piece) {
 	p.b = append(p.b, make([]byte, size-len(p.b))...)
 }
 
-// Read reads all of them, or fails.
+// Read reads all pieces, or fails.
 func (p *Pieces) Read() error {
 	b := p.b
 	for from := 0; from < len(p.parts); {
@@ -91,7 +91,7 @@ func (p *Pieces) Read() error {
 	return nil
 }
 
-// Reread reads all of them once more, and says whether they are as they were.
+// Reread reads all pieces again, and reports whether they are unchanged.
 func (p *Pieces) Reread() (same bool, err error) {
 	p.b, p.was = slices.Grow(p.was[:0], len(p.b))[:len(p.b)], p.b
 	if err := p.Read(); err != nil {
@@ -100,5 +100,5 @@ func (p *Pieces) Reread() (same bool, err error) {
 	return bytes.Equal(p.b, p.was), nil
 }
 
-// Bytes are those of a piece, from its begin on, until the next call of Add, Read or Reread.
+// Bytes returns the bytes from a piece's beginning on; valid until the next Add, Read or Reread.
 func (p *Pieces) Bytes(piece int) []byte { return p.b[p.at[piece]:] }

@@ -24,39 +24,39 @@ import (
 	"tt-memtrace/tracer/proc"
 )
 
-// readerName is what this program calls itself where it only reads for another.
+// readerName is argv[0] of this program when it only reads for another process.
 const readerName = "tt-memtrace-reader"
 
-// The reader has its socket and its buffer in these descriptors.
+// File descriptors of the reader's socket and of its shared buffer.
 const (
 	socketFD = 3
 	bufferFD = 4
 )
 
-// A reader may take startTime until it is there. Then it is looked at every now and then: what
-// counts is in how many of these looks it waited for a page. After maxStarved times as long as may be
-// waited at most it is abandoned in any case.
+// A reader may take startTime to start. After that, while a request runs, its state is checked every lookEvery: the
+// time that counts is that of the checks that find it waiting for a page. After maxStarved times the longest
+// permitted wait it is abandoned in any case.
 const (
 	startTime  = 30 * time.Second
 	lookEvery  = 100 * time.Millisecond
 	maxStarved = 10
-	// Who is in a hurry looks more often.
+	// Hurried callers check more often.
 	lookInHurry = 10 * time.Millisecond
 	unhurried   = -1
 )
 
 var (
-	// errLate: a read waits for a page for longer than it may.
+	// errLate: a read waited for a page for too long.
 	errLate    = errors.New("too late")
 	errStarved = errors.New("its reader got no processor for too long")
 )
 
-// A request is a header and, for each part, its address and size; its answer is
-// how many bytes were read, or less than 0: an error number; and how long the reader waited for pages,
-// ns. With forSearch in place of the
-// number of parts it is one to search: see apart.go. Native byte order, as both are the same program.
-// An answer to no request comes first: the reader is there. Behind the maxBytes of the buffer is a word that
-// is 0 while the reader waits for a request: then its answer is on its way, and who asked had no processor.
+// A request is a header and, for each part, its address and size. The answer is the number of bytes read, or a
+// negative error number; and how long the reader waited for pages, in ns. With forSearch in place of the number of
+// parts, the request is for a search: see apart.go. The byte order is native, because both ends are the same program.
+// The first message is an answer without a request: the reader has started. Behind the buffer's maxBytes is a word
+// that is 0 while the reader waits for a request. If it is 0 before the answer arrived, the answer is on its way and
+// the caller was short of CPU.
 const (
 	headBytes   = 8 // the process, the number of parts
 	partBytes   = 16
@@ -64,25 +64,25 @@ const (
 	sharedBytes = maxBytes + 8
 )
 
-// reader is a process that reads others' memory.
+// reader is a process that reads other processes' memory.
 type reader struct {
 	command *exec.Cmd
 	socket  *net.UnixConn
-	buffer  []byte // shared with it
-	// busy is shared, too: not 0 while it does something for a request; nil when that is not mapped any more.
+	buffer  []byte // shared with the reader process
+	// busy is shared, too: not 0 while the reader handles a request; nil once unmapped.
 	busy    *atomic.Uint64
 	looking sync.Mutex // guards busy
 	request []byte
-	// rights are the descriptors that came with the last answer; cut: there was no room for one.
+	// rights are the file descriptors that came with the last answer. cut: the caller had no room for one.
 	rights []int
 	cut    bool
-	// patience is how long an answer about a file is waited for.
+	// patience is how long to wait for an answer about a file.
 	patience time.Duration
-	// hurry is how long who is in a hurry waits for an answer, or unhurried, and waited how long it was.
+	// hurry is how long a hurried caller may wait for an answer, or unhurried; waited is how long it did wait.
 	hurry, waited time.Duration
 }
 
-// start runs this program again, as a reader: see init.
+// start runs this program once more, as a reader: see init.
 func start() (*reader, error) {
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -133,7 +133,7 @@ func (r *reader) run(socket *os.File) error {
 	return r.receive(make([]byte, answerBytes), startTime)
 }
 
-// share maps what a reader and who asks it share.
+// share maps the memory that a reader shares with its caller.
 func share(fd int) (buffer []byte, busy *atomic.Uint64, err error) {
 	if buffer, err = unix.Mmap(fd, 0, sharedBytes, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED); err != nil {
 		return nil, nil, os.NewSyscallError("mmap", err)
@@ -141,8 +141,8 @@ func share(fd int) (buffer []byte, busy *atomic.Uint64, err error) {
 	return buffer, (*atomic.Uint64)(unsafe.Pointer(&buffer[maxBytes])), nil
 }
 
-// read says how many bytes were read, or why the process's memory could not be. An
-// error is the reader's own: it answers no more.
+// read returns how many bytes it read, or in refused why the process's memory cannot be read. err is a failure of the
+// reader, which then answers no more.
 func (r *reader) read(pid uint32, b []byte, parts []unix.RemoteIovec) (n int, refused unix.Errno, err error) {
 	r.request = binary.NativeEndian.AppendUint32(r.request[:0], pid)
 	r.request = binary.NativeEndian.AppendUint32(r.request, uint32(len(parts)))
@@ -161,8 +161,8 @@ func (r *reader) read(pid uint32, b []byte, parts []unix.RemoteIovec) (n int, re
 	return copy(b, r.buffer[:min(got, maxBytes)]), 0, nil
 }
 
-// answer sends the request, and waits for its answer; with errLate no longer than it may wait for
-// a page.
+// answer sends the request and waits for the answer. It fails with errLate if the reader waits for a page for longer
+// than patience.
 func (r *reader) answer(b []byte, patience time.Duration) error {
 	if _, err := r.socket.Write(r.request); err != nil {
 		return err
@@ -186,7 +186,7 @@ func (r *reader) await(b []byte, patience time.Duration) error {
 			return err
 		}
 		if r.waits() {
-			if hurried { // who waits may be late, too
+			if hurried { // the caller itself may have been scheduled late, too
 				look = min(time.Since(looked), 2*look)
 			}
 			waited += look
@@ -202,7 +202,7 @@ func (r *reader) await(b []byte, patience time.Duration) error {
 	}
 }
 
-// settle waits for an answer that came too late for who asked, and for which nobody waits.
+// settle waits for, and drops, an answer that came too late for its caller.
 func (r *reader) settle(patience time.Duration) error {
 	var answer [answerBytes]byte
 	r.hurry, r.rights = unhurried, r.rights[:0]
@@ -229,8 +229,8 @@ func (r *reader) receive(b []byte, within time.Duration) error {
 	return err
 }
 
-// waits says whether the reader waits for a page: it has a request, and none of its threads runs or would, if
-// it had a processor, or was stopped, as all of a terminal's processes can be.
+// waits reports whether the reader waits for a page: it has a request, and none of its threads is running, waiting
+// for a CPU, or stopped (as job control can stop all processes of a terminal).
 func (r *reader) waits() bool {
 	if !r.serves() {
 		return false
@@ -246,14 +246,14 @@ func starved(reader int) bool {
 	})
 }
 
-// serves says whether it has a request.
+// serves reports whether the reader has a request.
 func (r *reader) serves() bool {
 	r.looking.Lock()
 	defer r.looking.Unlock()
 	return r.busy != nil && r.busy.Load() != 0
 }
 
-// unmap ends the sharing: nothing that the reader still reads is seen.
+// unmap unmaps the shared memory, so that late writes of the reader are not seen.
 func (r *reader) unmap() {
 	r.looking.Lock()
 	defer r.looking.Unlock()
@@ -266,15 +266,15 @@ func (r *reader) processorTime() time.Duration {
 	return used
 }
 
-// close ends a reader that waits for requests.
+// close ends a reader that is waiting for requests.
 func (r *reader) close() {
 	r.socket.Close()
-	_ = r.command.Wait() // it ends with its socket
+	_ = r.command.Wait() // the reader ends when its socket closes
 	r.unmap()
 }
 
-// abandon kills a reader that does not answer, without waiting for it. It ends when what it
-// waits for does, and then back is called.
+// abandon kills a reader that does not answer, and does not wait for it. The reader ends when its page arrives; then
+// back is called.
 func (r *reader) abandon(back func()) {
 	r.socket.Close()
 	r.unmap()
@@ -285,7 +285,7 @@ func (r *reader) abandon(back func()) {
 	}()
 }
 
-// init is all that the program does where it was started as a reader.
+// init runs the reader, and nothing else of the program, if the program was started as one.
 func init() {
 	if len(os.Args) != 1 || os.Args[0] != readerName {
 		return
@@ -300,9 +300,9 @@ func init() {
 	os.Exit(0)
 }
 
-// closeInherited closes the descriptors that the program was started with and that a reader has no use for: one that
-// hangs would hold them for ever, such as a pipe or a lock that others wait for, or the file system that it waits for.
-// Those of Go's runtime are not passed on, which distinguishes them.
+// closeInherited closes the file descriptors that the program inherited and a reader does not need. A hung reader
+// would keep them open for ever: for example a pipe or a lock that others wait for, or the very file system that
+// hangs. Descriptors of the Go runtime have FD_CLOEXEC, so they are kept.
 func closeInherited() {
 	list, err := os.ReadDir("/proc/self/fd")
 	if err != nil {
@@ -339,7 +339,8 @@ func serve() error {
 		}
 		pid, count := binary.NativeEndian.Uint32(request), int(binary.NativeEndian.Uint32(request[4:]))
 		if count == forSearch {
-			// Searchers wait for each other, which takes long for a goroutine that is bound to a thread, as this one is.
+			// This goroutine is locked to its thread, which makes waiting for the searchers slow. So the search runs
+			// on another one.
 			searched := make(chan struct{})
 			go func() {
 				defer close(searched)
@@ -376,10 +377,11 @@ func serve() error {
 	}
 }
 
-// maxGarbage is what requests may leave behind, bytes: to collect it takes as long as to search a small process.
+// maxGarbage is how many bytes of garbage requests may leave behind: collecting takes as long as searching a small
+// process.
 const maxGarbage = 4 << 20
 
-// collect collects the garbage of a reader, between two requests, where there is much of it.
+// collect runs the garbage collector between two requests if there is much garbage.
 func collect() {
 	sample := []metrics.Sample{{Name: "/memory/classes/heap/objects:bytes"}}
 	if metrics.Read(sample); sample[0].Value.Uint64() > maxGarbage {
@@ -387,8 +389,8 @@ func collect() {
 	}
 }
 
-// waiting is when a thread began to do something, and how often it had waited until then: for anything
-// but a processor.
+// waiting is the state when a thread began something: the time, and how often the thread had blocked so far
+// (voluntary context switches).
 type waiting struct {
 	began time.Time
 	times int64
@@ -405,7 +407,7 @@ func waitedTimes() int64 {
 // shortWait is shorter than the wait for any page.
 const shortWait = 100 * time.Microsecond
 
-// answerOf is a result, and how long was waited for it.
+// answerOf encodes a result and how long the reader waited for it.
 func answerOf(result int64, w waiting) (answer [answerBytes]byte) {
 	waited := time.Since(w.began)
 	if waited < shortWait || waitedTimes() == w.times {
@@ -416,10 +418,10 @@ func answerOf(result int64, w waiting) (answer [answerBytes]byte) {
 	return answer
 }
 
-// serving is the word that says in a reader whether it has a request.
+// serving is the shared word that says whether the reader has a request.
 var serving *atomic.Uint64
 
-// receive is how many bytes the next request has; 0 where none will come.
+// receive returns the size of the next request in bytes; 0 if none will come.
 func receive(request []byte) int {
 	serving.Store(0)
 	defer serving.Store(1)

@@ -14,36 +14,34 @@ import (
 	"tt-memtrace/tracer/proc"
 )
 
-// Objects are the addresses of a process's objects, by what their first word
-// points to: the vtable of their class.
+// Objects maps a vptr (a class's vtable address, an object's first word) to the addresses of objects.
 type Objects map[uint64][]uint64
 
-// maxObjects and maxPointers bound what a process can make the tracer look at.
+// maxObjects and maxPointers bound the objects that a process can make the tracer look at.
 const (
 	maxObjects  = 1 << 18
 	maxPointers = 1 << 20
 )
 
-// SearchTime bounds how long a process's memory is searched, in time of processors. Tests alone change it.
+// SearchTime bounds the search of a process's memory, in CPU time. Only tests change it.
 var SearchTime = 3 * time.Second
 
-// ErrSearchTime says that there was more to be searched than there was time for.
+// ErrSearchTime means that the time was up before all was searched.
 var ErrSearchTime = fmt.Errorf("searching its memory for the runtime's objects took more than %v", SearchTime)
 
-// Find looks for objects by their vptrs. It reads what can hold them of the process's
-// private writable memory, and nothing else. What was destroyed is found too, where its
-// memory was not used again. With ErrSearchTime it gives what it found by then.
+// Find finds objects by their vptrs. It reads only the private writable memory that can hold them. It also finds
+// destroyed objects whose memory was not reused. With ErrSearchTime it returns what it had found by then.
 //
-// A reader searches by itself: a search makes tens of thousands of reads, each of which
-// depends on the one before, and to ask for one takes ten times as long as to make it.
+// A reader does the whole search: it takes tens of thousands of reads, each depending on the one before, and a
+// request takes ten times as long as a read.
 func (p *Process) Find(vptrs ...uint64) (Objects, error) {
 	found, _, err := p.FindShared(0, vptrs...)
 	return found, err
 }
 
-// FindShared is Find, and says also where std::shared_ptrs are to objects that std::make_shared made with control
-// blocks of one of the vptrs, 0 for none. It gives all of the pointers, or none where there was no time for all, or
-// there are too many that could be some.
+// FindShared does what Find does. It also returns where std::shared_ptrs are that point to objects from
+// std::make_shared whose control block has the vptr block (0 for none). It returns all such pointers; or none if time
+// was up or there were too many candidates.
 func (p *Process) FindShared(block uint64, vptrs ...uint64) (found Objects, pointers []uint64, err error) {
 	if p.user != nil {
 		return p.findApart(block, vptrs)
@@ -55,64 +53,64 @@ func (p *Process) FindShared(block uint64, vptrs ...uint64) (found Objects, poin
 	return s.objects, s.places(), err
 }
 
-// search looks for vptrs in one process's memory, through a window of it. Several search parts of the same
-// memory side by side.
+// search looks for vptrs in one process's memory, through a window. Several searches can work on parts of the same
+// memory in parallel.
 type search struct {
 	mem *Process
-	// file is its memory, or nil: a small piece is read in less time from it.
+	// file is /proc/PID/mem, or nil: small pieces are read faster from it.
 	file     *os.File
 	vptrs    []uint64
-	low, any uint64 // vtables are close together: one comparison sorts out nearly all
-	// shared is that of the vptrs to whose objects pointers are looked for, or 0.
+	low, any uint64 // vtables are close together, so one comparison rules out nearly all words
+	// shared is the vptr to whose objects pointers are searched for, or 0.
 	shared uint64
-	over   func() bool // the time is up
+	over   func() bool // reports whether the time is up
 	late   bool
 	checks int
-	// still, unless nil, is called now and then.
+	// still, if not nil, is called now and then.
 	still func() error
 
 	finds
-	// read is how many bytes it read.
+	// read counts the bytes read.
 	read uint64
 
 	resident *proc.ResidentPages
-	// parts are the pages that are there between two addresses of the region that is searched.
+	// parts are the resident pages of region between from and to.
 	region   proc.Region
 	parts    []proc.Region
 	from, to uint64
 	failed   error
-	// words were read at an address; next is how much is read next, bytes.
+	// words is the window: loaded bytes from address at. next is how many bytes to read next.
 	words  []uint64
 	at     uint64
 	loaded int
 	next   uint64
-	// before is the word before the address behind what was looked at last.
+	// before is the word in front of address behind, where look ended last.
 	before uint64
 	behind uint64
 }
 
-// finds are what was found, where not all was searched yet.
+// finds is what was found so far.
 type finds struct {
 	objects Objects
 	count   int
-	// pointers could be to shared objects. Crowded: there were too many.
+	// pointers may point to shared objects. crowded: there were too many.
 	pointers []pointer
 	crowded  bool
 }
 
-// pointer is a std::shared_ptr at an address: an object, and its control block, which
-// std::make_shared has put right before it.
+// pointer is a possible std::shared_ptr at an address. std::make_shared puts the control block right before the
+// object.
 type pointer struct{ at, object uint64 }
 
 const sharedBlock = 16
 
 const (
-	// windowBytes are read at once, at most, and jumpBytes where what was read last is not near.
+	// windowBytes is the most to read at once; jumpBytes is read if the last read was elsewhere.
 	windowBytes = 256 << 10
 	jumpBytes   = 1 << 10
-	// nearPages is how far apart two places may be that the pages between are listed too.
+	// nearPages: up to this distance from the last place, more pages are listed at once.
 	nearPages = 256
-	// maxSearchers search side by side.
+	// maxSearchers search in parallel at most.
 	maxSearchers = 4
 )
 
@@ -122,12 +120,13 @@ func newSearch(mem *Process, vptrs []uint64, over func() bool) *search {
 		finds: finds{objects: Objects{}}, words: windows.Get().(*window)[:], next: jumpBytes}
 }
 
-// window is what a search reads into, which the next one uses again: to have a new one takes as long as to search a small process.
+// window is a search's read buffer, which the next search reuses: allocating one takes as long as searching a small
+// process.
 type window [windowBytes / 8]uint64
 
 var windows = sync.Pool{New: func() any { return new(window) }}
 
-// close ends the use of a search. What it found remains.
+// close releases a search's window. Its results remain.
 func (s *search) close() { windows.Put((*window)(s.words)) }
 
 // process searches a process.
@@ -144,7 +143,7 @@ func (s *search) process(pid uint32, walk bool) error {
 		defer s.file.Close()
 	}
 	s.tick()
-	// What is large, and perhaps sparse, comes last.
+	// Large regions, which may be sparse, come last.
 	slices.SortFunc(regions, func(a, b proc.Region) int { return cmp.Compare(a.End-a.Start, b.End-b.Start) })
 	var work []func(*search)
 	var parts *heapParts
@@ -181,7 +180,7 @@ func (s *search) process(pid uint32, walk bool) error {
 	return nil
 }
 
-// places are where the pointers are that are to shared objects.
+// places returns the addresses of pointers that do point to shared objects.
 func (s *search) places() (list []uint64) {
 	if s.crowded || s.late {
 		return nil
@@ -199,7 +198,7 @@ func (s *search) places() (list []uint64) {
 	return slices.Compact(list)
 }
 
-// share does the work in order, with others side by side where there are processors for it.
+// share does the work in order, in parallel if there are CPUs for it.
 func (s *search) share(pid uint32, walk bool, work []func(*search)) error {
 	var next atomic.Int64
 	var stop atomic.Bool
@@ -241,7 +240,7 @@ func (s *search) share(pid uint32, walk bool, work []func(*search)) error {
 	return nil
 }
 
-// take adds what was found.
+// take adds another search's results.
 func (s *search) take(f finds) {
 	for vptr, list := range f.objects {
 		s.objects[vptr] = append(s.objects[vptr], list...)
@@ -251,13 +250,13 @@ func (s *search) take(f finds) {
 	s.crowded = s.crowded || f.crowded || len(s.pointers) > maxPointers
 }
 
-// in begins to search in a region.
+// in sets the region to search.
 func (s *search) in(r proc.Region) {
 	s.region, s.from, s.to = r, 0, 0
 	s.forget()
 }
 
-// mapping searches one that is not the process's heap.
+// mapping searches a region other than the process's heap.
 func (s *search) mapping(r proc.Region) {
 	s.in(r)
 	at := r.Start
@@ -269,7 +268,7 @@ func (s *search) mapping(r proc.Region) {
 				return
 			}
 			if next == at {
-				next += proc.PageBytes // unmapped by now, or not to be read
+				next += proc.PageBytes // unmapped by now, or not readable
 			}
 			at = next
 			continue
@@ -296,7 +295,7 @@ func (s *search) mapping(r proc.Region) {
 	}
 }
 
-// all searches what is there between two addresses.
+// all searches all resident memory between two addresses.
 func (s *search) all(at, end uint64) {
 	at &^= 15
 	for at < end && !s.overdue() {
@@ -317,8 +316,7 @@ func (s *search) all(at, end uint64) {
 	}
 }
 
-// look searches what the window has of the memory between two addresses, each a
-// multiple of 16: malloc aligns to that.
+// look searches the part of the window between two addresses. These are multiples of 16, malloc's alignment.
 func (s *search) look(from, to uint64) {
 	to = min(to, s.at+uint64(s.loaded))
 	if from < s.at || from >= to {
@@ -346,9 +344,9 @@ func (s *search) look(from, to uint64) {
 	s.before, s.behind = before, to
 }
 
-// point notes what can be a pointer to a shared object.
+// point notes a possible pointer to a shared object.
 func (s *search) point(at, object uint64) {
-	const least = 1 << 16 // nothing is below
+	const least = 1 << 16 // nothing is mapped below
 	if s.shared == 0 || s.crowded || object < least || object%16 != 0 {
 		return
 	}
@@ -357,7 +355,7 @@ func (s *search) point(at, object uint64) {
 	}
 }
 
-// following is the next address of the region that is there.
+// following returns the next resident address of the region.
 func (s *search) following(at uint64) (uint64, bool) {
 	for at < s.region.End && !s.overdue() {
 		if r, ok := s.part(at); ok {
@@ -368,13 +366,12 @@ func (s *search) following(at uint64) (uint64, bool) {
 	return 0, false
 }
 
-// part is the first piece of memory that is there and ends behind an address, as far as
-// the pages are listed that follow it.
+// part returns the first resident range that ends behind an address, as far as the pages after it are listed.
 func (s *search) part(at uint64) (proc.Region, bool) {
 	if at < s.from || at >= s.to {
 		most := uint64(16)
 		if s.to > s.from && at-s.to < nearPages*proc.PageBytes {
-			most = 1024 // it goes on
+			most = 1024 // the search continues from the last place
 		}
 		page := at &^ (proc.PageBytes - 1)
 		var err error
@@ -390,12 +387,11 @@ func (s *search) part(at uint64) (proc.Region, bool) {
 	return s.parts[i], true
 }
 
-// forget: what is in the window is read again.
+// forget empties the window, so that it is read again.
 func (s *search) forget() { s.loaded, s.next = 0, jumpBytes }
 
-// load has at least some bytes from an address on in the window, if they are there, and
-// gives all that the window has from there on. Who goes on about
-// where the window ends gets a larger one.
+// load makes the window hold at least this many bytes from an address on, if they are resident, and returns all that
+// it has from there. A sequential search gets growing windows.
 func (s *search) load(at, bytes uint64) []uint64 {
 	if at < s.at || at+bytes > s.at+uint64(s.loaded) {
 		if end := s.at + uint64(s.loaded); s.loaded > 0 && at <= end+proc.PageBytes && at >= s.at {
@@ -406,13 +402,13 @@ func (s *search) load(at, bytes uint64) []uint64 {
 		s.at, s.loaded = at, 0
 		part, ok := s.part(at)
 		if ok && part.End == s.to && part.End-at < bytes {
-			s.to = 0 // the pages that follow were not listed yet
+			s.to = 0 // the following pages are not listed yet
 			part, ok = s.part(at)
 		}
 		if !ok || part.Start > at {
 			return nil
 		}
-		// To the end of a page, where it is one or more, and no less than what is wanted.
+		// If it reads a page or more, end at a page boundary; but read no less than wanted.
 		n := s.next
 		if n >= proc.PageBytes {
 			n -= at % proc.PageBytes
@@ -421,7 +417,7 @@ func (s *search) load(at, bytes uint64) []uint64 {
 		n = min(n, part.End-at, windowBytes)
 		b := unsafe.Slice((*byte)(unsafe.Pointer(&s.words[0])), windowBytes)[:n]
 		if s.readAt(b, at) != nil {
-			// A page of it was unmapped since the pages were listed: those before it are read.
+			// A page was unmapped since the listing: read those before it.
 			n = min(n, max(proc.PageBytes-at%proc.PageBytes, bytes))
 			if b = b[:n]; s.readAt(b, at) != nil {
 				return nil
@@ -444,7 +440,7 @@ func (s *search) readAt(b []byte, at uint64) error {
 	return s.mem.ReadAt(b, at)
 }
 
-// overdue says whether the time is up.
+// overdue reports whether the time is up.
 func (s *search) overdue() bool {
 	if s.checks++; s.checks%256 == 0 {
 		s.tick()
