@@ -6,11 +6,11 @@ import (
 	"tt-memtrace/tracer/proc"
 )
 
-// activity is what a process had of processors when it began to be read, where the host kernel can tell.
+// activity is a process's CPU time when the reading of it began, if the host kernel can tell.
 type activity struct {
 	pid uint32
 	had time.Duration
-	// fine: what it does shows.
+	// fine: the clock is fine enough to show any activity.
 	fine bool
 }
 
@@ -19,13 +19,13 @@ func watch(pid uint32) activity {
 	return activity{pid, had, ok && proc.FineClock()}
 }
 
-// ran says that the process did something since then, and not that it did nothing.
+// ran reports whether the process certainly ran since then. False may mean unknown.
 func (a activity) ran() bool {
 	had, ok := proc.ProcessorTime(a.pid)
 	return a.fine && ok && had != a.had
 }
 
-// rested says that the process did nothing since then, and not that it did something.
+// rested reports whether the process certainly did not run since then. False may mean unknown.
 func (a activity) rested() bool {
 	had, ok := proc.ProcessorTime(a.pid)
 	return a.fine && ok && had == a.had && !proc.Running(a.pid) && !a.ran()

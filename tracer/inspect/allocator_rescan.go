@@ -12,50 +12,49 @@ import (
 	"tt-memtrace/tracer/metal"
 )
 
-// An allocator that is scanned often has mostly the buffers that it had. So their objects, and the
-// nodes of the set that they are in, are read at once; only what is new is followed from pointer to
-// pointer. The node and the object of a buffer often lie in one page.
+// An allocator that is scanned often mostly has the same buffers as before. So their objects and their nodes of the
+// set are read with few requests, and only new ones are followed from pointer to pointer. The node and the object of
+// a buffer often lie in one page.
 
-// rescan is what was found of an allocator's buffers when it was scanned last.
+// rescan is what the last scan of an allocator found.
 type rescan struct {
-	// pieces are those of the slots; nil before the first scan.
+	// pieces are the memory of the slots; nil before the first scan.
 	pieces *memory.Pieces
 	slots  []slot
 	byNode map[uint64]int
-	// order are the slots that are in the set, in its order.
+	// order lists the slots in the set, in its order.
 	order []int
-	// planned is how many slots there were when the pieces were put in order, and added how many
-	// were since.
+	// planned is the number of slots when the pieces were last sorted, and added how many came since.
 	planned, added int
 	scans          int
-	// whole: none may be missing, as what comes and goes meanwhile is known from events.
+	// whole: no buffer may be missing, because events tell what comes and goes meanwhile.
 	whole bool
-	// followed: the set was followed to its end when it was read last, and what was met is known. unchanged: moreover,
-	// it was as it had been before.
+	// followed: the last reading followed the set to its end and knows what it met. unchanged: moreover, the set was
+	// the same as before.
 	followed, unchanged bool
-	// oneMoment: all that was read last was so at one moment. rested: moreover, the process did nothing meanwhile. empty:
-	// the set had nothing, which its head shows alone, as those of the chips of a mesh do.
+	// oneMoment: the last reading shows the state at one moment. rested: moreover, the process did not run meanwhile.
+	// empty: the set's head alone shows that it is empty, as for the chips of a mesh.
 	oneMoment, rested, empty bool
-	// sizes are what its buffers cost each bank.
+	// sizes are the buffers' sizes in each bank.
 	sizes sizes
 }
 
 // slot is a buffer that is in the set, or was.
 type slot struct {
 	node, buffer uint64
-	// next is what the node had when it was met last.
+	// next is the node's next pointer when it was last met.
 	next uint64
-	// was is the buffer as it was shown last, empty where it was not.
+	// was is the buffer as last returned; empty if it was not.
 	was aggregator.LiveBuffer
-	// window is where its fields are; 0 where that was not read yet.
+	// window is where its fields are; 0 if not read yet.
 	window uint64
-	// place is its position in the order, and seen the last scan that found it in the set.
+	// place is its index in order, and seen the last scan that found it in the set.
 	place, seen int
-	// piece is the number of the node's; the window's follows and, with Indirect, the pointer's.
+	// piece is the number of the node's piece. The window's piece follows and, with Indirect, the pointer's.
 	piece int
 }
 
-// pieces are what is read of it.
+// pieces returns the memory to read for the slot.
 func (s *slot) pieces(layout *metal.Layout) []memory.Piece {
 	list := []memory.Piece{{Address: s.node, Size: nodeBytes}, {Address: s.window, Size: metal.WindowSize}}
 	if layout.Indirect {
@@ -64,34 +63,34 @@ func (s *slot) pieces(layout *metal.Layout) []memory.Piece {
 	return list
 }
 
-// errNoSet: the set is not there: the process ended, or runs another program.
+// errNoSet: the set is gone: the process ended or called exec.
 var errNoSet = errors.New("its set of buffers cannot be read")
 
 // errMoved: the set changed while it was read.
 var errMoved = errors.New("it changed while it was read")
 
-// errChanging: the process changed what was read of it each time.
+// errChanging: each time, the process changed what was read.
 var errChanging = errors.New("it changes faster than it can be read")
 
-// errMixed: what was read is of several moments.
+// errMixed: what was read is from several moments.
 var errMixed = errors.New("it changed between two readings")
 
-// manyBuffers take longer to be read again than the states of a process's threads.
+// manyBuffers take longer to read again than the states of a process's threads.
 const manyBuffers = 1000
 
-// strictTime is for how much of processors a set is read again until it did not change meanwhile.
+// strictTime is how much CPU time to spend on re-reading a set until it did not change meanwhile.
 const strictTime = 10 * time.Millisecond
 
-// A node that goes and comes back elsewhere while its set is read leads past others that were there all the time, and what
-// went makes up for them in their number. What is met once is kept while it lives, so it is missing only if it was passed by
-// each time. So a set that changes is followed twice, and four times where none may be missing.
+// A node that is removed and inserted elsewhere while the set is read leads past other nodes that were there all the
+// time, and removed ones make up for them in the count. What is met once is kept while it lives, so a node is missing
+// only if every reading passed it by. So a changing set is followed twice, or four times if none may be missing.
 const (
 	timesFollowed      = 2
 	timesFollowedWhole = 4
 )
 
-// follow reads them as often as it takes, until the time for that is over. As long as it is not over for that,
-// it tries to have all of one moment.
+// follow reads the buffers as often as necessary, until over. Until strictOver it tries to get the state of one
+// moment.
 func (r *rescan) follow(set *bufferSet, strictOver, over func() bool) ([]aggregator.LiveBuffer, error) {
 	times := timesFollowed
 	if r.whole {
@@ -102,7 +101,7 @@ func (r *rescan) follow(set *bufferSet, strictOver, over func() bool) ([]aggrega
 		switch {
 		case r.followed:
 			followed++
-		case r.pieces == nil: // what was met is forgotten
+		case r.pieces == nil: // buffers has forgotten what was met
 			followed = 0
 		}
 		switch {
@@ -110,16 +109,16 @@ func (r *rescan) follow(set *bufferSet, strictOver, over func() bool) ([]aggrega
 			return live, nil
 		case err == nil:
 		case errors.Is(err, memory.ErrHung), errors.Is(err, memory.ErrInterrupted), errors.Is(err, errNoSet):
-			return nil, err // it would be the same again
+			return nil, err // trying again would not help
 		case over():
 			return nil, fmt.Errorf("reading the buffers of the allocator at %#x: %w: %w", set.allocator, errChanging, err)
 		}
 	}
 }
 
-// buffers reads what an allocator has now. Until the time for that is over, all of it was so at one moment.
-// Then it is what the allocator had in the milliseconds in which it was read: what was there all the
-// time is in it, and what is in it was there at some time of these.
+// buffers reads what an allocator has now. Until over, it insists on the state of one moment. Otherwise it returns
+// what the allocator had in the milliseconds of the reading: everything that was there all the time, and nothing that
+// was not there at some moment.
 func (r *rescan) buffers(set *bufferSet, over func() bool) (live []aggregator.LiveBuffer, err error) {
 	if r.pieces == nil || r.added > r.planned/8+16 {
 		r.plan(set)
@@ -127,7 +126,7 @@ func (r *rescan) buffers(set *bufferSet, over func() bool) (live []aggregator.Li
 	was, slots := r.order, len(r.slots)
 	defer func() {
 		switch {
-		case errors.Is(err, errMixed): // what was added is known from now on
+		case errors.Is(err, errMixed): // what was added stays known
 		case errors.Is(err, errMoved):
 			for _, s := range r.slots[slots:] {
 				if r.byNode[s.node] >= slots {
@@ -136,7 +135,7 @@ func (r *rescan) buffers(set *bufferSet, over func() bool) (live []aggregator.Li
 			}
 			r.order, r.slots = was, r.slots[:slots]
 		case err != nil:
-			*r = rescan{sizes: r.sizes, whole: r.whole} // such as where a page of it is not there any more
+			*r = rescan{sizes: r.sizes, whole: r.whole} // for example, one of its pages is unmapped
 		}
 	}()
 	r.followed, r.unchanged = false, false
@@ -155,14 +154,15 @@ func (r *rescan) buffers(set *bufferSet, over func() bool) (live []aggregator.Li
 	return r.settle(set, first, count, strict, over, activity)
 }
 
-// settle follows the set, whose pieces were read, and makes sure of what was read: as many can have gone as
-// came, and a buffer can have been read while it was written. Of a process that did nothing meanwhile it is so.
-// Else all that was the same twice was so at one moment, and each of what was the same twice at some time.
+// settle follows the set, whose pieces were just read, and verifies what was read: as many nodes may have gone as
+// came, and a buffer may have been read while it was written. If the process did not run meanwhile, all is right.
+// Otherwise what reads the same twice as a whole is the state of one moment, and each single thing that reads the
+// same twice was so at some moment.
 func (r *rescan) settle(set *bufferSet, first, count uint64, strict bool, over func() bool, activity activity) ([]aggregator.LiveBuffer, error) {
 	was := r.order
 	found, after, err := r.walk(set, first, count)
 	if len(was) == 0 && (errors.Is(err, errMoved) || err == nil && (found < min(count, after) || found > max(count, after))) {
-		// One by one it takes too long. Those that were met are read at once from now on.
+		// Following one by one takes too long. From now on, those that were met are read with few requests.
 		if err := r.add(set); err != nil {
 			return nil, err
 		}
@@ -172,11 +172,11 @@ func (r *rescan) settle(set *bufferSet, first, count uint64, strict bool, over f
 		return nil, err
 	}
 	r.unchanged = slices.Equal(was, r.order) && found == count && found == after
-	// Of many buffers it hardly ever is the same twice, as long as the process runs.
+	// With many buffers, and a running process, two readings are hardly ever the same.
 	strict = strict && !(activity.ran() && over())
 	kept := false
 	if found < min(count, after) || found > max(count, after) {
-		// Those that it had are looked at one by one below. Of new ones some may be missing.
+		// Known ones are checked one by one below. Some new ones may be missing.
 		missing := count/128 + 2
 		if r.whole {
 			missing = 0
@@ -191,7 +191,7 @@ func (r *rescan) settle(set *bufferSet, first, count uint64, strict bool, over f
 		}
 	}
 	if !strict && !kept {
-		r.keep(set, was) // as many can have been missed as came
+		r.keep(set, was) // as many may have been missed as came
 	}
 	if err := r.add(set); err != nil {
 		return nil, err
@@ -209,7 +209,7 @@ func (r *rescan) settle(set *bufferSet, first, count uint64, strict bool, over f
 		}
 	}
 	if err != nil {
-		r.keep(set, was) // else the next reading would not know those that this one passed by
+		r.keep(set, was) // otherwise the next reading would not know those that this one passed by
 		return nil, err
 	}
 	if !strict {
@@ -226,7 +226,7 @@ func (r *rescan) settle(set *bufferSet, first, count uint64, strict bool, over f
 	return live, nil
 }
 
-// same reads all once more, and fails unless that is as it was.
+// same reads everything once more, and fails unless it is unchanged.
 func (r *rescan) same(set *bufferSet, first, count uint64, readings []reading) error {
 	same, err := r.pieces.Reread()
 	if err != nil {
@@ -236,15 +236,15 @@ func (r *rescan) same(set *bufferSet, first, count uint64, readings []reading) e
 	if err != nil {
 		return err
 	}
-	// What lies between the pieces, and slots that are not in the set any more, may change.
+	// Bytes between the pieces, and slots that left the set, may change.
 	if again != first || number != count || !same && !slices.Equal(readings, r.readings(set)) {
 		return errMixed
 	}
 	return nil
 }
 
-// agreed are the readings of a set that was read once more and had changed: those buffers are left out that
-// changed meanwhile, as in confirm. Slots that were kept since are as they were shown last, or left out.
+// agreed returns the second readings of a set that had changed, without buffers that changed in between, as in
+// confirm. Slots that were kept since must be as last returned.
 func (r *rescan) agreed(set *bufferSet, readings []reading) []reading {
 	again := r.readings(set)
 	for k := range again {
@@ -259,9 +259,8 @@ func (r *rescan) agreed(set *bufferSet, readings []reading) []reading {
 	return again
 }
 
-// confirm reads the buffers again that are not as they were shown last, or whose node was not in the set when
-// the buffer was read, and leaves out those that changed meanwhile: they are gone, and what their memory is part of
-// by now may be written in part.
+// confirm reads again the buffers that are not as last returned, or whose node was not in the set when the buffer was
+// read. It leaves out those that changed meanwhile: they are gone, and their memory may be partly overwritten.
 func (r *rescan) confirm(set *bufferSet, readings []reading) error {
 	var doubtful []int
 	var nodes, windows []uint64
@@ -270,7 +269,7 @@ func (r *rescan) confirm(set *bufferSet, readings []reading) error {
 			doubtful, nodes, windows = append(doubtful, k), append(nodes, s.node), append(windows, s.window)
 		}
 	}
-	// Nodes first: one that has the buffer between two readings of its fields shows that it was live then.
+	// Nodes first: a node that has the buffer between two readings of its fields shows that it was live then.
 	words, err := set.mem.ReadEach(nodes, 0, nodeBytes)
 	if err != nil {
 		return fmt.Errorf("%w: %w", errMixed, err)
@@ -289,13 +288,13 @@ func (r *rescan) confirm(set *bufferSet, readings []reading) error {
 	return nil
 }
 
-// reading is what was read of a slot: its node, and the buffer, empty where it is not allocated.
+// reading is what was read of a slot: its node, and the buffer (empty if it is not allocated).
 type reading struct {
 	node
 	live aggregator.LiveBuffer
 }
 
-// readings are those of the slots in the set, as they were read last.
+// readings decodes the last reading of the slots in the set.
 func (r *rescan) readings(set *bufferSet) []reading {
 	list := make([]reading, len(r.order))
 	for k, i := range r.order {
@@ -306,7 +305,7 @@ func (r *rescan) readings(set *bufferSet) []reading {
 	return list
 }
 
-// keep adds slots that were in the set, were not met, and were live when they were read.
+// keep adds slots of the earlier order that this scan did not meet but that were live when they were read.
 func (r *rescan) keep(set *bufferSet, was []int) {
 	for _, i := range was {
 		s := &r.slots[i]
@@ -320,15 +319,15 @@ func (r *rescan) keep(set *bufferSet, was []int) {
 	}
 }
 
-// dropReplaced leaves out those whose place another one has by now: the one that was met first, as those
-// that were only kept come last. Of two that were both shown last, none has the other's.
+// dropReplaced leaves out buffers whose address another one has now. The one that was met first wins, as kept ones
+// come last. Two buffers that were both last returned never share an address.
 func (r *rescan) dropReplaced(readings []reading) {
 	type place struct {
 		memory  aggregator.Memory
 		address uint64
 	}
 	placeOf := func(h *aggregator.LiveBuffer) place { return place{h.Memory, h.Address} }
-	taken := map[place]bool{} // by one that was met
+	taken := map[place]bool{} // true once taken by a buffer that was met
 	for k, i := range r.order {
 		if h := &readings[k].live; h.Buffer != 0 && *h != r.slots[i].was {
 			taken[placeOf(h)] = false
@@ -349,9 +348,9 @@ func (r *rescan) dropReplaced(readings []reading) {
 	}
 }
 
-// walk follows the set, of which the pieces were read. New slots have no window yet.
-// It returns how many elements were found, and how many the set had at the end. Where it fails, the order stays,
-// or has those that were met if there was none.
+// walk follows the set, whose pieces were just read. New slots have no window yet. It returns how many elements it
+// found, and how many the set had at the end. If it fails, the order stays or, if there was none, becomes what was
+// met.
 func (r *rescan) walk(set *bufferSet, first, count uint64) (found, after uint64, err error) {
 	r.scans++
 	w := &walk{rescan: r, set: set, order: make([]int, 0, count), fresh: map[uint64]node{}, pages: set.pages()}
@@ -372,12 +371,12 @@ func (r *rescan) walk(set *bufferSet, first, count uint64) (found, after uint64,
 	return uint64(len(r.order)), after, err
 }
 
-// add reads the windows of new slots, and has them read from now on.
+// add reads the windows of new slots and adds their pieces.
 func (r *rescan) add(set *bufferSet) error {
 	var added []int
 	for _, i := range r.order {
 		s := &r.slots[i]
-		// Another buffer, at its address, can have its fields elsewhere.
+		// Another buffer at this address can have its fields elsewhere.
 		if s.window == 0 || set.layout.Indirect && binary.LittleEndian.Uint64(r.pieces.Bytes(s.piece+2)) != s.window {
 			added = append(added, i)
 		}
@@ -389,7 +388,7 @@ func (r *rescan) add(set *bufferSet) error {
 			buffers[k] = r.slots[i].buffer
 		}
 		at, windows, err := set.windows(set.layout, buffers)
-		if err != nil { // a node that is none any more has anything for a pointer
+		if err != nil { // a freed node can hold anything in place of the pointer
 			return fmt.Errorf("%w: %w", errMoved, err)
 		}
 		for k, i := range some {
@@ -406,7 +405,7 @@ func (r *rescan) add(set *bufferSet) error {
 	return nil
 }
 
-// plan puts the pieces of the slots that are in the set in order, and forgets the others.
+// plan sorts the pieces of the slots in the set, and forgets the other slots.
 func (r *rescan) plan(set *bufferSet) {
 	slots := make([]slot, 0, len(r.order))
 	for _, i := range r.order {

@@ -15,34 +15,32 @@ import (
 	"tt-memtrace/tracer/proc"
 )
 
-// The runtime's allocators keep a set of the buffers that they handed out, and
-// lists of blocks. Reading both gives what a process held before it was traced.
+// The runtime's allocators keep a set of the buffers that they handed out, and lists of blocks. Reading both shows
+// what a process held before it was traced.
 
-// maxLiveBuffers bounds what a process can claim to hold, and atOnce how many of these are
-// read at a time.
+// maxLiveBuffers bounds the buffers that a process can claim; atOnce of them are read at a time.
 const (
 	maxLiveBuffers = aggregator.MaxProcessBuffers
 	atOnce         = 4096
 )
 
-// openTime bounds how long the devices and allocators of a process are looked for.
+// openTime bounds the search for a process's devices and allocators.
 const openTime = 5 * time.Second
 
-// limit bounds work in time of processors: this process's, and that of who reads for it.
+// limit bounds work in CPU time, of this process and of the readers that work for it.
 func (in *Inspector) limit(of time.Duration) *proc.Limit { return proc.NewLimit(of, in.mem.ReaderTime) }
 
 var errOpenTime = fmt.Errorf("looking for its devices and allocators took more than %v", openTime)
 
-// errUnread says that memory could not be read in which something may be: its process hangs or others of the same user do,
-// or the reader ended.
+// errUnread means that some memory, which may hold objects, could not be read: the process hangs, others of the same
+// user do, or the reader ended.
 var errUnread = errors.New("some of its memory could not be read")
 
-// isOpenOf are the getters that say whether a device is open, by its vtable.
+// isOpenOf has, by vtable, the getters that tell whether a device is open.
 var isOpenOf = map[string]string{metal.DeviceVtable: metal.DeviceIsOpen, metal.MeshDeviceVtable: metal.MeshIsOpen}
 
-// openDevices finds the devices that a process has open, each with its allocator or 0,
-// and all allocators, of which a device can have more. Orphans are submeshes that outlive their mesh. With errUnread there may be
-// others, too.
+// openDevices finds a process's open devices, each with its allocator or 0, and all allocators, of which a device can
+// have several. orphans are submeshes that outlive their mesh. With errUnread there may be more of all.
 func (in *Inspector) openDevices(found memory.Objects) (devices map[uint64]uint64, allocators, orphans []uint64, err error) {
 	devices = map[uint64]uint64{}
 	var closed []uint64 // allocators
@@ -59,7 +57,7 @@ func (in *Inspector) openDevices(found memory.Objects) (devices map[uint64]uint6
 			if late() {
 				return nil, nil, nil, errOpenTime
 			}
-			// A device that was closed can still be found.
+			// Memory of closed devices is found, too.
 			if initialized, err := in.call(isOpen, address); err == nil && initialized&1 == 0 {
 				continue
 			}
@@ -78,7 +76,7 @@ func (in *Inspector) openDevices(found memory.Objects) (devices map[uint64]uint6
 			case err == nil:
 				add(a)
 			case vtable == metal.DeviceVtable && in.lib.Defines(in.lib.First(metal.AllocatorOf[vtable])) && !errors.Is(err, memory.ErrLater):
-				// What a device begins with stands elsewhere too, and any bytes behind it. A chip that is open has an allocator.
+				// A device's vptr occurs elsewhere too, followed by any bytes. A chip that is open has an allocator.
 				continue
 			}
 			devices[address] = a
@@ -104,7 +102,8 @@ func (in *Inspector) openDevices(found memory.Objects) (devices map[uint64]uint6
 	return devices, allocators, orphans, err
 }
 
-// objectsAhead reads where devices and allocators begin, many with a request; of more than aheadObjects the rest is read one by one.
+// objectsAhead reads the beginnings of devices and allocators with few requests. Beyond aheadObjects they are read
+// one by one.
 func (in *Inspector) objectsAhead(found memory.Objects) {
 	const aheadObjects, bytes = 256, 512
 	var list []uint64
@@ -114,7 +113,7 @@ func (in *Inspector) objectsAhead(found memory.Objects) {
 	in.data.Ahead(list[:min(len(list), aheadObjects)], bytes)
 }
 
-// parent returns the mesh that a device is a submesh of, 0 where it is none or that is not known.
+// parent returns the mesh of which a device is a submesh; 0 if there is none or it is unknown.
 func (in *Inspector) parent(device uint64) uint64 {
 	isMesh := func(address uint64) bool {
 		vptr, err := in.recent().U64(address)
@@ -134,13 +133,13 @@ func (in *Inspector) parent(device uint64) uint64 {
 	return parent
 }
 
-// IsOpen says whether a device is open. One that does not say so is not, unless it may say so later.
+// IsOpen reports whether a device is open. If it cannot be read it counts as closed, except after memory.ErrLater.
 func (in *Inspector) IsOpen(device uint64) bool {
 	open, err := in.saysOpen(device)
 	return errors.Is(err, memory.ErrLater) || err == nil && open
 }
 
-// IsClosed says whether a device says that it is not open, or is none any more.
+// IsClosed reports whether the device's memory says that it is closed, or no device is there any more.
 func (in *Inspector) IsClosed(device uint64) bool {
 	open, err := in.saysOpen(device)
 	return err == nil && !open
@@ -160,7 +159,7 @@ func (in *Inspector) saysOpen(device uint64) (bool, error) {
 	return false, nil
 }
 
-// Within says whether a device is a submesh of a mesh, or of a submesh of it.
+// Within reports whether a device is a submesh of a mesh, or of one of its submeshes.
 func (in *Inspector) Within(device, mesh uint64) bool {
 	for range maxMeshDepth {
 		if device = in.parent(device); device == 0 {
@@ -173,11 +172,11 @@ func (in *Inspector) Within(device, mesh uint64) bool {
 	return false
 }
 
-// maxMeshDepth bounds how deep submeshes have submeshes.
+// maxMeshDepth bounds the nesting of submeshes.
 const maxMeshDepth = 8
 
-// parentClosed says whether a submesh outlives its mesh: its buffers are gone, although it does not know that. As long as
-// something refers to it, it keeps its chips open.
+// parentClosed reports whether a submesh outlives its mesh. Its buffers are gone, although it does not know that. It
+// keeps its chips open as long as something refers to it.
 func (in *Inspector) parentClosed(mesh uint64) bool {
 	for range maxMeshDepth {
 		if mesh = in.parent(mesh); mesh == 0 {
@@ -190,8 +189,8 @@ func (in *Inspector) parentClosed(mesh uint64) bool {
 	return false
 }
 
-// allocator is that of a device. The getter returns it or, in most releases,
-// where the pointer to it is: only an allocator has banks.
+// allocator returns a device's allocator. The getter returns the allocator or, in most releases, the address of the
+// pointer to it; only an allocator has banks, which shows which one it is.
 func (in *Inspector) allocator(getter []string, device uint64) (uint64, error) {
 	a, err := in.callFirst(getter, device)
 	if err != nil {
@@ -207,7 +206,7 @@ func (in *Inspector) allocator(getter []string, device uint64) (uint64, error) {
 	return 0, fmt.Errorf("no allocator at %#x", pointer)
 }
 
-// AllocatorOf reads which allocator a device has, and its banks. It fails unless all is known.
+// AllocatorOf reads a device's allocator and its banks. It fails unless all of it is known.
 func (in *Inspector) AllocatorOf(device uint64) (allocator uint64, c aggregator.Capacity, err error) {
 	in = in.withCache()
 	vptr, err := in.recent().U64(device)
@@ -232,8 +231,8 @@ func (in *Inspector) hasBanks(allocator uint64) bool {
 	return err == nil && n > 0 && n < most
 }
 
-// liveBuffers reads the buffers of an allocator. The process runs on meanwhile: what it
-// does not touch is read right, and the set is read again until it is whole.
+// liveBuffers reads the buffers of an allocator. The process keeps running: what it does not touch is read correctly,
+// and the set is read again until it is complete.
 func (in *Inspector) liveBuffers(layout *metal.Layout, allocator, set uint64) ([]aggregator.LiveBuffer, error) {
 	r := in.last[allocator]
 	if r == nil {
@@ -245,8 +244,8 @@ func (in *Inspector) liveBuffers(layout *metal.Layout, allocator, set uint64) ([
 	return r.follow(in.bufferSet(layout, allocator, allocator+set), in.limit(strictTime).Over, in.limit(time.Second).Over)
 }
 
-// windows reads the part of Buffer objects that has their fields, one behind the other, and
-// says where these are.
+// windows reads the part of each Buffer object that has its fields, one after another, and returns where these parts
+// are.
 func (in *Inspector) windows(layout *metal.Layout, buffers []uint64) (at []uint64, windows []byte, err error) {
 	if at, err = in.bases(layout, buffers); err != nil {
 		return nil, nil, err
@@ -255,7 +254,7 @@ func (in *Inspector) windows(layout *metal.Layout, buffers []uint64) (at []uint6
 	return at, windows, err
 }
 
-// bases are where the fields of Buffer objects begin.
+// bases returns where the fields of Buffer objects begin.
 func (in *Inspector) bases(layout *metal.Layout, buffers []uint64) ([]uint64, error) {
 	at := slices.Clone(buffers)
 	if layout.Indirect {
@@ -274,7 +273,7 @@ func (in *Inspector) bases(layout *metal.Layout, buffers []uint64) ([]uint64, er
 	return at, nil
 }
 
-// bufferFields are the offsets of a layout's fields, from the window's begin.
+// bufferFields are the offsets of a layout's fields from the window's beginning.
 type bufferFields struct {
 	allocator, status, hooked, device, address, size, pageSize, memory, layout uint32
 }
@@ -286,7 +285,7 @@ func fieldsOf(l *metal.Layout) bufferFields {
 	}
 }
 
-// buffer is what a window has; false where it is not the allocator's, or not allocated (any more).
+// buffer decodes a window. It returns false if the buffer is not this allocator's, or not allocated (any more).
 func (f *bufferFields) buffer(w []byte, id, allocator uint64) (h aggregator.LiveBuffer, ok bool) {
 	u64 := func(offset uint32) uint64 { return binary.LittleEndian.Uint64(w[offset:]) }
 	u32 := func(offset uint32) uint32 { return binary.LittleEndian.Uint32(w[offset:]) }
@@ -299,14 +298,14 @@ func (f *bufferFields) buffer(w []byte, id, allocator uint64) (h aggregator.Live
 	}, true
 }
 
-// blockSteps bounds the evaluation that lists the blocks of an allocator, in
-// instructions: enough for a hundred thousand.
+// blockSteps bounds the evaluation that lists an allocator's blocks, in instructions: enough for a hundred thousand
+// blocks.
 const blockSteps = 20_000_000
 
-// errCaught ends an evaluation whose purpose is served.
+// errCaught ends an evaluation that has served its purpose.
 var errCaught = errors.New("caught")
 
-// blocks lists what every bank lost to each address of an allocator's memory, bytes.
+// blocks maps each allocated address of an allocator's memory to the bytes taken from every bank.
 func (in *Inspector) blocks(allocator uint64, memory aggregator.Memory) (map[uint64]uint64, error) {
 	list, err := in.blockList(allocator, memory)
 	if list == 0 {
@@ -339,15 +338,15 @@ func (in *Inspector) blocks(allocator uint64, memory aggregator.Memory) (map[uin
 	return blocks, nil
 }
 
-// blockList is the list of blocks that an allocator asks for the statistics of a
-// memory; 0 where there is no such memory.
+// blockList returns the list of blocks from which an allocator computes a memory's statistics; 0 if there is no such
+// memory.
 func (in *Inspector) blockList(allocator uint64, memory aggregator.Memory) (list uint64, err error) {
 	e := in.evaluate(func(name string) eval.Hook {
 		if name != metal.BlockStatistics {
 			return nil
 		}
 		return func(m *eval.Machine) error {
-			list = m.Arg(1) // behind the place for the result
+			list = m.Arg(1) // argument 0 is where the result goes
 			return errCaught
 		}
 	})

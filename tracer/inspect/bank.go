@@ -7,8 +7,8 @@ import (
 	"tt-memtrace/tracer/metal"
 )
 
-// Bank reads what of an allocator's memory decides how much buffers take of each bank. None of it
-// changes while the allocator lives.
+// Bank reads the numbers of an allocator's memory from which reserved sizes are computed. They do not change while
+// the allocator lives.
 func (in *Inspector) Bank(sizes *metal.ReservedSizes, allocator uint64, memory aggregator.Memory) (b metal.Bank, err error) {
 	in = in.withCache()
 	banks, err := in.ofMemory(metal.NumBanks, allocator, memory)

@@ -9,13 +9,13 @@ import (
 	"tt-memtrace/tracer/metal"
 )
 
-// bufferSet is the std::unordered_set of an allocator's buffers, in the process.
+// bufferSet is an allocator's std::unordered_set of buffers, in the process.
 type bufferSet struct {
 	*Inspector
 	layout    *metal.Layout
 	fields    bufferFields
 	allocator uint64
-	// at is where the set is.
+	// at is its address.
 	at uint64
 }
 
@@ -23,7 +23,7 @@ func (in *Inspector) bufferSet(layout *metal.Layout, allocator, at uint64) *buff
 	return &bufferSet{in, layout, fieldsOf(layout), allocator, at}
 }
 
-// head is the first node of the set and how many elements it has.
+// head returns the set's first node and its number of elements.
 func (s *bufferSet) head() (first, count uint64, err error) {
 	var head [metal.SetCount - metal.SetFirst + 8]byte
 	if err := s.mem.ReadAt(head[:], s.at+metal.SetFirst); err != nil {
@@ -35,14 +35,14 @@ func (s *bufferSet) head() (first, count uint64, err error) {
 	return binary.LittleEndian.Uint64(head[:]), count, nil
 }
 
-// buffer is what a window has of the set's allocator, as in bufferFields.
+// buffer decodes a window of the set's allocator, as bufferFields.buffer.
 func (s *bufferSet) buffer(w []byte, id uint64) (aggregator.LiveBuffer, bool) {
 	return s.fields.buffer(w, id, s.allocator)
 }
 
 const nodeBytes = metal.NodeValue + 8
 
-// node is one of the set: where the next one is, and the buffer.
+// node is a node of the set: the next node's address, and the buffer.
 type node struct{ next, buffer uint64 }
 
 func nodeOf(b []byte) node {
@@ -56,23 +56,23 @@ func (n node) bytes() []byte {
 	return b
 }
 
-// possible says whether it is one: what malloc notes in memory that was freed is not aligned, or
-// hardly ever.
+// possible reports whether this can be a node. What malloc writes into freed memory is hardly ever aligned.
 func (n node) possible() bool { return n.next%8 == 0 && n.buffer%8 == 0 && n.buffer != 0 }
 
-// walk is one way along the set.
+// walk is one pass along the set.
 type walk struct {
 	*rescan
 	set   *bufferSet
 	order []int
-	// fresh are nodes that were read again, ahead those that were read at once, and pages the others that were not known.
+	// fresh are nodes that were read again, ahead those that were read in advance; pages reads the remaining unknown
+	// ones.
 	fresh, ahead map[uint64]node
 	pages        *memory.Pages
-	// next is the place in the last order that is expected next.
+	// next is the expected place in the last order.
 	next int
 }
 
-// along goes from node to node until the last, or fails where that are too many.
+// along goes from node to node to the last one, or fails after most nodes.
 func (w *walk) along(at uint64, most int) error {
 	for repairs := 0; at != 0; {
 		if n, ok := w.visit(at); ok {
@@ -89,11 +89,11 @@ func (w *walk) along(at uint64, most int) error {
 	return nil
 }
 
-// fewNodes are quicker read one by one.
+// fewNodes are faster read one by one.
 const fewNodes = 32
 
-// nodesAhead reads most of a set's nodes with few requests, those that its buckets lead to and then those that follow them: to go from
-// one to the next takes a request for each page, and memory for it.
+// nodesAhead reads most of a set's nodes with few requests: first those that the buckets point to, then their
+// successors. Going from one node to the next would take a request for each page, and memory for it.
 func (s *bufferSet) nodesAhead(count int) map[uint64]node {
 	if count < fewNodes {
 		return nil
@@ -141,8 +141,8 @@ func (s *bufferSet) nodesAhead(count int) map[uint64]node {
 	return nodes
 }
 
-// visit goes on to the node at an address. It is not ok where that cannot be one, or can have
-// been another one when the node before it was read.
+// visit goes to the node at an address. It returns false if this cannot be a node, or may have been another one when
+// the node before it was read.
 func (w *walk) visit(at uint64) (n node, ok bool) {
 	i, known := 0, false
 	if w.next < len(w.rescan.order) && w.slots[w.rescan.order[w.next]].node == at {
@@ -181,17 +181,17 @@ func (w *walk) visit(at uint64) (n node, ok bool) {
 		i = len(w.slots)
 		w.slots = append(w.slots, slot{node: at, buffer: n.buffer})
 	} else if w.slots[i].seen == w.scans {
-		return n, false // a circle
+		return n, false // a cycle
 	}
 	w.slots[i].seen, w.slots[i].next = w.scans, n.next
 	w.order = append(w.order, i)
 	return n, true
 }
 
-// before goes back to the last node that is in the set still, and returns which one follows it now.
+// before goes back to the last node that is still in the set, and returns its present successor.
 func (w *walk) before(bad uint64) (at uint64, ok bool) {
 	if i, known := w.byNode[bad]; known && w.slots[i].seen == w.scans && len(w.order) > 0 {
-		// A circle: the last one has come to lie before this one, after that was read.
+		// A cycle: the last node was moved before this one, after this one was read.
 		s := &w.slots[w.order[len(w.order)-1]]
 		bad, s.seen, w.order = s.node, 0, w.order[:len(w.order)-1]
 	}

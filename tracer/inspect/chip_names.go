@@ -2,13 +2,11 @@ package inspect
 
 import "tt-memtrace/aggregator"
 
-// ChipNames are the chips that were met, by their unique ids: as one process
-// named a chip first, it is called for all.
+// ChipNames maps unique IDs to chips: all processes show a chip under the name that the first process gave it.
 type ChipNames map[uint64]aggregator.Chip
 
-// chip is the chip that a process means by its own number. Where the unique id is not
-// known, a number of a process that renumbers is its own. Used says whether a
-// chip is in use, by its unique id.
+// chip returns the chip that a process means by its own number. If the unique ID is unknown, a number of a process
+// that renumbers chips counts as private to it. used reports whether a unique ID's chip is in use.
 func (known ChipNames) chip(pid, number uint32, unique uint64, private bool, used func(uint64) bool) aggregator.Chip {
 	chip := aggregator.Chip{Number: number}
 	if private {

@@ -10,7 +10,7 @@ import (
 	"tt-memtrace/tracer/memory"
 )
 
-// Chips are those of one process, by its own numbers.
+// Chips reads the chips of one process, by its own numbers.
 type Chips struct {
 	in  *Inspector
 	pid uint32
@@ -19,26 +19,27 @@ type Chips struct {
 	*chipAnswers
 }
 
-// chipAnswers are what a process said of its chips that does not change. Reading it can take long, and is done without the lock.
+// chipAnswers are the properties of a process's chips, which do not change. Reading them can take long, so it happens
+// without the lock.
 type chipAnswers struct {
 	mu sync.Mutex
-	// private: the process began with chips numbered in its own way, or that cannot be read; asked: that is known.
+	// private: the process began with chips numbered in its own way, or that is unreadable. asked: private is known.
 	private, asked bool
-	// environ is where it has the variable that points to its environment; 0 until it is found.
+	// environ is the address of the variable that points to its environment; 0 until found.
 	environ uint64
 	uniques map[uint32]uint64
 	boards  map[uint32]string
 }
 
-// NewChips prepares to ask a process for its chips. Nothing is read yet.
+// NewChips returns the Chips of a process. It reads nothing yet.
 func NewChips(in *Inspector, pid uint32) *Chips {
 	return &Chips{in, pid, in.UniqueIDs, &chipAnswers{boards: map[uint32]string{}}}
 }
 
-// By is the same chips, asked for by another inspector of the process: what one of the two was told, the other one need not ask.
+// By returns the same chips, read by another inspector of the process. Both share what was read.
 func (c *Chips) By(in *Inspector) *Chips { return &Chips{in, c.pid, in.UniqueIDs, c.chipAnswers} }
 
-// Device is what a process says of a device that is open.
+// Device is what a process says about an open device.
 type Device struct {
 	Mesh   bool
 	Arch   string
@@ -46,12 +47,11 @@ type Device struct {
 	// The process's numbers of the chips, and their unique ids, 0 where unknown.
 	numbers []uint32
 	uniques []uint64
-	// private: the numbers are in the process's own way, or may be.
+	// private: the process renumbers chips, or may do so.
 	private bool
 }
 
-// Device reads the properties of a device. It fails with memory.ErrLater where some of them are
-// known later.
+// Device reads the properties of a device. It fails with memory.ErrLater if some of them need a later read.
 func (c *Chips) Device(address uint64) (d Device, err error) {
 	before := c.in.Late()
 	defer func() {
@@ -67,7 +67,7 @@ func (c *Chips) Device(address uint64) (d Device, err error) {
 	}
 	d.private = c.beganPrivate()
 	if !d.private && slices.Contains(d.uniques, 0) {
-		// Where that cannot be read, its chip 0 may be another than others' chip 0.
+		// If this cannot be read, its chip 0 may be another one than other processes' chip 0.
 		set, failed := c.renumbers()
 		d.private = set || failed != nil
 	}
@@ -91,7 +91,7 @@ func (c *Chips) beganPrivate() bool {
 	return private
 }
 
-// renumbers reports whether the process renumbers its chips by now.
+// renumbers reports whether the process renumbers its chips now.
 func (c *Chips) renumbers() (bool, error) {
 	c.mu.Lock()
 	at := c.environ
@@ -108,7 +108,7 @@ func (c *Chips) renumbers() (bool, error) {
 	return c.in.sets(at, visibleDevices)
 }
 
-// Opened names the chips of a device. Used says whether another process uses a chip.
+// Opened names the chips of a device. used reports whether another process uses a chip.
 func (c *Chips) Opened(d Device, names ChipNames, used func(unique uint64) bool) *aggregator.Opened {
 	o := &aggregator.Opened{Mesh: d.Mesh, Arch: d.Arch, Boards: d.boards, UniqueIDs: d.uniques}
 	for i, n := range d.numbers {
@@ -117,7 +117,7 @@ func (c *Chips) Opened(d Device, names ChipNames, used func(unique uint64) bool)
 	return o
 }
 
-// Uses says whether the process has a chip of a unique id.
+// Uses reports whether the process has the chip with a unique ID.
 func (c *Chips) Uses(unique uint64) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -129,8 +129,8 @@ func (c *Chips) Uses(unique uint64) bool {
 	return false
 }
 
-// uniquesOf are the unique ids of a device's chips, 0 where they are not known. They are asked for once,
-// again where a chip was not there, and with the next device where they could not be read.
+// uniquesOf returns the unique IDs of a device's chips, 0 if unknown. They are read once; again if a chip is missing;
+// and with the next device if reading failed.
 func (c *Chips) uniquesOf(numbers []uint32) (list []uint64) {
 	failed := false
 	for _, n := range numbers {
@@ -152,7 +152,7 @@ func (c *Chips) uniquesOf(numbers []uint32) (list []uint64) {
 	return list
 }
 
-// boardOf is the card of a chip, asked for once.
+// boardOf returns the card of a chip, which is read once.
 func (c *Chips) boardOf(in *Inspector, number uint32) string {
 	c.mu.Lock()
 	name, ok := c.boards[number]

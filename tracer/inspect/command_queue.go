@@ -5,8 +5,8 @@ import (
 	"fmt"
 )
 
-// DeviceOfQueue is the first thing that a command queue's words lead to which is a
-// device: by its vptr, so that it does not matter where the queue keeps it.
+// DeviceOfQueue returns the first device to which a word of the command queue leads. It recognizes a device by its
+// vptr, so the queue's layout does not matter.
 func (in *Inspector) DeviceOfQueue(queue uint64) (uint64, error) {
 	const words = 8
 	var b [8 * words]byte

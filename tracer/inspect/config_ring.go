@@ -15,16 +15,15 @@ import (
 )
 
 const (
-	// maxQueues is more than a mesh has command queues, maxSubDevices more than it has sub-devices.
+	// maxQueues and maxSubDevices are more than a mesh has.
 	maxQueues     = 8
 	maxSubDevices = 64
-	// maxRing is more than any core has of L1, bytes.
+	// maxRing is more than any core's L1, bytes.
 	maxRing = 1 << 30
 )
 
-// ConfigRings reads the kernel-config rings of a mesh: there is one for each of its command queues
-// and sub-devices. A Device that is no mesh has none. It wraps metal.ErrUnsupported where the library
-// does not show how they are read.
+// ConfigRings reads the kernel-config rings of a mesh, one for each of its command queues and sub-devices. A Device
+// that is no mesh has none. The error wraps metal.ErrUnsupported if the library does not show how to read them.
 func (in *Inspector) ConfigRings(mesh uint64) ([]aggregator.ConfigRing, error) {
 	rings, err := in.configRings(mesh)
 	if errors.Is(err, eval.ErrUnsupported) || errors.Is(err, eval.ErrLimit) {
@@ -44,7 +43,7 @@ func (in *Inspector) configRings(mesh uint64) ([]aggregator.ConfigRing, error) {
 	}
 	e := in.evaluate(func(name string) eval.Hook {
 		if strings.Contains(name, metal.CurrentQueue) {
-			return eval.Return(0) // a thread's own choice, for those that name none
+			return eval.Return(0) // the thread's default queue, for callers that name none
 		}
 		return nil
 	})
@@ -61,14 +60,14 @@ func (in *Inspector) configRings(mesh uint64) ([]aggregator.ConfigRing, error) {
 			vptr, err = in.recent().U64(queue)
 		}
 		if errors.Is(err, eval.ErrThrow) || n > 0 && (err != nil || slices.Contains(seen, queue)) {
-			break // there are no more: not all releases check the number
+			break // no more queues: not all releases check the number
 		}
 		if err != nil {
 			return nil, err
 		}
 		seen = append(seen, queue)
 		if vptr != in.vptr(metal.QueueVtable) {
-			break // one that dispatches slowly has no ring
+			break // slow dispatch has no ring
 		}
 		for i := range min(uint64(uint32(subDevices)), maxSubDevices) {
 			at, err := e.ringOf(queue, vptr, i)
@@ -87,8 +86,8 @@ func (in *Inspector) configRings(mesh uint64) ([]aggregator.ConfigRing, error) {
 	return rings, nil
 }
 
-// Rings are what kernel-config rings held when they were looked at last, by the runtime's objects
-// of them; and meshes whose rings could not be read.
+// Rings are the contents of kernel-config rings when they were last read, by the runtime's objects; and the meshes
+// whose rings could not be read.
 type Rings map[uint64]ringOf
 
 type ringOf struct {
@@ -96,8 +95,7 @@ type ringOf struct {
 	aggregator.ConfigRing
 }
 
-// Changed are what is new of a mesh's rings: those that hold something else than before, and those that are
-// gone. One that was never used is not among them.
+// Changed returns a mesh's rings that changed or are gone. It leaves out rings that were never used.
 func (r Rings) Changed(mesh uint64, rings []aggregator.ConfigRing) (changed []*aggregator.ConfigRing) {
 	there := map[uint64]bool{}
 	for _, now := range rings {
@@ -116,7 +114,7 @@ func (r Rings) Changed(mesh uint64, rings []aggregator.ConfigRing) (changed []*a
 	return changed
 }
 
-// Unread are what is new of a mesh's rings where they cannot be read.
+// Unread returns the changes if a mesh's rings cannot be read.
 func (r Rings) Unread(mesh uint64) []*aggregator.ConfigRing {
 	one := aggregator.ConfigRing{ID: mesh, Unread: true}
 	if _, known := r[mesh]; known {
@@ -131,18 +129,18 @@ func (r Rings) Drop(mesh uint64) {
 	maps.DeleteFunc(r, func(_ uint64, one ringOf) bool { return one.mesh == mesh })
 }
 
-// queue is a mesh's nth command queue.
+// queue returns a mesh's nth command queue.
 func (e *evaluation) queue(mesh, n uint64) (uint64, error) {
 	name := e.in.lib.First(metal.MeshQueue)
 	if name == metal.MeshQueue[0] {
-		n |= 1 << 8 // a std::optional<uint8_t> that has it
+		n |= 1 << 8 // a std::optional<uint8_t> with a value
 	}
 	return e.call(name, mesh, n)
 }
 
-// ringOf is a command queue's ring of a sub-device. The function is a virtual one, which a
-// stripped library does not name: there it is what stands where the class of slow dispatch, of the
-// same base, has its own.
+// ringOf returns a command queue's ring of a sub-device. The function is virtual, and a stripped library does not
+// name it. There it is the entry at the vtable index where slow dispatch's class, with the same base class, has its
+// own.
 func (e *evaluation) ringOf(queue, vptr, subDevice uint64) (uint64, error) {
 	if e.has(metal.QueueConfigRing) {
 		return e.call(metal.QueueConfigRing, queue, subDevice)
@@ -169,16 +167,16 @@ func (e *evaluation) ringOf(queue, vptr, subDevice uint64) (uint64, error) {
 	return 0, fmt.Errorf("its command queues have no virtual function that gives their kernel-config rings: %w", metal.ErrUnsupported)
 }
 
-// configRing reads a ring; one that was not made yet has no capacity. Its process may give places
-// meanwhile: what changes is read twice at once, until both are the same.
+// configRing reads a ring; one that was not made yet has no capacity. The process may place launches meanwhile, so
+// what changes is read until two readings in a row are equal.
 func (in *Inspector) configRing(l *metal.ConfigRing, at uint64) (ring aggregator.ConfigRing, err error) {
 	fail := func(err error) (aggregator.ConfigRing, error) {
 		return ring, fmt.Errorf("reading the kernel-config ring at %#x: %w", at, err)
 	}
-	// These do not move as long as it is used.
+	// These vectors do not move while the ring is in use.
 	var b [metal.VectorSize]byte
 	if err := in.recent().ReadAt(b[:], at+uint64(l.Bases)); err == nil && bytes.Equal(b[:8], b[8:16]) {
-		return ring, nil // for no kind of core yet
+		return ring, nil // it has no core kinds yet
 	}
 	var words []uint64
 	for _, offset := range []uint32{l.Bases, l.Ends, l.First, l.Next} {
@@ -231,12 +229,12 @@ func (in *Inspector) configRing(l *metal.ConfigRing, at uint64) (ring aggregator
 		ring.Places++
 		ring.Used += size
 	}
-	// A replay is given all of it, whatever it writes there.
+	// A replay gets all of the ring, whatever it writes there.
 	ring.Replayed = ring.Places == 1 && ring.Used == ring.Capacity
 	return ring, nil
 }
 
-// words reads where the elements of a std::vector of the process are, and their bytes.
+// words reads a std::vector of the process: where its elements begin, and their length in bytes.
 func (in *Inspector) words(b []byte, at uint64) (begin, length uint64, err error) {
 	if err := in.recent().ReadAt(b, at); err != nil {
 		return 0, 0, err
@@ -248,10 +246,10 @@ func (in *Inspector) words(b []byte, at uint64) (begin, length uint64, err error
 	return begin, end - begin, nil
 }
 
-// ConfigSize is what a program takes of the kernel-config ring in each worker core, bytes; 0 where that
-// cannot be read.
+// ConfigSize returns a program's size in the kernel-config ring of each worker core, in bytes; 0 if it cannot be
+// read.
 func (in *Inspector) ConfigSize(program uint64) uint64 {
-	at, err := in.call(metal.ProgramConfigSize, program, 0) // of workers
+	at, err := in.call(metal.ProgramConfigSize, program, 0) // the worker cores' size
 	var b [4]byte
 	if err != nil || in.mem.ReadAt(b[:], at) != nil {
 		return 0

@@ -8,17 +8,16 @@ import (
 	"tt-memtrace/tracer/eval"
 )
 
-// ClampCore keeps a coordinate that a process claims within what a chip could have.
+// ClampCore limits a coordinate that a process claims to what a chip could have.
 func ClampCore(v uint64) uint16 {
 	const most = 255
 	return uint16(min(v, most))
 }
 
-// maxRanges bounds the core ranges of one buffer, as in the kernel.
+// maxRanges bounds the core ranges of one buffer, as in the BPF programs.
 const maxRanges = 1024
 
-// coreRanges reads a CoreRangeSet: it begins with a vector of ranges, each two
-// corners of two words.
+// coreRanges reads a CoreRangeSet, which begins with a vector of ranges, each two corners of two words.
 func coreRanges(m *eval.Machine, set uint64) ([]aggregator.CoreRange, error) {
 	begin, count, err := readVector(m, set, rangeSize, maxRanges)
 	if err != nil {
@@ -37,7 +36,7 @@ func coreRanges(m *eval.Machine, set uint64) ([]aggregator.CoreRange, error) {
 	return list, nil
 }
 
-// rangesOfCores are the arguments of metal.CoresOf, the limit as it is in a register.
+// rangesOfCores are the arguments of metal.CoresOf; limit is as in its register.
 type rangesOfCores struct {
 	ranges string // the bytes of the CoreRanges
 	limit  uint64
@@ -50,8 +49,9 @@ const (
 	coreSize  = 16
 )
 
-// listCores stands in for metal.CoresOf, which is evaluated for each core: a program asks for those of the same ranges a dozen
-// times, and most programs have the same. What was listed once is written where the vector is returned.
+// listCores replaces metal.CoresOf, which would be evaluated for each core: a program lists the cores of the same
+// ranges a dozen times, and most programs have the same ranges. It evaluates once, and then writes the known list as
+// the returned vector.
 func (in *Inspector) listCores(m *eval.Machine, evaluate func(result, set, limit, byRow uint64) error) error {
 	result, set, limit, byRow := m.Arg(0), m.Arg(1), m.Arg(2), m.Arg(3)
 	ranges, err := readBytes(m, set, rangeSize, maxRanges)

@@ -12,8 +12,7 @@ import (
 	"tt-memtrace/tracer/memory"
 )
 
-// Describe reads what can be said of a process without a look at what it holds. Its
-// words are the process's own and untrusted.
+// Describe describes a process without a look at its memory's objects. Its texts are the process's own and untrusted.
 func Describe(pid uint32) (aggregator.Process, error) {
 	command, started, err := memory.FilesOf(pid).Command()
 	if err != nil {
@@ -24,10 +23,10 @@ func Describe(pid uint32) (aggregator.Process, error) {
 	return p, nil
 }
 
-// container is that of a process, from its control groups.
+// container returns a process's container, from its control groups.
 func container(pid uint32) (c cgroup.Container) {
 	if f, err := os.Open(fmt.Sprintf("/proc/%d/cgroup", pid)); err == nil {
-		// A path has 4096 bytes at most, but version 1 has a line a controller.
+		// A path has at most 4096 bytes, but version 1 has a line for each controller.
 		b, _ := io.ReadAll(io.LimitReader(f, 64<<10))
 		f.Close()
 		c = cgroup.Parse(string(b))
@@ -38,8 +37,8 @@ func container(pid uint32) (c cgroup.Container) {
 // Root is the Tenant of root's processes outside of containers.
 const Root = "user 0"
 
-// Tenant is who answers for what a process takes of what all share: its container, or its
-// user; of a container that only a user says is one, that user.
+// Tenant returns who is charged for a process's use of shared resources: its container or its user. If only a user
+// claims that it is a container, it is that user.
 func Tenant(pid uint32) string {
 	if t := container(pid).Tenant(); t != "" {
 		return t
@@ -52,8 +51,8 @@ func Tenant(pid uint32) string {
 	return "nobody"
 }
 
-// ContainerOf says which container a process is in, and its PID inside its own PID
-// namespace; empty and 0 where it is in none that is known, or in ours.
+// ContainerOf returns a process's container, and its PID inside its own PID namespace; "" and 0 if it is in no known
+// container, or in the tracer's PID namespace.
 func ContainerOf(pid uint32) (name string, inner uint32) {
 	name = container(pid).String()
 	if p, err := procfs.NewProc(int(pid)); err == nil {

@@ -15,14 +15,14 @@ import (
 // visibleDevices is the variable by which a process renumbers its chips.
 const visibleDevices = "TT_VISIBLE_DEVICES"
 
-// Bounds of what a process says that its environment is.
+// Bounds on what a process claims for its environment.
 const (
 	maxVariables = 4096
 	maxPointers  = 8 * maxVariables // bytes
 )
 
-// environ is where a process has the C library's variable of that name, which points to its environment. An
-// executable that refers to it has it instead of the library.
+// environ returns the address of the C library's variable environ, which points to the environment. An executable
+// that refers to it has it instead of the library.
 func environ(files *memory.Process) (uint64, error) {
 	exe, err := os.Readlink(fmt.Sprintf("/proc/%d/exe", files.PID()))
 	if err != nil {
@@ -36,7 +36,7 @@ func environ(files *memory.Process) (uint64, error) {
 	if err != nil {
 		return 0, err
 	}
-	// Mostly the executable lies below the libraries.
+	// The executable usually lies below the libraries, so put it first again.
 	if i := slices.IndexFunc(list, func(m proc.Mapping) bool { return m.Path == exe }); i > 0 {
 		list[0], list[i] = list[i], list[0]
 	}
@@ -44,7 +44,7 @@ func environ(files *memory.Process) (uint64, error) {
 }
 
 // sets reports whether a process's environment, to which the variable at environ points, has a value for a name now.
-// What a process sets itself, such as by Python's os.environ, is only in its memory.
+// What a process sets itself, for example with Python's os.environ, is only in its memory.
 func (in *Inspector) sets(environ uint64, name string) (bool, error) {
 	p := in.pages()
 	list, err := p.U64(environ)
@@ -70,8 +70,8 @@ func (in *Inspector) sets(environ uint64, name string) (bool, error) {
 	return false, fmt.Errorf("reading the environment: %w", err)
 }
 
-// hasValue reports whether a string is the name and a value that is not empty. No more of it is read than is needed:
-// what is behind it may not be there.
+// hasValue reports whether a string is the name with a non-empty value. It reads no more than necessary: the memory
+// behind may be unmapped.
 func hasValue(p *memory.Pages, at uint64, name string) (bool, error) {
 	var b [1]byte
 	for i, c := range []byte(name + "=") {

@@ -13,37 +13,36 @@ import (
 	"tt-memtrace/tracer/metal"
 )
 
-// A forked process that did not exec has copies of its parent's objects, at the same
-// addresses, also of devices that the parent closed since. What the child has opened itself is
-// its own.
+// A forked process that did not exec has copies of its parent's objects at the same addresses, including devices that
+// the parent has closed since. Devices that the child opened itself are its own.
 
-// Fork says what is known of a process that was forked and has not called exec.
+// Fork describes a process that was forked and has not called exec.
 type Fork struct {
-	// From is the process whose objects its memory has copies of.
+	// From is the process of whose objects its memory has copies.
 	From uint32
-	// Opened, where not nil, returns the devices that the process opened itself, and whether
-	// these are all that it opened. It is called after its memory was searched.
+	// Opened, if not nil, returns the devices that the process opened itself, and whether these are all. It is called
+	// after its memory was searched.
 	Opened func() (devices map[uint64]bool, all bool, err error)
-	// Inherited are the devices that From had open when it forked, where it was traced then.
+	// Inherited are the devices that From had open at the fork, if it was traced then.
 	Inherited map[uint64]bool
-	// Used are the devices that the process allocated on: its own ones, or copies of what From has open.
+	// Used are the devices on which the process allocated: its own, or copies of From's open ones.
 	Used map[uint64]bool
 	// Unfreed asks for Leftover.
 	Unfreed bool
 }
 
-// Leftover are the buffers on copies of what another process has open that this one has no more: it freed them since, or the process
-// that has the copies allocated them itself. Their memory does not say which.
+// Leftover are buffers on copies that the other process does not have any more: either that one freed them since, or
+// this process allocated them itself. Their memory does not tell which.
 type Leftover struct {
 	Buffers []aggregator.LiveBuffer
-	// Unread says why they are not known, or is nil.
+	// Unread says why they are unknown, or is nil.
 	Unread error
 }
 
-// Any says whether there is any, as far as it is known.
+// Any reports whether there may be any.
 func (l *Leftover) Any() bool { return l != nil && (l.Unread != nil || len(l.Buffers) > 0) }
 
-// Devices are those that its buffers are on.
+// Devices returns the devices of its buffers.
 func (l *Leftover) Devices() (list []uint64) {
 	if l == nil {
 		return nil
@@ -56,7 +55,7 @@ func (l *Leftover) Devices() (list []uint64) {
 	return list
 }
 
-// Detail says of what is left over how much it is.
+// Detail says in words how much is left over.
 func (l *Leftover) Detail(from uint32) string {
 	if l.Unread != nil {
 		return fmt.Sprintf("what it allocated on copies of what process %d has open is not known: %v", from, l.Unread)
@@ -68,26 +67,25 @@ func (l *Leftover) Detail(from uint32) string {
 	return fmt.Sprintf("%d bytes on each chip (buffers: %d), on copies of what process %d has open, are not counted: it allocated them, or that process has freed them since", bytes, len(l.Buffers), from)
 }
 
-// Detail is that of the reason for what is unsure.
+// Detail is the detail of the reason for unsure devices.
 func (f *Fork) Detail() string {
 	return fmt.Sprintf("process %d, which it was forked from, can have opened and closed them", f.From)
 }
 
-// inheritance is what another process has open, by which copies are known.
+// inheritance is what another process has open, which shows what is a copy.
 type inheritance struct {
 	chips      map[uint64][]uint32 // by device
 	allocators []uint64
 }
 
-// elsewhere asks another process, which maps the same library at the same place.
+// elsewhere returns an Inspector of another process that maps the same library at the same place.
 func (in *Inspector) elsewhere(pid uint32) *Inspector {
 	other := *in
 	other.mem, other.kept, other.last = memory.Of(pid), kept{}, nil
 	return &other
 }
 
-// openIn finds the devices and allocators that another process has open, which maps the
-// same library at the same place.
+// openIn finds the open devices and allocators of another process that maps the same library at the same place.
 func (in *Inspector) openIn(pid uint32) (h inheritance, err error) {
 	other := in.elsewhere(pid)
 	found, err := other.mem.Find(other.openVptrs()...)
@@ -107,17 +105,16 @@ func (in *Inspector) openIn(pid uint32) (h inheritance, err error) {
 	return h, nil
 }
 
-// disown leaves the copies out of the devices of a scan, and returns the allocators without theirs. Own
-// are the devices that are not copies, closed ones too. Of unsure devices that cannot be said:
-// they are left in, and in own.
+// disown removes copies from the devices of a scan, and returns the allocators without those of copies. own are the
+// devices that are not copies, including closed ones. Unsure devices stay in, and are in own.
 //
-// A device that the process opened is its own, and one that it allocated on if the other process did not have it open. A mesh or, where not all that it opened is
-// known, a chip is so too if it spans chips of such devices alone, but for a mesh that the other
-// process had open at the fork, or may have had. Of others all are copies
-// where all that it opened is known; otherwise those that the other process has open with the
-// same chips, which is all that can be compared: it may have closed some since.
+// A device is the process's own if the process opened it, or allocated on it while the other process did not have it
+// open. So is a mesh (or a chip, if not all opened devices are known) that spans only chips of such devices, except a
+// mesh that the other process had open at the fork, or may have had. The remaining ones are copies if all that the
+// process opened is known. Otherwise only those are copies that the other process has open with the same chips, which
+// is all that can be compared: it may have closed some since.
 func (in *Inspector) disown(layout *metal.Layout, fork *Fork, b *ProcessScan, allocators []uint64) (rest []uint64, own map[uint64]bool, err error) {
-	devices, itself, all := b.Devices, map[uint64]bool{}, false // itself are the devices that it opened
+	devices, itself, all := b.Devices, map[uint64]bool{}, false // itself are the devices that the process opened
 	b.Unsure, b.Shared = map[uint64]bool{}, map[uint64]bool{}
 	if fork.Opened != nil {
 		if itself, all, err = fork.Opened(); err != nil {
@@ -144,7 +141,7 @@ func (in *Inspector) disown(layout *metal.Layout, fork *Fork, b *ProcessScan, al
 		}
 	}
 	copied := theirs.allocators
-	var shared []uint64 // allocators of copies that it may have used before tracing began
+	var shared []uint64 // allocators of copies on which it may have allocated before tracing began
 	for d, a := range devices {
 		alien := slices.ContainsFunc(chips[d], func(c uint32) bool { return !opened[c] })
 		same, there := theirs.chips[d]
@@ -176,8 +173,8 @@ func (in *Inspector) disown(layout *metal.Layout, fork *Fork, b *ProcessScan, al
 	return slices.DeleteFunc(allocators, func(a uint64) bool { return slices.Contains(copied, a) && !slices.Contains(kept, a) }), own, nil
 }
 
-// leftover is what the process has in allocators of which another process has the original, and this has not. What it frees
-// meanwhile is left over too.
+// leftover returns the buffers that the process has in copied allocators and the owner of the original has not. A
+// buffer that the owner frees meanwhile is among them.
 func (in *Inspector) leftover(layout *metal.Layout, from uint32, allocators []uint64) *Leftover {
 	l := &Leftover{}
 	set, err := in.lib.AllocatorSet()
@@ -199,8 +196,9 @@ func (in *Inspector) leftover(layout *metal.Layout, from uint32, allocators []ui
 	return l
 }
 
-// without are those of another process's buffers that this one does not have at the same addresses. Its set of buffers is not read: while it
-// allocates, and it can have many forks, that takes several tries.
+// without returns those of another process's buffers that this one does not have at the same addresses. It does not
+// read this process's set of buffers: while that process allocates this takes several tries, and there can be many
+// forks.
 func (in *Inspector) without(layout *metal.Layout, list []aggregator.LiveBuffer) (rest []aggregator.LiveBuffer, err error) {
 	if len(list) == 0 {
 		return nil, nil
@@ -210,7 +208,7 @@ func (in *Inspector) without(layout *metal.Layout, list []aggregator.LiveBuffer)
 		objects[i] = h.Buffer
 	}
 	_, windows, err := in.windows(layout, objects)
-	if errors.Is(err, unix.EFAULT) { // where one was, nothing is any more
+	if errors.Is(err, unix.EFAULT) { // some address is unmapped by now
 		if len(list) == 1 {
 			return list, nil
 		}
@@ -235,7 +233,7 @@ func (in *Inspector) without(layout *metal.Layout, list []aggregator.LiveBuffer)
 	return rest, nil
 }
 
-// withinAny says whether a device is a submesh of one of some.
+// withinAny reports whether a device is a submesh of one of these.
 func (in *Inspector) withinAny(device uint64, of map[uint64]bool) bool {
 	for mesh := range of {
 		if in.Within(device, mesh) {
@@ -245,8 +243,8 @@ func (in *Inspector) withinAny(device uint64, of map[uint64]bool) bool {
 	return false
 }
 
-// dropCopies leaves out the allocators, other than those of its devices, whose buffers are of
-// devices that are not the process's own: an allocator of a sub-device does not say whose it is.
+// dropCopies drops allocators that belong to no device of the scan and whose buffers are on devices that are not the
+// process's own: a sub-device's allocator does not say whose it is.
 func (b *ProcessScan) dropCopies(own map[uint64]bool) {
 	copied := map[uint64]bool{}
 	for _, h := range b.Scan.Buffers {

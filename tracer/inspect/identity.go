@@ -14,16 +14,14 @@ import (
 	"tt-memtrace/tracer/proc"
 )
 
-// A process numbers chips as it likes: TT_VISIBLE_DEVICES renumbers them. What a
-// chip is follows from its unique ID, which the driver library keeps for each.
+// A process can renumber chips (TT_VISIBLE_DEVICES). A chip's unique ID, which the driver library keeps, tells which
+// chip it is.
 
-// driverLibraries are how the name of the file with the driver library begins, in
-// different releases: packaging can have put a hash behind it.
+// driverLibraries are prefixes of the driver library's file name in different releases: packaging may append a hash.
 var driverLibraries = []string{"libtt-umd", "libdevice"}
 
-// UniqueIDs reads the unique id of each chip, by the process's own numbers. The
-// runtime's library asks the driver library's description of the cluster for
-// boards: so it is found.
+// UniqueIDs reads the unique ID of each chip, by the process's own numbers. It finds the driver library's description
+// of the cluster through the runtime's function that asks it for boards.
 func (in *Inspector) UniqueIDs() (map[uint32]uint64, error) {
 	context, err := in.callFirst(metal.ContextInstance, 0)
 	if err != nil {
@@ -71,7 +69,7 @@ func (in *Inspector) UniqueIDs() (map[uint32]uint64, error) {
 	return ids, err
 }
 
-// driverFunction is the address of a function of the driver library that a process has loaded.
+// driverFunction returns the address of a function of the driver library that a process has loaded.
 func driverFunction(mem *memory.Process, name string) (uint64, error) {
 	at, err := symbolOf(mem, name, func(path string) bool {
 		return slices.ContainsFunc(driverLibraries, func(name string) bool { return strings.HasPrefix(filepath.Base(path), name) })
@@ -82,7 +80,7 @@ func driverFunction(mem *memory.Process, name string) (uint64, error) {
 	return at, nil
 }
 
-// symbolOf is where a process has what one of its files exports, the first that does of those that are wanted.
+// symbolOf returns the address in a process of an exported symbol, from the first wanted file that exports it.
 func symbolOf(mem *memory.Process, name string, want func(path string) bool) (uint64, error) {
 	files, err := proc.Loaded(mem.PID(), func(path string, _ proc.FileID) bool { return want(path) })
 	if err != nil {
@@ -91,7 +89,7 @@ func symbolOf(mem *memory.Process, name string, want func(path string) bool) (ui
 	return symbolIn(mem, name, files)
 }
 
-// symbolIn is symbolOf, of files that are known.
+// symbolIn does what symbolOf does, for known files.
 func symbolIn(mem *memory.Process, name string, files []proc.Mapping) (uint64, error) {
 	var failed error
 	for _, m := range files {

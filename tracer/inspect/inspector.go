@@ -1,6 +1,6 @@
-// Package inspect reads what one live process of the runtime holds: devices, allocators, buffers,
-// programs and kernels. It evaluates the runtime's own functions over memory that it only reads. It
-// needs no probes, and returns values.
+// Package inspect reads what one live process of the runtime holds: devices, allocators, buffers, programs and
+// kernels. It evaluates the runtime's own functions over the process's memory, which it only reads. It needs no
+// probes and returns values.
 package inspect
 
 import (
@@ -18,65 +18,65 @@ import (
 	"tt-memtrace/tracer/proc"
 )
 
-// Inspector asks the objects of one live process what they are, by evaluating
-// the runtime's own getters outside of the process, over its memory. The
-// process is only read.
+// Inspector reads the objects of one live process by evaluating the runtime's own getters outside of the process,
+// over its memory.
 type Inspector struct {
 	lib  *metal.Library
 	base uint64
 	mem  *memory.Process
-	// opener opens its files.
+	// opener opens the process's files.
 	opener *memory.Process
-	// standard is the C++ library of the process, where it is needed.
+	// standard loads the process's C++ library when it is first needed.
 	standard func() (*eval.Image, uint64)
 	kept
-	// together: all evaluations share what is kept, see Together.
+	// together: all evaluations share one cache, see Together.
 	together bool
-	// last, where it is not nil, is what each allocator had when it was scanned last.
+	// last, if not nil, is what each allocator had at its last scan.
 	last map[uint64]*rescan
-	// quickPaths has, for each function that reads a kernel's binaries, how many these are; 0 where they are not the same with eval.Paths.
+	// quickPaths has, for each function that reads a kernel's binaries, the number of files; 0 if evaluating with
+	// eval.Paths gives other ones.
 	quickPaths *sync.Map
 }
 
-// kept is shared by evaluations that follow each other closely, of one goroutine; nil where it is not.
+// kept is the cache of a sequence of evaluations on one goroutine; its fields are nil without a cache.
 type kept struct {
 	code *eval.Code
 	data *memory.Pages
-	// targets are where calls lead that were met, by the pointers that they go through.
+	// targets caches where calls through pointers lead.
 	targets map[uint64]slotTarget
-	// cores are those of ranges that were asked for.
+	// cores caches the cores of sets of ranges.
 	cores map[rangesOfCores][]byte
-	// ranges are which devices of a mesh some ranges cover, as long as data is kept.
+	// ranges caches which devices of a mesh some ranges cover, as long as data is kept.
 	ranges map[rangeOfMesh][]uint64
 }
 
-// Hurried asks the same process for who must not wait for it: see memory.ErrLater.
+// Hurried returns an Inspector of the same process for callers that must not wait: see memory.ErrLater.
 func (in *Inspector) Hurried() *Inspector {
 	c := *in
 	c.mem, c.opener = in.mem.Hurried(), in.opener.Hurried()
 	return &c
 }
 
-// Files is the same process for opening its files.
+// Files returns the process for opening its files.
 func (in *Inspector) Files() *memory.Process { return in.mem.Files() }
 
-// Late is how many reads for who is in a hurry were too late so far.
+// Late returns how many hurried reads came too late so far.
 func (in *Inspector) Late() uint64 { return in.mem.Late() + in.opener.Late() }
 
-// Hung says whether the process's memory did not answer.
+// Hung reports whether the process's memory did not answer.
 func (in *Inspector) Hung() bool { return in.mem.Hung() }
 
-// Repeatedly has its allocators scanned in less time where they are scanned often. It is used by
-// one goroutine at a time then.
+// Repeatedly returns an Inspector that scans allocators faster if they are scanned often. Only one goroutine may use
+// it at a time.
 func (in *Inspector) Repeatedly() *Inspector {
 	c := *in
 	c.last = map[uint64]*rescan{}
 	return &c
 }
 
-// withCache is for evaluations that follow each other closely: they decode the same
-// code once, and take each page of the process's memory as it was when it was
-// read first, until resetCache is called. Within Together these are all that follow.
+// withCache returns an Inspector for a quick sequence of evaluations. They decode the same code once, and see each
+// page of the process's memory as it was first read, until resetCache. Within Together it is the Inspector's shared
+// cache.
 func (in *Inspector) withCache() *Inspector {
 	c := *in
 	if !c.together {
@@ -86,8 +86,8 @@ func (in *Inspector) withCache() *Inspector {
 	return &c
 }
 
-// Together has what is asked of this inspector, of one goroutine, take the process's memory as it was when it was read
-// first, until that ends: what many objects have in common is read once.
+// Together makes all calls on this inspector, from one goroutine, see the process's memory as it was first read,
+// until end is called. So what many objects have in common is read once.
 func (in *Inspector) Together() (end func()) {
 	in.kept, in.together = in.withCache().kept, true
 	return func() { in.kept, in.together = kept{}, false }
@@ -95,8 +95,7 @@ func (in *Inspector) Together() (end func()) {
 
 func (in *Inspector) pages() *memory.Pages { return memory.NewPages(in.mem) }
 
-// recent is its memory as evaluations see it: as it was when it was read first, where that
-// is kept.
+// recent returns the process's memory as evaluations see it: cached if there is a cache.
 func (in *Inspector) recent() *memory.Pages {
 	if in.data != nil {
 		return in.data
@@ -104,12 +103,12 @@ func (in *Inspector) recent() *memory.Pages {
 	return in.pages()
 }
 
-// resetCache forgets the memory that was read.
+// resetCache forgets the memory read so far.
 func (in *Inspector) resetCache() { in.data, in.ranges = in.pages(), map[rangeOfMesh][]uint64{} }
 
 func New(lib *metal.Library, m proc.Mapping) *Inspector { return NewOver(memory.Of(m.PID), lib, m) }
 
-// NewOver is New, over memory that is read in another way.
+// NewOver does what New does, over memory that is read in another way.
 func NewOver(mem *memory.Process, lib *metal.Library, m proc.Mapping) *Inspector {
 	files := mem.Files()
 	return &Inspector{lib: lib, base: lib.LoadedAt(m), mem: mem, opener: files, quickPaths: &sync.Map{}, standard: sync.OnceValues(func() (*eval.Image, uint64) {
@@ -117,22 +116,22 @@ func NewOver(mem *memory.Process, lib *metal.Library, m proc.Mapping) *Inspector
 	})}
 }
 
-// Interrupt ends what is being read of the process.
+// Interrupt ends all reads of the process.
 func (in *Inspector) Interrupt() {
 	in.mem.Interrupt()
 	in.opener.Interrupt()
 }
 
-// maxChips bounds what a process can claim that a mesh spans, and the numbers of its chips.
+// maxChips bounds the chips that a process can claim for a mesh, and their numbers.
 const maxChips = 4096
 
-// archNames are the runtime's tt::ARCH.
+// archNames are the names of the runtime's tt::ARCH.
 var archNames = map[uint64]string{1: "grayskull", 2: "wormhole_b0", 3: "blackhole", 4: "quasar"}
 
-// boardNames are the driver library's BoardType, as cards are called.
+// boardNames are the cards' names for the driver library's BoardType.
 var boardNames = map[uint64]string{3: "n150", 4: "n300", 5: "p100", 6: "p150", 7: "p300", 8: "galaxy", 9: "galaxy"}
 
-// errNotADevice: the address does not hold a device (any more).
+// errNotADevice: the address holds no device, or no longer.
 var errNotADevice = errors.New("not a device")
 
 // Device reads which chips a Device or MeshDevice spans, by the process's own
@@ -195,7 +194,7 @@ func (in *Inspector) Capacity(allocator uint64) (aggregator.Capacity, error) {
 func (in *Inspector) capacity(allocator uint64) (c aggregator.Capacity, err error) {
 	for m := range aggregator.NumMemories {
 		if m == aggregator.SystemMemory {
-			continue // not on the chip, and the allocator refuses to answer
+			continue // not on the chip, and the allocator has no answer for it
 		}
 		n, e := in.ofMemory(metal.NumBanks, allocator, m)
 		if e != nil {
@@ -212,8 +211,7 @@ func (in *Inspector) capacity(allocator uint64) (c aggregator.Capacity, err erro
 	return c, err
 }
 
-// vptr is what the first word of an object of a class is: behind the offset to
-// top and the type info of its vtable.
+// vptr returns the first word of a class's objects: it points behind the vtable's offset-to-top and type info.
 func (in *Inspector) vptr(vtable string) uint64 {
 	at, ok := in.lib.Lookup(vtable)
 	if !ok {
@@ -222,7 +220,7 @@ func (in *Inspector) vptr(vtable string) uint64 {
 	return in.base + at + 16
 }
 
-// addressOf is where the process has a symbol of the library that this defines.
+// addressOf returns the address in the process of a symbol that the library defines.
 func (in *Inspector) addressOf(name string) uint64 {
 	at, _ := in.lib.Lookup(name)
 	return in.base + at
@@ -236,8 +234,8 @@ func (in *Inspector) machine(options ...eval.Option) *eval.Machine {
 	return eval.New(in, options...)
 }
 
-// slot resolves a call to another function by its name: the pointer may be
-// unbound, or lead to a function that must not be evaluated, like a lock.
+// slot resolves a call to another function by name: the pointer may be unbound, or lead to a function that must not
+// be evaluated, such as a lock.
 func (in *Inspector) slot(address uint64) (uint64, eval.Hook, bool) {
 	image, err := in.lib.Image()
 	if err != nil {
@@ -250,9 +248,9 @@ func (in *Inspector) slot(address uint64) (uint64, eval.Hook, bool) {
 	return target, hook, ok
 }
 
-// standardSlot resolves a call that the C++ library makes of another function by
-// its name: of the C library's there are several, of which the process's are
-// the fastest on this machine, in instructions that are not evaluated.
+// standardSlot resolves, by name, a call that the C++ library makes. The C library has several variants of a
+// function; the process uses the one that is fastest on this machine, with instructions that the evaluator does not
+// know.
 func (in *Inspector) standardSlot(address uint64) (uint64, eval.Hook, bool) {
 	image, base := in.standard()
 	if image == nil {
@@ -265,7 +263,7 @@ func (in *Inspector) standardSlot(address uint64) (uint64, eval.Hook, bool) {
 	return target, hook, ok
 }
 
-// slotTarget is where a call through a pointer leads: the name, and the hook or the address, if that is known.
+// slotTarget is where a call through a pointer leads: the name, and the hook or the address if known.
 type slotTarget struct {
 	name    string
 	address uint64
@@ -273,7 +271,7 @@ type slotTarget struct {
 	ok      bool
 }
 
-// targetOf is where a call of the library's or of the C++ library's leads.
+// targetOf returns where a call of the library or of the C++ library leads.
 func (in *Inspector) targetOf(slot uint64) slotTarget {
 	t, known := in.targets[slot]
 	if known {
@@ -291,7 +289,7 @@ func (in *Inspector) targetOf(slot uint64) slotTarget {
 	return t
 }
 
-// callFirst evaluates the first of the functions that the library has.
+// callFirst evaluates the first of these functions that the library has.
 func (in *Inspector) callFirst(names []string, args ...uint64) (uint64, error) {
 	return in.call(in.lib.First(names), args...)
 }
@@ -316,7 +314,7 @@ func (in *Inspector) callOn(m *eval.Machine, name string, args ...uint64) (uint6
 	return v, nil
 }
 
-// ofMemory evaluates a getter that takes a const BufferType&.
+// ofMemory evaluates a getter with a const BufferType& parameter.
 func (in *Inspector) ofMemory(names []string, this uint64, memory aggregator.Memory) (uint64, error) {
 	m := in.machine()
 	defer m.Free()
@@ -330,7 +328,7 @@ func (in *Inspector) ofMemory(names []string, this uint64, memory aggregator.Mem
 	return in.callOn(m, in.lib.First(names), this, arg)
 }
 
-// vector evaluates a getter that returns a std::vector, and says where that is.
+// vector evaluates a getter that returns a std::vector, and returns the vector's address.
 func (in *Inspector) vector(m *eval.Machine, getter string, this uint64) (at uint64, err error) {
 	if at, err = m.Alloc(24); err == nil {
 		_, err = in.callOn(m, getter, at, this)
@@ -338,8 +336,8 @@ func (in *Inspector) vector(m *eval.Machine, getter string, this uint64) (at uin
 	return at, err
 }
 
-// readVector reads where the elements of a std::vector are and how many, at the
-// most, of a size in bytes.
+// readVector returns where the elements of a std::vector begin and how many there are, at most most. size is an
+// element's size in bytes.
 func readVector(m *eval.Machine, at, size, most uint64) (begin, count uint64, err error) {
 	if begin, err = m.ReadU64(at); err != nil {
 		return 0, 0, err
@@ -354,7 +352,7 @@ func readVector(m *eval.Machine, at, size, most uint64) (begin, count uint64, er
 	return begin, (end - begin) / size, nil
 }
 
-// readBytes reads the elements of a vector, as bytes.
+// readBytes returns the elements of a vector as bytes.
 func readBytes(m *eval.Machine, at, size, most uint64) ([]byte, error) {
 	begin, count, err := readVector(m, at, size, most)
 	if err != nil {
@@ -364,7 +362,7 @@ func readBytes(m *eval.Machine, at, size, most uint64) ([]byte, error) {
 	return b, m.Read(begin, b)
 }
 
-// writeVector writes a std::vector over what lies at an address.
+// writeVector writes a std::vector whose elements are the size bytes at an address.
 func writeVector(m *eval.Machine, v, at, size uint64) error {
 	return errors.Join(m.WriteU64(v, at), m.WriteU64(v+8, at+size), m.WriteU64(v+16, at+size))
 }
@@ -390,8 +388,9 @@ func (in *Inspector) ints(getter string, this uint64) ([]uint32, error) {
 	return list, nil
 }
 
-// LacksProbe says whether the process runs code without one of the probes that are in its library. The host kernel puts none into pages that
-// can be written to, nor into memory to which the code was moved, as to get huge pages. Where the process may not be read, it says no.
+// LacksProbe reports whether the process runs code that lacks one of its library's probes. The host kernel puts no
+// probes into writable pages, nor into memory to which the code was moved (to get huge pages, for example). If the
+// process cannot be read, it returns false.
 func (in *Inspector) LacksProbe(probes []metal.Probe) bool {
 	at := make([]uint64, len(probes))
 	for i, p := range probes {
@@ -407,8 +406,8 @@ func (in *Inspector) LacksProbe(probes []metal.Probe) bool {
 	return false
 }
 
-// ReadAt gives the library's code from its file, because the process's own has
-// breakpoints in it, and everything else from the process.
+// ReadAt reads the library's code from its file, because the process's copy has breakpoints, and everything else from
+// the process.
 func (in *Inspector) ReadAt(p []byte, address uint64) error {
 	if address >= in.base && in.lib.ReadCode(p, address-in.base) {
 		return nil
@@ -419,7 +418,7 @@ func (in *Inspector) ReadAt(p []byte, address uint64) error {
 	return in.mem.ReadAt(p, address)
 }
 
-// standardOf is the C++ library that a process has loaded, or nil, and where.
+// standardOf returns the C++ library that a process has loaded, and where; or nil.
 func standardOf(lib *metal.Library, mem *memory.Process) (*eval.Image, uint64) {
 	files, _ := proc.Loaded(mem.PID(), func(path string, _ proc.FileID) bool {
 		return strings.HasPrefix(filepath.Base(path), "libstdc++.so")

@@ -14,9 +14,8 @@ import (
 	"tt-memtrace/tracer/memory"
 )
 
-// kernelOf takes the path of a kernel's binary apart:
-// …/kernels/<name>/<hash>/<processor>/<processor>.elf. Of one that is not whole,
-// only the end is there.
+// kernelOf parses the path of a kernel's binary: …/kernels/<name>/<hash>/<processor>/<processor>.elf. If the path is
+// not whole, it has only the end.
 func kernelOf(file string, whole bool) (aggregator.Kernel, bool) {
 	parts := strings.FieldsFunc(file, func(c rune) bool { return c == '/' })
 	n := len(parts)
@@ -29,28 +28,28 @@ func kernelOf(file string, whole bool) (aggregator.Kernel, bool) {
 	}, true
 }
 
-// KernelFiles are the binaries of a process's kernels, with their sizes.
+// KernelFiles reads the binaries of a process's kernels, and caches their sizes.
 type KernelFiles struct {
 	mem   *memory.Process
 	sizes map[string]fileSize
 }
 
-// fileSize is the loadable bytes of a file, where it could be read.
+// fileSize is a file's loadable bytes, if known.
 type fileSize struct {
 	bytes uint64
 	known bool
 }
 
-// maxSizes bounds the files that are remembered of a process.
+// maxSizes bounds the cached files of a process.
 const maxSizes = 1 << 16
 
-// NewKernelFiles reads the files of a process, see memory.FilesOf.
+// NewKernelFiles returns the KernelFiles of a process, see memory.FilesOf.
 func NewKernelFiles(mem *memory.Process) *KernelFiles {
 	return &KernelFiles{mem, map[string]fileSize{}}
 }
 
-// Kernel is what a file says of the kernel at an address, which is read from it. It
-// is false for firmware, which is of no program. Of a name that is not whole, the end is there.
+// Kernel describes the kernel that is read from a file. It returns false for firmware, which belongs to no program.
+// If the name is not whole, it has only the end.
 func (f *KernelFiles) Kernel(id uint64, file string, whole bool) (aggregator.Kernel, bool) {
 	k, ok := kernelOf(file, whole)
 	if !ok {
@@ -72,7 +71,7 @@ func (f *KernelFiles) Kernel(id uint64, file string, whole bool) (aggregator.Ker
 	return k, true
 }
 
-// kernelType goes by the names that the runtime's own kernels have.
+// kernelType goes by the names of the runtime's own kernels.
 func kernelType(name string) aggregator.KernelType {
 	switch {
 	case strings.HasPrefix(name, "cq_"):
@@ -83,8 +82,8 @@ func kernelType(name string) aggregator.KernelType {
 	return aggregator.ApplicationKernel
 }
 
-// Loadable reads how many bytes of an ELF file are loaded, from its program
-// headers alone. The path is the process's own, and never leads out of its root.
+// Loadable returns how many bytes of an ELF file are loaded, from its program headers. The path is resolved in the
+// process's root, and never leads out of it.
 func Loadable(mem *memory.Process, file string) (uint64, error) {
 	b, err := mem.ReadFile(file)
 	if err != nil {
@@ -98,7 +97,7 @@ var errNotELF = errors.New("not a little-endian ELF file")
 // maxProgs is more program headers than any kernel has.
 const maxProgs = 64
 
-// loadableBytes sums what the file has of its loadable segments.
+// loadableBytes sums the file sizes of the loadable segments.
 func loadableBytes(r io.ReaderAt) (uint64, error) {
 	var ident [elf.EI_NIDENT]byte
 	if err := elffile.ReadAt(r, 0, &ident); err != nil || string(ident[:4]) != elf.ELFMAG || elf.Data(ident[elf.EI_DATA]) != elf.ELFDATA2LSB {

@@ -12,18 +12,17 @@ import (
 	"tt-memtrace/tracer/metal"
 )
 
-// A workload of a mesh has a program for each of several ranges of its coordinates. The runtime
-// places each of them on all of the mesh's chips, and runs it on those of its range: it is there
-// that it takes L1. Which these are says the mesh's own function, evaluated with the range.
+// A workload of a mesh has a program for each of several ranges of mesh coordinates. The runtime places each program
+// on all of the mesh's chips, but runs it only on those in its range, and there it takes L1. The mesh's own function,
+// evaluated with the range, tells which chips these are.
 
-// MeshRange is a range of a mesh's coordinates: where the runtime has it or, once, had it, and
-// what was there.
+// MeshRange is a range of mesh coordinates: its address in the runtime, now or earlier, and the bytes there.
 type MeshRange struct {
 	At    uint64
 	Bytes []byte
 }
 
-// String is its words, those that point into itself as offsets: what a report needs where the runtime refuses it.
+// String lists the range's words, for reports of a failure; words that point into the range itself show as offsets.
 func (of MeshRange) String() string {
 	var words []string
 	of.eachWord(func(_ int, word uint64, offset bool) {
@@ -36,7 +35,7 @@ func (of MeshRange) String() string {
 	return strings.Join(words, " ")
 }
 
-// eachWord shows its words and where in it they are: those that point into itself as offsets.
+// eachWord visits its words and their places; words that point into the range itself are passed as offsets.
 func (of MeshRange) eachWord(see func(at int, word uint64, offset bool)) {
 	for at := 0; at+8 <= len(of.Bytes); at += 8 {
 		word := binary.LittleEndian.Uint64(of.Bytes[at:])
@@ -48,10 +47,10 @@ func (of MeshRange) eachWord(see func(at int, word uint64, offset bool)) {
 	}
 }
 
-// rangeBytes is more than any release's MeshCoordinateRange has.
+// rangeBytes is more than any release's MeshCoordinateRange.
 const rangeBytes = 256
 
-// rangeOfMesh is a mesh and a range, whose words that point into itself count from its beginning.
+// rangeOfMesh is a mesh and a range. Words that point into the range count from its beginning.
 type rangeOfMesh struct {
 	mesh  uint64
 	words string
@@ -63,7 +62,7 @@ func (of MeshRange) within(mesh uint64) rangeOfMesh {
 	return rangeOfMesh{mesh, string(b)}
 }
 
-// InRange are the devices of a mesh that a range covers.
+// InRange returns the devices of a mesh that a range covers.
 func (in *Inspector) InRange(mesh uint64, of MeshRange) (list []uint64, err error) {
 	if len(of.Bytes) == 0 {
 		return nil, errors.New("the coordinates of a program could not be read")
@@ -85,7 +84,7 @@ func (in *Inspector) inRange(mesh uint64, of MeshRange) ([]uint64, error) {
 	}
 	m := in.machine()
 	defer m.Free()
-	// Its words point into itself: it has to be where it was.
+	// Its words point into itself, so it must be at its original address.
 	if err := m.Write(of.At, of.Bytes); err != nil {
 		return nil, err
 	}
@@ -112,12 +111,11 @@ func (in *Inspector) inRange(mesh uint64, of MeshRange) ([]uint64, error) {
 	return list, nil
 }
 
-// nodesOf finds where workloads keep some programs, among pointers to all, and gives the range of
-// each that it finds: with several workloads, the ranges of all.
+// nodesOf finds, among all pointers to programs, where workloads keep them, and returns each program's ranges; with
+// several workloads, those of all.
 //
-// A workload has a std::unordered_map from ranges to programs. A node of it is a piece of
-// malloc's: the next node, the range, and the pointers to the program and to its control block. The
-// size of the piece says where it begins.
+// A workload has a std::unordered_map from ranges to programs. A node of it is a malloc chunk: the next node, the
+// range, and the pointers to the program and to its control block. The chunk's size shows where it begins.
 func (in *Inspector) nodesOf(programs, pointers []uint64) map[uint64][]MeshRange {
 	wanted := make(map[uint64]bool, len(programs))
 	for _, p := range programs {
@@ -144,7 +142,7 @@ func (in *Inspector) nodesOf(programs, pointers []uint64) map[uint64][]MeshRange
 	return nodes
 }
 
-// keyBefore is where the range begins in the node that has its program at an address.
+// keyBefore returns where the range begins in the node that has its program's pointer at an address.
 func keyBefore(pages *memory.Pages, program uint64) (key uint64, ok bool) {
 	const header, pointers, flags = 8, 16, 7 // bytes, bytes, bits
 	for node := (program - 16) &^ 15; node+8+rangeBytes >= program; node -= 16 {
@@ -162,8 +160,9 @@ func keyBefore(pages *memory.Pages, program uint64) (key uint64, ok bool) {
 	return 0, false
 }
 
-// isRange says whether a range can lie between two addresses: of its two coordinates, which have as many dimensions, the first words
-// point into them. What was in the unused places of the first one can look like the size of a piece that begins there.
+// isRange reports whether a range can lie between two addresses: its two coordinates have equally many dimensions,
+// and their first words point into them. (Unused words of the first coordinate can look like the size of a chunk that
+// begins there.)
 func isRange(pages *memory.Pages, from, to uint64) bool {
 	first, err := pages.U64(from)
 	if err != nil || first <= from || first >= to {
@@ -177,7 +176,7 @@ func isRange(pages *memory.Pages, from, to uint64) bool {
 	return false
 }
 
-// alike says whether two coordinates begin with the same counts, none of which is 0.
+// alike reports whether two coordinates begin with the same counts, none of them 0.
 func alike(pages *memory.Pages, one, other, bytes uint64) bool {
 	for at := uint64(0); at < bytes; at += 8 {
 		a, err := pages.U64(one + at)
@@ -189,12 +188,13 @@ func alike(pages *memory.Pages, one, other, bytes uint64) bool {
 	return true
 }
 
-// ChipTries is how often a program is read for its chips where these are unknown, while its process does nothing or all that it
-// does is in events. Its workload can be half made, also while the process waits, such as for a compiler, or not answer at once.
+// ChipTries is how often a program with unknown chips is read for them, while its process does nothing or events
+// report all that it does. Its workload can be half made, even while the process waits (for a compiler, for example),
+// or the process may not answer at once.
 const ChipTries = 4
 
-// narrow leaves the devices that a program is on, of those that it was placed on: all the chips of
-// a mesh, or the mesh. It fails, and leaves all, where that is unknown.
+// narrow returns those of the devices on which a program was placed (all chips of a mesh, or the mesh) that it is
+// really on. If that is unknown, it fails and returns all.
 func (in *Inspector) narrow(devices []uint64, ranges []MeshRange, chips map[uint64][]uint32) ([]uint64, MeshRange, error) {
 	var placed []uint32
 	for _, d := range devices {

@@ -9,29 +9,30 @@ import (
 	"tt-memtrace/tracer/metal"
 )
 
-// A program can outlive the mesh that it ran on, and the chips of that: caches, traces and variables keep it.
-// What says whether its chips are still those that it was placed on are sub-device managers. A process numbers
-// them in the order in which it makes them, each mesh makes one as it opens, and a program keeps the commands
-// of its launches by the number of the manager that they were made for.
+// A program can outlive the mesh that it ran on, and the opening of its chips: caches, traces and variables keep it.
+// Sub-device managers tell whether its chips are still as it was placed on them. A process numbers managers in the
+// order of their creation, each mesh creates one as it opens, and a program keeps the commands of its launches by the
+// number of the manager for which they were made.
 
-// openDevices are the devices that a process has open.
+// openDevices are the open devices of a process.
 type openDevices struct {
-	// allocators of them, 0 where unknown.
+	// allocators maps them to their allocators, 0 if unknown.
 	allocators map[uint64]uint64
 	// orphans are submeshes that outlive their mesh.
 	orphans []orphan
-	// chips of each, of orphans and of the meshes that these are of, by the process's numbers, in order.
+	// chips lists, sorted and by the process's numbers, the chips of each device, of orphans, and of the meshes that
+	// orphans belong to.
 	chips map[uint64][]uint32
-	// managers are the numbers of those that the meshes among all these opened with, as far as known.
+	// managers maps each mesh among all these to the number of the manager with which it opened, if known.
 	managers map[uint64]uint64
-	// next is the number that the next manager gets, 0 where unknown.
+	// next is the number that the next manager will get, 0 if unknown.
 	next uint64
 }
 
-// orphan is a submesh that outlives its mesh. It keeps the chips open, until another mesh that has them closes.
+// orphan is a submesh that outlives its mesh. It keeps the chips open until another mesh that has them closes.
 type orphan struct {
-	// meshes are the submesh and the closed ones that it is a part of, from it up. The number of the manager of the last of
-	// these is least at least and most at most.
+	// meshes are the submesh and the closed meshes that it is part of, upwards. least and most bound the number of
+	// the last one's manager.
 	meshes      []uint64
 	least, most uint64
 }
@@ -51,7 +52,7 @@ func (in *Inspector) openDevicesOf(allocators map[uint64]uint64, orphans []uint6
 		if !mesh {
 			return
 		}
-		// A mesh that does not say so just closes, or is closed.
+		// A mesh without an answer is just closing, or closed.
 		if n, err := in.call(metal.MeshManager, device); err == nil {
 			o.managers[device] = n
 		}
@@ -78,8 +79,9 @@ func (in *Inspector) openDevicesOf(allocators map[uint64]uint64, orphans []uint6
 	return o
 }
 
-// managerBefore is what the number of the manager that a mesh opened with is at least and at most, of which an orphan is a part.
-// It is closed, and the manager is gone. But meshes have numbers too, in the order of openings, and each has made one manager at least.
+// managerBefore returns bounds of the number of the manager with which a mesh opened, of which an orphan is part. The
+// mesh is closed and its manager gone. But meshes are numbered in the order of opening, too, and each created at
+// least one manager.
 func (in *Inspector) managerBefore(mesh, orphan, manager uint64) (least, most uint64) {
 	first, err := in.call(metal.MeshNumber, mesh)
 	own, err2 := in.call(metal.MeshNumber, orphan)
@@ -89,13 +91,13 @@ func (in *Inspector) managerBefore(mesh, orphan, manager uint64) (least, most ui
 	return 0, manager
 }
 
-// share says whether two devices have a chip in common.
+// share reports whether two devices have a chip in common.
 func (o *openDevices) share(one, other uint64) bool {
 	return slices.ContainsFunc(o.chips[one], func(c uint32) bool { return slices.Contains(o.chips[other], c) })
 }
 
-// since is the number of the first manager that there was when the chips of a device opened, or later: that of the mesh
-// which is open longest of those that have one of the chips. Where only an orphan has, it is the next one, and where none has 0.
+// since returns a number that is at most that of the first manager since the chips of a device opened: that of the
+// longest-open mesh with one of the chips. If only an orphan has one, it is the next number; if no mesh has, it is 0.
 func (o *openDevices) since(device uint64) (first uint64) {
 	found := false
 	for mesh := range o.allocators {
@@ -109,12 +111,12 @@ func (o *openDevices) since(device uint64) (first uint64) {
 	return first
 }
 
-// kept says whether an orphan, or a mesh that it is a part of, has a chip of a device.
+// kept reports whether an orphan, or a mesh that it is part of, has a chip of a device.
 func (o *openDevices) kept(left orphan, device uint64) bool {
 	return slices.ContainsFunc(left.meshes, func(mesh uint64) bool { return o.share(mesh, device) })
 }
 
-// closed says whether the chips of a device closed since a program was launched with a manager.
+// closed reports whether the chips of a device closed since a program was launched with this manager.
 func (o *openDevices) closed(device, manager uint64) (bool, error) {
 	first := o.since(device)
 	if manager >= first {
@@ -133,7 +135,7 @@ func (o *openDevices) closed(device, manager uint64) (bool, error) {
 	return unknown == nil, unknown
 }
 
-// openSince are those of some devices whose chips did not close since a program was launched with a manager.
+// openSince returns the devices whose chips did not close since a program was launched with this manager.
 func (o *openDevices) openSince(devices []uint64, manager uint64) (list []uint64, err error) {
 	for _, d := range devices {
 		closed, err := o.closed(d, manager)
@@ -147,7 +149,8 @@ func (o *openDevices) openSince(devices []uint64, manager uint64) (list []uint64
 	return list, nil
 }
 
-// allKnown says whether all managers from one on to before another one are of known meshes: no other mesh opened and closed since.
+// allKnown reports whether all managers with numbers from from to before to are those of known meshes, so that no
+// other mesh opened and closed in between.
 func (o *openDevices) allKnown(from, to uint64) bool {
 	known := slices.Collect(maps.Values(o.managers))
 	for ; from < to; from++ {
@@ -158,7 +161,7 @@ func (o *openDevices) allKnown(from, to uint64) bool {
 	return o.next > 0
 }
 
-// own are the chips' own devices, of a mesh or, with 0, all.
+// own returns the single-chip devices of a mesh or, with 0, all of them.
 func (o *openDevices) own(mesh uint64) (list []uint64) {
 	for d := range o.allocators {
 		if _, isMesh := o.managers[d]; !isMesh && (mesh == 0 || o.share(d, mesh)) {
@@ -208,11 +211,11 @@ func (in *Inspector) lastManager(program, next uint64) (last uint64, launched bo
 	return last, launched, nil
 }
 
-// maxManagers bounds the managers that one program is believed to be launched with.
+// maxManagers bounds the managers that a program can claim.
 const maxManagers = 1 << 16
 
-// placedOn are the devices that a program is placed on, none where it is on none that is open. Unknown is why it may be on
-// a part of their chips only.
+// placedOn returns the open devices on which a program is placed. unknown is why it may be on only some of their
+// chips.
 func (in *Inspector) placedOn(program uint64, o *openDevices) (list []uint64, unknown, err error) {
 	list = in.devicesOf(program, o.allocators)
 	if len(list) == 0 && (in.lib.Defines(metal.PerChip) || !in.isPlaced(program)) {
@@ -235,8 +238,8 @@ func (in *Inspector) placedOn(program uint64, o *openDevices) (list []uint64, un
 	return list, nil, err
 }
 
-// meshOf is placedOn for releases that place a program on a mesh as a whole, up to 0.69, and keep on which only
-// by the manager.
+// meshOf does what placedOn does, for releases up to 0.69. They place a program on a mesh as a whole, and only the
+// manager tells on which.
 func (in *Inspector) meshOf(o *openDevices, last uint64, launched bool) (list []uint64, unknown, err error) {
 	meshes := slices.Sorted(maps.Keys(o.managers))
 	if !launched {
@@ -260,7 +263,7 @@ func (in *Inspector) meshOf(o *openDevices, last uint64, launched bool) (list []
 			chips, known = o.own(mesh), true
 		}
 	}
-	// Its mesh closed, and some of its chips may be open since.
+	// Its mesh closed, but some of its chips may have stayed open.
 	if list, err = o.openSince(chips, last); len(list) > 1 && !known {
 		unknown = errMeshClosed
 	}

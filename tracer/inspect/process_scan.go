@@ -16,46 +16,42 @@ import (
 	"tt-memtrace/tracer/metal"
 )
 
-// ProcessScan is what a process held when it was read, beside the events that
-// tell what became of it since.
+// ProcessScan is what a process held when it was read. Events tell what became of it since.
 type ProcessScan struct {
-	// Devices that are open, with their allocators, 0 where unknown.
+	// Devices are the open devices, with their allocators (0 if unknown).
 	Devices map[uint64]uint64
 	orphans []uint64 // submeshes that outlive their mesh, and keep its chips open
-	// Managers are the numbers of the sub-device managers that the meshes among them opened with, where programs
-	// were read: one that opens next has another, at the same address too.
+	// Managers are the numbers of the sub-device managers with which the meshes among them opened, if programs were
+	// read. A mesh that opens later has another number, even at the same address.
 	Managers map[uint64]uint64
 	Scan     aggregator.AllocatorScan
-	// Found are all its allocators, where all of its memory was searched.
+	// Found are all allocators of the process, if all of its memory was searched.
 	Found []uint64
 	// UnreadAllocators are allocators whose buffers could not be read.
 	UnreadAllocators []uint64
-	// Programs that were not known, and those that could not be read.
+	// Programs are those that were not known. UnreadPrograms could not be read.
 	Programs       []Program
 	UnreadPrograms []uint64
-	Why            error // of one of them
-	// Unfinished: there was no time for some of these, and others were read.
+	Why            error // why one of them could not be read
+	// Unfinished: time ran out for some of these, but others were read.
 	Unfinished bool
-	// Unsure are open devices of which cannot be said whether they are copies of what another
-	// process had open.
+	// Unsure are open devices that may be copies of another process's.
 	Unsure map[uint64]bool
-	// Shared are copies of what another process has open that the process allocated on, which are left out: what it has
-	// there only its events say. True where some may have been before tracing began.
+	// Shared are copies of another process's open devices on which this one allocated. The scan leaves them out, so
+	// only events tell what it has there. True if some of it may be from before tracing began.
 	Shared map[uint64]bool
-	// Leftover, where it was asked for, is what may be the process's own on copies, which are left out.
+	// Leftover, if requested, is what may be the process's own on copies that the scan leaves out.
 	Leftover *Leftover
-	// Unsearched says why not all of its memory was searched, or not all that was found read, or is nil.
+	// Unsearched says why some of its memory was not searched, or some of what was found not read; or is nil.
 	Unsearched error
-	// Unreserved says why it is not known how much of each bank some of its buffers take, though the library
-	// can show it, or is nil.
+	// Unreserved says why the reserved size of some buffers is unknown although the library can show it; or is nil.
 	Unreserved error
 }
 
-// Scan reads what a process holds: its open devices, the buffers of their
-// allocators, and its programs but for those that are known. It takes about a
-// tenth of a second, and a hundredth for each program; the process runs on. Where it was
-// forked from another process, copies of that one's objects are left out; nil is none.
-// Reserved is as in ScanAllocators.
+// Scan reads what a process holds: its open devices, the buffers of their allocators, and its programs except for
+// known ones. It takes about a tenth of a second, plus a hundredth per program; the process keeps running. If the
+// process was forked from another one, fork describes that, and Scan leaves out copies of its objects. reserved is as
+// in ScanAllocators.
 func (in *Inspector) Scan(layout *metal.Layout, known map[uint64]bool, fork *Fork, reserved func(*aggregator.LiveBuffer) bool) (*ProcessScan, error) {
 	vptrs := in.openVptrs()
 	program := in.programVptr()
@@ -92,7 +88,7 @@ func (in *Inspector) Scan(layout *metal.Layout, known map[uint64]bool, fork *For
 		if len(b.Devices) > 0 {
 			return b, errors.Join(b.Unsearched, errors.New("its allocators were not found"))
 		}
-		// Nothing is open, so nothing is live; programs that are left are on no device.
+		// Nothing is open, so nothing is live. Programs that are left are on no device.
 		if program != 0 {
 			in.livePrograms(b, found[program])
 		}
@@ -108,7 +104,7 @@ func (in *Inspector) Scan(layout *metal.Layout, known map[uint64]bool, fork *For
 	return b, nil
 }
 
-// HoldsDevices says whether the process has devices open by the library.
+// HoldsDevices reports whether the process has devices open by this library.
 func (in *Inspector) HoldsDevices() (bool, error) {
 	found, err := in.mem.Find(in.openVptrs()...)
 	if err != nil {
@@ -118,7 +114,7 @@ func (in *Inspector) HoldsDevices() (bool, error) {
 	return len(devices) > 0, err
 }
 
-// openVptrs are what devices and allocators begin with.
+// openVptrs returns the vptrs of devices and allocators.
 func (in *Inspector) openVptrs() (list []uint64) {
 	for _, vtable := range []string{metal.DeviceVtable, metal.MeshDeviceVtable, metal.BankingAllocator, metal.MockAllocator} {
 		if v := in.vptr(vtable); v != 0 {
@@ -128,7 +124,7 @@ func (in *Inspector) openVptrs() (list []uint64) {
 	return list
 }
 
-// livePrograms lists those that live, of those that have a control block.
+// livePrograms lists the live programs among those with a control block.
 func (in *Inspector) livePrograms(b *ProcessScan, blocks []uint64) {
 	list, err := in.programs(blocks)
 	if b.Scan.Programs, b.Scan.ProgramsRead = list, err == nil; err != nil {
@@ -139,8 +135,8 @@ func (in *Inspector) livePrograms(b *ProcessScan, blocks []uint64) {
 // programTime bounds how long the programs of a process are read.
 const programTime = 15 * time.Second
 
-// readPrograms reads the programs that are not known, of those that have a control block, and to which there are
-// pointers. A library that keeps them in another way shows none, and says so.
+// readPrograms reads the unknown programs that have a control block and to which pointers lead. A library that keeps
+// programs in another way shows none, and the scan says so.
 func (in *Inspector) readPrograms(b *ProcessScan, blocks, pointers []uint64, known map[uint64]bool) {
 	if in.programVptr() == 0 {
 		return
@@ -156,20 +152,20 @@ func (in *Inspector) readPrograms(b *ProcessScan, blocks, pointers []uint64, kno
 	}
 	var ranges map[uint64][]MeshRange
 	if len(unknown) > 0 && len(open.chips) > 1 {
-		// Without it, those of a mesh with several chips say that theirs are not known.
+		// Without ranges, the programs of a mesh with several chips have unknown chips.
 		ranges = in.nodesOf(unknown, pointers)
 	}
 	read := in.readEach(unknown, func(in *Inspector, id uint64) *programRead {
 		p := &programRead{}
 		p.Program, p.err = in.describeProgram(id, open, builder, ranges[id])
 		if p.err != nil {
-			// Perhaps it was just being made.
+			// It may just have been in the making.
 			in.resetCache()
 			p.Program, p.err = in.describeProgram(id, open, builder, ranges[id])
 		}
 		if p.err != nil {
 			in.resetCache()
-			// Or just destroyed.
+			// It may just have been destroyed.
 			live, err := in.programs([]uint64{id - 16})
 			p.gone = err == nil && len(live) == 0
 		}
@@ -180,7 +176,7 @@ func (in *Inspector) readPrograms(b *ProcessScan, blocks, pointers []uint64, kno
 		case p == nil:
 			b.UnreadPrograms = append(b.UnreadPrograms, unknown[i])
 			b.Why = fmt.Errorf("reading them took more than %v", programTime)
-			b.Unfinished = len(b.Programs) > 0 // the first one is read first
+			b.Unfinished = len(b.Programs) > 0 // the unread ones come first next time
 			continue
 		case p.gone:
 			continue
@@ -192,16 +188,17 @@ func (in *Inspector) readPrograms(b *ProcessScan, blocks, pointers []uint64, kno
 	b.findCopies()
 }
 
-// A quarter of the processors reads programs side by side, but at least two and at most programReaders, programsEach at a time:
-// while one waits for the process's memory, another one evaluates. Each decodes the code and reads the pages that programs have in
-// common, pages again after pagesKept: of what changes meanwhile there are events or, where it is sampled, another state the next time.
+// A quarter of the CPUs read programs in parallel, at least two and at most programReaders goroutines, programsEach
+// programs at a time: while one waits for the process's memory, another evaluates. Each keeps decoded code and the
+// pages that programs share. It reads pages anew after pagesKept: changes in that time have events or, when sampling,
+// show as another state the next time.
 const (
 	programReaders = 4
 	programsEach   = 16
 	pagesKept      = 100 * time.Millisecond
 )
 
-// readEach has programs read; nil are those that there was no time for.
+// readEach reads programs in parallel; nil means that time ran out.
 func (in *Inspector) readEach(programs []uint64, one func(in *Inspector, id uint64) *programRead) []*programRead {
 	limit := in.limit(programTime)
 	read := make([]*programRead, len(programs))
@@ -231,16 +228,16 @@ func (in *Inspector) readEach(programs []uint64, one func(in *Inspector, id uint
 	return read
 }
 
-// programRead is a program as it was read, or why it was not.
+// programRead is a program that was read, or why it could not be.
 type programRead struct {
 	Program
 	err  error
 	gone bool
 }
 
-// ScanAllocators reads the buffers of the allocators. One that is changing too fast,
-// or gone, is left out. Reserved, where it is not nil, fills in what a buffer costs each
-// bank and returns true where that is known: the others are asked for.
+// ScanAllocators reads the buffers of the allocators. It leaves out an allocator that changes too fast or is gone.
+// reserved, if not nil, fills in a buffer's size in each bank and returns true if that is known; the others are read
+// from the process.
 func (in *Inspector) ScanAllocators(b *ProcessScan, layout *metal.Layout, allocators []uint64, reserved func(*aggregator.LiveBuffer) bool) error {
 	set, err := in.lib.AllocatorSet()
 	if err != nil {
@@ -270,7 +267,7 @@ func (in *Inspector) ScanAllocators(b *ProcessScan, layout *metal.Layout, alloca
 	return nil
 }
 
-// UnreadBut counts the programs that could not be read, but for some.
+// UnreadBut counts the programs that could not be read, except those in made.
 func (b *ProcessScan) UnreadBut(made map[uint64]bool) (n int) {
 	for _, id := range b.UnreadPrograms {
 		if !made[id] {
@@ -280,7 +277,7 @@ func (b *ProcessScan) UnreadBut(made map[uint64]bool) (n int) {
 	return n
 }
 
-// Holds says whether an allocator is that of a device which is open.
+// Holds reports whether an allocator is that of an open device.
 func (b *ProcessScan) Holds(allocator uint64) bool {
 	for _, a := range b.Devices {
 		if a == allocator {

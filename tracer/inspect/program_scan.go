@@ -13,28 +13,27 @@ import (
 	"tt-memtrace/tracer/metal"
 )
 
-// What a program had placed before it was traced is asked of the function that
-// placed it: evaluated once more, over the live program but outside of the
-// process, it calls the same functions with the same values as when the probes
-// see it. Nothing has to be known of how a program is laid out.
+// To find out what a program placed before it was traced, the tracer evaluates the function that placed it once more,
+// over the live program but outside of the process. The function makes the same calls with the same values as the
+// probes would see. So nothing has to be known about a program's object layout.
 
-// Program is a program that was there before.
+// Program is a program that existed when the process was read.
 type Program struct {
 	ID uint64
-	// Devices that it runs on; none where it was not placed, and its State by then.
+	// Devices that it runs on; none if it was not placed. State is then its state at that time.
 	Devices []uint64
 	State   uint64
-	// Range of the mesh's coordinates that it is for, of a program of a workload; ChipsUnknown
-	// is why it may be on a part of Devices only.
+	// Range is the range of mesh coordinates that a workload's program is for. ChipsUnknown is why it may be on only
+	// some of Devices.
 	Range        MeshRange
 	ChipsUnknown error
 	Placed       []PlacedBuffer
 	Kernels      []Kernel
-	// Copies of its kernels in DRAM, from which they are loaded.
+	// Copies are the copies of its kernels in DRAM, from which they are loaded.
 	Copies []KernelCopy
 }
 
-// KernelCopy is where the copy of a program's kernels is in DRAM of a device, and the buffer there.
+// KernelCopy is the place of a copy of a program's kernels in a device's DRAM, and its buffer.
 type KernelCopy struct{ Device, Address, Buffer uint64 }
 
 // PlacedBuffer is a circular or dataflow buffer on a device.
@@ -47,12 +46,12 @@ type PlacedBuffer struct {
 type Kernel struct {
 	ID    uint64
 	Files []string
-	// Cores that it runs on, 0 where they could not be read.
+	// Cores is the number of cores that it runs on, 0 if unknown.
 	Cores uint64
 }
 
-// ProgramNumber is what the runtime numbers a program with: another one that comes to be
-// at its address has another number. It is 0 where that cannot be read.
+// ProgramNumber returns the runtime's number of a program; another program at the same address has another one. It is
+// 0 if it cannot be read.
 func (in *Inspector) ProgramNumber(program uint64) uint64 {
 	n, err := in.call(metal.ProgramNumber, program)
 	if err != nil {
@@ -64,10 +63,10 @@ func (in *Inspector) ProgramNumber(program uint64) uint64 {
 // programSteps bounds the evaluation of one function of a program, in instructions.
 const programSteps = 10_000_000
 
-// maxKernels bounds what is believed of a program.
+// maxKernels bounds the kernels that a program can claim.
 const maxKernels = 4096
 
-// programVptr is what the control block of a shared ProgramImpl begins with.
+// programVptr returns the vptr of a shared ProgramImpl's control block.
 func (in *Inspector) programVptr() uint64 {
 	name := in.lib.ProgramBlock()
 	if name == "" {
@@ -76,11 +75,11 @@ func (in *Inspector) programVptr() uint64 {
 	return in.vptr(name)
 }
 
-// FindsPrograms says whether the library shows which programs a process has.
+// FindsPrograms reports whether the library shows which programs a process has.
 func (in *Inspector) FindsPrograms() bool { return in.programVptr() != 0 }
 
-// programs are those that live: std::make_shared put each behind two words, of
-// which the second counts its owners. With errUnread there may be others, too.
+// programs returns the live ones: std::make_shared puts each behind two words, the second of which counts its owners.
+// With errUnread there may be more.
 func (in *Inspector) programs(blocks []uint64) (list []uint64, err error) {
 	p, failed := in.pages(), in.mem.Failed()
 	p.Ahead(blocks, 16)
@@ -95,27 +94,25 @@ func (in *Inspector) programs(blocks []uint64) (list []uint64, err error) {
 	return list, err
 }
 
-// evaluation is a machine over a program, which notes calls of some of the
-// library's functions.
+// evaluation is a machine over a program that hooks calls of some of the library's functions.
 type evaluation struct {
 	in *Inspector
 	*eval.Machine
 }
 
-// evaluate makes a machine whose calls of the library's functions are asked for
-// in hooks: by the name, and by how it begins.
+// evaluate makes a machine that asks hook, by name, about each call of the library's functions.
 func (in *Inspector) evaluate(hook func(name string) eval.Hook) *evaluation {
 	functions := in.lib.Functions()
 	inner := hook
 	hook = func(name string) eval.Hook {
 		switch {
 		case strings.Contains(name, "tt_throw"):
-			// The runtime's own takes a backtrace first, by system calls.
+			// The runtime's function first takes a backtrace, with system calls.
 			return eval.Throw(name)
 		case name == "getpid":
 			return eval.Return(uint64(in.mem.PID()))
 		case strings.HasPrefix(name, metal.OwnAccount):
-			return eval.Return(0) // its account in shared memory, which is not needed here
+			return eval.Return(0) // the runtime's account in shared memory is not needed here
 		}
 		return inner(name)
 	}
@@ -131,7 +128,7 @@ func (in *Inspector) evaluate(hook func(name string) eval.Hook) *evaluation {
 		_, is := functions[address-in.base]
 		return is
 	}
-	slots := map[uint64]slotTarget{} // the same are called through again and again
+	slots := map[uint64]slotTarget{} // the same slots are called again and again
 	m := in.machine(eval.WithStepLimit(programSteps), eval.WithResolver(named), eval.WithEntries(isFunction), eval.WithSlots(func(slot uint64) (uint64, eval.Hook, bool) {
 		t, asked := slots[slot]
 		if !asked {
@@ -146,20 +143,21 @@ func (in *Inspector) evaluate(hook func(name string) eval.Hook) *evaluation {
 	return &evaluation{in, m}
 }
 
-// has says whether the library has a function.
+// has reports whether the library has a function.
 func (e *evaluation) has(name string) bool { return e.in.lib.Defines(name) }
 
 func (e *evaluation) call(name string, args ...uint64) (uint64, error) {
 	return e.in.callOn(e.Machine, name, args...)
 }
 
-// programSize is more than any release's ProgramImpl has, and beforeProgram what malloc and std::make_shared put before it: bytes.
+// programSize exceeds any release's ProgramImpl; beforeProgram is what malloc and std::make_shared put before it.
+// Bytes.
 const (
 	programSize   = 0xc00
 	beforeProgram = 24
 )
 
-// readAhead reads the memory of some programs, where it is kept.
+// readAhead reads the memory of some programs into the cache, if there is one.
 func (in *Inspector) readAhead(programs []uint64) {
 	if in.data == nil {
 		return
@@ -171,9 +169,8 @@ func (in *Inspector) readAhead(programs []uint64) {
 	in.data.Ahead(begins, beforeProgram+programSize)
 }
 
-// endOf is where a program ends at the latest: behind it can be another program. The
-// piece of malloc's that it is in begins with the two words before it, and the word
-// before those is its size, with flags in the lowest bits.
+// endOf returns an upper bound of a program's end: another program may follow. Its malloc chunk starts two words
+// before the control block, and the word before the block is the chunk's size, with flags in the lowest bits.
 func endOf(p *memory.Pages, program uint64) uint64 {
 	const flags, least = 7, 0x100 // bits, bytes
 	end := program + programSize
@@ -183,8 +180,8 @@ func endOf(p *memory.Pages, program uint64) uint64 {
 	return end
 }
 
-// devicesOf are the devices that a program has its buffers on. It keeps them in
-// a std::unordered_set, which is known by its elements: all are open devices.
+// devicesOf returns the devices on which a program has its buffers. The program keeps them in a std::unordered_set,
+// which is recognized by its elements: all are open devices.
 func (in *Inspector) devicesOf(program uint64, open map[uint64]uint64) (list []uint64) {
 	p := in.recent()
 	for at, end := program, endOf(p, program); at < end; at += 8 {
@@ -218,7 +215,8 @@ func (in *Inspector) devicesOf(program uint64, open map[uint64]uint64) (list []u
 	return list
 }
 
-// ProgramState is a sum of a program's own bytes, 0 where they cannot be read: they change when it is placed.
+// ProgramState is a checksum of a program's own bytes, 0 if they cannot be read. It changes when the program is
+// placed.
 func (in *Inspector) ProgramState(program uint64) uint64 {
 	p := in.recent()
 	b := make([]byte, (endOf(p, program)-program)&^7)
@@ -230,11 +228,11 @@ func (in *Inspector) ProgramState(program uint64) uint64 {
 	return max(h.Sum64(), 1)
 }
 
-// placed are the circular and dataflow buffers of a program, on each of the devices.
+// placed returns the circular and dataflow buffers of a program, on each of the devices.
 func (in *Inspector) placed(program uint64, devices []uint64) (list []PlacedBuffer, err error) {
 	var e *evaluation
 	var cores, device uint64
-	through := "" // the function that was noted, and is evaluated now
+	through := "" // the hooked function that is being evaluated now
 	pass := func(m *eval.Machine, name string, args ...uint64) error {
 		through = name
 		v, err := e.call(name, args...)
@@ -253,7 +251,7 @@ func (in *Inspector) placed(program uint64, devices []uint64) (list []PlacedBuff
 		case name == through:
 			through = ""
 		case name == metal.SealCores, name == metal.UnsealCores:
-			// Other threads change what that counts in, and no address depends on it.
+			// Other threads change its counters, and no address depends on it.
 			return func(m *eval.Machine) error {
 				m.Regs[eval.RAX] = m.Arg(0)
 				return nil
@@ -274,7 +272,7 @@ func (in *Inspector) placed(program uint64, devices []uint64) (list []PlacedBuff
 			return func(m *eval.Machine) error {
 				program, on, set := m.Arg(0), m.Arg(1), m.Arg(2)
 				if set < m.Regs[eval.RSP] || set-m.Regs[eval.RSP] > 64<<10 {
-					cores = set // not one that lives on the stack: see l1_reserved
+					cores = set // a set that is not on the stack: see l1_reserved
 				}
 				return pass(m, name, program, on, set)
 			}
@@ -283,7 +281,7 @@ func (in *Inspector) placed(program uint64, devices []uint64) (list []PlacedBuff
 				self, address, size, base, set := m.Arg(0), m.Arg(1), m.Arg(2), m.Arg(3), cores
 				cores = 0
 				if set == 0 && !e.has(metal.ReserveLocal) {
-					// An allocator begins with its range: see dfb_placed.
+					// An allocator object begins with its range: see dfb_placed.
 					var err error
 					if set, err = vectorOf(m, self, 32); err != nil {
 						return err
@@ -308,18 +306,17 @@ func (in *Inspector) placed(program uint64, devices []uint64) (list []PlacedBuff
 			return nil, err
 		}
 	}
-	// It is asked for one: on the others it is the same.
+	// Evaluate one device: the result is the same for the others.
 	first := devices[0]
 	_, err = e.call(metal.PlaceCircular, program, first)
 	if !slices.ContainsFunc(list, func(b PlacedBuffer) bool { return b.CB.Kind != aggregator.GlobalCircular }) {
-		list = nil // the runtime places none where all lie in buffers: nothing of its own would need a place
+		list = nil // the runtime places none if all lie in buffers: nothing of its own would need a place
 	}
 	if err == nil && e.has(metal.PlaceDataflow) {
 		device, cores = first, 0
 		_, err = e.call(metal.PlaceDataflow, program, first)
 	}
-	// Where it threw when it was placed, it does so again: what it had placed by
-	// then is placed until it goes.
+	// If placing threw before, it throws again: what it had placed by then stays placed until the program ends.
 	if err != nil && !errors.Is(err, eval.ErrThrow) {
 		return nil, err
 	}
@@ -331,7 +328,7 @@ func (in *Inspector) placed(program uint64, devices []uint64) (list []PlacedBuff
 	return list, nil
 }
 
-// vectorOf makes a std::vector over what lies at an address.
+// vectorOf makes a std::vector whose elements are the size bytes at an address.
 func vectorOf(m *eval.Machine, at, size uint64) (uint64, error) {
 	v, err := m.Alloc(24)
 	if err == nil {
@@ -340,7 +337,7 @@ func vectorOf(m *eval.Machine, at, size uint64) (uint64, error) {
 	return v, err
 }
 
-// kernels lists the kernels of a program, of all kinds of cores.
+// kernels lists a program's kernels, for all kinds of cores.
 func (in *Inspector) kernels(program uint64) (list []uint64) {
 	const kinds = 8
 	e := in.evaluate(func(string) eval.Hook { return nil })
@@ -348,7 +345,7 @@ func (in *Inspector) kernels(program uint64) (list []uint64) {
 	for kind := range uint64(kinds) {
 		table, err := e.call(metal.KernelsOf, program, kind)
 		if err != nil {
-			break // there are no more kinds
+			break // no more kinds
 		}
 		p := in.recent()
 		node, err := p.U64(table + metal.SetFirst)
@@ -361,7 +358,7 @@ func (in *Inspector) kernels(program uint64) (list []uint64) {
 	return list
 }
 
-// kernelCopies are the copies of a program's kernels in DRAM. Slow dispatch makes none.
+// kernelCopies returns the copies of a program's kernels in DRAM. Slow dispatch makes none.
 func (in *Inspector) kernelCopies(program uint64, devices []uint64) (list []KernelCopy, err error) {
 	if !in.lib.Defines(metal.KernelCopy) {
 		return nil, nil
@@ -392,7 +389,7 @@ func (in *Inspector) kernelCopies(program uint64, devices []uint64) (list []Kern
 	return list, nil
 }
 
-// findCopies finds the buffers that hold copies of kernels; a copy that none holds is left out.
+// findCopies finds the buffers that hold copies of kernels, and drops copies without a buffer.
 func (b *ProcessScan) findCopies() {
 	if !slices.ContainsFunc(b.Programs, func(p Program) bool { return len(p.Copies) > 0 }) {
 		return
@@ -412,7 +409,7 @@ func (b *ProcessScan) findCopies() {
 	}
 }
 
-// files are those that a kernel's binaries are read from, for a device.
+// files returns the files from which a kernel's binaries are read, for a device.
 func (in *Inspector) files(kernel, device uint64, root string) (list []string, err error) {
 	vptr, err := in.recent().U64(kernel)
 	if err != nil {
@@ -422,7 +419,7 @@ func (in *Inspector) files(kernel, device uint64, root string) (list []string, e
 	if reader == "" {
 		return nil, fmt.Errorf("a kernel of an unknown kind at %#x", kernel)
 	}
-	// The first kernel of each kind shows whether its files can be had with far fewer instructions.
+	// The first kernel of each kind shows whether hooks find the same files with far fewer instructions.
 	number, compared := in.quickPaths.Load(reader)
 	if compared && number != 0 {
 		if list, err := in.filesBy(reader, kernel, device, root, true); err == nil && len(list) == number {
@@ -440,7 +437,7 @@ func (in *Inspector) files(kernel, device uint64, root string) (list []string, e
 	return list, err
 }
 
-// filesBy is files, quickly where hooks join their paths.
+// filesBy does what files does; quickly lets hooks join the paths.
 func (in *Inspector) filesBy(reader string, kernel, device uint64, root string, quickly bool) (list []string, err error) {
 	e := in.evaluate(func(name string) eval.Hook {
 		switch {
@@ -453,7 +450,7 @@ func (in *Inspector) filesBy(reader string, kernel, device uint64, root string, 
 					return err
 				}
 				list = append(list, file)
-				const enough = 4096 // for a binary of nothing
+				const enough = 4096 // for an empty binary
 				m.Regs[eval.RAX], err = m.Alloc(enough)
 				return err
 			}
@@ -472,14 +469,13 @@ func (in *Inspector) filesBy(reader string, kernel, device uint64, root string, 
 		_, err = e.call(reader, kernel, device, path)
 	}
 	if len(list) > 0 {
-		err = nil // what it does with them afterwards does not matter
+		err = nil // what happens to the files afterwards does not matter
 	}
 	return list, err
 }
 
-// buildsIn is the directory under which the process keeps the kernels that it
-// builds for a chip, which is named in the environment that it builds them in;
-// "" where it is not.
+// buildsIn returns the directory of the kernels that the process builds for a chip, from its build environment; "" if
+// there is none.
 func (in *Inspector) buildsIn(chip uint32) (root string, err error) {
 	manager, err := in.callFirst(metal.BuildEnvs, 0)
 	if err != nil {
@@ -500,7 +496,7 @@ func (in *Inspector) buildsIn(chip uint32) (root string, err error) {
 	return "", nil
 }
 
-// isPlaced says whether a program's circular buffers have addresses.
+// isPlaced reports whether a program's circular buffers have addresses.
 func (in *Inspector) isPlaced(program uint64) bool {
 	list, err := in.call(metal.CircularList, program)
 	if err != nil {
@@ -521,14 +517,14 @@ func (in *Inspector) isPlaced(program uint64) bool {
 	return err == nil
 }
 
-// builder is a chip that a process builds kernels for, and the directory under
-// which it keeps them; "" where it builds none, as the mock of some releases does.
+// builder is a chip for which a process builds kernels, and their directory; "" if it builds none, as the mock of
+// some releases does.
 type builder struct {
 	device uint64
 	root   string
 }
 
-// builder finds one chip that kernels are built for; they are the same for all.
+// builder finds one chip for which kernels are built; they are the same for all.
 func (in *Inspector) builder(o *openDevices) (b builder, err error) {
 	for d := range o.allocators {
 		if _, mesh := o.managers[d]; mesh || len(o.chips[d]) != 1 {
@@ -542,14 +538,15 @@ func (in *Inspector) builder(o *openDevices) (b builder, err error) {
 	return b, err
 }
 
-// describeProgram describes a program that was there before.
+// describeProgram reads one program.
 func (in *Inspector) describeProgram(program uint64, o *openDevices, b builder, ranges []MeshRange) (h Program, err error) {
 	h.ID = program
 	if h.Devices, h.ChipsUnknown, err = in.placedOn(program, o); err != nil {
 		return h, err
 	}
 	if len(h.Devices) == 0 {
-		// It was not placed yet, or on chips that closed since. Its kernels may be compiled and loaded later. What it is read from now is in the cache.
+		// It was not placed yet, or on chips that closed since. Its kernels may be compiled and loaded later; from
+		// now on they are read from the cache.
 		h.State = in.ProgramState(program)
 		for _, k := range in.kernels(program) {
 			h.Kernels = append(h.Kernels, Kernel{ID: k, Cores: in.Cores(k)})

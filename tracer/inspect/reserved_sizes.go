@@ -8,11 +8,12 @@ import (
 	"tt-memtrace/tracer/metal"
 )
 
-// fillReserved fills in what the buffers of an allocator cost each bank. Where that
-// cannot be had it stays 0, unknown, and failed says why, unless the library has nothing that shows it.
+// fillReserved fills in the size in each bank of an allocator's buffers. A size that cannot be found stays 0
+// (unknown), and failed says why, unless the library has nothing that shows it.
 //
-// The allocator's own list of blocks says it. But another buffer may be at an address by the time that the list is read. Where there are
-// probes, events tell of that. Where there are none, what a buffer costs is computed from its fields if the library shows how.
+// The allocator's own list of blocks has the sizes. But when the list is read, another buffer may be at an address.
+// With probes, events tell of that. Without probes, the size is computed from the buffer's fields if the library
+// shows how.
 func (in *Inspector) fillReserved(layout *metal.Layout, allocator uint64, live []aggregator.LiveBuffer, known func(*aggregator.LiveBuffer) bool) (failed error) {
 	shown := in.lib.Defines(metal.AllocatedBlocks) && slices.ContainsFunc(metal.Statistics, in.lib.Defines)
 	var blocks [aggregator.NumMemories]map[uint64]uint64
@@ -47,12 +48,12 @@ func (in *Inspector) fillReserved(layout *metal.Layout, allocator uint64, live [
 	return failed
 }
 
-// hasBanks says whether a buffer is in a memory of the chip.
+// hasBanks reports whether a buffer is in a memory of the chip.
 func hasBanks(h *aggregator.LiveBuffer) bool {
 	return h.Memory < aggregator.NumMemories && h.Memory != aggregator.SystemMemory
 }
 
-// forgetChanged forgets what was read later of buffers that are not there any more as they were read.
+// forgetChanged drops what was read later about buffers that have changed since they were read.
 func (in *Inspector) forgetChanged(layout *metal.Layout, later []*aggregator.LiveBuffer) {
 	_, windows, err := in.windows(layout, idsOf(later))
 	fields := fieldsOf(layout)
@@ -76,19 +77,20 @@ func idsOf(buffers []*aggregator.LiveBuffer) []uint64 {
 	return ids
 }
 
-// sizes are what buffers of an allocator cost each bank, as the library computes it.
+// sizes computes and caches the sizes in each bank of an allocator's buffers.
 type sizes struct {
-	banks [aggregator.NumMemories]metal.Bank // not valid where they were not read
+	banks [aggregator.NumMemories]metal.Bank // invalid if not read
 	known map[metal.Shape]uint64
 }
 
 // interleaved is the runtime's TensorMemoryLayout::INTERLEAVED.
 const interleaved = 0
 
-// maxKnownSizes bounds how many sizes are kept.
+// maxKnownSizes bounds the cached sizes.
 const maxKnownSizes = 1 << 14
 
-// compute fills in what the library shows how to compute, and gives the sharded ones of these: of them more is read than there was.
+// compute fills in the sizes that can be computed, and returns the sharded ones among these buffers: for them more
+// was read, later.
 func (s *sizes) compute(in *Inspector, layout *metal.Layout, live []aggregator.LiveBuffer, known func(*aggregator.LiveBuffer) bool) (sharded []*aggregator.LiveBuffer) {
 	computed, err := in.lib.ReservedSizes()
 	if err != nil {
@@ -119,7 +121,7 @@ func shapeOf(h *aggregator.LiveBuffer) metal.Shape {
 	return metal.Shape{Memory: uint32(h.Memory), Layout: uint32(h.MemoryLayout), Size: h.Size, PageSize: h.PageSize}
 }
 
-// shardedShapes reads what the sizes of sharded buffers are computed from.
+// shardedShapes reads the data from which the sizes of sharded buffers are computed.
 func (in *Inspector) shardedShapes(computed *metal.ReservedSizes, layout *metal.Layout, buffers []*aggregator.LiveBuffer) ([]metal.Shape, error) {
 	at, err := in.bases(layout, idsOf(buffers))
 	if err != nil {
@@ -130,7 +132,7 @@ func (in *Inspector) shardedShapes(computed *metal.ReservedSizes, layout *metal.
 	if err != nil {
 		return nil, err
 	}
-	// Lists of core ranges, by how many bytes they have: most have one range.
+	// Read lists of core ranges grouped by length: most have one range.
 	ranges, byLength := make([][]byte, len(buffers)), map[uint64][]int{}
 	for i := range buffers {
 		if computed.Ranges == 0 {
@@ -162,7 +164,7 @@ func (in *Inspector) shardedShapes(computed *metal.ReservedSizes, layout *metal.
 	return shapes, nil
 }
 
-// perBank is 0 where that is not known.
+// perBank returns 0 if the size is unknown.
 func (s *sizes) perBank(in *Inspector, computed *metal.ReservedSizes, h *aggregator.LiveBuffer, shape metal.Shape) uint64 {
 	if size, known := s.known[shape]; known {
 		return size
@@ -174,7 +176,7 @@ func (s *sizes) perBank(in *Inspector, computed *metal.ReservedSizes, h *aggrega
 			return 0
 		}
 	}
-	size, _ := computed.PerBank(*bank, &shape) // why not does not matter: the list of blocks has it
+	size, _ := computed.PerBank(*bank, &shape) // on an error the list of blocks has the size
 	if s.known == nil || len(s.known) >= maxKnownSizes {
 		s.known = map[metal.Shape]uint64{}
 	}

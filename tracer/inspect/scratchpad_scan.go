@@ -13,8 +13,7 @@ import (
 // maxScratchpads is more than a kernel has.
 const maxScratchpads = 256
 
-// Scratchpads asks a kernel for its scratchpads. It has none in most cases, and
-// then is asked one thing.
+// Scratchpads reads a kernel's scratchpads. Most kernels have none, which takes one evaluation to see.
 func (in *Inspector) Scratchpads(kernel uint64) (list []*aggregator.CircularBuffer, err error) {
 	type handle struct{ size, argument uint32 }
 	var handles []handle
@@ -22,7 +21,7 @@ func (in *Inspector) Scratchpads(kernel uint64) (list []*aggregator.CircularBuff
 	if i < 0 {
 		return nil, nil
 	}
-	// A std::function with nothing to hold, no manager that is called, and this to call.
+	// A std::function without a captured object: its manager is never called, its invoker is call.
 	const manager, invoker = 0x6000_0000_1000, 0x6000_0000_2000
 	call := func(m *eval.Machine) error {
 		if len(handles) == maxScratchpads {
@@ -82,7 +81,7 @@ func (in *Inspector) Scratchpads(kernel uint64) (list []*aggregator.CircularBuff
 	return list, nil
 }
 
-// Cores asks a kernel on how many cores it runs; 0 where that is not known.
+// Cores returns on how many cores a kernel runs; 0 if unknown.
 func (in *Inspector) Cores(kernel uint64) (n uint64) {
 	ranges, err := in.rangesOf(kernel)
 	if err != nil {
@@ -97,7 +96,7 @@ func (in *Inspector) Cores(kernel uint64) (n uint64) {
 	return n
 }
 
-// rangesOf asks a kernel for its cores.
+// rangesOf reads a kernel's cores.
 func (in *Inspector) rangesOf(kernel uint64) ([]aggregator.CoreRange, error) {
 	m := in.machine()
 	defer m.Free()

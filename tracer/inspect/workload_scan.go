@@ -1,7 +1,6 @@
 package inspect
 
-// ProgramsOfWorkload are the programs of a workload, of those that are known: it keeps
-// them in nodes of a list.
+// ProgramsOfWorkload returns the known programs of a workload, which keeps them in the nodes of a list.
 func (in *Inspector) ProgramsOfWorkload(workload uint64, known func(program uint64) bool) (list []uint64) {
 	const head, node, most = 0x200, 0x180, 1024 // bytes, bytes, programs
 	memory := in.pages()
