@@ -13,37 +13,37 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ProcessorTime is what a process had of processors so far, all its threads. It is false where there is
-// no such process. The host kernel brings it up to date when a thread stops running and at its ticks only.
-// Whether a process did something it does not tell alone, see Activity.
+// ProcessorTime returns the CPU time of a process, all threads included, or false if there is no such process. The
+// host kernel updates it only when a thread stops running and at its ticks. It alone does not show whether a process
+// did something: see Activity.
 func ProcessorTime(pid uint32) (time.Duration, bool) {
 	const schedule = 2 // CPUCLOCK_SCHED, of the process
 	return processorClock(^int32(pid)<<3 | schedule)
 }
 
-// Activity is what a process did so far: what it had of processors, which threads it has, as the sum of their numbers,
-// and how often these stopped running. As long as it does nothing all remains. The time alone does not tell where the
-// host kernel's clock is coarse, nor on a virtual machine: there it takes from the time what the machine itself did not
-// have, which can be all that a thread ran for.
+// Activity shows whether a process did something: its CPU time, its threads (as the sum of their numbers), and how
+// often these stopped running. All three stay the same while it does nothing. CPU time alone does not suffice if the
+// host kernel's clock is coarse, nor on a virtual machine. There the host kernel subtracts steal time, which can be
+// all the time that a thread ran.
 type Activity struct {
 	Time           time.Duration
 	Threads, Stops uint64
 }
 
-// ActivityOf is what a process did so far. It is false where there is no such process.
+// ActivityOf returns a process's activity so far, or false if there is no such process.
 func ActivityOf(pid uint32) (a Activity, ok bool) {
 	a.Time, ok = ProcessorTime(pid)
 	_, a.Threads, a.Stops = threads(pid)
 	return a, ok
 }
 
-// Rests says whether a process did nothing since then.
+// Rests reports whether a process did nothing since then.
 func (a Activity) Rests(pid uint32) bool {
 	since := func() bool {
 		now, ok := ProcessorTime(pid)
 		return !ok || now != a.Time
 	}
-	// To list its threads takes long: most that ran have had more by now.
+	// Listing threads takes long, so compare the time first: it shows most processes that ran.
 	if since() {
 		return false
 	}
@@ -51,14 +51,14 @@ func (a Activity) Rests(pid uint32) bool {
 	return !running && numbers == a.Threads && stops == a.Stops && !since()
 }
 
-// Running says whether a thread of a process runs or waits for a processor, or that is not known.
+// Running reports whether a thread of a process runs or waits for a CPU, or whether that is unknown.
 func Running(pid uint32) bool {
 	running, _, _ := threads(pid)
 	return running
 }
 
-// threads says whether one of a process's threads runs or waits for a processor, or that is not known, the sum of their
-// numbers, and how often they stopped running.
+// threads returns what Running reports, the sum of a process's thread numbers, and how often its threads stopped
+// running.
 func threads(pid uint32) (running bool, numbers, stops uint64) {
 	tasks, err := os.Open(fmt.Sprintf("/proc/%d/task", pid))
 	if err != nil {
@@ -69,12 +69,12 @@ func threads(pid uint32) (running bool, numbers, stops uint64) {
 	if err != nil {
 		return true, 0, 0
 	}
-	dir, b := int(tasks.Fd()), make([]byte, 1<<14) // with a bit for each processor that there can be
+	dir, b := int(tasks.Fd()), make([]byte, 1<<14) // room for a bit for each possible CPU
 	for _, thread := range list {
 		// os.ReadFile takes three times as many system calls.
 		fd, err := unix.Openat(dir, thread+"/status", unix.O_RDONLY|unix.O_CLOEXEC, 0)
 		if err != nil {
-			return true, 0, 0 // it ended just now
+			return true, 0, 0 // the thread ended just now
 		}
 		n, err := unix.Read(fd, b)
 		_ = unix.Close(fd)
@@ -98,15 +98,14 @@ func threads(pid uint32) (running bool, numbers, stops uint64) {
 	return running, numbers, stops
 }
 
-// ThreadTime is what a thread of this process had of processors so far.
+// ThreadTime returns the CPU time of a thread of this process.
 func ThreadTime(tid int) (time.Duration, bool) {
 	const schedule = 6 // CPUCLOCK_SCHED, of the thread
 	return processorClock(^int32(tid)<<3 | schedule)
 }
 
-// FineClock says whether the host kernel counts the time of processors in less than it takes to read
-// it. Where its clock is that of its ticks, of a few ms, or stands still now and then, a process can run and have
-// had no time.
+// FineClock reports whether the host kernel counts CPU time more finely than reading it takes. If its clock only
+// advances at ticks (of a few ms) or stands still now and then, a process can run without any CPU time.
 func FineClock() bool {
 	if !steadyClock() {
 		return false
@@ -123,15 +122,15 @@ func FineClock() bool {
 	return true
 }
 
-// clockSource has the name of the counter that the host kernel takes the time from.
+// clockSource names the counter from which the host kernel takes the time.
 const clockSource = "/sys/devices/system/clocksource/clocksource0/current_clocksource"
 
-// steadySources are those with which it takes the time of processors from the same counter. With another one it is
-// because that counter is not reliable: then it corrects that time at its ticks, and lets it stand still until the next
-// one where it is ahead (kernel/sched/clock.c).
+// steadySources are the clock sources with which the host kernel takes CPU time from the same counter. It uses
+// another source if that counter is unreliable: then it corrects the time at ticks, and lets it stand still until the
+// next tick if it is ahead (kernel/sched/clock.c).
 var steadySources = []string{"tsc", "arch_sys_counter", "hyperv_clocksource_tsc_page"}
 
-// steady is what was found last, and until when it holds: the host kernel can give up a counter while it runs.
+// steady caches the last result until it expires: the host kernel can give up a counter while it runs.
 var steady struct {
 	sync.Mutex
 	is    bool

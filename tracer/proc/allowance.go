@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// Allowance is how long somebody may be waited for: for a while in a row, and for a part of the time in
-// the long run. It may be used from any goroutine.
+// Allowance bounds waiting for somebody: so long in a row, and a share of the time in the long run. Any goroutine may
+// use it.
 type Allowance struct {
 	most, share time.Duration
 	mu          sync.Mutex
@@ -14,12 +14,12 @@ type Allowance struct {
 	at          time.Time
 }
 
-// NewAllowance allows to wait for most in a row, and for one part in share of the time.
+// NewAllowance allows waits of most in a row, and 1/share of the time.
 func NewAllowance(most, share time.Duration) *Allowance {
 	return &Allowance{most: most, share: share, left: most, at: time.Now()}
 }
 
-// Left is how long may be waited now, 0 or less where it was too long.
+// Left returns how long a wait may take now; 0 or less if none is allowed.
 func (a *Allowance) Left() time.Duration {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -30,7 +30,7 @@ func (a *Allowance) Left() time.Duration {
 	return a.left
 }
 
-// Take notes that it was waited.
+// Take notes a wait.
 func (a *Allowance) Take(d time.Duration) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

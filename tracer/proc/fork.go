@@ -14,22 +14,21 @@ import (
 // exec since. Its memory began as a copy of its parent's.
 const forkNoExec = 0x40
 
-// kernelThread is its PF_KTHREAD: such a thread has no memory that could be a copy, and never
-// calls exec.
+// kernelThread is its PF_KTHREAD: a kernel thread has no memory that could be a copy, and never calls exec.
 const kernelThread = 0x200000
 
-// statFields are the fields of /proc/PID/stat that are read.
+// statFields are the fields read from /proc/PID/stat.
 type statFields struct {
-	// command is the process's own word.
+	// command is the process's own, untrusted text.
 	command string
 	parent  uint32
 	flags   uint64
-	// threads are how many there are, one that ended before the others among them.
+	// threads is the number of threads, including a main thread that ended before the others.
 	threads uint64
 	// started is in clock ticks since the boot.
 	started uint64
-	// code and stack are the addresses of the program's code and of its stack, which forks
-	// have in common; 1 or 0 where they may not be read.
+	// code and stack are the addresses of the program's code and stack, which forks share; 1 or 0 if they may not be
+	// read.
 	code, stack uint64
 }
 
@@ -41,8 +40,8 @@ func stat(pid uint32) (s statFields, err error) {
 		return s, &os.PathError{Op: "open", Path: path, Err: err}
 	}
 	defer unix.Close(fd)
-	// A line is shorter, and the host kernel gives it whole. All processes of a host are read so:
-	// an os.File takes twice as many system calls.
+	// A line is shorter, and the host kernel returns it with one read. This is done for all processes of a host, and
+	// an os.File would take twice as many system calls.
 	var line [2048]byte
 	n, err := unix.Read(fd, line[:])
 	if err != nil {
@@ -51,8 +50,7 @@ func stat(pid uint32) (s statFields, err error) {
 	return parseStat(string(line[:n]))
 }
 
-// parseStat parses a line of /proc/PID/stat. The command in it can hold anything but a
-// line's end.
+// parseStat parses a line of /proc/PID/stat. The command in it can contain anything but a newline.
 func parseStat(line string) (s statFields, err error) {
 	begin, end := strings.IndexByte(line, '('), strings.LastIndexByte(line, ')')
 	if begin < 0 || end < begin {
@@ -60,7 +58,7 @@ func parseStat(line string) (s statFields, err error) {
 	}
 	s.command = line[begin+1 : end]
 	fields := strings.Fields(line[end+1:])
-	const first = 3 // the number of the field behind the command
+	const first = 3 // number of the first field after the command
 	number := func(n int) (v uint64) {
 		if err == nil && n-first >= len(fields) {
 			err = fmt.Errorf("reading stat: it has no field %d", n)
@@ -76,7 +74,7 @@ func parseStat(line string) (s statFields, err error) {
 	return s, err
 }
 
-// Forked says whether a process was forked and has not called exec since.
+// Forked reports whether a process was forked and has not called exec since.
 func Forked(pid uint32) bool {
 	is, _ := forked(pid)
 	return is
@@ -87,8 +85,8 @@ func forked(pid uint32) (bool, error) {
 	return err == nil && s.flags&(forkNoExec|kernelThread) == forkNoExec, err
 }
 
-// Folder is the number that the host kernel gave a process's folder in /proc, or 0 where it is gone. Who has its PID next
-// has another one.
+// Folder returns the inode number of a process's /proc folder, or 0 if it is gone. The next process with the PID has
+// another one.
 func Folder(pid uint32) uint64 {
 	var st unix.Stat_t
 	if unix.Stat(fmt.Sprintf("/proc/%d", pid), &st) != nil {
@@ -97,21 +95,21 @@ func Folder(pid uint32) uint64 {
 	return st.Ino
 }
 
-// OfKernel says whether a process is one of the host kernel's own threads.
+// OfKernel reports whether a process is a kernel thread.
 func OfKernel(pid uint32) bool {
 	s, err := stat(pid)
 	return err == nil && s.flags&kernelThread != 0
 }
 
-// Forks tells which processes were forked and have not called exec since. Those that have will always have: they are
-// asked once. It is used by one goroutine at a time.
+// Forks finds processes that were forked and have not called exec since. A process that has called exec stays so, and
+// is checked only once. One goroutine at a time may use it.
 type Forks struct {
-	// others are processes that are no forks, by the number that the host kernel gave their folder in /proc: who has
-	// the PID next has another one.
+	// others are processes that are no forks, with the inode number of their /proc folder, which shows if a PID is
+	// reused.
 	others map[uint32]uint64
 }
 
-// Among are the forks among processes. Those that are no more in the list are forgotten.
+// Among returns the forks among processes. It forgets processes that are not in the list.
 func (f *Forks) Among(pids []uint32) (forks []uint32) {
 	before := f.others
 	f.others = make(map[uint32]uint64, len(pids))
@@ -134,10 +132,9 @@ func (f *Forks) Among(pids []uint32) (forks []uint32) {
 	return forks
 }
 
-// ForkedFrom is the process whose objects those in a forked process's memory can be copies
-// of, at the same addresses: the parent or, where that ended, another process that it was
-// forked from, and that has the library mapped at the same place. It is 0 where there is
-// none, and for a process that has called exec.
+// ForkedFrom returns the process of whose objects a forked process's memory may have copies, at the same addresses:
+// its parent or, if that ended, another process that it was forked from and that maps the library at the same place.
+// It returns 0 if there is none, or if the process has called exec.
 func ForkedFrom(m Mapping) uint32 {
 	own, err := stat(m.PID)
 	if err != nil || own.flags&forkNoExec == 0 {

@@ -5,8 +5,7 @@ import (
 	"time"
 )
 
-// Limit bounds work by the time that it takes of processors, so that it does not end early
-// because the host is busy.
+// Limit bounds work by CPU time, so that it does not end early because the host is busy.
 type Limit struct {
 	time  time.Duration
 	began time.Time
@@ -14,12 +13,11 @@ type Limit struct {
 	at    time.Duration
 }
 
-// limitWaits is how many times as long as its limit work may take where it waits, for
-// a processor or for anything else.
+// limitWaits times its limit is the longest that work may take in real time, waits included.
 const limitWaits = 10
 
-// NewLimit begins. Others, which can be nil, is the processor time of whoever works for this
-// process; its own is counted whole, whatever else it does meanwhile.
+// NewLimit starts a limit. others, which can be nil, returns the CPU time of processes that work for this one. This
+// process's own CPU time counts in full, whatever else it does meanwhile.
 func NewLimit(limit time.Duration, others func() time.Duration) *Limit {
 	self := uint32(os.Getpid())
 	used := func() time.Duration {
@@ -36,8 +34,7 @@ func newLimit(limit time.Duration, began time.Time, used func() time.Duration) *
 	return &Limit{limit, began, used, used()}
 }
 
-// Over says whether the time is up: the limit passed, and that much time of processors
-// was used, or the limit passed ten times.
+// Over reports whether the time is up: the limit passed and as much CPU time was used, or ten times the limit passed.
 func (l *Limit) Over() bool { return l.over(time.Now()) }
 
 func (l *Limit) over(now time.Time) bool {

@@ -1,5 +1,5 @@
-// Package proc reads /proc of a process: its mappings, resident pages, start and end. It
-// never writes to a process, nor stops one.
+// Package proc reads a process's /proc: mappings, resident pages, start and end. It never writes to a process, nor
+// stops one.
 package proc
 
 import (
@@ -16,20 +16,19 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Mapping is a file that a process has mapped.
+// Mapping is a file that a process maps.
 type Mapping struct {
 	PID uint32
-	// Path as /proc/PID/maps has it: as the process sees it or, in a plain chroot, as this
-	// process does.
+	// Path as in /proc/PID/maps: as the process sees it or, in a plain chroot, as this process does.
 	Path string
-	// Base is where the file's first byte would be, were all of it mapped as this piece is.
+	// Base is where the file's first byte would be if all of it were mapped like this piece.
 	Base uint64
-	// Region of the piece of the file.
+	// Region is the address range of this piece.
 	Region Region
 	ID     FileID
 }
 
-// mapping is a line of /proc/PID/maps. Its path is valid until the next line is read.
+// mapping is a line of /proc/PID/maps. path is valid until the next line is read.
 type mapping struct {
 	Region
 	offset uint64
@@ -38,8 +37,8 @@ type mapping struct {
 	path   []byte
 }
 
-// eachMapping visits a process's mappings while visit returns true. It keeps none: a process
-// can have as many as the host kernel lets it.
+// eachMapping visits a process's mappings while visit returns true. It keeps none, because a process can have very
+// many.
 func eachMapping(pid uint32, visit func(m *mapping) (more bool)) error {
 	f, err := OpenMaps(pid)
 	if err != nil {
@@ -52,10 +51,10 @@ func eachMapping(pid uint32, visit func(m *mapping) (more bool)) error {
 	return nil
 }
 
-// mapReaders are kept between readings: there are several of each process, and each buffer has
-// room for many lines, as the host kernel looks for where to go on with each read.
+// mapReaders are reused: each process's mappings are read several times. A buffer holds many lines, because the host
+// kernel has to find its place again with each read.
 var mapReaders = sync.Pool{New: func() any {
-	return bufio.NewReaderSize(nil, 64<<10) // a line is shorter: a path has 4096 bytes at most
+	return bufio.NewReaderSize(nil, 64<<10) // longer than any line: a path has at most 4096 bytes
 }}
 
 func readMappings(f io.Reader, visit func(m *mapping) (more bool)) error {
@@ -84,7 +83,7 @@ func readMappings(f io.Reader, visit func(m *mapping) (more bool)) error {
 	}
 }
 
-// parseMapping takes a line apart: START-END PERMS OFFSET MAJOR:MINOR INODE PATH.
+// parseMapping parses a line: START-END PERMS OFFSET MAJOR:MINOR INODE PATH.
 func parseMapping(line []byte) (m mapping, ok bool) {
 	var words [5][]byte
 	for i := range words {
@@ -108,7 +107,7 @@ func parseMapping(line []byte) (m mapping, ok bool) {
 	return m, ok
 }
 
-// Offset is where in the file the piece begins.
+// Offset is the piece's offset in the file.
 func (m Mapping) Offset() uint64 { return m.Region.Start - m.Base }
 
 // Permissions of a mapping, as /proc/PID/maps has them.
@@ -118,7 +117,7 @@ func (p Permissions) Write() bool   { return p[1] == 'w' }
 func (p Permissions) Execute() bool { return p[2] == 'x' }
 func (p Permissions) Shared() bool  { return p[3] == 's' }
 
-// Pieces visits the pieces of files that a process has mapped while visit returns true.
+// Pieces visits the mapped pieces of files while visit returns true.
 func Pieces(pid uint32, visit func(m Mapping, p Permissions) (more bool)) error {
 	return eachMapping(pid, func(m *mapping) bool {
 		return m.id.Inode == 0 || visit(Mapping{PID: pid, Path: strings.TrimSuffix(string(m.path), " (deleted)"), ID: m.id,
@@ -126,7 +125,7 @@ func Pieces(pid uint32, visit func(m Mapping, p Permissions) (more bool)) error 
 	})
 }
 
-// Code visits the pieces of a process's memory that can be executed; those of no file have the ID 0.
+// Code visits the executable pieces of a process's memory; pieces of no file have the ID 0.
 func Code(pid uint32, visit func(m Mapping)) error {
 	return eachMapping(pid, func(m *mapping) bool {
 		if m.perms.Execute() {
@@ -136,7 +135,7 @@ func Code(pid uint32, visit func(m Mapping)) error {
 	})
 }
 
-// FileAt is the file that a process has mapped at an address, and where in it the address is.
+// FileAt returns the file that a process maps at an address, and the address's offset in the file.
 func FileAt(pid uint32, address uint64) (file Mapping, offset uint64, found bool) {
 	err := eachMapping(pid, func(m *mapping) bool {
 		if found = m.id.Inode != 0 && m.Start <= address && address < m.End; found {
@@ -147,11 +146,12 @@ func FileAt(pid uint32, address uint64) (file Mapping, offset uint64, found bool
 	return file, address - file.Base, found && err == nil
 }
 
-// maxFiles bounds how many files of a process are listed: more than anybody looks for.
+// maxFiles bounds the listed files of a process: more than any caller needs.
 const maxFiles = 4096
 
-// Loaded lists what a process runs code of and is wanted: a file as often as it is loaded, each time by its first piece with code.
-// A process may also map a file to read it, as profilers do, and that does not show where its code and data are.
+// Loaded lists the wanted files from which a process runs code: a file once for each time that it is loaded, by its
+// first piece with code. (Processes such as profilers also map files only to read them, which does not show where
+// their code and data are.)
 func Loaded(pid uint32, want func(path string, id FileID) bool) (list []Mapping, err error) {
 	err = Pieces(pid, func(m Mapping, p Permissions) bool {
 		if p.Execute() && !slices.ContainsFunc(list, m.Alike) && want(m.Path, m.ID) {
@@ -162,16 +162,16 @@ func Loaded(pid uint32, want func(path string, id FileID) bool) (list []Mapping,
 	return list, err
 }
 
-// Alike says whether another piece is of the same file, and of what was loaded of it at the same time.
+// Alike reports whether another piece is of the same file and the same load of it.
 func (m Mapping) Alike(o Mapping) bool { return m.ID == o.ID && m.Base == o.Base }
 
-// MapsAlike says whether a process has the code of a file at the same place.
+// MapsAlike reports whether a process has a file's code loaded at the same place.
 func MapsAlike(pid uint32, m Mapping) (bool, error) {
 	list, err := Loaded(pid, func(_ string, id FileID) bool { return id == m.ID })
 	return slices.ContainsFunc(list, m.Alike), err
 }
 
-// FileID names a file by what it is, not by where it lies.
+// FileID identifies a file independently of its path.
 type FileID struct {
 	Device uint64
 	Inode  uint64
@@ -183,7 +183,7 @@ type FileVersion struct {
 	Changed unix.Timespec
 }
 
-// VersionOf is that of the file that this was said of.
+// VersionOf returns the version of the file with this stat.
 func VersionOf(st *unix.Stat_t) FileVersion {
 	return FileVersion{FileID: FileID{Device: st.Dev, Inode: st.Ino}, Changed: st.Ctim}
 }

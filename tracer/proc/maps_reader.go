@@ -12,27 +12,26 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The host kernel locks a process's memory while it changes a mapping, and a user's file system can
-// make that wait for ever. Then a thread that reads the mappings waits, too; it can be killed, and does not keep this
-// program from ending. So a goroutine reads, and who wants to know waits no longer than is allowed for
-// the process's user.
+// The host kernel locks a process's address space while it changes a mapping, and a user's file system can make that
+// wait for ever. A thread that reads the mappings then waits, too; but it can be killed, so it does not keep this
+// program from ending. So a goroutine reads them, and the caller waits no longer than the process's user is allowed.
 
-// ErrMapsBusy says that a process's mappings could not be read in time: they are being changed.
+// ErrMapsBusy means that a process's mappings could not be read in time, because they are being changed.
 var ErrMapsBusy = errors.New("its mappings do not answer: something that changes them waits, for a file system that hangs perhaps")
 
 const (
-	// maxMapsWait is how long the mappings of a user's processes are waited for in a row, and
-	// mapsShare the part of the time in the long run. What is shorter than mapsLook, or waits for a processor, does not count.
+	// maxMapsWait is the longest wait in a row for the mappings of a user's processes; over time they get 1/mapsShare
+	// of the time. Waits shorter than mapsLook, or for a CPU, do not count.
 	maxMapsWait = 200 * time.Millisecond
 	mapsShare   = 10
 	mapsLook    = 20 * time.Millisecond
-	// maxMapsStuck goroutines wait for processes of a user.
+	// maxMapsStuck bounds the goroutines that wait for processes of one user.
 	maxMapsStuck = 4
-	// maxMapsTime is how long is waited in any case.
+	// maxMapsTime bounds each wait in any case.
 	maxMapsTime = 30 * time.Second
 )
 
-// mapsUser is whose mappings were waited for.
+// mapsUser is a user whose processes' mappings were waited for.
 type mapsUser struct {
 	*Allowance
 	stuck atomic.Int32
@@ -43,7 +42,7 @@ var mapsUsers struct {
 	of map[uint32]*mapsUser
 }
 
-// waitedFor is whose a process is, nil where that user was not waited for yet.
+// waitedFor returns the mapsUser of a process, or nil if no wait was needed for that user so far.
 func waitedFor(pid uint32) *mapsUser {
 	mapsUsers.Lock()
 	defer mapsUsers.Unlock()
@@ -53,7 +52,7 @@ func waitedFor(pid uint32) *mapsUser {
 	return mapsUsers.of[User(pid)]
 }
 
-// waitFor is whose a process is that is waited for.
+// waitFor returns the mapsUser of a process that now needs a wait.
 func waitFor(pid uint32) *mapsUser {
 	user := User(pid)
 	mapsUsers.Lock()
@@ -74,11 +73,11 @@ type mapsReader struct {
 	pid    uint32
 	chunks chan mapsChunk
 	closed chan struct{}
-	// tid is the thread that reads.
+	// tid is the thread of the reading goroutine.
 	tid  atomic.Int32
 	rest []byte
 	last mapsChunk
-	// given: nobody waits for it any more.
+	// given is the error after which nobody waits for it any more.
 	given error
 }
 
@@ -88,12 +87,12 @@ type mapsChunk struct {
 	err    error
 }
 
-// mapsChunkBytes has room for many lines, as the host kernel looks for where to go on with each read.
+// mapsChunkBytes holds many lines, because the host kernel has to find its place again with each read.
 const mapsChunkBytes = 64 << 10
 
 var mapsChunks = sync.Pool{New: func() any { return new([mapsChunkBytes]byte) }}
 
-// OpenMaps opens a process's mappings, to be read in one go. It may fail with ErrMapsBusy, and so may each read.
+// OpenMaps opens a process's mappings for one sequential read. It and each read may fail with ErrMapsBusy.
 func OpenMaps(pid uint32) (io.ReadCloser, error) {
 	return openMapsFile(pid, "maps")
 }
@@ -158,7 +157,7 @@ func (r *mapsReader) recycle() {
 	}
 }
 
-// next waits for what is read.
+// next waits for the next chunk.
 func (r *mapsReader) next() (mapsChunk, error) {
 	timer := time.NewTimer(mapsLook)
 	defer timer.Stop()
@@ -188,7 +187,7 @@ func (r *mapsReader) next() (mapsChunk, error) {
 	}
 }
 
-// Close has nobody read on.
+// Close ends the reading.
 func (r *mapsReader) Close() error {
 	r.recycle()
 	if !errors.Is(r.given, ErrMapsBusy) {

@@ -8,11 +8,10 @@ import (
 	"syscall"
 )
 
-// initialPIDNamespace is the inode of the host's PID namespace: the host kernel
-// gives it that number for good (PROC_PID_INIT_INO).
+// initialPIDNamespace is the inode of the host's PID namespace, a constant of Linux (PROC_PID_INIT_INO).
 const initialPIDNamespace = 0xeffffffc
 
-// Namespace is the inode of this process's namespace of a kind.
+// Namespace returns the inode of this process's namespace of a kind.
 func Namespace(kind string) (inode uint64, err error) {
 	st, err := os.Stat("/proc/self/ns/" + kind)
 	if err != nil {
@@ -21,8 +20,8 @@ func Namespace(kind string) (inode uint64, err error) {
 	return st.Sys().(*syscall.Stat_t).Ino, nil
 }
 
-// InHostPIDNamespace says whether this process is in the host's PID namespace. In another one it finds only the
-// processes of that.
+// InHostPIDNamespace reports whether this process is in the host's PID namespace. In another one it finds only that
+// one's processes.
 func InHostPIDNamespace() (bool, error) {
 	inode, err := Namespace("pid")
 	if err != nil {
@@ -31,10 +30,10 @@ func InHostPIDNamespace() (bool, error) {
 	return inode == initialPIDNamespace, nil
 }
 
-// ErrNotMounted says that processes cannot be found.
+// ErrNotMounted means that processes cannot be found.
 var ErrNotMounted = errors.New("/proc is not mounted, or shows another PID namespace than this one: mount it, as with 'mount -t proc proc /proc'")
 
-// CheckMounted says why /proc does not show processes by the PIDs that system calls take here, or nil.
+// CheckMounted returns an error if /proc does not show processes by the PIDs that system calls use here.
 func CheckMounted() error {
 	if self, err := os.Readlink("/proc/self"); err != nil || self != strconv.Itoa(os.Getpid()) {
 		return ErrNotMounted

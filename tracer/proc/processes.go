@@ -13,18 +13,18 @@ import (
 	"github.com/prometheus/procfs"
 )
 
-// Name is how the host kernel calls a process, of 15 bytes at most, and when it started, in ticks since
-// the boot. The name is the process's own and untrusted.
+// Name returns the host kernel's name of a process, at most 15 bytes, and its start time in ticks since boot. The
+// name is the process's own and untrusted.
 func Name(pid uint32) (name string, started uint64, err error) {
 	s, err := stat(pid)
 	return s.command, s.started, err
 }
 
-// maxArguments is how much of a command line is shown, bytes: one can have megabytes.
+// maxArguments bounds the shown command line, bytes: it can have megabytes.
 const maxArguments = 4096
 
-// Arguments of a process, its own and untrusted words; of a longer command line the beginning, and an ellipsis. They lie in its
-// memory: the calling thread waits for as long as a page does, see memory.Process.
+// Arguments returns a process's arguments, which are untrusted. A long command line is cut and ends in an ellipsis.
+// They lie in the process's memory, so the calling thread waits as long as a page takes: see memory.Process.
 func Arguments(pid uint32) ([]string, error) {
 	f, err := os.Open(fmt.Sprintf("/proc/%d/cmdline", pid))
 	if err != nil {
@@ -42,12 +42,12 @@ func Arguments(pid uint32) ([]string, error) {
 	return args, nil
 }
 
-// maxEnvironment bounds how much of a process's environment is read, bytes: the host kernel
-// lets a program begin with less, but a process can claim that its own is larger.
+// maxEnvironment bounds the part of an environment that is read, bytes. The host kernel lets a program start with
+// less, but a process can claim more.
 const maxEnvironment = 8 << 20
 
-// Environment is the value of a variable in the environment that a process began with, "" where it is not set. It lies in
-// its memory, as Arguments do.
+// Environment returns a variable's value in the environment that a process began with, "" if it is not set. It lies
+// in the process's memory, as Arguments do.
 func Environment(pid uint32, name string) string {
 	f, err := os.Open(fmt.Sprintf("/proc/%d/environ", pid))
 	if err != nil {
@@ -66,19 +66,18 @@ func Environment(pid uint32, name string) string {
 	}
 }
 
-// exiting is the kernel's PF_EXITING: the task has begun to end. The tracepoint of
-// its end comes later.
+// exiting is the host kernel's PF_EXITING: the task has begun to end. Its exit tracepoint comes later.
 const exiting = 4
 
-// Alive says whether a process has not begun to end: a thread of it has not, mostly
-// the first one, which others can outlive.
+// Alive reports whether a process has not begun to end: some thread has not. That is mostly the main thread, but
+// others can outlive it.
 func Alive(pid uint32) bool {
 	first, err := stat(pid)
 	return err == nil && (first.flags&exiting == 0 || heir(pid, first) != 0)
 }
 
-// Heir is a thread of a process whose main thread has ended, by which the host kernel shows its memory still; 0 where that has not
-// ended, or no other goes on.
+// Heir returns a live thread of a process whose main thread has ended; the host kernel still shows the process's
+// memory under that thread. It is 0 if the main thread lives, or no other does.
 func Heir(pid uint32) uint32 {
 	first, err := stat(pid)
 	if err != nil || first.flags&exiting == 0 {
@@ -103,14 +102,14 @@ func heir(pid uint32, first statFields) uint32 {
 	return 0
 }
 
-// Uninterruptible says whether a thread of this process waits for what the host kernel does, such as
-// fetching a page: not for a processor, nor for another thread.
+// Uninterruptible reports whether a thread of this process waits inside the host kernel, for a page for example: not
+// for a CPU, nor for another thread.
 func Uninterruptible(tid int) bool { return threadState(tid) == "D" }
 
-// Runs says whether a thread of this process runs, or waits for a processor.
+// Runs reports whether a thread of this process runs, or waits for a CPU.
 func Runs(tid int) bool { return threadState(tid) == "R" }
 
-// threadState is the state of a thread of this process, as in /proc, or empty.
+// threadState returns the state of a thread of this process as in /proc, or "".
 func threadState(tid int) string {
 	self, err := procfs.Self()
 	if err != nil {
@@ -127,8 +126,8 @@ func threadState(tid int) string {
 	return st.State
 }
 
-// ResidentMemory is what a process has in the host's memory, bytes: pages shared with others
-// count in full. It is false where there is no such process.
+// ResidentMemory returns a process's resident memory in bytes; shared pages count in full. It returns false if there
+// is no such process.
 func ResidentMemory(pid uint32) (uint64, bool) {
 	p, err := procfs.NewProc(int(pid))
 	if err != nil {

@@ -5,15 +5,14 @@ import (
 	"io"
 )
 
-// Region is a piece of a process's address space.
+// Region is a range of a process's address space.
 type Region struct{ Start, End uint64 }
 
-// maxRegions bounds how much of a process is kept to be read: four times as many mappings as
-// the host kernel lets it have unless told otherwise.
+// maxRegions bounds the regions kept: four times the mappings that the host kernel permits by default.
 const maxRegions = 1 << 18
 
-// Writable lists a process's private writable memory, where its objects are, and says
-// where the heap that ends at its break begins, 0 where it has none.
+// Writable lists a process's private writable memory, where its objects are, and returns where the heap that ends at
+// its break begins (0 if it has none).
 func Writable(pid uint32) (list []Region, heap uint64, err error) {
 	f, err := OpenMaps(pid)
 	if err != nil {

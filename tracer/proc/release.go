@@ -5,9 +5,8 @@ import (
 	"strings"
 )
 
-// Release finds the version of the runtime in the name of the Python package's
-// metadata folder, which is beside the package: …/ttnn-0.81.1.dist-info. The path of the
-// library is one in a root, "" for one's own.
+// Release finds the runtime's version in the name of the Python package's metadata folder beside the package:
+// …/ttnn-0.81.1.dist-info. path is inside root; "" is the caller's root.
 func Release(root, path string) string {
 	for dir := filepath.Dir(path); len(dir) > 1; dir = filepath.Dir(dir) {
 		list, err := filepath.Glob(filepath.Join(escapeGlob(root+dir), "ttnn-*.dist-info"))

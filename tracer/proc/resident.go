@@ -15,29 +15,25 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A stack, a heap or a shadow of an address sanitizer is mostly address space that
-// was never touched. Reading that would take long, and would make the process's page
-// tables as large as all of it. Nor can pages that are a file's hold an object: it
-// would have been written.
+// A stack, a heap or an address sanitizer's shadow is mostly address space that was never touched. Reading all of it
+// would take long and would fill the process's page tables. File pages cannot hold an object either: it would have
+// been written.
 
-// ResidentPages says which pages of a process are its own: anonymous, and in memory
-// or swapped out.
+// ResidentPages lists which pages of a process are its own: anonymous, and in memory or swapped out.
 type ResidentPages struct {
 	pagemap *os.File
-	// walk lists every virtual page, where the host kernel has no PAGEMAP_SCAN: before
-	// Linux 6.7.
+	// walk: list every virtual page, because the host kernel has no PAGEMAP_SCAN (before Linux 6.7).
 	walk bool
-	// anonymous, with walk, is how many bytes of a mapping are anonymous, by its start.
+	// anonymous, with walk, maps the start of a mapping to its anonymous bytes.
 	anonymous map[uint64]uint64
 	entries   []byte
-	// ranges is written to by the kernel. Its address is in an argument of a system call,
-	// where Go does not know of it: so it is pinned, as a stack would be moved when it grows.
+	// ranges is written by the host kernel. Its address is inside an argument of a system call, where Go does not see
+	// it. So it is pinned, because a growing stack would move.
 	ranges *[64]pageRange
 	pinned runtime.Pinner
 }
 
-// OpenResident opens the list of a process's pages. On a host kernel without PAGEMAP_SCAN
-// it walks pagemap.
+// OpenResident opens the list of a process's pages. Without PAGEMAP_SCAN it walks pagemap.
 func OpenResident(pid uint32, walk bool) (*ResidentPages, error) {
 	f, err := os.Open(fmt.Sprintf("/proc/%d/pagemap", pid))
 	if err != nil {
@@ -57,14 +53,13 @@ func OpenResident(pid uint32, walk bool) (*ResidentPages, error) {
 	return p, nil
 }
 
-// Close ends it.
+// Close closes the list.
 func (p *ResidentPages) Close() error {
 	p.pinned.Unpin()
 	return p.pagemap.Close()
 }
 
-// Next lists pages of a region that are the process's own, no more than most of them,
-// and says how far it got.
+// Next lists pages of a region that are the process's own, at most most of them, and returns how far it got.
 func (p *ResidentPages) Next(list []Region, r Region, most uint64) ([]Region, uint64, error) {
 	if p.walk {
 		return p.walked(list, r)
@@ -76,7 +71,7 @@ func (p *ResidentPages) Next(list []Region, r Region, most uint64) ([]Region, ui
 	return list, n.end, err
 }
 
-// Empty says that nothing of a mapping is the process's own, where that is known.
+// Empty reports whether a mapping is known to have no page of the process's own.
 func (p *ResidentPages) Empty(start uint64) bool {
 	n, ok := p.anonymous[start]
 	return ok && n == 0
@@ -90,7 +85,7 @@ func appendPart(list []Region, r Region) []Region {
 	return append(list, r)
 }
 
-// pageRange is the kernel's struct page_region; its categories are not asked for.
+// pageRange is the host kernel's struct page_region; its categories are not requested.
 type pageRange struct {
 	start, end uint64
 	_          uint64
@@ -121,7 +116,7 @@ func (p *ResidentPages) scan(r Region, most uint64) (scanned, error) {
 		start: r.Start, end: r.End, vec: uint64(uintptr(unsafe.Pointer(p.ranges))), vecLen: uint64(len(p.ranges)), maxPages: most,
 		categoryInverted: pageIsFile | pageIsZero, categoryMask: pageIsFile | pageIsZero,
 		categoryAnyOfMask: pageIsPresent | pageIsSwapped,
-		// A category that none of them has, so that neighbours are one range.
+		// A category that none of the pages has, so that neighbours form one range.
 		categoryReturnMask: pageIsFile,
 	}
 	arg.size = uint64(unsafe.Sizeof(arg))
@@ -132,7 +127,7 @@ func (p *ResidentPages) scan(r Region, most uint64) (scanned, error) {
 	return scanned{int(n), arg.walkEnd}, nil
 }
 
-// walked reads the entries of the first pages of a region.
+// walked reads the pagemap entries of the first pages of a region.
 func (p *ResidentPages) walked(list []Region, r Region) ([]Region, uint64, error) {
 	const (
 		there  = 3 << 62 // present, or swapped out
@@ -157,8 +152,8 @@ func (p *ResidentPages) walked(list []Region, r Region) ([]Region, uint64, error
 	return list, end, nil
 }
 
-// anonymousBytes reads how many bytes of each mapping are anonymous, in memory or
-// swapped out. The kernel finds that out without visiting pages that are not there.
+// anonymousBytes reads how many bytes of each mapping are anonymous, in memory or swapped out. The host kernel finds
+// that out without visiting absent pages.
 func anonymousBytes(pid uint32) (map[uint64]uint64, error) {
 	f, err := os.Open(fmt.Sprintf("/proc/%d/smaps", pid))
 	if err != nil {

@@ -8,8 +8,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// User is who started a process, or 0. The owner of its folder in /proc is root where the process is
-// not dumpable, as it can choose.
+// User returns the user who started a process, or 0. It does not use the owner of the /proc folder: a process can
+// become non-dumpable, and then root owns the folder.
 func User(pid uint32) uint32 {
 	// As in stat; the ninth line has it.
 	fd, err := unix.Open(fmt.Sprintf("/proc/%d/status", pid), unix.O_RDONLY|unix.O_CLOEXEC, 0)

@@ -19,12 +19,12 @@ import (
 	"tt-memtrace/tracer/proc"
 )
 
-// perfWatch is a watch of perf's records: the kernel writes one for every mapping of code.
-// Each wakes the reader, which costs nothing while no program is starting. Mappings of devices
-// are looked for now and then: records of all data would be too many.
+// perfWatch is a watch by perf records: the host kernel writes one for every executable mapping. Each record wakes
+// the reader, which costs nothing while no program starts. Records of all data mappings would be too many, so
+// perfWatch polls for mappings of devices.
 type perfWatch struct {
-	any   bool     // files of all names are of interest
-	of    []uint32 // whose devices are looked for, or all processes'
+	any   bool     // files of any name are of interest
+	of    []uint32 // the PIDs to poll for devices; empty means all processes
 	rings []perfBuffer
 	epoll int
 	wake  int
@@ -36,7 +36,7 @@ type perfBuffer struct {
 	meta *unix.PerfEventMmapPage
 }
 
-// mapped is one executable mapping, untrusted where it comes from the process.
+// mapped is one executable mapping. Its content is untrusted.
 type mapped struct {
 	pid  uint32
 	path string
@@ -110,7 +110,7 @@ func (w *perfWatch) Close() error {
 	return nil
 }
 
-// perfPause is how much later a mapping may be seen for that.
+// perfPause is how much later a mapping may be seen because of that.
 const perfPause = 5 * time.Millisecond
 
 func (w *perfWatch) Run(ctx context.Context, seen func(pid uint32), missed func()) error {
@@ -154,8 +154,8 @@ func (w *perfWatch) Run(ctx context.Context, seen func(pid uint32), missed func(
 	return nil
 }
 
-// lookForHolders calls seen once for each process that maps a device, of some or, where there are none, of all. Looking
-// takes at most one part in holderShare of the time.
+// lookForHolders calls seen once for each process that maps a device, among these processes or, if there are none,
+// among all. It takes at most 1/holderShare of the time.
 func lookForHolders(ctx context.Context, of []uint32, seen func(pid uint32)) {
 	const (
 		least       = time.Second
@@ -178,23 +178,23 @@ func lookForHolders(ctx context.Context, of []uint32, seen func(pid uint32)) {
 	}
 }
 
-// holders looks for the processes that map a device.
+// holders finds processes that map a device.
 type holders struct {
 	looked map[uint32]holder
 	maps   bytes.Buffer
 }
 
-// holder is a process that was looked at.
+// holder is a process that was examined.
 type holder struct {
 	holds  bool
 	folder uint64 // proc.Folder
-	// ofKernel: it is one of the host kernel's own threads, which map nothing.
+	// ofKernel: it is a kernel thread, which maps nothing.
 	ofKernel bool
-	// had is what it had had of processors before: as long as that is all, it maps nothing new.
+	// had is its CPU time before: while that does not change, it maps nothing new.
 	had time.Duration
 }
 
-// look looks at processes, and calls seen for those that were not known to map one.
+// look examines processes, and calls seen for those that newly map a device.
 func (h *holders) look(pids []uint32, seen func(pid uint32)) {
 	fine, before := proc.FineClock(), h.looked
 	h.looked = make(map[uint32]holder, len(pids))
@@ -213,7 +213,7 @@ func (h *holders) look(pids []uint32, seen func(pid uint32)) {
 			continue
 		}
 		holds, err := discover.MapsDevice(pid, &h.maps)
-		if holds || err == nil { // what could not be read is read the next time
+		if holds || err == nil { // otherwise try again next time
 			was.holds, was.had = holds, had
 			h.looked[pid] = was
 		}
@@ -223,7 +223,7 @@ func (h *holders) look(pids []uint32, seen func(pid uint32)) {
 	}
 }
 
-// drain reads what one CPU's ring holds.
+// drain reads what is in one CPU's perf buffer.
 func (r *perfBuffer) drain(seen func(mapped), missed func()) {
 	page := os.Getpagesize()
 	ring := r.data[page:]
@@ -259,8 +259,8 @@ func (r *perfBuffer) drain(seen func(mapped), missed func()) {
 	atomic.StoreUint64(&r.meta.Data_tail, tail)
 }
 
-// mmap2Path is where in a PERF_RECORD_MMAP2 the path begins: header, pid and
-// tid, address, length, offset, device, inode, its generation, protection, flags.
+// mmap2Path is the offset of the path in a PERF_RECORD_MMAP2: header, pid and tid, address, length, offset, device,
+// inode, its generation, protection, flags.
 const mmap2Path = 8 + 8 + 3*8 + 8 + 8 + 8 + 8
 
 func parseMmap2(b []byte) (mapped, bool) {
@@ -275,7 +275,7 @@ func possibleCPUs() int {
 	return max(runtime.NumCPU(), hostCPUs())
 }
 
-// hostCPUs counts the host's CPUs, of which this process may be allowed only some.
+// hostCPUs counts the host's CPUs, even those that this process may not use.
 func hostCPUs() int {
 	b, err := os.ReadFile("/sys/devices/system/cpu/possible")
 	if err != nil {

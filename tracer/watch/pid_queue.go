@@ -6,10 +6,10 @@ import (
 	"time"
 )
 
-// PIDQueue are the processes that were seen to map something, until they are looked at.
+// PIDQueue holds processes that were seen to map something, until they are examined.
 type PIDQueue struct {
 	mu   sync.Mutex
-	pids map[uint32]time.Time // when each was first seen since it was looked at
+	pids map[uint32]time.Time // when each was first seen since it was last examined
 	all  bool
 	wake chan struct{} // holds at most one
 }
@@ -20,7 +20,7 @@ func NewPIDQueue() *PIDQueue {
 
 func (f *PIDQueue) Add(pid uint32) { f.AddSeen(pid, time.Now()) }
 
-// AddSeen adds a process that was seen to map something then, and that could not be looked at; the zero time where that is not known.
+// AddSeen adds a process that was seen to map something at a time (zero if unknown), and that could not be examined.
 func (f *PIDQueue) AddSeen(pid uint32, seen time.Time) {
 	f.mu.Lock()
 	if first, before := f.pids[pid]; !before || seen.Before(first) {
@@ -30,7 +30,7 @@ func (f *PIDQueue) AddSeen(pid uint32, seen time.Time) {
 	f.signal()
 }
 
-// Missed: some were not seen, so everyone has to be looked at.
+// Missed notes that some processes were not seen, so all must be examined.
 func (f *PIDQueue) Missed() {
 	f.mu.Lock()
 	f.all = true
@@ -45,7 +45,7 @@ func (f *PIDQueue) signal() {
 	}
 }
 
-// Wait returns who came since the last call, and when each was first seen, or the context's error.
+// Wait returns the processes added since the last call, with when each was first seen, or the context's error.
 func (f *PIDQueue) Wait(ctx context.Context) (pids map[uint32]time.Time, all bool, err error) {
 	select {
 	case <-f.wake:

@@ -1,4 +1,4 @@
-// Package watch reports processes that map the runtime, as it happens. It attaches to none of them.
+// Package watch reports processes that map the runtime, as it happens. It attaches nothing to them.
 package watch
 
 import (
@@ -20,19 +20,18 @@ import (
 	"tt-memtrace/tracer/proc"
 )
 
-// Watcher reports which processes map files that may hold the runtime, or a device, as it happens.
+// Watcher reports processes that map a device, or a file that may hold the runtime, as it happens.
 type Watcher interface {
-	// Run calls seen for each until the context ends, and missed when some were not seen.
+	// Run calls seen for each such process until the context ends, and missed if it could not see some.
 	Run(ctx context.Context, seen func(pid uint32), missed func()) error
-	// Close ends the watch. It must not run beside Run.
+	// Close ends the watch. Do not call it while Run runs.
 	Close() error
 }
 
-// Mappings watches for files that are named like the runtime, or of any name, and for devices.
-// A BPF program does it best, as it does not wake the tracer for all others. Where
-// the kernel lets none into its functions, perf does, which some kernels keep to
-// CAP_SYS_ADMIN; it sees devices later. The kernel's types can be nil. Of is at whose
-// devices it looks then, all processes' where there is none.
+// Mappings watches for mappings of devices, and of files with the runtime's name or, with anyName, any name. It
+// prefers a BPF program, which does not wake the tracer for other files. If the host kernel permits none on its
+// functions, it uses perf records, for which some host kernels require CAP_SYS_ADMIN and which report devices later.
+// kernel, the BTF cache, can be nil. of is whose devices that polls for; empty means all processes'.
 func Mappings(anyName bool, kernel *btf.Cache, of ...uint32) (Watcher, error) {
 	w, err := watchByProgram(anyName, kernel)
 	if err == nil {
@@ -48,7 +47,7 @@ func Mappings(anyName bool, kernel *btf.Cache, of ...uint32) (Watcher, error) {
 	return nil, fmt.Errorf("%w; %w", err, perf)
 }
 
-// programWatch is a watch by a program in the kernel.
+// programWatch is a watch by a BPF program.
 type programWatch struct {
 	objects bpf.WatchObjects
 	link    link.Link
@@ -118,7 +117,7 @@ func (w *programWatch) Run(ctx context.Context, seen func(pid uint32), missed fu
 			return fmt.Errorf("watching mappings: %w", err)
 		}
 		seen(binary.LittleEndian.Uint32(record.RawSample))
-		// What was lost found the ring full: all of that is read by now, or wakes this again.
+		// Records are lost only if the ring is full. By now all of it is read, or the rest wakes this loop again.
 		if record.Remaining > 0 {
 			continue
 		}
@@ -134,7 +133,7 @@ func (w *programWatch) Run(ctx context.Context, seen func(pid uint32), missed fu
 	return nil
 }
 
-// ByPerf says whether a watch takes perf's records of all mappings.
+// ByPerf reports whether a watch uses perf records of all mappings.
 func ByPerf(w Watcher) bool {
 	_, ok := w.(*perfWatch)
 	return ok
