@@ -7,8 +7,8 @@ import (
 	"tt-memtrace/tracer/eval"
 )
 
-// setOffset is where an allocator keeps the set of its buffers, which the
-// function that copies it shows: it reads the number of buckets and of elements.
+// setOffset returns the offset of an allocator's set of buffers. The function that copies the set shows it: it reads
+// the numbers of buckets and of elements.
 func (l *Library) setOffset() (uint64, error) {
 	loads, err := l.loads(allocatedBuffers, true)
 	if err != nil {
@@ -19,7 +19,7 @@ func (l *Library) setOffset() (uint64, error) {
 			continue
 		}
 		set := at - SetBucketCount
-		// The other one that reads it has to agree, where there is one.
+		// The other function that reads it, if there is one, has to agree.
 		counted, err := l.loads(numAllocatedBuffers, false)
 		if err == nil && !slices.Contains(counted, set+SetCount) {
 			return 0, fmt.Errorf("finding the set of buffers: it seems to be at %#x, but its count is not at %#x", set, set+SetCount)
@@ -29,7 +29,7 @@ func (l *Library) setOffset() (uint64, error) {
 	return 0, fmt.Errorf("finding the set of buffers: %s does not show it", allocatedBuffers[0])
 }
 
-// loads are the offsets of the words that a function reads of its object first.
+// loads returns the offsets of the first words that a function reads of its object.
 func (l *Library) loads(names []string, copies bool) ([]int64, error) {
 	image, err := l.Image()
 	if err != nil {
@@ -50,8 +50,7 @@ func (l *Library) loads(names []string, copies bool) ([]int64, error) {
 		}
 		args = []uint64{result, object}
 	}
-	// It does not get far with an object that is not there: what it reads
-	// first is enough.
+	// It fails soon on a symbolic object, but the first reads are enough.
 	_, _ = m.Call(s.Value, args...)
 	var offsets []int64
 	for _, load := range probe.Loads() {

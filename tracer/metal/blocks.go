@@ -8,21 +8,21 @@ import (
 	"tt-memtrace/tracer/eval"
 )
 
-// Blocks is where an allocator's list of the blocks of a bank (FreeListOpt) has what leads
-// to the address of a block, bytes from its beginning.
+// Blocks is where an allocator's list of a bank's blocks (FreeListOpt) has what leads to a block's address, in bytes
+// from the list's beginning.
 type Blocks struct {
-	// Addresses is a pointer to those of all blocks, 8 bytes each.
+	// Addresses is a pointer to the addresses of all blocks, 8 bytes each.
 	Addresses uint32
 	// Base is added to them.
 	Base uint32
 }
 
-// blockTable is where all 82 releases from 0.59.0rc58 to 0.81.1 have these. One function shows
-// each, so another place is not believed.
+// blockTable is where all 82 releases from 0.59.0rc58 to 0.81.1 have these. Only one function shows each, so another
+// place is not believed.
 var blockTable = Blocks{Addresses: 0x40, Base: 0x10}
 
-// Blocks finds out where they are by evaluating functions over a list that is not there. It
-// wraps ErrUnsupported where that shows nothing, or another place than the table.
+// Blocks finds these places by evaluating functions over a symbolic list. The error wraps ErrUnsupported if that
+// shows nothing, or another place than the table.
 func (l *Library) Blocks() (b Blocks, err error) {
 	image, err := l.Image()
 	if err != nil {
@@ -48,13 +48,13 @@ func (l *Library) Blocks() (b Blocks, err error) {
 // blockSteps bounds the evaluations, instructions.
 const blockSteps = 300
 
-// addressesOfBlocks: to take the end of a block moves its beginning, which adds to its address.
+// addressesOfBlocks: allocating the end of a block adds to its address.
 func addressesOfBlocks(image *eval.Image, function uint64) (uint32, error) {
 	const block, size, offset = 3, 0x2000, 0x1000
 	memory := eval.NewSymbolicMemory(image)
 	m := eval.New(memory, eval.WithSlots(image.SlotFunc(eval.Libc)), eval.WithStepLimit(blockSteps))
 	list := memory.Root()
-	_, failed := m.Call(function, list, block, size, offset) // of blocks that are not there, it may
+	_, failed := m.Call(function, list, block, size, offset) // it may fail: there are no blocks
 	for _, load := range memory.Loads() {
 		p := load.Path
 		if p.Root != list || len(p.Offsets) != 1 || p.Tail != 8*block || load.Size != 8 {
@@ -69,8 +69,8 @@ func addressesOfBlocks(image *eval.Image, function uint64) (uint32, error) {
 	return 0, fmt.Errorf("to take a part of a block adds to no address of it (%v)", failed)
 }
 
-// baseOfBlocks: to free a block by its address subtracts the base, then looks for the rest.
-// So where that looks depends on the difference alone.
+// baseOfBlocks: freeing a block by its address subtracts the base, then looks the block up. So where it looks depends
+// only on the difference.
 func baseOfBlocks(image *eval.Image, function uint64) (uint32, error) {
 	const some, more = 0x12345000, 0x3000
 	looks := func(address uint64, field int64, value uint64) (paths []eval.Load) {
@@ -80,7 +80,7 @@ func baseOfBlocks(image *eval.Image, function uint64) (uint32, error) {
 		if field >= 0 {
 			memory.Set(list+uint64(field), binary.LittleEndian.AppendUint64(nil, value)...)
 		}
-		_, _ = m.Call(function, list, address) // a block that is not there is not found
+		_, _ = m.Call(function, list, address) // it does not find the block
 		return memory.Loads()
 	}
 	alike := func(a, b []eval.Load) bool {

@@ -10,20 +10,20 @@ import (
 	"tt-memtrace/tracer/eval"
 )
 
-// ConfigRing is where the runtime's object of a kernel-config ring (WorkerConfigBufferMgr) has
-// its vectors, bytes from its beginning, and what they hold. Each but Places has one
-// element of 4 bytes for each kind of core, workers first.
+// ConfigRing is where the runtime's object of a kernel-config ring (WorkerConfigBufferMgr) has its vectors, in bytes
+// from its beginning, and what they hold. Each except Places has one 4-byte element for each kind of core, workers
+// first.
 type ConfigRing struct {
 	// Bases and Ends are addresses in L1.
 	Bases, Ends uint32
-	// First is the oldest place in use, Next the one that is given next: equal where none is.
+	// First is the oldest place in use, Next the one to give next; both are equal if none is in use.
 	First, Next uint32
-	// Places is a vector of Count vectors of VectorSize bytes, each with one element for each kind
-	// of core. Address and Size are where that has the address in L1 of a place, and its bytes.
+	// Places is a vector of Count vectors of VectorSize bytes, each with one element for each kind of core. Address
+	// and Size are the offsets in it of a place's address in L1 and of its bytes.
 	Places, Count, Address, Size uint32
 }
 
-// VectorSize is that of a std::vector, bytes.
+// VectorSize is the size of a std::vector, bytes.
 const VectorSize = 24
 
 // onceConfigRing finds a library's ConfigRing once.
@@ -33,8 +33,8 @@ type onceConfigRing struct {
 	err  error
 }
 
-// ConfigRing finds out where they are by evaluating what makes a ring and gives places in
-// it. It wraps ErrUnsupported where that does not show each of them, at one place.
+// ConfigRing finds these places by evaluating the functions that make a ring and give places in it. The error wraps
+// ErrUnsupported if that does not show exactly one place for each.
 func (l *Library) ConfigRing() (ConfigRing, error) {
 	l.configRing.Do(func() {
 		if l.configRing.ring, l.configRing.err = l.findConfigRing(); l.configRing.err != nil {
@@ -44,14 +44,14 @@ func (l *Library) ConfigRing() (ConfigRing, error) {
 	return l.configRing.ring, l.configRing.err
 }
 
-// ringObject is a kernel-config ring that the library's own functions made, in the memory of a Machine.
+// ringObject is a kernel-config ring that the library's own functions made in a Machine's memory.
 type ringObject struct {
 	l       *Library
 	machine *eval.Machine
 	at      uint64
 }
 
-// ringObjectSize is more than such an object has, bytes.
+// ringObjectSize is more than the size of such an object, bytes.
 const ringObjectSize = 512
 
 func (l *Library) newRingObject() (*ringObject, error) {
@@ -77,7 +77,7 @@ func (o *ringObject) call(function string, args ...uint64) error {
 	return nil
 }
 
-// place gives a place of these sizes, one for each kind of core; it is free when `done` cores have run.
+// place allocates a place with these sizes, one for each kind of core; it is free once `done` cores have run.
 func (o *ringObject) place(done uint32, sizes ...uint32) error {
 	m := o.machine
 	elements, err := m.Alloc(uint64(4 * len(sizes)))
@@ -105,7 +105,7 @@ func (o *ringObject) place(done uint32, sizes ...uint32) error {
 	return o.call(placeInConfigRing, uint64(done))
 }
 
-// vector is what may be a std::vector at an offset: where its elements are, and their bytes.
+// vector reads what may be a std::vector at an offset: where its elements begin, and their length in bytes.
 func (o *ringObject) vector(offset uint32) (begin, length uint64, err error) {
 	var b [VectorSize]byte
 	if err := o.machine.Read(o.at+uint64(offset), b[:]); err != nil {
@@ -118,7 +118,7 @@ func (o *ringObject) vector(offset uint32) (begin, length uint64, err error) {
 	return begin, end - begin, nil
 }
 
-// vectors are the offsets at which the object points to these numbers.
+// vectors returns the offsets at which the object points to these numbers.
 func (o *ringObject) vectors(numbers ...uint32) (at []uint32) {
 	var want []byte
 	for _, n := range numbers {
@@ -134,7 +134,7 @@ func (o *ringObject) vectors(numbers ...uint32) (at []uint32) {
 	return at
 }
 
-// places are the ConfigRings with a vector of vectors in which the first place of workers has these numbers.
+// places returns ConfigRings with a vector of vectors in which the workers' first place has these numbers.
 func (o *ringObject) places(address, size, done uint32) (found []ConfigRing) {
 	for i := uint32(0); i+VectorSize <= ringObjectSize; i += 8 {
 		begin, length, err := o.vector(i)
@@ -168,8 +168,8 @@ func (o *ringObject) places(address, size, done uint32) (found []ConfigRing) {
 // maxPlaces is more than a ring has.
 const maxPlaces = 64
 
-// findConfigRing makes a ring for two kinds of cores, gives three places in it and gives up the
-// oldest. What the vectors then hold shows which is which.
+// findConfigRing makes a ring for two kinds of cores, allocates three places and releases the oldest. What the
+// vectors then hold identifies them.
 func (l *Library) findConfigRing() (r ConfigRing, err error) {
 	const base, size, otherBase, otherSize = 0x12340, 0x4000, 0x71230, 0x600
 	const step, otherStep, done = 0x130, 0x50, 0x5a5a5

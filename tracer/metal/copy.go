@@ -16,8 +16,8 @@ import (
 	"tt-memtrace/tracer/proc"
 )
 
-// Copy is a library whose file has the same contents as this one's, byte for byte, or nil where the file has not. What
-// was read of this one is shared; code is read from the copy's own file.
+// Copy returns a Library of a file with the same contents, byte for byte, or nil if they differ. It shares what was
+// read of this library, but reads code from its own file.
 func (l *Library) Copy(name, path string) (*Library, error) {
 	f, st, err := openRegular(name)
 	if err != nil {
@@ -67,7 +67,7 @@ func sameContents(a, b *os.File) (bool, error) {
 	}
 }
 
-// Stat is what the library's file is now.
+// Stat returns the present state of the library's file.
 func (l *Library) Stat() (st unix.Stat_t, err error) {
 	if err := unix.Fstat(int(l.file.Fd()), &st); err != nil {
 		return st, fmt.Errorf("reading %s: %w", l.Path, err)

@@ -23,21 +23,19 @@ import (
 	"tt-memtrace/tracer/proc"
 )
 
-// A user's own build can have debug information: a further witness of where the
-// fields of a Buffer are, which must not disagree with the code. That of the real
-// runtime is gigabytes, so it is mapped and not read, and only those units are
-// looked into that have compiled the functions of a Buffer.
+// A user's own build can have debug information: one more source for the offsets of a Buffer's fields, which must
+// agree with the code. The runtime's is gigabytes, so it is mapped rather than read, and only the units that compiled
+// the functions of a Buffer are parsed.
 
-// DebugInfo is what became of the debug information that a library has.
+// DebugInfo is the result of reading a library's debug information.
 type DebugInfo struct {
-	// Path of the file that has it: the library, or one that was split off.
+	// Path is the file that has it: the library, or one that was split off.
 	Path string
 	// Err says why it shows nothing, or is nil.
 	Err error
 }
 
-// What may be spent on debug information, which is anybody's. Most of it is
-// never touched.
+// Bounds on reading debug information, which is untrusted. Most of it is never touched.
 const (
 	maxDebugTime   = 2 * time.Second
 	maxInflated    = 64 << 20  // bytes, of all compressed sections
@@ -54,8 +52,7 @@ const (
 	implClass   = "tt::tt_metal::BufferImpl"
 )
 
-// declared is the debug information of the library about the fields of a
-// Buffer; info is nil where there is none.
+// declared returns what the library's debug information says about a Buffer's fields; info is nil if there is none.
 func (l *Library) declared() (list []Evidence, info *DebugInfo) {
 	d, err := l.openDebug()
 	if d == nil {
@@ -82,7 +79,7 @@ func (l *Library) declared() (list []Evidence, info *DebugInfo) {
 	return list, info
 }
 
-// declaration is where a member is in a Buffer, or in what a member of it is or points to.
+// declaration returns where a member is in a Buffer, or in an object that a member of it is or points to.
 func declaration(classes map[string]class, name string) (Evidence, bool) {
 	found := func(class string, m member, path eval.Path) (Evidence, bool) {
 		return Evidence{Source: fmt.Sprintf("DWARF of %s::%s", class, name), proof: DWARF, path: path, size: int(m.size)}, true
@@ -106,7 +103,7 @@ func declaration(classes map[string]class, name string) (Evidence, bool) {
 	return Evidence{}, false
 }
 
-// bufferFunctions are the addresses of the functions of a Buffer, in order.
+// bufferFunctions returns the sorted addresses of a Buffer's functions.
 func (l *Library) bufferFunctions() (list []uint64) {
 	for name, s := range l.symbols {
 		rest, ok := strings.CutPrefix(name, "_ZN")
@@ -125,7 +122,7 @@ type debugFile struct {
 	path     string
 	mapped   []byte
 	sections map[string][]byte // by their names without .debug_
-	limit    *proc.Limit       // then it is given up
+	limit    *proc.Limit       // when to give up
 	entries  int               // that were read
 }
 
@@ -135,8 +132,8 @@ func (d *debugFile) close() {
 	}
 }
 
-// openDebug opens the debug information that belongs to the library; nil if there
-// is none. With an error it is there, and cannot be used.
+// openDebug opens the library's debug information; nil if there is none. An error means that there is some, but it
+// cannot be used.
 func (l *Library) openDebug() (*debugFile, error) {
 	if l.elf.Section(".debug_info") != nil {
 		d := &debugFile{path: l.Path, limit: proc.NewLimit(maxDebugTime, nil)}
@@ -179,8 +176,8 @@ func (l *Library) openDebug() (*debugFile, error) {
 	return nil, nil
 }
 
-// debugLink is the name of the file that the library says has its debug
-// information, and that file's check sum.
+// debugLink returns the name and checksum of the file that, by the library's .gnu_debuglink, has its debug
+// information.
 func (l *Library) debugLink() (name string, sum uint32) {
 	s := l.elf.Section(".gnu_debuglink")
 	if s == nil || s.Size > 4096 {
@@ -194,7 +191,7 @@ func (l *Library) debugLink() (name string, sum uint32) {
 	return string(text), binary.LittleEndian.Uint32(b[len(b)-4:])
 }
 
-// loadApart loads a file that was split off from a library, if it was from this one.
+// loadApart loads a split-off debug file, if it belongs to this library.
 func (d *debugFile) loadApart(f *os.File, id string, sum uint32) (err error) {
 	defer recovered(&err)
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
@@ -227,8 +224,8 @@ func (d *debugFile) loadApart(f *os.File, id string, sum uint32) (err error) {
 	return nil
 }
 
-// recovered makes an error of a panic: debug/elf and debug/dwarf are careful, but
-// the file is anybody's, and can become shorter while it is mapped.
+// recovered turns a panic into an error: debug/elf and debug/dwarf are careful, but the file is untrusted, and can be
+// truncated while it is mapped.
 func recovered(err *error) {
 	if r := recover(); r != nil {
 		*err = fmt.Errorf("damaged (%v)", r)
@@ -272,19 +269,19 @@ func (d *debugFile) load(f *os.File, e *elf.File) (err error) {
 	return nil
 }
 
-// class are the members of a class by name.
+// class maps names to the members of a class.
 type class map[string]member
 
 // member of a class.
 type member struct {
 	// offset in the object and size, bytes.
 	offset, size int64
-	// of is the class that it is an object of or, with pointer, points to; empty otherwise.
+	// of is the class of the member or, with pointer, the class that it points to; empty otherwise.
 	of      string
 	pointer bool
 }
 
-// classes looks for those of a Buffer in the units that have compiled one of the functions.
+// classes finds a Buffer's classes in the units that compiled one of the functions.
 func (d *debugFile) classes(functions []uint64) (found map[string]class, err error) {
 	defer recovered(&err)
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
@@ -313,7 +310,7 @@ func (d *debugFile) classes(functions []uint64) (found map[string]class, err err
 	return found, nil
 }
 
-// complete says whether there is nothing more to look for.
+// complete reports whether all classes are found.
 func complete(found map[string]class) bool {
 	if found[bufferClass] == nil {
 		return false
@@ -333,7 +330,7 @@ func (d *debugFile) inTime() error {
 	return nil
 }
 
-// next is what follows in a unit, nil at its end, if there is time for it.
+// next returns the next entry of a unit, nil at its end. It fails when time is up.
 func (d *debugFile) next(r *dwarf.Reader) (*dwarf.Entry, error) {
 	if d.entries++; d.entries%1024 == 0 {
 		if err := d.inTime(); err != nil {
@@ -343,7 +340,7 @@ func (d *debugFile) next(r *dwarf.Reader) (*dwarf.Entry, error) {
 	return r.Next()
 }
 
-// unitSize is that of the unit at the start, with its header, in bytes; 0 if it is damaged.
+// unitSize returns the size in bytes, header included, of the unit at the start of b; 0 if it is damaged.
 func unitSize(b []byte) uint64 {
 	const escape = 0xffffffff // of the 64-bit format
 	if len(b) < 4 {
@@ -362,7 +359,7 @@ func unitSize(b []byte) uint64 {
 	return n + header
 }
 
-// abbreviations is where those of a unit are.
+// abbreviations returns the offset of a unit's abbreviations.
 func abbreviations(unit []byte) (uint64, bool) {
 	wide, at := false, 4
 	if binary.LittleEndian.Uint32(unit) == 0xffffffff {
@@ -381,8 +378,7 @@ func abbreviations(unit []byte) (uint64, bool) {
 	return uint64(binary.LittleEndian.Uint32(unit[at:])), true
 }
 
-// unit opens a unit, if it has compiled one of the functions. What cannot be read
-// is passed over.
+// unit opens a unit if it compiled one of the functions. It skips what cannot be read.
 func (d *debugFile) unit(unit []byte, functions []uint64) *dwarf.Data {
 	short := d.sections["abbrev"]
 	at, ok := abbreviations(unit)
@@ -464,8 +460,7 @@ func (d *debugFile) search(u *dwarf.Data, found map[string]class) error {
 	}
 }
 
-// skip goes to what follows the children of an entry. That of debug/dwarf calls
-// itself, as deep as the file likes.
+// skip goes to the entry behind an entry's children. The method of debug/dwarf recurses as deep as the file says.
 func (d *debugFile) skip(r *dwarf.Reader, e *dwarf.Entry) error {
 	if next, ok := e.Val(dwarf.AttrSibling).(dwarf.Offset); ok && next > e.Offset {
 		r.Seek(next)
@@ -488,7 +483,7 @@ func (d *debugFile) skip(r *dwarf.Reader, e *dwarf.Entry) error {
 	return nil
 }
 
-// memberOf says what a member is, by its type.
+// memberOf describes a member by its type.
 func memberOf(u *dwarf.Data, e *dwarf.Entry) (m member) {
 	r := u.Reader()
 	const most = 8 // names of a type, and what it points to

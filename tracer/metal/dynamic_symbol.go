@@ -13,13 +13,14 @@ import (
 // maxNames bounds the names of a C or driver library's symbols, bytes.
 const maxNames = 64 << 20
 
-// dynamicSymbols are those that were looked for, nil where there is none: to read a C library for each process takes milliseconds.
+// dynamicSymbols caches looked-up symbols, nil for missing ones: reading a C library for each process would take
+// milliseconds.
 var dynamicSymbols struct {
 	sync.Mutex
 	values map[dynamicSymbol]*linkedSymbol
 }
 
-// linkedSymbol is what a symbol is linked for, and the segments of its file.
+// linkedSymbol is a symbol's link address, and its file's segments.
 type linkedSymbol struct {
 	value uint64
 	loads []elf.ProgHeader
@@ -30,11 +31,11 @@ type dynamicSymbol struct {
 	name string
 }
 
-// maxDynamicSymbols are kept.
+// maxDynamicSymbols bounds the cache.
 const maxDynamicSymbols = 1024
 
-// DynamicSymbol is where a process has something that a library or executable exports that it has loaded. That is opened
-// by another name.
+// DynamicSymbol returns the address in a process of a symbol that a loaded library or executable exports. opened is
+// the name by which to open the file.
 func DynamicSymbol(opened string, m proc.Mapping, name string) (address uint64, err error) {
 	path := m.Path
 	f, st, err := openRegular(opened)
@@ -68,7 +69,7 @@ func DynamicSymbol(opened string, m proc.Mapping, name string) (address uint64, 
 	return found.value + loadedAt(found.loads, m), nil
 }
 
-// exported is a symbol that a file defines, nil if it does not.
+// exported returns a symbol that a file defines, or nil.
 func exported(f io.ReaderAt, size int64, name string) (found *linkedSymbol, err error) {
 	file := io.NewSectionReader(f, 0, size)
 	if err := elffile.CheckHeaders(file); err != nil {

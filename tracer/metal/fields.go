@@ -1,18 +1,17 @@
 package metal
 
-// fieldTable has the offsets of the fields of a Buffer in all 82 releases from
-// 0.59.0rc58 to 0.81.1, from the base: the object's own +0x10 up to 0.78.0,
-// what its +0x10 points to from 0.79.0 on. With each field are the functions of
-// the runtime that show it, and how; every release has at least two for each.
+// fieldTable has the offsets of a Buffer's fields, from the base, in all 82 releases from 0.59.0rc58 to 0.81.1. The
+// base is the object's +0x10 up to 0.78.0, and what +0x10 points to from 0.79.0 on. Each field lists the runtime's
+// functions that show it, and how; every release has at least two for each field.
 var fieldTable = []struct {
 	name   string
 	offset uint32
 	size   int
-	// member is its name in the runtime's source, by which DWARF has it.
+	// member is its name in the runtime's source and in DWARF.
 	member string
 	by     []witness
 }{
-	// status first: what else there is to see depends on it.
+	// The status comes first, because the other fields depend on it.
 	{"status", 0x38, 1, "allocation_status_", []witness{
 		{bufferIsAllocated, compared},
 		{allocateOld, marked(false)},
@@ -63,6 +62,5 @@ var fieldTable = []struct {
 	}},
 }
 
-// mustShow are the fields that a library has to show by itself before the
-// table is believed about the others.
+// mustShow are the fields that a library itself has to show before the table counts for the others.
 var mustShow = []string{"status", "page_size", "size", "type", "address"}

@@ -5,8 +5,8 @@ import (
 	"sync/atomic"
 )
 
-// fileBlocks reads a file of which many small pieces are read that lie close together, as instructions
-// do: the blocks that were read last are kept.
+// fileBlocks reads a file in many small pieces that lie close together, as instructions do. It caches the blocks that
+// were read last.
 type fileBlocks struct {
 	file *os.File
 	kept [16]atomic.Pointer[fileBlock]

@@ -8,29 +8,28 @@ import (
 	"tt-memtrace/tracer/eval"
 )
 
-// Getter is a function of the runtime that is evaluated over live processes,
-// to learn about devices.
+// Getter is a function of the runtime that is evaluated over live processes to read devices.
 type Getter struct {
 	// Value names the returned value.
 	Value string
 	// Symbol is the name under which it was found, or the newest of its names.
 	Symbol string
 	Found  bool
-	// Without says what is lost where it is missing or does not work.
+	// Without says what is lost if it is missing or does not work.
 	Without string
-	// Shows is where an object that is not there would have it: offsets in
-	// bytes, from pointer to pointer. Several where it depends on the memory.
+	// Shows is where a symbolic object would have the value: offsets in bytes, from pointer to pointer. There are
+	// several if it depends on the memory.
 	Shows []string
-	// Err says why only a process shows that: for instance because
-	// a virtual function of another object would have to be called.
+	// Err says why only a live process shows that, for example because a virtual function of another object must be
+	// called.
 	Err error
 }
 
-// getterTable has the getters, by what they return.
+// getterTable lists the getters by their results.
 var getterTable = []struct {
 	tells, without string
 	names          []string
-	// ask evaluates it over an object that is not there; nil where that shows nothing.
+	// ask evaluates it over a symbolic object; nil if that shows nothing.
 	ask func(m *eval.Machine, function, this uint64) ([]uint64, error)
 }{
 	{"a chip's number", "devices of one chip are not known: their buffers, and programs from 0.70 on, are on no chip, and marked", []string{DeviceID}, askOnce},
@@ -52,7 +51,7 @@ var getterTable = []struct {
 	{"what a program takes of it", "what a launch takes of the kernel-config ring is unknown", []string{ProgramConfigSize}, askOnce},
 }
 
-// WithoutRing is what is lost where kernel-config rings cannot be read.
+// WithoutRing is what is lost if kernel-config rings cannot be read.
 const WithoutRing = "kernel-config rings are not shown"
 
 const withoutRange = "programs for a part of a mesh are counted on all of its chips, and marked"
@@ -64,7 +63,7 @@ func askOnce(m *eval.Machine, function, this uint64) ([]uint64, error) {
 	return []uint64{v}, err
 }
 
-// askVector is for what is returned as a std::vector.
+// askVector is ask for getters that return a std::vector.
 func askVector(m *eval.Machine, function, this uint64) ([]uint64, error) {
 	result, err := m.Alloc(24)
 	if err == nil {
@@ -73,7 +72,7 @@ func askVector(m *eval.Machine, function, this uint64) ([]uint64, error) {
 	return nil, err
 }
 
-// askRange is askVector for a range of a mesh's coordinates.
+// askRange is askVector for getters that take a range of mesh coordinates.
 func askRange(m *eval.Machine, function, this uint64) ([]uint64, error) {
 	result, err := m.Alloc(24)
 	if err == nil {
@@ -82,7 +81,7 @@ func askRange(m *eval.Machine, function, this uint64) ([]uint64, error) {
 	return nil, err
 }
 
-// askNothing is for a function without an object.
+// askNothing is ask for functions without an object.
 func askNothing(m *eval.Machine, function, _ uint64) ([]uint64, error) {
 	v, err := m.Call(function, 0)
 	return []uint64{v}, err
@@ -127,7 +126,7 @@ func (l *Library) shows(ask func(*eval.Machine, uint64, uint64) ([]uint64, error
 		return nil, err
 	}
 	probe := eval.NewSymbolicMemory(image)
-	const steps = 1000 // as far as it makes sense of an object that is not there
+	const steps = 1000 // enough for what makes sense over a symbolic object
 	values, err := ask(eval.New(probe, eval.WithSlots(image.SlotFunc(eval.Libc)), eval.WithStepLimit(steps)), function, probe.Root())
 	if err != nil {
 		return nil, fmt.Errorf("evaluating it without a process: %w", err)
@@ -143,7 +142,7 @@ func (l *Library) shows(ask func(*eval.Machine, uint64, uint64) ([]uint64, error
 	return shows, nil
 }
 
-// route writes a way from pointer to pointer.
+// route formats a path from pointer to pointer.
 func route(p eval.Path) string {
 	var steps []string
 	for _, o := range p.Offsets {

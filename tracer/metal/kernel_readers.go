@@ -2,8 +2,7 @@ package metal
 
 import "strings"
 
-// binaryReaders are the functions that read the binaries of a kernel, one for each
-// class, by the vtable that its objects point to.
+// binaryReaders returns the functions that read a kernel's binaries, one for each class, by the class's vptr.
 func (l *Library) binaryReaders() map[uint64]string {
 	m := map[uint64]string{}
 	for name := range l.symbols {
@@ -18,7 +17,7 @@ func (l *Library) binaryReaders() map[uint64]string {
 	return m
 }
 
-// ProgramBlock is the vtable of the block that std::make_shared puts a program into, or "".
+// ProgramBlock returns the vtable symbol of the control block that std::make_shared makes for a program, or "".
 func (l *Library) ProgramBlock() string {
 	for name := range l.symbols {
 		if strings.HasPrefix(name, programVtable) && !strings.Contains(name, "$") {

@@ -104,8 +104,8 @@ func ReadLaunchers(path string) (c *Launchers, err error) {
 	return c, nil
 }
 
-// operationOf takes the operation's class out of the mangled name of its
-// launching function, without the name spaces around it.
+// operationOf extracts the operation's class, without its namespaces, from the mangled name of its launching
+// function.
 func operationOf(symbol string) string {
 	_, s, ok := strings.Cut(symbol, adapter)
 	if !ok {

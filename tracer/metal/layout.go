@@ -11,7 +11,7 @@ import (
 	"tt-memtrace/tracer/eval"
 )
 
-// Proof says how an offset is known: a set of sources, which agree.
+// Proof is the set of sources that agree on an offset.
 type Proof uint8
 
 const (
@@ -19,8 +19,8 @@ const (
 	Decoded Proof = 1 << iota
 	// DWARF: the library's debug information says so.
 	DWARF
-	// Table: it is there in every release looked at. Alone, if nothing shows it,
-	// and all offsets that are shown agree with that table.
+	// Table: every known release has it there. It counts alone if nothing shows the offset and all shown offsets
+	// agree with the table.
 	Table
 )
 
@@ -50,16 +50,15 @@ type Field struct {
 	Proof Proof
 }
 
-// Layout is where a build of the runtime keeps what is read of a Buffer.
+// Layout is where a build of the runtime keeps the fields of a Buffer that are read.
 type Layout struct {
-	// Base is the offset from the Buffer to the base of its fields or, with
-	// Indirect, to the pointer to it.
+	// Base is the offset from the Buffer to the base of its fields or, with Indirect, to the pointer to that base.
 	Base     uint32
 	Indirect bool
 	Fields   []Field
 	// Evidence is what each source showed, in the order of Fields.
 	Evidence []Evidence
-	// Debug is what became of the library's debug information, nil if it has none.
+	// Debug is the result of reading the library's debug information, nil if it has none.
 	Debug *DebugInfo
 }
 
@@ -71,15 +70,14 @@ type Evidence struct {
 	Err error
 
 	proof Proof
-	// path is the way from the Buffer to the field, size that of the field in bytes.
+	// path leads from the Buffer to the field; size is the field's size in bytes.
 	path eval.Path
 	size int
-	// row is that of the field in fieldTable.
+	// row is the field's row in fieldTable.
 	row int
 }
 
-// Shows is where the source shows the field to be: offsets in bytes from the
-// Buffer, or from pointer to pointer.
+// Shows returns where the source shows the field to be: offsets in bytes from the Buffer, or from pointer to pointer.
 func (e Evidence) Shows() string {
 	if e.Err != nil {
 		return ""
@@ -87,10 +85,9 @@ func (e Evidence) Shows() string {
 	return route(eval.Path{Offsets: append(slices.Clone(e.path.Offsets), e.path.Tail)})
 }
 
-// Layout finds out where the library keeps a Buffer's fields by evaluating
-// functions of the library over a buffer that is not there, and watching what
-// they read, pass on and write; and by its debug information, if it has any. It
-// wraps ErrUnsupported where that proves nothing, or where two sources disagree.
+// Layout finds out where the library keeps a Buffer's fields. It evaluates functions of the library over a symbolic
+// buffer, and watches what they read, pass on and write; and it uses debug information, if there is any. The error
+// wraps ErrUnsupported if that proves nothing, or if two sources disagree.
 func (l *Library) Layout() (*Layout, error) { return l.layout() }
 
 func (l *Library) findLayout() (*Layout, error) {
@@ -116,9 +113,8 @@ func (l *Library) findLayout() (*Layout, error) {
 	return layout, nil
 }
 
-// evidence asks every function that the library has of those which show a
-// field: first the Buffer's own, then those of what holds its fields, for which
-// that has to be known.
+// evidence evaluates every function of the library that shows a field: first those of the Buffer itself, then those
+// of the object that holds the fields, whose place must be known for that.
 func (l *Library) evidence(image *eval.Image) (list []Evidence) {
 	g := &symbolicObject{image: image, symbols: l.functions()}
 	for _, g.inner = range []bool{false, true} {
@@ -144,7 +140,7 @@ func (l *Library) evidence(image *eval.Image) (list []Evidence) {
 	return list
 }
 
-// functionNames are the names of the library's own functions, by address.
+// functionNames returns the names of the library's own functions, by address.
 func (l *Library) functionNames() map[uint64]string {
 	m := make(map[uint64]string, len(l.symbols))
 	for name, s := range l.symbols {
@@ -155,9 +151,8 @@ func (l *Library) functionNames() map[uint64]string {
 	return m
 }
 
-// agree takes each field from the sources that show it, which must not
-// disagree, and says whether the fields are behind a pointer. The offsets are
-// those from the object that holds them.
+// agree combines the sources of each field, which must not disagree, and finds out whether the fields are behind a
+// pointer. The offsets count from the object that holds the fields.
 func (l *Layout) agree() (shown map[string][]Evidence, err error) {
 	shown = map[string][]Evidence{}
 	var direct, behind *Evidence
@@ -191,7 +186,7 @@ func (l *Layout) agree() (shown map[string][]Evidence, err error) {
 	return shown, nil
 }
 
-// place judges each field by what was shown of it and by the table.
+// place decides each field by the shown offsets and by the table.
 func (l *Layout) place(shown map[string][]Evidence) error {
 	var decoded []Field
 	for _, f := range fieldTable {
@@ -216,7 +211,7 @@ func (l *Layout) place(shown map[string][]Evidence) error {
 			continue
 		}
 		d := &decoded[i]
-		// The getter of the address returns half of it, but code that is not optimized reads all.
+		// The getter of the address returns 4 bytes, but unoptimized code reads all 8.
 		whole := f.name == "address" && d.Size == 8
 		if d.Offset != f.offset || d.Size != f.size && !whole {
 			differ = append(differ, fmt.Sprintf("%s at %#x, %d bytes, not %#x, %d", f.name, d.Offset, d.Size, f.offset, f.size))
@@ -230,7 +225,7 @@ func (l *Layout) place(shown map[string][]Evidence) error {
 			l.Fields = append(l.Fields, decoded[i])
 			continue
 		}
-		// Where nothing shows a field, the table is believed only if it is right about all that is shown.
+		// If nothing shows a field, the table counts only if it is right about all that is shown.
 		for _, name := range mustShow {
 			if len(shown[name]) == 0 {
 				return fmt.Errorf("nothing shows where a buffer keeps its %s%s", name, l.why(name))
@@ -259,8 +254,7 @@ func (l *Layout) place(shown map[string][]Evidence) error {
 	return nil
 }
 
-// why is the reason why functions that should show a field do not, to be
-// added to a message.
+// why returns, for a message, the reason why functions that should show a field do not.
 func (l *Layout) why(field string) string {
 	for _, e := range l.Evidence {
 		if e.Field == field && e.Err != nil {
@@ -273,7 +267,7 @@ func (l *Layout) why(field string) string {
 // WindowSize is TT_WINDOW of events.h.
 const WindowSize = 128
 
-// Offset is where a field is, from the base.
+// Offset returns the offset of a field from the base.
 func (l *Layout) Offset(name string) uint32 {
 	for _, f := range l.Fields {
 		if f.Name == name {
@@ -283,7 +277,7 @@ func (l *Layout) Offset(name string) uint32 {
 	panic("no field " + name) // the names are those of fieldTable
 }
 
-// Span is how many bytes from the base the probes read.
+// Span returns how many bytes from the base the probes read.
 func (l *Layout) Span() (n uint32) {
 	for _, f := range l.Fields {
 		n = max(n, f.Offset+uint32(f.Size))
@@ -292,8 +286,8 @@ func (l *Layout) Span() (n uint32) {
 	return min(max(n, l.Offset("address")+8, l.Offset("page_size")+8), WindowSize)
 }
 
-// directBase is where the fields begin in an object that holds them itself: so
-// that they are where the table has them or, where none such exists, at the first.
+// directBase returns where the fields begin in an object that holds them itself: the base for which they match the
+// table or, if there is none, the first field.
 func directBase(fields []Field) uint32 {
 	base, first, agree := uint32(0), ^uint32(0), true
 	for i, f := range fields {

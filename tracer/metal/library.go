@@ -1,5 +1,5 @@
-// Package metal reads one file of the TT-Metal runtime: its symbols, probe points, object layouts and
-// getters. It knows no process.
+// Package metal reads one file of the TT-Metal runtime: its symbols, probe points, object layouts and getters. It
+// knows nothing of processes.
 package metal
 
 import (
@@ -25,8 +25,8 @@ import (
 // ErrUnsupported is wrapped by errors that say why a library is not traced.
 var ErrUnsupported = errors.New("library not supported")
 
-// maxLibrary bounds the size of a file that calls itself the runtime, bytes: most
-// of a large one is debug information. What is read of it has bounds of its own.
+// maxLibrary bounds the size of a file that claims to be the runtime, bytes. Most of a large one is debug
+// information; what is read of it has bounds of its own.
 const maxLibrary = 64 << 30
 
 // Library is one build of the runtime's library.
@@ -39,42 +39,40 @@ type Library struct {
 	// Release is the version of the Python package around it, or empty.
 	Release string
 
-	// Beside opens a file at a path beside the library's, where that is in another process's root.
+	// Beside, if set, opens a file at a path beside the library's, in another process's root.
 	Beside func(path string) (*os.File, error)
 
 	file    *os.File
 	blocks  *fileBlocks // of that file
 	elf     *elf.File
 	symbols map[string]elfSymbol
-	// prefixed are the symbols by those prefixes that the probe table names.
+	// prefixed are the symbols by the prefixes of the probe table.
 	prefixed map[string][]elfSymbol
 	segments []elf.ProgHeader
 	image    func() (*eval.Image, error)
-	// functions are the names of its functions, by address, allocatorSet where an allocator
-	// keeps its set of buffers, and readers the functions that read the binaries of a
-	// kernel, by the vtable of its class: made when they are first asked for.
+	// Computed on first use: functions maps addresses to names, allocatorSet is where an allocator keeps its set of
+	// buffers, and readers maps a kernel class's vtable to the function that reads the kernel's binaries.
 	functions    func() map[uint64]string
 	allocatorSet func() (uint64, error)
 	readers      func() map[uint64]string
 	configRing   onceConfigRing
-	// reservedSizes is how it computes these.
+	// reservedSizes is how it computes reserved sizes.
 	reservedSizes onceReservedSizes
 	// layout is that of its buffers.
 	layout func() (*Layout, error)
-	// standardImage is the C++ library that was read last beside it.
+	// standardImage is the C++ library that was last read for it.
 	standardImage atomic.Pointer[standardLibrary]
 }
 
-// elfSymbol is the part of an elf.Symbol that is kept: there are many.
+// elfSymbol is the part of an elf.Symbol that is kept, because there are many.
 type elfSymbol struct {
 	Name        string
 	Value, Size uint64
 	Info        byte
 }
 
-// OpenLibrary reads the library's headers and the symbols that matter here.
-// It wraps ErrUnsupported where the file is not one that can be traced. The
-// file stays open until Close.
+// OpenLibrary reads the library's headers and the symbols that tracing needs. The error wraps ErrUnsupported if the
+// file cannot be traced. The file stays open until Close.
 func OpenLibrary(path string) (lib *Library, err error) {
 	if lib, err = OpenFile(path, path); err == nil {
 		lib.Release = proc.Release("", path)
@@ -82,8 +80,8 @@ func OpenLibrary(path string) (lib *Library, err error) {
 	return lib, err
 }
 
-// OpenFile is OpenLibrary of a file that is known by a path, and opened by another name. Where it was released is not
-// looked for.
+// OpenFile does what OpenLibrary does, for a file that is opened under another name than its path. It does not look
+// for the release.
 func OpenFile(name, path string) (lib *Library, err error) {
 	f, st, err := openRegular(name)
 	if err != nil {
@@ -123,7 +121,7 @@ func OpenFile(name, path string) (lib *Library, err error) {
 	return l, nil
 }
 
-// openRegular opens a file that says it is the runtime, if it is a file at all.
+// openRegular opens a file that may be the runtime, if it is a regular file.
 func openRegular(path string) (*os.File, unix.Stat_t, error) {
 	var st unix.Stat_t
 	// O_NONBLOCK, so that a FIFO in the library's place does not block.
@@ -148,14 +146,14 @@ func openRegular(path string) (*os.File, unix.Stat_t, error) {
 	return f, st, nil
 }
 
-// Image is the library as it would be loaded at address 0, for evaluating its code.
+// Image returns the library as if loaded at address 0, for evaluating its code.
 func (l *Library) Image() (*eval.Image, error) { return l.image() }
 
 // Close releases the file.
 func (l *Library) Close() error { return l.file.Close() }
 
-// readSymbols keeps the defined functions of the runtime's own name space:
-// .symtab has everything, .dynsym survives a strip.
+// readSymbols keeps the defined functions in the runtime's own namespace. .symtab has everything, .dynsym survives a
+// strip.
 func (l *Library) readSymbols() error {
 	found := false
 	prefixes := pointPrefixes()
@@ -197,11 +195,11 @@ func (l *Library) readSymbols() error {
 	return nil
 }
 
-// KnowsRuntime says in a few milliseconds whether a file's dynamic symbols so
-// much as name what makes it the runtime. A library that uses the runtime is as
-// large, is mapped first, and reading it would hold the runtime's own up.
+// KnowsRuntime reports, within a few milliseconds, whether a file's dynamic symbols contain a name that makes it the
+// runtime. A library that merely uses the runtime is as large and is mapped first; reading all of it would delay
+// reading the runtime.
 func KnowsRuntime(path string) (knows bool) {
-	// Where this does not answer, reading the file will say why.
+	// If this fails, reading the file will say why.
 	defer func() {
 		if recover() != nil {
 			knows = true
@@ -232,12 +230,13 @@ func KnowsRuntime(path string) (knows bool) {
 	return namesRuntime(b)
 }
 
-// namesRuntime says whether names have one of those that make a file the runtime.
+// namesRuntime reports whether names contain one that makes a file the runtime.
 func namesRuntime(names []byte) bool {
 	return slices.ContainsFunc(RuntimeSymbols, func(s string) bool { return containsName(names, s) })
 }
 
-// containsName is bytes.Contains of a mangled name, from its rarest byte on: all of them begin alike.
+// containsName is bytes.Contains for a mangled name. It searches from the name's rarest byte, because all names begin
+// alike.
 func containsName(names []byte, name string) bool {
 	var counts [256]int
 	for _, c := range names[:min(len(names), 64<<10)] {
@@ -267,34 +266,34 @@ func (l *Library) Defines(name string) bool {
 	return ok
 }
 
-// Lookup is where the library has a symbol, as it would be loaded at address 0.
+// Lookup returns the address of a symbol, with the library loaded at address 0.
 func (l *Library) Lookup(name string) (address uint64, ok bool) {
 	s, ok := l.symbols[name]
 	return s.Value, ok
 }
 
-// Functions are the names of the library's functions, by address.
+// Functions returns the names of the library's functions, by address.
 func (l *Library) Functions() map[uint64]string { return l.functions() }
 
-// AllocatorSet is the offset at which an allocator keeps the set of its buffers.
+// AllocatorSet returns the offset of an allocator's set of buffers.
 func (l *Library) AllocatorSet() (uint64, error) { return l.allocatorSet() }
 
-// BinaryReaders are the functions that read the binaries of a kernel, by the address
-// that objects of its class begin with.
+// BinaryReaders returns the functions that read a kernel's binaries, by the vptr of the kernel's class.
 func (l *Library) BinaryReaders() map[uint64]string { return l.readers() }
 
-// LoadedAt is how far behind the address that it is linked for a process has what it loaded of the library.
+// LoadedAt returns the load bias: the distance from the library's link addresses to where a process has it.
 func (l *Library) LoadedAt(m proc.Mapping) uint64 { return loadedAt(l.segments, m) }
 
-// LoadedAlike says whether two pieces of files that are this library are of what a process loaded of it at the same time. Several segments can
-// have code, each of which lies elsewhere in memory than in the file. So can those of data be executed, in a process that makes all that
-// is read so (READ_IMPLIES_EXEC).
+// LoadedAlike reports whether two mapped pieces belong to the same load of this library. Several segments can have
+// code, each at another distance in memory than in the file. Data segments can be executable too, in a process with
+// READ_IMPLIES_EXEC.
 func (l *Library) LoadedAlike(m, o proc.Mapping) bool {
 	at := mayBeLoadedAt(l.segments, m)
 	return slices.ContainsFunc(mayBeLoadedAt(l.segments, o), func(a uint64) bool { return slices.Contains(at, a) })
 }
 
-// mayBeLoadedAt is loadedAt, of what can be any segment: two can share a page of the file.
+// mayBeLoadedAt returns the possible results of loadedAt for a piece of any segment: two segments can share a page of
+// the file.
 func mayBeLoadedAt(loads []elf.ProgHeader, m proc.Mapping) []uint64 {
 	list := []uint64{loadedAt(loads, m)}
 	for _, p := range loads {
@@ -307,7 +306,7 @@ func mayBeLoadedAt(loads []elf.ProgHeader, m proc.Mapping) []uint64 {
 
 func loadedAt(loads []elf.ProgHeader, m proc.Mapping) uint64 {
 	address, ok := elffile.AddressOf(loads, m.Offset())
-	if !ok { // its pages can be executed and have no code
+	if !ok { // its pages are executable but have no code
 		return m.Base
 	}
 	return m.Region.Start - address
@@ -323,8 +322,7 @@ func (l *Library) ReadCode(p []byte, address uint64) bool {
 	return err == nil
 }
 
-// First is the first of the names that the library defines or, where it defines
-// none, the first of all.
+// First returns the first name that the library defines or, if it defines none, the first name.
 func (l *Library) First(names []string) string {
 	if i := slices.IndexFunc(names, l.Defines); i >= 0 {
 		return names[i]
@@ -336,14 +334,14 @@ func (l *Library) First(names []string) string {
 // one that only uses it.
 func (l *Library) IsRuntime() bool { return slices.ContainsFunc(RuntimeSymbols, l.Defines) }
 
-// match lists the defined symbols that a row of the table names: all of them
-// with all, otherwise those of the first name that is there.
+// match lists the defined symbols that a row of the table names: all with all, otherwise those of the first name that
+// is defined.
 func (l *Library) match(names []string, all bool) []elfSymbol {
 	var found []elfSymbol
 	for _, name := range names {
 		if prefix, ok := strings.CutSuffix(name, "*"); ok {
 			for _, s := range l.prefixed[prefix] {
-				// With a dot it is a part that a compiler split off, like f.cold.
+				// A name with a dot is a part that the compiler split off, like f.cold.
 				if !strings.Contains(s.Name, ".") && elf.ST_TYPE(s.Info) == elf.STT_FUNC && s.Size > 0 {
 					found = append(found, s)
 				}
@@ -358,7 +356,7 @@ func (l *Library) match(names []string, all bool) []elfSymbol {
 	return found
 }
 
-// fileOffset turns a virtual address of the library into an offset in its file.
+// fileOffset converts a virtual address of the library to a file offset.
 func (l *Library) fileOffset(address uint64) (uint64, bool) {
 	for _, p := range l.segments {
 		if p.Flags&elf.PF_X != 0 && address >= p.Vaddr && address-p.Vaddr < p.Filesz {
@@ -399,10 +397,10 @@ func buildID(e *elf.File) string {
 	return hex.EncodeToString(b[16 : 16+n])
 }
 
-// ProcName is one under which the open file can be reached, in any mount namespace.
+// ProcName returns a path to the open file that works in any mount namespace.
 func (l *Library) ProcName() string { return fmt.Sprintf("/proc/self/fd/%d", l.file.Fd()) }
 
-// MapPage maps the page of the file that has an offset, only to be read.
+// MapPage maps the page at a file offset, read-only.
 func (l *Library) MapPage(offset uint64) ([]byte, error) {
 	size := os.Getpagesize()
 	page, err := unix.Mmap(int(l.file.Fd()), int64(offset)&^int64(size-1), size, unix.PROT_READ, unix.MAP_PRIVATE)

@@ -9,19 +9,19 @@ import (
 	"tt-memtrace/tracer/eval"
 )
 
-// witness is a function of the library that shows a field, and how.
+// witness is a function that shows a field, and how.
 type witness struct {
 	function string
 	strategy strategy
 }
 
-// strategy finds a field by evaluating the function at an address: the way to it
-// from the Buffer, and its size in bytes.
+// strategy finds a field by evaluating the function at an address. It returns the path from the Buffer to the field,
+// and the field's size in bytes.
 type strategy func(g *symbolicObject, function uint64) (eval.Path, int, error)
 
 var errNothingRead = errors.New("it reads nothing of the buffer")
 
-// loadedFrom is where a value was loaded from.
+// loadedFrom returns where a value was loaded from.
 func (g *symbolicObject) loadedFrom(value uint64) (eval.Path, int, error) {
 	p, ok := g.probe.Path(value)
 	n := len(p.Offsets)
@@ -51,7 +51,7 @@ func returned(g *symbolicObject, function uint64) (eval.Path, int, error) {
 	if last.Path.Tail != path.Tail {
 		return eval.Path{}, 0, fmt.Errorf("it returns what it reads at %v, but reads %v last", path, last.Path)
 	}
-	// Code that is not optimized reads more than it returns.
+	// Unoptimized code reads more than it returns.
 	return path, last.Size, nil
 }
 
@@ -94,7 +94,7 @@ func decides(g *symbolicObject, function uint64) (eval.Path, int, error) {
 		}
 		return eval.Load{}, errNothingRead
 	}
-	_, failed := g.evaluate(function) // of shards that are not there, it may
+	_, failed := g.evaluate(function) // it may fail: the symbolic buffer has no shards
 	field, err := first()
 	if err != nil {
 		return eval.Path{}, 0, errors.Join(err, failed)
@@ -131,18 +131,18 @@ func divisor(g *symbolicObject, function uint64) (eval.Path, int, error) {
 
 func quotient(g *symbolicObject, function uint64, want int) (eval.Path, int, error) {
 	g.reset(true)
-	_, failed := g.evaluate(function) // of numbers that mean nothing, it may
+	_, failed := g.evaluate(function) // it may fail: the numbers are arbitrary
 	var fields []eval.Path
 	for _, l := range g.loads(0) {
 		if l.Size == 8 && !slices.ContainsFunc(fields, func(f eval.Path) bool { return f.Tail == l.Path.Tail && slices.Equal(f.Offsets, l.Path.Offsets) }) {
 			fields = append(fields, l.Path)
 		}
 	}
-	const most = 8 // for every pair is tried
+	const most = 8 // because every pair is tried
 	if len(fields) > most {
 		return eval.Path{}, 0, fmt.Errorf("it reads %d fields", len(fields))
 	}
-	// Of all pairs that it reads, which are divided?
+	// Try which pair of the fields it divides.
 	const a, b, quotient = 0x6000, 0x1000, 6
 	for _, x := range fields {
 		for _, y := range fields {
@@ -160,7 +160,7 @@ func quotient(g *symbolicObject, function uint64, want int) (eval.Path, int, err
 	return eval.Path{}, 0, errors.Join(errors.New("it divides no two fields of the buffer"), failed)
 }
 
-// passed: the function passes the field on as the nth argument of a call.
+// passed: the function passes the field as the nth argument of a call.
 func passed(callee string, n int) strategy {
 	return func(g *symbolicObject, function uint64) (eval.Path, int, error) {
 		g.reset(true)
@@ -173,8 +173,7 @@ func passed(callee string, n int) strategy {
 	}
 }
 
-// called: of the object that the field points to, the function calls a virtual
-// function, and does so first.
+// called: the function's first virtual call is on the object that the field points to.
 func called(g *symbolicObject, function uint64) (eval.Path, int, error) {
 	var failed error
 	var flags []eval.Path
@@ -191,7 +190,7 @@ func called(g *symbolicObject, function uint64) (eval.Path, int, error) {
 			}
 			return eval.Path{Root: c.slot.Root, Offsets: c.slot.Offsets[:n-2], Tail: c.slot.Offsets[n-2]}, 8, nil
 		}
-		// It may do so only for a buffer that has something optional.
+		// It may do so only for a buffer with an optional part: try each byte.
 		for _, l := range g.loads(0) {
 			if l.Size == 1 {
 				flags = append(flags, l.Path)
@@ -201,14 +200,14 @@ func called(g *symbolicObject, function uint64) (eval.Path, int, error) {
 	return eval.Path{}, 0, errors.Join(errors.New("it calls no virtual function of the buffer's"), failed)
 }
 
-// magic is the address that a symbolic object gets of the allocator. No byte of it is 1.
+// magic is the address that a symbolic object gets from the allocator. No byte of it is 1.
 const magic = 0x7ed2_3b4c_5a69
 
-// symbolicSize is how much of an object is looked at for what was written, bytes.
+// symbolicSize is how much of an object is checked for writes, bytes.
 const symbolicSize = 512
 
-// allocate follows allocate_impl with and without a hook in the allocator's
-// place, and returns the bytes of the fields after it.
+// allocate follows allocate_impl, with a hook in the allocator's place or without, and returns the bytes of the
+// fields afterwards.
 func (g *symbolicObject) allocate(function uint64, hook bool) (after [symbolicSize]byte, err error) {
 	g.reset(false)
 	g.answers["15allocate_buffer"] = magic
@@ -227,7 +226,7 @@ func (g *symbolicObject) allocate(function uint64, hook bool) (after [symbolicSi
 	return after, nil
 }
 
-// inFields is the way to an offset in what holds the fields.
+// inFields returns the path to an offset in the object that holds the fields.
 func (g *symbolicObject) inFields(offset int) eval.Path {
 	p, _ := g.probe.Path(g.fields)
 	return eval.Path{Root: p.Root, Offsets: p.Offsets, Tail: int64(offset)}
@@ -257,7 +256,7 @@ func marked(byHook bool) strategy {
 	}
 }
 
-// stored: allocate_impl keeps in the field what the allocator returned.
+// stored: allocate_impl stores the allocator's result in the field.
 func stored(g *symbolicObject, function uint64) (eval.Path, int, error) {
 	after, err := g.allocate(function, false)
 	if err != nil {
@@ -271,7 +270,7 @@ func stored(g *symbolicObject, function uint64) (eval.Path, int, error) {
 	return eval.Path{}, 0, errors.New("it does not keep the address")
 }
 
-// spares: where the field is 1, deallocate_impl leaves the allocator alone.
+// spares: if the field is 1, deallocate_impl does not call the allocator.
 func spares(g *symbolicObject, function uint64) (eval.Path, int, error) {
 	g.reset(true)
 	if err := g.follow(function); err != nil {

@@ -8,38 +8,37 @@ import (
 	"tt-memtrace/tracer/eval"
 )
 
-// Need says what the accounts lose without a probe point.
+// Need says what a library without the point means for the accounts.
 type Need string
 
 const (
-	// Required: without it there are no right numbers, so nothing is attached.
+	// Required: without it the numbers would be wrong, so nothing is attached.
 	Required Need = "required"
 	// Degrades: without it the accounts are right but less complete.
 	Degrades Need = "degrades"
 )
 
-// Phase is when a point is attached, among the points of a library: what ends things
-// before what makes them, so that no end is missed. An end too many is counted as such,
-// one too few would stay in the accounts.
+// Phase is the order of attaching a library's points. Points where things end come before those where they begin, so
+// that no end is missed: a surplus end is counted as such, but a missing one would leave its object in the accounts.
 type Phase uint8
 
 const (
-	// Ends are of buffers, allocators, devices, programs and workloads.
+	// Ends: buffers, allocators, devices, programs and workloads end.
 	Ends Phase = iota
-	// Notes keep for a thread what its next call is about, and open devices.
+	// Notes: what the thread's next call is about, and opening devices.
 	Notes
-	// Places are where buffers, circular buffers and others get memory.
+	// Places: buffers, circular buffers and others get memory.
 	Places
-	// Uses are of programs and kernels: launches, copies, files.
+	// Uses: programs and kernels are used: launches, copies, files.
 	Uses
-	// Makes are of programs, kernels and workloads.
+	// Makes: programs, kernels and workloads are created.
 	Makes
-	// Fails are allocations that fail.
+	// Fails: allocations fail.
 	Fails
 )
 
-// Way is a set of points that together see each allocation and free of a buffer. A library
-// is traced in one way: the first of which it has all that is required.
+// Way is a set of points that together see each allocation and free of a buffer. A library is traced in one way: the
+// first for which it has all required points.
 type Way uint8
 
 const (
@@ -47,12 +46,12 @@ const (
 	ByGraphTracker Way = 1 << iota
 	// ByObserver: it reports them to observers of the whole process.
 	ByObserver
-	// ByAllocator: an allocator puts each buffer into its set and frees it, which rests on
-	// nothing that reports.
+	// ByAllocator: an allocator inserts each buffer into its set, and frees it. This way needs no function that
+	// reports buffers.
 	ByAllocator
 )
 
-// Ways in the order in which they are preferred.
+// Ways in order of preference.
 var Ways = []Way{ByGraphTracker, ByObserver, ByAllocator}
 
 func (w Way) String() string {
@@ -67,41 +66,37 @@ func (w Way) String() string {
 	return "no way"
 }
 
-// Point is one place in the runtime that is probed: one row of the table from
-// which attaching, doctor and the documentation are made.
+// Point is one probed place in the runtime: a row of the table that attaching, doctor and the documentation use.
 type Point struct {
 	// Name says what happens there.
 	Name string
 	Need Need
-	// Without says what is lost where the library lacks it.
+	// Without says what is lost if the library lacks it.
 	Without string
-	// Covers names what is in no account without it, or is empty.
+	// Covers names what the accounts lack without it, or is empty.
 	Covers string
 	// BPFProgram is the name of the BPF program, Phase when it is attached.
 	BPFProgram string
 	Phase      Phase
-	// Symbols are the mangled names that it has had, newest first. The first
-	// that a library defines is probed; a name that ends in * is a prefix.
+	// Symbols are its mangled names, newest first. The first one that the library defines is probed; a name that ends
+	// in * is a prefix.
 	Symbols []string
 	// All: every one of Symbols that is defined is a point of its own.
 	All bool
-	// Where are symbols of what the point is about: a library with none of them has
-	// no such thing, and lacks nothing.
+	// Where are symbols of the feature that the point is about. A library with none of them has no such feature, and
+	// lacks nothing.
 	Where []string
-	// Way is which of these the point belongs to, several with |; 0: to each.
+	// Way is the way, or several with |, to which the point belongs; 0 is all.
 	Way Way
-	// Check, where set, says why the point would send nothing in a library.
+	// Check, if set, returns why the point would send nothing useful in a library, or nil.
 	Check func(*Library) error
-	// Computed, where set, says why what the point sends is not computed in a library. Where it is, the
-	// point is attached only if that fails for a buffer.
+	// Computed, if set, returns nil if what the point sends can be computed in a library. Then the point is attached
+	// only once that fails for a buffer.
 	Computed func(*Library) error
 }
 
-// Points is the probe table.
-//
-// There is no point on ~Buffer, which a mesh allocation runs through once for
-// each chip. A free that goes past track_deallocate happens only after the
-// buffer's device closed, and then its allocator is gone too.
+// There is no point on ~Buffer, which a mesh allocation runs through once for each chip. A free that bypasses
+// track_deallocate happens only after the buffer's device closed, and then its allocator is gone too.
 var Points = []Point{
 	{
 		Name: "bank space taken", Need: Degrades, BPFProgram: "reserve_in_bank", Phase: Notes, Way: ByGraphTracker | ByObserver,
@@ -317,7 +312,7 @@ const withoutKernels = "kernels and their sizes are not covered"
 
 const withoutDataflow = "dataflow buffers, where this release has any, are not covered: programs take more L1 than is shown"
 
-// pointPrefixes are the names of the table that end in *, without it.
+// pointPrefixes returns the names of the table that end in *, without the *.
 func pointPrefixes() []string {
 	var list []string
 	for _, p := range slices.Concat(Points, RefusalPoints) {
@@ -330,7 +325,7 @@ func pointPrefixes() []string {
 	return list
 }
 
-// knowsScratchpads says why scratchpads would not be known, or nil.
+// knowsScratchpads returns why scratchpads cannot be read in a library, or nil.
 func (l *Library) knowsScratchpads() error {
 	if !slices.ContainsFunc(ScratchpadHandles, l.Defines) || !l.Defines(CommonArguments) || !l.Defines(KernelRanges) {
 		return errors.New("its kernels have no functions that return their scratchpads, arguments and cores")
@@ -338,10 +333,9 @@ func (l *Library) knowsScratchpads() error {
 	return nil
 }
 
-// knowsCores says why the cores of dataflow buffers would not be known, or nil.
-// Either they are known before a buffer is placed, or each allocator that the
-// buffer is marked in begins with its CoreRange, and then has the places that
-// are taken: which is what mark_address reads.
+// knowsCores returns why the cores of dataflow buffers would be unknown, or nil. They are known either before a
+// buffer is placed, or because each allocator that the buffer is marked in begins with its CoreRange. The latter
+// holds if what mark_address reads, the list of taken places, follows the CoreRange.
 func (l *Library) knowsCores() error {
 	if l.Defines(ReserveLocal) {
 		return nil
@@ -354,7 +348,7 @@ func (l *Library) knowsCores() error {
 	const rangeSize = 32 // four words: two corners
 	probe := eval.NewSymbolicMemory(image)
 	m := eval.New(probe, eval.WithSlots(image.SlotFunc(eval.Libc)), eval.WithStepLimit(steps))
-	// Whether it gets to its end does not matter.
+	// It need not run to its end.
 	_, _ = m.Call(l.symbols[MarkAddress].Value, probe.Root(), 0x1000, 0x100, 0x1000)
 	for _, at := range []int64{rangeSize, rangeSize + 8} {
 		if !slices.ContainsFunc(probe.Loads(), func(load eval.Load) bool {

@@ -14,14 +14,14 @@ type Probe struct {
 	Point *Point
 	// Symbol is the name under which it was found.
 	Symbol string
-	// Address is the symbol's, Offset where in the file the probe goes.
+	// Address is the symbol's; Offset is the probe's place in the file.
 	Address, Offset uint64
 	// Skipped is the number of bytes between the symbol and the probe.
 	Skipped uint64
-	// Instruction is the one at the probe, for people.
+	// Instruction is the instruction at the probe, for people to read.
 	Instruction string
-	// Emulated: the kernel runs the instruction itself (about half a
-	// microsecond) instead of stepping through it (twenty or more).
+	// Emulated: the host kernel emulates the instruction (about half a microsecond) instead of single-stepping it
+	// (twenty or more).
 	Emulated bool
 }
 
@@ -30,15 +30,14 @@ type Coverage struct {
 	// Way in which buffers are seen.
 	Way    Way
 	Probes []Probe
-	// Spare are those that are attached only if what they would send cannot be computed.
+	// Spare are probes that are attached only if what they would send cannot be computed.
 	Spare []Probe
 	// Missing points, with their Need and what is lost.
 	Missing []*Point
 }
 
-// Cover looks up every point of the table that belongs to the best way. It wraps
-// ErrUnsupported where in each way a required point is missing or cannot be probed cheaply,
-// and then says what the first way lacks.
+// Cover looks up every point of the table for the best way. If in each way a required point is missing or cannot be
+// probed cheaply, the error wraps ErrUnsupported and says what the first way lacks.
 func (l *Library) Cover() (first *Coverage, why error) {
 	for _, w := range Ways {
 		c, err := l.coverBy(w)
@@ -52,7 +51,7 @@ func (l *Library) Cover() (first *Coverage, why error) {
 	return first, why
 }
 
-// coverBy is Cover in one way.
+// coverBy does what Cover does, for one way.
 func (l *Library) coverBy(w Way) (*Coverage, error) {
 	c := &Coverage{Way: w}
 	var lacking []string
@@ -97,7 +96,7 @@ func (l *Library) coverBy(w Way) (*Coverage, error) {
 	return c, nil
 }
 
-// NotCovered names what is in no account of a library with this coverage, each once.
+// NotCovered names what the accounts of a library with this coverage lack, each once.
 func (c *Coverage) NotCovered() []string {
 	var list []string
 	for _, p := range c.Missing {
@@ -110,7 +109,7 @@ func (c *Coverage) NotCovered() []string {
 
 var endbr64 = []byte{0xf3, 0x0f, 0x1e, 0xfa}
 
-// entryBytes is how much of a function's code is looked at.
+// entryBytes is how much of a function's code the probe decision reads.
 const entryBytes = 32
 
 // probe decides where at a function's entry a probe can be placed.
@@ -142,8 +141,8 @@ func (l *Library) probe(p *Point, s elfSymbol) (Probe, error) {
 	return probe, nil
 }
 
-// emulated says what the kernel's x86 uprobes run without a single step:
-// arch/x86/kernel/uprobes.c, push_setup_xol_ops and branch_setup_xol_ops.
+// emulated reports whether the host kernel's x86 uprobes emulate an instruction: see push_setup_xol_ops and
+// branch_setup_xol_ops in arch/x86/kernel/uprobes.c.
 func emulated(i x86asm.Inst) bool {
 	for _, p := range i.Prefix {
 		if p&0xff == 0x66 || p&0xff == 0xf2 || p&0xff == 0xf3 {
@@ -199,7 +198,7 @@ func Unrefused(probes []Probe) (missing []*Point) {
 	return missing
 }
 
-// Unprobed is a function at which a probe could be, but none of these is.
+// Unprobed returns a function that could have a probe, but has none of these.
 func (l *Library) Unprobed(probes []Probe) (Probe, bool) {
 	for _, s := range l.symbols {
 		if elf.ST_TYPE(s.Info) != elf.STT_FUNC || s.Size == 0 {

@@ -6,19 +6,19 @@ import (
 	"strings"
 )
 
-// reportsAllocations says why the runtime calls a function for no buffer that is allocated, or is nil.
+// reportsAllocations returns why the runtime calls a function for no allocated buffer, or nil.
 func (l *Library) reportsAllocations(function string) error {
 	return l.calls(function, false, allocateNew, allocateOld)
 }
 
-// reportsFrees is the same for frees.
+// reportsFrees does the same for frees.
 func (l *Library) reportsFrees(function string) error {
 	return l.calls(function, true, deallocateNew, deallocateOld)
 }
 
-// calls follows the first of the callers that the library has over a buffer that is not there. An
-// optimizer that inlines a function may leave its symbol, at which a probe would never be hit.
-// A caller that is inlined itself, or cannot be followed, is no reason to doubt.
+// calls evaluates the first of the callers that the library has over a symbolic buffer, and fails if it does not call
+// the function. An optimizer may inline a function but leave its symbol, at which a probe would never be hit. A
+// caller that is itself inlined, or cannot be evaluated, raises no doubt.
 func (l *Library) calls(function string, allocated bool, callers ...string) error {
 	image, err := l.Image()
 	if err != nil {
@@ -39,7 +39,7 @@ func (l *Library) calls(function string, allocated bool, callers ...string) erro
 	if err := g.follow(l.symbols[callers[i]].Value); err != nil {
 		return nil
 	}
-	// Some linkers name what a call through the PLT goes to first.
+	// Some linkers give names to PLT entries.
 	const stub = "$plt"
 	if !slices.ContainsFunc(g.calls, func(c call) bool { return strings.TrimSuffix(c.name, stub) == function }) {
 		return fmt.Errorf("%s does not call %s", callers[i], function)

@@ -13,25 +13,25 @@ import (
 	"tt-memtrace/tracer/eval"
 )
 
-// What a buffer takes of each bank follows from what the probe of its allocation sees, and from four
-// numbers of its allocator's memory that never change. The library's own functions compute it.
+// A buffer's size in each bank follows from what the probe of its allocation sees, and from four constant numbers of
+// its allocator's memory. The library's own functions compute it.
 
-// Bank is what of an allocator's memory decides how much a buffer takes of each bank.
+// Bank has the numbers of an allocator's memory that decide a buffer's size in each bank.
 type Bank struct {
-	// Banks of that memory, and what it aligns pages to, bytes.
+	// Banks of that memory, and the alignment of pages, bytes.
 	Banks, PageAlignment uint32
 	// A list of blocks (FreeListOpt) gives at least MinBlock bytes, and multiples of BlockAlignment.
 	MinBlock, BlockAlignment uint64
 }
 
-// Shape is all of a buffer that decides how much it takes of each bank. Buffers that are equal here take the same.
+// Shape is everything about a buffer that decides its size in each bank. Buffers with equal Shapes take the same.
 type Shape struct {
 	Memory, Layout uint32
 	Size, PageSize uint64
-	// sharded has those bytes of its fields that only sharded buffers need, and length how many.
+	// sharded has the bytes of its fields that only sharded buffers need, length of them.
 	sharded [maxSharded]byte
 	length  uint8
-	// ranges is the number of its list of core ranges, 0 where that is not known.
+	// ranges is the number of its list of core ranges, 0 if unknown.
 	ranges uint32
 }
 
@@ -50,11 +50,12 @@ const maxRangeLists = 1 << 14
 // ReservedSizes computes what buffers take of each bank, for one library.
 type ReservedSizes struct {
 	mu sync.Mutex
-	// MinBlock and BlockAlignment are where a list of blocks has these numbers, 8 bytes each.
+	// MinBlock and BlockAlignment are the offsets of these numbers in a list of blocks, 8 bytes each.
 	MinBlock, BlockAlignment uint32
 	// Span is how many bytes of a sharded buffer's fields are needed, from their base; 0 if its size is not computed.
 	Span uint32
-	// Ranges is where the fields have a std::vector of core ranges, of which the elements are needed too; 0 if there is none.
+	// Ranges is the offset in the fields of a std::vector of core ranges whose elements are needed too; 0 if there is
+	// none.
 	Ranges uint32
 
 	image    *eval.Image
@@ -62,21 +63,21 @@ type ReservedSizes struct {
 	function uint64
 	layout   *Layout
 	code     *eval.Code
-	// sharded are the pieces of the fields that only sharded buffers need, in their order, and vectors where among
-	// the fields a std::vector begins of which only the length counts.
+	// sharded are the pieces of the fields that only sharded buffers need, in order. vectors are the offsets of
+	// std::vectors of which only the length counts.
 	sharded []piece
 	vectors []uint32
-	// lists are those of core ranges, and numbers their numbers, from 1 on.
+	// lists are the lists of core ranges, and numbers maps them to their numbers, from 1 on.
 	lists   []string
 	numbers map[string]uint32
 }
 
-// String says what was found out.
+// String describes what was found.
 func (s *ReservedSizes) String() string {
 	return fmt.Sprintf("rounded by what is at %#x and %#x of a list of blocks; of a sharded buffer %v, core ranges at %#x, other vectors at %#x", s.MinBlock, s.BlockAlignment, s.sharded, s.Ranges, s.vectors)
 }
 
-// piece is a part of a buffer's fields, bytes from the base.
+// piece is a range of a buffer's fields, bytes from the base.
 type piece struct{ from, to uint32 }
 
 // onceReservedSizes finds out once how a library computes reserved sizes.
@@ -86,8 +87,8 @@ type onceReservedSizes struct {
 	err   error
 }
 
-// ReservedSizes says how the library computes what a buffer takes of each bank. It wraps ErrUnsupported where its functions
-// do not show that this follows from what a probe sees.
+// ReservedSizes returns how the library computes a buffer's size in each bank. The error wraps ErrUnsupported if its
+// functions do not show that this follows from what a probe sees.
 func (l *Library) ReservedSizes() (*ReservedSizes, error) {
 	o := &l.reservedSizes
 	o.Do(func() {
@@ -119,7 +120,7 @@ func (l *Library) findReservedSizes() (*ReservedSizes, error) {
 	if err := l.findRounding(s); err != nil {
 		return nil, err
 	}
-	// Of an interleaved buffer it may need nothing but what every record has.
+	// For an interleaved buffer it may need only what every record has.
 	bank := Bank{Banks: 12, PageAlignment: 64, MinBlock: 64, BlockAlignment: 64}
 	for _, m := range []uint32{0, 1} {
 		if _, err := s.asked(bank, s.known(&Shape{Memory: m, Size: 0x9000, PageSize: 0x900})); err != nil {
@@ -130,8 +131,8 @@ func (l *Library) findReservedSizes() (*ReservedSizes, error) {
 	return s, nil
 }
 
-// findRounding makes a list of blocks and gives some: where it has the two numbers that it rounds by, the list shows
-// as it is made, and that these alone decide, as they are changed.
+// findRounding lets the library make a list of blocks and allocate some. The new list shows where its two rounding
+// numbers are; changing them shows that they alone decide.
 func (l *Library) findRounding(s *ReservedSizes) error {
 	const listSize, room, offset, minBlock, alignment = 1024, 1 << 30, 0x11000, 0x3c0, 0x80
 	const otherMin, otherAlignment = 0x1a40, 0x400
@@ -184,20 +185,20 @@ func (l *Library) findRounding(s *ReservedSizes) error {
 	return err
 }
 
-// block is what a list of blocks gives to who asks for a size.
+// block returns the size of the block that a list of blocks gives for a request.
 func (b *Bank) block(size uint64) uint64 {
 	size = max(size, b.MinBlock)
 	return (size + b.BlockAlignment - 1) &^ (b.BlockAlignment - 1)
 }
 
-// Valid says whether the numbers can be those of a memory.
+// Valid reports whether these can be the numbers of a memory.
 func (b *Bank) Valid() bool {
 	const most = 1 << 32
 	pow2 := func(v uint64) bool { return bits.OnesCount64(v) == 1 && v < most }
 	return b.Banks > 0 && pow2(uint64(b.PageAlignment)) && pow2(b.BlockAlignment) && b.MinBlock < most
 }
 
-// PerBank evaluates how much of each bank a buffer takes, bytes.
+// PerBank evaluates a buffer's size in each bank, in bytes.
 func (s *ReservedSizes) PerBank(bank Bank, shape *Shape) (uint64, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -212,8 +213,8 @@ func (s *ReservedSizes) PerBank(bank Bank, shape *Shape) (uint64, error) {
 	return bank.block(size), nil
 }
 
-// Sharded adds to a shape what only sharded buffers need: of Span bytes of the fields, from their base, and of the elements
-// of the vector at Ranges.
+// Sharded adds to a shape what only sharded buffers need: from Span bytes of the fields, from their base, and from
+// the elements of the vector at Ranges.
 func (s *ReservedSizes) Sharded(shape *Shape, fields, ranges []byte) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -233,7 +234,7 @@ func (s *ReservedSizes) Sharded(shape *Shape, fields, ranges []byte) {
 	}
 }
 
-// move lets a vector of a shape begin somewhere, and returns how many bytes its elements have.
+// move sets the beginning of a vector of a shape, and returns the length of its elements in bytes.
 func (s *ReservedSizes) move(shape *Shape, vector uint32, to uint64) (length uint64) {
 	words := shape.sharded[s.packed(vector):]
 	length = binary.LittleEndian.Uint64(words[8:]) - binary.LittleEndian.Uint64(words)
@@ -242,7 +243,7 @@ func (s *ReservedSizes) move(shape *Shape, vector uint32, to uint64) (length uin
 	return length
 }
 
-// number is that of a list of core ranges; 0 where there are too many.
+// number returns the number of a list of core ranges; 0 if there are too many.
 func (s *ReservedSizes) number(ranges []byte) uint32 {
 	n, known := s.numbers[string(ranges)]
 	if !known && len(s.lists) < maxRangeLists {
@@ -253,7 +254,7 @@ func (s *ReservedSizes) number(ranges []byte) uint32 {
 	return n
 }
 
-// packed is where a Shape has the byte of the fields at an offset that is in one of the pieces.
+// packed returns where a Shape has the byte at an offset of the fields, which is in one of the pieces.
 func (s *ReservedSizes) packed(offset uint32) (at uint32) {
 	for _, p := range s.sharded {
 		if offset < p.to {
@@ -264,7 +265,7 @@ func (s *ReservedSizes) packed(offset uint32) (at uint32) {
 	return at
 }
 
-// known are a buffer's fields as far as its shape has them.
+// known returns the fields of a buffer that its shape has.
 func (s *ReservedSizes) known(shape *Shape) *knownFields {
 	k := &knownFields{of: s}
 	k.put(s.layout.Offset("type"), binary.LittleEndian.AppendUint32(nil, shape.Memory))
@@ -288,7 +289,7 @@ func (s *ReservedSizes) known(shape *Shape) *knownFields {
 	return k
 }
 
-// Where the objects are that are not there. The elements of vectors, but for core ranges, cannot be read.
+// Addresses of the symbolic objects. Elements of vectors cannot be read, except core ranges.
 const (
 	itsBuffer    = 0x5b00_0000_0000
 	itsFields    = 0x5b00_0010_0000
@@ -298,14 +299,14 @@ const (
 	itsEnd       = 0x5b00_0050_0000
 )
 
-// knownFields is the memory of a Buffer of which some bytes are known. To read others is an error.
+// knownFields is the memory of a Buffer of which some bytes are known. Reading others is an error.
 type knownFields struct {
 	of    *ReservedSizes
 	bytes [MaxShardedSpan]byte
 	known [MaxShardedSpan]bool
-	// unknown, where it is not nil, makes up what is not known, and returns how it begins.
+	// unknown, if not nil, makes up bytes that are not known, and returns them.
 	unknown func(offset uint32, size int) []byte
-	// elements, where it is not nil, reads core ranges, or fails.
+	// elements, if not nil, reads core ranges, or fails.
 	elements func(p []byte, offset uint64) bool
 }
 
@@ -348,7 +349,7 @@ func (k *knownFields) ReadAt(p []byte, address uint64) error {
 	return nil
 }
 
-// asked evaluates how much a buffer asks each bank for.
+// asked evaluates how much a buffer requests from each bank.
 func (s *ReservedSizes) asked(bank Bank, fields *knownFields) (uint64, error) {
 	memory := binary.LittleEndian.Uint32(fields.bytes[s.layout.Offset("type"):])
 	hook := func(name string) eval.Hook {
@@ -391,8 +392,9 @@ func (s *ReservedSizes) asked(bank Bank, fields *knownFields) (uint64, error) {
 	return v, nil
 }
 
-// findSharded finds out what it takes to compute the size of sharded buffers, by evaluating it over fields that are made up:
-// single bytes say whether there is something. What needs more than fields and core ranges is left out.
+// findSharded finds out what the size of sharded buffers is computed from, by evaluating the computation over made-up
+// fields: single bytes say whether an optional part is there. If it needs more than fields and core ranges, sharded
+// sizes are not computed.
 func (s *ReservedSizes) findSharded() {
 	const most = 64
 	var todo, computed []*madeUp
@@ -444,23 +446,23 @@ func (s *ReservedSizes) findSharded() {
 	s.sharded, s.Span = pieces, pieces[len(pieces)-1].to
 }
 
-// madeUp are fields of a sharded buffer that are made up.
+// madeUp are the made-up fields of a sharded buffer.
 type madeUp struct {
 	layout uint32
-	// flags are single bytes, and word is what there is of 8.
+	// flags are the single bytes, and word makes up 8 bytes.
 	flags map[uint32]byte
 	word  func(offset uint32) uint64
-	// read was what is made up, and the elements of the vectors that are lists.
+	// read are the made-up pieces that were read, including elements of vectors of ranges.
 	read  []piece
 	lists []uint32
 }
 
-// vectorWord makes each two words that follow each other a vector of vectorBytes.
+// vectorWord makes any two successive words a vector of vectorBytes.
 func vectorWord(offset uint32) uint64 { return itsRanges + vectorBytes/8*uint64(offset) }
 
 const vectorBytes = 256
 
-// over evaluates how much a buffer asks each bank for of which much is made up.
+// over evaluates how much a made-up buffer requests from each bank.
 func (s *ReservedSizes) over(c *madeUp) (uint64, error) {
 	fields := s.known(&Shape{Memory: 1, Layout: c.layout, Size: 0x9000, PageSize: 0x900})
 	fields.unknown = func(offset uint32, size int) (b []byte) {
@@ -491,11 +493,11 @@ func (s *ReservedSizes) over(c *madeUp) (uint64, error) {
 	return s.asked(bank, fields)
 }
 
-// rangeBytes is what a CoreRange has.
+// rangeBytes is the size of a CoreRange.
 const rangeBytes = 32
 
-// onlyLength says whether two words are a vector that, but for its elements, matters by its length alone: to move both by the same
-// changes nothing. It matters at all if to move the second one changes something.
+// onlyLength reports whether two words are a vector of which only the length matters: then moving both by the same
+// distance changes nothing. matters reports whether it matters at all: moving only the second word changes something.
 func (s *ReservedSizes) onlyLength(at uint32, computed []*madeUp) (only, matters bool) {
 	for _, c := range computed {
 		for _, bytes := range []uint64{rangeBytes, 3 * rangeBytes, vectorBytes} {
@@ -524,7 +526,7 @@ func (s *ReservedSizes) onlyLength(at uint32, computed []*madeUp) (only, matters
 	return true, matters
 }
 
-// joined are pieces in their order, those that touch as one.
+// joined sorts pieces and joins those that touch.
 func joined(pieces []piece) (list []piece) {
 	slices.SortFunc(pieces, func(a, b piece) int { return int(a.from) - int(b.from) })
 	for _, p := range pieces {

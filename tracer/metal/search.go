@@ -7,27 +7,26 @@ import (
 	"io"
 )
 
-// Content is what a file of any name has of the runtime.
+// Content says what a file of any name contains of the runtime.
 type Content int
 
 const (
-	// NoCode of the runtime: the file may use it.
+	// NoCode: none of the runtime's code, though the file may use it.
 	NoCode Content = iota
-	// HiddenCode is the runtime's without the symbols that tell where it is.
+	// HiddenCode: the runtime's code, without the symbols that tell where it is.
 	HiddenCode
-	// RuntimeCode defines what makes it the runtime.
+	// RuntimeCode: the file defines the symbols that make it the runtime.
 	RuntimeCode
 )
 
-// allocatorText is in the code of the runtime's allocator in all releases, and in no file that
-// only uses it.
+// allocatorText is in the runtime's allocator in all releases, and in no file that only uses the runtime.
 const allocatorText = "Out of Memory: Not enough space to allocate"
 
 // maxSearched bounds how much of a file is searched, bytes.
 const maxSearched = 512 << 20
 
-// Search looks for the runtime in a file of any name. It reads all of the file, up to a bound;
-// over says that there is no more time for it. The file is known by a path, and opened by a name.
+// Search looks for the runtime's code in a file, whatever its name. It reads all of the file, up to maxSearched; over
+// reports that the time is up. The file at path is opened by name.
 func Search(name, path string, over func() bool) (Content, error) {
 	f, st, err := openRegular(name)
 	if err != nil {

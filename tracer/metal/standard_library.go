@@ -14,8 +14,8 @@ type standardLibrary struct {
 // maxStandard bounds the size of a C++ library, bytes.
 const maxStandard = 16 << 20
 
-// Standard is the C++ library that a process has loaded and that is opened at a path, or nil, and as LoadedAt how far behind
-// its addresses that has it. Processes that use the same runtime mostly have the same one, which is kept.
+// Standard returns the C++ library that a process has loaded, opened at a path, and its load bias; or nil. Processes
+// with the same runtime mostly have the same C++ library, so the last one is kept.
 func (l *Library) Standard(path string, m proc.Mapping) (*eval.Image, uint64) {
 	f, st, err := openRegular(path)
 	if err != nil {
@@ -28,7 +28,7 @@ func (l *Library) Standard(path string, m proc.Mapping) (*eval.Image, uint64) {
 	}
 	var image *eval.Image
 	if st.Size <= maxStandard {
-		// It reads the file, which is closed when the image is no longer referenced.
+		// The image reads the file, which is closed when nothing refers to the image any more.
 		image, err = eval.NewImage(f, 0)
 	}
 	if image == nil || err != nil {

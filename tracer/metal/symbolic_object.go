@@ -8,49 +8,48 @@ import (
 	"tt-memtrace/tracer/eval"
 )
 
-// symbolicObject is a Buffer that is not there, for one function to be evaluated over:
-// the values that it reads, passes on and writes show where the fields are.
+// symbolicObject is a symbolic Buffer over which one function is evaluated: the values that the function reads,
+// passes on and writes show where the fields are.
 type symbolicObject struct {
 	image   *eval.Image
 	symbols map[uint64]string // of the library's functions, by address
-	// status and pointer are where earlier functions have shown the status to be,
-	// and the pointer to what holds the fields; nil as long as none has.
+	// status and pointer are where earlier functions showed the status, and the pointer to the object that holds the
+	// fields; nil if none did so far.
 	status  *eval.Path
 	pointer *int64
-	// inner: the function is one of what holds the fields, not of the Buffer.
+	// inner: the function belongs to the object that holds the fields, not to the Buffer.
 	inner bool
 
 	probe *eval.SymbolicMemory
-	// buffer is the Buffer, fields what holds its fields: itself, or what it points to.
+	// buffer is the Buffer; fields is the object that holds its fields: the Buffer itself, or what it points to.
 	buffer, fields uint64
-	// answers are the results of functions that are not evaluated, by a part of
-	// the name; "" is for virtual ones. All others return an object that is not there.
+	// answers are the results of functions that are not evaluated, by a part of the name; "" is for virtual ones. All
+	// other functions return a symbolic object.
 	answers map[string]uint64
 	calls   []call
 	machine *eval.Machine
 }
 
-// call is one of a function that is not evaluated.
+// call is a call of a function that is not evaluated.
 type call struct {
 	// name of the function; empty for a virtual one.
 	name string
 	// slot is where a virtual function's address is read.
 	slot eval.Path
 	args [2]uint64
-	// loads from objects before it.
+	// loads is the number of loads from objects before it.
 	loads int
 }
 
-// symbolicSteps bounds an evaluation, in instructions. What shows a field does so
-// within some hundred.
+// symbolicSteps bounds an evaluation, in instructions. Functions that show a field do so within some hundred.
 const symbolicSteps = 4000
 
-// reset makes the Buffer new. Its status is that of an allocated one.
+// reset makes a new Buffer, with the status of an allocated one or not.
 func (g *symbolicObject) reset(allocated bool) {
 	g.probe = eval.NewSymbolicMemory(g.image)
 	g.buffer = g.probe.Root()
 	g.fields = g.buffer
-	// Devices say yes to all they are asked, hooks of a graph capture take no buffer.
+	// Devices answer 1 to everything; hooks of a graph capture take no buffer.
 	g.answers, g.calls = map[string]uint64{"": 1, "hook_": 0}, nil
 	if g.pointer != nil {
 		g.fields = g.probe.Child(g.buffer + uint64(*g.pointer))
@@ -60,7 +59,7 @@ func (g *symbolicObject) reset(allocated bool) {
 	}
 }
 
-// learn keeps what a function has shown that helps with the next ones.
+// learn keeps what a function showed, for the next functions.
 func (g *symbolicObject) learn(field string, path eval.Path) {
 	if g.status == nil && field == "status" {
 		g.status = &path
@@ -73,7 +72,7 @@ func (g *symbolicObject) learn(field string, path eval.Path) {
 // StatusAllocated is the runtime's AllocationStatus::ALLOCATED.
 const StatusAllocated = 1
 
-// at is the address that a way from the Buffer leads to.
+// at returns the address to which a path from the Buffer leads.
 func (g *symbolicObject) at(p eval.Path) uint64 {
 	object := g.buffer
 	for _, o := range p.Offsets {
@@ -84,14 +83,13 @@ func (g *symbolicObject) at(p eval.Path) uint64 {
 
 func (g *symbolicObject) set(p eval.Path, b ...byte) { g.probe.Set(g.at(p), b...) }
 
-// evaluate calls a function of the library with everything that it calls.
+// evaluate calls a function of the library, and evaluates everything that it calls.
 func (g *symbolicObject) evaluate(function uint64) (uint64, error) {
 	g.machine = eval.New(g.probe, eval.WithSlots(g.image.SlotFunc(eval.Libc)), eval.WithStepLimit(symbolicSteps))
 	return g.call(function)
 }
 
-// follow calls a function of the library, and notes what it calls of other
-// objects: that is not evaluated.
+// follow calls a function of the library. It records, but does not evaluate, calls on other objects.
 func (g *symbolicObject) follow(function uint64) error {
 	g.machine = eval.New(g.probe, eval.WithSlots(g.slot), eval.WithResolver(g.resolve), eval.WithStepLimit(symbolicSteps))
 	_, err := g.call(function)
@@ -105,7 +103,7 @@ func (g *symbolicObject) call(function uint64) (uint64, error) {
 	return g.machine.Call(function, g.buffer, g.probe.Root()) // is_valid_region takes a region
 }
 
-// slot takes calls through a pointer: of the PLT, or in a symbolic object's vtable.
+// slot handles calls through a pointer: of the PLT, or in a symbolic object's vtable.
 func (g *symbolicObject) slot(address uint64) (uint64, eval.Hook, bool) {
 	if name, ok := g.image.Slots()[address]; ok {
 		if hook := g.hook(name); hook != nil {
@@ -120,8 +118,8 @@ func (g *symbolicObject) slot(address uint64) (uint64, eval.Hook, bool) {
 	return 0, nil, false
 }
 
-// resolve takes calls of an address: of a function of the library, or one read
-// from a symbolic object's vtable before.
+// resolve handles calls of an address: a function of the library, or one read earlier from a symbolic object's
+// vtable.
 func (g *symbolicObject) resolve(address uint64) (eval.Hook, bool) {
 	if name, ok := g.symbols[address]; ok {
 		hook := g.hook(name)
@@ -134,8 +132,7 @@ func (g *symbolicObject) resolve(address uint64) (eval.Hook, bool) {
 	return nil, false
 }
 
-// hook is nil for functions that are evaluated: the Buffer's own, and the C++
-// library's that the file has itself.
+// hook returns nil for functions to evaluate: the Buffer's own, and those of the C++ library that are in this file.
 func (g *symbolicObject) hook(name string) eval.Hook {
 	if hook, ok := eval.Libc(name); ok {
 		return hook
@@ -170,7 +167,7 @@ func (g *symbolicObject) note(c call) eval.Hook {
 	}
 }
 
-// find is the first call of a function.
+// find returns the first recorded call of a function.
 func (g *symbolicObject) find(part string) (call, error) {
 	for _, c := range g.calls {
 		if strings.Contains(c.name, part) {
@@ -180,7 +177,7 @@ func (g *symbolicObject) find(part string) (call, error) {
 	return call{}, fmt.Errorf("it does not call %s", part)
 }
 
-// loads are those from the Buffer and what it points to.
+// loads returns the loads from the Buffer and from what it points to.
 func (g *symbolicObject) loads(from int) []eval.Load {
 	return slices.DeleteFunc(slices.Clone(g.probe.Loads()[from:]), func(l eval.Load) bool { return l.Path.Root != g.buffer })
 }

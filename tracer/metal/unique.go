@@ -2,8 +2,8 @@ package metal
 
 import "fmt"
 
-// UniqueID is where a Buffer keeps the runtime's number of it: at Offset from the Buffer or, with
-// Indirect, from what its pointer at Pointer points to; bytes.
+// UniqueID is where a Buffer keeps the runtime's number of it, in bytes: at Offset from the Buffer or, with Indirect,
+// from what its pointer at Pointer points to.
 type UniqueID struct {
 	Indirect        bool
 	Pointer, Offset uint32
@@ -12,7 +12,7 @@ type UniqueID struct {
 // maxBufferSize is more than a Buffer and its fields take, bytes.
 const maxBufferSize = 4096
 
-// UniqueID is where the library's buffers keep their unique ids.
+// UniqueID finds where the library's buffers keep their unique IDs.
 func (l *Library) UniqueID() (id UniqueID, err error) {
 	s, ok := l.symbols[bufferUniqueID]
 	if !ok {

@@ -5,12 +5,12 @@ import (
 	"encoding/binary"
 )
 
-// hidden are functions of Device that are inline and hidden, so that a stripped library does not name them. Each
-// overrides a virtual function of IDevice, as one of MeshDevice does, which every library exports: both have the same place in
-// their class's vtable.
+// hidden are inline, hidden functions of Device, which a stripped library does not name. Each overrides a virtual
+// function of IDevice, as does a function of MeshDevice that every library exports: both have the same index in their
+// class's vtable.
 var hidden = []struct{ device, mesh string }{{DeviceID, meshDeviceID}, {DeviceIsOpen, MeshIsOpen}}
 
-// deviceByVtable is where the function of Device is that overrides the same as one of MeshDevice.
+// deviceByVtable returns the address of Device's function that overrides the same one as a function of MeshDevice.
 func (l *Library) deviceByVtable(overrides string) (address uint64, ok bool) {
 	mesh, device, known := l.symbols[MeshDeviceVtable], l.symbols[DeviceVtable], l.symbols[overrides]
 	image, err := l.Image()
@@ -36,7 +36,7 @@ func (l *Library) deviceByVtable(overrides string) (address uint64, ok bool) {
 	return 0, false
 }
 
-// findHidden finds what a stripped library does not name.
+// findHidden finds the functions that a stripped library does not name.
 func (l *Library) findHidden() {
 	if !l.IsRuntime() {
 		return
