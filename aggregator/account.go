@@ -7,13 +7,13 @@ type account struct {
 	requested, reserved         uint64
 	peakRequested, peakReserved uint64
 	buffers                     uint64
-	// unreserved counts the buffers whose reserved size is not known.
+	// unreserved counts the buffers whose reserved size is unknown.
 	unreserved uint64
 	// peakUnsure: there was such a buffer once, so peakReserved may be too low.
 	peakUnsure bool
-	// peaksAtLeast: both peaks may be too low, as part of it was sampled or on unknown chips.
+	// peaksAtLeast: both peaks may be too low, because some buffers were sampled or on unknown chips.
 	peaksAtLeast bool
-	// peaksUncertain: events were lost, of buffers that came or of ones that went.
+	// peaksUncertain: events of allocations or frees were lost.
 	peaksUncertain bool
 	// totalsOnly: part of requested is a total that the runtime reported, without buffers.
 	totalsOnly bool
@@ -40,8 +40,8 @@ func (a *account) sub(requested, reserved uint64) {
 	}
 }
 
-// doubtPeaks says that events of a process were lost: more may have been live than its peaks say, and what had gone may
-// be in them.
+// doubtPeaks marks a process's peaks after a loss of its events: more may have been live than they say, or they may
+// include buffers that were already freed.
 func (p *process) doubtPeaks() {
 	for _, s := range p.shares {
 		for m := range s.memory {
@@ -62,7 +62,7 @@ func (c *chip) doubtPeaks() {
 	c.cb.PeaksUncertain = true
 }
 
-// doubtPeaksOfEnded is doubtPeaks of a process that has ended. Snapshots have its chips too.
+// doubtPeaksOfEnded does the same for an ended process. Snapshots share its Chips, so it copies them first.
 func (a *Aggregator) doubtPeaksOfEnded(p *ProcessSnapshot) {
 	doubt := func(memory *[NumMemories]Usage) {
 		for m := range memory {
@@ -83,8 +83,8 @@ func (a *Aggregator) doubtPeaksOfEnded(p *ProcessSnapshot) {
 	p.CB.PeaksUncertain = true
 }
 
-// peaksLack says that a memory's peaks lack a buffer whose chips were never known: those
-// of the process's chips, or of any where it has none that is known.
+// peaksLack marks peaks of a memory that lack a buffer whose chips were never known: on the process's chips, or on
+// all chips if none of its chips is known.
 func (a *Aggregator) peaksLack(p *process, m Memory) {
 	for _, s := range p.shares {
 		s.memory[m].peaksAtLeast, s.chip.memory[m].peaksAtLeast = true, true

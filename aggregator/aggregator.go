@@ -18,30 +18,28 @@ import (
 
 // Aggregator is the accounts of all watched processes.
 type Aggregator struct {
-	// OnChange, where set, receives each allocated or freed buffer, implicit
-	// frees included. The Change is valid during the call only.
+	// OnChange, if set, receives each allocated or freed buffer, including implicit frees. The Change is valid only
+	// during the call.
 	OnChange func(Change)
-	// OnLearned, where set, receives each live buffer whose chips or reserved size become
-	// known after OnChange received it, as an allocation.
+	// OnLearned, if set, receives, as an allocation, each live buffer whose chips or reserved size become known after
+	// OnChange received it.
 	OnLearned func(Change)
-	// OnCBChange, where set, receives each circular buffer that was placed on a
-	// chip or removed from it, unless it lies inside an L1 buffer.
+	// OnCBChange, if set, receives each circular buffer that was placed on a chip or removed from it, unless it lies
+	// inside an L1 buffer.
 	OnCBChange func(CBChange)
-	// OnKernelChange, where set, receives each kernel binary that was loaded for
-	// a chip or unloaded.
+	// OnKernelChange, if set, receives each kernel binary that was loaded for a chip or unloaded.
 	OnKernelChange func(KernelChange)
-	// OnUnsafe, where set, receives each live buffer that a replay of a trace found
-	// younger than the trace, as an allocation: once, and again when it turns out to overlap.
+	// OnUnsafe, if set, receives, as an allocation, each live buffer that a replay of a trace found younger than the
+	// trace: once, and again if it turns out to overlap.
 	OnUnsafe func(Change)
 	// OnRefused, where set, receives each failed allocation.
 	OnRefused func(*Event)
-	// OnSuspect, where set, receives the PID of a process whose accounts
-	// contradict an event, such as a free of an unknown buffer: its own
-	// allocators should be read, and compared by an AllocatorsScanned event.
+	// OnSuspect, if set, receives the PID of a process whose accounts contradict an event, such as a free of an
+	// unknown buffer. The process's own allocators should then be scanned and compared by an AllocatorsScanned event.
 	OnSuspect func(pid uint32)
 
 	time uint64
-	// live buffers of all processes, and how many there can be.
+	// live counts the buffers of all processes, limits bounds them.
 	live      int
 	limits    limits
 	chips     map[Chip]*chip
@@ -51,14 +49,13 @@ type Aggregator struct {
 	counters Counters
 	// reasons of the host, and of processes that are not in the accounts.
 	reasons reasons
-	// callSite names call sites; nil where sites are not followed.
+	// callSite names call sites; nil without FollowSites.
 	callSite func([]Frame) string
-	// muted, where set, are the callbacks to restore at StateEnd: none is called
-	// while a state is loaded.
+	// muted, if set, are the callbacks to restore at StateEnd: none is called while a state is loaded.
 	muted *listeners
 }
 
-// maxEnded is how many exited processes are kept.
+// maxEnded bounds the exited processes that are kept.
 const maxEnded = 32
 
 // Change is a buffer that was allocated or freed.
@@ -68,11 +65,10 @@ type Change struct {
 	TID  uint32
 	// Freed is false for an allocation.
 	Freed bool
-	// Implicit: no free of this buffer was seen; its allocator or process went,
-	// or another buffer took its place.
+	// Implicit: no free of this buffer was seen; its allocator or process ended, or another buffer took its place.
 	Implicit bool
-	// Missed: its own free was missed, which a new buffer in its place or a
-	// comparison with the process's allocators shows. Implicit is set too.
+	// Missed: its own free was missed, as a new buffer in its place or a comparison with the process's allocators
+	// shows. Implicit is set too.
 	Missed bool
 	// Exit: it was freed as its process ended. Implicit is set too.
 	Exit bool
@@ -94,13 +90,13 @@ type process struct {
 	programs   map[uint64]*program
 	// rings by their address.
 	rings map[uint64]*ring
-	// traces, those of them that are being captured, and the buffers that were allocated
-	// while there were any, in their order.
+	// traces are all traces, and capturing those being captured. younger lists, in order, the buffers that were
+	// allocated while there were any.
 	traces, capturing []*trace
 	younger           []younger
 	unsafe            UnsafeUsage
 	host              HostMemory
-	// launched is when a program or a trace was launched last.
+	// launched is when a program or a trace was last launched.
 	launched uint64
 	// shares are its parts of chips, ordered by chip.
 	shares []*share
@@ -166,7 +162,7 @@ func (a *Aggregator) Apply(e *Event) {
 			a.endProgramsOn(p, e, e.Device)
 			p.dropRings(e.Device)
 			p.dropTracesOf(e.Device)
-			p.emptied = p.emptied || d.live == 0 // its allocator may have ended before
+			p.emptied = p.emptied || d.live == 0 // its allocator may have ended earlier
 		}
 	case AllocatorSeen:
 		a.capacity(p, e)
@@ -222,7 +218,7 @@ func (a *Aggregator) Apply(e *Event) {
 	}
 }
 
-// process returns the accounts of an event's process, new ones if need be.
+// process returns the accounts of an event's process, and makes them if necessary.
 func (a *Aggregator) process(e *Event) *process {
 	p := a.processes[e.PID]
 	if p == nil {
@@ -239,8 +235,8 @@ func (a *Aggregator) process(e *Event) *process {
 
 func (a *Aggregator) start(e *Event) {
 	if p := a.processes[e.PID]; p != nil && e.Process != nil {
-		// A process without a description gets it now. Otherwise only another
-		// start time makes it another process.
+		// A process without a description gets it now. Otherwise only another start time makes it a different
+		// process.
 		if p.info != (Process{}) && p.info.Started != e.Process.Started {
 			a.exit(p, e.Time, nil)
 		}
@@ -261,7 +257,7 @@ func (a *Aggregator) exit(p *process, t uint64, how *Exit) {
 	if len(a.ended) == maxEnded {
 		a.ended = slices.Delete(a.ended, 0, 1)
 	}
-	// Nobody has read what its rings held last.
+	// Nobody read the last contents of its rings.
 	clear(p.rings)
 	p.lift(ReasonRingUnread)
 	s := p.snapshot(true)

@@ -12,7 +12,7 @@ type buffer struct {
 	id     uint64
 	device *device
 	size   uint64
-	// perBank is what each bank lost, bytes; banks is their number, 0 where unknown.
+	// perBank is the bytes taken from each bank; banks is the number of banks, 0 if unknown.
 	perBank uint64
 	tid     uint32
 	banks   uint16
@@ -28,7 +28,7 @@ type buffer struct {
 	pageSize  uint64
 	time      uint64
 	stack     *Stack
-	// site is where it counts too, nil where sites are not followed.
+	// site is the call site that it counts for, nil without FollowSites.
 	site *Site
 }
 
@@ -57,8 +57,8 @@ func (a *Aggregator) alloc(p *process, e *Event) {
 	}
 }
 
-// MaxProcessBuffers is how many live buffers of a process are in the accounts at the most:
-// some fifty times as many as large models have. maxBuffers is how many of all processes are.
+// MaxProcessBuffers bounds the live buffers of a process, at some fifty times what large models have. maxBuffers
+// bounds those of all processes.
 const (
 	MaxProcessBuffers = 512 << 10
 	maxBuffers        = 2 << 20
@@ -78,7 +78,7 @@ func (a *Aggregator) room(p *process, at uint64) bool {
 	return false
 }
 
-// limits are these, for tests lower.
+// limits are these bounds; tests set lower ones.
 type limits struct{ process, all int }
 
 // addBuffer adds a buffer that was allocated at the time since, 0 where unknown.
@@ -112,11 +112,11 @@ func (a *Aggregator) addBuffer(p *process, e *Event, since uint64) {
 func (a *Aggregator) free(p *process, e *Event) {
 	b := p.buffers.get(e.Buffer)
 	if b == nil && p.info.Late {
-		return // it is from before, which is still being read
+		return // the buffer is from before tracing, and that is still being read
 	}
 	if b == nil {
 		p.counters.UnmatchedFrees++
-		if !p.has(ReasonLimitReached) { // it may be of one that found no room
+		if !p.has(ReasonLimitReached) { // the free may be of a buffer that found no room
 			a.suspect(p, ReasonUnmatchedFree, e.Time)
 		}
 		if a.OnChange != nil {
@@ -133,7 +133,7 @@ func (a *Aggregator) free(p *process, e *Event) {
 	a.drop(p, b, e, false)
 }
 
-// count counts a buffer on the chips of its device, or as unplaced where these are not known.
+// count counts a buffer on the chips of its device, or as unplaced if these are unknown.
 func (p *process) count(b *buffer) {
 	m, requested, reserved := b.memory, b.size, b.reserved()
 	for _, s := range b.device.shares {
@@ -146,7 +146,7 @@ func (p *process) count(b *buffer) {
 	b.site.add(b)
 }
 
-// uncount undoes count, before anything changes that the buffer was counted with.
+// uncount undoes count. Call it before anything changes on which count depends.
 func (p *process) uncount(b *buffer) {
 	m, requested, reserved := b.memory, b.size, b.reserved()
 	for _, s := range b.device.shares {
@@ -159,7 +159,7 @@ func (p *process) uncount(b *buffer) {
 	b.site.sub(b)
 }
 
-// learnBanks takes in how many banks the buffers of an allocator take some of, of which that was unknown.
+// learnBanks sets the number of banks of an allocator's buffers for which it was unknown.
 func (a *Aggregator) learnBanks(p *process, e *Event, al *allocator) {
 	for b := range p.buffers.all() {
 		if n := uint16(al.banks[b.memory].Count); b.allocator == e.Allocator && b.banks == 0 && n != 0 {
@@ -168,7 +168,7 @@ func (a *Aggregator) learnBanks(p *process, e *Event, al *allocator) {
 	}
 }
 
-// learnReserved takes in what a buffer takes of each bank, and how many these are, which was unknown.
+// learnReserved sets the bytes in each bank, and the number of banks, of a buffer for which they were unknown.
 func (a *Aggregator) learnReserved(p *process, b *buffer, perBank uint64, banks uint16, at uint64) {
 	p.uncount(b)
 	b.perBank, b.banks = perBank, banks
@@ -176,7 +176,7 @@ func (a *Aggregator) learnReserved(p *process, b *buffer, perBank uint64, banks 
 	a.learned(p, b, at)
 }
 
-// learned says that more is known of a live buffer.
+// learned reports that more is known about a live buffer.
 func (a *Aggregator) learned(p *process, b *buffer, at uint64) {
 	if a.OnLearned != nil {
 		a.OnLearned(Change{Time: at, PID: p.pid, TID: b.tid, Buffer: b.snapshot(), Chips: b.device.opened.Chips})
@@ -194,7 +194,7 @@ func (a *Aggregator) drop(p *process, b *buffer, e *Event, implicit bool) {
 	if len(b.device.shares) == 0 {
 		a.peaksLack(p, b.memory)
 		if b.site != nil {
-			b.site.PeakAtLeast = true // it counted on one chip only
+			b.site.PeakAtLeast = true // it counted on only one chip
 		}
 		p.checkPlaced(e.Time)
 	}
@@ -209,8 +209,7 @@ func (a *Aggregator) drop(p *process, b *buffer, e *Event, implicit bool) {
 	p.buffers.remove(b.id)
 }
 
-// dropAll removes the buffers that match picks, as freed implicitly by an event
-// of the kind by, and returns their number.
+// dropAll removes the buffers that match, as freed implicitly by an event of the kind by, and returns their number.
 func (a *Aggregator) dropAll(p *process, by Kind, t uint64, match func(*buffer) bool) int {
 	e := Event{Kind: by, Time: t, PID: p.pid}
 	var ids []uint64
@@ -219,7 +218,7 @@ func (a *Aggregator) dropAll(p *process, by Kind, t uint64, match func(*buffer) 
 			ids = append(ids, b.id)
 		}
 	}
-	// The order must not depend on the index, so that callbacks are reproducible.
+	// Sort: the order must not depend on the hash index, so that callbacks are reproducible.
 	slices.Sort(ids)
 	for _, id := range ids {
 		a.drop(p, p.buffers.get(id), &e, true)

@@ -30,7 +30,7 @@ func newBuffers() buffers { return buffers{index: make([]slot, 16), seed: rand.U
 
 func (s *buffers) at(place uint32) *buffer { return &s.blocks[place/blockSize][place%blockSize] }
 
-// all yields every buffer, in an order that depends on the events alone.
+// all yields every buffer, in an order that depends only on the events.
 func (s *buffers) all() iter.Seq[*buffer] {
 	return func(yield func(*buffer) bool) {
 		for place := range s.used {
@@ -41,7 +41,7 @@ func (s *buffers) all() iter.Seq[*buffer] {
 	}
 }
 
-// get is the buffer of an id, or nil. It stays in its place until it is removed.
+// get returns the buffer with an id, or nil. The buffer stays in place until it is removed.
 func (s *buffers) get(id uint64) *buffer {
 	if found := s.index[s.find(id, s.hash(id))]; found.place != 0 {
 		return s.at(found.place - 1)

@@ -31,7 +31,7 @@ type share struct {
 
 type device struct {
 	opened Opened
-	// described is false for a device that is known from its buffers only.
+	// described is false for a device that is known only from its buffers.
 	described bool
 	closed    bool
 	shares    []*share
@@ -61,7 +61,7 @@ func (a *Aggregator) open(p *process, e *Event) {
 	case len(old.shares) > 0:
 		return // repeated
 	default:
-		// It was known from its buffers only, or could not be read.
+		// It was known only from its buffers, or could not be read.
 		a.place(p, old, opened, e.Time)
 		return
 	}
@@ -123,7 +123,7 @@ func (a *Aggregator) place(p *process, d *device, o Opened, at uint64) {
 	for _, b := range list {
 		p.count(b)
 		b.countCopy(true)
-		for _, s := range d.shares { // they may have been higher while it did not count
+		for _, s := range d.shares { // the peaks may have been higher while this buffer did not count
 			s.memory[b.memory].peaksAtLeast, s.chip.memory[b.memory].peaksAtLeast = true, true
 		}
 		a.learned(p, b, at)
@@ -137,7 +137,7 @@ func (a *Aggregator) share(p *process, id Chip) *share {
 		s := &share{chip: a.chip(id)}
 		p.shares = slices.Insert(p.shares, i, s)
 		if p.info.Source == Sampled {
-			// Between two looks it may hold more.
+			// Between two samples it may hold more.
 			for m := range s.memory {
 				s.memory[m].peaksAtLeast, s.chip.memory[m].peaksAtLeast = true, true
 			}
@@ -181,7 +181,7 @@ func (a *Aggregator) capacity(p *process, e *Event) {
 	for m := range al.banks {
 		al.banks[m] = al.banks[m].plausible()
 	}
-	if a.muted == nil && (old == nil || old.banks != al.banks) { // a state says itself what each buffer takes
+	if a.muted == nil && (old == nil || old.banks != al.banks) { // a state has each buffer's size itself
 		a.learnBanks(p, e, al)
 	}
 	for _, s := range a.device(p, e.Device).shares {
@@ -215,8 +215,8 @@ func (a *Aggregator) dropClosed(p *process) {
 	p.checkPlaced(a.time)
 }
 
-// dropChips removes the chips of a private numbering when no process uses it
-// any more. The host's own chips stay, empty or not.
+// dropChips removes the chips of a private numbering once no process uses it. The host's own chips stay, even if
+// empty.
 func (a *Aggregator) dropChips() {
 	for id := range a.chips {
 		if id.Space != 0 && !a.used(id) {

@@ -100,11 +100,10 @@ const (
 	StateBegin
 	// StateEnd: the state is complete. Totals is what its events do not have.
 	StateEnd
-	// RuntimeTotalsChanged: the runtime's own totals of a process on a chip changed.
-	// RuntimeTotals is set.
+	// RuntimeTotalsChanged: the runtime's own totals for a process on a chip changed. RuntimeTotals is set.
 	RuntimeTotalsChanged
-	// StaleEntriesChanged: StaleEntries are all of exited processes in the runtime's
-	// shared memory of a chip. It has no PID.
+	// StaleEntriesChanged: StaleEntries are all entries of exited processes in the runtime's shared memory of a chip.
+	// The event has no PID.
 	StaleEntriesChanged
 	// ProgramNotOn: a program that was counted on a device is not there. Program and Device are set.
 	ProgramNotOn
@@ -144,7 +143,7 @@ type Process struct {
 	RanBefore bool `rec:"RanBefore"`
 	// NotCovered lists what cannot be traced in this build, separated by commas, such as FailuresNotCovered.
 	NotCovered string `rec:"NotCovered"`
-	// Source is how its allocations are known.
+	// Source is how its allocations become known.
 	Source Source `rec:"Source"`
 	// Container that the process is in, such as docker:0123456789ab, or empty: untrusted text.
 	Container string `rec:"Container"`
@@ -177,25 +176,23 @@ func (e *Exit) SignalName() string {
 // FailuresNotCovered: some failed allocations are not seen in a build.
 const FailuresNotCovered = "failed allocations"
 
-// Source is how the allocations of a process are known.
+// Source is how the allocations of a process become known.
 type Source uint8
 
 const (
 	// Traced: seen in the process itself.
 	Traced Source = iota
-	// Reported: said by a client of the allocation server's socket. Addresses,
-	// banks and cores are not known then.
+	// Reported: by a client of the allocation server's socket. Addresses, banks and cores are unknown.
 	Reported
-	// FromSharedMemory: the runtime's own totals, from its shared memory. No buffers, reserved
-	// sizes, peaks, kernels or dataflow buffers are known then.
+	// FromSharedMemory: the runtime's own totals, from its shared memory. Buffers, reserved sizes, peaks, kernels and
+	// dataflow buffers are unknown.
 	FromSharedMemory
-	// Sampled: read from the process's own allocators now and then. What was allocated
-	// and freed in between is not seen, so counts and peaks are lower bounds.
+	// Sampled: read from the process's own allocators now and then. Buffers that are allocated and freed in between
+	// are missed, so counts and peaks are lower bounds.
 	Sampled
 )
 
-// Observed reports whether the process itself is looked at, with probes or without: not
-// what others say of it.
+// Observed reports whether the process itself is read, with probes or without, rather than reported by others.
 func (s Source) Observed() bool { return s == Traced || s == Sampled }
 
 // String is the source in a word.
@@ -229,7 +226,7 @@ type Opened struct {
 	Late bool `rec:"Late"`
 }
 
-// Capacity is what an allocator has to hand out.
+// Capacity is the memory that an allocator manages.
 type Capacity [NumMemories]Banks
 
 // Banks describes one memory of one chip: Count banks of Bytes each. A Count
@@ -242,18 +239,17 @@ type Banks struct {
 
 func (b Banks) size() uint64 { return uint64(b.Count) * b.Bytes }
 
-// Event is one thing that happened in a traced process. Device, Allocator
-// and Buffer are addresses in that process: identities, valid while the
-// object lives, never dereferenced here.
+// Event is one thing that happened in a traced process. Device, Allocator and Buffer are addresses in that process.
+// They identify objects while these live, and are never dereferenced here.
 //
-// Recordings hold events. The tag rec is the name of a field in them, here and in all
-// that an event points to: it stays when the field is renamed.
+// Recordings contain events. The tag rec is a field's name in them, here and in everything that an event points to:
+// it stays when the field is renamed.
 type Event struct {
 	Kind   Kind   `rec:"Kind"`
 	Memory Memory `rec:"Memory"`
 	// MemoryLayout is the runtime's TensorMemoryLayout of the buffer.
 	MemoryLayout uint8 `rec:"Layout"`
-	// Anyone: the events that were lost can be of any process.
+	// Anyone: the lost events can be of any process.
 	Anyone bool   `rec:"Anyone"`
 	PID    uint32 `rec:"PID"`
 	TID    uint32 `rec:"TID"`
@@ -266,8 +262,7 @@ type Event struct {
 	Address uint64 `rec:"Address"`
 	// Size is the requested size, bytes on each chip of the device.
 	Size uint64 `rec:"Size"`
-	// PerBank is what every bank of each chip lost to the buffer, bytes; 0
-	// where that is not known.
+	// PerBank is the bytes that the buffer takes from every bank of each chip; 0 if unknown.
 	PerBank  uint64 `rec:"PerBank"`
 	PageSize uint64 `rec:"PageSize"`
 	// Program is the address of a program.
@@ -276,7 +271,7 @@ type Event struct {
 	Count uint64 `rec:"Count"`
 	// Trace is the number of a recorded trace.
 	Trace uint32 `rec:"Trace"`
-	// Operation is the class of the ttnn operation that a program is of, untrusted text.
+	// Operation is the class of a program's ttnn operation, untrusted text.
 	Operation string `rec:"Operation"`
 
 	Process       *Process        `rec:"Process"`
@@ -290,7 +285,7 @@ type Event struct {
 	StaleEntries  *StaleEntries   `rec:"Ghosts"`
 	ConfigRing    *ConfigRing     `rec:"Ring"`
 	Capture       *Capture        `rec:"Capture"`
-	// Unsafe is set for a buffer of a state that is.
+	// Unsafe is set for an unsafe buffer of a state.
 	Unsafe *Unsafe   `rec:"Unsafe"`
 	Totals *Snapshot `rec:"Totals"`
 	// Stack is the calls that allocated a buffer, or failed to, if stacks are traced.
@@ -308,7 +303,7 @@ type Stack struct {
 	Cut bool `rec:"Cut"`
 }
 
-// Frame is one call. What is not known of it is empty or 0.
+// Frame is one call. Unknown fields are empty or 0.
 type Frame struct {
 	// Function, of a C++ function with its namespaces.
 	Function string `rec:"Function"`
@@ -329,9 +324,8 @@ type Refusal struct {
 	Clash bool `rec:"Clash"`
 	// Message is the runtime's, untrusted text.
 	Message string `rec:"Message"`
-	// Asked for, on each chip; Banks that it is spread over, PerBank in each; bytes,
-	// as BankBytes, Allocated, Free and Largest, the largest free block, of a bank; 0
-	// where unknown.
+	// In bytes, 0 if unknown: Asked is requested on each chip, spread over Banks banks, PerBank in each. BankBytes,
+	// Allocated, Free and Largest (the largest free block) are of one bank.
 	Asked     uint64 `rec:"Asked"`
 	Banks     uint64 `rec:"Banks"`
 	PerBank   uint64 `rec:"PerBank"`
@@ -339,8 +333,8 @@ type Refusal struct {
 	Allocated uint64 `rec:"Allocated"`
 	Free      uint64 `rec:"Free"`
 	Largest   uint64 `rec:"Largest"`
-	// End of the circular buffers in L1, and Lowest address of the L1 buffers above
-	// their beginning; of a clash.
+	// For a clash: the End of the circular buffers in L1, and the Lowest address of the L1 buffers above their
+	// beginning.
 	End    uint64 `rec:"End"`
 	Lowest uint64 `rec:"Lowest"`
 }

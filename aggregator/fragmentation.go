@@ -21,10 +21,9 @@ type FreeSpace struct {
 	Lowest uint64
 }
 
-// FreeSpaces lists the allocators' free space in each memory that holds buffers.
-// It leaves out what is unknown: processes whose buffers are not all known, and
-// allocators with unknown banks or reserved sizes. It sorts all buffers, so with
-// more than limit of them it does nothing, and known is false.
+// FreeSpaces lists the allocators' free space in each memory that holds buffers. It leaves out unknown ones:
+// processes whose buffers are not all known, and allocators with unknown banks or reserved sizes. It sorts all
+// buffers, so if there are more than limit it does nothing and returns known as false.
 func (a *Aggregator) FreeSpaces(limit int) (spaces []FreeSpace, known bool) {
 	for _, p := range a.processes {
 		if limit -= p.buffers.live; limit < 0 {

@@ -6,8 +6,9 @@ import (
 	"strings"
 )
 
-// OwnCode chooses what the user's own code on a stack is: the Python calls outside of installed packages, else
-// all Python calls, else the functions outside of the runtime, else all that have a name. It is nil where none has.
+// OwnCode returns which frames of a stack are the user's own code: the Python calls outside of installed packages; if
+// there are none, all Python calls; else the functions outside of the runtime; else all functions with a name; else
+// nil.
 func OwnCode(frames []Frame) func(*Frame) bool {
 	for _, own := range []func(*Frame) bool{
 		func(f *Frame) bool {

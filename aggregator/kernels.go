@@ -38,10 +38,10 @@ type Kernel struct {
 	Type      KernelType `rec:"Type"`
 	// Path of the compiled file as the process sees it, or empty.
 	Path string `rec:"Path"`
-	// Bytes that are loaded of the file, where it is Sized.
+	// Bytes is how much of the file is loaded, if Sized.
 	Bytes uint64 `rec:"Bytes"`
 	Sized bool   `rec:"Sized"`
-	// Cores that it runs on, 0 where they are not known.
+	// Cores is the number of cores that it runs on, 0 if unknown.
 	Cores uint64 `rec:"Cores"`
 }
 
@@ -54,8 +54,7 @@ func (k *Kernel) compare(o *Kernel) int {
 	return cmp.Or(cmp.Compare(k.Name, o.Name), cmp.Compare(k.Hash, o.Hash), cmp.Compare(k.Processor, o.Processor), cmp.Compare(k.ID, o.ID))
 }
 
-// KernelUsage is the kernels of one chip, as many as are compiled for it, which
-// need not all be in L1 at a time.
+// KernelUsage is the kernels that are compiled for one chip. They need not all be in L1 at a time.
 type KernelUsage struct {
 	// Programs that have kernels.
 	Programs uint64 `rec:"Programs"`
@@ -63,20 +62,19 @@ type KernelUsage struct {
 	// however many cores it runs.
 	Binaries [NumKernelTypes]uint64 `rec:"Binaries"`
 	Bytes    [NumKernelTypes]uint64 `rec:"Bytes"`
-	// Unsized counts the binaries whose size is not known; where it is not 0,
-	// Bytes is a lower bound.
+	// Unsized counts the binaries of unknown size; if it is not 0, Bytes is a lower bound.
 	Unsized uint64 `rec:"Unsized"`
 	// CoreBytes are the bytes times the cores that each binary runs on, of the
 	// WithCores binaries whose size and cores are known.
 	CoreBytes [NumKernelTypes]uint64 `rec:"CoreBytes"`
 	WithCores uint64                 `rec:"WithCores"`
-	// DRAMCopies are the buffers that hold a copy of kernels, from which they are
-	// loaded, and DRAMBytes the bytes asked for them. They are part of the memory.
+	// DRAMCopies counts the buffers that hold a copy of kernels, from which they are loaded, and DRAMBytes the bytes
+	// requested for them. They are part of the memory.
 	DRAMCopies uint64 `rec:"DRAMCopies"`
 	DRAMBytes  uint64 `rec:"DRAMBytes"`
 }
 
-// OnCores sums the bytes times cores. Where not all is known, it is a lower bound.
+// OnCores sums bytes times cores. If not all is known, the sum is a lower bound.
 func (u *KernelUsage) OnCores() (bytes uint64, known bool) {
 	var binaries uint64
 	for t := range u.Binaries {

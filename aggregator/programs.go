@@ -26,8 +26,8 @@ type ProgramSnapshot struct {
 	// Launches that were seen, and when the last was, CLOCK_MONOTONIC ns. Replays
 	// of a trace are not among them.
 	Launches, LastLaunch uint64
-	// Config is what a launch takes of the kernel-config ring in each core, bytes;
-	// 0 where unknown. All programs of a workload take as much.
+	// Config is the program's size in each core's kernel-config ring, bytes; 0 if unknown. All programs of a workload
+	// have the same.
 	Config uint64
 }
 
@@ -41,8 +41,8 @@ type PlacedCB struct {
 type program struct {
 	since uint64
 	on    map[placement]*layout
-	// added counts its kernels. kernels are the binaries of them, and loaded the chips
-	// that these were read for, with the device each time.
+	// added counts its kernels. kernels are their binaries, and loaded the chips for which these were read, each with
+	// the device.
 	kernels []*Kernel
 	loaded  map[*share]uint64
 	added   uint64
@@ -71,14 +71,14 @@ type placement struct {
 	kind  CBKind
 }
 
-// placements are where the program has layouts, in an order, so that callbacks are reproducible.
+// placements returns where the program has layouts, sorted, so that callbacks are reproducible.
 func (pr *program) placements() []placement {
 	return slices.SortedFunc(maps.Keys(pr.on), func(x, y placement) int {
 		return cmp.Or(x.share.chip.id.compare(y.share.chip.id), cmp.Compare(x.kind, y.kind))
 	})
 }
 
-// shares are what the program's kernels are loaded for, by chip.
+// shares returns the chips for which the program's kernels are loaded, sorted.
 func (pr *program) shares() []*share {
 	return slices.SortedFunc(maps.Keys(pr.loaded), func(x, y *share) int { return x.chip.id.compare(y.chip.id) })
 }
@@ -164,9 +164,9 @@ func (a *Aggregator) removeProgram(p *process, e *Event, id uint64) {
 	delete(p.programs, id)
 }
 
-// endProgramsOn ends what programs placed and loaded through a device that closed. What they have through a mesh passes to
-// the chips' own devices: a program keeps it until it ends or the chip closes, whatever becomes of the mesh that it ran
-// on. And what closes with a chip is gone through all meshes.
+// endProgramsOn removes what programs placed and loaded through a device that closed. What they have through a mesh
+// moves to the chips' own devices: a program keeps it until it ends or the chip closes, whatever becomes of the mesh.
+// When a chip's own device closes, what is on the chip through any mesh is gone.
 func (a *Aggregator) endProgramsOn(p *process, e *Event, device uint64) {
 	closed, chips := p.devices[device], map[*share]uint64{}
 	for at, d := range p.devices {
@@ -174,7 +174,7 @@ func (a *Aggregator) endProgramsOn(p *process, e *Event, device uint64) {
 			chips[d.shares[0]] = at
 		}
 	}
-	// through is the device through which a program has from now on what it had on a chip.
+	// through returns the device to which something on a chip belongs from now on.
 	through := func(s *share, before uint64) uint64 {
 		chip, open := chips[s]
 		switch {
@@ -199,10 +199,11 @@ func (a *Aggregator) endProgramsOn(p *process, e *Event, device uint64) {
 	}
 }
 
-// own says whether a device is a chip's own, and no mesh of one chip.
+// own reports whether a device is a chip's own, rather than a mesh of one chip.
 func (d *device) own() bool { return d.described && !d.opened.Mesh && len(d.shares) == 1 }
 
-// removeProgramOn removes what a program placed and loaded through a device, and says whether it had anything there.
+// removeProgramOn removes what a program placed and loaded through a device, and reports whether it had anything
+// there.
 func (a *Aggregator) removeProgramOn(p *process, e *Event, id, device uint64) (there bool) {
 	pr := p.programs[id]
 	if pr == nil {
@@ -233,7 +234,7 @@ func (p *process) launch(e *Event) {
 		p.counters.UnknownLaunches += e.Count
 		return
 	}
-	// A missing program went with its device before its launches were read.
+	// A missing program was removed with its device before its launches were read.
 	if pr := p.programs[e.Program]; pr != nil {
 		pr.launches += e.Count
 		pr.launched = max(pr.launched, e.Time)

@@ -7,22 +7,21 @@ import (
 	"strings"
 )
 
-// Reason is why numbers are not exact. It affects one process, and the totals of
-// the chips that this has open; or with PID 0 the host: the totals of its chips,
-// but not the processes' own numbers. What has no reason is exact.
+// Reason is why numbers are not exact. It affects one process and the totals of its open chips. With PID 0 it affects
+// the host: the totals of its chips, but not the processes' own numbers. Numbers without a reason are exact.
 //
-// The aggregator raises the reasons that events show, and lifts them when a
-// comparison with the process's own allocators corrected the numbers. A source
-// raises and lifts the others by ReasonRaised and ReasonLifted events.
+// The aggregator raises the reasons that events show, and lifts them when a comparison with the process's own
+// allocators has corrected the numbers. Sources raise and lift the other ones with ReasonRaised and ReasonLifted
+// events.
 type Reason struct {
 	// Code names the reason.
 	Code ReasonCode `rec:"Code"`
 	// Detail completes the code's sentence, such as an error, or is empty: untrusted text.
 	Detail string `rec:"Detail"`
-	// PID of the process that it affects, 0 for the host. A PID that is not in the
-	// accounts is that of a process whose memory the chips' totals lack.
+	// PID of the affected process, 0 for the host. A PID that is not in the accounts is a process whose memory the
+	// chips' totals lack.
 	PID uint32 `rec:"PID"`
-	// Chips that it affects; empty for all of the process, or of the host. Not to be changed.
+	// Chips are the affected chips; empty means all of the process or of the host. Do not change it.
 	Chips []Chip `rec:"Chips"`
 	// Since is when it was raised, and Last when it was last raised again, CLOCK_MONOTONIC ns.
 	Since uint64 `rec:"Since"`
@@ -64,7 +63,7 @@ const (
 	ReasonBehind         ReasonCode = "behind"
 )
 
-// liftedBy is what lifts a reason of a process, beside its exit and ReasonLifted.
+// liftedBy is what lifts a process's reason, in addition to its exit and ReasonLifted.
 type liftedBy uint8
 
 const (
@@ -77,10 +76,9 @@ const (
 	firstComparison
 )
 
-// reasonTable has all reasons: a sentence, without a subject where that is the
-// process; what lifts them; and whether something that happened while tracing was
-// missed, which fails a run that ends so. A code that is not here, of a newer version,
-// makes numbers inexact too, and only ReasonLifted lifts it.
+// reasonTable has, for each reason, a sentence (without its subject if that is the process), what lifts it, and
+// whether something that happened while tracing was missed, which makes a run that ends so fail. An unknown code, of
+// a newer version, makes numbers inexact too; only ReasonLifted lifts it.
 var reasonTable = map[ReasonCode]struct {
 	sentence string
 	lifted   liftedBy
@@ -133,7 +131,7 @@ func (r *Reason) String() string {
 	return text
 }
 
-// Bounds of what a source can raise.
+// Bounds on what a source can raise.
 const (
 	maxHostReasons    = 256
 	maxProcessReasons = 32
@@ -150,7 +148,7 @@ type reasons struct {
 	shared bool
 }
 
-// own makes the array one that no snapshot has.
+// own copies the array if a snapshot shares it.
 func (rs *reasons) own() {
 	if rs.shared {
 		rs.list, rs.shared = slices.Clone(rs.list), false
@@ -224,7 +222,7 @@ func (p *process) raiseIf(yes bool, code ReasonCode, at uint64) {
 
 func (p *process) has(code ReasonCode) bool { return p.reasons.find(code, p.pid) >= 0 }
 
-// knowsBuffers reports whether no reason concerns the buffers of known allocators.
+// knowsBuffers reports whether all buffers of known allocators are known: no reason concerns them.
 func (p *process) knowsBuffers() bool {
 	return !slices.ContainsFunc(p.reasons.list, func(r Reason) bool {
 		return r.Code != ReasonUnknownChips && r.Code != ReasonOddProgramEvents && r.Code != ReasonReservedUnread && r.Code != ReasonRingUnread
@@ -270,16 +268,15 @@ func (a *Aggregator) raiseOrLift(e *Event) {
 	on.raise(r, limit)
 }
 
-// lossNoticed bounds how long after a loss its event comes, ns: the source counts
-// losses now and then.
+// lossNoticed bounds the delay of the event after a loss, ns: the source counts losses only now and then.
 const lossNoticed = 1_000_000_000
 
-// lose marks the processes that lost events can be of.
+// lose marks the processes to which the lost events may belong.
 func (a *Aggregator) lose(e *Event) {
 	a.counters.Lost += e.Count
 	code := ReasonEventsLost
 	if e.Anyone {
-		// Comparisons on their way may be of what the recording has not.
+		// Comparisons under way may be about objects that the recording lacks.
 		code = ReasonRecordingGap
 		a.reasons.raise(Reason{Code: code, Since: e.Time}, maxHostReasons)
 	}
@@ -316,7 +313,7 @@ func (p *process) compared(b *AllocatorScan, implausible bool, at uint64) {
 	}
 	p.reasons.lift(func(r *Reason) bool {
 		if b.Began > 0 && r.Last >= b.Began {
-			return false // raised again while the process was read
+			return false // it was raised again while the process was read
 		}
 		switch reasonTable[r.Code].lifted {
 		case anyComparison:
@@ -347,7 +344,7 @@ func (p *process) isSuspect() bool {
 	})
 }
 
-// reasonsOfFlags raises the reasons of a state that has flags instead.
+// reasonsOfFlags raises the reasons of an old state, which has flags instead.
 func (p *process) reasonsOfFlags(ps *ProcessSnapshot, at uint64) {
 	p.raiseIf(ps.Late || p.info.Late, ReasonLate, at)
 	p.raiseIf(ps.Agreement.Suspect, ReasonEventsLost, at)
@@ -401,16 +398,15 @@ func (a *Aggregator) markChips(chips map[Chip]*ChipSnapshot) {
 			case len(r.Chips) > 0:
 				markAll(r, r.Chips)
 			case r.Code == ReasonUnknownChips:
-				markAll(r, nil) // it can be any
+				markAll(r, nil) // it may concern any chip
 			default:
-				markAll(r, open) // or any, where it has none open that is known
+				markAll(r, open) // or any chip, if the process has no known one open
 			}
 		}
 	}
 }
 
-// Raise marks the host's numbers, and so those of all chips, as not exact in this
-// snapshot alone.
+// Raise marks the host's numbers, and so those of all chips, as not exact, in this snapshot alone.
 func (s *Snapshot) Raise(r Reason) {
 	r.PID, r.Chips = 0, nil
 	s.Reasons = append(slices.Clip(s.Reasons), r)
@@ -420,8 +416,7 @@ func (s *Snapshot) Raise(r Reason) {
 	}
 }
 
-// Why yields the reasons why numbers are not exact: those of the host, and those of
-// its live processes.
+// Why yields the reasons of the host and of its live processes.
 func (s *Snapshot) Why() iter.Seq[Reason] {
 	return func(yield func(Reason) bool) {
 		for _, r := range s.Reasons {
@@ -442,8 +437,7 @@ func (s *Snapshot) Why() iter.Seq[Reason] {
 	}
 }
 
-// Exact reports whether all numbers are right, of every process and chip, as far as
-// can be known.
+// Exact reports whether all numbers, of every process and chip, are right as far as can be known.
 func (s *Snapshot) Exact() bool {
 	for range s.Why() {
 		return false

@@ -20,29 +20,28 @@ type LiveBuffer struct {
 type AllocatorScan struct {
 	// First: the first scan of a process that was attached late.
 	First bool `rec:"First"`
-	// Allocators that were read, and all Buffers that they have.
+	// Allocators are those that were read, and Buffers all their buffers.
 	Allocators []uint64     `rec:"Allocators"`
 	Buffers    []LiveBuffer `rec:"Buffers"`
-	// Programs are all that live, where ProgramsRead.
+	// Programs are all live programs, if ProgramsRead.
 	Programs     []uint64 `rec:"Programs"`
 	ProgramsRead bool     `rec:"ProgramsRead"`
 	// Partial: some live objects could not be read.
 	Partial bool `rec:"Partial"`
-	// Touched are the buffers, allocators and programs of events since the scan
-	// began: an event supersedes the scanned value.
+	// Touched are the buffers, allocators and programs of events since the scan began. An event supersedes the
+	// scanned value.
 	Touched map[uint64]struct{} `rec:"Touched"`
 	// BuffersOnly: only the buffers of known Allocators were read. Devices,
 	// allocators and programs that the accounts lack were not searched for.
 	BuffersOnly bool `rec:"BuffersOnly"`
-	// Began is when the reading began, CLOCK_MONOTONIC ns; 0 where unknown. Reasons
-	// that were raised since are not lifted.
+	// Began is when the scan began, CLOCK_MONOTONIC ns; 0 if unknown. Reasons raised since then are not lifted.
 	Began uint64 `rec:"Began"`
 }
 
-// Agreement is the result of comparing a process's accounts with its own allocators.
+// Agreement says how a process's accounts compare with its own allocators.
 type Agreement struct {
-	// At is when they were last compared, CLOCK_MONOTONIC ns; 0 is never. Since
-	// then they agree, as far as events were not lost.
+	// At is when they were last compared, CLOCK_MONOTONIC ns; 0 is never. Since then they agree unless events were
+	// lost.
 	At uint64 `rec:"At"`
 	// Suspect: another comparison is due, see Reasons of the process.
 	Suspect bool `rec:"Doubted"`
@@ -51,8 +50,7 @@ type Agreement struct {
 	Compared    uint64 `rec:"Compared"`
 	// Found buffers are from before tracing began.
 	Found uint64 `rec:"Found"`
-	// Repaired counts the buffers and programs that comparisons but the first
-	// added or removed.
+	// Repaired counts the buffers and programs that comparisons after the first one added or removed.
 	Repaired uint64 `rec:"Repaired"`
 }
 
@@ -122,7 +120,7 @@ func (a *Aggregator) compare(p *process, e *Event) {
 	}
 	p.compared(scan, implausible, e.Time)
 	if !full && !scan.Partial && !implausible {
-		p.lift(ReasonLimitReached) // all that it has is in the accounts
+		p.lift(ReasonLimitReached) // all its buffers are in the accounts
 	}
 }
 
@@ -145,7 +143,7 @@ func (a *Aggregator) removeEnded(p *process, e *Event) uint64 {
 	return uint64(len(ended))
 }
 
-// touched says whether an event of the object came while it was scanned, which supersedes what was read.
+// touched reports whether an event of the object, which supersedes the scanned value, came during the scan.
 func (s *AllocatorScan) touched(id uint64) bool {
 	_, ok := s.Touched[id]
 	return ok

@@ -5,30 +5,28 @@ import (
 	"slices"
 )
 
-// ConfigRing is a kernel-config ring: the piece of L1, the same in each of the worker
-// cores that it is for, from which these run programs. A launch gives its program
-// a place in it: for arguments, semaphores, the configuration of buffers and the
-// kernels' binaries. Places are given out in turn, so that programs stay until
-// newer ones need theirs.
+// ConfigRing is a kernel-config ring: a piece of L1, the same in each of its worker cores, from which these run
+// programs. A launch gives its program a place in it, for arguments, semaphores, the configuration of buffers, and
+// the kernels' binaries. Places are given in turn, so programs stay until newer ones need their places.
 type ConfigRing struct {
 	// ID is the address of the runtime's object in its process; with Unread in an event, of the device.
 	ID uint64 `rec:"ID"`
-	// Base is its address in L1, and Capacity its size in each core, bytes: 0 in the event of one that
-	// is gone, or can be read again.
+	// Base is its address in L1, and Capacity its size in each core, bytes. Both are 0 in the event of a ring that is
+	// gone, or that can be read again.
 	Base     uint64 `rec:"Base"`
 	Capacity uint64 `rec:"Capacity"`
-	// Used are the bytes, in each core, of the places that were not released yet: up
-	// to 7, as the runtime keeps track of no more.
+	// Used is the bytes, in each core, of places that are not released yet: up to 7, because the runtime tracks no
+	// more.
 	Used uint64 `rec:"Used"`
-	// Places are those places: one for each launch. 0 also in recordings made before, which have
-	// the number of programs in these places in its stead.
+	// Places is the number of those places, one for each launch. Old recordings have 0 here, and instead the number
+	// of programs in these places.
 	Places   uint64 `rec:"Places"`
 	Programs uint64 `rec:"Programs"`
-	// Replayed: a trace was replayed since the newest place was given out. The runtime gives it
-	// all of the ring, and what it left there is not known.
+	// Replayed: a trace was replayed after the newest place was given. The runtime gives a replay all of the ring,
+	// and what it left there is unknown.
 	Replayed bool `rec:"Replayed"`
-	// Unread: one that its device has could not be read last, so what it holds is not known. Capacity
-	// is 0 where that is not known either.
+	// Unread: a ring of the device could not be read last time, so its contents are unknown. Capacity is 0 if it is
+	// unknown too.
 	Unread bool `rec:"Unread"`
 }
 
@@ -64,7 +62,7 @@ func (a *Aggregator) useRing(p *process, e *Event) {
 		return
 	}
 	if d := p.devices[e.Device]; d == nil || d.closed {
-		return // closed before its rings were read
+		return // the device closed before its rings were read
 	}
 	if r.Capacity == 0 && !r.Unread {
 		delete(p.rings, r.ID)
@@ -73,8 +71,8 @@ func (a *Aggregator) useRing(p *process, e *Event) {
 	p.rings[r.ID] = &ring{*r, e.Device}
 }
 
-// ringOn is the fullest of a process's rings on one chip. Where one could not be read, which is the
-// fullest is not known, nor what it holds.
+// ringOn returns the fullest of a process's rings on one chip. If a ring could not be read, the fullest one, and its
+// contents, are unknown.
 func (p *process) ringOn(s *share) (shown ConfigRing) {
 	unread := false
 	for _, r := range p.rings {

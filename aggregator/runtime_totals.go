@@ -8,9 +8,9 @@ type RuntimeTotals struct {
 	Chip Chip `rec:"Chip"`
 	// Requested is the sum of its buffers' own sizes, by memory.
 	Requested [NumMemories]uint64 `rec:"Requested"`
-	// CB is what its circular buffers take of L1.
+	// CB is the L1 used by its circular buffers.
 	CB uint64 `rec:"CB"`
-	// Closed: it does not use the chip any more. Requested and CB are 0.
+	// Closed: it does not use the chip any more; Requested and CB are 0.
 	Closed bool `rec:"Closed"`
 }
 
@@ -22,7 +22,7 @@ type StaleEntry struct {
 	RuntimeTotals `rec:"Sums"`
 }
 
-// StaleEntries are all that there are on a chip.
+// StaleEntries are all stale entries of a chip.
 type StaleEntries struct {
 	Chip Chip         `rec:"Chip"`
 	List []StaleEntry `rec:"List"`

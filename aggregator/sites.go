@@ -2,22 +2,20 @@ package aggregator
 
 import "cmp"
 
-// Site is a place that allocates: a call site of a process's code in one memory or, of buffers
-// without a stack, all those of one size.
+// Site is a call site of a process in one memory. Buffers without a stack form a site for each size.
 type Site struct {
 	Memory Memory
 	// Name is the call site, empty for buffers without a stack: they have Size bytes each.
 	Name string
 	Size uint64
-	// Bytes are what its live buffers have reserved on all chips, and what the others of them
-	// asked for. Peak is the most that these were at any event.
+	// Bytes is the sum of its live buffers on all chips: reserved or, where that is unknown, requested. Peak is the
+	// highest value at any event.
 	Bytes, Peak uint64
-	// PeakAtLeast: it may have been more, as events are missing or sizes were unknown.
+	// PeakAtLeast: the peak may have been higher, because events are missing or sizes were unknown.
 	PeakAtLeast bool
 }
 
-// maxSites bounds the sites of a process. Buffers of others are those of one site for each memory,
-// manySites.
+// maxSites bounds the sites of a process. Beyond it, buffers count for one more site of each memory, manySites.
 const (
 	maxSites  = 16 << 10
 	manySites = "…"
@@ -26,7 +24,7 @@ const (
 // sites are those of a process.
 type sites struct {
 	all map[siteKey]*Site
-	// known are the sites by what is known of a buffer: naming a stack takes longer.
+	// known finds a site without naming the stack, which takes longer.
 	known map[allocatedBy]*Site
 	// atLeast: events are missing, so no peak is certain.
 	atLeast bool
@@ -44,11 +42,11 @@ type allocatedBy struct {
 	memory Memory
 }
 
-// FollowSites keeps the sites of all buffers from now on, with their peaks. name names the user's code
-// on a stack, in one line; it must give equal frames equal names.
+// FollowSites keeps the sites of all buffers from now on, with their peaks. name returns a one-line name of the
+// user's code on a stack; equal frames must give equal names.
 func (a *Aggregator) FollowSites(name func([]Frame) string) { a.callSite = name }
 
-// Sites are those that a process has allocated in, in no order; none without FollowSites.
+// Sites returns the sites at which a process has allocated, unordered; none without FollowSites.
 func (a *Aggregator) Sites(pid uint32) []Site {
 	p := a.processes[pid]
 	if p == nil {
@@ -63,7 +61,7 @@ func (a *Aggregator) Sites(pid uint32) []Site {
 	return list
 }
 
-// site is that of a buffer, nil where sites are not followed.
+// site returns the site of a buffer, nil without FollowSites.
 func (a *Aggregator) site(p *process, b *buffer) *Site {
 	if a.callSite == nil {
 		return nil
@@ -98,7 +96,7 @@ func (a *Aggregator) site(p *process, b *buffer) *Site {
 	return s
 }
 
-// bytes are what a buffer counts for at its site.
+// bytes returns how much a buffer counts at its site.
 func (b *buffer) bytes() uint64 {
 	return cmp.Or(b.reserved(), b.size) * uint64(max(len(b.device.shares), 1))
 }
@@ -122,8 +120,8 @@ func (s *Site) sub(b *buffer) {
 	}
 }
 
-// doubt takes in a reason why the process's numbers are not exact, which may be lifted before anyone
-// asks for the peaks.
+// doubt notes a reason why the process's numbers are not exact. The reason may be lifted before anyone reads the
+// peaks.
 func (s *sites) doubt(code ReasonCode) {
 	switch code {
 	case ReasonLate: // of a process until it is known whether it had a device open, which is marked then

@@ -18,7 +18,7 @@ type Snapshot struct {
 	// exit. Snapshots share their Chips, which must not be changed.
 	Ended    []ProcessSnapshot `rec:"Ended"`
 	Counters Counters          `rec:"Counters"`
-	// Lacks says what its sources cannot know; nil where processes are traced.
+	// Lacks lists what its sources cannot know; nil if processes are traced.
 	Lacks []string `rec:"Lacks"`
 	// Reasons why numbers of the host are not exact, beside those of its Processes.
 	// Not to be changed.
@@ -40,13 +40,11 @@ type ChipSnapshot struct {
 	Memory   [NumMemories]Usage `rec:"Memory"`
 	CB       CBUsage            `rec:"CB"`
 	Kernel   KernelUsage        `rec:"Kernel"`
-	// ConfigRing is the fullest of the kernel-config rings on the chip; its ID is 0 where
-	// none is known.
+	// ConfigRing is the fullest kernel-config ring on the chip; its ID is 0 if none is known.
 	ConfigRing ConfigRing `rec:"Ring"`
 	// PIDs of the processes that have the chip open, ascending.
 	PIDs []uint32 `rec:"PIDs"`
-	// StaleEntries are what the runtime still counts for exited processes: in no
-	// other number. Not to be changed.
+	// StaleEntries are the runtime's entries of exited processes. No other number includes them. Not to be changed.
 	StaleEntries []StaleEntry `rec:"Ghosts"`
 	// Reasons why its numbers are not exact, at most 16; none where they are. Not to be changed.
 	Reasons []Reason `rec:"Reasons"`
@@ -59,19 +57,17 @@ type Usage struct {
 	PeakRequested uint64 `rec:"PeakRequested"`
 	PeakReserved  uint64 `rec:"PeakReserved"`
 	Buffers       uint64 `rec:"Buffers"`
-	// Unreserved counts the buffers whose reserved size is not known; where
-	// it is not 0, Reserved is a lower bound.
+	// Unreserved counts the buffers whose reserved size is unknown; if it is not 0, Reserved is a lower bound.
 	Unreserved uint64 `rec:"Unreserved"`
-	// PeakUnsure: there was such a buffer at some time, so that PeakReserved is
-	// a lower bound.
+	// PeakUnsure: there was such a buffer at some time, so PeakReserved is a lower bound.
 	PeakUnsure bool `rec:"PeakUnsure"`
-	// PeaksAtLeast: both peaks are lower bounds. A part of it was sampled, and may have
-	// been more between two looks, or the chips of a part were not known for a while.
+	// PeaksAtLeast: both peaks are lower bounds. A part was sampled, and may have been more between two samples; or
+	// the chips of a part were unknown for a while.
 	PeaksAtLeast bool `rec:"PeaksAtLeast"`
-	// PeaksUncertain: both peaks may be too low or too high, as events were lost.
+	// PeaksUncertain: both peaks may be too low or too high, because events were lost.
 	PeaksUncertain bool `rec:"PeaksUncertain"`
-	// TotalsOnly: Requested, or a part of it, is a total that the runtime reported. The
-	// number of Buffers and the peaks of that part are unknown.
+	// TotalsOnly: Requested, or a part of it, is a total that the runtime reported. The number of Buffers and the
+	// peaks of that part are unknown.
 	TotalsOnly bool `rec:"SumOnly"`
 	// Banks is the capacity, if Known.
 	Banks Banks `rec:"Banks"`
@@ -82,11 +78,11 @@ func (u Usage) Capacity() (bytes uint64, known bool) {
 	return u.Banks.size(), u.Banks.Known
 }
 
-// PeaksKnown is whether PeakRequested is exact, and PeakReserved too where not PeakUnsure.
+// PeaksKnown reports whether PeakRequested is exact, and PeakReserved too unless PeakUnsure.
 func (u *Usage) PeaksKnown() bool { return !u.PeaksAtLeast && !u.PeaksUncertain }
 
-// SeesFailures reports whether failed allocations are seen, in all of its processes: only probes see them, where a build has
-// what they are for.
+// SeesFailures reports whether failed allocations are seen in all of its processes. Only probes see them, in builds
+// that have the points for it.
 func (s *Snapshot) SeesFailures() bool {
 	unseen := func(p ProcessSnapshot) bool {
 		return p.Info.Source != Traced || strings.Contains(p.Info.NotCovered, FailuresNotCovered)
@@ -109,19 +105,17 @@ type ProcessSnapshot struct {
 	// use; of an ended process, all that it ever opened. Peaks are those of the
 	// process's life.
 	Chips []ChipSnapshot `rec:"Chips"`
-	// Memory is the sum over Chips, of peaks as well: together they were
-	// perhaps never as high. Banks is not summed.
+	// Memory is the sum over Chips. The summed peaks may never have occurred together. Banks is not summed.
 	Memory [NumMemories]Usage `rec:"Memory"`
 	CB     CBUsage            `rec:"CB"`
 	Kernel KernelUsage        `rec:"Kernel"`
-	// Unplaced counts its buffers on devices whose chips are not known.
+	// Unplaced counts its buffers on devices with unknown chips.
 	Unplaced [NumMemories]Usage `rec:"Unplaced"`
 	// Buffers is the number of live buffers; one on a mesh of many chips is one.
 	Buffers uint64 `rec:"Buffers"`
-	// Unsafe are those that a replay of a trace may have overwritten.
+	// Unsafe sums the buffers that a replay of a trace may have overwritten.
 	Unsafe UnsafeUsage `rec:"UnsafeUsage"`
-	// LastLaunch is when a program was launched, or a trace replayed, last, CLOCK_MONOTONIC
-	// ns; 0 where that was not seen.
+	// LastLaunch is when a program was last launched, or a trace replayed, CLOCK_MONOTONIC ns; 0 if none was seen.
 	LastLaunch uint64 `rec:"LastLaunch"`
 	// HostMemory is its memory on the host; 0 where unknown.
 	HostMemory HostMemory      `rec:"HostMemory"`
@@ -131,15 +125,15 @@ type ProcessSnapshot struct {
 	Reasons []Reason `rec:"Reasons"`
 }
 
-// HostMemory is the resident memory of a process on the host, bytes: as it was first read, its
-// peak, and now, or at its end.
+// HostMemory is the resident memory of a process on the host, bytes: as first read, at its peak, and now or at its
+// end.
 type HostMemory struct {
 	First uint64 `rec:"First"`
 	Peak  uint64 `rec:"Peak"`
 	Bytes uint64 `rec:"Bytes"`
 }
 
-// Read takes in what was read now.
+// Read records the present value.
 func (h *HostMemory) Read(bytes uint64) {
 	if h.First == 0 {
 		h.First = bytes
@@ -155,7 +149,7 @@ type BufferSnapshot struct {
 	MemoryLayout uint8
 	// Address in each bank, Size on each chip, PerBank in each bank: bytes.
 	Address, Size, PerBank, PageSize uint64
-	// Reserved is what the banks of each chip lost to it, bytes; 0 where unknown.
+	// Reserved is the bytes that the buffer takes from all banks of each chip; 0 if unknown.
 	Reserved uint64
 	// Since is when it was allocated, CLOCK_MONOTONIC ns; 0 is before tracing
 	// began, or at a time whose events were lost.
@@ -178,10 +172,9 @@ type Counters struct {
 	// Lost events never arrived.
 	Lost   uint64 `rec:"Lost"`
 	Exited uint64 `rec:"Exited"`
-	// Launches of programs, of those in no account as well.
+	// Launches of programs, including programs in no account.
 	Launches uint64 `rec:"Launches"`
-	// ExitedInexact processes exited with numbers that lacked something which happened
-	// while they were traced.
+	// ExitedInexact counts processes that exited while their numbers lacked something that happened during tracing.
 	ExitedInexact uint64 `rec:"ExitedInexact"`
 }
 
@@ -191,21 +184,20 @@ type ProcessCounters struct {
 	Frees  uint64 `rec:"Frees"`
 	// ImplicitFrees went with their allocator or process.
 	ImplicitFrees uint64 `rec:"ImplicitFrees"`
-	// UnmatchedFrees are of buffers in no account: allocated before tracing began, or lost.
+	// UnmatchedFrees are frees of buffers in no account: allocated before tracing began, or lost.
 	UnmatchedFrees uint64 `rec:"UnmatchedFrees"`
-	// Replaced buffers had their place taken by a new one: their free was not seen.
+	// Replaced counts buffers whose place a new one took: their free was not seen.
 	Replaced uint64 `rec:"Replaced"`
 	// Launches of its programs, UnknownLaunches among them.
 	Launches uint64 `rec:"Launches"`
-	// UnknownKernels and UnknownLaunches are of programs in no account: made
-	// before tracing began, or lost.
+	// UnknownKernels and UnknownLaunches are of programs in no account: created before tracing began, or lost.
 	UnknownKernels  uint64 `rec:"UnknownKernels"`
 	UnknownLaunches uint64 `rec:"UnknownLaunches"`
 	// Replays of recorded traces: which programs these launch is not known.
 	Replays uint64 `rec:"Replays"`
 	// Unsafe buffers that were found, of live ones and others.
 	Unsafe uint64 `rec:"Unsafe"`
-	// Odd events made no sense (an unknown memory, say) and were not counted.
+	// Odd counts inconsistent events (an unknown memory, for example), which were ignored.
 	Odd uint64 `rec:"Odd"`
 }
 
@@ -221,7 +213,7 @@ func (a *account) usage(b Banks) Usage {
 	}
 }
 
-// Add sums the use of two chips, but for their banks. The sum of the peaks is an upper bound of the sum's peak.
+// Add sums the use of two chips, except their banks. The sum of the peaks is an upper bound of the sum's peak.
 func (u *Usage) Add(o *Usage) {
 	u.Requested += o.Requested
 	u.Reserved += o.Reserved
@@ -310,7 +302,7 @@ func (p *process) snapshot(all bool) ProcessSnapshot {
 		if !sh.open && !all {
 			continue
 		}
-		// It is large, and there are many: it is filled in place.
+		// A ChipSnapshot is large, and there are many: fill it in place.
 		pc := &ps.Chips[n]
 		n++
 		pc.Chip, pc.Arch, pc.Board, pc.PIDs = sh.chip.id, sh.chip.arch, sh.chip.board, pids

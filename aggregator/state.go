@@ -19,9 +19,8 @@ var kindNames = map[Kind]string{
 // String is the kind's name, or empty for none.
 func (k Kind) String() string { return kindNames[k] }
 
-// State returns the accounts as events. Applied to any Aggregator, they make its
-// accounts equal to these; it calls none of its callbacks meanwhile. The events
-// share no mutable data with the accounts.
+// State returns the accounts as events. Applied to any Aggregator, they make its accounts equal to these, without
+// calling its callbacks. The events share no mutable data with the accounts.
 func (a *Aggregator) State() []Event {
 	list := []Event{{Kind: StateBegin, Time: a.time}}
 	totals := &Snapshot{Time: a.time, Counters: a.counters, Ended: slices.Clone(a.ended), HasReasons: true, Reasons: a.reasons.snapshot()}
@@ -53,7 +52,7 @@ func (p *process) state(list []Event) []Event {
 	for at, d := range p.devices {
 		addresses[d] = at
 	}
-	// Devices with most chips first: what is placed later on some of the chips replaces it there.
+	// Devices with the most chips first: what is placed later on some of the chips replaces it there.
 	devices := slices.SortedFunc(maps.Keys(addresses), func(x, y *device) int {
 		return cmp.Or(cmp.Compare(len(y.shares), len(x.shares)), cmp.Compare(addresses[x], addresses[y]))
 	})
@@ -98,7 +97,7 @@ func (p *process) bufferState(list []Event, addresses map[*device]uint64) []Even
 	}
 	for d, at := range addresses {
 		if !d.described && d.live == 0 {
-			seen(0, at, Capacity{}) // known by its address only
+			seen(0, at, Capacity{}) // known only by its address
 		}
 	}
 	traces := p.traceState()
@@ -163,8 +162,8 @@ func (p *process) programState(list []Event, device uint64) []Event {
 	return list
 }
 
-// kernelState appends what is loaded. The first device that a kernel is loaded
-// through has its chips, so that devices come in an order that leaves each its own.
+// kernelState appends the loaded kernels. A kernel's chips belong to the first device through which it is loaded, so
+// the devices' order must leave each its own chips.
 func (p *process) kernelState(list []Event) []Event {
 	for _, id := range slices.Sorted(maps.Keys(p.programs)) {
 		pr := p.programs[id]
@@ -229,7 +228,7 @@ type listeners struct {
 	suspect func(uint32)
 }
 
-// end sets what the events of a state did not: peaks, counters, ended processes.
+// end sets what a state's events do not carry: peaks, counters, ended processes.
 func (a *Aggregator) end(t *Snapshot) {
 	if a.muted == nil {
 		return // without a StateBegin
@@ -282,7 +281,7 @@ func (a *Aggregator) end(t *Snapshot) {
 	}
 }
 
-// peaked sets the peaks, to the current value at least.
+// peaked sets the peaks, at least to the current value.
 func (a *account) peaked(u Usage) {
 	a.peakRequested, a.peakReserved = max(u.PeakRequested, a.requested), max(u.PeakReserved, a.reserved)
 	a.peakUnsure = u.PeakUnsure || a.unreserved > 0

@@ -8,16 +8,15 @@ import (
 // A replay of a captured trace writes where buffers were while it was captured. A buffer
 // that is allocated later can lie there: the runtime warns, but does not prevent it.
 
-// Unsafe says why what is in a buffer may be overwritten: the buffer was allocated after a
-// trace was captured, and was there when that trace was replayed.
+// Unsafe says why a buffer's contents may be overwritten: the buffer was allocated after a trace was captured, and
+// was live when that trace was replayed.
 type Unsafe struct {
-	// Found: such a replay was seen. Otherwise the rest is empty.
+	// Found: such a replay was seen. Otherwise the other fields are empty.
 	Found bool `rec:"Found"`
 	// Trace is the trace's number in the process.
 	Trace uint32 `rec:"Trace"`
-	// Overlaps: the buffer lies where another one was allocated while the trace was
-	// captured. Without, only the runtime's rule is broken: to allocate nothing while
-	// there is a trace.
+	// Overlaps: the buffer lies where another one was allocated while the trace was captured. Otherwise only the
+	// runtime's rule is broken, not to allocate while there is a trace.
 	Overlaps bool `rec:"Overlaps"`
 }
 
@@ -30,8 +29,7 @@ type UnsafeUsage struct {
 	OverlappingBytes uint64 `rec:"OverlappingBytes"`
 }
 
-// Extent is what a buffer takes of each bank of a memory: addresses from First up to, not
-// including, End.
+// Extent is a buffer's range of addresses in each bank of a memory, from First up to but not including End.
 type Extent struct {
 	Memory Memory `rec:"Memory"`
 	First  uint64 `rec:"First"`
@@ -83,8 +81,8 @@ const (
 	maxExtents = 1 << 16
 )
 
-// traceOf returns the trace of an event, a new one if need be. It is nil beyond the bound, and where the
-// device closed.
+// traceOf returns the trace of an event, and makes it if necessary. It returns nil beyond the bound, or if the device
+// closed.
 func (p *process) traceOf(e *Event) *trace {
 	for _, t := range p.traces {
 		if t.device == e.Device && t.number == e.Trace {
@@ -117,8 +115,7 @@ func (p *process) beginTrace(e *Event) {
 	p.capturing = append(slices.DeleteFunc(p.capturing, func(o *trace) bool { return o == t }), t)
 }
 
-// endTrace applies the end of a trace's capture. Where it was not seen to begin, the event has
-// the capture.
+// endTrace applies the end of a trace's capture. If its beginning was not seen, the event has the capture.
 func (p *process) endTrace(e *Event) {
 	t := p.traceOf(e)
 	if t == nil {
@@ -137,7 +134,7 @@ func (p *process) endTrace(e *Event) {
 	t.seen, t.ended, t.judged = true, e.Time, len(p.younger)
 }
 
-// merged orders extents, and joins those that touch.
+// merged sorts extents and joins those that touch.
 func merged(list []Extent) []Extent {
 	list = slices.Clone(list)
 	slices.SortFunc(list, func(x, y Extent) int {
@@ -154,7 +151,7 @@ func merged(list []Extent) []Extent {
 	return out
 }
 
-// releaseTrace applies the release of a trace: it is not replayed any more. What it overwrote stays so.
+// releaseTrace applies the release of a trace: it is not replayed any more. What it overwrote stays overwritten.
 func (p *process) releaseTrace(number uint32) {
 	p.dropTraces(func(t *trace) bool { return t.number == number })
 }
@@ -171,7 +168,7 @@ func (p *process) dropTracesOf(device uint64) {
 	p.dropTraces(func(t *trace) bool { return t.device == device })
 }
 
-// meetsTraces notes a new buffer for the traces that there are.
+// meetsTraces notes a new buffer for the present traces.
 func (p *process) meetsTraces(b *buffer) {
 	if b.memory == Trace || b.time == 0 {
 		return
@@ -200,7 +197,7 @@ func (p *process) sharesChips(t *trace, b *buffer) bool {
 	return d != nil && (d == b.device || slices.ContainsFunc(b.device.shares, func(s *share) bool { return slices.Contains(d.shares, s) }))
 }
 
-// alive is the buffer of an entry, or nil where it was freed.
+// alive returns the buffer of an entry, or nil if it was freed.
 func (p *process) alive(y younger) *buffer {
 	if b := p.buffers.get(y.id); b != nil && b.time == y.time {
 		return b
@@ -225,8 +222,7 @@ func (p *process) forgetFreed() {
 	p.younger = kept
 }
 
-// replay applies a replay of a trace. Those live buffers that were
-// allocated since it was captured are unsafe from now on.
+// replay applies a replay of a trace. The live buffers that were allocated after its capture are unsafe from now on.
 func (a *Aggregator) replay(p *process, e *Event) {
 	p.counters.Replays += e.Count
 	p.launched = max(p.launched, e.Time)
@@ -235,18 +231,18 @@ func (a *Aggregator) replay(p *process, e *Event) {
 		return
 	}
 	if !t.seen && t.count == 0 && p.info.Late && a.muted == nil && !slices.Contains(p.capturing, t) {
-		// It was captured before tracing began: all that was seen to be allocated is younger.
+		// It was captured before tracing began, so every buffer whose allocation was seen is younger.
 		t.seen = true
 		p.listAll()
 	}
 	t.count += e.Count
 	t.last = max(t.last, e.Time)
 	if !t.seen {
-		return // when it was captured is not known
+		return // it is unknown when it was captured
 	}
 	for ; t.judged < len(p.younger); t.judged++ {
 		b := p.alive(p.younger[t.judged])
-		if b != nil && b.time > t.ended && p.sharesChips(t, b) && a.muted == nil { // a state says itself what is unsafe
+		if b != nil && b.time > t.ended && p.sharesChips(t, b) && a.muted == nil { // a state carries what is unsafe
 			a.judge(p, t, b, e)
 		}
 	}
@@ -269,7 +265,7 @@ func (p *process) listAll() {
 	}
 }
 
-// judge marks a buffer that was there when a trace was replayed, and is younger.
+// judge marks a buffer that is younger than a trace and was live when the trace was replayed.
 func (a *Aggregator) judge(p *process, t *trace, b *buffer, e *Event) {
 	verdict := unsafeRule
 	if t.overlaps(b.extent()) {
@@ -377,8 +373,8 @@ func (a *Aggregator) Traces(pid uint32) (list []TraceSnapshot) {
 	return list
 }
 
-// traceState lists what happened to the traces, by time: among the buffers' allocations, in
-// their order, it leads to the same verdicts.
+// traceState lists the events of traces by time. Between the buffers' allocations, in their order, they lead to the
+// same verdicts.
 func (p *process) traceState() (list []Event) {
 	for _, t := range p.traces {
 		e := Event{PID: p.pid, Device: t.device, Trace: t.number}
