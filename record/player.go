@@ -54,11 +54,11 @@ type Player struct {
 	speed  float64
 	// rewind: the files have to be read from their beginning again.
 	rewind bool
-	// returns is how often that was asked for, shown is the latest present that was given out since.
+	// returns counts the requests to go back; shown is the latest time that Now has returned since.
 	returns, shown uint64
 	// current is the header of the recording that is read now.
 	current Header
-	// missing are the events to deliver between two recordings, as what was between them is missing.
+	// missing are events to deliver between two recordings, because what happened in between is missing.
 	missing []aggregator.Event
 	last    uint64
 	over    bool
@@ -115,7 +115,7 @@ func (p *Player) next() error {
 	return nil
 }
 
-// follow handles that a recording does not go on where the one before it ends: what is between is missing.
+// follow handles a gap: a recording does not start where the one before it ends.
 func (p *Player) follow(h *Header) error {
 	how := h.after(&p.current)
 	p.current = *h
@@ -144,8 +144,8 @@ func (c *byteCounter) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// Progress is how many bytes of the files were read, and how many they have: 0
-// where that is not known, because one is not a regular file.
+// Progress returns how many bytes of the files were read, and their total; 0 if that is unknown, because one is not a
+// regular file.
 func (p *Player) Progress() (read, total int64) {
 	read = p.read.Load()
 	for _, f := range p.opts.Files {
@@ -162,8 +162,8 @@ func (p *Player) Progress() (read, total int64) {
 	return read, total
 }
 
-// Now is the recording's present, by the clock of its events. It goes back only where the replay does: at the
-// end, no event may have come for a while.
+// Now is the replay's present time on the clock of the events. It goes back only when the replay does. At the end
+// there may have been no event for a while.
 func (p *Player) Now() uint64 {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -177,14 +177,14 @@ func (p *Player) Now() uint64 {
 
 // Playback is the state of a replay.
 type Playback struct {
-	// Position in the recording, and its Length, 0 where that is not known: it is read once more
-	// for that, if it is short and can be.
+	// Position in the recording, and its Length, 0 if unknown. To find it, a short recording is read once more if
+	// that is possible.
 	Position, Length time.Duration
 	// Speed is how many times faster than recorded.
 	Speed float64
 	// Ended: all was replayed.
 	Ended bool
-	// Returns is how often the replay went back: what came later has not happened yet.
+	// Returns is how often the replay went back. What came later has then not happened yet.
 	Returns uint64
 }
 
@@ -202,7 +202,7 @@ func (p *Player) Playback() Playback {
 // measured bytes of recordings are read to find their length.
 const measured = 8 << 20
 
-// lengthOf is how long recordings are that are to be moved in, 0 where it takes too much to find out.
+// lengthOf returns the length of recordings for moving in them, 0 if finding out takes too long.
 func lengthOf(o PlayerOptions) (time.Duration, error) {
 	if !o.WaitAtEnd {
 		return 0, nil
@@ -227,7 +227,7 @@ func lengthOf(o PlayerOptions) (time.Duration, error) {
 		if size > measured {
 			break
 		}
-		// What is wrong with the file is said when it is replayed.
+		// The replay reports what is wrong with the file.
 		if r, err := NewReader(f); err == nil {
 			if first == 0 {
 				first = r.Header().Monotonic
@@ -261,8 +261,7 @@ func (p *Player) CanMove() bool {
 	return true
 }
 
-// Move goes on at another place, by so much later or, if less than 0, earlier. What has been
-// delivered beyond that is taken back by a state.
+// Move continues later or, with a negative value, earlier. A state takes back what was delivered beyond that.
 func (p *Player) Move(by time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -303,8 +302,8 @@ func (p *Player) wakeRun() {
 	}
 }
 
-// rewound begins to read the files again, if that was asked for, and returns the offset at which
-// the replay is to go on.
+// rewound starts to read the files again, if that was requested, and returns the offset at which the replay
+// continues.
 func (p *Player) rewound() (to time.Duration, ok bool, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -338,7 +337,7 @@ func (p *Player) position() time.Duration {
 	return at
 }
 
-// reached is the position that the replay has got to, where it stands still. It is called with the lock held.
+// reached returns the position of a replay that stands still. It is called with the lock held.
 func (p *Player) reached() time.Duration {
 	return time.Duration(max(p.last, p.shown, p.header.Monotonic) - p.header.Monotonic)
 }
@@ -489,8 +488,7 @@ func (p *Player) waitAtEnd(ctx context.Context) bool {
 	return false
 }
 
-// due is how many of the events are due now, and otherwise how long
-// the first has to wait, less than 0 for ever.
+// due returns how many of the events are due now; if none, how long to wait for the first, less than 0 for ever.
 func (p *Player) due(events []aggregator.Event, told bool) (n int, wait time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -525,7 +523,7 @@ func (p *Player) upTo(offset time.Duration, events []aggregator.Event) (n int) {
 	return n
 }
 
-// beginning is the state that what was skipped led to, at seek.
+// beginning returns, as events, the state at seek to which the skipped part led.
 func (p *Player) beginning(before *aggregator.Aggregator) []aggregator.Event {
 	state := before.State()
 	end := &state[len(state)-1]
@@ -533,7 +531,7 @@ func (p *Player) beginning(before *aggregator.Aggregator) []aggregator.Event {
 	return state
 }
 
-// left is how long a replay goes on behind its last event, up to the end that was asked for.
+// left returns how long a replay continues after its last event, up to the requested end.
 func (p *Player) left() time.Duration {
 	if p.speed == 0 || p.began.IsZero() || p.position() >= p.opts.Until {
 		return -1

@@ -71,17 +71,16 @@ type Recorder struct {
 
 	mu     sync.Mutex
 	events *encoder
-	// atRisk is how many events are lost if the block being encoded is. reported of
-	// them are losses that it reports.
-	// since is the time of its first event.
+	// atRisk counts the events that are lost if the block being encoded is; reported of them are losses that this
+	// block reports. since is the time of its first event.
 	atRisk, reported, since uint64
-	// dropped events are lost and not reported in the recording yet.
+	// dropped counts lost events that the recording does not report yet.
 	dropped missing
-	// needState: an event too large for a block was skipped, so a state has to follow.
+	// needState: an event that was too large for a block was skipped, so a state has to follow.
 	needState bool
 	needSince uint64 // its time
-	// stateDue: events were lost, so a state follows when the disk has caught up.
-	// Until then a replay is marked, whatever it compares.
+	// stateDue: events were lost, so a state follows when the disk has caught up. Until then the recording marks a
+	// replay as inexact, whatever it compares.
 	stateDue bool
 	began    time.Time
 	// run and part are those of the newest header.
@@ -93,8 +92,8 @@ type Recorder struct {
 
 	// stateQueued: a state waits for the disk. Only one at a time does, which bounds memory.
 	stateQueued atomic.Bool
-	// unwritten events could not be written; their number moves to dropped. While
-	// paused, resume asks for a state to go on with, and fileGone for a new file.
+	// unwritten counts events that could not be written; they move to dropped. While paused, resume asks for a state
+	// to continue with, and fileGone for a new file.
 	unwrittenMu              sync.Mutex
 	unwritten                missing
 	paused, resume, fileGone atomic.Bool
@@ -251,8 +250,8 @@ func (r *Recorder) add(events []aggregator.Event) {
 	}
 }
 
-// reportLoss puts an event that says how many are missing before it, with the time of the first: a replay
-// shows from there on that something is missing.
+// reportLoss adds an event with the number of missing events before it, at the time of the first one: from there on a
+// replay shows that something is missing.
 func (r *Recorder) reportLoss() {
 	if n := r.dropped.events; n > 0 {
 		r.put(&aggregator.Event{Kind: aggregator.Lost, Time: r.dropped.since, Count: n, Anyone: true})
@@ -274,7 +273,7 @@ func (m *missing) add(n, since uint64) {
 	m.events += n
 }
 
-// countUnwritten takes over what could not be written.
+// countUnwritten takes over the number of events that could not be written.
 func (r *Recorder) countUnwritten() {
 	r.unwrittenMu.Lock()
 	n := r.unwritten
@@ -538,7 +537,7 @@ func (r *Recorder) close() error {
 	}
 	close(r.queue)
 	<-r.done
-	// All is written that can be: what is missing goes last.
+	// Everything that can be written is written: report the missing rest last.
 	r.countUnwritten()
 	if r.needState {
 		r.dropped.add(1, r.needSince)
