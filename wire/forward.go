@@ -64,11 +64,10 @@ type Forwarder struct {
 
 // ForwarderStatistics are a forwarder's counters.
 type ForwarderStatistics struct {
-	// Up is whether there is a server, Size that of its records.
+	// Up reports whether there is a server, Size the size of its records.
 	Up   bool
 	Size Size
-	// Sent records. Dropped are those for which the queue had no room; the live
-	// objects were sent afterwards instead.
+	// Sent and Dropped count records; dropped ones found no room in the queue.
 	Sent, Dropped uint64
 	// Connections that were made.
 	Connections uint64
@@ -161,8 +160,8 @@ func (f *Forwarder) Event(e *aggregator.Event) {
 	}
 }
 
-// restore takes over the live objects of a state of the time at, which no changes came of. Those that were
-// live before stay what they were; the sender compares the others with what was sent.
+// restore takes over the live objects of a state at a time, which come without changes. Objects that were live before
+// keep their identity; the sender compares the others with what was sent.
 func (f *Forwarder) restore(at uint64) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -233,7 +232,7 @@ func (f *Forwarder) Change(c aggregator.Change) {
 	}
 }
 
-// Learned is aggregator.Aggregator.OnLearned: it sends a buffer whose chips were unknown until now.
+// Learned is aggregator.Aggregator.OnLearned: it sends a buffer whose chips were unknown so far.
 func (f *Forwarder) Learned(c aggregator.Change) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -292,7 +291,7 @@ func (f *Forwarder) addCB(name cbName, at uint64) *object {
 	return o
 }
 
-// addKernel adds a binary; one whose size is not known has no chips, so it is not sent.
+// addKernel adds a binary. One of unknown size gets no chips, so it is not sent.
 func (f *Forwarder) addKernel(name kernelName, k *aggregator.Kernel, at uint64) *object {
 	o := &object{kind: KernelLoad, memory: uint8(k.Type), pid: name.pid, size: k.Bytes, time: at, id: f.live.next()}
 	if k.Sized {
@@ -332,15 +331,15 @@ func (f *Forwarder) wakeSender() {
 	}
 }
 
-// idle is whether the sender has taken every change, and has all that a process's end freed.
+// idle reports whether the sender has taken every change, and all that ended processes freed.
 func (f *Forwarder) idle() bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return len(f.queue) == 0 && !f.behind && !f.exiting
 }
 
-// take returns the sender's next work: the changes that are queued or else,
-// where the server is behind, what has to go from it and what has to come.
+// take returns the sender's next work: the queued changes or, if the server is behind, what to free and what to add
+// there.
 func (f *Forwarder) take(into []change) []change {
 	f.mu.Lock()
 	if len(f.queue) > 0 || !f.behind {
@@ -400,7 +399,7 @@ func (f *Forwarder) run(ctx context.Context) {
 	}
 }
 
-// once gives a notice, one time only.
+// once emits a notice, but only the first time.
 func (f *Forwarder) once(text string) {
 	if !f.reported[text] {
 		f.reported[text] = true

@@ -16,17 +16,17 @@ import (
 )
 
 const (
-	// askTimeout bounds the question for the size of the records, answerTimeout
-	// that for a device's totals, of a server that may have much to do before.
+	// askTimeout bounds the query for the record size, and answerTimeout that for a device's totals: the server may
+	// first have much else to do.
 	askTimeout    = 2 * time.Second
 	answerTimeout = 15 * time.Second
-	// settleEvery is how long a server's totals have to stay the same before what an
-	// earlier connection has sent is assumed to be applied.
+	// settleEvery is how long a server's totals have to stay the same before everything from an earlier connection
+	// counts as applied.
 	settleEvery = 50 * time.Millisecond
-	// refresh is how often it is asked what others hold.
+	// refresh is how often the server is asked for what others hold.
 	refresh = time.Second
-	// chunkBytes are written at once. The kernel queues so few as a whole or not at
-	// all, so that a server never reads a part of a record.
+	// chunkBytes are written at once. The host kernel queues so few bytes either whole or not at all, so a server
+	// never reads part of a record.
 	chunkBytes = 4 << 10
 )
 
@@ -85,20 +85,20 @@ type forwardConn struct {
 	lost    chan struct{} // closed when the server is gone, after err
 	err     error
 
-	// chunk is written next, before and after its entries in the
-	// journal, and freed the objects that the server no longer has once it is written.
+	// chunk is the next write; before and after are its entries in the journal. freed are the objects that the server
+	// no longer has once the chunk is written.
 	chunk         []byte
 	before, after []Record
 	freed         []*object
 	records       uint64
-	// ours are the bytes of circular buffers that were sent, by device, and exited
-	// those of them that were freed because their process ended.
+	// ours is the bytes of circular buffers that were sent, by device; exited is the part that was freed because its
+	// process ended.
 	ours, exited map[int32]uint64
-	// seen is what others seemed to hold when it was last asked.
+	// seen is what others held, by the last answer.
 	seen map[int32]uint64
 }
 
-// connect forwards until the server is gone, with an error, or all is over.
+// connect forwards until the server is gone (an error) or the forwarder ends.
 func (f *Forwarder) connect(ctx context.Context, up func(Size)) error {
 	s := &forwardConn{Forwarder: f, size: f.o.Size, answers: make(chan Record, 16), lost: make(chan struct{}),
 		ours: map[int32]uint64{}, exited: map[int32]uint64{}, seen: map[int32]uint64{}}
@@ -148,7 +148,7 @@ func (f *Forwarder) connect(ctx context.Context, up func(Size)) error {
 	return s.forward(ctx)
 }
 
-// read hands on the answers until the server is gone.
+// read passes on the answers until the server is gone.
 func (s *forwardConn) read() {
 	defer close(s.lost)
 	b := make([]byte, s.size)
@@ -196,7 +196,7 @@ func (s *forwardConn) forward(ctx context.Context) error {
 			}
 		}
 		if over {
-			// All is sent; an answer proves that the server has applied it.
+			// Everything is sent. An answer proves that the server has applied it.
 			_, err := s.query(0)
 			return ignore(err)
 		}
@@ -217,7 +217,7 @@ func (s *forwardConn) forward(ctx context.Context) error {
 	}
 }
 
-// noticeDropped says how many records had no room, when that is made good.
+// noticeDropped reports how many records had no room, once the server is up to date again.
 func (s *forwardConn) noticeDropped() {
 	if n := s.Statistics().Dropped; n > s.dropped {
 		s.o.Notice(fmt.Sprintf("forwarding to %s: the server is too slow: %d records dropped, then all live objects sent again", s.o.Path, n-s.dropped))
@@ -225,10 +225,10 @@ func (s *forwardConn) noticeDropped() {
 	}
 }
 
-// ignore is for what went wrong when all is over.
+// ignore is for errors after the end.
 func ignore(error) error { return nil }
 
-// device is the server's number of a chip, where it has one.
+// device returns the server's number of a chip, if it has one.
 func (s *forwardConn) device(c aggregator.Chip) (int32, bool) {
 	switch {
 	case c.Space != 0:
@@ -285,8 +285,8 @@ func (s *forwardConn) send(c change) error {
 	return nil
 }
 
-// account keeps the sum of circular buffers, which the server only ever adds to
-// and takes from. What others hold is asked before the first.
+// account tracks the sum of circular buffers, to which the server only adds and subtracts. Before the first one it
+// asks what others hold.
 func (s *forwardConn) account(o *object, r *Record) error {
 	switch r.Type {
 	case CBAlloc:
@@ -424,9 +424,8 @@ func (s *forwardConn) setBase(device int32, bytes uint64) error {
 	return s.journal.write(r.appendJournal(nil))
 }
 
-// refresh asks what others hold of circular buffers now. It uses a value
-// that was answered twice: after one answer, the server may have dropped a process
-// whose exit is not known here yet.
+// refresh asks how much others hold in circular buffers now. It uses a value only if two answers agree: after one
+// answer, the server may have dropped a process whose exit is still unknown here.
 func (s *forwardConn) refresh() error {
 	for device := range s.base {
 		t, err := s.query(device)
@@ -451,10 +450,9 @@ func (s *forwardConn) refresh() error {
 	return s.compact()
 }
 
-// checkExited adds back what the server subtracted twice: it drops what a process
-// held that ended, every few seconds, and still subtracts the
-// CB_FREEs that come after that. If more is missing, other processes have exited that
-// are not known here yet: the next exit checks again.
+// checkExited adds back what the server subtracted twice. Every few seconds the server drops what ended processes
+// held, and it still subtracts CB_FREEs that come after that. If more is missing, other processes have exited whose
+// exit is still unknown here; the next exit checks again.
 func (s *forwardConn) checkExited() error {
 	for device, bytes := range s.exited {
 		t, err := s.query(device)
@@ -475,8 +473,8 @@ func (s *forwardConn) checkExited() error {
 	return s.flush()
 }
 
-// correct changes the server's sum of circular buffers by some bytes, and nothing
-// else: a key without any bytes is left of it, and taken away.
+// correct changes the server's sum of circular buffers by some bytes and nothing else: it leaves a key without bytes,
+// and removes that.
 func (s *forwardConn) correct(device int32, bytes int64) error {
 	if bytes == 0 {
 		return nil
@@ -498,9 +496,9 @@ func (s *forwardConn) correct(device int32, bytes int64) error {
 // correction is the id of corrections, which no circular buffer has.
 const correction = 1<<64 - 1
 
-// freeLeftovers frees what this forwarder or the one before it sent to the same server,
-// whether it arrived or not: a free of an unknown id changes nothing. Only its sum of circular buffers knows no ids, so they are freed with no
-// bytes, and then the sum is made what it was without them.
+// freeLeftovers frees what this forwarder, or the one before it, sent to the same server, even if it did not arrive:
+// a free of an unknown id changes nothing. Only the sum of circular buffers has no ids. So these are freed with 0
+// bytes, and then the sum is set to what it was without them.
 func (s *forwardConn) freeLeftovers() error {
 	if len(s.onServer) == 0 && len(s.base) == 0 {
 		return nil
@@ -550,8 +548,7 @@ func (s *forwardConn) freeLeftovers() error {
 	return s.flush()
 }
 
-// awaitSettled waits until what an earlier connection has sent is applied: until the
-// totals stay the same.
+// awaitSettled waits until everything that an earlier connection sent is applied: until the totals stay the same.
 func (s *forwardConn) awaitSettled(devices []int32) error {
 	var last []Record
 	for deadline := time.Now().Add(askTimeout); time.Now().Before(deadline); time.Sleep(settleEvery) {

@@ -12,12 +12,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// journal is a file that lists what was sent to a server, so that after a forwarder
-// was killed the next one can free it.
-//
-// It is a line that names the server, followed by the first bytes of records. A record
-// that creates an object is written before it is sent, one that frees it after. So
-// the journal has all objects that the server may hold, and perhaps a few more.
+// It is a line that names the server, followed by the first bytes of records. A record that creates an object is
+// written before it is sent, and one that frees it afterwards. So the journal has all objects that the server may
+// hold, and perhaps a few more.
 type journal struct {
 	path string
 	lock *os.File
@@ -91,8 +88,7 @@ func (j *journal) read() (map[journalKey]Record, error) {
 	return left, nil
 }
 
-// readJournal is what a journal says that a server may hold. A last record that
-// is not whole was never sent.
+// readJournal returns what, by a journal, a server may hold. An incomplete last record was never sent.
 func readJournal(r io.Reader) (left map[journalKey]Record, server string, err error) {
 	in := bufio.NewReader(r)
 	line, err := in.ReadString('\n')
@@ -120,7 +116,7 @@ func readJournal(r io.Reader) (left map[journalKey]Record, server string, err er
 	}
 }
 
-// makes is the type of the message that makes what a message is about.
+// makes returns the type of the message that creates the object of a message.
 func (t Type) makes() Type {
 	switch t {
 	case Free:

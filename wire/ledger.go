@@ -30,8 +30,8 @@ var defaultLimits = limits{all: 2 << 20, user: 1 << 20, process: 512 << 10}
 // Totals is what a device holds, in bytes.
 type Totals struct{ DRAM, L1, L1Small, Trace, CB, Kernel uint64 }
 
-// memory is the total that a buffer in a memory counts in: the original has
-// none for the host's memory, and counts it as L1_SMALL.
+// memory returns the total in which a buffer counts: the original has none for the host's memory, and counts it as
+// L1_SMALL.
 func (t *Totals) memory(m uint8) *uint64 {
 	switch aggregator.Memory(m) {
 	case aggregator.DRAM:
@@ -123,11 +123,11 @@ type ledger struct {
 	monotonic func() uint64
 	start     func(pid int32) (ticks uint64, alive bool)
 	uid       func(pid int32) (uid uint32, known bool)
-	// isTraced, where set, is whether a process is traced already.
+	// isTraced, if set, reports whether a process is traced already.
 	isTraced func(pid int32) bool
 	notice   func(string)
 	limits   limits
-	// serverUID is the user whose processes are trusted, beside root.
+	// serverUID is the user whose processes are trusted, in addition to root's.
 	serverUID uint32
 
 	buffers   map[bufferKey]buffer
@@ -252,8 +252,7 @@ func (l *ledger) drop(key bufferKey, old buffer) {
 	l.release(old.pid)
 }
 
-// room is whether there is room for one more object of a process. Where there is not, the
-// process is marked.
+// room reports whether there is room for one more object of a process.
 func (l *ledger) room(r *report, p *process) bool {
 	all := len(l.buffers) + len(l.programs[CBAlloc]) + len(l.programs[KernelLoad])
 	var limit string
@@ -378,7 +377,7 @@ func (l *ledger) load(r *report) {
 	l.text.programObject(r, p.memory, r.Size, *total)
 }
 
-// placed says in an event what is under a key now.
+// placed emits what is under a key now.
 func (l *ledger) placed(t Type, key programKey, p *programObject) {
 	e := aggregator.Event{PID: uint32(key.pid), Device: device(key.device), Program: p.handle}
 	if t == CBAlloc {
@@ -391,8 +390,8 @@ func (l *ledger) placed(t Type, key programKey, p *programObject) {
 	l.emit(e)
 }
 
-// unload takes what a message frees from its key: its size, or all where it has
-// none. Nothing is ever taken that is not there.
+// unload removes from a key what a message frees: its size, or everything if it has none. It never removes more than
+// there is.
 func (l *ledger) unload(r *report) {
 	if !r.deviceValid() {
 		l.invalid++ // without a line, as there
@@ -422,8 +421,8 @@ func (l *ledger) unload(r *report) {
 	l.text.programObject(r, p.memory, bytes, *total)
 }
 
-// reapExited drops what exited processes held. Unlike with the original, a process of
-// another user is alive, and one that has the PID of an exited process is another one.
+// reapExited drops what exited processes held. Unlike the original, it treats another user's process as alive, and a
+// process with a reused PID as another one.
 func (l *ledger) reapExited() {
 	gone := map[int32]*exitedProcess{}
 	for pid, o := range l.processes {

@@ -15,7 +15,7 @@ type object struct {
 	size   uint64
 	time   uint64
 	chips  []aggregator.Chip
-	// gone: freed. exited: a circular buffer that was, because its process ended.
+	// gone: freed. exited: a circular buffer that was freed because its process ended.
 	gone, exited bool
 	// sent is the sender's own.
 	sent bool
@@ -37,8 +37,7 @@ type bufferName struct {
 	address uint64
 }
 
-// cbName is all that a server can know of a circular buffer: those of one name stand for
-// each other.
+// cbName is all that a server can know about a circular buffer. Buffers with equal names stand for each other.
 type cbName struct {
 	pid            uint32
 	program        uint64
@@ -63,7 +62,7 @@ func nameKernel(pid uint32, program uint64, chip aggregator.Chip, k *aggregator.
 	return kernelName{pid, program, chip, k.ID, k.Processor, k.Hash}
 }
 
-// liveObjects is all that there is, by names that a state keeps.
+// liveObjects are all live objects, under names that survive a state.
 type liveObjects struct {
 	buffers map[bufferName]*object
 	cbs     map[cbName][]*object

@@ -53,7 +53,7 @@ func status(pid int32) (procfs.ProcStatus, error) {
 	return p.NewStatus()
 }
 
-// realUID is the user who started a process, and whether that is known.
+// realUID returns the user who started a process, and whether that is known.
 func realUID(pid int32) (uid uint32, known bool) {
 	s, err := status(pid)
 	if err != nil {
@@ -81,8 +81,8 @@ func started(pid int32) (ticks uint64, alive bool) {
 	return 0, true
 }
 
-// command is a process's name, or empty; with its arguments where it is trusted. They are
-// read from its memory, and whoever owns a process can make that wait for ever.
+// command returns a process's name, or "". For trusted processes it adds the arguments: these are read from the
+// process's memory, and its owner could make that wait for ever.
 func command(pid int32, trusted bool) string {
 	if pid <= 0 {
 		return ""
@@ -120,7 +120,7 @@ func serverInstance(c *net.UnixConn, path string) (string, error) {
 	return fmt.Sprintf("socket %d of %d changed %d.%09d boot %s", st.Ino, st.Dev, st.Ctim.Sec, st.Ctim.Nsec, bootID()), nil
 }
 
-// bootID is another one after each boot.
+// bootID changes with each boot.
 func bootID() string {
 	b, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	if err != nil {

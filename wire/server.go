@@ -56,14 +56,14 @@ type LiveKernel struct {
 type Objects struct {
 	Buffers []LiveBuffer
 	Kernels []LiveKernel
-	// Incomplete: there may be more, so that an empty list proves nothing.
+	// Incomplete: there may be more, so an empty list proves nothing.
 	Incomplete bool
 }
 
 // Tracing answers for what is traced, and for the host's devices. Its methods are called
 // with the server's lock, and must not call the server.
 type Tracing interface {
-	// Traced is whether a process is traced: what clients report of it is not counted again.
+	// Traced reports whether a process is traced; then what clients report about it does not count again.
 	Traced(pid int32) bool
 	// Devices is how many devices there are, numbered from 0.
 	Devices() int
@@ -300,7 +300,7 @@ func (s *Server) Close() error {
 	return nil
 }
 
-// locked calls a function with the ledger, and publishes what changed.
+// locked calls a function with the ledger locked, and publishes what changed.
 func (s *Server) locked(f func(*ledger)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -424,7 +424,7 @@ func (s *Server) accept(done <-chan struct{}) error {
 	}
 }
 
-// trusts is whether a user may do what only the server's own and root may.
+// trusts reports whether a user may do what only root and the server's own user may.
 func (s *Server) trusts(uid uint32) bool { return uid == s.ledger.serverUID || uid == 0 }
 
 // answer is the response to a query. What it does not answer is 0, as with the original.

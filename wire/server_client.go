@@ -12,8 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// serverClient is a client of the server, and its connection. It costs little while it is
-// silent: what is read is applied at once, except for an incomplete record.
+// silent: bytes are applied as soon as they are read, except for an incomplete record.
 type serverClient struct {
 	server *Server
 	conn   *net.UnixConn
@@ -23,7 +22,7 @@ type serverClient struct {
 
 	// size of the client's records, 0 until it is known.
 	size Size
-	// pending are bytes that are not a whole record yet, or not known to be one.
+	// pending are bytes that are not yet a complete record, or not known to be one.
 	pending []byte
 	// eager: the first pending record was applied before the size was known.
 	eager bool
@@ -31,7 +30,7 @@ type serverClient struct {
 	silent bool
 	// limited: the last read had a time limit.
 	limited bool
-	// bad counts the bytes in a row that begin no record.
+	// bad counts successive bytes that begin no record.
 	bad     int
 	answers []byte
 }
