@@ -9,15 +9,15 @@ import (
 	"tt-memtrace/aggregator"
 )
 
-// Advice is a size to set, or how much was left, with the numbers that it rests on.
+// Advice is a size to set, or how much was left, with the numbers behind it.
 type Advice struct {
 	// What it is about: trace_region_size, l1_small_size, circular_buffers or dram.
 	About string `json:"about"`
-	// Chip on which the least was left or the most used, and when.
+	// Chip with the least left, or the most used, and when.
 	Chip    uint32  `json:"chip"`
 	Private *uint32 `json:"private_to,omitempty"`
 	At      float64 `json:"at"`
-	// Value to open the device with, bytes; null where there is none to set.
+	// Value to open the device with, bytes; null if there is none to set.
 	Set *uint64 `json:"set" jsonschema:"nullable"`
 	// Size of the memory in each bank; null for circular_buffers.
 	Configured *uint64 `json:"configured_per_bank" jsonschema:"nullable"`
@@ -82,7 +82,7 @@ func (b *Builder) running() []*process {
 	return slices.SortedFunc(maps.Values(b.started), func(x, y *process) int { return cmp.Compare(x.pid, y.pid) })
 }
 
-// advice is what follows from the peaks; of each kind one, for the chip that needs it most.
+// advice returns the advice that follows from the peaks: one of each kind, for the chip that needs it most.
 func (b *Builder) advice() []Advice {
 	list := []Advice{}
 	for _, region := range []struct {
@@ -110,7 +110,7 @@ func (b *Builder) advice() []Advice {
 	return list
 }
 
-// sized are the spaces of a memory whose banks are known, by chip.
+// sized returns the spaces of a memory with known banks, by chip.
 func (b *Builder) sized(m aggregator.Memory) []chipSpace {
 	var list []chipSpace
 	for _, k := range slices.SortedFunc(maps.Keys(b.spaces), compareSpaces) {
@@ -188,7 +188,7 @@ func (a *Advice) Text() string {
 	return fmt.Sprintf("%s=%d is enough (%s: %s per bank used, over addresses of %s; %s per bank configured)", a.About, *a.Set, at, Size(*a.Peak), Size(*a.Span), Size(*a.Configured))
 }
 
-// l1Gap is where circular buffers and L1 buffers were closest.
+// l1Gap is where circular buffers and L1 buffers came closest.
 type l1Gap struct {
 	at          uint64
 	left        int64
@@ -196,7 +196,7 @@ type l1Gap struct {
 	end, lowest uint64
 }
 
-// end is where a program's buffer ends, and a core that it is on.
+// end is the end of a program's buffer, and a core that it is on.
 type end struct {
 	address uint64
 	core    aggregator.Core

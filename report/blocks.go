@@ -23,7 +23,7 @@ type blocks struct {
 // maxPiece is how many blocks a piece has at most.
 const maxPiece = 256
 
-// piece is the index of the piece that has a block, or into which it belongs.
+// piece returns the index of the piece that has a block, or to which it belongs.
 func (l *blocks) piece(b block) int {
 	i, _ := slices.BinarySearchFunc(l.pieces, b, func(p []block, b block) int { return compareBlocks(p[len(p)-1], b) })
 	return min(i, max(len(l.pieces)-1, 0))
@@ -44,7 +44,7 @@ func (l *blocks) add(b block) {
 	}
 }
 
-// remove takes one out, if it is there.
+// remove removes a block if it is there.
 func (l *blocks) remove(b block) {
 	if l.count == 0 {
 		return

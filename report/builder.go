@@ -14,8 +14,8 @@ type Builder struct {
 	// SitesOverTime has the report's page show which sites held each memory at any
 	// time. Set it before the first event.
 	SitesOverTime bool
-	// Began, where set, is the time that the report's times count from, by the clock of the events. Set it before the first one,
-	// from which they count otherwise.
+	// Began, if set, is the time from which the report's times count, on the clock of the events. Set it before the
+	// first event; without it, times count from that event.
 	Began uint64
 
 	accounts *aggregator.Aggregator
@@ -25,7 +25,7 @@ type Builder struct {
 	found    []*space // of spacesOf
 	programs map[aggregator.Chip]*programSpace
 	names    map[programKey]string
-	// launched are the programs that were seen to be launched before they had a name.
+	// launched are programs that were launched before they had a name.
 	launched  map[programKey]struct{}
 	devices   map[programKey][]aggregator.Chip
 	archs     map[aggregator.Chip]string
@@ -43,9 +43,9 @@ type Builder struct {
 	lost uint64
 	// lacking: something was lost, perhaps an unknown number of events.
 	lacking bool
-	// begun: there was a process. midway: the first was one of a state, so it ran before.
+	// begun: there was a process. midway: the first process came with a state, so it ran before.
 	midway, begun bool
-	// inState: the current events are those of a state, which began at stateAt.
+	// inState: the current events belong to a state, which began at stateAt.
 	inState bool
 	stateAt uint64
 }
@@ -76,7 +76,7 @@ type liveBuffer struct {
 	bytes   uint64 // on each chip
 	block   block
 	chips   []aggregator.Chip
-	// unsafe, where set, is under what it was found unsafe.
+	// unsafe, if set, is the key under which it was found unsafe.
 	unsafe *unsafeKey
 }
 
@@ -179,7 +179,7 @@ func (b *Builder) Event(e *aggregator.Event) {
 	}
 }
 
-// begin sets what times count from, unless that is known.
+// begin sets the time from which times count, unless it is set.
 func (b *Builder) begin(at uint64) {
 	if b.first == 0 {
 		b.first = cmp.Or(b.Began, at)
@@ -345,8 +345,7 @@ func (b *Builder) restore() {
 	}
 }
 
-// share makes one space for the chips of each device that have none yet, where they are
-// of one size.
+// share makes one space for the chips of each device that have none yet, if they are of one size.
 func (b *Builder) share(of *aggregator.Snapshot) {
 	banks := map[spaceKey]aggregator.Banks{}
 	for i := range of.Chips {
@@ -371,7 +370,7 @@ func (b *Builder) share(of *aggregator.Snapshot) {
 	}
 }
 
-// cost is the bytes of a buffer on each chip: reserved or, where unknown, its size.
+// cost returns the bytes of a buffer on each chip: reserved or, if unknown, requested.
 func cost(b *aggregator.BufferSnapshot) uint64 {
 	if b.Reserved > 0 {
 		return b.Reserved
@@ -503,7 +502,7 @@ func (a *ages) add(h *liveBuffer, at uint64) {
 	a.known++
 }
 
-// public are the ages in seconds, nil where unknown.
+// public returns the ages in seconds, nil if unknown.
 func (a *ages) public() (oldest, youngest *float64) {
 	seconds := func(age uint64) *float64 { s := float64(age) / 1e9; return &s }
 	if a.known > 0 {

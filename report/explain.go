@@ -7,9 +7,8 @@ import (
 	"tt-memtrace/aggregator"
 )
 
-// Explain writes why one allocation failed, as Text does: who asked for what, how full the
-// chips were, what helps, and who held it. state is that of the accounts at that moment, as
-// aggregator.State returns it.
+// Explain writes why one allocation failed, as Text does: who requested what, how full the chips were, what helps,
+// and who held the memory. state is the state of the accounts at that moment, as events.
 func Explain(w io.Writer, state []aggregator.Event, e *aggregator.Event) error {
 	accounts := aggregator.New()
 	b := NewBuilder(accounts)

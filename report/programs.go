@@ -58,8 +58,8 @@ func (b *Builder) place(chip aggregator.Chip, k programKey, at uint64, cb *aggre
 	b.closest(chip, at)
 }
 
-// holder names what held L1 at a peak: an operation, programs without one and why they have none or, as long as both
-// can still become known, a program.
+// holder names what held L1 at a peak: an operation; programs without one, and why they have none; or, while both are
+// unknown, one program.
 type holder struct {
 	operation string
 	why       Unnamed
@@ -83,7 +83,7 @@ func (b *Builder) capture(p *programSpace) {
 	}
 }
 
-// concluded is what a holder is as far as that is known now.
+// concluded returns what a holder is known to be now.
 func (b *Builder) concluded(h holder) holder {
 	switch k := h.program; {
 	case k == programKey{}:
@@ -95,7 +95,8 @@ func (b *Builder) concluded(h holder) holder {
 	}
 }
 
-// conclude gives the holders that these programs are what is known of them: their addresses can be others' next.
+// conclude replaces the holders that are these programs by what is known about them now: their addresses can be
+// reused.
 func (b *Builder) conclude(are func(programKey) bool) {
 	for _, p := range b.programs {
 		for h, t := range p.holders {
@@ -177,11 +178,11 @@ type Unnamed string
 const (
 	// UnnamedNotTraced: their process was not traced, or is not known.
 	UnnamedNotTraced Unnamed = "not_traced"
-	// UnnamedNotLaunched: they were not seen to be launched, which says who does that.
+	// UnnamedNotLaunched: no launch was seen, and only the launch tells the operation.
 	UnnamedNotLaunched Unnamed = "not_launched"
 	// UnnamedEnded: their process ended before their launch was read.
 	UnnamedEnded Unnamed = "process_ended"
-	// UnnamedLauncher: what launched them is no ttnn operation, or could not be read.
+	// UnnamedLauncher: the launcher is no ttnn operation, or could not be read.
 	UnnamedLauncher Unnamed = "launcher"
 )
 
@@ -197,7 +198,7 @@ func (u Unnamed) String() string {
 	return "launched by no ttnn operation, or by what could not be read"
 }
 
-// samePrograms groups the chips on which programs used the same.
+// samePrograms groups the chips on which programs used the same L1.
 func samePrograms(list []Programs) [][]*Programs {
 	return grouped(list, func(c *Programs) string {
 		key := fmt.Sprint(c.Private == nil, c.Peak, seconds(c.PeakAt))

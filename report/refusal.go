@@ -11,7 +11,7 @@ import (
 // maxRefusals bounds the failed allocations in a report: a program may retry for ever.
 const maxRefusals = 200
 
-// Refused explains a failed allocation by the live buffers at that moment.
+// Refused explains a failed allocation by the buffers that were live at that moment.
 func (b *Builder) Refused(e *aggregator.Event) {
 	f := e.Refusal
 	if f == nil {
@@ -81,8 +81,8 @@ func (b *Builder) Refused(e *aggregator.Event) {
 	b.refusals = append(b.refusals, r)
 }
 
-// Next is what helps against a failed allocation, as a report has it, where no list of the holders follows: "" where that
-// is unknown. s are the accounts at that moment.
+// Next returns what helps against a failed allocation, in a report's words but without a list of holders; "" if
+// unknown. s is a snapshot of that moment.
 func Next(s *aggregator.Snapshot, e *aggregator.Event) string {
 	if e.Memory >= aggregator.NumMemories {
 		return ""
@@ -98,8 +98,8 @@ func Next(s *aggregator.Snapshot, e *aggregator.Event) string {
 	return remedy(e.Refusal, e.Memory, banks, false)
 }
 
-// remedy is what helps against a failed allocation in a memory of so many banks (0: unknown), by the
-// runtime's own numbers; "" where they do not say it. listed: the buffers in the way are listed below.
+// remedy returns what helps against a failed allocation in a memory of so many banks (0: unknown), by the runtime's
+// own numbers; "" if they do not tell. listed: the buffers in the way are listed below.
 func remedy(f *aggregator.Refusal, m aggregator.Memory, banks uint64, listed bool) string {
 	these, some := "L1 buffers", "buffers"
 	if listed {
@@ -195,7 +195,7 @@ func (p *printer) refusal(f *Refusal, holders int) {
 	p.sites(f.Holders, holders, holderColumns(p.many))
 }
 
-// What says what happened.
+// What describes what happened.
 func (f *Refusal) What() string {
 	if f.Kind == "clash" {
 		return "circular buffers clash with L1 buffers"

@@ -31,8 +31,8 @@ type site struct {
 	// over: this is the sum of all sites beyond maxSites.
 	over bool
 	tally
-	// Over the whole time: allocations, their bytes on all chips, frees, those of them whose lifetime is known, and the sum of
-	// these, ns.
+	// Over the whole time: allocations, their bytes on all chips, frees, how many of these have a known lifetime, and
+	// the sum of these lifetimes.
 	allocs, bytes, freed, timed, lived uint64
 	most                               uint64
 	left                               tally
@@ -152,8 +152,8 @@ func where(frames []aggregator.Frame) string {
 	return strings.Join(list, " ← ")
 }
 
-// CallSite names the user's own code on a stack, and the operation that it called, in one line;
-// it is empty where the stack names neither.
+// CallSite names, in one line, the user's own code on a stack and the operation that it called; "" if the stack has
+// no names for either.
 func CallSite(frames []aggregator.Frame) string {
 	site, called := where(frames), operation(frames)
 	switch {
@@ -173,8 +173,8 @@ func shortLine(f *aggregator.Frame) string {
 	return fmt.Sprintf("%s:%d %s", path.Base(f.File), f.Line, f.Function)
 }
 
-// operationNames match the functions of operations, in order of preference: what users
-// call, what that launches, and the operation's own parts.
+// operationNames match functions of operations, in order of preference: those that users call, those that these
+// launch, and the operation's own parts.
 var operationNames = []*regexp.Regexp{
 	regexp.MustCompile(`^(ttnn::(?:experimental::|transformer::)?[a-z0-9_]+)(?:<|$)`),
 	regexp.MustCompile(`^(ttnn::prim::[a-z0-9_]+)`),
@@ -221,13 +221,13 @@ func most(m map[*site]tally, n int) []Site {
 	return withOthers(list, n, func(s *site) Site { return s.public(m[s]) }, func(others *Site, s *site) { others.sum(s.memory, m[s]) })
 }
 
-// sum adds one of the sites that a list is too short for.
+// sum adds a site for which a list is too short.
 func (o *Site) sum(m aggregator.Memory, t tally) {
 	o.Memory = memoryOf(o.Others, o.Memory, m.String())
 	o.Others, o.Buffers, o.Bytes = o.Others+1, o.Buffers+t.buffers, o.Bytes+t.bytes
 }
 
-// memoryOf is the memory of n sites and another one, empty where they differ.
+// memoryOf returns the common memory of n sites and another one, empty if they differ.
 func memoryOf(n uint64, memory, other string) string {
 	if n == 0 || memory == other {
 		return other
@@ -237,7 +237,8 @@ func memoryOf(n uint64, memory, other string) string {
 
 func othersLabel(n uint64) export.Text { return export.Text(plural(n, "other")) }
 
-// withOthers is the first n of a list, as public shows them, and one more: what sum makes of the rest, where there is any.
+// withOthers returns the first n of a list, converted by public, and one more: the sum of the others, if there are
+// any.
 func withOthers[T, P any](list []T, n int, public func(T) P, sum func(others *P, x T)) []P {
 	out := []P{}
 	for _, x := range list[:min(n, len(list))] {
@@ -257,7 +258,7 @@ func compareSites(x, y *site) int {
 	return cmp.Or(cmp.Compare(x.pid, y.pid), cmp.Compare(x.memory, y.memory), cmp.Compare(x.size, y.size), cmp.Compare(x.stack, y.stack))
 }
 
-// SiteID distinguishes the sites of a process and memory: that of a stack or, where that is nil, of buffers of a size.
+// SiteID identifies a site of a process and memory: by its stack or, if that is nil, by the buffers' size.
 func SiteID(st *aggregator.Stack, size uint64) uint64 {
 	h := fnv.New64a()
 	if st != nil {
@@ -268,7 +269,7 @@ func SiteID(st *aggregator.Stack, size uint64) uint64 {
 	return h.Sum64()
 }
 
-// SiteOf is the site of a stack or, where that is nil, of buffers of a size.
+// SiteOf returns the site of a stack or, if that is nil, of buffers of a size.
 func SiteOf(st *aggregator.Stack, m aggregator.Memory, size uint64) Site {
 	s := site{siteKey: siteKey{memory: m, size: size}}
 	if st != nil {

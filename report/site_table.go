@@ -32,7 +32,7 @@ var (
 	}}
 )
 
-// unlessOthers is a number that only a site has.
+// unlessOthers formats a number that only a site has, not a sum of others.
 func unlessOthers(s *Site, n uint64) string {
 	if s.Others > 0 {
 		return "·"
@@ -77,7 +77,7 @@ func (s *Site) age() string {
 	return youngest + " – " + oldest
 }
 
-// releasedBy says what released buffers that no call freed.
+// releasedBy says what released the buffers that no call freed.
 func (s *Site) releasedBy() string {
 	var list []string
 	for _, x := range []struct {
@@ -142,7 +142,7 @@ func (p *printer) sites(list []Site, n int, columns []column) {
 	}
 }
 
-// more says how many are not shown of a list, the last of which stands for others.
+// more says how many entries of a list are not shown; the list's last entry stands for others.
 func (p *printer) more(n int, others uint64) {
 	if others > 0 {
 		p.line("    … %d more, the largest with --json", uint64(n-1)+others)

@@ -8,8 +8,8 @@ import (
 	"tt-memtrace/aggregator"
 )
 
-// space is the use of one memory over time, of a chip or of several that were the same
-// up to now, as those of a mesh are: what is done for a mesh takes as long as for a chip.
+// space is the use of one memory over time, of one chip or of several that have been equal so far, such as those of a
+// mesh: work for a mesh then takes no longer than for a chip.
 type space struct {
 	chips  []aggregator.Chip
 	memory aggregator.Memory
@@ -44,7 +44,7 @@ type chipSpace struct {
 	chip aggregator.Chip
 }
 
-// split takes the chips that something happens to out of a space, into one of their own.
+// split moves the chips that an event concerns into a space of their own.
 func (s *space) split(part []aggregator.Chip) *space {
 	of := func(c aggregator.Chip) bool { return slices.Contains(part, c) }
 	other := *s
@@ -114,7 +114,7 @@ func (s *space) capture() {
 	}
 }
 
-// span is the distance from the lowest to the highest address that was allocated in banks.
+// span returns the distance from the lowest to the highest address that was allocated in the banks.
 type span struct {
 	bytes uint64
 	banks aggregator.Banks
@@ -128,7 +128,7 @@ func (s *space) span() span {
 	return s.widest
 }
 
-// sized takes the size of the banks, which a device that is opened again can have changed.
+// sized sets the size of the banks, which can change when a device is opened again.
 func (s *space) sized(at uint64, banks aggregator.Banks) {
 	if s.banks == banks {
 		return
@@ -197,7 +197,7 @@ type timeline struct {
 	list        []sample
 	// most is the highest use in the current interval.
 	most uint64
-	// since, where not nil, has the bytes at that moment of the sites that changed since.
+	// since, if not nil, has the bytes at that moment of the sites that changed since then.
 	since map[*site]uint64
 }
 
@@ -205,7 +205,7 @@ type sample struct {
 	at, used      uint64
 	free, largest uint64
 	known         bool
-	// sites that held the most when the use was highest; nil where these are not kept.
+	// sites are those that held the most when the use was highest; nil if they are not kept.
 	sites []siteBytes
 }
 
@@ -215,7 +215,7 @@ type siteBytes struct {
 	bytes uint64
 }
 
-// sampleSites bounds the sites of a sample; what the others held is the rest of its use.
+// sampleSites bounds the sites of a sample. The rest of its use is what other sites held.
 const sampleSites = 128
 
 // changes notes the bytes of a site before they change.
@@ -248,7 +248,7 @@ func (l *timeline) atMost(s *space) []siteBytes {
 	return slices.Clone(list[:min(sampleSites, len(list))])
 }
 
-// advance ends the intervals that lie before a change.
+// advance ends the intervals before a change.
 func (l *timeline) advance(at uint64, s *space) {
 	if l.step == 0 {
 		l.began, l.step = at, 1e6

@@ -38,7 +38,7 @@ func (b *Builder) Report(f Facts) *Report {
 	lost := max(b.lost, s.Counters.Lost)
 	r := &Report{
 		Schema: Schema, Host: f.Host, Source: export.Text(f.Source), Began: f.Wall(b.first), Seconds: b.seconds(b.last),
-		// Peaks and lifetimes lack what was lost, even where the accounts were corrected since.
+		// Peaks and lifetimes lack lost events, even if the accounts were corrected since.
 		Events: s.Counters.Events, Lost: lost, Exact: s.Exact() && lost == 0 && !b.lacking && s.Counters.ExitedInexact == 0, Stacks: b.stacks, StacksCut: b.cut,
 		Processes: []Process{}, Memories: []Memory{}, Programs: []Programs{}, Refusals: b.refusals, Unsafe: b.unsafeSites(), Advice: []Advice{},
 	}

@@ -71,7 +71,7 @@ func (p *printer) line(format string, args ...any) {
 	}
 }
 
-// shown is the number of entries of a list in the text; few that of a list that appears per memory.
+// shown is the number of a list's entries in the text; few is that of a list that appears for each memory.
 const (
 	shown = 10
 	few   = 5
@@ -144,7 +144,7 @@ func atLeast(sampled bool) string {
 	return ""
 }
 
-// SinceTracing is added to the heading of peaks that can have been higher before tracing began.
+// SinceTracing is added to the heading of peaks that may have been higher before tracing began.
 func (r *Report) SinceTracing() string {
 	if len(r.ranBefore()) > 0 {
 		return ", since tracing began"
@@ -152,7 +152,7 @@ func (r *Report) SinceTracing() string {
 	return ""
 }
 
-// ranBefore lists the processes that can have allocated before tracing began.
+// ranBefore lists the processes that may have allocated before tracing began.
 func (r *Report) ranBefore() (pids []uint32) {
 	for i := range r.Processes {
 		if r.Processes[i].RanBefore {
@@ -162,10 +162,10 @@ func (r *Report) ranBefore() (pids []uint32) {
 	return pids
 }
 
-// LeftHeading is what is known of the buffers that were there at the end.
+// LeftHeading is the heading of the buffers that were there at the end.
 func (r *Report) LeftHeading() string { return leftHeading(r.Sampled, !r.Sampled) }
 
-// leftHeading is that of reports of which some were sampled, and some traced.
+// leftHeading is the heading for reports in which some processes were sampled and some traced.
 func leftHeading(sampled, traced bool) string {
 	switch {
 	case sampled && traced:
@@ -217,7 +217,7 @@ func (p *printer) processes(r *Report) {
 	}
 }
 
-// hostMemory says how much of the host's memory a process had, and how that grew.
+// hostMemory says how much host memory a process had, and how that grew.
 func (pr *Process) hostMemory() string {
 	if pr.HostPeak == nil {
 		return ""
@@ -300,7 +300,7 @@ func grouped[T any](list []T, key func(*T) string) [][]*T {
 	return groups
 }
 
-// chipNames lists chips by number: the host's first, then those that a process numbers by itself.
+// chipNames lists chips by number: first the host's, then those of processes with their own numbering.
 func chipNames[T placed](group []T) string {
 	spaces := map[uint32][]uint32{}
 	for _, x := range group {
@@ -325,7 +325,7 @@ func chipNames[T placed](group []T) string {
 	return strings.Join(names, ", ")
 }
 
-// ofProcess says after a chip's number whose own numbering it is in, where it is not the host's.
+// ofProcess is the suffix of a chip's number that names the process whose own numbering it is in; "" for the host's.
 func ofProcess(private *uint32) string {
 	if private == nil {
 		return ""
@@ -333,7 +333,7 @@ func ofProcess(private *uint32) string {
 	return fmt.Sprintf(" of process %d", *private)
 }
 
-// placed is something on a chip, which a process may number by itself.
+// placed is something on a chip, whose number may be a process's own.
 type placed interface {
 	place() (chip uint32, private *uint32)
 }

@@ -10,7 +10,7 @@ import (
 
 // Finding is one line of the verdict.
 type Finding struct {
-	// Bad findings are failures, and Warn what may become one.
+	// Bad findings are failures; Warn marks what may become one.
 	Bad, Warn bool
 	Text      string
 }
@@ -129,7 +129,7 @@ func (m *Memory) share() (float64, bool) {
 	return float64(m.Peak) / float64(*m.Capacity), true
 }
 
-// percent of a share, which is 100 only if that is all, and 0 if that is nothing.
+// percent formats a share: 100 only if it is all, and 0 only if it is nothing.
 func percent(share float64) string {
 	switch {
 	case share > 0 && share < 0.001:
@@ -140,7 +140,7 @@ func percent(share float64) string {
 	return fmt.Sprintf("%.1f %%", 100*share)
 }
 
-// fullest picks of each memory the chip on which its peak was the highest share.
+// fullest returns, for each memory, the chip with the highest share at its peak.
 func fullest(list []Memory) []*Memory {
 	var out []*Memory
 	at := map[string]int{}
