@@ -22,7 +22,7 @@ func (r CoreRange) Cores() uint64 {
 	return (uint64(r.X1-r.X0) + 1) * (uint64(r.Y1-r.Y0) + 1)
 }
 
-// Overlaps says whether a core is in both ranges.
+// Overlaps reports whether a core is in both ranges.
 func (r CoreRange) Overlaps(o CoreRange) bool {
 	return max(r.X0, o.X0) <= min(r.X1, o.X1) && max(r.Y0, o.Y0) <= min(r.Y1, o.Y1)
 }

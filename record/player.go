@@ -247,7 +247,7 @@ func lengthOf(o PlayerOptions) (time.Duration, error) {
 	return time.Duration(max(last, first) - first), nil
 }
 
-// CanMove says whether the replay can go back: files can be read again, pipes cannot.
+// CanMove reports whether the replay can go back: files can be read again, pipes cannot.
 func (p *Player) CanMove() bool {
 	for _, f := range p.opts.Files {
 		s, ok := f.(io.Seeker)
@@ -468,7 +468,7 @@ func (p *Player) rewinding() bool {
 	return p.rewind
 }
 
-// waitAtEnd waits at the end, and says whether the replay goes on.
+// waitAtEnd waits at the end, and reports whether the replay continues.
 func (p *Player) waitAtEnd(ctx context.Context) bool {
 	if !p.opts.WaitAtEnd {
 		return false
@@ -549,7 +549,7 @@ func (p *Player) pause(ctx context.Context, d time.Duration) {
 	}
 }
 
-// ended handles the end of a recording, and says whether it was the last.
+// ended handles the end of a recording, and reports whether it was the last.
 func (p *Player) ended(err error) (bool, error) {
 	name := p.name()
 	if n := p.reader.Unknown; n > 0 {

@@ -101,7 +101,7 @@ type process struct {
 	late, before bool
 }
 
-// ranBefore says whether it may have allocated, and freed, before tracing began.
+// ranBefore reports whether the process may have allocated, and freed, before tracing began.
 func (p *process) ranBefore() bool { return p.before || p.late && p.info.RanBefore }
 
 // NewBuilder makes a Builder for accounts that it does not change.

@@ -86,7 +86,7 @@ func (b *Builder) Report(f Facts) *Report {
 	return r
 }
 
-// unsurePeaks says whether a peak of any chip may differ: the use was not known at every moment.
+// unsurePeaks reports whether a peak of any chip may differ, because the use was not known at every moment.
 func unsurePeaks(s *aggregator.Snapshot) bool {
 	unsure := func(memory *[aggregator.NumMemories]aggregator.Usage, cb *aggregator.CBUsage) bool {
 		for m := range memory {

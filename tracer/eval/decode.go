@@ -328,7 +328,7 @@ func (in *inst) modRM(r *reader, regExt, indexExt, baseExt uint8) {
 	}
 }
 
-// lockable says whether the processor accepts a lock prefix here.
+// lockable reports whether the processor accepts a lock prefix here.
 func (in *inst) lockable() bool {
 	if !in.mem || in.vex {
 		return false

@@ -206,7 +206,7 @@ func (img *Image) Of(f *elf.File) *Image {
 	return &same
 }
 
-// Contains says whether addr lies in one of the segments.
+// Contains reports whether addr lies in one of the segments.
 func (img *Image) Contains(addr uint64) bool {
 	at := addr - img.base
 	for _, p := range img.progs {
@@ -217,7 +217,7 @@ func (img *Image) Contains(addr uint64) bool {
 	return false
 }
 
-// raw reads what the file has at an unrelocated address.
+// raw reads the file's bytes at an address, without relocations.
 func (img *Image) raw(p []byte, at uint64) error {
 	for _, prog := range img.progs {
 		off := at - prog.Vaddr
@@ -264,7 +264,7 @@ func (img *Image) ReadAt(p []byte, addr uint64) error {
 	return nil
 }
 
-// Symbol is the address of a symbol that the file exports.
+// Symbol returns the address of a symbol that the file exports.
 func (img *Image) Symbol(name string) (uint64, bool) {
 	addr, ok := img.symbols[name]
 	return addr, ok

@@ -104,8 +104,8 @@ func WithResolver(f func(addr uint64) (Hook, bool)) Option {
 	return func(m *Machine) { m.resolve = f }
 }
 
-// WithEntries says which addresses may have a hook, once for each jump or call in decoded code that always leads to the same one: f
-// has to be the same for all Machines that share the code. Without it, all may.
+// WithEntries limits the addresses that may have a hook: f is called once for each decoded jump or call with a
+// constant target, and must be the same for all Machines that share the code. Without it, any address may have one.
 func WithEntries(f func(addr uint64) bool) Option {
 	return func(m *Machine) { m.entry = f }
 }
@@ -117,24 +117,22 @@ func WithSlots(f SlotFunc) Option {
 	return func(m *Machine) { m.slots = f }
 }
 
-// Code is instructions that were decoded, to be shared by machines that run one
-// after the other over the same code.
+// Code caches decoded instructions for machines that run the same code, one after another.
 type Code struct {
 	decoded map[uint64]*inst
-	// recent are some of them, by a hash of their addresses: those that were fetched last.
+	// recent caches the last fetched ones, by a hash of their addresses.
 	recent [512]*inst
-	// spare pages are zero: machines that were freed had them.
+	// spare are zeroed pages of freed machines.
 	spare []*page
 }
 
 // maxSpare is how many pages are kept: more than most machines use.
 const maxSpare = 64
 
-// NewCode makes an empty one.
+// NewCode returns an empty Code.
 func NewCode() *Code { return &Code{decoded: map[uint64]*inst{}} }
 
-// WithCode has a Machine use what others decoded, and keep there what it decodes.
-// The code at an address must not change.
+// WithCode makes a Machine use, and add to, shared decoded code. The code at an address must not change.
 func WithCode(c *Code) Option {
 	return func(m *Machine) { m.code = c }
 }
@@ -168,7 +166,7 @@ func New(mem Memory, opts ...Option) *Machine {
 	return m
 }
 
-// Free leaves the Machine's memory to those that share its code. It must not be used any more.
+// Free hands the Machine's memory to those that share its code. Do not use the Machine afterwards.
 func (m *Machine) Free() {
 	for _, p := range m.privatePages() {
 		if len(m.code.spare) < maxSpare {
@@ -193,7 +191,7 @@ func (m *Machine) Alloc(n uint64) (uint64, error) {
 	return addr, nil
 }
 
-// Read reads what the evaluated code would read.
+// Read reads memory as the evaluated code would.
 func (m *Machine) Read(addr uint64, p []byte) error { return m.read(p, addr) }
 
 // Write writes to the overlay.
@@ -388,7 +386,7 @@ func (m *Machine) call(target, ret uint64) error {
 	return m.jump(target)
 }
 
-// branch goes where an instruction that jumps always leads.
+// branch follows a jump with a constant target.
 func (m *Machine) branch(in *inst) error {
 	target := in.next + uint64(in.imm)
 	if in.leads == leadsUnknown && m.entry != nil {

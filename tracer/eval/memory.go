@@ -61,13 +61,14 @@ type overlay struct {
 	heap  uint64 // bytes allocated
 	code  *Code
 	lines map[uint64]*line
-	// marked has a bit for the lines of each number, but for its higher bits, of which there are any: most of what is read was not written.
+	// marked has a bit, by the lower bits of a line's number, for lines that were written: most memory that is read
+	// was not.
 	marked [64]uint64
-	// The pages of the window's regions, nil where nothing was written: of the heap as far as it was used.
+	// The pages of the window's regions, nil where nothing was written; the heap's only as far as it was used.
 	heapPages  []*page
 	stackPages [stackSize / pageSize]*page
 	tlsPages   [(tlsBelow + tlsAbove) / pageSize]*page
-	// word is what is read, so that none is allocated for each.
+	// word is a buffer for reads, so that none is allocated for each.
 	word [8]byte
 }
 
@@ -79,8 +80,8 @@ func newOverlay(mem Memory) overlay {
 	}
 }
 
-// private says whether [addr, addr+n) lies in a region of the window (in) or
-// touches the window without lying in one region (bad).
+// private reports whether [addr, addr+n) lies in a region of the window (in), or touches the window without lying in
+// one region (bad).
 func (o *overlay) private(addr uint64, n int) (in, bad bool) {
 	size := uint64(n)
 	within := func(offset, length uint64) bool {
@@ -94,7 +95,8 @@ func (o *overlay) private(addr uint64, n int) (in, bad bool) {
 	return false, addr < o.base+windowSize && addr+size > o.base
 }
 
-// place is where the page of an address is kept, or nil where that is in no region, or behind what was used of the heap.
+// place returns where the page of an address is kept; nil if the address is in no region, or behind the used part of
+// the heap.
 func (o *overlay) place(addr uint64) **page {
 	at := addr - o.base
 	if s := at - stackOffset; s < stackSize {
@@ -109,7 +111,7 @@ func (o *overlay) place(addr uint64) **page {
 	return nil
 }
 
-// privatePage is the page of an address of the window, or nil where nothing was written to it or it is in no region.
+// privatePage returns the page of an address in the window; nil if nothing was written to it or it is in no region.
 func (o *overlay) privatePage(addr uint64) *page {
 	if at := o.place(addr); at != nil {
 		return *at
@@ -117,7 +119,7 @@ func (o *overlay) privatePage(addr uint64) *page {
 	return nil
 }
 
-// newPage makes the page of an address that is in a region.
+// newPage makes the page of an address in a region.
 func (o *overlay) newPage(addr uint64) *page {
 	var p *page
 	if n := len(o.code.spare); n > 0 {
@@ -134,7 +136,7 @@ func (o *overlay) newPage(addr uint64) *page {
 	return p
 }
 
-// privatePages are all that something was written to.
+// privatePages returns all pages that were written to.
 func (o *overlay) privatePages() (list []*page) {
 	for _, pages := range [][]*page{o.heapPages, o.stackPages[:], o.tlsPages[:]} {
 		for _, p := range pages {
@@ -193,7 +195,7 @@ func (o *overlay) read(p []byte, addr uint64) error {
 	return nil
 }
 
-// line is the line of an address, or nil where nothing was written to it.
+// line returns the line of an address, or nil if nothing was written to it.
 func (o *overlay) line(addr uint64) *line {
 	number := addr / lineSize
 	if o.marked[number/64%64]>>(number%64)&1 == 0 {
@@ -207,8 +209,8 @@ func lineMask(off uint64, n int) uint64 {
 	return (^uint64(0) >> (lineSize - uint(n))) << off
 }
 
-// covered says whether all of [addr, addr+n) has been written before, in which
-// case the target's memory is of no interest and may even be unreadable.
+// covered reports whether all of [addr, addr+n) was written before, in which case the target's memory does not matter
+// and may even be unreadable.
 func (o *overlay) covered(addr uint64, n int) bool {
 	if len(o.lines) == 0 {
 		return false

@@ -31,7 +31,7 @@ func (in *inst) widthB() int {
 	return in.width()
 }
 
-// high says whether a byte register is one of ah, ch, dh and bh.
+// high reports whether a byte register is one of ah, ch, dh and bh.
 func (in *inst) high(reg uint8, size int) bool {
 	return size == 1 && !in.rex && reg >= 4 && reg < 8
 }

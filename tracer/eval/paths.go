@@ -5,9 +5,10 @@ import "strings"
 // ofPath begins, behind _ZN or _ZNK, the names of the members of std::filesystem::path in libstdc++.
 const ofPath = "St10filesystem7__cxx114path"
 
-// Paths has hooks for what libstdc++ joins std::filesystem::path with, which takes thousands of instructions. A path is then
-// nothing but its text: it is not split into components, which its default constructor leaves it without. A member that may
-// look at these is an ErrUnsupported. But code that was inlined may do so unseen: compare with what it gives without these hooks.
+// Paths returns hooks for the functions with which libstdc++ joins std::filesystem::paths, which takes thousands of
+// instructions. A path is then only its text, not split into components, as its default constructor leaves it. A
+// member that may look at components is an ErrUnsupported. But inlined code may look at them unnoticed: compare with
+// the result without these hooks.
 func Paths(symbol string) (Hook, bool) {
 	name, ok := strings.CutPrefix(symbol, "_ZN"+ofPath)
 	if !ok {
@@ -29,7 +30,7 @@ func Paths(symbol string) (Hook, bool) {
 	return func(*Machine) error { return unsupported("%s of a path without components", symbol) }, true
 }
 
-// joined is what operator/= makes of two paths where / begins the root.
+// joined returns the result of operator/= on two paths; a leading / is the root.
 func joined(path, name string) string {
 	switch {
 	case strings.HasPrefix(name, "/"):
@@ -59,7 +60,7 @@ func joinPath(join func(path, name string) string, name func(*Machine) (string, 
 // maxString is more bytes than any path has.
 const maxString = 4096
 
-// viewedText is that of a std::string_view that is passed behind this.
+// viewedText returns the text of a std::string_view that is passed by value behind `this`: length, then pointer.
 func viewedText(m *Machine) (string, error) { return m.text(m.Arg(2), m.Arg(1)) }
 
 func (m *Machine) text(at, n uint64) (string, error) {
@@ -71,7 +72,8 @@ func (m *Machine) text(at, n uint64) (string, error) {
 	return string(b), err
 }
 
-// ReadString reads a std::string of libstdc++, if it is not longer than any path: a pointer to its bytes, and how many they are.
+// ReadString reads a std::string of libstdc++ (a pointer to its bytes, and their number) unless it is longer than any
+// path.
 func (m *Machine) ReadString(at uint64) (string, error) {
 	begin, err := m.readUint(at, 8)
 	if err != nil {
@@ -84,7 +86,7 @@ func (m *Machine) ReadString(at uint64) (string, error) {
 	return m.text(begin, n)
 }
 
-// WriteString makes what lies at an address a std::string. What it had is not freed: nothing is, see Libc.
+// WriteString makes a std::string at an address. It does not free what was there: nothing is freed, see Libc.
 func (m *Machine) WriteString(at uint64, s string) error {
 	begin, err := m.Alloc(uint64(len(s)) + 1)
 	if err == nil {

@@ -1,7 +1,7 @@
 package eval
 
-// Most instructions of compiled code have one of a few forms, of 4 or 8 bytes and without prefixes that matter. Which one an
-// instruction has is found when it is decoded, and it is executed here: as exec does, with fewer questions.
+// Most instructions of compiled code have one of a few forms, of 4 or 8 bytes and without prefixes that matter.
+// Decoding finds an instruction's form. The functions here execute these forms as exec does, but with fewer checks.
 const (
 	quickNone  = iota
 	quickLoad  // mov register, register or memory
