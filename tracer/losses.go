@@ -229,7 +229,7 @@ func (r *run) missedEnds() {
 	for pid := range pids {
 		from := origin{pid: pid, time: uint64(proc.Monotonic())}
 		p, known := r.processes[pid]
-		if _, started, err := proc.Name(pid); err != nil || !proc.Alive(pid) || known && started != p.start.Started {
+		if _, started, err := proc.Name(pid); !proc.Alive(pid) || err == nil && known && started != p.start.Started {
 			r.exits(from, nil)
 			r.t.found.Add(pid) // a new process with its PID may have been taken for it
 			continue

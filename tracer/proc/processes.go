@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"github.com/prometheus/procfs"
+	"golang.org/x/sys/unix"
 )
 
 // Name returns the host kernel's name of a process, at most 15 bytes, and its start time in ticks since boot. The
@@ -70,11 +71,18 @@ func Environment(pid uint32, name string) string {
 const exiting = 4
 
 // Alive reports whether a process has not begun to end: some thread has not. That is mostly the main thread, but
-// others can outlive it.
+// others can outlive it. A process that cannot be asked now, as when this process may open no more files, counts as
+// alive.
 func Alive(pid uint32) bool {
 	first, err := stat(pid)
-	return err == nil && (first.flags&exiting == 0 || heir(pid, first) != 0)
+	if err != nil {
+		return !IsGone(err)
+	}
+	return first.flags&exiting == 0 || heir(pid, first) != 0
 }
+
+// IsGone reports whether an error of reading a process's files in /proc says that there is no such process.
+func IsGone(err error) bool { return errors.Is(err, os.ErrNotExist) || errors.Is(err, unix.ESRCH) }
 
 // Heir returns a live thread of a process whose main thread has ended; the host kernel still shows the process's
 // memory under that thread. It is 0 if the main thread lives, or no other does.
