@@ -16,6 +16,10 @@ func raised(pid uint32, code aggregator.ReasonCode, detail string) aggregator.Ev
 	return aggregator.Event{Kind: aggregator.ReasonRaised, PID: pid, Time: proc.Now(), Reason: &aggregator.Reason{Code: code, Detail: detail}}
 }
 
+func lifted(pid uint32, code aggregator.ReasonCode) aggregator.Event {
+	return aggregator.Event{Kind: aggregator.ReasonLifted, PID: pid, Time: proc.Now(), Reason: &aggregator.Reason{Code: code}}
+}
+
 func (p *process) raised(code aggregator.ReasonCode, detail string) aggregator.Event {
 	return raised(p.pid, code, detail)
 }

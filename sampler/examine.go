@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"tt-memtrace/aggregator"
 	"tt-memtrace/tracer/discover"
 	"tt-memtrace/tracer/memory"
 	"tt-memtrace/tracer/metal"
@@ -154,6 +155,10 @@ func (r *run) takeIn(x *examination) *process {
 	for _, err := range x.refused {
 		r.notSampled(x.pid, err)
 	}
+	if o := r.others[x.pid]; o.refused && len(x.refused) == 0 && x.unreadable == nil {
+		o.refused = false
+		r.deliver([]aggregator.Event{lifted(x.pid, aggregator.ReasonNotTraced)})
+	}
 	// One of many that is not this user's gets no notice.
 	if x.unreadable != nil && x.named {
 		r.notice(noticeOf(x.pid, x.unreadable))
@@ -179,12 +184,7 @@ func (x *examination) run(finder *discover.Finder, libraries *libraries) {
 		x.cost = used() - before
 	}()
 	list, err := finder.Mappings(x.pid)
-	switch {
-	case errors.Is(err, discover.ErrHidden):
-		x.refused = append(x.refused, err)
-	case errors.Is(err, os.ErrPermission):
-		x.unreadable = unreadable(x.pid, err)
-	}
+	x.failed(err)
 	// Of a process that has the runtime more than once, the copy is read that has devices open.
 	defer func() {
 		if x.process != nil {
@@ -223,6 +223,17 @@ func (x *examination) run(finder *discover.Finder, libraries *libraries) {
 			x.process, p = p, x.process
 		}
 		libraries.leave(p.library)
+	}
+}
+
+// failed takes in why it is not known whether a process maps the runtime, or nil.
+func (x *examination) failed(err error) {
+	switch {
+	case errors.Is(err, os.ErrPermission) && !errors.Is(err, discover.ErrHidden):
+		x.unreadable = unreadable(x.pid, err)
+	case errors.Is(err, proc.ErrMapsBusy) && !x.named: // as with probes: one of many that need not use it
+	case err != nil && !errors.Is(err, discover.ErrNoRuntime) && !proc.IsGone(err):
+		x.refused = append(x.refused, err)
 	}
 }
 

@@ -361,6 +361,11 @@ func (r *run) finishRound() {
 	for pid := range r.processes {
 		using[pid] = true
 	}
+	for pid, o := range r.others {
+		if o.refused { // it does, or may
+			using[pid] = true
+		}
+	}
 	r.mu.Lock()
 	r.using = using
 	r.mu.Unlock()

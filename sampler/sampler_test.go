@@ -17,6 +17,7 @@ import (
 
 	"tt-memtrace/aggregator"
 	"tt-memtrace/test/fixture"
+	"tt-memtrace/tracer/discover"
 	"tt-memtrace/tracer/inspect"
 	"tt-memtrace/tracer/memory"
 	"tt-memtrace/tracer/proc"
@@ -162,6 +163,51 @@ func TestLookThatTookTooLong(t *testing.T) {
 	r.take(l)
 	if marked() {
 		t.Error("it was read, and is marked")
+	}
+}
+
+// A process that was asked for is marked for as long as its mappings do not answer, or no file can be opened; one of many that
+// need not use the runtime in the latter case alone.
+func TestProcessThatCannotBeLookedAt(t *testing.T) {
+	noDescriptors := &os.PathError{Op: "open", Path: "/proc/1/maps", Err: unix.EMFILE}
+	for _, c := range []struct {
+		err           error
+		named, marked bool
+	}{
+		{proc.ErrMapsBusy, true, true},
+		{proc.ErrMapsBusy, false, false},
+		{noDescriptors, true, true},
+		{noDescriptors, false, true},
+		{discover.ErrNoRuntime, true, false},
+		{&os.PathError{Op: "open", Path: "/proc/1/maps", Err: unix.ENOENT}, true, false},
+		{&os.PathError{Op: "read", Path: "/proc/1/maps", Err: unix.ESRCH}, true, false},
+	} {
+		accounts, pid := aggregator.New(), uint32(os.Getpid())
+		source, err := New(Options{PIDs: []uint32{pid}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		r := &run{Source: source, others: map[uint32]*other{pid: {}}, users: map[uint32]*user{}, budget: newBudget(time.Now()), deliver: func(events []aggregator.Event) {
+			for i := range events {
+				accounts.Apply(&events[i])
+			}
+		}}
+		check := func(what string, marked bool) {
+			t.Helper()
+			r.finishRound()
+			if list := accounts.Snapshot().Reasons; len(list) > 0 != marked || marked && (list[0].Code != aggregator.ReasonNotTraced || list[0].Detail != c.err.Error()) {
+				t.Errorf("%v, asked for: %t, %s: %+v", c.err, c.named, what, list)
+			}
+			if waits := len(source.Waiting()) > 0; waits == marked {
+				t.Errorf("%v, asked for: %t, %s: it is said not to use the runtime yet: %t", c.err, c.named, what, waits)
+			}
+		}
+		x := &examination{pid: pid, named: c.named}
+		x.failed(c.err)
+		r.takeIn(x)
+		check("at first", c.marked)
+		r.takeIn(&examination{pid: pid, named: c.named})
+		check("when it was looked at", false)
 	}
 }
 
