@@ -133,7 +133,7 @@ func (p *process) chipsLeft(l *look, names inspect.ChipNames, uses func(uint64) 
 		return nil
 	}
 	for _, device := range l.scan.Leftover.Devices() {
-		chips = append(chips, p.chips.Opened(l.opened[device], names, uses).Chips...)
+		chips = append(chips, l.opened[device].Chips(l.forkedFrom, names, uses)...)
 	}
 	return chips
 }

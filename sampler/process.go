@@ -265,8 +265,9 @@ type look struct {
 	scan   *inspect.ProcessScan
 	err    error
 	notice string
-	// forkDetail says what is not known of copies, or is empty.
+	// forkDetail says what is not known of copies of what forkedFrom has, or is empty.
 	forkDetail string
+	forkedFrom uint32
 
 	opened     map[uint64]inspect.Device
 	capacities map[uint64]aggregator.Capacity
@@ -426,6 +427,7 @@ func (l *look) read() {
 		l.keep(known)
 	}
 	if l.err == nil && fork != nil {
+		l.forkedFrom = fork.From
 		switch left := l.scan.Leftover; {
 		case len(l.scan.Unsure) > 0:
 			l.forkDetail = fork.Detail()

@@ -622,10 +622,25 @@ func TestUnreadableInSpiteOfTheRight(t *testing.T) {
 	}
 }
 
-// What a sampled child has on a copy of what its parent has open, and that one has not, is marked until it is gone.
+// What a sampled child has on a copy of what its parent has open, and that one has not, is marked until it is gone, on
+// the chip of its parent, also where that numbers them in its own way.
 func TestSampledChildThatAllocatedOnACopy(t *testing.T) {
 	t.Parallel()
-	p := fixture.User(t, fixture.LayoutB)
+	for _, own := range []bool{false, true} {
+		sampledChildThatAllocatedOnACopy(t, own)
+	}
+}
+
+func sampledChildThatAllocatedOnACopy(t *testing.T, ownNumbers bool) {
+	var env []string
+	if ownNumbers {
+		env = []string{"TT_VISIBLE_DEVICES=1,2"}
+	}
+	p := fixture.User(t, fixture.LayoutB, env...)
+	chip := aggregator.Chip{Number: 1}
+	if ownNumbers {
+		chip.Space = p.PID
+	}
 	fixture.Do(t, p, "device 0 1")
 	fixture.Do(t, p, "alloc 100 0 0 0 8192 1024 64")
 	child := uint32(fixture.Number(t, p, "fork"))
@@ -638,7 +653,7 @@ func TestSampledChildThatAllocatedOnACopy(t *testing.T) {
 		}
 		for until := time.Now().Add(testPatience); ; {
 			list := forked()
-			if detail == "" && len(list) == 0 || len(list) == 1 && strings.HasPrefix(list[0].Detail, detail) && slices.Equal(list[0].Chips, []aggregator.Chip{{Number: 1}}) {
+			if detail == "" && len(list) == 0 || len(list) == 1 && strings.HasPrefix(list[0].Detail, detail) && slices.Equal(list[0].Chips, []aggregator.Chip{chip}) {
 				return
 			}
 			if time.Now().After(until) {

@@ -446,11 +446,25 @@ func TestChildAllocatesOnACopy(t *testing.T) {
 	}
 }
 
-// What a child allocated on a copy of what its parent has open, before a tracer came, is marked, with how much it can be. What is a
-// copy for certain is not.
+// What a child allocated on a copy of what its parent has open, before a tracer came, is marked, with how much it can be, on
+// the chip of its parent, also where that numbers them in its own way. What is a copy for certain is not.
 func TestLateChildThatAllocatedOnACopy(t *testing.T) {
 	t.Parallel()
-	p := fixture.User(t, fixture.LayoutB)
+	for _, own := range []bool{false, true} {
+		lateChildThatAllocatedOnACopy(t, own)
+	}
+}
+
+func lateChildThatAllocatedOnACopy(t *testing.T, ownNumbers bool) {
+	var env []string
+	if ownNumbers {
+		env = []string{"TT_VISIBLE_DEVICES=1,2"}
+	}
+	p := fixture.User(t, fixture.LayoutB, env...)
+	chip := aggregator.Chip{Number: 1}
+	if ownNumbers {
+		chip.Space = p.PID
+	}
 	fixture.Do(t, p, "device 0 1")
 	fixture.Do(t, p, "alloc 100 0 0 0 8192 1024 64")
 	copied := fixture.Do(t, p, "alloc 100 0 0 0 512 1024 128")
@@ -459,7 +473,7 @@ func TestLateChildThatAllocatedOnACopy(t *testing.T) {
 		t.Helper()
 		s := tr.process(child)
 		said := slices.ContainsFunc(s.Reasons, func(r aggregator.Reason) bool {
-			return r.Code == aggregator.ReasonForked && strings.HasPrefix(r.Detail, detail) && slices.Equal(r.Chips, []aggregator.Chip{{Number: 1}})
+			return r.Code == aggregator.ReasonForked && strings.HasPrefix(r.Detail, detail) && slices.Equal(r.Chips, []aggregator.Chip{chip})
 		})
 		if s.Buffers != 0 || len(s.Reasons) > 1 || said != (detail != "") || !said && !s.Exact() {
 			t.Errorf("%s: %d buffers, reasons %+v", name, s.Buffers, s.Reasons)

@@ -280,16 +280,20 @@ func (p *traced) leaves(rd *reading) {
 	p.leftover.Buffers = slices.DeleteFunc(p.leftover.Buffers, func(h aggregator.LiveBuffer) bool { return !slices.Contains(l.Buffers, h) })
 }
 
-// chipsOn returns the chips of a device, even if the process has only a copy of it.
-func (r *run) chipsOn(p *traced, device uint64) []aggregator.Chip {
+// chipsOn returns the chips of a device, even if the process has only a copy of it: these have the names that the
+// process has which it was forked from.
+func (r *run) chipsOn(p *traced, device uint64, from uint32) []aggregator.Chip {
 	if chips := p.devices[device]; len(chips) > 0 {
 		return chips
+	}
+	if parent := r.processes[from]; parent != nil && len(parent.devices[device]) > 0 {
+		return parent.devices[device]
 	}
 	d, err := r.chipsOf(p, device)
 	if err != nil {
 		return nil
 	}
-	return p.chips.Opened(d, r.names, r.uses).Chips
+	return d.Chips(from, r.names, r.uses)
 }
 
 // unsure marks a forked process if some of its devices may be copies of devices that its parent closed, or if it may
@@ -300,7 +304,7 @@ func (r *run) unsure(p *traced, from origin, rd *reading) {
 	why := aggregator.Reason{Code: aggregator.ReasonForked}
 	mark := func(device uint64, detail string) {
 		p.unsure, why.Detail = true, detail
-		for _, c := range r.chipsOn(p, device) {
+		for _, c := range r.chipsOn(p, device, rd.fork.From) {
 			if !slices.Contains(why.Chips, c) {
 				why.Chips = append(why.Chips, c)
 			}

@@ -110,11 +110,15 @@ func (c *Chips) renumbers() (bool, error) {
 
 // Opened names the chips of a device. used reports whether another process uses a chip.
 func (c *Chips) Opened(d Device, names ChipNames, used func(unique uint64) bool) *aggregator.Opened {
-	o := &aggregator.Opened{Mesh: d.Mesh, Arch: d.Arch, Boards: d.boards, UniqueIDs: d.uniques}
+	return &aggregator.Opened{Chips: d.Chips(c.pid, names, used), Mesh: d.Mesh, Arch: d.Arch, Boards: d.boards, UniqueIDs: d.uniques}
+}
+
+// Chips names the chips of a device, of which the process has a copy where another one is the owner: their numbers are the owner's.
+func (d Device) Chips(owner uint32, names ChipNames, used func(unique uint64) bool) (chips []aggregator.Chip) {
 	for i, n := range d.numbers {
-		o.Chips = append(o.Chips, names.chip(c.pid, n, d.uniques[i], d.private, used))
+		chips = append(chips, names.chip(owner, n, d.uniques[i], d.private, used))
 	}
-	return o
+	return chips
 }
 
 // Uses reports whether the process has the chip with a unique ID.
