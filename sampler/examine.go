@@ -2,6 +2,7 @@ package sampler
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"runtime"
 	"sync"
@@ -245,12 +246,15 @@ type library struct {
 	err    error
 	// users are processes that are sampled, or about to be.
 	users int
+	// changed is when its file was, last, and replaced: another one is in its place.
+	changed  unix.Timespec
+	replaced bool
 }
 
 // maxLibraries bounds the builds that are kept open at a time.
 const maxLibraries = 64
 
-// libraries are those that were opened and checked, once for each file.
+// libraries are those that were opened and checked, once for each version of a file.
 type libraries struct {
 	sync.Mutex
 	of map[proc.FileID]*library
@@ -260,25 +264,29 @@ type libraries struct {
 func (ls *libraries) leave(l *library) {
 	ls.Lock()
 	defer ls.Unlock()
-	l.users--
+	if l.users--; l.users == 0 && l.replaced {
+		l.close()
+	}
 }
 
-// kept is a library that is known; a process uses it from now on.
+// kept is a library that is known, and whose file is as it was read; a process uses it from now on. While it is open no other file
+// has its number.
 func (ls *libraries) kept(id proc.FileID) (l *library, err error, known bool) {
 	ls.Lock()
-	defer ls.Unlock()
-	return ls.use(id)
-}
-
-func (ls *libraries) use(id proc.FileID) (l *library, err error, known bool) {
-	l = ls.of[id]
-	if l == nil || l.lib == nil || l.err != nil {
-		if l != nil {
-			err = l.err
-		}
-		return nil, err, l != nil
+	if l = ls.of[id]; l == nil || l.lib == nil {
+		ls.Unlock()
+		return nil, nil, false
 	}
 	l.users++
+	ls.Unlock()
+	if st, err := l.lib.Stat(); err != nil || st.Ctim != l.changed {
+		ls.leave(l)
+		return nil, nil, false
+	}
+	if l.err != nil {
+		ls.leave(l)
+		return nil, l.err, true
+	}
 	return l, nil, true
 }
 
@@ -293,7 +301,18 @@ func (ls *libraries) open(finder *discover.Finder, mem *memory.Process, m proc.M
 		return nil, false, err
 	}
 	defer f.Close()
-	l = &library{}
+	var st unix.Stat_t
+	if err := unix.Fstat(int(f.Fd()), &st); err != nil {
+		return nil, false, fmt.Errorf("opening %s: %w", m.Path, err)
+	}
+	ls.Lock()
+	l = ls.of[m.ID]
+	other := l != nil && l.lib == nil && l.changed == st.Ctim
+	ls.Unlock()
+	if other {
+		return nil, false, nil
+	}
+	l = &library{changed: st.Ctim}
 	if finder.IsRuntime(m.ID) || metal.KnowsRuntime(memory.ProcName(f)) {
 		if l.lib, err = discover.Library(mem, m, f); err != nil {
 			return nil, true, err
@@ -310,14 +329,24 @@ func (ls *libraries) open(finder *discover.Finder, mem *memory.Process, m proc.M
 	}
 	ls.Lock()
 	defer ls.Unlock()
-	if ls.of[m.ID] != nil { // another process's user was faster
+	if before := ls.of[m.ID]; before != nil && before.changed == l.changed { // another process's user was faster
 		l.close()
+		l = before
 	} else {
+		if before != nil {
+			if before.replaced = true; before.users == 0 {
+				before.close()
+			}
+			delete(ls.of, m.ID)
+		}
 		ls.makeRoom()
 		ls.of[m.ID] = l
 	}
-	l, err, _ = ls.use(m.ID)
-	return l, true, err
+	if l.lib == nil || l.err != nil {
+		return nil, true, l.err
+	}
+	l.users++
+	return l, true, nil
 }
 
 // makeRoom closes libraries that nobody uses, where there are many.

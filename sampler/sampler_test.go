@@ -668,6 +668,34 @@ func sampledChildThatAllocatedOnACopy(t *testing.T, ownNumbers bool) {
 	await("it freed", "")
 }
 
+// A file in the place of another, with its number, is taken for what it is: a package is upgraded, and the runtime has the number of
+// a file that was not the runtime, or of another build.
+func TestFileInThePlaceOfAnother(t *testing.T) {
+	other := fixture.Launch(t)
+	path := fixture.Write(t, fixture.Read(t, fixture.LibraryOf(t, fixture.Hidden)))
+	s := sample(t, Options{Follow: uint32(os.Getpid()), Interval: 20 * time.Millisecond})
+	fixture.Do(t, other, "open %s", path)
+	if got, ok := s.process(other.PID); ok {
+		t.Fatalf("what does not use the runtime is sampled: %+v", got)
+	}
+	other.Kill()
+	for _, b := range []fixture.Build{fixture.LayoutB, fixture.LayoutA} {
+		content := fixture.Read(t, fixture.LibraryOf(t, b))
+		if err := os.WriteFile(path, content, 0o644); err != nil { // into the same file
+			t.Fatal(err)
+		}
+		p := fixture.Launch(t)
+		fixture.Do(t, p, "open %s", path)
+		fixture.Do(t, p, "device 0 1")
+		fixture.Do(t, p, "alloc 64 0 0 0 4096 1024 64")
+		got, ok := s.process(p.PID)
+		if !ok || got.Memory[aggregator.DRAM].Requested != 4096 || len(got.Chips) != 1 || slices.ContainsFunc(got.Reasons, func(r aggregator.Reason) bool { return r.Code != aggregator.ReasonSampled }) {
+			t.Errorf("%+v: %t, %+v", b, ok, got)
+		}
+		p.Kill()
+	}
+}
+
 // A process that runs another program is another process, which is read where that has the library: also where the first look
 // at it found nothing.
 func TestAnotherProgramInTheProcess(t *testing.T) {

@@ -42,7 +42,7 @@ type Finder struct {
 	runtimes []proc.FileID
 	contents map[proc.FileVersion]content
 	// named are files that are named like the runtime, and whether their symbols are its.
-	named map[proc.FileID]bool
+	named map[proc.FileVersion]bool
 }
 
 type content struct {
@@ -52,7 +52,7 @@ type content struct {
 
 // NewFinder is for files that are named like the runtime, and for those that are given.
 func NewFinder(given ...proc.FileID) *Finder {
-	return &Finder{runtimes: given, contents: map[proc.FileVersion]content{}, named: map[proc.FileID]bool{}}
+	return &Finder{runtimes: given, contents: map[proc.FileVersion]content{}, named: map[proc.FileVersion]bool{}}
 }
 
 // FinderOf is for files that are named like the runtime, and for libraries at paths, each
@@ -160,24 +160,29 @@ func (f *Finder) seemsRuntime(m proc.Mapping) bool {
 	if !strings.HasPrefix(filepath.Base(m.Path), LibraryNames[0]) {
 		return false
 	}
-	f.mu.Lock()
-	seems, known := f.named[m.ID]
-	f.mu.Unlock()
-	if known {
-		return seems
-	}
 	file, err := OpenFile(memory.FilesOf(m.PID), m)
 	if err != nil {
 		return true
 	}
 	defer file.Close()
+	var st unix.Stat_t
+	if unix.Fstat(int(file.Fd()), &st) != nil {
+		return true
+	}
+	version := proc.VersionOf(&st)
+	f.mu.Lock()
+	seems, known := f.named[version]
+	f.mu.Unlock()
+	if known {
+		return seems
+	}
 	seems = metal.KnowsRuntime(memory.ProcName(file))
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if len(f.named) >= maxKnown {
 		clear(f.named)
 	}
-	f.named[m.ID] = seems
+	f.named[version] = seems
 	return seems
 }
 

@@ -115,3 +115,24 @@ func TestMappingsOfAProcessWithoutItsMainThread(t *testing.T) {
 		t.Errorf("without the runtime: %+v, %v", list, err)
 	}
 }
+
+// A file in the place of another, with its number, that is named like the runtime is not taken for it on account of that one.
+func TestMappingsOfAFileInThePlaceOfAnother(t *testing.T) {
+	path, finder := fixture.Write(t, fixture.Read(t, fixture.LibraryOf(t, fixture.LayoutB))), NewFinder()
+	p := fixture.Holder(t, nil)
+	fixture.Do(t, p, "map %s", fixture.Device)
+	fixture.Do(t, p, "open %s", path)
+	if list, err := finder.Mappings(p.PID); err != nil || len(list) != 1 {
+		t.Fatalf("%+v, %v", list, err)
+	}
+	p.Kill()
+	if err := os.WriteFile(path, fixture.Read(t, fixture.LibraryOf(t, fixture.Hidden)), 0o644); err != nil { // into the same file
+		t.Fatal(err)
+	}
+	p = fixture.Holder(t, nil)
+	fixture.Do(t, p, "map %s", fixture.Device)
+	fixture.Do(t, p, "open %s", path)
+	if list, err := finder.Mappings(p.PID); !errors.Is(err, ErrHidden) {
+		t.Errorf("%+v, %v", list, err)
+	}
+}
