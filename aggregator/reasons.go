@@ -59,6 +59,7 @@ const (
 	ReasonLimitReached   ReasonCode = "limit_reached"
 	ReasonNotTraced      ReasonCode = "not_traced"
 	ReasonPIDNamespace   ReasonCode = "pid_namespace"
+	ReasonOtherUsers     ReasonCode = "other_users"
 	ReasonSampled        ReasonCode = "sampled"
 	ReasonBehind         ReasonCode = "behind"
 )
@@ -109,6 +110,7 @@ var reasonTable = map[ReasonCode]struct {
 	ReasonLimitReached:   {"a limit was reached, so a part is not counted", nothingElse, true},
 	ReasonNotTraced:      {"it uses the runtime and is not traced", nothingElse, true},
 	ReasonPIDNamespace:   {"processes outside of this PID namespace cannot be traced", nothingElse, false},
+	ReasonOtherUsers:     {"processes that may not be read, as those of other users, are not sampled", nothingElse, false},
 	ReasonSampled:        {"it is sampled: changes show at the next sample", nothingElse, false},
 	ReasonBehind:         {"events wait to be counted", nothingElse, true},
 }

@@ -120,6 +120,7 @@ func TestReasons(t *testing.T) {
 		{"of a newer version", "newer", []Event{reason(ReasonRaised, 1, "newer")}, of1("newer"), []Event{full, first}, nil},
 		{"of the host", ReasonBehind, []Event{reason(ReasonRaised, 0, ReasonBehind)}, ofHost(ReasonBehind), []Event{full}, nil},
 		{"of a namespace", ReasonPIDNamespace, []Event{reason(ReasonRaised, 0, ReasonPIDNamespace)}, ofHost(ReasonPIDNamespace), []Event{full}, nil},
+		{"of other users", ReasonOtherUsers, []Event{reason(ReasonRaised, 0, ReasonOtherUsers)}, ofHost(ReasonOtherUsers), []Event{full}, nil},
 		{"of a process that is not traced", ReasonNotTraced, []Event{reason(ReasonRaised, 3, ReasonNotTraced)}, ofHost(ReasonNotTraced), []Event{full}, []Event{exited(3)}},
 		{"of one chip of a process", ReasonReadFailed, []Event{opened(1, 6, host(1)), reason(ReasonRaised, 1, ReasonReadFailed, host(1)...)},
 			[]string{"pid 1 read_failed", "pid 1 on 1 read_failed", "chip 1 read_failed"}, nil, []Event{full}},

@@ -160,9 +160,18 @@ func (r *run) takeIn(x *examination) *process {
 		o.refused = false
 		r.deliver([]aggregator.Event{lifted(x.pid, aggregator.ReasonNotTraced)})
 	}
-	// One of many that is not this user's gets no notice.
-	if x.unreadable != nil && x.named {
-		r.notice(noticeOf(x.pid, x.unreadable))
+	switch {
+	case x.unreadable == nil:
+	case r.targets[x.pid]:
+		r.notSampled(x.pid, x.unreadable)
+	default:
+		if x.named { // one of many that is not this user's gets no notice
+			r.notice(noticeOf(x.pid, x.unreadable))
+		}
+		if !r.otherUsers {
+			r.otherUsers = true
+			r.deliver([]aggregator.Event{raised(0, aggregator.ReasonOtherUsers, "")})
+		}
 	}
 	if p != nil {
 		r.processes[x.pid] = p
@@ -208,7 +217,7 @@ func (x *examination) run(finder *discover.Finder, libraries *libraries) {
 		p, err := newProcess(m, l)
 		if err == nil {
 			if err = p.readable(); err != nil {
-				x.unreadable = err
+				x.refused = append(x.refused, err) // it maps the runtime
 			}
 		}
 		if err != nil {

@@ -197,6 +197,8 @@ type run struct {
 	// waiting are the syncs that end with the round, in which every process is looked at once.
 	waiting []chan struct{}
 	noticed map[string]bool
+	// otherUsers: it was said that some processes may not be read, of which nobody knows whether they use the runtime.
+	otherUsers bool
 }
 
 // patience is how much of processors, or how long for pages, a look may take before nothing waits

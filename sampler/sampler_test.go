@@ -211,6 +211,31 @@ func TestProcessThatCannotBeLookedAt(t *testing.T) {
 	}
 }
 
+// While there are processes that may not be read nothing is exact, as they may use the same chips; one that was asked for is marked itself.
+func TestProcessThatMayNotBeRead(t *testing.T) {
+	for _, asked := range []bool{false, true} {
+		accounts, pid := aggregator.New(), uint32(os.Getpid())
+		r := &run{Source: &Source{opts: Options{Notice: func(string) {}}}, others: map[uint32]*other{pid: {}}, users: map[uint32]*user{}, targets: map[uint32]bool{pid: asked},
+			budget: newBudget(time.Now()), deliver: func(events []aggregator.Event) {
+				for i := range events {
+					accounts.Apply(&events[i])
+				}
+			}}
+		for range 2 {
+			x := &examination{pid: pid, named: asked}
+			x.failed(&os.PathError{Op: "open", Path: "/proc/1/maps", Err: unix.EACCES})
+			r.takeIn(x)
+		}
+		want := aggregator.Reason{Code: aggregator.ReasonOtherUsers}
+		if asked {
+			want = aggregator.Reason{Code: aggregator.ReasonNotTraced, PID: pid}
+		}
+		if list := accounts.Snapshot().Reasons; len(list) != 1 || list[0].Code != want.Code || list[0].PID != want.PID {
+			t.Errorf("asked for: %t: %+v", asked, list)
+		}
+	}
+}
+
 // A process that there is no time to search is marked at every look until it was searched whole. What was found
 // before is shown as it is now, also that a device was closed.
 func TestSearchThatTakesTooLong(t *testing.T) {
