@@ -68,6 +68,9 @@ type StatusReason struct {
 	// Numbers of the chips that it affects; absent where it affects all that the
 	// process, or the host, has.
 	Chips []uint32 `json:"chips,omitempty"`
+	// PID of the process in whose own numbering (TT_VISIBLE_DEVICES) chips are;
+	// absent where they are the host's. A reason with chips of both is there twice.
+	Private *uint32 `json:"private_to,omitempty"`
 }
 
 // StatusSharedMemory says how complete the runtime's own sums are.
@@ -377,10 +380,24 @@ func statusReasons(list []aggregator.Reason, wall func(uint64) *time.Time) []Sta
 		if r.PID != 0 {
 			one.PID = &r.PID
 		}
-		for _, c := range r.Chips {
-			one.Chips = append(one.Chips, c.Number)
+		if len(r.Chips) == 0 {
+			reasons = append(reasons, one)
 		}
-		reasons = append(reasons, one)
+		first := len(reasons)
+		for k := range r.Chips {
+			c := &r.Chips[k]
+			at := first + slices.IndexFunc(reasons[first:], func(s StatusReason) bool {
+				return c.Space == 0 && s.Private == nil || s.Private != nil && *s.Private == c.Space
+			})
+			if at < first {
+				at = len(reasons)
+				reasons = append(reasons, one)
+				if c.Space != 0 {
+					reasons[at].Private = &c.Space
+				}
+			}
+			reasons[at].Chips = append(reasons[at].Chips, c.Number)
+		}
 	}
 	return reasons
 }

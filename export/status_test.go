@@ -105,6 +105,24 @@ func TestExactOnlyWhenNothingIsMissing(t *testing.T) {
 	}
 }
 
+// The chips of a reason are named as all chips are: private numbers with their process.
+func TestChipsOfReasons(t *testing.T) {
+	r := aggregator.Reason{Code: aggregator.ReasonForked, PID: 7, Chips: []aggregator.Chip{{Space: 7, Number: 0}, {Number: 3}, {Space: 7, Number: 1}}}
+	st := NewStatus(&aggregator.Snapshot{Processes: []aggregator.ProcessSnapshot{{PID: 7, Reasons: []aggregator.Reason{r, {Code: aggregator.ReasonLate, PID: 7}}}}}, wall(8e9), "", "")
+	b, err := json.Marshal(st.Reasons)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{`"chips":[0,1],"private_to":7}`, `"chips":[3]}`, `"pid":7}`} {
+		if !strings.Contains(string(b), want) {
+			t.Errorf("no %s in %s", want, b)
+		}
+	}
+	if len(st.Reasons) != 3 {
+		t.Errorf("%d reasons, not 3: %s", len(st.Reasons), b)
+	}
+}
+
 // A reason is where it belongs: at the top, and with its process and chips.
 func TestReasons(t *testing.T) {
 	r := aggregator.Reason{Code: aggregator.ReasonReadFailed, Detail: "\x1b[2J", PID: 7, Chips: []aggregator.Chip{{Number: 3}}, Since: 5e9}
