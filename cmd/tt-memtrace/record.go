@@ -113,7 +113,13 @@ func newRecord() *cobra.Command {
 				files++
 			}
 			if files != 1 {
-				return fmt.Errorf("%w: give one FILE to record into; a command comes after --\nsee '%s --help'", errUsage, cmd.CommandPath())
+				usual := "run.ttm -- python model.py"
+				if cmd.ArgsLenAtDash() < 0 && output == "" && len(args) > 1 {
+					if usual = shellWords(args[:1]) + " -- " + shellWords(args[1:]); asCommand(args) != nil {
+						usual = "run.ttm -- " + shellWords(asCommand(args))
+					}
+				}
+				return fmt.Errorf("%w: give one FILE to record into, and a command after --: %s %s\nsee '%s --help'", errUsage, cmd.CommandPath(), usual, cmd.CommandPath())
 			}
 			return nil
 		},

@@ -69,6 +69,11 @@ func newReport() *cobra.Command {
 			if format == "pprof" && output == "" && term.IsTerminal(int(os.Stdout.Fd())) {
 				return fmt.Errorf("%w: a profile is not for a terminal: -o FILE, then go tool pprof -top FILE", errUsage)
 			}
+			if len(files) > 0 {
+				if meant := asCommand(files); meant != nil {
+					return fmt.Errorf("%w: %s is a command, not a recording; to trace it, put it after --: tt-memtrace report -- %s", errUsage, printable(files[0]), shellWords(meant))
+				}
+			}
 			t.recorded.from = append(t.recorded.from, files...)
 			if err := mayWrite(output); err != nil { // before tracing, not after
 				return err

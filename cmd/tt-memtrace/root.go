@@ -5,10 +5,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
+	"os/exec"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
+	"unicode"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -191,7 +194,36 @@ func onlyCommand(cmd *cobra.Command, args []string) error {
 		return fmt.Errorf("%w: unexpected argument %q; to trace a process: %s -p %d\nsee '%s --help'", errUsage, args[0], path, pid, path)
 	}
 	return fmt.Errorf("%w: unknown command %q; %sto trace a program, put it after --: %s -- %s\nsee '%s --help'",
-		errUsage, args[0], meant, path, args[0], path)
+		errUsage, args[0], meant, path, shellWords(args), path)
+}
+
+// shellWords writes words so that a shell reads them as they are.
+func shellWords(words []string) string {
+	var out []string
+	for _, w := range words {
+		if w == "" || strings.ContainsFunc(w, func(r rune) bool {
+			return !unicode.IsLetter(r) && !unicode.IsDigit(r) && !strings.ContainsRune("-_./=:,@%+", r)
+		}) {
+			w = "'" + strings.ReplaceAll(w, "'", `'\''`) + "'"
+		}
+		out = append(out, printable(w))
+	}
+	return strings.Join(out, " ")
+}
+
+// asCommand is the command that words which stand where recordings should are: one in $PATH that is no file here, or a
+// script of Python; nil where they are none.
+func asCommand(words []string) []string {
+	switch _, err := os.Stat(words[0]); {
+	case strings.HasSuffix(words[0], ".py"):
+		return append([]string{"python"}, words...)
+	case err == nil:
+		return nil
+	}
+	if _, err := exec.LookPath(words[0]); err != nil {
+		return nil
+	}
+	return words
 }
 
 // flagProblem says what is wrong with a flag.
