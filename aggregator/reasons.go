@@ -77,42 +77,54 @@ const (
 	firstComparison
 )
 
-// reasonTable has, for each reason, a sentence (without its subject if that is the process), what lifts it, and
-// whether something that happened while tracing was missed, which makes a run that ends so fail. An unknown code, of
-// a newer version, makes numbers inexact too; only ReasonLifted lifts it.
+// hidden is what may be held without being counted: then a count of 0 does not mean that nothing is held.
+type hidden uint8
+
+const (
+	hidesBuffers hidden = 1 << iota
+	hidesPrograms
+	// hidesPlaces: it is counted, but not on a chip.
+	hidesPlaces
+	hidesAll = hidesBuffers | hidesPrograms
+)
+
+// reasonTable has, for each reason, a sentence (without its subject if that is the process), what lifts it, whether
+// something that happened while tracing was missed, which makes a run that ends so fail, and what may not be counted.
+// An unknown code, of a newer version, makes numbers inexact too; only ReasonLifted lifts it.
 var reasonTable = map[ReasonCode]struct {
 	sentence string
 	lifted   liftedBy
 	missed   bool
+	hides    hidden
 }{
-	ReasonLate:             {"buffers and programs from before tracing began may be missing", firstComparison, false},
-	ReasonEventsLost:       {"events were lost", fullComparison, true},
-	ReasonRecordingGap:     {"the recording lacks events", nothingElse, true},
-	ReasonUnmatchedFree:    {"a buffer was freed whose allocation was not seen", anyComparison, false},
-	ReasonMissedFree:       {"a buffer's free was not seen, another took its place", anyComparison, false},
-	ReasonOddEvents:        {"inconsistent events of buffers were ignored", anyComparison, false},
-	ReasonOddProgramEvents: {"inconsistent events of programs were ignored", nothingElse, false},
-	ReasonPartlyRead:       {"some of its buffers or programs could not be read", fullComparison, false},
-	ReasonBuffersUnread:    {"some of its buffers could not be read", anyComparison, false},
-	ReasonTotalsOnly:       {"only the runtime's own totals are known", nothingElse, false},
-	ReasonUnknownChips:     {"the chips of one of its devices are unknown", nothingElse, false},
+	ReasonLate:             {"buffers and programs from before tracing began may be missing", firstComparison, false, hidesAll},
+	ReasonEventsLost:       {"events were lost", fullComparison, true, hidesAll},
+	ReasonRecordingGap:     {"the recording lacks events", nothingElse, true, hidesAll},
+	ReasonUnmatchedFree:    {"a buffer was freed whose allocation was not seen", anyComparison, false, hidesBuffers},
+	ReasonMissedFree:       {"a buffer's free was not seen, another took its place", anyComparison, false, 0},
+	ReasonOddEvents:        {"inconsistent events of buffers were ignored", anyComparison, false, hidesBuffers},
+	ReasonOddProgramEvents: {"inconsistent events of programs were ignored", nothingElse, false, hidesPrograms},
+	ReasonPartlyRead:       {"some of its buffers or programs could not be read", fullComparison, false, hidesAll},
+	ReasonBuffersUnread:    {"some of its buffers could not be read", anyComparison, false, hidesBuffers},
+	ReasonTotalsOnly:       {"only the runtime's own totals are known", nothingElse, false, 0},
+	ReasonUnknownChips:     {"the chips of one of its devices are unknown", nothingElse, false, hidesPrograms | hidesPlaces},
 
-	ReasonReadFailed:     {"its memory could not be read at an event, which is missing", fullComparison, true},
-	ReasonReservedUnread: {"the reserved size of some of its buffers could not be read, and is unknown", nothingElse, false},
-	ReasonRingUnread:     {"the contents of a kernel-config ring could not be read, and are unknown", nothingElse, false},
-	ReasonUncounted:      {"launches of its programs were not counted", nothingElse, true},
-	ReasonProgramChips:   {"the chips of a program are unknown: it is counted on all chips of its mesh", nothingElse, false},
-	ReasonTracesMissed:   {"some captures or replays of traces, or allocations beside them, were not seen: which buffers they overwrite is unknown", nothingElse, true},
-	ReasonNotRead:        {"its memory could not be read", fullComparison, true},
-	ReasonTimeBudget:     {"reading it took too long, so a part is missing", fullComparison, false},
-	ReasonForked:         {"it was forked, and some of what it has may be copies of another process's", nothingElse, false},
-	ReasonTruncated:      {"an event was too long, so a part of it is missing", nothingElse, true},
-	ReasonLimitReached:   {"a limit was reached, so a part is not counted", nothingElse, true},
-	ReasonNotTraced:      {"it uses the runtime and is not traced", nothingElse, true},
-	ReasonPIDNamespace:   {"processes outside of this PID namespace cannot be traced", nothingElse, false},
-	ReasonOtherUsers:     {"processes that may not be read, as those of other users, are not sampled", nothingElse, false},
-	ReasonSampled:        {"it is sampled: changes show at the next sample", nothingElse, false},
-	ReasonBehind:         {"events wait to be counted", nothingElse, true},
+	ReasonReadFailed:     {"its memory could not be read at an event, which is missing", fullComparison, true, hidesAll},
+	ReasonReservedUnread: {"the reserved size of some of its buffers could not be read, and is unknown", nothingElse, false, 0},
+	ReasonRingUnread:     {"the contents of a kernel-config ring could not be read, and are unknown", nothingElse, false, 0},
+	ReasonUncounted:      {"launches of its programs were not counted", nothingElse, true, 0},
+	ReasonProgramChips:   {"the chips of a program are unknown: it is counted on all chips of its mesh", nothingElse, false, 0},
+	ReasonTracesMissed:   {"some captures or replays of traces, or allocations beside them, were not seen: which buffers they overwrite is unknown", nothingElse, true, 0},
+	ReasonNotRead:        {"its memory could not be read", fullComparison, true, hidesAll},
+	ReasonTimeBudget:     {"reading it took too long, so a part is missing", fullComparison, false, hidesAll},
+	ReasonForked:         {"it was forked, and some of what it has may be copies of another process's", nothingElse, false, hidesAll},
+	ReasonTruncated:      {"an event was too long, so a part of it is missing", nothingElse, true, hidesAll},
+	ReasonLimitReached:   {"a limit was reached, so a part is not counted", nothingElse, true, hidesAll},
+	ReasonNotTraced:      {"it uses the runtime and is not traced", nothingElse, true, hidesAll},
+	ReasonPIDNamespace:   {"processes outside of this PID namespace cannot be traced", nothingElse, false, 0},
+	ReasonOtherUsers:     {"processes that may not be read, as those of other users, are not sampled", nothingElse, false, 0},
+	ReasonSampled:        {"it is sampled: changes show at the next sample", nothingElse, false, 0},
+	ReasonBehind:         {"events wait to be counted", nothingElse, true, 0},
 }
 
 // ReasonCodes returns all codes of this version.
@@ -120,6 +132,26 @@ func ReasonCodes() []ReasonCode { return slices.Sorted(maps.Keys(reasonTable)) }
 
 // Missed reports whether something is missing that happened while tracing.
 func (c ReasonCode) Missed() bool { return reasonTable[c].missed }
+
+// HidesBuffers reports whether buffers may be held that are not counted, so that 0 is not known to be 0; on one chip
+// also where the chips of some are unknown.
+func HidesBuffers(list []Reason, onChip bool) bool {
+	what := hidesBuffers
+	if onChip {
+		what |= hidesPlaces
+	}
+	return hide(list, what)
+}
+
+// HidesPrograms is HidesBuffers for programs, and what they have on chips.
+func HidesPrograms(list []Reason) bool { return hide(list, hidesPrograms) }
+
+func hide(list []Reason, what hidden) bool {
+	return slices.ContainsFunc(list, func(r Reason) bool {
+		known, ok := reasonTable[r.Code]
+		return !ok || known.hides&what != 0
+	})
+}
 
 // String is the reason as a sentence, without the process that it affects.
 func (r *Reason) String() string {

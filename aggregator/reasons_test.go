@@ -337,3 +337,21 @@ func TestPeaksAreUncertainAfterALoss(t *testing.T) {
 		})
 	}
 }
+
+// What may hide something says so; unknown reasons, of newer versions, may.
+func TestReasonsThatHide(t *testing.T) {
+	type hides struct{ buffers, onChip, programs bool }
+	for code, want := range map[ReasonCode]hides{
+		ReasonForked: {true, true, true}, ReasonEventsLost: {true, true, true}, ReasonNotTraced: {true, true, true}, "newer": {true, true, true},
+		ReasonBuffersUnread: {true, true, false}, ReasonOddProgramEvents: {false, false, true}, ReasonUnknownChips: {false, true, true},
+		ReasonSampled: {}, ReasonMissedFree: {}, ReasonTotalsOnly: {},
+	} {
+		list := []Reason{{Code: ReasonSampled}, {Code: code}}
+		if got := (hides{HidesBuffers(list, false), HidesBuffers(list, true), HidesPrograms(list)}); got != want {
+			t.Errorf("%s: %+v, not %+v", code, got, want)
+		}
+	}
+	if HidesBuffers(nil, true) || HidesPrograms(nil) {
+		t.Error("without a reason nothing is hidden")
+	}
+}

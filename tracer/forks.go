@@ -280,8 +280,8 @@ func (p *traced) leaves(rd *reading) {
 	p.leftover.Buffers = slices.DeleteFunc(p.leftover.Buffers, func(h aggregator.LiveBuffer) bool { return !slices.Contains(l.Buffers, h) })
 }
 
-// chipsOn returns the chips of a device, even if the process has only a copy of it: these have the names that the
-// process has which it was forked from.
+// chipsOn returns the chips of a device, even if the process has only a copy of it. A copy's chips are named by the
+// process that it was forked from.
 func (r *run) chipsOn(p *traced, device uint64, from uint32) []aggregator.Chip {
 	if chips := p.devices[device]; len(chips) > 0 {
 		return chips

@@ -120,7 +120,7 @@ func (c *charts) amount(m metric) amount {
 		return c.settings.processAmounts(p)[m]
 	}
 	if chip := c.current(); chip != nil && c.process == (processID{}) {
-		return c.settings.amountIn(chip, m, anyOf(chip.PIDs, lateProcesses(c.data.snapshot)))
+		return c.settings.amountIn(chip, m, hidersOf(c.data.snapshot).on(chip))
 	}
 	return amount{}
 }
@@ -523,6 +523,27 @@ func (c *charts) turn(by int) {
 	c.process = idOf(&list[(max(i, 0)+by+len(list))%len(list)])
 }
 
+// toProcess goes to the process that was shown before the chip where that has it open, else to the first that has, else to any.
+func (c *charts) toProcess() {
+	chip, list := c.current(), c.data.snapshot.Processes
+	on := func(p *aggregator.ProcessSnapshot) bool {
+		return chip != nil && slices.ContainsFunc(p.Chips, func(x aggregator.ChipSnapshot) bool { return x.Chip == chip.Chip })
+	}
+	c.process = c.previous
+	if p := c.live(); p != nil && on(p) {
+		return
+	}
+	for i := range list {
+		if on(&list[i]) {
+			c.process = idOf(&list[i])
+			return
+		}
+	}
+	if c.live() == nil {
+		c.turn(0)
+	}
+}
+
 func (c *charts) Bindings() []widget.Binding {
 	return []widget.Binding{
 		{Key: "+  -", Does: "a shorter time, a longer one: a minute to a week", Brief: "zoom", Runes: "+-=", Do: func(r rune) {
@@ -540,10 +561,7 @@ func (c *charts) Bindings() []widget.Binding {
 		{Key: "y", Does: "up to the capacity or to the highest value", Brief: "scale", Runes: "y", Do: func(rune) { c.high = !c.high }},
 		{Key: "t", Does: "of a process, of a chip", Brief: "process/chip", Runes: "t", Do: func(rune) {
 			if c.process == (processID{}) {
-				c.process = c.previous
-				if c.live() == nil {
-					c.turn(0)
-				}
+				c.toProcess()
 			} else {
 				c.previous, c.process = c.process, processID{}
 			}

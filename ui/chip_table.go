@@ -96,25 +96,25 @@ const maxBar = 40
 // of the tiers that fits.
 func chipTable(d *data, o settings, w int, tiers []chipTier) widget.Columns {
 	s := d.snapshot
-	late := lateProcesses(s)
+	hs := hidersOf(s)
 	memories := make([]memoryColumn, 0, aggregator.NumMemories)
 	for _, m := range shownMemories() {
 		c := memoryColumn{name: m.String(), o: o}
 		for i := range s.Chips {
-			c.amounts = append(c.amounts, o.amountOf(s.Chips[i].Memory[m], anyOf(s.Chips[i].PIDs, late)))
+			c.amounts = append(c.amounts, o.amountOf(s.Chips[i].Memory[m], hs.on(&s.Chips[i])))
 		}
 		memories = append(memories, c)
 	}
 	programs := memoryColumn{name: programsTitle, o: o}
 	for i := range s.Chips {
-		programs.amounts = append(programs.amounts, programsOf(s.Chips[i].CB, anyOf(s.Chips[i].PIDs, late)))
+		programs.amounts = append(programs.amounts, programsOf(s.Chips[i].CB, hs.on(&s.Chips[i])))
 	}
 	var columns []widget.Column
 	for _, t := range tiers {
-		columns = chipColumns(d, o, late, memories, programs, t)
+		columns = chipColumns(d, o, hs, memories, programs, t)
 		if rest := w - widget.TableWidth(columns); rest >= 0 {
 			t = t.grown(rest)
-			columns = chipColumns(d, o, late, memories, programs, t)
+			columns = chipColumns(d, o, hs, memories, programs, t)
 			if rest := w - widget.TableWidth(columns); t.spark > 0 && rest > 0 {
 				t.spark += min(rest, maxSpark)
 				columns[len(columns)-1] = sparkColumn(d, o, t)
@@ -144,7 +144,7 @@ func (t chipTier) grown(rest int) chipTier {
 	return t
 }
 
-func chipColumns(d *data, o settings, late map[uint32]bool, memories []memoryColumn, programs memoryColumn, t chipTier) []widget.Column {
+func chipColumns(d *data, o settings, hs hiders, memories []memoryColumn, programs memoryColumn, t chipTier) []widget.Column {
 	g, s := text.GlyphSet(o.ASCII), d.snapshot
 	chip := widget.Column{Title: text.Title.Line("CHIP"), Right: true}
 	mark := widget.Column{}
@@ -178,7 +178,7 @@ func chipColumns(d *data, o settings, late map[uint32]bool, memories []memoryCol
 		for i := range s.Chips {
 			k := &s.Chips[i].Kernel
 			cell := o.atLeast(kernelBytes(k), k.Unsized > 0)
-			if kernelBytes(k) == 0 && (d.totalsOnly() || anyOf(s.Chips[i].PIDs, late)) {
+			if kernelBytes(k) == 0 && (d.totalsOnly() || hs.on(&s.Chips[i]).programs) {
 				cell = text.Faint.Line(g.Unknown)
 			}
 			kernels.Cells = append(kernels.Cells, cell)
@@ -349,23 +349,4 @@ func barCell(a amount, w int, g text.Glyphs) text.Line {
 		return text.Faint.Line(g.Unknown)
 	}
 	return widget.Bar(w, a.used, a.peak, a.capacity, g)
-}
-
-func lateProcesses(s *aggregator.Snapshot) map[uint32]bool {
-	late := map[uint32]bool{}
-	for i := range s.Processes {
-		if s.Processes[i].Late {
-			late[s.Processes[i].PID] = true
-		}
-	}
-	return late
-}
-
-func anyOf(pids []uint32, set map[uint32]bool) bool {
-	for _, p := range pids {
-		if set[p] {
-			return true
-		}
-	}
-	return false
 }

@@ -30,32 +30,35 @@ type chipView struct {
 type chipShare struct {
 	owner
 	*aggregator.ChipSnapshot
+	ranks [aggregator.NumMemories]uint64
 }
 
 func newChipView(s *state) *chipView {
 	v := &chipView{state: s}
-	late := func(r *chipShare) bool { return r.process.Late }
+	hide := func(r *chipShare) hidden { return hiddenOf(r.process, r.ChipSnapshot) }
 	onlyTotals := func(r *chipShare) bool { return r.process.Info.Source == aggregator.FromSharedMemory } // the runtime's own
 	v.Table = &widget.Table[chipShare, processID]{
 		Settings: &s.settings.Settings, Name: "chip", What: "processes", None: "no process has this chip open",
 		Key:   func(r *chipShare) processID { return idOf(r.process) },
 		Words: func(b []byte, r *chipShare) []byte { return r.words(b) },
 		Fields: append(ownerFields(10, 2, func(r *chipShare) owner { return r.owner }),
-			amountField(s, "DRAM", 0, late, aggregator.DRAM), amountField(s, "L1", 0, late, aggregator.L1),
-			amountField(s, "L1_SMALL", 3, late, aggregator.L1Small), amountField(s, "TRACE", 4, late, aggregator.Trace),
+			amountField(s, "DRAM", 0, hide, aggregator.DRAM), amountField(s, "L1", 0, hide, aggregator.L1),
+			amountField(s, "L1_SMALL", 3, hide, aggregator.L1Small), amountField(s, "TRACE", 4, hide, aggregator.Trace),
 			widget.Field[chipShare]{Name: programsTitle, Right: true, Least: 9, Rank: 1, Order: bigFirst(func(r *chipShare) uint64 { return r.CB.Physical }),
-				Cell: func(r *chipShare) text.Line { return s.amountCell(programsOf(r.CB, r.process.Late)) }},
-			unless(s, onlyTotals, widget.Field[chipShare]{Name: "KERNELS", Right: true, Least: 9, Rank: 5, Order: bigFirst(func(r *chipShare) uint64 { return kernelBytes(&r.Kernel) }),
+				Cell: func(r *chipShare) text.Line { return s.amountCell(programsOf(r.CB, hide(r))) }},
+			unless(s, func(r *chipShare) bool { return onlyTotals(r) || kernelBytes(&r.Kernel) == 0 && hide(r).programs }, widget.Field[chipShare]{Name: "KERNELS", Right: true, Least: 9, Rank: 5, Order: bigFirst(func(r *chipShare) uint64 { return kernelBytes(&r.Kernel) }),
 				Cell: func(r *chipShare) text.Line { return s.settings.atLeast(kernelBytes(&r.Kernel), r.Kernel.Unsized > 0) }}),
-			unless(s, onlyTotals, countField(s, "BUFFERS", 2, func(r *chipShare) uint64 { return buffers(&r.Memory) })),
-			unless(s, onlyTotals, countField(s, "PROGRAMS", 6, func(r *chipShare) uint64 { return max(r.CB.Programs, r.Kernel.Programs) })),
+			unless(s, func(r *chipShare) bool { return onlyTotals(r) || buffers(&r.Memory) == 0 && hide(r).buffers }, countField(s, "BUFFERS", 2, func(r *chipShare) uint64 { return buffers(&r.Memory) })),
+			unless(s, func(r *chipShare) bool {
+				return onlyTotals(r) || max(r.CB.Programs, r.Kernel.Programs) == 0 && hide(r).programs
+			}, countField(s, "PROGRAMS", 6, func(r *chipShare) uint64 { return max(r.CB.Programs, r.Kernel.Programs) })),
 		),
 		Detail: func(r *chipShare) []text.Line {
 			return append(append([]text.Line{
 				widget.Pair("process", text.Strong.Line(fmt.Sprintf("%d  %s", r.process.PID, r.name)))}, s.reasonLines(r.process.Reasons)...),
 				widget.Pair("runtime", text.Plain.Line(runtimeOf(r.process, s.settings))),
 				widget.Pair("since", append(s.ageCell(r.process.Since), text.Plain.Span(" ago, "+s.when(r.process.Since)))),
-				widget.Pair("peaks", text.Plain.Line(peaksOf(&r.Memory, s.settings))),
+				widget.Pair("peaks", text.Plain.Line(peaksOf(&r.Memory, hide(r), s.settings))),
 			)
 		},
 	}
@@ -77,10 +80,10 @@ func runtimeOf(p *aggregator.ProcessSnapshot, o settings) string {
 	return out
 }
 
-func peaksOf(memory *[aggregator.NumMemories]aggregator.Usage, o settings) string {
+func peaksOf(memory *[aggregator.NumMemories]aggregator.Usage, h hidden, o settings) string {
 	var out []string
 	for _, m := range shownMemories() {
-		a := o.amountOf(memory[m], false).highest()
+		a := o.amountOf(memory[m], h).highest()
 		out = append(out, m.String()+" "+a.number(o.scaleOf([]amount{a}, false), text.GlyphSet(o.ASCII)).String())
 	}
 	return strings.Join(out, "  ")
@@ -99,10 +102,10 @@ func (s *state) amountCell(a amount) text.Line {
 	return a.number(s.settings.scaleOf([]amount{a}, false), text.GlyphSet(s.settings.ASCII))
 }
 
-func amountField(s *state, name string, rank int, late func(*chipShare) bool, m aggregator.Memory) widget.Field[chipShare] {
-	requested := func(r *chipShare) uint64 { return max(r.Memory[m].Reserved, r.Memory[m].Requested) }
-	return widget.Field[chipShare]{Name: name, Right: true, Least: 9, Rank: rank, Order: bigFirst(requested),
-		Cell: func(r *chipShare) text.Line { return s.amountCell(s.settings.amountOf(r.Memory[m], late(r))) }}
+func amountField(s *state, name string, rank int, hide func(*chipShare) hidden, m aggregator.Memory) widget.Field[chipShare] {
+	return widget.Field[chipShare]{Name: name, Right: true, Least: 9, Rank: rank,
+		Order: bigFirst(func(r *chipShare) uint64 { return r.ranks[m] }),
+		Cell:  func(r *chipShare) text.Line { return s.amountCell(s.settings.amountOf(r.Memory[m], hide(r))) }}
 }
 
 func (v *chipView) work() func(*reader) func() {
@@ -116,7 +119,8 @@ func (v *chipView) work() func(*reader) func() {
 		banks[m] = c.Memory[m].Banks
 	}
 	arrange, last := v.Arranger(), v.done
-	want := mapQuery{query: v.Query(), chip: chip, any: true}
+	o := v.settings
+	want := mapQuery{query: v.Query(), chip: chip, any: true, requested: o.requested}
 	return func(r *reader) func() {
 		readChip(r, chip, true)
 		now := want
@@ -125,11 +129,16 @@ func (v *chipView) work() func(*reader) func() {
 			return nil
 		}
 		var all []chipShare
-		for _, o := range owners(r.snapshot, ascii) {
-			for i := range o.process.Chips {
-				if o.process.Chips[i].Chip == chip {
-					all = append(all, chipShare{o, &o.process.Chips[i]})
+		for _, by := range owners(r.snapshot, ascii) {
+			for i := range by.process.Chips {
+				if by.process.Chips[i].Chip != chip {
+					continue
 				}
+				row := chipShare{owner: by, ChipSnapshot: &by.process.Chips[i]}
+				for m := range row.ranks {
+					row.ranks[m] = o.amountOf(row.Memory[m], hiddenOf(by.process, row.ChipSnapshot)).rank()
+				}
+				all = append(all, row)
 			}
 		}
 		rows := arrange(all)
@@ -271,7 +280,7 @@ func (o settings) degrees() string {
 // memories is a row for each memory of the chip.
 func (v *chipView) memories(c *aggregator.ChipSnapshot, w int) []text.Line {
 	o, g := v.settings, text.GlyphSet(v.settings.ASCII)
-	late := anyOf(c.PIDs, lateProcesses(v.data.snapshot))
+	h := hidersOf(v.data.snapshot).on(c)
 	list := shownMemories()
 	columns := []widget.Column{{Title: text.Title.Line("MEMORY"), Least: 8}, {Title: text.Title.Line(""), Gap: 2}}
 	add := func(name string, cell func(m aggregator.Memory, u aggregator.Usage) text.Line) {
@@ -285,13 +294,13 @@ func (v *chipView) memories(c *aggregator.ChipSnapshot, w int) []text.Line {
 		columns[0].Cells = append(columns[0].Cells, text.Strong.Line(m.String()))
 	}
 	add("RESERVED", func(_ aggregator.Memory, u aggregator.Usage) text.Line {
-		return v.amountCell(settings{}.amountOf(u, late))
+		return v.amountCell(settings{}.amountOf(u, h))
 	})
 	add("REQUESTED", func(_ aggregator.Memory, u aggregator.Usage) text.Line {
-		return v.amountCell(settings{requested: true}.amountOf(u, late))
+		return v.amountCell(settings{requested: true}.amountOf(u, h))
 	})
 	add("PEAK", func(_ aggregator.Memory, u aggregator.Usage) text.Line {
-		return v.amountCell(o.amountOf(u, late).highest())
+		return v.amountCell(o.amountOf(u, h).highest())
 	})
 	add("CAPACITY", func(_ aggregator.Memory, u aggregator.Usage) text.Line {
 		switch n, known := u.Capacity(); {
@@ -306,7 +315,7 @@ func (v *chipView) memories(c *aggregator.ChipSnapshot, w int) []text.Line {
 	add("FREE", func(_ aggregator.Memory, u aggregator.Usage) text.Line {
 		n, known := u.Capacity()
 		switch {
-		case !known || late || u.Unreserved > 0:
+		case !known || h.late || u.Unreserved > 0 || u.Reserved == 0 && n > 0 && h.buffers:
 			return text.Faint.Line(g.Unknown)
 		case n == 0:
 			return text.Faint.Line("-")
@@ -318,7 +327,7 @@ func (v *chipView) memories(c *aggregator.ChipSnapshot, w int) []text.Line {
 		return text.Plain.Line(text.Free(free, n, o.Exact, false))
 	})
 	add("BUFFERS", func(_ aggregator.Memory, u aggregator.Usage) text.Line {
-		if v.data.totalsOnly() {
+		if v.data.totalsOnly() || u.Buffers == 0 && h.buffers {
 			return text.Faint.Line(g.Unknown)
 		}
 		return text.Plain.Line(text.Count(u.Buffers, o.Exact))
@@ -329,7 +338,7 @@ func (v *chipView) memories(c *aggregator.ChipSnapshot, w int) []text.Line {
 		switch {
 		case known && n == 0:
 			return text.Faint.Line("-")
-		case !ok || !s.known || late:
+		case !ok || !s.known || h.late || u.Reserved == 0 && h.buffers:
 			return text.Faint.Line(g.Unknown)
 		}
 		return text.Plain.Line(largest(&s, o))
@@ -356,7 +365,7 @@ func (v *chipView) memories(c *aggregator.ChipSnapshot, w int) []text.Line {
 	columns[1].Wide = 0 // there is nothing in it yet
 	if rest >= leastBar {
 		for _, m := range list {
-			columns[1].Cells = append(columns[1].Cells, barCell(o.amountOf(c.Memory[m], late), rest, g))
+			columns[1].Cells = append(columns[1].Cells, barCell(o.amountOf(c.Memory[m], h), rest, g))
 		}
 	} else {
 		columns = append(columns[:1], columns[2:]...)
@@ -372,15 +381,15 @@ func (v *chipView) memories(c *aggregator.ChipSnapshot, w int) []text.Line {
 // programs say what the chip's programs take.
 func (v *chipView) programs(c *aggregator.ChipSnapshot, w int) []text.Line {
 	o, g := v.settings, text.GlyphSet(v.settings.ASCII)
-	late := anyOf(c.PIDs, lateProcesses(v.data.snapshot))
-	cb := programsOf(c.CB, late)
+	h := hidersOf(v.data.snapshot).on(c)
+	cb := programsOf(c.CB, h)
 	dot := func(l text.Line) string { return l.String() }
 	if v.data.totalsOnly() {
 		cb.peakAtLeast = true
 		parts := []string{programsTitle + ": " + dot(v.amountCell(cb)) + ", peak " + dot(v.amountCell(cb.highest())), "programs, kernels, config ring: " + g.Unknown}
 		return []text.Line{text.Plain.Line(" " + strings.Join(parts, "  "))}
 	}
-	logical := amount{used: c.CB.Logical, peak: c.CB.PeakLogical, unknown: c.CB.Logical == 0 && late, peakAtLeast: c.CB.PeaksAtLeast, peakUncertain: c.CB.PeaksUncertain}
+	logical := amount{used: c.CB.Logical, peak: c.CB.PeakLogical, unknown: c.CB.Logical == 0 && h.programs, peakAtLeast: c.CB.PeaksAtLeast, peakUncertain: c.CB.PeaksUncertain}
 	parts := []string{
 		programsTitle + ": " + dot(v.amountCell(cb)) + " physical, peak " + dot(v.amountCell(cb.highest())),
 		dot(v.amountCell(logical)) + " logical, peak " + dot(v.amountCell(logical.highest())),
@@ -398,7 +407,11 @@ func (v *chipView) programs(c *aggregator.ChipSnapshot, w int) []text.Line {
 	if kinds != nil {
 		parts = append(parts, strings.Join(kinds, ", "))
 	}
-	parts = append(parts, text.Plural(int(min(c.CB.Programs, 1<<62)), "program", "programs"))
+	if c.CB.Programs == 0 && h.programs {
+		parts = append(parts, "programs "+g.Unknown)
+	} else {
+		parts = append(parts, text.Plural(int(min(c.CB.Programs, 1<<62)), "program", "programs"))
+	}
 	if c.CB.Physical > 0 {
 		parts = append(parts, fmt.Sprintf("highest end %s", text.Hex(c.CB.Top)))
 		busy := []string{fmt.Sprintf("(%d,%d) %s", c.CB.Busiest.X, c.CB.Busiest.Y, bytesCell(c.CB.BusiestBytes, o))}
@@ -415,7 +428,7 @@ func (v *chipView) programs(c *aggregator.ChipSnapshot, w int) []text.Line {
 		out = append(out, text.Plain.Line(" "+l))
 	}
 	k := &c.Kernel
-	words := []string{"kernels: " + dot(v.settings.atLeast(kernelBytes(k), k.Unsized > 0))}
+	words := []string{"kernels: " + dot(v.settings.atLeast(kernelBytes(k), k.Unsized > 0 || kernelBytes(k) == 0 && h.programs))}
 	if bytes, known := k.OnCores(); bytes > 0 {
 		words = append(words, "times their cores "+dot(v.settings.atLeast(bytes, !known)))
 	}

@@ -85,6 +85,8 @@ func exactness(d *data) (said text.Span, sampled bool) {
 	switch {
 	case d.looking:
 		return text.Notice.Span("looking"), false
+	case d.nothingSeen():
+		return text.Notice.Span("nothing seen"), false
 	case d.nothingRead():
 		return text.Notice.Span("waiting"), false
 	case len(d.snapshot.Lacks) > 0:

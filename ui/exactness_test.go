@@ -149,3 +149,69 @@ func TestALongReasonIsWholeSomewhere(t *testing.T) {
 		}
 	}
 }
+
+// Where something may be held that is not counted, nothing counted is not shown as 0.
+func TestWhatMayBeHeldUncountedIsNotZero(t *testing.T) {
+	unknown := func(text, word string) int {
+		t.Helper()
+		for _, l := range strings.Split(text, "\n") {
+			if strings.Contains(l, word) {
+				return strings.Count(l, "·")
+			}
+		}
+		t.Fatalf("no %q in:\n%s", word, text)
+		return 0
+	}
+	for code, hides := range map[aggregator.ReasonCode]bool{
+		aggregator.ReasonForked: true, aggregator.ReasonNotRead: true, aggregator.ReasonEventsLost: true, aggregator.ReasonNotTraced: true,
+		aggregator.ReasonReservedUnread: false, aggregator.ReasonProgramChips: false,
+	} {
+		w := newWorld(2)
+		w.view(settings{})
+		w.begins(1001, "python a.py", w.chips[:1], false)
+		w.begins(1002, "python child.py", w.chips[1:], false)
+		w.publish(raised(aggregator.ReasonRaised, 1002, code, ""))
+		w.pass(time.Second)
+		var b strings.Builder
+		if err := Text(&b, w.Snapshot(), TextOptions{Width: 160}); err != nil {
+			t.Fatal(err)
+		}
+		screens := map[string]string{"overview": w.text(t, 160, 40), "text": b.String()}
+		for _, keys := range []string{"7", "2", "2]"} {
+			w.press(keys)
+			screens[keys] = w.text(t, 160, 40)
+		}
+		more := func(screen, exact, other, exactRow, row string) {
+			t.Helper()
+			if n := unknown(screens[other], row) - unknown(screens[exact], exactRow); hides && n < 2 || !hides && n != 0 {
+				t.Errorf("%s, %s: %d more are unknown:\n%s", code, screen, n, screens[other])
+			}
+		}
+		for _, name := range []string{"overview", "text", "7"} {
+			more(name, name, name, "python a.py", "python child.py")
+		}
+		more("text's chips", "text", "text", "   0   n300", "   1X  n300")
+		more("chip", "2", "2]", "python a.py", "python child.py")
+		more("chip's memory", "2", "2]", "DRAM  ", "DRAM  ")
+	}
+}
+
+// Chips that a process may have open unseen are not said to be closed.
+func TestUnknownChipsAreNotNone(t *testing.T) {
+	w := newWorld(1)
+	w.starts(1001, "python a.py", false)
+	see := func() string {
+		var b strings.Builder
+		if err := Text(&b, w.Snapshot(), TextOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		return b.String()
+	}
+	if got := see(); !strings.Contains(got, "no chip has been opened yet") {
+		t.Errorf("not known:\n%s", got)
+	}
+	w.publish(raised(aggregator.ReasonRaised, 1001, aggregator.ReasonNotTraced, ""))
+	if got := see(); !strings.Contains(got, "which chips are open is not known") {
+		t.Errorf("known:\n%s", got)
+	}
+}

@@ -170,16 +170,10 @@ func (h *history) add(d *data) {
 	}
 	previous := h.last
 	h.last, h.seen = d.now, d.snapshot
-	var late map[uint32]bool
-	for i := range d.snapshot.Processes {
-		if d.snapshot.Processes[i].Late {
-			late = lateProcesses(d.snapshot)
-			break
-		}
-	}
+	hs := hidersOf(d.snapshot)
 	for i := range d.snapshot.Chips {
 		c := &d.snapshot.Chips[i]
-		unsure := anyOf(c.PIDs, late)
+		unsure := hs.on(c)
 		h.opened(c.Chip, previous, d.snapshot)
 		for j, m := range shownMemories() {
 			u := &c.Memory[m]

@@ -4,10 +4,12 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/gdamore/tcell/v2"
 	"github.com/rivo/tview"
 
+	"tt-memtrace/aggregator"
 	"tt-memtrace/ui/widget"
 )
 
@@ -366,4 +368,80 @@ func mouseActions(b tcell.ButtonMask) []tview.MouseAction {
 		return []tview.MouseAction{tview.MouseScrollDown}
 	}
 	return []tview.MouseAction{tview.MouseLeftDown, tview.MouseLeftUp, tview.MouseLeftClick}
+}
+
+// Processes are sorted by what their column shows, also when that changes to requested bytes.
+func TestProcessesAreSortedByWhatIsShown(t *testing.T) {
+	w := newWorld(1)
+	w.view(settings{})
+	for pid, sizes := range map[uint32][2]uint64{1001: {100 * mib, 20 * mib}, 1002: {90 * mib, 80 * mib}, 1003: {10 * mib, 95 * mib}} {
+		device := w.begins(pid, "python", w.chips, false)
+		w.publish(aggregator.Event{Kind: aggregator.Alloc, PID: pid, Device: device, Allocator: device + 1, Buffer: w.id(), Memory: aggregator.DRAM, PerBank: sizes[0] / 12, Size: sizes[1]})
+	}
+	w.pass(time.Second)
+	for _, view := range []string{"7", "2"} {
+		for _, c := range []struct{ keys, want string }{{"", "1001 1002 1003"}, {"r", "1003 1002 1001"}, {"r", "1001 1002 1003"}} {
+			w.press(view)
+			if c.keys == "" {
+				for !strings.Contains(w.text(t, 160, 40), "▼DRAM") {
+					w.press("s")
+				}
+			}
+			w.press(c.keys)
+			var got []string
+			for _, f := range strings.Fields(w.text(t, 160, 40)) {
+				if f == "1001" || f == "1002" || f == "1003" {
+					got = append(got, f)
+				}
+			}
+			if strings.Join(got, " ") != c.want {
+				t.Errorf("view %s, %q: %v, want %s:\n%s", view, c.keys, got, c.want, w.text(t, 160, 40))
+			}
+		}
+	}
+}
+
+// How many rows match is said of the rows there are now.
+func TestMatchesGoWithTheirRows(t *testing.T) {
+	for _, view := range []string{"1", "7"} {
+		w := newWorld(1)
+		w.view(settings{})
+		w.begins(1001, "python a.py", w.chips, false)
+		w.begins(1002, "python b.py", w.chips, false)
+		w.begins(1003, "python b.py", w.chips, false)
+		w.pass(time.Second)
+		w.press(view)
+		w.text(t, 120, 30)
+		w.press("/b.py<Enter>")
+		for _, c := range []struct {
+			exits uint32
+			want  string
+		}{{0, "match 1/2"}, {1002, "match 1/1"}, {1003, ""}} {
+			if c.exits > 0 {
+				w.publish(aggregator.Event{Kind: aggregator.ProcessExit, PID: c.exits})
+				w.pass(time.Second)
+			}
+			if got := w.text(t, 120, 30); c.want != "" && !strings.Contains(got, c.want) || c.want == "" && strings.Contains(got, "match") {
+				t.Errorf("view %s: not %q:\n%s", view, c.want, got)
+			}
+		}
+	}
+}
+
+// The charts go from a chip to a process that has it.
+func TestChartsGoToAProcessOfTheChip(t *testing.T) {
+	w := newWorld(3)
+	w.view(settings{})
+	w.begins(1001, "python a.py", w.chips[:1], false)
+	w.begins(1002, "python b.py", w.chips[1:2], false)
+	w.begins(1003, "python c.py", w.chips[1:2], false)
+	w.pass(time.Second)
+	for _, c := range []struct{ keys, want string }{
+		{"3", "chip 0 "}, {"t", "process 1001"}, {"t]", "chip 1 "}, {"t", "process 1002"}, {"]", "process 1003"}, {"tt", "process 1003"}, {"t[t", "process 1001"},
+	} {
+		w.press(c.keys)
+		if got := w.text(t, 120, 30); !strings.Contains(got, " "+c.want) {
+			t.Errorf("%s: no %q:\n%s", c.keys, c.want, got)
+		}
+	}
 }

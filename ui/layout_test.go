@@ -30,7 +30,7 @@ func TestAmountNeverCallsTheUnknownZero(t *testing.T) {
 		"requested is always known": {usage: aggregator.Usage{Requested: gib, Buffers: 1, Unreserved: 1}, requested: true, want: "1.00 GiB"},
 	} {
 		o := settings{requested: c.requested}
-		a := o.amountOf(c.usage, c.late)
+		a := o.amountOf(c.usage, hidden{buffers: c.late})
 		if got := a.number(o.scaleOf([]amount{a}, false), text.GlyphSet(false)).String(); got != c.want {
 			t.Errorf("%s: %q, want %q", name, got, c.want)
 		}
@@ -418,10 +418,13 @@ func TestNothingThatThisUserCanSee(t *testing.T) {
 	}
 	screen := plainText(newFrame(settings{}, data{snapshot: s, ownOnly: true}, 0).compose(80, 24))
 	for _, got := range []string{b.String(), screen} {
-		for _, want := range []string{"no process that this user can see has opened a chip yet", "no process that this user can see uses the runtime"} {
+		for _, want := range []string{"no process that this user can see has opened a chip yet", "no process that this user can see uses the runtime", " nothing seen"} {
 			if !strings.Contains(got, want) {
 				t.Errorf("no %q in\n%s", want, got)
 			}
+		}
+		if strings.Contains(got, "exact") {
+			t.Errorf("there is nothing that is exact:\n%s", got)
 		}
 	}
 }

@@ -50,6 +50,8 @@ type mapQuery struct {
 	ring   aggregator.ConfigRing
 	// snapshot is that of the sums, where these are shown.
 	snapshot *aggregator.Snapshot
+	// requested: rows are sorted by requested bytes.
+	requested bool
 }
 
 func newMapView(s *state) *mapView {
@@ -336,8 +338,8 @@ func (v *mapView) freeWords() (words []string, clash string) {
 	if s.hasGap {
 		words = append(words, bytesCell(s.gap, o).String()+" between circular buffers and buffers")
 	}
-	if c := v.current(); c != nil && anyOf(c.PIDs, lateProcesses(v.data.snapshot)) {
-		words = append(words, "less what is not known from before the attach")
+	if c := v.current(); c != nil && hidersOf(v.data.snapshot).on(c) != (hidden{}) {
+		words = append(words, "less what is not known")
 	}
 	return words, clash
 }

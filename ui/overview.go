@@ -29,9 +29,8 @@ type overview struct {
 	lists    [numPanels]widget.List[rowKey]
 	expanded map[processID]bool
 	matching widget.Pattern
-	// found is the result of the search: place is which of so many matching processes is selected.
-	found             widget.Pattern
-	place, foundTotal int
+	// found is what was searched for.
+	found widget.Pattern
 
 	// keys and columns are those of the last picture: what keys and mouse refer to.
 	keys    [numPanels][]rowKey
@@ -238,10 +237,11 @@ func (v *overview) aboutProcesses(d *data, rows int) string {
 	if !v.matching.Empty() {
 		out = strings.TrimSpace("filter: " + text.Sanitize(v.matching.Text, v.settings.ASCII) + "  " + out)
 	}
-	if !v.found.Empty() {
-		out = strings.TrimSpace(fmt.Sprintf("match %d/%d  %s", v.place, v.foundTotal, out))
+	if v.found.Empty() {
+		return out
 	}
-	return out
+	matches := widget.Matches(len(v.entries), v.finds(v.found))
+	return strings.TrimSpace(widget.Found(matches, v.lists[processPanel].Index) + "  " + out)
 }
 
 // besideTables is the width of the table of processes where charts are beside it.
@@ -291,18 +291,21 @@ func (v *overview) SetFilter(p widget.Pattern) { v.matching = p }
 
 func (v *overview) Search(p widget.Pattern, forward, here bool) bool {
 	l := &v.lists[processPanel]
-	matches := func(i int) bool {
-		return v.entries[i].key.kind == processRow && p.Matches(v.words(v.entries[i].process))
-	}
-	i := widget.Seek(len(v.entries), l.Index, forward, here, matches)
+	i := widget.Seek(len(v.entries), l.Index, forward, here, v.finds(p))
 	if v.found = p; i < 0 {
 		v.found = widget.Pattern{}
 		return false
 	}
 	v.focus = processPanel
 	l.Move(i-l.Index, len(v.entries), v.keyOf(processPanel))
-	v.place, v.foundTotal = widget.Count(len(v.entries), i, matches)
 	return true
+}
+
+// finds says which rows a search is for.
+func (v *overview) finds(p widget.Pattern) func(int) bool {
+	return func(i int) bool {
+		return v.entries[i].key.kind == processRow && p.Matches(v.words(v.entries[i].process))
+	}
 }
 
 func (v *overview) ClearSearch() bool {
@@ -492,6 +495,8 @@ func noChip(d *data) string {
 	switch {
 	case d.looking:
 		return looking
+	case late == 0 && (len(hidersOf(d.snapshot)) > 0 || aggregator.HidesBuffers(d.snapshot.Reasons, true)):
+		return "which chips are open is not known"
 	case late == 0 && d.ownOnly:
 		return "no process that this user can see has opened a chip yet"
 	case late == 0:
@@ -547,7 +552,12 @@ func (d *data) lookFor(ready <-chan struct{}, pids []uint32) {
 
 // nothingRead: no process was found to read, so that there are no numbers that could be exact.
 func (d *data) nothingRead() bool {
-	return d.looking || len(d.waiting) > 0 && len(d.snapshot.Processes)+len(d.snapshot.Ended) == 0
+	return d.looking || d.nothingSeen() || len(d.waiting) > 0 && len(d.snapshot.Processes)+len(d.snapshot.Ended) == 0
+}
+
+// nothingSeen: none of the processes that this user can see uses the runtime; others may.
+func (d *data) nothingSeen() bool {
+	return d.ownOnly && len(d.snapshot.Processes)+len(d.snapshot.Ended) == 0
 }
 
 // noteLines are the legend of the marks of processes, and at most so many notices; more says where

@@ -34,15 +34,15 @@ func (v *overview) nextChipMode() {
 // folded are data with one chip in place of all that are alike in all that a row can say, and what those are called.
 // Telemetry and small histories are of single chips, and left out.
 func folded(d data, o settings) (data, map[aggregator.Chip]string) {
-	late := lateProcesses(d.snapshot)
+	hs := hidersOf(d.snapshot)
 	groups := map[string]int{}
 	var members [][]aggregator.ChipSnapshot
 	var all []aggregator.ChipSnapshot
 	for i := range d.snapshot.Chips {
 		c := &d.snapshot.Chips[i]
-		isLate := anyOf(c.PIDs, late)
-		key := fmt.Sprint(c.Chip.Space, c.Board, c.Arch, isLate, marksOf(c.Reasons), o.atLeast(kernelBytes(&c.Kernel), c.Kernel.Unsized > 0))
-		for _, a := range append(o.memoryAmounts(c, isLate), programsOf(c.CB, isLate)) {
+		h := hs.on(c)
+		key := fmt.Sprint(c.Chip.Space, c.Board, c.Arch, h, marksOf(c.Reasons), o.atLeast(kernelBytes(&c.Kernel), c.Kernel.Unsized > 0))
+		for _, a := range append(o.memoryAmounts(c, h), programsOf(c.CB, h)) {
 			for _, n := range []amount{a, a.highest()} {
 				key += fmt.Sprint(" ", n.number(o.scaleOf([]amount{n}, false), text.GlyphSet(true)))
 			}
@@ -66,22 +66,22 @@ func folded(d data, o settings) (data, map[aggregator.Chip]string) {
 	return d, names
 }
 
-func (o settings) memoryAmounts(c *aggregator.ChipSnapshot, late bool) []amount {
+func (o settings) memoryAmounts(c *aggregator.ChipSnapshot, h hidden) []amount {
 	var out []amount
 	for _, m := range shownMemories() {
-		out = append(out, o.amountOf(c.Memory[m], late))
+		out = append(out, o.amountOf(c.Memory[m], h))
 	}
 	return out
 }
 
 // amountIn is how much of what v shows a chip has in use.
-func (o settings) amountIn(c *aggregator.ChipSnapshot, m metric, late bool) amount {
+func (o settings) amountIn(c *aggregator.ChipSnapshot, m metric, h hidden) amount {
 	if m == metricCB {
-		a := programsOf(c.CB, late)
+		a := programsOf(c.CB, h)
 		a.capacity, _ = ceilingOf(c, m)
 		return a
 	}
-	return o.memoryAmounts(c, late)[m]
+	return o.memoryAmounts(c, h)[m]
 }
 
 // gridCell is the width of a chip in the grid: its name, the first of its marks, a height, and the percentage.
@@ -90,12 +90,12 @@ const gridCell = 12
 // grid is a cell for each chip: how full the memory is that v chose.
 func (v *overview) grid(w int) []text.Line {
 	g, o := text.GlyphSet(v.settings.ASCII), v.settings
-	late := lateProcesses(v.data.snapshot)
+	hs := hidersOf(v.data.snapshot)
 	perLine := v.gridColumns(w)
 	var out []text.Line
 	for i := range v.chips() {
 		c := &v.chips()[i]
-		a := o.amountIn(c, v.memory, anyOf(c.PIDs, late))
+		a := o.amountIn(c, v.memory, hs.on(c))
 		name := text.Line{text.Strong.Span(fmt.Sprintf("%4s", text.Clip(chipName(c.Chip), 4, g.Dots))), text.Notice.Span(fmt.Sprintf("%.1s", marksOf(c.Reasons)+" "))}
 		var cell text.Line
 		switch {
@@ -139,7 +139,7 @@ func (v *overview) gridColumns(w int) int { return max(w/(gridCell+1), 1) }
 // summary is a line with what all chips have in use, and one with the fullest chip of each memory.
 func (v *overview) summary(w int) []text.Line {
 	g, o := text.GlyphSet(v.settings.ASCII), v.settings
-	late := lateProcesses(v.data.snapshot)
+	hs := hidersOf(v.data.snapshot)
 	type sum struct {
 		used, capacity uint64
 		atLeast, some  bool
@@ -153,7 +153,7 @@ func (v *overview) summary(w int) []text.Line {
 		var s sum
 		for i := range v.chips() {
 			c := &v.chips()[i]
-			a := o.amountIn(c, m, anyOf(c.PIDs, late))
+			a := o.amountIn(c, m, hs.on(c))
 			if a.absent {
 				continue
 			}

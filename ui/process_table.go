@@ -84,11 +84,12 @@ func entries(d *data, o settings, expanded func(processID) bool) []entry {
 			if c != nil {
 				e.key.chip = c.Chip
 			}
+			h := hiddenOf(p, c)
 			for _, m := range shownMemories() {
-				e.amounts = append(e.amounts, o.amountOf(memory[m], p.Late))
+				e.amounts = append(e.amounts, o.amountOf(memory[m], h))
 			}
 			if c != nil {
-				e.amounts = append(e.amounts, programsOf(c.CB, p.Late))
+				e.amounts = append(e.amounts, programsOf(c.CB, h))
 			} else {
 				e.amounts = append(e.amounts, amount{absent: true})
 			}
@@ -149,15 +150,18 @@ func buffers(memory *[aggregator.NumMemories]aggregator.Usage) uint64 {
 // processAmounts are the totals of a process, with what it holds on unknown chips.
 func (o settings) processAmounts(p *aggregator.ProcessSnapshot) []amount {
 	var out []amount
+	h := hiddenOf(p, nil)
 	for _, m := range shownMemories() {
 		u := p.Memory[m]
 		u.Add(&p.Unplaced[m])
 		u.Banks = aggregator.Banks{}
-		a := o.amountOf(u, p.Late)
-		a.absent = u.Buffers == 0 && allAbsent(p.Chips, m)
+		a := o.amountOf(u, h)
+		if a.absent = u.Buffers == 0 && allAbsent(p.Chips, m); a.absent {
+			a.unknown = false
+		}
 		out = append(out, a)
 	}
-	return append(out, programsOf(p.CB, p.Late))
+	return append(out, programsOf(p.CB, h))
 }
 
 // allAbsent is true where a process has chips, and none has the memory.
@@ -327,7 +331,12 @@ func processColumns(d *data, o settings, list []entry, short bool, g text.Glyphs
 	}
 	columns = append(columns, growthColumns(d, o, whole)...)
 	columns = append(columns,
-		add(byBuffers, "BUFFERS", true, 0, func(e *entry) text.Line { return counted(e.process, e.buffers, o, g) }),
+		add(byBuffers, "BUFFERS", true, 0, func(e *entry) text.Line {
+			if e.buffers == 0 && hiddenOf(e.process, e.chip).buffers {
+				return text.Faint.Line(g.Unknown)
+			}
+			return counted(e.process, e.buffers, o, g)
+		}),
 		whole(byAllocs, "ALLOCS", 7, func(p *aggregator.ProcessSnapshot) text.Line {
 			return countedAll(p, p.Counters.Allocs, o, g)
 		}),
@@ -384,9 +393,9 @@ func counted(p *aggregator.ProcessSnapshot, n uint64, o settings, g text.Glyphs)
 }
 
 // countedAll is a number of what happened, of which between two looks at a sampled process
-// nothing is seen.
+// nothing is seen, and where events were missed not all.
 func countedAll(p *aggregator.ProcessSnapshot, n uint64, o settings, g text.Glyphs) text.Line {
-	if n == 0 && p.Info.Source == aggregator.Sampled {
+	if n == 0 && (p.Info.Source == aggregator.Sampled || slices.ContainsFunc(p.Reasons, func(r aggregator.Reason) bool { return r.Code.Missed() })) {
 		return text.Faint.Line(g.Unknown)
 	}
 	return append(text.Plain.Line(atLeast(p, g)), counted(p, n, o, g)...)

@@ -24,8 +24,9 @@ type holders struct {
 // holdersQuery identifies the data of the rows; rates and uses of processors change with time.
 type holdersQuery struct {
 	doneWork
-	snapshot *aggregator.Snapshot
-	second   int64
+	snapshot  *aggregator.Snapshot
+	second    int64
+	requested bool
 }
 
 // holder is a process, as the kernel knows it, as the accounts do, or both.
@@ -34,8 +35,10 @@ type holder struct {
 	name   string
 	system *telemetry.Process
 	traced *aggregator.ProcessSnapshot
-	rate   float64
-	rated  bool
+	// ranks are those of shownMemories.
+	ranks []uint64
+	rate  float64
+	rated bool
 }
 
 func newHolders(s *state) *holders {
@@ -63,22 +66,19 @@ func newHolders(s *state) *holders {
 			}}
 	}
 	memory := func(name string, m aggregator.Memory, rank int) widget.Field[holder] {
-		amount := func(r *holder) amount {
-			a := s.settings.processAmounts(r.traced)
-			return a[slices.Index(shownMemories(), m)]
-		}
+		column := slices.Index(shownMemories(), m)
 		return widget.Field[holder]{Name: name, Right: true, Least: 9, Rank: rank,
 			Cell: func(r *holder) text.Line {
 				if r.traced == nil {
 					return s.unknown()
 				}
-				return s.amountCell(amount(r))
+				return s.amountCell(s.settings.processAmounts(r.traced)[column])
 			},
 			Order: bigFirst(func(r *holder) uint64 {
 				if r.traced == nil {
 					return 0
 				}
-				return max(r.traced.Memory[m].Reserved, r.traced.Memory[m].Requested)
+				return r.ranks[column]
 			})}
 	}
 	v.Table = &widget.Table[holder, processID]{
@@ -269,7 +269,7 @@ func (v *holders) detail(r *holder) []text.Line {
 			add("verified", fmt.Sprintf("%s with the runtime's own accounts, %s ago with %s buffers%s; %s were from before, %s repaired", text.Times(a.Comparisons),
 				text.Age(time.Duration(v.data.now-min(a.At, v.data.now))), text.Digits(a.Compared), doubt, text.Digits(a.Found), text.Digits(a.Repaired)))
 		}
-		add("peaks", peaksOf(&p.Memory, v.settings))
+		add("peaks", peaksOf(&p.Memory, hiddenOf(p, nil), v.settings))
 		if h := &p.HostMemory; h.Peak > 0 {
 			add("host memory", fmt.Sprintf("%s resident, %s at most, %s when first read", text.Capacity(h.Bytes, v.settings.Exact, false),
 				text.Capacity(h.Peak, v.settings.Exact, false), text.Capacity(h.First, v.settings.Exact, false)))
@@ -296,13 +296,21 @@ func (v *holders) work() func(*reader) func() {
 	ascii, calls := v.settings.ASCII, v.data.rates.calls
 	arrange := v.Arranger()
 	has := v.data.hasSystem
-	last, now := v.done, holdersQuery{doneWork{query: v.Query(), any: true}, nil, v.data.clock.Unix()}
+	o := v.settings
+	last, now := v.done, holdersQuery{doneWork{query: v.Query(), any: true}, nil, v.data.clock.Unix(), o.requested}
 	return func(r *reader) func() {
 		list, err := r.processes()
 		if now.round, now.snapshot = r.round, r.snapshot; now == last {
 			return nil
 		}
 		all := holderRows(r.snapshot, list, calls, ascii)
+		for i := range all {
+			if p := all[i].traced; p != nil {
+				for _, a := range o.processAmounts(p) {
+					all[i].ranks = append(all[i].ranks, a.rank())
+				}
+			}
+		}
 		rows := arrange(all)
 		problem := ""
 		switch {

@@ -1,6 +1,7 @@
 package ui
 
 import (
+	"slices"
 	"strconv"
 
 	"tt-memtrace/aggregator"
@@ -51,10 +52,54 @@ func memoryNames() []string {
 	return names
 }
 
-// amountOf reads the numbers that the settings ask for. late is true where
-// buffers from before the tracing may be missing: then nothing counted is not
-// the same as nothing there.
-func (o settings) amountOf(u aggregator.Usage, late bool) amount {
+// hidden says what may be held without being counted: then nothing counted is not the same as nothing there.
+type hidden struct {
+	buffers, programs bool
+	// late: what was held before tracing began has not been read.
+	late bool
+}
+
+// hiddenOf is what a process may hold uncounted, or has on one of its chips.
+func hiddenOf(p *aggregator.ProcessSnapshot, c *aggregator.ChipSnapshot) hidden {
+	list := p.Reasons
+	if c != nil {
+		list = c.Reasons
+	}
+	return hidden{p.Late || aggregator.HidesBuffers(list, c != nil), p.Late || aggregator.HidesPrograms(list), p.Late}
+}
+
+// hiders are the processes that may hold what is not counted, on all chips that they have.
+type hiders map[uint32]hidden
+
+func hidersOf(s *aggregator.Snapshot) hiders {
+	var out hiders
+	for i := range s.Processes {
+		p := &s.Processes[i]
+		everywhere := p.Reasons
+		if slices.ContainsFunc(everywhere, func(r aggregator.Reason) bool { return len(r.Chips) > 0 }) {
+			everywhere = slices.DeleteFunc(slices.Clone(everywhere), func(r aggregator.Reason) bool { return len(r.Chips) > 0 })
+		}
+		if h := (hidden{p.Late || aggregator.HidesBuffers(everywhere, true), p.Late || aggregator.HidesPrograms(everywhere), p.Late}); h != (hidden{}) {
+			if out == nil {
+				out = hiders{}
+			}
+			out[p.PID] = h
+		}
+	}
+	return out
+}
+
+// on is what may lie on a chip uncounted. A chip has only the first of many reasons: so its processes are asked, too.
+func (hs hiders) on(c *aggregator.ChipSnapshot) hidden {
+	h := hidden{buffers: aggregator.HidesBuffers(c.Reasons, true), programs: aggregator.HidesPrograms(c.Reasons)}
+	for _, p := range c.PIDs {
+		h.buffers, h.programs, h.late = h.buffers || hs[p].buffers, h.programs || hs[p].programs, h.late || hs[p].late
+	}
+	return h
+}
+
+// amountOf reads the numbers that the settings ask for.
+func (o settings) amountOf(u aggregator.Usage, h hidden) amount {
 	a := amount{used: u.Reserved, peak: u.PeakReserved, atLeast: u.Unreserved > 0, peakAtLeast: u.PeakUnsure || u.PeaksAtLeast}
 	if o.requested {
 		a = amount{used: u.Requested, peak: u.PeakRequested, peakAtLeast: u.TotalsOnly || u.PeaksAtLeast}
@@ -63,16 +108,16 @@ func (o settings) amountOf(u aggregator.Usage, late bool) amount {
 	capacity, known := u.Capacity()
 	a.capacity = capacity
 	a.absent = known && capacity == 0 && u.Buffers == 0
-	a.unknown = !a.absent && a.used == 0 && (a.atLeast || late)
+	a.unknown = !a.absent && a.used == 0 && (a.atLeast || h.buffers)
 	return a
 }
 
 // programsOf is what circular and dataflow buffers take: they have one size,
 // whatever is asked for.
-func programsOf(u aggregator.CBUsage, late bool) amount {
+func programsOf(u aggregator.CBUsage, h hidden) amount {
 	// Of what clients report, it is not known on which cores it lies.
 	reported := u.Reported > 0
-	return amount{used: u.Physical, peak: u.PeakPhysical, unknown: u.Physical == 0 && (late || reported), atLeast: reported, peakAtLeast: u.PeaksAtLeast, peakUncertain: u.PeaksUncertain}
+	return amount{used: u.Physical, peak: u.PeakPhysical, unknown: u.Physical == 0 && (h.programs || reported), atLeast: reported, peakAtLeast: u.PeaksAtLeast, peakUncertain: u.PeaksUncertain}
 }
 
 // programsTitle heads the column of circular and dataflow buffers.
@@ -81,6 +126,14 @@ const programsTitle = "CB+DFB"
 // highest is the peak as an amount of its own.
 func (a amount) highest() amount {
 	return amount{used: a.peak, unknown: a.peak == 0 && (a.unknown || a.peakAtLeast || a.peakUncertain), absent: a.absent, atLeast: a.peakAtLeast || a.atLeast, about: a.peakUncertain}
+}
+
+// rank orders amounts by what number writes: what is unknown or absent is below 0 bytes.
+func (a amount) rank() uint64 {
+	if a.unknown || a.absent {
+		return 0
+	}
+	return a.used + 1
 }
 
 // number writes an amount.

@@ -25,7 +25,7 @@ func (f *frame) summary() {
 		var chip aggregator.Chip
 		for k := range s.Chips {
 			u := s.Chips[k].Memory[m]
-			a := o.amountOf(u, false)
+			a := o.amountOf(u, hidden{})
 			if a.peakAtLeast { // no buffer has reserved less than it asked for
 				a.peak = max(a.peak, u.PeakRequested)
 			}

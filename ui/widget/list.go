@@ -1,5 +1,12 @@
 package widget
 
+import (
+	"fmt"
+	"slices"
+
+	"tt-memtrace/ui/text"
+)
+
 // List is the part of a table that can be seen, and the row that is selected.
 // Rows are named by keys, so that the selection stays on what was selected.
 type List[K comparable] struct {
@@ -93,16 +100,26 @@ func Seek(n, at int, forward, here bool, match func(int) bool) int {
 	return -1
 }
 
-// Count says how many of n rows match, and which of them the one at is, from 1 on.
-func Count(n, at int, match func(int) bool) (place, total int) {
+// Found says how many rows match a search and, where the selected one does, which of them it is; "" where none does.
+func Found(matches []int, selected int) string {
+	place, is := slices.BinarySearch(matches, selected)
+	switch {
+	case is:
+		return fmt.Sprintf("match %d/%d", place+1, len(matches))
+	case len(matches) > 0:
+		return text.Plural(len(matches), "match", "matches")
+	}
+	return ""
+}
+
+// Matches are the rows of n that match, ascending.
+func Matches(n int, match func(int) bool) (rows []int) {
 	for i := range n {
 		if match(i) {
-			if total++; i <= at {
-				place = total
-			}
+			rows = append(rows, i)
 		}
 	}
-	return place, total
+	return rows
 }
 
 // Moved says whether the user chose the row.

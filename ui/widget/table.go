@@ -63,9 +63,9 @@ type Table[R any, K comparable] struct {
 	Ready    bool
 	List     List[K]
 	Matching Pattern
-	// found is the result of the search: place is which of so many matching rows is selected.
-	found             Pattern
-	place, foundTotal int
+	// found is what was searched for, matches are the rows that it is in.
+	found   Pattern
+	matches []int
 	// Follow keeps the newest row, the last one, in view.
 	Follow bool
 	open   bool
@@ -162,10 +162,28 @@ func (t *Table[R, K]) Arranger() func([]R) []R {
 }
 
 // Set takes rows over, of so many in all.
-func (t *Table[R, K]) Set(rows []R, total int) { t.Rows, t.total, t.Ready = rows, total, true }
+func (t *Table[R, K]) Set(rows []R, total int) {
+	t.Rows, t.total, t.Ready = rows, total, true
+	t.matches = nil
+	if !t.found.Empty() && len(rows) <= maxMatched {
+		t.matches = Matches(len(rows), t.finds(t.found))
+	}
+}
+
+// maxMatched is the most rows of which it is said, whenever they change, how many match a search.
+const maxMatched = 10_000
+
+// finds says whether a search is for a row.
+func (t *Table[R, K]) finds(p Pattern) func(int) bool {
+	var b []byte
+	return func(i int) bool {
+		b = t.Words(b[:0], &t.Rows[i])
+		return p.In(b)
+	}
+}
 
 // Forget drops the rows of something else; new ones are read soon.
-func (t *Table[R, K]) Forget() { t.Rows, t.total, t.Ready = nil, 0, false }
+func (t *Table[R, K]) Forget() { t.Rows, t.total, t.Ready, t.matches = nil, 0, false, nil }
 
 // At is the key of a row.
 func (t *Table[R, K]) At(i int) K { return t.Key(&t.Rows[i]) }
@@ -287,8 +305,11 @@ func (t *Table[R, K]) position(room int) string {
 	if !t.Matching.Empty() {
 		out += fmt.Sprintf(" (of %s, filter: %s)", text.Digits(uint64(t.total)), text.Clip(text.Sanitize(t.Matching.Text, o.ASCII), 40, text.GlyphSet(o.ASCII).Dots))
 	}
-	if !t.found.Empty() {
-		out += fmt.Sprintf(" %s match %d/%d", text.GlyphSet(o.ASCII).Rule, t.place, t.foundTotal)
+	if t.found.Empty() {
+		return out
+	}
+	if found := Found(t.matches, t.List.Index); found != "" {
+		out += " " + text.GlyphSet(o.ASCII).Rule + " " + found
 	}
 	return out
 }
@@ -559,19 +580,14 @@ func (t *Table[R, K]) SetFilter(p Pattern) { t.Matching = p }
 
 // Search selects the next row that matches, see Listed.
 func (t *Table[R, K]) Search(p Pattern, forward, here bool) bool {
-	var b []byte
-	matches := func(i int) bool {
-		b = t.Words(b[:0], &t.Rows[i])
-		return p.In(b)
-	}
-	i := Seek(len(t.Rows), t.List.Index, forward, here, matches)
+	i := Seek(len(t.Rows), t.List.Index, forward, here, t.finds(p))
 	if t.found = p; i < 0 {
 		t.found = Pattern{}
 		return false
 	}
 	t.Follow = false
 	t.List.Move(i-t.List.Index, len(t.Rows), t.At)
-	t.place, t.foundTotal = Count(len(t.Rows), i, matches)
+	t.matches = Matches(len(t.Rows), t.finds(p))
 	return true
 }
 
