@@ -215,3 +215,30 @@ func TestUnknownChipsAreNotNone(t *testing.T) {
 		t.Errorf("known:\n%s", got)
 	}
 }
+
+// A process that has closed its chips has none, and not unknown ones. A sign is explained where it is shown.
+func TestNoChipsAndLegend(t *testing.T) {
+	w := newWorld(1)
+	w.view(settings{})
+	device := w.begins(1001, "python a.py", w.chips, false)
+	see := func(want, no string) {
+		t.Helper()
+		w.pass(time.Second)
+		if got := w.text(t, 120, 30); !strings.Contains(got, want) || no != "" && strings.Contains(got, no) {
+			t.Errorf("no %q, or %q, in:\n%s", want, no, got)
+		}
+	}
+	see("python a.py 0  ", "")
+	w.publish(aggregator.Event{Kind: aggregator.Alloc, PID: 1001, Device: device, Allocator: device + 1, Buffer: 1, Memory: aggregator.DRAM, Size: mib})
+	see("· some reserved sizes are unknown", "≥")
+	w.alloc(1001, device, aggregator.DRAM, 0, mib)
+	see("≥ some reserved sizes are unknown", "· some")
+	w.press("r")
+	see("python a.py 0  ", "some reserved")
+	w.press("r")
+	w.publish(aggregator.Event{Kind: aggregator.DeviceClose, PID: 1001, Device: device})
+	w.publish(aggregator.Event{Kind: aggregator.AllocatorGone, PID: 1001, Device: device, Allocator: device + 1})
+	see("python a.py -  ", "some reserved")
+	w.publish(raised(aggregator.ReasonRaised, 1001, aggregator.ReasonEventsLost, ""))
+	see("python a.py ·  ", "")
+}

@@ -445,6 +445,9 @@ func chipsCell(e *entry, g text.Glyphs) text.Line {
 		// Some of it lies on chips that are not known.
 		chips += "+?"
 	}
+	if h := hiddenOf(e.process, nil); chips == "" && !h.buffers && !h.programs && !e.ended && e.process.Info.Source != aggregator.Reported {
+		return text.Faint.Line("-") // it has closed all, or opened none
+	}
 	if chips == "" {
 		return text.Faint.Line(g.Unknown)
 	}
@@ -458,14 +461,23 @@ func legend(s *aggregator.Snapshot, list []*aggregator.ProcessSnapshot, o settin
 	for _, f := range flaws(s, list) {
 		out = append(out, text.Sanitize(f.String(), o.ASCII))
 	}
+	g := text.GlyphSet(o.ASCII)
+	least, unreserved, sign := false, false, g.Unknown
 	for _, p := range list {
-		if slices.ContainsFunc(o.processAmounts(p), func(a amount) bool { return a.atLeast }) {
-			why := ""
-			if !o.requested && slices.ContainsFunc(shownMemories(), func(m aggregator.Memory) bool { return p.Memory[m].Unreserved > 0 }) {
-				why = ": some reserved sizes are unknown"
+		for _, a := range o.processAmounts(p) {
+			if least = least || a.atLeast; a.atLeast && !a.unknown {
+				sign = g.AtLeast
 			}
-			return append(out, text.GlyphSet(o.ASCII).AtLeast+" at least"+why)
 		}
+		unreserved = unreserved || !o.requested && slices.ContainsFunc(shownMemories(), func(m aggregator.Memory) bool {
+			return p.Memory[m].Unreserved+p.Unplaced[m].Unreserved > 0
+		})
+	}
+	switch {
+	case unreserved:
+		out = append(out, sign+" some reserved sizes are unknown")
+	case least && sign == g.AtLeast:
+		out = append(out, sign+" at least")
 	}
 	return out
 }

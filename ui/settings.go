@@ -65,7 +65,8 @@ func hiddenOf(p *aggregator.ProcessSnapshot, c *aggregator.ChipSnapshot) hidden 
 	if c != nil {
 		list = c.Reasons
 	}
-	return hidden{p.Late || aggregator.HidesBuffers(list, c != nil), p.Late || aggregator.HidesPrograms(list), p.Late}
+	unread := p.Late || p.Info.Source == aggregator.Sampled && p.Agreement.At == 0
+	return hidden{unread || aggregator.HidesBuffers(list, c != nil), unread || aggregator.HidesPrograms(list), p.Late}
 }
 
 // hiders are the processes that may hold what is not counted, on all chips that they have.
