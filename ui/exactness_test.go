@@ -242,3 +242,38 @@ func TestNoChipsAndLegend(t *testing.T) {
 	w.publish(raised(aggregator.ReasonRaised, 1001, aggregator.ReasonEventsLost, ""))
 	see("python a.py ·  ", "")
 }
+
+// What a process did before tracing began is unknown: its counts are lower bounds, also where its memory is exact.
+func TestCountsFromBeforeTracingAreNotZero(t *testing.T) {
+	w := newWorld(1)
+	w.view(settings{})
+	device := w.begins(1001, "python late.py", w.chips, true)
+	w.begins(1002, "python new.py", w.chips, false)
+	// As the tracer says of a process once it was read.
+	w.publish(aggregator.Event{Kind: aggregator.ProcessStart, PID: 1001, Process: &aggregator.Process{Started: 1001, Command: "python late.py", RanBefore: true}})
+	row := func(word string) string {
+		w.pass(time.Second)
+		for _, l := range strings.Split(w.text(t, 160, 40), "\n") {
+			if strings.Contains(l, word) {
+				return strings.Join(strings.Fields(l), " ")
+			}
+		}
+		return ""
+	}
+	if got := row("late.py "); !strings.Contains(got, " 0 0 0 0 0 0 · · ") {
+		t.Errorf("buffers, calls: %s", got)
+	}
+	if got := row("new.py "); !strings.Contains(got, " 0 0 0 0 0 0 0 0 ") {
+		t.Errorf("buffers, calls: %s", got)
+	}
+	w.alloc(1001, device, aggregator.DRAM, 0, mib)
+	if got := row("late.py "); !strings.Contains(got, " 1 ≥1 · ") {
+		t.Errorf("buffers, calls: %s", got)
+	}
+	v := newFrame(settings{}, data{snapshot: w.Snapshot()}, 0)
+	for since, want := range map[uint64]string{0: "≥", 5: ""} {
+		if got := v.launchesAtLeast(&aggregator.ProcessSnapshot{}, &aggregator.ProgramSnapshot{Since: since}); got != want {
+			t.Errorf("launches of a program since %d: %q", since, got)
+		}
+	}
+}

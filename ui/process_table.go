@@ -392,16 +392,25 @@ func counted(p *aggregator.ProcessSnapshot, n uint64, o settings, g text.Glyphs)
 	return text.Plain.Line(text.Count(n, o.Exact))
 }
 
-// countedAll is a number of what happened, of which between two looks at a sampled process
-// nothing is seen, and where events were missed not all.
+// countedAll is a number of what happened, of which not all may be seen.
 func countedAll(p *aggregator.ProcessSnapshot, n uint64, o settings, g text.Glyphs) text.Line {
-	if n == 0 && (p.Info.Source == aggregator.Sampled || slices.ContainsFunc(p.Reasons, func(r aggregator.Reason) bool { return r.Code.Missed() })) {
+	sign := countsAtLeast(p, g)
+	if n == 0 && sign != "" {
 		return text.Faint.Line(g.Unknown)
 	}
-	return append(text.Plain.Line(atLeast(p, g)), counted(p, n, o, g)...)
+	return append(text.Plain.Line(sign), counted(p, n, o, g)...)
 }
 
-// atLeast is the sign before counts of a process that are lower bounds.
+// countsAtLeast is the sign before counts of what a process did that are lower bounds: it is sampled, it ran before
+// tracing began, or something was missed.
+func countsAtLeast(p *aggregator.ProcessSnapshot, g text.Glyphs) string {
+	if p.Info.Source == aggregator.Traced && (p.Info.Late || p.Info.RanBefore || slices.ContainsFunc(p.Reasons, func(r aggregator.Reason) bool { return r.Code.Missed() })) {
+		return g.AtLeast
+	}
+	return atLeast(p, g)
+}
+
+// atLeast is the sign before rates of a process that are lower bounds.
 func atLeast(p *aggregator.ProcessSnapshot, g text.Glyphs) string {
 	if p.Info.Source == aggregator.Sampled {
 		return g.AtLeast

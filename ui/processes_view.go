@@ -233,7 +233,7 @@ func (v *holders) detail(r *holder) []text.Line {
 		out = append(out, v.reasonLines(p.Reasons)...)
 		add("chips", chipRanges(p.Chips))
 		add("runtime", runtimeOf(p, v.settings))
-		c, least := &p.Counters, atLeast(p, text.GlyphSet(v.settings.ASCII))
+		c, least := &p.Counters, countsAtLeast(p, text.GlyphSet(v.settings.ASCII))
 		add("allocations", fmt.Sprintf("%s%s, freed %s%s, with their allocator %s", least, text.Digits(c.Allocs), least, text.Digits(c.Frees), text.Digits(c.ImplicitFrees)))
 		if c.Launches+c.Replays > 0 {
 			launches := text.Digits(c.Launches)

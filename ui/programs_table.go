@@ -36,8 +36,13 @@ func newProgramTable(s *state) *widget.Table[programRow, objectKey] {
 			widget.Field[programRow]{Name: "BINARIES", Right: true, Least: 9, Rank: 4, Cell: func(r *programRow) text.Line { return s.settings.atLeast(r.kernelSum, r.unsized) },
 				Order: bigFirst(func(r *programRow) uint64 { return r.kernelSum })},
 			knownBytes(s, "CONFIG", 7, func(r *programRow) uint64 { return r.Config }),
-			unless(s, func(r *programRow) bool { return r.process.Info.Source == aggregator.Sampled },
-				countField(s, "LAUNCHES", 0, func(r *programRow) uint64 { return r.Launches })),
+			widget.Field[programRow]{Name: "LAUNCHES", Right: true, Least: 5, Cell: func(r *programRow) text.Line {
+				sign := s.launchesAtLeast(r.process, r.ProgramSnapshot)
+				if r.Launches == 0 && sign != "" {
+					return s.unknown()
+				}
+				return text.Plain.Line(sign + text.Count(r.Launches, s.settings.Exact))
+			}, Order: bigFirst(func(r *programRow) uint64 { return r.Launches })},
 			ageField(s, "LAST", func(r *programRow) uint64 { return r.LastLaunch }),
 			ageField(s, "AGE", func(r *programRow) uint64 { return r.Since }),
 		),
@@ -45,12 +50,21 @@ func newProgramTable(s *state) *widget.Table[programRow, objectKey] {
 	}
 }
 
+// launchesAtLeast is the sign before the launches of a program that are a lower bound: its first were before tracing
+// began, or some were missed.
+func (s *state) launchesAtLeast(p *aggregator.ProcessSnapshot, program *aggregator.ProgramSnapshot) string {
+	if program.Since > 0 && p.Info.Source != aggregator.Sampled && !slices.ContainsFunc(p.Reasons, func(r aggregator.Reason) bool { return r.Code.Missed() }) {
+		return ""
+	}
+	return text.GlyphSet(s.settings.ASCII).AtLeast
+}
+
 func programDetail(s *state, o owner, p *aggregator.ProgramSnapshot) []text.Line {
 	launches := text.Plain.Line("no launch was seen")
 	if o.process.Info.Source == aggregator.Sampled {
 		launches = text.Faint.Line("not known: the process is sampled")
 	} else if p.Launches > 0 {
-		launches = append(text.Plain.Line(text.Plural(int(min(p.Launches, 1<<62)), "launch", "launches")+", the last "), append(s.ageCell(p.LastLaunch), text.Plain.Span(" ago"))...)
+		launches = append(text.Plain.Line(s.launchesAtLeast(o.process, p)+text.Plural(int(min(p.Launches, 1<<62)), "launch", "launches")+", the last "), append(s.ageCell(p.LastLaunch), text.Plain.Span(" ago"))...)
 	}
 	config := s.unknown()
 	if p.Config > 0 {
