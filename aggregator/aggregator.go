@@ -32,8 +32,8 @@ type Aggregator struct {
 	// OnUnsafe, if set, receives, as an allocation, each live buffer that a replay of a trace found younger than the
 	// trace: once, and again if it turns out to overlap.
 	OnUnsafe func(Change)
-	// OnRefused, where set, receives each failed allocation.
-	OnRefused func(*Event)
+	// OnAllocationFailed, where set, receives each failed allocation.
+	OnAllocationFailed func(*Event)
 	// OnSuspect, if set, receives the PID of a process whose accounts contradict an event, such as a free of an
 	// unknown buffer. The process's own allocators should then be scanned and compared by an AllocatorsScanned event.
 	OnSuspect func(pid uint32)
@@ -139,9 +139,9 @@ func (a *Aggregator) Apply(e *Event) {
 	case ReasonRaised, ReasonLifted:
 		a.raiseOrLift(e)
 		return
-	case Refused:
-		if a.OnRefused != nil && e.Refusal != nil {
-			a.OnRefused(e)
+	case AllocationFailed:
+		if a.OnAllocationFailed != nil && e.Failure != nil {
+			a.OnAllocationFailed(e)
 		}
 		return // nothing changed
 	case StateBegin:

@@ -77,8 +77,8 @@ const (
 	Replayed
 	// ConfigRingUsed: what a device's kernel-config ring holds changed. ConfigRing is set.
 	ConfigRingUsed
-	// Refused: an allocation failed. Refusal is set.
-	Refused
+	// AllocationFailed: an allocation failed. Failure is set.
+	AllocationFailed
 	// ReasonRaised: numbers of the process, or of the host where PID is 0, are not
 	// exact from now on. Reason is set; its PID and times are those of the event.
 	ReasonRaised
@@ -289,8 +289,8 @@ type Event struct {
 	Unsafe *Unsafe   `rec:"Unsafe"`
 	Totals *Snapshot `rec:"Totals"`
 	// Stack is the calls that allocated a buffer, or failed to, if stacks are traced.
-	Stack   *Stack   `rec:"Stack"`
-	Refusal *Refusal `rec:"Refusal"`
+	Stack   *Stack            `rec:"Stack"`
+	Failure *FailedAllocation `rec:"Refusal"`
 	// Reason that is raised or lifted.
 	Reason *Reason `rec:"Reason"`
 }
@@ -318,8 +318,8 @@ type Frame struct {
 	Address uint64 `rec:"Address"`
 }
 
-// Refusal is a failed allocation, in the runtime's own numbers.
-type Refusal struct {
+// FailedAllocation is a failed allocation, in the runtime's own numbers.
+type FailedAllocation struct {
 	// Clash: circular buffers overlap L1 buffers. Otherwise the memory was full.
 	Clash bool `rec:"Clash"`
 	// Message is the runtime's, untrusted text.

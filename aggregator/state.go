@@ -13,7 +13,7 @@ var kindNames = map[Kind]string{
 	CBPlaced: "cb_placed", ProgramGone: "program_gone", ProgramNotOn: "program_not_on", KernelAdded: "kernel_added", KernelLoaded: "kernel_loaded",
 	KernelsCopied: "kernels_copied", ProgramNamed: "program_named", Launched: "launched", AllocatorsScanned: "books_read", Replayed: "replayed",
 	TraceBegun: "trace_begun", TraceCaptured: "trace_captured", TraceReleased: "trace_released", MarkedCorruptible: "marked_corruptible", HostMemoryRead: "host_memory_read", ConfigRingUsed: "ring_used",
-	RuntimeTotalsChanged: "counted", StaleEntriesChanged: "haunted", Refused: "refused", ReasonRaised: "reason_raised", ReasonLifted: "reason_lifted", StateBegin: "state_begin", StateEnd: "state_end", Lost: "lost",
+	RuntimeTotalsChanged: "counted", StaleEntriesChanged: "haunted", AllocationFailed: "refused", ReasonRaised: "reason_raised", ReasonLifted: "reason_lifted", StateBegin: "state_begin", StateEnd: "state_end", Lost: "lost",
 }
 
 // String is the kind's name, or empty for none.
@@ -210,7 +210,7 @@ func (p *process) programNames(list []Event) []Event {
 func (a *Aggregator) begin() {
 	fresh := New()
 	fresh.callSite = a.callSite
-	fresh.muted = &listeners{a.OnChange, a.OnLearned, a.OnCBChange, a.OnKernelChange, a.OnUnsafe, a.OnRefused, a.OnSuspect}
+	fresh.muted = &listeners{a.OnChange, a.OnLearned, a.OnCBChange, a.OnKernelChange, a.OnUnsafe, a.OnAllocationFailed, a.OnSuspect}
 	if a.muted != nil {
 		fresh.muted = a.muted
 	}
@@ -235,7 +235,7 @@ func (a *Aggregator) end(t *Snapshot) {
 	}
 	a.OnChange, a.OnLearned = a.muted.change, a.muted.learned
 	a.OnCBChange, a.OnKernelChange = a.muted.cb, a.muted.kernel
-	a.OnUnsafe, a.OnRefused, a.OnSuspect = a.muted.unsafe, a.muted.refuse, a.muted.suspect
+	a.OnUnsafe, a.OnAllocationFailed, a.OnSuspect = a.muted.unsafe, a.muted.refuse, a.muted.suspect
 	a.muted = nil
 	if t == nil {
 		return

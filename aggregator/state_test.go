@@ -23,7 +23,7 @@ func TestEveryKindHasAName(t *testing.T) {
 // An event of a kind that Apply does not know counts as odd: an event without anything in it is
 // odd for some kinds, but of those that need nothing none is.
 func TestKindsThatNeedNothingAreKnown(t *testing.T) {
-	for _, k := range []Kind{ProcessStart, DeviceOpen, DeviceClose, AllocatorGone, ProgramGone, ProgramNotOn, KernelAdded, ProgramNamed, Launched, TraceBegun, TraceCaptured, Replayed, TraceReleased, MarkedCorruptible, HostMemoryRead, Refused} {
+	for _, k := range []Kind{ProcessStart, DeviceOpen, DeviceClose, AllocatorGone, ProgramGone, ProgramNotOn, KernelAdded, ProgramNamed, Launched, TraceBegun, TraceCaptured, Replayed, TraceReleased, MarkedCorruptible, HostMemoryRead, AllocationFailed} {
 		a := New()
 		a.Apply(&Event{Kind: ProcessStart, PID: 1, Process: &Process{Started: 1}})
 		a.Apply(&Event{Kind: k, PID: 1})

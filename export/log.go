@@ -295,9 +295,9 @@ type FailureLine struct {
 	Message Text `json:"message"`
 }
 
-// Refused writes an allocation that failed, of which the original says nothing: as text, the runtime's message.
-func (l *Logger) Refused(e *aggregator.Event) {
-	f := e.Refusal
+// AllocationFailed writes an allocation that failed, of which the original says nothing: as text, the runtime's message.
+func (l *Logger) AllocationFailed(e *aggregator.Event) {
+	f := e.Failure
 	if l.err != nil || f == nil {
 		return
 	}
@@ -313,7 +313,7 @@ func (l *Logger) Refused(e *aggregator.Event) {
 
 // NewFailureLine describes an allocation that failed, at a time.
 func NewFailureLine(e *aggregator.Event, at time.Time) FailureLine {
-	f := e.Refusal
+	f := e.Failure
 	line := FailureLine{Time: at, Event: "out_of_memory", PID: e.PID, Memory: key(e.Memory), Message: Text(f.Message)}
 	if tid := e.TID; tid != 0 {
 		line.TID = &tid

@@ -120,16 +120,16 @@ func TestKernelLinesAreInert(t *testing.T) {
 
 // failed are a memory that is out, with and without the runtime's numbers, and a clash.
 func failed(f func(*aggregator.Event)) {
-	full := aggregator.Refusal{Message: "Out of Memory: \"L1\"" + hostile, Asked: 1 << 24, Banks: 64, PerBank: 1 << 18, BankBytes: 1 << 20, Free: 0, Largest: 0}
-	f(&aggregator.Event{Kind: aggregator.Refused, Time: 1, PID: 100, TID: 101, Memory: aggregator.L1, Refusal: &full})
-	f(&aggregator.Event{Kind: aggregator.Refused, Time: 2, PID: 100, Memory: aggregator.DRAM, Refusal: &aggregator.Refusal{Message: "Out of Memory"}})
-	f(&aggregator.Event{Kind: aggregator.Refused, Time: 3, PID: 100, TID: 101, Memory: aggregator.L1,
-		Refusal: &aggregator.Refusal{Clash: true, Message: "they clash", End: 0x2000, Lowest: 0x1000}})
+	full := aggregator.FailedAllocation{Message: "Out of Memory: \"L1\"" + hostile, Asked: 1 << 24, Banks: 64, PerBank: 1 << 18, BankBytes: 1 << 20, Free: 0, Largest: 0}
+	f(&aggregator.Event{Kind: aggregator.AllocationFailed, Time: 1, PID: 100, TID: 101, Memory: aggregator.L1, Failure: &full})
+	f(&aggregator.Event{Kind: aggregator.AllocationFailed, Time: 2, PID: 100, Memory: aggregator.DRAM, Failure: &aggregator.FailedAllocation{Message: "Out of Memory"}})
+	f(&aggregator.Event{Kind: aggregator.AllocationFailed, Time: 3, PID: 100, TID: 101, Memory: aggregator.L1,
+		Failure: &aggregator.FailedAllocation{Clash: true, Message: "they clash", End: 0x2000, Lowest: 0x1000}})
 }
 
 func TestFailureLinesAreAsTheirSchemaSays(t *testing.T) {
 	var b bytes.Buffer
-	failed(NewLogger(&b, true, wall).Refused)
+	failed(NewLogger(&b, true, wall).AllocationFailed)
 	want := []string{
 		`"event":"out_of_memory","pid":100,"tid":101,"memory":"l1","size":16777216,"asked_per_bank":262144,"free_per_bank":0,"largest_per_bank":0,"circular_buffers_end":null,`,
 		`"event":"out_of_memory","pid":100,"tid":null,"memory":"dram","size":null,"asked_per_bank":null,"free_per_bank":null,"largest_per_bank":null,`,
@@ -153,7 +153,7 @@ func TestFailureLinesAreAsTheirSchemaSays(t *testing.T) {
 // The runtime's message is the process's text: it stays on its line, and in its quotes.
 func TestFailureLinesAsText(t *testing.T) {
 	var b bytes.Buffer
-	failed(NewLogger(&b, false, wall).Refused)
+	failed(NewLogger(&b, false, wall).AllocationFailed)
 	for _, r := range strings.ReplaceAll(b.String(), "\n", "") {
 		if !unicode.IsPrint(r) {
 			t.Fatalf("%q has %q", &b, r)

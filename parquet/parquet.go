@@ -324,10 +324,10 @@ func (x *Exporter) writeProgram(b *ProgramBuffer) {
 // Unsafe receives a live buffer that a replay of a trace may have overwritten.
 func (x *Exporter) Unsafe(c aggregator.Change) { x.report.Unsafe(c) }
 
-// Refused receives a failed allocation.
-func (x *Exporter) Refused(e *aggregator.Event) {
-	x.report.Refused(e)
-	f := e.Refusal
+// AllocationFailed receives a failed allocation.
+func (x *Exporter) AllocationFailed(e *aggregator.Event) {
+	x.report.AllocationFailed(e)
+	f := e.Failure
 	if f == nil {
 		return
 	}

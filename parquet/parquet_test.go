@@ -71,7 +71,7 @@ func events(seed uint64) []aggregator.Event {
 			e = aggregator.Event{Kind: aggregator.ProgramGone, PID: pid, Time: at, Program: random.Uint64N(5) + 1}
 		case 12:
 			if random.IntN(10) == 0 {
-				e = aggregator.Event{Kind: aggregator.Refused, PID: pid, Time: at, Memory: aggregator.L1, Stack: stacks[0], Refusal: &aggregator.Refusal{Message: "Out of Memory", PerBank: 5}}
+				e = aggregator.Event{Kind: aggregator.AllocationFailed, PID: pid, Time: at, Memory: aggregator.L1, Stack: stacks[0], Failure: &aggregator.FailedAllocation{Message: "Out of Memory", PerBank: 5}}
 			}
 		case 13:
 			if random.IntN(20) == 0 {
@@ -92,7 +92,7 @@ func export(t *testing.T, dir, host string, list []aggregator.Event) *report.Rep
 	a.OnChange = func(c aggregator.Change) { x.Change(c); b.Change(c) }
 	a.OnLearned = func(c aggregator.Change) { x.Learned(c); b.Learned(c) }
 	a.OnCBChange = func(c aggregator.CBChange) { x.CBChange(c); b.CBChange(c) }
-	a.OnRefused = func(e *aggregator.Event) { x.Refused(e); b.Refused(e) }
+	a.OnAllocationFailed = func(e *aggregator.Event) { x.AllocationFailed(e); b.AllocationFailed(e) }
 	for len(list) > 0 {
 		n := min(100, len(list))
 		for i := range list[:n] {
@@ -337,7 +337,7 @@ func TestTextsAreUTF8(t *testing.T) {
 		{Kind: aggregator.Alloc, PID: 1, Time: 2 * second, Device: 7, Allocator: 8, Buffer: 1, Size: 100, Stack: stack},
 		{Kind: aggregator.CBPlaced, PID: 1, Time: 2 * second, Device: 7, Program: 5, CB: &aggregator.CircularBuffer{Size: 64, Ranges: []aggregator.CoreRange{{}}}},
 		{Kind: aggregator.ProgramNamed, PID: 1, Time: 2 * second, Program: 5, Operation: name},
-		{Kind: aggregator.Refused, PID: 1, Time: 2 * second, Memory: aggregator.L1, Stack: stack, Refusal: &aggregator.Refusal{Message: name}},
+		{Kind: aggregator.AllocationFailed, PID: 1, Time: 2 * second, Memory: aggregator.L1, Stack: stack, Failure: &aggregator.FailedAllocation{Message: name}},
 	})
 	const want = "a\ufffd"
 	process, buffer, program, failure := rows[Process](t, dir, "processes")[0], rows[Buffer](t, dir, "buffers")[0], rows[ProgramBuffer](t, dir, "programs")[0], rows[Failure](t, dir, "failures")[0]

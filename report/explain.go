@@ -16,7 +16,7 @@ func Explain(w io.Writer, state []aggregator.Event, e *aggregator.Event) error {
 		accounts.Apply(&state[i])
 		b.Event(&state[i])
 	}
-	b.Refused(e)
+	b.AllocationFailed(e)
 	p := &printer{w: bufio.NewWriter(w), many: len(b.started) > 1}
 	for i := range b.refusals {
 		p.refusal(&b.refusals[i], manyHolders+1)

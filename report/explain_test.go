@@ -24,8 +24,8 @@ func TestExplainNamesTheHolders(t *testing.T) {
 		a.Apply(&e)
 	}
 	var b strings.Builder
-	refused := aggregator.Event{Kind: aggregator.Refused, PID: 7, Time: 5, Memory: aggregator.L1, Stack: stack("round"),
-		Refusal: &aggregator.Refusal{Asked: 1 << 26, PerBank: 1 << 20, Banks: 64, BankBytes: 1 << 20, Allocated: 1 << 19, Free: 1 << 19, Largest: 1 << 19, Message: "Out of Memory"}}
+	refused := aggregator.Event{Kind: aggregator.AllocationFailed, PID: 7, Time: 5, Memory: aggregator.L1, Stack: stack("round"),
+		Failure: &aggregator.FailedAllocation{Asked: 1 << 26, PerBank: 1 << 20, Banks: 64, BankBytes: 1 << 20, Allocated: 1 << 19, Free: 1 << 19, Largest: 1 << 19, Message: "Out of Memory"}}
 	if err := Explain(&b, a.State(), &refused); err != nil {
 		t.Fatal(err)
 	}
@@ -54,7 +54,7 @@ func TestExplainHasTheRuntimesLargestBlock(t *testing.T) {
 			a.Apply(&e)
 		}
 		var b strings.Builder
-		refused := aggregator.Event{Kind: aggregator.Refused, PID: 7, Time: 5, Memory: aggregator.L1, Refusal: &aggregator.Refusal{
+		refused := aggregator.Event{Kind: aggregator.AllocationFailed, PID: 7, Time: 5, Memory: aggregator.L1, Failure: &aggregator.FailedAllocation{
 			PerBank: 900 << 10, BankBytes: 1 << 20, Allocated: allocated, Free: 1<<20 - allocated, Largest: 800 << 10, Message: "Out of Memory"}}
 		if err := Explain(&b, a.State(), &refused); err != nil {
 			t.Fatal(err)
@@ -76,7 +76,7 @@ func TestExplainListsAllHolders(t *testing.T) {
 		apply(aggregator.Event{Kind: aggregator.Alloc, PID: 7, Time: 4 + i, Device: 1, Allocator: 2, Buffer: 9 + i, Memory: aggregator.L1, Address: i << 10, PerBank: 64, Size: 64 * (i + 1)})
 	}
 	var b strings.Builder
-	refused := aggregator.Event{Kind: aggregator.Refused, PID: 7, Time: 99, Memory: aggregator.L1, Refusal: &aggregator.Refusal{PerBank: 1 << 20, Message: "Out of Memory"}}
+	refused := aggregator.Event{Kind: aggregator.AllocationFailed, PID: 7, Time: 99, Memory: aggregator.L1, Failure: &aggregator.FailedAllocation{PerBank: 1 << 20, Message: "Out of Memory"}}
 	if err := Explain(&b, a.State(), &refused); err != nil {
 		t.Fatal(err)
 	}
@@ -87,12 +87,12 @@ func TestExplainListsAllHolders(t *testing.T) {
 
 // What helps depends on what was lacking: space, one piece of it, or a bank that is large enough.
 func TestRemedy(t *testing.T) {
-	full := func(asked, free, largest uint64) *aggregator.Refusal {
-		return &aggregator.Refusal{PerBank: asked, Banks: 64, BankBytes: 1 << 20, Allocated: 1<<20 - free, Free: free, Largest: largest}
+	full := func(asked, free, largest uint64) *aggregator.FailedAllocation {
+		return &aggregator.FailedAllocation{PerBank: asked, Banks: 64, BankBytes: 1 << 20, Allocated: 1<<20 - free, Free: free, Largest: largest}
 	}
 	for _, x := range []struct {
 		name    string
-		refusal *aggregator.Refusal
+		refusal *aggregator.FailedAllocation
 		memory  aggregator.Memory
 		banks   uint64
 		want    []string
@@ -103,8 +103,8 @@ func TestRemedy(t *testing.T) {
 		{"fragmented", full(1<<18, 1<<19, 1<<17), aggregator.L1, 64, []string{"not in one piece", "view map"}},
 		{"trace region", full(2<<20, 1<<20, 1<<20), aggregator.Trace, 64, []string{"trace_region_size"}},
 		{"small L1", full(1<<19, 1<<18, 1<<18), aggregator.L1Small, 64, []string{"l1_small_size"}},
-		{"clash", &aggregator.Refusal{Clash: true, End: 0x1cd60, Lowest: 0x1c000}, aggregator.L1, 64, []string{"3.34 KiB smaller", "DRAM"}},
-		{"a message without the bank's numbers", &aggregator.Refusal{PerBank: 1 << 20}, aggregator.L1, 64, nil},
+		{"clash", &aggregator.FailedAllocation{Clash: true, End: 0x1cd60, Lowest: 0x1c000}, aggregator.L1, 64, []string{"3.34 KiB smaller", "DRAM"}},
+		{"a message without the bank's numbers", &aggregator.FailedAllocation{PerBank: 1 << 20}, aggregator.L1, 64, nil},
 		{"room enough", full(1<<10, 1<<19, 1<<19), aggregator.L1, 64, nil},
 	} {
 		got := remedy(x.refusal, x.memory, x.banks, true)
@@ -125,22 +125,22 @@ func TestNextStandsAlone(t *testing.T) {
 	for _, e := range opened() {
 		a.Apply(&e)
 	}
-	clash := &aggregator.Refusal{Clash: true, End: 0x1cd60, Lowest: 0x1c000}
-	full := &aggregator.Refusal{PerBank: 800, Banks: 3, BankBytes: 1000, Allocated: 600, Free: 400, Largest: 400}
+	clash := &aggregator.FailedAllocation{Clash: true, End: 0x1cd60, Lowest: 0x1c000}
+	full := &aggregator.FailedAllocation{PerBank: 800, Banks: 3, BankBytes: 1000, Allocated: 600, Free: 400, Largest: 400}
 	for _, c := range []struct {
 		pid     uint32
-		refusal *aggregator.Refusal
+		refusal *aggregator.FailedAllocation
 		want    string
 	}{
 		{1, clash, "free L1 buffers first, put them into DRAM, or make the circular buffers of a core 3.34 KiB smaller"},
 		{1, full, "too little is free: free buffers first, or make it smaller or put it into DRAM, or spread it over more than 3 of the 4 banks"},
 		{2, full, "too little is free: free buffers first, or make it smaller or put it into DRAM"},
 	} {
-		if got := Next(a.Snapshot(), &aggregator.Event{PID: c.pid, Memory: aggregator.L1, Refusal: c.refusal}); got != c.want {
+		if got := Next(a.Snapshot(), &aggregator.Event{PID: c.pid, Memory: aggregator.L1, Failure: c.refusal}); got != c.want {
 			t.Errorf("process %d: %q, not %q", c.pid, got, c.want)
 		}
 	}
-	if got := Next(a.Snapshot(), &aggregator.Event{PID: 1, Memory: aggregator.NumMemories, Refusal: full}); got != "" {
+	if got := Next(a.Snapshot(), &aggregator.Event{PID: 1, Memory: aggregator.NumMemories, Failure: full}); got != "" {
 		t.Errorf("in no memory: %q", got)
 	}
 }

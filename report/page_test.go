@@ -165,7 +165,7 @@ func overTime(events ...aggregator.Event) *Report {
 	a := aggregator.New()
 	b := NewBuilder(a)
 	b.SitesOverTime = true
-	a.OnChange, a.OnCBChange, a.OnRefused = b.Change, b.CBChange, b.Refused
+	a.OnChange, a.OnCBChange, a.OnAllocationFailed = b.Change, b.CBChange, b.AllocationFailed
 	for i := range events {
 		a.Apply(&events[i])
 		b.Event(&events[i])
@@ -177,7 +177,7 @@ func overTime(events ...aggregator.Event) *Report {
 // flame graph zooms, and a time range changes what it shows.
 func TestPageInABrowser(t *testing.T) {
 	events := append(opened(), alloc(2, 1, 100, 100, stack(10)), alloc(3, 2, 200, 300, stack(20)), freed(8, 2), alloc(15, 3, 600, 50, stack(30)),
-		aggregator.Event{Kind: aggregator.Refused, PID: 1, Time: 12 * second, Memory: aggregator.DRAM, Refusal: &aggregator.Refusal{Message: "Out of Memory"}}, freed(21, 3))
+		aggregator.Event{Kind: aggregator.AllocationFailed, PID: 1, Time: 12 * second, Memory: aggregator.DRAM, Failure: &aggregator.FailedAllocation{Message: "Out of Memory"}}, freed(21, 3))
 	b := open(t, overTime(events...))
 	verdict, title, heading := ask[string](b, `document.getElementById("verdict").innerText`), ask[string](b, "document.title"), ask[string](b, `document.querySelector("h1").innerText`)
 	if !strings.HasPrefix(verdict, "1 × out of memory") || !strings.Contains(verdict, "1 buffer still allocated at the end, 400 B") || !strings.Contains(verdict, "DRAM peaked at 40.0 %") {
@@ -387,7 +387,7 @@ func replayed(t testing.TB, path string) *Report {
 	a := aggregator.New()
 	b := NewBuilder(a)
 	b.SitesOverTime = true
-	a.OnChange, a.OnCBChange, a.OnRefused = b.Change, b.CBChange, b.Refused
+	a.OnChange, a.OnCBChange, a.OnAllocationFailed = b.Change, b.CBChange, b.AllocationFailed
 	for {
 		events, err := r.Next()
 		if errors.Is(err, io.EOF) {

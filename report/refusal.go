@@ -11,9 +11,9 @@ import (
 // maxRefusals bounds the failed allocations in a report: a program may retry for ever.
 const maxRefusals = 200
 
-// Refused explains a failed allocation by the buffers that were live at that moment.
-func (b *Builder) Refused(e *aggregator.Event) {
-	f := e.Refusal
+// AllocationFailed explains a failed allocation by the buffers that were live at that moment.
+func (b *Builder) AllocationFailed(e *aggregator.Event) {
+	f := e.Failure
 	if f == nil {
 		return
 	}
@@ -95,12 +95,12 @@ func Next(s *aggregator.Snapshot, e *aggregator.Event) string {
 			}
 		}
 	}
-	return remedy(e.Refusal, e.Memory, banks, false)
+	return remedy(e.Failure, e.Memory, banks, false)
 }
 
 // remedy returns what helps against a failed allocation in a memory of so many banks (0: unknown), by the runtime's
 // own numbers; "" if they do not tell. listed: the buffers in the way are listed below.
-func remedy(f *aggregator.Refusal, m aggregator.Memory, banks uint64, listed bool) string {
+func remedy(f *aggregator.FailedAllocation, m aggregator.Memory, banks uint64, listed bool) string {
 	these, some := "L1 buffers", "buffers"
 	if listed {
 		these, some = "these L1 buffers", "some of the buffers below"

@@ -20,7 +20,7 @@ func told(t *testing.T, events ...aggregator.Event) *Report {
 	t.Helper()
 	a := aggregator.New()
 	b := NewBuilder(a)
-	a.OnChange, a.OnLearned, a.OnCBChange, a.OnRefused = b.Change, b.Learned, b.CBChange, b.Refused
+	a.OnChange, a.OnLearned, a.OnCBChange, a.OnAllocationFailed = b.Change, b.Learned, b.CBChange, b.AllocationFailed
 	for i := range events {
 		a.Apply(&events[i])
 		b.Event(&events[i])
@@ -328,7 +328,7 @@ func TestManyFailures(t *testing.T) {
 	events = append(events, aggregator.Event{Kind: aggregator.DeviceClose, PID: 1, Time: second, Device: 7},
 		aggregator.Event{Kind: aggregator.DeviceOpen, PID: 1, Time: second, Device: 17, Opened: &aggregator.Opened{Chips: []aggregator.Chip{{Number: 1}}}})
 	for i := range uint64(maxRefusals + 50) {
-		events = append(events, aggregator.Event{Kind: aggregator.Refused, PID: 1, Time: (2 + i) * second, Memory: aggregator.L1, Refusal: &aggregator.Refusal{Message: "m", Clash: i >= maxRefusals+40}})
+		events = append(events, aggregator.Event{Kind: aggregator.AllocationFailed, PID: 1, Time: (2 + i) * second, Memory: aggregator.L1, Failure: &aggregator.FailedAllocation{Message: "m", Clash: i >= maxRefusals+40}})
 	}
 	r := told(t, events...)
 	if n := r.RefusalsOmitted; len(r.Refusals) != maxRefusals || n == nil || n.OutOfMemory != 40 || n.Clashes != 10 {
@@ -355,7 +355,7 @@ func TestManyFailures(t *testing.T) {
 func TestAFailureNamesPrivateChips(t *testing.T) {
 	events := opened()
 	events[1].Opened = &aggregator.Opened{Chips: []aggregator.Chip{{Number: 0}, {Space: 1, Number: 0}}}
-	r := told(t, append(events, aggregator.Event{Kind: aggregator.Refused, PID: 1, Time: 2 * second, Memory: aggregator.L1, Refusal: &aggregator.Refusal{Message: "m"}})...)
+	r := told(t, append(events, aggregator.Event{Kind: aggregator.AllocationFailed, PID: 1, Time: 2 * second, Memory: aggregator.L1, Failure: &aggregator.FailedAllocation{Message: "m"}})...)
 	if c := r.Refusals[0].Chips; len(c) != 2 || c[0].Private != nil || c[1].Private == nil || *c[1].Private != 1 {
 		t.Errorf("explained by %+v", c)
 	}
@@ -773,8 +773,8 @@ func TestALostFreeIsNoLeak(t *testing.T) {
 
 // Nothing that a process says controls the terminal or the page.
 func TestHostileText(t *testing.T) {
-	r := told(t, append(opened(), alloc(2, 1, 100, 100, stack(10)), aggregator.Event{Kind: aggregator.Refused, PID: 1, Time: 3 * second,
-		Memory: aggregator.L1, Refusal: &aggregator.Refusal{Message: "\x1b]0;x\x07<img src=x>\n\"'\u202eGiB 21"}})...)
+	r := told(t, append(opened(), alloc(2, 1, 100, 100, stack(10)), aggregator.Event{Kind: aggregator.AllocationFailed, PID: 1, Time: 3 * second,
+		Memory: aggregator.L1, Failure: &aggregator.FailedAllocation{Message: "\x1b]0;x\x07<img src=x>\n\"'\u202eGiB 21"}})...)
 	for format, write := range map[string]func(*Report, *bytes.Buffer) error{
 		"text": func(r *Report, b *bytes.Buffer) error { return r.Text(b, Style{}) }, "html": func(r *Report, b *bytes.Buffer) error { return r.HTML(b) },
 		"json": func(r *Report, b *bytes.Buffer) error { return r.JSON(b) }, "chrome": func(r *Report, b *bytes.Buffer) error { return r.Chrome(b) },

@@ -77,13 +77,13 @@ type Sink struct {
 	Event func(*aggregator.Event)
 	// Change receives each buffer that was allocated or freed, Learned each live one whose chips or
 	// reserved size become known later, CB each circular buffer, Kernel each kernel binary, Unsafe each live buffer that a replay of a trace
-	// may have overwritten, and Refuse each allocation that failed.
-	Change  func(aggregator.Change)
-	Learned func(aggregator.Change)
-	CB      func(aggregator.CBChange)
-	Kernel  func(aggregator.KernelChange)
-	Unsafe  func(aggregator.Change)
-	Refuse  func(*aggregator.Event)
+	// may have overwritten, and AllocationFailed each allocation that failed.
+	Change           func(aggregator.Change)
+	Learned          func(aggregator.Change)
+	CB               func(aggregator.CBChange)
+	Kernel           func(aggregator.KernelChange)
+	Unsafe           func(aggregator.Change)
+	AllocationFailed func(*aggregator.Event)
 	// Batch is called when a batch has been applied.
 	Batch func()
 	// Close is called once, without the lock, after the last batch. It may block.
@@ -149,7 +149,7 @@ func (s *Session) AddSink(k Sink) {
 	s.accounts.OnCBChange = both(s.accounts.OnCBChange, k.CB)
 	s.accounts.OnKernelChange = both(s.accounts.OnKernelChange, k.Kernel)
 	s.accounts.OnUnsafe = both(s.accounts.OnUnsafe, k.Unsafe)
-	s.accounts.OnRefused = both(s.accounts.OnRefused, k.Refuse)
+	s.accounts.OnAllocationFailed = both(s.accounts.OnAllocationFailed, k.AllocationFailed)
 }
 
 // both calls one after the other, where there are both.

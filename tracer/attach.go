@@ -474,7 +474,7 @@ func (t *Tracer) check(lib *metal.Library) (*attachment, error) {
 	if err != nil {
 		return nil, err
 	}
-	a := &attachment{lib: lib, cover: cover, refusals: lib.Refusals(), layout: layout, build: new(build)}
+	a := &attachment{lib: lib, cover: cover, failureProbes: lib.FailureProbes(), layout: layout, build: new(build)}
 	if a.slot, err = slotOf(lib, cover, layout); err != nil {
 		return nil, err
 	}

@@ -13,7 +13,7 @@ import (
 // notCovered names what the tracer does not see in processes with this library.
 func (a *attachment) notCovered() []string {
 	list := a.cover.NotCovered()
-	if len(metal.Unrefused(a.refusals)) > 0 {
+	if len(metal.MissingFailurePoints(a.failureProbes)) > 0 {
 		list = append(list, aggregator.FailuresNotCovered)
 	}
 	return list
@@ -28,8 +28,8 @@ func (r *run) allocationFailed(from origin, b []byte) {
 	e := (*bpf.MemtraceTtRefusal)(unsafe.Pointer(&b[0]))
 	format := string(e.Format[:min(int(e.Length), len(e.Format))])
 	text := string(e.Text[:min(int(e.TextLength), len(e.Text))])
-	f := &aggregator.Refusal{Clash: e.Clash != 0, Message: message(format, text, e.Args[:])}
-	event := aggregator.Event{Kind: aggregator.Refused, PID: from.pid, TID: from.tid, Time: from.time, Stack: stack, Refusal: f}
+	f := &aggregator.FailedAllocation{Clash: e.Clash != 0, Message: message(format, text, e.Args[:])}
+	event := aggregator.Event{Kind: aggregator.AllocationFailed, PID: from.pid, TID: from.tid, Time: from.time, Stack: stack, Failure: f}
 	switch {
 	case f.Clash && strings.Contains(format, "clash with L1 buffers"):
 		event.Memory, event.Program = aggregator.L1, e.Args[0]

@@ -129,7 +129,7 @@ var pointPrograms = func() []string {
 		bpf.MemtraceTtOftenTT_OFTEN_FREED_FIRST: bpf.MemtraceProgBufferFreedFirst,
 		bpf.MemtraceTtOftenTT_OFTEN_LAUNCHED:    bpf.MemtraceProgLaunched,
 	}
-	for _, p := range slices.Concat(metal.Points, metal.RefusalPoints) {
+	for _, p := range slices.Concat(metal.Points, metal.FailurePoints) {
 		if !slices.Contains(names, p.BPFProgram) {
 			names = append(names, p.BPFProgram)
 		}

@@ -17,7 +17,7 @@ func TestEveryPointIsAttached(t *testing.T) {
 		t.Fatal(err)
 	}
 	var probes []metal.Probe
-	for _, table := range [][]metal.Point{metal.Points, metal.RefusalPoints} {
+	for _, table := range [][]metal.Point{metal.Points, metal.FailurePoints} {
 		for i := range table {
 			probes = append(probes, metal.Probe{Point: &table[i]})
 		}

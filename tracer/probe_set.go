@@ -47,7 +47,7 @@ var errNotCompared = errors.New("it is not known whether its file, which may hav
 // attachPoints attaches every point of the library; pid 0 means all processes.
 func (t *Tracer) attachPoints(a *attachment, pid uint32) error {
 	fail := func(err error) error { return fmt.Errorf("attaching to %s: %w", a.lib.Path, err) }
-	probes := byPhase(slices.Concat(a.cover.Probes, a.refusals))
+	probes := byPhase(slices.Concat(a.cover.Probes, a.failureProbes))
 	if a.probes == nil {
 		set, err := t.probesOf(a, probes)
 		if err != nil {

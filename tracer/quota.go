@@ -237,7 +237,7 @@ func (t *Tracer) copyOf(tenant string, st *unix.Stat_t, name, path string) (*att
 			lib.Close()
 			continue
 		}
-		c := &attachment{lib: lib, cover: a.cover, refusals: a.refusals, layout: a.layout, slot: a.slot, build: a.build}
+		c := &attachment{lib: lib, cover: a.cover, failureProbes: a.failureProbes, layout: a.layout, slot: a.slot, build: a.build}
 		if a.sizes != nil {
 			c.sizes, err = newReservedSizes(lib)
 		}

@@ -136,8 +136,8 @@ type attachment struct {
 	lib    *metal.Library
 	cover  *metal.Coverage
 	// refusals are the probes where its allocations fail.
-	refusals []metal.Probe
-	layout   *metal.Layout
+	failureProbes []metal.Probe
+	layout        *metal.Layout
 	// build is shared by copies of one file, which also share what was read from it.
 	build *build
 	// sizes computes how much of each bank a buffer takes; nil if a probe reads that.

@@ -203,11 +203,11 @@ func (l *Log) event(e *aggregator.Event) {
 	}
 }
 
-// Refused adds an allocation that failed. It returns the number of the failure, and whether to
+// AllocationFailed adds an allocation that failed. It returns the number of the failure, and whether to
 // explain it: not where a process tries again and fails with the same numbers, nor too many at once.
-func (l *Log) Refused(e *aggregator.Event) (number uint64, explain bool) {
-	n := logEntry{time: e.Time, pid: e.PID, tid: e.TID, kind: logOutOfMemory, memory: e.Memory, size: e.Refusal.Asked, text: short(e.Refusal.Message), object: e.Program}
-	if e.Refusal.Clash {
+func (l *Log) AllocationFailed(e *aggregator.Event) (number uint64, explain bool) {
+	n := logEntry{time: e.Time, pid: e.PID, tid: e.TID, kind: logOutOfMemory, memory: e.Memory, size: e.Failure.Asked, text: short(e.Failure.Message), object: e.Program}
+	if e.Failure.Clash {
 		n.kind = logClash
 	}
 	l.mu.Lock()

@@ -76,7 +76,7 @@ func TestEventsOfBeforeAnExec(t *testing.T) {
 	begins("/bin/before --one", 0x1000)
 	w.publish(aggregator.Event{Kind: aggregator.ProcessExit, PID: 70000, Exit: &aggregator.Exit{Signal: 9}})
 	begins("/bin/after", 0x2000)
-	w.publish(aggregator.Event{Kind: aggregator.Refused, PID: 70000, Memory: aggregator.L1, Refusal: &aggregator.Refusal{Message: "Out of Memory"}})
+	w.publish(aggregator.Event{Kind: aggregator.AllocationFailed, PID: 70000, Memory: aggregator.L1, Failure: &aggregator.FailedAllocation{Message: "Out of Memory"}})
 	w.view(settings{})
 	w.press("6")
 	var got []string

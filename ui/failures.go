@@ -20,7 +20,7 @@ type failure struct {
 	time    uint64
 	pid     uint32
 	memory  aggregator.Memory
-	refusal aggregator.Refusal
+	refusal aggregator.FailedAllocation
 	// command of the process then.
 	command string
 	// explanation says who held the memory at that moment; empty where it was not asked for in time.
@@ -41,7 +41,7 @@ const maxExplained = 8
 // fail takes a failure down. It is called with the lock held.
 func (l *Log) fail(e *aggregator.Event) (number uint64, explain bool) {
 	l.refused++
-	n, refusal := len(l.failures), *e.Refusal
+	n, refusal := len(l.failures), *e.Failure
 	refusal.Message = short(refusal.Message)
 	if n > 0 {
 		last := &l.failures[n-1]
@@ -61,7 +61,7 @@ func (l *Log) fail(e *aggregator.Event) (number uint64, explain bool) {
 	return f.number, explain
 }
 
-// Explain adds to a failed allocation, of the number that Refused returned, who held the memory then.
+// Explain adds to a failed allocation, of the number that AllocationFailed returned, who held the memory then.
 func (l *Log) Explain(number uint64, explanation string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -72,7 +72,7 @@ func (l *Log) Explain(number uint64, explanation string) {
 	}
 }
 
-// Advise adds to a failed allocation, of the number that Refused returned, what helps.
+// Advise adds to a failed allocation, of the number that AllocationFailed returned, what helps.
 func (l *Log) Advise(number uint64, next string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -37,7 +37,7 @@ func TestAFailureIsShownOnEveryView(t *testing.T) {
 	if got := w.text(t, 120, 40); strings.Contains(got, "CLASH") || strings.Contains(got, "allocations failed ─") {
 		t.Errorf("it stays, although it was read:\n%s", got)
 	}
-	w.refused(41822, aggregator.Refusal{Asked: 1 << 30, PerBank: 2 << 20, Banks: 64, BankBytes: 3 << 20, Largest: 1 << 20}, aggregator.L1)
+	w.refused(41822, aggregator.FailedAllocation{Asked: 1 << 30, PerBank: 2 << 20, Banks: 64, BankBytes: 3 << 20, Largest: 1 << 20}, aggregator.L1)
 	w.pass(time.Second)
 	if got := w.text(t, 120, 40); !strings.Contains(got, "OUT OF MEMORY L1 · pid 41822 python3 serve.py --mode… · requested 2.00 MiB/bank, largest free 1.00 MiB") {
 		t.Error(got)
@@ -49,7 +49,7 @@ func TestAFailureKeepsTheNameOfItsProcess(t *testing.T) {
 	w := newWorld(1)
 	w.view(settings{})
 	w.begins(7, "/usr/bin/python train.py --model llama-70b", w.chips, false)
-	w.refused(7, aggregator.Refusal{Asked: 128 * mib, PerBank: 2 * mib, BankBytes: 3 * mib, Largest: mib}, aggregator.L1Small)
+	w.refused(7, aggregator.FailedAllocation{Asked: 128 * mib, PerBank: 2 * mib, BankBytes: 3 * mib, Largest: mib}, aggregator.L1Small)
 	w.pass(time.Second)
 	w.publish(aggregator.Event{Kind: aggregator.ProcessExit, PID: 7})
 	w.pass(time.Second)
@@ -79,17 +79,17 @@ func TestEachFailureHasItsReason(t *testing.T) {
 	w.view(settings{})
 	w.begins(7, "python", w.chips, false)
 	event := func() *aggregator.Event {
-		return &aggregator.Event{Kind: aggregator.Refused, Time: w.time, PID: 7, Memory: aggregator.DRAM, Refusal: &aggregator.Refusal{Asked: 5}}
+		return &aggregator.Event{Kind: aggregator.AllocationFailed, Time: w.time, PID: 7, Memory: aggregator.DRAM, Failure: &aggregator.FailedAllocation{Asked: 5}}
 	}
-	first, explain := w.log.Refused(event())
+	first, explain := w.log.AllocationFailed(event())
 	if !explain {
 		t.Error("the first is not explained")
 	}
-	if n, explain := w.log.Refused(event()); n != first || explain {
+	if n, explain := w.log.AllocationFailed(event()); n != first || explain {
 		t.Error("the same at once is another one")
 	}
 	w.pass(5 * time.Second)
-	second, _ := w.log.Refused(event())
+	second, _ := w.log.AllocationFailed(event())
 	w.log.Explain(first, "the first\n")
 	w.log.Explain(second, "  in loop.py:67\n  held by \x1b[2Jevil\n")
 	w.look()
@@ -102,7 +102,7 @@ func TestEachFailureHasItsReason(t *testing.T) {
 	}
 	for range 3 * maxFailures {
 		w.pass(2 * time.Second)
-		w.log.Refused(event())
+		w.log.AllocationFailed(event())
 	}
 	if n := len(w.log.failures); n != maxFailures {
 		t.Error(n, "failures are kept")
@@ -115,11 +115,11 @@ func TestAFailureWithOtherNumbersIsAnother(t *testing.T) {
 	w := newWorld(1)
 	w.view(settings{})
 	w.begins(7, "python", w.chips, false)
-	refused := func(r aggregator.Refusal) (uint64, bool) {
-		return w.log.Refused(&aggregator.Event{Kind: aggregator.Refused, Time: w.time, PID: 7, Memory: aggregator.L1, Refusal: &r})
+	refused := func(r aggregator.FailedAllocation) (uint64, bool) {
+		return w.log.AllocationFailed(&aggregator.Event{Kind: aggregator.AllocationFailed, Time: w.time, PID: 7, Memory: aggregator.L1, Failure: &r})
 	}
-	full := aggregator.Refusal{PerBank: 64 << 10, BankBytes: mib, Free: 48 << 10, Largest: 48 << 10}
-	fragmented := aggregator.Refusal{PerBank: 256 << 10, BankBytes: mib, Free: 640 << 10, Largest: 64 << 10}
+	full := aggregator.FailedAllocation{PerBank: 64 << 10, BankBytes: mib, Free: 48 << 10, Largest: 48 << 10}
+	fragmented := aggregator.FailedAllocation{PerBank: 256 << 10, BankBytes: mib, Free: 640 << 10, Largest: 64 << 10}
 	first, _ := refused(full)
 	second, explain := refused(fragmented)
 	if second == first || !explain {

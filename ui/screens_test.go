@@ -143,11 +143,11 @@ func exhausted() *world {
 	w.launches(pid, device, 17)
 	w.pass(10 * time.Second)
 	for range 3 {
-		w.refused(pid, aggregator.Refusal{Asked: 12 * 64 * mib, PerBank: 64 * mib, Banks: 12,
+		w.refused(pid, aggregator.FailedAllocation{Asked: 12 * 64 * mib, PerBank: 64 * mib, Banks: 12,
 			Message: "Out of Memory: Not enough space to allocate 805306368 B DRAM buffer across 12 banks, where each bank needs to store 67108864 B, but bank size is 1073741792 B (allocated: 1073741792 B, free: 0 B, largest free block: 0 B)"}, aggregator.DRAM)
 	}
 	w.pass(20 * time.Second)
-	w.refused(pid, aggregator.Refusal{Clash: true, End: first + bank/4, Lowest: first + bank/5,
+	w.refused(pid, aggregator.FailedAllocation{Clash: true, End: first + bank/4, Lowest: first + bank/5,
 		Message: "Statically allocated circular buffers in program 7 clash with L1 buffers on core range [(x=0,y=0) - (x=7,y=7)]. L1 buffer allocated at 372224 and static circular buffer region ends at 438784"}, aggregator.L1)
 	w.pass(10 * time.Second)
 	return w
@@ -173,7 +173,7 @@ func extreme() *world {
 		program := w.program(pid, device, hostile, math.MaxUint64, circular(1<<30, 1<<30, 255, 3))
 		w.publish(aggregator.Event{Kind: aggregator.KernelLoaded, PID: pid, Program: program, Device: device, Kernel: &aggregator.Kernel{ID: 1, Name: hostile, Hash: hostile, Processor: hostile, Path: hostile, Bytes: huge, Sized: true}})
 	}
-	w.refused(math.MaxInt32-3, aggregator.Refusal{Asked: math.MaxUint64, Message: hostile + hostile}, aggregator.Trace)
+	w.refused(math.MaxInt32-3, aggregator.FailedAllocation{Asked: math.MaxUint64, Message: hostile + hostile}, aggregator.Trace)
 	w.publish(aggregator.Event{Kind: aggregator.Lost, Count: math.MaxUint64})
 	w.pass(3 * time.Second)
 	return w
@@ -301,7 +301,7 @@ func TestTheFirstLookAnswersOnEveryHost(t *testing.T) {
 			}{
 				"live": {func() *world {
 					w := peopled(chips, processes)
-					w.refused(1000, aggregator.Refusal{Asked: 12 * 64 * mib, PerBank: 64 * mib, Banks: 12, Message: "Out of Memory"}, aggregator.DRAM)
+					w.refused(1000, aggregator.FailedAllocation{Asked: 12 * 64 * mib, PerBank: 64 * mib, Banks: 12, Message: "Out of Memory"}, aggregator.DRAM)
 					w.pass(time.Second)
 					return w
 				}, func(*data) {}, most, []string{"OUT OF MEMORY DRAM", "pid 1000", "! why", " exact "}},

@@ -304,7 +304,7 @@ func TestCallSitesInASCII(t *testing.T) {
 	device := w.begins(7, "python a.py", w.chips, false)
 	w.publish(aggregator.Event{Kind: aggregator.Alloc, PID: 7, TID: 8, Device: device, Allocator: device + 1, Buffer: w.id(), Memory: aggregator.DRAM,
 		Address: mib, PerBank: mib, Size: 12 * mib, PageSize: 2048, Stack: &aggregator.Stack{Frames: []aggregator.Frame{{Function: "f"}}}})
-	n, _ := w.log.Refused(&aggregator.Event{Kind: aggregator.Refused, Time: w.time, PID: 7, Memory: aggregator.DRAM, Refusal: &aggregator.Refusal{Asked: 5}})
+	n, _ := w.log.AllocationFailed(&aggregator.Event{Kind: aggregator.AllocationFailed, Time: w.time, PID: 7, Memory: aggregator.DRAM, Failure: &aggregator.FailedAllocation{Asked: 5}})
 	w.log.Explain(n, "  in a.py:1 f ← a.py:2 main\n  … 3 more\n")
 	w.pass(time.Second)
 	const label = `a.py:1 \u65e5 <- a.py:2 main - ttnn::empty`

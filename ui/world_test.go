@@ -34,7 +34,7 @@ const oneSecond = uint64(time.Second)
 func newWorld(chips int) *world {
 	w := &world{Aggregator: aggregator.New(), log: NewLog(), time: 1000 * oneSecond, wall: time.Date(2025, 1, 2, 12, 3, 11, 0, time.UTC)}
 	w.FollowSites(func(f []aggregator.Frame) string { return f[0].File + " " + f[0].Function })
-	w.OnChange, w.OnCBChange, w.OnRefused = w.log.Change, w.log.CBChange, func(e *aggregator.Event) { w.log.Refused(e) }
+	w.OnChange, w.OnCBChange, w.OnAllocationFailed = w.log.Change, w.log.CBChange, func(e *aggregator.Event) { w.log.AllocationFailed(e) }
 	w.OnKernelChange = func(c aggregator.KernelChange) {
 		if c.Chip.Number == 0 { // their order over the chips is any
 			w.log.KernelChange(c)
@@ -112,8 +112,8 @@ func (w *world) launches(pid uint32, device uint64, n uint64) {
 }
 
 // refused is an allocation that there is no room for.
-func (w *world) refused(pid uint32, r aggregator.Refusal, m aggregator.Memory) {
-	w.publish(aggregator.Event{Kind: aggregator.Refused, PID: pid, TID: pid + 1, Memory: m, Refusal: &r})
+func (w *world) refused(pid uint32, r aggregator.FailedAllocation, m aggregator.Memory) {
+	w.publish(aggregator.Event{Kind: aggregator.AllocationFailed, PID: pid, TID: pid + 1, Memory: m, Failure: &r})
 }
 
 func circular(address, size uint64, x1, y1 uint16) aggregator.CircularBuffer {

@@ -221,7 +221,7 @@ func newLibraryDiagnosis(r *discover.Build) libraryDiagnosis {
 	for _, p := range r.Coverage.Missing {
 		d.NotCovered = append(d.NotCovered, notCovered{p.Name, p.Need, p.Without})
 	}
-	for _, p := range metal.Unrefused(r.Library.Refusals()) {
+	for _, p := range metal.MissingFailurePoints(r.Library.FailureProbes()) {
 		d.NotCovered = append(d.NotCovered, notCovered{p.Name, p.Need, p.Without})
 	}
 	if r.Layout != nil {

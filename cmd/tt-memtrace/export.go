@@ -79,7 +79,7 @@ func exportHost(ctx context.Context, t *targets, dir string) error {
 	began := l.Now()
 	name := recordingName(t.recorded.from) + "-" + header.Began.UTC().Format("20060102T150405Z")
 	x := parquet.New(l.Accounts(), parquet.Options{Dir: dir, Host: header.Host, Recording: name, Wall: l.Wall})
-	l.AddSink(session.Sink{Event: x.Event, Change: x.Change, Learned: x.Learned, CB: x.CBChange, Unsafe: x.Unsafe, Refuse: x.Refused})
+	l.AddSink(session.Sink{Event: x.Event, Change: x.Change, Learned: x.Learned, CB: x.CBChange, Unsafe: x.Unsafe, AllocationFailed: x.AllocationFailed})
 	err = l.run(ctx)
 	complete := err == nil || onlyLoss(err)
 	l.View(func(*aggregator.Aggregator) {

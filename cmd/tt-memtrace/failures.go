@@ -25,7 +25,7 @@ const maxFailures = 32
 // logFailures keeps the allocations that fail, for l.status, and returns a log that has them.
 func (l *live) logFailures() *ui.Log {
 	log := ui.NewLog()
-	l.AddSink(session.Sink{Event: log.Event, Refuse: func(e *aggregator.Event) { l.addFailure(log, e) }})
+	l.AddSink(session.Sink{Event: log.Event, AllocationFailed: func(e *aggregator.Event) { l.addFailure(log, e) }})
 	return log
 }
 
@@ -33,7 +33,7 @@ func (l *live) logFailures() *ui.Log {
 // is to be explained.
 func (l *live) addFailure(log *ui.Log, e *aggregator.Event) (number uint64, explain bool) {
 	l.failures.add(export.NewFailureLine(e, l.Wall(e.Time)))
-	number, explain = log.Refused(e)
+	number, explain = log.AllocationFailed(e)
 	if explain {
 		log.Advise(number, report.Next(l.Accounts().Snapshot(), e))
 	}

@@ -18,8 +18,8 @@ func TestStatusHasFailures(t *testing.T) {
 	const process, second = 7, 1_000_000_000
 	start := aggregator.Event{Kind: aggregator.ProcessStart, PID: process, Time: origin, Process: &aggregator.Process{Command: "python m.py", Started: 1}}
 	failed := func(at, asked uint64) aggregator.Event {
-		return aggregator.Event{Kind: aggregator.Refused, PID: process, TID: process, Time: origin + at*second, Memory: aggregator.L1,
-			Refusal: &aggregator.Refusal{Asked: 64 * asked, PerBank: asked, Banks: 64, BankBytes: 1 << 20, Free: 1 << 20, Largest: 1 << 20, Message: "Out of\x1b Memory"}}
+		return aggregator.Event{Kind: aggregator.AllocationFailed, PID: process, TID: process, Time: origin + at*second, Memory: aggregator.L1,
+			Failure: &aggregator.FailedAllocation{Asked: 64 * asked, PerBank: asked, Banks: 64, BankBytes: 1 << 20, Free: 1 << 20, Largest: 1 << 20, Message: "Out of\x1b Memory"}}
 	}
 	exit := aggregator.Event{Kind: aggregator.ProcessExit, PID: process, Time: origin + 100*second}
 	many := []aggregator.Event{start}
@@ -68,7 +68,7 @@ func TestStatusHasFailures(t *testing.T) {
 		}
 		for i, f := range st.Failures {
 			want := c.events[1+c.left+i]
-			if !f.Time.Equal(l.Wall(want.Time)) || *f.Asked != want.Refusal.PerBank || f.PID != process || f.Event != "out_of_memory" {
+			if !f.Time.Equal(l.Wall(want.Time)) || *f.Asked != want.Failure.PerBank || f.PID != process || f.Event != "out_of_memory" {
 				t.Errorf("%s: failure %d is %+v", name, i, f)
 			}
 		}

@@ -42,7 +42,7 @@ object, and one buffer; docs/json.md describes it.`,
 			defer cancel()
 			var flushed error
 			l.AddSink(session.Sink{
-				Change: logger.Change, CB: logger.CBChange, Kernel: logger.KernelChange, Unsafe: logger.Unsafe, Refuse: logger.Refused,
+				Change: logger.Change, CB: logger.CBChange, Kernel: logger.KernelChange, Unsafe: logger.Unsafe, AllocationFailed: logger.AllocationFailed,
 				Batch: func() {
 					if err := w.Flush(); err != nil && flushed == nil {
 						flushed = fmt.Errorf("writing the log: %w", err)

@@ -17,7 +17,7 @@ func TestLogHasFailedAllocations(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "r.ttm")
 	b, err := io.ReadAll(recordingOf(t,
 		aggregator.Event{Kind: aggregator.ProcessStart, PID: 7, Time: origin, Process: &aggregator.Process{Command: "c"}},
-		aggregator.Event{Kind: aggregator.Refused, PID: 7, Time: origin, Memory: aggregator.L1, Refusal: &aggregator.Refusal{Message: "Out of Memory"}}))
+		aggregator.Event{Kind: aggregator.AllocationFailed, PID: 7, Time: origin, Memory: aggregator.L1, Failure: &aggregator.FailedAllocation{Message: "Out of Memory"}}))
 	if err := errors.Join(err, os.WriteFile(file, b, 0o644)); err != nil {
 		t.Fatal(err)
 	}

@@ -127,7 +127,7 @@ func makeReport(ctx context.Context, t *targets, command []string, sites bool) (
 	if l.player != nil {
 		b.Began = l.player.Header().Monotonic // as --seek and --until count
 	}
-	l.AddSink(session.Sink{Event: b.Event, Change: b.Change, Learned: b.Learned, CB: b.CBChange, Unsafe: b.Unsafe, Refuse: b.Refused})
+	l.AddSink(session.Sink{Event: b.Event, Change: b.Change, Learned: b.Learned, CB: b.CBChange, Unsafe: b.Unsafe, AllocationFailed: b.AllocationFailed})
 	t.untilAsked(l, "tracing %s for the report")
 	err = l.run(ctx)
 	source := t.label(command)

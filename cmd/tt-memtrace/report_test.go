@@ -50,7 +50,7 @@ func TestReportTimesAreThoseOfTheRecording(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "r.ttm")
 	b, err := io.ReadAll(recordingOf(t,
 		aggregator.Event{Kind: aggregator.ProcessStart, PID: 1, Time: origin + uint64(2*time.Second), Process: &aggregator.Process{Command: "c"}},
-		aggregator.Event{Kind: aggregator.Refused, PID: 1, Time: origin + uint64(5*time.Second), Memory: aggregator.L1, Refusal: &aggregator.Refusal{Message: "m"}}))
+		aggregator.Event{Kind: aggregator.AllocationFailed, PID: 1, Time: origin + uint64(5*time.Second), Memory: aggregator.L1, Failure: &aggregator.FailedAllocation{Message: "m"}}))
 	if err := errors.Join(err, os.WriteFile(file, b, 0o644)); err != nil {
 		t.Fatal(err)
 	}

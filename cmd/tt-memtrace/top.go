@@ -85,7 +85,7 @@ func runTop(cmd *cobra.Command, t *targets, u *uiFlags, args []string) error {
 	l.silent = true
 	l.FollowSites(report.CallSite)
 	log := ui.NewLog()
-	l.AddSink(session.Sink{Event: log.Event, Change: log.Change, CB: log.CBChange, Kernel: log.KernelChange, Unsafe: log.Unsafe, Refuse: l.explaining(log)})
+	l.AddSink(session.Sink{Event: log.Event, Change: log.Change, CB: log.CBChange, Kernel: log.KernelChange, Unsafe: log.Unsafe, AllocationFailed: l.explaining(log)})
 	further := t.recorded.further(l)
 	u.requested = u.requested || t.shm // all that is known
 	if len(args) > 0 {
@@ -158,8 +158,8 @@ func (l *live) explaining(log *ui.Log) func(*aggregator.Event) {
 		if !explain {
 			return
 		}
-		refused, refusal := *e, *e.Refusal
-		refused.Refusal = &refusal
+		refused, refusal := *e, *e.Failure
+		refused.Failure = &refusal
 		state := l.Accounts().State()
 		go func() {
 			var b strings.Builder

@@ -21,7 +21,7 @@ func TestAdvisedSizesAreTheSmallest(t *testing.T) {
 	tr := startWith(t, tracer.Options{Follow: uint32(os.Getpid())}, func(tr *trace) {
 		b = report.NewBuilder(tr.accounts)
 		tr.event = b.Event
-		tr.accounts.OnChange, tr.accounts.OnCBChange, tr.accounts.OnRefused = b.Change, b.CBChange, b.Refused
+		tr.accounts.OnChange, tr.accounts.OnCBChange, tr.accounts.OnAllocationFailed = b.Change, b.CBChange, b.AllocationFailed
 	})
 	stopped := false
 	// run opens devices with these sizes, and says what became of it.

@@ -225,7 +225,7 @@ func TestReportNamesCallSites(t *testing.T) {
 	tr := startWith(t, tracer.Options{Follow: uint32(os.Getpid()), Stacks: true}, func(tr *trace) {
 		b = report.NewBuilder(tr.accounts)
 		tr.event = b.Event
-		tr.accounts.OnChange, tr.accounts.OnCBChange, tr.accounts.OnRefused = b.Change, b.CBChange, b.Refused
+		tr.accounts.OnChange, tr.accounts.OnCBChange, tr.accounts.OnAllocationFailed = b.Change, b.CBChange, b.AllocationFailed
 	})
 	args := []string{"--cluster", "t3k", "--wait"}
 	if r.SlowOnly() { // no circular buffer, no clash with one

@@ -315,7 +315,7 @@ const withoutDataflow = "dataflow buffers, where this release has any, are not c
 // pointPrefixes returns the names of the table that end in *, without the *.
 func pointPrefixes() []string {
 	var list []string
-	for _, p := range slices.Concat(Points, RefusalPoints) {
+	for _, p := range slices.Concat(Points, FailurePoints) {
 		for _, name := range p.Symbols {
 			if prefix, ok := strings.CutSuffix(name, "*"); ok {
 				list = append(list, prefix)
@@ -360,11 +360,11 @@ func (l *Library) knowsCores() error {
 	return nil
 }
 
-// RefusalPoints are where an allocation fails: the runtime's throwing function
+// FailurePoints are where an allocation fails: the runtime's throwing function
 // is a template, and its instances for the arguments of these two messages are
 // hit by little else. They are no part of the accounts, so a library without is traced as well;
 // what fails in it is not seen.
-var RefusalPoints = []Point{
+var FailurePoints = []Point{
 	{
 		Name: "out of memory", Need: Degrades, BPFProgram: "out_of_memory", Phase: Fails, All: true,
 		Without: "allocations that fail are not seen",

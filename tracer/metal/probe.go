@@ -173,11 +173,11 @@ func orUnknown(s string) string {
 	return s
 }
 
-// Refusals are the points of a library at which allocations fail.
-func (l *Library) Refusals() []Probe {
+// FailureProbes returns the points of a library at which allocations fail.
+func (l *Library) FailureProbes() []Probe {
 	var list []Probe
-	for i := range RefusalPoints {
-		p := &RefusalPoints[i]
+	for i := range FailurePoints {
+		p := &FailurePoints[i]
 		for _, s := range l.match(p.Symbols, p.All) {
 			if probe, err := l.probe(p, s); err == nil {
 				list = append(list, probe)
@@ -187,10 +187,10 @@ func (l *Library) Refusals() []Probe {
 	return list
 }
 
-// Unrefused are the points where allocations fail at which none of these probes is.
-func Unrefused(probes []Probe) (missing []*Point) {
-	for i := range RefusalPoints {
-		p := &RefusalPoints[i]
+// MissingFailurePoints are the points where allocations fail at which none of these probes is.
+func MissingFailurePoints(probes []Probe) (missing []*Point) {
+	for i := range FailurePoints {
+		p := &FailurePoints[i]
 		if !slices.ContainsFunc(probes, func(o Probe) bool { return o.Point == p }) {
 			missing = append(missing, p)
 		}
