@@ -224,7 +224,7 @@ type listeners struct {
 	cb      func(CBChange)
 	kernel  func(KernelChange)
 	unsafe  func(Change)
-	refuse  func(*Event)
+	failed  func(*Event)
 	suspect func(uint32)
 }
 
@@ -235,7 +235,7 @@ func (a *Aggregator) end(t *Snapshot) {
 	}
 	a.OnChange, a.OnLearned = a.muted.change, a.muted.learned
 	a.OnCBChange, a.OnKernelChange = a.muted.cb, a.muted.kernel
-	a.OnUnsafe, a.OnAllocationFailed, a.OnSuspect = a.muted.unsafe, a.muted.refuse, a.muted.suspect
+	a.OnUnsafe, a.OnAllocationFailed, a.OnSuspect = a.muted.unsafe, a.muted.failed, a.muted.suspect
 	a.muted = nil
 	if t == nil {
 		return
