@@ -171,8 +171,12 @@ func (l *Log) event(e *aggregator.Event) {
 		}
 	case aggregator.ProcessExit:
 		n.kind = logExit
-		if e.Exit != nil {
-			n.text = e.Exit.String()
+		switch { // the kind says that it ended, and there is little room
+		case e.Exit == nil:
+		case e.Exit.Signal != 0:
+			n.text = e.Exit.SignalName()
+		default:
+			n.text = fmt.Sprintf("status %d", e.Exit.Status)
 		}
 	case aggregator.DeviceOpen:
 		n.kind, n.object = logOpen, e.Device

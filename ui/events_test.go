@@ -86,7 +86,7 @@ func TestEventsOfBeforeAnExec(t *testing.T) {
 		}
 	}
 	want := []string{
-		"before --one START before", "before --one OPEN 0", "70001 before --one ALLOC", "before --one FREE DRAM", "before --one EXIT killed",
+		"before --one START before", "before --one OPEN 0", "70001 before --one ALLOC", "before --one FREE DRAM", "before --one EXIT SIGKILL",
 		"after START after", "after OPEN 0", "70001 after ALLOC DRAM", "after OUT_OF_MEMORY L1",
 	}
 	if !slices.EqualFunc(got, want, strings.HasPrefix) {
