@@ -101,6 +101,7 @@ func (a *Aggregator) describe(p *process, d *device, o Opened, at uint64) {
 		}
 		d.shares = append(d.shares, s)
 	}
+	p.counters.AtLeast = p.counters.AtLeast || o.Late || p.info.Late
 	if o.Late {
 		p.sites.atLeast = true
 		p.raise(ReasonLate, at)

@@ -180,8 +180,10 @@ type Counters struct {
 
 // ProcessCounters are the totals of one process.
 type ProcessCounters struct {
-	Allocs uint64 `rec:"Allocs"`
-	Frees  uint64 `rec:"Frees"`
+	// AtLeast: it had devices open before tracing began, and these count what happened since.
+	AtLeast bool   `rec:"AtLeast"`
+	Allocs  uint64 `rec:"Allocs"`
+	Frees   uint64 `rec:"Frees"`
 	// ImplicitFrees went with their allocator or process.
 	ImplicitFrees uint64 `rec:"ImplicitFrees"`
 	// UnmatchedFrees are frees of buffers in no account: allocated before tracing began, or lost.

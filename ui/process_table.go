@@ -401,10 +401,10 @@ func countedAll(p *aggregator.ProcessSnapshot, n uint64, o settings, g text.Glyp
 	return append(text.Plain.Line(sign), counted(p, n, o, g)...)
 }
 
-// countsAtLeast is the sign before counts of what a process did that are lower bounds: it is sampled, it ran before
-// tracing began, or something was missed.
+// countsAtLeast is the sign before counts of what a process did that are lower bounds: it is sampled, it had devices open
+// before tracing began, or something was missed.
 func countsAtLeast(p *aggregator.ProcessSnapshot, g text.Glyphs) string {
-	if p.Info.Source == aggregator.Traced && (p.Info.Late || p.Info.RanBefore || slices.ContainsFunc(p.Reasons, func(r aggregator.Reason) bool { return r.Code.Missed() })) {
+	if p.Info.Source == aggregator.Traced && (p.Info.Late || p.Counters.AtLeast || slices.ContainsFunc(p.Reasons, func(r aggregator.Reason) bool { return r.Code.Missed() })) {
 		return g.AtLeast
 	}
 	return atLeast(p, g)
