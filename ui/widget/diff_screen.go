@@ -101,6 +101,10 @@ func (s *DiffScreen) Resume() error {
 
 // Show brings the page to the terminal, if that changes anything and it is time.
 func (s *DiffScreen) Show() {
+	// A terminal that was closed while the program was stopped has no size. tcell has no cells then, and would draw them for ever.
+	if _, _, width := s.Screen.Get(0, 0); width == 0 {
+		return
+	}
 	w, h := s.page.Size()
 	if s.stale.Swap(false) || w != s.w || h != s.h {
 		// Half a window is not left on the screen until the next refresh.
