@@ -401,10 +401,15 @@ func countedAll(p *aggregator.ProcessSnapshot, n uint64, o settings, g text.Glyp
 	return append(text.Plain.Line(sign), counted(p, n, o, g)...)
 }
 
+// missedAny reports whether something that the process did while it was traced was missed.
+func missedAny(p *aggregator.ProcessSnapshot) bool {
+	return slices.ContainsFunc(p.Reasons, func(r aggregator.Reason) bool { return r.Code.Missed() })
+}
+
 // countsAtLeast is the sign before counts of what a process did that are lower bounds: it is sampled, it had devices open
 // before tracing began, or something was missed.
 func countsAtLeast(p *aggregator.ProcessSnapshot, g text.Glyphs) string {
-	if p.Info.Source == aggregator.Traced && (p.Info.Late || p.Counters.AtLeast || slices.ContainsFunc(p.Reasons, func(r aggregator.Reason) bool { return r.Code.Missed() })) {
+	if p.Info.Source == aggregator.Traced && (p.Info.Late || p.Counters.AtLeast || missedAny(p)) {
 		return g.AtLeast
 	}
 	return atLeast(p, g)

@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -40,9 +41,9 @@ type Finder struct {
 	mu sync.Mutex
 	// runtimes hold the runtime's code whatever their names.
 	runtimes []proc.FileID
-	contents map[proc.FileVersion]content
+	contents byVersion[content]
 	// named are files that are named like the runtime, and whether their symbols are its.
-	named map[proc.FileVersion]bool
+	named byVersion[bool]
 }
 
 type content struct {
@@ -52,7 +53,7 @@ type content struct {
 
 // NewFinder is for files that are named like the runtime, and for those that are given.
 func NewFinder(given ...proc.FileID) *Finder {
-	return &Finder{runtimes: given, contents: map[proc.FileVersion]content{}, named: map[proc.FileVersion]bool{}}
+	return &Finder{runtimes: given}
 }
 
 // FinderOf is for files that are named like the runtime, and for libraries at paths, each
@@ -165,25 +166,41 @@ func (f *Finder) seemsRuntime(m proc.Mapping) bool {
 		return true
 	}
 	defer file.Close()
+	seems, err := f.named.about(file, func() (seems, final bool) { return metal.KnowsRuntime(memory.ProcName(file)), true })
+	return seems || err != nil
+}
+
+// byVersion keeps something about files, as long as they are as they were. It may be used by several goroutines.
+type byVersion[T any] struct {
+	mu   sync.Mutex
+	kept map[proc.FileVersion]T
+}
+
+// about returns what is kept about an open file, or else finds it, without the lock, and keeps it if that is final.
+func (k *byVersion[T]) about(file *os.File, find func() (found T, final bool)) (T, error) {
 	var st unix.Stat_t
-	if unix.Fstat(int(file.Fd()), &st) != nil {
-		return true
+	if err := unix.Fstat(int(file.Fd()), &st); err != nil {
+		var none T
+		return none, err
 	}
 	version := proc.VersionOf(&st)
-	f.mu.Lock()
-	seems, known := f.named[version]
-	f.mu.Unlock()
+	k.mu.Lock()
+	found, known := k.kept[version]
+	k.mu.Unlock()
 	if known {
-		return seems
+		return found, nil
 	}
-	seems = metal.KnowsRuntime(memory.ProcName(file))
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if len(f.named) >= maxKnown {
-		clear(f.named)
+	found, final := find()
+	if !final {
+		return found, nil
 	}
-	f.named[version] = seems
-	return seems
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.kept == nil || len(k.kept) >= maxKnown {
+		k.kept = map[proc.FileVersion]T{}
+	}
+	k.kept[version] = found
+	return found, nil
 }
 
 // holdsDevice says whether a mapping is one of a device, as the driver library makes when it opens
@@ -269,25 +286,12 @@ func (f *Finder) contentOf(mem *memory.Process, m proc.Mapping, over func() bool
 		return content{err: err}
 	}
 	defer file.Close()
-	var st unix.Stat_t
-	if err := unix.Fstat(int(file.Fd()), &st); err != nil {
-		return content{err: fmt.Errorf("searching %s: %w", m.Path, err)}
-	}
-	version := proc.VersionOf(&st)
-	f.mu.Lock()
-	c, known := f.contents[version]
-	f.mu.Unlock()
-	if known {
-		return c
-	}
-	c.Content, c.err = metal.Search(memory.ProcName(file), m.Path, over)
-	if c.err == nil {
-		f.mu.Lock()
-		if len(f.contents) >= maxKnown {
-			clear(f.contents)
-		}
-		f.contents[version] = c
-		f.mu.Unlock()
+	c, err := f.contents.about(file, func() (c content, final bool) {
+		c.Content, c.err = metal.Search(memory.ProcName(file), m.Path, over)
+		return c, c.err == nil
+	})
+	if err != nil {
+		c.err = fmt.Errorf("searching %s: %w", m.Path, err)
 	}
 	return c
 }
