@@ -15,7 +15,7 @@ import (
 
 // forSearch, as the number of parts, asks a reader to search a process. The vptr of the shared objects follows
 // (pointers to these are searched for), then the other vptrs, one word each. The answer is how many bytes are in the
-// buffer, and one of the states below. Any further request makes the reader go on.
+// buffer, and one of the states below. After a part of the results, any further request makes the reader go on.
 const (
 	forSearch         = 1<<32 - 1
 	searchAnswerBytes = 16
@@ -25,7 +25,7 @@ const (
 const maxVptrs = 16
 
 const (
-	searchGoesOn = iota // some objects and pointers; more may follow
+	searchGoesOn = iota // a sign of life, or a part of the objects and pointers; more may follow
 	searchEnded         // the last of them
 	searchTimeUp        // the last ones before the time was up
 	searchFailed        // an error text
@@ -71,15 +71,14 @@ func (r *reader) search(pid uint32, block uint64, vptrs []uint64) (found Objects
 	}
 	found = Objects{}
 	// First the host kernel lists the process's memory, which takes longer the larger it is.
-	patience := SearchTime + Patience()
+	answer := make([]byte, searchAnswerBytes)
+	err = r.answer(answer, SearchTime+Patience())
 	for {
-		var answer [searchAnswerBytes]byte
-		if err := r.answer(answer[:], patience); err != nil {
+		if err != nil {
 			return nil, nil, nil, err
 		}
-		patience = Patience()
-		b := r.buffer[:min(binary.NativeEndian.Uint64(answer[:]), maxBytes)]
-		state := binary.NativeEndian.Uint64(answer[8:])
+		n, state := binary.NativeEndian.Uint64(answer), binary.NativeEndian.Uint64(answer[8:])
+		b := r.buffer[:min(n, maxBytes)]
 		if state == searchFailed {
 			return nil, nil, errors.New(string(b)), nil
 		}
@@ -98,10 +97,15 @@ func (r *reader) search(pid uint32, block uint64, vptrs []uint64) (found Objects
 		case searchTimeUp:
 			return found, pointers, ErrSearchTime, nil
 		}
+		if n == 0 { // a sign of life
+			err = r.await(answer, Patience())
+		} else {
+			err = r.answer(answer, Patience())
+		}
 	}
 }
 
-// serveSearch searches a process, and sends a sign of life now and then. If no request to go on follows, it ends the
+// serveSearch searches a process, and sends a sign of life now and then. If nobody takes its answers, it ends the
 // reader process.
 func serveSearch(pid uint32, words, buffer []byte) {
 	var vptrs []uint64
@@ -136,7 +140,7 @@ func serveSearch(pid uint32, words, buffer []byte) {
 	var said time.Time
 	s.still = func() error {
 		if time.Since(said) > Patience()/4 {
-			goOn(0)
+			say(0, searchGoesOn)
 			said = time.Now()
 		}
 		return nil
