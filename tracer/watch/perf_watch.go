@@ -162,7 +162,13 @@ func lookForHolders(ctx context.Context, of []uint32, seen func(pid uint32)) {
 		holderShare = 200
 	)
 	var h holders
-	for ctx.Err() == nil {
+	wait := least // at first, too: the tracer itself examines the processes of its start
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(wait):
+		}
 		began, pids := time.Now(), of
 		if len(pids) == 0 {
 			var err error
@@ -171,10 +177,7 @@ func lookForHolders(ctx context.Context, of []uint32, seen func(pid uint32)) {
 			}
 		}
 		h.look(pids, seen)
-		select {
-		case <-ctx.Done():
-		case <-time.After(max(least, holderShare*time.Since(began))):
-		}
+		wait = max(least, holderShare*time.Since(began))
 	}
 }
 
