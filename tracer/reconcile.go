@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"tt-memtrace/aggregator"
 	"tt-memtrace/tracer/inspect"
 	"tt-memtrace/tracer/memory"
 	"tt-memtrace/tracer/proc"
@@ -69,6 +70,10 @@ type reading struct {
 	// devices open.
 	others []another
 	open   []int
+	// described are the properties of the open devices, and capacities those of their allocators, as far as they
+	// could be read. Filled only at the first scan.
+	described  map[uint64]inspect.Device
+	capacities map[uint64]aggregator.Capacity
 	// closed are devices that were known when it began and are not open. Filled only after events were lost.
 	closed []uint64
 	tries  int
@@ -105,7 +110,7 @@ const whyBare = "its library's code, or some of it, lies on pages that can be wr
 // whyTakenOut: a process that had probes is traced no longer.
 const whyTakenOut = "probes were taken out of its library's code by another than the host kernel: a debugger whose breakpoint had been there, or the process itself"
 
-// touch notes, during a reading, that an event named a buffer, an allocator or a program.
+// touch notes, during a reading, that an event named a buffer, an allocator or a program, or opened a device.
 func (p *traced) touch(id uint64) {
 	if b := &p.reconciliation; b.now != nil {
 		b.now.touched[id] = struct{}{}
@@ -149,7 +154,7 @@ func (r *run) begin(rd *reading) {
 	programs := r.knownPrograms(rd)
 	rd.fork, rd.since = r.forkOf(p), proc.Now()
 	rd.others, rd.open = slices.Clone(p.others), nil
-	in, layout, of, chips := p.patient, p.of.layout, p.of, p.chips.By(p.patient)
+	in, layout, of, chips := p.patient, p.of.layout, p.of, p.chips
 	var devices []uint64 // records of closing may be among the lost ones
 	if rd.lost != p.reconciliation.lost {
 		devices = slices.Collect(maps.Keys(p.devices))
@@ -161,9 +166,7 @@ func (r *run) begin(rd *reading) {
 		} else {
 			rd.result, rd.err = in.Scan(layout, programs, rd.fork, nil)
 			if rd.first && rd.err == nil {
-				for d := range rd.result.Devices {
-					chips.Device(d) // read the chips here, so that merging does not wait for the process
-				}
+				rd.describe(in.AsOfNow(), chips) // here, so that merging does not wait for the process
 			}
 			rd.closed = slices.DeleteFunc(devices, func(d uint64) bool { return !in.IsClosed(d) })
 			for i, o := range rd.others {
@@ -185,6 +188,23 @@ func (r *run) begin(rd *reading) {
 		r.t.inboxMu.Unlock()
 		r.t.reader.Flush()
 	})
+}
+
+// describe reads the open devices and their allocators' capacities.
+func (rd *reading) describe(in *inspect.Inspector, chips *inspect.Chips) {
+	rd.described, rd.capacities = map[uint64]inspect.Device{}, map[uint64]aggregator.Capacity{}
+	chips = chips.By(in)
+	for device, allocator := range rd.result.Devices {
+		if d, err := chips.Device(device); err == nil {
+			rd.described[device] = d
+		}
+		if allocator == 0 {
+			continue
+		}
+		if c, err := in.Capacity(allocator); err == nil {
+			rd.capacities[allocator] = c
+		}
+	}
 }
 
 // knownPrograms maps to true the programs that need not be read again.

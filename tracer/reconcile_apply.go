@@ -103,7 +103,15 @@ func (rd *reading) gone(device, allocator uint64) bool {
 func (r *run) knowDevices(from origin, rd *reading, open map[uint64]uint64) {
 	p := rd.of
 	for device, allocator := range open {
-		r.device(p, from, device)
+		d, read := rd.described[device]
+		if _, since := rd.touched[device]; read && !since && len(p.devices[device]) == 0 {
+			r.opened(p, from, device, d)
+		}
+		r.device(p, from, device) // if it could not be read then
+		c, read := rd.capacities[allocator]
+		if _, since := rd.touched[allocator]; read && !since && !p.allocators[allocator] {
+			r.sized(p, from, device, allocator, &c)
+		}
 		if allocator != 0 {
 			r.know(p, from, device, allocator)
 		}

@@ -37,3 +37,25 @@ func TestDeviceClosedWhileItIsRead(t *testing.T) {
 		}
 	}
 }
+
+// A device that opens while its process is read is another one than was read at its address: it gets none of that
+// one's chips.
+func TestDeviceOpenedWhileItIsRead(t *testing.T) {
+	const pid, device, allocator = 7, 0x1000, 0x2000
+	for _, opens := range []bool{false, true} {
+		p := &traced{mapping: proc.Mapping{PID: pid}, chips: inspect.NewChips(&inspect.Inspector{}, pid), of: &attachment{}, meshes: map[uint64]bool{},
+			devices: map[uint64][]aggregator.Chip{device: nil}, unsized: map[uint64]*unsized{device: {}}, allocators: map[uint64]bool{allocator: true}}
+		r := &run{t: &Tracer{}, processes: map[uint32]*traced{pid: p}, related: map[uint32]*relations{pid: {}}}
+		rd := &reading{of: p, first: true, touched: map[uint64]struct{}{}, described: map[uint64]inspect.Device{device: {Arch: "blackhole"}}}
+		rd.result = &inspect.ProcessScan{Devices: map[uint64]uint64{device: allocator}}
+		p.reconciliation.now = rd
+		if opens {
+			p.touch(device)
+		}
+		r.knowDevices(origin{pid: pid, time: 1}, rd, rd.result.Devices)
+		described := len(r.batch) > 0 && r.batch[0].Kind == aggregator.DeviceOpen && r.batch[0].Opened.Arch == "blackhole"
+		if described == opens {
+			t.Errorf("it opens: %t; it is described as it was read: %t", opens, described)
+		}
+	}
+}

@@ -106,6 +106,7 @@ func (r *run) object(from origin, kind bpf.MemtraceTtKind, library uint8, object
 			return
 		}
 		r.endsAt(p, object, from.time) // whatever was at this address before is gone
+		p.touch(object)
 		p.notSubmesh(object)
 		delete(p.devices, object)
 		delete(p.meshes, object)

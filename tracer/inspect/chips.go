@@ -68,7 +68,7 @@ func (c *Chips) Device(address uint64) (d Device, err error) {
 	d.private = c.beganPrivate()
 	if !d.private && slices.Contains(d.uniques, 0) {
 		// If this cannot be read, its chip 0 may be another one than other processes' chip 0.
-		set, failed := c.renumbers()
+		set, failed := c.renumbers(in)
 		d.private = set || failed != nil
 	}
 	return d, err
@@ -92,7 +92,7 @@ func (c *Chips) beganPrivate() bool {
 }
 
 // renumbers reports whether the process renumbers its chips now.
-func (c *Chips) renumbers() (bool, error) {
+func (c *Chips) renumbers(in *Inspector) (bool, error) {
 	c.mu.Lock()
 	at := c.environ
 	c.mu.Unlock()
@@ -105,7 +105,7 @@ func (c *Chips) renumbers() (bool, error) {
 		c.environ = at
 		c.mu.Unlock()
 	}
-	return c.in.sets(at, visibleDevices)
+	return in.sets(at, visibleDevices)
 }
 
 // Opened names the chips of a device. used reports whether another process uses a chip.

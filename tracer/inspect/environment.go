@@ -46,7 +46,7 @@ func environ(files *memory.Process) (uint64, error) {
 // sets reports whether a process's environment, to which the variable at environ points, has a value for a name now.
 // What a process sets itself, for example with Python's os.environ, is only in its memory.
 func (in *Inspector) sets(environ uint64, name string) (bool, error) {
-	p := in.pages()
+	p := in.recent()
 	list, err := p.U64(environ)
 	if err == nil && list == 0 {
 		err = errors.New("there is none")

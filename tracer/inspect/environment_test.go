@@ -16,7 +16,8 @@ import (
 func TestEnvironmentThatAProcessSets(t *testing.T) {
 	sets := func(pid uint32) bool {
 		t.Helper()
-		set, err := NewChips(&Inspector{mem: memory.Of(pid), opener: memory.FilesOf(pid)}, pid).renumbers()
+		in := &Inspector{mem: memory.Of(pid), opener: memory.FilesOf(pid)}
+		set, err := NewChips(in, pid).renumbers(in)
 		if err != nil {
 			t.Error(err)
 		}

@@ -93,6 +93,13 @@ func (in *Inspector) Together() (end func()) {
 	return func() { in.kept, in.together = kept{}, false }
 }
 
+// AsOfNow returns an Inspector for one goroutine whose calls all see the process's memory as it was first read.
+func (in *Inspector) AsOfNow() *Inspector {
+	c := *in
+	c.Together()
+	return &c
+}
+
 func (in *Inspector) pages() *memory.Pages { return memory.NewPages(in.mem) }
 
 // recent returns the process's memory as evaluations see it: cached if there is a cache.
