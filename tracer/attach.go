@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
 
+	"tt-memtrace/aggregator"
 	"tt-memtrace/tracer/discover"
 	"tt-memtrace/tracer/inspect"
 	"tt-memtrace/tracer/memory"
@@ -29,9 +30,9 @@ type announcement struct {
 	late bool
 	// at: it was looked at then, CLOCK_MONOTONIC in ns.
 	at uint64
-	// command and started say what it was then; started is 0 where that was not read.
-	command string
-	started uint64
+	// memory reads it, and process describes it as it was then; nil and without a start time if it was not looked at.
+	memory  *memory.Process
+	process aggregator.Process
 	// seen: it was seen to map the library then; zero where that is not known.
 	seen time.Time
 	// unseen: it was not looked at, but an event came of it; and who started after covered, in proc.Ticks, had all
@@ -168,12 +169,13 @@ func (t *Tracer) look(pid uint32, seen time.Time) {
 		return
 	}
 	// To read what it is called can take long, too.
-	command, started, err := memory.FilesOf(pid).Command()
+	mem := memory.Of(pid)
+	process, err := inspect.DescribeFrom(mem.Files())
 	if err != nil {
 		return // gone
 	}
 	for _, m := range list {
-		again, err := t.attachTo(announcement{mapping: m, at: at, command: command, started: started}, seen)
+		again, err := t.attachTo(announcement{mapping: m, at: at, memory: mem, process: process}, seen)
 		for _, pid := range again {
 			t.look(pid, time.Time{})
 		}

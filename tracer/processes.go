@@ -9,6 +9,7 @@ import (
 
 	"tt-memtrace/aggregator"
 	"tt-memtrace/tracer/inspect"
+	"tt-memtrace/tracer/memory"
 	"tt-memtrace/tracer/metal"
 	"tt-memtrace/tracer/proc"
 )
@@ -225,14 +226,18 @@ func (r *run) add(a announcement, now uint64) (p *traced, lives bool) {
 	if a.at < r.execs[pid] {
 		return nil, false
 	}
-	in := inspect.New(a.of.lib, a.mapping)
-	command, started := a.command, a.started
-	if started == 0 {
+	mem, process := a.memory, a.process
+	if mem == nil {
+		mem = memory.Of(pid)
+	}
+	in := inspect.NewOver(mem, a.of.lib, a.mapping)
+	if process.Started == 0 {
 		var err error
-		if command, started, err = in.Files().Hurried().Command(); err != nil {
+		if process, err = inspect.DescribeFrom(in.Files().Hurried()); err != nil {
 			return nil, false
 		}
 	}
+	started := process.Started
 	p = &traced{
 		Inspector: in.Hurried(), patient: in, mapping: a.mapping, of: a.of, found: a.at, at: a.at, seen: a.seen, late: a.late,
 		devices: map[uint64][]aggregator.Chip{}, meshes: map[uint64]bool{}, unsized: map[uint64]*unsized{}, closing: map[uint64]*closing{}, closed: map[uint64]uint64{}, allocators: map[uint64]bool{}, banks: map[memoryOf]metal.Bank{}, unknownCapacities: map[uint64]unknownCapacity{},
@@ -280,9 +285,9 @@ func (r *run) add(a announcement, now uint64) (p *traced, lives bool) {
 	if p.unseen = a.unseen && started <= a.covered; p.unseen {
 		r.t.found.Add(pid)
 	}
-	p.start = aggregator.Process{Started: started, Command: command, Late: a.late || p.unseen, RanBefore: started <= r.t.began}
+	p.start = process
+	p.start.Late, p.start.RanBefore = a.late || p.unseen, started <= r.t.began
 	p.describeLibrary()
-	p.start.Container, p.start.InnerPID = inspect.ContainerOf(pid)
 	r.describe(p, now)
 	if a.of.overwritten.Load() {
 		r.mark(pid, verdict{why: whyOverwritten, at: now})

@@ -43,7 +43,7 @@ func (t *Tracer) Run(ctx context.Context, ready func(), sink func([]aggregator.E
 		r.stacks.sent = t.opts.Stacks && !t.opts.StacksPaused
 		for _, pid := range t.opts.PIDs {
 			// Do not wait for a PID that ended after it was named.
-			if CheckPID(pid) == nil {
+			if proc.Alive(pid) {
 				r.targets[pid] = true
 			}
 		}

@@ -10,16 +10,20 @@ import (
 	"tt-memtrace/aggregator"
 	"tt-memtrace/cgroup"
 	"tt-memtrace/tracer/memory"
+	"tt-memtrace/tracer/proc"
 )
 
 // Describe describes a process without a look at its memory's objects. Its texts are the process's own and untrusted.
-func Describe(pid uint32) (aggregator.Process, error) {
-	command, started, err := memory.FilesOf(pid).Command()
+func Describe(pid uint32) (aggregator.Process, error) { return DescribeFrom(memory.FilesOf(pid)) }
+
+// DescribeFrom does what Describe does, for a process whose files are read in this way.
+func DescribeFrom(files *memory.Process) (aggregator.Process, error) {
+	command, started, err := files.Command()
 	if err != nil {
 		return aggregator.Process{}, err
 	}
 	p := aggregator.Process{Started: started, Command: command}
-	p.Container, p.InnerPID = ContainerOf(pid)
+	p.Container, p.InnerPID = ContainerOf(files.PID())
 	return p, nil
 }
 
@@ -54,11 +58,5 @@ func Tenant(pid uint32) string {
 // ContainerOf returns a process's container, and its PID inside its own PID namespace; "" and 0 if it is in no known
 // container, or in the tracer's PID namespace.
 func ContainerOf(pid uint32) (name string, inner uint32) {
-	name = container(pid).String()
-	if p, err := procfs.NewProc(int(pid)); err == nil {
-		if st, err := p.NewStatus(); err == nil && len(st.NSpids) > 1 {
-			inner = uint32(st.NSpids[len(st.NSpids)-1])
-		}
-	}
-	return name, inner
+	return container(pid).String(), proc.InnerPID(pid)
 }
