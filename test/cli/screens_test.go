@@ -310,6 +310,7 @@ func TestStoppedFromTheTerminal(t *testing.T) {
 		}
 		return info.Size()
 	}
+	waitFor(t, func() bool { return written() > 0 }) // the screen is there before the command begins
 	for range 2 {
 		p.press("C-z")
 		p.shows("Stopped", "ready>")
