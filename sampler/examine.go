@@ -72,7 +72,7 @@ type examination struct {
 
 // examine begins to find out whether a process maps the runtime.
 func (r *run) examine(pid uint32) {
-	x := &examination{pid: pid, user: proc.User(pid), since: time.Now(), named: r.targets[pid] || r.family != nil, memory: memory.FilesOf(pid)}
+	x := &examination{pid: pid, user: proc.User(pid), since: time.Now(), named: r.asked(pid) || r.family != nil, memory: memory.FilesOf(pid)}
 	r.examined[pid] = x
 	u := r.user(x.user)
 	u.waiting = append(u.waiting, x)
@@ -149,7 +149,7 @@ func (r *run) takeIn(x *examination) *process {
 	p := x.process
 	if r.others[x.pid] == nil { // it ended
 		if p != nil {
-			r.libraries.leave(p.library)
+			p.close(r.libraries)
 		}
 		return nil
 	}
@@ -162,7 +162,7 @@ func (r *run) takeIn(x *examination) *process {
 	}
 	switch {
 	case x.unreadable == nil:
-	case r.targets[x.pid]:
+	case r.asked(x.pid):
 		r.notSampled(x.pid, x.unreadable)
 	default:
 		if x.named { // one of many that is not this user's gets no notice
@@ -215,13 +215,13 @@ func (x *examination) run(finder *discover.Finder, libraries *libraries) {
 			continue
 		}
 		p, err := newProcess(m, l)
-		if err == nil {
-			if err = p.readable(); err != nil {
-				x.refused = append(x.refused, err) // it maps the runtime
-			}
-		}
 		if err != nil {
 			libraries.leave(l)
+			continue
+		}
+		if err := p.readable(); err != nil {
+			x.refused = append(x.refused, err) // it maps the runtime
+			p.close(libraries)
 			continue
 		}
 		if x.process == nil {
@@ -232,7 +232,7 @@ func (x *examination) run(finder *discover.Finder, libraries *libraries) {
 		if holds, err := x.process.HoldsDevices(); err == nil && !holds {
 			x.process, p = p, x.process
 		}
-		libraries.leave(p.library)
+		p.close(libraries)
 	}
 }
 

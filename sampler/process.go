@@ -34,6 +34,8 @@ type process struct {
 	*inspect.Inspector
 	chips *inspect.Chips
 	info  aggregator.Process
+	// image is what runs in it: another one, at the same PID, is another process. It is nil where it could not be opened.
+	image *proc.Image
 
 	// The run's: a look is under way, and nothing waits for it any more.
 	busy    bool
@@ -134,8 +136,12 @@ func (p program) again(did proc.Activity) bool {
 }
 
 func newProcess(m proc.Mapping, l *library) (*process, error) {
+	image, _ := proc.OpenImage(m.PID) // first: what is read later need not be of it
 	info, err := inspect.Describe(m.PID)
 	if err != nil {
+		if image != nil {
+			image.Close()
+		}
 		return nil, err
 	}
 	info.Library, info.BuildID, info.Release, info.Source = m.Path, l.lib.BuildID, l.lib.Release, aggregator.Sampled
@@ -143,9 +149,27 @@ func newProcess(m proc.Mapping, l *library) (*process, error) {
 	mem := memoryOf(m.PID)
 	in := inspect.NewOver(mem, l.lib, m).Repeatedly()
 	return &process{
-		pid: m.PID, user: proc.User(m.PID), mapping: m, library: l, memory: mem, Inspector: in, chips: inspect.NewChips(in, m.PID), info: info,
+		pid: m.PID, image: image, user: proc.User(m.PID), mapping: m, library: l, memory: mem, Inspector: in, chips: inspect.NewChips(in, m.PID), info: info,
 		devices: map[uint64]uint64{}, buffers: map[uint64]*held{}, used: map[uint64]bool{}, programs: map[uint64]program{}, rings: inspect.Rings{}, files: inspect.NewKernelFiles(memory.FilesOf(m.PID)),
 	}, nil
+}
+
+// ended says whether the process has ended or runs another program. Another process can have its PID then, and the library at
+// the same place.
+func (p *process) ended() bool {
+	if p.image != nil {
+		return !p.image.Runs() || !proc.Alive(p.pid)
+	}
+	_, started, err := proc.Name(p.pid)
+	return err == nil && started != p.info.Started || !proc.Alive(p.pid)
+}
+
+// close frees what is kept open for it.
+func (p *process) close(of *libraries) {
+	of.leave(p.library)
+	if p.image != nil {
+		p.image.Close()
+	}
 }
 
 // memoryOf is a process's memory. That of other users is read in a process apart, which can
@@ -332,7 +356,7 @@ func (l *look) run() {
 	if l.did = p.did; !rests {
 		l.did, ok = proc.ActivityOf(p.pid)
 	}
-	if !ok || !proc.Alive(p.pid) {
+	if !ok || p.ended() {
 		l.gone = true
 		return
 	}
@@ -344,9 +368,12 @@ func (l *look) run() {
 		l.configRings()
 	}
 	l.host, _ = proc.ResidentMemory(p.pid)
+	if p.ended() { // what was read need not be its own
+		l.gone = true
+		return
+	}
 	if l.err != nil || l.scan == nil || l.search {
-		// Another program may run in it by now, in which nothing of the old one is found.
-		if list, err := l.finder.Known(p.pid); err == nil && !slices.ContainsFunc(list, p.mapping.Alike) || !proc.Alive(p.pid) {
+		if list, err := l.finder.Known(p.pid); err == nil && !slices.ContainsFunc(list, p.mapping.Alike) {
 			l.gone = true
 			return
 		} else if err == nil {

@@ -146,12 +146,12 @@ func (s *Source) Run(ctx context.Context, ready func(), deliver func([]aggregato
 	defer close(s.ended)
 	r := &run{
 		Source: s, deliver: deliver, processes: map[uint32]*process{}, others: map[uint32]*other{}, libraries: &libraries{of: map[proc.FileID]*library{}},
-		names: inspect.ChipNames{}, looks: make(chan *look), found: make(chan *examination), examined: map[uint32]*examination{}, users: map[uint32]*user{}, quit: make(chan struct{}), targets: map[uint32]bool{}, budget: newBudget(time.Now()),
+		names: inspect.ChipNames{}, looks: make(chan *look), found: make(chan *examination), examined: map[uint32]*examination{}, users: map[uint32]*user{}, quit: make(chan struct{}), targets: map[uint32]uint64{}, budget: newBudget(time.Now()),
 	}
 	defer r.interrupt()
 	defer close(r.quit)
 	for _, pid := range s.opts.PIDs {
-		r.targets[pid] = true
+		_, r.targets[pid], _ = proc.Name(pid)
 	}
 	if s.opts.Follow != 0 {
 		r.family = newFamily(s.opts.Follow)
@@ -184,8 +184,9 @@ type run struct {
 	libraries *libraries
 	names     inspect.ChipNames
 	family    *family
-	targets   map[uint32]bool
-	looks     chan *look
+	// targets are the PIDs of Options whose processes live, with the time at which each started: another process can get the PID.
+	targets map[uint32]uint64
+	looks   chan *look
 	// found has what processes that are not sampled were found to map, and examined of whom that is being found out.
 	found    chan *examination
 	examined map[uint32]*examination
@@ -389,7 +390,7 @@ func (r *run) take(l *look) {
 	if l.gone {
 		delete(r.processes, p.pid)
 		delete(r.others, p.pid)
-		r.libraries.leave(p.library)
+		p.close(r.libraries)
 	}
 	if l.notice != "" && !p.noticed {
 		p.noticed = true
@@ -449,13 +450,29 @@ type other struct {
 // lookAgain bounds how long a process is not looked at that might map the runtime.
 const lookAgain = 8 * time.Second
 
+// asked says whether a process was asked for by its PID.
+func (r *run) asked(pid uint32) bool {
+	_, is := r.targets[pid]
+	return is
+}
+
+// targetsEnd drops the processes that were asked for, once they end.
+func (r *run) targetsEnd() {
+	for pid, was := range r.targets {
+		if _, started, err := proc.Name(pid); r.processes[pid] == nil && (err == nil && was != 0 && started != was || !proc.Alive(pid)) {
+			delete(r.targets, pid)
+		}
+	}
+}
+
 // find looks for processes that map the runtime.
 func (r *run) find() {
-	pids := r.opts.PIDs
+	r.targetsEnd()
+	pids := slices.Sorted(maps.Keys(r.targets))
 	switch {
 	case r.family != nil:
 		pids = r.family.members()
-	case len(pids) == 0:
+	case len(r.opts.PIDs) == 0:
 		all, err := proc.PIDs()
 		if err != nil {
 			return
@@ -467,10 +484,6 @@ func (r *run) find() {
 	for _, pid := range pids {
 		seen[pid] = true
 		if r.processes[pid] != nil || r.examined[pid] != nil || pid == uint32(os.Getpid()) {
-			continue
-		}
-		if r.targets[pid] && !proc.Alive(pid) {
-			delete(r.targets, pid)
 			continue
 		}
 		o := r.others[pid]

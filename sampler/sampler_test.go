@@ -215,7 +215,11 @@ func TestProcessThatCannotBeLookedAt(t *testing.T) {
 func TestProcessThatMayNotBeRead(t *testing.T) {
 	for _, asked := range []bool{false, true} {
 		accounts, pid := aggregator.New(), uint32(os.Getpid())
-		r := &run{Source: &Source{opts: Options{Notice: func(string) {}}}, others: map[uint32]*other{pid: {}}, users: map[uint32]*user{}, targets: map[uint32]bool{pid: asked},
+		targets := map[uint32]uint64{}
+		if asked {
+			targets[pid] = processStarted(t, pid)
+		}
+		r := &run{Source: &Source{opts: Options{Notice: func(string) {}}}, others: map[uint32]*other{pid: {}}, users: map[uint32]*user{}, targets: targets,
 			budget: newBudget(time.Now()), deliver: func(events []aggregator.Event) {
 				for i := range events {
 					accounts.Apply(&events[i])
@@ -809,4 +813,101 @@ func TestTwoSegmentsOfCode(t *testing.T) {
 	if len(got.Reasons) != 1 || got.Reasons[0].Code != aggregator.ReasonSampled || got.Buffers != 1 {
 		t.Errorf("%d buffers, marked with %+v", got.Buffers, got.Reasons)
 	}
+}
+
+// A process that has the PID of one that ended, or that runs the same program again, is another one: also where it has the library,
+// its devices and its buffers at the same addresses.
+func TestAnotherProcessAtTheSameAddresses(t *testing.T) {
+	for _, how := range []string{"begin", "exec"} {
+		p, library := fixture.Launch(t), fixture.LibraryOf(t, fixture.LayoutB)
+		pid := uint32(fixture.Number(t, p, "begin 0"))
+		use := func(child, chip int, size uint64) {
+			fixture.Do(t, p, "child %d open %s", child, library)
+			fixture.Do(t, p, "child %d device 0 %d", child, chip)
+			fixture.Do(t, p, "child %d alloc 100 0 0 0 %d 1024 64", child, size)
+		}
+		use(0, 1, 8192)
+		s := sample(t, Options{Follow: uint32(os.Getpid()), Interval: 20 * time.Millisecond})
+		before, ok := s.process(pid)
+		if !ok || before.Buffers != 1 {
+			t.Fatalf("%t, %+v", ok, before)
+		}
+		child := 0
+		release := s.hold()
+		if how == "begin" {
+			fixture.Do(t, p, "end 0")
+			if again := uint32(fixture.Number(t, p, "begin %d", pid)); again != pid {
+				t.Fatalf("PID %d, and then %d", pid, again)
+			}
+			child = 1
+		} else {
+			fixture.Do(t, p, "child 0 exec")
+		}
+		use(child, 3, 4096)
+		release()
+		var got aggregator.ProcessSnapshot
+		for began := time.Now(); (len(got.Chips) != 1 || got.Chips[0].Chip.Number != 3) && time.Since(began) < testPatience; {
+			got, _ = s.process(pid)
+		}
+		if d := got.Memory[aggregator.DRAM]; got.Buffers != 1 || d.Requested != 4096 || d.PeakRequested != 4096 || len(got.Chips) != 1 ||
+			how == "begin" && got.Info.Started == before.Info.Started {
+			t.Errorf("%s: %d buffers, %+v, chips %+v, started %d and %d", how, got.Buffers, d, got.Chips, before.Info.Started, got.Info.Started)
+		}
+		s.mu.Lock()
+		if ended := s.accounts.Snapshot().Ended; len(ended) != 1 || ended[0].Memory[aggregator.DRAM].PeakRequested != 8192 {
+			t.Errorf("%s: %d ended", how, len(ended))
+		}
+		s.mu.Unlock()
+		s.stop()
+		p.Kill()
+	}
+}
+
+// hold keeps it from looks until release is called.
+func (s *sampling) hold() (release func()) {
+	s.mu.Lock() // delivering waits for it
+	return s.mu.Unlock
+}
+
+// A process that has the PID of one that was asked for, and that ended, was not asked for.
+func TestPIDOfAProcessThatWasAskedFor(t *testing.T) {
+	p, library := fixture.Launch(t), fixture.LibraryOf(t, fixture.LayoutB)
+	pid := uint32(fixture.Number(t, p, "begin 0"))
+	fixture.Do(t, p, "child 0 open %s", library)
+	s := sample(t, Options{PIDs: []uint32{p.PID, pid}, Interval: 20 * time.Millisecond})
+	if got, ok := s.process(pid); !ok || got.Exact() {
+		t.Fatalf("%t, %+v", ok, got)
+	}
+	release := s.hold()
+	fixture.Do(t, p, "end 0")
+	for at := proc.Ticks(); proc.Ticks() == at; { // by which start times tell them apart
+		runtime.Gosched()
+	}
+	fixture.Do(t, p, "begin %d", pid)
+	fixture.Do(t, p, "child 1 open %s", library)
+	release()
+	for range 3 {
+		if got, ok := s.process(pid); ok && got.Info.Started == processStarted(t, pid) {
+			t.Errorf("it is sampled: %+v", got.Info)
+		}
+	}
+	fixture.Do(t, p, "end 1")
+	if _, ok := s.process(pid); ok {
+		t.Error("it is still there")
+	}
+	fixture.Do(t, p, "begin %d", pid)
+	fixture.Do(t, p, "child 2 open %s", library)
+	for range 3 {
+		if got, ok := s.process(pid); ok {
+			t.Errorf("another is sampled: %+v", got.Info)
+		}
+	}
+}
+
+func processStarted(t *testing.T, pid uint32) uint64 {
+	_, started, err := proc.Name(pid)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return started
 }
