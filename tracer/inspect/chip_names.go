@@ -18,16 +18,26 @@ func (known ChipNames) chip(pid, number uint32, unique uint64, private bool, use
 	if c, ok := known[unique]; ok {
 		return c
 	}
-	for other, c := range known {
-		if c != chip {
-			continue
-		}
-		if used(other) {
-			chip.Space = pid // another chip has that number
-		} else {
-			delete(known, other)
+	if known.taken(chip, used) { // another chip has that number
+		// One of an earlier process with this PID, or of its own, may have that name, too.
+		for chip.Space = pid; known.taken(chip, used); chip.Number++ {
 		}
 	}
 	known[unique] = chip
 	return chip
+}
+
+// taken reports whether a chip that is in use has a name already. A chip that is not loses it.
+func (known ChipNames) taken(name aggregator.Chip, used func(uint64) bool) (is bool) {
+	for unique, c := range known {
+		if c != name {
+			continue
+		}
+		if used(unique) {
+			is = true
+		} else {
+			delete(known, unique)
+		}
+	}
+	return is
 }

@@ -30,6 +30,18 @@ func TestOneNameForEachChip(t *testing.T) {
 			{11, 0, 0xb0, false, aggregator.Chip{Space: 11}},
 			{12, 0, 0xa0, false, aggregator.Chip{}},
 		},
+		"a name of who had the PID before": {
+			{10, 0, 0xa0, true, aggregator.Chip{Space: 10}},
+			{11, 0, 0xa0, false, aggregator.Chip{Space: 10}},
+			{10, 0, 0xb0, true, aggregator.Chip{Space: 10, Number: 1}},
+			{10, 1, 0xb1, true, aggregator.Chip{Space: 10, Number: 2}},
+			{12, 0, 0xb0, false, aggregator.Chip{Space: 10, Number: 1}},
+		},
+		"two chips of one number, again": {
+			{10, 0, 0xa0, false, aggregator.Chip{}},
+			{11, 0, 0xb0, false, aggregator.Chip{Space: 11}},
+			{11, 0, 0xc0, false, aggregator.Chip{Space: 11, Number: 1}},
+		},
 		"a chip in another's place": {
 			{10, 0, 0xdead, false, aggregator.Chip{}},
 			{11, 0, 0xb0, false, aggregator.Chip{}},
