@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	"golang.org/x/sys/unix"
 
 	"tt-memtrace/session"
 	"tt-memtrace/tracer"
@@ -291,17 +290,6 @@ func checkPIDs(pids []uint) ([]uint32, error) {
 		list = append(list, uint32(pid))
 	}
 	return list, nil
-}
-
-// clock turns the kernel's monotonic time into the time of day.
-func clock() func(uint64) time.Time {
-	var ts unix.Timespec
-	now := time.Now()
-	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts); err != nil {
-		return func(uint64) time.Time { return time.Time{} }
-	}
-	zero := now.Add(-time.Duration(ts.Nano())).Round(0)
-	return func(t uint64) time.Time { return zero.Add(time.Duration(t)) }
 }
 
 func hostname() string {
