@@ -33,6 +33,8 @@ type announcement struct {
 	// memory reads it, and process describes it as it was then; nil and without a start time if it was not looked at.
 	memory  *memory.Process
 	process aggregator.Process
+	// image is what ran in it then; nil where it could not be opened. The reader does not get it.
+	image *proc.Image
 	// seen: it was seen to map the library then; zero where that is not known.
 	seen time.Time
 	// unseen: it was not looked at, but an event came of it; and who started after covered, in proc.Ticks, had all
@@ -141,6 +143,10 @@ func (t *Tracer) look(pid uint32, seen time.Time) {
 		return
 	}
 	at := uint64(proc.Monotonic())
+	image, err := proc.OpenImage(pid) // before its mappings are read
+	if err == nil {
+		defer image.Close()
+	}
 	list, err := t.finder.Mappings(pid)
 	if errors.Is(err, proc.ErrMapsBusy) {
 		t.lookLater(pid, seen, err)
@@ -175,7 +181,7 @@ func (t *Tracer) look(pid uint32, seen time.Time) {
 		return // gone
 	}
 	for _, m := range list {
-		again, err := t.attachTo(announcement{mapping: m, at: at, memory: mem, process: process}, seen)
+		again, err := t.attachTo(announcement{mapping: m, at: at, memory: mem, process: process, image: image}, seen)
 		for _, pid := range again {
 			t.look(pid, time.Time{})
 		}
@@ -252,6 +258,11 @@ func (t *Tracer) attach(found announcement, file mappedFile, seen time.Time) (ag
 	// Whoever mapped the library before the probes were in it may have used it before. To look
 	// at others first can take long; what counts is when it was seen.
 	found.of, found.late, found.seen = a, mayPrecede(seen, a.probes.linked[scope]), seen
+	// Its end or exec is reported from now on. Before, another process may have got its PID, or another program runs in it.
+	if _, _, err := t.watchExit(m.PID); err != nil || found.image != nil && !found.image.Runs() {
+		return again, err
+	}
+	found.image = nil
 	// The reader handles the announcement of a process before its end.
 	t.inboxMu.Lock()
 	lives, _, err := t.watchExit(m.PID)

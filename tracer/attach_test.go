@@ -15,6 +15,7 @@ import (
 
 	"tt-memtrace/aggregator"
 	"tt-memtrace/test/fixture"
+	"tt-memtrace/tracer/memory"
 	"tt-memtrace/tracer/metal"
 	"tt-memtrace/tracer/proc"
 )
@@ -564,5 +565,55 @@ func TestNewRefuses(t *testing.T) {
 	}
 	if _, err := New(Options{RingBytes: 3}); err == nil {
 		t.Error("a ring of 3 bytes is taken")
+	}
+}
+
+// A process that ended, or executed another program, after it was looked at and before its end is watched for, is not announced:
+// neither is who has its PID then.
+func TestAnotherProcessThanTheOneThatWasLookedAt(t *testing.T) {
+	library := fixture.LibraryOf(t, fixture.LayoutB)
+	for _, how := range []string{"exec", "begin", "end"} {
+		tr := start(t, Options{})
+		known := fixture.User(t, fixture.LayoutB)
+		tr.awaitProcess(known.PID)
+		p := fixture.Launch(t)
+		pid := uint32(fixture.Number(t, p, "begin 0"))
+		release := tr.hold(func() { fixture.Do(t, known, "device 0 2") }) // so that nothing else announces it before
+		tr.tracer.mu.Lock()
+		fixture.Do(t, p, "child 0 open %s", library)
+		image, err := proc.OpenImage(pid)
+		if err != nil {
+			t.Fatal(err)
+		}
+		list, err := tr.tracer.finder.Mappings(pid)
+		command, started, err1 := memory.FilesOf(pid).Command()
+		if err != nil || err1 != nil || len(list) != 1 {
+			t.Fatal(list, err, err1)
+		}
+		looked := announcement{mapping: list[0], at: proc.Now(), command: command, started: started, image: image}
+		switch how {
+		case "exec":
+			fixture.Do(t, p, "child 0 exec")
+		case "begin":
+			fixture.Do(t, p, "end 0")
+			fixture.Do(t, p, "begin %d", pid)
+		case "end":
+			fixture.Do(t, p, "end 0")
+		}
+		tr.tracer.mu.Unlock()
+		if _, err := tr.tracer.attachTo(looked, time.Now()); err != nil {
+			t.Fatal(how, err)
+		}
+		image.Close()
+		release()
+		tr.sync()
+		if s, found := tr.lookup(pid); found {
+			t.Errorf("%s: it is traced: %+v", how, s.Info)
+		}
+		if tr.stop(); len(tr.snapshot().Ended) > 0 && tr.snapshot().Ended[0].PID == pid {
+			t.Errorf("%s: it ended: %+v", how, tr.snapshot().Ended[0].Info)
+		}
+		p.Kill()
+		known.Kill()
 	}
 }
