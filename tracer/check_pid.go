@@ -32,6 +32,9 @@ func CheckPID(pid uint32) error {
 		owner := "another user"
 		if s, ok := st.Sys().(*syscall.Stat_t); ok {
 			owner = fmt.Sprintf("user %d", s.Uid)
+			if s.Uid == uint32(os.Geteuid()) {
+				owner = "this user, but is not dumpable or has capabilities"
+			}
 		}
 		return deniedError(pid, owner, holdsToRead(Rights()), userNamespace())
 	}

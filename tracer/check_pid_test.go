@@ -6,6 +6,7 @@ import (
 	"math"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"syscall"
@@ -74,11 +75,40 @@ func TestCheckPIDOfAnotherUser(t *testing.T) {
 		t.Skip("only root can become another user")
 	}
 	const nobody = 65534
-	cmd := helper("checkpid", fmt.Sprint(fixture.Launch(t).PID))
-	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: nobody, Gid: nobody}}
+	as := &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: nobody, Gid: nobody}}
+	cmd := helper("checkpid", fmt.Sprint(fixture.Launch(t).PID), fmt.Sprint(undumpable(t, as)))
+	cmd.SysProcAttr = as
 	if err := cmd.Run(); err != nil {
 		t.Error(err)
 	}
+}
+
+// undumpable starts a process of a user who may not read its executable, and so may not read the process.
+func undumpable(t *testing.T, as *syscall.SysProcAttr) int {
+	dir := t.TempDir()
+	for _, d := range []string{dir, filepath.Dir(dir)} {
+		if err := os.Chmod(d, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	path := filepath.Join(dir, "driver")
+	if err := os.WriteFile(path, fixture.Read(t, fixture.SharedDriver(t)), 0o711); err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(path)
+	cmd.SysProcAttr = as
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		in.Close()
+		cmd.Wait()
+	})
+	return cmd.Process.Pid
 }
 
 // helpCheckPID is without any rights.
@@ -90,6 +120,13 @@ func helpCheckPID(args []string) error {
 	err = CheckPID(uint32(pid))
 	if !errors.Is(err, proc.ErrPermission) || !strings.Contains(err.Error(), "user 0") || !strings.Contains(err.Error(), "cap_sys_ptrace") {
 		return fmt.Errorf("CheckPID of root's process: %v", err)
+	}
+	own, err := strconv.ParseUint(args[1], 10, 32)
+	if err != nil {
+		return err
+	}
+	if err := CheckPID(uint32(own)); !errors.Is(err, proc.ErrPermission) || !strings.Contains(err.Error(), "belongs to this user, but is not dumpable") {
+		return fmt.Errorf("CheckPID of a process that is not dumpable: %v", err)
 	}
 	if err := CheckPID(uint32(os.Getpid())); err != nil {
 		return fmt.Errorf("CheckPID of one's own process: %w", err)
