@@ -37,7 +37,7 @@ func TestStatusOfRuntimeTotals(t *testing.T) {
 	}
 	c, p := st.Chips[0], st.Processes[0]
 	u := c.Memory["dram"]
-	if st.Exact || c.Programs != nil || c.Kernels != nil || c.CBSum == nil || *c.CBSum != 7 || u.Requested != 1<<20 ||
+	if st.Exact || c.Programs != nil || c.Kernels != nil || c.CBSum == nil || *c.CBSum != 7 || *u.Requested != 1<<20 ||
 		u.Reserved != nil || u.PeakRequested != nil || u.PeakReserved != nil || u.Buffers != nil || u.Capacity != nil {
 		t.Errorf("%s", text)
 	}

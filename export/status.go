@@ -127,22 +127,22 @@ type StatusChip struct {
 // StatusKernels is the kernels of a chip's programs. A kernel has a binary for
 // each processor that it runs on; each is counted once, on however many cores.
 type StatusKernels struct {
-	// Number of programs that have kernels.
-	Programs uint64 `json:"programs"`
-	// Number of binaries of operations and programs.
-	Application uint64 `json:"application"`
-	// Number of binaries that move data between chips.
-	Fabric uint64 `json:"fabric"`
-	// Number of the runtime's own binaries, which launch the others.
-	Dispatch uint64 `json:"dispatch"`
-	// What is loaded of all binaries' files, bytes; null where a file could not be read.
+	// Number of programs that have kernels; null where none was seen and some may be missing.
+	Programs *uint64 `json:"programs" jsonschema:"nullable"`
+	// Number of binaries of operations and programs; null where none was seen and some may be missing.
+	Application *uint64 `json:"application" jsonschema:"nullable"`
+	// Number of binaries that move data between chips; null where none was seen and some may be missing.
+	Fabric *uint64 `json:"fabric" jsonschema:"nullable"`
+	// Number of the runtime's own binaries, which launch the others; null where none was seen and some may be missing.
+	Dispatch *uint64 `json:"dispatch" jsonschema:"nullable"`
+	// What is loaded of all binaries' files, bytes; null where a file could not be read, or nothing was seen and some may be missing.
 	Bytes *uint64 `json:"bytes" jsonschema:"nullable"`
-	// The same, with each binary times the cores that it runs on, bytes; null where the size or the cores of one are not known.
+	// The same, with each binary times the cores that it runs on, bytes; null where the size or the cores of one are not known, or nothing was seen and some may be missing.
 	BytesOnCores *uint64 `json:"bytes_on_cores" jsonschema:"nullable"`
-	// Number of buffers in DRAM that hold a copy of kernels.
-	DRAMCopies uint64 `json:"dram_copies"`
-	// Sizes of those buffers, bytes: part of memory.dram.
-	DRAMBytes uint64 `json:"dram_bytes"`
+	// Number of buffers in DRAM that hold a copy of kernels; null where none was seen and some may be missing.
+	DRAMCopies *uint64 `json:"dram_copies" jsonschema:"nullable"`
+	// Sizes of those buffers, bytes: part of memory.dram; null where nothing was seen and some may be missing.
+	DRAMBytes *uint64 `json:"dram_bytes" jsonschema:"nullable"`
 	// The kernel-config ring of the worker cores, from which they run programs: the
 	// fullest, where sub-devices have one each; null where none is known, also because it could not be read yet.
 	Ring *StatusConfigRing `json:"ring" jsonschema:"nullable"`
@@ -167,35 +167,36 @@ type StatusConfigRing struct {
 // dataflow buffers and scratchpads. All sizes are in bytes.
 type StatusPrograms struct {
 	// What L1 loses to the buffers: on each core the union of their addresses,
-	// because programs use the same ones in turn; summed over the cores, bytes.
-	Physical uint64 `json:"physical"`
-	// Plain sum of all buffers on all cores, bytes.
-	Logical uint64 `json:"logical"`
-	// Highest value of physical since tracing began, bytes.
-	PeakPhysical uint64 `json:"peak_physical"`
-	// Highest value of logical since tracing began, bytes.
-	PeakLogical uint64 `json:"peak_logical"`
+	// because programs use the same ones in turn; summed over the cores, bytes; null where
+	// nothing was seen and some may be missing, or their cores are not known.
+	Physical *uint64 `json:"physical" jsonschema:"nullable"`
+	// Plain sum of all buffers on all cores, bytes; null where nothing was seen and some may be missing.
+	Logical *uint64 `json:"logical" jsonschema:"nullable"`
+	// Highest value of physical since tracing began, bytes; null where nothing was seen and some may be missing.
+	PeakPhysical *uint64 `json:"peak_physical" jsonschema:"nullable"`
+	// Highest value of logical since tracing began, bytes; null where nothing was seen and some may be missing.
+	PeakLogical *uint64 `json:"peak_logical" jsonschema:"nullable"`
 	// Both peaks are lower bounds, because processes were sampled; absent where they are not.
 	PeaksAtLeast bool `json:"peaks_at_least,omitempty"`
 	// Both peaks may be too low or too high, because events were lost; absent where they are not.
 	PeaksUncertain bool `json:"peaks_uncertain,omitempty"`
-	// Number of programs that have any: cached ones too, until they are destroyed.
-	Programs uint64 `json:"programs"`
-	// Number of circular buffers, without global ones.
-	Circular uint64 `json:"circular"`
-	// Number of dataflow buffers (Metal 2.0).
-	Dataflow uint64 `json:"dataflow"`
-	// Number of scratchpads of kernels (Metal 2.0).
-	Scratchpads uint64 `json:"scratchpads"`
-	// Number of circular buffers that lie inside an L1 buffer and so take nothing of their own.
-	Global uint64 `json:"global"`
-	// The core with the largest physical use; null where there is none.
+	// Number of programs that have any: cached ones too, until they are destroyed; null where none was seen and some may be missing.
+	Programs *uint64 `json:"programs" jsonschema:"nullable"`
+	// Number of circular buffers, without global ones; null where none was seen and some may be missing.
+	Circular *uint64 `json:"circular" jsonschema:"nullable"`
+	// Number of dataflow buffers (Metal 2.0); null where none was seen and some may be missing.
+	Dataflow *uint64 `json:"dataflow" jsonschema:"nullable"`
+	// Number of scratchpads of kernels (Metal 2.0); null where none was seen and some may be missing.
+	Scratchpads *uint64 `json:"scratchpads" jsonschema:"nullable"`
+	// Number of circular buffers that lie inside an L1 buffer and so take nothing of their own; null where none was seen and some may be missing.
+	Global *uint64 `json:"global" jsonschema:"nullable"`
+	// The core with the largest physical use; null where there is none, or none was seen and some may be missing.
 	BusiestCore *StatusCore `json:"busiest_core" jsonschema:"nullable"`
 	// Number of circular buffers that a client of the socket reported. Their cores
 	// are not known, so they are in logical only; absent where there are none.
 	Reported uint64 `json:"reported,omitempty"`
-	// Highest end of a buffer in any core's L1, bytes: where it meets the L1 buffers.
-	Top uint64 `json:"top"`
+	// Highest end of a buffer in any core's L1, bytes: where it meets the L1 buffers; null where nothing was seen and some may be missing.
+	Top *uint64 `json:"top" jsonschema:"nullable"`
 }
 
 // StatusCore is a core by its logical coordinates.
@@ -211,20 +212,20 @@ type StatusCore struct {
 // StatusUse is what one memory of a chip holds. All sizes are in bytes.
 type StatusUse struct {
 	// Sum of the live buffers' own sizes, bytes. Of a process that was attached
-	// late, those allocated since.
-	Requested uint64 `json:"requested"`
+	// late, those allocated since; null where nothing was seen and some may be missing.
+	Requested *uint64 `json:"requested" jsonschema:"nullable"`
 	// What the memory's banks lost to them, bytes; null where that is unknown of a
-	// buffer, or only the runtime's own sum is known.
+	// buffer, nothing was seen and some may be missing, or only the runtime's own sum is known.
 	Reserved *uint64 `json:"reserved" jsonschema:"nullable"`
-	// Highest value of requested since tracing began, bytes; null where only the runtime's own sum is known.
+	// Highest value of requested since tracing began, bytes; null where nothing was seen and some may be missing, or only the runtime's own sum is known.
 	PeakRequested *uint64 `json:"peak_requested" jsonschema:"nullable"`
-	// Highest value of reserved since tracing began, bytes; null where it was unknown at any time.
+	// Highest value of reserved since tracing began, bytes; null where it was unknown at any time, or nothing was seen and some may be missing.
 	PeakReserved *uint64 `json:"peak_reserved" jsonschema:"nullable"`
 	// Both peaks are lower bounds, because processes were sampled or a buffer's chips were unknown at first; absent where they are not.
 	PeaksAtLeast bool `json:"peaks_at_least,omitempty"`
 	// Both peaks may be too low or too high, because events were lost; absent where they are not.
 	PeaksUncertain bool `json:"peaks_uncertain,omitempty"`
-	// Number of live buffers; null where only the runtime's own sum is known.
+	// Number of live buffers; null where none was seen and some may be missing, or only the runtime's own sum is known.
 	Buffers *uint64 `json:"buffers" jsonschema:"nullable"`
 	// What the allocator has to hand out, bytes; 0 where there is no such memory, null where unknown.
 	Capacity *uint64 `json:"capacity" jsonschema:"nullable"`
@@ -278,7 +279,7 @@ type StatusProcess struct {
 	Reasons []StatusReason `json:"reasons"`
 	// True if buffers from before tracing began may be missing.
 	Late bool `json:"late"`
-	// Number of live buffers, one on a mesh of many chips being one; null where only the runtime's own sums are known.
+	// Number of live buffers, one on a mesh of many chips being one; null where none was seen and some may be missing, or only the runtime's own sums are known.
 	Buffers *uint64 `json:"buffers" jsonschema:"nullable"`
 	// Number of allocations seen; null where only the runtime's own sums are known.
 	Allocs *uint64 `json:"allocs" jsonschema:"nullable"`
@@ -341,8 +342,9 @@ func NewStatus(s *aggregator.Snapshot, at time.Time, host, version string) Statu
 		Events:  s.Counters.Events, Lost: s.Counters.Lost,
 		Chips: []StatusChip{}, Processes: []StatusProcess{}, Ended: []StatusProcess{},
 	}
+	hiders := aggregator.HidersOf(s)
 	for _, c := range s.Chips {
-		st.Chips = append(st.Chips, statusChip(c, wall))
+		st.Chips = append(st.Chips, statusChip(c, hiders.On(&c), wall))
 	}
 	for _, p := range s.Processes {
 		sp := statusProcess(p, wall)
@@ -438,20 +440,21 @@ func statusProcess(p aggregator.ProcessSnapshot, wall func(uint64) *time.Time) S
 		sp.Replays = &p.Counters.Replays
 	}
 	if p.Info.Source != aggregator.FromSharedMemory {
-		sp.Buffers, sp.Allocs, sp.Frees = &p.Buffers, &p.Counters.Allocs, &p.Counters.Frees
+		sp.Buffers = Seen(p.Buffers, aggregator.HiddenOf(&p, nil).Buffers)
+		sp.Allocs, sp.Frees = &p.Counters.Allocs, &p.Counters.Frees
 	}
 	if p.Info.NotCovered != "" {
 		sp.NotCovered = strings.Split(p.Info.NotCovered, ", ")
 	}
 	for _, c := range p.Chips {
-		sp.Chips = append(sp.Chips, statusChip(c, wall))
+		sp.Chips = append(sp.Chips, statusChip(c, aggregator.HiddenOf(&p, &c), wall))
 	}
 	for _, m := range Shown {
 		if u := p.Unplaced[m]; u.Buffers > 0 {
 			if sp.Unplaced == nil {
 				sp.Unplaced = map[string]StatusUse{}
 			}
-			sp.Unplaced[key(m)] = statusUse(u)
+			sp.Unplaced[key(m)] = statusUse(u, aggregator.Hidden{})
 		}
 	}
 	return sp
@@ -459,7 +462,15 @@ func statusProcess(p aggregator.ProcessSnapshot, wall func(uint64) *time.Time) S
 
 func key(m aggregator.Memory) string { return strings.ToLower(m.String()) }
 
-func statusChip(c aggregator.ChipSnapshot, wall func(uint64) *time.Time) StatusChip {
+// Seen is a number as JSON has it: nil, which is null, where it is 0 and what it counts may be there all the same.
+func Seen(n uint64, hidden bool) *uint64 {
+	if n == 0 && hidden {
+		return nil
+	}
+	return &n
+}
+
+func statusChip(c aggregator.ChipSnapshot, h aggregator.Hidden, wall func(uint64) *time.Time) StatusChip {
 	sc := StatusChip{Chip: c.Chip.Number, Exact: c.Exact(), Reasons: statusReasons(c.Reasons, wall), PIDs: append([]uint32{}, c.PIDs...), Memory: map[string]StatusUse{}}
 	if c.Chip.Space != 0 {
 		sc.Private = &c.Chip.Space
@@ -473,20 +484,22 @@ func statusChip(c aggregator.ChipSnapshot, wall func(uint64) *time.Time) StatusC
 	if c.CB.TotalsOnly {
 		sc.CBSum = &c.CB.Physical
 	} else {
-		programs, kernels := statusPrograms(c.CB), statusKernels(c.Kernel)
+		programs, kernels := statusPrograms(c.CB, h.Programs), statusKernels(c.Kernel, h.Programs)
 		kernels.Ring = statusRing(c.ConfigRing)
 		sc.Programs, sc.Kernels = &programs, &kernels
 	}
 	for _, m := range Shown {
-		sc.Memory[key(m)] = statusUse(c.Memory[m])
+		sc.Memory[key(m)] = statusUse(c.Memory[m], h)
 	}
 	return sc
 }
 
-func statusPrograms(u aggregator.CBUsage) StatusPrograms {
+func statusPrograms(u aggregator.CBUsage, hidden bool) StatusPrograms {
+	peak := hidden || !u.PeaksKnown()
 	sp := StatusPrograms{
-		Physical: u.Physical, Logical: u.Logical, PeakPhysical: u.PeakPhysical, PeakLogical: u.PeakLogical, PeaksAtLeast: u.PeaksAtLeast, PeaksUncertain: u.PeaksUncertain,
-		Programs: u.Programs, Circular: u.Circular, Dataflow: u.Dataflow, Scratchpads: u.Scratchpads, Global: u.Global, Reported: u.Reported, Top: u.Top,
+		Physical: Seen(u.Physical, hidden || u.Reported > 0), Logical: Seen(u.Logical, hidden), PeakPhysical: Seen(u.PeakPhysical, peak || u.Reported > 0), PeakLogical: Seen(u.PeakLogical, peak),
+		PeaksAtLeast: u.PeaksAtLeast, PeaksUncertain: u.PeaksUncertain, Programs: Seen(u.Programs, hidden), Circular: Seen(u.Circular, hidden), Dataflow: Seen(u.Dataflow, hidden),
+		Scratchpads: Seen(u.Scratchpads, hidden), Global: Seen(u.Global, hidden), Reported: u.Reported, Top: Seen(u.Top, hidden || u.Reported > 0),
 	}
 	if u.BusiestBytes > 0 {
 		sp.BusiestCore = &StatusCore{u.Busiest.X, u.Busiest.Y, u.BusiestBytes}
@@ -494,21 +507,21 @@ func statusPrograms(u aggregator.CBUsage) StatusPrograms {
 	return sp
 }
 
-func statusKernels(u aggregator.KernelUsage) StatusKernels {
+func statusKernels(u aggregator.KernelUsage, hidden bool) StatusKernels {
 	sk := StatusKernels{
-		Programs: u.Programs, Application: u.Binaries[aggregator.ApplicationKernel],
-		Fabric: u.Binaries[aggregator.FabricKernel], Dispatch: u.Binaries[aggregator.DispatchKernel],
-		DRAMCopies: u.DRAMCopies, DRAMBytes: u.DRAMBytes,
+		Programs: Seen(u.Programs, hidden), Application: Seen(u.Binaries[aggregator.ApplicationKernel], hidden),
+		Fabric: Seen(u.Binaries[aggregator.FabricKernel], hidden), Dispatch: Seen(u.Binaries[aggregator.DispatchKernel], hidden),
+		DRAMCopies: Seen(u.DRAMCopies, hidden), DRAMBytes: Seen(u.DRAMBytes, hidden),
 	}
 	if u.Unsized == 0 {
 		var bytes uint64
 		for _, n := range u.Bytes {
 			bytes += n
 		}
-		sk.Bytes = &bytes
+		sk.Bytes = Seen(bytes, hidden)
 	}
 	if bytes, known := u.OnCores(); known {
-		sk.BytesOnCores = &bytes
+		sk.BytesOnCores = Seen(bytes, hidden)
 	}
 	return sk
 }
@@ -525,16 +538,18 @@ func statusRing(r aggregator.ConfigRing) *StatusConfigRing {
 	return &StatusConfigRing{r.Base, r.Capacity, &r.Used, &r.Places}
 }
 
-func statusUse(u aggregator.Usage) StatusUse {
-	su := StatusUse{Requested: u.Requested, PeaksAtLeast: u.PeaksAtLeast, PeaksUncertain: u.PeaksUncertain}
+func statusUse(u aggregator.Usage, h aggregator.Hidden) StatusUse {
+	hidden := h.Buffers && !u.Absent()
+	peak := hidden || !u.PeaksKnown() && !u.Absent()
+	su := StatusUse{Requested: Seen(u.Requested, hidden), PeaksAtLeast: u.PeaksAtLeast, PeaksUncertain: u.PeaksUncertain}
 	if !u.TotalsOnly {
-		su.PeakRequested, su.Buffers = &u.PeakRequested, &u.Buffers
+		su.PeakRequested, su.Buffers = Seen(u.PeakRequested, peak), Seen(u.Buffers, hidden)
 	}
 	if u.Unreserved == 0 && !u.TotalsOnly {
-		su.Reserved = &u.Reserved
+		su.Reserved = Seen(u.Reserved, hidden)
 	}
 	if !u.PeakUnsure {
-		su.PeakReserved = &u.PeakReserved
+		su.PeakReserved = Seen(u.PeakReserved, peak)
 	}
 	if capacity, known := u.Capacity(); known {
 		su.Capacity, su.Banks, su.BankBytes = &capacity, &u.Banks.Count, &u.Banks.Bytes

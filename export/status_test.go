@@ -29,19 +29,19 @@ func TestStatus(t *testing.T) {
 }
 
 func TestWhatIsUnknownIsNullAndNotZero(t *testing.T) {
-	use := statusUse(aggregator.Usage{Requested: 5, Buffers: 1, Unreserved: 1, PeakUnsure: true})
+	use := statusUse(aggregator.Usage{Requested: 5, Buffers: 1, Unreserved: 1, PeakUnsure: true}, aggregator.Hidden{})
 	if use.Reserved != nil || use.PeakReserved != nil || use.Capacity != nil || use.Banks != nil || use.BankBytes != nil {
 		t.Errorf("%+v", use)
 	}
-	use = statusUse(aggregator.Usage{PeakReserved: 7, PeakUnsure: true, Banks: aggregator.Banks{Known: true}})
+	use = statusUse(aggregator.Usage{PeakReserved: 7, PeakUnsure: true, Banks: aggregator.Banks{Known: true}}, aggregator.Hidden{})
 	if use.Reserved == nil || *use.Reserved != 0 || use.PeakReserved != nil || use.Capacity == nil || *use.Capacity != 0 || *use.Banks != 0 {
 		t.Errorf("nothing held, a peak that is not known, and no such memory: %+v", use)
 	}
-	use = statusUse(aggregator.Usage{Reserved: 3, PeakReserved: 4, Banks: aggregator.Banks{Known: true, Count: 12, Bytes: 1 << 30}})
+	use = statusUse(aggregator.Usage{Reserved: 3, PeakReserved: 4, Banks: aggregator.Banks{Known: true, Count: 12, Bytes: 1 << 30}}, aggregator.Hidden{})
 	if *use.Reserved != 3 || *use.PeakReserved != 4 || *use.Capacity != 12<<30 || *use.Banks != 12 || *use.BankBytes != 1<<30 {
 		t.Errorf("all known: %+v", use)
 	}
-	use = statusUse(aggregator.Usage{PeakRequested: 8, PeakReserved: 9, PeaksAtLeast: true})
+	use = statusUse(aggregator.Usage{PeakRequested: 8, PeakReserved: 9, PeaksAtLeast: true}, aggregator.Hidden{})
 	if !use.PeaksAtLeast || *use.PeakRequested != 8 || *use.PeakReserved != 9 {
 		t.Errorf("sampled: %+v", use)
 	}
@@ -62,6 +62,76 @@ func TestWhatIsUnknownIsNullAndNotZero(t *testing.T) {
 		if strings.Contains(got, no) {
 			t.Errorf("%s in %s", no, got)
 		}
+	}
+}
+
+// What the screen shows as unknown is null: nothing was seen, and a reason says that something may be there.
+func TestNothingSeenIsNullWhereSomethingMayBeMissing(t *testing.T) {
+	chip := func(pids []uint32, reasons ...aggregator.Reason) aggregator.ChipSnapshot {
+		c := aggregator.ChipSnapshot{PIDs: pids, Reasons: reasons}
+		for m := range c.Memory {
+			c.Memory[m].Banks = aggregator.Banks{Known: true, Count: 12, Bytes: 1 << 30}
+		}
+		c.Memory[aggregator.L1].Requested, c.Memory[aggregator.L1].Reserved, c.Memory[aggregator.L1].Buffers = 5, 6, 1
+		c.Memory[aggregator.Trace].Banks = aggregator.Banks{Known: true} // there is none
+		return c
+	}
+	refused := aggregator.Reason{Code: aggregator.ReasonNotTraced, PID: 7}
+	launches := aggregator.Reason{Code: aggregator.ReasonUncounted, PID: 7}
+	unplaced := aggregator.Reason{Code: aggregator.ReasonUnknownChips, PID: 7}
+	for name, c := range map[string]struct {
+		reason *aggregator.Reason
+		late   bool
+		source aggregator.Source
+		// what may be missing of the process, and on its chip
+		buffers, onChip, programs bool
+	}{
+		"exact":               {},
+		"not traced":          {reason: &refused, buffers: true, onChip: true, programs: true},
+		"launches, no memory": {reason: &launches},
+		"unknown chips":       {reason: &unplaced, onChip: true, programs: true},
+		"late":                {late: true, buffers: true, onChip: true, programs: true},
+		"not sampled yet":     {source: aggregator.Sampled, buffers: true, onChip: true, programs: true},
+	} {
+		var reasons []aggregator.Reason
+		if c.reason != nil {
+			reasons = append(reasons, *c.reason)
+		}
+		p := aggregator.ProcessSnapshot{PID: 7, Late: c.late, Info: aggregator.Process{Source: c.source}, Reasons: reasons, Chips: []aggregator.ChipSnapshot{chip([]uint32{7}, reasons...)}}
+		// A chip has only the first of many reasons: its process has them all.
+		st := NewStatus(&aggregator.Snapshot{Chips: []aggregator.ChipSnapshot{chip([]uint32{7})}, Processes: []aggregator.ProcessSnapshot{p}, Ended: []aggregator.ProcessSnapshot{p}}, wall(8e9), "", "")
+		of := func(what string, unknown bool, counts ...*uint64) {
+			t.Helper()
+			for i, n := range counts {
+				if (n == nil) != unknown || n != nil && *n != 0 {
+					t.Errorf("%s: number %d of %s is %v, is it to be null: %v", name, i, what, n, unknown)
+				}
+			}
+		}
+		of("the process", c.buffers, st.Processes[0].Buffers)
+		for at, sc := range map[string]StatusChip{"the chip": st.Chips[0], "its chip": st.Processes[0].Chips[0], "the ended one's": st.Ended[0].Chips[0]} {
+			u, l1, trace, cb, k := sc.Memory["dram"], sc.Memory["l1"], sc.Memory["trace"], sc.Programs, sc.Kernels
+			of(at, c.onChip, u.Requested, u.Reserved, u.Buffers, u.PeakRequested, u.PeakReserved)
+			of(at, false, trace.Requested, trace.Reserved, trace.Buffers, trace.PeakRequested, trace.PeakReserved)
+			of(at, c.programs, cb.Physical, cb.Logical, cb.PeakPhysical, cb.PeakLogical, cb.Programs, cb.Circular, cb.Dataflow, cb.Scratchpads, cb.Global, cb.Top)
+			of(at, c.programs, k.Programs, k.Application, k.Fabric, k.Dispatch, k.Bytes, k.BytesOnCores, k.DRAMCopies, k.DRAMBytes)
+			if l1.Requested == nil || *l1.Requested != 5 || l1.Reserved == nil || *l1.Reserved != 6 || *l1.Buffers != 1 {
+				t.Errorf("%s: %s lacks what was seen: %+v", name, at, l1)
+			}
+			if u.Capacity == nil {
+				t.Errorf("%s: %s has no capacity", name, at)
+			}
+		}
+	}
+	// A peak of 0 that is only a lower bound is unknown, too.
+	sampled := statusUse(aggregator.Usage{PeaksAtLeast: true}, aggregator.Hidden{})
+	if sampled.PeakRequested != nil || sampled.PeakReserved != nil || sampled.Requested == nil {
+		t.Errorf("sampled: %+v", sampled)
+	}
+	// Of what clients report, the cores are unknown.
+	reported := statusPrograms(aggregator.CBUsage{Logical: 9, PeakLogical: 9, Reported: 1}, false)
+	if reported.Physical != nil || reported.PeakPhysical != nil || reported.Top != nil || *reported.Logical != 9 {
+		t.Errorf("reported: %+v", reported)
 	}
 }
 
@@ -210,11 +280,11 @@ func FuzzTextIsInert(f *testing.F) {
 func TestKernelsOfUnknownSizeOrCores(t *testing.T) {
 	known := aggregator.KernelUsage{Binaries: [aggregator.NumKernelTypes]uint64{2, 1}, Bytes: [aggregator.NumKernelTypes]uint64{30, 4},
 		CoreBytes: [aggregator.NumKernelTypes]uint64{300, 8}, WithCores: 3}
-	if k := statusKernels(known); k.Bytes == nil || *k.Bytes != 34 || k.BytesOnCores == nil || *k.BytesOnCores != 308 {
+	if k := statusKernels(known, false); k.Bytes == nil || *k.Bytes != 34 || k.BytesOnCores == nil || *k.BytesOnCores != 308 {
 		t.Errorf("%+v", k)
 	}
 	known.WithCores = 2
-	if k := statusKernels(known); k.Bytes == nil || k.BytesOnCores != nil {
+	if k := statusKernels(known, false); k.Bytes == nil || k.BytesOnCores != nil {
 		t.Errorf("with one on unknown cores: %+v", k)
 	}
 }

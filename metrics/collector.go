@@ -125,8 +125,10 @@ func (s *scrape) chips(r Reading) {
 	}
 	bottom := lowest(r)
 	device := devicesOf(r.Snapshot.Chips, r.Devices)
+	hiders := aggregator.HidersOf(r.Snapshot)
 	for i := range r.Snapshot.Chips {
 		c := &r.Snapshot.Chips[i]
+		h := hiders.On(c)
 		at := s.places.of(c.Chip)
 		l := at.chip
 		s.device(c, device[c.Chip])
@@ -138,27 +140,28 @@ func (s *scrape) chips(r Reading) {
 		for _, m := range export.Shown {
 			u := &c.Memory[m]
 			l := at.memory[m]
-			s.count(requested, l, u.Requested)
+			hidden := h.Buffers && !u.Absent()
+			s.seen(requested, l, u.Requested, hidden)
 			if u.PeaksKnown() {
-				s.count(peakRequested, l, u.PeakRequested)
+				s.seen(peakRequested, l, u.PeakRequested, hidden)
 			}
-			s.count(buffers, l, u.Buffers)
-			s.count(unreserved, l, u.Unreserved)
+			s.seen(buffers, l, u.Buffers, hidden)
+			s.seen(unreserved, l, u.Unreserved, hidden && u.Buffers == 0)
 			if u.Unreserved == 0 {
-				s.count(reserved, l, u.Reserved)
+				s.seen(reserved, l, u.Reserved, hidden)
 			}
 			if u.PeaksKnown() && !u.PeakUnsure {
-				s.count(peakReserved, l, u.PeakReserved)
+				s.seen(peakReserved, l, u.PeakReserved, hidden)
 			}
 			size, known := u.Capacity()
 			if known {
 				s.count(capacity, l, size)
 			}
-			if n, ok := largest[memory{c.Chip, m}]; ok {
+			if n, ok := largest[memory{c.Chip, m}]; ok && !(hidden && (h.Late || u.Reserved == 0)) {
 				s.count(largestFree, l, n)
 			}
 		}
-		s.programs(c, l)
+		s.programs(c, l, h.Programs)
 	}
 }
 
@@ -168,28 +171,30 @@ type memory struct {
 	memory aggregator.Memory
 }
 
-func (s *scrape) programs(c *aggregator.ChipSnapshot, l labels) {
-	s.count(cbPhysical, l, c.CB.Physical)
-	s.count(cbLogical, l, c.CB.Logical)
+// programs sends what a chip's programs take. Of what clients report, the cores are unknown.
+func (s *scrape) programs(c *aggregator.ChipSnapshot, l labels, hidden bool) {
+	reported := hidden || c.CB.Reported > 0
+	s.seen(cbPhysical, l, c.CB.Physical, reported)
+	s.seen(cbLogical, l, c.CB.Logical, hidden)
 	if c.CB.PeaksKnown() {
-		s.count(cbPeakPhysical, l, c.CB.PeakPhysical)
-		s.count(cbPeakLogical, l, c.CB.PeakLogical)
+		s.seen(cbPeakPhysical, l, c.CB.PeakPhysical, reported)
+		s.seen(cbPeakLogical, l, c.CB.PeakLogical, hidden)
 	}
-	s.count(cbBusiest, l, c.CB.BusiestBytes)
-	s.count(cbTop, l, c.CB.Top)
-	s.count(cbPrograms, l, c.CB.Programs)
-	s.count(cbBuffers, l.with("kind", "circular"), c.CB.Circular)
-	s.count(cbBuffers, l.with("kind", "dataflow"), c.CB.Dataflow)
-	s.count(cbBuffers, l.with("kind", "global"), c.CB.Global)
-	s.count(kernelPrograms, l, c.Kernel.Programs)
+	s.seen(cbBusiest, l, c.CB.BusiestBytes, reported)
+	s.seen(cbTop, l, c.CB.Top, reported)
+	s.seen(cbPrograms, l, c.CB.Programs, hidden)
+	s.seen(cbBuffers, l.with("kind", "circular"), c.CB.Circular, hidden)
+	s.seen(cbBuffers, l.with("kind", "dataflow"), c.CB.Dataflow, hidden)
+	s.seen(cbBuffers, l.with("kind", "global"), c.CB.Global, hidden)
+	s.seen(kernelPrograms, l, c.Kernel.Programs, hidden)
 	for t, n := range c.Kernel.Binaries {
-		s.count(kernelBinaries, l.with("type", aggregator.KernelType(t).String()), n)
+		s.seen(kernelBinaries, l.with("type", aggregator.KernelType(t).String()), n, hidden)
 	}
 	if bytes, known := sized(&c.Kernel); known {
-		s.count(kernelBytes, l, bytes)
+		s.seen(kernelBytes, l, bytes, hidden)
 	}
-	s.count(kernelCopies, l, c.Kernel.DRAMCopies)
-	s.count(kernelCopied, l, c.Kernel.DRAMBytes)
+	s.seen(kernelCopies, l, c.Kernel.DRAMCopies, hidden)
+	s.seen(kernelCopied, l, c.Kernel.DRAMBytes, hidden)
 }
 
 // sized sums the kernels' bytes; known is false if any binary's size is missing.

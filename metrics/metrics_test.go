@@ -241,6 +241,33 @@ func TestUnknownHasNoSeries(t *testing.T) {
 	none(t, got, "peak_reserved_bytes{chip=0,memory=dram}")
 }
 
+// What is 0 because it may have been missed has no series either; the reason has one. What was seen keeps its own.
+func TestNothingSeenHasNoSeriesWhereSomethingMayBeMissing(t *testing.T) {
+	h := newHost()
+	h.start(7, 0)
+	h.start(8, 1)
+	h.hold(7, 100, aggregator.DRAM, 0, 1000)
+	h.hold(7, 101, aggregator.L1, 0, 1000)
+	h.apply(aggregator.Event{Kind: aggregator.Free, PID: 7, Buffer: 101})
+	refused := aggregator.Event{Kind: aggregator.ReasonRaised, PID: 7, Reason: &aggregator.Reason{Code: aggregator.ReasonNotTraced}}
+	h.apply(refused)
+	alone, summed := values(t, gatherer(t, h, Options{Processes: 10}), ""), values(t, gatherer(t, h, Options{}), "")
+	for _, got := range []map[string]float64{alone, summed} {
+		none(t, got, "memory_requested_bytes{chip=0,memory=l1}", "memory_reserved_bytes{chip=0,memory=l1}", "memory_buffers{chip=0,memory=l1}", "memory_unreserved_buffers{chip=0,memory=l1}",
+			"memory_largest_free_block_bytes{chip=0,memory=l1}", "memory_peak_requested_bytes{chip=0,memory=trace}", "memory_peak_reserved_bytes{chip=0,memory=trace}",
+			"cb_physical_bytes{chip=0}", "cb_logical_bytes{chip=0}", "cb_peak_physical_bytes{chip=0}", "cb_peak_logical_bytes{chip=0}", "cb_busiest_core_bytes{chip=0}", "cb_top_bytes{chip=0}",
+			"cb_programs{chip=0}", "cb_buffers{chip=0,", "kernel_programs{chip=0}", "kernel_binaries{chip=0,", "kernel_bytes{chip=0}", "kernel_dram_copies{chip=0}", "kernel_dram_bytes{chip=0}")
+		expect(t, got, map[string]float64{"inexact_reasons{code=not_traced}": 1, "chip_exact{chip=0}": 0, "memory_buffers{chip=0,memory=dram}": 1, "memory_peak_requested_bytes{chip=0,memory=l1}": 3000,
+			"memory_capacity_bytes{chip=0,memory=l1}": 64 << 20, "memory_buffers{chip=1,memory=dram}": 0, "cb_physical_bytes{chip=1}": 0, "kernel_bytes{chip=1}": 0, "memory_peak_reserved_bytes{chip=1,memory=l1}": 0})
+	}
+	none(t, alone, "process_memory_requested_bytes{chip=0,comm=model-7,memory=l1", "process_memory_reserved_bytes{chip=0,comm=model-7,memory=l1", "process_kernel_bytes{comm=model-7")
+	none(t, summed, "process_memory_requested_bytes{chip=0,memory=l1", "process_memory_reserved_bytes{chip=0,memory=l1", "process_kernel_bytes{")
+	expect(t, alone, map[string]float64{"process_inexact_reasons{code=not_traced,comm=model-7,pid=7}": 1, "process_buffers{comm=model-7,pid=7}": 1, "process_buffers{comm=model-8,pid=8}": 0, "process_kernel_bytes{comm=model-8,pid=8}": 0})
+	refused.Kind = aggregator.ReasonLifted
+	h.apply(refused)
+	expect(t, values(t, gatherer(t, h, Options{Processes: 10}), ""), map[string]float64{"memory_requested_bytes{chip=0,memory=l1}": 0, "cb_physical_bytes{chip=0}": 0, "process_kernel_bytes{comm=model-7,pid=7}": 0})
+}
+
 // What sampling does not see has no series: peaks, also of the chip, and counts of what happened.
 func TestSampledIsNotCounted(t *testing.T) {
 	h := newHost()
@@ -400,6 +427,9 @@ func everything() *host {
 	h.apply(aggregator.Event{Kind: aggregator.HostMemoryRead, PID: 1, Size: 1 << 20})
 	h.apply(aggregator.Event{Kind: aggregator.Alloc, PID: 1, Device: 99, Buffer: 2, Size: 10})
 	h.program(1)
+	// The device with unknown chips may be any chip's, so what is 0 has no series.
+	h.apply(aggregator.Event{Kind: aggregator.KernelLoaded, PID: 1, Device: 1, Program: 3, Kernel: &aggregator.Kernel{ID: 4, Name: "k", Processor: "brisc", Bytes: 100, Sized: true}})
+	h.apply(aggregator.Event{Kind: aggregator.KernelsCopied, PID: 1, Program: 3, Buffer: 1})
 	h.hold(2, 1, aggregator.L1, 8192, 64)
 	h.devices = []telemetry.Device{n300(0)}
 	h.probes = &Probes{Kinds: []KindCounts{{"alloc", 2, 1, 0}}, RingBytes: 1, Tables: []TableFill{{"launches", 1, 2}}}

@@ -72,9 +72,10 @@ func (s *scrape) process(p *aggregator.ProcessSnapshot, n named) {
 	s.count(processCompared, l, p.Agreement.Comparisons)
 	s.count(processRepaired, l, p.Agreement.Repaired)
 	s.processReasons(l, p.Reasons)
-	s.offChip(l, p)
+	s.offChip(l, p, aggregator.HiddenOf(p, nil))
 	for i := range p.Chips {
-		s.onChip(l, &p.Chips[i])
+		c := &p.Chips[i]
+		s.onChip(l, c, aggregator.HiddenOf(p, c))
 	}
 }
 
@@ -99,7 +100,10 @@ func (s *scrape) others(list []*aggregator.ProcessSnapshot) {
 	var total aggregator.ProcessSnapshot
 	exact := true
 	chips := map[aggregator.Chip]*aggregator.ChipSnapshot{}
+	var hidden aggregator.Hidden
+	hiddenOn := map[aggregator.Chip]aggregator.Hidden{}
 	for _, p := range list {
+		hidden = hidden.And(aggregator.HiddenOf(p, nil))
 		total.Buffers += p.Buffers
 		total.HostMemory.Bytes += p.HostMemory.Bytes
 		exact = exact && p.Exact()
@@ -123,13 +127,14 @@ func (s *scrape) others(list []*aggregator.ProcessSnapshot) {
 				sum.Memory[m].Add(&c.Memory[m])
 			}
 			sum.CB.Add(&c.CB)
+			hiddenOn[id] = hiddenOn[id].And(aggregator.HiddenOf(p, c))
 		}
 	}
 	l := labels(nil).with("pid", other, "comm", "", "container", "", "pod", "")
 	s.count(processExact, l, one(exact))
-	s.offChip(l, &total)
-	for _, c := range chips {
-		s.onChip(l, c)
+	s.offChip(l, &total, hidden)
+	for id, c := range chips {
+		s.onChip(l, c, hiddenOn[id])
 	}
 }
 
@@ -137,13 +142,13 @@ func (s *scrape) others(list []*aggregator.ProcessSnapshot) {
 const manySpaces = math.MaxUint32
 
 // offChip sends what belongs to a process, or to the sum of some, and to no single chip.
-func (s *scrape) offChip(l labels, p *aggregator.ProcessSnapshot) {
-	s.count(processBuffers, l, p.Buffers)
+func (s *scrape) offChip(l labels, p *aggregator.ProcessSnapshot, h aggregator.Hidden) {
+	s.seen(processBuffers, l, p.Buffers, h.Buffers)
 	if p.HostMemory.Bytes > 0 {
 		s.count(processHost, l, p.HostMemory.Bytes)
 	}
 	if bytes, known := sized(&p.Kernel); known {
-		s.count(processKernels, l, bytes)
+		s.seen(processKernels, l, bytes, h.Programs)
 	}
 	for m := range p.Unplaced {
 		if u := &p.Unplaced[m]; u.Buffers > 0 {
@@ -153,7 +158,7 @@ func (s *scrape) offChip(l labels, p *aggregator.ProcessSnapshot) {
 }
 
 // onChip sends a process's use of a chip, without memories that it never used.
-func (s *scrape) onChip(l labels, c *aggregator.ChipSnapshot) {
+func (s *scrape) onChip(l labels, c *aggregator.ChipSnapshot, h aggregator.Hidden) {
 	at := s.places.of(c.Chip)
 	for _, m := range export.Shown {
 		u := &c.Memory[m]
@@ -161,14 +166,14 @@ func (s *scrape) onChip(l labels, c *aggregator.ChipSnapshot) {
 			continue
 		}
 		l := l.and(at.memory[m])
-		s.count(processRequested, l, u.Requested)
+		s.seen(processRequested, l, u.Requested, h.Buffers)
 		if u.Unreserved == 0 {
-			s.count(processReserved, l, u.Reserved)
+			s.seen(processReserved, l, u.Reserved, h.Buffers)
 		}
 	}
 	if c.CB.PeakLogical > 0 {
 		l := l.and(at.chip)
-		s.count(processCBPhysical, l, c.CB.Physical)
-		s.count(processCBLogical, l, c.CB.Logical)
+		s.seen(processCBPhysical, l, c.CB.Physical, h.Programs || c.CB.Reported > 0)
+		s.seen(processCBLogical, l, c.CB.Logical, h.Programs)
 	}
 }

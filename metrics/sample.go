@@ -94,6 +94,13 @@ func (s *scrape) send(m metric, l labels, value float64) {
 
 func (s *scrape) count(m metric, l labels, value uint64) { s.send(m, l, float64(value)) }
 
+// seen sends a count, unless it is 0 and what it counts may be there all the same.
+func (s *scrape) seen(m metric, l labels, value uint64, hidden bool) {
+	if value > 0 || !hidden {
+		s.count(m, l, value)
+	}
+}
+
 // sorted returns the families that have a value, by name.
 func (s *scrape) sorted() []*dto.MetricFamily {
 	var list []*dto.MetricFamily

@@ -1,7 +1,6 @@
 package ui
 
 import (
-	"slices"
 	"strconv"
 
 	"tt-memtrace/aggregator"
@@ -61,43 +60,18 @@ type hidden struct {
 
 // hiddenOf is what a process may hold uncounted, or has on one of its chips.
 func hiddenOf(p *aggregator.ProcessSnapshot, c *aggregator.ChipSnapshot) hidden {
-	list := p.Reasons
-	if c != nil {
-		list = c.Reasons
-	}
-	unread := p.Late || p.Info.Source == aggregator.Sampled && p.Agreement.At == 0
-	return hidden{unread || aggregator.HidesBuffers(list, c != nil), unread || aggregator.HidesPrograms(list), p.Late}
+	return shownHidden(aggregator.HiddenOf(p, c))
 }
+
+func shownHidden(h aggregator.Hidden) hidden { return hidden{h.Buffers, h.Programs, h.Late} }
 
 // hiders are the processes that may hold what is not counted, on all chips that they have.
-type hiders map[uint32]hidden
+type hiders struct{ aggregator.Hiders }
 
-func hidersOf(s *aggregator.Snapshot) hiders {
-	var out hiders
-	for i := range s.Processes {
-		p := &s.Processes[i]
-		everywhere := p.Reasons
-		if slices.ContainsFunc(everywhere, func(r aggregator.Reason) bool { return len(r.Chips) > 0 }) {
-			everywhere = slices.DeleteFunc(slices.Clone(everywhere), func(r aggregator.Reason) bool { return len(r.Chips) > 0 })
-		}
-		if h := (hidden{p.Late || aggregator.HidesBuffers(everywhere, true), p.Late || aggregator.HidesPrograms(everywhere), p.Late}); h != (hidden{}) {
-			if out == nil {
-				out = hiders{}
-			}
-			out[p.PID] = h
-		}
-	}
-	return out
-}
+func hidersOf(s *aggregator.Snapshot) hiders { return hiders{aggregator.HidersOf(s)} }
 
-// on is what may lie on a chip uncounted. A chip has only the first of many reasons: so its processes are asked, too.
-func (hs hiders) on(c *aggregator.ChipSnapshot) hidden {
-	h := hidden{buffers: aggregator.HidesBuffers(c.Reasons, true), programs: aggregator.HidesPrograms(c.Reasons)}
-	for _, p := range c.PIDs {
-		h.buffers, h.programs, h.late = h.buffers || hs[p].buffers, h.programs || hs[p].programs, h.late || hs[p].late
-	}
-	return h
-}
+// on is what may lie on a chip uncounted.
+func (hs hiders) on(c *aggregator.ChipSnapshot) hidden { return shownHidden(hs.On(c)) }
 
 // amountOf reads the numbers that the settings ask for.
 func (o settings) amountOf(u aggregator.Usage, h hidden) amount {
@@ -106,9 +80,8 @@ func (o settings) amountOf(u aggregator.Usage, h hidden) amount {
 		a = amount{used: u.Requested, peak: u.PeakRequested, peakAtLeast: u.TotalsOnly || u.PeaksAtLeast}
 	}
 	a.peakUncertain = u.PeaksUncertain
-	capacity, known := u.Capacity()
-	a.capacity = capacity
-	a.absent = known && capacity == 0 && u.Buffers == 0
+	a.capacity, _ = u.Capacity()
+	a.absent = u.Absent()
 	a.unknown = !a.absent && a.used == 0 && (a.atLeast || h.buffers)
 	return a
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/prometheus/procfs"
 
 	"tt-memtrace/aggregator"
+	"tt-memtrace/export"
 	"tt-memtrace/shm"
 )
 
@@ -26,14 +27,17 @@ type comparison struct {
 	// Memory is dram, l1, l1_small, trace, or circular_buffers: what these take of
 	// L1, core by core, beside its buffers.
 	Memory string `json:"memory"`
-	// Traced and Runtime are in bytes; Runtime is null where the runtime keeps no
-	// account, or does not have the process in it.
-	Traced  uint64  `json:"traced"`
+	// Traced and Runtime are in bytes. Traced is null where nothing was seen and some
+	// may be missing. Runtime is null where the runtime keeps no account, or does not
+	// have the process in it.
+	Traced  *uint64 `json:"traced"`
 	Runtime *uint64 `json:"runtime"`
 }
 
-// equal says whether the two agree, or there is only one.
-func (c *comparison) equal() bool { return c.Runtime == nil || *c.Runtime == c.Traced }
+// equal says whether the two agree, or there are not both.
+func (c *comparison) equal() bool {
+	return c.Runtime == nil || c.Traced == nil || *c.Runtime == *c.Traced
+}
 
 const (
 	// compareTries times, this long apart, what differs is looked at again: a
@@ -48,7 +52,7 @@ const (
 func (d *diagnosis) compare(ctx context.Context, t *targets) error {
 	return t.briefly(ctx, func(l *live) {
 		for try := range compareTries {
-			if d.Compared = compareAll(l); !slices.ContainsFunc(d.Compared, func(c comparison) bool { return !c.equal() }) {
+			if d.Compared = compareAll(l); !slices.ContainsFunc(d.Compared, func(c comparison) bool { return c.Traced == nil || !c.equal() }) {
 				break
 			}
 			if try < compareTries-1 {
@@ -73,19 +77,20 @@ func compareAll(l *live) []comparison {
 		programs := l.Programs(p.PID)
 		for _, c := range p.Chips {
 			theirs := uses[uniques[c.Chip]] // nil where that is unknown: the file's number is of the process that opened it last
-			add := func(memory string, traced uint64, of func(*shm.Use) uint64) {
-				one := comparison{PID: p.PID, Chip: c.Chip.Number, Memory: memory, Traced: traced}
+			h := aggregator.HiddenOf(&p, &c)
+			add := func(memory string, traced uint64, hidden bool, of func(*shm.Use) uint64) {
+				one := comparison{PID: p.PID, Chip: c.Chip.Number, Memory: memory, Traced: export.Seen(traced, hidden)}
 				if theirs != nil {
 					n := of(theirs)
 					one.Runtime = &n
 				}
 				list = append(list, one)
 			}
-			add("dram", c.Memory[aggregator.DRAM].Requested, func(u *shm.Use) uint64 { return u.DRAM })
-			add("l1", c.Memory[aggregator.L1].Requested, func(u *shm.Use) uint64 { return u.L1 })
-			add("l1_small", c.Memory[aggregator.L1Small].Requested, func(u *shm.Use) uint64 { return u.L1Small })
-			add("trace", c.Memory[aggregator.Trace].Requested, func(u *shm.Use) uint64 { return u.Trace })
-			add("circular_buffers", circularOn(c.Chip, programs), func(u *shm.Use) uint64 { return u.CB })
+			add("dram", c.Memory[aggregator.DRAM].Requested, h.Buffers, func(u *shm.Use) uint64 { return u.DRAM })
+			add("l1", c.Memory[aggregator.L1].Requested, h.Buffers, func(u *shm.Use) uint64 { return u.L1 })
+			add("l1_small", c.Memory[aggregator.L1Small].Requested, h.Buffers, func(u *shm.Use) uint64 { return u.L1Small })
+			add("trace", c.Memory[aggregator.Trace].Requested, h.Buffers, func(u *shm.Use) uint64 { return u.Trace })
+			add("circular_buffers", circularOn(c.Chip, programs), h.Programs, func(u *shm.Use) uint64 { return u.CB })
 		}
 	}
 	return list
@@ -191,18 +196,26 @@ func (d *diagnosis) printCompared(w io.Writer) {
 	fmt.Fprintln(w, "\nCompared with the runtime's own account in shared memory, bytes")
 	tw := tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)
 	fmt.Fprintln(tw, "   \tPID\tchip\tmemory\ttraced\truntime\t")
-	differ, none := false, false
+	differ, none, unseen := false, false, false
 	for _, c := range d.Compared {
-		sign, theirs, by := mark(c.equal()), "-", ""
+		sign, ours, theirs, by := mark(c.equal()), "?", "-", ""
+		if c.Traced == nil {
+			sign, unseen = " ", true
+		} else {
+			ours = fmt.Sprint(*c.Traced)
+		}
 		if c.Runtime == nil {
 			sign, none = " ", true
 		} else if theirs = fmt.Sprint(*c.Runtime); !c.equal() {
 			differ = true
-			by = fmt.Sprintf("%+d", int64(*c.Runtime)-int64(c.Traced))
+			by = fmt.Sprintf("%+d", int64(*c.Runtime)-int64(*c.Traced))
 		}
-		fmt.Fprintf(tw, "  %s\t%d\t%d\t%s\t%d\t%s\t%s\n", sign, c.PID, c.Chip, c.Memory, c.Traced, theirs, by)
+		fmt.Fprintf(tw, "  %s\t%d\t%d\t%s\t%s\t%s\t%s\n", sign, c.PID, c.Chip, c.Memory, ours, theirs, by)
 	}
 	tw.Flush()
+	if unseen {
+		fmt.Fprintln(w, "  ?: nothing was seen, and some may be missing: 'tt-memtrace status' says why")
+	}
 	if none {
 		fmt.Fprintln(w, "  -: the runtime keeps no account of it: a release before 0.70, or TT_METAL_SHM_TRACKING_DISABLED is set")
 	}

@@ -83,7 +83,7 @@ func TestMetricsOfARecording(t *testing.T) {
 	if err := json.Unmarshal([]byte(run(t, fine, "status", "--json", "--from", file, "--until", "25s").out), &s); err != nil {
 		t.Fatal(err)
 	}
-	want := []string{fmt.Sprintf(`tt_memtrace_memory_requested_bytes{chip="0",memory="dram",private_to=""} %v`, float64(s.Chips[0].Memory["dram"].Requested))}
+	want := []string{fmt.Sprintf(`tt_memtrace_memory_requested_bytes{chip="0",memory="dram",private_to=""} %v`, float64(*s.Chips[0].Memory["dram"].Requested))}
 	for _, p := range s.Processes {
 		want = append(want, fmt.Sprintf(`pid="%d",pod=""} %d`, p.PID, *p.Allocs))
 	}

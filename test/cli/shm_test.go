@@ -66,8 +66,8 @@ func TestSharedMemoryWithoutRights(t *testing.T) {
 				t.Errorf("%+v", c)
 			}
 			for memory, u := range c.Memory {
-				if want := m.Asked[c.Chip][strings.ToUpper(memory)]; u.Requested != want {
-					t.Errorf("rest %d: chip %d has %d of %s, not %d", m.N, c.Chip, u.Requested, memory, want)
+				if want := m.Asked[c.Chip][strings.ToUpper(memory)]; *u.Requested != want {
+					t.Errorf("rest %d: chip %d has %d of %s, not %d", m.N, c.Chip, *u.Requested, memory, want)
 				} else if want > 0 {
 					compared++
 				}

@@ -64,7 +64,7 @@ func values(s export.Status) map[string]float64 {
 	}
 	for _, c := range s.Chips {
 		for m, u := range c.Memory {
-			set(float64(u.Requested), "memory_requested_bytes", c.Chip, m)
+			optional(u.Requested, "memory_requested_bytes", c.Chip, m)
 			optional(u.PeakRequested, "memory_peak_requested_bytes", c.Chip, m)
 			optional(u.Buffers, "memory_buffers", c.Chip, m)
 			optional(u.Reserved, "memory_reserved_bytes", c.Chip, m)
@@ -72,27 +72,27 @@ func values(s export.Status) map[string]float64 {
 			optional(u.Capacity, "memory_capacity_bytes", c.Chip, m)
 		}
 		p := c.Programs
-		set(float64(p.Physical), "cb_physical_bytes", c.Chip)
-		set(float64(p.Logical), "cb_logical_bytes", c.Chip)
-		set(float64(p.PeakPhysical), "cb_peak_physical_bytes", c.Chip)
-		set(float64(p.PeakLogical), "cb_peak_logical_bytes", c.Chip)
-		set(float64(p.Top), "cb_top_bytes", c.Chip)
-		set(float64(p.Programs), "cb_programs", c.Chip)
+		optional(p.Physical, "cb_physical_bytes", c.Chip)
+		optional(p.Logical, "cb_logical_bytes", c.Chip)
+		optional(p.PeakPhysical, "cb_peak_physical_bytes", c.Chip)
+		optional(p.PeakLogical, "cb_peak_logical_bytes", c.Chip)
+		optional(p.Top, "cb_top_bytes", c.Chip)
+		optional(p.Programs, "cb_programs", c.Chip)
 		optional(c.Kernels.Bytes, "kernel_bytes", c.Chip)
-		set(float64(c.Kernels.Programs), "kernel_programs", c.Chip)
-		set(float64(c.Kernels.DRAMBytes), "kernel_dram_bytes", c.Chip)
+		optional(c.Kernels.Programs, "kernel_programs", c.Chip)
+		optional(c.Kernels.DRAMBytes, "kernel_dram_bytes", c.Chip)
 		set(float64(len(c.PIDs)), "chip_processes", c.Chip)
 	}
 	for _, p := range s.Processes {
 		for _, c := range p.Chips {
 			for m, u := range c.Memory {
-				if *u.PeakRequested > 0 {
-					set(float64(u.Requested), "process_memory_requested_bytes", p.PID, c.Chip, m)
+				if u.PeakRequested != nil && *u.PeakRequested > 0 {
+					optional(u.Requested, "process_memory_requested_bytes", p.PID, c.Chip, m)
 					optional(u.Reserved, "process_memory_reserved_bytes", p.PID, c.Chip, m)
 				}
 			}
-			if c.Programs.PeakLogical > 0 {
-				set(float64(c.Programs.Physical), "process_cb_physical_bytes", p.PID, c.Chip)
+			if c.Programs.PeakLogical != nil && *c.Programs.PeakLogical > 0 {
+				optional(c.Programs.Physical, "process_cb_physical_bytes", p.PID, c.Chip)
 			}
 		}
 		optional(p.Buffers, "process_buffers", p.PID)

@@ -1,0 +1,67 @@
+package aggregator
+
+import "slices"
+
+// Hidden says what may be held without being counted: then a count of 0 is unknown, and not 0.
+type Hidden struct {
+	Buffers, Programs bool
+	// Late: what was held before tracing began has not been read.
+	Late bool
+}
+
+// And is what two may hold uncounted together.
+func (h Hidden) And(o Hidden) Hidden {
+	return Hidden{h.Buffers || o.Buffers, h.Programs || o.Programs, h.Late || o.Late}
+}
+
+// HiddenOf is what a process may hold uncounted, or has on one of its chips.
+func HiddenOf(p *ProcessSnapshot, c *ChipSnapshot) Hidden {
+	list := p.Reasons
+	if c != nil {
+		list = c.Reasons
+	}
+	unread := p.unread()
+	return Hidden{unread || HidesBuffers(list, c != nil), unread || HidesPrograms(list), p.Late}
+}
+
+// unread reports whether what the process held before was not read yet.
+func (p *ProcessSnapshot) unread() bool {
+	return p.Late || p.Info.Source == Sampled && p.Agreement.At == 0
+}
+
+// Hiders are the processes that may hold what is not counted, on all chips that they have.
+type Hiders map[uint32]Hidden
+
+// HidersOf returns those of a snapshot.
+func HidersOf(s *Snapshot) Hiders {
+	var out Hiders
+	for i := range s.Processes {
+		p := &s.Processes[i]
+		everywhere := p.Reasons
+		if slices.ContainsFunc(everywhere, func(r Reason) bool { return len(r.Chips) > 0 }) {
+			everywhere = slices.DeleteFunc(slices.Clone(everywhere), func(r Reason) bool { return len(r.Chips) > 0 })
+		}
+		if h := (Hidden{p.unread() || HidesBuffers(everywhere, true), p.unread() || HidesPrograms(everywhere), p.Late}); h != (Hidden{}) {
+			if out == nil {
+				out = Hiders{}
+			}
+			out[p.PID] = h
+		}
+	}
+	return out
+}
+
+// On is what may lie on a chip uncounted. A chip has only the first of many reasons: so its processes are asked, too.
+func (hs Hiders) On(c *ChipSnapshot) Hidden {
+	h := Hidden{Buffers: HidesBuffers(c.Reasons, true), Programs: HidesPrograms(c.Reasons)}
+	for _, p := range c.PIDs {
+		h = h.And(hs[p])
+	}
+	return h
+}
+
+// Absent reports whether the memory is known not to be there: then 0 is all that it holds.
+func (u *Usage) Absent() bool {
+	capacity, known := u.Capacity()
+	return known && capacity == 0 && u.Buffers == 0
+}
