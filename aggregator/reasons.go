@@ -26,6 +26,8 @@ type Reason struct {
 	// Since is when it was raised, and Last when it was last raised again, CLOCK_MONOTONIC ns.
 	Since uint64 `rec:"Since"`
 	Last  uint64 `rec:"Last"`
+	// Unsure, of ReasonNotTraced: whether the process uses the runtime is not known.
+	Unsure bool `rec:"Unsure"`
 }
 
 // ReasonCode names a reason. Recordings and JSON hold codes: they never change.
@@ -156,6 +158,9 @@ func hide(list []Reason, what hidden) bool {
 // String is the reason as a sentence, without the process that it affects.
 func (r *Reason) String() string {
 	text := reasonTable[r.Code].sentence
+	if r.Unsure && r.Code == ReasonNotTraced {
+		text = "it may use the runtime and is not traced"
+	}
 	if text == "" {
 		text = strings.ReplaceAll(string(r.Code), "_", " ")
 	}
@@ -210,7 +215,7 @@ func (rs *reasons) raise(r Reason, limit int) {
 	rs.own()
 	old := &rs.list[i]
 	old.Last = max(old.Last, r.Since)
-	old.Detail, old.Chips = r.Detail, r.Chips
+	old.Detail, old.Chips, old.Unsure = r.Detail, r.Chips, r.Unsure
 }
 
 // lift removes the reasons that match.

@@ -195,6 +195,14 @@ func TestReasonAsText(t *testing.T) {
 	if got := r.String(); got != "of a newer version" {
 		t.Error(got)
 	}
+	// A process of which nothing is known is not said to use the runtime; once it is, it is.
+	rs := reasons{}
+	for unsure, want := range map[bool]string{true: "it may use the runtime and is not traced: x", false: "it uses the runtime and is not traced: x"} {
+		rs.raise(Reason{Code: ReasonNotTraced, PID: 3, Detail: "x", Unsure: unsure}, 9)
+		if got := rs.list[0].String(); got != want {
+			t.Error(got)
+		}
+	}
 }
 
 // A reason keeps the time at which it began, however often it is raised again, and

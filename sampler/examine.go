@@ -240,10 +240,10 @@ func (x *examination) run(finder *discover.Finder, libraries *libraries) {
 func (x *examination) failed(err error) {
 	switch {
 	case errors.Is(err, os.ErrPermission) && !errors.Is(err, discover.ErrHidden):
-		x.unreadable = unreadable(x.pid, err)
+		x.unreadable = discover.NotSeen(unreadable(x.pid, err))
 	case errors.Is(err, proc.ErrMapsBusy) && !x.named: // as with probes: one of many that need not use it
 	case err != nil && !errors.Is(err, discover.ErrNoRuntime) && !proc.IsGone(err):
-		x.refused = append(x.refused, err)
+		x.refused = append(x.refused, discover.NotSeen(err))
 	}
 }
 

@@ -514,13 +514,15 @@ func (r *run) find() {
 
 func noticeOf(pid uint32, why error) string { return fmt.Sprintf("process %d: %v", pid, why) }
 
-var errExamined = errors.New("what it maps was still being looked at when sampling ended")
+var errExamined = discover.NotSeen(errors.New("what it maps was still being looked at when sampling ended"))
 
 // notSampled says that a process uses the runtime, or may, and is not sampled.
 func (r *run) notSampled(pid uint32, why error) {
 	r.notice(noticeOf(pid, why))
 	r.others[pid].refused = true
-	r.deliver([]aggregator.Event{raised(pid, aggregator.ReasonNotTraced, why.Error())})
+	e := raised(pid, aggregator.ReasonNotTraced, why.Error())
+	e.Reason.Unsure = r.processes[pid] == nil && errors.As(why, new(discover.Unsure))
+	r.deliver([]aggregator.Event{e})
 }
 
 // notice gives each notice once.

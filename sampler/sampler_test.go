@@ -195,7 +195,7 @@ func TestProcessThatCannotBeLookedAt(t *testing.T) {
 		check := func(what string, marked bool) {
 			t.Helper()
 			r.finishRound()
-			if list := accounts.Snapshot().Reasons; len(list) > 0 != marked || marked && (list[0].Code != aggregator.ReasonNotTraced || list[0].Detail != c.err.Error()) {
+			if list := accounts.Snapshot().Reasons; len(list) > 0 != marked || marked && (list[0].Code != aggregator.ReasonNotTraced || list[0].Detail != c.err.Error() || !strings.HasPrefix(list[0].String(), "it may use the runtime")) {
 				t.Errorf("%v, asked for: %t, %s: %+v", c.err, c.named, what, list)
 			}
 			if waits := len(source.Waiting()) > 0; waits == marked {
@@ -234,7 +234,7 @@ func TestProcessThatMayNotBeRead(t *testing.T) {
 		if asked {
 			want = aggregator.Reason{Code: aggregator.ReasonNotTraced, PID: pid}
 		}
-		if list := accounts.Snapshot().Reasons; len(list) != 1 || list[0].Code != want.Code || list[0].PID != want.PID {
+		if list := accounts.Snapshot().Reasons; len(list) != 1 || list[0].Code != want.Code || list[0].PID != want.PID || list[0].Unsure != asked {
 			t.Errorf("asked for: %t: %+v", asked, list)
 		}
 	}
@@ -320,7 +320,7 @@ func TestHoldersOfDevices(t *testing.T) {
 		defer s.mu.Unlock()
 		return s.accounts.Snapshot().Reasons
 	}
-	if got := reasons(); len(got) != 1 || got[0].PID != hidden.PID || got[0].Code != aggregator.ReasonNotTraced ||
+	if got := reasons(); len(got) != 1 || got[0].PID != hidden.PID || got[0].Code != aggregator.ReasonNotTraced || !strings.HasPrefix(got[0].String(), "it uses the runtime") ||
 		!strings.Contains(got[0].Detail, "libhidden.so has the runtime's code, but not its symbols") {
 		t.Errorf("%+v", got)
 	}

@@ -160,15 +160,15 @@ func (t *Tracer) look(pid uint32, seen time.Time) {
 	t.mu.Lock()
 	switch {
 	case hidden:
-		t.refuse(unopened(pid), pid, err)
+		t.refuse(unopened(pid), pid, discover.NotSeen(err))
 		t.notice(pid, err)
 	case err != nil:
-		t.refuse(unopened(pid), pid, tooFewDescriptors("reading what it maps"))
+		t.refuse(unopened(pid), pid, discover.NotSeen(tooFewDescriptors("reading what it maps")))
 		t.retryLater()
 	}
 	if len(list) > maxMapped {
 		list = list[:maxMapped]
-		t.refuse(unopened(pid), pid, errTooMany)
+		t.refuse(unopened(pid), pid, discover.NotSeen(errTooMany))
 	}
 	t.mu.Unlock()
 	if len(list) == 0 {
@@ -195,7 +195,7 @@ func (t *Tracer) look(pid uint32, seen time.Time) {
 func (t *Tracer) lookLater(pid uint32, seen time.Time, why error) {
 	if seen.IsZero() && slices.Contains(t.opts.PIDs, pid) {
 		t.mu.Lock()
-		t.refuse(unopened(pid), pid, why)
+		t.refuse(unopened(pid), pid, discover.NotSeen(why))
 		t.mu.Unlock()
 	}
 	time.AfterFunc(lookAgain, func() { t.found.AddSeen(pid, seen) })

@@ -1,6 +1,7 @@
 package tracer
 
 import (
+	"errors"
 	"slices"
 	"strings"
 	"testing"
@@ -10,6 +11,8 @@ import (
 
 	"tt-memtrace/aggregator"
 	"tt-memtrace/test/fixture"
+	"tt-memtrace/tracer/discover"
+	"tt-memtrace/tracer/proc"
 )
 
 // A process that holds a device is traced whatever its library is called, late and from when it maps
@@ -50,7 +53,7 @@ func TestHoldersOfDevices(t *testing.T) {
 
 	notTraced := func(p *fixture.Process) bool {
 		return slices.ContainsFunc(tr.snapshot().Reasons, func(r aggregator.Reason) bool {
-			return r.PID == p.PID && r.Code == aggregator.ReasonNotTraced && strings.Contains(r.Detail, "libhidden.so has the runtime's code, but not its symbols")
+			return r.PID == p.PID && r.Code == aggregator.ReasonNotTraced && !r.Unsure && strings.Contains(r.Detail, "libhidden.so has the runtime's code, but not its symbols")
 		})
 	}
 	tr.await("the hidden runtime is reported", func() bool { return notTraced(hidden) })
@@ -61,6 +64,28 @@ func TestHoldersOfDevices(t *testing.T) {
 	}
 	hidden.Kill()
 	tr.await("its end is seen", func() bool { return !notTraced(hidden) })
+}
+
+// A process that could not be looked at is said to use the runtime only once that is known.
+func TestWhatIsNotKnownToUseTheRuntime(t *testing.T) {
+	p := fixture.Launch(t)
+	tr := start(t, Options{PIDs: []uint32{p.PID}})
+	said := func(want string) {
+		t.Helper()
+		tr.await(want, func() bool {
+			return slices.ContainsFunc(tr.snapshot().Reasons, func(r aggregator.Reason) bool { return r.PID == p.PID && r.String() == want })
+		})
+	}
+	refuse := func(id proc.FileID, why error) {
+		tr.tracer.mu.Lock()
+		defer tr.tracer.mu.Unlock()
+		tr.tracer.refuse(id, p.PID, why)
+	}
+	refuse(unopened(p.PID), discover.NotSeen(proc.ErrMapsBusy))
+	said("it may use the runtime and is not traced: " + proc.ErrMapsBusy.Error())
+	refuse(proc.FileID{Inode: 1, Device: 1}, errors.New("a library"))
+	refuse(unopened(p.PID), discover.NotSeen(errors.New("something else")))
+	said("it uses the runtime and is not traced: a library")
 }
 
 // A process whose main thread has ended before a tracer comes is not traced, which is said. One that is traced goes on.
@@ -82,7 +107,7 @@ func TestProcessesWithoutTheirMainThread(t *testing.T) {
 	}
 	late := start(t, Options{PIDs: []uint32{p.PID}})
 	if reasons := late.snapshot().Reasons; !slices.ContainsFunc(reasons, func(r aggregator.Reason) bool {
-		return r.PID == p.PID && r.Code == aggregator.ReasonNotTraced && strings.Contains(r.Detail, "its main thread has ended")
+		return r.PID == p.PID && r.Code == aggregator.ReasonNotTraced && !r.Unsure && strings.Contains(r.Detail, "its main thread has ended")
 	}) {
 		t.Errorf("late: %+v", reasons)
 	}

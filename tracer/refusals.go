@@ -1,7 +1,10 @@
 package tracer
 
 import (
+	"errors"
+
 	"tt-memtrace/aggregator"
+	"tt-memtrace/tracer/discover"
 	"tt-memtrace/tracer/proc"
 )
 
@@ -90,7 +93,9 @@ type verdict struct {
 	// of, if set, means all processes that were traced by this attachment, in place of pid.
 	of  *attachment
 	why string // empty if it does not any more
-	at  uint64 // CLOCK_MONOTONIC in ns
+	// unsure: whether it uses the runtime is not known.
+	unsure bool
+	at     uint64 // CLOCK_MONOTONIC in ns
 }
 
 // judge tells the reader whether a process uses a library that is not traced.
@@ -98,7 +103,10 @@ func (t *Tracer) judge(pid uint32) {
 	v := verdict{pid: pid, at: proc.Now()}
 	for _, r := range t.refused {
 		if _, ok := r.pids[pid]; ok && r.why != nil {
-			v.why = r.why.Error()
+			unsure := errors.As(r.why, new(discover.Unsure))
+			if v.why == "" || v.unsure && !unsure { // what is known says more
+				v.why, v.unsure = r.why.Error(), unsure
+			}
 		}
 	}
 	t.tell(v)
@@ -133,7 +141,7 @@ func (r *run) judged() {
 // mark raises or lifts the reason that a process is not traced.
 func (r *run) mark(pid uint32, v verdict) {
 	e := aggregator.Event{Kind: aggregator.ReasonRaised, PID: pid, Time: v.at,
-		Reason: &aggregator.Reason{Code: aggregator.ReasonNotTraced, Detail: v.why}}
+		Reason: &aggregator.Reason{Code: aggregator.ReasonNotTraced, Detail: v.why, Unsure: v.unsure && r.processes[pid] == nil}}
 	if v.why != "" {
 		r.untraced[pid] = true
 		r.emit(e)

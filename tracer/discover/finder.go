@@ -26,6 +26,24 @@ var ErrNoRuntime = errors.New("it holds a device, and none of the files that it 
 // ErrHidden says of a process that it holds a device, and that the runtime in it cannot be found, or seen.
 var ErrHidden = errors.New("it holds a device, and is not covered")
 
+// Unsure is why a process is not looked at of which it is not known whether it uses the runtime.
+type Unsure struct{ error }
+
+func (u Unsure) Unwrap() error { return u.error }
+
+// seenError is why one is not of which it is known.
+type seenError struct{ error }
+
+func (s seenError) Unwrap() error { return s.error }
+
+// NotSeen is an error of Mappings as an Unsure one, unless it is of a process that is known to use the runtime.
+func NotSeen(err error) error {
+	if errors.As(err, new(seenError)) {
+		return err
+	}
+	return Unsure{err}
+}
+
 const (
 	// searchTime bounds how long the files of a process are searched, in time of processors.
 	searchTime = 2 * time.Second
@@ -116,7 +134,9 @@ func (f *Finder) hidesIn(thread uint32) error {
 	if thread == 0 {
 		return nil
 	}
-	if k, err := f.known(thread); err == nil && (k.holds || len(k.list) > 0) {
+	if k, err := f.known(thread); err == nil && len(k.list) > 0 {
+		return seenError{errMainThread{}}
+	} else if err == nil && k.holds {
 		return errMainThread{}
 	}
 	return nil
@@ -254,7 +274,7 @@ func (f *Finder) search(pid uint32) (found []proc.Mapping, err error) {
 			f.mu.Unlock()
 			found = append(found, m)
 		case c.Content == metal.HiddenCode:
-			err = fmt.Errorf("%w: %s has the runtime's code, but not its symbols", ErrHidden, m.Path)
+			err = seenError{fmt.Errorf("%w: %s has the runtime's code, but not its symbols", ErrHidden, m.Path)}
 		case c.err != nil && errors.Is(err, ErrNoRuntime):
 			err = fmt.Errorf("%w: %w", ErrHidden, c.err)
 		}
@@ -272,7 +292,7 @@ func (f *Finder) search(pid uint32) (found []proc.Mapping, err error) {
 func (f *Finder) movedIn(pid uint32) (moved error) {
 	_ = proc.Pieces(pid, func(m proc.Mapping, p proc.Permissions) bool { // what it maps was read before
 		if p.Write() && !p.Shared() && (f.IsRuntime(m.ID) || strings.HasPrefix(filepath.Base(m.Path), LibraryNames[0])) {
-			moved = fmt.Errorf("%w: it has loaded %s, and moved all of its code to memory of no file", ErrHidden, m.Path)
+			moved = seenError{fmt.Errorf("%w: it has loaded %s, and moved all of its code to memory of no file", ErrHidden, m.Path)}
 		}
 		return moved == nil
 	})
