@@ -23,8 +23,10 @@ type Process struct {
 	Name, Command string
 	// User is the owner's name or user ID, "" if unknown.
 	User string
-	// Container is such as "docker 0123456789ab" or "pod 01234567", "" outside of containers.
-	Container string
+	// Container is such as "docker 0123456789ab" or "pod 01234567". If it is "", NoContainer says that the process is in none whose
+	// runtime names control groups as the known ones do; otherwise that is unknown.
+	Container   string
+	NoContainer bool
 	// InnerPID is its PID in its own PID namespace, 0 if that is the host's.
 	InnerPID uint32
 	// State is the host kernel's word for what its first thread does, such as "sleeping" or "stopped", "" if unknown.
@@ -211,8 +213,17 @@ func (s *System) process(pid uint32, up time.Duration, cpu map[uint32]cpuTime) (
 			}
 		}
 	}
-	p.Container = container(cgroup.Parse(s.text(folder + "/cgroup")))
+	groups, err := s.file(folder + "/cgroup")
+	p.Container = container(cgroup.Parse(string(groups)))
+	// In a cgroup namespace of its own, this program sees paths without the container that they are in.
+	p.NoContainer = err == nil && len(groups) > 0 && p.Container == "" && s.hostGroups()
 	return p, true
+}
+
+// hostGroups reports whether the paths of control groups begin at the host's root: in its first cgroup namespace.
+func (s *System) hostGroups() bool {
+	name, err := os.Readlink(filepath.Join(s.root, "proc/self/ns/cgroup"))
+	return err == nil && name == "cgroup:[4026531835]" // PROC_CGROUP_INIT_INO
 }
 
 // container is a container's short name, "" for none.

@@ -142,6 +142,7 @@ func TestProcessesThatHoldADevice(t *testing.T) {
 		"proc/41822/status":              "Name:\tpython\nState:\tD (disk sleep)\nUid:\t4000000000\t0\t0\t0\nNSpid:\t41822\t17\n",
 		"proc/41822/cgroup":              "0::/system.slice/docker-" + id64 + ".scope\n",
 		"proc/50231/stat":                stat("pytest", "5", "0"),
+		"proc/self/ns/cgroup":            "->cgroup:[4026531835]",
 	})
 	s := New(root)
 	list, err := s.Processes([]uint32{50231, 60000})
@@ -155,8 +156,20 @@ func TestProcessesThatHoldADevice(t *testing.T) {
 	if !reflect.DeepEqual(list[0], want) {
 		t.Errorf("got\n%+v, want\n%+v", list[0], want)
 	}
-	if p := list[1]; p.PID != 50231 || len(p.Devices) != 0 || p.Container != "" || p.Name != "pytest" || p.CPU.Known {
+	if p := list[1]; p.PID != 50231 || len(p.Devices) != 0 || p.Container != "" || p.NoContainer || p.Name != "pytest" || p.CPU.Known {
 		t.Errorf("one that was asked for: %+v", p)
+	}
+	// In no container is one whose control group is not one's, seen from the host.
+	tree(t, root, map[string]string{"proc/50231/cgroup": "0::/user.slice\n"})
+	if list, _ = s.Processes([]uint32{50231}); list[0].NoContainer || !list[1].NoContainer {
+		t.Errorf("%+v", list)
+	}
+	if err := os.Remove(filepath.Join(root, "proc/self/ns/cgroup")); err != nil {
+		t.Fatal(err)
+	}
+	tree(t, root, map[string]string{"proc/self/ns/cgroup": "->cgroup:[4026532000]"})
+	if list, _ = s.Processes([]uint32{50231}); list[1].NoContainer {
+		t.Errorf("seen from a container: %+v", list)
 	}
 	// Half a second of time on a processor, in one second.
 	tree(t, root, map[string]string{"proc/uptime": "1001.00 2000.00\n", "proc/41822/stat": stat("python", "150", "50000")})

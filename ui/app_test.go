@@ -359,11 +359,11 @@ func TestResize(t *testing.T) {
 		s.resize(size[0], size[1])
 		time.Sleep(20 * time.Millisecond)
 	}
-	s.waits("8 chips · 3 processes", "tab other table", "SINCE")
+	s.waits("8 chips · 3 processes", "tab other table", "SEEN")
 	// A terminal that shrinks and grows again within one frame has lost what it showed.
 	s.resize(60, 10)
 	s.resize(120, 40)
-	s.waits("tab other table", "SINCE")
+	s.waits("tab other table", "SEEN")
 }
 
 func TestHostileNamesAreInert(t *testing.T) {

@@ -27,7 +27,7 @@ func signs(o settings) []widget.Binding {
 // columnsHelp explains the columns whose titles do not say it.
 func columnsHelp() []widget.Binding {
 	return []widget.Binding{
-		{Key: "SINCE", Does: "how long ago the process was first seen"},
+		{Key: "SEEN", Does: "how long ago it was first seen; 7 shows its age"},
 		{Key: "ALLOCS", Does: "how many buffers it has allocated since it was first seen"},
 		{Key: "FREES", Does: "how many buffers it has freed since it was first seen"},
 		{Key: "STATE", Does: "what its first thread does; disk sleep: it waits in the host kernel"},

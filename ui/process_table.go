@@ -290,7 +290,7 @@ func processColumns(d *data, o settings, list []entry, short bool, g text.Glyphs
 	if short {
 		gap = 1
 	}
-	ended, since, rate := len(list) > 0 && list[0].ended, "SINCE", "RATE/s"
+	ended, since, rate := len(list) > 0 && list[0].ended, "SEEN", "RATE/s"
 	if ended {
 		since, rate = "RAN", "EXIT"
 	}

@@ -121,7 +121,10 @@ func newHolders(s *state) *holders {
 			{Name: "TRACED", Least: 6, Cell: func(r *holder) text.Line { return tracedCell(r) },
 				Order: func(a, b *holder) int { return cmp.Compare(tracedCell(a).String(), tracedCell(b).String()) }},
 			{Name: "CONTAINER", Least: 9, Rank: 4, Cell: func(r *holder) text.Line {
-				if r.system == nil || r.system.Container == "" {
+				switch {
+				case r.system != nil && r.system.NoContainer:
+					return text.Faint.Line("none")
+				case r.system == nil || r.system.Container == "":
 					return s.unknown()
 				}
 				return s.nameCell(r.system.Container, 28)
@@ -142,7 +145,7 @@ func newHolders(s *state) *holders {
 			number("CPU%", 6, 5, func(p *telemetry.Process) telemetry.Value { return p.CPU }, func(n int64) string { return fmt.Sprintf("%.1f", float64(n)/10) }),
 			number("MEMORY", 8, 9, func(p *telemetry.Process) telemetry.Value { return p.Memory }, func(n int64) string { return bytesCell(uint64(n), s.settings).String() }),
 			number("THREADS", 9, 5, func(p *telemetry.Process) telemetry.Value { return p.Threads }, func(n int64) string { return text.Digits(uint64(n)) }),
-			{Name: "TIME", Right: true, Least: 6, Rank: 10, Cell: func(r *holder) text.Line {
+			{Name: "AGE", Right: true, Least: 6, Rank: 10, Cell: func(r *holder) text.Line {
 				if r.system == nil || r.system.Age == 0 {
 					return s.unknown()
 				}
@@ -219,6 +222,8 @@ func (v *holders) detail(r *holder) []text.Line {
 				inner = fmt.Sprintf(", where its PID is %d", p.InnerPID)
 			}
 			add("container", text.Sanitize(p.Container, v.settings.ASCII)+inner)
+		} else if p.NoContainer {
+			add("container", "none")
 		}
 		if p.State != "" {
 			out = append(out, widget.Pair("state", stateStyle(p.State).Line(text.Sanitize(p.State, v.settings.ASCII))))

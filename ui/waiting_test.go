@@ -3,14 +3,17 @@ package ui
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"tt-memtrace/aggregator"
 	"tt-memtrace/telemetry"
+	"tt-memtrace/ui/widget"
 )
 
 // Until the source has looked for processes, no process is no answer, and nothing is exact.
@@ -101,5 +104,22 @@ func TestANewProcessHasItsUserAtOnce(t *testing.T) {
 	w.look()
 	if got := w.text(t, 160, 24); !strings.Contains(got, "4000000000") || !strings.Contains(got, "sleeping") {
 		t.Error(got)
+	}
+}
+
+// A process in no container is told from one of which that is not known.
+func TestContainersOfProcesses(t *testing.T) {
+	v := newHolders(&state{data: data{snapshot: &aggregator.Snapshot{}}})
+	i := slices.IndexFunc(v.Fields, func(f widget.Field[holder]) bool { return f.Name == "CONTAINER" })
+	for want, p := range map[string]*telemetry.Process{"none": {NoContainer: true}, "·": {}, "docker 0123456789ab": {Container: "docker 0123456789ab"}} {
+		if got := v.Fields[i].Cell(&holder{system: p}).String(); got != want {
+			t.Errorf("%+v: %q", p, got)
+		}
+		if got := fmt.Sprint(v.detail(&holder{system: p})); strings.Contains(got, "container") != (want != "·") {
+			t.Errorf("%+v: %s", p, got)
+		}
+	}
+	if got := v.Fields[i].Cell(&holder{}).String(); got != "·" {
+		t.Errorf("nothing known: %q", got)
 	}
 }
