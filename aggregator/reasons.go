@@ -158,8 +158,11 @@ func hide(list []Reason, what hidden) bool {
 // String is the reason as a sentence, without the process that it affects.
 func (r *Reason) String() string {
 	text := reasonTable[r.Code].sentence
-	if r.Unsure && r.Code == ReasonNotTraced {
+	switch {
+	case r.Unsure && r.Code == ReasonNotTraced:
 		text = "it may use the runtime and is not traced"
+	case r.Code == ReasonSampled && r.PID == 0 && r.Detail != "":
+		text = "processes are sampled"
 	}
 	if text == "" {
 		text = strings.ReplaceAll(string(r.Code), "_", " ")

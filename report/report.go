@@ -70,6 +70,8 @@ type Report struct {
 	first uint64
 	// lacking: something was lost.
 	lacking bool
+	// unseen: no process was sampled; one may have come and gone between two samples.
+	unseen bool
 	// unsurePeaks: peaks may differ.
 	unsurePeaks bool
 	// failuresUnseen: allocations of some processes can have failed without being seen.

@@ -52,6 +52,8 @@ func (b *Builder) Report(f Facts) *Report {
 	if r.Refusals == nil {
 		r.Refusals = []Refusal{}
 	}
+	r.unseen = slices.ContainsFunc(s.Reasons, func(why aggregator.Reason) bool { return why.Code == aggregator.ReasonSampled && why.PID == 0 })
+	r.Sampled = r.unseen
 	missing := slices.Collect(s.Why())
 	for _, p := range s.Ended {
 		r.Exact = r.Exact && p.Exact() && p.Counters.Odd == 0

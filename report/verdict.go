@@ -22,6 +22,9 @@ const nearlyFull = 0.9
 // whether that is exact.
 func (r *Report) Verdict() []Finding {
 	if r.Empty() {
+		if r.unseen {
+			return []Finding{{Warn: true, Text: "no process was seen to use the TT-Metal runtime: what ends between two samples is not seen; a shorter --sample, or probes, see more"}}
+		}
 		return []Finding{{Warn: true, Text: "no process used the TT-Metal runtime: nothing to report"}}
 	}
 	var list []Finding
@@ -119,7 +122,9 @@ func (r *Report) inexact() (why []string) {
 }
 
 // Empty: nothing happened that could be reported.
-func (r *Report) Empty() bool { return r.Events == 0 && r.Lost == 0 && len(r.Processes) == 0 }
+func (r *Report) Empty() bool {
+	return (r.Events == 0 || r.unseen) && r.Lost == 0 && len(r.Processes) == 0
+}
 
 // share is the peak's share of the capacity.
 func (m *Memory) share() (float64, bool) {

@@ -175,6 +175,7 @@ func (r *run) takeIn(x *examination) *process {
 	}
 	if p != nil {
 		r.processes[x.pid] = p
+		r.sampledAny = true
 	}
 	return p
 }

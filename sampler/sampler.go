@@ -198,6 +198,8 @@ type run struct {
 	// waiting are the syncs that end with the round, in which every process is looked at once.
 	waiting []chan struct{}
 	noticed map[string]bool
+	// sampledAny: some process was sampled.
+	sampledAny bool
 	// otherUsers: it was said that some processes may not be read, of which nobody knows whether they use the runtime.
 	otherUsers bool
 }
@@ -231,8 +233,12 @@ func (r *run) loop(ctx context.Context, ready func()) error {
 }
 
 // markAtEnd marks the live processes whose last look gave nothing: what they did since the one before is not known.
-// So it does those of which nobody could say for a while whether they use the runtime.
+// So it does those of which nobody could say for a while whether they use the runtime. Where no process of a command was
+// seen to, one may have come and gone between two samples.
 func (r *run) markAtEnd() {
+	if r.family != nil && !r.sampledAny {
+		r.deliver([]aggregator.Event{raised(0, aggregator.ReasonSampled, whyUnseen)})
+	}
 	for _, p := range r.processes {
 		if !p.unread && (p.busy || p.failed > 0) && proc.Alive(p.pid) {
 			r.markUnread(p, "it was still being read when sampling ended")
@@ -513,6 +519,8 @@ func (r *run) find() {
 }
 
 func noticeOf(pid uint32, why error) string { return fmt.Sprintf("process %d: %v", pid, why) }
+
+const whyUnseen = "none was seen to use the runtime; what ends between two samples is not seen"
 
 var errExamined = discover.NotSeen(errors.New("what it maps was still being looked at when sampling ended"))
 

@@ -697,6 +697,34 @@ func sampledChildThatAllocatedOnACopy(t *testing.T, ownNumbers bool) {
 	await("it freed", "")
 }
 
+// A command of which no process was sampled may have used the runtime between two samples.
+func TestNobodySeen(t *testing.T) {
+	for _, c := range []struct {
+		what  string
+		o     Options
+		using bool
+		want  int
+	}{
+		{"a command", Options{Follow: uint32(os.Getpid())}, false, 1},
+		{"a command that is sampled", Options{Follow: uint32(os.Getpid())}, true, 0},
+	} {
+		var p *fixture.Process
+		if c.using {
+			p = fixture.User(t, fixture.LayoutA)
+		}
+		c.o.Interval = 20 * time.Millisecond
+		s := sample(t, c.o)
+		if p != nil {
+			s.process(p.PID)
+		}
+		s.stop()
+		list := s.accounts.Snapshot().Reasons
+		if len(list) != c.want || c.want > 0 && list[0].String() != "processes are sampled: "+whyUnseen {
+			t.Errorf("%s: %+v", c.what, list)
+		}
+	}
+}
+
 // A file in the place of another, with its number, is taken for what it is: a package is upgraded, and the runtime has the number of
 // a file that was not the runtime, or of another build.
 func TestFileInThePlaceOfAnother(t *testing.T) {

@@ -497,6 +497,8 @@ func noChip(d *data) string {
 		return looking
 	case late == 0 && (len(hidersOf(d.snapshot).Hiders) > 0 || aggregator.HidesBuffers(d.snapshot.Reasons, true)):
 		return "which chips are open is not known"
+	case late == 0 && d.unseen():
+		return "no chip was seen to be opened"
 	case late == 0 && d.ownOnly:
 		return "no process that this user can see has opened a chip yet"
 	case late == 0:
@@ -507,11 +509,19 @@ func noChip(d *data) string {
 	return fmt.Sprintf("what %d processes have open is being read", late)
 }
 
+// unseen: no process was sampled; one may have come and gone between two samples.
+func (d *data) unseen() bool {
+	return len(d.snapshot.Processes)+len(d.snapshot.Ended) == 0 &&
+		slices.ContainsFunc(d.snapshot.Reasons, func(r aggregator.Reason) bool { return r.Code == aggregator.ReasonSampled })
+}
+
 // noProcess is what an empty process table says.
 func noProcess(d *data) string {
 	switch {
 	case d.looking:
 		return looking
+	case d.unseen():
+		return "no process was seen to use the runtime"
 	case d.ownOnly:
 		return "no process that this user can see uses the runtime"
 	case len(d.snapshot.Ended) > 0:

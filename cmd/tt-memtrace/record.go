@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -13,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
+	"tt-memtrace/aggregator"
 	"tt-memtrace/record"
 	"tt-memtrace/session"
 )
@@ -174,6 +176,8 @@ func runRecord(cmd *cobra.Command, t *targets, r *recordFlags, path string, comm
 		nobody := ""
 		if now := l.Accounts().Snapshot(); s.Events == 0 && len(now.Processes) == 0 {
 			nobody = ": no process used the runtime"
+		} else if unseen := func(r aggregator.Reason) bool { return r.Code == aggregator.ReasonSampled }; len(now.Processes)+len(now.Ended) == 0 && slices.ContainsFunc(now.Reasons, unseen) {
+			nobody = ": no process was seen to use the runtime; what ends between two samples is not seen"
 		}
 		fmt.Fprintf(os.Stderr, "tt-memtrace: recorded %d events, %d bytes, in %s%s\n", s.Events, s.Bytes, path, nobody)
 	}

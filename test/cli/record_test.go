@@ -259,6 +259,10 @@ func TestRecordingOfNothing(t *testing.T) {
 	mayTrace(t)
 	r := run(t, fine, "record", filepath.Join(t.TempDir(), "r.ttm"), "--", "true")
 	contains(t, r.err, "recorded 0 events", "no process used the runtime")
+	r = run(t, fine, "record", "--sample", filepath.Join(t.TempDir(), "sampled.ttm"), "--", "true")
+	contains(t, r.err, "no process was seen to use the runtime; what ends between two samples is not seen")
+	contains(t, run(t, fine, "status", "--sample", "--", "true").out, "not exact", "no process was seen to use the runtime", "no chip was seen to be opened", "S host: processes are sampled")
+	contains(t, run(t, fine, "report", "--sample", "--", "true").out, "no process was seen to use the TT-Metal runtime")
 }
 
 // What shows nothing meanwhile says what it waits for.
