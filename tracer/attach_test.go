@@ -15,6 +15,7 @@ import (
 
 	"tt-memtrace/aggregator"
 	"tt-memtrace/test/fixture"
+	"tt-memtrace/tracer/inspect"
 	"tt-memtrace/tracer/memory"
 	"tt-memtrace/tracer/metal"
 	"tt-memtrace/tracer/proc"
@@ -586,11 +587,12 @@ func TestAnotherProcessThanTheOneThatWasLookedAt(t *testing.T) {
 			t.Fatal(err)
 		}
 		list, err := tr.tracer.finder.Mappings(pid)
-		command, started, err1 := memory.FilesOf(pid).Command()
+		mem := memory.Of(pid)
+		process, err1 := inspect.DescribeFrom(mem.Files())
 		if err != nil || err1 != nil || len(list) != 1 {
 			t.Fatal(list, err, err1)
 		}
-		looked := announcement{mapping: list[0], at: proc.Now(), command: command, started: started, image: image}
+		looked := announcement{mapping: list[0], at: proc.Now(), memory: mem, process: process, image: image}
 		switch how {
 		case "exec":
 			fixture.Do(t, p, "child 0 exec")
