@@ -21,30 +21,31 @@ import (
 	"tt-memtrace/tracer/proc"
 )
 
-// announcement tells the reader of a process that maps the runtime.
+// announcement hands the reader a process that maps the runtime.
 type announcement struct {
 	mapping proc.Mapping
 	of      *attachment
-	// late: it had mapped the library before the probes were there, so what it
-	// holds has to be read.
+	// late means that it may have mapped the library before the probes were attached, so its live objects have to be
+	// read.
 	late bool
-	// at: it was looked at then, CLOCK_MONOTONIC in ns.
+	// at is when it was examined: CLOCK_MONOTONIC in ns.
 	at uint64
-	// memory reads it, and process describes it as it was then; nil and without a start time if it was not looked at.
+	// memory reads it, and process describes it as it was when it was examined; nil and without a start time if it was not
+	// examined.
 	memory  *memory.Process
 	process aggregator.Process
-	// image is what ran in it then; nil where it could not be opened. The reader does not get it.
+	// image is what it ran then; nil if it could not be opened. The reader does not get it.
 	image *proc.Image
-	// seen: it was seen to map the library then; zero where that is not known.
+	// seen is when the watcher saw it map something; zero if it did not.
 	seen time.Time
-	// unseen: it was not looked at, but an event came of it; and who started after covered, in proc.Ticks, had all
-	// probes from the start.
+	// unseen means that it was not examined: one of its records announced it. All probes were attached at covered
+	// (proc.Ticks), so a process that started later had them from its start.
 	unseen  bool
 	covered uint64
 }
 
-// discover attaches to processes as they map the runtime. Looking takes far
-// longer than seeing, so it is done apart: the kernel drops what is not read.
+// discover attaches to processes as they map the runtime. Examining a process takes far longer than reading that it mapped
+// something, so other goroutines do it: the host kernel drops records that are not read in time.
 func (t *Tracer) discover(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error {
@@ -62,7 +63,7 @@ func (t *Tracer) discover(ctx context.Context) error {
 				return nil
 			}
 			if all {
-				// Some records were dropped: whom they were of is found by looking at everyone.
+				// The host kernel dropped records. Their processes are unknown, so examine all.
 				everyone, err := proc.PIDs()
 				if err != nil {
 					return fmt.Errorf("listing processes: %w", err)
@@ -80,21 +81,23 @@ func (t *Tracer) discover(ctx context.Context) error {
 	return g.Wait()
 }
 
-// looks looks at the processes of each user one after the other, beside those of others: a user's
-// files can make that wait.
+// looks examines processes: those of one user one after the other, those of different users in parallel. A user's files
+// can delay that, and must not delay other users' processes.
 type looks struct {
 	look  func(pid uint32, seen time.Time)
 	start func(func() error)
 	mu    sync.Mutex
-	users map[uint32]map[uint32]time.Time // of each that is being looked at, whom next
+	// users maps each user that has a goroutine to the PIDs that it examines next, with when they were seen.
+	users map[uint32]map[uint32]time.Time
 }
 
+// add queues a process of a user, which was seen to map something at this time; zero is unknown.
 func (l *looks) add(user, pid uint32, seen time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if next, busy := l.users[user]; busy {
 		if before, waits := next[pid]; !waits || seen.Before(before) {
-			next[pid] = seen // the zero time, where it is not known, is before all
+			next[pid] = seen // an unknown time is zero, before all others
 		}
 		return
 	}
@@ -120,7 +123,7 @@ func (l *looks) add(user, pid uint32, seen time.Time) {
 	})
 }
 
-// inScope says whether a process is one to trace.
+// inScope reports whether a process is one to trace.
 func (t *Tracer) inScope(pid uint32) bool {
 	switch {
 	case pid == uint32(os.Getpid()):
@@ -133,11 +136,11 @@ func (t *Tracer) inScope(pid uint32) bool {
 	return true
 }
 
-// lookAgain is after how long a process is looked at again whose mappings were busy.
+// lookAgain is how long to wait before examining a process again whose mappings were busy.
 const lookAgain = time.Second
 
-// look attaches to what a process has mapped, where it is in scope, and which was seen
-// mapping something then; the zero time where that is not known.
+// look examines a process that is in scope, and attaches to the runtimes that it maps. seen is when the watcher saw it map
+// something; zero if it did not.
 func (t *Tracer) look(pid uint32, seen time.Time) {
 	if !t.inScope(pid) {
 		return
@@ -155,7 +158,7 @@ func (t *Tracer) look(pid uint32, seen time.Time) {
 	defer t.acceptUnless(pid, at)
 	hidden := errors.Is(err, discover.ErrHidden)
 	if err != nil && !hidden && !outOfDescriptors(err) {
-		return // gone, or not ours to see, or it does not use the runtime
+		return // it ended, may not be examined, or does not use the runtime
 	}
 	t.mu.Lock()
 	switch {
@@ -174,11 +177,11 @@ func (t *Tracer) look(pid uint32, seen time.Time) {
 	if len(list) == 0 {
 		return
 	}
-	// To read what it is called can take long, too.
+	// Reading its command line can take long, so do it before attach locks t.mu.
 	mem := memory.Of(pid)
 	process, err := inspect.DescribeFrom(mem.Files())
 	if err != nil {
-		return // gone
+		return // it ended
 	}
 	for _, m := range list {
 		again, err := t.attachTo(announcement{mapping: m, at: at, memory: mem, process: process, image: image}, seen)
@@ -191,7 +194,7 @@ func (t *Tracer) look(pid uint32, seen time.Time) {
 	}
 }
 
-// lookLater has a process looked at again that was seen then, and could not be looked at. One that was asked for is marked until it is.
+// lookLater queues a process again that could not be examined. It marks one of Options.PIDs until it is examined.
 func (t *Tracer) lookLater(pid uint32, seen time.Time, why error) {
 	if seen.IsZero() && slices.Contains(t.opts.PIDs, pid) {
 		t.mu.Lock()
@@ -201,7 +204,7 @@ func (t *Tracer) lookLater(pid uint32, seen time.Time, why error) {
 	time.AfterFunc(lookAgain, func() { t.found.AddSeen(pid, seen) })
 }
 
-// notice says why a process is not traced, unless that was the last thing said.
+// notice tells the user why a process is not traced, unless its last notice was the same.
 func (t *Tracer) notice(pid uint32, why error) {
 	text := fmt.Sprintf("process %d: %v", pid, why)
 	t.inboxMu.Lock()
@@ -213,7 +216,7 @@ func (t *Tracer) notice(pid uint32, why error) {
 	}
 }
 
-// Waiting lists the PIDs that were asked for and do not map the runtime yet.
+// Waiting lists those of Options.PIDs that do not map the runtime yet.
 func (t *Tracer) Waiting() []uint32 {
 	var waiting []uint32
 	for _, pid := range t.opts.PIDs {
@@ -224,7 +227,8 @@ func (t *Tracer) Waiting() []uint32 {
 	return waiting
 }
 
-// attachTo is attach, to a file that is opened unless it is attached to already: most processes map one of those.
+// attachTo does what attach does, and opens the mapped file if attach needs it. Most processes map a file that has probes
+// already; it stays closed.
 func (t *Tracer) attachTo(found announcement, seen time.Time) (again []uint32, err error) {
 	again, err = t.attach(found, mappedFile{}, seen)
 	for errors.Is(err, errNotOpened) {
@@ -235,9 +239,9 @@ func (t *Tracer) attachTo(found announcement, seen time.Time) (again []uint32, e
 	return again, err
 }
 
-// attach puts the probes into a library, once for all processes or once for
-// each PID, and announces the process that was found. Again are processes
-// for which that had failed before: they are to be looked at again.
+// attach attaches the probes to a library, once for all processes or once per PID, and announces the process to the reader.
+// It returns in again the PIDs for which attaching had failed before: examine them again. It fails with errNotOpened if it
+// needs the file.
 func (t *Tracer) attach(found announcement, file mappedFile, seen time.Time) (again []uint32, err error) {
 	m := found.mapping
 	t.mu.Lock()
@@ -255,15 +259,15 @@ func (t *Tracer) attach(found announcement, file mappedFile, seen time.Time) (ag
 		}
 		again = slices.DeleteFunc(t.accept(a.lib.ID, scope), func(pid uint32) bool { return pid == m.PID })
 	}
-	// Whoever mapped the library before the probes were in it may have used it before. To look
-	// at others first can take long; what counts is when it was seen.
+	// A process that mapped the library before the probes were attached may have used it unseen. The time that counts is
+	// that of the watcher: the process may have waited long to be examined.
 	found.of, found.late, found.seen = a, mayPrecede(seen, a.probes.linked[scope]), seen
-	// Its end or exec is reported from now on. Before, another process may have got its PID, or another program runs in it.
+	// Its end or exec is reported from now on. Before, it may have called exec, or ended and another one got its PID.
 	if _, _, err := t.watchExit(m.PID); err != nil || found.image != nil && !found.image.Runs() {
 		return again, err
 	}
 	found.image = nil
-	// The reader handles the announcement of a process before its end.
+	// Under inboxMu, because the reader must take in the announcement before the process's end, which watchExit requests.
 	t.inboxMu.Lock()
 	lives, _, err := t.watchExit(m.PID)
 	if lives {
@@ -276,32 +280,30 @@ func (t *Tracer) attach(found announcement, file mappedFile, seen time.Time) (ag
 	return again, t.reader.Flush()
 }
 
-// mappedBefore is more than passes between a process's mapping of the library and
-// that it is seen.
+// mappedBefore is longer than it takes until the watcher sees a process map a library.
 const mappedBefore = 2 * time.Second
 
-// mayPrecede says whether a process that was seen mapping the library then may have done so
-// before the probes were in it.
+// mayPrecede reports whether a process that the watcher saw at this time may have mapped the library before the probes were
+// attached (linked).
 func mayPrecede(seen, linked time.Time) bool {
 	return seen.IsZero() || seen.Sub(linked) < mappedBefore
 }
 
-// mappedFile is a file that a process has mapped: opened, or why not.
+// mappedFile is a file that a process maps: open, or with the error of opening it. The zero mappedFile was not opened yet.
 type mappedFile struct {
 	mem  *memory.Process
 	file *os.File
 	err  error
 	stat unix.Stat_t
-	// release is of the Python package around it, asked for of a file that was not read before.
+	// release is the version of the Python package around the file. It is set if asked is, for files that are not known.
 	release string
 	asked   bool
 }
 
-// errNotOpened says that more has to be known of a mapped file.
+// errNotOpened means that the file must be opened with openMapped first.
 var errNotOpened = errors.New("the file is not open")
 
-// openMapped opens what a process has mapped. That can take seconds, where the file is a user's, so t.mu
-// is not to be held.
+// openMapped opens a file that a process maps. A user's file can delay that by seconds, so the caller must not hold t.mu.
 func (t *Tracer) openMapped(m proc.Mapping) (f mappedFile) {
 	f.mem = memory.FilesOf(m.PID)
 	f.file, f.err = discover.OpenFile(f.mem, m)
@@ -330,8 +332,8 @@ func (f mappedFile) close() {
 	}
 }
 
-// held is the library of a mapping, where it is known without a look at the file: it is open, so that none but it has its
-// number, and whoever writes to it is noticed.
+// held returns the attachment of a mapping's file if the file ID alone identifies it, or nil. For that the tracer must hold
+// the file open, so that no other file gets its inode number, and must watch it for writes.
 func (t *Tracer) held(id proc.FileID) *attachment {
 	if a := t.libraries[id]; a != nil && a.probes != nil && a.plain && t.writes.watched[a.watch] == a {
 		return a
@@ -339,8 +341,8 @@ func (t *Tracer) held(id proc.FileID) *attachment {
 	return nil
 }
 
-// library checks a mapped library, once for each file. Both results
-// are nil where the file is not the runtime.
+// library returns the attachment of a mapped library, which it reads and checks once per file. It returns nil and no error
+// if the file is not the runtime. An error other than errNotOpened refuses the file.
 func (t *Tracer) library(m proc.Mapping, file mappedFile) (a *attachment, err error) {
 	var refused proc.FileID
 	if a = t.held(m.ID); a == nil && file.mem == nil {
@@ -362,7 +364,7 @@ func (t *Tracer) library(m proc.Mapping, file mappedFile) (a *attachment, err er
 	return a, err
 }
 
-// scope is the PID for which probes are put in that are to see a process; 0 is all.
+// scope returns the PID for which probes are attached that see a process; 0 is all processes.
 func (t *Tracer) scope(pid uint32) uint32 {
 	if t.perPID() {
 		return pid
@@ -370,18 +372,18 @@ func (t *Tracer) scope(pid uint32) uint32 {
 	return 0
 }
 
-// covering is what probes see: a library, by its number, in the processes of a scope.
+// covering identifies what probes see: the libraries with an index, in the processes of a scope.
 type covering struct{ index, scope uint32 }
 
-// coverFrom notes since when, in proc.Ticks, all probes of a library are in; never while they are put in.
+// coverFrom notes when (proc.Ticks) the last probe of a library was attached; MaxUint64 while they are being attached.
 func (t *Tracer) coverFrom(index, scope uint32, ticks uint64) {
 	t.inboxMu.Lock()
 	t.covered[covering{index, scope}] = ticks
 	t.inboxMu.Unlock()
 }
 
-// attachedTo is the library of a number, where a mapping is of its file, without waiting for anybody; and since when
-// all of its probes are in, in proc.Ticks.
+// attachedTo returns the library with this index of which the mapping is, or nil, and when (proc.Ticks) its last probe was
+// attached. It does not wait for t.mu.
 func (t *Tracer) attachedTo(m proc.Mapping, index uint32) (*attachment, uint64) {
 	t.inboxMu.Lock()
 	defer t.inboxMu.Unlock()
@@ -393,20 +395,19 @@ func (t *Tracer) attachedTo(m proc.Mapping, index uint32) (*attachment, uint64) 
 	return nil, 0
 }
 
-// unnumber has no more processes taken to be of a library.
+// unnumber makes attachedTo return a library no more.
 func (t *Tracer) unnumber(a *attachment) {
 	t.inboxMu.Lock()
 	t.numbered[a.index] = slices.DeleteFunc(t.numbered[a.index], func(b *attachment) bool { return a == b })
 	t.inboxMu.Unlock()
 }
 
-// read is library, which alone notes what is refused.
+// read returns the attachment of a mapped file that held does not find. If it refuses a file, it returns the ID to refuse.
 func (t *Tracer) read(m proc.Mapping, file mappedFile) (a *attachment, refused proc.FileID, err error) {
 	if file.err != nil {
 		return nil, unopened(m.PID), file.err
 	}
-	// A file that was read before is recognized: reading it again, for
-	// every process that maps it, takes tens of milliseconds.
+	// Do not read a known file again for every process that maps it: that takes tens of milliseconds.
 	st := &file.stat
 	if t.users[m.ID] == st.Ctim {
 		return nil, proc.FileID{}, nil
@@ -421,7 +422,7 @@ func (t *Tracer) read(m proc.Mapping, file mappedFile) (a *attachment, refused p
 		return a, refused, err
 	}
 	if !file.asked {
-		return nil, proc.FileID{}, errNotOpened // it was known when it was opened
+		return nil, proc.FileID{}, errNotOpened // openMapped took it for known; since then it was evicted or changed
 	}
 	defer t.scheduleFreeOSMemory()
 	if !t.finder.IsRuntime(m.ID) && !metal.KnowsRuntime(memory.ProcName(file.file)) {
@@ -463,7 +464,8 @@ func (t *Tracer) read(m proc.Mapping, file mappedFile) (a *attachment, refused p
 	return a, proc.FileID{}, nil
 }
 
-// known is what became of a file that was looked at before.
+// known returns what became of a file that was read before: its attachment, or the ID and reason of its refusal. Both are
+// zero if the file must be read (again).
 func (t *Tracer) known(id proc.FileID, pid uint32) (a *attachment, refused proc.FileID, err error) {
 	if a := t.libraries[id]; a != nil {
 		return a, proc.FileID{}, nil
@@ -474,11 +476,13 @@ func (t *Tracer) known(id proc.FileID, pid uint32) (a *attachment, refused proc.
 	return nil, proc.FileID{}, nil
 }
 
+// check returns an attachment for a library, or why it cannot be traced. It returns nil and no error for a library that is
+// not the runtime.
 func (t *Tracer) check(lib *metal.Library) (*attachment, error) {
 	if !lib.IsRuntime() && !t.finder.IsRuntime(lib.ID) {
 		return nil, nil // a library that uses the runtime, beside the one that holds it
 	}
-	go lib.Image() // it takes as long as the rest, and is asked for next
+	go lib.Image() // this takes as long as the rest, and Layout needs it
 	cover, err := lib.Cover()
 	if err != nil {
 		return nil, err
@@ -499,7 +503,7 @@ func (t *Tracer) check(lib *metal.Library) (*attachment, error) {
 	return a, nil
 }
 
-// byPhase puts probes in the order in which they are attached.
+// byPhase sorts probes, in place, into the order in which they are attached.
 func byPhase(probes []metal.Probe) []metal.Probe {
 	slices.SortStableFunc(probes, func(a, b metal.Probe) int { return cmp.Compare(a.Point.Phase, b.Point.Phase) })
 	return probes

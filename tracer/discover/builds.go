@@ -14,13 +14,12 @@ import (
 // Build is a build of the runtime that processes have mapped.
 type Build struct {
 	*metal.Report
-	// Processes that map it.
+	// Processes are the PIDs of those that map it.
 	Processes []uint32
 }
 
-// Builds looks at every build of the runtime that the processes have
-// mapped; with no PIDs, that any process has. Skipped says why processes or
-// files were passed over.
+// Builds examines every build of the runtime that these processes map; without PIDs, that any process on the host maps. It
+// returns in skipped why it left out processes or files.
 func Builds(pids []uint32) (builds []*Build, skipped []error) {
 	var err error
 	if len(pids) == 0 {
@@ -37,7 +36,7 @@ func Builds(pids []uint32) (builds []*Build, skipped []error) {
 		list, err := finder.Mappings(pid)
 		if errors.Is(err, ErrHidden) || errors.Is(err, ErrNoRuntime) {
 			skipped = append(skipped, fmt.Errorf("process %d: %w", pid, err))
-		} // otherwise another user's; Rights says so
+		} // any other error: the process ended, or the caller lacks rights, which doctor reports
 		for _, m := range list {
 			lib, err := Open(memory.FilesOf(pid), m)
 			if err != nil {
@@ -45,7 +44,7 @@ func Builds(pids []uint32) (builds []*Build, skipped []error) {
 				continue
 			}
 			if b := byFile[lib.ID]; b != nil {
-				if b.Processes[len(b.Processes)-1] != pid { // it may have it loaded twice
+				if b.Processes[len(b.Processes)-1] != pid { // a process can load a file twice
 					b.Processes = append(b.Processes, pid)
 				}
 				lib.Close()
@@ -56,7 +55,7 @@ func Builds(pids []uint32) (builds []*Build, skipped []error) {
 				continue
 			}
 			b := &Build{metal.ExamineLibrary(lib), []uint32{pid}}
-			lib.Path = m.Path // as the process names it, not by what it was opened
+			lib.Path = m.Path // the path in the process's mount namespace, in place of the one that opened the file
 			byFile[lib.ID] = b
 			builds = append(builds, b)
 		}

@@ -19,63 +19,65 @@ import (
 	"tt-memtrace/tracer/proc"
 )
 
-// ErrNoRuntime says of a process that it holds a device and does not use the runtime: a tool of
-// the driver's, say.
+// ErrNoRuntime means that a process holds a device but does not use the runtime, as tools of the driver do.
 var ErrNoRuntime = errors.New("it holds a device, and none of the files that it maps has the runtime's code")
 
-// ErrHidden says of a process that it holds a device, and that the runtime in it cannot be found, or seen.
+// ErrHidden means that a process holds a device, but the runtime in it cannot be found or traced.
 var ErrHidden = errors.New("it holds a device, and is not covered")
 
-// Unsure is why a process is not looked at of which it is not known whether it uses the runtime.
+// Unsure is an error that says nothing about whether a process uses the runtime.
 type Unsure struct{ error }
 
 func (u Unsure) Unwrap() error { return u.error }
 
-// seenError is why one is not of which it is known.
-type seenError struct{ error }
+// usesError is an error of a process that does use the runtime.
+type usesError struct{ error }
 
-func (s seenError) Unwrap() error { return s.error }
+func (u usesError) Unwrap() error { return u.error }
 
-// NotSeen is an error of Mappings as an Unsure one, unless it is of a process that is known to use the runtime.
+// NotSeen returns an error of Mappings as an Unsure one, unless it is of a process that does use the runtime.
 func NotSeen(err error) error {
-	if errors.As(err, new(seenError)) {
+	if errors.As(err, new(usesError)) {
 		return err
 	}
 	return Unsure{err}
 }
 
 const (
-	// searchTime bounds how long the files of a process are searched, in time of processors.
+	// searchTime is the most CPU time that searching the files of one process takes.
 	searchTime = 2 * time.Second
-	// maxFiles of a process are searched, and maxKnown are kept.
+	// maxFiles is the most files of one process that are searched.
 	maxFiles = 512
+	// maxKnown is the most files whose result a byVersion keeps.
 	maxKnown = 4096
 )
 
-// Finder finds the files with the runtime's code that processes map: by their names and, in a
-// process that holds a device and maps none of those, by what they contain. Each file is searched once.
+// Finder finds the files with the runtime's code that processes map. It goes by their names; if a process holds a device
+// and maps none with such a name, by their contents. It searches each version of a file once. Several goroutines may use it.
 type Finder struct {
-	// mu is held for a moment only.
+	// mu guards runtimes. It is never held while a file is read.
 	mu sync.Mutex
-	// runtimes hold the runtime's code whatever their names.
+	// runtimes are files that contain the runtime's code, whatever their names.
 	runtimes []proc.FileID
+	// contents has what searched files contain.
 	contents byVersion[content]
-	// named are files that are named like the runtime, and whether their symbols are its.
+	// named has, of files named like the runtime, whether they have the runtime's symbols.
 	named byVersion[bool]
 }
 
+// content is what a file contains, or why that is unknown.
 type content struct {
 	metal.Content
 	err error
 }
 
-// NewFinder is for files that are named like the runtime, and for those that are given.
+// NewFinder returns a Finder for files named like the runtime, and for the given ones.
 func NewFinder(given ...proc.FileID) *Finder {
 	return &Finder{runtimes: given}
 }
 
-// FinderOf is for files that are named like the runtime, and for libraries at paths, each
-// of which must be one that can be traced.
+// FinderOf returns a Finder for files named like the runtime, and for the libraries at these paths. It fails if one of
+// these cannot be traced.
 func FinderOf(libraries []string) (*Finder, error) {
 	var given []proc.FileID
 	for _, path := range libraries {
@@ -93,19 +95,19 @@ func FinderOf(libraries []string) (*Finder, error) {
 	return NewFinder(given...), nil
 }
 
-// IsRuntime says whether a file was given, or found, to hold the runtime's code.
+// IsRuntime reports whether a file was given to the Finder, or was found to contain the runtime's code.
 func (f *Finder) IsRuntime(id proc.FileID) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return slices.Contains(f.runtimes, id)
 }
 
-// Mappings lists what a process has loaded that could be the runtime, as proc.Loaded does. ErrHidden and
-// ErrNoRuntime are what else it can say of a process that holds a device.
+// Mappings lists the files that may be the runtime and from which a process runs code, each with its first mapping with
+// code. Of a process that holds a device and maps no such file, it returns ErrNoRuntime or ErrHidden.
 func (f *Finder) Mappings(pid uint32) ([]proc.Mapping, error) {
 	k, err := f.known(pid)
 	if err == nil && !k.any {
-		err = f.hidesIn(proc.Heir(pid))
+		err = f.hiddenIn(proc.Heir(pid))
 	}
 	list := k.list
 	if err != nil || !k.holds || slices.ContainsFunc(list, f.seemsRuntime) {
@@ -120,8 +122,8 @@ func (f *Finder) Mappings(pid uint32) ([]proc.Mapping, error) {
 	return list, err
 }
 
-// errMainThread says of a process that its main thread has ended. Files under its PID in /proc say nothing then, and the host kernel takes
-// probes of that process alone to be of none.
+// errMainThread means that a process's main thread has ended. Then the files under its PID in /proc are empty, and probes
+// for its PID alone are never hit.
 type errMainThread struct{}
 
 func (errMainThread) Error() string {
@@ -129,31 +131,31 @@ func (errMainThread) Error() string {
 }
 func (errMainThread) Is(target error) bool { return target == ErrHidden }
 
-// hidesIn is an error where the runtime or a device is seen by a thread alone.
-func (f *Finder) hidesIn(thread uint32) error {
+// hiddenIn returns errMainThread if this thread, the heir of a process, maps the runtime or a device. Thread 0 is none.
+func (f *Finder) hiddenIn(thread uint32) error {
 	if thread == 0 {
 		return nil
 	}
 	if k, err := f.known(thread); err == nil && len(k.list) > 0 {
-		return seenError{errMainThread{}}
+		return usesError{errMainThread{}}
 	} else if err == nil && k.holds {
 		return errMainThread{}
 	}
 	return nil
 }
 
-// Known lists what a process has loaded that could be the runtime by its name, or is known to be. No
-// file is opened.
+// Known lists, like Mappings, the files that a process has loaded and that are named like the runtime or already known to
+// contain it. It opens no file.
 func (f *Finder) Known(pid uint32) ([]proc.Mapping, error) {
 	k, err := f.known(pid)
 	return k.list, err
 }
 
-// mapped is what is seen of a process without opening a file.
+// mapped is what a process's mappings show without opening a file.
 type mapped struct {
-	// list is as in Known.
+	// list is what Known returns.
 	list []proc.Mapping
-	// holds: it holds a device; any: it maps a file at all.
+	// holds means that it holds a device, any that it maps a file at all.
 	holds, any bool
 }
 
@@ -172,8 +174,8 @@ func (f *Finder) known(pid uint32) (k mapped, err error) {
 	return k, err
 }
 
-// seemsRuntime says whether a file is the runtime, as far as its name and its symbols say: one that cannot be opened now is taken
-// for it, and whoever opens it next says why not.
+// seemsRuntime reports whether a file is the runtime, by its name and symbols. It returns true for one that cannot be
+// opened: the caller opens it next, and reports the error.
 func (f *Finder) seemsRuntime(m proc.Mapping) bool {
 	if f.IsRuntime(m.ID) {
 		return true
@@ -190,13 +192,14 @@ func (f *Finder) seemsRuntime(m proc.Mapping) bool {
 	return seems || err != nil
 }
 
-// byVersion keeps something about files, as long as they are as they were. It may be used by several goroutines.
+// byVersion caches a value for each version of a file. Several goroutines may use it.
 type byVersion[T any] struct {
 	mu   sync.Mutex
 	kept map[proc.FileVersion]T
 }
 
-// about returns what is kept about an open file, or else finds it, without the lock, and keeps it if that is final.
+// about returns the cached value of an open file. If there is none, it calls find, without the lock, and caches what that
+// finds if it is final.
 func (k *byVersion[T]) about(file *os.File, find func() (found T, final bool)) (T, error) {
 	var st unix.Stat_t
 	if err := unix.Fstat(int(file.Fd()), &st); err != nil {
@@ -223,20 +226,21 @@ func (k *byVersion[T]) about(file *os.File, find func() (found T, final bool)) (
 	return found, nil
 }
 
-// holdsDevice says whether a mapping is one of a device, as the driver library makes when it opens
-// one, or of the account that the runtime keeps in shared memory, on mock devices too.
+// holdsDevice reports whether a mapping shows that the process holds a device: it is of the device, which the driver's
+// library maps when it opens it, or of the runtime's account in shared memory, which mock devices have, too.
 func holdsDevice(path string, p proc.Permissions) bool {
 	return p.Shared() && (strings.HasPrefix(path, DeviceFolder+"/") || p.Write() && strings.HasPrefix(filepath.Base(path), SharedPrefix))
 }
 
-// The device nodes, and how the runtime's account in shared memory is called.
 const (
+	// DeviceFolder contains the device nodes.
 	DeviceFolder = "/dev/tenstorrent"
+	// SharedPrefix begins the name of the runtime's account in shared memory.
 	SharedPrefix = "tt_device_"
 )
 
-// MapsDevice says whether a process seems to hold a device: Mappings knows. The buffer is for what
-// is read of it, which may be a part where that fails.
+// MapsDevice reports whether a process may hold a device, by the text of its mappings alone. It is quicker than Mappings,
+// which checks permissions, too. It reads the text into the buffer. With an error the text ends early, so false is unsure.
 func MapsDevice(pid uint32, buffer *bytes.Buffer) (bool, error) {
 	f, err := proc.OpenMaps(pid)
 	if err != nil {
@@ -248,7 +252,8 @@ func MapsDevice(pid uint32, buffer *bytes.Buffer) (bool, error) {
 	return bytes.Contains(buffer.Bytes(), []byte(DeviceFolder+"/")) || bytes.Contains(buffer.Bytes(), []byte("/"+SharedPrefix)), err
 }
 
-// search looks for the runtime in all files with code that the process maps.
+// search returns the mappings of files that contain the runtime's code, among all files with code that a process maps. If
+// there is none, it returns ErrNoRuntime or ErrHidden.
 func (f *Finder) search(pid uint32) (found []proc.Mapping, err error) {
 	files := 0
 	code, err := proc.Loaded(pid, func(string, proc.FileID) bool {
@@ -274,7 +279,7 @@ func (f *Finder) search(pid uint32) (found []proc.Mapping, err error) {
 			f.mu.Unlock()
 			found = append(found, m)
 		case c.Content == metal.HiddenCode:
-			err = seenError{fmt.Errorf("%w: %s has the runtime's code, but not its symbols", ErrHidden, m.Path)}
+			err = usesError{fmt.Errorf("%w: %s has the runtime's code, but not its symbols", ErrHidden, m.Path)}
 		case c.err != nil && errors.Is(err, ErrNoRuntime):
 			err = fmt.Errorf("%w: %w", ErrHidden, c.err)
 		}
@@ -288,18 +293,20 @@ func (f *Finder) search(pid uint32) (found []proc.Mapping, err error) {
 	return nil, err
 }
 
-// movedIn is an error where a process has the data of a loaded runtime and no code of its file: that was moved, as to huge pages.
+// movedIn returns ErrHidden if a process maps the data of a runtime but not its code: the process has moved the code, for
+// example to huge pages.
 func (f *Finder) movedIn(pid uint32) (moved error) {
-	_ = proc.Pieces(pid, func(m proc.Mapping, p proc.Permissions) bool { // what it maps was read before
+	_ = proc.Pieces(pid, func(m proc.Mapping, p proc.Permissions) bool { // Mappings has read the same and would have returned an error
 		if p.Write() && !p.Shared() && (f.IsRuntime(m.ID) || strings.HasPrefix(filepath.Base(m.Path), LibraryNames[0])) {
-			moved = seenError{fmt.Errorf("%w: it has loaded %s, and moved all of its code to memory of no file", ErrHidden, m.Path)}
+			moved = usesError{fmt.Errorf("%w: it has loaded %s, and moved all of its code to anonymous memory", ErrHidden, m.Path)}
 		}
 		return moved == nil
 	})
 	return moved
 }
 
-// contentOf searches a file, unless it was searched as it is. Nobody waits for that.
+// contentOf returns what a file contains. It searches a version of a file once, until over returns true. The Finder is not
+// locked meanwhile.
 func (f *Finder) contentOf(mem *memory.Process, m proc.Mapping, over func() bool) content {
 	file, err := OpenFile(mem, m)
 	if err != nil {

@@ -14,10 +14,10 @@ import (
 	"tt-memtrace/tracer/proc"
 )
 
-// LibraryNames are how the file that holds the runtime's code has been called.
+// LibraryNames begin the name of the file that contains the runtime's code; it differs between releases.
 var LibraryNames = [...]string{"libtt_metal.so", "_ttnncpp.so"}
 
-// Candidate says whether a file of this name may hold the runtime.
+// Candidate reports whether a file with this path may be the runtime, by its name.
 func Candidate(path string) bool {
 	name := filepath.Base(path)
 	for _, n := range LibraryNames {
@@ -28,8 +28,8 @@ func Candidate(path string) bool {
 	return false
 }
 
-// Open opens the very file that a process has mapped, in whatever mount
-// namespace, also where its name leads elsewhere by now.
+// Open opens the very file that a process maps as a library, in whatever mount namespace, even if the path names another
+// file by now. It also sets the library's Release.
 func Open(mem *memory.Process, m proc.Mapping) (*metal.Library, error) {
 	f, err := OpenFile(mem, m)
 	if err != nil {
@@ -43,7 +43,7 @@ func Open(mem *memory.Process, m proc.Mapping) (*metal.Library, error) {
 	return lib, err
 }
 
-// OpenFile opens a mapped file for Library.
+// OpenFile opens the very file that a process maps, for Library. Its errors say what the user can do.
 func OpenFile(mem *memory.Process, m proc.Mapping) (*os.File, error) {
 	f, err := mem.Open(m)
 	switch {
@@ -55,7 +55,7 @@ func OpenFile(mem *memory.Process, m proc.Mapping) (*os.File, error) {
 	return f, err
 }
 
-// Library reads the headers and symbols of a file that a process has mapped. Its Release is not looked for.
+// Library reads the headers and symbols of an open file that a process maps. It does not set Release.
 func Library(mem *memory.Process, m proc.Mapping, f *os.File) (*metal.Library, error) {
 	lib, err := metal.OpenFile(memory.ProcName(f), m.Path)
 	if err != nil {

@@ -5,7 +5,8 @@ import (
 	"tt-memtrace/tracer/proc"
 )
 
-// Users lists the processes that map the runtime, with their commands.
+// Users returns the command lines of the processes that map the runtime, by PID. It leaves out those that the caller may
+// not examine.
 func Users() map[uint32]string {
 	users := map[uint32]string{}
 	finder := NewFinder()
