@@ -2,37 +2,37 @@ package sampler
 
 import "time"
 
-// budget is what looking may cost: one part in Share of a processor. Searches have a quarter of that,
-// and what looks leave of the rest.
+// budget keeps the CPU time of looks and searches within 1/Share of one CPU. Searches get 1/searchPart of that, and what
+// looks leave of the rest. All durations are CPU time.
 type budget struct {
-	at time.Time
-	// credit is what may be spent on searches, and less than 0 a debt.
+	at time.Time // the last spend
+	// credit may be spent on searches; negative is a debt.
 	credit time.Duration
-	// owed is what looks took beyond their part. They can be asked for faster than the interval allows.
+	// owed is what looks took beyond their part: a caller can request them more often than the interval allows.
 	owed time.Duration
-	// spent in this round so far, and look is what a round takes without searches.
+	// spent is what this round took so far without searches, and look the moving average of rounds.
 	spent, look time.Duration
-	// begun: the first round ended. It reads what no other has to, and shows nothing of what they take.
+	// begun means that the first round has ended. That one costs more than any later one, so look leaves it out.
 	begun bool
 }
 
-// A burst of searches is possible where there was a pause; below 0 it goes where a process
-// came to rest, whose numbers are then right for as long as that lasts, and where one waited for longer
-// than searchWait.
 const (
+	// maxCredit is the most that is saved for a burst of searches.
 	maxCredit = 500 * time.Millisecond
-	maxDebt   = -maxCredit
-	maxOwed   = maxCredit
-	// searchWait is how long a process that never rests waits behind those that do.
+	// maxDebt is the lowest credit. Only two kinds of searches use credit below 0: that of a process that has come to
+	// rest, because its numbers then stay right until it runs again, and one that is due for searchWait.
+	maxDebt = -maxCredit
+	maxOwed = maxCredit
+	// searchWait is how long a process that never rests waits for processes at rest.
 	searchWait = 10 * time.Second
-	// searchPart is the part of the budget that looks do not get.
+	// searchPart: one part in searchPart of the budget is for searches alone.
 	searchPart = 4
 )
 
 func newBudget(now time.Time) budget { return budget{at: now, credit: maxCredit} }
 
-// spend takes what was spent by now from what was earned. Regular is what every round
-// costs; the rest waits for credit.
+// spend adds what was earned since the last call, and subtracts a cost. regular means that the cost is that of looks, not
+// of a search.
 func (b *budget) spend(now time.Time, cost time.Duration, regular bool) {
 	earned := now.Sub(b.at) / Share
 	b.at = now
@@ -44,35 +44,35 @@ func (b *budget) spend(now time.Time, cost time.Duration, regular bool) {
 	} else {
 		b.credit -= cost
 	}
-	if b.owed < 0 { // looks leave that
+	if b.owed < 0 { // looks did not use that
 		b.credit -= b.owed
 		b.owed = 0
 	}
 	b.owed, b.credit = min(b.owed, maxOwed), min(b.credit, maxCredit)
 }
 
-// spendFirst is spend for the first search of a process. It waits for no credit, and reads what no later one has to:
-// these do not wait until all of it is earned.
+// spendFirst is spend for the first search of a process. That one needs no credit and costs more than later ones, so it
+// does not take the credit below maxDebt: otherwise later searches would wait long.
 func (b *budget) spendFirst(now time.Time, cost time.Duration) {
 	least := min(b.credit, maxDebt)
 	b.spend(now, cost, false)
 	b.credit = max(b.credit, least)
 }
 
-// permits says whether a search may begin that costs about so much, of a process that rests or not, and
-// was last searched so long ago.
+// permits reports whether a search may begin: its probable cost, whether its process rests, and how long ago that was last
+// searched.
 func (b *budget) permits(cost time.Duration, rests bool, ago time.Duration) bool {
 	switch {
 	case rests:
-		return b.credit-min(cost, maxCredit) > maxDebt // no more than maxCredit can be saved for it
+		return b.credit-min(cost, maxCredit) > maxDebt // credit never exceeds maxCredit, so requiring more would block it for ever
 	case ago >= searchWait:
-		// Those that rest leave that much.
+		// Searches of processes at rest keep the credit above maxDebt.
 		return b.credit > maxDebt
 	}
 	return b.credit > cost+maxCredit/4
 }
 
-// interval is what rounds can be apart, and ends one.
+// interval ends a round. It returns the interval between rounds: the requested one, or a longer one if looks cost too much.
 func (b *budget) interval(asked time.Duration) time.Duration {
 	if !b.begun {
 		b.begun, b.spent = true, 0
@@ -87,7 +87,7 @@ func (b *budget) interval(asked time.Duration) time.Duration {
 	if least <= asked {
 		return asked
 	}
-	// In steps, so that it does not change all the time.
+	// Round it up, so that it does not change with every round.
 	const step = 100 * time.Millisecond
 	return least.Truncate(step) + step
 }

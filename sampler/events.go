@@ -24,17 +24,17 @@ func (p *process) raised(code aggregator.ReasonCode, detail string) aggregator.E
 	return raised(p.pid, code, detail)
 }
 
-// markUnread says that a process's memory could not be read, and why.
+// markUnread marks a process whose memory could not be read, and says why.
 func (r *run) markUnread(p *process, why string) {
 	p.unread = true
 	r.deliver([]aggregator.Event{p.raised(aggregator.ReasonNotRead, why)})
 }
 
-// notRead is how many looks in a row fail before that is said: a process that changes
-// what is read of it is read again.
-const notRead = 3
+// maxFailed is how many looks in a row must fail before the process is marked. One look can fail because the process changes
+// its objects meanwhile.
+const maxFailed = 3
 
-// events are what a look has found, as the difference to the looks before.
+// events returns what changed between this look and those before, as events in the order in which they apply.
 func (p *process) events(l *look, names inspect.ChipNames, uses func(uint64) bool) (list []aggregator.Event) {
 	add := func(e aggregator.Event) {
 		e.PID, e.Time = p.pid, max(l.ended, l.at)
@@ -66,7 +66,7 @@ func (p *process) events(l *look, names inspect.ChipNames, uses func(uint64) boo
 	p.did, p.rested = l.did, l.still
 	if l.err != nil {
 		p.whole = false
-		if p.failed++; p.failed == notRead || first {
+		if p.failed++; p.failed == maxFailed || first {
 			p.unread = true
 			reason(true, aggregator.ReasonNotRead, l.err.Error())
 		}
@@ -127,7 +127,8 @@ func (p *process) events(l *look, names inspect.ChipNames, uses func(uint64) boo
 	return list
 }
 
-// chipsLeft are those of the copies of devices on which something may be the process's own.
+// chipsLeft returns the chips of copied devices on which some objects may be the process's own. It returns nil, for all
+// chips, if it is unknown which devices are copies.
 func (p *process) chipsLeft(l *look, names inspect.ChipNames, uses func(uint64) bool) (chips []aggregator.Chip) {
 	if len(l.scan.Unsure) > 0 {
 		return nil
@@ -173,8 +174,8 @@ func (p *process) devicesFound(l *look, names inspect.ChipNames, uses func(uint6
 			deviceOf[h.Allocator] = h.Device
 		}
 	}
-	// One of a device that is not known yet, or whose buffers could not be read, is new again
-	// at the next search: an allocator's capacity has to come before its first buffer.
+	// An allocator whose device is unknown stays new until a search finds its device, because AllocatorSeen, with the
+	// capacity, must precede its first buffer.
 	p.allocators = slices.DeleteFunc(slices.Clone(p.allocators), func(a uint64) bool { return !read[a] })
 	for _, a := range l.scan.Scan.Allocators {
 		c, isNew := l.capacities[a]
@@ -187,7 +188,7 @@ func (p *process) devicesFound(l *look, names inspect.ChipNames, uses func(uint6
 	slices.Sort(p.allocators)
 }
 
-// hasClosed says whether a device that was open closed since; another one may have opened at its address.
+// hasClosed reports whether a device that was open has closed since, even if another one has opened at the same address.
 func (p *process) hasClosed(device uint64, now *inspect.ProcessScan) bool {
 	_, open := now.Devices[device]
 	manager, read := now.Managers[device]
@@ -207,7 +208,7 @@ func (p *process) buffersFound(l *look, add func(aggregator.Event)) {
 	for i := range l.scan.Scan.Buffers {
 		h := &l.scan.Scan.Buffers[i]
 		if old := p.buffers[h.Buffer]; old != nil && old.LiveBuffer == *h {
-			old.round, old.twice = p.round, true
+			old.round, old.confirmed = p.round, true
 			same++
 		} else {
 			changed = append(changed, h)
@@ -243,7 +244,7 @@ func (p *process) programsFound(l *look, add func(aggregator.Event)) {
 		return
 	}
 	live := map[uint64]bool{}
-	if len(l.scan.Devices) > 0 { // else they are on no device, and are read again once one opens
+	if len(l.scan.Devices) > 0 { // without devices, programs are on none; they are read again once one opens
 		for _, id := range l.scan.Scan.Programs {
 			live[id] = true
 		}
@@ -254,7 +255,7 @@ func (p *process) programsFound(l *look, add func(aggregator.Event)) {
 			before[id] = was
 		}
 	}
-	// Of one whose mesh closed since it was read, it was known which chips it is on, and is not any more.
+	// The chips of a program can no longer be read once its mesh has closed. Keep those that were read before.
 	l.scan.Programs = slices.DeleteFunc(l.scan.Programs, func(now inspect.Program) bool {
 		was := before[now.ID]
 		return now.ChipsUnknown != nil && was.placed && was.chipsUnknown == nil
@@ -278,7 +279,7 @@ func (p *process) programsFound(l *look, add func(aggregator.Event)) {
 	}
 	for _, program := range l.scan.Programs {
 		if slices.Contains(l.scan.UnreadPrograms, program.ID) {
-			continue // it was just being placed: it is read again
+			continue // the process was changing it; the next search reads it again
 		}
 		if len(program.Devices) == 0 {
 			p.unplaced[program.ID] = unplaced{l.numbers[program.ID], program.State, devices}
@@ -305,7 +306,7 @@ func (p *process) programsFound(l *look, add func(aggregator.Event)) {
 			add(aggregator.Event{Kind: aggregator.CBPlaced, Device: c.Device, Program: program.ID, CB: &c.CB})
 		}
 	}
-	why := "" // of the first
+	why := "" // that of the first program with unknown chips
 	for _, id := range slices.Sorted(maps.Keys(p.programs)) {
 		if err := p.programs[id].chipsUnknown; err != nil {
 			why = err.Error()
@@ -324,13 +325,13 @@ func (p *process) programsFound(l *look, add func(aggregator.Event)) {
 	if p.unreadLooks++; n == 0 {
 		p.unreadLooks = 0
 	}
-	// One that is just placed, or whose device just closes, makes no sense for a moment.
-	if n > 0 && !p.noticed && (p.round == 0 || p.unreadLooks >= notRead) {
+	// A program that is being placed, or whose device is closing, cannot be read for a moment.
+	if n > 0 && !p.noticed && (p.round == 0 || p.unreadLooks >= maxFailed) {
 		l.notice = fmt.Sprintf("%d programs could not be read: %v", n, l.scan.Why)
 	}
 }
 
-// ringsFound emits events of the kernel-config rings that hold something else, and of those that cannot be read.
+// ringsFound emits events of kernel-config rings whose contents changed, and of those that can no longer be read.
 func (p *process) ringsFound(l *look, add func(aggregator.Event)) {
 	for _, device := range slices.Sorted(maps.Keys(l.rings)) {
 		for _, shown := range p.rings.Changed(device, l.rings[device]) {
@@ -356,7 +357,7 @@ func (p *process) ringsFound(l *look, add func(aggregator.Event)) {
 	p.ringUnread = unread
 }
 
-// awaitsChips says whether a program must be read again for its chips.
+// awaitsChips reports whether a program must be read again to find its chips.
 func (p *process) awaitsChips() bool {
 	for _, one := range p.programs {
 		if one.placed && one.again(p.did) {
@@ -366,7 +367,7 @@ func (p *process) awaitsChips() bool {
 	return false
 }
 
-// awaitsPlaces says whether a program must be read again as other devices are open than when it was read.
+// awaitsPlaces reports whether an unplaced program must be read again because other devices are open now.
 func (p *process) awaitsPlaces() bool {
 	devices := p.openDevices()
 	for _, one := range p.unplaced {

@@ -18,27 +18,28 @@ import (
 	"tt-memtrace/tracer/proc"
 )
 
-// What a process maps, and its memory, can be files of its user's file system, which answers when he likes. So
-// others look at it, and rounds wait for a user's processes only as long as allowed. What is found later is taken in then.
+// The files that a process maps, and its memory, can lie in a file system that its user serves (FUSE), and that answers as
+// late as the user likes. So other goroutines examine processes, and rounds wait for one user's processes only within an
+// allowance. A round takes a result that comes after that when it arrives.
 
 const (
-	// userWait is how long rounds wait in a row for the processes of a user, and userShare the part of
-	// the time in the long run. Waiting for a processor does not count.
+	// userWait is the longest that rounds wait for one user's processes at a stretch. In the long run they wait 1/userShare
+	// of the time. Time waiting for a CPU does not count.
 	userWait  = time.Second
 	userShare = 10
 )
 
-// user is whose processes are looked at. Those that may be sampled are examined one after the other.
+// user is a user whose processes are examined, one after the other.
 type user struct {
 	allowed *proc.Allowance
-	// waiting are to be examined after the one who is.
+	// busy is the examination under way, and waiting are those after it.
 	waiting []*examination
 	busy    *examination
-	// waited: a round waits for one of his in this moment.
+	// waited means that the round waits for one of the user's processes now.
 	waited bool
 }
 
-// user is the one of an id.
+// user returns the user with this ID.
 func (r *run) user(id uint32) *user {
 	u := r.users[id]
 	if u == nil {
@@ -48,39 +49,39 @@ func (r *run) user(id uint32) *user {
 	return u
 }
 
-// examination finds out what a process maps.
+// examination finds out whether a process maps the runtime and can be sampled.
 type examination struct {
 	pid  uint32
 	user uint32
-	// since is when it was asked for.
+	// since is when it was queued.
 	since time.Time
-	// named: that it may not be read is worth a notice.
+	// named means that the user asked for this process, or started it, so a notice says if it may not be read.
 	named  bool
 	memory *memory.Process
 
-	// process is what is to be sampled from now on, or nil.
+	// process is the process to sample, or nil.
 	process *process
-	// refused is why something that it maps is not sampled, and unreadable why it may not be read.
+	// refused are the reasons why a runtime in it is not sampled; unreadable is why its memory may not be read, or nil.
 	refused    []error
 	unreadable error
-	// cost is what it took of a processor; once: no other has to read that.
+	// cost is the CPU time that it took. once means that it read a library, which later ones need not read again.
 	cost time.Duration
 	once bool
 
-	thread atomic.Int32
+	thread atomic.Int32 // the thread that runs it; 0 before and after
 }
 
-// examine begins to find out whether a process maps the runtime.
+// examine queues the examination of a process.
 func (r *run) examine(pid uint32) {
 	x := &examination{pid: pid, user: proc.User(pid), since: time.Now(), named: r.asked(pid) || r.family != nil, memory: memory.FilesOf(pid)}
 	r.examined[pid] = x
 	u := r.user(x.user)
 	u.waiting = append(u.waiting, x)
-	r.next(u)
+	r.examineNext(u)
 }
 
-// next examines the next process of a user.
-func (r *run) next(u *user) {
+// examineNext begins the next examination of a user's processes, unless one is under way.
+func (r *run) examineNext(u *user) {
 	if u.busy != nil || len(u.waiting) == 0 {
 		return
 	}
@@ -96,7 +97,7 @@ func (r *run) next(u *user) {
 	}()
 }
 
-// forgetUsers forgets whose processes were not waited for lately.
+// forgetUsers forgets users with a full allowance and no examination under way.
 func (r *run) forgetUsers() {
 	for id, u := range r.users {
 		if u.busy == nil && u.allowed.Left() >= userWait {
@@ -105,7 +106,7 @@ func (r *run) forgetUsers() {
 	}
 }
 
-// examining says whether somebody examines a process who is waited for.
+// examining reports whether the round must wait for an examination.
 func (r *run) examining() bool {
 	for _, u := range r.users {
 		if u.busy != nil && u.allowed.Left() > 0 {
@@ -115,7 +116,7 @@ func (r *run) examining() bool {
 	return false
 }
 
-// charge notes, once in lookEvery, for whom was waited.
+// charge takes lookEvery from the allowance of each user for whose processes the round waits. Call it every lookEvery.
 func (r *run) charge() {
 	for _, u := range r.users {
 		u.waited = u.busy != nil && u.busy.waits()
@@ -132,22 +133,22 @@ func (r *run) charge() {
 	}
 }
 
-// waits says whether it waits for anything but a processor.
+// waits reports whether the examination waits for anything but a CPU.
 func (x *examination) waits() bool {
 	thread := int(x.thread.Load())
 	_, works := memory.Waits(x.user)
 	return thread != 0 && !works && !proc.Runs(thread)
 }
 
-// takeIn takes in what a process was found to map, and returns it where it is sampled from now on.
+// takeIn takes a finished examination. It returns the process if that is sampled from now on, or nil.
 func (r *run) takeIn(x *examination) *process {
 	r.budget.spend(time.Now(), x.cost, !x.once)
 	delete(r.examined, x.pid)
 	u := r.user(x.user)
 	u.busy = nil
-	r.next(u)
+	r.examineNext(u)
 	p := x.process
-	if r.others[x.pid] == nil { // it ended
+	if r.others[x.pid] == nil { // the process ended
 		if p != nil {
 			p.close(r.libraries)
 		}
@@ -165,7 +166,7 @@ func (r *run) takeIn(x *examination) *process {
 	case r.asked(x.pid):
 		r.notSampled(x.pid, x.unreadable)
 	default:
-		if x.named { // one of many that is not this user's gets no notice
+		if x.named { // on a whole host most processes are other users', and get no notice
 			r.notice(noticeOf(x.pid, x.unreadable))
 		}
 		if !r.otherUsers {
@@ -180,6 +181,8 @@ func (r *run) takeIn(x *examination) *process {
 	return p
 }
 
+// run examines the process and sets the results. If the process has loaded the runtime more than once, it chooses the copy
+// that has devices open.
 func (x *examination) run(finder *discover.Finder, libraries *libraries) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -195,8 +198,7 @@ func (x *examination) run(finder *discover.Finder, libraries *libraries) {
 		x.cost = used() - before
 	}()
 	list, err := finder.Mappings(x.pid)
-	x.failed(err)
-	// Of a process that has the runtime more than once, the copy is read that has devices open.
+	x.classify(err)
 	defer func() {
 		if x.process != nil {
 			x.process.copies = list
@@ -221,7 +223,7 @@ func (x *examination) run(finder *discover.Finder, libraries *libraries) {
 			continue
 		}
 		if err := p.readable(); err != nil {
-			x.refused = append(x.refused, err) // it maps the runtime
+			x.refused = append(x.refused, err) // not in unreadable, because it surely uses the runtime
 			p.close(libraries)
 			continue
 		}
@@ -229,7 +231,7 @@ func (x *examination) run(finder *discover.Finder, libraries *libraries) {
 			x.process = p
 			continue
 		}
-		p.twice, x.process.twice = true, true
+		p.loadedTwice, x.process.loadedTwice = true, true
 		if holds, err := x.process.HoldsDevices(); err == nil && !holds {
 			x.process, p = p, x.process
 		}
@@ -237,40 +239,40 @@ func (x *examination) run(finder *discover.Finder, libraries *libraries) {
 	}
 }
 
-// failed takes in why it is not known whether a process maps the runtime, or nil.
-func (x *examination) failed(err error) {
+// classify sets unreadable or refused from the error with which the runtime was looked for in the process; nil is none.
+func (x *examination) classify(err error) {
 	switch {
 	case errors.Is(err, os.ErrPermission) && !errors.Is(err, discover.ErrHidden):
 		x.unreadable = discover.NotSeen(unreadable(x.pid, err))
-	case errors.Is(err, proc.ErrMapsBusy) && !x.named: // as with probes: one of many that need not use it
+	case errors.Is(err, proc.ErrMapsBusy) && !x.named: // most processes of a host do not use the runtime, so do not mark it
 	case err != nil && !errors.Is(err, discover.ErrNoRuntime) && !proc.IsGone(err):
 		x.refused = append(x.refused, discover.NotSeen(err))
 	}
 }
 
-// library is a build of the runtime that was read; nil fields where it cannot be sampled.
+// library is a file that was read. lib is nil if it is not the runtime; err says why it cannot be sampled.
 type library struct {
 	lib    *metal.Library
 	layout *metal.Layout
 	cover  *metal.Coverage
 	err    error
-	// users are processes that are sampled, or about to be.
+	// users counts the processes that are sampled, or about to be.
 	users int
-	// changed is when its file was, last, and replaced: another one is in its place.
+	// changed is the file's last change time. replaced means that another file has its file ID now.
 	changed  unix.Timespec
 	replaced bool
 }
 
-// maxLibraries bounds the builds that are kept open at a time.
+// maxLibraries is how many files are kept before unused ones are closed.
 const maxLibraries = 64
 
-// libraries are those that were opened and checked, once for each version of a file.
+// libraries are the files that were read, each version once.
 type libraries struct {
 	sync.Mutex
 	of map[proc.FileID]*library
 }
 
-// leave says that a process does not use a library any more.
+// leave notes that a process no longer uses a library.
 func (ls *libraries) leave(l *library) {
 	ls.Lock()
 	defer ls.Unlock()
@@ -279,8 +281,8 @@ func (ls *libraries) leave(l *library) {
 	}
 }
 
-// kept is a library that is known, and whose file is as it was read; a process uses it from now on. While it is open no other file
-// has its number.
+// kept returns a library that was read, for a process that uses it from now on, or why it cannot be sampled. known is false
+// if the file was not read or has changed since. While the library is open, no other file gets its inode number.
 func (ls *libraries) kept(id proc.FileID) (l *library, err error, known bool) {
 	ls.Lock()
 	if l = ls.of[id]; l == nil || l.lib == nil {
@@ -300,8 +302,8 @@ func (ls *libraries) kept(id proc.FileID) (l *library, err error, known bool) {
 	return l, nil, true
 }
 
-// open is the library of a mapped file, for a process that uses it from now on; nil where the file is not the
-// runtime.
+// open returns the library of a mapped file, for a process that uses it from now on: call leave when it does not. It
+// returns nil if the file is not the runtime. isNew means that it read the file.
 func (ls *libraries) open(finder *discover.Finder, mem *memory.Process, m proc.Mapping) (l *library, isNew bool, err error) {
 	if l, err, known := ls.kept(m.ID); known {
 		return l, false, err
@@ -339,7 +341,7 @@ func (ls *libraries) open(finder *discover.Finder, mem *memory.Process, m proc.M
 	}
 	ls.Lock()
 	defer ls.Unlock()
-	if before := ls.of[m.ID]; before != nil && before.changed == l.changed { // another process's user was faster
+	if before := ls.of[m.ID]; before != nil && before.changed == l.changed { // the examination of another user's process was faster
 		l.close()
 		l = before
 	} else {
@@ -359,7 +361,7 @@ func (ls *libraries) open(finder *discover.Finder, mem *memory.Process, m proc.M
 	return l, true, nil
 }
 
-// makeRoom closes libraries that nobody uses, where there are many.
+// makeRoom closes libraries that no process uses, if there are maxLibraries or more. The caller holds the lock.
 func (ls *libraries) makeRoom() {
 	if len(ls.of) < maxLibraries {
 		return

@@ -6,25 +6,25 @@ import (
 	"tt-memtrace/tracer/proc"
 )
 
-// family is a process and its descendants, also those whose parents have ended.
+// family finds the descendants of a process, including those whose parents have ended.
 type family struct {
 	root  uint32
-	known map[uint32]relative
-	round uint
+	known map[uint32]relative // all processes of the host, by PID
+	round uint                // counts the calls of members
 }
 
-// recheck is after how many rounds a PID is taken to be perhaps another process's.
+// recheck is how many rounds a known PID is taken for the same process. Then its start time is compared.
 const recheck = 8
 
-// relative is a process that was seen.
+// relative is a process that was seen, and whether it descends from the root.
 type relative struct {
-	started uint64
+	started uint64 // clock ticks after boot
 	member  bool
 }
 
 func newFamily(root uint32) *family { return &family{root: root, known: map[uint32]relative{}} }
 
-// members are the descendants that live.
+// members lists the live descendants of the root.
 func (f *family) members() (list []uint32) {
 	pids, err := proc.PIDs()
 	if err != nil {

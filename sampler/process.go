@@ -23,8 +23,7 @@ import (
 	"tt-memtrace/tracer/proc"
 )
 
-// process is a process that is sampled. While it is busy, its look has all but what is
-// said to be the run's.
+// process is a process that is sampled. While it is busy, only its look uses its fields, except for those of the run.
 type process struct {
 	pid     uint32
 	user    uint32
@@ -37,100 +36,99 @@ type process struct {
 	// image is what runs in it: another one, at the same PID, is another process. It is nil where it could not be opened.
 	image *proc.Image
 
-	// The run's: a look is under way, and nothing waits for it any more.
+	// The fields of the run. busy means that a look is under way; hangs, that no round waits for it any more.
 	busy    bool
 	look    *look
 	hangs   bool
-	noticed bool
+	noticed bool // a notice about its looks was given
 	// unreadLooks is how many looks in a row could not read all programs.
 	unreadLooks int
-	// unread: it is said that its memory could not be read.
+	// unread means that it has ReasonNotRead.
 	unread bool
-	// hungNoticed: it is said that its memory does not answer.
+	// hungNoticed means that a notice said that its memory does not answer.
 	hungNoticed bool
 
-	// What it holds, as of the last look that was whole.
-	devices    map[uint64]uint64 // open ones, with their allocators
+	// What it holds, as of the last look that read everything.
+	devices    map[uint64]uint64 // open devices, with their allocators
 	managers   map[uint64]uint64 // sub-device managers, by mesh
 	allocators []uint64
 	buffers    map[uint64]*held
 	// round counts the looks whose buffers were compared.
 	round    uint64
-	programs map[uint64]program
-	// unplaced are programs that were not placed when they were read.
+	programs map[uint64]program // those that were placed when they were read
+	// unplaced are programs that were not placed when they were read, or whose device was unknown.
 	unplaced map[uint64]unplaced
-	// chipsUnknown is why on which chips one of them is was not to be had, as it was said, or empty.
+	// chipsUnknown is the detail of ReasonProgramChips if the process has that, or "".
 	chipsUnknown string
 	files        *inspect.KernelFiles
 	rings        inspect.Rings
-	// ringUnread: one of them could not be read last, so it is read again though nothing happened.
+	// ringUnread means that the last look could not read a config ring. The next one tries again even if the process rests.
 	ringUnread bool
 
-	// used are devices on which new buffers were found: they are no copies of another process's.
+	// used are devices on which new buffers were found, so they are no copies of another process's devices.
 	used map[uint64]bool
-	// unsure: whether some of its devices are such copies is not known.
+	// unsure means that some of its devices may be such copies.
 	unsure bool
 
-	// did is what the process had done when the last look began, and searched when the last search
-	// did; at rest it is the same at the next look.
+	// did is the activity when the last look began, and searched when the last complete search began.
 	did, searched proc.Activity
-	// rested: the process did nothing during the last look.
+	// rested means that the process did nothing during the last look.
 	rested bool
-	// whole: the last look left nothing out. searchCost is what the last search took, 0 after the first, which reads
-	// what no other has to, and lastSearch when it began.
-	whole      bool
+	// whole means that the last look read everything.
+	whole bool
+	// searchCost is the CPU time of the last search. It is 0 after the first one, which costs more than later ones.
 	searchCost time.Duration
-	lastSearch time.Time
-	// calls counts programs that were read, each of which replaces what it had.
+	lastSearch time.Time // when the last search began
+	// calls numbers the programs that were read. Buffers of a higher call replace those that a program had before.
 	calls uint32
-	// copies are what it has loaded that could be the runtime; twice: two of them are, of which one is read, and
-	// twiceSaid that this was said.
-	copies           []proc.Mapping
-	twice, twiceSaid bool
-	// shown: its first look was delivered. unsearched is why something may be missing, failed
-	// how many looks in a row gave nothing.
-	shown      bool
+	// copies are the files that it has loaded and that may be the runtime. loadedTwice means that two of them are, or may be;
+	// loadedTwiceMarked, that the process is marked because of that.
+	copies                         []proc.Mapping
+	loadedTwice, loadedTwiceMarked bool
+	// shown means that events of its first look were made.
+	shown bool
+	// unsearched is the detail of ReasonTimeBudget if the process has that, or "".
 	unsearched string
-	failed     int
+	failed     int // looks in a row that failed
 }
 
 // held is a buffer that was found in a round.
 type held struct {
 	aggregator.LiveBuffer
 	round uint64
-	// twice: two looks found it like that, each by itself. What it costs a bank can be another one's, of the moment at
-	// which the list of blocks was read.
-	twice bool
+	// confirmed means that two looks read the same. A single look can give it the reserved size of another buffer, because it
+	// reads the allocator's blocks at another moment than the buffers.
+	confirmed bool
 }
 
-// program is one that was read: another one at its address has another number.
+// program is a program that was read. A later one at the same address has another number.
 type program struct {
 	number uint64
 	placed bool
-	// chipsUnknown is why on which chips of a mesh it is was not to be had, in so many tries since
-	// the process last did something, by when it had done that.
+	// chipsUnknown is why its chips within a mesh are unknown, or nil. tries counts the attempts to find them while the
+	// process rested, with this activity.
 	chipsUnknown error
 	tries        int
 	did          proc.Activity
 }
 
-// unplaced is a program that was not placed, or on which device is not known. It is read again once something of it
-// changed, or other devices are open.
+// unplaced is a program that was not placed, or whose device was unknown. It is read again once its state has changed, or
+// other devices are open.
 type unplaced struct {
 	number, state uint64
 	devices       []uint64
 }
 
-// remains says whether an unplaced program is as it was, with so many devices open.
+// remains reports whether an unplaced program has not changed, nor the open devices.
 func (u unplaced) remains(number, state uint64, devices []uint64) bool {
 	return u.state != 0 && u.state == state && u.number == number && slices.Equal(u.devices, devices)
 }
 
-// openDevices are those of the last search.
+// openDevices returns the devices that the last search found.
 func (p *process) openDevices() []uint64 { return slices.Sorted(maps.Keys(p.devices)) }
 
-// again says whether the program of a process that did so much must be read again. When it has run since, the tries for its
-// chips begin anew.
+// again reports whether a program must be read again, given the process's activity now. After the process has run, the
+// attempts to find the program's chips start again.
 func (p program) again(did proc.Activity) bool {
 	return !p.placed || p.chipsUnknown != nil && (p.tries < inspect.ChipTries || p.did != did)
 }
@@ -154,8 +152,8 @@ func newProcess(m proc.Mapping, l *library) (*process, error) {
 	}, nil
 }
 
-// ended says whether the process has ended or runs another program. Another process can have its PID then, and the library at
-// the same place.
+// ended reports whether the process has ended or called exec. Another process can then have its PID, and the library at the
+// same place.
 func (p *process) ended() bool {
 	if p.image != nil {
 		return !p.image.Runs() || !proc.Alive(p.pid)
@@ -164,7 +162,7 @@ func (p *process) ended() bool {
 	return err == nil && started != p.info.Started || !proc.Alive(p.pid)
 }
 
-// close frees what is kept open for it.
+// close leaves its library and closes its image.
 func (p *process) close(of *libraries) {
 	of.leave(p.library)
 	if p.image != nil {
@@ -172,8 +170,8 @@ func (p *process) close(of *libraries) {
 	}
 }
 
-// memoryOf is a process's memory. That of other users is read in a process apart, which can
-// be abandoned when a page of theirs never comes; for one's own, Yama may permit no other process to read.
+// memoryOf returns a reader of a process's memory. A separate process reads that of other users, and can be abandoned if a
+// page never arrives. This process reads its own user's, because Yama may permit only a process's ancestors to read it.
 func memoryOf(pid uint32) *memory.Process {
 	if proc.User(pid) == uint32(os.Geteuid()) {
 		return memory.Direct(pid).Charging()
@@ -181,7 +179,7 @@ func memoryOf(pid uint32) *memory.Process {
 	return memory.Of(pid).Charging()
 }
 
-// readable says why a process's memory may not be read, or nil.
+// readable returns why the process's memory may not be read, or nil.
 func (p *process) readable() error {
 	err := p.memory.ReadAt(make([]byte, 4), p.mapping.Region.Start)
 	if errors.Is(err, unix.EPERM) || errors.Is(err, unix.EACCES) {
@@ -190,14 +188,14 @@ func (p *process) readable() error {
 	return nil
 }
 
-// CheckReadable says which setting forbids to read a process, or nil.
+// CheckReadable returns which setting or missing right forbids reading a process's memory, or nil.
 func CheckReadable(pid uint32) error {
 	var first proc.Mapping
 	err := proc.Pieces(pid, func(m proc.Mapping, _ proc.Permissions) (more bool) { first = m; return false })
 	if errors.Is(err, os.ErrPermission) {
 		return unreadable(pid, err)
 	}
-	if first.PID == 0 { // it maps no file
+	if first.PID == 0 { // it maps no file, so not the runtime either
 		return nil
 	}
 	err = memoryOf(pid).ReadAt(make([]byte, 4), first.Region.Start)
@@ -209,8 +207,7 @@ func CheckReadable(pid uint32) error {
 
 const ptraceScope = "/proc/sys/kernel/yama/ptrace_scope"
 
-// PtraceScope is what of Yama's settings is in force: 0 where a user may read all of
-// his processes.
+// PtraceScope returns Yama's kernel.yama.ptrace_scope. Without Yama it is 0: users may read all their own processes.
 func PtraceScope() int {
 	b, err := os.ReadFile(ptraceScope)
 	if err != nil {
@@ -223,14 +220,13 @@ func PtraceScope() int {
 	return n
 }
 
-// MayReadAll says whether this program may read other users' processes, whatever Yama's
-// settings, short of 3.
+// MayReadAll reports whether this program may read all users' processes, at any ptrace_scope below 3.
 func MayReadAll() bool {
 	ok, err := cap.GetProc().GetFlag(cap.Effective, cap.SYS_PTRACE)
 	return err == nil && ok
 }
 
-// unreadable says which setting or missing right forbids to read a process.
+// unreadable returns which setting or missing right forbids reading a process's memory. It wraps err.
 func unreadable(pid uint32, err error) error {
 	if MayReadAll() && PtraceScope() < 3 {
 		return fmt.Errorf("its memory may not be read in spite of cap_sys_ptrace: a security module or a namespace denies it: %w", err)
@@ -251,8 +247,8 @@ func unreadable(pid uint32, err error) error {
 	return fmt.Errorf("its memory may not be read: %w", err)
 }
 
-// searches says whether its next look is a search for devices, allocators and
-// programs, and not only of the buffers that known allocators have.
+// searches reports whether the next look is a search: its first is, and later ones when the process ran since the last
+// search and the budget permits it.
 func (p *process) searches(b *budget, now time.Time) bool {
 	if !p.shown {
 		return true
@@ -261,35 +257,37 @@ func (p *process) searches(b *budget, now time.Time) bool {
 	return !(rest && p.did == p.searched) && b.permits(p.searchCost, rest, now.Sub(p.lastSearch))
 }
 
-// look is one look at a process.
+// look is one look at a process, and its results.
 type look struct {
 	p         *process
 	finder    *discover.Finder
 	libraries *libraries
 	search    bool
-	// charged is what was charged for it before it began.
+	// charged is what the budget was charged before it began.
 	charged time.Duration
-	// thread is the thread that looks, 0 before it began, and spent what that and the readers had
-	// used of processors by then.
+	// thread is the thread that runs it; 0 before and after.
 	thread atomic.Int32
-	spent  time.Duration
-	// waited is for how long the run saw the thread wait for pages.
+	// spent is the CPU time that the thread and the readers had used before it.
+	spent time.Duration
+	// waited is how long the run saw the thread wait for pages.
 	waited time.Duration
 
-	// idle: the process did nothing since the last look.
+	// idle means that the process did nothing since the last look, so nothing was read.
 	idle bool
-	// at is when it began, by the clock of events, and cost what it took of a processor.
-	at, ended  uint64
+	// at and ended are when it began and ended, in ns of the clock of events.
+	at, ended uint64
+	// cost is its CPU time. searchCost is that of a search.
 	cost       time.Duration
 	searchCost time.Duration
-	did        proc.Activity
-	// still: the process did nothing meanwhile.
-	still  bool
-	gone   bool
-	scan   *inspect.ProcessScan
-	err    error
+	did        proc.Activity // of the process, when the look began
+	// still means that the process did nothing during the look.
+	still bool
+	gone  bool // the process ended, or runs another program
+	scan  *inspect.ProcessScan
+	err   error
+	// notice is a line that the user should know, or "".
 	notice string
-	// forkDetail says what is not known of copies of what forkedFrom has, or is empty.
+	// forkDetail says what is unknown about objects copied from the process forkedFrom, or is "".
 	forkDetail string
 	forkedFrom uint32
 
@@ -297,31 +295,31 @@ type look struct {
 	capacities map[uint64]aggregator.Capacity
 	kernels    map[uint64][]aggregator.Kernel // of new programs, by kernel
 	numbers    map[uint64]uint64              // of programs
-	// unplaced are programs that remained so, and were not read.
+	// unplaced are programs that have not changed since they were read unplaced. They were not read again.
 	unplaced []uint64
-	host     uint64 // resident memory on the host, bytes; 0 where unknown
-	// rings are those of each device, and ringErrors why those of the others could not be read.
+	host     uint64 // resident memory on the host, bytes; 0 if unknown
+	// rings are the config rings of each device; ringErrors are the errors of devices whose rings could not be read.
 	rings      map[uint64][]aggregator.ConfigRing
 	ringErrors map[uint64]error
 }
 
-// used is what a thread, and others for it, used of processors.
+// used returns the CPU time that a thread, and the readers that work for the look, have used.
 func (l *look) used(thread int) time.Duration {
 	used, _ := proc.ThreadTime(thread)
 	return used + l.p.memory.Used()
 }
 
-// waits says whether the look waits for a page.
+// waits reports whether the look waits for a page.
 func (l *look) waits() bool {
 	thread := int(l.thread.Load())
 	if thread == 0 {
-		return false // not yet, or not any more
+		return false // it has not begun, or has ended
 	}
 	waits, _ := memory.Waits(l.p.user)
 	return waits || proc.Uninterruptible(thread)
 }
 
-// overdue says, asked once in lookEvery, whether the look takes too long, and then how long it might take at most.
+// overdue returns the limit that the look has exceeded, or 0. Call it every lookEvery: each call counts that much waiting.
 func (l *look) overdue() time.Duration {
 	thread := int(l.thread.Load())
 	if thread == 0 {
@@ -340,7 +338,7 @@ func (l *look) overdue() time.Duration {
 	return most
 }
 
-// run looks at the process.
+// run looks at the process and sets the results.
 func (l *look) run() {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -373,6 +371,7 @@ func (l *look) run() {
 		return
 	}
 	if l.err != nil || l.scan == nil || l.search {
+		// The process may have called exec. Then nothing of the old program is found.
 		if list, err := l.finder.Known(p.pid); err == nil && !slices.ContainsFunc(list, p.mapping.Alike) {
 			l.gone = true
 			return
@@ -386,7 +385,7 @@ func (l *look) run() {
 	}
 }
 
-// loads takes in what the process has loaded by now.
+// loads compares what the process has loaded now with before, and sets loadedTwice if that has a second runtime.
 func (p *process) loads(list []proc.Mapping, finder *discover.Finder, libraries *libraries) {
 	for _, m := range list {
 		if slices.ContainsFunc(p.copies, m.Alike) {
@@ -399,15 +398,17 @@ func (p *process) loads(list []proc.Mapping, finder *discover.Finder, libraries 
 			alike = library == p.library && library.lib.LoadedAlike(p.mapping, m)
 			libraries.leave(library)
 		}
-		p.twice = p.twice || library != nil && !alike || err != nil
+		p.loadedTwice = p.loadedTwice || library != nil && !alike || err != nil
 	}
 }
 
+// read reads what the process holds into scan, or sets err. It becomes a search if an allocator is gone.
 func (l *look) read() {
 	p := l.p
+	// known sets the reserved size of a confirmed buffer that has not changed, and reports whether it did.
 	known := func(h *aggregator.LiveBuffer) bool {
 		old := p.buffers[h.Buffer]
-		if old == nil || !old.twice {
+		if old == nil || !old.confirmed {
 			return false
 		}
 		now := *h
@@ -423,7 +424,7 @@ func (l *look) read() {
 		if l.err = p.ScanAllocators(l.scan, p.library.layout, p.allocators, known); l.err == nil {
 			return
 		}
-		l.search = true // an allocator is gone
+		l.search = true // an allocator is gone: search for what is there now
 	}
 	programs := map[uint64]bool{}
 	l.numbers = map[uint64]uint64{}
@@ -445,7 +446,7 @@ func (l *look) read() {
 	}
 	l.scan, l.err = p.Scan(p.library.layout, programs, fork, known)
 	if l.err == nil && len(programs) > 0 && slices.ContainsFunc(p.openDevices(), func(d uint64) bool { return p.hasClosed(d, l.scan) }) {
-		// What programs had there may be gone with its chips.
+		// A device closed, and what known programs had on its chips may be gone. Read all programs again.
 		l.unplaced = nil
 		l.scan, l.err = p.Scan(p.library.layout, nil, fork, known)
 	}
@@ -467,7 +468,7 @@ func (l *look) read() {
 	}
 }
 
-// keep adds what was found before, and not in a search that ended early: it need not be gone.
+// keep adds to an incomplete search what was found before and is still there.
 func (l *look) keep(known func(*aggregator.LiveBuffer) bool) {
 	p, scan := l.p, l.scan
 	closed := map[uint64]bool{} // allocators
@@ -485,7 +486,7 @@ func (l *look) keep(known func(*aggregator.LiveBuffer) bool) {
 		return closed[a] || slices.Contains(scan.Scan.Allocators, a) || slices.Contains(scan.UnreadAllocators, a)
 	})
 	if len(missing) > 0 {
-		_ = p.ScanAllocators(scan, p.library.layout, missing, known) // one that cannot be read is noted there
+		_ = p.ScanAllocators(scan, p.library.layout, missing, known) // this also notes allocators that cannot be read
 	}
 	for id, was := range p.programs {
 		if !slices.Contains(scan.Scan.Programs, id) && was.number == p.ProgramNumber(id) {

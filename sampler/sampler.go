@@ -1,14 +1,14 @@
-// Package sampler reads processes that use the runtime once an interval, and yields
-// the differences as events. It needs no probes, and no right except to read the
-// processes' memory, which an ordinary user has for his own.
+// Package sampler reads the memory of processes that use the runtime at intervals, and yields the differences as events.
+// It needs no probes, only the right to read the processes' memory. Ordinary users have that for their own processes.
 //
-// Its events were true at one moment of the last interval, as the process's own
-// allocators have it. Buffers that are allocated and freed between two samples are
-// missed: counts of allocations and frees, and peaks, are lower bounds. Launches, failed
-// allocations and stacks are unknown.
+// After each sample the accounts equal what the process's own allocators held at one moment of the last interval. Buffers
+// that are allocated and freed between two samples are missed, so counts of allocations and frees, and peaks, are lower
+// bounds. Launches, failed allocations and stacks are unknown.
 //
-// Each process is read by a goroutine of its own, and nothing waits for one that
-// hangs. Reading takes at most one part in Share of a processor, or the interval grows.
+// A round is a look at every process. A look reads the buffers of known allocators; a search is a look that also finds new
+// devices, allocators and programs in the process's memory, and costs more. Each process is read by a goroutine of its own, so
+// one that hangs delays no other. Looks and searches take at most 1/Share of one CPU; if looks alone would take more, the
+// interval grows.
 package sampler
 
 import (
@@ -33,23 +33,22 @@ import (
 
 // Options say what to sample.
 type Options struct {
-	// PIDs to sample; with none, all processes that may be read.
+	// PIDs to sample; if empty, all processes that may be read.
 	PIDs []uint32
-	// Follow this process's descendants, and nothing else.
+	// Follow samples only the descendants of this process.
 	Follow uint32
-	// Libraries that hold the runtime's code under names of their own.
+	// Libraries are files that contain the runtime under another name than its own.
 	Libraries []string
-	// Interval between two looks; 0 for DefaultInterval.
+	// Interval between two rounds; 0 for DefaultInterval.
 	Interval time.Duration
-	// Notice receives, in one line, what a user should know. It may be called from
-	// any goroutine.
+	// Notice receives one line that the user should know. It may be called from any goroutine.
 	Notice func(string)
 }
 
 const (
 	DefaultInterval = time.Second
 	LeastInterval   = 10 * time.Millisecond
-	// Share is what part of a processor looking may take: one in so many.
+	// Share limits the cost of sampling to 1/Share of one CPU.
 	Share = 100
 )
 
@@ -58,16 +57,17 @@ type Source struct {
 	opts   Options
 	finder *discover.Finder
 
+	// mu guards the fields below.
 	mu       sync.Mutex
-	interval time.Duration
-	using    map[uint32]bool
-	syncs    []chan struct{}
+	interval time.Duration   // between rounds, now
+	using    map[uint32]bool // PIDs that use the runtime, or may
+	syncs    []chan struct{} // calls of Sync that the next round completes
 
-	wake  chan struct{} // has an element when somebody waits for a look
-	ended chan struct{}
+	wake  chan struct{} // holds an element to request a round at once
+	ended chan struct{} // closed when Run returns
 }
 
-// New prepares a source. Nothing is read yet.
+// New returns a source. It reads no process yet.
 func New(o Options) (*Source, error) {
 	if o.Interval == 0 {
 		o.Interval = DefaultInterval
@@ -89,18 +89,17 @@ func New(o Options) (*Source, error) {
 	return s, nil
 }
 
-// Close frees what the source holds. Libraries stay open while a process that hangs is
-// still being read.
+// Close does nothing. Libraries stay open, because a process that hangs may still be being read.
 func (s *Source) Close() error { return nil }
 
-// Interval is that between two looks now.
+// Interval returns the current interval between two rounds.
 func (s *Source) Interval() time.Duration {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.interval
 }
 
-// Waiting are the processes that were asked for and do not use the runtime yet.
+// Waiting lists those of Options.PIDs that do not use the runtime yet.
 func (s *Source) Waiting() (list []uint32) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -112,8 +111,8 @@ func (s *Source) Waiting() (list []uint32) {
 	return list
 }
 
-// Sync returns when looks that began after the call have been delivered, or when the
-// context ends.
+// Sync returns nil when the events of looks that began after the call are delivered, or Run has returned. It returns the
+// context's error if that ends first.
 func (s *Source) Sync(ctx context.Context) error {
 	done := make(chan struct{})
 	s.mu.Lock()
@@ -130,9 +129,10 @@ func (s *Source) Sync(ctx context.Context) error {
 	}
 }
 
-// Reconcile has the processes looked at soon.
+// Reconcile requests a round at once.
 func (s *Source) Reconcile(uint32) { s.hurry() }
 
+// hurry starts the next round at once.
 func (s *Source) hurry() {
 	select {
 	case s.wake <- struct{}{}:
@@ -140,8 +140,8 @@ func (s *Source) hurry() {
 	}
 }
 
-// Run looks at the processes until the context ends or, where PIDs were asked for, the
-// last of them has ended. Ready is called after the first look.
+// Run samples the processes until the context ends or, with Options.PIDs, the last of those has ended. It calls ready after
+// the first round.
 func (s *Source) Run(ctx context.Context, ready func(), deliver func([]aggregator.Event)) error {
 	defer close(s.ended)
 	r := &run{
@@ -157,13 +157,13 @@ func (s *Source) Run(ctx context.Context, ready func(), deliver func([]aggregato
 		r.family = newFamily(s.opts.Follow)
 	}
 	if host, err := proc.InHostPIDNamespace(); err == nil && !host && r.family == nil && len(r.targets) == 0 {
-		// Others may use the same chips.
+		// Processes outside of this namespace may use the same chips.
 		deliver([]aggregator.Event{{Kind: aggregator.ReasonRaised, Time: proc.Now(), Reason: &aggregator.Reason{Code: aggregator.ReasonPIDNamespace}}})
 	}
 	return r.loop(ctx, ready)
 }
 
-// interrupt ends the looks that are under way: nobody wants to know any more.
+// interrupt ends looks and examinations that are under way: Run no longer takes their results.
 func (r *run) interrupt() {
 	for _, p := range r.processes {
 		if p.busy {
@@ -175,44 +175,46 @@ func (r *run) interrupt() {
 	}
 }
 
-// run is the state of a source that runs; one goroutine has it.
+// run is the state of Run. Only Run's goroutine uses it.
 type run struct {
 	*Source
 	deliver   func([]aggregator.Event)
-	processes map[uint32]*process
-	others    map[uint32]*other
+	processes map[uint32]*process // sampled, by PID
+	others    map[uint32]*other   // those found so far, by PID; sampled ones stay until they end
 	libraries *libraries
 	names     inspect.ChipNames
-	family    *family
-	// targets are the PIDs of Options whose processes live, with the time at which each started: another process can get the PID.
+	family    *family // with Options.Follow
+	// targets are the PIDs of Options whose processes have not ended, with each one's start time (proc.Ticks): another
+	// process can get the PID.
 	targets map[uint32]uint64
-	looks   chan *look
-	// found has what processes that are not sampled were found to map, and examined of whom that is being found out.
+	looks   chan *look // finished looks
+	// examined are the examinations under way or waiting, by PID; found are the finished ones.
 	found    chan *examination
 	examined map[uint32]*examination
 	users    map[uint32]*user
-	quit     chan struct{}
+	quit     chan struct{} // closed when Run returns
 	budget   budget
-	// noticedInterval is the interval that the last notice gave: one that is not much longer is shown, without a notice.
+	// noticedInterval is the interval in the last notice. One less than twice as long needs no other notice.
 	noticedInterval time.Duration
-	// waiting are the syncs that end with the round, in which every process is looked at once.
+	// waiting are the calls of Sync that return after this round.
 	waiting []chan struct{}
-	noticed map[string]bool
-	// sampledAny: some process was sampled.
+	noticed map[string]bool // notices that were given
+	// sampledAny is set once some process was sampled.
 	sampledAny bool
-	// otherUsers: it was said that some processes may not be read, of which nobody knows whether they use the runtime.
+	// otherUsers is set once ReasonOtherUsers was raised: some processes may not be read, and may use the runtime.
 	otherUsers bool
 }
 
-// patience is how much of processors, or how long for pages, a look may take before nothing waits
-// for it any more; the first one, which reads all that a process has, may take firstPatience of processors.
-// Time in which it waits for a processor does not count.
+// A round stops waiting for a look after patience, which counts CPU time and time waiting for pages. The first look of a
+// process reads everything, so its CPU time may reach firstPatience. Time waiting for a CPU does not count. The run checks
+// each look every lookEvery.
 const (
 	patience      = 2 * time.Second
 	firstPatience = 5 * patience
 	lookEvery     = patience / 20
 )
 
+// loop runs rounds until Run has to return.
 func (r *run) loop(ctx context.Context, ready func()) error {
 	for {
 		began := time.Now()
@@ -232,9 +234,9 @@ func (r *run) loop(ctx context.Context, ready func()) error {
 	}
 }
 
-// markAtEnd marks the live processes whose last look gave nothing: what they did since the one before is not known.
-// So it does those of which nobody could say for a while whether they use the runtime. Where no process of a command was
-// seen to, one may have come and gone between two samples.
+// markAtEnd marks live processes whose last look failed or has not finished: what they did since the look before is
+// unknown. It also marks those whose examination takes long: whether they use the runtime is unknown.
+// If no process of a command was seen to use the runtime, one may have come and gone between two samples.
 func (r *run) markAtEnd() {
 	if r.family != nil && !r.sampledAny {
 		r.deliver([]aggregator.Event{raised(0, aggregator.ReasonSampled, whyUnseen)})
@@ -251,8 +253,8 @@ func (r *run) markAtEnd() {
 	}
 }
 
-// pause waits for the next round: for the interval, until somebody waits for a look, or the end.
-// Looks that were given up may come back meanwhile.
+// pause waits until the interval has passed since the round began, a round is requested, or the context ends. Meanwhile it
+// takes results that the round did not wait for.
 func (r *run) pause(ctx context.Context, began time.Time) {
 	next := time.NewTimer(time.Until(began.Add(r.Interval())))
 	defer next.Stop()
@@ -272,7 +274,7 @@ func (r *run) pause(ctx context.Context, began time.Time) {
 	}
 }
 
-// begin begins a round: a look at every process that is not being looked at still.
+// begin begins a round: it looks for new processes, and begins a look at each known one whose last look has finished.
 func (r *run) begin() {
 	r.mu.Lock()
 	r.waiting, r.syncs = append(r.waiting, r.syncs...), nil
@@ -284,7 +286,7 @@ func (r *run) begin() {
 	r.find()
 	after, _ := proc.ThreadTime(tid)
 	r.budget.spend(time.Now(), after-before, true)
-	// The budget may permit but one search in a round.
+	// The budget may permit only one search in a round: the process that was searched longest ago comes first.
 	longest := slices.SortedFunc(maps.Values(r.processes), func(a, b *process) int { return a.lastSearch.Compare(b.lastSearch) })
 	for _, p := range longest {
 		if !p.busy {
@@ -293,7 +295,7 @@ func (r *run) begin() {
 	}
 }
 
-// look begins to look at a process. A search is charged for with what the last one took until it ends.
+// look begins a look at a process. Until a search ends and its cost is known, the budget is charged the cost of the last one.
 func (r *run) look(p *process) {
 	now := time.Now()
 	l := &look{p: p, finder: r.finder, libraries: r.libraries, search: p.searches(&r.budget, now)}
@@ -311,10 +313,11 @@ func (r *run) look(p *process) {
 	}()
 }
 
-// lastLook is how long looks may still take when the source is to end.
+// lastLook is how long the last round waits for looks after the context has ended.
 const lastLook = time.Second
 
-// gather collects the looks of a round, and marks those that take too long.
+// gather takes the results of a round, and marks processes whose look takes too long. After the context has ended, it waits
+// for lastLook at most.
 func (r *run) gather(ctx context.Context) {
 	tick := time.NewTicker(lookEvery)
 	defer tick.Stop()
@@ -324,8 +327,8 @@ func (r *run) gather(ctx context.Context) {
 		select {
 		case l := <-r.looks:
 			r.take(l)
-			if p := l.p; ctx.Err() != nil && p.failed > 0 && p.failed < notRead && r.processes[p.pid] == p {
-				r.look(p) // no round comes that would
+			if p := l.p; ctx.Err() != nil && p.failed > 0 && p.failed < maxFailed && r.processes[p.pid] == p {
+				r.look(p) // there is no next round that would try again
 			}
 		case x := <-r.found:
 			if p := r.takeIn(x); p != nil {
@@ -351,7 +354,7 @@ func (r *run) gather(ctx context.Context) {
 	}
 }
 
-// looking says whether a look is under way that is waited for.
+// looking reports whether the round must wait for a look.
 func (r *run) looking() bool {
 	for _, p := range r.processes {
 		if p.busy && !p.hangs && r.user(p.user).allowed.Left() > 0 {
@@ -361,6 +364,7 @@ func (r *run) looking() bool {
 	return false
 }
 
+// finishRound lets the calls of Sync return that waited for this round, and updates what Waiting returns.
 func (r *run) finishRound() {
 	for _, c := range r.waiting {
 		close(c)
@@ -371,7 +375,7 @@ func (r *run) finishRound() {
 		using[pid] = true
 	}
 	for pid, o := range r.others {
-		if o.refused { // it does, or may
+		if o.refused { // it uses the runtime, or may
 			using[pid] = true
 		}
 	}
@@ -380,11 +384,11 @@ func (r *run) finishRound() {
 	r.mu.Unlock()
 }
 
-// take delivers what a look has found.
+// take charges the cost of a finished look, and delivers its events.
 func (r *run) take(l *look) {
 	p := l.p
 	p.busy, p.hangs = false, false
-	if !p.shown { // which is a search
+	if !p.shown { // the first look, which is always a search
 		r.budget.spendFirst(time.Now(), l.cost)
 	} else {
 		r.budget.spend(time.Now(), l.cost-l.charged, !l.search)
@@ -406,8 +410,8 @@ func (r *run) take(l *look) {
 		p.hungNoticed = true
 		r.opts.Notice(fmt.Sprintf("process %d: %v", p.pid, memory.ErrHung))
 	}
-	if p.twice && !p.twiceSaid && !l.gone {
-		p.twiceSaid = true
+	if p.loadedTwice && !p.loadedTwiceMarked && !l.gone {
+		p.loadedTwiceMarked = true
 		events = append(events, p.raised(aggregator.ReasonNotTraced, whyTwice))
 	}
 	if len(events) > 0 {
@@ -415,10 +419,10 @@ func (r *run) take(l *look) {
 	}
 }
 
-// whyTwice is what may be missing of a process that has loaded two copies of the runtime, or another that cannot be opened.
+// whyTwice is the reason of a process that has loaded two copies of the runtime, or a second one that cannot be opened.
 const whyTwice = "it has loaded the runtime more than once, and one copy is sampled"
 
-// uses says whether a process that lives has a chip of a unique id.
+// uses reports whether a sampled process uses the chip with this unique ID.
 func (r *run) uses(unique uint64) bool {
 	for _, p := range r.processes {
 		if p.chips.Uses(unique) {
@@ -428,7 +432,7 @@ func (r *run) uses(unique uint64) bool {
 	return false
 }
 
-// adapt changes the interval to what looking costs.
+// adapt sets the interval from the cost of looks. If it grows much, it tells the user.
 func (r *run) adapt() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -444,25 +448,25 @@ func (r *run) adapt() {
 	r.interval = next
 }
 
-// other is a process that does not use the runtime, as far as is known.
+// other is a process that find has found. It may use the runtime or not.
 type other struct {
-	// next is when it is looked at again, and wait how long it was until then.
+	// next is when it is examined again; wait is the time from the last examination to then.
 	next time.Time
 	wait time.Duration
-	// refused: it is said not to be sampled.
+	// refused means that it has ReasonNotTraced: it uses the runtime, or may, and is not sampled, or not as a whole.
 	refused bool
 }
 
-// lookAgain bounds how long a process is not looked at that might map the runtime.
+// lookAgain is the longest time between two examinations of a process that does not map the runtime yet.
 const lookAgain = 8 * time.Second
 
-// asked says whether a process was asked for by its PID.
+// asked reports whether a process was asked for by its PID.
 func (r *run) asked(pid uint32) bool {
 	_, is := r.targets[pid]
 	return is
 }
 
-// targetsEnd drops the processes that were asked for, once they end.
+// targetsEnd drops the PIDs that were asked for whose processes have ended.
 func (r *run) targetsEnd() {
 	for pid, was := range r.targets {
 		if _, started, err := proc.Name(pid); r.processes[pid] == nil && (err == nil && was != 0 && started != was || !proc.Alive(pid)) {
@@ -471,7 +475,8 @@ func (r *run) targetsEnd() {
 	}
 }
 
-// find looks for processes that map the runtime.
+// find begins to examine the processes that are not sampled and whose next examination is due. It forgets those that have
+// ended.
 func (r *run) find() {
 	r.targetsEnd()
 	pids := slices.Sorted(maps.Keys(r.targets))
@@ -502,7 +507,7 @@ func (r *run) find() {
 		}
 		o.wait = min(max(2*o.wait, r.opts.Interval), lookAgain)
 		if r.family != nil || len(r.opts.PIDs) > 0 {
-			o.wait = 0 // these are few
+			o.wait = 0 // they are few, so examine them in each round
 		}
 		o.next = now.Add(o.wait)
 		r.examine(pid)
@@ -524,7 +529,7 @@ const whyUnseen = "none was seen to use the runtime; what ends between two sampl
 
 var errExamined = discover.NotSeen(errors.New("what it maps was still being looked at when sampling ended"))
 
-// notSampled says that a process uses the runtime, or may, and is not sampled.
+// notSampled marks a process that uses the runtime, or may, and is not sampled, and tells the user why.
 func (r *run) notSampled(pid uint32, why error) {
 	r.notice(noticeOf(pid, why))
 	r.others[pid].refused = true
@@ -533,7 +538,7 @@ func (r *run) notSampled(pid uint32, why error) {
 	r.deliver([]aggregator.Event{e})
 }
 
-// notice gives each notice once.
+// notice gives the user each notice once, and no more than 1000 different ones.
 func (r *run) notice(text string) {
 	if r.noticed == nil {
 		r.noticed = map[string]bool{}

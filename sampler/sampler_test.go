@@ -203,7 +203,7 @@ func TestProcessThatCannotBeLookedAt(t *testing.T) {
 			}
 		}
 		x := &examination{pid: pid, named: c.named}
-		x.failed(c.err)
+		x.classify(c.err)
 		r.takeIn(x)
 		check("at first", c.marked)
 		r.takeIn(&examination{pid: pid, named: c.named})
@@ -227,7 +227,7 @@ func TestProcessThatMayNotBeRead(t *testing.T) {
 			}}
 		for range 2 {
 			x := &examination{pid: pid, named: asked}
-			x.failed(&os.PathError{Op: "open", Path: "/proc/1/maps", Err: unix.EACCES})
+			x.classify(&os.PathError{Op: "open", Path: "/proc/1/maps", Err: unix.EACCES})
 			r.takeIn(x)
 		}
 		want := aggregator.Reason{Code: aggregator.ReasonOtherUsers}
