@@ -2,9 +2,9 @@
 
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 /*
- * The probes. Each reads what it needs at a function's entry, never at its
- * return, writes nothing into the traced process, and puts at most one record
- * into the ring.
+ * The probes. Each is at a function's entry, reads the arguments and objects that it needs, and sends records
+ * through the BPF ring buffer. None is at a return, and none writes into the traced process. The comment of a
+ * probe names the function.
  */
 #include <linux/bpf.h>
 #include <linux/ptrace.h>
@@ -15,14 +15,14 @@
 
 #include "events.h"
 
-/* libbpf has it under this name from 1.2; before, the two are the same. */
+/* libbpf defines BPF_UPROBE since 1.2. It equals BPF_KPROBE. */
 #ifndef BPF_UPROBE
 #define BPF_UPROBE BPF_KPROBE
 #endif
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";
 
-/* The few fields of the kernel's own structs that are read, relocated by BTF. */
+/* The fields of the host kernel's structs that are read here. BTF relocates them. */
 typedef struct {
 	int counter;
 } tt_atomic_t;
@@ -45,7 +45,7 @@ struct task_struct {
 
 struct {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);
-	__uint(max_entries, 16 << 20); /* set by user space */
+	__uint(max_entries, 16 << 20); /* bytes; user space sets another size */
 } events SEC(".maps");
 
 struct {
@@ -55,7 +55,7 @@ struct {
 	__type(value, struct tt_counters);
 } counters SEC(".maps");
 
-/* One for each build of the runtime that is traced; library_of says the index. */
+/* The layout of each traced build of the runtime, by the index that library_of returns. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, TT_LIBRARIES);
@@ -63,7 +63,7 @@ struct {
 	__type(value, struct tt_layout);
 } layouts SEC(".maps");
 
-/* Processes whose exit and exec are reported, and whose children are with `follow`. */
+/* Processes whose exec and exit are reported. With `follow`, their children are watched, too. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, TT_PID_PAGES);
@@ -72,25 +72,25 @@ struct {
 	__type(value, struct tt_pids);
 } watched SEC(".maps");
 
-/* What is remembered of a thread, until it ends. */
+/* A thread's state between probes, until the thread ends. */
 #define TT_RECENT 4
 struct tt_task {
-	/* What its last allocation took from each bank, until the event is written. */
+	/* Bytes that the allocation under way took from each bank; 0 once its record is sent. */
 	__u64 reserved;
-	/* Where, if the Buffer does not say yet; TT_UNKNOWN_ADDRESS if that was not read. */
+	/* Its address, if the Buffer does not have it yet; TT_UNKNOWN_ADDRESS if that could not be read. */
 	__u64 address;
-	/* The devices that it allocated on last: a new one wakes the reader. */
+	/* The last devices on which the thread allocated. An allocation on another one wakes the reader. */
 	__u64 recent[TT_RECENT];
 	__u32 next;
-	/* The program that is being laid out, on which device, and how many there were before. */
+	/* The number of the program layout under way, its program, and the device. */
 	__u32 call;
 	__u64 program;
 	__u64 device;
 	/* The CoreRangeSet of the dataflow buffer that is placed next. */
 	__u64 cores;
-	/* The Buffer that it allocated last. */
+	/* The Buffer that the thread allocated last. */
 	__u64 buffer;
-	/* The Kernel whose binaries it reads, and the device that they are for. */
+	/* The Kernel whose binaries the thread reads, and the device that they are for. */
 	__u64 kernel;
 	__u64 kernel_device;
 };
@@ -102,7 +102,7 @@ struct {
 	__type(value, struct tt_task);
 } tasks SEC(".maps");
 
-/* The program of each point, by the number that the point's cookie has. */
+/* The BPF program of each point, by the point's number, which is in its cookie. */
 struct {
 	__uint(type, BPF_MAP_TYPE_PROG_ARRAY);
 	__uint(max_entries, TT_POINTS);
@@ -110,7 +110,7 @@ struct {
 	__type(value, __u32);
 } points SEC(".maps");
 
-/* Read and, when a process ends, cleared by user space. */
+/* Launches of live objects. User space reads them, and deletes those of a process that has ended. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 65536);
@@ -120,10 +120,12 @@ struct {
 } launches SEC(".maps");
 
 /*
- * What forked processes opened themselves. Their memory has copies of their parent's devices
- * too, and a record can be lost, but nothing is lost here. Device 0 has an entry if a process
- * is traced: its forks get one, and then all that they open. The value says when the fork
- * started, as its PID can be used again; 0 for a process whose start was not seen.
+ * The devices that forked processes opened themselves. The memory of such a process also has copies of its
+ * parent's devices, and the record of an opening can be lost; this map tells them apart.
+ *
+ * An entry for device 0 means that all devices that the process opens are added. User space adds one for a
+ * traced process; its children get one when they are forked. The value is when the process started, because
+ * PIDs are reused; 0 for a process whose start was not seen.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
@@ -133,16 +135,16 @@ struct {
 	__type(value, __u64);
 } own_devices SEC(".maps");
 
-/* Only watched processes are traced. */
+/* 1: trace only watched processes. */
 volatile const __u8 filter = 0;
-/* The children of watched processes are watched too. */
+/* 1: watch the children of watched processes, too. */
 volatile const __u8 follow = 0;
-/* Records are drained on a timer; past this many bytes the reader is woken. */
+/* The reader drains the ring on a timer. If the ring has this many bytes, a record wakes the reader. */
 volatile const __u64 wakeup_bytes = 8 << 20;
-/* Set by the reader while it sleeps without a timer: the next record wakes it. */
+/* The reader sets it to 1 while it sleeps without a timer. Then the next record wakes the reader. */
 __u32 idle = 0;
 
-/* The generated Go types. */
+/* bpf2go generates Go types for types in the object's BTF. These declarations put them there. */
 const struct tt_pids *unused_pids __attribute__((unused));
 const struct tt_alloc *unused_alloc __attribute__((unused));
 const struct tt_sharded *unused_sharded __attribute__((unused));
@@ -163,7 +165,7 @@ const enum tt_often *unused_often __attribute__((unused));
 const enum tt_argument *unused_argument __attribute__((unused));
 const enum tt_kind *unused_kind __attribute__((unused));
 
-/* A probe's cookie says which build of the runtime it is in and, for at_point, which point it is. */
+/* A probe's cookie has the index of its build of the runtime and, for at_point, the number of its point. */
 static __always_inline __u32 library_in(__u64 cookie)
 {
 	return cookie & (TT_LIBRARIES - 1);
@@ -204,14 +206,17 @@ static __always_inline void watch(__u32 pid)
 		*is = 1;
 }
 
+/* Reports whether a process is not traced. */
 static __always_inline int skipped(__u32 pid)
 {
 	return filter && !is_watched(pid);
 }
 
-/* A probe can be interrupted by another one on the same CPU. */
+/* Adds atomically, because another probe can interrupt one on the same CPU. */
 #define COUNT(counter) __sync_fetch_and_add(&(counter), 1)
 
+/* Returns room for a record in the ring, or NULL if the ring is full. Counts the record as seen, or as seen
+ * and lost. */
 static __always_inline void *reserve(struct tt_counters *c, enum tt_kind kind, __u64 size)
 {
 	void *record = bpf_ringbuf_reserve(&events, size, 0);
@@ -225,8 +230,9 @@ static __always_inline void *reserve(struct tt_counters *c, enum tt_kind kind, _
 }
 
 /*
- * To be called after reserve: the reader sets `idle`, then looks whether the
- * ring is empty, then sleeps. Either it sees the record or this sees `idle`.
+ * Sends a record from reserve. The reader sets `idle`, then checks that the ring is empty, then sleeps. This
+ * reads `idle` after the room was reserved. So either the reader sees the record, or this sees `idle` and
+ * wakes the reader.
  */
 static __always_inline void submit(void *record, int urgent)
 {
@@ -274,7 +280,7 @@ static __always_inline int read_window(struct window *w, const struct tt_layout 
 	return bpf_probe_read_user(w, span, (void *)*base);
 }
 
-/* The masks keep a wrong offset inside the window; user space has checked them. */
+/* User space has checked the offsets. The masks show the verifier that they are inside the window. */
 static __always_inline __u64 u64_at(const struct window *w, __u32 offset)
 {
 	return *(const __u64 *)&w->bytes[offset & (TT_WINDOW - 8)];
@@ -298,10 +304,10 @@ static __always_inline __u32 clamp32(__u64 v)
 #include "stack.h"
 
 /*
- * allocator::FreeListOpt::allocate_in_block(block, size, offset): a free block
- * was found, and `size`, rounded up, is what each bank loses. Nothing after it
- * can be out of memory but the L1 limit, which the next call overwrites. Only where
- * user space does not compute it.
+ * allocator::FreeListOpt::allocate_in_block(block, size, offset): the allocator has found a free block, and
+ * takes `size` bytes, which are rounded up, from each bank. After this the allocation can only fail at the L1
+ * limit; then the thread's next allocation overwrites `reserved`. This point is probed only if user space
+ * does not compute the reserved size.
  */
 SEC("uprobe.multi")
 int BPF_UPROBE(reserve_in_bank, void *self, __u64 block, __u64 size)
@@ -343,15 +349,17 @@ static __always_inline int object_event(enum tt_kind kind, __u64 object, __u64 l
 }
 
 /*
- * What a probe could not read, or not whole, is a loss like a record that finds the ring
- * full: pages can be swapped out, and a probe cannot wait for them. This tells of whom.
- * It is not static, so that the verifier follows it once and not once a probe.
+ * Sends which process's record of a kind is missing or incomplete because its memory could not be read: a
+ * page can be swapped out, and a probe cannot wait for it. User space handles that like a lost record.
+ *
+ * The function is not static, so that the verifier checks it once and not once per probe.
  */
 __attribute__((noinline)) int missed(__u64 kind, __u64 library)
 {
 	return object_event(TT_UNREAD, kind, library, 0);
 }
 
+/* Counts and sends that a record cannot be made. */
 static __always_inline void unread(struct tt_counters *c, enum tt_kind kind, __u64 library)
 {
 	if (c) {
@@ -361,7 +369,7 @@ static __always_inline void unread(struct tt_counters *c, enum tt_kind kind, __u
 	missed(kind, library);
 }
 
-/* The rest of a reserved record could not be read. */
+/* Discards a reserved record whose remaining data could not be read, and counts and sends that. */
 static __always_inline void dropped(void *record, struct tt_counters *c, enum tt_kind kind, __u64 library)
 {
 	bpf_ringbuf_discard(record, BPF_RB_NO_WAKEUP);
@@ -376,8 +384,9 @@ static __always_inline void dropped(void *record, struct tt_counters *c, enum tt
 #define TT_INTERLEAVED 0
 
 /*
- * FreeListOpt::allocate_in_block, where the event is written before the Buffer has its address: that is
- * the block's, plus `offset` where the block is cut, from where the bank begins.
+ * FreeListOpt::allocate_in_block, as reserve_in_bank. It is used if buffer_allocated runs before the Buffer
+ * has its address, and computes that: the block's, plus the `offset` in the block, plus where the bank
+ * begins.
  */
 SEC("uprobe.multi")
 int BPF_UPROBE(block_taken, __u64 self, __u64 block, __u64 size, __u64 offset)
@@ -393,7 +402,7 @@ int BPF_UPROBE(block_taken, __u64 self, __u64 block, __u64 size, __u64 offset)
 	task = bpf_task_storage_get(&tasks, bpf_get_current_task_btf(), NULL, BPF_LOCAL_STORAGE_GET_F_CREATE);
 	if (!l)
 		return 0;
-	if (!task) { /* no memory: the Buffer will not be seen */
+	if (!task) { /* no memory for the state: buffer_allocated will skip the Buffer */
 		unread(counters_of_cpu(), TT_ALLOC, library);
 		return 0;
 	}
@@ -407,15 +416,16 @@ int BPF_UPROBE(block_taken, __u64 self, __u64 block, __u64 size, __u64 offset)
 	return 0;
 }
 
-/* How a std::vector begins: a CoreRangeSet is one of CoreRange. */
+/* The beginning of a std::vector. A CoreRangeSet begins with a vector of CoreRange. */
 struct vector {
 	__u64 begin;
 	__u64 end;
 };
 
 /*
- * Ahead of a sharded buffer's TT_ALLOC. From what is not read, its size is not computed. It is
- * not static, so that the verifier follows it once and not once a way here.
+ * Sends a sharded buffer's TT_SHARDED, before its TT_ALLOC. If something cannot be read, its length is 0, and
+ * user space does not compute the reserved size. The function is not static, so that the verifier checks it
+ * once and not once per path to it.
  */
 __attribute__((noinline)) int send_sharded(__u64 time, __u64 base, __u64 library)
 {
@@ -450,10 +460,11 @@ __attribute__((noinline)) int send_sharded(__u64 time, __u64 base, __u64 library
 }
 
 /*
- * GraphTracker::track_allocate(const Buffer*) or notify_buffer_allocated(const Buffer*): all
- * fields are filled in. Or an allocator's set of buffers gets one, by a function that takes
- * what it gets by reference: then only the address is missing, and what the allocator did
- * just before has it.
+ * Sends an allocation. The probe is in one of these, by the library's `argument`:
+ * - GraphTracker::track_allocate(const Buffer*) or notify_buffer_allocated(const Buffer*): the Buffer has all
+ * its fields.
+ * - the function that inserts a Buffer* into an allocator's set, and takes it by reference: the Buffer has no
+ * address yet; block_taken has just computed it.
  */
 static __always_inline int allocated(struct pt_regs *ctx, __u64 first, __u64 second, __u32 library)
 {
@@ -473,13 +484,13 @@ static __always_inline int allocated(struct pt_regs *ctx, __u64 first, __u64 sec
 	l = bpf_map_lookup_elem(&layouts, &library);
 	if (!c || !l)
 		return 0;
-	/* Where it is the first probe of an allocation, it makes room for the thread. */
+	/* If the size is computed, no probe before this one has created the thread's state. */
 	task = bpf_task_storage_get(&tasks, current, NULL, l->computed ? BPF_LOCAL_STORAGE_GET_F_CREATE : 0);
 	if (l->argument == TT_ARGUMENT_FIRST) {
 		buffer = first;
 	} else if (l->argument == TT_ARGUMENT_STORED) {
 		if (!task || !task->reserved)
-			return 0; /* another set gets it */
+			return 0; /* the insertion is into another set, without an allocation */
 		address = task->address;
 		if (address == TT_UNKNOWN_ADDRESS ||
 		    bpf_probe_read_user(&buffer, sizeof(buffer), (void *)second)) {
@@ -531,8 +542,8 @@ int BPF_UPROBE(buffer_allocated, __u64 first, __u64 second)
 }
 
 /*
- * GraphTracker::track_deallocate(Buffer*) or AllocatorImpl::deallocate_buffer(Buffer*): about
- * to be freed. The accounts know what it is; reading it again would cost more than all the rest.
+ * GraphTracker::track_deallocate(Buffer*) or AllocatorImpl::deallocate_buffer(Buffer*): the Buffer is about
+ * to be freed. The accounts have its fields. Reading them again would cost more than the rest of this probe.
  */
 SEC("uprobe.multi")
 int BPF_UPROBE(buffer_freed, void *self, __u64 buffer)
@@ -547,10 +558,10 @@ int BPF_UPROBE(buffer_freed_first, __u64 buffer)
 	return object_event(TT_FREE, buffer, library_of(ctx), 0);
 }
 
-/* These are rare, and user space wants to look at the object while it is there. */
+/* Wakes the reader: the event is rare, and user space reads the object while it exists. */
 #define TT_URGENT 1
 
-/* AllocatorImpl::deallocate_buffers() and ~AllocatorImpl(): all it handed out is free. */
+/* AllocatorImpl::deallocate_buffers() and ~AllocatorImpl(): all of its buffers are free. */
 SEC("uprobe.multi")
 int BPF_UPROBE(allocator_gone, __u64 self)
 {
@@ -568,12 +579,12 @@ int BPF_UPROBE(device_opened, __u64 self)
 	struct tt_own_key key = {self, leader->tgid};
 	__u64 started = leader->start_boottime;
 
-	/* It may exec before user space finds it. */
+	/* It may call exec before user space finds it. Watched, its exec is reported. */
 	if (!filter)
 		watch(key.pid);
 	if (leader->flags & TT_FORKED && !skipped(key.pid) &&
 	    bpf_map_update_elem(&own_devices, &key, &started, BPF_ANY)) {
-		key.device = 0; /* there is no room, so not all that it opens is there */
+		key.device = 0; /* the map is full, so the process's entries are no longer complete */
 		bpf_map_delete_elem(&own_devices, &key);
 	}
 	return object_event(TT_DEVICE_OPEN, self, library_of(ctx), TT_URGENT);
@@ -588,7 +599,7 @@ int BPF_UPROBE(device_closed, __u64 self)
 
 /*
  * detail::ProgramImpl::allocate_circular_buffers(const IDevice*) and
- * allocate_dataflow_buffers(const IDevice*): their buffers follow on this thread.
+ * allocate_dataflow_buffers(const IDevice*): the thread places the program's buffers next.
  */
 SEC("uprobe.multi")
 int BPF_UPROBE(program_laid_out, __u64 program, __u64 device)
@@ -617,15 +628,15 @@ struct tt_cb_long {
 	struct tt_range ranges[TT_CB_RANGES];
 };
 
-/* A buffer that comes in several records, and where its ranges are. */
+/* A buffer that is sent in several records, and the address of its ranges. */
 struct parts {
 	struct tt_cb cb;
 	__u64 ranges;
 };
 
 /*
- * Sends the next part; not 0 when there is none left, or no room. It is not static,
- * so that the verifier follows it once and not once a turn: Linux 5.15 lacks bpf_loop.
+ * Sends the next record of a buffer. Returns 1 if no range is left, or the record is lost. The function is
+ * not static, so that the verifier checks it once and not once per iteration: Linux 5.15 lacks bpf_loop.
  */
 __attribute__((noinline)) int send_part(struct parts *p)
 {
@@ -642,7 +653,8 @@ __attribute__((noinline)) int send_part(struct parts *p)
 	if (!e)
 		return 1;
 	e->cb = p->cb;
-	/* What is compared is what is used: the compiler must not compute it twice. */
+	/* The compiler must not compute `left` twice: the verifier would not connect the bound with the use.
+	 */
 	asm volatile("" : "+r"(left));
 	if (left > TT_CB_RANGES)
 		left = TT_CB_RANGES;
@@ -656,7 +668,7 @@ __attribute__((noinline)) int send_part(struct parts *p)
 	return 0;
 }
 
-/* Sends a buffer of the program that the thread lays out, with all its core ranges. */
+/* Sends a circular or dataflow buffer with all its core ranges. */
 static __always_inline void send_cb(struct tt_cb *cb, struct tt_counters *c, __u64 core_range_set)
 {
 	struct vector r;
@@ -730,9 +742,9 @@ int BPF_UPROBE(cb_placed, void *self, __u64 core_range_set, __u64 address, __u64
 
 /*
  * detail::ProgramImpl::reserve_program_local_l1(const IDevice*, const
- * CoreRangeSet&): within allocate_dataflow_buffers, called with the cores of the
- * buffer that is placed next. It is also called with sets that live on the stack,
- * one range of a buffer each: these are passed over.
+ * CoreRangeSet&): allocate_dataflow_buffers calls it with the cores of the buffer
+ * that it places next. It also calls it with sets on the stack, each with a single
+ * range of a buffer: these are ignored.
  */
 SEC("uprobe.multi")
 int BPF_UPROBE(l1_reserved, __u64 program, __u64 device, __u64 core_range_set)
@@ -748,7 +760,7 @@ int BPF_UPROBE(l1_reserved, __u64 program, __u64 device, __u64 core_range_set)
 	return 0;
 }
 
-/* Sends that a dataflow buffer lies on the cores of a program's allocator. */
+/* Sends a dataflow buffer on the cores of one of the program's CircularBufferAllocators. */
 static __always_inline void send_marked(struct tt_cb *cb, struct tt_counters *c, __u64 allocator)
 {
 	struct tt_cb_short *e = reserve(c, TT_CB, sizeof(*e));
@@ -766,9 +778,9 @@ static __always_inline void send_marked(struct tt_cb *cb, struct tt_counters *c,
 
 /*
  * detail::ProgramImpl::CircularBufferAllocator::mark_address(address, size,
- * base): called, and not inlined, where dataflow buffers are placed, once for each
- * allocator that their cores touch. The first tells all where the cores are known
- * from l1_reserved; before 0.79 each allocator tells its own.
+ * base): called, not inlined, when a dataflow buffer is placed: once for each
+ * allocator that has some of its cores. If l1_reserved has set the cores, the first
+ * call sends all of them. Before 0.79 each call sends those of its allocator.
  */
 SEC("uprobe.multi")
 int BPF_UPROBE(dfb_placed, __u64 self, __u64 address, __u64 size)
@@ -805,8 +817,8 @@ int BPF_UPROBE(dfb_placed, __u64 self, __u64 address, __u64 size)
 }
 
 /*
- * detail::ProgramImpl::allocate_scratchpads(const IDevice*): user space asks the
- * program's kernels where these are, when they are.
+ * detail::ProgramImpl::allocate_scratchpads(const IDevice*): later, user space reads
+ * from the program's kernels where their scratchpads are.
  */
 SEC("uprobe.multi")
 int BPF_UPROBE(scratchpads_laid_out, __u64 program, __u64 device)
@@ -836,7 +848,7 @@ static __always_inline int object_gone(enum tt_kind kind, __u64 object, __u64 li
 		return 0;
 	e = reserve(counters_of_cpu(), kind, sizeof(*e));
 	if (!e)
-		return 0; /* what is counted is read, as long as it is in the map */
+		return 0; /* the launches stay in the map, where user space reads them */
 	fill(&e->object.head, kind, bpf_get_current_pid_tgid(), library);
 	e->object.object = object;
 	l = bpf_map_lookup_elem(&launches, &key);
@@ -861,7 +873,7 @@ int BPF_UPROBE(workload_gone, __u64 self)
 	return object_gone(TT_WORKLOAD_GONE, self, library_of(ctx));
 }
 
-/* Sends which object, to which the pointer at `member` leads, another one got. */
+/* Sends an owner and its new member. `member` is the address of a pointer to it. */
 static __always_inline int pair_event(enum tt_kind kind, __u64 owner, __u64 member, __u64 library)
 {
 	__u64 pid_tgid = bpf_get_current_pid_tgid();
@@ -895,9 +907,9 @@ int BPF_UPROBE(kernel_added, __u64 program, __u64 kernel)
 }
 
 /*
- * MeshWorkloadImpl::add_program(const MeshCoordinateRange&, Program&&): a Program is a
- * pointer. How long the range is only its own functions know; it lies in one page, or
- * what of it lies in the next one is read apart.
+ * MeshWorkloadImpl::add_program(const MeshCoordinateRange&, Program&&). A Program is a pointer to a
+ * ProgramImpl. The size of a MeshCoordinateRange is unknown here. If TT_MESH_RANGE bytes cannot be read,
+ * those up to the end of its page are.
  */
 SEC("uprobe.multi")
 int BPF_UPROBE(program_added, __u64 workload, __u64 range, __u64 program)
@@ -934,7 +946,8 @@ int BPF_UPROBE(program_added, __u64 workload, __u64 range, __u64 program)
 	return 0;
 }
 
-/* DataMovementKernel::read_binaries(IDevice*, ...) and its likes: files follow on this thread. */
+/* DataMovementKernel::read_binaries(IDevice*, ...), and those of other kernels: the thread reads the files
+ * next. */
 SEC("uprobe.multi")
 int BPF_UPROBE(kernel_read, __u64 kernel, __u64 device)
 {
@@ -980,9 +993,10 @@ static __always_inline void send_text(enum tt_kind kind, __u64 pid_tgid, __u64 l
 }
 
 /*
- * llrt::get_risc_binary(const std::string& path, ...), of the kernel that the
- * thread reads or of firmware. A string begins with its pointer and length; up to
- * 0.62 the path is a std::string_view, which comes as length and pointer.
+ * llrt::get_risc_binary(const std::string& path, ...): a binary of the thread's
+ * kernel or, if it has none, of firmware, which is ignored. A std::string begins with
+ * pointer and length. Up to 0.62 the path is a std::string_view, passed as length and
+ * pointer in two registers.
  */
 SEC("uprobe.multi")
 int BPF_UPROBE(binary_read, __u64 first, __u64 second)
@@ -996,7 +1010,7 @@ int BPF_UPROBE(binary_read, __u64 first, __u64 second)
 	task = bpf_task_storage_get(&tasks, bpf_get_current_task_btf(), NULL, 0);
 	if (!task || !task->kernel)
 		return 0;
-	/* No object lies in the first page. */
+	/* A first argument below 4096 is a length: no object is in the first page. */
 	if (first >= 4096 && bpf_probe_read_user(path, sizeof(path), (void *)first)) {
 		unread(counters_of_cpu(), TT_KERNEL_FILE, library_of(ctx));
 		return 0;
@@ -1019,9 +1033,9 @@ int BPF_UPROBE(workload_named, __u64 workload, __u64 length, __u64 text)
 }
 
 /*
- * detail::ProgramImpl::set_kernels_bin_buffer(const std::shared_ptr<Buffer>&),
- * within MeshWorkloadImpl::load_binaries: a view of the buffer, which was
- * allocated last on this thread. User space compares the addresses.
+ * detail::ProgramImpl::set_kernels_bin_buffer(const std::shared_ptr<Buffer>&), which
+ * MeshWorkloadImpl::load_binaries calls with a view of the Buffer that the thread
+ * allocated last. User space checks that by the address.
  */
 SEC("uprobe.multi")
 int BPF_UPROBE(kernels_copied, __u64 program, __u64 buffer)
@@ -1057,6 +1071,7 @@ int BPF_UPROBE(kernels_copied, __u64 program, __u64 buffer)
 	return 0;
 }
 
+/* Counts and sends that a launch could not be counted. */
 __attribute__((noinline)) int uncounted(__u64 library)
 {
 	struct tt_counters *c = counters_of_cpu();
@@ -1067,9 +1082,9 @@ __attribute__((noinline)) int uncounted(__u64 library)
 }
 
 /*
- * EnqueueMeshWorkload(queue, workload, ...), LaunchProgram(device, program, ...)
- * and others: the second argument is a MeshWorkload& or Program&, which both are
- * pointers to what they stand for.
+ * Counts a launch. EnqueueMeshWorkload(queue, workload, ...), LaunchProgram(device, program, ...) and others
+ * have a MeshWorkload& or Program& as second argument. Both are pointers to an implementation, which is
+ * counted.
  */
 static __always_inline int launch(struct pt_regs *ctx, __u64 what, __u32 library)
 {
@@ -1088,7 +1103,7 @@ static __always_inline int launch(struct pt_regs *ctx, __u64 what, __u32 library
 		bpf_probe_read_user(&first.caller, sizeof(first.caller), (void *)PT_REGS_SP(ctx));
 		if (!bpf_map_update_elem(&launches, &key, &first, BPF_NOEXIST))
 			return 0;
-		/* Another thread was faster, or the map is full. */
+		/* Another thread has added it just now, or the map is full. */
 		l = bpf_map_lookup_elem(&launches, &key);
 	}
 	if (!l) {
@@ -1107,9 +1122,9 @@ int BPF_UPROBE(launched, __u64 where, __u64 what)
 }
 
 /*
- * All points of a library, so that one link has them all: to remove a link, the host kernel
- * waits until no CPU runs its program, and does so link by link. What happens all the time
- * is done here, without a call.
+ * The BPF program at all points of a library, so that they share one link: to remove a link, the host kernel
+ * waits until no CPU runs its BPF program, one link after the other. It handles the most frequent points
+ * itself, because a tail call costs time.
  */
 SEC("uprobe.multi")
 int BPF_UPROBE(at_point, __u64 first, __u64 second)
@@ -1132,7 +1147,8 @@ int BPF_UPROBE(at_point, __u64 first, __u64 second)
 	return 0;
 }
 
-/* A trace is named by a number of 32 bits, to which a reference leads; 0 stands for none. */
+/* Sends what happened to a trace. `number` is the address of its 32-bit number; 0 if the function has none.
+ */
 static __always_inline int trace_event(enum tt_trace_step step, __u64 queue, __u64 number, __u64 library)
 {
 	__u64 pid_tgid = bpf_get_current_pid_tgid();
@@ -1205,8 +1221,9 @@ static __always_inline struct tt_mark *reserve_mark(enum tt_mark_step step, __u6
 }
 
 /*
- * AllocatorImpl::record_allocation_if_unsafe(Buffer*): called where the runtime tracks allocations and there
- * is a trace, before buffer_allocated of the same Buffer or, where an allocator's set is probed, after it.
+ * AllocatorImpl::record_allocation_if_unsafe(Buffer*): called if the runtime tracks allocations and there is
+ * a trace. It comes before buffer_allocated of the same Buffer or, if that probes the insertion into an
+ * allocator's set, after it.
  */
 SEC("uprobe.multi")
 int BPF_UPROBE(allocation_tracked, __u64 allocator, __u64 buffer)
@@ -1319,7 +1336,8 @@ int BPF_PROG(process_exec, struct task_struct *task)
 {
 	__u32 pid = task->tgid;
 	struct tt_own_key key = {0, pid};
-	/* Until it is found again. A fork may not have been found, nor a thread that only allocated. */
+	/* Report the exec of any process that may have records, even if user space has not found the process
+	 * yet. */
 	int forked = !bpf_map_delete_elem(&own_devices, &key);
 	int used = !bpf_task_storage_delete(&tasks, task);
 
@@ -1330,7 +1348,7 @@ int BPF_PROG(process_exec, struct task_struct *task)
 
 #define SIGNAL_GROUP_EXIT 4
 
-/* How a process ended, as wait(2) says: as all of its threads were told to, or as its first thread did. */
+/* Returns the process's status for wait(2): that of the group's exit or, without one, of its first thread. */
 static __always_inline __u32 wait_status(struct task_struct *task)
 {
 	if (task->signal->flags & SIGNAL_GROUP_EXIT)
@@ -1338,7 +1356,7 @@ static __always_inline __u32 wait_status(struct task_struct *task)
 	return task->group_leader->exit_code;
 }
 
-/* Once a thread; the last one takes the process and all it held with it. */
+/* Runs for each thread. The process ends with its last thread. */
 SEC("tp_btf/sched_process_exit")
 int BPF_PROG(process_exit, struct task_struct *task)
 {

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Who allocates, where that is asked for. The runtime is built without frame pointers,
- * so a piece of the stack is sent as it is and unwound in user space. The
- * interpreter's frames are walked here, while the thread stands still.
+ * Stacks of allocations and of failed ones, if the user asks for them. The runtime is built without frame
+ * pointers, so a copy of the stack's top is sent, and user space unwinds it. Python's frames are read here,
+ * because the thread changes them once it continues.
  */
 #ifndef TT_STACK_H
 #define TT_STACK_H
 
-/* Whether stacks can be sent at all. */
+/* 1: stacks can be requested. User space sets it before loading. */
 volatile const __u8 stacks = 0;
-/* Set by user space while they are not wanted. */
+/* User space sets it to 1 while nobody requests stacks. */
 __u32 stacks_paused = 0;
 
 struct thread_struct {
@@ -20,7 +20,7 @@ struct task_struct___thread {
 	struct thread_struct thread;
 } __attribute__((preserve_access_index));
 
-/* By process; set by user space when it first looks at one. */
+/* Python's layout by process. User space adds it when it first examines the process. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 4096);
@@ -40,7 +40,7 @@ static __always_inline __u64 user_u64(__u64 address)
 	return v;
 }
 
-/* The thread's own state: the one whose pthread_self() is this thread's. */
+/* Returns the PyThreadState of this thread: the one with its pthread_self(). */
 static __always_inline __u64 python_thread(const struct tt_python *p)
 {
 	struct task_struct___thread *task = (void *)bpf_get_current_task_btf();
@@ -127,8 +127,9 @@ static __noinline int send_stack(__u64 time, struct pt_regs *ctx)
 }
 
 /*
- * tt_throw_impl<...>(file, line, _, _, const std::string_view& format, const Args&...):
- * the arguments by address, all but the first on the stack. The second is a text.
+ * Sends the arguments of tt_throw_impl<...>(file, line, _, _, const std::string_view& format, const
+ * Args&...). The addresses of Args are passed: the first in r9, the others on the stack. The second of Args
+ * is a text.
  */
 static __always_inline int refuse(struct pt_regs *ctx, __u32 clash)
 {
@@ -186,7 +187,7 @@ int BPF_UPROBE(out_of_memory)
 	return refuse(ctx, 0);
 }
 
-/* ProgramImpl::validate_circular_buffer_region found L1 buffers where circular buffers are. */
+/* ProgramImpl::validate_circular_buffer_region found that circular buffers overlap L1 buffers. */
 SEC("uprobe.multi")
 int BPF_UPROBE(buffers_clash)
 {

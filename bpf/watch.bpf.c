@@ -2,8 +2,8 @@
 
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 /*
- * Tells which processes map files that may hold the runtime, and which map a device. It
- * is apart from the probes because a kernel may not let programs into its functions.
+ * Reports the PIDs of processes that map a device, or a file that may be the runtime. It is loaded apart from
+ * the probes, because some host kernels do not allow fentry programs; perf events then replace it.
  */
 #include <linux/bpf.h>
 #include <linux/types.h>
@@ -13,7 +13,7 @@
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";
 
-/* The few fields of the kernel's own structs that are read, relocated by BTF. */
+/* The fields of the host kernel's structs that are read here. BTF relocates them. */
 struct qstr {
 	const unsigned char *name;
 } __attribute__((preserve_access_index));
@@ -45,21 +45,23 @@ struct {
 	__uint(max_entries, 64 << 10);
 } mapped SEC(".maps");
 
-/* How many found the ring full. */
+/* PIDs that found the ring full. */
 __u64 lost = 0;
 
-/* What the names of such files begin with, set by user space. */
+/* The beginnings of the names of such files. User space sets them. */
 #define NAMES 2
 #define NAME 16
 volatile const char names[NAMES][NAME] = {};
-/* Files of all names are told of. */
+/* 1: report executable files of all names. */
 volatile const __u8 any_name = 0;
 
-/* The folder of device nodes, and how the runtime's account in shared memory begins, set by user space. */
+/* The name of the folder of device nodes, and the beginning of the names of the runtime's accounts in shared
+ * memory. User space sets them. */
 volatile const char device_folder[NAME] = {};
 volatile const char shared_prefix[NAME] = {};
 
-/* When a process was told of for a device, ns: it maps one many times. */
+/* When a process was last reported for a device, ns. It maps a device many times, so report it once in
+ * DEVICE_AGAIN. */
 #define DEVICE_AGAIN 1000000000ULL
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
@@ -88,7 +90,8 @@ static __always_inline void tell(__u32 tgid)
 	bpf_ringbuf_submit(pid, 0);
 }
 
-/* Whether a shared mapping is of a device, or of what the runtime has for each, mock devices too. */
+/* Reports whether a shared mapping is of a device, or of the runtime's account of one, which mock devices
+ * have, too. */
 static __always_inline int of_device(struct dentry *dentry)
 {
 	char name[NAME] = {};
@@ -101,8 +104,8 @@ static __always_inline int of_device(struct dentry *dentry)
 }
 
 /*
- * perf_event_mmap(vma): something was mapped, or made executable. It is where perf
- * learns of libraries too, but nobody is woken here for those that are of no interest.
+ * perf_event_mmap(vma): the process has mapped something, or made it executable. perf's own mmap events come
+ * from here, too; unlike those, this reports only files that matter.
  */
 SEC("fentry/perf_event_mmap")
 int BPF_PROG(file_mapped, struct vm_area_struct *vma)
