@@ -174,8 +174,7 @@ struct tt_trace {
  */
 enum tt_mark_step {
 	TT_MARK_TRACKED = 0,  /* the allocator allocates object, which has this unique ID */
-	TT_MARK_SCOPE_BEGINS, /* buffers that this thread allocates from these allocators may be overwritten
-			       */
+	TT_MARK_SCOPE_BEGINS, /* what this thread allocates from these allocators may be overwritten */
 	TT_MARK_SCOPE_ENDS,   /* the scope that began last on this thread ends */
 	TT_MARK_ACKNOWLEDGED, /* the Buffer with this unique ID may be overwritten */
 };
@@ -215,9 +214,8 @@ struct tt_python {
 	__u32 interpreter, threads, next, thread_id, frame;
 	__u32 indirect; /* 1: a further pointer leads from the thread to the frame */
 	__u32 code, instruction, back;
-	__u32 owner,
-	    c_owned;	/* a frame whose owner is c_owned is C's, not Python's; owner 0: no frame is C's */
-	__u32 identity; /* in a code object: a field that differs in another one at the same address */
+	__u32 owner, c_owned; /* frames with owner c_owned are C's; owner 0: none is C's */
+	__u32 identity;	      /* in a code object: a field that differs in another one at the same address */
 };
 
 struct tt_python_frame {
@@ -300,7 +298,7 @@ struct tt_layout {
 	__u32 span;	/* bytes from the base up to the end of the last field that the probes read */
 	__u32 argument; /* enum tt_argument: which argument of buffer_allocated has the Buffer* */
 	/*
-	 * For TT_ARGUMENT_STORED, offsets in a FreeListOpt: of the vector of its blocks' addresses, and of
+	 * For TT_ARGUMENT_STORED, offsets in a FreeListOpt: of the pointer to its blocks' addresses, and of
 	 * the value that it adds to an address.
 	 */
 	__u32 blocks;
@@ -308,7 +306,8 @@ struct tt_layout {
 	/* Offset of the Buffer's unique ID, from the Buffer or, if indirect, from its fields; 0 unknown. */
 	__u32 unique;
 	__u32 computed; /* 1: user space computes a buffer's reserved size in each bank */
-	/* Bytes from the base that computing it needs for a sharded buffer; 0: it is not computed for these.
+	/*
+	 * Bytes from the base that computing it needs for a sharded buffer; 0: it is not computed for these.
 	 */
 	__u32 sharded;
 	__u32 ranges; /* offset of a vector of core ranges among these bytes; 0: there is none */

@@ -215,8 +215,10 @@ static __always_inline int skipped(__u32 pid)
 /* Adds atomically, because another probe can interrupt one on the same CPU. */
 #define COUNT(counter) __sync_fetch_and_add(&(counter), 1)
 
-/* Returns room for a record in the ring, or NULL if the ring is full. Counts the record as seen, or as seen
- * and lost. */
+/*
+ * Returns room for a record in the ring, or NULL if the ring is full. Counts the record as seen, or as seen
+ * and lost.
+ */
 static __always_inline void *reserve(struct tt_counters *c, enum tt_kind kind, __u64 size)
 {
 	void *record = bpf_ringbuf_reserve(&events, size, 0);
@@ -262,12 +264,12 @@ static __always_inline void fill(struct tt_head *head, enum tt_kind kind, __u64 
 	fill_at(bpf_ktime_get_ns(), head, kind, pid_tgid, library);
 }
 
-/* The part of a Buffer that holds its fields. */
+/* The part of a Buffer that contains the fields to read. */
 struct window {
 	__u8 bytes[TT_WINDOW];
 };
 
-/* Sets where the fields begin. */
+/* Reads a Buffer's fields, and sets base to their address. Returns 0, or an error if they cannot be read. */
 static __always_inline int read_window(struct window *w, const struct tt_layout *l, __u64 buffer, __u64 *base)
 {
 	__u64 span = l->span;
@@ -322,7 +324,10 @@ int BPF_UPROBE(reserve_in_bank, void *self, __u64 block, __u64 size)
 	return 0;
 }
 
-/* User space has to look at a device while it is there. */
+/*
+ * Reports whether a device is none of the last on which the thread allocated. User space must read a new
+ * device while it exists.
+ */
 static __always_inline int is_new(struct tt_task *task, __u64 device)
 {
 	for (int i = 0; i < TT_RECENT; i++)
@@ -653,7 +658,9 @@ __attribute__((noinline)) int send_part(struct parts *p)
 	if (!e)
 		return 1;
 	e->cb = p->cb;
-	/* The compiler must not compute `left` twice: the verifier would not connect the bound with the use.
+	/*
+	 * The compiler must not compute `left` twice: the verifier would not see the bound of the one that is
+	 * used.
 	 */
 	asm volatile("" : "+r"(left));
 	if (left > TT_CB_RANGES)
@@ -838,6 +845,7 @@ int BPF_UPROBE(scratchpads_laid_out, __u64 program, __u64 device)
 	return 0;
 }
 
+/* Sends that a program or workload is being destroyed, with its launches, which it removes from the map. */
 static __always_inline int object_gone(enum tt_kind kind, __u64 object, __u64 library)
 {
 	struct tt_launch_key key = {.object = object, .pid = bpf_get_current_pid_tgid() >> 32};
@@ -946,8 +954,10 @@ int BPF_UPROBE(program_added, __u64 workload, __u64 range, __u64 program)
 	return 0;
 }
 
-/* DataMovementKernel::read_binaries(IDevice*, ...), and those of other kernels: the thread reads the files
- * next. */
+/*
+ * DataMovementKernel::read_binaries(IDevice*, ...), and those of other kernels: the thread reads the files
+ * next.
+ */
 SEC("uprobe.multi")
 int BPF_UPROBE(kernel_read, __u64 kernel, __u64 device)
 {
@@ -963,6 +973,7 @@ int BPF_UPROBE(kernel_read, __u64 kernel, __u64 device)
 	return 0;
 }
 
+/* Sends a text about an object. Of a text longer than TT_TEXT it sends the end. */
 static __always_inline void send_text(enum tt_kind kind, __u64 pid_tgid, __u64 library, __u64 object,
 				      __u64 device, __u64 text, __u64 length)
 {
@@ -1204,6 +1215,7 @@ int BPF_UPROBE(trace_replayed, __u64 queue, __u64 number)
 	return trace_event(TT_TRACE_REPLAYED, queue, number, library_of(ctx));
 }
 
+/* Returns room for a mark without allocators, or NULL if the ring is full. */
 static __always_inline struct tt_mark *reserve_mark(enum tt_mark_step step, __u64 object, __u64 unique,
 						    __u64 library)
 {
@@ -1306,6 +1318,7 @@ int BPF_UPROBE(buffer_acknowledged, __u64 device, __u64 unique)
 	return mark_event(TT_MARK_ACKNOWLEDGED, unique, library_of(ctx));
 }
 
+/* Sends the exec or exit of a process. */
 static __always_inline void task_event(enum tt_kind kind, __u32 pid, __u64 object)
 {
 	struct tt_object *e = reserve(counters_of_cpu(), kind, sizeof(*e));
@@ -1336,8 +1349,7 @@ int BPF_PROG(process_exec, struct task_struct *task)
 {
 	__u32 pid = task->tgid;
 	struct tt_own_key key = {0, pid};
-	/* Report the exec of any process that may have records, even if user space has not found the process
-	 * yet. */
+	/* Report it for any process that may have sent records, even if user space has not found it. */
 	int forked = !bpf_map_delete_elem(&own_devices, &key);
 	int used = !bpf_task_storage_delete(&tasks, task);
 

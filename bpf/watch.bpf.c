@@ -55,13 +55,17 @@ volatile const char names[NAMES][NAME] = {};
 /* 1: report executable files of all names. */
 volatile const __u8 any_name = 0;
 
-/* The name of the folder of device nodes, and the beginning of the names of the runtime's accounts in shared
- * memory. User space sets them. */
+/*
+ * The name of the folder of device nodes, and the beginning of the names of the runtime's accounts in shared
+ * memory. User space sets them.
+ */
 volatile const char device_folder[NAME] = {};
 volatile const char shared_prefix[NAME] = {};
 
-/* When a process was last reported for a device, ns. It maps a device many times, so report it once in
- * DEVICE_AGAIN. */
+/*
+ * When a process was last reported for a device, ns. It maps a device many times, so report it once in
+ * DEVICE_AGAIN.
+ */
 #define DEVICE_AGAIN 1000000000ULL
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
@@ -90,8 +94,10 @@ static __always_inline void tell(__u32 tgid)
 	bpf_ringbuf_submit(pid, 0);
 }
 
-/* Reports whether a shared mapping is of a device, or of the runtime's account of one, which mock devices
- * have, too. */
+/*
+ * Reports whether a shared mapping is of a device, or of the runtime's account of one, which mock devices
+ * have, too.
+ */
 static __always_inline int of_device(struct dentry *dentry)
 {
 	char name[NAME] = {};
