@@ -13,18 +13,17 @@
 // (Snapshot, Buffers, Programs, View). From this follow the rules:
 //
 //   - A source may hold locks of its own while it delivers, but none that its Reconcile
-//     takes: the delivering goroutine calls that before deliver returns.
+//     takes: the session calls Reconcile in the delivering goroutine, before deliver returns.
 //   - A sink does not call the session: the lock is held already. It reads the accounts
 //     with Accounts. It may take locks of its own, which no one holds while calling
 //     the session.
-//   - A sink does not block: sources wait, and what they read from overflows.
+//   - A sink does not block: sources would wait for it, and their buffers overflow.
 //
 // # Feedback
 //
-// Applying an event can show that a process's accounts are wrong. The source that can
-// read them again (a Reconciler) is not called at that moment: the request is queued,
-// and delivered after the batch, when the lock is free. So no lock of a source is ever
-// taken while the session's is held.
+// Applying an event can show that a process's accounts are wrong. The session then asks
+// the sources that can read the process again (Reconciler). It does so after the batch,
+// without the lock. So no lock of a source is ever taken while the session's is held.
 package session
 
 import (
@@ -41,9 +40,9 @@ import (
 
 // Source yields events: traced processes, clients of a socket, a recording.
 type Source interface {
-	// Run delivers events in batches until ctx ends or there are no more, and returns
-	// nil then. It calls ready once, when it listens: what happens from then on is
-	// delivered. A batch is valid during the call of deliver only. Calls of deliver do not overlap, and none is made after Run returned.
+	// Run delivers events in batches until ctx ends or there are no more events; then it returns nil. It calls ready once,
+	// when it listens: everything that happens after that is delivered. A batch is valid only during the call of deliver.
+	// Calls of deliver do not overlap, and there is none after Run has returned.
 	Run(ctx context.Context, ready func(), deliver func([]aggregator.Event)) error
 	// Close frees what the source holds. It is called once, after Run or in its place.
 	Close() error
@@ -51,38 +50,37 @@ type Source interface {
 
 // Reconciler is a Source that can read the state of a process from the process itself.
 type Reconciler interface {
-	// Reconcile asks for the process to be read again soon, because its accounts
-	// cannot be right. It returns at once; what was read arrives as an event
-	// (aggregator.AllocatorsScanned). Other sources' processes are ignored.
+	// Reconcile asks the source to read the process again soon, because its accounts cannot be right. It returns at once;
+	// the result arrives as an event (aggregator.AllocatorsScanned). The source ignores PIDs that it does not trace.
 	Reconcile(pid uint32)
 }
 
 // Lagging is a Source whose events wait in a buffer until it reads them.
 type Lagging interface {
-	// Behind is how old the newest event is that was read, while others wait to be; 0
-	// where none waits. It answers at once, whatever the source waits for.
+	// Behind returns the age of the newest event that was read, if others wait; 0 if none waits. It never blocks.
 	Behind() time.Duration
 }
 
-// Sink receives what happens. Callbacks that are nil are skipped. The session calls
-// them under its lock, so they must not block and must not call the session; what they
-// are given is valid during the call only.
+// Sink receives events and changes. Callbacks that are nil are skipped. The session calls all but Close under its lock, so they
+// must not block and must not call the session. Their arguments are valid only during the call.
 //
-// For a batch, the order is: Events once, then for each event the changes that it makes and Event,
-// then Batch once.
+// For a batch, the order is: Events once, then for each event the callbacks for its changes and Event, then Batch once.
 type Sink struct {
 	// Events receives a batch before it is applied.
 	Events func([]aggregator.Event)
-	// Event receives each event when it has been applied: the accounts are those that it left.
+	// Event receives each event after it has been applied, before the next one is.
 	Event func(*aggregator.Event)
-	// Change receives each buffer that was allocated or freed, Learned each live one whose chips or
-	// reserved size become known later, CB each circular buffer, Kernel each kernel binary, Unsafe each live buffer that a replay of a trace
-	// may have overwritten, and AllocationFailed each allocation that failed.
-	Change           func(aggregator.Change)
-	Learned          func(aggregator.Change)
-	CB               func(aggregator.CBChange)
-	Kernel           func(aggregator.KernelChange)
-	Unsafe           func(aggregator.Change)
+	// Change receives each buffer that was allocated or freed.
+	Change func(aggregator.Change)
+	// Learned receives each live buffer whose chips or reserved size became known after its allocation.
+	Learned func(aggregator.Change)
+	// CB receives each circular or dataflow buffer, or scratchpad, that was placed or removed.
+	CB func(aggregator.CBChange)
+	// Kernel receives each kernel binary that was loaded or unloaded.
+	Kernel func(aggregator.KernelChange)
+	// Unsafe receives each live buffer that a replay of a trace may have overwritten.
+	Unsafe func(aggregator.Change)
+	// AllocationFailed receives each allocation that failed.
 	AllocationFailed func(*aggregator.Event)
 	// Batch is called when a batch has been applied.
 	Batch func()
@@ -92,41 +90,41 @@ type Sink struct {
 
 // Clock is the clock of the events.
 type Clock struct {
-	// Now is the present, CLOCK_MONOTONIC ns on the host that the events are from.
+	// Now returns the present: CLOCK_MONOTONIC, in ns, of the host where the events happen.
 	Now func() uint64
-	// Wall converts a time of the events into the time of day.
+	// Wall converts a time of an event into the time of day.
 	Wall func(uint64) time.Time
 }
 
-// Session runs sources, keeps the accounts, and feeds sinks. Sources and sinks are
-// added first; then Run, then Close. Readers may call Snapshot, Buffers, Programs, View
-// and Reconcile at any time, from any goroutine.
+// Session runs sources, keeps the accounts, and calls sinks. Add sources and sinks first; then call Run, then Close. Readers may
+// call Snapshot, Buffers, Programs, View and Reconcile at any time, from any goroutine.
 type Session struct {
 	// Clock is set before Run.
 	Clock
-	// NoArguments leaves the arguments of commands out of all events; set before Run.
+	// NoArguments removes the arguments of commands from all events; set it before Run.
 	NoArguments bool
-	// Lacks says what the sources cannot know of any process; set before Run.
+	// Lacks names what the sources cannot show of any process; set it before Run.
 	Lacks []string
 
 	sources []Source
 	sinks   []Sink
-	// event, where set, calls the Event of all sinks.
+	// event calls the Event of all sinks; nil if no sink has one.
 	event func(*aggregator.Event)
 	ready chan struct{}
 	ended chan struct{}
-	// endedAt is when it ended, a time of the events; set before ended is closed.
+	// endedAt is when the session ended, by Clock.Now. It is set before ended is closed.
 	endedAt uint64
 	ran     bool
 
+	// mu is the lock of the package comment. It guards the fields below.
 	mu       sync.Mutex
 	accounts *aggregator.Aggregator
 	lost     Lost
-	// suspects are processes to reconcile, once the lock is free.
+	// suspects are the processes to reconcile after the batch.
 	suspects []uint32
 }
 
-// New makes a session with empty accounts.
+// New returns a session with empty accounts.
 func New(clock Clock) *Session {
 	s := &Session{Clock: clock, accounts: aggregator.New(), ready: make(chan struct{}), ended: make(chan struct{})}
 	s.accounts.OnSuspect = func(pid uint32) {
@@ -152,7 +150,7 @@ func (s *Session) AddSink(k Sink) {
 	s.accounts.OnAllocationFailed = both(s.accounts.OnAllocationFailed, k.AllocationFailed)
 }
 
-// both calls one after the other, where there are both.
+// both returns a function that calls both functions in order; one of them, if the other is nil.
 func both[T any](first, second func(T)) func(T) {
 	switch {
 	case first == nil:
@@ -163,18 +161,17 @@ func both[T any](first, second func(T)) func(T) {
 	return func(v T) { first(v); second(v) }
 }
 
-// Accounts are the session's accounts, for sinks: only under the lock, which is during
-// their callbacks.
+// Accounts returns the session's accounts. Sinks may use them during their callbacks, which hold the lock.
 func (s *Session) Accounts() *aggregator.Aggregator { return s.accounts }
 
-// Ready is closed when all sources listen.
+// Ready returns a channel that is closed when all sources listen.
 func (s *Session) Ready() <-chan struct{} { return s.ready }
 
-// Ended is closed when Close is over: the accounts do not change any more.
+// Ended returns a channel that is closed at the end of Close. After that the accounts do not change.
 func (s *Session) Ended() <-chan struct{} { return s.ended }
 
-// Run runs the sources until ctx or one of them ends. It calls ready when all listen, in
-// the goroutine of the one that was last, and closes the channel Ready after it.
+// Run runs the sources until ctx or one of them ends, and returns their errors. When all listen, it calls ready, in the goroutine
+// of the last one, and then closes the channel that Ready returns.
 func (s *Session) Run(ctx context.Context, ready func()) error {
 	s.ran = true
 	ctx, cancel := context.WithCancel(ctx)
@@ -219,7 +216,7 @@ func (s *Session) Close() error {
 	return errors.Join(errs...)
 }
 
-// deliver applies a batch.
+// deliver applies a batch, and asks the sources to reconcile the processes that it showed to be wrong.
 func (s *Session) deliver(events []aggregator.Event) {
 	for _, pid := range s.apply(events) {
 		s.Reconcile(pid)
@@ -258,8 +255,7 @@ func (s *Session) apply(events []aggregator.Event) (suspects []uint32) {
 	return suspects
 }
 
-// redact leaves the arguments of commands out of an event. What it points to is the
-// source's, and stays as it is.
+// redact removes the arguments of commands from an event. It copies what the event points to, because the source may use that.
 func redact(e *aggregator.Event) {
 	if e.Process != nil {
 		p := *e.Process
@@ -279,13 +275,13 @@ func redact(e *aggregator.Event) {
 	}
 }
 
-// Program is a command line without its arguments.
+// Program returns a command line without its arguments.
 func Program(command string) string {
 	program, _, _ := strings.Cut(command, " ")
 	return program
 }
 
-// Reconcile has a process read again by the sources that can.
+// Reconcile asks every source that is a Reconciler to read a process again.
 func (s *Session) Reconcile(pid uint32) {
 	for _, source := range s.sources {
 		if r, ok := source.(Reconciler); ok {
@@ -301,8 +297,8 @@ func (s *Session) View(f func(*aggregator.Aggregator)) {
 	f(s.accounts)
 }
 
-// Snapshot is the state of the accounts now. The accounts have no clock: the snapshot's time is the
-// present, or when the session ended, not the last event's.
+// Snapshot returns the accounts now. Its time is the present or, if the session has ended, its end: the accounts themselves have
+// no clock. If the source is far behind, it adds ReasonBehind.
 func (s *Session) Snapshot() (snapshot *aggregator.Snapshot) {
 	s.View(func(a *aggregator.Aggregator) { snapshot = a.Snapshot() })
 	snapshot.Lacks = s.Lacks
@@ -322,25 +318,24 @@ func (s *Session) Snapshot() (snapshot *aggregator.Snapshot) {
 	return snapshot
 }
 
-// Lost is what was lost since the beginning, also where a state has made the accounts right again since.
+// Lost counts losses since the beginning, including those whose effect on the accounts was corrected since.
 type Lost struct {
-	// Events are those whose number is known.
+	// Events is the number of lost events, as far as it is known.
 	Events uint64
-	// Any: something was lost.
+	// Any means that something was lost.
 	Any bool
 }
 
-// Lost says what was lost.
+// Lost returns what was lost.
 func (s *Session) Lost() (lost Lost) {
 	s.View(func(*aggregator.Aggregator) { lost = s.lost })
 	return lost
 }
 
-// maxBehind is how old the newest event may be, while others wait, before numbers are
-// called inexact.
+// maxBehind is the age of the newest event, while others wait, from which on numbers are not exact.
 const maxBehind = time.Second
 
-// Behind is how far the source that is farthest behind is, 0 where none is.
+// Behind returns the longest Behind of all sources; 0 if none is behind.
 func (s *Session) Behind() (behind time.Duration) {
 	for _, source := range s.sources {
 		if l, ok := source.(Lagging); ok {
@@ -350,22 +345,22 @@ func (s *Session) Behind() (behind time.Duration) {
 	return behind
 }
 
-// Buffers are the live buffers of a process, oldest first.
+// Buffers returns the live buffers of a process, oldest first.
 func (s *Session) Buffers(pid uint32) (list []aggregator.BufferSnapshot) {
 	s.View(func(a *aggregator.Aggregator) { list = a.Buffers(pid) })
 	return list
 }
 
-// Sites are where a process allocated buffers, in no order; see FollowSites.
+// Sites returns the places in the code where a process allocated buffers, in no order. It needs FollowSites.
 func (s *Session) Sites(pid uint32) (list []aggregator.Site) {
 	s.View(func(a *aggregator.Aggregator) { list = a.Sites(pid) })
 	return list
 }
 
-// FollowSites keeps the sites of all buffers, see aggregator.FollowSites. It is called before Run.
+// FollowSites makes the accounts keep the sites of all buffers; see aggregator.FollowSites. Call it before Run.
 func (s *Session) FollowSites(name func([]aggregator.Frame) string) { s.accounts.FollowSites(name) }
 
-// Programs are the programs of a process, oldest first.
+// Programs returns the programs of a process, oldest first.
 func (s *Session) Programs(pid uint32) (list []aggregator.ProgramSnapshot) {
 	s.View(func(a *aggregator.Aggregator) { list = a.Programs(pid) })
 	return list

@@ -14,20 +14,19 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A segment's entries hold PIDs of the process's own PID namespace, and entries of
-// killed processes stay. An entry belongs to a live process if that has the segment
-// mapped and has the entry's PID in its own PID namespace.
+// A segment is one chip's file. Its entries contain PIDs as in the process's own PID namespace, and entries of killed
+// processes stay. An entry belongs to a live process if that maps the segment and has the entry's PID in its own PID namespace.
 
-// owner is a live process and the segments that it has mapped.
+// owner is a live process and the segments that it maps.
 type owner struct {
-	started uint64
-	command string
+	started uint64 // clock ticks after boot
+	command string // the host kernel's name of it
 	// inner is its PID in its own namespace.
 	inner uint32
 	files map[fileID]bool
-	// closed: its mappings are unreadable, so its name decides.
+	// closed means that its mappings may not be read. An entry then belongs to it if it has the same name.
 	closed bool
-	at     time.Time
+	at     time.Time // when it was read
 }
 
 // mapsEvery is how often unchanged mappings of a process are read again.
@@ -39,21 +38,21 @@ type key struct {
 	pid  uint32
 }
 
-// owners finds the processes that entries belong to. From one poll to the next it keeps
-// only what the current entries asked for, because entries are untrusted and unbounded.
+// owners finds the processes that entries belong to. From one poll to the next it keeps only results for entries that still
+// exist, because entries are untrusted and unbounded.
 type owners struct {
 	previous, now *poll
 	// pids lists the host's PIDs.
 	pids func() []uint32
 }
 
-// poll is the knowledge gained in one poll of the segments.
+// poll is what one poll of the segments found.
 type poll struct {
 	at time.Time
-	// known processes, nil for one that is gone.
+	// known maps PIDs to processes, or to nil if there is no such process.
 	known map[uint32]*owner
-	// found is the PID in this namespace of entries from another PID namespace;
-	// missing is the write time of entries whose process was not found.
+	// found maps entries from another PID namespace to the PID in this one. missing maps entries whose process was not found
+	// to their write time.
 	found   map[key]uint32
 	missing map[key]uint64
 	// inner maps PIDs in processes' own namespaces to PIDs here; nil until needed.
@@ -62,13 +61,12 @@ type poll struct {
 
 func newOwners() *owners { return &owners{now: &poll{}, pids: hostPIDs} }
 
-// begin starts a poll. All segments have been read before: a process maps a segment before it
-// writes an entry.
+// begin starts a poll. Call it after reading the segments: a process maps a segment before it writes an entry, so it is found.
 func (o *owners) begin() {
 	o.previous, o.now = o.now, &poll{at: time.Now(), known: map[uint32]*owner{}, found: map[key]uint32{}, missing: map[key]uint64{}}
 }
 
-// of returns the process that an entry belongs to and its start time; false if it is gone.
+// of returns the process that an entry belongs to, and its start time in clock ticks; false if it has ended or was not found.
 func (o *owners) of(file fileID, e *Process) (pid uint32, started uint64, alive bool) {
 	k := key{file, e.PID}
 	if other, ok := o.previous.found[k]; ok {
@@ -80,7 +78,7 @@ func (o *owners) of(file fileID, e *Process) (pid uint32, started uint64, alive 
 	if p := o.owning(e.PID, file, e); p != nil {
 		return e.PID, p.started, true
 	}
-	if at, ok := o.previous.missing[k]; !ok || at != e.Updated { // not searched everywhere already
+	if at, ok := o.previous.missing[k]; !ok || at != e.Updated { // the last poll did not search for it, or it was written since
 		for _, other := range o.withInnerPID(e.PID) {
 			if p := o.owning(other, file, e); p != nil {
 				o.now.found[k] = other
@@ -106,7 +104,7 @@ func (o *owners) withInnerPID(inner uint32) []uint32 {
 	return o.now.inner[inner]
 }
 
-// hostPIDs lists all processes.
+// hostPIDs lists all PIDs in /proc.
 func hostPIDs() []uint32 {
 	names, err := os.ReadDir("/proc")
 	if err != nil {
@@ -121,7 +119,7 @@ func hostPIDs() []uint32 {
 	return list
 }
 
-// owning returns the process if the entry belongs to it.
+// owning returns the process with this PID if the entry belongs to it, or nil.
 func (o *owners) owning(pid uint32, file fileID, e *Process) *owner {
 	p, ok := o.now.known[pid]
 	if !ok || p != nil && !p.files[file] && p.at.Before(o.now.at) {
@@ -137,8 +135,8 @@ func (o *owners) owning(pid uint32, file fileID, e *Process) *owner {
 	return nil
 }
 
-// process returns the process from the previous poll if that had the file mapped, and
-// reads it again otherwise; nil if it is gone.
+// process returns a process, as the previous poll read it if it mapped the file then and was read lately; otherwise it reads it.
+// It returns nil if there is no such process.
 func (o *owners) process(pid uint32, file fileID) *owner {
 	proc, err := procfs.NewProc(int(pid))
 	if err != nil {
@@ -157,7 +155,7 @@ func (o *owners) process(pid uint32, file fileID) *owner {
 	return p
 }
 
-// innerPID is a process's PID in its own namespace, 0 if it is gone.
+// innerPID returns a process's PID in its own namespace; 0 if it has ended.
 func innerPID(pid int) uint32 {
 	p, err := procfs.NewProc(pid)
 	if err != nil {
@@ -173,7 +171,7 @@ func innerPID(pid int) uint32 {
 // maxMaps bounds how much of /proc/PID/maps is read, bytes.
 const maxMaps = 64 << 20
 
-// mapped returns the segments that a process has mapped.
+// mapped returns the segments that a process maps.
 func mapped(pid uint32) (map[fileID]bool, error) {
 	f, err := os.Open(fmt.Sprintf("/proc/%d/maps", pid))
 	if err != nil {

@@ -10,15 +10,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// errBlank: a process is still creating the file.
+// errBlank means that a process is still creating the file.
 var errBlank = errors.New("not written yet")
 
-// fileID identifies a file independent of its path.
+// fileID identifies a file independently of its path.
 type fileID struct {
 	device, inode uint64
 }
 
-// read decodes an untrusted file. Of entries with the same PID it keeps the first.
+// read reads and decodes a chip's file, which is untrusted. Of entries with the same PID it keeps the first.
 func read(dir, name string) (*Account, fileID, error) {
 	path := filepath.Join(dir, name)
 	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC|unix.O_NONBLOCK|unix.O_NOFOLLOW, 0)

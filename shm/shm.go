@@ -1,10 +1,8 @@
-// Package shm reads the totals that the runtime, from 0.70 on, keeps in shared
-// memory: one file for each chip, written by all processes that use the chip. Source
-// turns them into events, without the rights that tracing needs.
+// Package shm reads the totals that the runtime, from 0.70 on, keeps in shared memory: one file (a segment) for each chip, which
+// all processes that use the chip write. Source turns them into events, without the rights that tracing needs.
 //
-// The runtime's totals can be wrong: docs/architecture.md lists how they differ from
-// traced numbers. The package only reads these files and processes' mappings, and
-// refuses an unknown layout. A file and its content are untrusted.
+// The runtime's totals can be wrong: docs/architecture.md lists how they differ from traced numbers. The package only reads these
+// files and processes' mappings, and refuses a file with an unknown layout. Files and their contents are untrusted.
 package shm
 
 import (
@@ -16,8 +14,7 @@ import (
 	"strings"
 )
 
-// Use is the bytes in use in each of a chip's memories: requested sizes of
-// buffers, and the L1 of circular buffers.
+// Use is the bytes in use in a chip: the requested sizes of buffers in each memory and, in CB, the L1 of circular buffers.
 type Use struct {
 	DRAM, L1, L1Small, Trace, CB uint64
 }
@@ -26,30 +23,30 @@ type Use struct {
 type Process struct {
 	PID uint32
 	Use Use
-	// Command is its name, untrusted text. Updated is the time of the last write, ns
-	// since the Unix epoch.
+	// Command is its name, which is untrusted text. Updated is when it last wrote the entry, in ns since the Unix epoch.
 	Command string
 	Updated uint64
 }
 
 // Account is the content of one chip's file.
 type Account struct {
-	// Chip is the chip's number in the process that opened it last, ID its unique ID.
+	// Chip is the chip's number in the process that opened it last.
 	Chip uint32
-	ID   uint64
+	// ID is the chip's unique ID.
+	ID uint64
 	// Total is the runtime's sum over all processes.
 	Total Use
-	// Processes that have the chip open, at most 64.
+	// Processes are those that have the chip open, at most 64, and killed ones that had.
 	Processes []Process
 }
 
-// Size of the file, bytes.
+// Size is the size of a file, bytes.
 const Size = 8576
 
-// version is the only supported one.
+// version is the only supported version of the layout.
 const version = 3
 
-// ErrVersion is wrapped by errors about a file of another version.
+// ErrVersion means that a file has another version.
 var ErrVersion = errors.New("unknown version")
 
 // Offsets of version 3, bytes.
@@ -65,16 +62,16 @@ const (
 	atCommand = 56
 )
 
-// The files below /dev/shm are named by the unique ID of their chip, in decimal.
+// A file's name in /dev/shm contains the unique ID of its chip, in decimal, between these.
 const (
 	prefix = "tt_device_"
 	suffix = "_memory"
 )
 
-// Name is the name of a chip's file.
+// Name returns the name of the file of the chip with this unique ID.
 func Name(unique uint64) string { return prefix + strconv.FormatUint(unique, 10) + suffix }
 
-// UniqueOf is the unique ID of the chip whose file has a name, and whether it is one.
+// UniqueOf returns the unique ID of the chip whose file has this name; false if it is not the name of such a file.
 func UniqueOf(name string) (uint64, bool) {
 	digits, ok := strings.CutPrefix(name, prefix)
 	digits, end := strings.CutSuffix(digits, suffix)
@@ -85,7 +82,7 @@ func UniqueOf(name string) (uint64, bool) {
 	return unique, err == nil && Name(unique) == name
 }
 
-// Parse decodes a file. It does not check the numbers that a process wrote.
+// Parse decodes a file. It fails on an unknown version (ErrVersion) or a short file; it does not check the processes' numbers.
 func Parse(b []byte) (*Account, error) {
 	le := binary.LittleEndian
 	if len(b) < 4 {

@@ -17,7 +17,7 @@ import (
 // Dir is the directory of the runtime's segments.
 const Dir = "/dev/shm"
 
-// Lacks lists what the runtime's sums do not include.
+// Lacks lists what the runtime's totals do not include.
 func Lacks() []string {
 	return []string{
 		"buffers", "reserved sizes", "peaks", "sizes of the memories", "programs", "dataflow buffers", "kernels",
@@ -32,28 +32,30 @@ type Options struct {
 	Dir string
 	// PIDs limits the source to these processes; empty for all.
 	PIDs []uint32
-	// Beyond: processes outside of this PID namespace are not seen. Of an entry of none that is seen it is not known
-	// then whether its process exited, and without PIDs all numbers are marked.
+	// Beyond means that there are processes outside of this PID namespace, which this program does not see. Then the process of
+	// an entry may live although it is not found and, without PIDs, all numbers get ReasonPIDNamespace.
 	Beyond bool
-	// Describe describes a process. Now is the present by the events' clock, ns.
+	// Describe returns the description of a process.
 	Describe func(pid uint32) (aggregator.Process, error)
-	Now      func() uint64
+	// Now returns the present: CLOCK_MONOTONIC in ns.
+	Now func() uint64
 	// Notice receives each notice for the user once.
 	Notice func(string)
 	// Every is the polling interval; 250 ms by default.
 	Every time.Duration
 }
 
-// Source polls the segments.
+// Source polls the segments. It is a session.Source.
 type Source struct {
 	o      Options
 	owners *owners
-	// chips by their unique IDs. processes and stale are what has been published.
-	chips     map[uint64]aggregator.Chip
+	// chips are the chips by unique ID.
+	chips map[uint64]aggregator.Chip
+	// processes and stale are what the events so far have published.
 	processes map[uint32]*process
 	stale     map[uint64][]aggregator.StaleEntry
 	noticed   map[string]bool
-	// closed are the owners of accounts that may not be read, as they were noticed.
+	// closed are the users whose segments may not be read and who were named in a notice.
 	closed map[string]bool
 }
 
@@ -63,7 +65,7 @@ type process struct {
 	totals  map[uint64]aggregator.RuntimeTotals
 }
 
-// New returns a source; Run starts reading.
+// New returns a source. It reads nothing before Run.
 func New(o Options) *Source {
 	o.Dir = cmp.Or(o.Dir, Dir)
 	o.Every = cmp.Or(o.Every, 250*time.Millisecond)
@@ -73,8 +75,7 @@ func New(o Options) *Source {
 	}
 }
 
-// Run sends changes until the context ends or the last of the PIDs has exited. It
-// calls ready after the first poll.
+// Run passes changes to sink until the context ends or the last of Options.PIDs has exited. It calls ready after the first poll.
 func (s *Source) Run(ctx context.Context, ready func(), sink func([]aggregator.Event)) error {
 	tick := time.NewTicker(s.o.Every)
 	defer tick.Stop()
@@ -121,6 +122,7 @@ func (s *Source) Waiting() []uint32 {
 	return slices.DeleteFunc(slices.Clone(s.o.PIDs), func(pid uint32) bool { return s.processes[pid] != nil })
 }
 
+// notice gives the user each notice once, and no more than 1000 different ones.
 func (s *Source) notice(text string) {
 	const most = 1000
 	if !s.noticed[text] && len(s.noticed) < most {
@@ -180,8 +182,8 @@ func (s *Source) poll() []aggregator.Event {
 	return s.changes(now, seen, stale)
 }
 
-// left returns the entries of killed processes. A process that exits properly
-// removes its entry before, so reading the segment again does not find it.
+// left returns the stale entries of a segment: those of the processes gone. It reads the segment again, because a process that
+// exits normally removes its entry, perhaps just after the first read; entries of killed processes stay.
 func (s *Source) left(name string, gone []uint32) []aggregator.StaleEntry {
 	if len(gone) == 0 {
 		return nil
@@ -207,7 +209,7 @@ func (s *Source) left(name string, gone []uint32) []aggregator.StaleEntry {
 	return list
 }
 
-// names lists the segments.
+// names lists the names of the segments, at most maxSegments.
 func (s *Source) names() []string {
 	d, err := os.Open(s.o.Dir)
 	if err != nil {
@@ -235,14 +237,14 @@ func (s *Source) names() []string {
 	return list
 }
 
-// refused notices why a segment cannot be read.
+// refused tells the user why a segment cannot be read, unless it was just removed or is being created.
 func (s *Source) refused(err error) {
 	if !errors.Is(err, errBlank) && !errors.Is(err, os.ErrNotExist) {
 		s.notice(err.Error())
 	}
 }
 
-// owner says whose a segment is.
+// owner names the user who owns a segment.
 func (s *Source) owner(name string) string {
 	if st, err := os.Lstat(s.o.Dir + "/" + name); err == nil {
 		if u, ok := st.Sys().(*syscall.Stat_t); ok {
@@ -252,8 +254,7 @@ func (s *Source) owner(name string) string {
 	return "another user"
 }
 
-// noticeClosed says whose segments may not be read: once for all of them, and again only when
-// another user has some.
+// noticeClosed tells the user whose segments may not be read: in one notice, and again only if further users have such segments.
 func (s *Source) noticeClosed(owners []string) {
 	n, known := len(owners), len(s.closed)
 	slices.Sort(owners)
@@ -275,9 +276,8 @@ func (s *Source) noticeClosed(owners []string) {
 	s.notice(fmt.Sprintf("%s to %s: %s not shown", chips, strings.Join(owners, ", "), belong))
 }
 
-// chip names the chip of a segment: by its number in the process that opened it first.
-// If another chip has that number, it is a number private to that process or to
-// another that has the chip open.
+// chip returns the chip of a segment, with the number that the segment had when it was first read. If another chip has that
+// number, its space is this process or another one that has the chip open, so that the two chips differ.
 func (s *Source) chip(g *Account, pid uint32) aggregator.Chip {
 	if c, ok := s.chips[g.ID]; ok {
 		return c

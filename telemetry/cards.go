@@ -8,22 +8,24 @@ import (
 	"strings"
 )
 
-// Chip is a chip of the host, as far as the driver's files say; what they do not is 0 or "".
+// Chip is a chip of the host, from the driver's files. Unknown fields are 0 or "".
 type Chip struct {
-	// Card is its card's type, such as n300, Arch wormhole_b0, blackhole or grayskull.
-	Card, Arch string
-	// DRAMBanks of DRAMBytes each and L1Banks of L1Bytes each are what the runtime has for
-	// buffers on such a card unless it is asked for something else.
+	// Card is the type of its card, such as n300.
+	Card string
+	// Arch is its architecture: wormhole_b0, blackhole or grayskull.
+	Arch string
+	// The runtime by default has DRAMBanks banks of DRAMBytes each and L1Banks banks of L1Bytes each for buffers on such a
+	// card.
 	DRAMBanks, L1Banks uint32
 	DRAMBytes, L1Bytes uint64
 }
 
-// arches are the architectures by PCI device id.
+// arches maps PCI device IDs to architectures.
 var arches = map[string]string{"0xfaca": "grayskull", "0x401e": "wormhole_b0", "0xb140": "blackhole"}
 
-// cards are what release 0.81.1 has for buffers on a mock of each card, with the sizes of
-// L1_SMALL and TRACE that test/rig/loop.py asks for: some thousandths of the memory. On
-// hardware the number of L1 banks differs where more or fewer cores are harvested.
+// cards lists what release 0.81.1 has for buffers on a mock of each card, with the sizes of L1_SMALL and TRACE that
+// test/rig/loop.py requests: some thousandths of the memory. On hardware the number of L1 banks depends on how many cores are
+// harvested.
 var cards = []struct {
 	prefix, arch       string
 	dramBanks, l1Banks uint32
@@ -36,9 +38,8 @@ var cards = []struct {
 	{"p150", "blackhole", 8, 110, 4276617088, 1428352},
 }
 
-// Chips are the host's chips in the order of the runtime's numbers: first those with a
-// node in /dev/tenstorrent, then those that are reached through them, the second ones of
-// each n300.
+// Chips returns the host's chips in the order of the runtime's numbers: first those with a node in /dev/tenstorrent, then the
+// second chip of each n300, which has none.
 func (s *System) Chips() []Chip {
 	var local, remote []Chip
 	for _, node := range s.deviceNodes() {
@@ -59,8 +60,7 @@ func (s *System) Chips() []Chip {
 	return append(local, remote...)
 }
 
-// deviceNodes are the numbers of the nodes in /dev/tenstorrent, ascending: in a container,
-// those that it was given.
+// deviceNodes returns the numbers of the nodes in /dev/tenstorrent, ascending. A container has only those that it was given.
 func (s *System) deviceNodes() []int {
 	entries, err := os.ReadDir(filepath.Join(s.root, "dev/tenstorrent"))
 	if err != nil {

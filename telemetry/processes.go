@@ -23,15 +23,15 @@ type Process struct {
 	Name, Command string
 	// User is the owner's name or user ID, "" if unknown.
 	User string
-	// Container is such as "docker 0123456789ab" or "pod 01234567". If it is "", NoContainer says that the process is in none whose
-	// runtime names control groups as the known ones do; otherwise that is unknown.
+	// Container is its container, such as "docker 0123456789ab" or "pod 01234567"; "" if none is known. NoContainer is set if
+	// it is in no container of a known kind.
 	Container   string
 	NoContainer bool
 	// InnerPID is its PID in its own PID namespace, 0 if that is the host's.
 	InnerPID uint32
-	// State is the host kernel's word for what its first thread does, such as "sleeping" or "stopped", "" if unknown.
+	// State is the host kernel's name of its first thread's state, such as "sleeping" or "stopped"; "" if unknown.
 	State string
-	// Threads, and Memory: resident host memory, bytes.
+	// Threads is the number of its threads, Memory its resident host memory in bytes.
 	Threads, Memory Value
 	// CPU is its CPU use since the previous reading, in thousandths of a CPU.
 	CPU Value
@@ -39,6 +39,7 @@ type Process struct {
 	Age time.Duration
 }
 
+// cpuTime is the CPU time of a process at one reading, in clock ticks, and its use since the reading before.
 type cpuTime struct {
 	ticks, started uint64
 	at             time.Duration
@@ -48,12 +49,11 @@ type cpuTime struct {
 // clockTicks is USER_HZ, the ticks a second of /proc, which is 100 on all of Linux.
 const clockTicks = 100
 
-// maxHolders bounds the number of processes.
+// maxHolders bounds the number of processes in one reading, and of known users.
 const maxHolders = 4096
 
-// Processes returns the processes that have a device open, and the live ones of also, by
-// PID, without this process. The error says why some could not be found: without rights,
-// processes of other users can be missing.
+// Processes returns the processes that have a device open, and the live ones of also, sorted by PID, without this process. With
+// an error it still returns those that it found: without rights, processes of other users can be missing.
 func (s *System) Processes(also []uint32) ([]Process, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -83,7 +83,7 @@ func (s *System) Processes(also []uint32) ([]Process, error) {
 	return out, err
 }
 
-// Exists says whether there is a process of a PID.
+// Exists reports whether there is a process with this PID.
 func (s *System) Exists(pid uint32) bool {
 	_, err := os.Lstat(filepath.Join(s.root, "proc", strconv.FormatUint(uint64(pid), 10)))
 	return err == nil
@@ -162,7 +162,7 @@ func (s *System) uptime() time.Duration {
 	return time.Duration(seconds * float64(time.Second))
 }
 
-// process reads a process's files; false if it is gone.
+// process reads a process's files; false if it has ended.
 func (s *System) process(pid uint32, up time.Duration, cpu map[uint32]cpuTime) (Process, bool) {
 	p := Process{PID: pid}
 	folder := fmt.Sprintf("proc/%d", pid)
@@ -194,7 +194,7 @@ func (s *System) process(pid uint32, up time.Duration, cpu map[uint32]cpuTime) (
 		p.CPU = s.cpuUse(pid, number(14)+number(15), started, up, cpu)
 	}
 	if s.arguments != nil {
-		args, _ := s.arguments(pid) // it may have none that can be read
+		args, _ := s.arguments(pid) // without rights they stay empty
 		p.Command = strings.TrimSpace(strings.Join(args, " "))
 	} else if b, err := s.file(folder + "/cmdline"); err == nil {
 		p.Command = strings.TrimSpace(strings.ReplaceAll(strings.TrimRight(string(b), "\x00"), "\x00", " "))
@@ -226,7 +226,7 @@ func (s *System) hostGroups() bool {
 	return err == nil && name == "cgroup:[4026531835]" // PROC_CGROUP_INIT_INO
 }
 
-// container is a container's short name, "" for none.
+// container returns a short name of a container; "" if there is none.
 func container(c cgroup.Container) string {
 	switch {
 	case c.Pod != "" && c.ID != "":

@@ -1,7 +1,6 @@
-// Package telemetry reads the driver's and the host kernel's files about chips and the
-// processes that have them open: sysfs, hwmon and procfs. It opens no device, because that
-// would wake the chip and count as a user. Files can be absent, and reads can fail during a
-// reset: such a value is unknown.
+// Package telemetry reads the driver's and the host kernel's files about chips and the processes that have them open: sysfs,
+// hwmon and procfs. It opens no device: that would raise the chip out of its low-power state, and the driver would count this
+// program as a user. A file can be absent, and reading it can fail during a reset; then its value is unknown.
 package telemetry
 
 import (
@@ -26,9 +25,8 @@ type Value struct {
 type Device struct {
 	// Node is the number of the device node.
 	Node uint32
-	// Card is the card type, such as n300. Serial, ASIC (16 hex digits) and Firmware are the
-	// driver's values, Bus is the PCI address, Link the PCIe speed and width. All are
-	// untrusted text, "" if unknown.
+	// Card is the card type, such as n300. Serial, ASIC (16 hex digits) and Firmware are the driver's values, Bus is the PCI
+	// address, Link the PCIe speed and width. All are untrusted text; "" is unknown.
 	Card, Serial, ASIC, Firmware, Bus, Link string
 	// Temperature and its limit are in millidegrees Celsius, Power and its limit in
 	// microwatts, Current in mA, Voltage in mV, Fan in revolutions per minute.
@@ -39,21 +37,20 @@ type Device struct {
 	Trips Value
 }
 
-// UniqueID is the chip's unique ID as the runtime has it; 0 if unknown.
+// UniqueID returns the chip's unique ID, as the runtime has it; 0 if unknown.
 func (d *Device) UniqueID() uint64 {
 	n, _ := strconv.ParseUint(d.ASIC, 16, 64)
 	return n
 }
 
-// galaxyTrays are the upper halves of the bus numbers of a Galaxy's trays, 1 to 4, by the
-// driver's card type.
+// galaxyTrays has, by the driver's card type, the upper 4 bits of the PCI bus numbers on a Galaxy's trays 1 to 4.
 var galaxyTrays = map[string][4]uint64{
 	"galaxy-wormhole":  {0xc, 0x8, 0x0, 0x4},
 	"galaxy-blackhole": {0x0, 0x4, 0xc, 0x8},
 }
 
-// Place is the tray that the chip is on, from 1, and its position there: a Galaxy's bus
-// numbers give both. Both are 0 where they are unknown, as on all other cards.
+// Place returns the chip's tray in a Galaxy, from 1, and its position there, from the PCI bus number. Both are 0 if unknown, as
+// on all other cards.
 func (d *Device) Place() (tray, position int) {
 	trays, galaxy := galaxyTrays[d.Card]
 	part := strings.Split(d.Bus, ":") // domain, bus, device.function
@@ -74,16 +71,17 @@ type System struct {
 	self uint32
 
 	mu sync.Mutex
-	// fixed holds what does not change while a device exists.
+	// fixed maps the number of a device node to what does not change while the device exists.
 	fixed map[uint32]*fixed
-	// cpu holds the processes' CPU times of the last reading.
+	// cpu maps PIDs to the CPU times of the last reading.
 	cpu map[uint32]cpuTime
 	// users maps user IDs to names.
 	users map[string]string
-	// arguments, where set, reads those of a process.
+	// arguments, if not nil, returns a process's arguments.
 	arguments func(pid uint32) ([]string, error)
 }
 
+// fixed is what does not change while a device exists, and where its files are.
 type fixed struct {
 	device Device
 	folder string
@@ -101,8 +99,8 @@ func New(root string) *System {
 	return &System{root: root, self: uint32(os.Getpid()), fixed: map[uint32]*fixed{}, cpu: map[uint32]cpuTime{}, users: map[string]string{}}
 }
 
-// ReadArguments has processes' arguments read by a function in place of from /proc: they are in the memory of processes, of which one
-// can make its readers wait. It is for before System is used.
+// ReadArguments makes System read the arguments of processes with this function, not from /proc. Arguments are in a process's
+// memory, and a process can make readers of its memory wait for ever. Call it before any other method.
 func (s *System) ReadArguments(read func(pid uint32) ([]string, error)) { s.arguments = read }
 
 // Devices returns the driver's present devices, by number.
@@ -165,7 +163,7 @@ func (s *System) nodes() []uint32 {
 	return list
 }
 
-// readFixed reads what does not change.
+// readFixed reads what does not change while the device exists.
 func (s *System) readFixed(node uint32) *fixed {
 	folder := "sys/class/tenstorrent/tenstorrent!" + strconv.FormatUint(uint64(node), 10)
 	f := &fixed{folder: folder}
@@ -225,5 +223,5 @@ func (s *System) number(path string) Value {
 	return Value{n, err == nil}
 }
 
-// byPID sorts processes.
+// byPID compares processes by PID.
 func byPID(a, b Process) int { return cmp.Compare(a.PID, b.PID) }
