@@ -17,26 +17,27 @@ import (
 	"tt-memtrace/elffile"
 )
 
-// Limits of what a worker opens and reads, bytes where they are of sizes.
+// Limits of what a worker opens and reads. Sizes are in bytes.
 const (
 	maxFiles = 4096
-	// maxParsed of all files together: then all of it is forgotten, to be read again.
+	// maxParsed limits what was parsed of all files together. Above it, the worker drops everything, and reads it again as needed.
 	maxParsed  = 256 << 20
-	maxSymbols = 32 << 20
-	maxIndex   = 64 << 20
-	// maxDebug is how large debug information may be to be read, as a whole, and
-	// maxInflated what of it is compressed.
+	maxSymbols = 32 << 20 // a symbol table
+	maxIndex   = 64 << 20 // .eh_frame_hdr
+	// maxDebug and maxInflated limit a file's debug information: in all, and its compressed sections after inflating. Larger
+	// debug information is not read.
 	maxDebug    = 128 << 20
 	maxInflated = 32 << 20
-	maxName     = 4096
-	maxFunction = 12 // a power of 2: characters
+	maxName     = 4096 // a mangled name
+	// maxFunction limits a demangled name to 2 to the power of this, characters.
+	maxFunction = 12
 )
 
-// librarian answers the questions of a worker's. It reads, of files that anybody may have made.
+// librarian answers questions in a worker. It reads files that any user may have made.
 type librarian struct {
-	files map[fileID]*file
+	files map[fileID]*file // open files; nil for one that cannot be read
 	perfs map[uint32]*perfMap
-	// parsed is the memory that the files take, bytes.
+	// parsed is the memory that the parsed parts of the files take, bytes.
 	parsed uint64
 }
 
@@ -46,11 +47,11 @@ func newLibrarian() *librarian {
 	return &librarian{files: map[fileID]*file{}, perfs: map[uint32]*perfMap{}}
 }
 
-// answer never fails worse than by not knowing.
+// answer answers a question. If it cannot, also because a parser panics, it returns an answer that is not Known.
 func (l *librarian) answer(q *question) (a answer) {
 	defer func() {
 		if recover() != nil {
-			a = answer{} // debug/elf and debug/dwarf are careful, but the file is anybody's
+			a = answer{} // debug/elf or debug/dwarf may panic on a file made for that
 		}
 	}()
 	switch q.Kind {
@@ -91,7 +92,7 @@ func (l *librarian) answer(q *question) (a answer) {
 	return a
 }
 
-// open finds or opens a file that a process maps; nil where it is none that can be read.
+// open returns a file that a process maps, and opens it if it is not open yet. It returns nil if the file cannot be read.
 func (l *librarian) open(pid uint32, m mappedFile) *file {
 	id := fileID{m.Dev, m.Inode}
 	if f, ok := l.files[id]; ok {
@@ -128,9 +129,10 @@ func (l *librarian) forget() {
 type file struct {
 	file io.Closer
 	elf  *elf.File
-	// parsed counts the bytes of memory that it takes.
+	// parsed counts the memory that parsed parts take, bytes, for all files of the librarian.
 	parsed *uint64
-	// Read when they are asked for: functions by address, and the others.
+	// symbols, unwinder and dwarf are read when they are first needed. Then hasNames, hasTables and hasDebug are set, even if
+	// the file lacks them. Symbols are functions, by address.
 	symbols   []symbol
 	unwinder  *unwinder
 	dwarf     *dwarf.Data
@@ -139,19 +141,21 @@ type file struct {
 	hasDebug  bool
 }
 
+// symbol is a function in a symbol table.
 type symbol struct {
 	address, size uint64
-	name          uint32
-	table         uint32 // the section of the names
+	name          uint32 // its offset in the section of names
+	table         uint32 // the index of the section of names
 }
 
+// openFile opens the file with this path and, unless it is 0, this inode number.
 func openFile(name string, inode uint64) (*file, error) {
 	f, st, err := elffile.OpenRegular(name)
 	if err != nil {
 		return nil, err
 	}
 	if inode != 0 && st.Ino != inode {
-		err = fmt.Errorf("opening %s: it is another file by now", name)
+		err = fmt.Errorf("opening %s: the file was replaced after it was mapped", name)
 	}
 	var read *file
 	if err == nil {
@@ -182,12 +186,13 @@ func (f *file) close() {
 	}
 }
 
+// forget drops what was parsed.
 func (f *file) forget() {
 	f.symbols, f.unwinder, f.dwarf = nil, nil, nil
 	f.hasNames, f.hasTables, f.hasDebug = false, false, false
 }
 
-// virtual turns an offset in the file into an address of the file's own.
+// virtual converts an offset in the file into the virtual address in its program headers; false if no code is there.
 func (f *file) virtual(offset uint64) (uint64, bool) {
 	for _, p := range f.elf.Progs {
 		if p.Type == elf.PT_LOAD && p.Flags&elf.PF_X != 0 && offset >= p.Off && offset-p.Off < p.Filesz {
@@ -197,7 +202,7 @@ func (f *file) virtual(offset uint64) (uint64, bool) {
 	return 0, false
 }
 
-// readSymbols lists the functions of .symtab or, where that was stripped, .dynsym.
+// readSymbols reads the functions in .symtab and .dynsym, once.
 func (f *file) readSymbols() {
 	if f.hasNames {
 		return
@@ -226,7 +231,7 @@ func (f *file) readSymbols() {
 	*f.parsed += uint64(cap(list)) * elf.Sym64Size
 }
 
-// function is the name of the function at an address, demangled, or empty.
+// function returns the demangled name of the function at an address, or "".
 func (f *file) function(address uint64) string {
 	f.readSymbols()
 	list := f.symbols
@@ -248,8 +253,8 @@ func (f *file) function(address uint64) string {
 	return ""
 }
 
-// readDebug reads debug information. What of it makes debug/dwarf take more than the worker
-// may have ends the worker, and then the file is not asked about again.
+// readDebug reads the debug information, once. If debug/dwarf needs more memory for it than the worker may have, the worker ends,
+// and its parent asks no more about this file.
 func (f *file) readDebug() {
 	if f.hasDebug {
 		return
@@ -259,7 +264,7 @@ func (f *file) readDebug() {
 	for _, s := range f.elf.Sections {
 		switch {
 		case strings.HasPrefix(s.Name, ".zdebug_"):
-			return // their sizes are only known when they are read
+			return // the headers do not have the inflated sizes of these
 		case !strings.HasPrefix(s.Name, ".debug_"):
 		case s.Flags&elf.SHF_COMPRESSED != 0:
 			inflated += min(s.Size, maxDebug)
@@ -278,7 +283,7 @@ func (f *file) readDebug() {
 	}
 }
 
-// line is where in the source an address is, where the file has debug information.
+// line returns the source file and line of an address; "" and 0 if the file has no debug information about it.
 func (f *file) line(address uint64) (string, uint32) {
 	f.readDebug()
 	d := f.dwarf
@@ -300,9 +305,8 @@ func (f *file) line(address uint64) (string, uint32) {
 	return sourceName(unit, e.File.Name), uint32(e.Line)
 }
 
-// sourceName is the name of a source file of a unit. In DWARF 5 a line table has the unit's own
-// file under the name that the compiler was called with, and debug/dwarf puts the compiler's
-// directory before it, also where it begins at the root.
+// sourceName returns the name of a source file of a unit. In DWARF 5 the line table has the unit's own file by the name in the
+// compiler's command line. debug/dwarf joins that to the compiler's directory even if it is absolute; this undoes it.
 func sourceName(unit *dwarf.Entry, name string) string {
 	own, _ := unit.Val(dwarf.AttrName).(string)
 	dir, _ := unit.Val(dwarf.AttrCompDir).(string)

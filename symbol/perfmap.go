@@ -12,10 +12,10 @@ import (
 	"tt-memtrace/elffile"
 )
 
-// Limits of a process's perf map, to which it may write all the time: bytes, lines,
-// and how often it is read.
+// A perf map (/tmp/perf-PID.map) has the names of code that a process generates at run time. The process may append to it all the
+// time, so these limit reading it.
 const (
-	maxPerf      = 8 << 20
+	maxPerf      = 8 << 20 // bytes
 	maxPerfLines = 100_000
 	perfEvery    = time.Second
 	// maxPerfs is how many processes' maps are kept.
@@ -24,19 +24,19 @@ const (
 
 // perfMap is the perf map of a process.
 type perfMap struct {
-	list []perfEntry
-	size int64
-	at   time.Time
+	list []perfEntry // sorted by address
+	size int64       // of the file when it was read, bytes
+	at   time.Time   // when it was last looked for
 }
 
-// perfEntry is a line of a perf map: code that was made at run time.
+// perfEntry is a line of a perf map: a piece of generated code.
 type perfEntry struct {
 	start, end uint64
 	name       string
 }
 
-// perfName looks for an address in a process's perf map. Later is true where there is one
-// without it, which is read again in a while.
+// perfName returns the name of an address in a process's perf map, or "". later means that the map may have the address when it
+// is read again, at most once in perfEvery.
 func (l *librarian) perfName(pid uint32, address uint64) (name string, later bool) {
 	m := l.perfs[pid]
 	if m == nil {
@@ -65,7 +65,7 @@ func (l *librarian) perfName(pid uint32, address uint64) (name string, later boo
 	return m.list[i].name, false
 }
 
-// read reads a map that has grown.
+// read reads the map if its size has changed.
 func (m *perfMap) read(name string) {
 	f, st, err := elffile.OpenRegular(name)
 	if err != nil {
@@ -83,6 +83,7 @@ func (m *perfMap) read(name string) {
 	m.size, m.list = st.Size, parsePerf(b)
 }
 
+// parsePerf returns the entries of a map, sorted by address. It skips lines that are not entries.
 func parsePerf(b []byte) []perfEntry {
 	var list []perfEntry
 	for line := range strings.Lines(string(b)) {

@@ -15,29 +15,31 @@ import (
 	"tt-memtrace/tracer/proc"
 )
 
-// Python is where an interpreter keeps what leads to its frames, by version: the
-// layouts are those of 3.10 and 3.12, for which the runtime is published. All are
-// offsets in bytes.
+// Python says where an interpreter keeps its frames. Fields are offsets in bytes unless they say otherwise. Versions 3.10 and 3.12
+// are known, because the runtime is published for these.
 type Python struct {
 	// Runtime is the address of _PyRuntime in the process.
 	Runtime uint64
-	// Interpreter is the first interpreter in the runtime, Threads its first thread,
-	// Next and ThreadID of a thread, Frame its innermost frame, with a pointer
-	// between where Indirect.
+	// Interpreter is the pointer to the first interpreter in _PyRuntime, Threads that to its first thread. In a thread, Next
+	// is the pointer to the next one, ThreadID its pthread_self(), and Frame the pointer to its innermost frame or, if
+	// Indirect, to a pointer to that.
 	Interpreter, Threads, Next, ThreadID, Frame uint32
 	Indirect                                    bool
-	// Code, Instruction and Back of a frame; Owner, where there is one, marks that of a C call: COwned.
+	// Code, Instruction and Back are fields of a frame: its code object, its last instruction, and the calling frame. If Owner
+	// is not 0, it is a field too, and its value COwned marks the frame of a C call.
 	Code, Instruction, Back, Owner, COwned uint32
-	// Identity is a word of a code object that distinguishes it from one that lay at its address before. 3.12 numbers
-	// code objects. 3.10 does not: there it is the address of the line table, which can come again.
+	// Identity is a field of a code object that differs from that of an earlier code object at the same address. If unique,
+	// it always does: 3.12 numbers code objects. In 3.10 it is the address of the line table, which can be reused.
 	Identity uint32
 	unique   bool
-	// Of a code object: instructions begin at Instructions where Instruction is an address.
+	// These are fields of a code object. instructions is where its instructions begin; it is 0 if a frame has an instruction's
+	// index, not its address.
 	filename, name, firstLine, lineTable, instructions uint64
-	// Texts begin here in their objects: in plain ASCII, and otherwise.
+	// ascii and compact are where the characters of a str object begin, if they are all ASCII or not.
 	ascii, compact uint64
 }
 
+// pythons has the known layouts, by version.
 var pythons = map[string]Python{
 	"3.10": {
 		Interpreter: 32, Threads: 8, Next: 8, ThreadID: 176, Frame: 24, Code: 32, Instruction: 96, Back: 24, Identity: 120,
@@ -49,8 +51,8 @@ var pythons = map[string]Python{
 	},
 }
 
-// FindPython finds the interpreter of a process: the file that defines
-// _PyRuntime, of a version whose layout is known. Nil where there is none.
+// FindPython returns the layout of a process's interpreter, which is in the file that defines _PyRuntime. It returns nil if there
+// is none, or of an unknown version, or if no worker answers in time.
 func (f *Files) FindPython(pid uint32) *Python {
 	maps, err := proc.Loaded(pid, func(name string, _ proc.FileID) bool { return isPython(name) })
 	if err != nil {
@@ -81,7 +83,7 @@ func (f *Files) FindPython(pid uint32) *Python {
 	return nil
 }
 
-// pythonRuntime is where _PyRuntime is, from where the code at an offset in the file is mapped.
+// pythonRuntime returns the distance from the code at this offset in the file to _PyRuntime, in memory.
 func (f *file) pythonRuntime(offset uint64) (uint64, bool) {
 	address, ok := f.object("_PyRuntime")
 	if !ok {
@@ -91,7 +93,7 @@ func (f *file) pythonRuntime(offset uint64) (uint64, bool) {
 	return address - code, ok
 }
 
-// object is the address of a variable of a file.
+// object returns the virtual address of a variable among the file's dynamic symbols.
 func (f *file) object(name string) (uint64, bool) {
 	table := f.elf.SectionByType(elf.SHT_DYNSYM)
 	if table == nil || table.Size > maxSymbols || int(table.Link) >= len(f.elf.Sections) || f.elf.Sections[table.Link].ReaderAt == nil {
@@ -115,22 +117,22 @@ func (f *file) object(name string) (uint64, bool) {
 	return 0, false
 }
 
-// code is a code object: a function, and which line each instruction is of.
+// code is a Python code object, which is one function.
 type code struct {
-	ok         bool
+	ok         bool // it was read and is alive
 	identity   uint64
 	file, name string
-	first      uint32
-	lines      []byte
-	// until it may be remembered; zero: for ever.
+	first      uint32 // its first line
+	lines      []byte // its line table
+	// until is when it must be read again; zero: never.
 	until time.Time
 }
 
-// pythonNamesLast is how long the names of a code object may be remembered that a later one at its address cannot be
-// distinguished from. A notebook's cell, for one, is freed after it ran.
+// pythonNamesLast is how long a code object may be remembered if its Identity is not unique. A later code object can get the same
+// address and Identity; for example, the code of a notebook's cell is freed after it ran.
 const pythonNamesLast = time.Second
 
-// codeOf is the code object of a frame. It is nil where that was freed since, or cannot be read at once.
+// codeOf returns the code object of a frame. It returns nil if that was freed since, or cannot be read without waiting.
 func (p *Process) codeOf(f PythonFrame) *code {
 	was := p.codes[f.Code]
 	if was != nil && was.identity == f.Identity && !past(was.until) {
@@ -152,9 +154,10 @@ func (p *Process) codeOf(f PythonFrame) *code {
 	return c
 }
 
+// past reports whether a time has come; zero never does.
 func past(t time.Time) bool { return !t.IsZero() && !time.Now().Before(t) }
 
-// namesLast is until when names that are read now may be remembered; zero: for ever.
+// namesLast returns when a code object that is read now must be read again; zero: never.
 func (py *Python) namesLast() (until time.Time) {
 	if !py.unique {
 		until = time.Now().Add(pythonNamesLast)
@@ -162,7 +165,7 @@ func (py *Python) namesLast() (until time.Time) {
 	return until
 }
 
-// bytes are what it takes.
+// bytes returns the memory that it takes.
 func (c *code) bytes() int { return len(c.file) + len(c.name) + len(c.lines) }
 
 // Limits for what is read of a code object, bytes.
@@ -172,7 +175,8 @@ const (
 	maxCode  = 16 << 20 // of all code objects of a process
 )
 
-// pythonFrame names a frame of Python's, and says until when that may be remembered.
+// pythonFrame returns a frame of Python with its names, and until when the caller may remember these; zero: for ever. It is not ok
+// if the frame's code object cannot be read.
 func (p *Process) pythonFrame(f PythonFrame) (named Frame, until time.Time, ok bool) {
 	if p.python == nil {
 		return Frame{}, until, false
@@ -190,6 +194,7 @@ func (p *Process) pythonFrame(f PythonFrame) (named Frame, until time.Time, ok b
 	return Frame{Function: c.name, File: c.file, Line: line, Python: true}, c.until, true
 }
 
+// word returns 8 bytes of the process's memory, or 0 if they cannot be read.
 func (p *Process) word(address uint64) uint64 {
 	var b [8]byte
 	if !p.read(address, b[:]) {
@@ -198,6 +203,7 @@ func (p *Process) word(address uint64) uint64 {
 	return binary.LittleEndian.Uint64(b[:])
 }
 
+// readCode reads the code object at an address. It is ok if it has a name, and was not freed meanwhile.
 func (p *Process) readCode(at uint64) *code {
 	py := p.python
 	c := &code{until: py.namesLast()}
@@ -210,19 +216,19 @@ func (p *Process) readCode(at uint64) *code {
 			c.lines = nil
 		}
 	}
-	c.identity = p.word(at + uint64(py.Identity)) // last: what was read before is of this one
+	c.identity = p.word(at + uint64(py.Identity)) // read last: if it is the expected one, so is what was read before
 	c.ok = c.name != "" && p.lives(at)
 	return c
 }
 
-// lives says whether there is an object that was not freed. The first word of one counts its references; the allocators
-// put an address there, or 0, when it is freed.
+// lives reports whether an object was not freed. The first word of an object counts its references. When the object is freed,
+// Python's allocators write an address or 0 there.
 func (p *Process) lives(object uint64) bool {
 	references := p.word(object)
 	return references != 0 && references <= math.MaxUint32
 }
 
-// text reads a str object.
+// text returns the text of a str object, at most maxText characters; "" if it cannot be read.
 func (p *Process) text(at uint64) string {
 	n, state := min(p.word(at+16), maxText), p.word(at+32)
 	if at == 0 || n == 0 {
@@ -254,8 +260,8 @@ func (p *Process) text(at uint64) string {
 	return string(s)
 }
 
-// line310 is the line of an instruction by a table of 3.10: pairs of how far
-// addresses go, and lines; -128 is none.
+// line310 returns the line of an instruction, or 0, from a line table of Python 3.10. The table has pairs of bytes: how many bytes
+// of instructions follow, and the difference of their line; -128 means no line.
 func (c *code) line310(at uint64) uint32 {
 	line, end := int64(c.first), uint64(0)
 	for b := c.lines; len(b) >= 2; b = b[2:] {
@@ -274,8 +280,8 @@ func (c *code) line310(at uint64) uint32 {
 	return 0
 }
 
-// line312 is the line of an instruction by a table of 3.11 and later: entries of a
-// form and a length in code units, with differences of lines, and columns.
+// line312 returns the line of an instruction, or 0, from a line table of Python 3.11 and later. An entry has a form, its length in
+// code units, and in some forms the difference of the line, and columns.
 func (c *code) line312(at uint64) uint32 {
 	r := &reader{b: c.lines}
 	line, end := int64(c.first), uint64(0)
@@ -309,7 +315,7 @@ func (c *code) line312(at uint64) uint32 {
 	return 0
 }
 
-// sixes is a number of six bits a byte.
+// sixes returns the next number of a Python line table, which has six bits in each byte.
 func (r *reader) sixes() uint64 {
 	var v uint64
 	for shift := uint(0); shift < 64; shift += 6 {
@@ -322,6 +328,7 @@ func (r *reader) sixes() uint64 {
 	return v
 }
 
+// zigzag returns the next signed number of a Python line table, whose lowest bit is the sign.
 func (r *reader) zigzag() int64 {
 	v := r.sixes()
 	if v&1 != 0 {

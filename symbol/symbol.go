@@ -1,11 +1,9 @@
-// Package symbol names the code on a thread's stack: it unwinds a copied piece
-// of a stack by the files' unwind tables, and finds functions, lines and
-// Python's frames.
+// Package symbol names the code on a thread's stack. It unwinds a copy of the stack's top with the unwind tables of the mapped
+// files, and finds functions, source lines and Python's frames.
 //
-// It only reads files and the memory of processes, and trusts neither. A worker reads the
-// files: a separate process for each user, with limits on memory and
-// time. Naming a stack waits a moment for the worker; names that are not known by then are
-// left out of this stack.
+// It only reads files and the memory of processes, and trusts neither. A worker reads the files: a separate process for each
+// user, with limits on memory and time. Naming a stack waits a moment for the worker's answers, and leaves out names that have
+// not arrived by then.
 package symbol
 
 import (
@@ -20,33 +18,32 @@ import (
 	"tt-memtrace/tracer/proc"
 )
 
-// Registers at the place where a stack begins, and what is known while it is unwound.
+// Registers are a thread's registers in one frame of its stack.
 type Registers struct{ IP, SP, BP, BX, R12, R13, R14, R15 uint64 }
 
-// PythonFrame is a frame of the interpreter's: its code object, its last instruction, by index or by address, and
-// the code object's Python.Identity.
+// PythonFrame is a frame of Python: the address of its code object, the index or address of its last instruction, and the code
+// object's Python.Identity.
 type PythonFrame struct{ Code, Instruction, Identity uint64 }
 
-// Stack is a thread's calls, the innermost first. Its words are the process's own and
-// untrusted.
+// Stack has a thread's calls, the innermost first. Its texts come from the process and are untrusted.
 type Stack struct {
 	Frames []Frame
-	// Cut: there are further frames, which were not copied or could not be found.
+	// Cut means that there are further frames, which were not copied or could not be found.
 	Cut bool
 }
 
-// Frame is one call. What is not known of it is empty or 0.
+// Frame is one call. Unknown fields are empty or 0.
 type Frame struct {
-	// Function, of a C++ function with its namespaces.
+	// Function is its name, for C++ with the namespaces.
 	Function string
-	// File of the source, and the Line in it.
+	// File is the source file, and Line the line in it.
 	File string
 	Line uint32
-	// Module is the file of the code; empty for Python's.
+	// Module is the file with the code; empty for Python.
 	Module string
-	// Python: it is a function of the interpreter's.
+	// Python means that it is a Python function.
 	Python bool
-	// Address of the code in the process, or 0.
+	// Address is the address of the code in the process; 0 for Python.
 	Address uint64
 }
 
@@ -59,17 +56,17 @@ type Files struct {
 // File is a mapped file.
 type File struct {
 	mappedFile
-	// refused: a worker failed at it.
+	// refused means that a worker ended, or took too long, because of it. It is not read again.
 	refused atomic.Bool
 }
 
-// NewFiles starts nothing yet. Close ends what it started.
+// NewFiles returns a Files without workers. These start when they are needed.
 func NewFiles() *Files { return &Files{map[fileID]*File{}, &users{all: map[uint32]*user{}}} }
 
-// Close ends the workers. No process may be asked about any more.
+// Close ends the workers. Do not use Files, or a Process of it, afterwards.
 func (f *Files) Close() { f.users.close() }
 
-// of is a mapped file, and whether it was met for the first time.
+// of returns a mapped file, and whether it is a new one.
 func (f *Files) of(m mappedFile) (file *File, fresh bool) {
 	id := fileID{m.Dev, m.Inode}
 	if file := f.all[id]; file != nil {
@@ -92,56 +89,56 @@ type Process struct {
 	files  *Files
 	memory *memory.Process
 	maps   []mapping
-	mapsAt time.Time
+	mapsAt time.Time // when maps were read
 	python *Python
-	// user whose worker answered last.
-	user   *user
+	// user has the worker that was asked last. It answers after the process has ended, too.
+	user *user
+	// codes, frames and rules are caches, by address.
 	codes  map[uint64]*code
 	frames map[uint64]Frame
-	rules  map[uint64]located
-	// codeBytes is what codes take, and later when frames in perf maps are asked for again.
+	rules  map[uint64]unwindRule
+	// codeBytes is the memory that codes take. later is when the perf map may be asked for again.
 	codeBytes int
 	later     time.Time
 }
 
-// located is how to unwind from a place, and the place's file.
-type located struct {
+// unwindRule is how to unwind from an address; not ok if that is unknown for good.
+type unwindRule struct {
 	rule rule
 	ok   bool
 }
 
-// mapping is an executable piece of a process.
+// mapping is an executable part of a process's memory.
 type mapping struct {
 	start, end, offset uint64
-	file               *File // nil where there is none
+	file               *File // nil if no file is mapped there
 }
 
-// NewProcess looks at a process, whose files are kept in common. Python is
-// where it has the interpreter, or nil.
+// NewProcess returns a Process, which shares files with others. python is its interpreter, or nil.
 func NewProcess(pid uint32, files *Files, python *Python) *Process {
 	p := &Process{pid: pid, files: files, memory: memory.Of(pid).Hurried(), python: python, codes: map[uint64]*code{}, frames: map[uint64]Frame{},
-		rules: map[uint64]located{}}
-	p.lookAtMaps() // the files take a while to be read, and are needed soon
+		rules: map[uint64]unwindRule{}}
+	p.lookAtMaps() // this makes the worker open the files, which are needed soon
 	return p
 }
 
-// read copies memory of the process.
+// read copies memory of the process. It returns false if that cannot be read without waiting.
 func (p *Process) read(address uint64, b []byte) bool {
 	return len(b) == 0 || p.memory.ReadAt(b, address) == nil
 }
 
-// maxKnown bounds what is remembered of a process.
+// maxKnown bounds each cache of a process.
 const maxKnown = 20_000
 
-// Calls are the calls on a stack before they are named: addresses, and Python's frames.
+// Calls are the calls on a stack before they are named: code addresses and Python's frames.
 type Calls struct {
 	addresses []uint64
 	python    []PythonFrame
-	cut       bool // it was not copied whole
-	whole     bool // it was unwound to its end
+	cut       bool // there are more Python frames
+	whole     bool // the stack was unwound to its end
 }
 
-// AppendKey appends what identifies these calls within the process.
+// AppendKey appends bytes that identify these calls within the process.
 func (c *Calls) AppendKey(b []byte) []byte {
 	for _, a := range c.addresses {
 		b = binary.LittleEndian.AppendUint64(b, a)
@@ -155,20 +152,19 @@ func (c *Calls) AppendKey(b []byte) []byte {
 	return b
 }
 
-// Unwind finds the calls on a stack, of which piece is a copy. Cut says that Python has
-// more frames than these.
+// Unwind returns the calls on a stack. piece is a copy of the stack from r.SP on. cut means that Python has more frames.
 func (p *Process) Unwind(r Registers, piece []byte, python []PythonFrame, cut bool) Calls {
 	addresses, whole := p.unwind(r, piece)
 	return Calls{addresses, python, cut, whole}
 }
 
-// Name names calls: of the native ones those before the interpreter's, then Python's, where there are any. Callers may
-// remember the names where these are final, until a time unless that is zero. They are not final where more may be known
-// later: maps are read again soon, and files while others go on.
+// Name returns the calls with their names. If there are Python frames, they replace the native calls from the interpreter's first
+// one outwards. If the names are final, callers may remember them: until a time or, if that is zero, for ever. They are not final
+// if more may be known later, because maps are read again, or a worker still reads a file.
 func (p *Process) Name(c Calls) (s Stack, until time.Time, final bool) {
 	s.Cut = c.cut
 	before := p.memory.Late()
-	// Python's first: the process has to be there for these.
+	// Name Python's frames first, because the process may end soon, and its memory is needed for them.
 	var ofPython []Frame
 	for _, f := range c.python {
 		named, last, ok := p.pythonFrame(f)
@@ -184,7 +180,7 @@ func (p *Process) Name(c Calls) (s Stack, until time.Time, final bool) {
 	interpreter, there := false, true
 	for i, a := range c.addresses {
 		if i > 0 {
-			a-- // the call, not what comes after it
+			a-- // the address is the return address; the call is before it
 		}
 		if len(ofPython) > 0 && p.interpreter(a) {
 			interpreter = true
@@ -199,19 +195,19 @@ func (p *Process) Name(c Calls) (s Stack, until time.Time, final bool) {
 	return s, until, there && p.memory.Late() == before
 }
 
-// interpreter says whether code is the interpreter's own.
+// interpreter reports whether the code at an address is Python's interpreter.
 func (p *Process) interpreter(address uint64) bool {
 	m := p.mapped(address)
 	return m != nil && m.file != nil && isPython(m.file.Path)
 }
 
-// isPython says whether a file is the interpreter, by its name.
+// isPython reports whether a file is Python's interpreter, by its name.
 func isPython(name string) bool {
 	base := path.Base(name)
 	return strings.HasPrefix(base, "libpython3") || strings.HasPrefix(base, "python3")
 }
 
-// unwind finds the addresses of the calls, innermost first, and says whether it came to the end.
+// unwind returns the addresses of the calls, innermost first, and whether it reached the end of the stack.
 func (p *Process) unwind(r Registers, piece []byte) (list []uint64, whole bool) {
 	base := r.SP
 	word := func(at uint64) (uint64, bool) {
@@ -228,12 +224,12 @@ func (p *Process) unwind(r Registers, piece []byte) (list []uint64, whole bool) 
 		}
 		l, seen := p.rules[at]
 		if !seen {
-			var there bool // or else it may be when the maps are looked at again, or the file is read
-			l.rule, l.ok, there = p.ruleAt(at)
+			var final bool
+			l.rule, l.ok, final = p.ruleAt(at)
 			if len(p.rules) >= maxKnown {
 				clear(p.rules)
 			}
-			if there {
+			if final {
 				p.rules[at] = l
 			}
 		}
@@ -252,7 +248,7 @@ func (p *Process) unwind(r Registers, piece []byte) (list []uint64, whole bool) 
 	return list, r.IP == 0
 }
 
-// mapped finds the mapping of an address, looking again where there is none.
+// mapped returns the mapping of an address, or nil. If there is none, it reads the mappings again, unless it did so just before.
 func (p *Process) mapped(address uint64) *mapping {
 	for range 2 {
 		i, ok := slices.BinarySearchFunc(p.maps, address, func(m mapping, a uint64) int {
@@ -275,6 +271,7 @@ func (p *Process) mapped(address uint64) *mapping {
 	return nil
 }
 
+// lookAtMaps reads the process's mappings with code, and makes the worker open new files while the process exists.
 func (p *Process) lookAtMaps() {
 	p.mapsAt, p.maps = time.Now(), nil
 	var files []mappedFile
@@ -296,8 +293,8 @@ func (p *Process) lookAtMaps() {
 	}
 }
 
-// ask asks about an address: of the file that it lies in, or of the process where that
-// is what is asked for. It is not ok where it is not known yet.
+// ask asks the worker about an address in a mapping: about the offset in its file or, if it has none, about the address. It is not
+// ok if the answer has not arrived.
 func (p *Process) ask(what questionKind, m *mapping, address uint64) (a answer, ok bool) {
 	q, refused := question{Kind: what, PID: p.pid, Address: address}, func() {}
 	if m.file != nil {
@@ -318,7 +315,7 @@ func (p *Process) ask(what questionKind, m *mapping, address uint64) (a answer, 
 	return u.ask(q, refused)
 }
 
-// ruleAt is how to unwind from an address; final unless more may be known later.
+// ruleAt returns how to unwind from an address. It is final unless more may be known later.
 func (p *Process) ruleAt(address uint64) (r rule, ok, final bool) {
 	m := p.mapped(address)
 	if m == nil || m.file == nil {
@@ -328,7 +325,7 @@ func (p *Process) ruleAt(address uint64) (r rule, ok, final bool) {
 	return a.Rule, a.Known, final
 }
 
-// frame names a native frame; final unless more may be known later.
+// frame returns a native frame with its names. It is final unless more may be known later.
 func (p *Process) frame(address uint64) (f Frame, final bool) {
 	f, ok := p.frames[address]
 	if ok {

@@ -6,7 +6,7 @@ import (
 	"sort"
 )
 
-// The registers that are followed, by their DWARF numbers on x86-64.
+// DWARF numbers of registers on x86-64.
 const (
 	regBX = 3
 	regBP = 6
@@ -14,24 +14,25 @@ const (
 	regRA = 16
 )
 
-// recovered is how a caller's register is found.
+// recovered is how the caller's value of a register is found.
 type recovered struct {
-	kind   byte  // 0 unchanged, 'o' stored at CFA+offset, '?' unknown
+	kind   byte  // 0: unchanged; 'o': stored at the canonical frame address (CFA) + offset; '?': unknown
 	offset int64 // bytes
 }
 
 // rule is how to get from a frame to its caller's.
 type rule struct {
-	// The canonical frame address is a register and an offset, bytes.
+	// The CFA is the value of a register plus an offset in bytes.
 	register uint64
 	offset   int64
-	saved    [17]recovered
-	// plt: a stub's frame, whose size depends on the address.
+	saved    [17]recovered // by register
+	// plt means the frame of a linkage stub (PLT), whose size depends on the address.
 	plt bool
-	// last: there is no caller.
+	// last means that there is no caller.
 	last bool
 }
 
+// at returns the register with a DWARF number; nil if it is not followed.
 func (r *Registers) at(n uint64) *uint64 {
 	switch n {
 	case regBX:
@@ -52,7 +53,7 @@ func (r *Registers) at(n uint64) *uint64 {
 	return nil
 }
 
-// apply finds the caller's registers; word reads the stack.
+// apply returns the caller's registers; false if one cannot be found. word reads the stack.
 func (u *rule) apply(r Registers, word func(uint64) (uint64, bool)) (Registers, bool) {
 	base := r.at(u.register)
 	if base == nil {
@@ -87,21 +88,23 @@ func (u *rule) apply(r Registers, word func(uint64) (uint64, bool)) (Registers, 
 	return next, ok
 }
 
-// unwinder reads a file's unwind table: .eh_frame, by the index in .eh_frame_hdr.
+// unwinder reads a file's unwind table (.eh_frame) through its index (.eh_frame_hdr).
 type unwinder struct {
 	frames  *elf.Section
-	index   []byte // pairs of int32: a function and its entry, from base
+	index   []byte // pairs of int32: the addresses of a function and of its entry, relative to base
 	base    uint64
 	entries int
 }
 
+// newUnwinder returns nil if the file has no unwind table with an index of the usual form.
 func newUnwinder(e *elf.File) *unwinder {
 	hdr, frames := e.Section(".eh_frame_hdr"), e.Section(".eh_frame")
 	if hdr == nil || frames == nil || frames.ReaderAt == nil || hdr.ReaderAt == nil || hdr.Size < 12 || hdr.Size > maxIndex {
 		return nil
 	}
 	b, err := hdr.Data()
-	// Version 1; a pointer from here, a count, and a table from here, each of four bytes: as all linkers write it.
+	// All linkers write this form: version 1, a 4-byte pointer relative to its place, a 4-byte count, and a table of 4-byte
+	// addresses relative to the section.
 	if err != nil || len(b) < 12 || b[0] != 1 || b[1] != 0x1b || b[2] != 0x03 || b[3] != 0x3b {
 		return nil
 	}
@@ -109,11 +112,12 @@ func newUnwinder(e *elf.File) *unwinder {
 	return &unwinder{frames: frames, index: b[12 : 12+8*n], base: hdr.Addr, entries: n}
 }
 
+// function returns the address of the function of index entry i.
 func (u *unwinder) function(i int) uint64 {
 	return u.base + uint64(int64(int32(binary.LittleEndian.Uint32(u.index[8*i:]))))
 }
 
-// rule is how to unwind from an address of the file's own.
+// rule returns how to unwind from a virtual address of the file; false if its table does not say.
 func (f *file) rule(address uint64) (rule, bool) {
 	if !f.hasTables {
 		f.hasTables = true
@@ -134,7 +138,7 @@ func (f *file) rule(address uint64) (rule, bool) {
 	if !ok {
 		return rule{}, false
 	}
-	back := uint64(binary.LittleEndian.Uint32(entry)) // to the common part, from here
+	back := uint64(binary.LittleEndian.Uint32(entry)) // the distance back to its CIE
 	common, ok := u.entry(at + 4 - back)
 	if !ok || len(entry) < 12 {
 		return rule{}, false
@@ -146,10 +150,10 @@ func (f *file) rule(address uint64) (rule, bool) {
 	return c.run(entry, at+4, address)
 }
 
-// maxEntry is how long an entry may be, bytes.
+// maxEntry is the longest entry that is read, bytes.
 const maxEntry = 1 << 16
 
-// entry reads an entry behind its length.
+// entry returns the entry (CIE or FDE) at an address, without its length.
 func (u *unwinder) entry(at uint64) ([]byte, bool) {
 	var head [4]byte
 	if at < u.frames.Addr || at-u.frames.Addr > u.frames.Size {
@@ -170,16 +174,16 @@ func (u *unwinder) entry(at uint64) ([]byte, bool) {
 	return b, true
 }
 
-// common is a CIE: what entries share.
+// common is a CIE: what several entries of functions (FDE) share.
 type common struct {
 	codeAlign    uint64
 	dataAlign    int64
-	pointers     byte // how addresses are written
+	pointers     byte // the encoding of addresses
 	augmented    bool
 	instructions []byte
 }
 
-// reader takes numbers off bytes; bad is set at their end.
+// reader reads numbers from bytes. It sets bad, and returns 0, if there are too few.
 type reader struct {
 	b   []byte
 	bad bool
@@ -292,7 +296,7 @@ func pointerSize(encoding byte) uint64 {
 	return 8
 }
 
-// run follows an entry's instructions up to an address.
+// run returns the rule at an address, from the instructions of its entry; false if they are not understood.
 func (c *common) run(entry []byte, at, address uint64) (rule, bool) {
 	r := &reader{b: entry[4:]}
 	size := pointerSize(c.pointers)
@@ -300,7 +304,7 @@ func (c *common) run(entry []byte, at, address uint64) (rule, bool) {
 	if size == 4 {
 		start = uint64(int64(int32(start)))
 	}
-	start += at + 4 // at is where the entry's first word is; the address is after it
+	start += at + 4 // it is relative to its own place, 4 bytes behind the entry's first word
 	length := r.fixed(size)
 	if c.augmented {
 		r.skip(r.unsigned())
@@ -320,14 +324,14 @@ func (c *common) run(entry []byte, at, address uint64) (rule, bool) {
 	return m.rule, true
 }
 
-// machine runs the instructions of a table.
+// machine runs the instructions of an unwind table (DW_CFA_*).
 type machine struct {
 	*common
 	rule
-	initial rule
-	stack   []rule
-	at      uint64
-	target  uint64
+	initial rule   // after the CIE's instructions
+	stack   []rule // of remembered states
+	at      uint64 // the address that rule holds for
+	target  uint64 // the address that is asked for
 }
 
 func (m *machine) set(n uint64, r recovered) {
@@ -336,6 +340,7 @@ func (m *machine) set(n uint64, r recovered) {
 	}
 }
 
+// run runs instructions until the address target; first means those of the CIE. It returns false if it does not know one.
 func (m *machine) run(b []byte, first bool) bool {
 	r := &reader{b: b}
 	for len(r.b) > 0 && !r.bad {

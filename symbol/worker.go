@@ -18,37 +18,35 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Files are anybody's: they can claim to hold far more than they do, lie in a file
-// system that never answers, or take the parsers for ever. So a process of its own
-// reads them, one for the processes of each user, with bounds of its memory. Who names
-// stacks reads the events of all: it waits for an answer for a moment, and goes on
-// without.
+// Any user can make a mapped file. It can claim huge tables, be in a file system that never answers, or keep the parsers busy for
+// ever. So a separate process (worker) reads the files of each user's processes, with a limit on its memory. The goroutine that
+// names stacks also reads the events of all users. So it waits only a moment for an answer, and continues without.
 const (
 	workerName = "tt-memtrace-symbols"
-	// maxData is how much memory a worker takes, bytes.
+	// maxData is the most memory that a worker may use, bytes.
 	maxData = 512 << 20
-	// restartAfter is how long no other is started where one ended.
+	// restartAfter is the time from the end of a worker to the start of the next one.
 	restartAfter = time.Second
-	// maxWait is how long stacks of a user's processes wait for answers, in a row;
-	// and waitShare the part of the time, in the long run.
+	// maxWait is the longest that stacks of one user's processes wait for answers at a stretch. In the long run they wait
+	// 1/waitShare of the time.
 	maxWait   = 2 * time.Second
 	waitShare = 100
-	// maxRequests wait for a worker.
+	// maxRequests is how many requests can wait for a worker.
 	maxRequests = 64
 )
 
-// maxAnswer is how long a worker takes for one answer. Then it is killed. A variable for tests.
+// maxAnswer is how long a worker may take for one answer before it is killed. It is a variable for tests.
 var maxAnswer = 10 * time.Second
 
 // questionKind is what a question asks for.
 type questionKind uint8
 
 const (
-	askOpen   questionKind = iota // that files be opened, while the process is there
-	askRule                       // how to unwind from code of a file
-	askName                       // the function and line of code of a file
-	askPerf                       // the function in the process's perf map
-	askPython                     // where the interpreter is
+	askOpen   questionKind = iota // open files, while the process exists
+	askRule                       // how to unwind from code in a file
+	askName                       // the function and line of code in a file
+	askPerf                       // the function at an address, from the process's perf map
+	askPython                     // where _PyRuntime is
 )
 
 // question is sent to a worker.
@@ -66,44 +64,46 @@ type mappedFile struct {
 	Dev, Inode uint64
 }
 
-// answer is what a worker knows. Known is false where there is nothing to be known.
+// answer is a worker's answer. Known means that it has what the question asks for.
 type answer struct {
 	Known          bool
 	Rule           rule
 	Function, File string
 	Line           uint32
-	// Later: there is a perf map, and it may have the address when it is read again.
+	// Later means that there is a perf map, which may have the address when it is read again.
 	Later bool
-	// Address of _PyRuntime, from where the offset of the question is mapped.
+	// Address is the distance from the question's offset, as mapped, to _PyRuntime.
 	Address uint64
 }
 
-// user has the worker for one user's processes.
+// user runs the worker for one user's processes.
 type user struct {
 	requests chan request
-	done     chan struct{}
-	// worker that answers now.
+	done     chan struct{} // closed when run has returned
+	// worker is the one that runs now, for close.
 	worker atomic.Pointer[worker]
 
-	// Of whoever asks.
+	// credit is how long ask may wait now, as of creditAt. Only the goroutine that asks uses them.
 	credit   time.Duration
 	creditAt time.Time
 }
 
+// request is a question that waits for a worker.
 type request struct {
 	question
-	// answered receives at most one answer; refused is called where the worker failed at it.
+	// answered receives at most one answer. refused is called if the worker ended, or took too long, with this question.
 	answered chan answer
 	refused  func()
 }
 
+// newUser returns a user and starts its goroutine.
 func newUser() *user {
 	u := &user{requests: make(chan request, maxRequests), done: make(chan struct{}), credit: maxWait, creditAt: time.Now()}
 	go u.run()
 	return u
 }
 
-// ask waits a moment for an answer. It is not ok where there is none yet.
+// ask asks the worker, and waits as long as credit allows. It is not ok if no answer has arrived.
 func (u *user) ask(q question, refused func()) (a answer, ok bool) {
 	now := time.Now()
 	u.credit = min(maxWait, u.credit+now.Sub(u.creditAt)/waitShare)
@@ -124,7 +124,7 @@ func (u *user) ask(q question, refused func()) (a answer, ok bool) {
 	return a, ok
 }
 
-// send sends a question without waiting for the answer.
+// send asks the worker without waiting for the answer. If too many requests wait, it does nothing.
 func (u *user) send(q question) {
 	select {
 	case u.requests <- request{q, make(chan answer, 1), func() {}}:
@@ -132,7 +132,7 @@ func (u *user) send(q question) {
 	}
 }
 
-// run hands requests to the worker, which it starts when there is one.
+// run passes requests to the worker, until requests is closed. It starts the worker with the first request.
 func (u *user) run() {
 	defer close(u.done)
 	var w *worker
@@ -162,7 +162,7 @@ func (u *user) run() {
 	}
 }
 
-// latest is when a worker ended, or now where none could be started.
+// latest returns when the last attempt to start a worker failed: now, or the given time if that is too recent for an attempt.
 func latest(ended time.Time) time.Time {
 	if time.Since(ended) >= restartAfter {
 		return time.Now()
@@ -170,10 +170,11 @@ func latest(ended time.Time) time.Time {
 	return ended
 }
 
+// close ends the worker and the goroutine.
 func (u *user) close() {
 	close(u.requests)
 	if w := u.worker.Load(); w != nil {
-		w.conn.Close() // its answer is not awaited any more
+		w.conn.Close() // run then stops waiting for an answer
 	}
 	<-u.done
 }
@@ -186,7 +187,7 @@ type worker struct {
 	out     *gob.Encoder
 }
 
-// startWorker runs this program again: see init.
+// startWorker starts this program again as a worker: see init.
 func startWorker() (*worker, error) {
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -221,7 +222,8 @@ func (w *worker) ask(q question) (a answer, err error) {
 	return a, w.in.Decode(&a)
 }
 
-// kill ends a worker. One that waits for a file system may be gone later: it holds nothing.
+// kill ends a worker, and waits for that for a second at most. One that waits for a file system may end later; it keeps no
+// resource of this process.
 func (w *worker) kill() {
 	w.conn.Close()
 	_ = w.command.Process.Kill()
@@ -239,7 +241,7 @@ func (w *worker) kill() {
 // workerFD is the worker's socket.
 const workerFD = 3
 
-// init is all that the program does where it was started as a worker.
+// init does nothing in an ordinary run. If the program was started as a worker, it answers questions and then exits.
 func init() {
 	if len(os.Args) != 1 || os.Args[0] != workerName {
 		return
@@ -250,9 +252,9 @@ func init() {
 	if err := unix.Setrlimit(unix.RLIMIT_DATA, &limit); err != nil {
 		os.Exit(1)
 	}
-	// Where memory is short, the kernel takes a worker first.
+	// If memory runs out, the host kernel shall kill a worker before other processes.
 	_ = os.WriteFile("/proc/self/oom_score_adj", []byte("1000"), 0)
-	// A worker that runs out of memory ends silently.
+	// Do not print the Go runtime's message if the worker runs out of memory.
 	if null, err := os.OpenFile(os.DevNull, os.O_WRONLY, 0); err == nil {
 		_ = unix.Dup2(int(null.Fd()), 2)
 	}
@@ -260,7 +262,7 @@ func init() {
 	os.Exit(0)
 }
 
-// serve answers questions until there are no more.
+// serve answers questions until the connection ends.
 func serve(conn io.ReadWriter) error {
 	in, out := gob.NewDecoder(conn), gob.NewEncoder(conn)
 	l := newLibrarian()
@@ -308,18 +310,18 @@ type wireRule struct {
 	PLT, Last bool
 }
 
-// users are the workers by the user whose processes they are for.
+// users are the users whose processes are named, by user ID.
 type users struct {
 	mu  sync.Mutex
 	all map[uint32]*user
 }
 
-// maxUsers is how many have a worker of their own; the others share one.
+// maxUsers is how many users have a worker of their own; the others share one.
 const maxUsers = 64
 
 var errGone = errors.New("the process is gone")
 
-// of finds the user of a process.
+// of returns the user of a process.
 func (s *users) of(pid uint32) (*user, error) {
 	st, err := os.Stat(fmt.Sprintf("/proc/%d", pid))
 	if err != nil {
