@@ -11,7 +11,7 @@ import (
 	"tt-memtrace/aggregator"
 )
 
-// Logger writes one line a change. Its errors are sticky: see Err.
+// Logger writes a line for each change. After an error it writes nothing more: see Err.
 type Logger struct {
 	w    io.Writer
 	wall func(monotonic uint64) time.Time
@@ -19,9 +19,9 @@ type Logger struct {
 	err  error
 }
 
-// NewLogger writes the words of the original allocation server, one line a
-// chip, so that what people grep for stays where it was; or, with asJSON, one
-// LogLine a change. Wall turns CLOCK_MONOTONIC ns into the time of day.
+// NewLogger returns a Logger that writes to w. As text it writes a line for each chip of a change, in the form of the original
+// allocation server, so that users' scripts still find it. With asJSON it writes a LogLine for each change. wall converts
+// CLOCK_MONOTONIC ns into the time of day.
 func NewLogger(w io.Writer, asJSON bool, wall func(monotonic uint64) time.Time) *Logger {
 	l := &Logger{w: w, wall: wall}
 	if asJSON {
@@ -40,33 +40,33 @@ type LogLine struct {
 	Event string `json:"event" jsonschema:"enum=alloc,enum=free,enum=unsafe"`
 	// The process's PID.
 	PID uint32 `json:"pid"`
-	// The thread's id; null where no thread of the process did it.
+	// The thread's id; null where unknown, or where no thread of the process did it.
 	TID *uint32 `json:"tid" jsonschema:"nullable"`
-	// The memory that it lies in: dram, l1, l1_small, trace, system_memory (the host's) or unknown.
+	// The buffer's memory: dram, l1, l1_small, trace, system_memory (the host's) or unknown.
 	Memory string `json:"memory"`
-	// The buffer's own size, bytes on each chip; null where unknown.
+	// The buffer's requested size, bytes on each chip; null where unknown.
 	Size *uint64 `json:"size" jsonschema:"nullable"`
-	// What each bank of each chip lost to it, bytes; null where unknown.
+	// Its use of each bank of each of its chips, padding included, bytes; null where unknown.
 	PerBank *uint64 `json:"per_bank" jsonschema:"nullable"`
-	// Where it starts in each bank, bytes; null where unknown.
+	// The buffer's first address in each bank, bytes; null where unknown.
 	Address *uint64 `json:"address" jsonschema:"nullable"`
-	// The buffer's id in hex, unique in its process while it lives.
+	// The buffer's id in hex, unique in its process while the buffer lives.
 	Buffer string `json:"buffer" jsonschema:"pattern=^0x[0-9a-f]+$"`
-	// Numbers of the chips that it lies on; empty where unknown.
+	// Numbers of the buffer's chips; empty where unknown.
 	Chips []uint32 `json:"chips"`
 	// True if the chips' numbers are the process's own (TT_VISIBLE_DEVICES), not the host's.
 	Private bool `json:"private,omitempty"`
-	// True if it was freed by no call of its own: with its allocator or process, or replaced.
+	// True if no call freed this buffer by itself: it was freed with its allocator or process, or was replaced.
 	Implicit bool `json:"implicit,omitempty"`
-	// Number of the trace, of a buffer that is or was unsafe.
+	// Number of the trace whose replay may have overwritten the buffer; absent if none may have.
 	Trace *uint32 `json:"trace,omitempty"`
-	// Of an unsafe buffer, true if it lies where another one was allocated while the trace was captured.
+	// True if another buffer had some of its addresses while that trace was captured; absent if no replay may have overwritten it.
 	Overlaps *bool `json:"overlaps,omitempty"`
-	// True if the allocation of the buffer that is freed was not seen: all that is known is its id.
+	// True if the allocation of the freed buffer was not seen: only its id is known.
 	Unknown bool `json:"unknown,omitempty"`
 }
 
-// Err is the first error that writing met.
+// Err returns the first error of writing.
 func (l *Logger) Err() error { return l.err }
 
 // Change writes a change.
@@ -106,7 +106,7 @@ func (l *Logger) Unsafe(c aggregator.Change) {
 		c.PID, b.ID, deviceList(c.Chips), b.Size, b.Memory, u.Trace, why)
 }
 
-// deviceList names chips as the original's lines do.
+// deviceList returns the chips' numbers, as in the original server's lines; "?" for none.
 func deviceList(chips []aggregator.Chip) string {
 	if len(chips) == 0 {
 		return "?"
@@ -146,7 +146,7 @@ func (l *Logger) line(c aggregator.Change) LogLine {
 	return line
 }
 
-// ChipLine is whose something is, and on which chip.
+// ChipLine has the process and the chip of a change.
 type ChipLine struct {
 	// The process's PID.
 	PID uint32 `json:"pid"`
@@ -160,26 +160,26 @@ func chipLine(pid uint32, c aggregator.Chip) ChipLine {
 	return ChipLine{PID: pid, Chip: c.Number, Private: c.Space != 0}
 }
 
-// ProgramLine is a program's circular or dataflow buffer that came or went on
-// a chip, as `log --json` prints it.
+// ProgramLine is a program's circular or dataflow buffer, or scratchpad, that was placed or removed on a chip, as `log --json`
+// prints it.
 type ProgramLine struct {
 	// When it happened.
 	Time time.Time `json:"time"`
 	// What happened: cb_alloc or cb_free of a circular buffer, dfb_alloc or dfb_free of a dataflow buffer, scratchpad_alloc or scratchpad_free of a kernel's scratchpad.
 	Event string `json:"event" jsonschema:"enum=cb_alloc,enum=cb_free,enum=dfb_alloc,enum=dfb_free,enum=scratchpad_alloc,enum=scratchpad_free"`
 	ChipLine
-	// Where it starts in the L1 of each of its cores, bytes.
+	// Its first address in the L1 of each of its cores, bytes.
 	Address uint64 `json:"address"`
-	// Its size on each core, bytes; on all cores where a client reported it, without the cores.
+	// Its size on each core, bytes. If a client of the socket reported it, the cores are unknown, and this is the size on all of them.
 	Size uint64 `json:"size"`
 	// The cores as rectangles of logical coordinates, both ends inclusive: x0, y0, x1, y1.
 	Cores [][4]uint16 `json:"cores"`
-	// The chip's total by plain sum afterwards, over all processes, bytes.
+	// The chip's plain sum of such buffers after this change, over all processes, bytes.
 	Total uint64 `json:"total"`
 }
 
-// CBChange writes a circular or dataflow buffer that came or went on a chip:
-// as text in the original's words, where MB is 2^20 bytes.
+// CBChange writes a circular or dataflow buffer, or scratchpad, that was placed or removed on a chip. As text it has the form of
+// the original server, where MB is 2^20 bytes.
 func (l *Logger) CBChange(c aggregator.CBChange) {
 	if l.err != nil {
 		return
@@ -220,26 +220,26 @@ func (l *Logger) CBChange(c aggregator.CBChange) {
 type KernelLine struct {
 	// When it happened.
 	Time time.Time `json:"time"`
-	// What happened: a binary was read to be loaded, or its program is gone.
+	// What happened: the runtime read a binary to load it, or destroyed its program.
 	Event string `json:"event" jsonschema:"enum=kernel_load,enum=kernel_unload"`
 	ChipLine
-	// The kernel's name, from that of its source.
+	// The kernel's name, from the name of its source file.
 	Kernel Text `json:"kernel"`
 	// What the kernel is for.
 	Type string `json:"type" jsonschema:"enum=application,enum=fabric,enum=dispatch"`
 	// The processor that runs it, such as brisc or trisc0.
 	Processor Text `json:"processor"`
-	// Size in bytes of what is loaded, on each core that runs it; null where unknown.
+	// Size of the binary's loadable parts, bytes on each core that runs it; null where unknown.
 	Size *uint64 `json:"size" jsonschema:"nullable"`
-	// The chip's total of all kernels afterwards, each counted once, over all processes, bytes.
+	// The chip's total of all kernels after this change, each counted once, over all processes, bytes.
 	Total uint64 `json:"total"`
 }
 
-// kernelWords are the original's names of the types.
+// kernelWords are the original server's names of the types.
 var kernelWords = [aggregator.NumKernelTypes]string{"Application", "Fabric", "Dispatch"}
 
-// KernelChange writes a kernel's binary that came to a chip or went. In the
-// original's words a size that is not known is 0.
+// KernelChange writes a kernel's binary that was loaded for a chip or unloaded. As text it has the form of the original server,
+// where an unknown size is 0.
 func (l *Logger) KernelChange(c aggregator.KernelChange) {
 	if l.err != nil {
 		return
@@ -271,7 +271,7 @@ func (l *Logger) KernelChange(c aggregator.KernelChange) {
 type FailureLine struct {
 	// When it happened.
 	Time time.Time `json:"time"`
-	// What happened: memory was out, or circular buffers would clash with L1 buffers.
+	// What happened: no block of the memory was large enough, or circular buffers would overlap L1 buffers.
 	Event string `json:"event" jsonschema:"enum=out_of_memory,enum=clash"`
 	// The process's PID.
 	PID uint32 `json:"pid"`
@@ -295,7 +295,7 @@ type FailureLine struct {
 	Message Text `json:"message"`
 }
 
-// AllocationFailed writes an allocation that failed, of which the original says nothing: as text, the runtime's message.
+// AllocationFailed writes an allocation that failed. As text it is the runtime's message; the original server has no such line.
 func (l *Logger) AllocationFailed(e *aggregator.Event) {
 	f := e.Failure
 	if l.err != nil || f == nil {
@@ -311,7 +311,7 @@ func (l *Logger) AllocationFailed(e *aggregator.Event) {
 	l.err = l.json.Encode(NewFailureLine(e, l.wall(e.Time)))
 }
 
-// NewFailureLine describes an allocation that failed, at a time.
+// NewFailureLine returns the JSON form of an allocation that failed at this time of day.
 func NewFailureLine(e *aggregator.Event, at time.Time) FailureLine {
 	f := e.Failure
 	line := FailureLine{Time: at, Event: "out_of_memory", PID: e.PID, Memory: key(e.Memory), Message: Text(f.Message)}
@@ -336,10 +336,10 @@ func NewFailureLine(e *aggregator.Event, at time.Time) FailureLine {
 	return line
 }
 
-// mebibytes is a size as the original printed it: a C++ stream's six significant digits.
+// mebibytes returns a size as the original server prints it: a C++ stream's six significant digits.
 func mebibytes(n uint64) string { return strconv.FormatFloat(float64(n)/(1<<20), 'g', 6, 64) }
 
-// text keeps the original's words and their places.
+// text writes a change in the form of the original server.
 func (l *Logger) text(c aggregator.Change, device string) {
 	if l.err != nil {
 		return

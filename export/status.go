@@ -1,8 +1,7 @@
-// Package export turns snapshots and changes into the forms that other
-// programs read. It promises that what is not known is null in JSON, never 0
-// or empty, and that text of a process cannot control a terminal.
+// Package export converts snapshots and changes into JSON and log lines for other programs. An unknown value is null in JSON,
+// never 0 or empty, and text of a process cannot control a terminal.
 //
-// The comments of the exported structs' fields are what docs/*.schema.json say.
+// docs/*.schema.json are generated from the comments of exported structs' fields.
 package export
 
 import (
@@ -29,29 +28,29 @@ type Status struct {
 	Host string `json:"host"`
 	// Version of tt-memtrace.
 	Version string `json:"version"`
-	// True if the numbers of all chips and processes are exact. False while one of
-	// the reasons holds: then there may be more, or less, than the numbers say.
+	// True if the numbers of all chips and processes are exact. False while there are
+	// reasons: then the true numbers may be higher or lower.
 	Exact bool `json:"exact"`
-	// Why exact is false: of the host, and of all processes; empty where it is true.
+	// Why exact is false: the reasons of the host and of all processes; empty where it is true.
 	Reasons []StatusReason `json:"reasons"`
 	// Number of events since tracing began.
 	Events uint64 `json:"events"`
 	// Number of events that were lost since tracing began.
 	Lost uint64 `json:"lost"`
-	// Set where the numbers are the runtime's own sums, from its shared memory;
-	// absent where they are traced.
+	// Set if the numbers are the runtime's own totals, from its shared memory;
+	// absent otherwise.
 	SharedMemory *StatusSharedMemory `json:"shared_memory,omitempty"`
 	// Every physical chip seen since tracing began, over all processes.
 	Chips []StatusChip `json:"chips"`
 	// Every live process that is traced.
 	Processes []StatusProcess `json:"processes"`
 	// The newest processes that exited, at most 32, oldest first, as they were
-	// when they did. What they held then is not counted in chips any more.
+	// at their end. Chips no longer count what they held.
 	Ended []StatusProcess `json:"ended"`
-	// The newest allocations that failed and L1 clashes that were seen, at most 32, oldest first; null where they cannot be seen: in
-	// processes that are sampled, reported or only summed.
+	// The newest failed allocations and L1 clashes, at most 32, oldest first; null where they cannot be seen, which is
+	// without probes.
 	Failures []FailureLine `json:"failures" jsonschema:"nullable"`
-	// Number of failures before these; absent where there are none. Those whose events were lost are missing.
+	// Number of failures before these; absent where there are none. Failures whose events were lost are not counted.
 	FailuresBefore uint64 `json:"failures_before,omitempty"`
 }
 
@@ -65,23 +64,23 @@ type StatusReason struct {
 	Since *time.Time `json:"since" jsonschema:"nullable"`
 	// PID of the process that it affects; null where it affects the host's chips.
 	PID *uint32 `json:"pid" jsonschema:"nullable"`
-	// Numbers of the chips that it affects; absent where it affects all that the
-	// process, or the host, has.
+	// Numbers of the chips that it affects; absent where it affects all chips of the
+	// process or, without a process, of the host.
 	Chips []uint32 `json:"chips,omitempty"`
-	// PID of the process in whose own numbering (TT_VISIBLE_DEVICES) chips are;
-	// absent where they are the host's. A reason with chips of both is there twice.
+	// PID of the process that numbers these chips in its own way (TT_VISIBLE_DEVICES);
+	// absent where the numbers are the host's. A reason with chips of both kinds is listed twice.
 	Private *uint32 `json:"private_to,omitempty"`
 }
 
-// StatusSharedMemory says how complete the runtime's own sums are.
+// StatusSharedMemory says how complete the runtime's own totals are.
 type StatusSharedMemory struct {
-	// What they do not tell.
+	// What these totals do not include.
 	Lacks []string `json:"lacks"`
-	// What is still counted for processes that are gone, which is in no other number.
+	// What the runtime still counts for killed processes. No other number includes it.
 	StaleEntries []StatusStaleEntry `json:"ghosts"`
 }
 
-// StatusStaleEntry has the sums that the runtime still counts for an exited process.
+// StatusStaleEntry has the totals that the runtime still counts for an exited process.
 type StatusStaleEntry struct {
 	// Number of the chip, as in chips.
 	Chip uint32 `json:"chip"`
@@ -89,9 +88,9 @@ type StatusStaleEntry struct {
 	PID uint32 `json:"pid"`
 	// Its name; null where unknown.
 	Command *Text `json:"command" jsonschema:"nullable"`
-	// Sum of its buffers' own sizes by memory, bytes: dram, l1, l1_small, trace.
+	// Sum of its buffers' requested sizes by memory, bytes: dram, l1, l1_small, trace.
 	Requested map[string]uint64 `json:"requested"`
-	// What its circular buffers took of L1, bytes.
+	// L1 that its circular buffers used, bytes.
 	CB uint64 `json:"cb"`
 }
 
@@ -99,33 +98,33 @@ type StatusStaleEntry struct {
 type StatusChip struct {
 	// Number of the chip.
 	Chip uint32 `json:"chip"`
-	// PID of the process in whose own numbering (TT_VISIBLE_DEVICES) the number
-	// is; absent where it is the host's. The same number of two numberings is
-	// not the same chip.
+	// PID of the process that numbers this chip in its own way (TT_VISIBLE_DEVICES);
+	// absent where the number is the host's. Equal numbers of two numberings may be
+	// different chips.
 	Private *uint32 `json:"private_to,omitempty"`
 	// Architecture as the runtime names it: wormhole_b0, blackhole; null where unknown.
 	Arch *string `json:"arch" jsonschema:"nullable"`
-	// Card that it is on, such as n150, n300, p150, galaxy; null where unknown.
+	// Type of its card, such as n150, n300, p150, galaxy; null where unknown.
 	Card *string `json:"card" jsonschema:"nullable"`
-	// True if its numbers are exact; of a process's chips, that process's numbers.
+	// True if its numbers are exact; in a process's chips, if that process's numbers are.
 	Exact bool `json:"exact"`
 	// Why exact is false, at most 16 reasons; empty where it is true.
 	Reasons []StatusReason `json:"reasons"`
 	// PIDs of the processes that have it open, ascending.
 	PIDs []uint32 `json:"pids"`
-	// What each memory holds: dram, l1, l1_small, trace.
+	// The use of each memory: dram, l1, l1_small, trace.
 	Memory map[string]StatusUse `json:"memory"`
-	// What the programs' circular and dataflow buffers and scratchpads take of L1, beside
-	// memory.l1; null where only the runtime's own sum is known.
+	// L1 used by programs for circular and dataflow buffers and scratchpads, in addition
+	// to memory.l1; null where only the runtime's own total is known.
 	Programs *StatusPrograms `json:"programs" jsonschema:"nullable"`
-	// What the circular buffers take of L1 by the runtime's own sum, bytes; absent where they are traced.
+	// L1 used by circular buffers, by the runtime's own total, bytes; absent if programs is set.
 	CBSum *uint64 `json:"cb_sum,omitempty"`
-	// The kernels that are compiled for the programs on it; null where they are not known.
+	// The kernels of the programs on it; null where they are unknown.
 	Kernels *StatusKernels `json:"kernels" jsonschema:"nullable"`
 }
 
 // StatusKernels is the kernels of a chip's programs. A kernel has a binary for
-// each processor that it runs on; each is counted once, on however many cores.
+// each processor that it runs on. Each binary is counted once, on however many cores.
 type StatusKernels struct {
 	// Number of programs that have kernels; null where none was seen and some may be missing.
 	Programs *uint64 `json:"programs" jsonschema:"nullable"`
@@ -135,40 +134,44 @@ type StatusKernels struct {
 	Fabric *uint64 `json:"fabric" jsonschema:"nullable"`
 	// Number of the runtime's own binaries, which launch the others; null where none was seen and some may be missing.
 	Dispatch *uint64 `json:"dispatch" jsonschema:"nullable"`
-	// What is loaded of all binaries' files, bytes; null where a file could not be read, or nothing was seen and some may be missing.
+	// Sum of the loadable parts of all binaries, bytes; null where a file could not be read, or nothing was seen
+	// and some may be missing.
 	Bytes *uint64 `json:"bytes" jsonschema:"nullable"`
-	// The same, with each binary times the cores that it runs on, bytes; null where the size or the cores of one are not known, or nothing was seen and some may be missing.
+	// The same sum, with each binary times the cores that it runs on, bytes; null where the size or the cores of
+	// one are unknown, or nothing was seen and some may be missing.
 	BytesOnCores *uint64 `json:"bytes_on_cores" jsonschema:"nullable"`
-	// Number of buffers in DRAM that hold a copy of kernels; null where none was seen and some may be missing.
+	// Number of buffers in DRAM that contain a copy of kernels; null where none was seen and some may be missing.
 	DRAMCopies *uint64 `json:"dram_copies" jsonschema:"nullable"`
-	// Sizes of those buffers, bytes: part of memory.dram; null where nothing was seen and some may be missing.
+	// Sum of their sizes, bytes: part of memory.dram; null where nothing was seen and some may be missing.
 	DRAMBytes *uint64 `json:"dram_bytes" jsonschema:"nullable"`
-	// The kernel-config ring of the worker cores, from which they run programs: the
-	// fullest, where sub-devices have one each; null where none is known, also because it could not be read yet.
+	// The kernel-config ring of the worker cores; if sub-devices have rings of their own, the fullest; null where
+	// none is known or has been read yet.
 	Ring *StatusConfigRing `json:"ring" jsonschema:"nullable"`
 }
 
-// StatusConfigRing is a kernel-config ring: a piece of L1, the same in each worker core,
-// in which each program that is launched gets a place for its arguments,
-// semaphores, configuration and kernels. Places are released when newer ones need
+// StatusConfigRing is a kernel-config ring: a range of L1, the same in each worker core,
+// in which each launch of a program gets a place for the program's arguments,
+// semaphores, configuration and kernels. A place is released when newer ones need
 // the room.
 type StatusConfigRing struct {
-	// Where it begins in L1, bytes.
+	// Its first address in L1, bytes.
 	Address uint64 `json:"address"`
 	// Its size in each core, bytes.
 	Capacity uint64 `json:"capacity"`
-	// What the places that were not released take of it in each core, bytes; null where unknown: after a replay of a trace, or as it could not be read.
+	// Its use by places that were not released, bytes in each core; null where unknown: after a replay of a trace,
+	// or if it could not be read.
 	Used *uint64 `json:"used" jsonschema:"nullable"`
-	// Number of these places, one for each launch; null where unknown: where `used` is, and in recordings made before.
+	// Number of these places, one for each launch; null where unknown: where `used` is null, and in recordings of
+	// older versions.
 	Places *uint64 `json:"places" jsonschema:"nullable"`
 }
 
-// StatusPrograms is what programs take of a chip's L1 for their circular and
+// StatusPrograms is the L1 of a chip that programs use for their circular and
 // dataflow buffers and scratchpads. All sizes are in bytes.
 type StatusPrograms struct {
-	// What L1 loses to the buffers: on each core the union of their addresses,
-	// because programs use the same ones in turn; summed over the cores, bytes; null where
-	// nothing was seen and some may be missing, or their cores are not known.
+	// L1 that is used: on each core the union of the buffers' addresses, because programs use the same addresses
+	// in turn; summed over the cores, bytes; null where nothing was seen and some may be missing, or their cores
+	// are unknown.
 	Physical *uint64 `json:"physical" jsonschema:"nullable"`
 	// Plain sum of all buffers on all cores, bytes; null where nothing was seen and some may be missing.
 	Logical *uint64 `json:"logical" jsonschema:"nullable"`
@@ -176,11 +179,12 @@ type StatusPrograms struct {
 	PeakPhysical *uint64 `json:"peak_physical" jsonschema:"nullable"`
 	// Highest value of logical since tracing began, bytes; null where nothing was seen and some may be missing.
 	PeakLogical *uint64 `json:"peak_logical" jsonschema:"nullable"`
-	// Both peaks are lower bounds, because processes were sampled; absent where they are not.
+	// True if both peaks are lower bounds, because processes were sampled; absent otherwise.
 	PeaksAtLeast bool `json:"peaks_at_least,omitempty"`
-	// Both peaks may be too low or too high, because events were lost; absent where they are not.
+	// True if both peaks may be too low or too high, because events were lost; absent otherwise.
 	PeaksUncertain bool `json:"peaks_uncertain,omitempty"`
-	// Number of programs that have any: cached ones too, until they are destroyed; null where none was seen and some may be missing.
+	// Number of programs that have such buffers. Cached programs count until they are destroyed; null where none
+	// was seen and some may be missing.
 	Programs *uint64 `json:"programs" jsonschema:"nullable"`
 	// Number of circular buffers, without global ones; null where none was seen and some may be missing.
 	Circular *uint64 `json:"circular" jsonschema:"nullable"`
@@ -188,46 +192,51 @@ type StatusPrograms struct {
 	Dataflow *uint64 `json:"dataflow" jsonschema:"nullable"`
 	// Number of scratchpads of kernels (Metal 2.0); null where none was seen and some may be missing.
 	Scratchpads *uint64 `json:"scratchpads" jsonschema:"nullable"`
-	// Number of circular buffers that lie inside an L1 buffer and so take nothing of their own; null where none was seen and some may be missing.
+	// Number of circular buffers inside an L1 buffer, which use no additional L1; null where none was seen and
+	// some may be missing.
 	Global *uint64 `json:"global" jsonschema:"nullable"`
 	// The core with the largest physical use; null where there is none, or none was seen and some may be missing.
 	BusiestCore *StatusCore `json:"busiest_core" jsonschema:"nullable"`
 	// Number of circular buffers that a client of the socket reported. Their cores
-	// are not known, so they are in logical only; absent where there are none.
+	// are unknown, so only logical includes them; absent where there are none.
 	Reported uint64 `json:"reported,omitempty"`
-	// Highest end of a buffer in any core's L1, bytes: where it meets the L1 buffers; null where nothing was seen and some may be missing.
+	// Highest end address of a buffer in any core's L1, bytes. L1 buffers must be above it; null where nothing was
+	// seen and some may be missing.
 	Top *uint64 `json:"top" jsonschema:"nullable"`
 }
 
-// StatusCore is a core by its logical coordinates.
+// StatusCore is a core.
 type StatusCore struct {
-	// Number of its column.
+	// Number of its logical column.
 	X uint16 `json:"x"`
-	// Number of its row.
+	// Number of its logical row.
 	Y uint16 `json:"y"`
-	// Physical use of the core, bytes.
+	// Its part of physical, bytes.
 	Physical uint64 `json:"physical"`
 }
 
-// StatusUse is what one memory of a chip holds. All sizes are in bytes.
+// StatusUse is the use of one memory of a chip. All sizes are in bytes.
 type StatusUse struct {
-	// Sum of the live buffers' own sizes, bytes. Of a process that was attached
-	// late, those allocated since; null where nothing was seen and some may be missing.
+	// Sum of the live buffers' requested sizes, bytes. While a process is late, its buffers from before tracing
+	// began may be missing; null where nothing was seen and some may be missing.
 	Requested *uint64 `json:"requested" jsonschema:"nullable"`
-	// What the memory's banks lost to them, bytes; null where that is unknown of a
-	// buffer, nothing was seen and some may be missing, or only the runtime's own sum is known.
+	// Total bytes taken from the free pool of all banks, padding included; null where that is unknown of a buffer,
+	// or only the runtime's own total is known, or nothing was seen and some may be missing.
 	Reserved *uint64 `json:"reserved" jsonschema:"nullable"`
-	// Highest value of requested since tracing began, bytes; null where nothing was seen and some may be missing, or only the runtime's own sum is known.
+	// Highest value of requested since tracing began, bytes; null where only the runtime's own total is known, or
+	// nothing was seen and some may be missing.
 	PeakRequested *uint64 `json:"peak_requested" jsonschema:"nullable"`
-	// Highest value of reserved since tracing began, bytes; null where it was unknown at any time, or nothing was seen and some may be missing.
+	// Highest value of reserved since tracing began, bytes; null where it was unknown at any time, or nothing was
+	// seen and some may be missing.
 	PeakReserved *uint64 `json:"peak_reserved" jsonschema:"nullable"`
-	// Both peaks are lower bounds, because processes were sampled or a buffer's chips were unknown at first; absent where they are not.
+	// True if both peaks are lower bounds, because processes were sampled or a buffer's chips were unknown at
+	// first; absent otherwise.
 	PeaksAtLeast bool `json:"peaks_at_least,omitempty"`
-	// Both peaks may be too low or too high, because events were lost; absent where they are not.
+	// True if both peaks may be too low or too high, because events were lost; absent otherwise.
 	PeaksUncertain bool `json:"peaks_uncertain,omitempty"`
-	// Number of live buffers; null where none was seen and some may be missing, or only the runtime's own sum is known.
+	// Number of live buffers; null where only the runtime's own total is known, or none was seen and some may be missing.
 	Buffers *uint64 `json:"buffers" jsonschema:"nullable"`
-	// What the allocator has to hand out, bytes; 0 where there is no such memory, null where unknown.
+	// Size of what the allocator manages, bytes; 0 where there is no such memory, null where unknown.
 	Capacity *uint64 `json:"capacity" jsonschema:"nullable"`
 	// Number of banks; null where unknown.
 	Banks *uint32 `json:"banks" jsonschema:"nullable"`
@@ -239,15 +248,14 @@ type StatusUse struct {
 type StatusProcess struct {
 	// The process's PID.
 	PID uint32 `json:"pid"`
-	// How its allocations are known: traced, reported by a client of the
-	// allocation server's socket, summed by the runtime in its shared_memory, or
-	// sampled: read from its own allocators now and then, so that allocs, frees and
-	// peaks are lower bounds.
+	// Where its numbers are from. traced: probes. reported: a client of the allocation
+	// server's socket. shared_memory: the runtime's own totals. sampled: its own
+	// allocators, read at intervals, so that allocs, frees and peaks are lower bounds.
 	Source string `json:"source" jsonschema:"enum=traced,enum=reported,enum=shared_memory,enum=sampled"`
-	// Container that it is in, as RUNTIME:ID, the ID's first 12 digits, or
-	// kubernetes:POD-UID/ID; null where it is in none that is known.
+	// Its container, as RUNTIME:ID, where ID has 12 digits, or
+	// kubernetes:POD-UID/ID; null where none is known.
 	Container *Text `json:"container" jsonschema:"nullable"`
-	// PID inside its own PID namespace; null where that is tt-memtrace's.
+	// PID inside its own PID namespace; null where that namespace is tt-memtrace's.
 	InnerPID *uint32 `json:"inner_pid" jsonschema:"nullable"`
 	// Name and arguments, separated by spaces; null where unknown.
 	Command *Text `json:"command" jsonschema:"nullable"`
@@ -257,77 +265,80 @@ type StatusProcess struct {
 	BuildID *Text `json:"build_id" jsonschema:"nullable"`
 	// Version of the runtime; null where unknown.
 	Release *Text `json:"release" jsonschema:"nullable"`
-	// Number of replays of recorded traces: which programs these launch is not known. null
+	// Number of replays of captured traces, whose programs are unknown; null
 	// where the process is sampled.
 	Replays *uint64 `json:"replays" jsonschema:"nullable"`
-	// Buffers that were allocated after a trace was captured, and were there when it was
-	// replayed: the replay may have overwritten them; null where replays are not seen.
+	// Buffers that were allocated after a trace was captured and were live when it was
+	// replayed, so that the replay may have overwritten them; null where replays are not seen.
 	Unsafe *StatusUnsafe `json:"unsafe" jsonschema:"nullable"`
-	// When it launched a program, or replayed a trace, last; null where that was not seen.
+	// When it last launched a program or replayed a trace; null where that was not seen.
 	LastLaunch *time.Time `json:"last_launch" jsonschema:"nullable"`
-	// Memory of the host that it has resident, or had at its end, bytes; null where unknown.
+	// Its resident memory on the host, or that at its end, bytes; null where unknown.
 	HostMemory *uint64 `json:"host_memory" jsonschema:"nullable"`
-	// Its peak, bytes; null where unknown.
+	// Peak of host_memory, bytes; null where unknown.
 	HostMemoryPeak *uint64 `json:"host_memory_peak" jsonschema:"nullable"`
-	// What it was when it was first read, bytes; null where unknown.
+	// First value of host_memory, bytes; null where unknown.
 	HostMemoryFirst *uint64 `json:"host_memory_first" jsonschema:"nullable"`
-	// What of this release is in no account, such as dataflow buffers; empty where all is.
+	// What the accounts lack for this release of the runtime, such as dataflow buffers; empty where they lack nothing.
 	NotCovered []string `json:"not_covered"`
-	// True if its numbers are exact; of an ended process, if they were when it exited.
+	// True if its numbers are exact; of an ended process, if they were at its end.
 	Exact bool `json:"exact"`
 	// Why exact is false; empty where it is true.
 	Reasons []StatusReason `json:"reasons"`
-	// True if buffers from before tracing began may be missing.
+	// True while buffers from before tracing began may be missing: it was attached late, and has not been read
+	// completely.
 	Late bool `json:"late"`
-	// Number of live buffers, one on a mesh of many chips being one; null where none was seen and some may be missing, or only the runtime's own sums are known.
+	// Number of live buffers, a buffer on a mesh of many chips counted once; null where only the runtime's own
+	// totals are known, or none was seen and some may be missing.
 	Buffers *uint64 `json:"buffers" jsonschema:"nullable"`
-	// Number of allocations seen; null where only the runtime's own sums are known.
+	// Number of allocations seen; null where only the runtime's own totals are known.
 	Allocs *uint64 `json:"allocs" jsonschema:"nullable"`
-	// Number of frees of buffers whose allocation was seen; null where only the runtime's own sums are known.
+	// Number of frees of buffers whose allocation was seen; null where only the runtime's own totals are known.
 	Frees *uint64 `json:"frees" jsonschema:"nullable"`
-	// Number of buffers that went with their allocator or were replaced.
+	// Number of buffers that were freed with their allocator or were replaced.
 	ImplicitFrees uint64 `json:"implicit_frees"`
 	// Number of frees of buffers whose allocation was not seen.
 	UnmatchedFrees uint64 `json:"unmatched_frees"`
-	// Number of buffers that a new one was found in place of: their free was not seen.
+	// Number of buffers whose free was not seen: another buffer was allocated in their place.
 	Replaced uint64 `json:"replaced"`
-	// Number of events that made no sense and were not counted.
+	// Number of inconsistent events, which were not counted.
 	Odd uint64 `json:"odd"`
 	// Number of buffers that it held before tracing began.
 	Found uint64 `json:"found"`
-	// Number of buffers and programs that were missing or too many when the accounts were compared with the process's own.
+	// Number of buffers and programs that were added or removed when the accounts were compared with the process's
+	// own allocators.
 	Repaired uint64 `json:"repaired"`
-	// When they were last compared, and made equal where they were not; null where they never were.
+	// When they were last compared and corrected; null where they never were.
 	Compared *time.Time `json:"compared" jsonschema:"nullable"`
-	// Status that it gave exit(2), 0 to 255; null where it runs, where a signal killed it, and where that is unknown.
+	// Status that it gave exit(2), 0 to 255; null where it is live, where a signal killed it, and where that is unknown.
 	ExitStatus *uint8 `json:"exit_status" jsonschema:"nullable"`
-	// The signal that killed it, such as SIGKILL; null where it runs, where none did, and where that is unknown.
+	// The signal that killed it, such as SIGKILL; null where it is live, where none did, and where that is unknown.
 	ExitSignal *string `json:"exit_signal" jsonschema:"nullable"`
 	// Chips that it has open, with its own use of each; of an ended process,
 	// all that it ever opened.
 	Chips []StatusChip `json:"chips"`
-	// What it holds on devices whose chips are not known, by memory; absent where nothing.
+	// Its use of devices whose chips are unknown, by memory; absent where there is none.
 	Unplaced map[string]StatusUse `json:"unplaced,omitempty"`
 }
 
 // StatusUnsafe counts buffers that a replay of a trace may have overwritten; bytes on each chip.
 type StatusUnsafe struct {
-	// Number of live buffers.
+	// Number of such buffers that are live.
 	Buffers uint64 `json:"buffers"`
-	// Their sizes, bytes on each chip.
+	// Sum of their sizes, bytes on each chip.
 	Bytes uint64 `json:"bytes"`
-	// Number of these that lie where others were allocated while the trace was captured.
+	// Number of these at addresses that other buffers had while the trace was captured.
 	Overlapping uint64 `json:"overlapping"`
-	// Sizes of the overlapping ones, bytes on each chip.
+	// Sum of the sizes of the overlapping ones, bytes on each chip.
 	OverlappingBytes uint64 `json:"overlapping_bytes"`
-	// Number of buffers that were found, freed ones among them.
+	// Number of all such buffers, freed ones included.
 	Found uint64 `json:"found"`
 }
 
 // Shown are the memories of a chip, in the order in which they are shown.
 var Shown = []aggregator.Memory{aggregator.DRAM, aggregator.L1, aggregator.L1Small, aggregator.Trace}
 
-// NewStatus makes the JSON form of a snapshot.
+// NewStatus returns the JSON form of a snapshot that was taken at this time of day.
 func NewStatus(s *aggregator.Snapshot, at time.Time, host, version string) Status {
 	wall := func(monotonic uint64) *time.Time {
 		if monotonic == 0 {
@@ -404,7 +415,7 @@ func statusReasons(list []aggregator.Reason, wall func(uint64) *time.Time) []Sta
 	return reasons
 }
 
-// ExitOf is how a process ended: its status, or the signal that killed it. Both are nil where that is unknown.
+// ExitOf returns how a process ended: its exit status, or the name of the signal that killed it. Both are nil if that is unknown.
 func ExitOf(e *aggregator.Exit) (status *uint8, signal *string) {
 	switch {
 	case e == nil:

@@ -7,11 +7,11 @@ import (
 	"unicode"
 )
 
-// Text comes from a process. In JSON all of it that does not print is escaped:
-// encoding/json leaves some characters alone that control terminals.
+// Text is untrusted text of a process. In JSON all characters that do not print are escaped. encoding/json does not escape some
+// that control terminals.
 type Text string
 
-// known is the text, or nil for none.
+// known returns the text, or nil for "".
 func known(s string) *Text {
 	if s == "" {
 		return nil
@@ -20,14 +20,13 @@ func known(s string) *Text {
 	return &t
 }
 
-// MarshalJSON writes a string that means the same to a JSON parser and is
-// inert to a terminal. Bytes that are no UTF-8 become U+FFFD.
+// MarshalJSON returns a JSON string that does not control a terminal. Bytes that are not UTF-8 become U+FFFD.
 func (t Text) MarshalJSON() ([]byte, error) {
 	quoted, err := json.Marshal(string(t))
 	return Inert(quoted), err
 }
 
-// Inert escapes what does not print in JSON, but for ends of lines.
+// Inert escapes the characters of JSON text that do not print, except for ends of lines.
 func Inert(text []byte) []byte {
 	var b strings.Builder
 	for _, r := range string(text) {
@@ -35,7 +34,7 @@ func Inert(text []byte) []byte {
 		case unicode.IsPrint(r), r == '\n':
 			b.WriteRune(r)
 		case r > 0xffff:
-			// As a pair of surrogates, which is all that JSON has.
+			// JSON escapes such a character as two surrogates.
 			r -= 0x10000
 			fmt.Fprintf(&b, `\u%04x\u%04x`, 0xd800+r>>10, 0xdc00+r&0x3ff)
 		default:
