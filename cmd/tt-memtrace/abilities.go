@@ -15,26 +15,28 @@ import (
 
 // abilities are what works on this host for this user, and what would make the rest work.
 type abilities struct {
-	// User is whom this program runs as.
+	// User is the user that this program runs as.
 	User string `json:"user"`
-	// WithProbes and WithoutProbes are what can be traced, and sampled.
+	// WithProbes is what can be traced, WithoutProbes what can be sampled.
 	WithProbes    ability `json:"with_probes"`
 	WithoutProbes ability `json:"without_probes"`
-	// Remedy is the command that makes the rest work; null where all works, or no command helps.
+	// Remedy is the command that makes the rest work; null if everything works, or no command helps.
 	Remedy *string `json:"remedy"`
 }
 
+// ability says whether processes can be traced or sampled.
 type ability struct {
 	OK bool `json:"ok"`
-	// Detail says of which processes, or why of none.
+	// Detail says which processes can be, or why none can.
 	Detail string `json:"detail"`
 }
 
 const allProcesses = "all processes of this host"
 
-// seesAll is whether all processes of this host are seen, whosever they are.
+// seesAll reports whether this program sees all processes of this host, also other users'.
 func seesAll() bool { return sampler.MayReadAll() && tracer.InHostNamespaces() }
 
+// findAbilities returns the abilities on this host.
 func findAbilities() abilities {
 	name := fmt.Sprint(os.Geteuid())
 	if u, err := user.Current(); err == nil {
@@ -47,8 +49,8 @@ func findAbilities() abilities {
 	return a
 }
 
-// newAbilities is what follows from why probes are not possible, from whether all processes may be read,
-// and from Yama's setting.
+// newAbilities returns the abilities of a user, from why probes are not possible (nil: they are), whether the user may read all
+// processes, and Yama's ptrace_scope.
 func newAbilities(user string, probes error, readsAll bool, scope int) abilities {
 	a := abilities{User: user, WithProbes: ability{true, allProcesses}}
 	if probes != nil {

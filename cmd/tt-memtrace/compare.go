@@ -19,36 +19,31 @@ import (
 	"tt-memtrace/shm"
 )
 
-// comparison is one memory of a chip as a process has it by what was traced, and
-// by the account that the runtime keeps in shared memory.
+// comparison compares a process's use of one memory of a chip: as traced, and by the runtime's own account in shared memory.
 type comparison struct {
 	PID  uint32 `json:"pid"`
 	Chip uint32 `json:"chip"`
-	// Memory is dram, l1, l1_small, trace, or circular_buffers: what these take of
-	// L1, core by core, beside its buffers.
+	// Memory is dram, l1, l1_small, trace, or circular_buffers: the L1 that these use, summed over the cores.
 	Memory string `json:"memory"`
-	// Traced and Runtime are in bytes. Traced is null where nothing was seen and some
-	// may be missing. Runtime is null where the runtime keeps no account, or does not
-	// have the process in it.
+	// Traced and Runtime are in bytes. Traced is null if nothing was seen and some may be missing. Runtime is null if the
+	// runtime keeps no account, or the process is not in it.
 	Traced  *uint64 `json:"traced"`
 	Runtime *uint64 `json:"runtime"`
 }
 
-// equal says whether the two agree, or there are not both.
+// equal reports whether the two numbers are equal, or one is unknown.
 func (c *comparison) equal() bool {
 	return c.Runtime == nil || c.Traced == nil || *c.Runtime == *c.Traced
 }
 
 const (
-	// compareTries times, this long apart, what differs is looked at again: a
-	// program runs on meanwhile, and the runtime writes its figure of circular
-	// buffers down at most ten times a second.
+	// If numbers differ, they are read up to compareTries times, compareEvery apart: processes continue to run meanwhile, and
+	// the runtime updates its number for circular buffers at most ten times a second.
 	compareTries = 6
 	compareEvery = 150 * time.Millisecond
 )
 
-// compare traces the processes for a moment, with all that they held before,
-// and compares.
+// compare traces the processes for a moment, reads what they held before, and sets Compared.
 func (d *diagnosis) compare(ctx context.Context, t *targets) error {
 	return t.briefly(ctx, func(l *live) {
 		for try := range compareTries {
@@ -65,6 +60,7 @@ func (d *diagnosis) compare(ctx context.Context, t *targets) error {
 	})
 }
 
+// compareAll compares all memories of all chips of the traced processes.
 func compareAll(l *live) []comparison {
 	list := []comparison{}
 	s := l.Snapshot()
@@ -76,7 +72,8 @@ func compareAll(l *live) []comparison {
 		uses := sharedUses(p.PID)
 		programs := l.Programs(p.PID)
 		for _, c := range p.Chips {
-			theirs := uses[uniques[c.Chip]] // nil where that is unknown: the file's number is of the process that opened it last
+			// Find it by the unique ID; the chip's number in the file is that of the process that opened the file last.
+			theirs := uses[uniques[c.Chip]] // nil if unknown
 			h := aggregator.HiddenOf(&p, &c)
 			add := func(memory string, traced uint64, hidden bool, of func(*shm.Use) uint64) {
 				one := comparison{PID: p.PID, Chip: c.Chip.Number, Memory: memory, Traced: export.Seen(traced, hidden)}
@@ -96,8 +93,8 @@ func compareAll(l *live) []comparison {
 	return list
 }
 
-// circularOn is the L1 of a chip used by the circular buffers of programs, without
-// dataflow buffers and scratchpads, of which the runtime keeps no account.
+// circularOn returns the L1 of a chip used by the circular buffers of programs, in bytes, without dataflow buffers and
+// scratchpads, which the runtime's account lacks.
 func circularOn(chip aggregator.Chip, programs []aggregator.ProgramSnapshot) uint64 {
 	a := aggregator.New()
 	const device = 1
@@ -114,7 +111,7 @@ func circularOn(chip aggregator.Chip, programs []aggregator.ProgramSnapshot) uin
 	return a.Snapshot().Chips[0].CB.Physical
 }
 
-// sharedUses is what the runtime itself counts of a process in shared memory, by the chips' unique IDs.
+// sharedUses returns the runtime's own account of a process, by the chips' unique IDs.
 func sharedUses(pid uint32) map[uint64]*shm.Use {
 	p, err := procfs.NewProc(int(pid))
 	if err != nil {
@@ -143,7 +140,7 @@ func sharedUses(pid uint32) map[uint64]*shm.Use {
 			continue
 		}
 		if len(a.Processes) == 0 {
-			uses[unique] = &a.Total // circular buffers alone give a process no entry
+			uses[unique] = &a.Total // a process with circular buffers alone has no entry, but the total includes them
 		}
 		for _, one := range a.Processes {
 			if one.PID == own {
@@ -154,7 +151,7 @@ func sharedUses(pid uint32) map[uint64]*shm.Use {
 	return uses
 }
 
-// ownPID is a process's PID in its own name space: the runtime knows no other.
+// ownPID returns a process's PID in its own PID namespace, which is the one in the runtime's account.
 func ownPID(pid uint32) uint32 {
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	if err != nil {
@@ -171,7 +168,7 @@ func ownPID(pid uint32) uint32 {
 	return pid
 }
 
-// readFile reads the beginning of a file, which is anybody's.
+// readFile returns the first n bytes of a regular file, which any user may have made.
 func readFile(path string, n int) ([]byte, error) {
 	st, err := os.Stat(path)
 	if err != nil {

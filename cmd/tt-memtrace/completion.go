@@ -6,7 +6,7 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// shells have completion; the text says how to set each up: for this shell, and for all that follow.
+// shells maps the shells that have completion to the help that says how to set it up.
 var shells = map[string]string{
 	"bash": `Print the completion for bash, which needs the package bash-completion.
 
@@ -31,7 +31,7 @@ For each new one:
   tt-memtrace completion fish > ~/.config/fish/completions/tt-memtrace.fish`,
 }
 
-// completionOf gives the completion command of cobra texts, for the shells of Linux.
+// completionOf replaces the help texts of cobra's completion command, and removes shells that Linux does not have.
 func completionOf(root *cobra.Command) {
 	root.InitDefaultCompletionCmd()
 	c, _, err := root.Find([]string{"completion"})
@@ -56,7 +56,7 @@ recordings, and the processes that use the runtime. The .deb and the .rpm instal
 			f.Usage = "complete without descriptions"
 		}
 	}
-	// For other shells it would print its help, and be fine.
+	// By default cobra prints the help for an unknown shell, and exits with 0.
 	c.Args = func(cmd *cobra.Command, args []string) error {
 		if len(args) == 0 {
 			return nil

@@ -19,23 +19,22 @@ import (
 )
 
 const (
-	// defaultConfig is read where no other file is named, and may be missing.
+	// defaultConfig is read if no other file is named. It may be missing.
 	defaultConfig = "/etc/tt-memtrace/config.yaml"
-	// environment is what variables that set flags begin with.
+	// environment is the prefix of variables that set flags.
 	environment = "TT_MEMTRACE_"
 	// maxConfig bounds the file, bytes.
 	maxConfig = 1 << 20
 )
 
-// settings are what flags have where the command line does not say it: from the
-// environment, then from the file.
+// settings are the values of flags that the command line does not set: from the environment or, second, from the file.
 type settings struct {
-	path string // of the file, whether or not it is there
+	path string // of the file, whether it exists or not
 	file *koanf.Koanf
-	env  func(string) (string, bool)
+	env  func(string) (string, bool) // os.LookupEnv
 }
 
-// readSettings reads the file: path, $TT_MEMTRACE_CONFIG, or the default one.
+// readSettings reads the file: path or, if that is "", $TT_MEMTRACE_CONFIG or the default one.
 func readSettings(path string, env func(string) (string, bool)) (*settings, error) {
 	s := &settings{path: path, file: koanf.New("."), env: env}
 	if s.path == "" {
@@ -66,8 +65,7 @@ func readSettings(path string, env func(string) (string, bool)) (*settings, erro
 	return s, nil
 }
 
-// configurable lists the flags of a command that settings can set. Which
-// process to trace is not a matter of configuration.
+// configurable lists the flags of a command that settings can set. --pid is not one: a PID means nothing on another day.
 func configurable(cmd *cobra.Command) []*pflag.Flag {
 	var list []*pflag.Flag
 	switch section(cmd) {
@@ -82,7 +80,7 @@ func configurable(cmd *cobra.Command) []*pflag.Flag {
 	return list
 }
 
-// section is a command's name in the file; without a command it is top.
+// section returns a command's name in the file; that of tt-memtrace without a command is top.
 func section(cmd *cobra.Command) string {
 	if !cmd.HasParent() {
 		return "top"
@@ -90,7 +88,7 @@ func section(cmd *cobra.Command) string {
 	return cmd.Name()
 }
 
-// commands are those that can be configured.
+// commands lists the commands that have configurable flags.
 func commands(root *cobra.Command) []*cobra.Command {
 	var list []*cobra.Command
 	for _, c := range root.Commands() {
@@ -101,15 +99,16 @@ func commands(root *cobra.Command) []*cobra.Command {
 	return list
 }
 
-// variables and keys that set a flag of a command, those for it alone first.
+// variables returns the environment variables that set a flag of a command: that for the command first, then that for all.
 func variables(cmd *cobra.Command, flag string) []string {
 	upper := func(s string) string { return strings.ToUpper(strings.ReplaceAll(s, "-", "_")) }
 	return []string{environment + upper(section(cmd)) + "_" + upper(flag), environment + upper(flag)}
 }
 
+// keys returns the keys of the file that set a flag of a command, in the same order.
 func keys(cmd *cobra.Command, flag string) []string { return []string{section(cmd) + "." + flag, flag} }
 
-// check fails for keys of the file that set nothing.
+// check returns an error for each key of the file that sets no flag.
 func (s *settings) check(root *cobra.Command) error {
 	known := map[string]bool{}
 	for _, c := range commands(root) {
@@ -129,7 +128,7 @@ func (s *settings) check(root *cobra.Command) error {
 	return errors.Join(errs...)
 }
 
-// strays are variables of the environment that look like settings and are none.
+// strays lists the environment variables that have the prefix of settings but set no flag.
 func strays(root *cobra.Command, environ []string) []string {
 	known := map[string]bool{environment + "CONFIG": true}
 	for _, c := range commands(root) {
@@ -150,8 +149,7 @@ func strays(root *cobra.Command, environ []string) []string {
 	return list
 }
 
-// apply sets the flags that the command line has not set, and says where each
-// value is from.
+// apply sets the flags that the command line has not set. It returns the origin of each flag's value; "" for a default.
 func (s *settings) apply(cmd *cobra.Command) (origins map[string]string, err error) {
 	origins = map[string]string{}
 	var errs []error
@@ -172,7 +170,7 @@ func (s *settings) apply(cmd *cobra.Command) (origins map[string]string, err err
 	return origins, errors.Join(errs...)
 }
 
-// find looks a flag up; origin is empty where nothing sets it.
+// find returns a flag's values and their origin; origin is "" if nothing sets the flag.
 func (s *settings) find(cmd *cobra.Command, f *pflag.Flag) (values []string, origin string, err error) {
 	for _, name := range variables(cmd, f.Name) {
 		if v, ok := s.env(name); ok {
@@ -187,7 +185,7 @@ func (s *settings) find(cmd *cobra.Command, f *pflag.Flag) (values []string, ori
 			continue
 		}
 		if _, of := s.file.Get(k).(map[string]any); of {
-			continue // the settings of a command that is called as the flag is; check knows
+			continue // a command has the same name as the flag, and these are its settings; check verifies them
 		}
 		origin = s.path + ": " + k
 		switch v := s.file.Get(k).(type) {
@@ -208,6 +206,7 @@ func (s *settings) find(cmd *cobra.Command, f *pflag.Flag) (values []string, ori
 	return nil, "", nil
 }
 
+// set sets a flag. It returns an error that says what is wrong with the values.
 func set(f *pflag.Flag, values []string) (err error) {
 	if many, ok := f.Value.(pflag.SliceValue); ok {
 		err = many.Replace(values)
@@ -222,7 +221,7 @@ func set(f *pflag.Flag, values []string) (err error) {
 	return err
 }
 
-// configFlag gives every command its settings.
+// configFlag adds --config, and applies the settings before each command runs.
 func configFlag(root *cobra.Command) {
 	var path string
 	root.PersistentFlags().StringVar(&path, "config", "", "read the configuration `FILE`; "+defaultConfig+" unless set")
@@ -276,9 +275,9 @@ command overrides one for all.`,
 	}
 }
 
-// printConfig prints what a command line, or every command, would have.
+// printConfig prints the configuration of the command line args or, without one, of all commands. It returns what is wrong.
 func printConfig(w io.Writer, s *settings, environ, args []string) error {
-	root := newRoot() // another one, whose flags are not set yet
+	root := newRoot() // a new one, because the flags of the running one are set
 	list := commands(root)
 	if len(args) > 0 {
 		cmd, rest, err := root.Find(args)
@@ -323,7 +322,7 @@ func printConfig(w io.Writer, s *settings, environ, args []string) error {
 	return misconfigured(errs...)
 }
 
-// misconfigured is one error of all that is wrong, each said once, or nil.
+// misconfigured joins errors of the configuration into one, without repeated lines; nil if there are none.
 func misconfigured(errs ...error) error {
 	err := errors.Join(errs...)
 	if err == nil {
@@ -344,7 +343,7 @@ func scalar(s string) *yaml.Node {
 	return n
 }
 
-// valueNode is a flag's value as the file would have it.
+// valueNode returns a flag's value as YAML.
 func valueNode(f *pflag.Flag) *yaml.Node {
 	if many, ok := f.Value.(pflag.SliceValue); ok {
 		n := &yaml.Node{Kind: yaml.SequenceNode, Style: yaml.FlowStyle}

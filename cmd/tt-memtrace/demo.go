@@ -9,7 +9,7 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// demoRecording is the real runtime on eight mock chips; scripts/record-demo.sh makes it.
+// demoRecording is a recording of the real runtime on eight mock chips. scripts/record-demo.sh makes it.
 //
 //go:embed demo.ttm
 var demoRecording []byte
@@ -48,7 +48,7 @@ file instead, to try the other commands with: report, log, status --from FILE.`,
 	return cmd
 }
 
-// embedded is a file in the program.
+// embedded is an open file whose contents are part of this program.
 type embedded struct{ *bytes.Reader }
 
 func (embedded) Close() error { return nil }

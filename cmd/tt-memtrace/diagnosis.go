@@ -11,7 +11,7 @@ import (
 	"tt-memtrace/tracer/metal"
 )
 
-// doctorSchema is the version of diagnosis: docs/json.md says what changes it.
+// doctorSchema is the version of diagnosis. docs/json.md says which changes increase it.
 const doctorSchema = 1
 
 // diagnosis is what `doctor --json` prints, and the source of its text.
@@ -20,28 +20,29 @@ type diagnosis struct {
 	Schema int `json:"schema"`
 	// Abilities are what works now, and what makes the rest work; absent with --lib.
 	Abilities *abilities `json:"abilities,omitempty"`
-	// Host is what the kernel can do and what this user may; absent with --lib.
+	// Host is what the host kernel can do, Rights what this user may do; absent with --lib.
 	Host   []hostCheck `json:"host,omitempty"`
 	Rights []hostRight `json:"rights,omitempty"`
 	// Libraries are the builds of the runtime that were found.
 	Libraries []libraryDiagnosis `json:"libraries"`
-	// Compared is what was traced beside what the runtime says; absent without --compare.
+	// Compared has the traced numbers beside the runtime's own; absent without --compare.
 	Compared []comparison `json:"compared,omitempty"`
-	// Verified is what comparing with the processes' own allocators gave; absent without --verify.
+	// Verified is the result of comparing with the processes' own allocators; absent without --verify.
 	Verified []verification `json:"verified,omitempty"`
-	// PassedOver says why files or processes were not looked at.
+	// PassedOver says why files or processes were not examined.
 	PassedOver []string `json:"passed_over,omitempty"`
 }
 
+// hostCheck says whether the host has something that tracing needs.
 type hostCheck struct {
 	Name string `json:"name"`
 	OK   bool   `json:"ok"`
-	// Unknown: that it is so could not be found out, nor that it is not.
+	// Unknown means that this could not be found out.
 	Unknown bool   `json:"unknown,omitempty"`
 	Detail  string `json:"detail"`
 }
 
-// mark is ✓, ✗ or, where it is unknown, ·.
+// mark returns ✓ or ✗; · if unknown.
 func (c *hostCheck) mark() string {
 	if c.Unknown {
 		return "·"
@@ -49,42 +50,43 @@ func (c *hostCheck) mark() string {
 	return mark(c.OK)
 }
 
+// hostRight says whether this program has a capability.
 type hostRight struct {
 	Capability string `json:"capability"`
 	Held       bool   `json:"held"`
 	For        string `json:"for"`
 }
 
-// libraryDiagnosis is what is known of one build of the runtime.
+// libraryDiagnosis is the diagnosis of one build of the runtime.
 type libraryDiagnosis struct {
 	Path string `json:"path"`
-	// BuildID in hex, and Release of the Python package around it; null if there is none.
+	// BuildID is the GNU build-id in hex, and Release the version of the Python package around the library; null if there is none.
 	BuildID *string `json:"build_id"`
 	Release *string `json:"release"`
-	// Processes that map it.
+	// Processes are the PIDs of those that map it.
 	Processes []uint32 `json:"processes"`
-	// Contained are those of them in a container or a PID namespace of their own.
+	// Contained are those of them that are in a container, or in a PID namespace of their own.
 	Contained []containedProcess `json:"contained,omitempty"`
-	// Supported: it can be traced. Otherwise Problem says why not.
+	// Supported means that it can be traced. Otherwise Problem says why not.
 	Supported bool    `json:"supported"`
 	Problem   *string `json:"problem"`
-	// SeenBy is what reports buffers to the probes, or would, and AlsoBy what could in its place.
+	// SeenBy is the way in which probes see buffers; AlsoBy are the other possible ways.
 	SeenBy string   `json:"buffers_seen_by"`
 	AlsoBy []string `json:"or_by"`
-	// ReservedSizes says how what a buffer takes of each bank is known.
+	// ReservedSizes says how a buffer's reserved size is found.
 	ReservedSizes string `json:"reserved_sizes"`
-	// Points that were found: where tracing would attach.
+	// Points are the probe points that were found.
 	Points []pointDiagnosis `json:"points"`
-	// Layout of a buffer; null where it is not proved.
+	// Layout is that of a buffer; null if it could not be proved.
 	Layout *layoutDiagnosis `json:"layout"`
-	// Getters are evaluated over live processes.
+	// Getters are the functions that are evaluated over live processes.
 	Getters []getterDiagnosis `json:"getters"`
 	// NotCovered is what this build lacks, and what that means for the numbers.
 	NotCovered []notCovered `json:"not_covered"`
 }
 
-// containedProcess is where a process is: Container is null where it is in none that
-// is known, InnerPID, its PID in its own namespace, where that is tt-memtrace's.
+// containedProcess says where a process is. Container is null if none is known. InnerPID is its PID in its own PID namespace; null
+// if that is tt-memtrace's.
 type containedProcess struct {
 	PID       uint32  `json:"pid"`
 	Container *string `json:"container"`
@@ -102,7 +104,7 @@ func (c containedProcess) String() string {
 	return fmt.Sprintf("%d (%s)", c.PID, strings.Join(parts, ", "))
 }
 
-// contained are those of the processes that are in a container or namespace.
+// contained returns those of the processes that are in a container or in a PID namespace of their own.
 func contained(pids []uint32) []containedProcess {
 	var list []containedProcess
 	for _, pid := range pids {
@@ -119,67 +121,73 @@ func contained(pids []uint32) []containedProcess {
 	return list
 }
 
+// pointDiagnosis is one probe point of a library.
 type pointDiagnosis struct {
 	Name   string `json:"name"`
 	Symbol string `json:"symbol"`
-	// Offset in the file, bytes; Skipped of these are behind the symbol.
+	// Offset is that of the probe in the file, bytes. Skipped is its distance behind the symbol, bytes.
 	Offset      uint64 `json:"offset"`
 	Skipped     uint64 `json:"skipped"`
 	Instruction string `json:"instruction"`
-	// Emulated: the kernel runs the instruction itself and need not single-step it.
+	// Emulated means that the host kernel emulates the instruction. Otherwise it single-steps it, which costs more.
 	Emulated bool `json:"emulated"`
-	// Spare: it is attached only if what it sends cannot be computed for a buffer.
+	// Spare means that the point is attached only if its value cannot be computed for some buffer.
 	Spare bool `json:"spare,omitempty"`
 }
 
+// layoutDiagnosis is the layout of a buffer's fields.
 type layoutDiagnosis struct {
-	// Base is where the fields begin in a Buffer, bytes; with Indirect, where the pointer to them lies.
+	// Base is the offset of the fields in a Buffer, bytes; with Indirect, that of a pointer to them.
 	Base     uint32           `json:"base"`
 	Indirect bool             `json:"indirect"`
 	Fields   []fieldDiagnosis `json:"fields"`
-	// Debug is what became of the library's debug information; absent where it has none.
+	// Debug says whether the library's debug information is used; absent if it has none.
 	Debug *debugDiagnosis `json:"debug,omitempty"`
 }
 
+// debugDiagnosis says where a library's debug information is.
 type debugDiagnosis struct {
-	// Path of the file that has it.
 	Path string `json:"path"`
-	// Problem says why it shows nothing; null if it does.
+	// Problem says why it is not used; null if it is.
 	Problem *string `json:"problem"`
 }
 
+// fieldDiagnosis is one field of a buffer, and how its offset is proved.
 type fieldDiagnosis struct {
 	Name string `json:"name"`
-	// Offset from the base and Size, bytes.
+	// Offset is from the base, bytes; Size is in bytes.
 	Offset uint32 `json:"offset"`
 	Size   int    `json:"size"`
 	// Proof is how the offset is known.
 	Proof string `json:"proof"`
-	// ShownBy are the functions of the library, and members in its DWARF, that show it there.
+	// ShownBy are the functions of the library, and members in its DWARF, that prove the offset.
 	ShownBy []string `json:"shown_by"`
-	// Silent are those that should and do not, with the reason.
+	// Silent are those that do not prove it, with the reason.
 	Silent map[string]string `json:"silent,omitempty"`
 }
 
+// getterDiagnosis is one function that is evaluated over live processes.
 type getterDiagnosis struct {
 	Tells  string `json:"tells"`
 	Symbol string `json:"symbol"`
 	Found  bool   `json:"found"`
-	// At is where an object has what it returns: offsets in bytes, from pointer
-	// to pointer; one for DRAM, L1, L1_SMALL and TRACE each where that differs.
+	// At is where an object has the value: offsets in bytes, from pointer to pointer. If they differ between DRAM, L1, L1_SMALL
+	// and TRACE, there is one for each.
 	At []string `json:"at,omitempty"`
-	// Unchecked says why only a live process shows that.
+	// Unchecked says why At can be found in a live process only.
 	Unchecked string `json:"unchecked,omitempty"`
 }
 
+// notCovered is something that a build lacks.
 type notCovered struct {
 	What string `json:"what"`
-	// Need is "required" where the build is not traced for it.
+	// Need is "required" if the build is not traced without it.
 	Need metal.Need `json:"need"`
 	// Without is what the numbers lack.
 	Without string `json:"without"`
 }
 
+// orNull returns a pointer to the text; nil for "".
 func orNull(s string) *string {
 	if s == "" {
 		return nil
@@ -187,7 +195,7 @@ func orNull(s string) *string {
 	return &s
 }
 
-// examineHost fills in what is true of the host.
+// examineHost sets Abilities, Host and Rights.
 func (d *diagnosis) examineHost() {
 	a := findAbilities()
 	d.Abilities = &a
@@ -199,7 +207,7 @@ func (d *diagnosis) examineHost() {
 	}
 }
 
-// newLibraryDiagnosis says everything that a report does.
+// newLibraryDiagnosis returns the diagnosis of a build of the runtime.
 func newLibraryDiagnosis(r *discover.Build) libraryDiagnosis {
 	d := libraryDiagnosis{
 		Path: r.Library.Path, BuildID: orNull(r.Library.BuildID), Release: orNull(r.Library.Release),
@@ -245,7 +253,7 @@ func newLibraryDiagnosis(r *discover.Build) libraryDiagnosis {
 	return d
 }
 
-// reservedSizesDiagnosis says whether reserved sizes are computed from what is seen of a buffer, or why each is probed.
+// reservedSizesDiagnosis says whether reserved sizes are computed from a buffer's fields, or why they are probed.
 func reservedSizesDiagnosis(r *metal.Report) string {
 	computed, err := r.Library.ReservedSizes()
 	switch {

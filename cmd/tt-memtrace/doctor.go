@@ -20,7 +20,7 @@ import (
 	"tt-memtrace/ui/text"
 )
 
-// examineUntil is examine, which ends with the context, whatever the files of processes wait for.
+// examineUntil does what examine does, but returns when the context ends, even if the file of a process does not answer.
 func examineUntil(ctx context.Context, pids []uint, library string) (d *diagnosis, err error) {
 	done := make(chan struct{})
 	go func() {
@@ -83,7 +83,7 @@ given cannot be traced, or nothing on this host kernel with probes.`,
 				return err
 			}
 			t := &targets{}
-			t.flags(&cobra.Command{}) // as in a live command without flags
+			t.flags(&cobra.Command{}) // set the flags' defaults
 			t.pids = pids
 			if compare && err == nil {
 				err = d.compare(cmd.Context(), t)
@@ -91,7 +91,7 @@ given cannot be traced, or nothing on this host kernel with probes.`,
 			if verify && err == nil {
 				err = d.verify(cmd.Context(), t)
 			}
-			// Paths and symbols are what processes and files say.
+			// Paths and symbols are untrusted text.
 			var out bytes.Buffer
 			inert := func(b []byte) []byte { return []byte(printable(string(b))) }
 			if asJSON {
@@ -131,12 +131,12 @@ given cannot be traced, or nothing on this host kernel with probes.`,
 	return cmd
 }
 
-// examine looks at everything. The error is the first thing that is wrong; the
-// diagnosis is nil where there was nothing to look at.
+// examine examines the library or, if that is "", the host and the runtime in these processes; without PIDs, in all. The error is
+// the first problem. With an error the diagnosis is complete, or nil if nothing could be examined.
 func examine(pids []uint, library string) (*diagnosis, error) {
 	d := &diagnosis{Schema: doctorSchema, Libraries: []libraryDiagnosis{}}
 	var builds []*discover.Build
-	var untraced error // a process that was asked for
+	var untraced error // why one of pids cannot be traced
 	if library != "" {
 		r, err := metal.Examine(library)
 		if err != nil {
@@ -163,7 +163,7 @@ func examine(pids []uint, library string) (*diagnosis, error) {
 		d.Libraries = append(d.Libraries, newLibraryDiagnosis(r))
 		r.Library.Close()
 		if r.Err != nil && err == nil {
-			err = fmt.Errorf("%s: %w", r.Library.Path, metal.ErrUnsupported) // why, is in the diagnosis
+			err = fmt.Errorf("%s: %w", r.Library.Path, metal.ErrUnsupported) // the diagnosis has the reason
 		}
 	}
 	if err == nil && library == "" {
@@ -172,7 +172,7 @@ func examine(pids []uint, library string) (*diagnosis, error) {
 	return d, err
 }
 
-// errUntraced is why a process that was asked for cannot be traced, though others can.
+// errUntraced is why a process that was given with -p cannot be traced. It counts as metal.ErrUnsupported, for the exit code.
 type errUntraced struct{ error }
 
 func (errUntraced) Is(target error) bool { return target == metal.ErrUnsupported }
@@ -184,7 +184,7 @@ func mark(ok bool) string {
 	return "✗"
 }
 
-// printVerdict says in a line whether tracing works here; err says why not.
+// printVerdict prints in one line whether tracing works here; err is why not.
 func (d *diagnosis) printVerdict(w io.Writer, err error) {
 	failed := 0
 	for _, c := range d.Host {
@@ -210,7 +210,7 @@ func (d *diagnosis) printVerdict(w io.Writer, err error) {
 	fmt.Fprintf(w, "\n%s %s\n", mark(err == nil), verdict)
 }
 
-// markColours colours the marks, the titles and the verdict, which is a line that begins with a mark.
+// markColours colours marks, titles, and the verdict, which is the line that begins with a mark.
 func markColours(doctor []byte) []byte {
 	var b strings.Builder
 	for l := range strings.Lines(string(doctor)) {
@@ -234,6 +234,7 @@ func markColours(doctor []byte) []byte {
 	return []byte(b.String())
 }
 
+// print prints all but the results of --compare and --verify. given means that PIDs were given.
 func (d *diagnosis) print(w io.Writer, given bool) {
 	if d.Host != nil {
 		d.Abilities.print(w)
@@ -291,7 +292,7 @@ func (l *libraryDiagnosis) print(w io.Writer) {
 	}
 }
 
-// printFindings says what was found of it, and what was not.
+// printFindings prints the points, layout and getters that were found, and what was not.
 func (l *libraryDiagnosis) printFindings(w io.Writer, tw *tabwriter.Writer) {
 	also := ""
 	if len(l.AlsoBy) > 0 {

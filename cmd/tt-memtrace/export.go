@@ -47,7 +47,7 @@ func newExport() *cobra.Command {
 		},
 	}
 	t.recorded.flags(cmd)
-	_ = cmd.Flags().MarkHidden("speed") // nobody watches
+	_ = cmd.Flags().MarkHidden("speed") // an export has no reason to be slow
 	takesRecordings(cmd)
 	t.argumentsFlag(cmd)
 	f := cmd.Flags()
@@ -58,7 +58,7 @@ func newExport() *cobra.Command {
 	return cmd
 }
 
-// recordingName names the recording of some files, the first of which began it.
+// recordingName returns the name of the recording in these files, which is that of the first.
 func recordingName(files []string) string {
 	name := strings.TrimSuffix(filepath.Base(files[0]), ".ttm")
 	if name == "-" {
@@ -67,7 +67,7 @@ func recordingName(files []string) string {
 	return name
 }
 
-// exportHost exports the recordings that t names as one.
+// exportHost exports the recordings of one host, which t names, as one recording.
 func exportHost(ctx context.Context, t *targets, dir string) error {
 	t.recorded.skips = true
 	l, err := t.recorded.start(t.quiet)

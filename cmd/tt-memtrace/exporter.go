@@ -26,10 +26,10 @@ const defaultListen = "127.0.0.1:9947"
 type metricsFlags struct {
 	listen string
 	config string
-	// health is where probes are answered without TLS and users.
+	// health is the address of /healthz and /readyz without TLS and users; "" for none.
 	health    string
 	processes int
-	// push and every are for OpenTelemetry.
+	// push is the URL of the OpenTelemetry collector, and every the time between two pushes.
 	push  string
 	every time.Duration
 }
@@ -72,7 +72,8 @@ and --keep-age or --keep-size say so; see 'tt-memtrace record --help'.`,
 				return err
 			}
 			if len(args) == 0 && !term.IsTerminal(int(os.Stdin.Fd())) {
-				signal.Ignore(unix.SIGHUP) // a service is not reloaded: certificates are read for each connection
+				// For services SIGHUP means to reload. There is nothing to reload: certificates are read for each connection.
+				signal.Ignore(unix.SIGHUP)
 			}
 			ctx, cancel := context.WithCancel(cmd.Context())
 			defer cancel()
@@ -120,14 +121,14 @@ func (m *metricsFlags) check() error {
 }
 
 const (
-	// maxShown bounds the processes with series of their own, for Prometheus' sake.
+	// maxShown bounds the processes with series of their own: Prometheus keeps all series in memory.
 	maxShown = 1000
-	// maxSorted bounds the buffers that a scrape sorts to find the largest free block,
-	// which takes some milliseconds; with more buffers it is unknown.
+	// maxSorted bounds the buffers that a scrape sorts, within some milliseconds, to find the largest free block. With more
+	// buffers the block is unknown.
 	maxSorted = 20_000
 )
 
-// add exports metrics while the session runs.
+// add makes a session export metrics while it runs.
 func (m *metricsFlags) add(l *live) error {
 	if m.health != "" {
 		if err := m.serveHealth(l); err != nil {
@@ -141,7 +142,7 @@ func (m *metricsFlags) add(l *live) error {
 	c, err := metrics.NewCollector(func() metrics.Reading {
 		r := l.reading()
 		r.Behind = l.Behind()
-		if l.player == nil { // a recording is of another time, and perhaps host
+		if l.player == nil { // a recording is from another time, and perhaps from another host
 			r.Devices = driver.Devices()
 		}
 		if l.tracer != nil {
@@ -206,7 +207,7 @@ func loopback(a net.Addr) bool {
 	return ok && tcp.IP.IsLoopback()
 }
 
-// serveHealth answers health probes at an address of their own.
+// serveHealth serves /healthz and /readyz at their own address.
 func (m *metricsFlags) serveHealth(l *live) error {
 	server, err := metrics.ListenHealth(m.health, health{l}, slog.New(slog.DiscardHandler))
 	if err != nil {
@@ -217,7 +218,7 @@ func (m *metricsFlags) serveHealth(l *live) error {
 	return nil
 }
 
-// answer serves until the session ends.
+// answer runs a server until the session ends.
 func (l *live) answer(server *metrics.Server) {
 	go func() {
 		if err := server.Serve(); err != nil {
@@ -227,7 +228,7 @@ func (l *live) answer(server *metrics.Server) {
 	l.AddSink(session.Sink{Close: server.Close})
 }
 
-// reading is the state at one moment, for a scrape.
+// reading returns the state at one moment, for a scrape.
 func (l *live) reading() metrics.Reading {
 	var r metrics.Reading
 	l.View(func(a *aggregator.Aggregator) {
@@ -237,7 +238,7 @@ func (l *live) reading() metrics.Reading {
 	return r
 }
 
-// counts are nil if unavailable.
+// counts returns the counters of probes; nil after the tracer was closed.
 func (s *tracerSource) counts() *metrics.Probes {
 	s.mu.Lock()
 	defer s.mu.Unlock()

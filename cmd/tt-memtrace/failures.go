@@ -19,18 +19,18 @@ type failures struct {
 	before uint64
 }
 
-// maxFailures are kept.
+// maxFailures is how many failures are kept.
 const maxFailures = 32
 
-// logFailures keeps the allocations that fail, for l.status, and returns a log that has them.
+// logFailures makes the session keep allocations that fail, for status, and returns a log of them.
 func (l *live) logFailures() *ui.Log {
 	log := ui.NewLog()
 	l.AddSink(session.Sink{Event: log.Event, AllocationFailed: func(e *aggregator.Event) { l.addFailure(log, e) }})
 	return log
 }
 
-// addFailure keeps an allocation that failed, for l.status, and adds it to a log with what helps. It says whether that
-// is to be explained.
+// addFailure keeps an allocation that failed, for status, and adds it to the log with advice. It returns its number in the log,
+// and whether the log wants an explanation.
 func (l *live) addFailure(log *ui.Log, e *aggregator.Event) (number uint64, explain bool) {
 	l.failures.add(export.NewFailureLine(e, l.Wall(e.Time)))
 	number, explain = log.AllocationFailed(e)
@@ -50,7 +50,7 @@ func (f *failures) add(line export.FailureLine) {
 	f.list = append(f.list, line)
 }
 
-// status is the JSON form of a snapshot, with the failures that were seen.
+// status returns the JSON form of a snapshot, with the failures that were seen.
 func (l *live) status(s *aggregator.Snapshot) export.Status {
 	st := export.NewStatus(s, l.Wall(cmp.Or(s.Time, l.Now())), l.host, version())
 	l.failures.mu.Lock()

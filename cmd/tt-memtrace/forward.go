@@ -15,18 +15,17 @@ import (
 	"tt-memtrace/wire"
 )
 
-// sockets are the flags that have a live command speak the original protocol.
+// sockets are the flags of live commands for the original protocol.
 type sockets struct {
-	// forward is the socket of the server to send to, serve the socket to listen on;
-	// empty for none.
+	// forward is the socket of the server to send to, serve the socket to listen on; "" for none.
 	forward, serve string
 	size           string
 	open           bool
-	// lines, where set, is where the server prints the original's lines.
+	// lines, if not nil, is where the server prints the original server's lines.
 	lines io.Writer
 }
 
-// autoSize queries the server for the size of its records.
+// autoSize is the value of --record-size for querying the server for it.
 const autoSize = "auto"
 
 func (s *sockets) flags(cmd *cobra.Command) {
@@ -54,7 +53,7 @@ func (s *sockets) sizeFlag(cmd *cobra.Command) {
 	_ = cmd.RegisterFlagCompletionFunc("record-size", cobra.FixedCompletions([]string{autoSize, "72", "112", "128", "144"}, cobra.ShellCompDirectiveNoFileComp))
 }
 
-// recordSize is 0 for auto.
+// recordSize returns the size of the server's records; 0 for auto.
 func (s *sockets) recordSize() (wire.Size, error) {
 	if s.size == autoSize {
 		return 0, nil
@@ -76,14 +75,14 @@ func (s *sockets) check() error {
 	return nil
 }
 
-// same is whether two paths lead to one socket.
+// same reports whether two paths are equal once they are absolute.
 func same(a, b string) bool {
 	a, errA := filepath.Abs(a)
 	b, errB := filepath.Abs(b)
 	return errA == nil && errB == nil && a == b
 }
 
-// join adds the forwarder and the server to what is live.
+// join adds the forwarder and the server to a session. If it fails, it closes the session.
 func (s *sockets) join(l *live) (*live, error) {
 	if s.serve != "" {
 		if err := s.addServer(l); err != nil {
@@ -122,7 +121,7 @@ func (s *sockets) addForwarder(l *live) error {
 	return nil
 }
 
-// forwarded summarizes what was sent.
+// forwarded returns a notice about what was sent.
 func forwarded(path string, n wire.ForwarderStatistics) string {
 	if n.Connections == 0 {
 		return fmt.Sprintf("forwarding to %s: no server ever answered", path)
@@ -142,8 +141,7 @@ func forwarded(path string, n wire.ForwarderStatistics) string {
 	return text
 }
 
-// journalPath is where the list of what was sent to the server at a socket is kept: a
-// place that need not survive a reboot.
+// journalPath returns the file with the list of what was sent to the server at a socket. It need not survive a reboot.
 func journalPath(socket string) (string, error) {
 	dir := os.Getenv("RUNTIME_DIRECTORY") // from systemd
 	switch {

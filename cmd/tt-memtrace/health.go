@@ -11,12 +11,13 @@ import (
 	"tt-memtrace/aggregator"
 )
 
-// stuckAfter is how long a batch of events may take to be applied, and wait to be read.
+// stuckAfter is how long applying a batch of events may take, and how long events may wait to be read.
 const stuckAfter = 10 * time.Second
 
 // health reports on a session. It is a metrics.Health.
 type health struct{ l *live }
 
+// Ready fails until all sources listen, and after the session has ended.
 func (h health) Ready() error {
 	select {
 	case <-h.l.Session.Ready():
@@ -26,8 +27,7 @@ func (h health) Ready() error {
 	}
 }
 
-// Alive fails if the session has ended, if its lock cannot be had, or if events wait to be
-// read for long.
+// Alive fails if the session has ended, or if its lock is held, or events wait to be read, for longer than stuckAfter.
 func (h health) Alive() error {
 	if err := h.running(); err != nil {
 		return err
@@ -50,6 +50,7 @@ func (h health) Alive() error {
 	return nil
 }
 
+// running fails if the session has ended.
 func (h health) running() error {
 	select {
 	case <-h.l.Ended():

@@ -5,7 +5,7 @@ import (
 	"tt-memtrace/tracer/memory"
 )
 
-// hostSystem is this host's devices and processes.
+// hostSystem returns a reader of this host's devices and processes, which does not wait for a process's memory.
 func hostSystem() *telemetry.System {
 	s := telemetry.New("/")
 	s.ReadArguments(func(pid uint32) ([]string, error) { return memory.FilesOf(pid).Hurried().Arguments() })

@@ -16,14 +16,14 @@ import (
 	"tt-memtrace/report"
 )
 
-// hostFiles is the recordings of one host, in order of time.
+// hostFiles are the recordings of one host, in order of time.
 type hostFiles struct {
 	host  string
 	files []string
 }
 
-// byHost groups recordings by the host in their headers, in the order of their first files.
-// Standard input, which can be read once, is not looked into: with it all are of one host.
+// byHost groups recordings by the host in their headers. The hosts are in the order of their first files. Standard input can be
+// read only once, so its header is not read: if it is among the files, all count as one host's.
 func byHost(files []string) ([]hostFiles, error) {
 	if len(files) < 2 || slices.Contains(files, "-") {
 		return []hostFiles{{files: files}}, nil
@@ -57,7 +57,8 @@ func byHost(files []string) ([]hostFiles, error) {
 	return hosts, nil
 }
 
-// inOrder are recordings of one host in order of time, as far as they can be read twice. Those of several stay as they are.
+// inOrder returns recordings of one host in order of time. It does not change the order of recordings of several hosts, nor if one
+// is not a regular file, which cannot be read twice.
 func inOrder(files []string) ([]string, error) {
 	if slices.ContainsFunc(files, func(name string) bool {
 		st, err := os.Stat(name)
@@ -72,8 +73,8 @@ func inOrder(files []string) ([]string, error) {
 	return hosts[0].files, nil
 }
 
-// eachHost runs f for the recordings of each host, as many at a time as there are
-// processors. That events were lost is the only error that does not end it.
+// eachHost runs f for the recordings of each host, as many at a time as there are CPUs. It stops at the first error other than a
+// lossError. If there are only lossErrors, it returns the first host's.
 func eachHost(ctx context.Context, t *targets, hosts []hostFiles, f func(ctx context.Context, i int, t *targets) error) error {
 	lost := make([]error, len(hosts))
 	var read atomic.Int32
@@ -105,7 +106,7 @@ func eachHost(ctx context.Context, t *targets, hosts []hostFiles, f func(ctx con
 	return lost[i]
 }
 
-// reportHosts reports on the recordings of several hosts.
+// reportHosts returns a report on the recordings of several hosts. With a lossError it returns the report, too.
 func reportHosts(ctx context.Context, t *targets, hosts []hostFiles) (*report.Hosts, error) {
 	reports, recordings := make([]*report.Report, len(hosts)), make([][]string, len(hosts))
 	err := eachHost(ctx, t, hosts, func(ctx context.Context, i int, t *targets) (err error) {
@@ -119,7 +120,7 @@ func reportHosts(ctx context.Context, t *targets, hosts []hostFiles) (*report.Ho
 	return report.Merge(reports, recordings), err
 }
 
-// hostsFormats are the ways to write a report of several hosts.
+// hostsFormats maps formats to functions that write a report of several hosts.
 var hostsFormats = map[string]func(*report.Hosts, io.Writer) error{
 	"text": func(h *report.Hosts, w io.Writer) error { return h.Text(w, textStyle(w)) }, "json": (*report.Hosts).JSON,
 }

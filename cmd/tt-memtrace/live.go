@@ -22,47 +22,47 @@ import (
 	"tt-memtrace/tracer/proc"
 )
 
-// live is a session with what a command shows of it: notices, the host that it is
-// from, and the command that is traced.
+// live is a session of a command, with its notices and the traced command.
 type live struct {
 	*session.Session
-	// tracer, sampler or player, where set, is the source.
+	// The source is one of tracer, sampler and player, or another one if all are nil.
 	tracer  *tracerSource
 	sampler *sampler.Source
 	player  *record.Player
-	// host is where the events are from.
+	// host is the name of the host where the events happen.
 	host string
-	// waiting, where set, says which processes do not use the runtime yet.
+	// waiting, if not nil, lists the requested processes that do not use the runtime yet.
 	waiting func() []uint32
-	// recorder, where set, is one of the sinks.
+	// recorder is the sink that records, or nil.
 	recorder atomic.Pointer[record.Recorder]
 
 	noticesMu sync.Mutex
 	notices   []string
 	pace      pace
 	quiet     bool
-	// silent: notices are shown by the screen and not written.
+	// silent means that the screen shows notices, so they are not written.
 	silent bool
-	// ofSeveral: others are read at the same time, and their progress is shown together.
+	// ofSeveral means that several sessions run, and their progress is shown together.
 	ofSeveral bool
-	// prints: standard output gets text while events are read.
+	// prints means that the command writes to standard output while events are read.
 	prints bool
-	// brief: only the first snapshot is wanted, and no process is waited for.
+	// brief means that the command shows the first snapshot only, and waits for no process.
 	brief bool
-	// ownOnly: all processes are to be shown, and those of other users may not be seen.
+	// ownOnly means that the command shows all processes that it sees, which may lack those of other users.
 	ownOnly bool
-	// needsAll: what is written has each event, so that it stays incomplete when the
-	// numbers are corrected.
+	// needsAll means that the output has every event, so a loss leaves it incomplete even after the numbers were corrected.
 	needsAll bool
 
-	// failures are for snapshots.
+	// failures are the newest failed allocations, for snapshots.
 	failures failures
 
+	// command is the command to start and trace, or nil.
 	command []string
-	// output, where set, takes what the command writes.
+	// output, if not nil, receives what the command writes.
 	output *os.File
 }
 
+// newLive returns a session without sources, for events of this host.
 func newLive(command []string, quiet bool) *live {
 	return &live{
 		Session: session.New(session.Clock{Now: proc.Now, Wall: clock()}),
@@ -70,8 +70,8 @@ func newLive(command []string, quiet bool) *live {
 	}
 }
 
-// tracerSource is the tracer as a session.Source, Reconciler and Lagging. Its counters can be
-// read while it is closed.
+// tracerSource is the tracer as a session.Source, Reconciler and Lagging. Other goroutines can read its counters while it is being
+// closed.
 type tracerSource struct {
 	*tracer.Tracer
 	mu     sync.Mutex
@@ -92,7 +92,7 @@ func (s *tracerSource) Close() error {
 
 const maxNotices = 100
 
-// notice says something in one line, whatever names a process or a file has.
+// notice tells the user something in one line, and escapes untrusted text in it.
 func (l *live) notice(text string) {
 	text = strings.ReplaceAll(printable(text), "\n", "; ")
 	l.noticesMu.Lock()
@@ -113,7 +113,7 @@ func (l *live) notice(text string) {
 	}
 }
 
-// pace limits how many notices are written: thousands of processes can come and go.
+// pace limits written notices to maxNotices in paceTime: thousands of processes can come and go.
 type pace struct {
 	began            time.Time
 	written, omitted int
@@ -121,7 +121,7 @@ type pace struct {
 
 const paceTime = time.Minute
 
-// admit says whether one more is written now, and how many were not before.
+// admit reports whether to write one more notice. If that begins another paceTime, it returns how many the last one omitted.
 func (p *pace) admit(now time.Time) (write bool, omitted int) {
 	if now.Sub(p.began) >= paceTime {
 		omitted = p.omitted
@@ -135,16 +135,16 @@ func (p *pace) admit(now time.Time) (write bool, omitted int) {
 	return true, omitted
 }
 
-// Notices are the newest of what a user should know.
+// Notices returns the newest notices, at most maxNotices.
 func (l *live) Notices() []string {
 	l.noticesMu.Lock()
 	defer l.noticesMu.Unlock()
 	return append([]string(nil), l.notices...)
 }
 
-// run traces until the context ends or the last traced PID ends; with a
-// command until that ends, which the end of the context asks it to. The
-// command's own failure is an *exec.ExitError.
+// run runs the session until the context or the source ends and, with a command, until the command ends: if the context ends
+// first, it sends the command a signal and waits for it. It then closes the session. If the command failed, the error is an
+// *exec.ExitError; if all went well but events were missed, a lossError.
 func (l *live) run(asked context.Context) error {
 	ctx, cancel := context.WithCancel(asked)
 	if len(l.command) > 0 {
@@ -169,7 +169,7 @@ func (l *live) run(asked context.Context) error {
 					command = c.Wait()
 					l.noticeFailure(command)
 					stop()
-					cancel() // what its end left in the ring is still read
+					cancel() // the source still reads the records in the ring
 				})
 			}
 		}
@@ -186,7 +186,7 @@ func (l *live) run(asked context.Context) error {
 	return err
 }
 
-// reasons lists why numbers are not exact, by codes that match.
+// reasons lists the reasons why numbers are not exact, of those whose code matches.
 func reasons(s *aggregator.Snapshot, match func(aggregator.ReasonCode) bool) (why []string) {
 	for r := range s.Why() {
 		if !match(r.Code) {
@@ -201,7 +201,7 @@ func reasons(s *aggregator.Snapshot, match func(aggregator.ReasonCode) bool) (wh
 	return why
 }
 
-// list is the first three of some texts, and how many more there are.
+// list joins the first three texts, and says how many more there are.
 func list(texts []string) string {
 	const most = 3
 	if n := len(texts) - most; n > 0 {
@@ -210,8 +210,7 @@ func list(texts []string) string {
 	return strings.Join(texts, "; ")
 }
 
-// verdict says whether what happened while tracing is all in the numbers at the end,
-// and if it is now, but was not for a while, that it is.
+// verdict returns a lossError if the output or the final numbers miss events. If lost events were made up for, it tells the user.
 func (l *live) verdict() error {
 	s := l.Snapshot()
 	if lost := l.Lost(); l.needsAll {
@@ -235,7 +234,7 @@ func (l *live) verdict() error {
 	return nil
 }
 
-// end asks a command to end as this program was asked to.
+// end sends a command the signal that this program got.
 func end(command *os.Process, cause error) {
 	s := os.Signal(unix.SIGTERM)
 	var by signalled
@@ -243,12 +242,12 @@ func end(command *os.Process, cause error) {
 		s = by.Signal
 	}
 	if s == os.Interrupt && foreground() {
-		return // the terminal's ^C has reached it too
+		return // the terminal has sent ^C to the command, too
 	}
 	command.Signal(s)
 }
 
-// foreground: the terminal's signals go to this process and its commands.
+// foreground reports whether the terminal sends its signals to this process and its commands.
 func foreground() bool {
 	tty, err := os.Open("/dev/tty")
 	if err != nil {
@@ -259,7 +258,7 @@ func foreground() bool {
 	return err == nil && group == unix.Getpgrp()
 }
 
-// noticeFailure says on the screen how the command ended that is not seen there.
+// noticeFailure tells the user of the screen, which does not show the command's output, that the command failed.
 func (l *live) noticeFailure(command error) {
 	var failed *exec.ExitError
 	if l.silent && errors.As(command, &failed) {
@@ -267,7 +266,7 @@ func (l *live) noticeFailure(command error) {
 	}
 }
 
-// noticeWaiting says which processes do not use the runtime yet. The screen says that itself, for as long as it is so.
+// noticeWaiting tells the user which processes do not use the runtime yet. The screen shows that itself.
 func (l *live) noticeWaiting() {
 	if l.silent || l.waiting == nil {
 		return

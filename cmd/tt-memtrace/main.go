@@ -1,5 +1,4 @@
-// Command tt-memtrace shows live what every Tenstorrent chip's memory holds,
-// and which process allocated it.
+// Command tt-memtrace shows live what the memory of every Tenstorrent chip holds, and which process allocated it.
 package main
 
 import (
@@ -31,13 +30,14 @@ const (
 // errUsage is wrapped by errors of the command line.
 var errUsage = errors.New("wrong usage")
 
-// lossError is returned when all went well, but something was missed.
+// lossError means that the command succeeded, but missed events.
 type lossError string
 
 func (e lossError) Error() string { return string(e) }
 
 func main() { os.Exit(run(os.Args[1:])) }
 
+// run runs a command line and returns the exit code.
 func run(args []string) int {
 	ctx := untilSignal()
 	root := newRoot()
@@ -52,7 +52,7 @@ func run(args []string) int {
 		if !only(err, ended) {
 			printError(err)
 		}
-		// The traced command failed: its status is ours, as with time or a shell.
+		// The traced command failed. Pass its status on, as time(1) does.
 		if s, ok := ended.Sys().(syscall.WaitStatus); ok && s.Signaled() {
 			fmt.Fprintf(os.Stderr, "tt-memtrace: the command was ended by a signal: %v\n", s.Signal())
 			return 128 + int(s.Signal())
@@ -63,19 +63,19 @@ func run(args []string) int {
 	return exitCode(err)
 }
 
-// printError writes an error, which may have text of a process in it.
+// printError writes an error to standard error. It escapes untrusted text in it.
 func printError(err error) { fmt.Fprintf(os.Stderr, "tt-memtrace: %s\n", printable(err.Error())) }
 
-// only is whether nothing but one error happened, of those that were joined.
+// only reports whether a joined error consists of this error alone.
 func only(err, one error) bool { return err.Error() == one.Error() }
 
-// signalled is why a context ended: a signal asked for it.
+// signalled is the cause of a context that a signal ended.
 type signalled struct{ os.Signal }
 
 func (s signalled) Error() string { return "signal: " + s.String() }
 
-// untilSignal is over with the first signal that asks for an end. The next one
-// ends a tt-memtrace that still waits for a command at once.
+// untilSignal returns a context that the first SIGINT, SIGTERM or SIGHUP ends. The second one ends tt-memtrace at once, even if
+// it still waits for a command.
 func untilSignal() context.Context {
 	ctx, cancel := context.WithCancelCause(context.Background())
 	signals := make(chan os.Signal, 1)
@@ -87,12 +87,13 @@ func untilSignal() context.Context {
 	return ctx
 }
 
-// onlyLoss is whether all went well, but something was missed.
+// onlyLoss reports whether an error is a lossError and nothing else.
 func onlyLoss(err error) bool {
 	var loss lossError
 	return errors.As(err, &loss) && only(err, loss)
 }
 
+// exitCode returns the exit code for an error of tt-memtrace itself.
 func exitCode(err error) int {
 	switch {
 	case err == nil:

@@ -8,7 +8,7 @@ import (
 	"github.com/spf13/cobra/doc"
 )
 
-// newMan writes what packages have: the same text as --help.
+// newMan returns the command that writes the manual pages of packages. They have the text of --help.
 func newMan() *cobra.Command {
 	return &cobra.Command{
 		Use: "man DIR", Short: "Write the manual pages into a folder", Hidden: true,
@@ -21,7 +21,7 @@ func newMan() *cobra.Command {
 		RunE: func(cmd *cobra.Command, args []string) error {
 			root := cmd.Root()
 			root.InitDefaultHelpCmd()
-			root.DisableAutoGenTag = true // SOURCE_DATE_EPOCH dates them
+			root.DisableAutoGenTag = true // no date of today: the pages have that of SOURCE_DATE_EPOCH
 			if err := os.MkdirAll(args[0], 0o755); err != nil {
 				return fmt.Errorf("writing the manual: %w", err)
 			}

@@ -11,11 +11,10 @@ import (
 	"tt-memtrace/ui"
 )
 
-// statusLine is the last line of standard error on a terminal: it is overwritten, and
-// notices come above it.
+// statusLine is the last line of standard error on a terminal. A new text overwrites it, and notices are written above it.
 type statusLine struct {
 	mu    sync.Mutex
-	shown bool
+	shown bool // it has text
 }
 
 // standardError is shared by all sessions of the program.
@@ -23,6 +22,7 @@ var standardError statusLine
 
 const clearLine = "\r\x1b[K"
 
+// show replaces the line's text.
 func (s *statusLine) show(text string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -32,7 +32,7 @@ func (s *statusLine) show(text string) {
 
 func (s *statusLine) clear() { _, _ = s.Write(nil) }
 
-// Write writes lines that stay.
+// Write writes lines to standard error, in place of the status line.
 func (s *statusLine) Write(lines []byte) (int, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -45,7 +45,7 @@ func (s *statusLine) Write(lines []byte) (int, error) {
 
 func (s *statusLine) notice(text string) { fmt.Fprintln(s, "tt-memtrace: "+text) }
 
-// every shows on a terminal, each second, what text returns, until it is stopped.
+// every shows what text returns, each second, until stop is called. It does nothing if standard error is not a terminal.
 func (s *statusLine) every(text func() string) (stop func()) {
 	if !term.IsTerminal(int(os.Stderr.Fd())) || ui.IsPlain(os.Getenv) {
 		return func() {}
@@ -68,8 +68,8 @@ func (s *statusLine) every(text func() string) (stop func()) {
 	return func() { close(ended); <-done }
 }
 
-// progress shows how much of the recordings was read, unless something else is written to
-// the same terminal meanwhile.
+// progress shows how much of the recordings was read, until stop is called. It does nothing if the command writes to the same
+// terminal meanwhile.
 func (l *live) progress() (stop func()) {
 	if l.player == nil || l.quiet || l.silent || l.ofSeveral || l.prints && term.IsTerminal(int(os.Stdout.Fd())) {
 		return func() {}
@@ -83,7 +83,8 @@ func (l *live) progress() (stop func()) {
 	})
 }
 
-// untilRead shows for how long processes have been read, until it is stopped: of one that keeps thousands of programs it takes seconds.
+// untilRead shows how long the first reading of processes has taken, until stop is called. A process with thousands of programs
+// takes seconds.
 func (l *live) untilRead() (stop func()) {
 	if l.quiet || l.silent || l.player != nil {
 		return func() {}

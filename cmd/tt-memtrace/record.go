@@ -55,7 +55,7 @@ func (r *recordFlags) flags(cmd *cobra.Command) {
 	grouped(cmd, rotationFlags, "rotate-size", "rotate-every", "keep", "keep-size", "keep-age")
 }
 
-// options returns what the flags, where a command has them, say about a recording into a file.
+// options returns the options of a recording into a file. r is nil if the command does not have these flags.
 func (r *recordFlags) options(path string) (record.Options, error) {
 	if r == nil {
 		return record.Options{Path: path}, nil
@@ -159,7 +159,7 @@ func runRecord(cmd *cobra.Command, t *targets, r *recordFlags, path string, comm
 	ctx, cancel := context.WithCancel(cmd.Context())
 	defer cancel()
 	if len(command) == 0 {
-		o.Failed = func(error) { cancel() } // a command is not ended for it
+		o.Failed = func(error) { cancel() } // but let a traced command run on
 	}
 	recorder, err := l.record(o, t.label(command))
 	if err != nil {
@@ -169,7 +169,7 @@ func runRecord(cmd *cobra.Command, t *targets, r *recordFlags, path string, comm
 	l.needsAll = true
 	err = l.run(ctx)
 	s := recorder.Stats()
-	if err == nil && s.Lost > 0 { // it paused, and went on
+	if err == nil && s.Lost > 0 { // the recording paused and resumed
 		err = lossError(fmt.Sprintf("%d events are missing in the recording", s.Lost))
 	}
 	if !t.quiet {
@@ -184,7 +184,7 @@ func runRecord(cmd *cobra.Command, t *targets, r *recordFlags, path string, comm
 	return err
 }
 
-// record adds a sink that records.
+// record adds a sink that records. source is the recording's label.
 func (l *live) record(o record.Options, source string) (*record.Recorder, error) {
 	o.State = l.Accounts().State
 	o.Header = func() record.Header {
@@ -209,7 +209,7 @@ func hostKernelRelease() string {
 	return unix.ByteSliceToString(u.Release[:])
 }
 
-// bytesOf reads a flag's size such as 100M, in powers of 1024.
+// bytesOf returns the bytes of a size such as 100M, in powers of 1024; 0 for "". flag is the flag's name, for errors.
 func bytesOf(flag, s string) (int64, error) {
 	if s == "" {
 		return 0, nil
@@ -221,7 +221,8 @@ func bytesOf(flag, s string) (int64, error) {
 		}
 	}
 	n, err := strconv.ParseInt(number, 10, 32)
-	if err != nil || n <= 0 || shift == 0 { // without a unit, megabytes were meant, and bytes would fill a folder
+	// A size without a unit is an error: who writes 100 hardly means bytes, and such small files would fill the folder.
+	if err != nil || n <= 0 || shift == 0 {
 		return 0, fmt.Errorf("%w: %s %q is not a size such as 100M", errUsage, flag, s)
 	}
 	return n << shift, nil

@@ -23,18 +23,18 @@ Every live command can read a recording instead of live processes, with --from F
 status, log and top show what they would have shown then. Replay a rotated recording
 in the order of its files: FILE.2 FILE.1 FILE.`
 
-// recorded are the flags for recordings in place of processes.
+// recorded are the flags for reading recordings in place of live processes.
 type recorded struct {
 	from        []string
 	speed       float64
 	seek, until time.Duration
-	// skips: sinks get no events from before seek, only the state at that point.
+	// skips means that sinks get no events from before seek, only the state at that point.
 	skips bool
-	// waitAtEnd: at the end the replay waits to be moved back.
+	// waitAtEnd means that the replay does not end at its end, because the user may move it back.
 	waitAtEnd bool
-	// ofSeveral hosts these are the recordings of one.
+	// ofSeveral means that the recordings are of one of several hosts.
 	ofSeveral bool
-	// files, where set, are read in place of those that from names.
+	// files, if not nil, are read in place of the files that from names.
 	files []io.ReadCloser
 }
 
@@ -46,7 +46,7 @@ func (r *recorded) flags(cmd *cobra.Command) {
 	grouped(cmd, replayFlags, "from", "speed", "seek", "until")
 }
 
-// paced makes the recorded speed the default: for commands that people watch.
+// paced makes the recorded speed the default, for commands whose output people watch.
 func (r *recorded) paced(cmd *cobra.Command) {
 	if len(r.from) > 0 && !cmd.Flags().Changed("speed") {
 		r.speed = 1
@@ -92,7 +92,8 @@ func newReplay() *cobra.Command {
 	return cmd
 }
 
-// further says how a replay is reported on, with call sites where the recording has them; nil where there is no file to name.
+// further returns a function that tells the user how to get a report on the recording; nil if it is not in a file. The function
+// mentions call sites if the recording has them.
 func (r *recorded) further(l *live) func() string {
 	if len(r.from) == 0 || slices.Contains(r.from, "-") {
 		return nil
@@ -115,7 +116,7 @@ func (r *recorded) further(l *live) func() string {
 	}
 }
 
-// start makes a live that reads the recordings.
+// start returns a session that reads the recordings.
 func (r *recorded) start(quiet bool) (*live, error) {
 	if r.until > 0 && r.until < r.seek {
 		return nil, fmt.Errorf("%w: --until %v is before --seek %v", errUsage, r.until, r.seek)
@@ -142,7 +143,7 @@ func (r *recorded) start(quiet bool) (*live, error) {
 	return r.open(files, quiet)
 }
 
-// open makes a live that reads from streams, one behind the other.
+// open returns a session that reads the files one after the other.
 func (r *recorded) open(files []io.ReadCloser, quiet bool) (*live, error) {
 	l := newLive(nil, quiet)
 	p, err := record.NewPlayer(record.PlayerOptions{
@@ -154,11 +155,11 @@ func (r *recorded) open(files []io.ReadCloser, quiet bool) (*live, error) {
 	l.AddSource(p)
 	l.Clock = session.Clock{Now: p.Now, Wall: p.Wall}
 	l.ofSeveral = r.ofSeveral
-	l.player, l.host = p, printable(p.Header().Host) // the file may say anything
+	l.player, l.host = p, printable(p.Header().Host) // which is untrusted text
 	return l, nil
 }
 
-// label says in the header of the screen what is replayed.
+// label returns what is replayed, for the screen's header.
 func (r *recorded) label() string {
 	label := "replay " + strings.Join(r.from, " ")
 	if r.speed != 1 && r.speed != 0 {

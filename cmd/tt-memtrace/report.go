@@ -31,7 +31,7 @@ Formats: text, json, html (one self-contained page with charts), pprof (for
 go tool pprof), chrome (for Perfetto and chrome://tracing), csv (use over time).
 'log --json --from FILE' prints the events themselves, as JSON lines.`
 
-// formats are the ways to write a report.
+// formats maps formats to functions that write a report.
 var formats = map[string]func(*report.Report, io.Writer) error{
 	"text": func(r *report.Report, w io.Writer) error { return r.Text(w, textStyle(w)) }, "json": (*report.Report).JSON, "html": (*report.Report).HTML,
 	"pprof": (*report.Report).Profile, "chrome": (*report.Report).Chrome, "csv": (*report.Report).CSV,
@@ -75,7 +75,7 @@ func newReport() *cobra.Command {
 				}
 			}
 			t.recorded.from = append(t.recorded.from, files...)
-			if err := mayWrite(output); err != nil { // before tracing, not after
+			if err := mayWrite(output); err != nil { // find this out before tracing
 				return err
 			}
 			if len(command) == 0 {
@@ -113,7 +113,8 @@ func newReport() *cobra.Command {
 	return cmd
 }
 
-// makeReport runs a source to its end. If that fails half-way there is still a report.
+// makeReport runs the source to its end and returns the report. If the source fails in between, it returns the report until then,
+// and the error.
 func makeReport(ctx context.Context, t *targets, command []string, sites bool) (*report.Report, error) {
 	t.recorded.skips = true
 	l, err := t.start(command)
@@ -125,7 +126,7 @@ func makeReport(ctx context.Context, t *targets, command []string, sites bool) (
 	b.SitesOverTime = sites
 	began := l.Now()
 	if l.player != nil {
-		b.Began = l.player.Header().Monotonic // as --seek and --until count
+		b.Began = l.player.Header().Monotonic // times count from here, as --seek and --until do
 	}
 	l.AddSink(session.Sink{Event: b.Event, Change: b.Change, Learned: b.Learned, CB: b.CBChange, Unsafe: b.Unsafe, AllocationFailed: b.AllocationFailed})
 	t.untilAsked(l, "tracing %s for the report")
@@ -170,7 +171,7 @@ func runDiff(cmd *cobra.Command, t *targets, files, command []string, format, ou
 	}), lost)
 }
 
-// mayWrite checks that a file can be written, and leaves it as it is.
+// mayWrite returns why a file cannot be written, or nil. It creates the file if it is missing, and does not change it otherwise.
 func mayWrite(path string) error {
 	if path == "" {
 		return nil
@@ -188,7 +189,7 @@ func mayWrite(path string) error {
 // descriptor is an open file.
 type descriptor interface{ Fd() uintptr }
 
-// textStyle is that of a terminal, if w is one.
+// textStyle returns the style for w: with colours and the width of the terminal, if w is one.
 func textStyle(w io.Writer) report.Style {
 	f, ok := w.(descriptor)
 	if !ok || !term.IsTerminal(int(f.Fd())) {
@@ -201,7 +202,7 @@ func textStyle(w io.Writer) report.Style {
 	return report.Style{Colour: coloured(w), Width: width}
 }
 
-// coloured reports whether w is a terminal that is to have colours.
+// coloured reports whether to write colours to w: it is a terminal, and the environment does not forbid them.
 func coloured(w io.Writer) bool {
 	f, ok := w.(descriptor)
 	return ok && term.IsTerminal(int(f.Fd())) && os.Getenv("NO_COLOR") == "" && !ui.IsPlain(os.Getenv)
@@ -221,7 +222,7 @@ func writeReport(cmd *cobra.Command, path string, write func(io.Writer) error) e
 	return nil
 }
 
-// writeFile writes a file and leaves no part of one behind.
+// writeFile writes a file. If that fails, it removes the file.
 func writeFile(path string, write func(io.Writer) error) error {
 	f, err := os.Create(path)
 	if err != nil {

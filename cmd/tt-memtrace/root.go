@@ -80,7 +80,7 @@ func newRoot() *cobra.Command {
 	return root
 }
 
-// otherNames are what other tools call the commands: they are suggested to who tries them.
+// otherNames are what other tools call the commands. If a user tries one, the error suggests the command.
 var otherNames = map[string][]string{
 	"doctor": {"check", "verify"}, "exporter": {"metrics", "prometheus"}, "log": {"events", "tail"}, "record": {"capture", "trace"},
 	"report": {"diff", "leaks", "peaks"}, "status": {"ps", "snapshot"}, "top": {"tui", "ui", "watch"},
@@ -88,7 +88,7 @@ var otherNames = map[string][]string{
 
 // execute runs the command line.
 func execute(ctx context.Context, root *cobra.Command) error {
-	// To --help beside a command that there is not, cobra answers with the help of all commands, and no error.
+	// With --help and an unknown command, cobra by default prints the help of all commands, and returns no error.
 	var unknown error
 	help := root.HelpFunc()
 	root.SetHelpFunc(func(cmd *cobra.Command, args []string) {
@@ -102,7 +102,8 @@ func execute(ctx context.Context, root *cobra.Command) error {
 	return cmp.Or(root.ExecuteContext(ctx), unknown)
 }
 
-// newHelp is in place of cobra's, which answers wrong usage with the help of all commands, and no error.
+// newHelp returns the command help. It replaces cobra's, which prints the help of all commands for an unknown command, and returns
+// no error.
 func newHelp() *cobra.Command {
 	return &cobra.Command{
 		Use: "help [COMMAND]", Short: "Show the help of a command",
@@ -131,7 +132,7 @@ func newHelp() *cobra.Command {
 	}
 }
 
-// helped is the command of these names.
+// helped returns the command with these names, or an error that suggests another.
 func helped(cmd *cobra.Command, names []string) (*cobra.Command, error) {
 	for _, name := range names {
 		i := slices.IndexFunc(cmd.Commands(), func(c *cobra.Command) bool { return c.Name() == name })
@@ -147,7 +148,7 @@ func helped(cmd *cobra.Command, names []string) (*cobra.Command, error) {
 	return cmd, nil
 }
 
-// noStrayValue refuses the value of a flag that takes its value behind = only, as it can be without one.
+// noStrayValue refuses "--sample 1s": because --sample needs no value, pflag accepts one only behind =.
 func noStrayValue(args cobra.PositionalArgs) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, words []string) error {
 		if f := cmd.Flags().Lookup("sample"); f != nil && f.Changed && f.Value.String() == f.NoOptDefVal {
@@ -176,7 +177,7 @@ func noArgs(cmd *cobra.Command, args []string) error {
 	return fmt.Errorf("%w: unexpected argument %q\nsee '%s --help'", errUsage, args[0], cmd.CommandPath())
 }
 
-// onlyCommand accepts arguments behind -- only.
+// onlyCommand accepts only arguments behind --.
 func onlyCommand(cmd *cobra.Command, args []string) error {
 	dash := cmd.ArgsLenAtDash()
 	if dash == 0 || len(args) == 0 && dash < 0 {
@@ -197,7 +198,7 @@ func onlyCommand(cmd *cobra.Command, args []string) error {
 		errUsage, args[0], meant, path, shellWords(args), path)
 }
 
-// shellWords writes words so that a shell reads them as they are.
+// shellWords returns words as a line for a shell, quoted where necessary.
 func shellWords(words []string) string {
 	var out []string
 	for _, w := range words {
@@ -211,8 +212,8 @@ func shellWords(words []string) string {
 	return strings.Join(out, " ")
 }
 
-// asCommand is the command that words which stand where recordings should are: one in $PATH that is no file here, or a
-// script of Python; nil where they are none.
+// asCommand returns the command that a user probably meant with words in place of recordings: a Python script, or a command in
+// $PATH that is no file here. It returns nil if they are no command.
 func asCommand(words []string) []string {
 	switch _, err := os.Stat(words[0]); {
 	case strings.HasSuffix(words[0], ".py"):
@@ -226,7 +227,7 @@ func asCommand(words []string) []string {
 	return words
 }
 
-// flagProblem says what is wrong with a flag.
+// flagProblem returns what is wrong with a flag, with a suggestion if there is one.
 func flagProblem(cmd *cobra.Command, err error) string {
 	var unknown *pflag.NotExistError
 	var invalid *pflag.InvalidValueError
@@ -259,12 +260,12 @@ func flagProblem(cmd *cobra.Command, err error) string {
 	return err.Error()
 }
 
-// otherTools are flags that other tools have, and what does that here.
+// otherTools maps flags of other tools to what does the same here.
 var otherTools = map[string]string{
 	"interval": "status --every", "delay": "status --every", "watch": "status --every", "d": "status --every", "once": "status", "batch": "status",
 }
 
-// elsewhere are the commands that have a flag, with it; none or one text.
+// elsewhere returns one text with the commands that have a flag, and the flag; nil if none has it.
 func elsewhere(root *cobra.Command, name string, short bool) []string {
 	find, dashes := (*pflag.FlagSet).Lookup, "--"
 	if short {
@@ -288,7 +289,7 @@ func elsewhere(root *cobra.Command, name string, short bool) []string {
 	return nil
 }
 
-// valueProblem says why a value is not of the flag's kind; empty where the flag itself says it well.
+// valueProblem returns why a flag does not take a value; "" if the flag's own error is clear.
 func valueProblem(f *pflag.Flag, cause error) string {
 	var number *strconv.NumError
 	if !errors.As(cause, &number) {
@@ -312,7 +313,7 @@ func valueProblem(f *pflag.Flag, cause error) string {
 	return what
 }
 
-// similar are those of the names that may have been meant.
+// similar returns those of the names that a user may have meant with a word.
 func similar(word string, names []string) []string {
 	c := &cobra.Command{SuggestionsMinimumDistance: 2}
 	for _, n := range names {
@@ -321,7 +322,7 @@ func similar(word string, names []string) []string {
 	return c.SuggestionsFor(word)
 }
 
-// didYouMean asks whether one of some names was meant; it asks nothing where there are none.
+// didYouMean returns a question whether one of the names was meant; "" if there are none. before precedes each name.
 func didYouMean(before string, names []string) string {
 	if len(names) == 0 {
 		return ""
@@ -329,7 +330,7 @@ func didYouMean(before string, names []string) string {
 	return "did you mean " + before + strings.Join(names, " or "+before) + "?"
 }
 
-// noSuch is the error of a value that is none of its kind.
+// noSuch returns an error about an unknown value of a kind, such as a format, with the known ones.
 func noSuch(kind, value string, names []string) error {
 	meant := didYouMean("", similar(value, names))
 	if meant != "" {
@@ -338,12 +339,12 @@ func noSuch(kind, value string, names []string) error {
 	return fmt.Errorf("%w: there is no %s %q: %sthere are %s", errUsage, kind, value, meant, strings.Join(names, ", "))
 }
 
-// takesRecordings completes the arguments of a command by recordings.
+// takesRecordings completes the arguments of a command with recordings.
 func takesRecordings(cmd *cobra.Command) {
 	cmd.ValidArgsFunction = func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
 		return []string{recordingSuffix}, cobra.ShellCompDirectiveFilterFileExt
 	}
 }
 
-// recordingSuffix ends the names of recordings.
+// recordingSuffix is the suffix of recordings' names.
 const recordingSuffix = "ttm"

@@ -15,13 +15,13 @@ import (
 	"tt-memtrace/tracer/proc"
 )
 
-// sampling is whether, and how, processes are sampled in place of probed.
+// sampling are the flags for sampling processes in place of probing them.
 type sampling struct {
+	// every is the interval; 0 to use probes if possible.
 	every time.Duration
-	// probes: nothing else will do.
+	// probes means to fail if probes are not possible, and not to sample.
 	probes bool
-	// shows, where set, is how often a command shows something: so often is sampled where
-	// --sample was not given.
+	// shows, if not 0, is the interval at which a command prints. Without --sample, it also bounds the sampling interval.
 	shows time.Duration
 }
 
@@ -49,7 +49,7 @@ func (t *targets) checkSampling() error {
 	return nil
 }
 
-// sampled reads processes in place of probing them.
+// sampled returns a session that samples the targets.
 func (t *targets) sampled(command []string) (*live, error) {
 	l := newLive(command, t.quiet)
 	pids, err := t.readablePIDs()
@@ -73,7 +73,7 @@ func (t *targets) sampled(command []string) (*live, error) {
 	return l, nil
 }
 
-// label says what is shown, with how often it is sampled now.
+// label returns a function that says what is shown and, if it is sampled, at which interval now.
 func (l *live) label(t *targets, command []string) func() string {
 	if l.sampler == nil {
 		label := t.label(command)
@@ -82,7 +82,7 @@ func (l *live) label(t *targets, command []string) func() string {
 	return func() string { return t.labelAt(command, l.sampler.Interval()) }
 }
 
-// probedOrSampled probes the targets or, where that is not possible and they can be read, samples them.
+// probedOrSampled returns a session that probes the targets or, if probes are not possible, samples them.
 func (t *targets) probedOrSampled(command []string) (*live, error) {
 	if _, err := checkPIDs(t.pids); err != nil && !errors.Is(err, proc.ErrPermission) {
 		return nil, err
@@ -112,7 +112,7 @@ func (t *targets) probedOrSampled(command []string) (*live, error) {
 	return l, nil
 }
 
-// neither says why a target can be neither probed nor sampled, and what to do only once.
+// neither returns an error that says why a target can be neither probed nor sampled, with each remedy once.
 func neither(probes, sampling error) error {
 	said := probes.Error()
 	why, remedy, _ := strings.Cut(sampling.Error(), "\n")
@@ -125,14 +125,14 @@ func neither(probes, sampling error) error {
 	return fmt.Errorf("%w\nnor can it be sampled: %w", probes, sampling)
 }
 
-// inShort is the first line of an error.
+// inShort returns the first line of an error.
 func inShort(err error) string {
 	why, _, _ := strings.Cut(err.Error(), "\n")
 	return why
 }
 
-// maySample says why the targets cannot be sampled, or nil. Without targets these are all
-// processes of the host, and not only those that this user may read.
+// maySample returns why the targets cannot be sampled in place of probed, or nil. Without PIDs and a command, the targets are all
+// processes of the host; it returns errNotAll if this user may not read all of them.
 func (t *targets) maySample(command []string, probes error) error {
 	switch {
 	case len(command) > 0:
@@ -148,6 +148,7 @@ func (t *targets) maySample(command []string, probes error) error {
 
 var errNotAll = errors.New("not all processes may be read: --sample shows those that may")
 
+// mayReadChildren returns why this program may not read commands that it starts, or nil.
 func mayReadChildren() error {
 	if scope := sampler.PtraceScope(); scope > 1 && !sampler.MayReadAll() || scope > 2 {
 		return fmt.Errorf("%w: kernel.yama.ptrace_scope is %d, so that not even the commands that are started here may be read", proc.ErrPermission, scope)
@@ -155,7 +156,7 @@ func mayReadChildren() error {
 	return nil
 }
 
-// readablePIDs fails unless all the processes are there and may be read.
+// readablePIDs returns the PIDs of the targets. It fails unless all these processes exist and may be read.
 func (t *targets) readablePIDs() ([]uint32, error) {
 	list, err := checkPIDs(t.pids)
 	if err != nil {

@@ -18,7 +18,7 @@ import (
 	"tt-memtrace/wire"
 )
 
-// tracing answers the server's questions about traced processes and the host's devices.
+// tracing tells the server about traced processes and the host's devices. It is a wire.Tracing.
 type tracing struct {
 	live *live
 	// ready is closed when what processes held before was read.
@@ -26,21 +26,21 @@ type tracing struct {
 	host  *telemetry.System
 
 	mu     sync.Mutex
-	traced map[int32]bool
-	at     time.Time
+	traced map[int32]bool // PIDs
 	view   hostView
+	at     time.Time // when view was made
 }
 
-// hostView is the host's devices at a moment.
+// hostView is the host's devices at a moment, by number. count is the highest number plus 1.
 type hostView struct {
 	devices map[int32]wire.Device
 	count   int
 }
 
-// viewFor is how long a view is used, however many clients query the server.
+// viewFor is how long a view is used: many clients may query the server at once.
 const viewFor = 20 * time.Millisecond
 
-// event notes which processes are traced.
+// event updates which processes are traced.
 func (t *tracing) event(e *aggregator.Event) {
 	switch {
 	case e.Kind == aggregator.ProcessStart && e.Process != nil && e.Process.Source.Observed():
@@ -54,6 +54,7 @@ func (t *tracing) event(e *aggregator.Event) {
 	}
 }
 
+// Traced reports whether a process is traced or sampled.
 func (t *tracing) Traced(pid int32) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -63,11 +64,11 @@ func (t *tracing) Traced(pid int32) bool {
 func (t *tracing) Devices() int                    { return t.look().count }
 func (t *tracing) Device(number int32) wire.Device { return t.look().devices[number] }
 
-// arches are the protocol's numbers.
+// arches maps architectures to the protocol's numbers.
 var arches = map[string]uint32{"grayskull": 1, "wormhole_b0": 2, "blackhole": 3, "quasar": 4}
 
-// look is the host now: its chips as the driver reports them, and where a process has one open as
-// that process reports them, with what traced processes hold.
+// look returns the host's devices, with what traced processes hold. The properties of a chip are those that a process with the chip
+// open reports; if none has, those that the driver reports.
 func (t *tracing) look() hostView {
 	t.mu.Lock()
 	view, current := t.view, time.Since(t.at) < viewFor
@@ -127,7 +128,7 @@ func traced(s *aggregator.Snapshot) iter.Seq[*aggregator.ProcessSnapshot] {
 	}
 }
 
-// totals are a chip's as the protocol has them.
+// totals returns a chip's totals in the protocol's form.
 func totals(c aggregator.ChipSnapshot) wire.Totals {
 	asked := func(m aggregator.Memory) uint64 { return c.Memory[m].Requested }
 	t := wire.Totals{
@@ -140,10 +141,10 @@ func totals(c aggregator.ChipSnapshot) wire.Totals {
 	return t
 }
 
-// Objects are the live buffers and kernels of what is traced, one for each chip.
+// Objects returns the live buffers and kernels of traced processes, one for each chip. It sets Incomplete if some may be missing.
 func (t *tracing) Objects() wire.Objects {
 	var o wire.Objects
-	select { // before the snapshot, which can be from before it
+	select { // check this before taking the snapshot: ready may be closed just after it
 	case <-t.ready:
 	default:
 		o.Incomplete = true // what processes held before is still being read
@@ -153,7 +154,7 @@ func (t *tracing) Objects() wire.Objects {
 	for p := range traced(snapshot) {
 		pid := int32(p.PID)
 		for _, b := range t.live.Buffers(p.PID) {
-			// Those on unknown chips, or in the process's own numbering, have no device.
+			// Buffers on unknown chips, or on chips with the process's own numbers, have no device in the protocol.
 			o.Incomplete = o.Incomplete || len(b.Chips) == 0
 			for _, c := range b.Chips {
 				if c.Space != 0 {
@@ -196,8 +197,8 @@ func (s *sockets) addServer(l *live) error {
 	return nil
 }
 
-// tracedLines prints the original server's lines for what is traced. Those for what
-// clients report the server prints.
+// tracedLines returns a sink that prints the original server's lines for traced processes. The server itself prints those for what
+// clients report.
 func tracedLines(w io.Writer, wall func(uint64) time.Time) session.Sink {
 	var lines bytes.Buffer
 	logger := export.NewLogger(&lines, false, wall)
@@ -227,7 +228,7 @@ func tracedLines(w io.Writer, wall func(uint64) time.Time) session.Sink {
 			}
 		},
 		Batch: func() {
-			w.Write(lines.Bytes()) // the reader may be gone
+			w.Write(lines.Bytes()) // ignore errors: the server runs on if nobody reads its lines
 			lines.Reset()
 		},
 	}
@@ -257,8 +258,8 @@ Every live command takes --serve PATH to serve as well.`,
   sudo tt-memtrace top --serve /tmp/tt_allocation_server.sock`,
 		Args: onlyCommand,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			other := len(args)+len(t.pids)+len(t.recorded.from) > 0 // than all processes
-			if noTrace && other {
+			given := len(args)+len(t.pids)+len(t.recorded.from) > 0 // targets other than all processes
+			if noTrace && given {
 				return fmt.Errorf("%w: --no-trace excludes -p, --from and -- CMD", errUsage)
 			}
 			t.recorded.paced(cmd)
@@ -269,7 +270,7 @@ Every live command takes --serve PATH to serve as well.`,
 			var l *live
 			err := tracer.CheckRights()
 			switch {
-			case !noTrace && (err == nil || other):
+			case !noTrace && (err == nil || given):
 				if l, err = t.trace(args); err != nil {
 					return err
 				}

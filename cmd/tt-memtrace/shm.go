@@ -12,10 +12,10 @@ import (
 	"tt-memtrace/ui"
 )
 
-// sharedMemory is how the source is called where there is room for a few words.
+// sharedMemory is the short name of the source.
 const sharedMemory = "runtime's shared memory"
 
-// shmHint is what works without the rights to trace.
+// shmHint tells the user what works without the rights to trace.
 const shmHint = "without rights: 'tt-memtrace -- CMD' samples what it starts, --sample your own processes; 'tt-memtrace status --shm' shows the runtime's own totals, 'tt-memtrace demo' a recorded run; 'tt-memtrace doctor' says more"
 
 func (t *targets) shmFlag(cmd *cobra.Command) {
@@ -38,7 +38,7 @@ func (t *targets) checkShm(command []string) error {
 	return nil
 }
 
-// read reads the runtime's shared memory in place of tracing.
+// read returns a session that reads the runtime's shared memory.
 func (t *targets) read() (*live, error) {
 	l := newLive(nil, t.quiet)
 	pids, err := checkPIDs(t.pids)
@@ -59,7 +59,7 @@ func (t *targets) read() (*live, error) {
 	return l, nil
 }
 
-// text is how a snapshot is shown as text.
+// text returns the options for showing a snapshot as text.
 func (l *live) text(u *uiFlags) ui.TextOptions {
 	o := u.text(l)
 	if len(l.Lacks) > 0 {
@@ -68,7 +68,7 @@ func (l *live) text(u *uiFlags) ui.TextOptions {
 	return o
 }
 
-// caution is what a screen of sums has to say.
+// caution returns the notes that the runtime's totals need.
 func (l *live) caution() []string {
 	return []string{
 		"totals that the runtime keeps; they can be too low: 'tt-memtrace status --help' says when",
@@ -76,5 +76,5 @@ func (l *live) caution() []string {
 	}
 }
 
-// shmBrief is how much of what is lacking is said in a line.
+// shmBrief is how many elements of shm.Lacks the note has: the later ones are too long for a line.
 const shmBrief = 7

@@ -9,18 +9,19 @@ import (
 	"time"
 )
 
-// untilEnd is how long a write to standard output may take once the program is to end.
+// untilEnd is how long a write to standard output may take after the context has ended.
 const untilEnd = 2 * time.Second
 
 var errUnread = errors.New("nobody reads standard output")
 
-// standardOutput is a file that does not keep the program from its end: a pipe that is full takes nothing until somebody reads it.
+// standardOutput is standard output with writes that end: a write into a full pipe that nobody reads would keep the program from
+// ending.
 type standardOutput struct {
 	file *os.File
 	ctx  context.Context
 
 	mu      sync.Mutex
-	pending []byte // belongs to the write that goes on
+	pending []byte // what the write under way writes
 	failed  error
 }
 
@@ -28,7 +29,7 @@ func newStandardOutput(ctx context.Context) io.Writer {
 	return &standardOutput{file: os.Stdout, ctx: ctx}
 }
 
-// Fd is the file's, by which it can be seen to be a terminal.
+// Fd returns the file's descriptor, so that callers can find out whether it is a terminal.
 func (o *standardOutput) Fd() uintptr { return o.file.Fd() }
 
 func (o *standardOutput) Write(p []byte) (int, error) {

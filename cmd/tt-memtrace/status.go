@@ -54,7 +54,7 @@ device's first thread allocates.`,
 	return cmd
 }
 
-// run prints a snapshot at the times that were asked for.
+// run prints snapshots at the times that the flags say.
 func (f *statusFlags) run(cmd *cobra.Command, args []string) error {
 	if f.after < 0 || f.every < 0 {
 		return fmt.Errorf("%w: --after and --every must not be negative", errUsage)
@@ -70,9 +70,9 @@ func (f *statusFlags) run(cmd *cobra.Command, args []string) error {
 	if err != nil {
 		return err
 	}
-	whole := len(args) > 0 || l.player != nil // to its end
+	whole := len(args) > 0 || l.player != nil // show the end of the command or recording
 	l.brief = f.after == 0 && f.every == 0 && !whole
-	f.ui.requested = f.ui.requested || f.shm // all that is known
+	f.ui.requested = f.ui.requested || f.shm // shared memory has no reserved sizes
 	log := l.logFailures()
 	ctx, cancel := context.WithCancel(cmd.Context())
 	defer cancel()
@@ -85,7 +85,7 @@ func (f *statusFlags) run(cmd *cobra.Command, args []string) error {
 			return
 		}
 		if failed = printStatus(cmd.OutOrStdout(), l, log, &f.ui, f.asJSON); failed != nil && len(args) == 0 {
-			cancel() // a command is not ended for it
+			cancel() // but let a traced command run on
 		}
 	}
 	var tick <-chan time.Time

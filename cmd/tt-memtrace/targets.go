@@ -28,19 +28,19 @@ type targets struct {
 	sockets   sockets
 	metrics   metricsFlags
 	stacks    bool
-	// switchable: call stacks may be switched on later.
+	// switchable means that the user can switch call stacks on later.
 	switchable bool
 	sampling   sampling
-	// noArguments leaves those of commands out of all that is shown, recorded and exported.
+	// noArguments removes the arguments of commands from all that is shown, recorded and exported.
 	noArguments bool
-	// record, where set, is a file to record into.
+	// record is a file to record into, or "".
 	record string
-	// recording, where a command has its flags, says how it is divided into files.
+	// recording says how the recording is divided into files; nil if the command has no flags for that.
 	recording *recordFlags
 	recorded  recorded
 }
 
-// Sizes of the event buffer, bytes: an allocation takes a hundred or, with its stack, 13,000.
+// Sizes of the BPF ring buffer, bytes, without and with --stacks. An allocation takes about 100 bytes, with its stack 13,000.
 const (
 	defaultRing = tracer.DefaultRingBytes
 	stackRing   = 128 << 20
@@ -79,7 +79,7 @@ func pidFlag(cmd *cobra.Command, pids *[]uint, usage string) {
 	_ = cmd.RegisterFlagCompletionFunc("pid", completePIDs)
 }
 
-// completePIDs offers the processes that map the runtime.
+// completePIDs completes PIDs with the processes that map the runtime.
 func completePIDs(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
 	var list []string
 	for pid, command := range discover.Users() {
@@ -88,6 +88,7 @@ func completePIDs(*cobra.Command, []string, string) ([]string, cobra.ShellCompDi
 	return list, cobra.ShellCompDirectiveNoFileComp
 }
 
+// check returns what is wrong with the flags and the command, or nil.
 func (t *targets) check(command []string) error {
 	if err := t.checkShm(command); err != nil {
 		return err
@@ -121,8 +122,7 @@ func (t *targets) check(command []string) error {
 	return t.sockets.check()
 }
 
-// start loads the tracer for the targets, or opens a recording. Nothing is attached
-// before run.
+// start returns a session of the targets with everything that the flags ask for. It attaches no probe; run does.
 func (t *targets) start(command []string) (*live, error) {
 	if err := t.check(command); err != nil {
 		return nil, err
@@ -135,8 +135,7 @@ func (t *targets) start(command []string) (*live, error) {
 	return t.beside(l, command)
 }
 
-// briefly traces for a moment: look is called when everything is attached to, and
-// what it held before was read.
+// briefly traces for a moment. It calls look once probes are attached and what the processes held before was read.
 func (t *targets) briefly(ctx context.Context, look func(*live)) error {
 	l, err := t.start(nil)
 	if err != nil {
@@ -157,7 +156,8 @@ func (t *targets) briefly(ctx context.Context, look func(*live)) error {
 	return <-done
 }
 
-// beside adds what was asked for beside a command's own work.
+// beside adds to a session what flags of all live commands ask for: metrics, sockets, a recording. If it fails, it closes the
+// session.
 func (t *targets) beside(l *live, command []string) (*live, error) {
 	if err := t.metrics.add(l); err != nil {
 		return nil, errors.Join(err, l.Close())
@@ -178,8 +178,8 @@ func (t *targets) beside(l *live, command []string) (*live, error) {
 	return l, nil
 }
 
-// untilAsked says what a command that shows nothing meanwhile waits for: to be asked to end or, with
-// PIDs, the end of these. A recording and a command show their end by themselves.
+// untilAsked tells the user of a command that prints nothing meanwhile what it waits for: ^C or, with PIDs, the end of these
+// processes. A recording or a traced command ends by itself.
 func (t *targets) untilAsked(l *live, doing string) {
 	switch {
 	case l.player != nil || len(l.command) > 0:
@@ -190,10 +190,10 @@ func (t *targets) untilAsked(l *live, doing string) {
 	}
 }
 
-// label says in a few words what is shown.
+// label returns a few words about what is shown.
 func (t *targets) label(command []string) string { return t.labelAt(command, t.sampling.every) }
 
-// shown is the part of a command line that is shown and recorded.
+// shown returns the part of a command line that may be shown and recorded.
 func (t *targets) shown(command string) string {
 	if t.noArguments {
 		return session.Program(command)
@@ -201,7 +201,7 @@ func (t *targets) shown(command string) string {
 	return command
 }
 
-// labelAt is label where processes are sampled once in every, 0 where they are not.
+// labelAt returns the label with this sampling interval; 0 is not sampled.
 func (t *targets) labelAt(command []string, every time.Duration) string {
 	switch {
 	case len(t.recorded.from) > 0:
@@ -226,7 +226,7 @@ func (t *targets) labelAt(command []string, every time.Duration) string {
 	return what
 }
 
-// trace is the source alone.
+// trace returns a session with the source alone.
 func (t *targets) trace(command []string) (*live, error) {
 	if len(t.recorded.from) > 0 {
 		return t.recorded.start(t.quiet)
@@ -240,7 +240,7 @@ func (t *targets) trace(command []string) (*live, error) {
 	return t.probedOrSampled(command)
 }
 
-// probed traces with probes.
+// probed returns a session that traces the targets with probes.
 func (t *targets) probed(command []string) (*live, error) {
 	if err := tracer.CheckRights(); err != nil {
 		return nil, fmt.Errorf("%w\n%s", err, shmHint)
@@ -266,7 +266,7 @@ func (t *targets) probed(command []string) (*live, error) {
 	return l, nil
 }
 
-// waited are the PIDs whose processes the screen may have to wait for.
+// waited lists the given PIDs; the screen may have to wait until these processes use the runtime. A recording has none.
 func (t *targets) waited() (list []uint32) {
 	if len(t.recorded.from) > 0 {
 		return nil
@@ -277,7 +277,7 @@ func (t *targets) waited() (list []uint32) {
 	return list
 }
 
-// checkPIDs fails unless all the processes are there and may be traced.
+// checkPIDs converts PIDs. It fails unless all these processes exist and may be traced.
 func checkPIDs(pids []uint) ([]uint32, error) {
 	var list []uint32
 	for _, pid := range pids {

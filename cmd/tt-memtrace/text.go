@@ -7,8 +7,7 @@ import (
 	"unicode/utf8"
 )
 
-// printable makes text from a process safe for a terminal: what would not
-// print is shown as an escape.
+// printable makes untrusted text safe for a terminal: it escapes characters that do not print.
 func printable(s string) string {
 	var b strings.Builder
 	for i, r := range s {

@@ -24,7 +24,7 @@ import (
 	"tt-memtrace/ui"
 )
 
-// uiFlags say how things are shown.
+// uiFlags say how the screen and its text form show things.
 type uiFlags struct {
 	ascii     bool
 	requested bool
@@ -87,9 +87,9 @@ func runTop(cmd *cobra.Command, t *targets, u *uiFlags, args []string) error {
 	log := ui.NewLog()
 	l.AddSink(session.Sink{Event: log.Event, Change: log.Change, CB: log.CBChange, Kernel: log.KernelChange, Unsafe: log.Unsafe, AllocationFailed: l.explaining(log)})
 	further := t.recorded.further(l)
-	u.requested = u.requested || t.shm // all that is known
+	u.requested = u.requested || t.shm // shared memory has no reserved sizes
 	if len(args) > 0 {
-		// The screen is taken: the command's output waits in a file until it is free again.
+		// The screen covers the terminal, so keep the command's output in a file until the screen ends.
 		out, err := os.CreateTemp("", "tt-memtrace-output-")
 		if err != nil {
 			return errors.Join(fmt.Errorf("keeping the command's output: %w", err), l.Close())
@@ -118,7 +118,7 @@ func runTop(cmd *cobra.Command, t *targets, u *uiFlags, args []string) error {
 			}
 		}()
 	}
-	var host *telemetry.System // what was recorded is of another time, and perhaps place
+	var host *telemetry.System // nil for a recording, which is from another time, and perhaps from another host
 	if l.player == nil {
 		host = hostSystem()
 	}
@@ -128,7 +128,7 @@ func runTop(cmd *cobra.Command, t *targets, u *uiFlags, args []string) error {
 	})
 	cancel()
 	if errors.Is(err, ui.ErrSettings) {
-		// No reason to fail, nor to hide how the command ended.
+		// That settings were not saved is no failure, and must not hide how the command ended.
 		defer fmt.Fprintf(os.Stderr, "tt-memtrace: %v\n", err)
 		err = nil
 	}
@@ -136,7 +136,7 @@ func runTop(cmd *cobra.Command, t *targets, u *uiFlags, args []string) error {
 		err = e
 	}
 	if len(args) > 0 {
-		// What is left when the screen is gone: the command's words, then the table.
+		// Leave the command's output and the table on the terminal.
 		if _, e := l.output.Seek(0, io.SeekStart); e == nil {
 			_, e = io.Copy(os.Stdout, l.output)
 			err = cmp.Or(err, e)
@@ -150,8 +150,8 @@ func runTop(cmd *cobra.Command, t *targets, u *uiFlags, args []string) error {
 	return err
 }
 
-// explaining adds a failed allocation to a log, with the reason: who held the memory at that
-// moment. The accounts are copied then; the text is made meanwhile.
+// explaining returns a callback that adds a failed allocation to a log and explains it: who held the memory at that moment. The
+// callback copies the accounts; another goroutine writes the explanation, because sinks must not block.
 func (l *live) explaining(log *ui.Log) func(*aggregator.Event) {
 	return func(e *aggregator.Event) {
 		number, explain := l.addFailure(log, e)
@@ -170,7 +170,7 @@ func (l *live) explaining(log *ui.Log) func(*aggregator.Event) {
 	}
 }
 
-// playing is what moves in a replay, nil where it cannot be moved in.
+// playing returns the controls of a replay; nil if there is none, or the user cannot move in it.
 func (l *live) playing() ui.Player {
 	if l.player == nil || !l.player.CanMove() || l.player.Playback().Speed == 0 {
 		return nil
@@ -178,12 +178,12 @@ func (l *live) playing() ui.Player {
 	return replayed{l.player}
 }
 
-// replayed is a player for the screen.
+// replayed adapts a record.Player to ui.Player.
 type replayed struct{ *record.Player }
 
 func (r replayed) Playback() ui.Playback { return ui.Playback(r.Player.Playback()) }
 
-// backlog says what waits in the ring buffer, nil where nothing is traced.
+// backlog returns a function that reads how full the BPF ring buffer is; nil without probes.
 func (l *live) backlog() func() ui.Backlog {
 	if l.tracer == nil {
 		return nil
@@ -194,7 +194,7 @@ func (l *live) backlog() func() ui.Backlog {
 	}
 }
 
-// stacks switches call stacks, nil where nothing is probed.
+// stacks returns what switches call stacks on and off; nil without probes.
 func (l *live) stacks() ui.StackSwitch {
 	if l.tracer == nil {
 		return nil
@@ -202,7 +202,7 @@ func (l *live) stacks() ui.StackSwitch {
 	return l.tracer
 }
 
-// settingsFile is where the screen keeps what the user chose, "" where there is no place.
+// settingsFile returns the file where the screen saves the user's settings; "" if the user has no folder for it.
 func settingsFile() string {
 	folder, err := os.UserConfigDir()
 	if err != nil {
@@ -211,8 +211,8 @@ func settingsFile() string {
 	return filepath.Join(folder, "tt-memtrace", "ui.json")
 }
 
-// saveSnapshot writes a snapshot as status --json does, and the screen beside it, to new
-// files in the folder that tt-memtrace was started in.
+// saveSnapshot writes a snapshot as JSON, as status --json does, and the screen as text, into new files in the current folder. It
+// returns their names for the user.
 func (l *live) saveSnapshot(s *aggregator.Snapshot, screen string) (string, error) {
 	now := time.Now()
 	b, err := json.MarshalIndent(l.status(s), "", "  ")
@@ -237,7 +237,7 @@ func (l *live) saveSnapshot(s *aggregator.Snapshot, screen string) (string, erro
 	return where + ".json and .txt", nil
 }
 
-// text is how the same is shown as plain text.
+// text returns the options for showing a snapshot as text.
 func (u *uiFlags) text(l *live) ui.TextOptions {
 	width, _, err := term.GetSize(int(os.Stdout.Fd()))
 	if err != nil {

@@ -9,7 +9,7 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// The groups of flags in --help, beside those of a command alone.
+// The groups of flags in --help. Flags of a single command have no group.
 const (
 	targetFlags   = "Targets"
 	outputFlags   = "Output"
@@ -19,16 +19,16 @@ const (
 	otherFlags    = "Other flags"
 )
 
-// groups are in the order of --help; flags of no group come first.
+// groups has the groups in the order of --help. Flags without a group come first.
 var groups = []string{targetFlags, outputFlags, replayFlags, rotationFlags, serverFlags, otherFlags}
 
-// Annotations of flags: the group, and how help calls the value.
+// Annotations of flags: the group, and the name of the value in --help.
 const (
 	groupAnnotation = "tt_memtrace_group"
 	valueAnnotation = "tt_memtrace_value"
 )
 
-// grouped puts those of a command's flags that it has into a group.
+// grouped puts the flags with these names, of those that the command has, into a group.
 func grouped(cmd *cobra.Command, group string, names ...string) {
 	for _, name := range names {
 		if f := cmd.Flags().Lookup(name); f != nil {
@@ -51,8 +51,8 @@ func annotation(f *pflag.Flag, key string) string {
 	return ""
 }
 
-// nameValues keeps how the usages of all flags name their values, in back quotes, and takes these out:
-// completion and the manual show usages as they are.
+// nameValues moves the names of values, which usages have in back quotes, into annotations: completion and the manual would show
+// the back quotes.
 func nameValues(root *cobra.Command) {
 	name := func(f *pflag.Flag) {
 		if value, usage := pflag.UnquoteUsage(f); usage != f.Usage {
@@ -66,7 +66,7 @@ func nameValues(root *cobra.Command) {
 	}
 }
 
-// named is a flag's value under the name that help has for it.
+// named is a flag's value with the name of the value in --help as its type.
 type named struct {
 	pflag.Value
 	name string
@@ -74,7 +74,7 @@ type named struct {
 
 func (n named) Type() string { return n.name }
 
-// inHelp is a flag as help shows it.
+// inHelp returns a copy of a flag as --help shows it.
 func inHelp(f *pflag.Flag) *pflag.Flag {
 	name, shown := annotation(f, valueAnnotation), *f
 	switch kind := f.Value.Type(); {
@@ -94,7 +94,7 @@ func inHelp(f *pflag.Flag) *pflag.Flag {
 	return &shown
 }
 
-// flagGroups are the visible flags of a command by group.
+// flagGroups returns the visible flags of a command, by group.
 func flagGroups(cmd *cobra.Command) map[string]*pflag.FlagSet {
 	byGroup := map[string]*pflag.FlagSet{}
 	add := func(f *pflag.Flag) {
@@ -122,7 +122,7 @@ func flagGroups(cmd *cobra.Command) map[string]*pflag.FlagSet {
 	return byGroup
 }
 
-// usage writes what cobra does, with the flags in groups.
+// usage writes the same as cobra's default, but with the flags in groups.
 func usage(cmd *cobra.Command) error {
 	var b strings.Builder
 	b.WriteString("Usage:")

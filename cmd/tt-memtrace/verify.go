@@ -10,23 +10,21 @@ import (
 	"tt-memtrace/aggregator"
 )
 
-// verification is what came of scanning a process's own allocators twice: once to know
-// what it holds, and once more, with what happened between in the accounts.
+// verification is the result of scanning a process's own allocators twice. The accounts begin with the first scan, apply the events
+// in between, and are compared with the second scan.
 type verification struct {
 	PID uint32 `json:"pid"`
-	// Buffers that were compared, and how many buffers and programs Differed.
+	// Buffers is how many buffers were compared; Differed is how many buffers and programs differed.
 	Buffers  uint64 `json:"buffers"`
 	Differed uint64 `json:"differed"`
-	// Verified is false where there was nothing to compare with: the process has
-	// no device open, or could not be read.
+	// Verified is false if there was nothing to compare: the process has no device open, or could not be read.
 	Verified bool `json:"verified"`
 }
 
-// verifyFor is how long is waited for the second reading.
+// verifyFor is the longest wait for the second scan.
 const verifyFor = 5 * time.Second
 
-// verify traces the processes for a moment and compares the accounts with the
-// processes' own allocators.
+// verify traces the processes for a moment and sets Verified. It fails if a process's numbers differ.
 func (d *diagnosis) verify(ctx context.Context, t *targets) error {
 	if err := t.briefly(ctx, func(l *live) { d.readTwice(ctx, l) }); err != nil {
 		return err
@@ -39,7 +37,7 @@ func (d *diagnosis) verify(ctx context.Context, t *targets) error {
 	return nil
 }
 
-// readTwice waits until the allocators of each process were compared once more.
+// readTwice requests a second scan of each process, waits until all were compared, or verifyFor has passed, and sets Verified.
 func (d *diagnosis) readTwice(ctx context.Context, l *live) {
 	before := map[uint32]aggregator.Agreement{}
 	for _, p := range l.Snapshot().Processes {

@@ -8,10 +8,10 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// release is set when a release is built.
+// release is the version; the linker sets it when a release is built.
 var release = "dev"
 
-// version is the release and, where the build recorded it, the commit, if the release does not name it.
+// version returns the release and, if the build recorded the commit and the release does not contain it, the commit.
 func version() string {
 	info, ok := debug.ReadBuildInfo()
 	if !ok {
