@@ -7,7 +7,7 @@ import (
 	"tt-memtrace/aggregator"
 )
 
-// blockKind is what lies at a place of an address space.
+// blockKind says what a block of an address space is.
 type blockKind uint8
 
 const (
@@ -15,14 +15,13 @@ const (
 	bufferBlock
 	// smallBlock is a buffer of L1_SMALL in the map of a core's L1.
 	smallBlock
-	// circularBlock is the union of circular and dataflow buffers at a place of a core.
+	// circularBlock is a range that circular and dataflow buffers use on a core.
 	circularBlock
-	// ringBlock is the kernel-config ring, which programs run from.
+	// ringBlock is the kernel-config ring.
 	ringBlock
-	// belowBlock is below the allocator's memory: firmware and the like.
+	// belowBlock is below the allocator's memory: firmware and similar.
 	belowBlock
-	// edgeBlock is before the first buffer of a bank: free, or below the allocator's
-	// memory.
+	// edgeBlock is before the first buffer of a bank: free, or below the allocator's memory.
 	edgeBlock
 )
 
@@ -30,49 +29,48 @@ var blockNames = [...]string{"free", "buffer", "L1_SMALL", "circular", "kernel-c
 
 func (k blockKind) String() string { return blockNames[k] }
 
-// block is a piece of an address space.
+// block is a range of an address space.
 type block struct {
 	from, to uint64
 	kind     blockKind
 	buffer   *bufferRow
-	// programs whose circular buffers lie here, the newest first, of the owners of the same index.
+	// programs are those with circular buffers here, the newest first; the owner of each has the same index.
 	programs []*aggregator.ProgramSnapshot
 	owners   []owner
 	ring     *aggregator.ConfigRing
-	// clash: it lies on another block of another kind, or of another allocator.
+	// clash means that it overlaps a block of another kind, or of another allocator.
 	clash bool
 }
 
 func (b *block) size() uint64 { return b.to - b.from }
 
-// space is the address space of a bank, or of a core's L1, with everything in it.
+// space is the address space of a bank, or of a core's L1, with its blocks.
 type space struct {
 	blocks []block
-	// It lies between from and to, as far as that is known.
+	// It begins at from and ends at to, as far as these are known.
 	from, to uint64
-	// free bytes in each bank, where the capacity is known; largestLeast and largestMost
-	// bound the largest free block: the ends of a bank are not always known.
+	// free is the free bytes in each bank; it is known if the capacity is. The largest free block is between
+	// largestLeast and largestMost, because the ends of a bank are not always known.
 	known                     bool
 	free                      uint64
 	largestLeast, largestMost uint64
-	// holes are the pieces that it is in, at least; there is one more where split.
+	// holes is the number of free pieces; if split, there may be one more.
 	holes, clashes int
-	// split: what is free at the ends of a bank may be at both.
+	// split means that free bytes may be at both ends of the bank.
 	split bool
-	// gap is what a core's circular buffers leave free below the buffers, where it has both.
+	// gap is the free bytes between a core's circular buffers and the buffers above them, if it has both.
 	gap    uint64
 	hasGap bool
 }
 
-// newSpace puts buffers and circular buffers in order and finds what is free. bytes is the
-// size of a bank, where it is known. Others are what else lies there: on a core, buffers of
-// L1_SMALL and circular buffers.
+// newSpace returns a space with sorted blocks and its free bytes. bytes is the size of a bank, if known. others are
+// blocks that are not buffers of the memory: on a core, buffers of L1_SMALL and circular buffers.
 func newSpace(buffers, others []block, bytes uint64, known bool, core bool) space {
 	byAddress := func(a, b block) int { return cmp.Or(cmp.Compare(a.from, b.from), cmp.Compare(a.to, b.to)) }
 	slices.SortFunc(buffers, byAddress)
 	slices.SortFunc(others, byAddress)
 	s := space{known: known}
-	// Where no circular buffer lies is no bound.
+	// Without circular buffers there is no bound.
 	lowest := uint64(1 << 62)
 	for i := range others {
 		if others[i].kind == circularBlock {
@@ -93,8 +91,8 @@ func newSpace(buffers, others []block, bytes uint64, known bool, core bool) spac
 			end, widest = all[i].to, i
 		}
 	}
-	// A core's L1 begins with what is not the allocator's: up to the lowest circular buffer,
-	// which are placed from there on, or so much that the rest can hold the bank.
+	// A core's L1 begins with memory that is not the allocator's. It ends at the lowest circular buffer, because these
+	// are placed from there on, or so that the rest is as large as a bank.
 	below := uint64(0)
 	if core && known {
 		switch {
@@ -109,7 +107,7 @@ func newSpace(buffers, others []block, bytes uint64, known bool, core bool) spac
 	}
 	s.to = end
 	if known {
-		// A bank that must end behind its last buffer begins no further before that.
+		// If a bank must end after its last buffer, it also begins that much later.
 		if !core && len(buffers) > 0 {
 			s.from = min(end-min(end, bytes), buffers[0].from)
 		}
@@ -152,9 +150,9 @@ func newSpace(buffers, others []block, bytes uint64, known bool, core bool) spac
 	return s
 }
 
-// measure finds what is free in a bank of so many bytes, whose allocator's memory begins at
-// lowest or below. Between buffers that is certain; what lies before the first and after the
-// last is known in sum only, and in parts as far as the ends are.
+// measure finds the free bytes of a bank of this size, whose allocator's memory begins at lowest or below. Free bytes
+// between buffers are certain. Of those before the first and after the last buffer only the sum is, and each part as
+// far as the ends are known.
 func (s *space) measure(buffers []block, bytes, lowest uint64) {
 	if !s.known {
 		return
@@ -177,8 +175,8 @@ func (s *space) measure(buffers []block, bytes, lowest uint64) {
 	}
 	s.free = bytes - min(used, bytes)
 	slack := bytes - min(end-low, bytes)
-	// Before the first buffer lies at least what is above lowest, and at most what is left
-	// when nothing comes after the last.
+	// Before the first buffer at least the bytes above lowest are free, and at most all that are left if nothing is
+	// free after the last.
 	least := low - min(lowest, low)
 	most := max(min(low-min(low, end-min(end, bytes)), slack), least)
 	least = min(least, slack)
@@ -188,7 +186,7 @@ func (s *space) measure(buffers []block, bytes, lowest uint64) {
 	s.largestMost = max(hole, least, slack-least, most, slack-most)
 	switch {
 	case slack == 0:
-	case least > 0 && most < slack: // at both ends
+	case least > 0 && most < slack: // some are at each end
 		s.holes += 2
 	default:
 		s.holes++
@@ -196,13 +194,13 @@ func (s *space) measure(buffers []block, bytes, lowest uint64) {
 	}
 }
 
-// coreUse is what circular buffers take of a core.
+// coreUse is the L1 of a core that circular buffers use.
 type coreUse struct {
 	core  aggregator.Core
 	bytes uint64
 }
 
-// interval is a piece of a core's L1, and whose it is.
+// interval is a range of a core's L1, and its process.
 type interval struct {
 	from, to uint64
 	program  *aggregator.ProgramSnapshot
@@ -212,8 +210,8 @@ type interval struct {
 // maxShownCore bounds coordinates: no chip has more rows or columns of cores.
 const maxShownCore = 63
 
-// coresOf is, by core of a chip, what circular buffers take of it: of each process the
-// union of its programs'.
+// coresOf returns the L1 that circular buffers use on each core of a chip: for each process the union of its programs'
+// buffers.
 func coresOf(r *reader, chip aggregator.Chip, ascii bool) []coreUse {
 	sum := map[aggregator.Core]uint64{}
 	for _, o := range owners(r.snapshot, ascii) {
@@ -268,7 +266,7 @@ func onChip(p *aggregator.ProcessSnapshot, chip aggregator.Chip) bool {
 	return slices.ContainsFunc(p.Chips, func(c aggregator.ChipSnapshot) bool { return c.Chip == chip })
 }
 
-// circularBlocks are the circular buffers on one core of a chip, what touches in one piece.
+// circularBlocks returns the circular buffers on one core of a chip. Adjacent ones form one block.
 func circularBlocks(r *reader, chip aggregator.Chip, core aggregator.Core, ascii bool) []block {
 	var list []interval
 	for _, o := range owners(r.snapshot, ascii) {
@@ -308,7 +306,7 @@ func covers(ranges []aggregator.CoreRange, c aggregator.Core) bool {
 	})
 }
 
-// bufferBlocks are the buffers of a memory on a chip.
+// bufferBlocks returns the buffers of a memory on a chip.
 func bufferBlocks(r *reader, chip aggregator.Chip, m aggregator.Memory, kind blockKind, ascii bool) []block {
 	var out []block
 	for _, o := range owners(r.snapshot, ascii) {

@@ -16,7 +16,7 @@ import (
 	"tt-memtrace/ui/widget"
 )
 
-// app wires feed, views and terminal together.
+// app connects feed, views and terminal.
 type app struct {
 	o      Options
 	feed   Feed
@@ -28,23 +28,22 @@ type app struct {
 	exited exited
 	reader reader
 	store  store
-	// latest is the feed's newest snapshot, frozen the one shown while the user pauses.
+	// latest is the feed's newest snapshot; frozen is the one shown while the user pauses.
 	latest data
 	frozen *frozen
-	// devices are the driver's, as they were read at devicesAt.
+	// devices are the driver's devices, read at devicesAt.
 	devices   []telemetry.Device
 	devicesAt time.Time
-	// events is the log's count at the last look at the feed, at snapshotAt.
+	// events is the log's count of events when the feed was read, at snapshotAt.
 	events     uint64
 	snapshotAt time.Time
-	// rested is when the feed may be looked at again.
+	// rested is when the feed may be read again.
 	rested time.Time
 
-	// wake asks the pump for a drawing that had to wait for its time, look for a look at
-	// what the user wants now.
+	// wake makes the pump draw what had to wait for its time; look makes it do at once what the user wants now.
 	wake, look chan struct{}
 	quit       context.CancelFunc
-	// failed is a panic of the pump.
+	// failed is the text of a panic in the pump.
 	failed string
 }
 
@@ -80,14 +79,15 @@ func newApp(feed Feed, o Options) *app {
 	return a
 }
 
-// key lets the pump know that the user may want something else now. ^C is not tview's.
+// key handles a key, and tells the pump that the user may want something else now. It returns nil, because tview itself
+// would quit on ^C.
 func (a *app) key(e *tcell.EventKey) *tcell.EventKey {
 	a.frame.key(e)
 	a.again()
 	return nil
 }
 
-// again asks for a look at what the user wants.
+// again makes the pump do what the user wants, at once.
 func (a *app) again() {
 	select {
 	case a.look <- struct{}{}:
@@ -99,14 +99,14 @@ func (a *app) again() {
 func (a *app) run(ctx context.Context) error {
 	defer func() {
 		if p := recover(); p != nil {
-			// Otherwise the message would be lost with the alternate screen.
+			// Print the panic after the alternate screen is gone, or it would disappear with it.
 			a.o.Screen.Fini()
 			panic(p)
 		}
 	}()
 	ctx, a.quit = context.WithCancel(ctx)
 	defer a.quit()
-	// With the first numbers already there, the first picture is not an empty one.
+	// Read the feed first, so that the first picture has numbers.
 	a.refresh()
 	a.frame.update(a.latest, a.latest.clock)
 	a.frame.history.add(&a.latest)
@@ -121,7 +121,7 @@ func (a *app) run(ctx context.Context) error {
 	done := make(chan struct{})
 	go a.pump(ctx, done)
 	if err := a.tv.Run(); err != nil {
-		// The event loop ended without the pump, which may wait for it in vain: no use in waiting for that.
+		// The event loop has ended, and the pump may wait for it for ever. Do not wait for the pump.
 		return fmt.Errorf("reading the terminal: %w", err)
 	}
 	<-done
@@ -131,12 +131,12 @@ func (a *app) run(ctx context.Context) error {
 	return a.remember()
 }
 
-// remember writes the settings for the next time.
+// remember saves the settings.
 func (a *app) remember() error {
 	s := a.frame.settings
 	s.view = a.frame.current
 	if a.o.ASCII {
-		s.ASCII = a.store.loaded.ASCII // it was asked for this time alone
+		s.ASCII = a.store.loaded.ASCII // the command line set ASCII for this run alone
 	}
 	if a.o.Requested {
 		s.requested = a.store.loaded.requested
@@ -144,15 +144,14 @@ func (a *app) remember() error {
 	return a.store.save(s)
 }
 
-// pump brings new data to the screen. It is the only goroutine that calls the
-// feed and queues updates, and it has the last word: so none is left waiting
-// for an event loop that has ended.
+// pump reads the feed and shows new data. It is the only goroutine that calls the feed and queues updates for the event
+// loop. It ends before the loop does, so no update waits for a loop that has ended.
 func (a *app) pump(ctx context.Context, done chan<- struct{}) {
 	defer close(done)
 	defer a.tv.QueueUpdate(a.tv.Stop)
 	defer func() {
 		if p := recover(); p != nil {
-			// A panic here would leave the terminal as it is; run repeats it.
+			// A panic here would leave the terminal in raw mode, so run panics again after restoring it.
 			a.failed = fmt.Sprintf("%v\n\n%s", p, debug.Stack())
 		}
 	}()
@@ -171,7 +170,7 @@ func (a *app) pump(ctx context.Context, done chan<- struct{}) {
 				continue
 			}
 			a.refresh()
-			// Where a look takes long, for a crowd of processes, it is taken less often.
+			// If reading takes long, because there are many processes, read less often.
 			a.rested = now.Add(min(refreshFactor*time.Since(now), maxRefreshRest))
 		case <-a.look:
 		}
@@ -181,15 +180,14 @@ func (a *app) pump(ctx context.Context, done chan<- struct{}) {
 	}
 }
 
-// refreshFactor times what a look at the feed took, there is no other; but where it took long
-// because the machine was busy with something else, no longer than maxRefreshRest.
+// After reading the feed, the app pauses for refreshFactor times as long as that took. If it took long only because the
+// machine was busy, maxRefreshRest bounds the pause.
 const (
 	refreshFactor  = 10
 	maxRefreshRest = time.Second
 )
 
-// step brings the latest data to the screen, does what the view there wants done, and says
-// whether that changed anything.
+// step shows the latest data, does the slow work of the current view, and reports whether that changed anything.
 func (a *app) step() bool {
 	var job func(*reader) func()
 	pausing := false
@@ -230,7 +228,7 @@ func (a *app) step() bool {
 	return changed
 }
 
-// read begins to read another feed. What views have of the one before is of another round.
+// read switches to another feed. Views' data from the one before becomes outdated.
 func (a *app) read(f Feed) {
 	a.reader = reader{feed: f, system: a.o.System, now: a.o.Now, contents: map[processID]*processContents{}, round: a.reader.round + 1}
 }
@@ -267,7 +265,7 @@ func (a *app) refresh() {
 	default:
 	}
 	if a.o.Player != nil {
-		// Replays have their own present, which can go back.
+		// A replay has its own clock, which can go back.
 		d.playback, d.now = playback, s.Time
 		d.ended = d.ended || d.playback.Ended
 	}
@@ -275,7 +273,7 @@ func (a *app) refresh() {
 	a.latest = d
 }
 
-// rewind forgets what has been seen of a time that has not come yet: the replay went back.
+// rewind drops what was seen of later times, after the user moved a replay back.
 func (a *app) rewind() {
 	a.age, a.exited, a.devicesAt, a.snapshotAt = elapsed{}, exited{}, time.Time{}, time.Time{}
 	a.latest.snapshot = nil
@@ -287,11 +285,10 @@ func (a *app) rewind() {
 	}
 }
 
-// snapshotEvery is the time after which the feed is read although the Log had
-// nothing: to be on the safe side.
+// snapshotEvery is the longest time between two snapshots while the log has no events.
 const snapshotEvery = time.Minute
 
-// snapshot is that of the feed, or the last one where nothing has happened since.
+// snapshot returns the feed's snapshot, or the last one if nothing has happened since.
 func (a *app) snapshot(now time.Time) *aggregator.Snapshot {
 	if a.o.Log != nil && a.o.Player == nil {
 		events := a.o.Log.events.Load()
@@ -307,24 +304,24 @@ func (a *app) snapshot(now time.Time) *aggregator.Snapshot {
 	return &aggregator.Snapshot{}
 }
 
-// devicesEvery is the time between two looks at temperature, power and clock.
+// devicesEvery is the time between two readings of temperature, power and clock.
 const devicesEvery = 2 * time.Second
 
-// suspend gives the terminal back and stops this program, until it is continued. A traced command runs on.
+// suspend gives the terminal back and stops this program until it is continued. A traced command continues to run.
 func (a *app) suspend() {
 	a.tv.Suspend(a.o.Stop)
 	a.later(0)
 }
 
-// stop stops this process as the terminal's ^Z would, where somebody is there to continue it: the kernel
-// discards the signal otherwise. It is sent to this thread, so that the call returns when the process goes on.
+// stop stops this process as ^Z in a terminal does. If nobody can continue the process, the host kernel discards the
+// signal. It is sent to this thread, so that the call returns when the process continues.
 func stop() {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	_ = unix.Tgkill(unix.Getpid(), unix.Gettid(), unix.SIGTSTP)
 }
 
-// save writes a snapshot to a file and says where to.
+// save writes a snapshot to a file and shows the file's name.
 func (a *app) save(screen string) {
 	if a.o.Save == nil {
 		a.frame.notify("this source cannot be saved")
@@ -338,7 +335,7 @@ func (a *app) save(screen string) {
 	a.frame.notify("saved to " + where)
 }
 
-// later asks for a drawing after a while, without ever blocking.
+// later makes the pump draw after a while. It never blocks.
 func (a *app) later(wait time.Duration) {
 	time.AfterFunc(wait, func() {
 		select {

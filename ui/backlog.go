@@ -9,22 +9,21 @@ import (
 	"tt-memtrace/ui/text"
 )
 
-// Backlog is what a source has received and no sink has read yet.
+// Backlog is what a source has received and not read yet.
 type Backlog struct {
-	// Behind is the age of the newest event that was read while others wait; 0 where none waits.
+	// Behind is the age of the newest event that was read, if others wait; 0 if none waits.
 	Behind time.Duration
-	// Waiting bytes of Size that there is room for; a Size of 0 is not known.
+	// Waiting is the bytes that wait, and Size those that there is room for; a Size of 0 is unknown.
 	Waiting, Size uint64
 }
 
-// staleAfter is the age of the newest event from which the screen says that its data is old,
-// while events wait.
+// staleAfter is the Behind from which on the screen says that its data is old.
 const staleAfter = 2 * time.Second
 
 // stale reports whether the data is old.
 func (d *data) stale() bool { return d.backlog.Behind >= staleAfter }
 
-// staleness is how old the data is, and how full the ring buffer is, for the header.
+// staleness returns how old the data is, and how full the ring buffer is, for the header.
 func staleness(d *data) string {
 	out := fmt.Sprintf("data %s behind", text.Age(d.backlog.Behind))
 	if d.backlog.Size > 0 {
@@ -33,10 +32,9 @@ func staleness(d *data) string {
 	return out
 }
 
-// verification says when the accounts of processes were last compared with the runtime's own,
-// by the process whose comparison is the oldest; a dot where one never was. Of processes that are
-// sampled it is when they were last read. A comparison of no
-// buffers verifies none of those that came later.
+// verification says when the accounts of processes were last compared with the runtime's own: the oldest such time of
+// all processes, or a dot if one was never compared. For sampled processes it says when they were last read. A
+// comparison without buffers does not verify buffers that came later, so it does not count.
 func verification(d *data, o settings, of func(*aggregator.ProcessSnapshot) bool) text.Span {
 	g := text.GlyphSet(o.ASCII)
 	unknown := text.Faint.Span("verified " + g.Unknown)
@@ -47,14 +45,14 @@ func verification(d *data, o settings, of func(*aggregator.ProcessSnapshot) bool
 		case !of(p) || len(p.Chips) == 0:
 			continue
 		case p.Agreement.At > 0 && slices.ContainsFunc(p.Reasons, func(r aggregator.Reason) bool { return r.Code == aggregator.ReasonSampled }):
-			// What is read now and then is as old as that.
+			// Sampled numbers are as old as their last reading.
 			some, did = true, "read "
 			oldest = min(oldest, p.Agreement.At)
 			continue
 		case p.Agreement.At == 0, p.Agreement.Compared == 0 && p.Buffers > 0:
 			return unknown
 		case p.Agreement.Compared == 0:
-			continue // there was nothing to verify, and there is nothing now
+			continue // it had no buffers then, and has none now
 		}
 		some, suspect = true, suspect || p.Agreement.Suspect
 		oldest = min(oldest, p.Agreement.At)

@@ -14,7 +14,7 @@ import (
 type bufferRow struct {
 	owner
 	*aggregator.BufferSnapshot
-	// banks that each lost PerBank, 0 where that is not known.
+	// banks is the number of banks that PerBank is taken from; 0 if unknown.
 	banks uint64
 }
 
@@ -66,7 +66,7 @@ func layoutName(l uint8, g text.Glyphs) string {
 	return g.Unknown
 }
 
-// what a buffer is, in a word or two.
+// what returns what a buffer is, in a word or two.
 func (r *bufferRow) what(g text.Glyphs) string {
 	if r.Unsafe.Found {
 		return "unsafe: trace " + strconv.FormatUint(uint64(r.Unsafe.Trace), 10)

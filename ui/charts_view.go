@@ -15,21 +15,22 @@ import (
 	"tt-memtrace/ui/widget"
 )
 
-// charts are the histories of a chip, one above the other, over one axis of time.
+// charts shows the histories of a chip or process, one above the other, over one time axis.
 type charts struct {
 	*state
-	// selected is the one that the cursor is on; alone: it has all of the view.
+	// selected is the chart with the cursor. alone means that it fills the view.
 	selected metric
 	alone    bool
-	// window is an index of windows, unless zoomed the one that fits; back is how far its end lies before now.
+	// window is an index of windows; without zoomed, the one that fits the history is used. back is how far its end is
+	// before now.
 	window int
 	zoomed bool
 	back   time.Duration
-	// cursor is how many columns before the last one values are read.
+	// cursor is the column at which values are read, counted back from the last one.
 	cursor int
 	// previous is the process that was shown before the chip.
 	previous processID
-	// high draws up to the highest value instead of up to the capacity.
+	// high scales to the highest value, not to the capacity.
 	high bool
 
 	columns int
@@ -41,12 +42,13 @@ type chartPanel struct {
 	region widget.Region
 }
 
-// windows are those that + and - choose from; the last one is all there is.
+// windows are the time spans that + and - choose from; the last one is everything.
 var windows = []time.Duration{time.Minute, 5 * time.Minute, 15 * time.Minute, time.Hour, 2 * time.Hour, 6 * time.Hour, 24 * time.Hour, 7 * 24 * time.Hour}
 
 func newCharts(s *state) *charts { return &charts{state: s, window: 1} }
 
-// windowIndex is that of the window: five minutes, one of a history that is no older, or what the user chose.
+// windowIndex returns the index of the window: the user's choice; otherwise one minute for a history that is no older,
+// or five.
 func (c *charts) windowIndex() int {
 	if young, _ := c.history.recent(c.data.now); !c.zoomed && young <= windows[0] {
 		return 0
@@ -57,7 +59,7 @@ func (c *charts) windowIndex() int {
 // axisWidth is the width of the numbers at the left.
 const axisWidth = 11
 
-// of is what a metric is shown of.
+// of returns the subject whose history of a metric is shown.
 func (c *charts) of(m metric) subject {
 	switch chip := c.current(); {
 	case c.process != processID{}:
@@ -69,7 +71,7 @@ func (c *charts) of(m metric) subject {
 	}
 }
 
-// shown are the metrics that there is anything to show of.
+// shown returns the metrics that have values.
 func (c *charts) shown() []metric {
 	always := metricCB
 	if c.process != (processID{}) {
@@ -84,7 +86,7 @@ func (c *charts) shown() []metric {
 	return out
 }
 
-// name is whose charts they are.
+// name returns the name of the chip or process that is shown.
 func (c *charts) name() string {
 	if c.process == (processID{}) {
 		return "chip " + chipName(c.current().Chip)
@@ -93,7 +95,7 @@ func (c *charts) name() string {
 	return fmt.Sprintf("process %d %s", c.process.pid, text.Clip(text.Command(c.command(), c.settings.ASCII), 28, g.Dots))
 }
 
-// command is that of the process that is shown.
+// command returns the command of the process that is shown.
 func (c *charts) command() string {
 	if p := c.known(); p != nil {
 		return p.Info.Command
@@ -101,7 +103,7 @@ func (c *charts) command() string {
 	return ""
 }
 
-// known is the process that is shown, also one that has ended, nil where it is none or not known any more.
+// known returns the process that is shown, even if it has ended; nil if a chip is shown, or the process is forgotten.
 func (c *charts) known() *aggregator.ProcessSnapshot {
 	for _, list := range [][]aggregator.ProcessSnapshot{c.data.snapshot.Processes, c.data.snapshot.Ended} {
 		if i := slices.IndexFunc(list, func(p aggregator.ProcessSnapshot) bool { return idOf(&p) == c.process }); i >= 0 {
@@ -111,7 +113,7 @@ func (c *charts) known() *aggregator.ProcessSnapshot {
 	return nil
 }
 
-// amount is what is known of a memory now, and how far: of other metrics nothing is in doubt.
+// amount returns the current amount of a memory, with what is uncertain about it. Other metrics have no uncertainty.
 func (c *charts) amount(m metric) amount {
 	if m > metricCB {
 		return amount{}
@@ -125,7 +127,7 @@ func (c *charts) amount(m metric) amount {
 	return amount{}
 }
 
-// live is the process that is shown, nil where it is none or has ended.
+// live returns the process that is shown; nil if a chip is shown, or the process has ended.
 func (c *charts) live() *aggregator.ProcessSnapshot {
 	list := c.data.snapshot.Processes
 	if i := slices.IndexFunc(list, func(p aggregator.ProcessSnapshot) bool { return idOf(&p) == c.process }); i >= 0 {
@@ -156,7 +158,7 @@ func (c *charts) Compose(w, h int) widget.Picture {
 	}
 	c.selected = list[sel]
 	room := max(h-3, 1)
-	// least lines make a readable chart.
+	// least is the fewest lines of a readable chart.
 	const least = 4
 	fit := min(max(room/least, 1), len(list))
 	if c.alone {
@@ -207,7 +209,7 @@ func windowName(d time.Duration) string {
 	return fmt.Sprintf("%d minutes", d/time.Minute)
 }
 
-// moment is a time of the axis as the time of day.
+// moment returns the time of day of a time on the axis.
 func (c *charts) moment(t uint64, now bool) string {
 	at := c.wall(t)
 	switch {
@@ -221,7 +223,7 @@ func (c *charts) moment(t uint64, now bool) string {
 	return at.Format("15:04:05")
 }
 
-// ceiling is what a metric cannot go beyond, 0 where there is no telling.
+// ceiling returns the highest possible value of a metric; 0 if unknown.
 func (c *charts) ceiling(m metric) uint64 {
 	var chips []aggregator.ChipSnapshot
 	switch chip, p := c.current(), c.live(); {
@@ -253,7 +255,7 @@ func (c *charts) ceiling(m metric) uint64 {
 	return sum
 }
 
-// write is a value of a metric in its unit.
+// write returns a value of a metric in its unit.
 func (o settings) write(m metric, v uint64) string {
 	switch m {
 	case metricRate:
@@ -268,7 +270,7 @@ func (o settings) write(m metric, v uint64) string {
 	return text.FitScale([]uint64{v}, nil, o.Exact, false).Bytes(v)
 }
 
-// panel is the chart of one metric: a line of words, then the picture.
+// panel returns the chart of one metric: a line of words, then the picture.
 func (c *charts) panel(m metric, begin, end uint64, h, w int) []text.Line {
 	g, o := text.GlyphSet(c.settings.ASCII), c.settings
 	values := c.history.read(c.of(m), begin, end, c.columns, o.requested)
@@ -292,7 +294,7 @@ func (c *charts) panel(m metric, begin, end uint64, h, w int) []text.Line {
 	}
 	words := text.Line{text.Notice.Span(cursor), name.Span(called), text.Plain.Span("  ")}
 	now := c.amount(m)
-	was := now.highest().sign(g) // of the time before it is not kept when it was for sure
+	was := now.highest().sign(g) // whether earlier values were certain is not kept
 	if v := values[c.columns-1-c.cursor]; v == widget.Unknown {
 		words = append(words, text.Faint.Span(g.Unknown))
 	} else {
@@ -335,8 +337,8 @@ func (c *charts) panel(m metric, begin, end uint64, h, w int) []text.Line {
 	return out
 }
 
-// markKinds are the events marked on the time axis, with its letter and name; where several are
-// in one column, the last of them is shown.
+// markKinds are the events that are marked on the time axis, each with its letter and name. If several are in one
+// column, the last of these kinds is shown.
 var markKinds = []struct {
 	kind         logKind
 	letter, name string
@@ -358,7 +360,7 @@ func (c *charts) column(t, begin, end uint64) int {
 	return min(int(float64(t-begin)/float64(end-begin)*float64(c.columns)), c.columns-1)
 }
 
-// marks are those of the process that is shown, or all.
+// marks returns the marks of the process that is shown; all for a chip.
 func (c *charts) marks() []mark {
 	if c.process == (processID{}) {
 		return c.data.marks
@@ -372,7 +374,7 @@ func (c *charts) marks() []mark {
 	return out
 }
 
-// marksLine is the line above the axis with what happened.
+// marksLine returns the line above the axis with the letters of events.
 func (c *charts) marksLine(begin, end uint64, g text.Glyphs) text.Line {
 	cells, kinds := make([]string, c.columns), make([]logKind, c.columns)
 	for _, m := range c.marks() {
@@ -402,7 +404,7 @@ func (c *charts) marksLine(begin, end uint64, g text.Glyphs) text.Line {
 	return out
 }
 
-// marksAt says what happened at the cursor, or else what the letters in view mean.
+// marksAt returns what happened at the cursor or, if nothing did, the meaning of the visible letters.
 func (c *charts) marksAt(begin, end uint64) string {
 	g := text.GlyphSet(c.settings.ASCII)
 	at, out, seen := c.columns-1-c.cursor, []string{}, map[logKind]bool{}
@@ -440,7 +442,7 @@ func (c *charts) marksAt(begin, end uint64) string {
 	return strings.Join(out, "; ")
 }
 
-// axis is the line of times.
+// axis returns the line of times.
 func (c *charts) axis(begin, end uint64) text.Line {
 	cells := []byte(text.Spaces(c.columns))
 	put := func(x int, s string) {
@@ -506,14 +508,13 @@ func (c *charts) Move(m widget.Motion) {
 	}
 }
 
-// pan moves the window back in time, no further than to where anything is known.
+// pan moves the window back in time, but not to before the first value.
 func (c *charts) pan(by time.Duration) {
 	most := time.Duration(c.data.now-min(c.history.first, c.data.now)) - windows[c.windowIndex()]/2
 	c.back = max(min(c.back+by, most), 0)
 }
 
-// turn goes to the process before or after the one that is shown, or from the chips to the
-// processes and back.
+// turn shows the charts of the process that is this many further in the list, in a circle.
 func (c *charts) turn(by int) {
 	list := c.data.snapshot.Processes
 	if len(list) == 0 {
@@ -523,7 +524,8 @@ func (c *charts) turn(by int) {
 	c.process = idOf(&list[(max(i, 0)+by+len(list))%len(list)])
 }
 
-// toProcess goes to the process that was shown before the chip where that has it open, else to the first that has, else to any.
+// toProcess shows a process: the one that was shown before the chip, if that has it open; otherwise the first that has;
+// otherwise any.
 func (c *charts) toProcess() {
 	chip, list := c.current(), c.data.snapshot.Processes
 	on := func(p *aggregator.ProcessSnapshot) bool {

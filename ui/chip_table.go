@@ -10,20 +10,19 @@ import (
 	"tt-memtrace/ui/widget"
 )
 
-// Bars shrink first when the terminal gets narrow; then units and the small
+// chipTier is a way to lay out the chip table. On a narrower terminal bars shrink first; then units and the small
 // memories' bars go, then the card, then all bars.
 type chipTier struct {
 	card, cb, peaks, short bool
-	// telemetry has temperature, power and clock; kernel the bytes of kernels.
+	// telemetry shows temperature, power and clock; kernel shows the bytes of kernels.
 	telemetry, kernel bool
-	// spark is the width of the history of DRAM, 0 for none.
+	// spark is the width of the small history of DRAM; 0 for none.
 	spark   int
 	history *history
-	// memory is that of the history, names are those of rows of more than one chip.
+	// memory is the memory of the small history. names are the names of rows for several chips.
 	memory metric
 	names  map[aggregator.Chip]string
-	// bar and small are the least widths of the bars of DRAM and L1, and of
-	// L1_SMALL and TRACE; 0 is no bar.
+	// bar is the least width of the bars of DRAM and L1, small that of L1_SMALL and TRACE; 0 is no bar.
 	bar, small int
 }
 
@@ -40,7 +39,7 @@ func chipTiers() []chipTier {
 	}
 }
 
-// screenTiers are those of the screen, where there can be telemetry and a history.
+// screenTiers returns the tiers for the screen, which can have telemetry and small histories.
 func screenTiers(d *data, h *history, memory metric, names map[aggregator.Chip]string) []chipTier {
 	some := false
 	for i := range d.snapshot.Chips {
@@ -52,7 +51,7 @@ func screenTiers(d *data, h *history, memory metric, names map[aggregator.Chip]s
 		t.telemetry = some && i < 6
 		if i == 0 {
 			t.kernel = true
-			if names == nil { // else rows are of more than one chip
+			if names == nil { // with names, a row is for several chips, which have no common history
 				t.spark = 12
 			}
 			out = append(out, t)
@@ -60,7 +59,7 @@ func screenTiers(d *data, h *history, memory metric, names map[aggregator.Chip]s
 		}
 		out = append(out, t)
 		if i <= 3 && t.telemetry {
-			// Rather narrower bars than none of the driver's values.
+			// Prefer the driver's values to wide bars.
 			t.bar, t.small = max(t.bar-3, 5), 0
 			out = append(out, t)
 		}
@@ -74,11 +73,10 @@ func screenTiers(d *data, h *history, memory metric, names map[aggregator.Chip]s
 	return out
 }
 
-// peaksFrom is the width from which text has room for peaks beside bars.
+// peaksFrom is the width from which on text has peaks beside bars.
 const peaksFrom = 110
 
-// peakTiers are for text, which cannot be looked at again: there the peaks
-// come before wide bars and long units.
+// peakTiers returns the tiers for text. It is not updated, so peaks are more important than wide bars and long units.
 func peakTiers() []chipTier {
 	return []chipTier{
 		{card: true, cb: true, peaks: true, bar: 10, small: 5},
@@ -89,11 +87,10 @@ func peakTiers() []chipTier {
 	}
 }
 
-// maxBar is the width beyond which a bar shows nothing more.
+// maxBar is the widest useful bar.
 const maxBar = 40
 
-// chipTable lays the device table out in w cells, one row a chip, by the first
-// of the tiers that fits.
+// chipTable returns the chip table in w cells, with a row for each chip, in the first tier that fits.
 func chipTable(d *data, o settings, w int, tiers []chipTier) widget.Columns {
 	s := d.snapshot
 	hs := hidersOf(s)
@@ -125,11 +122,10 @@ func chipTable(d *data, o settings, w int, tiers []chipTier) widget.Columns {
 	return widget.Columns{Columns: columns, N: len(s.Chips)}
 }
 
-// maxSpark is how much of what is left over the small histories take: five minutes have so many
-// seconds.
+// maxSpark is the widest small history: the number of seconds in five minutes.
 const maxSpark = 300
 
-// grown gives the bars what is left over, two thirds of it to the large memories.
+// grown widens the bars by the cells that are left, two thirds of them for the large memories.
 func (t chipTier) grown(rest int) chipTier {
 	if t.bar == 0 {
 		return t
@@ -191,7 +187,7 @@ func chipColumns(d *data, o settings, hs hiders, memories []memoryColumn, progra
 	return columns
 }
 
-// sparkColumn is the small history of each chip.
+// sparkColumn returns the small history of each chip.
 func sparkColumn(d *data, o settings, t chipTier) widget.Column {
 	span, age := t.history.recent(d.now)
 	g, name := text.GlyphSet(o.ASCII), metricNames[t.memory]+" "+age
@@ -205,7 +201,7 @@ func sparkColumn(d *data, o settings, t chipTier) widget.Column {
 	return c
 }
 
-// sensorColumns are temperature, power and clock.
+// sensorColumns returns temperature, power and clock.
 func sensorColumns(d *data, o settings) []widget.Column {
 	g := text.GlyphSet(o.ASCII)
 	degrees := "°C"
@@ -235,10 +231,10 @@ func sensorColumns(d *data, o settings) []widget.Column {
 	return columns
 }
 
-// maxCard cells are enough for every card and architecture that the runtime names.
+// maxCard is wide enough for every card and architecture that the runtime has.
 const maxCard = 12
 
-// cardCell is the card that a chip is on or, where that is not known, its architecture.
+// cardCell returns a chip's card; if that is unknown, its architecture.
 func cardCell(c *aggregator.ChipSnapshot, ascii bool, g text.Glyphs) text.Line {
 	name := cmp.Or(c.Board, c.Arch)
 	if name == "" {
@@ -247,8 +243,8 @@ func cardCell(c *aggregator.ChipSnapshot, ascii bool, g text.Glyphs) text.Line {
 	return text.Plain.Line(text.Clip(text.Sanitize(name, ascii), maxCard, g.Dots))
 }
 
-// memoryColumn is one memory of all chips: bar, number, sign of fullness, and
-// the capacity unless the title can hold it.
+// memoryColumn is one memory of all chips: bar, number, a sign of how full it is, and the capacity unless the title has
+// it.
 type memoryColumn struct {
 	name    string
 	o       settings
@@ -288,8 +284,8 @@ func (m memoryColumn) column(width int, t chipTier, g text.Glyphs) widget.Column
 	return widget.Column{Title: m.title(parts, width, common, same, t), Cells: cells, Gap: 1 + min(width, 1)}
 }
 
-// title names the memory, and its capacity right above the numbers if it is
-// the same for all chips and there is room.
+// title returns the title: the memory's name and, if it is the same for all chips and there is room, the capacity above
+// the numbers.
 func (m memoryColumn) title(parts []widget.Column, width int, common uint64, same bool, t chipTier) text.Line {
 	left := 0
 	for _, p := range parts {
@@ -297,7 +293,7 @@ func (m memoryColumn) title(parts []widget.Column, width int, common uint64, sam
 			left += p.Gap + p.Width()
 		}
 	}
-	left-- // the sign of fullness
+	left-- // one cell for the sign
 	name := text.Title.Line(m.name)
 	if width == 0 {
 		name = name.Padded(left, true)
@@ -317,7 +313,7 @@ func (m memoryColumn) title(parts []widget.Column, width int, common uint64, sam
 	return name
 }
 
-// capacity is the one that all chips have in common, as far as they have one.
+// capacity returns the capacity that all chips have in common; same is false if they differ.
 func (m memoryColumn) capacity() (common uint64, same bool) {
 	for _, a := range m.amounts {
 		switch {
@@ -331,7 +327,7 @@ func (m memoryColumn) capacity() (common uint64, same bool) {
 	return common, true
 }
 
-// signCell says how full a memory is where colours say nothing.
+// signCell returns the sign for how full a memory is, for terminals without colours.
 func signCell(a amount) text.Line {
 	if a.absent || a.unknown {
 		return nil
@@ -340,7 +336,7 @@ func signCell(a amount) text.Line {
 	return text.Notice.Line(sign)
 }
 
-// barCell is a bar where the capacity is known, else a dot; nothing where there is no memory.
+// barCell returns a bar if the capacity is known, otherwise a dot; nothing if there is no such memory.
 func barCell(a amount, w int, g text.Glyphs) text.Line {
 	switch {
 	case a.absent, w == 0:

@@ -16,7 +16,7 @@ import (
 	"tt-memtrace/ui/widget"
 )
 
-// chipView is one chip in full.
+// chipView shows one chip in full.
 type chipView struct {
 	*state
 	*widget.Table[chipShare, processID]
@@ -26,7 +26,7 @@ type chipView struct {
 	top    int
 }
 
-// chipShare is what a process has of a chip.
+// chipShare is a process's use of a chip.
 type chipShare struct {
 	owner
 	*aggregator.ChipSnapshot
@@ -65,7 +65,7 @@ func newChipView(s *state) *chipView {
 	return v
 }
 
-// runtimeOf names the release and the library of a process.
+// runtimeOf returns the release and the library of a process.
 func runtimeOf(p *aggregator.ProcessSnapshot, o settings) string {
 	out := text.GlyphSet(o.ASCII).Unknown
 	if p.Info.Release != "" {
@@ -97,7 +97,7 @@ func kernelBytes(u *aggregator.KernelUsage) uint64 {
 	return n
 }
 
-// amountCell writes an amount in its own unit.
+// amountCell returns an amount in its own unit.
 func (s *state) amountCell(a amount) text.Line {
 	return a.number(s.settings.scaleOf([]amount{a}, false), text.GlyphSet(s.settings.ASCII))
 }
@@ -179,7 +179,7 @@ func (v *chipView) Compose(w, h int) widget.Picture {
 	p.Lines = append(p.Lines, v.identity(c, w)...)
 	p.Lines = append(p.Lines, v.memories(c, w)...)
 	p.Lines = append(p.Lines, v.programs(c, w)...)
-	// The map of cores needs some room beside its neighbour, or below.
+	// Show the map of cores if there is room for it beside or below.
 	least := 5 // of the table of processes
 	if heat := v.heat(); len(heat) > 0 && len(p.Lines)+len(heat)+1+least <= h {
 		p.Lines = append(p.Lines, widget.Rule(w, "cores, by what circular buffers take", "", text.GlyphSet(v.settings.ASCII)))
@@ -195,7 +195,7 @@ func (v *chipView) Compose(w, h int) widget.Picture {
 	return p
 }
 
-// identity says which chip it is, and how it is.
+// identity returns lines about the chip itself: name, card, telemetry.
 func (v *chipView) identity(c *aggregator.ChipSnapshot, w int) []text.Line {
 	o, g := v.settings, text.GlyphSet(v.settings.ASCII)
 	dot := func(s string) string {
@@ -269,7 +269,7 @@ func (v *chipView) identity(c *aggregator.ChipSnapshot, w int) []text.Line {
 	return append(lines, sensors)
 }
 
-// degrees is the unit of temperatures.
+// degrees returns the unit of temperatures.
 func (o settings) degrees() string {
 	if o.ASCII {
 		return " C"
@@ -277,7 +277,7 @@ func (o settings) degrees() string {
 	return " °C"
 }
 
-// memories is a row for each memory of the chip.
+// memories returns a row for each memory of the chip.
 func (v *chipView) memories(c *aggregator.ChipSnapshot, w int) []text.Line {
 	o, g := v.settings, text.GlyphSet(v.settings.ASCII)
 	h := hidersOf(v.data.snapshot).on(c)
@@ -350,8 +350,8 @@ func (v *chipView) memories(c *aggregator.ChipSnapshot, w int) []text.Line {
 		return text.Faint.Line(fmt.Sprintf("%s x %d", text.Capacity(u.Banks.Bytes, o.Exact, false), u.Banks.Count))
 	})
 	const leastBar = 5
-	// What there is no room for goes; what is left is the bars'. A largest free block is beside the bank that
-	// it is of: beside what all banks have it would look small.
+	// Drop columns that do not fit, and give bars the rest. The largest free block is shown beside the size of a bank,
+	// because it is in one bank; beside the size of all banks it would seem small.
 	other := "REQUESTED"
 	if o.requested {
 		other = "RESERVED"
@@ -362,7 +362,7 @@ func (v *chipView) memories(c *aggregator.ChipSnapshot, w int) []text.Line {
 		}
 	}
 	rest := min(w-1-widget.TableWidth(columns), maxBar)
-	columns[1].Wide = 0 // there is nothing in it yet
+	columns[1].Wide = 0 // the column is still empty
 	if rest >= leastBar {
 		for _, m := range list {
 			columns[1].Cells = append(columns[1].Cells, barCell(o.amountOf(c.Memory[m], h), rest, g))
@@ -378,7 +378,7 @@ func (v *chipView) memories(c *aggregator.ChipSnapshot, w int) []text.Line {
 	return out
 }
 
-// programs say what the chip's programs take.
+// programs returns lines about the chip's L1 that programs use.
 func (v *chipView) programs(c *aggregator.ChipSnapshot, w int) []text.Line {
 	o, g := v.settings, text.GlyphSet(v.settings.ASCII)
 	h := hidersOf(v.data.snapshot).on(c)
@@ -452,7 +452,7 @@ func (v *chipView) programs(c *aggregator.ChipSnapshot, w int) []text.Line {
 	return out
 }
 
-// ringWords say what a kernel-config ring holds, in each core.
+// ringWords says what a kernel-config ring contains in each core.
 func (o settings) ringWords(r *aggregator.ConfigRing) string {
 	unknown := text.GlyphSet(o.ASCII).Unknown
 	if r.Capacity == 0 {
@@ -472,7 +472,7 @@ func (o settings) ringWords(r *aggregator.ConfigRing) string {
 	return words
 }
 
-// heat is a map of the cores that circular buffers lie on, the busiest the darkest.
+// heat returns a map of the cores with circular buffers, the busiest the darkest.
 func (v *chipView) heat() []text.Line {
 	if len(v.cores) == 0 {
 		return nil
@@ -485,7 +485,7 @@ func (v *chipView) heat() []text.Line {
 		use[u.core] = u.bytes
 	}
 	if mx > 31 || my > 23 {
-		return nil // no chip is like that
+		return nil // no chip has so many cores
 	}
 	top := v.cores[0].bytes
 	head := "     "

@@ -12,7 +12,7 @@ import (
 	"tt-memtrace/ui/widget"
 )
 
-// circularRow is a circular or dataflow buffer on all chips where it is the same.
+// circularRow is a circular or dataflow buffer that is the same on several chips.
 type circularRow struct {
 	owner
 	program *aggregator.ProgramSnapshot
@@ -71,7 +71,7 @@ func kindName(k aggregator.CBKind) string {
 	return names[min(int(k), len(names)-1)]
 }
 
-// cbName is what one of a kind is called.
+// cbName returns the name of a kind.
 func cbName(k aggregator.CBKind) string {
 	switch k {
 	case aggregator.Scratchpad:

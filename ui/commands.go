@@ -10,16 +10,16 @@ import (
 	"tt-memtrace/ui/widget"
 )
 
-// command is what can be typed after a colon.
+// command is a command that the user can type after a colon.
 type command struct {
-	// name, argument as it is written in the list, or empty, and what it does.
+	// name is its name, argument its argument as the list shows it, or "", and does what it does.
 	name, argument, does string
 	do                   func(argument string) error
 }
 
 var errNoChip = errors.New("there is no such chip")
 
-// commands are the views, in their order, and what else can be typed.
+// commands returns the commands: the views, in their order, and others.
 func (f *frame) commands() []command {
 	var list []command
 	for id, name := range pageNames {
@@ -42,7 +42,7 @@ func (f *frame) commands() []command {
 	)
 }
 
-// showChip goes to a view of a chip: of the one that is named as the screen names it.
+// showChip shows a view of a chip. The argument is the chip's number as on the screen.
 func (f *frame) showChip(id pageID, argument string) error {
 	if argument == "" {
 		f.show(id)
@@ -68,7 +68,7 @@ func (f *frame) showChip(id pageID, argument string) error {
 	return errNoChip
 }
 
-// notices shows all that the screen has no room for.
+// notices shows all notices, also those that the screen has no room for.
 func (f *frame) notices() {
 	p := &widget.Pager{Title: "notices"}
 	for _, n := range f.data.notes {
@@ -81,7 +81,7 @@ func (f *frame) notices() {
 	f.pager = p
 }
 
-// matching are the commands that begin with the first word of what was typed; the rest is an argument.
+// matching returns the commands that begin with the first word of what was typed, and the rest as the argument.
 func (f *frame) matching(typed string) (list []command, argument string) {
 	name, argument, _ := strings.Cut(strings.TrimSpace(typed), " ")
 	for _, c := range f.commands() {
@@ -92,7 +92,7 @@ func (f *frame) matching(typed string) (list []command, argument string) {
 	return list, strings.TrimSpace(argument)
 }
 
-// commanding asks for a command.
+// commanding returns the prompt for a command.
 func (f *frame) commanding() *widget.Prompt {
 	p := &widget.Prompt{Label: "command", Undo: func() {}}
 	p.Change = func(s string) error {

@@ -9,15 +9,14 @@ import (
 	"github.com/rivo/uniseg"
 )
 
-// NeedsASCII says whether the environment describes a terminal that cannot
-// be trusted with anything but 7-bit characters: a locale without UTF-8, or
-// a TERM that lacks the glyphs. getenv is os.Getenv, or a test's.
+// NeedsASCII reports whether the environment describes a terminal that may show 7-bit characters only: the locale is
+// not UTF-8, or TERM lacks the characters. getenv is os.Getenv, or a test's.
 func NeedsASCII(getenv func(string) string) bool {
 	switch term := getenv("TERM"); {
 	case term == "linux", term == "dumb", strings.HasPrefix(term, "vt1"), strings.HasPrefix(term, "vt2"):
 		return true
 	}
-	// POSIX: the first one that is set counts.
+	// By POSIX, the first one that is set is the locale.
 	locale := ""
 	for _, name := range []string{"LC_ALL", "LC_CTYPE", "LANG"} {
 		if locale = getenv(name); locale != "" {
@@ -28,7 +27,7 @@ func NeedsASCII(getenv func(string) string) bool {
 	return !strings.Contains(locale, "UTF-8") && !strings.Contains(locale, "UTF8")
 }
 
-// complete fills in what the caller left open, and opens the screen.
+// complete sets defaults, and opens the screen.
 func (o Options) complete() (Options, error) {
 	if o.Now == nil {
 		o.Now = time.Now
@@ -45,7 +44,7 @@ func (o Options) complete() (Options, error) {
 		tcell.SetEncodingFallback(tcell.EncodingFallbackASCII)
 		screen, err := tcell.NewScreen()
 		if err != nil {
-			// An unknown terminal can hardly do more than a VT100.
+			// Treat an unknown terminal as a VT100.
 			info, known := tcell.LookupTerminfo("vt100")
 			if known != nil {
 				return o, err
@@ -58,7 +57,7 @@ func (o Options) complete() (Options, error) {
 		o.Screen = screen
 	}
 	o.NoColor = o.NoColor || os.Getenv("NO_COLOR") != "" // no-color.org
-	// Where the terminal draws ambiguous characters two cells wide, bars and rules would not line up.
+	// If the terminal draws ambiguous characters two cells wide, bars and rules would not align.
 	o.ASCII = o.ASCII || uniseg.StringWidth("█") != 1
 	return o, o.Screen.Init()
 }

@@ -10,25 +10,24 @@ import (
 	"tt-memtrace/aggregator"
 )
 
-// Log is a bounded stream of changes: a source writes to it what happens, in the order in
-// which it does, and the view of events reads the newest. To write takes some tens of
-// nanoseconds and no memory. It may be used by several goroutines.
+// Log is a bounded list of changes. A source adds changes in their order, and the events view reads the newest. Adding
+// one takes some tens of nanoseconds and allocates no memory. Several goroutines may use it.
 type Log struct {
 	mu      sync.Mutex
 	entries []logEntry
-	// next is the number of the next entry, of all that ever were.
+	// next is the number of the next entry. Entries are numbered from 0, overwritten ones included.
 	next  uint64
 	sets  [][]aggregator.Chip
 	last  int
 	marks []mark
-	// commands of the processes that live.
+	// commands are the commands of live processes, by PID.
 	commands map[uint32]string
-	// failures are the newest allocations that failed, of so many.
+	// failures are the newest allocations that failed, at most maxFailures.
 	failures []failure
 	failed   uint64
-	// refused is how many allocations failed, those that failed alike in a row each.
+	// refused is how many allocations failed; equal failures in a row count as one.
 	refused uint64
-	// floor is the number of the first entry that counts, round how often there was another.
+	// floor is the number of the first entry since the last reset, and round the number of resets.
 	floor uint64
 	round atomic.Uint64
 	// events counts the calls of Event.
@@ -42,12 +41,12 @@ const (
 	maxSets    = 1 << 10
 )
 
-// NewLog is an empty stream.
+// NewLog returns an empty log.
 func NewLog() *Log {
 	return &Log{entries: make([]logEntry, maxEntries), commands: map[uint32]string{}}
 }
 
-// logKind is what a logEntry is about, as the original server's log names it.
+// logKind says what happened, in the original server's names where it has one.
 type logKind uint8
 
 const (
@@ -67,7 +66,7 @@ const (
 	logOpen
 	logClose
 	logLost
-	// An allocation failed: memory is out, or circular buffers clash with L1 buffers.
+	// An allocation failed: no block was large enough, or circular buffers overlap L1 buffers.
 	logClash
 	logOutOfMemory
 	numLogKinds
@@ -83,37 +82,37 @@ func (k logKind) String() string { return logKindNames[k] }
 // logEntry is one change. There are many, so it is small.
 type logEntry struct {
 	time uint64
-	// size is that of a buffer on each chip, also of one that there was no room for, of a
-	// circular buffer on each core, of a kernel, or the number of what was lost.
+	// size is that of a buffer on each chip, also of one that was not allocated; that of a circular buffer on each
+	// core, or of a kernel; or the number of lost events.
 	size, address uint64
-	// object is the buffer or the program.
+	// object is the address of the buffer or program.
 	object   uint64
 	pid, tid uint32
-	// command of the process then, and text, a kernel's name or the runtime's message.
+	// command is the process's command at that time. text is a kernel's name or the runtime's message.
 	command, text string
-	// cores that a circular buffer lies on.
+	// cores is the number of cores of a circular buffer.
 	cores uint32
-	// chips is the number of a set of chips, 0 for none.
+	// chips is the number of a set of chips; 0 for none.
 	chips  uint16
 	kind   logKind
 	memory aggregator.Memory
-	// implicit: freed by no call of its own; unknown: it is in no account.
+	// implicit means that no call freed this buffer by itself; unknown, that its allocation was not seen.
 	implicit, unknown bool
 }
 
-// mark is something that the charts show on their time axis.
+// mark is an event that the charts show on their time axis.
 type mark struct {
 	time uint64
 	kind logKind
 	pid  uint32
-	// command of the process then.
+	// command is the process's command at that time.
 	command string
-	// exit says how it ended.
+	// exit says how the process ended.
 	exit  string
 	count uint64
-	// memory that was out.
+	// memory is the memory that had no room.
 	memory aggregator.Memory
-	// started is when the process did, to distinguish PIDs that are used again.
+	// started is when the process started, because PIDs are reused.
 	started uint64
 }
 
@@ -123,7 +122,7 @@ func (l *Log) add(e logEntry) {
 	l.next++
 }
 
-// set is the number of a set of chips. There are few, and mostly it is the one of before.
+// set returns the number of a set of chips. There are few sets, and most often it is the last one again.
 func (l *Log) set(chips []aggregator.Chip) uint16 {
 	if len(chips) == 0 {
 		return 0
@@ -145,8 +144,8 @@ func (l *Log) set(chips []aggregator.Chip) uint16 {
 	return uint16(len(l.sets))
 }
 
-// Event has to be called with each event when the accounts have applied it, and before a snapshot has it:
-// it adds processes and devices that come and go, and losses. Other events are added as changes.
+// Event must be called with each event after the accounts have applied it, and before a snapshot includes it. It adds
+// starts and ends of processes and devices, and losses. Other events are added as changes.
 func (l *Log) Event(e *aggregator.Event) {
 	l.events.Add(1)
 	if e.Kind != aggregator.Alloc && e.Kind != aggregator.Free {
@@ -154,7 +153,7 @@ func (l *Log) Event(e *aggregator.Event) {
 	}
 }
 
-// maxLogText bytes of a command, name or message are kept.
+// maxLogText is how many bytes of a command, name or message are kept.
 const maxLogText = 320
 
 func short(s string) string { return strings.Clone(s[:min(len(s), maxLogText)]) }
@@ -171,7 +170,7 @@ func (l *Log) event(e *aggregator.Event) {
 		}
 	case aggregator.ProcessExit:
 		n.kind = logExit
-		switch { // the kind says that it ended, and there is little room
+		switch { // the kind says that the process ended, and the column is narrow
 		case e.Exit == nil:
 		case e.Exit.Signal != 0:
 			n.text = e.Exit.SignalName()
@@ -184,7 +183,7 @@ func (l *Log) event(e *aggregator.Event) {
 		n.kind, n.object = logClose, e.Device
 	case aggregator.Lost:
 		n.kind, n.size = logLost, e.Count
-	case aggregator.StateBegin: // it has all processes
+	case aggregator.StateBegin: // a state lists all processes
 		l.mu.Lock()
 		clear(l.commands)
 		l.mu.Unlock()
@@ -207,8 +206,8 @@ func (l *Log) event(e *aggregator.Event) {
 	}
 }
 
-// AllocationFailed adds an allocation that failed. It returns the number of the failure, and whether to
-// explain it: not where a process tries again and fails with the same numbers, nor too many at once.
+// AllocationFailed adds an allocation that failed. It returns the failure's number, and whether to explain it: not if
+// the process repeats a failed allocation with the same numbers, nor if there were too many lately.
 func (l *Log) AllocationFailed(e *aggregator.Event) (number uint64, explain bool) {
 	n := logEntry{time: e.Time, pid: e.PID, tid: e.TID, kind: logOutOfMemory, memory: e.Memory, size: e.Failure.Asked, text: short(e.Failure.Message), object: e.Program}
 	if e.Failure.Clash {
@@ -221,8 +220,8 @@ func (l *Log) AllocationFailed(e *aggregator.Event) (number uint64, explain bool
 	return l.fail(e)
 }
 
-// mark keeps what the charts show. A process can be described more than once, and losses and
-// failures come in rows.
+// mark adds an event for the charts. It merges repeated ones: a process can be described several times, and losses and
+// failures come in series.
 func (l *Log) mark(m mark) {
 	m.command = l.commands[m.pid]
 	switch m.kind {
@@ -314,7 +313,7 @@ func (l *Log) KernelChange(c aggregator.KernelChange) {
 	l.mu.Unlock()
 }
 
-// reset forgets everything: a replay went back, and its events come again.
+// reset removes everything, because the user moved a replay back, and its events come again.
 func (l *Log) reset() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -328,8 +327,8 @@ func (l *Log) marked() []mark {
 	return slices.Clone(l.marks)
 }
 
-// since appends the entries from the number on to a list, and says which number comes next.
-// What has been overwritten is left out.
+// since appends the entries from this number on to a list, except for overwritten ones, and returns the number of the
+// next entry.
 func (l *Log) since(from uint64, list []logEntry) ([]logEntry, uint64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -343,14 +342,14 @@ func (l *Log) since(from uint64, list []logEntry) ([]logEntry, uint64) {
 	return list, l.next
 }
 
-// upTo is the number of the next entry.
+// upTo returns the number of the next entry.
 func (l *Log) upTo() uint64 {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.next
 }
 
-// chipSets are the sets that entries name; only more come later.
+// chipSets returns the sets that entries refer to. Later calls only add sets.
 func (l *Log) chipSets() [][]aggregator.Chip {
 	l.mu.Lock()
 	defer l.mu.Unlock()

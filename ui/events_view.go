@@ -13,16 +13,16 @@ import (
 	"tt-memtrace/ui/widget"
 )
 
-// events shows what happens, the newest at the bottom.
+// events shows what happened, the newest at the bottom.
 type events struct {
 	*state
 	*widget.Table[eventRow, uint64]
 	tail *tail
-	// latest has the rows of the tail; rows do not move while the user looks back. Each went
-	// through a filter.
+	// latest are the rows of the tail. The shown rows do not move while the user looks back. Each row matches the
+	// filter.
 	latest            []eventRow
 	latestOf, shownOf string
-	// read: the log has been looked at.
+	// read means that the log has been read.
 	read   bool
 	missed uint64
 	sets   [][]aggregator.Chip
@@ -34,7 +34,7 @@ type eventRow struct {
 	number uint64
 }
 
-// tail follows a log. It belongs to the pump.
+// tail reads a log. Only the pump uses it.
 type tail struct {
 	query string
 	log   *Log
@@ -42,20 +42,20 @@ type tail struct {
 	next  uint64
 	list  []eventRow
 	taken []logEntry
-	// missed entries were overwritten before they were seen.
+	// missed is how many entries were overwritten before they were read.
 	missed uint64
 }
 
-// maxTail entries that match are kept, at most twice as many for a while.
+// maxTail is how many matching entries are kept; for a while there can be twice as many.
 const maxTail = maxEntries
 
-// entrySource is a Log, or what of it is held.
+// entrySource is a Log, or a copy of its entries in a pause.
 type entrySource interface {
 	upTo() uint64
 	since(from uint64, list []logEntry) ([]logEntry, uint64)
 }
 
-// read appends what is new and matches. The list that it returns does not change any more.
+// read adds new entries that match. It does not change the list that it returns.
 func (t *tail) read(log *Log, from entrySource, p widget.Pattern, words func([]byte, *eventRow) []byte) []eventRow {
 	if round := log.round.Load(); t.query != p.Text || t.log != log || t.round != round {
 		*t = tail{query: p.Text, log: log, round: round, taken: t.taken}
@@ -135,7 +135,7 @@ func newEvents(s *state) *events {
 	return e
 }
 
-// when is a moment of the monotonic clock as the time of day.
+// when returns the time of day of a time in CLOCK_MONOTONIC ns, as text.
 func (s *state) when(t uint64) string {
 	at := s.wall(t)
 	if at.IsZero() {
@@ -144,7 +144,7 @@ func (s *state) when(t uint64) string {
 	return at.Format("15:04:05.000000")
 }
 
-// wallTime is a moment as the time of day, to the second.
+// wallTime returns the same to the second.
 func (s *state) wallTime(t uint64) string {
 	at := s.wall(t)
 	if at.IsZero() {
@@ -153,7 +153,7 @@ func (s *state) wallTime(t uint64) string {
 	return at.Format(time.TimeOnly)
 }
 
-// wall is a moment of the monotonic clock on the wall's.
+// wall converts a time in CLOCK_MONOTONIC ns into the time of day.
 func (s *state) wall(t uint64) time.Time {
 	if s.data.clock.IsZero() || t == 0 {
 		return time.Time{}
@@ -161,7 +161,7 @@ func (s *state) wall(t uint64) time.Time {
 	return s.data.clock.Add(-time.Duration(int64(s.data.now - t)))
 }
 
-// ofMemory: the event is about a memory.
+// ofMemory reports whether an event is about a memory.
 func (k logKind) ofMemory() bool { return k <= logKernelUnload || k >= logClash }
 
 func eventCell(r *eventRow) text.Line {
@@ -190,7 +190,7 @@ func (s *state) size(r *eventRow) text.Line {
 	return bytesCell(r.size, s.settings)
 }
 
-// bytesCell writes a number of bytes in its own unit.
+// bytesCell returns a number of bytes in its own unit.
 func bytesCell(v uint64, o settings) text.Line {
 	if v == 0 {
 		return text.Faint.Line("0")
@@ -198,7 +198,7 @@ func bytesCell(v uint64, o settings) text.Line {
 	return text.Plain.Line(text.FitScale([]uint64{v}, nil, o.Exact, false).Bytes(v))
 }
 
-// eventNote is a further remark about an event.
+// eventNote returns a remark about an event, such as how its process ended; "" for none.
 func eventNote(r *eventRow, ascii bool) string {
 	switch {
 	case r.unknown:
@@ -293,7 +293,7 @@ func (e *events) work() func(*reader) func() {
 			from = held
 		}
 		if t.log == log && t.round == log.round.Load() && t.query == p.Text && t.next == from.upTo() {
-			return nil // nothing is new
+			return nil // there is no new entry
 		}
 		sets := log.chipSets()
 		list := t.read(log, from, p, func(b []byte, row *eventRow) []byte { return eventWords(b, row, ascii, sets) })

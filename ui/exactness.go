@@ -13,10 +13,10 @@ import (
 	"tt-memtrace/ui/widget"
 )
 
-// inexactMark is beside numbers that are not exact for a reason without a letter of its own.
+// inexactMark marks numbers that are not exact for a reason without its own letter.
 const inexactMark = "X"
 
-// reasonMarks are the letters of reasons, in their order beside a process or chip.
+// reasonMarks are the letters of reasons, in the order in which they are shown.
 var reasonMarks = []struct {
 	mark  string
 	codes []aggregator.ReasonCode
@@ -30,7 +30,7 @@ var reasonMarks = []struct {
 	{inexactMark, nil},
 }
 
-// markOf is the letter of a reason.
+// markOf returns the letter of a reason.
 func markOf(code aggregator.ReasonCode) string {
 	for _, m := range reasonMarks {
 		if slices.Contains(m.codes, code) {
@@ -40,7 +40,7 @@ func markOf(code aggregator.ReasonCode) string {
 	return inexactMark
 }
 
-// marksOf are the letters of reasons, each once.
+// marksOf returns the letters of reasons, each once.
 func marksOf(list []aggregator.Reason) string {
 	out := ""
 	for _, m := range reasonMarks {
@@ -51,7 +51,7 @@ func marksOf(list []aggregator.Reason) string {
 	return out
 }
 
-// marksCell warns of numbers that are not exact; nil where they are.
+// marksCell returns the letters of reasons as a warning; nil if there are none.
 func marksCell(list []aggregator.Reason) text.Line {
 	if len(list) == 0 {
 		return nil
@@ -59,8 +59,8 @@ func marksCell(list []aggregator.Reason) text.Line {
 	return text.Notice.Line(" " + marksOf(list))
 }
 
-// exactness says in a word or two whether what is shown is exact; of what is only sampled, when it
-// was last read: the oldest of the processes.
+// exactness says in a word or two whether the numbers are exact. If they are sampled, it says when they were last read:
+// the oldest such time of all processes.
 func exactness(d *data) (said text.Span, sampled bool) {
 	list := d.snapshot.Processes
 	if d.over() {
@@ -101,27 +101,27 @@ func exactness(d *data) (said text.Span, sampled bool) {
 	return text.Notice.Span("not exact"), false
 }
 
-// totalsOnly: the runtime's own totals are all that is known.
+// totalsOnly reports whether only the runtime's own totals are known.
 func (d *data) totalsOnly() bool { return len(d.snapshot.Lacks) > 0 }
 
-// reservedUnknown reports whether the reserved size of a buffer that is held is not known. That alone is no
-// reason why numbers are not exact: it is shown as unknown.
+// reservedUnknown reports whether the reserved size of a live buffer is unknown. That alone does not make numbers
+// inexact: it is shown as unknown.
 func (d *data) reservedUnknown() bool {
 	return slices.ContainsFunc(d.snapshot.Processes, func(p aggregator.ProcessSnapshot) bool {
 		return slices.ContainsFunc(shownMemories(), func(m aggregator.Memory) bool { return p.Memory[m].Unreserved > 0 })
 	})
 }
 
-// flaw is a reason, with all processes that it affects.
+// flaw is a reason why numbers are not exact, with all processes that it affects.
 type flaw struct {
 	code     aggregator.ReasonCode
 	sentence string
-	// pids that it affects; none for the host.
+	// pids are those processes; none if it affects the host.
 	pids []uint32
 	all  bool
 }
 
-// flaws are the reasons of the host and of processes, each sentence once.
+// flaws returns the reasons of the host and of processes, each sentence once.
 func flaws(s *aggregator.Snapshot, processes []*aggregator.ProcessSnapshot) []flaw {
 	var out []flaw
 	add := func(r *aggregator.Reason, pid uint32) {
@@ -147,7 +147,7 @@ func flaws(s *aggregator.Snapshot, processes []*aggregator.ProcessSnapshot) []fl
 	for _, p := range processes {
 		for i := range p.Reasons {
 			if len(s.Lacks) > 0 && p.Reasons[i].Code == aggregator.ReasonTotalsOnly {
-				continue // said of all
+				continue // the same reason of the host covers it
 			}
 			add(&p.Reasons[i], p.PID)
 		}
@@ -155,10 +155,10 @@ func flaws(s *aggregator.Snapshot, processes []*aggregator.ProcessSnapshot) []fl
 	return out
 }
 
-// namedPIDs of a reason are written out.
+// namedPIDs is how many processes of a reason are named.
 const namedPIDs = 3
 
-// who names the processes of a reason.
+// who returns the names of the processes that a reason affects.
 func (f *flaw) who() string {
 	switch n := len(f.pids); {
 	case n == 0:
@@ -171,10 +171,11 @@ func (f *flaw) who() string {
 	return strings.Trim(strings.ReplaceAll(fmt.Sprint(f.pids), " ", ", "), "[]")
 }
 
-// String is the letter, the processes and the reason.
+// String returns the letter, the processes and the reason.
 func (f *flaw) String() string { return markOf(f.code) + " " + f.who() + ": " + f.sentence }
 
-// noBuffers says, in place of a view of single buffers, why these are not known and what shows them.
+// noBuffers returns a text in place of a view of buffers, if single buffers are unknown: it says why, and what shows
+// them.
 func (s *state) noBuffers(what string, w int) (p widget.Picture, none bool) {
 	if len(s.data.snapshot.Lacks) == 0 {
 		return p, false
@@ -188,7 +189,7 @@ func (s *state) noBuffers(what string, w int) (p widget.Picture, none bool) {
 	return p, true
 }
 
-// reasonLines say of one process or chip why its numbers are not exact, and since when.
+// reasonLines says why the numbers of a process or chip are not exact, and since when.
 func (s *state) reasonLines(list []aggregator.Reason) []text.Line {
 	if len(list) == 0 {
 		return []text.Line{widget.Pair("exact", text.Plain.Line("yes: nothing is known to be missing"))}
@@ -206,7 +207,7 @@ func (s *state) reasonLines(list []aggregator.Reason) []text.Line {
 	return out
 }
 
-// reasons shows all reasons why numbers are not exact.
+// reasons shows a pager with all reasons why numbers are not exact.
 func (f *frame) reasons() {
 	p := &widget.Pager{Title: "what is not exact, and why"}
 	for _, x := range flaws(f.data.snapshot, f.data.processes()) {

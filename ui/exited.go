@@ -10,20 +10,18 @@ import (
 	"tt-memtrace/ui/text"
 )
 
-// maxEnded processes that exited are listed in text: a long list would hide
-// what is live.
+// maxEnded is how many exited processes the text lists. A longer list would push live processes off the terminal.
 const maxEnded = 10
 
-// endedNote says what the numbers of processes that exited are.
+// endedNote explains the numbers of exited processes.
 const endedNote = "memory is the sum of each chip's peak"
 
-// over is true when there is nothing left but processes that exited.
+// over reports whether all processes have exited.
 func (d *data) over() bool {
 	return d.ended && len(d.snapshot.Processes) == 0 && len(d.snapshot.Ended) > 0
 }
 
-// processes are those of the process table: the live ones or, once all is
-// over, those that exited.
+// processes returns the rows of the process table: the live processes or, if all have exited, the exited ones.
 func (d *data) processes() []*aggregator.ProcessSnapshot {
 	if d.over() {
 		return slices.DeleteFunc(atPeak(d.snapshot.Ended), d.dropped)
@@ -37,13 +35,12 @@ func (d *data) processes() []*aggregator.ProcessSnapshot {
 	return out
 }
 
-// dropped says that a process is not listed: the filter leaves it out, or it is gone and holds
-// nothing.
+// dropped reports whether a process is not listed: the filter excludes it, or it has ended and holds nothing.
 func (d *data) dropped(p *aggregator.ProcessSnapshot) bool {
 	return d.keep != nil && !d.keep(p) || d.gone[idOf(p)] && !holdsAnything(p)
 }
 
-// holdsAnything says whether a process is counted with any memory.
+// holdsAnything reports whether a process is counted with some memory.
 func holdsAnything(p *aggregator.ProcessSnapshot) bool {
 	used := p.Buffers > 0 || p.CB.Physical > 0 || buffers(&p.Unplaced) > 0
 	for _, u := range p.Memory {
@@ -52,21 +49,20 @@ func holdsAnything(p *aggregator.ProcessSnapshot) bool {
 	return used
 }
 
-// exited looks for processes that do not exist any more. Their end is an event, but one that
-// exits before anything could be read of it is only noticed later; it should not stay on the
-// screen until then.
+// exited finds processes that have ended. Their end is an event. But of a process that ended before anything could be
+// read of it, the source notices that late, and the screen should not show it until then.
 type exited struct {
 	at   time.Time
 	gone map[processID]bool
-	// past are the notices about processes that do not exist any more.
+	// past are the notices about processes that have ended.
 	past map[string]bool
 }
 
-// exitedEvery is the time between two looks.
+// exitedEvery is the time between two searches.
 const exitedEvery = time.Second
 
-// look finds the processes of a snapshot that are gone, and the notices about such; nil for none. What it
-// returns is not changed later.
+// look returns the processes of a snapshot that have ended, and the notices about such processes; nil for none. It does
+// not change what it has returned.
 func (x *exited) look(now time.Time, system *telemetry.System, s *aggregator.Snapshot, notes []string) (gone map[processID]bool, past map[string]bool) {
 	if system == nil || !x.at.IsZero() && !now.Before(x.at) && now.Sub(x.at) < exitedEvery {
 		return x.gone, x.past
@@ -82,7 +78,7 @@ func (x *exited) look(now time.Time, system *telemetry.System, s *aggregator.Sna
 		}
 	}
 	for i := range s.Processes {
-		// What a client reported can be of another PID namespace.
+		// A client may be in another PID namespace, where its PID means another process.
 		if p := &s.Processes[i]; p.Info.Source.Observed() && !system.Exists(p.PID) {
 			if x.gone == nil {
 				x.gone = map[processID]bool{}
@@ -93,7 +89,7 @@ func (x *exited) look(now time.Time, system *telemetry.System, s *aggregator.Sna
 	return x.gone, x.past
 }
 
-// current are the notices that the tables leave room for: none about processes that exited, while others run.
+// current returns the notices that are worth a line: none about exited processes while others run.
 func (d *data) current() []string {
 	if d.ended || len(d.past) == 0 {
 		return d.notes
@@ -101,8 +97,8 @@ func (d *data) current() []string {
 	return slices.DeleteFunc(slices.Clone(d.notes), func(n string) bool { return d.past[n] })
 }
 
-// atPeak are copies of processes that hold their peaks: at its end a process
-// holds nothing, or what it forgot, which says little of its life.
+// atPeak returns copies of exited processes with their peaks in place of their use: at its end a process holds nothing,
+// or only what it did not free.
 func atPeak(list []aggregator.ProcessSnapshot) []*aggregator.ProcessSnapshot {
 	out := make([]*aggregator.ProcessSnapshot, 0, len(list))
 	for _, p := range list {
@@ -119,7 +115,7 @@ func atPeak(list []aggregator.ProcessSnapshot) []*aggregator.ProcessSnapshot {
 	return out
 }
 
-// raisePrograms is raise for what programs take.
+// raisePrograms does what raise does, for the L1 used by programs.
 func raisePrograms(u *aggregator.CBUsage) {
 	u.Physical = u.PeakPhysical
 	if u.PeaksAtLeast {
@@ -127,7 +123,7 @@ func raisePrograms(u *aggregator.CBUsage) {
 	}
 }
 
-// raise makes use as high as its peak. What makes that a lower bound makes the use one.
+// raise sets the use to its peak. If the peak is a lower bound, so is the use.
 func raise(memory *[aggregator.NumMemories]aggregator.Usage) {
 	for m := range memory {
 		u := &memory[m]
@@ -138,7 +134,7 @@ func raise(memory *[aggregator.NumMemories]aggregator.Usage) {
 	}
 }
 
-// endedSection lists processes that exited in their order, the newest last.
+// endedSection lists exited processes, the newest last.
 func endedSection(d *data, o settings, shown []*aggregator.ProcessSnapshot, w int) []text.Line {
 	if len(shown) == 0 {
 		return nil
@@ -157,5 +153,5 @@ func endedSection(d *data, o settings, shown []*aggregator.ProcessSnapshot, w in
 	return out
 }
 
-// newest are the last n of a list.
+// newest returns the last n of a list.
 func newest[T any](list []T, n int) []T { return list[max(len(list)-n, 0):] }

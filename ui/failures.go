@@ -11,34 +11,34 @@ import (
 	"tt-memtrace/ui/widget"
 )
 
-// failure is an allocation that failed, and how often in a row.
+// failure is an allocation that failed, once or several times in a row.
 type failure struct {
-	// number of the failure, from 1 on.
+	// number is the failure's number, from 1 on; count is how often it happened in a row.
 	number, count uint64
-	// total is how many allocations have failed up to the last of these.
+	// total is how many allocations had failed, up to the last of these.
 	total   uint64
 	time    uint64
 	pid     uint32
 	memory  aggregator.Memory
 	refusal aggregator.FailedAllocation
-	// command of the process then.
+	// command is the process's command at that time.
 	command string
-	// explanation says who held the memory at that moment; empty where it was not asked for in time.
+	// explanation says who held the memory at that moment; "" if it is not known.
 	explanation string
-	// next is what helps, empty where that is unknown.
+	// next is advice for the user; "" if there is none.
 	next string
 }
 
-// maxFailures are kept.
+// maxFailures is how many failures are kept.
 const maxFailures = 32
 
-// sameFailure is the time, in ns, within which a process that tries again with the same numbers fails in the same way.
+// sameFailure is the time, in ns, within which a failure of the same process with the same numbers counts as repeated.
 const sameFailure = 1e9
 
-// maxExplained is how many failures in that time are explained: each takes a copy of the accounts.
+// maxExplained is how many failures in sameFailure are explained: each explanation copies the accounts.
 const maxExplained = 8
 
-// fail takes a failure down. It is called with the lock held.
+// fail adds a failure. The caller holds the lock. It returns the same as AllocationFailed.
 func (l *Log) fail(e *aggregator.Event) (number uint64, explain bool) {
 	l.refused++
 	n, refusal := len(l.failures), *e.Failure
@@ -61,7 +61,7 @@ func (l *Log) fail(e *aggregator.Event) (number uint64, explain bool) {
 	return f.number, explain
 }
 
-// Explain adds to a failed allocation, of the number that AllocationFailed returned, who held the memory then.
+// Explain adds to the failure with this number who held the memory at that moment.
 func (l *Log) Explain(number uint64, explanation string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -72,7 +72,7 @@ func (l *Log) Explain(number uint64, explanation string) {
 	}
 }
 
-// Advise adds to a failed allocation, of the number that AllocationFailed returned, what helps.
+// Advise adds advice to the failure with this number.
 func (l *Log) Advise(number uint64, next string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -83,7 +83,7 @@ func (l *Log) Advise(number uint64, next string) {
 	}
 }
 
-// lastFailures are those that are kept, the newest first.
+// lastFailures returns the failures that are kept, the newest first.
 func (l *Log) lastFailures() []failure {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -92,7 +92,7 @@ func (l *Log) lastFailures() []failure {
 	return list
 }
 
-// failure is the newest, nil for none.
+// failure returns the newest failure; nil for none.
 func (d *data) failure() *failure {
 	if len(d.failures) == 0 {
 		return nil
@@ -100,21 +100,21 @@ func (d *data) failure() *failure {
 	return &d.failures[0]
 }
 
-// sameFailures says that two lists look alike.
+// sameFailures reports whether two lists look the same.
 func sameFailures(a, b []failure) bool {
 	return slices.EqualFunc(a, b, func(x, y failure) bool {
 		return x.number == y.number && x.count == y.count && x.command == y.command && x.explanation == y.explanation
 	})
 }
 
-// headline says what failed, in as many words as there is room for, and which key explains it.
+// headline says in at most w cells what failed, and which key explains it.
 func (f *failure) headline(s *state, w int) text.Line {
 	why := " ! why "
 	out := f.inWords(s, max(w-len(why), 0))
 	return text.Alert.Line(out + text.Spaces(w-len(why)-text.Width(out)) + why)
 }
 
-// inWords says what failed, in as many words as there is room for.
+// inWords says in at most w cells what failed.
 func (f *failure) inWords(s *state, w int) string {
 	g, o := text.GlyphSet(s.settings.ASCII), s.settings
 	out := " " + s.wallTime(f.time)
@@ -124,7 +124,7 @@ func (f *failure) inWords(s *state, w int) string {
 	} else {
 		out += " OUT OF MEMORY " + f.memory.String()
 	}
-	// The details from their longest form to their shortest.
+	// details are sorted from the longest form to the shortest.
 	var details []string
 	bytes := func(n uint64) string { return bytesCell(n, o).String() }
 	switch {
@@ -144,7 +144,7 @@ func (f *failure) inWords(s *state, w int) string {
 	fits := func(line string) bool { return text.Width(line) <= w }
 	between := " " + g.Between + " "
 	process := fmt.Sprintf("%spid %d", between, f.pid)
-	// Whose it is comes first, and what is said of the rest depends on the room for that.
+	// The process comes first. The details depend on the room that is left.
 	line := ""
 	for _, list := range [][]string{details, {""}} {
 		for _, room := range []int{24, 12, 8, 0} {
@@ -172,7 +172,7 @@ func (f *failure) inWords(s *state, w int) string {
 // maxFailureLines is how many failures the text names.
 const maxFailureLines = 5
 
-// failureLines name the newest failures, each with what helps, or say that failures cannot be seen.
+// failureLines lists the newest failures with advice, or says that failures cannot be seen.
 func failureLines(s *state, w int) (lines []text.Line) {
 	list := s.data.failures
 	switch {
@@ -196,7 +196,7 @@ func failureLines(s *state, w int) (lines []text.Line) {
 	return append(lines, nil)
 }
 
-// why explains the failures that are kept, the newest first.
+// why shows a pager with the failures that are kept, the newest first.
 func (f *frame) why() {
 	list := f.data.failures
 	if len(list) == 0 && !f.data.snapshot.SeesFailures() {
@@ -222,10 +222,10 @@ func (f *frame) why() {
 	f.pager = p
 }
 
-// failuresUnseen is what there is to say of failures where they cannot be seen.
+// failuresUnseen is shown in place of failures if they cannot be seen.
 const failuresUnseen = "unknown: only probes see failed allocations"
 
-// what failed, whose it was, and how often where that is more than once.
+// what says what failed, in which process, and how often if more than once.
 func (l *failure) what(o settings) string {
 	what := "out of memory in " + l.memory.String()
 	if l.refusal.Clash {
@@ -238,7 +238,7 @@ func (l *failure) what(o settings) string {
 	return strings.TrimSpace(fmt.Sprintf("%s, process %d %s", what, l.pid, name))
 }
 
-// explain says why an allocation failed: with who held the memory, where that is known.
+// explain returns lines that say why an allocation failed and, if that is known, who held the memory.
 func (f *frame) explain(l *failure) (lines []text.Line) {
 	o := f.settings
 	if l.explanation != "" {

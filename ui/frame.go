@@ -11,8 +11,8 @@ import (
 	"tt-memtrace/ui/widget"
 )
 
-// frame is the whole screen as a tview primitive: header, one of the views,
-// footer, and what lies over them. It knows nothing of where data comes from.
+// frame is the whole screen as a tview primitive: header, one of the views, footer, and pager or help over them. It
+// does not depend on the source of the data.
 type frame struct {
 	*tview.Box
 	*state
@@ -20,34 +20,35 @@ type frame struct {
 	colors  int
 	pages   [numPages]page
 	current pageID
-	// previous are the views that esc goes back to.
+	// previous are the views that esc goes back to, the latest last.
 	previous []pageID
 	help     bool
-	// helpAt is the first line of the help that is in view.
+	// helpAt is the first visible line of the help.
 	helpAt int
 	prompt *widget.Prompt
-	// pager lies over the view, or is nil.
+	// pager is shown over the view; nil if none is.
 	pager *widget.Pager
-	// player moves in a replay, nil where there is none.
+	// player controls a replay; nil if there is none.
 	player Player
-	// further, which may be nil, says what shows more of a replay than the screen.
+	// further returns what shows more of a replay than the screen; it may be nil.
 	further func() string
-	// read is the number of the last failure that the user has seen the reason of.
+	// read is the number of the last failure whose reason the user has seen.
 	read uint64
-	// searched is what n and N look for.
+	// searched is the pattern that n and N search for.
 	searched widget.Pattern
 	message  string
-	// messageAt is when that was, and now what the clock says, which goes on in a pause.
+	// messageAt is when the message was shown. now is the clock's time, which also advances in a pause.
 	messageAt, now time.Time
-	// pausing is the user's choice; data.paused is the state that is shown.
+	// pausing means that the user wants to pause; data.paused, that the shown state is paused.
 	pausing bool
 
-	// quit ends the program, suspend stops it until it is continued, save writes a snapshot to a file and says where to.
+	// quit ends the program, suspend stops it until it is continued, save writes a snapshot to a file and shows its
+	// name.
 	quit    func()
 	suspend func()
 	save    func(screen string)
 
-	// body is where the view is, and shown the last picture.
+	// body is where the view is drawn, and shown the last picture.
 	body  widget.Region
 	shown widget.Picture
 }
@@ -67,7 +68,7 @@ func newFrame(o settings, d data, colors int) *frame {
 	return f
 }
 
-// show goes to a view; esc comes back.
+// show shows a view; esc goes back.
 func (f *frame) show(id pageID) {
 	if id == f.current {
 		return
@@ -80,7 +81,8 @@ func (f *frame) show(id pageID) {
 	f.current = id
 }
 
-// back closes what is open, or goes back to the view of before.
+// back undoes one thing: it clears the search or the filter, or closes the detail. If there is none of these, it shows
+// the previous view.
 func (f *frame) back() {
 	if l, ok := f.pages[f.current].(widget.Listed); ok && l.ClearSearch() {
 		return
@@ -97,7 +99,7 @@ func (f *frame) back() {
 	}
 }
 
-// update takes over new data and says whether that changes the picture.
+// update sets new data, and reports whether the picture changes.
 func (f *frame) update(d data, now time.Time) bool {
 	changed := !f.data.same(&d)
 	if d.recorded && d.ended && !f.data.ended && d.snapshot.Counters.Events > 0 {
@@ -106,7 +108,7 @@ func (f *frame) update(d data, now time.Time) bool {
 	}
 	f.data, f.now = d, now
 	if now.Before(f.messageAt) {
-		f.messageAt = now // a replay went back
+		f.messageAt = now // the user moved a replay back
 	}
 	if f.message != "" && now.Sub(f.messageAt) >= messageTime {
 		f.message, changed = "", true
@@ -125,7 +127,7 @@ func (f *frame) compose(w, h int) widget.Picture {
 		tabs := f.tabs(w)
 		p := f.progress(w - tabs.Width() - 2)
 		if p == nil && f.player != nil {
-			// The position of a replay says more than the names of the views.
+			// Prefer the position of a replay to the names of the views.
 			if narrow := f.tabs(0); f.progress(w-narrow.Width()-2) != nil {
 				tabs, p = narrow, f.progress(w-narrow.Width()-2)
 			}
@@ -171,7 +173,7 @@ func (f *frame) compose(w, h int) widget.Picture {
 		}
 	}
 	for i := range p.Lines {
-		if p.Lines[i].Width() > w { // half a number would be another one
+		if p.Lines[i].Width() > w { // a part of a number would be another number
 			p.Lines[i] = p.Lines[i].Trimmed().Shortened(w, g.Dots)
 		}
 		p.Lines[i] = p.Lines[i].Padded(w, false)
@@ -179,7 +181,7 @@ func (f *frame) compose(w, h int) widget.Picture {
 	return p
 }
 
-// tabs are the views with their keys, the current one marked.
+// tabs returns the views with their keys, the current one marked.
 func (f *frame) tabs(w int) text.Line {
 	out := text.Plain.Line(" ")
 	for id, name := range pageNames {
@@ -193,7 +195,7 @@ func (f *frame) tabs(w int) text.Line {
 	if out.Width() <= w {
 		return out
 	}
-	// Where there is no room for all names, numbers have to do.
+	// If there is no room for the names, show the keys alone.
 	out = text.Plain.Line(" ")
 	for id, name := range pageNames {
 		n := string(rune('1' + id))
@@ -206,7 +208,7 @@ func (f *frame) tabs(w int) text.Line {
 	return out
 }
 
-// bottom is the last line: what is being typed, a message, or the keys.
+// bottom returns the last line of the screen: a prompt, a message, or the keys.
 func (f *frame) bottom(w int) text.Line {
 	switch {
 	case f.prompt != nil:
@@ -237,7 +239,7 @@ func (f *frame) Draw(screen tcell.Screen) {
 	}
 }
 
-// bindings are the keys that mean the same on every view.
+// bindings returns the keys that do the same in every view.
 func (f *frame) bindings() []widget.Binding {
 	return append([]widget.Binding{
 		{Key: "1 to " + viewKeys[numPages-1:numPages], Does: "go to a view", Runes: viewKeys[:numPages], Do: func(r rune) { f.show(pageID(r - '1')) }},
@@ -259,7 +261,7 @@ func (f *frame) bindings() []widget.Binding {
 	}, f.playerBindings()...)
 }
 
-// text is the last picture without colours.
+// text returns the last picture without colours.
 func (f *frame) text() string {
 	var b strings.Builder
 	for _, l := range f.shown.Lines {
@@ -280,7 +282,7 @@ func (f *frame) nextPalette() {
 	f.notify(note)
 }
 
-// key does what a key means.
+// key handles a key.
 func (f *frame) key(e *tcell.EventKey) {
 	switch {
 	case e.Key() == tcell.KeyCtrlC:
@@ -299,7 +301,7 @@ func (f *frame) key(e *tcell.EventKey) {
 			f.quit()
 		case p.Key(e):
 			f.pager = nil
-		case !moves: // a key that means something closes it
+		case !moves: // any key with an effect also closes the pager
 			if f.pager = nil; !f.act(e) {
 				f.pager = p
 			}
@@ -319,7 +321,7 @@ func (f *frame) key(e *tcell.EventKey) {
 	}
 }
 
-// act does what a key means on the current view or on all of them, and says whether it means anything there.
+// act handles a key in the current view or in all views, and reports whether the key has a meaning there.
 func (f *frame) act(e *tcell.EventKey) bool {
 	if m, ok := widget.MotionOf(e); ok {
 		f.pages[f.current].Move(m)
@@ -340,7 +342,7 @@ func (f *frame) act(e *tcell.EventKey) bool {
 	return false
 }
 
-// click hands the mouse on to what is under it.
+// click passes a mouse event to what is under the mouse.
 func (f *frame) click(a tview.MouseAction, e *tcell.EventMouse) bool {
 	left, top, w, h := f.GetRect()
 	x, y := e.Position()
@@ -373,7 +375,7 @@ func (f *frame) click(a tview.MouseAction, e *tcell.EventMouse) bool {
 	return false
 }
 
-// tabOf is the view that a piece of the line of tabs is about.
+// tabOf returns the view of a part of the line of tabs.
 func tabOf(s string) (pageID, bool) {
 	for id, name := range pageNames {
 		if t := strings.TrimSpace(s); strings.HasSuffix(t, name) || t == string(rune('1'+id)) {
@@ -383,7 +385,7 @@ func tabOf(s string) (pageID, bool) {
 	return 0, false
 }
 
-// InputHandler and MouseHandler are what tview calls; changed is called after what had an effect.
+// InputHandler and MouseHandler are called by tview. They call changed after an event that had an effect.
 func (f *frame) InputHandler() func(*tcell.EventKey, func(tview.Primitive)) {
 	return f.WrapInputHandler(func(e *tcell.EventKey, _ func(tview.Primitive)) { f.key(e) })
 }
@@ -394,5 +396,5 @@ func (f *frame) MouseHandler() func(tview.MouseAction, *tcell.EventMouse, func(t
 	})
 }
 
-// work is the slow work of the view on the screen.
+// work returns the slow work of the current view.
 func (f *frame) work() func(*reader) func() { return f.pages[f.current].work() }

@@ -9,18 +9,18 @@ import (
 	"tt-memtrace/ui/widget"
 )
 
-// processBaseline is what every process had of a memory at a time: what only grows since is a leak.
-// It does not change.
+// processBaseline is what each process had of a memory at one time. A process that only grows since then may leak. It
+// does not change.
 type processBaseline struct {
 	at     uint64
 	memory metric
 	used   map[processID]bothAmounts
 }
 
-// bothAmounts are the same buffers in both sizes: the user may switch between these after the baseline.
+// bothAmounts are the same buffers in both sizes, because the user may switch between these later.
 type bothAmounts struct{ reserved, requested amount }
 
-// of is the amount in the size that is shown.
+// of returns the amount in the sizes that are shown.
 func (b bothAmounts) of(o settings) amount {
 	if o.requested {
 		return b.requested
@@ -28,7 +28,7 @@ func (b bothAmounts) of(o settings) amount {
 	return b.reserved
 }
 
-// rebase makes now the baseline of the processes.
+// rebase sets the baseline of the processes to now.
 func (v *overview) rebase() {
 	base := &processBaseline{at: v.data.now, memory: v.memory, used: map[processID]bothAmounts{}}
 	for i := range v.data.snapshot.Processes {
@@ -39,13 +39,13 @@ func (v *overview) rebase() {
 	v.notify("baseline set: +" + metricNames[base.memory] + " and +/MIN count from now on; b sets it again")
 }
 
-// gain is how much more there is than before, and whether that is known, or only about.
+// gain is how much use has grown. known means that this is known; about, that it may be too low or too high.
 type gain struct {
 	bytes        int64
 	known, about bool
 }
 
-// grownSince is how much more of the baseline's memory a process has than at the baseline.
+// grownSince returns how much more of the baseline's memory a process has than at the baseline.
 func (d *data) grownSince(p *aggregator.ProcessSnapshot, o settings) gain {
 	was, is := d.base.used[idOf(p)].of(o), o.processAmounts(p)[d.base.memory]
 	if was.unknown || is.unknown {
@@ -54,7 +54,7 @@ func (d *data) grownSince(p *aggregator.ProcessSnapshot, o settings) gain {
 	return gain{int64(is.used) - int64(was.used), true, was.atLeast || is.atLeast}
 }
 
-// perMinute is the same in a minute; unknown before that means anything.
+// perMinute returns the growth in a minute; it is unknown for the first leastGrowth.
 func (g gain) perMinute(since time.Duration) gain {
 	if since < leastGrowth {
 		return gain{}
@@ -63,7 +63,7 @@ func (g gain) perMinute(since time.Duration) gain {
 	return g
 }
 
-// toSort is the gain to sort by: what is not known is as none.
+// toSort returns the bytes to sort by; unknown growth counts as 0.
 func (g gain) toSort() int64 {
 	if !g.known {
 		return 0
@@ -71,14 +71,14 @@ func (g gain) toSort() int64 {
 	return g.bytes
 }
 
-// growthOrder sorts what has grown most to the top.
+// growthOrder returns an order with the processes first that have grown most.
 func (d *data) growthOrder(o settings) func(a, b *aggregator.ProcessSnapshot) int {
 	return func(a, b *aggregator.ProcessSnapshot) int {
 		return cmp.Compare(d.grownSince(b, o).toSort(), d.grownSince(a, o).toSort())
 	}
 }
 
-// growthColumns are the columns of the process table since the baseline; none without one.
+// growthColumns returns the columns with the growth since the baseline; none without a baseline.
 func growthColumns(d *data, o settings, whole func(columnID, string, int, func(*aggregator.ProcessSnapshot) text.Line) widget.Column) []widget.Column {
 	if d.base == nil {
 		return nil
@@ -90,7 +90,7 @@ func growthColumns(d *data, o settings, whole func(columnID, string, int, func(*
 	}
 }
 
-// cell writes a difference of bytes.
+// cell returns the growth as text.
 func (g gain) cell(o settings) text.Line {
 	glyphs := text.GlyphSet(o.ASCII)
 	about := ""

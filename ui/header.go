@@ -12,7 +12,7 @@ import (
 	"tt-memtrace/ui/text"
 )
 
-// data is the content of the screen: one moment of the feed.
+// data is what the screen shows: one moment of the feed.
 type data struct {
 	snapshot *aggregator.Snapshot
 	rates    rates
@@ -21,44 +21,44 @@ type data struct {
 	clock time.Time
 	notes []string
 	host  string
-	// source names in a word what is traced.
+	// source says in a word what is traced.
 	source string
-	// ownOnly: processes of other users may be there and are not seen.
+	// ownOnly means that there may be processes of other users, which are not seen.
 	ownOnly bool
 	ended   bool
-	// looking: whether any process uses the runtime is not known yet. waiting are the traced processes
-	// that do not use it yet.
+	// looking means that it is unknown yet whether any process uses the runtime. waiting are the traced processes that
+	// do not use it yet.
 	looking bool
 	waiting []uint32
-	// recorded: it is a replay, whose state is playback.
+	// recorded means that the source is a replay, whose state is playback.
 	recorded bool
 	playback Playback
 	paused   bool
-	// log is the stream of changes, nil where there is none; marks are what of it the charts
-	// show, and frozenLog its end when the user paused.
+	// log is the stream of changes; nil if there is none. marks are those of its events that the charts show. frozenLog
+	// is its contents when the user paused.
 	log   *Log
 	marks []mark
-	// backlog is what waits to be read.
+	// backlog is what the source has not read yet.
 	backlog Backlog
-	// failures are the allocations that failed last, the newest first.
+	// failures are the last allocations that failed, the newest first.
 	failures []failure
-	// gone are processes that do not exist any more, although no event said so yet.
+	// gone are processes that have ended although no event said so yet.
 	gone map[processID]bool
-	// past are the notices about processes that do not exist any more.
+	// past are the notices about processes that have ended.
 	past      map[string]bool
 	frozenLog *frozenLog
-	// hasSystem: there is a host to ask for processes and telemetry; devices are its driver's.
+	// hasSystem means that telemetry and processes of this host can be read; devices are its driver's.
 	hasSystem bool
 	devices   []telemetry.Device
-	// base is what processes are compared with, nil for nothing.
+	// base is the baseline that processes are compared with; nil if there is none.
 	base *processBaseline
-	// keep says which processes the tables show, nil for all.
+	// keep reports whether the tables show a process; nil means all.
 	keep func(*aggregator.ProcessSnapshot) bool
-	// frozen is shown while the user pauses.
+	// frozen is the data that is shown while the user pauses.
 	frozen *data
 }
 
-// freeze is a copy that does not change.
+// freeze returns a copy that does not change.
 func (d *data) freeze() *data {
 	c := *d
 	if c.log != nil {
@@ -67,10 +67,10 @@ func (d *data) freeze() *data {
 	return &c
 }
 
-// same says that d looks no different from e; ages count in whole seconds of the clock.
+// same reports whether d looks the same as e. Ages count in whole seconds of the clock.
 //
-// Nothing changes in a snapshot without an event that is counted. Sources that count
-// none are compared by what changes most.
+// Nothing in a snapshot changes without an event that is counted. Sources that count no events are compared by what
+// changes most.
 func (d *data) same(e *data) bool {
 	return d.paused == e.paused && d.ended == e.ended && d.looking == e.looking && slices.Equal(d.waiting, e.waiting) && d.clock.Truncate(time.Second).Equal(e.clock.Truncate(time.Second)) &&
 		slices.Equal(d.notes, e.notes) && d.rates.known == e.rates.known && d.rates.events == e.rates.events &&
@@ -97,12 +97,12 @@ func sameReason(a, b aggregator.Reason) bool {
 	return a.Code == b.Code && a.PID == b.PID && a.Detail == b.Detail
 }
 
-// headerTier is how the header is written; the narrower the terminal, the later the tier.
+// headerTier is a way to write the header. Later ones are for narrower terminals.
 type headerTier struct {
-	// compact saves on words and spaces.
+	// compact uses fewer words and spaces.
 	compact                               bool
 	source, host, clock, events, verified bool
-	// date: of a recording, the day is said too.
+	// date means that a recording's day is shown, too.
 	date bool
 }
 
@@ -115,7 +115,7 @@ func headerTiers(recorded bool) []headerTier {
 		{compact: true, host: true, clock: true, date: true, events: true},
 		{compact: true, clock: true, date: true, events: true},
 	}
-	if recorded { // its age says more than its pace
+	if recorded { // for a recording the time is more useful than the rate of events
 		tiers = append(tiers, headerTier{compact: true, clock: true, date: true})
 	}
 	return append(tiers, []headerTier{
@@ -125,7 +125,7 @@ func headerTiers(recorded bool) []headerTier {
 	}...)
 }
 
-// header is the first line of the screen: what is shown to the left, how it goes to the right.
+// header returns the first line of the screen: what is shown, at the left, and its state, at the right.
 func header(d *data, o settings, w int) text.Line {
 	var left, right text.Line
 	for _, t := range headerTiers(d.recorded) {
@@ -139,7 +139,7 @@ func header(d *data, o settings, w int) text.Line {
 	return append(left, right.Padded(w-left.Width(), true)...)
 }
 
-// maxHost cells for a name that might be a domain name.
+// maxHost is the most cells for the host's name, which may be a long domain name.
 const maxHost = 24
 
 func headerLeft(d *data, o settings, t headerTier) text.Line {
@@ -156,8 +156,7 @@ func headerLeft(d *data, o settings, t headerTier) text.Line {
 	}
 	source := d.source
 	if !t.source {
-		// That it is sampled is said wherever there is room for it; once there is something to
-		// see, the right side says how long ago.
+		// Say that it is sampled if there is room. Once there are numbers, the right side says how old they are.
 		_, sampled := exactness(d)
 		if source, _, _ = strings.Cut(source, ", "); sampled || !strings.HasPrefix(source, "sampled ") {
 			source = ""
@@ -178,7 +177,7 @@ func headerRight(d *data, o settings, t headerTier) text.Line {
 		parts = append(parts, text.Alert.Span(" PAUSED "))
 	}
 	if d.recorded && (!t.source || d.source == "") {
-		// What was recorded must not look like now.
+		// Distinguish a recording from a live source.
 		parts = append(parts, text.Notice.Span("replay"))
 	}
 	if d.ended {
@@ -190,7 +189,7 @@ func headerRight(d *data, o settings, t headerTier) text.Line {
 		if d.rates.known {
 			rate = text.PerSecond(d.rates.events)
 		}
-		// Of one width: the header should not move with every digit.
+		// Use a fixed width, so that the header does not move with every digit.
 		parts = append(parts, text.Plain.Span(text.Spaces(6-text.Width(rate))+rate+" ev/s"))
 	}
 	if lost := d.snapshot.Counters.Lost; lost > 0 {
@@ -226,7 +225,7 @@ func headerRight(d *data, o settings, t headerTier) text.Line {
 
 func anyProcess(*aggregator.ProcessSnapshot) bool { return true }
 
-// sizes says which of the two sizes of buffers is shown.
+// sizes returns the name of the sizes that are shown: reserved or requested.
 func (o settings) sizes() string {
 	if o.requested {
 		return "requested"
@@ -234,7 +233,7 @@ func (o settings) sizes() string {
 	return "reserved"
 }
 
-// living counts the processes that are listed.
+// living returns the number of listed processes.
 func (d *data) living() int {
 	n := len(d.snapshot.Processes)
 	if d.gone != nil {

@@ -5,7 +5,7 @@ import (
 	"tt-memtrace/ui/widget"
 )
 
-// signs explains what is not letters or digits.
+// signs returns the help on characters that are not letters or digits.
 func signs(o settings) []widget.Binding {
 	g := text.GlyphSet(o.ASCII)
 	return []widget.Binding{
@@ -24,7 +24,7 @@ func signs(o settings) []widget.Binding {
 	}
 }
 
-// columnsHelp explains the columns whose titles do not say it.
+// columnsHelp returns the help on columns whose titles need it.
 func columnsHelp() []widget.Binding {
 	return []widget.Binding{
 		{Key: "SEEN", Does: "how long ago it was first seen; 7 shows its age"},
@@ -35,7 +35,7 @@ func columnsHelp() []widget.Binding {
 	}
 }
 
-// helpLines are the keys of the view on the screen and those of all views, in at most h lines.
+// helpLines returns the help, in at most h lines: the keys of the current view and of all views, signs and columns.
 func (f *frame) helpLines(h int) []text.Line {
 	g := text.GlyphSet(f.settings.ASCII)
 	section := func(name string, list []widget.Binding, look text.Role) []text.Line {

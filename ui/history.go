@@ -30,34 +30,34 @@ const (
 
 var metricNames = [numMetrics]string{"DRAM", "L1", "L1_SMALL", "TRACE", programsTitle, "host memory", "events/s", "temperature", "power", "clock"}
 
-// subject is what a series of values is of: of a chip, or of what a process has on all of its
-// chips. The rate of all events is of neither.
+// subject is what a series of values belongs to: a chip, or a process with all its chips. The rate of all events
+// belongs to neither.
 type subject struct {
 	chip    aggregator.Chip
 	metric  metric
 	process processID
 }
 
-// history keeps the values of all chips and processes: the highest of each second for a
-// quarter of an hour, of ten seconds for two hours, of a minute for a day, of ten minutes for
-// a week. A series takes 65 kB at most, and there are at most maxSeries.
+// history keeps the values of all chips and processes: the highest of each second for 15 minutes, of 10 seconds for two
+// hours, of each minute for a day, and of 10 minutes for a week. A series takes 65 kB at most, and there are at most
+// maxSeries.
 type history struct {
 	series map[subject]*series
 	// seen is the snapshot that was added last.
 	seen *aggregator.Snapshot
-	// begun is when a process was added.
+	// begun is when a process was first added.
 	begun map[processID]uint64
-	// first and last are the times that were added first and last, CLOCK_MONOTONIC ns.
+	// first and last are the times of the first and last values, CLOCK_MONOTONIC ns.
 	first, last uint64
 }
 
-// maxSeries of which chips may have all, and processes what chips are unlikely to need.
+// Chips may use all of maxSeries; processes may use what chips are unlikely to need.
 const (
 	maxSeries        = 1280
 	maxProcessSeries = 800
 )
 
-// tiers are from fine to coarse.
+// tiers are the resolutions, from fine to coarse.
 var tiers = [...]struct {
 	step uint64
 	keep int
@@ -65,13 +65,13 @@ var tiers = [...]struct {
 
 type series struct {
 	tiers [len(tiers)]ring
-	// peaks are the highest values ever, as of the last snapshot.
+	// peaks are the highest values ever, in the last snapshot.
 	peaks value
-	// Of a process there was nothing yet from none up to first.
+	// A process had nothing from none up to first.
 	none, first uint64
 }
 
-// value has both sizes of a memory; for what has one they are the same.
+// value has both sizes of a memory. They are equal if there is only one.
 type value struct{ reserved, requested uint64 }
 
 func (v value) pick(requested bool) uint64 {
@@ -81,7 +81,7 @@ func (v value) pick(requested bool) uint64 {
 	return v.reserved
 }
 
-// highest of two numbers where one may not be known.
+// highest returns the higher of two numbers, either of which may be unknown.
 func highest(a, b uint64) uint64 {
 	switch {
 	case a == widget.Unknown:
@@ -92,15 +92,15 @@ func highest(a, b uint64) uint64 {
 	return max(a, b)
 }
 
-// ring has the newest values of equal intervals.
+// ring has the newest values of equal intervals, and overwrites the oldest.
 type ring struct {
 	values []value
-	// next is where the next one goes, last the number of the newest interval.
+	// next is the place of the next value, and last the number of the newest interval.
 	next int
 	last uint64
 }
 
-// rewind forgets what comes after an interval.
+// rewind drops the values after an interval.
 func (r *ring) rewind(to uint64) {
 	n := uint64(len(r.values))
 	if n == 0 || r.last <= to {
@@ -110,7 +110,7 @@ func (r *ring) rewind(to uint64) {
 	r.next, r.last = 0, to
 }
 
-// put sets the value of an interval, which is the newest or comes after it.
+// put sets the value of an interval, which is the newest one or a later one.
 func (r *ring) put(interval uint64, v value, keep int) {
 	n := len(r.values)
 	if n > 0 && interval == r.last {
@@ -119,7 +119,7 @@ func (r *ring) put(interval uint64, v value, keep int) {
 		return
 	}
 	if n > 0 {
-		// Of what lies between nothing is known.
+		// The intervals in between are unknown.
 		for gap := min(interval-r.last-1, uint64(keep)); gap > 0; gap-- {
 			r.push(value{widget.Unknown, widget.Unknown}, keep)
 		}
@@ -137,7 +137,7 @@ func (r *ring) push(v value, keep int) {
 	r.next = (r.next + 1) % keep
 }
 
-// at is the value of an interval, and whether the ring reaches back to it.
+// at returns the value of an interval, and whether the ring still has it.
 func (r *ring) at(interval uint64) (value, bool) {
 	n := uint64(len(r.values))
 	if interval > r.last || n == 0 {
@@ -154,11 +154,11 @@ func newHistory() *history {
 	return &history{series: map[subject]*series{}, begun: map[processID]uint64{}}
 }
 
-// add takes down what is known now.
+// add adds the values of now.
 func (h *history) add(d *data) {
 	switch {
 	case d.now < h.first:
-		*h = *newHistory() // the source began again
+		*h = *newHistory() // the source was restarted
 	case d.now < h.last:
 		h.rewind(d.now)
 	}
@@ -166,7 +166,7 @@ func (h *history) add(d *data) {
 		h.first = d.now
 	}
 	if h.seen == d.snapshot && h.last/tiers[0].step == d.now/tiers[0].step {
-		return // nothing has happened, and not much time passed
+		return // nothing has happened, and little time has passed
 	}
 	previous := h.last
 	h.last, h.seen = d.now, d.snapshot
@@ -205,8 +205,8 @@ func (h *history) add(d *data) {
 	}
 }
 
-// opened begins the history of a chip that only processes which came after the last look have opened: it
-// had nothing then, and its peaks are of the time since.
+// opened begins the history of a chip that was opened only by processes which came after the last snapshot. Before that
+// it had nothing, so its peaks are from the time since then.
 func (h *history) opened(c aggregator.Chip, previous uint64, s *aggregator.Snapshot) {
 	if previous == 0 || h.has(subject{chip: c, metric: metricCB}) || len(h.series) > maxSeries-int(metricCB)-1 {
 		return
@@ -225,7 +225,7 @@ func (h *history) opened(c aggregator.Chip, previous uint64, s *aggregator.Snaps
 	}
 }
 
-// rewind forgets what comes after a time: a replay went back to it.
+// rewind drops the values after a time, because the user moved a replay back.
 func (h *history) rewind(to uint64) {
 	for _, s := range h.series {
 		for i := range tiers {
@@ -235,8 +235,7 @@ func (h *history) rewind(to uint64) {
 	h.last, h.seen = to, nil
 }
 
-// addProcess takes down what a process has. What it has never had, and most have not much
-// of anything, takes no place.
+// addProcess adds the values of a process. Metrics that it has never used get no series; most processes use few.
 func (h *history) addProcess(p *aggregator.ProcessSnapshot, d *data) {
 	if _, ok := h.begun[idOf(p)]; !ok {
 		h.begun[idOf(p)] = d.now
@@ -248,10 +247,10 @@ func (h *history) addProcess(p *aggregator.ProcessSnapshot, d *data) {
 		case v == value{}:
 			return
 		case len(h.series) >= maxProcessSeries:
-			delete(h.begun, of.process) // what has no place is unknown
+			delete(h.begun, of.process) // without a series its values are unknown
 			return
 		}
-		// Of a sum over chips there is no peak that it ever had.
+		// The sum of peaks over chips is no peak.
 		h.put(of, v, value{}, d.now)
 		if s := h.series[of]; s != nil && s.first == 0 {
 			s.none, s.first = h.begun[of.process], d.now
@@ -261,7 +260,7 @@ func (h *history) addProcess(p *aggregator.ProcessSnapshot, d *data) {
 	for i := range reserved {
 		put(metric(i), value{reserved[i].known(), requested[i].known()})
 	}
-	// Where it was not read there is nothing, not 0 bytes.
+	// If it was not read, it is unknown, not 0.
 	of := subject{process: idOf(p), metric: metricHost}
 	if host := p.HostMemory; host.Bytes > 0 && (h.series[of] != nil || len(h.series) < maxProcessSeries) {
 		h.put(of, value{host.Bytes, host.Bytes}, value{host.Peak, host.Peak}, d.now)
@@ -271,13 +270,13 @@ func (h *history) addProcess(p *aggregator.ProcessSnapshot, d *data) {
 	}
 }
 
-// recentSpans are the time spans of the overview's charts: as much as there is, the last one at most.
+// recentSpans are the time spans of the overview's charts.
 var recentSpans = []struct {
 	time time.Duration
 	name string
 }{{30 * time.Second, "30 s"}, {time.Minute, "1 min"}, {2 * time.Minute, "2 min"}, {5 * time.Minute, "5 min"}}
 
-// recent is the least of these times that all of a young history fits into, and its name.
+// recent returns the shortest of these spans that contains the whole history, or the longest, and its name.
 func (h *history) recent(now uint64) (time.Duration, string) {
 	for _, s := range recentSpans {
 		if h.first > 0 && time.Duration(now-min(h.first, now)) <= s.time {
@@ -288,7 +287,7 @@ func (h *history) recent(now uint64) (time.Duration, string) {
 	return last.time, last.name
 }
 
-// forget lets go of processes that are not even among those that ended last.
+// forget drops processes that are not even among the last that ended.
 func (h *history) forget(s *aggregator.Snapshot) {
 	known := map[processID]bool{{}: true}
 	for _, list := range [][]aggregator.ProcessSnapshot{s.Processes, s.Ended} {
@@ -300,7 +299,7 @@ func (h *history) forget(s *aggregator.Snapshot) {
 	maps.DeleteFunc(h.begun, func(id processID, _ uint64) bool { return !known[id] })
 }
 
-// known is the used bytes, or unknown.
+// known returns the used bytes, or widget.Unknown.
 func (a amount) known() uint64 {
 	if a.unknown {
 		return widget.Unknown
@@ -308,8 +307,8 @@ func (a amount) known() uint64 {
 	return a.used
 }
 
-// put adds a value to a series. Where the peak has risen since the last one, that was in
-// between, and is the highest value of the interval.
+// put adds a value to a series. If the peak has risen since the last value, the peak was reached in between, so it is
+// the highest value of this interval.
 func (h *history) put(of subject, v, peaks value, now uint64) {
 	s := h.series[of]
 	if s == nil {
@@ -331,11 +330,10 @@ func (h *history) put(of subject, v, peaks value, now uint64) {
 	}
 }
 
-// has says whether there are values of a subject.
+// has reports whether a subject has values.
 func (h *history) has(of subject) bool { return h.series[of] != nil }
 
-// read is the highest value of each of n equal parts of the time from to, as fine as it is
-// still kept.
+// read returns the highest value in each of n equal parts of a time, in the finest resolution that is still kept.
 func (h *history) read(of subject, from, to uint64, n int, requested bool) []uint64 {
 	out := make([]uint64, n)
 	s := h.series[of]
@@ -356,15 +354,15 @@ func (h *history) read(of subject, from, to uint64, n int, requested bool) []uin
 	return out
 }
 
-// highest value from begin up to end.
+// highest returns the highest value from begin up to end.
 func (s *series) highest(begin, end uint64, requested bool) uint64 {
 	for i := range tiers {
 		r, step := &s.tiers[i], tiers[i].step
 		if _, ok := r.at(begin / step); !ok && len(r.values) == tiers[i].keep && i < len(tiers)-1 {
-			continue // it has let go of what was so long ago
+			continue // this tier no longer has values of that time
 		}
 		out := uint64(widget.Unknown)
-		// A week has many seconds: only those that there is something of.
+		// A week has many intervals: look only at those with values.
 		for k := max(begin/step, r.last+1-uint64(len(r.values))); k <= min((end-1)/step, r.last); k++ {
 			v, _ := r.at(k)
 			out = highest(out, v.pick(requested))
@@ -374,7 +372,7 @@ func (s *series) highest(begin, end uint64, requested bool) uint64 {
 	return widget.Unknown
 }
 
-// spark draws the newest values of a subject in w cells.
+// spark returns a small plot of the newest values of a subject, in w cells.
 func (h *history) spark(of subject, now uint64, window time.Duration, w int, requested bool, g text.Glyphs) text.Line {
 	values := h.read(of, now-min(now, uint64(window)), now, w, requested)
 	var top uint64
@@ -397,10 +395,10 @@ func (h *history) spark(of subject, now uint64, window time.Duration, w int, req
 	return text.Second.Line(out)
 }
 
-// telemetryOf returns the driver's values of a chip, nil if it has none.
+// telemetryOf returns the driver's values of a chip; nil if it has none.
 //
-// The runtime counts the chips that have PCIe as the driver counts their nodes, before all
-// others. What the driver calls another card than the runtime does is not the same chip.
+// The runtime numbers chips with PCIe as the driver numbers their nodes, and before all others. If the driver and the
+// runtime report different cards, it is not the same chip.
 func telemetryOf(d *data, c *aggregator.ChipSnapshot) *telemetry.Device {
 	if c.Chip.Space != 0 {
 		return nil

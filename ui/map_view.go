@@ -109,7 +109,7 @@ func newMapView(s *state) *mapView {
 	return v
 }
 
-// since is when a block came, as late as can be where there is no buffer.
+// since returns when a block came, as late as can be where there is no buffer.
 func since(b *block) uint64 {
 	if b.buffer == nil {
 		return 1<<64 - 1
@@ -163,7 +163,7 @@ func (v *mapView) whatCell(b *block) text.Line {
 	return nil
 }
 
-// requested is the requested size of a buffer, on all banks of a chip.
+// requested returns the requested size of a buffer, on all banks of a chip.
 func requested(r *bufferRow, o settings) string {
 	return bytesCell(r.Size, o).String() + " requested"
 }

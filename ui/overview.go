@@ -277,7 +277,7 @@ func (v *overview) keeps() func(*aggregator.ProcessSnapshot) bool {
 	return func(p *aggregator.ProcessSnapshot) bool { return v.matching.Matches(v.words(p)) }
 }
 
-// words are what filter and search look at.
+// words returns what filter and search look at.
 func (v *overview) words(p *aggregator.ProcessSnapshot) string {
 	return fmt.Sprintf("%d %s %s", p.PID, text.Command(p.Info.Command, v.settings.ASCII), chipRanges(p.Chips))
 }
@@ -484,7 +484,7 @@ func share(lines, chips, processes int) (chipLines, processLines int) {
 // looking is what empty tables say until it is known whether a process uses the runtime.
 const looking = "looking for processes that use the runtime"
 
-// noChip is what an empty chip table says. To read a process that has much takes seconds.
+// noChip returns what an empty chip table says. To read a process that has much takes seconds.
 func noChip(d *data) string {
 	late := 0
 	for i := range d.snapshot.Processes {
@@ -509,13 +509,13 @@ func noChip(d *data) string {
 	return fmt.Sprintf("what %d processes have open is being read", late)
 }
 
-// unseen: no process was sampled; one may have come and gone between two samples.
+// unseen reports whether no process was sampled: one may have come and gone between two samples.
 func (d *data) unseen() bool {
 	return len(d.snapshot.Processes)+len(d.snapshot.Ended) == 0 &&
 		slices.ContainsFunc(d.snapshot.Reasons, func(r aggregator.Reason) bool { return r.Code == aggregator.ReasonSampled })
 }
 
-// noProcess is what an empty process table says.
+// noProcess returns what an empty process table says.
 func noProcess(d *data) string {
 	switch {
 	case d.looking:
@@ -570,7 +570,7 @@ func (d *data) nothingSeen() bool {
 	return d.ownOnly && len(d.snapshot.Processes)+len(d.snapshot.Ended) == 0
 }
 
-// noteLines are the legend of the marks of processes, and at most so many notices; more says where
+// noteLines returns the legend of the marks of processes, and at most so many notices; more says where
 // the others are, and the rest of a reason that is cut. Where there is no such place, none is cut.
 func noteLines(d *data, processes []*aggregator.ProcessSnapshot, o settings, w, most int, more string) []text.Line {
 	g := text.GlyphSet(o.ASCII)
@@ -602,7 +602,7 @@ func noteLines(d *data, processes []*aggregator.ProcessSnapshot, o settings, w, 
 	return out
 }
 
-// clippedReason is a reason in w cells. Where it is cut, the command that shows all of it follows.
+// clippedReason returns a reason in w cells. Where it is cut, the command that shows all of it follows.
 func clippedReason(s string, w int, g text.Glyphs) string {
 	const all = " :reasons"
 	if text.Width(s) <= w {

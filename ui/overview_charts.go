@@ -42,7 +42,7 @@ type chartKey struct {
 	chips, processes int
 }
 
-// charted are the charts in w times h cells, the memory that v chose first.
+// charted returns the charts in w times h cells, the memory that v chose first.
 func (v *overview) charted(w, h int) []text.Line {
 	if h < leastChart || len(v.chips()) == 0 {
 		return nil
@@ -78,7 +78,7 @@ func (v *overview) charted(w, h int) []text.Line {
 	return out
 }
 
-// stacked is the chart of one memory over all chips, by process.
+// stacked returns the chart of one memory over all chips, by process.
 func (v *overview) stacked(m metric, w, h int) []text.Line {
 	g, o := text.GlyphSet(v.settings.ASCII), v.settings
 	columns := max(w-axisWidth-1, 1)
@@ -168,7 +168,7 @@ func (v *overview) stacked(m metric, w, h int) []text.Line {
 	return out
 }
 
-// largestHolders are the processes that the history has of a memory: those that hold the most now, then those that held
+// largestHolders returns the processes that the history has of a memory: those that hold the most now, then those that held
 // the most, also of those that exited.
 func (v *overview) largestHolders(m metric) []*aggregator.ProcessSnapshot {
 	type holder struct {
@@ -199,7 +199,7 @@ func (v *overview) largestHolders(m metric) []*aggregator.ProcessSnapshot {
 	return out
 }
 
-// looksOf are the looks of processes in a chart, all different. A process keeps its own from
+// looksOf returns the looks of processes in a chart, all different. A process keeps its own from
 // chart to chart, unless another one in the chart has it.
 func (v *overview) looksOf(ids []processID) []int {
 	var taken [stackedProcesses]bool
@@ -224,7 +224,7 @@ func (v *overview) looksOf(ids []processID) []int {
 // maxLooks of processes are remembered.
 const maxLooks = 256
 
-// ceilingOf is how large a memory of a chip is; of what programs use of L1, no more than L1.
+// ceilingOf returns how large a memory of a chip is; of what programs use of L1, no more than L1.
 func ceilingOf(c *aggregator.ChipSnapshot, m metric) (uint64, bool) {
 	memory := aggregator.L1
 	if m < metricCB {

@@ -31,7 +31,7 @@ func (v *overview) nextChipMode() {
 	v.notify(chipModeNames[v.mode])
 }
 
-// folded are data with one chip in place of all that are alike in all that a row can say, and what those are called.
+// folded returns data with one chip in place of all that are alike in all that a row can say, and what those are called.
 // Telemetry and small histories are of single chips, and left out.
 func folded(d data, o settings) (data, map[aggregator.Chip]string) {
 	hs := hidersOf(d.snapshot)
@@ -74,7 +74,7 @@ func (o settings) memoryAmounts(c *aggregator.ChipSnapshot, h hidden) []amount {
 	return out
 }
 
-// amountIn is how much of what v shows a chip has in use.
+// amountIn returns how much of what v shows a chip has in use.
 func (o settings) amountIn(c *aggregator.ChipSnapshot, m metric, h hidden) amount {
 	if m == metricCB {
 		a := programsOf(c.CB, h)
@@ -87,7 +87,7 @@ func (o settings) amountIn(c *aggregator.ChipSnapshot, m metric, h hidden) amoun
 // gridCell is the width of a chip in the grid: its name, the first of its marks, a height, and the percentage.
 const gridCell = 12
 
-// grid is a cell for each chip: how full the memory is that v chose.
+// grid returns a cell for each chip: how full the memory is that v chose.
 func (v *overview) grid(w int) []text.Line {
 	g, o := text.GlyphSet(v.settings.ASCII), v.settings
 	hs := hidersOf(v.data.snapshot)
@@ -126,7 +126,7 @@ func (v *overview) grid(w int) []text.Line {
 	return out
 }
 
-// percentFrom is a share in percent behind the sign of a lower bound, or none.
+// percentFrom returns a share in percent behind the sign of a lower bound, or none.
 func percentFrom(sign string, share float64) string {
 	if percent := text.Percent(share); sign == "" || percent != "<1" {
 		return sign + percent
@@ -136,7 +136,7 @@ func percentFrom(sign string, share float64) string {
 
 func (v *overview) gridColumns(w int) int { return max(w/(gridCell+1), 1) }
 
-// summary is a line with what all chips have in use, and one with the fullest chip of each memory.
+// summary returns a line with what all chips have in use, and one with the fullest chip of each memory.
 func (v *overview) summary(w int) []text.Line {
 	g, o := text.GlyphSet(v.settings.ASCII), v.settings
 	hs := hidersOf(v.data.snapshot)

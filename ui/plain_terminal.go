@@ -9,7 +9,7 @@ import (
 	"tt-memtrace/aggregator"
 )
 
-// IsPlain says whether the environment describes a terminal that can do nothing but print:
+// IsPlain reports whether the environment describes a terminal that can do nothing but print:
 // an editor's, or none at all.
 func IsPlain(getenv func(string) string) bool {
 	term := getenv("TERM")

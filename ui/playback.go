@@ -33,7 +33,7 @@ const (
 	moveStep = 10 * time.Second
 )
 
-// playerBindings are the keys of a replay.
+// playerBindings returns the keys of a replay.
 func (f *frame) playerBindings() []widget.Binding {
 	if f.player == nil {
 		return nil
@@ -68,7 +68,7 @@ func clockTime(d time.Duration) string {
 	return fmt.Sprintf("%02d:%02d", s/60, s%60)
 }
 
-// progress is how far a replay is, in at most w cells.
+// progress returns how far a replay is, in at most w cells.
 func (f *frame) progress(w int) text.Line {
 	if f.player == nil {
 		return nil

@@ -106,7 +106,7 @@ func entries(d *data, o settings, expanded func(processID) bool) []entry {
 	return out
 }
 
-// branch is the line that leads to a part of a process.
+// branch returns the line that leads to a part of a process.
 func (e *entry) branch(g text.Glyphs) string {
 	if e.last {
 		return g.Branch
@@ -125,7 +125,7 @@ func (o settings) processEntry(p *aggregator.ProcessSnapshot, ended bool) entry 
 	return e
 }
 
-// placeless says whether a process holds, or ever held, something on chips
+// placeless reports whether a process holds, or ever held, something on chips
 // that are not known.
 func placeless(p *aggregator.ProcessSnapshot, ever bool) bool {
 	if buffers(&p.Unplaced) > 0 {
@@ -147,7 +147,7 @@ func buffers(memory *[aggregator.NumMemories]aggregator.Usage) uint64 {
 	return n
 }
 
-// processAmounts are the totals of a process, with what it holds on unknown chips.
+// processAmounts returns the totals of a process, with what it holds on unknown chips.
 func (o settings) processAmounts(p *aggregator.ProcessSnapshot) []amount {
 	var out []amount
 	h := hiddenOf(p, nil)
@@ -164,7 +164,7 @@ func (o settings) processAmounts(p *aggregator.ProcessSnapshot) []amount {
 	return append(out, programsOf(p.CB, h))
 }
 
-// allAbsent is true where a process has chips, and none has the memory.
+// allAbsent reports whether a process has chips, and none has the memory.
 func allAbsent(chips []aggregator.ChipSnapshot, m aggregator.Memory) bool {
 	for i := range chips {
 		if n, known := chips[i].Memory[m].Capacity(); !known || n > 0 {
@@ -174,7 +174,7 @@ func allAbsent(chips []aggregator.ChipSnapshot, m aggregator.Memory) bool {
 	return len(chips) > 0
 }
 
-// sorted is the processes in the order asked for: large numbers first, names
+// sorted returns the processes in the order asked for: large numbers first, names
 // and PIDs ascending; what is equal stays in the order of the PIDs.
 func sorted(d *data, o settings) []*aggregator.ProcessSnapshot {
 	list := d.processes()
@@ -238,7 +238,7 @@ const (
 // maxChips cells hold the chips of a process; more is cut off.
 const maxChips = 20
 
-// dropOrder is what goes first when the terminal is narrow.
+// dropOrder returns what goes first when the terminal is narrow.
 func dropOrder() []columnID {
 	return []columnID{byFrees, byAllocs, bySince, byRate, byTrace, byL1Small, byCB, byBuffers, byChips, byL1, byGrowth, byGrowthRate}
 }
@@ -274,7 +274,7 @@ func processTable(d *data, o settings, list []entry, w int) widget.Columns {
 	return widget.Columns{Columns: columns, N: len(list), Dim: len(list) > 0 && list[0].ended}
 }
 
-// commandRoom is the rest of w when the command has the room that it needs.
+// commandRoom returns the rest of w when the command has the room that it needs.
 func commandRoom(columns []widget.Column, w int) int {
 	for i := range columns {
 		if columns[i].ID == int(byCommand) {
@@ -371,7 +371,7 @@ func processColumns(d *data, o settings, list []entry, short bool, g text.Glyphs
 	return columns
 }
 
-// exitCell is how a process ended: its status, or the signal that killed it.
+// exitCell returns how a process ended: its status, or the signal that killed it.
 func exitCell(e *aggregator.Exit, g text.Glyphs) text.Line {
 	switch {
 	case e == nil:
@@ -384,7 +384,7 @@ func exitCell(e *aggregator.Exit, g text.Glyphs) text.Line {
 	return text.Faint.Line("0")
 }
 
-// counted is a number of buffers or calls, which the runtime's own sums do not have.
+// counted returns a number of buffers or calls, which the runtime's own sums do not have.
 func counted(p *aggregator.ProcessSnapshot, n uint64, o settings, g text.Glyphs) text.Line {
 	if p.Info.Source == aggregator.FromSharedMemory {
 		return text.Faint.Line(g.Unknown)
@@ -392,7 +392,7 @@ func counted(p *aggregator.ProcessSnapshot, n uint64, o settings, g text.Glyphs)
 	return text.Plain.Line(text.Count(n, o.Exact))
 }
 
-// countedAll is a number of what happened, of which not all may be seen.
+// countedAll returns a number of what happened, of which not all may be seen.
 func countedAll(p *aggregator.ProcessSnapshot, n uint64, o settings, g text.Glyphs) text.Line {
 	sign := countsAtLeast(p, g)
 	if n == 0 && sign != "" {
@@ -406,7 +406,7 @@ func missedAny(p *aggregator.ProcessSnapshot) bool {
 	return slices.ContainsFunc(p.Reasons, func(r aggregator.Reason) bool { return r.Code.Missed() })
 }
 
-// countsAtLeast is the sign before counts of what a process did that are lower bounds: it is sampled, it had devices open
+// countsAtLeast returns the sign before counts of what a process did that are lower bounds: it is sampled, it had devices open
 // before tracing began, or something was missed.
 func countsAtLeast(p *aggregator.ProcessSnapshot, g text.Glyphs) string {
 	if p.Info.Source == aggregator.Traced && (p.Info.Late || p.Counters.AtLeast || missedAny(p)) {
@@ -415,7 +415,7 @@ func countsAtLeast(p *aggregator.ProcessSnapshot, g text.Glyphs) string {
 	return atLeast(p, g)
 }
 
-// atLeast is the sign before rates of a process that are lower bounds.
+// atLeast returns the sign before rates of a process that are lower bounds.
 func atLeast(p *aggregator.ProcessSnapshot, g text.Glyphs) string {
 	if p.Info.Source == aggregator.Sampled {
 		return g.AtLeast

@@ -173,7 +173,7 @@ func holdsCell(r *holder, s *state) text.Line {
 	return s.unknown()
 }
 
-// stateOf is the host kernel's word for what a process does, "" if unknown.
+// stateOf returns the host kernel's word for what a process does, "" if unknown.
 func stateOf(r *holder) string {
 	if r.system == nil {
 		return ""

@@ -50,7 +50,7 @@ func newProgramTable(s *state) *widget.Table[programRow, objectKey] {
 	}
 }
 
-// launchesAtLeast is the sign before the launches of a program that are a lower bound: its first were before tracing
+// launchesAtLeast returns the sign before the launches of a program that are a lower bound: its first were before tracing
 // began, or some were missed.
 func (s *state) launchesAtLeast(p *aggregator.ProcessSnapshot, program *aggregator.ProgramSnapshot) string {
 	if program.Since > 0 && p.Info.Source != aggregator.Sampled && !missedAny(p) {

@@ -6,7 +6,7 @@ import (
 	"tt-memtrace/ui/widget"
 )
 
-// filtering asks for a filter, which holds while it is typed.
+// filtering returns the prompt for a filter, which applies while the user types.
 func (f *frame) filtering() *widget.Prompt {
 	l, ok := f.pages[f.current].(widget.Listed)
 	if !ok {
@@ -24,7 +24,7 @@ func (f *frame) filtering() *widget.Prompt {
 	return &widget.Prompt{Label: "filter", Typed: []rune(before.Text), Change: set, Done: set, Undo: func() { l.SetFilter(before) }}
 }
 
-// searching asks for what to search for, and goes there while it is typed.
+// searching returns the prompt for a search, which moves to the first match while the user types.
 func (f *frame) searching() *widget.Prompt {
 	l, ok := f.pages[f.current].(widget.Listed)
 	if !ok {
@@ -50,7 +50,7 @@ func (f *frame) searching() *widget.Prompt {
 	}}
 }
 
-// searchOn goes to the next match, or the one before.
+// searchOn moves to the next match, or to the previous one.
 func (f *frame) searchOn(forward bool) {
 	l, ok := f.pages[f.current].(widget.Listed)
 	switch {

@@ -8,18 +8,17 @@ import (
 	"tt-memtrace/telemetry"
 )
 
-// reader reads what is in the snapshot in sums only: the buffers and programs of
-// processes, and who holds a device. That can be a lot, so it keeps what it read, looks at
-// what changed alone, and takes a rest after each round that is long against the round.
-// It belongs to the pump.
+// reader reads what a snapshot has only totals of: the buffers and programs of processes, and who holds a device. That
+// can be much, so it keeps what it read, reads again only what changed, and pauses after each round in proportion to
+// the round's length. Only the pump uses it.
 type reader struct {
 	feed     Feed
 	system   *telemetry.System
 	snapshot *aggregator.Snapshot
 	now      func() time.Time
-	// round grows by one whenever what it has may have changed.
+	// round increases whenever the contents may have changed.
 	round int
-	// rereads: this round reads again what changed.
+	// rereads means that this round reads again what changed.
 	rereads  bool
 	rested   time.Time
 	contents map[processID]*processContents
@@ -31,7 +30,7 @@ type reader struct {
 	holdersSeen bool
 }
 
-// processContents has the buffers and programs of a process, and the process as it was then.
+// processContents are the buffers and programs of a process, and the process when they were read.
 type processContents struct {
 	buffers, programs       bool
 	bufferList              []aggregator.BufferSnapshot
@@ -42,15 +41,15 @@ type processContents struct {
 	sites                   bool
 }
 
-// At least restTime passes between two rounds, and restFactor times what the last one took,
-// up to maxRest: a machine that is busy otherwise makes it seem long.
+// At least restTime passes between two rounds, and restFactor times the length of the last one. On a busy machine a
+// round takes longer than its work, so maxRest bounds that.
 const (
 	restTime   = time.Second
 	restFactor = 25
 	maxRest    = 5 * time.Second
 )
 
-// begin starts a look at the feed with a new snapshot.
+// begin begins a round with a new snapshot.
 func (r *reader) begin(s *aggregator.Snapshot) {
 	r.snapshot = s
 	r.rereads = !r.now().Before(r.rested)
@@ -66,7 +65,7 @@ func (r *reader) begin(s *aggregator.Snapshot) {
 	}
 }
 
-// end ends it: what was done since began took its time.
+// end ends a round that began at this time.
 func (r *reader) end(began time.Time) {
 	if now := r.now(); r.rereads {
 		r.rested = now.Add(min(max(restTime, restFactor*now.Sub(began)), maxRest))
@@ -82,7 +81,7 @@ func (r *reader) of(p *aggregator.ProcessSnapshot) *processContents {
 	return h
 }
 
-// buffers are the live buffers of a process, oldest first, not to be changed.
+// buffers returns the live buffers of a process, oldest first. Do not change them.
 func (r *reader) buffers(p *aggregator.ProcessSnapshot) []aggregator.BufferSnapshot {
 	h := r.of(p)
 	if !h.buffers || r.rereads && h.buffersLast != p.Last {
@@ -93,7 +92,7 @@ func (r *reader) buffers(p *aggregator.ProcessSnapshot) []aggregator.BufferSnaps
 	return h.bufferList
 }
 
-// sites are where a process allocated, read after its buffers, not to be changed.
+// sites returns where a process allocated. Call it after buffers, and do not change the result.
 func (r *reader) sites(p *aggregator.ProcessSnapshot) []aggregator.Site {
 	h := r.of(p)
 	if !h.sites || r.rereads && h.sitesAt != p.Last {
@@ -103,7 +102,7 @@ func (r *reader) sites(p *aggregator.ProcessSnapshot) []aggregator.Site {
 	return h.siteList
 }
 
-// programs are the programs of a process, oldest first, not to be changed.
+// programs returns the programs of a process, oldest first. Do not change them.
 func (r *reader) programs(p *aggregator.ProcessSnapshot) []aggregator.ProgramSnapshot {
 	h := r.of(p)
 	if !h.programs || r.rereads && h.programsAt != p.Last {
@@ -114,14 +113,14 @@ func (r *reader) programs(p *aggregator.ProcessSnapshot) []aggregator.ProgramSna
 	return h.programList
 }
 
-// holdersEvery is the time between two looks at who holds a device, newHoldersEvery where other processes are traced than
-// at the last.
+// holdersEvery is the time between two readings of who holds a device; newHoldersEvery is that after the traced
+// processes have changed.
 const (
 	holdersEvery    = 2 * time.Second
 	newHoldersEvery = 250 * time.Millisecond
 )
 
-// processes are those that hold a device, and those that are traced.
+// processes returns the processes that hold a device, and those that are traced.
 func (r *reader) processes() ([]telemetry.Process, error) {
 	if r.system == nil {
 		return nil, nil
@@ -142,7 +141,7 @@ func (r *reader) processes() ([]telemetry.Process, error) {
 	return r.holders, r.holdersErr
 }
 
-// frozen is a feed that does not change: what there was when the user paused.
+// frozen is a feed that does not change: the state when the user paused.
 type frozen struct {
 	snapshot *aggregator.Snapshot
 	buffers  map[uint32][]aggregator.BufferSnapshot

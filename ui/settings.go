@@ -10,36 +10,36 @@ import (
 
 // settings are the user's choices.
 type settings struct {
-	// requested shows what was asked for instead of what the banks lost.
+	// requested shows requested sizes, not reserved ones.
 	requested bool
 	widget.Settings
 	// sort is the column that the overview's processes are sorted by.
 	sort columnID
 	// palette is the name of the colours, "" for the first.
 	palette string
-	// view is the one that was on the screen last.
+	// view is the last view on the screen.
 	view pageID
 }
 
-// shownMemories are the columns of both tables; SystemMemory is the host's, not a chip's.
+// shownMemories returns the memories that both tables show. SystemMemory is the host's, so it is none.
 func shownMemories() []aggregator.Memory {
 	return []aggregator.Memory{aggregator.DRAM, aggregator.L1, aggregator.L1Small, aggregator.Trace}
 }
 
-// amount is how much of a memory is in use.
+// amount is the use of a memory.
 type amount struct {
 	used, peak uint64
-	// atLeast: some buffers' sizes are not known, so it is more than used.
+	// atLeast means that the sizes of some buffers are unknown, so more than used is in use.
 	atLeast bool
-	// peakAtLeast is the same of the peak.
+	// peakAtLeast means the same for the peak.
 	peakAtLeast bool
-	// peakUncertain: the peak may be too low or too high; about is the same of used.
+	// peakUncertain means that the peak may be too low or too high; about means the same for used.
 	peakUncertain, about bool
-	// unknown: used says nothing.
+	// unknown means that used has no meaning.
 	unknown bool
-	// absent: there is no such memory.
+	// absent means that there is no such memory.
 	absent bool
-	// capacity is 0 where it is not known.
+	// capacity is in bytes; 0 if unknown.
 	capacity uint64
 }
 
@@ -51,29 +51,29 @@ func memoryNames() []string {
 	return names
 }
 
-// hidden says what may be held without being counted: then nothing counted is not the same as nothing there.
+// hidden says why a process may hold more than is counted. Then nothing counted does not mean that nothing is there.
 type hidden struct {
 	buffers, programs bool
-	// late: what was held before tracing began has not been read.
+	// late means that what the process held before tracing began has not been read.
 	late bool
 }
 
-// hiddenOf is what a process may hold uncounted, or has on one of its chips.
+// hiddenOf returns why a process may hold more than is counted, on one of its chips or, if c is nil, on all.
 func hiddenOf(p *aggregator.ProcessSnapshot, c *aggregator.ChipSnapshot) hidden {
 	return shownHidden(aggregator.HiddenOf(p, c))
 }
 
 func shownHidden(h aggregator.Hidden) hidden { return hidden{h.Buffers, h.Programs, h.Late} }
 
-// hiders are the processes that may hold what is not counted, on all chips that they have.
+// hiders are the processes that may hold more than is counted on their chips.
 type hiders struct{ aggregator.Hiders }
 
 func hidersOf(s *aggregator.Snapshot) hiders { return hiders{aggregator.HidersOf(s)} }
 
-// on is what may lie on a chip uncounted.
+// on returns why a chip may have more than is counted.
 func (hs hiders) on(c *aggregator.ChipSnapshot) hidden { return shownHidden(hs.On(c)) }
 
-// amountOf reads the numbers that the settings ask for.
+// amountOf returns a memory's use in the sizes that the settings show.
 func (o settings) amountOf(u aggregator.Usage, h hidden) amount {
 	a := amount{used: u.Reserved, peak: u.PeakReserved, atLeast: u.Unreserved > 0, peakAtLeast: u.PeakUnsure || u.PeaksAtLeast}
 	if o.requested {
@@ -86,23 +86,22 @@ func (o settings) amountOf(u aggregator.Usage, h hidden) amount {
 	return a
 }
 
-// programsOf is what circular and dataflow buffers take: they have one size,
-// whatever is asked for.
+// programsOf returns the L1 used by circular and dataflow buffers. They have only one size.
 func programsOf(u aggregator.CBUsage, h hidden) amount {
-	// Of what clients report, it is not known on which cores it lies.
+	// The cores of buffers that clients report are unknown.
 	reported := u.Reported > 0
 	return amount{used: u.Physical, peak: u.PeakPhysical, unknown: u.Physical == 0 && (h.programs || reported), atLeast: reported, peakAtLeast: u.PeaksAtLeast, peakUncertain: u.PeaksUncertain}
 }
 
-// programsTitle heads the column of circular and dataflow buffers.
+// programsTitle is the title of the column of circular and dataflow buffers.
 const programsTitle = "CB+DFB"
 
-// highest is the peak as an amount of its own.
+// highest returns the peak as an amount.
 func (a amount) highest() amount {
 	return amount{used: a.peak, unknown: a.peak == 0 && (a.unknown || a.peakAtLeast || a.peakUncertain), absent: a.absent, atLeast: a.peakAtLeast || a.atLeast, about: a.peakUncertain}
 }
 
-// rank orders amounts by what number writes: what is unknown or absent is below 0 bytes.
+// rank returns a number to sort by. Unknown and absent amounts are less than 0 bytes.
 func (a amount) rank() uint64 {
 	if a.unknown || a.absent {
 		return 0
@@ -110,7 +109,7 @@ func (a amount) rank() uint64 {
 	return a.used + 1
 }
 
-// number writes an amount.
+// number returns the text of an amount.
 func (a amount) number(s text.Scale, g text.Glyphs) text.Line {
 	switch {
 	case a.absent:
@@ -123,7 +122,7 @@ func (a amount) number(s text.Scale, g text.Glyphs) text.Line {
 	return text.Plain.Line(a.sign(g) + s.Bytes(a.used))
 }
 
-// sign stands before an amount that is not known for sure.
+// sign returns the sign before an amount that is not certain; "" for one that is.
 func (a amount) sign(g text.Glyphs) string {
 	switch {
 	case a.about:
@@ -134,7 +133,7 @@ func (a amount) sign(g text.Glyphs) string {
 	return ""
 }
 
-// scaleOf is the common scale of a column.
+// scaleOf returns the common scale of a column.
 func (o settings) scaleOf(amounts []amount, short bool) text.Scale {
 	var values, peaks []uint64
 	for _, a := range amounts {
@@ -143,8 +142,8 @@ func (o settings) scaleOf(amounts []amount, short bool) text.Scale {
 	return text.FitScale(values, peaks, o.Exact, short)
 }
 
-// leastNumber is the width that numbers of the scale get anyway, so that a
-// column does not change its width with every digit.
+// leastNumber returns the least width of numbers in a column, so that the column's width does not change with every
+// digit.
 func (o settings) leastNumber(short bool) int {
 	if short || o.Exact {
 		return 6
@@ -160,7 +159,7 @@ func chipName(c aggregator.Chip) string {
 	return n
 }
 
-// chipRanges writes the chips of a process the short way, one run a numbering.
+// chipRanges returns the chips of a process in short form, such as 0-7, by numbering.
 func chipRanges(chips []aggregator.ChipSnapshot) string {
 	out := ""
 	for i := 0; i < len(chips); {

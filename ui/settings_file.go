@@ -14,16 +14,15 @@ import (
 	"tt-memtrace/ui/widget"
 )
 
-// store is the file in which the settings of a user are kept.
+// store reads and writes the file with a user's settings.
 type store struct {
 	path   string
 	loaded settings
-	// broken: what is in the file is not understood, so it is left alone.
+	// broken means that the file is invalid, so it is not overwritten.
 	broken bool
 }
 
-// file is the settings as they are written. What a version of this program does not know is
-// not kept.
+// file is the form of the settings in the file. Fields that this version does not have are not kept.
 type file struct {
 	Version   int                 `json:"version"`
 	View      string              `json:"view,omitempty"`
@@ -36,20 +35,19 @@ type file struct {
 	Ordered   map[string]string   `json:"sorted_by,omitempty"`
 }
 
-// fileVersion grows when the meaning of a field changes.
+// fileVersion increases when the meaning of a field changes.
 const fileVersion = 1
 
-// maxFile is more than the settings can ever be.
+// maxFile is more than the settings can take, bytes.
 const maxFile = 64 << 10
 
-// sortNames are the columns of the overview's processes in the file.
+// sortNames are the names in the file of the columns of the overview's processes.
 var sortNames = map[columnID]string{
 	byDRAM: "dram", byL1: "l1", byL1Small: "l1_small", byTrace: "trace", byCB: "cb", byBuffers: "buffers", byAllocs: "allocs",
 	byFrees: "frees", byRate: "rate", bySince: "since", byPID: "pid", byCommand: "process", byChips: "chips",
 }
 
-// load reads the settings. A file that is not there is no problem; one that is not
-// understood is, and is ignored.
+// load reads the settings. It returns no error if the file is missing. An invalid file is an error and is ignored.
 func (s *store) load() (settings, error) {
 	if s.path == "" {
 		return settings{}, nil
@@ -82,7 +80,7 @@ func (s *store) read() error {
 	return nil
 }
 
-// parseSettings understands a file of settings, or says why not.
+// parseSettings returns the settings in a file, or what is wrong with it.
 func parseSettings(b []byte) (settings, error) {
 	var in file
 	if len(b) > maxFile {
@@ -119,21 +117,21 @@ func parseSettings(b []byte) (settings, error) {
 			return settings{}, fmt.Errorf("no column is called %q", in.Sort)
 		}
 	}
-	// Names of tables and columns that there are none of have no effect.
+	// Unknown names of tables and columns have no effect.
 	o.Hidden, o.Ordered = in.Hidden, in.Ordered
 	return o, nil
 }
 
-// same says whether two settings are written alike.
+// same reports whether two settings have the same form in the file.
 func (o settings) same(p settings) bool {
 	return o.requested == p.requested && o.Exact == p.Exact && o.ASCII == p.ASCII && o.sort == p.sort && o.palette == p.palette &&
 		o.view == p.view && maps.Equal(o.Ordered, p.Ordered) && maps.EqualFunc(o.Hidden, p.Hidden, slices.Equal)
 }
 
-// ErrSettings is wrapped by errors of settings that could not be kept: all else was well.
+// ErrSettings means that the settings could not be saved. Everything else went well.
 var ErrSettings = errors.New("keeping the settings")
 
-// save writes the settings, if they changed, as a whole or not at all.
+// save writes the settings if they changed. The file then has all of them or the old ones.
 func (s *store) save(o settings) error {
 	if s.path == "" || s.broken || o.same(s.loaded) {
 		return nil
@@ -153,7 +151,7 @@ func (s *store) save(o settings) error {
 	return nil
 }
 
-// writeWhole replaces a file in one step.
+// writeWhole replaces a file in one step, by renaming.
 func writeWhole(path string, b []byte) error {
 	folder := filepath.Dir(path)
 	if err := os.MkdirAll(folder, 0o700); err != nil {

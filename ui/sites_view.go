@@ -86,7 +86,7 @@ type siteRow struct {
 // leastGrowth is the time since the baseline from which growth in a minute means anything.
 const leastGrowth = 5 * time.Second
 
-// since is how long ago the baseline is.
+// since returns how long ago the baseline is.
 func (v *sites) since() time.Duration {
 	if v.base == nil {
 		return 0
@@ -162,7 +162,7 @@ func markRenamed(rows []siteRow, from *baseline, requested bool) {
 	}
 }
 
-// labelled is how a site is written.
+// labelled returns how a site is written.
 func (id *siteID) labelled(o settings) string {
 	if id.site != "" {
 		return text.SanitizeSite(id.site, o.ASCII)
@@ -170,7 +170,7 @@ func (id *siteID) labelled(o settings) string {
 	return "buffers of " + bytesCell(id.size, o).String()
 }
 
-// shortLabel is a label for w cells. What is left out of a call site is what distinguishes it the least from
+// shortLabel returns a label for w cells. What is left out of a call site is what distinguishes it the least from
 // others: the operation, then the module's own level, the files of inner calls, and these calls.
 func (v *sites) shortLabel(r *siteRow, w int) text.Line {
 	label := r.label
@@ -184,7 +184,7 @@ func (v *sites) shortLabel(r *siteRow, w int) text.Line {
 	return text.Plain.Line(label)
 }
 
-// shorterSites are ways to write a call site, which is "innermost call ← its caller ← … · operation",
+// shorterSites returns ways to write a call site, which is "innermost call ← its caller ← … · operation",
 // each shorter than the one before.
 func shorterSites(site string) []string {
 	const between = " ← "
@@ -237,7 +237,7 @@ func (v *sites) detail(r *siteRow) []text.Line {
 	return append(out, v.stackLines(r.stack)...)
 }
 
-// stackLines are the calls of a stack, a line each, the innermost first: the user's own code and what called it,
+// stackLines returns the calls of a stack, a line each, the innermost first: the user's own code and what called it,
 // then what the runtime did below that. Nothing where there is no stack.
 func (s *state) stackLines(stack *aggregator.Stack) []text.Line {
 	if stack == nil {
@@ -288,7 +288,7 @@ func frameName(f *aggregator.Frame, g text.Glyphs) string {
 	return name
 }
 
-// shortFunction is a C++ function without the arguments of its templates and the types of its parameters, which
+// shortFunction returns a C++ function without the arguments of its templates and the types of its parameters, which
 // may be thousands of characters.
 func shortFunction(name, dots string) string {
 	const operator = "operator"
@@ -322,7 +322,7 @@ func shortFunction(name, dots string) string {
 	return out.String()
 }
 
-// closing is where the bracket that was opened before from is closed, the end where it is not.
+// closing returns where the bracket that was opened before from is closed, the end where it is not.
 func closing(s string, from int) int {
 	depth := 1
 	for i := from; i < len(s); i++ {
@@ -438,7 +438,7 @@ func (v *sites) switchStacks() {
 	}
 }
 
-// anyStack says whether a row has a call stack.
+// anyStack reports whether a row has a call stack.
 func (v *sites) anyStack() bool {
 	return slices.ContainsFunc(v.Rows, func(r siteRow) bool { return r.stack != nil })
 }

@@ -23,7 +23,7 @@ func (o owner) words(b []byte) []byte {
 	return append(append(append(b, ' '), o.name...), ' ')
 }
 
-// owners are the processes with their names.
+// owners returns the processes with their names.
 func owners(s *aggregator.Snapshot, ascii bool) []owner {
 	out := make([]owner, len(s.Processes))
 	for i := range s.Processes {
@@ -32,7 +32,7 @@ func owners(s *aggregator.Snapshot, ascii bool) []owner {
 	return out
 }
 
-// bankCounts is how many banks each memory of a process's chips has, 0 where it is not known.
+// bankCounts returns how many banks each memory of a process's chips has, 0 where it is not known.
 func bankCounts(p *aggregator.ProcessSnapshot) (n [aggregator.NumMemories]uint64) {
 	for i := range p.Chips {
 		for m := range n {
@@ -44,7 +44,7 @@ func bankCounts(p *aggregator.ProcessSnapshot) (n [aggregator.NumMemories]uint64
 	return n
 }
 
-// ownerFields are those that all tables have; the name is least cells wide, and rank says how soon it goes.
+// ownerFields returns those that all tables have; the name is least cells wide, and rank says how soon it goes.
 func ownerFields[R any](least, rank int, of func(*R) owner) []widget.Field[R] {
 	return []widget.Field[R]{
 		{Name: "PID", Right: true, Least: 7,
@@ -56,7 +56,7 @@ func ownerFields[R any](least, rank int, of func(*R) owner) []widget.Field[R] {
 	}
 }
 
-// unless is a field that is unknown in some rows.
+// unless returns a field that is unknown in some rows.
 func unless[R any](s *state, unknown func(*R) bool, f widget.Field[R]) widget.Field[R] {
 	cell := f.Cell
 	f.Cell = func(r *R) text.Line {
@@ -68,7 +68,7 @@ func unless[R any](s *state, unknown func(*R) bool, f widget.Field[R]) widget.Fi
 	return f
 }
 
-// unknown is the cell of what is not known.
+// unknown returns the cell of what is not known.
 func (s *state) unknown() text.Line { return text.Faint.Line(text.GlyphSet(s.settings.ASCII).Unknown) }
 
 // bigFirst sorts large numbers to the top.
@@ -80,7 +80,7 @@ func byText[R any](value func(*R) string) func(a, b *R) int {
 	return func(a, b *R) int { return cmp.Compare(value(a), value(b)) }
 }
 
-// ageField is how long ago something was.
+// ageField returns how long ago something was.
 func ageField[R any](s *state, name string, since func(*R) uint64) widget.Field[R] {
 	return widget.Field[R]{Name: name, Right: true, Least: 6, Rank: 2,
 		Cell:  func(r *R) text.Line { return s.ageCell(since(r)) },
@@ -100,7 +100,7 @@ func bytesField[R any](s *state, name string, rank int, value func(*R) uint64) w
 		Order: bigFirst(value)}
 }
 
-// knownBytes is bytesField where 0 means that it is not known.
+// knownBytes returns bytesField where 0 means that it is not known.
 func knownBytes[R any](s *state, name string, rank int, value func(*R) uint64) widget.Field[R] {
 	return unless(s, func(r *R) bool { return value(r) == 0 }, bytesField(s, name, rank, value))
 }

@@ -92,7 +92,7 @@ type elapsed struct {
 // read after the other: the time of day of an event should stay the same.
 const elapsedSlack = 50 * time.Millisecond
 
-// now is CLOCK_MONOTONIC, as well as the newest event shows it. With a source that has
+// now returns CLOCK_MONOTONIC, as well as the newest event shows it. With a source that has
 // ended, the newest is older than the present returned before, and time goes on all the
 // same; where a slow replay has events that seem to be past, it does not go back.
 func (e *elapsed) now(wall time.Time, newest uint64) uint64 {

@@ -20,12 +20,12 @@ const (
 	numPages
 )
 
-// viewKeys are the keys of views, which are no more than these.
+// viewKeys are the keys of the views. There can be no more views than keys.
 const viewKeys = "123456789"
 
 var pageNames = [numPages]string{"overview", "chip", "charts", "map", "tables", "events", "processes", "sites"}
 
-// pageNamed finds a view by the start of its name.
+// pageNamed returns the view whose name begins like this.
 func pageNamed(name string) (pageID, bool) {
 	for id, n := range pageNames {
 		if name != "" && len(name) <= len(n) && n[:len(name)] == name {
@@ -35,31 +35,30 @@ func pageNamed(name string) (pageID, bool) {
 	return 0, false
 }
 
-// Views are the names of the views, which Options.View takes.
+// Views returns the names of the views, which Options.View takes.
 func Views() []string { return pageNames[:] }
 
-// page is one of the views. Its methods belong to the screen's goroutine.
+// page is one of the views. Only the screen's goroutine calls its methods.
 type page interface {
 	widget.Pane
-	// work returns the slow work, which runs outside of the screen's goroutine with copies of
-	// all it needs; what that returns is called on the screen's goroutine again. Nil is nothing.
+	// work returns the slow work of the view, or nil. The work runs outside of the screen's goroutine, with copies of
+	// all it needs. The function that it returns runs on the screen's goroutine.
 	work() func(*reader) func()
 }
 
-// state is what all views have in common.
+// state is what all views share.
 type state struct {
 	settings settings
 	// width of the screen, in cells.
 	width   int
 	data    data
 	history *history
-	// chip is the one that the views of one chip show, process the one that the charts are
-	// about instead, if any.
+	// chip is the chip that the views of one chip show. If process is set, the charts show that process instead.
 	chip    aggregator.Chip
 	process processID
-	// stacks switches call stacks, nil where they cannot be.
+	// stacks switches call stacks; nil if that is not possible.
 	stacks StackSwitch
-	// notify shows a message for a while; open goes to a view.
+	// notify shows a message for a while; open shows a view.
 	notify func(string)
 	open   func(pageID)
 }
@@ -67,7 +66,7 @@ type state struct {
 // chips of the snapshot.
 func (s *state) chips() []aggregator.ChipSnapshot { return s.data.snapshot.Chips }
 
-// current is the chip that the views of one chip are about, nil if there is none.
+// current returns the chip that the views of one chip show; nil if there is none.
 func (s *state) current() *aggregator.ChipSnapshot {
 	list := s.chips()
 	for i := range list {
@@ -81,7 +80,7 @@ func (s *state) current() *aggregator.ChipSnapshot {
 	return &list[0]
 }
 
-// nextChip goes on to another chip.
+// nextChip selects another chip, this many further.
 func (s *state) nextChip(by int) {
 	list, c := s.chips(), s.current()
 	if c == nil {
@@ -101,7 +100,7 @@ func (s *state) chartsOf(chip aggregator.Chip, process processID) {
 	s.open(chartsPage)
 }
 
-// chipBindings are the keys of the views of one chip.
+// chipBindings returns the keys of the views of one chip.
 func (s *state) chipBindings() []widget.Binding {
 	return []widget.Binding{
 		{Key: "[  ]", Does: "the chip before, the next chip", Brief: "chip", Runes: "[]", Do: func(r rune) {

@@ -48,7 +48,7 @@ const (
 	numFills
 )
 
-// GlyphSet are the glyphs of a terminal that shows UTF-8, or of one that shows 7-bit characters only.
+// GlyphSet returns the glyphs of a terminal that shows UTF-8, or of one that shows 7-bit characters only.
 func GlyphSet(ascii bool) Glyphs {
 	if ascii {
 		return Glyphs{
@@ -66,7 +66,7 @@ func GlyphSet(ascii bool) Glyphs {
 	}
 }
 
-// Baseline is the line of nothing.
+// Baseline returns the line of nothing.
 func (g Glyphs) Baseline() string {
 	if len(g.Sparks) < 8 {
 		return "_"

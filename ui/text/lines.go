@@ -13,7 +13,7 @@ func Pack(parts []string, w int) []string {
 	return out
 }
 
-// Widest is the width of the widest of the lines.
+// Widest returns the width of the widest of the lines.
 func Widest(lines []Line) int {
 	w := 0
 	for _, l := range lines {

@@ -62,7 +62,7 @@ func SanitizeSite(s string, ascii bool) string {
 	return Sanitize(s, ascii)
 }
 
-// IsPlain says whether s is printable ASCII alone.
+// IsPlain reports whether s is printable ASCII alone.
 func IsPlain(s string) bool {
 	for i := range len(s) {
 		if s[i] < ' ' || s[i] > '~' {
@@ -104,7 +104,7 @@ func settle(s string) string {
 	return b.String()
 }
 
-// Command is how a process is named on the screen: without the directories of its program, and of
+// Command returns how a process is named on the screen: without the directories of its program, and of
 // the script that Python runs, which are long and come before what tells processes apart.
 func Command(s string, ascii bool) string {
 	words := strings.SplitN(s, " ", 3)
@@ -115,7 +115,7 @@ func Command(s string, ascii bool) string {
 	return Sanitize(strings.Join(words, " "), ascii)
 }
 
-// base is a path without its directories.
+// base returns a path without its directories.
 func base(path string) string {
 	if i := strings.LastIndexByte(path, '/'); i+1 < len(path) {
 		return path[i+1:]

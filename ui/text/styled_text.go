@@ -43,7 +43,7 @@ type Span struct {
 // Line is a row of the screen, or a part of one.
 type Line []Span
 
-// Width is the number of cells that l takes.
+// Width returns the number of cells that l takes.
 func (l Line) Width() int {
 	w := 0
 	for _, s := range l {
@@ -52,7 +52,7 @@ func (l Line) Width() int {
 	return w
 }
 
-// String is the text alone.
+// String returns the text alone.
 func (l Line) String() string {
 	var b strings.Builder
 	for _, s := range l {
@@ -61,10 +61,10 @@ func (l Line) String() string {
 	return b.String()
 }
 
-// Span is s with the role.
+// Span returns s with the role.
 func (r Role) Span(s string) Span { return Span{s, r} }
 
-// Line is s with the role, as a line; nothing for an empty s.
+// Line returns s with the role, as a line; nothing for an empty s.
 func (r Role) Line(s string) Line {
 	if s == "" {
 		return nil
@@ -72,10 +72,10 @@ func (r Role) Line(s string) Line {
 	return Line{r.Span(s)}
 }
 
-// Spaces are n spaces, none for n below 0.
+// Spaces returns n spaces, none for n below 0.
 func Spaces(n int) string { return strings.Repeat(" ", max(n, 0)) }
 
-// Padded is l, w cells wide: filled up with spaces, to the left if right, or clipped.
+// Padded returns l, w cells wide: filled up with spaces, to the left if right, or clipped.
 func (l Line) Padded(w int, right bool) Line {
 	n := w - l.Width()
 	switch {
@@ -90,7 +90,7 @@ func (l Line) Padded(w int, right bool) Line {
 	return append(l[:len(l):len(l)], Plain.Span(Spaces(n)))
 }
 
-// Clipped is l, cut to at most w cells.
+// Clipped returns l, cut to at most w cells.
 func (l Line) Clipped(w int) Line {
 	var out Line
 	for _, s := range l {
@@ -104,7 +104,7 @@ func (l Line) Clipped(w int) Line {
 	return out
 }
 
-// Without is l from its cell n on; where that is half a wide character, a space replaces it.
+// Without returns l from its cell n on; where that is half a wide character, a space replaces it.
 func (l Line) Without(n int) Line {
 	var out Line
 	for _, s := range l {
@@ -126,7 +126,7 @@ func (l Line) Without(n int) Line {
 	return out
 }
 
-// Wrapped is l in lines of w cells, all but the first indented.
+// Wrapped returns l in lines of w cells, all but the first indented.
 func (l Line) Wrapped(w, indent int) []Line {
 	var out []Line
 	for l.Width() > w && w > indent+8 && len(out) < 6 {
@@ -141,7 +141,7 @@ func (l Line) Wrapped(w, indent int) []Line {
 	return append(out, l)
 }
 
-// Width is the number of cells that s takes on a screen, counted as tcell counts.
+// Width returns the number of cells that s takes on a screen, counted as tcell counts.
 func Width(s string) int {
 	n := 0
 	for _, r := range s {
@@ -153,14 +153,14 @@ func Width(s string) int {
 	return n
 }
 
-// isNarrow is true for characters that surely take one cell and combine with
+// isNarrow reports whether characters that surely take one cell and combine with
 // nothing: ASCII, and what bars and rules are made of. Nearly all of a screen
 // is, and to look up the rest takes long.
 func isNarrow(r rune) bool {
 	return r >= ' ' && r <= '~' || r >= 0x2500 && r <= 0x259f || r == '·' || r == '≥' || r == '…' || r == '✓'
 }
 
-// cut is the longest start of s that fits into w cells; a wide character is never halved.
+// cut returns the longest start of s that fits into w cells; a wide character is never halved.
 func cut(s string, w int) string {
 	if len(s) <= w || Width(s) <= w {
 		return s
@@ -179,7 +179,7 @@ func cut(s string, w int) string {
 	return s[:len(s)-len(rest)]
 }
 
-// Clip is s in at most w cells, with the ellipsis where something was cut off.
+// Clip returns s in at most w cells, with the ellipsis where something was cut off.
 func Clip(s string, w int, ellipsis string) string {
 	if Width(s) <= w {
 		return s
@@ -190,7 +190,7 @@ func Clip(s string, w int, ellipsis string) string {
 	return cut(s, w-Width(ellipsis)) + ellipsis
 }
 
-// Dimmed is a line of little weight.
+// Dimmed returns a line of little weight.
 func (l Line) Dimmed() Line {
 	out := make(Line, len(l))
 	for i, s := range l {

@@ -8,7 +8,7 @@ var sgr = [NumRoles]string{
 	Notice: "33", Tab: "1;7", First: "34", Second: "36", Third: "35", Fourth: "2", Found: "1;4",
 }
 
-// Terminal is l as text, with SGR sequences where it is to have colour.
+// Terminal returns l as text, with SGR sequences where it is to have colour.
 func (l Line) Terminal(colour bool) string {
 	if !colour {
 		return l.String()
@@ -24,7 +24,7 @@ func (l Line) Terminal(colour bool) string {
 	return b.String()
 }
 
-// Trimmed is l without spaces at its end.
+// Trimmed returns l without spaces at its end.
 func (l Line) Trimmed() Line {
 	for len(l) > 0 {
 		last := l[len(l)-1]

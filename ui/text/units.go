@@ -134,7 +134,7 @@ func Percent(share float64) string {
 	return out
 }
 
-// Digits is v with thousands separated.
+// Digits returns v with thousands separated.
 func Digits(v uint64) string {
 	s := strconv.FormatUint(v, 10)
 	for i := len(s) - 3; i > 0; i -= 3 {

@@ -12,7 +12,7 @@ const (
 	badAt  = 0.90
 )
 
-// Fullness is how full a memory is: as a role for the bar, and as a sign for
+// Fullness returns how full a memory is: as a role for the bar, and as a sign for
 // eyes and terminals to which colours say nothing.
 func Fullness(used, capacity uint64) (text.Role, string) {
 	switch share := float64(used) / float64(capacity); {

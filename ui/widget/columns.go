@@ -17,7 +17,7 @@ type Column struct {
 	Wide int
 }
 
-// Width is the column's width, without its gap.
+// Width returns the column's width, without its gap.
 func (c *Column) Width() int {
 	if c.Wide == 0 {
 		c.Wide = max(c.Least, c.Title.Width())
@@ -28,7 +28,7 @@ func (c *Column) Width() int {
 	return c.Wide
 }
 
-// TableWidth is the width of the columns next to each other.
+// TableWidth returns the width of the columns next to each other.
 func TableWidth(columns []Column) int {
 	w := 0
 	for i := range columns {
@@ -47,7 +47,7 @@ type Columns struct {
 	Dim bool
 }
 
-// Head is the line of titles.
+// Head returns the line of titles.
 func (t *Columns) Head() text.Line {
 	var out text.Line
 	for i := range t.Columns {
@@ -57,7 +57,7 @@ func (t *Columns) Head() text.Line {
 	return out
 }
 
-// Rows are the lines of the rows from up to to, as far as there are any.
+// Rows returns the lines of the rows from up to to, as far as there are any.
 func (t *Columns) Rows(from, to int) []text.Line {
 	from, to = min(from, t.N), min(to, t.N)
 	body := make([]text.Line, to-from)

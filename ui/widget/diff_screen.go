@@ -125,7 +125,7 @@ func (s *DiffScreen) Show() {
 	}
 }
 
-// transfer hands the cells on that changed, if do, and says whether there are any.
+// transfer hands the cells on that changed, if do, and reports whether there are any.
 func (s *DiffScreen) transfer(do bool) bool {
 	changed := false
 	for y := range s.h {

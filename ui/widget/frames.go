@@ -18,10 +18,10 @@ type Picture struct {
 // Region is where the rows of a table are on the screen.
 type Region struct{ Top, Height int }
 
-// Has says whether a line is in the region.
+// Has reports whether a line is in the region.
 func (r Region) Has(y int) bool { return y >= r.Top && y < r.Top+r.Height }
 
-// Rule is the line between two tables, with remarks about them near its ends.
+// Rule returns the line between two tables, with remarks about them near its ends.
 func Rule(w int, left, right string, g text.Glyphs) text.Line {
 	out := text.Line{}
 	dashes := func(n int) { out = append(out, text.Faint.Span(strings.Repeat(g.Rule, max(n, 0)))) }

@@ -30,7 +30,7 @@ type Binding struct {
 	Do func(rune)
 }
 
-// Is says whether the binding is about the key of an event.
+// Is reports whether the binding is about the key of an event.
 func (b *Binding) Is(e *tcell.EventKey) bool {
 	if e.Key() == tcell.KeyRune {
 		for _, r := range b.Runes {
@@ -48,7 +48,7 @@ func (b *Binding) Is(e *tcell.EventKey) bool {
 	return false
 }
 
-// MotionOf is what a key of movement asks for.
+// MotionOf returns what a key of movement asks for.
 func MotionOf(e *tcell.EventKey) (Motion, bool) {
 	switch e.Key() {
 	case tcell.KeyUp:

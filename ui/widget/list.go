@@ -36,7 +36,7 @@ func (l *List[K]) Sync(n, height int, key func(int) K) {
 	l.Offset = max(min(l.Offset, l.Index, n-height), 0)
 }
 
-// find is the row with the selected key, or -1. Mostly it has not moved.
+// find returns the row with the selected key, or -1. Mostly it has not moved.
 func (l *List[K]) find(n int, key func(int) K) int {
 	if l.Index < n && key(l.Index) == l.Key {
 		return l.Index
@@ -83,7 +83,7 @@ func (l *List[K]) Step(m Motion, height, n int, key func(int) K) {
 	}
 }
 
-// Seek is the next of n rows from the one at, in a circle, that is a match, or -1.
+// Seek returns the next of n rows from the one at, in a circle, that is a match, or -1.
 func Seek(n, at int, forward, here bool, match func(int) bool) int {
 	by := 1
 	if !forward {
@@ -112,7 +112,7 @@ func Found(matches []int, selected int) string {
 	return ""
 }
 
-// Matches are the rows of n that match, ascending.
+// Matches returns the rows of n that match, ascending.
 func Matches(n int, match func(int) bool) (rows []int) {
 	for i := range n {
 		if match(i) {
@@ -122,5 +122,5 @@ func Matches(n int, match func(int) bool) (rows []int) {
 	return rows
 }
 
-// Moved says whether the user chose the row.
+// Moved reports whether the user chose the row.
 func (l *List[K]) Moved() bool { return l.moved }

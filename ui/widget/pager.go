@@ -20,7 +20,7 @@ type Pager struct {
 // PagerMargin is what stays free on each side of a pager, its frame included.
 const PagerMargin = 4
 
-// Draw is the pager, fit for a screen of w times h cells.
+// Draw returns the pager, fit for a screen of w times h cells.
 func (p *Pager) Draw(w, h int, g text.Glyphs) []text.Line {
 	var lines []text.Line
 	for _, l := range p.Lines {
@@ -35,7 +35,7 @@ func (p *Pager) Draw(w, h int, g text.Glyphs) []text.Line {
 	return Frame(lines, p.at, p.room, p.Title, more, g)
 }
 
-// Key scrolls, and says whether to close the pager.
+// Key scrolls, and reports whether to close the pager.
 func (p *Pager) Key(e *tcell.EventKey) bool {
 	if m, ok := MotionOf(e); ok {
 		p.move(m)

@@ -30,7 +30,7 @@ var Palettes = map[string]hues{
 
 var paletteOrder = []string{"standard", "bright", "light", "blue", "mono"}
 
-// PaletteAfter is the next palette's name.
+// PaletteAfter returns the next palette's name.
 func PaletteAfter(name string) string {
 	i := max(slices.Index(paletteOrder, name), 0) // "" is the first
 	return paletteOrder[(i+1)%len(paletteOrder)]
@@ -75,7 +75,7 @@ func NewPalette(name string, colors int) Palette {
 	return p
 }
 
-// Selected is how a role looks in the row with the cursor. Bars keep their
+// Selected returns how a role looks in the row with the cursor. Bars keep their
 // look: reversed they would show the opposite.
 func (p Palette) Selected(r text.Role) tcell.Style {
 	switch r {

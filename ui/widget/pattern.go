@@ -40,13 +40,13 @@ func NewPattern(typed string) (Pattern, error) {
 	return p, nil
 }
 
-// Empty says whether p matches everything.
+// Empty reports whether p matches everything.
 func (p Pattern) Empty() bool { return p.re == nil }
 
-// Matches says whether p is found in s.
+// Matches reports whether p is found in s.
 func (p Pattern) Matches(s string) bool { return p.re == nil || p.re.MatchString(s) }
 
-// In is matches for bytes, which it may change.
+// In returns matches for bytes, which it may change.
 func (p Pattern) In(b []byte) bool {
 	switch {
 	case p.re == nil:
@@ -62,7 +62,7 @@ func (p Pattern) In(b []byte) bool {
 	return bytes.Contains(b, p.literal)
 }
 
-// Highlight is l with what p finds in it marked.
+// Highlight returns l with what p finds in it marked.
 func (p Pattern) Highlight(l text.Line) text.Line {
 	if p.re == nil {
 		return l

@@ -25,7 +25,7 @@ type Prompt struct {
 	Hints func() []text.Line
 }
 
-// Key edits the text and says whether the prompt is done with.
+// Key edits the text and reports whether the prompt is done with.
 func (p *Prompt) Key(e *tcell.EventKey) bool {
 	switch e.Key() {
 	case tcell.KeyEsc:
@@ -66,7 +66,7 @@ func (p *Prompt) Key(e *tcell.EventKey) bool {
 	return false
 }
 
-// Line is how the prompt looks: the end of what was typed is always in view.
+// Line returns how the prompt looks: the end of what was typed is always in view.
 func (p *Prompt) Line(w int, ascii bool) text.Line {
 	g := text.GlyphSet(ascii)
 	label := " " + p.Label + ": "

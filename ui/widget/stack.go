@@ -12,7 +12,7 @@ type Layer struct {
 	Fill string
 }
 
-// LayerStyles are distinct looks, by colour and by filling.
+// LayerStyles returns distinct looks, by colour and by filling.
 func LayerStyles(g text.Glyphs) []Layer {
 	f := g.Layers
 	return []Layer{{Role: text.First, Fill: f[0]}, {Role: text.Third, Fill: f[1]}, {Role: text.Second, Fill: f[2]}, {Role: text.Warn, Fill: f[3]}, {Role: text.Faint, Fill: f[4]}}

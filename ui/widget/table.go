@@ -102,10 +102,10 @@ func (t *Table[R, K]) Query() Query {
 	return Query{t.Matching.Text, t.ordered(), t.Settings.ASCII, t.Settings.Exact}
 }
 
-// ordered is the name of the field that rows are sorted by, behind a "-" for upside down.
+// ordered returns the name of the field that rows are sorted by, behind a "-" for upside down.
 func (t *Table[R, K]) ordered() string { return cmp.Or(t.Settings.Ordered[t.Name], t.Order) }
 
-// sorting is the field that rows are sorted by, -1 for none, and whether upside down.
+// sorting returns the field that rows are sorted by, -1 for none, and whether upside down.
 func (t *Table[R, K]) sorting() (int, bool) {
 	name, reverse := strings.CutPrefix(t.ordered(), "-")
 	for i := range t.Fields {
@@ -173,7 +173,7 @@ func (t *Table[R, K]) Set(rows []R, total int) {
 // maxMatched is the most rows of which it is said, whenever they change, how many match a search.
 const maxMatched = 10_000
 
-// finds says whether a search is for a row.
+// finds reports whether a search is for a row.
 func (t *Table[R, K]) finds(p Pattern) func(int) bool {
 	var b []byte
 	return func(i int) bool {
@@ -185,10 +185,10 @@ func (t *Table[R, K]) finds(p Pattern) func(int) bool {
 // Forget drops the rows of something else; new ones are read soon.
 func (t *Table[R, K]) Forget() { t.Rows, t.total, t.Ready, t.matches = nil, 0, false, nil }
 
-// At is the key of a row.
+// At returns the key of a row.
 func (t *Table[R, K]) At(i int) K { return t.Key(&t.Rows[i]) }
 
-// Chosen is the selected row, nil if there is none.
+// Chosen returns the selected row, nil if there is none.
 func (t *Table[R, K]) Chosen() *R {
 	if t.List.Index < len(t.Rows) {
 		return &t.Rows[t.List.Index]
@@ -271,7 +271,7 @@ func (t *Table[R, K]) Compose(w, h int) Picture {
 	return p
 }
 
-// pane is a row's detail in w cells and at most so many lines; the last says how many are not shown.
+// pane returns a row's detail in w cells and at most so many lines; the last says how many are not shown.
 func (t *Table[R, K]) pane(detail []text.Line, w, most int) (pane []text.Line) {
 	for _, l := range detail {
 		pane = append(pane, l.Wrapped(w, DetailIndent)...)
@@ -404,7 +404,7 @@ func (t *Table[R, K]) layout(rows []R, w int) (head text.Line, body []text.Line)
 	return all.Head(), all.Rows(0, all.N)
 }
 
-// chooser is the list of columns, to say which are shown.
+// chooser returns the list of columns, to say which are shown.
 func (t *Table[R, K]) chooser(h int) []text.Line {
 	g := text.GlyphSet(t.Settings.ASCII)
 	var out []text.Line
@@ -444,7 +444,7 @@ func (t *Table[R, K]) Move(m Motion) {
 	t.List.Step(m, t.region.Height, len(t.Rows), t.At)
 }
 
-// Bindings are the keys of a table.
+// Bindings returns the keys of a table.
 func (t *Table[R, K]) Bindings() []Binding {
 	if t.Choosing {
 		return []Binding{
@@ -466,7 +466,7 @@ func (t *Table[R, K]) Bindings() []Binding {
 	return append(list, Binding{Key: "c", Does: "which columns to show", Brief: "columns", Runes: "c", Do: func(rune) { t.Choosing, t.choice = true, 0 }})
 }
 
-// CloseDetail closes what lies over or below the table, and says whether there was anything.
+// CloseDetail closes what lies over or below the table, and reports whether there was anything.
 func (t *Table[R, K]) CloseDetail() bool {
 	was := t.Choosing || t.open
 	t.Choosing, t.open, t.whole = false, false, nil
@@ -484,7 +484,7 @@ func (t *Table[R, K]) toggle() {
 	t.Settings.Hidden = changed(t.Settings.Hidden, t.Name, list)
 }
 
-// changed is a copy of a map with one more value: settings are compared and kept.
+// changed returns a copy of a map with one more value: settings are compared and kept.
 func changed[V any](m map[string]V, name string, v V) map[string]V {
 	out := map[string]V{name: v}
 	for k, old := range m {
@@ -572,7 +572,7 @@ func (t *Table[R, K]) Mouse(a tview.MouseAction, x, y int) bool {
 	return true
 }
 
-// Filter is the pattern that rows have to match.
+// Filter returns the pattern that rows have to match.
 func (t *Table[R, K]) Filter() Pattern { return t.Matching }
 
 // SetFilter shows only rows that match.
@@ -591,14 +591,14 @@ func (t *Table[R, K]) Search(p Pattern, forward, here bool) bool {
 	return true
 }
 
-// ClearSearch takes the marks of a search away, and says whether there were any.
+// ClearSearch takes the marks of a search away, and reports whether there were any.
 func (t *Table[R, K]) ClearSearch() bool {
 	was := !t.found.Empty()
 	t.found = Pattern{}
 	return was
 }
 
-// Pair is a line of a pane: what something is, and its value.
+// Pair returns a line of a pane: what something is, and its value.
 func Pair(name string, value text.Line) text.Line {
 	return append(text.Faint.Line(name).Padded(DetailIndent, false), value...)
 }
