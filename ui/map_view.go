@@ -13,13 +13,13 @@ import (
 	"tt-memtrace/ui/widget"
 )
 
-// mapView is the address space of a bank of a memory, or of a core's L1: all of it as a
-// strip, and its blocks as a table.
+// mapView shows the address space of a bank of a memory, or of a core's L1: all of it as a strip, and its blocks as a
+// table.
 type mapView struct {
 	*state
 	*widget.Table[block, blockKey]
 	memory aggregator.Memory
-	// core is the one whose L1 is shown, the one that is used most unless the user chose.
+	// core is the core whose L1 is shown: the most used one unless the user chose another.
 	core   aggregator.Core
 	chosen bool
 	cores  []coreUse
@@ -39,7 +39,7 @@ type blockKey struct {
 	id      uint64
 }
 
-// mapQuery is what a map was made of.
+// mapQuery identifies the data that a map was made from.
 type mapQuery struct {
 	query  widget.Query
 	chip   aggregator.Chip
@@ -48,9 +48,9 @@ type mapQuery struct {
 	round  int
 	any    bool
 	ring   aggregator.ConfigRing
-	// snapshot is that of the sums, where these are shown.
+	// snapshot is set if the map shows a snapshot's totals.
 	snapshot *aggregator.Snapshot
-	// requested: rows are sorted by requested bytes.
+	// requested means that rows are sorted by requested bytes.
 	requested bool
 }
 
@@ -109,7 +109,7 @@ func newMapView(s *state) *mapView {
 	return v
 }
 
-// since returns when a block came, as late as can be where there is no buffer.
+// since returns when a block was allocated or placed; the latest time if it has no buffer.
 func since(b *block) uint64 {
 	if b.buffer == nil {
 		return 1<<64 - 1
@@ -163,7 +163,7 @@ func (v *mapView) whatCell(b *block) text.Line {
 	return nil
 }
 
-// requested returns the requested size of a buffer, on all banks of a chip.
+// requested returns the requested size of a buffer, on all banks of a chip, as text.
 func requested(r *bufferRow, o settings) string {
 	return bytesCell(r.Size, o).String() + " requested"
 }
@@ -235,7 +235,7 @@ func (v *mapView) work() func(*reader) func() {
 		rows := arrange(s.blocks)
 		return func() {
 			if v.memory != memory || v.state.current() == nil || v.state.current().Chip != chip {
-				return // the user went on
+				return // the user has left this map
 			}
 			v.done, v.space, v.cores, v.core = now, s, cores, core
 			v.Set(rows, len(s.blocks))
@@ -243,7 +243,7 @@ func (v *mapView) work() func(*reader) func() {
 	}
 }
 
-// readChip reads what a view of a chip shows, where it has changed.
+// readChip reads what a view of a chip shows, if that has changed.
 func readChip(r *reader, chip aggregator.Chip, programs bool) {
 	for i := range r.snapshot.Processes {
 		if p := &r.snapshot.Processes[i]; onChip(p, chip) {
@@ -281,10 +281,10 @@ func (v *mapView) Compose(w, h int) widget.Picture {
 	return p
 }
 
-// maxStrip rows at most have the strip of addresses; the others are the table's.
+// maxStrip is how many rows the strip of addresses has at most. The table gets the others.
 const maxStrip = 20
 
-// heads say what is shown, and how much is free.
+// heads returns lines that say what is shown, and how much is free.
 func (v *mapView) heads(c *aggregator.ChipSnapshot, w int) []text.Line {
 	o := v.settings
 	what := "a bank of " + v.memory.String()
@@ -318,8 +318,8 @@ func (v *mapView) heads(c *aggregator.ChipSnapshot, w int) []text.Line {
 	return out
 }
 
-// freeWords say what is free, how much of it is in one piece, and what is in the way; and
-// what lies on each other, if anything does.
+// freeWords says how much is free, how much of it is in one block, and what divides it. clash says what overlaps; "" if
+// nothing does.
 func (v *mapView) freeWords() (words []string, clash string) {
 	o, g := v.settings, text.GlyphSet(v.settings.ASCII)
 	s := &v.space
@@ -344,8 +344,8 @@ func (v *mapView) freeWords() (words []string, clash string) {
 	return words, clash
 }
 
-// pieces says in how many pieces the free bytes are. What is free at the ends of a bank may be at one of
-// them or at both: it is not known where each begins.
+// pieces says how many pieces the free bytes are in. Those at the ends of a bank may be at one end or at both: where
+// each end is, is unknown.
 func pieces(s *space) string {
 	if s.split {
 		return fmt.Sprintf("%d or %d pieces", s.holes, s.holes+1)
@@ -353,17 +353,17 @@ func pieces(s *space) string {
 	return text.Plural(s.holes, "piece", "pieces")
 }
 
-// largest writes the largest free block, as well as it is known.
+// largest returns the size of the largest free block as text, as exactly as it is known.
 func largest(s *space, o settings) string {
 	out := bytesCell(s.largestLeast, o).String()
-	// What rounds to the same need not be distinguished.
+	// If both bounds look the same, show one.
 	if o.Exact && s.largestMost > s.largestLeast || bytesCell(s.largestMost, o).String() != out {
 		return text.GlyphSet(o.ASCII).AtLeast + out
 	}
 	return out
 }
 
-// strips draws all of the space in lines of cells, each of them the same number of bytes.
+// strips draws the address space in lines of cells. Each cell is the same number of bytes.
 func (v *mapView) strips(w, rows int) []text.Line {
 	g := text.GlyphSet(v.settings.ASCII)
 	v.label = max(10, text.Width(text.Hex(v.space.to)))
@@ -401,7 +401,7 @@ func (v *mapView) strips(w, rows int) []text.Line {
 			i := y*inner + x
 			look, s := cells[i].draw(g)
 			if i >= picked[0] && i < picked[1] {
-				// Its own filling, in another colour: reversed, a large block is a slab.
+				// Use the block's own filling in another colour. Reversed, a large block would hide everything else.
 				if look = text.Notice; s == " " {
 					s = g.Between
 				}
@@ -417,7 +417,7 @@ func (v *mapView) strips(w, rows int) []text.Line {
 	return out
 }
 
-// stripCell is what lies in one cell of the strip.
+// stripCell is the block to show in one cell of the strip.
 type stripCell struct {
 	share, most float64
 	kind        blockKind
@@ -462,7 +462,7 @@ func (v *mapView) legend(w int) text.Line {
 	return out
 }
 
-// mapMemories are those that have a map.
+// mapMemories are the memories that have a map.
 var mapMemories = []aggregator.Memory{aggregator.L1, aggregator.DRAM, aggregator.Trace}
 
 func (v *mapView) Move(m widget.Motion) {
@@ -477,7 +477,7 @@ func (v *mapView) Move(m widget.Motion) {
 	v.Table.Move(m)
 }
 
-// nextCore goes to another core, in the order of their use.
+// nextCore shows another core. Cores are sorted by their use.
 func (v *mapView) nextCore(by int) {
 	n := len(v.cores)
 	if v.memory != aggregator.L1 || n == 0 {

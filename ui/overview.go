@@ -22,32 +22,32 @@ const (
 	numPanels
 )
 
-// overview shows all chips, and below the processes.
+// overview shows all chips, and the processes below.
 type overview struct {
 	*state
 	focus    panel
 	lists    [numPanels]widget.List[rowKey]
 	expanded map[processID]bool
 	matching widget.Pattern
-	// found is what was searched for.
+	// found is the pattern of the last search.
 	found widget.Pattern
 
-	// keys and columns are those of the last picture: what keys and mouse refer to.
+	// keys and columns are those of the last picture, for keys and the mouse.
 	keys    [numPanels][]rowKey
 	entries []entry
 	columns []columnID
-	// memory is the one that v chose, mode how the chips are shown, shown how they are now,
-	// and perLine how many of them are in a line.
+	// memory is the memory that the user chose with v. mode is the user's choice of how to show the chips, shown how
+	// they are shown now, and perLine how many of them are in a line.
 	memory  metric
 	mode    chipMode
 	shown   chipMode
 	perLine int
-	// base is the baseline of the processes, nil if there is none.
+	// base is the baseline of the processes; nil if there is none.
 	base *processBaseline
-	// drawn are the charts of drawnOf.
+	// drawn are the charts for drawnOf.
 	drawnOf chartKey
 	drawn   []text.Line
-	// looks are those of processes in the charts.
+	// looks are the looks of processes in the charts.
 	looks   map[processID]int
 	regions [numPanels]widget.Region
 }
@@ -56,7 +56,7 @@ func newOverview(s *state) *overview {
 	return &overview{state: s, focus: processPanel, expanded: map[processID]bool{}, looks: map[processID]int{}}
 }
 
-// sortBy goes on to the next column that is on the screen, or to the one before.
+// sortBy sorts by the next visible column, or the previous one.
 func (v *overview) sortBy(step int) {
 	if n := len(v.columns); n > 0 {
 		i := slices.Index(v.columns, v.settings.sort)
@@ -79,7 +79,7 @@ func (v *overview) expand(open bool) {
 		return
 	}
 	delete(v.expanded, e.key.process)
-	// The selected row may be one of those that go: the process takes over.
+	// If the selected row disappears, select its process.
 	l := &v.lists[processPanel]
 	for i > 0 && v.entries[i].key.kind != processRow {
 		i--
@@ -87,7 +87,7 @@ func (v *overview) expand(open bool) {
 	l.Move(i-l.Index, len(v.entries), v.keyOf(processPanel))
 }
 
-// toggle expands the selected process, or folds it up again.
+// toggle shows or hides the chips of the selected process.
 func (v *overview) toggle() {
 	i := v.lists[processPanel].Index
 	if i >= len(v.entries) {
@@ -100,28 +100,27 @@ func (v *overview) toggle() {
 	v.expand(!v.expanded[v.entries[i].key.process])
 }
 
-// At most maxNotes lines go to notices, fewNotes where the screen is lower than tallScreen: the
-// tables are what it is for.
+// At most maxNotes lines show notices; fewNotes if the screen has fewer lines than tallScreen. The tables need the
+// rest.
 const (
 	maxNotes   = 3
 	fewNotes   = 2
 	tallScreen = 30
 )
 
-// Compose draws the page. Only the positions in the lists change by that, to
-// fit what there is to see.
+// Compose draws the view. It changes only the positions in the lists, to fit their new length.
 func (v *overview) Compose(w, h int) widget.Picture {
 	g := text.GlyphSet(v.settings.ASCII)
 	d := v.data
 	d.keep = v.keeps()
 	if v.base != nil && d.now < v.base.at {
-		v.base = nil // a replay went back
+		v.base = nil // the user moved a replay back
 	}
 	d.base = v.base
-	inner := w - 2 // the cursor's place, and the same on the other side
+	inner := w - 2 // a column for the cursor, and an equal margin
 
 	v.entries = entries(&d, v.settings, func(id processID) bool { return v.expanded[id] })
-	// Very wide terminals have room for the charts beside long tables.
+	// On very wide terminals the charts are beside long tables.
 	side := 0
 	if w >= besideTables+wideCharts/2 && len(v.entries) > h/2 {
 		side = w - besideTables
@@ -153,10 +152,10 @@ func (v *overview) Compose(w, h int) widget.Picture {
 	chips, processes := share(room, rows, processTable.N)
 	spare := 0
 	if rest := processes - max(processTable.N, 1); rest > leastChart {
-		// One line stays empty above the charts.
+		// One line is empty above the charts.
 		spare = rest - 1
 	} else if processTable.N > processes && processes >= leastForChart {
-		spare = processes / 3 // most of so many processes are out of sight anyway
+		spare = processes / 3 // most of so many processes do not fit anyway
 	}
 	var charts []text.Line
 	if side == 0 {
@@ -199,8 +198,9 @@ func (v *overview) Compose(w, h int) widget.Picture {
 	return p
 }
 
-// arrangeChips shows as many chips as fit, else alike ones together, else a cell each, beside so many processes. It returns
-// what has a row, the names of rows of more than one chip, and how many lines that takes.
+// arrangeChips chooses how to show the chips: a row for each if they fit beside this many processes; otherwise one for
+// alike chips; otherwise a cell for each. It returns the chips with rows, the names of rows for several chips, and the
+// number of lines.
 func (v *overview) arrangeChips(d data, w, room, processes int) (shown data, names map[aggregator.Chip]string, rows int) {
 	shown, v.shown = d, v.mode
 	if fit, _ := share(room, len(v.chips()), processes); v.mode == chipsAuto {
@@ -228,7 +228,7 @@ func (v *overview) arrangeChips(d data, w, room, processes int) (shown data, nam
 	return shown, names, rows
 }
 
-// aboutProcesses says which of the processes the table below the rule has, in so many rows.
+// aboutProcesses says which processes the table shows in this many rows.
 func (v *overview) aboutProcesses(d *data, rows int) string {
 	out := v.position(processPanel, "processes", rows, text.GlyphSet(v.settings.ASCII))
 	if d.over() {
@@ -244,16 +244,17 @@ func (v *overview) aboutProcesses(d *data, rows int) string {
 	return strings.TrimSpace(widget.Found(matches, v.lists[processPanel].Index) + "  " + out)
 }
 
-// besideTables is the width of the table of processes where charts are beside it.
+// besideTables is the width of the process table if charts are beside it.
 const besideTables = 152
 
-// leastForChart rows of processes leave some to charts, though there are more processes.
+// leastForChart is the height of the process table from which on it gives rows to charts, even if it has more
+// processes.
 const leastForChart = 18
 
-// leastForTotals is the height from which there is room for totals.
+// leastForTotals is the height from which on totals are shown.
 const leastForTotals = 9
 
-// gridTable adds the grid of chips to the picture, exactly height lines of it and its title.
+// gridTable adds the grid of chips and its title to the picture, in exactly this many lines.
 func (v *overview) gridTable(p *widget.Picture, w, height int) {
 	title := text.Title.Line(fmt.Sprintf(" CHIPS, %% of %s in use", metricNames[v.memory]))
 	p.Lines = append(p.Lines, focused(title, v.focus == chipPanel))
@@ -269,7 +270,7 @@ func (v *overview) gridTable(p *widget.Picture, w, height int) {
 	}
 }
 
-// keeps says which processes the filter leaves, nil for all.
+// keeps returns a function that reports whether the filter keeps a process; nil means all.
 func (v *overview) keeps() func(*aggregator.ProcessSnapshot) bool {
 	if v.matching.Empty() {
 		return nil
@@ -277,7 +278,7 @@ func (v *overview) keeps() func(*aggregator.ProcessSnapshot) bool {
 	return func(p *aggregator.ProcessSnapshot) bool { return v.matching.Matches(v.words(p)) }
 }
 
-// words returns what filter and search look at.
+// words returns the text of a process for filter and search.
 func (v *overview) words(p *aggregator.ProcessSnapshot) string {
 	return fmt.Sprintf("%d %s %s", p.PID, text.Command(p.Info.Command, v.settings.ASCII), chipRanges(p.Chips))
 }
@@ -301,7 +302,7 @@ func (v *overview) Search(p widget.Pattern, forward, here bool) bool {
 	return true
 }
 
-// finds says which rows a search is for.
+// finds returns a function that reports whether a search matches a row.
 func (v *overview) finds(p widget.Pattern) func(int) bool {
 	return func(i int) bool {
 		return v.entries[i].key.kind == processRow && p.Matches(v.words(v.entries[i].process))
@@ -353,7 +354,7 @@ func (v *overview) Bindings() []widget.Binding {
 	}
 }
 
-// enter opens what is selected.
+// enter opens the selected row.
 func (v *overview) enter() {
 	if v.focus == processPanel {
 		v.toggle()
@@ -365,7 +366,7 @@ func (v *overview) enter() {
 	}
 }
 
-// charts shows the history of what is selected.
+// charts shows the history of the selected row.
 func (v *overview) charts() {
 	i := v.lists[v.focus].Index
 	switch {
@@ -411,7 +412,7 @@ func (v *overview) Mouse(a tview.MouseAction, x, y int) bool {
 
 func (v *overview) work() func(*reader) func() { return nil }
 
-// table adds titles and visible rows to the picture, exactly height lines of them.
+// table adds titles and visible rows to the picture, in exactly this many lines.
 func (v *overview) table(p *widget.Picture, which panel, t *widget.Columns, height int, empty string) {
 	g := text.GlyphSet(v.settings.ASCII)
 	p.Lines = append(p.Lines, append(text.Plain.Line(" "), focused(t.Head(), which == v.focus)...))
@@ -438,7 +439,7 @@ func (v *overview) table(p *widget.Picture, which panel, t *widget.Columns, heig
 	}
 }
 
-// focused highlights the titles of the table in focus.
+// focused returns titles as those of the table with the focus, if it has it.
 func focused(head text.Line, focus bool) text.Line {
 	if !focus {
 		return head
@@ -453,7 +454,7 @@ func focused(head text.Line, focus bool) text.Line {
 	return out
 }
 
-// position says which part of a table is visible, where that is not all of it.
+// position says which part of a table is visible; "" if all of it is.
 func (v *overview) position(which panel, name string, height int, g text.Glyphs) string {
 	n, first := len(v.keys[which]), v.lists[which].Offset
 	if n <= height || height <= 0 {
@@ -470,8 +471,8 @@ func (v *overview) position(which panel, name string, height int, g text.Glyphs)
 	return fmt.Sprintf("%s %d-%d of %d%s", what, first+1, first+height, n, more)
 }
 
-// share splits the lines between the tables: all chips and processes if they
-// fit, else at least two fifths for the processes.
+// share divides the lines between the tables: all chips and processes if they fit; otherwise at least two fifths for
+// the processes.
 func share(lines, chips, processes int) (chipLines, processLines int) {
 	chips, processes = max(chips, 1), max(processes, 1)
 	lines = max(lines, 2)
@@ -481,10 +482,10 @@ func share(lines, chips, processes int) (chipLines, processLines int) {
 	return chips, lines - chips
 }
 
-// looking is what empty tables say until it is known whether a process uses the runtime.
+// looking is the text of empty tables while the source still looks for processes.
 const looking = "looking for processes that use the runtime"
 
-// noChip returns what an empty chip table says. To read a process that has much takes seconds.
+// noChip returns the text of an empty chip table. Reading a process that holds much takes seconds, so it may say that.
 func noChip(d *data) string {
 	late := 0
 	for i := range d.snapshot.Processes {
@@ -515,7 +516,7 @@ func (d *data) unseen() bool {
 		slices.ContainsFunc(d.snapshot.Reasons, func(r aggregator.Reason) bool { return r.Code == aggregator.ReasonSampled })
 }
 
-// noProcess returns what an empty process table says.
+// noProcess returns the text of an empty process table.
 func noProcess(d *data) string {
 	switch {
 	case d.looking:
@@ -540,7 +541,7 @@ func waitingFor(pids []uint32) string {
 	return "processes " + strings.Trim(strings.ReplaceAll(fmt.Sprint(pids), " ", ", "), "[]") + " do not use the runtime yet: waiting"
 }
 
-// lookFor sets what a source that is ready or not, and is to show these processes, still waits for.
+// lookFor sets looking and waiting, from whether the source is ready and the PIDs to trace.
 func (d *data) lookFor(ready <-chan struct{}, pids []uint32) {
 	if d.ended {
 		return
@@ -548,7 +549,7 @@ func (d *data) lookFor(ready <-chan struct{}, pids []uint32) {
 	select {
 	case <-ready:
 	default:
-		// Processes that are known already are shown while others are looked for.
+		// Known processes are shown while the source looks for others.
 		d.looking = ready != nil && len(d.snapshot.Processes)+len(d.snapshot.Ended) == 0
 		return
 	}
@@ -560,18 +561,18 @@ func (d *data) lookFor(ready <-chan struct{}, pids []uint32) {
 	}
 }
 
-// nothingRead: no process was found to read, so that there are no numbers that could be exact.
+// nothingRead reports whether no process was read, so there are no numbers that could be exact.
 func (d *data) nothingRead() bool {
 	return d.looking || d.nothingSeen() || len(d.waiting) > 0 && len(d.snapshot.Processes)+len(d.snapshot.Ended) == 0
 }
 
-// nothingSeen: none of the processes that this user can see uses the runtime; others may.
+// nothingSeen reports whether no process that this user can see uses the runtime. Other users' processes may.
 func (d *data) nothingSeen() bool {
 	return d.ownOnly && len(d.snapshot.Processes)+len(d.snapshot.Ended) == 0
 }
 
-// noteLines returns the legend of the marks of processes, and at most so many notices; more says where
-// the others are, and the rest of a reason that is cut. Where there is no such place, none is cut.
+// noteLines returns the legend of the processes' marks, and at most this many notices. more is where the others, and
+// the rest of a cut reason, are shown; "" if nowhere, and then nothing is cut.
 func noteLines(d *data, processes []*aggregator.ProcessSnapshot, o settings, w, most int, more string) []text.Line {
 	g := text.GlyphSet(o.ASCII)
 	var out []text.Line
@@ -590,7 +591,7 @@ func noteLines(d *data, processes []*aggregator.ProcessSnapshot, o settings, w, 
 	}
 	notes := d.current()
 	if len(d.waiting) > 0 && len(d.snapshot.Processes)+len(d.snapshot.Ended) > 0 {
-		notes = append(notes[:len(notes):len(notes)], waitingFor(d.waiting)) // an empty table says it itself
+		notes = append(notes[:len(notes):len(notes)], waitingFor(d.waiting)) // an empty table has the same text
 	}
 	for i, n := range notes {
 		if i == most-1 && len(notes) > most {
@@ -602,7 +603,7 @@ func noteLines(d *data, processes []*aggregator.ProcessSnapshot, o settings, w, 
 	return out
 }
 
-// clippedReason returns a reason in w cells. Where it is cut, the command that shows all of it follows.
+// clippedReason returns a reason in w cells. If it is cut, the command that shows all of it follows.
 func clippedReason(s string, w int, g text.Glyphs) string {
 	const all = " :reasons"
 	if text.Width(s) <= w {

@@ -10,29 +10,29 @@ import (
 	"tt-memtrace/ui/widget"
 )
 
-// Stacked charts fill the rows of the overview that tables leave over: who held what of a memory.
+// Stacked charts fill the rows that the tables of the overview leave. They show which processes held a memory.
 const (
-	// leastChart rows make a chart that says something, its title included; instead of charts
-	// of more than two tallChart there are more charts.
+	// leastChart is the fewest rows of a readable chart, with its title. From tallChart on, there are more charts, not
+	// taller ones.
 	leastChart = 5
 	tallChart  = 12
-	// leastOfTwo is the same of each of two charts that lie one above the other.
+	// leastOfTwo is the fewest rows of each of two charts, one above the other.
 	leastOfTwo = 6
-	// wideCharts is the width from which two charts lie next to each other.
+	// wideCharts is the width from which on two charts are side by side.
 	wideCharts = 150
-	// stackedProcesses have a layer of their own.
+	// stackedProcesses is how many processes have their own layer.
 	stackedProcesses = 4
 )
 
-// cycled are the memories that v goes through.
+// cycled are the memories that the key v chooses from.
 var cycled = []metric{metricDRAM, metricL1, metricL1Small, metricTrace, metricCB}
 
-// nextMemory goes on to the next memory.
+// nextMemory chooses the next memory.
 func (v *overview) nextMemory() { v.memory = after(v.memory) }
 
 func after(m metric) metric { return cycled[(slices.Index(cycled, m)+1)%len(cycled)] }
 
-// chartKey identifies the data of the charts: they move once a second.
+// chartKey identifies the data of the charts. They are drawn again once a second.
 type chartKey struct {
 	second           uint64
 	w, h             int
@@ -42,7 +42,7 @@ type chartKey struct {
 	chips, processes int
 }
 
-// charted returns the charts in w times h cells, the memory that v chose first.
+// charted returns the charts in w times h cells; the memory that the user chose with v comes first.
 func (v *overview) charted(w, h int) []text.Line {
 	if h < leastChart || len(v.chips()) == 0 {
 		return nil
@@ -137,7 +137,7 @@ func (v *overview) stacked(m metric, w, h int) []text.Line {
 	layers = append(layers, l)
 	var others text.Line
 	if slices.ContainsFunc(rest, func(n uint64) bool { return n > 0 }) {
-		name := " peak between samples" // a chip's peak is known then, but not whose it was
+		name := " peak between samples" // then the chip's peak is known, but not which process had it
 		if more {
 			name = " others"
 		}
@@ -149,7 +149,7 @@ func (v *overview) stacked(m metric, w, h int) []text.Line {
 		}
 	}
 	title = append(title, others...)
-	// Against the capacity, unless hardly any of it is used.
+	// Scale to the capacity, unless hardly any of it is used.
 	top := max(highest, 1)
 	if ceiling > 0 && highest >= ceiling/4 {
 		top = ceiling
@@ -168,8 +168,8 @@ func (v *overview) stacked(m metric, w, h int) []text.Line {
 	return out
 }
 
-// largestHolders returns the processes that the history has of a memory: those that hold the most now, then those that held
-// the most, also of those that exited.
+// largestHolders returns the processes with a history of a memory: first those that hold the most now, then those that
+// held the most, exited ones included.
 func (v *overview) largestHolders(m metric) []*aggregator.ProcessSnapshot {
 	type holder struct {
 		p          *aggregator.ProcessSnapshot
@@ -199,8 +199,8 @@ func (v *overview) largestHolders(m metric) []*aggregator.ProcessSnapshot {
 	return out
 }
 
-// looksOf returns the looks of processes in a chart, all different. A process keeps its own from
-// chart to chart, unless another one in the chart has it.
+// looksOf returns different looks for the processes in a chart. A process keeps its look from chart to chart, unless
+// another process in this chart has it.
 func (v *overview) looksOf(ids []processID) []int {
 	var taken [stackedProcesses]bool
 	out := make([]int, len(ids))
@@ -221,10 +221,11 @@ func (v *overview) looksOf(ids []processID) []int {
 	return out
 }
 
-// maxLooks of processes are remembered.
+// maxLooks is how many processes' looks are kept.
 const maxLooks = 256
 
-// ceilingOf returns how large a memory of a chip is; of what programs use of L1, no more than L1.
+// ceilingOf returns the capacity of a chip's memory; for the L1 used by programs, that of L1. It is false if that is
+// unknown.
 func ceilingOf(c *aggregator.ChipSnapshot, m metric) (uint64, bool) {
 	memory := aggregator.L1
 	if m < metricCB {

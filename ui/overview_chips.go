@@ -13,11 +13,10 @@ import (
 type chipMode int
 
 const (
-	// chipsAuto is a row for each chip or, where there is no room for that, the first of the
-	// other two that fits.
+	// chipsAuto shows a row for each chip; if there is no room for that, the first of the other two that fits.
 	chipsAuto chipMode = iota
 	chipsRows
-	// chipsFolded has a row for chips that are alike, chipsGrid a cell for each chip.
+	// chipsFolded shows one row for alike chips, chipsGrid a cell for each chip.
 	chipsFolded
 	chipsGrid
 	numChipModes
@@ -25,14 +24,14 @@ const (
 
 var chipModeNames = [numChipModes]string{"chips: what fits", "chips: a row each", "chips: equal ones share a row", "chips: a grid of percentages"}
 
-// nextChipMode goes on to the next way to show the chips.
+// nextChipMode chooses the next way to show the chips.
 func (v *overview) nextChipMode() {
 	v.mode = (v.mode + 1) % numChipModes
 	v.notify(chipModeNames[v.mode])
 }
 
-// folded returns data with one chip in place of all that are alike in all that a row can say, and what those are called.
-// Telemetry and small histories are of single chips, and left out.
+// folded returns data with one chip for all chips whose rows would be equal, and the names of these rows. Telemetry and
+// small histories belong to single chips, so they are left out.
 func folded(d data, o settings) (data, map[aggregator.Chip]string) {
 	hs := hidersOf(d.snapshot)
 	groups := map[string]int{}
@@ -74,7 +73,7 @@ func (o settings) memoryAmounts(c *aggregator.ChipSnapshot, h hidden) []amount {
 	return out
 }
 
-// amountIn returns how much of what v shows a chip has in use.
+// amountIn returns the chip's use of the memory that the user chose with v.
 func (o settings) amountIn(c *aggregator.ChipSnapshot, m metric, h hidden) amount {
 	if m == metricCB {
 		a := programsOf(c.CB, h)
@@ -84,10 +83,10 @@ func (o settings) amountIn(c *aggregator.ChipSnapshot, m metric, h hidden) amoun
 	return o.memoryAmounts(c, h)[m]
 }
 
-// gridCell is the width of a chip in the grid: its name, the first of its marks, a height, and the percentage.
+// gridCell is the width of a chip in the grid: its name, its first mark, a bar of one cell, and a percentage.
 const gridCell = 12
 
-// grid returns a cell for each chip: how full the memory is that v chose.
+// grid returns a cell for each chip that says how full the chosen memory is.
 func (v *overview) grid(w int) []text.Line {
 	g, o := text.GlyphSet(v.settings.ASCII), v.settings
 	hs := hidersOf(v.data.snapshot)
@@ -108,7 +107,7 @@ func (v *overview) grid(w int) []text.Line {
 			share := float64(min(a.used, a.capacity)) / float64(a.capacity)
 			height := g.Sparks[min(int(share*float64(len(g.Sparks))), len(g.Sparks)-1)]
 			percent := text.Percent(share)
-			if share < 1 { // more than full it cannot be
+			if share < 1 { // a lower bound cannot be more than full
 				percent = percentFrom(a.sign(g), share)
 			}
 			cell = append(append(name, look.Span(height+height)), append(text.Plain.Line(percent).Padded(max(text.Width(percent), 4), true), text.Plain.Span(sign))...)
@@ -126,7 +125,7 @@ func (v *overview) grid(w int) []text.Line {
 	return out
 }
 
-// percentFrom returns a share in percent behind the sign of a lower bound, or none.
+// percentFrom returns a share in percent, behind this sign.
 func percentFrom(sign string, share float64) string {
 	if percent := text.Percent(share); sign == "" || percent != "<1" {
 		return sign + percent
@@ -136,7 +135,7 @@ func percentFrom(sign string, share float64) string {
 
 func (v *overview) gridColumns(w int) int { return max(w/(gridCell+1), 1) }
 
-// summary returns a line with what all chips have in use, and one with the fullest chip of each memory.
+// summary returns a line with the use of all chips, and one with the fullest chip of each memory.
 func (v *overview) summary(w int) []text.Line {
 	g, o := text.GlyphSet(v.settings.ASCII), v.settings
 	hs := hidersOf(v.data.snapshot)

@@ -9,8 +9,7 @@ import (
 	"tt-memtrace/aggregator"
 )
 
-// IsPlain reports whether the environment describes a terminal that can do nothing but print:
-// an editor's, or none at all.
+// IsPlain reports whether the environment describes a terminal that can only print: an editor's, or none at all.
 func IsPlain(getenv func(string) string) bool {
 	term := getenv("TERM")
 	return term == "" || term == "dumb"
@@ -19,8 +18,7 @@ func IsPlain(getenv func(string) string) bool {
 // plainEvery is the least time between two texts.
 const plainEvery = 2 * time.Second
 
-// printed writes the overview as text whenever it has changed, until ctx ends or, as there is
-// nothing to look at any more, the source does.
+// printed writes the overview as text whenever it has changed, until ctx ends or the source does.
 func printed(ctx context.Context, w io.Writer, width int, feed Feed, o Options) error {
 	if o.Now == nil {
 		o.Now = time.Now

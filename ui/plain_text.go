@@ -17,15 +17,15 @@ type TextOptions struct {
 	Width int
 	// Host and Source are named in the first line, unless empty.
 	Host, Source string
-	// Time of the wall clock in the first line; none if zero.
+	// Time is the time of day in the first line; none if zero.
 	Time time.Time
-	// Recorded: it is a recording, and not now.
+	// Recorded means that the snapshot is from a recording.
 	Recorded bool
 	// Notes are one-line warnings, shown at the end.
 	Notes []string
-	// OwnOnly: processes of other users may be there and are not seen.
+	// OwnOnly means that there may be processes of other users, which are not seen.
 	OwnOnly bool
-	// Requested shows the buffers' own sizes instead of what the banks lost.
+	// Requested shows requested sizes, not reserved ones.
 	Requested bool
 	// Exact writes all digits.
 	Exact bool
@@ -36,7 +36,7 @@ type TextOptions struct {
 	// Chips adds a row for each chip of each process.
 	Chips bool
 
-	// Log has the failed allocations, nil where they are not known. Now is the moment of Time on the clock of the events.
+	// Log has the failed allocations; nil if they are unknown. Now is the same moment as Time, in CLOCK_MONOTONIC ns.
 	Log *Log
 	Now uint64
 
@@ -44,11 +44,9 @@ type TextOptions struct {
 	waiting []uint32
 }
 
-// Text writes the overview as plain text: the chips with their bars, then the
-// processes, in the same layout as on the screen, then those that exited,
-// and the allocations that failed.
-// Rates are not known from one snapshot, and processes are as old as the
-// newest event makes them.
+// Text writes the overview as plain text: the chips with their bars, the processes, in the same layout as on the
+// screen, then exited processes and failed allocations. One snapshot shows no rates. The ages of processes count up to
+// the newest event.
 func Text(w io.Writer, s *aggregator.Snapshot, o TextOptions) error {
 	if s == nil {
 		s = &aggregator.Snapshot{}

@@ -8,21 +8,22 @@ import (
 	"tt-memtrace/ui/widget"
 )
 
-// Player is a replay that the user can move in. It is called from any goroutine.
+// Player controls a replay. It may be called from any goroutine.
 type Player interface {
 	Playback() Playback
-	// Move goes on so much later or, below 0, earlier; SetSpeed so many times faster than recorded.
+	// Move moves forward by a time or, if that is negative, back. SetSpeed sets the speed, as a multiple of the
+	// recorded one.
 	Move(by time.Duration)
 	SetSpeed(speed float64)
 }
 
 // Playback is the state of a replay.
 type Playback struct {
-	// Position of Length; a Length of 0 is not known.
+	// Position is how much of Length was played; a Length of 0 is unknown.
 	Position, Length time.Duration
 	Speed            float64
 	Ended            bool
-	// Returns is how often the replay went back.
+	// Returns is how often the user moved the replay back.
 	Returns uint64
 }
 
@@ -59,7 +60,7 @@ func (f *frame) playerBindings() []widget.Binding {
 	}
 }
 
-// clockTime writes a place in a recording.
+// clockTime returns a position in a recording as text.
 func clockTime(d time.Duration) string {
 	s := int64(max(d, 0) / time.Second)
 	if s >= 3600 {
@@ -68,7 +69,7 @@ func clockTime(d time.Duration) string {
 	return fmt.Sprintf("%02d:%02d", s/60, s%60)
 }
 
-// progress returns how far a replay is, in at most w cells.
+// progress returns a bar with the position of a replay, in at most w cells.
 func (f *frame) progress(w int) text.Line {
 	if f.player == nil {
 		return nil

@@ -33,13 +33,12 @@ const (
 	unsorted
 )
 
-// rowKey names a row for good, so that a selection stays on what was selected
-// while rows come, go and change places.
+// rowKey identifies a row permanently, so that the selection stays on its row when rows come, go or move.
 type rowKey struct {
 	process processID
 	chip    aggregator.Chip
 	kind    rowKind
-	// since distinguishes processes that exited: one that called exec is there more than once.
+	// since distinguishes exited processes: one that called exec is listed more than once.
 	since uint64
 }
 
@@ -48,7 +47,7 @@ type rowKind uint8
 const (
 	chipRow rowKind = iota
 	processRow
-	// shareRow is a process's use of one chip, placelessRow of chips that are not known.
+	// shareRow is a process's use of one chip, placelessRow that of unknown chips.
 	shareRow
 	placelessRow
 )
@@ -60,15 +59,15 @@ type entry struct {
 	chip    *aggregator.ChipSnapshot
 	amounts []amount
 	buffers uint64
-	// ended: the process exited, and the amounts are its peaks.
+	// ended means that the process has exited, and the amounts are its peaks.
 	ended bool
-	// last of the rows of its process.
+	// last means that this is the last row of its process.
 	last bool
-	// gone: it does not exist any more, but what it holds is not released yet.
+	// gone means that the process has ended, but the source has not noticed it yet.
 	gone bool
 }
 
-// entries lists the rows of the process table in their order.
+// entries returns the rows of the process table in their order.
 func entries(d *data, o settings, expanded func(processID) bool) []entry {
 	var out []entry
 	for _, p := range sorted(d, o) {
@@ -106,7 +105,7 @@ func entries(d *data, o settings, expanded func(processID) bool) []entry {
 	return out
 }
 
-// branch returns the line that leads to a part of a process.
+// branch returns the line to the left of a row with a part of a process.
 func (e *entry) branch(g text.Glyphs) string {
 	if e.last {
 		return g.Branch
@@ -118,15 +117,14 @@ func (o settings) processEntry(p *aggregator.ProcessSnapshot, ended bool) entry 
 	e := entry{key: rowKey{process: idOf(p), kind: processRow}, process: p, amounts: o.processAmounts(p), buffers: p.Buffers, ended: ended}
 	if ended {
 		e.key.since = p.Since
-		for i := range e.amounts { // they are its peaks
+		for i := range e.amounts { // an exited process's amounts are its peaks
 			e.amounts[i].about = e.amounts[i].peakUncertain
 		}
 	}
 	return e
 }
 
-// placeless reports whether a process holds, or ever held, something on chips
-// that are not known.
+// placeless reports whether a process holds something on unknown chips or, with ever, has held something.
 func placeless(p *aggregator.ProcessSnapshot, ever bool) bool {
 	if buffers(&p.Unplaced) > 0 {
 		return true
@@ -147,7 +145,7 @@ func buffers(memory *[aggregator.NumMemories]aggregator.Usage) uint64 {
 	return n
 }
 
-// processAmounts returns the totals of a process, with what it holds on unknown chips.
+// processAmounts returns the totals of a process, including its use of unknown chips.
 func (o settings) processAmounts(p *aggregator.ProcessSnapshot) []amount {
 	var out []amount
 	h := hiddenOf(p, nil)
@@ -174,8 +172,8 @@ func allAbsent(chips []aggregator.ChipSnapshot, m aggregator.Memory) bool {
 	return len(chips) > 0
 }
 
-// sorted returns the processes in the order asked for: large numbers first, names
-// and PIDs ascending; what is equal stays in the order of the PIDs.
+// sorted returns the processes in the chosen order: large numbers first, names and PIDs ascending. Equal ones are in
+// the order of their PIDs.
 func sorted(d *data, o settings) []*aggregator.ProcessSnapshot {
 	list := d.processes()
 	large := func(value func(p *aggregator.ProcessSnapshot) float64) func(a, b *aggregator.ProcessSnapshot) int {
@@ -228,23 +226,22 @@ func numbers(p *aggregator.ProcessSnapshot) []uint64 {
 	return out
 }
 
-// Widths of the column with the command: it gets what is left over, but other
-// columns go before it has less than wanted (or what it needs).
+// Widths of the column with the command. It gets the cells that are left. Other columns are dropped before it is
+// narrower than wanted (or than it needs).
 const (
 	leastCommand  = 10
 	wantedCommand = 18
 )
 
-// maxChips cells hold the chips of a process; more is cut off.
+// maxChips is the most cells for the chips of a process.
 const maxChips = 20
 
-// dropOrder returns what goes first when the terminal is narrow.
+// dropOrder returns the columns in the order in which they are dropped on a narrow terminal.
 func dropOrder() []columnID {
 	return []columnID{byFrees, byAllocs, bySince, byRate, byTrace, byL1Small, byCB, byBuffers, byChips, byL1, byGrowth, byGrowthRate}
 }
 
-// processTable lays the process table out in w cells, one row an entry, with the columns
-// that find a place.
+// processTable returns the process table in w cells, with a row for each entry, and the columns that fit.
 func processTable(d *data, o settings, list []entry, w int) widget.Columns {
 	g := text.GlyphSet(o.ASCII)
 	columns := processColumns(d, o, list, false, g)
@@ -274,7 +271,7 @@ func processTable(d *data, o settings, list []entry, w int) widget.Columns {
 	return widget.Columns{Columns: columns, N: len(list), Dim: len(list) > 0 && list[0].ended}
 }
 
-// commandRoom returns the rest of w when the command has the room that it needs.
+// commandRoom returns the cells that are left of w when the command has the room that it needs.
 func commandRoom(columns []widget.Column, w int) int {
 	for i := range columns {
 		if columns[i].ID == int(byCommand) {
@@ -301,7 +298,7 @@ func processColumns(d *data, o settings, list []entry, short bool, g text.Glyphs
 		}
 		return c
 	}
-	// whole is a column that says something about processes only, not about their part of a chip.
+	// whole returns a column about whole processes, which is empty in rows of a chip.
 	whole := func(id columnID, name string, least int, cell func(p *aggregator.ProcessSnapshot) text.Line) widget.Column {
 		return add(id, name, true, least, func(e *entry) text.Line {
 			if e.key.kind != processRow {
@@ -365,7 +362,7 @@ func processColumns(d *data, o settings, list []entry, short bool, g text.Glyphs
 	)
 	if ended {
 		columns = slices.DeleteFunc(columns, func(c widget.Column) bool {
-			return c.ID == int(byBuffers) // they have none any more
+			return c.ID == int(byBuffers) // exited processes have no buffers
 		})
 	}
 	return columns
@@ -384,7 +381,7 @@ func exitCell(e *aggregator.Exit, g text.Glyphs) text.Line {
 	return text.Faint.Line("0")
 }
 
-// counted returns a number of buffers or calls, which the runtime's own sums do not have.
+// counted returns a number of buffers or calls; unknown if only the runtime's own totals are known.
 func counted(p *aggregator.ProcessSnapshot, n uint64, o settings, g text.Glyphs) text.Line {
 	if p.Info.Source == aggregator.FromSharedMemory {
 		return text.Faint.Line(g.Unknown)
@@ -392,7 +389,7 @@ func counted(p *aggregator.ProcessSnapshot, n uint64, o settings, g text.Glyphs)
 	return text.Plain.Line(text.Count(n, o.Exact))
 }
 
-// countedAll returns a number of what happened, of which not all may be seen.
+// countedAll returns a number of calls, with a sign if some may not have been seen.
 func countedAll(p *aggregator.ProcessSnapshot, n uint64, o settings, g text.Glyphs) text.Line {
 	sign := countsAtLeast(p, g)
 	if n == 0 && sign != "" {
@@ -406,8 +403,8 @@ func missedAny(p *aggregator.ProcessSnapshot) bool {
 	return slices.ContainsFunc(p.Reasons, func(r aggregator.Reason) bool { return r.Code.Missed() })
 }
 
-// countsAtLeast returns the sign before counts of what a process did that are lower bounds: it is sampled, it had devices open
-// before tracing began, or something was missed.
+// countsAtLeast returns the sign before counts of a process that are lower bounds: it is sampled, it had devices open
+// before tracing began, or something was missed. It is "" for exact counts.
 func countsAtLeast(p *aggregator.ProcessSnapshot, g text.Glyphs) string {
 	if p.Info.Source == aggregator.Traced && (p.Info.Late || p.Counters.AtLeast || missedAny(p)) {
 		return g.AtLeast
@@ -415,7 +412,7 @@ func countsAtLeast(p *aggregator.ProcessSnapshot, g text.Glyphs) string {
 	return atLeast(p, g)
 }
 
-// atLeast returns the sign before rates of a process that are lower bounds.
+// atLeast returns the sign before rates of a process that are lower bounds; "" for exact rates.
 func atLeast(p *aggregator.ProcessSnapshot, g text.Glyphs) string {
 	if p.Info.Source == aggregator.Sampled {
 		return g.AtLeast
@@ -423,7 +420,7 @@ func atLeast(p *aggregator.ProcessSnapshot, g text.Glyphs) string {
 	return ""
 }
 
-// marks warn of a process's numbers that are not exact.
+// marks returns the letters that say why a process's numbers are not exact.
 func marks(e *entry) text.Line {
 	if e.key.kind != processRow {
 		return nil
@@ -456,11 +453,11 @@ func chipsCell(e *entry, g text.Glyphs) text.Line {
 	}
 	chips := chipRanges(e.process.Chips)
 	if placeless(e.process, e.ended) {
-		// Some of it lies on chips that are not known.
+		// Some of what it holds is on unknown chips.
 		chips += "+?"
 	}
 	if h := hiddenOf(e.process, nil); chips == "" && !h.buffers && !h.programs && !e.ended && e.process.Info.Source != aggregator.Reported {
-		return text.Faint.Line("-") // it has closed all, or opened none
+		return text.Faint.Line("-") // it has no chip open
 	}
 	if chips == "" {
 		return text.Faint.Line(g.Unknown)
@@ -468,8 +465,7 @@ func chipsCell(e *entry, g text.Glyphs) text.Line {
 	return text.Plain.Line(text.Clip(chips, maxChips, g.Dots))
 }
 
-// legend explains the marks next to the processes, and no others: which processes
-// are not exact, and why.
+// legend explains the marks that the listed processes have: which processes are not exact, and why.
 func legend(s *aggregator.Snapshot, list []*aggregator.ProcessSnapshot, o settings) []string {
 	var out []string
 	for _, f := range flaws(s, list) {

@@ -13,7 +13,7 @@ import (
 	"tt-memtrace/ui/widget"
 )
 
-// holders are the processes that hold a device or are traced.
+// holders shows the processes that hold a device or are traced.
 type holders struct {
 	*state
 	*widget.Table[holder, processID]
@@ -21,7 +21,7 @@ type holders struct {
 	done    holdersQuery
 }
 
-// holdersQuery identifies the data of the rows; rates and uses of processors change with time.
+// holdersQuery identifies the data of the rows. Rates and CPU use change with time.
 type holdersQuery struct {
 	doneWork
 	snapshot  *aggregator.Snapshot
@@ -29,13 +29,13 @@ type holdersQuery struct {
 	requested bool
 }
 
-// holder is a process, as the kernel knows it, as the accounts do, or both.
+// holder is a process, from the host kernel, from the accounts, or from both.
 type holder struct {
 	pid    uint32
 	name   string
 	system *telemetry.Process
 	traced *aggregator.ProcessSnapshot
-	// ranks are those of shownMemories.
+	// ranks are the numbers to sort by, one for each of shownMemories.
 	ranks []uint64
 	rate  float64
 	rated bool
@@ -167,13 +167,13 @@ func holdsCell(r *holder, s *state) text.Line {
 	case r.system != nil && len(r.system.Devices) > 0:
 		return text.Plain.Line(text.Clip(aggregator.Ranges(r.system.Devices), maxChips, text.GlyphSet(s.settings.ASCII).Dots))
 	case r.traced != nil && len(r.traced.Chips) > 0:
-		// No node of the driver's is open, or that is unknown; the runtime has chips.
+		// It has no node of the driver open, or that is unknown; but the runtime has chips open.
 		return text.Faint.Line("(" + text.Clip(chipRanges(r.traced.Chips), maxChips, text.GlyphSet(s.settings.ASCII).Dots) + ")")
 	}
 	return s.unknown()
 }
 
-// stateOf returns the host kernel's word for what a process does, "" if unknown.
+// stateOf returns the host kernel's name of a process's state; "" if unknown.
 func stateOf(r *holder) string {
 	if r.system == nil {
 		return ""
@@ -181,7 +181,8 @@ func stateOf(r *holder) string {
 	return r.system.State
 }
 
-// stateStyle stands out where a process can do nothing: it is stopped, waits in the host kernel, or has ended.
+// stateStyle returns a conspicuous style if a process cannot run: it is stopped, waits in the host kernel, or has
+// ended.
 func stateStyle(state string) text.Role {
 	switch state {
 	case "running", "sleeping", "idle":
@@ -190,7 +191,7 @@ func stateStyle(state string) text.Role {
 	return text.Notice
 }
 
-// tracedCell says how a process is known, and what is not exact.
+// tracedCell says how a process is traced, and what is not exact.
 func tracedCell(r *holder) text.Line {
 	if r.traced == nil {
 		return text.Notice.Line("no")
@@ -331,7 +332,7 @@ func (v *holders) work() func(*reader) func() {
 	}
 }
 
-// holderRows brings together what the kernel and what the accounts know.
+// holderRows joins the processes of the host kernel with those of the accounts.
 func holderRows(s *aggregator.Snapshot, list []telemetry.Process, calls map[processID]float64, ascii bool) []holder {
 	traced := map[uint32]*aggregator.ProcessSnapshot{}
 	for i := range s.Processes {

@@ -14,13 +14,13 @@ import (
 	"tt-memtrace/ui/widget"
 )
 
-// sites are the places in code that allocated the live buffers, and what became of them since a
-// moment that the user chooses: what only grows is a leak.
+// sites shows the places in the code that allocated live buffers, and their growth since a moment that the user
+// chooses. A site that only grows may leak.
 type sites struct {
 	*state
 	*widget.Table[siteRow, siteID]
 	base *baseline
-	// latest is what every site had at latestAt, with the filter or without.
+	// latest has what every site had at latestAt, regardless of the filter.
 	latest   map[siteID]bothSizes
 	latestAt uint64
 	done     sitesQuery
@@ -33,7 +33,7 @@ type sitesQuery struct {
 	requested bool
 }
 
-// siteID names a site: by the call site or, without a stack, by the size of its buffers.
+// siteID identifies a site: by the call site or, without a stack, by the size of its buffers.
 type siteID struct {
 	process processID
 	memory  aggregator.Memory
@@ -41,15 +41,15 @@ type siteID struct {
 	size    uint64
 }
 
-// baseline is what every site had at a time. It does not change. The buffers were read at seen,
-// a moment before: what is younger was not among them.
+// baseline is what every site had at one time. It does not change. The buffers were read at seen, just before, so it
+// does not include younger ones.
 type baseline struct {
 	at, seen uint64
 	bytes    map[siteID]bothSizes
 }
 
-// bothSizes are the same buffers in both sizes: the user may switch between these after the baseline.
-// atLeast: what one of them reserved is not known, and what it requested counts.
+// bothSizes are the same buffers in both sizes, because the user may switch between these later. atLeast means that the
+// reserved size of some is unknown, and their requested size counts in its place.
 type bothSizes struct {
 	reserved, requested uint64
 	atLeast             bool
@@ -62,31 +62,31 @@ func (b bothSizes) of(requested bool) uint64 {
 	return b.reserved
 }
 
-// siteRow is a site with its live buffers; bytes are those of all chips, in the size that is shown.
+// siteRow is a site with its live buffers. bytes are those on all chips, in the sizes that are shown.
 type siteRow struct {
 	owner
 	siteID
-	// label is how the site is written.
+	// label is the text of the site.
 	label          string
 	stack          *aggregator.Stack
 	bytes, buffers uint64
 	bytesAtLeast   bool
 	sizes          bothSizes
-	// peak is the most bytes that were reserved, or more where peakAtLeast.
+	// peak is the most reserved bytes so far; with peakAtLeast, a lower bound.
 	peak        uint64
 	peakAtLeast bool
-	// grown is how much more there is than at the baseline, survivors what has been allocated since.
-	// What is gone from sites named by size may be here now, or the other way round: grown is unknown then.
+	// grown is the growth since the baseline; survivors are the live buffers allocated since then. grown is unknown if
+	// buffers may have moved between this site and one that is named by size.
 	grown                    gain
 	survivors, survivorBytes uint64
-	// oldest is when the oldest was allocated, 0 for before tracing began.
+	// oldest is when the oldest buffer was allocated; 0 is before tracing began.
 	oldest uint64
 }
 
-// leastGrowth is the time since the baseline from which growth in a minute means anything.
+// leastGrowth is the time since the baseline from which on growth in a minute is meaningful.
 const leastGrowth = 5 * time.Second
 
-// since returns how long ago the baseline is.
+// since returns the time since the baseline.
 func (v *sites) since() time.Duration {
 	if v.base == nil {
 		return 0
@@ -124,7 +124,7 @@ func newSites(s *state) *sites {
 		),
 		Detail: v.detail,
 	}
-	// What is left over goes to the call site.
+	// The call site gets the cells that are left.
 	name := &v.Fields[1]
 	name.Flex, name.Least, name.Cell = false, 16, func(r *siteRow) text.Line {
 		return text.Plain.Line(text.Clip(r.owner.name, 16, text.GlyphSet(s.settings.ASCII).Dots))
@@ -132,9 +132,9 @@ func newSites(s *state) *sites {
 	return v
 }
 
-// markRenamed finds the sites whose growth says nothing: a buffer that has a call stack has another site than the
-// one without that it may have replaced. So where sites of one kind have shrunk, those of the other that have grown
-// may have grown by that only.
+// markRenamed marks the sites whose growth is unknown. A buffer with a call stack belongs to another site than the
+// buffer without one that it may have replaced. So if sites of one kind have shrunk, sites of the other kind may only
+// seem to have grown.
 func markRenamed(rows []siteRow, from *baseline, requested bool) {
 	type place struct {
 		process processID
@@ -162,7 +162,7 @@ func markRenamed(rows []siteRow, from *baseline, requested bool) {
 	}
 }
 
-// labelled returns how a site is written.
+// labelled returns the text of a site.
 func (id *siteID) labelled(o settings) string {
 	if id.site != "" {
 		return text.SanitizeSite(id.site, o.ASCII)
@@ -170,8 +170,8 @@ func (id *siteID) labelled(o settings) string {
 	return "buffers of " + bytesCell(id.size, o).String()
 }
 
-// shortLabel returns a label for w cells. What is left out of a call site is what distinguishes it the least from
-// others: the operation, then the module's own level, the files of inner calls, and these calls.
+// shortLabel returns the text of a site in w cells. It leaves out what distinguishes call sites least: first the
+// operation, then the module level, the files of inner calls, and these calls.
 func (v *sites) shortLabel(r *siteRow, w int) text.Line {
 	label := r.label
 	if r.site != "" {
@@ -184,13 +184,13 @@ func (v *sites) shortLabel(r *siteRow, w int) text.Line {
 	return text.Plain.Line(label)
 }
 
-// shorterSites returns ways to write a call site, which is "innermost call ← its caller ← … · operation",
-// each shorter than the one before.
+// shorterSites returns shorter and shorter forms of a call site, which is "innermost call ← its caller ← … ·
+// operation".
 func shorterSites(site string) []string {
 	const between = " ← "
 	calls, operation, named := strings.Cut(site, " · ")
 	list := strings.Split(calls, between)
-	// A call from the same file as the one before has its line alone.
+	// If a call is in the same file as the one before, show only its line.
 	short, functions, file := slices.Clone(list), slices.Clone(list), ""
 	for i, c := range list {
 		name, rest, _ := strings.Cut(c, ":")
@@ -237,8 +237,8 @@ func (v *sites) detail(r *siteRow) []text.Line {
 	return append(out, v.stackLines(r.stack)...)
 }
 
-// stackLines returns the calls of a stack, a line each, the innermost first: the user's own code and what called it,
-// then what the runtime did below that. Nothing where there is no stack.
+// stackLines returns the calls of a stack, one in each line: first the user's own code and its callers, innermost
+// first, then the calls of the runtime. It returns nothing without a stack.
 func (s *state) stackLines(stack *aggregator.Stack) []text.Line {
 	if stack == nil {
 		return nil
@@ -250,7 +250,7 @@ func (s *state) stackLines(stack *aggregator.Stack) []text.Line {
 		for i := range frames {
 			f := frames[i]
 			call := text.Sanitize(frameName(&f, g), s.settings.ASCII)
-			if text.Width(call) > w { // the line says more than the folders
+			if text.Width(call) > w { // the line number is more useful than the folders
 				f.File = path.Base(f.File)
 				call = text.Sanitize(frameName(&f, g), s.settings.ASCII)
 			}
@@ -270,7 +270,7 @@ func (s *state) stackLines(stack *aggregator.Stack) []text.Line {
 	return out
 }
 
-// frameName writes a call.
+// frameName returns the text of a call.
 func frameName(f *aggregator.Frame, g text.Glyphs) string {
 	name := f.Function
 	if !f.Python {
@@ -288,14 +288,14 @@ func frameName(f *aggregator.Frame, g text.Glyphs) string {
 	return name
 }
 
-// shortFunction returns a C++ function without the arguments of its templates and the types of its parameters, which
-// may be thousands of characters.
+// shortFunction returns a C++ function without template arguments and parameter types, which can be thousands of
+// characters.
 func shortFunction(name, dots string) string {
 	const operator = "operator"
 	var out strings.Builder
 	for i := 0; i < len(name); {
 		rest := name[i:]
-		if strings.HasPrefix(rest, operator) { // the signs of its name are no brackets
+		if strings.HasPrefix(rest, operator) { // the characters of an operator's name are no brackets
 			n := len(operator)
 			for n < len(rest) && strings.IndexByte("<>=-", rest[n]) >= 0 {
 				n++
@@ -322,7 +322,7 @@ func shortFunction(name, dots string) string {
 	return out.String()
 }
 
-// closing returns where the bracket that was opened before from is closed, the end where it is not.
+// closing returns the index of the bracket that closes the one before from; the length if there is none.
 func closing(s string, from int) int {
 	depth := 1
 	for i := from; i < len(s); i++ {
@@ -330,7 +330,7 @@ func closing(s string, from int) int {
 		case '<', '(', '{', '[':
 			depth++
 		case '>':
-			if s[i-1] == '-' { // an arrow
+			if s[i-1] == '-' { // part of ->
 				continue
 			}
 			fallthrough
@@ -345,7 +345,7 @@ func closing(s string, from int) int {
 
 func (v *sites) work() func(*reader) func() {
 	if v.base != nil && v.data.now < v.base.at {
-		v.base = nil // a replay went back
+		v.base = nil // the user moved a replay back
 	}
 	o, arrange, base, now, requested := v.settings, v.Arranger(), v.base, v.data.now, v.settings.requested
 	last := v.done
@@ -408,7 +408,7 @@ func (v *sites) work() func(*reader) func() {
 		markRenamed(rows, from, requested)
 		shown := arrange(rows)
 		return func() {
-			// Before the first buffers were read, a baseline would make all of them growth.
+			// Set no baseline before buffers were read: all of them would count as growth.
 			if v.base == nil && len(latest) > 0 {
 				v.base = from
 				want.base = from
@@ -419,8 +419,7 @@ func (v *sites) work() func(*reader) func() {
 	}
 }
 
-// switchStacks has the stacks of allocations recorded from now on, or no more; where that is not
-// possible, it says why.
+// switchStacks switches the call stacks of allocations on or off. If that is not possible, it says why.
 func (v *sites) switchStacks() {
 	switch {
 	case v.stacks != nil && v.stacks.SendsStacks():
@@ -443,7 +442,7 @@ func (v *sites) anyStack() bool {
 	return slices.ContainsFunc(v.Rows, func(r siteRow) bool { return r.stack != nil })
 }
 
-// rebase makes now the baseline.
+// rebase sets the baseline to now.
 func (v *sites) rebase() {
 	if v.latest == nil {
 		return

@@ -10,10 +10,10 @@ import (
 	"tt-memtrace/ui/widget"
 )
 
-// summarized are the processes that a summary names.
+// summarized is how many processes a summary names.
 const summarized = 5
 
-// summary shows what a run was like: the peaks, who had them, and what failed.
+// summary shows a pager about the whole run: peaks, their holders, and failures.
 func (f *frame) summary() {
 	s, o := f.data.snapshot, f.settings
 	g := text.GlyphSet(o.ASCII)
@@ -26,7 +26,7 @@ func (f *frame) summary() {
 		for k := range s.Chips {
 			u := s.Chips[k].Memory[m]
 			a := o.amountOf(u, hidden{})
-			if a.peakAtLeast { // no buffer has reserved less than it asked for
+			if a.peakAtLeast { // a buffer's reserved size is at least its requested size
 				a.peak = max(a.peak, u.PeakRequested)
 			}
 			if a.peak > most.peak {

@@ -12,7 +12,7 @@ import (
 	"tt-memtrace/ui/widget"
 )
 
-// owner is the process of a row, and its name fit to show.
+// owner is the process of a row, and its name made safe to show.
 type owner struct {
 	process *aggregator.ProcessSnapshot
 	name    string
@@ -23,7 +23,7 @@ func (o owner) words(b []byte) []byte {
 	return append(append(append(b, ' '), o.name...), ' ')
 }
 
-// owners returns the processes with their names.
+// owners returns the processes of a snapshot with their names.
 func owners(s *aggregator.Snapshot, ascii bool) []owner {
 	out := make([]owner, len(s.Processes))
 	for i := range s.Processes {
@@ -32,7 +32,7 @@ func owners(s *aggregator.Snapshot, ascii bool) []owner {
 	return out
 }
 
-// bankCounts returns how many banks each memory of a process's chips has, 0 where it is not known.
+// bankCounts returns the number of banks that each memory has on a process's chips; 0 if unknown.
 func bankCounts(p *aggregator.ProcessSnapshot) (n [aggregator.NumMemories]uint64) {
 	for i := range p.Chips {
 		for m := range n {
@@ -44,7 +44,8 @@ func bankCounts(p *aggregator.ProcessSnapshot) (n [aggregator.NumMemories]uint64
 	return n
 }
 
-// ownerFields returns those that all tables have; the name is least cells wide, and rank says how soon it goes.
+// ownerFields returns the columns with the process, which all tables have. The name is at least this many cells wide;
+// rank is its Rank.
 func ownerFields[R any](least, rank int, of func(*R) owner) []widget.Field[R] {
 	return []widget.Field[R]{
 		{Name: "PID", Right: true, Least: 7,
@@ -56,7 +57,7 @@ func ownerFields[R any](least, rank int, of func(*R) owner) []widget.Field[R] {
 	}
 }
 
-// unless returns a field that is unknown in some rows.
+// unless returns a field that shows some rows as unknown.
 func unless[R any](s *state, unknown func(*R) bool, f widget.Field[R]) widget.Field[R] {
 	cell := f.Cell
 	f.Cell = func(r *R) text.Line {
@@ -68,10 +69,10 @@ func unless[R any](s *state, unknown func(*R) bool, f widget.Field[R]) widget.Fi
 	return f
 }
 
-// unknown returns the cell of what is not known.
+// unknown returns the cell of an unknown value.
 func (s *state) unknown() text.Line { return text.Faint.Line(text.GlyphSet(s.settings.ASCII).Unknown) }
 
-// bigFirst sorts large numbers to the top.
+// bigFirst returns an order with large numbers first.
 func bigFirst[R any](value func(*R) uint64) func(a, b *R) int {
 	return func(a, b *R) int { return cmp.Compare(value(b), value(a)) }
 }
@@ -80,7 +81,7 @@ func byText[R any](value func(*R) string) func(a, b *R) int {
 	return func(a, b *R) int { return cmp.Compare(value(a), value(b)) }
 }
 
-// ageField returns how long ago something was.
+// ageField returns a field with the time since a moment.
 func ageField[R any](s *state, name string, since func(*R) uint64) widget.Field[R] {
 	return widget.Field[R]{Name: name, Right: true, Least: 6, Rank: 2,
 		Cell:  func(r *R) text.Line { return s.ageCell(since(r)) },
@@ -100,7 +101,7 @@ func bytesField[R any](s *state, name string, rank int, value func(*R) uint64) w
 		Order: bigFirst(value)}
 }
 
-// knownBytes returns bytesField where 0 means that it is not known.
+// knownBytes returns a field of bytes in which 0 is unknown.
 func knownBytes[R any](s *state, name string, rank int, value func(*R) uint64) widget.Field[R] {
 	return unless(s, func(r *R) bool { return value(r) == 0 }, bytesField(s, name, rank, value))
 }
@@ -119,14 +120,14 @@ func (s *state) nameCell(name string, w int) text.Line {
 	return text.Plain.Line(text.Clip(text.Sanitize(name, s.settings.ASCII), w, g.Dots))
 }
 
-// operationField names the operation of a program; it is least cells wide.
+// operationField returns a field with the operation of a program, at least this many cells wide.
 func operationField[R any](s *state, least, rank int, of func(*R) string) widget.Field[R] {
 	return widget.Field[R]{Name: "OPERATION", Least: least, Flex: true, Rank: rank,
 		Cell:  func(r *R) text.Line { return s.operationCell(of(r), 60) },
 		Order: byText(of)}
 }
 
-// operationCell names an operation without its namespaces, which are long and alike.
+// operationCell returns the name of an operation without its namespaces, which are long and alike.
 func (s *state) operationCell(name string, w int) text.Line {
 	if i := strings.LastIndex(name, "::"); i >= 0 && i+2 < len(name) {
 		name = name[i+2:]
@@ -134,7 +135,7 @@ func (s *state) operationCell(name string, w int) text.Line {
 	return s.nameCell(name, w)
 }
 
-// atLeast writes bytes of which some are not known.
+// atLeast returns a number of bytes as text; more means that it is a lower bound.
 func (o settings) atLeast(v uint64, more bool) text.Line {
 	switch g := text.GlyphSet(o.ASCII); {
 	case more && v == 0:
@@ -145,7 +146,7 @@ func (o settings) atLeast(v uint64, more bool) text.Line {
 	return bytesCell(v, o)
 }
 
-// chipsField names chips; most chips come first.
+// chipsField returns a field with chips. Its order has the rows with the most chips first.
 func chipsField[R any](s *state, rank int, chips func(*R) []aggregator.Chip) widget.Field[R] {
 	return widget.Field[R]{Name: "CHIPS", Least: 5, Rank: rank,
 		Cell:  func(r *R) text.Line { return s.chipsCell(chips(r)) },
@@ -159,7 +160,7 @@ func (s *state) chipsCell(chips []aggregator.Chip) text.Line {
 	return text.Plain.Line(text.Clip(chipList(chips), maxChips, text.GlyphSet(s.settings.ASCII).Dots))
 }
 
-// chipList writes chips the short way, in any order.
+// chipList returns chips in short form. They may be in any order.
 func chipList(chips []aggregator.Chip) string {
 	list := make([]aggregator.ChipSnapshot, len(chips))
 	for i, c := range chips {

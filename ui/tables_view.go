@@ -8,7 +8,7 @@ import (
 	"tt-memtrace/ui/widget"
 )
 
-// tables are buffers, circular buffers, programs and kernels of all processes.
+// tables shows the buffers, circular buffers, programs and kernels of all processes.
 type tables struct {
 	*state
 	which    int
@@ -20,7 +20,7 @@ type tables struct {
 	tabs     []widget.TitleAt
 }
 
-// doneWork identifies the data that the rows of a table were last made of.
+// doneWork identifies the data that the rows of a table were last made from.
 type doneWork struct {
 	query widget.Query
 	round int
@@ -37,7 +37,7 @@ const (
 
 var tableNames = [numTables]string{"buffers", "circular buffers", "programs", "kernels"}
 
-// anyTable is a table of whatever rows.
+// anyTable is a table with rows of any type.
 type anyTable interface {
 	widget.Pane
 	widget.Listed
@@ -48,7 +48,7 @@ func (t *tables) table() anyTable {
 	return [numTables]anyTable{t.buffers, t.circular, t.programs, t.kernels}[t.which]
 }
 
-// objectKey names a buffer, program, circular buffer or kernel for good.
+// objectKey identifies a buffer, program, circular buffer or kernel permanently.
 type objectKey struct {
 	process processID
 	id      uint64
@@ -73,7 +73,7 @@ func (t *tables) work() func(*reader) func() {
 	return job(t.kernels, &t.done[t.which], touchPrograms, func(r *reader) []kernelRow { return kernelRows(r, ascii) })
 }
 
-// touchBuffers and touchPrograms read what changed.
+// touchBuffers and touchPrograms make the reader read what changed.
 func touchBuffers(r *reader) {
 	for i := range r.snapshot.Processes {
 		r.buffers(&r.snapshot.Processes[i])
@@ -86,7 +86,8 @@ func touchPrograms(r *reader) {
 	}
 }
 
-// job reads the rows of a table, filters and sorts them, unless they are the same as before.
+// job returns work that reads, filters and sorts the rows of a table. If they would be the same as before, the work
+// returns nil.
 func job[R any, K comparable](t *widget.Table[R, K], done *doneWork, touch func(*reader), read func(*reader) []R) func(*reader) func() {
 	arrange, q, last := t.Arranger(), t.Query(), *done
 	return func(r *reader) func() {
@@ -139,7 +140,7 @@ func (t *tables) Move(m widget.Motion) {
 	}
 }
 
-// turn goes to another of the tables.
+// turn shows another table.
 func (t *tables) turn(by int) {
 	t.table().CloseDetail()
 	t.which = (t.which + by + numTables) % numTables

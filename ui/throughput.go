@@ -6,11 +6,10 @@ import (
 	"tt-memtrace/aggregator"
 )
 
-// rateWindow is the time over which rates are averaged: long enough to be
-// read, short enough to be about now.
+// rateWindow is the time over which rates are averaged: long enough to read them, short enough to be current.
 const rateWindow = 2 * time.Second
 
-// processID names a process for good: a PID is used again, a PID with a start time is not.
+// processID identifies a process. A PID alone is reused; a PID with a start time is not.
 type processID struct {
 	pid     uint32
 	started uint64
@@ -20,11 +19,11 @@ func idOf(p *aggregator.ProcessSnapshot) processID {
 	return processID{p.PID, p.Info.Started}
 }
 
-// rates are per second. What is missing is not known.
+// rates are per second. What is missing is unknown.
 type rates struct {
 	events float64
 	known  bool
-	// calls counts allocations and frees. It is nil where no test measures.
+	// calls are allocations and frees of each process. It is nil in text, which has no rates.
 	calls map[processID]float64
 }
 
@@ -34,12 +33,12 @@ type sample struct {
 	calls  map[processID]uint64
 }
 
-// meter turns counters into rates.
+// meter computes rates from counters.
 type meter struct {
 	samples []sample
 }
 
-// add notes the counters of s, read at the given time.
+// add adds the counters of a snapshot that was read at this time.
 func (m *meter) add(at time.Time, s *aggregator.Snapshot) {
 	now := sample{at, s.Counters.Events, make(map[processID]uint64, len(s.Processes))}
 	for i := range s.Processes {
@@ -48,7 +47,7 @@ func (m *meter) add(at time.Time, s *aggregator.Snapshot) {
 	}
 	if n := len(m.samples); n > 0 {
 		if last := m.samples[n-1]; now.events < last.events || !at.After(last.at) {
-			// The counters began again, or the clock was set back.
+			// The counters were reset, or the clock was set back.
 			m.samples = nil
 		}
 	}
@@ -58,7 +57,7 @@ func (m *meter) add(at time.Time, s *aggregator.Snapshot) {
 	m.samples = append(m.samples, now)
 }
 
-// rates between the newest sample and the oldest of the window.
+// rates returns the rates between the oldest sample of the window and the newest.
 func (m *meter) rates() rates {
 	r := rates{calls: map[processID]float64{}}
 	if len(m.samples) < 2 {
@@ -78,23 +77,23 @@ func (m *meter) rates() rates {
 	return r
 }
 
-// elapsed carries the snapshot's clock on between events: it stops
-// while nothing happens, but processes get older.
+// elapsed computes the current time of a snapshot's clock between events. That clock stops while nothing happens, but
+// processes get older.
 type elapsed struct {
-	// newest event, and the moment of both clocks that others are reckoned from.
+	// newest is the time of the newest event. event and at are one moment in both clocks, from which others are
+	// computed.
 	newest, event uint64
 	at            time.Time
 	// last is what now returned last.
 	last uint64
 }
 
-// elapsedSlack is how much the clocks may seem to differ for no more reason than that one is
-// read after the other: the time of day of an event should stay the same.
+// elapsedSlack is how much the clocks may differ because one is read after the other. Within it, the time of day of an
+// event stays the same.
 const elapsedSlack = 50 * time.Millisecond
 
-// now returns CLOCK_MONOTONIC, as well as the newest event shows it. With a source that has
-// ended, the newest is older than the present returned before, and time goes on all the
-// same; where a slow replay has events that seem to be past, it does not go back.
+// now returns the present in CLOCK_MONOTONIC ns, as well as the newest event shows it. It never goes back: the newest
+// event of a source that has ended, or of a slow replay, may seem to be in the past.
 func (e *elapsed) now(wall time.Time, newest uint64) uint64 {
 	now := e.event + uint64(wall.Sub(e.at))
 	switch off := time.Duration(newest - now); {

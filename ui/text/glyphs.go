@@ -3,41 +3,41 @@ package text
 // Glyphs are the characters that are not letters or digits. All but atLeast
 // are one cell wide.
 type Glyphs struct {
-	// Eighths of a cell, from one to eight; ASCII has only the full one.
+	// Eighths are bars of one to eight eighths of a cell; ASCII has only the full cell.
 	Eighths []string
 	Track   string
 	Peak    string
 	Rule    string
 	Unknown string
 	AtLeast string
-	// About stands before a number that may be too low or too high.
+	// About is the sign before a number that may be too low or too high.
 	About  string
 	Dots   string
 	Cursor string
 	Down   string
 	Sorted string
-	// Branch leads to the last part of something, Tee to the ones before.
+	// Branch is the line to the last part of something, Tee to those before.
 	Branch, Tee string
 	Between     string
 	Enter       string
 	Wall        string
-	// Corners are those of a frame: upper left and right, lower left and right.
+	// Corners are the corners of a frame: upper left and right, lower left and right.
 	Corners [4]string
-	// Sparks are the heights of a cell, from the least to the full one.
+	// Sparks are bars of increasing height, up to a full cell.
 	Sparks []string
 	// Fills are the fillings of a map.
 	Fills [numFills]string
-	// Layers are the fillings of a stacked plot. NoData is a column of a plot of which nothing is known.
+	// Layers are the fillings of a stacked plot. NoData fills a column of a plot without known values.
 	Layers [5]string
 	NoData string
-	// Clash is where two things lie on each other, some a cell that is partly taken.
+	// Clash is a cell where two blocks overlap, Some a cell that is partly used.
 	Clash, Some string
 	Caret, Mark string
 	Rising      string
 }
 
-// The fillings of a map: buffers in turn, L1_SMALL, circular buffers, the kernel-config ring,
-// and what else is not the allocator's.
+// The fillings of a map: buffers alternately, L1_SMALL, circular buffers, the kernel-config ring, and other memory that
+// is not the allocator's.
 const (
 	FillBuffer = iota
 	FillNext
@@ -48,7 +48,7 @@ const (
 	numFills
 )
 
-// GlyphSet returns the glyphs of a terminal that shows UTF-8, or of one that shows 7-bit characters only.
+// GlyphSet returns the glyphs for terminals with UTF-8 or, if ascii, with 7-bit characters only.
 func GlyphSet(ascii bool) Glyphs {
 	if ascii {
 		return Glyphs{
@@ -66,7 +66,7 @@ func GlyphSet(ascii bool) Glyphs {
 	}
 }
 
-// Baseline returns the line of nothing.
+// Baseline returns the lowest line of a plot.
 func (g Glyphs) Baseline() string {
 	if len(g.Sparks) < 8 {
 		return "_"

@@ -1,6 +1,6 @@
 package text
 
-// Pack puts parts next to each other, in as few lines of w cells as hold them.
+// Pack joins parts into as few lines of w cells as possible.
 func Pack(parts []string, w int) []string {
 	var out []string
 	for _, p := range parts {
@@ -22,7 +22,7 @@ func Widest(lines []Line) int {
 	return w
 }
 
-// Beside puts two columns of lines next to each other.
+// Beside returns two columns of lines side by side.
 func Beside(a, b []Line) []Line {
 	w := Widest(a)
 	var out []Line

@@ -9,17 +9,16 @@ import (
 	"github.com/rivo/uniseg"
 )
 
-// maxUntrusted bytes of a text are looked at: a command line can be megabytes.
+// maxUntrusted is how many bytes of a text are shown: a command line can be megabytes long.
 const maxUntrusted = 4096
 
-// maxCombining is how many runes one character on the screen may consist of.
-// Some scripts need a few; a stack of hundreds only serves to smear the screen.
+// maxCombining is the most runes of one character on the screen. Some scripts need a few; with hundreds a character
+// would cover other lines.
 const maxCombining = 4
 
-// Sanitize makes untrusted text safe to show: one line, only printable
-// characters, and what is not printable (control and formatting characters,
-// text direction, bytes that are no UTF-8) written out as an escape. The
-// result never leaves its cells: no character of it is of zero width.
+// Sanitize returns untrusted text in a form that is safe to show: one line of printable characters, with escapes for
+// others (control and formatting characters, text direction, bytes that are not UTF-8). No character in it has width
+// zero, so it stays within its cells.
 func Sanitize(s string, ascii bool) string {
 	if len(s) > maxUntrusted {
 		s = s[:maxUntrusted]
@@ -51,10 +50,10 @@ func Sanitize(s string, ascii bool) string {
 	return settle(b.String())
 }
 
-// signs are those of call sites and explanations, and what stands for them where there is only ASCII.
+// signs replaces the signs in call sites and explanations by ASCII.
 var signs = strings.NewReplacer("←", "<-", "·", "-", "…", "~", "–", "-", "≥", ">=", "×", "x")
 
-// SanitizeSite makes a call site or an explanation safe to show: untrusted words, and signs between them.
+// SanitizeSite returns a call site or an explanation in a form that is safe to show.
 func SanitizeSite(s string, ascii bool) string {
 	if ascii {
 		s = signs.Replace(s)
@@ -62,7 +61,7 @@ func SanitizeSite(s string, ascii bool) string {
 	return Sanitize(s, ascii)
 }
 
-// IsPlain reports whether s is printable ASCII alone.
+// IsPlain reports whether s has only printable ASCII characters.
 func IsPlain(s string) bool {
 	for i := range len(s) {
 		if s[i] < ' ' || s[i] > '~' {
@@ -80,8 +79,7 @@ func escape(b *strings.Builder, r rune) {
 	fmt.Fprintf(b, `\u%04x`, r)
 }
 
-// settle writes out marks that have no character to sit on, and those beyond
-// maxCombining.
+// settle escapes combining marks without a character before them, and those beyond maxCombining.
 func settle(s string) string {
 	if IsPlain(s) {
 		return s
@@ -104,8 +102,8 @@ func settle(s string) string {
 	return b.String()
 }
 
-// Command returns how a process is named on the screen: without the directories of its program, and of
-// the script that Python runs, which are long and come before what tells processes apart.
+// Command returns the name of a process on the screen: its command without the folders of its program and of a Python
+// script, which are long and leave no room for the rest.
 func Command(s string, ascii bool) string {
 	words := strings.SplitN(s, " ", 3)
 	words[0] = base(words[0])

@@ -1,6 +1,5 @@
-// Package text makes the words of the screen: pieces of styled text with their
-// width in cells, numbers in units, and untrusted text made safe to show.
-// It knows neither terminals nor what is shown.
+// Package text has styled text with its width in cells, numbers in units, and untrusted text made safe to show. It does
+// not depend on the terminal or on what is shown.
 package text
 
 import (
@@ -9,38 +8,38 @@ import (
 	"github.com/rivo/uniseg"
 )
 
-// Role says what a piece of text means; the palette turns it into a look.
+// Role says what a piece of text means. A palette gives each role its look.
 type Role uint8
 
 const (
 	Plain  Role = iota
-	Faint       // of little weight: units of rest, zeros, unknowns
+	Faint       // less important: trailing units, zeros, unknown values
 	Strong      // the program's name, column titles of the table in focus
 	Title       // column titles of the other table
 	Key         // a key in the footer and the help
-	Good        // a bar below 75 %
-	Warn        // from 75 %
-	Bad         // from 90 %
+	Good        // less than 75 % full
+	Warn        // from 75 % on
+	Bad         // from 90 % on
 	Track       // the empty part of a bar
 	Peak        // the mark of the peak in a bar
 	Alert       // something is wrong: events were lost
 	Notice      // worth a look: notes, markers, paused
 	Tab         // the name of the view on the screen
-	First       // fillings of maps and lines of charts, all different
+	First       // fillings of maps and layers of charts: all look different
 	Second
 	Third
 	Fourth
-	Found // what a search found
+	Found // text that a search found
 	NumRoles
 )
 
-// Span is text of one role. The text is safe to show: what came from outside went through clean.
+// Span is text with one role. The text must be safe to show: see Sanitize.
 type Span struct {
 	Text string
 	Role Role
 }
 
-// Line is a row of the screen, or a part of one.
+// Line is a line of the screen, or a part of one.
 type Line []Span
 
 // Width returns the number of cells that l takes.
@@ -52,7 +51,7 @@ func (l Line) Width() int {
 	return w
 }
 
-// String returns the text alone.
+// String returns the text without roles.
 func (l Line) String() string {
 	var b strings.Builder
 	for _, s := range l {
@@ -61,10 +60,10 @@ func (l Line) String() string {
 	return b.String()
 }
 
-// Span returns s with the role.
+// Span returns s with this role.
 func (r Role) Span(s string) Span { return Span{s, r} }
 
-// Line returns s with the role, as a line; nothing for an empty s.
+// Line returns s with this role as a line; an empty line for "".
 func (r Role) Line(s string) Line {
 	if s == "" {
 		return nil
@@ -75,14 +74,14 @@ func (r Role) Line(s string) Line {
 // Spaces returns n spaces, none for n below 0.
 func Spaces(n int) string { return strings.Repeat(" ", max(n, 0)) }
 
-// Padded returns l, w cells wide: filled up with spaces, to the left if right, or clipped.
+// Padded returns l in exactly w cells: filled with spaces, on the left if right, or clipped.
 func (l Line) Padded(w int, right bool) Line {
 	n := w - l.Width()
 	switch {
 	case n == 0:
 		return l
 	case n < 0:
-		// Where half a wide character would remain, a space takes its place.
+		// Clipping can leave out half of a wide character: fill its cell.
 		return l.Clipped(w).Padded(w, right)
 	case right:
 		return append(Line{Plain.Span(Spaces(n))}, l...)
@@ -90,7 +89,7 @@ func (l Line) Padded(w int, right bool) Line {
 	return append(l[:len(l):len(l)], Plain.Span(Spaces(n)))
 }
 
-// Clipped returns l, cut to at most w cells.
+// Clipped returns l clipped to at most w cells.
 func (l Line) Clipped(w int) Line {
 	var out Line
 	for _, s := range l {
@@ -104,7 +103,7 @@ func (l Line) Clipped(w int) Line {
 	return out
 }
 
-// Without returns l from its cell n on; where that is half a wide character, a space replaces it.
+// Without returns l from cell n on. If that is the second half of a wide character, a space replaces it.
 func (l Line) Without(n int) Line {
 	var out Line
 	for _, s := range l {
@@ -126,12 +125,12 @@ func (l Line) Without(n int) Line {
 	return out
 }
 
-// Wrapped returns l in lines of w cells, all but the first indented.
+// Wrapped returns l as lines of w cells, with all but the first indented.
 func (l Line) Wrapped(w, indent int) []Line {
 	var out []Line
 	for l.Width() > w && w > indent+8 && len(out) < 6 {
 		head := l.Clipped(w)
-		// Rather between two words, where there are any.
+		// Prefer to break between two words.
 		if i := strings.LastIndexByte(head.String(), ' '); i > 0 && Width(head.String()[:i]) > w*2/3 {
 			head = head.Clipped(Width(head.String()[:i]) + 1)
 		}
@@ -141,7 +140,7 @@ func (l Line) Wrapped(w, indent int) []Line {
 	return append(out, l)
 }
 
-// Width returns the number of cells that s takes on a screen, counted as tcell counts.
+// Width returns the number of cells that s takes on a screen, as tcell counts them.
 func Width(s string) int {
 	n := 0
 	for _, r := range s {
@@ -153,14 +152,13 @@ func Width(s string) int {
 	return n
 }
 
-// isNarrow reports whether characters that surely take one cell and combine with
-// nothing: ASCII, and what bars and rules are made of. Nearly all of a screen
-// is, and to look up the rest takes long.
+// isNarrow reports whether a character takes one cell and never combines with others: ASCII, and characters of bars and
+// rules. Almost all characters of a screen are narrow; looking up others takes long.
 func isNarrow(r rune) bool {
 	return r >= ' ' && r <= '~' || r >= 0x2500 && r <= 0x259f || r == '·' || r == '≥' || r == '…' || r == '✓'
 }
 
-// cut returns the longest start of s that fits into w cells; a wide character is never halved.
+// cut returns the longest beginning of s that fits into w cells. It never cuts a wide character in half.
 func cut(s string, w int) string {
 	if len(s) <= w || Width(s) <= w {
 		return s
@@ -179,7 +177,7 @@ func cut(s string, w int) string {
 	return s[:len(s)-len(rest)]
 }
 
-// Clip returns s in at most w cells, with the ellipsis where something was cut off.
+// Clip returns s in at most w cells, with the ellipsis at the end if it was cut.
 func Clip(s string, w int, ellipsis string) string {
 	if Width(s) <= w {
 		return s
@@ -190,7 +188,7 @@ func Clip(s string, w int, ellipsis string) string {
 	return cut(s, w-Width(ellipsis)) + ellipsis
 }
 
-// Dimmed returns a line of little weight.
+// Dimmed returns l as a less important line.
 func (l Line) Dimmed() Line {
 	out := make(Line, len(l))
 	for i, s := range l {
@@ -199,7 +197,7 @@ func (l Line) Dimmed() Line {
 	return out
 }
 
-// Marked puts the sign of the sorted column next to its title.
+// Marked returns l, the title of the sorted column, with the sign before or after it.
 func (l Line) Marked(sign string, before bool) Line {
 	if before {
 		return append(Notice.Line(sign), l...)
@@ -207,7 +205,7 @@ func (l Line) Marked(sign string, before bool) Line {
 	return append(l[:len(l):len(l)], Notice.Span(sign))
 }
 
-// Shortened clips the last part of l so that all of it takes at most w cells.
+// Shortened clips the last span of l so that l takes at most w cells.
 func (l Line) Shortened(w int, dots string) Line {
 	more := ""
 	for n := len(l); n > 0 && l.Width() > w; n-- {
@@ -216,12 +214,12 @@ func (l Line) Shortened(w int, dots string) Line {
 			last.Text = Clip(last.Text+more, room, dots)
 			return append(l[:n-1:n-1], last)
 		}
-		more = " " // something was left out
+		more = " " // say that something was cut
 	}
 	return l
 }
 
-// Join puts parts next to each other, with something in between.
+// Join returns the parts with something between them.
 func Join(parts Line, between Span) Line {
 	var out Line
 	for i, p := range parts {

@@ -2,13 +2,13 @@ package text
 
 import "strings"
 
-// sgr are the looks of roles in a terminal's own colours; a role that is not here is plain.
+// sgr has the looks of roles in a terminal's own colours, as SGR parameters; missing roles are plain.
 var sgr = [NumRoles]string{
 	Faint: "2", Strong: "1", Title: "1", Key: "1;36", Good: "32", Warn: "33", Bad: "1;31", Track: "2", Peak: "1", Alert: "1;31;7",
 	Notice: "33", Tab: "1;7", First: "34", Second: "36", Third: "35", Fourth: "2", Found: "1;4",
 }
 
-// Terminal returns l as text, with SGR sequences where it is to have colour.
+// Terminal returns l as text, with SGR sequences if colour is set.
 func (l Line) Terminal(colour bool) string {
 	if !colour {
 		return l.String()

@@ -8,12 +8,11 @@ import (
 	"time"
 )
 
-// Scale is how the byte counts of one column are written, so that they line
-// up and can be compared at a glance.
+// Scale is the form of the byte counts in one column, so that they align and are easy to compare.
 type Scale struct {
-	// exact: all digits, no units.
+	// exact means all digits, without units.
 	exact bool
-	// unit is a power of 1024. A number too small for it gets its own.
+	// unit is a power of 1024. A number that is too small for it is written in a smaller unit.
 	unit     int
 	decimals int
 	// short writes G for GiB.
@@ -33,13 +32,12 @@ func inUnit(v uint64, unit int) float64 {
 	return float64(v) / float64(uint64(1)<<(10*unit))
 }
 
-// leastInUnit is the least number that is written in a unit: below, too little of it would be left.
+// leastInUnit is the smallest number that is written in a unit; a smaller one would have too few digits.
 const leastInUnit = 0.1
 
-// FitScale picks the unit of the largest number, or a smaller one if that
-// lets the smallest number be written, too, and the largest in four digits.
-// ceilings (peaks, say) count as large numbers only: they keep the unit from
-// changing whenever use goes up and down.
+// FitScale returns a scale with the unit of the largest number, or a smaller unit if the smallest number needs it and
+// the largest then has at most four digits. ceilings (peaks, for example) only count as large numbers: they keep the
+// unit from changing when use goes up and down.
 func FitScale(values, ceilings []uint64, exact, short bool) Scale {
 	s := Scale{exact: exact, short: short}
 	var low, high uint64
@@ -77,7 +75,7 @@ func largestUnit(v uint64) int {
 	return unit
 }
 
-// Bytes writes v in the scale.
+// Bytes returns v as text in this scale.
 func (s Scale) Bytes(v uint64) string {
 	switch {
 	case v == 0:
@@ -86,7 +84,7 @@ func (s Scale) Bytes(v uint64) string {
 		return Digits(v)
 	case s.unit > 0 && inUnit(v, s.unit) < leastInUnit:
 		return FitScale([]uint64{v}, nil, false, s.short).Bytes(v)
-	case s.decimals == 0 && inUnit(v, s.unit) < 0.5: // it would be 0
+	case s.decimals == 0 && inUnit(v, s.unit) < 0.5: // it would be written as 0
 		return FitScale([]uint64{v}, nil, false, s.short).Bytes(v)
 	case s.decimals == 0:
 		return Digits(uint64(math.Round(inUnit(v, s.unit)))) + unitName(s.unit, s.short)
@@ -94,7 +92,7 @@ func (s Scale) Bytes(v uint64) string {
 	return strconv.FormatFloat(inUnit(v, s.unit), 'f', s.decimals, 64) + unitName(s.unit, s.short)
 }
 
-// Capacity writes a memory's size: a round number mostly, so without zeros at the end.
+// Capacity returns the size of a memory as text, without zeros at the end: most sizes are round.
 func Capacity(v uint64, exact, short bool) string {
 	if exact {
 		return Digits(v)
@@ -106,7 +104,8 @@ func Capacity(v uint64, exact, short bool) string {
 	return strconv.FormatFloat(inUnit(v, unit), 'g', 4, 64) + unitName(unit, short)
 }
 
-// Free writes what is free of a memory, in as many digits as its Capacity but rounded down, so that it is never more.
+// Free returns the free bytes of a memory as text, with as many digits as its Capacity. It rounds down, so that it
+// never claims too much.
 func Free(v, capacity uint64, exact, short bool) string {
 	switch {
 	case v == 0:
@@ -125,7 +124,7 @@ func Free(v, capacity uint64, exact, short bool) string {
 	return strconv.FormatFloat(float64(n)/float64(power), 'f', decimals, 64) + unitName(unit, short)
 }
 
-// Percent writes a share; what is not quite nothing is not written as 0.
+// Percent returns a share as text. A share above 0 is never written as 0.
 func Percent(share float64) string {
 	out := strconv.FormatFloat(share*100, 'f', 0, 64)
 	if out == "0" && share > 0 {
@@ -134,7 +133,7 @@ func Percent(share float64) string {
 	return out
 }
 
-// Digits returns v with thousands separated.
+// Digits returns v with its thousands separated.
 func Digits(v uint64) string {
 	s := strconv.FormatUint(v, 10)
 	for i := len(s) - 3; i > 0; i -= 3 {
@@ -143,7 +142,7 @@ func Digits(v uint64) string {
 	return s
 }
 
-// Count writes a number of things in at most seven cells, or exactly.
+// Count returns a count as text, in at most seven cells or exactly.
 func Count(v uint64, exact bool) string {
 	if exact || v < 100_000 {
 		return Digits(v)
@@ -163,7 +162,7 @@ func Count(v uint64, exact bool) string {
 	return strconv.FormatFloat(f, 'f', precision, 64) + []string{"", "k", "M", "G", "T", "P", "E"}[unit]
 }
 
-// PerSecond writes a rate in at most six cells; what is not quite nothing is not written as 0.
+// PerSecond returns a rate as text, in at most six cells. A rate above 0 is never written as 0.
 func PerSecond(v float64) string {
 	if v > 0 && v < 1 {
 		return "<1"
@@ -171,7 +170,7 @@ func PerSecond(v float64) string {
 	return Count(uint64(v+0.5), false)
 }
 
-// Age writes a duration in at most six cells.
+// Age returns a duration as text, in at most six cells.
 func Age(d time.Duration) string {
 	d = max(d, 0)
 	s := int64(d / time.Second)
@@ -188,7 +187,7 @@ func Age(d time.Duration) string {
 	return fmt.Sprintf("%dd", s/86400)
 }
 
-// Plural writes n and the word that goes with it.
+// Plural returns n and the word for that number of things.
 func Plural(n int, one, many string) string {
 	if n == 1 {
 		return "1 " + one
@@ -196,7 +195,7 @@ func Plural(n int, one, many string) string {
 	return Digits(uint64(n)) + " " + many
 }
 
-// Times writes how often something happened.
+// Times returns how often something happened as text.
 func Times(n uint64) string {
 	if n == 1 {
 		return "once"
@@ -204,5 +203,5 @@ func Times(n uint64) string {
 	return Digits(n) + " times"
 }
 
-// Hex writes an address.
+// Hex returns an address as text.
 func Hex(v uint64) string { return "0x" + strconv.FormatUint(v, 16) }

@@ -6,14 +6,14 @@ import (
 	"tt-memtrace/ui/text"
 )
 
-// warnAt and badAt are the shares of a memory from which its bar changes.
+// warnAt and badAt are the shares of a memory from which on its bar looks different.
 const (
 	warnAt = 0.75
 	badAt  = 0.90
 )
 
-// Fullness returns how full a memory is: as a role for the bar, and as a sign for
-// eyes and terminals to which colours say nothing.
+// Fullness says how full a memory is: as a role for the bar, and as a sign for terminals and people that see no
+// colours.
 func Fullness(used, capacity uint64) (text.Role, string) {
 	switch share := float64(used) / float64(capacity); {
 	case capacity == 0 || share < warnAt:
@@ -24,9 +24,8 @@ func Fullness(used, capacity uint64) (text.Role, string) {
 	return text.Bad, "!"
 }
 
-// Bar draws used of capacity in w cells, with a mark where the highest use
-// was. A full bar means full, and an empty one empty: what is rounded away
-// would be a lie.
+// Bar returns used of capacity as a bar in w cells, with a mark at the highest use. Only a full memory has a full bar,
+// and only an empty one an empty bar: it does not round to either.
 func Bar(w int, used, highest, capacity uint64, g text.Glyphs) text.Line {
 	if w <= 0 || capacity == 0 {
 		return text.Plain.Line(text.Spaces(w))

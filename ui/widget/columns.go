@@ -2,18 +2,18 @@ package widget
 
 import "tt-memtrace/ui/text"
 
-// Column is a column that has been laid out: every cell has its final text.
+// Column is a column whose cells have their final text.
 type Column struct {
-	// ID is the caller's name for the column.
+	// ID identifies the column for the caller.
 	ID    int
 	Title text.Line
 	Right bool
 	Cells []text.Line
-	// Gap is the number of cells left free before the column.
+	// Gap is the number of empty cells before the column.
 	Gap int
-	// Least is a width below which the column does not go, for columns whose contents change.
+	// Least is the least width, for columns whose contents change.
 	Least int
-	// Wide is the width, once it was measured.
+	// Wide is the width, if it was measured already.
 	Wide int
 }
 
@@ -37,13 +37,13 @@ func TableWidth(columns []Column) int {
 	return w
 }
 
-// Columns lays columns out next to each other: for Table, and for views with columns of their
-// own. It composes only the lines that are asked for.
+// Columns is columns side by side: for Table, and for views with their own columns. It composes only the lines that are
+// requested.
 type Columns struct {
 	Columns []Column
 	// N is the number of rows.
 	N int
-	// Dim: the rows are of little weight.
+	// Dim means that the rows are less important.
 	Dim bool
 }
 

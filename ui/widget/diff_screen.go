@@ -7,26 +7,25 @@ import (
 	"github.com/gdamore/tcell/v2"
 )
 
-// FrameTime is the least time between two drawings: at most ten a second.
+// FrameTime is the least time between two drawings.
 const FrameTime = 100 * time.Millisecond
 
-// DiffScreen is a screen that draws no more than it must.
+// DiffScreen is a screen that sends only changed cells to the terminal.
 //
-// tview clears the screen and paints everything again for each key and each
-// update, and tcell takes every cell that was cleared for changed. So tview
-// paints on a page of its own here, and only cells that differ from what the
-// terminal shows are handed on, at most once per FrameTime.
+// tview clears the screen and paints everything again for each key and update, and tcell takes every cleared cell for
+// changed. So tview paints on a page in memory. Cells that differ from those on the terminal are passed to tcell, at
+// most once in FrameTime.
 //
-// All methods but PollEvent belong to tview's goroutine.
+// Only tview's goroutine calls the methods, except for PollEvent.
 type DiffScreen struct {
 	tcell.Screen
 	page  tcell.CellBuffer
 	shown []shownCell
 	w, h  int
 	Last  time.Time
-	// stale is set when the terminal was resized: what it shows is unknown.
+	// stale means that the terminal was resized, so its contents are unknown.
 	stale atomic.Bool
-	// Later asks for another Show in a while; waiting is true until it comes.
+	// Later calls Show after a while; waiting is true until then.
 	Later   func(time.Duration)
 	waiting bool
 }
@@ -36,10 +35,10 @@ type shownCell struct {
 	style tcell.Style
 }
 
-// Init does nothing: the screen was initialized when it was opened, where an error can be reported.
+// Init does nothing: the screen was initialized when it was opened, because errors can be reported there.
 func (s *DiffScreen) Init() error { return nil }
 
-// Size also fits the page to the screen: tview asks for the size before it paints.
+// Size returns the size, and fits the page to it: tview calls it before it paints.
 func (s *DiffScreen) Size() (int, int) {
 	w, h := s.Screen.Size()
 	s.page.Resize(w, h)
@@ -84,7 +83,7 @@ func (s *DiffScreen) GetContent(x, y int) (rune, []rune, tcell.Style, int) {
 	return runes[0], runes[1:], style, w
 }
 
-// PollEvent passes events on, and notes when the terminal's contents are lost.
+// PollEvent returns the next event. If that invalidates the terminal's contents, it sets stale.
 func (s *DiffScreen) PollEvent() tcell.Event {
 	e := s.Screen.PollEvent()
 	if _, ok := e.(*tcell.EventResize); ok {
@@ -93,21 +92,22 @@ func (s *DiffScreen) PollEvent() tcell.Event {
 	return e
 }
 
-// Resume comes back to a terminal that was somebody else's meanwhile.
+// Resume takes the terminal over again, after another program has used it.
 func (s *DiffScreen) Resume() error {
 	s.stale.Store(true)
 	return s.Screen.Resume()
 }
 
-// Show brings the page to the terminal, if that changes anything and it is time.
+// Show sends the page to the terminal, if it has changed and FrameTime has passed.
 func (s *DiffScreen) Show() {
-	// A terminal that was closed while the program was stopped has no size. tcell has no cells then, and would draw them for ever.
+	// A terminal that was closed while the program was stopped has no size. tcell then has no cells, and would draw for
+	// ever.
 	if _, _, width := s.Screen.Get(0, 0); width == 0 {
 		return
 	}
 	w, h := s.page.Size()
 	if s.stale.Swap(false) || w != s.w || h != s.h {
-		// Half a window is not left on the screen until the next refresh.
+		// After a resize, draw at once: the screen may show a part of the old picture.
 		s.w, s.h, s.Last = w, h, time.Time{}
 		s.shown = make([]shownCell, w*h)
 	}
@@ -125,7 +125,7 @@ func (s *DiffScreen) Show() {
 	}
 }
 
-// transfer hands the cells on that changed, if do, and reports whether there are any.
+// transfer reports whether cells have changed and, if do is set, passes them to tcell.
 func (s *DiffScreen) transfer(do bool) bool {
 	changed := false
 	for y := range s.h {
@@ -140,7 +140,7 @@ func (s *DiffScreen) transfer(do bool) bool {
 				*cell = shownCell{text, style}
 				s.Screen.Put(x, y, text, style)
 			}
-			// What a wide character covers is not there for later comparisons.
+			// Later comparisons must not see the cells that a wide character covers.
 			for i := 1; do && i < n && x+i < s.w; i++ {
 				s.shown[y*s.w+x+i] = shownCell{}
 			}

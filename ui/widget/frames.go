@@ -15,13 +15,13 @@ type Picture struct {
 	Selected int
 }
 
-// Region is where the rows of a table are on the screen.
+// Region is the lines of the screen that have the rows of a table.
 type Region struct{ Top, Height int }
 
 // Has reports whether a line is in the region.
 func (r Region) Has(y int) bool { return y >= r.Top && y < r.Top+r.Height }
 
-// Rule returns the line between two tables, with remarks about them near its ends.
+// Rule returns the line between two tables, with a text at each end.
 func Rule(w int, left, right string, g text.Glyphs) text.Line {
 	out := text.Line{}
 	dashes := func(n int) { out = append(out, text.Faint.Span(strings.Repeat(g.Rule, max(n, 0)))) }
@@ -42,7 +42,7 @@ func Rule(w int, left, right string, g text.Glyphs) text.Line {
 	return out.Shortened(w, g.Dots)
 }
 
-// Footer lists the keys, as many as there is room for.
+// Footer returns the line with keys, as many as fit.
 func Footer(list []Binding, g text.Glyphs, w int) text.Line {
 	out := text.Line{text.Plain.Span(" ")}
 	for _, b := range list {
@@ -62,7 +62,7 @@ func Footer(list []Binding, g text.Glyphs, w int) text.Line {
 	return out
 }
 
-// Frame puts room lines, beginning with the one at, into a frame as wide as all of them.
+// Frame returns a frame with room lines, from the one at on. It is as wide as the widest of all lines.
 func Frame(lines []text.Line, at, room int, name, more string, g text.Glyphs) []text.Line {
 	w := text.Widest(lines)
 	edge := func(left, name, right string) text.Line {
@@ -76,14 +76,14 @@ func Frame(lines []text.Line, at, room int, name, more string, g text.Glyphs) []
 	return append(out, edge(g.Corners[2], more, g.Corners[3]))
 }
 
-// Overlay puts lines of equal width into the middle of others.
+// Overlay replaces the middle of some lines by others of equal width.
 func Overlay(under, over []text.Line, w int) {
 	if len(over) > 0 {
 		OverlayAt(under, over, w, max((w-over[0].Width())/2, 0), max((len(under)-len(over))/2, 0))
 	}
 }
 
-// OverlayAt puts lines of equal width over others, from a cell and a line on.
+// OverlayAt replaces a part of some lines, from a cell and a line on, by others of equal width.
 func OverlayAt(under, over []text.Line, w, x, y int) {
 	for i, l := range over {
 		if y+i < 0 || y+i >= len(under) {
@@ -97,7 +97,7 @@ func OverlayAt(under, over []text.Line, w, x, y int) {
 	}
 }
 
-// Paint writes a line cell by cell: nothing in its text has a meaning to tview or the terminal.
+// Paint draws a line cell by cell, so that neither tview nor the terminal interprets its text.
 func Paint(screen tcell.Screen, x, y int, l text.Line, look func(text.Role) tcell.Style) {
 	for _, s := range l {
 		style := look(s.Role)

@@ -5,7 +5,7 @@ import (
 	"github.com/rivo/tview"
 )
 
-// Motion is what a key of movement asks for.
+// Motion is a movement that a key requests.
 type Motion uint8
 
 const (
@@ -21,16 +21,16 @@ const (
 
 // Binding is a key and what it does.
 type Binding struct {
-	// Key is how it is written, does what it does, brief the same in a word or two for
-	// the footer; without it only the help has it.
+	// Key is the key's name. Does says what it does, Brief the same in a word or two for the footer; without Brief only
+	// the help has it.
 	Key, Does, Brief string
 	Runes            string
 	Keys             []tcell.Key
-	// Do is handed the rune, 0 for a key without one.
+	// Do handles the key. Its argument is the rune, 0 for a key without one.
 	Do func(rune)
 }
 
-// Is reports whether the binding is about the key of an event.
+// Is reports whether an event is of this binding's key.
 func (b *Binding) Is(e *tcell.EventKey) bool {
 	if e.Key() == tcell.KeyRune {
 		for _, r := range b.Runes {
@@ -48,7 +48,7 @@ func (b *Binding) Is(e *tcell.EventKey) bool {
 	return false
 }
 
-// MotionOf returns what a key of movement asks for.
+// MotionOf returns the movement that a key requests; false if it is no such key.
 func MotionOf(e *tcell.EventKey) (Motion, bool) {
 	switch e.Key() {
 	case tcell.KeyUp:
@@ -86,27 +86,27 @@ func MotionOf(e *tcell.EventKey) (Motion, bool) {
 	return 0, false
 }
 
-// WheelRows is how far a turn of the wheel goes.
+// WheelRows is how many rows a turn of the wheel moves.
 const WheelRows = 3
 
-// Pane is a part of the screen that draws itself and takes keys.
+// Pane is a part of the screen that draws itself and handles keys.
 type Pane interface {
-	// Compose draws the pane, w cells wide and h lines high; less than that is filled up.
+	// Compose draws the pane, w cells wide and at most h lines high.
 	Compose(w, h int) Picture
 	Move(m Motion)
-	// Bindings are the keys that mean something in this pane alone.
+	// Bindings returns the keys of this pane alone.
 	Bindings() []Binding
-	// Mouse handles the mouse at a cell of the pane, and says whether that had an effect.
+	// Mouse handles a mouse event at a cell of the pane, and reports whether it had an effect.
 	Mouse(a tview.MouseAction, x, y int) bool
 }
 
-// Listed is a pane with rows to filter and search.
+// Listed is a pane with rows that can be filtered and searched.
 type Listed interface {
 	Filter() Pattern
 	SetFilter(Pattern)
-	// Search selects the next row that matches, or the previous one, beginning with the
-	// selected one if here, and says whether there is one.
+	// Search selects the next row that matches, or the previous one, and reports whether there is one. With here it
+	// begins at the selected row, otherwise after it.
 	Search(p Pattern, forward, here bool) bool
-	// ClearSearch takes the marks of a search away, and says whether there were any.
+	// ClearSearch removes the marks of a search, and reports whether there were any.
 	ClearSearch() bool
 }

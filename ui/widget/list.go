@@ -7,21 +7,21 @@ import (
 	"tt-memtrace/ui/text"
 )
 
-// List is the part of a table that can be seen, and the row that is selected.
-// Rows are named by keys, so that the selection stays on what was selected.
+// List is the visible part of a table, and the selected row. Keys identify rows, so that the selection stays on its
+// row.
 type List[K comparable] struct {
 	Key    K
 	Index  int
 	Offset int
-	// moved: the user chose the row, so the selection follows it. Until then it stays at the top.
+	// moved means that the user chose the row, so the selection follows it. Otherwise it stays at the top.
 	moved bool
 }
 
-// Sync fits the list to the n rows there are now and the height they are shown in.
+// Sync fits the list to the current number of rows and the height for them.
 func (l *List[K]) Sync(n, height int, key func(int) K) {
 	if l.moved {
 		if i := l.find(n, key); i >= 0 {
-			// It keeps its place on the screen, too, when rows before it come or go.
+			// Keep its place on the screen, too, when rows before it come or go.
 			l.Offset += i - l.Index
 			l.Index = i
 		}
@@ -36,7 +36,7 @@ func (l *List[K]) Sync(n, height int, key func(int) K) {
 	l.Offset = max(min(l.Offset, l.Index, n-height), 0)
 }
 
-// find returns the row with the selected key, or -1. Mostly it has not moved.
+// find returns the index of the row with the selected key, or -1. It looks at the old index first.
 func (l *List[K]) find(n int, key func(int) K) int {
 	if l.Index < n && key(l.Index) == l.Key {
 		return l.Index
@@ -49,7 +49,7 @@ func (l *List[K]) find(n int, key func(int) K) int {
 	return -1
 }
 
-// Move selects the row that is by further down, of n.
+// Move selects the row that is by further down, of n rows.
 func (l *List[K]) Move(by, n int, key func(int) K) {
 	if n == 0 {
 		return
@@ -59,13 +59,13 @@ func (l *List[K]) Move(by, n int, key func(int) K) {
 	l.Key = key(l.Index)
 }
 
-// Scroll moves the rows under the selection, which stays in view.
+// Scroll moves the rows. The selection stays in view.
 func (l *List[K]) Scroll(by, height, n int, key func(int) K) {
 	l.Offset = max(min(l.Offset+by, n-height), 0)
 	l.Move(max(l.Offset-l.Index, 0)+min(l.Offset+height-1-l.Index, 0), n, key)
 }
 
-// Step moves the selection as a key asks for.
+// Step moves the selection by a motion.
 func (l *List[K]) Step(m Motion, height, n int, key func(int) K) {
 	switch m {
 	case Up:
@@ -83,7 +83,7 @@ func (l *List[K]) Step(m Motion, height, n int, key func(int) K) {
 	}
 }
 
-// Seek returns the next of n rows from the one at, in a circle, that is a match, or -1.
+// Seek returns the next of n rows that matches, from the row at on, in a circle; -1 for none.
 func Seek(n, at int, forward, here bool, match func(int) bool) int {
 	by := 1
 	if !forward {
@@ -100,7 +100,7 @@ func Seek(n, at int, forward, here bool, match func(int) bool) int {
 	return -1
 }
 
-// Found says how many rows match a search and, where the selected one does, which of them it is; "" where none does.
+// Found says how many rows match a search and, if the selected one does, which of them it is; "" if none does.
 func Found(matches []int, selected int) string {
 	place, is := slices.BinarySearch(matches, selected)
 	switch {
@@ -112,7 +112,7 @@ func Found(matches []int, selected int) string {
 	return ""
 }
 
-// Matches returns the rows of n that match, ascending.
+// Matches returns the indices of the rows that match, ascending.
 func Matches(n int, match func(int) bool) (rows []int) {
 	for i := range n {
 		if match(i) {

@@ -6,21 +6,21 @@ import (
 	"tt-memtrace/ui/text"
 )
 
-// Pager shows lines in a frame over the screen, until a key closes it or means something else.
+// Pager shows lines in a frame over the screen, until a key closes it or does something else.
 type Pager struct {
 	Title string
 	Lines []text.Line
-	// Toggle is the key that opened it, and closes it as well; 0 for none.
+	// Toggle is the key that opened it, and also closes it; 0 for none.
 	Toggle rune
 	at     int
 	room   int
 	rows   int
 }
 
-// PagerMargin is what stays free on each side of a pager, its frame included.
+// PagerMargin is the free space on each side of a pager, with its frame.
 const PagerMargin = 4
 
-// Draw returns the pager, fit for a screen of w times h cells.
+// Draw returns the pager for a screen of w times h cells.
 func (p *Pager) Draw(w, h int, g text.Glyphs) []text.Line {
 	var lines []text.Line
 	for _, l := range p.Lines {
@@ -35,7 +35,7 @@ func (p *Pager) Draw(w, h int, g text.Glyphs) []text.Line {
 	return Frame(lines, p.at, p.room, p.Title, more, g)
 }
 
-// Key scrolls, and reports whether to close the pager.
+// Key handles a key, and reports whether to close the pager.
 func (p *Pager) Key(e *tcell.EventKey) bool {
 	if m, ok := MotionOf(e); ok {
 		p.move(m)

@@ -8,18 +8,17 @@ import (
 	"tt-memtrace/ui/text"
 )
 
-// Palette gives every role its look. The background is always the
-// terminal's own, and nothing is said by colour alone: bars carry a sign of
-// their fullness, and what matters is bold or reversed as well.
+// Palette gives each role its look. The background is the terminal's own. Colour is never the only sign: bars also have
+// a sign of how full they are, and important text is also bold or reversed.
 type Palette [text.NumRoles]tcell.Style
 
-// hues are the colours of a palette: of terminals with many of them, and with eight.
+// hues are the colours of a palette, as RGB.
 type hues struct{ good, warn, bad, key, notice, first, second, third, fourth int32 }
 
-// The palettes, by name. Colours of the first are those of Okabe and Ito, which people
-// with any of the common colour vision deficiencies can distinguish; "bright" has the same
-// hues for dark backgrounds of low contrast, "light" for light ones, and "blue" gets by
-// with blue to yellow for those who see neither red nor green. "mono" has none.
+// Palettes are the palettes by name. The first has the colours of Okabe and Ito, which people with any of the common
+// colour vision deficiencies can distinguish. "bright" has the same hues for dark backgrounds with low contrast,
+// "light" for light ones. "blue" uses only blue to yellow, for people who see neither red nor green. "mono" has no
+// colours.
 var Palettes = map[string]hues{
 	"standard": {0x009e73, 0xf0c808, 0xd55e00, 0x56b4e9, 0xe69f00, 0x0072b2, 0x56b4e9, 0xcc79a7, 0x999999},
 	"bright":   {0x2ee6a8, 0xffe14d, 0xff8a3d, 0x8fd3ff, 0xffc04d, 0x4da6ff, 0x8fd3ff, 0xf2a6d0, 0xbbbbbb},
@@ -30,14 +29,14 @@ var Palettes = map[string]hues{
 
 var paletteOrder = []string{"standard", "bright", "light", "blue", "mono"}
 
-// PaletteAfter returns the next palette's name.
+// PaletteAfter returns the name of the next palette.
 func PaletteAfter(name string) string {
 	i := max(slices.Index(paletteOrder, name), 0) // "" is the first
 	return paletteOrder[(i+1)%len(paletteOrder)]
 }
 
-// NewPalette fits the looks to the number of colours the terminal has; 0 is none.
-// Terminals of few colours get their own green, yellow and red.
+// NewPalette returns the looks for a terminal with this many colours; 0 is none. With few colours, they are the
+// terminal's own green, yellow and red.
 func NewPalette(name string, colors int) Palette {
 	h, ok := Palettes[name]
 	if !ok {
@@ -75,8 +74,8 @@ func NewPalette(name string, colors int) Palette {
 	return p
 }
 
-// Selected returns how a role looks in the row with the cursor. Bars keep their
-// look: reversed they would show the opposite.
+// Selected returns the look of a role in the row with the cursor. Bars keep their look: reversed they would show the
+// opposite.
 func (p Palette) Selected(r text.Role) tcell.Style {
 	switch r {
 	case text.Good, text.Warn, text.Bad, text.Track, text.Peak, text.First, text.Second, text.Third, text.Fourth:

@@ -9,19 +9,19 @@ import (
 	"tt-memtrace/ui/text"
 )
 
-// MaxPattern bytes are enough for what a person types.
+// MaxPattern is the longest pattern, bytes.
 const MaxPattern = 200
 
 // Pattern is a regular expression that the user typed. The zero value matches everything.
 type Pattern struct {
 	Text string
 	re   *regexp.Regexp
-	// literal is the text where it has no special characters and no capital letters:
-	// to look for that takes a fraction of the time.
+	// literal is the pattern if it has no special characters and no capital letters. Searching for it takes a fraction
+	// of the time.
 	literal []byte
 }
 
-// NewPattern compiles what was typed. Without capital letters case does not count.
+// NewPattern compiles what the user typed. Without capital letters it ignores case.
 func NewPattern(typed string) (Pattern, error) {
 	if typed == "" {
 		return Pattern{}, nil
@@ -46,7 +46,7 @@ func (p Pattern) Empty() bool { return p.re == nil }
 // Matches reports whether p is found in s.
 func (p Pattern) Matches(s string) bool { return p.re == nil || p.re.MatchString(s) }
 
-// In returns matches for bytes, which it may change.
+// In does what Matches does for bytes, which it may change.
 func (p Pattern) In(b []byte) bool {
 	switch {
 	case p.re == nil:
@@ -62,7 +62,7 @@ func (p Pattern) In(b []byte) bool {
 	return bytes.Contains(b, p.literal)
 }
 
-// Highlight returns l with what p finds in it marked.
+// Highlight returns l with the matches of p marked.
 func (p Pattern) Highlight(l text.Line) text.Line {
 	if p.re == nil {
 		return l

@@ -7,10 +7,10 @@ import (
 	"tt-memtrace/ui/text"
 )
 
-// Unknown is a value that is not known.
+// Unknown stands for an unknown value.
 const Unknown = math.MaxUint64
 
-// Plot draws values up to top in h lines, a column each, with the cursor in one of them.
+// Plot returns values up to top as a plot of h lines, a column each. With showCursor the column cursor is marked.
 func Plot(values []uint64, top, ceiling uint64, h, cursor int, showCursor bool, g text.Glyphs) []text.Line {
 	steps := len(g.Sparks)
 	heights := make([]int, len(values))

@@ -13,19 +13,19 @@ import (
 type Prompt struct {
 	Label string
 	Typed []rune
-	// Change is called with each new text, before it is accepted; what it returns is shown as a fault.
+	// Change is called with each new text, before it is accepted. The prompt shows its error.
 	Change func(string) error
-	// Done is called with the text on enter, undo is called on esc.
+	// Done is called with the text on enter; undo is called on esc.
 	Done func(string) error
 	Undo func()
-	// Complete, where set, finishes a word on tab.
+	// Complete, if not nil, returns the completed text on tab.
 	Complete func(string) string
 	Fault    string
-	// Hints, where set, are shown above the prompt.
+	// Hints, if not nil, returns lines that are shown above the prompt.
 	Hints func() []text.Line
 }
 
-// Key edits the text and reports whether the prompt is done with.
+// Key edits the text, and reports whether the prompt is finished.
 func (p *Prompt) Key(e *tcell.EventKey) bool {
 	switch e.Key() {
 	case tcell.KeyEsc:
@@ -66,7 +66,7 @@ func (p *Prompt) Key(e *tcell.EventKey) bool {
 	return false
 }
 
-// Line returns how the prompt looks: the end of what was typed is always in view.
+// Line returns the prompt's line. The end of the text is always visible.
 func (p *Prompt) Line(w int, ascii bool) text.Line {
 	g := text.GlyphSet(ascii)
 	label := " " + p.Label + ": "

@@ -12,14 +12,14 @@ type Layer struct {
 	Fill string
 }
 
-// LayerStyles returns distinct looks, by colour and by filling.
+// LayerStyles returns layers with different looks, by colour and by filling.
 func LayerStyles(g text.Glyphs) []Layer {
 	f := g.Layers
 	return []Layer{{Role: text.First, Fill: f[0]}, {Role: text.Third, Fill: f[1]}, {Role: text.Second, Fill: f[2]}, {Role: text.Warn, Fill: f[3]}, {Role: text.Faint, Fill: f[4]}}
 }
 
-// Stack draws layers on each other, the first at the bottom, up to top in h lines. Columns of
-// which known is false are not known.
+// Stack returns layers on top of each other, the first at the bottom, up to top in h lines. Columns for which known is
+// false are unknown.
 func Stack(layers []Layer, known []bool, top uint64, h int, g text.Glyphs) []text.Line {
 	out := make([]text.Line, h)
 	put := func(y int, s string, r text.Role) {
@@ -30,8 +30,8 @@ func Stack(layers []Layer, known []bool, top uint64, h int, g text.Glyphs) []tex
 		out[y] = append(out[y], r.Span(s))
 	}
 	for x := range known {
-		// Each cell belongs to the layer that has the middle of it; the bottom one to the first
-		// that has anything, so that little is not nothing.
+		// Each cell shows the layer at its middle. The bottom cell shows the first layer that is not 0, so that a small
+		// value is visible.
 		var sum float64
 		edges := make([]float64, len(layers))
 		lowest := -1

@@ -1,6 +1,5 @@
-// Package widget has the parts that views are built from: the table, bars,
-// plots, frames, prompts, keys, colours, and the screen that only sends changes to
-// the terminal. It knows nothing of chips and processes.
+// Package widget has the parts of views: the table, bars, plots, frames, prompts, keys, colours, and the screen that
+// sends only changes to the terminal. It does not depend on chips and processes.
 package widget
 
 import (
@@ -17,71 +16,72 @@ import (
 
 // Settings are the user's choices for all tables.
 type Settings struct {
-	// ASCII draws with 7-bit characters only, exact writes numbers with all digits.
+	// ASCII draws with 7-bit characters only. Exact writes numbers with all digits.
 	ASCII, Exact bool
-	// Hidden and ordered are, by table, the columns that are not shown and what the rows are
-	// sorted by.
+	// Hidden has the columns that a table does not show, and Ordered the column that its rows are sorted by. Both are
+	// by the table's name.
 	Hidden  map[string][]string
 	Ordered map[string]string
 }
 
 // Field is a column of a table.
 type Field[R any] struct {
-	// Name is the title, and how the settings name the column.
+	// Name is the title, and the column's name in the settings.
 	Name  string
 	Right bool
 	Least int
-	// Flex gets what is left over, least at least.
+	// Flex means that the column gets the cells that are left, at least Least.
 	Flex bool
-	// Rank says which columns go first where there is no room for all: those with the highest; 0 never goes.
+	// Rank is the order in which columns are dropped if there is no room: the highest first; 0 is never dropped.
 	Rank int
 	Cell func(*R) text.Line
-	// Fit, where set, writes the cell in so many columns, if Cell is wider than they are.
+	// Fit, if not nil, returns the cell in w cells if Cell is wider.
 	Fit func(r *R, w int) text.Line
-	// Order sorts; nil is no order.
+	// Order compares rows to sort them; nil if the column cannot be sorted by.
 	Order func(a, b *R) int
 }
 
-// Table shows any number of rows that can be sorted, filtered and searched, with a
-// pane that shows all of one row. Only rows in view are ever written out.
+// Table shows any number of rows that can be sorted, filtered and searched, and a pane with all of one row. It composes
+// only visible rows.
 type Table[R any, K comparable] struct {
 	Settings *Settings
-	// Order is what rows are sorted by as long as the user chose nothing: the name of a field.
+	// Order is the name of the field that rows are sorted by unless the user chooses another.
 	Order string
-	// Name is of the table, what of its rows, for titles; none is what an empty one says.
+	// Name is the table's name, What that of its rows, for titles. None is the text of an empty table.
 	Name, What, None string
 	Fields           []Field[R]
 	Key              func(*R) K
-	// Words appends what filter and search look at.
+	// Words appends the text of a row for filter and search.
 	Words  func([]byte, *R) []byte
 	Detail func(*R) []text.Line
 
-	// Rows are those that match, in their order, of so many in all.
+	// Rows are the rows that match, in their order. total is the number of all rows.
 	Rows  []R
 	total int
-	// Ready: the rows have been read.
+	// Ready means that the rows have been read.
 	Ready    bool
 	List     List[K]
 	Matching Pattern
-	// found is what was searched for, matches are the rows that it is in.
+	// found is the pattern of the last search; matches are the rows with it.
 	found   Pattern
 	matches []int
-	// Follow keeps the newest row, the last one, in view.
+	// Follow keeps the last row, which is the newest, in view.
 	Follow bool
 	open   bool
-	// cut: the pane has no room for all of the row; whole, where set, shows all of it over the table.
+	// cut means that the pane has no room for all of the row. whole, if not nil, shows all of it over the table.
 	cut   bool
 	whole *Pager
-	// Choosing: the list of columns is open, at the one with the cursor.
+	// Choosing means that the list of columns is open. at is its line with the cursor.
 	Choosing bool
 	choice   int
-	// Note is a further remark about the rows.
+	// Note is a remark about the rows.
 	Note string
 
 	region Region
-	// titles are where the titles of the last picture are, for the mouse.
+	// titles are the places of the titles in the last picture, for the mouse.
 	titles []TitleAt
-	// seen are the widths that columns had at this width: they only grow, for a quiet picture.
+	// seen are the widths of the columns so far, at this width of the table. They only grow, so that columns do not
+	// move all the time.
 	seen  []int
 	SeenW int
 	exact bool
@@ -90,22 +90,22 @@ type Table[R any, K comparable] struct {
 // TitleAt is the place of a column title on the screen, in cells.
 type TitleAt struct{ Field, From, To int }
 
-// Query is what decides which rows there are, in what order, and with what texts.
+// Query is what the rows, their order and their texts depend on.
 type Query struct {
 	pattern      string
 	sort         string
 	ascii, exact bool
 }
 
-// Query has the filter and the order of the rows, and how texts in them are written.
+// Query returns the current filter, order and form of texts.
 func (t *Table[R, K]) Query() Query {
 	return Query{t.Matching.Text, t.ordered(), t.Settings.ASCII, t.Settings.Exact}
 }
 
-// ordered returns the name of the field that rows are sorted by, behind a "-" for upside down.
+// ordered returns the name of the field that rows are sorted by, with a "-" before it if in reverse.
 func (t *Table[R, K]) ordered() string { return cmp.Or(t.Settings.Ordered[t.Name], t.Order) }
 
-// sorting returns the field that rows are sorted by, -1 for none, and whether upside down.
+// sorting returns the field that rows are sorted by, or -1, and whether in reverse.
 func (t *Table[R, K]) sorting() (int, bool) {
 	name, reverse := strings.CutPrefix(t.ordered(), "-")
 	for i := range t.Fields {
@@ -116,7 +116,7 @@ func (t *Table[R, K]) sorting() (int, bool) {
 	return -1, false
 }
 
-// Arranger filters and sorts rows, away from the screen's goroutine.
+// Arranger returns a function that filters and sorts rows. It may run outside of the screen's goroutine.
 func (t *Table[R, K]) Arranger() func([]R) []R {
 	p, words := t.Matching, t.Words
 	by, reverse := t.sorting()
@@ -138,7 +138,7 @@ func (t *Table[R, K]) Arranger() func([]R) []R {
 		if order == nil {
 			return rows
 		}
-		// To move numbers is cheaper than to move rows.
+		// Moving indices is cheaper than moving rows.
 		index := make([]int32, len(rows))
 		for i := range index {
 			index[i] = int32(i)
@@ -161,7 +161,7 @@ func (t *Table[R, K]) Arranger() func([]R) []R {
 	}
 }
 
-// Set takes rows over, of so many in all.
+// Set sets the rows, and the number of all rows.
 func (t *Table[R, K]) Set(rows []R, total int) {
 	t.Rows, t.total, t.Ready = rows, total, true
 	t.matches = nil
@@ -170,10 +170,10 @@ func (t *Table[R, K]) Set(rows []R, total int) {
 	}
 }
 
-// maxMatched is the most rows of which it is said, whenever they change, how many match a search.
+// maxMatched is the most rows for which the number of matches of a search is computed whenever they change.
 const maxMatched = 10_000
 
-// finds reports whether a search is for a row.
+// finds returns a function that reports whether a search matches a row.
 func (t *Table[R, K]) finds(p Pattern) func(int) bool {
 	var b []byte
 	return func(i int) bool {
@@ -182,13 +182,13 @@ func (t *Table[R, K]) finds(p Pattern) func(int) bool {
 	}
 }
 
-// Forget drops the rows of something else; new ones are read soon.
+// Forget removes the rows, because they are of something else. New ones are read soon.
 func (t *Table[R, K]) Forget() { t.Rows, t.total, t.Ready, t.matches = nil, 0, false, nil }
 
 // At returns the key of a row.
 func (t *Table[R, K]) At(i int) K { return t.Key(&t.Rows[i]) }
 
-// Chosen returns the selected row, nil if there is none.
+// Chosen returns the selected row; nil if there is none.
 func (t *Table[R, K]) Chosen() *R {
 	if t.List.Index < len(t.Rows) {
 		return &t.Rows[t.List.Index]
@@ -200,10 +200,10 @@ func (t *Table[R, K]) hidden(name string) bool {
 	return slices.Contains(t.Settings.Hidden[t.Name], name)
 }
 
-// DetailIndent is where the values of a pane begin.
+// DetailIndent is the column of the values in a pane.
 const DetailIndent = 12
 
-// maxDetail lines at most, and no more than half of the view, go to the pane.
+// maxDetail is how many lines the pane has at most. It also has no more than half of the view.
 const maxDetail = 20
 
 // Compose draws the table.
@@ -271,7 +271,7 @@ func (t *Table[R, K]) Compose(w, h int) Picture {
 	return p
 }
 
-// pane returns a row's detail in w cells and at most so many lines; the last says how many are not shown.
+// pane returns a row's detail in w cells and at most this many lines. If some do not fit, the last line says how many.
 func (t *Table[R, K]) pane(detail []text.Line, w, most int) (pane []text.Line) {
 	for _, l := range detail {
 		pane = append(pane, l.Wrapped(w, DetailIndent)...)
@@ -283,7 +283,7 @@ func (t *Table[R, K]) pane(detail []text.Line, w, most int) (pane []text.Line) {
 	return pane
 }
 
-// enter opens the pane, then what it has no room for, and closes both.
+// enter opens the pane; then a view of what the pane has no room for; then closes both.
 func (t *Table[R, K]) enter() {
 	switch {
 	case t.whole != nil || t.open && !t.cut:
@@ -295,7 +295,7 @@ func (t *Table[R, K]) enter() {
 	}
 }
 
-// position says what part of the rows is in view.
+// position says which rows are visible.
 func (t *Table[R, K]) position(room int) string {
 	n, o := len(t.Rows), t.Settings
 	out := t.What + " " + text.Count(uint64(n), o.Exact)
@@ -314,7 +314,7 @@ func (t *Table[R, K]) position(room int) string {
 	return out
 }
 
-// layout writes the rows in w cells.
+// layout returns the titles and the rows in w cells.
 func (t *Table[R, K]) layout(rows []R, w int) (head text.Line, body []text.Line) {
 	g := text.GlyphSet(t.Settings.ASCII)
 	if len(t.seen) != len(t.Fields) || t.SeenW != w || t.exact != t.Settings.Exact {
@@ -342,7 +342,7 @@ func (t *Table[R, K]) layout(rows []R, w int) (head text.Line, body []text.Line)
 		t.seen[i] = max(t.seen[i], need)
 		shown = append(shown, i)
 	}
-	// gap is what lies between two columns.
+	// gap is the number of cells between two columns.
 	const gap = 2
 	for {
 		total, worst := -gap, -1
@@ -404,7 +404,7 @@ func (t *Table[R, K]) layout(rows []R, w int) (head text.Line, body []text.Line)
 	return all.Head(), all.Rows(0, all.N)
 }
 
-// chooser returns the list of columns, to say which are shown.
+// chooser returns the list of columns in which the user hides and shows them.
 func (t *Table[R, K]) chooser(h int) []text.Line {
 	g := text.GlyphSet(t.Settings.ASCII)
 	var out []text.Line
@@ -466,14 +466,14 @@ func (t *Table[R, K]) Bindings() []Binding {
 	return append(list, Binding{Key: "c", Does: "which columns to show", Brief: "columns", Runes: "c", Do: func(rune) { t.Choosing, t.choice = true, 0 }})
 }
 
-// CloseDetail closes what lies over or below the table, and reports whether there was anything.
+// CloseDetail closes what is shown over or below the table, and reports whether there was anything.
 func (t *Table[R, K]) CloseDetail() bool {
 	was := t.Choosing || t.open
 	t.Choosing, t.open, t.whole = false, false, nil
 	return was
 }
 
-// toggle shows or hides a column; one is always left.
+// toggle shows or hides a column. One column always stays.
 func (t *Table[R, K]) toggle() {
 	name, list := t.Fields[t.choice].Name, slices.Clone(t.Settings.Hidden[t.Name])
 	if i := slices.Index(list, name); i >= 0 {
@@ -484,7 +484,8 @@ func (t *Table[R, K]) toggle() {
 	t.Settings.Hidden = changed(t.Settings.Hidden, t.Name, list)
 }
 
-// changed returns a copy of a map with one more value: settings are compared and kept.
+// changed returns a copy of a map with one more value. Maps of settings are not changed in place, because copies of the
+// settings share them.
 func changed[V any](m map[string]V, name string, v V) map[string]V {
 	out := map[string]V{name: v}
 	for k, old := range m {
@@ -495,8 +496,7 @@ func changed[V any](m map[string]V, name string, v V) map[string]V {
 	return out
 }
 
-// resort goes on to the next column that sorts, with < to the one before, or with S turns the
-// order round.
+// resort sorts by the next column; with < by the previous one; with S it reverses the order.
 func (t *Table[R, K]) resort(r rune) {
 	by, reverse := t.sorting()
 	step := 1
@@ -578,7 +578,7 @@ func (t *Table[R, K]) Filter() Pattern { return t.Matching }
 // SetFilter shows only rows that match.
 func (t *Table[R, K]) SetFilter(p Pattern) { t.Matching = p }
 
-// Search selects the next row that matches, see Listed.
+// Search selects the next row that matches: see Listed.
 func (t *Table[R, K]) Search(p Pattern, forward, here bool) bool {
 	i := Seek(len(t.Rows), t.List.Index, forward, here, t.finds(p))
 	if t.found = p; i < 0 {
@@ -598,7 +598,7 @@ func (t *Table[R, K]) ClearSearch() bool {
 	return was
 }
 
-// Pair returns a line of a pane: what something is, and its value.
+// Pair returns a line of a pane with a name and a value.
 func Pair(name string, value text.Line) text.Line {
 	return append(text.Faint.Line(name).Padded(DetailIndent, false), value...)
 }
