@@ -197,7 +197,7 @@ func (d *diagnosis) printVerdict(w io.Writer, err error) {
 	case err != nil:
 		verdict = "not ready: " + inShort(err)
 		if a := d.Abilities; a != nil && !a.WithProbes.OK && a.WithoutProbes.OK {
-			verdict = "not ready for probes: " + inShort(err) + "; what works without them is said above"
+			verdict = "not ready for probes: " + inShort(err) + "; the lines above say what works without them"
 		}
 	case d.Host != nil && len(d.Libraries) == 0:
 		verdict = "ready: a process that uses the runtime can be traced here; none does now"

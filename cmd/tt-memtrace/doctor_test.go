@@ -191,7 +191,7 @@ func TestDoctorEndsWithAVerdict(t *testing.T) {
 	d.Abilities = &a
 	d.printVerdict(&b, rights)
 	if want := "\n✗ not ready: rights are missing\n\n✓ ready: a process that uses the runtime can be traced here; none does now; what is marked above with ✗ is missing\n" +
-		"\n✗ not ready for probes: not permitted: missing cap_bpf, cap_perfmon; what works without them is said above\n"; b.String() != want {
+		"\n✗ not ready for probes: not permitted: missing cap_bpf, cap_perfmon; the lines above say what works without them\n"; b.String() != want {
 		t.Errorf("%q", &b)
 	}
 }

@@ -107,7 +107,7 @@ func (t *targets) probedOrSampled(command []string) (*live, error) {
 	if other != nil {
 		return nil, neither(err, other)
 	}
-	l.notice(fmt.Sprintf("sampling every %v, as probes cannot be used (%s): what lives shorter is not seen; --probes insists, 'tt-memtrace doctor' says more",
+	l.notice(fmt.Sprintf("sampling every %v, because probes cannot be used (%s): buffers that live for less are missed; --probes forbids sampling, 'tt-memtrace doctor' says more",
 		t.sampling.every, inShort(err)))
 	return l, nil
 }
