@@ -9,12 +9,12 @@ type Hidden struct {
 	Late bool
 }
 
-// And is what two may hold uncounted together.
+// And returns what two of them together may hold uncounted.
 func (h Hidden) And(o Hidden) Hidden {
 	return Hidden{h.Buffers || o.Buffers, h.Programs || o.Programs, h.Late || o.Late}
 }
 
-// HiddenOf is what a process may hold uncounted, or has on one of its chips.
+// HiddenOf returns what a process may hold uncounted, on one of its chips or, if c is nil, on all.
 func HiddenOf(p *ProcessSnapshot, c *ChipSnapshot) Hidden {
 	list := p.Reasons
 	if c != nil {
@@ -32,7 +32,7 @@ func (p *ProcessSnapshot) unread() bool {
 // Hiders are the processes that may hold what is not counted, on all chips that they have.
 type Hiders map[uint32]Hidden
 
-// HidersOf returns those of a snapshot.
+// HidersOf returns the Hiders of a snapshot.
 func HidersOf(s *Snapshot) Hiders {
 	var out Hiders
 	for i := range s.Processes {
@@ -51,7 +51,7 @@ func HidersOf(s *Snapshot) Hiders {
 	return out
 }
 
-// On is what may lie on a chip uncounted. A chip has only the first of many reasons: so its processes are asked, too.
+// On returns what may be on a chip uncounted. A chip has only the first of many reasons, so this looks at its processes, too.
 func (hs Hiders) On(c *ChipSnapshot) Hidden {
 	h := Hidden{Buffers: HidesBuffers(c.Reasons, true), Programs: HidesPrograms(c.Reasons)}
 	for _, p := range c.PIDs {

@@ -93,18 +93,18 @@ const maxBar = 40
 // chipTable returns the chip table in w cells, with a row for each chip, in the first tier that fits.
 func chipTable(d *data, o settings, w int, tiers []chipTier) widget.Columns {
 	s := d.snapshot
-	hs := hidersOf(s)
+	hs := aggregator.HidersOf(s)
 	memories := make([]memoryColumn, 0, aggregator.NumMemories)
 	for _, m := range shownMemories() {
 		c := memoryColumn{name: m.String(), o: o}
 		for i := range s.Chips {
-			c.amounts = append(c.amounts, o.amountOf(s.Chips[i].Memory[m], hs.on(&s.Chips[i])))
+			c.amounts = append(c.amounts, o.amountOf(s.Chips[i].Memory[m], hs.On(&s.Chips[i])))
 		}
 		memories = append(memories, c)
 	}
 	programs := memoryColumn{name: programsTitle, o: o}
 	for i := range s.Chips {
-		programs.amounts = append(programs.amounts, programsOf(s.Chips[i].CB, hs.on(&s.Chips[i])))
+		programs.amounts = append(programs.amounts, programsOf(s.Chips[i].CB, hs.On(&s.Chips[i])))
 	}
 	var columns []widget.Column
 	for _, t := range tiers {
@@ -140,7 +140,7 @@ func (t chipTier) grown(rest int) chipTier {
 	return t
 }
 
-func chipColumns(d *data, o settings, hs hiders, memories []memoryColumn, programs memoryColumn, t chipTier) []widget.Column {
+func chipColumns(d *data, o settings, hs aggregator.Hiders, memories []memoryColumn, programs memoryColumn, t chipTier) []widget.Column {
 	g, s := text.GlyphSet(o.ASCII), d.snapshot
 	chip := widget.Column{Title: text.Title.Line("CHIP"), Right: true}
 	mark := widget.Column{}
@@ -174,7 +174,7 @@ func chipColumns(d *data, o settings, hs hiders, memories []memoryColumn, progra
 		for i := range s.Chips {
 			k := &s.Chips[i].Kernel
 			cell := o.atLeast(kernelBytes(k), k.Unsized > 0)
-			if kernelBytes(k) == 0 && (d.totalsOnly() || hs.on(&s.Chips[i]).programs) {
+			if kernelBytes(k) == 0 && (d.totalsOnly() || hs.On(&s.Chips[i]).Programs) {
 				cell = text.Faint.Line(g.Unknown)
 			}
 			kernels.Cells = append(kernels.Cells, cell)

@@ -35,7 +35,7 @@ type chipShare struct {
 
 func newChipView(s *state) *chipView {
 	v := &chipView{state: s}
-	hide := func(r *chipShare) hidden { return hiddenOf(r.process, r.ChipSnapshot) }
+	hide := func(r *chipShare) aggregator.Hidden { return aggregator.HiddenOf(r.process, r.ChipSnapshot) }
 	onlyTotals := func(r *chipShare) bool { return r.process.Info.Source == aggregator.FromSharedMemory } // the runtime's own
 	v.Table = &widget.Table[chipShare, processID]{
 		Settings: &s.settings.Settings, Name: "chip", What: "processes", None: "no process has this chip open",
@@ -46,11 +46,11 @@ func newChipView(s *state) *chipView {
 			amountField(s, "L1_SMALL", 3, hide, aggregator.L1Small), amountField(s, "TRACE", 4, hide, aggregator.Trace),
 			widget.Field[chipShare]{Name: programsTitle, Right: true, Least: 9, Rank: 1, Order: bigFirst(func(r *chipShare) uint64 { return r.CB.Physical }),
 				Cell: func(r *chipShare) text.Line { return s.amountCell(programsOf(r.CB, hide(r))) }},
-			unless(s, func(r *chipShare) bool { return onlyTotals(r) || kernelBytes(&r.Kernel) == 0 && hide(r).programs }, widget.Field[chipShare]{Name: "KERNELS", Right: true, Least: 9, Rank: 5, Order: bigFirst(func(r *chipShare) uint64 { return kernelBytes(&r.Kernel) }),
+			unless(s, func(r *chipShare) bool { return onlyTotals(r) || kernelBytes(&r.Kernel) == 0 && hide(r).Programs }, widget.Field[chipShare]{Name: "KERNELS", Right: true, Least: 9, Rank: 5, Order: bigFirst(func(r *chipShare) uint64 { return kernelBytes(&r.Kernel) }),
 				Cell: func(r *chipShare) text.Line { return s.settings.atLeast(kernelBytes(&r.Kernel), r.Kernel.Unsized > 0) }}),
-			unless(s, func(r *chipShare) bool { return onlyTotals(r) || buffers(&r.Memory) == 0 && hide(r).buffers }, countField(s, "BUFFERS", 2, func(r *chipShare) uint64 { return buffers(&r.Memory) })),
+			unless(s, func(r *chipShare) bool { return onlyTotals(r) || buffers(&r.Memory) == 0 && hide(r).Buffers }, countField(s, "BUFFERS", 2, func(r *chipShare) uint64 { return buffers(&r.Memory) })),
 			unless(s, func(r *chipShare) bool {
-				return onlyTotals(r) || max(r.CB.Programs, r.Kernel.Programs) == 0 && hide(r).programs
+				return onlyTotals(r) || max(r.CB.Programs, r.Kernel.Programs) == 0 && hide(r).Programs
 			}, countField(s, "PROGRAMS", 6, func(r *chipShare) uint64 { return max(r.CB.Programs, r.Kernel.Programs) })),
 		),
 		Detail: func(r *chipShare) []text.Line {
@@ -80,7 +80,7 @@ func runtimeOf(p *aggregator.ProcessSnapshot, o settings) string {
 	return out
 }
 
-func peaksOf(memory *[aggregator.NumMemories]aggregator.Usage, h hidden, o settings) string {
+func peaksOf(memory *[aggregator.NumMemories]aggregator.Usage, h aggregator.Hidden, o settings) string {
 	var out []string
 	for _, m := range shownMemories() {
 		a := o.amountOf(memory[m], h).highest()
@@ -102,7 +102,7 @@ func (s *state) amountCell(a amount) text.Line {
 	return a.number(s.settings.scaleOf([]amount{a}, false), text.GlyphSet(s.settings.ASCII))
 }
 
-func amountField(s *state, name string, rank int, hide func(*chipShare) hidden, m aggregator.Memory) widget.Field[chipShare] {
+func amountField(s *state, name string, rank int, hide func(*chipShare) aggregator.Hidden, m aggregator.Memory) widget.Field[chipShare] {
 	return widget.Field[chipShare]{Name: name, Right: true, Least: 9, Rank: rank,
 		Order: bigFirst(func(r *chipShare) uint64 { return r.ranks[m] }),
 		Cell:  func(r *chipShare) text.Line { return s.amountCell(s.settings.amountOf(r.Memory[m], hide(r))) }}
@@ -136,7 +136,7 @@ func (v *chipView) work() func(*reader) func() {
 				}
 				row := chipShare{owner: by, ChipSnapshot: &by.process.Chips[i]}
 				for m := range row.ranks {
-					row.ranks[m] = o.amountOf(row.Memory[m], hiddenOf(by.process, row.ChipSnapshot)).rank()
+					row.ranks[m] = o.amountOf(row.Memory[m], aggregator.HiddenOf(by.process, row.ChipSnapshot)).rank()
 				}
 				all = append(all, row)
 			}
@@ -280,7 +280,7 @@ func (o settings) degrees() string {
 // memories returns a row for each memory of the chip.
 func (v *chipView) memories(c *aggregator.ChipSnapshot, w int) []text.Line {
 	o, g := v.settings, text.GlyphSet(v.settings.ASCII)
-	h := hidersOf(v.data.snapshot).on(c)
+	h := aggregator.HidersOf(v.data.snapshot).On(c)
 	list := shownMemories()
 	columns := []widget.Column{{Title: text.Title.Line("MEMORY"), Least: 8}, {Title: text.Title.Line(""), Gap: 2}}
 	add := func(name string, cell func(m aggregator.Memory, u aggregator.Usage) text.Line) {
@@ -315,7 +315,7 @@ func (v *chipView) memories(c *aggregator.ChipSnapshot, w int) []text.Line {
 	add("FREE", func(_ aggregator.Memory, u aggregator.Usage) text.Line {
 		n, known := u.Capacity()
 		switch {
-		case !known || h.late || u.Unreserved > 0 || u.Reserved == 0 && n > 0 && h.buffers:
+		case !known || h.Late || u.Unreserved > 0 || u.Reserved == 0 && n > 0 && h.Buffers:
 			return text.Faint.Line(g.Unknown)
 		case n == 0:
 			return text.Faint.Line("-")
@@ -327,7 +327,7 @@ func (v *chipView) memories(c *aggregator.ChipSnapshot, w int) []text.Line {
 		return text.Plain.Line(text.Free(free, n, o.Exact, false))
 	})
 	add("BUFFERS", func(_ aggregator.Memory, u aggregator.Usage) text.Line {
-		if v.data.totalsOnly() || u.Buffers == 0 && h.buffers {
+		if v.data.totalsOnly() || u.Buffers == 0 && h.Buffers {
 			return text.Faint.Line(g.Unknown)
 		}
 		return text.Plain.Line(text.Count(u.Buffers, o.Exact))
@@ -338,7 +338,7 @@ func (v *chipView) memories(c *aggregator.ChipSnapshot, w int) []text.Line {
 		switch {
 		case known && n == 0:
 			return text.Faint.Line("-")
-		case !ok || !s.known || h.late || u.Reserved == 0 && h.buffers:
+		case !ok || !s.known || h.Late || u.Reserved == 0 && h.Buffers:
 			return text.Faint.Line(g.Unknown)
 		}
 		return text.Plain.Line(largest(&s, o))
@@ -381,7 +381,7 @@ func (v *chipView) memories(c *aggregator.ChipSnapshot, w int) []text.Line {
 // programs returns lines about the chip's L1 that programs use.
 func (v *chipView) programs(c *aggregator.ChipSnapshot, w int) []text.Line {
 	o, g := v.settings, text.GlyphSet(v.settings.ASCII)
-	h := hidersOf(v.data.snapshot).on(c)
+	h := aggregator.HidersOf(v.data.snapshot).On(c)
 	cb := programsOf(c.CB, h)
 	dot := func(l text.Line) string { return l.String() }
 	if v.data.totalsOnly() {
@@ -389,7 +389,7 @@ func (v *chipView) programs(c *aggregator.ChipSnapshot, w int) []text.Line {
 		parts := []string{programsTitle + ": " + dot(v.amountCell(cb)) + ", peak " + dot(v.amountCell(cb.highest())), "programs, kernels, config ring: " + g.Unknown}
 		return []text.Line{text.Plain.Line(" " + strings.Join(parts, "  "))}
 	}
-	logical := amount{used: c.CB.Logical, peak: c.CB.PeakLogical, unknown: c.CB.Logical == 0 && h.programs, peakAtLeast: c.CB.PeaksAtLeast, peakUncertain: c.CB.PeaksUncertain}
+	logical := amount{used: c.CB.Logical, peak: c.CB.PeakLogical, unknown: c.CB.Logical == 0 && h.Programs, peakAtLeast: c.CB.PeaksAtLeast, peakUncertain: c.CB.PeaksUncertain}
 	parts := []string{
 		programsTitle + ": " + dot(v.amountCell(cb)) + " physical, peak " + dot(v.amountCell(cb.highest())),
 		dot(v.amountCell(logical)) + " logical, peak " + dot(v.amountCell(logical.highest())),
@@ -407,7 +407,7 @@ func (v *chipView) programs(c *aggregator.ChipSnapshot, w int) []text.Line {
 	if kinds != nil {
 		parts = append(parts, strings.Join(kinds, ", "))
 	}
-	if c.CB.Programs == 0 && h.programs {
+	if c.CB.Programs == 0 && h.Programs {
 		parts = append(parts, "programs "+g.Unknown)
 	} else {
 		parts = append(parts, text.Plural(int(min(c.CB.Programs, 1<<62)), "program", "programs"))
@@ -428,7 +428,7 @@ func (v *chipView) programs(c *aggregator.ChipSnapshot, w int) []text.Line {
 		out = append(out, text.Plain.Line(" "+l))
 	}
 	k := &c.Kernel
-	words := []string{"kernels: " + dot(v.settings.atLeast(kernelBytes(k), k.Unsized > 0 || kernelBytes(k) == 0 && h.programs))}
+	words := []string{"kernels: " + dot(v.settings.atLeast(kernelBytes(k), k.Unsized > 0 || kernelBytes(k) == 0 && h.Programs))}
 	if bytes, known := k.OnCores(); bytes > 0 {
 		words = append(words, "times their cores "+dot(v.settings.atLeast(bytes, !known)))
 	}

@@ -197,7 +197,7 @@ func TestAPeakThatIsNotKnownIsNotZero(t *testing.T) {
 		"no such memory":         {aggregator.Usage{Banks: aggregator.Banks{Known: true}}, false, "-"},
 		"what is held is beyond": {aggregator.Usage{Unreserved: 1, PeakUnsure: true, Buffers: 1}, false, "·"},
 	} {
-		a := settings{}.amountOf(c.usage, hidden{buffers: c.late}).highest()
+		a := settings{}.amountOf(c.usage, aggregator.Hidden{Buffers: c.late}).highest()
 		if got := a.number(settings{}.scaleOf([]amount{a}, false), text.GlyphSet(false)).String(); got != c.want {
 			t.Errorf("%s: %q, want %q", name, got, c.want)
 		}

@@ -170,10 +170,10 @@ func (h *history) add(d *data) {
 	}
 	previous := h.last
 	h.last, h.seen = d.now, d.snapshot
-	hs := hidersOf(d.snapshot)
+	hs := aggregator.HidersOf(d.snapshot)
 	for i := range d.snapshot.Chips {
 		c := &d.snapshot.Chips[i]
-		unsure := hs.on(c)
+		unsure := hs.On(c)
 		h.opened(c.Chip, previous, d.snapshot)
 		for j, m := range shownMemories() {
 			u := &c.Memory[m]

@@ -30,7 +30,7 @@ func TestAmountNeverCallsTheUnknownZero(t *testing.T) {
 		"requested is always known": {usage: aggregator.Usage{Requested: gib, Buffers: 1, Unreserved: 1}, requested: true, want: "1.00 GiB"},
 	} {
 		o := settings{requested: c.requested}
-		a := o.amountOf(c.usage, hidden{buffers: c.late})
+		a := o.amountOf(c.usage, aggregator.Hidden{Buffers: c.late})
 		if got := a.number(o.scaleOf([]amount{a}, false), text.GlyphSet(false)).String(); got != c.want {
 			t.Errorf("%s: %q, want %q", name, got, c.want)
 		}

@@ -338,7 +338,7 @@ func (v *mapView) freeWords() (words []string, clash string) {
 	if s.hasGap {
 		words = append(words, bytesCell(s.gap, o).String()+" between circular buffers and buffers")
 	}
-	if c := v.current(); c != nil && hidersOf(v.data.snapshot).on(c) != (hidden{}) {
+	if c := v.current(); c != nil && aggregator.HidersOf(v.data.snapshot).On(c) != (aggregator.Hidden{}) {
 		words = append(words, "less what is not known")
 	}
 	return words, clash

@@ -496,7 +496,7 @@ func noChip(d *data) string {
 	switch {
 	case d.looking:
 		return looking
-	case late == 0 && (len(hidersOf(d.snapshot).Hiders) > 0 || aggregator.HidesBuffers(d.snapshot.Reasons, true)):
+	case late == 0 && (len(aggregator.HidersOf(d.snapshot)) > 0 || aggregator.HidesBuffers(d.snapshot.Reasons, true)):
 		return "which chips are open is not known"
 	case late == 0 && d.unseen():
 		return "no chip was seen to be opened"

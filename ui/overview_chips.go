@@ -33,13 +33,13 @@ func (v *overview) nextChipMode() {
 // folded returns data with one chip for all chips whose rows would be equal, and the names of these rows. Telemetry and
 // small histories belong to single chips, so they are left out.
 func folded(d data, o settings) (data, map[aggregator.Chip]string) {
-	hs := hidersOf(d.snapshot)
+	hs := aggregator.HidersOf(d.snapshot)
 	groups := map[string]int{}
 	var members [][]aggregator.ChipSnapshot
 	var all []aggregator.ChipSnapshot
 	for i := range d.snapshot.Chips {
 		c := &d.snapshot.Chips[i]
-		h := hs.on(c)
+		h := hs.On(c)
 		key := fmt.Sprint(c.Chip.Space, c.Board, c.Arch, h, marksOf(c.Reasons), o.atLeast(kernelBytes(&c.Kernel), c.Kernel.Unsized > 0))
 		for _, a := range append(o.memoryAmounts(c, h), programsOf(c.CB, h)) {
 			for _, n := range []amount{a, a.highest()} {
@@ -65,7 +65,7 @@ func folded(d data, o settings) (data, map[aggregator.Chip]string) {
 	return d, names
 }
 
-func (o settings) memoryAmounts(c *aggregator.ChipSnapshot, h hidden) []amount {
+func (o settings) memoryAmounts(c *aggregator.ChipSnapshot, h aggregator.Hidden) []amount {
 	var out []amount
 	for _, m := range shownMemories() {
 		out = append(out, o.amountOf(c.Memory[m], h))
@@ -74,7 +74,7 @@ func (o settings) memoryAmounts(c *aggregator.ChipSnapshot, h hidden) []amount {
 }
 
 // amountIn returns the chip's use of the memory that the user chose with v.
-func (o settings) amountIn(c *aggregator.ChipSnapshot, m metric, h hidden) amount {
+func (o settings) amountIn(c *aggregator.ChipSnapshot, m metric, h aggregator.Hidden) amount {
 	if m == metricCB {
 		a := programsOf(c.CB, h)
 		a.capacity, _ = ceilingOf(c, m)
@@ -89,12 +89,12 @@ const gridCell = 12
 // grid returns a cell for each chip that says how full the chosen memory is.
 func (v *overview) grid(w int) []text.Line {
 	g, o := text.GlyphSet(v.settings.ASCII), v.settings
-	hs := hidersOf(v.data.snapshot)
+	hs := aggregator.HidersOf(v.data.snapshot)
 	perLine := v.gridColumns(w)
 	var out []text.Line
 	for i := range v.chips() {
 		c := &v.chips()[i]
-		a := o.amountIn(c, v.memory, hs.on(c))
+		a := o.amountIn(c, v.memory, hs.On(c))
 		name := text.Line{text.Strong.Span(fmt.Sprintf("%4s", text.Clip(chipName(c.Chip), 4, g.Dots))), text.Notice.Span(fmt.Sprintf("%.1s", marksOf(c.Reasons)+" "))}
 		var cell text.Line
 		switch {
@@ -138,7 +138,7 @@ func (v *overview) gridColumns(w int) int { return max(w/(gridCell+1), 1) }
 // summary returns a line with the use of all chips, and one with the fullest chip of each memory.
 func (v *overview) summary(w int) []text.Line {
 	g, o := text.GlyphSet(v.settings.ASCII), v.settings
-	hs := hidersOf(v.data.snapshot)
+	hs := aggregator.HidersOf(v.data.snapshot)
 	type sum struct {
 		used, capacity uint64
 		atLeast, some  bool
@@ -152,7 +152,7 @@ func (v *overview) summary(w int) []text.Line {
 		var s sum
 		for i := range v.chips() {
 			c := &v.chips()[i]
-			a := o.amountIn(c, m, hs.on(c))
+			a := o.amountIn(c, m, hs.On(c))
 			if a.absent {
 				continue
 			}

@@ -83,7 +83,7 @@ func entries(d *data, o settings, expanded func(processID) bool) []entry {
 			if c != nil {
 				e.key.chip = c.Chip
 			}
-			h := hiddenOf(p, c)
+			h := aggregator.HiddenOf(p, c)
 			for _, m := range shownMemories() {
 				e.amounts = append(e.amounts, o.amountOf(memory[m], h))
 			}
@@ -148,7 +148,7 @@ func buffers(memory *[aggregator.NumMemories]aggregator.Usage) uint64 {
 // processAmounts returns the totals of a process, including its use of unknown chips.
 func (o settings) processAmounts(p *aggregator.ProcessSnapshot) []amount {
 	var out []amount
-	h := hiddenOf(p, nil)
+	h := aggregator.HiddenOf(p, nil)
 	for _, m := range shownMemories() {
 		u := p.Memory[m]
 		u.Add(&p.Unplaced[m])
@@ -329,7 +329,7 @@ func processColumns(d *data, o settings, list []entry, short bool, g text.Glyphs
 	columns = append(columns, growthColumns(d, o, whole)...)
 	columns = append(columns,
 		add(byBuffers, "BUFFERS", true, 0, func(e *entry) text.Line {
-			if e.buffers == 0 && hiddenOf(e.process, e.chip).buffers {
+			if e.buffers == 0 && aggregator.HiddenOf(e.process, e.chip).Buffers {
 				return text.Faint.Line(g.Unknown)
 			}
 			return counted(e.process, e.buffers, o, g)
@@ -456,7 +456,7 @@ func chipsCell(e *entry, g text.Glyphs) text.Line {
 		// Some of what it holds is on unknown chips.
 		chips += "+?"
 	}
-	if h := hiddenOf(e.process, nil); chips == "" && !h.buffers && !h.programs && !e.ended && e.process.Info.Source != aggregator.Reported {
+	if h := aggregator.HiddenOf(e.process, nil); chips == "" && !h.Buffers && !h.Programs && !e.ended && e.process.Info.Source != aggregator.Reported {
 		return text.Faint.Line("-") // it has no chip open
 	}
 	if chips == "" {

@@ -275,7 +275,7 @@ func (v *holders) detail(r *holder) []text.Line {
 			add("verified", fmt.Sprintf("%s with the runtime's own accounts, %s ago with %s buffers%s; %s were from before, %s repaired", text.Times(a.Comparisons),
 				text.Age(time.Duration(v.data.now-min(a.At, v.data.now))), text.Digits(a.Compared), doubt, text.Digits(a.Found), text.Digits(a.Repaired)))
 		}
-		add("peaks", peaksOf(&p.Memory, hiddenOf(p, nil), v.settings))
+		add("peaks", peaksOf(&p.Memory, aggregator.HiddenOf(p, nil), v.settings))
 		if h := &p.HostMemory; h.Peak > 0 {
 			add("host memory", fmt.Sprintf("%s resident, %s at most, %s when first read", text.Capacity(h.Bytes, v.settings.Exact, false),
 				text.Capacity(h.Peak, v.settings.Exact, false), text.Capacity(h.First, v.settings.Exact, false)))

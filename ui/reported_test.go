@@ -38,7 +38,7 @@ func TestReportedProcessesAreMarked(t *testing.T) {
 		usage            aggregator.CBUsage
 		unknown, atLeast bool
 	}{{aggregator.CBUsage{}, false, false}, {p.CB, true, true}, {aggregator.CBUsage{Physical: 5, Logical: 100, Reported: 1}, false, true}} {
-		if a := programsOf(c.usage, hidden{}); a.unknown != c.unknown || a.atLeast != c.atLeast {
+		if a := programsOf(c.usage, aggregator.Hidden{}); a.unknown != c.unknown || a.atLeast != c.atLeast {
 			t.Errorf("%+v: %+v", c.usage, a)
 		}
 	}

@@ -57,12 +57,12 @@ func TestSampledIsMarked(t *testing.T) {
 	}
 	for _, requested := range []bool{false, true} {
 		o.requested = requested
-		dram, l1 := o.amountOf(s.Chips[0].Memory[aggregator.DRAM], hidden{}), o.amountOf(s.Chips[0].Memory[aggregator.L1], hidden{})
+		dram, l1 := o.amountOf(s.Chips[0].Memory[aggregator.DRAM], aggregator.Hidden{}), o.amountOf(s.Chips[0].Memory[aggregator.L1], aggregator.Hidden{})
 		if dram.atLeast && requested || !dram.peakAtLeast || !dram.highest().atLeast || !l1.highest().unknown {
 			t.Errorf("requested %t: %+v, %+v", requested, dram, l1)
 		}
 	}
-	if cb := programsOf(s.Chips[0].CB, hidden{}); cb.atLeast || !cb.highest().unknown {
+	if cb := programsOf(s.Chips[0].CB, aggregator.Hidden{}); cb.atLeast || !cb.highest().unknown {
 		t.Errorf("%+v", cb)
 	}
 	var b strings.Builder

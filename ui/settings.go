@@ -51,30 +51,8 @@ func memoryNames() []string {
 	return names
 }
 
-// hidden says why a process may hold more than is counted. Then nothing counted does not mean that nothing is there.
-type hidden struct {
-	buffers, programs bool
-	// late means that what the process held before tracing began has not been read.
-	late bool
-}
-
-// hiddenOf returns why a process may hold more than is counted, on one of its chips or, if c is nil, on all.
-func hiddenOf(p *aggregator.ProcessSnapshot, c *aggregator.ChipSnapshot) hidden {
-	return shownHidden(aggregator.HiddenOf(p, c))
-}
-
-func shownHidden(h aggregator.Hidden) hidden { return hidden{h.Buffers, h.Programs, h.Late} }
-
-// hiders are the processes that may hold more than is counted on their chips.
-type hiders struct{ aggregator.Hiders }
-
-func hidersOf(s *aggregator.Snapshot) hiders { return hiders{aggregator.HidersOf(s)} }
-
-// on returns why a chip may have more than is counted.
-func (hs hiders) on(c *aggregator.ChipSnapshot) hidden { return shownHidden(hs.On(c)) }
-
 // amountOf returns a memory's use in the sizes that the settings show.
-func (o settings) amountOf(u aggregator.Usage, h hidden) amount {
+func (o settings) amountOf(u aggregator.Usage, h aggregator.Hidden) amount {
 	a := amount{used: u.Reserved, peak: u.PeakReserved, atLeast: u.Unreserved > 0, peakAtLeast: u.PeakUnsure || u.PeaksAtLeast}
 	if o.requested {
 		a = amount{used: u.Requested, peak: u.PeakRequested, peakAtLeast: u.TotalsOnly || u.PeaksAtLeast}
@@ -82,15 +60,15 @@ func (o settings) amountOf(u aggregator.Usage, h hidden) amount {
 	a.peakUncertain = u.PeaksUncertain
 	a.capacity, _ = u.Capacity()
 	a.absent = u.Absent()
-	a.unknown = !a.absent && a.used == 0 && (a.atLeast || h.buffers)
+	a.unknown = !a.absent && a.used == 0 && (a.atLeast || h.Buffers)
 	return a
 }
 
 // programsOf returns the L1 used by circular and dataflow buffers. They have only one size.
-func programsOf(u aggregator.CBUsage, h hidden) amount {
+func programsOf(u aggregator.CBUsage, h aggregator.Hidden) amount {
 	// The cores of buffers that clients report are unknown.
 	reported := u.Reported > 0
-	return amount{used: u.Physical, peak: u.PeakPhysical, unknown: u.Physical == 0 && (h.programs || reported), atLeast: reported, peakAtLeast: u.PeaksAtLeast, peakUncertain: u.PeaksUncertain}
+	return amount{used: u.Physical, peak: u.PeakPhysical, unknown: u.Physical == 0 && (h.Programs || reported), atLeast: reported, peakAtLeast: u.PeaksAtLeast, peakUncertain: u.PeaksUncertain}
 }
 
 // programsTitle is the title of the column of circular and dataflow buffers.

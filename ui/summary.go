@@ -25,7 +25,7 @@ func (f *frame) summary() {
 		var chip aggregator.Chip
 		for k := range s.Chips {
 			u := s.Chips[k].Memory[m]
-			a := o.amountOf(u, hidden{})
+			a := o.amountOf(u, aggregator.Hidden{})
 			if a.peakAtLeast { // a buffer's reserved size is at least its requested size
 				a.peak = max(a.peak, u.PeakRequested)
 			}
