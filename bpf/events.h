@@ -186,7 +186,7 @@ struct tt_mark {
 	__u64 object; /* Buffer* */
 	__u64 unique; /* the runtime's unique ID of the Buffer, 0 unknown */
 	__u64 allocators[TT_MARK_ALLOCATORS];
-	__u32 count; /* of allocators; more than TT_MARK_ALLOCATORS are not sent */
+	__u32 count; /* of allocators; those beyond TT_MARK_ALLOCATORS are not sent */
 	__u32 step;  /* enum tt_mark_step */
 };
 

@@ -614,12 +614,14 @@ int BPF_UPROBE(program_laid_out, __u64 program, __u64 device)
 	if (skipped(bpf_get_current_pid_tgid() >> 32))
 		return 0;
 	task = bpf_task_storage_get(&tasks, bpf_get_current_task_btf(), NULL, BPF_LOCAL_STORAGE_GET_F_CREATE);
-	if (task) {
-		task->program = program;
-		task->device = device;
-		task->cores = 0;
-		task->call++;
+	if (!task) { /* no memory for the state: cb_placed will not know the program */
+		unread(counters_of_cpu(), TT_CB, library_of(ctx));
+		return 0;
 	}
+	task->program = program;
+	task->device = device;
+	task->cores = 0;
+	task->call++;
 	return 0;
 }
 
@@ -966,10 +968,12 @@ int BPF_UPROBE(kernel_read, __u64 kernel, __u64 device)
 	if (skipped(bpf_get_current_pid_tgid() >> 32))
 		return 0;
 	task = bpf_task_storage_get(&tasks, bpf_get_current_task_btf(), NULL, BPF_LOCAL_STORAGE_GET_F_CREATE);
-	if (task) {
-		task->kernel = kernel;
-		task->kernel_device = device;
+	if (!task) { /* no memory for the state: binary_read will skip the files */
+		unread(counters_of_cpu(), TT_KERNEL_FILE, library_of(ctx));
+		return 0;
 	}
+	task->kernel = kernel;
+	task->kernel_device = device;
 	return 0;
 }
 
@@ -1281,13 +1285,13 @@ int BPF_UPROBE(scope_begins, __u64 allocators)
 	if (!e)
 		return 0;
 	size = v.end - v.begin;
+	e->count = size / sizeof(e->allocators[0]);
 	if (size > sizeof(e->allocators))
 		size = sizeof(e->allocators);
 	if (size && bpf_probe_read_user(e->allocators, size, (void *)v.begin)) {
 		dropped(e, counters_of_cpu(), TT_MARK, library);
 		return 0;
 	}
-	e->count = size / sizeof(e->allocators[0]);
 	submit(e, 0);
 	return 0;
 }

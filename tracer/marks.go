@@ -17,10 +17,12 @@ type marks struct {
 	// ids maps tracked buffers to their unique ids, and buffers the ids to the buffers. If ids has no entry for an
 	// id's buffer, that buffer is gone.
 	ids, buffers map[uint64]uint64
+	// incomplete is set once something was not marked.
+	incomplete bool
 }
 
 // These bound the memory that a process can make the tracer use: maxMarkingThreads, maxScopes per thread, and
-// maxTracked buffers. What exceeds them is not marked.
+// maxTracked buffers. What exceeds them, or the allocators of a record, is not marked, and the process gets a reason.
 const (
 	maxMarkingThreads = 4096
 	maxScopes         = 64
@@ -36,10 +38,13 @@ func (r *run) handleMark(from origin, e *bpf.MemtraceTtMark) {
 	}
 	allocators := e.Allocators[:min(int(e.Count), len(e.Allocators))]
 	scopes := m.scopes[from.tid]
+	whole := int(e.Count) == len(allocators)
 	switch bpf.MemtraceTtMarkStep(e.Step) {
 	case bpf.MemtraceTtMarkStepTT_MARK_SCOPE_BEGINS:
 		if _, known := m.scopes[from.tid]; (known || len(m.scopes) < maxMarkingThreads) && len(scopes) < maxScopes {
 			m.scopes[from.tid] = append(scopes, slices.Clone(allocators))
+		} else {
+			whole = false
 		}
 	case bpf.MemtraceTtMarkStepTT_MARK_SCOPE_ENDS:
 		if len(scopes) > 1 {
@@ -48,7 +53,7 @@ func (r *run) handleMark(from origin, e *bpf.MemtraceTtMark) {
 			delete(m.scopes, from.tid) // or the scope began before tracing
 		}
 	case bpf.MemtraceTtMarkStepTT_MARK_TRACKED:
-		m.track(e.Object, e.Unique)
+		whole = m.track(e.Object, e.Unique)
 		if len(allocators) == 1 && slices.ContainsFunc(scopes, func(s []uint64) bool { return slices.Contains(s, allocators[0]) }) {
 			// The thread's next record is this buffer's allocation; in the allocator's way it was the last one.
 			m.marking[from.tid] = e.Object
@@ -58,6 +63,10 @@ func (r *run) handleMark(from origin, e *bpf.MemtraceTtMark) {
 		if buffer, ok := m.buffers[e.Unique]; ok && m.ids[buffer] == e.Unique {
 			r.corruptible(from, buffer)
 		}
+	}
+	if !whole && !m.incomplete {
+		m.incomplete = true
+		r.raise(from.pid, aggregator.ReasonTracesMissed)
 	}
 }
 
@@ -96,16 +105,19 @@ func (m *marks) doubt() {
 	}
 }
 
-func (m *marks) track(buffer, id uint64) {
+// track notes a buffer's unique id. It reports whether the other buffers' are still known.
+func (m *marks) track(buffer, id uint64) bool {
 	m.forget(buffer)
 	if id == 0 {
-		return
+		return true
 	}
-	if len(m.buffers) >= maxTracked {
+	full := len(m.buffers) >= maxTracked
+	if full {
 		clear(m.buffers)
 		clear(m.ids)
 	}
 	m.ids[buffer], m.buffers[id] = id, buffer
+	return !full
 }
 
 // forget drops a freed buffer.

@@ -6,6 +6,7 @@ import (
 
 	"tt-memtrace/aggregator"
 	"tt-memtrace/bpf"
+	"tt-memtrace/test/fixture"
 )
 
 // What a process marks is marked for its thread and allocator alone, by ids of buffers that are
@@ -80,5 +81,48 @@ func TestMarks(t *testing.T) {
 	}
 	if m := r.marks[1]; len(m.scopes) > maxMarkingThreads || len(m.scopes[1]) > maxScopes || len(m.ids) > maxTracked || len(m.ids) != len(m.buffers) {
 		t.Errorf("%d threads, %d scopes, %d and %d buffers are kept", len(m.scopes), len(m.scopes[1]), len(m.ids), len(m.buffers))
+	}
+}
+
+// What is not marked because of a limit may be overwritten, or may not: the process is marked.
+func TestLimitsOfMarks(t *testing.T) {
+	begins := &bpf.MemtraceTtMark{Step: uint32(bpf.MemtraceTtMarkStepTT_MARK_SCOPE_BEGINS), Count: 1}
+	for what, over := range map[string]func(r *run){
+		"scopes of a thread": func(r *run) {
+			for range maxScopes + 1 {
+				r.handleMark(origin{pid: 1, tid: 1}, begins)
+			}
+		},
+		"threads": func(r *run) {
+			for tid := range uint32(maxMarkingThreads + 1) {
+				r.handleMark(origin{pid: 1, tid: tid}, begins)
+			}
+		},
+		"tracked buffers": func(r *run) {
+			for i := range uint64(maxTracked + 1) {
+				r.handleMark(origin{pid: 1}, &bpf.MemtraceTtMark{Step: uint32(bpf.MemtraceTtMarkStepTT_MARK_TRACKED), Object: 1<<32 + i, Unique: 1 + i})
+			}
+		},
+	} {
+		r := &run{marks: map[uint32]*marks{}}
+		over(r)
+		if len(r.batch) != 1 || r.batch[0].Reason == nil || r.batch[0].Reason.Code != aggregator.ReasonTracesMissed {
+			t.Errorf("%s: %+v", what, r.batch)
+		}
+	}
+}
+
+// A record has room for some of a scope's allocators only.
+func TestScopeOfManyAllocators(t *testing.T) {
+	p := fixture.User(t, fixture.LayoutB)
+	tr := start(t, Options{PIDs: []uint32{p.PID}})
+	fixture.Do(t, p, "device 0 1")
+	fixture.Do(t, p, "scope 0")
+	if s := tr.process(p.PID); missesTraces(s) {
+		t.Errorf("with one allocator: %+v", s.Reasons)
+	}
+	fixture.Do(t, p, "wide_scope 0")
+	if s := tr.process(p.PID); !missesTraces(s) {
+		t.Errorf("with nine: %+v", s.Reasons)
 	}
 }
