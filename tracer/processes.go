@@ -270,6 +270,7 @@ func (r *run) add(a announcement, now uint64) (p *traced, lives bool) {
 		r.t.opts.Notice(err.Error())
 	}
 	r.processes[pid] = p
+	r.relate(pid, in.Files().Hurried())
 	if _, before := r.lookedFor[pid]; before {
 		p.first = 1 // some of its events were already emitted
 	}

@@ -76,18 +76,22 @@ type workload struct {
 }
 
 func (r *run) relations(pid uint32) *relations {
-	rel := r.related[pid]
-	if rel == nil {
-		files := memory.FilesOf(pid).Hurried()
-		rel = &relations{
+	if r.related[pid] == nil {
+		r.relate(pid, memory.FilesOf(pid).Hurried())
+	}
+	return r.related[pid]
+}
+
+// relate makes the relations of a process, whose files are read in this way, unless it has some.
+func (r *run) relate(pid uint32, files *memory.Process) {
+	if r.related[pid] == nil {
+		r.related[pid] = &relations{
 			chipsUnknown: map[uint64]int{},
 			kernels:      map[uint64]uint64{}, cores: map[uint64]uint64{}, programs: map[uint64]*compiled{}, workloads: map[uint64]*workload{},
 			published: map[uint64]uint64{}, unknown: map[uint64]bool{}, mem: files, files: inspect.NewKernelFiles(files),
 			capturing: map[uint64]capture{}, queues: map[uint64]tracedQueue{}, rings: inspect.Rings{}, marked: map[uint32][]*aggregator.CircularBuffer{},
 		}
-		r.related[pid] = rel
 	}
-	return rel
 }
 
 func (rel *relations) program(id uint64) *compiled {

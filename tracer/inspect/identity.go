@@ -96,7 +96,7 @@ func symbolIn(mem *memory.Process, name string, files []proc.Mapping) (uint64, e
 		address := uint64(0)
 		f, err := mem.Open(m)
 		if err == nil {
-			address, err = metal.DynamicSymbol(memory.ProcName(f), m, name)
+			address, err = metal.DynamicSymbol(f, m, name)
 			f.Close()
 		}
 		if err == nil {

@@ -4,6 +4,7 @@ import (
 	"debug/elf"
 	"fmt"
 	"io"
+	"os"
 	"sync"
 
 	"tt-memtrace/elffile"
@@ -34,15 +35,14 @@ type dynamicSymbol struct {
 // maxDynamicSymbols bounds the cache.
 const maxDynamicSymbols = 1024
 
-// DynamicSymbol returns the address in a process of a symbol that a loaded library or executable exports. opened is
-// the name by which to open the file.
-func DynamicSymbol(opened string, m proc.Mapping, name string) (address uint64, err error) {
+// DynamicSymbol returns the address in a process of a symbol that a loaded library or executable, the open file f,
+// exports.
+func DynamicSymbol(f *os.File, m proc.Mapping, name string) (address uint64, err error) {
 	path := m.Path
-	f, st, err := openRegular(opened)
+	st, err := statRegular(f, path)
 	if err != nil {
 		return 0, err
 	}
-	defer f.Close()
 	defer func() {
 		if r := recover(); r != nil { // as in OpenLibrary
 			err = fmt.Errorf("reading %s: damaged ELF file (%v)", path, r)

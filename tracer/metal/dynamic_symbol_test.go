@@ -20,15 +20,20 @@ func TestDynamicSymbolOfAFileThatChanges(t *testing.T) {
 		t.Fatal(err)
 	}
 	loaded := proc.Mapping{Path: path}
-	first, err := DynamicSymbol(path, loaded, name)
+	f, err := os.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	first, err := DynamicSymbol(f, loaded, name)
 	if err != nil || first == 0 {
 		t.Fatal(first, err)
 	}
-	again, err := DynamicSymbol(path, loaded, name)
+	again, err := DynamicSymbol(f, loaded, name)
 	if err != nil || again != first {
 		t.Errorf("again it is at %#x, not at %#x: %v", again, first, err)
 	}
-	if other, err := DynamicSymbol(path, loaded, "fixture_runs"); err == nil {
+	if other, err := DynamicSymbol(f, loaded, "fixture_runs"); err == nil {
 		t.Errorf("what it lacks is at %#x", other)
 	}
 	changed := func() (st unix.Stat_t) {
@@ -43,7 +48,7 @@ func TestDynamicSymbolOfAFileThatChanges(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if at, err := DynamicSymbol(path, loaded, name); err == nil {
+	if at, err := DynamicSymbol(f, loaded, name); err == nil {
 		t.Errorf("in another file it is at %#x", at)
 	}
 }

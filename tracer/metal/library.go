@@ -130,20 +130,24 @@ func openRegular(path string) (*os.File, unix.Stat_t, error) {
 		return nil, st, &os.PathError{Op: "opening library", Path: path, Err: err}
 	}
 	f := os.NewFile(uintptr(fd), path)
-	if err := unix.Fstat(fd, &st); err != nil {
+	if st, err = statRegular(f, path); err != nil {
 		f.Close()
-		return nil, st, &os.PathError{Op: "reading library", Path: path, Err: err}
+		return nil, st, err
+	}
+	return f, st, nil
+}
+
+// statRegular returns the stat of an open file, which must be regular. path is its name in errors.
+func statRegular(f *os.File, path string) (st unix.Stat_t, err error) {
+	if err := unix.Fstat(int(f.Fd()), &st); err != nil {
+		return st, &os.PathError{Op: "reading library", Path: path, Err: err}
 	}
 	if st.Mode&unix.S_IFMT != unix.S_IFREG {
 		err = fmt.Errorf("reading %s: not a regular file: %w", path, ErrUnsupported)
 	} else if st.Size > maxLibrary {
 		err = fmt.Errorf("reading %s: %d bytes, more than %d: %w", path, st.Size, int64(maxLibrary), ErrUnsupported)
 	}
-	if err != nil {
-		f.Close()
-		return nil, st, err
-	}
-	return f, st, nil
+	return st, err
 }
 
 // Image returns the library as if loaded at address 0, for evaluating its code.
