@@ -3,7 +3,6 @@ package inspect
 import (
 	"fmt"
 	"io"
-	"os"
 
 	"github.com/prometheus/procfs"
 
@@ -29,7 +28,7 @@ func DescribeFrom(files *memory.Process) (aggregator.Process, error) {
 
 // container returns a process's container, from its control groups.
 func container(pid uint32) (c cgroup.Container) {
-	if f, err := os.Open(fmt.Sprintf("/proc/%d/cgroup", pid)); err == nil {
+	if f, err := proc.Open(pid, "cgroup"); err == nil {
 		// A path has at most 4096 bytes, but version 1 has a line for each controller.
 		b, _ := io.ReadAll(io.LimitReader(f, 64<<10))
 		f.Close()

@@ -139,7 +139,7 @@ func (s *search) process(pid uint32, walk bool) error {
 		return err
 	}
 	defer s.resident.Close()
-	if s.file, err = os.Open(fmt.Sprintf("/proc/%d/mem", pid)); err == nil {
+	if s.file, err = proc.Open(pid, "mem"); err == nil {
 		defer s.file.Close()
 	}
 	s.tick()

@@ -2,7 +2,6 @@ package proc
 
 import (
 	"errors"
-	"fmt"
 	"os"
 
 	"golang.org/x/sys/unix"
@@ -13,7 +12,7 @@ type Image struct{ memory *os.File }
 
 // OpenImage returns what runs in a process now. It needs the right to read the process's memory.
 func OpenImage(pid uint32) (*Image, error) {
-	f, err := os.Open(fmt.Sprintf("/proc/%d/mem", pid))
+	f, err := Open(pid, "mem")
 	if err != nil {
 		return nil, err
 	}

@@ -101,7 +101,7 @@ func openMapsFile(pid uint32, name string) (io.ReadCloser, error) {
 	if u := waitedFor(pid); u != nil && (u.stuck.Load() >= maxMapsStuck || u.Left() <= 0) {
 		return nil, fmt.Errorf("reading the mappings of process %d: %w", pid, ErrMapsBusy)
 	}
-	f, err := os.Open(fmt.Sprintf("/proc/%d/%s", pid, name))
+	f, err := Open(pid, name)
 	if err != nil {
 		return nil, err
 	}

@@ -35,7 +35,7 @@ type ResidentPages struct {
 
 // OpenResident opens the list of a process's pages. Without PAGEMAP_SCAN it walks pagemap.
 func OpenResident(pid uint32, walk bool) (*ResidentPages, error) {
-	f, err := os.Open(fmt.Sprintf("/proc/%d/pagemap", pid))
+	f, err := Open(pid, "pagemap")
 	if err != nil {
 		return nil, err
 	}
@@ -155,7 +155,7 @@ func (p *ResidentPages) walked(list []Region, r Region) ([]Region, uint64, error
 // anonymousBytes reads how many bytes of each mapping are anonymous, in memory or swapped out. The host kernel finds
 // that out without visiting absent pages.
 func anonymousBytes(pid uint32) (map[uint64]uint64, error) {
-	f, err := os.Open(fmt.Sprintf("/proc/%d/smaps", pid))
+	f, err := Open(pid, "smaps")
 	if err != nil {
 		return nil, err
 	}
