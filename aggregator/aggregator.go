@@ -125,10 +125,16 @@ func (a *Aggregator) Apply(e *Event) {
 		a.start(e)
 		return
 	case ProcessExit:
+		inexact := a.counters.ExitedInexact
 		if p := a.processes[e.PID]; p != nil {
 			a.exit(p, e.Time, e.Exit)
 		}
-		a.reasons.lift(func(r *Reason) bool { return r.PID == e.PID && e.PID != 0 })
+		// A process without accounts, such as one that was not traced, has its reasons here.
+		own := func(r *Reason) bool { return r.PID == e.PID && e.PID != 0 }
+		if a.counters.ExitedInexact == inexact && slices.ContainsFunc(a.reasons.list, func(r Reason) bool { return own(&r) && r.Code.Missed() }) {
+			a.counters.ExitedInexact++
+		}
+		a.reasons.lift(own)
 		return
 	case StaleEntriesChanged:
 		a.setStaleEntries(e)

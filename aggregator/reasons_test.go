@@ -184,6 +184,11 @@ func TestInexactExitsAreCounted(t *testing.T) {
 	if n := a.Snapshot().Counters.ExitedInexact; n != 2*maxEnded {
 		t.Errorf("%d, not %d", n, 2*maxEnded)
 	}
+	// So is one without accounts, as it was not traced; once.
+	run(a, reason(ReasonRaised, 5000, ReasonNotTraced), exited(5000), exited(5000), reason(ReasonRaised, 5001, ReasonSampled), exited(5001))
+	if n := a.Snapshot().Counters.ExitedInexact; n != 2*maxEnded+1 {
+		t.Errorf("with one that was not traced: %d, not %d", n, 2*maxEnded+1)
+	}
 }
 
 func TestReasonAsText(t *testing.T) {

@@ -254,12 +254,21 @@ func TestUnsupportedLibraryIsLeftAlone(t *testing.T) {
 	}
 	refused(3)
 	tr.untraced(pids[:3]...)
+	inexact := func(want uint64) {
+		t.Helper()
+		if n := tr.snapshot().Counters.ExitedInexact; n != want {
+			t.Errorf("%d programs count as not traced to their end, not %d", n, want)
+		}
+	}
+	inexact(0)
 	processes[0].Kill()
 	refused(2)
 	tr.untraced(pids[1:3]...)
+	inexact(1)
 	fixture.Do(t, processes[1], "exec")
 	refused(1)
 	tr.untraced(pids[2])
+	inexact(2)
 	tr.noticed("two pointers", "single-step", destroyAllocator)
 }
 

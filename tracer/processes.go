@@ -186,7 +186,7 @@ func (r *run) end(from origin, how *aggregator.Exit) {
 	if known {
 		r.findForks(p.mapping)
 	}
-	if known || lookedFor { // both kinds have had events emitted
+	if known || lookedFor || r.untraced[from.pid] { // all of these have had events emitted
 		delete(r.processes, from.pid)
 		delete(r.lookedFor, from.pid)
 		delete(r.unsizedOf, from.pid)
