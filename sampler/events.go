@@ -148,7 +148,10 @@ func (p *process) devicesFound(l *look, names inspect.ChipNames, uses func(uint6
 			delete(p.devices, device)
 		}
 	}
-	p.managers = l.scan.Managers
+	// The number of a mesh that was just opening or closing could not be read. Keep the one before, to compare it with the
+	// next.
+	maps.DeleteFunc(p.managers, func(device, _ uint64) bool { return !openIn(l.scan, device) })
+	maps.Copy(p.managers, l.scan.Managers)
 	read := map[uint64]bool{}
 	for _, a := range l.scan.Scan.Allocators {
 		read[a] = true
@@ -190,10 +193,14 @@ func (p *process) devicesFound(l *look, names inspect.ChipNames, uses func(uint6
 
 // hasClosed reports whether a device that was open has closed since, even if another one has opened at the same address.
 func (p *process) hasClosed(device uint64, now *inspect.ProcessScan) bool {
-	_, open := now.Devices[device]
 	manager, read := now.Managers[device]
 	before, known := p.managers[device]
-	return !open || read && known && manager != before
+	return !openIn(now, device) || read && known && manager != before
+}
+
+func openIn(scan *inspect.ProcessScan, device uint64) bool {
+	_, open := scan.Devices[device]
+	return open
 }
 
 // buffersFound emits events of freed buffers, then of new ones.

@@ -148,7 +148,7 @@ func newProcess(m proc.Mapping, l *library) (*process, error) {
 	in := inspect.NewOver(mem, l.lib, m).Repeatedly()
 	return &process{
 		pid: m.PID, image: image, user: proc.User(m.PID), mapping: m, library: l, memory: mem, Inspector: in, chips: inspect.NewChips(in, m.PID), info: info,
-		devices: map[uint64]uint64{}, buffers: map[uint64]*held{}, used: map[uint64]bool{}, programs: map[uint64]program{}, rings: inspect.Rings{}, files: inspect.NewKernelFiles(memory.FilesOf(m.PID)),
+		devices: map[uint64]uint64{}, managers: map[uint64]uint64{}, buffers: map[uint64]*held{}, used: map[uint64]bool{}, programs: map[uint64]program{}, rings: inspect.Rings{}, files: inspect.NewKernelFiles(memory.FilesOf(m.PID)),
 	}, nil
 }
 

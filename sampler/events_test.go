@@ -1,0 +1,36 @@
+package sampler
+
+import (
+	"slices"
+	"testing"
+
+	"tt-memtrace/aggregator"
+	"tt-memtrace/tracer/inspect"
+)
+
+// A mesh that closed, and another one that opened at its address, is seen to have closed, also if a look in between came
+// too early to read the new one's sub-device manager: what programs had on the chips is gone.
+func TestMeshThatOpenedAgain(t *testing.T) {
+	const device, allocator = 0x1000, 0x2000
+	p := &process{devices: map[uint64]uint64{}, managers: map[uint64]uint64{}, chips: inspect.NewChips(&inspect.Inspector{}, 1)}
+	closes := func(managers map[uint64]uint64) bool {
+		l := &look{scan: &inspect.ProcessScan{Devices: map[uint64]uint64{device: allocator}, Managers: managers}}
+		var events []aggregator.Event
+		p.devicesFound(l, inspect.ChipNames{}, func(uint64) bool { return false }, func(e aggregator.Event) { events = append(events, e) })
+		return slices.ContainsFunc(events, func(e aggregator.Event) bool { return e.Kind == aggregator.DeviceClose })
+	}
+	for i, look := range []struct {
+		managers map[uint64]uint64
+		closes   bool
+	}{
+		{map[uint64]uint64{device: 5}, false},
+		{map[uint64]uint64{device: 5}, false},
+		{nil, false},
+		{map[uint64]uint64{device: 9}, true},
+		{map[uint64]uint64{device: 9}, false},
+	} {
+		if got := closes(look.managers); got != look.closes {
+			t.Errorf("look %d: it has closed: %t", i, got)
+		}
+	}
+}
