@@ -15,7 +15,7 @@ const (
 	bufferBlock
 	// smallBlock is a buffer of L1_SMALL in the map of a core's L1.
 	smallBlock
-	// circularBlock is a range that circular and dataflow buffers use on a core.
+	// circularBlock is a range that circular and dataflow buffers and scratchpads use on a core.
 	circularBlock
 	// ringBlock is the kernel-config ring.
 	ringBlock
@@ -34,11 +34,12 @@ type block struct {
 	from, to uint64
 	kind     blockKind
 	buffer   *bufferRow
-	// programs are those with circular buffers here, the newest first; the owner of each has the same index.
+	// programs are those with circular buffers here, in the order of their lowest addresses; the owner of each has the
+	// same index.
 	programs []*aggregator.ProgramSnapshot
 	owners   []owner
 	ring     *aggregator.ConfigRing
-	// clash means that it overlaps a block of another kind, or of another allocator.
+	// clash means that it overlaps another block.
 	clash bool
 }
 
@@ -64,7 +65,8 @@ type space struct {
 }
 
 // newSpace returns a space with sorted blocks and its free bytes. bytes is the size of a bank, if known. others are
-// blocks that are not buffers of the memory: on a core, buffers of L1_SMALL and circular buffers.
+// blocks that are not buffers of the memory: on a core, buffers of L1_SMALL, circular buffers and the kernel-config
+// ring.
 func newSpace(buffers, others []block, bytes uint64, known bool, core bool) space {
 	byAddress := func(a, b block) int { return cmp.Or(cmp.Compare(a.from, b.from), cmp.Compare(a.to, b.to)) }
 	slices.SortFunc(buffers, byAddress)
@@ -107,7 +109,7 @@ func newSpace(buffers, others []block, bytes uint64, known bool, core bool) spac
 	}
 	s.to = end
 	if known {
-		// If a bank must end after its last buffer, it also begins that much later.
+		// If the last buffer ends at an address above the size of a bank, the bank begins that much later.
 		if !core && len(buffers) > 0 {
 			s.from = min(end-min(end, bytes), buffers[0].from)
 		}
@@ -200,7 +202,7 @@ type coreUse struct {
 	bytes uint64
 }
 
-// interval is a range of a core's L1, and its process.
+// interval is a range of a core's L1, and the program and the process that use it; coresOf sets only the range.
 type interval struct {
 	from, to uint64
 	program  *aggregator.ProgramSnapshot
@@ -210,8 +212,8 @@ type interval struct {
 // maxShownCore bounds coordinates: no chip has more rows or columns of cores.
 const maxShownCore = 63
 
-// coresOf returns the L1 that circular buffers use on each core of a chip: for each process the union of its programs'
-// buffers.
+// coresOf returns the L1 that circular buffers use on each core of a chip, the most used core first. It is a sum over
+// processes: of each, the union of its programs' buffers.
 func coresOf(r *reader, chip aggregator.Chip, ascii bool) []coreUse {
 	sum := map[aggregator.Core]uint64{}
 	for _, o := range owners(r.snapshot, ascii) {
@@ -266,7 +268,8 @@ func onChip(p *aggregator.ProcessSnapshot, chip aggregator.Chip) bool {
 	return slices.ContainsFunc(p.Chips, func(c aggregator.ChipSnapshot) bool { return c.Chip == chip })
 }
 
-// circularBlocks returns the circular buffers on one core of a chip. Adjacent ones form one block.
+// circularBlocks returns the circular buffers on one core of a chip, without those inside L1 buffers. Adjacent and
+// overlapping ones form one block.
 func circularBlocks(r *reader, chip aggregator.Chip, core aggregator.Core, ascii bool) []block {
 	var list []interval
 	for _, o := range owners(r.snapshot, ascii) {

@@ -28,7 +28,7 @@ type app struct {
 	exited exited
 	reader reader
 	store  store
-	// latest is the feed's newest snapshot; frozen is the one shown while the user pauses.
+	// latest is the newest data of the feed; frozen is what the reader reads instead of the feed while the user pauses.
 	latest data
 	frozen *frozen
 	// devices are the driver's devices, read at devicesAt.
@@ -136,7 +136,7 @@ func (a *app) remember() error {
 	s := a.frame.settings
 	s.view = a.frame.current
 	if a.o.ASCII {
-		s.ASCII = a.store.loaded.ASCII // the command line set ASCII for this run alone
+		s.ASCII = a.store.loaded.ASCII // ASCII was set for this run alone
 	}
 	if a.o.Requested {
 		s.requested = a.store.loaded.requested
@@ -144,8 +144,8 @@ func (a *app) remember() error {
 	return a.store.save(s)
 }
 
-// pump reads the feed and shows new data. It is the only goroutine that calls the feed and queues updates for the event
-// loop. It ends before the loop does, so no update waits for a loop that has ended.
+// pump reads the feed and shows new data. While it runs, no other goroutine calls the feed or queues updates for the
+// event loop. Unless the terminal fails, it ends before the loop does, so no update waits for a loop that has ended.
 func (a *app) pump(ctx context.Context, done chan<- struct{}) {
 	defer close(done)
 	defer a.tv.QueueUpdate(a.tv.Stop)

@@ -32,8 +32,8 @@ func staleness(d *data) string {
 	return out
 }
 
-// verification says when the accounts of processes were last compared with the runtime's own: the oldest such time of
-// all processes, or a dot if one was never compared. For sampled processes it says when they were last read. A
+// verification says when the accounts of the processes that of selects were last compared with the runtime's own: the
+// oldest such time, or unknown if one was never compared. For sampled processes it says when they were last read. A
 // comparison without buffers does not verify buffers that came later, so it does not count.
 func verification(d *data, o settings, of func(*aggregator.ProcessSnapshot) bool) text.Span {
 	g := text.GlyphSet(o.ASCII)

@@ -66,7 +66,7 @@ func layoutName(l uint8, g text.Glyphs) string {
 	return g.Unknown
 }
 
-// what returns what a buffer is, in a word or two.
+// what returns what a buffer is: unsafe for a trace, a copy of kernels, or otherwise its layout.
 func (r *bufferRow) what(g text.Glyphs) string {
 	if r.Unsafe.Found {
 		return "unsafe: trace " + strconv.FormatUint(uint64(r.Unsafe.Trace), 10)

@@ -18,17 +18,17 @@ import (
 // charts shows the histories of a chip or process, one above the other, over one time axis.
 type charts struct {
 	*state
-	// selected is the chart with the cursor. alone means that it fills the view.
+	// selected is the metric of the selected chart. alone means that this chart fills the view.
 	selected metric
 	alone    bool
-	// window is an index of windows; without zoomed, the one that fits the history is used. back is how far its end is
-	// before now.
+	// window is an index of windows. zoomed means that the user chose it; otherwise see windowIndex. back is how far
+	// the end of the window is before now.
 	window int
 	zoomed bool
 	back   time.Duration
 	// cursor is the column at which values are read, counted back from the last one.
 	cursor int
-	// previous is the process that was shown before the chip.
+	// previous is the process that was shown when the user last switched to a chip with t.
 	previous processID
 	// high scales to the highest value, not to the capacity.
 	high bool
@@ -42,7 +42,7 @@ type chartPanel struct {
 	region widget.Region
 }
 
-// windows are the time spans that + and - choose from; the last one is everything.
+// windows are the time spans that + and - choose from. The last one is as long as the history can be.
 var windows = []time.Duration{time.Minute, 5 * time.Minute, 15 * time.Minute, time.Hour, 2 * time.Hour, 6 * time.Hour, 24 * time.Hour, 7 * 24 * time.Hour}
 
 func newCharts(s *state) *charts { return &charts{state: s, window: 1} }
@@ -56,7 +56,7 @@ func (c *charts) windowIndex() int {
 	return c.window
 }
 
-// axisWidth is the width of the numbers at the left.
+// axisWidth is the width of the axis at the left: numbers and a line.
 const axisWidth = 11
 
 // of returns the subject whose history of a metric is shown.
@@ -71,7 +71,8 @@ func (c *charts) of(m metric) subject {
 	}
 }
 
-// shown returns the metrics that have values.
+// shown returns the metrics that have a chart: of a chip, all up to metricCB; of a process, DRAM and L1; and others
+// that have values.
 func (c *charts) shown() []metric {
 	always := metricCB
 	if c.process != (processID{}) {
@@ -209,7 +210,8 @@ func windowName(d time.Duration) string {
 	return fmt.Sprintf("%d minutes", d/time.Minute)
 }
 
-// moment returns the time of day of a time on the axis.
+// moment returns a time on the axis as text: "now" if now is set; otherwise the time of day, with the date but without
+// seconds if it is more than 20 hours ago.
 func (c *charts) moment(t uint64, now bool) string {
 	at := c.wall(t)
 	switch {
@@ -223,7 +225,8 @@ func (c *charts) moment(t uint64, now bool) string {
 	return at.Format("15:04:05")
 }
 
-// ceiling returns the highest possible value of a metric; 0 if unknown.
+// ceiling returns the upper limit of a metric: a memory's capacity, or the driver's maximum of temperature or power; 0
+// if it is unknown or there is none.
 func (c *charts) ceiling(m metric) uint64 {
 	var chips []aggregator.ChipSnapshot
 	switch chip, p := c.current(), c.live(); {
@@ -360,7 +363,7 @@ func (c *charts) column(t, begin, end uint64) int {
 	return min(int(float64(t-begin)/float64(end-begin)*float64(c.columns)), c.columns-1)
 }
 
-// marks returns the marks of the process that is shown; all for a chip.
+// marks returns the marks of the process that is shown, and all losses of events; all marks for a chip.
 func (c *charts) marks() []mark {
 	if c.process == (processID{}) {
 		return c.data.marks
@@ -508,7 +511,8 @@ func (c *charts) Move(m widget.Motion) {
 	}
 }
 
-// pan moves the window back in time, but not to before the first value.
+// pan moves the window back in time, or forward if by is negative. It moves forward up to now, and back until the first
+// value is in the middle of the window.
 func (c *charts) pan(by time.Duration) {
 	most := time.Duration(c.data.now-min(c.history.first, c.data.now)) - windows[c.windowIndex()]/2
 	c.back = max(min(c.back+by, most), 0)
@@ -524,8 +528,8 @@ func (c *charts) turn(by int) {
 	c.process = idOf(&list[(max(i, 0)+by+len(list))%len(list)])
 }
 
-// toProcess shows a process: the one that was shown before the chip, if that has it open; otherwise the first that has;
-// otherwise any.
+// toProcess shows a process: the one that was shown before the chip, if it has the chip open; otherwise the first that
+// has; otherwise the one that was shown before, if it still runs; otherwise the first.
 func (c *charts) toProcess() {
 	chip, list := c.current(), c.data.snapshot.Processes
 	on := func(p *aggregator.ProcessSnapshot) bool {

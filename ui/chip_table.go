@@ -10,13 +10,13 @@ import (
 	"tt-memtrace/ui/widget"
 )
 
-// chipTier is a way to lay out the chip table. On a narrower terminal bars shrink first; then units and the small
-// memories' bars go, then the card, then all bars.
+// chipTier is a way to lay out the chip table. On a narrower terminal the peaks go and bars shrink first; then units
+// get short; then the small memories' bars go, the card, the circular buffers, and all bars.
 type chipTier struct {
 	card, cb, peaks, short bool
 	// telemetry shows temperature, power and clock; kernel shows the bytes of kernels.
 	telemetry, kernel bool
-	// spark is the width of the small history of DRAM; 0 for none.
+	// spark is the width of the small history; 0 for none.
 	spark   int
 	history *history
 	// memory is the memory of the small history. names are the names of rows for several chips.
@@ -39,7 +39,7 @@ func chipTiers() []chipTier {
 	}
 }
 
-// screenTiers returns the tiers for the screen, which can have telemetry and small histories.
+// screenTiers returns the tiers for the screen, which can have telemetry, the bytes of kernels and small histories.
 func screenTiers(d *data, h *history, memory metric, names map[aggregator.Chip]string) []chipTier {
 	some := false
 	for i := range d.snapshot.Chips {
@@ -73,10 +73,11 @@ func screenTiers(d *data, h *history, memory metric, names map[aggregator.Chip]s
 	return out
 }
 
-// peaksFrom is the width from which on text has peaks beside bars.
+// peaksFrom is the width from which on text tries the tiers of peakTiers first.
 const peaksFrom = 110
 
-// peakTiers returns the tiers for text. It is not updated, so peaks are more important than wide bars and long units.
+// peakTiers returns the tiers that wide text tries first. Text is not updated, so peaks are more important than wide
+// bars and long units.
 func peakTiers() []chipTier {
 	return []chipTier{
 		{card: true, cb: true, peaks: true, bar: 10, small: 5},
@@ -87,10 +88,10 @@ func peakTiers() []chipTier {
 	}
 }
 
-// maxBar is the widest useful bar.
+// maxBar is the most cells of a bar.
 const maxBar = 40
 
-// chipTable returns the chip table in w cells, with a row for each chip, in the first tier that fits.
+// chipTable returns the chip table in w cells, with a row for each chip, in the first tier that fits, or the last.
 func chipTable(d *data, o settings, w int, tiers []chipTier) widget.Columns {
 	s := d.snapshot
 	hs := aggregator.HidersOf(s)
@@ -122,10 +123,12 @@ func chipTable(d *data, o settings, w int, tiers []chipTier) widget.Columns {
 	return widget.Columns{Columns: columns, N: len(s.Chips)}
 }
 
-// maxSpark is the widest small history: the number of seconds in five minutes.
+// maxSpark is the most cells by which a small history is widened: the number of seconds in five minutes, the longest
+// time that it shows.
 const maxSpark = 300
 
-// grown widens the bars by the cells that are left, two thirds of them for the large memories.
+// grown returns the tier with bars widened by the cells that are left: two thirds of them for the large memories, or
+// all if the small memories have no bars.
 func (t chipTier) grown(rest int) chipTier {
 	if t.bar == 0 {
 		return t
@@ -243,8 +246,8 @@ func cardCell(c *aggregator.ChipSnapshot, ascii bool, g text.Glyphs) text.Line {
 	return text.Plain.Line(text.Clip(text.Sanitize(name, ascii), maxCard, g.Dots))
 }
 
-// memoryColumn is one memory of all chips: bar, number, a sign of how full it is, and the capacity unless the title has
-// it.
+// memoryColumn is one memory of all chips: bar, number, a sign of how full it is, the capacity unless all chips have
+// the same, and the peak if the tier has peaks.
 type memoryColumn struct {
 	name    string
 	o       settings
@@ -313,7 +316,8 @@ func (m memoryColumn) title(parts []widget.Column, width int, common uint64, sam
 	return name
 }
 
-// capacity returns the capacity that all chips have in common; same is false if they differ.
+// capacity returns the capacity that all chips with a known one have in common, 0 if none has; same is false if they
+// differ.
 func (m memoryColumn) capacity() (common uint64, same bool) {
 	for _, a := range m.amounts {
 		switch {
@@ -336,7 +340,8 @@ func signCell(a amount) text.Line {
 	return text.Notice.Line(sign)
 }
 
-// barCell returns a bar if the capacity is known, otherwise a dot; nothing if there is no such memory.
+// barCell returns a bar if use and capacity are known, otherwise the sign for unknown; nothing if there is no such
+// memory or no cell.
 func barCell(a amount, w int, g text.Glyphs) text.Line {
 	switch {
 	case a.absent, w == 0:

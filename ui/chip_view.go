@@ -16,7 +16,8 @@ import (
 	"tt-memtrace/ui/widget"
 )
 
-// chipView shows one chip in full.
+// chipView shows one chip: its card and sensors, its memories, its programs, a map of its cores, and a table of the
+// processes that have it open.
 type chipView struct {
 	*state
 	*widget.Table[chipShare, processID]
@@ -36,7 +37,8 @@ type chipShare struct {
 func newChipView(s *state) *chipView {
 	v := &chipView{state: s}
 	hide := func(r *chipShare) aggregator.Hidden { return aggregator.HiddenOf(r.process, r.ChipSnapshot) }
-	onlyTotals := func(r *chipShare) bool { return r.process.Info.Source == aggregator.FromSharedMemory } // the runtime's own
+	// onlyTotals reports whether only the runtime's own totals are known of a process.
+	onlyTotals := func(r *chipShare) bool { return r.process.Info.Source == aggregator.FromSharedMemory }
 	v.Table = &widget.Table[chipShare, processID]{
 		Settings: &s.settings.Settings, Name: "chip", What: "processes", None: "no process has this chip open",
 		Key:   func(r *chipShare) processID { return idOf(r.process) },
@@ -65,7 +67,7 @@ func newChipView(s *state) *chipView {
 	return v
 }
 
-// runtimeOf returns the release and the library of a process.
+// runtimeOf returns the release and the library of a process, and what of it is not covered.
 func runtimeOf(p *aggregator.ProcessSnapshot, o settings) string {
 	out := text.GlyphSet(o.ASCII).Unknown
 	if p.Info.Release != "" {
@@ -179,8 +181,8 @@ func (v *chipView) Compose(w, h int) widget.Picture {
 	p.Lines = append(p.Lines, v.identity(c, w)...)
 	p.Lines = append(p.Lines, v.memories(c, w)...)
 	p.Lines = append(p.Lines, v.programs(c, w)...)
-	// Show the map of cores if there is room for it beside or below.
-	least := 5 // of the table of processes
+	// Show the map of cores if the table of processes below it still has enough lines.
+	least := 5 // lines of that table
 	if heat := v.heat(); len(heat) > 0 && len(p.Lines)+len(heat)+1+least <= h {
 		p.Lines = append(p.Lines, widget.Rule(w, "cores, by what circular buffers take", "", text.GlyphSet(v.settings.ASCII)))
 		p.Lines = append(p.Lines, heat...)
@@ -195,7 +197,7 @@ func (v *chipView) Compose(w, h int) widget.Picture {
 	return p
 }
 
-// identity returns lines about the chip itself: name, card, telemetry.
+// identity returns lines about the chip itself: its name and card, why its numbers are not exact, and its sensors.
 func (v *chipView) identity(c *aggregator.ChipSnapshot, w int) []text.Line {
 	o, g := v.settings, text.GlyphSet(v.settings.ASCII)
 	dot := func(s string) string {
@@ -277,7 +279,7 @@ func (o settings) degrees() string {
 	return " °C"
 }
 
-// memories returns a row for each memory of the chip.
+// memories returns a line of titles, and a line for each of the shown memories of the chip.
 func (v *chipView) memories(c *aggregator.ChipSnapshot, w int) []text.Line {
 	o, g := v.settings, text.GlyphSet(v.settings.ASCII)
 	h := aggregator.HidersOf(v.data.snapshot).On(c)
@@ -362,7 +364,7 @@ func (v *chipView) memories(c *aggregator.ChipSnapshot, w int) []text.Line {
 		}
 	}
 	rest := min(w-1-widget.TableWidth(columns), maxBar)
-	columns[1].Wide = 0 // the column is still empty
+	columns[1].Wide = 0 // its width is measured again with the bars
 	if rest >= leastBar {
 		for _, m := range list {
 			columns[1].Cells = append(columns[1].Cells, barCell(o.amountOf(c.Memory[m], h), rest, g))
@@ -378,7 +380,8 @@ func (v *chipView) memories(c *aggregator.ChipSnapshot, w int) []text.Line {
 	return out
 }
 
-// programs returns lines about the chip's L1 that programs use.
+// programs returns lines about the programs on the chip: circular and dataflow buffers, kernels, and the kernel-config
+// ring.
 func (v *chipView) programs(c *aggregator.ChipSnapshot, w int) []text.Line {
 	o, g := v.settings, text.GlyphSet(v.settings.ASCII)
 	h := aggregator.HidersOf(v.data.snapshot).On(c)
@@ -452,7 +455,8 @@ func (v *chipView) programs(c *aggregator.ChipSnapshot, w int) []text.Line {
 	return out
 }
 
-// ringWords says what a kernel-config ring contains in each core.
+// ringWords returns how many bytes of a kernel-config ring are in use in each core, of how many, and in how many
+// places.
 func (o settings) ringWords(r *aggregator.ConfigRing) string {
 	unknown := text.GlyphSet(o.ASCII).Unknown
 	if r.Capacity == 0 {
@@ -472,7 +476,8 @@ func (o settings) ringWords(r *aggregator.ConfigRing) string {
 	return words
 }
 
-// heat returns a map of the cores with circular buffers, the busiest the darkest.
+// heat returns a map of the cores: the more bytes circular buffers take on a core, the higher its bar. It is nil if no
+// core has any.
 func (v *chipView) heat() []text.Line {
 	if len(v.cores) == 0 {
 		return nil
@@ -485,7 +490,7 @@ func (v *chipView) heat() []text.Line {
 		use[u.core] = u.bytes
 	}
 	if mx > 31 || my > 23 {
-		return nil // no chip has so many cores
+		return nil // no chip has so many columns or rows of cores
 	}
 	top := v.cores[0].bytes
 	head := "     "

@@ -12,7 +12,7 @@ import (
 	"tt-memtrace/ui/widget"
 )
 
-// circularRow is a circular or dataflow buffer that is the same on several chips.
+// circularRow is a circular or dataflow buffer or a scratchpad of a program, with all chips on which it is the same.
 type circularRow struct {
 	owner
 	program *aggregator.ProgramSnapshot
@@ -71,7 +71,7 @@ func kindName(k aggregator.CBKind) string {
 	return names[min(int(k), len(names)-1)]
 }
 
-// cbName returns the name of a kind.
+// cbName returns the name of a buffer of a kind.
 func cbName(k aggregator.CBKind) string {
 	switch k {
 	case aggregator.Scratchpad:

@@ -42,7 +42,7 @@ func (f *frame) commands() []command {
 	)
 }
 
-// showChip shows a view of a chip. The argument is the chip's number as on the screen.
+// showChip shows a view of a chip. The argument is the chip's number as on the screen; "" is the current chip.
 func (f *frame) showChip(id pageID, argument string) error {
 	if argument == "" {
 		f.show(id)
@@ -68,7 +68,7 @@ func (f *frame) showChip(id pageID, argument string) error {
 	return errNoChip
 }
 
-// notices shows all notices, also those that the screen has no room for.
+// notices shows a pager with all notices, also those that the screen has no room for.
 func (f *frame) notices() {
 	p := &widget.Pager{Title: "notices"}
 	for _, n := range f.data.notes {

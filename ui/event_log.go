@@ -11,7 +11,8 @@ import (
 )
 
 // Log is a bounded list of changes. A source adds changes in their order, and the events view reads the newest. Adding
-// one takes some tens of nanoseconds and allocates no memory. Several goroutines may use it.
+// an allocation or a free takes some tens of nanoseconds and, unless its set of chips is new, allocates no memory.
+// Several goroutines may use it.
 type Log struct {
 	mu      sync.Mutex
 	entries []logEntry
@@ -24,8 +25,9 @@ type Log struct {
 	commands map[uint32]string
 	// failures are the newest allocations that failed, at most maxFailures.
 	failures []failure
-	failed   uint64
-	// refused is how many allocations failed; equal failures in a row count as one.
+	// failed is the number of the newest failure; equal failures in a row count as one.
+	failed uint64
+	// refused is how many allocations failed since the last reset; each counts.
 	refused uint64
 	// floor is the number of the first entry since the last reset, and round the number of resets.
 	floor uint64
@@ -66,7 +68,7 @@ const (
 	logOpen
 	logClose
 	logLost
-	// An allocation failed: no block was large enough, or circular buffers overlap L1 buffers.
+	// An allocation failed: circular buffers overlap L1 buffers, or no block was large enough.
 	logClash
 	logOutOfMemory
 	numLogKinds
@@ -85,14 +87,15 @@ type logEntry struct {
 	// size is that of a buffer on each chip, also of one that was not allocated; that of a circular buffer on each
 	// core, or of a kernel; or the number of lost events.
 	size, address uint64
-	// object is the address of the buffer or program.
+	// object is the address of the buffer, device or program in the process; 0 for none.
 	object   uint64
 	pid, tid uint32
-	// command is the process's command at that time. text is a kernel's name or the runtime's message.
+	// command is the process's command at that time. text is a kernel's name, the runtime's message, how the process
+	// ended, or which trace was replayed.
 	command, text string
-	// cores is the number of cores of a circular buffer.
+	// cores is the number of cores of a circular or dataflow buffer or a scratchpad.
 	cores uint32
-	// chips is the number of a set of chips; 0 for none.
+	// chips is the number of a set of chips, from 1 on; 0 for none, or if there are too many sets.
 	chips  uint16
 	kind   logKind
 	memory aggregator.Memory
@@ -122,7 +125,8 @@ func (l *Log) add(e logEntry) {
 	l.next++
 }
 
-// set returns the number of a set of chips. There are few sets, and most often it is the last one again.
+// set returns the number of a set of chips; 0 if it is empty, or new and there are maxSets already. There are few sets,
+// and most often it is the last one again.
 func (l *Log) set(chips []aggregator.Chip) uint16 {
 	if len(chips) == 0 {
 		return 0
@@ -145,7 +149,7 @@ func (l *Log) set(chips []aggregator.Chip) uint16 {
 }
 
 // Event must be called with each event after the accounts have applied it, and before a snapshot includes it. It adds
-// starts and ends of processes and devices, and losses. Other events are added as changes.
+// starts and exits of processes, opened and closed devices, and losses. Change, CBChange and the like add the rest.
 func (l *Log) Event(e *aggregator.Event) {
 	l.events.Add(1)
 	if e.Kind != aggregator.Alloc && e.Kind != aggregator.Free {
@@ -153,7 +157,7 @@ func (l *Log) Event(e *aggregator.Event) {
 	}
 }
 
-// maxLogText is how many bytes of a command, name or message are kept.
+// maxLogText is how many bytes of a command or message are kept.
 const maxLogText = 320
 
 func short(s string) string { return strings.Clone(s[:min(len(s), maxLogText)]) }
@@ -279,7 +283,7 @@ func (l *Log) Unsafe(c aggregator.Change) {
 	l.mu.Unlock()
 }
 
-// CBChange adds a circular or dataflow buffer that was placed on or removed from a chip.
+// CBChange adds a circular or dataflow buffer or a scratchpad that was placed on or removed from a chip.
 func (l *Log) CBChange(c aggregator.CBChange) {
 	n := logEntry{
 		time: c.Time, size: c.CB.Size, address: c.CB.Address, pid: c.PID, cores: uint32(c.CB.Cores()), memory: aggregator.L1, kind: logCBAlloc,
@@ -313,7 +317,7 @@ func (l *Log) KernelChange(c aggregator.KernelChange) {
 	l.mu.Unlock()
 }
 
-// reset removes everything, because the user moved a replay back, and its events come again.
+// reset removes all entries, marks and failures, because the user moved a replay back, and its events come again.
 func (l *Log) reset() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -327,8 +331,8 @@ func (l *Log) marked() []mark {
 	return slices.Clone(l.marks)
 }
 
-// since appends the entries from this number on to a list, except for overwritten ones, and returns the number of the
-// next entry.
+// since appends the entries from this number on to a list, except for overwritten ones and those before the last reset,
+// and returns the number of the next entry.
 func (l *Log) since(from uint64, list []logEntry) ([]logEntry, uint64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -356,7 +360,7 @@ func (l *Log) chipSets() [][]aggregator.Chip {
 	return l.sets[:len(l.sets):len(l.sets)]
 }
 
-// frozenLog is a Log that does not change.
+// frozenLog is a copy of a Log's entries that does not change.
 type frozenLog struct {
 	entries []logEntry
 	next    uint64

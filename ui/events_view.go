@@ -144,7 +144,7 @@ func (s *state) when(t uint64) string {
 	return at.Format("15:04:05.000000")
 }
 
-// wallTime returns the same to the second.
+// wallTime returns what when does, but only to the second.
 func (s *state) wallTime(t uint64) string {
 	at := s.wall(t)
 	if at.IsZero() {
@@ -153,7 +153,7 @@ func (s *state) wallTime(t uint64) string {
 	return at.Format(time.TimeOnly)
 }
 
-// wall converts a time in CLOCK_MONOTONIC ns into the time of day.
+// wall converts a time in CLOCK_MONOTONIC ns into wall time; zero if it is unknown.
 func (s *state) wall(t uint64) time.Time {
 	if s.data.clock.IsZero() || t == 0 {
 		return time.Time{}

@@ -59,8 +59,8 @@ func marksCell(list []aggregator.Reason) text.Line {
 	return text.Notice.Line(" " + marksOf(list))
 }
 
-// exactness says in a word or two whether the numbers are exact. If they are sampled, it says when they were last read:
-// the oldest such time of all processes.
+// exactness says in a few words whether the numbers are exact. sampled means that said has when sampled numbers were
+// last read: the oldest such time of all processes.
 func exactness(d *data) (said text.Span, sampled bool) {
 	list := d.snapshot.Processes
 	if d.over() {
@@ -105,7 +105,7 @@ func exactness(d *data) (said text.Span, sampled bool) {
 func (d *data) totalsOnly() bool { return len(d.snapshot.Lacks) > 0 }
 
 // reservedUnknown reports whether the reserved size of a live buffer is unknown. That alone does not make numbers
-// inexact: it is shown as unknown.
+// inexact: amounts with such buffers are shown as lower bounds or as unknown.
 func (d *data) reservedUnknown() bool {
 	return slices.ContainsFunc(d.snapshot.Processes, func(p aggregator.ProcessSnapshot) bool {
 		return slices.ContainsFunc(shownMemories(), func(m aggregator.Memory) bool { return p.Memory[m].Unreserved > 0 })
@@ -121,7 +121,7 @@ type flaw struct {
 	all  bool
 }
 
-// flaws returns the reasons of the host and of processes, each sentence once.
+// flaws returns the reasons of the host and of processes, each sentence once for the host and once for the processes.
 func flaws(s *aggregator.Snapshot, processes []*aggregator.ProcessSnapshot) []flaw {
 	var out []flaw
 	add := func(r *aggregator.Reason, pid uint32) {
@@ -155,10 +155,10 @@ func flaws(s *aggregator.Snapshot, processes []*aggregator.ProcessSnapshot) []fl
 	return out
 }
 
-// namedPIDs is how many processes of a reason are named.
+// namedPIDs is how many processes of a reason are named if more than one other would remain.
 const namedPIDs = 3
 
-// who returns the names of the processes that a reason affects.
+// who returns the PIDs of the processes that a reason affects, or "host".
 func (f *flaw) who() string {
 	switch n := len(f.pids); {
 	case n == 0:
@@ -207,7 +207,7 @@ func (s *state) reasonLines(list []aggregator.Reason) []text.Line {
 	return out
 }
 
-// reasons shows a pager with all reasons why numbers are not exact.
+// reasons shows a pager with all reasons why numbers are not exact, or a message if there are none.
 func (f *frame) reasons() {
 	p := &widget.Pager{Title: "what is not exact, and why"}
 	for _, x := range flaws(f.data.snapshot, f.data.processes()) {

@@ -16,7 +16,7 @@ const maxEnded = 10
 // endedNote explains the numbers of exited processes.
 const endedNote = "memory is the sum of each chip's peak"
 
-// over reports whether all processes have exited.
+// over reports whether the source has ended and all its processes have exited.
 func (d *data) over() bool {
 	return d.ended && len(d.snapshot.Processes) == 0 && len(d.snapshot.Ended) > 0
 }
@@ -49,8 +49,8 @@ func holdsAnything(p *aggregator.ProcessSnapshot) bool {
 	return used
 }
 
-// exited finds processes that have ended. Their end is an event. But of a process that ended before anything could be
-// read of it, the source notices that late, and the screen should not show it until then.
+// exited finds processes that have ended. The end of a process is an event, but the source notices late that a process
+// has ended before anything of it could be read. The screen should not show such a process in the meantime.
 type exited struct {
 	at   time.Time
 	gone map[processID]bool
@@ -89,7 +89,7 @@ func (x *exited) look(now time.Time, system *telemetry.System, s *aggregator.Sna
 	return x.gone, x.past
 }
 
-// current returns the notices that are worth a line: none about exited processes while others run.
+// current returns the notices that are worth a line: none about exited processes until the source has ended.
 func (d *data) current() []string {
 	if d.ended || len(d.past) == 0 {
 		return d.notes
@@ -97,8 +97,8 @@ func (d *data) current() []string {
 	return slices.DeleteFunc(slices.Clone(d.notes), func(n string) bool { return d.past[n] })
 }
 
-// atPeak returns copies of exited processes with their peaks in place of their use: at its end a process holds nothing,
-// or only what it did not free.
+// atPeak returns copies of processes with their peaks in place of their use: an exited process holds nothing, or only
+// what it did not free.
 func atPeak(list []aggregator.ProcessSnapshot) []*aggregator.ProcessSnapshot {
 	out := make([]*aggregator.ProcessSnapshot, 0, len(list))
 	for _, p := range list {

@@ -32,10 +32,11 @@ type failure struct {
 // maxFailures is how many failures are kept.
 const maxFailures = 32
 
-// sameFailure is the time, in ns, within which a failure of the same process with the same numbers counts as repeated.
+// sameFailure is the time after a failure, in ns, within which another one of the same process with the same numbers
+// counts as repeated.
 const sameFailure = 1e9
 
-// maxExplained is how many failures in sameFailure are explained: each explanation copies the accounts.
+// maxExplained is how many failures within sameFailure are explained at most: each explanation copies the accounts.
 const maxExplained = 8
 
 // fail adds a failure. The caller holds the lock. It returns the same as AllocationFailed.
@@ -144,7 +145,7 @@ func (f *failure) inWords(s *state, w int) string {
 	fits := func(line string) bool { return text.Width(line) <= w }
 	between := " " + g.Between + " "
 	process := fmt.Sprintf("%spid %d", between, f.pid)
-	// The process comes first. The details depend on the room that is left.
+	// Prefer some detail to none, and then a longer command to a longer detail.
 	line := ""
 	for _, list := range [][]string{details, {""}} {
 		for _, room := range []int{24, 12, 8, 0} {
@@ -172,7 +173,7 @@ func (f *failure) inWords(s *state, w int) string {
 // maxFailureLines is how many failures the text names.
 const maxFailureLines = 5
 
-// failureLines lists the newest failures with advice, or says that failures cannot be seen.
+// failureLines returns lines with the newest failures and advice, or one that says that failures cannot be seen.
 func failureLines(s *state, w int) (lines []text.Line) {
 	list := s.data.failures
 	switch {
@@ -196,7 +197,7 @@ func failureLines(s *state, w int) (lines []text.Line) {
 	return append(lines, nil)
 }
 
-// why shows a pager with the failures that are kept, the newest first.
+// why shows a pager with the failures that are kept, the newest first, or a message if there are none.
 func (f *frame) why() {
 	list := f.data.failures
 	if len(list) == 0 && !f.data.snapshot.SeesFailures() {

@@ -30,7 +30,7 @@ type frame struct {
 	pager *widget.Pager
 	// player controls a replay; nil if there is none.
 	player Player
-	// further returns what shows more of a replay than the screen; it may be nil.
+	// further returns a line that names what shows more of a replay than the screen; it may be nil.
 	further func() string
 	// read is the number of the last failure whose reason the user has seen.
 	read uint64
@@ -99,7 +99,7 @@ func (f *frame) back() {
 	}
 }
 
-// update sets new data, and reports whether the picture changes.
+// update sets new data, and reports whether the picture changes. When a replay ends, it shows the summary.
 func (f *frame) update(d data, now time.Time) bool {
 	changed := !f.data.same(&d)
 	if d.recorded && d.ended && !f.data.ended && d.snapshot.Counters.Events > 0 {
@@ -173,7 +173,7 @@ func (f *frame) compose(w, h int) widget.Picture {
 		}
 	}
 	for i := range p.Lines {
-		if p.Lines[i].Width() > w { // a part of a number would be another number
+		if p.Lines[i].Width() > w { // without dots, a cut number would look like another number
 			p.Lines[i] = p.Lines[i].Trimmed().Shortened(w, g.Dots)
 		}
 		p.Lines[i] = p.Lines[i].Padded(w, false)
@@ -342,7 +342,8 @@ func (f *frame) act(e *tcell.EventKey) bool {
 	return false
 }
 
-// click passes a mouse event to what is under the mouse.
+// click handles a mouse event, and reports whether it did. A click closes the help or the pager. Otherwise the event
+// goes to the view, or to the line of tabs.
 func (f *frame) click(a tview.MouseAction, e *tcell.EventMouse) bool {
 	left, top, w, h := f.GetRect()
 	x, y := e.Position()
@@ -385,7 +386,8 @@ func tabOf(s string) (pageID, bool) {
 	return 0, false
 }
 
-// InputHandler and MouseHandler are called by tview. They call changed after an event that had an effect.
+// InputHandler returns a function that handles a key, and MouseHandler one that handles a mouse event, as tview
+// requires. In the app, tview calls app.key for each key instead.
 func (f *frame) InputHandler() func(*tcell.EventKey, func(tview.Primitive)) {
 	return f.WrapInputHandler(func(e *tcell.EventKey, _ func(tview.Primitive)) { f.key(e) })
 }
@@ -396,5 +398,5 @@ func (f *frame) MouseHandler() func(tview.MouseAction, *tcell.EventMouse, func(t
 	})
 }
 
-// work returns the slow work of the current view.
+// work returns the slow work of the current view; nil if there is none.
 func (f *frame) work() func(*reader) func() { return f.pages[f.current].work() }

@@ -21,7 +21,7 @@ type data struct {
 	clock time.Time
 	notes []string
 	host  string
-	// source says in a word what is traced.
+	// source says in a few words what is shown.
 	source string
 	// ownOnly means that there may be processes of other users, which are not seen.
 	ownOnly bool
@@ -69,8 +69,8 @@ func (d *data) freeze() *data {
 
 // same reports whether d looks the same as e. Ages count in whole seconds of the clock.
 //
-// Nothing in a snapshot changes without an event that is counted. Sources that count no events are compared by what
-// changes most.
+// Most changes of a snapshot are counted in its Counters. Some sources count no events, so sameSnapshot also compares
+// the numbers that change most.
 func (d *data) same(e *data) bool {
 	return d.paused == e.paused && d.ended == e.ended && d.looking == e.looking && slices.Equal(d.waiting, e.waiting) && d.clock.Truncate(time.Second).Equal(e.clock.Truncate(time.Second)) &&
 		slices.Equal(d.notes, e.notes) && d.rates.known == e.rates.known && d.rates.events == e.rates.events &&
@@ -139,7 +139,8 @@ func header(d *data, o settings, w int) text.Line {
 	return append(left, right.Padded(w-left.Width(), true)...)
 }
 
-// maxHost is the most cells for the host's name, which may be a long domain name.
+// maxHost is the most cells for the host's name, which may be a long domain name, and for the source. The compact
+// header allows half of that.
 const maxHost = 24
 
 func headerLeft(d *data, o settings, t headerTier) text.Line {
@@ -156,7 +157,7 @@ func headerLeft(d *data, o settings, t headerTier) text.Line {
 	}
 	source := d.source
 	if !t.source {
-		// Say that it is sampled if there is room. Once there are numbers, the right side says how old they are.
+		// Only say that it is sampled. Once there are numbers, the right side says how old they are.
 		_, sampled := exactness(d)
 		if source, _, _ = strings.Cut(source, ", "); sampled || !strings.HasPrefix(source, "sampled ") {
 			source = ""
@@ -233,7 +234,7 @@ func (o settings) sizes() string {
 	return "reserved"
 }
 
-// living returns the number of listed processes.
+// living returns the number of processes in the snapshot, without those that have ended and hold nothing.
 func (d *data) living() int {
 	n := len(d.snapshot.Processes)
 	if d.gone != nil {

@@ -5,7 +5,7 @@ import (
 	"tt-memtrace/ui/widget"
 )
 
-// signs returns the help on characters that are not letters or digits.
+// signs returns the help on the terms, signs and letters that the views show.
 func signs(o settings) []widget.Binding {
 	g := text.GlyphSet(o.ASCII)
 	return []widget.Binding{

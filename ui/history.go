@@ -39,8 +39,8 @@ type subject struct {
 }
 
 // history keeps the values of all chips and processes: the highest of each second for 15 minutes, of 10 seconds for two
-// hours, of each minute for a day, and of 10 minutes for a week. A series takes 65 kB at most, and there are at most
-// maxSeries.
+// hours, of each minute for a day, and of 10 minutes for a week. A series has at most 65 kB of values, and there are at
+// most maxSeries.
 type history struct {
 	series map[subject]*series
 	// seen is the snapshot that was added last.
@@ -51,7 +51,7 @@ type history struct {
 	first, last uint64
 }
 
-// Chips may use all of maxSeries; processes may use what chips are unlikely to need.
+// Chips get new series up to maxSeries in all, processes only up to maxProcessSeries in all.
 const (
 	maxSeries        = 1280
 	maxProcessSeries = 800
@@ -95,7 +95,8 @@ func highest(a, b uint64) uint64 {
 // ring has the newest values of equal intervals, and overwrites the oldest.
 type ring struct {
 	values []value
-	// next is the place of the next value, and last the number of the newest interval.
+	// next is the place of the oldest value, which a full ring overwrites next. last is the number of the newest
+	// interval.
 	next int
 	last uint64
 }
@@ -110,7 +111,7 @@ func (r *ring) rewind(to uint64) {
 	r.next, r.last = 0, to
 }
 
-// put sets the value of an interval, which is the newest one or a later one.
+// put adds a value to an interval, which is the newest one or a later one. Of several values it keeps the highest.
 func (r *ring) put(interval uint64, v value, keep int) {
 	n := len(r.values)
 	if n > 0 && interval == r.last {
@@ -137,7 +138,8 @@ func (r *ring) push(v value, keep int) {
 	r.next = (r.next + 1) % keep
 }
 
-// at returns the value of an interval, and whether the ring still has it.
+// at returns the value of an interval; unknown if it is later than the newest one. It is false if the ring does not
+// reach back to the interval, or is empty.
 func (r *ring) at(interval uint64) (value, bool) {
 	n := uint64(len(r.values))
 	if interval > r.last || n == 0 {
@@ -158,7 +160,7 @@ func newHistory() *history {
 func (h *history) add(d *data) {
 	switch {
 	case d.now < h.first:
-		*h = *newHistory() // the source was restarted
+		*h = *newHistory() // now is before all values
 	case d.now < h.last:
 		h.rewind(d.now)
 	}

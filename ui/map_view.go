@@ -39,7 +39,7 @@ type blockKey struct {
 	id      uint64
 }
 
-// mapQuery identifies the data that a map was made from.
+// mapQuery identifies the data that a map or the view of a chip was made from.
 type mapQuery struct {
 	query  widget.Query
 	chip   aggregator.Chip
@@ -48,9 +48,9 @@ type mapQuery struct {
 	round  int
 	any    bool
 	ring   aggregator.ConfigRing
-	// snapshot is set if the map shows a snapshot's totals.
+	// snapshot is the snapshot whose totals are shown. Only the view of a chip sets it; a map leaves it nil.
 	snapshot *aggregator.Snapshot
-	// requested means that rows are sorted by requested bytes.
+	// requested means that the rows of the view of a chip are sorted by requested bytes. A map leaves it false.
 	requested bool
 }
 
@@ -109,7 +109,7 @@ func newMapView(s *state) *mapView {
 	return v
 }
 
-// since returns when a block was allocated or placed; the latest time if it has no buffer.
+// since returns when the buffer of a block was allocated; the latest time if it has no buffer.
 func since(b *block) uint64 {
 	if b.buffer == nil {
 		return 1<<64 - 1
@@ -243,7 +243,8 @@ func (v *mapView) work() func(*reader) func() {
 	}
 }
 
-// readChip reads what a view of a chip shows, if that has changed.
+// readChip makes the reader read the buffers and, with programs, also the programs of all processes on a chip, if they
+// have changed.
 func readChip(r *reader, chip aggregator.Chip, programs bool) {
 	for i := range r.snapshot.Processes {
 		if p := &r.snapshot.Processes[i]; onChip(p, chip) {
@@ -318,8 +319,8 @@ func (v *mapView) heads(c *aggregator.ChipSnapshot, w int) []text.Line {
 	return out
 }
 
-// freeWords says how much is free, how much of it is in one block, and what divides it. clash says what overlaps; "" if
-// nothing does.
+// freeWords returns how much is free, how many pieces it is in, how large the largest is, and how much is between
+// circular buffers and buffers. clash says how many overlaps there are; "" if none.
 func (v *mapView) freeWords() (words []string, clash string) {
 	o, g := v.settings, text.GlyphSet(v.settings.ASCII)
 	s := &v.space
@@ -353,10 +354,10 @@ func pieces(s *space) string {
 	return text.Plural(s.holes, "piece", "pieces")
 }
 
-// largest returns the size of the largest free block as text, as exactly as it is known.
+// largest returns the size of the largest free block as text, with a sign before it if it is a lower bound.
 func largest(s *space, o settings) string {
 	out := bytesCell(s.largestLeast, o).String()
-	// If both bounds look the same, show one.
+	// Leave out the sign if both bounds look the same.
 	if o.Exact && s.largestMost > s.largestLeast || bytesCell(s.largestMost, o).String() != out {
 		return text.GlyphSet(o.ASCII).AtLeast + out
 	}
@@ -417,7 +418,8 @@ func (v *mapView) strips(w, rows int) []text.Line {
 	return out
 }
 
-// stripCell is the block to show in one cell of the strip.
+// stripCell is what blocks that are not free take of one cell of the strip: share of the cell together. kind is that of
+// the block that takes the most.
 type stripCell struct {
 	share, most float64
 	kind        blockKind
@@ -425,7 +427,7 @@ type stripCell struct {
 }
 
 func (c *stripCell) draw(g text.Glyphs) (text.Role, string) {
-	// partly is the share below which a cell is shown as mostly free.
+	// partly is the share below which a cell is shown as partly free.
 	const partly = 0.6
 	switch {
 	case c.share == 0:
@@ -477,7 +479,8 @@ func (v *mapView) Move(m widget.Motion) {
 	v.Table.Move(m)
 }
 
-// nextCore shows another core. Cores are sorted by their use.
+// nextCore shows another core, if the map shows L1. Cores are sorted by the bytes that circular buffers take, the
+// largest first.
 func (v *mapView) nextCore(by int) {
 	n := len(v.cores)
 	if v.memory != aggregator.L1 || n == 0 {
@@ -517,7 +520,7 @@ func (v *mapView) Mouse(a tview.MouseAction, x, y int) bool {
 	return v.Table.Mouse(a, x, y-v.strip.Top-v.strip.Height-1)
 }
 
-// pick selects the block at a cell of the strip.
+// pick selects the block at a cell of the strip, and reports whether the table has a row for it.
 func (v *mapView) pick(x, row int) bool {
 	x -= v.label + 3
 	inner := v.SeenW + 2 - v.label - 4

@@ -29,10 +29,10 @@ type overview struct {
 	lists    [numPanels]widget.List[rowKey]
 	expanded map[processID]bool
 	matching widget.Pattern
-	// found is the pattern of the last search.
+	// found is the pattern of the last search; empty if no row matched it, or the user cleared it.
 	found widget.Pattern
 
-	// keys and columns are those of the last picture, for keys and the mouse.
+	// keys, entries and columns are the rows and columns of the last picture. Motions, sorting and the mouse use them.
 	keys    [numPanels][]rowKey
 	entries []entry
 	columns []columnID
@@ -100,15 +100,16 @@ func (v *overview) toggle() {
 	v.expand(!v.expanded[v.entries[i].key.process])
 }
 
-// At most maxNotes lines show notices; fewNotes if the screen has fewer lines than tallScreen. The tables need the
-// rest.
+// At most maxNotes lines show reasons, and as many show notices; fewNotes each if the view has fewer lines than
+// tallScreen. The tables need the rest.
 const (
 	maxNotes   = 3
 	fewNotes   = 2
 	tallScreen = 30
 )
 
-// Compose draws the view. It changes only the positions in the lists, to fit their new length.
+// Compose draws the view. It fits the positions in the lists to their new length, and keeps the rows, columns and
+// regions of the picture for keys and the mouse.
 func (v *overview) Compose(w, h int) widget.Picture {
 	g := text.GlyphSet(v.settings.ASCII)
 	d := v.data
@@ -155,7 +156,7 @@ func (v *overview) Compose(w, h int) widget.Picture {
 		// One line is empty above the charts.
 		spare = rest - 1
 	} else if processTable.N > processes && processes >= leastForChart {
-		spare = processes / 3 // most of so many processes do not fit anyway
+		spare = processes / 3 // not all processes fit anyway
 	}
 	var charts []text.Line
 	if side == 0 {
@@ -198,9 +199,9 @@ func (v *overview) Compose(w, h int) widget.Picture {
 	return p
 }
 
-// arrangeChips chooses how to show the chips: a row for each if they fit beside this many processes; otherwise one for
-// alike chips; otherwise a cell for each. It returns the chips with rows, the names of rows for several chips, and the
-// number of lines.
+// arrangeChips chooses how to show the chips: as the user chose or, with chipsAuto, a row for each if they fit above
+// this many processes; otherwise a row for alike chips; otherwise a cell for each; and a row for each if nothing fits.
+// It returns the data with the chips that have rows, the names of rows for several chips, and the number of lines.
 func (v *overview) arrangeChips(d data, w, room, processes int) (shown data, names map[aggregator.Chip]string, rows int) {
 	shown, v.shown = d, v.mode
 	if fit, _ := share(room, len(v.chips()), processes); v.mode == chipsAuto {
@@ -254,7 +255,7 @@ const leastForChart = 18
 // leastForTotals is the height from which on totals are shown.
 const leastForTotals = 9
 
-// gridTable adds the grid of chips and its title to the picture, in exactly this many lines.
+// gridTable adds a title and the grid of chips to the picture. The grid takes exactly height lines below the title.
 func (v *overview) gridTable(p *widget.Picture, w, height int) {
 	title := text.Title.Line(fmt.Sprintf(" CHIPS, %% of %s in use", metricNames[v.memory]))
 	p.Lines = append(p.Lines, focused(title, v.focus == chipPanel))
@@ -302,7 +303,7 @@ func (v *overview) Search(p widget.Pattern, forward, here bool) bool {
 	return true
 }
 
-// finds returns a function that reports whether a search matches a row.
+// finds returns a function that reports whether a search matches a row. Only rows of processes match.
 func (v *overview) finds(p widget.Pattern) func(int) bool {
 	return func(i int) bool {
 		return v.entries[i].key.kind == processRow && p.Matches(v.words(v.entries[i].process))
@@ -412,7 +413,7 @@ func (v *overview) Mouse(a tview.MouseAction, x, y int) bool {
 
 func (v *overview) work() func(*reader) func() { return nil }
 
-// table adds titles and visible rows to the picture, in exactly this many lines.
+// table adds a line of titles and the visible rows to the picture. The rows take exactly height lines.
 func (v *overview) table(p *widget.Picture, which panel, t *widget.Columns, height int, empty string) {
 	g := text.GlyphSet(v.settings.ASCII)
 	p.Lines = append(p.Lines, append(text.Plain.Line(" "), focused(t.Head(), which == v.focus)...))
@@ -472,7 +473,7 @@ func (v *overview) position(which panel, name string, height int, g text.Glyphs)
 }
 
 // share divides the lines between the tables: all chips and processes if they fit; otherwise at least two fifths for
-// the processes.
+// the processes, or what they need if that is less.
 func share(lines, chips, processes int) (chipLines, processLines int) {
 	chips, processes = max(chips, 1), max(processes, 1)
 	lines = max(lines, 2)
@@ -510,7 +511,7 @@ func noChip(d *data) string {
 	return fmt.Sprintf("what %d processes have open is being read", late)
 }
 
-// unseen reports whether no process was sampled: one may have come and gone between two samples.
+// unseen reports whether processes are sampled, and none was seen: one may have come and gone between two samples.
 func (d *data) unseen() bool {
 	return len(d.snapshot.Processes)+len(d.snapshot.Ended) == 0 &&
 		slices.ContainsFunc(d.snapshot.Reasons, func(r aggregator.Reason) bool { return r.Code == aggregator.ReasonSampled })
@@ -561,18 +562,20 @@ func (d *data) lookFor(ready <-chan struct{}, pids []uint32) {
 	}
 }
 
-// nothingRead reports whether no process was read, so there are no numbers that could be exact.
+// nothingRead reports whether no process was read although there may be some, so there are no numbers that could be
+// exact: the source still looks, other users may have some, or a process to trace does not use the runtime yet.
 func (d *data) nothingRead() bool {
 	return d.looking || d.nothingSeen() || len(d.waiting) > 0 && len(d.snapshot.Processes)+len(d.snapshot.Ended) == 0
 }
 
-// nothingSeen reports whether no process that this user can see uses the runtime. Other users' processes may.
+// nothingSeen reports whether this user may not see other users' processes, and no process was seen to use the runtime.
 func (d *data) nothingSeen() bool {
 	return d.ownOnly && len(d.snapshot.Processes)+len(d.snapshot.Ended) == 0
 }
 
-// noteLines returns the legend of the processes' marks, and at most this many notices. more is where the others, and
-// the rest of a cut reason, are shown; "" if nowhere, and then nothing is cut.
+// noteLines returns the reasons of the processes' marks, and the notices: at most this many of each. more says where
+// the others, and the rest of a cut reason, are shown; "" if nowhere, and then reasons are wrapped, not cut. Notices
+// are cut at the width.
 func noteLines(d *data, processes []*aggregator.ProcessSnapshot, o settings, w, most int, more string) []text.Line {
 	g := text.GlyphSet(o.ASCII)
 	var out []text.Line

@@ -12,8 +12,8 @@ import (
 
 // Stacked charts fill the rows that the tables of the overview leave. They show which processes held a memory.
 const (
-	// leastChart is the fewest rows of a readable chart, with its title. From tallChart on, there are more charts, not
-	// taller ones.
+	// leastChart is the fewest lines of a readable chart, with its title. If each row of charts would be twice
+	// tallChart high, there is one more row of charts.
 	leastChart = 5
 	tallChart  = 12
 	// leastOfTwo is the fewest rows of each of two charts, one above the other.
@@ -149,7 +149,7 @@ func (v *overview) stacked(m metric, w, h int) []text.Line {
 		}
 	}
 	title = append(title, others...)
-	// Scale to the capacity, unless hardly any of it is used.
+	// Scale to the capacity, unless less than a quarter of it was used.
 	top := max(highest, 1)
 	if ceiling > 0 && highest >= ceiling/4 {
 		top = ceiling

@@ -13,7 +13,8 @@ import (
 type chipMode int
 
 const (
-	// chipsAuto shows a row for each chip; if there is no room for that, the first of the other two that fits.
+	// chipsAuto shows a row for each chip; if there is no room for that, the first of chipsFolded and chipsGrid that
+	// fits; if neither fits, a row for each chip.
 	chipsAuto chipMode = iota
 	chipsRows
 	// chipsFolded shows one row for alike chips, chipsGrid a cell for each chip.
@@ -73,7 +74,7 @@ func (o settings) memoryAmounts(c *aggregator.ChipSnapshot, h aggregator.Hidden)
 	return out
 }
 
-// amountIn returns the chip's use of the memory that the user chose with v.
+// amountIn returns a chip's use of a memory; for metricCB, the L1 used by programs, with the capacity of L1.
 func (o settings) amountIn(c *aggregator.ChipSnapshot, m metric, h aggregator.Hidden) amount {
 	if m == metricCB {
 		a := programsOf(c.CB, h)
@@ -83,7 +84,8 @@ func (o settings) amountIn(c *aggregator.ChipSnapshot, m metric, h aggregator.Hi
 	return o.memoryAmounts(c, h)[m]
 }
 
-// gridCell is the width of a chip in the grid: its name, its first mark, a bar of one cell, and a percentage.
+// gridCell is the width of a chip in the grid: its name, its first mark, a bar two cells wide, a percentage, and the
+// sign of a nearly full memory.
 const gridCell = 12
 
 // grid returns a cell for each chip that says how full the chosen memory is.
@@ -125,7 +127,7 @@ func (v *overview) grid(w int) []text.Line {
 	return out
 }
 
-// percentFrom returns a share in percent, behind this sign.
+// percentFrom returns a share in percent, after this sign. After a sign, a share that rounds to 0 is written as 0.
 func percentFrom(sign string, share float64) string {
 	if percent := text.Percent(share); sign == "" || percent != "<1" {
 		return sign + percent

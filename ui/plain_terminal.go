@@ -15,10 +15,11 @@ func IsPlain(getenv func(string) string) bool {
 	return term == "" || term == "dumb"
 }
 
-// plainEvery is the least time between two texts.
+// plainEvery is the least time between two texts, except when the source becomes ready or ends.
 const plainEvery = 2 * time.Second
 
-// printed writes the overview as text whenever it has changed, until ctx ends or the source does.
+// printed writes the overview as text whenever it has changed, until ctx ends or the source does. When the source ends,
+// it writes the overview once more.
 func printed(ctx context.Context, w io.Writer, width int, feed Feed, o Options) error {
 	if o.Now == nil {
 		o.Now = time.Now

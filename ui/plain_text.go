@@ -36,7 +36,8 @@ type TextOptions struct {
 	// Chips adds a row for each chip of each process.
 	Chips bool
 
-	// Log has the failed allocations; nil if they are unknown. Now is the same moment as Time, in CLOCK_MONOTONIC ns.
+	// Log has the failed allocations; nil if they are unknown. Now is the same moment as Time, in CLOCK_MONOTONIC ns;
+	// 0 is the time of the snapshot.
 	Log *Log
 	Now uint64
 
@@ -45,8 +46,8 @@ type TextOptions struct {
 }
 
 // Text writes the overview as plain text: the chips with their bars, the processes, in the same layout as on the
-// screen, then exited processes and failed allocations. One snapshot shows no rates. The ages of processes count up to
-// the newest event.
+// screen, then exited processes, failed allocations and notes. One snapshot shows no rates. The ages of processes count
+// up to the newest event.
 func Text(w io.Writer, s *aggregator.Snapshot, o TextOptions) error {
 	if s == nil {
 		s = &aggregator.Snapshot{}

@@ -11,7 +11,7 @@ import (
 	"tt-memtrace/ui/widget"
 )
 
-// columnID names a column of the process table, for sorting.
+// columnID identifies a column of the process table, to sort by it or to drop it.
 type columnID int
 
 const (
@@ -172,8 +172,8 @@ func allAbsent(chips []aggregator.ChipSnapshot, m aggregator.Memory) bool {
 	return len(chips) > 0
 }
 
-// sorted returns the processes in the chosen order: large numbers first, names and PIDs ascending. Equal ones are in
-// the order of their PIDs.
+// sorted returns the processes in the chosen order: large numbers first; the time since which they are seen, names,
+// chips and PIDs ascending. Equal ones keep the order of the snapshot.
 func sorted(d *data, o settings) []*aggregator.ProcessSnapshot {
 	list := d.processes()
 	large := func(value func(p *aggregator.ProcessSnapshot) float64) func(a, b *aggregator.ProcessSnapshot) int {
@@ -233,7 +233,7 @@ const (
 	wantedCommand = 18
 )
 
-// maxChips is the most cells for the chips of a process.
+// maxChips is the most cells for the chips of a row.
 const maxChips = 20
 
 // dropOrder returns the columns in the order in which they are dropped on a narrow terminal.
@@ -271,7 +271,8 @@ func processTable(d *data, o settings, list []entry, w int) widget.Columns {
 	return widget.Columns{Columns: columns, N: len(list), Dim: len(list) > 0 && list[0].ended}
 }
 
-// commandRoom returns the cells that are left of w when the command has the room that it needs.
+// commandRoom returns the cells that are left of w when the command has the room that it needs, at most wantedCommand.
+// It is negative if cells are missing.
 func commandRoom(columns []widget.Column, w int) int {
 	for i := range columns {
 		if columns[i].ID == int(byCommand) {
@@ -298,7 +299,7 @@ func processColumns(d *data, o settings, list []entry, short bool, g text.Glyphs
 		}
 		return c
 	}
-	// whole returns a column about whole processes, which is empty in rows of a chip.
+	// whole returns a column about whole processes, which is empty in rows of a part of a process.
 	whole := func(id columnID, name string, least int, cell func(p *aggregator.ProcessSnapshot) text.Line) widget.Column {
 		return add(id, name, true, least, func(e *entry) text.Line {
 			if e.key.kind != processRow {
@@ -465,7 +466,8 @@ func chipsCell(e *entry, g text.Glyphs) text.Line {
 	return text.Plain.Line(text.Clip(chips, maxChips, g.Dots))
 }
 
-// legend explains the marks that the listed processes have: which processes are not exact, and why.
+// legend explains the marks of the host and of the listed processes: which are not exact, and why. It also explains the
+// sign of lower bounds or of unknown reserved sizes.
 func legend(s *aggregator.Snapshot, list []*aggregator.ProcessSnapshot, o settings) []string {
 	var out []string
 	for _, f := range flaws(s, list) {

@@ -13,7 +13,8 @@ type programRow struct {
 	owner
 	*aggregator.ProgramSnapshot
 	chips []aggregator.Chip
-	// circular is the number of circular buffers on one chip, circularSum their bytes, summed over its cores.
+	// circular is the number of circular buffers on one chip, circularSum their bytes, summed over its cores, without
+	// those inside L1 buffers.
 	circular    int
 	circularSum uint64
 	kernelSum   uint64
@@ -50,8 +51,8 @@ func newProgramTable(s *state) *widget.Table[programRow, objectKey] {
 	}
 }
 
-// launchesAtLeast returns the sign before the launches of a program if they are a lower bound: its first were before
-// tracing began, or some were missed.
+// launchesAtLeast returns the sign before the launches of a program if they are a lower bound: the program was made
+// before tracing began, its process is sampled, or something was missed. It is "" for exact launches.
 func (s *state) launchesAtLeast(p *aggregator.ProcessSnapshot, program *aggregator.ProgramSnapshot) string {
 	if program.Since > 0 && p.Info.Source != aggregator.Sampled && !missedAny(p) {
 		return ""

@@ -6,7 +6,7 @@ import (
 	"tt-memtrace/ui/widget"
 )
 
-// filtering returns the prompt for a filter, which applies while the user types.
+// filtering returns the prompt for a filter, which applies while the user types; nil if the view has no filter.
 func (f *frame) filtering() *widget.Prompt {
 	l, ok := f.pages[f.current].(widget.Listed)
 	if !ok {
@@ -24,7 +24,8 @@ func (f *frame) filtering() *widget.Prompt {
 	return &widget.Prompt{Label: "filter", Typed: []rune(before.Text), Change: set, Done: set, Undo: func() { l.SetFilter(before) }}
 }
 
-// searching returns the prompt for a search, which moves to the first match while the user types.
+// searching returns the prompt for a search, which moves to the first match from the selected row on while the user
+// types; nil if the view has no search.
 func (f *frame) searching() *widget.Prompt {
 	l, ok := f.pages[f.current].(widget.Listed)
 	if !ok {

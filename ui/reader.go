@@ -8,9 +8,9 @@ import (
 	"tt-memtrace/telemetry"
 )
 
-// reader reads what a snapshot has only totals of: the buffers and programs of processes, and who holds a device. That
-// can be much, so it keeps what it read, reads again only what changed, and pauses after each round in proportion to
-// the round's length. Only the pump uses it.
+// reader reads what a snapshot has only totals of, or nothing: the buffers, programs and allocation sites of processes,
+// and which processes hold a device. That can be much, so it keeps what it read, reads again only what changed, and
+// pauses after each round in proportion to the round's length. Only the pump uses it.
 type reader struct {
 	feed     Feed
 	system   *telemetry.System
@@ -30,7 +30,7 @@ type reader struct {
 	holdersSeen bool
 }
 
-// processContents are the buffers and programs of a process, and the process when they were read.
+// processContents are the buffers, programs and sites of a process, each with the process's Last when they were read.
 type processContents struct {
 	buffers, programs       bool
 	bufferList              []aggregator.BufferSnapshot
@@ -41,15 +41,15 @@ type processContents struct {
 	sites                   bool
 }
 
-// At least restTime passes between two rounds, and restFactor times the length of the last one. On a busy machine a
-// round takes longer than its work, so maxRest bounds that.
+// After a round that rereads, no round rereads for restFactor times its length, but for restTime at least and maxRest
+// at most: on a busy machine a round takes longer than its work.
 const (
 	restTime   = time.Second
 	restFactor = 25
 	maxRest    = 5 * time.Second
 )
 
-// begin begins a round with a new snapshot.
+// begin begins a round with a snapshot, and drops the contents of processes that it does not have.
 func (r *reader) begin(s *aggregator.Snapshot) {
 	r.snapshot = s
 	r.rereads = !r.now().Before(r.rested)
@@ -113,14 +113,14 @@ func (r *reader) programs(p *aggregator.ProcessSnapshot) []aggregator.ProgramSna
 	return h.programList
 }
 
-// holdersEvery is the time between two readings of who holds a device; newHoldersEvery is that after the traced
+// holdersEvery is the least time between two readings of who holds a device; newHoldersEvery is that after the traced
 // processes have changed.
 const (
 	holdersEvery    = 2 * time.Second
 	newHoldersEvery = 250 * time.Millisecond
 )
 
-// processes returns the processes that hold a device, and those that are traced.
+// processes returns the processes that hold a device, and those that are traced; none without a system.
 func (r *reader) processes() ([]telemetry.Process, error) {
 	if r.system == nil {
 		return nil, nil

@@ -21,15 +21,15 @@ type settings struct {
 	view pageID
 }
 
-// shownMemories returns the memories that both tables show. SystemMemory is the host's, so it is none.
+// shownMemories returns the memories that views show. SystemMemory is not one of them, because it is the host's.
 func shownMemories() []aggregator.Memory {
 	return []aggregator.Memory{aggregator.DRAM, aggregator.L1, aggregator.L1Small, aggregator.Trace}
 }
 
-// amount is the use of a memory.
+// amount is the use of a memory, or of the L1 that programs use.
 type amount struct {
 	used, peak uint64
-	// atLeast means that the sizes of some buffers are unknown, so more than used is in use.
+	// atLeast means that used is a lower bound, because the sizes or the cores of some buffers are unknown.
 	atLeast bool
 	// peakAtLeast means the same for the peak.
 	peakAtLeast bool
@@ -39,7 +39,7 @@ type amount struct {
 	unknown bool
 	// absent means that there is no such memory.
 	absent bool
-	// capacity is in bytes; 0 if unknown.
+	// capacity is in bytes; 0 if it is unknown or the memory is absent.
 	capacity uint64
 }
 
@@ -64,7 +64,7 @@ func (o settings) amountOf(u aggregator.Usage, h aggregator.Hidden) amount {
 	return a
 }
 
-// programsOf returns the L1 used by circular and dataflow buffers. They have only one size.
+// programsOf returns the L1 used by circular and dataflow buffers and scratchpads. They have only one size.
 func programsOf(u aggregator.CBUsage, h aggregator.Hidden) amount {
 	// The cores of buffers that clients report are unknown.
 	reported := u.Reported > 0
@@ -79,7 +79,7 @@ func (a amount) highest() amount {
 	return amount{used: a.peak, unknown: a.peak == 0 && (a.unknown || a.peakAtLeast || a.peakUncertain), absent: a.absent, atLeast: a.peakAtLeast || a.atLeast, about: a.peakUncertain}
 }
 
-// rank returns a number to sort by. Unknown and absent amounts are less than 0 bytes.
+// rank returns a number to sort by. Unknown and absent amounts have a lower rank than 0 bytes.
 func (a amount) rank() uint64 {
 	if a.unknown || a.absent {
 		return 0

@@ -18,7 +18,7 @@ import (
 type store struct {
 	path   string
 	loaded settings
-	// broken means that the file is invalid, so it is not overwritten.
+	// broken means that the file is invalid or cannot be read, so it is not overwritten.
 	broken bool
 }
 
@@ -41,13 +41,15 @@ const fileVersion = 1
 // maxFile is more than the settings can take, bytes.
 const maxFile = 64 << 10
 
-// sortNames are the names in the file of the columns of the overview's processes.
+// sortNames are the names in the file of the columns of the overview's processes. Those of growth have none, so they
+// are not kept.
 var sortNames = map[columnID]string{
 	byDRAM: "dram", byL1: "l1", byL1Small: "l1_small", byTrace: "trace", byCB: "cb", byBuffers: "buffers", byAllocs: "allocs",
 	byFrees: "frees", byRate: "rate", bySince: "since", byPID: "pid", byCommand: "process", byChips: "chips",
 }
 
-// load reads the settings. It returns no error if the file is missing. An invalid file is an error and is ignored.
+// load reads the settings. It returns no error if the file is missing. It ignores an invalid or unreadable file, and
+// returns an error.
 func (s *store) load() (settings, error) {
 	if s.path == "" {
 		return settings{}, nil
@@ -131,7 +133,7 @@ func (o settings) same(p settings) bool {
 // ErrSettings means that the settings could not be saved. Everything else went well.
 var ErrSettings = errors.New("keeping the settings")
 
-// save writes the settings if they changed. The file then has all of them or the old ones.
+// save writes the settings if they changed and the file is not broken. The file then has all of them or the old ones.
 func (s *store) save(o settings) error {
 	if s.path == "" || s.broken || o.same(s.loaded) {
 		return nil

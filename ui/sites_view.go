@@ -33,7 +33,7 @@ type sitesQuery struct {
 	requested bool
 }
 
-// siteID identifies a site: by the call site or, without a stack, by the size of its buffers.
+// siteID identifies a site: by the call site or, if that is unknown, by the requested size of its buffers.
 type siteID struct {
 	process processID
 	memory  aggregator.Memory
@@ -76,10 +76,10 @@ type siteRow struct {
 	peak        uint64
 	peakAtLeast bool
 	// grown is the growth since the baseline; survivors are the live buffers allocated since then. grown is unknown if
-	// buffers may have moved between this site and one that is named by size.
+	// buffers may have moved between a site with a call site and one that is named by size.
 	grown                    gain
 	survivors, survivorBytes uint64
-	// oldest is when the oldest buffer was allocated; 0 is before tracing began.
+	// oldest is when the oldest buffer was allocated; 0 is before tracing began, or at a time whose events were lost.
 	oldest uint64
 }
 
@@ -133,8 +133,8 @@ func newSites(s *state) *sites {
 }
 
 // markRenamed marks the sites whose growth is unknown. A buffer with a call stack belongs to another site than the
-// buffer without one that it may have replaced. So if sites of one kind have shrunk, sites of the other kind may only
-// seem to have grown.
+// buffer without one that it may have replaced. So if sites of one kind have shrunk, sites of the other kind in the
+// same process and memory may only seem to have grown, and the other way round.
 func markRenamed(rows []siteRow, from *baseline, requested bool) {
 	type place struct {
 		process processID
@@ -170,8 +170,9 @@ func (id *siteID) labelled(o settings) string {
 	return "buffers of " + bytesCell(id.size, o).String()
 }
 
-// shortLabel returns the text of a site in w cells. It leaves out what distinguishes call sites least: first the
-// operation, then the module level, the files of inner calls, and these calls.
+// shortLabel returns the longest form of a site's text that fits in w cells, or the shortest if none does. It leaves
+// out what distinguishes call sites least: first repeated files, then the operation, the module level, the files of
+// inner calls, and these calls.
 func (v *sites) shortLabel(r *siteRow, w int) text.Line {
 	label := r.label
 	if r.site != "" {
@@ -190,7 +191,8 @@ func shorterSites(site string) []string {
 	const between = " ← "
 	calls, operation, named := strings.Cut(site, " · ")
 	list := strings.Split(calls, between)
-	// If a call is in the same file as the one before, show only its line.
+	// If a call is in the same file as the one before, leave out its file. functions has the calls without file and
+	// line.
 	short, functions, file := slices.Clone(list), slices.Clone(list), ""
 	for i, c := range list {
 		name, rest, _ := strings.Cut(c, ":")
@@ -442,7 +444,7 @@ func (v *sites) anyStack() bool {
 	return slices.ContainsFunc(v.Rows, func(r siteRow) bool { return r.stack != nil })
 }
 
-// rebase sets the baseline to now.
+// rebase sets the baseline to now, with what the sites had when they were last read.
 func (v *sites) rebase() {
 	if v.latest == nil {
 		return

@@ -13,7 +13,8 @@ import (
 // summarized is how many processes a summary names.
 const summarized = 5
 
-// summary shows a pager about the whole run: peaks, their holders, and failures.
+// summary shows a pager about the whole run: the peaks of memories and their chips, the processes with the highest DRAM
+// peaks, failures, and events.
 func (f *frame) summary() {
 	s, o := f.data.snapshot, f.settings
 	g := text.GlyphSet(o.ASCII)

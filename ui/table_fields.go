@@ -32,7 +32,8 @@ func owners(s *aggregator.Snapshot, ascii bool) []owner {
 	return out
 }
 
-// bankCounts returns the number of banks that each memory has on a process's chips; 0 if unknown.
+// bankCounts returns the number of banks that each memory has on a process's chips, the largest if they differ; 0 if
+// unknown.
 func bankCounts(p *aggregator.ProcessSnapshot) (n [aggregator.NumMemories]uint64) {
 	for i := range p.Chips {
 		for m := range n {
@@ -44,8 +45,7 @@ func bankCounts(p *aggregator.ProcessSnapshot) (n [aggregator.NumMemories]uint64
 	return n
 }
 
-// ownerFields returns the columns with the process, which all tables have. The name is at least this many cells wide;
-// rank is its Rank.
+// ownerFields returns the columns PID and PROCESS. The name is at least this many cells wide; rank is its Rank.
 func ownerFields[R any](least, rank int, of func(*R) owner) []widget.Field[R] {
 	return []widget.Field[R]{
 		{Name: "PID", Right: true, Least: 7,
@@ -57,7 +57,7 @@ func ownerFields[R any](least, rank int, of func(*R) owner) []widget.Field[R] {
 	}
 }
 
-// unless returns a field that shows some rows as unknown.
+// unless returns a field that is shown as unknown in the rows for which unknown reports true.
 func unless[R any](s *state, unknown func(*R) bool, f widget.Field[R]) widget.Field[R] {
 	cell := f.Cell
 	f.Cell = func(r *R) text.Line {
@@ -135,7 +135,7 @@ func (s *state) operationCell(name string, w int) text.Line {
 	return s.nameCell(name, w)
 }
 
-// atLeast returns a number of bytes as text; more means that it is a lower bound.
+// atLeast returns a number of bytes as text; more means that it is a lower bound, and 0 then is unknown.
 func (o settings) atLeast(v uint64, more bool) text.Line {
 	switch g := text.GlyphSet(o.ASCII); {
 	case more && v == 0:

@@ -140,7 +140,7 @@ func (t *tables) Move(m widget.Motion) {
 	}
 }
 
-// turn shows another table.
+// turn closes the pane of the table and shows another table.
 func (t *tables) turn(by int) {
 	t.table().CloseDetail()
 	t.which = (t.which + by + numTables) % numTables

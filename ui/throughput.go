@@ -92,8 +92,8 @@ type elapsed struct {
 // event stays the same.
 const elapsedSlack = 50 * time.Millisecond
 
-// now returns the present in CLOCK_MONOTONIC ns, as well as the newest event shows it. It never goes back: the newest
-// event of a source that has ended, or of a slow replay, may seem to be in the past.
+// now returns the present in CLOCK_MONOTONIC ns, as well as the newest event shows it. It does not go back unless wall
+// does: the newest event of a source that has ended, or of a slow replay, may seem to be in the past.
 func (e *elapsed) now(wall time.Time, newest uint64) uint64 {
 	now := e.event + uint64(wall.Sub(e.at))
 	switch off := time.Duration(newest - now); {

@@ -2,11 +2,11 @@
 // as plain text with Text.
 //
 // Read it in layers: package text has styled text and its width, package widget has the table, bars and prompts, and
-// this package has the views (one file each, *_view.go) and the app that runs them.
+// this package has the views (overview.go and *_view.go) and the app that runs them.
 //
 // It does not depend on where the numbers come from. It draws only when the picture changes, at most ten times a
-// second. An unknown number is shown as a dot, never as 0. Text that comes from a process is untrusted: it is escaped
-// and clipped by its display width, and never interpreted as markup or a control sequence.
+// second. An unknown number is shown as a dot (? in ASCII), never as 0. Text that comes from a process is untrusted: it
+// is escaped and clipped by its display width, and never interpreted as markup or a control sequence.
 package ui
 
 import (
@@ -22,14 +22,15 @@ import (
 	"tt-memtrace/telemetry"
 )
 
-// Feed provides the screen's numbers: from a tracer, a server, a recorded file. It is called from one goroutine, and
-// not after Run has returned. It does not change what it has returned.
+// Feed provides the screen's numbers: from a tracer, a server, a recorded file. It is called from one goroutine at a
+// time and, unless the terminal fails, not after Run has returned. It does not change what it has returned.
 type Feed interface {
-	// Snapshot is called once in each Options.Refresh and must return soon. Nil means an empty snapshot.
+	// Snapshot is called at most once in each Options.Refresh and must return soon. Nil means an empty snapshot.
 	Snapshot() *aggregator.Snapshot
 	// Buffers and Programs return those of a process in the snapshot, oldest first. Sites returns where it allocated
-	// buffers, with their peaks, in no order. They are called only while a view shows them, at most once a second for
-	// each process, and only if the process had events since.
+	// buffers, with their peaks, in no order. They are called for all processes when the user pauses. Otherwise they
+	// are called only while a view shows them; after the first call, at most once a second for each process, and only
+	// if the process had events since.
 	Buffers(pid uint32) []aggregator.BufferSnapshot
 	Programs(pid uint32) []aggregator.ProgramSnapshot
 	Sites(pid uint32) []aggregator.Site
@@ -48,13 +49,13 @@ type Options struct {
 	// Source returns a word or two about what is shown: "live", "pid 123". It may change, for example with the sampling
 	// interval.
 	Source func() string
-	// Notes returns one-line warnings that are shown above the footer. It
-	// is called like Feed.Snapshot and may be nil.
+	// Notes returns one-line warnings, which the overview shows above the footer. It is called by the goroutine that
+	// calls the Feed, at most once in each Options.Refresh. It may be nil.
 	Notes func() []string
 	// OwnOnly means that there may be processes of other users, which are not seen.
 	OwnOnly bool
-	// Backlog returns what waits to be read. If it is old, the screen says so. It is called like Feed.Snapshot, and is
-	// nil if the source does not have it.
+	// Backlog returns what waits to be read. If it is old, the screen says so. It is called like Notes, and is nil if
+	// the source does not have it.
 	Backlog func() Backlog
 	// Stacks switches call stacks on and off; nil if the source cannot do that.
 	Stacks StackSwitch
@@ -107,9 +108,9 @@ func (o *Options) source() string {
 	return o.Source()
 }
 
-// Run shows the screen until the user quits or ctx ends; both return nil.
-// The terminal is restored however Run ends, also when it panics. On a terminal that can only
-// print, Run prints the overview whenever it changes, until ctx or the source ends.
+// Run shows the screen until the user quits or ctx ends, and then returns nil, or ErrSettings if it could not save the
+// settings. The terminal is restored however Run ends, also when it panics. On a terminal that can only print, Run
+// prints the overview whenever it changes, until ctx or the source ends.
 func Run(ctx context.Context, feed Feed, o Options) error {
 	if o.Screen == nil && IsPlain(os.Getenv) {
 		width, _, err := term.GetSize(int(os.Stdout.Fd()))

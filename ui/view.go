@@ -63,10 +63,11 @@ type state struct {
 	open   func(pageID)
 }
 
-// chips of the snapshot.
+// chips returns the chips of the snapshot.
 func (s *state) chips() []aggregator.ChipSnapshot { return s.data.snapshot.Chips }
 
-// current returns the chip that the views of one chip show; nil if there is none.
+// current returns the chip that the views of one chip show: the first if the snapshot does not have state.chip; nil if
+// there is none.
 func (s *state) current() *aggregator.ChipSnapshot {
 	list := s.chips()
 	for i := range list {

@@ -1,7 +1,6 @@
 package text
 
-// Glyphs are the characters that are not letters or digits. All but atLeast
-// are one cell wide.
+// Glyphs are the signs on the screen. All are one cell wide, except for AtLeast and Enter in ASCII.
 type Glyphs struct {
 	// Eighths are bars of one to eight eighths of a cell; ASCII has only the full cell.
 	Eighths []string
@@ -27,7 +26,7 @@ type Glyphs struct {
 	Sparks []string
 	// Fills are the fillings of a map.
 	Fills [numFills]string
-	// Layers are the fillings of a stacked plot. NoData fills a column of a plot without known values.
+	// Layers are the fillings of a stacked plot. NoData is at the bottom of a column of a plot without a known value.
 	Layers [5]string
 	NoData string
 	// Clash is a cell where two blocks overlap, Some a cell that is partly used.
@@ -66,7 +65,7 @@ func GlyphSet(ascii bool) Glyphs {
 	}
 }
 
-// Baseline returns the lowest line of a plot.
+// Baseline returns the character of the lowest line of a plot.
 func (g Glyphs) Baseline() string {
 	if len(g.Sparks) < 8 {
 		return "_"

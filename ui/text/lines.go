@@ -1,6 +1,7 @@
 package text
 
-// Pack joins parts into as few lines of w cells as possible.
+// Pack joins parts, in their order, into as few lines of w cells as possible. A part that is wider is a line of its
+// own.
 func Pack(parts []string, w int) []string {
 	var out []string
 	for _, p := range parts {

@@ -13,17 +13,17 @@ type Role uint8
 
 const (
 	Plain  Role = iota
-	Faint       // less important: trailing units, zeros, unknown values
-	Strong      // the program's name, column titles of the table in focus
-	Title       // column titles of the other table
+	Faint       // less important: rules, zeros, unknown values
+	Strong      // names, PIDs, column titles of the table in focus
+	Title       // other titles of columns and sections
 	Key         // a key in the footer and the help
 	Good        // less than 75 % full
 	Warn        // from 75 % on
 	Bad         // from 90 % on
 	Track       // the empty part of a bar
 	Peak        // the mark of the peak in a bar
-	Alert       // something is wrong: events were lost
-	Notice      // worth a look: notes, markers, paused
+	Alert       // something needs attention: lost events, failures, paused
+	Notice      // worth a look: notes, markers, cursors
 	Tab         // the name of the view on the screen
 	First       // fillings of maps and layers of charts: all look different
 	Second
@@ -125,7 +125,8 @@ func (l Line) Without(n int) Line {
 	return out
 }
 
-// Wrapped returns l as lines of w cells, with all but the first indented.
+// Wrapped returns l as lines of at most w cells, with all but the first indented. It returns at most seven lines, and
+// the last may be longer. It does not wrap if fewer than nine cells are left beside the indent.
 func (l Line) Wrapped(w, indent int) []Line {
 	var out []Line
 	for l.Width() > w && w > indent+8 && len(out) < 6 {
@@ -205,7 +206,8 @@ func (l Line) Marked(sign string, before bool) Line {
 	return append(l[:len(l):len(l)], Notice.Span(sign))
 }
 
-// Shortened clips the last span of l so that l takes at most w cells.
+// Shortened leaves out and clips spans at the end of l so that l takes at most w cells. If w is not above 0, it returns
+// l.
 func (l Line) Shortened(w int, dots string) Line {
 	more := ""
 	for n := len(l); n > 0 && l.Width() > w; n-- {

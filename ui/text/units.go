@@ -104,7 +104,7 @@ func Capacity(v uint64, exact, short bool) string {
 	return strconv.FormatFloat(inUnit(v, unit), 'g', 4, 64) + unitName(unit, short)
 }
 
-// Free returns the free bytes of a memory as text, with as many digits as its Capacity. It rounds down, so that it
+// Free returns the free bytes of a memory as text, with four digits if they take a unit. It rounds down, so that it
 // never claims too much.
 func Free(v, capacity uint64, exact, short bool) string {
 	switch {
@@ -142,7 +142,7 @@ func Digits(v uint64) string {
 	return s
 }
 
-// Count returns a count as text, in at most seven cells or exactly.
+// Count returns a count as text, in at most six cells or exactly.
 func Count(v uint64, exact bool) string {
 	if exact || v < 100_000 {
 		return Digits(v)

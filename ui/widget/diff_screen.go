@@ -23,7 +23,7 @@ type DiffScreen struct {
 	shown []shownCell
 	w, h  int
 	Last  time.Time
-	// stale means that the terminal was resized, so its contents are unknown.
+	// stale means that the terminal was resized or used by another program, so its contents are unknown.
 	stale atomic.Bool
 	// Later calls Show after a while; waiting is true until then.
 	Later   func(time.Duration)
@@ -140,7 +140,7 @@ func (s *DiffScreen) transfer(do bool) bool {
 				*cell = shownCell{text, style}
 				s.Screen.Put(x, y, text, style)
 			}
-			// Later comparisons must not see the cells that a wide character covers.
+			// Later comparisons must not see the old contents of cells that a wide character covers.
 			for i := 1; do && i < n && x+i < s.w; i++ {
 				s.shown[y*s.w+x+i] = shownCell{}
 			}

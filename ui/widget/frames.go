@@ -15,13 +15,13 @@ type Picture struct {
 	Selected int
 }
 
-// Region is the lines of the screen that have the rows of a table.
+// Region is a range of lines of the screen or of a view.
 type Region struct{ Top, Height int }
 
 // Has reports whether a line is in the region.
 func (r Region) Has(y int) bool { return y >= r.Top && y < r.Top+r.Height }
 
-// Rule returns the line between two tables, with a text at each end.
+// Rule returns a horizontal line of w cells between parts of a view, with a text near each end.
 func Rule(w int, left, right string, g text.Glyphs) text.Line {
 	out := text.Line{}
 	dashes := func(n int) { out = append(out, text.Faint.Span(strings.Repeat(g.Rule, max(n, 0)))) }
@@ -62,7 +62,8 @@ func Footer(list []Binding, g text.Glyphs, w int) text.Line {
 	return out
 }
 
-// Frame returns a frame with room lines, from the one at on. It is as wide as the widest of all lines.
+// Frame returns a frame with at most room lines, from the one at on, with name in its upper edge and more in its lower
+// one. It is as wide as the widest of all lines requires.
 func Frame(lines []text.Line, at, room int, name, more string, g text.Glyphs) []text.Line {
 	w := text.Widest(lines)
 	edge := func(left, name, right string) text.Line {

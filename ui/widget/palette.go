@@ -15,7 +15,7 @@ type Palette [text.NumRoles]tcell.Style
 // hues are the colours of a palette, as RGB.
 type hues struct{ good, warn, bad, key, notice, first, second, third, fourth int32 }
 
-// Palettes are the palettes by name. The first has the colours of Okabe and Ito, which people with any of the common
+// Palettes are the palettes by name. "standard" has the colours of Okabe and Ito, which people with any of the common
 // colour vision deficiencies can distinguish. "bright" has the same hues for dark backgrounds with low contrast,
 // "light" for light ones. "blue" uses only blue to yellow, for people who see neither red nor green. "mono" has no
 // colours.
@@ -35,8 +35,8 @@ func PaletteAfter(name string) string {
 	return paletteOrder[(i+1)%len(paletteOrder)]
 }
 
-// NewPalette returns the looks for a terminal with this many colours; 0 is none. With few colours, they are the
-// terminal's own green, yellow and red.
+// NewPalette returns the looks for a terminal with this many colours; 0 is none. With fewer than 256 they are the
+// terminal's own colours, with fewer than 8 there are none.
 func NewPalette(name string, colors int) Palette {
 	h, ok := Palettes[name]
 	if !ok {

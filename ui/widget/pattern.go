@@ -9,15 +9,15 @@ import (
 	"tt-memtrace/ui/text"
 )
 
-// MaxPattern is the longest pattern, bytes.
+// MaxPattern is the length, in bytes, from which on a prompt takes no more characters.
 const MaxPattern = 200
 
 // Pattern is a regular expression that the user typed. The zero value matches everything.
 type Pattern struct {
 	Text string
 	re   *regexp.Regexp
-	// literal is the pattern if it has no special characters and no capital letters. Searching for it takes a fraction
-	// of the time.
+	// literal is the pattern if it is ASCII without special characters and capital letters. Searching for it takes a
+	// fraction of the time.
 	literal []byte
 }
 

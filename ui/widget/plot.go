@@ -11,6 +11,7 @@ import (
 const Unknown = math.MaxUint64
 
 // Plot returns values up to top as a plot of h lines, a column each. With showCursor the column cursor is marked.
+// Values that fill 75 % of ceiling or more look different; a ceiling of 0 is unknown.
 func Plot(values []uint64, top, ceiling uint64, h, cursor int, showCursor bool, g text.Glyphs) []text.Line {
 	steps := len(g.Sparks)
 	heights := make([]int, len(values))

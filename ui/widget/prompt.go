@@ -15,7 +15,7 @@ type Prompt struct {
 	Typed []rune
 	// Change is called with each new text, before it is accepted. The prompt shows its error.
 	Change func(string) error
-	// Done is called with the text on enter; undo is called on esc.
+	// Done is called with the text on enter. Undo is called on esc, and on backspace without text.
 	Done func(string) error
 	Undo func()
 	// Complete, if not nil, returns the completed text on tab.

@@ -30,8 +30,8 @@ func Stack(layers []Layer, known []bool, top uint64, h int, g text.Glyphs) []tex
 		out[y] = append(out[y], r.Span(s))
 	}
 	for x := range known {
-		// Each cell shows the layer at its middle. The bottom cell shows the first layer that is not 0, so that a small
-		// value is visible.
+		// Each cell shows the layer at its middle. If the bottom cell has none there, it shows the first layer that
+		// is not 0, so that a small value is visible.
 		var sum float64
 		edges := make([]float64, len(layers))
 		lowest := -1

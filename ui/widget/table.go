@@ -71,7 +71,7 @@ type Table[R any, K comparable] struct {
 	// cut means that the pane has no room for all of the row. whole, if not nil, shows all of it over the table.
 	cut   bool
 	whole *Pager
-	// Choosing means that the list of columns is open. at is its line with the cursor.
+	// Choosing means that the list of columns is open. choice is its line with the cursor.
 	Choosing bool
 	choice   int
 	// Note is a remark about the rows.
@@ -87,7 +87,7 @@ type Table[R any, K comparable] struct {
 	exact bool
 }
 
-// TitleAt is the place of a column title on the screen, in cells.
+// TitleAt is the place of a column title in the table: from cell From up to but not including To.
 type TitleAt struct{ Field, From, To int }
 
 // Query is what the rows, their order and their texts depend on.
@@ -283,7 +283,8 @@ func (t *Table[R, K]) pane(detail []text.Line, w, most int) (pane []text.Line) {
 	return pane
 }
 
-// enter opens the pane; then a view of what the pane has no room for; then closes both.
+// enter opens the pane; then, if the pane has no room for all of the row, shows all of it over the table; then closes
+// both.
 func (t *Table[R, K]) enter() {
 	switch {
 	case t.whole != nil || t.open && !t.cut:
