@@ -262,15 +262,12 @@ func (t *Tracer) attach(found announcement, file mappedFile, seen time.Time) (ag
 	// A process that mapped the library before the probes were attached may have used it unseen. The time that counts is
 	// that of the watcher: the process may have waited long to be examined.
 	found.of, found.late, found.seen = a, mayPrecede(seen, a.probes.linked[scope]), seen
-	// Its end or exec is reported from now on. Before, it may have called exec, or ended and another one got its PID.
-	if _, _, err := t.watchExit(m.PID); err != nil || found.image != nil && !found.image.Runs() {
-		return again, err
-	}
-	found.image = nil
 	// Under inboxMu, because the reader must take in the announcement before the process's end, which watchExit requests.
+	// Before that it may have called exec, or ended and another one got its PID.
 	t.inboxMu.Lock()
 	lives, _, err := t.watchExit(m.PID)
-	if lives {
+	lives = lives && (found.image == nil || found.image.Runs())
+	if found.image = nil; lives {
 		t.announced = append(t.announced, found)
 	}
 	t.inboxMu.Unlock()
