@@ -20,8 +20,14 @@ func HiddenOf(p *ProcessSnapshot, c *ChipSnapshot) Hidden {
 	if c != nil {
 		list = c.Reasons
 	}
+	return p.hidden(list, c != nil)
+}
+
+// hidden returns what the process may hold uncounted, for some of its reasons; on one chip also where the chips of some
+// are unknown.
+func (p *ProcessSnapshot) hidden(list []Reason, onChip bool) Hidden {
 	unread := p.unread()
-	return Hidden{unread || HidesBuffers(list, c != nil), unread || HidesPrograms(list), p.Late}
+	return Hidden{unread || HidesBuffers(list, onChip), unread || HidesPrograms(list), p.Late}
 }
 
 // unread reports whether what the process held before was not read yet.
@@ -41,7 +47,7 @@ func HidersOf(s *Snapshot) Hiders {
 		if slices.ContainsFunc(everywhere, func(r Reason) bool { return len(r.Chips) > 0 }) {
 			everywhere = slices.DeleteFunc(slices.Clone(everywhere), func(r Reason) bool { return len(r.Chips) > 0 })
 		}
-		if h := (Hidden{p.unread() || HidesBuffers(everywhere, true), p.unread() || HidesPrograms(everywhere), p.Late}); h != (Hidden{}) {
+		if h := p.hidden(everywhere, true); h != (Hidden{}) {
 			if out == nil {
 				out = Hiders{}
 			}
@@ -58,6 +64,11 @@ func (hs Hiders) On(c *ChipSnapshot) Hidden {
 		h = h.And(hs[p])
 	}
 	return h
+}
+
+// NobodySeen reports whether processes are sampled and none was seen: one may have come and gone between two samples.
+func (s *Snapshot) NobodySeen() bool {
+	return len(s.Processes)+len(s.Ended) == 0 && slices.ContainsFunc(s.Reasons, func(r Reason) bool { return r.Code == ReasonSampled })
 }
 
 // Absent reports whether the memory is known not to be there: then 0 is all that it holds.

@@ -499,7 +499,7 @@ func noChip(d *data) string {
 		return looking
 	case late == 0 && (len(aggregator.HidersOf(d.snapshot)) > 0 || aggregator.HidesBuffers(d.snapshot.Reasons, true)):
 		return "which chips are open is not known"
-	case late == 0 && d.unseen():
+	case late == 0 && d.snapshot.NobodySeen():
 		return "no chip was seen to be opened"
 	case late == 0 && d.ownOnly:
 		return "no process that this user can see has opened a chip yet"
@@ -511,18 +511,12 @@ func noChip(d *data) string {
 	return fmt.Sprintf("what %d processes have open is being read", late)
 }
 
-// unseen reports whether processes are sampled, and none was seen: one may have come and gone between two samples.
-func (d *data) unseen() bool {
-	return len(d.snapshot.Processes)+len(d.snapshot.Ended) == 0 &&
-		slices.ContainsFunc(d.snapshot.Reasons, func(r aggregator.Reason) bool { return r.Code == aggregator.ReasonSampled })
-}
-
 // noProcess returns the text of an empty process table.
 func noProcess(d *data) string {
 	switch {
 	case d.looking:
 		return looking
-	case d.unseen():
+	case d.snapshot.NobodySeen():
 		return "no process was seen to use the runtime"
 	case d.ownOnly:
 		return "no process that this user can see uses the runtime"

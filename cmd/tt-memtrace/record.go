@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -14,7 +13,6 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
-	"tt-memtrace/aggregator"
 	"tt-memtrace/record"
 	"tt-memtrace/session"
 )
@@ -176,7 +174,7 @@ func runRecord(cmd *cobra.Command, t *targets, r *recordFlags, path string, comm
 		nobody := ""
 		if now := l.Accounts().Snapshot(); s.Events == 0 && len(now.Processes) == 0 {
 			nobody = ": no process used the runtime"
-		} else if unseen := func(r aggregator.Reason) bool { return r.Code == aggregator.ReasonSampled }; len(now.Processes)+len(now.Ended) == 0 && slices.ContainsFunc(now.Reasons, unseen) {
+		} else if now.NobodySeen() {
 			nobody = ": no process was seen to use the runtime; what ends between two samples is not seen"
 		}
 		fmt.Fprintf(os.Stderr, "tt-memtrace: recorded %d events, %d bytes, in %s%s\n", s.Events, s.Bytes, path, nobody)
