@@ -19,9 +19,9 @@ type closing struct {
 	library uint8
 	// allocator is the device's, 0 if unknown.
 	allocator uint64
-	// submeshes maps the device's submeshes to their allocators (0 if unknown). They close with it, and no probe is
-	// hit for them.
-	submeshes map[uint64]uint64
+	// above maps the meshes that close with the device, though no probe is hit for them, to their allocators (0 if
+	// unknown): a mesh's submeshes, and the meshes that have a chip.
+	above map[uint64]uint64
 	next      time.Time
 	wait      time.Duration
 }
@@ -39,16 +39,16 @@ const (
 
 // closes handles the beginning of a device's close.
 func (r *run) closes(p *traced, from origin, library uint8, device uint64) {
-	c := &closing{origin: from, library: library, next: time.Now().Add(firstClosed), wait: firstClosed, submeshes: map[uint64]uint64{}}
+	c := &closing{origin: from, library: library, next: time.Now().Add(firstClosed), wait: firstClosed, above: map[uint64]uint64{}}
 	if before := p.closing[device]; before != nil { // the earlier close failed, or this one is reported twice
-		c.allocator, c.submeshes = before.allocator, before.submeshes
+		c.allocator, c.above = before.allocator, before.above
 	}
 	if a, _, _ := p.AllocatorOf(device); a != 0 {
 		c.allocator = a
 	}
-	for submesh := range p.devices {
-		if p.Within(submesh, device) {
-			c.submeshes[submesh], _, _ = p.AllocatorOf(submesh)
+	for mesh := range p.meshes {
+		if p.Within(mesh, device) || !p.meshes[device] && p.shareChips(mesh, device) {
+			c.above[mesh], _, _ = p.AllocatorOf(mesh)
 		}
 	}
 	p.closing[device] = c
@@ -74,7 +74,7 @@ func (r *run) closings(now bool) {
 	}
 }
 
-// closed handles that a closing device has closed, with its submeshes.
+// closed handles that a closing device has closed, and the meshes above it with it.
 func (r *run) closed(p *traced, device, at uint64) {
 	c := p.closing[device]
 	delete(p.closing, device)
@@ -87,11 +87,11 @@ func (r *run) closed(p *traced, device, at uint64) {
 	}
 	from := c.origin
 	from.time = at
-	for submesh, allocator := range c.submeshes {
+	for mesh, allocator := range c.above {
 		if p.allocators[allocator] {
 			r.object(from, bpf.MemtraceTtKindTT_ALLOCATOR_GONE, c.library, allocator)
 		}
-		r.notOpen(p, from, submesh, c.origin.time)
+		r.notOpen(p, from, mesh, c.origin.time)
 	}
 	r.notOpen(p, from, device, c.origin.time)
 }
@@ -100,7 +100,7 @@ func (r *run) closed(p *traced, device, at uint64) {
 // recorded or replayed on it after that belongs to the device that opened next at this address, and is lost with this
 // one.
 func (r *run) notOpen(p *traced, from origin, device, began uint64) {
-	p.notSubmesh(device)
+	p.notAbove(device)
 	delete(p.closing, device)
 	delete(p.devices, device)
 	delete(p.meshes, device)
@@ -139,11 +139,11 @@ func (r *run) endsAt(p *traced, object, at uint64) {
 	}
 }
 
-// notSubmesh removes a device from the submeshes of closing devices: another device is at its address now, or it is
-// closed already.
-func (p *traced) notSubmesh(device uint64) {
+// notAbove removes a device from those that close with others: another device is at its address now, or it is closed
+// already.
+func (p *traced) notAbove(device uint64) {
 	for _, c := range p.closing {
-		delete(c.submeshes, device)
+		delete(c.above, device)
 	}
 }
 

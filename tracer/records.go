@@ -107,7 +107,7 @@ func (r *run) object(from origin, kind bpf.MemtraceTtKind, library uint8, object
 		}
 		r.endsAt(p, object, from.time) // whatever was at this address before is gone
 		p.touch(object)
-		p.notSubmesh(object)
+		p.notAbove(object)
 		delete(p.devices, object)
 		delete(p.meshes, object)
 		delete(p.waiting, object)

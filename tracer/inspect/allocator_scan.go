@@ -4,7 +4,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 	"time"
 
@@ -40,10 +39,10 @@ var errUnread = errors.New("some of its memory could not be read")
 var isOpenOf = map[string]string{metal.DeviceVtable: metal.DeviceIsOpen, metal.MeshDeviceVtable: metal.MeshIsOpen}
 
 // openDevices finds a process's open devices, each with its allocator or 0, and all allocators, of which a device can
-// have several. orphans are submeshes that outlive their mesh. With errUnread there may be more of all.
+// have several and a closed one can have some left. orphans are submeshes that outlive their mesh. With errUnread
+// there may be more of all.
 func (in *Inspector) openDevices(found memory.Objects) (devices map[uint64]uint64, allocators, orphans []uint64, err error) {
 	devices = map[uint64]uint64{}
-	var closed []uint64 // allocators
 	late, failed := in.limit(openTime).Over, in.mem.Failed()
 	in = in.withCache()
 	in.objectsAhead(found)
@@ -62,9 +61,6 @@ func (in *Inspector) openDevices(found memory.Objects) (devices map[uint64]uint6
 				continue
 			}
 			if vtable == metal.MeshDeviceVtable && in.parentClosed(address) {
-				if a, err := in.allocator(metal.AllocatorOf[vtable], address); err == nil {
-					closed = append(closed, a)
-				}
 				orphans = append(orphans, address)
 				continue
 			}
@@ -94,8 +90,6 @@ func (in *Inspector) openDevices(found memory.Objects) (devices map[uint64]uint6
 			}
 		}
 	}
-	own := slices.Collect(maps.Values(devices))
-	allocators = slices.DeleteFunc(allocators, func(a uint64) bool { return slices.Contains(closed, a) && !slices.Contains(own, a) })
 	if in.mem.Failed() != failed {
 		err = errUnread
 	}
@@ -182,11 +176,41 @@ func (in *Inspector) parentClosed(mesh uint64) bool {
 		if mesh = in.parent(mesh); mesh == 0 {
 			return false
 		}
-		if open, err := in.call(metal.MeshIsOpen, mesh); err == nil && open&1 == 0 {
+		if open, err := in.call(metal.MeshIsOpen, mesh); err == nil && open&1 == 0 && !in.onlyHolds(mesh) {
 			return true
 		}
 	}
 	return false
+}
+
+// onlyHolds reports whether a mesh that is not initialized never was: create_unit_meshes makes one that only holds the
+// chips open for its submeshes. A mesh that closed has let go of its chips. MeshIsOpen asks for both, whether the mesh
+// is initialized first, so it is evaluated as if that were set.
+func (in *Inspector) onlyHolds(mesh uint64) bool {
+	flag := &firstByte{Memory: in}
+	m := in.machineOver(flag)
+	defer m.Free()
+	if open, err := in.callOn(m, metal.MeshIsOpen, mesh); err != nil || open&1 != 0 || flag.at == 0 {
+		return false
+	}
+	if err := m.Write(flag.at, []byte{1}); err != nil {
+		return false
+	}
+	open, err := in.callOn(m, metal.MeshIsOpen, mesh)
+	return err == nil && open&1 != 0
+}
+
+// firstByte notes where the first single byte is read.
+type firstByte struct {
+	eval.Memory
+	at uint64
+}
+
+func (f *firstByte) ReadAt(p []byte, address uint64) error {
+	if len(p) == 1 && f.at == 0 {
+		f.at = address
+	}
+	return f.Memory.ReadAt(p, address)
 }
 
 // allocator returns a device's allocator. The getter returns the allocator or, in most releases, the address of the

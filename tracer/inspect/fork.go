@@ -105,28 +105,28 @@ func (in *Inspector) openIn(pid uint32) (h inheritance, err error) {
 	return h, nil
 }
 
-// disown removes copies from the devices of a scan, and returns the allocators without those of copies. own are the
-// devices that are not copies, including closed ones. Unsure devices stay in, and are in own.
+// disown removes copies from the devices of a scan, and returns the allocators without those of copies. Unsure devices
+// stay in.
 //
 // A device is the process's own if the process opened it, or allocated on it while the other process did not have it
 // open. So is a mesh (or a chip, if not all opened devices are known) that spans only chips of such devices, except a
 // mesh that the other process had open at the fork, or may have had. The remaining ones are copies if all that the
 // process opened is known. Otherwise only those are copies that the other process has open with the same chips, which
 // is all that can be compared: it may have closed some since.
-func (in *Inspector) disown(layout *metal.Layout, fork *Fork, b *ProcessScan, allocators []uint64) (rest []uint64, own map[uint64]bool, err error) {
+func (in *Inspector) disown(layout *metal.Layout, fork *Fork, b *ProcessScan, allocators []uint64) (rest []uint64, err error) {
 	devices, itself, all := b.Devices, map[uint64]bool{}, false // itself are the devices that the process opened
 	b.Unsure, b.Shared = map[uint64]bool{}, map[uint64]bool{}
 	if fork.Opened != nil {
 		if itself, all, err = fork.Opened(); err != nil {
-			return nil, nil, err
+			return nil, err
 		}
 	}
-	own = maps.Clone(itself)
+	own := maps.Clone(itself)
 	chips, meshes := map[uint64][]uint32{}, map[uint64]bool{}
 	opened := map[uint32]bool{}
 	for d := range devices {
 		if chips[d], meshes[d], _, err = in.Device(d); err != nil {
-			return nil, nil, err
+			return nil, err
 		}
 		if own[d] {
 			for _, c := range chips[d] {
@@ -137,7 +137,7 @@ func (in *Inspector) disown(layout *metal.Layout, fork *Fork, b *ProcessScan, al
 	var theirs inheritance
 	if !all && len(devices)+len(allocators) > 0 {
 		if theirs, err = in.openIn(fork.From); err != nil {
-			return nil, nil, err
+			return nil, err
 		}
 	}
 	copied := theirs.allocators
@@ -170,7 +170,7 @@ func (in *Inspector) disown(layout *metal.Layout, fork *Fork, b *ProcessScan, al
 		b.Leftover = in.leftover(layout, fork.From, shared)
 	}
 	kept := slices.Collect(maps.Values(devices))
-	return slices.DeleteFunc(allocators, func(a uint64) bool { return slices.Contains(copied, a) && !slices.Contains(kept, a) }), own, nil
+	return slices.DeleteFunc(allocators, func(a uint64) bool { return slices.Contains(copied, a) && !slices.Contains(kept, a) }), nil
 }
 
 // leftover returns the buffers that the process has in copied allocators and the owner of the original has not. A
@@ -243,15 +243,20 @@ func (in *Inspector) withinAny(device uint64, of map[uint64]bool) bool {
 	return false
 }
 
-// dropCopies drops allocators that belong to no device of the scan and whose buffers are on devices that are not the
-// process's own: a sub-device's allocator does not say whose it is.
-func (b *ProcessScan) dropCopies(own map[uint64]bool) {
-	copied := map[uint64]bool{}
+// dropClosed drops allocators that belong to no open device and whose buffers are on devices that are not open, or are
+// copies: what is closed holds nothing, whatever its objects still list. An allocator of a sub-device does not tell
+// whose it is, but its buffers do.
+func (b *ProcessScan) dropClosed() {
+	open, closed := map[uint64]bool{}, map[uint64]bool{}
 	for _, h := range b.Scan.Buffers {
-		if !own[h.Device] && !b.Holds(h.Allocator) {
-			copied[h.Allocator] = true
+		if _, isOpen := b.Devices[h.Device]; isOpen || b.Holds(h.Allocator) {
+			open[h.Allocator] = true
+		} else {
+			closed[h.Allocator] = true
 		}
 	}
-	b.Scan.Allocators = slices.DeleteFunc(b.Scan.Allocators, func(a uint64) bool { return copied[a] })
-	b.Scan.Buffers = slices.DeleteFunc(b.Scan.Buffers, func(h aggregator.LiveBuffer) bool { return copied[h.Allocator] })
+	gone := func(a uint64) bool { return closed[a] && !open[a] }
+	b.Found = slices.DeleteFunc(b.Found, gone)
+	b.Scan.Allocators = slices.DeleteFunc(b.Scan.Allocators, gone)
+	b.Scan.Buffers = slices.DeleteFunc(b.Scan.Buffers, func(h aggregator.LiveBuffer) bool { return gone(h.Allocator) })
 }

@@ -233,12 +233,15 @@ func (in *Inspector) addressOf(name string) uint64 {
 	return in.base + at
 }
 
-func (in *Inspector) machine(options ...eval.Option) *eval.Machine {
+func (in *Inspector) machine(options ...eval.Option) *eval.Machine { return in.machineOver(in, options...) }
+
+// machineOver returns a machine that reads the process's memory through memory.
+func (in *Inspector) machineOver(memory eval.Memory, options ...eval.Option) *eval.Machine {
 	options = append([]eval.Option{eval.WithSlots(in.slot)}, options...)
 	if in.code != nil {
 		options = append(options, eval.WithCode(in.code))
 	}
-	return eval.New(in, options...)
+	return eval.New(memory, options...)
 }
 
 // slot resolves a call to another function by name: the pointer may be unbound, or lead to a function that must not

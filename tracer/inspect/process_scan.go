@@ -78,9 +78,8 @@ func (in *Inspector) Scan(layout *metal.Layout, known map[uint64]bool, fork *For
 	if b.Unsearched == nil {
 		b.Found = slices.Clone(allocators)
 	}
-	var own map[uint64]bool
 	if fork != nil {
-		if allocators, own, err = in.disown(layout, fork, b, allocators); err != nil {
+		if allocators, err = in.disown(layout, fork, b, allocators); err != nil {
 			return nil, err
 		}
 	}
@@ -97,9 +96,7 @@ func (in *Inspector) Scan(layout *metal.Layout, known map[uint64]bool, fork *For
 	if err := in.ScanAllocators(b, layout, allocators, reserved); err != nil {
 		return b, err
 	}
-	if fork != nil {
-		b.dropCopies(own)
-	}
+	b.dropClosed()
 	in.readPrograms(b, found[program], pointers, known)
 	return b, nil
 }
