@@ -86,6 +86,7 @@ type process struct {
 	devices    map[uint64]*device
 	allocators map[uint64]*allocator
 	buffers    buffers
+	released   released
 	sites      sites
 	programs   map[uint64]*program
 	// rings by their address.
@@ -173,8 +174,7 @@ func (a *Aggregator) Apply(e *Event) {
 	case AllocatorSeen:
 		a.capacity(p, e)
 	case AllocatorGone:
-		a.dropAll(p, e.Kind, e.Time, func(b *buffer) bool { return b.allocator == e.Allocator })
-		delete(p.allocators, e.Allocator)
+		a.freeAll(p, e)
 	case Alloc:
 		a.alloc(p, e)
 	case Free:

@@ -91,6 +91,7 @@ func (a *Aggregator) addBuffer(p *process, e *Event, since uint64) {
 	if al := p.allocators[e.Allocator]; al != nil {
 		b.banks = uint16(al.banks[e.Memory].Count)
 	}
+	p.released.allocated(b)
 	b.device.live++
 	a.live++
 	b.site = a.site(p, b)
@@ -113,6 +114,9 @@ func (a *Aggregator) free(p *process, e *Event) {
 	b := p.buffers.get(e.Buffer)
 	if b == nil && p.info.Late {
 		return // the buffer is from before tracing, and that is still being read
+	}
+	if b == nil && a.freeReleased(p, e) {
+		return
 	}
 	if b == nil {
 		p.counters.UnmatchedFrees++

@@ -44,7 +44,8 @@ const (
 	DeviceClose
 	// AllocatorSeen: the capacity of an allocator is known now. Allocator, Device and Capacity are set.
 	AllocatorSeen
-	// AllocatorGone: the allocator freed everything it had handed out.
+	// AllocatorGone: the allocator freed everything it had handed out. The objects of these buffers may live on, and
+	// be freed one by one later. In a state, Scan has those for which this is still to come.
 	AllocatorGone
 	// Alloc: a buffer was allocated.
 	Alloc

@@ -26,7 +26,10 @@ type modelBuffer struct {
 	memory             Memory
 	requested, perBank uint64
 	banks              uint32
+	address            uint64
 }
+
+func (b *modelBuffer) block() block { return block{b.allocator, b.address, b.memory} }
 
 type modelDevice struct {
 	chips  []Chip
@@ -41,6 +44,9 @@ type modelProcess struct {
 	allocators map[uint64]Capacity
 	peaks      map[Chip]map[Memory]modelPeak
 	counters   ProcessCounters
+	// released are the buffers that an allocator freed all at once, owners who got a block last.
+	released map[uint64]block
+	owners   map[block]uint64
 }
 
 type modelPeak struct{ requested, reserved uint64 }
@@ -57,6 +63,9 @@ func newModel() *model {
 func (m *model) apply(e *Event) {
 	if e.Kind == Lost {
 		m.lost += e.Count
+		for _, p := range m.processes {
+			clear(p.released)
+		}
 		return
 	}
 	p := m.processes[e.PID]
@@ -75,7 +84,8 @@ func (m *model) apply(e *Event) {
 		}
 	}
 	if p == nil {
-		p = &modelProcess{devices: map[uint64]*modelDevice{}, allocators: map[uint64]Capacity{}, peaks: map[Chip]map[Memory]modelPeak{}}
+		p = &modelProcess{devices: map[uint64]*modelDevice{}, allocators: map[uint64]Capacity{}, peaks: map[Chip]map[Memory]modelPeak{},
+			released: map[uint64]block{}, owners: map[block]uint64{}}
 		m.processes[e.PID] = p
 	}
 	switch e.Kind {
@@ -96,7 +106,14 @@ func (m *model) apply(e *Event) {
 		}
 		m.device(p, e.Device)
 	case AllocatorGone:
-		p.counters.ImplicitFrees += m.drop(func(b *modelBuffer) bool { return b.pid == e.PID && b.allocator == e.Allocator })
+		p.counters.ImplicitFrees += m.drop(func(b *modelBuffer) bool {
+			if b.pid != e.PID || b.allocator != e.Allocator {
+				return false
+			}
+			p.released[b.id] = b.block()
+			return true
+		})
+		maps.DeleteFunc(p.owners, func(b block, _ uint64) bool { return b.allocator == e.Allocator })
 		delete(p.allocators, e.Allocator)
 	case Alloc:
 		if e.Memory >= NumMemories {
@@ -108,10 +125,24 @@ func (m *model) apply(e *Event) {
 			p.counters.ImplicitFrees++
 		}
 		p.counters.Allocs++
-		m.live = append(m.live, modelBuffer{e.PID, e.Buffer, e.Allocator, m.device(p, e.Device), e.Memory, e.Size, e.PerBank, p.allocators[e.Allocator][e.Memory].Count})
+		b := modelBuffer{e.PID, e.Buffer, e.Allocator, m.device(p, e.Device), e.Memory, e.Size, e.PerBank, p.allocators[e.Allocator][e.Memory].Count, e.Address}
+		m.live = append(m.live, b)
+		delete(p.released, b.id)
+		p.owners[b.block()] = b.id
 	case Free:
 		if m.drop(func(b *modelBuffer) bool { return b.pid == e.PID && b.id == e.Buffer }) > 0 {
 			p.counters.Frees++
+		} else if at, ok := p.released[e.Buffer]; ok {
+			delete(p.released, e.Buffer)
+			owner := p.owners[at]
+			delete(p.owners, at)
+			p.counters.ImplicitFrees += m.drop(func(b *modelBuffer) bool {
+				if b.pid != e.PID || b.id != owner || b.block() != at {
+					return false
+				}
+				p.released[b.id] = at
+				return true
+			})
 		} else {
 			p.counters.UnmatchedFrees++
 		}
@@ -240,7 +271,9 @@ func randomEvent(r *rand.Rand) Event {
 		if r.IntN(50) == 0 {
 			m = NumMemories
 		}
-		return alloc(pid, device, r.Uint64N(20), m, r.Uint64N(4)*100)
+		e := alloc(pid, device, r.Uint64N(20), m, r.Uint64N(4)*100)
+		e.Address = e.Buffer % 4 << 10
+		return e
 	case n < 75:
 		return freed(pid, device, r.Uint64N(20))
 	case n < 83:

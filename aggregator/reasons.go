@@ -328,6 +328,7 @@ func (a *Aggregator) lose(e *Event) {
 		if can(p.info.Source) {
 			p.raise(code, e.Time)
 			p.doubtPeaks()
+			p.released.clear() // another buffer may be at an address, and its allocation lost
 		}
 	}
 	for i := range a.ended {

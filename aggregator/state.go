@@ -65,6 +65,9 @@ func (p *process) state(list []Event) []Event {
 	if p.host.Bytes > 0 {
 		add(Event{Kind: HostMemoryRead, Time: p.since, Size: p.host.Bytes})
 	}
+	for _, b := range p.released.list() {
+		add(Event{Kind: AllocatorGone, Time: p.since, Allocator: b.Allocator, Scan: &AllocatorScan{Buffers: []LiveBuffer{b}}})
+	}
 	list = p.bufferState(list, addresses)
 	for _, d := range devices {
 		list = p.programState(list, addresses[d])

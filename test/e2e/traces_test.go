@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"cmp"
 	"encoding/json"
 	"os"
 	"slices"
@@ -77,4 +78,82 @@ func TestUnsafeUnderATrace(t *testing.T) {
 		}
 		clear(found)
 	}
+}
+
+// Traces that are kept until the device closes are freed twice: with the allocator's buffers, and by their destructors.
+// Tracers from the start and late ones stay exact.
+func TestTracesKeptUntilTheDeviceCloses(t *testing.T) {
+	r := installed(t)
+	early := start(t, tracer.Options{Follow: uint32(os.Getpid())})
+	for _, cluster := range []string{"n150", "t3k"} {
+		w := workload(t, r, rig.Options{Cluster: cluster, Script: rig.Traces})
+		next(t, w, "allocated")
+		late := start(t, tracer.Options{PIDs: []uint32{uint32(w.PID())}})
+		late.sync()
+		send(t, w, "keep")
+		next(t, w, "kept")
+		for name, tr := range map[string]*trace{"early": early, "late": late} {
+			if !tr.becomes(func() bool { p, _ := tr.process(w.PID()); return p.Exact() }) {
+				t.Errorf("%s, %s: it is not exact while it runs", name, cluster)
+			}
+		}
+		send(t, w, "close")
+		next(t, w, rig.EventClosed)
+		for name, tr := range map[string]*trace{"early": early, "late": late} {
+			tr.nothing(w.PID())
+			if p, ok := tr.process(w.PID()); !ok || !p.Exact() || p.Counters.UnmatchedFrees != 0 || p.Agreement.Repaired != 0 {
+				t.Errorf("%s, %s: %v, reasons %v, %+v, %+v", name, cluster, ok, p.Reasons, p.Counters, p.Agreement)
+			}
+		}
+		late.stop()
+		send(t, w, "go")
+		if err := w.Wait(patience); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// The accounts equal the allocator's blocks after all buffers of a device were freed at once, even if the second free of
+// an old buffer releases the block of a new one.
+func TestAllBuffersFreedAtOnce(t *testing.T) {
+	r := installed(t)
+	tr := start(t, tracer.Options{Follow: uint32(os.Getpid())})
+	w := workload(t, r, rig.Options{Cluster: "n300", Script: rig.FreedAtOnce})
+	for rests := 0; ; {
+		m, err := w.Next(patience)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if m.Event == rig.EventClosed {
+			if rests != 10 {
+				t.Errorf("%d rest points", rests)
+			}
+			break
+		}
+		if m.Event != rig.EventRest {
+			continue
+		}
+		rests++
+		var said struct{ Blocks [][2]uint64 }
+		if err := json.Unmarshal([]byte(m.Text), &said); err != nil {
+			t.Fatal(err)
+		}
+		tr.sync()
+		var has [][2]uint64
+		for _, b := range tr.buffers(w.PID()) {
+			has = append(has, [2]uint64{b.Address, b.PerBank})
+		}
+		// The runtime counts from the beginning of the allocator's part.
+		slices.SortFunc(has, func(x, y [2]uint64) int { return cmp.Compare(x[0], y[0]) })
+		same := len(has) == len(said.Blocks)
+		for i := range has {
+			same = same && has[i][0]-said.Blocks[i][0] == has[0][0]-said.Blocks[0][0] && has[i][1] == said.Blocks[i][1]
+		}
+		p, _ := tr.process(w.PID())
+		if !same || !p.Exact() || p.Counters.UnmatchedFrees != 0 {
+			t.Fatalf("rest point %d: the accounts have %v, the allocator %v; %+v, reasons %v", rests, has, said.Blocks, p.Counters, p.Reasons)
+		}
+		send(t, w, "go")
+	}
+	tr.nothing(w.PID())
 }

@@ -46,11 +46,13 @@ const (
 	// MeshPrograms runs programs that differ from chip to chip.
 	MeshPrograms = "mesh_programs.py"
 	// Outlived runs programs that outlive the mesh that they ran on.
-	Outlived  = "outlived.py"
-	Traces    = "traces.py"    // one that captures a trace and enters its replay
-	Submesh   = "submesh.py"   // one that closes a mesh whose submesh is referenced
-	Regions   = "regions.py"   // one that fills regions of given sizes
-	Alternate = "alternate.py" // one that allocates other buffers at the same addresses
+	Outlived = "outlived.py"
+	Traces   = "traces.py" // one that captures a trace and enters its replay
+	// FreedAtOnce frees all buffers of a device at once, and then the tensors that refer to them.
+	FreedAtOnce = "freed_at_once.py"
+	Submesh     = "submesh.py"   // one that closes a mesh whose submesh is referenced
+	Regions     = "regions.py"   // one that fills regions of given sizes
+	Alternate   = "alternate.py" // one that allocates other buffers at the same addresses
 )
 
 // Clusters are the names that Options.Cluster takes.
@@ -249,7 +251,7 @@ func (r *Runtime) Prepare(ctx context.Context, o Options) (*Prepared, error) {
 	p.Env = append(p.Env, o.Env...)
 
 	switch {
-	case slices.Contains([]string{Workload, Loop, Programs, MeshPrograms, Outlived, Traces, Submesh, Regions, Alternate}, o.Script):
+	case slices.Contains([]string{Workload, Loop, Programs, MeshPrograms, Outlived, Traces, FreedAtOnce, Submesh, Regions, Alternate}, o.Script):
 		dir, err := Dir()
 		if err != nil {
 			p.Close()

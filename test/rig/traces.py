@@ -4,8 +4,9 @@
 Messages: start, open; captured (free: the address of a buffer that came and went in the capture); allocated
 (live: the addresses of the tensors that were allocated after the capture; marked: of those that the program marks as
 corruptible; unsafe: how many buffers the runtime's own tracking calls unsafe under this trace, null where it does not
-track: TT_METAL_TRACE_ALLOC_TRACKING=1, from 0.79). Then it waits for a command: "replay" enters the replay, in which mock chips crash; anything else releases the trace, allocates
-once more, and closes: closed.
+track: TT_METAL_TRACE_ALLOC_TRACKING=1, from 0.79). Then it waits for a command: "replay" enters the replay, in which mock chips crash;
+"keep" allocates once more (kept) and closes with the trace; anything else releases the trace, allocates once more
+(released), and closes: closed.
 """
 
 import os
@@ -59,17 +60,20 @@ def run(args, protocol, ttnn):
         marked=[t.buffer_address() for t in marked],
         unsafe=runtimes_own(ttnn, mesh, trace),
     )
-    if protocol.command() == "replay":
+    command = protocol.command()
+    if command == "replay":
         ttnn._ttnn.operations.trace.execute_trace(mesh.device, trace, cq_id=0, blocking=False)
-    ttnn.release_trace(mesh.device, trace)
+    if command != "keep":
+        ttnn.release_trace(mesh.device, trace)
     live.append(mesh.empty((1, 1, 64, 64)))
-    protocol.emit("released", live=[t.buffer_address() for t in live], before=before.buffer_address())
+    protocol.emit("kept" if command == "keep" else "released", live=[t.buffer_address() for t in live], before=before.buffer_address())
     protocol.command()
     live.clear()
     marked.clear()
     del before
     ttnn.close_mesh_device(mesh.device)
     protocol.emit("closed")
+    protocol.command()
 
 
 def main():
