@@ -50,7 +50,7 @@ type Aggregator struct {
 	// reasons of the host, and of processes that are not in the accounts.
 	reasons reasons
 	// callSite names call sites; nil without FollowSites.
-	callSite func([]Frame) string
+	callSite func(*Stack) string
 	// muted, if set, are the callbacks to restore at StateEnd: none is called while a state is loaded.
 	muted *listeners
 }

@@ -300,11 +300,11 @@ type Event struct {
 // own and untrusted. Events share stacks, which are immutable.
 type Stack struct {
 	Frames []Frame `rec:"Frames"`
-	// Cut: outer frames are missing.
+	// Cut means that outer frames are missing.
 	Cut bool `rec:"Cut"`
 }
 
-// Frame is one call. Unknown fields are empty or 0.
+// Frame is one call. Unknown fields are empty or 0. A call that could not be named has no Function.
 type Frame struct {
 	// Function, of a C++ function with its namespaces.
 	Function string `rec:"Function"`

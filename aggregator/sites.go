@@ -18,7 +18,7 @@ type Site struct {
 // maxSites bounds the sites of a process. Beyond it, buffers count for one more site of each memory, manySites.
 const (
 	maxSites  = 16 << 10
-	manySites = "…"
+	manySites = Ellipsis
 )
 
 // sites are those of a process.
@@ -43,8 +43,8 @@ type allocatedBy struct {
 }
 
 // FollowSites keeps the sites of all buffers from now on, with their peaks. name returns a one-line name of the
-// user's code on a stack; equal frames must give equal names.
-func (a *Aggregator) FollowSites(name func([]Frame) string) { a.callSite = name }
+// user's code on a stack; equal stacks must give equal names.
+func (a *Aggregator) FollowSites(name func(*Stack) string) { a.callSite = name }
 
 // Sites returns the sites at which a process has allocated, unordered; none without FollowSites.
 func (a *Aggregator) Sites(pid uint32) []Site {
@@ -75,7 +75,7 @@ func (a *Aggregator) site(p *process, b *buffer) *Site {
 	}
 	key := siteKey{memory: b.memory, size: by.size}
 	if b.stack != nil {
-		key.name = cmp.Or(a.callSite(b.stack.Frames), "unknown")
+		key.name = cmp.Or(a.callSite(b.stack), "unknown")
 	}
 	s := p.sites.all[key]
 	if s == nil && len(p.sites.all) >= maxSites {

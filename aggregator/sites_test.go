@@ -20,7 +20,7 @@ func calls(names ...string) *Stack {
 // following are accounts that name a stack by its innermost call.
 func following() *Aggregator {
 	a := New()
-	a.FollowSites(func(f []Frame) string { return f[0].Function })
+	a.FollowSites(func(s *Stack) string { return s.Frames[0].Function })
 	return a
 }
 

@@ -33,6 +33,7 @@ enum tt_kind {
 	TT_UNREAD,  /* struct tt_object: its object is the kind of a record that is missing or incomplete;
 		       TT_KINDS: a launch or a ring */
 	TT_SHARDED, /* struct tt_sharded: of the thread's TT_ALLOC of the same time */
+	TT_CODE,    /* struct tt_code: of a TT_STACK */
 	TT_KINDS,
 };
 
@@ -216,12 +217,52 @@ struct tt_python {
 	__u32 code, instruction, back;
 	__u32 owner, c_owned; /* frames with owner c_owned are C's; owner 0: none is C's */
 	__u32 identity;	      /* in a code object: a field that differs in another one at the same address */
+	__u32 filename, name, first_line, line_table; /* fields of a code object */
+	__u32 ascii, compact; /* where the characters of a str begin, if they are all ASCII or not */
+	__u64 number;	      /* differs for each process that user space adds */
+	__u64 lasts;	      /* how long a code object's names are sure, ns; 0: as long as its identity */
 };
 
 struct tt_python_frame {
 	__u64 code;	   /* PyCodeObject* */
 	__u64 instruction; /* its index or its address, which depends on the build */
 	__u64 identity;	   /* the code object's */
+};
+
+/*
+ * A code object, read at the first event that has it on its stack, and again when its names are not sure any
+ * more. Its process may end before user space reads the record. The record can follow that TT_STACK, but
+ * precedes the TT_ALLOC or TT_REFUSED.
+ */
+#define TT_CODE_NAME 512
+#define TT_CODE_FILE 1024
+#define TT_CODE_LINES 8192
+
+struct tt_code_text {
+	__u32 length; /* bytes */
+	__u32 kind;   /* bytes of a character */
+};
+
+struct tt_code {
+	struct tt_head head;
+	__u64 code;	/* PyCodeObject* */
+	__u64 identity; /* the code object's */
+	struct tt_code_text name;
+	struct tt_code_text file;
+	__u32 first_line;
+	__u32 lines_length; /* bytes */
+	__u32 whole;	    /* 1: nothing is missing in the texts and the line table */
+	__u32 unused;
+	__u8 name_text[TT_CODE_NAME];
+	__u8 file_text[TT_CODE_FILE];
+	__u8 lines[TT_CODE_LINES];
+};
+
+/* The code objects that were sent: the value is when, CLOCK_MONOTONIC, ns. */
+struct tt_code_key {
+	__u64 process; /* tt_python.number */
+	__u64 code;
+	__u64 identity;
 };
 
 #define TT_STACK_PIECE 1024
@@ -232,7 +273,7 @@ struct tt_stack {
 	__u64 ip, sp, bp, bx, r12, r13, r14, r15;
 	__u32 length; /* bytes of stack, from sp on */
 	__u32 frames; /* of python */
-	__u32 cut;    /* 1: there are more Python frames */
+	__u32 cut;    /* 1: there are more Python frames, or they could not be read */
 	__u32 unused;
 	struct tt_python_frame python[TT_PYTHON_FRAMES];
 	__u8 stack[TT_STACK_PIECE * TT_STACK_PIECES];

@@ -54,6 +54,37 @@ const (
 	MemtraceTtCbKindTT_CB_DATAFLOW MemtraceTtCbKind = 2
 )
 
+type MemtraceTtCode struct {
+	_        structs.HostLayout
+	Head     MemtraceTtHead
+	Code     uint64
+	Identity uint64
+	Name     struct {
+		_      structs.HostLayout
+		Length uint32
+		Kind   uint32
+	}
+	File struct {
+		_      structs.HostLayout
+		Length uint32
+		Kind   uint32
+	}
+	FirstLine   uint32
+	LinesLength uint32
+	Whole       uint32
+	Unused      uint32
+	NameText    [512]uint8
+	FileText    [1024]uint8
+	Lines       [8192]uint8
+}
+
+type MemtraceTtCodeKey struct {
+	_        structs.HostLayout
+	Process  uint64
+	Code     uint64
+	Identity uint64
+}
+
 type MemtraceTtCopy struct {
 	_       structs.HostLayout
 	Head    MemtraceTtHead
@@ -64,9 +95,9 @@ type MemtraceTtCopy struct {
 
 type MemtraceTtCounters struct {
 	_          structs.HostLayout
-	Seen       [24]uint64
-	Lost       [24]uint64
-	Unread     [24]uint64
+	Seen       [25]uint64
+	Lost       [25]uint64
+	Unread     [25]uint64
 	Hooked     uint64
 	Truncated  uint64
 	Unreserved uint64
@@ -118,7 +149,8 @@ const (
 	MemtraceTtKindTT_MARK           MemtraceTtKind = 21
 	MemtraceTtKindTT_UNREAD         MemtraceTtKind = 22
 	MemtraceTtKindTT_SHARDED        MemtraceTtKind = 23
-	MemtraceTtKindTT_KINDS          MemtraceTtKind = 24
+	MemtraceTtKindTT_CODE           MemtraceTtKind = 24
+	MemtraceTtKindTT_KINDS          MemtraceTtKind = 25
 )
 
 type MemtraceTtLaunch struct {
@@ -234,6 +266,14 @@ type MemtraceTtPython struct {
 	Owner       uint32
 	C_owned     uint32
 	Identity    uint32
+	Filename    uint32
+	Name        uint32
+	FirstLine   uint32
+	LineTable   uint32
+	Ascii       uint32
+	Compact     uint32
+	Number      uint64
+	Lasts       uint64
 }
 
 type MemtraceTtPythonFrame struct {
@@ -337,6 +377,7 @@ const (
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
+	MemtraceMapCodes               = "codes"
 	MemtraceMapCounters            = "counters"
 	MemtraceMapEvents              = "events"
 	MemtraceMapLaunches            = "launches"
@@ -391,6 +432,7 @@ const (
 	MemtraceVarUnusedArgument      = "unused_argument"
 	MemtraceVarUnusedCb            = "unused_cb"
 	MemtraceVarUnusedCbKind        = "unused_cb_kind"
+	MemtraceVarUnusedCode          = "unused_code"
 	MemtraceVarUnusedCopy          = "unused_copy"
 	MemtraceVarUnusedGone          = "unused_gone"
 	MemtraceVarUnusedKind          = "unused_kind"
@@ -495,6 +537,7 @@ type MemtraceProgramSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type MemtraceMapSpecs struct {
+	Codes      *ebpf.MapSpec `ebpf:"codes"`
 	Counters   *ebpf.MapSpec `ebpf:"counters"`
 	Events     *ebpf.MapSpec `ebpf:"events"`
 	Launches   *ebpf.MapSpec `ebpf:"launches"`
@@ -519,6 +562,7 @@ type MemtraceVariableSpecs struct {
 	UnusedArgument     *ebpf.VariableSpec `ebpf:"unused_argument"`
 	UnusedCb           *ebpf.VariableSpec `ebpf:"unused_cb"`
 	UnusedCbKind       *ebpf.VariableSpec `ebpf:"unused_cb_kind"`
+	UnusedCode         *ebpf.VariableSpec `ebpf:"unused_code"`
 	UnusedCopy         *ebpf.VariableSpec `ebpf:"unused_copy"`
 	UnusedGone         *ebpf.VariableSpec `ebpf:"unused_gone"`
 	UnusedKind         *ebpf.VariableSpec `ebpf:"unused_kind"`
@@ -559,6 +603,7 @@ func (o *MemtraceObjects) Close() error {
 //
 // It can be passed to LoadMemtraceObjects or ebpf.CollectionSpec.LoadAndAssign.
 type MemtraceMaps struct {
+	Codes      *ebpf.Map `ebpf:"codes"`
 	Counters   *ebpf.Map `ebpf:"counters"`
 	Events     *ebpf.Map `ebpf:"events"`
 	Launches   *ebpf.Map `ebpf:"launches"`
@@ -572,6 +617,7 @@ type MemtraceMaps struct {
 
 func (m *MemtraceMaps) Close() error {
 	return _MemtraceClose(
+		m.Codes,
 		m.Counters,
 		m.Events,
 		m.Launches,
@@ -597,6 +643,7 @@ type MemtraceVariables struct {
 	UnusedArgument     *ebpf.Variable `ebpf:"unused_argument"`
 	UnusedCb           *ebpf.Variable `ebpf:"unused_cb"`
 	UnusedCbKind       *ebpf.Variable `ebpf:"unused_cb_kind"`
+	UnusedCode         *ebpf.Variable `ebpf:"unused_code"`
 	UnusedCopy         *ebpf.Variable `ebpf:"unused_copy"`
 	UnusedGone         *ebpf.Variable `ebpf:"unused_gone"`
 	UnusedKind         *ebpf.Variable `ebpf:"unused_kind"`

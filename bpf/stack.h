@@ -29,7 +29,16 @@ struct {
 	__type(value, struct tt_python);
 } pythons SEC(".maps");
 
+/* The code objects that were sent. */
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, 16384);
+	__type(key, struct tt_code_key);
+	__type(value, __u64);
+} codes SEC(".maps");
+
 const struct tt_stack *unused_stack __attribute__((unused));
+const struct tt_code *unused_code __attribute__((unused));
 const struct tt_refusal *unused_refusal __attribute__((unused));
 
 static __always_inline __u64 user_u64(__u64 address)
@@ -40,49 +49,146 @@ static __always_inline __u64 user_u64(__u64 address)
 	return v;
 }
 
-/* Returns the PyThreadState of this thread: the one with its pthread_self(). */
-static __always_inline __u64 python_thread(const struct tt_python *p)
+/* Reads a pointer. If that fails, the result is 0, and unread is set. */
+static __always_inline __u64 pointer_at(__u64 address, __u32 *unread)
+{
+	__u64 v = 0;
+
+	if (bpf_probe_read_user(&v, sizeof(v), (void *)address))
+		*unread = 1;
+	return v;
+}
+
+/* Returns the PyThreadState of this thread: the one with its pthread_self(). 0: it is not Python's, or unread. */
+static __always_inline __u64 python_thread(const struct tt_python *p, __u32 *unread)
 {
 	struct task_struct___thread *task = (void *)bpf_get_current_task_btf();
 	__u64 self = BPF_CORE_READ(task, thread.fsbase);
-	__u64 t = user_u64(user_u64(p->runtime + p->interpreter) + p->threads);
+	__u64 t = pointer_at(pointer_at(p->runtime + p->interpreter, unread) + p->threads, unread);
 
 	for (int i = 0; i < TT_PYTHON_THREADS && t; i++) {
-		if (user_u64(t + p->thread_id) == self)
+		if (pointer_at(t + p->thread_id, unread) == self)
 			return t;
-		t = user_u64(t + p->next);
+		t = pointer_at(t + p->next, unread);
 	}
+	if (t)
+		*unread = 1; /* there are more threads */
+	return 0;
+}
+
+/* Copies the text of a str. Returns 1 if nothing is missing. */
+static __always_inline __u32 read_text(struct tt_code_text *to, __u8 *bytes, __u32 room, __u64 str,
+				       const struct tt_python *p)
+{
+	__u64 length = 0, from = p->compact;
+	__u32 state = 0, kind, whole = 1;
+
+	to->length = 0;
+	to->kind = 1;
+	if (bpf_probe_read_user(&length, sizeof(length), (void *)(str + 16)) ||
+	    bpf_probe_read_user(&state, sizeof(state), (void *)(str + 32)))
+		return 0;
+	kind = state >> 2 & 7;
+	if (state >> 6 & 1) {
+		from = p->ascii;
+		kind = 1;
+	}
+	if (kind != 1 && kind != 2 && kind != 4)
+		return 0;
+	if (length > room / kind) {
+		length = room / kind;
+		whole = 0;
+	}
+	length *= kind;
+	barrier_var(length);
+	if (length > room || bpf_probe_read_user(bytes, length, (void *)(str + from)))
+		return 0;
+	to->length = length;
+	to->kind = kind;
+	return whole;
+}
+
+/*
+ * Sends a code object, unless that was done. This function is global, so that the verifier checks it once, not
+ * for each frame.
+ */
+__noinline int send_code(__u64 time, __u64 code, __u64 identity)
+{
+	__u64 pid_tgid = bpf_get_current_pid_tgid(), *sent, table, length = 0;
+	struct tt_code_key key = {};
+	struct tt_python *p;
+	struct tt_code *e;
+	__u32 pid = pid_tgid >> 32, whole;
+
+	p = bpf_map_lookup_elem(&pythons, &pid);
+	if (!p)
+		return 0;
+	key.process = p->number;
+	key.code = code;
+	key.identity = identity;
+	sent = bpf_map_lookup_elem(&codes, &key);
+	if (sent && (!p->lasts || time - *sent < p->lasts))
+		return 0;
+	e = reserve(counters_of_cpu(), TT_CODE, sizeof(*e));
+	if (!e)
+		return 0;
+	fill_at(time, &e->head, TT_CODE, pid_tgid, 0);
+	e->code = code;
+	e->identity = identity;
+	e->unused = 0;
+	e->lines_length = 0;
+	e->first_line = 0;
+	whole = read_text(&e->name, e->name_text, sizeof(e->name_text), user_u64(code + p->name), p);
+	whole &= read_text(&e->file, e->file_text, sizeof(e->file_text), user_u64(code + p->filename), p);
+	if (bpf_probe_read_user(&e->first_line, sizeof(e->first_line), (void *)(code + p->first_line)))
+		whole = 0;
+	table = user_u64(code + p->line_table);
+	if (bpf_probe_read_user(&length, sizeof(length), (void *)(table + 16)))
+		whole = 0;
+	if (length > sizeof(e->lines)) {
+		length = sizeof(e->lines);
+		whole = 0;
+	}
+	barrier_var(length);
+	if (length <= sizeof(e->lines) && !bpf_probe_read_user(e->lines, length, (void *)(table + 32)))
+		e->lines_length = length;
+	else
+		whole = 0;
+	e->whole = whole;
+	submit(e, 0);
+	bpf_map_update_elem(&codes, &key, &time, BPF_ANY);
 	return 0;
 }
 
 static __always_inline void read_python(struct tt_stack *e, const struct tt_python *p)
 {
-	__u64 f = python_thread(p);
+	__u32 unread = 0;
+	__u64 f = python_thread(p, &unread);
 	__u8 owner;
 
-	if (!f)
-		return;
-	f = user_u64(f + p->frame);
-	if (p->indirect)
-		f = user_u64(f);
+	if (f)
+		f = pointer_at(f + p->frame, &unread);
+	if (f && p->indirect)
+		f = pointer_at(f, &unread);
 	for (int i = 0; i < TT_PYTHON_STEPS && f; i++) {
-		if (e->frames >= TT_PYTHON_FRAMES) {
-			e->cut = 1;
+		if (e->frames >= TT_PYTHON_FRAMES)
 			break;
-		}
 		owner = 0;
-		if (p->owner)
-			bpf_probe_read_user(&owner, sizeof(owner), (void *)(f + p->owner));
+		if (p->owner && bpf_probe_read_user(&owner, sizeof(owner), (void *)(f + p->owner)))
+			break;
 		if (owner != p->c_owned || !p->owner) {
 			struct tt_python_frame *to = &e->python[e->frames & (TT_PYTHON_FRAMES - 1)];
 
 			to->code = user_u64(f + p->code);
 			to->instruction = user_u64(f + p->instruction);
 			to->identity = user_u64(to->code + p->identity);
+			send_code(e->head.time, to->code, to->identity);
 			e->frames++;
 		}
-		f = user_u64(f + p->back);
+		f = pointer_at(f + p->back, &unread);
 	}
+	if (f || unread)
+		e->cut = 1;
 }
 
 static __always_inline int wants_stacks(void)

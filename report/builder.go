@@ -36,7 +36,7 @@ type Builder struct {
 	unsafe    map[unsafeKey]*unsafeSite
 	lives     []life
 	leastLife uint64
-	// Allocations with a stack, with a truncated one, and without any.
+	// Allocations with a stack, with an incomplete one, and without any.
 	stacks, cut, bare uint64
 	first, last       uint64
 	// lost counts all lost events: the accounts' own counter restarts with a state.
@@ -166,7 +166,7 @@ func (b *Builder) Event(e *aggregator.Event) {
 			b.bare++
 		default:
 			b.stacks++
-			if e.Stack.Cut {
+			if !e.Stack.Complete() {
 				b.cut++
 			}
 		}

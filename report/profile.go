@@ -58,16 +58,23 @@ func (r *Report) Profile(w io.Writer) error {
 			Label:    map[string][]string{"memory": {s.memory.String()}},
 			NumLabel: map[string][]int64{"pid": {int64(s.pid)}},
 		}
-		if op := operation(s.frames); op != "" {
+		if op := operation(s.calls); op != "" {
 			sample.Label["operation"] = []string{plain(export.Text(op))}
 		}
-		for _, f := range s.frames {
-			if f.Function == "" {
+		var frames []aggregator.Frame
+		if s.calls != nil {
+			frames = s.calls.Frames
+		}
+		for _, f := range frames {
+			switch {
+			case f.Function == "" && f.Python:
+				f.Function = aggregator.Ellipsis
+			case f.Function == "":
 				f.Function = fmt.Sprintf("%s+%#x", path.Base(cmp.Or(f.Module, "?")), f.Address)
 			}
 			sample.Location = append(sample.Location, locate(f))
 		}
-		if len(s.frames) == 0 {
+		if len(frames) == 0 {
 			name := fmt.Sprintf("%s of %s", s.memory, Size(s.size))
 			if s.over {
 				name = "others"

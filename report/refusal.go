@@ -37,10 +37,7 @@ func (b *Builder) AllocationFailed(e *aggregator.Event) {
 		r.Kind, r.End, r.Lowest = "clash", orNull(f.End), orNull(f.Lowest)
 	}
 	if e.Stack != nil {
-		r.Where = known(where(e.Stack.Frames))
-		for i := range e.Stack.Frames {
-			r.Stack = append(r.Stack, export.Text(line(&e.Stack.Frames[i])))
-		}
+		r.Where, r.Stack = known(where(e.Stack)), lines(e.Stack)
 	}
 	holders := map[*site]tally{}
 	chips := b.chipsOf(e.PID)

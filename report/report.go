@@ -39,7 +39,7 @@ type Report struct {
 	// Processes were sampled: peaks, and numbers of allocations, are lower bounds, and what
 	// failed is not known; absent where none was.
 	Sampled bool `json:"sampled,omitempty"`
-	// Number of allocations with a stack, of those with a truncated one and,
+	// Number of allocations with a stack, of those with an incomplete one and,
 	// where any has a stack, of those whose stack was lost.
 	Stacks     uint64 `json:"stacks"`
 	StacksCut  uint64 `json:"stacks_cut"`

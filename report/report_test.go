@@ -894,8 +894,8 @@ func TestTooManySites(t *testing.T) {
 	for i := range uint64(maxSites + 1) {
 		last = s.of(1, &aggregator.BufferSnapshot{Size: i})
 	}
-	if again := s.of(1, &aggregator.BufferSnapshot{Stack: stack(1)}); again != last || again.frames != nil {
-		t.Errorf("%+v", again.frames)
+	if again := s.of(1, &aggregator.BufferSnapshot{Stack: stack(1)}); again != last || again.calls != nil {
+		t.Errorf("%+v", again.calls)
 	}
 	if p := last.public(tally{}); *p.Where != "others" || p.Operation != nil || p.Stack != nil {
 		t.Errorf("%+v", p)
@@ -909,15 +909,15 @@ func TestOperationNames(t *testing.T) {
 		{"ttnn::operations::binary_ng::BinaryNgDeviceOperation::create_output_tensors main", "ttnn::operations::binary_ng::BinaryNgDeviceOperation"},
 		{"tt::tt_metal::Buffer::create main", ""},
 	} {
-		var frames []aggregator.Frame
+		st := &aggregator.Stack{}
 		for f := range strings.FieldsSeq(c.frames) {
-			frames = append(frames, aggregator.Frame{Function: f})
+			st.Frames = append(st.Frames, aggregator.Frame{Function: f})
 		}
-		if got := operation(frames); got != c.want {
+		if got := operation(st); got != c.want {
 			t.Errorf("%s: %q, not %q", c.frames, got, c.want)
 		}
 	}
-	if got := where([]aggregator.Frame{{Function: "tt::x"}, {Function: "app::load", Module: "/a"}, {Function: "main", Module: "/a"}}); got != "app::load ← main" {
+	if got := where(&aggregator.Stack{Frames: []aggregator.Frame{{Function: "tt::x"}, {Function: "app::load", Module: "/a"}, {Function: "main", Module: "/a"}}}); got != "app::load ← main" {
 		t.Error(got)
 	}
 	if got := fmt.Sprint([]string{Size(0), Size(1023), Size(1536)}); got != "[0 B 1023 B 1.50 KiB]" {

@@ -27,7 +27,7 @@ type siteKey struct {
 // site is a call site and its totals.
 type site struct {
 	siteKey
-	frames []aggregator.Frame
+	calls *aggregator.Stack
 	// over: this is the sum of all sites beyond maxSites.
 	over bool
 	tally
@@ -78,7 +78,7 @@ func (s *sites) of(pid uint32, b *aggregator.BufferSnapshot) *site {
 			}
 		}
 		if b.Stack != nil && !found.over {
-			found.frames = b.Stack.Frames
+			found.calls = b.Stack
 		}
 		s.all[k] = found
 	}
@@ -113,13 +113,19 @@ func stackKey(st *aggregator.Stack) string {
 		b.WriteString(strconv.FormatUint(uint64(f.Line), 10))
 		b.WriteByte(0)
 	}
+	if st.Cut {
+		b.WriteString(aggregator.Ellipsis)
+	}
 	return b.String()
 }
 
 // line formats a frame.
 func line(f *aggregator.Frame) string {
 	name := f.Function
-	if name == "" {
+	switch {
+	case name == "" && f.Python:
+		return aggregator.Ellipsis
+	case name == "":
 		name = fmt.Sprintf("%#x", f.Address)
 	}
 	switch {
@@ -133,29 +139,36 @@ func line(f *aggregator.Frame) string {
 	return name
 }
 
-// calls is the number of user calls in a site's label.
-const calls = 3
+// lines formats the calls on a stack; missing outer ones are an ellipsis.
+func lines(st *aggregator.Stack) []export.Text {
+	if st == nil {
+		return nil
+	}
+	var list []export.Text
+	for i := range st.Frames {
+		list = append(list, export.Text(line(&st.Frames[i])))
+	}
+	if st.Cut {
+		list = append(list, aggregator.Ellipsis)
+	}
+	return list
+}
 
-// where is the user's own code on a stack: the innermost Python calls outside of
-// installed packages, else the innermost functions outside of the runtime.
-func where(frames []aggregator.Frame) string {
-	own := aggregator.OwnCode(frames)
-	if own == nil {
+// ownCalls is the number of user calls in a site's label.
+const ownCalls = 3
+
+// where is the user's own code on a stack, with an ellipsis for calls that are missing.
+func where(st *aggregator.Stack) string {
+	if st == nil {
 		return ""
 	}
-	var list []string
-	for i := range frames {
-		if f := &frames[i]; own(f) && len(list) < calls {
-			list = append(list, shortLine(f))
-		}
-	}
-	return strings.Join(list, " ← ")
+	return strings.Join(st.OwnCalls(ownCalls, shortLine), " ← ")
 }
 
 // CallSite names, in one line, the user's own code on a stack and the operation that it called; "" if the stack has
 // no names for either.
-func CallSite(frames []aggregator.Frame) string {
-	site, called := where(frames), operation(frames)
+func CallSite(st *aggregator.Stack) string {
+	site, called := where(st), operation(st)
 	switch {
 	case called == "":
 		return site
@@ -182,7 +195,11 @@ var operationNames = []*regexp.Regexp{
 }
 
 // operation is the outermost ttnn operation on a stack, or empty.
-func operation(frames []aggregator.Frame) string {
+func operation(st *aggregator.Stack) string {
+	if st == nil {
+		return ""
+	}
+	frames := st.Frames
 	for _, name := range operationNames {
 		for i := len(frames) - 1; i >= 0; i-- {
 			if m := name.FindStringSubmatch(frames[i].Function); m != nil && !frames[i].Python && !helpers[m[1]] {
@@ -198,17 +215,15 @@ var helpers = map[string]bool{"ttnn::create_device_tensor": true, "ttnn::allocat
 
 // public converts a site for the report, with the given tally.
 func (s *site) public(t tally) Site {
-	p := Site{PID: s.pid, Memory: s.memory.String(), Buffers: t.buffers, Bytes: t.bytes, Operation: known(operation(s.frames))}
+	p := Site{PID: s.pid, Memory: s.memory.String(), Buffers: t.buffers, Bytes: t.bytes, Operation: known(operation(s.calls))}
 	switch {
 	case s.over:
 		p.Where = known("others")
 	case s.stack == "":
 		p.Size = &s.size
 	default:
-		p.Where = known(where(s.frames))
-		for i := range s.frames {
-			p.Stack = append(p.Stack, export.Text(line(&s.frames[i])))
-		}
+		p.Where = known(where(s.calls))
+		p.Stack = lines(s.calls)
 	}
 	return p
 }
@@ -273,7 +288,7 @@ func SiteID(st *aggregator.Stack, size uint64) uint64 {
 func SiteOf(st *aggregator.Stack, m aggregator.Memory, size uint64) Site {
 	s := site{siteKey: siteKey{memory: m, size: size}}
 	if st != nil {
-		s.size, s.stack, s.frames = 0, stackKey(st), st.Frames
+		s.size, s.stack, s.calls = 0, stackKey(st), st
 	}
 	return s.public(tally{})
 }

@@ -117,7 +117,7 @@ func (r *Report) Text(w io.Writer, style Style) error {
 	if r.Stacks == 0 && len(r.Churn) > 0 {
 		p.line("no call sites: --stacks records them")
 	} else if r.StacksCut+r.StacksLost > 0 {
-		p.line("of %d call stacks %d are truncated; %d more were lost", r.Stacks, r.StacksCut, r.StacksLost)
+		p.line("of %d call stacks %d are incomplete (…); %d more were lost", r.Stacks, r.StacksCut, r.StacksLost)
 	}
 	p.verdict(r)
 	if r.Empty() {

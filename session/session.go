@@ -358,7 +358,7 @@ func (s *Session) Sites(pid uint32) (list []aggregator.Site) {
 }
 
 // FollowSites makes the accounts keep the sites of all buffers; see aggregator.FollowSites. Call it before Run.
-func (s *Session) FollowSites(name func([]aggregator.Frame) string) { s.accounts.FollowSites(name) }
+func (s *Session) FollowSites(name func(*aggregator.Stack) string) { s.accounts.FollowSites(name) }
 
 // Programs returns the programs of a process, oldest first.
 func (s *Session) Programs(pid uint32) (list []aggregator.ProgramSnapshot) {

@@ -7,6 +7,7 @@ import (
 	"io"
 	"math"
 	"path"
+	"slices"
 	"strings"
 	"time"
 	"unicode/utf16"
@@ -34,20 +35,28 @@ type Python struct {
 	unique   bool
 	// These are fields of a code object. instructions is where its instructions begin; it is 0 if a frame has an instruction's
 	// index, not its address.
-	filename, name, firstLine, lineTable, instructions uint64
-	// ascii and compact are where the characters of a str object begin, if they are all ASCII or not.
-	ascii, compact uint64
+	Filename, Name, FirstLine, LineTable, instructions uint32
+	// ASCII and Compact are where the characters of a str object begin, if they are all ASCII or not.
+	ASCII, Compact uint32
+}
+
+// NamesLast returns how long the names of a code object are sure while its Identity stays the same; 0: for ever.
+func (py *Python) NamesLast() time.Duration {
+	if py.unique {
+		return 0
+	}
+	return pythonNamesLast
 }
 
 // pythons has the known layouts, by version.
 var pythons = map[string]Python{
 	"3.10": {
 		Interpreter: 32, Threads: 8, Next: 8, ThreadID: 176, Frame: 24, Code: 32, Instruction: 96, Back: 24, Identity: 120,
-		filename: 104, name: 112, firstLine: 40, lineTable: 120, ascii: 48, compact: 72,
+		Filename: 104, Name: 112, FirstLine: 40, LineTable: 120, ASCII: 48, Compact: 72,
 	},
 	"3.12": {
 		Interpreter: 40, Threads: 72, Next: 8, ThreadID: 136, Frame: 56, Indirect: true, Code: 0, Instruction: 56, Back: 8, Owner: 70, COwned: 3, Identity: 88, unique: true,
-		filename: 112, name: 128, firstLine: 68, lineTable: 136, instructions: 192, ascii: 40, compact: 56,
+		Filename: 112, Name: 128, FirstLine: 68, LineTable: 136, instructions: 192, ASCII: 40, Compact: 56,
 	},
 }
 
@@ -143,6 +152,13 @@ func (p *Process) codeOf(f PythonFrame) *code {
 	if p.memory.Late() != before || c.ok && c.identity != f.Identity {
 		return nil
 	}
+	p.remember(f.Code, c)
+	return c
+}
+
+// remember keeps a code object.
+func (p *Process) remember(at uint64, c *code) {
+	was := p.codes[at]
 	if p.codeBytes += c.bytes(); was != nil {
 		p.codeBytes -= was.bytes()
 	}
@@ -150,8 +166,44 @@ func (p *Process) codeOf(f PythonFrame) *code {
 		clear(p.codes)
 		p.codeBytes = c.bytes()
 	}
-	p.codes[f.Code] = c
-	return c
+	p.codes[at] = c
+}
+
+// Code is a code object as it was when its code ran. Text and tables are untrusted.
+type Code struct {
+	Address, Identity uint64
+	Name, File        Text
+	FirstLine         uint32
+	Lines             []byte
+	// Whole means that nothing is missing in the texts and the line table.
+	Whole bool
+}
+
+// Text has the characters of a str object, of Kind bytes each.
+type Text struct {
+	Bytes []byte
+	Kind  uint32
+}
+
+// Learn takes the names of a code object from a copy, which is valid until Learn returns. Where something is missing there, it reads
+// the process. It returns true if it knew other names for the same Address and Identity.
+func (p *Process) Learn(from Code) (changed bool) {
+	c := &code{identity: from.Identity, file: decodeText(from.File), name: decodeText(from.Name), first: from.FirstLine}
+	if !from.Whole {
+		if read := p.readCode(from.Address); read.ok && read.identity == from.Identity {
+			read.until = time.Time{} // the code ran, so it is the one with this name
+			c = read
+		}
+	}
+	if c.name == "" {
+		return false // the next stack asks again
+	}
+	if c.ok = true; c.lines == nil {
+		c.lines = slices.Clone(from.Lines)
+	}
+	was := p.codes[from.Address]
+	p.remember(from.Address, c)
+	return was != nil && was.identity == c.identity && (was.name != c.name || was.file != c.file || was.first != c.first || !slices.Equal(was.lines, c.lines))
 }
 
 // past reports whether a time has come; zero never does.
@@ -159,8 +211,8 @@ func past(t time.Time) bool { return !t.IsZero() && !time.Now().Before(t) }
 
 // namesLast returns when a code object that is read now must be read again; zero: never.
 func (py *Python) namesLast() (until time.Time) {
-	if !py.unique {
-		until = time.Now().Add(pythonNamesLast)
+	if d := py.NamesLast(); d > 0 {
+		until = time.Now().Add(d)
 	}
 	return until
 }
@@ -175,21 +227,21 @@ const (
 	maxCode  = 16 << 20 // of all code objects of a process
 )
 
-// pythonFrame returns a frame of Python with its names, and until when the caller may remember these; zero: for ever. It is not ok
-// if the frame's code object cannot be read.
+// pythonFrame returns a frame of Python with its names, and until when the caller may remember these, or that there are none; zero:
+// for ever. It is not ok if the frame's code object cannot be read.
 func (p *Process) pythonFrame(f PythonFrame) (named Frame, until time.Time, ok bool) {
 	if p.python == nil {
 		return Frame{}, until, false
 	}
 	c := p.codeOf(f)
 	if c == nil || !c.ok {
-		return Frame{}, p.python.namesLast(), false
+		return Frame{}, time.Now().Add(pythonNamesLast), false
 	}
 	var line uint32
 	if p.python.instructions == 0 {
 		line = c.line310(2 * uint64(uint32(f.Instruction)))
 	} else {
-		line = c.line312(f.Instruction - f.Code - p.python.instructions)
+		line = c.line312(f.Instruction - f.Code - uint64(p.python.instructions))
 	}
 	return Frame{Function: c.name, File: c.file, Line: line, Python: true}, c.until, true
 }
@@ -207,9 +259,9 @@ func (p *Process) word(address uint64) uint64 {
 func (p *Process) readCode(at uint64) *code {
 	py := p.python
 	c := &code{until: py.namesLast()}
-	c.file, c.name = p.text(p.word(at+py.filename)), p.text(p.word(at+py.name))
-	c.first = uint32(p.word(at + py.firstLine))
-	table := p.word(at + py.lineTable)
+	c.file, c.name = p.text(p.word(at+uint64(py.Filename))), p.text(p.word(at+uint64(py.Name)))
+	c.first = uint32(p.word(at + uint64(py.FirstLine)))
+	table := p.word(at + uint64(py.LineTable))
 	if n := p.word(table + 16); n > 0 && n <= maxTable {
 		c.lines = make([]byte, n)
 		if !p.read(table+32, c.lines) {
@@ -235,9 +287,9 @@ func (p *Process) text(at uint64) string {
 		return ""
 	}
 	kind, ascii := state>>2&7, state>>6&1 != 0
-	from := p.python.compact
+	from := uint64(p.python.Compact)
 	if ascii {
-		from, kind = p.python.ascii, 1
+		from, kind = uint64(p.python.ASCII), 1
 	}
 	if kind != 1 && kind != 2 && kind != 4 {
 		return ""
@@ -246,15 +298,24 @@ func (p *Process) text(at uint64) string {
 	if !p.read(at+from, b) {
 		return ""
 	}
+	return decodeText(Text{b, uint32(kind)})
+}
+
+// decodeText decodes a text; "" if its kind is none.
+func decodeText(t Text) string {
 	var s []rune
-	for i := range n {
-		switch kind {
-		case 1:
-			s = append(s, rune(b[i]))
-		case 2:
-			s = append(s, utf16.Decode([]uint16{binary.LittleEndian.Uint16(b[2*i:])})...)
-		case 4:
-			s = append(s, rune(binary.LittleEndian.Uint32(b[4*i:])))
+	switch b := t.Bytes; t.Kind {
+	case 1:
+		for _, c := range b {
+			s = append(s, rune(c))
+		}
+	case 2:
+		for ; len(b) >= 2; b = b[2:] {
+			s = append(s, utf16.Decode([]uint16{binary.LittleEndian.Uint16(b)})...)
+		}
+	case 4:
+		for ; len(b) >= 4; b = b[4:] {
+			s = append(s, rune(binary.LittleEndian.Uint32(b)))
 		}
 	}
 	return string(s)

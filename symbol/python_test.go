@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"os"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -30,9 +31,9 @@ func words(b []byte, at int, v ...uint64) []byte {
 
 // text is a str object of so many characters, of 1, 2 or 4 bytes each.
 func (h *heapOf) text(n, kind uint64, ascii bool, content []byte) uint64 {
-	from, state := h.python.compact, kind<<2
+	from, state := uint64(h.python.Compact), kind<<2
 	if ascii {
-		from, state = h.python.ascii, state|1<<6
+		from, state = uint64(h.python.ASCII), state|1<<6
 	}
 	b := make([]byte, int(from)+len(content)+8)
 	words(b, 16, n)
@@ -94,9 +95,9 @@ func TestPythonsCodeIsBounded(t *testing.T) {
 	object := func(lines uint64) uint64 {
 		b := make([]byte, 256)
 		words(b, 0, 1) // references
-		words(b, int(py.filename), name)
-		words(b, int(py.name), name)
-		words(b, int(py.lineTable), lines)
+		words(b, int(py.Filename), name)
+		words(b, int(py.Name), name)
+		words(b, int(py.LineTable), lines)
 		return h.put(b)
 	}
 	for range 3 * maxCode / maxTable {
@@ -126,8 +127,8 @@ func TestPythonsCodeIsReadAgain(t *testing.T) {
 			identity++
 			words(object, 0, references)
 			words(object, int(py.Identity), identity)
-			words(object, int(py.filename), h.text(uint64(len(name)), 1, true, []byte(name)))
-			words(object, int(py.name), h.text(uint64(len(name)), 1, true, []byte(name)))
+			words(object, int(py.Filename), h.text(uint64(len(name)), 1, true, []byte(name)))
+			words(object, int(py.Name), h.text(uint64(len(name)), 1, true, []byte(name)))
 		}
 		named := func(identity uint64, want string) {
 			t.Helper()
@@ -135,7 +136,7 @@ func TestPythonsCodeIsReadAgain(t *testing.T) {
 			if ok != (want != "") || f.Function != want || f.File != want {
 				t.Errorf("%s: %+v, %v, not %q", version, f, ok, want)
 			}
-			if until.IsZero() != py.unique {
+			if until.IsZero() != (ok && py.unique) {
 				t.Errorf("%s: remembered until %v", version, until)
 			}
 		}
@@ -160,6 +161,57 @@ func TestPythonsCodeIsReadAgain(t *testing.T) {
 			named(identity, "one")
 			p.codes[at].until = time.Now()
 			named(identity, "again")
+		}
+	}
+}
+
+// The names that came with a stack are used even if the process no longer has the code object. A call without a name keeps its place.
+func TestPythonsCodeIsLearned(t *testing.T) {
+	for version, py := range pythons {
+		p, h := pythonProcess(t, version)
+		ascii := func(s string) Text { return Text{[]byte(s), 1} }
+		learn := func(at uint64, name string, whole bool) bool {
+			return p.Learn(Code{Address: at, Identity: 7, Name: ascii(name), File: ascii("model.py"), FirstLine: 3, Whole: whole})
+		}
+		names := func() (list []string) {
+			s, _, _ := p.Name(p.Unwind(Registers{}, nil, []PythonFrame{{Code: 8, Identity: 7}, {Code: 16, Identity: 7}, {Code: 24, Identity: 7}}, false))
+			for _, f := range s.Frames {
+				if !f.Python {
+					t.Errorf("%s: %+v is not Python's", version, f)
+				}
+				list = append(list, f.Function)
+			}
+			return list
+		}
+		want := func(want ...string) {
+			t.Helper()
+			if got := names(); !slices.Equal(got, want) {
+				t.Errorf("%s: %q, not %q", version, got, want)
+			}
+		}
+		learn(8, "inner", true)
+		learn(24, "run", true)
+		want("inner", "", "run")
+		// Where something is missing, and the process cannot be read, the rest counts.
+		learn(16, "midd", false)
+		want("inner", "midd", "run")
+		if learn(16, "midd", true) || !learn(16, "middle", true) {
+			t.Errorf("%s: other names under the same identity are not noticed", version)
+		}
+		want("inner", "middle", "run")
+		if learn(16, "", true); len(p.codes) != 3 {
+			t.Errorf("%s: code without a name is kept", version)
+		}
+		// Where the process can be read, it has the rest.
+		object := make([]byte, 256)
+		words(object, 0, 1)
+		words(object, int(py.Identity), 7)
+		words(object, int(py.Filename), h.text(8, 1, true, []byte("model.py")))
+		words(object, int(py.Name), h.text(11, 1, true, []byte("a_long_name")))
+		at := h.put(object)
+		learn(at, "a_long", false)
+		if f, until, ok := p.pythonFrame(PythonFrame{Code: at, Identity: 7}); !ok || f.Function != "a_long_name" || !until.IsZero() {
+			t.Errorf("%s: %+v, %v, %v", version, f, until, ok)
 		}
 	}
 }

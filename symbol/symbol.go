@@ -28,11 +28,11 @@ type PythonFrame struct{ Code, Instruction, Identity uint64 }
 // Stack has a thread's calls, the innermost first. Its texts come from the process and are untrusted.
 type Stack struct {
 	Frames []Frame
-	// Cut means that there are further frames, which were not copied or could not be found.
+	// Cut means that there are further, outer frames, which were not copied or could not be found.
 	Cut bool
 }
 
-// Frame is one call. Unknown fields are empty or 0.
+// Frame is one call. Unknown fields are empty or 0. A call that could not be named has no Function.
 type Frame struct {
 	// Function is its name, for C++ with the namespaces.
 	Function string
@@ -171,11 +171,10 @@ func (p *Process) Name(c Calls) (s Stack, until time.Time, final bool) {
 		if !last.IsZero() && (until.IsZero() || last.Before(until)) {
 			until = last
 		}
-		if ok {
-			ofPython = append(ofPython, named)
-		} else {
-			s.Cut = true
+		if !ok {
+			named = Frame{Python: true}
 		}
+		ofPython = append(ofPython, named)
 	}
 	interpreter, there := false, true
 	for i, a := range c.addresses {

@@ -33,6 +33,7 @@ var KindNames = [bpf.MemtraceTtKindTT_KINDS]string{
 	bpf.MemtraceTtKindTT_SCRATCHPADS:    "scratchpads",
 	bpf.MemtraceTtKindTT_REFUSED:        "refused",
 	bpf.MemtraceTtKindTT_STACK:          "stack",
+	bpf.MemtraceTtKindTT_CODE:           "code of Python",
 	bpf.MemtraceTtKindTT_SHARDED:        "sharded buffer",
 	bpf.MemtraceTtKindTT_HOOKED:         "hooked",
 	bpf.MemtraceTtKindTT_TRACE:          "trace",

@@ -52,7 +52,9 @@ func (r *run) losses(now bool) {
 			parts += n
 			unreadParts += c.Unread[kind]
 		}
-		if bpf.MemtraceTtKind(kind) != bpf.MemtraceTtKindTT_STACK { // the accounts do not need it
+		switch bpf.MemtraceTtKind(kind) {
+		case bpf.MemtraceTtKindTT_STACK, bpf.MemtraceTtKindTT_CODE: // the accounts do not need them
+		default:
 			lost += n
 		}
 	}

@@ -68,6 +68,9 @@ func (r *run) decode(b []byte) {
 	case bpf.MemtraceTtKindTT_STACK:
 		r.process(from, head.Library)
 		r.stacks.sentAhead.add(from, b)
+	case bpf.MemtraceTtKindTT_CODE:
+		r.process(from, head.Library)
+		r.stacks.learn(from.pid, b)
 	case bpf.MemtraceTtKindTT_PROGRAM_GONE, bpf.MemtraceTtKindTT_WORKLOAD_GONE:
 		if len(b) < int(unsafe.Sizeof(bpf.MemtraceTtGone{})) {
 			return

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 	"time"
+	"unsafe"
 
 	"tt-memtrace/aggregator"
 	"tt-memtrace/bpf"
@@ -12,8 +13,11 @@ import (
 
 // stacks names the stacks that are sent ahead of allocations and failed allocations.
 type stacks struct {
-	files     *symbol.Files
-	processes map[uint32]*namedStacks
+	// interpreters counts the interpreters that the BPF programs got. It tells code objects of different processes
+	// apart, whose PID and addresses can be the same.
+	interpreters uint64
+	files        *symbol.Files
+	processes    map[uint32]*namedStacks
 	// sentAhead are stacks whose allocation, or failed allocation, is not read yet.
 	sentAhead sentAhead[bpf.MemtraceTtStack]
 	// sent: the BPF programs send stacks now.
@@ -116,9 +120,12 @@ func (s *stacks) addProcess(t *Tracer, pid uint32) {
 	if py == nil {
 		return
 	}
+	s.interpreters++
 	k := bpf.MemtraceTtPython{
 		Runtime: py.Runtime, Interpreter: py.Interpreter, Threads: py.Threads, Next: py.Next, ThreadId: py.ThreadID, Frame: py.Frame,
 		Code: py.Code, Instruction: py.Instruction, Back: py.Back, Owner: py.Owner, C_owned: py.COwned, Identity: py.Identity,
+		Filename: py.Filename, Name: py.Name, FirstLine: py.FirstLine, LineTable: py.LineTable, Ascii: py.ASCII, Compact: py.Compact,
+		Number: s.interpreters, Lasts: uint64(py.NamesLast()),
 	}
 	if py.Indirect {
 		k.Indirect = 1
@@ -133,6 +140,24 @@ func (s *stacks) drop(t *Tracer, pid uint32) {
 	if s.processes[pid] != nil {
 		t.objects.Pythons.Delete(pid) // fails if the process has no Python
 		delete(s.processes, pid)
+	}
+}
+
+// learn takes the names of a code object.
+func (s *stacks) learn(pid uint32, b []byte) {
+	p := s.processes[pid]
+	if p == nil || len(b) < int(unsafe.Sizeof(bpf.MemtraceTtCode{})) {
+		return
+	}
+	e := (*bpf.MemtraceTtCode)(unsafe.Pointer(&b[0]))
+	changed := p.Learn(symbol.Code{
+		Address: e.Code, Identity: e.Identity, FirstLine: e.FirstLine, Whole: e.Whole != 0,
+		Name:  symbol.Text{Bytes: e.NameText[:min(int(e.Name.Length), len(e.NameText))], Kind: e.Name.Kind},
+		File:  symbol.Text{Bytes: e.FileText[:min(int(e.File.Length), len(e.FileText))], Kind: e.File.Kind},
+		Lines: e.Lines[:min(int(e.LinesLength), len(e.Lines))],
+	})
+	if changed {
+		clear(p.known)
 	}
 }
 

@@ -61,7 +61,7 @@ func TestStacksOfPythonAreNamedAgain(t *testing.T) {
 		t.Error("named again at once")
 	}
 	pass()
-	if s := p.name(calls); s == other || len(s.Frames) != 0 {
+	if s := p.name(calls); s == other || len(s.Frames) != 1 || s.Frames[0].Function != "" {
 		t.Errorf("not named again: %+v", s)
 	}
 }

@@ -260,6 +260,8 @@ func (t *Tracer) load(kernel *btf.Cache) error {
 	set("wakeup_bytes", uint64(t.opts.RingBytes/2))
 	if t.opts.Stacks {
 		set("stacks", uint8(1))
+	} else {
+		spec.Maps[bpf.MemtraceMapCodes].MaxEntries = 1 // the kernel allocates all of them
 	}
 	if !t.SendsStacks() {
 		set("stacks_paused", uint32(1))

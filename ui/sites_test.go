@@ -299,7 +299,7 @@ func TestNamesAreWrittenAnewInAPause(t *testing.T) {
 // Where there is only ASCII, the signs of call sites and explanations have others in their place.
 func TestCallSitesInASCII(t *testing.T) {
 	w := newWorld(1)
-	w.FollowSites(func([]aggregator.Frame) string { return "a.py:1 日 ← a.py:2 main · ttnn::empty" })
+	w.FollowSites(func(*aggregator.Stack) string { return "a.py:1 日 ← a.py:2 main · ttnn::empty" })
 	w.view(settings{Settings: widget.Settings{ASCII: true}})
 	device := w.begins(7, "python a.py", w.chips, false)
 	w.publish(aggregator.Event{Kind: aggregator.Alloc, PID: 7, TID: 8, Device: device, Allocator: device + 1, Buffer: w.id(), Memory: aggregator.DRAM,

@@ -278,7 +278,10 @@ func frameName(f *aggregator.Frame, g text.Glyphs) string {
 	if !f.Python {
 		name = shortFunction(name, g.Dots)
 	}
-	if name == "" {
+	switch {
+	case name == "" && f.Python:
+		return g.Dots
+	case name == "":
 		name = text.Hex(f.Address)
 	}
 	switch {

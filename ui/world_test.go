@@ -33,7 +33,7 @@ const oneSecond = uint64(time.Second)
 
 func newWorld(chips int) *world {
 	w := &world{Aggregator: aggregator.New(), log: NewLog(), time: 1000 * oneSecond, wall: time.Date(2025, 1, 2, 12, 3, 11, 0, time.UTC)}
-	w.FollowSites(func(f []aggregator.Frame) string { return f[0].File + " " + f[0].Function })
+	w.FollowSites(func(s *aggregator.Stack) string { return s.Frames[0].File + " " + s.Frames[0].Function })
 	w.OnChange, w.OnCBChange, w.OnAllocationFailed = w.log.Change, w.log.CBChange, func(e *aggregator.Event) { w.log.AllocationFailed(e) }
 	w.OnKernelChange = func(c aggregator.KernelChange) {
 		if c.Chip.Number == 0 { // their order over the chips is any

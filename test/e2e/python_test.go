@@ -9,7 +9,9 @@ import (
 	"os"
 	"os/exec"
 	"reflect"
+	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	"tt-memtrace/aggregator"
@@ -19,7 +21,13 @@ import (
 )
 
 // The frames of an unmodified interpreter are those that Python itself sees.
-func TestPythonFrames(t *testing.T) {
+func TestPythonFrames(t *testing.T) { withPythons(t, pythonFrames) }
+
+// A process that has ended before its stacks are named has all its frames, too.
+func TestPythonFramesOfAnEndedProcess(t *testing.T) { withPythons(t, pythonFramesAfterTheEnd) }
+
+// withPythons runs a test with each version of Python that is known, and the fixture's library.
+func withPythons(t *testing.T, test func(t *testing.T, version, python, library string)) {
 	library, err := fixture.Build{Flags: []string{"-DLAYOUT_B"}}.Library(t.TempDir())
 	if err != nil {
 		t.Skip(err)
@@ -33,67 +41,130 @@ func TestPythonFrames(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			pythonFrames(t, version, python, library)
+			test(t, version, python, library)
 		})
 	}
 }
 
-func pythonFrames(t *testing.T, version, python, library string) {
-	stacks := map[uint64]*aggregator.Stack{}
-	tr := startWith(t, tracer.Options{Follow: uint32(os.Getpid()), Stacks: true}, func(tr *trace) {
+// framesDriver is a frames.py that runs, and the stacks by the size of the buffer.
+type framesDriver struct {
+	*trace
+	stacks map[uint64]*aggregator.Stack
+	cmd    *exec.Cmd
+	in     io.WriteCloser
+	out    *bufio.Reader
+}
+
+// startFrames starts frames.py, which waits for its first line.
+func startFrames(t *testing.T, around func([]aggregator.Event, func()), python string, args ...string) *framesDriver {
+	t.Helper()
+	d := &framesDriver{stacks: map[uint64]*aggregator.Stack{}}
+	d.trace = startWith(t, tracer.Options{Follow: uint32(os.Getpid()), Stacks: true}, func(tr *trace) {
 		tr.accounts.OnChange = func(c aggregator.Change) {
 			if !c.Freed {
-				stacks[c.Buffer.Size] = c.Buffer.Stack
+				d.stacks[c.Buffer.Size] = c.Buffer.Stack
 			}
 		}
-	})
-	cmd := exec.CommandContext(t.Context(), python, "testdata/frames.py", library)
-	cmd.Stderr = os.Stderr
-	in, err := cmd.StdinPipe()
+	}, around)
+	d.cmd = exec.CommandContext(t.Context(), python, append([]string{"testdata/frames.py"}, args...)...)
+	d.cmd.Stderr = os.Stderr
+	var err error
+	if d.in, err = d.cmd.StdinPipe(); err != nil {
+		t.Fatal(err)
+	}
+	pipe, err := d.cmd.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)
 	}
-	pipe, err := cmd.StdoutPipe()
+	if err := d.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	d.out = bufio.NewReader(pipe)
+	if line := d.line(); line != "opened\n" {
+		t.Fatalf("%q", line)
+	}
+	d.awaitStart(d.cmd.Process.Pid)
+	return d
+}
+
+// line reads a line of the driver's.
+func (d *framesDriver) line() string {
+	d.t.Helper()
+	line, err := d.out.ReadString('\n')
 	if err != nil {
-		t.Fatal(err)
+		d.t.Fatal(err)
 	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	out := bufio.NewReader(pipe)
-	if line, err := out.ReadString('\n'); line != "opened\n" {
-		t.Fatalf("%q, %v", line, err)
-	}
-	tr.awaitStart(cmd.Process.Pid)
-	fmt.Fprintln(in)
-	line, err := out.ReadString('\n')
-	if err != nil {
-		t.Fatal(err)
-	}
-	// For each size the frames, with three fields each, and what the library answered.
+	return line
+}
+
+// said reads, for each size, the frames with three fields each, and what the library answered.
+func (d *framesDriver) said() map[uint64][2]json.RawMessage {
+	d.t.Helper()
 	said := map[uint64][2]json.RawMessage{}
-	if err := json.Unmarshal([]byte(line), &said); err != nil {
-		t.Fatal(err)
+	if err := json.Unmarshal([]byte(d.line()), &said); err != nil {
+		d.t.Fatal(err)
 	}
 	if len(said) != 11 {
-		t.Errorf("%d allocations", len(said))
+		d.t.Errorf("%d allocations", len(said))
 	}
-	check := func() {
-		t.Helper()
-		tr.sync()
-		for size, r := range said {
-			checkFrames(t, size, stacks[size], r)
+	return said
+}
+
+// ends awaits the driver's end.
+func (d *framesDriver) ends() {
+	d.t.Helper()
+	if err := d.in.Close(); err != nil {
+		d.t.Fatal(err)
+	}
+	if _, err := io.Copy(io.Discard, d.out); err != nil {
+		d.t.Fatal(err)
+	}
+	if err := d.cmd.Wait(); err != nil {
+		d.t.Fatal(err)
+	}
+}
+
+// check compares the stacks with the frames that Python has.
+func (d *framesDriver) check(said map[uint64][2]json.RawMessage) {
+	d.t.Helper()
+	d.sync()
+	for size, r := range said {
+		checkFrames(d.t, size, d.stacks[size], r)
+	}
+}
+
+// pythonFramesAfterTheEnd keeps the reader in its first batch with an allocation until the process has ended.
+func pythonFramesAfterTheEnd(t *testing.T, _, python, library string) {
+	reached, ended := make(chan struct{}), make(chan struct{})
+	var once sync.Once
+	d := startFrames(t, func(events []aggregator.Event, apply func()) {
+		apply()
+		if slices.ContainsFunc(events, func(e aggregator.Event) bool { return e.Kind == aggregator.Alloc }) {
+			once.Do(func() {
+				close(reached)
+				<-ended
+			})
 		}
-	}
-	check()
+	}, python, library, "ends")
+	fmt.Fprintln(d.in)
+	<-reached
+	fmt.Fprintln(d.in)
+	said := d.said()
+	d.ends()
+	close(ended)
+	d.check(said)
+}
+
+func pythonFrames(t *testing.T, version, python, library string) {
+	d := startFrames(t, func(_ []aggregator.Event, apply func()) { apply() }, python, library)
+	fmt.Fprintln(d.in)
+	said := d.said()
+	d.check(said)
 	// A code object lies where another one was a moment ago. Python 3.10 has nothing that surely distinguishes them.
 	seen, again := map[uint64]bool{}, false
 	for range 4 {
-		fmt.Fprintln(in)
-		line, err := out.ReadString('\n')
-		if err != nil {
-			t.Fatal(err)
-		}
+		fmt.Fprintln(d.in)
+		line := d.line()
 		cell := struct {
 			Address uint64
 			Said    *map[uint64][2]json.RawMessage
@@ -105,21 +176,13 @@ func pythonFrames(t *testing.T, version, python, library string) {
 		again = again || seen[cell.Address]
 		seen[cell.Address] = true
 		if version != "3.10" {
-			check()
+			d.check(said)
 		}
 	}
 	if !again {
 		t.Error("no code lay where other code was")
 	}
-	if err := in.Close(); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := io.Copy(io.Discard, out); err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Wait(); err != nil {
-		t.Fatal(err)
-	}
+	d.ends()
 }
 
 // checkFrames compares a stack with the frames that Python has, and what the library answered.

@@ -1,7 +1,8 @@
 """Allocates with the fixture's library, given as argument, and says which frames Python itself sees there.
 
 Prints a line when it has opened the library, waits for one, and prints the frames by the sizes of the buffers.
-Then it does so once more for each of some cells, one after the other, with the address of its code.
+Then it does so once more for each of some cells, one after the other, with the address of its code. With a second
+argument it waits for another line after the first allocation, and ends before the cells.
 """
 
 import ctypes
@@ -66,6 +67,9 @@ def main():
     print("opened", flush=True)
     sys.stdin.readline()
     allocate(1)
+    ends = len(sys.argv) > 2
+    if ends:
+        sys.stdin.readline()
     recursive(5, 2)
     list(generator(3))
     (lambda: allocate(4))()
@@ -80,6 +84,8 @@ def main():
     thread.start()
     thread.join()
     print(json.dumps(said), flush=True)
+    if ends:
+        return
     # Cells of a notebook: each is freed when it has run, and the next one lies where it lay.
     for n in range(CELLS):
         sys.stdin.readline()
