@@ -79,7 +79,7 @@ const (
 	firstComparison
 )
 
-// hidden is what may be held without being counted: then a count of 0 does not mean that nothing is held.
+// hidden is what a reason may leave out of the accounts. If buffers or programs are, a count of 0 is unknown.
 type hidden uint8
 
 const (
@@ -87,6 +87,8 @@ const (
 	hidesPrograms
 	// hidesPlaces: it is counted, but not on a chip.
 	hidesPlaces
+	// hidesFrees: buffers may be counted that are free.
+	hidesFrees
 	hidesAll = hidesBuffers | hidesPrograms
 )
 
@@ -103,7 +105,7 @@ var reasonTable = map[ReasonCode]struct {
 	ReasonEventsLost:       {"events were lost", fullComparison, true, hidesAll},
 	ReasonRecordingGap:     {"the recording lacks events", nothingElse, true, hidesAll},
 	ReasonUnmatchedFree:    {"a buffer was freed whose allocation was not seen", anyComparison, false, hidesBuffers},
-	ReasonMissedFree:       {"a buffer's free was not seen, another took its place", anyComparison, false, 0},
+	ReasonMissedFree:       {"a buffer's free was not seen, another took its place", anyComparison, false, hidesFrees},
 	ReasonOddEvents:        {"inconsistent events of buffers were ignored", anyComparison, false, hidesBuffers},
 	ReasonOddProgramEvents: {"inconsistent events of programs were ignored", nothingElse, false, hidesPrograms},
 	ReasonPartlyRead:       {"some of its buffers or programs could not be read", fullComparison, false, hidesAll},
@@ -134,6 +136,11 @@ func ReasonCodes() []ReasonCode { return slices.Sorted(maps.Keys(reasonTable)) }
 
 // Missed reports whether something is missing that happened while tracing.
 func (c ReasonCode) Missed() bool { return reasonTable[c].missed }
+
+// MissedBuffers reports whether allocations or frees are missing that happened while tracing.
+func MissedBuffers(list []Reason) bool {
+	return slices.ContainsFunc(list, func(r Reason) bool { return r.Code.Missed() && hide([]Reason{r}, hidesBuffers|hidesFrees) })
+}
 
 // HidesBuffers reports whether buffers may be held that are not counted, so that 0 is not known to be 0; on one chip
 // also where the chips of some are unknown.
@@ -264,12 +271,8 @@ func (p *process) raiseIf(yes bool, code ReasonCode, at uint64) {
 
 func (p *process) has(code ReasonCode) bool { return p.reasons.find(code, p.pid) >= 0 }
 
-// knowsBuffers reports whether all buffers of known allocators are known: no reason concerns them.
-func (p *process) knowsBuffers() bool {
-	return !slices.ContainsFunc(p.reasons.list, func(r Reason) bool {
-		return r.Code != ReasonUnknownChips && r.Code != ReasonOddProgramEvents && r.Code != ReasonReservedUnread && r.Code != ReasonRingUnread
-	})
-}
+// knowsBuffers reports whether all buffers of known allocators are known: then so is their free space.
+func (p *process) knowsBuffers() bool { return !hide(p.reasons.list, hidesBuffers|hidesFrees) }
 
 // missed reports whether one of the reasons is that something was missed.
 func missed(list []Reason) bool {

@@ -52,7 +52,7 @@ func (a *Aggregator) Sites(pid uint32) []Site {
 	if p == nil {
 		return nil
 	}
-	atLeast := p.sites.atLeast || p.info.Source == Sampled || p.info.Late || p.has(ReasonLate) || p.has(ReasonUnknownChips)
+	atLeast := p.sites.atLeast || p.info.Source == Sampled || p.info.Late || hide(p.reasons.list, hidesBuffers|hidesFrees|hidesPlaces)
 	list := make([]Site, 0, len(p.sites.all))
 	for _, s := range p.sites.all {
 		list = append(list, *s)
@@ -121,13 +121,9 @@ func (s *Site) sub(b *buffer) {
 }
 
 // doubt notes a reason why the process's numbers are not exact. The reason may be lifted before anyone reads the
-// peaks.
+// peaks. ReasonLate is no doubt yet: Sites asks for it, because it is lifted from a process that had no device open.
 func (s *sites) doubt(code ReasonCode) {
-	switch code {
-	case ReasonLate: // of a process until it is known whether it had a device open, which is marked then
-	case ReasonOddProgramEvents, ReasonUncounted, ReasonProgramChips, ReasonTracesMissed: // of no buffer
-	case ReasonUnknownChips, ReasonReservedUnread, ReasonRingUnread: // which buffers these are is known
-	default:
+	if code != ReasonLate && hide([]Reason{{Code: code}}, hidesBuffers|hidesFrees) {
 		s.atLeast = true
 	}
 }

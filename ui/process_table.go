@@ -404,10 +404,10 @@ func missedAny(p *aggregator.ProcessSnapshot) bool {
 	return slices.ContainsFunc(p.Reasons, func(r aggregator.Reason) bool { return r.Code.Missed() })
 }
 
-// countsAtLeast returns the sign before counts of a process that are lower bounds: it is sampled, it had devices open
-// before tracing began, or something was missed. It is "" for exact counts.
+// countsAtLeast returns the sign before a process's counts of allocations and frees if they are lower bounds: it is
+// sampled, it had devices open before tracing began, or some were missed. It is "" for exact counts.
 func countsAtLeast(p *aggregator.ProcessSnapshot, g text.Glyphs) string {
-	if p.Info.Source == aggregator.Traced && (p.Info.Late || p.Counters.AtLeast || missedAny(p)) {
+	if p.Info.Source == aggregator.Traced && (p.Info.Late || p.Counters.AtLeast || aggregator.MissedBuffers(p.Reasons)) {
 		return g.AtLeast
 	}
 	return atLeast(p, g)
