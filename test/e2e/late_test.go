@@ -165,8 +165,8 @@ func (tr *trace) sameAs(other *trace, pid int) {
 		for m := range c.Memory {
 			// Peaks of before the attach are lost.
 			a, b := c.Memory[m], d.Memory[m]
-			a.PeakRequested, a.PeakReserved, a.PeakUnsure = 0, 0, false
-			b.PeakRequested, b.PeakReserved, b.PeakUnsure = 0, 0, false
+			a.PeakRequested, a.PeakReserved, a.PeakUnsure, a.PeaksAtLeast = 0, 0, false, false
+			b.PeakRequested, b.PeakReserved, b.PeakUnsure, b.PeaksAtLeast = 0, 0, false, false
 			if a != b {
 				tr.t.Errorf("chip %d %v: attached late %+v, early %+v", c.Chip.Number, aggregator.Memory(m), a, b)
 			}

@@ -27,7 +27,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
-	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -53,6 +52,8 @@ const (
 	Submesh     = "submesh.py"   // one that closes a mesh whose submesh is referenced
 	Regions     = "regions.py"   // one that fills regions of given sizes
 	Alternate   = "alternate.py" // one that allocates other buffers at the same addresses
+	// Openings opens all chips again and again, with the fabric and without it.
+	Openings = "openings.py"
 )
 
 // Clusters are the names that Options.Cluster takes.
@@ -157,7 +158,7 @@ func rigScript(ctx context.Context, result any, args ...string) error {
 // Options say what to run, and on what.
 type Options struct {
 	Cluster string   // one of Clusters
-	Script  string   // Workload, Loop, a Python script (*.py) or a program
+	Script  string   // Workload, Loop or another of the rig's, the path of a Python script (*.py), or a program
 	Args    []string // the rig's own scripts get --cluster in front of them
 	Env     []string // in addition to this process's and the rig's
 	// SlowDispatch launches programs without the on-device dispatcher. More operations work on the mock then.
@@ -210,6 +211,9 @@ func (r *Runtime) SharesMemory() bool { return r.Release >= "0.70" }
 // (unordered_map::at, or program_binary_status_ is not Committed), so Workload has one.
 func (r *Runtime) OneLauncher() bool { return r.Release >= "0.72" && r.Release < "0.80" }
 
+// CompilesFabric: on mock chips, this release makes the kernels of the fabric.
+func (r *Runtime) CompilesFabric() bool { return r.Release >= "0.81" }
+
 // TracksUnsafe: this release can list the buffers that it takes for unsafe under a trace.
 func (r *Runtime) TracksUnsafe() bool { return r.Release >= "0.79" }
 
@@ -251,7 +255,7 @@ func (r *Runtime) Prepare(ctx context.Context, o Options) (*Prepared, error) {
 	p.Env = append(p.Env, o.Env...)
 
 	switch {
-	case slices.Contains([]string{Workload, Loop, Programs, MeshPrograms, Outlived, Traces, FreedAtOnce, Submesh, Regions, Alternate}, o.Script):
+	case strings.HasSuffix(o.Script, ".py") && filepath.Base(o.Script) == o.Script:
 		dir, err := Dir()
 		if err != nil {
 			p.Close()

@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -111,31 +112,21 @@ func (in *Inspector) inRange(mesh uint64, of MeshRange) ([]uint64, error) {
 	return list, nil
 }
 
-// nodesOf finds, among all pointers to programs, where workloads keep them, and returns each program's ranges; with
-// several workloads, those of all.
+// nodesOf finds, among all std::shared_ptrs to programs, where workloads keep them, and returns each program's ranges;
+// with several workloads, those of all.
 //
 // A workload has a std::unordered_map from ranges to programs. A node of it is a malloc chunk: the next node, the
 // range, and the pointers to the program and to its control block. The chunk's size shows where it begins.
-func (in *Inspector) nodesOf(programs, pointers []uint64) map[uint64][]MeshRange {
-	wanted := make(map[uint64]bool, len(programs))
-	for _, p := range programs {
-		wanted[p] = true
-	}
+func (in *Inspector) nodesOf(held map[uint64]uint64) map[uint64][]MeshRange {
 	nodes := map[uint64][]MeshRange{}
 	pages := in.pages()
+	pointers := slices.Sorted(maps.Keys(held))
 	pages.Ahead(pointers, 16)
 	for _, at := range pointers {
-		program, err := pages.U64(at)
-		if err != nil || !wanted[program] {
-			continue
-		}
-		if block, err := pages.U64(at + 8); err != nil || block != program-16 {
-			continue
-		}
 		if key, ok := keyBefore(pages, at); ok {
 			bytes := make([]byte, at-key)
 			if pages.ReadAt(bytes, key) == nil {
-				nodes[program] = append(nodes[program], MeshRange{key, bytes})
+				nodes[held[at]] = append(nodes[held[at]], MeshRange{key, bytes})
 			}
 		}
 	}

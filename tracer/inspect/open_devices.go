@@ -27,6 +27,8 @@ type openDevices struct {
 	managers map[uint64]uint64
 	// next is the number that the next manager will get, 0 if unknown.
 	next uint64
+	// owned maps the programs that a single-chip device owns to that device, or to none if they are on no chip.
+	owned map[uint64][]uint64
 }
 
 // orphan is a submesh that outlives its mesh. It keeps the chips open until another mesh that has them closes.
@@ -217,6 +219,9 @@ const maxManagers = 1 << 16
 // placedOn returns the open devices on which a program is placed. unknown is why it may be on only some of their
 // chips.
 func (in *Inspector) placedOn(program uint64, o *openDevices) (list []uint64, unknown, err error) {
+	if on, owned := o.owned[program]; owned {
+		return on, nil, nil
+	}
 	list = in.devicesOf(program, o.allocators)
 	if len(list) == 0 && (in.lib.Defines(metal.PerChip) || !in.isPlaced(program)) {
 		return nil, nil, nil

@@ -143,14 +143,18 @@ func (in *Inspector) readPrograms(b *ProcessScan, blocks, pointers []uint64, kno
 	unknown := slices.DeleteFunc(slices.Clone(b.Scan.Programs), func(id uint64) bool { return known[id] })
 	open := in.openDevicesOf(b.Devices, b.orphans)
 	b.Managers = open.managers
-	builder, err := in.builder(open)
+	builder, err := in.builder(open, open.own(0)) // a workload's kernels are the same for all chips
 	if err != nil {
 		builder.device = 0
 	}
 	var ranges map[uint64][]MeshRange
-	if len(unknown) > 0 && len(open.chips) > 1 {
-		// Without ranges, the programs of a mesh with several chips have unknown chips.
-		ranges = in.nodesOf(unknown, pointers)
+	if len(unknown) > 0 {
+		held := in.heldPrograms(unknown, pointers)
+		open.owned = in.ownedPrograms(open, held)
+		if len(open.chips) > 1 {
+			// Without ranges, the programs of a mesh with several chips have unknown chips.
+			ranges = in.nodesOf(held)
+		}
 	}
 	read := in.readEach(unknown, func(in *Inspector, id uint64) *programRead {
 		p := &programRead{}

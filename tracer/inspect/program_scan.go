@@ -169,13 +169,17 @@ func (in *Inspector) readAhead(programs []uint64) {
 	in.data.Ahead(begins, beforeProgram+programSize)
 }
 
-// endOf returns an upper bound of a program's end: another program may follow. Its malloc chunk starts two words
-// before the control block, and the word before the block is the chunk's size, with flags in the lowest bits.
+// endOf returns an upper bound of a program's end: another program may follow.
 func endOf(p *memory.Pages, program uint64) uint64 {
+	return endOfChunk(p, program-beforeProgram, program+programSize)
+}
+
+// endOfChunk returns the end of a malloc chunk, and at most end: the word at size is the chunk's size, with flags in the
+// lowest bits.
+func endOfChunk(p *memory.Pages, size, end uint64) uint64 {
 	const flags, least = 7, 0x100 // bits, bytes
-	end := program + programSize
-	if size, err := p.U64(program - beforeProgram); err == nil && size >= least {
-		end = min(end, program-beforeProgram+size&^flags)
+	if bytes, err := p.U64(size); err == nil && bytes >= least {
+		end = min(end, size+bytes&^flags)
 	}
 	return end
 }
@@ -524,10 +528,10 @@ type builder struct {
 	root   string
 }
 
-// builder finds one chip for which kernels are built; they are the same for all.
-func (in *Inspector) builder(o *openDevices) (b builder, err error) {
-	for d := range o.allocators {
-		if _, mesh := o.managers[d]; mesh || len(o.chips[d]) != 1 {
+// builder finds one of the single-chip devices for which kernels are built.
+func (in *Inspector) builder(o *openDevices, devices []uint64) (b builder, err error) {
+	for _, d := range devices {
+		if len(o.chips[d]) != 1 {
 			continue
 		}
 		if b.root, err = in.buildsIn(o.chips[d][0]); err == nil {
@@ -561,6 +565,11 @@ func (in *Inspector) describeProgram(program uint64, o *openDevices, b builder, 
 	}
 	if h.Placed, err = in.placed(program, h.Devices); err != nil {
 		return h, err
+	}
+	if on := o.owned[program]; len(on) > 0 {
+		if b, err = in.builder(o, on); err != nil {
+			return h, err
+		}
 	}
 	for _, k := range in.kernels(program) {
 		held := Kernel{ID: k, Cores: in.Cores(k)}

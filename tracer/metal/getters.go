@@ -45,6 +45,7 @@ var getterTable = []struct {
 	{"the process's context", "names of cards are not shown", ContextInstance, askNothing},
 	{"the context's cluster", "names of cards are not shown", []string{GetCluster}, askOnce},
 	{"a chip's card", "names of cards are not shown", []string{BoardType}, askOnce},
+	{"how the fabric is configured", "kernels for the fabric from before tracing are not counted", []string{FabricConfig}, nil},
 	{"a mesh's command queue", WithoutRing, MeshQueue, nil},
 	{"number of a mesh's sub-devices", WithoutRing, []string{MeshSubDevices}, askOnce},
 	{"a place in the kernel-config ring", WithoutRing, []string{reserveInConfigRing}, nil},

@@ -306,6 +306,7 @@ const (
 	MeshDeviceArch   = "_ZNK2tt8tt_metal11distributed10MeshDevice4archEv"
 	BoardType        = "_ZNK2tt7Cluster14get_board_typeEi"
 	GetCluster       = "_ZN2tt8tt_metal12MetalContext11get_clusterEv"
+	FabricConfig     = "_ZNK2tt8tt_metal12MetalContext17get_fabric_configEv"
 )
 
 // ContextInstance gives the MetalContext; its argument, a context's number, is 0 by default.

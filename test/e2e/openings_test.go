@@ -1,0 +1,138 @@
+package e2e
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"path"
+	"slices"
+	"testing"
+	"time"
+
+	"tt-memtrace/aggregator"
+	"tt-memtrace/sampler"
+	"tt-memtrace/test/rig"
+	"tt-memtrace/tracer"
+)
+
+// opening is a rest of the workload Openings.
+type opening struct {
+	What    string
+	Fabric  bool
+	Replays uint64
+}
+
+// held is what a process has on each chip, a line each: kernels, and what is placed for programs.
+func (tr *trace) held(pid int) (list []string) {
+	tr.t.Helper()
+	p, _ := tr.process(pid)
+	for _, c := range p.Chips {
+		cb := c.CB
+		cb.PeakPhysical, cb.PeakLogical, cb.PeaksAtLeast = 0, 0, false
+		list = append(list, fmt.Sprintf("chip %d: kernels %+v, placed %+v", c.Chip.Number, c.Kernel, cb))
+	}
+	return list
+}
+
+// kernelsOf counts the kernels of a type on each chip by the programs' own lists, and checks each: a program of the
+// runtime's own is on one chip, and a kernel is as large as the loadable part of its file.
+func (tr *trace) kernelsOf(pid int, kind aggregator.KernelType) map[uint32]int {
+	tr.t.Helper()
+	n := map[uint32]int{}
+	for _, p := range tr.programs(pid) {
+		for _, k := range p.Kernels {
+			if bytes := loadable(tr.t, path.Clean(k.Path)); !k.Sized || k.Bytes != bytes {
+				tr.t.Errorf("%s is of %d bytes (known: %v), of which %d are loadable", k.Path, k.Bytes, k.Sized, bytes)
+			}
+			if k.Type != kind {
+				continue
+			}
+			if kind != aggregator.ApplicationKernel && len(p.Loaded) != 1 {
+				tr.t.Errorf("the program of %s is on %+v", k.Path, p.Loaded)
+			}
+			for _, c := range p.Loaded {
+				n[c.Number]++
+			}
+		}
+	}
+	return n
+}
+
+// openings runs the workload. At each of its rests it compares a tracer from the start with the runtime's allocator, and
+// one that comes late, and samples, with that tracer. busy: the process is never at rest, so that samples are compared
+// only if they are not marked.
+func openings(t *testing.T, r *rig.Runtime, o rig.Options, busy bool) (rests []string) {
+	o.Script = rig.Openings
+	early := start(t, tracer.Options{Follow: uint32(os.Getpid())})
+	sampled := sample(t, sampler.Options{Follow: uint32(os.Getpid()), Interval: 300 * time.Millisecond})
+	w := workload(t, r, o)
+	for {
+		m, err := w.Await(rig.EventRest, patience)
+		if err == io.EOF {
+			t.Fatal("the workload ended early")
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		var said opening
+		if err := json.Unmarshal([]byte(m.Text), &said); err != nil {
+			t.Fatal(err)
+		}
+		rests = append(rests, said.What)
+		pid := w.PID()
+		early.compare(pid, m)
+		want := early.held(pid)
+		p, _ := early.process(pid)
+		if !p.Exact() || p.Counters.Replays != said.Replays {
+			t.Errorf("%s: %d replays, not %d; %+v", said.What, p.Counters.Replays, said.Replays, p.Reasons)
+		}
+		for kind, expected := range map[aggregator.KernelType]bool{aggregator.FabricKernel: said.Fabric, aggregator.ApplicationKernel: true} {
+			n := early.kernelsOf(pid, kind)
+			for _, chip := range m.Devices[0].Chips {
+				if n[chip] > 0 != expected {
+					t.Errorf("%s: %d kernels of the type %v on chip %d", said.What, n[chip], kind, chip)
+				}
+			}
+		}
+		late := start(t, tracer.Options{PIDs: []uint32{uint32(pid)}})
+		late.sync()
+		late.sameAs(early, pid)
+		q, _ := late.process(pid)
+		if got := late.held(pid); !q.Exact() || !slices.Equal(got, want) {
+			t.Errorf("%s, late:\n%v\nfrom the start:\n%v\n%+v", said.What, got, want, q.Reasons)
+		}
+		late.stop()
+		if busy {
+			sampled.sync()
+		} else {
+			sampled.rests(pid)
+		}
+		s, _ := sampled.process(pid)
+		if marked := len(s.Reasons) != 1; !marked || !busy {
+			sampled.sameAs(early, pid)
+			if got := sampled.held(pid); !slices.Equal(got, want) {
+				t.Errorf("%s, sampled:\n%v\nfrom the start:\n%v\n%+v", said.What, got, want, s.Reasons)
+			}
+		}
+		send(t, w, "go")
+		if m.Last {
+			break
+		}
+	}
+	next(t, w, rig.EventClosed)
+	send(t, w, "go")
+	return rests
+}
+
+// The kernels of the fabric are on the chips for which they were made while these are open with the fabric: for a
+// tracer from the start, for one that comes late, and sampled.
+func TestOpenedWithTheFabric(t *testing.T) {
+	r := placesCircularBuffers(t)
+	if !r.CompilesFabric() {
+		t.Skip("the mock of this release makes no kernels for the fabric")
+	}
+	if rests := openings(t, r, rig.Options{Cluster: "n300"}, false); len(rests) != 6 {
+		t.Errorf("it rested %q", rests)
+	}
+}
