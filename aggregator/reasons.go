@@ -49,6 +49,9 @@ const (
 	ReasonUnknownChips     ReasonCode = "unknown_chips"
 
 	ReasonReadFailed     ReasonCode = "read_failed"
+	ReasonBlocksDisagree ReasonCode = "blocks_disagree"
+	ReasonTotalsDisagree ReasonCode = "totals_disagree"
+
 	ReasonReservedUnread ReasonCode = "reserved_unread"
 	ReasonRingUnread     ReasonCode = "ring_unread"
 	ReasonUncounted      ReasonCode = "launches_uncounted"
@@ -112,6 +115,9 @@ var reasonTable = map[ReasonCode]struct {
 	ReasonBuffersUnread:    {"some of its buffers could not be read", anyComparison, false, hidesBuffers},
 	ReasonTotalsOnly:       {"only the runtime's own totals are known", nothingElse, false, 0},
 	ReasonUnknownChips:     {"the chips of one of its devices are unknown", nothingElse, false, hidesPrograms | hidesPlaces},
+
+	ReasonBlocksDisagree: {"its allocators' buffers and lists of blocks disagree", anyComparison, false, hidesBuffers},
+	ReasonTotalsDisagree: {"the runtime's own account has memory that no buffer explains", fullComparison, false, hidesBuffers},
 
 	ReasonReadFailed:     {"its memory could not be read at an event, which is missing", fullComparison, true, hidesAll},
 	ReasonReservedUnread: {"the reserved size of some of its buffers could not be read, and is unknown", nothingElse, false, 0},
@@ -250,8 +256,11 @@ func (rs *reasons) set(list []Reason, limit int) {
 }
 
 // raise marks a process as not exact.
-func (p *process) raise(code ReasonCode, at uint64) {
-	p.reasons.raise(Reason{Code: code, PID: p.pid, Since: at}, maxProcessReasons)
+func (p *process) raise(code ReasonCode, at uint64) { p.raiseFor(code, "", at) }
+
+// raiseFor raises a reason with a detail.
+func (p *process) raiseFor(code ReasonCode, detail string, at uint64) {
+	p.reasons.raise(Reason{Code: code, Detail: detail, PID: p.pid, Since: at}, maxProcessReasons)
 	p.sites.doubt(code)
 }
 
@@ -357,7 +366,11 @@ func (p *process) compared(b *AllocatorScan, implausible bool, at uint64) {
 		p.raise(partial, at)
 		return
 	}
+	contradicted := b.contradictions()
 	p.reasons.lift(func(r *Reason) bool {
+		if _, still := contradicted[r.Code]; still {
+			return false
+		}
 		if b.Began > 0 && r.Last >= b.Began {
 			return false // it was raised again while the process was read
 		}

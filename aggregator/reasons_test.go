@@ -106,6 +106,8 @@ func TestReasons(t *testing.T) {
 		{"a buffer on unknown chips that is freed", ReasonUnknownChips, []Event{alloc(1, 8, 8, DRAM, 1)},
 			append(of1(ReasonUnknownChips), "chip 1 unknown_chips", "chip 2 unknown_chips"), nil, []Event{freed(1, 8, 8)}},
 		{"a failed read", ReasonReadFailed, []Event{reason(ReasonRaised, 1, ReasonReadFailed)}, of1(ReasonReadFailed), []Event{buffers}, []Event{full}},
+		{"blocks that disagree", ReasonBlocksDisagree, []Event{scanned(AllocatorScan{Buffers: same, BuffersOnly: true, BlocksDisagree: "why"})}, of1(ReasonBlocksDisagree), []Event{scanned(AllocatorScan{Buffers: same, BlocksDisagree: "again"})}, []Event{buffers}},
+		{"totals that disagree", ReasonTotalsDisagree, []Event{scanned(AllocatorScan{Buffers: same, TotalsDisagree: "why"})}, of1(ReasonTotalsDisagree), []Event{buffers}, []Event{full}},
 		{"launches that were not counted", ReasonUncounted, []Event{reason(ReasonRaised, 1, ReasonUncounted)}, of1(ReasonUncounted), []Event{full}, nil},
 		{"reserved sizes that could not be read", ReasonReservedUnread, []Event{reason(ReasonRaised, 1, ReasonReservedUnread)}, of1(ReasonReservedUnread), []Event{full}, nil},
 		{"a ring that could not be read", ReasonRingUnread, []Event{reason(ReasonRaised, 1, ReasonRingUnread)}, of1(ReasonRingUnread), []Event{full}, nil},

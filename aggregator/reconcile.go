@@ -1,6 +1,9 @@
 package aggregator
 
-import "slices"
+import (
+	"maps"
+	"slices"
+)
 
 // LiveBuffer is a live buffer in the process's own allocator.
 type LiveBuffer struct {
@@ -34,6 +37,10 @@ type AllocatorScan struct {
 	// BuffersOnly: only the buffers of known Allocators were read. Devices,
 	// allocators and programs that the accounts lack were not searched for.
 	BuffersOnly bool `rec:"BuffersOnly"`
+	// BlocksDisagree is what the allocators' buffers and their lists of blocks do not agree on, and TotalsDisagree what
+	// the runtime's own account has that no allocator has; or they are empty.
+	BlocksDisagree string `rec:"BlocksDisagree"`
+	TotalsDisagree string `rec:"TotalsDisagree"`
 	// Began is when the scan began, CLOCK_MONOTONIC ns; 0 if unknown. Reasons raised since then are not lifted.
 	Began uint64 `rec:"Began"`
 }
@@ -75,7 +82,7 @@ func (a *Aggregator) compare(p *process, e *Event) {
 			continue
 		}
 		old := p.buffers.get(h.Buffer)
-		if old != nil && old.address == h.Address && old.size == h.Size && old.memory == h.Memory && old.allocator == h.Allocator {
+		if old != nil && old.is(h) {
 			if old.perBank == 0 && h.PerBank != 0 {
 				a.learnReserved(p, old, h.PerBank, old.banks, e.Time)
 			}
@@ -118,10 +125,30 @@ func (a *Aggregator) compare(p *process, e *Event) {
 		g.Repaired += wrong
 		p.doubtPeaks()
 	}
+	found := scan.contradictions()
+	for _, code := range slices.Sorted(maps.Keys(found)) {
+		p.raiseFor(code, found[code], e.Time)
+	}
 	p.compared(scan, implausible, e.Time)
 	if !full && !scan.Partial && !implausible {
 		p.lift(ReasonLimitReached) // all its buffers are in the accounts
 	}
+}
+
+// Contradicted reports whether another record of the runtime's contradicts the scan.
+func (s *AllocatorScan) Contradicted() bool { return len(s.contradictions()) > 0 }
+
+// contradictions are what contradicts the scan, by the reason for it.
+func (s *AllocatorScan) contradictions() map[ReasonCode]string {
+	found := map[ReasonCode]string{ReasonBlocksDisagree: s.BlocksDisagree, ReasonTotalsDisagree: s.TotalsDisagree}
+	maps.DeleteFunc(found, func(_ ReasonCode, why string) bool { return why == "" })
+	return found
+}
+
+// is reports whether a buffer is the one that was scanned. Its block in each bank, if known, is the allocator's.
+func (b *buffer) is(h *LiveBuffer) bool {
+	return b.address == h.Address && b.size == h.Size && b.memory == h.Memory && b.allocator == h.Allocator &&
+		(b.perBank == 0 || h.PerBank == 0 || b.perBank == h.PerBank)
 }
 
 // removeEnded removes the programs that a scan does not have, and returns their number.

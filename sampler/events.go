@@ -85,7 +85,8 @@ func (p *process) events(l *look, names inspect.ChipNames, uses func(uint64) boo
 		}
 		p.devicesFound(l, names, uses, add)
 	}
-	scan := aggregator.AllocatorScan{First: first, BuffersOnly: !l.search, Began: l.at}
+	scan := aggregator.AllocatorScan{First: first, BuffersOnly: !l.search, Began: l.at,
+		BlocksDisagree: l.scan.Scan.BlocksDisagree, TotalsDisagree: l.scan.Scan.TotalsDisagree}
 	if first {
 		scan.Allocators, scan.Buffers = l.scan.Scan.Allocators, l.scan.Scan.Buffers
 		for _, h := range scan.Buffers {
@@ -103,7 +104,7 @@ func (p *process) events(l *look, names inspect.ChipNames, uses func(uint64) boo
 	}
 	p.ringsFound(l, add)
 	scan.Partial = len(l.scan.UnreadAllocators) > 0 || len(l.scan.UnreadPrograms) > 0 || l.scan.Unsearched != nil
-	p.whole = !scan.Partial && !p.awaitsChips() && !p.awaitsPlaces()
+	p.whole = !scan.Partial && !scan.Contradicted() && !p.awaitsChips() && !p.awaitsPlaces()
 	if l.search && p.whole && l.still {
 		p.searched = l.did
 	}

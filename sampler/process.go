@@ -464,6 +464,7 @@ func (l *look) read() {
 		}
 	}
 	if l.err == nil {
+		l.scan.Scan.TotalsDisagree = p.chips.TotalsDisagree(l.scan)
 		l.describe()
 	}
 }

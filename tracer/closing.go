@@ -22,8 +22,8 @@ type closing struct {
 	// above maps the meshes that close with the device, though no probe is hit for them, to their allocators (0 if
 	// unknown): a mesh's submeshes, and the meshes that have a chip.
 	above map[uint64]uint64
-	next      time.Time
-	wait      time.Duration
+	next  time.Time
+	wait  time.Duration
 }
 
 // maxClosed bounds the closed devices that are remembered per process.

@@ -36,6 +36,8 @@ type reconciliation struct {
 	lost, lostParts uint64
 	// lostPrograms is how many ends of programs had been lost by then.
 	lostPrograms uint64
+	// disagrees is set while the runtime's own account contradicts the last complete scan.
+	disagrees bool
 	// unreserved is set while the reserved size of some buffers could not be read.
 	unreserved bool
 	// unread are the programs that the last reading could not read completely. unfinished is set if it ran out of
@@ -145,7 +147,7 @@ func (r *run) begin(rd *reading) {
 	p.reconciliation.made, p.reconciliation.met = map[uint64]bool{}, map[uint64]bool{}
 	// If no event was lost since the last reading, all its allocators are known.
 	var known []uint64
-	if !rd.first && !r.relations(p.mapping.PID).readsAnyChips() && rd.lost == p.reconciliation.lost && p.reconciliation.forkedFrom == 0 {
+	if !rd.first && !p.reconciliation.disagrees && !r.relations(p.mapping.PID).readsAnyChips() && rd.lost == p.reconciliation.lost && p.reconciliation.forkedFrom == 0 {
 		for a := range p.allocators {
 			known = append(known, a)
 		}
@@ -165,6 +167,9 @@ func (r *run) begin(rd *reading) {
 			rd.err = in.ScanAllocators(rd.result, layout, known, nil)
 		} else {
 			rd.result, rd.err = in.Scan(layout, programs, rd.fork, nil)
+			if rd.err == nil {
+				rd.result.Scan.TotalsDisagree = chips.By(in).TotalsDisagree(rd.result)
+			}
 			if rd.first && rd.err == nil {
 				rd.describe(in.AsOfNow(), chips) // here, so that merging does not wait for the process
 			}

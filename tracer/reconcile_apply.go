@@ -32,6 +32,7 @@ func (r *run) apply(rd *reading, superseded bool) {
 		b.failureNoticed = true
 		r.t.opts.Notice(fmt.Sprintf("process %d: it may hold more than is shown: %v", p.mapping.PID, why))
 	}
+	b.disagrees = scan.TotalsDisagree != ""
 	if !scan.Partial {
 		b.read = true
 		if !rd.buffersOnly {
@@ -54,7 +55,7 @@ func (r *run) apply(rd *reading, superseded bool) {
 	r.unsure(p, from, rd)
 	r.unreserved(p, from, rd)
 	r.addPrograms(from, rd, told, whole, replaced)
-	r.schedule(rd, scan.Partial)
+	r.schedule(rd, scan.Partial || scan.Contradicted())
 	if !rd.buffersOnly {
 		b.unread = map[uint64]bool{}
 		for _, id := range rd.result.UnreadPrograms {

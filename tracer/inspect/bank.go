@@ -19,7 +19,7 @@ func (in *Inspector) Bank(sizes *metal.ReservedSizes, allocator uint64, memory a
 	if err != nil {
 		return b, err
 	}
-	list, err := in.blockList(allocator, memory)
+	list, err := in.listOf(allocator, memory)
 	if err == nil && list == 0 {
 		err = fmt.Errorf("the allocator at %#x has no list of blocks of memory %d", allocator, memory)
 	}

@@ -233,7 +233,9 @@ func (in *Inspector) addressOf(name string) uint64 {
 	return in.base + at
 }
 
-func (in *Inspector) machine(options ...eval.Option) *eval.Machine { return in.machineOver(in, options...) }
+func (in *Inspector) machine(options ...eval.Option) *eval.Machine {
+	return in.machineOver(in, options...)
+}
 
 // machineOver returns a machine that reads the process's memory through memory.
 func (in *Inspector) machineOver(memory eval.Memory, options ...eval.Option) *eval.Machine {

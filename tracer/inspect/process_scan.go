@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"tt-memtrace/aggregator"
+	"tt-memtrace/shm"
 	"tt-memtrace/tracer/memory"
 	"tt-memtrace/tracer/metal"
 )
@@ -44,6 +45,10 @@ type ProcessScan struct {
 	Leftover *Leftover
 	// Unsearched says why some of its memory was not searched, or some of what was found not read; or is nil.
 	Unsearched error
+	// freedTogether: some buffers were left out that have no block.
+	freedTogether bool
+	// totals are the entries of the runtime's own account that did not change during a complete scan.
+	totals map[uint64]shm.Process
 	// Unreserved says why the reserved size of some buffers is unknown although the library can show it; or is nil.
 	Unreserved error
 }
@@ -69,6 +74,7 @@ func (in *Inspector) Scan(layout *metal.Layout, known map[uint64]bool, fork *For
 	if err != nil {
 		return nil, fmt.Errorf("looking for objects: %w", err)
 	}
+	totals := in.runtimeTotals()
 	var allocators []uint64
 	if b.Devices, allocators, b.orphans, err = in.openDevices(found); errors.Is(err, errUnread) {
 		b.Unsearched = cmp.Or(b.Unsearched, err)
@@ -91,14 +97,24 @@ func (in *Inspector) Scan(layout *metal.Layout, known map[uint64]bool, fork *For
 		if program != 0 {
 			in.livePrograms(b, found[program])
 		}
+		in.witness(b, fork, totals)
 		return b, b.Unsearched
 	}
 	if err := in.ScanAllocators(b, layout, allocators, reserved); err != nil {
 		return b, err
 	}
 	b.dropClosed()
+	in.witness(b, fork, totals)
 	in.readPrograms(b, found[program], pointers, known)
 	return b, nil
+}
+
+// witness keeps the runtime's own totals with a scan, if both mean the same: not of an incomplete one, of copies of
+// another process's devices, of submeshes that outlive their mesh, or of buffers that were freed with their device.
+func (in *Inspector) witness(b *ProcessScan, fork *Fork, totals map[uint64]shm.Process) {
+	if fork == nil && b.Unsearched == nil && len(b.UnreadAllocators) == 0 && len(b.orphans) == 0 && !b.freedTogether {
+		b.totals = in.keepTotals(totals)
+	}
 }
 
 // HoldsDevices reports whether the process has devices open by this library.
@@ -247,7 +263,7 @@ func (in *Inspector) ScanAllocators(b *ProcessScan, layout *metal.Layout, alloca
 	var failed error
 	maps.DeleteFunc(in.last, func(a uint64, _ *rescan) bool { return !slices.Contains(allocators, a) })
 	for _, a := range allocators {
-		live, err := in.liveBuffers(layout, a, set)
+		live, c, err := in.confirmedBuffers(layout, a, set, reserved)
 		if err == nil && len(b.Scan.Buffers)+len(live) > maxLiveBuffers {
 			err = fmt.Errorf("it has more than %d buffers", maxLiveBuffers)
 		}
@@ -257,9 +273,9 @@ func (in *Inspector) ScanAllocators(b *ProcessScan, layout *metal.Layout, alloca
 			continue
 		}
 		b.Scan.Allocators = append(b.Scan.Allocators, a)
-		if err := in.fillReserved(layout, a, live, reserved); err != nil {
-			b.Unreserved = err
-		}
+		b.Unreserved = cmp.Or(c.unread, b.Unreserved)
+		b.Scan.BlocksDisagree = cmp.Or(b.Scan.BlocksDisagree, c.disagree)
+		b.freedTogether = b.freedTogether || c.dropped
 		b.Scan.Buffers = append(b.Scan.Buffers, live...)
 	}
 	if len(b.Scan.Allocators) == 0 {

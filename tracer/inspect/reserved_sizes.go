@@ -2,50 +2,33 @@ package inspect
 
 import (
 	"encoding/binary"
-	"slices"
 
 	"tt-memtrace/aggregator"
 	"tt-memtrace/tracer/metal"
 )
 
 // fillReserved fills in the size in each bank of an allocator's buffers. A size that cannot be found stays 0
-// (unknown), and failed says why, unless the library has nothing that shows it.
-//
-// The allocator's own list of blocks has the sizes. But when the list is read, another buffer may be at an address.
-// With probes, events tell of that. Without probes, the size is computed from the buffer's fields if the library
-// shows how.
-func (in *Inspector) fillReserved(layout *metal.Layout, allocator uint64, live []aggregator.LiveBuffer, known func(*aggregator.LiveBuffer) bool) (failed error) {
-	shown := in.lib.Defines(metal.AllocatedBlocks) && slices.ContainsFunc(metal.Statistics, in.lib.Defines)
-	var blocks [aggregator.NumMemories]map[uint64]uint64
+// (unknown). lists are the allocator's blocks, nil if unknown: they have the sizes, but when they were read, another
+// buffer may have been at an address. With probes, events tell of that. Without probes, the size is computed from the
+// buffer's fields if the library shows how.
+func (in *Inspector) fillReserved(layout *metal.Layout, allocator uint64, live []aggregator.LiveBuffer, lists *blockLists, known func(*aggregator.LiveBuffer) bool) {
 	var later []*aggregator.LiveBuffer
 	last := in.last[allocator]
 	if last != nil {
 		later = last.sizes.compute(in, layout, live, known)
 	}
-	in = in.withCache()
 	for i := range live {
 		h := &live[i]
-		if !hasBanks(h) || h.PerBank != 0 || known != nil && known(h) {
+		if !hasBanks(h) || h.PerBank != 0 || known != nil && known(h) || lists == nil {
 			continue
 		}
-		if blocks[h.Memory] == nil {
-			list, err := in.blocks(allocator, h.Memory)
-			if err != nil && shown {
-				failed = err
-			}
-			if err != nil || list == nil {
-				list = map[uint64]uint64{}
-			}
-			blocks[h.Memory] = list
-		}
-		if h.PerBank = blocks[h.Memory][h.Address]; h.PerBank != 0 {
+		if h.PerBank = lists[h.Memory].sizeAt(h.Address); h.PerBank != 0 {
 			later = append(later, h)
 		}
 	}
 	if last != nil {
 		in.forgetChanged(layout, later)
 	}
-	return failed
 }
 
 // hasBanks reports whether a buffer is in a memory of the chip.

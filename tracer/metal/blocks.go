@@ -100,3 +100,102 @@ func baseOfBlocks(image *eval.Image, function uint64) (uint32, error) {
 	}
 	return 0, fmt.Errorf("to free a block subtracts no field from its address")
 }
+
+// BlockArrays is where a list of blocks (FreeListOpt) has its arrays, in bytes from the list's beginning. Each is a
+// std::vector with one element a block: 8 bytes in Addresses and Sizes, one in each of Flags. A block is allocated if
+// all its flags are set; the list adds Base to its address.
+type BlockArrays struct {
+	Addresses, Sizes, Base uint32
+	Flags                  []uint32
+}
+
+// Header is how many bytes from a list's beginning have all of these.
+func (a BlockArrays) Header() uint32 {
+	return max(slices.Max(append([]uint32{a.Addresses, a.Sizes}, a.Flags...))+VectorSize, a.Base+8)
+}
+
+// BlockArrays finds these arrays by evaluating the function that lists the allocated blocks over a symbolic list of two.
+// The error wraps ErrUnsupported if that does not show exactly these.
+func (l *Library) BlockArrays() (BlockArrays, error) { return l.blockArrays() }
+
+func (l *Library) findBlockArrays() (a BlockArrays, err error) {
+	defer func() {
+		if err != nil {
+			err = fmt.Errorf("the arrays of its lists of blocks: %w: %w", err, ErrUnsupported)
+		}
+	}()
+	image, err := l.Image()
+	if err != nil {
+		return a, err
+	}
+	function, ok := l.symbols[AllocatedBlocks]
+	if !ok {
+		return a, fmt.Errorf("there is no %s", AllocatedBlocks)
+	}
+	const blocks, maxFlags = 2, 4
+	memory := eval.NewSymbolicMemory(image)
+	list := memory.Root()
+	vector := func(offset uint32) uint64 { return memory.Child(list + uint64(offset)) }
+	memory.Set(list+uint64(blockTable.Addresses)+8, binary.LittleEndian.AppendUint64(nil, vector(blockTable.Addresses)+8*blocks)...)
+	for {
+		m := eval.New(memory, eval.WithSlots(image.SlotFunc(eval.Libc)))
+		seen := len(memory.Loads())
+		result, err := m.Alloc(VectorSize)
+		if err == nil {
+			_, err = m.Call(function.Value, result, list)
+		}
+		if err != nil {
+			return a, err
+		}
+		var begin, count uint64
+		if begin, err = m.ReadU64(result); err == nil {
+			count, err = m.ReadU64(result + 8)
+		}
+		if err != nil {
+			return a, err
+		}
+		count = (count - begin) / 16
+		for _, load := range memory.Loads()[seen:] {
+			p := load.Path
+			if load.Size != 1 || len(p.Offsets) != 1 || p.Tail != 0 || slices.Contains(a.Flags, uint32(p.Offsets[0])) {
+				continue
+			}
+			a.Flags = append(a.Flags, uint32(p.Offsets[0]))
+			for i := range uint64(blocks) {
+				memory.Set(vector(uint32(p.Offsets[0]))+i, 1)
+			}
+		}
+		if count == blocks {
+			return a, a.fromResult(memory, m, list, begin, memory.Loads()[seen:])
+		}
+		if count != 0 || len(a.Flags) == 0 || len(a.Flags) > maxFlags || len(memory.Loads()) > 1000 {
+			return a, fmt.Errorf("with the flags at %#x it lists %d of %d blocks", a.Flags, count, blocks)
+		}
+	}
+}
+
+// fromResult finds the other places from the list of blocks that the function returned at begin, and what it loaded.
+func (a *BlockArrays) fromResult(memory *eval.SymbolicMemory, m *eval.Machine, list, begin uint64, loads []eval.Load) error {
+	a.Addresses, a.Base = blockTable.Addresses, blockTable.Base
+	base := memory.Child(list + uint64(a.Base))
+	for _, load := range loads {
+		if p := load.Path; load.Size == 8 && len(p.Offsets) == 1 && p.Tail == 0 && uint32(p.Offsets[0]) != a.Addresses {
+			a.Sizes = uint32(p.Offsets[0])
+		}
+	}
+	for i := range uint64(2) {
+		address := memory.Child(memory.Child(list+uint64(a.Addresses))+8*i) + base
+		size := memory.Child(memory.Child(list+uint64(a.Sizes)) + 8*i)
+		var from, to [8]byte
+		if err := m.Read(begin+16*i, from[:]); err != nil {
+			return err
+		}
+		if err := m.Read(begin+16*i+8, to[:]); err != nil {
+			return err
+		}
+		if binary.LittleEndian.Uint64(from[:]) != address || binary.LittleEndian.Uint64(to[:]) != address+size {
+			return fmt.Errorf("with the addresses at %#x, the base at %#x and the sizes at %#x, block %d is another one", a.Addresses, a.Base, a.Sizes, i)
+		}
+	}
+	return nil
+}

@@ -51,9 +51,10 @@ type Library struct {
 	segments []elf.ProgHeader
 	image    func() (*eval.Image, error)
 	// Computed on first use: functions maps addresses to names, allocatorSet is where an allocator keeps its set of
-	// buffers, and readers maps a kernel class's vtable to the function that reads the kernel's binaries.
+	// buffers, blockArrays where a list of blocks keeps these, and readers maps a kernel class's vtable to the function that reads the kernel's binaries.
 	functions    func() map[uint64]string
 	allocatorSet func() (uint64, error)
+	blockArrays  func() (BlockArrays, error)
 	readers      func() map[uint64]string
 	configRing   onceConfigRing
 	// reservedSizes is how it computes reserved sizes.
@@ -111,7 +112,7 @@ func OpenFile(name, path string) (lib *Library, err error) {
 	l := &Library{Path: path, image: image, ID: proc.FileID{Device: st.Dev, Inode: st.Ino}, file: f, blocks: blocks, elf: e,
 		symbols: map[string]elfSymbol{}, prefixed: map[string][]elfSymbol{}}
 	l.functions, l.allocatorSet, l.readers = sync.OnceValue(l.functionNames), sync.OnceValues(l.setOffset), sync.OnceValue(l.binaryReaders)
-	l.layout = sync.OnceValues(l.findLayout)
+	l.layout, l.blockArrays = sync.OnceValues(l.findLayout), sync.OnceValues(l.findBlockArrays)
 	l.segments = elffile.Loads(e)
 	if err := l.readSymbols(); err != nil {
 		return nil, err
