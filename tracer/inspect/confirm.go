@@ -34,8 +34,8 @@ type blockLists [aggregator.NumMemories]*blockList
 
 // confirmation is how the blocks of an allocator confirm its buffers.
 type confirmation struct {
-	// disagree is what the two do not agree on, or empty.
-	disagree string
+	// disputes are those that lasted and could not be decided.
+	disputes []dispute
 	// dropped: buffers without a block were left out.
 	dropped bool
 	// unread is why the blocks could not be read, so that the size of some buffers is unknown; or nil.
@@ -57,9 +57,6 @@ func (in *Inspector) confirmedBuffers(layout *metal.Layout, allocator, set uint6
 			lists, c.unread = in.blockLists(allocator)
 		}
 		in.fillReserved(layout, allocator, live, lists, known)
-		if c.unread != nil {
-			c.disagree = fmt.Sprintf("the blocks of the allocator at %#x could not be read: %v", allocator, c.unread)
-		}
 		if lists == nil {
 			return live, c, nil
 		}
@@ -72,7 +69,7 @@ func (in *Inspector) confirmedBuffers(layout *metal.Layout, allocator, set uint6
 		}
 	}
 	all := len(live)
-	live, c.disagree = in.resolve(live, lasting)
+	live, c.disputes = in.resolve(live, lasting)
 	c.dropped = len(live) < all
 	return live, c, nil
 }
@@ -143,7 +140,7 @@ func (lists *blockLists) disputes(live []aggregator.LiveBuffer) (found []dispute
 
 // resolve decides the disputes that lasted. It drops buffers without a block and, where several have an address, all
 // but the newest. It returns the rest, and what remains undecided.
-func (in *Inspector) resolve(live []aggregator.LiveBuffer, lasting []dispute) (rest []aggregator.LiveBuffer, disagree string) {
+func (in *Inspector) resolve(live []aggregator.LiveBuffer, lasting []dispute) (rest []aggregator.LiveBuffer, odd []dispute) {
 	drop := map[uint64]bool{}
 	type place struct {
 		memory  aggregator.Memory
@@ -151,7 +148,6 @@ func (in *Inspector) resolve(live []aggregator.LiveBuffer, lasting []dispute) (r
 	}
 	newest := map[place]uint64{} // the number of the newest buffer there
 	numbers := map[uint64]uint64{}
-	var odd []dispute
 	for _, d := range lasting {
 		switch at := (place{d.memory, d.address}); {
 		case d.buffer != 0 && d.block == 0:
@@ -175,22 +171,36 @@ func (in *Inspector) resolve(live []aggregator.LiveBuffer, lasting []dispute) (r
 			odd = append(odd, d)
 		}
 	}
-	rest = slices.DeleteFunc(live, func(h aggregator.LiveBuffer) bool { return drop[h.Buffer] })
-	if len(odd) == 0 {
-		return rest, ""
-	}
-	first := slices.MinFunc(odd, func(a, b dispute) int {
-		return cmp.Or(cmp.Compare(a.memory, b.memory), cmp.Compare(a.address, b.address))
-	})
-	return rest, first.String() + more(len(odd)-1)
+	return slices.DeleteFunc(live, func(h aggregator.LiveBuffer) bool { return drop[h.Buffer] }), odd
 }
 
-// more says how many more there are of what was described.
-func more(n int) string {
-	if n == 0 {
+// notMirrored leaves out blocks without a buffer that are copies: in a mode of its own, the runtime also marks the
+// blocks of a mesh's buffers in L1 in the lists of the mesh's chips.
+func notMirrored(disputes []dispute, live []aggregator.LiveBuffer) []dispute {
+	if len(disputes) == 0 {
+		return nil
+	}
+	mirrored := map[dispute]bool{}
+	for i := range live {
+		if h := &live[i]; h.Memory == aggregator.L1 {
+			mirrored[dispute{memory: h.Memory, address: h.Address, block: h.PerBank}] = true
+		}
+	}
+	return slices.DeleteFunc(disputes, func(d dispute) bool { return mirrored[d] })
+}
+
+// describeDisputes says what buffers and blocks do not agree on.
+func describeDisputes(list []dispute) string {
+	if len(list) == 0 {
 		return ""
 	}
-	return fmt.Sprintf(" (and %d more)", n)
+	first := slices.MinFunc(list, func(a, b dispute) int {
+		return cmp.Or(cmp.Compare(a.memory, b.memory), cmp.Compare(a.address, b.address))
+	})
+	if n := len(list) - 1; n > 0 {
+		return fmt.Sprintf("%s (and %d more)", first.String(), n)
+	}
+	return first.String()
 }
 
 func (d *dispute) String() string {

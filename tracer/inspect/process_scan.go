@@ -261,6 +261,7 @@ func (in *Inspector) ScanAllocators(b *ProcessScan, layout *metal.Layout, alloca
 		return err
 	}
 	var failed error
+	var disputes []dispute
 	maps.DeleteFunc(in.last, func(a uint64, _ *rescan) bool { return !slices.Contains(allocators, a) })
 	for _, a := range allocators {
 		live, c, err := in.confirmedBuffers(layout, a, set, reserved)
@@ -274,10 +275,14 @@ func (in *Inspector) ScanAllocators(b *ProcessScan, layout *metal.Layout, alloca
 		}
 		b.Scan.Allocators = append(b.Scan.Allocators, a)
 		b.Unreserved = cmp.Or(c.unread, b.Unreserved)
-		b.Scan.BlocksDisagree = cmp.Or(b.Scan.BlocksDisagree, c.disagree)
+		disputes = append(disputes, c.disputes...)
+		if c.unread != nil {
+			b.Scan.BlocksDisagree = fmt.Sprintf("the blocks of the allocator at %#x could not be read: %v", a, c.unread)
+		}
 		b.freedTogether = b.freedTogether || c.dropped
 		b.Scan.Buffers = append(b.Scan.Buffers, live...)
 	}
+	b.Scan.BlocksDisagree = cmp.Or(b.Scan.BlocksDisagree, describeDisputes(notMirrored(disputes, b.Scan.Buffers)))
 	if len(b.Scan.Allocators) == 0 {
 		return failed
 	}
