@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"strings"
 	"text/tabwriter"
 	"time"
 
@@ -17,8 +18,20 @@ type verification struct {
 	// Buffers is how many buffers were compared; Differed is how many buffers and programs differed.
 	Buffers  uint64 `json:"buffers"`
 	Differed uint64 `json:"differed"`
-	// Verified is false if there was nothing to compare: the process has no device open, or could not be read.
+	// Verified is false if there was nothing to compare: the process has no buffers or no device open, or could not be read.
 	Verified bool `json:"verified"`
+	// Disagree has what the runtime's own records do not agree on; absent if they agree.
+	Disagree []string `json:"disagree,omitempty"`
+}
+
+// disagreements are the reasons of a process by which the runtime's own records contradict each other.
+func disagreements(p *aggregator.ProcessSnapshot) (list []string) {
+	for _, r := range p.Reasons {
+		if r.Code == aggregator.ReasonBlocksDisagree || r.Code == aggregator.ReasonTotalsDisagree {
+			list = append(list, r.String())
+		}
+	}
+	return list
 }
 
 // verifyFor is the longest wait for the second scan.
@@ -32,6 +45,9 @@ func (d *diagnosis) verify(ctx context.Context, t *targets) error {
 	for _, v := range d.Verified {
 		if v.Differed > 0 {
 			return fmt.Errorf("verifying process %d: %d buffers or programs differ from its own allocators", v.PID, v.Differed)
+		}
+		if len(v.Disagree) > 0 {
+			return fmt.Errorf("verifying process %d: %s", v.PID, v.Disagree[0])
 		}
 	}
 	return nil
@@ -51,9 +67,10 @@ func (d *diagnosis) readTwice(ctx context.Context, l *live) {
 		d.Verified, open = []verification{}, false
 		for _, p := range l.Snapshot().Processes {
 			old, g := before[p.PID], p.Agreement
-			v := verification{PID: p.PID, Buffers: g.Compared, Differed: g.Repaired - old.Repaired, Verified: g.Comparisons > old.Comparisons}
-			d.Verified = append(d.Verified, v)
-			open = open || !v.Verified && old.Comparisons > 0 && len(p.Chips) > 0
+			compared := g.Comparisons > old.Comparisons
+			d.Verified = append(d.Verified, verification{PID: p.PID, Buffers: g.Compared, Differed: g.Repaired - old.Repaired,
+				Verified: compared && g.Compared > 0, Disagree: disagreements(&p)})
+			open = open || !compared && old.Comparisons > 0 && len(p.Chips) > 0
 		}
 		select {
 		case <-tick.C:
@@ -70,12 +87,14 @@ func (d *diagnosis) printVerified(w io.Writer) {
 		fmt.Fprintln(w, "\nVerified: no process uses the runtime")
 		return
 	}
-	fmt.Fprintln(w, "\nVerified: the traced numbers against the processes' own allocators")
+	fmt.Fprintln(w, "\nVerified: the traced numbers against the processes' own allocators, free lists and shared memory")
 	tw := tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)
 	for _, v := range d.Verified {
 		switch {
-		case !v.Verified:
-			fmt.Fprintf(tw, "    \tprocess %d\tnothing to compare: it has no device open, or could not be read\n", v.PID)
+		case len(v.Disagree) > 0:
+			fmt.Fprintf(tw, "  ✗\tprocess %d\t%d buffers compared: %s\n", v.PID, v.Buffers, strings.Join(v.Disagree, "; "))
+		case !v.Verified && v.Differed == 0:
+			fmt.Fprintf(tw, "    \tprocess %d\tnothing to compare: it has no buffers or no device open, or could not be read\n", v.PID)
 		case v.Differed > 0:
 			fmt.Fprintf(tw, "  ✗\tprocess %d\t%d buffers compared, %d buffers or programs differed\n", v.PID, v.Buffers, v.Differed)
 		default:

@@ -11,6 +11,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"tt-memtrace/aggregator"
 	"tt-memtrace/shm"
 	"tt-memtrace/tracer/memory"
@@ -267,6 +269,11 @@ func (in *Inspector) ScanAllocators(b *ProcessScan, layout *metal.Layout, alloca
 		live, c, err := in.confirmedBuffers(layout, a, set, reserved)
 		if err == nil && len(b.Scan.Buffers)+len(live) > maxLiveBuffers {
 			err = fmt.Errorf("it has more than %d buffers", maxLiveBuffers)
+		}
+		if b.Devices != nil && !b.Holds(a) && errors.Is(err, unix.EFAULT) {
+			// The memory of an allocator that is gone was found, and its set is not there any more.
+			b.Found = slices.DeleteFunc(b.Found, func(found uint64) bool { return found == a })
+			continue
 		}
 		if err != nil {
 			failed = errors.Join(failed, err)
