@@ -5,6 +5,7 @@ runtime's allocator says, and against what a tracer sees.
 """
 
 import argparse
+import collections
 import ctypes
 import importlib.metadata
 import json
@@ -141,6 +142,8 @@ class Mesh:
         self.device = device
         self.chips = list(device.get_device_ids())
         self.held = []
+        # What the allocator has freed and its report still lists, by type, address and size.
+        self.freed, self.outlived = collections.Counter(), []
         grid = device.compute_with_storage_grid_size()
         # Never more than the smallest grid that a mock chip has in fast dispatch.
         self.grid = (min(grid.x, 8), min(grid.y, 7))
@@ -243,7 +246,21 @@ class Mesh:
         return self.view(memory).total_bytes_allocated_per_bank
 
     def reported(self):
-        return self.ttnn._ttnn.reports.get_buffers(self.device)
+        """The buffers that the runtime lists, without those that it freed all at once."""
+        freed, live = self.freed.copy(), []
+        for buffer in self.ttnn._ttnn.reports.get_buffers(self.device):
+            key = (memory_name(buffer), buffer.address, buffer.max_size_per_bank)
+            if freed[key] > 0:
+                freed[key] -= 1
+            else:
+                live.append(buffer)
+        return live
+
+    def all_freed(self):
+        """All buffers of the allocator were freed at once: its blocks are free, and the report lists their objects still."""
+        for buffer in self.reported():
+            self.freed[memory_name(buffer), buffer.address, buffer.max_size_per_bank] += 1
+        self.outlived, self.held = self.held, []
 
     def report(self):
         """The runtime's own account of this mesh, with what the workload knows about each buffer."""

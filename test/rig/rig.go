@@ -54,6 +54,7 @@ const (
 	Alternate   = "alternate.py" // one that allocates other buffers at the same addresses
 	// Openings opens all chips again and again, with the fabric and without it.
 	Openings = "openings.py"
+	Ways     = "ways.py" // the ways in which people open devices and hold memory
 )
 
 // Clusters are the names that Options.Cluster takes.
@@ -496,6 +497,9 @@ const (
 	EventRound  = "round"  // Loop: N, Steps, Checksum
 	EventDone   = "done"   // Loop: N (rounds), Steps, Checksum, Same
 	EventText   = "text"   // a line that is no message
+	EventWays   = "ways"   // Ways: Text has the list
+	EventWay    = "way"    // Ways: Way begins
+	EventAbsent = "absent" // Ways: the release lacks Way, and Why
 )
 
 // Message is one line of a workload. Event says which of the fields are set.
@@ -508,6 +512,11 @@ type Message struct {
 	Meshes []MeshMembers `json:"meshes"`
 	// OpsOn is where operations run: main, submeshes or both.
 	OpsOn string `json:"ops_on"`
+
+	// Way is the name of a way, and What a rest point in it.
+	Way  string `json:"way"`
+	What string `json:"what"`
+	Why  string `json:"why"`
 
 	N       int      `json:"n"`
 	Steps   int      `json:"steps"` // so far
