@@ -54,6 +54,8 @@ type trace struct {
 	mu       sync.Mutex
 	accounts *aggregator.Aggregator
 	notices  []string
+	// patience is for how long becomes waits, if that is another time than all tests' patience.
+	patience time.Duration
 	// alone: only the test's own processes are traced.
 	alone bool
 	// opened are the processes that had chips of these numbers, and missed what a probe could not read of a process, or send.
@@ -161,8 +163,10 @@ func (tr *trace) stop() {
 	if err := <-tr.done; err != nil {
 		tr.t.Errorf("tracing: %v", err)
 	}
-	if err := tr.tracer.Close(); err != nil {
-		tr.t.Errorf("detaching: %v", err)
+	if tr.tracer != nil {
+		if err := tr.tracer.Close(); err != nil {
+			tr.t.Errorf("detaching: %v", err)
+		}
 	}
 	tr.cancel = nil
 	for _, n := range tr.notices {
@@ -270,7 +274,7 @@ func (tr *trace) awaitSizes(pid int) {
 
 // becomes waits until something holds that happens in the tracer, and says whether it does.
 func (tr *trace) becomes(holds func() bool) bool {
-	for end := time.Now().Add(patience); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
+	for end := time.Now().Add(cmp.Or(tr.patience, patience)); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
 		if holds() {
 			return true
 		}
@@ -278,78 +282,12 @@ func (tr *trace) becomes(holds func() bool) bool {
 	return false
 }
 
+// compareHeld checks what a process holds against the runtime's own allocators, and what must be so in any test.
 func (tr *trace) compareHeld(pid int, m rig.Message) {
-	t := tr.t
-	t.Helper()
+	tr.t.Helper()
 	tr.sync()
-
-	// The set of live buffers: type, address, bytes in each bank. Of these, some
-	// releases have the sum only.
-	var theirs, ours []liveBuffer
-	var known uint64
-	blocks := false
-	for _, d := range m.Devices {
-		for _, b := range d.Buffers {
-			theirs = append(theirs, liveBuffer{chipSet(d.Chips), b.Type, b.Address, b.ReservedPerBank})
-			blocks = blocks || b.ReservedPerBank > 0
-			if b.ReservedPerBank < b.BytesPerBank && b.ReservedPerBank > 0 {
-				t.Errorf("rest %d: the rig says that a block of %d bytes holds %d", m.N, b.ReservedPerBank, b.BytesPerBank)
-			}
-			if b.Asked != nil {
-				known++
-			}
-		}
-	}
-	for _, b := range tr.buffers(pid) {
-		var chips []uint32
-		for _, c := range b.Chips {
-			chips = append(chips, c.Number)
-		}
-		h := liveBuffer{chipSet(chips), b.Memory.String(), b.Address, b.PerBank}
-		if !blocks {
-			h.perBank = 0
-		}
-		ours = append(ours, h)
-	}
-	slices.SortFunc(theirs, compareLive)
-	slices.SortFunc(ours, compareLive)
-	if !slices.Equal(theirs, ours) {
-		t.Errorf("rest %d: the runtime has %d buffers, the accounts %d:\n%v\n%v", m.N, len(theirs), len(ours), theirs, ours)
-	}
-
-	p, ok := tr.process(pid)
-	if !ok && len(theirs) > 0 {
-		t.Fatalf("rest %d: process %d is not in the accounts", m.N, pid)
-	}
-	if p.Late {
-		t.Errorf("rest %d: it is taken for late", m.N)
-	}
-	for _, c := range p.Chips {
-		chip := c.Chip.Number
-		if c.Chip.Space != 0 && !tr.taken(chip, uint32(pid)) {
-			t.Errorf("rest %d: chip %v is in a private numbering", m.N, c.Chip)
-		}
-		reserved := m.Reserved(chip)
-		for memory := range aggregator.NumMemories {
-			if memory == aggregator.SystemMemory {
-				continue
-			}
-			u, name := c.Memory[memory], memory.String()
-			if u.Unreserved != 0 || u.Reserved != reserved[name] {
-				t.Errorf("rest %d: chip %d %s: %d bytes reserved (%d buffers unknown), the runtime says %d",
-					m.N, chip, name, u.Reserved, u.Unreserved, reserved[name])
-			}
-			if want, others := asked(m, chip, name); others == 0 && u.Requested != want || u.Requested < want {
-				t.Errorf("rest %d: chip %d %s: %d bytes requested, the workload asked for %d and does not know %d buffers",
-					m.N, chip, name, u.Requested, want, others)
-			}
-			if want, ok := capacity(m, chip, name); ok && u.Banks.Known && u.Banks != want {
-				t.Errorf("rest %d: chip %d %s: capacity %+v, the runtime says %+v", m.N, chip, name, u.Banks, want)
-			}
-			if !u.Banks.Known && u.Buffers > 0 {
-				t.Errorf("rest %d: chip %d %s: its capacity is unknown", m.N, chip, name)
-			}
-		}
+	for _, wrong := range append(tr.fromRuntime(pid, m), tr.broken(pid)...) {
+		tr.t.Errorf("rest %d: %s", m.N, wrong)
 	}
 }
 

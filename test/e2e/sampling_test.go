@@ -27,6 +27,7 @@ func sample(t *testing.T, o sampler.Options) *trace {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
+	tr.cancel = cancel
 	ready := make(chan struct{})
 	go func() {
 		tr.done <- tr.sampler.Run(ctx, func() { close(ready) }, func(events []aggregator.Event) {
@@ -41,12 +42,7 @@ func sample(t *testing.T, o sampler.Options) *trace {
 			}
 		})
 	}()
-	t.Cleanup(func() {
-		cancel()
-		if err := <-tr.done; err != nil {
-			t.Error(err)
-		}
-	})
+	t.Cleanup(tr.stop)
 	<-ready
 	return tr
 }
