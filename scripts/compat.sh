@@ -17,7 +17,7 @@ for release in $releases; do
 	# What is forwarded and recorded, how processes are found, and Python's frames
 	# are the same on all.
 	{
-		TT_MEMTRACE_RELEASE=$release go test ./test/e2e -count 1 -timeout 18m -v \
+		TT_MEMTRACE_RELEASE=$release TT_MEMTRACE_WAYS_ALL=1 go test ./test/e2e -count 1 -timeout 30m -v \
 			-skip 'TestServerHasTheSnapshot|TestReplayIsTheSameAsLive|TestManyProcessesOfTheHost|TestPythonFrames|TestOldestRelease' &&
 			TT_MEMTRACE_RELEASE=$release go test ./test/cli -count 1 -timeout 18m -v -run '^TestOrdinaryUserSamplesTheRuntime$'
 	} >"$log" 2>&1

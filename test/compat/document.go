@@ -34,6 +34,7 @@ says what is missing.
 
 `, len(list), len(reports))
 	d.releases(list)
+	d.marks()
 	d.points(list)
 	d.reservedSizes(list)
 	d.fields(list)
@@ -137,6 +138,31 @@ what programs place in L1, and their kernels. Some releases run on mock chips wi
 there. From 0.72.0 to 0.79.0 the runtime itself dies when two threads launch programs at a time (unordered_map::at, or
 program_binary_status_ is not Committed): there the workload has one thread. Before 0.66.0 there are no mock chips.
 `)
+}
+
+// marks writes which marks remain.
+func (d *document) marks() {
+	d.print(`
+## Marks that remain
+
+test/rig/ways.py has a function for each way in which people open devices and hold memory. Each runs on mock chips, and stops at rest
+points. There it is looked at early (traced from the first allocation), checked (and then compared with the process's own allocators), late (attached
+at the rest point), stayed (attached at an earlier one, and compared), sampled, and lost (all events since the last rest point were lost). Each time
+the accounts equal what the runtime's own allocators list, buffer by buffer, and in each field of ` + "`status --json`" + ` each other. Only these
+marks remain; none of them hides a buffer.
+
+| way | looked at | reason | why |
+|---|---|---|---|
+`)
+	every := func(name string) string {
+		if name == "*" {
+			return "all"
+		}
+		return "`" + name + "`"
+	}
+	for _, m := range Marks() {
+		d.print("| %s | %s | `%s` | %s |\n", every(m.Way), m.Mode, m.Reason, m.Why)
+	}
 }
 
 func points(r *metal.Report) string {
