@@ -208,7 +208,11 @@ func (r *run) addPrograms(from origin, rd *reading, told map[uint64]bool, whole,
 		r.programRead(p, from, &h, since)
 		for _, k := range h.Kernels {
 			if !slices.Contains(known, k.ID) {
-				r.kernelAdded(from, rel, h.ID, k.ID)
+				if len(h.Devices) == 0 && !since { // no account has it, as when its chips are seen to close
+					rel.addKernel(h.ID, k.ID)
+				} else {
+					r.kernelAdded(from, rel, h.ID, k.ID)
+				}
 				rel.cores[k.ID] = k.Cores
 			}
 			for _, file := range k.Files {

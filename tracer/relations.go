@@ -205,11 +205,16 @@ func (r *run) programRecord(from origin, kind bpf.MemtraceTtKind, b []byte) {
 }
 
 func (r *run) kernelAdded(from origin, rel *relations, program, kernel uint64) {
+	rel.addKernel(program, kernel)
+	r.emit(aggregator.Event{Kind: aggregator.KernelAdded, PID: from.pid, TID: from.tid, Time: from.time, Program: program})
+}
+
+// addKernel relates a kernel to its program.
+func (rel *relations) addKernel(program, kernel uint64) {
 	rel.kernels[kernel] = program
 	delete(rel.cores, kernel)
 	c := rel.program(program)
 	c.kernels = append(c.kernels, kernel)
-	r.emit(aggregator.Event{Kind: aggregator.KernelAdded, PID: from.pid, TID: from.tid, Time: from.time, Program: program})
 }
 
 func textOf(e *bpf.MemtraceTtText) string {
