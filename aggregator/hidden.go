@@ -35,6 +35,11 @@ func (p *ProcessSnapshot) unread() bool {
 	return p.Late || p.Info.Source == Sampled && p.Agreement.At == 0
 }
 
+// HidesUnsafe reports whether buffers of the process may be unsafe under traces that do not count as unsafe.
+func (p *ProcessSnapshot) HidesUnsafe() bool {
+	return p.Info.Source != Traced || p.unread() || hide(p.Reasons, hidesUnsafe)
+}
+
 // Hiders are the processes that may hold what is not counted, on all chips that they have.
 type Hiders map[uint32]Hidden
 

@@ -61,6 +61,9 @@ func TestReasonsAffectWhatTheirRowSays(t *testing.T) {
 				check("JSON: programs are null", of.Kernels.Programs == nil, want.Programs)
 			}
 
+			u := status.Processes[0].Unsafe
+			check("JSON: unsafe buffers are null", u.Buffers == nil && u.Bytes == nil && u.Overlapping == nil && u.OverlappingBytes == nil && u.Found == nil, want.Unsafe)
+
 			collector, err := metrics.NewCollector(func() metrics.Reading { return metrics.Reading{Snapshot: s, Rooms: spaces} }, metrics.Options{Processes: 1})
 			if err != nil {
 				t.Fatal(err)

@@ -57,6 +57,7 @@ const (
 	ReasonUncounted      ReasonCode = "launches_uncounted"
 	ReasonProgramChips   ReasonCode = "program_chips"
 	ReasonTracesMissed   ReasonCode = "traces_missed"
+	ReasonTracesBefore   ReasonCode = "traces_before"
 	ReasonNotRead        ReasonCode = "not_read"
 	ReasonTimeBudget     ReasonCode = "time_budget"
 	ReasonForked         ReasonCode = "forked"
@@ -92,7 +93,9 @@ const (
 	hidesPlaces
 	// hidesFrees: buffers may be counted that are free.
 	hidesFrees
-	hidesAll = hidesBuffers | hidesPrograms
+	// hidesUnsafe: buffers may be unsafe under traces that do not count as unsafe.
+	hidesUnsafe
+	hidesAll = hidesBuffers | hidesPrograms | hidesUnsafe
 )
 
 // reasonTable has, for each reason, a sentence (without its subject if that is the process), what lifts it, whether
@@ -124,7 +127,8 @@ var reasonTable = map[ReasonCode]struct {
 	ReasonRingUnread:     {"the contents of a kernel-config ring could not be read, and are unknown", nothingElse, false, 0},
 	ReasonUncounted:      {"launches of its programs were not counted", nothingElse, true, 0},
 	ReasonProgramChips:   {"the chips of a program are unknown: it is counted on all chips of its mesh", nothingElse, false, 0},
-	ReasonTracesMissed:   {"some captures or replays of traces, or allocations beside them, were not seen: which buffers they overwrite is unknown", nothingElse, true, 0},
+	ReasonTracesMissed:   {"some captures or replays of traces, or allocations beside them, were not seen: which buffers they overwrite is unknown", nothingElse, true, hidesUnsafe},
+	ReasonTracesBefore:   {"traces were captured before tracing began: which buffers their replays overwrite is unknown", nothingElse, false, hidesUnsafe},
 	ReasonNotRead:        {"its memory could not be read", fullComparison, true, hidesAll},
 	ReasonTimeBudget:     {"reading it took too long, so a part is missing", fullComparison, false, hidesAll},
 	ReasonForked:         {"it was forked, and some of what it has may be copies of another process's", nothingElse, false, hidesAll},

@@ -112,6 +112,7 @@ func TestReasons(t *testing.T) {
 		{"reserved sizes that could not be read", ReasonReservedUnread, []Event{reason(ReasonRaised, 1, ReasonReservedUnread)}, of1(ReasonReservedUnread), []Event{full}, nil},
 		{"a ring that could not be read", ReasonRingUnread, []Event{reason(ReasonRaised, 1, ReasonRingUnread)}, of1(ReasonRingUnread), []Event{full}, nil},
 		{"a program on unknown chips", ReasonProgramChips, []Event{reason(ReasonRaised, 1, ReasonProgramChips)}, of1(ReasonProgramChips), []Event{full}, nil},
+		{"traces from before", ReasonTracesBefore, []Event{reason(ReasonRaised, 1, ReasonTracesBefore)}, of1(ReasonTracesBefore), []Event{full}, nil},
 		{"traces that were not seen", ReasonTracesMissed, []Event{reason(ReasonRaised, 1, ReasonTracesMissed)}, of1(ReasonTracesMissed), []Event{full}, nil},
 		{"not read", ReasonNotRead, []Event{reason(ReasonRaised, 1, ReasonNotRead)}, of1(ReasonNotRead), []Event{buffers}, []Event{full}},
 		{"a budget", ReasonTimeBudget, []Event{reason(ReasonRaised, 1, ReasonTimeBudget)}, of1(ReasonTimeBudget), []Event{buffers}, []Event{full}},

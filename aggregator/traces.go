@@ -230,8 +230,9 @@ func (a *Aggregator) replay(p *process, e *Event) {
 	if t == nil {
 		return
 	}
-	if !t.seen && t.count == 0 && p.info.Late && a.muted == nil && !slices.Contains(p.capturing, t) {
-		// It was captured before tracing began, so every buffer whose allocation was seen is younger.
+	if !t.seen && t.count == 0 && (p.info.Late || p.counters.AtLeast) && a.muted == nil && !slices.Contains(p.capturing, t) {
+		// It was captured before tracing began, so every buffer whose allocation was seen is younger. Those from before
+		// are unknown, and so is what memory the capture used: the source raises ReasonTracesBefore for the former.
 		t.seen = true
 		p.listAll()
 	}
@@ -276,6 +277,9 @@ func (a *Aggregator) judge(p *process, t *trace, b *buffer, e *Event) {
 	}
 	if b.unsafe == 0 {
 		p.counters.Unsafe++
+	}
+	if t.ended == 0 && verdict < unsafeOverlaps && !p.has(ReasonTracesBefore) {
+		p.raise(ReasonTracesBefore, e.Time) // the buffer may lie where the capture had others
 	}
 	p.unsafe.sub(b)
 	b.unsafe, b.trace = verdict, t.number

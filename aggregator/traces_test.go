@@ -174,6 +174,28 @@ func TestReplayOfATraceFromBefore(t *testing.T) {
 	}
 }
 
+// A replay of a trace from before makes what was allocated since the late attach unsafe, also once the process was
+// read. What memory its capture used is unknown, and marked. Without a younger buffer nothing is marked.
+func TestReplayOfATraceFromBeforeOnceRead(t *testing.T) {
+	for _, younger := range []bool{false, true} {
+		late := started(1, 1)
+		late.Process.Late = true
+		a := run(New(), late, opened(1, 1, host(0)), scanned(AllocatorScan{First: true, Buffers: []LiveBuffer{liveBuffer(1, 100)}, Allocators: []uint64{2}}), started(1, 1))
+		want := uint64(0)
+		if younger {
+			run(a, alloc(1, 1, 2, DRAM, 100))
+			want = 1
+		}
+		run(a, Event{Kind: Replayed, PID: 1, Device: 1, Trace: 7, Count: 1})
+		for _, a := range []*Aggregator{a, loaded(a)} {
+			p := a.Snapshot().Processes[0]
+			if p.Unsafe.Buffers != want || a.processes[1].has(ReasonTracesBefore) != younger || p.HidesUnsafe() != younger {
+				t.Errorf("younger %v: %+v, reasons %v", younger, p.Unsafe, p.Reasons)
+			}
+		}
+	}
+}
+
 // What a process allocates and frees beside a trace that is never replayed costs no memory.
 func TestYoungerBuffersAreForgotten(t *testing.T) {
 	a := New()

@@ -321,18 +321,19 @@ type StatusProcess struct {
 	Unplaced map[string]StatusUse `json:"unplaced,omitempty"`
 }
 
-// StatusUnsafe counts buffers that a replay of a trace may have overwritten; bytes on each chip.
+// StatusUnsafe counts buffers that a replay of a trace may have overwritten; bytes on each chip. A number is null if none
+// was seen and there may be some, for example under traces from before tracing began.
 type StatusUnsafe struct {
-	// Number of such buffers that are live.
-	Buffers uint64 `json:"buffers"`
-	// Sum of their sizes, bytes on each chip.
-	Bytes uint64 `json:"bytes"`
-	// Number of these at addresses that other buffers had while the trace was captured.
-	Overlapping uint64 `json:"overlapping"`
-	// Sum of the sizes of the overlapping ones, bytes on each chip.
-	OverlappingBytes uint64 `json:"overlapping_bytes"`
-	// Number of all such buffers, freed ones included.
-	Found uint64 `json:"found"`
+	// Number of such buffers that are live; null where unknown.
+	Buffers *uint64 `json:"buffers" jsonschema:"nullable"`
+	// Sum of their sizes, bytes on each chip; null where unknown.
+	Bytes *uint64 `json:"bytes" jsonschema:"nullable"`
+	// Number of these at addresses that other buffers had while the trace was captured; null where unknown.
+	Overlapping *uint64 `json:"overlapping" jsonschema:"nullable"`
+	// Sum of the sizes of the overlapping ones, bytes on each chip; null where unknown.
+	OverlappingBytes *uint64 `json:"overlapping_bytes" jsonschema:"nullable"`
+	// Number of all such buffers, freed ones included; null where unknown.
+	Found *uint64 `json:"found" jsonschema:"nullable"`
 }
 
 // Shown are the memories of a chip, in the order in which they are shown.
@@ -437,7 +438,8 @@ func statusProcess(p aggregator.ProcessSnapshot, wall func(uint64) *time.Time) S
 		Found: p.Agreement.Found, Repaired: p.Agreement.Repaired, Chips: []StatusChip{}, NotCovered: []string{},
 	}
 	if p.Info.Source == aggregator.Traced {
-		sp.Unsafe = &StatusUnsafe{p.Unsafe.Buffers, p.Unsafe.Bytes, p.Unsafe.Overlapping, p.Unsafe.OverlappingBytes, p.Counters.Unsafe}
+		u, hidden := &p.Unsafe, p.HidesUnsafe()
+		sp.Unsafe = &StatusUnsafe{Seen(u.Buffers, hidden), Seen(u.Bytes, hidden), Seen(u.Overlapping, hidden), Seen(u.OverlappingBytes, hidden), Seen(p.Counters.Unsafe, hidden)}
 	}
 	sp.ExitStatus, sp.ExitSignal = ExitOf(p.Exit)
 	sp.LastLaunch = wall(p.LastLaunch)

@@ -221,6 +221,27 @@ func TestReasons(t *testing.T) {
 	}
 }
 
+// Unsafe buffers that nobody looked for are unknown, not 0. What was found is shown.
+func TestUnknownUnsafeIsNull(t *testing.T) {
+	before := []aggregator.Reason{{Code: aggregator.ReasonTracesBefore}}
+	for name, c := range map[string]struct {
+		p    aggregator.ProcessSnapshot
+		want string
+	}{
+		"known":   {aggregator.ProcessSnapshot{}, `{"buffers":0,"bytes":0,"overlapping":0,"overlapping_bytes":0,"found":0}`},
+		"unknown": {aggregator.ProcessSnapshot{Reasons: before}, `{"buffers":null,"bytes":null,"overlapping":null,"overlapping_bytes":null,"found":null}`},
+		"some": {aggregator.ProcessSnapshot{Reasons: before, Unsafe: aggregator.UnsafeUsage{Buffers: 2, Bytes: 64}, Counters: aggregator.ProcessCounters{Unsafe: 3}},
+			`{"buffers":2,"bytes":64,"overlapping":null,"overlapping_bytes":null,"found":3}`},
+		"late":    {aggregator.ProcessSnapshot{Late: true}, `{"buffers":null,"bytes":null,"overlapping":null,"overlapping_bytes":null,"found":null}`},
+		"sampled": {aggregator.ProcessSnapshot{Info: aggregator.Process{Source: aggregator.Sampled}}, `null`},
+	} {
+		got, err := json.Marshal(NewStatus(&aggregator.Snapshot{Processes: []aggregator.ProcessSnapshot{c.p}}, wall(0), "", "").Processes[0].Unsafe)
+		if err != nil || string(got) != c.want {
+			t.Errorf("%s: %s, %v", name, got, err)
+		}
+	}
+}
+
 func TestEveryReasonIsDocumented(t *testing.T) {
 	doc, err := os.ReadFile("../docs/json.md")
 	if err != nil {

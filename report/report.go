@@ -59,8 +59,9 @@ type Report struct {
 	// Number of failed allocations after these; absent where there are none.
 	RefusalsOmitted *OmittedRefusals `json:"refusals_omitted,omitempty"`
 	// Buffers that were allocated after a trace was captured, and were alive when it was
-	// replayed, by site: the replay may have overwritten them.
-	Unsafe []Unsafe `json:"unsafe"`
+	// replayed, by site: the replay may have overwritten them. Null if none was seen and there may be some: captures or
+	// replays were not seen, for example before tracing began or between samples.
+	Unsafe []Unsafe `json:"unsafe" jsonschema:"nullable"`
 	// Sizes to set and what was left, from the whole time; no_advice says why there is none, and is null otherwise.
 	Advice   []Advice     `json:"advice"`
 	NoAdvice *export.Text `json:"no_advice" jsonschema:"nullable"`
@@ -74,6 +75,8 @@ type Report struct {
 	unseen bool
 	// unsurePeaks: peaks may differ.
 	unsurePeaks bool
+	// tracesBefore: a process captured traces before tracing began.
+	tracesBefore bool
 	// failuresUnseen: allocations of some processes can have failed without being seen.
 	failuresUnseen bool
 	// missed is what numbers of processes lack, as text.

@@ -57,11 +57,16 @@ func (b *Builder) Report(f Facts) *Report {
 	missing := slices.Collect(s.Why())
 	for _, p := range s.Ended {
 		r.Exact = r.Exact && p.Exact() && p.Counters.Odd == 0
-		r.Sampled = r.Sampled || p.Info.Source == aggregator.Sampled
 		missing = append(missing, p.Reasons...)
 	}
-	for _, p := range s.Processes {
+	hidesUnsafe := r.unseen
+	for _, p := range slices.Concat(s.Processes, s.Ended) {
 		r.Sampled = r.Sampled || p.Info.Source == aggregator.Sampled
+		hidesUnsafe = hidesUnsafe || p.HidesUnsafe()
+		r.tracesBefore = r.tracesBefore || slices.ContainsFunc(p.Reasons, func(why aggregator.Reason) bool { return why.Code == aggregator.ReasonTracesBefore })
+	}
+	if hidesUnsafe && len(r.Unsafe) == 0 {
+		r.Unsafe = nil
 	}
 	for _, why := range missing {
 		if why.Code.Missed() && why.PID != 0 {

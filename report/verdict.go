@@ -112,6 +112,9 @@ func (r *Report) inexact() (why []string) {
 	if n := len(r.missed) - shown; n > 0 {
 		why = append(why, plural(uint64(n), "more reason"))
 	}
+	if r.tracesBefore {
+		why = append(why, "traces were captured before tracing began: which buffers their replays overwrite is unknown")
+	}
 	if len(why) == 0 && r.unsurePeaks && !r.Sampled {
 		why = append(why, "chips or sizes of some buffers were not known at once: peaks may differ")
 	}

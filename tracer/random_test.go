@@ -95,12 +95,16 @@ func (h *history) right(s aggregator.ProcessSnapshot) bool {
 }
 
 func missesTraces(s aggregator.ProcessSnapshot) bool {
-	return slices.ContainsFunc(s.Reasons, func(r aggregator.Reason) bool { return r.Code == aggregator.ReasonTracesMissed })
+	return slices.ContainsFunc(s.Reasons, ofTraces)
+}
+
+func ofTraces(r aggregator.Reason) bool {
+	return r.Code == aggregator.ReasonTracesMissed || r.Code == aggregator.ReasonTracesBefore
 }
 
 // marked says whether what is shown of a process, but for what traces overwrite, may be wrong.
 func marked(s aggregator.ProcessSnapshot) bool {
-	return slices.ContainsFunc(s.Reasons, func(r aggregator.Reason) bool { return r.Code != aggregator.ReasonTracesMissed })
+	return slices.ContainsFunc(s.Reasons, func(r aggregator.Reason) bool { return !ofTraces(r) })
 }
 
 func (h *history) drop(place int) {

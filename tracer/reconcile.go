@@ -76,6 +76,8 @@ type reading struct {
 	// could be read. Filled only at the first scan.
 	described  map[uint64]inspect.Device
 	capacities map[uint64]aggregator.Capacity
+	// traces says why buffers may be younger than traces from before, or is nil. Filled only at the first scan.
+	traces error
 	// closed are devices that were known when it began and are not open. Filled only after events were lost.
 	closed []uint64
 	tries  int
@@ -198,6 +200,7 @@ func (r *run) begin(rd *reading) {
 // describe reads the open devices and their allocators' capacities.
 func (rd *reading) describe(in *inspect.Inspector, chips *inspect.Chips) {
 	rd.described, rd.capacities = map[uint64]inspect.Device{}, map[uint64]aggregator.Capacity{}
+	rd.traces = in.OlderThanTraces(rd.result)
 	chips = chips.By(in)
 	for device, allocator := range rd.result.Devices {
 		if d, err := chips.Device(device); err == nil {

@@ -54,6 +54,7 @@ func (r *run) apply(rd *reading, superseded bool) {
 	}
 	r.unsure(p, from, rd)
 	r.unreserved(p, from, rd)
+	r.tracesBefore(from, rd)
 	r.addPrograms(from, rd, told, whole, replaced)
 	r.schedule(rd, scan.Partial || scan.Contradicted())
 	if !rd.buffersOnly {
@@ -165,6 +166,18 @@ func (r *run) unreserved(p *traced, from origin, rd *reading) {
 		e.Kind = aggregator.ReasonLifted
 	default:
 		return
+	}
+	r.emit(e)
+}
+
+// tracesBefore marks a process that was attached late if buffers may be younger than traces from before.
+func (r *run) tracesBefore(from origin, rd *reading) {
+	if !rd.first {
+		return
+	}
+	e := aggregator.Event{Kind: aggregator.ReasonLifted, PID: from.pid, Time: from.time, Reason: &aggregator.Reason{Code: aggregator.ReasonTracesBefore}}
+	if rd.traces != nil {
+		e.Kind, e.Reason.Detail = aggregator.ReasonRaised, rd.traces.Error()
 	}
 	r.emit(e)
 }

@@ -263,6 +263,8 @@ func (v *holders) detail(r *holder) []text.Line {
 				unsafe += fmt.Sprintf("; %s in all", text.Digits(c.Unsafe))
 			}
 			out = append(out, widget.Pair("unsafe", text.Notice.Line(unsafe)))
+		} else if p.Info.Source == aggregator.Traced && p.HidesUnsafe() && !aggregator.HiddenOf(p, nil).Buffers {
+			add("unsafe", "unknown")
 		}
 		if n := c.UnmatchedFrees + c.Replaced + c.Odd; n > 0 {
 			add("noticed", fmt.Sprintf("%s frees of unknown buffers, %s frees not seen, %s odd events", text.Digits(c.UnmatchedFrees), text.Digits(c.Replaced), text.Digits(c.Odd)))

@@ -1,6 +1,8 @@
 #!/usr/bin/env python3
 """Captures a trace, allocates after it, and enters its replay.
 
+With --pause it waits for a command after open and captured, too.
+
 Messages: start, open; captured (free: the address of a buffer that came and went in the capture); allocated
 (live: the addresses of the tensors that were allocated after the capture; marked: of those that the program marks as
 corruptible; unsafe: how many buffers the runtime's own tracking calls unsafe under this trace, null where it does not
@@ -42,6 +44,8 @@ def corruptible(ttnn, mesh):
 def run(args, protocol, ttnn):
     mesh = common.open_mesh(ttnn, mock_cluster.MESH_SHAPES[args.cluster])
     protocol.emit("open", chips=mesh.chips)
+    if args.pause:
+        protocol.command()
     before = mesh.empty((1, 1, 64, 64))
     trace = ttnn.begin_trace_capture(mesh.device, cq_id=0)
     within = mesh.empty((1, 1, 128, 128))
@@ -49,6 +53,8 @@ def run(args, protocol, ttnn):
     del within
     ttnn.end_trace_capture(mesh.device, trace, cq_id=0)
     protocol.emit("captured", free=free)
+    if args.pause:
+        protocol.command()
     # The first takes the place of the one from the capture, the others do not; one is gone before the replay.
     live = [mesh.empty((1, 1, 128, 128)), mesh.empty((1, 1, 32, 32), config=mesh.memory_config("L1")), mesh.empty((1, 1, 32, 320))]
     gone = mesh.empty((1, 1, 256, 256))
@@ -77,7 +83,9 @@ def run(args, protocol, ttnn):
 
 
 def main():
-    args = common.arguments(__doc__).parse_args()
+    parser = common.arguments(__doc__)
+    parser.add_argument("--pause", action="store_true")
+    args = parser.parse_args()
     protocol = common.Protocol()
     return common.run(protocol, lambda ttnn: run(args, protocol, ttnn))
 

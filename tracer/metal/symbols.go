@@ -273,6 +273,13 @@ const (
 	KernelCopy      = "_ZNK2tt8tt_metal6detail11ProgramImpl18get_kernels_bufferEPNS0_7IDeviceE"
 	BufferAddress   = "_ZNK2tt8tt_metal6Buffer7addressEv"
 
+	// A buffer's number: each is higher than those of all earlier buffers.
+	BufferNumber = "_ZNK2tt8tt_metal6Buffer9unique_idEv"
+	// NextTrace returns the number of the next trace, and counts it. TraceOf returns a mesh's trace by number.
+	NextTrace     = "_ZN2tt8tt_metal11distributed9MeshTrace7next_idEv"
+	TraceOf       = "_ZN2tt8tt_metal11distributed10MeshDevice14get_mesh_traceERKN4ttsl10StrongTypeIjNS1_14MeshTraceIdTagEEE"
+	BackingBuffer = "_ZNK2tt8tt_metal11distributed10MeshBuffer18get_backing_bufferEv"
+
 	// A program on its cores keeps others out of L1 below it, by a count that all share.
 	SealCores   = "_ZN2tt8tt_metal17PersistentL1Arena4sealERKNS0_12CoreRangeSetE"
 	UnsealCores = "_ZN2tt8tt_metal17PersistentL1Arena4SealD1Ev"
