@@ -11,6 +11,7 @@
 # make packages   the .deb and the .rpm, into dist/; make reproducible shows that two builds have the same bytes
 # make packages-test  installs, starts, upgrades and removes them in a clean Debian
 # make collector  pushes metrics to a real OpenTelemetry Collector, built from its modules; a few minutes the first time, as root
+# make test-simulator  runs kernels on a simulator, traced: TT_MEMTRACE_SIMULATOR=DIR names a folder that has one; minutes the first time, as root
 # make test-kernels   the live tests in QEMU: on Debian's 6.1, without multi-uprobes, 6.12 and 5.10, which samples only, and Ubuntu's 5.15
 # make random     random histories of processes with losses, for five minutes
 # make bench      what tracing costs beside other ways to do it: docs/performance.md; twenty minutes, as root
@@ -24,7 +25,7 @@ export CGO_ENABLED = 0
 BINARY  := tt-memtrace
 C_FILES := $(shell find bpf test/fixture -name "*.c" -o -name "*.h" -o -name "*.cpp")
 
-.PHONY: random all build demo screens quick test test-kernels check lint generate race fuzz bench compat page soak wire packages reproducible packages-test collector deps clean
+.PHONY: random all build demo screens quick test test-simulator test-kernels check lint generate race fuzz bench compat page soak wire packages reproducible packages-test collector deps clean
 
 all: build
 
@@ -49,6 +50,11 @@ quick:
 test:
 	scripts/deps.sh test
 	scripts/test.sh
+
+test-simulator:
+	scripts/deps.sh test
+	$(GO) vet -tags simulator ./test/e2e
+	$(GO) test -tags simulator -count 1 -run '^TestOnASimulator$$' -timeout 20m -v ./test/e2e
 
 test-kernels:
 	scripts/deps.sh kernels

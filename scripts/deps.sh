@@ -25,6 +25,7 @@ for what in "$@"; do
 		need catatonit catatonit
 		need systemd-analyze systemd
 		need riscv64-unknown-elf-as binutils-riscv64-unknown-elf
+		need zstd zstd
 		;;
 	bench)
 		need bpftrace bpftrace

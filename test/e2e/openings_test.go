@@ -1,12 +1,13 @@
 package e2e
 
 import (
+	"debug/elf"
 	"encoding/json"
 	"fmt"
 	"io"
 	"os"
-	"path"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -35,28 +36,49 @@ func (tr *trace) held(pid int) (list []string) {
 	return list
 }
 
-// kernelsOf counts the kernels of a type on each chip by the programs' own lists, and checks each: a program of the
-// runtime's own is on one chip, and a kernel is as large as the loadable part of its file.
-func (tr *trace) kernelsOf(pid int, kind aggregator.KernelType) map[uint32]int {
+// kernelsByType counts the kernels of each type on each chip by the programs' own lists. It checks that a program of the
+// runtime's own is on one chip, and that a kernel is as large as the loadable part of its file, made by this compiler.
+func (tr *trace) kernelsByType(pid int, compiler string) (n [aggregator.NumKernelTypes]map[uint32]int) {
 	tr.t.Helper()
-	n := map[uint32]int{}
+	for kind := range n {
+		n[kind] = map[uint32]int{}
+	}
 	for _, p := range tr.programs(pid) {
 		for _, k := range p.Kernels {
-			if bytes := loadable(tr.t, path.Clean(k.Path)); !k.Sized || k.Bytes != bytes {
+			if bytes := loadable(tr.t, k.Path); !k.Sized || k.Bytes != bytes || bytes == 0 {
 				tr.t.Errorf("%s is of %d bytes (known: %v), of which %d are loadable", k.Path, k.Bytes, k.Sized, bytes)
 			}
-			if k.Type != kind {
-				continue
+			if by := compiledBy(tr.t, k.Path); !strings.Contains(by, compiler) {
+				tr.t.Errorf("%s was compiled by %q, not by %q", k.Path, by, compiler)
 			}
-			if kind != aggregator.ApplicationKernel && len(p.Loaded) != 1 {
+			if k.Type != aggregator.ApplicationKernel && len(p.Loaded) != 1 {
 				tr.t.Errorf("the program of %s is on %+v", k.Path, p.Loaded)
 			}
 			for _, c := range p.Loaded {
-				n[c.Number]++
+				n[k.Type][c.Number]++
 			}
 		}
 	}
 	return n
+}
+
+// compiledBy is what a file's compiler says of itself in it, if anything.
+func compiledBy(t *testing.T, file string) string {
+	t.Helper()
+	f, err := elf.Open(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	comment := f.Section(".comment")
+	if comment == nil {
+		return ""
+	}
+	b, err := comment.Data()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(b)
 }
 
 // openings runs the workload. At each of its rests it compares a tracer from the start with the runtime's allocator, and
@@ -64,6 +86,10 @@ func (tr *trace) kernelsOf(pid int, kind aggregator.KernelType) map[uint32]int {
 // only if they are not marked.
 func openings(t *testing.T, r *rig.Runtime, o rig.Options, busy bool) (rests []string) {
 	o.Script = rig.Openings
+	compiler := ""
+	if o.RealKernels || o.Simulator != "" {
+		compiler = "tenstorrent/sfpi"
+	}
 	early := start(t, tracer.Options{Follow: uint32(os.Getpid())})
 	sampled := sample(t, sampler.Options{Follow: uint32(os.Getpid()), Interval: 300 * time.Millisecond})
 	w := workload(t, r, o)
@@ -87,11 +113,13 @@ func openings(t *testing.T, r *rig.Runtime, o rig.Options, busy bool) (rests []s
 		if !p.Exact() || p.Counters.Replays != said.Replays {
 			t.Errorf("%s: %d replays, not %d; %+v", said.What, p.Counters.Replays, said.Replays, p.Reasons)
 		}
-		for kind, expected := range map[aggregator.KernelType]bool{aggregator.FabricKernel: said.Fabric, aggregator.ApplicationKernel: true} {
-			n := early.kernelsOf(pid, kind)
+		kernels := early.kernelsByType(pid, compiler)
+		for kind, expected := range map[aggregator.KernelType]bool{
+			aggregator.ApplicationKernel: true, aggregator.FabricKernel: said.Fabric, aggregator.DispatchKernel: o.Simulator != "",
+		} {
 			for _, chip := range m.Devices[0].Chips {
-				if n[chip] > 0 != expected {
-					t.Errorf("%s: %d kernels of the type %v on chip %d", said.What, n[chip], kind, chip)
+				if n := kernels[kind][chip]; n > 0 != expected {
+					t.Errorf("%s: %d kernels of the type %v on chip %d", said.What, n, kind, chip)
 				}
 			}
 		}
@@ -133,6 +161,17 @@ func TestOpenedWithTheFabric(t *testing.T) {
 		t.Skip("the mock of this release makes no kernels for the fabric")
 	}
 	if rests := openings(t, r, rig.Options{Cluster: "n300"}, false); len(rests) != 6 {
+		t.Errorf("it rested %q", rests)
+	}
+}
+
+// Kernels of the real compiler have the sizes of their files.
+func TestRealKernels(t *testing.T) {
+	r := placesCircularBuffers(t)
+	if r.Release != rig.DefaultRelease {
+		t.Skip("the compiler is for the default release")
+	}
+	if rests := openings(t, r, rig.Options{Cluster: "n150", RealKernels: true}, false); len(rests) != 3 {
 		t.Errorf("it rested %q", rests)
 	}
 }

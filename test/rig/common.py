@@ -62,7 +62,7 @@ class Protocol:
 def arguments(doc):
     """A parser of what every workload takes."""
     parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--cluster", required=True, choices=list(mock_cluster.CLUSTERS))
+    parser.add_argument("--cluster", required=True, choices=[*mock_cluster.CLUSTERS, "simulator"])
     return parser
 
 
@@ -89,6 +89,12 @@ def lengthen_sleeps():
     PR_SET_TIMERSLACK = 29
     if ctypes.CDLL(None, use_errno=True).prctl(PR_SET_TIMERSLACK, 5_000_000, 0, 0, 0) != 0:
         raise OSError(ctypes.get_errno(), "PR_SET_TIMERSLACK")
+
+
+def shared_memory():
+    """The runtime's accounts in shared memory that this process uses."""
+    with open("/proc/self/maps") as file:
+        return {line.split(maxsplit=5)[5].strip() for line in file if "/dev/shm/tt_device_" in line}
 
 
 def round_up(number, multiple):

@@ -165,6 +165,11 @@ type Options struct {
 	// SlowDispatch launches programs without the on-device dispatcher. More operations work on the mock then.
 	// Releases that run in no other way have it by themselves.
 	SlowDispatch bool
+	// RealKernels compiles kernels with the real compiler, which is downloaded once. The first run of each takes a while.
+	RealKernels bool
+	// Simulator is the folder of a simulator, whose chips are used in place of a cluster's, with real kernels. Such runs
+	// share the chips' ids.
+	Simulator string
 	// FirstChipID gives the chips unique ids from here on. With 0 a run has its own; runs on the same chips
 	// need the same one.
 	FirstChipID uint64
@@ -235,7 +240,16 @@ func (r *Runtime) Compared() string {
 
 // Prepare sets a run up without starting it. The caller closes it after the run.
 func (r *Runtime) Prepare(ctx context.Context, o Options) (*Prepared, error) {
-	args := []string{"env", "--release", r.Release, "--cluster", o.Cluster, "--owner", strconv.Itoa(os.Getpid())}
+	args := []string{"env", "--release", r.Release, "--owner", strconv.Itoa(os.Getpid())}
+	if o.Simulator != "" {
+		o.Cluster = "simulator"
+		args = append(args, "--simulator", o.Simulator)
+	} else {
+		args = append(args, "--cluster", o.Cluster)
+	}
+	if o.RealKernels {
+		args = append(args, "--real-kernels")
+	}
 	if o.SlowDispatch || r.SlowOnly() {
 		args = append(args, "--slow-dispatch")
 	}

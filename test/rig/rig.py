@@ -32,6 +32,7 @@ import time
 
 sys.dont_write_bytecode = True  # this folder belongs to the source tree
 import mock_cluster  # noqa: E402
+import real_compiler  # noqa: E402
 
 DEFAULT_RELEASE = "0.81.1"
 UNAVAILABLE = 77  # what automake calls a skipped test
@@ -40,6 +41,8 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 COMPILER = os.path.join(HERE, "kernel_compiler.py")
 ASSEMBLER = "riscv64-unknown-elf-as"
 ASSEMBLER_PACKAGE = "binutils-riscv64-unknown-elf"
+# Unpacks the real kernel compiler. The program and its Debian package have the same name.
+UNPACKER = "zstd"
 
 # The wheels are built for these only.
 PYTHON_VERSIONS = ((3, 10), (3, 12))
@@ -49,6 +52,8 @@ PYTHON_VERSIONS = ((3, 10), (3, 12))
 # An id is this tag, the owner's PID, a random number and the chip, from the top bit down (16, 22, 18, 8).
 CHIP_ID_TAG = 0x7474
 RUN_DIR_PREFIX = "tt-memtrace-rig-"
+
+SIMULATOR = "libttsim.so"
 
 
 class Unavailable(Exception):
@@ -104,9 +109,9 @@ class Release:
             return None
         return info if whole and info.get("compiler") == compiler_version() else None
 
-    def kernels(self):
+    def kernels(self, compiler):
         """Compiled kernels: kept per release, and per version of the compiler that made them."""
-        return os.path.join(root_dir(), f"kernels-{self.version}-{compiler_version()}")
+        return os.path.join(root_dir(), f"kernels-{self.version}-{compiler}")
 
 
 def compiler_version():
@@ -114,21 +119,28 @@ def compiler_version():
         return hashlib.sha256(file.read()).hexdigest()[:12]
 
 
+@contextlib.contextmanager
+def locked(path, what):
+    """Holds the lock of what is installed at a path; yields its file."""
+    os.makedirs(root_dir(), exist_ok=True)
+    with open(path + ".lock", "w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            with progress(f"waiting for another install of {what}"):
+                fcntl.flock(lock, fcntl.LOCK_EX)
+        yield lock
+
+
 def install(version):
     """Make sure that a release is there and return (Release, its marker's content)."""
     release = Release(version)
     check_platform()
-    check_assembler()
+    check_program(ASSEMBLER, ASSEMBLER_PACKAGE)
     info = release.read()
     if info:
         return release, info
-    os.makedirs(root_dir(), exist_ok=True)
-    with open(release.dir + ".lock", "w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            with progress(f"waiting for another install of ttnn {version}"):
-                fcntl.flock(lock, fcntl.LOCK_EX)
+    with locked(release.dir, f"ttnn {version}") as lock:
         info = release.read()
         if not info:
             info = install_locked(release, lock)
@@ -198,12 +210,12 @@ def apt_install(*packages):
     return True
 
 
-def check_assembler():
-    if shutil.which(ASSEMBLER):
+def check_program(name, package):
+    if shutil.which(name):
         return
-    if can_apt() and apt_install(ASSEMBLER_PACKAGE) and shutil.which(ASSEMBLER):
+    if can_apt() and apt_install(package) and shutil.which(name):
         return
-    raise Unavailable(f"{ASSEMBLER} is not installed (on Debian and Ubuntu: apt-get install {ASSEMBLER_PACKAGE})")
+    raise Unavailable(f"{name} is not installed (on Debian and Ubuntu: apt-get install {package})")
 
 
 def python_candidates(versions):
@@ -287,8 +299,11 @@ OFFLINE = re.compile(
 
 
 def pip_install(release, out, log, lock):
-    options = ["--no-input", "--disable-pip-version-check", "--only-binary=ttnn", "--prefer-binary"]
-    command = [release.python, "-I", "-m", "pip", "install", *options, f"ttnn=={release.version}"]
+    pip(release, f"ttnn {release.version}", out, log, lock, "install", "--only-binary=ttnn", "--prefer-binary", f"ttnn=={release.version}")
+
+
+def pip(release, what, out, log, lock, *args):
+    command = [release.python, "-I", "-m", "pip", "--no-input", "--disable-pip-version-check", *args]
     done = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=out, stderr=out, pass_fds=[lock.fileno()])
     if done.returncode == 0:
         return
@@ -297,8 +312,32 @@ def pip_install(release, out, log, lock):
         text = file.read()
     sys.stderr.write("".join(line + "\n" for line in text.splitlines()[-15:]))
     if OFFLINE.search(text):
-        raise Unavailable(f"the package index is out of reach, and ttnn {release.version} is not installed yet")
-    raise SystemExit(f"rig: pip could not install ttnn {release.version}; its whole output is in {log}")
+        raise Unavailable(f"the package index is out of reach, and {what} is not installed yet")
+    raise SystemExit(f"rig: pip could not install {what}; its whole output is in {log}")
+
+
+def install_real_compiler(release):
+    """Make sure that the real kernel compiler is there, once for all releases, and return its folder."""
+    folder = os.path.join(root_dir(), f"compiler-{real_compiler.VERSION}")
+    if os.path.exists(folder):
+        return folder
+    check_program(UNPACKER, UNPACKER)
+    what = f"{real_compiler.WHEEL} {real_compiler.VERSION}"
+    with locked(folder, what) as lock:
+        if os.path.exists(folder):
+            return folder
+        log = folder + ".log"
+        with (
+            tempfile.TemporaryDirectory(prefix="unpacking-", dir=root_dir()) as temporary,
+            progress(f"installing the kernel compiler of {what} into {folder}"),
+            open(log, "w") as out,
+        ):
+            wanted = f"{real_compiler.WHEEL}=={real_compiler.VERSION}"
+            pip(release, what, out, log, lock, "download", "--dest", temporary, *real_compiler.WANTED, wanted)
+            (wheel,) = glob.glob(os.path.join(temporary, "*.whl"))
+            os.rename(real_compiler.unpack(wheel, temporary), folder)
+        os.unlink(log)
+    return folder
 
 
 def site_packages(release):
@@ -338,9 +377,15 @@ def find_library(site):
 
 
 class Prepared:
-    """The folder, environment and chip ids of one run. What it leaves behind is known by name."""
+    """The folder, environment and chip ids of one run. What it leaves behind is known by name.
 
-    def __init__(self, version, cluster, slow_dispatch=False, first_chip_id=None, owner=None, verbose=False):
+    With real, kernels are compiled by the real compiler. With simulator, the chips are those of the simulator in that
+    folder, which have ids of its own: runs on it share them.
+    """
+
+    def __init__(
+        self, version, cluster, slow_dispatch=False, first_chip_id=None, owner=None, verbose=False, real=False, simulator=None
+    ):
         sweep()
         release, info = install(version)
         self.python = release.python
@@ -350,16 +395,14 @@ class Prepared:
         owner = owner or os.getpid()
         if first_chip_id is None:
             first_chip_id = CHIP_ID_TAG << 48 | owner << 26 | secrets.randbelow(1 << 18) << 8
-        self.chips = mock_cluster.chip_ids(cluster, first_chip_id)
+        self.chips = {} if simulator else mock_cluster.chip_ids(cluster, first_chip_id)
         self.dir = tempfile.mkdtemp(prefix=f"{RUN_DIR_PREFIX}{owner}-")
-        descriptor = os.path.join(self.dir, "cluster.yaml")
-        with open(descriptor, "w") as file:
-            file.write(mock_cluster.render(cluster, first_chip_id))
-        os.makedirs(release.kernels(), exist_ok=True)
+        compiler = install_real_compiler(release) if real or simulator else None
+        kernels = release.kernels(os.path.basename(compiler) if compiler else compiler_version())
+        os.makedirs(kernels, exist_ok=True)
         level = "INFO" if verbose else "FATAL"
         self.env = {
-            "TT_METAL_MOCK_CLUSTER_DESC_PATH": descriptor,
-            "TT_METAL_CACHE": release.kernels(),
+            "TT_METAL_CACHE": kernels,
             "TT_METAL_LOGS_PATH": self.dir,
             "TT_METAL_LOGGER_LEVEL": level,
             "TT_LOGGER_LEVEL": level,
@@ -371,6 +414,18 @@ class Prepared:
             "PYTHONDONTWRITEBYTECODE": "1",
             "PATH": os.path.dirname(self.python) + os.pathsep + os.environ.get("PATH", os.defpath),
         }
+        if simulator:
+            self.env["TT_METAL_SIMULATOR"] = os.path.join(os.path.abspath(simulator), SIMULATOR)
+            self.env["TT_METAL_DISABLE_SFPLOADMACRO"] = "1"  # an instruction that simulators need not know
+        else:
+            descriptor = os.path.join(self.dir, "cluster.yaml")
+            with open(descriptor, "w") as file:
+                file.write(mock_cluster.render(cluster, first_chip_id))
+            self.env["TT_METAL_MOCK_CLUSTER_DESC_PATH"] = descriptor
+        if compiler:
+            root = os.path.join(root_dir(), f"root-{version}-{os.path.basename(compiler)}")
+            real_compiler.runtime_root(root, compiler, os.path.join(info["site_packages"], "ttnn"))
+            self.env["TT_METAL_RUNTIME_ROOT"] = root
         if slow_dispatch:
             self.env["TT_METAL_SLOW_DISPATCH_MODE"] = "1"
             if version.startswith("0.67."):  # crashes in its inspector
@@ -395,6 +450,14 @@ class Prepared:
             "env": self.env,
             "files": self.files(),
         }
+
+
+def simulator_dir(path):
+    """A folder with a simulator's library and the description of its chips."""
+    for name in (SIMULATOR, "soc_descriptor.yaml"):
+        if not os.path.exists(os.path.join(path, name)):
+            raise SystemExit(f"rig: {path} has no {name}")
+    return path
 
 
 def shared_memory(chip_id):
@@ -498,7 +561,10 @@ def parser():
     for name, text in (("run", "run a script or program on a mock cluster"), ("env", "prepare a run, as JSON")):
         sub = commands.add_parser(name, help=text)
         sub.add_argument("--release", default=DEFAULT_RELEASE)
-        sub.add_argument("--cluster", required=True, choices=list(mock_cluster.CLUSTERS))
+        chips = sub.add_mutually_exclusive_group(required=True)
+        chips.add_argument("--cluster", choices=list(mock_cluster.CLUSTERS))
+        chips.add_argument("--simulator", metavar="DIR", type=simulator_dir, help="run on the simulator in this folder")
+        sub.add_argument("--real-kernels", action="store_true", help="compile kernels with the real compiler")
         sub.add_argument("--slow-dispatch", action="store_true")
         sub.add_argument("--first-chip-id", type=int, help="unique id of chip 0, for runs that share chips")
         sub.add_argument("--verbose", action="store_true", help="let the runtime log")
@@ -509,6 +575,12 @@ def parser():
 
     commands.add_parser("sweep", help="remove what killed runs have left")
     return top
+
+
+def prepare(args, owner=None):
+    return Prepared(
+        args.release, args.cluster, args.slow_dispatch, args.first_chip_id, owner, args.verbose, args.real_kernels, args.simulator
+    )
 
 
 def main():
@@ -524,15 +596,12 @@ def main():
         for path in sweep():
             print(path)
     elif args.command == "env":
-        prepared = Prepared(
-            args.release, args.cluster, args.slow_dispatch, args.first_chip_id, args.owner or os.getppid(), args.verbose
-        )
-        print(json.dumps(prepared.describe()))
+        print(json.dumps(prepare(args, args.owner or os.getppid()).describe()))
     else:
         argv = args.argv[1:] if args.argv[:1] == ["--"] else args.argv
         if not argv:
             raise SystemExit("rig: run what?")
-        prepared = Prepared(args.release, args.cluster, args.slow_dispatch, args.first_chip_id, verbose=args.verbose)
+        prepared = prepare(args)
         try:
             return run(prepared, argv)
         finally:
