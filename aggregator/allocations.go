@@ -12,7 +12,7 @@ type buffer struct {
 	id     uint64
 	device *device
 	size   uint64
-	// perBank is the bytes taken from each bank; banks is the number of banks, 0 if unknown.
+	// perBank is the bytes taken from each bank; banks is the number of banks that it takes them from, 0 if unknown.
 	perBank uint64
 	tid     uint32
 	banks   uint16
@@ -20,6 +20,8 @@ type buffer struct {
 	layout  uint8
 	// kernels: it holds a copy of a program's kernels.
 	kernels bool
+	// perCore: it has an address on each of its cores, of which there are banks; device.perCore has these.
+	perCore bool
 	// unsafe, if not 0, since a replay of trace; or markedCorruptible.
 	unsafe    uint8
 	trace     uint32
@@ -42,7 +44,7 @@ const (
 )
 
 func (a *Aggregator) alloc(p *process, e *Event) {
-	if e.Memory >= NumMemories || e.Size > maxBytes || e.PerBank > maxBytes {
+	if e.Memory >= NumMemories || e.Size > maxBytes || e.PerBank > maxBytes || !e.PerCore.plausible() {
 		p.odd(e)
 		return
 	}
@@ -88,7 +90,9 @@ func (a *Aggregator) addBuffer(p *process, e *Event, since uint64) {
 		address: e.Address, size: e.Size, perBank: e.PerBank, pageSize: e.PageSize,
 		time: since, stack: e.Stack, tid: e.TID, memory: e.Memory, layout: e.MemoryLayout,
 	})
-	if al := p.allocators[e.Allocator]; al != nil {
+	if e.PerCore != "" {
+		b.liesOn(e.PerCore)
+	} else if al := p.allocators[e.Allocator]; al != nil {
 		b.banks = uint16(al.banks[e.Memory].Count)
 	}
 	p.released.allocated(b)
@@ -180,6 +184,40 @@ func (a *Aggregator) learnReserved(p *process, b *buffer, perBank uint64, banks 
 	a.learned(p, b, at)
 }
 
+// learnPerCore does the same for a buffer of which it was not known that it has an address on each of its cores.
+func (a *Aggregator) learnPerCore(p *process, b *buffer, perBank uint64, on PerCore, at uint64) {
+	p.uncount(b)
+	b.perBank = perBank
+	b.liesOn(on)
+	p.count(b)
+	a.learned(p, b, at)
+}
+
+// liesOn sets the cores on which the buffer has an address each.
+func (b *buffer) liesOn(cores PerCore) {
+	if b.device.perCore == nil {
+		b.device.perCore = map[uint64]PerCore{}
+	}
+	b.device.perCore[b.id] = cores
+	b.perCore, b.banks, b.address = true, uint16(cores.Cores()), cores.Lowest()
+}
+
+// onCores is where the buffer lies if it has an address on each of its cores.
+func (b *buffer) onCores() PerCore {
+	if !b.perCore {
+		return ""
+	}
+	return b.device.perCore[b.id]
+}
+
+// isAt reports whether the buffer lies where a scan found it, as far as both are known.
+func (b *buffer) isAt(h *LiveBuffer) bool {
+	if b.perBank == 0 || h.PerBank == 0 { // where it lies on its cores may be unknown
+		return b.address == h.Address || h.PerCore != "" || b.perCore
+	}
+	return b.address == h.Address && b.onCores() == h.PerCore
+}
+
 // learned reports that more is known about a live buffer.
 func (a *Aggregator) learned(p *process, b *buffer, at uint64) {
 	if a.OnLearned != nil {
@@ -209,6 +247,9 @@ func (a *Aggregator) drop(p *process, b *buffer, e *Event, implicit bool) {
 		a.OnChange(Change{Time: e.Time, PID: p.pid, TID: e.TID, Freed: true, Implicit: implicit,
 			Missed: implicit && (e.Kind == Alloc || e.Kind == AllocatorsScanned), Exit: e.Kind == ProcessExit,
 			Buffer: b.snapshot(), Chips: b.device.opened.Chips})
+	}
+	if b.perCore {
+		delete(b.device.perCore, b.id)
 	}
 	p.buffers.remove(b.id)
 }

@@ -25,6 +25,8 @@ type share struct {
 	open   bool
 	memory [NumMemories]account
 	banks  Capacity
+	// ofMesh: banks are those of a mesh's allocator.
+	ofMesh bool
 	cb     cbAccount
 	kernel KernelUsage
 }
@@ -37,10 +39,14 @@ type device struct {
 	shares    []*share
 	// live counts its buffers.
 	live uint64
+	// perCore is where those buffers lie that have an address on each core, by their addresses in the process.
+	perCore map[uint64]PerCore
 }
 
 type allocator struct {
 	banks Capacity
+	// device that has it, or nil.
+	device *device
 }
 
 func (a *Aggregator) open(p *process, e *Event) {
@@ -97,7 +103,7 @@ func (a *Aggregator) describe(p *process, d *device, o Opened, at uint64) {
 		}
 		if !s.open {
 			// An earlier device's capacity need not be this one's.
-			s.open, s.banks = true, Capacity{}
+			s.open, s.banks, s.ofMesh = true, Capacity{}, false
 		}
 		d.shares = append(d.shares, s)
 	}
@@ -185,14 +191,39 @@ func (a *Aggregator) capacity(p *process, e *Event) {
 	if a.muted == nil && (old == nil || old.banks != al.banks) { // a state has each buffer's size itself
 		a.learnBanks(p, e, al)
 	}
-	for _, s := range a.device(p, e.Device).shares {
+	if old != nil && e.Device == 0 {
+		al.device = old.device
+	} else {
+		al.device = a.device(p, e.Device)
+	}
+	for _, s := range al.device.shares {
 		for m, b := range al.banks {
-			if b.Known && b.size() >= s.banks[m].size() {
-				s.banks[m] = b
-			}
 			if b.Known {
 				s.chip.banks[m] = b
 			}
+		}
+		mesh := al.device.opened.Mesh
+		switch {
+		case s.ofMesh && !mesh:
+			// A mesh allocates in the chip's memory, and its allocator can have less than the chip's own.
+		case mesh && !s.ofMesh || old != nil && old.banks != al.banks:
+			s.banks, s.ofMesh = Capacity{}, mesh
+			for _, other := range p.allocators {
+				if other.device != nil && other.device.opened.Mesh == mesh && slices.Contains(other.device.shares, s) {
+					s.addBanks(&other.banks)
+				}
+			}
+		default:
+			s.addBanks(&al.banks)
+		}
+	}
+}
+
+// addBanks makes the capacity that of the largest allocator.
+func (s *share) addBanks(c *Capacity) {
+	for m, b := range c {
+		if b.Known && b.size() >= s.banks[m].size() {
+			s.banks[m] = b
 		}
 	}
 }

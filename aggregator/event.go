@@ -266,6 +266,9 @@ type Event struct {
 	// PerBank is the bytes that the buffer takes from every bank of each chip; 0 if unknown.
 	PerBank  uint64 `rec:"PerBank"`
 	PageSize uint64 `rec:"PageSize"`
+	// PerCore is set if the buffer has an address on each of its cores: then it takes PerBank on these alone, and
+	// Address is the lowest.
+	PerCore PerCore `rec:"PerCore"`
 	// Program is the address of a program.
 	Program uint64 `rec:"Program"`
 	// Count is the number of events lost, of launches or of replays.

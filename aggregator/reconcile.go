@@ -10,13 +10,14 @@ type LiveBuffer struct {
 	Buffer    uint64 `rec:"Buffer"`
 	Device    uint64 `rec:"Device"`
 	Allocator uint64 `rec:"Allocator"`
-	// Address, Size, PerBank and PageSize are as in an Event.
-	Address      uint64 `rec:"Address"`
-	Size         uint64 `rec:"Size"`
-	PerBank      uint64 `rec:"PerBank"`
-	PageSize     uint64 `rec:"PageSize"`
-	Memory       Memory `rec:"Memory"`
-	MemoryLayout uint8  `rec:"Layout"`
+	// Address, Size, PerBank, PageSize and PerCore are as in an Event.
+	Address      uint64  `rec:"Address"`
+	Size         uint64  `rec:"Size"`
+	PerBank      uint64  `rec:"PerBank"`
+	PageSize     uint64  `rec:"PageSize"`
+	PerCore      PerCore `rec:"PerCore"`
+	Memory       Memory  `rec:"Memory"`
+	MemoryLayout uint8   `rec:"Layout"`
 }
 
 // AllocatorScan is the result of a scan of a process's own allocators and programs.
@@ -77,13 +78,17 @@ func (a *Aggregator) compare(p *process, e *Event) {
 		if scan.touched(h.Buffer) || scan.touched(h.Allocator) {
 			continue
 		}
-		if h.Memory >= NumMemories || h.Size > maxBytes || h.PerBank > maxBytes {
+		if h.Memory >= NumMemories || h.Size > maxBytes || h.PerBank > maxBytes || !h.PerCore.plausible() {
 			implausible = true
 			continue
 		}
 		old := p.buffers.get(h.Buffer)
 		if old != nil && old.is(h) {
-			if old.perBank == 0 && h.PerBank != 0 {
+			switch {
+			case old.perBank != 0 || h.PerBank == 0:
+			case h.PerCore != "":
+				a.learnPerCore(p, old, h.PerBank, h.PerCore, e.Time)
+			default:
 				a.learnReserved(p, old, h.PerBank, old.banks, e.Time)
 			}
 			continue
@@ -98,7 +103,7 @@ func (a *Aggregator) compare(p *process, e *Event) {
 		wrong++
 		// Its time of allocation and thread are unknown.
 		a.addBuffer(p, &Event{PID: e.PID, Time: e.Time, Device: h.Device, Allocator: h.Allocator, Buffer: h.Buffer, Memory: h.Memory,
-			MemoryLayout: h.MemoryLayout, Address: h.Address, Size: h.Size, PerBank: h.PerBank, PageSize: h.PageSize}, 0)
+			MemoryLayout: h.MemoryLayout, Address: h.Address, Size: h.Size, PerBank: h.PerBank, PageSize: h.PageSize, PerCore: h.PerCore}, 0)
 	}
 	if wrong > 0 && !scan.First && (len(p.capturing) > 0 || slices.ContainsFunc(p.traces, func(t *trace) bool { return t.seen })) {
 		// Whether a replay overwrites them depends on whether they were allocated after the capture.
@@ -147,7 +152,7 @@ func (s *AllocatorScan) contradictions() map[ReasonCode]string {
 
 // is reports whether a buffer is the one that was scanned. Its block in each bank, if known, is the allocator's.
 func (b *buffer) is(h *LiveBuffer) bool {
-	return b.address == h.Address && b.size == h.Size && b.memory == h.Memory && b.allocator == h.Allocator &&
+	return b.isAt(h) && b.size == h.Size && b.memory == h.Memory && b.allocator == h.Allocator &&
 		(b.perBank == 0 || h.PerBank == 0 || b.perBank == h.PerBank)
 }
 

@@ -151,6 +151,9 @@ type BufferSnapshot struct {
 	Address, Size, PerBank, PageSize uint64
 	// Reserved is the bytes that the buffer takes from all banks of each chip; 0 if unknown.
 	Reserved uint64
+	// PerCore is set if it has an address on each of its cores: then it takes PerBank on these alone, and Address is
+	// the lowest.
+	PerCore PerCore
 	// Since is when it was allocated, CLOCK_MONOTONIC ns; 0 is before tracing
 	// began, or at a time whose events were lost.
 	Since uint64
@@ -232,7 +235,7 @@ func (u *Usage) Add(o *Usage) {
 func (b *buffer) snapshot() BufferSnapshot {
 	s := BufferSnapshot{
 		ID: b.id, Memory: b.memory, MemoryLayout: b.layout, Address: b.address, Size: b.size,
-		PerBank: b.perBank, PageSize: b.pageSize, Reserved: b.reserved(), Since: b.time, Stack: b.stack, TID: b.tid, Kernels: b.kernels, Unsafe: b.unsafety(),
+		PerBank: b.perBank, PerCore: b.onCores(), PageSize: b.pageSize, Reserved: b.reserved(), Since: b.time, Stack: b.stack, TID: b.tid, Kernels: b.kernels, Unsafe: b.unsafety(),
 		Chips: b.device.opened.Chips,
 	}
 	if b.site != nil {

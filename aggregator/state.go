@@ -109,7 +109,7 @@ func (p *process) bufferState(list []Event, addresses map[*device]uint64) []Even
 			list, traces = append(list, traces[0]), traces[1:]
 		}
 		device := addresses[b.device]
-		if c := sent[b.allocator]; c[b.memory].Count != uint32(b.banks) {
+		if c := sent[b.allocator]; !b.perCore && c[b.memory].Count != uint32(b.banks) {
 			if al := p.allocators[b.allocator]; al != nil && al.banks[b.memory].Count == uint32(b.banks) {
 				c = al.banks
 			} else {
@@ -124,7 +124,7 @@ func (p *process) bufferState(list []Event, addresses map[*device]uint64) []Even
 		list = append(list, Event{
 			Kind: Alloc, PID: p.pid, TID: b.tid, Time: b.time, Memory: b.memory, MemoryLayout: b.layout, Buffer: b.id,
 			Device: device, Allocator: b.allocator, Address: b.address, Size: b.size, PerBank: b.perBank,
-			PageSize: b.pageSize, Stack: b.stack, Unsafe: unsafe,
+			PageSize: b.pageSize, Stack: b.stack, Unsafe: unsafe, PerCore: b.onCores(),
 		})
 		if b.unsafe == markedCorruptible {
 			list = append(list, Event{Kind: MarkedCorruptible, PID: p.pid, Time: b.time, Buffer: b.id})

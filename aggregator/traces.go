@@ -189,7 +189,11 @@ func (p *process) meetsTraces(b *buffer) {
 }
 
 func (b *buffer) extent() Extent {
-	return Extent{b.memory, b.address, b.address + max(b.perBank, 1)}
+	last := b.address
+	if b.perCore {
+		last = slices.Max(b.onCores().Addresses())
+	}
+	return Extent{b.memory, b.address, last + max(b.perBank, 1)}
 }
 
 func (p *process) sharesChips(t *trace, b *buffer) bool {

@@ -27,13 +27,15 @@ enum tt_kind {
 	TT_SCRATCHPADS,	   /* struct tt_pair: a ProgramImpl, and the device that it is laid out on */
 	TT_REFUSED,	   /* struct tt_refusal */
 	TT_STACK,	   /* struct tt_stack: of the thread's TT_ALLOC or TT_REFUSED of the same time */
-	TT_HOOKED,  /* struct tt_object: a Buffer that a graph-capture hook handled: nothing is reserved */
-	TT_TRACE,   /* struct tt_trace */
-	TT_MARK,    /* struct tt_mark */
-	TT_UNREAD,  /* struct tt_object: its object is the kind of a record that is missing or incomplete;
-		       TT_KINDS: a launch or a ring */
-	TT_SHARDED, /* struct tt_sharded: of the thread's TT_ALLOC of the same time */
-	TT_CODE,    /* struct tt_code: of a TT_STACK */
+	TT_HOOKED,   /* struct tt_object: a Buffer that a graph-capture hook handled: nothing is reserved */
+	TT_TRACE,    /* struct tt_trace */
+	TT_MARK,     /* struct tt_mark */
+	TT_UNREAD,   /* struct tt_object: its object is the kind of a record that is missing or incomplete;
+			TT_KINDS: a launch or a ring */
+	TT_SHARDED,  /* struct tt_sharded: of the thread's TT_ALLOC of the same time */
+	TT_CODE,     /* struct tt_code: of a TT_STACK */
+	TT_PER_CORE, /* struct tt_per_core: of the thread's TT_ALLOC of the same time */
+	TT_RESIZED,  /* struct tt_object: the allocator, of which a memory changes its size */
 	TT_KINDS,
 };
 
@@ -75,6 +77,21 @@ struct tt_sharded {
 	__u32 ranges_length;
 	__u8 fields[TT_SHARDED_FIELDS];
 	__u8 ranges[TT_SHARDED_RANGES];
+};
+
+/* Where a Buffer lies that has an address on each core. It precedes the buffer's TT_ALLOC. */
+#define TT_PER_CORE_CORES 256
+
+struct tt_core_address {
+	__u16 x, y; /* logical coordinates */
+	__u32 address;
+};
+
+struct tt_per_core {
+	struct tt_head head;
+	__u32 count; /* of cores that were read */
+	__u32 total; /* of cores that it has; more than count: the others could not be read */
+	struct tt_core_address cores[TT_PER_CORE_CORES];
 };
 
 struct tt_object {
@@ -352,6 +369,12 @@ struct tt_layout {
 	 */
 	__u32 sharded;
 	__u32 ranges; /* offset of a vector of core ranges among these bytes; 0: there is none */
+	/*
+	 * Offset of the byte that is 1 if a buffer has an address on each core; 0: none has. cores is the
+	 * offset of the std::unordered_map from cores to addresses.
+	 */
+	__u32 per_core;
+	__u32 cores;
 };
 
 enum tt_argument {

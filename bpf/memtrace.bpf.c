@@ -148,6 +148,7 @@ __u32 idle = 0;
 const struct tt_pids *unused_pids __attribute__((unused));
 const struct tt_alloc *unused_alloc __attribute__((unused));
 const struct tt_sharded *unused_sharded __attribute__((unused));
+const struct tt_per_core *unused_per_core __attribute__((unused));
 const enum tt_cb_kind *unused_cb_kind __attribute__((unused));
 const struct tt_cb *unused_cb __attribute__((unused));
 const struct tt_range *unused_range __attribute__((unused));
@@ -464,6 +465,68 @@ __attribute__((noinline)) int send_sharded(__u64 time, __u64 base, __u64 library
 	return 0;
 }
 
+/* The part of a std::unordered_map that leads to its elements. */
+struct map_head {
+	__u64 first;
+	__u64 count;
+};
+
+/* An element of a std::unordered_map<CoreCoord, DeviceAddr>. */
+struct map_node {
+	__u64 next;
+	__u64 x, y;
+	__u64 address;
+};
+
+/* libstdc++'s pointer to the first element follows the array of buckets and its size. */
+#define TT_MAP_FIRST 16
+
+/*
+ * Sends a buffer's TT_PER_CORE, before its TT_ALLOC, if the buffer has an address on each core. The function
+ * is not static, so that the verifier checks it once and not once per path to it.
+ */
+__attribute__((noinline)) int send_per_core(__u64 time, __u64 base, __u64 library)
+{
+	__u64 pid_tgid = bpf_get_current_pid_tgid();
+	__u32 index = library, count = 0;
+	struct tt_layout *l = bpf_map_lookup_elem(&layouts, &index);
+	struct tt_counters *c = counters_of_cpu();
+	struct map_head head = {};
+	struct map_node node = {};
+	struct tt_per_core *e;
+	__u8 is = 0;
+
+	if (!l)
+		return 0;
+	if (bpf_probe_read_user(&is, sizeof(is), (void *)(base + l->per_core))) {
+		unread(c, TT_PER_CORE, library);
+		return 0;
+	}
+	if (is != 1)
+		return 0;
+	e = reserve(c, TT_PER_CORE, sizeof(*e));
+	if (!e)
+		return 0;
+	fill_at(time, &e->head, TT_PER_CORE, pid_tgid, library);
+	if (bpf_probe_read_user(&head, sizeof(head), (void *)(base + l->cores + TT_MAP_FIRST))) {
+		dropped(e, c, TT_PER_CORE, library);
+		return 0;
+	}
+	e->total = head.count;
+	node.next = head.first;
+	for (int i = 0; i < TT_PER_CORE_CORES; i++) {
+		if (!node.next || bpf_probe_read_user(&node, sizeof(node), (void *)node.next))
+			break;
+		e->cores[i].x = node.x;
+		e->cores[i].y = node.y;
+		e->cores[i].address = clamp32(node.address);
+		count++;
+	}
+	e->count = count;
+	submit(e, 0);
+	return 0;
+}
+
 /*
  * Sends an allocation. The probe is in one of these, by the library's `argument`:
  * - GraphTracker::track_allocate(const Buffer*) or notify_buffer_allocated(const Buffer*): the Buffer has all
@@ -516,6 +579,8 @@ static __always_inline int allocated(struct pt_regs *ctx, __u64 first, __u64 sec
 		send_stack(time, ctx);
 	if (l->sharded && u32_at(&w, l->layout) != TT_INTERLEAVED)
 		send_sharded(time, base, library);
+	if (l->per_core && u32_at(&w, l->layout) != TT_INTERLEAVED)
+		send_per_core(time, base, library);
 	e = reserve(c, TT_ALLOC, sizeof(*e));
 	if (!e)
 		return 0;
@@ -538,6 +603,13 @@ static __always_inline int allocated(struct pt_regs *ctx, __u64 first, __u64 sec
 	e->page_size = clamp32(u64_at(&w, l->page_size));
 	submit(e, urgent);
 	return 0;
+}
+
+/* AllocatorImpl::shrink_allocator_size(…) and reset_allocator_size(…) */
+SEC("uprobe.multi")
+int BPF_UPROBE(allocator_resized, __u64 allocator)
+{
+	return object_event(TT_RESIZED, allocator, library_of(ctx), 1);
 }
 
 SEC("uprobe.multi")

@@ -93,11 +93,18 @@ type MemtraceTtCopy struct {
 	Address uint64
 }
 
+type MemtraceTtCoreAddress struct {
+	_       structs.HostLayout
+	X       uint16
+	Y       uint16
+	Address uint32
+}
+
 type MemtraceTtCounters struct {
 	_          structs.HostLayout
-	Seen       [25]uint64
-	Lost       [25]uint64
-	Unread     [25]uint64
+	Seen       [27]uint64
+	Lost       [27]uint64
+	Unread     [27]uint64
 	Hooked     uint64
 	Truncated  uint64
 	Unreserved uint64
@@ -150,7 +157,9 @@ const (
 	MemtraceTtKindTT_UNREAD         MemtraceTtKind = 22
 	MemtraceTtKindTT_SHARDED        MemtraceTtKind = 23
 	MemtraceTtKindTT_CODE           MemtraceTtKind = 24
-	MemtraceTtKindTT_KINDS          MemtraceTtKind = 25
+	MemtraceTtKindTT_PER_CORE       MemtraceTtKind = 25
+	MemtraceTtKindTT_RESIZED        MemtraceTtKind = 26
+	MemtraceTtKindTT_KINDS          MemtraceTtKind = 27
 )
 
 type MemtraceTtLaunch struct {
@@ -187,6 +196,8 @@ type MemtraceTtLayout struct {
 	Computed  uint32
 	Sharded   uint32
 	Ranges    uint32
+	PerCore   uint32
+	Cores     uint32
 }
 
 type MemtraceTtMark struct {
@@ -234,6 +245,14 @@ type MemtraceTtPair struct {
 	Head   MemtraceTtHead
 	Owner  uint64
 	Member uint64
+}
+
+type MemtraceTtPerCore struct {
+	_     structs.HostLayout
+	Head  MemtraceTtHead
+	Count uint32
+	Total uint32
+	Cores [256]MemtraceTtCoreAddress
 }
 
 type MemtraceTtPids struct {
@@ -389,6 +408,7 @@ const (
 	MemtraceMapWatched             = "watched"
 	MemtraceProgAllocationTracked  = "allocation_tracked"
 	MemtraceProgAllocatorGone      = "allocator_gone"
+	MemtraceProgAllocatorResized   = "allocator_resized"
 	MemtraceProgAtPoint            = "at_point"
 	MemtraceProgBinaryRead         = "binary_read"
 	MemtraceProgBlockTaken         = "block_taken"
@@ -441,6 +461,7 @@ const (
 	MemtraceVarUnusedObject        = "unused_object"
 	MemtraceVarUnusedOften         = "unused_often"
 	MemtraceVarUnusedPair          = "unused_pair"
+	MemtraceVarUnusedPerCore       = "unused_per_core"
 	MemtraceVarUnusedPids          = "unused_pids"
 	MemtraceVarUnusedProgramAdded  = "unused_program_added"
 	MemtraceVarUnusedRange         = "unused_range"
@@ -497,6 +518,7 @@ type MemtraceSpecs struct {
 type MemtraceProgramSpecs struct {
 	AllocationTracked  *ebpf.ProgramSpec `ebpf:"allocation_tracked"`
 	AllocatorGone      *ebpf.ProgramSpec `ebpf:"allocator_gone"`
+	AllocatorResized   *ebpf.ProgramSpec `ebpf:"allocator_resized"`
 	AtPoint            *ebpf.ProgramSpec `ebpf:"at_point"`
 	BinaryRead         *ebpf.ProgramSpec `ebpf:"binary_read"`
 	BlockTaken         *ebpf.ProgramSpec `ebpf:"block_taken"`
@@ -571,6 +593,7 @@ type MemtraceVariableSpecs struct {
 	UnusedObject       *ebpf.VariableSpec `ebpf:"unused_object"`
 	UnusedOften        *ebpf.VariableSpec `ebpf:"unused_often"`
 	UnusedPair         *ebpf.VariableSpec `ebpf:"unused_pair"`
+	UnusedPerCore      *ebpf.VariableSpec `ebpf:"unused_per_core"`
 	UnusedPids         *ebpf.VariableSpec `ebpf:"unused_pids"`
 	UnusedProgramAdded *ebpf.VariableSpec `ebpf:"unused_program_added"`
 	UnusedRange        *ebpf.VariableSpec `ebpf:"unused_range"`
@@ -652,6 +675,7 @@ type MemtraceVariables struct {
 	UnusedObject       *ebpf.Variable `ebpf:"unused_object"`
 	UnusedOften        *ebpf.Variable `ebpf:"unused_often"`
 	UnusedPair         *ebpf.Variable `ebpf:"unused_pair"`
+	UnusedPerCore      *ebpf.Variable `ebpf:"unused_per_core"`
 	UnusedPids         *ebpf.Variable `ebpf:"unused_pids"`
 	UnusedProgramAdded *ebpf.Variable `ebpf:"unused_program_added"`
 	UnusedRange        *ebpf.Variable `ebpf:"unused_range"`
@@ -670,6 +694,7 @@ type MemtraceVariables struct {
 type MemtracePrograms struct {
 	AllocationTracked  *ebpf.Program `ebpf:"allocation_tracked"`
 	AllocatorGone      *ebpf.Program `ebpf:"allocator_gone"`
+	AllocatorResized   *ebpf.Program `ebpf:"allocator_resized"`
 	AtPoint            *ebpf.Program `ebpf:"at_point"`
 	BinaryRead         *ebpf.Program `ebpf:"binary_read"`
 	BlockTaken         *ebpf.Program `ebpf:"block_taken"`
@@ -710,6 +735,7 @@ func (p *MemtracePrograms) Close() error {
 	return _MemtraceClose(
 		p.AllocationTracked,
 		p.AllocatorGone,
+		p.AllocatorResized,
 		p.AtPoint,
 		p.BinaryRead,
 		p.BlockTaken,

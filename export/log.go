@@ -50,6 +50,9 @@ type LogLine struct {
 	PerBank *uint64 `json:"per_bank" jsonschema:"nullable"`
 	// The buffer's first address in each bank, bytes; null where unknown.
 	Address *uint64 `json:"address" jsonschema:"nullable"`
+	// The buffer's cores and its address on each, as x, y and bytes, if it has an address on each core. It then takes
+	// per_bank on these cores alone, and address is the lowest.
+	OnCores [][3]uint64 `json:"on_cores,omitempty"`
 	// The buffer's id in hex, unique in its process while the buffer lives.
 	Buffer string `json:"buffer" jsonschema:"pattern=^0x[0-9a-f]+$"`
 	// Numbers of the buffer's chips; empty where unknown.
@@ -138,6 +141,9 @@ func (l *Logger) line(c aggregator.Change) LogLine {
 	}
 	if c.Buffer.PerBank != 0 {
 		line.PerBank = &c.Buffer.PerBank
+	}
+	for core, address := range c.Buffer.PerCore.All() {
+		line.OnCores = append(line.OnCores, [3]uint64{uint64(core.X), uint64(core.Y), address})
 	}
 	for _, chip := range c.Chips {
 		line.Chips = append(line.Chips, chip.Number)

@@ -74,8 +74,9 @@ type liveBuffer struct {
 	// counted: it was allocated since the report began.
 	counted bool
 	bytes   uint64 // on each chip
-	block   block
-	chips   []aggregator.Chip
+	// blocks are its ranges of addresses, ascending; none if its reserved size is unknown.
+	blocks []block
+	chips  []aggregator.Chip
 	// unsafe, if set, is the key under which it was found unsafe.
 	unsafe *unsafeKey
 }
@@ -370,6 +371,14 @@ func (b *Builder) share(of *aggregator.Snapshot) {
 	}
 }
 
+// lowest is its lowest address; 0 if unknown.
+func (h *liveBuffer) lowest() uint64 {
+	if len(h.blocks) == 0 {
+		return 0
+	}
+	return h.blocks[0].start
+}
+
 // cost returns the bytes of a buffer on each chip: reserved or, if unknown, requested.
 func cost(b *aggregator.BufferSnapshot) uint64 {
 	if b.Reserved > 0 {
@@ -408,8 +417,11 @@ func (b *Builder) add(pid uint32, at uint64, buffer *aggregator.BufferSnapshot, 
 // count counts a buffer on its chips.
 func (b *Builder) count(h *liveBuffer, at uint64, buffer *aggregator.BufferSnapshot) {
 	h.bytes, h.chips = cost(buffer), buffer.Chips
+	h.blocks = nil
 	if buffer.PerBank > 0 {
-		h.block = block{buffer.Address, buffer.Address + buffer.PerBank}
+		for _, e := range buffer.Extents() {
+			h.blocks = append(h.blocks, block{e.First, e.End})
+		}
 	}
 	h.site.add(h.total())
 	h.site.most = max(h.site.most, h.site.buffers)
@@ -417,7 +429,7 @@ func (b *Builder) count(h *liveBuffer, at uint64, buffer *aggregator.BufferSnaps
 		h.site.bytes += h.total()
 	}
 	for _, s := range b.spacesOf(h.chips, buffer.Memory) {
-		s.add(at, h.site, h.bytes, h.block, !h.counted)
+		s.add(at, h.site, h.bytes, h.blocks, !h.counted)
 	}
 	if buffer.Memory == aggregator.L1 {
 		for _, c := range h.chips {
@@ -430,7 +442,7 @@ func (b *Builder) count(h *liveBuffer, at uint64, buffer *aggregator.BufferSnaps
 func (b *Builder) discount(h *liveBuffer, at uint64, m aggregator.Memory) {
 	h.site.sub(h.total())
 	for _, s := range b.spacesOf(h.chips, m) {
-		s.sub(at, h.site, h.bytes, h.block)
+		s.sub(at, h.site, h.bytes, h.blocks)
 	}
 }
 

@@ -42,7 +42,7 @@ func (b *Builder) AllocationFailed(e *aggregator.Event) {
 	holders := map[*site]tally{}
 	chips := b.chipsOf(e.PID)
 	for k, h := range b.live {
-		if h.site.memory != e.Memory || f.Clash && !(k.pid == e.PID && h.block.start < f.End) {
+		if h.site.memory != e.Memory || f.Clash && !(k.pid == e.PID && h.lowest() < f.End) {
 			continue
 		}
 		// Buffers of every process on the same chips count.

@@ -60,7 +60,7 @@ type freeBytes struct{ at, free, largest uint64 }
 
 const maxBlocks = 50_000
 
-func (s *space) add(at uint64, st *site, bytes uint64, b block, found bool) {
+func (s *space) add(at uint64, st *site, bytes uint64, of []block, found bool) {
 	s.line.advance(at, s)
 	s.used.add(bytes)
 	t := s.bySite[st]
@@ -71,10 +71,16 @@ func (s *space) add(at uint64, st *site, bytes uint64, b block, found bool) {
 		s.peak, s.peakAt, s.peakBanks, s.peakOpen = s.used, at, s.banks, true
 	}
 	s.line.use(s.used.bytes)
-	if b.end == b.start {
+	if len(of) == 0 {
 		s.unsized = s.unsized || bytes > 0
-		return
 	}
+	for _, b := range of {
+		s.take(b, found)
+	}
+}
+
+// take adds a block.
+func (s *space) take(b block, found bool) {
 	if s.blocks.count >= maxBlocks {
 		s.many, s.blocks = true, blocks{}
 	}
@@ -88,7 +94,7 @@ func (s *space) add(at uint64, st *site, bytes uint64, b block, found bool) {
 	s.high = max(s.high, b.end)
 }
 
-func (s *space) sub(at uint64, st *site, bytes uint64, b block) {
+func (s *space) sub(at uint64, st *site, bytes uint64, of []block) {
 	s.line.advance(at, s)
 	s.capture()
 	s.used.sub(bytes)
@@ -99,7 +105,9 @@ func (s *space) sub(at uint64, st *site, bytes uint64, b block) {
 	} else {
 		s.bySite[st] = t
 	}
-	s.blocks.remove(b)
+	for _, b := range of {
+		s.blocks.remove(b)
+	}
 }
 
 // capture copies the holders if the use is at its peak.

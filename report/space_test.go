@@ -112,13 +112,13 @@ func TestLargestFreeBlockOfFoundBuffers(t *testing.T) {
 		s := space{memory: aggregator.DRAM, bySite: map[*site]tally{}}
 		s.sized(1, aggregator.Banks{Known: true, Count: 1, Bytes: 1 << 20})
 		for _, b := range c.blocks {
-			s.add(1, &site{}, b.end-b.start, b, c.found)
+			s.add(1, &site{}, b.end-b.start, []block{b}, c.found)
 		}
 		if p, ok := s.free(); ok != (c.largest > 0) || ok && p.largest != c.largest {
 			t.Errorf("%s: %+v, %v", c.name, p, ok)
 		}
 		for _, b := range c.blocks {
-			s.sub(1, &site{}, b.end-b.start, b)
+			s.sub(1, &site{}, b.end-b.start, []block{b})
 		}
 		if p, ok := s.free(); !ok || p.free != 1<<20 || p.largest != 1<<20 {
 			t.Errorf("%s, freed: %+v, %v", c.name, p, ok)

@@ -181,12 +181,18 @@ func (p *process) devicesFound(l *look, names inspect.ChipNames, uses func(uint6
 	// An allocator whose device is unknown stays new until a search finds its device, because AllocatorSeen, with the
 	// capacity, must precede its first buffer.
 	p.allocators = slices.DeleteFunc(slices.Clone(p.allocators), func(a uint64) bool { return !read[a] })
+	maps.DeleteFunc(p.sizes, func(a, _ uint64) bool { return !read[a] })
 	for _, a := range l.scan.Scan.Allocators {
-		c, isNew := l.capacities[a]
+		c, isRead := l.capacities[a]
 		device, ok := deviceOf[a]
-		if isNew && ok {
+		if known := slices.Contains(p.allocators, a); isRead && (ok || known) {
 			add(aggregator.Event{Kind: aggregator.AllocatorSeen, Device: device, Allocator: a, Capacity: &c})
-			p.allocators = append(p.allocators, a)
+			if !known {
+				p.allocators = append(p.allocators, a)
+			}
+			if c[aggregator.L1].Known {
+				p.sizes[a] = c[aggregator.L1].Bytes
+			}
 		}
 	}
 	slices.Sort(p.allocators)
@@ -242,7 +248,7 @@ func (p *process) buffersFound(l *look, add func(aggregator.Event)) {
 		p.buffers[h.Buffer] = &held{LiveBuffer: *h, round: p.round}
 		p.used[h.Device] = true
 		add(aggregator.Event{Kind: aggregator.Alloc, Memory: h.Memory, MemoryLayout: h.MemoryLayout, Device: h.Device, Allocator: h.Allocator, Buffer: h.Buffer,
-			Address: h.Address, Size: h.Size, PageSize: h.PageSize, PerBank: h.PerBank})
+			Address: h.Address, Size: h.Size, PageSize: h.PageSize, PerBank: h.PerBank, PerCore: h.PerCore})
 	}
 }
 

@@ -52,7 +52,9 @@ type process struct {
 	devices    map[uint64]uint64 // open devices, with their allocators
 	managers   map[uint64]uint64 // sub-device managers, by mesh
 	allocators []uint64
-	buffers    map[uint64]*held
+	// sizes are the bytes of a bank of their L1, where known.
+	sizes   map[uint64]uint64
+	buffers map[uint64]*held
 	// round counts the looks whose buffers were compared.
 	round    uint64
 	programs map[uint64]program // those that were placed when they were read
@@ -148,7 +150,7 @@ func newProcess(m proc.Mapping, l *library) (*process, error) {
 	in := inspect.NewOver(mem, l.lib, m).Repeatedly()
 	return &process{
 		pid: m.PID, image: image, user: proc.User(m.PID), mapping: m, library: l, memory: mem, Inspector: in, chips: inspect.NewChips(in, m.PID), info: info,
-		devices: map[uint64]uint64{}, managers: map[uint64]uint64{}, buffers: map[uint64]*held{}, used: map[uint64]bool{}, programs: map[uint64]program{}, rings: inspect.Rings{}, files: inspect.NewKernelFiles(memory.FilesOf(m.PID)),
+		devices: map[uint64]uint64{}, managers: map[uint64]uint64{}, sizes: map[uint64]uint64{}, buffers: map[uint64]*held{}, used: map[uint64]bool{}, programs: map[uint64]program{}, rings: inspect.Rings{}, files: inspect.NewKernelFiles(memory.FilesOf(m.PID)),
 	}, nil
 }
 
@@ -412,7 +414,7 @@ func (l *look) read() {
 			return false
 		}
 		now := *h
-		now.PerBank = old.PerBank
+		now.PerBank = old.PerBank // the places on its cores, if it has any, were read
 		if now != old.LiveBuffer {
 			return false
 		}
@@ -525,7 +527,7 @@ func (l *look) describe() {
 		}
 	}
 	for _, a := range l.scan.Scan.Allocators {
-		if !slices.Contains(p.allocators, a) {
+		if was, known := p.sizes[a]; !slices.Contains(p.allocators, a) || known && p.Resized(a, was) {
 			c, err := p.Capacity(a)
 			if err != nil {
 				l.notice = fmt.Sprintf("the capacity of its memories is unknown: %v", err)

@@ -41,6 +41,9 @@ func slotOf(lib *metal.Library, cover *metal.Coverage, layout *metal.Layout) (bp
 		}
 		k.Argument, k.Blocks, k.BlockBase = uint32(bpf.MemtraceTtArgumentTT_ARGUMENT_STORED), blocks.Addresses, blocks.Base
 	}
+	if where, err := lib.PerCore(); err == nil && where != nil {
+		k.PerCore, k.Cores = where.Flag, where.Addresses
+	}
 	if id, err := lib.UniqueID(); err == nil && id.Indirect == layout.Indirect && (!id.Indirect || id.Pointer == layout.Base) {
 		k.Unique = id.Offset
 	}

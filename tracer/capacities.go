@@ -38,6 +38,36 @@ func (p *traced) awaitCapacity(device uint64) {
 	}
 }
 
+// resized is an allocator of which a memory changes its size, when a sub-device manager is loaded or cleared. The probe
+// is at the beginning of that, so it is read a moment later, and once more.
+type resized struct {
+	time uint64
+	// next is the age at which it is read next.
+	next time.Duration
+}
+
+// readResized reads the capacities of the resized allocators that are due or, with now, of all.
+func (r *run) readResized(p *traced, now bool) {
+	for allocator, at := range p.resized {
+		age := proc.Monotonic() - time.Duration(at.time)
+		if !now && age < at.next {
+			continue
+		}
+		if !p.allocators[allocator] { // it gets its capacity with its first buffer
+			delete(p.resized, allocator)
+			continue
+		}
+		if capacity, err := p.Capacity(allocator); err == nil {
+			r.emit(aggregator.Event{Kind: aggregator.AllocatorSeen, PID: p.mapping.PID, Time: proc.Now(), Allocator: allocator, Capacity: &capacity})
+		}
+		if at.next = lastAsked; age < lastAsked {
+			p.resized[allocator] = at
+		} else {
+			delete(p.resized, allocator)
+		}
+	}
+}
+
 // opening reports whether some device is opening whose chips are still unknown.
 func (r *run) opening() bool {
 	for _, p := range r.processes {
@@ -53,6 +83,7 @@ func (r *run) opening() bool {
 // capacities reads the devices that are due or, with now, all of them.
 func (r *run) capacities(now bool) {
 	for _, p := range r.processes {
+		r.readResized(p, now)
 		for device, u := range p.unsized {
 			if !now && time.Now().Before(u.next) {
 				continue

@@ -35,6 +35,8 @@ var KindNames = [bpf.MemtraceTtKindTT_KINDS]string{
 	bpf.MemtraceTtKindTT_STACK:          "stack",
 	bpf.MemtraceTtKindTT_CODE:           "code of Python",
 	bpf.MemtraceTtKindTT_SHARDED:        "sharded buffer",
+	bpf.MemtraceTtKindTT_PER_CORE:       "buffer with an address on each core",
+	bpf.MemtraceTtKindTT_RESIZED:        "allocator resized",
 	bpf.MemtraceTtKindTT_HOOKED:         "hooked",
 	bpf.MemtraceTtKindTT_TRACE:          "trace",
 	bpf.MemtraceTtKindTT_MARK:           "mark",

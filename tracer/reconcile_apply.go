@@ -113,6 +113,8 @@ func (r *run) knowDevices(from origin, rd *reading, open map[uint64]uint64) {
 		c, read := rd.capacities[allocator]
 		if _, since := rd.touched[allocator]; read && !since && !p.allocators[allocator] {
 			r.sized(p, from, device, allocator, &c)
+		} else if read && !since { // it may have another size now
+			r.emit(aggregator.Event{Kind: aggregator.AllocatorSeen, PID: from.pid, Time: from.time, Device: device, Allocator: allocator, Capacity: &c})
 		}
 		if allocator != 0 {
 			r.know(p, from, device, allocator)

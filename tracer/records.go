@@ -24,7 +24,11 @@ func (r *run) decode(b []byte) {
 	switch kind := bpf.MemtraceTtKind(head.Kind); kind {
 	case bpf.MemtraceTtKindTT_ALLOC:
 		e := (*bpf.MemtraceTtAlloc)(unsafe.Pointer(&b[0]))
-		perBank := uint64(head.PerBank)
+		perBank, address := uint64(head.PerBank), uint64(e.Address)
+		onCores, placed := r.placesOnCores(from)
+		if onCores != "" {
+			address = onCores.Lowest()
+		}
 		if p, known := r.process(from, head.Library); !known {
 			if perBank == 0 {
 				r.unsizedOf[from.pid] = true
@@ -36,7 +40,11 @@ func (r *run) decode(b []byte) {
 			}
 			p.touch(e.Buffer)
 			p.unhook(e.Buffer)
-			if perBank == 0 {
+			switch {
+			case !placed:
+				perBank = 0
+				r.reservedUnread(p, from)
+			case perBank == 0:
 				perBank = r.reservedSize(p, from, e)
 			}
 		}
@@ -44,7 +52,7 @@ func (r *run) decode(b []byte) {
 			Kind: aggregator.Alloc, Memory: aggregator.Memory(head.Memory), MemoryLayout: head.Layout,
 			PID: from.pid, TID: from.tid, Time: from.time,
 			Device: e.Device, Allocator: e.Allocator, Buffer: e.Buffer,
-			Address: uint64(e.Address), Size: e.Size, PageSize: uint64(e.PageSize), PerBank: perBank,
+			Address: address, Size: e.Size, PageSize: uint64(e.PageSize), PerBank: perBank, PerCore: onCores,
 			Stack: r.stacks.take(from),
 		})
 		r.markAllocated(from, e.Buffer)
@@ -65,6 +73,8 @@ func (r *run) decode(b []byte) {
 		r.handleMark(from, (*bpf.MemtraceTtMark)(unsafe.Pointer(&b[0])))
 	case bpf.MemtraceTtKindTT_SHARDED:
 		r.sharded.add(from, b)
+	case bpf.MemtraceTtKindTT_PER_CORE:
+		r.perCore.add(from, b)
 	case bpf.MemtraceTtKindTT_STACK:
 		r.process(from, head.Library)
 		r.stacks.sentAhead.add(from, b)
@@ -132,11 +142,16 @@ func (r *run) object(from origin, kind bpf.MemtraceTtKind, library uint8, object
 			r.endsAt(p, object, from.time)
 			delete(p.allocators, object)
 			delete(p.unknownCapacities, object)
+			delete(p.resized, object)
 			p.forgetBanks(object)
 			p.touch(object)
 		}
 		e.Kind, e.Allocator = aggregator.AllocatorGone, object
 		r.emit(e)
+	case bpf.MemtraceTtKindTT_RESIZED:
+		if p, known := r.process(from, library); known {
+			p.resized[object] = resized{from.time, firstAsked}
+		}
 	case bpf.MemtraceTtKindTT_PROGRAM_GONE:
 		if p, known := r.processOf(from); known {
 			p.make(object)

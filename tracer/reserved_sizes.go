@@ -61,6 +61,12 @@ func (r *run) reservedSize(p *traced, from origin, e *bpf.MemtraceTtAlloc) uint6
 			r.probeSizes(p.of)
 		}
 	}
+	r.reservedUnread(p, from)
+	return 0
+}
+
+// reservedUnread marks a process whose buffer has an unknown reserved size, until a comparison finds it.
+func (r *run) reservedUnread(p *traced, from origin) {
 	rec := &p.reconciliation
 	if rec.suspect.IsZero() {
 		rec.suspect = time.Now()
@@ -70,7 +76,23 @@ func (r *run) reservedSize(p *traced, from origin, e *bpf.MemtraceTtAlloc) uint6
 		r.emit(aggregator.Event{Kind: aggregator.ReasonRaised, PID: from.pid, Time: from.time,
 			Reason: &aggregator.Reason{Code: aggregator.ReasonReservedUnread, Detail: "it was not known when they were allocated"}})
 	}
-	return 0
+}
+
+// placesOnCores returns where a buffer lies that has an address on each of its cores; empty for other buffers. It
+// returns false if some of the places could not be read: then what the buffer takes is unknown.
+func (r *run) placesOnCores(from origin) (places aggregator.PerCore, known bool) {
+	e := r.perCore.take(from)
+	if e == nil {
+		return "", true
+	}
+	list := make([]aggregator.CoreAddress, 0, len(e.Cores))
+	for _, c := range e.Cores[:min(int(e.Count), len(e.Cores))] {
+		list = append(list, aggregator.CoreAddress{Core: aggregator.Core{X: c.X, Y: c.Y}, Address: uint64(c.Address)})
+	}
+	if e.Count == e.Total {
+		places = aggregator.NewPerCore(list)
+	}
+	return places, places != ""
 }
 
 // errSizeLost: the input of the computation is lost or not known yet; other buffers may still be computed.

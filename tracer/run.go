@@ -96,6 +96,8 @@ type run struct {
 	partial map[uint32]*aggregator.CircularBuffer
 	// sharded holds the records from which the sizes of sharded buffers are computed.
 	sharded sentAhead[bpf.MemtraceTtSharded]
+	// perCore are where buffers lie that have an address on each core, until their allocation is read.
+	perCore sentAhead[bpf.MemtraceTtPerCore]
 	// unsizedOf are processes whose buffers were seen before the process was known, so that their reserved sizes were
 	// not computed.
 	unsizedOf map[uint32]bool
@@ -118,7 +120,7 @@ func newRun(t *Tracer, sink func([]aggregator.Event)) *run {
 		processes: map[uint32]*traced{}, lookedFor: map[uint32]struct{}{}, targets: map[uint32]bool{}, execs: map[uint32]uint64{}, untraced: map[uint32]bool{},
 		forks:   forkSearch{hurry: make(chan struct{}, 1)},
 		related: map[uint32]*relations{}, marks: map[uint32]*marks{}, names: inspect.ChipNames{}, partial: map[uint32]*aggregator.CircularBuffer{},
-		sharded: sentAhead[bpf.MemtraceTtSharded]{}, unsizedOf: map[uint32]bool{}, stacks: newStacks(),
+		sharded: sentAhead[bpf.MemtraceTtSharded]{}, perCore: sentAhead[bpf.MemtraceTtPerCore]{}, unsizedOf: map[uint32]bool{}, stacks: newStacks(),
 		lossState: lossState{raised: map[aggregator.ReasonCode]raised{}}, launchState: launchState{exited: map[uint32]uint64{}},
 		operationState: operationState{callers: map[proc.FileVersion]*metal.Launchers{}},
 	}

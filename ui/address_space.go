@@ -309,9 +309,33 @@ func covers(ranges []aggregator.CoreRange, c aggregator.Core) bool {
 	})
 }
 
-// bufferBlocks returns the buffers of a memory on a chip.
-func bufferBlocks(r *reader, chip aggregator.Chip, m aggregator.Memory, kind blockKind, ascii bool) []block {
-	var out []block
+// perCoreCores returns the cores of a chip that have buffers with an address on each core.
+func perCoreCores(r *reader, chip aggregator.Chip, ascii bool) (cores []aggregator.Core) {
+	known := map[aggregator.Core]bool{}
+	for _, o := range owners(r.snapshot, ascii) {
+		if !onChip(o.process, chip) {
+			continue
+		}
+		for _, b := range r.buffers(o.process) {
+			if !slices.Contains(b.Chips, chip) {
+				continue
+			}
+			for core := range b.PerCore.All() {
+				if !known[core] {
+					known[core] = true
+					cores = append(cores, core)
+				}
+			}
+		}
+	}
+	slices.SortFunc(cores, func(a, b aggregator.Core) int { return cmp.Or(cmp.Compare(a.Y, b.Y), cmp.Compare(a.X, b.X)) })
+	return cores
+}
+
+// bufferBlocks returns the buffers of a memory on a chip; of those with an address on each core, those on the core
+// or, if it is nil, the addresses that they take on any core.
+func bufferBlocks(r *reader, chip aggregator.Chip, m aggregator.Memory, core *aggregator.Core, kind blockKind, ascii bool) []block {
+	var out, anyCore []block
 	for _, o := range owners(r.snapshot, ascii) {
 		if !onChip(o.process, chip) {
 			continue
@@ -320,9 +344,36 @@ func bufferBlocks(r *reader, chip aggregator.Chip, m aggregator.Memory, kind blo
 		list := r.buffers(o.process)
 		for i := range list {
 			b := &list[i]
-			if b.Memory == m && slices.Contains(b.Chips, chip) {
-				out = append(out, block{from: b.Address, to: b.Address + min(b.PerBank, 1<<64-1-b.Address), kind: kind, buffer: &bufferRow{o, b, banks[m]}})
+			if b.Memory != m || !slices.Contains(b.Chips, chip) {
+				continue
 			}
+			one := func(address uint64) block {
+				return block{from: address, to: address + min(b.PerBank, 1<<64-1-address), kind: kind, buffer: &bufferRow{o, b, banks[m]}}
+			}
+			switch {
+			case b.PerCore == "":
+				out = append(out, one(b.Address))
+			case core == nil:
+				for _, e := range b.Extents() {
+					anyCore = append(anyCore, one(e.First))
+				}
+			default:
+				if address, ok := b.PerCore.On(*core); ok {
+					out = append(out, one(address))
+				}
+			}
+		}
+	}
+	return append(out, withoutOverlaps(anyCore)...)
+}
+
+// withoutOverlaps cuts off what an earlier block has: blocks on different cores do not clash.
+func withoutOverlaps(list []block) (out []block) {
+	slices.SortFunc(list, func(a, b block) int { return cmp.Compare(a.from, b.from) })
+	var end uint64
+	for _, b := range list {
+		if b.from = max(b.from, end); b.from < b.to {
+			out, end = append(out, b), b.to
 		}
 	}
 	return out

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
+	"strings"
 
 	"tt-memtrace/aggregator"
 	"tt-memtrace/ui/text"
@@ -18,7 +19,7 @@ type bufferRow struct {
 	banks uint64
 }
 
-func (r *bufferRow) reserved() uint64 { return r.PerBank * r.banks }
+func (r *bufferRow) reserved() uint64 { return r.PerBank * r.TakesOf(r.banks) }
 
 func newBufferTable(s *state) *widget.Table[bufferRow, objectKey] {
 	return &widget.Table[bufferRow, objectKey]{
@@ -80,7 +81,11 @@ func (r *bufferRow) what(g text.Glyphs) string {
 func bufferDetail(s *state, r *bufferRow) []text.Line {
 	g := text.GlyphSet(s.settings.ASCII)
 	reserved := text.Faint.Line(g.Unknown)
-	if r.reserved() > 0 {
+	where := "at " + text.Hex(r.Address) + " of each bank"
+	if n := r.PerCore.Cores(); n > 0 {
+		reserved = text.Plain.Line(fmt.Sprintf("%s bytes on each chip: %s on each of %s", text.Digits(r.reserved()), text.Digits(r.PerBank), text.Plural(n, "core", "cores")))
+		where = onCores(r.PerCore)
+	} else if r.reserved() > 0 {
 		reserved = text.Plain.Line(fmt.Sprintf("%s bytes on each chip: %s in each of %d banks", text.Digits(r.reserved()), text.Digits(r.PerBank), r.banks))
 	} else if r.PerBank > 0 {
 		reserved = text.Plain.Line(text.Digits(r.PerBank) + " bytes in each bank")
@@ -90,7 +95,7 @@ func bufferDetail(s *state, r *bufferRow) []text.Line {
 		since = text.Plain.Line("before tracing began, or at a time whose events were lost")
 	}
 	out := []text.Line{
-		widget.Pair("what", text.Strong.Line(r.Memory.String()+" buffer, "+r.what(g)+", at "+text.Hex(r.Address)+" of each bank")),
+		widget.Pair("what", text.Strong.Line(r.Memory.String()+" buffer, "+r.what(g)+", "+where)),
 		widget.Pair("requested", text.Plain.Line(text.Digits(r.Size)+" bytes on each chip, in pages of "+text.Digits(r.PageSize))),
 		widget.Pair("reserved", reserved),
 		widget.Pair("process", text.Plain.Line(fmt.Sprintf("%d  %s", r.process.PID, r.name))),
@@ -105,6 +110,20 @@ func bufferDetail(s *state, r *bufferRow) []text.Line {
 		out = append(out, s.stackLines(r.Stack)...)
 	}
 	return out
+}
+
+// onCores lists where a buffer lies on its cores, as far as a line has room.
+func onCores(p aggregator.PerCore) string {
+	const most = 8
+	var list []string
+	for core, address := range p.All() {
+		if len(list) == most {
+			list = append(list, fmt.Sprintf("and others on %d cores", p.Cores()-most))
+			break
+		}
+		list = append(list, fmt.Sprintf("%s of core (%d,%d)", text.Hex(address), core.X, core.Y))
+	}
+	return "at " + strings.Join(list, ", ")
 }
 
 func bufferRows(r *reader, ascii bool) []bufferRow {

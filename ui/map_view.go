@@ -3,6 +3,7 @@ package ui
 import (
 	"cmp"
 	"fmt"
+	"slices"
 	"strconv"
 
 	"github.com/gdamore/tcell/v2"
@@ -213,10 +214,14 @@ func (v *mapView) work() func(*reader) func() {
 			return nil
 		}
 		var cores []coreUse
-		buffers := bufferBlocks(r, chip, memory, bufferBlock, ascii)
 		var others []block
 		if memory == aggregator.L1 {
 			cores = coresOf(r, chip, ascii)
+			for _, c := range perCoreCores(r, chip, ascii) {
+				if !slices.ContainsFunc(cores, func(u coreUse) bool { return u.core == c }) {
+					cores = append(cores, coreUse{core: c})
+				}
+			}
 			if !chosen && len(cores) > 0 {
 				core = cores[0].core
 			}
@@ -224,13 +229,14 @@ func (v *mapView) work() func(*reader) func() {
 			if now == last {
 				return nil
 			}
-			others = append(bufferBlocks(r, chip, aggregator.L1Small, smallBlock, ascii), circularBlocks(r, chip, core, ascii)...)
+			others = append(bufferBlocks(r, chip, aggregator.L1Small, &core, smallBlock, ascii), circularBlocks(r, chip, core, ascii)...)
 			if ring.Capacity > 0 {
 				others = append(others, block{from: ring.Base, to: ring.Base + ring.Capacity, kind: ringBlock, ring: &ring})
 			}
 		} else if now == last {
 			return nil
 		}
+		buffers := bufferBlocks(r, chip, memory, &core, bufferBlock, ascii)
 		s := newSpace(buffers, others, banks.Bytes, banks.Known && banks.Count > 0, memory == aggregator.L1)
 		rows := arrange(s.blocks)
 		return func() {
@@ -294,7 +300,7 @@ func (v *mapView) heads(c *aggregator.ChipSnapshot, w int) []text.Line {
 		if len(v.cores) > 0 {
 			what = fmt.Sprintf("L1 of core (%d,%d)", v.core.X, v.core.Y)
 			for _, u := range v.cores {
-				if u.core == v.core {
+				if u.core == v.core && u.bytes > 0 {
 					what += ", circular buffers " + bytesCell(u.bytes, o).String()
 				}
 			}

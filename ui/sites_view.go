@@ -377,7 +377,7 @@ func (v *sites) work() func(*reader) func() {
 					rows = append(rows, siteRow{owner: owner, siteID: id, label: id.labelled(o), stack: b.Stack, oldest: b.Since, peakAtLeast: true})
 				}
 				row := &rows[n]
-				reserved, chips := b.PerBank*banks[b.Memory], uint64(max(len(b.Chips), 1))
+				reserved, chips := b.PerBank*b.TakesOf(banks[b.Memory]), uint64(max(len(b.Chips), 1))
 				sizes := bothSizes{cmp.Or(reserved, b.Size) * chips, b.Size * chips, reserved == 0}
 				row.sizes.reserved += sizes.reserved
 				row.sizes.requested += sizes.requested

@@ -52,6 +52,8 @@ const (
 	Submesh     = "submesh.py"   // one that closes a mesh whose submesh is referenced
 	Regions     = "regions.py"   // one that fills regions of given sizes
 	Alternate   = "alternate.py" // one that allocates other buffers at the same addresses
+	PerCore     = "per_core.py"  // one with L1 tensors that have an address on each of their cores
+	Resized     = "resized.py"   // one that takes L1 from the banks, as a sub-device manager does
 	// Openings opens all chips again and again, with the fabric and without it.
 	Openings = "openings.py"
 	Ways     = "ways.py" // the ways in which people open devices and hold memory
@@ -542,9 +544,27 @@ type Message struct {
 	// Counts of steps by what they did: allocations, frees, operations.
 	Counts map[string]uint64 `json:"counts"`
 
+	// L1 is what workloads say that are about it: by chip.
+	L1 []L1 `json:"l1"`
+
 	Error    string `json:"error"`
 	Checksum string `json:"checksum"`
 	Same     bool   `json:"same"`
+}
+
+// L1 is the L1 of a chip, in bytes: of each bank, and what is taken of all of them together.
+type L1 struct {
+	Chip      uint32     `json:"chip"`
+	BankBytes uint64     `json:"bank_bytes"`
+	Reserved  uint64     `json:"reserved"`
+	Asked     uint64     `json:"asked"`
+	Tensors   []L1Tensor `json:"tensors"`
+}
+
+// L1Tensor is a tensor that has an address on each of its cores: Cores are x, y and the address.
+type L1Tensor struct {
+	Asked uint64      `json:"asked"`
+	Cores [][3]uint64 `json:"cores"`
 }
 
 // MeshMembers says which chips a mesh spans.

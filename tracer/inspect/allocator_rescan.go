@@ -213,7 +213,7 @@ func (r *rescan) settle(set *bufferSet, first, count uint64, strict bool, over f
 		return nil, err
 	}
 	if !strict {
-		r.dropReplaced(readings)
+		r.dropReplaced(set, readings)
 	}
 	r.oneMoment, r.rested = strict, strict && activity.rested()
 	live := make([]aggregator.LiveBuffer, 0, len(readings))
@@ -320,22 +320,24 @@ func (r *rescan) keep(set *bufferSet, was []int) {
 }
 
 // dropReplaced leaves out buffers whose address another one has now. The one that was met first wins, as kept ones
-// come last. Two buffers that were both last returned never share an address.
-func (r *rescan) dropReplaced(readings []reading) {
+// come last. Two buffers that were both last returned never share an address, except for those with an address on
+// each of their cores.
+func (r *rescan) dropReplaced(set *bufferSet, readings []reading) {
 	type place struct {
 		memory  aggregator.Memory
 		address uint64
 	}
 	placeOf := func(h *aggregator.LiveBuffer) place { return place{h.Memory, h.Address} }
+	onCores := set.onCores(readings)
 	taken := map[place]bool{} // true once taken by a buffer that was met
 	for k, i := range r.order {
-		if h := &readings[k].live; h.Buffer != 0 && *h != r.slots[i].was {
+		if h := &readings[k].live; h.Buffer != 0 && !onCores[h.Buffer] && *h != r.slots[i].was {
 			taken[placeOf(h)] = false
 		}
 	}
 	for k := range readings {
 		h := &readings[k].live
-		if h.Buffer == 0 {
+		if h.Buffer == 0 || onCores[h.Buffer] {
 			continue
 		}
 		at := placeOf(h)

@@ -38,13 +38,15 @@ type confirmation struct {
 	disputes []dispute
 	// dropped: buffers without a block were left out.
 	dropped bool
-	// unread is why the blocks could not be read, so that the size of some buffers is unknown; or nil.
-	unread error
+	// unread is why the blocks could not be read, so that the size of some buffers is unknown; or nil. unplaced is why
+	// it is unknown where some buffers lie on their cores, and so what they take.
+	unread, unplaced error
 }
 
 // confirmedBuffers reads the buffers of an allocator, with their sizes in each bank, and confirms them by its blocks. A
 // buffer without a block is left out, because it holds nothing: the runtime can free all blocks of a device at once,
-// and then leaves their buffers in the set.
+// and then leaves their buffers in the set. Buffers with an address on each of their cores have blocks in other lists,
+// which are not read.
 func (in *Inspector) confirmedBuffers(layout *metal.Layout, allocator, set uint64, known func(*aggregator.LiveBuffer) bool) (live []aggregator.LiveBuffer, c confirmation, err error) {
 	var lasting []dispute
 	for i, pause := range confirmPauses {
@@ -56,11 +58,13 @@ func (in *Inspector) confirmedBuffers(layout *metal.Layout, allocator, set uint6
 		if in.showsBlocks() {
 			lists, c.unread = in.blockLists(allocator)
 		}
-		in.fillReserved(layout, allocator, live, lists, known)
+		var onCores map[uint64]bool
+		onCores, c.unplaced = in.fillPerCore(layout, live)
+		in.fillReserved(layout, allocator, live, lists, onCores, known)
 		if lists == nil {
 			return live, c, nil
 		}
-		found := lists.disputes(live)
+		found := lists.disputes(slices.DeleteFunc(slices.Clone(live), func(h aggregator.LiveBuffer) bool { return onCores[h.Buffer] }))
 		if i > 0 {
 			found = slices.DeleteFunc(found, func(d dispute) bool { return !slices.Contains(lasting, d) })
 		}

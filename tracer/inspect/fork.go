@@ -226,7 +226,11 @@ func (in *Inspector) without(layout *metal.Layout, list []aggregator.LiveBuffer)
 	fields := fieldsOf(layout)
 	for i, h := range list {
 		o, ok := fields.buffer(windows[i*metal.WindowSize:][:metal.WindowSize], h.Buffer, h.Allocator)
-		if o.PerBank = h.PerBank; !ok || o != h {
+		o.PerBank, o.PerCore = h.PerBank, h.PerCore
+		if h.PerCore != "" {
+			o.Address = h.Address
+		}
+		if !ok || o != h {
 			rest = append(rest, h)
 		}
 	}

@@ -198,6 +198,12 @@ func (in *Inspector) Capacity(allocator uint64) (aggregator.Capacity, error) {
 	return in.withCache().capacity(allocator)
 }
 
+// Resized reports whether an allocator's L1 has another size than known: a sub-device manager can take some of it.
+func (in *Inspector) Resized(allocator uint64, known uint64) bool {
+	size, err := in.withCache().ofMemory(metal.BankSize, allocator, aggregator.L1)
+	return err == nil && size != known
+}
+
 func (in *Inspector) capacity(allocator uint64) (c aggregator.Capacity, err error) {
 	for m := range aggregator.NumMemories {
 		if m == aggregator.SystemMemory {

@@ -281,7 +281,7 @@ func (in *Inspector) ScanAllocators(b *ProcessScan, layout *metal.Layout, alloca
 			continue
 		}
 		b.Scan.Allocators = append(b.Scan.Allocators, a)
-		b.Unreserved = cmp.Or(c.unread, b.Unreserved)
+		b.Unreserved = cmp.Or(c.unread, c.unplaced, b.Unreserved)
 		disputes = append(disputes, c.disputes...)
 		if c.unread != nil {
 			b.Scan.BlocksDisagree = fmt.Sprintf("the blocks of the allocator at %#x could not be read: %v", a, c.unread)

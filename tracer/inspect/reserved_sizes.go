@@ -10,22 +10,32 @@ import (
 // fillReserved fills in the size in each bank of an allocator's buffers. A size that cannot be found stays 0
 // (unknown). lists are the allocator's blocks, nil if unknown: they have the sizes, but when they were read, another
 // buffer may have been at an address. With probes, events tell of that. Without probes, the size is computed from the
-// buffer's fields if the library shows how.
-func (in *Inspector) fillReserved(layout *metal.Layout, allocator uint64, live []aggregator.LiveBuffer, lists *blockLists, known func(*aggregator.LiveBuffer) bool) {
-	var later []*aggregator.LiveBuffer
+// buffer's fields if the library shows how. So it is for buffers with an address on each of their cores, onCores, of
+// which the allocator has blocks in other lists.
+func (in *Inspector) fillReserved(layout *metal.Layout, allocator uint64, live []aggregator.LiveBuffer, lists *blockLists, onCores map[uint64]bool, known func(*aggregator.LiveBuffer) bool) {
+	var later, perCore []*aggregator.LiveBuffer
 	last := in.last[allocator]
 	if last != nil {
 		later = last.sizes.compute(in, layout, live, known)
 	}
 	for i := range live {
 		h := &live[i]
-		if !hasBanks(h) || h.PerBank != 0 || known != nil && known(h) || lists == nil {
+		switch {
+		case !hasBanks(h) || h.PerBank != 0 || known != nil && known(h):
+			continue
+		case onCores[h.Buffer]:
+			if h.PerCore != "" {
+				perCore = append(perCore, h)
+			}
+			continue
+		case lists == nil:
 			continue
 		}
 		if h.PerBank = lists[h.Memory].sizeAt(h.Address); h.PerBank != 0 {
 			later = append(later, h)
 		}
 	}
+	_ = new(sizes).computeSharded(in, layout, perCore) // on an error the sizes stay unknown
 	if last != nil {
 		in.forgetChanged(layout, later)
 	}
@@ -43,7 +53,10 @@ func (in *Inspector) forgetChanged(layout *metal.Layout, later []*aggregator.Liv
 	for i, h := range later {
 		if err == nil {
 			now, ok := fields.buffer(windows[i*metal.WindowSize:], h.Buffer, h.Allocator)
-			now.PerBank = h.PerBank
+			now.PerBank, now.PerCore = h.PerBank, h.PerCore
+			if h.PerCore != "" {
+				now.Address = h.Address
+			}
 			if ok && now == *h {
 				continue
 			}
@@ -90,14 +103,29 @@ func (s *sizes) compute(in *Inspector, layout *metal.Layout, live []aggregator.L
 			sharded = append(sharded, h)
 		}
 	}
+	if s.computeSharded(in, layout, sharded) != nil {
+		return nil
+	}
+	return sharded
+}
+
+// computeSharded fills in the sizes of sharded buffers.
+func (s *sizes) computeSharded(in *Inspector, layout *metal.Layout, sharded []*aggregator.LiveBuffer) error {
+	if len(sharded) == 0 {
+		return nil
+	}
+	computed, err := in.lib.ReservedSizes()
+	if err != nil {
+		return err
+	}
 	shapes, err := in.shardedShapes(computed, layout, sharded)
 	if err != nil {
-		return nil
+		return err
 	}
 	for i, h := range sharded {
 		h.PerBank = s.perBank(in, computed, h, shapes[i])
 	}
-	return sharded
+	return nil
 }
 
 func shapeOf(h *aggregator.LiveBuffer) metal.Shape {

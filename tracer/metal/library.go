@@ -59,6 +59,7 @@ type Library struct {
 	configRing   onceConfigRing
 	// reservedSizes is how it computes reserved sizes.
 	reservedSizes onceReservedSizes
+	perCore       oncePerCore
 	// layout is that of its buffers.
 	layout func() (*Layout, error)
 	// standardImage is the C++ library that was last read for it.

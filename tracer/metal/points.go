@@ -165,6 +165,12 @@ var Points = []Point{
 		Symbols: closeDevice,
 	},
 	{
+		Name: "memory resized", Need: Degrades, BPFProgram: "allocator_resized", Phase: Notes, All: true,
+		Without: "the capacity of L1 stays as it was when a sub-device manager with its own L1 is loaded",
+		Where:   subDeviceManagers,
+		Symbols: resizeAllocator,
+	},
+	{
 		Name: "program laid out", Need: Degrades, BPFProgram: "program_laid_out", Phase: Notes,
 		Covers: "circular buffers", Without: "circular buffers are not covered",
 		Symbols: []string{PlaceCircular},

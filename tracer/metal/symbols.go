@@ -63,6 +63,17 @@ var deallocateBuffers = []string{
 // destroyAllocator: allocator destroyed.
 var destroyAllocator = []string{"_ZN2tt8tt_metal13AllocatorImplD2Ev", "_ZN2tt8tt_metal9AllocatorD2Ev"}
 
+// resizeAllocator: a memory of an allocator becomes smaller, or as large as it was.
+var resizeAllocator = []string{
+	"_ZN2tt8tt_metal13AllocatorImpl21shrink_allocator_sizeERKNS0_10BufferTypeEmb",
+	"_ZN2tt8tt_metal13AllocatorImpl20reset_allocator_sizeERKNS0_10BufferTypeE",
+	"_ZN2tt8tt_metal9Allocator21shrink_allocator_sizeERKNS0_10BufferTypeEmb",
+	"_ZN2tt8tt_metal9Allocator20reset_allocator_sizeERKNS0_10BufferTypeE",
+}
+
+// subDeviceManagers are symbols of every release that has sub-device managers.
+var subDeviceManagers = []string{MeshManager}
+
 // initializeDevice: device opened.
 var initializeDevice = []string{
 	"_ZN2tt8tt_metal6Device10initializeE*",
@@ -207,6 +218,12 @@ const (
 	bufferNumCores      = "_ZNK2tt8tt_metal6Buffer9num_coresEv"
 	bufferNumPages      = "_ZNK2tt8tt_metal6Buffer9num_pagesEv"
 	bufferPageSize      = "_ZNK2tt8tt_metal6Buffer9page_sizeEv"
+)
+
+// Buffers with an address on each core: whether a buffer is one, and its std::unordered_map<CoreCoord, DeviceAddr>.
+const (
+	isPerCore        = "_ZN2tt8tt_metal12experimental19per_core_allocation22is_per_core_allocationERKNS0_6BufferE"
+	perCoreAddresses = "_ZN2tt8tt_metal12experimental19per_core_allocation22get_per_core_addressesERKNS0_6BufferE"
 )
 
 // allocatedBuffers returns a copy of an allocator's std::unordered_set<Buffer*>.
