@@ -25,8 +25,6 @@ type share struct {
 	open   bool
 	memory [NumMemories]account
 	banks  Capacity
-	// ofMesh: banks are those of a mesh's allocator.
-	ofMesh bool
 	cb     cbAccount
 	kernel KernelUsage
 }
@@ -45,8 +43,6 @@ type device struct {
 
 type allocator struct {
 	banks Capacity
-	// device that has it, or nil.
-	device *device
 }
 
 func (a *Aggregator) open(p *process, e *Event) {
@@ -103,7 +99,7 @@ func (a *Aggregator) describe(p *process, d *device, o Opened, at uint64) {
 		}
 		if !s.open {
 			// An earlier device's capacity need not be this one's.
-			s.open, s.banks, s.ofMesh = true, Capacity{}, false
+			s.open, s.banks = true, Capacity{}
 		}
 		d.shares = append(d.shares, s)
 	}
@@ -191,41 +187,35 @@ func (a *Aggregator) capacity(p *process, e *Event) {
 	if a.muted == nil && (old == nil || old.banks != al.banks) { // a state has each buffer's size itself
 		a.learnBanks(p, e, al)
 	}
-	if old != nil && e.Device == 0 {
-		al.device = old.device
-	} else {
-		al.device = a.device(p, e.Device)
-	}
-	for _, s := range al.device.shares {
+	d := a.device(p, e.Device)
+	for _, s := range d.shares {
+		shared := p.hasMesh(s, d)
 		for m, b := range al.banks {
-			if b.Known {
-				s.chip.banks[m] = b
+			if !b.Known {
+				continue
 			}
-		}
-		mesh := al.device.opened.Mesh
-		switch {
-		case s.ofMesh && !mesh:
-			// A mesh allocates in the chip's memory, and its allocator can have less than the chip's own.
-		case mesh && !s.ofMesh || old != nil && old.banks != al.banks:
-			s.banks, s.ofMesh = Capacity{}, mesh
-			for _, other := range p.allocators {
-				if other.device != nil && other.device.opened.Mesh == mesh && slices.Contains(other.device.shares, s) {
-					s.addBanks(&other.banks)
-				}
+			s.chip.banks[m] = b
+			is := &s.banks[m]
+			switch {
+			case d.opened.Mesh && !shared, old != nil && *is == old.banks[m], !is.Known:
+				*is = b
+			case !d.opened.Mesh && shared:
+				// The mesh allocates in the chip's memory, and can have less of it than the chip's own allocator.
+			case b.size() >= is.size():
+				*is = b
 			}
-		default:
-			s.addBanks(&al.banks)
 		}
 	}
 }
 
-// addBanks makes the capacity that of the largest allocator.
-func (s *share) addBanks(c *Capacity) {
-	for m, b := range c {
-		if b.Known && b.size() >= s.banks[m].size() {
-			s.banks[m] = b
+// hasMesh reports whether an open mesh, other than a device, spans a chip.
+func (p *process) hasMesh(s *share, than *device) bool {
+	for _, d := range p.devices {
+		if d != than && d.opened.Mesh && !d.closed && slices.Contains(d.shares, s) {
+			return true
 		}
 	}
+	return false
 }
 
 // dropClosed removes closed devices without buffers. Chips that no device of the

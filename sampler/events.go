@@ -173,6 +173,11 @@ func (p *process) devicesFound(l *look, names inspect.ChipNames, uses func(uint6
 		add(aggregator.Event{Kind: aggregator.DeviceOpen, Device: device, Opened: p.chips.Opened(l.opened[device], names, uses)})
 		p.devices[device] = allocator
 	}
+	for device, allocator := range p.devices {
+		if _, ok := deviceOf[allocator]; !ok {
+			deviceOf[allocator] = device
+		}
+	}
 	for _, h := range l.scan.Scan.Buffers {
 		if _, ok := deviceOf[h.Allocator]; !ok {
 			deviceOf[h.Allocator] = h.Device
@@ -185,7 +190,7 @@ func (p *process) devicesFound(l *look, names inspect.ChipNames, uses func(uint6
 	for _, a := range l.scan.Scan.Allocators {
 		c, isRead := l.capacities[a]
 		device, ok := deviceOf[a]
-		if known := slices.Contains(p.allocators, a); isRead && (ok || known) {
+		if known := slices.Contains(p.allocators, a); isRead && ok {
 			add(aggregator.Event{Kind: aggregator.AllocatorSeen, Device: device, Allocator: a, Capacity: &c})
 			if !known {
 				p.allocators = append(p.allocators, a)

@@ -58,7 +58,8 @@ func (r *run) readResized(p *traced, now bool) {
 			continue
 		}
 		if capacity, err := p.Capacity(allocator); err == nil {
-			r.emit(aggregator.Event{Kind: aggregator.AllocatorSeen, PID: p.mapping.PID, Time: proc.Now(), Allocator: allocator, Capacity: &capacity})
+			r.emit(aggregator.Event{Kind: aggregator.AllocatorSeen, PID: p.mapping.PID, Time: proc.Now(),
+				Device: p.deviceOf[allocator], Allocator: allocator, Capacity: &capacity})
 		}
 		if at.next = lastAsked; age < lastAsked {
 			p.resized[allocator] = at
@@ -127,6 +128,7 @@ func (r *run) sized(p *traced, from origin, device, allocator uint64, capacity *
 		delete(p.unsized, device)
 	}
 	p.allocators[allocator] = true
+	p.deviceOf[allocator] = device
 	delete(p.unknownCapacities, allocator)
 	if p.reconciliation.now != nil {
 		p.reconciliation.met[allocator] = true

@@ -61,6 +61,8 @@ type traced struct {
 	// noticed is set once a notice said what could not be read of it.
 	noticed    bool
 	allocators map[uint64]bool
+	// deviceOf is the device of each allocator whose capacity was read.
+	deviceOf map[uint64]uint64
 	// resized are allocators of which a memory changes its size, with when to read that.
 	resized map[uint64]resized
 	// unknownCapacities are allocators that could not be read, perhaps because they are being destroyed.
@@ -242,7 +244,7 @@ func (r *run) add(a announcement, now uint64) (p *traced, lives bool) {
 	started := process.Started
 	p = &traced{
 		Inspector: in.Hurried(), patient: in, mapping: a.mapping, of: a.of, found: a.at, at: a.at, seen: a.seen, late: a.late,
-		devices: map[uint64][]aggregator.Chip{}, meshes: map[uint64]bool{}, unsized: map[uint64]*unsized{}, closing: map[uint64]*closing{}, closed: map[uint64]uint64{}, allocators: map[uint64]bool{}, banks: map[memoryOf]metal.Bank{}, unknownCapacities: map[uint64]unknownCapacity{}, resized: map[uint64]resized{},
+		devices: map[uint64][]aggregator.Chip{}, meshes: map[uint64]bool{}, unsized: map[uint64]*unsized{}, closing: map[uint64]*closing{}, closed: map[uint64]uint64{}, allocators: map[uint64]bool{}, banks: map[memoryOf]metal.Bank{}, unknownCapacities: map[uint64]unknownCapacity{}, resized: map[uint64]resized{}, deviceOf: map[uint64]uint64{},
 	}
 	p.chips = inspect.NewChips(p.Inspector, pid)
 	p.reconciliation.forkedFrom = proc.ForkedFrom(a.mapping)

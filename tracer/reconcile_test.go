@@ -44,7 +44,7 @@ func TestDeviceOpenedWhileItIsRead(t *testing.T) {
 	const pid, device, allocator = 7, 0x1000, 0x2000
 	for _, opens := range []bool{false, true} {
 		p := &traced{mapping: proc.Mapping{PID: pid}, chips: inspect.NewChips(&inspect.Inspector{}, pid), of: &attachment{}, meshes: map[uint64]bool{},
-			devices: map[uint64][]aggregator.Chip{device: nil}, unsized: map[uint64]*unsized{device: {}}, allocators: map[uint64]bool{allocator: true}}
+			devices: map[uint64][]aggregator.Chip{device: nil}, unsized: map[uint64]*unsized{device: {}}, deviceOf: map[uint64]uint64{}, allocators: map[uint64]bool{allocator: true}}
 		r := &run{t: &Tracer{}, processes: map[uint32]*traced{pid: p}, related: map[uint32]*relations{pid: {}}}
 		rd := &reading{of: p, first: true, touched: map[uint64]struct{}{}, described: map[uint64]inspect.Device{device: {Arch: "blackhole"}}}
 		rd.result = &inspect.ProcessScan{Devices: map[uint64]uint64{device: allocator}}

@@ -143,6 +143,7 @@ func (r *run) object(from origin, kind bpf.MemtraceTtKind, library uint8, object
 			delete(p.allocators, object)
 			delete(p.unknownCapacities, object)
 			delete(p.resized, object)
+			delete(p.deviceOf, object)
 			p.forgetBanks(object)
 			p.touch(object)
 		}

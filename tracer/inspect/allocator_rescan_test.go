@@ -32,7 +32,7 @@ func newChain(t *testing.T) *chain {
 	}
 	t.Cleanup(func() { unix.Munmap(b) })
 	c := &chain{t: t, b: b}
-	c.bufferSet = (&Inspector{mem: memory.Direct(uint32(os.Getpid()))}).bufferSet(chainLayout, c.address(0), c.address(0))
+	c.bufferSet = (&Inspector{lib: &metal.Library{}, mem: memory.Direct(uint32(os.Getpid()))}).bufferSet(chainLayout, c.address(0), c.address(0))
 	list := make([]int, chainNodes)
 	for i := range list {
 		list[i] = i + 1
