@@ -74,8 +74,10 @@ type Change struct {
 	Exit bool
 	// Unknown: the freed buffer's allocation was not seen.
 	Unknown bool
-	Buffer  BufferSnapshot
-	Chips   []Chip
+	// Stack is the calls that allocated or freed it, or nil.
+	Stack  *Stack
+	Buffer BufferSnapshot
+	Chips  []Chip
 }
 
 type process struct {

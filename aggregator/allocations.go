@@ -110,7 +110,7 @@ func (a *Aggregator) addBuffer(p *process, e *Event, since uint64) {
 		p.checkPlaced(e.Time)
 	}
 	if a.OnChange != nil {
-		a.OnChange(Change{Time: e.Time, PID: p.pid, TID: e.TID, Buffer: b.snapshot(), Chips: b.device.opened.Chips})
+		a.OnChange(Change{Time: e.Time, PID: p.pid, TID: e.TID, Stack: e.Stack, Buffer: b.snapshot(), Chips: b.device.opened.Chips})
 	}
 }
 
@@ -132,7 +132,7 @@ func (a *Aggregator) free(p *process, e *Event) {
 			if d := p.devices[e.Device]; d != nil {
 				chips = d.opened.Chips
 			}
-			a.OnChange(Change{Time: e.Time, PID: p.pid, TID: e.TID, Freed: true, Unknown: true, Chips: chips,
+			a.OnChange(Change{Time: e.Time, PID: p.pid, TID: e.TID, Stack: e.Stack, Freed: true, Unknown: true, Chips: chips,
 				Buffer: BufferSnapshot{ID: e.Buffer, Chips: chips}})
 		}
 		return
@@ -244,7 +244,11 @@ func (a *Aggregator) drop(p *process, b *buffer, e *Event, implicit bool) {
 		p.counters.ImplicitFrees++
 	}
 	if a.OnChange != nil {
-		a.OnChange(Change{Time: e.Time, PID: p.pid, TID: e.TID, Freed: true, Implicit: implicit,
+		stack := e.Stack
+		if implicit {
+			stack = nil // of another buffer's allocation
+		}
+		a.OnChange(Change{Time: e.Time, PID: p.pid, TID: e.TID, Stack: stack, Freed: true, Implicit: implicit,
 			Missed: implicit && (e.Kind == Alloc || e.Kind == AllocatorsScanned), Exit: e.Kind == ProcessExit,
 			Buffer: b.snapshot(), Chips: b.device.opened.Chips})
 	}

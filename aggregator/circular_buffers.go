@@ -46,6 +46,15 @@ const (
 	numCBKinds
 )
 
+// String is the kind in a word.
+func (k CBKind) String() string {
+	names := [numCBKinds]string{"circular", "global", "dataflow", "scratchpad", "reported"}
+	if k >= numCBKinds {
+		return "unknown"
+	}
+	return names[k]
+}
+
 // layoutOf is the kind whose layout a buffer of this kind belongs to.
 func (k CBKind) layoutOf() CBKind {
 	if k == GlobalCircular || k == ReportedCircular {

@@ -292,7 +292,7 @@ type Event struct {
 	// Unsafe is set for an unsafe buffer of a state.
 	Unsafe *Unsafe   `rec:"Unsafe"`
 	Totals *Snapshot `rec:"Totals"`
-	// Stack is the calls that allocated a buffer, or failed to, if stacks are traced.
+	// Stack is the calls that allocated or freed a buffer, if stacks are traced, or that failed to allocate or to place a program.
 	Stack   *Stack            `rec:"Stack"`
 	Failure *FailedAllocation `rec:"Refusal"`
 	// Reason that is raised or lifted.
@@ -320,25 +320,4 @@ type Frame struct {
 	Python bool `rec:"Python"`
 	// Address of the code in the process, or 0.
 	Address uint64 `rec:"Address"`
-}
-
-// FailedAllocation is a failed allocation, in the runtime's own numbers.
-type FailedAllocation struct {
-	// Clash: circular buffers overlap L1 buffers. Otherwise the memory was full.
-	Clash bool `rec:"Clash"`
-	// Message is the runtime's, untrusted text.
-	Message string `rec:"Message"`
-	// In bytes, 0 if unknown: Asked is requested on each chip, spread over Banks banks, PerBank in each. BankBytes,
-	// Allocated, Free and Largest (the largest free block) are of one bank.
-	Asked     uint64 `rec:"Asked"`
-	Banks     uint64 `rec:"Banks"`
-	PerBank   uint64 `rec:"PerBank"`
-	BankBytes uint64 `rec:"BankBytes"`
-	Allocated uint64 `rec:"Allocated"`
-	Free      uint64 `rec:"Free"`
-	Largest   uint64 `rec:"Largest"`
-	// For a clash: the End of the circular buffers in L1, and the Lowest address of the L1 buffers above their
-	// beginning.
-	End    uint64 `rec:"End"`
-	Lowest uint64 `rec:"Lowest"`
 }

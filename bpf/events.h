@@ -26,7 +26,7 @@ enum tt_kind {
 	TT_WORKLOAD_GONE,  /* struct tt_gone: the MeshWorkloadImpl */
 	TT_SCRATCHPADS,	   /* struct tt_pair: a ProgramImpl, and the device that it is laid out on */
 	TT_REFUSED,	   /* struct tt_refusal */
-	TT_STACK,	   /* struct tt_stack: of the thread's TT_ALLOC or TT_REFUSED of the same time */
+	TT_STACK,	   /* struct tt_stack: of the thread's TT_ALLOC, TT_FREE or TT_REFUSED of the same time */
 	TT_HOOKED,   /* struct tt_object: a Buffer that a graph-capture hook handled: nothing is reserved */
 	TT_TRACE,    /* struct tt_trace */
 	TT_MARK,     /* struct tt_mark */
@@ -208,17 +208,30 @@ struct tt_mark {
 	__u32 step;  /* enum tt_mark_step */
 };
 
+/* What an argument of a function that throws is. A cookie has the types of all and, behind them, which are texts. */
+enum tt_type {
+	TT_TYPE_OTHER, /* not shown, or there is none */
+	TT_TYPE_U64,
+	TT_TYPE_U32,
+	TT_TYPE_TEXT, /* std::string or std::string_view */
+};
+
+#define TT_TYPE_BITS 2
+
 /* An allocation or a program found no room. The runtime is about to throw an exception with this message. */
 #define TT_REFUSAL_ARGS 16
+#define TT_REFUSAL_TEXTS 4
+#define TT_REFUSAL_TEXT 512
 
 struct tt_refusal {
 	struct tt_head head;
-	__u32 clash;	   /* 1: circular buffers reach into L1 buffers; 0: out of memory */
-	__u32 length;	   /* bytes of format; 0: unread */
-	__u32 text_length; /* bytes of text */
+	__u64 program; /* that the thread placed last; 0: none */
+	__u64 types;   /* enum tt_type of each argument, the first in the lowest TT_TYPE_BITS; then texts, 4 bits each */
+	__u32 length;  /* bytes of format; 0: unread */
+	__u32 lengths[TT_REFUSAL_TEXTS];
 	__u32 unused;
 	__u64 args[TT_REFUSAL_ARGS]; /* the first 8 bytes of each argument of the format */
-	__u8 text[64];		     /* the second argument is a text: its beginning */
+	__u8 text[TT_REFUSAL_TEXTS * TT_REFUSAL_TEXT]; /* the beginning of each argument that is a text */
 	__u8 format[512];
 };
 

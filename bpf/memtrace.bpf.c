@@ -166,7 +166,12 @@ const enum tt_often *unused_often __attribute__((unused));
 const enum tt_argument *unused_argument __attribute__((unused));
 const enum tt_kind *unused_kind __attribute__((unused));
 
-/* A probe's cookie has the index of its build of the runtime and, for at_point, the number of its point. */
+/*
+ * A probe's cookie has the index of its build of the runtime, for at_point the number of its point and, from bit
+ * TT_COOKIE_TYPES on, the types of the arguments of a function that throws.
+ */
+#define TT_COOKIE_TYPES 16
+
 static __always_inline __u32 library_in(__u64 cookie)
 {
 	return cookie & (TT_LIBRARIES - 1);
@@ -338,7 +343,7 @@ static __always_inline int is_new(struct tt_task *task, __u64 device)
 	return 1;
 }
 
-static __always_inline int object_event(enum tt_kind kind, __u64 object, __u64 library, int urgent)
+static __always_inline int object_event_at(__u64 time, enum tt_kind kind, __u64 object, __u64 library, int urgent)
 {
 	__u64 pid_tgid = bpf_get_current_pid_tgid();
 	struct tt_object *e;
@@ -348,10 +353,15 @@ static __always_inline int object_event(enum tt_kind kind, __u64 object, __u64 l
 	e = reserve(counters_of_cpu(), kind, sizeof(*e));
 	if (!e)
 		return 0;
-	fill(&e->head, kind, pid_tgid, library);
+	fill_at(time, &e->head, kind, pid_tgid, library);
 	e->object = object;
 	submit(e, urgent);
 	return 0;
+}
+
+static __always_inline int object_event(enum tt_kind kind, __u64 object, __u64 library, int urgent)
+{
+	return object_event_at(bpf_ktime_get_ns(), kind, object, library, urgent);
 }
 
 /*
@@ -619,20 +629,34 @@ int BPF_UPROBE(buffer_allocated, __u64 first, __u64 second)
 }
 
 /*
+ * A buffer is freed. A stack is hundreds of times as large as the free's own record, and a program can free all it
+ * has in a moment: half of the ring stays for what the accounts need.
+ */
+static __always_inline int freed(struct pt_regs *ctx, __u64 buffer, __u64 library)
+{
+	__u64 time = bpf_ktime_get_ns();
+
+	if (wants_stacks() && !skipped(bpf_get_current_pid_tgid() >> 32) &&
+	    bpf_ringbuf_query(&events, BPF_RB_AVAIL_DATA) < wakeup_bytes)
+		send_stack(time, ctx);
+	return object_event_at(time, TT_FREE, buffer, library, 0);
+}
+
+/*
  * GraphTracker::track_deallocate(Buffer*) or AllocatorImpl::deallocate_buffer(Buffer*): the Buffer is about
  * to be freed. The accounts have its fields. Reading them again would cost more than the rest of this probe.
  */
 SEC("uprobe.multi")
 int BPF_UPROBE(buffer_freed, void *self, __u64 buffer)
 {
-	return object_event(TT_FREE, buffer, library_of(ctx), 0);
+	return freed(ctx, buffer, library_of(ctx));
 }
 
 /* notify_buffer_deallocated(Buffer*) */
 SEC("uprobe.multi")
 int BPF_UPROBE(buffer_freed_first, __u64 buffer)
 {
-	return object_event(TT_FREE, buffer, library_of(ctx), 0);
+	return freed(ctx, buffer, library_of(ctx));
 }
 
 /* Wakes the reader: the event is rare, and user space reads the object while it exists. */
@@ -1218,19 +1242,20 @@ int BPF_UPROBE(at_point, __u64 first, __u64 second)
 {
 	__u64 cookie = bpf_get_attach_cookie(ctx);
 	__u32 library = library_in(cookie);
+	__u32 point = (cookie & ((1 << TT_COOKIE_TYPES) - 1)) / TT_LIBRARIES;
 
-	switch (cookie / TT_LIBRARIES) {
+	switch (point) {
 	case TT_OFTEN_ALLOCATED:
 		return allocated(ctx, first, second, library);
 	case TT_OFTEN_FREED_FIRST:
 		second = first;
 		/* fall through */
 	case TT_OFTEN_FREED:
-		return object_event(TT_FREE, second, library, 0);
+		return freed(ctx, second, library);
 	case TT_OFTEN_LAUNCHED:
 		return launch(ctx, second, library);
 	}
-	bpf_tail_call(ctx, &points, cookie / TT_LIBRARIES);
+	bpf_tail_call(ctx, &points, point);
 	return 0;
 }
 

@@ -311,15 +311,16 @@ type MemtraceTtRange struct {
 }
 
 type MemtraceTtRefusal struct {
-	_          structs.HostLayout
-	Head       MemtraceTtHead
-	Clash      uint32
-	Length     uint32
-	TextLength uint32
-	Unused     uint32
-	Args       [16]uint64
-	Text       [64]uint8
-	Format     [512]uint8
+	_       structs.HostLayout
+	Head    MemtraceTtHead
+	Program uint64
+	Types   uint64
+	Length  uint32
+	Lengths [4]uint32
+	Unused  uint32
+	Args    [16]uint64
+	Text    [2048]uint8
+	Format  [512]uint8
 }
 
 type MemtraceTtSharded struct {
@@ -392,6 +393,15 @@ const (
 	MemtraceTtTraceStepTT_TRACE_RELEASED MemtraceTtTraceStep = 3
 )
 
+type MemtraceTtType uint32
+
+const (
+	MemtraceTtTypeTT_TYPE_OTHER MemtraceTtType = 0
+	MemtraceTtTypeTT_TYPE_U64   MemtraceTtType = 1
+	MemtraceTtTypeTT_TYPE_U32   MemtraceTtType = 2
+	MemtraceTtTypeTT_TYPE_TEXT  MemtraceTtType = 3
+)
+
 // Names of all BPF objects in the ELF.
 //
 // Used for safe lookups in a Collection or CollectionSpec.
@@ -416,17 +426,16 @@ const (
 	MemtraceProgBufferAllocated    = "buffer_allocated"
 	MemtraceProgBufferFreed        = "buffer_freed"
 	MemtraceProgBufferFreedFirst   = "buffer_freed_first"
-	MemtraceProgBuffersClash       = "buffers_clash"
 	MemtraceProgCbPlaced           = "cb_placed"
 	MemtraceProgDeviceClosed       = "device_closed"
 	MemtraceProgDeviceOpened       = "device_opened"
 	MemtraceProgDfbPlaced          = "dfb_placed"
+	MemtraceProgFailed             = "failed"
 	MemtraceProgKernelAdded        = "kernel_added"
 	MemtraceProgKernelRead         = "kernel_read"
 	MemtraceProgKernelsCopied      = "kernels_copied"
 	MemtraceProgL1Reserved         = "l1_reserved"
 	MemtraceProgLaunched           = "launched"
-	MemtraceProgOutOfMemory        = "out_of_memory"
 	MemtraceProgProcessExec        = "process_exec"
 	MemtraceProgProcessExit        = "process_exit"
 	MemtraceProgProcessFork        = "process_fork"
@@ -471,6 +480,7 @@ const (
 	MemtraceVarUnusedText          = "unused_text"
 	MemtraceVarUnusedTrace         = "unused_trace"
 	MemtraceVarUnusedTraceStep     = "unused_trace_step"
+	MemtraceVarUnusedType          = "unused_type"
 	MemtraceVarWakeupBytes         = "wakeup_bytes"
 )
 
@@ -526,17 +536,16 @@ type MemtraceProgramSpecs struct {
 	BufferAllocated    *ebpf.ProgramSpec `ebpf:"buffer_allocated"`
 	BufferFreed        *ebpf.ProgramSpec `ebpf:"buffer_freed"`
 	BufferFreedFirst   *ebpf.ProgramSpec `ebpf:"buffer_freed_first"`
-	BuffersClash       *ebpf.ProgramSpec `ebpf:"buffers_clash"`
 	CbPlaced           *ebpf.ProgramSpec `ebpf:"cb_placed"`
 	DeviceClosed       *ebpf.ProgramSpec `ebpf:"device_closed"`
 	DeviceOpened       *ebpf.ProgramSpec `ebpf:"device_opened"`
 	DfbPlaced          *ebpf.ProgramSpec `ebpf:"dfb_placed"`
+	Failed             *ebpf.ProgramSpec `ebpf:"failed"`
 	KernelAdded        *ebpf.ProgramSpec `ebpf:"kernel_added"`
 	KernelRead         *ebpf.ProgramSpec `ebpf:"kernel_read"`
 	KernelsCopied      *ebpf.ProgramSpec `ebpf:"kernels_copied"`
 	L1Reserved         *ebpf.ProgramSpec `ebpf:"l1_reserved"`
 	Launched           *ebpf.ProgramSpec `ebpf:"launched"`
-	OutOfMemory        *ebpf.ProgramSpec `ebpf:"out_of_memory"`
 	ProcessExec        *ebpf.ProgramSpec `ebpf:"process_exec"`
 	ProcessExit        *ebpf.ProgramSpec `ebpf:"process_exit"`
 	ProcessFork        *ebpf.ProgramSpec `ebpf:"process_fork"`
@@ -603,6 +612,7 @@ type MemtraceVariableSpecs struct {
 	UnusedText         *ebpf.VariableSpec `ebpf:"unused_text"`
 	UnusedTrace        *ebpf.VariableSpec `ebpf:"unused_trace"`
 	UnusedTraceStep    *ebpf.VariableSpec `ebpf:"unused_trace_step"`
+	UnusedType         *ebpf.VariableSpec `ebpf:"unused_type"`
 	WakeupBytes        *ebpf.VariableSpec `ebpf:"wakeup_bytes"`
 }
 
@@ -685,6 +695,7 @@ type MemtraceVariables struct {
 	UnusedText         *ebpf.Variable `ebpf:"unused_text"`
 	UnusedTrace        *ebpf.Variable `ebpf:"unused_trace"`
 	UnusedTraceStep    *ebpf.Variable `ebpf:"unused_trace_step"`
+	UnusedType         *ebpf.Variable `ebpf:"unused_type"`
 	WakeupBytes        *ebpf.Variable `ebpf:"wakeup_bytes"`
 }
 
@@ -702,17 +713,16 @@ type MemtracePrograms struct {
 	BufferAllocated    *ebpf.Program `ebpf:"buffer_allocated"`
 	BufferFreed        *ebpf.Program `ebpf:"buffer_freed"`
 	BufferFreedFirst   *ebpf.Program `ebpf:"buffer_freed_first"`
-	BuffersClash       *ebpf.Program `ebpf:"buffers_clash"`
 	CbPlaced           *ebpf.Program `ebpf:"cb_placed"`
 	DeviceClosed       *ebpf.Program `ebpf:"device_closed"`
 	DeviceOpened       *ebpf.Program `ebpf:"device_opened"`
 	DfbPlaced          *ebpf.Program `ebpf:"dfb_placed"`
+	Failed             *ebpf.Program `ebpf:"failed"`
 	KernelAdded        *ebpf.Program `ebpf:"kernel_added"`
 	KernelRead         *ebpf.Program `ebpf:"kernel_read"`
 	KernelsCopied      *ebpf.Program `ebpf:"kernels_copied"`
 	L1Reserved         *ebpf.Program `ebpf:"l1_reserved"`
 	Launched           *ebpf.Program `ebpf:"launched"`
-	OutOfMemory        *ebpf.Program `ebpf:"out_of_memory"`
 	ProcessExec        *ebpf.Program `ebpf:"process_exec"`
 	ProcessExit        *ebpf.Program `ebpf:"process_exit"`
 	ProcessFork        *ebpf.Program `ebpf:"process_fork"`
@@ -743,17 +753,16 @@ func (p *MemtracePrograms) Close() error {
 		p.BufferAllocated,
 		p.BufferFreed,
 		p.BufferFreedFirst,
-		p.BuffersClash,
 		p.CbPlaced,
 		p.DeviceClosed,
 		p.DeviceOpened,
 		p.DfbPlaced,
+		p.Failed,
 		p.KernelAdded,
 		p.KernelRead,
 		p.KernelsCopied,
 		p.L1Reserved,
 		p.Launched,
-		p.OutOfMemory,
 		p.ProcessExec,
 		p.ProcessExit,
 		p.ProcessFork,

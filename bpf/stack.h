@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Stacks of allocations and of failed ones, if the user asks for them. The runtime is built without frame
- * pointers, so a copy of the stack's top is sent, and user space unwinds it. Python's frames are read here,
- * because the thread changes them once it continues.
+ * Stacks of allocations and frees, if the user asks for them, and of each failure. The runtime is built without
+ * frame pointers, so a copy of the stack's top is sent, and user space unwinds it. Python's frames are read
+ * here, because the thread changes them once it continues.
  */
 #ifndef TT_STACK_H
 #define TT_STACK_H
@@ -40,6 +40,7 @@ struct {
 const struct tt_stack *unused_stack __attribute__((unused));
 const struct tt_code *unused_code __attribute__((unused));
 const struct tt_refusal *unused_refusal __attribute__((unused));
+const enum tt_type *unused_type __attribute__((unused));
 
 static __always_inline __u64 user_u64(__u64 address)
 {
@@ -233,71 +234,75 @@ static __noinline int send_stack(__u64 time, struct pt_regs *ctx)
 }
 
 /*
- * Sends the arguments of tt_throw_impl<...>(file, line, _, _, const std::string_view& format, const
- * Args&...). The addresses of Args are passed: the first in r9, the others on the stack. The second of Args
- * is a text.
+ * Reads the beginning of the text at an address, a std::string_view or a std::string, and returns its length. One
+ * is a length and a pointer, the other a pointer and a length; a length is less than a pointer.
  */
-static __always_inline int refuse(struct pt_regs *ctx, __u32 clash)
+static __always_inline __u32 read_argument(__u8 *to, __u64 at)
+{
+	__u64 words[2] = {}, length, from;
+
+	bpf_probe_read_user(words, sizeof(words), (void *)at);
+	length = words[0] < words[1] ? words[0] : words[1];
+	from = words[0] ^ words[1] ^ length;
+	if (length > TT_REFUSAL_TEXT)
+		length = TT_REFUSAL_TEXT;
+	barrier_var(length);
+	if (length > TT_REFUSAL_TEXT || bpf_probe_read_user(to, length, (void *)from))
+		return 0;
+	return length;
+}
+
+/*
+ * The runtime throws because an allocation or a program finds no room. Sends the arguments of
+ * tt_throw_impl<...>(file, line, _, _, const std::string_view& format, const Args&...). The addresses of Args
+ * are passed: the first in r9, the others on the stack. Their types are in the cookie.
+ */
+SEC("uprobe.multi")
+int BPF_UPROBE(failed)
 {
 	__u64 pid_tgid = bpf_get_current_pid_tgid();
-	__u64 slots = PT_REGS_SP(ctx), text[2] = {}, format[2] = {}, at, time;
+	__u64 slots = PT_REGS_SP(ctx), format[2] = {}, length, time;
+	__u64 types = bpf_get_attach_cookie(ctx) >> TT_COOKIE_TYPES;
 	struct tt_counters *c = counters_of_cpu();
 	struct tt_refusal *e;
+	struct tt_task *task;
 
 	if (!c || skipped(pid_tgid >> 32))
 		return 0;
 	time = bpf_ktime_get_ns();
-	if (wants_stacks())
-		send_stack(time, ctx);
+	send_stack(time, ctx);
 	e = reserve(c, TT_REFUSED, sizeof(*e));
 	if (!e)
 		return 0;
 	fill_at(time, &e->head, TT_REFUSED, pid_tgid, library_of(ctx));
-	e->clash = clash;
+	task = bpf_task_storage_get(&tasks, bpf_get_current_task_btf(), NULL, 0);
+	e->program = task ? task->program : 0;
+	e->types = types;
 	e->length = 0;
-	e->text_length = 0;
 	e->unused = 0;
 	e->args[0] = user_u64(ctx->r9);
 	for (int i = 1; i < TT_REFUSAL_ARGS; i++)
 		e->args[i] = user_u64(user_u64(slots + 8 * i));
-	/* A std::string_view is a length and a pointer, a std::string a pointer and a length. */
-	at = user_u64(slots + 8);
-	bpf_probe_read_user(text, sizeof(text), (void *)at);
-	if (clash) {
-		at = text[0];
-		text[0] = text[1];
-		text[1] = at;
+	types >>= TT_REFUSAL_ARGS * TT_TYPE_BITS;
+	for (int i = 0; i < TT_REFUSAL_TEXTS; i++) {
+		__u64 which = types & (TT_REFUSAL_ARGS - 1), at = user_u64(slots + 8 * which);
+
+		if (!which)
+			at = ctx->r9;
+		types >>= 4;
+		e->lengths[i] = read_argument(&e->text[i * TT_REFUSAL_TEXT], at);
 	}
-	if (text[0] > sizeof(e->text))
-		text[0] = sizeof(e->text);
-	barrier_var(text[0]);
-	if (text[0] <= sizeof(e->text) && !bpf_probe_read_user(e->text, text[0], (void *)text[1]))
-		e->text_length = text[0];
 	bpf_probe_read_user(format, sizeof(format), (void *)ctx->r8);
-	at = format[1];
-	if (at > sizeof(e->format))
-		at = sizeof(e->format);
-	barrier_var(at);
-	if (at <= sizeof(e->format) && !bpf_probe_read_user(e->format, at, (void *)format[0]))
-		e->length = at;
+	length = format[1];
+	if (length > sizeof(e->format))
+		length = sizeof(e->format);
+	barrier_var(length);
+	if (length <= sizeof(e->format) && !bpf_probe_read_user(e->format, length, (void *)format[0]))
+		e->length = length;
 	if (!e->length)
 		COUNT(c->unread[TT_REFUSED]);
 	submit(e, 1);
 	return 0;
-}
-
-/* BankManager::allocate_buffer found no room. */
-SEC("uprobe.multi")
-int BPF_UPROBE(out_of_memory)
-{
-	return refuse(ctx, 0);
-}
-
-/* ProgramImpl::validate_circular_buffer_region found that circular buffers overlap L1 buffers. */
-SEC("uprobe.multi")
-int BPF_UPROBE(buffers_clash)
-{
-	return refuse(ctx, 1);
 }
 
 #endif

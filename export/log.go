@@ -13,6 +13,9 @@ import (
 
 // Logger writes a line for each change. After an error it writes nothing more: see Err.
 type Logger struct {
+	// Site, which may be nil, names the call site of a stack. Set it before the first event.
+	Site func(*aggregator.Stack) string
+
 	w    io.Writer
 	wall func(monotonic uint64) time.Time
 	json *json.Encoder
@@ -65,6 +68,8 @@ type LogLine struct {
 	Trace *uint32 `json:"trace,omitempty"`
 	// True if another buffer had some of its addresses while that trace was captured; absent if no replay may have overwritten it.
 	Overlaps *bool `json:"overlaps,omitempty"`
+	// Call site that allocated or freed it; absent without stacks.
+	Site *Text `json:"site,omitempty"`
 	// True if the allocation of the freed buffer was not seen: only its id is known.
 	Unknown bool `json:"unknown,omitempty"`
 }
@@ -136,6 +141,7 @@ func (l *Logger) line(c aggregator.Change) LogLine {
 	if c.TID != 0 {
 		line.TID = &c.TID
 	}
+	line.Site = callSite(c.Stack, l.Site)
 	if u := c.Buffer.Unsafe; u.Found {
 		line.Trace, line.Overlaps = &u.Trace, &u.Overlaps
 	}
@@ -273,54 +279,75 @@ func (l *Logger) KernelChange(c aggregator.KernelChange) {
 		sign, word, kernelWords[k.Type], c.Chip.Number, way, mebibytes(k.Bytes), mebibytes(c.Total))
 }
 
-// FailureLine is an allocation that failed, as `log --json` prints it.
+// FailureLine is an allocation that failed, or a program that could not be placed, as `log --json` prints it.
 type FailureLine struct {
 	// When it happened.
 	Time time.Time `json:"time"`
-	// What happened: no block of the memory was large enough, or circular buffers would overlap L1 buffers.
-	Event string `json:"event" jsonschema:"enum=out_of_memory,enum=clash"`
+	// What happened: no block of the memory was large enough; a program's circular buffers would overlap L1 buffers, or
+	// are larger than L1; a program is too large for the kernel-config ring; or what only the message says.
+	Event string `json:"event" jsonschema:"enum=out_of_memory,enum=clash,enum=beyond_l1,enum=program_too_large,enum=other"`
 	// The process's PID.
 	PID uint32 `json:"pid"`
 	// The thread's id; null where unknown.
 	TID *uint32 `json:"tid" jsonschema:"nullable"`
-	// The memory: dram, l1, l1_small or trace.
+	// The memory: dram, l1, l1_small or trace; unknown where the message does not name it.
 	Memory string `json:"memory"`
-	// Requested bytes on each chip; null where unknown, and for a clash.
+	// Requested bytes on each chip; null where unknown, and unless memory is out.
 	Size *uint64 `json:"size" jsonschema:"nullable"`
-	// Requested bytes of each bank; null where unknown, and for a clash.
+	// Requested bytes of each bank; null where unknown, and unless memory is out.
 	Asked *uint64 `json:"asked_per_bank" jsonschema:"nullable"`
-	// Free bytes of a bank; null where unknown, and for a clash.
+	// Free bytes of a bank; null where unknown, and unless memory is out.
 	Free *uint64 `json:"free_per_bank" jsonschema:"nullable"`
-	// Largest free block of a bank, bytes; null where unknown, and for a clash.
+	// Largest free block of a bank, bytes; null where unknown, and unless memory is out.
 	Largest *uint64 `json:"largest_per_bank" jsonschema:"nullable"`
-	// Address, in bytes, where the circular buffers of a clash end; null where unknown, and where memory is out.
+	// Address, in bytes, where the circular buffers end that clash, or are larger than L1; null where unknown, and for others.
 	End *uint64 `json:"circular_buffers_end" jsonschema:"nullable"`
-	// Address, in bytes, where the L1 buffers of a clash begin; null where unknown, and where memory is out.
+	// Address, in bytes, where the L1 buffers of a clash begin; null where unknown, and for others.
 	Lowest *uint64 `json:"l1_buffers_begin" jsonschema:"nullable"`
+	// Size, in bytes, of a program too large for the kernel-config ring, on each core; null where unknown, and for others.
+	Program *uint64 `json:"program_bytes" jsonschema:"nullable"`
+	// Size, in bytes, of L1 or of the kernel-config ring, which is too small; null where unknown, and for others.
+	Limit *uint64 `json:"limit_bytes" jsonschema:"nullable"`
+	// Call site; null where unknown.
+	Site *Text `json:"site" jsonschema:"nullable"`
 	// The runtime's message.
 	Message Text `json:"message"`
 }
 
-// AllocationFailed writes an allocation that failed. As text it is the runtime's message; the original server has no such line.
+// AllocationFailed writes an allocation or a program that failed. As text it is the runtime's message; the original server has no such line.
 func (l *Logger) AllocationFailed(e *aggregator.Event) {
 	f := e.Failure
 	if l.err != nil || f == nil {
 		return
 	}
-	if l.json == nil {
-		var message []byte
-		if message, l.err = Text(f.Message).MarshalJSON(); l.err == nil {
-			_, l.err = fmt.Fprintf(l.w, "⚠ [PID %d] Allocation failed: %s\n", e.PID, message)
-		}
+	line := NewFailureLine(e, l.wall(e.Time), l.Site)
+	if l.json != nil {
+		l.err = l.json.Encode(line)
 		return
 	}
-	l.err = l.json.Encode(NewFailureLine(e, l.wall(e.Time)))
+	var message []byte
+	if message, l.err = line.Message.MarshalJSON(); l.err != nil {
+		return
+	}
+	what, in := "Allocation failed", ""
+	if f.Kind.OfProgram() {
+		what = "Program failed"
+	}
+	if line.Site != nil {
+		var site []byte
+		if site, l.err = line.Site.MarshalJSON(); l.err != nil {
+			return
+		}
+		in = " in " + string(site)
+	}
+	_, l.err = fmt.Fprintf(l.w, "⚠ [PID %d] %s: %s%s\n", e.PID, what, message, in)
 }
 
-// NewFailureLine returns the JSON form of an allocation that failed at this time of day.
-func NewFailureLine(e *aggregator.Event, at time.Time) FailureLine {
+// NewFailureLine returns the JSON form of an allocation or a program that failed at this time of day. site, which may
+// be nil, names the call site of a stack.
+func NewFailureLine(e *aggregator.Event, at time.Time, site func(*aggregator.Stack) string) FailureLine {
 	f := e.Failure
-	line := FailureLine{Time: at, Event: "out_of_memory", PID: e.PID, Memory: key(e.Memory), Message: Text(f.Message)}
+	line := FailureLine{Time: at, Event: f.Kind.String(), PID: e.PID, Memory: key(e.Memory), Site: callSite(e.Stack, site), Message: Text(f.Message)}
 	if tid := e.TID; tid != 0 {
 		line.TID = &tid
 	}
@@ -330,16 +357,30 @@ func NewFailureLine(e *aggregator.Event, at time.Time) FailureLine {
 		}
 		return &n
 	}
-	if f.Clash {
-		line.Event, line.End, line.Lowest = "clash", given(f.End), given(f.Lowest)
-	} else {
+	line.End, line.Lowest, line.Limit = given(f.End), given(f.Lowest), given(f.Limit)
+	switch f.Kind {
+	case aggregator.OutOfMemory:
 		line.Size, line.Asked = given(f.Asked), given(f.PerBank)
-		if f.BankBytes > 0 {
+		if f.BankKnown() {
 			free, largest := f.Free, f.Largest
 			line.Free, line.Largest = &free, &largest
 		}
+	case aggregator.ProgramTooLarge:
+		line.Program = given(f.Asked)
 	}
 	return line
+}
+
+// callSite returns the call site of a stack, nil if unknown.
+func callSite(s *aggregator.Stack, name func(*aggregator.Stack) string) *Text {
+	if s == nil || name == nil {
+		return nil
+	}
+	site := Text(name(s))
+	if site == "" {
+		return nil
+	}
+	return &site
 }
 
 // mebibytes returns a size as the original server prints it: a C++ stream's six significant digits.

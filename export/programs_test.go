@@ -118,22 +118,33 @@ func TestKernelLinesAreInert(t *testing.T) {
 	}
 }
 
-// failed are a memory that is out, with and without the runtime's numbers, and a clash.
-func failed(f func(*aggregator.Event)) {
+// failed are failures of each kind; a memory that is out with and without the runtime's numbers.
+func failed(l *Logger) {
+	f := l.AllocationFailed
+	l.Site = func(s *aggregator.Stack) string { return "site of " + s.Frames[0].Function }
 	full := aggregator.FailedAllocation{Message: "Out of Memory: \"L1\"" + hostile, Asked: 1 << 24, Banks: 64, PerBank: 1 << 18, BankBytes: 1 << 20, Free: 0, Largest: 0}
 	f(&aggregator.Event{Kind: aggregator.AllocationFailed, Time: 1, PID: 100, TID: 101, Memory: aggregator.L1, Failure: &full})
 	f(&aggregator.Event{Kind: aggregator.AllocationFailed, Time: 2, PID: 100, Memory: aggregator.DRAM, Failure: &aggregator.FailedAllocation{Message: "Out of Memory"}})
 	f(&aggregator.Event{Kind: aggregator.AllocationFailed, Time: 3, PID: 100, TID: 101, Memory: aggregator.L1,
-		Failure: &aggregator.FailedAllocation{Clash: true, Message: "they clash", End: 0x2000, Lowest: 0x1000}})
+		Failure: &aggregator.FailedAllocation{Kind: aggregator.Clash, Message: "they clash", End: 0x2000, Lowest: 0x1000}})
+	f(&aggregator.Event{Kind: aggregator.AllocationFailed, Time: 4, PID: 100, Memory: aggregator.L1, Stack: &aggregator.Stack{Frames: []aggregator.Frame{{Function: "step"}}},
+		Failure: &aggregator.FailedAllocation{Kind: aggregator.BeyondL1, Message: "they grow", End: 0x2000, Limit: 0x1000}})
+	f(&aggregator.Event{Kind: aggregator.AllocationFailed, Time: 5, PID: 100, Memory: aggregator.L1,
+		Failure: &aggregator.FailedAllocation{Kind: aggregator.ProgramTooLarge, Message: "it is large", Asked: 6576, Limit: 1024}})
+	f(&aggregator.Event{Kind: aggregator.AllocationFailed, Time: 6, PID: 100, Memory: aggregator.NumMemories,
+		Failure: &aggregator.FailedAllocation{Kind: aggregator.OtherFailure, Message: "no words of it are known"}})
 }
 
 func TestFailureLinesAreAsTheirSchemaSays(t *testing.T) {
 	var b bytes.Buffer
-	failed(NewLogger(&b, true, wall).AllocationFailed)
+	failed(NewLogger(&b, true, wall))
 	want := []string{
 		`"event":"out_of_memory","pid":100,"tid":101,"memory":"l1","size":16777216,"asked_per_bank":262144,"free_per_bank":0,"largest_per_bank":0,"circular_buffers_end":null,`,
 		`"event":"out_of_memory","pid":100,"tid":null,"memory":"dram","size":null,"asked_per_bank":null,"free_per_bank":null,"largest_per_bank":null,`,
-		`"event":"clash","pid":100,"tid":101,"memory":"l1","size":null,"asked_per_bank":null,"free_per_bank":null,"largest_per_bank":null,"circular_buffers_end":8192,"l1_buffers_begin":4096,"message":"they clash"`,
+		`"event":"clash","pid":100,"tid":101,"memory":"l1","size":null,"asked_per_bank":null,"free_per_bank":null,"largest_per_bank":null,"circular_buffers_end":8192,"l1_buffers_begin":4096,"program_bytes":null,"limit_bytes":null,"site":null,"message":"they clash"`,
+		`"event":"beyond_l1","pid":100,"tid":null,"memory":"l1","size":null,"asked_per_bank":null,"free_per_bank":null,"largest_per_bank":null,"circular_buffers_end":8192,"l1_buffers_begin":null,"program_bytes":null,"limit_bytes":4096,"site":"site of step","message":"they grow"`,
+		`"event":"program_too_large","pid":100,"tid":null,"memory":"l1","size":null,"asked_per_bank":null,"free_per_bank":null,"largest_per_bank":null,"circular_buffers_end":null,"l1_buffers_begin":null,"program_bytes":6576,"limit_bytes":1024,"site":null,"message":"it is large"`,
+		`"event":"other","pid":100,"tid":null,"memory":"unknown","size":null,"asked_per_bank":null,"free_per_bank":null,"largest_per_bank":null,"circular_buffers_end":null,"l1_buffers_begin":null,"program_bytes":null,"limit_bytes":null,"site":null,"message":"no words of it are known"`,
 	}
 	s := schema.Compile(t, schema.Of(t, "", FailureLine{}, true))
 	lines := slices.Collect(strings.Lines(b.String()))
@@ -153,15 +164,15 @@ func TestFailureLinesAreAsTheirSchemaSays(t *testing.T) {
 // The runtime's message is the process's text: it stays on its line, and in its quotes.
 func TestFailureLinesAsText(t *testing.T) {
 	var b bytes.Buffer
-	failed(NewLogger(&b, false, wall).AllocationFailed)
+	failed(NewLogger(&b, false, wall))
 	for _, r := range strings.ReplaceAll(b.String(), "\n", "") {
 		if !unicode.IsPrint(r) {
 			t.Fatalf("%q has %q", &b, r)
 		}
 	}
 	lines := slices.Collect(strings.Lines(b.String()))
-	if len(lines) != 3 || !strings.HasPrefix(lines[0], `⚠ [PID 100] Allocation failed: "Out of Memory: \"L1\"`) ||
-		lines[2] != "⚠ [PID 100] Allocation failed: \"they clash\"\n" {
+	if len(lines) != 6 || !strings.HasPrefix(lines[0], `⚠ [PID 100] Allocation failed: "Out of Memory: \"L1\"`) ||
+		lines[2] != "⚠ [PID 100] Program failed: \"they clash\"\n" || lines[3] != "⚠ [PID 100] Program failed: \"they grow\" in \"site of step\"\n" {
 		t.Error(b.String())
 	}
 }

@@ -47,7 +47,7 @@ type Status struct {
 	// The newest processes that exited, at most 32, oldest first, as they were
 	// at their end. Chips no longer count what they held.
 	Ended []StatusProcess `json:"ended"`
-	// The newest failed allocations and L1 clashes, at most 32, oldest first; null where they cannot be seen, which is
+	// The newest failed allocations and programs, at most 32, oldest first; null where they cannot be seen, which is
 	// without probes.
 	Failures []FailureLine `json:"failures" jsonschema:"nullable"`
 	// Number of failures before these; absent where there are none. Failures whose events were lost are not counted.

@@ -294,14 +294,10 @@ func key(pid uint32, program uint64, c aggregator.Chip, cb *aggregator.CircularB
 	return placedKey{pid, c, cb.Kind, program, cb.Address, cb.Size}
 }
 
-var kinds = map[aggregator.CBKind]string{
-	aggregator.Circular: "circular", aggregator.Dataflow: "dataflow", aggregator.Scratchpad: "scratchpad", aggregator.ReportedCircular: "reported",
-}
-
 func (x *Exporter) place(k placedKey, cb *aggregator.CircularBuffer, at uint64) {
 	x.seq++
 	x.placed[k] = append(x.placed[k], &ProgramBuffer{
-		Recording: x.recording, PID: int32(k.pid), Program: int64(k.program), Kind: kinds[k.kind], Chip: int32(k.chip.Number), PrivateTo: private(k.chip),
+		Recording: x.recording, PID: int32(k.pid), Program: int64(k.program), Kind: k.kind.String(), Chip: int32(k.chip.Number), PrivateTo: private(k.chip),
 		Address: int64(cb.Address), Size: int64(cb.Size), Cores: int64(cb.Cores()), Bytes: int64(cb.Bytes()), PlacedAt: *x.time(max(at, 1)), AllocatedSeq: x.seq,
 	})
 }
@@ -331,14 +327,16 @@ func (x *Exporter) AllocationFailed(e *aggregator.Event) {
 	if f == nil {
 		return
 	}
-	row := &Failure{Recording: x.recording, At: *x.time(max(e.Time, 1)), PID: int32(e.PID), Kind: "out_of_memory", Memory: e.Memory.String(), Message: valid(f.Message)}
-	if f.Clash {
-		row.Kind = "clash"
+	row := &Failure{Recording: x.recording, At: *x.time(max(e.Time, 1)), PID: int32(e.PID), Kind: f.Kind.String(), Memory: e.Memory.String(), Message: valid(f.Message)}
+	for to, n := range map[**int64]uint64{&row.Requested: f.PerBank, &row.End: f.End, &row.Lowest: f.Lowest, &row.Limit: f.Limit} {
+		if n > 0 {
+			*to = number(n)
+		}
 	}
-	if f.PerBank > 0 {
-		row.Requested = number(f.PerBank)
+	if f.Kind == aggregator.ProgramTooLarge && f.Asked > 0 {
+		row.Program = number(f.Asked)
 	}
-	if f.BankBytes > 0 {
+	if f.BankKnown() {
 		row.Free, row.Largest = number(f.Free), number(f.Largest)
 	}
 	if e.Stack != nil {

@@ -63,7 +63,7 @@ type ProgramBuffer struct {
 	FreedSeq     *int64 `parquet:"released_seq,optional"`
 }
 
-// Failure is a row of the table failures: an allocation that failed.
+// Failure is a row of the table failures: an allocation that failed, or a program that could not be placed.
 type Failure struct {
 	Recording string  `parquet:"recording,dict"`
 	At        int64   `parquet:"at,timestamp(microsecond)"`
@@ -73,6 +73,10 @@ type Failure struct {
 	Requested *int64  `parquet:"requested_per_bank,optional"`
 	Free      *int64  `parquet:"free_per_bank,optional"`
 	Largest   *int64  `parquet:"largest_per_bank,optional"`
+	End       *int64  `parquet:"circular_buffers_end,optional"`
+	Lowest    *int64  `parquet:"l1_buffers_begin,optional"`
+	Program   *int64  `parquet:"program_bytes,optional"`
+	Limit     *int64  `parquet:"limit_bytes,optional"`
 	Message   string  `parquet:"message"`
 	Site      *string `parquet:"site,optional,dict"`
 }

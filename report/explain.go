@@ -3,6 +3,7 @@ package report
 import (
 	"bufio"
 	"io"
+	"slices"
 
 	"tt-memtrace/aggregator"
 )
@@ -21,7 +22,9 @@ func Explain(w io.Writer, state []aggregator.Event, e *aggregator.Event) error {
 	for i := range b.refusals {
 		p.refusal(&b.refusals[i], manyHolders+1)
 	}
-	if b.stacks == 0 && e.Stack == nil {
+	if slices.ContainsFunc(b.refusals, func(r Refusal) bool {
+		return slices.ContainsFunc(r.Holders, func(s Site) bool { return len(s.Stack) == 0 && s.Others == 0 })
+	}) {
 		p.line("    no call sites: --stacks, or x in the view sites, records them")
 	}
 	return p.end()

@@ -103,7 +103,7 @@ func TestRemedy(t *testing.T) {
 		{"fragmented", full(1<<18, 1<<19, 1<<17), aggregator.L1, 64, []string{"not in one piece", "view map"}},
 		{"trace region", full(2<<20, 1<<20, 1<<20), aggregator.Trace, 64, []string{"trace_region_size"}},
 		{"small L1", full(1<<19, 1<<18, 1<<18), aggregator.L1Small, 64, []string{"l1_small_size"}},
-		{"clash", &aggregator.FailedAllocation{Clash: true, End: 0x1cd60, Lowest: 0x1c000}, aggregator.L1, 64, []string{"3.34 KiB smaller", "DRAM"}},
+		{"clash", &aggregator.FailedAllocation{Kind: aggregator.Clash, End: 0x1cd60, Lowest: 0x1c000}, aggregator.L1, 64, []string{"3.34 KiB smaller", "DRAM"}},
 		{"a message without the bank's numbers", &aggregator.FailedAllocation{PerBank: 1 << 20}, aggregator.L1, 64, nil},
 		{"room enough", full(1<<10, 1<<19, 1<<19), aggregator.L1, 64, nil},
 	} {
@@ -125,7 +125,7 @@ func TestNextStandsAlone(t *testing.T) {
 	for _, e := range opened() {
 		a.Apply(&e)
 	}
-	clash := &aggregator.FailedAllocation{Clash: true, End: 0x1cd60, Lowest: 0x1c000}
+	clash := &aggregator.FailedAllocation{Kind: aggregator.Clash, End: 0x1cd60, Lowest: 0x1c000}
 	full := &aggregator.FailedAllocation{PerBank: 800, Banks: 3, BankBytes: 1000, Allocated: 600, Free: 400, Largest: 400}
 	for _, c := range []struct {
 		pid     uint32
@@ -142,5 +142,62 @@ func TestNextStandsAlone(t *testing.T) {
 	}
 	if got := Next(a.Snapshot(), &aggregator.Event{PID: 1, Memory: aggregator.NumMemories, Failure: full}); got != "" {
 		t.Errorf("in no memory: %q", got)
+	}
+}
+
+// What the tracer could not read is unknown, and not 0: the runtime's own numbers are shown in its place.
+func TestAFailureOfUnreadBuffersIsNotExplainedWithZeros(t *testing.T) {
+	const message = "Out of Memory"
+	open := aggregator.Event{Kind: aggregator.DeviceOpen, PID: 7, Time: 2, Device: 1, Opened: &aggregator.Opened{Chips: []aggregator.Chip{{Number: 0}}}}
+	capacity := aggregator.Event{Kind: aggregator.AllocatorSeen, PID: 7, Time: 3, Device: 1, Allocator: 2, Capacity: &aggregator.Capacity{aggregator.L1: {Known: true, Count: 64, Bytes: 1 << 20}}}
+	unplaced := aggregator.Event{Kind: aggregator.Alloc, PID: 7, Time: 4, Device: 1, Allocator: 2, Buffer: 9, Memory: aggregator.L1, Address: 1 << 19, Size: 1 << 25}
+	for name, events := range map[string][]aggregator.Event{
+		"it ended before its devices were read":     {unplaced},
+		"its buffers were missed":                   {open, capacity},
+		"its capacity was not read":                 {open, unplaced},
+		"only a part of its buffers was read":       {open, capacity, {Kind: aggregator.Alloc, PID: 7, Time: 4, Device: 1, Allocator: 2, Buffer: 9, Memory: aggregator.L1, Address: 1 << 19, PerBank: 4096, Size: 64 * 4096}},
+		"it was attached to late, and not read yet": {open, capacity},
+	} {
+		a := aggregator.New()
+		start := aggregator.Event{Kind: aggregator.ProcessStart, PID: 7, Time: 1, Process: &aggregator.Process{Started: 1, Command: "python loop.py"}}
+		a.Apply(&start)
+		for i := range events {
+			a.Apply(&events[i])
+		}
+		refused := aggregator.Event{Kind: aggregator.AllocationFailed, PID: 7, Time: 5, Memory: aggregator.L1, Failure: &aggregator.FailedAllocation{
+			PerBank: 1 << 20, BankBytes: 1 << 20, Allocated: 852992, Free: 1<<20 - 852992, Largest: 1 << 16, Message: message}}
+		var b strings.Builder
+		if err := Explain(&b, a.State(), &refused); err != nil {
+			t.Fatal(err)
+		}
+		if text := b.String(); !strings.Contains(text, "per bank, by the message: 833.00 KiB allocated") || !strings.Contains(text, "unknown") ||
+			strings.Contains(text, " 0 B allocated") || strings.Contains(text, "    nothing\n") {
+			t.Errorf("%s:\n%s", name, text)
+		}
+	}
+}
+
+// A clash whose lowest L1 buffer is in no account, such as one outside of the allocator, has holders that are unknown.
+func TestAClashWithWhatIsNotCounted(t *testing.T) {
+	a := aggregator.New()
+	cb := aggregator.CircularBuffer{Call: 1, Address: 0x19000, Size: 0x3000, Ranges: []aggregator.CoreRange{{X1: 1, Y1: 1}}}
+	for _, e := range []aggregator.Event{
+		{Kind: aggregator.ProcessStart, PID: 7, Time: 1, Process: &aggregator.Process{Started: 1, Command: "python loop.py"}},
+		{Kind: aggregator.DeviceOpen, PID: 7, Time: 2, Device: 1, Opened: &aggregator.Opened{Chips: []aggregator.Chip{{Number: 0}}}},
+		{Kind: aggregator.AllocatorSeen, PID: 7, Time: 3, Device: 1, Allocator: 2, Capacity: &aggregator.Capacity{aggregator.L1: {Known: true, Count: 64, Bytes: 1 << 20}}},
+		{Kind: aggregator.CBPlaced, PID: 7, Time: 4, Device: 1, Program: 5, CB: &cb},
+	} {
+		a.Apply(&e)
+	}
+	refused := aggregator.Event{Kind: aggregator.AllocationFailed, PID: 7, Time: 5, Memory: aggregator.L1, Program: 5,
+		Failure: &aggregator.FailedAllocation{Kind: aggregator.Clash, End: 0x1c000, Lowest: 0x1b000, Message: "they clash"}}
+	var b strings.Builder
+	if err := Explain(&b, a.State(), &refused); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"what was allocated at that moment is unknown", "the program's circular buffers, by size:", "12.00 KiB", "0x19000"} {
+		if !strings.Contains(b.String(), want) {
+			t.Errorf("no %q in\n%s", want, b.String())
+		}
 	}
 }

@@ -13,12 +13,12 @@ import (
 	"tt-memtrace/export"
 )
 
-// Hosts is the reports of several hosts, merged: what `report --json` prints of their
+// Hosts is the reports of several hosts, or of several runs of a host, merged: what `report --json` prints of their
 // recordings. All sizes are in bytes.
 type Hosts struct {
 	// Version of this format.
 	Schema int `json:"schema"`
-	// The hosts, those with failures first, then by bytes that were not freed.
+	// The hosts, once for each run, those with failures first, then by bytes that were not freed.
 	Hosts []Host `json:"hosts"`
 	// Call sites over all hosts, most bytes first. PIDs are ignored.
 	Left  []HostsSite `json:"left"`
@@ -29,7 +29,7 @@ type Hosts struct {
 	Peaks []HostPeak `json:"peaks"`
 }
 
-// Host is one of the hosts.
+// Host is one of the hosts, in one run.
 type Host struct {
 	Host string `json:"host"`
 	// Its recordings, in order of time.
@@ -76,6 +76,7 @@ type HostsSite struct {
 	Others uint64 `json:"others,omitempty"`
 
 	most uint64
+	last string // the host counted last
 }
 
 // HostRefusal is a failed allocation of a host.
@@ -94,8 +95,8 @@ func Merge(reports []*Report, recordings [][]string) *Hosts {
 	for i, r := range reports {
 		one := Host{Host: r.Host, Recordings: []export.Text{}, Began: r.Began, Seconds: r.Seconds, Events: r.Events, Lost: r.Lost, Exact: r.Exact, Sampled: r.Sampled,
 			Processes: uint64(len(r.Processes))}
-		outOfMemory, clashes := r.failed()
-		one.Failed = outOfMemory + clashes
+		failed := r.failed()
+		one.Failed = failed.Number()
 		for _, name := range recordings[i] {
 			one.Recordings = append(one.Recordings, export.Text(name))
 		}
@@ -137,6 +138,8 @@ func (p *HostPeak) share() float64 {
 }
 
 func mergeSites(reports []*Report, of func(*site) tally) []HostsSite {
+	reports = slices.Clone(reports)
+	slices.SortStableFunc(reports, func(x, y *Report) int { return cmp.Compare(x.Host, y.Host) }) // all of a host in a row
 	all := map[[2]string]*HostsSite{}
 	for _, r := range reports {
 		here := map[[2]string]tally{}
@@ -154,7 +157,10 @@ func mergeSites(reports []*Report, of func(*site) tally) []HostsSite {
 				x = &HostsSite{Site: export.Text(k[0]), Memory: k[1]}
 				all[k] = x
 			}
-			x.Buffers, x.Bytes, x.Hosts = x.Buffers+t.buffers, x.Bytes+t.bytes, x.Hosts+1
+			x.Buffers, x.Bytes = x.Buffers+t.buffers, x.Bytes+t.bytes
+			if x.Hosts == 0 || x.last != r.Host {
+				x.Hosts, x.last = x.Hosts+1, r.Host
+			}
 			if t.bytes > x.most || t.bytes == x.most && (x.Most == "" || r.Host < x.Most) {
 				x.most, x.Most = t.bytes, r.Host
 			}
@@ -177,7 +183,15 @@ func (h *Hosts) JSON(w io.Writer) error { return writeJSON(w, h, "  ") }
 // Text writes the merged report for people.
 func (h *Hosts) Text(w io.Writer, style Style) error {
 	p := &printer{w: bufio.NewWriter(w), style: style}
-	p.line("%s", style.paint(bold, plural(uint64(len(h.Hosts)), "host")))
+	names := map[string]bool{}
+	for i := range h.Hosts {
+		names[h.Hosts[i].Host] = true
+	}
+	title := plural(uint64(len(names)), "host")
+	if len(names) < len(h.Hosts) {
+		title = plural(uint64(len(h.Hosts)), "recording") + " of " + title
+	}
+	p.line("%s", style.paint(bold, title))
 	sampled, traced, left := false, false, "NOT FREED"
 	for i := range h.Hosts {
 		sampled, traced = sampled || h.Hosts[i].Sampled, traced || !h.Hosts[i].Sampled
@@ -200,7 +214,7 @@ func (h *Hosts) Text(w io.Writer, style Style) error {
 	p.heading("Hosts")
 	p.table(rows)
 	if len(h.Refusals) > 0 {
-		p.heading("Out of memory and L1 clashes")
+		p.heading("Failed allocations and programs")
 		for i := range h.Refusals[:min(shown, len(h.Refusals))] {
 			f := &h.Refusals[i]
 			p.line("  %s", style.paint(red, fmt.Sprintf("%s %s, process %d: %s", f.Time.Format(time.DateTime), printable(export.Text(f.Host)), f.PID, f.What())))

@@ -1,6 +1,7 @@
 package report
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 
@@ -11,72 +12,130 @@ import (
 // maxRefusals bounds the failed allocations in a report: a program may retry for ever.
 const maxRefusals = 200
 
-// AllocationFailed explains a failed allocation by the buffers that were live at that moment.
+// AllocationFailed explains a failed allocation, or a program that could not be placed, by what was live at that
+// moment.
 func (b *Builder) AllocationFailed(e *aggregator.Event) {
 	f := e.Failure
 	if f == nil {
 		return
 	}
 	if len(b.refusals) >= maxRefusals {
-		if f.Clash {
-			b.omitted.Clashes++
-		} else {
-			b.omitted.OutOfMemory++
-		}
+		b.omitted.add(f.Kind, 1)
 		return
 	}
 	b.begin(e.Time)
 	r := Refusal{
-		At: b.seconds(e.Time), PID: e.PID, Kind: "out_of_memory", Memory: e.Memory.String(), Message: export.Text(f.Message),
-		Asked: orNull(f.PerBank), Chips: []RefusedChip{}, Holders: []Site{},
+		At: b.seconds(e.Time), PID: e.PID, Kind: f.Kind.String(), kind: f.Kind, Memory: e.Memory.String(), memory: e.Memory, Message: export.Text(f.Message),
+		Asked: orNull(f.PerBank), End: orNull(f.End), Lowest: orNull(f.Lowest), Limit: orNull(f.Limit), Chips: []RefusedChip{}, Holders: []Site{},
 	}
-	if f.BankBytes > 0 {
-		r.Free, r.Largest = &f.Free, &f.Largest
+	if f.BankKnown() {
+		r.Allocated, r.Free, r.Largest = &f.Allocated, &f.Free, &f.Largest
 	}
-	if f.Clash {
-		r.Kind, r.End, r.Lowest = "clash", orNull(f.End), orNull(f.Lowest)
+	if f.Kind == aggregator.ProgramTooLarge {
+		r.Program = orNull(f.Asked)
 	}
 	if e.Stack != nil {
 		r.Where, r.Stack = known(where(e.Stack)), lines(e.Stack)
 	}
+	if f.Kind.OfProgram() {
+		r.CircularBuffers = b.placedBy(e.PID, e.Program)
+	}
+	var banks uint64
+	if r.Held() {
+		chips := b.chipsOf(e.PID)
+		slices.SortFunc(chips, compareChips)
+		r.Chips, banks = b.rooms(chips, e)
+		r.Holders, r.Complete = b.holders(chips, e)
+		r.Complete = r.Complete && (!f.BankKnown() || slices.ContainsFunc(r.Chips, func(c RefusedChip) bool { return c.Allocated != nil && *c.Allocated >= f.Allocated }))
+		for i := range r.Chips {
+			if c := &r.Chips[i]; !r.Complete && (c.Allocated == nil || *c.Allocated == 0 || f.BankKnown() && *c.Allocated < f.Allocated) {
+				*c = RefusedChip{Chip: c.Chip, Private: c.Private} // not all that is allocated is known
+			}
+		}
+	}
+	r.Next = remedy(f, e.Memory, banks, len(r.Holders) > 0)
+	b.refusals = append(b.refusals, r)
+}
+
+// rooms returns how full a memory of the chips is, and in how many banks.
+func (b *Builder) rooms(chips []aggregator.Chip, e *aggregator.Event) (list []RefusedChip, banks uint64) {
+	f := e.Failure
+	list = []RefusedChip{}
+	for _, c := range chips {
+		rc := RefusedChip{Chip: c.Number, Private: privateTo(c)}
+		if s := b.spaces[spaceKey{c, e.Memory}]; s != nil && s.banks.Count > 0 {
+			n := uint64(s.banks.Count)
+			allocated := s.used.bytes / n
+			rc.Allocated, banks = &allocated, max(banks, n)
+			if p, ok := s.free(); f.BankKnown() && allocated == f.Allocated {
+				// No other allocator holds this memory, so the runtime's own numbers are those of the chip. It
+				// knows where a bank begins; the accounts only guess that from the buffers.
+				rc.Free, rc.Largest = &f.Free, &f.Largest
+			} else if ok {
+				rc.Free, rc.Largest = &p.free, &p.largest
+			}
+		}
+		list = append(list, rc)
+	}
+	return list, banks
+}
+
+// holders returns the sites that hold the memory or, in a clash, the colliding addresses. Buffers of every process on
+// these chips count. complete: none is known to be missing.
+func (b *Builder) holders(chips []aggregator.Chip, e *aggregator.Event) (list []Site, complete bool) {
+	f := e.Failure
+	clash := f.Kind == aggregator.Clash
+	found := !clash || f.Lowest == 0 // the lowest buffer of a clash
 	holders := map[*site]tally{}
-	chips := b.chipsOf(e.PID)
 	for k, h := range b.live {
-		if h.site.memory != e.Memory || f.Clash && !(k.pid == e.PID && h.lowest() < f.End) {
+		if h.site.memory != e.Memory || clash && !(k.pid == e.PID && h.lowest() < f.End) {
 			continue
 		}
-		// Buffers of every process on the same chips count.
 		if !slices.ContainsFunc(h.chips, func(c aggregator.Chip) bool { return slices.Contains(chips, c) }) {
 			continue
 		}
+		found = found || h.lowest() == f.Lowest
 		t := holders[h.site]
 		t.add(h.bytes)
 		holders[h.site] = t
 	}
-	r.Holders = most(holders, manyHolders)
-	slices.SortFunc(chips, compareChips)
-	var banks uint64
-	for _, c := range chips {
-		rc := RefusedChip{Chip: c.Number, Private: privateTo(c)}
-		s := b.spaces[spaceKey{c, e.Memory}]
-		if s == nil {
-			s = &space{} // nothing is known of it
-		}
-		if n := uint64(s.banks.Count); n > 0 {
-			rc.Allocated, banks = s.used.bytes/n, max(banks, n)
-		}
-		if p, ok := s.free(); f.BankBytes > 0 && rc.Allocated == f.Allocated {
-			// No other allocator holds this memory, so the runtime's own numbers are those of the chip. It
-			// knows where a bank begins; the accounts only guess that from the buffers.
-			rc.Free, rc.Largest = &f.Free, &f.Largest
-		} else if ok {
-			rc.Free, rc.Largest = &p.free, &p.largest
-		}
-		r.Chips = append(r.Chips, rc)
-	}
-	r.Next = remedy(f, e.Memory, banks, true)
-	b.refusals = append(b.refusals, r)
+	return most(holders, manyHolders), found && len(chips) > 0 && b.countsBuffers(e.PID)
 }
+
+// countsBuffers reports whether all buffers of a process are known to be counted, on the chips that they are on.
+func (b *Builder) countsBuffers(pid uint32) bool {
+	s := b.accounts.Snapshot()
+	for i := range s.Processes {
+		if p := &s.Processes[i]; p.PID == pid {
+			hidden := aggregator.HiddenOf(p, nil)
+			return !hidden.Buffers && !hidden.Late && !slices.ContainsFunc(p.Unplaced[:], func(u aggregator.Usage) bool { return u.Buffers > 0 })
+		}
+	}
+	return false
+}
+
+// placedBy returns the circular and dataflow buffers and scratchpads that a program has, the largest first. Those that
+// several chips have alike are one.
+func (b *Builder) placedBy(pid uint32, program uint64) (list []PlacedBuffer) {
+	for _, pr := range b.accounts.Programs(pid) {
+		if pr.ID != program {
+			continue
+		}
+		for _, cb := range pr.Placed {
+			one := PlacedBuffer{Kind: cb.Kind.String(), Address: cb.Address, Bytes: cb.Size, Cores: cb.Cores()}
+			if !slices.Contains(list, one) {
+				list = append(list, one)
+			}
+		}
+	}
+	slices.SortFunc(list, func(x, y PlacedBuffer) int {
+		return cmp.Or(cmp.Compare(y.Bytes, x.Bytes), cmp.Compare(x.Address, y.Address), cmp.Compare(x.Kind, y.Kind))
+	})
+	return list[:min(len(list), maxPlaced)]
+}
+
+// maxPlaced bounds the buffers of a program in a report.
+const maxPlaced = 64
 
 // Next returns what helps against a failed allocation, in a report's words but without a list of holders; "" if
 // unknown. s is a snapshot of that moment.
@@ -102,11 +161,15 @@ func remedy(f *aggregator.FailedAllocation, m aggregator.Memory, banks uint64, l
 	if listed {
 		these, some = "these L1 buffers", "some of the buffers below"
 	}
-	if f.Clash {
-		if f.End <= f.Lowest || f.Lowest == 0 {
-			return ""
-		}
+	switch {
+	case f.Kind == aggregator.Clash && f.Lowest > 0 && f.End > f.Lowest:
 		return fmt.Sprintf("free %s first, put them into DRAM, or make the circular buffers of a core %s smaller", these, Size(f.End-f.Lowest))
+	case f.Kind == aggregator.BeyondL1 && f.Limit > 0 && f.End > f.Limit:
+		return fmt.Sprintf("make the circular buffers of a core %s smaller, or spread the work over more cores: freeing L1 buffers does not help", Size(f.End-f.Limit))
+	case f.Kind == aggregator.ProgramTooLarge && f.Limit > 0 && f.Asked > f.Limit:
+		return fmt.Sprintf("make its kernels and arguments %s smaller, or open the device with a smaller worker_l1_size, which leaves more to the ring", Size(f.Asked-f.Limit))
+	case f.Kind != aggregator.OutOfMemory:
+		return ""
 	}
 	helps := "make it smaller"
 	switch m {
@@ -159,7 +222,7 @@ func (p *printer) refusals(r *Report) {
 	if len(r.Refusals) == 0 {
 		return
 	}
-	p.heading("Out of memory and L1 clashes")
+	p.heading("Failed allocations and programs")
 	for i := range r.Refusals[:min(shown, len(r.Refusals))] {
 		f := &r.Refusals[i]
 		p.line("  %s", p.style.paint(red, fmt.Sprintf("at %s, process %d: %s", seconds(f.At), f.PID, f.What())))
@@ -182,27 +245,67 @@ func (p *printer) refusal(f *Refusal, holders int) {
 	if f.Asked != nil {
 		p.line("    requested %s per bank", Size(*f.Asked))
 	}
+	if f.MessageOnly() {
+		p.line("    per bank, by the message: %s", f.MessageRoom())
+	}
 	for _, group := range sameRoom(f.Chips) {
 		p.line("    %s, per bank: %s", chipNames(group), group[0].room())
 	}
 	if f.Next != "" {
 		p.line("    next: %s", f.Next)
 	}
-	p.line("    %s", f.Holding())
-	p.sites(f.Holders, holders, holderColumns(p.many))
+	if f.Held() {
+		p.line("    %s", f.Holding())
+		if f.Complete || len(f.Holders) > 0 {
+			p.sites(f.Holders, holders, holderColumns(p.many))
+		}
+	}
+	p.placed(f.CircularBuffers, holders)
+}
+
+// placed lists the buffers of a program.
+func (p *printer) placed(list []PlacedBuffer, n int) {
+	if len(list) == 0 {
+		return
+	}
+	p.line("    the program's circular buffers, by size:")
+	rows := [][]string{{"PER CORE", "CORES", "ADDRESS", "KIND"}}
+	for _, c := range list[:min(n, len(list))] {
+		rows = append(rows, []string{Size(c.Bytes), fmt.Sprint(c.Cores), fmt.Sprintf("%#x", c.Address), c.Kind})
+	}
+	p.table(rows)
+	if more := len(list) - n; more > 0 {
+		p.line("    … %d more with --json", more)
+	}
 }
 
 // What describes what happened.
-func (f *Refusal) What() string {
-	if f.Kind == "clash" {
-		return "circular buffers clash with L1 buffers"
-	}
-	return "out of memory in " + f.Memory
+func (f *Refusal) What() string { return f.kind.Describe(f.memory) }
+
+// Held reports whether it is a failure because of what others held.
+func (f *Refusal) Held() bool { return f.kind == aggregator.OutOfMemory || f.kind == aggregator.Clash }
+
+// MessageOnly reports whether the message says how full a bank was, and no chip is known to have been as full.
+func (f *Refusal) MessageOnly() bool {
+	return f.Allocated != nil && !slices.ContainsFunc(f.Chips, func(c RefusedChip) bool { return c.Allocated != nil && *c.Allocated == *f.Allocated })
 }
 
-// Holding introduces the list of holders.
+// MessageRoom says how full a bank was, in the message's numbers.
+func (f *Refusal) MessageRoom() string {
+	return (&RefusedChip{Allocated: f.Allocated, Free: f.Free, Largest: f.Largest}).room()
+}
+
+// Holding introduces the list of holders, or says that it is unknown.
 func (f *Refusal) Holding() string {
-	if f.End != nil && f.Lowest != nil {
+	clash := f.End != nil && f.Lowest != nil
+	switch {
+	case !f.Complete && len(f.Holders) == 0:
+		return "what was allocated at that moment is unknown: the process's buffers could not all be read"
+	case !f.Complete && clash:
+		return fmt.Sprintf("the circular buffers end at %#x; some of the L1 buffers below that, from %#x on, per chip (the others are unknown):", *f.End, *f.Lowest)
+	case !f.Complete:
+		return "a part of what was allocated at that moment, per chip (the rest is unknown):"
+	case clash:
 		return fmt.Sprintf("the circular buffers end at %#x; L1 buffers below that, from %#x on, per chip:", *f.End, *f.Lowest)
 	}
 	return "allocated at that moment, per chip:"
@@ -210,7 +313,10 @@ func (f *Refusal) Holding() string {
 
 // room says how full the chip's banks were.
 func (c *RefusedChip) room() string {
-	text := Size(c.Allocated) + " allocated"
+	if c.Allocated == nil {
+		return "unknown"
+	}
+	text := Size(*c.Allocated) + " allocated"
 	if c.Free != nil {
 		text += fmt.Sprintf(", %s free, largest free block %s", Size(*c.Free), Size(*c.Largest))
 	}

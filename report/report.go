@@ -213,38 +213,74 @@ type Site struct {
 	Others uint64 `json:"others,omitempty"`
 }
 
-// Refusal is a failed allocation.
+// Refusal is a failed allocation, or a program that could not be placed.
 type Refusal struct {
 	At  float64 `json:"at"`
 	PID uint32  `json:"pid"`
-	// Kind: out_of_memory, or clash of circular buffers with L1 buffers.
-	Kind   string `json:"kind"`
+	// Kind: out_of_memory; clash of a program's circular buffers with L1 buffers; beyond_l1, if they alone are larger than L1;
+	// program_too_large for the kernel-config ring; or other, which only the message describes.
+	Kind string `json:"kind" jsonschema:"enum=out_of_memory,enum=clash,enum=beyond_l1,enum=program_too_large,enum=other"`
+	// Memory is UNKNOWN if the message does not name it.
 	Memory string `json:"memory"`
 	// The runtime's message.
 	Message export.Text   `json:"message"`
 	Where   *export.Text  `json:"where" jsonschema:"nullable"`
 	Stack   []export.Text `json:"stack,omitempty"`
-	// Requested bytes of each bank, and its free bytes and largest free block, as the runtime's
+	// Requested bytes of each bank, and its allocated and free bytes and largest free block, as the runtime's
 	// message has them; null where it does not.
-	Asked   *uint64 `json:"asked_per_bank" jsonschema:"nullable"`
-	Free    *uint64 `json:"free_per_bank" jsonschema:"nullable"`
-	Largest *uint64 `json:"largest_per_bank" jsonschema:"nullable"`
+	Asked     *uint64 `json:"asked_per_bank" jsonschema:"nullable"`
+	Allocated *uint64 `json:"allocated_per_bank" jsonschema:"nullable"`
+	Free      *uint64 `json:"free_per_bank" jsonschema:"nullable"`
+	Largest   *uint64 `json:"largest_per_bank" jsonschema:"nullable"`
 	// What is allocated on each chip that the process has open, by the traced accounts. Its free bytes and
 	// largest free block are those of the message where that has as much allocated, else by the accounts.
 	Chips []RefusedChip `json:"chips"`
-	// Of a clash: address where the circular buffers end, and where the L1 buffers begin.
+	// Address where the circular buffers of a clash, or beyond L1, end, and where the L1 buffers of a clash begin.
 	End    *uint64 `json:"circular_buffers_end" jsonschema:"nullable"`
 	Lowest *uint64 `json:"l1_buffers_begin" jsonschema:"nullable"`
+	// Bytes that a program too large needs in the kernel-config ring of a core; null for others.
+	Program *uint64 `json:"program_bytes" jsonschema:"nullable"`
+	// Bytes that there are: of L1 or of the kernel-config ring; null for others.
+	Limit *uint64 `json:"limit_bytes" jsonschema:"nullable"`
+	// The buffers of a program that could not be placed, the largest first.
+	CircularBuffers []PlacedBuffer `json:"circular_buffers,omitempty"`
 	// Next is what helps, "" where that is unknown.
 	Next string `json:"-"`
 	// Sites that hold the memory or, in a clash, the colliding addresses, most bytes first.
 	Holders []Site `json:"holders"`
+	// True if the holders are all that there were; false if some are unknown, and for kinds that have no holders.
+	Complete bool `json:"holders_complete"`
+
+	kind   aggregator.FailureKind
+	memory aggregator.Memory
 }
 
-// OmittedRefusals counts failed allocations that are not listed.
+// PlacedBuffer is a circular or dataflow buffer or scratchpad of a program.
+type PlacedBuffer struct {
+	Kind    string `json:"kind"`
+	Address uint64 `json:"address"`
+	// Bytes on each of so many cores.
+	Bytes uint64 `json:"bytes"`
+	Cores uint64 `json:"cores"`
+}
+
+// OmittedRefusals counts failures that are not listed.
 type OmittedRefusals struct {
 	OutOfMemory uint64 `json:"out_of_memory"`
 	Clashes     uint64 `json:"clashes"`
+	// Of all other kinds.
+	Others uint64 `json:"others"`
+}
+
+func (o *OmittedRefusals) add(k aggregator.FailureKind, n uint64) {
+	switch k {
+	case aggregator.OutOfMemory:
+		o.OutOfMemory += n
+	case aggregator.Clash:
+		o.Clashes += n
+	default:
+		o.Others += n
+	}
 }
 
 // Number of them.
@@ -252,30 +288,26 @@ func (o *OmittedRefusals) Number() uint64 {
 	if o == nil {
 		return 0
 	}
-	return o.OutOfMemory + o.Clashes
+	return o.OutOfMemory + o.Clashes + o.Others
 }
 
-// failed counts all failed allocations.
-func (r *Report) failed() (outOfMemory, clashes uint64) {
-	if o := r.RefusalsOmitted; o != nil {
-		outOfMemory, clashes = o.OutOfMemory, o.Clashes
+// failed counts all failures.
+func (r *Report) failed() (all OmittedRefusals) {
+	if r.RefusalsOmitted != nil {
+		all = *r.RefusalsOmitted
 	}
 	for i := range r.Refusals {
-		if r.Refusals[i].Kind == "clash" {
-			clashes++
-		} else {
-			outOfMemory++
-		}
+		all.add(r.Refusals[i].kind, 1)
 	}
-	return outOfMemory, clashes
+	return all
 }
 
 // RefusedChip is how full a chip was when an allocation failed.
 type RefusedChip struct {
 	Chip    uint32  `json:"chip"`
 	Private *uint32 `json:"private_to,omitempty"`
-	// Bytes of each bank.
-	Allocated uint64  `json:"allocated_per_bank"`
+	// Bytes of each bank; null where unknown.
+	Allocated *uint64 `json:"allocated_per_bank" jsonschema:"nullable"`
 	Free      *uint64 `json:"free_per_bank" jsonschema:"nullable"`
 	Largest   *uint64 `json:"largest_per_bank" jsonschema:"nullable"`
 }

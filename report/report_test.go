@@ -328,7 +328,11 @@ func TestManyFailures(t *testing.T) {
 	events = append(events, aggregator.Event{Kind: aggregator.DeviceClose, PID: 1, Time: second, Device: 7},
 		aggregator.Event{Kind: aggregator.DeviceOpen, PID: 1, Time: second, Device: 17, Opened: &aggregator.Opened{Chips: []aggregator.Chip{{Number: 1}}}})
 	for i := range uint64(maxRefusals + 50) {
-		events = append(events, aggregator.Event{Kind: aggregator.AllocationFailed, PID: 1, Time: (2 + i) * second, Memory: aggregator.L1, Failure: &aggregator.FailedAllocation{Message: "m", Clash: i >= maxRefusals+40}})
+		kind := aggregator.OutOfMemory
+		if i >= maxRefusals+40 {
+			kind = aggregator.Clash
+		}
+		events = append(events, aggregator.Event{Kind: aggregator.AllocationFailed, PID: 1, Time: (2 + i) * second, Memory: aggregator.L1, Failure: &aggregator.FailedAllocation{Message: "m", Kind: kind}})
 	}
 	r := told(t, events...)
 	if n := r.RefusalsOmitted; len(r.Refusals) != maxRefusals || n == nil || n.OutOfMemory != 40 || n.Clashes != 10 {

@@ -32,7 +32,7 @@ func TestSchemaIsUpToDate(t *testing.T) {
 func TestReportIsAsItsSchemaSays(t *testing.T) {
 	s, hosts := schema.Compile(t, schema.Of(t, "", Report{}, true)), schema.Compile(t, schema.Of(t, "", Hosts{}, true))
 	refused := aggregator.Event{Kind: aggregator.AllocationFailed, PID: 1, Time: 3 * second, Memory: aggregator.L1, Stack: stack(3),
-		Failure: &aggregator.FailedAllocation{Clash: true, Message: "m", PerBank: 1, BankBytes: 2, End: 3, Lowest: 1}}
+		Failure: &aggregator.FailedAllocation{Kind: aggregator.Clash, Message: "m", PerBank: 1, BankBytes: 2, End: 3, Lowest: 1}}
 	full := aggregator.Event{Kind: aggregator.AllocationFailed, PID: 1, Time: 3 * second, Memory: aggregator.DRAM, Failure: &aggregator.FailedAllocation{Message: "m"}}
 	for name, r := range map[string]*Report{
 		"nothing": told(t), "all": told(t, append(opened(), alloc(2, 1, 100, 100, stack(10)), alloc(2, 2, 0, 0, nil), refused, full, freed(4, 1))...),

@@ -28,12 +28,15 @@ func (r *Report) Verdict() []Finding {
 		return []Finding{{Warn: true, Text: "no process used the TT-Metal runtime: nothing to report"}}
 	}
 	var list []Finding
-	outOfMemory, clashes := r.failed()
-	if outOfMemory > 0 {
-		list = append(list, Finding{Bad: true, Text: fmt.Sprintf("%d × out of memory", outOfMemory)})
+	failed := r.failed()
+	if failed.OutOfMemory > 0 {
+		list = append(list, Finding{Bad: true, Text: fmt.Sprintf("%d × out of memory", failed.OutOfMemory)})
 	}
-	if n := clashes; n > 0 {
+	if n := failed.Clashes; n > 0 {
 		list = append(list, Finding{Bad: true, Text: plural(n, "L1 clash", "L1 clashes")})
+	}
+	if n := failed.Others; n > 0 {
+		list = append(list, Finding{Bad: true, Text: plural(n, "program or allocation", "programs or allocations") + " failed for other reasons"})
 	}
 	var unsafe, overlapping uint64
 	for i := range r.Unsafe {

@@ -190,7 +190,9 @@ func (t *Tracer) look(pid uint32, seen time.Time) {
 		}
 		if err != nil {
 			t.notice(pid, err)
+			continue
 		}
+		t.attachInterposed(m)
 	}
 }
 

@@ -137,9 +137,13 @@ var pointPrograms = func() []string {
 	return names
 }()
 
-// cookie tells the BPF programs where a probe is: in which library and, for atPoint, which point's program to run.
-func cookie(library uint32, bpfProgram string) uint64 {
-	return uint64(slices.Index(pointPrograms, bpfProgram))*maxLibraries + uint64(library)
+// cookieArguments is the bit of a cookie from which on it has the arguments of a message.
+const cookieArguments = 16
+
+// cookie tells the BPF programs where a probe is: in which library, for atPoint, which point's program to run and, where
+// the runtime throws, which arguments its message has.
+func cookie(library uint32, p metal.Probe) uint64 {
+	return uint64(p.Arguments)<<cookieArguments | uint64(slices.Index(pointPrograms, p.Point.BPFProgram))*maxLibraries | uint64(library)
 }
 
 // uprobes attaches the BPF programs of probes to a file, in this order. pid 0 means all processes. If one fails, none
@@ -150,7 +154,7 @@ func (t *Tracer) uprobes(ex *link.Executable, probes []metal.Probe, library, pid
 	}
 	o := link.UprobeMultiOptions{PID: pid}
 	for _, p := range probes {
-		o.Addresses, o.Cookies = append(o.Addresses, p.Offset), append(o.Cookies, cookie(library, p.Point.BPFProgram))
+		o.Addresses, o.Cookies = append(o.Addresses, p.Offset), append(o.Cookies, cookie(library, p))
 	}
 	l, err := ex.UprobeMulti(nil, t.bpfPrograms[atPoint], &o)
 	if err != nil {
@@ -163,7 +167,7 @@ func (t *Tracer) uprobes(ex *link.Executable, probes []metal.Probe, library, pid
 func (t *Tracer) perfEvents(ex *link.Executable, probes []metal.Probe, library, pid uint32) (links []link.Link, err error) {
 	for _, p := range probes {
 		name := p.Point.BPFProgram
-		l, err := ex.Uprobe("", t.bpfPrograms[name], &link.UprobeOptions{Address: p.Offset, Cookie: cookie(library, name), PID: int(pid)})
+		l, err := ex.Uprobe("", t.bpfPrograms[name], &link.UprobeOptions{Address: p.Offset, Cookie: cookie(library, p), PID: int(pid)})
 		if err != nil {
 			t.release(links)
 			return nil, fmt.Errorf("%s at %#x: %w", name, p.Offset, err)

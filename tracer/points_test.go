@@ -34,7 +34,7 @@ func TestEveryPointIsAttached(t *testing.T) {
 			t.Errorf("there is no BPF program %q for uprobes", name)
 		}
 		const library = maxLibraries - 1
-		if c := cookie(library, name); c%maxLibraries != library || pointPrograms[c/maxLibraries] != name {
+		if c := cookie(library, p); c%maxLibraries != library || pointPrograms[c/maxLibraries] != name {
 			t.Errorf("the cookie of %s is %#x", name, c)
 		}
 	}

@@ -36,6 +36,8 @@ type probeSet struct {
 	links  map[uint32][]link.Link
 	linked map[uint32]time.Time
 	users  int // attachments
+	// interposed are the files that were looked at for functions that take the place of the library's.
+	interposed map[interposing]bool
 	// page is the mapped page with the test probe's address; nil if no function can take a test probe.
 	page []byte
 	test metal.Probe
@@ -118,7 +120,7 @@ func (t *Tracer) attachSpare(a *attachment) error {
 }
 
 func newProbeSet(a *attachment, probes []metal.Probe) (*probeSet, error) {
-	s := &probeSet{id: a.lib.ID, slot: a.slot, index: a.index, probes: probes, spare: a.cover.Spare, spared: true, links: map[uint32][]link.Link{}, linked: map[uint32]time.Time{}}
+	s := &probeSet{id: a.lib.ID, slot: a.slot, index: a.index, probes: probes, spare: a.cover.Spare, spared: true, links: map[uint32][]link.Link{}, linked: map[uint32]time.Time{}, interposed: map[interposing]bool{}}
 	var ok bool
 	if s.test, ok = a.lib.Unprobed(slices.Concat(probes, s.spare)); !ok {
 		return s, nil

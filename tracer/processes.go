@@ -283,9 +283,7 @@ func (r *run) add(a announcement, now uint64) (p *traced, lives bool) {
 		p.reconciliation.suspect = time.Now()
 	}
 	delete(r.unsizedOf, pid)
-	if r.stacks.sent {
-		r.stacks.addProcess(r.t, pid)
-	}
+	r.stacks.addProcess(r.t, pid)
 	// Some probes may be missing. Examining the process attaches the rest; then what it holds is read.
 	if p.unseen = a.unseen && started <= a.covered; p.unseen {
 		r.t.found.Add(pid)

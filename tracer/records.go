@@ -106,7 +106,7 @@ func (r *run) object(from origin, kind bpf.MemtraceTtKind, library uint8, object
 			}
 			p.touch(object)
 		}
-		e.Kind, e.Buffer = aggregator.Free, object
+		e.Kind, e.Buffer, e.Stack = aggregator.Free, object, r.stacks.take(from)
 		r.emit(e)
 		r.marks[from.pid].forget(object)
 	case bpf.MemtraceTtKindTT_HOOKED:

@@ -11,16 +11,16 @@ import (
 	"tt-memtrace/symbol"
 )
 
-// stacks names the stacks that are sent ahead of allocations and failed allocations.
+// stacks names the stacks that are sent ahead of allocations, frees and failures.
 type stacks struct {
 	// interpreters counts the interpreters that the BPF programs got. It tells code objects of different processes
 	// apart, whose PID and addresses can be the same.
 	interpreters uint64
 	files        *symbol.Files
 	processes    map[uint32]*namedStacks
-	// sentAhead are stacks whose allocation, or failed allocation, is not read yet.
+	// sentAhead are stacks whose allocation, free or failure is not read yet.
 	sentAhead sentAhead[bpf.MemtraceTtStack]
-	// sent: the BPF programs send stacks now.
+	// sent: the BPF programs send stacks of allocations and frees now.
 	sent bool
 }
 
@@ -28,8 +28,8 @@ func newStacks() *stacks {
 	return &stacks{files: symbol.NewFiles(), processes: map[uint32]*namedStacks{}, sentAhead: sentAhead[bpf.MemtraceTtStack]{}}
 }
 
-// SendStacks switches the stacks of allocations and failed allocations on or off, from about now. It does nothing
-// without Options.Stacks.
+// SendStacks switches the stacks of allocations and frees on or off, from about now. It does nothing without
+// Options.Stacks.
 func (t *Tracer) SendStacks(on bool) {
 	t.sendStacks.Store(on && t.opts.Stacks)
 	t.reader.Flush() // fails if the reader has ended
@@ -38,7 +38,7 @@ func (t *Tracer) SendStacks(on bool) {
 // SendsStacks reports whether stacks are wanted.
 func (t *Tracer) SendsStacks() bool { return t.sendStacks.Load() }
 
-// switchStacks tells the BPF programs whether stacks are wanted, after giving them the interpreters of all processes.
+// switchStacks tells the BPF programs whether stacks of allocations and frees are wanted; those of failures always are.
 func (r *run) switchStacks() error {
 	wanted := r.t.sendStacks.Load()
 	if wanted == r.stacks.sent {
@@ -47,9 +47,6 @@ func (r *run) switchStacks() error {
 	paused := uint32(1)
 	if wanted {
 		paused = 0
-		for pid := range r.processes {
-			r.stacks.addProcess(r.t, pid)
-		}
 	}
 	if err := r.t.objects.StacksPaused.Set(paused); err != nil {
 		return fmt.Errorf("switching stacks: %w", err)

@@ -40,7 +40,7 @@ type Options struct {
 	Libraries []string
 	// RingBytes is the size of the ring buffer, a power of two; 0 for DefaultRingBytes.
 	RingBytes uint32
-	// Stacks adds the thread's stack to each allocation and each failed allocation.
+	// Stacks adds the thread's stack to each allocation and free. Failures always have theirs.
 	Stacks bool
 	// StacksPaused, with Stacks, sends no stacks until SendStacks asks for them.
 	StacksPaused bool
@@ -135,7 +135,7 @@ type attachment struct {
 	tenant string // the tenant of the first process that mapped it
 	lib    *metal.Library
 	cover  *metal.Coverage
-	// refusals are the probes where its allocations fail.
+	// failureProbes are where its allocations and programs fail.
 	failureProbes []metal.Probe
 	layout        *metal.Layout
 	// build is shared by copies of one file, which also share what was read from it.

@@ -345,7 +345,7 @@ func (c *charts) panel(m metric, begin, end uint64, h, w int) []text.Line {
 var markKinds = []struct {
 	kind         logKind
 	letter, name string
-}{{logStart, "S", "start"}, {logExit, "E", "exit"}, {logLost, "!", "loss"}, {logClash, "C", "clash"}, {logOutOfMemory, "O", "out of memory"}}
+}{{logStart, "S", "start"}, {logExit, "E", "exit"}, {logLost, "!", "loss"}, {logFailed, "F", "failure"}, {logClash, "C", "clash"}, {logOutOfMemory, "O", "out of memory"}}
 
 func (k logKind) letter() string {
 	for _, m := range markKinds {
@@ -428,10 +428,8 @@ func (c *charts) marksAt(begin, end uint64) string {
 			out = append(out, who+" "+m.exit)
 		case logLost:
 			out = append(out, text.Digits(m.count)+" events were lost")
-		case logClash:
-			out = append(out, who+": circular buffers clash with L1 buffers"+often)
-		case logOutOfMemory:
-			out = append(out, who+": out of memory in "+m.memory.String()+often)
+		case logFailed, logClash, logOutOfMemory:
+			out = append(out, who+": "+m.failure.Describe(m.memory)+often)
 		}
 	}
 	if len(out) == 0 {

@@ -404,7 +404,7 @@ func (v *chipView) programs(c *aggregator.ChipSnapshot, w int) []text.Line {
 	}{{c.CB.Circular, aggregator.Circular}, {c.CB.Dataflow, aggregator.Dataflow}, {c.CB.Scratchpads, aggregator.Scratchpad},
 		{c.CB.Global, aggregator.GlobalCircular}, {c.CB.Reported, aggregator.ReportedCircular}} {
 		if k.n > 0 {
-			kinds = append(kinds, text.Count(k.n, o.Exact)+" "+kindName(k.kind))
+			kinds = append(kinds, text.Count(k.n, o.Exact)+" "+k.kind.String())
 		}
 	}
 	if kinds != nil {

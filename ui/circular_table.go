@@ -30,11 +30,11 @@ func newCircularTable(s *state) *widget.Table[circularRow, objectKey] {
 		Words: func(b []byte, r *circularRow) []byte {
 			b = append(append(r.words(b), r.program.Operation...), ' ', '0', 'x')
 			b = append(strconv.AppendUint(b, r.cb.Address, 16), ' ')
-			return chipWords(append(b, kindName(r.cb.Kind)...), r.chips)
+			return chipWords(append(b, r.cb.Kind.String()...), r.chips)
 		},
 		Fields: append(ownerFields(16, 4, func(r *circularRow) owner { return r.owner }),
 			operationField(s, 20, 1, func(r *circularRow) string { return r.program.Operation }),
-			widget.Field[circularRow]{Name: "KIND", Least: 8, Rank: 5, Cell: func(r *circularRow) text.Line { return text.Plain.Line(kindName(r.cb.Kind)) },
+			widget.Field[circularRow]{Name: "KIND", Least: 8, Rank: 5, Cell: func(r *circularRow) text.Line { return text.Plain.Line(r.cb.Kind.String()) },
 				Order: func(a, b *circularRow) int { return cmp.Compare(a.cb.Kind, b.cb.Kind) }},
 			chipsField(s, 2, func(r *circularRow) []aggregator.Chip { return r.chips }),
 			unless(s, unplaced, widget.Field[circularRow]{Name: "ADDRESS", Right: true, Least: 8, Cell: func(r *circularRow) text.Line { return text.Plain.Line(text.Hex(r.cb.Address)) },
@@ -66,11 +66,6 @@ func newCircularTable(s *state) *widget.Table[circularRow, objectKey] {
 	}
 }
 
-func kindName(k aggregator.CBKind) string {
-	names := [...]string{"circular", "global", "dataflow", "scratchpad", "reported"}
-	return names[min(int(k), len(names)-1)]
-}
-
 // cbName returns the name of a buffer of a kind.
 func cbName(k aggregator.CBKind) string {
 	switch k {
@@ -79,7 +74,7 @@ func cbName(k aggregator.CBKind) string {
 	case aggregator.GlobalCircular:
 		return "circular buffer in an L1 buffer"
 	}
-	return kindName(k) + " buffer"
+	return k.String() + " buffer"
 }
 
 func rangeName(c aggregator.CoreRange) string {

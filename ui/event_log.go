@@ -68,7 +68,8 @@ const (
 	logOpen
 	logClose
 	logLost
-	// An allocation failed: circular buffers overlap L1 buffers, or no block was large enough.
+	// An allocation failed, or a program could not be placed: of all kinds but the two that follow.
+	logFailed
 	logClash
 	logOutOfMemory
 	numLogKinds
@@ -76,7 +77,7 @@ const (
 
 var logKindNames = [numLogKinds]string{
 	"ALLOC", "FREE", "CB_ALLOC", "CB_FREE", "DFB_ALLOC", "DFB_FREE", "SCRATCHPAD_ALLOC", "SCRATCHPAD_FREE", "UNSAFE", "KERNEL_LOAD", "KERNEL_UNLOAD",
-	"START", "EXIT", "OPEN", "CLOSE", "LOST", "CB_CLASH", "OUT_OF_MEMORY",
+	"START", "EXIT", "OPEN", "CLOSE", "LOST", "FAILED", "CB_CLASH", "OUT_OF_MEMORY",
 }
 
 func (k logKind) String() string { return logKindNames[k] }
@@ -113,8 +114,9 @@ type mark struct {
 	// exit says how the process ended.
 	exit  string
 	count uint64
-	// memory is the memory that had no room.
-	memory aggregator.Memory
+	// memory is the memory that had no room, for a failure of this kind.
+	memory  aggregator.Memory
+	failure aggregator.FailureKind
 	// started is when the process started, because PIDs are reused.
 	started uint64
 }
@@ -213,14 +215,11 @@ func (l *Log) event(e *aggregator.Event) {
 // AllocationFailed adds an allocation that failed. It returns the failure's number, and whether to explain it: not if
 // the process repeats a failed allocation with the same numbers, nor if there were too many lately.
 func (l *Log) AllocationFailed(e *aggregator.Event) (number uint64, explain bool) {
-	n := logEntry{time: e.Time, pid: e.PID, tid: e.TID, kind: logOutOfMemory, memory: e.Memory, size: e.Failure.Asked, text: short(e.Failure.Message), object: e.Program}
-	if e.Failure.Clash {
-		n.kind = logClash
-	}
+	n := logEntry{time: e.Time, pid: e.PID, tid: e.TID, kind: failureLogKind(e.Failure.Kind), memory: e.Memory, size: e.Failure.Asked, text: short(e.Failure.Message), object: e.Program}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.add(n)
-	l.mark(mark{time: n.time, kind: n.kind, pid: n.pid, count: 1, memory: n.memory})
+	l.mark(mark{time: n.time, kind: n.kind, pid: n.pid, count: 1, memory: n.memory, failure: e.Failure.Kind})
 	return l.fail(e)
 }
 
@@ -229,10 +228,10 @@ func (l *Log) AllocationFailed(e *aggregator.Event) (number uint64, explain bool
 func (l *Log) mark(m mark) {
 	m.command = l.commands[m.pid]
 	switch m.kind {
-	case logLost, logClash, logOutOfMemory:
+	case logLost, logFailed, logClash, logOutOfMemory:
 		if n := len(l.marks); n > 0 {
 			last := &l.marks[n-1]
-			if last.kind == m.kind && last.pid == m.pid && last.memory == m.memory && m.time-last.time < 1e9 {
+			if last.kind == m.kind && last.pid == m.pid && last.memory == m.memory && last.failure == m.failure && m.time-last.time < 1e9 {
 				last.count += m.count
 				return
 			}

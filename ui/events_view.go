@@ -162,14 +162,14 @@ func (s *state) wall(t uint64) time.Time {
 }
 
 // ofMemory reports whether an event is about a memory.
-func (k logKind) ofMemory() bool { return k <= logKernelUnload || k >= logClash }
+func (k logKind) ofMemory() bool { return k <= logKernelUnload || k >= logFailed }
 
 func eventCell(r *eventRow) text.Line {
 	look := text.Plain
 	switch r.kind {
 	case logAlloc, logCBAlloc, logDFBAlloc, logScratchpadAlloc, logKernelLoad:
 		look = text.Good
-	case logLost, logUnsafe, logClash, logOutOfMemory:
+	case logLost, logUnsafe, logFailed, logClash, logOutOfMemory:
 		look = text.Alert
 	case logStart, logExit, logOpen, logClose:
 		look = text.Notice
@@ -205,7 +205,7 @@ func eventNote(r *eventRow, ascii bool) string {
 		return "not in the accounts"
 	case r.kind == logLost:
 		return "events that never arrived"
-	case r.kind >= logClash:
+	case r.kind >= logFailed:
 		return text.Sanitize(r.text, ascii)
 	case r.kind == logStart:
 		return text.Command(r.command, ascii)

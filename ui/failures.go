@@ -120,26 +120,29 @@ func (f *failure) inWords(s *state, w int) string {
 	g, o := text.GlyphSet(s.settings.ASCII), s.settings
 	out := " " + s.wallTime(f.time)
 	r := &f.refusal
-	if r.Clash {
-		out += " L1 CLASH"
-	} else {
-		out += " OUT OF MEMORY " + f.memory.String()
+	out += " " + shortFailure(r.Kind)
+	if r.Kind == aggregator.OutOfMemory && f.memory < aggregator.NumMemories {
+		out += " " + f.memory.String()
 	}
 	// details are sorted from the longest form to the shortest.
 	var details []string
 	bytes := func(n uint64) string { return bytesCell(n, o).String() }
 	switch {
-	case r.Clash && r.End > 0 && r.Lowest > 0:
+	case r.Kind == aggregator.Clash && r.End > 0 && r.Lowest > 0:
 		end, lowest := text.Hex(r.End), text.Hex(r.Lowest)
 		details = []string{fmt.Sprintf("circular buffers end at %s, L1 buffers begin at %s", end, lowest),
 			fmt.Sprintf("CBs to %s, L1 from %s", end, lowest), fmt.Sprintf("CBs to %s, L1 %s", end, lowest)}
-	case !r.Clash && r.PerBank > 0:
+	case r.Kind == aggregator.BeyondL1 && r.End > 0 && r.Limit > 0:
+		details = []string{fmt.Sprintf("circular buffers end at %s, L1 has %s", bytes(r.End), bytes(r.Limit)), fmt.Sprintf("CBs %s, L1 %s", bytes(r.End), bytes(r.Limit))}
+	case r.Kind == aggregator.ProgramTooLarge && r.Asked > 0 && r.Limit > 0:
+		details = []string{fmt.Sprintf("needs %s in the kernel-config ring of %s", bytes(r.Asked), bytes(r.Limit)), fmt.Sprintf("%s, ring %s", bytes(r.Asked), bytes(r.Limit))}
+	case r.Kind == aggregator.OutOfMemory && r.PerBank > 0:
 		requested := bytes(r.PerBank) + "/bank"
-		if r.BankBytes > 0 {
+		if r.BankKnown() {
 			details = append(details, fmt.Sprintf("requested %s, largest free %s", requested, bytes(r.Largest)))
 		}
 		details = append(details, "requested "+requested, requested)
-	case !r.Clash && r.Asked > 0:
+	case r.Kind == aggregator.OutOfMemory && r.Asked > 0:
 		details = []string{"requested " + bytes(r.Asked), bytes(r.Asked)}
 	}
 	fits := func(line string) bool { return text.Width(line) <= w }
@@ -168,6 +171,32 @@ func (f *failure) inWords(s *state, w int) string {
 		out += often
 	}
 	return text.Clip(out, w, g.Dots)
+}
+
+// shortFailure names a kind of failure, for one line.
+func shortFailure(k aggregator.FailureKind) string {
+	switch k {
+	case aggregator.OutOfMemory:
+		return "OUT OF MEMORY"
+	case aggregator.Clash:
+		return "L1 CLASH"
+	case aggregator.BeyondL1:
+		return "CBS BEYOND L1"
+	case aggregator.ProgramTooLarge:
+		return "PROGRAM TOO LARGE"
+	}
+	return "ALLOCATION FAILED"
+}
+
+// failureLogKind is its kind in the log.
+func failureLogKind(k aggregator.FailureKind) logKind {
+	switch k {
+	case aggregator.OutOfMemory:
+		return logOutOfMemory
+	case aggregator.Clash:
+		return logClash
+	}
+	return logFailed
 }
 
 // maxFailureLines is how many failures the text names.
@@ -228,10 +257,7 @@ const failuresUnseen = "unknown: only probes see failed allocations"
 
 // what says what failed, in which process, and how often if more than once.
 func (l *failure) what(o settings) string {
-	what := "out of memory in " + l.memory.String()
-	if l.refusal.Clash {
-		what = "circular buffers clash with L1 buffers"
-	}
+	what := l.refusal.Kind.Describe(l.memory)
 	if l.count > 1 {
 		what += ", " + text.Times(l.count)
 	}
@@ -253,7 +279,7 @@ func (f *frame) explain(l *failure) (lines []text.Line) {
 	if r.PerBank > 0 {
 		add("requested", text.Digits(r.PerBank)+" bytes in each bank")
 	}
-	if r.BankBytes > 0 {
+	if r.BankKnown() {
 		add("a bank has", fmt.Sprintf("%s bytes, %s of them free, the largest free block %s", text.Digits(r.BankBytes), text.Digits(r.Free), text.Digits(r.Largest)))
 	}
 	add("message", text.Sanitize(r.Message, o.ASCII))

@@ -147,7 +147,7 @@ func exhausted() *world {
 			Message: "Out of Memory: Not enough space to allocate 805306368 B DRAM buffer across 12 banks, where each bank needs to store 67108864 B, but bank size is 1073741792 B (allocated: 1073741792 B, free: 0 B, largest free block: 0 B)"}, aggregator.DRAM)
 	}
 	w.pass(20 * time.Second)
-	w.refused(pid, aggregator.FailedAllocation{Clash: true, End: first + bank/4, Lowest: first + bank/5,
+	w.refused(pid, aggregator.FailedAllocation{Kind: aggregator.Clash, End: first + bank/4, Lowest: first + bank/5,
 		Message: "Statically allocated circular buffers in program 7 clash with L1 buffers on core range [(x=0,y=0) - (x=7,y=7)]. L1 buffer allocated at 372224 and static circular buffer region ends at 438784"}, aggregator.L1)
 	w.pass(10 * time.Second)
 	return w

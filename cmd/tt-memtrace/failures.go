@@ -32,7 +32,7 @@ func (l *live) logFailures() *ui.Log {
 // addFailure keeps an allocation that failed, for status, and adds it to the log with advice. It returns its number in the log,
 // and whether the log wants an explanation.
 func (l *live) addFailure(log *ui.Log, e *aggregator.Event) (number uint64, explain bool) {
-	l.failures.add(export.NewFailureLine(e, l.Wall(e.Time)))
+	l.failures.add(export.NewFailureLine(e, l.Wall(e.Time), report.CallSite))
 	number, explain = log.AllocationFailed(e)
 	if explain {
 		log.Advise(number, report.Next(l.Accounts().Snapshot(), e))

@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"tt-memtrace/export"
+	"tt-memtrace/report"
 	"tt-memtrace/session"
 )
 
@@ -38,6 +39,7 @@ object, and one buffer; docs/json.md describes it.`,
 			}
 			w := bufio.NewWriterSize(cmd.OutOrStdout(), 64<<10)
 			logger := export.NewLogger(w, asJSON, l.Wall)
+			logger.Site = report.CallSite
 			ctx, cancel := context.WithCancel(cmd.Context())
 			defer cancel()
 			var flushed error

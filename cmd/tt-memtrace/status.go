@@ -31,7 +31,7 @@ Buffers from before tracing are read from the processes' own allocators. Peaks f
 before tracing are unknown: trace for a while with --after, or start the program
 after --; then the snapshot is taken when it ends.
 --every prints a snapshot at each interval, and a last one at the end.
-Allocations that failed meanwhile, and L1 clashes, are below the processes, with
+Allocations and programs that failed meanwhile are below the processes, with
 what helps; 'tt-memtrace report' explains them.
 
 --shm traces nothing and needs no rights: it shows the numbers that the runtime

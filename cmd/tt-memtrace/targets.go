@@ -54,7 +54,7 @@ func (t *targets) flags(cmd *cobra.Command) {
 	f.BoolVarP(&t.quiet, "quiet", "q", false, "no notices on standard error")
 	t.sampling.flags(cmd)
 	t.metrics.flags(cmd)
-	f.BoolVar(&t.stacks, "stacks", false, "record the call stack of each allocation: the screen, recordings and reports then name the code")
+	f.BoolVar(&t.stacks, "stacks", false, "record the call stack of each allocation and free: the screen, recordings and reports then name the code")
 	t.argumentsFlag(cmd)
 	f.StringVar(&t.record, "record", "", "also record into this `FILE`")
 	f.StringSliceVar(&t.recorded.from, "from", nil, "show the recording `FILE` instead of live processes (repeatable)")

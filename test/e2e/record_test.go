@@ -313,7 +313,7 @@ func checkRefusals(t *testing.T, rep *report.Report, oom, clash string) {
 		t.Errorf("asked for %d, %d free, %d in a block: %q", *first.Asked, *first.Free, *first.Largest, oom)
 	}
 	for _, c := range first.Chips {
-		if c.Allocated != number(t, oom, "allocated:") || *c.Free != *first.Free || *c.Largest != *first.Largest {
+		if c.Allocated == nil || *c.Allocated != number(t, oom, "allocated:") || *c.Free != *first.Free || *c.Largest != *first.Largest {
 			t.Errorf("chip %d: %+v, the runtime said %q", c.Chip, c, oom)
 		}
 	}

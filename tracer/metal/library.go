@@ -204,7 +204,13 @@ func (l *Library) readSymbols() error {
 // KnowsRuntime reports, within a few milliseconds, whether a file's dynamic symbols contain a name that makes it the
 // runtime. A library that merely uses the runtime is as large and is mapped first; reading all of it would delay
 // reading the runtime.
-func KnowsRuntime(path string) (knows bool) {
+func KnowsRuntime(path string) bool { return knows(path, RuntimeSymbols) }
+
+// KnowsThrows reports, as quickly, whether they contain a function by which the runtime throws.
+func KnowsThrows(path string) bool { return knows(path, []string{throwImplementation}) }
+
+// knows reports whether a file's dynamic symbols contain one of these names, or one that begins so.
+func knows(path string, symbols []string) (knows bool) {
 	// If this fails, reading the file will say why.
 	defer func() {
 		if recover() != nil {
@@ -233,12 +239,15 @@ func KnowsRuntime(path string) (knows bool) {
 	if _, err := names.ReadAt(b, 0); err != nil || names.FileSize > most {
 		return true
 	}
-	return namesRuntime(b)
+	return namesAny(b, symbols)
 }
 
 // namesRuntime reports whether names contain one that makes a file the runtime.
-func namesRuntime(names []byte) bool {
-	return slices.ContainsFunc(RuntimeSymbols, func(s string) bool { return containsName(names, s) })
+func namesRuntime(names []byte) bool { return namesAny(names, RuntimeSymbols) }
+
+// namesAny reports whether names contain one of the symbols.
+func namesAny(names []byte, symbols []string) bool {
+	return slices.ContainsFunc(symbols, func(s string) bool { return containsName(names, s) })
 }
 
 // containsName is bytes.Contains for a mangled name. It searches from the name's rarest byte, because all names begin

@@ -90,6 +90,8 @@ type Point struct {
 	Way Way
 	// Check, if set, returns why the point would send nothing useful in a library, or nil.
 	Check func(*Library) error
+	// throws, of a point where the runtime throws, reports whether it throws by the instance for these arguments there.
+	throws func([]ArgumentType) bool
 	// Computed, if set, returns nil if what the point sends can be computed in a library. Then the point is attached
 	// only once that fails for a buffer.
 	Computed func(*Library) error
@@ -318,10 +320,11 @@ const withoutKernels = "kernels and their sizes are not covered"
 
 const withoutDataflow = "dataflow buffers, where this release has any, are not covered: programs take more L1 than is shown"
 
-// pointPrefixes returns the names of the table that end in *, without the *.
+// pointPrefixes returns the names of the table that end in *, without the *, and how those begin that failures are
+// looked up by.
 func pointPrefixes() []string {
-	var list []string
-	for _, p := range slices.Concat(Points, FailurePoints) {
+	list := append([]string{throwImplementation}, roomless...)
+	for _, p := range Points {
 		for _, name := range p.Symbols {
 			if prefix, ok := strings.CutSuffix(name, "*"); ok {
 				list = append(list, prefix)
@@ -364,23 +367,4 @@ func (l *Library) knowsCores() error {
 		}
 	}
 	return nil
-}
-
-// FailurePoints are where an allocation fails: the runtime's throwing function
-// is a template, and its instances for the arguments of these two messages are
-// hit by little else. They are no part of the accounts, so a library without is traced as well;
-// what fails in it is not seen.
-var FailurePoints = []Point{
-	{
-		Name: "out of memory", Need: Degrades, BPFProgram: "out_of_memory", Phase: Fails, All: true,
-		Without: "allocations that fail are not seen",
-		// Bytes, memory, banks, and five numbers of a bank or more.
-		Symbols: []string{throws + "St17basic_string_viewIcSt11char_traitsIcEERKjS7_S7_S7_S7_S7_*"},
-	},
-	{
-		Name: "circular buffers clash", Need: Degrades, BPFProgram: "buffers_clash", Phase: Fails, All: true,
-		Without: "clashes of circular buffers with L1 buffers are not seen",
-		// The program, its cores, the L1 buffer and the end of the circular buffers.
-		Symbols: []string{throws + "NSt7__cxx1112basic_stringIcSt11char_traitsIcESaIcEEE*"},
-	},
 }

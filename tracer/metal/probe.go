@@ -23,6 +23,8 @@ type Probe struct {
 	// Emulated: the host kernel emulates the instruction (about half a microsecond) instead of single-stepping it
 	// (twenty or more).
 	Emulated bool
+	// Arguments are those of the message, if the probe is where the runtime throws.
+	Arguments Arguments
 }
 
 // Coverage says which points of the table were found in a library.
@@ -171,31 +173,6 @@ func orUnknown(s string) string {
 		return "unknown"
 	}
 	return s
-}
-
-// FailureProbes returns the points of a library at which allocations fail.
-func (l *Library) FailureProbes() []Probe {
-	var list []Probe
-	for i := range FailurePoints {
-		p := &FailurePoints[i]
-		for _, s := range l.match(p.Symbols, p.All) {
-			if probe, err := l.probe(p, s); err == nil {
-				list = append(list, probe)
-			}
-		}
-	}
-	return list
-}
-
-// MissingFailurePoints are the points where allocations fail at which none of these probes is.
-func MissingFailurePoints(probes []Probe) (missing []*Point) {
-	for i := range FailurePoints {
-		p := &FailurePoints[i]
-		if !slices.ContainsFunc(probes, func(o Probe) bool { return o.Point == p }) {
-			missing = append(missing, p)
-		}
-	}
-	return missing
 }
 
 // Unprobed returns a function that could have a probe, but has none of these.

@@ -391,10 +391,6 @@ const TrackAllocate = "_ZN2tt8tt_metal12GraphTracker14track_allocateEPKNS0_6Buff
 // RuntimeSymbols make a library the runtime, each by itself: others only import them.
 var RuntimeSymbols = slices.Concat([]string{TrackAllocate, notifyAllocated}, deallocateBuffer)
 
-// throws begins the names of the functions that the runtime throws these errors with: the first
-// argument of the message is a number.
-const throws = "_ZN2tt6assert6detail13tt_throw_implIJN3fmt3v117fstringIJRKmRK"
-
 // A ttnn operation launches its workload from function templates that are made
 // for it alone, so the function that a launch was made from names the operation:
 //
