@@ -37,7 +37,7 @@ func newExport() *cobra.Command {
 			if err := t.recorded.check(); err != nil {
 				return err
 			}
-			hosts, err := byHost(args)
+			hosts, err := byRun(args)
 			if err != nil {
 				return err
 			}
@@ -67,7 +67,7 @@ func recordingName(files []string) string {
 	return name
 }
 
-// exportHost exports the recordings of one host, which t names, as one recording.
+// exportHost exports the recordings of one run of a host, which t names, as one recording.
 func exportHost(ctx context.Context, t *targets, dir string) error {
 	t.recorded.skips = true
 	l, err := t.recorded.start(t.quiet)

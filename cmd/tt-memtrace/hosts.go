@@ -16,15 +16,22 @@ import (
 	"tt-memtrace/report"
 )
 
-// hostFiles are the recordings of one host, in order of time.
+// hostFiles are the recordings of one host or, by run, of one run of a host, in order of time.
 type hostFiles struct {
 	host  string
+	run   uint64 // of the last file; 0 if unknown
 	files []string
 }
 
 // byHost groups recordings by the host in their headers. The hosts are in the order of their first files. Standard input can be
 // read only once, so its header is not read: if it is among the files, all count as one host's.
-func byHost(files []string) ([]hostFiles, error) {
+func byHost(files []string) ([]hostFiles, error) { return groupFiles(files, false) }
+
+// byRun does what byHost does, but recordings of one host that were made one by one are several runs: each begins and
+// ends by itself, and nothing between them is missing. The files of a recording that was rotated are one run.
+func byRun(files []string) ([]hostFiles, error) { return groupFiles(files, true) }
+
+func groupFiles(files []string, runs bool) ([]hostFiles, error) {
 	if len(files) < 2 || slices.Contains(files, "-") {
 		return []hostFiles{{files: files}}, nil
 	}
@@ -48,9 +55,11 @@ func byHost(files []string) ([]hostFiles, error) {
 	slices.SortStableFunc(all, func(x, y recording) int { return x.header.Began.Compare(y.header.Began) })
 	var hosts []hostFiles
 	for _, r := range all {
-		i := slices.IndexFunc(hosts, func(h hostFiles) bool { return h.host == r.header.Host })
+		i := slices.IndexFunc(hosts, func(h hostFiles) bool {
+			return h.host == r.header.Host && (!runs || h.run == r.header.Run || h.run == 0 || r.header.Run == 0)
+		})
 		if i < 0 {
-			i, hosts = len(hosts), append(hosts, hostFiles{host: r.header.Host})
+			i, hosts = len(hosts), append(hosts, hostFiles{host: r.header.Host, run: r.header.Run})
 		}
 		hosts[i].files = append(hosts[i].files, r.name)
 	}
@@ -106,7 +115,7 @@ func eachHost(ctx context.Context, t *targets, hosts []hostFiles, f func(ctx con
 	return lost[i]
 }
 
-// reportHosts returns a report on the recordings of several hosts. With a lossError it returns the report, too.
+// reportHosts returns a report on the recordings of several hosts or runs. With a lossError it returns the report, too.
 func reportHosts(ctx context.Context, t *targets, hosts []hostFiles) (*report.Hosts, error) {
 	reports, recordings := make([]*report.Report, len(hosts)), make([][]string, len(hosts))
 	err := eachHost(ctx, t, hosts, func(ctx context.Context, i int, t *targets) (err error) {
@@ -128,7 +137,9 @@ var hostsFormats = map[string]func(*report.Hosts, io.Writer) error{
 func hostNames(hosts []hostFiles) string {
 	var names []string
 	for _, h := range hosts {
-		names = append(names, printable(h.host))
+		if name := printable(h.host); !slices.Contains(names, name) {
+			names = append(names, name)
+		}
 	}
 	return strings.Join(names, ", ")
 }

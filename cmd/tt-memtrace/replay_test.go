@@ -259,7 +259,7 @@ func joined(t *testing.T, names ...string) string {
 }
 
 // Recordings of one host are read in order of time; where one does not go on where the one before it ended, that is marked,
-// and what another run has not is no longer there.
+// and what another run has not is no longer there. Reports and exports have each run by itself, exact.
 func TestSeveralRecordings(t *testing.T) {
 	s := uint64(time.Second)
 	accounts := aggregator.New()
@@ -300,14 +300,17 @@ func TestSeveralRecordings(t *testing.T) {
 		code    int
 		exact   bool
 		buffers map[uint32]uint64
+		// runs, if several, are those that reports and exports have, each exact.
+		runs int
 	}{
-		{"in order", []string{one, two, three}, exitFine, true, map[uint32]uint64{1: 3}},
-		{"as a shell sorts them", []string{three, one, two}, exitFine, true, map[uint32]uint64{1: 3}},
-		{"one is missing", []string{one, three}, exitLost, true, map[uint32]uint64{1: 3}},
-		{"one is missing in a file of both", []string{joined(t, one, three)}, exitLost, true, map[uint32]uint64{1: 3}},
-		{"all in one file", []string{joined(t, one, two, three)}, exitFine, true, map[uint32]uint64{1: 3}},
-		{"of another run", []string{one, two, three, other}, exitLost, true, map[uint32]uint64{2: 1}},
-		{"at the same time", []string{one, two, three, again}, exitFailed, false, nil},
+		{"in order", []string{one, two, three}, exitFine, true, map[uint32]uint64{1: 3}, 1},
+		{"as a shell sorts them", []string{three, one, two}, exitFine, true, map[uint32]uint64{1: 3}, 1},
+		{"one is missing", []string{one, three}, exitLost, true, map[uint32]uint64{1: 3}, 1},
+		{"one is missing in a file of both", []string{joined(t, one, three)}, exitLost, true, map[uint32]uint64{1: 3}, 1},
+		{"all in one file", []string{joined(t, one, two, three)}, exitFine, true, map[uint32]uint64{1: 3}, 1},
+		{"of another run", []string{one, two, three, other}, exitLost, true, map[uint32]uint64{2: 1}, 2},
+		{"of two others", []string{other, one, again, three, two}, exitFailed, false, nil, 3},
+		{"at the same time", []string{one, two, three, again}, exitFailed, false, nil, 2},
 	} {
 		var out bytes.Buffer
 		run := func(args ...string) int {
@@ -353,10 +356,30 @@ func TestSeveralRecordings(t *testing.T) {
 					args = append(args, "--from", name)
 				}
 			}
-			if code := run(args...); code != c.code {
+			want := c.code
+			if c.runs > 1 && (command[0] == "export" || command[0] == "report") {
+				want = exitFine
+			}
+			if code := run(args...); code != want {
 				t.Errorf("%s: %s ended with %d", c.name, command[0], code)
 			}
-			if command[0] != "report" || c.buffers == nil {
+			if command[0] == "export" {
+				rows, err := filepath.Glob(filepath.Join(command[2], "recordings", "*", "*", "*.parquet"))
+				if err != nil || len(rows) != c.runs {
+					t.Errorf("%s: exported are %q", c.name, rows)
+				}
+			}
+			if command[0] != "report" {
+				continue
+			}
+			if c.runs > 1 {
+				var h report.Hosts
+				if err := json.Unmarshal(out.Bytes(), &h); err != nil {
+					t.Fatal(err)
+				}
+				if len(h.Hosts) != c.runs || slices.ContainsFunc(h.Hosts, func(r report.Host) bool { return !r.Exact || r.Lost > 0 || r.Host != "there" }) {
+					t.Errorf("%s: runs %+v", c.name, h.Hosts)
+				}
 				continue
 			}
 			var r report.Report

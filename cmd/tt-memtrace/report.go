@@ -25,7 +25,8 @@ the peak use of each chip's memories and its holders, buffers that were never
 freed, the call sites that allocate most, fragmentation, and why allocations failed.
 
 Recordings of several hosts are merged, with a table of the hosts (text and json).
-Recordings of one host are read one after the other, as one.
+Separate recordings of one host are a row each; the files of a rotated one are
+read as one.
 
 Formats: text, json, html (one self-contained page with charts), pprof (for
 go tool pprof), chrome (for Perfetto and chrome://tracing), csv (use over time).
@@ -79,14 +80,14 @@ func newReport() *cobra.Command {
 				return err
 			}
 			if len(command) == 0 {
-				hosts, err := byHost(t.recorded.from)
+				hosts, err := byRun(t.recorded.from)
 				if err != nil {
 					return err
 				}
 				if len(hosts) > 1 {
 					write := hostsFormats[format]
 					if write == nil {
-						return fmt.Errorf("%w: --format %s is for the recordings of one host, these are of %s", errUsage, format, hostNames(hosts))
+						return fmt.Errorf("%w: --format %s is for one recording, these are %d, of %s", errUsage, format, len(hosts), hostNames(hosts))
 					}
 					h, err := reportHosts(cmd.Context(), &t, hosts)
 					if h == nil {
