@@ -93,6 +93,7 @@ func openings(t *testing.T, r *rig.Runtime, o rig.Options, busy bool) (rests []s
 	early := start(t, tracer.Options{Follow: uint32(os.Getpid())})
 	sampled := sample(t, sampler.Options{Follow: uint32(os.Getpid()), Interval: 300 * time.Millisecond})
 	w := workload(t, r, o)
+	samples := 0
 	for {
 		m, err := w.Await(rig.EventRest, patience)
 		if err == io.EOF {
@@ -127,7 +128,11 @@ func openings(t *testing.T, r *rig.Runtime, o rig.Options, busy bool) (rests []s
 		late.sync()
 		late.sameAs(early, pid)
 		q, _ := late.process(pid)
-		if got := late.held(pid); !q.Exact() || !slices.Equal(got, want) {
+		reasons := slices.DeleteFunc(slices.Clone(q.Reasons), func(why aggregator.Reason) bool {
+			// Which buffers were allocated after a capture is not known late.
+			return why.Code == aggregator.ReasonTracesBefore && said.Replays > 0
+		})
+		if got := late.held(pid); len(reasons) > 0 || !slices.Equal(got, want) {
 			t.Errorf("%s, late:\n%v\nfrom the start:\n%v\n%+v", said.What, got, want, q.Reasons)
 		}
 		late.stop()
@@ -138,6 +143,7 @@ func openings(t *testing.T, r *rig.Runtime, o rig.Options, busy bool) (rests []s
 		}
 		s, _ := sampled.process(pid)
 		if marked := len(s.Reasons) != 1; !marked || !busy {
+			samples++
 			sampled.sameAs(early, pid)
 			if got := sampled.held(pid); !slices.Equal(got, want) {
 				t.Errorf("%s, sampled:\n%v\nfrom the start:\n%v\n%+v", said.What, got, want, s.Reasons)
@@ -150,6 +156,7 @@ func openings(t *testing.T, r *rig.Runtime, o rig.Options, busy bool) (rests []s
 	}
 	next(t, w, rig.EventClosed)
 	send(t, w, "go")
+	t.Logf("compared at %d rests, samples at %d: %q", len(rests), samples, rests)
 	return rests
 }
 

@@ -16,6 +16,5 @@ func TestOnASimulator(t *testing.T) {
 	if dir == "" {
 		t.Fatal("TT_MEMTRACE_SIMULATOR is not set: it names a folder with a simulator's library and the descriptors of its chips")
 	}
-	rests := openings(t, installed(t), rig.Options{Simulator: dir, Args: []string{"--traces"}}, true)
-	t.Logf("compared at %d rests: %q", len(rests), rests)
+	openings(t, installed(t), rig.Options{Simulator: dir, Args: []string{"--traces"}}, true)
 }

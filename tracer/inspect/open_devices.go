@@ -174,6 +174,18 @@ func (o *openDevices) own(mesh uint64) (list []uint64) {
 	return list
 }
 
+// with returns the devices, and the open meshes that have a chip of one of them.
+func (o *openDevices) with(devices []uint64) []uint64 {
+	list := slices.Clone(devices)
+	for _, mesh := range slices.Sorted(maps.Keys(o.managers)) {
+		_, open := o.allocators[mesh]
+		if open && !slices.Contains(list, mesh) && slices.ContainsFunc(devices, func(d uint64) bool { return o.share(d, mesh) }) {
+			list = append(list, mesh)
+		}
+	}
+	return list
+}
+
 var (
 	errNotLaunched = errors.New("whether it was placed before its chips were opened again is unknown: it has no commands that say so")
 	errWhichMesh   = errors.New("on which of the open meshes it was placed is unknown: it has no commands that say so")

@@ -1,6 +1,9 @@
 package inspect
 
-import "testing"
+import (
+	"slices"
+	"testing"
+)
 
 // Whether the chips of a device closed since a program was launched is known where a mesh is open since, or an orphan with no
 // other mesh in between; else it is unknown or, where no orphan may have kept them open, they did.
@@ -39,6 +42,26 @@ func TestClosedSinceAProgramWasLaunched(t *testing.T) {
 	} {
 		if closed, err := c.o.closed(c.device, c.manager); closed != c.closed || (err != nil) != c.unknown {
 			t.Errorf("%s: %t, %v", c.what, closed, err)
+		}
+	}
+}
+
+// A device goes with the open meshes that have one of its chips.
+func TestMeshesWithADevice(t *testing.T) {
+	o := &openDevices{
+		allocators: map[uint64]uint64{1: 0, 2: 0, 10: 0, 20: 0},
+		managers:   map[uint64]uint64{10: 0, 20: 1, 30: 2}, // 30 is closed
+		chips:      map[uint64][]uint32{1: {0}, 2: {1}, 10: {0, 1}, 20: {1}, 30: {0, 1}},
+	}
+	for _, c := range []struct{ devices, want []uint64 }{
+		{[]uint64{1}, []uint64{1, 10}},
+		{[]uint64{2}, []uint64{2, 10, 20}},
+		{[]uint64{1, 2}, []uint64{1, 2, 10, 20}},
+		{[]uint64{10}, []uint64{10, 20}},
+		{nil, nil},
+	} {
+		if got := o.with(c.devices); !slices.Equal(got, c.want) {
+			t.Errorf("%v: %v, not %v", c.devices, got, c.want)
 		}
 	}
 }

@@ -557,7 +557,8 @@ func (in *Inspector) describeProgram(program uint64, o *openDevices, b builder, 
 		}
 		return h, nil
 	}
-	if h.Copies, err = in.kernelCopies(program, h.Devices); err != nil {
+	// A mesh has one copy for all of its chips.
+	if h.Copies, err = in.kernelCopies(program, o.with(h.Devices)); err != nil {
 		return h, err
 	}
 	if h.ChipsUnknown == nil {
