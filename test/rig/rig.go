@@ -49,6 +49,7 @@ const (
 	Traces   = "traces.py" // one that captures a trace and enters its replay
 	// FreedAtOnce frees all buffers of a device at once, and then the tensors that refer to them.
 	FreedAtOnce = "freed_at_once.py"
+	Forked      = "forked.py"    // workers that are forked, and open devices of their own
 	Submesh     = "submesh.py"   // one that closes a mesh whose submesh is referenced
 	Regions     = "regions.py"   // one that fills regions of given sizes
 	Alternate   = "alternate.py" // one that allocates other buffers at the same addresses

@@ -105,13 +105,37 @@ func (in *Inspector) openIn(pid uint32) (h inheritance, err error) {
 	return h, nil
 }
 
+// madeSinceFork returns those of the devices that are meshes which the process is known to have made itself. Each mesh
+// makes a sub-device manager as it opens, and a counter in the library numbers managers. So a copy has a lower number than
+// the counter had at the fork, and that is at most what the counter of the other process is now.
+func (in *Inspector) madeSinceFork(from uint32, isMesh map[uint64]bool) map[uint64]bool {
+	made := map[uint64]bool{}
+	counter, ok := in.lib.Lookup(metal.NextManager)
+	if !ok {
+		return made
+	}
+	next, err := in.elsewhere(from).recent().U64(in.base + counter)
+	if err != nil {
+		return made
+	}
+	for d, mesh := range isMesh {
+		if !mesh {
+			continue
+		}
+		if number, err := in.call(metal.MeshManager, d); err == nil && number >= next {
+			made[d] = true
+		}
+	}
+	return made
+}
+
 // disown removes copies from the devices of a scan, and returns the allocators without those of copies. Unsure devices
 // stay in.
 //
 // A device is the process's own if the process opened it, or allocated on it while the other process did not have it
 // open. So is a mesh (or a chip, if not all opened devices are known) that spans only chips of such devices, except a
-// mesh that the other process had open at the fork, or may have had. The remaining ones are copies if all that the
-// process opened is known. Otherwise only those are copies that the other process has open with the same chips, which
+// mesh that the other process had open at the fork, or may have had. A mesh that was made after the fork is the process's
+// own, with its chips. The remaining ones are copies if all that the process opened is known. Otherwise only those are copies that the other process has open with the same chips, which
 // is all that can be compared: it may have closed some since.
 func (in *Inspector) disown(layout *metal.Layout, fork *Fork, b *ProcessScan, allocators []uint64) (rest []uint64, err error) {
 	devices, itself, all := b.Devices, map[uint64]bool{}, false // itself are the devices that the process opened
@@ -140,6 +164,15 @@ func (in *Inspector) disown(layout *metal.Layout, fork *Fork, b *ProcessScan, al
 			return nil, err
 		}
 	}
+	madeOn := map[uint32]bool{} // chips
+	if !all {
+		for d := range in.madeSinceFork(fork.From, meshes) {
+			own[d] = true
+			for _, c := range chips[d] {
+				madeOn[c] = true
+			}
+		}
+	}
 	copied := theirs.allocators
 	var shared []uint64 // allocators of copies on which it may have allocated before tracing began
 	for d, a := range devices {
@@ -149,6 +182,8 @@ func (in *Inspector) disown(layout *metal.Layout, fork *Fork, b *ProcessScan, al
 		inherited := meshes[d] && (fork.Inherited[d] || there)
 		switch {
 		case own[d]:
+		case !meshes[d] && !there && len(chips[d]) == 1 && madeOn[chips[d][0]]:
+			own[d] = true
 		case fork.Used[d] && !fork.Inherited[d] && !there:
 			own[d] = true
 		case !inherited && !alien && (all && meshes[d] || !all && (!meshes[d] || in.withinAny(d, itself))):

@@ -295,6 +295,7 @@ const (
 	// NextTrace returns the number of the next trace, and counts it. TraceOf returns a mesh's trace by number.
 	NextTrace     = "_ZN2tt8tt_metal11distributed9MeshTrace7next_idEv"
 	TraceOf       = "_ZN2tt8tt_metal11distributed10MeshDevice14get_mesh_traceERKN4ttsl10StrongTypeIjNS1_14MeshTraceIdTagEEE"
+	TraceBytes    = "_ZNK2tt8tt_metal11distributed10MeshDevice22get_trace_buffers_sizeEv"
 	BackingBuffer = "_ZNK2tt8tt_metal11distributed10MeshBuffer18get_backing_bufferEv"
 
 	// A program on its cores keeps others out of L1 below it, by a count that all share.
