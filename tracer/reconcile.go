@@ -73,7 +73,7 @@ type reading struct {
 	others []another
 	open   []int
 	// described are the properties of the open devices, and capacities those of their allocators, as far as they
-	// could be read. Filled only at the first scan.
+	// could be read. Filled only at the first scan, and after events were lost.
 	described  map[uint64]inspect.Device
 	capacities map[uint64]aggregator.Capacity
 	// traces says why buffers may be younger than traces from before, or is nil. Filled only at the first scan.
@@ -160,7 +160,8 @@ func (r *run) begin(rd *reading) {
 	rd.others, rd.open = slices.Clone(p.others), nil
 	in, layout, of, chips := p.patient, p.of.layout, p.of, p.chips
 	var devices []uint64 // records of closing may be among the lost ones
-	if rd.lost != p.reconciliation.lost {
+	lossy := rd.lost != p.reconciliation.lost
+	if lossy {
 		devices = slices.Collect(maps.Keys(p.devices))
 	}
 	r.background.Go(func() {
@@ -172,7 +173,7 @@ func (r *run) begin(rd *reading) {
 			if rd.err == nil {
 				rd.result.Scan.TotalsDisagree = chips.By(in).TotalsDisagree(rd.result)
 			}
-			if rd.first && rd.err == nil {
+			if (rd.first || lossy) && rd.err == nil {
 				rd.describe(in.AsOfNow(), chips) // here, so that merging does not wait for the process
 			}
 			rd.closed = slices.DeleteFunc(devices, func(d uint64) bool { return !in.IsClosed(d) })
