@@ -13,7 +13,7 @@
 # make collector  pushes metrics to a real OpenTelemetry Collector, built from its modules; a few minutes the first time, as root
 # make test-simulator  runs kernels on a simulator, traced: TT_MEMTRACE_SIMULATOR=DIR names a folder that has one; minutes the first time, as root
 # make test-kernels   the live tests in QEMU: on Debian's 6.1, without multi-uprobes, 6.12 and 5.10, which samples only, and Ubuntu's 5.15
-# make random     random histories of processes with losses, for five minutes
+# make random     random histories of processes with losses, and random lives of devices on the real runtime: five minutes each
 # make bench      what tracing costs beside other ways to do it: docs/performance.md; twenty minutes, as root
 # make check      linters, known vulnerabilities, formats, generated files, race detector, a moment of fuzzing
 
@@ -97,6 +97,7 @@ compat:
 
 random:
 	TT_MEMTRACE_RANDOM_TIME=5m $(GO) test -count 1 -run TestRandomHistories -timeout 10m -v ./tracer
+	TT_MEMTRACE_RANDOM_TIME=5m $(GO) test -count 1 -run TestRandomLives -timeout 15m -v ./test/e2e
 
 page:
 	report/page/build.sh

@@ -24,7 +24,7 @@ lane() {
 host='^tt-memtrace/(tracer|tracer/(discover|inspect|watch)|test/(cli|e2e|packaging))$'
 own='^tt-memtrace/(sampler|tracer/(memory|proc)|test/(prometheus|rig))$'
 # Those of the first that trace only processes of their own, and take long.
-apart='RandomHistories|Ways|AccountsEqualTheRuntimes|SampledEqualsTheRuntimes|ServerHasTheSnapshot|ReplayIsTheSameAsLive'
+apart='RandomHistories|RandomLives|Ways|AccountsEqualTheRuntimes|SampledEqualsTheRuntimes|ServerHasTheSnapshot|ReplayIsTheSameAsLive'
 apart="^Test($apart|CircularBuffersEqualTheRuntimes|ProgramsOutliveTheirMesh|AttachedLateKnowsPrograms|AttachedLateShowsAll|PagedOut)\$"
 all=$(go list ./...)
 list() { echo "$all" | grep "$@" | tr '\n' ' '; }

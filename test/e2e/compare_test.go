@@ -27,7 +27,7 @@ var sinceTracing = regexp.MustCompile(`(^|/)(allocs|frees|implicit_frees|replace
 
 // mayBeNull are the fields that are null for a known reason that does not concern exactness.
 var mayBeNull = regexp.MustCompile(`(^|/)(container|inner_pid|compared|exit_[a-z]+|last_launch|host_memory[a-z_]*|release|build_id|arch|card|` +
-	`busiest_core|ring(/.*)?)$`)
+	`busiest_core|ring(/.*)?|peak_reserved)$`)
 
 // notSampled are those that samples cannot know.
 var notSampled = regexp.MustCompile(`^replays$|^unsafe|^chips/\d+/.*/peak_[a-z]+$`)
@@ -36,9 +36,10 @@ var notSampled = regexp.MustCompile(`^replays$|^unsafe|^chips/\d+/.*/peak_[a-z]+
 var covers = map[aggregator.ReasonCode]*regexp.Regexp{
 	aggregator.ReasonProgramChips:   regexp.MustCompile(`/programs/|/kernels/|^program/`),
 	aggregator.ReasonTracesMissed:   regexp.MustCompile(`^unsafe/`),
+	aggregator.ReasonTracesBefore:   regexp.MustCompile(`^unsafe`),
 	aggregator.ReasonUncounted:      regexp.MustCompile(`launches$|^replays$`),
 	aggregator.ReasonRingUnread:     regexp.MustCompile(`/ring`),
-	aggregator.ReasonReservedUnread: regexp.MustCompile(`reserved$`),
+	aggregator.ReasonReservedUnread: regexp.MustCompile(`reserved$|^buffer/`),
 	aggregator.ReasonSampled:        regexp.MustCompile(`^$`),
 }
 

@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -58,6 +59,15 @@ type tally struct {
 	// reason.
 	wrong  int
 	marked map[string]int
+}
+
+func newTally() *tally { return &tally{modes: map[string]int{}, marked: map[string]int{}} }
+
+func (c *tally) log(t *testing.T, r *rig.Runtime) {
+	t.Logf("on %s: %d ways, %d rest points, %v; %d fields compared, %d wrong and unmarked", r.Release, c.ways, c.rests, c.modes, c.compared, c.wrong)
+	for _, m := range slices.Sorted(maps.Keys(c.marked)) {
+		t.Logf("marked: %s (%d)", m, c.marked[m])
+	}
 }
 
 // observed is one process of the runtime, and all who look at it.
@@ -231,7 +241,7 @@ func everything() bool { return os.Getenv("TT_MEMTRACE_WAYS_ALL") != "" }
 func observe(t *testing.T, r *rig.Runtime, o rig.Options, total *tally, alone bool) {
 	t.Helper()
 	early := start(t, tracer.Options{Follow: uint32(os.Getpid())})
-	o.Script = rig.Ways
+	o.Script = cmp.Or(o.Script, rig.Ways)
 	lossy := startLossy(t)
 	defer lossy.resume()
 	w := workload(t, r, o)
@@ -292,7 +302,7 @@ func (o *observed) ended(pids map[int]bool) {
 func TestWays(t *testing.T) {
 	r := installed(t)
 	named := regexp.MustCompile(os.Getenv("TT_MEMTRACE_WAYS"))
-	total := &tally{modes: map[string]int{}, marked: map[string]int{}}
+	total := newTally()
 	together := map[string][]string{} // ways that run in one process, by its options
 	options := map[string]rig.Options{}
 	alone := map[string]bool{}
@@ -320,8 +330,5 @@ func TestWays(t *testing.T) {
 			observe(t, r, o, total, alone[key])
 		})
 	}
-	t.Logf("on %s: %d ways, %d rest points, %v; %d fields compared, %d wrong and unmarked", r.Release, total.ways, total.rests, total.modes, total.compared, total.wrong)
-	for _, m := range slices.Sorted(maps.Keys(total.marked)) {
-		t.Logf("marked: %s (%d)", m, total.marked[m])
-	}
+	total.log(t, r)
 }

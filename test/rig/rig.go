@@ -57,7 +57,8 @@ const (
 	Resized     = "resized.py"   // one that takes L1 from the banks, as a sub-device manager does
 	// Openings opens all chips again and again, with the fabric and without it.
 	Openings = "openings.py"
-	Ways     = "ways.py" // the ways in which people open devices and hold memory
+	Ways     = "ways.py"  // the ways in which people open devices and hold memory
+	Lives    = "lives.py" // random lives of devices
 )
 
 // Clusters are the names that Options.Cluster takes.

@@ -685,6 +685,45 @@ def captured_without_dispatch(w):
     w.close(mesh)
 
 
+@way("n300", "t3k")
+def mesh_closed_first(w):
+    """The submesh, with tensors, and those of the mesh are referenced when the chips are opened again.
+
+    The runtime closes chips with the last object of their meshes.
+    """
+    mesh = w.some(w.mesh())
+    part = w.some(w.submesh(mesh, (1, 1)))
+    w.rest("a submesh")
+    w.ttnn.close_mesh_device(mesh.device)
+    w.closing(mesh, part)
+    w.rest("the mesh is closed, with tensors")
+    other = w.some(w.mesh(), rounds=2)
+    w.rest("the chips are open again")
+    w.close(other)
+    w.rest("and closed again")
+    part.free_all()
+    mesh.free_all()
+    w.rest("what was referenced is gone")
+    mesh.device = part.device = None
+    gc.collect()
+    w.rest("and the objects are")
+
+
+@way("n150", "t3k")
+def all_deallocated_at_once(w):
+    ttnn = w.ttnn
+    mesh = w.some(w.mesh(), rounds=2)
+    w.regions(mesh)
+    w.rest("before")
+    ttnn._ttnn.device.deallocate_buffers(mesh.device)
+    mesh.all_freed()
+    w.rest("all are freed, and referenced")
+    kept = [mesh.empty((1, 1, 32, 320 * n), config=mesh.memory_config("L1")) for n in (1, 2)]
+    w.rest("others are in their place")
+    w.close(mesh)
+    del kept
+
+
 # --- processes
 
 
