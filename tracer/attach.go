@@ -49,7 +49,12 @@ type announcement struct {
 func (t *Tracer) discover(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error {
-		return t.watch.Run(ctx, t.found.Add, t.found.Missed)
+		return t.watch.Run(ctx, func(pid uint32) {
+			if t.opts.Follow != 0 {
+				t.unexamined.add(pid)
+			}
+			t.found.Add(pid)
+		}, t.found.Missed)
 	})
 	looks := looks{look: func(pid uint32, seen time.Time) {
 		if ctx.Err() == nil {
@@ -149,6 +154,11 @@ func (t *Tracer) look(pid uint32, seen time.Time) {
 	image, err := proc.OpenImage(pid) // before its mappings are read
 	if err == nil {
 		defer image.Close()
+		defer func() {
+			if image.Runs() { // if not, it may have ended before it could be examined
+				t.unexamined.take(pid)
+			}
+		}()
 	}
 	list, err := t.finder.Mappings(pid)
 	if errors.Is(err, proc.ErrMapsBusy) {

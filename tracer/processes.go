@@ -128,7 +128,13 @@ func (r *run) execed(from origin) {
 func (r *run) exits(from origin, how *aggregator.Exit) {
 	r.announcements()
 	r.later = slices.DeleteFunc(r.later, func(a announcement) bool { return a.mapping.PID == from.pid && a.at <= from.time })
-	if p, known := r.processes[from.pid]; !known || p.found <= from.time {
+	p, known := r.processes[from.pid]
+	if known {
+		r.t.unexamined.take(from.pid)
+	} else {
+		r.endedUnknown(from, how)
+	}
+	if !known || p.found <= from.time {
 		r.end(from, how)
 	}
 	delete(r.targets, from.pid)
@@ -209,6 +215,7 @@ func (r *run) announcements() {
 	list := r.t.announced
 	r.t.announced = nil
 	r.t.inboxMu.Unlock()
+	r.joinUnexamined()
 	for _, a := range list {
 		if r.known(a.mapping.PID) {
 			r.later = append(r.later, a)

@@ -34,11 +34,11 @@ func (t *Tracer) Run(ctx context.Context, ready func(), sink func([]aggregator.E
 		return t.discover(ctx)
 	})
 	g.Go(func() error { return t.guarding(ctx) })
+	r := newRun(t, sink)
 	g.Go(func() error {
 		defer cancel()
 		defer close(t.ended)
 		defer t.caughtUp.Store(0)
-		r := newRun(t, sink)
 		defer r.stacks.close()
 		r.stacks.sent = t.opts.Stacks && !t.opts.StacksPaused
 		for _, pid := range t.opts.PIDs {
@@ -59,7 +59,12 @@ func (t *Tracer) Run(ctx context.Context, ready func(), sink func([]aggregator.E
 		r.announcements()
 		return r.loop(ctx)
 	})
-	return g.Wait()
+	err := g.Wait()
+	if err == nil { // by now the watcher has read all
+		r.joinUnexamined()
+		r.flush()
+	}
+	return err
 }
 
 // run is the reader's state. Only the reader turns records into events.
@@ -80,6 +85,8 @@ type run struct {
 	execs map[uint32]uint64
 	// ended are processes that ended before they were examined. Their last records are already in the ring.
 	ended []uint32
+	// unknownEnds are ends of a command's processes that were never announced.
+	unknownEnds []unknownEnd
 	// ends are ends of processes whose remaining state is still to be dropped (see leave).
 	ends []end
 	// untraced are processes that use a library which is not traced.

@@ -89,15 +89,16 @@ type Tracer struct {
 	watched watched
 
 	// mu is held while a library is read and attached to, which can take seconds.
-	mu        sync.Mutex
-	libraries map[proc.FileID]*attachment
-	former    []*attachment // attachments to files that were overwritten or copied since
-	writes    *writeWatch
-	refused   map[proc.FileID]*refusal
-	room      room
-	retrying  bool // refused libraries are about to be tried again
-	closed    bool
-	users     map[proc.FileID]unix.Timespec // files that use the runtime but do not contain it, with the time of their last change
+	mu         sync.Mutex
+	libraries  map[proc.FileID]*attachment
+	former     []*attachment // attachments to files that were overwritten or copied since
+	writes     *writeWatch
+	refused    map[proc.FileID]*refusal
+	room       room
+	retrying   bool // refused libraries are about to be tried again
+	closed     bool
+	unexamined unexamined
+	users      map[proc.FileID]unix.Timespec // files that use the runtime but do not contain it, with the time of their last change
 
 	filled filled
 	failed atomic.Uint64 // attachments that failed

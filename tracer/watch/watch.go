@@ -108,9 +108,13 @@ func (w *programWatch) Run(ctx context.Context, seen func(pid uint32), missed fu
 	defer stop()
 	var record ringbuf.Record
 	var known uint64
-	for ctx.Err() == nil {
+	for {
+		// A flush, when the context ends, comes behind all records that are in the ring by then.
 		err := w.reader.ReadInto(&record)
-		if errors.Is(err, ringbuf.ErrFlushed) || errors.Is(err, os.ErrClosed) {
+		if errors.Is(err, os.ErrClosed) || errors.Is(err, ringbuf.ErrFlushed) && ctx.Err() != nil {
+			return nil
+		}
+		if errors.Is(err, ringbuf.ErrFlushed) {
 			continue
 		}
 		if err != nil {
@@ -130,7 +134,6 @@ func (w *programWatch) Run(ctx context.Context, seen func(pid uint32), missed fu
 			missed()
 		}
 	}
-	return nil
 }
 
 // ByPerf reports whether a watch uses perf records of all mappings.

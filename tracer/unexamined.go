@@ -1,0 +1,81 @@
+package tracer
+
+import (
+	"sync"
+	"time"
+
+	"tt-memtrace/aggregator"
+	"tt-memtrace/tracer/proc"
+)
+
+// A process of a command can map the runtime and end before it is examined, so before it has probes. The watcher knows
+// who mapped something, the reader who of the command's processes ended: only both together show it.
+
+// unexaminedFor is how long a process may wait to be examined. Older notes may be about another process with its PID.
+const unexaminedFor = 10 * time.Second
+
+// unexamined are the processes that the watcher saw map what may be the runtime, until they are examined, with when it
+// was last. It is kept for the processes of a command alone.
+type unexamined struct {
+	mu     sync.Mutex
+	mapped map[uint32]time.Time
+}
+
+// add notes that a process mapped something.
+func (u *unexamined) add(pid uint32) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	const most = 4096
+	if u.mapped == nil || len(u.mapped) >= most {
+		u.mapped = map[uint32]time.Time{}
+	}
+	u.mapped[pid] = time.Now()
+}
+
+// take forgets a process, and reports whether it waited to be examined.
+func (u *unexamined) take(pid uint32) bool {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	at, waits := u.mapped[pid]
+	delete(u.mapped, pid)
+	return waits && time.Since(at) < unexaminedFor
+}
+
+// unknownEnd is the end of a command's process that no one has announced.
+type unknownEnd struct {
+	from origin
+	how  *aggregator.Exit
+	seen time.Time
+}
+
+// endedUnknown handles the end of a process that was not announced: if it mapped the runtime, it is reported.
+func (r *run) endedUnknown(from origin, how *aggregator.Exit) {
+	if r.t.opts.Follow == 0 {
+		return
+	}
+	if r.t.unexamined.take(from.pid) {
+		r.missedWhole(from.pid)
+		return
+	}
+	r.unknownEnds = append(r.unknownEnds, unknownEnd{from, how, time.Now()}) // the watcher may be late
+}
+
+// joinUnexamined reports the processes that the watcher saw only after the reader saw their end.
+func (r *run) joinUnexamined() {
+	kept := r.unknownEnds[:0]
+	for _, e := range r.unknownEnds {
+		switch {
+		case r.t.unexamined.take(e.from.pid):
+			r.missedWhole(e.from.pid)
+			r.end(e.from, e.how)
+		case time.Since(e.seen) < unexaminedFor:
+			kept = append(kept, e)
+		}
+	}
+	r.unknownEnds = kept
+}
+
+// missedWhole marks a process of which nothing was traced.
+func (r *run) missedWhole(pid uint32) {
+	r.mark(pid, verdict{why: "it mapped the runtime, and ended before it could be examined", unsure: true, at: proc.Now()})
+}
