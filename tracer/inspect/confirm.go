@@ -64,7 +64,11 @@ func (in *Inspector) confirmedBuffers(layout *metal.Layout, allocator, set uint6
 		if lists == nil {
 			return live, c, nil
 		}
-		found := lists.disputes(slices.DeleteFunc(slices.Clone(live), func(h aggregator.LiveBuffer) bool { return onCores[h.Buffer] }))
+		inBanks := live
+		if len(onCores) > 0 { // there can be many buffers, and hardly ever such ones
+			inBanks = slices.DeleteFunc(slices.Clone(live), func(h aggregator.LiveBuffer) bool { return onCores[h.Buffer] })
+		}
+		found := lists.disputes(inBanks)
 		if i > 0 {
 			found = slices.DeleteFunc(found, func(d dispute) bool { return !slices.Contains(lasting, d) })
 		}
