@@ -95,8 +95,9 @@ func (p *process) events(l *look, names inspect.ChipNames, uses func(uint64) boo
 	} else {
 		p.buffersFound(l, add)
 	}
+	var copies []aggregator.Event
 	if l.search {
-		p.programsFound(l, add)
+		copies = p.programsFound(l, add)
 		if unsure := l.forkDetail != ""; unsure || p.unsure {
 			p.unsure = unsure
 			reason(unsure, aggregator.ReasonForked, l.forkDetail, p.chipsLeft(l, names, uses)...)
@@ -109,6 +110,9 @@ func (p *process) events(l *look, names inspect.ChipNames, uses func(uint64) boo
 		p.searched = l.did
 	}
 	add(aggregator.Event{Kind: aggregator.AllocatorsScanned, Scan: &scan})
+	for _, e := range copies {
+		add(e)
+	}
 	why := ""
 	switch {
 	case l.search && l.scan.Unsearched != nil:
@@ -257,10 +261,11 @@ func (p *process) buffersFound(l *look, add func(aggregator.Event)) {
 	}
 }
 
-// programsFound emits events of destroyed programs, and of those that are new or could not be read before.
-func (p *process) programsFound(l *look, add func(aggregator.Event)) {
+// programsFound emits events of destroyed programs, and of those that are new or could not be read before. It returns
+// those of copies of kernels: the buffers that hold these come first, at the first look with the scan.
+func (p *process) programsFound(l *look, add func(aggregator.Event)) (copies []aggregator.Event) {
 	if !l.scan.Scan.ProgramsRead {
-		return
+		return nil
 	}
 	live := map[uint64]bool{}
 	if len(l.scan.Devices) > 0 { // without devices, programs are on none; they are read again once one opens
@@ -316,7 +321,7 @@ func (p *process) programsFound(l *look, add func(aggregator.Event)) {
 		}
 		for _, c := range program.Copies {
 			if p.buffers[c.Buffer] != nil {
-				add(aggregator.Event{Kind: aggregator.KernelsCopied, Program: program.ID, Buffer: c.Buffer, Address: c.Address})
+				copies = append(copies, aggregator.Event{Kind: aggregator.KernelsCopied, Program: program.ID, Buffer: c.Buffer, Address: c.Address})
 			}
 		}
 		for i := range program.Placed {
@@ -348,6 +353,7 @@ func (p *process) programsFound(l *look, add func(aggregator.Event)) {
 	if n > 0 && !p.noticed && (p.round == 0 || p.unreadLooks >= maxFailed) {
 		l.notice = fmt.Sprintf("%d programs could not be read: %v", n, l.scan.Why)
 	}
+	return copies
 }
 
 // ringsFound emits events of kernel-config rings whose contents changed, and of those that can no longer be read.
