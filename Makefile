@@ -54,7 +54,7 @@ test:
 test-simulator:
 	scripts/deps.sh test
 	$(GO) vet -tags simulator ./test/e2e
-	$(GO) test -tags simulator -count 1 -run '^TestOnASimulator$$' -timeout 20m -v ./test/e2e
+	$(GO) test -tags simulator -count 1 -run 'OnASimulator$$' -timeout 20m -v ./test/e2e
 
 test-kernels:
 	scripts/deps.sh kernels

@@ -68,7 +68,7 @@ class Lab:
 
     def __init__(self, args, protocol, ttnn):
         self.args, self.protocol, self.ttnn = args, protocol, ttnn
-        self.shape = mock_cluster.MESH_SHAPES[args.cluster]
+        self.shape = mock_cluster.MESH_SHAPES.get(args.cluster) or (1, ttnn.get_num_devices())
         self.meshes = []
         self.way, self.n = None, 0
         self.opened_so_far = 0
