@@ -42,6 +42,10 @@ type AllocatorScan struct {
 	// the runtime's own account has that no allocator has; or they are empty.
 	BlocksDisagree string `rec:"BlocksDisagree"`
 	TotalsDisagree string `rec:"TotalsDisagree"`
+	// PersistentL1 describes L1 that the process has outside of its allocators' buffers; empty if it has none. It is
+	// unknown without PersistentRead.
+	PersistentL1   string `rec:"PersistentL1"`
+	PersistentRead bool   `rec:"PersistentRead"`
 	// Began is when the scan began, CLOCK_MONOTONIC ns; 0 if unknown. Reasons raised since then are not lifted.
 	Began uint64 `rec:"Began"`
 }
@@ -135,8 +139,23 @@ func (a *Aggregator) compare(p *process, e *Event) {
 		p.raiseFor(code, found[code], e.Time)
 	}
 	p.compared(scan, implausible, e.Time)
+	p.persists(scan, e.Time)
 	if !full && !scan.Partial && !implausible {
 		p.lift(ReasonLimitReached) // all its buffers are in the accounts
+	}
+}
+
+// persists raises or lifts ReasonPersistentL1, unless it was raised again since the scan began.
+func (p *process) persists(s *AllocatorScan, at uint64) {
+	switch {
+	case !s.PersistentRead:
+	case s.PersistentL1 != "":
+		p.lift(ReasonPersistentL1) // it may have another detail now
+		p.raiseFor(ReasonPersistentL1, s.PersistentL1, at)
+	case s.Began > 0:
+		p.reasons.lift(func(r *Reason) bool { return r.Code == ReasonPersistentL1 && r.Last < s.Began })
+	default:
+		p.lift(ReasonPersistentL1)
 	}
 }
 

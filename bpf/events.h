@@ -26,16 +26,17 @@ enum tt_kind {
 	TT_WORKLOAD_GONE,  /* struct tt_gone: the MeshWorkloadImpl */
 	TT_SCRATCHPADS,	   /* struct tt_pair: a ProgramImpl, and the device that it is laid out on */
 	TT_REFUSED,	   /* struct tt_refusal */
-	TT_STACK,	   /* struct tt_stack: of the thread's TT_ALLOC, TT_FREE or TT_REFUSED of the same time */
-	TT_HOOKED,   /* struct tt_object: a Buffer that a graph-capture hook handled: nothing is reserved */
-	TT_TRACE,    /* struct tt_trace */
-	TT_MARK,     /* struct tt_mark */
-	TT_UNREAD,   /* struct tt_object: its object is the kind of a record that is missing or incomplete;
-			TT_KINDS: a launch or a ring */
-	TT_SHARDED,  /* struct tt_sharded: of the thread's TT_ALLOC of the same time */
-	TT_CODE,     /* struct tt_code: of a TT_STACK */
-	TT_PER_CORE, /* struct tt_per_core: of the thread's TT_ALLOC of the same time */
-	TT_RESIZED,  /* struct tt_object: the allocator, of which a memory changes its size */
+	TT_STACK,      /* struct tt_stack: of the thread's TT_ALLOC, TT_FREE or TT_REFUSED of the same time */
+	TT_HOOKED,     /* struct tt_object: a Buffer that a graph-capture hook handled: nothing is reserved */
+	TT_TRACE,      /* struct tt_trace */
+	TT_MARK,       /* struct tt_mark */
+	TT_UNREAD,     /* struct tt_object: its object is the kind of a record that is missing or incomplete;
+			  TT_KINDS: a launch or a ring */
+	TT_SHARDED,    /* struct tt_sharded: of the thread's TT_ALLOC of the same time */
+	TT_CODE,       /* struct tt_code: of a TT_STACK */
+	TT_PER_CORE,   /* struct tt_per_core: of the thread's TT_ALLOC of the same time */
+	TT_PERSISTENT, /* struct tt_object: 0 */
+	TT_RESIZED,    /* struct tt_object: the allocator, of which a memory changes its size */
 	TT_KINDS,
 };
 
@@ -208,7 +209,8 @@ struct tt_mark {
 	__u32 step;  /* enum tt_mark_step */
 };
 
-/* What an argument of a function that throws is. A cookie has the types of all and, behind them, which are texts. */
+/* What an argument of a function that throws is. A cookie has the types of all and, behind them, which are
+ * texts. */
 enum tt_type {
 	TT_TYPE_OTHER, /* not shown, or there is none */
 	TT_TYPE_U64,
@@ -226,11 +228,12 @@ enum tt_type {
 struct tt_refusal {
 	struct tt_head head;
 	__u64 program; /* that the thread placed last; 0: none */
-	__u64 types;   /* enum tt_type of each argument, the first in the lowest TT_TYPE_BITS; then texts, 4 bits each */
+	__u64 types;   /* enum tt_type of each argument, the first in the lowest TT_TYPE_BITS; then texts, 4
+			  bits each */
 	__u32 length;  /* bytes of format; 0: unread */
 	__u32 lengths[TT_REFUSAL_TEXTS];
 	__u32 unused;
-	__u64 args[TT_REFUSAL_ARGS]; /* the first 8 bytes of each argument of the format */
+	__u64 args[TT_REFUSAL_ARGS];		       /* the first 8 bytes of each argument of the format */
 	__u8 text[TT_REFUSAL_TEXTS * TT_REFUSAL_TEXT]; /* the beginning of each argument that is a text */
 	__u8 format[512];
 };

@@ -615,6 +615,13 @@ static __always_inline int allocated(struct pt_regs *ctx, __u64 first, __u64 sec
 	return 0;
 }
 
+/* PersistentL1Arena::allocate(…) and deallocate(id). User space reads the arenas of the process. */
+SEC("uprobe.multi")
+int BPF_UPROBE(persistent_changed)
+{
+	return object_event(TT_PERSISTENT, 0, library_of(ctx), 1);
+}
+
 /* AllocatorImpl::shrink_allocator_size(…) and reset_allocator_size(…) */
 SEC("uprobe.multi")
 int BPF_UPROBE(allocator_resized, __u64 allocator)

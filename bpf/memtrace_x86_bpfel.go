@@ -102,9 +102,9 @@ type MemtraceTtCoreAddress struct {
 
 type MemtraceTtCounters struct {
 	_          structs.HostLayout
-	Seen       [27]uint64
-	Lost       [27]uint64
-	Unread     [27]uint64
+	Seen       [28]uint64
+	Lost       [28]uint64
+	Unread     [28]uint64
 	Hooked     uint64
 	Truncated  uint64
 	Unreserved uint64
@@ -158,8 +158,9 @@ const (
 	MemtraceTtKindTT_SHARDED        MemtraceTtKind = 23
 	MemtraceTtKindTT_CODE           MemtraceTtKind = 24
 	MemtraceTtKindTT_PER_CORE       MemtraceTtKind = 25
-	MemtraceTtKindTT_RESIZED        MemtraceTtKind = 26
-	MemtraceTtKindTT_KINDS          MemtraceTtKind = 27
+	MemtraceTtKindTT_PERSISTENT     MemtraceTtKind = 26
+	MemtraceTtKindTT_RESIZED        MemtraceTtKind = 27
+	MemtraceTtKindTT_KINDS          MemtraceTtKind = 28
 )
 
 type MemtraceTtLaunch struct {
@@ -436,6 +437,7 @@ const (
 	MemtraceProgKernelsCopied      = "kernels_copied"
 	MemtraceProgL1Reserved         = "l1_reserved"
 	MemtraceProgLaunched           = "launched"
+	MemtraceProgPersistentChanged  = "persistent_changed"
 	MemtraceProgProcessExec        = "process_exec"
 	MemtraceProgProcessExit        = "process_exit"
 	MemtraceProgProcessFork        = "process_fork"
@@ -546,6 +548,7 @@ type MemtraceProgramSpecs struct {
 	KernelsCopied      *ebpf.ProgramSpec `ebpf:"kernels_copied"`
 	L1Reserved         *ebpf.ProgramSpec `ebpf:"l1_reserved"`
 	Launched           *ebpf.ProgramSpec `ebpf:"launched"`
+	PersistentChanged  *ebpf.ProgramSpec `ebpf:"persistent_changed"`
 	ProcessExec        *ebpf.ProgramSpec `ebpf:"process_exec"`
 	ProcessExit        *ebpf.ProgramSpec `ebpf:"process_exit"`
 	ProcessFork        *ebpf.ProgramSpec `ebpf:"process_fork"`
@@ -723,6 +726,7 @@ type MemtracePrograms struct {
 	KernelsCopied      *ebpf.Program `ebpf:"kernels_copied"`
 	L1Reserved         *ebpf.Program `ebpf:"l1_reserved"`
 	Launched           *ebpf.Program `ebpf:"launched"`
+	PersistentChanged  *ebpf.Program `ebpf:"persistent_changed"`
 	ProcessExec        *ebpf.Program `ebpf:"process_exec"`
 	ProcessExit        *ebpf.Program `ebpf:"process_exit"`
 	ProcessFork        *ebpf.Program `ebpf:"process_fork"`
@@ -763,6 +767,7 @@ func (p *MemtracePrograms) Close() error {
 		p.KernelsCopied,
 		p.L1Reserved,
 		p.Launched,
+		p.PersistentChanged,
 		p.ProcessExec,
 		p.ProcessExit,
 		p.ProcessFork,

@@ -86,7 +86,7 @@ func (p *process) events(l *look, names inspect.ChipNames, uses func(uint64) boo
 		p.devicesFound(l, names, uses, add)
 	}
 	scan := aggregator.AllocatorScan{First: first, BuffersOnly: !l.search, Began: l.at,
-		BlocksDisagree: l.scan.Scan.BlocksDisagree, TotalsDisagree: l.scan.Scan.TotalsDisagree}
+		BlocksDisagree: l.scan.Scan.BlocksDisagree, TotalsDisagree: l.scan.Scan.TotalsDisagree, PersistentL1: l.scan.Scan.PersistentL1, PersistentRead: l.scan.Scan.PersistentRead}
 	if first {
 		scan.Allocators, scan.Buffers = l.scan.Scan.Allocators, l.scan.Scan.Buffers
 		for _, h := range scan.Buffers {

@@ -36,6 +36,7 @@ var KindNames = [bpf.MemtraceTtKindTT_KINDS]string{
 	bpf.MemtraceTtKindTT_CODE:           "code of Python",
 	bpf.MemtraceTtKindTT_SHARDED:        "sharded buffer",
 	bpf.MemtraceTtKindTT_PER_CORE:       "buffer with an address on each core",
+	bpf.MemtraceTtKindTT_PERSISTENT:     "persistent L1",
 	bpf.MemtraceTtKindTT_RESIZED:        "allocator resized",
 	bpf.MemtraceTtKindTT_HOOKED:         "hooked",
 	bpf.MemtraceTtKindTT_TRACE:          "trace",

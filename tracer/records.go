@@ -1,6 +1,7 @@
 package tracer
 
 import (
+	"time"
 	"unsafe"
 
 	"tt-memtrace/aggregator"
@@ -149,6 +150,11 @@ func (r *run) object(from origin, kind bpf.MemtraceTtKind, library uint8, object
 		}
 		e.Kind, e.Allocator = aggregator.AllocatorGone, object
 		r.emit(e)
+	case bpf.MemtraceTtKindTT_PERSISTENT:
+		if p, known := r.process(from, library); known {
+			r.raise(from.pid, aggregator.ReasonPersistentL1) // a comparison says whether it has any
+			p.reconciliation.suspect = time.Now()
+		}
 	case bpf.MemtraceTtKindTT_RESIZED:
 		if p, known := r.process(from, library); known {
 			p.resized[object] = resized{from.time, firstAsked}

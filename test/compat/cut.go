@@ -16,7 +16,7 @@ import (
 // kept are the symbols that stay in a cut library beside those that its report
 // rests on: those of the classes that are, or could be, probed or asked.
 var kept = regexp.MustCompile(`^_ZT?V?NK?2tt(7Cluster|8tt_metal(6Buffer|10BufferImpl|12GraphTracker|9Inspector|9Allocator|13AllocatorImpl|` +
-	`9allocator11FreeListOpt|11BankManager|21WorkerConfigBufferMgr|6Device|12MetalContext|14HWCommandQueue|13slow_dispatch|` +
+	`9allocator11FreeListOpt|11BankManager|17PersistentL1Arena|21WorkerConfigBufferMgr|6Device|12MetalContext|14HWCommandQueue|13slow_dispatch|` +
 	`6detail11ProgramImpl|11distributed(10MeshDevice|14MeshDeviceImpl|14MeshDeviceView|18MeshDeviceViewImpl|19MeshCoordinateRange|16MeshWorkloadImpl|18FDMeshCommandQueue|19EnqueueMeshWorkload)))` +
 	`([0-9CDE].{0,120})?$|` +
 	`^_ZNK?2tt8tt_metal6Kernel(34process_scratchpad_binding_handles.*|24common_runtime_args_dataEv|18logical_corerangesEv)$|` +

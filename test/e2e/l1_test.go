@@ -39,7 +39,11 @@ func inEachWay(t *testing.T, r *rig.Runtime, o rig.Options, check func(tr *trace
 			late.sync()
 			check(late, "late", w.PID(), m)
 			late.stop()
-			sampled.rests(w.PID())
+			if m.L1[0].Persistent > 0 {
+				sampled.sync() // it stays marked
+			} else {
+				sampled.rests(w.PID())
+			}
 			check(sampled, "sampled", w.PID(), m)
 		}
 		if m.Event == rig.EventClosed {
@@ -139,5 +143,40 @@ func TestL1ThatIsResized(t *testing.T) {
 				t.Errorf("sizes of a bank: %v", sizes)
 			}
 		})
+	}
+}
+
+// A process with L1 outside of its allocators' buffers is marked as long as it has that, and what its programs have
+// lies above it, however it is looked at.
+func TestPersistentL1(t *testing.T) {
+	r := installed(t)
+	tops := map[int]uint64{}
+	inEachWay(t, r, rig.Options{Cluster: "n150", Script: rig.Pipes}, func(tr *trace, way string, pid int, m rig.Message) {
+		end := m.L1[0].Persistent
+		var p aggregator.ProcessSnapshot
+		marked := func() bool {
+			p, _ = tr.process(pid)
+			return slices.ContainsFunc(p.Reasons, func(r aggregator.Reason) bool { return r.Code == aggregator.ReasonPersistentL1 })
+		}
+		if !tr.becomes(func() bool { return marked() == (end > 0) }) {
+			t.Errorf("rest %d, %s: marked: %v, with persistent L1 up to %d: %v", m.N, way, marked(), end, p.Reasons)
+		}
+		early, known := tops[m.N]
+		tr.becomes(func() bool {
+			p, _ = tr.process(pid)
+			return !known || p.CB.Top == early
+		})
+		top := p.CB.Top
+		if top > 0 && top < end {
+			t.Errorf("rest %d, %s: circular buffers end at %d, below %d", m.N, way, top, end)
+		}
+		if !known {
+			tops[m.N] = top
+		} else if top != early {
+			t.Errorf("rest %d, %s: circular buffers end at %d, early at %d", m.N, way, top, early)
+		}
+	})
+	if tops[3] == 0 {
+		t.Error("no program had circular buffers")
 	}
 }

@@ -54,6 +54,7 @@ const (
 	Regions     = "regions.py"   // one that fills regions of given sizes
 	Alternate   = "alternate.py" // one that allocates other buffers at the same addresses
 	PerCore     = "per_core.py"  // one with L1 tensors that have an address on each of their cores
+	Pipes       = "pipes.py"     // one with a space for prefetcher pipes
 	Resized     = "resized.py"   // one that takes L1 from the banks, as a sub-device manager does
 	// Openings opens all chips again and again, with the fabric and without it.
 	Openings = "openings.py"
@@ -561,6 +562,8 @@ type L1 struct {
 	Reserved  uint64     `json:"reserved"`
 	Asked     uint64     `json:"asked"`
 	Tensors   []L1Tensor `json:"tensors"`
+	// Persistent is the end of what is taken outside of the allocator, 0 for nothing.
+	Persistent uint64 `json:"persistent"`
 }
 
 // L1Tensor is a tensor that has an address on each of its cores: Cores are x, y and the address.

@@ -262,6 +262,8 @@ func (in *Inspector) ScanAllocators(b *ProcessScan, layout *metal.Layout, alloca
 	if err != nil {
 		return err
 	}
+	arena, unknown := in.lib.PersistentL1()
+	b.Scan.PersistentRead = unknown == nil
 	var failed error
 	var disputes []dispute
 	maps.DeleteFunc(in.last, func(a uint64, _ *rescan) bool { return !slices.Contains(allocators, a) })
@@ -286,6 +288,7 @@ func (in *Inspector) ScanAllocators(b *ProcessScan, layout *metal.Layout, alloca
 		if c.unread != nil {
 			b.Scan.BlocksDisagree = fmt.Sprintf("the blocks of the allocator at %#x could not be read: %v", a, c.unread)
 		}
+		b.Scan.PersistentL1 = cmp.Or(b.Scan.PersistentL1, in.persistentL1(a, arena))
 		b.freedTogether = b.freedTogether || c.dropped
 		b.Scan.Buffers = append(b.Scan.Buffers, live...)
 	}

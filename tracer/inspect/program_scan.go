@@ -233,7 +233,9 @@ func (in *Inspector) ProgramState(program uint64) uint64 {
 }
 
 // placed returns the circular and dataflow buffers of a program, on each of the devices.
-func (in *Inspector) placed(program uint64, devices []uint64) (list []PlacedBuffer, err error) {
+// arenas are those of persistent L1 that the devices' chips have: what a program has begins above them. The runtime asks
+// the arena of the mesh on which it placed the program, and not that of a chip.
+func (in *Inspector) placed(program uint64, devices, arenas []uint64) (list []PlacedBuffer, err error) {
 	var e *evaluation
 	var cores, device uint64
 	through := "" // the hooked function that is being evaluated now
@@ -258,6 +260,18 @@ func (in *Inspector) placed(program uint64, devices []uint64) (list []PlacedBuff
 			// Other threads change its counters, and no address depends on it.
 			return func(m *eval.Machine) error {
 				m.Regs[eval.RAX] = m.Arg(0)
+				return nil
+			}
+		case name == metal.PersistentTop:
+			return func(m *eval.Machine) error {
+				cores, highest := m.Arg(1), uint64(0)
+				for _, arena := range append([]uint64{m.Arg(0)}, arenas...) {
+					if err := pass(m, name, arena, cores); err != nil {
+						return err
+					}
+					highest = max(highest, m.Regs[eval.RAX])
+				}
+				m.Regs[eval.RAX] = highest
 				return nil
 			}
 		case name == metal.CoresOf:
@@ -564,7 +578,7 @@ func (in *Inspector) describeProgram(program uint64, o *openDevices, b builder, 
 	if h.ChipsUnknown == nil {
 		h.Devices, h.Range, h.ChipsUnknown = in.narrow(h.Devices, ranges, o.chips)
 	}
-	if h.Placed, err = in.placed(program, h.Devices); err != nil {
+	if h.Placed, err = in.placed(program, h.Devices, in.arenasOf(h.Devices, o)); err != nil {
 		return h, err
 	}
 	if on := o.owned[program]; len(on) > 0 {

@@ -60,6 +60,7 @@ type Library struct {
 	// reservedSizes is how it computes reserved sizes.
 	reservedSizes onceReservedSizes
 	perCore       oncePerCore
+	persistentL1  oncePersistentL1
 	// layout is that of its buffers.
 	layout func() (*Layout, error)
 	// standardImage is the C++ library that was last read for it.

@@ -173,6 +173,12 @@ var Points = []Point{
 		Symbols: resizeAllocator,
 	},
 	{
+		Name: "persistent L1 changed", Need: Degrades, BPFProgram: "persistent_changed", Phase: Notes, All: true,
+		Without: "a process that has L1 outside of its allocators' buffers is not marked until it is compared",
+		Where:   []string{PersistentRanges},
+		Symbols: changePersistent,
+	},
+	{
 		Name: "program laid out", Need: Degrades, BPFProgram: "program_laid_out", Phase: Notes,
 		Covers: "circular buffers", Without: "circular buffers are not covered",
 		Symbols: []string{PlaceCircular},

@@ -71,6 +71,21 @@ var resizeAllocator = []string{
 	"_ZN2tt8tt_metal9Allocator20reset_allocator_sizeERKNS0_10BufferTypeE",
 }
 
+// PersistentRanges lists what is taken of such an arena on any core, as pairs of addresses, and changePersistent
+// changes it.
+const PersistentRanges = "_ZNK2tt8tt_metal17PersistentL1Arena15occupied_rangesEv"
+
+// PersistentTop returns the end of what is taken of it on some cores.
+const PersistentTop = "_ZNK2tt8tt_metal17PersistentL1Arena15high_water_markERKNS0_12CoreRangeSetE"
+
+var changePersistent = []string{
+	"_ZN2tt8tt_metal17PersistentL1Arena8allocateERKNS0_12CoreRangeSetEmm",
+	"_ZN2tt8tt_metal17PersistentL1Arena10deallocateEm",
+}
+
+// destroyPersistent ends an arena of L1 that outlasts programs, which no allocation of buffers shows.
+const destroyPersistent = "_ZN2tt8tt_metal17PersistentL1ArenaD1Ev"
+
 // subDeviceManagers are symbols of every release that has sub-device managers.
 var subDeviceManagers = []string{MeshManager}
 
