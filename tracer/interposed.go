@@ -1,8 +1,11 @@
 package tracer
 
 import (
+	"cmp"
 	"fmt"
 	"path"
+	"slices"
+	"strings"
 
 	"github.com/cilium/ebpf/link"
 
@@ -39,6 +42,11 @@ func (t *Tracer) attachInterposed(m proc.Mapping) {
 	if err != nil {
 		return // it has ended
 	}
+	// Those beside the runtime first: the process can fail soon.
+	apart := func(o proc.Mapping) int { return strings.Compare(path.Dir(o.Path), path.Dir(m.Path)) }
+	slices.SortStableFunc(list, func(x, y proc.Mapping) int {
+		return cmp.Compare(min(apart(x)*apart(x), 1), min(apart(y)*apart(y), 1))
+	})
 	for _, o := range list {
 		if err := t.interpose(m, o); err != nil {
 			t.opts.Notice(fmt.Sprintf("failures that %s throws are not seen: %v", o.Path, err))
