@@ -49,7 +49,7 @@ type confirmation struct {
 // which are not read.
 func (in *Inspector) confirmedBuffers(layout *metal.Layout, allocator, set uint64, known func(*aggregator.LiveBuffer) bool) (live []aggregator.LiveBuffer, c confirmation, err error) {
 	var lasting []dispute
-	for i, pause := range confirmPauses {
+	for _, pause := range confirmPauses {
 		time.Sleep(pause)
 		if live, err = in.liveBuffers(layout, allocator, set); err != nil {
 			return nil, c, err
@@ -61,6 +61,9 @@ func (in *Inspector) confirmedBuffers(layout *metal.Layout, allocator, set uint6
 		var onCores map[uint64]bool
 		onCores, c.unplaced = in.fillPerCore(layout, live)
 		in.fillReserved(layout, allocator, live, lists, onCores, known)
+		if c.unread != nil {
+			continue // the allocator may just be closing
+		}
 		if lists == nil {
 			return live, c, nil
 		}
@@ -69,12 +72,15 @@ func (in *Inspector) confirmedBuffers(layout *metal.Layout, allocator, set uint6
 			inBanks = slices.DeleteFunc(slices.Clone(live), func(h aggregator.LiveBuffer) bool { return onCores[h.Buffer] })
 		}
 		found := lists.disputes(inBanks)
-		if i > 0 {
+		if lasting != nil {
 			found = slices.DeleteFunc(found, func(d dispute) bool { return !slices.Contains(lasting, d) })
 		}
 		if lasting = found; len(lasting) == 0 {
 			return live, c, nil
 		}
+	}
+	if c.unread != nil {
+		return live, c, nil
 	}
 	all := len(live)
 	live, c.disputes = in.resolve(live, lasting)
