@@ -97,7 +97,7 @@ func TestAccounts(t *testing.T) {
 		},
 		"a capacity beyond all chips is unknown": {
 			[]Event{
-				opened(1, device, host(0)), seenWith(1, device+1, device, Capacity{DRAM: {true, 1 << 31, 1}, L1: {true, 1, 1 << 60}}),
+				opened(1, device, host(0)), seenWith(1, device+1, device, Capacity{DRAM: {Known: true, Count: 1 << 31, Bytes: 1}, L1: {Known: true, Count: 1, Bytes: 1 << 60}}),
 				alloc(1, device, 1, DRAM, 100), alloc(1, device, 2, L1, 100),
 			},
 			[]string{"chip 0 [1]: DRAM 1x100/0+1 L1 1x100/0+1", "pid 1: 2 live 2 allocs", "  on 0: DRAM 1x100/0+1 L1 1x100/0+1"},

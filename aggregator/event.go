@@ -236,6 +236,10 @@ type Banks struct {
 	Known bool   `rec:"Known"`
 	Count uint32 `rec:"Count"`
 	Bytes uint64 `rec:"Bytes"`
+	// Base is the address at which each bank begins, if Based. Below it are firmware, the kernel-config ring and other
+	// memory that is not the allocator's.
+	Base  uint64 `rec:"Base"`
+	Based bool   `rec:"Based"`
 }
 
 func (b Banks) size() uint64 { return uint64(b.Count) * b.Bytes }

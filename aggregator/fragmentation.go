@@ -12,10 +12,10 @@ type FreeSpace struct {
 	Memory Memory
 	// Chips of the allocator's device, the same on each; not to be changed.
 	Chips []Chip
-	// Free bytes of a chip, in all banks together. Largest is an upper bound of
-	// the largest free block: the longest run of addresses that are free in all banks, times the
-	// number of banks. The space below the first and above the last buffer
-	// counts as one run, as the start of the bank is unknown.
+	// Free bytes of a chip, in all banks together. Largest is the largest free
+	// block: the longest run of addresses that are free in all banks, times the number
+	// of banks. If the start of the bank is unknown, it is an upper bound: the space
+	// below the first and above the last buffer counts as one run.
 	Free, Largest uint64
 	// Lowest address of a live buffer, in each bank.
 	Lowest uint64
@@ -130,8 +130,12 @@ func (p *process) freeSpaces() []FreeSpace {
 			}
 		}
 		bank := al.banks[m.memory]
-		if end-first > bank.Bytes {
+		if end-first > bank.Bytes || bank.Based && (first < bank.Base || end-bank.Base > bank.Bytes) {
 			continue // more than the bank has: the process reported nonsense
+		}
+		ends := bank.Bytes - (end - first)
+		if bank.Based {
+			ends = max(first-bank.Base, bank.Base+bank.Bytes-end)
 		}
 		count := uint64(bank.Count)
 		free := (bank.Bytes - used) * count
@@ -140,7 +144,7 @@ func (p *process) freeSpaces() []FreeSpace {
 		}
 		spaces = append(spaces, FreeSpace{
 			PID: p.pid, Memory: m.memory, Chips: h.chips,
-			Free: free, Largest: max(hole, bank.Bytes-(end-first)) * count, Lowest: first,
+			Free: free, Largest: max(hole, ends) * count, Lowest: first,
 		})
 	}
 	return spaces

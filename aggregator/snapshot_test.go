@@ -114,7 +114,7 @@ func TestDescriptionOfAProcess(t *testing.T) {
 }
 
 func TestCapacity(t *testing.T) {
-	small, large := Banks{true, 12, 100}, Banks{true, 12, 300}
+	small, large := Banks{Known: true, Count: 12, Bytes: 100}, Banks{Known: true, Count: 12, Bytes: 300}
 	of := func(b Banks) Capacity { return Capacity{Trace: b} }
 	for name, c := range map[string]struct {
 		events []Event

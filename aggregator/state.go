@@ -299,7 +299,7 @@ func (u *CBUsage) peaked(o CBUsage) {
 }
 
 func (b Banks) plausible() Banks {
-	if b.Count > maxBanks || b.Bytes > maxBytes {
+	if b.Count > maxBanks || b.Bytes > maxBytes || b.Base > maxBytes {
 		return Banks{}
 	}
 	return b

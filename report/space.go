@@ -153,9 +153,12 @@ func (s *space) sized(at uint64, banks aggregator.Banks) {
 	}
 }
 
-// base is the first address of a bank. The runtime does not report it, but it allocates DRAM, and TRACE as
-// a part of that, from the bottom up and L1 from the top down, so the first buffers show it.
+// base is the first address of a bank. If it was not read, the first buffers show it, because the runtime allocates DRAM,
+// and TRACE as a part of that, from the bottom up and L1 from the top down.
 func (s *space) base() uint64 {
+	if s.banks.Based {
+		return s.banks.Base
+	}
 	if down := s.memory == aggregator.L1 || s.memory == aggregator.L1Small; down && s.high >= s.banks.Bytes && s.high-s.banks.Bytes <= s.low {
 		return s.high - s.banks.Bytes
 	}
@@ -193,7 +196,7 @@ func (s *space) free() (p freeBytes, ok bool) {
 		p.free += above
 	}
 	p.largest = max(below, between, above)
-	return p, !s.found || empty || below+above <= between
+	return p, s.banks.Based || !s.found || empty || below+above <= between
 }
 
 // points is the maximum length of a timeline.

@@ -64,22 +64,16 @@ type space struct {
 	hasGap bool
 }
 
-// newSpace returns a space with sorted blocks and its free bytes. bytes is the size of a bank, if known. others are
-// blocks that are not buffers of the memory: on a core, buffers of L1_SMALL, circular buffers and the kernel-config
-// ring.
-func newSpace(buffers, others []block, bytes uint64, known bool, core bool) space {
+// newSpace returns a space with sorted blocks and its free bytes. others are blocks that are not buffers of the memory:
+// on a core, buffers of L1_SMALL, circular buffers and the kernel-config ring.
+func newSpace(buffers, others []block, banks aggregator.Banks, core bool) space {
+	bytes, known := banks.Bytes, banks.Known && banks.Count > 0
 	byAddress := func(a, b block) int { return cmp.Or(cmp.Compare(a.from, b.from), cmp.Compare(a.to, b.to)) }
 	slices.SortFunc(buffers, byAddress)
 	slices.SortFunc(others, byAddress)
 	s := space{known: known}
-	// Without circular buffers there is no bound.
-	lowest := uint64(1 << 62)
-	for i := range others {
-		if others[i].kind == circularBlock {
-			lowest = min(lowest, others[i].from)
-		}
-	}
-	s.measure(buffers, bytes, lowest)
+	least, most := beginning(buffers, others, banks)
+	s.measure(buffers, bytes, least, most)
 	all := slices.Concat(buffers, others)
 	slices.SortFunc(all, byAddress)
 	var end uint64
@@ -93,25 +87,20 @@ func newSpace(buffers, others []block, bytes uint64, known bool, core bool) spac
 			end, widest = all[i].to, i
 		}
 	}
-	// A core's L1 begins with memory that is not the allocator's. It ends at the lowest circular buffer, because these
-	// are placed from there on, or so that the rest is as large as a bank.
+	// A core's L1 begins with memory that is not the allocator's.
 	below := uint64(0)
 	if core && known {
-		switch {
-		case lowest < 1<<62:
-			below = lowest
-		case len(buffers) > 0:
-			for i := range buffers {
-				below = max(below, buffers[i].to)
-			}
-			below -= min(below, bytes)
+		if below = least; most < unbounded {
+			below = most
 		}
 	}
 	s.to = end
 	if known {
-		// If the last buffer ends at an address above the size of a bank, the bank begins that much later.
-		if !core && len(buffers) > 0 {
-			s.from = min(end-min(end, bytes), buffers[0].from)
+		switch {
+		case !core && banks.Based:
+			s.from, below = banks.Base, banks.Base
+		case !core && len(buffers) > 0:
+			s.from = min(least, buffers[0].from)
 		}
 		s.to = max(end, below+bytes)
 	}
@@ -121,7 +110,7 @@ func newSpace(buffers, others []block, bytes uint64, known bool, core bool) spac
 			from = min(to, below)
 		}
 		kind := freeBlock
-		if from == s.from && !core && len(buffers) > 0 {
+		if from == max(s.from, below) && most == unbounded && (core || len(buffers) > 0) {
 			kind = edgeBlock
 		}
 		if from < to {
@@ -152,10 +141,35 @@ func newSpace(buffers, others []block, bytes uint64, known bool, core bool) spac
 	return s
 }
 
-// measure finds the free bytes of a bank of this size, whose allocator's memory begins at lowest or below. Free bytes
-// between buffers are certain. Of those before the first and after the last buffer only the sum is, and each part as
-// far as the ends are known.
-func (s *space) measure(buffers []block, bytes, lowest uint64) {
+// unbounded is above all addresses.
+const unbounded = 1 << 62
+
+// beginning returns the bounds of the address at which a bank begins: both are the same if that was read. If not, a core's
+// lowest circular buffer is an upper bound, because these are placed from the beginning on. Lower bounds are the end of the
+// kernel-config ring, and the address from which a whole bank reaches to the end of the last buffer.
+func beginning(buffers, others []block, banks aggregator.Banks) (least, most uint64) {
+	if banks.Based {
+		return banks.Base, banks.Base
+	}
+	most = unbounded
+	for i := range buffers {
+		least = max(least, buffers[i].to-min(buffers[i].to, banks.Bytes))
+	}
+	for i := range others {
+		switch b := &others[i]; b.kind {
+		case circularBlock:
+			most = min(most, b.from)
+		case ringBlock:
+			least = max(least, b.to)
+		}
+	}
+	return min(least, most), most
+}
+
+// measure finds the free bytes of a bank of this size, which begins between two addresses. Free bytes between buffers are
+// certain. Of those before the first and after the last buffer only the sum is, and each part as far as the ends are
+// known.
+func (s *space) measure(buffers []block, bytes, from, to uint64) {
 	if !s.known {
 		return
 	}
@@ -177,10 +191,9 @@ func (s *space) measure(buffers []block, bytes, lowest uint64) {
 	}
 	s.free = bytes - min(used, bytes)
 	slack := bytes - min(end-low, bytes)
-	// Before the first buffer at least the bytes above lowest are free, and at most all that are left if nothing is
-	// free after the last.
-	least := low - min(lowest, low)
-	most := max(min(low-min(low, end-min(end, bytes)), slack), least)
+	// The part before the first buffer, by where the bank can begin.
+	least := low - min(to, low)
+	most := max(min(low-min(low, from), slack), least)
 	least = min(least, slack)
 	most = min(most, slack)
 	middle := max(least, min(slack/2, most))

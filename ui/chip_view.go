@@ -157,7 +157,7 @@ func (v *chipView) work() func(*reader) func() {
 			if m == aggregator.L1 && len(cores) > 0 {
 				others = circularBlocks(r, chip, cores[0].core, ascii)
 			}
-			s := newSpace(bufferBlocks(r, chip, m, nil, bufferBlock, ascii), others, banks[m].Bytes, banks[m].Known && banks[m].Count > 0, m == aggregator.L1)
+			s := newSpace(bufferBlocks(r, chip, m, nil, bufferBlock, ascii), others, banks[m], m == aggregator.L1)
 			s.blocks = nil
 			spaces[m] = s
 		}

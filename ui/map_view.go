@@ -237,7 +237,7 @@ func (v *mapView) work() func(*reader) func() {
 			return nil
 		}
 		buffers := bufferBlocks(r, chip, memory, &core, bufferBlock, ascii)
-		s := newSpace(buffers, others, banks.Bytes, banks.Known && banks.Count > 0, memory == aggregator.L1)
+		s := newSpace(buffers, others, banks, memory == aggregator.L1)
 		rows := arrange(s.blocks)
 		return func() {
 			if v.memory != memory || v.state.current() == nil || v.state.current().Chip != chip {

@@ -214,7 +214,7 @@ func (tr *trace) fromRuntime(pid int, m rig.Message) (wrong []string) {
 			if want, others := asked(m, chip, name); others == 0 && u.Requested != want || u.Requested < want {
 				report("chip %d %s: %d bytes requested, the workload asked for %d and does not know %d buffers", chip, name, u.Requested, want, others)
 			}
-			if want, ok := capacity(m, chip, name); ok && u.Banks.Known && u.Banks != want {
+			if want, ok := capacity(m, chip, name); ok && u.Banks.Known && !sameBanks(memory, u.Banks, want) {
 				report("chip %d %s: capacity %+v, the runtime says %+v", chip, name, u.Banks, want)
 			}
 			if !u.Banks.Known && u.Buffers > 0 {

@@ -282,7 +282,7 @@ class Mesh:
                 "allocated_per_bank": view.total_bytes_allocated_per_bank,
                 "largest_free_per_bank": view.largest_contiguous_bytes_free_per_bank,
             }
-            reserved[memory] = self.blocks(view, [b for b in reported if memory_name(b) == memory])
+            reserved[memory], views[memory]["base"] = self.blocks(view, [b for b in reported if memory_name(b) == memory])
         for buffer in reported:
             memory = memory_name(buffer)
             held = known.pop((memory, buffer.address), None)
@@ -314,7 +314,7 @@ class Mesh:
 
     @staticmethod
     def blocks(view, buffers):
-        """What the allocator took for each buffer, by address.
+        """What the allocator took for each buffer, by address, and the address where a bank begins, if there are any.
 
         The report's own size leaves out the rounding of pages and blocks. The allocator's block table has
         it, with offsets in place of addresses; in order, the two lists are the same up to one constant.
@@ -322,13 +322,13 @@ class Mesh:
         try:
             blocks = view.block_table
         except TypeError:  # some releases (0.72) do not export the type of it
-            return {}
+            return {}, None
         table = sorted((int(b["address"]), int(b["size"])) for b in blocks if b["allocated"] == "yes")
         addresses = sorted(b.address for b in buffers)
         bases = {address - offset for address, (offset, _) in zip(addresses, table)}
         if len(table) != len(addresses) or len(bases) > 1:
             raise AssertionError(f"blocks {table} do not match buffers {addresses}")
-        return {address: size for address, (_, size) in zip(addresses, table)}
+        return {address: size for address, (_, size) in zip(addresses, table)}, next(iter(bases), None)
 
 
 def memory_name(buffer):

@@ -615,6 +615,8 @@ type View struct {
 	TotalBytesPerBank  uint64 `json:"total_bytes_per_bank"`
 	AllocatedPerBank   uint64 `json:"allocated_per_bank"`
 	LargestFreePerBank uint64 `json:"largest_free_per_bank"`
+	// Base is the address where each bank begins; nil while it holds no buffer, or where the release does not say.
+	Base *uint64 `json:"base"`
 }
 
 // Reserved is the bytes that a chip's banks have lost.

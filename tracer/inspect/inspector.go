@@ -193,6 +193,10 @@ func (in *Inspector) Board(chip uint32) string {
 	return boardNames[board&0xffffffff]
 }
 
+// halMemories are the numbers of the runtime's HalMemType, which name a memory with all its parts: L1_SMALL and TRACE begin
+// elsewhere in it.
+var halMemories = map[aggregator.Memory]aggregator.Memory{aggregator.L1: 0, aggregator.DRAM: 1}
+
 // Capacity reads an allocator's banks. A memory that cannot be read stays unknown.
 func (in *Inspector) Capacity(allocator uint64) (aggregator.Capacity, error) {
 	return in.withCache().capacity(allocator)
@@ -220,6 +224,11 @@ func (in *Inspector) capacity(allocator uint64) (c aggregator.Capacity, err erro
 			continue
 		}
 		c[m] = aggregator.Banks{Known: true, Count: uint32(n), Bytes: size}
+		if of, ok := halMemories[m]; ok && n > 0 {
+			if base, e := in.ofMemory(metal.BankBase, allocator, of); e == nil {
+				c[m].Base, c[m].Based = base, true
+			}
+		}
 	}
 	return c, err
 }

@@ -36,6 +36,7 @@ var getterTable = []struct {
 	{"the chips of a mesh", "meshes are not known: their buffers cannot be shown by chip", []string{MeshDeviceIDs}, askVector},
 	{"number of banks", "capacities and free bytes are unknown", NumBanks, askMemories},
 	{"bytes of a bank", "capacities and free bytes are unknown", BankSize, askMemories},
+	{"address of a bank", "where L1 and DRAM begin is shown as unknown", BankBase, nil},
 	{"a mesh's coordinates", withoutRange, []string{MeshView}, askOnce},
 	{"the chips of a part of a mesh", withoutRange, []string{DevicesInRange}, askRange},
 	{"a mesh's sub-device manager", withoutManager, []string{MeshManager}, askOnce},

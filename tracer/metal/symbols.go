@@ -364,6 +364,11 @@ var (
 		"_ZNK2tt8tt_metal13AllocatorImpl13get_bank_sizeERKNS0_10BufferTypeE",
 		"_ZNK2tt8tt_metal9Allocator13get_bank_sizeERKNS0_10BufferTypeE",
 	}
+	// BankBase is the first address that the allocator hands out in DRAM, or in L1, by HalMemType.
+	BankBase = []string{
+		"_ZNK2tt8tt_metal13AllocatorImpl23get_base_allocator_addrERKNS0_10HalMemTypeE",
+		"_ZNK2tt8tt_metal9Allocator23get_base_allocator_addrERKNS0_10HalMemTypeE",
+	}
 	// BankAlignment is what pages are aligned to.
 	BankAlignment = []string{
 		"_ZNK2tt8tt_metal13AllocatorImpl13get_alignmentENS0_10BufferTypeE",
