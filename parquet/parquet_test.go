@@ -9,6 +9,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"reflect"
 	"regexp"
 	"slices"
 	"strings"
@@ -429,5 +430,19 @@ func TestAPIDThatIsUsedAgain(t *testing.T) {
 	}
 	if err := x.Close(report.Facts{Wall: wall}, false); err != nil {
 		t.Error(err)
+	}
+}
+
+// No column has a name that engines reserve.
+func TestColumnsNeedNoQuotes(t *testing.T) {
+	reserved := strings.Fields("all and any array as asc at between both by case cast check collate column constraint create cross current date desc distinct do else " +
+		"end except false fetch for foreign from full grant group having in inner into is join left like limit natural not null offset on only or order outer " +
+		"partition primary range references right row rows select set some table then time timestamp to true union unique user using values when where window with")
+	for _, row := range []any{Buffer{}, ProgramBuffer{}, Failure{}, Sample{}, Process{}, Recording{}} {
+		for _, f := range reflect.VisibleFields(reflect.TypeOf(row)) {
+			if name, _, _ := strings.Cut(f.Tag.Get("parquet"), ","); name != "" && slices.Contains(reserved, name) {
+				t.Errorf("%T: %s", row, name)
+			}
+		}
 	}
 }

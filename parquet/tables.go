@@ -66,7 +66,7 @@ type ProgramBuffer struct {
 // Failure is a row of the table failures: an allocation that failed, or a program that could not be placed.
 type Failure struct {
 	Recording string  `parquet:"recording,dict"`
-	At        int64   `parquet:"at,timestamp(microsecond)"`
+	At        int64   `parquet:"failed_at,timestamp(microsecond)"`
 	PID       int32   `parquet:"pid"`
 	Kind      string  `parquet:"kind,dict"`
 	Memory    string  `parquet:"memory,dict"`
@@ -84,7 +84,7 @@ type Failure struct {
 // Sample is a row of the table samples: the use of one memory of one chip, from At to the next sample.
 type Sample struct {
 	Recording string `parquet:"recording,dict"`
-	At        int64  `parquet:"at,timestamp(microsecond)"`
+	At        int64  `parquet:"began_at,timestamp(microsecond)"`
 	Chip      int32  `parquet:"chip"`
 	PrivateTo *int32 `parquet:"private_to,optional"`
 	Memory    string `parquet:"memory,dict"`

@@ -26,8 +26,7 @@ func newBufferTable(s *state) *widget.Table[bufferRow, objectKey] {
 		Settings: &s.settings.Settings, Name: "buffers", Order: "SIZE", What: "buffers", None: "no buffers",
 		Key: func(r *bufferRow) objectKey { return objectKey{process: idOf(r.process), id: r.ID} },
 		Words: func(b []byte, r *bufferRow) []byte {
-			b = append(append(r.words(b), r.Memory.String()...), ' ', '0', 'x')
-			b = append(strconv.AppendUint(b, r.Address, 16), ' ')
+			b = addressWords(append(append(r.words(b), r.Memory.String()...), ' '), r.Address)
 			if int(r.MemoryLayout) < len(layouts) {
 				b = append(append(b, layouts[r.MemoryLayout]...), ' ')
 			}

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
-	"strconv"
 	"strings"
 
 	"tt-memtrace/aggregator"
@@ -28,8 +27,7 @@ func newCircularTable(s *state) *widget.Table[circularRow, objectKey] {
 			return objectKey{idOf(r.process), r.program.ID, r.cb.Address<<16 ^ uint64(r.cb.Kind) ^ r.cb.Size<<2, fmt.Sprint(r.cb.Ranges, r.chips)}
 		},
 		Words: func(b []byte, r *circularRow) []byte {
-			b = append(append(r.words(b), r.program.Operation...), ' ', '0', 'x')
-			b = append(strconv.AppendUint(b, r.cb.Address, 16), ' ')
+			b = addressWords(append(append(r.words(b), r.program.Operation...), ' '), r.cb.Address)
 			return chipWords(append(b, r.cb.Kind.String()...), r.chips)
 		},
 		Fields: append(ownerFields(16, 4, func(r *circularRow) owner { return r.owner }),

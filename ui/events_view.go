@@ -233,9 +233,8 @@ func eventWords(b []byte, r *eventRow, ascii bool, sets [][]aggregator.Chip) []b
 	b = append(append(b, ' '), text.Command(r.command, ascii)...)
 	b = append(append(b, ' '), r.kind.String()...)
 	b = append(append(b, ' '), r.memory.String()...)
-	b = append(b, " 0x"...)
-	b = strconv.AppendUint(b, r.address, 16)
-	b = append(b, " chips "...)
+	b = addressWords(append(b, ' '), r.address)
+	b = append(b, "chips "...)
 	if r.chips > 0 && int(r.chips) <= len(sets) {
 		for i, c := range sets[r.chips-1] {
 			if i > 0 {

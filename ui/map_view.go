@@ -67,7 +67,7 @@ func newMapView(s *state) *mapView {
 			return k
 		},
 		Words: func(w []byte, b *block) []byte {
-			w = append(strconv.AppendUint(append(w, "0x"...), b.from, 16), ' ')
+			w = addressWords(w, b.from)
 			w = append(append(w, b.kind.String()...), ' ')
 			if b.buffer != nil {
 				w = b.buffer.words(w)

@@ -182,3 +182,9 @@ func chipWords(b []byte, chips []aggregator.Chip) []byte {
 	}
 	return b
 }
+
+// addressWords appends an address to what a filter looks at: as the tables show it, and in decimal, as the runtime prints it.
+func addressWords(b []byte, address uint64) []byte {
+	b = append(strconv.AppendUint(append(b, "0x"...), address, 16), ' ')
+	return append(strconv.AppendUint(b, address, 10), ' ')
+}

@@ -13,6 +13,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"strconv"
 	"time"
 
 	"github.com/gdamore/tcell/v2"
@@ -108,16 +109,25 @@ func (o *Options) source() string {
 	return o.Source()
 }
 
+// TextWidth returns how wide text for a file may be: $COLUMNS or, if that is not set, the width of the terminal; 0 if both are
+// unknown.
+func TextWidth(file uintptr, getenv func(string) string) int {
+	if width, err := strconv.Atoi(getenv("COLUMNS")); err == nil && width > 0 {
+		return width
+	}
+	width, _, err := term.GetSize(int(file))
+	if err != nil {
+		return 0
+	}
+	return width
+}
+
 // Run shows the screen until the user quits or ctx ends, and then returns nil, or ErrSettings if it could not save the
 // settings. The terminal is restored however Run ends, also when it panics. On a terminal that can only print, Run
 // prints the overview whenever it changes, until ctx or the source ends.
 func Run(ctx context.Context, feed Feed, o Options) error {
 	if o.Screen == nil && IsPlain(os.Getenv) {
-		width, _, err := term.GetSize(int(os.Stdout.Fd()))
-		if err != nil {
-			width = 0 // unknown
-		}
-		return printed(ctx, os.Stdout, width, feed, o)
+		return printed(ctx, os.Stdout, TextWidth(os.Stdout.Fd(), os.Getenv), feed, o)
 	}
 	o, err := o.complete()
 	if err != nil {

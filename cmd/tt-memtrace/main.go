@@ -74,12 +74,12 @@ type signalled struct{ os.Signal }
 
 func (s signalled) Error() string { return "signal: " + s.String() }
 
-// untilSignal returns a context that the first SIGINT, SIGTERM or SIGHUP ends. The second one ends tt-memtrace at once, even if
+// untilSignal returns a context that the first SIGINT, SIGTERM, SIGHUP or SIGQUIT ends. The second one ends tt-memtrace at once, even if
 // it still waits for a command.
 func untilSignal() context.Context {
 	ctx, cancel := context.WithCancelCause(context.Background())
 	signals := make(chan os.Signal, 1)
-	signal.Notify(signals, os.Interrupt, unix.SIGTERM, unix.SIGHUP)
+	signal.Notify(signals, os.Interrupt, unix.SIGTERM, unix.SIGHUP, unix.SIGQUIT)
 	go func() {
 		cancel(signalled{<-signals})
 		signal.Stop(signals)

@@ -190,17 +190,13 @@ func mayWrite(path string) error {
 // descriptor is an open file.
 type descriptor interface{ Fd() uintptr }
 
-// textStyle returns the style for w: with colours and the width of the terminal, if w is one.
+// textStyle returns the style for w: with colours if it is a terminal, and its width or $COLUMNS.
 func textStyle(w io.Writer) report.Style {
 	f, ok := w.(descriptor)
-	if !ok || !term.IsTerminal(int(f.Fd())) {
+	if !ok {
 		return report.Style{}
 	}
-	width, _, err := term.GetSize(int(f.Fd()))
-	if err != nil {
-		width = 0
-	}
-	return report.Style{Colour: coloured(w), Width: width}
+	return report.Style{Colour: coloured(w), Width: ui.TextWidth(f.Fd(), os.Getenv)}
 }
 
 // coloured reports whether to write colours to w: it is a terminal, and the environment does not forbid them.

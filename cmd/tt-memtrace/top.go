@@ -239,9 +239,5 @@ func (l *live) saveSnapshot(s *aggregator.Snapshot, screen string) (string, erro
 
 // text returns the options for showing a snapshot as text.
 func (u *uiFlags) text(l *live) ui.TextOptions {
-	width, _, err := term.GetSize(int(os.Stdout.Fd()))
-	if err != nil {
-		width = 120
-	}
-	return ui.TextOptions{Width: width, Requested: u.requested, ASCII: u.ascii, Host: l.host, Time: l.Wall(l.Now()), Now: l.Now(), Recorded: l.player != nil, OwnOnly: l.ownOnly}
+	return ui.TextOptions{Width: cmp.Or(ui.TextWidth(os.Stdout.Fd(), os.Getenv), 120), Requested: u.requested, ASCII: u.ascii, Host: l.host, Time: l.Wall(l.Now()), Now: l.Now(), Recorded: l.player != nil, OwnOnly: l.ownOnly}
 }

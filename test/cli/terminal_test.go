@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
+	"syscall"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -30,6 +31,7 @@ func TestPanels(t *testing.T) {
 		{"NO_COLOR", true, func(keys io.Writer, _ *session) { io.WriteString(keys, "q") }},
 		{"NO_COLOR=", true, func(keys io.Writer, _ *session) { io.WriteString(keys, "\x03") }},
 		{"NO_COLOR=1", false, func(_ io.Writer, s *session) { s.signal(os.Interrupt) }},
+		{"NO_COLOR=1", false, func(_ io.Writer, s *session) { s.signal(syscall.SIGQUIT) }},
 	} {
 		keys, screen, tty := terminal(t)
 		s := begin(t, call{tty: tty, args: []string{"-p", pid}, env: environ("XDG_CONFIG_HOME="+t.TempDir(), "TERM=xterm-256color", "LC_ALL=C.UTF-8", "COLORTERM", c.noColor)})
