@@ -26,10 +26,12 @@ type Builder struct {
 	programs map[aggregator.Chip]*programSpace
 	names    map[programKey]string
 	// launched are programs that were launched before they had a name.
-	launched  map[programKey]struct{}
-	devices   map[programKey][]aggregator.Chip
-	archs     map[aggregator.Chip]string
-	started   map[uint32]*process
+	launched map[programKey]struct{}
+	devices  map[programKey][]aggregator.Chip
+	archs    map[aggregator.Chip]string
+	started  map[uint32]*process
+	// untraced are the processes that use the runtime and were not traced, also once they have ended.
+	untraced  map[uint32]aggregator.Reason
 	ended     []*process
 	refusals  []Refusal
 	omitted   OmittedRefusals
@@ -110,7 +112,7 @@ func NewBuilder(accounts *aggregator.Aggregator) *Builder {
 	return &Builder{
 		accounts: accounts, unsafe: map[unsafeKey]*unsafeSite{}, sites: sites{map[siteKey]*site{}, map[*aggregator.Stack]string{}},
 		live: map[bufferKey]*liveBuffer{}, spaces: map[spaceKey]*space{}, programs: map[aggregator.Chip]*programSpace{},
-		names: map[programKey]string{}, launched: map[programKey]struct{}{}, devices: map[programKey][]aggregator.Chip{}, archs: map[aggregator.Chip]string{}, started: map[uint32]*process{},
+		names: map[programKey]string{}, launched: map[programKey]struct{}{}, devices: map[programKey][]aggregator.Chip{}, archs: map[aggregator.Chip]string{}, started: map[uint32]*process{}, untraced: map[uint32]aggregator.Reason{},
 	}
 }
 
@@ -128,6 +130,17 @@ func (b *Builder) Event(e *aggregator.Event) {
 		b.start(e)
 	case aggregator.ProcessExit:
 		b.end(e.PID, e.Time, e.Exit)
+	case aggregator.ReasonRaised:
+		if e.Reason != nil && e.Reason.Code == aggregator.ReasonNotTraced {
+			why := *e.Reason
+			why.PID = e.PID
+			b.untraced[e.PID] = why
+		}
+	case aggregator.ReasonLifted:
+		// It is lifted at the process's end, too. Then what the process held stays unseen.
+		if e.Reason != nil && e.Reason.Code == aggregator.ReasonNotTraced && (b.started[e.PID] != nil || b.untraced[e.PID].Unsure) {
+			delete(b.untraced, e.PID)
+		}
 	case aggregator.Launched, aggregator.Replayed:
 		if p := b.started[e.PID]; p != nil && e.Count > 0 {
 			p.launched = max(p.launched, e.Time)

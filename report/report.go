@@ -71,6 +71,8 @@ type Report struct {
 	first uint64
 	// lacking: something was lost.
 	lacking bool
+	// buffersUnseen: events were lost, or a reason says that buffers may be missing.
+	buffersUnseen bool
 	// unseen: no process was sampled; one may have come and gone between two samples.
 	unseen bool
 	// unsurePeaks: peaks may differ.

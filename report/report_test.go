@@ -390,7 +390,7 @@ func TestPeaksNamePrivateChips(t *testing.T) {
 }
 
 func TestPercent(t *testing.T) {
-	for share, want := range map[float64]string{0: "0.0 %", 1e-9: "1e-07 %", 0.00018: "0.02 %", 0.001: "0.1 %", 0.5: "50.0 %", 0.9996: "99.9 %", 1: "100.0 %", 1.2: "120.0 %"} {
+	for share, want := range map[float64]string{0: "0.0 %", 1e-9: "< 0.1 %", 0.00018: "< 0.1 %", 0.001: "0.1 %", 0.5: "50.0 %", 0.9996: "99.9 %", 1: "100.0 %", 1.2: "120.0 %"} {
 		if got := percent(share); got != want {
 			t.Errorf("%v: %s, not %s", share, got, want)
 		}
@@ -947,5 +947,49 @@ func TestTextOfANarrowTerminal(t *testing.T) {
 				t.Errorf("%d wide: no %q in\n%s", width, want, left)
 			}
 		}
+	}
+}
+
+// A process that was not traced, alive or ended, is named, and nothing is claimed about buffers that nobody saw. One that is traced
+// later, or turns out not to use the runtime, is not.
+func TestVerdictOnProcessesThatWereNotTraced(t *testing.T) {
+	raised := func(unsure bool) aggregator.Event {
+		return aggregator.Event{Kind: aggregator.ReasonRaised, PID: 9, Time: second, Reason: &aggregator.Reason{Code: aggregator.ReasonNotTraced, Detail: "no symbols", Unsure: unsure}}
+	}
+	lifted := aggregator.Event{Kind: aggregator.ReasonLifted, PID: 9, Time: 2 * second, Reason: &aggregator.Reason{Code: aggregator.ReasonNotTraced}}
+	exit := func(pid uint32) aggregator.Event {
+		return aggregator.Event{Kind: aggregator.ProcessExit, PID: pid, Time: 3 * second}
+	}
+	traced := slices.Concat(opened(), []aggregator.Event{alloc(2, 1, 100, 100, nil), freed(3, 1), exit(1)})
+	begins := aggregator.Event{Kind: aggregator.ProcessStart, PID: 9, Time: second, Process: &aggregator.Process{Command: "m"}}
+	const named, seen, all = "process 9: it uses the runtime and is not traced: no symbols", "every buffer that was seen was freed", "every buffer was freed"
+	for name, c := range map[string]struct {
+		events     []aggregator.Event
+		want, lack []string
+	}{
+		"alive":                 {[]aggregator.Event{raised(false)}, []string{named}, []string{seen, all}},
+		"ended":                 {[]aggregator.Event{raised(false), lifted, exit(9)}, []string{named}, []string{seen, all}},
+		"ended without a word":  {[]aggregator.Event{raised(false), exit(9)}, []string{named}, []string{seen, all}},
+		"beside one":            {append([]aggregator.Event{raised(false), lifted, exit(9)}, traced...), []string{named, seen}, []string{all}},
+		"it does not use it":    {append([]aggregator.Event{raised(true), lifted}, traced...), []string{all}, []string{"process 9", seen}},
+		"traced after all":      {append([]aggregator.Event{raised(false), begins, lifted, exit(9)}, traced...), []string{all}, []string{"process 9:", seen}},
+		"nobody was left alone": {traced, []string{all}, []string{"process 9", seen}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var b bytes.Buffer
+			if err := told(t, c.events...).Text(&b, Style{}); err != nil {
+				t.Fatal(err)
+			}
+			for _, text := range c.want {
+				if !strings.Contains(b.String(), text) {
+					t.Errorf("no %q in\n%s", text, b.String())
+				}
+			}
+			for _, text := range append(c.lack, "no process used the TT-Metal runtime") {
+				if strings.Contains(b.String(), text) {
+					t.Errorf("%q in\n%s", text, b.String())
+				}
+			}
+		})
 	}
 }

@@ -68,6 +68,12 @@ func (b *Builder) Report(f Facts) *Report {
 	if hidesUnsafe && len(r.Unsafe) == 0 {
 		r.Unsafe = nil
 	}
+	for _, pid := range slices.Sorted(maps.Keys(b.untraced)) {
+		if !slices.ContainsFunc(missing, func(why aggregator.Reason) bool { return why.PID == pid && why.Code == aggregator.ReasonNotTraced }) {
+			missing, r.Exact = append(missing, b.untraced[pid]), false // it has ended
+		}
+	}
+	r.buffersUnseen = lost > 0 || b.lacking || aggregator.HidesBuffers(missing, false)
 	for _, why := range missing {
 		if why.Code.Missed() && why.PID != 0 {
 			r.missed = append(r.missed, fmt.Sprintf("process %d: %s", why.PID, printable(export.Text(why.String()))))

@@ -2,7 +2,6 @@ package report
 
 import (
 	"fmt"
-	"strconv"
 	"strings"
 
 	"tt-memtrace/export"
@@ -62,7 +61,9 @@ func (r *Report) Verdict() []Finding {
 			plural(left.buffers, "buffer"), Size(left.bytes))})
 	} else if left.buffers > 0 {
 		list = append(list, Finding{Warn: true, Text: fmt.Sprintf("%s not freed, %s on all chips: process exit or device close released them", plural(left.buffers, "buffer"), Size(left.bytes))})
-	} else if r.Sampled {
+	} else if len(r.Processes) == 0 {
+		// Nothing was traced, so nothing is known of any buffer. A finding below says why.
+	} else if r.Sampled || r.buffersUnseen && live.buffers == 0 {
 		list = append(list, Finding{Text: "every buffer that was seen was freed"})
 	} else if live.buffers == 0 {
 		list = append(list, Finding{Text: "every buffer was freed"})
@@ -76,7 +77,7 @@ func (r *Report) Verdict() []Finding {
 	}
 	for _, m := range fullest(r.Memories) {
 		f := Finding{Text: fmt.Sprintf("%s peaked at %s%s", m.Memory, least, Size(m.Peak))}
-		if share, ok := m.share(); ok {
+		if share, ok := m.share(); ok && share >= 0.001 {
 			f.Text = fmt.Sprintf("%s peaked at %s%s", m.Memory, least, percent(share))
 			f.Warn = share >= nearlyFull
 		}
@@ -129,7 +130,7 @@ func (r *Report) inexact() (why []string) {
 
 // Empty: nothing happened that could be reported.
 func (r *Report) Empty() bool {
-	return (r.Events == 0 || r.unseen) && r.Lost == 0 && len(r.Processes) == 0
+	return (r.Events == 0 || r.unseen) && r.Lost == 0 && len(r.Processes) == 0 && len(r.missed) == 0
 }
 
 // share is the peak's share of the capacity.
@@ -144,7 +145,7 @@ func (m *Memory) share() (float64, bool) {
 func percent(share float64) string {
 	switch {
 	case share > 0 && share < 0.001:
-		return strconv.FormatFloat(100*share, 'g', 1, 64) + " %"
+		return "< 0.1 %"
 	case share < 1 && share > 0.999:
 		return "99.9 %"
 	}

@@ -518,6 +518,8 @@ func noProcess(d *data) string {
 		return looking
 	case d.snapshot.NobodySeen():
 		return "no process was seen to use the runtime"
+	case slices.ContainsFunc(d.snapshot.Reasons, func(r aggregator.Reason) bool { return r.Code == aggregator.ReasonNotTraced && !r.Unsure }):
+		return "no process is traced: which one uses the runtime, and why it is not traced, is below"
 	case d.ownOnly:
 		return "no process that this user can see uses the runtime"
 	case len(d.snapshot.Ended) > 0:

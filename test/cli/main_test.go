@@ -285,7 +285,13 @@ var tracingWorks = sync.OnceValue(func() error {
 func runtime(t *testing.T) *rig.Runtime {
 	t.Helper()
 	mayTrace(t)
-	r, err := rig.Install(t.Context(), rig.DefaultRelease)
+	return installed(t, rig.DefaultRelease)
+}
+
+// installed returns an installed release.
+func installed(t *testing.T, release string) *rig.Runtime {
+	t.Helper()
+	r, err := rig.Install(t.Context(), release)
 	if errors.Is(err, rig.ErrUnavailable) {
 		t.Skip(err)
 	}

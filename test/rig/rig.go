@@ -37,6 +37,9 @@ import (
 // DefaultRelease is the release of ttnn that tests use unless they are about another one.
 const DefaultRelease = "0.81.1"
 
+// JAXRelease is a release of JAX's plugin, with which JAXProgram runs.
+const JAXRelease = "jax-0.1.3"
+
 // Scripts that come with the rig; Options.Script takes the path of any other.
 const (
 	Workload = "workload.py" // a random one that stops at rest points
@@ -56,6 +59,8 @@ const (
 	PerCore     = "per_core.py"  // one with L1 tensors that have an address on each of their cores
 	Pipes       = "pipes.py"     // one with a space for prefetcher pipes
 	Resized     = "resized.py"   // one that takes L1 from the banks, as a sub-device manager does
+	// JAXProgram is JAX with an array on each device; its runtime has no symbols.
+	JAXProgram = "jax_program.py"
 	// Openings opens all chips again and again, with the fabric and without it.
 	Openings = "openings.py"
 	Ways     = "ways.py"  // the ways in which people open devices and hold memory

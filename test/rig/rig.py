@@ -8,7 +8,8 @@
   rig.py env [options]                      prepare such a run for somebody else, as JSON
   rig.py sweep                              remove what killed runs have left
 
-A release is installed for the first Python that is found, or for the one in $TT_MEMTRACE_PYTHON, such as 3.12.
+A release is one of ttnn, or jax-R: JAX with release R of jax-tt-plugin, which has the runtime linked in.
+It is installed for the first Python that is found, or for the one in $TT_MEMTRACE_PYTHON, such as 3.12.
 Releases are kept under $TT_MEMTRACE_RIG, else $XDG_CACHE_HOME/tt-memtrace/rig, else ~/.cache/tt-memtrace/rig.
 Exit code 77 means that this machine lacks something the rig needs; the message says what.
 """
@@ -46,6 +47,9 @@ UNPACKER = "zstd"
 
 # The wheels are built for these only.
 PYTHON_VERSIONS = ((3, 10), (3, 12))
+
+JAX_PYTHON_VERSIONS = ((3, 12), (3, 13))
+JAX_VERSION = "0.12.*"
 
 # A run's chips get unique ids of its own, for the runtime names files in /dev/shm after them: concurrent
 # runs then keep separate books, and what a run leaves can be told from what others own.
@@ -89,12 +93,16 @@ class Release:
     MARKER = "rig.json"
 
     def __init__(self, version):
-        if not re.fullmatch(r"[0-9][0-9A-Za-z.]*", version):
-            raise SystemExit(f"rig: {version!r} is no release of ttnn")
+        found = re.fullmatch(r"(jax-)?([0-9][0-9A-Za-z.]*)", version)
+        if not found:
+            raise SystemExit(f"rig: {version!r} is no release of ttnn, and no jax-RELEASE")
         self.version = version
+        self.jax = bool(found.group(1))
+        self.packages = [f"jax-tt-plugin=={found.group(2)}", f"jax=={JAX_VERSION}"] if self.jax else [f"ttnn=={version}"]
         wanted = os.environ.get("TT_MEMTRACE_PYTHON")
-        self.pythons = (python_version(wanted),) if wanted else PYTHON_VERSIONS
-        self.dir = os.path.join(root_dir(), f"ttnn-{version}" + (f"-python{wanted}" if wanted else ""))
+        self.pythons = JAX_PYTHON_VERSIONS if self.jax else (python_version(wanted),) if wanted else PYTHON_VERSIONS
+        name = version if self.jax else f"ttnn-{version}" + (f"-python{wanted}" if wanted else "")
+        self.dir = os.path.join(root_dir(), name)
         self.python = os.path.join(self.dir, "bin", "python")
         self.marker = os.path.join(self.dir, self.MARKER)
 
@@ -136,11 +144,12 @@ def install(version):
     """Make sure that a release is there and return (Release, its marker's content)."""
     release = Release(version)
     check_platform()
-    check_program(ASSEMBLER, ASSEMBLER_PACKAGE)
+    if not release.jax:  # which has a compiler of its own
+        check_program(ASSEMBLER, ASSEMBLER_PACKAGE)
     info = release.read()
     if info:
         return release, info
-    with locked(release.dir, f"ttnn {version}") as lock:
+    with locked(release.dir, release.packages[0]) as lock:
         info = release.read()
         if not info:
             info = install_locked(release, lock)
@@ -152,7 +161,7 @@ def install_locked(release, lock):
         shutil.rmtree(release.dir, ignore_errors=True)
         base = find_python(release.pythons)
         log = release.dir + ".log"
-        with progress(f"installing ttnn {release.version} into {release.dir} for {base}"), open(log, "w") as out:
+        with progress(f"installing {release.packages[0]} into {release.dir} for {base}"), open(log, "w") as out:
             try:
                 # They inherit the lock: should this process be killed, it is theirs until they have ended too.
                 make_environment(base, release, out, lock)
@@ -165,12 +174,13 @@ def install_locked(release, lock):
     with contextlib.suppress(FileNotFoundError):
         os.unlink(release.marker)
     site = site_packages(release)
-    install_compiler(release, site)
+    if not release.jax:
+        install_compiler(release, site)
     info = {
         "release": release.version,
         "python": release.python,
         "site_packages": site,
-        "library": find_library(site),
+        "library": find_library(release, site),
         "compiler": compiler_version(),
     }
     unfinished = release.marker + ".new"
@@ -280,7 +290,7 @@ def find_python(versions):
                 if path and usable_python(path, versions):
                     return path
     wanted = " or ".join(f"{major}.{minor}" for major, minor in versions)
-    raise Unavailable(f"no Python {wanted} with venv found (on PATH, under pyenv, or by uv): ttnn's wheels need one")
+    raise Unavailable(f"no Python {wanted} with venv found (on PATH, under pyenv, or by uv): the wheels need one")
 
 
 def make_environment(base, release, out, lock):
@@ -299,7 +309,8 @@ OFFLINE = re.compile(
 
 
 def pip_install(release, out, log, lock):
-    pip(release, f"ttnn {release.version}", out, log, lock, "install", "--only-binary=ttnn", "--prefer-binary", f"ttnn=={release.version}")
+    first = release.packages[0]
+    pip(release, first, out, log, lock, "install", "--only-binary=" + first.split("==")[0], "--prefer-binary", *release.packages)
 
 
 def pip(release, what, out, log, lock, *args):
@@ -364,10 +375,11 @@ def install_compiler(release, site):
     os.replace(unfinished, target)
 
 
-def find_library(site):
-    """The library that holds the runtime: its own from 0.62.0 on, part of ttnn's before."""
-    for name in ("libtt_metal.so", "_ttnncpp.so"):
-        path = os.path.join(site, "ttnn", "build", "lib", name)
+def find_library(release, site):
+    """The library that holds the runtime: its own from 0.62.0 on, part of ttnn's before; part of JAX's plugin."""
+    names = ["jax_plugins/libtt/libtt.so"] if release.jax else ["ttnn/build/lib/libtt_metal.so", "ttnn/build/lib/_ttnncpp.so"]
+    for name in names:
+        path = os.path.join(site, name)
         if os.path.exists(path):
             return path
     raise SystemExit(f"rig: no runtime library under {site}")

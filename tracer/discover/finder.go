@@ -279,7 +279,7 @@ func (f *Finder) search(pid uint32) (found []proc.Mapping, err error) {
 			f.mu.Unlock()
 			found = append(found, m)
 		case c.Content == metal.HiddenCode:
-			err = usesError{fmt.Errorf("%w: %s has the runtime's code, but not its symbols", ErrHidden, m.Path)}
+			err = usesError{fmt.Errorf("%w: %s %s", ErrHidden, m.Path, metal.HiddenText)}
 		case c.err != nil && errors.Is(err, ErrNoRuntime):
 			err = fmt.Errorf("%w: %w", ErrHidden, c.err)
 		}

@@ -41,6 +41,13 @@ type Coverage struct {
 // Cover looks up every point of the table for the best way. If in each way a required point is missing or cannot be
 // probed cheaply, the error wraps ErrUnsupported and says what the first way lacks.
 func (l *Library) Cover() (first *Coverage, why error) {
+	if !l.IsRuntime() {
+		// It may be linked into the file without symbols.
+		name := fmt.Sprintf("/proc/self/fd/%d", l.file.Fd())
+		if c, err := Search(name, l.Path, func() bool { return false }); err == nil && c == HiddenCode {
+			return &Coverage{}, fmt.Errorf("%s (build-id %s) %s: %w", l.Path, orUnknown(l.BuildID), HiddenText, ErrUnsupported)
+		}
+	}
 	for _, w := range Ways {
 		c, err := l.coverBy(w)
 		if err == nil {

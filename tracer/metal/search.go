@@ -19,6 +19,9 @@ const (
 	RuntimeCode
 )
 
+// HiddenText says what is known of a file with HiddenCode, and what helps.
+const HiddenText = "has the runtime's code, but not its symbols; --shm shows the totals that the runtime itself keeps"
+
 // allocatorText is in the runtime's allocator in all releases, and in no file that only uses the runtime.
 const allocatorText = "Out of Memory: Not enough space to allocate"
 
