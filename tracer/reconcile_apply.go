@@ -114,6 +114,7 @@ func (r *run) knowDevices(from origin, rd *reading, open map[uint64]uint64) {
 		if _, since := rd.touched[allocator]; read && !since && !p.allocators[allocator] {
 			r.sized(p, from, device, allocator, &c)
 		} else if read && !since { // it may have another size now
+			p.forgetBanks(allocator)
 			r.emit(aggregator.Event{Kind: aggregator.AllocatorSeen, PID: from.pid, Time: from.time, Device: device, Allocator: allocator, Capacity: &c})
 		}
 		if allocator != 0 {

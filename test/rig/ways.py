@@ -822,6 +822,36 @@ def spawned(w):
         raise AssertionError(f"the child ended with {child.exitcode}")
 
 
+@way("n150", "n300")
+def reopened_with_other_sizes(w):
+    for options in (
+        {"l1_small_size": 0, "trace_region_size": 0},
+        {"l1_small_size": 16384, "trace_region_size": 1 << 20},
+        {"l1_small_size": 65536, "trace_region_size": 0},
+        {"worker_l1_size": 700_000},
+    ):
+        mesh = w.some(w.mesh(**options))
+        if options.get("l1_small_size"):
+            mesh.sharded("L1_SMALL", "HEIGHT", (2, 2), (4, 64), (16, 64), "bfloat16", False)
+        w.rest(str(options))
+        w.close(mesh)
+
+
+@way("n150", "p150")
+def prefetcher_pipes(w):
+    ttnn = w.ttnn
+    create = needs(ttnn.experimental, "create_prefetcher_pipe_space")
+    mesh = w.some(w.mesh())
+    space = create(mesh.device, sender_cores=mesh.cores(1, 1), receiver_domain=cores(ttnn, (1, 0, 2, 0)), ring_size=1024, max_receivers_per_pipe=2)
+    w.rest("a space")
+    pipe = space.create_pipe(ttnn.CoreCoord(0, 0), cores(ttnn, (1, 0, 2, 0)))
+    mesh.hold_output(mesh.operation("add"), "add")
+    w.rest("a pipe, and an operation")
+    del pipe, space
+    w.rest("both are gone")
+    w.close(mesh)
+
+
 def run(args, protocol, ttnn):
     lab = Lab(args, protocol, ttnn)
     for name in args.ways or [one.name for one in WAYS.values() if runs(one, args) and not one.alone]:
