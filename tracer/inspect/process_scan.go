@@ -69,6 +69,7 @@ func (in *Inspector) Scan(layout *metal.Layout, known map[uint64]bool, fork *For
 		return nil, fmt.Errorf("looking for devices: the library lacks %s", metal.DeviceVtable)
 	}
 	b := &ProcessScan{}
+	totals := in.runtimeTotals() // before the search, which would miss a device that opens later
 	found, pointers, err := in.mem.FindShared(program, vptrs...)
 	if errors.Is(err, memory.ErrSearchTime) {
 		b.Unsearched, err = err, nil
@@ -76,7 +77,6 @@ func (in *Inspector) Scan(layout *metal.Layout, known map[uint64]bool, fork *For
 	if err != nil {
 		return nil, fmt.Errorf("looking for objects: %w", err)
 	}
-	totals := in.runtimeTotals()
 	var allocators []uint64
 	if b.Devices, allocators, b.orphans, err = in.openDevices(found); errors.Is(err, errUnread) {
 		b.Unsearched = cmp.Or(b.Unsearched, err)
