@@ -258,6 +258,11 @@ func (a *Aggregator) start(e *Event) {
 	}
 	p.info = *e.Process
 	p.raiseIf(p.info.Source == FromSharedMemory, ReasonTotalsOnly, e.Time)
+	if p.info.UnknownMemory != "" {
+		p.raiseFor(ReasonUnknownMemory, p.info.UnknownMemory, e.Time)
+	} else {
+		p.lift(ReasonUnknownMemory)
+	}
 }
 
 func (a *Aggregator) exit(p *process, t uint64, how *Exit) {

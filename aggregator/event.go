@@ -144,6 +144,8 @@ type Process struct {
 	RanBefore bool `rec:"RanBefore"`
 	// NotCovered lists what cannot be traced in this build, separated by commas, such as FailuresNotCovered.
 	NotCovered string `rec:"NotCovered"`
+	// UnknownMemory lists functions of this build that may hand out memory and are not known, separated by commas.
+	UnknownMemory string `rec:"UnknownMemory"`
 	// Source is how its allocations become known.
 	Source Source `rec:"Source"`
 	// Container that the process is in, such as docker:0123456789ab, or empty: untrusted text.

@@ -55,6 +55,7 @@ const (
 	ReasonReservedUnread ReasonCode = "reserved_unread"
 	ReasonRingUnread     ReasonCode = "ring_unread"
 	ReasonPersistentL1   ReasonCode = "persistent_l1"
+	ReasonUnknownMemory  ReasonCode = "unknown_memory"
 	ReasonUncounted      ReasonCode = "launches_uncounted"
 	ReasonProgramChips   ReasonCode = "program_chips"
 	ReasonTracesMissed   ReasonCode = "traces_missed"
@@ -125,6 +126,7 @@ var reasonTable = map[ReasonCode]struct {
 
 	ReasonReadFailed:     {"its memory could not be read at an event, which is missing", fullComparison, true, hidesAll},
 	ReasonReservedUnread: {"the reserved size of some of its buffers could not be read, and is unknown", nothingElse, false, 0},
+	ReasonUnknownMemory:  {"its build of the runtime hands out memory by functions that are not known", nothingElse, false, hidesBuffers},
 	ReasonPersistentL1:   {"it has L1 outside of its allocators' buffers, such as a space for prefetcher pipes, which is not counted", nothingElse, false, 0},
 	ReasonRingUnread:     {"the contents of a kernel-config ring could not be read, and are unknown", nothingElse, false, 0},
 	ReasonUncounted:      {"launches of its programs were not counted", nothingElse, true, 0},

@@ -110,6 +110,7 @@ func TestReasons(t *testing.T) {
 		{"totals that disagree", ReasonTotalsDisagree, []Event{scanned(AllocatorScan{Buffers: same, TotalsDisagree: "why"})}, of1(ReasonTotalsDisagree), []Event{buffers}, []Event{full}},
 		{"launches that were not counted", ReasonUncounted, []Event{reason(ReasonRaised, 1, ReasonUncounted)}, of1(ReasonUncounted), []Event{full}, nil},
 		{"reserved sizes that could not be read", ReasonReservedUnread, []Event{reason(ReasonRaised, 1, ReasonReservedUnread)}, of1(ReasonReservedUnread), []Event{full}, nil},
+		{"a build with an unknown allocator", ReasonUnknownMemory, []Event{{Kind: ProcessStart, PID: 1, Process: &Process{Started: 1, UnknownMemory: "NewArena::allocate"}}}, of1(ReasonUnknownMemory), []Event{full}, []Event{attached(false)}},
 		{"L1 outside of the allocator", ReasonPersistentL1, []Event{scanned(AllocatorScan{Buffers: same, BuffersOnly: true, PersistentL1: "why", PersistentRead: true})}, of1(ReasonPersistentL1), []Event{full}, []Event{scanned(AllocatorScan{Buffers: same, BuffersOnly: true, PersistentRead: true})}},
 		{"a ring that could not be read", ReasonRingUnread, []Event{reason(ReasonRaised, 1, ReasonRingUnread)}, of1(ReasonRingUnread), []Event{full}, nil},
 		{"a program on unknown chips", ReasonProgramChips, []Event{reason(ReasonRaised, 1, ReasonProgramChips)}, of1(ReasonProgramChips), []Event{full}, nil},

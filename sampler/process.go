@@ -146,6 +146,7 @@ func newProcess(m proc.Mapping, l *library) (*process, error) {
 	}
 	info.Library, info.BuildID, info.Release, info.Source = m.Path, l.lib.BuildID, l.lib.Release, aggregator.Sampled
 	info.NotCovered = strings.Join(l.cover.NotCovered(), ", ")
+	info.UnknownMemory = strings.Join(l.lib.UnknownMemory(), ", ")
 	mem := memoryOf(m.PID)
 	in := inspect.NewOver(mem, l.lib, m).Repeatedly()
 	return &process{

@@ -58,6 +58,7 @@ func (p *traced) describeLibrary() {
 	lib := p.of.lib
 	p.start.Library, p.start.BuildID, p.start.Release = p.mapping.Path, lib.BuildID, lib.Release
 	p.start.NotCovered = strings.Join(p.of.notCovered(), ", ")
+	p.start.UnknownMemory = strings.Join(lib.UnknownMemory(), ", ")
 }
 
 // chipsOf reads a device by the build that made it.

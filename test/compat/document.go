@@ -3,6 +3,7 @@ package compat
 import (
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -35,6 +36,7 @@ says what is missing.
 `, len(list), len(reports))
 	d.releases(list)
 	d.marks()
+	d.unknownMemory()
 	d.points(list)
 	d.reservedSizes(list)
 	d.fields(list)
@@ -162,6 +164,30 @@ marks remain; none of them hides a buffer.
 	}
 	for _, m := range Marks() {
 		d.print("| %s | %s | `%s` | %s |\n", every(m.Way), m.Mode, m.Reason, m.Why)
+	}
+}
+
+// unknownMemory writes which builds have functions that may hand out memory and are not known.
+func (d *document) unknownMemory() {
+	d.print(`
+## Functions that hand out memory
+
+Each function of a build whose name says that it may hand out memory of a chip is known: it is probed, or makes buffers, or its memory is in
+no bank (` + "`tracer/metal/memory_functions.go`" + ` says which). A process whose build has others is marked ` + "`unknown_memory`" + `. The whole libraries of all
+releases were searched; of those cut for the tests, these have unknown ones:
+
+`)
+	unknown := map[string]bool{}
+	for _, r := range d.reports {
+		for _, function := range r.Library.UnknownMemory() {
+			unknown[function] = true
+		}
+	}
+	if len(unknown) == 0 {
+		d.print("none.\n")
+	}
+	for _, function := range slices.Sorted(maps.Keys(unknown)) {
+		d.print("- `%s`\n", function)
 	}
 }
 

@@ -55,8 +55,10 @@ type Library struct {
 	functions    func() map[uint64]string
 	allocatorSet func() (uint64, error)
 	blockArrays  func() (BlockArrays, error)
-	readers      func() map[uint64]string
-	configRing   onceConfigRing
+	// unknownMemory are its functions that may hand out memory and are not known.
+	unknownMemory func() []string
+	readers       func() map[uint64]string
+	configRing    onceConfigRing
 	// reservedSizes is how it computes reserved sizes.
 	reservedSizes onceReservedSizes
 	perCore       oncePerCore
@@ -115,6 +117,7 @@ func OpenFile(name, path string) (lib *Library, err error) {
 		symbols: map[string]elfSymbol{}, prefixed: map[string][]elfSymbol{}}
 	l.functions, l.allocatorSet, l.readers = sync.OnceValue(l.functionNames), sync.OnceValues(l.setOffset), sync.OnceValue(l.binaryReaders)
 	l.layout, l.blockArrays = sync.OnceValues(l.findLayout), sync.OnceValues(l.findBlockArrays)
+	l.unknownMemory = sync.OnceValue(l.findUnknownMemory)
 	l.segments = elffile.Loads(e)
 	if err := l.readSymbols(); err != nil {
 		return nil, err
