@@ -433,3 +433,20 @@ const (
 	deallocateOld = "_ZN2tt8tt_metal6Buffer15deallocate_implEv"
 	deallocateNew = "_ZN2tt8tt_metal10BufferImpl15deallocate_implERNS0_6BufferE"
 )
+
+// The runtime throws by a function template, tt_throw_impl<format, types of the arguments...>(file, line, _, _, format,
+// arguments...), which has an instance for each list of types. Its callers call it, or tt_throw, which calls it:
+// these are the beginnings of their names.
+const (
+	throwImplementation = "_ZN2tt6assert6detail13tt_throw_implI"
+	throwFunction       = "_ZN2tt6assert6detail8tt_throwI"
+)
+
+// roomless are the functions of the runtime that find no room for a buffer or for a program.
+var roomless = []string{
+	"_ZN2tt8tt_metal11BankManager15allocate_bufferE",
+	"_ZN2tt8tt_metal6detail11ProgramImpl31validate_circular_buffer_regionE",
+	"_ZN2tt8tt_metal6detail11ProgramImpl31validate_dataflow_buffer_regionE",
+	"_ZN2tt8tt_metal6detail11ProgramImpl24finalize_program_offsetsE",
+	"_ZN2tt8tt_metal17PersistentL1Arena8allocateE",
+}

@@ -9,13 +9,6 @@ import (
 	"github.com/ianlancetaylor/demangle"
 )
 
-// The runtime throws by a function template, tt_throw_impl<format, types of the arguments...>(file, line, _, _, format,
-// arguments...), which has an instance for each list of types. Its callers call it, or tt_throw, which calls it.
-const (
-	throwImplementation = "_ZN2tt6assert6detail13tt_throw_implI"
-	throwFunction       = "_ZN2tt6assert6detail8tt_throwI"
-)
-
 // ArgumentType is what an argument of a message is. The BPF programs have the same numbers (enum tt_type).
 type ArgumentType uint8
 
@@ -151,16 +144,7 @@ var unknownFailure = Point{Name: "allocation or placement fails", Need: Degrades
 // failed is the BPF program of all these points.
 const failed = "failed"
 
-// roomless are the functions of the runtime that find no room for a buffer or for a program.
-var roomless = []string{
-	"_ZN2tt8tt_metal11BankManager15allocate_bufferE",
-	"_ZN2tt8tt_metal6detail11ProgramImpl31validate_circular_buffer_regionE",
-	"_ZN2tt8tt_metal6detail11ProgramImpl31validate_dataflow_buffer_regionE",
-	"_ZN2tt8tt_metal6detail11ProgramImpl24finalize_program_offsetsE",
-	"_ZN2tt8tt_metal17PersistentL1Arena8allocateE",
-}
-
-// Roomless are parts of the names of these functions, as a stack has them.
+// Roomless are parts of the names of the roomless functions, as a stack has them.
 var Roomless = []string{
 	"BankManager::allocate_buffer", "ProgramImpl::validate_circular_buffer_region", "ProgramImpl::validate_dataflow_buffer_region",
 	"ProgramImpl::finalize_program_offsets", "PersistentL1Arena::allocate",
