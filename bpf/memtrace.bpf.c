@@ -167,8 +167,8 @@ const enum tt_argument *unused_argument __attribute__((unused));
 const enum tt_kind *unused_kind __attribute__((unused));
 
 /*
- * A probe's cookie has the index of its build of the runtime, for at_point the number of its point and, from bit
- * TT_COOKIE_TYPES on, the types of the arguments of a function that throws.
+ * A probe's cookie has the index of its build of the runtime, for at_point the number of its point and, from
+ * bit TT_COOKIE_TYPES on, the types of the arguments of a function that throws.
  */
 #define TT_COOKIE_TYPES 16
 
@@ -343,7 +343,8 @@ static __always_inline int is_new(struct tt_task *task, __u64 device)
 	return 1;
 }
 
-static __always_inline int object_event_at(__u64 time, enum tt_kind kind, __u64 object, __u64 library, int urgent)
+static __always_inline int object_event_at(__u64 time, enum tt_kind kind, __u64 object, __u64 library,
+					   int urgent)
 {
 	__u64 pid_tgid = bpf_get_current_pid_tgid();
 	struct tt_object *e;
@@ -636,8 +637,8 @@ int BPF_UPROBE(buffer_allocated, __u64 first, __u64 second)
 }
 
 /*
- * A buffer is freed. A stack is hundreds of times as large as the free's own record, and a program can free all it
- * has in a moment: half of the ring stays for what the accounts need.
+ * A buffer is freed. A stack is hundreds of times as large as the free's own record, and a program can free
+ * all it has in a moment: half of the ring stays for what the accounts need.
  */
 static __always_inline int freed(struct pt_regs *ctx, __u64 buffer, __u64 library)
 {

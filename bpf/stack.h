@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Stacks of allocations and frees, if the user asks for them, and of each failure. The runtime is built without
- * frame pointers, so a copy of the stack's top is sent, and user space unwinds it. Python's frames are read
- * here, because the thread changes them once it continues.
+ * Stacks of allocations and frees, if the user asks for them, and of each failure. The runtime is built
+ * without frame pointers, so a copy of the stack's top is sent, and user space unwinds it. Python's frames
+ * are read here, because the thread changes them once it continues.
  */
 #ifndef TT_STACK_H
 #define TT_STACK_H
@@ -60,7 +60,8 @@ static __always_inline __u64 pointer_at(__u64 address, __u32 *unread)
 	return v;
 }
 
-/* Returns the PyThreadState of this thread: the one with its pthread_self(). 0: it is not Python's, or unread. */
+/* Returns the PyThreadState of this thread: the one with its pthread_self(). 0: it is not Python's, or
+ * unread. */
 static __always_inline __u64 python_thread(const struct tt_python *p, __u32 *unread)
 {
 	struct task_struct___thread *task = (void *)bpf_get_current_task_btf();
@@ -110,8 +111,8 @@ static __always_inline __u32 read_text(struct tt_code_text *to, __u8 *bytes, __u
 }
 
 /*
- * Sends a code object, unless that was done. This function is global, so that the verifier checks it once, not
- * for each frame.
+ * Sends a code object, unless that was done. This function is global, so that the verifier checks it once,
+ * not for each frame.
  */
 __noinline int send_code(__u64 time, __u64 code, __u64 identity)
 {
@@ -234,8 +235,8 @@ static __noinline int send_stack(__u64 time, struct pt_regs *ctx)
 }
 
 /*
- * Reads the beginning of the text at an address, a std::string_view or a std::string, and returns its length. One
- * is a length and a pointer, the other a pointer and a length; a length is less than a pointer.
+ * Reads the beginning of the text at an address, a std::string_view or a std::string, and returns its length.
+ * One is a length and a pointer, the other a pointer and a length; a length is less than a pointer.
  */
 static __always_inline __u32 read_argument(__u8 *to, __u64 at)
 {
