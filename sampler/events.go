@@ -262,7 +262,7 @@ func (p *process) buffersFound(l *look, add func(aggregator.Event)) {
 }
 
 // programsFound emits events of destroyed programs, and of those that are new or could not be read before. It returns
-// those of copies of kernels: the buffers that hold these come first, at the first look with the scan.
+// the events of copies of kernels: the buffers that hold these come first, at the first look with the scan.
 func (p *process) programsFound(l *look, add func(aggregator.Event)) (copies []aggregator.Event) {
 	if !l.scan.Scan.ProgramsRead {
 		return nil

@@ -29,7 +29,7 @@ type dispute struct {
 	shared bool
 }
 
-// blockLists are an allocator's blocks by memory; nil for one that it has not.
+// blockLists are an allocator's blocks by memory; nil if the allocator lacks the memory.
 type blockLists [aggregator.NumMemories]*blockList
 
 // confirmation is how the blocks of an allocator confirm its buffers.
@@ -188,8 +188,8 @@ func (in *Inspector) resolve(live []aggregator.LiveBuffer, lasting []dispute) (r
 	return slices.DeleteFunc(live, func(h aggregator.LiveBuffer) bool { return drop[h.Buffer] }), odd
 }
 
-// notMirrored leaves out blocks without a buffer that are copies: in a mode of its own, the runtime also marks the
-// blocks of a mesh's buffers in L1 in the lists of the mesh's chips.
+// notMirrored leaves out blocks without a buffer that mirror a mesh's: with per-core allocation (HYBRID), the runtime
+// also marks the blocks of a mesh's L1 buffers in the lists of the mesh's chips.
 func notMirrored(disputes []dispute, live []aggregator.LiveBuffer) []dispute {
 	if len(disputes) == 0 {
 		return nil

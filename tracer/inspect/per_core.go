@@ -16,7 +16,7 @@ const maxPerCore = 256
 // errPerCore means that the addresses of a buffer with an address on each core could not be read.
 var errPerCore = errors.New("a buffer's addresses on its cores could not be read")
 
-// fillPerCore fills in where those of the buffers lie that have an address on each core, and lists them in onCores. An
+// fillPerCore fills in where the buffers with an address on each core lie, and lists them in onCores. An
 // error is why it is unknown where some of them lie.
 func (in *Inspector) fillPerCore(layout *metal.Layout, live []aggregator.LiveBuffer) (onCores map[uint64]bool, err error) {
 	where, err := in.lib.PerCore()
@@ -67,7 +67,7 @@ func (in *Inspector) flaggedPerCore(where *metal.PerCore, layout *metal.Layout, 
 	return list, at, err
 }
 
-// onCores returns those of the buffers that have an address on each of their cores, if they can be read.
+// onCores returns the buffers with an address on each of their cores, if they can be read.
 func (s *bufferSet) onCores(readings []reading) map[uint64]bool {
 	where, err := s.lib.PerCore()
 	if where == nil || err != nil {

@@ -233,7 +233,7 @@ func (in *Inspector) ProgramState(program uint64) uint64 {
 }
 
 // placed returns the circular and dataflow buffers of a program, on each of the devices.
-// arenas are those of persistent L1 that the devices' chips have: what a program has begins above them. The runtime asks
+// arenas are the chips' arenas of persistent L1: what a program has begins above them. The runtime asks
 // the arena of the mesh on which it placed the program, and not that of a chip.
 func (in *Inspector) placed(program uint64, devices, arenas []uint64) (list []PlacedBuffer, err error) {
 	var e *evaluation

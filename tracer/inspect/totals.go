@@ -11,9 +11,10 @@ import (
 )
 
 // The runtime's own account in shared memory is a second witness of what a process holds. Its sums differ from the
-// allocators' for known reasons: it misses what another thread allocates than the one that opened the device, and
-// keeps what another thread frees, what a submesh had that closed, and what was freed with all of a device. So only one
-// difference proves an error: it has something on a chip on which the allocators have nothing at all.
+// allocators' for known reasons: if another thread than the one that opened the device allocates, the account misses it;
+// if such a thread frees, if a submesh closes with buffers, or if all buffers of a device are freed at once, it keeps
+// what is gone. So only one difference proves an error: the account has something on a chip where no allocator has a
+// buffer.
 
 // runtimeTotals returns the entries that the runtime keeps of the process, by the unique ID of the chip. It reads them
 // in the process's own mappings of the account.

@@ -138,7 +138,7 @@ var FailurePoints = []Point{
 	},
 }
 
-// unknownFailure is where a function that finds no room throws another message than those of FailurePoints.
+// unknownFailure is a point where a function that finds no room throws a message that no point of FailurePoints knows.
 var unknownFailure = Point{Name: "allocation or placement fails", Need: Degrades, BPFProgram: failed, Phase: Fails}
 
 // failed is the BPF program of all these points.
