@@ -175,9 +175,11 @@ func (r *run) unreserved(p *traced, from origin, rd *reading) {
 
 // tracesBefore marks a process that was attached late if buffers may be younger than traces from before.
 func (r *run) tracesBefore(from origin, rd *reading) {
-	if !rd.first {
+	b := &rd.of.reconciliation
+	if !rd.first || rd.traces == nil && !b.tracesBefore {
 		return
 	}
+	b.tracesBefore = rd.traces != nil
 	e := aggregator.Event{Kind: aggregator.ReasonLifted, PID: from.pid, Time: from.time, Reason: &aggregator.Reason{Code: aggregator.ReasonTracesBefore}}
 	if rd.traces != nil {
 		e.Kind, e.Reason.Detail = aggregator.ReasonRaised, rd.traces.Error()
