@@ -151,6 +151,9 @@ func (w *perfWatch) Run(ctx context.Context, seen func(pid uint32), missed func(
 		case <-time.After(perfPause):
 		}
 	}
+	for i := range w.rings { // what was mapped until the end
+		w.rings[i].drain(interesting, missed)
+	}
 	return nil
 }
 
