@@ -38,7 +38,7 @@ func (t *Tracer) SendStacks(on bool) {
 // SendsStacks reports whether stacks are wanted.
 func (t *Tracer) SendsStacks() bool { return t.sendStacks.Load() }
 
-// switchStacks tells the BPF programs whether stacks of allocations and frees are wanted; those of failures always are.
+// switchStacks switches stacks of allocations and frees on or off in the BPF programs; failures always have one.
 func (r *run) switchStacks() error {
 	wanted := r.t.sendStacks.Load()
 	if wanted == r.stacks.sent {

@@ -111,7 +111,7 @@ func bufferDetail(s *state, r *bufferRow) []text.Line {
 	return out
 }
 
-// onCores lists where a buffer lies on its cores, as far as a line has room.
+// onCores lists a buffer's address on each core, cut to the width of a line.
 func onCores(p aggregator.PerCore) string {
 	const most = 8
 	var list []string

@@ -62,7 +62,7 @@ func (tr *trace) statusOf(pid int) (status export.StatusProcess, reasons []aggre
 	return status, nil, false
 }
 
-// fieldsOf are the fields of a process; those of one that is not in the accounts, and so holds nothing, are none.
+// fieldsOf returns the fields of a process; none if it is not in the accounts, and so holds nothing.
 func (tr *trace) fieldsOf(pid int) (fields, []aggregator.Reason) {
 	tr.t.Helper()
 	status, reasons, known := tr.statusOf(pid)

@@ -11,7 +11,7 @@ import (
 	"tt-memtrace/tracer/metal"
 )
 
-// The lists of blocks of an allocator confirm its set of buffers: each buffer has a block of its own at its address,
+// An allocator's lists of blocks confirm its set of buffers: each buffer has exactly one block, at its address,
 // and no block is without a buffer. The runtime changes one after the other, so what differs at first is read again.
 
 // confirmPauses are the pauses before reading, and before reading again what differed: a thread that allocates may not
