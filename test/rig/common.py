@@ -66,6 +66,12 @@ def arguments(doc):
     return parser
 
 
+def main(doc, workload):
+    """Runs a workload without options of its own: workload(args, protocol, ttnn). Returns an exit code."""
+    args, protocol = arguments(doc).parse_args(), Protocol()
+    return run(protocol, lambda ttnn: workload(args, protocol, ttnn))
+
+
 def run(protocol, workload):
     """Runs a workload, which is given the runtime, from its first message on; returns an exit code."""
     protocol.emit("start", pid=os.getpid())

@@ -73,11 +73,5 @@ def run(args, protocol, ttnn):
     protocol.command()
 
 
-def main():
-    args = common.arguments(__doc__).parse_args()
-    protocol = common.Protocol()
-    return common.run(protocol, lambda ttnn: run(args, protocol, ttnn))
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(common.main(__doc__, run))
