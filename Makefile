@@ -3,7 +3,7 @@
 # make screens    the pictures of docs/ui.md, from the real runtime
 # make quick      vet, unit tests and one live test with the small library of test/fixture: a minute
 # make test       all tests; what this machine cannot run is skipped, and said
-# make page       the charts of the HTML report: bundles Apache ECharts from npm into report/page/charts.js
+# make page       the charts of the HTML report: bundles Apache ECharts from npm into internal/report/page/charts.js
 # make compat     every published release: downloads them, cuts the test set again, compares end to end
 # make soak       ten minutes of processes that come and go, as many as the machine makes, beside the real runtime, and then 6,000 samples
 #                 of a process that allocates and frees 125,000 times a second
@@ -44,7 +44,7 @@ screens: build
 quick: export TT_MEMTRACE_TEST_PREBUILT := $(shell scripts/fixtures.sh)
 quick:
 	$(GO) vet ./...
-	$(GO) test -vet=off -short -p 4 ./wire $(shell $(GO) list ./... | grep -vE '/(test/.*|sampler|tracer|tracer/discover|tracer/proc|tracer/memory)$$')
+	$(GO) test -vet=off -short -p 4 ./internal/wire $(shell $(GO) list ./... | grep -vE '/(test/.*|tracer|internal/(sampler|discover|proc|memory))$$')
 	$(GO) test -vet=off -run '^TestAccountsMatchTheProcess$$' ./tracer
 
 test:
@@ -82,7 +82,7 @@ generate:
 
 race:
 	CGO_ENABLED=1 $(GO) tool gotestsum --format pkgname-and-test-fails --rerun-fails=2 --rerun-fails-max-failures=5 --rerun-fails-run-root-test --rerun-fails-abort-on-data-race \
-		--packages "./aggregator ./export ./metrics ./telemetry ./ui ./wire ./tracer/..." -- -race -short -p 1 -timeout 20m
+		--packages "./aggregator ./ui ./tracer $(addprefix ./internal/,export metrics telemetry wire discover inspect memory metal proc watch x86eval/...)" -- -race -short -p 1 -timeout 20m
 
 fuzz:
 	scripts/fuzz.sh $(FUZZTIME)
@@ -100,15 +100,15 @@ random:
 	TT_MEMTRACE_RANDOM_TIME=5m $(GO) test -count 1 -run TestRandomLives -timeout 15m -v ./test/e2e
 
 page:
-	report/page/build.sh
+	internal/report/page/build.sh
 
 soak:
 	scripts/deps.sh test
 	TT_MEMTRACE_SOAK_TIME=10m $(GO) test -count 1 -run '^TestSoak$$' -timeout 30m -v ./test/e2e
-	TT_MEMTRACE_LOAD_READINGS=3000 $(GO) test -count 1 -run '^TestUnderLoad$$' -timeout 15m -v ./sampler
+	TT_MEMTRACE_LOAD_READINGS=3000 $(GO) test -count 1 -run '^TestUnderLoad$$' -timeout 15m -v ./internal/sampler
 
 wire:
-	TT_MEMTRACE_WIRE_RECORDS=200000 $(GO) test -count 1 -run TestMixedClients -v -timeout 15m ./wire
+	TT_MEMTRACE_WIRE_RECORDS=200000 $(GO) test -count 1 -run TestMixedClients -v -timeout 15m ./internal/wire
 
 packages:
 	packaging/build.sh dist

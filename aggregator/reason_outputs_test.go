@@ -9,8 +9,8 @@ import (
 	dto "github.com/prometheus/client_model/go"
 
 	"tt-memtrace/aggregator"
-	"tt-memtrace/export"
-	"tt-memtrace/metrics"
+	"tt-memtrace/internal/export"
+	"tt-memtrace/internal/metrics"
 	"tt-memtrace/ui"
 )
 

@@ -26,7 +26,7 @@ gzip -9n "$DIST"/man/*.1
 
 packaging/licenses.sh | gzip -9n >"$DIST/third-party-licenses.txt.gz"
 # The bill of materials: which modules, in which versions, are linked into the program.
-go -C tools run ./sbom "$(realpath "$DIST/tt-memtrace")" "$VERSION" ../report/page/package-lock.json echarts zrender tslib >"$DIST/tt-memtrace.cdx.json"
+go -C tools run ./sbom "$(realpath "$DIST/tt-memtrace")" "$VERSION" ../internal/report/page/package-lock.json echarts zrender tslib >"$DIST/tt-memtrace.cdx.json"
 # Debian's form of a changelog; what changed is in CHANGELOG.md.
 printf 'tt-memtrace (%s) unstable; urgency=medium\n\n  * Built from this version; CHANGELOG.md in the source has what changed.\n\n -- The tt-memtrace authors <tt-memtrace@localhost>  %s\n' \
 	"$VERSION" "$(date -uR -d "@$SOURCE_DATE_EPOCH")" | gzip -9n >"$DIST/changelog.gz"

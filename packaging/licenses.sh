@@ -19,7 +19,7 @@ one() { # one NAME DIR
 
 echo "The modules that are linked into tt-memtrace, and their licences."
 printf '\n\n==== in the HTML report\n\n'
-sed '/\*\//q' report/page/charts.js
+sed '/\*\//q' internal/report/page/charts.js
 one "$(go env GOVERSION)" "$(go env GOROOT)"
 modules=$(go list -deps -f '{{with .Module}}{{if not .Main}}{{.Path}} {{.Version}} {{.Dir}}{{end}}{{end}}' ./cmd/tt-memtrace | sort -u)
 echo "$modules" | while read -r path version dir; do

@@ -11,7 +11,7 @@ cd "$(dirname "$0")/.."
 tests=$(cd tracer; grep -oh '^func Test[A-Za-z]*' accounts_test.go attach_test.go detach_test.go losses_test.go links_test.go | sed 's/func Test//' | grep -vx OlderKernels | paste -sd '|')
 tests="^Test($tests|KernelsOfAProcess|WatchSeesALibraryBeingLoaded|WatchSeesDevices|WatchReportsWhatItMissed)\$"
 # A guest has no file system in user space, which all tests of that file serve: they need nothing built.
-skip="^($(grep -oh '^func Test[A-Za-z]*' sampler/hung_test.go | sed 's/func //' | paste -sd '|'))\$"
+skip="^($(grep -oh '^func Test[A-Za-z]*' internal/sampler/hung_test.go | sed 's/func //' | paste -sd '|'))\$"
 samples=. readings=
 case ${1:-} in
 -short)
@@ -96,9 +96,9 @@ vmlinuz() {
 
 # The tests and all that they would build, and what that needs to run.
 mkdir -p "$dir/root/fixtures" "$dir/root/bin" "$dir/root/proc" "$dir/root/sys" "$dir/root/dev" "$dir/root/tmp"
-for package in tracer tracer/watch sampler; do
+for package in tracer internal/watch internal/sampler; do
 	binary=$dir/root/${package##*/}.test run=$tests
-	test $package != sampler || run=$samples
+	test $package != internal/sampler || run=$samples
 	CGO_ENABLED=0 go test -c -o "$binary" "./$package"
 	(
 		cd "$package"

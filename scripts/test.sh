@@ -21,8 +21,8 @@ lane() {
 		--rerun-fails=2 --rerun-fails-max-failures=5 --rerun-fails-run-root-test --rerun-fails-report "$dir/$name.again" \
 		--packages "$packages" -- -p 1 -vet=off -timeout 18m "$@"
 }
-host='^tt-memtrace/(tracer|tracer/(discover|inspect|watch)|test/(cli|e2e|packaging))$'
-own='^tt-memtrace/(sampler|tracer/(memory|proc)|test/(prometheus|rig))$'
+host='^tt-memtrace/(tracer|internal/(discover|inspect|watch)|test/(cli|e2e|packaging))$'
+own='^tt-memtrace/(internal/(sampler|memory|proc)|test/(prometheus|rig))$'
 # Those of the first that trace only processes of their own, and take long.
 apart='RandomHistories|RandomLives|Ways|AccountsEqualTheRuntimes|SampledEqualsTheRuntimes|ServerHasTheSnapshot|ReplayIsTheSameAsLive'
 apart="^Test($apart|CircularBuffersEqualTheRuntimes|ProgramsOutliveTheirMesh|AttachedLateKnowsPrograms|AttachedLateShowsAll|PagedOut)\$"

@@ -10,8 +10,8 @@ import (
 
 	"tt-memtrace/aggregator"
 	"tt-memtrace/bpf"
+	"tt-memtrace/internal/metal"
 	"tt-memtrace/test/fixture"
-	"tt-memtrace/tracer/metal"
 )
 
 // How large the memories of a device are is known when it is open, before anything is

@@ -14,11 +14,11 @@ import (
 	"golang.org/x/sys/unix"
 
 	"tt-memtrace/aggregator"
-	"tt-memtrace/tracer/discover"
-	"tt-memtrace/tracer/inspect"
-	"tt-memtrace/tracer/memory"
-	"tt-memtrace/tracer/metal"
-	"tt-memtrace/tracer/proc"
+	"tt-memtrace/internal/discover"
+	"tt-memtrace/internal/inspect"
+	"tt-memtrace/internal/memory"
+	"tt-memtrace/internal/metal"
+	"tt-memtrace/internal/proc"
 )
 
 // announcement hands the reader a process that maps the runtime.

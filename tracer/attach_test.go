@@ -14,11 +14,11 @@ import (
 	"time"
 
 	"tt-memtrace/aggregator"
+	"tt-memtrace/internal/inspect"
+	"tt-memtrace/internal/memory"
+	"tt-memtrace/internal/metal"
+	"tt-memtrace/internal/proc"
 	"tt-memtrace/test/fixture"
-	"tt-memtrace/tracer/inspect"
-	"tt-memtrace/tracer/memory"
-	"tt-memtrace/tracer/metal"
-	"tt-memtrace/tracer/proc"
 )
 
 // What a process held before is in the accounts, and its free is an ordinary one.

@@ -3,7 +3,7 @@ package tracer
 import (
 	"time"
 
-	"tt-memtrace/tracer/proc"
+	"tt-memtrace/internal/proc"
 )
 
 // Behind returns the age of the newest event read while other events wait; 0 if none waits. It may be called from any

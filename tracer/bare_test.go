@@ -8,9 +8,9 @@ import (
 	"testing"
 
 	"tt-memtrace/aggregator"
+	"tt-memtrace/internal/metal"
+	"tt-memtrace/internal/proc"
 	"tt-memtrace/test/fixture"
-	"tt-memtrace/tracer/metal"
-	"tt-memtrace/tracer/proc"
 )
 
 // Code into which the host kernel puts no probes is not traced, which is said.

@@ -2,7 +2,7 @@ package tracer
 
 import (
 	"tt-memtrace/bpf"
-	"tt-memtrace/tracer/metal"
+	"tt-memtrace/internal/metal"
 )
 
 // bpfLayout converts a layout for the BPF programs.

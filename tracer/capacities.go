@@ -4,7 +4,7 @@ import (
 	"time"
 
 	"tt-memtrace/aggregator"
-	"tt-memtrace/tracer/proc"
+	"tt-memtrace/internal/proc"
 )
 
 // A device gets its allocator after the probe of its opening, and no probe is hit at that moment. So the tracer reads

@@ -8,7 +8,7 @@ import (
 	"strings"
 	"syscall"
 
-	"tt-memtrace/tracer/proc"
+	"tt-memtrace/internal/proc"
 )
 
 // CheckPID returns why a process cannot be traced, or nil.

@@ -12,10 +12,10 @@ import (
 	"syscall"
 	"testing"
 
+	"tt-memtrace/internal/discover"
+	"tt-memtrace/internal/memory"
+	"tt-memtrace/internal/proc"
 	"tt-memtrace/test/fixture"
-	"tt-memtrace/tracer/discover"
-	"tt-memtrace/tracer/memory"
-	"tt-memtrace/tracer/proc"
 )
 
 func TestCheckPIDTakesProcesses(t *testing.T) {

@@ -6,8 +6,8 @@ import (
 
 	"tt-memtrace/aggregator"
 	"tt-memtrace/bpf"
-	"tt-memtrace/tracer/inspect"
-	"tt-memtrace/tracer/metal"
+	"tt-memtrace/internal/inspect"
+	"tt-memtrace/internal/metal"
 )
 
 // circularBuffer handles a record of a circular buffer. A buffer with many core ranges takes several records, of one

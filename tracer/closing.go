@@ -6,7 +6,7 @@ import (
 
 	"tt-memtrace/aggregator"
 	"tt-memtrace/bpf"
-	"tt-memtrace/tracer/proc"
+	"tt-memtrace/internal/proc"
 )
 
 // A probe is hit when a device begins to close, but none when it has closed or has failed to: close may throw, and

@@ -5,8 +5,8 @@ import (
 	"fmt"
 
 	"tt-memtrace/aggregator"
-	"tt-memtrace/tracer/metal"
-	"tt-memtrace/tracer/proc"
+	"tt-memtrace/internal/metal"
+	"tt-memtrace/internal/proc"
 )
 
 // rings reads the kernel-config rings of processes that ran since the last read: no probe is hit when a launch or a

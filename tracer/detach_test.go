@@ -11,9 +11,9 @@ import (
 	"testing"
 
 	"tt-memtrace/aggregator"
+	"tt-memtrace/internal/discover"
+	"tt-memtrace/internal/metal"
 	"tt-memtrace/test/fixture"
-	"tt-memtrace/tracer/discover"
-	"tt-memtrace/tracer/metal"
 )
 
 // entries are the first bytes of the probed instructions in a live process.

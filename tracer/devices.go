@@ -6,8 +6,8 @@ import (
 	"time"
 
 	"tt-memtrace/aggregator"
-	"tt-memtrace/tracer/inspect"
-	"tt-memtrace/tracer/memory"
+	"tt-memtrace/internal/inspect"
+	"tt-memtrace/internal/memory"
 )
 
 // know emits the descriptions of a buffer's device and allocator unless that was done.

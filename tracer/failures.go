@@ -9,7 +9,7 @@ import (
 
 	"tt-memtrace/aggregator"
 	"tt-memtrace/bpf"
-	"tt-memtrace/tracer/metal"
+	"tt-memtrace/internal/metal"
 )
 
 // notCovered names what the tracer does not see in processes with this library.

@@ -13,8 +13,8 @@ import (
 
 	"tt-memtrace/aggregator"
 	"tt-memtrace/bpf"
+	"tt-memtrace/internal/proc"
 	"tt-memtrace/test/fixture"
-	"tt-memtrace/tracer/proc"
 )
 
 // fork starts a child of a driver that takes commands through it, and outlives it.

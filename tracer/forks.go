@@ -13,8 +13,8 @@ import (
 
 	"tt-memtrace/aggregator"
 	"tt-memtrace/bpf"
-	"tt-memtrace/tracer/inspect"
-	"tt-memtrace/tracer/proc"
+	"tt-memtrace/internal/inspect"
+	"tt-memtrace/internal/proc"
 )
 
 // A forked process calls no mmap for the library, so the tracer does not know it before its first event. If no event

@@ -12,7 +12,7 @@ import (
 
 	"tt-memtrace/aggregator"
 	"tt-memtrace/bpf"
-	"tt-memtrace/tracer/proc"
+	"tt-memtrace/internal/proc"
 )
 
 // patience bounds a wait for what is bound to happen; it is not expected to be reached.

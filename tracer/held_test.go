@@ -3,7 +3,7 @@ package tracer
 import (
 	"testing"
 
-	"tt-memtrace/tracer/proc"
+	"tt-memtrace/internal/proc"
 )
 
 // A file is not opened again only where none but the one that is attached to can have its number, and a write to it shows.

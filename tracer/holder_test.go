@@ -10,9 +10,9 @@ import (
 	"golang.org/x/sys/unix"
 
 	"tt-memtrace/aggregator"
+	"tt-memtrace/internal/discover"
+	"tt-memtrace/internal/proc"
 	"tt-memtrace/test/fixture"
-	"tt-memtrace/tracer/discover"
-	"tt-memtrace/tracer/proc"
 )
 
 // A process that holds a device is traced whatever its library is called, late and from when it maps

@@ -8,10 +8,10 @@ import (
 	"time"
 
 	"tt-memtrace/aggregator"
+	"tt-memtrace/internal/discover"
+	"tt-memtrace/internal/inspect"
+	"tt-memtrace/internal/memory"
 	"tt-memtrace/test/fixture"
-	"tt-memtrace/tracer/discover"
-	"tt-memtrace/tracer/inspect"
-	"tt-memtrace/tracer/memory"
 )
 
 // A stranger has his device in a page that never comes. Others' accounts go on, and

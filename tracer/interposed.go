@@ -9,10 +9,10 @@ import (
 
 	"github.com/cilium/ebpf/link"
 
-	"tt-memtrace/tracer/discover"
-	"tt-memtrace/tracer/memory"
-	"tt-memtrace/tracer/metal"
-	"tt-memtrace/tracer/proc"
+	"tt-memtrace/internal/discover"
+	"tt-memtrace/internal/memory"
+	"tt-memtrace/internal/metal"
+	"tt-memtrace/internal/proc"
 )
 
 // The runtime's throwing functions are instances of a template, which every file has that throws with the same types of

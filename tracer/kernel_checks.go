@@ -10,7 +10,7 @@ import (
 	"github.com/cilium/ebpf/features"
 	"golang.org/x/sys/unix"
 
-	"tt-memtrace/tracer/watch"
+	"tt-memtrace/internal/watch"
 )
 
 // Check is one property of the host that tracing depends on.

@@ -14,7 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"tt-memtrace/bpf"
-	"tt-memtrace/tracer/metal"
+	"tt-memtrace/internal/metal"
 )
 
 // Lacks names features of newer host kernels that this one lacks.

@@ -6,8 +6,8 @@ import (
 
 	"tt-memtrace/aggregator"
 	"tt-memtrace/bpf"
-	"tt-memtrace/tracer/memory"
-	"tt-memtrace/tracer/proc"
+	"tt-memtrace/internal/memory"
+	"tt-memtrace/internal/proc"
 )
 
 // lossEvery is how often the BPF programs' counters are read under load.

@@ -20,10 +20,10 @@ import (
 
 	"tt-memtrace/aggregator"
 	"tt-memtrace/bpf"
+	"tt-memtrace/internal/discover"
+	"tt-memtrace/internal/proc"
 	"tt-memtrace/test/fixture"
 	"tt-memtrace/test/program"
-	"tt-memtrace/tracer/discover"
-	"tt-memtrace/tracer/proc"
 )
 
 // Twenty processes that start at once, and twenty one after the other, are each

@@ -5,7 +5,7 @@ import (
 	"slices"
 
 	"tt-memtrace/aggregator"
-	"tt-memtrace/tracer/inspect"
+	"tt-memtrace/internal/inspect"
 )
 
 // part is the range of mesh coordinates that a workload's program is for.

@@ -15,9 +15,9 @@ import (
 	"golang.org/x/sys/unix"
 
 	"tt-memtrace/aggregator"
+	"tt-memtrace/internal/discover"
+	"tt-memtrace/internal/proc"
 	"tt-memtrace/test/fixture"
-	"tt-memtrace/tracer/discover"
-	"tt-memtrace/tracer/proc"
 )
 
 // inRoot makes a root of its own, on a file system that only its mount namespace

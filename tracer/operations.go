@@ -7,9 +7,9 @@ import (
 	"golang.org/x/sys/unix"
 
 	"tt-memtrace/bpf"
-	"tt-memtrace/tracer/memory"
-	"tt-memtrace/tracer/metal"
-	"tt-memtrace/tracer/proc"
+	"tt-memtrace/internal/memory"
+	"tt-memtrace/internal/metal"
+	"tt-memtrace/internal/proc"
 )
 
 // callerRange is where a process maps a file with launching functions.

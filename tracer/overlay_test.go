@@ -9,8 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"tt-memtrace/aggregator"
+	"tt-memtrace/internal/discover"
 	"tt-memtrace/test/fixture"
-	"tt-memtrace/tracer/discover"
 )
 
 // overlay mounts a folder as the lower layer of an overlay, as containers of one image have it.

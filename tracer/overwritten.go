@@ -11,7 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"tt-memtrace/tracer/proc"
+	"tt-memtrace/internal/proc"
 )
 
 // The host kernel keeps a copy of each probed instruction, and runs the copy. Usually a library is replaced by a new

@@ -4,7 +4,7 @@ import (
 	"errors"
 	"fmt"
 
-	"tt-memtrace/tracer/proc"
+	"tt-memtrace/internal/proc"
 )
 
 // ErrPIDNamespace means that this program runs in a PID namespace other than the host's.

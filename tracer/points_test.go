@@ -6,7 +6,7 @@ import (
 	"github.com/cilium/ebpf"
 
 	"tt-memtrace/bpf"
-	"tt-memtrace/tracer/metal"
+	"tt-memtrace/internal/metal"
 )
 
 // Every point has a BPF program, which its cookie names, and every BPF program for uprobes a

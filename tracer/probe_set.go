@@ -13,8 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"tt-memtrace/bpf"
-	"tt-memtrace/tracer/metal"
-	"tt-memtrace/tracer/proc"
+	"tt-memtrace/internal/metal"
+	"tt-memtrace/internal/proc"
 )
 
 // Uprobes belong to an inode. Overlays of one lower layer, such as the containers of one image, each give its file

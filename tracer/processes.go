@@ -8,10 +8,10 @@ import (
 	"golang.org/x/sys/unix"
 
 	"tt-memtrace/aggregator"
-	"tt-memtrace/tracer/inspect"
-	"tt-memtrace/tracer/memory"
-	"tt-memtrace/tracer/metal"
-	"tt-memtrace/tracer/proc"
+	"tt-memtrace/internal/inspect"
+	"tt-memtrace/internal/memory"
+	"tt-memtrace/internal/metal"
+	"tt-memtrace/internal/proc"
 )
 
 // traced is a process that maps the runtime.

@@ -12,9 +12,9 @@ import (
 	"golang.org/x/sys/unix"
 
 	"tt-memtrace/bpf"
-	"tt-memtrace/tracer/inspect"
-	"tt-memtrace/tracer/memory"
-	"tt-memtrace/tracer/proc"
+	"tt-memtrace/internal/inspect"
+	"tt-memtrace/internal/memory"
+	"tt-memtrace/internal/proc"
 )
 
 // An attached library costs some ten megabytes and, before Linux 6.6, a hundred file descriptors, and anybody can map

@@ -8,9 +8,9 @@ import (
 	"time"
 
 	"tt-memtrace/aggregator"
-	"tt-memtrace/tracer/inspect"
-	"tt-memtrace/tracer/memory"
-	"tt-memtrace/tracer/proc"
+	"tt-memtrace/internal/inspect"
+	"tt-memtrace/internal/memory"
+	"tt-memtrace/internal/proc"
 )
 
 // reconciliation is the reader's state of comparing one process with its accounts.

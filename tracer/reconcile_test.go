@@ -5,8 +5,8 @@ import (
 
 	"tt-memtrace/aggregator"
 	"tt-memtrace/bpf"
-	"tt-memtrace/tracer/inspect"
-	"tt-memtrace/tracer/proc"
+	"tt-memtrace/internal/inspect"
+	"tt-memtrace/internal/proc"
 )
 
 // A device that closes while its process is read is closed: what was read of it before

@@ -4,8 +4,8 @@ import (
 	"errors"
 
 	"tt-memtrace/aggregator"
-	"tt-memtrace/tracer/discover"
-	"tt-memtrace/tracer/proc"
+	"tt-memtrace/internal/discover"
+	"tt-memtrace/internal/proc"
 )
 
 // refusal is a file that is not traced. It lasts while a process maps the file: afterwards another file may have its

@@ -8,8 +8,8 @@ import (
 
 	"tt-memtrace/aggregator"
 	"tt-memtrace/bpf"
-	"tt-memtrace/tracer/inspect"
-	"tt-memtrace/tracer/memory"
+	"tt-memtrace/internal/inspect"
+	"tt-memtrace/internal/memory"
 )
 
 // relations says which objects of a process belong together: kernels to programs, programs to workloads. Events name

@@ -6,8 +6,8 @@ import (
 
 	"tt-memtrace/aggregator"
 	"tt-memtrace/bpf"
-	"tt-memtrace/tracer/memory"
-	"tt-memtrace/tracer/metal"
+	"tt-memtrace/internal/memory"
+	"tt-memtrace/internal/metal"
 )
 
 // A buffer's size in each bank is computed from its record if the library shows how, and otherwise read by a probe.

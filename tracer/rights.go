@@ -8,7 +8,7 @@ import (
 
 	"kernel.org/pub/linux/libs/security/libcap/cap"
 
-	"tt-memtrace/tracer/proc"
+	"tt-memtrace/internal/proc"
 )
 
 // Right is a capability that tracing needs, and what for.

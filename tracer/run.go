@@ -14,9 +14,9 @@ import (
 
 	"tt-memtrace/aggregator"
 	"tt-memtrace/bpf"
-	"tt-memtrace/tracer/inspect"
-	"tt-memtrace/tracer/metal"
-	"tt-memtrace/tracer/proc"
+	"tt-memtrace/internal/inspect"
+	"tt-memtrace/internal/metal"
+	"tt-memtrace/internal/proc"
 )
 
 // Run traces until the context ends or, with PIDs, until the last of them ends. Call it once. It passes events to

@@ -8,7 +8,7 @@ import (
 
 	"tt-memtrace/aggregator"
 	"tt-memtrace/bpf"
-	"tt-memtrace/symbol"
+	"tt-memtrace/internal/symbol"
 )
 
 // stacks names the stacks that are sent ahead of allocations, frees and failures.

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"tt-memtrace/aggregator"
-	"tt-memtrace/symbol"
+	"tt-memtrace/internal/symbol"
 	"tt-memtrace/test/fixture"
 )
 

@@ -5,7 +5,7 @@ import (
 	"os"
 	"strings"
 
-	"tt-memtrace/tracer/proc"
+	"tt-memtrace/internal/proc"
 )
 
 // ErrTimeNamespace means that this program's clock differs from that of events.

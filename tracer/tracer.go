@@ -22,11 +22,11 @@ import (
 	"golang.org/x/sys/unix"
 
 	"tt-memtrace/bpf"
-	"tt-memtrace/tracer/discover"
-	"tt-memtrace/tracer/memory"
-	"tt-memtrace/tracer/metal"
-	"tt-memtrace/tracer/proc"
-	"tt-memtrace/tracer/watch"
+	"tt-memtrace/internal/discover"
+	"tt-memtrace/internal/memory"
+	"tt-memtrace/internal/metal"
+	"tt-memtrace/internal/proc"
+	"tt-memtrace/internal/watch"
 )
 
 // Options say what to trace.

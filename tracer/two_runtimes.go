@@ -5,9 +5,9 @@ import (
 	"slices"
 	"strings"
 
-	"tt-memtrace/tracer/inspect"
-	"tt-memtrace/tracer/memory"
-	"tt-memtrace/tracer/proc"
+	"tt-memtrace/internal/inspect"
+	"tt-memtrace/internal/memory"
+	"tt-memtrace/internal/proc"
 )
 
 // A process can have several copies of the runtime: builds that two packages bring along, or one build loaded twice.

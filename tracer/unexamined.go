@@ -5,7 +5,7 @@ import (
 	"time"
 
 	"tt-memtrace/aggregator"
-	"tt-memtrace/tracer/proc"
+	"tt-memtrace/internal/proc"
 )
 
 // A process of a command can map the runtime and end before it is examined, so before it has probes. The watcher knows

@@ -11,12 +11,12 @@ import (
 
 	"tt-memtrace/aggregator"
 	"tt-memtrace/bpf"
+	"tt-memtrace/internal/inspect"
+	"tt-memtrace/internal/memory"
+	"tt-memtrace/internal/metal"
+	"tt-memtrace/internal/proc"
+	"tt-memtrace/internal/watch"
 	"tt-memtrace/test/fixture"
-	"tt-memtrace/tracer/inspect"
-	"tt-memtrace/tracer/memory"
-	"tt-memtrace/tracer/metal"
-	"tt-memtrace/tracer/proc"
-	"tt-memtrace/tracer/watch"
 )
 
 // beingRead is a reader with a process that is being read, and the reading.

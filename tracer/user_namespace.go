@@ -8,7 +8,7 @@ import (
 	"github.com/cilium/ebpf/features"
 	"golang.org/x/sys/unix"
 
-	"tt-memtrace/tracer/proc"
+	"tt-memtrace/internal/proc"
 )
 
 // ErrUserNamespace means that this program runs in a user namespace that does not let it use BPF.

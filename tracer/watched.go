@@ -8,7 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"tt-memtrace/bpf"
-	"tt-memtrace/tracer/proc"
+	"tt-memtrace/internal/proc"
 )
 
 // watched are the processes whose exec and exit the BPF programs report. If not all processes are traced, they are

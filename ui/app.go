@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"tt-memtrace/aggregator"
-	"tt-memtrace/telemetry"
+	"tt-memtrace/internal/telemetry"
 	"tt-memtrace/ui/widget"
 )
 

@@ -10,7 +10,7 @@ import (
 	"github.com/rivo/tview"
 
 	"tt-memtrace/aggregator"
-	"tt-memtrace/telemetry"
+	"tt-memtrace/internal/telemetry"
 	"tt-memtrace/ui/text"
 	"tt-memtrace/ui/widget"
 )

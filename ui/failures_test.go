@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"tt-memtrace/aggregator"
-	"tt-memtrace/telemetry"
+	"tt-memtrace/internal/telemetry"
 )
 
 // A failed allocation is shown on every view, at every size, until its reason was read.

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"tt-memtrace/aggregator"
-	"tt-memtrace/telemetry"
+	"tt-memtrace/internal/telemetry"
 	"tt-memtrace/ui/text"
 	"tt-memtrace/ui/widget"
 )

@@ -5,7 +5,7 @@ import (
 	"time"
 
 	"tt-memtrace/aggregator"
-	"tt-memtrace/telemetry"
+	"tt-memtrace/internal/telemetry"
 )
 
 // reader reads what a snapshot has only totals of, or nothing: the buffers, programs and allocation sites of processes,

@@ -20,7 +20,7 @@ import (
 	"golang.org/x/term"
 
 	"tt-memtrace/aggregator"
-	"tt-memtrace/telemetry"
+	"tt-memtrace/internal/telemetry"
 )
 
 // Feed provides the screen's numbers: from a tracer, a server, a recorded file. It is called from one goroutine at a

@@ -11,7 +11,7 @@ import (
 	"github.com/gdamore/tcell/v2"
 
 	"tt-memtrace/aggregator"
-	"tt-memtrace/telemetry"
+	"tt-memtrace/internal/telemetry"
 )
 
 // world is a host in which things happen: real accounts, with a log, that a frame shows.

@@ -8,9 +8,9 @@ import (
 	"os/user"
 	"text/tabwriter"
 
-	"tt-memtrace/sampler"
+	"tt-memtrace/internal/proc"
+	"tt-memtrace/internal/sampler"
 	"tt-memtrace/tracer"
-	"tt-memtrace/tracer/proc"
 )
 
 // abilities are what works on this host for this user, and what would make the rest work.

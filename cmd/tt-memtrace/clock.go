@@ -4,7 +4,7 @@ import (
 	"sync"
 	"time"
 
-	"tt-memtrace/tracer/proc"
+	"tt-memtrace/internal/proc"
 )
 
 // clock turns the time of events into the time of day, as the host's clock has it now: that can be set, and goes on while

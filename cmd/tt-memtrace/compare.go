@@ -15,8 +15,8 @@ import (
 	"github.com/prometheus/procfs"
 
 	"tt-memtrace/aggregator"
-	"tt-memtrace/export"
-	"tt-memtrace/shm"
+	"tt-memtrace/internal/export"
+	"tt-memtrace/internal/shm"
 )
 
 // comparison compares a process's use of one memory of a chip: as traced, and by the runtime's own account in shared memory.

@@ -5,7 +5,7 @@ import (
 	"strings"
 	"testing"
 
-	"tt-memtrace/export"
+	"tt-memtrace/internal/export"
 )
 
 // What was not seen, and may be there, is not compared as 0 bytes.

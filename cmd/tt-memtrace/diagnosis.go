@@ -5,10 +5,10 @@ import (
 	"slices"
 	"strings"
 
+	"tt-memtrace/internal/discover"
+	"tt-memtrace/internal/inspect"
+	"tt-memtrace/internal/metal"
 	"tt-memtrace/tracer"
-	"tt-memtrace/tracer/discover"
-	"tt-memtrace/tracer/inspect"
-	"tt-memtrace/tracer/metal"
 )
 
 // doctorSchema is the version of diagnosis. docs/json.md says which changes increase it.

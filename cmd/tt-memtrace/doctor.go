@@ -13,10 +13,10 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"tt-memtrace/export"
+	"tt-memtrace/internal/discover"
+	"tt-memtrace/internal/export"
+	"tt-memtrace/internal/metal"
 	"tt-memtrace/tracer"
-	"tt-memtrace/tracer/discover"
-	"tt-memtrace/tracer/metal"
 	"tt-memtrace/ui/text"
 )
 

@@ -13,9 +13,9 @@ import (
 	"testing"
 	"unicode"
 
+	"tt-memtrace/internal/proc"
 	"tt-memtrace/test/compat"
 	"tt-memtrace/tracer"
-	"tt-memtrace/tracer/proc"
 )
 
 // doctor runs the command and returns what it prints and its exit code.

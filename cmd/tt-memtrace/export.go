@@ -10,9 +10,9 @@ import (
 	"github.com/spf13/cobra"
 
 	"tt-memtrace/aggregator"
-	"tt-memtrace/parquet"
-	"tt-memtrace/report"
-	"tt-memtrace/session"
+	"tt-memtrace/internal/parquet"
+	"tt-memtrace/internal/report"
+	"tt-memtrace/internal/session"
 )
 
 const exportLong = `Export recordings as Parquet, for DuckDB, ClickHouse, Spark or pandas: the lifetimes

@@ -15,8 +15,8 @@ import (
 	"golang.org/x/term"
 
 	"tt-memtrace/aggregator"
-	"tt-memtrace/metrics"
-	"tt-memtrace/session"
+	"tt-memtrace/internal/metrics"
+	"tt-memtrace/internal/session"
 	"tt-memtrace/tracer"
 )
 

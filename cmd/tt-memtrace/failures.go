@@ -6,9 +6,9 @@ import (
 	"sync"
 
 	"tt-memtrace/aggregator"
-	"tt-memtrace/export"
-	"tt-memtrace/report"
-	"tt-memtrace/session"
+	"tt-memtrace/internal/export"
+	"tt-memtrace/internal/report"
+	"tt-memtrace/internal/session"
 	"tt-memtrace/ui"
 )
 

@@ -9,8 +9,8 @@ import (
 	"time"
 
 	"tt-memtrace/aggregator"
-	"tt-memtrace/export"
-	"tt-memtrace/session"
+	"tt-memtrace/internal/export"
+	"tt-memtrace/internal/session"
 )
 
 // A snapshot has the allocations that failed before it, as text and in JSON, each with when it was, also if nothing happened since.

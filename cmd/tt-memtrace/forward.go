@@ -11,8 +11,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"tt-memtrace/session"
-	"tt-memtrace/wire"
+	"tt-memtrace/internal/session"
+	"tt-memtrace/internal/wire"
 )
 
 // sockets are the flags of live commands for the original protocol.

@@ -10,7 +10,7 @@ import (
 	"testing"
 
 	"tt-memtrace/aggregator"
-	"tt-memtrace/wire"
+	"tt-memtrace/internal/wire"
 )
 
 // What a gap in a recording lacks is in the state after it: a server is forwarded what

@@ -1,8 +1,8 @@
 package main
 
 import (
-	"tt-memtrace/telemetry"
-	"tt-memtrace/tracer/memory"
+	"tt-memtrace/internal/memory"
+	"tt-memtrace/internal/telemetry"
 )
 
 // hostSystem returns a reader of this host's devices and processes, which does not wait for a process's memory.

@@ -12,8 +12,8 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"tt-memtrace/record"
-	"tt-memtrace/report"
+	"tt-memtrace/internal/record"
+	"tt-memtrace/internal/report"
 )
 
 // hostFiles are the recordings of one host or, by run, of one run of a host, in order of time.

@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"tt-memtrace/aggregator"
-	"tt-memtrace/record"
+	"tt-memtrace/internal/record"
 )
 
 // millionEvents writes a recording of a host with a million events: eight chips, a few

@@ -11,8 +11,8 @@ import (
 	"time"
 
 	"tt-memtrace/aggregator"
-	"tt-memtrace/record"
-	"tt-memtrace/report"
+	"tt-memtrace/internal/record"
+	"tt-memtrace/internal/report"
 )
 
 const nsSecond = uint64(time.Second)

@@ -15,11 +15,11 @@ import (
 	"golang.org/x/sys/unix"
 
 	"tt-memtrace/aggregator"
-	"tt-memtrace/record"
-	"tt-memtrace/sampler"
-	"tt-memtrace/session"
+	"tt-memtrace/internal/proc"
+	"tt-memtrace/internal/record"
+	"tt-memtrace/internal/sampler"
+	"tt-memtrace/internal/session"
 	"tt-memtrace/tracer"
-	"tt-memtrace/tracer/proc"
 )
 
 // live is a session of a command, with its notices and the traced command.

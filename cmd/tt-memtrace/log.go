@@ -8,9 +8,9 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"tt-memtrace/export"
-	"tt-memtrace/report"
-	"tt-memtrace/session"
+	"tt-memtrace/internal/export"
+	"tt-memtrace/internal/report"
+	"tt-memtrace/internal/session"
 )
 
 func newLog() *cobra.Command {

@@ -12,9 +12,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"tt-memtrace/internal/metal"
+	"tt-memtrace/internal/proc"
 	"tt-memtrace/tracer"
-	"tt-memtrace/tracer/metal"
-	"tt-memtrace/tracer/proc"
 )
 
 // Exit codes, as documented in --help.

@@ -13,8 +13,8 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
-	"tt-memtrace/record"
-	"tt-memtrace/session"
+	"tt-memtrace/internal/record"
+	"tt-memtrace/internal/session"
 )
 
 const recordLong = `Record all events into a file, until ^C or the end of the command.

@@ -13,8 +13,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"tt-memtrace/aggregator"
-	"tt-memtrace/record"
-	"tt-memtrace/session"
+	"tt-memtrace/internal/record"
+	"tt-memtrace/internal/session"
 )
 
 const replayLong = `Replay a recording on the screen.

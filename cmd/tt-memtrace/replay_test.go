@@ -16,9 +16,9 @@ import (
 	"time"
 
 	"tt-memtrace/aggregator"
-	"tt-memtrace/record"
-	"tt-memtrace/report"
-	"tt-memtrace/session"
+	"tt-memtrace/internal/record"
+	"tt-memtrace/internal/report"
+	"tt-memtrace/internal/session"
 )
 
 const origin = 5_000_000_000_000 // a recording begins at some time of the clock

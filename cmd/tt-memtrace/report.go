@@ -15,8 +15,8 @@ import (
 	"golang.org/x/term"
 
 	"tt-memtrace/aggregator"
-	"tt-memtrace/report"
-	"tt-memtrace/session"
+	"tt-memtrace/internal/report"
+	"tt-memtrace/internal/session"
 	"tt-memtrace/ui"
 )
 

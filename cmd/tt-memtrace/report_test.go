@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"tt-memtrace/aggregator"
-	"tt-memtrace/report"
+	"tt-memtrace/internal/report"
 )
 
 // A difference of recordings that lack events says so, and is not exact.

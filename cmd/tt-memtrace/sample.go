@@ -9,10 +9,10 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"tt-memtrace/sampler"
+	"tt-memtrace/internal/metal"
+	"tt-memtrace/internal/proc"
+	"tt-memtrace/internal/sampler"
 	"tt-memtrace/tracer"
-	"tt-memtrace/tracer/metal"
-	"tt-memtrace/tracer/proc"
 )
 
 // sampling are the flags for sampling processes in place of probing them.

@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"testing"
 
-	"tt-memtrace/tracer/proc"
+	"tt-memtrace/internal/proc"
 )
 
 // Why a process can be neither probed nor sampled, and what to do, is each said once.

@@ -11,11 +11,11 @@ import (
 	"github.com/spf13/cobra"
 
 	"tt-memtrace/aggregator"
-	"tt-memtrace/export"
-	"tt-memtrace/session"
-	"tt-memtrace/telemetry"
+	"tt-memtrace/internal/export"
+	"tt-memtrace/internal/session"
+	"tt-memtrace/internal/telemetry"
+	"tt-memtrace/internal/wire"
 	"tt-memtrace/tracer"
-	"tt-memtrace/wire"
 )
 
 // tracing tells the server about traced processes and the host's devices. It is a wire.Tracing.

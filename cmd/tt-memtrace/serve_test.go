@@ -11,9 +11,9 @@ import (
 	"time"
 
 	"tt-memtrace/aggregator"
-	"tt-memtrace/session"
-	"tt-memtrace/telemetry"
-	"tt-memtrace/wire"
+	"tt-memtrace/internal/session"
+	"tt-memtrace/internal/telemetry"
+	"tt-memtrace/internal/wire"
 )
 
 // driver makes the driver's files of some cards of one type.

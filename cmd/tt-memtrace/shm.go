@@ -6,9 +6,9 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"tt-memtrace/shm"
-	"tt-memtrace/tracer/inspect"
-	"tt-memtrace/tracer/proc"
+	"tt-memtrace/internal/inspect"
+	"tt-memtrace/internal/proc"
+	"tt-memtrace/internal/shm"
 	"tt-memtrace/ui"
 )
 

@@ -13,9 +13,9 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"tt-memtrace/session"
+	"tt-memtrace/internal/discover"
+	"tt-memtrace/internal/session"
 	"tt-memtrace/tracer"
-	"tt-memtrace/tracer/discover"
 )
 
 // targets are the flags that say what to trace.

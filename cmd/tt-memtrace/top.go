@@ -17,10 +17,10 @@ import (
 	"golang.org/x/term"
 
 	"tt-memtrace/aggregator"
-	"tt-memtrace/record"
-	"tt-memtrace/report"
-	"tt-memtrace/session"
-	"tt-memtrace/telemetry"
+	"tt-memtrace/internal/record"
+	"tt-memtrace/internal/report"
+	"tt-memtrace/internal/session"
+	"tt-memtrace/internal/telemetry"
 	"tt-memtrace/ui"
 )
 

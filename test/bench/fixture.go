@@ -11,9 +11,9 @@ import (
 	"golang.org/x/sys/unix"
 
 	"tt-memtrace/aggregator"
+	"tt-memtrace/internal/metal"
 	"tt-memtrace/test/fixture"
 	"tt-memtrace/tracer"
-	"tt-memtrace/tracer/metal"
 )
 
 const (

@@ -10,11 +10,11 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"tt-memtrace/internal/memory"
+	"tt-memtrace/internal/proc"
 	"tt-memtrace/test/fixture"
 	"tt-memtrace/test/program"
 	"tt-memtrace/tracer"
-	"tt-memtrace/tracer/memory"
-	"tt-memtrace/tracer/proc"
 )
 
 // lives is a storm of short processes, of those that use the library for a moment and of those that do not.

@@ -16,8 +16,8 @@ import (
 	"github.com/cilium/ebpf/link"
 
 	"tt-memtrace/aggregator"
+	"tt-memtrace/internal/metal"
 	"tt-memtrace/tracer"
-	"tt-memtrace/tracer/metal"
 )
 
 // points are the functions that are probed in a library.

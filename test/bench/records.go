@@ -12,8 +12,8 @@ import (
 	"github.com/cilium/ebpf/ringbuf"
 
 	"tt-memtrace/bpf"
+	"tt-memtrace/internal/metal"
 	"tt-memtrace/tracer"
-	"tt-memtrace/tracer/metal"
 )
 
 const (

@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"tt-memtrace/aggregator"
-	"tt-memtrace/sampler"
+	"tt-memtrace/internal/sampler"
 	"tt-memtrace/test/rig"
 )
 

@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"tt-memtrace/export"
+	"tt-memtrace/internal/export"
 	"tt-memtrace/test/rig"
 )
 

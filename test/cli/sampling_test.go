@@ -13,8 +13,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"tt-memtrace/internal/wire"
 	"tt-memtrace/test/fixture"
-	"tt-memtrace/wire"
 )
 
 // sampledByNobody is a driver of the small library that a user without any rights can run below the tool, and

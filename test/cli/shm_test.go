@@ -11,7 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"tt-memtrace/export"
+	"tt-memtrace/internal/export"
 	"tt-memtrace/test/rig"
 )
 

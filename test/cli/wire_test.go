@@ -20,8 +20,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"tt-memtrace/internal/wire"
 	"tt-memtrace/test/rig"
-	"tt-memtrace/wire"
 )
 
 // serving starts `serve` on a socket of its own.

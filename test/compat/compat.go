@@ -16,7 +16,7 @@ import (
 	"slices"
 	"strings"
 
-	"tt-memtrace/tracer/metal"
+	"tt-memtrace/internal/metal"
 )
 
 //go:generate go run ./refresh -document

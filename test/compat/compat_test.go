@@ -11,7 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"tt-memtrace/tracer/metal"
+	"tt-memtrace/internal/metal"
 )
 
 // releases and builds are how many there are; more, as more are published.

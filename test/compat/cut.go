@@ -10,7 +10,7 @@ import (
 	"regexp"
 	"slices"
 
-	"tt-memtrace/tracer/metal"
+	"tt-memtrace/internal/metal"
 )
 
 // kept are the symbols that stay in a cut library beside those that its report

@@ -11,7 +11,7 @@ import (
 	"strings"
 	"testing"
 
-	"tt-memtrace/tracer/metal"
+	"tt-memtrace/internal/metal"
 )
 
 // maxMemory is the most that looking at one file may allocate, bytes.

@@ -7,7 +7,7 @@ import (
 	"slices"
 	"testing"
 
-	"tt-memtrace/tracer/metal"
+	"tt-memtrace/internal/metal"
 )
 
 // withoutSymtab is a library as `strip --strip-unneeded` leaves it: without .symtab.

@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"tt-memtrace/report"
+	"tt-memtrace/internal/report"
 	"tt-memtrace/test/rig"
 	"tt-memtrace/tracer"
 )

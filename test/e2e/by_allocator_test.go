@@ -6,9 +6,9 @@ import (
 	"testing"
 
 	"tt-memtrace/aggregator"
+	"tt-memtrace/internal/metal"
 	"tt-memtrace/test/rig"
 	"tt-memtrace/tracer"
-	"tt-memtrace/tracer/metal"
 )
 
 // A runtime whose graph tracker does not see buffers has the same numbers, from its

@@ -17,7 +17,7 @@ import (
 
 	"tt-memtrace/aggregator"
 	"tt-memtrace/bpf"
-	"tt-memtrace/sampler"
+	"tt-memtrace/internal/sampler"
 	"tt-memtrace/test/rig"
 	"tt-memtrace/tracer"
 )

@@ -13,9 +13,9 @@ import (
 	"time"
 
 	"tt-memtrace/aggregator"
+	"tt-memtrace/internal/wire"
 	"tt-memtrace/test/rig"
 	"tt-memtrace/tracer"
-	"tt-memtrace/wire"
 )
 
 // server is test/wire/server.py, which knows the protocol and nothing of package wire.

@@ -14,9 +14,9 @@ import (
 	"testing"
 
 	"tt-memtrace/aggregator"
+	"tt-memtrace/internal/metal"
 	"tt-memtrace/test/rig"
 	"tt-memtrace/tracer"
-	"tt-memtrace/tracer/metal"
 )
 
 // watcherFiles reads the runtime's own list, made for its watcher, of the files

@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"tt-memtrace/aggregator"
-	"tt-memtrace/sampler"
+	"tt-memtrace/internal/sampler"
 	"tt-memtrace/test/rig"
 	"tt-memtrace/tracer"
 )

@@ -18,9 +18,9 @@ import (
 
 	"tt-memtrace/aggregator"
 	"tt-memtrace/bpf"
+	"tt-memtrace/internal/memory"
 	"tt-memtrace/test/rig"
 	"tt-memtrace/tracer"
-	"tt-memtrace/tracer/memory"
 )
 
 // A process whose memory is paged out all the time has the runtime's numbers at each rest point: what a probe could

@@ -15,7 +15,7 @@ import (
 	"time"
 
 	"tt-memtrace/aggregator"
-	"tt-memtrace/export"
+	"tt-memtrace/internal/export"
 	"tt-memtrace/test/rig"
 	"tt-memtrace/tracer"
 )

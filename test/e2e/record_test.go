@@ -20,9 +20,9 @@ import (
 	"time"
 
 	"tt-memtrace/aggregator"
-	"tt-memtrace/export"
-	"tt-memtrace/record"
-	"tt-memtrace/report"
+	"tt-memtrace/internal/export"
+	"tt-memtrace/internal/record"
+	"tt-memtrace/internal/report"
 	"tt-memtrace/test/perfetto"
 	"tt-memtrace/test/rig"
 	"tt-memtrace/tracer"

@@ -16,8 +16,8 @@ import (
 	"github.com/gdamore/tcell/v2"
 
 	"tt-memtrace/aggregator"
-	"tt-memtrace/metrics"
-	"tt-memtrace/tracer/proc"
+	"tt-memtrace/internal/metrics"
+	"tt-memtrace/internal/proc"
 	"tt-memtrace/ui"
 )
 

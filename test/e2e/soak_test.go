@@ -18,10 +18,10 @@ import (
 	"github.com/prometheus/procfs"
 
 	"tt-memtrace/aggregator"
+	"tt-memtrace/internal/proc"
 	"tt-memtrace/test/fixture"
 	"tt-memtrace/test/rig"
 	"tt-memtrace/tracer"
-	"tt-memtrace/tracer/proc"
 )
 
 // held is what the tracer's process holds.

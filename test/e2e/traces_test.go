@@ -8,9 +8,9 @@ import (
 	"testing"
 
 	"tt-memtrace/aggregator"
+	"tt-memtrace/internal/proc"
 	"tt-memtrace/test/rig"
 	"tt-memtrace/tracer"
-	"tt-memtrace/tracer/proc"
 )
 
 // What is alive when a trace is replayed, and younger, is what the runtime's own tracking calls unsafe, without what the

@@ -14,7 +14,7 @@ import (
 	"time"
 
 	"tt-memtrace/aggregator"
-	"tt-memtrace/sampler"
+	"tt-memtrace/internal/sampler"
 	"tt-memtrace/test/compat"
 	"tt-memtrace/test/fixture"
 	"tt-memtrace/test/rig"

@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"tt-memtrace/aggregator"
-	"tt-memtrace/metrics"
+	"tt-memtrace/internal/metrics"
 )
 
 // host is accounts that a test fills, with the real collector and server before them.

@@ -12,8 +12,8 @@ import (
 	"testing"
 
 	"tt-memtrace/aggregator"
-	"tt-memtrace/metrics"
-	"tt-memtrace/telemetry"
+	"tt-memtrace/internal/metrics"
+	"tt-memtrace/internal/telemetry"
 )
 
 // The queries of docs/metrics.md join with series that others export, in a real Prometheus.

@@ -13,7 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"tt-memtrace/export"
+	"tt-memtrace/internal/export"
 	"tt-memtrace/test/rig"
 	"tt-memtrace/tracer"
 )

@@ -19,8 +19,8 @@ import (
 	"strings"
 	"sync"
 
+	"tt-memtrace/internal/metal"
 	"tt-memtrace/test/compat"
-	"tt-memtrace/tracer/metal"
 )
 
 func main() {

@@ -1,0 +1,311 @@
+package export
+
+import (
+	"bytes"
+	"encoding/json"
+	"os"
+	"reflect"
+	"strings"
+	"testing"
+	"unicode"
+
+	"tt-memtrace/aggregator"
+)
+
+func status(t *testing.T, s *aggregator.Snapshot) string {
+	t.Helper()
+	var b bytes.Buffer
+	e := json.NewEncoder(&b)
+	e.SetIndent("", "  ")
+	if err := e.Encode(NewStatus(s, wall(0), "tt-host-01", "v0.1.0")); err != nil {
+		t.Fatal(err)
+	}
+	return b.String()
+}
+
+func TestStatus(t *testing.T) {
+	golden(t, "testdata/status.json", status(t, stream(nil).Snapshot()))
+	golden(t, "testdata/status-empty.json", status(t, aggregator.New().Snapshot()))
+}
+
+func TestWhatIsUnknownIsNullAndNotZero(t *testing.T) {
+	use := statusUse(aggregator.Usage{Requested: 5, Buffers: 1, Unreserved: 1, PeakUnsure: true}, aggregator.Hidden{})
+	if use.Reserved != nil || use.PeakReserved != nil || use.Capacity != nil || use.Banks != nil || use.BankBytes != nil {
+		t.Errorf("%+v", use)
+	}
+	use = statusUse(aggregator.Usage{PeakReserved: 7, PeakUnsure: true, Banks: aggregator.Banks{Known: true}}, aggregator.Hidden{})
+	if use.Reserved == nil || *use.Reserved != 0 || use.PeakReserved != nil || use.Capacity == nil || *use.Capacity != 0 || *use.Banks != 0 {
+		t.Errorf("nothing held, a peak that is not known, and no such memory: %+v", use)
+	}
+	use = statusUse(aggregator.Usage{Reserved: 3, PeakReserved: 4, Banks: aggregator.Banks{Known: true, Count: 12, Bytes: 1 << 30}}, aggregator.Hidden{})
+	if *use.Reserved != 3 || *use.PeakReserved != 4 || *use.Capacity != 12<<30 || *use.Banks != 12 || *use.BankBytes != 1<<30 {
+		t.Errorf("all known: %+v", use)
+	}
+	use = statusUse(aggregator.Usage{PeakRequested: 8, PeakReserved: 9, PeaksAtLeast: true}, aggregator.Hidden{})
+	if !use.PeaksAtLeast || *use.PeakRequested != 8 || *use.PeakReserved != 9 {
+		t.Errorf("sampled: %+v", use)
+	}
+	got := status(t, &aggregator.Snapshot{Processes: []aggregator.ProcessSnapshot{{PID: 1, Chips: []aggregator.ChipSnapshot{{}}}}})
+	for _, want := range []string{`"command": null`, `"library": null`, `"build_id": null`, `"release": null`, `"arch": null`, `"reserved": 0`, `"capacity": null`} {
+		if !strings.Contains(got, want) {
+			t.Errorf("no %s in %s", want, got)
+		}
+	}
+	sampled := status(t, &aggregator.Snapshot{Processes: []aggregator.ProcessSnapshot{{PID: 1, Info: aggregator.Process{Source: aggregator.Sampled},
+		Chips: []aggregator.ChipSnapshot{{CB: aggregator.CBUsage{PeaksAtLeast: true}}}}}})
+	for _, want := range []string{`"source": "sampled"`, `"replays": null`, `"peaks_at_least": true`} {
+		if !strings.Contains(sampled, want) {
+			t.Errorf("no %s in %s", want, sampled)
+		}
+	}
+	for _, no := range []string{"private_to", "unplaced", "peaks_at_least"} {
+		if strings.Contains(got, no) {
+			t.Errorf("%s in %s", no, got)
+		}
+	}
+}
+
+// What the screen shows as unknown is null: nothing was seen, and a reason says that something may be there.
+func TestNothingSeenIsNullWhereSomethingMayBeMissing(t *testing.T) {
+	chip := func(pids []uint32, reasons ...aggregator.Reason) aggregator.ChipSnapshot {
+		c := aggregator.ChipSnapshot{PIDs: pids, Reasons: reasons}
+		for m := range c.Memory {
+			c.Memory[m].Banks = aggregator.Banks{Known: true, Count: 12, Bytes: 1 << 30}
+		}
+		c.Memory[aggregator.L1].Requested, c.Memory[aggregator.L1].Reserved, c.Memory[aggregator.L1].Buffers = 5, 6, 1
+		c.Memory[aggregator.Trace].Banks = aggregator.Banks{Known: true} // there is none
+		return c
+	}
+	refused := aggregator.Reason{Code: aggregator.ReasonNotTraced, PID: 7}
+	launches := aggregator.Reason{Code: aggregator.ReasonUncounted, PID: 7}
+	unplaced := aggregator.Reason{Code: aggregator.ReasonUnknownChips, PID: 7}
+	for name, c := range map[string]struct {
+		reason *aggregator.Reason
+		late   bool
+		source aggregator.Source
+		// what may be missing of the process, and on its chip
+		buffers, onChip, programs bool
+	}{
+		"exact":               {},
+		"not traced":          {reason: &refused, buffers: true, onChip: true, programs: true},
+		"launches, no memory": {reason: &launches},
+		"unknown chips":       {reason: &unplaced, onChip: true, programs: true},
+		"late":                {late: true, buffers: true, onChip: true, programs: true},
+		"not sampled yet":     {source: aggregator.Sampled, buffers: true, onChip: true, programs: true},
+	} {
+		var reasons []aggregator.Reason
+		if c.reason != nil {
+			reasons = append(reasons, *c.reason)
+		}
+		p := aggregator.ProcessSnapshot{PID: 7, Late: c.late, Info: aggregator.Process{Source: c.source}, Reasons: reasons, Chips: []aggregator.ChipSnapshot{chip([]uint32{7}, reasons...)}}
+		// A chip has only the first of many reasons: its process has them all.
+		st := NewStatus(&aggregator.Snapshot{Chips: []aggregator.ChipSnapshot{chip([]uint32{7})}, Processes: []aggregator.ProcessSnapshot{p}, Ended: []aggregator.ProcessSnapshot{p}}, wall(8e9), "", "")
+		of := func(what string, unknown bool, counts ...*uint64) {
+			t.Helper()
+			for i, n := range counts {
+				if (n == nil) != unknown || n != nil && *n != 0 {
+					t.Errorf("%s: number %d of %s is %v, is it to be null: %v", name, i, what, n, unknown)
+				}
+			}
+		}
+		of("the process", c.buffers, st.Processes[0].Buffers)
+		for at, sc := range map[string]StatusChip{"the chip": st.Chips[0], "its chip": st.Processes[0].Chips[0], "the ended one's": st.Ended[0].Chips[0]} {
+			u, l1, trace, cb, k := sc.Memory["dram"], sc.Memory["l1"], sc.Memory["trace"], sc.Programs, sc.Kernels
+			of(at, c.onChip, u.Requested, u.Reserved, u.Buffers, u.PeakRequested, u.PeakReserved)
+			of(at, false, trace.Requested, trace.Reserved, trace.Buffers, trace.PeakRequested, trace.PeakReserved)
+			of(at, c.programs, cb.Physical, cb.Logical, cb.PeakPhysical, cb.PeakLogical, cb.Programs, cb.Circular, cb.Dataflow, cb.Scratchpads, cb.Global, cb.Top)
+			of(at, c.programs, k.Programs, k.Application, k.Fabric, k.Dispatch, k.Bytes, k.BytesOnCores, k.DRAMCopies, k.DRAMBytes)
+			if l1.Requested == nil || *l1.Requested != 5 || l1.Reserved == nil || *l1.Reserved != 6 || *l1.Buffers != 1 {
+				t.Errorf("%s: %s lacks what was seen: %+v", name, at, l1)
+			}
+			if u.Capacity == nil {
+				t.Errorf("%s: %s has no capacity", name, at)
+			}
+		}
+	}
+	// A peak of 0 that is only a lower bound is unknown, too.
+	sampled := statusUse(aggregator.Usage{PeaksAtLeast: true}, aggregator.Hidden{})
+	if sampled.PeakRequested != nil || sampled.PeakReserved != nil || sampled.Requested == nil {
+		t.Errorf("sampled: %+v", sampled)
+	}
+	// Of what clients report, the cores are unknown.
+	reported := statusPrograms(aggregator.CBUsage{Logical: 9, PeakLogical: 9, Reported: 1}, false)
+	if reported.Physical != nil || reported.PeakPhysical != nil || reported.Top != nil || *reported.Logical != 9 {
+		t.Errorf("reported: %+v", reported)
+	}
+}
+
+func TestUnknownPartsOfAConfigRing(t *testing.T) {
+	full := aggregator.ConfigRing{ID: 1, Base: 35168, Capacity: 70656, Used: 5000, Places: 2}
+	replayed := full
+	replayed.Replayed = true
+	unread := aggregator.ConfigRing{ID: 1, Base: full.Base, Capacity: full.Capacity, Unread: true}
+	for r, want := range map[aggregator.ConfigRing]string{
+		{}:                    `null`,
+		{ID: 1, Unread: true}: `null`,
+		full:                  `{"address":35168,"capacity":70656,"used":5000,"places":2}`,
+		{ID: 1, Base: 35168, Capacity: 70656, Used: 5000, Programs: 2}: `{"address":35168,"capacity":70656,"used":5000,"places":null}`,
+		replayed: `{"address":35168,"capacity":70656,"used":null,"places":null}`,
+		unread:   `{"address":35168,"capacity":70656,"used":null,"places":null}`,
+	} {
+		if got, err := json.Marshal(statusRing(r)); err != nil || string(got) != want {
+			t.Errorf("%+v: %s, %v", r, got, err)
+		}
+	}
+}
+
+func TestExactOnlyWhenNothingIsMissing(t *testing.T) {
+	why := []aggregator.Reason{{Code: aggregator.ReasonLate}}
+	inexact := []aggregator.ProcessSnapshot{{PID: 1}, {PID: 2, Late: true, Reasons: why}}
+	for name, c := range map[string]struct {
+		snapshot aggregator.Snapshot
+		want     bool
+	}{
+		"nothing":               {aggregator.Snapshot{}, true},
+		"exact processes":       {aggregator.Snapshot{Processes: inexact[:1]}, true},
+		"one inexact that went": {aggregator.Snapshot{Ended: inexact}, true},
+		"one inexact":           {aggregator.Snapshot{Processes: inexact}, false},
+		"the host":              {aggregator.Snapshot{Reasons: why}, false},
+		"lost and healed":       {aggregator.Snapshot{Counters: aggregator.Counters{Lost: 1}, Processes: inexact[:1]}, true},
+		"totals":                {aggregator.Snapshot{Lacks: []string{"peaks"}}, false},
+	} {
+		if got := NewStatus(&c.snapshot, wall(0), "", "").Exact; got != c.want {
+			t.Errorf("%s: %v", name, got)
+		}
+	}
+}
+
+// The chips of a reason are named as all chips are: private numbers with their process.
+func TestChipsOfReasons(t *testing.T) {
+	r := aggregator.Reason{Code: aggregator.ReasonForked, PID: 7, Chips: []aggregator.Chip{{Space: 7, Number: 0}, {Number: 3}, {Space: 7, Number: 1}}}
+	st := NewStatus(&aggregator.Snapshot{Processes: []aggregator.ProcessSnapshot{{PID: 7, Reasons: []aggregator.Reason{r, {Code: aggregator.ReasonLate, PID: 7}}}}}, wall(8e9), "", "")
+	b, err := json.Marshal(st.Reasons)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{`"chips":[0,1],"private_to":7}`, `"chips":[3]}`, `"pid":7}`} {
+		if !strings.Contains(string(b), want) {
+			t.Errorf("no %s in %s", want, b)
+		}
+	}
+	if len(st.Reasons) != 3 {
+		t.Errorf("%d reasons, not 3: %s", len(st.Reasons), b)
+	}
+}
+
+// A reason is where it belongs: at the top, and with its process and chips.
+func TestReasons(t *testing.T) {
+	r := aggregator.Reason{Code: aggregator.ReasonReadFailed, Detail: "\x1b[2J", PID: 7, Chips: []aggregator.Chip{{Number: 3}}, Since: 5e9}
+	s := aggregator.Snapshot{Time: 8e9,
+		Reasons:   []aggregator.Reason{{Code: aggregator.ReasonBehind}},
+		Processes: []aggregator.ProcessSnapshot{{PID: 7, Reasons: []aggregator.Reason{r}, Chips: []aggregator.ChipSnapshot{{Reasons: []aggregator.Reason{r}}, {}}}, {PID: 8}},
+		Chips:     []aggregator.ChipSnapshot{{Reasons: []aggregator.Reason{r}}, {}}, Ended: []aggregator.ProcessSnapshot{{Reasons: []aggregator.Reason{r}}},
+	}
+	st := NewStatus(&s, wall(8e9), "", "")
+	pid, since := uint32(7), wall(5e9)
+	text := Text("its memory could not be read at an event, which is missing: \x1b[2J")
+	want := []StatusReason{{Code: "read_failed", Text: text, Since: &since, PID: &pid, Chips: []uint32{3}}}
+	host := []StatusReason{{Code: "behind", Text: "events wait to be counted"}}
+	for name, c := range map[string]struct {
+		exact     bool
+		got, want []StatusReason
+	}{
+		"top": {st.Exact, st.Reasons, append(host, want...)}, "ended": {st.Ended[0].Exact, st.Ended[0].Reasons, want},
+		"process": {st.Processes[0].Exact, st.Processes[0].Reasons, want}, "other process": {st.Processes[1].Exact, st.Processes[1].Reasons, nil},
+		"its chip": {st.Processes[0].Chips[0].Exact, st.Processes[0].Chips[0].Reasons, want}, "its other chip": {st.Processes[0].Chips[1].Exact, st.Processes[0].Chips[1].Reasons, nil},
+		"chip": {st.Chips[0].Exact, st.Chips[0].Reasons, want}, "other chip": {st.Chips[1].Exact, st.Chips[1].Reasons, nil},
+	} {
+		if c.exact != (len(c.want) == 0) || len(c.got) != len(c.want) || len(c.want) > 0 && !reflect.DeepEqual(c.got, c.want) {
+			t.Errorf("%s: exact %v, %+v", name, c.exact, c.got)
+		}
+	}
+}
+
+// Unsafe buffers that nobody looked for are unknown, not 0. What was found is shown.
+func TestUnknownUnsafeIsNull(t *testing.T) {
+	before := []aggregator.Reason{{Code: aggregator.ReasonTracesBefore}}
+	for name, c := range map[string]struct {
+		p    aggregator.ProcessSnapshot
+		want string
+	}{
+		"known":   {aggregator.ProcessSnapshot{}, `{"buffers":0,"bytes":0,"overlapping":0,"overlapping_bytes":0,"found":0}`},
+		"unknown": {aggregator.ProcessSnapshot{Reasons: before}, `{"buffers":null,"bytes":null,"overlapping":null,"overlapping_bytes":null,"found":null}`},
+		"some": {aggregator.ProcessSnapshot{Reasons: before, Unsafe: aggregator.UnsafeUsage{Buffers: 2, Bytes: 64}, Counters: aggregator.ProcessCounters{Unsafe: 3}},
+			`{"buffers":2,"bytes":64,"overlapping":null,"overlapping_bytes":null,"found":3}`},
+		"late":    {aggregator.ProcessSnapshot{Late: true}, `{"buffers":null,"bytes":null,"overlapping":null,"overlapping_bytes":null,"found":null}`},
+		"sampled": {aggregator.ProcessSnapshot{Info: aggregator.Process{Source: aggregator.Sampled}}, `null`},
+	} {
+		got, err := json.Marshal(NewStatus(&aggregator.Snapshot{Processes: []aggregator.ProcessSnapshot{c.p}}, wall(0), "", "").Processes[0].Unsafe)
+		if err != nil || string(got) != c.want {
+			t.Errorf("%s: %s, %v", name, got, err)
+		}
+	}
+}
+
+func TestEveryReasonIsDocumented(t *testing.T) {
+	doc, err := os.ReadFile("../../docs/json.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, code := range aggregator.ReasonCodes() {
+		if !strings.Contains(string(doc), "\n| `"+string(code)+"` | ") {
+			t.Errorf("docs/json.md lacks %s", code)
+		}
+	}
+}
+
+func TestHostileTextIsInertAndUnchanged(t *testing.T) {
+	for _, in := range []string{hostile, "", "plain", "\U0010ffff\U0001f600", "\ufffd"} {
+		b, err := json.Marshal(Text(in))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, r := range string(b) {
+			if !unicode.IsPrint(r) {
+				t.Errorf("%q has %q", b, r)
+			}
+		}
+		var out string
+		if err := json.Unmarshal(b, &out); err != nil || out != strings.ToValidUTF8(strings.NewReplacer("\xff", "\ufffd", "\xfe", "\ufffd").Replace(in), "\ufffd") {
+			t.Errorf("%q came back as %q, %v", in, out, err)
+		}
+	}
+	got := status(t, stream(nil).Snapshot())
+	for _, r := range got {
+		if r != '\n' && !unicode.IsPrint(r) {
+			t.Errorf("%q reached the terminal", r)
+		}
+	}
+}
+
+func FuzzTextIsInert(f *testing.F) {
+	f.Add(hostile)
+	f.Fuzz(func(t *testing.T, s string) {
+		b, err := json.Marshal(Text(s))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, r := range string(b) {
+			if !unicode.IsPrint(r) {
+				t.Fatalf("%q of %q has %q", b, s, r)
+			}
+		}
+		var out string
+		if err := json.Unmarshal(b, &out); err != nil || out != string([]rune(s)) {
+			t.Fatalf("%q came back as %q, %v", s, out, err)
+		}
+	})
+}
+
+// What is not known of kernels is null, not a part of it.
+func TestKernelsOfUnknownSizeOrCores(t *testing.T) {
+	known := aggregator.KernelUsage{Binaries: [aggregator.NumKernelTypes]uint64{2, 1}, Bytes: [aggregator.NumKernelTypes]uint64{30, 4},
+		CoreBytes: [aggregator.NumKernelTypes]uint64{300, 8}, WithCores: 3}
+	if k := statusKernels(known, false); k.Bytes == nil || *k.Bytes != 34 || k.BytesOnCores == nil || *k.BytesOnCores != 308 {
+		t.Errorf("%+v", k)
+	}
+	known.WithCores = 2
+	if k := statusKernels(known, false); k.Bytes == nil || k.BytesOnCores != nil {
+		t.Errorf("with one on unknown cores: %+v", k)
+	}
+}

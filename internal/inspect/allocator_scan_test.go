@@ -1,0 +1,45 @@
+package inspect
+
+import (
+	"errors"
+	"testing"
+
+	"tt-memtrace/internal/metal"
+	"tt-memtrace/internal/proc"
+	"tt-memtrace/test/fixture"
+)
+
+// Where memory cannot be read in which objects were found, as its reader ended or hangs, it is not said that nothing is open or lives.
+func TestObjectsThatCannotBeRead(t *testing.T) {
+	path := fixture.LibraryOf(t, fixture.LayoutB)
+	p := fixture.User(t, fixture.LayoutB)
+	fixture.Do(t, p, "device 0 1")
+	lib, err := metal.OpenLibrary(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer lib.Close()
+	mapped, err := proc.Loaded(p.PID, func(name string, _ proc.FileID) bool { return name == path })
+	if err != nil || len(mapped) != 1 {
+		t.Fatal(mapped, err)
+	}
+	in := New(lib, mapped[0])
+	found, err := in.mem.Find(in.openVptrs()...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	devices, allocators, _, err := in.openDevices(found)
+	if err != nil || len(devices) != 1 || len(allocators) != 1 {
+		t.Fatal(devices, allocators, err)
+	}
+	if _, err := in.programs([]uint64{allocators[0], 1 << 40}); err != nil {
+		t.Errorf("where nothing is there is no program: %v", err)
+	}
+	in.Interrupt()
+	if devices, allocators, _, err := in.openDevices(found); !errors.Is(err, errUnread) {
+		t.Errorf("it has the devices %v and the allocators %v: %v", devices, allocators, err)
+	}
+	if list, err := in.programs(allocators); !errors.Is(err, errUnread) {
+		t.Errorf("it has the programs %v: %v", list, err)
+	}
+}

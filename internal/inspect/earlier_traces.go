@@ -1,0 +1,142 @@
+package inspect
+
+import (
+	"errors"
+	"fmt"
+
+	"tt-memtrace/aggregator"
+	"tt-memtrace/internal/metal"
+)
+
+// A replay overwrites buffers that were allocated after its trace was captured. No event tells which buffers these are
+// if both happened before tracing began. The process's memory tells the order: it numbers buffers as it creates them,
+// and a trace has a buffer of its own, which is created at the end of the capture. It also counts captures, which shows
+// whether a trace was released.
+
+const (
+	maxEarlierTraces = 4096
+	// maxOrdered bounds the buffers whose numbers are read.
+	maxOrdered = 1 << 16
+)
+
+// OlderThanTraces returns nil if each buffer of a scan is older than every trace that the process has captured, so that
+// no replay can have overwritten it. Otherwise it says why this is not known.
+func (in *Inspector) OlderThanTraces(b *ProcessScan) error {
+	if len(b.UnreadAllocators) > 0 || b.Unsearched != nil {
+		return errors.New("some of its buffers could not be read")
+	}
+	traces, others := map[uint64]bool{}, []uint64{}
+	for _, h := range b.Scan.Buffers {
+		if h.Memory == aggregator.Trace {
+			traces[h.Buffer] = true
+		} else {
+			others = append(others, h.Buffer)
+		}
+	}
+	if len(others) == 0 {
+		return nil
+	}
+	captured, err := in.call(metal.NextTrace)
+	captured &= 1<<32 - 1
+	switch {
+	case err != nil:
+		return err
+	case captured == 0 && (len(traces) == 0 || in.hasNoTraces(b)): // tensors can lie in the same memory
+		return nil
+	case captured > maxEarlierTraces || len(others) > maxOrdered:
+		return fmt.Errorf("it has captured %d traces and has %d buffers", captured, len(others))
+	}
+	oldest, found, err := in.oldestTrace(b, traces, captured)
+	if err != nil {
+		return err
+	}
+	if found != captured || found != uint64(len(traces)) {
+		return fmt.Errorf("it has captured %d traces, and has %d", captured, found)
+	}
+	younger := 0
+	for _, id := range others {
+		number, err := in.call(metal.BufferNumber, id)
+		if err != nil {
+			return err
+		}
+		if number >= oldest {
+			younger++
+		}
+	}
+	if younger > 0 {
+		return fmt.Errorf("buffers that are younger than a trace: %d", younger)
+	}
+	return nil
+}
+
+// hasNoTraces reports whether the open meshes are known to have no trace, also none that the program numbered itself.
+func (in *Inspector) hasNoTraces(b *ProcessScan) bool {
+	for device := range b.Devices {
+		if _, mesh, _, err := in.Device(device); err == nil && !mesh {
+			continue
+		}
+		if bytes, err := in.call(metal.TraceBytes, device); err != nil || bytes&(1<<32-1) != 0 {
+			return false
+		}
+	}
+	return true
+}
+
+// oldestTrace returns the lowest number of the buffers of the process's traces, and how many traces have one of these
+// buffers.
+func (in *Inspector) oldestTrace(b *ProcessScan, buffers map[uint64]bool, captured uint64) (oldest, found uint64, err error) {
+	for device := range b.Devices {
+		if _, mesh, _, err := in.Device(device); err != nil || !mesh {
+			continue
+		}
+		for trace := range captured {
+			buffer, err := in.traceBuffer(device, uint32(trace), buffers)
+			if err != nil {
+				return 0, 0, err
+			}
+			if buffer == 0 {
+				continue
+			}
+			number, err := in.call(metal.BufferNumber, buffer)
+			if err != nil {
+				return 0, 0, err
+			}
+			if found++; found == 1 || number < oldest {
+				oldest = number
+			}
+		}
+	}
+	return oldest, found, nil
+}
+
+// traceBuffer returns which of the buffers is that of a mesh's trace, or 0 if the mesh has no such trace.
+func (in *Inspector) traceBuffer(mesh uint64, trace uint32, buffers map[uint64]bool) (uint64, error) {
+	m := in.machine()
+	defer m.Free()
+	shared, err := m.Alloc(16) // a std::shared_ptr is returned
+	number, err2 := m.Alloc(8)
+	if err := errors.Join(err, err2); err != nil {
+		return 0, err
+	}
+	if err := m.WriteU32(number, trace); err != nil {
+		return 0, err
+	}
+	if _, err := in.callOn(m, metal.TraceOf, shared, mesh, number); err != nil {
+		return 0, err
+	}
+	at, err := m.ReadU64(shared)
+	if err != nil || at == 0 {
+		return 0, err
+	}
+	// It has a std::shared_ptr of its commands and one of its MeshBuffer. The result shows which is which.
+	for _, field := range []uint64{0, 16} {
+		p, err := in.recent().U64(at + field)
+		if err != nil {
+			return 0, err
+		}
+		if buffer, err := in.call(metal.BackingBuffer, p); err == nil && buffers[buffer] {
+			return buffer, nil
+		}
+	}
+	return 0, fmt.Errorf("the buffer of trace %d was not found", trace)
+}

@@ -1,0 +1,90 @@
+package metal
+
+import (
+	"errors"
+	"io"
+	"slices"
+
+	"tt-memtrace/internal/x86eval"
+)
+
+// Report is what can be said of one library without attaching to it.
+type Report struct {
+	Library  *Library
+	Coverage *Coverage
+	// Ways are those in which it could be traced, the best first: that one is Coverage.
+	Ways []*Coverage
+	// Layout is nil where it is not proved.
+	Layout *Layout
+	// Getters that describe devices and capacities; none where it is not the runtime.
+	Getters []Getter
+	// Err says why it would not be traced, or is nil.
+	Err error
+}
+
+// Examine looks at one file. The error wraps ErrUnsupported where it is no
+// library of the runtime; a library that cannot be traced is reported.
+func Examine(path string) (*Report, error) {
+	lib, err := OpenLibrary(path)
+	if err != nil {
+		return nil, err
+	}
+	return ExamineLibrary(lib), nil
+}
+
+func ExamineLibrary(lib *Library) *Report {
+	r := &Report{Library: lib}
+	r.Coverage, r.Err = lib.Cover()
+	for _, w := range Ways {
+		if c, err := lib.coverBy(w); err == nil {
+			r.Ways = append(r.Ways, c)
+		}
+	}
+	if !lib.IsRuntime() {
+		return r
+	}
+	var err error
+	r.Layout, err = lib.Layout()
+	r.Err = errors.Join(r.Err, err)
+	r.Getters = lib.getters()
+	return r
+}
+
+// Extent is a part of a file.
+type Extent struct{ Offset, Length int64 }
+
+// ExamineExtents is Inspect, and says which parts of the file's segments the
+// report rests on. The test set of all releases is cut from these.
+func ExamineExtents(path string) (*Report, []Extent, error) {
+	lib, err := OpenLibrary(path)
+	if err != nil {
+		return nil, nil, err
+	}
+	reads := &recorder{file: lib.file}
+	image, err := x86eval.NewImage(reads, 0)
+	lib.image = func() (*x86eval.Image, error) { return image, err }
+	reads.extents = nil // what it took to relocate it
+	r := ExamineLibrary(lib)
+	for _, h := range hidden {
+		lib.deviceByVtable(h.mesh) // what it takes to find it in a stripped library
+	}
+	_, _ = lib.ConfigRing()
+	for _, c := range append(r.Ways, r.Coverage) {
+		for _, p := range slices.Concat(c.Probes, c.Spare) {
+			reads.extents = append(reads.extents, Extent{int64(p.Offset - p.Skipped), entryBytes})
+		}
+	}
+	return r, reads.extents, nil
+}
+
+// recorder notes what is read of a file.
+type recorder struct {
+	file    io.ReaderAt
+	extents []Extent
+}
+
+func (r *recorder) ReadAt(p []byte, offset int64) (int, error) {
+	n, err := r.file.ReadAt(p, offset)
+	r.extents = append(r.extents, Extent{offset, int64(n)})
+	return n, err
+}

@@ -1,0 +1,179 @@
+package metrics
+
+import (
+	"cmp"
+	"math"
+	"slices"
+
+	"tt-memtrace/aggregator"
+	"tt-memtrace/internal/export"
+)
+
+// other is the label value of everything without series of its own.
+const other = "other"
+
+// processes sends each of the processes with the highest peaks, and the sum of the
+// others.
+func (s *scrape) processes(list []aggregator.ProcessSnapshot, limit int, n *names) {
+	ranked := rank(list)
+	shown := min(max(limit, 0), len(ranked))
+	s.count(processes, nil, uint64(len(ranked)))
+	s.count(processesShown, nil, uint64(shown))
+	for i, named := range n.of(ranked[:shown]) {
+		s.process(ranked[i], named)
+	}
+	if shown < len(ranked) {
+		s.others(ranked[shown:])
+	}
+}
+
+// rank orders processes by their peak. A peak never falls, so no process comes and
+// goes at the limit.
+func rank(list []aggregator.ProcessSnapshot) []*aggregator.ProcessSnapshot {
+	ranked := make([]*aggregator.ProcessSnapshot, len(list))
+	for i := range list {
+		ranked[i] = &list[i]
+	}
+	slices.SortFunc(ranked, func(x, y *aggregator.ProcessSnapshot) int {
+		return cmp.Or(cmp.Compare(peak(y), peak(x)), cmp.Compare(x.PID, y.PID))
+	})
+	return ranked
+}
+
+func peak(p *aggregator.ProcessSnapshot) (bytes uint64) {
+	for m := range p.Memory {
+		u := &p.Memory[m]
+		bytes += max(u.PeakReserved, u.PeakRequested)
+	}
+	return bytes + p.CB.PeakPhysical
+}
+
+func (s *scrape) process(p *aggregator.ProcessSnapshot, n named) {
+	l := n.labels
+	if n.started > 0 {
+		s.send(processStart, l, n.started)
+	}
+	s.send(processLibrary, l.with("build_id", clean(p.Info.BuildID), "release", clean(p.Info.Release)), 1)
+	s.send(processSource, l.with("source", p.Info.Source.String()), 1)
+	s.count(processExact, l, one(p.Exact()))
+	s.count(processLate, l, one(p.Late))
+	if p.Info.Source != aggregator.Sampled {
+		// What comes and goes between two looks is not counted, nor are launches.
+		s.count(processAllocs, l, p.Counters.Allocs)
+		s.count(processFrees, l, p.Counters.Frees)
+		s.count(processLaunches, l, p.Counters.Launches)
+	}
+	s.count(processImplicit, l, p.Counters.ImplicitFrees)
+	s.count(processUnmatched, l, p.Counters.UnmatchedFrees)
+	s.count(processReplaced, l, p.Counters.Replaced)
+	s.count(processOdd, l, p.Counters.Odd)
+	s.count(processSuspect, l, one(p.Agreement.Suspect))
+	s.count(processFound, l, p.Agreement.Found)
+	s.count(processCompared, l, p.Agreement.Comparisons)
+	s.count(processRepaired, l, p.Agreement.Repaired)
+	s.processReasons(l, p.Reasons)
+	s.offChip(l, p, aggregator.HiddenOf(p, nil))
+	for i := range p.Chips {
+		c := &p.Chips[i]
+		s.onChip(l, c, aggregator.HiddenOf(p, c))
+	}
+}
+
+// processReasons counts why a process's numbers are inexact, by those codes that hold.
+func (s *scrape) processReasons(l labels, list []aggregator.Reason) {
+	known := aggregator.ReasonCodes()
+	n := map[aggregator.ReasonCode]uint64{}
+	for _, r := range list {
+		if _, ok := slices.BinarySearch(known, r.Code); !ok {
+			r.Code = other
+		}
+		n[r.Code]++
+	}
+	for code, count := range n {
+		s.count(processInexact, l.with("code", string(code)), count)
+	}
+}
+
+// others sends the sum over the processes. It omits their counters: as processes
+// come and go among them, the sums would fall.
+func (s *scrape) others(list []*aggregator.ProcessSnapshot) {
+	var total aggregator.ProcessSnapshot
+	exact := true
+	chips := map[aggregator.Chip]*aggregator.ChipSnapshot{}
+	var hidden aggregator.Hidden
+	hiddenOn := map[aggregator.Chip]aggregator.Hidden{}
+	for _, p := range list {
+		hidden = hidden.And(aggregator.HiddenOf(p, nil))
+		total.Buffers += p.Buffers
+		total.HostMemory.Bytes += p.HostMemory.Bytes
+		exact = exact && p.Exact()
+		total.Kernel.Add(&p.Kernel)
+		for m := range p.Unplaced {
+			total.Unplaced[m].Add(&p.Unplaced[m])
+		}
+		for i := range p.Chips {
+			c := &p.Chips[i]
+			id := c.Chip
+			if id.Space != 0 {
+				// Each process has its own numbering, so their number has no bound.
+				id = aggregator.Chip{Space: manySpaces}
+			}
+			sum := chips[id]
+			if sum == nil {
+				sum = &aggregator.ChipSnapshot{Chip: id}
+				chips[id] = sum
+			}
+			for m := range c.Memory {
+				sum.Memory[m].Add(&c.Memory[m])
+			}
+			sum.CB.Add(&c.CB)
+			hiddenOn[id] = hiddenOn[id].And(aggregator.HiddenOf(p, c))
+		}
+	}
+	l := labels(nil).with("pid", other, "comm", "", "container", "", "pod", "")
+	s.count(processExact, l, one(exact))
+	s.offChip(l, &total, hidden)
+	for id, c := range chips {
+		s.onChip(l, c, hiddenOn[id])
+	}
+}
+
+// manySpaces is the value for all private numberings together.
+const manySpaces = math.MaxUint32
+
+// offChip sends what belongs to a process, or to the sum of some, and to no single chip.
+func (s *scrape) offChip(l labels, p *aggregator.ProcessSnapshot, h aggregator.Hidden) {
+	s.seen(processBuffers, l, p.Buffers, h.Buffers)
+	if p.HostMemory.Bytes > 0 {
+		s.count(processHost, l, p.HostMemory.Bytes)
+	}
+	if bytes, known := sized(&p.Kernel); known {
+		s.seen(processKernels, l, bytes, h.Programs)
+	}
+	for m := range p.Unplaced {
+		if u := &p.Unplaced[m]; u.Buffers > 0 {
+			s.count(processUnplaced, l.with("memory", name(aggregator.Memory(m))), u.Requested)
+		}
+	}
+}
+
+// onChip sends a process's use of a chip, without memories that it never used.
+func (s *scrape) onChip(l labels, c *aggregator.ChipSnapshot, h aggregator.Hidden) {
+	at := s.places.of(c.Chip)
+	for _, m := range export.Shown {
+		u := &c.Memory[m]
+		if u.PeakRequested == 0 {
+			continue
+		}
+		l := l.and(at.memory[m])
+		s.seen(processRequested, l, u.Requested, h.Buffers)
+		if u.Unreserved == 0 {
+			s.seen(processReserved, l, u.Reserved, h.Buffers)
+		}
+	}
+	if c.CB.PeakLogical > 0 {
+		l := l.and(at.chip)
+		s.seen(processCBPhysical, l, c.CB.Physical, h.Programs || c.CB.Reported > 0)
+		s.seen(processCBLogical, l, c.CB.Logical, h.Programs)
+	}
+}
