@@ -217,6 +217,6 @@ func (d *diagnosis) printCompared(w io.Writer) {
 		fmt.Fprintln(w, "  -: the runtime keeps no account of it: a release before 0.70, or TT_METAL_SHM_TRACKING_DISABLED is set")
 	}
 	if differ {
-		fmt.Fprintln(w, "  why they can differ: docs/architecture.md, \"The runtime's own account\"")
+		fmt.Fprintln(w, "  why they can differ: docs/processes.md, \"The runtime's own account\"")
 	}
 }

@@ -57,7 +57,7 @@ func TestDocumentedCommandsParse(t *testing.T) {
 func TestDocumentedFilesExist(t *testing.T) {
 	const root = "../../"
 	name := regexp.MustCompile("`([a-z0-9]+/[A-Za-z0-9_./-]+[a-z])`|\\]\\(([A-Za-z0-9_./-]+\\.md)\\)|\\b(docs/[a-z]+\\.md)")
-	for _, file := range []string{"README.md", "CONTRIBUTING.md", "docs/architecture.md", "docs/guide.md", "docs/decisions/README.md"} {
+	for _, file := range []string{"README.md", "CONTRIBUTING.md", "docs/architecture.md", "docs/probes.md", "docs/processes.md", "docs/guide.md", "docs/decisions/README.md"} {
 		b, err := os.ReadFile(root + file)
 		if err != nil {
 			t.Fatal(err)

@@ -52,7 +52,7 @@ docs/compatibility.md has the same for the published releases.
 
 --compare traces the processes for a moment and shows their memory on each chip
 beside the account that the runtime itself keeps in shared memory (from 0.70 on).
-A difference is not a failure: docs/architecture.md says why the two can differ.
+A difference is not a failure: docs/processes.md says why the two can differ.
 
 --verify scans the processes' own allocators twice, applies the events in between
 to the first scan, and compares the result with the second one, buffer by buffer

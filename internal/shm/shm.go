@@ -1,7 +1,7 @@
 // Package shm reads the totals that the runtime, from 0.70 on, keeps in shared memory: one file (a segment) for each chip, which
 // all processes that use the chip write. Source turns them into events, without the rights that tracing needs.
 //
-// The runtime's totals can be wrong: docs/architecture.md lists how they differ from traced numbers. The package only reads these
+// The runtime's totals can be wrong: docs/processes.md lists how they differ from traced numbers. The package only reads these
 // files and processes' mappings, and refuses a file with an unknown layout. Files and their contents are untrusted.
 package shm
 
