@@ -100,11 +100,11 @@ func TestReasons(t *testing.T) {
 		{"an implausible buffer", ReasonPartlyRead, []Event{implausible}, of1(ReasonPartlyRead), []Event{buffers}, []Event{full}},
 		{"totals alone", ReasonTotalsOnly, []Event{summed}, of1(ReasonTotalsOnly), []Event{full}, nil},
 		{"a device of unknown chips", ReasonUnknownChips, []Event{opened(1, 8, nil)},
-			append(of1(ReasonUnknownChips), "chip 1 unknown_chips", "chip 2 unknown_chips"), []Event{full, opened(1, 9, host(0))}, []Event{closed(1, 8)}},
+			append(of1(ReasonUnknownChips), "chip 1 chips_unknown", "chip 2 chips_unknown"), []Event{full, opened(1, 9, host(0))}, []Event{closed(1, 8)}},
 		{"a buffer on unknown chips", ReasonUnknownChips, []Event{alloc(1, 8, 8, DRAM, 1)},
-			append(of1(ReasonUnknownChips), "chip 1 unknown_chips", "chip 2 unknown_chips"), nil, []Event{opened(1, 8, host(0))}},
+			append(of1(ReasonUnknownChips), "chip 1 chips_unknown", "chip 2 chips_unknown"), nil, []Event{opened(1, 8, host(0))}},
 		{"a buffer on unknown chips that is freed", ReasonUnknownChips, []Event{alloc(1, 8, 8, DRAM, 1)},
-			append(of1(ReasonUnknownChips), "chip 1 unknown_chips", "chip 2 unknown_chips"), nil, []Event{freed(1, 8, 8)}},
+			append(of1(ReasonUnknownChips), "chip 1 chips_unknown", "chip 2 chips_unknown"), nil, []Event{freed(1, 8, 8)}},
 		{"a failed read", ReasonReadFailed, []Event{reason(ReasonRaised, 1, ReasonReadFailed)}, of1(ReasonReadFailed), []Event{buffers}, []Event{full}},
 		{"blocks that disagree", ReasonBlocksDisagree, []Event{scanned(AllocatorScan{Buffers: same, BuffersOnly: true, BlocksDisagree: "why"})}, of1(ReasonBlocksDisagree), []Event{scanned(AllocatorScan{Buffers: same, BlocksDisagree: "again"})}, []Event{buffers}},
 		{"totals that disagree", ReasonTotalsDisagree, []Event{scanned(AllocatorScan{Buffers: same, TotalsDisagree: "why"})}, of1(ReasonTotalsDisagree), []Event{buffers}, []Event{full}},
@@ -128,10 +128,10 @@ func TestReasons(t *testing.T) {
 		{"of other users", ReasonOtherUsers, []Event{reason(ReasonRaised, 0, ReasonOtherUsers)}, ofHost(ReasonOtherUsers), []Event{full}, nil},
 		{"of a process that is not traced", ReasonNotTraced, []Event{reason(ReasonRaised, 3, ReasonNotTraced)}, ofHost(ReasonNotTraced), []Event{full}, []Event{exited(3)}},
 		{"of one chip of a process", ReasonReadFailed, []Event{opened(1, 6, host(1)), reason(ReasonRaised, 1, ReasonReadFailed, host(1)...)},
-			[]string{"pid 1 read_failed", "pid 1 on 1 read_failed", "chip 1 read_failed"}, nil, []Event{full}},
+			[]string{"pid 1 events_unread", "pid 1 on 1 events_unread", "chip 1 events_unread"}, nil, []Event{full}},
 		{"of one chip", ReasonSampled, []Event{reason(ReasonRaised, 0, ReasonSampled, host(1)...)}, []string{"host sampled", "chip 1 sampled"}, nil, nil},
 		{"of a process without chips", ReasonReadFailed, []Event{started(4, 4), reason(ReasonRaised, 4, ReasonReadFailed)},
-			[]string{"pid 4 read_failed", "chip 0 read_failed", "chip 1 read_failed", "chip 2 read_failed"}, nil, []Event{exited(4)}},
+			[]string{"pid 4 events_unread", "chip 0 events_unread", "chip 1 events_unread", "chip 2 events_unread"}, nil, []Event{exited(4)}},
 		{"a loss", ReasonEventsLost, []Event{{Kind: Lost, Count: 1}},
 			[]string{"pid 1 events_lost", "pid 1 on 0 events_lost", "pid 2 events_lost", "pid 2 on 1 events_lost", "chip 0 events_lost", "chip 1 events_lost"},
 			[]Event{buffers}, []Event{full, exited(2)}},
@@ -286,9 +286,9 @@ func TestReasonsAreBounded(t *testing.T) {
 // A state of before there were reasons has flags instead.
 func TestReasonsOfAnOldState(t *testing.T) {
 	for want, change := range map[string]func(*ProcessSnapshot){
-		"late":               func(p *ProcessSnapshot) { p.Late = true },
-		"events_lost":        func(p *ProcessSnapshot) { p.Agreement.Suspect = true },
-		"odd_program_events": func(p *ProcessSnapshot) { p.Counters.Odd = 2 },
+		"late":                        func(p *ProcessSnapshot) { p.Late = true },
+		"events_lost":                 func(p *ProcessSnapshot) { p.Agreement.Suspect = true },
+		"inconsistent_program_events": func(p *ProcessSnapshot) { p.Counters.Odd = 2 },
 	} {
 		state := twoBuffers().State()
 		totals := state[len(state)-1].Totals

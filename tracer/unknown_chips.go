@@ -8,7 +8,7 @@ import (
 )
 
 // What programs have on a device with unknown chips cannot be counted on a chip, so it waits until the chips are
-// known. Until then the process is marked (unknown_chips).
+// known. Until then the process is marked (chips_unknown).
 
 // waiting is an action that waits for a device's chips.
 type waiting struct {

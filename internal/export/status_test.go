@@ -204,7 +204,7 @@ func TestReasons(t *testing.T) {
 	st := NewStatus(&s, wall(8e9), "", "")
 	pid, since := uint32(7), wall(5e9)
 	text := Text("its memory could not be read at an event, which is missing: \x1b[2J")
-	want := []StatusReason{{Code: "read_failed", Text: text, Since: &since, PID: &pid, Chips: []uint32{3}}}
+	want := []StatusReason{{Code: "events_unread", Text: text, Since: &since, PID: &pid, Chips: []uint32{3}}}
 	host := []StatusReason{{Code: "behind", Text: "events wait to be counted"}}
 	for name, c := range map[string]struct {
 		exact     bool

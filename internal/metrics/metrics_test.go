@@ -213,7 +213,7 @@ func TestExactness(t *testing.T) {
 	h.apply(raised)
 	h.apply(newer)
 	expect(t, values(t, gatherer(t, h, Options{Processes: 10}), ""), map[string]float64{
-		"exact{}": 0, "chip_exact{chip=0}": 0, "chip_exact{chip=1}": 1, "inexact_reasons{code=read_failed}": 1, "inexact_reasons{code=other}": 1,
+		"exact{}": 0, "chip_exact{chip=0}": 0, "chip_exact{chip=1}": 1, "inexact_reasons{code=events_unread}": 1, "inexact_reasons{code=other}": 1,
 		"inexact_reasons{code=events_lost}": 0, "process_exact{comm=model-7,pid=7}": 0, "process_exact{comm=model-8,pid=8}": 1,
 	})
 	expect(t, values(t, gatherer(t, h, Options{}), ""), map[string]float64{"process_exact{pid=other}": 0})
@@ -221,7 +221,7 @@ func TestExactness(t *testing.T) {
 	h.apply(raised)
 	h.apply(newer)
 	expect(t, values(t, gatherer(t, h, Options{}), ""), map[string]float64{
-		"exact{}": 1, "chip_exact{chip=0}": 1, "process_exact{pid=other}": 1, "inexact_reasons{code=read_failed}": 0,
+		"exact{}": 1, "chip_exact{chip=0}": 1, "process_exact{pid=other}": 1, "inexact_reasons{code=events_unread}": 0,
 	})
 }
 

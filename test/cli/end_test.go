@@ -262,7 +262,7 @@ func TestHungTargetIsSampled(t *testing.T) {
 			switch args[0] {
 			case "status":
 				s.out.await(t, fmt.Sprintf(`"requested": %d`, size))
-				contains(t, s.out.String(), `"code": "not_read"`)
+				contains(t, s.out.String(), `"code": "scan_failed"`)
 			case "log":
 				s.out.await(t, fmt.Sprintf("Allocated %d bytes of DRAM on device 2", size))
 			case "top":

@@ -173,7 +173,7 @@ func (d *document) unknownMemory() {
 ## Functions that hand out memory
 
 Each function of a build whose name says that it may hand out memory of a chip is known: it is probed, or makes buffers, or its memory is in
-no bank (` + "`internal/metal/memory_functions.go`" + ` says which). A process whose build has others is marked ` + "`unknown_memory`" + `. The whole libraries of all
+no bank (` + "`internal/metal/memory_functions.go`" + ` says which). A process whose build has others is marked ` + "`unknown_allocation_functions`" + `. The whole libraries of all
 releases were searched; of those cut for the tests, these have unknown ones:
 
 `)
