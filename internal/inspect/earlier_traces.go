@@ -55,7 +55,7 @@ func (in *Inspector) OlderThanTraces(b *ProcessScan) error {
 	}
 	younger := 0
 	for _, id := range others {
-		number, err := in.call(metal.BufferNumber, id)
+		number, err := in.bufferNumber(id)
 		if err != nil {
 			return err
 		}
@@ -97,7 +97,7 @@ func (in *Inspector) oldestTrace(b *ProcessScan, buffers map[uint64]bool, captur
 			if buffer == 0 {
 				continue
 			}
-			number, err := in.call(metal.BufferNumber, buffer)
+			number, err := in.bufferNumber(buffer)
 			if err != nil {
 				return 0, 0, err
 			}

@@ -43,6 +43,7 @@ func (l *Library) Copy(name, path string) (*Library, error) {
 		return image.Of(e), nil
 	})
 	c.allocatorSet, c.layout, c.blockArrays = sync.OnceValues(c.setOffset), sync.OnceValues(c.findLayout), sync.OnceValues(c.findBlockArrays)
+	c.uniqueID = sync.OnceValues(c.findUniqueID)
 	return c, nil
 }
 

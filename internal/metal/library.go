@@ -51,10 +51,12 @@ type Library struct {
 	segments []elf.ProgHeader
 	image    func() (*x86eval.Image, error)
 	// Computed on first use: functions maps addresses to names, allocatorSet is where an allocator keeps its set of
-	// buffers, blockArrays where a list of blocks keeps these, and readers maps a kernel class's vtable to the function that reads the kernel's binaries.
+	// buffers, blockArrays where a list of blocks keeps these, uniqueID where a buffer keeps its number, and readers maps a kernel
+	// class's vtable to the function that reads the kernel's binaries.
 	functions    func() map[uint64]string
 	allocatorSet func() (uint64, error)
 	blockArrays  func() (BlockArrays, error)
+	uniqueID     func() (UniqueID, error)
 	// unknownMemory are its functions that may hand out memory and are not known.
 	unknownMemory func() []string
 	readers       func() map[uint64]string
@@ -117,6 +119,7 @@ func OpenFile(name, path string) (lib *Library, err error) {
 		symbols: map[string]elfSymbol{}, prefixed: map[string][]elfSymbol{}}
 	l.functions, l.allocatorSet, l.readers = sync.OnceValue(l.functionNames), sync.OnceValues(l.setOffset), sync.OnceValue(l.binaryReaders)
 	l.layout, l.blockArrays = sync.OnceValues(l.findLayout), sync.OnceValues(l.findBlockArrays)
+	l.uniqueID = sync.OnceValues(l.findUniqueID)
 	l.unknownMemory = sync.OnceValue(l.findUnknownMemory)
 	l.segments = elffile.Loads(e)
 	if err := l.readSymbols(); err != nil {

@@ -235,6 +235,12 @@ const (
 	bufferPageSize      = "_ZNK2tt8tt_metal6Buffer9page_sizeEv"
 )
 
+// Up to 0.78.0 no function returns a buffer's unique ID: its constructor takes it from a count.
+const (
+	bufferConstructor = "_ZN2tt8tt_metal6BufferC1EPNS0_7IDeviceEmmNS0_10BufferTypeERKNS0_18BufferShardingArgsESt8optionalIbES8_IN4ttsl10StrongTypeIhNS0_14SubDeviceIdTagEEEEbNS1_7PrivateE"
+	bufferCount       = "_ZN2tt8tt_metal6Buffer14next_unique_idE"
+)
+
 // Buffers with an address on each core: whether a buffer is one, and its std::unordered_map<CoreCoord, DeviceAddr>.
 const (
 	isPerCore        = "_ZN2tt8tt_metal12experimental19per_core_allocation22is_per_core_allocationERKNS0_6BufferE"
@@ -305,8 +311,6 @@ const (
 	KernelCopy      = "_ZNK2tt8tt_metal6detail11ProgramImpl18get_kernels_bufferEPNS0_7IDeviceE"
 	BufferAddress   = "_ZNK2tt8tt_metal6Buffer7addressEv"
 
-	// A buffer's number: each is higher than those of all earlier buffers.
-	BufferNumber = "_ZNK2tt8tt_metal6Buffer9unique_idEv"
 	// NextTrace returns the number of the next trace, and counts it. TraceOf returns a mesh's trace by number.
 	NextTrace     = "_ZN2tt8tt_metal11distributed9MeshTrace7next_idEv"
 	TraceOf       = "_ZN2tt8tt_metal11distributed10MeshDevice14get_mesh_traceERKN4ttsl10StrongTypeIjNS1_14MeshTraceIdTagEEE"
