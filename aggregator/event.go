@@ -255,7 +255,7 @@ type Event struct {
 	Kind   Kind   `rec:"Kind"`
 	Memory Memory `rec:"Memory"`
 	// MemoryLayout is the runtime's TensorMemoryLayout of the buffer.
-	MemoryLayout uint8 `rec:"Layout"`
+	MemoryLayout uint8 `rec:"MemoryLayout"`
 	// Anyone: the lost events can be of any process.
 	Anyone bool   `rec:"Anyone"`
 	PID    uint32 `rec:"PID"`
@@ -290,17 +290,17 @@ type Event struct {
 	Capacity      *Capacity       `rec:"Capacity"`
 	CB            *CircularBuffer `rec:"CB"`
 	Kernel        *Kernel         `rec:"Kernel"`
-	Scan          *AllocatorScan  `rec:"Books"`
-	RuntimeTotals *RuntimeTotals  `rec:"Sums"`
-	StaleEntries  *StaleEntries   `rec:"Ghosts"`
-	ConfigRing    *ConfigRing     `rec:"Ring"`
+	Scan          *AllocatorScan  `rec:"Scan"`
+	RuntimeTotals *RuntimeTotals  `rec:"RuntimeTotals"`
+	StaleEntries  *StaleEntries   `rec:"StaleEntries"`
+	ConfigRing    *ConfigRing     `rec:"ConfigRing"`
 	Capture       *Capture        `rec:"Capture"`
 	// Unsafe is set for an unsafe buffer of a state.
 	Unsafe *Unsafe   `rec:"Unsafe"`
 	Totals *Snapshot `rec:"Totals"`
 	// Stack is the calls that allocated or freed a buffer, if stacks are traced, or that failed to allocate or to place a program.
 	Stack   *Stack            `rec:"Stack"`
-	Failure *FailedAllocation `rec:"Refusal"`
+	Failure *FailedAllocation `rec:"Failure"`
 	// Reason that is raised or lifted.
 	Reason *Reason `rec:"Reason"`
 }

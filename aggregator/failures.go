@@ -45,8 +45,8 @@ func (k FailureKind) OfProgram() bool { return k == Clash || k == BeyondL1 || k 
 
 // FailedAllocation is an allocation that failed, or a program that could not be placed, in the runtime's own numbers.
 type FailedAllocation struct {
-	// Kind has in recordings the name of the flag that it was.
-	Kind FailureKind `rec:"Clash"`
+	// Kind is what got no memory.
+	Kind FailureKind `rec:"Kind"`
 	// Message is the runtime's, untrusted text.
 	Message string `rec:"Message"`
 	// In bytes, 0 if unknown: Asked is requested on each chip, spread over Banks banks, PerBank in each. BankBytes,

@@ -411,15 +411,6 @@ func (p *process) isSuspect() bool {
 	})
 }
 
-// reasonsOfFlags raises the reasons of an old state, which has flags instead.
-func (p *process) reasonsOfFlags(ps *ProcessSnapshot, at uint64) {
-	p.raiseIf(ps.Late || p.info.Late, ReasonLate, at)
-	p.raiseIf(ps.Agreement.Suspect, ReasonEventsLost, at)
-	p.raiseIf(ps.Counters.Odd > 0, ReasonOddProgramEvents, at)
-	p.raiseIf(p.info.Source == FromSharedMemory, ReasonTotalsOnly, at)
-	p.checkPlaced(at)
-}
-
 // reasonsOn returns a process's reasons that affect a chip.
 func reasonsOn(c Chip, list []Reason) []Reason {
 	elsewhere := func(r Reason) bool { return len(r.Chips) > 0 && !slices.Contains(r.Chips, c) }

@@ -283,21 +283,6 @@ func TestReasonsAreBounded(t *testing.T) {
 	run(a, Event{Kind: ReasonRaised, PID: 1}, reason(ReasonRaised, 1, ""))
 }
 
-// A state of before there were reasons has flags instead.
-func TestReasonsOfAnOldState(t *testing.T) {
-	for want, change := range map[string]func(*ProcessSnapshot){
-		"late":                        func(p *ProcessSnapshot) { p.Late = true },
-		"events_lost":                 func(p *ProcessSnapshot) { p.Agreement.Suspect = true },
-		"inconsistent_program_events": func(p *ProcessSnapshot) { p.Counters.Odd = 2 },
-	} {
-		state := twoBuffers().State()
-		totals := state[len(state)-1].Totals
-		totals.HasReasons = false
-		change(&totals.Processes[0])
-		wantInexact(t, want, run(New(), state...), "pid 1 "+want, "pid 1 on 0 "+want, "chip 0 "+want)
-	}
-}
-
 // The peaks of the chips that a buffer can have been on are lower bounds, where its
 // own chips were not known for a while: others may have been freed meanwhile.
 func TestPeaksLackBuffersOfUnknownChips(t *testing.T) {

@@ -17,7 +17,7 @@ type LiveBuffer struct {
 	PageSize     uint64  `rec:"PageSize"`
 	PerCore      PerCore `rec:"PerCore"`
 	Memory       Memory  `rec:"Memory"`
-	MemoryLayout uint8   `rec:"Layout"`
+	MemoryLayout uint8   `rec:"MemoryLayout"`
 }
 
 // AllocatorScan is the result of a scan of a process's own allocators and programs.
@@ -56,7 +56,7 @@ type Agreement struct {
 	// lost.
 	At uint64 `rec:"At"`
 	// Suspect: another comparison is due, see Reasons of the process.
-	Suspect bool `rec:"Doubted"`
+	Suspect bool `rec:"Suspect"`
 	// Comparisons were made, the last one of Compared buffers.
 	Comparisons uint64 `rec:"Comparisons"`
 	Compared    uint64 `rec:"Compared"`

@@ -19,7 +19,7 @@ type StaleEntry struct {
 	PID uint32 `rec:"PID"`
 	// Command is the process's name, untrusted text.
 	Command       string `rec:"Command"`
-	RuntimeTotals `rec:"Sums"`
+	RuntimeTotals `rec:"RuntimeTotals"`
 }
 
 // StaleEntries are all stale entries of a chip.

@@ -23,9 +23,6 @@ type Snapshot struct {
 	// Reasons why numbers of the host are not exact, beside those of its Processes.
 	// Not to be changed.
 	Reasons []Reason `rec:"Reasons"`
-	// HasReasons is false where reasons are unknown: in the state of a recording
-	// that was made before there were any.
-	HasReasons bool `rec:"HasReasons"`
 }
 
 // ChipSnapshot is one physical chip, over all processes.
@@ -41,11 +38,11 @@ type ChipSnapshot struct {
 	CB       CBUsage            `rec:"CB"`
 	Kernel   KernelUsage        `rec:"Kernel"`
 	// ConfigRing is the fullest kernel-config ring on the chip; its ID is 0 if none is known.
-	ConfigRing ConfigRing `rec:"Ring"`
+	ConfigRing ConfigRing `rec:"ConfigRing"`
 	// PIDs of the processes that have the chip open, ascending.
 	PIDs []uint32 `rec:"PIDs"`
 	// StaleEntries are the runtime's entries of exited processes. No other number includes them. Not to be changed.
-	StaleEntries []StaleEntry `rec:"Ghosts"`
+	StaleEntries []StaleEntry `rec:"StaleEntries"`
 	// Reasons why its numbers are not exact, at most 16; none where they are. Not to be changed.
 	Reasons []Reason `rec:"Reasons"`
 }
@@ -114,7 +111,7 @@ type ProcessSnapshot struct {
 	// Buffers is the number of live buffers; one on a mesh of many chips is one.
 	Buffers uint64 `rec:"Buffers"`
 	// Unsafe sums the buffers that a replay of a trace may have overwritten.
-	Unsafe UnsafeUsage `rec:"UnsafeUsage"`
+	Unsafe UnsafeUsage `rec:"Unsafe"`
 	// LastLaunch is when a program was last launched, or a trace replayed, CLOCK_MONOTONIC ns; 0 if none was seen.
 	LastLaunch uint64 `rec:"LastLaunch"`
 	// HostMemory is its memory on the host; 0 where unknown.
@@ -246,7 +243,7 @@ func (b *buffer) snapshot() BufferSnapshot {
 
 // Snapshot copies the current state. Its cost depends on the chips and processes, not on the buffers.
 func (a *Aggregator) Snapshot() *Snapshot {
-	s := &Snapshot{Time: a.time, Counters: a.counters, Ended: slices.Clone(a.ended), HasReasons: true, Reasons: a.reasons.snapshot()}
+	s := &Snapshot{Time: a.time, Counters: a.counters, Ended: slices.Clone(a.ended), Reasons: a.reasons.snapshot()}
 	chips := map[Chip]*ChipSnapshot{}
 	for id, c := range a.chips {
 		cs := &ChipSnapshot{Chip: id, Arch: c.arch, Board: c.board, UniqueID: c.unique, Kernel: c.kernel, StaleEntries: c.staleEntries}

@@ -10,10 +10,10 @@ import (
 var kindNames = map[Kind]string{
 	ProcessStart: "process_start", ProcessExit: "process_exit", DeviceOpen: "device_open", DeviceClose: "device_close",
 	AllocatorSeen: "allocator_seen", AllocatorGone: "allocator_gone", Alloc: "alloc", Free: "free",
-	CBPlaced: "cb_placed", ProgramGone: "program_gone", ProgramNotOn: "program_not_on", KernelAdded: "kernel_added", KernelLoaded: "kernel_loaded",
-	KernelsCopied: "kernels_copied", ProgramNamed: "program_named", Launched: "launched", AllocatorsScanned: "books_read", Replayed: "replayed",
-	TraceBegun: "trace_begun", TraceCaptured: "trace_captured", TraceReleased: "trace_released", MarkedCorruptible: "marked_corruptible", HostMemoryRead: "host_memory_read", ConfigRingUsed: "ring_used",
-	RuntimeTotalsChanged: "counted", StaleEntriesChanged: "haunted", AllocationFailed: "refused", ReasonRaised: "reason_raised", ReasonLifted: "reason_lifted", StateBegin: "state_begin", StateEnd: "state_end", Lost: "lost",
+	CBPlaced: "cb_placed", ProgramGone: "program_gone", ProgramNotOn: "program_not_on_device", KernelAdded: "kernel_added", KernelLoaded: "kernel_loaded",
+	KernelsCopied: "kernels_copied", ProgramNamed: "program_named", Launched: "launched", AllocatorsScanned: "allocators_scanned", Replayed: "replayed",
+	TraceBegun: "trace_begun", TraceCaptured: "trace_captured", TraceReleased: "trace_released", MarkedCorruptible: "marked_corruptible", HostMemoryRead: "host_memory_read", ConfigRingUsed: "config_ring_used",
+	RuntimeTotalsChanged: "runtime_totals_changed", StaleEntriesChanged: "stale_entries_changed", AllocationFailed: "allocation_failed", ReasonRaised: "reason_raised", ReasonLifted: "reason_lifted", StateBegin: "state_begin", StateEnd: "state_end", Lost: "lost",
 }
 
 // String is the kind's name, or empty for none.
@@ -23,7 +23,7 @@ func (k Kind) String() string { return kindNames[k] }
 // calling its callbacks. The events share no mutable data with the accounts.
 func (a *Aggregator) State() []Event {
 	list := []Event{{Kind: StateBegin, Time: a.time}}
-	totals := &Snapshot{Time: a.time, Counters: a.counters, Ended: slices.Clone(a.ended), HasReasons: true, Reasons: a.reasons.snapshot()}
+	totals := &Snapshot{Time: a.time, Counters: a.counters, Ended: slices.Clone(a.ended), Reasons: a.reasons.snapshot()}
 	for _, pid := range slices.Sorted(maps.Keys(a.processes)) {
 		p := a.processes[pid]
 		list = p.state(list)
@@ -266,9 +266,6 @@ func (a *Aggregator) end(t *Snapshot) {
 		p.sites.atLeast = true // a state has no peaks of sites
 		p.counters, p.agreement, p.host, p.launched = ps.Counters, ps.Agreement, ps.HostMemory, ps.LastLaunch
 		p.reasons.set(ps.Reasons, maxProcessReasons)
-		if !t.HasReasons {
-			p.reasonsOfFlags(ps, t.Time)
-		}
 		for j := range ps.Chips {
 			cs := &ps.Chips[j]
 			s := a.share(p, cs.Chip)

@@ -7,14 +7,13 @@ import (
 )
 
 // A recording names its types and fields, and a reader finds them by these names.
-// They must not follow renames in Go: a file made before would then be read with the
-// renamed field missing. So a field's name is its tag `rec:"Name"`, and a type's name
-// is in this table. testdata/ has the header that they make, and a recording that was
-// made before.
+// They must not follow renames in Go: files made earlier would then be read without the
+// renamed field. So a field's name is its tag `rec:"Name"`, and a type's name is in this
+// table. testdata/header.txt has the names, and testdata/*.ttm are recordings made earlier.
 var typeNames = map[reflect.Type]string{
 	reflect.TypeFor[aggregator.Agreement]():        "Agreement",
 	reflect.TypeFor[aggregator.Banks]():            "Banks",
-	reflect.TypeFor[aggregator.AllocatorScan]():    "Books",
+	reflect.TypeFor[aggregator.AllocatorScan]():    "AllocatorScan",
 	reflect.TypeFor[aggregator.CBUsage]():          "CBUsage",
 	reflect.TypeFor[aggregator.Capture]():          "Capture",
 	reflect.TypeFor[aggregator.Chip]():             "Chip",
@@ -27,9 +26,9 @@ var typeNames = map[reflect.Type]string{
 	reflect.TypeFor[aggregator.Exit]():             "Exit",
 	reflect.TypeFor[aggregator.Extent]():           "Extent",
 	reflect.TypeFor[aggregator.Frame]():            "Frame",
-	reflect.TypeFor[aggregator.StaleEntry]():       "Ghost",
-	reflect.TypeFor[aggregator.StaleEntries]():     "Ghosts",
-	reflect.TypeFor[aggregator.LiveBuffer]():       "Held",
+	reflect.TypeFor[aggregator.StaleEntry]():       "StaleEntry",
+	reflect.TypeFor[aggregator.StaleEntries]():     "StaleEntries",
+	reflect.TypeFor[aggregator.LiveBuffer]():       "LiveBuffer",
 	reflect.TypeFor[aggregator.HostMemory]():       "HostMemory",
 	reflect.TypeFor[aggregator.Kernel]():           "Kernel",
 	reflect.TypeFor[aggregator.KernelUsage]():      "KernelUsage",
@@ -38,11 +37,11 @@ var typeNames = map[reflect.Type]string{
 	reflect.TypeFor[aggregator.ProcessCounters]():  "ProcessCounters",
 	reflect.TypeFor[aggregator.ProcessSnapshot]():  "ProcessSnapshot",
 	reflect.TypeFor[aggregator.Reason]():           "Reason",
-	reflect.TypeFor[aggregator.FailedAllocation](): "Refusal",
-	reflect.TypeFor[aggregator.ConfigRing]():       "Ring",
+	reflect.TypeFor[aggregator.FailedAllocation](): "FailedAllocation",
+	reflect.TypeFor[aggregator.ConfigRing]():       "ConfigRing",
 	reflect.TypeFor[aggregator.Snapshot]():         "Snapshot",
 	reflect.TypeFor[aggregator.Stack]():            "Stack",
-	reflect.TypeFor[aggregator.RuntimeTotals]():    "Sums",
+	reflect.TypeFor[aggregator.RuntimeTotals]():    "RuntimeTotals",
 	reflect.TypeFor[aggregator.Unsafe]():           "Unsafe",
 	reflect.TypeFor[aggregator.UnsafeUsage]():      "UnsafeUsage",
 	reflect.TypeFor[aggregator.Usage]():            "Usage",

@@ -150,12 +150,15 @@ func (r *Reader) take(p prefix) error {
 
 // describe reads a header.
 func (r *Reader) describe(b []byte) error {
-	var v struct{ Version int }
+	var v struct {
+		Version int
+		Tool    string
+	}
 	if json.Unmarshal(b, &v) != nil || v.Version < 1 {
 		return fmt.Errorf("%w: its header is invalid", ErrNotRecording)
 	}
-	if v.Version > Version {
-		return fmt.Errorf("%w: %d; this program reads up to %d", ErrVersion, v.Version, Version)
+	if v.Version != Version {
+		return fmt.Errorf("%w: version %d, written by tt-memtrace %q; this tt-memtrace reads version %d", ErrVersion, v.Version, v.Tool, Version)
 	}
 	r.header = Header{}
 	if err := json.Unmarshal(b, &r.header); err != nil {

@@ -18,14 +18,14 @@ import (
 	"time"
 )
 
-// Version of the format. A reader refuses files of a higher one.
-const Version = 1
+// Version of the format. A reader refuses files of any other one. docs/versions.md says which changes increase it.
+const Version = 2
 
 var (
 	// ErrNotRecording: the file is no recording.
 	ErrNotRecording = errors.New("not a recording")
-	// ErrVersion: the file is of a later version.
-	ErrVersion = errors.New("the recording is of a later version")
+	// ErrVersion: the file has another version of the format.
+	ErrVersion = errors.New("the recording has another version of the format")
 	// ErrCut: the recording has no end block: its writer was killed or still
 	// writes. Everything before was read.
 	ErrCut = errors.New("the recording was not closed")
@@ -48,8 +48,8 @@ type Header struct {
 	// by the clock of the events, CLOCK_MONOTONIC ns.
 	Began     time.Time `json:"began"`
 	Monotonic uint64    `json:"monotonic"`
-	// Run is the Monotonic of the first file of a recording that was rotated, and Part the number of this one, from 1 on; 0 in
-	// files of earlier versions.
+	// Run is the Monotonic of the first file of a recording that was rotated, and Part the number of this one, from 1 on; both
+	// are 0 in a stream of a Writer, which has no parts.
 	Run  uint64 `json:"run,omitempty"`
 	Part uint64 `json:"part,omitempty"`
 	// Kinds are the names of the events' kinds, by number, and Types the fields

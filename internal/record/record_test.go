@@ -226,8 +226,8 @@ func TestOtherVersionsFields(t *testing.T) {
 	}
 	for file, want := range map[string]error{
 		"": ErrNotRecording, "hello, this is a text of more than a few bytes": ErrNotRecording, "TTM": ErrCut,
-		string(recordedHeader(`{"version":99}`)): ErrVersion, string(recordedHeader(`[]`)): ErrNotRecording,
-		string(recordedHeader(`{"version":1}`)): ErrDamaged, string(recordedHeader(`{"version":1,"types":{"Event":[["X",""]]}}`)): ErrDamaged,
+		string(recordedHeader(`{"version":99}`)): ErrVersion, string(recordedHeader(`{"version":1}`)): ErrVersion, string(recordedHeader(`[]`)): ErrNotRecording,
+		string(recordedHeader(`{"version":2}`)): ErrDamaged, string(recordedHeader(`{"version":2,"types":{"Event":[["X",""]]}}`)): ErrDamaged,
 	} {
 		if _, err := NewReader(strings.NewReader(file)); !errors.Is(err, want) {
 			t.Errorf("%.20q: %v, not %v", file, err, want)
