@@ -87,7 +87,7 @@ func TestReasonsAffectWhatTheirRowSays(t *testing.T) {
 			check("metrics: L1", series("memory_buffers", "l1"), !onChip)
 			check("metrics: DRAM", series("memory_buffers", "dram"), true)
 			check("metrics: largest free block", series("memory_largest_free_block_bytes", "dram"), !want.Buffers && !want.Frees)
-			check("metrics: programs", series("cb_programs"), !want.Programs)
+			check("metrics: programs", series("programs"), !want.Programs)
 
 			var screen strings.Builder
 			if err := ui.Text(&screen, s, ui.TextOptions{Width: 120, Exact: true}); err != nil {

@@ -252,7 +252,7 @@ top for all commands, below a command's name for that one. In the environment it
 TT_MEMTRACE_FLAG or TT_MEMTRACE_COMMAND_FLAG, with _ for -. A setting for one
 command overrides one for all.`,
 		Example: `  tt-memtrace config
-  TT_MEMTRACE_RING_BYTES=67108864 tt-memtrace config exporter
+  TT_MEMTRACE_RING_BUFFER_BYTES=67108864 tt-memtrace config exporter
   tt-memtrace config -- exporter --listen :9947`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			path, err := cmd.Flags().GetString("config")

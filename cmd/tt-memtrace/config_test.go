@@ -48,23 +48,23 @@ func TestOrderOfSettings(t *testing.T) {
 		from string
 	}{
 		"nothing":                   {"", nil, nil, defaultRing, "# default"},
-		"the file":                  {"ring-bytes: 8192", nil, nil, 8192, "config.yaml: ring-bytes"},
-		"the file, for the command": {"ring-bytes: 4096\nexporter: {ring-bytes: 8192}", nil, nil, 8192, "config.yaml: exporter.ring-bytes"},
-		"for another command":       {"log: {ring-bytes: 8192}", nil, nil, defaultRing, "# default"},
-		"the environment":           {"exporter: {ring-bytes: 4096}", []string{"TT_MEMTRACE_RING_BYTES=8192"}, nil, 8192, "# TT_MEMTRACE_RING_BYTES"},
-		"the environment, for the command": {"ring-bytes: 4096", []string{"TT_MEMTRACE_RING_BYTES=4096", "TT_MEMTRACE_EXPORTER_RING_BYTES=8192"}, nil, 8192,
-			"# TT_MEMTRACE_EXPORTER_RING_BYTES"},
-		"the command line": {"ring-bytes: 4096", []string{"TT_MEMTRACE_EXPORTER_RING_BYTES=4096"}, []string{"--ring-bytes", "8192"}, 8192, "# command line"},
+		"the file":                  {"ring-buffer-bytes: 8192", nil, nil, 8192, "config.yaml: ring-buffer-bytes"},
+		"the file, for the command": {"ring-buffer-bytes: 4096\nexporter: {ring-buffer-bytes: 8192}", nil, nil, 8192, "config.yaml: exporter.ring-buffer-bytes"},
+		"for another command":       {"log: {ring-buffer-bytes: 8192}", nil, nil, defaultRing, "# default"},
+		"the environment":           {"exporter: {ring-buffer-bytes: 4096}", []string{"TT_MEMTRACE_RING_BUFFER_BYTES=8192"}, nil, 8192, "# TT_MEMTRACE_RING_BUFFER_BYTES"},
+		"the environment, for the command": {"ring-buffer-bytes: 4096", []string{"TT_MEMTRACE_RING_BUFFER_BYTES=4096", "TT_MEMTRACE_EXPORTER_RING_BUFFER_BYTES=8192"}, nil, 8192,
+			"# TT_MEMTRACE_EXPORTER_RING_BUFFER_BYTES"},
+		"the command line": {"ring-buffer-bytes: 4096", []string{"TT_MEMTRACE_EXPORTER_RING_BUFFER_BYTES=4096"}, []string{"--ring-buffer-bytes", "8192"}, 8192, "# command line"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			values, text, err := configured(t, test.file, test.env, append([]string{"exporter"}, test.args...)...)
 			if err != nil {
 				t.Fatal(err)
 			}
-			if got := values["exporter"]["ring-bytes"]; got != test.want {
+			if got := values["exporter"]["ring-buffer-bytes"]; got != test.want {
 				t.Errorf("%v, not %v", got, test.want)
 			}
-			line := text[strings.Index(text, "ring-bytes:"):]
+			line := text[strings.Index(text, "ring-buffer-bytes:"):]
 			if line, _, _ = strings.Cut(line, "\n"); !strings.HasSuffix(line, test.from) {
 				t.Errorf("%q is not from %q", line, test.from)
 			}
@@ -84,9 +84,9 @@ func TestMistakesInTheConfiguration(t *testing.T) {
 		"an unknown command":          {"exporters: {listen: x}", nil, []string{`"exporters.listen"`}},
 		"several":                     {"a: 1\nb: 2", nil, []string{`"a"`, `"b"`}},
 		"a process":                   {"pid: 7", nil, []string{`"pid"`}},
-		"no number":                   {"ring-bytes: many", nil, []string{"ring-bytes", `"many": not a whole number`}},
+		"no number":                   {"ring-buffer-bytes: many", nil, []string{"ring-buffer-bytes", `"many": not a whole number`}},
 		"neither":                     {"status: {json: perhaps}", nil, []string{"status.json", `"perhaps": neither true nor false`}},
-		"a wrong number":              {"ring-bytes: 5000", nil, []string{"power of two"}},
+		"a wrong number":              {"ring-buffer-bytes: 5000", nil, []string{"power of two"}},
 		"no time":                     {"exporter: {otlp-interval: 5}", nil, []string{"otlp-interval", `"5": not a duration such as 500ms`}},
 		"a list":                      {"exporter: {listen: [a, b]}", nil, []string{"exporter.listen", "not a list"}},
 		"no value":                    {"exporter: {listen: }", nil, []string{"exporter.listen", "no value"}},
@@ -128,7 +128,7 @@ func TestCommandsAndFlagsOfOneName(t *testing.T) {
 
 // What is printed is itself a configuration, and the same one.
 func TestPrintedConfigurationIsOne(t *testing.T) {
-	first, text, err := configured(t, "lib: [/a b/x.so, 'no']\nquiet: true\nstatus: {every: 90s}\nexporter: {listen: ':1', processes: 0}", nil)
+	first, text, err := configured(t, "lib: [/a b/x.so, 'no']\nquiet: true\nstatus: {every: 90s}\nexporter: {listen: ':1', process-series: 0}", nil)
 	if err != nil {
 		t.Fatal(err)
 	}

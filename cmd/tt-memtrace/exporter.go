@@ -86,7 +86,7 @@ and --keep-age or --keep-size say so; see 'tt-memtrace record --help'.`,
 	f.StringVar(&t.metrics.listen, "listen", defaultListen, "serve Prometheus metrics at this `ADDRESS`; \"\" for none")
 	f.StringVar(&t.metrics.health, "health-listen", "", "serve /healthz and /readyz alone at this `ADDRESS`, without TLS and users, such as :9948")
 	f.StringVar(&t.metrics.config, "web-config", "", "a `FILE` with TLS keys and users")
-	f.IntVar(&t.metrics.processes, "processes", metrics.DefaultProcesses, "`NUMBER` of processes with series of their own; \"other\" sums the rest")
+	f.IntVar(&t.metrics.processes, "process-series", metrics.DefaultProcesses, "`NUMBER` of processes with series of their own; \"other\" sums the rest")
 	f.StringVar(&t.metrics.push, "otlp", "", "also push to the OpenTelemetry collector at this `URL`")
 	t.recording.flags(cmd)
 	f.DurationVar(&t.metrics.every, "otlp-interval", time.Minute, "time between two pushes")
@@ -109,7 +109,7 @@ func (m *metricsFlags) check() error {
 		}
 	}
 	if m.processes < 0 || m.processes > maxShown {
-		return fmt.Errorf("%w: --processes %d is not between 0 and %d", errUsage, m.processes, maxShown)
+		return fmt.Errorf("%w: --process-series %d is not between 0 and %d", errUsage, m.processes, maxShown)
 	}
 	if m.every < time.Second {
 		return fmt.Errorf("%w: --otlp-interval %v is less than a second", errUsage, m.every)

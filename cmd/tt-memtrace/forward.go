@@ -25,7 +25,7 @@ type sockets struct {
 	lines io.Writer
 }
 
-// autoSize is the value of --record-size for querying the server for it.
+// autoSize is the value of --forward-record-size for querying the server for it.
 const autoSize = "auto"
 
 func (s *sockets) flags(cmd *cobra.Command) {
@@ -37,20 +37,20 @@ func (s *sockets) flags(cmd *cobra.Command) {
 	case "serve":
 		f.StringVar(&s.serve, "socket", wire.DefaultSocket, "`SOCKET` to serve")
 		f.StringVar(&s.forward, "forward", "", "also send traced allocations to the allocation server at this `SOCKET`")
-		f.BoolVar(&s.open, "open", false, "let all users of the host connect, not only this one and root")
+		f.BoolVar(&s.open, "serve-all-users", false, "let all users of the host connect, not only this one and root")
 		s.sizeFlag(cmd)
 	default:
 		f.StringVar(&s.forward, "forward", "", "also send traced allocations to the allocation server at this `SOCKET`")
 		f.StringVar(&s.serve, "serve", "", "also listen at this `SOCKET` as an allocation server")
-		f.BoolVar(&s.open, "open", false, "with --serve, let all users of the host connect, not only this one and root")
+		f.BoolVar(&s.open, "serve-all-users", false, "with --serve, let all users of the host connect, not only this one and root")
 		s.sizeFlag(cmd)
-		grouped(cmd, serverFlags, "forward", "serve", "open", "record-size")
+		grouped(cmd, serverFlags, "forward", "serve", "serve-all-users", "forward-record-size")
 	}
 }
 
 func (s *sockets) sizeFlag(cmd *cobra.Command) {
-	cmd.Flags().StringVar(&s.size, "record-size", autoSize, "size of the server's records in `BYTES`: 72, 112, 128, 144, or auto to ask it")
-	_ = cmd.RegisterFlagCompletionFunc("record-size", cobra.FixedCompletions([]string{autoSize, "72", "112", "128", "144"}, cobra.ShellCompDirectiveNoFileComp))
+	cmd.Flags().StringVar(&s.size, "forward-record-size", autoSize, "size of the server's records in `BYTES`: 72, 112, 128, 144, or auto to ask it")
+	_ = cmd.RegisterFlagCompletionFunc("forward-record-size", cobra.FixedCompletions([]string{autoSize, "72", "112", "128", "144"}, cobra.ShellCompDirectiveNoFileComp))
 }
 
 // recordSize returns the size of the server's records; 0 for auto.
@@ -60,7 +60,7 @@ func (s *sockets) recordSize() (wire.Size, error) {
 	}
 	n, err := strconv.Atoi(s.size)
 	if err != nil || !wire.Size(n).Valid() {
-		return 0, fmt.Errorf("%w: --record-size %s is not auto, 72, 112, 128 or 144", errUsage, s.size)
+		return 0, fmt.Errorf("%w: --forward-record-size %s is not auto, 72, 112, 128 or 144", errUsage, s.size)
 	}
 	return wire.Size(n), nil
 }
@@ -181,7 +181,7 @@ processes end, or until the next tt-memtrace forwards to it.
 
 Every live command takes --forward PATH to forward as well.`,
 		Example: `  sudo tt-memtrace forward
-  sudo tt-memtrace forward --socket /run/alloc.sock --record-size 144 -p 4711
+  sudo tt-memtrace forward --socket /run/alloc.sock --forward-record-size 144 -p 4711
   sudo tt-memtrace top --forward /tmp/tt_allocation_server.sock`,
 		Args: onlyCommand,
 		RunE: func(cmd *cobra.Command, args []string) error {

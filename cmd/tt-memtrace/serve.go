@@ -246,14 +246,14 @@ It counts traced processes and what clients report; a process that is traced and
 also reports itself counts once. docs/protocol.md says where it differs, and how a
 program reports its own allocations in a few lines.
 
-Only this user and root can connect, unless --open is given. A socket that another
+Only this user and root can connect, unless --serve-all-users is given. A socket that another
 server left behind is replaced, one in use is not. -q omits notices and the line
 for each record; statistics are still printed every 10 s.
 
 Without the rights to trace, only what clients report is served. --from also serves
 a recording, at its recorded speed and to its end.
 Every live command takes --serve PATH to serve as well.`,
-		Example: `  sudo tt-memtrace serve --open
+		Example: `  sudo tt-memtrace serve --serve-all-users
   tt-memtrace serve --no-trace --socket /tmp/my.sock
   sudo tt-memtrace top --serve /tmp/tt_allocation_server.sock`,
 		Args: onlyCommand,

@@ -50,7 +50,7 @@ func (t *targets) flags(cmd *cobra.Command) {
 	f := cmd.Flags()
 	pidFlag(cmd, &t.pids, "trace only the process `PID` (repeatable)")
 	f.StringSliceVar(&t.libraries, "lib", nil, "a `FILE` that holds the runtime's code under another name (repeatable)")
-	f.Uint32Var(&t.ring, "ring-bytes", defaultRing, "size of the BPF ring buffer in `BYTES`, a power of two")
+	f.Uint32Var(&t.ring, "ring-buffer-bytes", defaultRing, "size of the BPF ring buffer in `BYTES`, a power of two")
 	f.BoolVarP(&t.quiet, "quiet", "q", false, "no notices on standard error")
 	t.sampling.flags(cmd)
 	t.metrics.flags(cmd)
@@ -63,7 +63,7 @@ func (t *targets) flags(cmd *cobra.Command) {
 	_ = cmd.MarkFlagFilename("from", recordingSuffix)
 	_ = cmd.MarkFlagFilename("record", recordingSuffix)
 	t.sockets.flags(cmd)
-	grouped(cmd, targetFlags, "pid", "lib", "ring-bytes", "stacks")
+	grouped(cmd, targetFlags, "pid", "lib", "ring-buffer-bytes", "stacks")
 	grouped(cmd, outputFlags, "quiet", "record")
 }
 
@@ -109,7 +109,7 @@ func (t *targets) check(command []string) error {
 		return err
 	}
 	if traced := len(t.recorded.from) == 0; traced && (t.ring < 4096 || t.ring&(t.ring-1) != 0) {
-		return fmt.Errorf("%w: --ring-bytes %d is not a power of two of at least 4096", errUsage, t.ring)
+		return fmt.Errorf("%w: --ring-buffer-bytes %d is not a power of two of at least 4096", errUsage, t.ring)
 	}
 	if len(command) > 0 {
 		if _, err := exec.LookPath(command[0]); err != nil {

@@ -67,7 +67,7 @@ func TestHelpGroupsFlags(t *testing.T) {
 			t.Errorf("%s is not among the command's own:\n%s", flag, own)
 		}
 	}
-	for _, flag := range []string{"-p, --pid PID ", "--lib FILE ", "--ring-bytes BYTES ", "--sample[=1s] ", "--forward SOCKET ", "--config FILE ", "(default 8388608)"} {
+	for _, flag := range []string{"-p, --pid PID ", "--lib FILE ", "--ring-buffer-bytes BYTES ", "--sample[=1s] ", "--forward SOCKET ", "--config FILE ", "(default 8388608)"} {
 		if !strings.Contains(rest, flag) {
 			t.Errorf("no %q in\n%s", flag, rest)
 		}

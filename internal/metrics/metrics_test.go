@@ -21,6 +21,7 @@ import (
 
 	"tt-memtrace/aggregator"
 	"tt-memtrace/internal/telemetry"
+	"tt-memtrace/test/pinned"
 )
 
 // host is accounts that a test fills, as a tracer does.
@@ -178,7 +179,7 @@ func TestAccountsAreShown(t *testing.T) {
 	expect(t, got, map[string]float64{
 		"build_info{version=v1}": 1,
 		"chip_info{arch=wormhole_b0,card=n300,chip=1,unique_id=1001}":           1,
-		"l1_lowest_buffer_bytes{chip=1}":                                        4096,
+		"l1_begin_address_bytes{chip=1}":                                        4096,
 		"memory_requested_bytes{chip=0,memory=dram}":                            3000,
 		"memory_reserved_bytes{chip=1,memory=dram}":                             12000,
 		"memory_reserved_bytes{chip=1,memory=l1}":                               2048 * 64,
@@ -195,7 +196,7 @@ func TestAccountsAreShown(t *testing.T) {
 		"launches_total{}": 5, "events_total{}": 6, "events_lost_total{}": 0, "exact{}": 1, "processes{}": 1,
 		"chip_exact{chip=0}": 1, "process_exact{comm=model-7,pid=7}": 1, "inexact_reasons{code=events_lost}": 0,
 		"probe_events_lost_total{kind=alloc}": 1, "libraries_refused{}": 3, "attach_failures_total{}": 4,
-		"ring_used_bytes{}": 5, "ring_bytes{}": 6, "bpf_table_entries{table=launches}": 7, "bpf_table_capacity{table=launches}": 8,
+		"ring_buffer_used_bytes{}": 5, "ring_buffer_bytes{}": 6, "bpf_table_entries{table=launches}": 7, "bpf_table_capacity{table=launches}": 8,
 		"process_source_info{comm=model-7,pid=7,source=traced}": 1,
 	})
 	none(t, got, "secret")
@@ -234,7 +235,7 @@ func TestUnknownHasNoSeries(t *testing.T) {
 	none(t, got, "memory_reserved_bytes{chip=0,memory=dram}", "memory_peak_reserved_bytes{chip=0,memory=dram}",
 		"process_memory_reserved_bytes", "largest_free_block_bytes{chip=0,memory=dram}", "probe_", "refused")
 	expect(t, got, map[string]float64{"memory_requested_bytes{chip=0,memory=dram}": 100,
-		"memory_unreserved_buffers{chip=0,memory=dram}": 1})
+		"memory_reserved_unknown_buffers{chip=0,memory=dram}": 1})
 	h.exit(7)
 	got = values(t, gatherer(t, h, Options{Processes: 10}), "memory_")
 	expect(t, got, map[string]float64{"memory_reserved_bytes{chip=0,memory=dram}": 0})
@@ -253,19 +254,19 @@ func TestNothingSeenHasNoSeriesWhereSomethingMayBeMissing(t *testing.T) {
 	h.apply(refused)
 	alone, summed := values(t, gatherer(t, h, Options{Processes: 10}), ""), values(t, gatherer(t, h, Options{}), "")
 	for _, got := range []map[string]float64{alone, summed} {
-		none(t, got, "memory_requested_bytes{chip=0,memory=l1}", "memory_reserved_bytes{chip=0,memory=l1}", "memory_buffers{chip=0,memory=l1}", "memory_unreserved_buffers{chip=0,memory=l1}",
+		none(t, got, "memory_requested_bytes{chip=0,memory=l1}", "memory_reserved_bytes{chip=0,memory=l1}", "memory_buffers{chip=0,memory=l1}", "memory_reserved_unknown_buffers{chip=0,memory=l1}",
 			"memory_largest_free_block_bytes{chip=0,memory=l1}", "memory_peak_requested_bytes{chip=0,memory=trace}", "memory_peak_reserved_bytes{chip=0,memory=trace}",
-			"cb_physical_bytes{chip=0}", "cb_logical_bytes{chip=0}", "cb_peak_physical_bytes{chip=0}", "cb_peak_logical_bytes{chip=0}", "cb_busiest_core_bytes{chip=0}", "cb_top_bytes{chip=0}",
-			"cb_programs{chip=0}", "cb_buffers{chip=0,", "kernel_programs{chip=0}", "kernel_binaries{chip=0,", "kernel_bytes{chip=0}", "kernel_dram_copies{chip=0}", "kernel_dram_bytes{chip=0}")
+			"program_physical_bytes{chip=0}", "program_logical_bytes{chip=0}", "program_peak_physical_bytes{chip=0}", "program_peak_logical_bytes{chip=0}", "program_busiest_core_bytes{chip=0}", "program_end_address_bytes{chip=0}",
+			"programs{chip=0}", "program_buffers{chip=0,", "kernel_programs{chip=0}", "kernel_binaries{chip=0,", "kernel_bytes{chip=0}", "kernel_dram_copies{chip=0}", "kernel_dram_bytes{chip=0}")
 		expect(t, got, map[string]float64{"inexact_reasons{code=not_traced}": 1, "chip_exact{chip=0}": 0, "memory_buffers{chip=0,memory=dram}": 1, "memory_peak_requested_bytes{chip=0,memory=l1}": 3000,
-			"memory_capacity_bytes{chip=0,memory=l1}": 64 << 20, "memory_buffers{chip=1,memory=dram}": 0, "cb_physical_bytes{chip=1}": 0, "kernel_bytes{chip=1}": 0, "memory_peak_reserved_bytes{chip=1,memory=l1}": 0})
+			"memory_capacity_bytes{chip=0,memory=l1}": 64 << 20, "memory_buffers{chip=1,memory=dram}": 0, "program_physical_bytes{chip=1}": 0, "kernel_bytes{chip=1}": 0, "memory_peak_reserved_bytes{chip=1,memory=l1}": 0})
 	}
 	none(t, alone, "process_memory_requested_bytes{chip=0,comm=model-7,memory=l1", "process_memory_reserved_bytes{chip=0,comm=model-7,memory=l1", "process_kernel_bytes{comm=model-7")
 	none(t, summed, "process_memory_requested_bytes{chip=0,memory=l1", "process_memory_reserved_bytes{chip=0,memory=l1", "process_kernel_bytes{")
 	expect(t, alone, map[string]float64{"process_inexact_reasons{code=not_traced,comm=model-7,pid=7}": 1, "process_buffers{comm=model-7,pid=7}": 1, "process_buffers{comm=model-8,pid=8}": 0, "process_kernel_bytes{comm=model-8,pid=8}": 0})
 	refused.Kind = aggregator.ReasonLifted
 	h.apply(refused)
-	expect(t, values(t, gatherer(t, h, Options{Processes: 10}), ""), map[string]float64{"memory_requested_bytes{chip=0,memory=l1}": 0, "cb_physical_bytes{chip=0}": 0, "process_kernel_bytes{comm=model-7,pid=7}": 0})
+	expect(t, values(t, gatherer(t, h, Options{Processes: 10}), ""), map[string]float64{"memory_requested_bytes{chip=0,memory=l1}": 0, "program_physical_bytes{chip=0}": 0, "process_kernel_bytes{comm=model-7,pid=7}": 0})
 }
 
 // What sampling does not see has no series: peaks, also of the chip, and counts of what happened.
@@ -278,7 +279,7 @@ func TestSampledIsNotCounted(t *testing.T) {
 	got := values(t, gatherer(t, h, Options{Processes: 10}), "")
 	expect(t, got, map[string]float64{"memory_requested_bytes{chip=0,memory=dram}": 3000, "process_buffers{comm=sampled,pid=8}": 1,
 		"memory_peak_requested_bytes{chip=1,memory=dram}": 0, "process_allocations_total{comm=model-7,pid=7}": 0, "process_launches_total{comm=model-7,pid=7}": 0})
-	none(t, got, "peak_requested_bytes{chip=0", "peak_reserved_bytes{chip=0", "cb_peak_physical_bytes{chip=0", "cb_peak_logical_bytes{chip=0",
+	none(t, got, "peak_requested_bytes{chip=0", "peak_reserved_bytes{chip=0", "program_peak_physical_bytes{chip=0", "program_peak_logical_bytes{chip=0",
 		"process_allocations_total{comm=sampled", "process_frees_total{comm=sampled", "process_launches_total{comm=sampled")
 }
 
@@ -611,4 +612,15 @@ func TestMemoryIsFlat(t *testing.T) {
 		t.Errorf("%d bytes, %d before", after, before)
 	}
 	expect(t, values(t, r, "exited"), map[string]float64{"exited_processes_total{}": math.Trunc(10_998)})
+}
+
+// Dashboards and alerts find metrics by name, type and labels.
+func TestNamesOfMetricsAreFixed(t *testing.T) {
+	var names []string
+	for _, m := range all {
+		names = append(names, strings.Join(append([]string{m.name, strings.ToLower(m.kind.String())}, m.labels...), " "))
+	}
+	pinned.Names(t, *update, "testdata/metrics.txt", names,
+		"Dashboards and alerts use it: a metric keeps its old name beside the new one for two minor releases",
+		"An addition is free")
 }

@@ -5,12 +5,11 @@ import (
 	"flag"
 	"fmt"
 	"maps"
-	"os"
 	"slices"
-	"strings"
 	"testing"
 
 	"tt-memtrace/aggregator"
+	"tt-memtrace/test/pinned"
 )
 
 var update = flag.Bool("update", false, "write testdata/header.txt")
@@ -59,32 +58,9 @@ func TestNamesInRecordingsAreFixed(t *testing.T) {
 			got = append(got, fmt.Sprintf("%s.%s %s", name, m[0], m[1]))
 		}
 	}
-	if *update {
-		if err := os.WriteFile("testdata/header.txt", []byte(strings.Join(got, "\n")+"\n"), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	golden, err := os.ReadFile("testdata/header.txt")
-	if err != nil {
-		t.Fatal(err)
-	}
-	want := strings.Split(strings.TrimSpace(string(golden)), "\n")
-	if slices.Equal(got, want) {
-		return
-	}
-	for _, line := range want {
-		if !slices.Contains(got, line) {
-			t.Errorf("%q is missing: recordings made earlier have it. Restore it, or increase record.Version as docs/versions.md demands", line)
-		}
-	}
-	for _, line := range got {
-		if !slices.Contains(want, line) {
-			t.Errorf("%q is new: an addition needs no new version if 0 or empty means unknown or none. -update adds it to testdata/header.txt", line)
-		}
-	}
-	if !t.Failed() {
-		t.Error("the order differs from testdata/header.txt: -update writes it")
-	}
+	pinned.Names(t, *update, "testdata/header.txt", got,
+		"Recordings made earlier have it, and would be read without it: a change increases record.Version",
+		"An addition needs no new version if 0 or empty means unknown or none")
 }
 
 // headerKeys are the keys of a header whose fields are all set.

@@ -64,7 +64,7 @@ func askSize(ctx context.Context, path string) (Size, error) {
 	if s := Size(n); s.Valid() && Type(b[0]) == Response {
 		return s, nil
 	}
-	return 0, fmt.Errorf("the server's answer of %d bytes is no record: --record-size sets the size of its records", n)
+	return 0, fmt.Errorf("the server's answer of %d bytes is no record: --forward-record-size sets the size of its records", n)
 }
 
 func dial(ctx context.Context, path string) (*net.UnixConn, error) {

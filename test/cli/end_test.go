@@ -86,7 +86,7 @@ func TestEveryLiveCommandEnds(t *testing.T) {
 		{args: []string{"log"}, sampled: true},
 		{args: []string{"record", filepath.Join(dir, "sampled.ttm")}, sampled: true},
 		{args: []string{"forward", "--socket", server}, sampled: true},
-		{args: []string{"serve", "--open", "--socket", filepath.Join(dir, "o")}, sampled: true},
+		{args: []string{"serve", "--serve-all-users", "--socket", filepath.Join(dir, "o")}, sampled: true},
 		{args: []string{"exporter", "--listen", "127.0.0.1:0"}, sampled: true},
 		{args: []string{"report"}, sampled: true},
 		{args: []string{"report"}, sampled: true, starts: true},

@@ -352,7 +352,7 @@ func TestServeSocket(t *testing.T) {
 	dial(t, path, 144).totals(0)
 	s.signal(syscall.SIGKILL)
 	s.end()
-	s = begin(t, call{args: []string{"serve", "--no-trace", "--open", "--socket", path}})
+	s = begin(t, call{args: []string{"serve", "--no-trace", "--serve-all-users", "--socket", path}})
 	s.err.await(t, "serving")
 	if st, err := os.Stat(path); err != nil || st.Mode().Perm() != 0o666 {
 		t.Errorf("%v %v", st.Mode(), err)
@@ -360,7 +360,7 @@ func TestServeSocket(t *testing.T) {
 	s.signal(syscall.SIGTERM)
 	contains(t, s.ends(fine).out, "🚀 Allocation Server started\n   Listening on: "+path+"\n", "  Active allocations: 0\n")
 	for args, says := range map[string]string{
-		"forward --record-size 100":                "is not auto, 72, 112, 128 or 144",
+		"forward --forward-record-size 100":                "is not auto, 72, 112, 128 or 144",
 		"status --forward /tmp/x --serve /tmp/./x": "cannot forward to itself",
 		"serve --no-trace -p 1":                    "excludes",
 		"serve --no-trace --from x":                "excludes",

@@ -137,7 +137,7 @@ func TestExporterEnds(t *testing.T) {
 		t.Error("it still listens")
 	}
 	for _, args := range [][]string{
-		{"exporter", "--listen", "9947"}, {"exporter", "--listen", ""}, {"exporter", "--processes", "-1"}, {"exporter", "--otlp", "x"},
+		{"exporter", "--listen", "9947"}, {"exporter", "--listen", ""}, {"exporter", "--process-series", "-1"}, {"exporter", "--otlp", "x"},
 		{"exporter", "--otlp-interval", "1ms"}, {"exporter", "--web-config", "/nonexistent"}, {"log", "--metrics", "9947"},
 	} {
 		run(t, false, args...).ends(2)
@@ -293,7 +293,7 @@ func TestHostileScrapersAndTracing(t *testing.T) {
 		t.Fatal(err)
 	}
 	p, library := driver(t)
-	r := run(t, true, "exporter", "--listen", "127.0.0.1:0", "--web-config", config, "--ring-bytes", strconv.Itoa(ring), "-p", fmt.Sprint(p.PID))
+	r := run(t, true, "exporter", "--listen", "127.0.0.1:0", "--web-config", config, "--ring-buffer-bytes", strconv.Itoa(ring), "-p", fmt.Sprint(p.PID))
 	do(t, p, "open %s", library)
 	scraped := func() string {
 		q, _ := http.NewRequest("GET", "http://"+r.address+"/metrics", nil)

@@ -207,7 +207,7 @@ func TestRulesTestsCatchMistakes(t *testing.T) {
 		{`{job=~".*tt-memtrace.*"}`, ""}, {`{memory=~"dram|l1"}`, ""}, {"< 16384", "<= 16384"}, {"tt_memtrace_exact == 0", "tt_memtrace_exact >= 0"},
 		{"for: 10m", "for: 1m"}, {"tt_memtrace_process_late == 1", "tt_memtrace_process_late >= 0"}, {"up == 0 and", "up == 0 unless"},
 		{"tt_memtrace_recording_paused == 1", "tt_memtrace_recording_paused >= 0"}, {"absent(", "vector(1) or absent("},
-		{"ring_bytes > 0.5", "ring_bytes >= 0.5"}, {`{table!="libraries"}`, ""}, {"capacity > 0.9", "capacity >= 0.9"}, {`{source="sampled"}`, ""},
+		{"ring_buffer_bytes > 0.5", "ring_buffer_bytes >= 0.5"}, {`{table!="libraries"}`, ""}, {"capacity > 0.9", "capacity >= 0.9"}, {`{source="sampled"}`, ""},
 		{"increase(tt_memtrace_attach_failures_total[10m])", "tt_memtrace_attach_failures_total"}, {"unless on (job, instance)", "and on (job, instance)"},
 		{`{code!="sampled"}`, ""},
 	} {

@@ -72,12 +72,12 @@ func values(s export.Status) map[string]float64 {
 			optional(u.Capacity, "memory_capacity_bytes", c.Chip, m)
 		}
 		p := c.Programs
-		optional(p.Physical, "cb_physical_bytes", c.Chip)
-		optional(p.Logical, "cb_logical_bytes", c.Chip)
-		optional(p.PeakPhysical, "cb_peak_physical_bytes", c.Chip)
-		optional(p.PeakLogical, "cb_peak_logical_bytes", c.Chip)
-		optional(p.Top, "cb_top_bytes", c.Chip)
-		optional(p.Programs, "cb_programs", c.Chip)
+		optional(p.Physical, "program_physical_bytes", c.Chip)
+		optional(p.Logical, "program_logical_bytes", c.Chip)
+		optional(p.PeakPhysical, "program_peak_physical_bytes", c.Chip)
+		optional(p.PeakLogical, "program_peak_logical_bytes", c.Chip)
+		optional(p.Top, "program_end_address_bytes", c.Chip)
+		optional(p.Programs, "programs", c.Chip)
 		optional(c.Kernels.Bytes, "kernel_bytes", c.Chip)
 		optional(c.Kernels.Programs, "kernel_programs", c.Chip)
 		optional(c.Kernels.DRAMBytes, "kernel_dram_bytes", c.Chip)
@@ -92,15 +92,15 @@ func values(s export.Status) map[string]float64 {
 				}
 			}
 			if c.Programs.PeakLogical != nil && *c.Programs.PeakLogical > 0 {
-				optional(c.Programs.Physical, "process_cb_physical_bytes", p.PID, c.Chip)
+				optional(c.Programs.Physical, "process_program_physical_bytes", p.PID, c.Chip)
 			}
 		}
 		optional(p.Buffers, "process_buffers", p.PID)
 		optional(p.Allocs, "process_allocations_total", p.PID)
 		optional(p.Frees, "process_frees_total", p.PID)
 		set(float64(p.ImplicitFrees), "process_implicit_frees_total", p.PID)
-		set(float64(p.Found), "process_found_buffers", p.PID)
-		set(float64(p.Repaired), "process_repaired_total", p.PID)
+		set(float64(p.Found), "process_preexisting_buffers", p.PID)
+		set(float64(p.Repaired), "process_corrections_total", p.PID)
 	}
 	set(float64(s.Events), "events_total")
 	set(float64(s.Lost), "events_lost_total")
