@@ -62,7 +62,7 @@ func TestAccountsMatchTheProcess(t *testing.T) {
 		{"in one segment", fixture.WithFlags("-Wl,-z,noseparate-code")},
 		// The graph tracker of this one sees no buffer that could be probed.
 		{"observers", fixture.Build{Flags: []string{"-DLAYOUT_B", "-DOBSERVER"}, Strip: true, Hide: []string{
-			metal.TrackAllocate, "_ZN2tt8tt_metal12GraphTracker16track_deallocateEPNS0_6BufferE"}}},
+			metal.TrackAllocate[0], "_ZN2tt8tt_metal12GraphTracker16track_deallocateEPNS0_6BufferE"}}},
 	}
 	if _, err := exec.LookPath("clang++"); err == nil {
 		builds = append(builds, struct {

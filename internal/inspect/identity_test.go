@@ -18,11 +18,11 @@ func TestDriverLibraryOfAnyName(t *testing.T) {
 	for _, name := range []string{"libdevice-967d0d2f.so", "libtt-umd.so.0.9.14"} {
 		other := "_ZNK2tt8tt_metal6Buffer4sizeEv"
 		if name == "libdevice-967d0d2f.so" {
-			other = metal.TrackAllocate
+			other = metal.TrackAllocate[0]
 		}
 		fixture.Do(t, p, "open %s", fixture.LibraryOf(t, fixture.Build{Name: name, Hide: []string{other}}))
 	}
-	for _, symbol := range []string{"_ZNK2tt8tt_metal6Buffer4sizeEv", metal.TrackAllocate} {
+	for _, symbol := range []string{"_ZNK2tt8tt_metal6Buffer4sizeEv", metal.TrackAllocate[0]} {
 		f, err := driverFunction(memory.FilesOf(p.PID), symbol)
 		if err != nil || f == 0 {
 			t.Errorf("%s at %#x: %v", symbol, f, err)
@@ -43,7 +43,7 @@ func TestDriverLibraryOfAnyName(t *testing.T) {
 	if _, err := driverFunction(memory.FilesOf(p.PID), "none"); err == nil || !strings.Contains(err.Error(), "libtt-umd") {
 		t.Errorf("a function that is nowhere: %v", err)
 	}
-	if _, err := driverFunction(memory.FilesOf(fixture.Launch(t).PID), metal.TrackAllocate); err == nil || !strings.Contains(err.Error(), "none is mapped") {
+	if _, err := driverFunction(memory.FilesOf(fixture.Launch(t).PID), metal.TrackAllocate[0]); err == nil || !strings.Contains(err.Error(), "none is mapped") {
 		t.Errorf("a process without the library: %v", err)
 	}
 }

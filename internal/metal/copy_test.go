@@ -48,7 +48,7 @@ func TestCopy(t *testing.T) {
 		t.Fatal(err)
 	}
 	var code, want [8]byte
-	address := c.symbols[TrackAllocate].Value
+	address := c.symbols[TrackAllocate[0]].Value
 	if !c.ReadCode(code[:], address) || !l.ReadCode(want[:], address) || code != want {
 		t.Errorf("the copy's code is %x, not %x", code, want)
 	}

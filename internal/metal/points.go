@@ -88,8 +88,8 @@ type Point struct {
 	Where []string
 	// Way is the way, or several with |, to which the point belongs; 0 is all.
 	Way Way
-	// Check, if set, returns why the point would send nothing useful in a library, or nil.
-	Check func(*Library) error
+	// Check, if set, returns why a probe on this symbol, one of Symbols, would send nothing useful in a library, or nil.
+	Check func(l *Library, symbol string) error
 	// throws, of a point where the runtime throws, reports whether it throws by the instance for these arguments there.
 	throws func([]ArgumentType) bool
 	// Computed, if set, returns nil if what the point sends can be computed in a library. Then the point is attached
@@ -109,32 +109,32 @@ var Points = []Point{
 	{
 		Name: "buffer allocated", Need: Required, BPFProgram: "buffer_allocated", Phase: Places, Way: ByGraphTracker,
 		Without: "no accounts at all",
-		Symbols: []string{TrackAllocate},
-		Check:   func(l *Library) error { return l.reportsAllocations(TrackAllocate) },
+		Symbols: TrackAllocate,
+		Check:   (*Library).reportsAllocations,
 	},
 	{
 		Name: "buffer freed", Need: Required, BPFProgram: "buffer_freed", Phase: Ends, Way: ByGraphTracker,
 		Without: "no accounts at all",
 		Symbols: trackDeallocate,
-		Check:   func(l *Library) error { return l.reportsFrees(trackDeallocate[0]) },
+		Check:   (*Library).reportsFrees,
 	},
 	{
 		Name: "allocation observed", Need: Required, BPFProgram: "buffer_allocated", Phase: Places, Way: ByObserver,
 		Without: "no accounts at all",
-		Symbols: []string{notifyAllocated},
-		Check:   func(l *Library) error { return l.reportsAllocations(notifyAllocated) },
+		Symbols: notifyAllocated,
+		Check:   (*Library).reportsAllocations,
 	},
 	{
 		Name: "free observed", Need: Required, BPFProgram: "buffer_freed_first", Phase: Ends, Way: ByObserver,
 		Without: "no accounts at all",
-		Symbols: []string{notifyDeallocated},
-		Check:   func(l *Library) error { return l.reportsFrees(notifyDeallocated) },
+		Symbols: notifyDeallocated,
+		Check:   (*Library).reportsFrees,
 	},
 	{
 		Name: "block of a bank taken", Need: Required, BPFProgram: "block_taken", Phase: Notes, Way: ByAllocator,
 		Without: "no accounts at all",
 		Symbols: allocateInBlock,
-		Check:   func(l *Library) error { _, err := l.Blocks(); return err },
+		Check:   func(l *Library, _ string) error { _, err := l.Blocks(); return err },
 	},
 	{
 		Name: "buffer kept by its allocator", Need: Required, BPFProgram: "buffer_allocated", Phase: Places, Way: ByAllocator,
@@ -314,7 +314,7 @@ var Points = []Point{
 		Without: withoutMarks,
 		Where:   pushScope,
 		Symbols: removeTracked,
-		Check:   func(l *Library) error { _, err := l.UniqueID(); return err },
+		Check:   func(l *Library, _ string) error { _, err := l.UniqueID(); return err },
 	},
 }
 
@@ -341,7 +341,7 @@ func pointPrefixes() []string {
 }
 
 // knowsScratchpads returns why scratchpads cannot be read in a library, or nil.
-func (l *Library) knowsScratchpads() error {
+func (l *Library) knowsScratchpads(string) error {
 	if !slices.ContainsFunc(ScratchpadHandles, l.Defines) || !l.Defines(CommonArguments) || !l.Defines(KernelRanges) {
 		return errors.New("its kernels have no functions that return their scratchpads, arguments and cores")
 	}
@@ -351,7 +351,7 @@ func (l *Library) knowsScratchpads() error {
 // knowsCores returns why the cores of dataflow buffers would be unknown, or nil. They are known either before a
 // buffer is placed, or because each allocator that the buffer is marked in begins with its CoreRange. The latter
 // holds if what mark_address reads, the list of taken places, follows the CoreRange.
-func (l *Library) knowsCores() error {
+func (l *Library) knowsCores(string) error {
 	if l.Defines(ReserveLocal) {
 		return nil
 	}

@@ -74,7 +74,7 @@ func (l *Library) coverBy(w Way) (*Coverage, error) {
 		for _, s := range l.match(p.Symbols, p.All) {
 			probe, err := l.probe(p, s)
 			if err == nil && p.Check != nil {
-				err = p.Check(l)
+				err = p.Check(l, s.Name)
 			}
 			if err != nil {
 				why = err.Error()

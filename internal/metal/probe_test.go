@@ -220,7 +220,7 @@ func TestCoverTakesTheFirstWholeWay(t *testing.T) {
 	}{
 		{"both", "", nil, ByGraphTracker},
 		{"both, behind a pointer", "-DIMPL -DLAYOUT_B", nil, ByGraphTracker},
-		{"no allocations", "", []string{TrackAllocate}, ByObserver},
+		{"no allocations", "", TrackAllocate, ByObserver},
 		{"no frees", "", trackDeallocate, ByObserver},
 		{"inlined", "-DIMPL -DINLINED", nil, ByObserver},
 		{"inlined, behind a pointer", "-O2 -DIMPL -DINLINED -DLAYOUT_B", nil, ByObserver},
@@ -244,9 +244,31 @@ func TestCoverTakesTheFirstWholeWay(t *testing.T) {
 // Symbols that nothing calls are refused, where there is no other way.
 func TestCoverRefusesWhatWouldNeverBeHit(t *testing.T) {
 	c, err := open(t, fixture.StillOf(t, fixture.WithFlags("-DIMPL -DINLINED"))).Cover()
-	refused(t, err, "buffer allocated", "does not call", TrackAllocate)
+	refused(t, err, "buffer allocated", "does not call", TrackAllocate[0])
 	if _, missing := probed(c); !slices.Equal(missing, []string{"buffer allocated", "buffer freed"}) {
 		t.Errorf("missing are %q", missing)
+	}
+}
+
+// A function's new name at the head of its list keeps the releases that have an older one.
+func TestNewNamesKeepOlderReleases(t *testing.T) {
+	want, err := open(t, fixture.StillOf(t, fixture.WithFlags("-DIMPL"))).Cover()
+	if err != nil {
+		t.Fatal(err)
+	}
+	table := Points
+	defer func() { Points = table }()
+	Points = slices.Clone(table)
+	for i := range Points {
+		Points[i].Symbols = append([]string{"_ZN2tt8tt_metal7renamedEv"}, Points[i].Symbols...)
+	}
+	got, err := open(t, fixture.StillOf(t, fixture.WithFlags("-DIMPL"))).Cover()
+	if err != nil {
+		t.Fatal(err)
+	}
+	have, missing := probed(got)
+	if all, none := probed(want); got.Way != want.Way || !slices.Equal(have, all) || !slices.Equal(missing, none) {
+		t.Errorf("by %v: %q, without %q; before, by %v: %q, without %q", got.Way, have, missing, want.Way, all, none)
 	}
 }
 

@@ -23,9 +23,9 @@ var allocateInBlock = []string{"_ZN2tt8tt_metal9allocator11FreeListOpt17allocate
 var trackDeallocate = []string{"_ZN2tt8tt_metal12GraphTracker16track_deallocateEPNS0_6BufferE"}
 
 // The process-wide observers of buffers, in releases to come.
-const (
-	notifyAllocated   = "_ZN2tt8tt_metal23notify_buffer_allocatedEPKNS0_6BufferE"
-	notifyDeallocated = "_ZN2tt8tt_metal25notify_buffer_deallocatedEPNS0_6BufferE"
+var (
+	notifyAllocated   = []string{"_ZN2tt8tt_metal23notify_buffer_allocatedEPKNS0_6BufferE"}
+	notifyDeallocated = []string{"_ZN2tt8tt_metal25notify_buffer_deallocatedEPNS0_6BufferE"}
 )
 
 // keepBuffer puts a Buffer* into a std::unordered_set, as an allocator does when it has
@@ -410,11 +410,11 @@ var dataflowSymbols = []string{PlaceDataflow, "_ZNK2tt8tt_metal6detail11ProgramI
 // getRiscBinary begins the name of a function that is in no name space of tt_metal.
 const getRiscBinary = "_ZN2tt4llrt15get_risc_binaryE"
 
-// TrackAllocate tells of a buffer that was allocated.
-const TrackAllocate = "_ZN2tt8tt_metal12GraphTracker14track_allocateEPKNS0_6BufferE"
+// TrackAllocate is called for each allocated buffer.
+var TrackAllocate = []string{"_ZN2tt8tt_metal12GraphTracker14track_allocateEPKNS0_6BufferE"}
 
 // RuntimeSymbols make a library the runtime, each by itself: others only import them.
-var RuntimeSymbols = slices.Concat([]string{TrackAllocate, notifyAllocated}, deallocateBuffer)
+var RuntimeSymbols = slices.Concat(TrackAllocate, notifyAllocated, deallocateBuffer)
 
 // A ttnn operation launches its workload from function templates that are made
 // for it alone, so the function that a launch was made from names the operation:
