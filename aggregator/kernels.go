@@ -1,6 +1,9 @@
 package aggregator
 
-import "cmp"
+import (
+	"cmp"
+	"slices"
+)
 
 // KernelType is what a kernel is for.
 type KernelType uint8
@@ -121,8 +124,8 @@ func (s *share) kernels() [2]*KernelUsage { return [2]*KernelUsage{&s.kernel, &s
 // maxCores is more than a chip has.
 const maxCores = 1 << 16
 
-// loadKernel adds a kernel's binary on every chip of its device. The same binary
-// for another device adds that one's chips; for the same device, nothing.
+// loadKernel adds a kernel's binary on every chip of its device. A second device adds its chips. A repeat is ignored,
+// unless it has the binary's size or cores, which could not be read before.
 func (a *Aggregator) loadKernel(p *process, e *Event) {
 	k := e.Kernel
 	if k == nil || k.Type >= NumKernelTypes || k.Bytes > maxBytes || k.Cores > maxCores {
@@ -134,11 +137,20 @@ func (a *Aggregator) loadKernel(p *process, e *Event) {
 		return
 	}
 	pr := a.program(p, e)
-	if !pr.has(k) {
+	switch i := pr.kernel(k); {
+	case i < 0:
 		pr.kernels = append(pr.kernels, k)
 		for _, s := range pr.shares() {
 			a.countKernel(p, e.Time, s, e.Program, k, true)
 		}
+	case k.knowsMore(pr.kernels[i]):
+		for _, s := range pr.shares() {
+			for _, u := range s.kernels() {
+				u.count(pr.kernels[i], false)
+			}
+			a.countKernel(p, e.Time, s, e.Program, k, true)
+		}
+		pr.kernels[i] = k
 	}
 	d := a.device(p, e.Device)
 	if d.closed {
@@ -185,13 +197,17 @@ func (a *Aggregator) countKernel(p *process, time uint64, s *share, program uint
 	}
 }
 
-func (pr *program) has(k *Kernel) bool {
-	for _, o := range pr.kernels {
-		if o.ID == k.ID && o.Processor == k.Processor && o.Hash == k.Hash {
-			return true
-		}
-	}
-	return false
+// knowsMore reports whether k knows the size or the cores of a binary that o does not know, and all that o knows.
+func (k *Kernel) knowsMore(o *Kernel) bool {
+	sized, placed := k.Sized && !o.Sized, k.Cores > 0 && o.Cores == 0
+	return (sized || placed) && (k.Sized || !o.Sized) && (k.Cores > 0 || o.Cores == 0)
+}
+
+// kernel returns the index of a kernel's binary, or -1.
+func (pr *program) kernel(k *Kernel) int {
+	return slices.IndexFunc(pr.kernels, func(o *Kernel) bool {
+		return o.ID == k.ID && o.Processor == k.Processor && o.Hash == k.Hash
+	})
 }
 
 // unload removes a program's kernels from a chip.

@@ -73,6 +73,15 @@ func TestKernels(t *testing.T) {
 	}
 	apply(Event{Kind: ProgramGone, PID: 1, Program: p1})
 	expect("one is gone", 0, 1, 1, 0, 1)
+	apply(load(p2, mesh, 2, "brisc", 30), load(p2, mesh, 2, "brisc", 0))
+	expect("its size could be read", 0, 1, 1, 30, 0)
+	placed := load(p2, mesh, 2, "brisc", 30)
+	placed.Kernel.Cores = 4
+	apply(placed, load(p2, mesh, 2, "brisc", 30))
+	expect("its cores could be read", 0, 1, 1, 30, 0)
+	if u := on(0); u.WithCores != 1 || u.CoreBytes[ApplicationKernel] != 120 {
+		t.Errorf("its cores could be read: %+v", u)
+	}
 	apply(closed(1, mesh))
 	if list := a.Programs(1); len(list) > 0 {
 		t.Errorf("after closing: %+v", list)

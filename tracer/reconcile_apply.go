@@ -231,8 +231,8 @@ func (r *run) addPrograms(from origin, rd *reading, told map[uint64]bool, whole,
 				} else {
 					r.kernelAdded(from, rel, h.ID, k.ID)
 				}
-				rel.cores[k.ID] = k.Cores
 			}
+			rel.cores[k.ID] = k.Cores
 			for _, file := range k.Files {
 				for _, d := range h.Devices {
 					r.kernelFile(from, k.ID, d, file, true)

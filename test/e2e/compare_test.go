@@ -254,7 +254,7 @@ func (tr *trace) broken(pid int) (wrong []string) {
 		}
 	}
 	p, _ := tr.process(pid)
-	if tr.sampler == nil && !p.Info.Late && !p.Info.RanBefore && tr.snapshot().Counters.Lost == 0 {
+	if tr.sampler == nil && !p.Info.Late && !p.Info.RanBefore && tr.snapshot().Counters.Lost == 0 && tr.unread() == 0 {
 		if n := p.Agreement.Repaired; n > 0 {
 			wrong = append(wrong, fmt.Sprintf("comparisons repaired %d, and nothing was lost", n))
 		}
@@ -264,6 +264,19 @@ func (tr *trace) broken(pid int) (wrong []string) {
 	}
 	slices.Sort(wrong)
 	return wrong
+}
+
+// unread counts the events of which something could not be read, such as a page that was swapped out.
+func (tr *trace) unread() (n uint64) {
+	tr.t.Helper()
+	k, err := tr.tracer.Counters()
+	if err != nil {
+		tr.t.Fatal(err)
+	}
+	for _, c := range k.Unread {
+		n += c
+	}
+	return n
 }
 
 // butSampled are the reasons other than that a process is sampled.
