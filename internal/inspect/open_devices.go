@@ -1,6 +1,7 @@
 package inspect
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"maps"
@@ -25,6 +26,10 @@ type openDevices struct {
 	chips map[uint64][]uint32
 	// managers maps each mesh among all these to the number of the manager with which it opened, if known.
 	managers map[uint64]uint64
+	// unnumbered are open meshes whose manager cannot be read: they are just opening, or closing.
+	unnumbered []uint64
+	// onMeshes: programs run on meshes alone, so a chip that is open without one is just opening, or closing.
+	onMeshes bool
 	// next is the number that the next manager will get, 0 if unknown.
 	next uint64
 	// owned maps the programs that a single-chip device owns to that device, or to none if they are on no chip.
@@ -40,7 +45,8 @@ type orphan struct {
 }
 
 func (in *Inspector) openDevicesOf(allocators map[uint64]uint64, orphans []uint64) *openDevices {
-	o := &openDevices{allocators: allocators, chips: map[uint64][]uint32{}, managers: map[uint64]uint64{}}
+	o := &openDevices{allocators: allocators, chips: map[uint64][]uint32{}, managers: map[uint64]uint64{},
+		onMeshes: in.lib.Defines(metal.PerChip) && in.lib.Defines(metal.MeshManager)}
 	if at, ok := in.lib.Lookup(metal.NextManager); ok {
 		o.next, _ = in.recent().U64(in.base + at)
 	}
@@ -54,9 +60,10 @@ func (in *Inspector) openDevicesOf(allocators map[uint64]uint64, orphans []uint6
 		if !mesh {
 			return
 		}
-		// A mesh without an answer is just closing, or closed.
 		if n, err := in.call(metal.MeshManager, device); err == nil {
 			o.managers[device] = n
+		} else if _, open := allocators[device]; open {
+			o.unnumbered = append(o.unnumbered, device)
 		}
 	}
 	for d := range allocators {
@@ -99,18 +106,27 @@ func (o *openDevices) share(one, other uint64) bool {
 }
 
 // since returns a number that is at most that of the first manager since the chips of a device opened: that of the
-// longest-open mesh with one of the chips. If only an orphan has one, it is the next number; if no mesh has, it is 0.
-func (o *openDevices) since(device uint64) (first uint64) {
+// longest-open mesh with one of the chips. If only an orphan has one, it is the next number; if no mesh has, it is 0,
+// and an error where programs run on meshes alone.
+func (o *openDevices) since(device uint64) (first uint64, err error) {
+	if slices.ContainsFunc(o.unnumbered, func(mesh uint64) bool { return o.share(mesh, device) }) {
+		return 0, errOpening
+	}
 	found := false
 	for mesh := range o.allocators {
 		if number, known := o.managers[mesh]; known && o.share(mesh, device) && (!found || number < first) {
 			first, found = number, true
 		}
 	}
-	if !found && slices.ContainsFunc(o.orphans, func(left orphan) bool { return o.kept(left, device) }) {
-		return o.next
+	switch {
+	case found:
+		return first, nil
+	case slices.ContainsFunc(o.orphans, func(left orphan) bool { return o.kept(left, device) }):
+		return o.next, nil
+	case o.onMeshes:
+		return 0, errOpening
 	}
-	return first
+	return 0, nil
 }
 
 // kept reports whether an orphan, or a mesh that it is part of, has a chip of a device.
@@ -120,9 +136,9 @@ func (o *openDevices) kept(left orphan, device uint64) bool {
 
 // closed reports whether the chips of a device closed since a program was launched with this manager.
 func (o *openDevices) closed(device, manager uint64) (bool, error) {
-	first := o.since(device)
-	if manager >= first {
-		return false, nil
+	first, err := o.since(device)
+	if err != nil || manager >= first {
+		return false, err
 	}
 	var unknown error
 	for _, left := range o.orphans {
@@ -190,6 +206,7 @@ var (
 	errNotLaunched = errors.New("whether it was placed before its chips were opened again is unknown: it has no commands that say so")
 	errWhichMesh   = errors.New("on which of the open meshes it was placed is unknown: it has no commands that say so")
 	errMeshClosed  = errors.New("the mesh that it was placed on is not open")
+	errOpening     = errors.New("whether it was placed before its chips were opened again is unknown: their mesh is just opening or closing")
 	errOrphan      = errors.New("whether it was placed before its chips were opened again is unknown: a submesh outlives its mesh")
 )
 
@@ -246,8 +263,10 @@ func (in *Inspector) placedOn(program uint64, o *openDevices) (list []uint64, un
 		return in.meshOf(o, last, launched)
 	}
 	if !launched {
-		if slices.ContainsFunc(list, func(d uint64) bool { return o.since(d) > 0 }) {
-			return nil, nil, errNotLaunched
+		for _, d := range list {
+			if first, err := o.since(d); err != nil || first > 0 {
+				return nil, nil, cmp.Or(err, errNotLaunched)
+			}
 		}
 		return list, nil, nil
 	}

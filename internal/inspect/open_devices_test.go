@@ -20,6 +20,10 @@ func TestClosedSinceAProgramWasLaunched(t *testing.T) {
 	left := func(least, most uint64) orphan {
 		return orphan{meshes: []uint64{submesh, above}, least: least, most: most}
 	}
+	onMeshes := open(4, map[uint64]uint64{})
+	onMeshes.onMeshes = true
+	opening := open(4, map[uint64]uint64{mesh: 3})
+	opening.allocators[above], opening.unnumbered = 0, []uint64{above}
 	for _, c := range []struct {
 		what            string
 		o               *openDevices
@@ -30,6 +34,8 @@ func TestClosedSinceAProgramWasLaunched(t *testing.T) {
 		{"with a manager that it made later", open(6, map[uint64]uint64{mesh: 3}), chip, 5, false, false},
 		{"another mesh opened since", open(4, map[uint64]uint64{mesh: 3}), chip, 2, true, false},
 		{"none has the chip", open(4, map[uint64]uint64{}), chip, 0, false, false},
+		{"none has the chip yet", onMeshes, chip, 0, false, true},
+		{"one that has it is just opening", opening, chip, 2, false, true},
 		{"an orphan keeps its chip open", open(2, map[uint64]uint64{above: 0, submesh: 1}, left(0, 0)), chip, 1, false, false},
 		{"and the others of its mesh", open(2, map[uint64]uint64{above: 0, submesh: 1}, left(0, 0)), other, 0, false, false},
 		{"also where another mesh opened next", open(3, map[uint64]uint64{above: 0, submesh: 1, mesh: 2}, left(0, 0)), chip, 0, false, false},

@@ -214,6 +214,16 @@ func (p *process) hasClosed(device uint64, now *inspect.ProcessScan) bool {
 	return !openIn(now, device) || read && known && manager != before
 }
 
+// meshesChanged reports whether a device has closed since, or a mesh has opened.
+func (p *process) meshesChanged(now *inspect.ProcessScan) bool {
+	for mesh := range now.Managers {
+		if _, known := p.managers[mesh]; !known {
+			return true
+		}
+	}
+	return slices.ContainsFunc(p.openDevices(), func(d uint64) bool { return p.hasClosed(d, now) })
+}
+
 func openIn(scan *inspect.ProcessScan, device uint64) bool {
 	_, open := scan.Devices[device]
 	return open

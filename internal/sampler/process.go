@@ -448,8 +448,8 @@ func (l *look) read() {
 		fork = &inspect.Fork{From: from, Unfreed: true, Opened: func() (map[uint64]bool, bool, error) { return p.used, false, nil }}
 	}
 	l.scan, l.err = p.Scan(p.library.layout, programs, fork, known)
-	if l.err == nil && len(programs) > 0 && slices.ContainsFunc(p.openDevices(), func(d uint64) bool { return p.hasClosed(d, l.scan) }) {
-		// A device closed, and what known programs had on its chips may be gone. Read all programs again.
+	if l.err == nil && len(programs) > 0 && p.meshesChanged(l.scan) {
+		// What known programs had on chips that closed may be gone, and chips may have opened again. Read all programs again.
 		l.unplaced = nil
 		l.scan, l.err = p.Scan(p.library.layout, nil, fork, known)
 	}
