@@ -129,10 +129,10 @@ func TestProgramsOutliveTheirMesh(t *testing.T) {
 						}
 					}
 				}
-				early.sync()
+				early.settles(w.PID())
 				look("from the start", early)
 				late := start(t, tracer.Options{PIDs: []uint32{uint32(w.PID())}})
-				late.sync()
+				late.settles(w.PID())
 				if p, _ := late.process(w.PID()); said.What == "the submesh is closed" && !r.PlacesByChip() {
 					// On which chips that was is not to be had any more.
 					if len(p.Reasons) != 1 || p.Reasons[0].Code != aggregator.ReasonProgramChips {
