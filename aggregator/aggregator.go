@@ -14,6 +14,8 @@ package aggregator
 import (
 	"maps"
 	"slices"
+
+	"tt-memtrace/aggregator/exact"
 )
 
 // Aggregator is the accounts of all watched processes.
@@ -254,14 +256,14 @@ func (a *Aggregator) start(e *Event) {
 		return
 	}
 	if e.Process.Late || p.info.Late {
-		p.raiseIf(e.Process.Late, ReasonLate, e.Time)
+		p.raiseIf(e.Process.Late, exact.ReasonLate, e.Time)
 	}
 	p.info = *e.Process
-	p.raiseIf(p.info.Source == FromSharedMemory, ReasonTotalsOnly, e.Time)
+	p.raiseIf(p.info.Source == FromSharedMemory, exact.ReasonTotalsOnly, e.Time)
 	if p.info.UnknownMemory != "" {
-		p.raiseFor(ReasonUnknownMemory, p.info.UnknownMemory, e.Time)
+		p.raiseFor(exact.ReasonUnknownAllocationFunctions, p.info.UnknownMemory, e.Time)
 	} else {
-		p.lift(ReasonUnknownMemory)
+		p.lift(exact.ReasonUnknownAllocationFunctions)
 	}
 }
 
@@ -272,7 +274,7 @@ func (a *Aggregator) exit(p *process, t uint64, how *Exit) {
 	}
 	// Nobody read the last contents of its rings.
 	clear(p.rings)
-	p.lift(ReasonRingUnread)
+	p.lift(exact.ReasonConfigRingUnread)
 	s := p.snapshot(true)
 	s.Exit = how
 	a.ended = append(a.ended, s)
@@ -290,7 +292,7 @@ func (a *Aggregator) exit(p *process, t uint64, how *Exit) {
 }
 
 // suspect marks a process whose accounts contradict an event.
-func (a *Aggregator) suspect(p *process, why ReasonCode, at uint64) {
+func (a *Aggregator) suspect(p *process, why exact.ReasonCode, at uint64) {
 	p.raise(why, at)
 	if a.OnSuspect != nil {
 		a.OnSuspect(p.pid)

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"math"
 	"slices"
+
+	"tt-memtrace/aggregator/exact"
 )
 
 // buffer is a live buffer. There can be millions, so it is small, and the
@@ -50,7 +52,7 @@ func (a *Aggregator) alloc(p *process, e *Event) {
 	}
 	if old := p.buffers.get(e.Buffer); old != nil {
 		p.counters.Replaced++
-		a.suspect(p, ReasonMissedFree, e.Time)
+		a.suspect(p, exact.ReasonMissedFree, e.Time)
 		a.drop(p, old, e, true)
 	}
 	p.counters.Allocs++
@@ -75,8 +77,7 @@ func (a *Aggregator) room(p *process, at uint64) bool {
 	if a.live >= a.limits.all {
 		detail = fmt.Sprintf("%d buffers of all processes", a.limits.all)
 	}
-	p.reasons.raise(Reason{Code: ReasonLimitReached, Detail: detail, PID: p.pid, Since: at}, maxProcessReasons)
-	p.sites.atLeast = true
+	p.raiseFor(exact.ReasonLimitReached, detail, at)
 	return false
 }
 
@@ -124,8 +125,8 @@ func (a *Aggregator) free(p *process, e *Event) {
 	}
 	if b == nil {
 		p.counters.UnmatchedFrees++
-		if !p.has(ReasonLimitReached) { // the free may be of a buffer that found no room
-			a.suspect(p, ReasonUnmatchedFree, e.Time)
+		if !p.has(exact.ReasonLimitReached) { // the free may be of a buffer that found no room
+			a.suspect(p, exact.ReasonUnmatchedFree, e.Time)
 		}
 		if a.OnChange != nil {
 			var chips []Chip

@@ -1,6 +1,10 @@
 package aggregator
 
-import "slices"
+import (
+	"slices"
+
+	"tt-memtrace/aggregator/exact"
+)
 
 type chip struct {
 	id    Chip
@@ -106,7 +110,7 @@ func (a *Aggregator) describe(p *process, d *device, o Opened, at uint64) {
 	p.counters.AtLeast = p.counters.AtLeast || o.Late || p.info.Late
 	if o.Late {
 		p.sites.atLeast = true
-		p.raise(ReasonLate, at)
+		p.raise(exact.ReasonLate, at)
 	}
 	p.checkPlaced(at)
 }

@@ -3,6 +3,8 @@ package aggregator
 import (
 	"cmp"
 	"slices"
+
+	"tt-memtrace/aggregator/exact"
 )
 
 // FreeSpace is the free space of one allocator in one memory: how much, and how
@@ -31,7 +33,7 @@ func (a *Aggregator) FreeSpaces(limit int) (spaces []FreeSpace, known bool) {
 		}
 	}
 	for _, p := range a.processes {
-		if p.knowsBuffers() {
+		if !Affected(p.reasons.list, exact.AffectsBuffers|exact.AffectsFrees) {
 			spaces = append(spaces, p.freeSpaces()...)
 		}
 	}

@@ -1,6 +1,10 @@
 package aggregator
 
-import "slices"
+import (
+	"slices"
+
+	"tt-memtrace/aggregator/exact"
+)
 
 // Hidden says what may be held without being counted: then a count of 0 is unknown, and not 0.
 type Hidden struct {
@@ -16,18 +20,19 @@ func (h Hidden) And(o Hidden) Hidden {
 
 // HiddenOf returns what a process may hold uncounted, on one of its chips or, if c is nil, on all.
 func HiddenOf(p *ProcessSnapshot, c *ChipSnapshot) Hidden {
-	list := p.Reasons
 	if c != nil {
-		list = c.Reasons
+		return p.hidden(c.Reasons, HidesOnChip)
 	}
-	return p.hidden(list, c != nil)
+	return p.hidden(p.Reasons, exact.AffectsBuffers)
 }
 
-// hidden returns what the process may hold uncounted, for some of its reasons; on one chip also where the chips of some
-// are unknown.
-func (p *ProcessSnapshot) hidden(list []Reason, onChip bool) Hidden {
+// HidesOnChip is what a reason affects if a chip may hold buffers that do not count there.
+const HidesOnChip = exact.AffectsBuffers | exact.AffectsPlaces
+
+// hidden returns what the process may hold uncounted, for some of its reasons. buffers is what hides buffers.
+func (p *ProcessSnapshot) hidden(list []Reason, buffers exact.Affects) Hidden {
 	unread := p.unread()
-	return Hidden{unread || HidesBuffers(list, onChip), unread || HidesPrograms(list), p.Late}
+	return Hidden{unread || Affected(list, buffers), unread || Affected(list, exact.AffectsPrograms), p.Late}
 }
 
 // unread reports whether what the process held before was not read yet.
@@ -37,7 +42,7 @@ func (p *ProcessSnapshot) unread() bool {
 
 // HidesUnsafe reports whether buffers of the process may be unsafe under traces that do not count as unsafe.
 func (p *ProcessSnapshot) HidesUnsafe() bool {
-	return p.Info.Source != Traced || p.unread() || hide(p.Reasons, hidesUnsafe)
+	return p.Info.Source != Traced || p.unread() || Affected(p.Reasons, exact.AffectsUnsafe)
 }
 
 // Hiders are the processes that may hold what is not counted, on all chips that they have.
@@ -52,7 +57,7 @@ func HidersOf(s *Snapshot) Hiders {
 		if slices.ContainsFunc(everywhere, func(r Reason) bool { return len(r.Chips) > 0 }) {
 			everywhere = slices.DeleteFunc(slices.Clone(everywhere), func(r Reason) bool { return len(r.Chips) > 0 })
 		}
-		if h := p.hidden(everywhere, true); h != (Hidden{}) {
+		if h := p.hidden(everywhere, HidesOnChip); h != (Hidden{}) {
 			if out == nil {
 				out = Hiders{}
 			}
@@ -64,7 +69,7 @@ func HidersOf(s *Snapshot) Hiders {
 
 // On returns what may be on a chip uncounted. A chip has only the first of many reasons, so this looks at its processes, too.
 func (hs Hiders) On(c *ChipSnapshot) Hidden {
-	h := Hidden{Buffers: HidesBuffers(c.Reasons, true), Programs: HidesPrograms(c.Reasons)}
+	h := Hidden{Buffers: Affected(c.Reasons, HidesOnChip), Programs: Affected(c.Reasons, exact.AffectsPrograms)}
 	for _, p := range c.PIDs {
 		h = h.And(hs[p])
 	}
@@ -73,7 +78,7 @@ func (hs Hiders) On(c *ChipSnapshot) Hidden {
 
 // NobodySeen reports whether processes are sampled and none was seen: one may have come and gone between two samples.
 func (s *Snapshot) NobodySeen() bool {
-	return len(s.Processes)+len(s.Ended) == 0 && slices.ContainsFunc(s.Reasons, func(r Reason) bool { return r.Code == ReasonSampled })
+	return len(s.Processes)+len(s.Ended) == 0 && slices.ContainsFunc(s.Reasons, func(r Reason) bool { return r.Code == exact.ReasonSampled })
 }
 
 // Absent reports whether the memory is known not to be there: then 0 is all that it holds.

@@ -9,6 +9,7 @@ import (
 	dto "github.com/prometheus/client_model/go"
 
 	"tt-memtrace/aggregator"
+	"tt-memtrace/aggregator/exact"
 	"tt-memtrace/internal/export"
 	"tt-memtrace/internal/metrics"
 	"tt-memtrace/ui"
@@ -17,8 +18,8 @@ import (
 // Each reason affects what its row says, and nothing else, in every output: a process has a buffer in DRAM, none in L1, and
 // no program.
 func TestReasonsAffectWhatTheirRowSays(t *testing.T) {
-	const none = aggregator.ReasonCode("")
-	for _, code := range slices.Concat([]aggregator.ReasonCode{none, "of_a_newer_version"}, aggregator.ReasonCodes()) {
+	const none = exact.ReasonCode("")
+	for _, code := range slices.Concat([]exact.ReasonCode{none, "of_a_newer_version"}, exact.ReasonCodes()) {
 		t.Run(string(code), func(t *testing.T) {
 			a := aggregator.New()
 			a.FollowSites(func(*aggregator.Stack) string { return "model.py:1 main" })
@@ -28,10 +29,10 @@ func TestReasonsAffectWhatTheirRowSays(t *testing.T) {
 				aggregator.DRAM: {Known: true, Count: 4, Bytes: 1 << 20}, aggregator.L1: {Known: true, Count: 4, Bytes: 1 << 20}, aggregator.L1Small: {Known: true}, aggregator.Trace: {Known: true}}})
 			a.Apply(&aggregator.Event{Kind: aggregator.Alloc, PID: 1, Device: 1, Allocator: 2, Buffer: 3, Memory: aggregator.DRAM, Size: 4096, PerBank: 1024,
 				Stack: &aggregator.Stack{Frames: []aggregator.Frame{{Function: "main"}}}})
-			want := aggregator.Row{}
+			want := exact.Affects(0)
 			if code != none {
 				a.Apply(&aggregator.Event{Kind: aggregator.ReasonRaised, PID: 1, Time: 5, Reason: &aggregator.Reason{Code: code}})
-				want = aggregator.RowOf(code)
+				want = code.Row().Affects
 			}
 			s := a.Snapshot()
 			check := func(what string, got, want bool) {
@@ -40,29 +41,30 @@ func TestReasonsAffectWhatTheirRowSays(t *testing.T) {
 					t.Errorf("%s: %v, not %v", what, got, want)
 				}
 			}
-			onChip := want.Buffers || want.Places
+			has := func(any exact.Affects) bool { return want&any != 0 }
+			onChip := has(aggregator.HidesOnChip)
 			p, c := &s.Processes[0], &s.Chips[0]
 			check("exact", s.Exact() && p.Exact() && c.Exact(), code == none)
-			check("buffers of the process hidden", aggregator.HiddenOf(p, nil).Buffers, want.Buffers)
+			check("buffers of the process hidden", aggregator.HiddenOf(p, nil).Buffers, has(exact.AffectsBuffers))
 			check("buffers of the process on the chip hidden", aggregator.HiddenOf(p, &p.Chips[0]).Buffers, onChip)
-			check("programs of the process hidden", aggregator.HiddenOf(p, nil).Programs, want.Programs)
+			check("programs of the process hidden", aggregator.HiddenOf(p, nil).Programs, has(exact.AffectsPrograms))
 			on := aggregator.HidersOf(s).On(c)
 			check("buffers of the chip hidden", on.Buffers, onChip)
-			check("programs of the chip hidden", on.Programs, want.Programs)
+			check("programs of the chip hidden", on.Programs, has(exact.AffectsPrograms))
 			spaces, _ := a.FreeSpaces(10)
-			check("free space known", len(spaces) == 1, !want.Buffers && !want.Frees)
-			check("peak of the site is a lower bound", a.Sites(1)[0].PeakAtLeast, want.Buffers || want.Frees || want.Places)
+			check("free space known", len(spaces) == 1, !has(exact.AffectsBuffers|exact.AffectsFrees))
+			check("peak of the site is a lower bound", a.Sites(1)[0].PeakAtLeast, has(exact.AffectsBuffers|exact.AffectsFrees|exact.AffectsPlaces))
 
 			status := export.NewStatus(s, time.Unix(9, 0), "host", "version")
 			for _, of := range []export.StatusChip{status.Chips[0], status.Processes[0].Chips[0]} {
 				check("JSON: L1 is null", of.Memory["l1"].Requested == nil && of.Memory["l1"].Buffers == nil, onChip)
 				check("JSON: DRAM is there", *of.Memory["dram"].Requested == 4096 && *of.Memory["dram"].Buffers == 1, true)
 				check("JSON: no L1_SMALL is 0", of.Memory["l1_small"].Capacity != nil && *of.Memory["l1_small"].Capacity == 0 && of.Memory["l1_small"].Buffers != nil, true)
-				check("JSON: programs are null", of.Kernels.Programs == nil, want.Programs)
+				check("JSON: programs are null", of.Kernels.Programs == nil, has(exact.AffectsPrograms))
 			}
 
 			u := status.Processes[0].Unsafe
-			check("JSON: unsafe buffers are null", u.Buffers == nil && u.Bytes == nil && u.Overlapping == nil && u.OverlappingBytes == nil && u.Found == nil, want.Unsafe)
+			check("JSON: unsafe buffers are null", u.Buffers == nil && u.Bytes == nil && u.Overlapping == nil && u.OverlappingBytes == nil && u.Found == nil, has(exact.AffectsUnsafe))
 
 			collector, err := metrics.NewCollector(func() metrics.Reading { return metrics.Reading{Snapshot: s, Rooms: spaces} }, metrics.Options{Processes: 1})
 			if err != nil {
@@ -86,8 +88,8 @@ func TestReasonsAffectWhatTheirRowSays(t *testing.T) {
 			}
 			check("metrics: L1", series("memory_buffers", "l1"), !onChip)
 			check("metrics: DRAM", series("memory_buffers", "dram"), true)
-			check("metrics: largest free block", series("memory_largest_free_block_bytes", "dram"), !want.Buffers && !want.Frees)
-			check("metrics: programs", series("programs"), !want.Programs)
+			check("metrics: largest free block", series("memory_largest_free_block_bytes", "dram"), !has(exact.AffectsBuffers|exact.AffectsFrees))
+			check("metrics: programs", series("programs"), !has(exact.AffectsPrograms))
 
 			var screen strings.Builder
 			if err := ui.Text(&screen, s, ui.TextOptions{Width: 120, Exact: true}); err != nil {
@@ -115,11 +117,11 @@ func TestReasonsAffectWhatTheirRowSays(t *testing.T) {
 				}
 			}
 			cell("DRAM", cells[1], false, "4,096")
-			cell("L1", cells[2], want.Buffers, "0")
-			cell("CB+DFB", cells[5], want.Programs, "0")
+			cell("L1", cells[2], has(exact.AffectsBuffers), "0")
+			cell("CB+DFB", cells[5], has(exact.AffectsPrograms), "0")
 			cell("BUFFERS", cells[6], false, "1")
 			least := ""
-			if code.Missed() && (want.Buffers || want.Frees) {
+			if has(exact.AffectsCalls) {
 				least = "≥"
 			}
 			cell("ALLOCS", cells[7], false, least+"1")

@@ -4,7 +4,8 @@ import (
 	"iter"
 	"maps"
 	"slices"
-	"strings"
+
+	"tt-memtrace/aggregator/exact"
 )
 
 // Reason is why numbers are not exact. It affects one process and the totals of its open chips. With PID 0 it affects
@@ -15,7 +16,7 @@ import (
 // events.
 type Reason struct {
 	// Code names the reason.
-	Code ReasonCode `rec:"Code"`
+	Code exact.ReasonCode `rec:"Code"`
 	// Detail completes the code's sentence, such as an error, or is empty: untrusted text.
 	Detail string `rec:"Detail"`
 	// PID of the affected process, 0 for the host. A PID that is not in the accounts is a process whose memory the
@@ -26,167 +27,24 @@ type Reason struct {
 	// Since is when it was raised, and Last when it was last raised again, CLOCK_MONOTONIC ns.
 	Since uint64 `rec:"Since"`
 	Last  uint64 `rec:"Last"`
-	// Unsure, of ReasonNotTraced: whether the process uses the runtime is not known.
+	// Unsure, of exact.ReasonNotTraced: whether the process uses the runtime is not known.
 	Unsure bool `rec:"Unsure"`
 }
 
-// ReasonCode names a reason. Recordings and JSON hold codes: they never change.
-type ReasonCode string
-
-// The reasons. Those up to ReasonUnknownChips are raised by the aggregator itself,
-// the others by sources.
-const (
-	ReasonLate             ReasonCode = "late"
-	ReasonEventsLost       ReasonCode = "events_lost"
-	ReasonRecordingGap     ReasonCode = "recording_gap"
-	ReasonUnmatchedFree    ReasonCode = "unmatched_free"
-	ReasonMissedFree       ReasonCode = "missed_free"
-	ReasonOddEvents        ReasonCode = "inconsistent_events"
-	ReasonOddProgramEvents ReasonCode = "inconsistent_program_events"
-	ReasonPartlyRead       ReasonCode = "scan_incomplete"
-	ReasonBuffersUnread    ReasonCode = "buffers_unread"
-	ReasonTotalsOnly       ReasonCode = "totals_only"
-	ReasonUnknownChips     ReasonCode = "chips_unknown"
-
-	ReasonReadFailed     ReasonCode = "events_unread"
-	ReasonBlocksDisagree ReasonCode = "blocks_disagree"
-	ReasonTotalsDisagree ReasonCode = "totals_disagree"
-
-	ReasonReservedUnread ReasonCode = "reserved_unknown"
-	ReasonRingUnread     ReasonCode = "config_ring_unread"
-	ReasonPersistentL1   ReasonCode = "persistent_l1"
-	ReasonUnknownMemory  ReasonCode = "unknown_allocation_functions"
-	ReasonUncounted      ReasonCode = "launches_uncounted"
-	ReasonProgramChips   ReasonCode = "program_chips_unknown"
-	ReasonTracesMissed   ReasonCode = "traces_missed"
-	ReasonTracesBefore   ReasonCode = "traces_before_attach"
-	ReasonNotRead        ReasonCode = "scan_failed"
-	ReasonTimeBudget     ReasonCode = "scan_timeout"
-	ReasonForked         ReasonCode = "forked"
-	ReasonTruncated      ReasonCode = "events_truncated"
-	ReasonLimitReached   ReasonCode = "limit_reached"
-	ReasonNotTraced      ReasonCode = "not_traced"
-	ReasonPIDNamespace   ReasonCode = "pid_namespace"
-	ReasonOtherUsers     ReasonCode = "other_users"
-	ReasonSampled        ReasonCode = "sampled"
-	ReasonBehind         ReasonCode = "behind"
-)
-
-// liftedBy is what lifts a process's reason, in addition to its exit and ReasonLifted.
-type liftedBy uint8
-
-const (
-	nothingElse liftedBy = iota
-	// anyComparison of the process's buffers, which read all of them.
-	anyComparison
-	// fullComparison: one that also searched for devices, allocators and programs.
-	fullComparison
-	// firstComparison: the one that finds objects from before tracing began.
-	firstComparison
-)
-
-// hidden is what a reason may leave out of the accounts. If buffers or programs are, a count of 0 is unknown.
-type hidden uint8
-
-const (
-	hidesBuffers hidden = 1 << iota
-	hidesPrograms
-	// hidesPlaces: it is counted, but not on a chip.
-	hidesPlaces
-	// hidesFrees: buffers may be counted that are free.
-	hidesFrees
-	// hidesUnsafe: buffers may be unsafe under traces that do not count as unsafe.
-	hidesUnsafe
-	hidesAll = hidesBuffers | hidesPrograms | hidesUnsafe
-)
-
-// reasonTable has, for each reason, a sentence (without its subject if that is the process), what lifts it, whether
-// something that happened while tracing was missed, which makes a run that ends so fail, and what may not be counted.
-// An unknown code, of a newer version, makes numbers inexact too; only ReasonLifted lifts it.
-var reasonTable = map[ReasonCode]struct {
-	sentence string
-	lifted   liftedBy
-	missed   bool
-	hides    hidden
-}{
-	ReasonLate:             {"buffers and programs from before tracing began may be missing", firstComparison, false, hidesAll},
-	ReasonEventsLost:       {"events were lost", fullComparison, true, hidesAll},
-	ReasonRecordingGap:     {"the recording lacks events", nothingElse, true, hidesAll},
-	ReasonUnmatchedFree:    {"a buffer was freed whose allocation was not seen", anyComparison, false, hidesBuffers},
-	ReasonMissedFree:       {"a buffer's free was not seen, another took its place", anyComparison, false, hidesFrees},
-	ReasonOddEvents:        {"inconsistent events of buffers were ignored", anyComparison, false, hidesBuffers},
-	ReasonOddProgramEvents: {"inconsistent events of programs were ignored", nothingElse, false, hidesPrograms},
-	ReasonPartlyRead:       {"some of its buffers or programs could not be read", fullComparison, false, hidesAll},
-	ReasonBuffersUnread:    {"some of its buffers could not be read", anyComparison, false, hidesBuffers},
-	ReasonTotalsOnly:       {"only the runtime's own totals are known", nothingElse, false, 0},
-	ReasonUnknownChips:     {"the chips of one of its devices are unknown", nothingElse, false, hidesPrograms | hidesPlaces},
-
-	ReasonBlocksDisagree: {"its allocators' buffers and lists of blocks disagree", anyComparison, false, hidesBuffers},
-	ReasonTotalsDisagree: {"the runtime's own account has memory that no buffer explains", fullComparison, false, hidesBuffers},
-
-	ReasonReadFailed:     {"its memory could not be read at an event, which is missing", fullComparison, true, hidesAll},
-	ReasonReservedUnread: {"the reserved size of some of its buffers could not be read, and is unknown", nothingElse, false, 0},
-	ReasonUnknownMemory:  {"its build of the runtime hands out memory by functions that are not known", nothingElse, false, hidesBuffers},
-	ReasonPersistentL1:   {"it has L1 outside of its allocators' buffers, such as a space for prefetcher pipes, which is not counted", nothingElse, false, 0},
-	ReasonRingUnread:     {"the contents of a kernel-config ring could not be read, and are unknown", nothingElse, false, 0},
-	ReasonUncounted:      {"launches of its programs were not counted", nothingElse, true, 0},
-	ReasonProgramChips:   {"the chips of a program are unknown: it is counted on all chips of its mesh", nothingElse, false, 0},
-	ReasonTracesMissed:   {"some captures or replays of traces, or allocations beside them, were not seen: which buffers they overwrite is unknown", nothingElse, true, hidesUnsafe},
-	ReasonTracesBefore:   {"traces were captured before tracing began: which buffers their replays overwrite is unknown", nothingElse, false, hidesUnsafe},
-	ReasonNotRead:        {"its memory could not be read", fullComparison, true, hidesAll},
-	ReasonTimeBudget:     {"reading it took too long, so a part is missing", fullComparison, false, hidesAll},
-	ReasonForked:         {"it was forked, and some of what it has may be copies of another process's", nothingElse, false, hidesAll},
-	ReasonTruncated:      {"an event was too long, so a part of it is missing", nothingElse, true, hidesAll},
-	ReasonLimitReached:   {"a limit was reached, so a part is not counted", nothingElse, true, hidesAll},
-	ReasonNotTraced:      {"it uses the runtime and is not traced", nothingElse, true, hidesAll},
-	ReasonPIDNamespace:   {"processes outside of this PID namespace cannot be traced", nothingElse, false, 0},
-	ReasonOtherUsers:     {"processes that may not be read, as those of other users, are not sampled", nothingElse, false, 0},
-	ReasonSampled:        {"it is sampled: changes show at the next sample", nothingElse, false, 0},
-	ReasonBehind:         {"events wait to be counted", nothingElse, true, 0},
-}
-
-// ReasonCodes returns all codes of this version.
-func ReasonCodes() []ReasonCode { return slices.Sorted(maps.Keys(reasonTable)) }
-
-// Missed reports whether something is missing that happened while tracing.
-func (c ReasonCode) Missed() bool { return reasonTable[c].missed }
-
-// MissedBuffers reports whether allocations or frees are missing that happened while tracing.
-func MissedBuffers(list []Reason) bool {
-	return slices.ContainsFunc(list, func(r Reason) bool { return r.Code.Missed() && hide([]Reason{r}, hidesBuffers|hidesFrees) })
-}
-
-// HidesBuffers reports whether buffers may be held that are not counted, so that 0 is not known to be 0; on one chip
-// also where the chips of some are unknown.
-func HidesBuffers(list []Reason, onChip bool) bool {
-	what := hidesBuffers
-	if onChip {
-		what |= hidesPlaces
-	}
-	return hide(list, what)
-}
-
-// HidesPrograms is HidesBuffers for programs, and what they have on chips.
-func HidesPrograms(list []Reason) bool { return hide(list, hidesPrograms) }
-
-func hide(list []Reason, what hidden) bool {
-	return slices.ContainsFunc(list, func(r Reason) bool {
-		known, ok := reasonTable[r.Code]
-		return !ok || known.hides&what != 0
-	})
+// Affected reports whether one of the reasons may make any of these numbers wrong.
+func Affected(list []Reason, what exact.Affects) bool {
+	return slices.ContainsFunc(list, func(r Reason) bool { return r.Code.Affects(what) })
 }
 
 // String is the reason as a sentence, without the process that it affects.
 func (r *Reason) String() string {
-	text := reasonTable[r.Code].sentence
+	row := r.Code.Row()
+	text := row.Sentence
 	switch {
-	case r.Unsure && r.Code == ReasonNotTraced:
-		text = "it may use the runtime and is not traced"
-	case r.Code == ReasonSampled && r.PID == 0 && r.Detail != "":
-		text = "processes are sampled"
-	}
-	if text == "" {
-		text = strings.ReplaceAll(string(r.Code), "_", " ")
+	case r.Unsure && row.Unsure != "":
+		text = row.Unsure
+	case r.PID == 0 && r.Detail != "" && row.OfHost != "":
+		text = row.OfHost
 	}
 	if r.Detail != "" {
 		text += ": " + r.Detail
@@ -218,7 +76,7 @@ func (rs *reasons) own() {
 	}
 }
 
-func (rs *reasons) find(code ReasonCode, pid uint32) int {
+func (rs *reasons) find(code exact.ReasonCode, pid uint32) int {
 	return slices.IndexFunc(rs.list, func(r Reason) bool { return r.Code == code && r.PID == pid })
 }
 
@@ -264,20 +122,31 @@ func (rs *reasons) set(list []Reason, limit int) {
 }
 
 // raise marks a process as not exact.
-func (p *process) raise(code ReasonCode, at uint64) { p.raiseFor(code, "", at) }
+func (p *process) raise(code exact.ReasonCode, at uint64) { p.raiseFor(code, "", at) }
 
 // raiseFor raises a reason with a detail.
-func (p *process) raiseFor(code ReasonCode, detail string, at uint64) {
-	p.reasons.raise(Reason{Code: code, Detail: detail, PID: p.pid, Since: at}, maxProcessReasons)
-	p.sites.doubt(code)
+func (p *process) raiseFor(code exact.ReasonCode, detail string, at uint64) {
+	p.raiseReason(Reason{Code: code, Detail: detail, PID: p.pid, Since: at})
 }
 
-func (p *process) lift(code ReasonCode) {
+// raiseReason raises a reason, and marks what stays uncertain once it is lifted: a comparison finds what is live, but
+// not what came and went before. The first comparison finds all that the process held when tracing began.
+func (p *process) raiseReason(r Reason) {
+	p.reasons.raise(r, maxProcessReasons)
+	if r.Code.Affects(exact.AffectsBuffers|exact.AffectsFrees) && r.Code.Row().Lifted != exact.ByFirstComparison {
+		p.sites.atLeast = true
+	}
+	if r.Code.Affects(exact.AffectsPeaks) {
+		p.doubtPeaks()
+	}
+}
+
+func (p *process) lift(code exact.ReasonCode) {
 	p.reasons.lift(func(r *Reason) bool { return r.Code == code })
 }
 
 // raiseIf raises a reason or lifts it.
-func (p *process) raiseIf(yes bool, code ReasonCode, at uint64) {
+func (p *process) raiseIf(yes bool, code exact.ReasonCode, at uint64) {
 	switch {
 	case !yes:
 		p.lift(code)
@@ -286,10 +155,7 @@ func (p *process) raiseIf(yes bool, code ReasonCode, at uint64) {
 	}
 }
 
-func (p *process) has(code ReasonCode) bool { return p.reasons.find(code, p.pid) >= 0 }
-
-// knowsBuffers reports whether all buffers of known allocators are known: then so is their free space.
-func (p *process) knowsBuffers() bool { return !hide(p.reasons.list, hidesBuffers|hidesFrees) }
+func (p *process) has(code exact.ReasonCode) bool { return p.reasons.find(code, p.pid) >= 0 }
 
 // missed reports whether one of the reasons is that something was missed.
 func missed(list []Reason) bool {
@@ -301,9 +167,9 @@ func (p *process) odd(e *Event) {
 	p.counters.Odd++
 	switch e.Kind {
 	case CBPlaced, KernelLoaded, KernelsCopied, ConfigRingUsed:
-		p.raise(ReasonOddProgramEvents, e.Time)
+		p.raise(exact.ReasonInconsistentProgramEvents, e.Time)
 	default:
-		p.raise(ReasonOddEvents, e.Time)
+		p.raise(exact.ReasonInconsistentEvents, e.Time)
 	}
 }
 
@@ -312,22 +178,22 @@ func (a *Aggregator) raiseOrLift(e *Event) {
 	if e.Reason == nil || e.Reason.Code == "" {
 		return
 	}
-	on, limit := &a.reasons, maxHostReasons
-	if p := a.processes[e.PID]; p != nil {
-		on, limit = &p.reasons, maxProcessReasons
-		if e.Kind == ReasonRaised {
-			p.sites.doubt(e.Reason.Code)
-		}
-	}
+	p := a.processes[e.PID]
 	if e.Kind == ReasonLifted {
 		match := func(r *Reason) bool { return r.Code == e.Reason.Code && r.PID == e.PID }
-		on.lift(match)
+		if p != nil {
+			p.reasons.lift(match)
+		}
 		a.reasons.lift(match) // raised before the process was known
 		return
 	}
 	r := *e.Reason
 	r.PID, r.Since, r.Last, r.Chips = e.PID, e.Time, e.Time, slices.Clone(r.Chips)
-	on.raise(r, limit)
+	if p != nil {
+		p.raiseReason(r)
+		return
+	}
+	a.reasons.raise(r, maxHostReasons)
 }
 
 // lossNoticed bounds the delay of the event after a loss, ns: the source counts losses only now and then.
@@ -336,10 +202,10 @@ const lossNoticed = 1_000_000_000
 // lose marks the processes to which the lost events may belong.
 func (a *Aggregator) lose(e *Event) {
 	a.counters.Lost += e.Count
-	code := ReasonEventsLost
+	code := exact.ReasonEventsLost
 	if e.Anyone {
 		// Comparisons under way may be about objects that the recording lacks.
-		code = ReasonRecordingGap
+		code = exact.ReasonRecordingGap
 		a.reasons.raise(Reason{Code: code, Since: e.Time}, maxHostReasons)
 	}
 	// What clients report does not pass through the BPF ring buffer.
@@ -347,7 +213,6 @@ func (a *Aggregator) lose(e *Event) {
 	for _, p := range a.processes {
 		if can(p.info.Source) {
 			p.raise(code, e.Time)
-			p.doubtPeaks()
 			p.released.clear() // another buffer may be at an address, and its allocation lost
 		}
 	}
@@ -364,51 +229,44 @@ func (a *Aggregator) lose(e *Event) {
 	}
 }
 
-// compared lifts what a comparison has corrected.
-func (p *process) compared(b *AllocatorScan, implausible bool, at uint64) {
-	partial := ReasonPartlyRead
+// compared lifts what a comparison has corrected, but not what it has raised itself.
+func (p *process) compared(b *AllocatorScan, raised []exact.ReasonCode, implausible bool, at uint64) {
+	partial := exact.ReasonScanIncomplete
 	if b.BuffersOnly {
-		partial = ReasonBuffersUnread
+		partial = exact.ReasonBuffersUnread
 	}
 	if b.Partial || implausible {
 		p.raise(partial, at)
 		return
 	}
-	contradicted := b.contradictions()
 	p.reasons.lift(func(r *Reason) bool {
-		if _, still := contradicted[r.Code]; still {
+		if slices.Contains(raised, r.Code) || b.Began > 0 && r.Last >= b.Began { // or again during the scan
 			return false
 		}
-		if b.Began > 0 && r.Last >= b.Began {
-			return false // it was raised again while the process was read
-		}
-		switch reasonTable[r.Code].lifted {
-		case anyComparison:
+		switch r.Code.Row().Lifted {
+		case exact.ByComparison:
 			return true
-		case fullComparison:
+		case exact.ByFullComparison:
 			return !b.BuffersOnly
-		case firstComparison:
+		case exact.ByFirstComparison:
 			return b.First
 		}
 		return false
 	})
 }
 
-// checkPlaced raises or lifts ReasonUnknownChips.
+// checkPlaced raises or lifts exact.ReasonChipsUnknown.
 func (p *process) checkPlaced(at uint64) {
 	unknown := false
 	for _, d := range p.devices {
 		unknown = unknown || len(d.shares) == 0 && (d.live > 0 || d.described && !d.closed)
 	}
-	p.raiseIf(unknown, ReasonUnknownChips, at)
+	p.raiseIf(unknown, exact.ReasonChipsUnknown, at)
 }
 
 // isSuspect reports whether a comparison with the process's allocators is due.
 func (p *process) isSuspect() bool {
-	return slices.ContainsFunc(p.reasons.list, func(r Reason) bool {
-		by := reasonTable[r.Code].lifted
-		return by == anyComparison || by == fullComparison || r.Code == ReasonRecordingGap
-	})
+	return slices.ContainsFunc(p.reasons.list, func(r Reason) bool { return r.Code.Suspect() })
 }
 
 // reasonsOn returns a process's reasons that affect a chip.
@@ -455,7 +313,7 @@ func (a *Aggregator) markChips(chips map[Chip]*ChipSnapshot) {
 			switch {
 			case len(r.Chips) > 0:
 				markAll(r, r.Chips)
-			case r.Code == ReasonUnknownChips:
+			case r.Code == exact.ReasonChipsUnknown:
 				markAll(r, nil) // it may concern any chip
 			default:
 				markAll(r, open) // or any chip, if the process has no known one open
@@ -482,7 +340,7 @@ func (s *Snapshot) Why() iter.Seq[Reason] {
 				return
 			}
 		}
-		if len(s.Lacks) > 0 && !yield(Reason{Code: ReasonTotalsOnly}) {
+		if len(s.Lacks) > 0 && !yield(Reason{Code: exact.ReasonTotalsOnly}) {
 			return
 		}
 		for i := range s.Processes {

@@ -2,10 +2,11 @@ package aggregator
 
 import (
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 	"testing"
+
+	"tt-memtrace/aggregator/exact"
 )
 
 // twoProcesses are process 1 with buffers 1 and 2 of 100 bytes on chip 0, as in
@@ -55,7 +56,7 @@ func wantInexact(t *testing.T, when string, a *Aggregator, want ...string) {
 	}
 }
 
-func reason(kind Kind, pid uint32, code ReasonCode, chips ...Chip) Event {
+func reason(kind Kind, pid uint32, code exact.ReasonCode, chips ...Chip) Event {
 	return Event{Kind: kind, PID: pid, Reason: &Reason{Code: code, Detail: "why", Chips: chips}}
 }
 
@@ -71,71 +72,70 @@ func TestReasons(t *testing.T) {
 	attached := func(late bool) Event {
 		return Event{Kind: ProcessStart, PID: 1, Process: &Process{Started: 1, Late: late}}
 	}
-	of1 := func(code ReasonCode) []string {
+	of1 := func(code exact.ReasonCode) []string {
 		return []string{"pid 1 " + string(code), "pid 1 on 0 " + string(code), "chip 0 " + string(code)}
 	}
-	ofHost := func(code ReasonCode) []string {
+	ofHost := func(code exact.ReasonCode) []string {
 		return []string{"host " + string(code), "chip 0 " + string(code), "chip 1 " + string(code), "chip 2 " + string(code)}
 	}
 	cb := CircularBuffer{Size: 10, Ranges: []CoreRange{{X1: 1, Y1: 1}}}
-	tested := map[ReasonCode]bool{}
+	tested := map[exact.ReasonCode]bool{}
 	for _, c := range []struct {
 		name string
-		code ReasonCode
+		code exact.ReasonCode
 		by   []Event
 		want []string
 		// keeps are events that do not lift it, heals those that do; by its exit and
 		// a ReasonLifted every reason is lifted.
 		keeps, heals []Event
 	}{
-		{"attached late", ReasonLate, []Event{attached(true)}, of1(ReasonLate), []Event{full, buffers, attached(true)}, []Event{first}},
-		{"attached late and read", ReasonLate, []Event{attached(true)}, of1(ReasonLate), nil, []Event{attached(false)}},
-		{"a late device", ReasonLate, []Event{late(opened(1, 5, host(0)))}, of1(ReasonLate), []Event{full, buffers, attached(false)}, []Event{first}},
-		{"a free of an unknown buffer", ReasonUnmatchedFree, []Event{freed(1, 1, 77)}, of1(ReasonUnmatchedFree), []Event{alloc(1, 1, 5, L1, 5), freed(1, 1, 5)}, []Event{buffers}},
-		{"a free that was not seen", ReasonMissedFree, []Event{on(alloc(1, 1, 1, DRAM, 10))}, of1(ReasonMissedFree), nil, []Event{buffers}},
-		{"an allocation without sense", ReasonOddEvents, []Event{alloc(1, 1, 5, NumMemories, 10)}, of1(ReasonOddEvents), nil, []Event{buffers}},
-		{"a program without sense", ReasonOddProgramEvents, []Event{{Kind: CBPlaced, PID: 1, Device: 99, CB: &cb}}, of1(ReasonOddProgramEvents), []Event{full, buffers, first}, nil},
-		{"a reading that left something out", ReasonPartlyRead, []Event{partial}, of1(ReasonPartlyRead), []Event{buffers, partial}, []Event{full}},
-		{"a reading that left buffers out", ReasonBuffersUnread, []Event{partialBuffers}, of1(ReasonBuffersUnread), []Event{partialBuffers}, []Event{buffers}},
-		{"an implausible buffer", ReasonPartlyRead, []Event{implausible}, of1(ReasonPartlyRead), []Event{buffers}, []Event{full}},
-		{"totals alone", ReasonTotalsOnly, []Event{summed}, of1(ReasonTotalsOnly), []Event{full}, nil},
-		{"a device of unknown chips", ReasonUnknownChips, []Event{opened(1, 8, nil)},
-			append(of1(ReasonUnknownChips), "chip 1 chips_unknown", "chip 2 chips_unknown"), []Event{full, opened(1, 9, host(0))}, []Event{closed(1, 8)}},
-		{"a buffer on unknown chips", ReasonUnknownChips, []Event{alloc(1, 8, 8, DRAM, 1)},
-			append(of1(ReasonUnknownChips), "chip 1 chips_unknown", "chip 2 chips_unknown"), nil, []Event{opened(1, 8, host(0))}},
-		{"a buffer on unknown chips that is freed", ReasonUnknownChips, []Event{alloc(1, 8, 8, DRAM, 1)},
-			append(of1(ReasonUnknownChips), "chip 1 chips_unknown", "chip 2 chips_unknown"), nil, []Event{freed(1, 8, 8)}},
-		{"a failed read", ReasonReadFailed, []Event{reason(ReasonRaised, 1, ReasonReadFailed)}, of1(ReasonReadFailed), []Event{buffers}, []Event{full}},
-		{"blocks that disagree", ReasonBlocksDisagree, []Event{scanned(AllocatorScan{Buffers: same, BuffersOnly: true, BlocksDisagree: "why"})}, of1(ReasonBlocksDisagree), []Event{scanned(AllocatorScan{Buffers: same, BlocksDisagree: "again"})}, []Event{buffers}},
-		{"totals that disagree", ReasonTotalsDisagree, []Event{scanned(AllocatorScan{Buffers: same, TotalsDisagree: "why"})}, of1(ReasonTotalsDisagree), []Event{buffers}, []Event{full}},
-		{"launches that were not counted", ReasonUncounted, []Event{reason(ReasonRaised, 1, ReasonUncounted)}, of1(ReasonUncounted), []Event{full}, nil},
-		{"reserved sizes that could not be read", ReasonReservedUnread, []Event{reason(ReasonRaised, 1, ReasonReservedUnread)}, of1(ReasonReservedUnread), []Event{full}, nil},
-		{"a build with an unknown allocator", ReasonUnknownMemory, []Event{{Kind: ProcessStart, PID: 1, Process: &Process{Started: 1, UnknownMemory: "NewArena::allocate"}}}, of1(ReasonUnknownMemory), []Event{full}, []Event{attached(false)}},
-		{"L1 outside of the allocator", ReasonPersistentL1, []Event{scanned(AllocatorScan{Buffers: same, BuffersOnly: true, PersistentL1: "why", PersistentRead: true})}, of1(ReasonPersistentL1), []Event{full}, []Event{scanned(AllocatorScan{Buffers: same, BuffersOnly: true, PersistentRead: true})}},
-		{"a ring that could not be read", ReasonRingUnread, []Event{reason(ReasonRaised, 1, ReasonRingUnread)}, of1(ReasonRingUnread), []Event{full}, nil},
-		{"a program on unknown chips", ReasonProgramChips, []Event{reason(ReasonRaised, 1, ReasonProgramChips)}, of1(ReasonProgramChips), []Event{full}, nil},
-		{"traces from before", ReasonTracesBefore, []Event{reason(ReasonRaised, 1, ReasonTracesBefore)}, of1(ReasonTracesBefore), []Event{full}, nil},
-		{"traces that were not seen", ReasonTracesMissed, []Event{reason(ReasonRaised, 1, ReasonTracesMissed)}, of1(ReasonTracesMissed), []Event{full}, nil},
-		{"not read", ReasonNotRead, []Event{reason(ReasonRaised, 1, ReasonNotRead)}, of1(ReasonNotRead), []Event{buffers}, []Event{full}},
-		{"a budget", ReasonTimeBudget, []Event{reason(ReasonRaised, 1, ReasonTimeBudget)}, of1(ReasonTimeBudget), []Event{buffers}, []Event{full}},
-		{"a fork", ReasonForked, []Event{reason(ReasonRaised, 1, ReasonForked)}, of1(ReasonForked), []Event{full}, []Event{reason(ReasonLifted, 1, ReasonForked)}},
-		{"cut", ReasonTruncated, []Event{reason(ReasonRaised, 1, ReasonTruncated)}, of1(ReasonTruncated), []Event{full}, nil},
-		{"a limit", ReasonLimitReached, []Event{reason(ReasonRaised, 1, ReasonLimitReached)}, of1(ReasonLimitReached), nil, []Event{full}},
-		{"samples", ReasonSampled, []Event{reason(ReasonRaised, 1, ReasonSampled)}, of1(ReasonSampled), []Event{full}, nil},
+		{"attached late", exact.ReasonLate, []Event{attached(true)}, of1(exact.ReasonLate), []Event{full, buffers, attached(true)}, []Event{first}},
+		{"attached late and read", exact.ReasonLate, []Event{attached(true)}, of1(exact.ReasonLate), nil, []Event{attached(false)}},
+		{"a late device", exact.ReasonLate, []Event{late(opened(1, 5, host(0)))}, of1(exact.ReasonLate), []Event{full, buffers, attached(false)}, []Event{first}},
+		{"a free of an unknown buffer", exact.ReasonUnmatchedFree, []Event{freed(1, 1, 77)}, of1(exact.ReasonUnmatchedFree), []Event{alloc(1, 1, 5, L1, 5), freed(1, 1, 5)}, []Event{buffers}},
+		{"a free that was not seen", exact.ReasonMissedFree, []Event{on(alloc(1, 1, 1, DRAM, 10))}, of1(exact.ReasonMissedFree), nil, []Event{buffers}},
+		{"an allocation without sense", exact.ReasonInconsistentEvents, []Event{alloc(1, 1, 5, NumMemories, 10)}, of1(exact.ReasonInconsistentEvents), nil, []Event{buffers}},
+		{"a program without sense", exact.ReasonInconsistentProgramEvents, []Event{{Kind: CBPlaced, PID: 1, Device: 99, CB: &cb}}, of1(exact.ReasonInconsistentProgramEvents), []Event{full, buffers, first}, nil},
+		{"a reading that left something out", exact.ReasonScanIncomplete, []Event{partial}, of1(exact.ReasonScanIncomplete), []Event{buffers, partial}, []Event{full}},
+		{"a reading that left buffers out", exact.ReasonBuffersUnread, []Event{partialBuffers}, of1(exact.ReasonBuffersUnread), []Event{partialBuffers}, []Event{buffers}},
+		{"an implausible buffer", exact.ReasonScanIncomplete, []Event{implausible}, of1(exact.ReasonScanIncomplete), []Event{buffers}, []Event{full}},
+		{"totals alone", exact.ReasonTotalsOnly, []Event{summed}, of1(exact.ReasonTotalsOnly), []Event{full}, nil},
+		{"a device of unknown chips", exact.ReasonChipsUnknown, []Event{opened(1, 8, nil)},
+			append(of1(exact.ReasonChipsUnknown), "chip 1 chips_unknown", "chip 2 chips_unknown"), []Event{full, opened(1, 9, host(0))}, []Event{closed(1, 8)}},
+		{"a buffer on unknown chips", exact.ReasonChipsUnknown, []Event{alloc(1, 8, 8, DRAM, 1)},
+			append(of1(exact.ReasonChipsUnknown), "chip 1 chips_unknown", "chip 2 chips_unknown"), nil, []Event{opened(1, 8, host(0))}},
+		{"a buffer on unknown chips that is freed", exact.ReasonChipsUnknown, []Event{alloc(1, 8, 8, DRAM, 1)},
+			append(of1(exact.ReasonChipsUnknown), "chip 1 chips_unknown", "chip 2 chips_unknown"), nil, []Event{freed(1, 8, 8)}},
+		{"a failed read", exact.ReasonEventsUnread, []Event{reason(ReasonRaised, 1, exact.ReasonEventsUnread)}, of1(exact.ReasonEventsUnread), []Event{buffers}, []Event{full}},
+		{"blocks that disagree", exact.ReasonBlocksDisagree, []Event{scanned(AllocatorScan{Buffers: same, BuffersOnly: true, BlocksDisagree: "why"})}, of1(exact.ReasonBlocksDisagree), []Event{scanned(AllocatorScan{Buffers: same, BlocksDisagree: "again"})}, []Event{buffers}},
+		{"totals that disagree", exact.ReasonTotalsDisagree, []Event{scanned(AllocatorScan{Buffers: same, TotalsDisagree: "why"})}, of1(exact.ReasonTotalsDisagree), []Event{buffers}, []Event{full}},
+		{"launches that were not counted", exact.ReasonLaunchesUncounted, []Event{reason(ReasonRaised, 1, exact.ReasonLaunchesUncounted)}, of1(exact.ReasonLaunchesUncounted), []Event{full}, nil},
+		{"reserved sizes that could not be read", exact.ReasonReservedUnknown, []Event{reason(ReasonRaised, 1, exact.ReasonReservedUnknown)}, of1(exact.ReasonReservedUnknown), []Event{full}, nil},
+		{"a build with an unknown allocator", exact.ReasonUnknownAllocationFunctions, []Event{{Kind: ProcessStart, PID: 1, Process: &Process{Started: 1, UnknownMemory: "NewArena::allocate"}}}, of1(exact.ReasonUnknownAllocationFunctions), []Event{full}, []Event{attached(false)}},
+		{"L1 outside of the allocator", exact.ReasonPersistentL1, []Event{scanned(AllocatorScan{Buffers: same, BuffersOnly: true, PersistentL1: "why", PersistentRead: true})}, of1(exact.ReasonPersistentL1), []Event{full}, []Event{scanned(AllocatorScan{Buffers: same, BuffersOnly: true, PersistentRead: true})}},
+		{"a ring that could not be read", exact.ReasonConfigRingUnread, []Event{reason(ReasonRaised, 1, exact.ReasonConfigRingUnread)}, of1(exact.ReasonConfigRingUnread), []Event{full}, nil},
+		{"a program on unknown chips", exact.ReasonProgramChipsUnknown, []Event{reason(ReasonRaised, 1, exact.ReasonProgramChipsUnknown)}, of1(exact.ReasonProgramChipsUnknown), []Event{full}, nil},
+		{"traces from before", exact.ReasonTracesBeforeAttach, []Event{reason(ReasonRaised, 1, exact.ReasonTracesBeforeAttach)}, of1(exact.ReasonTracesBeforeAttach), []Event{full}, nil},
+		{"traces that were not seen", exact.ReasonTracesMissed, []Event{reason(ReasonRaised, 1, exact.ReasonTracesMissed)}, of1(exact.ReasonTracesMissed), []Event{full}, nil},
+		{"not read", exact.ReasonScanFailed, []Event{reason(ReasonRaised, 1, exact.ReasonScanFailed)}, of1(exact.ReasonScanFailed), []Event{buffers}, []Event{full}},
+		{"a budget", exact.ReasonScanTimeout, []Event{reason(ReasonRaised, 1, exact.ReasonScanTimeout)}, of1(exact.ReasonScanTimeout), []Event{buffers}, []Event{full}},
+		{"a fork", exact.ReasonForked, []Event{reason(ReasonRaised, 1, exact.ReasonForked)}, of1(exact.ReasonForked), []Event{full}, []Event{reason(ReasonLifted, 1, exact.ReasonForked)}},
+		{"a limit", exact.ReasonLimitReached, []Event{reason(ReasonRaised, 1, exact.ReasonLimitReached)}, of1(exact.ReasonLimitReached), nil, []Event{full}},
+		{"samples", exact.ReasonSampled, []Event{reason(ReasonRaised, 1, exact.ReasonSampled)}, of1(exact.ReasonSampled), []Event{full}, nil},
 		{"of a newer version", "newer", []Event{reason(ReasonRaised, 1, "newer")}, of1("newer"), []Event{full, first}, nil},
-		{"of the host", ReasonBehind, []Event{reason(ReasonRaised, 0, ReasonBehind)}, ofHost(ReasonBehind), []Event{full}, nil},
-		{"of a namespace", ReasonPIDNamespace, []Event{reason(ReasonRaised, 0, ReasonPIDNamespace)}, ofHost(ReasonPIDNamespace), []Event{full}, nil},
-		{"of other users", ReasonOtherUsers, []Event{reason(ReasonRaised, 0, ReasonOtherUsers)}, ofHost(ReasonOtherUsers), []Event{full}, nil},
-		{"of a process that is not traced", ReasonNotTraced, []Event{reason(ReasonRaised, 3, ReasonNotTraced)}, ofHost(ReasonNotTraced), []Event{full}, []Event{exited(3)}},
-		{"of one chip of a process", ReasonReadFailed, []Event{opened(1, 6, host(1)), reason(ReasonRaised, 1, ReasonReadFailed, host(1)...)},
+		{"of the host", exact.ReasonBehind, []Event{reason(ReasonRaised, 0, exact.ReasonBehind)}, ofHost(exact.ReasonBehind), []Event{full}, nil},
+		{"of a namespace", exact.ReasonPIDNamespace, []Event{reason(ReasonRaised, 0, exact.ReasonPIDNamespace)}, ofHost(exact.ReasonPIDNamespace), []Event{full}, nil},
+		{"of other users", exact.ReasonOtherUsers, []Event{reason(ReasonRaised, 0, exact.ReasonOtherUsers)}, ofHost(exact.ReasonOtherUsers), []Event{full}, nil},
+		{"of a process that is not traced", exact.ReasonNotTraced, []Event{reason(ReasonRaised, 3, exact.ReasonNotTraced)}, ofHost(exact.ReasonNotTraced), []Event{full}, []Event{exited(3)}},
+		{"of one chip of a process", exact.ReasonEventsUnread, []Event{opened(1, 6, host(1)), reason(ReasonRaised, 1, exact.ReasonEventsUnread, host(1)...)},
 			[]string{"pid 1 events_unread", "pid 1 on 1 events_unread", "chip 1 events_unread"}, nil, []Event{full}},
-		{"of one chip", ReasonSampled, []Event{reason(ReasonRaised, 0, ReasonSampled, host(1)...)}, []string{"host sampled", "chip 1 sampled"}, nil, nil},
-		{"of a process without chips", ReasonReadFailed, []Event{started(4, 4), reason(ReasonRaised, 4, ReasonReadFailed)},
+		{"of one chip", exact.ReasonSampled, []Event{reason(ReasonRaised, 0, exact.ReasonSampled, host(1)...)}, []string{"host sampled", "chip 1 sampled"}, nil, nil},
+		{"of a process without chips", exact.ReasonEventsUnread, []Event{started(4, 4), reason(ReasonRaised, 4, exact.ReasonEventsUnread)},
 			[]string{"pid 4 events_unread", "chip 0 events_unread", "chip 1 events_unread", "chip 2 events_unread"}, nil, []Event{exited(4)}},
-		{"a loss", ReasonEventsLost, []Event{{Kind: Lost, Count: 1}},
+		{"a loss", exact.ReasonEventsLost, []Event{{Kind: Lost, Count: 1}},
 			[]string{"pid 1 events_lost", "pid 1 on 0 events_lost", "pid 2 events_lost", "pid 2 on 1 events_lost", "chip 0 events_lost", "chip 1 events_lost"},
 			[]Event{buffers}, []Event{full, exited(2)}},
-		{"a gap in a recording", ReasonRecordingGap, []Event{{Kind: Lost, Count: 1, Anyone: true}, exited(2)},
+		{"a gap in a recording", exact.ReasonRecordingGap, []Event{{Kind: Lost, Count: 1, Anyone: true}, exited(2)},
 			[]string{"host recording_gap", "pid 1 recording_gap", "pid 1 on 0 recording_gap", "chip 0 recording_gap,recording_gap", "chip 1 recording_gap", "chip 2 recording_gap"},
 			[]Event{full, first, exited(2)}, twoProcesses().State()},
 	} {
@@ -156,7 +156,7 @@ func TestReasons(t *testing.T) {
 			for pid := range uint32(5) {
 				run(a, exited(pid))
 			}
-			if c.want[0][:4] != "host" || c.code == ReasonNotTraced {
+			if c.want[0][:4] != "host" || c.code == exact.ReasonNotTraced {
 				wantInexact(t, "after the exits", a)
 			}
 			ended := 0
@@ -165,17 +165,14 @@ func TestReasons(t *testing.T) {
 					ended++
 				}
 			}
-			if ended == 0 && c.want[0][:4] != "host" && c.code != ReasonRingUnread { // no ring is shown of it
+			if ended == 0 && c.want[0][:4] != "host" && c.code != exact.ReasonConfigRingUnread { // no ring is shown of it
 				t.Error("the ended process is said to have been exact")
 			}
 		})
 	}
-	for _, code := range slices.Sorted(maps.Keys(reasonTable)) {
+	for _, code := range exact.ReasonCodes() {
 		if !tested[code] {
 			t.Errorf("%s has no test", code)
-		}
-		if r := (Reason{Code: code}); reasonTable[code].sentence == "" || r.String() != reasonTable[code].sentence {
-			t.Errorf("%s has no sentence", code)
 		}
 	}
 }
@@ -190,14 +187,14 @@ func TestInexactExitsAreCounted(t *testing.T) {
 		t.Errorf("%d, not %d", n, 2*maxEnded)
 	}
 	// So is one without accounts, as it was not traced; once.
-	run(a, reason(ReasonRaised, 5000, ReasonNotTraced), exited(5000), exited(5000), reason(ReasonRaised, 5001, ReasonSampled), exited(5001))
+	run(a, reason(ReasonRaised, 5000, exact.ReasonNotTraced), exited(5000), exited(5000), reason(ReasonRaised, 5001, exact.ReasonSampled), exited(5001))
 	if n := a.Snapshot().Counters.ExitedInexact; n != 2*maxEnded+1 {
 		t.Errorf("with one that was not traced: %d, not %d", n, 2*maxEnded+1)
 	}
 }
 
 func TestReasonAsText(t *testing.T) {
-	r := Reason{Code: ReasonEventsLost, Detail: "3"}
+	r := Reason{Code: exact.ReasonEventsLost, Detail: "3"}
 	if got := r.String(); got != "events were lost: 3" {
 		t.Error(got)
 	}
@@ -208,7 +205,7 @@ func TestReasonAsText(t *testing.T) {
 	// A process of which nothing is known is not said to use the runtime; once it is, it is.
 	rs := reasons{}
 	for unsure, want := range map[bool]string{true: "it may use the runtime and is not traced: x", false: "it uses the runtime and is not traced: x"} {
-		rs.raise(Reason{Code: ReasonNotTraced, PID: 3, Detail: "x", Unsure: unsure}, 9)
+		rs.raise(Reason{Code: exact.ReasonNotTraced, PID: 3, Detail: "x", Unsure: unsure}, 9)
 		if got := rs.list[0].String(); got != want {
 			t.Error(got)
 		}
@@ -266,7 +263,7 @@ func TestReasonsAreBounded(t *testing.T) {
 	a := twoBuffers()
 	long := strings.Repeat("x", 10_000)
 	for i := range 2000 {
-		code := ReasonCode(fmt.Sprint("code", i))
+		code := exact.ReasonCode(fmt.Sprint("code", i))
 		for _, pid := range []uint32{0, 1, uint32(1000 + i)} {
 			e := reason(ReasonRaised, pid, code)
 			e.Reason.Detail = long
@@ -338,23 +335,5 @@ func TestPeaksAreUncertainAfterALoss(t *testing.T) {
 				}
 			}
 		})
-	}
-}
-
-// What may hide something says so; unknown reasons, of newer versions, may.
-func TestReasonsThatHide(t *testing.T) {
-	type hides struct{ buffers, onChip, programs bool }
-	for code, want := range map[ReasonCode]hides{
-		ReasonForked: {true, true, true}, ReasonEventsLost: {true, true, true}, ReasonNotTraced: {true, true, true}, "newer": {true, true, true},
-		ReasonBuffersUnread: {true, true, false}, ReasonOddProgramEvents: {false, false, true}, ReasonUnknownChips: {false, true, true},
-		ReasonSampled: {}, ReasonMissedFree: {}, ReasonTotalsOnly: {},
-	} {
-		list := []Reason{{Code: ReasonSampled}, {Code: code}}
-		if got := (hides{HidesBuffers(list, false), HidesBuffers(list, true), HidesPrograms(list)}); got != want {
-			t.Errorf("%s: %+v, not %+v", code, got, want)
-		}
-	}
-	if HidesBuffers(nil, true) || HidesPrograms(nil) {
-		t.Error("without a reason nothing is hidden")
 	}
 }

@@ -1,8 +1,9 @@
 package aggregator
 
 import (
-	"maps"
 	"slices"
+
+	"tt-memtrace/aggregator/exact"
 )
 
 // LiveBuffer is a live buffer in the process's own allocator.
@@ -111,7 +112,7 @@ func (a *Aggregator) compare(p *process, e *Event) {
 	}
 	if wrong > 0 && !scan.First && (len(p.capturing) > 0 || slices.ContainsFunc(p.traces, func(t *trace) bool { return t.seen })) {
 		// Whether a replay overwrites them depends on whether they were allocated after the capture.
-		p.raise(ReasonTracesMissed, e.Time)
+		p.raise(exact.ReasonTracesMissed, e.Time)
 	}
 	read := map[uint64]bool{}
 	for _, id := range scan.Allocators {
@@ -134,39 +135,42 @@ func (a *Aggregator) compare(p *process, e *Event) {
 		g.Repaired += wrong
 		p.doubtPeaks()
 	}
-	found := scan.contradictions()
-	for _, code := range slices.Sorted(maps.Keys(found)) {
-		p.raiseFor(code, found[code], e.Time)
-	}
-	p.compared(scan, implausible, e.Time)
+	contradictions := p.raiseContradictions(scan, e.Time)
+	p.compared(scan, contradictions, implausible, e.Time)
 	p.persists(scan, e.Time)
 	if !full && !scan.Partial && !implausible {
-		p.lift(ReasonLimitReached) // all its buffers are in the accounts
+		p.lift(exact.ReasonLimitReached) // all its buffers are in the accounts
 	}
 }
 
-// persists raises or lifts ReasonPersistentL1, unless it was raised again since the scan began.
+// persists raises or lifts exact.ReasonPersistentL1, unless it was raised again since the scan began.
 func (p *process) persists(s *AllocatorScan, at uint64) {
 	switch {
 	case !s.PersistentRead:
 	case s.PersistentL1 != "":
-		p.lift(ReasonPersistentL1) // it may have another detail now
-		p.raiseFor(ReasonPersistentL1, s.PersistentL1, at)
+		p.lift(exact.ReasonPersistentL1) // it may have another detail now
+		p.raiseFor(exact.ReasonPersistentL1, s.PersistentL1, at)
 	case s.Began > 0:
-		p.reasons.lift(func(r *Reason) bool { return r.Code == ReasonPersistentL1 && r.Last < s.Began })
+		p.reasons.lift(func(r *Reason) bool { return r.Code == exact.ReasonPersistentL1 && r.Last < s.Began })
 	default:
-		p.lift(ReasonPersistentL1)
+		p.lift(exact.ReasonPersistentL1)
 	}
 }
 
 // Contradicted reports whether another record of the runtime's contradicts the scan.
-func (s *AllocatorScan) Contradicted() bool { return len(s.contradictions()) > 0 }
+func (s *AllocatorScan) Contradicted() bool { return s.BlocksDisagree != "" || s.TotalsDisagree != "" }
 
-// contradictions are what contradicts the scan, by the reason for it.
-func (s *AllocatorScan) contradictions() map[ReasonCode]string {
-	found := map[ReasonCode]string{ReasonBlocksDisagree: s.BlocksDisagree, ReasonTotalsDisagree: s.TotalsDisagree}
-	maps.DeleteFunc(found, func(_ ReasonCode, why string) bool { return why == "" })
-	return found
+// raiseContradictions raises a reason for each contradiction of a scan, and returns their codes.
+func (p *process) raiseContradictions(s *AllocatorScan, at uint64) (raised []exact.ReasonCode) {
+	raise := func(code exact.ReasonCode, why string) {
+		if why != "" {
+			p.raiseFor(code, why, at)
+			raised = append(raised, code)
+		}
+	}
+	raise(exact.ReasonBlocksDisagree, s.BlocksDisagree)
+	raise(exact.ReasonTotalsDisagree, s.TotalsDisagree)
+	return raised
 }
 
 // is reports whether a buffer is the one that was scanned. Its block in each bank, if known, is the allocator's.

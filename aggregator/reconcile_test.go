@@ -1,6 +1,10 @@
 package aggregator
 
-import "testing"
+import (
+	"testing"
+
+	"tt-memtrace/aggregator/exact"
+)
 
 const allocatorID = 0xa110c
 
@@ -96,7 +100,7 @@ func TestSuspect(t *testing.T) {
 // Where something that lives could not be read, the accounts stay suspect.
 func TestAfterAPartialComparisonTheProcessStaysSuspect(t *testing.T) {
 	a := run(twoBuffers(), opened(1, 2, host(1)), Event{Kind: Lost, Count: 1})
-	a.processes[1].raise(ReasonLate, 1)
+	a.processes[1].raise(exact.ReasonLate, 1)
 	for _, partial := range []bool{true, false} {
 		a = run(a, scanned(AllocatorScan{First: true, Partial: partial, Buffers: []LiveBuffer{liveBuffer(1, 100), liveBuffer(2, 100)}}))
 		s := a.Snapshot()

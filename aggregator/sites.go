@@ -1,6 +1,10 @@
 package aggregator
 
-import "cmp"
+import (
+	"cmp"
+
+	"tt-memtrace/aggregator/exact"
+)
 
 // Site is a call site of a process in one memory. Buffers without a stack form a site for each size.
 type Site struct {
@@ -52,7 +56,7 @@ func (a *Aggregator) Sites(pid uint32) []Site {
 	if p == nil {
 		return nil
 	}
-	atLeast := p.sites.atLeast || p.info.Source == Sampled || p.info.Late || hide(p.reasons.list, hidesBuffers|hidesFrees|hidesPlaces)
+	atLeast := p.sites.atLeast || p.info.Source == Sampled || p.info.Late || Affected(p.reasons.list, exact.AffectsBuffers|exact.AffectsFrees|exact.AffectsPlaces)
 	list := make([]Site, 0, len(p.sites.all))
 	for _, s := range p.sites.all {
 		list = append(list, *s)
@@ -117,13 +121,5 @@ func (s *Site) add(b *buffer) {
 func (s *Site) sub(b *buffer) {
 	if s != nil {
 		s.Bytes -= b.bytes()
-	}
-}
-
-// doubt notes a reason why the process's numbers are not exact. The reason may be lifted before anyone reads the
-// peaks. ReasonLate is no doubt yet: Sites asks for it, because it is lifted from a process that had no device open.
-func (s *sites) doubt(code ReasonCode) {
-	if code != ReasonLate && hide([]Reason{{Code: code}}, hidesBuffers|hidesFrees) {
-		s.atLeast = true
 	}
 }

@@ -6,6 +6,8 @@ import (
 	"math/rand/v2"
 	"slices"
 	"testing"
+
+	"tt-memtrace/aggregator/exact"
 )
 
 // calls is a stack of these functions, a new one each time.
@@ -76,8 +78,8 @@ func TestPeaksOfSitesAreMarked(t *testing.T) {
 		"a device that was open before, corrected": {[]Event{late(opened(1, 0x200, host(0))), scanned(AllocatorScan{First: true, ProgramsRead: true})}, "DRAM load 0: 120 of ≥120"},
 		"late":                 {[]Event{late(opened(1, 0x200, host(0)))}, "DRAM load 0: 120 of ≥120"},
 		"a free of an unknown": {[]Event{freed(1, device, 9)}, "DRAM load 0: 120 of ≥120"},
-		"another's reason":     {[]Event{reason(ReasonRaised, 1, ReasonUncounted)}, "DRAM load 0: 120 of 120"},
-		"unread":               {[]Event{reason(ReasonRaised, 1, ReasonNotRead), reason(ReasonLifted, 1, ReasonNotRead)}, "DRAM load 0: 120 of ≥120"},
+		"another's reason":     {[]Event{reason(ReasonRaised, 1, exact.ReasonLaunchesUncounted)}, "DRAM load 0: 120 of 120"},
+		"unread":               {[]Event{reason(ReasonRaised, 1, exact.ReasonScanFailed), reason(ReasonLifted, 1, exact.ReasonScanFailed)}, "DRAM load 0: 120 of ≥120"},
 		"chips that come later": {[]Event{from(calls("load"), alloc(1, 0x300, 2, DRAM, 70)), seen(1, 0x301, 0x300), opened(1, 0x300, host(1, 2))},
 			"DRAM load 0: 288 of ≥288"}, // its banks came later, too
 		"chips that never come": {[]Event{seen(1, 0x301, 0x300), from(calls("load"), alloc(1, 0x300, 2, DRAM, 100)), freed(1, 0x300, 2)}, "DRAM load 0: 120 of ≥240"},

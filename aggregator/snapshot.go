@@ -5,6 +5,8 @@ import (
 	"maps"
 	"slices"
 	"strings"
+
+	"tt-memtrace/aggregator/exact"
 )
 
 // Snapshot is the state of all accounts at one moment. The Aggregator does not
@@ -292,7 +294,7 @@ func (a *Aggregator) Snapshot() *Snapshot {
 // snapshot copies the process, with the chips that it has open or all that it ever opened.
 func (p *process) snapshot(all bool) ProcessSnapshot {
 	ps := ProcessSnapshot{
-		PID: p.pid, Info: p.info, Late: p.has(ReasonLate), Since: p.since, Last: p.last,
+		PID: p.pid, Info: p.info, Late: p.has(exact.ReasonLate), Since: p.since, Last: p.last,
 		Buffers: uint64(p.buffers.live), Unsafe: p.unsafe, HostMemory: p.host, LastLaunch: p.launched, Counters: p.counters, Agreement: p.agreement,
 		Chips: make([]ChipSnapshot, len(p.shares)),
 	}

@@ -5,6 +5,8 @@ import (
 	"math/rand/v2"
 	"strings"
 	"testing"
+
+	"tt-memtrace/aggregator/exact"
 )
 
 func TestEveryKindHasAName(t *testing.T) {
@@ -119,7 +121,7 @@ func randomEvents(rng *rand.Rand, n int) []Event {
 			e.Operation = "ttnn::add"
 		case ReasonRaised, ReasonLifted:
 			e.PID = rng.Uint32N(5)
-			e.Reason = &Reason{Code: []ReasonCode{ReasonReadFailed, ReasonBehind, "newer"}[rng.IntN(3)], Detail: "why"}
+			e.Reason = &Reason{Code: []exact.ReasonCode{exact.ReasonEventsUnread, exact.ReasonBehind, "newer"}[rng.IntN(3)], Detail: "why"}
 			if rng.IntN(3) == 0 {
 				e.Reason.Chips = []Chip{{Number: rng.Uint32N(4)}}
 			}

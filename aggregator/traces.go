@@ -3,6 +3,8 @@ package aggregator
 import (
 	"cmp"
 	"slices"
+
+	"tt-memtrace/aggregator/exact"
 )
 
 // A replay of a captured trace writes where buffers were while it was captured. A buffer
@@ -90,7 +92,7 @@ func (p *process) traceOf(e *Event) *trace {
 		}
 	}
 	if len(p.traces) >= maxTraces {
-		p.raise(ReasonTracesMissed, e.Time)
+		p.raise(exact.ReasonTracesMissed, e.Time)
 		return nil
 	}
 	if d := p.devices[e.Device]; d != nil && d.closed {
@@ -236,7 +238,7 @@ func (a *Aggregator) replay(p *process, e *Event) {
 	}
 	if !t.seen && t.count == 0 && (p.info.Late || p.counters.AtLeast) && a.muted == nil && !slices.Contains(p.capturing, t) {
 		// It was captured before tracing began, so every buffer whose allocation was seen is younger. Those from before
-		// are unknown, and so is what memory the capture used: the source raises ReasonTracesBefore for the former.
+		// are unknown, and so is what memory the capture used: the source raises exact.ReasonTracesBeforeAttach for the former.
 		t.seen = true
 		p.listAll()
 	}
@@ -282,8 +284,8 @@ func (a *Aggregator) judge(p *process, t *trace, b *buffer, e *Event) {
 	if b.unsafe == 0 {
 		p.counters.Unsafe++
 	}
-	if t.ended == 0 && verdict < unsafeOverlaps && !p.has(ReasonTracesBefore) {
-		p.raise(ReasonTracesBefore, e.Time) // the buffer may lie where the capture had others
+	if t.ended == 0 && verdict < unsafeOverlaps && !p.has(exact.ReasonTracesBeforeAttach) {
+		p.raise(exact.ReasonTracesBeforeAttach, e.Time) // the buffer may lie where the capture had others
 	}
 	p.unsafe.sub(b)
 	b.unsafe, b.trace = verdict, t.number

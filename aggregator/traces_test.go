@@ -2,6 +2,8 @@ package aggregator
 
 import (
 	"testing"
+
+	"tt-memtrace/aggregator/exact"
 )
 
 // A buffer is unsafe once a trace is replayed that was captured before it, and it says
@@ -116,7 +118,7 @@ func TestMissedAllocationUnderATrace(t *testing.T) {
 		{"from before tracing", []Event{begun, captured, scanned(first)}, false},
 	} {
 		a := run(twoBuffers(), c.events...)
-		if got := a.processes[1].has(ReasonTracesMissed); got != c.want {
+		if got := a.processes[1].has(exact.ReasonTracesMissed); got != c.want {
 			t.Errorf("%s: marked %v", c.what, got)
 		}
 	}
@@ -128,10 +130,10 @@ func TestMoreTracesThanAreKept(t *testing.T) {
 	for number := range uint32(maxTraces) {
 		a.Apply(&Event{Kind: TraceBegun, PID: 1, Device: 1, Trace: number, Time: 10})
 	}
-	if a.processes[1].has(ReasonTracesMissed) {
+	if a.processes[1].has(exact.ReasonTracesMissed) {
 		t.Error("marked before there are too many")
 	}
-	if a.Apply(&Event{Kind: TraceBegun, PID: 1, Device: 1, Trace: maxTraces, Time: 10}); !a.processes[1].has(ReasonTracesMissed) {
+	if a.Apply(&Event{Kind: TraceBegun, PID: 1, Device: 1, Trace: maxTraces, Time: 10}); !a.processes[1].has(exact.ReasonTracesMissed) {
 		t.Error("not marked")
 	}
 }
@@ -189,7 +191,7 @@ func TestReplayOfATraceFromBeforeOnceRead(t *testing.T) {
 		run(a, Event{Kind: Replayed, PID: 1, Device: 1, Trace: 7, Count: 1})
 		for _, a := range []*Aggregator{a, loaded(a)} {
 			p := a.Snapshot().Processes[0]
-			if p.Unsafe.Buffers != want || a.processes[1].has(ReasonTracesBefore) != younger || p.HidesUnsafe() != younger {
+			if p.Unsafe.Buffers != want || a.processes[1].has(exact.ReasonTracesBeforeAttach) != younger || p.HidesUnsafe() != younger {
 				t.Errorf("younger %v: %+v, reasons %v", younger, p.Unsafe, p.Reasons)
 			}
 		}

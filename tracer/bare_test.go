@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"tt-memtrace/aggregator"
+	"tt-memtrace/aggregator/exact"
 	"tt-memtrace/internal/metal"
 	"tt-memtrace/internal/proc"
 	"tt-memtrace/test/fixture"
@@ -23,7 +24,7 @@ func TestCodeWithoutProbes(t *testing.T) {
 		late := start(t, Options{PIDs: []uint32{p.PID}})
 		s, _ := late.lookup(p.PID)
 		if !slices.ContainsFunc(append(s.Reasons, late.snapshot().Reasons...), func(r aggregator.Reason) bool {
-			return r.PID == p.PID && r.Code == aggregator.ReasonNotTraced && strings.Contains(r.Detail, why)
+			return r.PID == p.PID && r.Code == exact.ReasonNotTraced && strings.Contains(r.Detail, why)
 		}) {
 			t.Errorf("%s: %+v, and of all %+v", how, s.Reasons, late.snapshot().Reasons)
 		}
@@ -69,6 +70,6 @@ func TestProbeThatADebuggerTakesOut(t *testing.T) {
 	tr.tracer.Reconcile(p.PID)
 	tr.await("it is marked", func() bool {
 		s, _ := tr.lookup(p.PID)
-		return slices.ContainsFunc(s.Reasons, func(r aggregator.Reason) bool { return r.Code == aggregator.ReasonNotTraced && r.Detail == whyTakenOut })
+		return slices.ContainsFunc(s.Reasons, func(r aggregator.Reason) bool { return r.Code == exact.ReasonNotTraced && r.Detail == whyTakenOut })
 	})
 }

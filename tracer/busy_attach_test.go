@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"tt-memtrace/aggregator"
+	"tt-memtrace/aggregator/exact"
 	"tt-memtrace/test/fixture"
 )
 
@@ -98,7 +99,7 @@ func TestStartedWhileManyAllocate(t *testing.T) {
 		for _, p := range processes {
 			tr.await("it is read", func() bool {
 				s := tr.process(p.PID)
-				return !s.Late && !slices.ContainsFunc(s.Reasons, func(r aggregator.Reason) bool { return r.Code == aggregator.ReasonReadFailed })
+				return !s.Late && !slices.ContainsFunc(s.Reasons, func(r aggregator.Reason) bool { return r.Code == exact.ReasonEventsUnread })
 			})
 			allEnded(t, tr.process(p.PID))
 			p.Kill()
@@ -112,7 +113,7 @@ func TestStartedWhileManyAllocate(t *testing.T) {
 func allEnded(t *testing.T, s aggregator.ProcessSnapshot) {
 	t.Helper()
 	if s.Buffers != 0 || s.Counters.UnmatchedFrees+s.Counters.Replaced > 0 ||
-		slices.ContainsFunc(s.Reasons, func(r aggregator.Reason) bool { return r.Code != aggregator.ReasonReservedUnread }) {
+		slices.ContainsFunc(s.Reasons, func(r aggregator.Reason) bool { return r.Code != exact.ReasonReservedUnknown }) {
 		t.Errorf("%d buffers, %+v, %+v, marked with %+v", s.Buffers, s.Counters, s.Agreement, s.Reasons)
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"tt-memtrace/aggregator"
+	"tt-memtrace/aggregator/exact"
 	"tt-memtrace/bpf"
 	"tt-memtrace/internal/proc"
 )
@@ -116,7 +117,7 @@ func (r *run) notOpen(p *traced, from origin, device, began uint64) {
 			if q.device == device {
 				delete(rel.queues, queue)
 				if q.traced > began {
-					r.raise(from.pid, aggregator.ReasonTracesMissed)
+					r.raise(from.pid, exact.ReasonTracesMissed)
 				}
 			}
 		}

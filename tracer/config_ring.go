@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"tt-memtrace/aggregator"
+	"tt-memtrace/aggregator/exact"
 	"tt-memtrace/internal/metal"
 	"tt-memtrace/internal/proc"
 )
@@ -64,7 +65,7 @@ func (r *run) configRings(p *traced) {
 			r.emit(aggregator.Event{Kind: aggregator.ConfigRingUsed, PID: pid, Time: uint64(proc.Monotonic()), Device: device, ConfigRing: shown})
 		}
 	}
-	why := aggregator.Reason{Code: aggregator.ReasonRingUnread, Chips: unread}
+	why := aggregator.Reason{Code: exact.ReasonConfigRingUnread, Chips: unread}
 	switch at := uint64(proc.Monotonic()); {
 	case failed != nil:
 		why.Detail = failed.Error()

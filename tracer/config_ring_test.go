@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"tt-memtrace/aggregator"
+	"tt-memtrace/aggregator/exact"
 	"tt-memtrace/test/fixture"
 )
 
@@ -29,11 +30,11 @@ func launching(t *testing.T) *launcher {
 }
 
 // expectRing compares a process with its ring and reasons, after all that happened.
-func (tr *trace) expectRing(what string, l *launcher, want aggregator.ConfigRing, why ...aggregator.ReasonCode) {
+func (tr *trace) expectRing(what string, l *launcher, want aggregator.ConfigRing, why ...exact.ReasonCode) {
 	tr.t.Helper()
 	want.ID, want.Base, want.Capacity = l.ring, 1000, 100
 	s := tr.process(l.PID)
-	late := func() bool { return slices.Contains(tr.reasons(l.PID), aggregator.ReasonReadFailed) }
+	late := func() bool { return slices.Contains(tr.reasons(l.PID), exact.ReasonEventsUnread) }
 	for late() { // on a busy machine, and it is read again
 		tr.await("it is read in time", func() bool { return !late() })
 		s = tr.process(l.PID)
@@ -60,15 +61,15 @@ func TestRingOnAPageThatIsNotThere(t *testing.T) {
 	tr.expectRing("launched", l, aggregator.ConfigRing{Used: 40, Places: 1})
 	fixture.Do(t, l.Process, "enqueue %#x %#x 2 30", l.queue, l.workload)
 	fixture.Do(t, l.Process, "hide %#x", l.queue)
-	tr.expectRing("its page is not there", l, aggregator.ConfigRing{Unread: true}, aggregator.ReasonRingUnread)
+	tr.expectRing("its page is not there", l, aggregator.ConfigRing{Unread: true}, exact.ReasonConfigRingUnread)
 	if s := tr.process(l.PID); len(s.Reasons) != 1 || !strings.Contains(s.Reasons[0].Detail, fmt.Sprintf("%#x", l.queue)) || len(s.Reasons[0].Chips) != 2 {
 		t.Errorf("the reasons are %+v", s.Reasons)
 	}
-	tr.expectRing("once more", l, aggregator.ConfigRing{Unread: true}, aggregator.ReasonRingUnread)
+	tr.expectRing("once more", l, aggregator.ConfigRing{Unread: true}, exact.ReasonConfigRingUnread)
 	fixture.Do(t, l.Process, "show %#x", l.queue)
 	tr.expectRing("its page is there again", l, aggregator.ConfigRing{Used: 70, Places: 2})
 	fixture.Do(t, l.Process, "hide %#x", l.queue)
-	tr.expectRing("its page is not there again", l, aggregator.ConfigRing{Unread: true}, aggregator.ReasonRingUnread)
+	tr.expectRing("its page is not there again", l, aggregator.ConfigRing{Unread: true}, exact.ReasonConfigRingUnread)
 	fixture.Do(t, l.Process, "close 0")
 	if s := tr.process(l.PID); !s.Exact() || len(s.Chips) != 0 {
 		t.Errorf("its device is closed: %+v %+v", s.Reasons, s.Chips)

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"tt-memtrace/aggregator"
+	"tt-memtrace/aggregator/exact"
 	"tt-memtrace/test/fixture"
 )
 
@@ -83,7 +84,7 @@ func (tr *trace) untraced(pids ...uint32) {
 		var marked []uint32
 		s := tr.snapshot()
 		for r := range s.Why() {
-			if r.Code == aggregator.ReasonNotTraced {
+			if r.Code == exact.ReasonNotTraced {
 				marked = append(marked, r.PID)
 			}
 		}

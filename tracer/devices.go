@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"tt-memtrace/aggregator"
+	"tt-memtrace/aggregator/exact"
 	"tt-memtrace/internal/inspect"
 	"tt-memtrace/internal/memory"
 )
@@ -32,7 +33,7 @@ func (r *run) closeFailed(p *traced, from origin) {
 	r.unreadOf(p)
 	p.reconciliation.suspect = time.Now()
 	r.emit(aggregator.Event{Kind: aggregator.ReasonRaised, PID: from.pid, TID: from.tid, Time: from.time,
-		Reason: &aggregator.Reason{Code: aggregator.ReasonOddEvents, Detail: "a device is used after it closed"}})
+		Reason: &aggregator.Reason{Code: exact.ReasonInconsistentEvents, Detail: "a device is used after it closed"}})
 }
 
 // uses reports whether a live process has the chip with a unique ID.

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"tt-memtrace/aggregator"
+	"tt-memtrace/aggregator/exact"
 	"tt-memtrace/bpf"
 	"tt-memtrace/internal/proc"
 	"tt-memtrace/test/fixture"
@@ -301,7 +302,7 @@ func TestLostTracesOfAProcessThatIsNotKnownYet(t *testing.T) {
 	fixture.Do(t, p, "child 0 device 4 2")
 	marked := func(pid uint32) bool {
 		s, _ := tr.lookup(pid)
-		return slices.ContainsFunc(s.Reasons, func(r aggregator.Reason) bool { return r.Code == aggregator.ReasonTracesMissed })
+		return slices.ContainsFunc(s.Reasons, func(r aggregator.Reason) bool { return r.Code == exact.ReasonTracesMissed })
 	}
 	release := tr.hold(func() { fixture.Do(t, p, "alloc 100 0 0 0 8192 1024 64") })
 	fixture.Do(t, p, "storm 0 1 2000 0")
@@ -403,7 +404,7 @@ func TestWhatCanBeACopyIsMarked(t *testing.T) {
 	fixture.Do(t, p, "child 0 alloc 100 4 0 0 4096 1024 64")
 	tr := start(t, Options{PIDs: []uint32{child}})
 	s := tr.process(child)
-	if s.Buffers != 1 || len(s.Reasons) != 1 || s.Reasons[0].Code != aggregator.ReasonForked || !slices.Equal(s.Reasons[0].Chips, []aggregator.Chip{{Number: 2}}) {
+	if s.Buffers != 1 || len(s.Reasons) != 1 || s.Reasons[0].Code != exact.ReasonForked || !slices.Equal(s.Reasons[0].Chips, []aggregator.Chip{{Number: 2}}) {
 		t.Errorf("%d buffers, reasons %+v", s.Buffers, s.Reasons)
 	}
 	fixture.Do(t, p, "child 0 alloc 100 4 0 0 512 1024 64")
@@ -441,7 +442,7 @@ func TestChildAllocatesOnACopy(t *testing.T) {
 	late := start(t, Options{PIDs: []uint32{child}})
 	late.process(child)
 	fixture.Do(t, p, "child 0 alloc 100 0 0 0 256 1024 64")
-	if s := late.compared(child); s.Buffers != 1 || s.Memory[aggregator.DRAM].Requested != 256 || len(s.Reasons) != 1 || s.Reasons[0].Code != aggregator.ReasonForked {
+	if s := late.compared(child); s.Buffers != 1 || s.Memory[aggregator.DRAM].Requested != 256 || len(s.Reasons) != 1 || s.Reasons[0].Code != exact.ReasonForked {
 		t.Errorf("late: %d buffers, %d bytes, reasons %+v", s.Buffers, s.Memory[aggregator.DRAM].Requested, s.Reasons)
 	}
 }
@@ -473,7 +474,7 @@ func lateChildThatAllocatedOnACopy(t *testing.T, ownNumbers bool) {
 		t.Helper()
 		s := tr.process(child)
 		said := slices.ContainsFunc(s.Reasons, func(r aggregator.Reason) bool {
-			return r.Code == aggregator.ReasonForked && strings.HasPrefix(r.Detail, detail) && slices.Equal(r.Chips, []aggregator.Chip{chip})
+			return r.Code == exact.ReasonForked && strings.HasPrefix(r.Detail, detail) && slices.Equal(r.Chips, []aggregator.Chip{chip})
 		})
 		if s.Buffers != 0 || len(s.Reasons) > 1 || said != (detail != "") || !said && !s.Exact() {
 			t.Errorf("%s: %d buffers, reasons %+v", name, s.Buffers, s.Reasons)

@@ -12,6 +12,7 @@ import (
 	"github.com/cilium/ebpf"
 
 	"tt-memtrace/aggregator"
+	"tt-memtrace/aggregator/exact"
 	"tt-memtrace/bpf"
 	"tt-memtrace/internal/inspect"
 	"tt-memtrace/internal/proc"
@@ -301,7 +302,7 @@ func (r *run) chipsOn(p *traced, device uint64, from uint32) []aggregator.Chip {
 func (r *run) unsure(p *traced, from origin, rd *reading) {
 	was := p.unsure
 	p.unsure = false
-	why := aggregator.Reason{Code: aggregator.ReasonForked}
+	why := aggregator.Reason{Code: exact.ReasonForked}
 	mark := func(device uint64, detail string) {
 		p.unsure, why.Detail = true, detail
 		for _, c := range r.chipsOn(p, device, rd.fork.From) {

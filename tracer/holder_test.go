@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"tt-memtrace/aggregator"
+	"tt-memtrace/aggregator/exact"
 	"tt-memtrace/internal/discover"
 	"tt-memtrace/internal/proc"
 	"tt-memtrace/test/fixture"
@@ -53,7 +54,7 @@ func TestHoldersOfDevices(t *testing.T) {
 
 	notTraced := func(p *fixture.Process) bool {
 		return slices.ContainsFunc(tr.snapshot().Reasons, func(r aggregator.Reason) bool {
-			return r.PID == p.PID && r.Code == aggregator.ReasonNotTraced && !r.Unsure && strings.Contains(r.Detail, "libhidden.so has the runtime's code, but not its symbols")
+			return r.PID == p.PID && r.Code == exact.ReasonNotTraced && !r.Unsure && strings.Contains(r.Detail, "libhidden.so has the runtime's code, but not its symbols")
 		})
 	}
 	tr.await("the hidden runtime is reported", func() bool { return notTraced(hidden) })
@@ -100,14 +101,14 @@ func TestProcessesWithoutTheirMainThread(t *testing.T) {
 	if early.tracer.perPID() && early.tracer.lacks.MultiUprobes {
 		early.await("it is said that its probes ended", func() bool {
 			s, _ := early.lookup(p.PID)
-			return slices.ContainsFunc(s.Reasons, func(r aggregator.Reason) bool { return r.Code == aggregator.ReasonNotTraced && r.Detail == whyHeadless })
+			return slices.ContainsFunc(s.Reasons, func(r aggregator.Reason) bool { return r.Code == exact.ReasonNotTraced && r.Detail == whyHeadless })
 		})
-	} else if s := early.process(p.PID); s.Buffers != 2 || slices.ContainsFunc(s.Reasons, func(r aggregator.Reason) bool { return r.Code != aggregator.ReasonRingUnread }) {
+	} else if s := early.process(p.PID); s.Buffers != 2 || slices.ContainsFunc(s.Reasons, func(r aggregator.Reason) bool { return r.Code != exact.ReasonConfigRingUnread }) {
 		t.Errorf("traced before: %d buffers, %+v", s.Buffers, s.Reasons)
 	}
 	late := start(t, Options{PIDs: []uint32{p.PID}})
 	if reasons := late.snapshot().Reasons; !slices.ContainsFunc(reasons, func(r aggregator.Reason) bool {
-		return r.PID == p.PID && r.Code == aggregator.ReasonNotTraced && !r.Unsure && strings.Contains(r.Detail, "its main thread has ended")
+		return r.PID == p.PID && r.Code == exact.ReasonNotTraced && !r.Unsure && strings.Contains(r.Detail, "its main thread has ended")
 	}) {
 		t.Errorf("late: %+v", reasons)
 	}

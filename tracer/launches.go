@@ -6,6 +6,7 @@ import (
 	"github.com/cilium/ebpf"
 
 	"tt-memtrace/aggregator"
+	"tt-memtrace/aggregator/exact"
 	"tt-memtrace/bpf"
 	"tt-memtrace/internal/proc"
 )
@@ -170,7 +171,7 @@ func (r *run) missedWorkloads() {
 			w.name, w.asked = "", false
 		}
 	}
-	r.raiseOnAll(aggregator.ReasonUncounted)
+	r.raiseOnAll(exact.ReasonLaunchesUncounted)
 }
 
 // findWorkload finds the programs of a workload that was created before tracing began. late: the answer did not come

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"tt-memtrace/aggregator"
+	"tt-memtrace/aggregator/exact"
 	"tt-memtrace/bpf"
 	"tt-memtrace/internal/memory"
 	"tt-memtrace/internal/proc"
@@ -31,7 +32,7 @@ type lossState struct {
 	// lostUncounted is how many lost records may have said that a launch was not counted.
 	lostUncounted uint64
 	// raised are the reasons that were raised on all processes, and when.
-	raised map[aggregator.ReasonCode]raised
+	raised map[exact.ReasonCode]raised
 }
 
 // losses emits how many records found the BPF ring buffer full since the last call.
@@ -74,7 +75,7 @@ func (r *run) losses(now bool) {
 	r.findLostForks()
 	if traces := c.Lost[bpf.MemtraceTtKindTT_TRACE] + min(unreadLost, c.Unread[bpf.MemtraceTtKindTT_TRACE]); traces > r.lostTraces {
 		r.lostTraces = traces
-		r.raiseOnAll(aggregator.ReasonTracesMissed)
+		r.raiseOnAll(exact.ReasonTracesMissed)
 	}
 	if marks := c.Lost[bpf.MemtraceTtKindTT_MARK] + min(unreadLost, c.Unread[bpf.MemtraceTtKindTT_MARK]); marks > r.lostMarks {
 		r.lostMarks = marks
@@ -86,7 +87,7 @@ func (r *run) losses(now bool) {
 	}
 	if uncounted := min(unreadLost, c.Uncounted); uncounted > r.lostUncounted {
 		r.lostUncounted = uncounted
-		r.raiseOnAll(aggregator.ReasonUncounted)
+		r.raiseOnAll(exact.ReasonLaunchesUncounted)
 	}
 	if gone := c.Lost[bpf.MemtraceTtKindTT_WORKLOAD_GONE]; gone > r.lostWorkloads {
 		r.lostWorkloads = gone
@@ -106,7 +107,7 @@ type raised struct {
 
 // raiseOnAll raises a reason on all processes, because the loss may concern any of them. That includes processes that
 // are still unknown: see raiseMissed.
-func (r *run) raiseOnAll(code aggregator.ReasonCode) {
+func (r *run) raiseOnAll(code exact.ReasonCode) {
 	r.raised[code] = raised{time.Now(), proc.Ticks()}
 	for pid := range r.processes {
 		r.raise(pid, code)
@@ -122,7 +123,7 @@ func (r *run) raiseMissed(p *traced) {
 	}
 }
 
-func (r *run) raise(pid uint32, code aggregator.ReasonCode) {
+func (r *run) raise(pid uint32, code exact.ReasonCode) {
 	r.emit(aggregator.Event{Kind: aggregator.ReasonRaised, PID: pid, Time: uint64(proc.Monotonic()), Reason: &aggregator.Reason{Code: code}})
 }
 
@@ -139,20 +140,20 @@ func ofPrograms(k bpf.MemtraceTtKind) bool {
 
 // unread handles that a probe could not read, or only in part, what it was to send.
 func (r *run) unread(p *traced, from origin, kind bpf.MemtraceTtKind) {
-	why := aggregator.Reason{Code: aggregator.ReasonReadFailed}
+	why := aggregator.Reason{Code: exact.ReasonEventsUnread}
 	switch kind {
 	case bpf.MemtraceTtKindTT_KINDS:
-		why.Code = aggregator.ReasonUncounted
+		why.Code = exact.ReasonLaunchesUncounted
 	case bpf.MemtraceTtKindTT_TRACE:
-		why.Code = aggregator.ReasonTracesMissed
+		why.Code = exact.ReasonTracesMissed
 	case bpf.MemtraceTtKindTT_MARK:
-		why.Code = aggregator.ReasonTracesMissed
+		why.Code = exact.ReasonTracesMissed
 		r.marks[from.pid].doubt()
 	case bpf.MemtraceTtKindTT_WORKLOAD_NAMED:
 		return // the caller of the launch gives the name instead
 	default:
 		if rel := r.related[from.pid]; kind == bpf.MemtraceTtKindTT_ALLOC && rel != nil && len(rel.capturing) > 0 {
-			r.raise(from.pid, aggregator.ReasonTracesMissed) // see missedAllocs
+			r.raise(from.pid, exact.ReasonTracesMissed) // see missedAllocs
 		}
 		p.unread++
 		if ofPrograms(kind) {
@@ -182,7 +183,7 @@ func (r *run) markUnread() {
 			p.reconciliation.suspect = time.Now()
 		}
 		r.emit(aggregator.Event{Kind: aggregator.ReasonRaised, PID: pid, Time: uint64(proc.Monotonic()),
-			Reason: &aggregator.Reason{Code: aggregator.ReasonReadFailed, Detail: why.Error()}})
+			Reason: &aggregator.Reason{Code: exact.ReasonEventsUnread, Detail: why.Error()}})
 	}
 }
 

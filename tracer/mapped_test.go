@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"tt-memtrace/aggregator"
+	"tt-memtrace/aggregator/exact"
 	"tt-memtrace/test/fixture"
 )
 
@@ -61,7 +62,7 @@ func TestALibraryThatIsLoadedTwice(t *testing.T) {
 		fixture.Do(t, p, "%salloc 100 1 0 0 8192 1024 64", other)
 		for what, tr := range map[string]*trace{"early": early, "late": late, "later": start(t, Options{PIDs: []uint32{p.PID}})} {
 			s := tr.process(p.PID)
-			if !slices.ContainsFunc(s.Reasons, func(r aggregator.Reason) bool { return r.Code == aggregator.ReasonNotTraced && r.Detail == whyTwice }) {
+			if !slices.ContainsFunc(s.Reasons, func(r aggregator.Reason) bool { return r.Code == exact.ReasonNotTraced && r.Detail == whyTwice }) {
 				t.Errorf("%sboth, %s: %d buffers, marked with %+v", used, what, s.Buffers, s.Reasons)
 			}
 			tr.stop()

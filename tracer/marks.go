@@ -4,6 +4,7 @@ import (
 	"slices"
 
 	"tt-memtrace/aggregator"
+	"tt-memtrace/aggregator/exact"
 	"tt-memtrace/bpf"
 )
 
@@ -66,7 +67,7 @@ func (r *run) handleMark(from origin, e *bpf.MemtraceTtMark) {
 	}
 	if !whole && !m.incomplete {
 		m.incomplete = true
-		r.raise(from.pid, aggregator.ReasonTracesMissed)
+		r.raise(from.pid, exact.ReasonTracesMissed)
 	}
 }
 
@@ -94,7 +95,7 @@ func (r *run) marksMissed() {
 	for _, m := range r.marks {
 		m.doubt()
 	}
-	r.raiseOnAll(aggregator.ReasonTracesMissed)
+	r.raiseOnAll(exact.ReasonTracesMissed)
 }
 
 // doubt forgets all scopes.

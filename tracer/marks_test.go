@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"tt-memtrace/aggregator"
+	"tt-memtrace/aggregator/exact"
 	"tt-memtrace/bpf"
 	"tt-memtrace/test/fixture"
 )
@@ -106,7 +107,7 @@ func TestLimitsOfMarks(t *testing.T) {
 	} {
 		r := &run{marks: map[uint32]*marks{}}
 		over(r)
-		if len(r.batch) != 1 || r.batch[0].Reason == nil || r.batch[0].Reason.Code != aggregator.ReasonTracesMissed {
+		if len(r.batch) != 1 || r.batch[0].Reason == nil || r.batch[0].Reason.Code != exact.ReasonTracesMissed {
 			t.Errorf("%s: %+v", what, r.batch)
 		}
 	}

@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"tt-memtrace/aggregator"
+	"tt-memtrace/aggregator/exact"
 	"tt-memtrace/internal/inspect"
 )
 
@@ -77,7 +78,7 @@ func (r *run) chipsUnknown(p *traced, at, program uint64, why error) {
 	rel := r.relations(p.mapping.PID)
 	rel.chipsUnknown[program] += 0 // adds an entry, or keeps the number of tries
 	r.emit(aggregator.Event{Kind: aggregator.ReasonRaised, PID: p.mapping.PID, Time: at,
-		Reason: &aggregator.Reason{Code: aggregator.ReasonProgramChips, Detail: why.Error()}})
+		Reason: &aggregator.Reason{Code: exact.ReasonProgramChipsUnknown, Detail: why.Error()}})
 }
 
 // readsChips reports whether a program is still to be read for its chips.
@@ -125,6 +126,6 @@ func (r *run) chipsKnown(pid uint32, at, program uint64) {
 	}
 	if delete(rel.chipsUnknown, program); len(rel.chipsUnknown) == 0 {
 		r.emit(aggregator.Event{Kind: aggregator.ReasonLifted, PID: pid, Time: at,
-			Reason: &aggregator.Reason{Code: aggregator.ReasonProgramChips}})
+			Reason: &aggregator.Reason{Code: exact.ReasonProgramChipsUnknown}})
 	}
 }

@@ -4,7 +4,7 @@ import (
 	"slices"
 	"testing"
 
-	"tt-memtrace/aggregator"
+	"tt-memtrace/aggregator/exact"
 	"tt-memtrace/test/fixture"
 )
 
@@ -26,7 +26,7 @@ func TestProgramsOfChipsThatAreNotKnown(t *testing.T) {
 	fixture.Do(t, p, "join %s %s", workload, program)
 	fixture.Do(t, p, "place %s 0 0 4096", program)
 	s := tr.process(p.PID)
-	if s.CB.Logical != 2*2*4*1024 || !slices.Contains(tr.reasons(p.PID), aggregator.ReasonProgramChips) {
+	if s.CB.Logical != 2*2*4*1024 || !slices.Contains(tr.reasons(p.PID), exact.ReasonProgramChipsUnknown) {
 		t.Errorf("%d bytes, %+v", s.CB.Logical, s.Reasons)
 	}
 	if c := tr.snapshot().Chips; len(c) != 2 || c[0].Exact() || c[1].Exact() {

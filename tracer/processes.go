@@ -8,6 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"tt-memtrace/aggregator"
+	"tt-memtrace/aggregator/exact"
 	"tt-memtrace/internal/inspect"
 	"tt-memtrace/internal/memory"
 	"tt-memtrace/internal/metal"
@@ -335,7 +336,7 @@ func (r *run) lookedAt(p *traced, a announcement) {
 func (r *run) mayLack(p *traced) {
 	p.reconciliation.lost, p.reconciliation.lostParts = 0, 0
 	p.reconciliation.suspect = time.Now()
-	r.raise(p.mapping.PID, aggregator.ReasonEventsLost)
+	r.raise(p.mapping.PID, exact.ReasonEventsLost)
 }
 
 // describe emits a process's description, at first and after each change.

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"tt-memtrace/aggregator"
+	"tt-memtrace/aggregator/exact"
 	"tt-memtrace/test/fixture"
 )
 
@@ -99,7 +100,7 @@ func missesTraces(s aggregator.ProcessSnapshot) bool {
 }
 
 func ofTraces(r aggregator.Reason) bool {
-	return r.Code == aggregator.ReasonTracesMissed || r.Code == aggregator.ReasonTracesBefore
+	return r.Code == exact.ReasonTracesMissed || r.Code == exact.ReasonTracesBeforeAttach
 }
 
 // marked says whether what is shown of a process, but for what traces overwrite, may be wrong.

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"tt-memtrace/aggregator"
+	"tt-memtrace/aggregator/exact"
 	"tt-memtrace/bpf"
 	"tt-memtrace/internal/proc"
 )
@@ -156,7 +157,7 @@ func (r *run) reopened(p *traced, rd *reading) (any bool) {
 // reason once all could, unless new doubts arose since the reading began. Most buffers that were seen to be allocated
 // have a known reserved size.
 func (r *run) unreserved(p *traced, from origin, rd *reading) {
-	e := aggregator.Event{PID: from.pid, Time: from.time, Reason: &aggregator.Reason{Code: aggregator.ReasonReservedUnread}}
+	e := aggregator.Event{PID: from.pid, Time: from.time, Reason: &aggregator.Reason{Code: exact.ReasonReservedUnknown}}
 	switch b := &p.reconciliation; {
 	case rd.result.Unreserved != nil && (rd.first || b.unreserved):
 		if !b.unreserved { // if it failed before, wait for the regular next comparison
@@ -180,7 +181,7 @@ func (r *run) tracesBefore(from origin, rd *reading) {
 		return
 	}
 	b.tracesBefore = rd.traces != nil
-	e := aggregator.Event{Kind: aggregator.ReasonLifted, PID: from.pid, Time: from.time, Reason: &aggregator.Reason{Code: aggregator.ReasonTracesBefore}}
+	e := aggregator.Event{Kind: aggregator.ReasonLifted, PID: from.pid, Time: from.time, Reason: &aggregator.Reason{Code: exact.ReasonTracesBeforeAttach}}
 	if rd.traces != nil {
 		e.Kind, e.Reason.Detail = aggregator.ReasonRaised, rd.traces.Error()
 	}

@@ -5,6 +5,7 @@ import (
 	"unsafe"
 
 	"tt-memtrace/aggregator"
+	"tt-memtrace/aggregator/exact"
 	"tt-memtrace/bpf"
 )
 
@@ -152,7 +153,7 @@ func (r *run) object(from origin, kind bpf.MemtraceTtKind, library uint8, object
 		r.emit(e)
 	case bpf.MemtraceTtKindTT_PERSISTENT:
 		if p, known := r.process(from, library); known {
-			r.raise(from.pid, aggregator.ReasonPersistentL1) // a comparison says whether it has any
+			r.raise(from.pid, exact.ReasonPersistentL1) // a comparison says whether it has any
 			p.reconciliation.suspect = time.Now()
 		}
 	case bpf.MemtraceTtKindTT_RESIZED:

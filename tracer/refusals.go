@@ -4,6 +4,7 @@ import (
 	"errors"
 
 	"tt-memtrace/aggregator"
+	"tt-memtrace/aggregator/exact"
 	"tt-memtrace/internal/discover"
 	"tt-memtrace/internal/proc"
 )
@@ -141,7 +142,7 @@ func (r *run) judged() {
 // mark raises or lifts the reason that a process is not traced.
 func (r *run) mark(pid uint32, v verdict) {
 	e := aggregator.Event{Kind: aggregator.ReasonRaised, PID: pid, Time: v.at,
-		Reason: &aggregator.Reason{Code: aggregator.ReasonNotTraced, Detail: v.why, Unsure: v.unsure && r.processes[pid] == nil}}
+		Reason: &aggregator.Reason{Code: exact.ReasonNotTraced, Detail: v.why, Unsure: v.unsure && r.processes[pid] == nil}}
 	if v.why != "" {
 		r.untraced[pid] = true
 		r.emit(e)

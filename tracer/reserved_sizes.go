@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"tt-memtrace/aggregator"
+	"tt-memtrace/aggregator/exact"
 	"tt-memtrace/bpf"
 	"tt-memtrace/internal/memory"
 	"tt-memtrace/internal/metal"
@@ -74,7 +75,7 @@ func (r *run) reservedUnread(p *traced, from origin) {
 	if !rec.unreserved {
 		rec.unreserved = true
 		r.emit(aggregator.Event{Kind: aggregator.ReasonRaised, PID: from.pid, Time: from.time,
-			Reason: &aggregator.Reason{Code: aggregator.ReasonReservedUnread, Detail: "it was not known when they were allocated"}})
+			Reason: &aggregator.Reason{Code: exact.ReasonReservedUnknown, Detail: "it was not known when they were allocated"}})
 	}
 }
 

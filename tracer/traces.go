@@ -5,6 +5,7 @@ import (
 	"unsafe"
 
 	"tt-memtrace/aggregator"
+	"tt-memtrace/aggregator/exact"
 	"tt-memtrace/bpf"
 )
 
@@ -31,7 +32,7 @@ func (r *run) trace(from origin, b []byte) {
 		delete(rel.capturing, record.Queue)
 		rel.captured = from.time
 		if c.begun <= r.allocsLost.to && from.time >= r.allocsLost.from {
-			r.raise(from.pid, aggregator.ReasonTracesMissed)
+			r.raise(from.pid, exact.ReasonTracesMissed)
 		}
 		e.Kind, e.Trace = aggregator.TraceCaptured, c.number
 	case bpf.MemtraceTtTraceStepTT_TRACE_REPLAYED:
@@ -56,7 +57,7 @@ func (r *run) tracedOn(from origin, queue uint64) uint64 {
 		}
 	}
 	if q.device == 0 { // otherwise it is known from before; the process may have crashed in this replay
-		r.raise(from.pid, aggregator.ReasonTracesMissed)
+		r.raise(from.pid, exact.ReasonTracesMissed)
 		return 0
 	}
 	q.traced = from.time
@@ -108,7 +109,7 @@ func (r *run) missedAllocs(in span) {
 	r.allocsLost = in
 	for pid, rel := range r.related {
 		if len(rel.capturing) > 0 || rel.captured > 0 && rel.captured >= in.from {
-			r.raise(pid, aggregator.ReasonTracesMissed)
+			r.raise(pid, exact.ReasonTracesMissed)
 		}
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"tt-memtrace/aggregator"
+	"tt-memtrace/aggregator/exact"
 )
 
 // What programs have on a device with unknown chips cannot be counted on a chip, so it waits until the chips are
@@ -39,7 +40,7 @@ func (r *run) onChips(p *traced, from origin, device, program uint64, do func())
 	p.unread++
 	p.unreadParts++
 	p.reconciliation.suspect = time.Now()
-	r.emit(aggregator.Event{Kind: aggregator.ReasonRaised, PID: from.pid, TID: from.tid, Time: from.time, Reason: &aggregator.Reason{Code: aggregator.ReasonReadFailed}})
+	r.emit(aggregator.Event{Kind: aggregator.ReasonRaised, PID: from.pid, TID: from.tid, Time: from.time, Reason: &aggregator.Reason{Code: exact.ReasonEventsUnread}})
 }
 
 // chipsRead runs what waited for a device's chips.

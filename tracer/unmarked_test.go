@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"tt-memtrace/aggregator"
+	"tt-memtrace/aggregator/exact"
 	"tt-memtrace/bpf"
 	"tt-memtrace/internal/inspect"
 	"tt-memtrace/internal/memory"
@@ -267,7 +268,7 @@ func TestLostEndOfAWorkload(t *testing.T) {
 		workload = fixture.Do(t, p, "workload")
 		fixture.Do(t, p, "join %s %s", workload, program)
 	})
-	if s := tr.process(p.PID); !slices.ContainsFunc(s.Reasons, func(r aggregator.Reason) bool { return r.Code == aggregator.ReasonUncounted }) {
+	if s := tr.process(p.PID); !slices.ContainsFunc(s.Reasons, func(r aggregator.Reason) bool { return r.Code == exact.ReasonLaunchesUncounted }) {
 		t.Errorf("launches are lost, of which %d were counted, and nothing says so: %+v", s.Counters.Launches, s.Reasons)
 	}
 }
@@ -291,7 +292,7 @@ func TestLossDuringACapture(t *testing.T) {
 	fixture.Do(t, p, "captured %s", queue)
 	for q, want := range map[*fixture.Process]bool{p: true, other: false} {
 		s := tr.process(q.PID)
-		if got := slices.ContainsFunc(s.Reasons, func(r aggregator.Reason) bool { return r.Code == aggregator.ReasonTracesMissed }); got != want {
+		if got := slices.ContainsFunc(s.Reasons, func(r aggregator.Reason) bool { return r.Code == exact.ReasonTracesMissed }); got != want {
 			t.Errorf("marked %v, not %v: %+v", got, want, s.Reasons)
 		}
 	}

@@ -7,12 +7,13 @@ import (
 	"testing"
 
 	"tt-memtrace/aggregator"
+	"tt-memtrace/aggregator/exact"
 	"tt-memtrace/bpf"
 	"tt-memtrace/test/fixture"
 )
 
 // reasons are the codes of why a process's numbers are not exact.
-func (tr *trace) reasons(pid uint32) (list []aggregator.ReasonCode) {
+func (tr *trace) reasons(pid uint32) (list []exact.ReasonCode) {
 	s, _ := tr.lookup(pid)
 	for _, r := range s.Reasons {
 		list = append(list, r.Code)
@@ -34,7 +35,7 @@ func TestBufferOnAPageThatIsNotThere(t *testing.T) {
 	before := tr.counters()
 	fixture.Do(t, p, "absent 100 0 0 0 8192 1024 128")
 	s := tr.process(p.PID)
-	if s.Buffers != 2 && !slices.Contains(tr.reasons(p.PID), aggregator.ReasonReadFailed) {
+	if s.Buffers != 2 && !slices.Contains(tr.reasons(p.PID), exact.ReasonEventsUnread) {
 		t.Errorf("%d buffers, and nothing is marked: %+v", s.Buffers, s.Reasons)
 	}
 	if got := tr.reasons(other.PID); len(got) > 0 {
@@ -85,7 +86,7 @@ func TestCoreRangesThatAreNotThere(t *testing.T) {
 			if len(tr.placed) > 0 {
 				t.Errorf("placed: %+v", tr.placed[0].CB)
 			}
-			if !slices.Contains(tr.reasons(p.PID), aggregator.ReasonReadFailed) {
+			if !slices.Contains(tr.reasons(p.PID), exact.ReasonEventsUnread) {
 				t.Errorf("nothing is marked: %+v", s.Reasons)
 			}
 			// After a comparison too.
@@ -132,7 +133,7 @@ func TestProgramsOnADeviceOnAPageThatIsNotThere(t *testing.T) {
 		}
 	}
 	tr.process(p.PID)
-	if got := tr.reasons(p.PID); !slices.Equal(got, []aggregator.ReasonCode{aggregator.ReasonUnknownChips}) {
+	if got := tr.reasons(p.PID); !slices.Equal(got, []exact.ReasonCode{exact.ReasonChipsUnknown}) {
 		t.Errorf("its chips cannot be read, and it is marked with %v", got)
 	}
 	fixture.Do(t, p, "present 0")
@@ -151,7 +152,7 @@ func TestDeviceOnAPageThatIsNotThere(t *testing.T) {
 	fixture.Do(t, p, "absent_device 0 5")
 	fixture.Do(t, p, "alloc 100 0 0 0 4096 1024 64")
 	tr.process(p.PID)
-	if got := tr.reasons(p.PID); !slices.Contains(got, aggregator.ReasonUnknownChips) {
+	if got := tr.reasons(p.PID); !slices.Contains(got, exact.ReasonChipsUnknown) {
 		t.Errorf("its chips cannot be read, and it is marked with %v", got)
 	}
 	tr.await("a notice says so", func() bool { return tr.says(fmt.Sprintf("process %d: the chips of its device at", p.PID)) })

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"tt-memtrace/aggregator"
+	"tt-memtrace/aggregator/exact"
 	"tt-memtrace/ui/text"
 )
 
@@ -44,7 +45,7 @@ func verification(d *data, o settings, of func(*aggregator.ProcessSnapshot) bool
 		switch {
 		case !of(p) || len(p.Chips) == 0:
 			continue
-		case p.Agreement.At > 0 && slices.ContainsFunc(p.Reasons, func(r aggregator.Reason) bool { return r.Code == aggregator.ReasonSampled }):
+		case p.Agreement.At > 0 && slices.ContainsFunc(p.Reasons, func(r aggregator.Reason) bool { return r.Code == exact.ReasonSampled }):
 			// Sampled numbers are as old as their last reading.
 			some, did = true, "read "
 			oldest = min(oldest, p.Agreement.At)

@@ -9,43 +9,17 @@ import (
 	"github.com/rivo/tview"
 
 	"tt-memtrace/aggregator"
+	"tt-memtrace/aggregator/exact"
 	"tt-memtrace/ui/text"
 	"tt-memtrace/ui/widget"
 )
 
-// inexactMark marks numbers that are not exact for a reason without its own letter.
-const inexactMark = "X"
-
-// reasonMarks are the letters of reasons, in the order in which they are shown.
-var reasonMarks = []struct {
-	mark  string
-	codes []aggregator.ReasonCode
-}{
-	{"L", []aggregator.ReasonCode{aggregator.ReasonLate}},
-	{"U", []aggregator.ReasonCode{aggregator.ReasonUnmatchedFree}},
-	{"R", []aggregator.ReasonCode{aggregator.ReasonMissedFree}},
-	{"O", []aggregator.ReasonCode{aggregator.ReasonOddEvents, aggregator.ReasonOddProgramEvents}},
-	{"S", []aggregator.ReasonCode{aggregator.ReasonSampled}},
-	{"T", []aggregator.ReasonCode{aggregator.ReasonTotalsOnly}},
-	{inexactMark, nil},
-}
-
-// markOf returns the letter of a reason.
-func markOf(code aggregator.ReasonCode) string {
-	for _, m := range reasonMarks {
-		if slices.Contains(m.codes, code) {
-			return m.mark
-		}
-	}
-	return inexactMark
-}
-
 // marksOf returns the letters of reasons, each once.
 func marksOf(list []aggregator.Reason) string {
 	out := ""
-	for _, m := range reasonMarks {
-		if slices.ContainsFunc(list, func(r aggregator.Reason) bool { return markOf(r.Code) == m.mark }) {
-			out += m.mark
+	for _, l := range exact.Letters {
+		if slices.ContainsFunc(list, func(r aggregator.Reason) bool { return r.Code.Letter() == l.Letter }) {
+			out += l.Letter
 		}
 	}
 	return out
@@ -66,12 +40,12 @@ func exactness(d *data) (said text.Span, sampled bool) {
 	if d.over() {
 		list = d.snapshot.Ended
 	}
-	exact, onlySampled := len(d.snapshot.Reasons) == 0, len(d.snapshot.Reasons) == 0
+	allExact, onlySampled := len(d.snapshot.Reasons) == 0, len(d.snapshot.Reasons) == 0
 	read := d.now
 	for i := range list {
 		for _, r := range list[i].Reasons {
-			exact = false
-			if r.Code != aggregator.ReasonSampled {
+			allExact = false
+			if r.Code != exact.ReasonSampled {
 				onlySampled = false
 				continue
 			}
@@ -91,7 +65,7 @@ func exactness(d *data) (said text.Span, sampled bool) {
 		return text.Notice.Span("waiting"), false
 	case len(d.snapshot.Lacks) > 0:
 		return text.Notice.Span("totals only"), false
-	case exact:
+	case allExact:
 		return text.Good.Span("exact"), false
 	case onlySampled:
 		return text.Notice.Span(ago), true
@@ -114,7 +88,7 @@ func (d *data) reservedUnknown() bool {
 
 // flaw is a reason why numbers are not exact, with all processes that it affects.
 type flaw struct {
-	code     aggregator.ReasonCode
+	code     exact.ReasonCode
 	sentence string
 	// pids are those processes; none if it affects the host.
 	pids []uint32
@@ -142,11 +116,11 @@ func flaws(s *aggregator.Snapshot, processes []*aggregator.ProcessSnapshot) []fl
 		add(&s.Reasons[i], s.Reasons[i].PID)
 	}
 	if len(s.Lacks) > 0 {
-		add(&aggregator.Reason{Code: aggregator.ReasonTotalsOnly}, 0)
+		add(&aggregator.Reason{Code: exact.ReasonTotalsOnly}, 0)
 	}
 	for _, p := range processes {
 		for i := range p.Reasons {
-			if len(s.Lacks) > 0 && p.Reasons[i].Code == aggregator.ReasonTotalsOnly {
+			if len(s.Lacks) > 0 && p.Reasons[i].Code == exact.ReasonTotalsOnly {
 				continue // the same reason of the host covers it
 			}
 			add(&p.Reasons[i], p.PID)
@@ -172,7 +146,7 @@ func (f *flaw) who() string {
 }
 
 // String returns the letter, the processes and the reason.
-func (f *flaw) String() string { return markOf(f.code) + " " + f.who() + ": " + f.sentence }
+func (f *flaw) String() string { return f.code.Letter() + " " + f.who() + ": " + f.sentence }
 
 // noBuffers returns a text in place of a view of buffers, if single buffers are unknown: it says why, and what shows
 // them.
@@ -201,7 +175,7 @@ func (s *state) reasonLines(list []aggregator.Reason) []text.Line {
 		if at := list[i].Since; at > 0 {
 			since = ", since " + text.Age(time.Duration(s.data.now-min(at, s.data.now)))
 		}
-		out = append(out, widget.Pair(name, text.Notice.Line(markOf(list[i].Code)+" "+text.Sanitize(list[i].String(), s.settings.ASCII)+since)))
+		out = append(out, widget.Pair(name, text.Notice.Line(list[i].Code.Letter()+" "+text.Sanitize(list[i].String(), s.settings.ASCII)+since)))
 		name = ""
 	}
 	return out

@@ -6,9 +6,10 @@ import (
 	"time"
 
 	"tt-memtrace/aggregator"
+	"tt-memtrace/aggregator/exact"
 )
 
-func raised(kind aggregator.Kind, pid uint32, code aggregator.ReasonCode, detail string) aggregator.Event {
+func raised(kind aggregator.Kind, pid uint32, code exact.ReasonCode, detail string) aggregator.Event {
 	return aggregator.Event{Kind: kind, PID: pid, Reason: &aggregator.Reason{Code: code, Detail: detail}}
 }
 
@@ -31,7 +32,7 @@ func TestTheScreenSaysWhatIsNotExactAndWhy(t *testing.T) {
 			t.Errorf("%v: not exact:\n%s", size, got)
 		}
 	}
-	w.publish(raised(aggregator.ReasonRaised, 1002, aggregator.ReasonReadFailed, "bad address"))
+	w.publish(raised(aggregator.ReasonRaised, 1002, exact.ReasonEventsUnread, "bad address"))
 	for _, size := range overviewSizes {
 		got := see("", size[0], size[1])
 		for _, want := range []string{"not exact", "X 1002: its memory could not be read at an event", "1002 X", "1X"} {
@@ -52,7 +53,7 @@ func TestTheScreenSaysWhatIsNotExactAndWhy(t *testing.T) {
 			t.Errorf("%s: no %q in:\n%s", keys, want, got)
 		}
 	}
-	w.publish(raised(aggregator.ReasonLifted, 1002, aggregator.ReasonReadFailed, ""))
+	w.publish(raised(aggregator.ReasonLifted, 1002, exact.ReasonEventsUnread, ""))
 	if got := see("", 120, 40); strings.Contains(got, "not exact") || strings.Contains(got, "1002 X") {
 		t.Errorf("still not exact:\n%s", got)
 	}
@@ -71,7 +72,7 @@ func TestSampledProcessesAreAsOldAsTheLastLook(t *testing.T) {
 	w.view(settings{})
 	for pid := uint32(1); pid <= 2; pid++ {
 		w.begins(pid, "python a.py", w.chips, false)
-		w.publish(raised(aggregator.ReasonRaised, pid, aggregator.ReasonSampled, ""))
+		w.publish(raised(aggregator.ReasonRaised, pid, exact.ReasonSampled, ""))
 		w.publish(aggregator.Event{Kind: aggregator.AllocatorsScanned, PID: pid, Scan: &aggregator.AllocatorScan{}})
 		w.pass(2 * time.Second)
 	}
@@ -87,10 +88,10 @@ func TestSampledProcessesAreAsOldAsTheLastLook(t *testing.T) {
 func TestAHundredProcessesTakeOneLineForAReason(t *testing.T) {
 	var list []*aggregator.ProcessSnapshot
 	for pid := range uint32(100) {
-		list = append(list, &aggregator.ProcessSnapshot{PID: pid + 1, Reasons: reasons(pid+1, aggregator.ReasonForked)})
+		list = append(list, &aggregator.ProcessSnapshot{PID: pid + 1, Reasons: reasons(pid+1, exact.ReasonForked)})
 	}
 	list = append(list, &aggregator.ProcessSnapshot{PID: 500})
-	got := flaws(&aggregator.Snapshot{Reasons: reasons(0, aggregator.ReasonPIDNamespace)}, list)
+	got := flaws(&aggregator.Snapshot{Reasons: reasons(0, exact.ReasonPIDNamespace)}, list)
 	if len(got) != 2 || !strings.HasPrefix(got[0].String(), "X host: processes outside") || !strings.HasPrefix(got[1].String(), "X 1, 2, 3 and 97 more: ") {
 		t.Errorf("%v", got)
 	}
@@ -123,7 +124,7 @@ func TestALongReasonIsWholeSomewhere(t *testing.T) {
 	w := newWorld(1)
 	w.view(settings{})
 	w.begins(1001, "python a.py", w.chips, false)
-	w.publish(raised(aggregator.ReasonRaised, 1001, aggregator.ReasonReadFailed, strings.Repeat("at one address and ", 6)+"at the last one"))
+	w.publish(raised(aggregator.ReasonRaised, 1001, exact.ReasonEventsUnread, strings.Repeat("at one address and ", 6)+"at the last one"))
 	w.pass(time.Second)
 	for _, size := range [][2]int{{80, 24}, {120, 40}} {
 		w.again(settings{}, size)
@@ -162,9 +163,9 @@ func TestWhatMayBeHeldUncountedIsNotZero(t *testing.T) {
 		t.Fatalf("no %q in:\n%s", word, text)
 		return 0
 	}
-	for code, hides := range map[aggregator.ReasonCode]bool{
-		aggregator.ReasonForked: true, aggregator.ReasonNotRead: true, aggregator.ReasonEventsLost: true, aggregator.ReasonNotTraced: true,
-		aggregator.ReasonReservedUnread: false, aggregator.ReasonProgramChips: false,
+	for code, hides := range map[exact.ReasonCode]bool{
+		exact.ReasonForked: true, exact.ReasonScanFailed: true, exact.ReasonEventsLost: true, exact.ReasonNotTraced: true,
+		exact.ReasonReservedUnknown: false, exact.ReasonProgramChipsUnknown: false,
 	} {
 		w := newWorld(2)
 		w.view(settings{})
@@ -210,7 +211,7 @@ func TestUnknownChipsAreNotNone(t *testing.T) {
 	if got := see(); !strings.Contains(got, "no chip has been opened yet") {
 		t.Errorf("not known:\n%s", got)
 	}
-	w.publish(raised(aggregator.ReasonRaised, 1001, aggregator.ReasonNotTraced, ""))
+	w.publish(raised(aggregator.ReasonRaised, 1001, exact.ReasonNotTraced, ""))
 	if got := see(); !strings.Contains(got, "which chips are open is not known") {
 		t.Errorf("known:\n%s", got)
 	}
@@ -239,7 +240,7 @@ func TestNoChipsAndLegend(t *testing.T) {
 	w.publish(aggregator.Event{Kind: aggregator.DeviceClose, PID: 1001, Device: device})
 	w.publish(aggregator.Event{Kind: aggregator.AllocatorGone, PID: 1001, Device: device, Allocator: device + 1})
 	see("python a.py -  ", "some reserved")
-	w.publish(raised(aggregator.ReasonRaised, 1001, aggregator.ReasonEventsLost, ""))
+	w.publish(raised(aggregator.ReasonRaised, 1001, exact.ReasonEventsLost, ""))
 	see("python a.py ·  ", "")
 }
 

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"tt-memtrace/aggregator"
+	"tt-memtrace/aggregator/exact"
 	"tt-memtrace/ui/text"
 )
 
@@ -166,7 +167,7 @@ func TestEveryEndedProcessCanBeSelected(t *testing.T) {
 
 func TestMarksAndLegendNameWhatIsOdd(t *testing.T) {
 	d := fixtureData(1)
-	for i, c := range []aggregator.ReasonCode{aggregator.ReasonUnmatchedFree, aggregator.ReasonMissedFree, aggregator.ReasonOddEvents} {
+	for i, c := range []exact.ReasonCode{exact.ReasonUnmatchedFree, exact.ReasonMissedFree, exact.ReasonInconsistentEvents} {
 		p := &d.snapshot.Processes[i]
 		p.Reasons, p.Late = reasons(p.PID, c), false
 	}

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"tt-memtrace/aggregator"
+	"tt-memtrace/aggregator/exact"
 	"tt-memtrace/ui/widget"
 )
 
@@ -46,7 +47,7 @@ func sum(to *[aggregator.NumMemories]aggregator.Usage, from [aggregator.NumMemor
 }
 
 // reasons are why a process is not exact.
-func reasons(pid uint32, codes ...aggregator.ReasonCode) (out []aggregator.Reason) {
+func reasons(pid uint32, codes ...exact.ReasonCode) (out []aggregator.Reason) {
 	for _, c := range codes {
 		out = append(out, aggregator.Reason{Code: c, PID: pid})
 	}
@@ -67,7 +68,7 @@ func fixture(n int) *aggregator.Snapshot {
 		PID: 50231, Late: true, Info: aggregator.Process{Started: 2, Command: hostile},
 		Since: start - 14*uint64(time.Second), Buffers: 311,
 		Counters: aggregator.ProcessCounters{Allocs: 402, Frees: 91, UnmatchedFrees: 12},
-		Reasons:  reasons(50231, aggregator.ReasonLate, aggregator.ReasonUnmatchedFree),
+		Reasons:  reasons(50231, exact.ReasonLate, exact.ReasonUnmatchedFree),
 	}
 	idle := aggregator.ProcessSnapshot{PID: 50990, Info: aggregator.Process{Started: 3}, Since: start}
 	for i := range n {
@@ -126,7 +127,7 @@ func withEnded(s *aggregator.Snapshot, n int) *aggregator.Snapshot {
 		if i == n-1 {
 			p.Info.Command, p.Late, p.Exit = hostile, true, nil
 			p.Counters.Replaced, p.Counters.Odd = 3, 2
-			p.Reasons = reasons(p.PID, aggregator.ReasonLate, aggregator.ReasonMissedFree, aggregator.ReasonOddEvents)
+			p.Reasons = reasons(p.PID, exact.ReasonLate, exact.ReasonMissedFree, exact.ReasonInconsistentEvents)
 			p.Memory[aggregator.L1].PeakUnsure = true
 			p.Unplaced[aggregator.L1Small] = aggregator.Usage{PeakRequested: kib, PeakUnsure: true}
 		}

@@ -1,6 +1,10 @@
 package ui
 
 import (
+	"slices"
+	"strings"
+
+	"tt-memtrace/aggregator/exact"
 	"tt-memtrace/ui/text"
 	"tt-memtrace/ui/widget"
 )
@@ -8,7 +12,7 @@ import (
 // signs returns the help on the terms, signs and letters that the views show.
 func signs(o settings) []widget.Binding {
 	g := text.GlyphSet(o.ASCII)
-	return []widget.Binding{
+	list := []widget.Binding{
 		{Key: "requested", Does: "the buffers' own size"},
 		{Key: "reserved", Does: "bytes taken from the free pool, all banks, padding included"},
 		{Key: programsTitle, Does: "circular and dataflow buffers, scratchpads"},
@@ -18,10 +22,16 @@ func signs(o settings) []widget.Binding {
 		{Key: g.Unknown, Does: "not known, or not there"},
 		{Key: "-", Does: "the chip has no such memory"},
 		{Key: g.AtLeast, Does: "at least: a part of it is not known"},
-		{Key: "L U R O", Does: "not exact: attached late; unmatched free; missed free; inconsistent events"},
-		{Key: "S T", Does: "sampled; only the runtime's own totals are known"},
-		{Key: inexactMark, Does: "not exact for another reason: :reasons has all"},
 	}
+	const ofLine = 4
+	for some := range slices.Chunk(exact.Letters, ofLine) {
+		var letters, meanings []string
+		for _, l := range some {
+			letters, meanings = append(letters, l.Letter), append(meanings, l.Brief)
+		}
+		list = append(list, widget.Binding{Key: strings.Join(letters, " "), Does: "not exact: " + strings.Join(meanings, "; ")})
+	}
+	return list
 }
 
 // columnsHelp returns the help on columns whose titles need it.

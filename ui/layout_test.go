@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"tt-memtrace/aggregator"
+	"tt-memtrace/aggregator/exact"
 	"tt-memtrace/ui/text"
 	"tt-memtrace/ui/widget"
 )
@@ -434,7 +435,7 @@ func TestChipsThatShareARowAreAlike(t *testing.T) {
 	for name, change := range map[string]func(*aggregator.ChipSnapshot){
 		"nothing":   func(*aggregator.ChipSnapshot) {},
 		"its peak":  func(c *aggregator.ChipSnapshot) { c.Memory[aggregator.DRAM].PeakReserved += gib },
-		"a mark":    func(c *aggregator.ChipSnapshot) { c.Reasons = reasons(41822, aggregator.ReasonEventsLost) },
+		"a mark":    func(c *aggregator.ChipSnapshot) { c.Reasons = reasons(41822, exact.ReasonEventsLost) },
 		"a kernel":  func(c *aggregator.ChipSnapshot) { c.Kernel.Bytes[0] += mib },
 		"uncertain": func(c *aggregator.ChipSnapshot) { c.CB.PeaksUncertain = true },
 	} {

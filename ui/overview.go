@@ -9,6 +9,7 @@ import (
 	"github.com/rivo/tview"
 
 	"tt-memtrace/aggregator"
+	"tt-memtrace/aggregator/exact"
 	"tt-memtrace/ui/text"
 	"tt-memtrace/ui/widget"
 )
@@ -497,7 +498,7 @@ func noChip(d *data) string {
 	switch {
 	case d.looking:
 		return looking
-	case late == 0 && (len(aggregator.HidersOf(d.snapshot)) > 0 || aggregator.HidesBuffers(d.snapshot.Reasons, true)):
+	case late == 0 && (len(aggregator.HidersOf(d.snapshot)) > 0 || aggregator.Affected(d.snapshot.Reasons, aggregator.HidesOnChip)):
 		return "which chips are open is not known"
 	case late == 0 && d.snapshot.NobodySeen():
 		return "no chip was seen to be opened"
@@ -518,7 +519,7 @@ func noProcess(d *data) string {
 		return looking
 	case d.snapshot.NobodySeen():
 		return "no process was seen to use the runtime"
-	case slices.ContainsFunc(d.snapshot.Reasons, func(r aggregator.Reason) bool { return r.Code == aggregator.ReasonNotTraced && !r.Unsure }):
+	case slices.ContainsFunc(d.snapshot.Reasons, func(r aggregator.Reason) bool { return r.Code == exact.ReasonNotTraced && !r.Unsure }):
 		return "no process is traced: which one uses the runtime, and why it is not traced, is below"
 	case d.ownOnly:
 		return "no process that this user can see uses the runtime"

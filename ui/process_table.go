@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"tt-memtrace/aggregator"
+	"tt-memtrace/aggregator/exact"
 	"tt-memtrace/ui/text"
 	"tt-memtrace/ui/widget"
 )
@@ -399,15 +400,10 @@ func countedAll(p *aggregator.ProcessSnapshot, n uint64, o settings, g text.Glyp
 	return append(text.Plain.Line(sign), counted(p, n, o, g)...)
 }
 
-// missedAny reports whether something that the process did while it was traced was missed.
-func missedAny(p *aggregator.ProcessSnapshot) bool {
-	return slices.ContainsFunc(p.Reasons, func(r aggregator.Reason) bool { return r.Code.Missed() })
-}
-
 // countsAtLeast returns the sign before a process's counts of allocations and frees if they are lower bounds: it is
 // sampled, it had devices open before tracing began, or some were missed. It is "" for exact counts.
 func countsAtLeast(p *aggregator.ProcessSnapshot, g text.Glyphs) string {
-	if p.Info.Source == aggregator.Traced && (p.Info.Late || p.Counters.AtLeast || aggregator.MissedBuffers(p.Reasons)) {
+	if p.Info.Source == aggregator.Traced && (p.Info.Late || p.Counters.AtLeast || aggregator.Affected(p.Reasons, exact.AffectsCalls)) {
 		return g.AtLeast
 	}
 	return atLeast(p, g)

@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"tt-memtrace/aggregator"
+	"tt-memtrace/aggregator/exact"
 	"tt-memtrace/ui/text"
 	"tt-memtrace/ui/widget"
 )
@@ -52,9 +53,9 @@ func newProgramTable(s *state) *widget.Table[programRow, objectKey] {
 }
 
 // launchesAtLeast returns the sign before the launches of a program if they are a lower bound: the program was made
-// before tracing began, its process is sampled, or something was missed. It is "" for exact launches.
+// before tracing began, its process is sampled, or launches may not have been counted. It is "" for exact launches.
 func (s *state) launchesAtLeast(p *aggregator.ProcessSnapshot, program *aggregator.ProgramSnapshot) string {
-	if program.Since > 0 && p.Info.Source != aggregator.Sampled && !missedAny(p) {
+	if program.Since > 0 && p.Info.Source != aggregator.Sampled && !aggregator.Affected(p.Reasons, exact.AffectsLaunches) {
 		return ""
 	}
 	return text.GlyphSet(s.settings.ASCII).AtLeast

@@ -11,6 +11,7 @@ import (
 	"github.com/gdamore/tcell/v2"
 
 	"tt-memtrace/aggregator"
+	"tt-memtrace/aggregator/exact"
 	"tt-memtrace/ui/widget"
 )
 
@@ -312,7 +313,7 @@ func TestTheFirstLookAnswersOnEveryHost(t *testing.T) {
 				"sampled in part": {func() *world {
 					w := sampledWorld(chips, processes)
 					w.begins(2000, "python other.py", nil, false)
-					w.publish(raised(aggregator.ReasonRaised, 2000, aggregator.ReasonReadFailed, "bad address"))
+					w.publish(raised(aggregator.ReasonRaised, 2000, exact.ReasonEventsUnread, "bad address"))
 					return w
 				}, func(*data) {}, most, []string{"not exact, sampled 2s ago", "it is sampled"}},
 				"shm": {func() *world { return totalsWorld(uint32(chips), uint32(processes)) }, func(d *data) {
@@ -347,7 +348,7 @@ func TestTheFirstLookAnswersOnEveryHost(t *testing.T) {
 func sampledWorld(chips, processes int) *world {
 	w := peopled(chips, processes)
 	for i := range uint32(processes) {
-		w.publish(raised(aggregator.ReasonRaised, 1000+i, aggregator.ReasonSampled, ""))
+		w.publish(raised(aggregator.ReasonRaised, 1000+i, exact.ReasonSampled, ""))
 		w.publish(aggregator.Event{Kind: aggregator.AllocatorsScanned, PID: 1000 + i, Scan: &aggregator.AllocatorScan{}})
 	}
 	w.pass(2 * time.Second)

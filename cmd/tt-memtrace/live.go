@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"tt-memtrace/aggregator"
+	"tt-memtrace/aggregator/exact"
 	"tt-memtrace/internal/proc"
 	"tt-memtrace/internal/record"
 	"tt-memtrace/internal/sampler"
@@ -187,7 +188,7 @@ func (l *live) run(asked context.Context) error {
 }
 
 // reasons lists the reasons why numbers are not exact, of those whose code matches.
-func reasons(s *aggregator.Snapshot, match func(aggregator.ReasonCode) bool) (why []string) {
+func reasons(s *aggregator.Snapshot, match func(exact.ReasonCode) bool) (why []string) {
 	for r := range s.Why() {
 		if !match(r.Code) {
 			continue
@@ -221,7 +222,7 @@ func (l *live) verdict() error {
 			return lossError("a part of the recording is missing")
 		}
 	}
-	why := reasons(s, aggregator.ReasonCode.Missed)
+	why := reasons(s, exact.ReasonCode.Missed)
 	if n := s.Counters.ExitedInexact; n > 0 {
 		why = append(why, fmt.Sprintf("%d processes lacked events when they exited", n))
 	}

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"tt-memtrace/aggregator"
+	"tt-memtrace/aggregator/exact"
 )
 
 // The last words and the exit code say whether the numbers at the end lack something,
@@ -24,7 +25,7 @@ func TestVerdict(t *testing.T) {
 	lost := at(2, aggregator.Event{Kind: aggregator.Lost, Count: 5})
 	read := at(3, aggregator.Event{Kind: aggregator.AllocatorsScanned, Scan: &aggregator.AllocatorScan{Allocators: []uint64{2}, Buffers: []aggregator.LiveBuffer{{Buffer: 3, Device: 1, Allocator: 2, Size: 4}}}})
 	exit := at(4, aggregator.Event{Kind: aggregator.ProcessExit})
-	late := at(2, aggregator.Event{Kind: aggregator.ReasonRaised, Reason: &aggregator.Reason{Code: aggregator.ReasonLate}})
+	late := at(2, aggregator.Event{Kind: aggregator.ReasonRaised, Reason: &aggregator.Reason{Code: exact.ReasonLate}})
 	for name, c := range map[string]struct {
 		events []aggregator.Event
 		code   int

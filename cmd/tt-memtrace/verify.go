@@ -27,7 +27,7 @@ type verification struct {
 // disagreements are the reasons of a process by which the runtime's own records contradict each other.
 func disagreements(p *aggregator.ProcessSnapshot) (list []string) {
 	for _, r := range p.Reasons {
-		if r.Code == aggregator.ReasonBlocksDisagree || r.Code == aggregator.ReasonTotalsDisagree {
+		if r.Code.Contradiction() {
 			list = append(list, r.String())
 		}
 	}

@@ -10,6 +10,7 @@ import (
 	"unicode"
 
 	"tt-memtrace/aggregator"
+	"tt-memtrace/aggregator/exact"
 )
 
 func status(t *testing.T, s *aggregator.Snapshot) string {
@@ -76,9 +77,9 @@ func TestNothingSeenIsNullWhereSomethingMayBeMissing(t *testing.T) {
 		c.Memory[aggregator.Trace].Banks = aggregator.Banks{Known: true} // there is none
 		return c
 	}
-	refused := aggregator.Reason{Code: aggregator.ReasonNotTraced, PID: 7}
-	launches := aggregator.Reason{Code: aggregator.ReasonUncounted, PID: 7}
-	unplaced := aggregator.Reason{Code: aggregator.ReasonUnknownChips, PID: 7}
+	refused := aggregator.Reason{Code: exact.ReasonNotTraced, PID: 7}
+	launches := aggregator.Reason{Code: exact.ReasonLaunchesUncounted, PID: 7}
+	unplaced := aggregator.Reason{Code: exact.ReasonChipsUnknown, PID: 7}
 	for name, c := range map[string]struct {
 		reason *aggregator.Reason
 		late   bool
@@ -155,7 +156,7 @@ func TestUnknownPartsOfAConfigRing(t *testing.T) {
 }
 
 func TestExactOnlyWhenNothingIsMissing(t *testing.T) {
-	why := []aggregator.Reason{{Code: aggregator.ReasonLate}}
+	why := []aggregator.Reason{{Code: exact.ReasonLate}}
 	inexact := []aggregator.ProcessSnapshot{{PID: 1}, {PID: 2, Late: true, Reasons: why}}
 	for name, c := range map[string]struct {
 		snapshot aggregator.Snapshot
@@ -177,8 +178,8 @@ func TestExactOnlyWhenNothingIsMissing(t *testing.T) {
 
 // The chips of a reason are named as all chips are: private numbers with their process.
 func TestChipsOfReasons(t *testing.T) {
-	r := aggregator.Reason{Code: aggregator.ReasonForked, PID: 7, Chips: []aggregator.Chip{{Space: 7, Number: 0}, {Number: 3}, {Space: 7, Number: 1}}}
-	st := NewStatus(&aggregator.Snapshot{Processes: []aggregator.ProcessSnapshot{{PID: 7, Reasons: []aggregator.Reason{r, {Code: aggregator.ReasonLate, PID: 7}}}}}, wall(8e9), "", "")
+	r := aggregator.Reason{Code: exact.ReasonForked, PID: 7, Chips: []aggregator.Chip{{Space: 7, Number: 0}, {Number: 3}, {Space: 7, Number: 1}}}
+	st := NewStatus(&aggregator.Snapshot{Processes: []aggregator.ProcessSnapshot{{PID: 7, Reasons: []aggregator.Reason{r, {Code: exact.ReasonLate, PID: 7}}}}}, wall(8e9), "", "")
 	b, err := json.Marshal(st.Reasons)
 	if err != nil {
 		t.Fatal(err)
@@ -195,9 +196,9 @@ func TestChipsOfReasons(t *testing.T) {
 
 // A reason is where it belongs: at the top, and with its process and chips.
 func TestReasons(t *testing.T) {
-	r := aggregator.Reason{Code: aggregator.ReasonReadFailed, Detail: "\x1b[2J", PID: 7, Chips: []aggregator.Chip{{Number: 3}}, Since: 5e9}
+	r := aggregator.Reason{Code: exact.ReasonEventsUnread, Detail: "\x1b[2J", PID: 7, Chips: []aggregator.Chip{{Number: 3}}, Since: 5e9}
 	s := aggregator.Snapshot{Time: 8e9,
-		Reasons:   []aggregator.Reason{{Code: aggregator.ReasonBehind}},
+		Reasons:   []aggregator.Reason{{Code: exact.ReasonBehind}},
 		Processes: []aggregator.ProcessSnapshot{{PID: 7, Reasons: []aggregator.Reason{r}, Chips: []aggregator.ChipSnapshot{{Reasons: []aggregator.Reason{r}}, {}}}, {PID: 8}},
 		Chips:     []aggregator.ChipSnapshot{{Reasons: []aggregator.Reason{r}}, {}}, Ended: []aggregator.ProcessSnapshot{{Reasons: []aggregator.Reason{r}}},
 	}
@@ -223,7 +224,7 @@ func TestReasons(t *testing.T) {
 
 // Unsafe buffers that nobody looked for are unknown, not 0. What was found is shown.
 func TestUnknownUnsafeIsNull(t *testing.T) {
-	before := []aggregator.Reason{{Code: aggregator.ReasonTracesBefore}}
+	before := []aggregator.Reason{{Code: exact.ReasonTracesBeforeAttach}}
 	for name, c := range map[string]struct {
 		p    aggregator.ProcessSnapshot
 		want string
@@ -247,7 +248,7 @@ func TestEveryReasonIsDocumented(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, code := range aggregator.ReasonCodes() {
+	for _, code := range exact.ReasonCodes() {
 		if !strings.Contains(string(doc), "\n| `"+string(code)+"` | ") {
 			t.Errorf("docs/json.md lacks %s", code)
 		}

@@ -15,6 +15,7 @@ import (
 	dto "github.com/prometheus/client_model/go"
 
 	"tt-memtrace/aggregator"
+	"tt-memtrace/aggregator/exact"
 	"tt-memtrace/internal/export"
 	"tt-memtrace/internal/record"
 	"tt-memtrace/internal/telemetry"
@@ -248,7 +249,7 @@ func (s *scrape) health(r Reading) {
 	s.count(lost, nil, c.Lost)
 	s.count(exited, nil, c.Exited)
 	s.count(launches, nil, c.Launches)
-	s.count(exact, nil, one(r.Snapshot.Exact()))
+	s.count(allExact, nil, one(r.Snapshot.Exact()))
 	s.send(behind, nil, r.Behind.Seconds())
 	s.reasons(r.Snapshot)
 	p := r.Probes
@@ -297,8 +298,8 @@ func (s *scrape) recording(r *Recording) {
 // reasons counts what makes numbers inexact, by code. Codes of newer versions, in
 // recordings, are counted together.
 func (s *scrape) reasons(of *aggregator.Snapshot) {
-	codes := aggregator.ReasonCodes()
-	n := map[aggregator.ReasonCode]uint64{}
+	codes := exact.ReasonCodes()
+	n := map[exact.ReasonCode]uint64{}
 	for r := range of.Why() {
 		if _, known := slices.BinarySearch(codes, r.Code); !known {
 			r.Code = other

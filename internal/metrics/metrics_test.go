@@ -20,6 +20,7 @@ import (
 	"github.com/prometheus/common/model"
 
 	"tt-memtrace/aggregator"
+	"tt-memtrace/aggregator/exact"
 	"tt-memtrace/internal/telemetry"
 	"tt-memtrace/test/pinned"
 )
@@ -209,7 +210,7 @@ func TestExactness(t *testing.T) {
 	h := newHost()
 	h.start(7, 0)
 	h.start(8, 1)
-	raised := aggregator.Event{Kind: aggregator.ReasonRaised, PID: 7, Reason: &aggregator.Reason{Code: aggregator.ReasonReadFailed}}
+	raised := aggregator.Event{Kind: aggregator.ReasonRaised, PID: 7, Reason: &aggregator.Reason{Code: exact.ReasonEventsUnread}}
 	newer := aggregator.Event{Kind: aggregator.ReasonRaised, PID: 7, Reason: &aggregator.Reason{Code: "newer"}}
 	h.apply(raised)
 	h.apply(newer)
@@ -250,7 +251,7 @@ func TestNothingSeenHasNoSeriesWhereSomethingMayBeMissing(t *testing.T) {
 	h.hold(7, 100, aggregator.DRAM, 0, 1000)
 	h.hold(7, 101, aggregator.L1, 0, 1000)
 	h.apply(aggregator.Event{Kind: aggregator.Free, PID: 7, Buffer: 101})
-	refused := aggregator.Event{Kind: aggregator.ReasonRaised, PID: 7, Reason: &aggregator.Reason{Code: aggregator.ReasonNotTraced}}
+	refused := aggregator.Event{Kind: aggregator.ReasonRaised, PID: 7, Reason: &aggregator.Reason{Code: exact.ReasonNotTraced}}
 	h.apply(refused)
 	alone, summed := values(t, gatherer(t, h, Options{Processes: 10}), ""), values(t, gatherer(t, h, Options{}), "")
 	for _, got := range []map[string]float64{alone, summed} {

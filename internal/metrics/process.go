@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"tt-memtrace/aggregator"
+	"tt-memtrace/aggregator/exact"
 	"tt-memtrace/internal/export"
 )
 
@@ -81,8 +82,8 @@ func (s *scrape) process(p *aggregator.ProcessSnapshot, n named) {
 
 // processReasons counts why a process's numbers are inexact, by those codes that hold.
 func (s *scrape) processReasons(l labels, list []aggregator.Reason) {
-	known := aggregator.ReasonCodes()
-	n := map[aggregator.ReasonCode]uint64{}
+	known := exact.ReasonCodes()
+	n := map[exact.ReasonCode]uint64{}
 	for _, r := range list {
 		if _, ok := slices.BinarySearch(known, r.Code); !ok {
 			r.Code = other
@@ -98,7 +99,7 @@ func (s *scrape) processReasons(l labels, list []aggregator.Reason) {
 // come and go among them, the sums would fall.
 func (s *scrape) others(list []*aggregator.ProcessSnapshot) {
 	var total aggregator.ProcessSnapshot
-	exact := true
+	isExact := true
 	chips := map[aggregator.Chip]*aggregator.ChipSnapshot{}
 	var hidden aggregator.Hidden
 	hiddenOn := map[aggregator.Chip]aggregator.Hidden{}
@@ -106,7 +107,7 @@ func (s *scrape) others(list []*aggregator.ProcessSnapshot) {
 		hidden = hidden.And(aggregator.HiddenOf(p, nil))
 		total.Buffers += p.Buffers
 		total.HostMemory.Bytes += p.HostMemory.Bytes
-		exact = exact && p.Exact()
+		isExact = isExact && p.Exact()
 		total.Kernel.Add(&p.Kernel)
 		for m := range p.Unplaced {
 			total.Unplaced[m].Add(&p.Unplaced[m])
@@ -131,7 +132,7 @@ func (s *scrape) others(list []*aggregator.ProcessSnapshot) {
 		}
 	}
 	l := labels(nil).with("pid", other, "comm", "", "container", "", "pod", "")
-	s.count(processExact, l, one(exact))
+	s.count(processExact, l, one(isExact))
 	s.offChip(l, &total, hidden)
 	for id, c := range chips {
 		s.onChip(l, c, hiddenOn[id])

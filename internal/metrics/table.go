@@ -116,7 +116,7 @@ var (
 	events        = counter("events_total", "Events processed.")
 	lost          = counter("events_lost_total", "Lost events. tt-memtrace then re-reads the numbers from the processes; until that, process_suspect is 1 and exact 0.")
 	behind        = gauge("events_behind_seconds", "Age of the newest event that was read, while others wait to be read; 0 while none does.")
-	exact         = gauge("exact", "1 while the numbers of all chips and processes are exact; inexact_reasons says why not.")
+	allExact      = gauge("exact", "1 while the numbers of all chips and processes are exact; inexact_reasons says why not.")
 	inexact       = gauge("inexact_reasons", "Reasons why numbers are not exact that hold now, by code; docs/json.md lists the codes.", "code")
 	libraryUsers  = gauge("library_processes", "Live processes that use this build of the TT-Metal runtime.", ofLibrary...)
 	libraryMisses = gauge("library_not_covered", "A feature of this build of the runtime that cannot be traced; always 1.", append(ofLibrary[:2:2], "feature")...)

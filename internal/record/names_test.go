@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"tt-memtrace/aggregator"
+	"tt-memtrace/aggregator/exact"
 	"tt-memtrace/test/pinned"
 )
 
@@ -45,7 +46,7 @@ func TestNamesInRecordingsAreFixed(t *testing.T) {
 	for _, kind := range h.Kinds[1:] {
 		got = append(got, "kind "+kind)
 	}
-	for _, code := range aggregator.ReasonCodes() {
+	for _, code := range exact.ReasonCodes() {
 		got = append(got, "reason "+string(code))
 	}
 	for _, e := range enumerations {

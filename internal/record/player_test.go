@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"tt-memtrace/aggregator"
+	"tt-memtrace/aggregator/exact"
 )
 
 // again is a file that can be read again.
@@ -179,7 +180,7 @@ func TestReplayOfADamagedRecording(t *testing.T) {
 		}
 	})
 	s := accounts.Snapshot()
-	gap := func(r aggregator.Reason) bool { return r.Code == aggregator.ReasonRecordingGap }
+	gap := func(r aggregator.Reason) bool { return r.Code == exact.ReasonRecordingGap }
 	if !errors.Is(err, ErrDamaged) || len(s.Processes) != 1 || s.Processes[0].Buffers != 1 || !slices.ContainsFunc(s.Processes[0].Reasons, gap) {
 		t.Errorf("%v: %+v", err, s.Processes)
 	}

@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"tt-memtrace/aggregator"
+	"tt-memtrace/aggregator/exact"
 )
 
 // Builder collects the data of a report. It receives the changes that each event makes to the accounts,
@@ -131,14 +132,14 @@ func (b *Builder) Event(e *aggregator.Event) {
 	case aggregator.ProcessExit:
 		b.end(e.PID, e.Time, e.Exit)
 	case aggregator.ReasonRaised:
-		if e.Reason != nil && e.Reason.Code == aggregator.ReasonNotTraced {
+		if e.Reason != nil && e.Reason.Code == exact.ReasonNotTraced {
 			why := *e.Reason
 			why.PID = e.PID
 			b.untraced[e.PID] = why
 		}
 	case aggregator.ReasonLifted:
 		// It is lifted at the process's end, too. Then what the process held stays unseen.
-		if e.Reason != nil && e.Reason.Code == aggregator.ReasonNotTraced && (b.started[e.PID] != nil || b.untraced[e.PID].Unsure) {
+		if e.Reason != nil && e.Reason.Code == exact.ReasonNotTraced && (b.started[e.PID] != nil || b.untraced[e.PID].Unsure) {
 			delete(b.untraced, e.PID)
 		}
 	case aggregator.Launched, aggregator.Replayed:

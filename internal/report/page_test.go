@@ -22,6 +22,7 @@ import (
 	"github.com/chromedp/chromedp"
 
 	"tt-memtrace/aggregator"
+	"tt-memtrace/aggregator/exact"
 	"tt-memtrace/internal/record"
 )
 
@@ -243,7 +244,7 @@ func TestPageInABrowser(t *testing.T) {
 func TestReportOfNothingSampled(t *testing.T) {
 	a := aggregator.New()
 	b := NewBuilder(a)
-	a.Apply(&aggregator.Event{Kind: aggregator.ReasonRaised, Time: 8, Reason: &aggregator.Reason{Code: aggregator.ReasonSampled, Detail: "none was seen"}})
+	a.Apply(&aggregator.Event{Kind: aggregator.ReasonRaised, Time: 8, Reason: &aggregator.Reason{Code: exact.ReasonSampled, Detail: "none was seen"}})
 	r := b.Report(Facts{Source: "true", Began: 7, Wall: func(at uint64) time.Time { return time.Unix(0, int64(at)) }})
 	if v := r.Verdict(); !r.Empty() || r.Exact || !r.Sampled || len(v) != 1 || !strings.Contains(v[0].Text, "no process was seen to use the TT-Metal runtime") {
 		t.Errorf("empty %v, exact %v, %+v", r.Empty(), r.Exact, v)

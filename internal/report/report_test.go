@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"tt-memtrace/aggregator"
+	"tt-memtrace/aggregator/exact"
 	"tt-memtrace/internal/record"
 )
 
@@ -581,7 +582,7 @@ func TestLiveAtTheLastSample(t *testing.T) {
 // A report of sampled processes names those that could not be read, at the end or when they exited, and no others.
 func TestUnreadProcessesAreNamed(t *testing.T) {
 	raised := func(pid uint32) aggregator.Event {
-		return aggregator.Event{Kind: aggregator.ReasonRaised, PID: pid, Time: 3 * second, Reason: &aggregator.Reason{Code: aggregator.ReasonNotRead, Detail: "it hangs"}}
+		return aggregator.Event{Kind: aggregator.ReasonRaised, PID: pid, Time: 3 * second, Reason: &aggregator.Reason{Code: exact.ReasonScanFailed, Detail: "it hangs"}}
 	}
 	var events []aggregator.Event
 	for pid := range uint32(3) {
@@ -954,9 +955,9 @@ func TestTextOfANarrowTerminal(t *testing.T) {
 // later, or turns out not to use the runtime, is not.
 func TestVerdictOnProcessesThatWereNotTraced(t *testing.T) {
 	raised := func(unsure bool) aggregator.Event {
-		return aggregator.Event{Kind: aggregator.ReasonRaised, PID: 9, Time: second, Reason: &aggregator.Reason{Code: aggregator.ReasonNotTraced, Detail: "no symbols", Unsure: unsure}}
+		return aggregator.Event{Kind: aggregator.ReasonRaised, PID: 9, Time: second, Reason: &aggregator.Reason{Code: exact.ReasonNotTraced, Detail: "no symbols", Unsure: unsure}}
 	}
-	lifted := aggregator.Event{Kind: aggregator.ReasonLifted, PID: 9, Time: 2 * second, Reason: &aggregator.Reason{Code: aggregator.ReasonNotTraced}}
+	lifted := aggregator.Event{Kind: aggregator.ReasonLifted, PID: 9, Time: 2 * second, Reason: &aggregator.Reason{Code: exact.ReasonNotTraced}}
 	exit := func(pid uint32) aggregator.Event {
 		return aggregator.Event{Kind: aggregator.ProcessExit, PID: pid, Time: 3 * second}
 	}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"tt-memtrace/aggregator"
+	"tt-memtrace/aggregator/exact"
 	"tt-memtrace/internal/export"
 )
 
@@ -52,7 +53,7 @@ func (b *Builder) Report(f Facts) *Report {
 	if r.Refusals == nil {
 		r.Refusals = []Refusal{}
 	}
-	r.unseen = slices.ContainsFunc(s.Reasons, func(why aggregator.Reason) bool { return why.Code == aggregator.ReasonSampled && why.PID == 0 })
+	r.unseen = slices.ContainsFunc(s.Reasons, func(why aggregator.Reason) bool { return why.Code == exact.ReasonSampled && why.PID == 0 })
 	r.Sampled = r.unseen
 	missing := slices.Collect(s.Why())
 	for _, p := range s.Ended {
@@ -63,17 +64,17 @@ func (b *Builder) Report(f Facts) *Report {
 	for _, p := range slices.Concat(s.Processes, s.Ended) {
 		r.Sampled = r.Sampled || p.Info.Source == aggregator.Sampled
 		hidesUnsafe = hidesUnsafe || p.HidesUnsafe()
-		r.tracesBefore = r.tracesBefore || slices.ContainsFunc(p.Reasons, func(why aggregator.Reason) bool { return why.Code == aggregator.ReasonTracesBefore })
+		r.tracesBefore = r.tracesBefore || slices.ContainsFunc(p.Reasons, func(why aggregator.Reason) bool { return why.Code == exact.ReasonTracesBeforeAttach })
 	}
 	if hidesUnsafe && len(r.Unsafe) == 0 {
 		r.Unsafe = nil
 	}
 	for _, pid := range slices.Sorted(maps.Keys(b.untraced)) {
-		if !slices.ContainsFunc(missing, func(why aggregator.Reason) bool { return why.PID == pid && why.Code == aggregator.ReasonNotTraced }) {
+		if !slices.ContainsFunc(missing, func(why aggregator.Reason) bool { return why.PID == pid && why.Code == exact.ReasonNotTraced }) {
 			missing, r.Exact = append(missing, b.untraced[pid]), false // it has ended
 		}
 	}
-	r.buffersUnseen = lost > 0 || b.lacking || aggregator.HidesBuffers(missing, false)
+	r.buffersUnseen = lost > 0 || b.lacking || aggregator.Affected(missing, exact.AffectsBuffers)
 	for _, why := range missing {
 		if why.Code.Missed() && why.PID != 0 {
 			r.missed = append(r.missed, fmt.Sprintf("process %d: %s", why.PID, printable(export.Text(why.String()))))

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"tt-memtrace/aggregator"
+	"tt-memtrace/aggregator/exact"
 )
 
 // Why numbers are not exact is said as it is, and not as what it might be.
@@ -13,7 +14,7 @@ func TestVerdictNamesWhyItIsNotExact(t *testing.T) {
 	lost := func(everyone bool) aggregator.Event {
 		return aggregator.Event{Kind: aggregator.Lost, Time: 3 * second, Count: 65919, Anyone: everyone}
 	}
-	reason := func(code aggregator.ReasonCode, detail string) aggregator.Event {
+	reason := func(code exact.ReasonCode, detail string) aggregator.Event {
 		return aggregator.Event{Kind: aggregator.ReasonRaised, PID: 1, Time: 3 * second, Reason: &aggregator.Reason{Code: code, Detail: detail}}
 	}
 	for name, c := range map[string]struct {
@@ -23,8 +24,8 @@ func TestVerdictNamesWhyItIsNotExact(t *testing.T) {
 		"exact":         {freed(3, 1), nil},
 		"recording gap": {lost(true), []string{"65919 events are missing", "process 1: the recording lacks events"}},
 		"lost":          {lost(false), []string{"65919 events are missing", "process 1: events were lost"}},
-		"unread":        {reason(aggregator.ReasonNotRead, "it hangs"), []string{"process 1: its memory could not be read: it hangs"}},
-		"other":         {reason(aggregator.ReasonPartlyRead, ""), []string{"what a process held before tracing began could not be read, or its events do not fit together"}},
+		"unread":        {reason(exact.ReasonScanFailed, "it hangs"), []string{"process 1: its memory could not be read: it hangs"}},
+		"other":         {reason(exact.ReasonScanIncomplete, ""), []string{"what a process held before tracing began could not be read, or its events do not fit together"}},
 	} {
 		r := told(t, append(opened(), alloc(2, 1, 100, 100, nil), c.event)...)
 		var why []string

@@ -7,27 +7,28 @@ import (
 	"slices"
 
 	"tt-memtrace/aggregator"
+	"tt-memtrace/aggregator/exact"
 	"tt-memtrace/internal/inspect"
 	"tt-memtrace/internal/metal"
 	"tt-memtrace/internal/proc"
 )
 
-func raised(pid uint32, code aggregator.ReasonCode, detail string) aggregator.Event {
+func raised(pid uint32, code exact.ReasonCode, detail string) aggregator.Event {
 	return aggregator.Event{Kind: aggregator.ReasonRaised, PID: pid, Time: proc.Now(), Reason: &aggregator.Reason{Code: code, Detail: detail}}
 }
 
-func lifted(pid uint32, code aggregator.ReasonCode) aggregator.Event {
+func lifted(pid uint32, code exact.ReasonCode) aggregator.Event {
 	return aggregator.Event{Kind: aggregator.ReasonLifted, PID: pid, Time: proc.Now(), Reason: &aggregator.Reason{Code: code}}
 }
 
-func (p *process) raised(code aggregator.ReasonCode, detail string) aggregator.Event {
+func (p *process) raised(code exact.ReasonCode, detail string) aggregator.Event {
 	return raised(p.pid, code, detail)
 }
 
 // markUnread marks a process whose memory could not be read, and says why.
 func (r *run) markUnread(p *process, why string) {
 	p.unread = true
-	r.deliver([]aggregator.Event{p.raised(aggregator.ReasonNotRead, why)})
+	r.deliver([]aggregator.Event{p.raised(exact.ReasonScanFailed, why)})
 }
 
 // maxFailed is how many looks in a row must fail before the process is marked. One look can fail because the process changes
@@ -40,7 +41,7 @@ func (p *process) events(l *look, names inspect.ChipNames, uses func(uint64) boo
 		e.PID, e.Time = p.pid, max(l.ended, l.at)
 		list = append(list, e)
 	}
-	reason := func(raise bool, code aggregator.ReasonCode, detail string, chips ...aggregator.Chip) {
+	reason := func(raise bool, code exact.ReasonCode, detail string, chips ...aggregator.Chip) {
 		kind := aggregator.ReasonLifted
 		if raise {
 			kind = aggregator.ReasonRaised
@@ -68,7 +69,7 @@ func (p *process) events(l *look, names inspect.ChipNames, uses func(uint64) boo
 		p.whole = false
 		if p.failed++; p.failed == maxFailed || first {
 			p.unread = true
-			reason(true, aggregator.ReasonNotRead, l.err.Error())
+			reason(true, exact.ReasonScanFailed, l.err.Error())
 		}
 		return list
 	}
@@ -77,7 +78,7 @@ func (p *process) events(l *look, names inspect.ChipNames, uses func(uint64) boo
 	}
 	if p.failed = 0; p.unread {
 		p.unread = false
-		reason(false, aggregator.ReasonNotRead, "")
+		reason(false, exact.ReasonScanFailed, "")
 	}
 	if l.search {
 		if !first {
@@ -100,7 +101,7 @@ func (p *process) events(l *look, names inspect.ChipNames, uses func(uint64) boo
 		copies = p.programsFound(l, add)
 		if unsure := l.forkDetail != ""; unsure || p.unsure {
 			p.unsure = unsure
-			reason(unsure, aggregator.ReasonForked, l.forkDetail, p.chipsLeft(l, names, uses)...)
+			reason(unsure, exact.ReasonForked, l.forkDetail, p.chipsLeft(l, names, uses)...)
 		}
 	}
 	p.ringsFound(l, add)
@@ -123,11 +124,11 @@ func (p *process) events(l *look, names inspect.ChipNames, uses func(uint64) boo
 	if why != p.unsearched {
 		p.unsearched = why
 		if why != "" {
-			reason(true, aggregator.ReasonTimeBudget, why)
+			reason(true, exact.ReasonScanTimeout, why)
 		}
 	}
 	if first {
-		reason(true, aggregator.ReasonSampled, "")
+		reason(true, exact.ReasonSampled, "")
 	}
 	return list
 }
@@ -353,7 +354,7 @@ func (p *process) programsFound(l *look, add func(aggregator.Event)) (copies []a
 		if why != "" {
 			kind = aggregator.ReasonRaised
 		}
-		add(aggregator.Event{Kind: kind, Reason: &aggregator.Reason{Code: aggregator.ReasonProgramChips, Detail: why}})
+		add(aggregator.Event{Kind: kind, Reason: &aggregator.Reason{Code: exact.ReasonProgramChipsUnknown, Detail: why}})
 	}
 	n := len(l.scan.UnreadPrograms)
 	if p.unreadLooks++; n == 0 {
@@ -373,7 +374,7 @@ func (p *process) ringsFound(l *look, add func(aggregator.Event)) {
 			add(aggregator.Event{Kind: aggregator.ConfigRingUsed, Device: device, ConfigRing: shown})
 		}
 	}
-	why := aggregator.Reason{Code: aggregator.ReasonRingUnread}
+	why := aggregator.Reason{Code: exact.ReasonConfigRingUnread}
 	for _, device := range slices.Sorted(maps.Keys(l.ringErrors)) {
 		for _, shown := range p.rings.Unread(device) {
 			add(aggregator.Event{Kind: aggregator.ConfigRingUsed, Device: device, ConfigRing: shown})

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"tt-memtrace/aggregator"
+	"tt-memtrace/aggregator/exact"
 	"tt-memtrace/internal/discover"
 	"tt-memtrace/internal/memory"
 	"tt-memtrace/internal/metal"
@@ -159,7 +160,7 @@ func (r *run) takeIn(x *examination) *process {
 	}
 	if o := r.others[x.pid]; o.refused && len(x.refused) == 0 && x.unreadable == nil {
 		o.refused = false
-		r.deliver([]aggregator.Event{lifted(x.pid, aggregator.ReasonNotTraced)})
+		r.deliver([]aggregator.Event{lifted(x.pid, exact.ReasonNotTraced)})
 	}
 	switch {
 	case x.unreadable == nil:
@@ -171,7 +172,7 @@ func (r *run) takeIn(x *examination) *process {
 		}
 		if !r.otherUsers {
 			r.otherUsers = true
-			r.deliver([]aggregator.Event{raised(0, aggregator.ReasonOtherUsers, "")})
+			r.deliver([]aggregator.Event{raised(0, exact.ReasonOtherUsers, "")})
 		}
 	}
 	if p != nil {

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"tt-memtrace/aggregator"
+	"tt-memtrace/aggregator/exact"
 	"tt-memtrace/internal/discover"
 	"tt-memtrace/internal/memory"
 	"tt-memtrace/internal/proc"
@@ -52,7 +53,7 @@ func (s *sampling) follows(p *fixture.Process) {
 		s.await(fmt.Sprintf("it holds %d buffers", n), p.PID, func(got aggregator.ProcessSnapshot) bool { return got.Buffers == n })
 	}
 	s.t.Logf("five allocations were in the accounts after %v", time.Since(began).Round(time.Millisecond))
-	if got, _ := s.now(p.PID); slices.ContainsFunc(got.Reasons, func(r aggregator.Reason) bool { return r.Code == aggregator.ReasonNotRead }) {
+	if got, _ := s.now(p.PID); slices.ContainsFunc(got.Reasons, func(r aggregator.Reason) bool { return r.Code == exact.ReasonScanFailed }) {
 		s.t.Errorf("it is marked: %+v", got.Reasons)
 	}
 }
@@ -161,13 +162,13 @@ func TestHungProcessesAreNamed(t *testing.T) {
 		p := hangs(t, file)
 		s.says(p.PID, "does not answer")
 		s.await("it is marked", p.PID, func(got aggregator.ProcessSnapshot) bool {
-			return slices.ContainsFunc(got.Reasons, func(r aggregator.Reason) bool { return r.Code != aggregator.ReasonSampled })
+			return slices.ContainsFunc(got.Reasons, func(r aggregator.Reason) bool { return r.Code != exact.ReasonSampled })
 		})
 	}
 }
 
 // reasons are those of a process, of these kinds, also of one that is not in the accounts yet.
-func (s *sampling) reasons(pid uint32, of ...aggregator.ReasonCode) (list []aggregator.Reason) {
+func (s *sampling) reasons(pid uint32, of ...exact.ReasonCode) (list []aggregator.Reason) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for r := range s.accounts.Snapshot().Why() {
@@ -186,10 +187,10 @@ func TestUnreadAtTheEndIsMarked(t *testing.T) {
 	s := sample(t, Options{PIDs: []uint32{p.PID, victim.PID}, Interval: 20 * time.Millisecond})
 	<-asked // and never answered
 	s.stop()
-	if got := s.reasons(p.PID, aggregator.ReasonNotRead); len(got) != 1 || got[0].Detail == "" {
+	if got := s.reasons(p.PID, exact.ReasonScanFailed); len(got) != 1 || got[0].Detail == "" {
 		t.Errorf("what does not answer: %+v", got)
 	}
-	if got := s.reasons(victim.PID, aggregator.ReasonNotRead); len(got) != 0 {
+	if got := s.reasons(victim.PID, exact.ReasonScanFailed); len(got) != 0 {
 		t.Errorf("what does: %+v", got)
 	}
 }
@@ -224,7 +225,7 @@ func TestLibraryThatAStrangerServes(t *testing.T) {
 		t.Errorf("it ended %v after it was asked to", took)
 	}
 	for _, p := range list {
-		if got := s.reasons(p.PID, aggregator.ReasonNotTraced); len(got) != 1 {
+		if got := s.reasons(p.PID, exact.ReasonNotTraced); len(got) != 1 {
 			t.Errorf("process %d: %+v", p.PID, got)
 		}
 	}
@@ -238,7 +239,7 @@ func TestServedLibrariesAreMarked(t *testing.T) {
 			s := sample(t, Options{Interval: 20 * time.Millisecond})
 			for _, p := range list {
 				s.says(p.PID, discover.LibraryNames[0])
-				if len(s.reasons(p.PID, aggregator.ReasonNotTraced)) == 0 {
+				if len(s.reasons(p.PID, exact.ReasonNotTraced)) == 0 {
 					t.Errorf("process %d is named, and not marked", p.PID)
 				}
 			}

@@ -43,7 +43,7 @@ type process struct {
 	noticed bool // a notice about its looks was given
 	// unreadLooks is how many looks in a row could not read all programs.
 	unreadLooks int
-	// unread means that it has ReasonNotRead.
+	// unread means that it has ReasonScanFailed.
 	unread bool
 	// hungNoticed means that a notice said that its memory does not answer.
 	hungNoticed bool
@@ -60,7 +60,7 @@ type process struct {
 	programs map[uint64]program // those that were placed when they were read
 	// unplaced are programs that were not placed when they were read, or whose device was unknown.
 	unplaced map[uint64]unplaced
-	// chipsUnknown is the detail of ReasonProgramChips if the process has that, or "".
+	// chipsUnknown is the detail of ReasonProgramChipsUnknown if the process has that, or "".
 	chipsUnknown string
 	files        *inspect.KernelFiles
 	rings        inspect.Rings
@@ -89,7 +89,7 @@ type process struct {
 	loadedTwice, loadedTwiceMarked bool
 	// shown means that events of its first look were made.
 	shown bool
-	// unsearched is the detail of ReasonTimeBudget if the process has that, or "".
+	// unsearched is the detail of ReasonScanTimeout if the process has that, or "".
 	unsearched string
 	failed     int // looks in a row that failed
 }

@@ -25,6 +25,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"tt-memtrace/aggregator"
+	"tt-memtrace/aggregator/exact"
 	"tt-memtrace/internal/discover"
 	"tt-memtrace/internal/inspect"
 	"tt-memtrace/internal/memory"
@@ -158,7 +159,7 @@ func (s *Source) Run(ctx context.Context, ready func(), deliver func([]aggregato
 	}
 	if host, err := proc.InHostPIDNamespace(); err == nil && !host && r.family == nil && len(r.targets) == 0 {
 		// Processes outside of this namespace may use the same chips.
-		deliver([]aggregator.Event{{Kind: aggregator.ReasonRaised, Time: proc.Now(), Reason: &aggregator.Reason{Code: aggregator.ReasonPIDNamespace}}})
+		deliver([]aggregator.Event{{Kind: aggregator.ReasonRaised, Time: proc.Now(), Reason: &aggregator.Reason{Code: exact.ReasonPIDNamespace}}})
 	}
 	return r.loop(ctx, ready)
 }
@@ -239,7 +240,7 @@ func (r *run) loop(ctx context.Context, ready func()) error {
 // If no process of a command was seen to use the runtime, one may have come and gone between two samples.
 func (r *run) markAtEnd() {
 	if r.family != nil && !r.sampledAny {
-		r.deliver([]aggregator.Event{raised(0, aggregator.ReasonSampled, whyUnseen)})
+		r.deliver([]aggregator.Event{raised(0, exact.ReasonSampled, whyUnseen)})
 	}
 	for _, p := range r.processes {
 		if !p.unread && (p.busy || p.failed > 0) && proc.Alive(p.pid) {
@@ -412,7 +413,7 @@ func (r *run) take(l *look) {
 	}
 	if p.loadedTwice && !p.loadedTwiceMarked && !l.gone {
 		p.loadedTwiceMarked = true
-		events = append(events, p.raised(aggregator.ReasonNotTraced, whyTwice))
+		events = append(events, p.raised(exact.ReasonNotTraced, whyTwice))
 	}
 	if len(events) > 0 {
 		r.deliver(events)
@@ -533,7 +534,7 @@ var errExamined = discover.NotSeen(errors.New("what it maps was still being look
 func (r *run) notSampled(pid uint32, why error) {
 	r.notice(noticeOf(pid, why))
 	r.others[pid].refused = true
-	e := raised(pid, aggregator.ReasonNotTraced, why.Error())
+	e := raised(pid, exact.ReasonNotTraced, why.Error())
 	e.Reason.Unsure = r.processes[pid] == nil && errors.As(why, new(discover.Unsure))
 	r.deliver([]aggregator.Event{e})
 }

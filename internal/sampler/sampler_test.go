@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"tt-memtrace/aggregator"
+	"tt-memtrace/aggregator/exact"
 	"tt-memtrace/internal/discover"
 	"tt-memtrace/internal/inspect"
 	"tt-memtrace/internal/memory"
@@ -150,7 +151,7 @@ func TestLookThatTookTooLong(t *testing.T) {
 	}}
 	accounts.Apply(&aggregator.Event{Kind: aggregator.ProcessStart, PID: p.pid, Time: 1, Process: &aggregator.Process{Source: aggregator.Sampled}})
 	marked := func() bool {
-		return slices.ContainsFunc(accounts.Snapshot().Processes[0].Reasons, func(r aggregator.Reason) bool { return r.Code == aggregator.ReasonNotRead })
+		return slices.ContainsFunc(accounts.Snapshot().Processes[0].Reasons, func(r aggregator.Reason) bool { return r.Code == exact.ReasonScanFailed })
 	}
 	l := &look{p: p, waited: patience, scan: &inspect.ProcessScan{}}
 	l.thread.Store(int32(os.Getpid()))
@@ -195,7 +196,7 @@ func TestProcessThatCannotBeLookedAt(t *testing.T) {
 		check := func(what string, marked bool) {
 			t.Helper()
 			r.finishRound()
-			if list := accounts.Snapshot().Reasons; len(list) > 0 != marked || marked && (list[0].Code != aggregator.ReasonNotTraced || list[0].Detail != c.err.Error() || !strings.HasPrefix(list[0].String(), "it may use the runtime")) {
+			if list := accounts.Snapshot().Reasons; len(list) > 0 != marked || marked && (list[0].Code != exact.ReasonNotTraced || list[0].Detail != c.err.Error() || !strings.HasPrefix(list[0].String(), "it may use the runtime")) {
 				t.Errorf("%v, asked for: %t, %s: %+v", c.err, c.named, what, list)
 			}
 			if waits := len(source.Waiting()) > 0; waits == marked {
@@ -230,9 +231,9 @@ func TestProcessThatMayNotBeRead(t *testing.T) {
 			x.classify(&os.PathError{Op: "open", Path: "/proc/1/maps", Err: unix.EACCES})
 			r.takeIn(x)
 		}
-		want := aggregator.Reason{Code: aggregator.ReasonOtherUsers}
+		want := aggregator.Reason{Code: exact.ReasonOtherUsers}
 		if asked {
-			want = aggregator.Reason{Code: aggregator.ReasonNotTraced, PID: pid}
+			want = aggregator.Reason{Code: exact.ReasonNotTraced, PID: pid}
 		}
 		if list := accounts.Snapshot().Reasons; len(list) != 1 || list[0].Code != want.Code || list[0].PID != want.PID || list[0].Unsure != asked {
 			t.Errorf("asked for: %t: %+v", asked, list)
@@ -252,7 +253,7 @@ func TestSearchThatTakesTooLong(t *testing.T) {
 	check := func(what string, dram uint64, chips int, late bool) {
 		t.Helper()
 		got, _ := s.process(p.PID)
-		marked := slices.ContainsFunc(got.Reasons, func(r aggregator.Reason) bool { return r.Code == aggregator.ReasonTimeBudget })
+		marked := slices.ContainsFunc(got.Reasons, func(r aggregator.Reason) bool { return r.Code == exact.ReasonScanTimeout })
 		if got.Memory[aggregator.DRAM].Requested != dram || len(got.Chips) != chips || marked != late {
 			t.Errorf("%s: %d chips, %+v, reasons %+v", what, len(got.Chips), got.Memory[aggregator.DRAM], got.Reasons)
 		}
@@ -288,7 +289,7 @@ func TestRingOnAPageThatIsNotThere(t *testing.T) {
 				t.Errorf("%s: chip %d: %+v, not %+v", what, c.Chip.Number, c.ConfigRing, want)
 			}
 		}
-		if len(got.Chips) != 2 || marked != slices.ContainsFunc(got.Reasons, func(r aggregator.Reason) bool { return r.Code == aggregator.ReasonRingUnread }) {
+		if len(got.Chips) != 2 || marked != slices.ContainsFunc(got.Reasons, func(r aggregator.Reason) bool { return r.Code == exact.ReasonConfigRingUnread }) {
 			t.Errorf("%s: %d chips, reasons %+v", what, len(got.Chips), got.Reasons)
 		}
 	}
@@ -320,7 +321,7 @@ func TestHoldersOfDevices(t *testing.T) {
 		defer s.mu.Unlock()
 		return s.accounts.Snapshot().Reasons
 	}
-	if got := reasons(); len(got) != 1 || got[0].PID != hidden.PID || got[0].Code != aggregator.ReasonNotTraced || !strings.HasPrefix(got[0].String(), "it uses the runtime") ||
+	if got := reasons(); len(got) != 1 || got[0].PID != hidden.PID || got[0].Code != exact.ReasonNotTraced || !strings.HasPrefix(got[0].String(), "it uses the runtime") ||
 		!strings.Contains(got[0].Detail, "libhidden.so has the runtime's code, but not its symbols") {
 		t.Errorf("%+v", got)
 	}
@@ -678,7 +679,7 @@ func sampledChildThatAllocatedOnACopy(t *testing.T, ownNumbers bool) {
 		t.Helper()
 		forked := func() (list []aggregator.Reason) {
 			got, _ := s.process(child)
-			return slices.DeleteFunc(slices.Clone(got.Reasons), func(r aggregator.Reason) bool { return r.Code != aggregator.ReasonForked })
+			return slices.DeleteFunc(slices.Clone(got.Reasons), func(r aggregator.Reason) bool { return r.Code != exact.ReasonForked })
 		}
 		for until := time.Now().Add(testPatience); ; {
 			list := forked()
@@ -746,7 +747,7 @@ func TestFileInThePlaceOfAnother(t *testing.T) {
 		fixture.Do(t, p, "device 0 1")
 		fixture.Do(t, p, "alloc 64 0 0 0 4096 1024 64")
 		got, ok := s.process(p.PID)
-		if !ok || got.Memory[aggregator.DRAM].Requested != 4096 || len(got.Chips) != 1 || slices.ContainsFunc(got.Reasons, func(r aggregator.Reason) bool { return r.Code != aggregator.ReasonSampled }) {
+		if !ok || got.Memory[aggregator.DRAM].Requested != 4096 || len(got.Chips) != 1 || slices.ContainsFunc(got.Reasons, func(r aggregator.Reason) bool { return r.Code != exact.ReasonSampled }) {
 			t.Errorf("%+v: %t, %+v", b, ok, got)
 		}
 		p.Kill()
@@ -802,7 +803,7 @@ func TestTwoCopiesOfTheRuntime(t *testing.T) {
 			if s == nil {
 				s = sample(t, Options{PIDs: []uint32{p.PID}, Interval: 20 * time.Millisecond})
 			}
-			marked := func(r aggregator.Reason) bool { return r.Code == aggregator.ReasonNotTraced && r.Detail == whyTwice }
+			marked := func(r aggregator.Reason) bool { return r.Code == exact.ReasonNotTraced && r.Detail == whyTwice }
 			var got aggregator.ProcessSnapshot
 			for began := time.Now(); (got.Buffers != 1 || !slices.ContainsFunc(got.Reasons, marked)) && time.Since(began) < testPatience; {
 				got, _ = s.process(p.PID)
@@ -825,7 +826,7 @@ func TestProcessWithoutItsMainThread(t *testing.T) {
 	s := sample(t, Options{PIDs: []uint32{p.PID}})
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if reasons := s.accounts.Snapshot().Reasons; len(reasons) != 1 || reasons[0].Code != aggregator.ReasonNotTraced || !strings.Contains(reasons[0].Detail, "its main thread has ended") {
+	if reasons := s.accounts.Snapshot().Reasons; len(reasons) != 1 || reasons[0].Code != exact.ReasonNotTraced || !strings.Contains(reasons[0].Detail, "its main thread has ended") {
 		t.Errorf("%+v", reasons)
 	}
 }
@@ -838,7 +839,7 @@ func TestTwoSegmentsOfCode(t *testing.T) {
 	fixture.Do(t, p, "alloc 100 0 0 0 4096 1024 64")
 	s := sample(t, Options{PIDs: []uint32{p.PID}, Interval: 20 * time.Millisecond})
 	got, _ := s.process(p.PID)
-	if len(got.Reasons) != 1 || got.Reasons[0].Code != aggregator.ReasonSampled || got.Buffers != 1 {
+	if len(got.Reasons) != 1 || got.Reasons[0].Code != exact.ReasonSampled || got.Buffers != 1 {
 		t.Errorf("%d buffers, marked with %+v", got.Buffers, got.Reasons)
 	}
 }

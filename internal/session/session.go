@@ -36,6 +36,7 @@ import (
 	"time"
 
 	"tt-memtrace/aggregator"
+	"tt-memtrace/aggregator/exact"
 )
 
 // Source yields events: traced processes, clients of a socket, a recording.
@@ -311,7 +312,7 @@ func (s *Session) Snapshot() (snapshot *aggregator.Snapshot) {
 	snapshot.Time = max(snapshot.Time, s.Now())
 	if behind := s.Behind(); behind > maxBehind {
 		snapshot.Raise(aggregator.Reason{
-			Code: aggregator.ReasonBehind, Detail: "the newest counted event is " + behind.Round(100*time.Millisecond).String() + " old",
+			Code: exact.ReasonBehind, Detail: "the newest counted event is " + behind.Round(100*time.Millisecond).String() + " old",
 			Since: snapshot.Time - min(snapshot.Time, uint64(behind)), Last: snapshot.Time,
 		})
 	}

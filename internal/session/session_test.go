@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"tt-memtrace/aggregator"
+	"tt-memtrace/aggregator/exact"
 )
 
 // source delivers batches, and then ends or, if it goes on, waits for the context.
@@ -222,19 +223,19 @@ type lagging struct {
 func (s *lagging) Behind() time.Duration { return s.behind }
 
 func TestBehindIsNotExact(t *testing.T) {
-	for behind, exact := range map[time.Duration]bool{0: true, maxBehind: true, maxBehind + 1: false, time.Hour: false} {
+	for behind, want := range map[time.Duration]bool{0: true, maxBehind: true, maxBehind + 1: false, time.Hour: false} {
 		s := newSession(uint64(10 * time.Second))
 		s.AddSource(&source{})
 		s.AddSource(&lagging{behind: behind})
 		s.deliver([]aggregator.Event{opened(1)})
 		snapshot := s.Snapshot()
-		if snapshot.Exact() != exact || snapshot.Chips[0].Exact() != exact {
+		if snapshot.Exact() != want || snapshot.Chips[0].Exact() != want {
 			t.Errorf("%v behind: %v", behind, snapshot.Reasons)
 		}
 		if !snapshot.Processes[0].Exact() {
 			t.Error("it is not the process's own")
 		}
-		if !exact && snapshot.Reasons[0].Code != aggregator.ReasonBehind {
+		if !want && snapshot.Reasons[0].Code != exact.ReasonBehind {
 			t.Error(snapshot.Reasons)
 		}
 	}

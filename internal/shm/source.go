@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"tt-memtrace/aggregator"
+	"tt-memtrace/aggregator/exact"
 )
 
 // Dir is the directory of the runtime's segments.
@@ -80,7 +81,7 @@ func (s *Source) Run(ctx context.Context, ready func(), sink func([]aggregator.E
 	tick := time.NewTicker(s.o.Every)
 	defer tick.Stop()
 	if s.o.Beyond && len(s.o.PIDs) == 0 {
-		sink([]aggregator.Event{{Kind: aggregator.ReasonRaised, Time: s.o.Now(), Reason: &aggregator.Reason{Code: aggregator.ReasonPIDNamespace}}})
+		sink([]aggregator.Event{{Kind: aggregator.ReasonRaised, Time: s.o.Now(), Reason: &aggregator.Reason{Code: exact.ReasonPIDNamespace}}})
 	}
 	for {
 		if events := s.poll(); len(events) > 0 {

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"tt-memtrace/aggregator"
+	"tt-memtrace/aggregator/exact"
 )
 
 const (
@@ -269,7 +270,7 @@ func (l *ledger) room(r *report, p *process) bool {
 	l.overLimit++
 	if !p.limited {
 		p.limited = true
-		l.emit(aggregator.Event{Kind: aggregator.ReasonRaised, PID: uint32(r.PID), Reason: &aggregator.Reason{Code: aggregator.ReasonLimitReached, Detail: limit}})
+		l.emit(aggregator.Event{Kind: aggregator.ReasonRaised, PID: uint32(r.PID), Reason: &aggregator.Reason{Code: exact.ReasonLimitReached, Detail: limit}})
 		l.notice(fmt.Sprintf("PID %d reports more buffers, circular buffers and kernels than are kept (%s): its numbers are too low", r.PID, limit))
 	}
 	return false

@@ -17,7 +17,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"tt-memtrace/aggregator"
+	"tt-memtrace/aggregator/exact"
 )
 
 // ordinary is a user without rights.
@@ -160,7 +160,7 @@ func TestLimits(t *testing.T) {
 		defer s.mu.Unlock()
 		for _, p := range s.accounts.Snapshot().Processes {
 			for _, r := range p.Reasons {
-				if r.Code == aggregator.ReasonLimitReached {
+				if r.Code == exact.ReasonLimitReached {
 					list = append(list, p.PID)
 				}
 			}

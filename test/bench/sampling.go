@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"tt-memtrace/aggregator"
+	"tt-memtrace/aggregator/exact"
 	"tt-memtrace/internal/sampler"
 	"tt-memtrace/test/rig"
 )
@@ -229,7 +230,7 @@ func (r *results) sampling(ctx context.Context, installed *rig.Runtime, count in
 			m.look = append(m.look, float64((after-before).Microseconds())/1000)
 			s.mu.Lock()
 			for _, reason := range s.accounts.Snapshot().Reasons {
-				if reason.Code == aggregator.ReasonBuffersUnread || reason.Code == aggregator.ReasonNotRead {
+				if reason.Code == exact.ReasonBuffersUnread || reason.Code == exact.ReasonScanFailed {
 					m.failed++
 				}
 			}

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"tt-memtrace/aggregator"
+	"tt-memtrace/aggregator/exact"
 	"tt-memtrace/internal/export"
 	"tt-memtrace/test/rig"
 )
@@ -32,22 +33,22 @@ var mayBeNull = regexp.MustCompile(`(^|/)(container|inner_pid|compared|exit_[a-z
 // notSampled are those that samples cannot know.
 var notSampled = regexp.MustCompile(`^replays$|^unsafe|^chips/\d+/.*/peak_[a-z]+$`)
 
-// covers are the fields that a reason explains: nil is all.
-var covers = map[aggregator.ReasonCode]*regexp.Regexp{
-	aggregator.ReasonProgramChips:   regexp.MustCompile(`/programs/|/kernels/|^program/`),
-	aggregator.ReasonTracesMissed:   regexp.MustCompile(`^unsafe/`),
-	aggregator.ReasonTracesBefore:   regexp.MustCompile(`^unsafe`),
-	aggregator.ReasonUncounted:      regexp.MustCompile(`launches$|^replays$`),
-	aggregator.ReasonRingUnread:     regexp.MustCompile(`/ring`),
-	aggregator.ReasonReservedUnread: regexp.MustCompile(`reserved$|^buffer/`),
-	aggregator.ReasonSampled:        regexp.MustCompile(`^$`),
+// fieldsOfOne are the fields that a reason explains if all that it affects is one of these; other reasons explain all fields.
+var fieldsOfOne = map[exact.Affects]*regexp.Regexp{
+	0:                          regexp.MustCompile(`^$`),
+	exact.AffectsProgramPlaces: regexp.MustCompile(`/programs/|/kernels/|^program/`),
+	exact.AffectsUnsafe:        regexp.MustCompile(`^unsafe`),
+	exact.AffectsLaunches:      regexp.MustCompile(`launches$|^replays$`),
+	exact.AffectsRings:         regexp.MustCompile(`/ring`),
+	exact.AffectsReserved:      regexp.MustCompile(`reserved$|^buffer/`),
+	exact.AffectsOutside:       regexp.MustCompile(`/programs/|/l1/`),
 }
 
 // explained reports whether a reason says that a field may be wrong.
 func explained(field string, reasons []aggregator.Reason) bool {
 	return slices.ContainsFunc(reasons, func(r aggregator.Reason) bool {
-		covered, known := covers[r.Code]
-		return !known || covered.MatchString(field)
+		of, one := fieldsOfOne[r.Code.Row().Affects]
+		return !one || of.MatchString(field)
 	})
 }
 
@@ -281,5 +282,5 @@ func (tr *trace) unread() (n uint64) {
 
 // butSampled are the reasons other than that a process is sampled.
 func butSampled(reasons []aggregator.Reason) []aggregator.Reason {
-	return slices.DeleteFunc(slices.Clone(reasons), func(r aggregator.Reason) bool { return r.Code == aggregator.ReasonSampled })
+	return slices.DeleteFunc(slices.Clone(reasons), func(r aggregator.Reason) bool { return r.Code == exact.ReasonSampled })
 }

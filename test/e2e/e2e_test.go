@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"tt-memtrace/aggregator"
+	"tt-memtrace/aggregator/exact"
 	"tt-memtrace/bpf"
 	"tt-memtrace/internal/sampler"
 	"tt-memtrace/test/rig"
@@ -291,7 +292,7 @@ func (tr *trace) settles(pid int) {
 	if !tr.becomes(func() bool {
 		p, _ := tr.process(pid)
 		reasons = p.Reasons
-		return !slices.ContainsFunc(reasons, func(r aggregator.Reason) bool { return r.Code == aggregator.ReasonReadFailed })
+		return !slices.ContainsFunc(reasons, func(r aggregator.Reason) bool { return r.Code == exact.ReasonEventsUnread })
 	}) {
 		tr.t.Errorf("process %d stays marked: %+v", pid, reasons)
 	}

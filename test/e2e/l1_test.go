@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"tt-memtrace/aggregator"
+	"tt-memtrace/aggregator/exact"
 	"tt-memtrace/internal/sampler"
 	"tt-memtrace/test/rig"
 	"tt-memtrace/tracer"
@@ -62,11 +63,11 @@ func inEachWay(t *testing.T, r *rig.Runtime, o rig.Options, check func(tr *trace
 	}
 }
 
-// exact reports a process that is marked, except for being sampled.
-func exact(t *testing.T, way string, m rig.Message, p *aggregator.ProcessSnapshot) {
+// isExact reports a process that is marked, except for being sampled.
+func isExact(t *testing.T, way string, m rig.Message, p *aggregator.ProcessSnapshot) {
 	t.Helper()
 	for _, r := range p.Reasons {
-		if r.Code != aggregator.ReasonSampled {
+		if r.Code != exact.ReasonSampled {
 			t.Errorf("rest %d, %s: %v", m.N, way, r.String())
 		}
 	}
@@ -83,7 +84,7 @@ func TestBuffersWithAnAddressOnEachCore(t *testing.T) {
 				if !ok || len(p.Chips) != len(m.L1) {
 					t.Fatalf("rest %d, %s: %d chips of %d", m.N, way, len(p.Chips), len(m.L1))
 				}
-				exact(t, way, m, &p)
+				isExact(t, way, m, &p)
 				places := map[string]int{}
 				for _, l := range m.L1 {
 					c := p.Chips[slices.IndexFunc(p.Chips, func(c aggregator.ChipSnapshot) bool { return c.Chip.Number == l.Chip })]
@@ -137,7 +138,7 @@ func TestL1ThatIsResized(t *testing.T) {
 						t.Errorf("rest %d, %s: a bank of chip %d has %+v, with the runtime %d", m.N, way, l.Chip, at(p.Chips).Memory[aggregator.L1].Banks, l.BankBytes)
 					}
 				}
-				exact(t, way, m, &p)
+				isExact(t, way, m, &p)
 			})
 			if len(sizes) != 2 {
 				t.Errorf("sizes of a bank: %v", sizes)
@@ -156,7 +157,7 @@ func TestPersistentL1(t *testing.T) {
 		var p aggregator.ProcessSnapshot
 		marked := func() bool {
 			p, _ = tr.process(pid)
-			return slices.ContainsFunc(p.Reasons, func(r aggregator.Reason) bool { return r.Code == aggregator.ReasonPersistentL1 })
+			return slices.ContainsFunc(p.Reasons, func(r aggregator.Reason) bool { return r.Code == exact.ReasonPersistentL1 })
 		}
 		if !tr.becomes(func() bool { return marked() == (end > 0) }) {
 			t.Errorf("rest %d, %s: marked: %v, with persistent L1 up to %d: %v", m.N, way, marked(), end, p.Reasons)

@@ -19,6 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"tt-memtrace/aggregator"
+	"tt-memtrace/aggregator/exact"
 	"tt-memtrace/bpf"
 	"tt-memtrace/test/rig"
 	"tt-memtrace/tracer"
@@ -341,7 +342,7 @@ func (tr *trace) heals(pid int) {
 
 // butLaunches are the reasons but that launches were not counted, which stays so.
 func butLaunches(reasons []aggregator.Reason) []aggregator.Reason {
-	return slices.DeleteFunc(slices.Clone(reasons), func(r aggregator.Reason) bool { return r.Code == aggregator.ReasonUncounted })
+	return slices.DeleteFunc(slices.Clone(reasons), func(r aggregator.Reason) bool { return r.Code == exact.ReasonLaunchesUncounted })
 }
 
 // A ring that is far too small, and that nobody reads for a while, loses events;

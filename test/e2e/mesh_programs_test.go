@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"tt-memtrace/aggregator"
+	"tt-memtrace/aggregator/exact"
 	"tt-memtrace/internal/sampler"
 	"tt-memtrace/test/rig"
 	"tt-memtrace/tracer"
@@ -124,7 +124,7 @@ func TestProgramsOutliveTheirMesh(t *testing.T) {
 						t.Errorf("%s, %s:\n%sfrom the start:\n%s", said.What, who, all, first)
 					}
 					for _, why := range p.Reasons {
-						if why.Code != aggregator.ReasonSampled {
+						if why.Code != exact.ReasonSampled {
 							t.Errorf("%s, %s: %+v", said.What, who, why)
 						}
 					}
@@ -135,7 +135,7 @@ func TestProgramsOutliveTheirMesh(t *testing.T) {
 				late.settles(w.PID())
 				if p, _ := late.process(w.PID()); said.What == "the submesh is closed" && !r.PlacesByChip() {
 					// On which chips that was is not to be had any more.
-					if len(p.Reasons) != 1 || p.Reasons[0].Code != aggregator.ReasonProgramChips {
+					if len(p.Reasons) != 1 || p.Reasons[0].Code != exact.ReasonProgramChipsUnknown {
 						t.Errorf("%s, late: %+v", said.What, p.Reasons)
 					}
 				} else {

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"tt-memtrace/aggregator"
+	"tt-memtrace/aggregator/exact"
 	"tt-memtrace/internal/sampler"
 	"tt-memtrace/test/rig"
 	"tt-memtrace/tracer"
@@ -130,7 +131,7 @@ func openings(t *testing.T, r *rig.Runtime, o rig.Options, busy bool) (rests []s
 		q, _ := late.process(pid)
 		reasons := slices.DeleteFunc(slices.Clone(q.Reasons), func(why aggregator.Reason) bool {
 			// Which buffers were allocated after a capture is not known late.
-			return why.Code == aggregator.ReasonTracesBefore && said.Replays > 0
+			return why.Code == exact.ReasonTracesBeforeAttach && said.Replays > 0
 		})
 		if got := late.held(pid); len(reasons) > 0 || !slices.Equal(got, want) {
 			t.Errorf("%s, late:\n%v\nfrom the start:\n%v\n%+v", said.What, got, want, q.Reasons)

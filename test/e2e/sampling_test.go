@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"tt-memtrace/aggregator"
+	"tt-memtrace/aggregator/exact"
 	"tt-memtrace/internal/sampler"
 	"tt-memtrace/test/rig"
 	"tt-memtrace/tracer"
@@ -54,7 +55,7 @@ func (tr *trace) rests(pid int) {
 	tr.sync()
 	for end := time.After(time.Minute); ; {
 		p, ok := tr.process(pid)
-		if !ok || len(p.Reasons) == 1 && p.Reasons[0].Code == aggregator.ReasonSampled {
+		if !ok || len(p.Reasons) == 1 && p.Reasons[0].Code == exact.ReasonSampled {
 			return
 		}
 		select {

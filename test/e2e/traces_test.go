@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"tt-memtrace/aggregator"
+	"tt-memtrace/aggregator/exact"
 	"tt-memtrace/internal/proc"
 	"tt-memtrace/test/rig"
 	"tt-memtrace/tracer"
@@ -175,7 +176,7 @@ func TestUnsafeAfterALateAttach(t *testing.T) {
 	pid := w.PID()
 	before := func(tr *trace) bool {
 		p, _ := tr.process(pid)
-		return slices.ContainsFunc(p.Reasons, func(r aggregator.Reason) bool { return r.Code == aggregator.ReasonTracesBefore })
+		return slices.ContainsFunc(p.Reasons, func(r aggregator.Reason) bool { return r.Code == exact.ReasonTracesBeforeAttach })
 	}
 	found := map[string]int{}
 	attach := func(when string) *trace {

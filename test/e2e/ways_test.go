@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"tt-memtrace/aggregator"
+	"tt-memtrace/aggregator/exact"
 	"tt-memtrace/internal/sampler"
 	"tt-memtrace/test/compat"
 	"tt-memtrace/test/fixture"
@@ -164,7 +165,7 @@ func (o *observed) at(m rig.Message) {
 		samples.sync()
 		samples.becomes(func() bool {
 			p, _ := samples.process(pid)
-			return !slices.ContainsFunc(p.Reasons, func(r aggregator.Reason) bool { return r.Code == aggregator.ReasonTimeBudget })
+			return !slices.ContainsFunc(p.Reasons, func(r aggregator.Reason) bool { return r.Code == exact.ReasonScanTimeout })
 		})
 		o.look(m, modeSampled, samples, early, reasons)
 		samples.stop()
@@ -198,7 +199,7 @@ func (o *observed) look(m rig.Message, mode string, tr *trace, early fields, kno
 	ours, reasons := tr.fieldsOf(pid)
 	o.tally.modes[mode]++
 	var wrong []string
-	if held := tr.fromRuntime(pid, m); !aggregator.HidesBuffers(butSampled(reasons), true) {
+	if held := tr.fromRuntime(pid, m); !aggregator.Affected(butSampled(reasons), aggregator.HidesOnChip) {
 		wrong = append(wrong, held...)
 	}
 	o.tally.compared += len(ours)
