@@ -71,11 +71,7 @@ func (in *Inspector) confirmedBuffers(layout *metal.Layout, allocator, set uint6
 		if len(onCores) > 0 { // there can be many buffers, and hardly ever such ones
 			inBanks = slices.DeleteFunc(slices.Clone(live), func(h aggregator.LiveBuffer) bool { return onCores[h.Buffer] })
 		}
-		found := lists.disputes(inBanks)
-		if lasting != nil {
-			found = slices.DeleteFunc(found, func(d dispute) bool { return !slices.Contains(lasting, d) })
-		}
-		if lasting = found; len(lasting) == 0 {
+		if lasting = stillDisputed(lasting, lists.disputes(inBanks)); len(lasting) == 0 {
 			return live, c, nil
 		}
 	}
@@ -86,6 +82,19 @@ func (in *Inspector) confirmedBuffers(layout *metal.Layout, allocator, set uint6
 	live, c.disputes = in.resolve(live, lasting)
 	c.dropped = len(live) < all
 	return live, c, nil
+}
+
+// stillDisputed returns the disputes of the last reading that earlier readings, if any, had as well, perhaps with other
+// sizes. Two buffers at one address are disputed as soon as they are seen: one of them holds nothing.
+func stillDisputed(earlier, last []dispute) []dispute {
+	if earlier == nil {
+		return last
+	}
+	return slices.DeleteFunc(last, func(d dispute) bool {
+		return !d.shared && !slices.ContainsFunc(earlier, func(e dispute) bool {
+			return e.memory == d.memory && e.address == d.address && e.buffer == d.buffer
+		})
+	})
 }
 
 // showsBlocks reports whether the library has the functions that lead to an allocator's blocks.

@@ -47,6 +47,33 @@ func TestDisputes(t *testing.T) {
 	}
 }
 
+// What differs for a moment is not disputed. A dispute lasts if only its sizes change, and two buffers at one address are
+// never both returned.
+func TestStillDisputed(t *testing.T) {
+	const memory, address = aggregator.L1, 0x100
+	gone := dispute{memory: memory, address: address, buffer: 1}
+	resized := dispute{memory: memory, address: address, buffer: 1, block: 64}
+	shared := []dispute{
+		{memory: memory, address: 0x200, buffer: 2, perBank: 64, block: 64, shared: true},
+		{memory: memory, address: 0x200, buffer: 3, perBank: 64, block: 64, shared: true},
+	}
+	for _, c := range []struct {
+		name                string
+		earlier, last, want []dispute
+	}{
+		{"the first reading", nil, []dispute{gone}, []dispute{gone}},
+		{"the same", []dispute{gone}, []dispute{gone}, []dispute{gone}},
+		{"for a moment", []dispute{gone}, []dispute{{memory: memory, address: address, buffer: 9}}, nil},
+		{"a reading later", []dispute{}, []dispute{gone}, nil},
+		{"with another block", []dispute{gone}, []dispute{resized}, []dispute{resized}},
+		{"two at one address, a reading later", []dispute{gone}, slices.Clone(shared), shared},
+	} {
+		if got := stillDisputed(c.earlier, c.last); !slices.Equal(got, c.want) {
+			t.Errorf("%s: %+v are disputed, not %+v", c.name, got, c.want)
+		}
+	}
+}
+
 // A buffer without a block holds nothing; what cannot be decided stays, and is disputed.
 func TestResolve(t *testing.T) {
 	live := []aggregator.LiveBuffer{{Buffer: 1}, {Buffer: 2}, {Buffer: 3}}
