@@ -282,6 +282,14 @@ func (in *Inspector) withinAny(device uint64, of map[uint64]bool) bool {
 	return false
 }
 
+// mayCount reports whether an allocator, or one of its buffers, belongs to an open device.
+func (b *ProcessScan) mayCount(allocator uint64, live []aggregator.LiveBuffer) bool {
+	return b.Holds(allocator) || slices.ContainsFunc(live, func(h aggregator.LiveBuffer) bool {
+		_, open := b.Devices[h.Device]
+		return open
+	})
+}
+
 // dropClosed drops allocators that belong to no open device and whose buffers are on devices that are not open, or are
 // copies: what is closed holds nothing, whatever its objects still list. An allocator of a sub-device does not tell
 // whose it is, but its buffers do.
