@@ -89,7 +89,9 @@ func (tr *trace) fieldsOf(pid int) (fields, []aggregator.Reason) {
 			b.Memory, b.MemoryLayout, b.Address, chipSet(chips), b.Size, b.PageSize, b.PerBank, b.Reserved)
 		f[fmt.Sprintf("buffer/%#x/kernels", b.ID)] = b.Kernels
 	}
-	for id, text := range programsOf(tr.programs(pid)) {
+	// A program on no chip holds nothing. Only a tracer that was there when it was made lists it.
+	onChips := slices.DeleteFunc(tr.programs(pid), func(p aggregator.ProgramSnapshot) bool { return len(p.Loaded) == 0 && len(p.Placed) == 0 })
+	for id, text := range programsOf(onChips) {
 		f[fmt.Sprintf("program/%#x", id)] = text
 	}
 	return f, reasons

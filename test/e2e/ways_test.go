@@ -138,7 +138,7 @@ func (tr *trace) check(pid int) (wait func()) {
 }
 
 // rested bounds the wait for what the tracer still does when a process has come to rest.
-const rested = 15 * time.Second
+const rested = time.Minute
 
 // at looks at a rest point in all modes.
 func (o *observed) at(m rig.Message) {

@@ -5,11 +5,13 @@ import ctypes
 ALLOCATOR = "_ZNK2tt8tt_metal11distributed10MeshDevice14allocator_implEv"
 CHIP_ALLOCATOR = "_ZNK2tt8tt_metal6Device14allocator_implEv"
 CHIP = "_ZNK2tt8tt_metal11distributed10MeshDevice10get_deviceEi"
+MESH_IS_OPEN = "_ZNK2tt8tt_metal11distributed10MeshDevice14is_initializedEv"
 RANGES = "_ZNK2tt8tt_metal13AllocatorImpl23get_l1_allocated_rangesEN4ttsl10StrongTypeIjNS0_14AllocatorIDTagEEE"
 SHRINK = "_ZN2tt8tt_metal13AllocatorImpl21shrink_allocator_sizeERKNS0_10BufferTypeEmb"
 RESET = "_ZN2tt8tt_metal13AllocatorImpl20reset_allocator_sizeERKNS0_10BufferTypeE"
 
 L1 = 1
+MOST_VIRTUAL = 64  # is_initialized is among the first
 
 
 def library():
@@ -27,6 +29,18 @@ def pointer(instance):
     """The C++ object of a nanobind instance, which is behind a pointer."""
     offset = ctypes.c_int32.from_address(id(instance) + object.__basicsize__).value
     return word(id(instance) + offset)
+
+
+def chip_is_open(device, chip):
+    """Whether a chip of a mesh is open. Its object exists either way."""
+    runtime, size = library(), ctypes.sizeof(ctypes.c_uint64)
+    get, is_open = runtime[CHIP], ctypes.cast(runtime[MESH_IS_OPEN], ctypes.c_void_p).value
+    get.restype = ctypes.c_uint64
+    one = get(ctypes.c_uint64(pointer(device)), ctypes.c_int(chip))
+    # The chip's own function has no name outside of the runtime. It is in the same place of its class's virtual functions.
+    meshes, chips = word(pointer(device)), word(one)
+    place = next(i for i in range(MOST_VIRTUAL) if word(meshes + size * i) == is_open)
+    return ctypes.CFUNCTYPE(ctypes.c_bool, ctypes.c_uint64)(word(chips + size * place))(one)
 
 
 class Allocators:

@@ -14,6 +14,7 @@ of the process that holds devices, devices; waits), and way_done, or absent (thi
 import contextlib
 import functools
 import gc
+import importlib.metadata
 import multiprocessing
 import multiprocessing.reduction
 import os
@@ -24,6 +25,7 @@ import types
 sys.dont_write_bytecode = True
 import common  # noqa: E402
 import mock_cluster  # noqa: E402
+import native  # noqa: E402
 
 SMALL, REGION = 32768, 4 << 20  # bytes of L1_SMALL in each bank, and of the trace region
 
@@ -61,6 +63,12 @@ def needs(thing, name):
     if not hasattr(thing, name):
         raise Absent(f"no {name}")
     return getattr(thing, name)
+
+
+def closes_again():
+    """Closing a mesh whose chips the runtime has closed with another one ends the process on the first release with mock chips."""
+    if importlib.metadata.version("ttnn").startswith("0.66."):
+        raise Absent("closing a mesh with closed chips ends the process")
 
 
 class Lab:
@@ -202,6 +210,7 @@ def create_devices(w):
 @way("n300")
 def one_by_one(w):
     """The second chip is reached through the first: the runtime closes both with either."""
+    closes_again()
     for first in (0, 1):
         devices = [w.ttnn.open_device(device_id=i) for i in range(2)]
         meshes = [w.some(w.opened(d)) for d in devices]
@@ -241,6 +250,7 @@ def open_mesh_device(w):
 
 @way("t3k")
 def offset_and_physical_ids(w):
+    closes_again()
     ttnn = w.ttnn
     meshes = [
         w.mesh((1, 2), offset=ttnn.MeshCoordinate(0, 2)),
@@ -267,14 +277,15 @@ def reshaped_mesh(w):
 @way("n300", "t3k")
 def mesh_and_unit(w):
     """A mesh of some chips, and a chip that is opened by itself."""
+    closes_again()
     mesh = w.some(w.mesh((1, 1), physical_device_ids=[0]))
     device = w.ttnn.open_device(device_id=1)
     one = w.some(w.opened(device), rounds=2)
     w.rest("both")
     w.ttnn.close_device(device)
     w.closing(one)
-    if w.args.cluster == "n300":
-        w.closing(mesh)  # its chip is closed, too
+    if not native.chip_is_open(mesh.device, 0):  # the runtime closes chips beside the one that it is asked to close
+        w.closing(mesh)
         w.rest("one is closed, and with it the other's chip")
         w.ttnn.close_mesh_device(mesh.device)
     else:
