@@ -33,7 +33,7 @@ func (l *Library) Copy(name, path string) (*Library, error) {
 		f.Close()
 		return nil, fmt.Errorf("reading %s: %w: %w", path, err, ErrUnsupported)
 	}
-	c := &Library{Path: path, BuildID: l.BuildID, ID: proc.FileID{Device: st.Dev, Inode: st.Ino}, file: f, elf: e,
+	c := &Library{Path: path, BuildID: l.BuildID, ID: proc.FileID{Device: st.Dev, Inode: st.Ino}, file: f, code: f, elf: e,
 		blocks: &fileBlocks{file: f}, symbols: l.symbols, prefixed: l.prefixed, segments: l.segments, functions: l.functions, readers: l.readers, unknownMemory: l.unknownMemory}
 	c.image = sync.OnceValues(func() (*x86eval.Image, error) {
 		image, err := l.Image()

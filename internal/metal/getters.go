@@ -36,7 +36,7 @@ var getterTable = []struct {
 	{"the chips of a mesh", "meshes are not known: their buffers cannot be shown by chip", []string{MeshDeviceIDs}, askVector},
 	{"number of banks", "capacities and free bytes are unknown", NumBanks, askMemories},
 	{"bytes of a bank", "capacities and free bytes are unknown", BankSize, askMemories},
-	{"address of a bank", "where L1 and DRAM begin is shown as unknown", BankBase, nil},
+	{"address of a bank", "where L1 and DRAM begin is shown as unknown", BankBase, askBases},
 	{"a mesh's coordinates", withoutRange, []string{MeshView}, askOnce},
 	{"the chips of a part of a mesh", withoutRange, []string{DevicesInRange}, askRange},
 	{"a mesh's sub-device manager", withoutManager, []string{MeshManager}, askOnce},
@@ -94,6 +94,22 @@ func askMemories(m *x86eval.Machine, function, this uint64) (values []uint64, er
 	for _, kind := range []aggregator.Memory{aggregator.DRAM, aggregator.L1, aggregator.L1Small, aggregator.Trace} {
 		if err == nil {
 			err = m.WriteU32(memory, uint32(kind))
+		}
+		if err == nil {
+			var v uint64
+			v, err = m.Call(function, this, memory)
+			values = append(values, v)
+		}
+	}
+	return values, err
+}
+
+// askBases is ask for a getter that takes a HalMemType: DRAM, then L1.
+func askBases(m *x86eval.Machine, function, this uint64) (values []uint64, err error) {
+	memory, err := m.Alloc(8)
+	for _, kind := range []uint64{1, 0} {
+		if err == nil {
+			err = m.WriteU64(memory, kind)
 		}
 		if err == nil {
 			var v uint64

@@ -42,7 +42,9 @@ type Library struct {
 	// Beside, if set, opens a file at a path beside the library's, in another process's root.
 	Beside func(path string) (*os.File, error)
 
-	file    *os.File
+	file *os.File
+	// code is what Code reads: the file.
+	code    io.ReaderAt
 	blocks  *fileBlocks // of that file
 	elf     *elf.File
 	symbols map[string]elfSymbol
@@ -115,7 +117,7 @@ func OpenFile(name, path string) (lib *Library, err error) {
 	}
 	blocks := &fileBlocks{file: f}
 	image := sync.OnceValues(func() (*x86eval.Image, error) { return x86eval.NewImage(blocks, 0) })
-	l := &Library{Path: path, image: image, ID: proc.FileID{Device: st.Dev, Inode: st.Ino}, file: f, blocks: blocks, elf: e,
+	l := &Library{Path: path, image: image, ID: proc.FileID{Device: st.Dev, Inode: st.Ino}, file: f, code: f, blocks: blocks, elf: e,
 		symbols: map[string]elfSymbol{}, prefixed: map[string][]elfSymbol{}}
 	l.functions, l.allocatorSet, l.readers = sync.OnceValue(l.functionNames), sync.OnceValues(l.setOffset), sync.OnceValue(l.binaryReaders)
 	l.layout, l.blockArrays = sync.OnceValues(l.findLayout), sync.OnceValues(l.findBlockArrays)
@@ -395,7 +397,7 @@ func (l *Library) Code(address uint64, n int) ([]byte, error) {
 		return nil, fmt.Errorf("reading code at %#x: not in an executable segment", address)
 	}
 	b := make([]byte, n)
-	read, err := l.file.ReadAt(b, int64(offset))
+	read, err := l.code.ReadAt(b, int64(offset))
 	if read == 0 && err != nil {
 		return nil, fmt.Errorf("reading code at %#x: %w", address, err)
 	}

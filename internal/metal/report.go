@@ -53,8 +53,8 @@ func ExamineLibrary(lib *Library) *Report {
 // Extent is a part of a file.
 type Extent struct{ Offset, Length int64 }
 
-// ExamineExtents is Inspect, and says which parts of the file's segments the
-// report rests on. The test set of all releases is cut from these.
+// ExamineExtents is Examine, and returns which parts of the file's segments the report rests on, and what is found
+// later, when a process is traced. The test set of all releases is cut from these.
 func ExamineExtents(path string) (*Report, []Extent, error) {
 	lib, err := OpenLibrary(path)
 	if err != nil {
@@ -69,6 +69,11 @@ func ExamineExtents(path string) (*Report, []Extent, error) {
 		lib.deviceByVtable(h.mesh) // what it takes to find it in a stripped library
 	}
 	_, _ = lib.ConfigRing()
+	_, _ = lib.BlockArrays()
+	_, _ = lib.UniqueID()
+	_, _ = lib.PerCore()
+	lib.code = reads
+	lib.FailureProbes()
 	for _, c := range append(r.Ways, r.Coverage) {
 		for _, p := range slices.Concat(c.Probes, c.Spare) {
 			reads.extents = append(reads.extents, Extent{int64(p.Offset - p.Skipped), entryBytes})

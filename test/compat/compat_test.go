@@ -76,6 +76,22 @@ func checkReservedSizes(t *testing.T, l *metal.Library) {
 	}
 }
 
+// checkWitness checks that what confirms an allocator's buffers, and what tells which of two is the newer one, is found:
+// lists of blocks tell what they gave out from 0.64 on. Since then, too, the runtime throws by functions whose names have
+// the types of their arguments, and each failure is seen.
+func checkWitness(t *testing.T, l *metal.Library) {
+	t.Helper()
+	if id, err := l.UniqueID(); err != nil || id.Offset == 0 {
+		t.Errorf("unique IDs of buffers: %+v, %v", id, err)
+	}
+	arrays, err := l.BlockArrays()
+	if lists := l.Defines(metal.AllocatedBlocks); lists != (err == nil) || lists && len(arrays.Flags) != 2 {
+		t.Errorf("lists of blocks: %+v, %v", arrays, err)
+	} else if missing := metal.MissingFailurePoints(l.FailureProbes()); lists && len(missing) > 0 {
+		t.Errorf("%d kinds of failures are not seen", len(missing))
+	}
+}
+
 // Every published release can be traced: each required point is there and
 // is at an instruction that the kernel emulates, each offset is shown by at
 // least two functions of the library, and the getters of devices and capacities
@@ -113,6 +129,7 @@ func TestMatrix(t *testing.T) {
 					t.Errorf("spare points: %v", c.Spare)
 				}
 				checkReservedSizes(t, r.Library)
+				checkWitness(t, r.Library)
 				sources := map[string]int{}
 				for _, e := range r.Layout.Evidence {
 					if e.Err != nil {
@@ -132,7 +149,7 @@ func TestMatrix(t *testing.T) {
 						t.Errorf("%s is missing", g.Symbol)
 					}
 					switch g.Value {
-					case "a chip's number", "number of banks", "bytes of a bank":
+					case "a chip's number", "number of banks", "bytes of a bank", "address of a bank":
 						if g.Err != nil || len(g.Shows) == 0 {
 							t.Errorf("%s: %q, %v", g.Symbol, g.Shows, g.Err)
 						}

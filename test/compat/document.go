@@ -147,11 +147,11 @@ func (d *document) marks() {
 	d.print(`
 ## Marks that remain
 
-test/rig/ways.py has a function for each way in which people open devices and hold memory. Each runs on mock chips, and stops at rest
-points. There it is looked at early (traced from the first allocation), checked (and then compared with the process's own allocators), late (attached
+test/rig/ways.py has a function for each way in which people open devices and hold memory. Each runs on mock chips, on every release that is
+compared end to end and has what it uses, and stops at rest points. There it is looked at early (traced from the first allocation), checked (and then compared with the process's own allocators), late (attached
 at the rest point), stayed (attached at an earlier one, and compared), sampled, and lost (all events since the last rest point were lost). Each time
 the accounts equal what the runtime's own allocators list, buffer by buffer, and in each field of ` + "`status --json`" + ` each other. Only these
-marks remain; none of them hides a buffer.
+marks remain; none of them hides a buffer. Programs on no chip hold nothing, and are not compared: a tracer that comes later does not list them.
 
 | way | looked at | reason | why |
 |---|---|---|---|
