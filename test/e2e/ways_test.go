@@ -262,6 +262,9 @@ func observe(t *testing.T, r *rig.Runtime, o rig.Options, total *tally, alone bo
 		case m.Event == rig.EventWay:
 			total.ways++
 		case m.Event == rig.EventRest:
+			if !pids[m.PID] && len(m.Devices) > 0 {
+				early.awaitStart(m.PID) // a busy machine may not have told yet that it maps the runtime
+			}
 			pids[m.PID] = true
 			ob.at(m)
 			send(t, w, "go")
