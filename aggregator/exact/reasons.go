@@ -238,14 +238,14 @@ var Reasons = []Row{
 		Code:     ReasonReservedUnknown,
 		Sentence: "the reserved size of some of its buffers could not be read, and is unknown",
 		Affects:  AffectsReserved,
-		Meaning:  "The reserved size of some of its buffers could not be read at a late attach, or not be computed when they were allocated: their `reserved` is unknown.",
+		Meaning:  "The reserved size of some of its buffers could not be read at a late attach, or not be computed when they were allocated: their `reserved_bytes` is unknown.",
 		Ends:     "a comparison of its buffers that can read it",
 	},
 	{
 		Code:     ReasonConfigRingUnread,
 		Sentence: "the contents of a kernel-config ring could not be read, and are unknown",
 		Affects:  AffectsRings,
-		Meaning:  "A kernel-config ring of it could not be read: `used` and `places` of `kernels.ring` are unknown. Nothing else is affected.",
+		Meaning:  "A kernel-config ring of it could not be read: `used_bytes` and `places` of `kernels.config_ring` are unknown. Nothing else is affected.",
 		Ends:     "reading it, which is tried twice a second; or the device's close",
 	},
 	{

@@ -27,8 +27,8 @@ type comparison struct {
 	Memory string `json:"memory"`
 	// Traced and Runtime are in bytes. Traced is null if nothing was seen and some may be missing. Runtime is null if the
 	// runtime keeps no account, or the process is not in it.
-	Traced  *uint64 `json:"traced"`
-	Runtime *uint64 `json:"runtime"`
+	Traced  *uint64 `json:"traced_bytes"`
+	Runtime *uint64 `json:"runtime_bytes"`
 }
 
 // equal reports whether the two numbers are equal, or one is unknown.

@@ -26,11 +26,11 @@ type diagnosis struct {
 	// Libraries are the builds of the runtime that were found.
 	Libraries []libraryDiagnosis `json:"libraries"`
 	// Compared has the traced numbers beside the runtime's own; absent without --compare.
-	Compared []comparison `json:"compared,omitempty"`
+	Compared []comparison `json:"comparisons,omitempty"`
 	// Verified is the result of comparing with the processes' own allocators; absent without --verify.
-	Verified []verification `json:"verified,omitempty"`
+	Verified []verification `json:"verifications,omitempty"`
 	// PassedOver says why files or processes were not examined.
-	PassedOver []string `json:"passed_over,omitempty"`
+	PassedOver []string `json:"not_examined,omitempty"`
 }
 
 // hostCheck says whether the host has something that tracing needs.
@@ -72,7 +72,7 @@ type libraryDiagnosis struct {
 	Problem   *string `json:"problem"`
 	// SeenBy is the way in which probes see buffers; AlsoBy are the other possible ways.
 	SeenBy string   `json:"buffers_seen_by"`
-	AlsoBy []string `json:"or_by"`
+	AlsoBy []string `json:"buffers_also_seen_by"`
 	// ReservedSizes says how a buffer's reserved size is found.
 	ReservedSizes string `json:"reserved_sizes"`
 	// Points are the probe points that were found.
@@ -132,7 +132,7 @@ type pointDiagnosis struct {
 	// Emulated means that the host kernel emulates the instruction. Otherwise it single-steps it, which costs more.
 	Emulated bool `json:"emulated"`
 	// Spare means that the point is attached only if its value cannot be computed for some buffer.
-	Spare bool `json:"spare,omitempty"`
+	Spare bool `json:"on_demand,omitempty"`
 }
 
 // layoutDiagnosis is the layout of a buffer's fields.
@@ -161,14 +161,14 @@ type fieldDiagnosis struct {
 	// Proof is how the offset is known.
 	Proof string `json:"proof"`
 	// ShownBy are the functions of the library, and members in its DWARF, that prove the offset.
-	ShownBy []string `json:"shown_by"`
+	ShownBy []string `json:"proved_by"`
 	// Silent are those that do not prove it, with the reason.
-	Silent map[string]string `json:"silent,omitempty"`
+	Silent map[string]string `json:"not_proved_by,omitempty"`
 }
 
 // getterDiagnosis is one function that is evaluated over live processes.
 type getterDiagnosis struct {
-	Tells  string `json:"tells"`
+	Tells  string `json:"value"`
 	Symbol string `json:"symbol"`
 	Found  bool   `json:"found"`
 	// At is where an object has the value: offsets in bytes, from pointer to pointer. If they differ between DRAM, L1, L1_SMALL

@@ -28,7 +28,7 @@ The other lines are those of the original allocation server, one for each chip o
 buffer, so that scripts that grep them keep working. With --json each line is one
 object, and one buffer; docs/json.md describes it.`,
 		Example: `  sudo tt-memtrace log | grep 'L1 on device 3'
-  sudo tt-memtrace log --json -- python model.py | jq 'select(.size > 1e6)'
+  sudo tt-memtrace log --json -- python model.py | jq 'select(.requested_bytes > 1e6)'
   sudo tt-memtrace log | grep failed`,
 		Args: onlyCommand,
 		RunE: func(cmd *cobra.Command, args []string) error {

@@ -34,8 +34,20 @@ func NewLogger(w io.Writer, asJSON bool, wall func(monotonic uint64) time.Time) 
 	return l
 }
 
+// LogSchema is the version of the lines of `log --json`. docs/versions.md says which changes increase it.
+const LogSchema = 1
+
+// LineSchema begins each line of the log.
+type LineSchema struct {
+	// Version of this format.
+	Schema int `json:"schema" jsonschema:"enum=1"`
+}
+
+var lineSchema = LineSchema{LogSchema}
+
 // LogLine is one change as `log --json` prints it. All sizes are in bytes.
 type LogLine struct {
+	LineSchema
 	// When it happened.
 	Time time.Time `json:"time"`
 	// What happened: a buffer was allocated or freed, or found unsafe: it was allocated
@@ -48,9 +60,9 @@ type LogLine struct {
 	// The buffer's memory: dram, l1, l1_small, trace, system_memory (the host's) or unknown.
 	Memory string `json:"memory"`
 	// The buffer's requested size, bytes on each chip; null where unknown.
-	Size *uint64 `json:"size" jsonschema:"nullable"`
+	Size *uint64 `json:"requested_bytes" jsonschema:"nullable"`
 	// Its use of each bank of each of its chips, padding included, bytes; null where unknown.
-	PerBank *uint64 `json:"per_bank" jsonschema:"nullable"`
+	PerBank *uint64 `json:"per_bank_bytes" jsonschema:"nullable"`
 	// The buffer's first address in each bank, bytes; null where unknown.
 	Address *uint64 `json:"address" jsonschema:"nullable"`
 	// The buffer's cores and its address on each, as x, y and bytes, if it has an address on each core. It then takes
@@ -60,8 +72,8 @@ type LogLine struct {
 	Buffer string `json:"buffer" jsonschema:"pattern=^0x[0-9a-f]+$"`
 	// Numbers of the buffer's chips; empty where unknown.
 	Chips []uint32 `json:"chips"`
-	// True if the chips' numbers are the process's own (TT_VISIBLE_DEVICES), not the host's.
-	Private bool `json:"private,omitempty"`
+	// PID of the process that numbers these chips in its own way (TT_VISIBLE_DEVICES); absent where the numbers are the host's.
+	Private *uint32 `json:"private_to,omitempty"`
 	// True if no call freed this buffer by itself: it was freed with its allocator or process, or was replaced.
 	Implicit bool `json:"implicit,omitempty"`
 	// Number of the trace whose replay may have overwritten the buffer; absent if none may have.
@@ -71,7 +83,7 @@ type LogLine struct {
 	// Call site that allocated or freed it; absent without stacks.
 	Site *Text `json:"site,omitempty"`
 	// True if the allocation of the freed buffer was not seen: only its id is known.
-	Unknown bool `json:"unknown,omitempty"`
+	Unknown bool `json:"unmatched,omitempty"`
 }
 
 // Err returns the first error of writing.
@@ -128,7 +140,7 @@ func deviceList(chips []aggregator.Chip) string {
 
 func (l *Logger) line(c aggregator.Change) LogLine {
 	line := LogLine{
-		Time: l.wall(c.Time), Event: "alloc", PID: c.PID, Memory: key(c.Buffer.Memory),
+		LineSchema: lineSchema, Time: l.wall(c.Time), Event: "alloc", PID: c.PID, Memory: key(c.Buffer.Memory),
 		Size: &c.Buffer.Size, Address: &c.Buffer.Address, Buffer: fmt.Sprintf("%#x", c.Buffer.ID),
 		Chips: []uint32{}, Implicit: c.Implicit, Unknown: c.Unknown,
 	}
@@ -153,7 +165,9 @@ func (l *Logger) line(c aggregator.Change) LogLine {
 	}
 	for _, chip := range c.Chips {
 		line.Chips = append(line.Chips, chip.Number)
-		line.Private = line.Private || chip.Space != 0
+		if chip.Space != 0 {
+			line.Private = &chip.Space
+		}
 	}
 	return line
 }
@@ -164,17 +178,22 @@ type ChipLine struct {
 	PID uint32 `json:"pid"`
 	// Number of the chip.
 	Chip uint32 `json:"chip"`
-	// True if the chip's number is the process's own (TT_VISIBLE_DEVICES), not the host's.
-	Private bool `json:"private,omitempty"`
+	// PID of the process that numbers this chip in its own way (TT_VISIBLE_DEVICES); absent where the number is the host's.
+	Private *uint32 `json:"private_to,omitempty"`
 }
 
 func chipLine(pid uint32, c aggregator.Chip) ChipLine {
-	return ChipLine{PID: pid, Chip: c.Number, Private: c.Space != 0}
+	line := ChipLine{PID: pid, Chip: c.Number}
+	if c.Space != 0 {
+		line.Private = &c.Space
+	}
+	return line
 }
 
 // ProgramLine is a program's circular or dataflow buffer, or scratchpad, that was placed or removed on a chip, as `log --json`
 // prints it.
 type ProgramLine struct {
+	LineSchema
 	// When it happened.
 	Time time.Time `json:"time"`
 	// What happened: cb_alloc or cb_free of a circular buffer, dfb_alloc or dfb_free of a dataflow buffer, scratchpad_alloc or scratchpad_free of a kernel's scratchpad.
@@ -183,11 +202,11 @@ type ProgramLine struct {
 	// Its first address in the L1 of each of its cores, bytes.
 	Address uint64 `json:"address"`
 	// Its size on each core, bytes. If a client of the socket reported it, the cores are unknown, and this is the size on all of them.
-	Size uint64 `json:"size"`
+	Size uint64 `json:"size_bytes"`
 	// The cores as rectangles of logical coordinates, both ends inclusive: x0, y0, x1, y1.
 	Cores [][4]uint16 `json:"cores"`
 	// The chip's plain sum of such buffers after this change, over all processes, bytes.
-	Total uint64 `json:"total"`
+	Total uint64 `json:"total_bytes"`
 }
 
 // CBChange writes a circular or dataflow buffer, or scratchpad, that was placed or removed on a chip. As text it has the form of
@@ -199,7 +218,7 @@ func (l *Logger) CBChange(c aggregator.CBChange) {
 	size := c.CB.Bytes()
 	if l.json != nil {
 		line := ProgramLine{
-			Time: l.wall(c.Time), Event: "cb_alloc", ChipLine: chipLine(c.PID, c.Chip),
+			LineSchema: lineSchema, Time: l.wall(c.Time), Event: "cb_alloc", ChipLine: chipLine(c.PID, c.Chip),
 			Address: c.CB.Address, Size: c.CB.Size, Cores: [][4]uint16{}, Total: c.Total,
 		}
 		kind, what := "cb", "alloc"
@@ -230,6 +249,7 @@ func (l *Logger) CBChange(c aggregator.CBChange) {
 // KernelLine is a kernel's binary that was loaded for a chip, or unloaded, as
 // `log --json` prints it.
 type KernelLine struct {
+	LineSchema
 	// When it happened.
 	Time time.Time `json:"time"`
 	// What happened: the runtime read a binary to load it, or destroyed its program.
@@ -242,9 +262,9 @@ type KernelLine struct {
 	// The processor that runs it, such as brisc or trisc0.
 	Processor Text `json:"processor"`
 	// Size of the binary's loadable parts, bytes on each core that runs it; null where unknown.
-	Size *uint64 `json:"size" jsonschema:"nullable"`
+	Size *uint64 `json:"size_bytes" jsonschema:"nullable"`
 	// The chip's total of all kernels after this change, each counted once, over all processes, bytes.
-	Total uint64 `json:"total"`
+	Total uint64 `json:"total_bytes"`
 }
 
 // kernelWords are the original server's names of the types.
@@ -259,7 +279,7 @@ func (l *Logger) KernelChange(c aggregator.KernelChange) {
 	k := c.Kernel
 	if l.json != nil {
 		line := KernelLine{
-			Time: l.wall(c.Time), Event: "kernel_load", ChipLine: chipLine(c.PID, c.Chip),
+			LineSchema: lineSchema, Time: l.wall(c.Time), Event: "kernel_load", ChipLine: chipLine(c.PID, c.Chip),
 			Kernel: Text(k.Name), Type: k.Type.String(), Processor: Text(k.Processor), Total: c.Total,
 		}
 		if c.Unloaded {
@@ -293,17 +313,17 @@ type FailureLine struct {
 	// The memory: dram, l1, l1_small or trace; unknown where the message does not name it.
 	Memory string `json:"memory"`
 	// Requested bytes on each chip; null where unknown, and unless memory is out.
-	Size *uint64 `json:"size" jsonschema:"nullable"`
+	Size *uint64 `json:"requested_bytes" jsonschema:"nullable"`
 	// Requested bytes of each bank; null where unknown, and unless memory is out.
-	Asked *uint64 `json:"asked_per_bank" jsonschema:"nullable"`
+	Asked *uint64 `json:"requested_per_bank_bytes" jsonschema:"nullable"`
 	// Free bytes of a bank; null where unknown, and unless memory is out.
-	Free *uint64 `json:"free_per_bank" jsonschema:"nullable"`
+	Free *uint64 `json:"free_per_bank_bytes" jsonschema:"nullable"`
 	// Largest free block of a bank, bytes; null where unknown, and unless memory is out.
-	Largest *uint64 `json:"largest_per_bank" jsonschema:"nullable"`
+	Largest *uint64 `json:"largest_free_per_bank_bytes" jsonschema:"nullable"`
 	// Address, in bytes, where the circular buffers end that clash, or are larger than L1; null where unknown, and for others.
-	End *uint64 `json:"circular_buffers_end" jsonschema:"nullable"`
+	End *uint64 `json:"circular_buffers_end_address" jsonschema:"nullable"`
 	// Address, in bytes, where the L1 buffers of a clash begin; null where unknown, and for others.
-	Lowest *uint64 `json:"l1_buffers_begin" jsonschema:"nullable"`
+	Lowest *uint64 `json:"l1_begin_address" jsonschema:"nullable"`
 	// Size, in bytes, of a program too large for the kernel-config ring, on each core; null where unknown, and for others.
 	Program *uint64 `json:"program_bytes" jsonschema:"nullable"`
 	// Size, in bytes, of L1 or of the kernel-config ring, which is too small; null where unknown, and for others.
@@ -314,6 +334,12 @@ type FailureLine struct {
 	Message Text `json:"message"`
 }
 
+// LoggedFailure is a FailureLine as `log --json` prints it.
+type LoggedFailure struct {
+	LineSchema
+	FailureLine
+}
+
 // AllocationFailed writes an allocation or a program that failed. As text it is the runtime's message; the original server has no such line.
 func (l *Logger) AllocationFailed(e *aggregator.Event) {
 	f := e.Failure
@@ -322,7 +348,7 @@ func (l *Logger) AllocationFailed(e *aggregator.Event) {
 	}
 	line := NewFailureLine(e, l.wall(e.Time), l.Site)
 	if l.json != nil {
-		l.err = l.json.Encode(line)
+		l.err = l.json.Encode(LoggedFailure{lineSchema, line})
 		return
 	}
 	var message []byte

@@ -57,7 +57,7 @@ func TestLogLineOfUnknownValues(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{`"tid":null`, `"per_bank":null`, `"chips":[]`, `"memory":"unknown"`} {
+	for _, want := range []string{`"tid":null`, `"per_bank_bytes":null`, `"chips":[]`, `"memory":"unknown"`} {
 		if !strings.Contains(string(b), want) {
 			t.Errorf("no %s in %s", want, b)
 		}

@@ -91,7 +91,7 @@ func TestKernelLinesAreTheOriginalsWords(t *testing.T) {
 func TestKernelLinesAreAsTheirSchemaSays(t *testing.T) {
 	var b bytes.Buffer
 	loaded(NewLogger(&b, true, wall).KernelChange)
-	events := []string{`"event":"kernel_load"`, `"size":null`, `"event":"kernel_unload"`}
+	events := []string{`"event":"kernel_load"`, `"size_bytes":null`, `"event":"kernel_unload"`}
 	s := schema.Compile(t, schema.Of(t, "", KernelLine{}, true))
 	for line := range strings.Lines(b.String()) {
 		if err := schema.Validate(t, s, line); err != nil {
@@ -139,14 +139,14 @@ func TestFailureLinesAreAsTheirSchemaSays(t *testing.T) {
 	var b bytes.Buffer
 	failed(NewLogger(&b, true, wall))
 	want := []string{
-		`"event":"out_of_memory","pid":100,"tid":101,"memory":"l1","size":16777216,"asked_per_bank":262144,"free_per_bank":0,"largest_per_bank":0,"circular_buffers_end":null,`,
-		`"event":"out_of_memory","pid":100,"tid":null,"memory":"dram","size":null,"asked_per_bank":null,"free_per_bank":null,"largest_per_bank":null,`,
-		`"event":"clash","pid":100,"tid":101,"memory":"l1","size":null,"asked_per_bank":null,"free_per_bank":null,"largest_per_bank":null,"circular_buffers_end":8192,"l1_buffers_begin":4096,"program_bytes":null,"limit_bytes":null,"site":null,"message":"they clash"`,
-		`"event":"beyond_l1","pid":100,"tid":null,"memory":"l1","size":null,"asked_per_bank":null,"free_per_bank":null,"largest_per_bank":null,"circular_buffers_end":8192,"l1_buffers_begin":null,"program_bytes":null,"limit_bytes":4096,"site":"site of step","message":"they grow"`,
-		`"event":"program_too_large","pid":100,"tid":null,"memory":"l1","size":null,"asked_per_bank":null,"free_per_bank":null,"largest_per_bank":null,"circular_buffers_end":null,"l1_buffers_begin":null,"program_bytes":6576,"limit_bytes":1024,"site":null,"message":"it is large"`,
-		`"event":"other","pid":100,"tid":null,"memory":"unknown","size":null,"asked_per_bank":null,"free_per_bank":null,"largest_per_bank":null,"circular_buffers_end":null,"l1_buffers_begin":null,"program_bytes":null,"limit_bytes":null,"site":null,"message":"no words of it are known"`,
+		`"event":"out_of_memory","pid":100,"tid":101,"memory":"l1","requested_bytes":16777216,"requested_per_bank_bytes":262144,"free_per_bank_bytes":0,"largest_free_per_bank_bytes":0,"circular_buffers_end_address":null,`,
+		`"event":"out_of_memory","pid":100,"tid":null,"memory":"dram","requested_bytes":null,"requested_per_bank_bytes":null,"free_per_bank_bytes":null,"largest_free_per_bank_bytes":null,`,
+		`"event":"clash","pid":100,"tid":101,"memory":"l1","requested_bytes":null,"requested_per_bank_bytes":null,"free_per_bank_bytes":null,"largest_free_per_bank_bytes":null,"circular_buffers_end_address":8192,"l1_begin_address":4096,"program_bytes":null,"limit_bytes":null,"site":null,"message":"they clash"`,
+		`"event":"beyond_l1","pid":100,"tid":null,"memory":"l1","requested_bytes":null,"requested_per_bank_bytes":null,"free_per_bank_bytes":null,"largest_free_per_bank_bytes":null,"circular_buffers_end_address":8192,"l1_begin_address":null,"program_bytes":null,"limit_bytes":4096,"site":"site of step","message":"they grow"`,
+		`"event":"program_too_large","pid":100,"tid":null,"memory":"l1","requested_bytes":null,"requested_per_bank_bytes":null,"free_per_bank_bytes":null,"largest_free_per_bank_bytes":null,"circular_buffers_end_address":null,"l1_begin_address":null,"program_bytes":6576,"limit_bytes":1024,"site":null,"message":"it is large"`,
+		`"event":"other","pid":100,"tid":null,"memory":"unknown","requested_bytes":null,"requested_per_bank_bytes":null,"free_per_bank_bytes":null,"largest_free_per_bank_bytes":null,"circular_buffers_end_address":null,"l1_begin_address":null,"program_bytes":null,"limit_bytes":null,"site":null,"message":"no words of it are known"`,
 	}
-	s := schema.Compile(t, schema.Of(t, "", FailureLine{}, true))
+	s := schema.Compile(t, schema.Of(t, "", LoggedFailure{}, true))
 	lines := slices.Collect(strings.Lines(b.String()))
 	if len(lines) != len(want) {
 		t.Fatalf("%d lines:\n%s", len(lines), &b)

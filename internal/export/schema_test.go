@@ -3,10 +3,12 @@ package export
 import (
 	"bytes"
 	"encoding/json"
+	"regexp"
 	"strings"
 	"testing"
 
 	"tt-memtrace/aggregator"
+	"tt-memtrace/test/pinned"
 	"tt-memtrace/test/schema"
 )
 
@@ -19,7 +21,7 @@ var schemas = []struct {
 	{"log", "tt-memtrace log --json, one line of a buffer", LogLine{}},
 	{"log-programs", "tt-memtrace log --json, one line of a program's buffer", ProgramLine{}},
 	{"log-kernels", "tt-memtrace log --json, one line of a kernel's binary", KernelLine{}},
-	{"log-failures", "tt-memtrace log --json, one line of a failed allocation", FailureLine{}},
+	{"log-failures", "tt-memtrace log --json, one line of a failed allocation", LoggedFailure{}},
 }
 
 func TestSchemasAreUpToDate(t *testing.T) {
@@ -52,18 +54,18 @@ func TestSchemasRefuse(t *testing.T) {
 	good := status(t, stream(nil).Snapshot())
 	s := schema.Compile(t, schema.Of(t, "", Status{}, false))
 	for old, new := range map[string]string{
-		`"schema": 1`:             `"schema": 2`,
-		`"host": "tt-host-01",`:   ``,
-		`"lost": 3`:               `"lost": null`,
-		`"requested": 1048576`:    `"requested": -1`,
-		`"reserved": 1572864`:     `"reserved": "1572864"`,
-		`"2025-01-02T12:03:11Z"`:  `"yesterday"`,
-		`"command": "pytest -x"`:  `"command": 5`,
-		`"private_to": 200`:       `"private_to": null`,
-		`"late": true`:            `"late": "yes"`,
-		`"capacity": 12884901888`: `"capacity": 1.5`,
-		`"buffers": 1,`:           ``,
-		`"arch": "wormhole_b0"`:   `"arch": 2`,
+		`"schema": 1`:                   `"schema": 2`,
+		`"host": "tt-host-01",`:         ``,
+		`"events_lost": 3`:              `"events_lost": null`,
+		`"requested_bytes": 1048576`:    `"requested_bytes": -1`,
+		`"reserved_bytes": 1572864`:     `"reserved_bytes": "1572864"`,
+		`"2025-01-02T12:03:11Z"`:        `"yesterday"`,
+		`"command": "pytest -x"`:        `"command": 5`,
+		`"private_to": 200`:             `"private_to": null`,
+		`"late": true`:                  `"late": "yes"`,
+		`"capacity_bytes": 12884901888`: `"capacity_bytes": 1.5`,
+		`"buffers": 1,`:                 ``,
+		`"arch": "wormhole_b0"`:         `"arch": 2`,
 	} {
 		if !strings.Contains(good, old) {
 			t.Errorf("no %s to spoil", old)
@@ -74,6 +76,17 @@ func TestSchemasRefuse(t *testing.T) {
 	if err := schema.Validate(t, s, strings.Replace(good, `"host"`, `"added_later": 1, "host"`, 1)); err != nil {
 		t.Errorf("an addition is refused: %v", err)
 	}
+}
+
+func TestKeysAreFixed(t *testing.T) {
+	var keys []string
+	for _, s := range schemas {
+		for _, key := range schema.Keys(t, schema.Of(t, s.title, s.value, false)) {
+			keys = append(keys, s.name+" "+key)
+		}
+	}
+	pinned.Names(t, *update, "testdata/keys.txt", keys,
+		"Scripts read it: another name, type or null where there was none increases StatusSchema or LogSchema", "An addition is free")
 }
 
 func TestEveryFieldIsDescribed(t *testing.T) {
@@ -93,6 +106,9 @@ func TestEveryFieldIsDescribed(t *testing.T) {
 
 // units are what the numbers of a description count, one of which it has to name.
 var units = []string{"bytes", "Number of", "Version of this format", "PID", "thread's id", "Number of the chip", "Status that it gave exit(2)"}
+
+// ofBytes matches the description of a size or an address, but not one that names a key such as used_bytes.
+var ofBytes = regexp.MustCompile(`\bbytes\b`)
 
 func wantDescribed(t *testing.T, of string, s map[string]any) {
 	t.Helper()
@@ -115,6 +131,9 @@ func wantDescribed(t *testing.T, of string, s map[string]any) {
 		}
 		if isNumber && !containsAny(said, units) {
 			t.Errorf("%s.%s does not say what it counts: %q", of, name, said)
+		}
+		if isNumber && ofBytes.MatchString(said) && !containsAny(name, []string{"bytes", "address"}) {
+			t.Errorf("%s.%s has no unit in its name: %q", of, name, said)
 		}
 	}
 }

@@ -36,7 +36,7 @@ type Status struct {
 	// Number of events since tracing began.
 	Events uint64 `json:"events"`
 	// Number of events that were lost since tracing began.
-	Lost uint64 `json:"lost"`
+	Lost uint64 `json:"events_lost"`
 	// Set if the numbers are the runtime's own totals, from its shared memory;
 	// absent otherwise.
 	SharedMemory *StatusSharedMemory `json:"shared_memory,omitempty"`
@@ -77,7 +77,7 @@ type StatusSharedMemory struct {
 	// What these totals do not include.
 	Lacks []string `json:"lacks"`
 	// What the runtime still counts for killed processes. No other number includes it.
-	StaleEntries []StatusStaleEntry `json:"ghosts"`
+	StaleEntries []StatusStaleEntry `json:"stale_entries"`
 }
 
 // StatusStaleEntry has the totals that the runtime still counts for an exited process.
@@ -89,9 +89,9 @@ type StatusStaleEntry struct {
 	// Its name; null where unknown.
 	Command *Text `json:"command" jsonschema:"nullable"`
 	// Sum of its buffers' requested sizes by memory, bytes: dram, l1, l1_small, trace.
-	Requested map[string]uint64 `json:"requested"`
+	Requested map[string]uint64 `json:"requested_bytes"`
 	// L1 that its circular buffers used, bytes.
-	CB uint64 `json:"cb"`
+	CB uint64 `json:"circular_buffer_bytes"`
 }
 
 // StatusChip is one chip, over all processes or for one.
@@ -118,7 +118,7 @@ type StatusChip struct {
 	// to memory.l1; null where only the runtime's own total is known.
 	Programs *StatusPrograms `json:"programs" jsonschema:"nullable"`
 	// L1 used by circular buffers, by the runtime's own total, bytes; absent if programs is set.
-	CBSum *uint64 `json:"cb_sum,omitempty"`
+	CBSum *uint64 `json:"circular_buffer_bytes,omitempty"`
 	// The kernels of the programs on it; null where they are unknown.
 	Kernels *StatusKernels `json:"kernels" jsonschema:"nullable"`
 }
@@ -129,11 +129,11 @@ type StatusKernels struct {
 	// Number of programs that have kernels; null where none was seen and some may be missing.
 	Programs *uint64 `json:"programs" jsonschema:"nullable"`
 	// Number of binaries of operations and programs; null where none was seen and some may be missing.
-	Application *uint64 `json:"application" jsonschema:"nullable"`
+	Application *uint64 `json:"application_binaries" jsonschema:"nullable"`
 	// Number of binaries that move data between chips; null where none was seen and some may be missing.
-	Fabric *uint64 `json:"fabric" jsonschema:"nullable"`
+	Fabric *uint64 `json:"fabric_binaries" jsonschema:"nullable"`
 	// Number of the runtime's own binaries, which launch the others; null where none was seen and some may be missing.
-	Dispatch *uint64 `json:"dispatch" jsonschema:"nullable"`
+	Dispatch *uint64 `json:"dispatch_binaries" jsonschema:"nullable"`
 	// Sum of the loadable parts of all binaries, bytes; null where a file could not be read, or nothing was seen
 	// and some may be missing.
 	Bytes *uint64 `json:"bytes" jsonschema:"nullable"`
@@ -146,7 +146,7 @@ type StatusKernels struct {
 	DRAMBytes *uint64 `json:"dram_bytes" jsonschema:"nullable"`
 	// The kernel-config ring of the worker cores; if sub-devices have rings of their own, the fullest; null where
 	// none is known or has been read yet.
-	Ring *StatusConfigRing `json:"ring" jsonschema:"nullable"`
+	Ring *StatusConfigRing `json:"config_ring" jsonschema:"nullable"`
 }
 
 // StatusConfigRing is a kernel-config ring: a range of L1, the same in each worker core,
@@ -157,12 +157,11 @@ type StatusConfigRing struct {
 	// Its first address in L1, bytes.
 	Address uint64 `json:"address"`
 	// Its size in each core, bytes.
-	Capacity uint64 `json:"capacity"`
+	Capacity uint64 `json:"capacity_bytes"`
 	// Its use by places that were not released, bytes in each core; null where unknown: after a replay of a trace,
 	// or if it could not be read.
-	Used *uint64 `json:"used" jsonschema:"nullable"`
-	// Number of these places, one for each launch; null where unknown: where `used` is null, and in recordings of
-	// older versions.
+	Used *uint64 `json:"used_bytes" jsonschema:"nullable"`
+	// Number of these places, one for each launch; null where used_bytes is.
 	Places *uint64 `json:"places" jsonschema:"nullable"`
 }
 
@@ -172,13 +171,13 @@ type StatusPrograms struct {
 	// L1 that is used: on each core the union of the buffers' addresses, because programs use the same addresses
 	// in turn; summed over the cores, bytes; null where nothing was seen and some may be missing, or their cores
 	// are unknown.
-	Physical *uint64 `json:"physical" jsonschema:"nullable"`
+	Physical *uint64 `json:"physical_bytes" jsonschema:"nullable"`
 	// Plain sum of all buffers on all cores, bytes; null where nothing was seen and some may be missing.
-	Logical *uint64 `json:"logical" jsonschema:"nullable"`
-	// Highest value of physical since tracing began, bytes; null where nothing was seen and some may be missing.
-	PeakPhysical *uint64 `json:"peak_physical" jsonschema:"nullable"`
-	// Highest value of logical since tracing began, bytes; null where nothing was seen and some may be missing.
-	PeakLogical *uint64 `json:"peak_logical" jsonschema:"nullable"`
+	Logical *uint64 `json:"logical_bytes" jsonschema:"nullable"`
+	// Highest value of physical_bytes since tracing began, bytes; null where nothing was seen and some may be missing.
+	PeakPhysical *uint64 `json:"peak_physical_bytes" jsonschema:"nullable"`
+	// Highest value of logical_bytes since tracing began, bytes; null where nothing was seen and some may be missing.
+	PeakLogical *uint64 `json:"peak_logical_bytes" jsonschema:"nullable"`
 	// True if both peaks are lower bounds, because processes were sampled; absent otherwise.
 	PeaksAtLeast bool `json:"peaks_at_least,omitempty"`
 	// True if both peaks may be too low or too high, because events were lost; absent otherwise.
@@ -187,22 +186,22 @@ type StatusPrograms struct {
 	// was seen and some may be missing.
 	Programs *uint64 `json:"programs" jsonschema:"nullable"`
 	// Number of circular buffers, without global ones; null where none was seen and some may be missing.
-	Circular *uint64 `json:"circular" jsonschema:"nullable"`
+	Circular *uint64 `json:"circular_buffers" jsonschema:"nullable"`
 	// Number of dataflow buffers (Metal 2.0); null where none was seen and some may be missing.
-	Dataflow *uint64 `json:"dataflow" jsonschema:"nullable"`
+	Dataflow *uint64 `json:"dataflow_buffers" jsonschema:"nullable"`
 	// Number of scratchpads of kernels (Metal 2.0); null where none was seen and some may be missing.
 	Scratchpads *uint64 `json:"scratchpads" jsonschema:"nullable"`
 	// Number of circular buffers inside an L1 buffer, which use no additional L1; null where none was seen and
 	// some may be missing.
-	Global *uint64 `json:"global" jsonschema:"nullable"`
+	Global *uint64 `json:"global_circular_buffers" jsonschema:"nullable"`
 	// The core with the largest physical use; null where there is none, or none was seen and some may be missing.
 	BusiestCore *StatusCore `json:"busiest_core" jsonschema:"nullable"`
 	// Number of circular buffers that a client of the socket reported. Their cores
-	// are unknown, so only logical includes them; absent where there are none.
-	Reported uint64 `json:"reported,omitempty"`
+	// are unknown, so only logical_bytes includes them; absent where there are none.
+	Reported uint64 `json:"reported_circular_buffers,omitempty"`
 	// Highest end address of a buffer in any core's L1, bytes. L1 buffers must be above it; null where nothing was
 	// seen and some may be missing.
-	Top *uint64 `json:"top" jsonschema:"nullable"`
+	Top *uint64 `json:"end_address" jsonschema:"nullable"`
 }
 
 // StatusCore is a core.
@@ -211,24 +210,24 @@ type StatusCore struct {
 	X uint16 `json:"x"`
 	// Number of its logical row.
 	Y uint16 `json:"y"`
-	// Its part of physical, bytes.
-	Physical uint64 `json:"physical"`
+	// Its part of physical_bytes.
+	Physical uint64 `json:"physical_bytes"`
 }
 
 // StatusUse is the use of one memory of a chip. All sizes are in bytes.
 type StatusUse struct {
 	// Sum of the live buffers' requested sizes, bytes. While a process is late, its buffers from before tracing
 	// began may be missing; null where nothing was seen and some may be missing.
-	Requested *uint64 `json:"requested" jsonschema:"nullable"`
+	Requested *uint64 `json:"requested_bytes" jsonschema:"nullable"`
 	// Total bytes taken from the free pool of all banks, padding included; null where that is unknown of a buffer,
 	// or only the runtime's own total is known, or nothing was seen and some may be missing.
-	Reserved *uint64 `json:"reserved" jsonschema:"nullable"`
-	// Highest value of requested since tracing began, bytes; null where only the runtime's own total is known, or
+	Reserved *uint64 `json:"reserved_bytes" jsonschema:"nullable"`
+	// Highest value of requested_bytes since tracing began, bytes; null where only the runtime's own total is known, or
 	// nothing was seen and some may be missing.
-	PeakRequested *uint64 `json:"peak_requested" jsonschema:"nullable"`
-	// Highest value of reserved since tracing began, bytes; null where it was unknown at any time, or nothing was
+	PeakRequested *uint64 `json:"peak_requested_bytes" jsonschema:"nullable"`
+	// Highest value of reserved_bytes since tracing began, bytes; null where it was unknown at any time, or nothing was
 	// seen and some may be missing.
-	PeakReserved *uint64 `json:"peak_reserved" jsonschema:"nullable"`
+	PeakReserved *uint64 `json:"peak_reserved_bytes" jsonschema:"nullable"`
 	// True if both peaks are lower bounds, because processes were sampled or a buffer's chips were unknown at
 	// first; absent otherwise.
 	PeaksAtLeast bool `json:"peaks_at_least,omitempty"`
@@ -237,7 +236,7 @@ type StatusUse struct {
 	// Number of live buffers; null where only the runtime's own total is known, or none was seen and some may be missing.
 	Buffers *uint64 `json:"buffers" jsonschema:"nullable"`
 	// Size of what the allocator manages, bytes; 0 where there is no such memory, null where unknown.
-	Capacity *uint64 `json:"capacity" jsonschema:"nullable"`
+	Capacity *uint64 `json:"capacity_bytes" jsonschema:"nullable"`
 	// Number of banks; null where unknown.
 	Banks *uint32 `json:"banks" jsonschema:"nullable"`
 	// Size of a bank, bytes; null where unknown.
@@ -274,11 +273,11 @@ type StatusProcess struct {
 	// When it last launched a program or replayed a trace; null where that was not seen.
 	LastLaunch *time.Time `json:"last_launch" jsonschema:"nullable"`
 	// Its resident memory on the host, or that at its end, bytes; null where unknown.
-	HostMemory *uint64 `json:"host_memory" jsonschema:"nullable"`
-	// Peak of host_memory, bytes; null where unknown.
-	HostMemoryPeak *uint64 `json:"host_memory_peak" jsonschema:"nullable"`
-	// First value of host_memory, bytes; null where unknown.
-	HostMemoryFirst *uint64 `json:"host_memory_first" jsonschema:"nullable"`
+	HostMemory *uint64 `json:"host_memory_bytes" jsonschema:"nullable"`
+	// Peak of host_memory_bytes; null where unknown.
+	HostMemoryPeak *uint64 `json:"peak_host_memory_bytes" jsonschema:"nullable"`
+	// First value of host_memory_bytes; null where unknown.
+	HostMemoryFirst *uint64 `json:"first_host_memory_bytes" jsonschema:"nullable"`
 	// What the accounts lack for this release of the runtime, such as dataflow buffers; empty where they lack nothing.
 	NotCovered []string `json:"not_covered"`
 	// True if its numbers are exact; of an ended process, if they were at its end.
@@ -292,7 +291,7 @@ type StatusProcess struct {
 	// totals are known, or none was seen and some may be missing.
 	Buffers *uint64 `json:"buffers" jsonschema:"nullable"`
 	// Number of allocations seen; null where only the runtime's own totals are known.
-	Allocs *uint64 `json:"allocs" jsonschema:"nullable"`
+	Allocs *uint64 `json:"allocations" jsonschema:"nullable"`
 	// Number of frees of buffers whose allocation was seen; null where only the runtime's own totals are known.
 	Frees *uint64 `json:"frees" jsonschema:"nullable"`
 	// Number of buffers that were freed with their allocator or were replaced.
@@ -300,16 +299,16 @@ type StatusProcess struct {
 	// Number of frees of buffers whose allocation was not seen.
 	UnmatchedFrees uint64 `json:"unmatched_frees"`
 	// Number of buffers whose free was not seen: another buffer was allocated in their place.
-	Replaced uint64 `json:"replaced"`
+	Replaced uint64 `json:"missed_frees"`
 	// Number of inconsistent events, which were not counted.
-	Odd uint64 `json:"odd"`
+	Odd uint64 `json:"inconsistent_events"`
 	// Number of buffers that it held before tracing began.
-	Found uint64 `json:"found"`
+	Found uint64 `json:"preexisting_buffers"`
 	// Number of buffers and programs that were added or removed when the accounts were compared with the process's
 	// own allocators.
-	Repaired uint64 `json:"repaired"`
+	Repaired uint64 `json:"corrections"`
 	// When they were last compared and corrected; null where they never were.
-	Compared *time.Time `json:"compared" jsonschema:"nullable"`
+	Compared *time.Time `json:"last_comparison" jsonschema:"nullable"`
 	// Status that it gave exit(2), 0 to 255; null where it is live, where a signal killed it, and where that is unknown.
 	ExitStatus *uint8 `json:"exit_status" jsonschema:"nullable"`
 	// The signal that killed it, such as SIGKILL; null where it is live, where none did, and where that is unknown.
@@ -329,11 +328,11 @@ type StatusUnsafe struct {
 	// Sum of their sizes, bytes on each chip; null where unknown.
 	Bytes *uint64 `json:"bytes" jsonschema:"nullable"`
 	// Number of these at addresses that other buffers had while the trace was captured; null where unknown.
-	Overlapping *uint64 `json:"overlapping" jsonschema:"nullable"`
+	Overlapping *uint64 `json:"overlapping_buffers" jsonschema:"nullable"`
 	// Sum of the sizes of the overlapping ones, bytes on each chip; null where unknown.
 	OverlappingBytes *uint64 `json:"overlapping_bytes" jsonschema:"nullable"`
 	// Number of all such buffers, freed ones included; null where unknown.
-	Found *uint64 `json:"found" jsonschema:"nullable"`
+	Found *uint64 `json:"buffers_total" jsonschema:"nullable"`
 }
 
 // Shown are the memories of a chip, in the order in which they are shown.
@@ -545,8 +544,6 @@ func statusRing(r aggregator.ConfigRing) *StatusConfigRing {
 		return nil
 	case r.Replayed, r.Unread:
 		return &StatusConfigRing{Address: r.Base, Capacity: r.Capacity}
-	case r.Places == 0 && r.Used > 0:
-		return &StatusConfigRing{Address: r.Base, Capacity: r.Capacity, Used: &r.Used}
 	}
 	return &StatusConfigRing{r.Base, r.Capacity, &r.Used, &r.Places}
 }

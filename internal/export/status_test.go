@@ -47,7 +47,7 @@ func TestWhatIsUnknownIsNullAndNotZero(t *testing.T) {
 		t.Errorf("sampled: %+v", use)
 	}
 	got := status(t, &aggregator.Snapshot{Processes: []aggregator.ProcessSnapshot{{PID: 1, Chips: []aggregator.ChipSnapshot{{}}}}})
-	for _, want := range []string{`"command": null`, `"library": null`, `"build_id": null`, `"release": null`, `"arch": null`, `"reserved": 0`, `"capacity": null`} {
+	for _, want := range []string{`"command": null`, `"library": null`, `"build_id": null`, `"release": null`, `"arch": null`, `"reserved_bytes": 0`, `"capacity_bytes": null`} {
 		if !strings.Contains(got, want) {
 			t.Errorf("no %s in %s", want, got)
 		}
@@ -144,10 +144,9 @@ func TestUnknownPartsOfAConfigRing(t *testing.T) {
 	for r, want := range map[aggregator.ConfigRing]string{
 		{}:                    `null`,
 		{ID: 1, Unread: true}: `null`,
-		full:                  `{"address":35168,"capacity":70656,"used":5000,"places":2}`,
-		{ID: 1, Base: 35168, Capacity: 70656, Used: 5000, Programs: 2}: `{"address":35168,"capacity":70656,"used":5000,"places":null}`,
-		replayed: `{"address":35168,"capacity":70656,"used":null,"places":null}`,
-		unread:   `{"address":35168,"capacity":70656,"used":null,"places":null}`,
+		full:                  `{"address":35168,"capacity_bytes":70656,"used_bytes":5000,"places":2}`,
+		replayed:              `{"address":35168,"capacity_bytes":70656,"used_bytes":null,"places":null}`,
+		unread:                `{"address":35168,"capacity_bytes":70656,"used_bytes":null,"places":null}`,
 	} {
 		if got, err := json.Marshal(statusRing(r)); err != nil || string(got) != want {
 			t.Errorf("%+v: %s, %v", r, got, err)
@@ -229,11 +228,11 @@ func TestUnknownUnsafeIsNull(t *testing.T) {
 		p    aggregator.ProcessSnapshot
 		want string
 	}{
-		"known":   {aggregator.ProcessSnapshot{}, `{"buffers":0,"bytes":0,"overlapping":0,"overlapping_bytes":0,"found":0}`},
-		"unknown": {aggregator.ProcessSnapshot{Reasons: before}, `{"buffers":null,"bytes":null,"overlapping":null,"overlapping_bytes":null,"found":null}`},
+		"known":   {aggregator.ProcessSnapshot{}, `{"buffers":0,"bytes":0,"overlapping_buffers":0,"overlapping_bytes":0,"buffers_total":0}`},
+		"unknown": {aggregator.ProcessSnapshot{Reasons: before}, `{"buffers":null,"bytes":null,"overlapping_buffers":null,"overlapping_bytes":null,"buffers_total":null}`},
 		"some": {aggregator.ProcessSnapshot{Reasons: before, Unsafe: aggregator.UnsafeUsage{Buffers: 2, Bytes: 64}, Counters: aggregator.ProcessCounters{Unsafe: 3}},
-			`{"buffers":2,"bytes":64,"overlapping":null,"overlapping_bytes":null,"found":3}`},
-		"late":    {aggregator.ProcessSnapshot{Late: true}, `{"buffers":null,"bytes":null,"overlapping":null,"overlapping_bytes":null,"found":null}`},
+			`{"buffers":2,"bytes":64,"overlapping_buffers":null,"overlapping_bytes":null,"buffers_total":3}`},
+		"late":    {aggregator.ProcessSnapshot{Late: true}, `{"buffers":null,"bytes":null,"overlapping_buffers":null,"overlapping_bytes":null,"buffers_total":null}`},
 		"sampled": {aggregator.ProcessSnapshot{Info: aggregator.Process{Source: aggregator.Sampled}}, `null`},
 	} {
 		got, err := json.Marshal(NewStatus(&aggregator.Snapshot{Processes: []aggregator.ProcessSnapshot{c.p}}, wall(0), "", "").Processes[0].Unsafe)

@@ -16,23 +16,23 @@ type Advice struct {
 	// Chip with the least left, or the most used, and when.
 	Chip    uint32  `json:"chip"`
 	Private *uint32 `json:"private_to,omitempty"`
-	At      float64 `json:"at"`
+	At      float64 `json:"at_seconds"`
 	// Value to open the device with, bytes; null if there is none to set.
-	Set *uint64 `json:"set" jsonschema:"nullable"`
+	Set *uint64 `json:"set_bytes" jsonschema:"nullable"`
 	// Size of the memory in each bank; null for circular_buffers.
-	Configured *uint64 `json:"configured_per_bank" jsonschema:"nullable"`
+	Configured *uint64 `json:"configured_per_bank_bytes" jsonschema:"nullable"`
 	// Highest use of each bank, and the distance from the lowest to the highest address
 	// that was ever allocated there; null for circular_buffers.
-	Peak *uint64 `json:"peak_per_bank" jsonschema:"nullable"`
-	Span *uint64 `json:"span_per_bank" jsonschema:"nullable"`
+	Peak *uint64 `json:"peak_per_bank_bytes" jsonschema:"nullable"`
+	Span *uint64 `json:"span_per_bank_bytes" jsonschema:"nullable"`
 	// Least bytes left: of each bank of DRAM or, for circular_buffers, on the fullest core
 	// between their end and the lowest L1 buffer; below 0 they overlap. Null otherwise.
-	Left *int64 `json:"left" jsonschema:"nullable"`
+	Left *int64 `json:"left_bytes" jsonschema:"nullable"`
 	// Core with the least left, the end of its circular buffers, and the lowest address
 	// of the L1 buffers at that moment; null otherwise.
 	Core   *[2]uint16 `json:"core" jsonschema:"nullable"`
-	End    *uint64    `json:"circular_buffers_end" jsonschema:"nullable"`
-	Lowest *uint64    `json:"l1_buffers_begin" jsonschema:"nullable"`
+	End    *uint64    `json:"circular_buffers_end_address" jsonschema:"nullable"`
+	Lowest *uint64    `json:"l1_begin_address" jsonschema:"nullable"`
 
 	banks uint32
 }

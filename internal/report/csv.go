@@ -20,7 +20,7 @@ func writeJSON(w io.Writer, v any, indent string) error {
 // CSV writes the timelines, one line for each chip, memory and point. Unknown values are empty.
 func (r *Report) CSV(w io.Writer) error {
 	c := csv.NewWriter(w)
-	if err := c.Write([]string{"seconds", "chip", "private_to", "memory", "bytes", "free_per_bank", "largest_free_per_bank"}); err != nil {
+	if err := c.Write([]string{"at_seconds", "chip", "private_to", "memory", "used_bytes", "free_per_bank_bytes", "largest_free_per_bank_bytes"}); err != nil {
 		return err
 	}
 	for i := range r.Memories {

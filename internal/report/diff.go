@@ -25,7 +25,7 @@ type Diff struct {
 	// Peaks that differ.
 	Peaks []PeakDiff `json:"peaks"`
 	// Sites of which the bytes not freed (where sampled: live at the last sample), or allocated, differ, largest difference first. PIDs are ignored.
-	Left  []SiteDiff `json:"left"`
+	Left  []SiteDiff `json:"not_freed"`
 	Churn []SiteDiff `json:"churn"`
 }
 
@@ -35,8 +35,8 @@ type PeakDiff struct {
 	// Private: a process numbers its chips by itself, so that this is not the host's chip of that number. The highest of several processes.
 	Private bool   `json:"private,omitempty"`
 	Memory  string `json:"memory"`
-	Before  uint64 `json:"before"`
-	After   uint64 `json:"after"`
+	Before  uint64 `json:"peak_bytes_before"`
+	After   uint64 `json:"peak_bytes_after"`
 }
 
 func (x *PeakDiff) place() (uint32, *uint32) { return x.Chip, nil }

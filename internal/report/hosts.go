@@ -21,10 +21,10 @@ type Hosts struct {
 	// The hosts, once for each run, those with failures first, then by bytes that were not freed.
 	Hosts []Host `json:"hosts"`
 	// Call sites over all hosts, most bytes first. PIDs are ignored.
-	Left  []HostsSite `json:"left"`
+	Left  []HostsSite `json:"not_freed"`
 	Churn []HostsSite `json:"churn"`
 	// Failed allocations in order of time, the first of each host.
-	Refusals []HostRefusal `json:"refusals"`
+	Refusals []HostRefusal `json:"failures"`
 	// Each memory's highest peak of each host, the fullest first.
 	Peaks []HostPeak `json:"peaks"`
 }
@@ -34,20 +34,20 @@ type Host struct {
 	Host string `json:"host"`
 	// Its recordings, in order of time.
 	Recordings []export.Text `json:"recordings"`
-	Began      time.Time     `json:"began"`
-	Seconds    float64       `json:"seconds"`
+	Began      time.Time     `json:"began_at"`
+	Seconds    float64       `json:"duration_seconds"`
 	// Number of events, and of lost ones; exact is false if something is or may be missing.
 	Events uint64 `json:"events"`
-	Lost   uint64 `json:"lost"`
+	Lost   uint64 `json:"events_lost"`
 	Exact  bool   `json:"exact"`
 	// Processes were sampled: peaks, and numbers of allocations, are lower bounds, what failed is not known, and what was live at the
 	// last sample may have been freed after it; absent where none was.
 	Sampled   bool   `json:"sampled,omitempty"`
 	Processes uint64 `json:"processes"`
 	// Buffers that no call freed, their bytes on all chips, and failed allocations.
-	LeftBuffers uint64 `json:"left_buffers"`
-	LeftBytes   uint64 `json:"left_bytes"`
-	Failed      uint64 `json:"failed"`
+	LeftBuffers uint64 `json:"not_freed_buffers"`
+	LeftBytes   uint64 `json:"not_freed_bytes"`
+	Failed      uint64 `json:"failed_allocations"`
 }
 
 // HostPeak is the fullest chip of a host.
@@ -56,10 +56,10 @@ type HostPeak struct {
 	Memory   string  `json:"memory"`
 	Chip     uint32  `json:"chip"`
 	Private  *uint32 `json:"private_to,omitempty"`
-	Capacity *uint64 `json:"capacity" jsonschema:"nullable"`
-	Peak     uint64  `json:"peak"`
+	Capacity *uint64 `json:"capacity_bytes" jsonschema:"nullable"`
+	Peak     uint64  `json:"peak_bytes"`
 	// When, by the host's clock, and the call site that held most.
-	At     time.Time `json:"at"`
+	At     time.Time `json:"peak_at"`
 	Holder *Site     `json:"holder" jsonschema:"nullable"`
 }
 
@@ -71,7 +71,7 @@ type HostsSite struct {
 	Bytes   uint64      `json:"bytes"`
 	// Number of hosts, and the one with the most bytes.
 	Hosts uint64 `json:"hosts"`
-	Most  string `json:"most_on"`
+	Most  string `json:"most_on_host"`
 	// It is no site but the sum of as many, which the list is too short for: the last of it. memory is empty where they differ.
 	Others uint64 `json:"others,omitempty"`
 

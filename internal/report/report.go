@@ -21,7 +21,7 @@ import (
 const Schema = 1
 
 // Report is what `report --json` prints. All sizes are in bytes, all times but
-// began in seconds from it. Sizes are reserved bytes (taken from the free pool of
+// began_at in seconds from it. Sizes are reserved bytes (taken from the free pool of
 // all banks, padding included) and, where these are unknown, the buffer's own size.
 type Report struct {
 	// Version of this format.
@@ -30,11 +30,11 @@ type Report struct {
 	Host   string      `json:"host"`
 	Source export.Text `json:"source"`
 	// When the reported time began, of a recording with the recording, and its length.
-	Began   time.Time `json:"began"`
-	Seconds float64   `json:"seconds"`
+	Began   time.Time `json:"began_at"`
+	Seconds float64   `json:"duration_seconds"`
 	// Number of events, and of lost ones; exact is false if something is or may be missing.
 	Events uint64 `json:"events"`
-	Lost   uint64 `json:"lost"`
+	Lost   uint64 `json:"events_lost"`
 	Exact  bool   `json:"exact"`
 	// Processes were sampled: peaks, and numbers of allocations, are lower bounds, and what
 	// failed is not known; absent where none was.
@@ -42,7 +42,7 @@ type Report struct {
 	// Number of allocations with a stack, of those with an incomplete one and,
 	// where any has a stack, of those whose stack was lost.
 	Stacks     uint64 `json:"stacks"`
-	StacksCut  uint64 `json:"stacks_cut"`
+	StacksCut  uint64 `json:"stacks_incomplete"`
 	StacksLost uint64 `json:"stacks_lost"`
 
 	Processes []Process `json:"processes"`
@@ -51,13 +51,13 @@ type Report struct {
 	// L1 used by programs' circular and dataflow buffers on each chip, at its peak.
 	Programs []Programs `json:"programs"`
 	// Sites with buffers that no call freed, most bytes first: live at the end, or released by process exit or device close.
-	Left []Site `json:"left"`
+	Left []Site `json:"not_freed"`
 	// Sites by bytes allocated over the whole time, most first.
 	Churn []Site `json:"churn"`
 	// Failed allocations.
-	Refusals []Refusal `json:"refusals"`
+	Refusals []Refusal `json:"failures"`
 	// Number of failed allocations after these; absent where there are none.
-	RefusalsOmitted *OmittedRefusals `json:"refusals_omitted,omitempty"`
+	RefusalsOmitted *OmittedRefusals `json:"failures_omitted,omitempty"`
 	// Buffers that were allocated after a trace was captured, and were alive when it was
 	// replayed, by site: the replay may have overwritten them. Null if none was seen and there may be some: captures or
 	// replays were not seen, for example before tracing began or between samples.
@@ -93,9 +93,9 @@ type Process struct {
 	PID     uint32       `json:"pid"`
 	Command *export.Text `json:"command" jsonschema:"nullable"`
 	Release *export.Text `json:"release" jsonschema:"nullable"`
-	// First and last seen; to is null while it runs.
-	From float64  `json:"from"`
-	To   *float64 `json:"to" jsonschema:"nullable"`
+	// First and last seen, seconds; ended_seconds is null while it runs.
+	From float64  `json:"started_seconds"`
+	To   *float64 `json:"ended_seconds" jsonschema:"nullable"`
 	// Status that it gave exit(2), 0 to 255; null where it runs, where a signal killed it, and where that is unknown.
 	ExitStatus *uint8 `json:"exit_status" jsonschema:"nullable"`
 	// The signal that killed it, such as SIGKILL; null where it runs, where none did, and where that is unknown.
@@ -104,15 +104,15 @@ type Process struct {
 	// did not run then.
 	RanBefore bool `json:"ran_before,omitempty"`
 	// When it launched a program, or replayed a trace, last; null where that was not seen.
-	LastLaunch *float64 `json:"last_launch" jsonschema:"nullable"`
+	LastLaunch *float64 `json:"last_launch_seconds" jsonschema:"nullable"`
 	// Bytes that it had resident in the host's memory: when first read, at the peak and
 	// last; null where unknown.
-	HostFirst *uint64 `json:"host_memory_first" jsonschema:"nullable"`
-	HostPeak  *uint64 `json:"host_memory_peak" jsonschema:"nullable"`
-	HostLast  *uint64 `json:"host_memory_last" jsonschema:"nullable"`
+	HostFirst *uint64 `json:"first_host_memory_bytes" jsonschema:"nullable"`
+	HostPeak  *uint64 `json:"peak_host_memory_bytes" jsonschema:"nullable"`
+	HostLast  *uint64 `json:"last_host_memory_bytes" jsonschema:"nullable"`
 	// Buffers that its exit released, and their bytes on all chips.
-	HeldAtExit      uint64 `json:"held_at_exit"`
-	HeldBytesAtExit uint64 `json:"held_bytes_at_exit"`
+	HeldAtExit      uint64 `json:"buffers_at_exit"`
+	HeldBytesAtExit uint64 `json:"bytes_at_exit"`
 
 	exit *aggregator.Exit
 }
@@ -131,36 +131,36 @@ type Memory struct {
 	Private *uint32 `json:"private_to,omitempty"`
 	Memory  string  `json:"memory"`
 	// Bytes that can be allocated; null where unknown.
-	Capacity *uint64 `json:"capacity" jsonschema:"nullable"`
+	Capacity *uint64 `json:"capacity_bytes" jsonschema:"nullable"`
 	// Highest use, when, in how many buffers, and by which sites.
-	Peak        uint64  `json:"peak"`
-	PeakAt      float64 `json:"peak_at"`
+	Peak        uint64  `json:"peak_bytes"`
+	PeakAt      float64 `json:"peak_at_seconds"`
 	PeakBuffers uint64  `json:"peak_buffers"`
 	Holders     []Site  `json:"holders"`
 	// Use at the end.
-	End uint64 `json:"end"`
+	End uint64 `json:"end_bytes"`
 	// When most free bytes were outside the largest free block; null where unknown.
-	Fragmented *Fragmentation `json:"fragmented" jsonschema:"nullable"`
+	Fragmented *Fragmentation `json:"fragmentation" jsonschema:"nullable"`
 	// Use over time.
 	Timeline []Point `json:"timeline"`
 }
 
 // Fragmentation is the free bytes of a bank and its largest free block.
 type Fragmentation struct {
-	At float64 `json:"at"`
+	At float64 `json:"at_seconds"`
 	// Free bytes of each bank, and its largest free block.
-	Free    uint64 `json:"free_per_bank"`
-	Largest uint64 `json:"largest_per_bank"`
+	Free    uint64 `json:"free_per_bank_bytes"`
+	Largest uint64 `json:"largest_free_per_bank_bytes"`
 }
 
 // Point is an interval of a timeline.
 type Point struct {
-	At float64 `json:"at"`
+	At float64 `json:"at_seconds"`
 	// Highest use from here to the next point.
-	Used uint64 `json:"used"`
+	Used uint64 `json:"used_bytes"`
 	// Free bytes of each bank, and the largest free block, at its end; null where unknown.
-	Free    *uint64 `json:"free_per_bank" jsonschema:"nullable"`
-	Largest *uint64 `json:"largest_per_bank" jsonschema:"nullable"`
+	Free    *uint64 `json:"free_per_bank_bytes" jsonschema:"nullable"`
+	Largest *uint64 `json:"largest_free_per_bank_bytes" jsonschema:"nullable"`
 
 	sites []siteBytes
 }
@@ -170,8 +170,8 @@ type Programs struct {
 	Chip    uint32  `json:"chip"`
 	Private *uint32 `json:"private_to,omitempty"`
 	// Highest plain sum, when, and by operation.
-	Peak    uint64             `json:"peak_logical"`
-	PeakAt  float64            `json:"peak_at"`
+	Peak    uint64             `json:"peak_logical_bytes"`
+	PeakAt  float64            `json:"peak_at_seconds"`
 	Holders []ProgramOperation `json:"holders"`
 }
 
@@ -192,32 +192,32 @@ type Site struct {
 	// ttnn operation on the stack; null if there is none.
 	Operation *export.Text `json:"operation" jsonschema:"nullable"`
 	// Innermost calls outside of installed packages or, without Python, outside of the runtime; null without a stack.
-	Where *export.Text `json:"where" jsonschema:"nullable"`
+	Where *export.Text `json:"site" jsonschema:"nullable"`
 	// All calls, innermost first.
 	Stack []export.Text `json:"stack,omitempty"`
 	// Memory, and without a stack the size of each buffer, bytes on each chip.
 	Memory string  `json:"memory"`
-	Size   *uint64 `json:"size" jsonschema:"nullable"`
+	Size   *uint64 `json:"size_bytes" jsonschema:"nullable"`
 	// Buffers and their bytes: on the chip, or on all chips if the list is not of one chip.
 	Buffers uint64 `json:"buffers"`
 	Bytes   uint64 `json:"bytes"`
 	// Age of the oldest and of the youngest, seconds; absent where it was allocated before tracing began.
-	Oldest   *float64 `json:"oldest,omitempty"`
-	Youngest *float64 `json:"youngest,omitempty"`
-	// Of left: how many their process's exit released, and how many their device's close did.
+	Oldest   *float64 `json:"oldest_seconds,omitempty"`
+	Youngest *float64 `json:"youngest_seconds,omitempty"`
+	// Of not_freed: how many their process's exit released, and how many their device's close did.
 	AtExit  uint64 `json:"at_exit,omitempty"`
 	AtClose uint64 `json:"at_close,omitempty"`
 	// Of churn: how many were freed, their mean lifetime, and the most that were live at a time.
 	Freed    uint64   `json:"freed,omitempty"`
-	MeanLife *float64 `json:"mean_life,omitempty"`
-	Most     uint64   `json:"most_at_a_time,omitempty"`
+	MeanLife *float64 `json:"mean_lifetime_seconds,omitempty"`
+	Most     uint64   `json:"peak_buffers,omitempty"`
 	// It is no site but the sum of as many, which the list is too short for: the last of it. memory is empty where they differ.
 	Others uint64 `json:"others,omitempty"`
 }
 
 // Refusal is a failed allocation, or a program that could not be placed.
 type Refusal struct {
-	At  float64 `json:"at"`
+	At  float64 `json:"at_seconds"`
 	PID uint32  `json:"pid"`
 	// Kind: out_of_memory; clash of a program's circular buffers with L1 buffers; beyond_l1, if they alone are larger than L1;
 	// program_too_large for the kernel-config ring; or other, which only the message describes.
@@ -226,20 +226,20 @@ type Refusal struct {
 	Memory string `json:"memory"`
 	// The runtime's message.
 	Message export.Text   `json:"message"`
-	Where   *export.Text  `json:"where" jsonschema:"nullable"`
+	Where   *export.Text  `json:"site" jsonschema:"nullable"`
 	Stack   []export.Text `json:"stack,omitempty"`
 	// Requested bytes of each bank, and its allocated and free bytes and largest free block, as the runtime's
 	// message has them; null where it does not.
-	Asked     *uint64 `json:"asked_per_bank" jsonschema:"nullable"`
-	Allocated *uint64 `json:"allocated_per_bank" jsonschema:"nullable"`
-	Free      *uint64 `json:"free_per_bank" jsonschema:"nullable"`
-	Largest   *uint64 `json:"largest_per_bank" jsonschema:"nullable"`
+	Asked     *uint64 `json:"requested_per_bank_bytes" jsonschema:"nullable"`
+	Allocated *uint64 `json:"allocated_per_bank_bytes" jsonschema:"nullable"`
+	Free      *uint64 `json:"free_per_bank_bytes" jsonschema:"nullable"`
+	Largest   *uint64 `json:"largest_free_per_bank_bytes" jsonschema:"nullable"`
 	// What is allocated on each chip that the process has open, by the traced accounts. Its free bytes and
 	// largest free block are those of the message where that has as much allocated, else by the accounts.
 	Chips []RefusedChip `json:"chips"`
 	// Address where the circular buffers of a clash, or beyond L1, end, and where the L1 buffers of a clash begin.
-	End    *uint64 `json:"circular_buffers_end" jsonschema:"nullable"`
-	Lowest *uint64 `json:"l1_buffers_begin" jsonschema:"nullable"`
+	End    *uint64 `json:"circular_buffers_end_address" jsonschema:"nullable"`
+	Lowest *uint64 `json:"l1_begin_address" jsonschema:"nullable"`
 	// Bytes that a program too large needs in the kernel-config ring of a core; null for others.
 	Program *uint64 `json:"program_bytes" jsonschema:"nullable"`
 	// Bytes that there are: of L1 or of the kernel-config ring; null for others.
@@ -261,8 +261,8 @@ type Refusal struct {
 type PlacedBuffer struct {
 	Kind    string `json:"kind"`
 	Address uint64 `json:"address"`
-	// Bytes on each of so many cores.
-	Bytes uint64 `json:"bytes"`
+	// Size on each of so many cores, bytes.
+	Bytes uint64 `json:"size_bytes"`
 	Cores uint64 `json:"cores"`
 }
 
@@ -309,9 +309,9 @@ type RefusedChip struct {
 	Chip    uint32  `json:"chip"`
 	Private *uint32 `json:"private_to,omitempty"`
 	// Bytes of each bank; null where unknown.
-	Allocated *uint64 `json:"allocated_per_bank" jsonschema:"nullable"`
-	Free      *uint64 `json:"free_per_bank" jsonschema:"nullable"`
-	Largest   *uint64 `json:"largest_per_bank" jsonschema:"nullable"`
+	Allocated *uint64 `json:"allocated_per_bank_bytes" jsonschema:"nullable"`
+	Free      *uint64 `json:"free_per_bank_bytes" jsonschema:"nullable"`
+	Largest   *uint64 `json:"largest_free_per_bank_bytes" jsonschema:"nullable"`
 }
 
 func known(s string) *export.Text {

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"tt-memtrace/aggregator"
+	"tt-memtrace/test/pinned"
 	"tt-memtrace/test/schema"
 )
 
@@ -27,6 +28,20 @@ func TestSchemaIsUpToDate(t *testing.T) {
 			t.Errorf("%s is not of these types; go generate ./report makes it: %v", file, err)
 		}
 	}
+}
+
+func TestKeysAreFixed(t *testing.T) {
+	var keys []string
+	for _, f := range []struct {
+		name  string
+		value any
+	}{{"report", Report{}}, {"hosts", Hosts{}}, {"diff", Diff{}}} {
+		for _, key := range schema.Keys(t, schema.Of(t, "", f.value, false)) {
+			keys = append(keys, f.name+" "+key)
+		}
+	}
+	pinned.Names(t, *update, "testdata/keys.txt", keys,
+		"Scripts read it: another name, type or null where there was none increases Schema", "An addition is free")
 }
 
 func TestReportIsAsItsSchemaSays(t *testing.T) {

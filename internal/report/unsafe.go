@@ -15,9 +15,9 @@ type Unsafe struct {
 	Site
 	// Number of the trace in its process, and when the first of the buffers was found.
 	Trace uint32  `json:"trace"`
-	At    float64 `json:"at"`
+	At    float64 `json:"at_seconds"`
 	// Number of those that lie where others were allocated while the trace was captured.
-	Overlapping uint64 `json:"overlapping"`
+	Overlapping uint64 `json:"overlapping_buffers"`
 	// Address of the first in each bank: of an overlapping one, if there is any.
 	Address uint64 `json:"address"`
 }

@@ -16,8 +16,8 @@ type compared struct {
 	PID     int     `json:"pid"`
 	Chip    uint32  `json:"chip"`
 	Memory  string  `json:"memory"`
-	Traced  uint64  `json:"traced"`
-	Runtime *uint64 `json:"runtime"`
+	Traced  uint64  `json:"traced_bytes"`
+	Runtime *uint64 `json:"runtime_bytes"`
 }
 
 // The doctor shows what the runtime itself keeps account of beside what it traced,
@@ -30,7 +30,7 @@ func TestDoctorComparesBuffers(t *testing.T) {
 		t.Helper()
 		r := run(t, fine, "doctor", "--compare", "--json", "-p", fmt.Sprint(w.PID()))
 		var d struct {
-			Compared []compared `json:"compared"`
+			Compared []compared `json:"comparisons"`
 		}
 		if err := json.Unmarshal([]byte(r.out), &d); err != nil {
 			t.Fatal(err)
@@ -72,7 +72,7 @@ func TestDoctorVerifies(t *testing.T) {
 			Buffers  uint64 `json:"buffers"`
 			Differed uint64 `json:"differed"`
 			Verified bool   `json:"verified"`
-		} `json:"verified"`
+		} `json:"verifications"`
 	}
 	if err := json.Unmarshal([]byte(r.out), &d); err != nil {
 		t.Fatal(err)

@@ -261,7 +261,7 @@ func TestHungTargetIsSampled(t *testing.T) {
 			fixture.Do(t, victim, "alloc 64 0 0 0 %d 1024 %d", size, 64*(i+1))
 			switch args[0] {
 			case "status":
-				s.out.await(t, fmt.Sprintf(`"requested": %d`, size))
+				s.out.await(t, fmt.Sprintf(`"requested_bytes": %d`, size))
 				contains(t, s.out.String(), `"code": "scan_failed"`)
 			case "log":
 				s.out.await(t, fmt.Sprintf("Allocated %d bytes of DRAM on device 2", size))

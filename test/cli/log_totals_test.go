@@ -21,14 +21,14 @@ type entry struct {
 	PID      int       `json:"pid"`
 	TID      int       `json:"tid"`
 	Memory   string    `json:"memory"`
-	Size     uint64    `json:"size"`
-	PerBank  *uint64   `json:"per_bank"`
+	Size     uint64    `json:"requested_bytes"`
+	PerBank  *uint64   `json:"per_bank_bytes"`
 	Address  uint64    `json:"address"`
 	Buffer   string    `json:"buffer"`
 	Chips    []uint32  `json:"chips"`
-	Private  bool      `json:"private"`
+	Private  *int      `json:"private_to"`
 	Implicit bool      `json:"implicit"`
-	Unknown  bool      `json:"unknown"`
+	Unknown  bool      `json:"unmatched"`
 }
 
 // entries are the lines that are about buffers. Every line has to be JSON.
@@ -175,7 +175,7 @@ type status struct {
 	Time      time.Time `json:"time"`
 	Exact     bool      `json:"exact"`
 	Events    uint64    `json:"events"`
-	Lost      uint64    `json:"lost"`
+	Lost      uint64    `json:"events_lost"`
 	Chips     []chip    `json:"chips"`
 	Processes []process `json:"processes"`
 }
@@ -188,12 +188,12 @@ type chip struct {
 }
 
 type use struct {
-	Requested     uint64  `json:"requested"`
-	Reserved      *uint64 `json:"reserved"`
-	PeakRequested uint64  `json:"peak_requested"`
-	PeakReserved  *uint64 `json:"peak_reserved"`
+	Requested     uint64  `json:"requested_bytes"`
+	Reserved      *uint64 `json:"reserved_bytes"`
+	PeakRequested uint64  `json:"peak_requested_bytes"`
+	PeakReserved  *uint64 `json:"peak_reserved_bytes"`
 	Buffers       uint64  `json:"buffers"`
-	Capacity      *uint64 `json:"capacity"`
+	Capacity      *uint64 `json:"capacity_bytes"`
 }
 
 type process struct {
@@ -201,10 +201,10 @@ type process struct {
 	Command        string `json:"command"`
 	Late           bool   `json:"late"`
 	Buffers        uint64 `json:"buffers"`
-	Allocs         uint64 `json:"allocs"`
+	Allocs         uint64 `json:"allocations"`
 	Frees          uint64 `json:"frees"`
 	UnmatchedFrees uint64 `json:"unmatched_frees"`
-	Found          uint64 `json:"found"`
+	Found          uint64 `json:"preexisting_buffers"`
 	Chips          []chip `json:"chips"`
 	Source         string `json:"source"`
 	Reasons        []struct {

@@ -62,7 +62,7 @@ func TestARecordingNeedsNoRights(t *testing.T) {
 		t.Errorf("%d ended at the beginning: %v", len(s.Ended), err)
 	}
 	for format, want := range map[string]string{
-		"text": "Peak use and its holders", "json": `"schema": 1`, "html": "</html>", "chrome": `"traceEvents"`, "csv": "seconds,chip,", "pprof": "\x1f\x8b",
+		"text": "Peak use and its holders", "json": `"schema": 1`, "html": "</html>", "chrome": `"traceEvents"`, "csv": "at_seconds,chip,", "pprof": "\x1f\x8b",
 	} {
 		r := stdin("report", "--from", "-", "--format", format)
 		if !strings.Contains(r.out, want) {
@@ -132,7 +132,7 @@ func TestAKilledRecorderLeavesItsFile(t *testing.T) {
 	}
 	s.kill()
 	r := run(t, fine, "status", "--json", "--from", file)
-	if !strings.Contains(r.err, "was not closed") || !strings.Contains(r.out, `"allocs": `) {
+	if !strings.Contains(r.err, "was not closed") || !strings.Contains(r.out, `"allocations": `) {
 		t.Errorf("%v", r)
 	}
 }

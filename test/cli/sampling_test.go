@@ -64,15 +64,15 @@ func TestSamplingWithoutRights(t *testing.T) {
 		w.Close()
 		return s.ends(fine)
 	}
-	contains(t, start(`"requested": 8192`, "status", "--json", "--every", "30ms", "--sample=20ms").out,
-		`"source": "sampled"`, `"requested": 4096`, `"peaks_at_least": true`, `"replays": null`, `"code": "sampled"`)
+	contains(t, start(`"requested_bytes": 8192`, "status", "--json", "--every", "30ms", "--sample=20ms").out,
+		`"source": "sampled"`, `"requested_bytes": 4096`, `"peaks_at_least": true`, `"replays": null`, `"code": "sampled"`)
 	contains(t, start("Allocated 8192 bytes of L1 on device 2", "log", "--sample=20ms", "--record", recording).out, "Allocated 4096 bytes of DRAM on device 1")
 
 	as := func(args ...string) string {
 		t.Helper()
 		return begin(t, call{program: program, args: args, nobody: true}).ends(fine).out
 	}
-	contains(t, as("report", "--json", recording), `"sampled": true`, `"peak": 8192`)
+	contains(t, as("report", "--json", recording), `"sampled": true`, `"peak_bytes": 8192`)
 	contains(t, as("report", recording), "DRAM peaked at ≥ ", "sampled: ")
 	refused := begin(t, call{program: program, args: []string{"report", "--stacks", "--", driver}, nobody: true}).ends(notPermitted)
 	contains(t, refused.err, "cap_bpf", "--stacks needs probes: without it, the processes are sampled")

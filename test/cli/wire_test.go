@@ -97,12 +97,12 @@ func wanted(c statusChip, size wire.Size) wire.Totals {
 type statusChip struct {
 	Chip   int `json:"chip"`
 	Memory map[string]struct {
-		Requested uint64  `json:"requested"`
-		Reserved  *uint64 `json:"reserved"`
+		Requested uint64  `json:"requested_bytes"`
+		Reserved  *uint64 `json:"reserved_bytes"`
 	} `json:"memory"`
 	Programs struct {
-		Logical  uint64 `json:"logical"`
-		Reported uint64 `json:"reported"`
+		Logical  uint64 `json:"logical_bytes"`
+		Reported uint64 `json:"reported_circular_buffers"`
 	} `json:"programs"`
 	Kernels struct {
 		Bytes *uint64 `json:"bytes"`
@@ -360,7 +360,7 @@ func TestServeSocket(t *testing.T) {
 	s.signal(syscall.SIGTERM)
 	contains(t, s.ends(fine).out, "🚀 Allocation Server started\n   Listening on: "+path+"\n", "  Active allocations: 0\n")
 	for args, says := range map[string]string{
-		"forward --forward-record-size 100":                "is not auto, 72, 112, 128 or 144",
+		"forward --forward-record-size 100":        "is not auto, 72, 112, 128 or 144",
 		"status --forward /tmp/x --serve /tmp/./x": "cannot forward to itself",
 		"serve --no-trace -p 1":                    "excludes",
 		"serve --no-trace --from x":                "excludes",

@@ -21,17 +21,17 @@ type fields map[string]any
 
 // notCompared are the fields that are facts about tracing, not about the process.
 var notCompared = regexp.MustCompile(`(^|/)(pid|pids|source|command|library|build_id|release|container|inner_pid|private_to|` +
-	`exact|reasons|late|found|unmatched_frees|repaired|compared|since|exit_status|exit_signal|last_launch|host_memory[a-z_]*)(/|$)`)
+	`exact|reasons|late|preexisting_buffers|unmatched_frees|corrections|last_comparison|since|exit_status|exit_signal|last_launch|[a-z_]*host_memory_bytes)(/|$)`)
 
 // sinceTracing are the fields that begin when tracing does: who came later has seen no more than who was there.
-var sinceTracing = regexp.MustCompile(`(^|/)(allocs|frees|implicit_frees|replaced|odd|replays|launches|peak_[a-z]+|peaks_[a-z_]+)$|^unsafe/found$`)
+var sinceTracing = regexp.MustCompile(`(^|/)(allocations|frees|implicit_frees|missed_frees|inconsistent_events|replays|launches|peak_[a-z_]+|peaks_[a-z_]+)$|^unsafe/buffers_total$`)
 
 // mayBeNull are the fields that are null for a known reason that does not concern exactness.
-var mayBeNull = regexp.MustCompile(`(^|/)(container|inner_pid|compared|exit_[a-z]+|last_launch|host_memory[a-z_]*|release|build_id|arch|card|` +
-	`busiest_core|ring(/.*)?|peak_reserved)$`)
+var mayBeNull = regexp.MustCompile(`(^|/)(container|inner_pid|last_comparison|exit_[a-z]+|last_launch|[a-z_]*host_memory_bytes|release|build_id|arch|card|` +
+	`busiest_core|config_ring(/.*)?|peak_reserved_bytes)$`)
 
 // notSampled are those that samples cannot know.
-var notSampled = regexp.MustCompile(`^replays$|^unsafe|^chips/\d+/.*/peak_[a-z]+$`)
+var notSampled = regexp.MustCompile(`^replays$|^unsafe|^chips/\d+/.*/peak_[a-z_]+$`)
 
 // fieldsOfOne are the fields that a reason explains if all that it affects is one of these; other reasons explain all fields.
 var fieldsOfOne = map[exact.Affects]*regexp.Regexp{
@@ -39,8 +39,8 @@ var fieldsOfOne = map[exact.Affects]*regexp.Regexp{
 	exact.AffectsProgramPlaces: regexp.MustCompile(`/programs/|/kernels/|^program/`),
 	exact.AffectsUnsafe:        regexp.MustCompile(`^unsafe`),
 	exact.AffectsLaunches:      regexp.MustCompile(`launches$|^replays$`),
-	exact.AffectsRings:         regexp.MustCompile(`/ring`),
-	exact.AffectsReserved:      regexp.MustCompile(`reserved$|^buffer/`),
+	exact.AffectsRings:         regexp.MustCompile(`/config_ring`),
+	exact.AffectsReserved:      regexp.MustCompile(`reserved_bytes$|^buffer/`),
 	exact.AffectsOutside:       regexp.MustCompile(`/programs/|/l1/`),
 }
 

@@ -4,7 +4,10 @@ package schema
 
 import (
 	"encoding/json"
+	"fmt"
+	"maps"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 
@@ -40,6 +43,60 @@ func Of(t *testing.T, title string, value any, strict bool) string {
 		t.Fatal(err)
 	}
 	return string(b) + "\n"
+}
+
+// Keys lists the keys that a schema of Of describes, each with its type: "Type.key integer". A key that can be null or absent says so.
+func Keys(t *testing.T, text string) []string {
+	t.Helper()
+	type node struct {
+		Type                 any
+		Ref                  string `json:"$ref"`
+		OneOf                []node
+		Items                *node
+		AdditionalProperties any
+		Properties           map[string]node
+		Required             []string
+		Defs                 map[string]node `json:"$defs"`
+	}
+	var root node
+	if err := json.Unmarshal([]byte(text), &root); err != nil {
+		t.Fatal(err)
+	}
+	var form func(n *node) string
+	form = func(n *node) string {
+		switch {
+		case n.Ref != "":
+			return strings.TrimPrefix(n.Ref, "#/$defs/")
+		case len(n.OneOf) > 0:
+			var forms []string
+			for i := range n.OneOf {
+				forms = append(forms, form(&n.OneOf[i]))
+			}
+			return strings.Join(forms, "|")
+		case n.Items != nil:
+			return "[]" + form(n.Items)
+		case n.Type == nil:
+			return "any"
+		}
+		return fmt.Sprint(n.Type)
+	}
+	var keys []string
+	list := func(of string, n *node) {
+		for _, name := range slices.Sorted(maps.Keys(n.Properties)) {
+			p := n.Properties[name]
+			key := of + "." + name + " " + form(&p)
+			if !slices.Contains(n.Required, name) {
+				key += " optional"
+			}
+			keys = append(keys, key)
+		}
+	}
+	list("", &root)
+	for _, name := range slices.Sorted(maps.Keys(root.Defs)) {
+		d := root.Defs[name]
+		list(name, &d)
+	}
+	return keys
 }
 
 // Compile makes a schema ready for Validate.
