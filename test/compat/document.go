@@ -151,10 +151,10 @@ test/rig/ways.py has a function for each way in which people open devices and ho
 compared end to end and has what it uses, and stops at rest points. There it is looked at early (traced from the first allocation), checked (and then compared with the process's own allocators), late (attached
 at the rest point), stayed (attached at an earlier one, and compared), sampled, and lost (all events since the last rest point were lost). Each time
 the accounts equal what the runtime's own allocators list, buffer by buffer, and in each field of ` + "`status --json`" + ` each other. Only these
-marks remain; none of them hides a buffer. Programs on no chip hold nothing, and are not compared: a tracer that comes later does not list them.
+marks remain; those of all releases hide no buffer. Programs on no chip hold nothing, and are not compared: a tracer that comes later does not list them.
 
-| way | looked at | reason | why |
-|---|---|---|---|
+| way | looked at | releases | reason | why |
+|---|---|---|---|---|
 `)
 	every := func(name string) string {
 		if name == "*" {
@@ -163,7 +163,11 @@ marks remain; none of them hides a buffer. Programs on no chip hold nothing, and
 		return "`" + name + "`"
 	}
 	for _, m := range Marks() {
-		d.print("| %s | %s | `%s` | %s |\n", every(m.Way), m.Mode, m.Reason, m.Why)
+		releases := "all"
+		if m.Before != "*" {
+			releases = "before " + m.Before
+		}
+		d.print("| %s | %s | %s | `%s` | %s |\n", every(m.Way), m.Mode, releases, m.Reason, m.Why)
 	}
 }
 

@@ -79,6 +79,8 @@ type observed struct {
 	// stayed were attached at an earlier rest point, by PID.
 	stayed map[int]*trace
 	tally  *tally
+	// release is the runtime's.
+	release string
 	// all looks in all modes at each rest point; otherwise late and sampled take turns.
 	all bool
 	// unlisted: any mark explains a difference. The list of marks is of mock chips.
@@ -220,7 +222,7 @@ func (o *observed) look(m rig.Message, mode string, tr *trace, early fields, kno
 	wrong = append(wrong, tr.broken(pid)...)
 	for _, r := range butSampled(reasons) {
 		o.tally.marked[fmt.Sprintf("%s\t%s\t%s", m.Way, mode, r.Code)]++
-		if !o.unlisted && !compat.Expected(m.Way, mode, string(r.Code)) {
+		if !o.unlisted && !compat.Expected(o.release, m.Way, mode, string(r.Code)) {
 			wrong = append(wrong, fmt.Sprintf("it is marked, which test/compat/marks.tsv does not list: %s: %s", r.Code, r.String()))
 		}
 	}
@@ -248,7 +250,7 @@ func observe(t *testing.T, r *rig.Runtime, o rig.Options, total *tally, alone bo
 	lossy := startLossy(t)
 	defer lossy.resume()
 	w := workload(t, r, o)
-	ob := &observed{t: t, early: early, lossy: lossy, stayed: map[int]*trace{}, tally: total, all: everything(), unlisted: o.Simulator != ""}
+	ob := &observed{t: t, early: early, lossy: lossy, stayed: map[int]*trace{}, tally: total, release: r.Release, all: everything(), unlisted: o.Simulator != ""}
 	pids := map[int]bool{}
 	closed := false
 	for {

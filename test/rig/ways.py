@@ -704,6 +704,7 @@ def mesh_closed_first(w):
 
     The runtime closes chips with the last object of their meshes.
     """
+    closes_again()
     mesh = w.some(w.mesh())
     part = w.some(w.submesh(mesh, (1, 1)))
     w.rest("a submesh")
