@@ -40,8 +40,8 @@ func (l *Library) findPersistentL1() (offset uint64, err error) {
 		if image.Slots()[slot] == destroyPersistent {
 			return 0, func(m *x86eval.Machine) error { offset = m.Arg(0); return found }, true
 		}
-		if name := image.Slots()[slot]; strings.Contains(name, "SmallVector") {
-			return 0, x86eval.Return(0), true // it has no elements
+		if name := image.Slots()[slot]; strings.Contains(name, "SmallVector") || strings.Contains(name, ofBankManager) {
+			return 0, x86eval.Return(0), true // it has no elements, and no banks
 		}
 		return image.SlotFunc(x86eval.Libc)(slot)
 	}))

@@ -72,6 +72,7 @@ func ExamineExtents(path string) (*Report, []Extent, error) {
 	_, _ = lib.BlockArrays()
 	_, _ = lib.UniqueID()
 	_, _ = lib.PerCore()
+	_, _ = lib.PersistentL1()
 	lib.code = reads
 	lib.FailureProbes()
 	for _, c := range append(r.Ways, r.Coverage) {

@@ -86,6 +86,9 @@ var changePersistent = []string{
 // destroyPersistent ends an arena of L1 that outlasts programs, which no allocation of buffers shows.
 const destroyPersistent = "_ZN2tt8tt_metal17PersistentL1ArenaD1Ev"
 
+// ofBankManager is in the names of the functions of an allocator's banks.
+const ofBankManager = "11BankManager"
+
 // subDeviceManagers are symbols of every release that has sub-device managers.
 var subDeviceManagers = []string{MeshManager}
 

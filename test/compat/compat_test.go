@@ -84,6 +84,9 @@ func checkWitness(t *testing.T, l *metal.Library) {
 	if id, err := l.UniqueID(); err != nil || id.Offset == 0 {
 		t.Errorf("unique IDs of buffers: %+v, %v", id, err)
 	}
+	if offset, err := l.PersistentL1(); err != nil || (offset > 0) != l.Defines(metal.PersistentTop) {
+		t.Errorf("the arena of persistent L1: at %#x, %v", offset, err)
+	}
 	arrays, err := l.BlockArrays()
 	if lists := l.Defines(metal.AllocatedBlocks); lists != (err == nil) || lists && len(arrays.Flags) != 2 {
 		t.Errorf("lists of blocks: %+v, %v", arrays, err)
