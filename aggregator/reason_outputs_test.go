@@ -63,6 +63,9 @@ func TestReasonsAffectWhatTheirRowSays(t *testing.T) {
 				check("JSON: programs are null", of.Kernels.Programs == nil, has(exact.AffectsPrograms))
 			}
 
+			for _, of := range []export.StatusUse{status.Chips[0].Memory["dram"], status.Processes[0].Chips[0].Memory["dram"]} {
+				check("JSON: peaks are uncertain", of.PeaksUncertain, has(exact.AffectsPeaks))
+			}
 			u := status.Processes[0].Unsafe
 			check("JSON: unsafe buffers are null", u.Buffers == nil && u.Bytes == nil && u.Overlapping == nil && u.OverlappingBytes == nil && u.Found == nil, has(exact.AffectsUnsafe))
 
@@ -116,6 +119,13 @@ func TestReasonsAffectWhatTheirRowSays(t *testing.T) {
 					t.Errorf("screen: %s is %q, not %q:\n%s", what, got, known, screen.String())
 				}
 			}
+			letter := ""
+			if code != none {
+				letter = code.Letter()
+			}
+			marked := strings.Fields(lines[i])
+			check("screen: letter of the process", marked[1] == letter, code != none)
+			check("screen: letter of the chip", chip[0] == "0"+letter, true)
 			cell("DRAM", cells[1], false, "4,096")
 			cell("L1", cells[2], has(exact.AffectsBuffers), "0")
 			cell("CB+DFB", cells[5], has(exact.AffectsPrograms), "0")

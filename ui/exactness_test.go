@@ -197,6 +197,17 @@ func TestWhatMayBeHeldUncountedIsNotZero(t *testing.T) {
 	}
 }
 
+// Launches are a lower bound while a reason affects them, and only then.
+func TestReasonsOfLaunches(t *testing.T) {
+	s := &state{}
+	for _, code := range exact.ReasonCodes() {
+		p := &aggregator.ProcessSnapshot{Reasons: reasons(1, code)}
+		if got := s.launchesAtLeast(p, &aggregator.ProgramSnapshot{Since: 1}) != ""; got != (code.Row().Affects&exact.AffectsLaunches != 0) {
+			t.Errorf("%s: a lower bound: %v", code, got)
+		}
+	}
+}
+
 // Chips that a process may have open unseen are not said to be closed.
 func TestUnknownChipsAreNotNone(t *testing.T) {
 	w := newWorld(1)

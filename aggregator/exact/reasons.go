@@ -5,6 +5,8 @@ import (
 	"strings"
 )
 
+//go:generate go test -run TestReasonsAreDocumented -update
+
 // ReasonCode names a reason why numbers are not exact. Recordings and JSON hold codes: they never change.
 type ReasonCode string
 
@@ -156,7 +158,7 @@ var Reasons = []Row{
 		Code: ReasonInconsistentProgramEvents, Letter: "O", Brief: "inconsistent events",
 		Sentence: "inconsistent events of programs were ignored",
 		Affects:  AffectsPrograms,
-		Meaning:  "Events of programs were ignored.", Ends: "its exit",
+		Meaning:  "Events of programs were ignored.",
 	},
 	{
 		Code: ReasonSampled, Letter: "S", Brief: "sampled",
@@ -167,7 +169,7 @@ var Reasons = []Row{
 	{
 		Code: ReasonTotalsOnly, Letter: "T", Brief: "only the runtime's own totals are known",
 		Sentence: "only the runtime's own totals are known",
-		Meaning:  "Only the runtime's own totals are known (`--shm`).", Ends: "its exit",
+		Meaning:  "Only the runtime's own totals are known (`--shm`).",
 	},
 	{
 		Code:     ReasonEventsLost,
@@ -184,7 +186,7 @@ var Reasons = []Row{
 	{
 		Code:     ReasonEventsUnread,
 		Sentence: "its memory could not be read at an event, which is missing",
-		Affects:  affectsHeld | AffectsCalls | AffectsLaunches, Lifted: ByFullComparison, Missed: true,
+		Affects:  affectsHeld | AffectsPeaks | AffectsCalls | AffectsLaunches, Lifted: ByFullComparison, Missed: true,
 		Meaning: "Its memory could not be read when an event happened, so the event is missing: a page was swapped out, say.",
 	},
 	{
@@ -224,7 +226,6 @@ var Reasons = []Row{
 		Sentence: "its build of the runtime hands out memory by functions that are not known",
 		Affects:  AffectsBuffers,
 		Meaning:  "Its build of the runtime has functions that may hand out memory and that this version does not know: the detail names them. What they hand out is not counted.",
-		Ends:     "its exit",
 	},
 	{
 		Code:     ReasonPersistentL1,
@@ -260,7 +261,6 @@ var Reasons = []Row{
 		Sentence: "some captures or replays of traces, or allocations beside them, were not seen: which buffers they overwrite is unknown",
 		Affects:  AffectsUnsafe, Missed: true,
 		Meaning: "Captures or replays of traces, allocations beside them, or marks of buffers as corruptible, were not seen, or their device is unknown: which buffers they may overwrite is not known.",
-		Ends:    "its exit",
 	},
 	{
 		Code:     ReasonTracesBeforeAttach,
@@ -268,13 +268,12 @@ var Reasons = []Row{
 		Affects:  AffectsUnsafe,
 		Meaning: "It was attached late and captured traces before, and some of its buffers may be younger than one of these: which buffers their replays overwrote, or overwrite, is not known. " +
 			"Or a trace from before was replayed, and whether a younger buffer lies where its capture had others is not known. Only `unsafe` is affected: its numbers are `null` or too low.",
-		Ends: "its exit",
 	},
 	{
 		Code:     ReasonLaunchesUncounted,
 		Sentence: "launches of its programs were not counted",
 		Affects:  AffectsLaunches, Missed: true,
-		Meaning: "Launches could not be read or found no room: their counts are too low.", Ends: "its exit",
+		Meaning: "Launches could not be read or found no room: their counts are too low.",
 	},
 	{
 		Code:     ReasonScanFailed,
@@ -301,7 +300,7 @@ var Reasons = []Row{
 	{
 		Code:     ReasonLimitReached,
 		Sentence: "a limit was reached, so a part is not counted",
-		Affects:  affectsHeld | AffectsCalls | AffectsLaunches, Missed: true,
+		Affects:  affectsHeld | AffectsPeaks | AffectsCalls | AffectsLaunches, Missed: true,
 		Meaning: "It has more buffers or mappings than are counted.", Ends: "its exit, or falling below the limit",
 	},
 	{
@@ -353,6 +352,20 @@ func ReasonCodes() []ReasonCode {
 	}
 	slices.Sort(list)
 	return list
+}
+
+// EndsWith is what lifts the reason, in the words of docs/json.md.
+func (r Row) EndsWith() string {
+	if r.Ends != "" {
+		return r.Ends
+	}
+	return liftedBy[r.Lifted]
+}
+
+// liftedBy are the words for what lifts a reason.
+var liftedBy = [...]string{
+	ByItsSource: "its exit", ByComparison: "a comparison of its buffers", ByFullComparison: "a full comparison",
+	ByFirstComparison: "the first complete scan of the process", ByState: "the next state in the recording",
 }
 
 // Row returns the reason's row. An unknown code is one of a newer version: it may affect everything, and only the source

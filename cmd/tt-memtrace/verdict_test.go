@@ -68,6 +68,27 @@ func TestVerdict(t *testing.T) {
 	}
 }
 
+// A reason that is a miss ends a run with exit code 5, and one that is a contradiction fails doctor --verify; no other does.
+func TestVerdictOfEachReason(t *testing.T) {
+	for _, code := range exact.ReasonCodes() {
+		l := newLive(nil, true)
+		l.View(func(a *aggregator.Aggregator) {
+			a.Apply(&aggregator.Event{Kind: aggregator.Alloc, PID: 1, Time: origin, Buffer: 1})
+			a.Apply(&aggregator.Event{Kind: aggregator.ReasonRaised, PID: 1, Time: origin, Reason: &aggregator.Reason{Code: code}})
+		})
+		want := exitFine
+		if code.Row().Missed {
+			want = exitLost
+		}
+		if err := l.verdict(); exitCode(err) != want {
+			t.Errorf("%s: exit code %d, not %d: %v", code, exitCode(err), want, err)
+		}
+		if got := disagreements(&l.Snapshot().Processes[0]); (len(got) > 0) != code.Row().Contradiction {
+			t.Errorf("%s: doctor --verify finds %q", code, got)
+		}
+	}
+}
+
 // Many reasons are not all listed.
 func TestVerdictOfManyIsShort(t *testing.T) {
 	var events []aggregator.Event

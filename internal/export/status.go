@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"tt-memtrace/aggregator"
+	"tt-memtrace/aggregator/exact"
 )
 
 //go:generate go test -run TestSchemasAreUpToDate -update
@@ -56,8 +57,8 @@ type Status struct {
 
 // StatusReason is why numbers are not exact.
 type StatusReason struct {
-	// Name of the reason, such as events_lost; docs/json.md lists them.
-	Code string `json:"code"`
+	// Name of the reason. docs/json.md explains those of this version; other ones can be added.
+	Code exact.ReasonCode `json:"code"`
 	// The reason as a sentence.
 	Text Text `json:"text"`
 	// When it began; null where unknown.
@@ -389,7 +390,7 @@ func statusReasons(list []aggregator.Reason, wall func(uint64) *time.Time) []Sta
 	reasons := []StatusReason{}
 	for i := range list {
 		r := &list[i]
-		one := StatusReason{Code: string(r.Code), Text: Text(r.String()), Since: wall(r.Since)}
+		one := StatusReason{Code: r.Code, Text: Text(r.String()), Since: wall(r.Since)}
 		if r.PID != 0 {
 			one.PID = &r.PID
 		}

@@ -3,7 +3,6 @@ package export
 import (
 	"bytes"
 	"encoding/json"
-	"os"
 	"reflect"
 	"strings"
 	"testing"
@@ -238,18 +237,6 @@ func TestUnknownUnsafeIsNull(t *testing.T) {
 		got, err := json.Marshal(NewStatus(&aggregator.Snapshot{Processes: []aggregator.ProcessSnapshot{c.p}}, wall(0), "", "").Processes[0].Unsafe)
 		if err != nil || string(got) != c.want {
 			t.Errorf("%s: %s, %v", name, got, err)
-		}
-	}
-}
-
-func TestEveryReasonIsDocumented(t *testing.T) {
-	doc, err := os.ReadFile("../../docs/json.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, code := range exact.ReasonCodes() {
-		if !strings.Contains(string(doc), "\n| `"+string(code)+"` | ") {
-			t.Errorf("docs/json.md lacks %s", code)
 		}
 	}
 }

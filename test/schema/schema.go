@@ -13,6 +13,8 @@ import (
 
 	generator "github.com/invopop/jsonschema"
 	validator "github.com/santhosh-tekuri/jsonschema/v6"
+
+	"tt-memtrace/aggregator/exact"
 )
 
 // Of describes a type of the package that is tested by its fields and their comments. A strict schema
@@ -23,6 +25,14 @@ func Of(t *testing.T, title string, value any, strict bool) string {
 	r := generator.Reflector{
 		Anonymous: true, ExpandedStruct: true, AllowAdditionalProperties: !strict,
 		Mapper: func(t reflect.Type) *generator.Schema {
+			if t == reflect.TypeFor[exact.ReasonCode]() {
+				// Those of this version, and not an enum: a newer version may have others.
+				s := &generator.Schema{Type: "string"}
+				for _, code := range exact.ReasonCodes() {
+					s.Examples = append(s.Examples, code)
+				}
+				return s
+			}
 			switch t.Kind() {
 			case reflect.Uint8, reflect.Uint16, reflect.Uint32, reflect.Uint64:
 				return &generator.Schema{Type: "integer", Minimum: "0"}
