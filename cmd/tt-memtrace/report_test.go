@@ -70,8 +70,8 @@ func TestReportTimesAreThoseOfTheRecording(t *testing.T) {
 		if err := json.Unmarshal(out.Bytes(), &r); err != nil {
 			t.Fatal(err)
 		}
-		if r.Began.Unix() != 1000 || r.Processes[0].From != c.from || len(r.Refusals) != c.fails || c.fails > 0 && r.Refusals[0].At != 5 {
-			t.Errorf("%q: from %v on, processes %+v, failures %+v", c.flags, r.Began, r.Processes, r.Refusals)
+		if r.Began.Unix() != 1000 || r.Processes[0].From != c.from || len(r.Failures) != c.fails || c.fails > 0 && r.Failures[0].At != 5 {
+			t.Errorf("%q: from %v on, processes %+v, failures %+v", c.flags, r.Began, r.Processes, r.Failures)
 		}
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"strconv"
 	"time"
 
 	pq "github.com/parquet-go/parquet-go"
@@ -85,7 +86,7 @@ func (t *table[T]) day(at time.Time) (*day[T], error) {
 	if err != nil {
 		return nil, fmt.Errorf("writing Parquet: %w", err)
 	}
-	d := &day[T]{path: path, file: f, writer: pq.NewGenericWriter[T](f, pq.Compression(&pq.Zstd), pq.MaxRowsPerRowGroup(groupRows))}
+	d := &day[T]{path: path, file: f, writer: pq.NewGenericWriter[T](f, pq.Compression(&pq.Zstd), pq.KeyValueMetadata(schemaKey, strconv.Itoa(Schema)), pq.MaxRowsPerRowGroup(groupRows))}
 	t.days[name] = d
 	return d, nil
 }

@@ -199,7 +199,7 @@ func (x *Exporter) add(pid uint32, b *aggregator.BufferSnapshot, at uint64, coun
 	x.seq++
 	site := x.site(b.Stack, b.Memory, b.Size)
 	row := &Buffer{
-		Recording: x.recording, PID: int32(pid), TID: int32(b.TID), Memory: b.Memory.String(), Chips: []int32{}, Requested: int64(b.Size), Bytes: int64(b.Size), Address: int64(b.Address),
+		Recording: x.recording, PID: int32(pid), TID: int32(b.TID), Memory: strings.ToLower(b.Memory.String()), Chips: []int32{}, Requested: int64(b.Size), Bytes: int64(b.Size), Address: int64(b.Address),
 		AllocatedAt: x.time(at), AllocatedSeq: x.seq, Counted: counted, Site: site.label, SiteID: site.id, Operation: site.operation, Stack: site.stack,
 	}
 	row.learn(b)
@@ -327,7 +327,7 @@ func (x *Exporter) AllocationFailed(e *aggregator.Event) {
 	if f == nil {
 		return
 	}
-	row := &Failure{Recording: x.recording, At: *x.time(max(e.Time, 1)), PID: int32(e.PID), Kind: f.Kind.String(), Memory: e.Memory.String(), Message: valid(f.Message)}
+	row := &Failure{Recording: x.recording, At: *x.time(max(e.Time, 1)), PID: int32(e.PID), Kind: f.Kind.String(), Memory: strings.ToLower(e.Memory.String()), Message: valid(f.Message)}
 	for to, n := range map[**int64]uint64{&row.Requested: f.PerBank, &row.End: f.End, &row.Lowest: f.Lowest, &row.Limit: f.Limit} {
 		if n > 0 {
 			*to = number(n)
@@ -374,7 +374,7 @@ func (x *Exporter) Close(f report.Facts, ok bool) error {
 	for i := range r.Memories {
 		m := &r.Memories[i]
 		for _, p := range m.Timeline {
-			s := &Sample{Recording: x.recording, At: at(p.At), Chip: int32(m.Chip), Memory: m.Memory, Capacity: optional(m.Capacity), Used: int64(p.Used),
+			s := &Sample{Recording: x.recording, At: at(p.At), Chip: int32(m.Chip), Memory: strings.ToLower(string(m.Memory)), Capacity: optional(m.Capacity), Used: int64(p.Used),
 				Free: optional(p.Free), Largest: optional(p.Largest)}
 			if m.Private != nil {
 				s.PrivateTo = pid(*m.Private)

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"encoding/json"
 	"errors"
+	"flag"
 	"fmt"
 	"io/fs"
 	"math/rand/v2"
@@ -12,6 +13,7 @@ import (
 	"reflect"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -22,8 +24,11 @@ import (
 	"tt-memtrace/aggregator"
 	"tt-memtrace/internal/report"
 	"tt-memtrace/test/duckdb"
+	"tt-memtrace/test/pinned"
 	"tt-memtrace/test/rig"
 )
+
+var update = flag.Bool("update", false, "write testdata/columns.txt")
 
 const second = uint64(time.Second)
 
@@ -225,6 +230,9 @@ func same(t *testing.T, name string, got, want []string) {
 	}
 }
 
+// lower is a memory's name as tables have it.
+func lower(m report.MemoryName) string { return strings.ToLower(string(m)) }
+
 // The document's SQL over thirty recordings says what the reports of them say.
 func TestSQLSaysWhatReportsSay(t *testing.T) {
 	dir := t.TempDir()
@@ -249,25 +257,25 @@ func TestSQLSaysWhatReportsSay(t *testing.T) {
 		reports = append(reports, r)
 		for _, m := range r.Memories {
 			for _, h := range m.Holders {
-				want["peaks"] = append(want["peaks"], fmt.Sprint(host, "|", m.Chip, "|", m.Memory, "|", m.Peak, "|", h.PID, "|", h.Label(), "|", h.Buffers, "|", h.Bytes, "|"))
+				want["peaks"] = append(want["peaks"], fmt.Sprint(host, "|", m.Chip, "|", lower(m.Memory), "|", m.Peak, "|", h.PID, "|", h.Label(), "|", h.Buffers, "|", h.Bytes, "|"))
 			}
 		}
 		var left uint64
 		for _, s := range r.Left {
 			left += s.Bytes
-			want["left"] = append(want["left"], fmt.Sprint(host, "|", s.PID, "|", s.Memory, "|", s.Label(), "|", s.Buffers, "|", s.Bytes, "|", s.AtExit, "|", s.AtClose, "|"))
+			want["left"] = append(want["left"], fmt.Sprint(host, "|", s.PID, "|", lower(s.Memory), "|", s.Label(), "|", s.Buffers, "|", s.Bytes, "|", s.AtExit, "|", s.AtClose, "|"))
 		}
 		for _, s := range r.Churn {
 			life := "<nil>"
 			if s.MeanLife != nil {
 				life = fmt.Sprintf("%.4f", *s.MeanLife)
 			}
-			want["churn"] = append(want["churn"], fmt.Sprint(host, "|", s.PID, "|", s.Memory, "|", s.Label(), "|", s.Buffers, "|", s.Bytes, "|", s.Freed, "|", life, "|"))
+			want["churn"] = append(want["churn"], fmt.Sprint(host, "|", s.PID, "|", lower(s.Memory), "|", s.Label(), "|", s.Buffers, "|", s.Bytes, "|", s.Freed, "|", life, "|"))
 		}
-		want["hosts"] = append(want["hosts"], fmt.Sprint(host, "|", r.Events, "|", r.Lost, "|", r.Exact, "|", left, "|", len(r.Refusals), "|"))
+		want["hosts"] = append(want["hosts"], fmt.Sprint(host, "|", r.Events, "|", r.Lost, "|", r.Exact, "|", left, "|", len(r.Failures), "|"))
 	}
 	for _, s := range report.Merge(reports, make([][]string, len(reports))).Left {
-		want["sites"] = append(want["sites"], fmt.Sprint(s.Site, "|", s.Memory, "|", s.Buffers, "|", s.Bytes, "|", s.Hosts, "|"))
+		want["sites"] = append(want["sites"], fmt.Sprint(s.Site, "|", lower(s.Memory), "|", s.Buffers, "|", s.Bytes, "|", s.Hosts, "|"))
 	}
 	names := []string{"peaks", "left", "churn", "sites", "hosts"}
 	got := ask(t, dir, names...)
@@ -430,6 +438,48 @@ func TestAPIDThatIsUsedAgain(t *testing.T) {
 	}
 	if err := x.Close(report.Facts{Wall: wall}, false); err != nil {
 		t.Error(err)
+	}
+}
+
+// Queries find tables and columns by name and type, and the version of the tables in a file's metadata.
+func TestColumnsAreFixed(t *testing.T) {
+	var columns []string
+	for _, table := range []struct {
+		name string
+		row  any
+	}{{"buffers", Buffer{}}, {"programs", ProgramBuffer{}}, {"failures", Failure{}}, {"samples", Sample{}}, {"processes", Process{}}, {"recordings", Recording{}}} {
+		for _, f := range pq.SchemaOf(table.row).Fields() {
+			column := table.name + "." + f.Name() + " " + strings.ToLower(f.Type().String())
+			if f.Optional() {
+				column += " optional"
+			}
+			columns = append(columns, column)
+		}
+	}
+	pinned.Names(t, *update, "testdata/columns.txt", columns, "Queries use it: another name, type or meaning increases Schema", "An addition is free")
+	dir := t.TempDir()
+	export(t, dir, "h", events(1))
+	files, err := filepath.Glob(filepath.Join(dir, "*", "host=h", "day=*", "*.parquet"))
+	if err != nil || len(files) < 6 {
+		t.Fatalf("%v %v", files, err)
+	}
+	for _, name := range files {
+		f, err := os.Open(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer f.Close()
+		st, err := f.Stat()
+		if err != nil {
+			t.Fatal(err)
+		}
+		file, err := pq.OpenFile(f, st.Size())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if version, _ := file.Lookup(schemaKey); version != strconv.Itoa(Schema) {
+			t.Errorf("%s has version %q of the tables", name, version)
+		}
 	}
 }
 

@@ -1,5 +1,11 @@
 package parquet
 
+// Schema is the version of all tables. docs/versions.md says which changes increase it. Each file has it in its metadata, by schemaKey.
+const (
+	Schema    = 1
+	schemaKey = "tt-memtrace.schema"
+)
+
 // Buffer is a row of the table buffers: a buffer's lifetime. Sizes are in bytes on each chip.
 type Buffer struct {
 	Recording string  `parquet:"recording,dict"`
@@ -11,10 +17,10 @@ type Buffer struct {
 	PrivateTo *int32 `parquet:"private_to,optional"`
 	// Bytes as a report counts them: reserved or, where that is unknown, requested.
 	Bytes     int64  `parquet:"bytes"`
-	Requested int64  `parquet:"requested"`
-	Reserved  *int64 `parquet:"reserved,optional"`
+	Requested int64  `parquet:"requested_bytes"`
+	Reserved  *int64 `parquet:"reserved_bytes,optional"`
 	Address   int64  `parquet:"address"`
-	PerBank   *int64 `parquet:"per_bank,optional"`
+	PerBank   *int64 `parquet:"per_bank_bytes,optional"`
 	// Null: before tracing began, or when events were lost.
 	AllocatedAt *int64 `parquet:"allocated_at,optional,timestamp(microsecond)"`
 	// Null: still allocated at the end.
@@ -54,7 +60,7 @@ type ProgramBuffer struct {
 	PrivateTo *int32  `parquet:"private_to,optional"`
 	Address   int64   `parquet:"address"`
 	// Size on each of its cores, and Bytes on all of them.
-	Size         int64  `parquet:"size"`
+	Size         int64  `parquet:"size_bytes"`
 	Cores        int64  `parquet:"cores"`
 	Bytes        int64  `parquet:"bytes"`
 	PlacedAt     int64  `parquet:"placed_at,timestamp(microsecond)"`
@@ -70,11 +76,11 @@ type Failure struct {
 	PID       int32   `parquet:"pid"`
 	Kind      string  `parquet:"kind,dict"`
 	Memory    string  `parquet:"memory,dict"`
-	Requested *int64  `parquet:"requested_per_bank,optional"`
-	Free      *int64  `parquet:"free_per_bank,optional"`
-	Largest   *int64  `parquet:"largest_per_bank,optional"`
-	End       *int64  `parquet:"circular_buffers_end,optional"`
-	Lowest    *int64  `parquet:"l1_buffers_begin,optional"`
+	Requested *int64  `parquet:"requested_per_bank_bytes,optional"`
+	Free      *int64  `parquet:"free_per_bank_bytes,optional"`
+	Largest   *int64  `parquet:"largest_free_per_bank_bytes,optional"`
+	End       *int64  `parquet:"circular_buffers_end_address,optional"`
+	Lowest    *int64  `parquet:"l1_begin_address,optional"`
 	Program   *int64  `parquet:"program_bytes,optional"`
 	Limit     *int64  `parquet:"limit_bytes,optional"`
 	Message   string  `parquet:"message"`
@@ -88,11 +94,11 @@ type Sample struct {
 	Chip      int32  `parquet:"chip"`
 	PrivateTo *int32 `parquet:"private_to,optional"`
 	Memory    string `parquet:"memory,dict"`
-	Capacity  *int64 `parquet:"capacity,optional"`
+	Capacity  *int64 `parquet:"capacity_bytes,optional"`
 	// Used is the highest use up to the next sample, Free and Largest are of each bank at its end.
-	Used    int64  `parquet:"used"`
-	Free    *int64 `parquet:"free_per_bank,optional"`
-	Largest *int64 `parquet:"largest_per_bank,optional"`
+	Used    int64  `parquet:"used_bytes"`
+	Free    *int64 `parquet:"free_per_bank_bytes,optional"`
+	Largest *int64 `parquet:"largest_free_per_bank_bytes,optional"`
 }
 
 // Process is a row of the table processes.
@@ -113,6 +119,6 @@ type Recording struct {
 	BeganAt   int64  `parquet:"began_at,timestamp(microsecond)"`
 	EndedAt   int64  `parquet:"ended_at,timestamp(microsecond)"`
 	Events    int64  `parquet:"events"`
-	Lost      int64  `parquet:"lost"`
+	Lost      int64  `parquet:"events_lost"`
 	Exact     bool   `parquet:"exact"`
 }

@@ -34,8 +34,8 @@ type Builder struct {
 	// untraced are the processes that use the runtime and were not traced, also once they have ended.
 	untraced  map[uint32]aggregator.Reason
 	ended     []*process
-	refusals  []Refusal
-	omitted   OmittedRefusals
+	failures  []Failure
+	omitted   OmittedFailures
 	unsafe    map[unsafeKey]*unsafeSite
 	lives     []life
 	leastLife uint64

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"io"
 	"strconv"
+	"strings"
 )
 
 // JSON writes the report for machines, indented.
@@ -30,7 +31,7 @@ func (r *Report) CSV(w io.Writer) error {
 			if m.Private != nil {
 				private = strconv.Itoa(int(*m.Private))
 			}
-			line := []string{strconv.FormatFloat(p.At, 'f', 6, 64), strconv.Itoa(int(m.Chip)), private, m.Memory, strconv.FormatUint(p.Used, 10), optional(p.Free), optional(p.Largest)}
+			line := []string{strconv.FormatFloat(p.At, 'f', 6, 64), strconv.Itoa(int(m.Chip)), private, strings.ToLower(string(m.Memory)), strconv.FormatUint(p.Used, 10), optional(p.Free), optional(p.Largest)}
 			if err := c.Write(line); err != nil {
 				return err
 			}

@@ -33,10 +33,10 @@ type Diff struct {
 type PeakDiff struct {
 	Chip uint32 `json:"chip"`
 	// Private: a process numbers its chips by itself, so that this is not the host's chip of that number. The highest of several processes.
-	Private bool   `json:"private,omitempty"`
-	Memory  string `json:"memory"`
-	Before  uint64 `json:"peak_bytes_before"`
-	After   uint64 `json:"peak_bytes_after"`
+	Private bool       `json:"private,omitempty"`
+	Memory  MemoryName `json:"memory"`
+	Before  uint64     `json:"peak_bytes_before"`
+	After   uint64     `json:"peak_bytes_after"`
 }
 
 func (x *PeakDiff) place() (uint32, *uint32) { return x.Chip, nil }
@@ -44,7 +44,7 @@ func (x *PeakDiff) place() (uint32, *uint32) { return x.Chip, nil }
 // SiteDiff is a site that differs.
 type SiteDiff struct {
 	Site          export.Text `json:"site"`
-	Memory        string      `json:"memory"`
+	Memory        MemoryName  `json:"memory"`
 	BuffersBefore uint64      `json:"buffers_before"`
 	BuffersAfter  uint64      `json:"buffers_after"`
 	Before        uint64      `json:"bytes_before"`
@@ -64,7 +64,7 @@ func NewDiff(a, b *Report) *Diff {
 	peaks := map[memory]*PeakDiff{}
 	for i, r := range []*Report{a, b} {
 		for _, m := range r.Memories {
-			k := memory{m.Chip, m.Private != nil, m.Memory}
+			k := memory{m.Chip, m.Private != nil, string(m.Memory)}
 			p := peaks[k]
 			if p == nil {
 				p = &PeakDiff{Chip: m.Chip, Private: k.private, Memory: m.Memory}
@@ -102,10 +102,10 @@ func siteDiffs(a, b *Report, of func(*site) tally) []SiteDiff {
 		for _, s := range r.sites {
 			t := of(s)
 			p := s.public(t)
-			k := [2]string{p.Label(), p.Memory}
+			k := [2]string{p.Label(), string(p.Memory)}
 			x := all[k]
 			if x == nil {
-				x = &SiteDiff{Site: export.Text(k[0]), Memory: k[1]}
+				x = &SiteDiff{Site: export.Text(k[0]), Memory: MemoryName(k[1])}
 				all[k] = x
 			}
 			if i == 0 {

@@ -19,10 +19,10 @@ func Explain(w io.Writer, state []aggregator.Event, e *aggregator.Event) error {
 	}
 	b.AllocationFailed(e)
 	p := &printer{w: bufio.NewWriter(w), many: len(b.started) > 1}
-	for i := range b.refusals {
-		p.refusal(&b.refusals[i], manyHolders+1)
+	for i := range b.failures {
+		p.failure(&b.failures[i], manyHolders+1)
 	}
-	if slices.ContainsFunc(b.refusals, func(r Refusal) bool {
+	if slices.ContainsFunc(b.failures, func(r Failure) bool {
 		return slices.ContainsFunc(r.Holders, func(s Site) bool { return len(s.Stack) == 0 && s.Others == 0 })
 	}) {
 		p.line("    no call sites: --stacks, or x in the view sites, records them")

@@ -92,7 +92,7 @@ func TestRemedy(t *testing.T) {
 	}
 	for _, x := range []struct {
 		name    string
-		refusal *aggregator.FailedAllocation
+		failure *aggregator.FailedAllocation
 		memory  aggregator.Memory
 		banks   uint64
 		want    []string
@@ -107,7 +107,7 @@ func TestRemedy(t *testing.T) {
 		{"a message without the bank's numbers", &aggregator.FailedAllocation{PerBank: 1 << 20}, aggregator.L1, 64, nil},
 		{"room enough", full(1<<10, 1<<19, 1<<19), aggregator.L1, 64, nil},
 	} {
-		got := remedy(x.refusal, x.memory, x.banks, true)
+		got := remedy(x.failure, x.memory, x.banks, true)
 		if (got == "") != (x.want == nil) {
 			t.Errorf("%s: %q", x.name, got)
 		}
@@ -129,14 +129,14 @@ func TestNextStandsAlone(t *testing.T) {
 	full := &aggregator.FailedAllocation{PerBank: 800, Banks: 3, BankBytes: 1000, Allocated: 600, Free: 400, Largest: 400}
 	for _, c := range []struct {
 		pid     uint32
-		refusal *aggregator.FailedAllocation
+		failure *aggregator.FailedAllocation
 		want    string
 	}{
 		{1, clash, "free L1 buffers first, put them into DRAM, or make the circular buffers of a core 3.34 KiB smaller"},
 		{1, full, "too little is free: free buffers first, or make it smaller or put it into DRAM, or spread it over more than 3 of the 4 banks"},
 		{2, full, "too little is free: free buffers first, or make it smaller or put it into DRAM"},
 	} {
-		if got := Next(a.Snapshot(), &aggregator.Event{PID: c.pid, Memory: aggregator.L1, Failure: c.refusal}); got != c.want {
+		if got := Next(a.Snapshot(), &aggregator.Event{PID: c.pid, Memory: aggregator.L1, Failure: c.failure}); got != c.want {
 			t.Errorf("process %d: %q, not %q", c.pid, got, c.want)
 		}
 	}

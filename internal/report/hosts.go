@@ -24,7 +24,7 @@ type Hosts struct {
 	Left  []HostsSite `json:"not_freed"`
 	Churn []HostsSite `json:"churn"`
 	// Failed allocations in order of time, the first of each host.
-	Refusals []HostRefusal `json:"failures"`
+	Failures []HostFailure `json:"failures"`
 	// Each memory's highest peak of each host, the fullest first.
 	Peaks []HostPeak `json:"peaks"`
 }
@@ -52,12 +52,12 @@ type Host struct {
 
 // HostPeak is the fullest chip of a host.
 type HostPeak struct {
-	Host     string  `json:"host"`
-	Memory   string  `json:"memory"`
-	Chip     uint32  `json:"chip"`
-	Private  *uint32 `json:"private_to,omitempty"`
-	Capacity *uint64 `json:"capacity_bytes" jsonschema:"nullable"`
-	Peak     uint64  `json:"peak_bytes"`
+	Host     string     `json:"host"`
+	Memory   MemoryName `json:"memory"`
+	Chip     uint32     `json:"chip"`
+	Private  *uint32    `json:"private_to,omitempty"`
+	Capacity *uint64    `json:"capacity_bytes" jsonschema:"nullable"`
+	Peak     uint64     `json:"peak_bytes"`
 	// When, by the host's clock, and the call site that held most.
 	At     time.Time `json:"peak_at"`
 	Holder *Site     `json:"holder" jsonschema:"nullable"`
@@ -66,7 +66,7 @@ type HostPeak struct {
 // HostsSite is a call site of any hosts.
 type HostsSite struct {
 	Site    export.Text `json:"site"`
-	Memory  string      `json:"memory"`
+	Memory  MemoryName  `json:"memory"`
 	Buffers uint64      `json:"buffers"`
 	Bytes   uint64      `json:"bytes"`
 	// Number of hosts, and the one with the most bytes.
@@ -79,19 +79,19 @@ type HostsSite struct {
 	last string // the host counted last
 }
 
-// HostRefusal is a failed allocation of a host.
-type HostRefusal struct {
+// HostFailure is a failed allocation of a host.
+type HostFailure struct {
 	Host string    `json:"host"`
 	Time time.Time `json:"time"`
-	Refusal
+	Failure
 }
 
-// maxHostRefusals bounds the failed allocations of a host in the merged report.
-const maxHostRefusals = 20
+// maxHostFailures bounds the failed allocations of a host in the merged report.
+const maxHostFailures = 20
 
 // Merge merges the reports of hosts, each with the names of its recordings.
 func Merge(reports []*Report, recordings [][]string) *Hosts {
-	h := &Hosts{Schema: Schema, Hosts: []Host{}, Refusals: []HostRefusal{}, Peaks: []HostPeak{}}
+	h := &Hosts{Schema: Schema, Hosts: []Host{}, Failures: []HostFailure{}, Peaks: []HostPeak{}}
 	for i, r := range reports {
 		one := Host{Host: r.Host, Recordings: []export.Text{}, Began: r.Began, Seconds: r.Seconds, Events: r.Events, Lost: r.Lost, Exact: r.Exact, Sampled: r.Sampled,
 			Processes: uint64(len(r.Processes))}
@@ -113,8 +113,8 @@ func Merge(reports []*Report, recordings [][]string) *Hosts {
 			}
 			h.Peaks = append(h.Peaks, p)
 		}
-		for _, f := range r.Refusals[:min(maxHostRefusals, len(r.Refusals))] {
-			h.Refusals = append(h.Refusals, HostRefusal{r.Host, at(f.At), f})
+		for _, f := range r.Failures[:min(maxHostFailures, len(r.Failures))] {
+			h.Failures = append(h.Failures, HostFailure{r.Host, at(f.At), f})
 		}
 	}
 	slices.SortStableFunc(h.Hosts, func(x, y Host) int {
@@ -123,7 +123,7 @@ func Merge(reports []*Report, recordings [][]string) *Hosts {
 	slices.SortStableFunc(h.Peaks, func(x, y HostPeak) int {
 		return cmp.Or(cmp.Compare(y.share(), x.share()), cmp.Compare(y.Peak, x.Peak), cmp.Compare(x.Host, y.Host))
 	})
-	slices.SortStableFunc(h.Refusals, func(x, y HostRefusal) int { return x.Time.Compare(y.Time) })
+	slices.SortStableFunc(h.Failures, func(x, y HostFailure) int { return x.Time.Compare(y.Time) })
 	h.Left = mergeSites(reports, (*site).notFreed)
 	h.Churn = mergeSites(reports, func(s *site) tally { return tally{s.allocs, s.bytes} })
 	return h
@@ -146,7 +146,7 @@ func mergeSites(reports []*Report, of func(*site) tally) []HostsSite {
 		for _, s := range r.sites {
 			if t := of(s); t.buffers > 0 {
 				p := s.public(t)
-				k := [2]string{p.Label(), p.Memory}
+				k := [2]string{p.Label(), string(p.Memory)}
 				sum := here[k]
 				here[k] = tally{sum.buffers + t.buffers, sum.bytes + t.bytes}
 			}
@@ -154,7 +154,7 @@ func mergeSites(reports []*Report, of func(*site) tally) []HostsSite {
 		for k, t := range here {
 			x := all[k]
 			if x == nil {
-				x = &HostsSite{Site: export.Text(k[0]), Memory: k[1]}
+				x = &HostsSite{Site: export.Text(k[0]), Memory: MemoryName(k[1])}
 				all[k] = x
 			}
 			x.Buffers, x.Bytes = x.Buffers+t.buffers, x.Bytes+t.bytes
@@ -213,17 +213,17 @@ func (h *Hosts) Text(w io.Writer, style Style) error {
 	}
 	p.heading("Hosts")
 	p.table(rows)
-	if len(h.Refusals) > 0 {
+	if len(h.Failures) > 0 {
 		p.heading("Failed allocations and programs")
-		for i := range h.Refusals[:min(shown, len(h.Refusals))] {
-			f := &h.Refusals[i]
+		for i := range h.Failures[:min(shown, len(h.Failures))] {
+			f := &h.Failures[i]
 			p.line("  %s", style.paint(red, fmt.Sprintf("%s %s, process %d: %s", f.Time.Format(time.DateTime), printable(export.Text(f.Host)), f.PID, f.What())))
 			if f.Where != nil {
 				p.line("    in %s", printable(*f.Where))
 			}
 			p.line("    runtime message: %s", printable(f.Message))
 		}
-		if n := len(h.Refusals) - shown; n > 0 {
+		if n := len(h.Failures) - shown; n > 0 {
 			p.line("  … %d more with --json", n)
 		}
 	}
@@ -234,7 +234,7 @@ func (h *Hosts) Text(w io.Writer, style Style) error {
 		}
 		rows := [][]string{{"BYTES", "BUFFERS", "MEMORY", "HOSTS", "MOST ON", "CALL SITE"}}
 		for _, s := range list[:min(shown, len(list))] {
-			rows = append(rows, []string{Size(s.Bytes), fmt.Sprint(s.Buffers), s.Memory, fmt.Sprint(s.Hosts), printable(export.Text(s.Most)), shortened(string(s.Site), wide)})
+			rows = append(rows, []string{Size(s.Bytes), fmt.Sprint(s.Buffers), string(s.Memory), fmt.Sprint(s.Hosts), printable(export.Text(s.Most)), shortened(string(s.Site), wide)})
 		}
 		p.table(rows)
 		if n := len(list) - shown; n > 0 {
@@ -254,7 +254,7 @@ func (h *Hosts) Text(w io.Writer, style Style) error {
 		if x.Holder != nil {
 			holder = shortened(x.Holder.Label(), wide)
 		}
-		rows = append(rows, []string{Size(x.Peak), of, share, x.Memory, x.At.Format(time.DateTime), printable(export.Text(x.Host)), fmt.Sprint(x.Chip) + ofProcess(x.Private), holder})
+		rows = append(rows, []string{Size(x.Peak), of, share, string(x.Memory), x.At.Format(time.DateTime), printable(export.Text(x.Host)), fmt.Sprint(x.Chip) + ofProcess(x.Private), holder})
 	}
 	p.table(rows)
 	if n := len(h.Peaks) - 3*shown; n > 0 {

@@ -45,8 +45,8 @@ func (r *Report) HTML(w io.Writer) error {
 		"size": Size, "seconds": seconds, "plural": plural, "percent": percent,
 		"short": func(t export.Text) string { return shortened(oneLine(t), wide) }, "line": func(t *export.Text) string { return oneLine(*t) },
 		"label": func(s Site) string { return s.Label() }, "deref": func(n *uint64) uint64 { return *n }, "real": func(s *float64) float64 { return *s },
-		"groups": sameMemories, "programs": samePrograms, "rooms": sameRoom, "room": func(group []*RefusedChip) string { return group[0].room() },
-		"chips": chipNames[*Memory], "programChips": chipNames[*Programs], "roomChips": chipNames[*RefusedChip],
+		"groups": sameMemories, "programs": samePrograms, "rooms": sameRoom, "room": func(group []*FailureChip) string { return group[0].room() },
+		"chips": chipNames[*Memory], "programChips": chipNames[*Programs], "roomChips": chipNames[*FailureChip],
 		"holders": table(holderColumns), "left": table(leftColumns), "churn": table(churnColumns),
 		"title": func(c column) string { return strings.ToLower(c.title) }, "cell": func(c column, s Site) string { return c.of(&s) },
 	}).Parse(pageTemplate)
@@ -88,7 +88,7 @@ type chartData struct {
 	Sites    []chartSite    `json:"sites"`
 	Frames   []string       `json:"frames"`
 	Memories []chartMemory  `json:"memories"`
-	Refusals []chartRefusal `json:"refusals"`
+	Failures []chartFailure `json:"failures"`
 	// First is the memory to begin with: the fullest.
 	First int `json:"first"`
 }
@@ -119,7 +119,7 @@ type chartMemory struct {
 	Lists [][]uint64 `json:"lists"`
 }
 
-type chartRefusal struct {
+type chartFailure struct {
 	At     float64 `json:"at"`
 	Memory string  `json:"memory"`
 	What   string  `json:"what"`
@@ -133,7 +133,7 @@ const (
 )
 
 func (r *Report) chartData() chartData {
-	d := chartData{Seconds: r.Seconds, Sites: []chartSite{}, Frames: []string{}, Memories: []chartMemory{}, Refusals: []chartRefusal{}}
+	d := chartData{Seconds: r.Seconds, Sites: []chartSite{}, Frames: []string{}, Memories: []chartMemory{}, Failures: []chartFailure{}}
 	frames := map[string]int{}
 	index := map[*site]int{}
 	of := func(s *site) int {
@@ -142,7 +142,7 @@ func (r *Report) chartData() chartData {
 			return i
 		}
 		p := s.public(tally{})
-		c := chartSite{Label: p.Label(), Memory: p.Memory, PID: p.PID, Stack: []int{}, Left: s.notFreed().bytes, Allocated: s.bytes}
+		c := chartSite{Label: p.Label(), Memory: string(p.Memory), PID: p.PID, Stack: []int{}, Left: s.notFreed().bytes, Allocated: s.bytes}
 		for j := len(p.Stack) - 1; j >= 0; j-- {
 			name := oneLine(p.Stack[j])
 			n, ok := frames[name]
@@ -173,16 +173,16 @@ func (r *Report) chartData() chartData {
 	for _, s := range r.sites[:min(pageSites, len(r.sites))] {
 		of(s)
 	}
-	for i := range r.Refusals {
-		f := &r.Refusals[i]
-		d.Refusals = append(d.Refusals, chartRefusal{f.At, f.Memory, strings.ReplaceAll(f.Kind, "_", " ")})
+	for i := range r.Failures {
+		f := &r.Failures[i]
+		d.Failures = append(d.Failures, chartFailure{f.At, string(f.Memory), strings.ReplaceAll(f.Kind, "_", " ")})
 	}
 	return d
 }
 
 // chart makes the chart of a memory, with the most sites of each sample.
 func (m *Memory) chart(chips string, most int, of func(*site) int) chartMemory {
-	c := chartMemory{Name: m.Memory + " of " + chips, Memory: m.Memory, Capacity: m.Capacity, Lists: [][]uint64{}}
+	c := chartMemory{Name: string(m.Memory) + " of " + chips, Memory: string(m.Memory), Capacity: m.Capacity, Lists: [][]uint64{}}
 	var last []siteBytes
 	for _, p := range m.Timeline {
 		c.Times, c.Used = append(c.Times, p.At), append(c.Used, p.Used)

@@ -153,9 +153,9 @@ func (r *Report) Chrome(w io.Writer) error {
 			chromeEvent{Name: name, Category: "buffer", Phase: "b", Time: from, PID: l.pid, TID: l.pid, ID: id, Args: args},
 			chromeEvent{Name: name, Category: "buffer", Phase: "e", Time: to, PID: l.pid, TID: l.pid, ID: id})
 	}
-	for i := range r.Refusals {
-		f := &r.Refusals[i]
-		events = append(events, chromeEvent{Name: f.Kind, Category: "refused", Phase: "i", Time: at(f.At), PID: f.PID, TID: f.PID, Scope: "p",
+	for i := range r.Failures {
+		f := &r.Failures[i]
+		events = append(events, chromeEvent{Name: f.Kind, Category: "failure", Phase: "i", Time: at(f.At), PID: f.PID, TID: f.PID, Scope: "p",
 			Args: map[string]any{"message": plain(f.Message)}})
 	}
 	slices.SortStableFunc(events, func(x, y chromeEvent) int { return cmp.Compare(x.Time, y.Time) })

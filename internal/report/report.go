@@ -8,6 +8,7 @@
 package report
 
 import (
+	"strings"
 	"time"
 
 	"tt-memtrace/aggregator"
@@ -55,9 +56,9 @@ type Report struct {
 	// Sites by bytes allocated over the whole time, most first.
 	Churn []Site `json:"churn"`
 	// Failed allocations.
-	Refusals []Refusal `json:"failures"`
+	Failures []Failure `json:"failures"`
 	// Number of failed allocations after these; absent where there are none.
-	RefusalsOmitted *OmittedRefusals `json:"failures_omitted,omitempty"`
+	FailuresOmitted *OmittedFailures `json:"failures_omitted,omitempty"`
 	// Buffers that were allocated after a trace was captured, and were alive when it was
 	// replayed, by site: the replay may have overwritten them. Null if none was seen and there may be some: captures or
 	// replays were not seen, for example before tracing began or between samples.
@@ -125,11 +126,17 @@ func (p *Process) Ended() string {
 	return p.exit.String() + " at " + seconds(*p.To)
 }
 
+// MemoryName is the runtime's own name of a memory, such as L1_SMALL. JSON has it in lower case, as everywhere; empty is none.
+type MemoryName string
+
+// MarshalText implements encoding.TextMarshaler.
+func (m MemoryName) MarshalText() ([]byte, error) { return []byte(strings.ToLower(string(m))), nil }
+
 // Memory is one memory of one chip.
 type Memory struct {
-	Chip    uint32  `json:"chip"`
-	Private *uint32 `json:"private_to,omitempty"`
-	Memory  string  `json:"memory"`
+	Chip    uint32     `json:"chip"`
+	Private *uint32    `json:"private_to,omitempty"`
+	Memory  MemoryName `json:"memory"`
 	// Bytes that can be allocated; null where unknown.
 	Capacity *uint64 `json:"capacity_bytes" jsonschema:"nullable"`
 	// Highest use, when, in how many buffers, and by which sites.
@@ -196,8 +203,8 @@ type Site struct {
 	// All calls, innermost first.
 	Stack []export.Text `json:"stack,omitempty"`
 	// Memory, and without a stack the size of each buffer, bytes on each chip.
-	Memory string  `json:"memory"`
-	Size   *uint64 `json:"size_bytes" jsonschema:"nullable"`
+	Memory MemoryName `json:"memory"`
+	Size   *uint64    `json:"size_bytes" jsonschema:"nullable"`
 	// Buffers and their bytes: on the chip, or on all chips if the list is not of one chip.
 	Buffers uint64 `json:"buffers"`
 	Bytes   uint64 `json:"bytes"`
@@ -215,15 +222,15 @@ type Site struct {
 	Others uint64 `json:"others,omitempty"`
 }
 
-// Refusal is a failed allocation, or a program that could not be placed.
-type Refusal struct {
+// Failure is a failed allocation, or a program that could not be placed.
+type Failure struct {
 	At  float64 `json:"at_seconds"`
 	PID uint32  `json:"pid"`
 	// Kind: out_of_memory; clash of a program's circular buffers with L1 buffers; beyond_l1, if they alone are larger than L1;
 	// program_too_large for the kernel-config ring; or other, which only the message describes.
 	Kind string `json:"kind" jsonschema:"enum=out_of_memory,enum=clash,enum=beyond_l1,enum=program_too_large,enum=other"`
-	// Memory is UNKNOWN if the message does not name it.
-	Memory string `json:"memory"`
+	// Memory is unknown if the message does not name it.
+	Memory MemoryName `json:"memory"`
 	// The runtime's message.
 	Message export.Text   `json:"message"`
 	Where   *export.Text  `json:"site" jsonschema:"nullable"`
@@ -236,7 +243,7 @@ type Refusal struct {
 	Largest   *uint64 `json:"largest_free_per_bank_bytes" jsonschema:"nullable"`
 	// What is allocated on each chip that the process has open, by the traced accounts. Its free bytes and
 	// largest free block are those of the message where that has as much allocated, else by the accounts.
-	Chips []RefusedChip `json:"chips"`
+	Chips []FailureChip `json:"chips"`
 	// Address where the circular buffers of a clash, or beyond L1, end, and where the L1 buffers of a clash begin.
 	End    *uint64 `json:"circular_buffers_end_address" jsonschema:"nullable"`
 	Lowest *uint64 `json:"l1_begin_address" jsonschema:"nullable"`
@@ -266,15 +273,15 @@ type PlacedBuffer struct {
 	Cores uint64 `json:"cores"`
 }
 
-// OmittedRefusals counts failures that are not listed.
-type OmittedRefusals struct {
+// OmittedFailures counts failures that are not listed.
+type OmittedFailures struct {
 	OutOfMemory uint64 `json:"out_of_memory"`
 	Clashes     uint64 `json:"clashes"`
 	// Of all other kinds.
 	Others uint64 `json:"others"`
 }
 
-func (o *OmittedRefusals) add(k aggregator.FailureKind, n uint64) {
+func (o *OmittedFailures) add(k aggregator.FailureKind, n uint64) {
 	switch k {
 	case aggregator.OutOfMemory:
 		o.OutOfMemory += n
@@ -286,7 +293,7 @@ func (o *OmittedRefusals) add(k aggregator.FailureKind, n uint64) {
 }
 
 // Number of them.
-func (o *OmittedRefusals) Number() uint64 {
+func (o *OmittedFailures) Number() uint64 {
 	if o == nil {
 		return 0
 	}
@@ -294,18 +301,18 @@ func (o *OmittedRefusals) Number() uint64 {
 }
 
 // failed counts all failures.
-func (r *Report) failed() (all OmittedRefusals) {
-	if r.RefusalsOmitted != nil {
-		all = *r.RefusalsOmitted
+func (r *Report) failed() (all OmittedFailures) {
+	if r.FailuresOmitted != nil {
+		all = *r.FailuresOmitted
 	}
-	for i := range r.Refusals {
-		all.add(r.Refusals[i].kind, 1)
+	for i := range r.Failures {
+		all.add(r.Failures[i].kind, 1)
 	}
 	return all
 }
 
-// RefusedChip is how full a chip was when an allocation failed.
-type RefusedChip struct {
+// FailureChip is how full a chip was when an allocation failed.
+type FailureChip struct {
 	Chip    uint32  `json:"chip"`
 	Private *uint32 `json:"private_to,omitempty"`
 	// Bytes of each bank; null where unknown.

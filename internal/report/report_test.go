@@ -328,18 +328,18 @@ func TestManyFailures(t *testing.T) {
 	events[1].Opened = &aggregator.Opened{Chips: []aggregator.Chip{{Number: 0}}}
 	events = append(events, aggregator.Event{Kind: aggregator.DeviceClose, PID: 1, Time: second, Device: 7},
 		aggregator.Event{Kind: aggregator.DeviceOpen, PID: 1, Time: second, Device: 17, Opened: &aggregator.Opened{Chips: []aggregator.Chip{{Number: 1}}}})
-	for i := range uint64(maxRefusals + 50) {
+	for i := range uint64(maxFailures + 50) {
 		kind := aggregator.OutOfMemory
-		if i >= maxRefusals+40 {
+		if i >= maxFailures+40 {
 			kind = aggregator.Clash
 		}
 		events = append(events, aggregator.Event{Kind: aggregator.AllocationFailed, PID: 1, Time: (2 + i) * second, Memory: aggregator.L1, Failure: &aggregator.FailedAllocation{Message: "m", Kind: kind}})
 	}
 	r := told(t, events...)
-	if n := r.RefusalsOmitted; len(r.Refusals) != maxRefusals || n == nil || n.OutOfMemory != 40 || n.Clashes != 10 {
-		t.Errorf("%d failures, omitted %+v", len(r.Refusals), n)
+	if n := r.FailuresOmitted; len(r.Failures) != maxFailures || n == nil || n.OutOfMemory != 40 || n.Clashes != 10 {
+		t.Errorf("%d failures, omitted %+v", len(r.Failures), n)
 	}
-	if c := r.Refusals[0].Chips; len(c) != 1 || c[0].Chip != 1 {
+	if c := r.Failures[0].Chips; len(c) != 1 || c[0].Chip != 1 {
 		t.Errorf("explained by %+v", c)
 	}
 	var b bytes.Buffer
@@ -361,7 +361,7 @@ func TestAFailureNamesPrivateChips(t *testing.T) {
 	events := opened()
 	events[1].Opened = &aggregator.Opened{Chips: []aggregator.Chip{{Number: 0}, {Space: 1, Number: 0}}}
 	r := told(t, append(events, aggregator.Event{Kind: aggregator.AllocationFailed, PID: 1, Time: 2 * second, Memory: aggregator.L1, Failure: &aggregator.FailedAllocation{Message: "m"}})...)
-	if c := r.Refusals[0].Chips; len(c) != 2 || c[0].Private != nil || c[1].Private == nil || *c[1].Private != 1 {
+	if c := r.Failures[0].Chips; len(c) != 2 || c[0].Private != nil || c[1].Private == nil || *c[1].Private != 1 {
 		t.Errorf("explained by %+v", c)
 	}
 	var b bytes.Buffer

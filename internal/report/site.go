@@ -215,7 +215,7 @@ var helpers = map[string]bool{"ttnn::create_device_tensor": true, "ttnn::allocat
 
 // public converts a site for the report, with the given tally.
 func (s *site) public(t tally) Site {
-	p := Site{PID: s.pid, Memory: s.memory.String(), Buffers: t.buffers, Bytes: t.bytes, Operation: known(operation(s.calls))}
+	p := Site{PID: s.pid, Memory: MemoryName(s.memory.String()), Buffers: t.buffers, Bytes: t.bytes, Operation: known(operation(s.calls))}
 	switch {
 	case s.over:
 		p.Where = known("others")
@@ -238,12 +238,12 @@ func most(m map[*site]tally, n int) []Site {
 
 // sum adds a site for which a list is too short.
 func (o *Site) sum(m aggregator.Memory, t tally) {
-	o.Memory = memoryOf(o.Others, o.Memory, m.String())
+	o.Memory = memoryOf(o.Others, o.Memory, MemoryName(m.String()))
 	o.Others, o.Buffers, o.Bytes = o.Others+1, o.Buffers+t.buffers, o.Bytes+t.bytes
 }
 
 // memoryOf returns the common memory of n sites and another one, empty if they differ.
-func memoryOf(n uint64, memory, other string) string {
+func memoryOf(n uint64, memory, other MemoryName) MemoryName {
 	if n == 0 || memory == other {
 		return other
 	}

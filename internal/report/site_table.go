@@ -15,7 +15,7 @@ type column struct {
 var (
 	bytesColumn   = column{"BYTES", func(s *Site) string { return Size(s.Bytes) }}
 	buffersColumn = column{"BUFFERS", func(s *Site) string { return strconv.FormatUint(s.Buffers, 10) }}
-	memoryColumn  = column{"MEMORY", func(s *Site) string { return s.Memory }}
+	memoryColumn  = column{"MEMORY", func(s *Site) string { return string(s.Memory) }}
 	pidColumn     = column{"PID", func(s *Site) string { return unlessOthers(s, uint64(s.PID)) }}
 
 	// Of sites with buffers that were not freed.

@@ -41,17 +41,17 @@ func (b *Builder) Report(f Facts) *Report {
 		Schema: Schema, Host: f.Host, Source: export.Text(f.Source), Began: f.Wall(b.first), Seconds: b.seconds(b.last),
 		// Peaks and lifetimes lack lost events, even if the accounts were corrected since.
 		Events: s.Counters.Events, Lost: lost, Exact: s.Exact() && lost == 0 && !b.lacking && s.Counters.ExitedInexact == 0, Stacks: b.stacks, StacksCut: b.cut,
-		Processes: []Process{}, Memories: []Memory{}, Programs: []Programs{}, Refusals: b.refusals, Unsafe: b.unsafeSites(), Advice: []Advice{},
+		Processes: []Process{}, Memories: []Memory{}, Programs: []Programs{}, Failures: b.failures, Unsafe: b.unsafeSites(), Advice: []Advice{},
 	}
 	r.first, r.lacking = b.first, b.lacking
 	if b.stacks > 0 {
 		r.StacksLost = b.bare
 	}
-	if b.omitted != (OmittedRefusals{}) {
-		r.RefusalsOmitted = &b.omitted
+	if b.omitted != (OmittedFailures{}) {
+		r.FailuresOmitted = &b.omitted
 	}
-	if r.Refusals == nil {
-		r.Refusals = []Refusal{}
+	if r.Failures == nil {
+		r.Failures = []Failure{}
 	}
 	r.unseen = slices.ContainsFunc(s.Reasons, func(why aggregator.Reason) bool { return why.Code == exact.ReasonSampled && why.PID == 0 })
 	r.Sampled = r.unseen
@@ -167,7 +167,7 @@ func (b *Builder) reportProcesses(r *Report) {
 func (b *Builder) memory(s chipSpace) Memory {
 	s.capture()
 	m := Memory{
-		Chip: s.chip.Number, Private: privateTo(s.chip), Memory: s.memory.String(), Peak: s.peak.bytes, PeakAt: b.seconds(s.peakAt),
+		Chip: s.chip.Number, Private: privateTo(s.chip), Memory: MemoryName(s.memory.String()), Peak: s.peak.bytes, PeakAt: b.seconds(s.peakAt),
 		PeakBuffers: s.peak.buffers, Holders: most(s.holders, manyHolders), End: s.used.bytes, Timeline: []Point{},
 	}
 	if s.peakBanks.Known {

@@ -124,7 +124,7 @@ func (r *Report) Text(w io.Writer, style Style) error {
 		return p.end()
 	}
 	p.processes(r)
-	p.refusals(r)
+	p.failures(r)
 	p.unsafe(r)
 	p.left(r)
 	p.peaks(r)
@@ -275,9 +275,9 @@ func sameMemories(list []Memory) [][]*Memory {
 		}
 		return key
 	})
-	order := map[string]int{}
+	order := map[MemoryName]int{}
 	for m := range aggregator.NumMemories {
-		order[m.String()] = int(m)
+		order[MemoryName(m.String())] = int(m)
 	}
 	slices.SortStableFunc(groups, func(x, y []*Memory) int { return cmp.Compare(order[x[0].Memory], order[y[0].Memory]) })
 	return groups

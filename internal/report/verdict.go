@@ -155,7 +155,7 @@ func percent(share float64) string {
 // fullest returns, for each memory, the chip with the highest share at its peak.
 func fullest(list []Memory) []*Memory {
 	var out []*Memory
-	at := map[string]int{}
+	at := map[MemoryName]int{}
 	for _, group := range sameMemories(list) {
 		m := group[0]
 		i, ok := at[m.Memory]

@@ -68,11 +68,11 @@ func TestFailuresOfEachKind(t *testing.T) {
 			tr.sync()
 			tr.stop()
 			rep := b.Report(report.Facts{Host: "h", Source: "failures.py", Wall: func(t uint64) time.Time { return time.Unix(0, int64(t)) }})
-			if len(rep.Refusals) != len(c.kinds) || len(said) != len(c.kinds) {
-				t.Fatalf("the runtime says %q, reported are %+v", said, rep.Refusals)
+			if len(rep.Failures) != len(c.kinds) || len(said) != len(c.kinds) {
+				t.Fatalf("the runtime says %q, reported are %+v", said, rep.Failures)
 			}
-			for i := range rep.Refusals {
-				f := &rep.Refusals[i]
+			for i := range rep.Failures {
+				f := &rep.Failures[i]
 				if f.Kind != c.kinds[i] || string(f.Message) != said[i] {
 					t.Errorf("%s: %q, want %s: %q", f.Kind, f.Message, c.kinds[i], said[i])
 				}
@@ -86,7 +86,7 @@ func TestFailuresOfEachKind(t *testing.T) {
 }
 
 // checkNumbers compares a failure's numbers with those in its message.
-func checkNumbers(t *testing.T, f *report.Refusal) {
+func checkNumbers(t *testing.T, f *report.Failure) {
 	t.Helper()
 	text := string(f.Message)
 	same := func(got *uint64, words string) {

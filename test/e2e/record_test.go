@@ -214,7 +214,7 @@ func lineOf(t *testing.T, text string) int {
 }
 
 // The report names the line that leaks, the function of the peak, and explains
-// refusals as the runtime does; its exports have the same totals.
+// failures as the runtime does; its exports have the same totals.
 func TestReportNamesCallSites(t *testing.T) {
 	r := installed(t)
 	dir, err := rig.Dir()
@@ -277,7 +277,7 @@ func TestReportNamesCallSites(t *testing.T) {
 	if chips != 8 {
 		t.Errorf("peaks of %d chips", chips)
 	}
-	checkRefusals(t, rep, oom, clash)
+	checkFailures(t, rep, oom, clash)
 	checkProfile(t, rep)
 	checkChrome(t, r.Python, rep, said.Reserved)
 }
@@ -296,16 +296,16 @@ func number(t *testing.T, text, words string) uint64 {
 	return n
 }
 
-func checkRefusals(t *testing.T, rep *report.Report, oom, clash string) {
+func checkFailures(t *testing.T, rep *report.Report, oom, clash string) {
 	t.Helper()
 	want := 2
 	if clash == "" {
 		want = 1
 	}
-	if len(rep.Refusals) != want {
-		t.Fatalf("%d refusals: %+v", len(rep.Refusals), rep.Refusals)
+	if len(rep.Failures) != want {
+		t.Fatalf("%d failures: %+v", len(rep.Failures), rep.Failures)
 	}
-	first := rep.Refusals[0]
+	first := rep.Failures[0]
 	if first.Kind != "out_of_memory" || first.Memory != "L1" || string(first.Message) != oom {
 		t.Errorf("%s in %s: %q, the runtime said %q", first.Kind, first.Memory, first.Message, oom)
 	}
@@ -317,7 +317,7 @@ func checkRefusals(t *testing.T, rep *report.Report, oom, clash string) {
 			t.Errorf("chip %d: %+v, the runtime said %q", c.Chip, c, oom)
 		}
 	}
-	for _, f := range rep.Refusals {
+	for _, f := range rep.Failures {
 		if f.Where == nil || !strings.Contains(string(*f.Where), "leak.py:") {
 			t.Errorf("no line of the workload: %v", f.Stack)
 		}
@@ -325,7 +325,7 @@ func checkRefusals(t *testing.T, rep *report.Report, oom, clash string) {
 	if clash == "" {
 		return
 	}
-	second := rep.Refusals[1]
+	second := rep.Failures[1]
 	if second.Kind != "clash" || string(second.Message) != clash {
 		t.Errorf("%s: %q, the runtime said %q", second.Kind, second.Message, clash)
 	}
@@ -414,7 +414,7 @@ func checkChrome(t *testing.T, python string, rep *report.Report, peak uint64) {
 			delete(open, e["id"])
 		}
 	}
-	if len(open) > 0 || seen["C"] == 0 || seen["X"] != 1 || seen["b"] == 0 || seen["i"] != len(rep.Refusals) {
+	if len(open) > 0 || seen["C"] == 0 || seen["X"] != 1 || seen["b"] == 0 || seen["i"] != len(rep.Failures) {
 		t.Errorf("%d do not end; %v", len(open), seen)
 	}
 	checkPerfetto(t, python, rep, b.Bytes(), peak)
@@ -453,7 +453,7 @@ func checkPerfetto(t *testing.T, python string, rep *report.Report, trace []byte
 	for _, s := range rep.Churn {
 		buffers += s.Buffers
 	}
-	if want := [][]any{{"buffer", float64(buffers), 0.0}, {"process", 1.0, 0.0}, {"refused", float64(len(rep.Refusals)), 0.0}}; len(tables[1]) != 8 || !reflect.DeepEqual(tables[2], want) {
+	if want := [][]any{{"buffer", float64(buffers), 0.0}, {"process", 1.0, 0.0}, {"failure", float64(len(rep.Failures)), 0.0}}; len(tables[1]) != 8 || !reflect.DeepEqual(tables[2], want) {
 		t.Errorf("counters %v, slices %v, not %v", tables[1], tables[2], want)
 	}
 	if took := *rep.Processes[0].To - rep.Processes[0].From; math.Abs(tables[3][0][0].(float64)-took) > 1e-6 {
@@ -463,8 +463,8 @@ func checkPerfetto(t *testing.T, python string, rep *report.Report, trace []byte
 		t.Errorf("the process is %v, not %s", tables[4], *rep.Processes[0].Command)
 	}
 	for i, m := range tables[5] {
-		if m[0] != string(rep.Refusals[i].Message) {
-			t.Errorf("refusal %d: %v, not %s", i, m, rep.Refusals[i].Message)
+		if m[0] != string(rep.Failures[i].Message) {
+			t.Errorf("failure %d: %v, not %s", i, m, rep.Failures[i].Message)
 		}
 	}
 }

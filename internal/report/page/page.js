@@ -67,7 +67,7 @@
     const points = (list) => [...list.map((v, i) => [memory.times[i], v]), [data.seconds, list[list.length - 1]]];
     const full = $("axis").value === "capacity" && memory.capacity;
     const fragmented = memory.free && memory.free.some((n) => n !== null);
-    const marks = data.refusals.filter((r) => r.memory === memory.memory).map((r) => ({ xAxis: r.at, name: r.what }));
+    const marks = data.failures.filter((r) => r.memory === memory.memory).map((r) => ({ xAxis: r.at, name: r.what }));
     const series = values.slice(0, others ? undefined : top.length).map((list, i) => ({
       name: i < top.length ? data.sites[top[i]].label : "other call sites", type: "line", stack: "held", step: "end", symbol: "none", animation: false,
       data: points(list), lineStyle: { width: 0 }, areaStyle: { opacity: 0.85 }, itemStyle: { color: i < top.length ? colours[i] : otherColour },

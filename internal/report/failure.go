@@ -9,8 +9,8 @@ import (
 	"tt-memtrace/internal/export"
 )
 
-// maxRefusals bounds the failed allocations in a report: a program may retry for ever.
-const maxRefusals = 200
+// maxFailures bounds the failed allocations in a report: a program may retry for ever.
+const maxFailures = 200
 
 // AllocationFailed explains a failed allocation, or a program that could not be placed, by what was live at that
 // moment.
@@ -19,14 +19,14 @@ func (b *Builder) AllocationFailed(e *aggregator.Event) {
 	if f == nil {
 		return
 	}
-	if len(b.refusals) >= maxRefusals {
+	if len(b.failures) >= maxFailures {
 		b.omitted.add(f.Kind, 1)
 		return
 	}
 	b.begin(e.Time)
-	r := Refusal{
-		At: b.seconds(e.Time), PID: e.PID, Kind: f.Kind.String(), kind: f.Kind, Memory: e.Memory.String(), memory: e.Memory, Message: export.Text(f.Message),
-		Asked: orNull(f.PerBank), End: orNull(f.End), Lowest: orNull(f.Lowest), Limit: orNull(f.Limit), Chips: []RefusedChip{}, Holders: []Site{},
+	r := Failure{
+		At: b.seconds(e.Time), PID: e.PID, Kind: f.Kind.String(), kind: f.Kind, Memory: MemoryName(e.Memory.String()), memory: e.Memory, Message: export.Text(f.Message),
+		Asked: orNull(f.PerBank), End: orNull(f.End), Lowest: orNull(f.Lowest), Limit: orNull(f.Limit), Chips: []FailureChip{}, Holders: []Site{},
 	}
 	if f.BankKnown() {
 		r.Allocated, r.Free, r.Largest = &f.Allocated, &f.Free, &f.Largest
@@ -46,23 +46,23 @@ func (b *Builder) AllocationFailed(e *aggregator.Event) {
 		slices.SortFunc(chips, compareChips)
 		r.Chips, banks = b.rooms(chips, e)
 		r.Holders, r.Complete = b.holders(chips, e)
-		r.Complete = r.Complete && (!f.BankKnown() || slices.ContainsFunc(r.Chips, func(c RefusedChip) bool { return c.Allocated != nil && *c.Allocated >= f.Allocated }))
+		r.Complete = r.Complete && (!f.BankKnown() || slices.ContainsFunc(r.Chips, func(c FailureChip) bool { return c.Allocated != nil && *c.Allocated >= f.Allocated }))
 		for i := range r.Chips {
 			if c := &r.Chips[i]; !r.Complete && (c.Allocated == nil || *c.Allocated == 0 || f.BankKnown() && *c.Allocated < f.Allocated) {
-				*c = RefusedChip{Chip: c.Chip, Private: c.Private} // not all that is allocated is known
+				*c = FailureChip{Chip: c.Chip, Private: c.Private} // not all that is allocated is known
 			}
 		}
 	}
 	r.Next = remedy(f, e.Memory, banks, len(r.Holders) > 0)
-	b.refusals = append(b.refusals, r)
+	b.failures = append(b.failures, r)
 }
 
 // rooms returns how full a memory of the chips is, and in how many banks.
-func (b *Builder) rooms(chips []aggregator.Chip, e *aggregator.Event) (list []RefusedChip, banks uint64) {
+func (b *Builder) rooms(chips []aggregator.Chip, e *aggregator.Event) (list []FailureChip, banks uint64) {
 	f := e.Failure
-	list = []RefusedChip{}
+	list = []FailureChip{}
 	for _, c := range chips {
-		rc := RefusedChip{Chip: c.Number, Private: privateTo(c)}
+		rc := FailureChip{Chip: c.Number, Private: privateTo(c)}
 		if s := b.spaces[spaceKey{c, e.Memory}]; s != nil && s.banks.Count > 0 {
 			n := uint64(s.banks.Count)
 			allocated := s.used.bytes / n
@@ -216,28 +216,28 @@ func orNull(n uint64) *uint64 {
 	return &n
 }
 
-func (c *RefusedChip) place() (uint32, *uint32) { return c.Chip, c.Private }
+func (c *FailureChip) place() (uint32, *uint32) { return c.Chip, c.Private }
 
-func (p *printer) refusals(r *Report) {
-	if len(r.Refusals) == 0 {
+func (p *printer) failures(r *Report) {
+	if len(r.Failures) == 0 {
 		return
 	}
 	p.heading("Failed allocations and programs")
-	for i := range r.Refusals[:min(shown, len(r.Refusals))] {
-		f := &r.Refusals[i]
+	for i := range r.Failures[:min(shown, len(r.Failures))] {
+		f := &r.Failures[i]
 		p.line("  %s", p.style.paint(red, fmt.Sprintf("at %s, process %d: %s", seconds(f.At), f.PID, f.What())))
-		p.refusal(f, shown)
+		p.failure(f, shown)
 	}
-	n := uint64(max(0, len(r.Refusals)-shown))
-	if omitted := r.RefusalsOmitted.Number(); omitted > 0 {
+	n := uint64(max(0, len(r.Failures)-shown))
+	if omitted := r.FailuresOmitted.Number(); omitted > 0 {
 		p.line("  … %d more, %d of them with --json", n+omitted, n)
 	} else if n > 0 {
 		p.line("  … %d more with --json", n)
 	}
 }
 
-// refusal explains a failed allocation, by so many of its holders.
-func (p *printer) refusal(f *Refusal, holders int) {
+// failure explains a failed allocation, by so many of its holders.
+func (p *printer) failure(f *Failure, holders int) {
 	if f.Where != nil {
 		p.line("    in %s", printable(*f.Where))
 	}
@@ -280,23 +280,23 @@ func (p *printer) placed(list []PlacedBuffer, n int) {
 }
 
 // What describes what happened.
-func (f *Refusal) What() string { return f.kind.Describe(f.memory) }
+func (f *Failure) What() string { return f.kind.Describe(f.memory) }
 
 // Held reports whether it is a failure because of what others held.
-func (f *Refusal) Held() bool { return f.kind == aggregator.OutOfMemory || f.kind == aggregator.Clash }
+func (f *Failure) Held() bool { return f.kind == aggregator.OutOfMemory || f.kind == aggregator.Clash }
 
 // MessageOnly reports whether the message says how full a bank was, and no chip is known to have been as full.
-func (f *Refusal) MessageOnly() bool {
-	return f.Allocated != nil && !slices.ContainsFunc(f.Chips, func(c RefusedChip) bool { return c.Allocated != nil && *c.Allocated == *f.Allocated })
+func (f *Failure) MessageOnly() bool {
+	return f.Allocated != nil && !slices.ContainsFunc(f.Chips, func(c FailureChip) bool { return c.Allocated != nil && *c.Allocated == *f.Allocated })
 }
 
 // MessageRoom says how full a bank was, in the message's numbers.
-func (f *Refusal) MessageRoom() string {
-	return (&RefusedChip{Allocated: f.Allocated, Free: f.Free, Largest: f.Largest}).room()
+func (f *Failure) MessageRoom() string {
+	return (&FailureChip{Allocated: f.Allocated, Free: f.Free, Largest: f.Largest}).room()
 }
 
 // Holding introduces the list of holders, or says that it is unknown.
-func (f *Refusal) Holding() string {
+func (f *Failure) Holding() string {
 	clash := f.End != nil && f.Lowest != nil
 	switch {
 	case !f.Complete && len(f.Holders) == 0:
@@ -312,7 +312,7 @@ func (f *Refusal) Holding() string {
 }
 
 // room says how full the chip's banks were.
-func (c *RefusedChip) room() string {
+func (c *FailureChip) room() string {
 	if c.Allocated == nil {
 		return "unknown"
 	}
@@ -324,4 +324,4 @@ func (c *RefusedChip) room() string {
 }
 
 // sameRoom groups the chips that were equally full.
-func sameRoom(list []RefusedChip) [][]*RefusedChip { return grouped(list, (*RefusedChip).room) }
+func sameRoom(list []FailureChip) [][]*FailureChip { return grouped(list, (*FailureChip).room) }
