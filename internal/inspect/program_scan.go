@@ -330,6 +330,9 @@ func (in *Inspector) placed(program uint64, devices, arenas []uint64) (list []Pl
 	if !slices.ContainsFunc(list, func(b PlacedBuffer) bool { return b.CB.Kind != aggregator.GlobalCircular }) {
 		list = nil // the runtime places none if all lie in buffers: nothing of its own would need a place
 	}
+	if e.has(metal.PersistentTop) {
+		in.keepPlaces(program, list)
+	}
 	if err == nil && e.has(metal.PlaceDataflow) {
 		device, cores = first, 0
 		_, err = e.call(metal.PlaceDataflow, program, first)
@@ -344,6 +347,40 @@ func (in *Inspector) placed(program uint64, devices, arenas []uint64) (list []Pl
 		}
 	}
 	return list, nil
+}
+
+// keepPlaces gives evaluated circular buffers the addresses that the program has for them. They differ if persistent L1
+// below them was taken or given back since the program was placed: it keeps its places until it is placed again.
+func (in *Inspector) keepPlaces(program uint64, list []PlacedBuffer) {
+	own := slices.IndexFunc(list, func(b PlacedBuffer) bool { return b.CB.Kind == aggregator.Circular })
+	if own < 0 {
+		return
+	}
+	// Releases with this arena return a std::span of std::shared_ptr: where it begins, and its length.
+	m := in.machine()
+	defer m.Free()
+	first, err := in.callOn(m, metal.CircularList, program)
+	if err != nil || m.Regs[x86eval.RDX] != uint64(len(list)) {
+		return
+	}
+	p := in.recent()
+	const shared = 16 // bytes of a std::shared_ptr
+	kept := slices.Clone(list)
+	for i := own; i < len(list); i++ {
+		if list[i].CB.Kind != aggregator.Circular {
+			continue
+		}
+		buffer, err := p.U64(first + shared*uint64(i))
+		if err != nil {
+			return
+		}
+		address, err := in.call(metal.CircularAddress, buffer)
+		if address &= 1<<32 - 1; err != nil || i == own && address == list[i].CB.Address {
+			return // the first one's place shows those of the others
+		}
+		kept[i].CB.Address = address
+	}
+	copy(list, kept)
 }
 
 // vectorOf makes a std::vector whose elements are the size bytes at an address.

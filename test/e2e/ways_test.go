@@ -207,8 +207,8 @@ func (o *observed) look(m rig.Message, mode string, tr *trace, early fields, kno
 	o.tally.compared += len(ours)
 	if early != nil {
 		for _, d := range ours.from(early) {
-			if mode == modeSampled && notSampled.MatchString(d.field) || mode == modeLost && d.field == "implicit_frees" {
-				continue // a comparison frees what is gone
+			if mode == modeSampled && notSampled.MatchString(d.field) || mode == modeLost && (d.field == "implicit_frees" || d.field == "replaced") {
+				continue // a comparison frees what is gone, or another buffer is allocated at its address
 			}
 			// Peaks have a mark of their own.
 			if path, _, is := strings.Cut(d.field, "/peak"); is && ours[path+"/peaks_uncertain"] == true {
