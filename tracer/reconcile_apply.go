@@ -261,7 +261,11 @@ func (r *run) addPrograms(from origin, rd *reading, told map[uint64]bool, whole,
 	}
 	if unread := b.UnreadBut(told); unread > 0 && !b.Unfinished && !p.reconciliation.unreadNoticed {
 		p.reconciliation.unreadNoticed = true
-		r.t.opts.Notice(fmt.Sprintf("process %d: %d programs from before tracing could not be read whole, so some of their circular buffers or kernels are not counted: %v", from.pid, unread, b.Why))
+		what := "1 program that existed before tracing could not be read; its circular buffers and kernels are not all counted"
+		if unread > 1 {
+			what = fmt.Sprintf("%d programs that existed before tracing could not be read; their circular buffers and kernels are not all counted", unread)
+		}
+		r.t.opts.Notice(fmt.Sprintf("process %d: %s: %v", from.pid, what, b.Why))
 	}
 }
 

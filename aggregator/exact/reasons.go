@@ -185,9 +185,9 @@ var Reasons = []Row{
 	},
 	{
 		Code:     ReasonEventsUnread,
-		Sentence: "its memory could not be read at an event, which is missing",
+		Sentence: "an event was dropped: its memory could not be read",
 		Affects:  affectsHeld | AffectsPeaks | AffectsCalls | AffectsLaunches, Lifted: ByFullComparison, Missed: true,
-		Meaning: "Its memory could not be read when an event happened, so the event is missing: a page was swapped out, say.",
+		Meaning: "Its memory could not be read when an event happened, so the event is missing: for example, a page was swapped out.",
 	},
 	{
 		Code:     ReasonScanIncomplete,
@@ -216,62 +216,62 @@ var Reasons = []Row{
 	},
 	{
 		Code:     ReasonTotalsDisagree,
-		Sentence: "the runtime's own account has memory that no buffer explains",
+		Sentence: "the runtime's own totals include memory that no buffer explains",
 		Affects:  AffectsBuffers, Lifted: ByFullComparison, Contradiction: true,
 		Meaning: "The runtime's own account in shared memory has something on a chip on which the process's allocators have no buffer.",
 		Ends:    "a full comparison that finds none",
 	},
 	{
 		Code:     ReasonUnknownAllocationFunctions,
-		Sentence: "its build of the runtime hands out memory by functions that are not known",
+		Sentence: "its build of the runtime allocates memory by functions unknown to tt-memtrace",
 		Affects:  AffectsBuffers,
 		Meaning:  "Its build of the runtime has functions that may hand out memory and that this version does not know: the detail names them. What they hand out is not counted.",
 	},
 	{
 		Code:     ReasonPersistentL1,
 		Affects:  AffectsOutside,
-		Sentence: "it has L1 outside of its allocators' buffers, such as a space for prefetcher pipes, which is not counted",
+		Sentence: "it holds L1 outside of its allocators, such as prefetcher pipes, which is not counted",
 		Meaning: "It has L1 outside of its allocators' buffers, such as a space for prefetcher pipes: `programs` and `l1` lack it, and circular buffers lie above it. " +
 			"In 0.79 and 0.80 only what is taken or given back during tracing shows it.",
 		Ends: "a comparison that finds none",
 	},
 	{
 		Code:     ReasonReservedUnknown,
-		Sentence: "the reserved size of some of its buffers could not be read, and is unknown",
+		Sentence: "the reserved sizes of some buffers could not be read",
 		Affects:  AffectsReserved,
 		Meaning:  "The reserved size of some of its buffers could not be read at a late attach, or not be computed when they were allocated: their `reserved_bytes` is unknown.",
 		Ends:     "a comparison of its buffers that can read it",
 	},
 	{
 		Code:     ReasonConfigRingUnread,
-		Sentence: "the contents of a kernel-config ring could not be read, and are unknown",
+		Sentence: "a kernel-config ring could not be read",
 		Affects:  AffectsRings,
 		Meaning:  "A kernel-config ring of it could not be read: `used_bytes` and `places` of `kernels.config_ring` are unknown. Nothing else is affected.",
 		Ends:     "reading it, which is tried twice a second; or the device's close",
 	},
 	{
 		Code:     ReasonProgramChipsUnknown,
-		Sentence: "the chips of a program are unknown: it is counted on all chips of its mesh",
+		Sentence: "the chips of a program are unknown: it counts on all chips of its mesh",
 		Affects:  AffectsProgramPlaces,
 		Meaning:  "It could not be found out on which chips of a mesh a program of a workload is, so it is counted on all of them; the detail says why.",
 		Ends:     "the program's end, its chips becoming known, or the close of the process's last device",
 	},
 	{
 		Code:     ReasonTracesMissed,
-		Sentence: "some captures or replays of traces, or allocations beside them, were not seen: which buffers they overwrite is unknown",
+		Sentence: "some trace captures or replays, or allocations during them, were missed: the buffers that they overwrite are unknown",
 		Affects:  AffectsUnsafe, Missed: true,
 		Meaning: "Captures or replays of traces, allocations beside them, or marks of buffers as corruptible, were not seen, or their device is unknown: which buffers they may overwrite is not known.",
 	},
 	{
 		Code:     ReasonTracesBeforeAttach,
-		Sentence: "traces were captured before tracing began: which buffers their replays overwrite is unknown",
+		Sentence: "traces were captured before tracing began: the buffers that their replays overwrite are unknown",
 		Affects:  AffectsUnsafe,
 		Meaning: "It was attached late and captured traces before, and some of its buffers may be younger than one of these: which buffers their replays overwrote, or overwrite, is not known. " +
 			"Or a trace from before was replayed, and whether a younger buffer lies where its capture had others is not known. Only `unsafe` is affected: its numbers are `null` or too low.",
 	},
 	{
 		Code:     ReasonLaunchesUncounted,
-		Sentence: "launches of its programs were not counted",
+		Sentence: "some program launches were not counted",
 		Affects:  AffectsLaunches, Missed: true,
 		Meaning: "Launches could not be read or found no room: their counts are too low.",
 	},
@@ -284,13 +284,13 @@ var Reasons = []Row{
 	},
 	{
 		Code:     ReasonScanTimeout,
-		Sentence: "reading it took too long, so a part is missing",
+		Sentence: "the scan timed out: some objects are missing",
 		Affects:  affectsHeld, Lifted: ByFullComparison,
 		Meaning: "Reading it took too long; or, sampled, it may have new devices and programs, for which it is not searched yet.",
 	},
 	{
 		Code:     ReasonForked,
-		Sentence: "it was forked, and some of what it has may be copies of another process's",
+		Sentence: "forked without exec: some objects may be copies inherited from its parent",
 		Affects:  affectsHeld,
 		Meaning: "It was forked before tracing began, and a device in its memory can be a copy of one that the process in the detail has closed since. " +
 			"What is on these devices is counted as its own. Or it has buffers on a copy of what that process has open, which that one has no more: " +
@@ -299,7 +299,7 @@ var Reasons = []Row{
 	},
 	{
 		Code:     ReasonLimitReached,
-		Sentence: "a limit was reached, so a part is not counted",
+		Sentence: "a limit was reached: some objects are not counted",
 		Affects:  affectsHeld | AffectsPeaks | AffectsCalls | AffectsLaunches, Missed: true,
 		Meaning: "It has more buffers or mappings than are counted.", Ends: "its exit, or falling below the limit",
 	},
@@ -310,23 +310,23 @@ var Reasons = []Row{
 		Meaning: "It uses the runtime and is not traced: its library was refused or overwritten, found no room, or probes could not be attached; " +
 			"or it has devices open by two copies of the runtime, or, sampled, has loaded two; or its code lies on pages that can be written to, or was moved, as to huge pages, before tracing began; " +
 			"or a debugger, or the process itself, took probes out of its code; or it holds a device and its code has no symbols; " +
-			"or its main thread ended before it was looked at or, on host kernels before 6.6 with `-p`, since. " +
+			"or its main thread ended before it was looked at or, on kernels before 6.6 with `-p`, since. " +
 			"Where the text says \"may use\", that is not known: what it maps could not be listed or read, or it holds a device and its code could not be searched.",
 		Ends: "its exit, or tracing it",
 	},
 	{
 		Code:     ReasonPIDNamespace,
-		Sentence: "processes outside of this PID namespace cannot be traced",
+		Sentence: "processes outside this PID namespace cannot be traced",
 		Meaning:  "tt-memtrace runs in a PID namespace: processes outside of it are not seen.", Ends: "-",
 	},
 	{
 		Code:     ReasonOtherUsers,
-		Sentence: "processes that may not be read, as those of other users, are not sampled",
+		Sentence: "other users' processes cannot be read and are not sampled",
 		Meaning:  "When sampling: there are processes that may not be read, such as those of other users. They may use the same chips.", Ends: "-",
 	},
 	{
 		Code:     ReasonBehind,
-		Sentence: "events wait to be counted",
+		Sentence: "the tracer is behind: events are queued",
 		Missed:   true,
 		Meaning:  "More than a second of events wait to be counted.", Ends: "counting them",
 	},

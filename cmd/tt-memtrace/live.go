@@ -21,6 +21,7 @@ import (
 	"tt-memtrace/internal/sampler"
 	"tt-memtrace/internal/session"
 	"tt-memtrace/tracer"
+	"tt-memtrace/ui/text"
 )
 
 // live is a session of a command, with its notices and the traced command.
@@ -217,20 +218,20 @@ func (l *live) verdict() error {
 	if lost := l.Lost(); l.needsAll {
 		switch n := max(lost.Events, s.Counters.Lost); {
 		case n > 0:
-			return lossError(fmt.Sprintf("%d events were lost, and are missing", n))
+			return lossError(text.Plural(int(n), "event was lost and is missing", "events were lost and are missing"))
 		case lost.Any:
 			return lossError("a part of the recording is missing")
 		}
 	}
 	why := reasons(s, exact.ReasonCode.Missed)
 	if n := s.Counters.ExitedInexact; n > 0 {
-		why = append(why, fmt.Sprintf("%d processes lacked events when they exited", n))
+		why = append(why, text.Plural(int(n), "process lacked events when it exited", "processes lacked events when they exited"))
 	}
 	if len(why) > 0 {
 		return lossError("the numbers are not exact: " + list(why))
 	}
 	if n := s.Counters.Lost; n > 0 {
-		l.notice(fmt.Sprintf("%d events were lost; the numbers were read from the processes again, and are exact now", n))
+		l.notice(text.Plural(int(n), "event was lost", "events were lost") + "; the numbers were read from the processes again, and are exact now")
 	}
 	return nil
 }

@@ -37,7 +37,7 @@ func TestVerdict(t *testing.T) {
 		"late":                  {[]aggregator.Event{opened, alloc, late}, exitFine, "", exitFine},
 		"lost":                  {[]aggregator.Event{opened, alloc, lost}, exitLost, "not exact: process 7: events were lost", exitLost},
 		"lost and corrected":    {[]aggregator.Event{opened, alloc, lost, read}, exitFine, "5 events were lost; the numbers were read from the processes again, and are exact now", exitLost},
-		"lost, and exited":      {[]aggregator.Event{opened, alloc, lost, exit}, exitLost, "1 processes lacked events when they exited", exitLost},
+		"lost, and exited":      {[]aggregator.Event{opened, alloc, lost, exit}, exitLost, "1 process lacked events when it exited", exitLost},
 		"corrected, and exited": {[]aggregator.Event{opened, alloc, lost, read, exit}, exitFine, "exact now", exitLost},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -202,9 +202,9 @@ func TestReasons(t *testing.T) {
 	}
 	st := NewStatus(&s, wall(8e9), "", "")
 	pid, since := uint32(7), wall(5e9)
-	text := Text("its memory could not be read at an event, which is missing: \x1b[2J")
+	text := Text("an event was dropped: its memory could not be read: \x1b[2J")
 	want := []StatusReason{{Code: "events_unread", Text: text, Since: &since, PID: &pid, Chips: []uint32{3}}}
-	host := []StatusReason{{Code: "behind", Text: "events wait to be counted"}}
+	host := []StatusReason{{Code: "behind", Text: "the tracer is behind: events are queued"}}
 	for name, c := range map[string]struct {
 		exact     bool
 		got, want []StatusReason

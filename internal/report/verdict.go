@@ -117,7 +117,7 @@ func (r *Report) inexact() (why []string) {
 		why = append(why, plural(uint64(n), "more reason"))
 	}
 	if r.tracesBefore {
-		why = append(why, "traces were captured before tracing began: which buffers their replays overwrite is unknown")
+		why = append(why, "traces were captured before tracing began: the buffers that their replays overwrite are unknown")
 	}
 	if len(why) == 0 && r.unsurePeaks && !r.Sampled {
 		why = append(why, "chips or sizes of some buffers were not known at once: peaks may differ")
