@@ -87,8 +87,8 @@ func TestDoctorOfALibrary(t *testing.T) {
 				t.Errorf("%s: %+v", version, f)
 			}
 		}
-		// The set has no functions that throw.
-		if !slices.ContainsFunc(l.NotCovered, func(n notCovered) bool { return n.Without == "allocations that fail are not seen" }) {
+		// The set has the functions that throw.
+		if slices.ContainsFunc(l.NotCovered, func(n notCovered) bool { return n.Without == "allocations that fail are not seen" }) {
 			t.Errorf("%s: not covered: %+v", version, l.NotCovered)
 		}
 		for _, n := range l.NotCovered {
