@@ -1,6 +1,10 @@
 package aggregator
 
-import "slices"
+import (
+	"slices"
+
+	"tt-memtrace/aggregator/exact"
+)
 
 // account is one memory of one chip, for all processes or for one.
 type account struct {
@@ -9,14 +13,11 @@ type account struct {
 	buffers                     uint64
 	// unreserved counts the buffers whose reserved size is unknown.
 	unreserved uint64
-	// peakUnsure: there was such a buffer once, so peakReserved may be too low.
-	peakUnsure bool
-	// peaksAtLeast: both peaks may be too low, because some buffers were sampled or on unknown chips.
-	peaksAtLeast bool
-	// peaksUncertain: events of allocations or frees were lost.
-	peaksUncertain bool
-	// totalsOnly: part of requested is a total that the runtime reported, without buffers.
-	totalsOnly bool
+	// peaks is how far both peaks can be trusted: some buffers were sampled, or on unknown chips, or events were lost.
+	// reservedPeak is the further doubt of peakReserved: the reserved size of a buffer was unknown at some time.
+	peaks, reservedPeak exact.Bound
+	// counted is the doubt of buffers and of the peaks: part of requested is a total that the runtime reported.
+	counted exact.Bound
 }
 
 func (a *account) add(requested, reserved uint64) {
@@ -25,7 +26,7 @@ func (a *account) add(requested, reserved uint64) {
 	a.reserved += reserved
 	if reserved == 0 && requested != 0 {
 		a.unreserved++
-		a.peakUnsure = true
+		a.reservedPeak = exact.AtLeast
 	}
 	a.peakRequested = max(a.peakRequested, a.requested)
 	a.peakReserved = max(a.peakReserved, a.reserved)
@@ -44,54 +45,148 @@ func (a *account) sub(requested, reserved uint64) {
 // include buffers that were already freed.
 func (p *process) doubtPeaks() {
 	for _, s := range p.shares {
-		for m := range s.memory {
-			s.memory[m].peaksUncertain = true
-		}
-		s.cb.usage.PeaksUncertain = true
+		doubtPeaks(&s.memory, exact.Uncertain)
+		s.cb.doubtPeaks(exact.Uncertain)
 		s.chip.doubtPeaks()
 	}
-	for m := range p.unplaced {
-		p.unplaced[m].peaksUncertain = true
-	}
+	doubtPeaks(&p.unplaced, exact.Uncertain)
 }
 
 func (c *chip) doubtPeaks() {
-	for m := range c.memory {
-		c.memory[m].peaksUncertain = true
-	}
-	c.cb.PeaksUncertain = true
+	doubtPeaks(&c.memory, exact.Uncertain)
+	c.cb.doubtPeaks(exact.Uncertain)
 }
+
+func doubtPeaks(memory *[NumMemories]account, b exact.Bound) {
+	for m := range memory {
+		memory[m].doubtPeaks(b)
+	}
+}
+
+func (a *account) doubtPeaks(b exact.Bound) { a.peaks = a.peaks.And(b) }
 
 // doubtPeaksOfEnded does the same for an ended process. Snapshots share its Chips, so it copies them first.
 func (a *Aggregator) doubtPeaksOfEnded(p *ProcessSnapshot) {
 	doubt := func(memory *[NumMemories]Usage) {
 		for m := range memory {
-			memory[m].PeaksUncertain = true
+			u := &memory[m]
+			u.PeakRequested, u.PeakReserved = u.PeakRequested.Doubted(exact.Uncertain), u.PeakReserved.Doubted(exact.Uncertain)
 		}
 	}
 	p.Chips = slices.Clone(p.Chips)
 	for i := range p.Chips {
 		c := &p.Chips[i]
 		doubt(&c.Memory)
-		c.CB.PeaksUncertain = true
+		c.CB.doubtPeaks(exact.Uncertain)
 		if known := a.chips[c.Chip]; known != nil {
 			known.doubtPeaks()
 		}
 	}
 	doubt(&p.Memory)
 	doubt(&p.Unplaced)
-	p.CB.PeaksUncertain = true
+	p.CB.doubtPeaks(exact.Uncertain)
 }
 
 // peaksLack marks peaks of a memory that lack a buffer whose chips were never known: on the process's chips, or on
 // all chips if none of its chips is known.
 func (a *Aggregator) peaksLack(p *process, m Memory) {
 	for _, s := range p.shares {
-		s.memory[m].peaksAtLeast, s.chip.memory[m].peaksAtLeast = true, true
+		s.memory[m].doubtPeaks(exact.AtLeast)
+		s.chip.memory[m].doubtPeaks(exact.AtLeast)
 	}
 	if len(p.shares) == 0 {
 		for _, c := range a.chips {
-			c.memory[m].peaksAtLeast = true
+			c.memory[m].doubtPeaks(exact.AtLeast)
 		}
 	}
+}
+
+// Usage is what one memory of one chip holds. The zero value is unknown; EmptyUsage holds nothing.
+type Usage struct {
+	// Requested and Reserved are bytes of live buffers. Reserved is a lower bound if the reserved size of one is unknown.
+	Requested exact.Quantity `rec:"Requested"`
+	Reserved  exact.Quantity `rec:"Reserved"`
+	// PeakRequested and PeakReserved are their highest values. They are lower bounds if a part was sampled, and may have
+	// been more between two samples, or was on unknown chips for a while; uncertain if events were lost.
+	PeakRequested exact.Quantity `rec:"PeakRequested"`
+	PeakReserved  exact.Quantity `rec:"PeakReserved"`
+	// Buffers is the number of live buffers: a lower bound, as are the peaks, if Requested or a part of it is a total
+	// that the runtime reported.
+	Buffers exact.Quantity `rec:"Buffers"`
+	// Unreserved counts the buffers whose reserved size is unknown.
+	Unreserved uint64 `rec:"Unreserved"`
+	// Banks is the capacity, if Known.
+	Banks Banks `rec:"Banks"`
+}
+
+// EmptyUsage returns the use of a memory that never held anything.
+func EmptyUsage() Usage {
+	none := exact.Of(0)
+	return Usage{Requested: none, Reserved: none, PeakRequested: none, PeakReserved: none, Buffers: none}
+}
+
+// EmptyUsages returns EmptyUsage for each memory.
+func EmptyUsages() (all [NumMemories]Usage) {
+	for m := range all {
+		all[m] = EmptyUsage()
+	}
+	return all
+}
+
+func (a *account) usage(b Banks) Usage {
+	reserved, peaks := exact.Exact, a.peaks.And(a.counted)
+	if a.unreserved > 0 {
+		reserved = exact.AtLeast
+	}
+	return Usage{
+		Requested: exact.Of(a.requested), Reserved: exact.Bounded(a.reserved, reserved),
+		PeakRequested: exact.Peak(a.peakRequested, peaks), PeakReserved: exact.Peak(a.peakReserved, peaks.And(a.reservedPeak)),
+		Buffers: exact.Bounded(a.buffers, a.counted), Unreserved: a.unreserved, Banks: b,
+	}
+}
+
+// peaked sets the peaks, at least to the current value.
+func (a *account) peaked(u Usage) {
+	requested, _ := u.PeakRequested.Value()
+	reserved, _ := u.PeakReserved.Value()
+	a.peakRequested, a.peakReserved = max(requested, a.requested), max(reserved, a.reserved)
+	a.peaks, a.reservedPeak = a.peaks.And(u.PeakRequested.Doubt()), a.reservedPeak.And(u.PeakReserved.Doubt())
+}
+
+// Capacity is the memory's size in bytes, and whether it is known.
+func (u Usage) Capacity() (bytes uint64, known bool) {
+	return u.Banks.size(), u.Banks.Known
+}
+
+// Absent reports whether the memory is known not to be there: then 0 is all that it holds.
+func (u *Usage) Absent() bool {
+	capacity, known := u.Capacity()
+	return known && capacity == 0 && !u.Buffers.Some()
+}
+
+// TotalsOnly reports whether Requested, or a part of it, is a total that the runtime reported: then the buffers are not
+// all counted.
+func (u *Usage) TotalsOnly() bool { return u.Buffers.Bound() != exact.Exact }
+
+// Seen returns the usage as outputs show it: if h says that buffers may be hidden, a 0 is unknown. In a memory that is
+// not there, everything unknown is 0.
+func (u Usage) Seen(h Hidden) Usage {
+	absent := u.Absent()
+	for _, q := range []*exact.Quantity{&u.Requested, &u.Reserved, &u.PeakRequested, &u.PeakReserved, &u.Buffers} {
+		if absent && !q.Known() {
+			*q = exact.Of(0)
+		}
+		*q = q.Unseen(h.Buffers && !absent)
+	}
+	return u
+}
+
+// Add sums the use of two chips, except their banks. The sum of the peaks is an upper bound of the sum's peak.
+func (u *Usage) Add(o *Usage) {
+	u.Requested = u.Requested.Add(o.Requested)
+	u.Reserved = u.Reserved.Add(o.Reserved)
+	u.PeakRequested = u.PeakRequested.Add(o.PeakRequested)
+	u.PeakReserved = u.PeakReserved.Add(o.PeakReserved)
+	u.Buffers = u.Buffers.Add(o.Buffers)
+	u.Unreserved += o.Unreserved
 }

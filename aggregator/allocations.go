@@ -33,7 +33,7 @@ type buffer struct {
 	time      uint64
 	stack     *Stack
 	// site is the call site that it counts for, nil without FollowSites.
-	site *Site
+	site *siteAccount
 }
 
 func (b *buffer) reserved() uint64 { return b.perBank * uint64(b.banks) }
@@ -237,7 +237,7 @@ func (a *Aggregator) drop(p *process, b *buffer, e *Event, implicit bool) {
 	if len(b.device.shares) == 0 {
 		a.peaksLack(p, b.memory)
 		if b.site != nil {
-			b.site.PeakAtLeast = true // it counted on only one chip
+			b.site.bound = exact.AtLeast // it counted on only one chip
 		}
 		p.checkPlaced(e.Time)
 	}

@@ -3,6 +3,8 @@ package aggregator
 import (
 	"cmp"
 	"slices"
+
+	"tt-memtrace/aggregator/exact"
 )
 
 // CoreRange is a rectangle of cores by their logical coordinates, both ends
@@ -111,38 +113,59 @@ func (c *CircularBuffer) plausible() bool {
 	return c.Kind < numCBKinds && c.Size <= maxCB && c.Address <= maxCB
 }
 
-// CBUsage is what circular buffers take of one chip's L1, in bytes.
+// CBUsage is what circular buffers take of one chip's L1, in bytes. The zero value is unknown; EmptyCBUsage holds
+// nothing. If the runtime reported Physical, or a part of it, as a total, all else is a lower bound.
 type CBUsage struct {
 	// Physical is the union of the buffers on each core, summed over the cores:
 	// what the L1 loses, because programs use the same addresses in turn.
-	Physical uint64 `rec:"Physical"`
+	Physical exact.Quantity `rec:"Physical"`
 	// Logical is the plain sum over all buffers and cores.
-	Logical uint64 `rec:"Logical"`
-	// PeakPhysical and PeakLogical are their highest values so far.
-	PeakPhysical uint64 `rec:"PeakPhysical"`
-	PeakLogical  uint64 `rec:"PeakLogical"`
-	// PeaksAtLeast: a part of it was sampled, so that the peaks are lower bounds.
-	PeaksAtLeast bool `rec:"PeaksAtLeast"`
-	// PeaksUncertain: the peaks may be too low or too high, as events were lost.
-	PeaksUncertain bool `rec:"PeaksUncertain"`
+	Logical exact.Quantity `rec:"Logical"`
+	// PeakPhysical and PeakLogical are their highest values so far: lower bounds if a part was sampled, uncertain if
+	// events were lost.
+	PeakPhysical exact.Quantity `rec:"PeakPhysical"`
+	PeakLogical  exact.Quantity `rec:"PeakLogical"`
 	// Circular and Dataflow buffers and Scratchpads, which are counted above, Global
 	// ones, which are not, and Programs that have any of them on the chip.
-	Circular    uint64 `rec:"Circular"`
-	Dataflow    uint64 `rec:"Dataflow"`
-	Scratchpads uint64 `rec:"Scratchpads"`
-	Global      uint64 `rec:"Global"`
-	Programs    uint64 `rec:"Programs"`
-	// Reported circular buffers are counted in Logical only: where not 0, the
-	// others are lower bounds.
+	Circular    exact.Quantity `rec:"Circular"`
+	Dataflow    exact.Quantity `rec:"Dataflow"`
+	Scratchpads exact.Quantity `rec:"Scratchpads"`
+	Global      exact.Quantity `rec:"Global"`
+	Programs    exact.Quantity `rec:"Programs"`
+	// Reported circular buffers are counted in Logical only, because their cores are unknown: if there are any,
+	// Physical, its peak, BusiestBytes and Top are lower bounds.
 	Reported uint64 `rec:"Reported"`
-	// TotalsOnly: Physical, or a part of it, is a total that the runtime reported. All
-	// else, dataflow buffers included, is unknown of that part.
-	TotalsOnly bool `rec:"SumOnly"`
 	// Busiest is the core with the largest physical use, BusiestBytes, and Top
 	// the highest end of a buffer on any core: where it clashes with L1 buffers.
-	Busiest      Core   `rec:"Busiest"`
-	BusiestBytes uint64 `rec:"BusiestBytes"`
-	Top          uint64 `rec:"Top"`
+	Busiest      Core           `rec:"Busiest"`
+	BusiestBytes exact.Quantity `rec:"BusiestBytes"`
+	Top          exact.Quantity `rec:"Top"`
+}
+
+// EmptyCBUsage returns the use of a chip on which no program ever had circular buffers.
+func EmptyCBUsage() CBUsage {
+	var u CBUsage
+	for _, q := range u.all() {
+		*q = exact.Of(0)
+	}
+	return u
+}
+
+// all returns the quantities, Physical first.
+func (u *CBUsage) all() [11]*exact.Quantity {
+	return [...]*exact.Quantity{&u.Physical, &u.Logical, &u.PeakPhysical, &u.PeakLogical, &u.Circular, &u.Dataflow, &u.Scratchpads, &u.Global, &u.Programs, &u.BusiestBytes, &u.Top}
+}
+
+// TotalsOnly reports whether Physical, or a part of it, is a total that the runtime reported. It is for a usage before
+// Seen.
+func (u *CBUsage) TotalsOnly() bool { return u.Logical.Bound() != exact.Exact }
+
+// Seen returns the usage as outputs show it: if h says that programs may be hidden, a 0 is unknown.
+func (u CBUsage) Seen(h Hidden) CBUsage {
+	for _, q := range u.all() {
+		*q = q.Unseen(h.Programs)
+	}
+	return u
 }
 
 // Core is one core by its logical coordinates.
@@ -153,58 +176,86 @@ type Core struct {
 
 func (c Core) before(d Core) bool { return cmp.Or(cmp.Compare(c.Y, d.Y), cmp.Compare(c.X, d.X)) < 0 }
 
-// PeaksKnown is whether both peaks are exact.
-func (u *CBUsage) PeaksKnown() bool { return !u.PeaksAtLeast && !u.PeaksUncertain }
-
 // Add sums the use of several processes, or of several chips.
 func (u *CBUsage) Add(o *CBUsage) {
-	u.Physical += o.Physical
-	u.Logical += o.Logical
-	u.PeakPhysical += o.PeakPhysical
-	u.PeakLogical += o.PeakLogical
-	u.Circular += o.Circular
-	u.Dataflow += o.Dataflow
-	u.Scratchpads += o.Scratchpads
-	u.Global += o.Global
-	u.Programs += o.Programs
-	u.Reported += o.Reported
-	u.TotalsOnly = u.TotalsOnly || o.TotalsOnly
-	u.PeaksAtLeast = u.PeaksAtLeast || o.PeaksAtLeast
-	u.PeaksUncertain = u.PeaksUncertain || o.PeaksUncertain
-	if o.BusiestBytes > u.BusiestBytes || o.BusiestBytes == u.BusiestBytes && o.Busiest.before(u.Busiest) {
-		u.Busiest, u.BusiestBytes = o.Busiest, o.BusiestBytes
+	// Of unknown sizes, no core is known to be busier.
+	busiest, _ := u.BusiestBytes.Value()
+	if other, _ := o.BusiestBytes.Value(); other > busiest || other == busiest && o.Busiest.before(u.Busiest) {
+		u.Busiest = o.Busiest
 	}
-	u.Top = max(u.Top, o.Top)
+	sum := u.all()
+	for i, q := range o.all() {
+		if sum[i] == &u.BusiestBytes || sum[i] == &u.Top {
+			*sum[i] = sum[i].Max(*q)
+		} else {
+			*sum[i] = sum[i].Add(*q)
+		}
+	}
+	u.Reported += o.Reported
 }
 
-func (u *CBUsage) counter(k CBKind) *uint64 {
-	switch k {
-	case GlobalCircular:
-		return &u.Global
-	case Dataflow:
-		return &u.Dataflow
-	case ReportedCircular:
-		return &u.Reported
-	case Scratchpad:
-		return &u.Scratchpads
-	}
-	return &u.Circular
+// doubtPeaks adds doubt to both peaks.
+func (u *CBUsage) doubtPeaks(b exact.Bound) {
+	u.PeakPhysical, u.PeakLogical = u.PeakPhysical.Doubted(b), u.PeakLogical.Doubted(b)
+}
+
+// cbTotals are the sums of an account of circular buffers, bytes.
+type cbTotals struct {
+	physical, logical         uint64
+	peakPhysical, peakLogical uint64
+	// peaks is how far both peaks can be trusted.
+	peaks exact.Bound
+	// counted is the doubt of all but physical: part of that is a total that the runtime reported.
+	counted exact.Bound
+}
+
+func (t *cbTotals) rise() {
+	t.peakPhysical, t.peakLogical = max(t.peakPhysical, t.physical), max(t.peakLogical, t.logical)
 }
 
 // move adds the change of one process's use to the chip's.
-func (u *CBUsage) move(before, after CBUsage) {
-	u.Physical += after.Physical - before.Physical
-	u.Logical += after.Logical - before.Logical
-	u.PeakPhysical = max(u.PeakPhysical, u.Physical)
-	u.PeakLogical = max(u.PeakLogical, u.Logical)
+func (t *cbTotals) move(before, after cbTotals) {
+	t.physical += after.physical - before.physical
+	t.logical += after.logical - before.logical
+	t.rise()
+}
+
+func (t *cbTotals) doubtPeaks(b exact.Bound) { t.peaks = t.peaks.And(b) }
+
+// peaked sets the peaks, at least to the current value.
+func (t *cbTotals) peaked(u CBUsage) {
+	t.peakPhysical, _ = u.PeakPhysical.Value()
+	t.peakLogical, _ = u.PeakLogical.Value()
+	t.peaks = t.peaks.And(u.PeakLogical.Doubt())
+	t.rise()
+}
+
+// setPeaks gives the sum of processes the peaks of their chip, and the doubt of its totals.
+func (t *cbTotals) setPeaks(u *CBUsage) {
+	logical := t.peaks.And(t.counted)
+	physical := logical
+	if u.Reported > 0 {
+		physical = physical.And(exact.AtLeast)
+	}
+	u.PeakPhysical, u.PeakLogical = exact.Peak(t.peakPhysical, physical), exact.Peak(t.peakLogical, logical)
+	for _, q := range u.all() {
+		if q != &u.Physical {
+			*q = q.Doubted(t.counted)
+		}
+	}
 }
 
 // cbAccount is the circular buffers of one process on one chip.
 type cbAccount struct {
-	cores    map[Core]*coreUse
-	usage    CBUsage
+	cores map[Core]*coreUse
+	cbTotals
+	// kinds counts the buffers of each kind.
+	kinds    [numCBKinds]uint64
 	programs uint64
-	// stale: Busiest, BusiestBytes and Top of usage must be computed again.
+	// busiest is the core with the largest union, busiestBytes, and top the highest end of a buffer on any core.
+	busiest           Core
+	busiestBytes, top uint64
+	// stale: busiest, busiestBytes and top must be computed again.
 	stale bool
 }
 
@@ -219,7 +270,7 @@ type coreUse struct {
 type interval struct{ start, end uint64 }
 
 func (a *cbAccount) place(cb *CircularBuffer) {
-	*a.usage.counter(cb.Kind)++
+	a.kinds[cb.Kind]++
 	if cb.Kind == GlobalCircular {
 		return
 	}
@@ -229,13 +280,12 @@ func (a *cbAccount) place(cb *CircularBuffer) {
 			a.measure(u)
 		}
 	})
-	a.usage.Logical += cb.Bytes()
-	a.usage.PeakLogical = max(a.usage.PeakLogical, a.usage.Logical)
-	a.usage.PeakPhysical = max(a.usage.PeakPhysical, a.usage.Physical)
+	a.logical += cb.Bytes()
+	a.rise()
 }
 
 func (a *cbAccount) remove(cb *CircularBuffer) {
-	*a.usage.counter(cb.Kind)--
+	a.kinds[cb.Kind]--
 	if cb.Kind == GlobalCircular {
 		return
 	}
@@ -246,7 +296,7 @@ func (a *cbAccount) remove(cb *CircularBuffer) {
 			a.measure(u)
 		}
 	})
-	a.usage.Logical -= cb.Bytes()
+	a.logical -= cb.Bytes()
 }
 
 // each calls f for every core of a buffer that is not empty.
@@ -282,7 +332,7 @@ func (a *cbAccount) each(cb *CircularBuffer, f func(*coreUse, interval)) {
 // measure computes a core's union again and adds the difference to the total.
 func (a *cbAccount) measure(u *coreUse) {
 	union := unionOf(u.intervals)
-	a.usage.Physical += union - u.union
+	a.physical += union - u.union
 	u.union = union
 }
 
@@ -302,23 +352,35 @@ func unionOf(set map[interval]uint32) uint64 {
 	return sum
 }
 
-// snapshot completes the usage with Busiest, BusiestBytes and Top. It looks at
-// all cores only after a change.
+// snapshot looks at all cores only after a change.
 func (a *cbAccount) snapshot() CBUsage {
-	u := &a.usage
-	u.Programs = a.programs
-	if !a.stale {
-		return *u
+	if a.stale {
+		a.measureAll()
 	}
+	u := CBUsage{
+		Physical: exact.Of(a.physical), Logical: exact.Of(a.logical), Programs: exact.Of(a.programs),
+		Circular: exact.Of(a.kinds[Circular]), Dataflow: exact.Of(a.kinds[Dataflow]), Scratchpads: exact.Of(a.kinds[Scratchpad]),
+		Global: exact.Of(a.kinds[GlobalCircular]), Reported: a.kinds[ReportedCircular],
+		Busiest: a.busiest, BusiestBytes: exact.Of(a.busiestBytes), Top: exact.Of(a.top),
+	}
+	if u.Reported > 0 {
+		for _, q := range []*exact.Quantity{&u.Physical, &u.BusiestBytes, &u.Top} {
+			*q = q.Doubted(exact.AtLeast)
+		}
+	}
+	a.setPeaks(&u)
+	return u
+}
+
+func (a *cbAccount) measureAll() {
 	a.stale = false
-	u.Busiest, u.BusiestBytes, u.Top = Core{}, 0, 0
+	a.busiest, a.busiestBytes, a.top = Core{}, 0, 0
 	for core, use := range a.cores {
-		if use.union > u.BusiestBytes || use.union == u.BusiestBytes && core.before(u.Busiest) {
-			u.Busiest, u.BusiestBytes = core, use.union
+		if use.union > a.busiestBytes || use.union == a.busiestBytes && core.before(a.busiest) {
+			a.busiest, a.busiestBytes = core, use.union
 		}
 		for i := range use.intervals {
-			u.Top = max(u.Top, i.end)
+			a.top = max(a.top, i.end)
 		}
 	}
-	return *u
 }

@@ -13,7 +13,7 @@ type chip struct {
 	// unique is its unique ID; 0 where unknown.
 	unique uint64
 	// cb sums the circular buffers of all processes, with peaks.
-	cb     CBUsage
+	cb     cbTotals
 	kernel KernelUsage
 	memory [NumMemories]account
 	// staleEntries are the runtime's, of exited processes.
@@ -109,7 +109,7 @@ func (a *Aggregator) describe(p *process, d *device, o Opened, at uint64) {
 	}
 	p.counters.AtLeast = p.counters.AtLeast || o.Late || p.info.Late
 	if o.Late {
-		p.sites.atLeast = true
+		p.sites.bound = exact.AtLeast
 		p.raise(exact.ReasonLate, at)
 	}
 	p.checkPlaced(at)
@@ -131,7 +131,8 @@ func (a *Aggregator) place(p *process, d *device, o Opened, at uint64) {
 		p.count(b)
 		b.countCopy(true)
 		for _, s := range d.shares { // the peaks may have been higher while this buffer did not count
-			s.memory[b.memory].peaksAtLeast, s.chip.memory[b.memory].peaksAtLeast = true, true
+			s.memory[b.memory].doubtPeaks(exact.AtLeast)
+			s.chip.memory[b.memory].doubtPeaks(exact.AtLeast)
 		}
 		a.learned(p, b, at)
 	}
@@ -145,10 +146,10 @@ func (a *Aggregator) share(p *process, id Chip) *share {
 		p.shares = slices.Insert(p.shares, i, s)
 		if p.info.Source == Sampled {
 			// Between two samples it may hold more.
-			for m := range s.memory {
-				s.memory[m].peaksAtLeast, s.chip.memory[m].peaksAtLeast = true, true
-			}
-			s.cb.usage.PeaksAtLeast, s.chip.cb.PeaksAtLeast = true, true
+			doubtPeaks(&s.memory, exact.AtLeast)
+			doubtPeaks(&s.chip.memory, exact.AtLeast)
+			s.cb.doubtPeaks(exact.AtLeast)
+			s.chip.cb.doubtPeaks(exact.AtLeast)
 		}
 	}
 	return p.shares[i]

@@ -135,15 +135,15 @@ func name(c Chip) string {
 func memories(memory *[NumMemories]Usage) string {
 	out := ""
 	for m, u := range memory {
-		if u.Buffers == 0 && u.PeakRequested == 0 {
+		if !u.Buffers.Some() && !u.PeakRequested.Some() {
 			continue
 		}
-		out += fmt.Sprintf(" %s %dx%d/%d", Memory(m), u.Buffers, u.Requested, u.Reserved)
+		out += fmt.Sprintf(" %s %dx%d/%d", Memory(m), number(u.Buffers), number(u.Requested), number(u.Reserved))
 		if u.Unreserved > 0 {
 			out += fmt.Sprintf("+%d", u.Unreserved)
 		}
-		if u.PeakRequested != u.Requested || u.PeakReserved != u.Reserved {
-			out += fmt.Sprintf("^%d/%d", u.PeakRequested, u.PeakReserved)
+		if number(u.PeakRequested) != number(u.Requested) || number(u.PeakReserved) != number(u.Reserved) {
+			out += fmt.Sprintf("^%d/%d", number(u.PeakRequested), number(u.PeakReserved))
 		}
 	}
 	return out

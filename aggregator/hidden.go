@@ -80,9 +80,3 @@ func (hs Hiders) On(c *ChipSnapshot) Hidden {
 func (s *Snapshot) NobodySeen() bool {
 	return len(s.Processes)+len(s.Ended) == 0 && slices.ContainsFunc(s.Reasons, func(r Reason) bool { return r.Code == exact.ReasonSampled })
 }
-
-// Absent reports whether the memory is known not to be there: then 0 is all that it holds.
-func (u *Usage) Absent() bool {
-	capacity, known := u.Capacity()
-	return known && capacity == 0 && u.Buffers == 0
-}

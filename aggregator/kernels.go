@@ -3,6 +3,8 @@ package aggregator
 import (
 	"cmp"
 	"slices"
+
+	"tt-memtrace/aggregator/exact"
 )
 
 // KernelType is what a kernel is for.
@@ -48,6 +50,14 @@ type Kernel struct {
 	Cores uint64 `rec:"Cores"`
 }
 
+// Size is how much of the file is loaded, bytes.
+func (k *Kernel) Size() exact.Quantity {
+	if !k.Sized {
+		return exact.Bounded(k.Bytes, exact.AtLeast)
+	}
+	return exact.Of(k.Bytes)
+}
+
 // OnCores is its bytes times the cores that it runs on, if both are known.
 func (k *Kernel) OnCores() (bytes uint64, known bool) {
 	return k.Bytes * k.Cores, k.Sized && k.Cores > 0
@@ -77,14 +87,27 @@ type KernelUsage struct {
 	DRAMBytes  uint64 `rec:"DRAMBytes"`
 }
 
-// OnCores sums bytes times cores. If not all is known, the sum is a lower bound.
-func (u *KernelUsage) OnCores() (bytes uint64, known bool) {
+// Size is the loadable bytes of all binaries: a lower bound if the size of one is unknown.
+func (u *KernelUsage) Size() exact.Quantity { return sumOf(u.Bytes, u.Unsized == 0) }
+
+// OnCores sums bytes times cores: a lower bound if the size or the cores of a binary are unknown.
+func (u *KernelUsage) OnCores() exact.Quantity {
 	var binaries uint64
-	for t := range u.Binaries {
-		binaries += u.Binaries[t]
-		bytes += u.CoreBytes[t]
+	for _, n := range u.Binaries {
+		binaries += n
 	}
-	return bytes, u.WithCores == binaries
+	return sumOf(u.CoreBytes, u.WithCores == binaries)
+}
+
+func sumOf(list [NumKernelTypes]uint64, all bool) exact.Quantity {
+	var sum uint64
+	for _, n := range list {
+		sum += n
+	}
+	if !all {
+		return exact.Bounded(sum, exact.AtLeast)
+	}
+	return exact.Of(sum)
 }
 
 func (u *KernelUsage) count(k *Kernel, added bool) {

@@ -3,6 +3,8 @@ package aggregator
 import (
 	"slices"
 	"testing"
+
+	"tt-memtrace/aggregator/exact"
 )
 
 func TestKernels(t *testing.T) {
@@ -106,36 +108,36 @@ func TestKernelsTimesTheirCores(t *testing.T) {
 	load := func(id, bytes, cores uint64, kind KernelType) {
 		a.Apply(&Event{Kind: KernelLoaded, PID: 1, Program: id, Device: 0x100, Kernel: &Kernel{ID: id, Type: kind, Bytes: bytes, Sized: bytes != 0, Cores: cores}})
 	}
-	expect := func(what string, bytes uint64, known bool) {
+	expect := func(what string, bytes exact.Quantity) {
 		t.Helper()
 		s := a.Snapshot()
 		for i := range s.Chips {
-			if n, all := s.Chips[i].Kernel.OnCores(); n != bytes || all != known {
-				t.Errorf("%s: chip %d has %d bytes, all known: %v", what, i, n, all)
+			if n := s.Chips[i].Kernel.OnCores(); n != bytes {
+				t.Errorf("%s: chip %d has %v bytes, not %v", what, i, n, bytes)
 			}
 		}
-		if n, all := s.Processes[0].Kernel.OnCores(); n != 2*bytes || all != known {
-			t.Errorf("%s: the process has %d bytes, all known: %v", what, n, all)
+		if n := s.Processes[0].Kernel.OnCores(); n != bytes.Add(bytes) {
+			t.Errorf("%s: the process has %v bytes, not twice %v", what, n, bytes)
 		}
 	}
 	e := opened(1, 0x100, host(0, 1))
 	a.Apply(&e)
-	expect("nothing", 0, true)
+	expect("nothing", exact.Of(0))
 	load(1, 100, 64, ApplicationKernel)
 	load(2, 10, 2, DispatchKernel)
-	expect("two kernels", 6420, true)
+	expect("two kernels", exact.Of(6420))
 	load(3, 100, 0, ApplicationKernel)
-	expect("one on unknown cores", 6420, false)
+	expect("one on unknown cores", exact.Bounded(6420, exact.AtLeast))
 	a.Apply(&Event{Kind: ProgramGone, PID: 1, Program: 3})
 	load(4, 0, 5, FabricKernel)
-	expect("one of unknown size", 6420, false)
+	expect("one of unknown size", exact.Bounded(6420, exact.AtLeast))
 	a.Apply(&Event{Kind: ProgramGone, PID: 1, Program: 4})
 	a.Apply(&Event{Kind: ProgramGone, PID: 1, Program: 1})
-	expect("one is left", 20, true)
+	expect("one is left", exact.Of(20))
 	load(5, 1, 1<<16+1, ApplicationKernel)
-	expect("more cores than a chip has", 20, true)
+	expect("more cores than a chip has", exact.Of(20))
 	old := KernelUsage{Binaries: [NumKernelTypes]uint64{2}, Bytes: [NumKernelTypes]uint64{100}}
-	if _, known := old.OnCores(); known {
+	if old.OnCores().Known() {
 		t.Error("what was recorded without cores is said to be known")
 	}
 }
@@ -191,11 +193,12 @@ func TestProgramsOutliveTheirMesh(t *testing.T) {
 	}
 	expect := func(what string, want ...uint64) {
 		t.Helper()
-		var buffers, kernels []uint64
+		var buffers []exact.Quantity
+		var kernels []uint64
 		for _, c := range a.Snapshot().Chips {
 			buffers, kernels = append(buffers, c.CB.Dataflow), append(kernels, c.Kernel.Binaries[ApplicationKernel])
 		}
-		if !slices.Equal(buffers, want) || !slices.Equal(kernels, want) {
+		if !slices.EqualFunc(buffers, want, exact.Quantity.Is) || !slices.Equal(kernels, want) {
 			t.Errorf("%s: dataflow buffers %v, kernels %v by chip, not %v", what, buffers, kernels, want)
 		}
 	}

@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"tt-memtrace/aggregator/exact"
 )
 
 // model keeps the accounts in the plainest way: a list of live buffers, of
@@ -52,8 +54,14 @@ type modelProcess struct {
 type modelPeak struct{ requested, reserved uint64 }
 
 func (p *modelPeak) raise(u *Usage) {
-	p.requested, p.reserved = max(p.requested, u.Requested), max(p.reserved, u.Reserved)
-	u.PeakRequested, u.PeakReserved = p.requested, p.reserved
+	p.requested, p.reserved = max(p.requested, number(u.Requested)), max(p.reserved, number(u.Reserved))
+	u.PeakRequested, u.PeakReserved = exact.Of(p.requested), exact.Of(p.reserved)
+}
+
+// number is the number of a quantity, whatever its bound.
+func number(q exact.Quantity) uint64 {
+	n, _ := q.Value()
+	return n
 }
 
 func newModel() *model {
@@ -197,18 +205,20 @@ func (m *model) forget(p *modelProcess) {
 }
 
 // usage adds up the live buffers that match.
-func (m *model) usage(memory Memory, match func(*modelBuffer) bool) (u Usage) {
+func (m *model) usage(memory Memory, match func(*modelBuffer) bool) Usage {
+	u := EmptyUsage()
 	for i := range m.live {
 		b := &m.live[i]
 		if b.memory != memory || !match(b) {
 			continue
 		}
 		reserved := b.perBank * uint64(b.banks)
-		u.Buffers++
-		u.Requested += b.requested
-		u.Reserved += reserved
+		u.Buffers = u.Buffers.Add(exact.Of(1))
+		u.Requested = u.Requested.Add(exact.Of(b.requested))
+		u.Reserved = u.Reserved.Add(exact.Of(reserved))
 		if reserved == 0 && b.requested != 0 {
 			u.Unreserved++
+			u.Reserved = u.Reserved.Doubted(exact.AtLeast)
 		}
 	}
 	return u
@@ -331,10 +341,13 @@ func wantSound(t *testing.T, a *Aggregator) {
 	}
 	for i := range s.Processes {
 		p := &s.Processes[i]
-		var all [NumMemories]Usage
+		all := EmptyUsages()
 		for j := range p.Chips {
 			for m, u := range p.Chips[j].Memory {
-				sum := sums[m][p.Chips[j].Chip]
+				sum, ok := sums[m][p.Chips[j].Chip]
+				if !ok {
+					sum = EmptyUsage()
+				}
 				sum.Add(&u)
 				sums[m][p.Chips[j].Chip] = sum
 				all[m].Add(&u)
@@ -344,7 +357,7 @@ func wantSound(t *testing.T, a *Aggregator) {
 		for m, u := range p.Unplaced {
 			wantSoundUsage(t, u)
 			wantSoundUsage(t, p.Memory[m])
-			placeless += u.Buffers
+			placeless += number(u.Buffers)
 			if all[m] != p.Memory[m] {
 				t.Fatalf("process %d: %+v of %s, but %+v on its chips", p.PID, p.Memory[m], Memory(m), all[m])
 			}
@@ -361,7 +374,10 @@ func wantSound(t *testing.T, a *Aggregator) {
 		c := &s.Chips[i]
 		for m, u := range c.Memory {
 			wantSoundUsage(t, u)
-			sum := sums[m][c.Chip]
+			sum, ok := sums[m][c.Chip]
+			if !ok {
+				sum = EmptyUsage()
+			}
 			if u.Requested != sum.Requested || u.Reserved != sum.Reserved || u.Buffers != sum.Buffers || u.Unreserved != sum.Unreserved {
 				t.Fatalf("chip %s: %+v of %s, but its processes have %+v", name(c.Chip), u, Memory(m), sum)
 			}
@@ -375,8 +391,9 @@ func wantSound(t *testing.T, a *Aggregator) {
 func wantSoundUsage(t *testing.T, u Usage) {
 	t.Helper()
 	// What went below zero would be far above its peak.
-	if u.Requested > u.PeakRequested || u.Reserved > u.PeakReserved || u.Unreserved > u.Buffers || u.Unreserved > 0 && !u.PeakUnsure ||
-		u.Buffers == 0 && (u.Requested != 0 || u.Reserved != 0) {
+	_, peakKnown := u.PeakReserved.Exact()
+	if number(u.Requested) > number(u.PeakRequested) || number(u.Reserved) > number(u.PeakReserved) || u.Unreserved > number(u.Buffers) || u.Unreserved > 0 && peakKnown ||
+		u.Buffers.Is(0) && (!u.Requested.Is(0) || !u.Reserved.Is(0)) {
 		t.Fatalf("%+v", u)
 	}
 }

@@ -126,9 +126,9 @@ func (a *Aggregator) placeCB(p *process, e *Event) {
 			pr.on[at] = l
 		}
 		l.cbs = append(l.cbs, e.CB)
-		before := s.cb.usage
+		before := s.cb.cbTotals
 		s.cb.place(e.CB)
-		s.chip.cb.move(before, s.cb.usage)
+		s.chip.cb.move(before, s.cb.cbTotals)
 		a.cbChange(p, e, s, e.Program, e.CB, false)
 	}
 }
@@ -138,9 +138,9 @@ func (a *Aggregator) removeLayout(p *process, e *Event, id uint64, pr *program, 
 	s, reported := at.share, false
 	for _, cb := range pr.on[at].cbs {
 		reported = reported || cb.Kind == ReportedCircular
-		before := s.cb.usage
+		before := s.cb.cbTotals
 		s.cb.remove(cb)
-		s.chip.cb.move(before, s.cb.usage)
+		s.chip.cb.move(before, s.cb.cbTotals)
 		a.cbChange(p, e, s, id, cb, true)
 	}
 	delete(pr.on, at)
@@ -262,7 +262,7 @@ type CBChange struct {
 
 func (a *Aggregator) cbChange(p *process, e *Event, s *share, id uint64, cb *CircularBuffer, freed bool) {
 	if a.OnCBChange != nil && cb.Kind != GlobalCircular {
-		a.OnCBChange(CBChange{Time: e.Time, PID: p.pid, Chip: s.chip.id, Program: id, Freed: freed, Exit: e.Kind == ProcessExit, Total: s.chip.cb.Logical, CB: cb})
+		a.OnCBChange(CBChange{Time: e.Time, PID: p.pid, Chip: s.chip.id, Program: id, Freed: freed, Exit: e.Kind == ProcessExit, Total: s.chip.cb.logical, CB: cb})
 	}
 }
 

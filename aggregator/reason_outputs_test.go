@@ -53,7 +53,7 @@ func TestReasonsAffectWhatTheirRowSays(t *testing.T) {
 			check("programs of the chip hidden", on.Programs, has(exact.AffectsPrograms))
 			spaces, _ := a.FreeSpaces(10)
 			check("free space known", len(spaces) == 1, !has(exact.AffectsBuffers|exact.AffectsFrees))
-			check("peak of the site is a lower bound", a.Sites(1)[0].PeakAtLeast, has(exact.AffectsBuffers|exact.AffectsFrees|exact.AffectsPlaces))
+			check("peak of the site is a lower bound", a.Sites(1)[0].Peak.Bound() == exact.AtLeast, has(exact.AffectsBuffers|exact.AffectsFrees|exact.AffectsPlaces))
 
 			status := export.NewStatus(s, time.Unix(9, 0), "host", "version")
 			for _, of := range []export.StatusChip{status.Chips[0], status.Processes[0].Chips[0]} {

@@ -134,7 +134,7 @@ func (p *process) raiseFor(code exact.ReasonCode, detail string, at uint64) {
 func (p *process) raiseReason(r Reason) {
 	p.reasons.raise(r, maxProcessReasons)
 	if r.Code.Affects(exact.AffectsBuffers|exact.AffectsFrees) && r.Code.Row().Lifted != exact.ByFirstComparison {
-		p.sites.atLeast = true
+		p.sites.bound = exact.AtLeast
 	}
 	if r.Code.Affects(exact.AffectsPeaks) {
 		p.doubtPeaks()

@@ -297,7 +297,7 @@ func TestPeaksLackBuffersOfUnknownChips(t *testing.T) {
 			a := run(New(), slices.Concat([]Event{started(1, 1), started(2, 2), opened(2, 1, host(1))}, c.by, []Event{exited(1)})...)
 			for _, chip := range a.Snapshot().Chips {
 				want := c.atLeast0 && chip.Chip == host(0)[0] || c.atLeast1 && chip.Chip == host(1)[0]
-				if chip.Memory[DRAM].PeaksAtLeast != want || chip.Memory[L1].PeaksAtLeast {
+				if b := chip.Memory[DRAM].PeakRequested.Bound(); (b != exact.Exact) != want || b == exact.Uncertain || chip.Memory[L1].PeakRequested.Bound() != exact.Exact {
 					t.Errorf("chip %v: %+v", chip.Chip, chip.Memory)
 				}
 			}
@@ -325,12 +325,12 @@ func TestPeaksAreUncertainAfterALoss(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			s := run(New(), c.by...).Snapshot()
 			for i, chip := range s.Chips {
-				if got := chip.Memory[DRAM].PeaksUncertain; got != c.want[i] || chip.CB.PeaksUncertain != got {
-					t.Errorf("chip %v: %t, programs %t", chip.Chip, got, chip.CB.PeaksUncertain)
+				if got := chip.Memory[DRAM].PeakRequested.Bound(); (got == exact.Uncertain) != c.want[i] || chip.CB.PeakLogical.Known() == c.want[i] {
+					t.Errorf("chip %v: %v, programs %v", chip.Chip, got, chip.CB.PeakLogical)
 				}
 			}
 			for _, p := range slices.Concat(s.Processes, s.Ended) {
-				if want := c.want[p.PID-1]; p.Memory[DRAM].PeaksUncertain != want || p.CB.PeaksUncertain != want || p.Chips[0].Memory[L1].PeaksUncertain != want {
+				if want := c.want[p.PID-1]; (p.Memory[DRAM].PeakRequested.Bound() == exact.Uncertain) != want || p.CB.PeakLogical.Known() == want || p.Chips[0].Memory[L1].PeakRequested.Known() == want {
 					t.Errorf("process %d: %+v", p.PID, p.Memory[DRAM])
 				}
 			}

@@ -125,7 +125,9 @@ func (a *Aggregator) compare(p *process, e *Event) {
 	if scan.ProgramsRead {
 		wrong += a.removeEnded(p, e)
 	}
-	p.sites.atLeast = p.sites.atLeast || wrong > 0
+	if wrong > 0 {
+		p.sites.bound = exact.AtLeast
+	}
 	g := &p.agreement
 	g.At, g.Compared = e.Time, uint64(len(scan.Buffers))
 	g.Comparisons++

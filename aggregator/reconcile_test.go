@@ -51,7 +51,7 @@ func TestComparingWithAScan(t *testing.T) {
 	} {
 		a := run(twoBuffers(), scanned(c.scan))
 		p := a.Snapshot().Processes[0]
-		if got := p.Memory[DRAM].Requested; got != c.requested {
+		if got := p.Memory[DRAM].Requested; !got.Is(c.requested) {
 			t.Errorf("%s: %d bytes, want %d", c.name, got, c.requested)
 		}
 		if g := p.Agreement; g.Found != c.found || g.Repaired != c.repaired || g.Comparisons != 1 || g.At != 50 {

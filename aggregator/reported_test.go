@@ -1,6 +1,10 @@
 package aggregator
 
-import "testing"
+import (
+	"testing"
+
+	"tt-memtrace/aggregator/exact"
+)
 
 // Circular buffers that a client reports have a size and no cores: they are in the
 // plain sum, and what lies where stays what is known of the others.
@@ -19,8 +23,11 @@ func TestReportedCircularBuffers(t *testing.T) {
 	} {
 		a.Apply(&e)
 	}
-	want := CBUsage{Physical: 40, Logical: 40 + 1<<31 + 7, Circular: 1, Reported: 2, Programs: 1, PeakPhysical: 40, PeakLogical: 40 + 1<<31 + 7,
-		BusiestBytes: 10, Top: 110}
+	want := EmptyCBUsage()
+	want.Circular, want.Programs, want.Reported = exact.Of(1), exact.Of(1), 2
+	want.Logical, want.PeakLogical = exact.Of(40+1<<31+7), exact.Of(40+1<<31+7)
+	least := func(n uint64) exact.Quantity { return exact.Bounded(n, exact.AtLeast) }
+	want.Physical, want.PeakPhysical, want.BusiestBytes, want.Top = least(40), least(40), least(10), least(110)
 	s := a.Snapshot()
 	if got := s.Chips[0].CB; got != want {
 		t.Errorf("%+v, not %+v", got, want)
@@ -30,7 +37,8 @@ func TestReportedCircularBuffers(t *testing.T) {
 	}
 	a.Apply(&Event{Kind: ProgramGone, PID: 2, Program: 1})
 	a.Apply(&Event{Kind: ProcessExit, PID: 2})
-	want.Logical, want.Reported = 40, 0
+	want.Logical, want.Reported = exact.Of(40), 0
+	want.Physical, want.PeakPhysical, want.BusiestBytes, want.Top = exact.Of(40), exact.Of(40), exact.Of(10), exact.Of(110)
 	if got := a.Snapshot().Chips[0].CB; got != want {
 		t.Errorf("%+v, not %+v", got, want)
 	}

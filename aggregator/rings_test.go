@@ -3,6 +3,8 @@ package aggregator
 import (
 	"slices"
 	"testing"
+
+	"tt-memtrace/aggregator/exact"
 )
 
 // A chip shows the fullest of the rings that lie on it, until their device closes.
@@ -120,7 +122,7 @@ func TestScratchpadsBesideOtherBuffers(t *testing.T) {
 	expect := func(what string, want CBUsage) {
 		t.Helper()
 		got := a.Snapshot().Chips[0].CB
-		got.PeakLogical, got.PeakPhysical, got.Busiest, got.BusiestBytes, got.Top = 0, 0, Core{}, 0, 0
+		got.PeakLogical, got.PeakPhysical, got.Busiest, got.BusiestBytes, got.Top = want.PeakLogical, want.PeakPhysical, want.Busiest, want.BusiestBytes, want.Top
 		if got != want {
 			t.Errorf("%s: %+v, not %+v", what, got, want)
 		}
@@ -132,11 +134,11 @@ func TestScratchpadsBesideOtherBuffers(t *testing.T) {
 	place(Dataflow, 1, 100, 50)
 	place(Scratchpad, 1, 150, 10)
 	place(Scratchpad, 1, 155, 10)
-	expect("all kinds", CBUsage{Physical: 2 * 165, Logical: 2 * 170, Circular: 1, Global: 1, Dataflow: 1, Scratchpads: 2, Programs: 1})
+	expect("all kinds", CBUsage{Physical: exact.Of(2 * 165), Logical: exact.Of(2 * 170), Circular: exact.Of(1), Global: exact.Of(1), Dataflow: exact.Of(1), Scratchpads: exact.Of(2), Programs: exact.Of(1)})
 	place(Scratchpad, 2, 150, 20)
-	expect("one kind laid out again", CBUsage{Physical: 2 * 170, Logical: 2 * 170, Circular: 1, Global: 1, Dataflow: 1, Scratchpads: 1, Programs: 1})
+	expect("one kind laid out again", CBUsage{Physical: exact.Of(2 * 170), Logical: exact.Of(2 * 170), Circular: exact.Of(1), Global: exact.Of(1), Dataflow: exact.Of(1), Scratchpads: exact.Of(1), Programs: exact.Of(1)})
 	a.Apply(&Event{Kind: ProgramGone, PID: 1, Program: program})
-	expect("destroyed", CBUsage{})
+	expect("destroyed", EmptyCBUsage())
 	count := map[CBKind]int{}
 	for _, k := range changes {
 		count[k]++
@@ -164,11 +166,11 @@ func TestAnotherThreadLaysOutAnew(t *testing.T) {
 	}
 	for _, a := range []*Aggregator{a, again} {
 		place(a, 7, 100)
-		if got := a.Snapshot().Chips[0].CB.Logical; got != 200 {
+		if got := a.Snapshot().Chips[0].CB.Logical; !got.Is(200) {
 			t.Errorf("a second buffer of the same layout: %d bytes", got)
 		}
 		place(a, 8, 0)
-		if got := a.Snapshot().Chips[0].CB.Logical; got != 100 {
+		if got := a.Snapshot().Chips[0].CB.Logical; !got.Is(100) {
 			t.Errorf("the layout of another thread: %d bytes", got)
 		}
 	}

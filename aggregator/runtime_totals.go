@@ -1,6 +1,10 @@
 package aggregator
 
-import "slices"
+import (
+	"slices"
+
+	"tt-memtrace/aggregator/exact"
+)
 
 // RuntimeTotals are the runtime's own sums for a process on a chip, bytes: no
 // buffers, no reserved sizes, no programs.
@@ -55,18 +59,18 @@ func (s *share) setRuntimeTotals(to *RuntimeTotals) {
 		s.memory[m].replace(old, n)
 		s.chip.memory[m].replace(old, n)
 	}
-	before := s.cb.usage
-	s.cb.usage.Physical, s.cb.usage.TotalsOnly = to.CB, true
-	s.cb.usage.PeakPhysical = max(s.cb.usage.PeakPhysical, to.CB)
-	s.chip.cb.move(before, s.cb.usage)
-	s.chip.cb.TotalsOnly = true
+	before := s.cb.cbTotals
+	s.cb.physical, s.cb.counted = to.CB, exact.AtLeast
+	s.cb.rise()
+	s.chip.cb.move(before, s.cb.cbTotals)
+	s.chip.cb.counted = exact.AtLeast
 }
 
 // replace replaces one total that was reported without buffers by another.
 func (a *account) replace(from, to uint64) {
 	a.requested += to - from
 	a.peakRequested = max(a.peakRequested, a.requested)
-	a.totalsOnly, a.peakUnsure = true, true
+	a.counted = exact.AtLeast
 	switch {
 	case from == 0 && to != 0:
 		a.unreserved++
@@ -78,7 +82,7 @@ func (a *account) replace(from, to uint64) {
 // clearRuntimeTotals removes a process's totals from its chips.
 func (p *process) clearRuntimeTotals() {
 	for _, s := range p.shares {
-		if s.cb.usage.TotalsOnly {
+		if s.cb.counted != exact.Exact {
 			s.setRuntimeTotals(&RuntimeTotals{Chip: s.chip.id})
 		}
 	}

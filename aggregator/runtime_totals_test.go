@@ -22,38 +22,38 @@ func TestRuntimeTotals(t *testing.T) {
 		return Event{Kind: ProcessStart, PID: pid, Process: &Process{Started: 1, Source: FromSharedMemory}}
 	}
 	s := apply(summed(1), summed(2), counted(1, 0, 100, 10), counted(1, 1, 50, 0), counted(2, 0, 7, 1), counted(1, 0, 80, 20))
-	if c := s.Chips[0]; c.Memory[DRAM].Requested != 87 || c.CB.Physical != 21 || len(c.PIDs) != 2 {
+	if c := s.Chips[0]; !c.Memory[DRAM].Requested.Is(87) || !c.CB.Physical.Is(21) || len(c.PIDs) != 2 {
 		t.Errorf("%+v", c)
 	}
 	u := s.Chips[0].Memory[DRAM]
-	if !u.TotalsOnly || u.Unreserved == 0 || !u.PeakUnsure || u.Reserved != 0 || u.Buffers != 0 || u.Banks.Known {
+	if !u.TotalsOnly() || u.Unreserved == 0 || u.PeakReserved.Known() || u.Reserved.Known() || u.Buffers.Known() || u.Banks.Known {
 		t.Errorf("it knows too much: %+v", u)
 	}
-	if cb := s.Chips[0].CB; !cb.TotalsOnly || cb.Programs != 0 || cb.Logical != 0 {
+	if cb := s.Chips[0].CB; !cb.TotalsOnly() || cb.Programs.Known() || cb.Logical.Known() {
 		t.Errorf("it knows too much: %+v", cb)
 	}
 	if s.Exact() {
 		t.Error("sums are said to be exact")
 	}
-	if m := s.Processes[0].Memory[DRAM]; m.Requested != 130 || !m.TotalsOnly {
+	if m := s.Processes[0].Memory[DRAM]; !m.Requested.Is(130) || !m.TotalsOnly() {
 		t.Errorf("%+v", m)
 	}
 
 	s = apply(Event{Kind: RuntimeTotalsChanged, PID: 1, RuntimeTotals: &RuntimeTotals{Chip: Chip{Number: 1}, Closed: true}})
-	if len(s.Processes[0].Chips) != 1 || s.Chips[1].Memory[DRAM].Requested != 0 || s.Chips[1].Memory[DRAM].Unreserved != 0 {
+	if len(s.Processes[0].Chips) != 1 || !s.Chips[1].Memory[DRAM].Requested.Is(0) || s.Chips[1].Memory[DRAM].Unreserved != 0 {
 		t.Errorf("%+v", s)
 	}
 	s = apply(Event{Kind: ProcessExit, PID: 1})
-	if c := s.Chips[0]; c.Memory[DRAM].Requested != 7 || c.CB.Physical != 1 {
+	if c := s.Chips[0]; !c.Memory[DRAM].Requested.Is(7) || !c.CB.Physical.Is(1) {
 		t.Errorf("%+v", c)
 	}
-	if e := s.Ended[0].Memory[DRAM]; e.Requested != 80 || !e.TotalsOnly {
+	if e := s.Ended[0].Memory[DRAM]; !e.Requested.Is(80) || !e.TotalsOnly() {
 		t.Errorf("%+v", e)
 	}
 
 	// Nonsense is not counted.
 	s = apply(counted(2, 0, 1<<63, 0), counted(2, 0, 0, 1<<48), Event{Kind: RuntimeTotalsChanged, PID: 2})
-	if p := s.Processes[0]; p.Counters.Odd != 3 || p.Memory[DRAM].Requested != 7 {
+	if p := s.Processes[0]; p.Counters.Odd != 3 || !p.Memory[DRAM].Requested.Is(7) {
 		t.Errorf("%+v", p)
 	}
 }
@@ -67,7 +67,7 @@ func TestStaleEntries(t *testing.T) {
 	a.Apply(&Event{Kind: StaleEntriesChanged, StaleEntries: &StaleEntries{at, []StaleEntry{g}}})
 	a.Apply(&Event{Kind: StaleEntriesChanged}) // of no chip
 	s := a.Snapshot()
-	if len(s.Chips) != 1 || len(s.Chips[0].StaleEntries) != 1 || s.Chips[0].StaleEntries[0] != g || s.Chips[0].Memory[DRAM].Requested != 0 || len(s.Processes) != 0 {
+	if len(s.Chips) != 1 || len(s.Chips[0].StaleEntries) != 1 || s.Chips[0].StaleEntries[0] != g || !s.Chips[0].Memory[DRAM].Requested.Is(0) || len(s.Processes) != 0 {
 		t.Errorf("%+v", s)
 	}
 	a.Apply(&Event{Kind: StaleEntriesChanged, StaleEntries: &StaleEntries{Chip: at}})

@@ -12,11 +12,17 @@ type Site struct {
 	// Name is the call site, empty for buffers without a stack: they have Size bytes each.
 	Name string
 	Size uint64
-	// Bytes is the sum of its live buffers on all chips: reserved or, where that is unknown, requested. Peak is the
-	// highest value at any event.
-	Bytes, Peak uint64
-	// PeakAtLeast: the peak may have been higher, because events are missing or sizes were unknown.
-	PeakAtLeast bool
+	// Peak is the most that its live buffers had at any event, bytes on all chips: reserved or, where that is unknown,
+	// requested. It is a lower bound if events are missing or sizes were unknown.
+	Peak exact.Quantity
+}
+
+// siteAccount counts the buffers of a site.
+type siteAccount struct {
+	Site
+	bytes, peak uint64
+	// bound is how far the peak can be trusted.
+	bound exact.Bound
 }
 
 // maxSites bounds the sites of a process. Beyond it, buffers count for one more site of each memory, manySites.
@@ -27,11 +33,11 @@ const (
 
 // sites are those of a process.
 type sites struct {
-	all map[siteKey]*Site
+	all map[siteKey]*siteAccount
 	// known finds a site without naming the stack, which takes longer.
-	known map[allocatedBy]*Site
-	// atLeast: events are missing, so no peak is certain.
-	atLeast bool
+	known map[allocatedBy]*siteAccount
+	// bound is how far all peaks can be trusted: events may be missing.
+	bound exact.Bound
 }
 
 type siteKey struct {
@@ -56,17 +62,21 @@ func (a *Aggregator) Sites(pid uint32) []Site {
 	if p == nil {
 		return nil
 	}
-	atLeast := p.sites.atLeast || p.info.Source == Sampled || p.info.Late || Affected(p.reasons.list, exact.AffectsBuffers|exact.AffectsFrees|exact.AffectsPlaces)
+	bound := p.sites.bound
+	if p.info.Source == Sampled || p.info.Late || Affected(p.reasons.list, exact.AffectsBuffers|exact.AffectsFrees|exact.AffectsPlaces) {
+		bound = exact.AtLeast
+	}
 	list := make([]Site, 0, len(p.sites.all))
 	for _, s := range p.sites.all {
-		list = append(list, *s)
-		list[len(list)-1].PeakAtLeast = s.PeakAtLeast || atLeast
+		site := s.Site
+		site.Peak = exact.Bounded(s.peak, s.bound.And(bound))
+		list = append(list, site)
 	}
 	return list
 }
 
 // site returns the site of a buffer, nil without FollowSites.
-func (a *Aggregator) site(p *process, b *buffer) *Site {
+func (a *Aggregator) site(p *process, b *buffer) *siteAccount {
 	if a.callSite == nil {
 		return nil
 	}
@@ -87,14 +97,14 @@ func (a *Aggregator) site(p *process, b *buffer) *Site {
 		s = p.sites.all[key]
 	}
 	if s == nil {
-		s = &Site{Memory: b.memory, Name: key.name, Size: key.size}
+		s = &siteAccount{Site: Site{Memory: b.memory, Name: key.name, Size: key.size}}
 		if p.sites.all == nil {
-			p.sites.all = map[siteKey]*Site{}
+			p.sites.all = map[siteKey]*siteAccount{}
 		}
 		p.sites.all[key] = s
 	}
 	if p.sites.known == nil || len(p.sites.known) >= maxSites {
-		p.sites.known = map[allocatedBy]*Site{} // a recording has new stacks in each block
+		p.sites.known = map[allocatedBy]*siteAccount{} // a recording has new stacks in each block
 	}
 	p.sites.known[by] = s
 	return s
@@ -106,20 +116,20 @@ func (b *buffer) bytes() uint64 {
 }
 
 // add counts a buffer.
-func (s *Site) add(b *buffer) {
+func (s *siteAccount) add(b *buffer) {
 	if s == nil {
 		return
 	}
-	s.Bytes += b.bytes()
-	s.Peak = max(s.Peak, s.Bytes)
+	s.bytes += b.bytes()
+	s.peak = max(s.peak, s.bytes)
 	if b.size != 0 && b.reserved() == 0 {
-		s.PeakAtLeast = true
+		s.bound = exact.AtLeast
 	}
 }
 
 // sub takes a buffer off again.
-func (s *Site) sub(b *buffer) {
+func (s *siteAccount) sub(b *buffer) {
 	if s != nil {
-		s.Bytes -= b.bytes()
+		s.bytes -= b.bytes()
 	}
 }

@@ -49,37 +49,6 @@ type ChipSnapshot struct {
 	Reasons []Reason `rec:"Reasons"`
 }
 
-// Usage is what one memory of one chip holds, in bytes.
-type Usage struct {
-	Requested     uint64 `rec:"Requested"`
-	Reserved      uint64 `rec:"Reserved"`
-	PeakRequested uint64 `rec:"PeakRequested"`
-	PeakReserved  uint64 `rec:"PeakReserved"`
-	Buffers       uint64 `rec:"Buffers"`
-	// Unreserved counts the buffers whose reserved size is unknown; if it is not 0, Reserved is a lower bound.
-	Unreserved uint64 `rec:"Unreserved"`
-	// PeakUnsure: there was such a buffer at some time, so PeakReserved is a lower bound.
-	PeakUnsure bool `rec:"PeakUnsure"`
-	// PeaksAtLeast: both peaks are lower bounds. A part was sampled, and may have been more between two samples; or
-	// the chips of a part were unknown for a while.
-	PeaksAtLeast bool `rec:"PeaksAtLeast"`
-	// PeaksUncertain: both peaks may be too low or too high, because events were lost.
-	PeaksUncertain bool `rec:"PeaksUncertain"`
-	// TotalsOnly: Requested, or a part of it, is a total that the runtime reported. The number of Buffers and the
-	// peaks of that part are unknown.
-	TotalsOnly bool `rec:"SumOnly"`
-	// Banks is the capacity, if Known.
-	Banks Banks `rec:"Banks"`
-}
-
-// Capacity is the memory's size in bytes, and whether it is known.
-func (u Usage) Capacity() (bytes uint64, known bool) {
-	return u.Banks.size(), u.Banks.Known
-}
-
-// PeaksKnown reports whether PeakRequested is exact, and PeakReserved too unless PeakUnsure.
-func (u *Usage) PeaksKnown() bool { return !u.PeaksAtLeast && !u.PeaksUncertain }
-
 // SeesFailures reports whether failed allocations are seen in all of its processes. Only probes see them, in builds
 // that have the points for it.
 func (s *Snapshot) SeesFailures() bool {
@@ -209,28 +178,6 @@ func (c Chip) compare(d Chip) int {
 	return cmp.Or(cmp.Compare(c.Space, d.Space), cmp.Compare(c.Number, d.Number))
 }
 
-func (a *account) usage(b Banks) Usage {
-	return Usage{
-		Requested: a.requested, Reserved: a.reserved,
-		PeakRequested: a.peakRequested, PeakReserved: a.peakReserved,
-		Buffers: a.buffers, Unreserved: a.unreserved, PeakUnsure: a.peakUnsure, PeaksAtLeast: a.peaksAtLeast, PeaksUncertain: a.peaksUncertain, TotalsOnly: a.totalsOnly, Banks: b,
-	}
-}
-
-// Add sums the use of two chips, except their banks. The sum of the peaks is an upper bound of the sum's peak.
-func (u *Usage) Add(o *Usage) {
-	u.Requested += o.Requested
-	u.Reserved += o.Reserved
-	u.PeakRequested += o.PeakRequested
-	u.PeakReserved += o.PeakReserved
-	u.Buffers += o.Buffers
-	u.Unreserved += o.Unreserved
-	u.PeakUnsure = u.PeakUnsure || o.PeakUnsure
-	u.PeaksAtLeast = u.PeaksAtLeast || o.PeaksAtLeast
-	u.PeaksUncertain = u.PeaksUncertain || o.PeaksUncertain
-	u.TotalsOnly = u.TotalsOnly || o.TotalsOnly
-}
-
 func (b *buffer) snapshot() BufferSnapshot {
 	s := BufferSnapshot{
 		ID: b.id, Memory: b.memory, MemoryLayout: b.layout, Address: b.address, Size: b.size,
@@ -248,7 +195,7 @@ func (a *Aggregator) Snapshot() *Snapshot {
 	s := &Snapshot{Time: a.time, Counters: a.counters, Ended: slices.Clone(a.ended), Reasons: a.reasons.snapshot()}
 	chips := map[Chip]*ChipSnapshot{}
 	for id, c := range a.chips {
-		cs := &ChipSnapshot{Chip: id, Arch: c.arch, Board: c.board, UniqueID: c.unique, Kernel: c.kernel, StaleEntries: c.staleEntries}
+		cs := &ChipSnapshot{Chip: id, Arch: c.arch, Board: c.board, UniqueID: c.unique, Kernel: c.kernel, CB: EmptyCBUsage(), StaleEntries: c.staleEntries}
 		for m := range c.memory {
 			cs.Memory[m] = c.memory[m].usage(Banks{})
 		}
@@ -282,9 +229,7 @@ func (a *Aggregator) Snapshot() *Snapshot {
 				*b = a.chips[id].banks[m]
 			}
 		}
-		c.CB.TotalsOnly = a.chips[id].cb.TotalsOnly
-		c.CB.PeaksAtLeast, c.CB.PeaksUncertain = a.chips[id].cb.PeaksAtLeast, a.chips[id].cb.PeaksUncertain
-		c.CB.PeakPhysical, c.CB.PeakLogical = a.chips[id].cb.PeakPhysical, a.chips[id].cb.PeakLogical
+		a.chips[id].cb.setPeaks(&c.CB)
 		s.Chips = append(s.Chips, *c)
 	}
 	slices.SortFunc(s.Chips, func(x, y ChipSnapshot) int { return x.Chip.compare(y.Chip) })
@@ -296,7 +241,7 @@ func (p *process) snapshot(all bool) ProcessSnapshot {
 	ps := ProcessSnapshot{
 		PID: p.pid, Info: p.info, Late: p.has(exact.ReasonLate), Since: p.since, Last: p.last,
 		Buffers: uint64(p.buffers.live), Unsafe: p.unsafe, HostMemory: p.host, LastLaunch: p.launched, Counters: p.counters, Agreement: p.agreement,
-		Chips: make([]ChipSnapshot, len(p.shares)),
+		Chips: make([]ChipSnapshot, len(p.shares)), Memory: EmptyUsages(), CB: EmptyCBUsage(),
 	}
 	ps.Agreement.Suspect = p.isSuspect()
 	ps.Reasons = p.reasons.snapshot()

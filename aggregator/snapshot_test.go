@@ -4,6 +4,8 @@ import (
 	"reflect"
 	"slices"
 	"testing"
+
+	"tt-memtrace/aggregator/exact"
 )
 
 func TestSnapshotIsInOrder(t *testing.T) {
@@ -91,7 +93,7 @@ func TestOnlyTheNewestProcessesThatExitedAreKept(t *testing.T) {
 	if len(s.Ended) != maxEnded || s.Ended[0].PID != 6 || s.Ended[maxEnded-1].PID != maxEnded+5 || s.Counters.Exited != maxEnded+5 {
 		t.Errorf("%d of %d, from %d to %d", len(s.Ended), s.Counters.Exited, s.Ended[0].PID, s.Ended[len(s.Ended)-1].PID)
 	}
-	if got := s.Ended[0].Memory[L1].Requested; got != 6 {
+	if got := s.Ended[0].Memory[L1].Requested; !got.Is(6) {
 		t.Errorf("it held %d bytes", got)
 	}
 }
@@ -159,15 +161,15 @@ func TestCapacity(t *testing.T) {
 
 func TestAPeakWithABufferOfUnknownSizeIsUnsure(t *testing.T) {
 	a := run(New(), opened(1, 1, host(0)), seen(1, 2, 1), alloc(1, 1, 1, DRAM, 10))
-	sure := func() [3]bool {
+	peaks := func() [3]exact.Bound {
 		s := a.Snapshot()
-		return [3]bool{s.Chips[0].Memory[DRAM].PeakUnsure, s.Processes[0].Memory[DRAM].PeakUnsure, s.Chips[0].Memory[L1].PeakUnsure}
+		return [3]exact.Bound{s.Chips[0].Memory[DRAM].PeakReserved.Bound(), s.Processes[0].Memory[DRAM].PeakReserved.Bound(), s.Chips[0].Memory[L1].PeakReserved.Bound()}
 	}
-	if got := sure(); got != [3]bool{} {
+	if got := peaks(); got != [3]exact.Bound{} {
 		t.Errorf("all sizes known: %v", got)
 	}
 	run(a, alloc(1, 1, 2, Trace, 10), freed(1, 1, 2), Event{Kind: Alloc, PID: 1, Device: 1, Buffer: 3, Size: 5}, freed(1, 1, 3))
-	if got := sure(); got != [3]bool{true, true, false} {
+	if got := peaks(); got != [3]exact.Bound{exact.AtLeast, exact.AtLeast, exact.Exact} {
 		t.Errorf("after a buffer of unknown size: %v", got)
 	}
 }
@@ -175,21 +177,25 @@ func TestAPeakWithABufferOfUnknownSizeIsUnsure(t *testing.T) {
 // The peaks of a sampled process, and of its chips, are lower bounds, also of a memory in which
 // it held nothing at any look, and after it ended.
 func TestPeaksOfASampledProcessAreLowerBounds(t *testing.T) {
+	lower := func(q exact.Quantity) bool { // a lower bound of 0 is unknown
+		b := q.Bound()
+		return b == exact.AtLeast || b == exact.Unknown
+	}
 	all := func(c *ChipSnapshot) bool {
 		for _, u := range c.Memory {
-			if !u.PeaksAtLeast {
+			if !lower(u.PeakRequested) || !lower(u.PeakReserved) {
 				return false
 			}
 		}
-		return c.CB.PeaksAtLeast
+		return lower(c.CB.PeakPhysical) && lower(c.CB.PeakLogical)
 	}
 	none := func(c *ChipSnapshot) bool {
 		for _, u := range c.Memory {
-			if u.PeaksAtLeast {
+			if lower(u.PeakRequested) || lower(u.PeakReserved) {
 				return false
 			}
 		}
-		return !c.CB.PeaksAtLeast
+		return !lower(c.CB.PeakPhysical) && !lower(c.CB.PeakLogical)
 	}
 	a := run(New(), Event{Kind: ProcessStart, PID: 1, Process: &Process{Source: Sampled}}, opened(1, 1, host(0)),
 		Event{Kind: ProcessStart, PID: 2, Process: &Process{}}, opened(2, 1, host(0, 1)), seen(1, 2, 1), alloc(1, 1, 1, DRAM, 10))
@@ -201,7 +207,7 @@ func TestPeaksOfASampledProcessAreLowerBounds(t *testing.T) {
 		}
 		for i := range s.Processes {
 			p := &s.Processes[i]
-			if p.PID == 1 && (!all(&p.Chips[0]) || !p.Memory[L1].PeaksAtLeast || !p.CB.PeaksAtLeast) || p.PID == 2 && !none(&p.Chips[0]) {
+			if p.PID == 1 && (!all(&p.Chips[0]) || !lower(p.Memory[L1].PeakRequested) || !lower(p.CB.PeakLogical)) || p.PID == 2 && !none(&p.Chips[0]) {
 				t.Errorf("%s: process %d: %+v", what, p.PID, p)
 			}
 		}

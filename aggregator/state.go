@@ -4,6 +4,8 @@ import (
 	"cmp"
 	"maps"
 	"slices"
+
+	"tt-memtrace/aggregator/exact"
 )
 
 // kindNames are in recordings and must not change; the kinds' numbers may.
@@ -30,7 +32,8 @@ func (a *Aggregator) State() []Event {
 		totals.Processes = append(totals.Processes, p.snapshot(true))
 	}
 	for _, c := range a.chips {
-		cs := ChipSnapshot{Chip: c.id, Arch: c.arch, Board: c.board, UniqueID: c.unique, CB: c.cb}
+		cs := ChipSnapshot{Chip: c.id, Arch: c.arch, Board: c.board, UniqueID: c.unique, CB: EmptyCBUsage()}
+		c.cb.setPeaks(&cs.CB)
 		for m := range c.memory {
 			cs.Memory[m] = c.memory[m].usage(c.banks[m])
 		}
@@ -263,13 +266,13 @@ func (a *Aggregator) end(t *Snapshot) {
 			continue
 		}
 		p.since, p.last = ps.Since, ps.Last
-		p.sites.atLeast = true // a state has no peaks of sites
+		p.sites.bound = exact.AtLeast // a state has no peaks of sites
 		p.counters, p.agreement, p.host, p.launched = ps.Counters, ps.Agreement, ps.HostMemory, ps.LastLaunch
 		p.reasons.set(ps.Reasons, maxProcessReasons)
 		for j := range ps.Chips {
 			cs := &ps.Chips[j]
 			s := a.share(p, cs.Chip)
-			s.cb.usage.peaked(cs.CB)
+			s.cb.peaked(cs.CB)
 			for m, u := range cs.Memory {
 				s.memory[m].peaked(u)
 				s.banks[m] = u.Banks.plausible()
@@ -279,20 +282,6 @@ func (a *Aggregator) end(t *Snapshot) {
 			p.unplaced[m].peaked(u)
 		}
 	}
-}
-
-// peaked sets the peaks, at least to the current value.
-func (a *account) peaked(u Usage) {
-	a.peakRequested, a.peakReserved = max(u.PeakRequested, a.requested), max(u.PeakReserved, a.reserved)
-	a.peakUnsure = u.PeakUnsure || a.unreserved > 0
-	a.peaksAtLeast = a.peaksAtLeast || u.PeaksAtLeast
-	a.peaksUncertain = a.peaksUncertain || u.PeaksUncertain
-}
-
-func (u *CBUsage) peaked(o CBUsage) {
-	u.PeakPhysical, u.PeakLogical = max(o.PeakPhysical, u.Physical), max(o.PeakLogical, u.Logical)
-	u.PeaksAtLeast = u.PeaksAtLeast || o.PeaksAtLeast
-	u.PeaksUncertain = u.PeaksUncertain || o.PeaksUncertain
 }
 
 func (b Banks) plausible() Banks {

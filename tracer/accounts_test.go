@@ -226,7 +226,7 @@ func noReservation(t *testing.T, tr *trace, p *fixture.Process, l *ledger) {
 	fixture.Do(t, p, "device 0 1")
 	fixture.Do(t, p, "alloc 0 0 0 0 4096 1024 64")
 	s := tr.process(p.PID)
-	if u := s.Chips[0].Memory[aggregator.DRAM]; u.Requested != 4096 || u.Reserved != 0 || u.Unreserved != 1 {
+	if u := s.Chips[0].Memory[aggregator.DRAM]; !u.Requested.Is(4096) || !u.Reserved.Is(0) || u.Unreserved != 1 {
 		t.Errorf("%+v", u)
 	}
 	if c := tr.counters(); c.Unreserved != before.Unreserved+1 {
@@ -238,7 +238,7 @@ func noReservation(t *testing.T, tr *trace, p *fixture.Process, l *ledger) {
 func reservationsUnknown(t *testing.T, tr *trace, p *fixture.Process, l *ledger) {
 	fixture.Do(t, p, "device 0 1")
 	fixture.Do(t, p, "alloc 100 0 0 0 4096 1024 64")
-	if u := tr.process(p.PID).Chips[0].Memory[aggregator.DRAM]; u.Requested != 4096 || u.Reserved != 0 || u.Unreserved != 1 {
+	if u := tr.process(p.PID).Chips[0].Memory[aggregator.DRAM]; !u.Requested.Is(4096) || !u.Reserved.Is(0) || u.Unreserved != 1 {
 		t.Errorf("%+v", u)
 	}
 }
@@ -287,7 +287,7 @@ func replacedBuffer(t *testing.T, tr *trace, p *fixture.Process, l *ledger) {
 	if s.Buffers != 1 || s.Counters.Replaced != 1 || s.Counters.Allocs != 2 || s.Counters.ImplicitFrees != 1 {
 		t.Errorf("%d buffers, counters %+v", s.Buffers, s.Counters)
 	}
-	if d, l1 := s.Memory[aggregator.DRAM], s.Memory[aggregator.L1]; d.Requested != 0 || d.Reserved != 0 || l1.Requested != 8192 {
+	if d, l1 := s.Memory[aggregator.DRAM], s.Memory[aggregator.L1]; !d.Requested.Is(0) || !d.Reserved.Is(0) || !l1.Requested.Is(8192) {
 		t.Errorf("DRAM %+v, L1 %+v", d, l1)
 	}
 }
@@ -442,7 +442,7 @@ func layoutThrows(t *testing.T, tr *trace, p *fixture.Process, l *ledger) {
 	fixture.Do(t, p, "place %#x 0 0 16384", program)
 	tr.expectPlaced(p, program, "0 on 1: 16384+1024 [{0 0 1 1}]", "0 on 2: 16384+1024 [{0 0 1 1}]")
 	for _, c := range tr.process(p.PID).Chips {
-		if c.CB.Physical != 4096 || c.CB.Logical != 4096 || c.CB.Programs != 1 {
+		if !c.CB.Physical.Is(4096) || !c.CB.Logical.Is(4096) || !c.CB.Programs.Is(1) {
 			t.Errorf("chip %d: %+v", c.Chip.Number, c.CB)
 		}
 	}
@@ -458,7 +458,7 @@ func destroyedElsewhere(t *testing.T, tr *trace, p *fixture.Process, l *ledger) 
 		tr.expectPlaced(p, program, "0 on 1: 4096+1024 [{0 0 1 1}]")
 		fixture.Do(t, p, "unload_elsewhere %#x", program)
 		tr.expectPlaced(p, program)
-		if u := tr.process(p.PID).CB; u.Physical != 0 || u.Logical != 0 || u.Programs != 0 {
+		if u := tr.process(p.PID).CB; !u.Physical.Is(0) || !u.Logical.Is(0) || !u.Programs.Is(0) {
 			t.Errorf("%+v", u)
 		}
 	}
@@ -480,7 +480,7 @@ func dataflowBuffersOf(ranges, count uint64) func(*testing.T, *trace, *fixture.P
 			}
 		}
 		for _, c := range tr.process(p.PID).Chips {
-			if c.CB.Physical != 500 || c.CB.Logical != 500 || c.CB.Dataflow != count {
+			if !c.CB.Physical.Is(500) || !c.CB.Logical.Is(500) || !c.CB.Dataflow.Is(count) {
 				t.Errorf("chip %d: %+v", c.Chip.Number, c.CB)
 			}
 		}
@@ -494,7 +494,7 @@ func ambiguousCores(t *testing.T, tr *trace, p *fixture.Process, l *ledger) {
 	fixture.Do(t, p, "device 0 1")
 	program := fixture.Number(t, p, "program")
 	fixture.Do(t, p, "dfb %#x 0 4096 100 0 0 3 3 1 1 1 1", program)
-	if u := tr.process(p.PID).CB; u.Physical != 1600 {
+	if u := tr.process(p.PID).CB; !u.Physical.Is(1600) {
 		t.Errorf("%+v", u)
 	}
 	tr.await("a notice", func() bool { return tr.says("not known exactly") })
@@ -508,7 +508,7 @@ func scratchpadsOf(t *testing.T, tr *trace, p *fixture.Process, l *ledger) {
 	tr.expectPlaced(p, program, "3 on 1: 4096+64 [{2 3 4 5}]", "3 on 2: 4096+64 [{2 3 4 5}]")
 	fixture.Do(t, p, "scratchpad %#x 0 %#x 8192 128 2 3 4 5", program, kernel)
 	for _, c := range tr.process(p.PID).Chips {
-		if c.CB.Scratchpads != 2 || c.CB.Physical != 9*192 || c.CB.Programs != 1 {
+		if !c.CB.Scratchpads.Is(2) || !c.CB.Physical.Is(9*192) || !c.CB.Programs.Is(1) {
 			t.Errorf("chip %d: %+v", c.Chip.Number, c.CB)
 		}
 	}
@@ -518,7 +518,7 @@ func scratchpadsOf(t *testing.T, tr *trace, p *fixture.Process, l *ledger) {
 	fixture.Do(t, p, "unload %#x", other)
 	fixture.Do(t, p, "unload %#x", program)
 	tr.expectPlaced(p, program)
-	if u := tr.process(p.PID).CB; u.Physical != 0 || u.Scratchpads != 0 {
+	if u := tr.process(p.PID).CB; !u.Physical.Is(0) || !u.Scratchpads.Is(0) {
 		t.Errorf("%+v", u)
 	}
 	// One that takes its time is asked for again.

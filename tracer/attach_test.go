@@ -34,14 +34,14 @@ func TestAttachedLate(t *testing.T) {
 		t.Fatalf("at the attach: %+v", s)
 	}
 	for _, c := range s.Chips {
-		if c.Memory[aggregator.DRAM].Requested != 4096 || c.Memory[aggregator.L1].Requested != 8192 {
+		if !c.Memory[aggregator.DRAM].Requested.Is(4096) || !c.Memory[aggregator.L1].Requested.Is(8192) {
 			t.Errorf("on chip %d: %+v", c.Chip.Number, c.Memory)
 		}
 	}
 	fixture.Do(t, p, "alloc 100 0 0 0 2048 1024 256")
 	fixture.Do(t, p, "free %s", before)
 	s = tr.process(p.PID)
-	if s.Counters.UnmatchedFrees != 0 || s.Counters.Frees != 1 || s.Chips[0].Memory[aggregator.DRAM].Requested != 2048 {
+	if s.Counters.UnmatchedFrees != 0 || s.Counters.Frees != 1 || !s.Chips[0].Memory[aggregator.DRAM].Requested.Is(2048) {
 		t.Errorf("after one was freed and one allocated: %+v", s)
 	}
 }
@@ -80,7 +80,7 @@ func TestForkedChildHoldsNothingOfItsParents(t *testing.T) {
 	p.Kill()
 	tr.await("the child's copies are its own", func() bool {
 		s, ok := tr.lookup(child)
-		return ok && s.Buffers == 1 && s.Memory[aggregator.DRAM].Requested == 4096 && !s.Late && len(s.Chips) == 1
+		return ok && s.Buffers == 1 && s.Memory[aggregator.DRAM].Requested.Is(4096) && !s.Late && len(s.Chips) == 1
 	})
 	tr.noticed()
 }
@@ -104,13 +104,13 @@ func TestAccountsAreCorrected(t *testing.T) {
 	tr.accounts.Apply(&aggregator.Event{Kind: aggregator.Free, PID: p.PID, Buffer: lost})
 	tr.accounts.Apply(&stale)
 	tr.mu.Unlock()
-	if s := tr.process(p.PID); s.Memory[aggregator.DRAM].Requested != 8192+64 {
+	if s := tr.process(p.PID); !s.Memory[aggregator.DRAM].Requested.Is(8192 + 64) {
 		t.Fatalf("%+v", s)
 	}
 	tr.tracer.Reconcile(p.PID)
 	tr.await("the accounts are right again", func() bool {
 		s, _ := tr.lookup(p.PID)
-		return s.Memory[aggregator.DRAM].Requested == 4096+8192 && s.Agreement.Repaired == 2
+		return s.Memory[aggregator.DRAM].Requested.Is(4096+8192) && s.Agreement.Repaired == 2
 	})
 }
 
@@ -307,7 +307,7 @@ func TestForkWithoutExec(t *testing.T) {
 		fixture.Do(t, p, "child 0 alloc 100 0 1 0 4096 1024 64")
 		fixture.Do(t, p, "child 0 orphan 0 1 0 4096 1024 64")
 		s := tr.process(child)
-		if s.Counters.Allocs != 1 || s.Counters.UnmatchedFrees != 1 || s.Memory[aggregator.L1].Requested != 4096 || s.Buffers != 1 {
+		if s.Counters.Allocs != 1 || s.Counters.UnmatchedFrees != 1 || !s.Memory[aggregator.L1].Requested.Is(4096) || s.Buffers != 1 {
 			t.Errorf("the child's accounts are %+v", s)
 		}
 		l.compare()
@@ -383,12 +383,12 @@ func TestExecBeforeItIsFound(t *testing.T) {
 			}
 			release()
 			s := tr.process(pid)
-			if s.Exact() && (s.Buffers != 1 || s.Memory[aggregator.DRAM].Requested != after) {
+			if s.Exact() && (s.Buffers != 1 || !s.Memory[aggregator.DRAM].Requested.Is(after)) {
 				t.Errorf("%d buffers of %d bytes, and nothing is marked", s.Buffers, s.Memory[aggregator.DRAM].Requested)
 			}
 			tr.await("what the new program holds is known", func() bool {
 				s, _ := tr.lookup(pid)
-				return s.Exact() && s.Buffers == 1 && s.Memory[aggregator.DRAM].Requested == after
+				return s.Exact() && s.Buffers == 1 && s.Memory[aggregator.DRAM].Requested.Is(after)
 			})
 			ended := func(what string, want int) {
 				t.Helper()
@@ -503,7 +503,7 @@ func TestFollowTracesChildrenOnly(t *testing.T) {
 	// A grandchild that goes on with what it inherits, and one that is a new program.
 	forked := uint32(fixture.Number(t, child, "fork"))
 	fixture.Do(t, child, "child 0 alloc 100 0 1 0 4096 1024 64")
-	if s := tr.process(forked); s.Memory[aggregator.L1].Requested != 4096 || s.Late {
+	if s := tr.process(forked); !s.Memory[aggregator.L1].Requested.Is(4096) || s.Late {
 		t.Errorf("the grandchild's accounts are %+v", s)
 	}
 	grandchild := uint32(fixture.Number(t, child, "fork"))
@@ -512,7 +512,7 @@ func TestFollowTracesChildrenOnly(t *testing.T) {
 	tr.awaitProcess(grandchild)
 	fixture.Do(t, child, "child 1 device 0 7")
 	fixture.Do(t, child, "child 1 alloc 100 0 1 0 8192 1024 64")
-	if s := tr.process(grandchild); s.Memory[aggregator.L1].Requested != 8192 || s.Late {
+	if s := tr.process(grandchild); !s.Memory[aggregator.L1].Requested.Is(8192) || s.Late {
 		t.Errorf("the new program's accounts are %+v", s)
 	}
 	l.compare()
@@ -552,7 +552,7 @@ func TestRunEndsWithItsLastProcess(t *testing.T) {
 		t.Errorf("processes %+v, ended %+v", s.Processes, s.Ended)
 	}
 	for _, c := range s.Chips {
-		if u := c.Memory[aggregator.DRAM]; u.Requested != 0 || u.Buffers != 0 {
+		if u := c.Memory[aggregator.DRAM]; !u.Requested.Is(0) || !u.Buffers.Is(0) {
 			t.Errorf("chip %v holds %+v", c.Chip, u)
 		}
 	}

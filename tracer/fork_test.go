@@ -46,12 +46,12 @@ func TestForkedWorkersAreReadLate(t *testing.T) {
 			}
 			tr := start(t, o)
 			s := tr.process(child)
-			if s.Buffers != 1 || s.Memory[aggregator.DRAM].Requested != 4096 || s.Late || len(s.Chips) != 1 || s.Chips[0].Chip.Number != 2 {
+			if s.Buffers != 1 || !s.Memory[aggregator.DRAM].Requested.Is(4096) || s.Late || len(s.Chips) != 1 || s.Chips[0].Chip.Number != 2 {
 				t.Errorf("parent with a device %v, all processes %v: %d buffers, %d bytes, late %v, chips %+v",
 					parentsToo, all, s.Buffers, s.Memory[aggregator.DRAM].Requested, s.Late, s.Chips)
 			}
 			if all && parentsToo {
-				if s := tr.process(p.PID); s.Buffers != 1 || s.Memory[aggregator.DRAM].Requested != 8192 {
+				if s := tr.process(p.PID); s.Buffers != 1 || !s.Memory[aggregator.DRAM].Requested.Is(8192) {
 					t.Errorf("the parent: %+v", s)
 				}
 			}
@@ -78,7 +78,7 @@ func TestForkedChildOpensItsParentsChips(t *testing.T) {
 		check := func(tr *trace, name string, want uint64) {
 			t.Helper()
 			s := tr.compared(child)
-			if s.Buffers != want || s.Memory[aggregator.DRAM].Requested != 2*4096*want || len(s.Reasons) > 0 {
+			if s.Buffers != want || !s.Memory[aggregator.DRAM].Requested.Is(2*4096*want) || len(s.Reasons) > 0 {
 				t.Errorf("%s, closed %t: %d buffers, %d bytes, %+v", name, closed, s.Buffers, s.Memory[aggregator.DRAM].Requested, s.Reasons)
 			}
 		}
@@ -111,7 +111,7 @@ func TestDaemonsAreFoundWhenTheirParentEnds(t *testing.T) {
 	p.Kill()
 	tr.await("the child's copies are its own", func() bool {
 		s, ok := tr.lookup(child)
-		return ok && s.Buffers == 1 && s.Memory[aggregator.DRAM].Requested == 4096 && !s.Late && len(s.Chips) == 1
+		return ok && s.Buffers == 1 && s.Memory[aggregator.DRAM].Requested.Is(4096) && !s.Late && len(s.Chips) == 1
 	})
 	tr.stop()
 }
@@ -130,7 +130,7 @@ func TestForksAreFoundAfterALoss(t *testing.T) {
 	fixture.Do(t, p, "child 0 alloc 100 4 0 0 4096 1024 64")
 	tr.mu.Unlock()
 	tr.sync()
-	if s := tr.process(child); s.Buffers != 1 || s.Memory[aggregator.DRAM].Requested != 4096 || len(s.Chips) != 1 || s.Chips[0].Chip.Number != 2 {
+	if s := tr.process(child); s.Buffers != 1 || !s.Memory[aggregator.DRAM].Requested.Is(4096) || len(s.Chips) != 1 || s.Chips[0].Chip.Number != 2 {
 		t.Errorf("%d buffers, %d bytes, chips %+v", s.Buffers, s.Memory[aggregator.DRAM].Requested, s.Chips)
 	}
 }
@@ -197,7 +197,7 @@ func TestLossOfAProcessThatIsNotKnownYet(t *testing.T) {
 	fixture.Do(t, p, "child 0 alloc 100 4 0 0 1024 1024 128")
 	bytes += 1024
 	right := func(s aggregator.ProcessSnapshot) bool {
-		return s.Exact() && s.Buffers == 2 && s.Memory[aggregator.DRAM].Requested == bytes
+		return s.Exact() && s.Buffers == 2 && s.Memory[aggregator.DRAM].Requested.Is(bytes)
 	}
 	if s := tr.process(child); s.Exact() && !right(s) {
 		t.Errorf("%d buffers, %d bytes, and nothing is marked", s.Buffers, s.Memory[aggregator.DRAM].Requested)
@@ -231,7 +231,7 @@ func TestPIDOfAProcessWhoseEndWasLost(t *testing.T) {
 		t.Fatalf("%d ends are lost, PID %d and then %d, %d buffers", lost, pid, again, before.Buffers)
 	}
 	right := func(s aggregator.ProcessSnapshot) bool {
-		return s.Exact() && s.Buffers == 1 && s.Memory[aggregator.DRAM].Requested == 4096 && len(s.Chips) == 1 && s.Chips[0].Chip.Number == 3
+		return s.Exact() && s.Buffers == 1 && s.Memory[aggregator.DRAM].Requested.Is(4096) && len(s.Chips) == 1 && s.Chips[0].Chip.Number == 3
 	}
 	tr.sync()
 	if s, found := tr.lookup(pid); found && s.Exact() && !right(s) { // it is looked for beside
@@ -346,7 +346,7 @@ func TestCopiesOfWhatTheParentClosed(t *testing.T) {
 		if reopened {
 			fixture.Do(t, p, "device 0 3")
 		}
-		if s := tr.compared(child); !s.Exact() || s.Buffers != 1 || s.Memory[aggregator.DRAM].Requested != 4096 || len(s.Chips) != 1 {
+		if s := tr.compared(child); !s.Exact() || s.Buffers != 1 || !s.Memory[aggregator.DRAM].Requested.Is(4096) || len(s.Chips) != 1 {
 			t.Errorf("opened again %v: %d buffers, %d bytes, %d chips, reasons %+v", reopened, s.Buffers, s.Memory[aggregator.DRAM].Requested, len(s.Chips), s.Reasons)
 		}
 		tr.stop()
@@ -373,7 +373,7 @@ func TestOwnDevicesOfAChildAreKnownAfterALoss(t *testing.T) {
 	})
 	own := func() bool {
 		s, _ := tr.lookup(child)
-		return s.Exact() && s.Buffers == 1 && s.Memory[aggregator.DRAM].Requested == 4096 && len(s.Chips) == 1 && s.Chips[0].Chip.Number == 3
+		return s.Exact() && s.Buffers == 1 && s.Memory[aggregator.DRAM].Requested.Is(4096) && len(s.Chips) == 1 && s.Chips[0].Chip.Number == 3
 	}
 	if s, _ := tr.lookup(child); s.Exact() && !own() {
 		t.Errorf("after a loss, nothing is marked: %+v", s)
@@ -410,7 +410,7 @@ func TestWhatCanBeACopyIsMarked(t *testing.T) {
 	fixture.Do(t, p, "child 0 alloc 100 4 0 0 512 1024 64")
 	tr.await("it is known to be its own", func() bool {
 		s, _ := tr.lookup(child)
-		return s.Exact() && s.Memory[aggregator.DRAM].Requested == 4096+512
+		return s.Exact() && s.Memory[aggregator.DRAM].Requested.Is(4096+512)
 	})
 }
 
@@ -432,7 +432,7 @@ func TestChildAllocatesOnACopy(t *testing.T) {
 	fixture.Do(t, p, "child 0 free %s", copied)
 	for pid, want := range map[uint32]uint64{child: 4096, grandchild: 2048} {
 		tr.process(pid)
-		if s := tr.compared(pid); !s.Exact() || s.Buffers != 1 || s.Memory[aggregator.DRAM].Requested != want {
+		if s := tr.compared(pid); !s.Exact() || s.Buffers != 1 || !s.Memory[aggregator.DRAM].Requested.Is(want) {
 			t.Errorf("%d buffers, %d bytes of %d, reasons %+v", s.Buffers, s.Memory[aggregator.DRAM].Requested, want, s.Reasons)
 		}
 	}
@@ -442,7 +442,7 @@ func TestChildAllocatesOnACopy(t *testing.T) {
 	late := start(t, Options{PIDs: []uint32{child}})
 	late.process(child)
 	fixture.Do(t, p, "child 0 alloc 100 0 0 0 256 1024 64")
-	if s := late.compared(child); s.Buffers != 1 || s.Memory[aggregator.DRAM].Requested != 256 || len(s.Reasons) != 1 || s.Reasons[0].Code != exact.ReasonForked {
+	if s := late.compared(child); s.Buffers != 1 || !s.Memory[aggregator.DRAM].Requested.Is(256) || len(s.Reasons) != 1 || s.Reasons[0].Code != exact.ReasonForked {
 		t.Errorf("late: %d buffers, %d bytes, reasons %+v", s.Buffers, s.Memory[aggregator.DRAM].Requested, s.Reasons)
 	}
 }
@@ -524,11 +524,11 @@ func TestForkOfAForkThatEnded(t *testing.T) {
 	if n, err := unix.Poll(ended, int(patience.Milliseconds())); n != 1 {
 		t.Fatalf("the one between goes on: %v", err)
 	}
-	if s := tr.compared(grandchild); !s.Exact() || s.Buffers != 1 || s.Memory[aggregator.DRAM].Requested != 4096 {
+	if s := tr.compared(grandchild); !s.Exact() || s.Buffers != 1 || !s.Memory[aggregator.DRAM].Requested.Is(4096) {
 		t.Errorf("%d buffers, %d bytes, reasons %+v", s.Buffers, s.Memory[aggregator.DRAM].Requested, s.Reasons)
 	}
 	late := start(t, Options{PIDs: []uint32{grandchild}})
-	if s := late.process(grandchild); s.Buffers != 1 || s.Memory[aggregator.DRAM].Requested != 4096 {
+	if s := late.process(grandchild); s.Buffers != 1 || !s.Memory[aggregator.DRAM].Requested.Is(4096) {
 		t.Errorf("late: %d buffers, %d bytes", s.Buffers, s.Memory[aggregator.DRAM].Requested)
 	}
 }

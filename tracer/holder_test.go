@@ -39,7 +39,7 @@ func TestHoldersOfDevices(t *testing.T) {
 		t.Helper()
 		tr.awaitProcess(p.PID)
 		tr.await("it is read", func() bool { s, _ := tr.lookup(p.PID); return s.Exact() })
-		if got := tr.process(p.PID); got.Memory[aggregator.DRAM].Requested != 4096 || !strings.HasSuffix(got.Info.Library, "libmine.so") {
+		if got := tr.process(p.PID); !got.Memory[aggregator.DRAM].Requested.Is(4096) || !strings.HasSuffix(got.Info.Library, "libmine.so") {
 			t.Errorf("%+v", got)
 		}
 	}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"tt-memtrace/aggregator"
+	"tt-memtrace/aggregator/exact"
 	"tt-memtrace/test/fixture"
 )
 
@@ -94,7 +95,7 @@ func (l *ledger) compare() aggregator.ProcessSnapshot {
 	l.t.Helper()
 	p := l.tr.process(l.p.PID)
 	// Where a host is slow, a process is not waited for: its chips are known when it was read apart.
-	unplaced := func(u aggregator.Usage) bool { return u.Buffers > 0 }
+	unplaced := func(u aggregator.Usage) bool { return u.Buffers.Some() }
 	for end := time.Now().Add(patience / 4); slices.ContainsFunc(p.Unplaced[:], unplaced) && time.Now().Before(end); p = l.tr.process(l.p.PID) {
 		time.Sleep(10 * time.Millisecond) // what is awaited happens in the tracer
 	}
@@ -121,7 +122,7 @@ func (l *ledger) compare() aggregator.ProcessSnapshot {
 		}
 		delete(want, c.Chip)
 		for m, u := range c.Memory {
-			if got := (use{u.Requested, u.Reserved, u.Buffers}); got != w[m] {
+			if got := (use{sizeOf(u.Requested), sizeOf(u.Reserved), sizeOf(u.Buffers)}); got != w[m] {
 				l.t.Errorf("%v %v holds %+v, want %+v", c.Chip, aggregator.Memory(m), got, w[m])
 			}
 		}
@@ -143,4 +144,10 @@ func (l *ledger) compare() aggregator.ProcessSnapshot {
 		l.t.Errorf("counters %+v, want %d allocations, %d frees and %d implicit ones", c, l.allocs, l.frees, l.freed)
 	}
 	return p
+}
+
+// sizeOf is the number of a quantity, whatever its bound.
+func sizeOf(q exact.Quantity) uint64 {
+	n, _ := q.Value()
+	return n
 }

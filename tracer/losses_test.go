@@ -31,7 +31,7 @@ func TestManyThreadsLoseNothing(t *testing.T) {
 	}
 	for _, c := range s.Chips {
 		for m, u := range c.Memory {
-			if u.Requested != 0 || u.Reserved != 0 || u.PeakRequested > 4*8*4096 || u.PeakReserved > 4*8*1024*bankCount[m] {
+			if !u.Requested.Is(0) || !u.Reserved.Is(0) || sizeOf(u.PeakRequested) > 4*8*4096 || sizeOf(u.PeakReserved) > 4*8*1024*bankCount[m] {
 				t.Errorf("%v holds %+v", aggregator.Memory(m), u)
 			}
 		}

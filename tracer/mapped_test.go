@@ -54,7 +54,7 @@ func TestALibraryThatIsLoadedTwice(t *testing.T) {
 		late := start(t, Options{PIDs: []uint32{p.PID}})
 		for what, tr := range map[string]*trace{"early": early, "late": late} {
 			s := tr.compared(p.PID)
-			if !s.Exact() || s.Buffers != 1 || s.Memory[aggregator.DRAM].Requested != 4096 || len(s.Chips) != 1 {
+			if !s.Exact() || s.Buffers != 1 || !s.Memory[aggregator.DRAM].Requested.Is(4096) || len(s.Chips) != 1 {
 				t.Errorf("%s%s: %d buffers, chips %+v, marked with %+v", used, what, s.Buffers, s.Chips, s.Reasons)
 			}
 		}

@@ -19,21 +19,21 @@ func TestProgramsOfChipsThatAreNotKnown(t *testing.T) {
 	// One that is in no workload is on the whole mesh.
 	alone := fixture.Do(t, p, "program")
 	fixture.Do(t, p, "place %s 0 0 1024", alone)
-	if s := tr.process(p.PID); !s.Exact() || s.CB.Logical != 2*4*1024 {
+	if s := tr.process(p.PID); !s.Exact() || !s.CB.Logical.Is(2*4*1024) {
 		t.Errorf("%d bytes, %+v", s.CB.Logical, s.Reasons)
 	}
 	workload, program := fixture.Do(t, p, "workload"), fixture.Do(t, p, "program")
 	fixture.Do(t, p, "join %s %s", workload, program)
 	fixture.Do(t, p, "place %s 0 0 4096", program)
 	s := tr.process(p.PID)
-	if s.CB.Logical != 2*2*4*1024 || !slices.Contains(tr.reasons(p.PID), exact.ReasonProgramChipsUnknown) {
+	if !s.CB.Logical.Is(2*2*4*1024) || !slices.Contains(tr.reasons(p.PID), exact.ReasonProgramChipsUnknown) {
 		t.Errorf("%d bytes, %+v", s.CB.Logical, s.Reasons)
 	}
 	if c := tr.snapshot().Chips; len(c) != 2 || c[0].Exact() || c[1].Exact() {
 		t.Errorf("chips %+v", c)
 	}
 	fixture.Do(t, p, "unload %s", program)
-	if s := tr.process(p.PID); !s.Exact() || s.CB.Logical != 2*4*1024 {
+	if s := tr.process(p.PID); !s.Exact() || !s.CB.Logical.Is(2*4*1024) {
 		t.Errorf("after its end %d bytes, %+v", s.CB.Logical, s.Reasons)
 	}
 }

@@ -89,9 +89,9 @@ func (h *history) unsafe() (n uint64) {
 func (h *history) right(s aggregator.ProcessSnapshot) bool {
 	var onChips uint64
 	for _, c := range s.Chips {
-		onChips += c.Memory[aggregator.DRAM].Requested
+		onChips += sizeOf(c.Memory[aggregator.DRAM].Requested)
 	}
-	return s.Buffers == uint64(len(h.live)) && s.Memory[aggregator.DRAM].Requested == h.bytes() && onChips == h.bytes() &&
+	return s.Buffers == uint64(len(h.live)) && s.Memory[aggregator.DRAM].Requested.Is(h.bytes()) && onChips == h.bytes() &&
 		(missesTraces(s) || s.Unsafe.Buffers == h.unsafe())
 }
 
@@ -336,7 +336,7 @@ func randomHistories(t *testing.T, seed uint64, goOn func(rest int) bool) {
 		for _, root := range processes {
 			for _, h := range append([]*history{root}, root.children...) {
 				s, _ := now.lookup(h.pid)
-				if !marked(s) && (s.Buffers != uint64(len(h.live)) || s.Memory[aggregator.DRAM].Requested != h.bytes()) {
+				if !marked(s) && (s.Buffers != uint64(len(h.live)) || !s.Memory[aggregator.DRAM].Requested.Is(h.bytes())) {
 					t.Fatalf("late, process %d: %d buffers, %d bytes, and nothing is marked; it has %d of %d bytes; its last steps: %v",
 						h.pid, s.Buffers, s.Memory[aggregator.DRAM].Requested, len(h.live), h.bytes(), last[max(0, len(last)-60):])
 				}

@@ -29,7 +29,7 @@ func TestTwoBuildsInOneProcess(t *testing.T) {
 		fixture.Do(t, p, "%salloc 100 0 0 0 4096 1024 64", used)
 		holds := func(tr *trace, what string) {
 			t.Helper()
-			if s := tr.process(p.PID); !s.Exact() || s.Buffers != 1 || s.Memory[aggregator.DRAM].Requested != 4096 || len(s.Chips) != 1 {
+			if s := tr.process(p.PID); !s.Exact() || s.Buffers != 1 || !s.Memory[aggregator.DRAM].Requested.Is(4096) || len(s.Chips) != 1 {
 				t.Errorf("%s%s: %d buffers, chips %+v, marked with %+v", used, what, s.Buffers, s.Chips, s.Reasons)
 			}
 		}

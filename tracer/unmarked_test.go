@@ -126,7 +126,7 @@ func TestLostOpeningOfAnotherDevice(t *testing.T) {
 	right := func(s aggregator.ProcessSnapshot) bool {
 		holds := map[uint32]uint64{}
 		for _, c := range s.Chips {
-			holds[c.Chip.Number] = c.Memory[aggregator.DRAM].Requested
+			holds[c.Chip.Number] = sizeOf(c.Memory[aggregator.DRAM].Requested)
 		}
 		return s.Buffers == 1 && holds[1] == 0 && holds[chip] == 4096 && holds[chip+1] == 4096
 	}
@@ -161,7 +161,7 @@ func TestLostOpeningAfterAClose(t *testing.T) {
 	})
 	right := func(s aggregator.ProcessSnapshot) bool {
 		return s.Buffers == 1 && slices.ContainsFunc(s.Chips, func(c aggregator.ChipSnapshot) bool {
-			return c.Chip.Number == 1 && c.Memory[aggregator.DRAM].Requested == 4096
+			return c.Chip.Number == 1 && c.Memory[aggregator.DRAM].Requested.Is(4096)
 		})
 	}
 	if s := tr.process(p.PID); s.Exact() && !right(s) {
@@ -344,7 +344,7 @@ func closeThatFails(t *testing.T, b fixture.Build) {
 	holds := func(what string, buffers uint64) {
 		t.Helper()
 		s := tr.process(p.PID)
-		if !s.Exact() || s.Buffers != buffers || len(s.Chips) != 1 || s.Chips[0].CB.Programs != 1 || s.Chips[0].CB.Physical == 0 {
+		if !s.Exact() || s.Buffers != buffers || len(s.Chips) != 1 || !s.Chips[0].CB.Programs.Is(1) || s.Chips[0].CB.Physical.Is(0) {
 			t.Errorf("%s: %d buffers, %+v, marked with %+v", what, s.Buffers, s.Chips, s.Reasons)
 		}
 	}
@@ -458,7 +458,7 @@ func TestProgramsAreReadForTheirChips(t *testing.T) {
 	r.relations(7).program(program).kernels = []uint64{kernel}
 	r.chipsUnknown(p, 1, program, errPlacedBefore)
 	accounts := aggregator.New()
-	if s := r.applied(accounts); s.CB.Logical != 2*size || s.Exact() {
+	if s := r.applied(accounts); !s.CB.Logical.Is(2*size) || s.Exact() {
 		t.Fatalf("%d bytes, exact %t", s.CB.Logical, s.Exact())
 	}
 	unknown := inspect.Program{ID: program, Devices: []uint64{mesh}, ChipsUnknown: errors.New("its node is half made"),
@@ -483,7 +483,7 @@ func TestProgramsAreReadForTheirChips(t *testing.T) {
 		rd.result.Scan.ProgramsRead, rd.result.Scan.Programs, rd.result.Programs = true, []uint64{program}, []inspect.Program{step.read}
 		r.merge(rd)
 		s := r.applied(accounts)
-		if s.CB.Logical != step.total || s.Exact() != (step.total == size) {
+		if !s.CB.Logical.Is(step.total) || s.Exact() != (step.total == size) {
 			t.Errorf("reading %d: %d bytes, marked with %+v", i, s.CB.Logical, s.Reasons)
 		}
 		if list := accounts.Programs(7); len(list) != 1 || list[0].Launches != 3 {
@@ -513,7 +513,7 @@ func TestProgramsAreReadForTheirChips(t *testing.T) {
 			t.Errorf("%d devices are closed: marked with %+v", i+1, s.Reasons)
 		}
 	}
-	if s := r.applied(accounts); s.CB.Logical != 0 || len(r.relations(7).chipsUnknown) > 0 {
+	if s := r.applied(accounts); !s.CB.Logical.Is(0) || len(r.relations(7).chipsUnknown) > 0 {
 		t.Errorf("%d bytes, %v", s.CB.Logical, r.relations(7).chipsUnknown)
 	}
 }

@@ -43,7 +43,7 @@ func TestBufferOnAPageThatIsNotThere(t *testing.T) {
 	}
 	tr.await("the buffer is found", func() bool {
 		s, _ := tr.lookup(p.PID)
-		return s.Exact() && s.Buffers == 2 && s.Memory[aggregator.DRAM].Requested == 4096+8192
+		return s.Exact() && s.Buffers == 2 && s.Memory[aggregator.DRAM].Requested.Is(4096+8192)
 	})
 	if c, k := tr.counters(), bpf.MemtraceTtKindTT_ALLOC; c.Unread[k] != before.Unread[k]+1 {
 		t.Errorf("counters %+v, before %+v", c, before)
@@ -139,7 +139,7 @@ func TestProgramsOnADeviceOnAPageThatIsNotThere(t *testing.T) {
 	fixture.Do(t, p, "present 0")
 	tr.await("the circular buffers are on their chip", func() bool {
 		s, _ := tr.lookup(p.PID)
-		return s.Exact() && s.Counters.Odd == 0 && len(s.Chips) == 1 && s.Chips[0].CB.Physical == 2*2*256 && s.Chips[0].CB.Programs == 2
+		return s.Exact() && s.Counters.Odd == 0 && len(s.Chips) == 1 && s.Chips[0].CB.Physical.Is(2*2*256) && s.Chips[0].CB.Programs.Is(2)
 	})
 }
 
@@ -159,7 +159,7 @@ func TestDeviceOnAPageThatIsNotThere(t *testing.T) {
 	fixture.Do(t, p, "present 0")
 	tr.await("the buffer is on its chip", func() bool {
 		s, _ := tr.lookup(p.PID)
-		return s.Exact() && len(s.Chips) == 1 && s.Chips[0].Memory[aggregator.DRAM].Requested == 4096 &&
+		return s.Exact() && len(s.Chips) == 1 && s.Chips[0].Memory[aggregator.DRAM].Requested.Is(4096) &&
 			s.Chips[0].Memory[aggregator.DRAM].Banks.Count == 12
 	})
 }

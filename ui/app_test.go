@@ -12,6 +12,7 @@ import (
 	"github.com/gdamore/tcell/v2"
 
 	"tt-memtrace/aggregator"
+	"tt-memtrace/aggregator/exact"
 	"tt-memtrace/ui/widget"
 )
 
@@ -429,7 +430,7 @@ func TestDrawsTenTimesASecondAtMost(t *testing.T) {
 	before, begin := s.screen.shows.Load(), time.Now()
 	for i := 0; time.Since(begin) < time.Second || s.screen.shows.Load()-before < 3 && time.Since(begin) < time.Minute; i++ {
 		f := fixture(8)
-		f.Chips[0].Memory[aggregator.DRAM].Reserved = uint64(i) * 10 * mib
+		f.Chips[0].Memory[aggregator.DRAM].Reserved = exact.Of(uint64(i) * 10 * mib)
 		s.feed.set(f)
 		s.press("jk"[i%2 : i%2+1])
 		time.Sleep(3 * time.Millisecond)

@@ -297,7 +297,7 @@ func (c *charts) panel(m metric, begin, end uint64, h, w int) []text.Line {
 	}
 	words := text.Line{text.Notice.Span(cursor), name.Span(called), text.Plain.Span("  ")}
 	now := c.amount(m)
-	was := now.highest().sign(g) // whether earlier values were certain is not kept
+	was := signOf(now.peak, g) // whether earlier values were certain is not kept
 	if v := values[c.columns-1-c.cursor]; v == widget.Unknown {
 		words = append(words, text.Faint.Span(g.Unknown))
 	} else {
@@ -307,7 +307,7 @@ func (c *charts) panel(m metric, begin, end uint64, h, w int) []text.Line {
 		}
 		before := was
 		if c.cursor == 0 && c.back == 0 {
-			before = now.sign(g)
+			before = signOf(now.used, g)
 		}
 		words = append(words, look.Span(before+o.write(m, v)+sign))
 	}

@@ -176,8 +176,8 @@ func chipColumns(d *data, o settings, hs aggregator.Hiders, memories []memoryCol
 		kernels := widget.Column{Title: text.Title.Line("KERNELS"), Right: true, Gap: 2, Least: 9}
 		for i := range s.Chips {
 			k := &s.Chips[i].Kernel
-			cell := o.atLeast(kernelBytes(k), k.Unsized > 0)
-			if kernelBytes(k) == 0 && (d.totalsOnly() || hs.On(&s.Chips[i]).Programs) {
+			cell := o.bytesOf(k.Size())
+			if !k.Size().Some() && (d.totalsOnly() || hs.On(&s.Chips[i]).Programs) {
 				cell = text.Faint.Line(g.Unknown)
 			}
 			kernels.Cells = append(kernels.Cells, cell)
@@ -265,10 +265,10 @@ func (m memoryColumn) column(width int, t chipTier, g text.Glyphs) widget.Column
 		signs.Cells = append(signs.Cells, signCell(a))
 		bars.Cells = append(bars.Cells, barCell(a, width, g))
 		peaks.Cells = append(peaks.Cells, a.highest().number(s, g))
-		if a.capacity == 0 || same {
+		if a.room() == 0 || same {
 			capacities.Cells = append(capacities.Cells, nil)
 		} else {
-			capacities.Cells = append(capacities.Cells, text.Faint.Line("/"+text.Capacity(a.capacity, m.o.Exact, true)))
+			capacities.Cells = append(capacities.Cells, text.Faint.Line("/"+text.Capacity(a.room(), m.o.Exact, true)))
 		}
 	}
 	signs.Least = 1
@@ -320,11 +320,11 @@ func (m memoryColumn) title(parts []widget.Column, width int, common uint64, sam
 // differ.
 func (m memoryColumn) capacity() (common uint64, same bool) {
 	for _, a := range m.amounts {
-		switch {
-		case a.capacity == 0:
+		switch room := a.room(); {
+		case room == 0:
 		case common == 0:
-			common = a.capacity
-		case common != a.capacity:
+			common = room
+		case common != room:
 			return 0, false
 		}
 	}
@@ -333,10 +333,7 @@ func (m memoryColumn) capacity() (common uint64, same bool) {
 
 // signCell returns the sign for how full a memory is, for terminals without colours.
 func signCell(a amount) text.Line {
-	if a.absent || a.unknown {
-		return nil
-	}
-	_, sign := widget.Fullness(a.used, a.capacity)
+	_, sign := widget.Fullness(sizeOf(a.used), a.room())
 	return text.Notice.Line(sign)
 }
 
@@ -344,10 +341,10 @@ func signCell(a amount) text.Line {
 // memory or no cell.
 func barCell(a amount, w int, g text.Glyphs) text.Line {
 	switch {
-	case a.absent, w == 0:
+	case a.absent(), w == 0:
 		return nil
-	case a.capacity == 0 || a.unknown:
+	case a.room() == 0 || !a.used.Known():
 		return text.Faint.Line(g.Unknown)
 	}
-	return widget.Bar(w, a.used, a.peak, a.capacity, g)
+	return widget.Bar(w, sizeOf(a.used), sizeOf(a.peak), a.room(), g)
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/rivo/tview"
 
 	"tt-memtrace/aggregator"
+	"tt-memtrace/aggregator/exact"
 	"tt-memtrace/internal/telemetry"
 	"tt-memtrace/ui/text"
 	"tt-memtrace/ui/widget"
@@ -46,14 +47,14 @@ func newChipView(s *state) *chipView {
 		Fields: append(ownerFields(10, 2, func(r *chipShare) owner { return r.owner }),
 			amountField(s, "DRAM", 0, hide, aggregator.DRAM), amountField(s, "L1", 0, hide, aggregator.L1),
 			amountField(s, "L1_SMALL", 3, hide, aggregator.L1Small), amountField(s, "TRACE", 4, hide, aggregator.Trace),
-			widget.Field[chipShare]{Name: programsTitle, Right: true, Least: 9, Rank: 1, Order: bigFirst(func(r *chipShare) uint64 { return r.CB.Physical }),
+			widget.Field[chipShare]{Name: programsTitle, Right: true, Least: 9, Rank: 1, Order: mostFirst(func(r *chipShare) exact.Quantity { return r.CB.Physical }),
 				Cell: func(r *chipShare) text.Line { return s.amountCell(programsOf(r.CB, hide(r))) }},
-			unless(s, func(r *chipShare) bool { return onlyTotals(r) || kernelBytes(&r.Kernel) == 0 && hide(r).Programs }, widget.Field[chipShare]{Name: "KERNELS", Right: true, Least: 9, Rank: 5, Order: bigFirst(func(r *chipShare) uint64 { return kernelBytes(&r.Kernel) }),
-				Cell: func(r *chipShare) text.Line { return s.settings.atLeast(kernelBytes(&r.Kernel), r.Kernel.Unsized > 0) }}),
+			unless(s, func(r *chipShare) bool { return onlyTotals(r) || !r.Kernel.Size().Some() && hide(r).Programs }, widget.Field[chipShare]{Name: "KERNELS", Right: true, Least: 9, Rank: 5, Order: mostFirst(func(r *chipShare) exact.Quantity { return r.Kernel.Size() }),
+				Cell: func(r *chipShare) text.Line { return s.settings.bytesOf(r.Kernel.Size()) }}),
 			unless(s, func(r *chipShare) bool { return onlyTotals(r) || buffers(&r.Memory) == 0 && hide(r).Buffers }, countField(s, "BUFFERS", 2, func(r *chipShare) uint64 { return buffers(&r.Memory) })),
 			unless(s, func(r *chipShare) bool {
-				return onlyTotals(r) || max(r.CB.Programs, r.Kernel.Programs) == 0 && hide(r).Programs
-			}, countField(s, "PROGRAMS", 6, func(r *chipShare) uint64 { return max(r.CB.Programs, r.Kernel.Programs) })),
+				return onlyTotals(r) || programsIn(r) == 0 && hide(r).Programs
+			}, countField(s, "PROGRAMS", 6, programsIn)),
 		),
 		Detail: func(r *chipShare) []text.Line {
 			return append(append([]text.Line{
@@ -91,13 +92,8 @@ func peaksOf(memory *[aggregator.NumMemories]aggregator.Usage, h aggregator.Hidd
 	return strings.Join(out, "  ")
 }
 
-func kernelBytes(u *aggregator.KernelUsage) uint64 {
-	var n uint64
-	for _, b := range u.Bytes {
-		n += b
-	}
-	return n
-}
+// programsIn returns the number of programs that a process has on the chip.
+func programsIn(r *chipShare) uint64 { return max(sizeOf(r.CB.Programs), r.Kernel.Programs) }
 
 // amountCell returns an amount in its own unit.
 func (s *state) amountCell(a amount) text.Line {
@@ -317,22 +313,25 @@ func (v *chipView) memories(c *aggregator.ChipSnapshot, w int) []text.Line {
 	add("FREE", func(_ aggregator.Memory, u aggregator.Usage) text.Line {
 		n, known := u.Capacity()
 		switch {
-		case !known || h.Late || u.Unreserved > 0 || u.Reserved == 0 && n > 0 && h.Buffers:
-			return text.Faint.Line(g.Unknown)
-		case n == 0:
+		case known && n == 0 && !h.Late:
 			return text.Faint.Line("-")
 		}
-		free := n - min(u.Reserved, n)
+		used, exactly := u.Seen(h).Reserved.Exact()
+		if !known || h.Late || !exactly {
+			return text.Faint.Line(g.Unknown)
+		}
+		free := n - min(used, n)
 		if free == 0 {
 			return text.Faint.Line("0")
 		}
 		return text.Plain.Line(text.Free(free, n, o.Exact, false))
 	})
 	add("BUFFERS", func(_ aggregator.Memory, u aggregator.Usage) text.Line {
-		if v.data.totalsOnly() || u.Buffers == 0 && h.Buffers {
+		n, bound := u.Seen(h).Buffers.Value()
+		if bound == exact.Unknown {
 			return text.Faint.Line(g.Unknown)
 		}
-		return text.Plain.Line(text.Count(u.Buffers, o.Exact))
+		return text.Plain.Line(text.Count(n, o.Exact))
 	})
 	add("LARGEST FREE", func(m aggregator.Memory, u aggregator.Usage) text.Line {
 		s, ok := v.spaces[m]
@@ -340,7 +339,7 @@ func (v *chipView) memories(c *aggregator.ChipSnapshot, w int) []text.Line {
 		switch {
 		case known && n == 0:
 			return text.Faint.Line("-")
-		case !ok || !s.known || h.Late || u.Reserved == 0 && h.Buffers:
+		case !ok || !s.known || h.Late || h.Buffers && !u.Reserved.Some():
 			return text.Faint.Line(g.Unknown)
 		}
 		return text.Plain.Line(largest(&s, o))
@@ -388,11 +387,11 @@ func (v *chipView) programs(c *aggregator.ChipSnapshot, w int) []text.Line {
 	cb := programsOf(c.CB, h)
 	dot := func(l text.Line) string { return l.String() }
 	if v.data.totalsOnly() {
-		cb.peakAtLeast = true
 		parts := []string{programsTitle + ": " + dot(v.amountCell(cb)) + ", peak " + dot(v.amountCell(cb.highest())), "programs, kernels, config ring: " + g.Unknown}
 		return []text.Line{text.Plain.Line(" " + strings.Join(parts, "  "))}
 	}
-	logical := amount{used: c.CB.Logical, peak: c.CB.PeakLogical, unknown: c.CB.Logical == 0 && h.Programs, peakAtLeast: c.CB.PeaksAtLeast, peakUncertain: c.CB.PeaksUncertain}
+	use := c.CB.Seen(h)
+	logical := amount{used: use.Logical, peak: use.PeakLogical}
 	parts := []string{
 		programsTitle + ": " + dot(v.amountCell(cb)) + " physical, peak " + dot(v.amountCell(cb.highest())),
 		dot(v.amountCell(logical)) + " logical, peak " + dot(v.amountCell(logical.highest())),
@@ -401,8 +400,8 @@ func (v *chipView) programs(c *aggregator.ChipSnapshot, w int) []text.Line {
 	for _, k := range []struct {
 		n    uint64
 		kind aggregator.CBKind
-	}{{c.CB.Circular, aggregator.Circular}, {c.CB.Dataflow, aggregator.Dataflow}, {c.CB.Scratchpads, aggregator.Scratchpad},
-		{c.CB.Global, aggregator.GlobalCircular}, {c.CB.Reported, aggregator.ReportedCircular}} {
+	}{{sizeOf(use.Circular), aggregator.Circular}, {sizeOf(use.Dataflow), aggregator.Dataflow}, {sizeOf(use.Scratchpads), aggregator.Scratchpad},
+		{sizeOf(use.Global), aggregator.GlobalCircular}, {use.Reported, aggregator.ReportedCircular}} {
 		if k.n > 0 {
 			kinds = append(kinds, text.Count(k.n, o.Exact)+" "+k.kind.String())
 		}
@@ -410,14 +409,14 @@ func (v *chipView) programs(c *aggregator.ChipSnapshot, w int) []text.Line {
 	if kinds != nil {
 		parts = append(parts, strings.Join(kinds, ", "))
 	}
-	if c.CB.Programs == 0 && h.Programs {
+	if n, bound := use.Programs.Value(); bound == exact.Unknown {
 		parts = append(parts, "programs "+g.Unknown)
 	} else {
-		parts = append(parts, text.Plural(int(min(c.CB.Programs, 1<<62)), "program", "programs"))
+		parts = append(parts, text.Plural(int(min(n, 1<<62)), "program", "programs"))
 	}
-	if c.CB.Physical > 0 {
-		parts = append(parts, fmt.Sprintf("highest end %s", text.Hex(c.CB.Top)))
-		busy := []string{fmt.Sprintf("(%d,%d) %s", c.CB.Busiest.X, c.CB.Busiest.Y, bytesCell(c.CB.BusiestBytes, o))}
+	if use.Physical.Some() {
+		parts = append(parts, fmt.Sprintf("highest end %s", text.Hex(sizeOf(use.Top))))
+		busy := []string{fmt.Sprintf("(%d,%d) %s", use.Busiest.X, use.Busiest.Y, bytesCell(sizeOf(use.BusiestBytes), o))}
 		if len(v.cores) > 0 {
 			busy = busy[:0]
 			for _, u := range v.cores[:min(len(v.cores), 4)] {
@@ -431,9 +430,9 @@ func (v *chipView) programs(c *aggregator.ChipSnapshot, w int) []text.Line {
 		out = append(out, text.Plain.Line(" "+l))
 	}
 	k := &c.Kernel
-	words := []string{"kernels: " + dot(v.settings.atLeast(kernelBytes(k), k.Unsized > 0 || kernelBytes(k) == 0 && h.Programs))}
-	if bytes, known := k.OnCores(); bytes > 0 {
-		words = append(words, "times their cores "+dot(v.settings.atLeast(bytes, !known)))
+	words := []string{"kernels: " + dot(v.settings.bytesOf(k.Size().Unseen(h.Programs)))}
+	if bytes := k.OnCores(); bytes.Some() {
+		words = append(words, "times their cores "+dot(v.settings.bytesOf(bytes)))
 	}
 	for t := range aggregator.NumKernelTypes {
 		if k.Binaries[t] > 0 {

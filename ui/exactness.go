@@ -82,7 +82,7 @@ func (d *data) totalsOnly() bool { return len(d.snapshot.Lacks) > 0 }
 // inexact: amounts with such buffers are shown as lower bounds or as unknown.
 func (d *data) reservedUnknown() bool {
 	return slices.ContainsFunc(d.snapshot.Processes, func(p aggregator.ProcessSnapshot) bool {
-		return slices.ContainsFunc(shownMemories(), func(m aggregator.Memory) bool { return p.Memory[m].Unreserved > 0 })
+		return slices.ContainsFunc(shownMemories(), func(m aggregator.Memory) bool { return p.Memory[m].Reserved.Bound() != exact.Exact })
 	})
 }
 

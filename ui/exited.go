@@ -42,9 +42,9 @@ func (d *data) dropped(p *aggregator.ProcessSnapshot) bool {
 
 // holdsAnything reports whether a process is counted with some memory.
 func holdsAnything(p *aggregator.ProcessSnapshot) bool {
-	used := p.Buffers > 0 || p.CB.Physical > 0 || buffers(&p.Unplaced) > 0
+	used := p.Buffers > 0 || p.CB.Physical.Some() || buffers(&p.Unplaced) > 0
 	for _, u := range p.Memory {
-		used = used || u.Reserved > 0 || u.Requested > 0
+		used = used || u.Reserved.Some() || u.Requested.Some()
 	}
 	return used
 }
@@ -105,32 +105,21 @@ func atPeak(list []aggregator.ProcessSnapshot) []*aggregator.ProcessSnapshot {
 		p.Chips = slices.Clone(p.Chips)
 		for i := range p.Chips {
 			raise(&p.Chips[i].Memory)
-			raisePrograms(&p.Chips[i].CB)
+			p.Chips[i].CB.Physical = p.Chips[i].CB.PeakPhysical
 		}
 		raise(&p.Memory)
-		raisePrograms(&p.CB)
+		p.CB.Physical = p.CB.PeakPhysical
 		raise(&p.Unplaced)
 		out = append(out, &p)
 	}
 	return out
 }
 
-// raisePrograms does what raise does, for the L1 used by programs.
-func raisePrograms(u *aggregator.CBUsage) {
-	u.Physical = u.PeakPhysical
-	if u.PeaksAtLeast {
-		u.Reported = max(u.Reported, 1)
-	}
-}
-
-// raise sets the use to its peak. If the peak is a lower bound, so is the use.
+// raise sets the use to its peak.
 func raise(memory *[aggregator.NumMemories]aggregator.Usage) {
 	for m := range memory {
 		u := &memory[m]
-		u.Requested, u.Reserved, u.Unreserved = u.PeakRequested, u.PeakReserved, 0
-		if u.PeakUnsure || u.PeaksAtLeast {
-			u.Unreserved = 1
-		}
+		u.Requested, u.Reserved = u.PeakRequested, u.PeakReserved
 	}
 }
 

@@ -184,19 +184,24 @@ func TestMarksAndLegendNameWhatIsOdd(t *testing.T) {
 }
 
 func TestAPeakThatIsNotKnownIsNotZero(t *testing.T) {
+	peak := func(q exact.Quantity) aggregator.Usage {
+		u := aggregator.EmptyUsage()
+		u.PeakReserved = q
+		return u
+	}
 	for name, c := range map[string]struct {
 		usage aggregator.Usage
 		late  bool
 		want  string
 	}{
-		"nothing ever":           {aggregator.Usage{}, false, "0"},
-		"nothing since late":     {aggregator.Usage{}, true, "·"},
-		"something since late":   {aggregator.Usage{PeakReserved: gib}, true, "1.00 GiB"},
-		"sizes that were known":  {aggregator.Usage{PeakReserved: gib}, false, "1.00 GiB"},
-		"some that were not":     {aggregator.Usage{PeakReserved: gib, PeakUnsure: true}, false, "≥1.00 GiB"},
-		"none that was":          {aggregator.Usage{PeakUnsure: true}, false, "·"},
-		"no such memory":         {aggregator.Usage{Banks: aggregator.Banks{Known: true}}, false, "-"},
-		"what is held is beyond": {aggregator.Usage{Unreserved: 1, PeakUnsure: true, Buffers: 1}, false, "·"},
+		"not looked at":         {aggregator.Usage{}, false, "·"},
+		"nothing ever":          {aggregator.EmptyUsage(), false, "0"},
+		"nothing since late":    {aggregator.EmptyUsage(), true, "·"},
+		"something since late":  {peak(exact.Of(gib)), true, "1.00 GiB"},
+		"sizes that were known": {peak(exact.Of(gib)), false, "1.00 GiB"},
+		"some that were not":    {peak(exact.Bounded(gib, exact.AtLeast)), false, "≥1.00 GiB"},
+		"none that was":         {peak(exact.Bounded(0, exact.AtLeast)), false, "·"},
+		"no such memory":        {aggregator.Usage{Banks: aggregator.Banks{Known: true}}, false, "-"},
 	} {
 		a := settings{}.amountOf(c.usage, aggregator.Hidden{Buffers: c.late}).highest()
 		if got := a.number(settings{}.scaleOf([]amount{a}, false), text.GlyphSet(false)).String(); got != c.want {

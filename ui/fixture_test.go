@@ -30,19 +30,34 @@ func banks(count uint32, bytes uint64) aggregator.Banks {
 
 func usage(reserved, highest, buffers uint64, b aggregator.Banks) aggregator.Usage {
 	return aggregator.Usage{
-		Requested: reserved / 2, Reserved: reserved, PeakRequested: highest / 2, PeakReserved: highest,
-		Buffers: buffers, Banks: b,
+		Requested: exact.Of(reserved / 2), Reserved: exact.Of(reserved), PeakRequested: exact.Of(highest / 2), PeakReserved: exact.Of(highest),
+		Buffers: exact.Of(buffers), Banks: b,
 	}
+}
+
+// absentMemory is a memory that a chip does not have.
+func absentMemory() aggregator.Usage {
+	u := aggregator.EmptyUsage()
+	u.Banks.Known = true
+	return u
+}
+
+// programs is what programs use of a chip: now, and at most.
+func programs(physical, peak uint64) aggregator.CBUsage {
+	u := aggregator.EmptyCBUsage()
+	u.Physical, u.PeakPhysical = exact.Of(physical), exact.Of(peak)
+	return u
+}
+
+// withoutUse is a process that holds nothing.
+func withoutUse(p aggregator.ProcessSnapshot) aggregator.ProcessSnapshot {
+	p.Memory, p.Unplaced, p.CB = aggregator.EmptyUsages(), aggregator.EmptyUsages(), aggregator.EmptyCBUsage()
+	return p
 }
 
 func sum(to *[aggregator.NumMemories]aggregator.Usage, from [aggregator.NumMemories]aggregator.Usage) {
 	for m, u := range from {
-		to[m].Requested += u.Requested
-		to[m].Reserved += u.Reserved
-		to[m].PeakRequested += u.PeakRequested
-		to[m].PeakReserved += u.PeakReserved
-		to[m].Buffers += u.Buffers
-		to[m].Unreserved += u.Unreserved
+		to[m].Add(&u)
 	}
 }
 
@@ -70,12 +85,13 @@ func fixture(n int) *aggregator.Snapshot {
 		Counters: aggregator.ProcessCounters{Allocs: 402, Frees: 91, UnmatchedFrees: 12},
 		Reasons:  reasons(50231, exact.ReasonLate, exact.ReasonUnmatchedFree),
 	}
+	server, late = withoutUse(server), withoutUse(late)
 	idle := aggregator.ProcessSnapshot{PID: 50990, Info: aggregator.Process{Started: 3}, Since: start}
 	for i := range n {
-		c := aggregator.ChipSnapshot{Chip: aggregator.Chip{Number: uint32(i)}, Arch: "wormhole_b0", PIDs: []uint32{41822}}
+		c := aggregator.ChipSnapshot{Chip: aggregator.Chip{Number: uint32(i)}, Arch: "wormhole_b0", PIDs: []uint32{41822}, Memory: aggregator.EmptyUsages(), CB: aggregator.EmptyCBUsage()}
 		if i > 0 {
 			c.Board = "n300"
-			c.CB = aggregator.CBUsage{Physical: uint64(i) * 786432, PeakPhysical: uint64(i) * 1572864}
+			c.CB = programs(uint64(i)*786432, uint64(i)*1572864)
 		}
 		share := uint64(i%8 + 1)
 		c.Memory[aggregator.DRAM] = usage(share*1400*mib, 11900*mib, 1000, banks(12, gib))
@@ -84,15 +100,16 @@ func fixture(n int) *aggregator.Snapshot {
 		c.Memory[aggregator.Trace] = usage(share*11*mib, 95*mib, 3, banks(12, 8*mib))
 		switch i {
 		case 3:
-			c.Memory[aggregator.DRAM].Unreserved = 3
-			c.Memory[aggregator.Trace] = aggregator.Usage{Banks: aggregator.Banks{Known: true}}
+			dram := &c.Memory[aggregator.DRAM]
+			dram.Unreserved, dram.Reserved, dram.PeakReserved = 3, dram.Reserved.Doubted(exact.AtLeast), dram.PeakReserved.Doubted(exact.AtLeast)
+			c.Memory[aggregator.Trace] = absentMemory()
 		case 5:
 			c.Memory[aggregator.L1].Banks = aggregator.Banks{}
 		}
 		server.Chips = append(server.Chips, c)
 		sum(&server.Memory, c.Memory)
 		if i == 0 {
-			own := aggregator.ChipSnapshot{Chip: c.Chip, Arch: c.Arch, Board: c.Board, CB: c.CB, PIDs: []uint32{late.PID}}
+			own := aggregator.ChipSnapshot{Chip: c.Chip, Arch: c.Arch, Board: c.Board, CB: c.CB, PIDs: []uint32{late.PID}, Memory: aggregator.EmptyUsages()}
 			own.Memory[aggregator.DRAM] = usage(212*mib, 300*mib, 290, banks(12, gib))
 			own.Memory[aggregator.L1] = usage(11*mib, 20*mib, 21, banks(64, 1331200))
 			late.Chips = []aggregator.ChipSnapshot{own}
@@ -102,7 +119,7 @@ func fixture(n int) *aggregator.Snapshot {
 		}
 		s.Chips = append(s.Chips, c)
 	}
-	s.Processes = []aggregator.ProcessSnapshot{server, late, idle}
+	s.Processes = []aggregator.ProcessSnapshot{server, late, withoutUse(idle)}
 	return s
 }
 
@@ -116,11 +133,12 @@ func withEnded(s *aggregator.Snapshot, n int) *aggregator.Snapshot {
 			Counters: aggregator.ProcessCounters{Allocs: 1000 + uint64(i), Frees: 999},
 			Exit:     []*aggregator.Exit{{}, {Signal: 9}, {Status: 1}}[i%3],
 		}
+		p = withoutUse(p)
 		for chip := range min(i+1, 8) {
-			c := aggregator.ChipSnapshot{Chip: aggregator.Chip{Number: uint32(chip)}}
+			c := aggregator.ChipSnapshot{Chip: aggregator.Chip{Number: uint32(chip)}, Memory: aggregator.EmptyUsages(), CB: aggregator.EmptyCBUsage()}
 			c.Memory[aggregator.DRAM] = usage(mib, 3*gib, 1, banks(12, gib))
 			c.Memory[aggregator.L1] = usage(0, 20*mib, 0, banks(64, 1331200))
-			c.Memory[aggregator.Trace] = aggregator.Usage{Banks: aggregator.Banks{Known: true}}
+			c.Memory[aggregator.Trace] = absentMemory()
 			p.Chips = append(p.Chips, c)
 			sum(&p.Memory, c.Memory)
 		}
@@ -128,8 +146,8 @@ func withEnded(s *aggregator.Snapshot, n int) *aggregator.Snapshot {
 			p.Info.Command, p.Late, p.Exit = hostile, true, nil
 			p.Counters.Replaced, p.Counters.Odd = 3, 2
 			p.Reasons = reasons(p.PID, exact.ReasonLate, exact.ReasonMissedFree, exact.ReasonInconsistentEvents)
-			p.Memory[aggregator.L1].PeakUnsure = true
-			p.Unplaced[aggregator.L1Small] = aggregator.Usage{PeakRequested: kib, PeakUnsure: true}
+			p.Memory[aggregator.L1].PeakReserved = p.Memory[aggregator.L1].PeakReserved.Doubted(exact.AtLeast)
+			p.Unplaced[aggregator.L1Small].PeakRequested, p.Unplaced[aggregator.L1Small].PeakReserved = exact.Of(kib), exact.Quantity{}
 		}
 		s.Ended = append(s.Ended, p)
 		s.Counters.Exited++

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"tt-memtrace/aggregator"
+	"tt-memtrace/aggregator/exact"
 	"tt-memtrace/ui/text"
 	"tt-memtrace/ui/widget"
 )
@@ -39,25 +40,39 @@ func (v *overview) rebase() {
 	v.notify("baseline set: +" + metricNames[base.memory] + " and +/MIN count from now on; b sets it again")
 }
 
-// gain is how much use has grown. known means that this is known; about, that it may be too low or too high.
+// gain is how much use has grown, and how far that can be trusted: unknown, exact, or uncertain.
 type gain struct {
-	bytes        int64
-	known, about bool
+	bytes int64
+	bound exact.Bound
+}
+
+// gainOf returns the growth between two quantities. It is uncertain if one of them is not exact: the other may be, too,
+// by another number.
+func gainOf(was, is exact.Quantity) gain {
+	from, a := was.Value()
+	to, b := is.Value()
+	switch {
+	case a == exact.Unknown || b == exact.Unknown:
+		return gain{bound: exact.Unknown}
+	case a == exact.Exact && b == exact.Exact:
+		return gain{bytes: int64(to) - int64(from)}
+	}
+	return gain{int64(to) - int64(from), exact.Uncertain}
 }
 
 // grownSince returns how much more of the baseline's memory a process has than at the baseline.
 func (d *data) grownSince(p *aggregator.ProcessSnapshot, o settings) gain {
-	was, is := d.base.used[idOf(p)].of(o), o.processAmounts(p)[d.base.memory]
-	if was.unknown || is.unknown {
-		return gain{}
+	was := exact.Of(0) // a process that came later had nothing
+	if at, ok := d.base.used[idOf(p)]; ok {
+		was = at.of(o).used
 	}
-	return gain{int64(is.used) - int64(was.used), true, was.atLeast || is.atLeast}
+	return gainOf(was, o.processAmounts(p)[d.base.memory].used)
 }
 
 // perMinute returns the growth in a minute; it is unknown for the first leastGrowth.
 func (g gain) perMinute(since time.Duration) gain {
 	if since < leastGrowth {
-		return gain{}
+		return gain{bound: exact.Unknown}
 	}
 	g.bytes = int64(float64(g.bytes) / since.Minutes())
 	return g
@@ -65,7 +80,7 @@ func (g gain) perMinute(since time.Duration) gain {
 
 // toSort returns the bytes to sort by; unknown growth counts as 0.
 func (g gain) toSort() int64 {
-	if !g.known {
+	if g.bound == exact.Unknown {
 		return 0
 	}
 	return g.bytes
@@ -94,11 +109,11 @@ func growthColumns(d *data, o settings, whole func(columnID, string, int, func(*
 func (g gain) cell(o settings) text.Line {
 	glyphs := text.GlyphSet(o.ASCII)
 	about := ""
-	if g.about {
+	if g.bound == exact.Uncertain {
 		about = glyphs.About
 	}
 	switch {
-	case !g.known:
+	case g.bound == exact.Unknown:
 		return text.Faint.Line(glyphs.Unknown)
 	case g.bytes > 0:
 		return text.Warn.Line(about + "+" + bytesCell(uint64(g.bytes), o).String())

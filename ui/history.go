@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"tt-memtrace/aggregator"
+	"tt-memtrace/aggregator/exact"
 	"tt-memtrace/internal/telemetry"
 	"tt-memtrace/ui/text"
 	"tt-memtrace/ui/widget"
@@ -179,14 +180,14 @@ func (h *history) add(d *data) {
 		h.opened(c.Chip, previous, d.snapshot)
 		for j, m := range shownMemories() {
 			u := &c.Memory[m]
-			if u.Banks.Known && u.Banks.Count == 0 && u.Buffers == 0 {
+			if u.Banks.Known && u.Banks.Count == 0 && !u.Buffers.Some() {
 				continue
 			}
 			reserved, requested := settings{}.amountOf(*u, unsure), settings{requested: true}.amountOf(*u, unsure)
-			h.put(subject{chip: c.Chip, metric: metric(j)}, value{reserved.known(), requested.known()}, value{u.PeakReserved, u.PeakRequested}, d.now)
+			h.put(subject{chip: c.Chip, metric: metric(j)}, value{reserved.known(), requested.known()}, value{sizeOf(u.PeakReserved), sizeOf(u.PeakRequested)}, d.now)
 		}
 		cb := programsOf(c.CB, unsure).known()
-		h.put(subject{chip: c.Chip, metric: metricCB}, value{cb, cb}, value{c.CB.PeakPhysical, c.CB.PeakPhysical}, d.now)
+		h.put(subject{chip: c.Chip, metric: metricCB}, value{cb, cb}, value{sizeOf(c.CB.PeakPhysical), sizeOf(c.CB.PeakPhysical)}, d.now)
 		if t := telemetryOf(d, c); t != nil {
 			for m, v := range map[metric]telemetry.Value{metricTemperature: t.Temperature, metricPower: t.Power, metricClock: t.AI} {
 				if v.Known && v.N >= 0 {
@@ -303,10 +304,11 @@ func (h *history) forget(s *aggregator.Snapshot) {
 
 // known returns the used bytes, or widget.Unknown.
 func (a amount) known() uint64 {
-	if a.unknown {
+	n, bound := a.used.Value()
+	if bound == exact.Unknown && !a.absent() {
 		return widget.Unknown
 	}
-	return a.used
+	return n
 }
 
 // put adds a value to a series. If the peak has risen since the last value, the peak was reached in between, so it is

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"tt-memtrace/aggregator"
+	"tt-memtrace/aggregator/exact"
 	"tt-memtrace/ui/widget"
 )
 
@@ -156,7 +157,7 @@ func TestHistoryIsBoundedAndBeginsAnew(t *testing.T) {
 	h := newHistory()
 	d := fixtureData(8)
 	for i := range uint32(maxProcessSeries) {
-		d.snapshot.Processes = append(d.snapshot.Processes, aggregator.ProcessSnapshot{PID: i, CB: aggregator.CBUsage{Physical: 1}})
+		d.snapshot.Processes = append(d.snapshot.Processes, aggregator.ProcessSnapshot{PID: i, Memory: aggregator.EmptyUsages(), CB: aggregator.CBUsage{Physical: exact.Of(1)}})
 	}
 	h.add(&d)
 	if n := len(h.series); n > maxProcessSeries {

@@ -22,13 +22,14 @@ func TestAmountNeverCallsTheUnknownZero(t *testing.T) {
 		requested bool
 		want      string
 	}{
-		"nothing":                   {usage: aggregator.Usage{}, want: "0"},
-		"nothing since late":        {usage: aggregator.Usage{}, late: true, want: "·"},
+		"not looked at":             {usage: aggregator.Usage{}, want: "·"},
+		"nothing":                   {usage: aggregator.EmptyUsage(), want: "0"},
+		"nothing since late":        {usage: aggregator.EmptyUsage(), late: true, want: "·"},
 		"no such memory":            {usage: none, late: true, want: "-"},
-		"all sizes known":           {usage: aggregator.Usage{Reserved: gib, Buffers: 1}, want: "1.00 GiB"},
-		"some sizes not known":      {usage: aggregator.Usage{Reserved: gib, Buffers: 2, Unreserved: 1}, want: "≥1.00 GiB"},
-		"no size known":             {usage: aggregator.Usage{Requested: gib, Buffers: 1, Unreserved: 1}, want: "·"},
-		"requested is always known": {usage: aggregator.Usage{Requested: gib, Buffers: 1, Unreserved: 1}, requested: true, want: "1.00 GiB"},
+		"all sizes known":           {usage: aggregator.Usage{Reserved: exact.Of(gib), Buffers: exact.Of(1)}, want: "1.00 GiB"},
+		"some sizes not known":      {usage: aggregator.Usage{Reserved: exact.Bounded(gib, exact.AtLeast), Buffers: exact.Of(2), Unreserved: 1}, want: "≥1.00 GiB"},
+		"no size known":             {usage: aggregator.Usage{Requested: exact.Of(gib), Buffers: exact.Of(1), Unreserved: 1}, want: "·"},
+		"requested is always known": {usage: aggregator.Usage{Requested: exact.Of(gib), Buffers: exact.Of(1), Unreserved: 1}, requested: true, want: "1.00 GiB"},
 	} {
 		o := settings{requested: c.requested}
 		a := o.amountOf(c.usage, aggregator.Hidden{Buffers: c.late})
@@ -434,14 +435,14 @@ func TestNothingThatThisUserCanSee(t *testing.T) {
 func TestChipsThatShareARowAreAlike(t *testing.T) {
 	for name, change := range map[string]func(*aggregator.ChipSnapshot){
 		"nothing":   func(*aggregator.ChipSnapshot) {},
-		"its peak":  func(c *aggregator.ChipSnapshot) { c.Memory[aggregator.DRAM].PeakReserved += gib },
+		"its peak":  func(c *aggregator.ChipSnapshot) { c.Memory[aggregator.DRAM].PeakReserved = exact.Of(3 * gib) },
 		"a mark":    func(c *aggregator.ChipSnapshot) { c.Reasons = reasons(41822, exact.ReasonEventsLost) },
 		"a kernel":  func(c *aggregator.ChipSnapshot) { c.Kernel.Bytes[0] += mib },
-		"uncertain": func(c *aggregator.ChipSnapshot) { c.CB.PeaksUncertain = true },
+		"uncertain": func(c *aggregator.ChipSnapshot) { c.CB.PeakPhysical = c.CB.PeakPhysical.Doubted(exact.Uncertain) },
 	} {
 		var s aggregator.Snapshot
 		for i := range uint32(2) {
-			c := aggregator.ChipSnapshot{Chip: aggregator.Chip{Number: i}, Board: "n300", CB: aggregator.CBUsage{Physical: mib, PeakPhysical: 2 * mib}}
+			c := aggregator.ChipSnapshot{Chip: aggregator.Chip{Number: i}, Board: "n300", CB: aggregator.CBUsage{Physical: exact.Of(mib), PeakPhysical: exact.Of(2 * mib)}}
 			c.Memory[aggregator.DRAM] = usage(gib, 2*gib, 1, banks(12, gib))
 			s.Chips = append(s.Chips, c)
 		}

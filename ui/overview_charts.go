@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"tt-memtrace/aggregator"
+	"tt-memtrace/aggregator/exact"
 	"tt-memtrace/ui/text"
 	"tt-memtrace/ui/widget"
 )
@@ -184,9 +185,9 @@ func (v *overview) largestHolders(m metric) []*aggregator.ProcessSnapshot {
 			}
 			a := v.settings.processAmounts(p)[m]
 			if !live {
-				a.used = 0
+				a.used = exact.Of(0)
 			}
-			list = append(list, holder{p, a.used, a.peak})
+			list = append(list, holder{p, sizeOf(a.used), sizeOf(a.peak)})
 		}
 	}
 	add(v.data.snapshot.Processes, true)

@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"tt-memtrace/aggregator"
+	"tt-memtrace/aggregator/exact"
 	"tt-memtrace/ui/text"
 	"tt-memtrace/ui/widget"
 )
@@ -41,12 +42,12 @@ func folded(d data, o settings) (data, map[aggregator.Chip]string) {
 	for i := range d.snapshot.Chips {
 		c := &d.snapshot.Chips[i]
 		h := hs.On(c)
-		key := fmt.Sprint(c.Chip.Space, c.Board, c.Arch, h, marksOf(c.Reasons), o.atLeast(kernelBytes(&c.Kernel), c.Kernel.Unsized > 0))
+		key := fmt.Sprint(c.Chip.Space, c.Board, c.Arch, h, marksOf(c.Reasons), o.bytesOf(c.Kernel.Size()))
 		for _, a := range append(o.memoryAmounts(c, h), programsOf(c.CB, h)) {
 			for _, n := range []amount{a, a.highest()} {
 				key += fmt.Sprint(" ", n.number(o.scaleOf([]amount{n}, false), text.GlyphSet(true)))
 			}
-			key += fmt.Sprint(signCell(a), a.capacity)
+			key += fmt.Sprint(signCell(a), a.room())
 		}
 		n, ok := groups[key]
 		if !ok {
@@ -78,7 +79,9 @@ func (o settings) memoryAmounts(c *aggregator.ChipSnapshot, h aggregator.Hidden)
 func (o settings) amountIn(c *aggregator.ChipSnapshot, m metric, h aggregator.Hidden) amount {
 	if m == metricCB {
 		a := programsOf(c.CB, h)
-		a.capacity, _ = ceilingOf(c, m)
+		if n, known := ceilingOf(c, m); known && n > 0 {
+			a.capacity = exact.Of(n)
+		}
 		return a
 	}
 	return o.memoryAmounts(c, h)[m]
@@ -100,17 +103,18 @@ func (v *overview) grid(w int) []text.Line {
 		name := text.Line{text.Strong.Span(fmt.Sprintf("%4s", text.Clip(chipName(c.Chip), 4, g.Dots))), text.Notice.Span(fmt.Sprintf("%.1s", marksOf(c.Reasons)+" "))}
 		var cell text.Line
 		switch {
-		case a.absent:
+		case a.absent():
 			cell = append(name, text.Faint.Span("-"))
-		case a.unknown, a.capacity == 0:
+		case !a.used.Known(), a.room() == 0:
 			cell = append(name, text.Faint.Span(g.Unknown))
 		default:
-			look, sign := widget.Fullness(a.used, a.capacity)
-			share := float64(min(a.used, a.capacity)) / float64(a.capacity)
+			used, room := sizeOf(a.used), a.room()
+			look, sign := widget.Fullness(used, room)
+			share := float64(min(used, room)) / float64(room)
 			height := g.Sparks[min(int(share*float64(len(g.Sparks))), len(g.Sparks)-1)]
 			percent := text.Percent(share)
 			if share < 1 { // a lower bound cannot be more than full
-				percent = percentFrom(a.sign(g), share)
+				percent = percentFrom(signOf(a.used, g), share)
 			}
 			cell = append(append(name, look.Span(height+height)), append(text.Plain.Line(percent).Padded(max(text.Width(percent), 4), true), text.Plain.Span(sign))...)
 		}
@@ -142,28 +146,30 @@ func (v *overview) summary(w int) []text.Line {
 	g, o := text.GlyphSet(v.settings.ASCII), v.settings
 	hs := aggregator.HidersOf(v.data.snapshot)
 	type sum struct {
-		used, capacity uint64
-		atLeast, some  bool
-		worst          float64
-		chip           aggregator.Chip
-		known          bool
+		used     exact.Quantity
+		capacity uint64
+		some     bool
+		worst    float64
+		chip     aggregator.Chip
+		known    bool
 	}
 	var all, worst []text.Line
 	unknown := false
 	for _, m := range cycled {
-		var s sum
+		s := sum{used: exact.Of(0)}
 		for i := range v.chips() {
 			c := &v.chips()[i]
 			a := o.amountIn(c, m, hs.On(c))
-			if a.absent {
+			if a.absent() {
 				continue
 			}
 			s.some = true
-			s.used += a.used
-			s.capacity += a.capacity
-			s.atLeast = s.atLeast || a.atLeast || a.unknown || a.capacity == 0
-			if a.capacity > 0 && !a.unknown {
-				if share := float64(a.used) / float64(a.capacity); !s.known || share > s.worst {
+			s.used = s.used.Add(a.used)
+			s.capacity += a.room()
+			if a.room() == 0 {
+				s.used = s.used.Doubted(exact.AtLeast)
+			} else if a.used.Known() {
+				if share := float64(sizeOf(a.used)) / float64(a.room()); !s.known || share > s.worst {
 					s.worst, s.chip, s.known = share, c.Chip, true
 				}
 			}
@@ -171,19 +177,16 @@ func (v *overview) summary(w int) []text.Line {
 		if !s.some {
 			continue
 		}
-		least := ""
-		if s.atLeast {
-			least = g.AtLeast
-		}
-		part := text.Line{text.Title.Span(metricNames[m] + " "), text.Plain.Span(least + bytesCell(s.used, o).String())}
-		if s.atLeast && s.used == 0 {
+		least := signOf(s.used, g)
+		part := text.Line{text.Title.Span(metricNames[m] + " "), text.Plain.Span(least + bytesCell(sizeOf(s.used), o).String())}
+		if !s.used.Known() {
 			part[1] = text.Faint.Span(g.Unknown)
 		}
 		if s.capacity > 0 && m != metricCB {
 			part = append(part, text.Faint.Span(" of "+text.Capacity(s.capacity, o.Exact, false)))
 		}
 		all = append(all, part)
-		unknown = unknown || !s.known && s.atLeast
+		unknown = unknown || !s.known && s.used.Bound() != exact.Exact
 		if s.known && s.worst > 0 {
 			look, sign := widget.Fullness(uint64(s.worst*1000), 1000)
 			if sign == "" {

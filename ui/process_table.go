@@ -91,7 +91,7 @@ func entries(d *data, o settings, expanded func(processID) bool) []entry {
 			if c != nil {
 				e.amounts = append(e.amounts, programsOf(c.CB, h))
 			} else {
-				e.amounts = append(e.amounts, amount{absent: true})
+				e.amounts = append(e.amounts, amount{capacity: exact.Of(0)})
 			}
 			out = append(out, e)
 		}
@@ -118,9 +118,6 @@ func (o settings) processEntry(p *aggregator.ProcessSnapshot, ended bool) entry 
 	e := entry{key: rowKey{process: idOf(p), kind: processRow}, process: p, amounts: o.processAmounts(p), buffers: p.Buffers, ended: ended}
 	if ended {
 		e.key.since = p.Since
-		for i := range e.amounts { // an exited process's amounts are its peaks
-			e.amounts[i].about = e.amounts[i].peakUncertain
-		}
 	}
 	return e
 }
@@ -131,7 +128,7 @@ func placeless(p *aggregator.ProcessSnapshot, ever bool) bool {
 		return true
 	}
 	for _, u := range p.Unplaced {
-		if ever && u.PeakRequested > 0 {
+		if ever && u.PeakRequested.Some() {
 			return true
 		}
 	}
@@ -141,7 +138,7 @@ func placeless(p *aggregator.ProcessSnapshot, ever bool) bool {
 func buffers(memory *[aggregator.NumMemories]aggregator.Usage) uint64 {
 	var n uint64
 	for _, u := range memory {
-		n += u.Buffers
+		n += sizeOf(u.Buffers)
 	}
 	return n
 }
@@ -155,8 +152,8 @@ func (o settings) processAmounts(p *aggregator.ProcessSnapshot) []amount {
 		u.Add(&p.Unplaced[m])
 		u.Banks = aggregator.Banks{}
 		a := o.amountOf(u, h)
-		if a.absent = u.Buffers == 0 && allAbsent(p.Chips, m); a.absent {
-			a.unknown = false
+		if !u.Buffers.Some() && allAbsent(p.Chips, m) {
+			a.capacity = exact.Of(0)
 		}
 		out = append(out, a)
 	}
@@ -183,7 +180,7 @@ func sorted(d *data, o settings) []*aggregator.ProcessSnapshot {
 	memory := func(i int) func(a, b *aggregator.ProcessSnapshot) int {
 		used := make(map[*aggregator.ProcessSnapshot]float64, len(list))
 		for _, p := range list {
-			used[p] = float64(o.processAmounts(p)[i].used)
+			used[p] = float64(sizeOf(o.processAmounts(p)[i].used))
 		}
 		return large(func(p *aggregator.ProcessSnapshot) float64 { return used[p] })
 	}
@@ -473,18 +470,19 @@ func legend(s *aggregator.Snapshot, list []*aggregator.ProcessSnapshot, o settin
 	least, unreserved, sign := false, false, g.Unknown
 	for _, p := range list {
 		for _, a := range o.processAmounts(p) {
-			if least = least || a.atLeast; a.atLeast && !a.unknown {
-				sign = g.AtLeast
+			if a.used.Bound() == exact.AtLeast {
+				least, sign = true, g.AtLeast
 			}
 		}
 		unreserved = unreserved || !o.requested && slices.ContainsFunc(shownMemories(), func(m aggregator.Memory) bool {
-			return p.Memory[m].Unreserved+p.Unplaced[m].Unreserved > 0
+			reserved := p.Memory[m].Reserved.Add(p.Unplaced[m].Reserved).Bound()
+			return reserved == exact.AtLeast || reserved == exact.Unknown
 		})
 	}
 	switch {
 	case unreserved:
 		out = append(out, sign+" some reserved sizes are unknown")
-	case least && sign == g.AtLeast:
+	case least:
 		out = append(out, sign+" at least")
 	}
 	return out

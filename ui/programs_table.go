@@ -18,8 +18,7 @@ type programRow struct {
 	// those inside L1 buffers.
 	circular    int
 	circularSum uint64
-	kernelSum   uint64
-	unsized     bool
+	kernelSum   exact.Quantity
 }
 
 func newProgramTable(s *state) *widget.Table[programRow, objectKey] {
@@ -35,8 +34,8 @@ func newProgramTable(s *state) *widget.Table[programRow, objectKey] {
 			countField(s, "CBS", 6, func(r *programRow) uint64 { return uint64(r.circular) }),
 			bytesField(s, "CB BYTES", 3, func(r *programRow) uint64 { return r.circularSum }),
 			countField(s, "KERNELS", 5, func(r *programRow) uint64 { return r.KernelCount }),
-			widget.Field[programRow]{Name: "BINARIES", Right: true, Least: 9, Rank: 4, Cell: func(r *programRow) text.Line { return s.settings.atLeast(r.kernelSum, r.unsized) },
-				Order: bigFirst(func(r *programRow) uint64 { return r.kernelSum })},
+			widget.Field[programRow]{Name: "BINARIES", Right: true, Least: 9, Rank: 4, Cell: func(r *programRow) text.Line { return s.settings.bytesOf(r.kernelSum) },
+				Order: mostFirst(func(r *programRow) exact.Quantity { return r.kernelSum })},
 			knownBytes(s, "CONFIG", 7, func(r *programRow) uint64 { return r.Config }),
 			widget.Field[programRow]{Name: "LAUNCHES", Right: true, Least: 5, Cell: func(r *programRow) text.Line {
 				sign := s.launchesAtLeast(r.process, r.ProgramSnapshot)
@@ -91,7 +90,7 @@ func programRows(r *reader, ascii bool) []programRow {
 		programs := r.programs(o.process)
 		for i := range programs {
 			p := &programs[i]
-			row := programRow{owner: o, ProgramSnapshot: p, chips: slices.Clone(p.Loaded)}
+			row := programRow{owner: o, ProgramSnapshot: p, chips: slices.Clone(p.Loaded), kernelSum: exact.Of(0)}
 			for j := range p.Placed {
 				c := &p.Placed[j]
 				if !slices.Contains(row.chips, c.Chip) {
@@ -105,8 +104,7 @@ func programRows(r *reader, ascii bool) []programRow {
 				}
 			}
 			for _, k := range p.Kernels {
-				row.kernelSum += k.Bytes
-				row.unsized = row.unsized || !k.Sized
+				row.kernelSum = row.kernelSum.Add(k.Size())
 			}
 			out = append(out, row)
 		}

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"tt-memtrace/aggregator"
+	"tt-memtrace/aggregator/exact"
 )
 
 // What a client of the socket reports is distinguished from what is traced, and its circular
@@ -25,7 +26,7 @@ func TestReportedProcessesAreMarked(t *testing.T) {
 	s := fixture(1)
 	p := s.Processes[0]
 	p.PID, p.Info = 60001, aggregator.Process{Started: 9, Command: "manual.py", Source: aggregator.Reported}
-	p.CB = aggregator.CBUsage{Logical: 100, Reported: 1}
+	p.CB = aggregator.CBUsage{Logical: exact.Of(100), Reported: 1} // on unknown cores
 	s.Processes = append(s.Processes, p)
 	var b strings.Builder
 	if err := Text(&b, s, TextOptions{Width: 160}); err != nil {
@@ -35,10 +36,10 @@ func TestReportedProcessesAreMarked(t *testing.T) {
 		t.Errorf("it is not marked:\n%s", b.String())
 	}
 	for _, c := range []struct {
-		usage            aggregator.CBUsage
-		unknown, atLeast bool
-	}{{aggregator.CBUsage{}, false, false}, {p.CB, true, true}, {aggregator.CBUsage{Physical: 5, Logical: 100, Reported: 1}, false, true}} {
-		if a := programsOf(c.usage, aggregator.Hidden{}); a.unknown != c.unknown || a.atLeast != c.atLeast {
+		usage aggregator.CBUsage
+		bound exact.Bound
+	}{{aggregator.EmptyCBUsage(), exact.Exact}, {p.CB, exact.Unknown}, {aggregator.CBUsage{Physical: exact.Bounded(5, exact.AtLeast), Logical: exact.Of(100), Reported: 1}, exact.AtLeast}} {
+		if a := programsOf(c.usage, aggregator.Hidden{}); a.used.Bound() != c.bound {
 			t.Errorf("%+v: %+v", c.usage, a)
 		}
 	}

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"tt-memtrace/aggregator"
+	"tt-memtrace/aggregator/exact"
 	"tt-memtrace/ui/text"
 )
 
@@ -58,11 +59,11 @@ func TestSampledIsMarked(t *testing.T) {
 	for _, requested := range []bool{false, true} {
 		o.requested = requested
 		dram, l1 := o.amountOf(s.Chips[0].Memory[aggregator.DRAM], aggregator.Hidden{}), o.amountOf(s.Chips[0].Memory[aggregator.L1], aggregator.Hidden{})
-		if dram.atLeast && requested || !dram.peakAtLeast || !dram.highest().atLeast || !l1.highest().unknown {
+		if (dram.used.Bound() == exact.Exact) != requested || dram.peak.Known() != requested || l1.peak.Known() {
 			t.Errorf("requested %t: %+v, %+v", requested, dram, l1)
 		}
 	}
-	if cb := programsOf(s.Chips[0].CB, aggregator.Hidden{}); cb.atLeast || !cb.highest().unknown {
+	if cb := programsOf(s.Chips[0].CB, aggregator.Hidden{}); cb.used.Bound() != exact.Exact || cb.peak.Known() {
 		t.Errorf("%+v", cb)
 	}
 	var b strings.Builder

@@ -4,6 +4,7 @@ import (
 	"strconv"
 
 	"tt-memtrace/aggregator"
+	"tt-memtrace/aggregator/exact"
 	"tt-memtrace/ui/text"
 	"tt-memtrace/ui/widget"
 )
@@ -28,19 +29,21 @@ func shownMemories() []aggregator.Memory {
 
 // amount is the use of a memory, or of the L1 that programs use.
 type amount struct {
-	used, peak uint64
-	// atLeast means that used is a lower bound, because the sizes or the cores of some buffers are unknown.
-	atLeast bool
-	// peakAtLeast means the same for the peak.
-	peakAtLeast bool
-	// peakUncertain means that the peak may be too low or too high; about means the same for used.
-	peakUncertain, about bool
-	// unknown means that used has no meaning.
-	unknown bool
-	// absent means that there is no such memory.
-	absent bool
-	// capacity is in bytes; 0 if it is unknown or the memory is absent.
-	capacity uint64
+	used, peak exact.Quantity
+	// capacity is in bytes: 0 if there is no such memory.
+	capacity exact.Quantity
+}
+
+// absent reports whether there is no such memory.
+func (a amount) absent() bool { return a.capacity.Is(0) }
+
+// room returns the capacity, 0 if it is unknown or there is no such memory.
+func (a amount) room() uint64 { return sizeOf(a.capacity) }
+
+// sizeOf returns the number of a quantity, 0 if it is unknown: for orders, scales and bars, which cannot show more.
+func sizeOf(q exact.Quantity) uint64 {
+	n, _ := q.Value()
+	return n
 }
 
 func memoryNames() []string {
@@ -53,59 +56,63 @@ func memoryNames() []string {
 
 // amountOf returns a memory's use in the sizes that the settings show.
 func (o settings) amountOf(u aggregator.Usage, h aggregator.Hidden) amount {
-	a := amount{used: u.Reserved, peak: u.PeakReserved, atLeast: u.Unreserved > 0, peakAtLeast: u.PeakUnsure || u.PeaksAtLeast}
+	u = u.Seen(h)
+	a := amount{used: u.Reserved, peak: u.PeakReserved}
 	if o.requested {
-		a = amount{used: u.Requested, peak: u.PeakRequested, peakAtLeast: u.TotalsOnly || u.PeaksAtLeast}
+		a = amount{used: u.Requested, peak: u.PeakRequested}
 	}
-	a.peakUncertain = u.PeaksUncertain
-	a.capacity, _ = u.Capacity()
-	a.absent = u.Absent()
-	a.unknown = !a.absent && a.used == 0 && (a.atLeast || h.Buffers)
+	if n, known := u.Capacity(); n > 0 || known && u.Absent() {
+		a.capacity = exact.Of(n)
+	}
 	return a
 }
 
 // programsOf returns the L1 used by circular and dataflow buffers and scratchpads. They have only one size.
 func programsOf(u aggregator.CBUsage, h aggregator.Hidden) amount {
-	// The cores of buffers that clients report are unknown.
-	reported := u.Reported > 0
-	return amount{used: u.Physical, peak: u.PeakPhysical, unknown: u.Physical == 0 && (h.Programs || reported), atLeast: reported, peakAtLeast: u.PeaksAtLeast, peakUncertain: u.PeaksUncertain}
+	u = u.Seen(h)
+	return amount{used: u.Physical, peak: u.PeakPhysical}
 }
 
 // programsTitle is the title of the column of circular and dataflow buffers.
 const programsTitle = "CB+DFB"
 
 // highest returns the peak as an amount.
-func (a amount) highest() amount {
-	return amount{used: a.peak, unknown: a.peak == 0 && (a.unknown || a.peakAtLeast || a.peakUncertain), absent: a.absent, atLeast: a.peakAtLeast || a.atLeast, about: a.peakUncertain}
-}
+func (a amount) highest() amount { return amount{used: a.peak, capacity: a.capacity} }
 
 // rank returns a number to sort by. Unknown and absent amounts have a lower rank than 0 bytes.
 func (a amount) rank() uint64 {
-	if a.unknown || a.absent {
+	if a.absent() || !a.used.Known() {
 		return 0
 	}
-	return a.used + 1
+	return sizeOf(a.used) + 1
 }
 
 // number returns the text of an amount.
 func (a amount) number(s text.Scale, g text.Glyphs) text.Line {
-	switch {
-	case a.absent:
+	if a.absent() {
 		return text.Faint.Line("-")
-	case a.unknown:
-		return text.Faint.Line(g.Unknown)
-	case a.used == 0:
-		return text.Faint.Line("0")
 	}
-	return text.Plain.Line(a.sign(g) + s.Bytes(a.used))
+	return quantityLine(a.used, g, s.Bytes)
 }
 
-// sign returns the sign before an amount that is not certain; "" for one that is.
-func (a amount) sign(g text.Glyphs) string {
+// quantityLine returns a quantity as write writes the number, behind the sign of its bound.
+func quantityLine(q exact.Quantity, g text.Glyphs, write func(uint64) string) text.Line {
+	n, b := q.Value()
 	switch {
-	case a.about:
+	case b == exact.Unknown:
+		return text.Faint.Line(g.Unknown)
+	case n == 0:
+		return text.Faint.Line("0")
+	}
+	return text.Plain.Line(signOf(q, g) + write(n))
+}
+
+// signOf returns the sign before a number that is not exact; "" for one that is, or is unknown.
+func signOf(q exact.Quantity, g text.Glyphs) string {
+	switch q.Bound() {
+	case exact.Uncertain:
 		return g.About
-	case a.atLeast:
+	case exact.AtLeast:
 		return g.AtLeast
 	}
 	return ""
@@ -115,7 +122,7 @@ func (a amount) sign(g text.Glyphs) string {
 func (o settings) scaleOf(amounts []amount, short bool) text.Scale {
 	var values, peaks []uint64
 	for _, a := range amounts {
-		values, peaks = append(values, a.used), append(peaks, a.peak)
+		values, peaks = append(values, sizeOf(a.used)), append(peaks, sizeOf(a.peak))
 	}
 	return text.FitScale(values, peaks, o.Exact, short)
 }

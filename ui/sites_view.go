@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"tt-memtrace/aggregator"
+	"tt-memtrace/aggregator/exact"
 	"tt-memtrace/ui/text"
 	"tt-memtrace/ui/widget"
 )
@@ -48,14 +49,14 @@ type baseline struct {
 	bytes    map[siteID]bothSizes
 }
 
-// bothSizes are the same buffers in both sizes, because the user may switch between these later. atLeast means that the
-// reserved size of some is unknown, and their requested size counts in its place.
-type bothSizes struct {
-	reserved, requested uint64
-	atLeast             bool
-}
+// bothSizes are the same buffers in both sizes, because the user may switch between these later. If the reserved size of
+// some is unknown, their requested size counts in its place, as a lower bound.
+type bothSizes struct{ reserved, requested exact.Quantity }
 
-func (b bothSizes) of(requested bool) uint64 {
+// noSizes are the sizes of no buffers.
+var noSizes = bothSizes{exact.Of(0), exact.Of(0)}
+
+func (b bothSizes) of(requested bool) exact.Quantity {
 	if requested {
 		return b.requested
 	}
@@ -67,14 +68,13 @@ type siteRow struct {
 	owner
 	siteID
 	// label is the text of the site.
-	label          string
-	stack          *aggregator.Stack
-	bytes, buffers uint64
-	bytesAtLeast   bool
-	sizes          bothSizes
-	// peak is the most reserved bytes so far; with peakAtLeast, a lower bound.
-	peak        uint64
-	peakAtLeast bool
+	label   string
+	stack   *aggregator.Stack
+	bytes   exact.Quantity
+	buffers uint64
+	sizes   bothSizes
+	// peak is the most reserved bytes so far.
+	peak exact.Quantity
 	// grown is the growth since the baseline; survivors are the live buffers allocated since then. grown is unknown if
 	// buffers may have moved between a site with a call site and one that is named by size.
 	grown                    gain
@@ -110,10 +110,10 @@ func newSites(s *state) *sites {
 		Fields: append(ownerFields(10, 5, func(r *siteRow) owner { return r.owner }),
 			widget.Field[siteRow]{Name: "MEMORY", Least: 8, Cell: func(r *siteRow) text.Line { return text.Plain.Line(r.memory.String()) },
 				Order: func(a, b *siteRow) int { return cmp.Compare(a.memory, b.memory) }},
-			widget.Field[siteRow]{Name: "NOW", Right: true, Least: 9, Order: bigFirst(func(r *siteRow) uint64 { return r.bytes }),
-				Cell: func(r *siteRow) text.Line { return s.settings.atLeast(r.bytes, r.bytesAtLeast) }},
+			widget.Field[siteRow]{Name: "NOW", Right: true, Least: 9, Order: mostFirst(func(r *siteRow) exact.Quantity { return r.bytes }),
+				Cell: func(r *siteRow) text.Line { return s.settings.bytesOf(r.bytes) }},
 			unless(s, func(*siteRow) bool { return s.settings.requested }, widget.Field[siteRow]{Name: "PEAK", Right: true, Least: 10, Rank: 2,
-				Cell: func(r *siteRow) text.Line { return s.settings.atLeast(r.peak, r.peakAtLeast) }, Order: bigFirst(func(r *siteRow) uint64 { return r.peak })}),
+				Cell: func(r *siteRow) text.Line { return s.settings.bytesOf(r.peak) }, Order: mostFirst(func(r *siteRow) exact.Quantity { return r.peak })}),
 			countField(s, "COUNT", 5, func(r *siteRow) uint64 { return r.buffers }),
 			signed("CHANGE", 1, func(r *siteRow) gain { return r.grown }),
 			signed("+/MIN", 3, func(r *siteRow) gain { return r.grown.perMinute(v.since()) }),
@@ -150,7 +150,7 @@ func markRenamed(rows []siteRow, from *baseline, requested bool) {
 		shrank[placeOf(rows[i].siteID)] = shrank[placeOf(rows[i].siteID)] || rows[i].grown.bytes < 0
 	}
 	for id, bytes := range from.bytes {
-		if bytes.of(requested) > 0 && !there[id] {
+		if bytes.of(requested).Some() && !there[id] {
 			shrank[placeOf(id)] = true
 		}
 	}
@@ -158,7 +158,9 @@ func markRenamed(rows []siteRow, from *baseline, requested bool) {
 		here := placeOf(rows[i].siteID)
 		other := here
 		other.named = !other.named
-		rows[i].grown.known = !(rows[i].grown.bytes > 0 && shrank[other] || rows[i].grown.bytes < 0 && grew[other])
+		if rows[i].grown.bytes > 0 && shrank[other] || rows[i].grown.bytes < 0 && grew[other] {
+			rows[i].grown.bound = exact.Unknown
+		}
 	}
 }
 
@@ -232,8 +234,8 @@ func (v *sites) detail(r *siteRow) []text.Line {
 	out := []text.Line{
 		widget.Pair("site", text.Strong.Line(r.label)),
 		widget.Pair("process", text.Plain.Line(fmt.Sprintf("%d  %s", r.owner.process.PID, r.owner.name))),
-		widget.Pair("now", text.Plain.Line(fmt.Sprintf("%s bytes of %s %s in %s, on all chips", text.Digits(r.bytes), r.memory, v.settings.sizes(), text.Plural(int(r.buffers), "buffer", "buffers")))),
-		widget.Pair("peak", append(v.settings.atLeast(r.peak, r.peakAtLeast), text.Plain.Span(" reserved at any moment"))),
+		widget.Pair("now", text.Plain.Line(fmt.Sprintf("%s bytes of %s %s in %s, on all chips", text.Digits(sizeOf(r.bytes)), r.memory, v.settings.sizes(), text.Plural(int(r.buffers), "buffer", "buffers")))),
+		widget.Pair("peak", append(v.settings.bytesOf(r.peak), text.Plain.Span(" reserved at any moment"))),
 		widget.Pair("survivors", text.Plain.Line(fmt.Sprintf("%s, %s bytes, allocated since the baseline %s ago", text.Plural(int(r.survivors), "buffer", "buffers"), text.Digits(r.survivorBytes), text.Age(v.since())))),
 	}
 	return append(out, v.stackLines(r.stack)...)
@@ -374,24 +376,26 @@ func (v *sites) work() func(*reader) func() {
 				if !ok {
 					n = len(rows)
 					index[id] = n
-					rows = append(rows, siteRow{owner: owner, siteID: id, label: id.labelled(o), stack: b.Stack, oldest: b.Since, peakAtLeast: true})
+					rows = append(rows, siteRow{owner: owner, siteID: id, label: id.labelled(o), stack: b.Stack, oldest: b.Since, sizes: noSizes})
 				}
 				row := &rows[n]
 				reserved, chips := b.PerBank*b.TakesOf(banks[b.Memory]), uint64(max(len(b.Chips), 1))
-				sizes := bothSizes{cmp.Or(reserved, b.Size) * chips, b.Size * chips, reserved == 0}
-				row.sizes.reserved += sizes.reserved
-				row.sizes.requested += sizes.requested
-				row.sizes.atLeast = row.sizes.atLeast || sizes.atLeast
+				sizes := bothSizes{exact.Of(reserved * chips), exact.Of(b.Size * chips)}
+				if reserved == 0 {
+					sizes.reserved = exact.Bounded(b.Size*chips, exact.AtLeast)
+				}
+				row.sizes.reserved = row.sizes.reserved.Add(sizes.reserved)
+				row.sizes.requested = row.sizes.requested.Add(sizes.requested)
 				row.buffers++
 				row.oldest = min(row.oldest, b.Since)
 				if base != nil && b.Since >= base.seen {
 					row.survivors++
-					row.survivorBytes += sizes.of(requested)
+					row.survivorBytes += sizeOf(sizes.of(requested))
 				}
 			}
 			for _, site := range r.sites(owner.process) {
 				if n, ok := index[siteID{idOf(owner.process), site.Memory, site.Name, site.Size}]; ok {
-					rows[n].peak, rows[n].peakAtLeast = site.Peak, site.PeakAtLeast
+					rows[n].peak = site.Peak
 				}
 			}
 		}
@@ -405,10 +409,13 @@ func (v *sites) work() func(*reader) func() {
 		}
 		for i := range rows {
 			row := &rows[i]
-			was := from.bytes[row.siteID]
-			row.bytes, row.bytesAtLeast = row.sizes.of(requested), row.sizes.atLeast && !requested
-			row.peak = max(row.peak, row.sizes.reserved)
-			row.grown = gain{int64(row.bytes) - int64(was.of(requested)), true, !requested && (row.sizes.atLeast || was.atLeast)}
+			was, ok := from.bytes[row.siteID]
+			if !ok {
+				was = noSizes
+			}
+			row.bytes = row.sizes.of(requested)
+			row.peak = row.peak.Max(row.sizes.reserved)
+			row.grown = gainOf(was.of(requested), row.bytes)
 		}
 		markRenamed(rows, from, requested)
 		shown := arrange(rows)
@@ -467,7 +474,7 @@ func (v *sites) Compose(w, h int) widget.Picture {
 	if v.settings.requested {
 		v.Note = "peaks of requested bytes are not known: r  " + v.Note
 	}
-	if slices.ContainsFunc(v.Rows, func(r siteRow) bool { return !r.grown.known }) {
+	if slices.ContainsFunc(v.Rows, func(r siteRow) bool { return r.grown.bound == exact.Unknown }) {
 		v.Note = "sites got other names: b counts anew  " + v.Note
 	}
 	switch {

@@ -1,7 +1,6 @@
 package ui
 
 import (
-	"cmp"
 	"fmt"
 	"slices"
 
@@ -27,30 +26,31 @@ func (f *frame) summary() {
 		for k := range s.Chips {
 			u := s.Chips[k].Memory[m]
 			a := o.amountOf(u, aggregator.Hidden{})
-			if a.peakAtLeast { // a buffer's reserved size is at least its requested size
-				a.peak = max(a.peak, u.PeakRequested)
+			if _, known := a.peak.Exact(); !known { // a buffer's reserved size is at least its requested size
+				a.peak = a.peak.Max(u.PeakRequested)
 			}
-			if a.peak > most.peak {
+			if sizeOf(a.peak) > sizeOf(most.peak) {
 				most, chip = a, s.Chips[k].Chip
 			}
 		}
-		if most.peak == 0 {
+		peak, room := sizeOf(most.peak), most.room()
+		if peak == 0 {
 			continue
 		}
-		look, mark := widget.Fullness(most.peak, most.capacity)
-		l := text.Line{text.Strong.Span(fmt.Sprintf("%-9s", metricNames[i])), text.Plain.Span(most.highest().sign(g) + bytesCell(most.peak, o).String())}
-		if most.peak > most.capacity && most.capacity > 0 {
+		look, mark := widget.Fullness(peak, room)
+		l := text.Line{text.Strong.Span(fmt.Sprintf("%-9s", metricNames[i])), text.Plain.Span(signOf(most.peak, g) + bytesCell(peak, o).String())}
+		if peak > room && room > 0 {
 			l = append(l, text.Faint.Span("  of devices with another size than now"))
-		} else if most.capacity > 0 {
-			l = append(l, text.Faint.Span(" of "+text.Capacity(most.capacity, o.Exact, false)),
-				look.Span("  "+text.Percent(float64(most.peak)/float64(most.capacity))+" %"+mark))
+		} else if room > 0 {
+			l = append(l, text.Faint.Span(" of "+text.Capacity(room, o.Exact, false)),
+				look.Span("  "+text.Percent(float64(peak)/float64(room))+" %"+mark))
 		}
 		add(name, append(l, text.Faint.Span("  on chip "+chipName(chip))))
 		name = ""
 	}
 	processes := append(atPeak(s.Ended), atPeak(s.Processes)...)
 	slices.SortStableFunc(processes, func(a, b *aggregator.ProcessSnapshot) int {
-		return cmp.Compare(b.Memory[aggregator.DRAM].PeakReserved, a.Memory[aggregator.DRAM].PeakReserved)
+		return b.Memory[aggregator.DRAM].PeakReserved.Compare(a.Memory[aggregator.DRAM].PeakReserved)
 	})
 	name = "processes"
 	for _, x := range processes[:min(len(processes), summarized)] {

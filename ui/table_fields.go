@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"tt-memtrace/aggregator"
+	"tt-memtrace/aggregator/exact"
 	"tt-memtrace/ui/text"
 	"tt-memtrace/ui/widget"
 )
@@ -72,6 +73,11 @@ func unless[R any](s *state, unknown func(*R) bool, f widget.Field[R]) widget.Fi
 // unknown returns the cell of an unknown value.
 func (s *state) unknown() text.Line { return text.Faint.Line(text.GlyphSet(s.settings.ASCII).Unknown) }
 
+// mostFirst returns an order with large quantities first, and unknown ones last.
+func mostFirst[R any](value func(*R) exact.Quantity) func(a, b *R) int {
+	return func(a, b *R) int { return value(b).Compare(value(a)) }
+}
+
 // bigFirst returns an order with large numbers first.
 func bigFirst[R any](value func(*R) uint64) func(a, b *R) int {
 	return func(a, b *R) int { return cmp.Compare(value(b), value(a)) }
@@ -135,15 +141,9 @@ func (s *state) operationCell(name string, w int) text.Line {
 	return s.nameCell(name, w)
 }
 
-// atLeast returns a number of bytes as text; more means that it is a lower bound, and 0 then is unknown.
-func (o settings) atLeast(v uint64, more bool) text.Line {
-	switch g := text.GlyphSet(o.ASCII); {
-	case more && v == 0:
-		return text.Faint.Line(g.Unknown)
-	case more:
-		return append(text.Plain.Line(g.AtLeast), bytesCell(v, o)...)
-	}
-	return bytesCell(v, o)
+// bytesOf returns a quantity of bytes as text.
+func (o settings) bytesOf(q exact.Quantity) text.Line {
+	return quantityLine(q, text.GlyphSet(o.ASCII), func(n uint64) string { return bytesCell(n, o).String() })
 }
 
 // chipsField returns a field with chips. Its order has the rows with the most chips first.

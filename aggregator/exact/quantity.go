@@ -60,21 +60,31 @@ func Of(n uint64) Quantity { return Bounded(n, Exact) }
 
 // Bounded returns a quantity with a bound.
 func Bounded(n uint64, b Bound) Quantity {
-	if b >= Unknown || n == 0 && b != Exact {
+	if n == 0 && b != Exact {
 		return Quantity{}
 	}
-	return Quantity{n, uint8(Unknown - b)}
+	return Peak(n, b)
 }
+
+// Peak returns a quantity with a bound that Doubt returns even if the number is 0.
+func Peak(n uint64, b Bound) Quantity { return Quantity{n, uint8(Unknown - min(b, Unknown))} }
 
 // Value returns the number and its bound. The number is 0 if it is unknown.
 func (q Quantity) Value() (n uint64, b Bound) {
-	if q.trust == 0 || q.trust > uint8(Unknown) {
+	b = q.Doubt()
+	if b == Unknown || q.n == 0 && b != Exact {
 		return 0, Unknown
 	}
-	if b = Unknown - Bound(q.trust); q.n == 0 && b != Exact {
-		b = Unknown
-	}
 	return q.n, b
+}
+
+// Doubt returns the bound that the quantity was made with. It differs from Bound for a peak of 0 that is a lower bound
+// or uncertain: an account that goes on from there needs it for its later, higher peaks.
+func (q Quantity) Doubt() Bound {
+	if q.trust > uint8(Unknown) {
+		return Unknown
+	}
+	return Unknown - Bound(q.trust)
 }
 
 // Bound returns how far the number can be trusted.
@@ -122,8 +132,6 @@ func (q Quantity) Max(o Quantity) Quantity {
 	switch {
 	case a == Exact && b == Exact:
 		return Of(max(x, y))
-	case max(x, y) == 0:
-		return Quantity{} // one of them is unknown
 	case (x < y || a == Uncertain) && (y < x || b == Uncertain):
 		return Bounded(max(x, y), Uncertain)
 	}
@@ -132,8 +140,10 @@ func (q Quantity) Max(o Quantity) Quantity {
 
 // Doubted returns the same number with at least this much doubt.
 func (q Quantity) Doubted(b Bound) Quantity {
-	n, own := q.Value()
-	return Bounded(n, max(own, b))
+	if b <= q.Doubt() {
+		return q
+	}
+	return Bounded(q.n, b)
 }
 
 // Unseen returns the quantity of a count from which something may be hidden: 0 is unknown then. Another number stays as

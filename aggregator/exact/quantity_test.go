@@ -100,6 +100,7 @@ func TestBounds(t *testing.T) {
 		{"a peak after a loss", Of(7).Doubted(Uncertain), "~7"},
 		{"the doubt of an uncertain number", Bounded(7, Uncertain).Doubted(AtLeast), "~7"},
 		{"a peak of nothing after a loss", Of(0).Doubted(Uncertain), "unknown"},
+		{"a peak that rose from it", Bounded(3, Peak(0, Uncertain).Doubt()), "~3"},
 		{"nothing, and something may be hidden", Of(0).Unseen(true), "unknown"},
 		{"nothing, and nothing is hidden", Of(0).Unseen(false), "0"},
 		{"something, and more may be hidden", Of(3).Unseen(true), "3"},

@@ -15,6 +15,7 @@ import (
 	"github.com/prometheus/procfs"
 
 	"tt-memtrace/aggregator"
+	"tt-memtrace/aggregator/exact"
 	"tt-memtrace/internal/export"
 	"tt-memtrace/internal/shm"
 )
@@ -75,19 +76,20 @@ func compareAll(l *live) []comparison {
 			// Find it by the unique ID; the chip's number in the file is that of the process that opened the file last.
 			theirs := uses[uniques[c.Chip]] // nil if unknown
 			h := aggregator.HiddenOf(&p, &c)
-			add := func(memory string, traced uint64, hidden bool, of func(*shm.Use) uint64) {
-				one := comparison{PID: p.PID, Chip: c.Chip.Number, Memory: memory, Traced: export.Seen(traced, hidden)}
+			asked := func(m aggregator.Memory) exact.Quantity { return c.Memory[m].Seen(h).Requested }
+			add := func(memory string, traced exact.Quantity, of func(*shm.Use) uint64) {
+				one := comparison{PID: p.PID, Chip: c.Chip.Number, Memory: memory, Traced: export.Exactly(traced)}
 				if theirs != nil {
 					n := of(theirs)
 					one.Runtime = &n
 				}
 				list = append(list, one)
 			}
-			add("dram", c.Memory[aggregator.DRAM].Requested, h.Buffers, func(u *shm.Use) uint64 { return u.DRAM })
-			add("l1", c.Memory[aggregator.L1].Requested, h.Buffers, func(u *shm.Use) uint64 { return u.L1 })
-			add("l1_small", c.Memory[aggregator.L1Small].Requested, h.Buffers, func(u *shm.Use) uint64 { return u.L1Small })
-			add("trace", c.Memory[aggregator.Trace].Requested, h.Buffers, func(u *shm.Use) uint64 { return u.Trace })
-			add("circular_buffers", circularOn(c.Chip, programs), h.Programs, func(u *shm.Use) uint64 { return u.CB })
+			add("dram", asked(aggregator.DRAM), func(u *shm.Use) uint64 { return u.DRAM })
+			add("l1", asked(aggregator.L1), func(u *shm.Use) uint64 { return u.L1 })
+			add("l1_small", asked(aggregator.L1Small), func(u *shm.Use) uint64 { return u.L1Small })
+			add("trace", asked(aggregator.Trace), func(u *shm.Use) uint64 { return u.Trace })
+			add("circular_buffers", circularOn(c.Chip, programs).Unseen(h.Programs), func(u *shm.Use) uint64 { return u.CB })
 		}
 	}
 	return list
@@ -95,7 +97,7 @@ func compareAll(l *live) []comparison {
 
 // circularOn returns the L1 of a chip used by the circular buffers of programs, in bytes, without dataflow buffers and
 // scratchpads, which the runtime's account lacks.
-func circularOn(chip aggregator.Chip, programs []aggregator.ProgramSnapshot) uint64 {
+func circularOn(chip aggregator.Chip, programs []aggregator.ProgramSnapshot) exact.Quantity {
 	a := aggregator.New()
 	const device = 1
 	a.Apply(&aggregator.Event{Kind: aggregator.DeviceOpen, PID: 1, Device: device, Opened: &aggregator.Opened{Chips: []aggregator.Chip{chip}}})

@@ -6,15 +6,17 @@ import (
 	"testing"
 
 	"tt-memtrace/internal/export"
+
+	"tt-memtrace/aggregator/exact"
 )
 
 // What was not seen, and may be there, is not compared as 0 bytes.
 func TestComparisonOfWhatMayBeMissing(t *testing.T) {
 	runtime := uint64(4096)
 	d := diagnosis{Compared: []comparison{
-		{PID: 7, Memory: "dram", Traced: export.Seen(0, true), Runtime: &runtime},
-		{PID: 7, Memory: "l1", Traced: export.Seen(0, false), Runtime: &runtime},
-		{PID: 7, Memory: "trace", Traced: export.Seen(4096, true), Runtime: &runtime},
+		{PID: 7, Memory: "dram", Traced: nil, Runtime: &runtime},
+		{PID: 7, Memory: "l1", Traced: export.Exactly(exact.Of(0)), Runtime: &runtime},
+		{PID: 7, Memory: "trace", Traced: export.Exactly(exact.Of(4096)), Runtime: &runtime},
 	}}
 	var b strings.Builder
 	d.printCompared(&b)
@@ -24,7 +26,7 @@ func TestComparisonOfWhatMayBeMissing(t *testing.T) {
 			t.Errorf("no %q in %s", want, b.String())
 		}
 	}
-	if out, err := json.Marshal(d.Compared[0]); err != nil || !strings.Contains(string(out), `"traced":null`) {
+	if out, err := json.Marshal(d.Compared[0]); err != nil || !strings.Contains(string(out), `"traced_bytes":null`) {
 		t.Errorf("%s, %v", out, err)
 	}
 }

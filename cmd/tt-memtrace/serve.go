@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"tt-memtrace/aggregator"
+	"tt-memtrace/aggregator/exact"
 	"tt-memtrace/internal/export"
 	"tt-memtrace/internal/session"
 	"tt-memtrace/internal/telemetry"
@@ -105,7 +106,7 @@ func (t *tracing) look() hostView {
 				d := view.devices[int32(c.Chip.Number)]
 				d.Totals = d.Totals.Add(totals(c))
 				for m := range c.Memory {
-					d.Buffers += c.Memory[m].Buffers
+					d.Buffers += number(c.Memory[m].Buffers)
 				}
 				view.devices[int32(c.Chip.Number)] = d
 			}
@@ -128,12 +129,18 @@ func traced(s *aggregator.Snapshot) iter.Seq[*aggregator.ProcessSnapshot] {
 	}
 }
 
+// number returns the number of a quantity: the protocol has no word for unknown.
+func number(q exact.Quantity) uint64 {
+	n, _ := q.Value()
+	return n
+}
+
 // totals returns a chip's totals in the protocol's form.
 func totals(c aggregator.ChipSnapshot) wire.Totals {
-	asked := func(m aggregator.Memory) uint64 { return c.Memory[m].Requested }
+	asked := func(m aggregator.Memory) uint64 { return number(c.Memory[m].Requested) }
 	t := wire.Totals{
 		DRAM: asked(aggregator.DRAM), L1: asked(aggregator.L1), Trace: asked(aggregator.Trace),
-		L1Small: asked(aggregator.L1Small) + asked(aggregator.SystemMemory), CB: c.CB.Logical,
+		L1Small: asked(aggregator.L1Small) + asked(aggregator.SystemMemory), CB: number(c.CB.Logical),
 	}
 	for _, n := range c.Kernel.Bytes {
 		t.Kernel += n

@@ -439,7 +439,7 @@ func statusProcess(p aggregator.ProcessSnapshot, wall func(uint64) *time.Time) S
 	}
 	if p.Info.Source == aggregator.Traced {
 		u, hidden := &p.Unsafe, p.HidesUnsafe()
-		sp.Unsafe = &StatusUnsafe{Seen(u.Buffers, hidden), Seen(u.Bytes, hidden), Seen(u.Overlapping, hidden), Seen(u.OverlappingBytes, hidden), Seen(p.Counters.Unsafe, hidden)}
+		sp.Unsafe = &StatusUnsafe{Exactly(exact.Of(u.Buffers).Unseen(hidden)), Exactly(exact.Of(u.Bytes).Unseen(hidden)), Exactly(exact.Of(u.Overlapping).Unseen(hidden)), Exactly(exact.Of(u.OverlappingBytes).Unseen(hidden)), Exactly(exact.Of(p.Counters.Unsafe).Unseen(hidden))}
 	}
 	sp.ExitStatus, sp.ExitSignal = ExitOf(p.Exit)
 	sp.LastLaunch = wall(p.LastLaunch)
@@ -453,7 +453,7 @@ func statusProcess(p aggregator.ProcessSnapshot, wall func(uint64) *time.Time) S
 		sp.Replays = &p.Counters.Replays
 	}
 	if p.Info.Source != aggregator.FromSharedMemory {
-		sp.Buffers = Seen(p.Buffers, aggregator.HiddenOf(&p, nil).Buffers)
+		sp.Buffers = Exactly(exact.Of(p.Buffers).Unseen(aggregator.HiddenOf(&p, nil).Buffers))
 		sp.Allocs, sp.Frees = &p.Counters.Allocs, &p.Counters.Frees
 	}
 	if p.Info.NotCovered != "" {
@@ -463,7 +463,7 @@ func statusProcess(p aggregator.ProcessSnapshot, wall func(uint64) *time.Time) S
 		sp.Chips = append(sp.Chips, statusChip(c, aggregator.HiddenOf(&p, &c), wall))
 	}
 	for _, m := range Shown {
-		if u := p.Unplaced[m]; u.Buffers > 0 {
+		if u := p.Unplaced[m]; u.Buffers.Some() {
 			if sp.Unplaced == nil {
 				sp.Unplaced = map[string]StatusUse{}
 			}
@@ -475,12 +475,21 @@ func statusProcess(p aggregator.ProcessSnapshot, wall func(uint64) *time.Time) S
 
 func key(m aggregator.Memory) string { return strings.ToLower(m.String()) }
 
-// Seen is a number as JSON has it: nil, which is null, where it is 0 and what it counts may be there all the same.
-func Seen(n uint64, hidden bool) *uint64 {
-	if n == 0 && hidden {
-		return nil
+// Exactly is a number as JSON has it: nil, which is null, unless it is exact.
+func Exactly(q exact.Quantity) *uint64 {
+	if n, ok := q.Exact(); ok {
+		return &n
 	}
-	return &n
+	return nil
+}
+
+// peak is a peak as JSON has it: nil if it is unknown, otherwise with its bound beside it.
+func peak(q exact.Quantity) (number *uint64, atLeast, uncertain bool) {
+	n, b := q.Value()
+	if b == exact.Unknown {
+		return nil, false, false
+	}
+	return &n, b == exact.AtLeast, b == exact.Uncertain
 }
 
 func statusChip(c aggregator.ChipSnapshot, h aggregator.Hidden, wall func(uint64) *time.Time) StatusChip {
@@ -494,10 +503,10 @@ func statusChip(c aggregator.ChipSnapshot, h aggregator.Hidden, wall func(uint64
 	if c.Board != "" {
 		sc.Card = &c.Board
 	}
-	if c.CB.TotalsOnly {
-		sc.CBSum = &c.CB.Physical
+	if c.CB.TotalsOnly() {
+		sc.CBSum = Exactly(c.CB.Physical)
 	} else {
-		programs, kernels := statusPrograms(c.CB, h.Programs), statusKernels(c.Kernel, h.Programs)
+		programs, kernels := statusPrograms(c.CB.Seen(h)), statusKernels(c.Kernel, h.Programs)
 		kernels.Ring = statusRing(c.ConfigRing)
 		sc.Programs, sc.Kernels = &programs, &kernels
 	}
@@ -507,35 +516,29 @@ func statusChip(c aggregator.ChipSnapshot, h aggregator.Hidden, wall func(uint64
 	return sc
 }
 
-func statusPrograms(u aggregator.CBUsage, hidden bool) StatusPrograms {
-	peak := hidden || !u.PeaksKnown()
+func statusPrograms(u aggregator.CBUsage) StatusPrograms {
 	sp := StatusPrograms{
-		Physical: Seen(u.Physical, hidden || u.Reported > 0), Logical: Seen(u.Logical, hidden), PeakPhysical: Seen(u.PeakPhysical, peak || u.Reported > 0), PeakLogical: Seen(u.PeakLogical, peak),
-		PeaksAtLeast: u.PeaksAtLeast, PeaksUncertain: u.PeaksUncertain, Programs: Seen(u.Programs, hidden), Circular: Seen(u.Circular, hidden), Dataflow: Seen(u.Dataflow, hidden),
-		Scratchpads: Seen(u.Scratchpads, hidden), Global: Seen(u.Global, hidden), Reported: u.Reported, Top: Seen(u.Top, hidden || u.Reported > 0),
+		Physical: Exactly(u.Physical), Logical: Exactly(u.Logical), Programs: Exactly(u.Programs), Circular: Exactly(u.Circular), Dataflow: Exactly(u.Dataflow),
+		Scratchpads: Exactly(u.Scratchpads), Global: Exactly(u.Global), Reported: u.Reported, Top: Exactly(u.Top),
 	}
-	if u.BusiestBytes > 0 {
-		sp.BusiestCore = &StatusCore{u.Busiest.X, u.Busiest.Y, u.BusiestBytes}
+	sp.PeakLogical, sp.PeaksAtLeast, sp.PeaksUncertain = peak(u.PeakLogical)
+	// A physical peak that is less certain lacks buffers whose cores are unknown.
+	if u.PeakPhysical.Bound() == u.PeakLogical.Bound() {
+		sp.PeakPhysical, _, _ = peak(u.PeakPhysical)
+	}
+	if n, ok := u.BusiestBytes.Exact(); ok && n > 0 {
+		sp.BusiestCore = &StatusCore{u.Busiest.X, u.Busiest.Y, n}
 	}
 	return sp
 }
 
 func statusKernels(u aggregator.KernelUsage, hidden bool) StatusKernels {
 	sk := StatusKernels{
-		Programs: Seen(u.Programs, hidden), Application: Seen(u.Binaries[aggregator.ApplicationKernel], hidden),
-		Fabric: Seen(u.Binaries[aggregator.FabricKernel], hidden), Dispatch: Seen(u.Binaries[aggregator.DispatchKernel], hidden),
-		DRAMCopies: Seen(u.DRAMCopies, hidden), DRAMBytes: Seen(u.DRAMBytes, hidden),
+		Programs: Exactly(exact.Of(u.Programs).Unseen(hidden)), Application: Exactly(exact.Of(u.Binaries[aggregator.ApplicationKernel]).Unseen(hidden)),
+		Fabric: Exactly(exact.Of(u.Binaries[aggregator.FabricKernel]).Unseen(hidden)), Dispatch: Exactly(exact.Of(u.Binaries[aggregator.DispatchKernel]).Unseen(hidden)),
+		DRAMCopies: Exactly(exact.Of(u.DRAMCopies).Unseen(hidden)), DRAMBytes: Exactly(exact.Of(u.DRAMBytes).Unseen(hidden)),
 	}
-	if u.Unsized == 0 {
-		var bytes uint64
-		for _, n := range u.Bytes {
-			bytes += n
-		}
-		sk.Bytes = Seen(bytes, hidden)
-	}
-	if bytes, known := u.OnCores(); known {
-		sk.BytesOnCores = Seen(bytes, hidden)
-	}
+	sk.Bytes, sk.BytesOnCores = Exactly(u.Size().Unseen(hidden)), Exactly(u.OnCores().Unseen(hidden))
 	return sk
 }
 
@@ -550,17 +553,16 @@ func statusRing(r aggregator.ConfigRing) *StatusConfigRing {
 }
 
 func statusUse(u aggregator.Usage, h aggregator.Hidden) StatusUse {
-	hidden := h.Buffers && !u.Absent()
-	peak := hidden || !u.PeaksKnown() && !u.Absent()
-	su := StatusUse{Requested: Seen(u.Requested, hidden), PeaksAtLeast: u.PeaksAtLeast, PeaksUncertain: u.PeaksUncertain}
-	if !u.TotalsOnly {
-		su.PeakRequested, su.Buffers = Seen(u.PeakRequested, peak), Seen(u.Buffers, hidden)
-	}
-	if u.Unreserved == 0 && !u.TotalsOnly {
-		su.Reserved = Seen(u.Reserved, hidden)
-	}
-	if !u.PeakUnsure {
-		su.PeakReserved = Seen(u.PeakReserved, peak)
+	totals := u.TotalsOnly()
+	u = u.Seen(h)
+	su := StatusUse{Requested: Exactly(u.Requested), Buffers: Exactly(u.Buffers)}
+	if !totals {
+		su.Reserved = Exactly(u.Reserved)
+		su.PeakRequested, su.PeaksAtLeast, su.PeaksUncertain = peak(u.PeakRequested)
+		// A peak that is less certain than that of the requested sizes lacks a buffer whose reserved size was unknown.
+		if u.PeakReserved.Bound() == u.PeakRequested.Bound() {
+			su.PeakReserved, _, _ = peak(u.PeakReserved)
+		}
 	}
 	if capacity, known := u.Capacity(); known {
 		su.Capacity, su.Banks, su.BankBytes = &capacity, &u.Banks.Count, &u.Banks.Bytes

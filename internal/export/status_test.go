@@ -29,30 +29,38 @@ func TestStatus(t *testing.T) {
 }
 
 func TestWhatIsUnknownIsNullAndNotZero(t *testing.T) {
-	use := statusUse(aggregator.Usage{Requested: 5, Buffers: 1, Unreserved: 1, PeakUnsure: true}, aggregator.Hidden{})
+	unreserved := aggregator.EmptyUsage()
+	unreserved.Requested, unreserved.Buffers, unreserved.Reserved, unreserved.PeakReserved = exact.Of(5), exact.Of(1), exact.Quantity{}, exact.Quantity{}
+	use := statusUse(unreserved, aggregator.Hidden{})
 	if use.Reserved != nil || use.PeakReserved != nil || use.Capacity != nil || use.Banks != nil || use.BankBytes != nil {
 		t.Errorf("%+v", use)
 	}
-	use = statusUse(aggregator.Usage{PeakReserved: 7, PeakUnsure: true, Banks: aggregator.Banks{Known: true}}, aggregator.Hidden{})
+	absent := aggregator.EmptyUsage()
+	absent.PeakReserved, absent.Banks = exact.Bounded(7, exact.AtLeast), aggregator.Banks{Known: true}
+	use = statusUse(absent, aggregator.Hidden{})
 	if use.Reserved == nil || *use.Reserved != 0 || use.PeakReserved != nil || use.Capacity == nil || *use.Capacity != 0 || *use.Banks != 0 {
 		t.Errorf("nothing held, a peak that is not known, and no such memory: %+v", use)
 	}
-	use = statusUse(aggregator.Usage{Reserved: 3, PeakReserved: 4, Banks: aggregator.Banks{Known: true, Count: 12, Bytes: 1 << 30}}, aggregator.Hidden{})
+	all := aggregator.EmptyUsage()
+	all.Reserved, all.PeakReserved, all.Banks = exact.Of(3), exact.Of(4), aggregator.Banks{Known: true, Count: 12, Bytes: 1 << 30}
+	use = statusUse(all, aggregator.Hidden{})
 	if *use.Reserved != 3 || *use.PeakReserved != 4 || *use.Capacity != 12<<30 || *use.Banks != 12 || *use.BankBytes != 1<<30 {
 		t.Errorf("all known: %+v", use)
 	}
-	use = statusUse(aggregator.Usage{PeakRequested: 8, PeakReserved: 9, PeaksAtLeast: true}, aggregator.Hidden{})
+	lower := aggregator.EmptyUsage()
+	lower.PeakRequested, lower.PeakReserved = exact.Bounded(8, exact.AtLeast), exact.Bounded(9, exact.AtLeast)
+	use = statusUse(lower, aggregator.Hidden{})
 	if !use.PeaksAtLeast || *use.PeakRequested != 8 || *use.PeakReserved != 9 {
 		t.Errorf("sampled: %+v", use)
 	}
-	got := status(t, &aggregator.Snapshot{Processes: []aggregator.ProcessSnapshot{{PID: 1, Chips: []aggregator.ChipSnapshot{{}}}}})
+	got := status(t, &aggregator.Snapshot{Processes: []aggregator.ProcessSnapshot{{PID: 1, Chips: []aggregator.ChipSnapshot{{Memory: aggregator.EmptyUsages(), CB: aggregator.EmptyCBUsage()}}}}})
 	for _, want := range []string{`"command": null`, `"library": null`, `"build_id": null`, `"release": null`, `"arch": null`, `"reserved_bytes": 0`, `"capacity_bytes": null`} {
 		if !strings.Contains(got, want) {
 			t.Errorf("no %s in %s", want, got)
 		}
 	}
 	sampled := status(t, &aggregator.Snapshot{Processes: []aggregator.ProcessSnapshot{{PID: 1, Info: aggregator.Process{Source: aggregator.Sampled},
-		Chips: []aggregator.ChipSnapshot{{CB: aggregator.CBUsage{PeaksAtLeast: true}}}}}})
+		Chips: []aggregator.ChipSnapshot{{Memory: [aggregator.NumMemories]aggregator.Usage{aggregator.DRAM: lower}, CB: aggregator.EmptyCBUsage()}}}}})
 	for _, want := range []string{`"source": "sampled"`, `"replays": null`, `"peaks_at_least": true`} {
 		if !strings.Contains(sampled, want) {
 			t.Errorf("no %s in %s", want, sampled)
@@ -68,11 +76,11 @@ func TestWhatIsUnknownIsNullAndNotZero(t *testing.T) {
 // What the screen shows as unknown is null: nothing was seen, and a reason says that something may be there.
 func TestNothingSeenIsNullWhereSomethingMayBeMissing(t *testing.T) {
 	chip := func(pids []uint32, reasons ...aggregator.Reason) aggregator.ChipSnapshot {
-		c := aggregator.ChipSnapshot{PIDs: pids, Reasons: reasons}
+		c := aggregator.ChipSnapshot{PIDs: pids, Reasons: reasons, Memory: aggregator.EmptyUsages(), CB: aggregator.EmptyCBUsage()}
 		for m := range c.Memory {
 			c.Memory[m].Banks = aggregator.Banks{Known: true, Count: 12, Bytes: 1 << 30}
 		}
-		c.Memory[aggregator.L1].Requested, c.Memory[aggregator.L1].Reserved, c.Memory[aggregator.L1].Buffers = 5, 6, 1
+		c.Memory[aggregator.L1].Requested, c.Memory[aggregator.L1].Reserved, c.Memory[aggregator.L1].Buffers = exact.Of(5), exact.Of(6), exact.Of(1)
 		c.Memory[aggregator.Trace].Banks = aggregator.Banks{Known: true} // there is none
 		return c
 	}
@@ -124,12 +132,14 @@ func TestNothingSeenIsNullWhereSomethingMayBeMissing(t *testing.T) {
 		}
 	}
 	// A peak of 0 that is only a lower bound is unknown, too.
-	sampled := statusUse(aggregator.Usage{PeaksAtLeast: true}, aggregator.Hidden{})
+	nothing := aggregator.EmptyUsage()
+	nothing.PeakRequested, nothing.PeakReserved = exact.Bounded(0, exact.AtLeast), exact.Bounded(0, exact.AtLeast)
+	sampled := statusUse(nothing, aggregator.Hidden{})
 	if sampled.PeakRequested != nil || sampled.PeakReserved != nil || sampled.Requested == nil {
 		t.Errorf("sampled: %+v", sampled)
 	}
 	// Of what clients report, the cores are unknown.
-	reported := statusPrograms(aggregator.CBUsage{Logical: 9, PeakLogical: 9, Reported: 1}, false)
+	reported := statusPrograms(aggregator.CBUsage{Logical: exact.Of(9), PeakLogical: exact.Of(9), Reported: 1})
 	if reported.Physical != nil || reported.PeakPhysical != nil || reported.Top != nil || *reported.Logical != 9 {
 		t.Errorf("reported: %+v", reported)
 	}

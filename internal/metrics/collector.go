@@ -139,30 +139,25 @@ func (s *scrape) chips(r Reading) {
 		s.count(chipProcesses, l, uint64(len(c.PIDs)))
 		s.count(chipExact, l, one(c.Exact()))
 		for _, m := range export.Shown {
-			u := &c.Memory[m]
+			u := c.Memory[m].Seen(h)
 			l := at.memory[m]
-			hidden := h.Buffers && !u.Absent()
-			s.seen(requested, l, u.Requested, hidden)
-			if u.PeaksKnown() {
-				s.seen(peakRequested, l, u.PeakRequested, hidden)
+			s.exactly(requested, l, u.Requested)
+			s.exactly(peakRequested, l, u.PeakRequested)
+			s.exactly(buffers, l, u.Buffers)
+			if u.Buffers.Known() {
+				s.count(unreserved, l, u.Unreserved)
 			}
-			s.seen(buffers, l, u.Buffers, hidden)
-			s.seen(unreserved, l, u.Unreserved, hidden && u.Buffers == 0)
-			if u.Unreserved == 0 {
-				s.seen(reserved, l, u.Reserved, hidden)
-			}
-			if u.PeaksKnown() && !u.PeakUnsure {
-				s.seen(peakReserved, l, u.PeakReserved, hidden)
-			}
+			s.exactly(reserved, l, u.Reserved)
+			s.exactly(peakReserved, l, u.PeakReserved)
 			size, known := u.Capacity()
 			if known {
 				s.count(capacity, l, size)
 			}
-			if n, ok := largest[memory{c.Chip, m}]; ok && !(hidden && (h.Late || u.Reserved == 0)) {
+			if n, ok := largest[memory{c.Chip, m}]; ok && !(h.Late || h.Buffers && !u.Reserved.Known()) {
 				s.count(largestFree, l, n)
 			}
 		}
-		s.programs(c, l, h.Programs)
+		s.programs(c, l, h)
 	}
 }
 
@@ -172,38 +167,26 @@ type memory struct {
 	memory aggregator.Memory
 }
 
-// programs sends what a chip's programs take. Of what clients report, the cores are unknown.
-func (s *scrape) programs(c *aggregator.ChipSnapshot, l labels, hidden bool) {
-	reported := hidden || c.CB.Reported > 0
-	s.seen(cbPhysical, l, c.CB.Physical, reported)
-	s.seen(cbLogical, l, c.CB.Logical, hidden)
-	if c.CB.PeaksKnown() {
-		s.seen(cbPeakPhysical, l, c.CB.PeakPhysical, reported)
-		s.seen(cbPeakLogical, l, c.CB.PeakLogical, hidden)
-	}
-	s.seen(cbBusiest, l, c.CB.BusiestBytes, reported)
-	s.seen(cbTop, l, c.CB.Top, reported)
-	s.seen(cbPrograms, l, c.CB.Programs, hidden)
-	s.seen(cbBuffers, l.with("kind", "circular"), c.CB.Circular, hidden)
-	s.seen(cbBuffers, l.with("kind", "dataflow"), c.CB.Dataflow, hidden)
-	s.seen(cbBuffers, l.with("kind", "global"), c.CB.Global, hidden)
+// programs sends what a chip's programs take.
+func (s *scrape) programs(c *aggregator.ChipSnapshot, l labels, h aggregator.Hidden) {
+	cb, hidden := c.CB.Seen(h), h.Programs
+	s.exactly(cbPhysical, l, cb.Physical)
+	s.exactly(cbLogical, l, cb.Logical)
+	s.exactly(cbPeakPhysical, l, cb.PeakPhysical)
+	s.exactly(cbPeakLogical, l, cb.PeakLogical)
+	s.exactly(cbBusiest, l, cb.BusiestBytes)
+	s.exactly(cbTop, l, cb.Top)
+	s.exactly(cbPrograms, l, cb.Programs)
+	s.exactly(cbBuffers, l.with("kind", "circular"), cb.Circular)
+	s.exactly(cbBuffers, l.with("kind", "dataflow"), cb.Dataflow)
+	s.exactly(cbBuffers, l.with("kind", "global"), cb.Global)
 	s.seen(kernelPrograms, l, c.Kernel.Programs, hidden)
 	for t, n := range c.Kernel.Binaries {
 		s.seen(kernelBinaries, l.with("type", aggregator.KernelType(t).String()), n, hidden)
 	}
-	if bytes, known := sized(&c.Kernel); known {
-		s.seen(kernelBytes, l, bytes, hidden)
-	}
+	s.exactly(kernelBytes, l, c.Kernel.Size().Unseen(hidden))
 	s.seen(kernelCopies, l, c.Kernel.DRAMCopies, hidden)
 	s.seen(kernelCopied, l, c.Kernel.DRAMBytes, hidden)
-}
-
-// sized sums the kernels' bytes; known is false if any binary's size is missing.
-func sized(u *aggregator.KernelUsage) (bytes uint64, known bool) {
-	for _, n := range u.Bytes {
-		bytes += n
-	}
-	return bytes, u.Unsized == 0
 }
 
 // maxLibraries bounds the number of runtime builds with series of their own.

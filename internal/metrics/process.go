@@ -44,9 +44,12 @@ func rank(list []aggregator.ProcessSnapshot) []*aggregator.ProcessSnapshot {
 func peak(p *aggregator.ProcessSnapshot) (bytes uint64) {
 	for m := range p.Memory {
 		u := &p.Memory[m]
-		bytes += max(u.PeakReserved, u.PeakRequested)
+		reserved, _ := u.PeakReserved.Value()
+		requested, _ := u.PeakRequested.Value()
+		bytes += max(reserved, requested)
 	}
-	return bytes + p.CB.PeakPhysical
+	programs, _ := p.CB.PeakPhysical.Value()
+	return bytes + programs
 }
 
 func (s *scrape) process(p *aggregator.ProcessSnapshot, n named) {
@@ -98,7 +101,7 @@ func (s *scrape) processReasons(l labels, list []aggregator.Reason) {
 // others sends the sum over the processes. It omits their counters: as processes
 // come and go among them, the sums would fall.
 func (s *scrape) others(list []*aggregator.ProcessSnapshot) {
-	var total aggregator.ProcessSnapshot
+	total := aggregator.ProcessSnapshot{Unplaced: aggregator.EmptyUsages()}
 	isExact := true
 	chips := map[aggregator.Chip]*aggregator.ChipSnapshot{}
 	var hidden aggregator.Hidden
@@ -121,7 +124,7 @@ func (s *scrape) others(list []*aggregator.ProcessSnapshot) {
 			}
 			sum := chips[id]
 			if sum == nil {
-				sum = &aggregator.ChipSnapshot{Chip: id}
+				sum = &aggregator.ChipSnapshot{Chip: id, Memory: aggregator.EmptyUsages(), CB: aggregator.EmptyCBUsage()}
 				chips[id] = sum
 			}
 			for m := range c.Memory {
@@ -148,12 +151,10 @@ func (s *scrape) offChip(l labels, p *aggregator.ProcessSnapshot, h aggregator.H
 	if p.HostMemory.Bytes > 0 {
 		s.count(processHost, l, p.HostMemory.Bytes)
 	}
-	if bytes, known := sized(&p.Kernel); known {
-		s.seen(processKernels, l, bytes, h.Programs)
-	}
+	s.exactly(processKernels, l, p.Kernel.Size().Unseen(h.Programs))
 	for m := range p.Unplaced {
-		if u := &p.Unplaced[m]; u.Buffers > 0 {
-			s.count(processUnplaced, l.with("memory", name(aggregator.Memory(m))), u.Requested)
+		if u := &p.Unplaced[m]; u.Buffers.Some() {
+			s.exactly(processUnplaced, l.with("memory", name(aggregator.Memory(m))), u.Requested)
 		}
 	}
 }
@@ -162,19 +163,17 @@ func (s *scrape) offChip(l labels, p *aggregator.ProcessSnapshot, h aggregator.H
 func (s *scrape) onChip(l labels, c *aggregator.ChipSnapshot, h aggregator.Hidden) {
 	at := s.places.of(c.Chip)
 	for _, m := range export.Shown {
-		u := &c.Memory[m]
-		if u.PeakRequested == 0 {
+		if !c.Memory[m].PeakRequested.Some() {
 			continue
 		}
+		u := c.Memory[m].Seen(h)
 		l := l.and(at.memory[m])
-		s.seen(processRequested, l, u.Requested, h.Buffers)
-		if u.Unreserved == 0 {
-			s.seen(processReserved, l, u.Reserved, h.Buffers)
-		}
+		s.exactly(processRequested, l, u.Requested)
+		s.exactly(processReserved, l, u.Reserved)
 	}
-	if c.CB.PeakLogical > 0 {
-		l := l.and(at.chip)
-		s.seen(processCBPhysical, l, c.CB.Physical, h.Programs || c.CB.Reported > 0)
-		s.seen(processCBLogical, l, c.CB.Logical, h.Programs)
+	if c.CB.PeakLogical.Some() {
+		l, cb := l.and(at.chip), c.CB.Seen(h)
+		s.exactly(processCBPhysical, l, cb.Physical)
+		s.exactly(processCBLogical, l, cb.Logical)
 	}
 }

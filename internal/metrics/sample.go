@@ -7,6 +7,7 @@ import (
 	dto "github.com/prometheus/client_model/go"
 
 	"tt-memtrace/aggregator"
+	"tt-memtrace/aggregator/exact"
 )
 
 // labels are name and value pairs in ascending order of names. Samples share them,
@@ -93,6 +94,13 @@ func (s *scrape) send(m metric, l labels, value float64) {
 }
 
 func (s *scrape) count(m metric, l labels, value uint64) { s.send(m, l, float64(value)) }
+
+// exactly sends a number that is exact.
+func (s *scrape) exactly(m metric, l labels, q exact.Quantity) {
+	if n, ok := q.Exact(); ok {
+		s.count(m, l, n)
+	}
+}
 
 // seen sends a count, unless it is 0 and what it counts may be there all the same.
 func (s *scrape) seen(m metric, l labels, value uint64, hidden bool) {

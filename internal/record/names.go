@@ -4,6 +4,7 @@ import (
 	"reflect"
 
 	"tt-memtrace/aggregator"
+	"tt-memtrace/aggregator/exact"
 )
 
 // A recording names its types and fields, and a reader finds them by these names.
@@ -36,6 +37,7 @@ var typeNames = map[reflect.Type]string{
 	reflect.TypeFor[aggregator.Process]():          "Process",
 	reflect.TypeFor[aggregator.ProcessCounters]():  "ProcessCounters",
 	reflect.TypeFor[aggregator.ProcessSnapshot]():  "ProcessSnapshot",
+	reflect.TypeFor[exact.Quantity]():              "Quantity",
 	reflect.TypeFor[aggregator.Reason]():           "Reason",
 	reflect.TypeFor[aggregator.FailedAllocation](): "FailedAllocation",
 	reflect.TypeFor[aggregator.ConfigRing]():       "ConfigRing",

@@ -25,6 +25,7 @@ var enumerations = []struct {
 	{"FailureKind", int(aggregator.OtherFailure) + 1, func(n int) fmt.Stringer { return aggregator.FailureKind(n) }},
 	{"KernelType", int(aggregator.NumKernelTypes), func(n int) fmt.Stringer { return aggregator.KernelType(n) }},
 	{"Memory", int(aggregator.NumMemories), func(n int) fmt.Stringer { return aggregator.Memory(n) }},
+	{"Quantity.Trust", int(exact.Unknown) + 1, func(n int) fmt.Stringer { return exact.Unknown - exact.Bound(n) }},
 	{"Source", int(aggregator.Sampled) + 1, func(n int) fmt.Stringer { return aggregator.Source(n) }},
 }
 

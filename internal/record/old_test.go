@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"tt-memtrace/aggregator"
+	"tt-memtrace/aggregator/exact"
 )
 
 // testdata has recordings of the real runtime on mock chips that were made before this
@@ -54,14 +55,14 @@ func TestRecordingsMadeBefore(t *testing.T) {
 		for _, p := range slices.Concat(s.Processes, s.Ended) {
 			dram := p.Memory[aggregator.DRAM]
 			got.allocs += int(p.Counters.Allocs)
-			got.dram += dram.Requested
-			got.dramReserved += dram.Reserved
-			got.peakDRAM += dram.PeakRequested
-			got.l1 += p.Memory[aggregator.L1].Requested
-			got.cb += p.CB.Physical
-			got.peakCB += p.CB.PeakPhysical
+			got.dram += number(dram.Requested)
+			got.dramReserved += number(dram.Reserved)
+			got.peakDRAM += number(dram.PeakRequested)
+			got.l1 += number(p.Memory[aggregator.L1].Requested)
+			got.cb += number(p.CB.Physical)
+			got.peakCB += number(p.CB.PeakPhysical)
 			got.buffers += p.Buffers
-			got.programs += p.CB.Programs
+			got.programs += number(p.CB.Programs)
 		}
 		if got != want {
 			t.Errorf("%s:\n got %+v\nwant %+v", name, got, want)
@@ -76,4 +77,10 @@ func TestRecordingsMadeBefore(t *testing.T) {
 			}
 		}
 	}
+}
+
+// number is the number of a quantity, whatever its bound.
+func number(q exact.Quantity) uint64 {
+	n, _ := q.Value()
+	return n
 }

@@ -312,7 +312,7 @@ func (c *cursor) read(s *shape, v reflect.Value, depth int) {
 		for _, f := range s.fields {
 			var to reflect.Value
 			if v.IsValid() && f.index >= 0 {
-				to = v.Field(f.index)
+				to = settable(v.Field(f.index))
 			}
 			c.read(f.shape, to, depth+1)
 			if c.failed {
@@ -320,6 +320,11 @@ func (c *cursor) read(s *shape, v reflect.Value, depth int) {
 			}
 		}
 	}
+}
+
+// settable returns a field that can be set, although it may be unexported: those of a Quantity are.
+func settable(field reflect.Value) reflect.Value {
+	return reflect.NewAt(field.Type(), field.Addr().UnsafePointer()).Elem()
 }
 
 // readSet reads a set's keys. What its memory is, is a guess on the high side.

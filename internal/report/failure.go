@@ -108,7 +108,7 @@ func (b *Builder) countsBuffers(pid uint32) bool {
 	for i := range s.Processes {
 		if p := &s.Processes[i]; p.PID == pid {
 			hidden := aggregator.HiddenOf(p, nil)
-			return !hidden.Buffers && !hidden.Late && !slices.ContainsFunc(p.Unplaced[:], func(u aggregator.Usage) bool { return u.Buffers > 0 })
+			return !hidden.Buffers && !hidden.Late && !slices.ContainsFunc(p.Unplaced[:], func(u aggregator.Usage) bool { return u.Buffers.Some() })
 		}
 	}
 	return false

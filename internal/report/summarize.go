@@ -105,12 +105,14 @@ func unsurePeaks(s *aggregator.Snapshot) bool {
 	unsure := func(memory *[aggregator.NumMemories]aggregator.Usage, cb *aggregator.CBUsage) bool {
 		for m := range memory {
 			u := &memory[m]
-			mixed := u.PeakUnsure && u.PeakReserved > 0 // where no reserved size is known, the peak is of requested ones
-			if mixed || !u.PeaksKnown() {
+			_, requested := u.PeakRequested.Exact()
+			_, reserved := u.PeakReserved.Exact()
+			if !requested || u.PeakReserved.Known() && !reserved { // where no reserved size is known, the peak is of requested ones
 				return true
 			}
 		}
-		return !cb.PeaksKnown()
+		_, known := cb.PeakLogical.Exact()
+		return !known
 	}
 	for i := range s.Chips {
 		if c := &s.Chips[i]; unsure(&c.Memory, &c.CB) {

@@ -176,7 +176,7 @@ func TestLiveAndDead(t *testing.T) {
 	if len(s.Processes) != 1 || s.Processes[0].PID != pid || s.Processes[0].Info.Source != aggregator.FromSharedMemory {
 		t.Fatalf("%+v", s.Processes)
 	}
-	if c := s.Chips[0]; c.Chip.Number != 3 || c.Memory[aggregator.DRAM].Requested != 100 || c.CB.Physical != 8 ||
+	if c := s.Chips[0]; c.Chip.Number != 3 || !c.Memory[aggregator.DRAM].Requested.Is(100) || !c.CB.Physical.Is(8) ||
 		len(c.StaleEntries) != 1 || c.StaleEntries[0].PID != uint32(os.Getpid()) {
 		t.Errorf("%+v", c)
 	}
@@ -184,13 +184,13 @@ func TestLiveAndDead(t *testing.T) {
 		t.Errorf("nothing changed, and it sends %+v", events)
 	}
 	h.write(5, written(5, 3, using(pid, "python", 250, 8)))
-	if s := h.look(); s.Chips[0].Memory[aggregator.DRAM].Requested != 250 || len(s.Chips[0].StaleEntries) != 0 {
+	if s := h.look(); !s.Chips[0].Memory[aggregator.DRAM].Requested.Is(250) || len(s.Chips[0].StaleEntries) != 0 {
 		t.Errorf("%+v", s.Chips[0])
 	}
 	c.Process.Kill()
 	c.Wait()
 	s = h.look()
-	if len(s.Processes) != 0 || len(s.Ended) != 1 || s.Chips[0].Memory[aggregator.DRAM].Requested != 0 {
+	if len(s.Processes) != 0 || len(s.Ended) != 1 || !s.Chips[0].Memory[aggregator.DRAM].Requested.Is(0) {
 		t.Errorf("%+v", s)
 	}
 	if g := s.Chips[0].StaleEntries; len(g) != 1 || g[0].PID != pid || g[0].Command != "python" || g[0].Requested[aggregator.DRAM] != 250 {
@@ -214,11 +214,11 @@ func TestClosedAndOpenedAgain(t *testing.T) {
 	pid := uint32(c.Process.Pid)
 	for _, dram := range []uint64{9, 10} {
 		h.write(5, written(5, 0, using(pid, "p", dram, 0)))
-		if s := h.look(); len(s.Processes[0].Chips) != 1 || s.Chips[0].Memory[aggregator.DRAM].Requested != dram {
+		if s := h.look(); len(s.Processes[0].Chips) != 1 || !s.Chips[0].Memory[aggregator.DRAM].Requested.Is(dram) {
 			t.Errorf("%+v", s)
 		}
 		h.write(5, written(5, 0))
-		if s := h.look(); len(s.Processes) != 1 || len(s.Processes[0].Chips) != 0 || s.Chips[0].Memory[aggregator.DRAM].Requested != 0 {
+		if s := h.look(); len(s.Processes) != 1 || len(s.Processes[0].Chips) != 0 || !s.Chips[0].Memory[aggregator.DRAM].Requested.Is(0) {
 			t.Errorf("%+v", s)
 		}
 	}
@@ -293,7 +293,7 @@ func TestPIDs(t *testing.T) {
 		t.Errorf("%v", w)
 	}
 	h.write(5, written(5, 0, using(uint32(a.Process.Pid), "a", 1, 0), using(uint32(b.Process.Pid), "b", 2, 0)))
-	if s := h.look(); len(s.Processes) != 1 || s.Processes[0].PID != uint32(a.Process.Pid) || s.Chips[0].Memory[aggregator.DRAM].Requested != 1 {
+	if s := h.look(); len(s.Processes) != 1 || s.Processes[0].PID != uint32(a.Process.Pid) || !s.Chips[0].Memory[aggregator.DRAM].Requested.Is(1) {
 		t.Errorf("%+v", s)
 	}
 	if len(h.source.Waiting()) != 0 || h.source.over() {
@@ -319,7 +319,7 @@ func TestTwoChipsOfOneNumber(t *testing.T) {
 	h.write(5, written(5, 0, using(uint32(a.Process.Pid), "a", 1, 0)))
 	h.write(6, written(6, 0, using(uint32(b.Process.Pid), "b", 2, 0)))
 	s := h.look()
-	if len(s.Chips) != 2 || s.Chips[0].Memory[aggregator.DRAM].Requested != 1 || s.Chips[1].Memory[aggregator.DRAM].Requested != 2 ||
+	if len(s.Chips) != 2 || !s.Chips[0].Memory[aggregator.DRAM].Requested.Is(1) || !s.Chips[1].Memory[aggregator.DRAM].Requested.Is(2) ||
 		s.Chips[1].Chip != (aggregator.Chip{Space: uint32(b.Process.Pid)}) {
 		t.Errorf("%+v", s.Chips)
 	}
@@ -344,7 +344,8 @@ func TestManyChipsOfOneNumber(t *testing.T) {
 	s := h.look()
 	got := map[uint64]aggregator.Chip{}
 	for _, c := range s.Chips {
-		got[c.Memory[aggregator.DRAM].Requested] = c.Chip
+		n, _ := c.Memory[aggregator.DRAM].Requested.Value()
+		got[n] = c.Chip
 	}
 	if len(s.Chips) != 4 || got[1] != (aggregator.Chip{}) || got[2] != (aggregator.Chip{Space: a}) || got[104] != (aggregator.Chip{Space: b}) || got[8].Space == 0 {
 		t.Errorf("%+v", got)

@@ -19,6 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"tt-memtrace/aggregator"
+	"tt-memtrace/aggregator/exact"
 )
 
 // original is a server that behaves as the original does: test/wire/server.py,
@@ -253,10 +254,10 @@ func (w *world) want(size Size) []Totals {
 		}
 		t := &list[c.Chip.Number]
 		for m := range aggregator.NumMemories {
-			*t.memory(uint8(m)) += c.Memory[m].Requested
+			*t.memory(uint8(m)) += number(c.Memory[m].Requested)
 		}
 		if size.Knows(CBAlloc) {
-			t.CB, t.Kernel = c.CB.Logical, c.Kernel.Bytes[0]+c.Kernel.Bytes[1]+c.Kernel.Bytes[2]
+			t.CB, t.Kernel = number(c.CB.Logical), c.Kernel.Bytes[0]+c.Kernel.Bytes[1]+c.Kernel.Bytes[2]
 		}
 	}
 	return list
@@ -775,9 +776,9 @@ func (w *world) without(pid uint32, size Size) []Totals {
 		for _, c := range p.Chips {
 			t := &list[c.Chip.Number]
 			for m := range aggregator.NumMemories {
-				*t.memory(uint8(m)) -= c.Memory[m].Requested
+				*t.memory(uint8(m)) -= number(c.Memory[m].Requested)
 			}
-			t.CB -= c.CB.Logical
+			t.CB -= number(c.CB.Logical)
 			t.Kernel -= c.Kernel.Bytes[0] + c.Kernel.Bytes[1] + c.Kernel.Bytes[2]
 		}
 	}
@@ -994,4 +995,10 @@ func FuzzJournal(f *testing.F) {
 			t.Fatal(err)
 		}
 	})
+}
+
+// number is the number of a quantity, whatever its bound.
+func number(q exact.Quantity) uint64 {
+	n, _ := q.Value()
+	return n
 }

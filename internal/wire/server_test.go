@@ -576,9 +576,9 @@ func TestMixedClients(t *testing.T) {
 	defer s.mu.Unlock()
 	for _, chip := range s.accounts.Snapshot().Chips {
 		w := want[chip.Chip.Number]
-		got := Totals{CB: chip.CB.Logical, Kernel: chip.Kernel.Bytes[0] + chip.Kernel.Bytes[1] + chip.Kernel.Bytes[2]}
+		got := Totals{CB: number(chip.CB.Logical), Kernel: chip.Kernel.Bytes[0] + chip.Kernel.Bytes[1] + chip.Kernel.Bytes[2]}
 		for m := range aggregator.NumMemories {
-			*got.memory(uint8(m)) += chip.Memory[m].Requested
+			*got.memory(uint8(m)) += number(chip.Memory[m].Requested)
 		}
 		if got != w {
 			t.Errorf("in the accounts, device %d: %+v, not %+v", chip.Chip.Number, got, w)

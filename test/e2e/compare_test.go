@@ -211,16 +211,16 @@ func (tr *trace) fromRuntime(pid int, m rig.Message) (wrong []string) {
 				continue
 			}
 			u, name := c.Memory[memory], memory.String()
-			if u.Unreserved != 0 || u.Reserved != reserved[name] {
+			if u.Unreserved != 0 || !u.Reserved.Is(reserved[name]) {
 				report("chip %d %s: %d bytes reserved (%d buffers unknown), the runtime says %d", chip, name, u.Reserved, u.Unreserved, reserved[name])
 			}
-			if want, others := asked(m, chip, name); others == 0 && u.Requested != want || u.Requested < want {
+			if want, others := asked(m, chip, name); others == 0 && !u.Requested.Is(want) || sizeOf(u.Requested) < want {
 				report("chip %d %s: %d bytes requested, the workload asked for %d and does not know %d buffers", chip, name, u.Requested, want, others)
 			}
 			if want, ok := capacity(m, chip, name); ok && u.Banks.Known && !sameBanks(memory, u.Banks, want) {
 				report("chip %d %s: capacity %+v, the runtime says %+v", chip, name, u.Banks, want)
 			}
-			if !u.Banks.Known && u.Buffers > 0 {
+			if !u.Banks.Known && u.Buffers.Some() {
 				report("chip %d %s: its capacity is unknown", chip, name)
 			}
 		}

@@ -395,7 +395,7 @@ func (tr *trace) nothing(pid int) {
 			if others {
 				continue // traced system-wide beside processes that are not the test's
 			}
-			if u.Requested != 0 || u.Reserved != 0 || u.Buffers != 0 || u.Unreserved != 0 {
+			if !u.Requested.Is(0) || !u.Reserved.Is(0) || !u.Buffers.Is(0) || u.Unreserved != 0 {
 				tr.t.Errorf("after closing, chip %d %v holds %+v", c.Chip.Number, aggregator.Memory(m), u)
 			}
 		}
@@ -571,13 +571,13 @@ func TestSystemWide(t *testing.T) {
 			}
 			for _, c := range p.Chips { // not the test's own, but on the chip all the same
 				for m, u := range c.Memory {
-					sum[place{c.Chip, aggregator.Memory(m).String()}] += u.Reserved
+					sum[place{c.Chip, aggregator.Memory(m).String()}] += sizeOf(u.Reserved)
 				}
 			}
 		}
 		for _, c := range s.Chips {
 			for m, u := range c.Memory {
-				if want := sum[place{c.Chip, aggregator.Memory(m).String()}]; u.Reserved != want {
+				if want := sum[place{c.Chip, aggregator.Memory(m).String()}]; !u.Reserved.Is(want) {
 					t.Errorf("chip %v %v: %d bytes reserved by all, the runtimes' sum is %d", c.Chip, aggregator.Memory(m), u.Reserved, want)
 				}
 			}
@@ -716,4 +716,10 @@ func TestSubmeshOfAClosedMesh(t *testing.T) {
 	}
 	tr.compare(w.PID(), m)
 	send(t, w, "go")
+}
+
+// sizeOf is the number of a quantity, whatever its bound.
+func sizeOf(q exact.Quantity) uint64 {
+	n, _ := q.Value()
+	return n
 }

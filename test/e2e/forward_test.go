@@ -91,11 +91,11 @@ func expected(s *aggregator.Snapshot, size wire.Size, devices int) map[uint32]wi
 	}
 	for _, c := range s.Chips {
 		t := wire.Totals{
-			DRAM: c.Memory[aggregator.DRAM].Requested, L1: c.Memory[aggregator.L1].Requested, Trace: c.Memory[aggregator.Trace].Requested,
-			L1Small: c.Memory[aggregator.L1Small].Requested + c.Memory[aggregator.SystemMemory].Requested,
+			DRAM: sizeOf(c.Memory[aggregator.DRAM].Requested), L1: sizeOf(c.Memory[aggregator.L1].Requested), Trace: sizeOf(c.Memory[aggregator.Trace].Requested),
+			L1Small: sizeOf(c.Memory[aggregator.L1Small].Requested.Add(c.Memory[aggregator.SystemMemory].Requested)),
 		}
 		if size.Knows(wire.CBAlloc) {
-			t.CB = c.CB.Logical
+			t.CB = sizeOf(c.CB.Logical)
 			for _, n := range c.Kernel.Bytes {
 				t.Kernel += n
 			}

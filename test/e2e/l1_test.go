@@ -88,7 +88,7 @@ func TestBuffersWithAnAddressOnEachCore(t *testing.T) {
 				places := map[string]int{}
 				for _, l := range m.L1 {
 					c := p.Chips[slices.IndexFunc(p.Chips, func(c aggregator.ChipSnapshot) bool { return c.Chip.Number == l.Chip })]
-					if u := c.Memory[aggregator.L1]; u.Reserved != l.Reserved || u.Requested != l.Asked || u.Banks.Bytes != l.BankBytes {
+					if u := c.Memory[aggregator.L1]; !u.Reserved.Is(l.Reserved) || !u.Requested.Is(l.Asked) || u.Banks.Bytes != l.BankBytes {
 						t.Errorf("rest %d, %s: chip %d has %+v, the runtime %+v", m.N, way, l.Chip, u, l)
 					}
 					for _, tensor := range l.Tensors {
@@ -165,15 +165,15 @@ func TestPersistentL1(t *testing.T) {
 		early, known := tops[m.N]
 		tr.becomes(func() bool {
 			p, _ = tr.process(pid)
-			return !known || p.CB.Top == early
+			return !known || p.CB.Top.Is(early)
 		})
 		top := p.CB.Top
-		if top > 0 && top < end {
+		if top.Some() && sizeOf(top) < end {
 			t.Errorf("rest %d, %s: circular buffers end at %d, below %d", m.N, way, top, end)
 		}
 		if !known {
-			tops[m.N] = top
-		} else if top != early {
+			tops[m.N] = sizeOf(top)
+		} else if !top.Is(early) {
 			t.Errorf("rest %d, %s: circular buffers end at %d, early at %d", m.N, way, top, early)
 		}
 	})

@@ -135,7 +135,7 @@ func TestForkedWorkersOfParentsThatOpenDevices(t *testing.T) {
 				}
 				for _, c := range p.Chips {
 					for m, want := range map[aggregator.Memory]held{aggregator.DRAM: memories["DRAM"], aggregator.L1: memories["L1"]} {
-						if got := (held{c.Memory[m].Buffers, c.Memory[m].Requested}); got != want {
+						if got := (held{sizeOf(c.Memory[m].Buffers), sizeOf(c.Memory[m].Requested)}); got != want {
 							t.Errorf("worker %d, %v on chip %d: %+v, want %+v", pid, m, c.Chip.Number, got, want)
 						}
 					}
@@ -227,8 +227,8 @@ func (tr *trace) sameAs(other *trace, pid int) {
 		for m := range c.Memory {
 			// Peaks of before the attach are lost.
 			a, b := c.Memory[m], d.Memory[m]
-			a.PeakRequested, a.PeakReserved, a.PeakUnsure, a.PeaksAtLeast = 0, 0, false, false
-			b.PeakRequested, b.PeakReserved, b.PeakUnsure, b.PeaksAtLeast = 0, 0, false, false
+			a.PeakRequested, a.PeakReserved = exact.Of(0), exact.Of(0)
+			b.PeakRequested, b.PeakReserved = exact.Of(0), exact.Of(0)
 			if a != b {
 				tr.t.Errorf("chip %d %v: attached late %+v, early %+v", c.Chip.Number, aggregator.Memory(m), a, b)
 			}
@@ -484,7 +484,7 @@ func TestAttachedLateKnowsPrograms(t *testing.T) {
 				}
 				for i, c := range ours.Chips {
 					d := theirs.Chips[i]
-					c.CB.PeakPhysical, c.CB.PeakLogical, d.CB.PeakPhysical, d.CB.PeakLogical = 0, 0, 0, 0
+					c.CB.PeakPhysical, c.CB.PeakLogical, d.CB.PeakPhysical, d.CB.PeakLogical = exact.Of(0), exact.Of(0), exact.Of(0), exact.Of(0)
 					if c.CB != d.CB || c.Kernel != d.Kernel {
 						t.Errorf("%s: chip %d: %+v %+v\nearly %+v %+v", event, i, c.CB, c.Kernel, d.CB, d.Kernel)
 					}
@@ -586,7 +586,7 @@ func TestChipsByIdentity(t *testing.T) {
 		}
 		if c.Chip == third {
 			want := m.Reserved(3)["DRAM"] + mine.Reserved(0)["DRAM"]
-			if c.Memory[aggregator.DRAM].Reserved != want {
+			if !c.Memory[aggregator.DRAM].Reserved.Is(want) {
 				t.Errorf("chip 3 has %d bytes of DRAM reserved, the two runtimes %d", c.Memory[aggregator.DRAM].Reserved, want)
 			}
 		}

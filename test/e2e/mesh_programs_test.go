@@ -24,7 +24,7 @@ func (tr *trace) logicalByChip(pid int) map[uint32]uint64 {
 	}
 	byChip := map[uint32]uint64{}
 	for _, c := range p.Chips {
-		byChip[c.Chip.Number] = c.CB.Logical
+		byChip[c.Chip.Number] = sizeOf(c.CB.Logical)
 	}
 	return byChip
 }
@@ -110,9 +110,9 @@ func TestProgramsOutliveTheirMesh(t *testing.T) {
 					p, _ := tr.process(w.PID())
 					has, all := map[uint32]uint64{}, ""
 					for _, c := range p.Chips {
-						has[c.Chip.Number] = c.CB.Programs
+						has[c.Chip.Number] = sizeOf(c.CB.Programs)
 						cb := c.CB
-						cb.PeakPhysical, cb.PeakLogical, cb.PeaksAtLeast = 0, 0, false
+						cb.PeakPhysical, cb.PeakLogical = exact.Of(0), exact.Of(0)
 						all += fmt.Sprintf("chip %d: %+v, kernels %+v\n", c.Chip.Number, cb, c.Kernel)
 					}
 					if !maps.Equal(has, want) {
@@ -206,7 +206,7 @@ func TestLostClosingsAreCorrected(t *testing.T) {
 		p, _ := tr.process(w.PID())
 		has := map[uint32]uint64{}
 		for _, c := range p.Chips {
-			has[c.Chip.Number] = c.CB.Programs
+			has[c.Chip.Number] = sizeOf(c.CB.Programs)
 		}
 		if want := byChip(said.Programs); !maps.Equal(has, want) {
 			t.Errorf("%s: %v programs by chip, not %v", said.What, has, want)

@@ -31,7 +31,7 @@ func (tr *trace) held(pid int) (list []string) {
 	p, _ := tr.process(pid)
 	for _, c := range p.Chips {
 		cb := c.CB
-		cb.PeakPhysical, cb.PeakLogical, cb.PeaksAtLeast = 0, 0, false
+		cb.PeakPhysical, cb.PeakLogical = exact.Of(0), exact.Of(0)
 		list = append(list, fmt.Sprintf("chip %d: kernels %+v, placed %+v", c.Chip.Number, c.Kernel, cb))
 	}
 	return list

@@ -124,7 +124,7 @@ func TestCircularBuffersEqualTheRuntimes(t *testing.T) {
 				tr.sync()
 				if event != "op" {
 					for _, c := range tr.snapshot().Chips {
-						if c.CB.Physical+c.CB.Logical+c.CB.Circular+c.CB.Dataflow+c.CB.Programs > 0 {
+						if c.CB.Physical.Some() || c.CB.Logical.Some() || c.CB.Circular.Some() || c.CB.Dataflow.Some() || c.CB.Programs.Some() {
 							t.Errorf("%s: chip %d still has %+v", event, c.Chip.Number, c.CB)
 						}
 					}
@@ -236,7 +236,7 @@ func (tr *trace) bruteForce(programs []aggregator.ProgramSnapshot) {
 		}
 	}
 	for _, c := range tr.snapshot().Chips {
-		if c.CB.Physical != physical[c.Chip] || c.CB.Logical != logical[c.Chip] {
+		if !c.CB.Physical.Is(physical[c.Chip]) || !c.CB.Logical.Is(logical[c.Chip]) {
 			tr.t.Errorf("chip %d: physical %d, logical %d; counted byte by byte %d, %d",
 				c.Chip.Number, c.CB.Physical, c.CB.Logical, physical[c.Chip], logical[c.Chip])
 		}
@@ -397,7 +397,7 @@ func TestCachedProgramsAtTheSameAddresses(t *testing.T) {
 		tr.sync()
 		got := tr.snapshot().Chips[0].CB
 		if event != "op" {
-			if got.Physical != 0 || got.Logical != 0 || got.Programs != 0 {
+			if !got.Physical.Is(0) || !got.Logical.Is(0) || !got.Programs.Is(0) {
 				t.Errorf("%s: %+v", event, got)
 			}
 			return
@@ -409,7 +409,7 @@ func TestCachedProgramsAtTheSameAddresses(t *testing.T) {
 		if n == 1 {
 			one = got
 		}
-		if got.Programs != n || got.Physical != one.Physical || got.Logical != n*one.Logical || one.Physical == 0 {
+		if !got.Programs.Is(n) || got.Physical != one.Physical || !got.Logical.Is(n*sizeOf(one.Logical)) || !one.Physical.Some() {
 			t.Errorf("with %d programs: %+v; with one: %+v", n, got, one)
 		}
 	})

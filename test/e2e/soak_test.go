@@ -247,13 +247,13 @@ func TestSoak(t *testing.T) {
 	left := map[aggregator.Chip]uint64{}
 	for _, c := range s.Chips {
 		for _, u := range c.Memory {
-			left[c.Chip] += u.Buffers
+			left[c.Chip] += sizeOf(u.Buffers)
 		}
 	}
 	for _, p := range s.Processes {
 		for _, c := range p.Chips {
 			for _, u := range c.Memory {
-				left[c.Chip] -= u.Buffers
+				left[c.Chip] -= sizeOf(u.Buffers)
 			}
 		}
 	}
