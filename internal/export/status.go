@@ -179,7 +179,7 @@ type StatusPrograms struct {
 	PeakPhysical *uint64 `json:"peak_physical_bytes" jsonschema:"nullable"`
 	// Highest value of logical_bytes since tracing began, bytes; null where nothing was seen and some may be missing.
 	PeakLogical *uint64 `json:"peak_logical_bytes" jsonschema:"nullable"`
-	// True if both peaks are lower bounds, because processes were sampled; absent otherwise.
+	// True if both peaks are lower bounds, because processes were sampled, or unknown; absent otherwise.
 	PeaksAtLeast bool `json:"peaks_at_least,omitempty"`
 	// True if both peaks may be too low or too high, because events were lost; absent otherwise.
 	PeaksUncertain bool `json:"peaks_uncertain,omitempty"`
@@ -230,7 +230,7 @@ type StatusUse struct {
 	// seen and some may be missing.
 	PeakReserved *uint64 `json:"peak_reserved_bytes" jsonschema:"nullable"`
 	// True if both peaks are lower bounds, because processes were sampled or a buffer's chips were unknown at
-	// first; absent otherwise.
+	// first, or unknown; absent otherwise.
 	PeaksAtLeast bool `json:"peaks_at_least,omitempty"`
 	// True if both peaks may be too low or too high, because events were lost; absent otherwise.
 	PeaksUncertain bool `json:"peaks_uncertain,omitempty"`
@@ -483,11 +483,11 @@ func Exactly(q exact.Quantity) *uint64 {
 	return nil
 }
 
-// peak is a peak as JSON has it: nil if it is unknown, otherwise with its bound beside it.
+// peak is a peak as JSON has it: nil if it is unknown, which is a lower bound too, otherwise with its bound beside it.
 func peak(q exact.Quantity) (number *uint64, atLeast, uncertain bool) {
 	n, b := q.Value()
 	if b == exact.Unknown {
-		return nil, false, false
+		return nil, true, false
 	}
 	return &n, b == exact.AtLeast, b == exact.Uncertain
 }

@@ -144,8 +144,15 @@ type all struct {
 	Chips []struct {
 		Chip     uint32
 		Memory   map[string]use
-		Programs struct{ Physical, Logical, Circular, Dataflow uint64 }
-		Kernels  struct{ Application uint64 }
+		Programs struct {
+			Physical uint64 `json:"physical_bytes"`
+			Logical  uint64 `json:"logical_bytes"`
+			Circular uint64 `json:"circular_buffers"`
+			Dataflow uint64 `json:"dataflow_buffers"`
+		}
+		Kernels struct {
+			Application uint64 `json:"application_binaries"`
+		}
 	}
 }
 

@@ -264,12 +264,13 @@ func (tr *trace) compare(pid int, m rig.Message) {
 	}
 }
 
-// awaitSizes waits until the reserved sizes of a process's buffers are known. Where it could not be read in time, as on
-// a busy host, a buffer has its own from the next comparison.
+// awaitSizes waits until the reserved sizes of a process's buffers are known. If it could not be read in time, as on a
+// busy host, the next comparison finds a buffer's size, and lifts the mark.
 func (tr *trace) awaitSizes(pid int) {
 	tr.becomes(func() bool {
 		p, _ := tr.process(pid)
-		return !slices.ContainsFunc(p.Memory[:], func(u aggregator.Usage) bool { return u.Unreserved > 0 })
+		return !slices.ContainsFunc(p.Memory[:], func(u aggregator.Usage) bool { return u.Unreserved > 0 }) &&
+			!slices.ContainsFunc(p.Reasons, func(r aggregator.Reason) bool { return r.Code == exact.ReasonReservedUnknown })
 	})
 }
 
