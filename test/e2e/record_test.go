@@ -433,7 +433,7 @@ func checkPerfetto(t *testing.T, python string, rep *report.Report, trace []byte
 		"SELECT category, COUNT(*), SUM(dur < 0) FROM slice GROUP BY category ORDER BY category",
 		"SELECT s.dur / 1e9 FROM slice s WHERE s.category = 'process'",
 		fmt.Sprintf("SELECT name FROM process WHERE pid = %d", rep.Processes[0].PID),
-		"SELECT EXTRACT_ARG(arg_set_id, 'args.message') FROM slice WHERE category = 'refused' ORDER BY ts")
+		"SELECT EXTRACT_ARG(arg_set_id, 'args.message') FROM slice WHERE category = 'failure' ORDER BY ts")
 	if errors.Is(err, perfetto.ErrUnavailable) {
 		t.Log(err)
 		return
@@ -453,7 +453,7 @@ func checkPerfetto(t *testing.T, python string, rep *report.Report, trace []byte
 	for _, s := range rep.Churn {
 		buffers += s.Buffers
 	}
-	if want := [][]any{{"buffer", float64(buffers), 0.0}, {"process", 1.0, 0.0}, {"failure", float64(len(rep.Failures)), 0.0}}; len(tables[1]) != 8 || !reflect.DeepEqual(tables[2], want) {
+	if want := [][]any{{"buffer", float64(buffers), 0.0}, {"failure", float64(len(rep.Failures)), 0.0}, {"process", 1.0, 0.0}}; len(tables[1]) != 8 || !reflect.DeepEqual(tables[2], want) {
 		t.Errorf("counters %v, slices %v, not %v", tables[1], tables[2], want)
 	}
 	if took := *rep.Processes[0].To - rep.Processes[0].From; math.Abs(tables[3][0][0].(float64)-took) > 1e-6 {
@@ -461,6 +461,9 @@ func checkPerfetto(t *testing.T, python string, rep *report.Report, trace []byte
 	}
 	if tables[4][0][0] != string(*rep.Processes[0].Command) {
 		t.Errorf("the process is %v, not %s", tables[4], *rep.Processes[0].Command)
+	}
+	if len(tables[5]) != len(rep.Failures) {
+		t.Fatalf("%d failures, not %d", len(tables[5]), len(rep.Failures))
 	}
 	for i, m := range tables[5] {
 		if m[0] != string(rep.Failures[i].Message) {
