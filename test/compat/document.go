@@ -153,9 +153,9 @@ at the rest point), stayed (attached at an earlier one, and compared), sampled, 
 the accounts equal what the runtime's own allocators list, buffer by buffer, and in each field of ` + "`status --json`" + ` each other. Only these
 marks remain; those of all releases hide no buffer. Programs on no chip hold nothing, and are not compared: a tracer that comes later does not list them.
 
-All ways were run whole on 0.66.0, 0.72.0, 0.78.0 and 0.81.1, 61 to 66 ways in about 200,000 fields each, and nothing else differed. On a busy
-machine a few fields did on 0.67.4, 0.75.0, 0.77.0 and 0.80.0: children that fork as the tracer attaches, and processes that are killed. The other
-releases were not run whole.
+All ways were run whole on 0.66.0, 0.72.0, 0.78.0 and 0.81.1, 61 to 66 ways in about 200,000 fields each, and nothing
+else differed. On a busy machine a few fields did on 0.67.4, 0.75.0, 0.77.0 and 0.80.0: children that fork as the tracer
+attaches, and processes that are killed. The other releases were not run whole.
 
 | way | looked at | releases | reason | why |
 |---|---|---|---|---|

@@ -269,8 +269,9 @@ func (tr *trace) compare(pid int, m rig.Message) {
 func (tr *trace) awaitSizes(pid int) {
 	tr.becomes(func() bool {
 		p, _ := tr.process(pid)
-		return !slices.ContainsFunc(p.Memory[:], func(u aggregator.Usage) bool { return u.Unreserved > 0 }) &&
-			!slices.ContainsFunc(p.Reasons, func(r aggregator.Reason) bool { return r.Code == exact.ReasonReservedUnknown })
+		unsized := func(u aggregator.Usage) bool { return u.Unreserved > 0 }
+		marked := func(r aggregator.Reason) bool { return r.Code == exact.ReasonReservedUnknown }
+		return !slices.ContainsFunc(p.Memory[:], unsized) && !slices.ContainsFunc(p.Reasons, marked)
 	})
 }
 
