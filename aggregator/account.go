@@ -147,9 +147,8 @@ func (a *account) usage(b Banks) Usage {
 
 // peaked sets the peaks, at least to the current value.
 func (a *account) peaked(u Usage) {
-	requested, _ := u.PeakRequested.Value()
-	reserved, _ := u.PeakReserved.Value()
-	a.peakRequested, a.peakReserved = max(requested, a.requested), max(reserved, a.reserved)
+	a.peakRequested = max(u.PeakRequested.WithoutBound(), a.requested)
+	a.peakReserved = max(u.PeakReserved.WithoutBound(), a.reserved)
 	a.peaks, a.reservedPeak = a.peaks.And(u.PeakRequested.Doubt()), a.reservedPeak.And(u.PeakReserved.Doubt())
 }
 

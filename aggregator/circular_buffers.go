@@ -179,8 +179,8 @@ func (c Core) before(d Core) bool { return cmp.Or(cmp.Compare(c.Y, d.Y), cmp.Com
 // Add sums the use of several processes, or of several chips.
 func (u *CBUsage) Add(o *CBUsage) {
 	// Of unknown sizes, no core is known to be busier.
-	busiest, _ := u.BusiestBytes.Value()
-	if other, _ := o.BusiestBytes.Value(); other > busiest || other == busiest && o.Busiest.before(u.Busiest) {
+	busiest, other := u.BusiestBytes.WithoutBound(), o.BusiestBytes.WithoutBound()
+	if other > busiest || other == busiest && o.Busiest.before(u.Busiest) {
 		u.Busiest = o.Busiest
 	}
 	sum := u.all()
@@ -224,8 +224,7 @@ func (t *cbTotals) doubtPeaks(b exact.Bound) { t.peaks = t.peaks.And(b) }
 
 // peaked sets the peaks, at least to the current value.
 func (t *cbTotals) peaked(u CBUsage) {
-	t.peakPhysical, _ = u.PeakPhysical.Value()
-	t.peakLogical, _ = u.PeakLogical.Value()
+	t.peakPhysical, t.peakLogical = u.PeakPhysical.WithoutBound(), u.PeakLogical.WithoutBound()
 	t.peaks = t.peaks.And(u.PeakLogical.Doubt())
 	t.rise()
 }

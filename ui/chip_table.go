@@ -333,7 +333,7 @@ func (m memoryColumn) capacity() (common uint64, same bool) {
 
 // signCell returns the sign for how full a memory is, for terminals without colours.
 func signCell(a amount) text.Line {
-	_, sign := widget.Fullness(sizeOf(a.used), a.room())
+	_, sign := widget.Fullness(a.used.WithoutBound(), a.room())
 	return text.Notice.Line(sign)
 }
 
@@ -346,5 +346,5 @@ func barCell(a amount, w int, g text.Glyphs) text.Line {
 	case a.room() == 0 || !a.used.Known():
 		return text.Faint.Line(g.Unknown)
 	}
-	return widget.Bar(w, sizeOf(a.used), sizeOf(a.peak), a.room(), g)
+	return widget.Bar(w, a.used.WithoutBound(), a.peak.WithoutBound(), a.room(), g)
 }

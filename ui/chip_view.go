@@ -93,7 +93,7 @@ func peaksOf(memory *[aggregator.NumMemories]aggregator.Usage, h aggregator.Hidd
 }
 
 // programsIn returns the number of programs that a process has on the chip.
-func programsIn(r *chipShare) uint64 { return max(sizeOf(r.CB.Programs), r.Kernel.Programs) }
+func programsIn(r *chipShare) uint64 { return max(r.CB.Programs.WithoutBound(), r.Kernel.Programs) }
 
 // amountCell returns an amount in its own unit.
 func (s *state) amountCell(a amount) text.Line {
@@ -400,8 +400,8 @@ func (v *chipView) programs(c *aggregator.ChipSnapshot, w int) []text.Line {
 	for _, k := range []struct {
 		n    uint64
 		kind aggregator.CBKind
-	}{{sizeOf(use.Circular), aggregator.Circular}, {sizeOf(use.Dataflow), aggregator.Dataflow}, {sizeOf(use.Scratchpads), aggregator.Scratchpad},
-		{sizeOf(use.Global), aggregator.GlobalCircular}, {use.Reported, aggregator.ReportedCircular}} {
+	}{{use.Circular.WithoutBound(), aggregator.Circular}, {use.Dataflow.WithoutBound(), aggregator.Dataflow}, {use.Scratchpads.WithoutBound(), aggregator.Scratchpad},
+		{use.Global.WithoutBound(), aggregator.GlobalCircular}, {use.Reported, aggregator.ReportedCircular}} {
 		if k.n > 0 {
 			kinds = append(kinds, text.Count(k.n, o.Exact)+" "+k.kind.String())
 		}
@@ -415,8 +415,8 @@ func (v *chipView) programs(c *aggregator.ChipSnapshot, w int) []text.Line {
 		parts = append(parts, text.Plural(int(min(n, 1<<62)), "program", "programs"))
 	}
 	if use.Physical.Some() {
-		parts = append(parts, fmt.Sprintf("highest end %s", text.Hex(sizeOf(use.Top))))
-		busy := []string{fmt.Sprintf("(%d,%d) %s", use.Busiest.X, use.Busiest.Y, bytesCell(sizeOf(use.BusiestBytes), o))}
+		parts = append(parts, fmt.Sprintf("highest end %s", text.Hex(use.Top.WithoutBound())))
+		busy := []string{fmt.Sprintf("(%d,%d) %s", use.Busiest.X, use.Busiest.Y, bytesCell(use.BusiestBytes.WithoutBound(), o))}
 		if len(v.cores) > 0 {
 			busy = busy[:0]
 			for _, u := range v.cores[:min(len(v.cores), 4)] {

@@ -184,10 +184,10 @@ func (h *history) add(d *data) {
 				continue
 			}
 			reserved, requested := settings{}.amountOf(*u, unsure), settings{requested: true}.amountOf(*u, unsure)
-			h.put(subject{chip: c.Chip, metric: metric(j)}, value{reserved.known(), requested.known()}, value{sizeOf(u.PeakReserved), sizeOf(u.PeakRequested)}, d.now)
+			h.put(subject{chip: c.Chip, metric: metric(j)}, value{reserved.known(), requested.known()}, value{u.PeakReserved.WithoutBound(), u.PeakRequested.WithoutBound()}, d.now)
 		}
 		cb := programsOf(c.CB, unsure).known()
-		h.put(subject{chip: c.Chip, metric: metricCB}, value{cb, cb}, value{sizeOf(c.CB.PeakPhysical), sizeOf(c.CB.PeakPhysical)}, d.now)
+		h.put(subject{chip: c.Chip, metric: metricCB}, value{cb, cb}, value{c.CB.PeakPhysical.WithoutBound(), c.CB.PeakPhysical.WithoutBound()}, d.now)
 		if t := telemetryOf(d, c); t != nil {
 			for m, v := range map[metric]telemetry.Value{metricTemperature: t.Temperature, metricPower: t.Power, metricClock: t.AI} {
 				if v.Known && v.N >= 0 {

@@ -187,7 +187,7 @@ func (v *overview) largestHolders(m metric) []*aggregator.ProcessSnapshot {
 			if !live {
 				a.used = exact.Of(0)
 			}
-			list = append(list, holder{p, sizeOf(a.used), sizeOf(a.peak)})
+			list = append(list, holder{p, a.used.WithoutBound(), a.peak.WithoutBound()})
 		}
 	}
 	add(v.data.snapshot.Processes, true)

@@ -108,7 +108,7 @@ func (v *overview) grid(w int) []text.Line {
 		case !a.used.Known(), a.room() == 0:
 			cell = append(name, text.Faint.Span(g.Unknown))
 		default:
-			used, room := sizeOf(a.used), a.room()
+			used, room := a.used.WithoutBound(), a.room()
 			look, sign := widget.Fullness(used, room)
 			share := float64(min(used, room)) / float64(room)
 			height := g.Sparks[min(int(share*float64(len(g.Sparks))), len(g.Sparks)-1)]
@@ -169,7 +169,7 @@ func (v *overview) summary(w int) []text.Line {
 			if a.room() == 0 {
 				s.used = s.used.Doubted(exact.AtLeast)
 			} else if a.used.Known() {
-				if share := float64(sizeOf(a.used)) / float64(a.room()); !s.known || share > s.worst {
+				if share := float64(a.used.WithoutBound()) / float64(a.room()); !s.known || share > s.worst {
 					s.worst, s.chip, s.known = share, c.Chip, true
 				}
 			}
@@ -178,7 +178,7 @@ func (v *overview) summary(w int) []text.Line {
 			continue
 		}
 		least := signOf(s.used, g)
-		part := text.Line{text.Title.Span(metricNames[m] + " "), text.Plain.Span(least + bytesCell(sizeOf(s.used), o).String())}
+		part := text.Line{text.Title.Span(metricNames[m] + " "), text.Plain.Span(least + bytesCell(s.used.WithoutBound(), o).String())}
 		if !s.used.Known() {
 			part[1] = text.Faint.Span(g.Unknown)
 		}

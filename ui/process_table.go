@@ -138,7 +138,7 @@ func placeless(p *aggregator.ProcessSnapshot, ever bool) bool {
 func buffers(memory *[aggregator.NumMemories]aggregator.Usage) uint64 {
 	var n uint64
 	for _, u := range memory {
-		n += sizeOf(u.Buffers)
+		n += u.Buffers.WithoutBound()
 	}
 	return n
 }
@@ -180,7 +180,7 @@ func sorted(d *data, o settings) []*aggregator.ProcessSnapshot {
 	memory := func(i int) func(a, b *aggregator.ProcessSnapshot) int {
 		used := make(map[*aggregator.ProcessSnapshot]float64, len(list))
 		for _, p := range list {
-			used[p] = float64(sizeOf(o.processAmounts(p)[i].used))
+			used[p] = float64(o.processAmounts(p)[i].used.WithoutBound())
 		}
 		return large(func(p *aggregator.ProcessSnapshot) float64 { return used[p] })
 	}

@@ -38,13 +38,7 @@ type amount struct {
 func (a amount) absent() bool { return a.capacity.Is(0) }
 
 // room returns the capacity, 0 if it is unknown or there is no such memory.
-func (a amount) room() uint64 { return sizeOf(a.capacity) }
-
-// sizeOf returns the number of a quantity, 0 if it is unknown: for orders, scales and bars, which cannot show more.
-func sizeOf(q exact.Quantity) uint64 {
-	n, _ := q.Value()
-	return n
-}
+func (a amount) room() uint64 { return a.capacity.WithoutBound() }
 
 func memoryNames() []string {
 	var names []string
@@ -84,7 +78,7 @@ func (a amount) rank() uint64 {
 	if a.absent() || !a.used.Known() {
 		return 0
 	}
-	return sizeOf(a.used) + 1
+	return a.used.WithoutBound() + 1
 }
 
 // number returns the text of an amount.
@@ -122,7 +116,7 @@ func signOf(q exact.Quantity, g text.Glyphs) string {
 func (o settings) scaleOf(amounts []amount, short bool) text.Scale {
 	var values, peaks []uint64
 	for _, a := range amounts {
-		values, peaks = append(values, sizeOf(a.used)), append(peaks, sizeOf(a.peak))
+		values, peaks = append(values, a.used.WithoutBound()), append(peaks, a.peak.WithoutBound())
 	}
 	return text.FitScale(values, peaks, o.Exact, short)
 }

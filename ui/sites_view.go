@@ -234,7 +234,7 @@ func (v *sites) detail(r *siteRow) []text.Line {
 	out := []text.Line{
 		widget.Pair("site", text.Strong.Line(r.label)),
 		widget.Pair("process", text.Plain.Line(fmt.Sprintf("%d  %s", r.owner.process.PID, r.owner.name))),
-		widget.Pair("now", text.Plain.Line(fmt.Sprintf("%s bytes of %s %s in %s, on all chips", text.Digits(sizeOf(r.bytes)), r.memory, v.settings.sizes(), text.Plural(int(r.buffers), "buffer", "buffers")))),
+		widget.Pair("now", text.Plain.Line(fmt.Sprintf("%s bytes of %s %s in %s, on all chips", text.Digits(r.bytes.WithoutBound()), r.memory, v.settings.sizes(), text.Plural(int(r.buffers), "buffer", "buffers")))),
 		widget.Pair("peak", append(v.settings.bytesOf(r.peak), text.Plain.Span(" reserved at any moment"))),
 		widget.Pair("survivors", text.Plain.Line(fmt.Sprintf("%s, %s bytes, allocated since the baseline %s ago", text.Plural(int(r.survivors), "buffer", "buffers"), text.Digits(r.survivorBytes), text.Age(v.since())))),
 	}
@@ -390,7 +390,7 @@ func (v *sites) work() func(*reader) func() {
 				row.oldest = min(row.oldest, b.Since)
 				if base != nil && b.Since >= base.seen {
 					row.survivors++
-					row.survivorBytes += sizeOf(sizes.of(requested))
+					row.survivorBytes += sizes.of(requested).WithoutBound()
 				}
 			}
 			for _, site := range r.sites(owner.process) {

@@ -29,11 +29,11 @@ func (f *frame) summary() {
 			if _, known := a.peak.Exact(); !known { // a buffer's reserved size is at least its requested size
 				a.peak = a.peak.Max(u.PeakRequested)
 			}
-			if sizeOf(a.peak) > sizeOf(most.peak) {
+			if a.peak.WithoutBound() > most.peak.WithoutBound() {
 				most, chip = a, s.Chips[k].Chip
 			}
 		}
-		peak, room := sizeOf(most.peak), most.room()
+		peak, room := most.peak.WithoutBound(), most.room()
 		if peak == 0 {
 			continue
 		}

@@ -1,4 +1,4 @@
-// Package exact has the type of a number that may be wrong.
+// Package exact has the type of a number that may be wrong, and the table of the reasons why.
 package exact
 
 import (
@@ -48,7 +48,7 @@ func (b Bound) part() Bound {
 //
 // The zero value is unknown, not 0: a quantity that nobody set has not been looked at. A sum starts with Of(0).
 //
-// The number cannot be had without its bound, and formatting a quantity with any verb prints both.
+// Only WithoutBound returns the number alone, and formatting a quantity with any verb prints both.
 type Quantity struct {
 	n uint64 `rec:"N"`
 	// trust is Unknown minus the bound, so that the zero value is unknown. A recording can hold any number.
@@ -105,10 +105,14 @@ func (q Quantity) Exact() (n uint64, exact bool) {
 // Is reports whether the quantity is exactly n.
 func (q Quantity) Is(n uint64) bool { return q == Of(n) }
 
-// Some reports whether the number, as far as it is known, is more than 0.
-func (q Quantity) Some() bool {
+// Some reports whether the number is known to be above 0.
+func (q Quantity) Some() bool { return q.WithoutBound() > 0 }
+
+// WithoutBound returns the number, 0 if it is unknown. It is for sort orders, scales and bars, and for protocols that have
+// no word for unknown. Whatever prints a number asks Value.
+func (q Quantity) WithoutBound() uint64 {
 	n, _ := q.Value()
-	return n > 0
+	return n
 }
 
 // Add returns the sum. Its bound is that of both parts together: a sum with an unknown part is at least the rest. A sum

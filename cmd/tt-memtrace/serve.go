@@ -11,7 +11,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"tt-memtrace/aggregator"
-	"tt-memtrace/aggregator/exact"
 	"tt-memtrace/internal/export"
 	"tt-memtrace/internal/session"
 	"tt-memtrace/internal/telemetry"
@@ -106,7 +105,7 @@ func (t *tracing) look() hostView {
 				d := view.devices[int32(c.Chip.Number)]
 				d.Totals = d.Totals.Add(totals(c))
 				for m := range c.Memory {
-					d.Buffers += number(c.Memory[m].Buffers)
+					d.Buffers += c.Memory[m].Buffers.WithoutBound()
 				}
 				view.devices[int32(c.Chip.Number)] = d
 			}
@@ -129,18 +128,12 @@ func traced(s *aggregator.Snapshot) iter.Seq[*aggregator.ProcessSnapshot] {
 	}
 }
 
-// number returns the number of a quantity: the protocol has no word for unknown.
-func number(q exact.Quantity) uint64 {
-	n, _ := q.Value()
-	return n
-}
-
 // totals returns a chip's totals in the protocol's form.
 func totals(c aggregator.ChipSnapshot) wire.Totals {
-	asked := func(m aggregator.Memory) uint64 { return number(c.Memory[m].Requested) }
+	asked := func(m aggregator.Memory) uint64 { return c.Memory[m].Requested.WithoutBound() }
 	t := wire.Totals{
 		DRAM: asked(aggregator.DRAM), L1: asked(aggregator.L1), Trace: asked(aggregator.Trace),
-		L1Small: asked(aggregator.L1Small) + asked(aggregator.SystemMemory), CB: number(c.CB.Logical),
+		L1Small: asked(aggregator.L1Small) + asked(aggregator.SystemMemory), CB: c.CB.Logical.WithoutBound(),
 	}
 	for _, n := range c.Kernel.Bytes {
 		t.Kernel += n

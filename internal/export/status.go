@@ -439,7 +439,7 @@ func statusProcess(p aggregator.ProcessSnapshot, wall func(uint64) *time.Time) S
 	}
 	if p.Info.Source == aggregator.Traced {
 		u, hidden := &p.Unsafe, p.HidesUnsafe()
-		sp.Unsafe = &StatusUnsafe{Exactly(exact.Of(u.Buffers).Unseen(hidden)), Exactly(exact.Of(u.Bytes).Unseen(hidden)), Exactly(exact.Of(u.Overlapping).Unseen(hidden)), Exactly(exact.Of(u.OverlappingBytes).Unseen(hidden)), Exactly(exact.Of(p.Counters.Unsafe).Unseen(hidden))}
+		sp.Unsafe = &StatusUnsafe{seen(u.Buffers, hidden), seen(u.Bytes, hidden), seen(u.Overlapping, hidden), seen(u.OverlappingBytes, hidden), seen(p.Counters.Unsafe, hidden)}
 	}
 	sp.ExitStatus, sp.ExitSignal = ExitOf(p.Exit)
 	sp.LastLaunch = wall(p.LastLaunch)
@@ -453,7 +453,7 @@ func statusProcess(p aggregator.ProcessSnapshot, wall func(uint64) *time.Time) S
 		sp.Replays = &p.Counters.Replays
 	}
 	if p.Info.Source != aggregator.FromSharedMemory {
-		sp.Buffers = Exactly(exact.Of(p.Buffers).Unseen(aggregator.HiddenOf(&p, nil).Buffers))
+		sp.Buffers = seen(p.Buffers, aggregator.HiddenOf(&p, nil).Buffers)
 		sp.Allocs, sp.Frees = &p.Counters.Allocs, &p.Counters.Frees
 	}
 	if p.Info.NotCovered != "" {
@@ -482,6 +482,9 @@ func Exactly(q exact.Quantity) *uint64 {
 	}
 	return nil
 }
+
+// seen is a count as JSON has it: nil if it is 0 and something may be hidden from it.
+func seen(n uint64, hidden bool) *uint64 { return Exactly(exact.Of(n).Unseen(hidden)) }
 
 // peak is a peak as JSON has it: nil if it is unknown, which is a lower bound too, otherwise with its bound beside it.
 func peak(q exact.Quantity) (number *uint64, atLeast, uncertain bool) {
@@ -534,9 +537,9 @@ func statusPrograms(u aggregator.CBUsage) StatusPrograms {
 
 func statusKernels(u aggregator.KernelUsage, hidden bool) StatusKernels {
 	sk := StatusKernels{
-		Programs: Exactly(exact.Of(u.Programs).Unseen(hidden)), Application: Exactly(exact.Of(u.Binaries[aggregator.ApplicationKernel]).Unseen(hidden)),
-		Fabric: Exactly(exact.Of(u.Binaries[aggregator.FabricKernel]).Unseen(hidden)), Dispatch: Exactly(exact.Of(u.Binaries[aggregator.DispatchKernel]).Unseen(hidden)),
-		DRAMCopies: Exactly(exact.Of(u.DRAMCopies).Unseen(hidden)), DRAMBytes: Exactly(exact.Of(u.DRAMBytes).Unseen(hidden)),
+		Programs: seen(u.Programs, hidden), Application: seen(u.Binaries[aggregator.ApplicationKernel], hidden),
+		Fabric: seen(u.Binaries[aggregator.FabricKernel], hidden), Dispatch: seen(u.Binaries[aggregator.DispatchKernel], hidden),
+		DRAMCopies: seen(u.DRAMCopies, hidden), DRAMBytes: seen(u.DRAMBytes, hidden),
 	}
 	sk.Bytes, sk.BytesOnCores = Exactly(u.Size().Unseen(hidden)), Exactly(u.OnCores().Unseen(hidden))
 	return sk

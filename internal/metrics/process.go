@@ -44,12 +44,9 @@ func rank(list []aggregator.ProcessSnapshot) []*aggregator.ProcessSnapshot {
 func peak(p *aggregator.ProcessSnapshot) (bytes uint64) {
 	for m := range p.Memory {
 		u := &p.Memory[m]
-		reserved, _ := u.PeakReserved.Value()
-		requested, _ := u.PeakRequested.Value()
-		bytes += max(reserved, requested)
+		bytes += max(u.PeakReserved.WithoutBound(), u.PeakRequested.WithoutBound())
 	}
-	programs, _ := p.CB.PeakPhysical.Value()
-	return bytes + programs
+	return bytes + p.CB.PeakPhysical.WithoutBound()
 }
 
 func (s *scrape) process(p *aggregator.ProcessSnapshot, n named) {

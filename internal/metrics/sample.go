@@ -104,9 +104,7 @@ func (s *scrape) exactly(m metric, l labels, q exact.Quantity) {
 
 // seen sends a count, unless it is 0 and what it counts may be there all the same.
 func (s *scrape) seen(m metric, l labels, value uint64, hidden bool) {
-	if value > 0 || !hidden {
-		s.count(m, l, value)
-	}
+	s.exactly(m, l, exact.Of(value).Unseen(hidden))
 }
 
 // sorted returns the families that have a value, by name.
