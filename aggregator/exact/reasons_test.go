@@ -13,6 +13,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"tt-memtrace/test/pinned"
 )
 
 var update = flag.Bool("update", false, "write the table of reasons into docs/json.md")
@@ -101,23 +103,7 @@ func TestReasonsAreDocumented(t *testing.T) {
 		}
 		fmt.Fprintf(&want, "| `%s` | %s | %s | %s | %s | %s |\n", r.Code, r.Code.Letter(), affects, missed, r.Meaning, r.EndsWith())
 	}
-	b, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	before, rest, found := strings.Cut(string(b), head)
-	got, after, end := strings.Cut(rest, "\n\n")
-	if !found || !end {
-		t.Fatalf("%s has no table of reasons", path)
-	}
-	if got+"\n" != want.String() {
-		if !*update {
-			t.Fatalf("%s is not as the table of reasons: go generate ./aggregator/exact", path)
-		}
-		if err := os.WriteFile(path, []byte(before+head+want.String()+"\n"+after), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
+	pinned.Table(t, *update, path, head, want.String(), "go generate ./aggregator/exact")
 	// Pages that explain the letters have all of them.
 	for _, page := range []string{"../../docs/ui.md", "../../docs/guide.md"} {
 		text, err := os.ReadFile(page)

@@ -470,24 +470,7 @@ func TestMetricsAreDocumented(t *testing.T) {
 	for _, m := range all {
 		fmt.Fprintf(&want, "| `%s` | %s | %s |\n", m.name, strings.Join(m.labels, ", "), m.help)
 	}
-	b, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	before, rest, found := strings.Cut(string(b), head)
-	got, after, end := strings.Cut(rest, "\n\n")
-	if !found || !end {
-		t.Fatalf("%s has no table", path)
-	}
-	if got+"\n" == want.String() {
-		return
-	}
-	if !*update {
-		t.Fatalf("%s is not as the table of metrics: go generate ./metrics", path)
-	}
-	if err := os.WriteFile(path, []byte(before+head+want.String()+"\n"+after), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	pinned.Table(t, *update, path, head, want.String(), "go generate ./internal/metrics")
 }
 
 // The names of a process are those of this very process, read once.

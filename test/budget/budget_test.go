@@ -1,6 +1,6 @@
-// Package budget measures how large types, files and packages are, and holds them to a budget. What exceeds it is listed
-// in over.txt, and the list only shrinks: linters count lines and branches of functions, and so push length into types and
-// packages.
+// Package budget measures how large types, files and packages are, and holds them to a budget. What exceeds it is
+// listed in over.txt, and the list only shrinks: linters count lines and branches of functions, and so push length into
+// types and packages.
 package budget
 
 import (
@@ -40,8 +40,9 @@ func TestBudget(t *testing.T) {
 			over[measure+"\t"+what] = n
 		}
 	}
-	loaded, err := packages.Load(&packages.Config{Dir: "../..", Tests: false, Mode: packages.NeedName | packages.NeedFiles | packages.NeedSyntax |
-		packages.NeedTypes | packages.NeedTypesInfo | packages.NeedImports}, "./...")
+	const mode = packages.NeedName | packages.NeedFiles | packages.NeedSyntax | packages.NeedTypes |
+		packages.NeedTypesInfo | packages.NeedImports
+	loaded, err := packages.Load(&packages.Config{Dir: "../..", Mode: mode}, "./...")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -88,7 +89,8 @@ func compare(t *testing.T, over map[string]int) {
 		fmt.Fprintf(&now, "%s\t= %d\n", what, over[what])
 		if was, ok := listed[what]; !ok || over[what] > was {
 			measure, _, _ := strings.Cut(what, "\t")
-			t.Errorf("%s: %d, the budget is %d, and test/budget/over.txt allows %d", strings.ReplaceAll(what, "\t", ": "), over[what], budget[measure], listed[what])
+			t.Errorf("%s: %d, the budget is %d, and test/budget/over.txt allows %d",
+				strings.ReplaceAll(what, "\t", ": "), over[what], budget[measure], listed[what])
 			grown = true
 		}
 	}
@@ -101,7 +103,7 @@ func compare(t *testing.T, over map[string]int) {
 			t.Fatal(err)
 		}
 	case shrunk && !grown:
-		t.Error("less is over the budget than test/budget/over.txt lists: run go test ./test/budget -update, which shortens it")
+		t.Error("less is over the budget than test/budget/over.txt lists: go test ./test/budget -update shortens it")
 	}
 }
 
@@ -208,11 +210,13 @@ func longLines(t *testing.T, folder string) (n int) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if bytes.Contains(text, []byte("// Code generated ")) || bytes.Contains(text, []byte("//go:generate ")) && folder == "../../bpf" {
+		if bytes.HasPrefix(text, []byte("// Code generated ")) {
 			continue
 		}
 		for line := range strings.Lines(string(text)) {
-			line = strings.TrimRight(line, "\n")
+			if line = strings.TrimRight(line, "\n"); strings.HasPrefix(line, "//go:generate ") {
+				continue // it cannot be wrapped
+			}
 			if utf8.RuneCountInString(line)+3*strings.Count(line, "\t") > longest {
 				n++
 			}

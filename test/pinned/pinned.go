@@ -1,4 +1,5 @@
-// Package pinned compares the public names of a format with a file of those that it has had. docs/versions.md is the policy.
+// Package pinned compares what a format has now with files: its public names with those that it has had
+// (docs/versions.md is the policy), and tables of documents with what they are generated from.
 package pinned
 
 import (
@@ -45,4 +46,27 @@ func compare(got, want []string) (removed, added []string) {
 		return slices.DeleteFunc(slices.Clone(list), func(s string) bool { return slices.Contains(other, s) })
 	}
 	return without(want, got), without(got, want)
+}
+
+// Table fails if the table in a document, below a head of two lines and above an empty line, does not have these rows,
+// one a line. With update it writes them.
+func Table(t *testing.T, update bool, file, head, rows, generate string) {
+	t.Helper()
+	b, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	before, rest, found := strings.Cut(string(b), head)
+	got, after, end := strings.Cut(rest, "\n\n")
+	switch {
+	case !found || !end:
+		t.Fatalf("%s has no table with the head %q", file, head)
+	case got+"\n" == rows:
+	case !update:
+		t.Fatalf("the table of %s is out of date: %s", file, generate)
+	default:
+		if err := os.WriteFile(file, []byte(before+head+rows+"\n"+after), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
 }
