@@ -322,7 +322,9 @@ var Reasons = []Row{
 	{
 		Code:     ReasonOtherUsers,
 		Sentence: "other users' processes cannot be read and are not sampled",
-		Meaning:  "When sampling: there are processes that may not be read, such as those of other users. They may use the same chips.", Ends: "-",
+		Meaning: "When sampling, tt-memtrace lacks the rights to read some processes, such as those of other users. " +
+			"These may use the same chips.",
+		Ends: "-",
 	},
 	{
 		Code:     ReasonBehind,

@@ -26,7 +26,7 @@ func golden(t *testing.T, path, got string) {
 		t.Fatal(err)
 	}
 	if got != string(want) {
-		t.Errorf("%s is not up to date (go generate ./export writes schemas, go test ./export -update all)\ngot:\n%s\nwant:\n%s", path, got, want)
+		t.Errorf("%s is not up to date (go generate ./internal/export writes schemas, go test ./internal/export -update all)\ngot:\n%s\nwant:\n%s", path, got, want)
 	}
 }
 

@@ -285,12 +285,12 @@ func (in *Inspector) ScanAllocators(b *ProcessScan, layout *metal.Layout, alloca
 		b.Scan.Allocators = append(b.Scan.Allocators, a)
 		b.Unreserved = cmp.Or(c.unread, c.unplaced, b.Unreserved)
 		// What is closed holds nothing. The runtime frees its buffers without their blocks.
-		counts := b.Devices == nil || b.mayCount(a, live)
-		if counts {
+		if b.Devices == nil || b.mayCount(a, live) {
 			disputes = append(disputes, c.disputes...)
-		}
-		if counts && c.unread != nil {
-			b.Scan.BlocksDisagree = fmt.Sprintf("the blocks of the allocator at %#x could not be read: %v", a, c.unread)
+			if c.unread != nil {
+				b.Scan.BlocksDisagree = fmt.Sprintf("the blocks of the allocator at %#x could not be read: %v",
+					a, c.unread)
+			}
 		}
 		b.Scan.PersistentL1 = cmp.Or(b.Scan.PersistentL1, in.persistentL1(a, arena))
 		b.freedTogether = b.freedTogether || c.dropped

@@ -102,8 +102,8 @@ func FuzzEmulated(f *testing.F) {
 	})
 }
 
-// lackedPoints need functions that the fixture lacks: those of old releases, of sub-device managers with their own L1,
-// and of L1 outside of the allocator. test/e2e tests the latter two on the real runtime.
+// lackedPoints need functions that the fixture lacks: they belong to old releases, to sub-device managers with their
+// own L1, and to L1 outside of the allocator. test/e2e tests the last two on the real runtime.
 var lackedPoints = []string{"program enqueued", "memory resized", "persistent L1 changed"}
 
 // fixturePoints are the points of the first way that the fixture has.

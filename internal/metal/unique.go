@@ -19,8 +19,8 @@ type UniqueID struct {
 // maxBufferSize is more than a Buffer and its fields take, bytes.
 const maxBufferSize = 4096
 
-// UniqueID finds where the library's buffers keep their unique IDs: a buffer's is higher than those of all buffers made
-// before it. The error wraps ErrUnsupported if neither a getter nor the constructor shows this.
+// UniqueID finds where the library's buffers keep their unique IDs, which ascend in the order in which buffers are
+// created. The error wraps ErrUnsupported if neither a getter nor the constructor shows this.
 func (l *Library) UniqueID() (UniqueID, error) { return l.uniqueID() }
 
 func (l *Library) findUniqueID() (id UniqueID, err error) {

@@ -322,7 +322,7 @@ func (c *cursor) read(s *shape, v reflect.Value, depth int) {
 	}
 }
 
-// settable returns a field that can be set, although it may be unexported: those of a Quantity are.
+// settable makes a field settable even if it is unexported, as the fields of exact.Quantity are.
 func settable(field reflect.Value) reflect.Value {
 	return reflect.NewAt(field.Type(), field.Addr().UnsafePointer()).Elem()
 }

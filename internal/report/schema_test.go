@@ -25,7 +25,7 @@ func TestSchemaIsUpToDate(t *testing.T) {
 		}
 		got, err := os.ReadFile(file)
 		if err != nil || string(got) != want {
-			t.Errorf("%s is not of these types; go generate ./report makes it: %v", file, err)
+			t.Errorf("%s is not of these types; go generate ./internal/report makes it: %v", file, err)
 		}
 	}
 }
