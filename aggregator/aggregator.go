@@ -37,7 +37,7 @@ type Aggregator struct {
 	// OnAllocationFailed, where set, receives each failed allocation.
 	OnAllocationFailed func(*Event)
 	// OnSuspect, if set, receives the PID of a process whose accounts contradict an event, such as a free of an
-	// unknown buffer. The process's own allocators should then be scanned and compared by an AllocatorsScanned event.
+	// unknown buffer. The process should then be scanned, and the scan merged (Merge).
 	OnSuspect func(pid uint32)
 
 	time uint64
@@ -123,6 +123,14 @@ func New() *Aggregator {
 // Apply updates the accounts by one event. The events of one process must
 // arrive in the order in which they happened.
 func (a *Aggregator) Apply(e *Event) {
+	if e.Kind == Scanned {
+		a.Merge(e, func(list []Event) {
+			for i := range list {
+				a.Apply(&list[i])
+			}
+		})
+		return
+	}
 	a.counters.Events++
 	a.time = max(a.time, e.Time)
 	switch e.Kind {
@@ -185,8 +193,12 @@ func (a *Aggregator) Apply(e *Event) {
 		a.free(p, e)
 	case CBPlaced:
 		a.placeCB(p, e)
+	case SizeRead:
+		a.sizeRead(p, e)
 	case ProgramGone:
-		a.removeProgram(p, e, e.Program)
+		if a.removeProgram(p, e, e.Program) && e.Found != NotFound {
+			countFound(p, e)
+		}
 	case ProgramNotOn:
 		a.removeProgramOn(p, e, e.Program, e.Device)
 	case KernelAdded:
@@ -202,8 +214,8 @@ func (a *Aggregator) Apply(e *Event) {
 	case Launched:
 		a.counters.Launches += e.Count
 		p.launch(e)
-	case AllocatorsScanned:
-		a.compare(p, e)
+	case Compared:
+		p.compared(e)
 	case TraceBegun:
 		p.beginTrace(e)
 	case TraceCaptured:

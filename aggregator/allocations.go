@@ -50,14 +50,26 @@ func (a *Aggregator) alloc(p *process, e *Event) {
 		p.odd(e)
 		return
 	}
-	if old := p.buffers.get(e.Buffer); old != nil {
-		p.counters.Replaced++
-		a.suspect(p, exact.ReasonMissedFree, e.Time)
+	old := p.buffers.get(e.Buffer)
+	if old != nil {
+		if e.Found == NotFound {
+			p.counters.Replaced++
+			a.suspect(p, exact.ReasonMissedFree, e.Time)
+		}
 		a.drop(p, old, e, true)
 	}
-	p.counters.Allocs++
-	if a.room(p, e.Time) {
-		a.addBuffer(p, e, e.Time)
+	since := e.Time
+	if e.Found == NotFound {
+		p.counters.Allocs++
+	} else {
+		since = 0 // its time of allocation and its thread are unknown
+	}
+	if !a.room(p, e.Time) {
+		return
+	}
+	a.addBuffer(p, e, since)
+	if e.Found != NotFound {
+		countFound(p, e)
 	}
 }
 
@@ -117,6 +129,13 @@ func (a *Aggregator) addBuffer(p *process, e *Event, since uint64) {
 
 func (a *Aggregator) free(p *process, e *Event) {
 	b := p.buffers.get(e.Buffer)
+	if e.Found != NotFound {
+		if b != nil {
+			a.drop(p, b, e, true)
+			countFound(p, e)
+		}
+		return
+	}
 	if b == nil && p.info.Late {
 		return // the buffer is from before tracing, and that is still being read
 	}
@@ -174,6 +193,19 @@ func (a *Aggregator) learnBanks(p *process, e *Event, al *allocator) {
 		if n := uint16(al.banks[b.memory].Count); b.allocator == e.Allocator && b.banks == 0 && n != 0 {
 			a.learnReserved(p, b, b.perBank, n, e.Time)
 		}
+	}
+}
+
+// sizeRead sets a live buffer's reserved size, which was unknown.
+func (a *Aggregator) sizeRead(p *process, e *Event) {
+	b := p.buffers.get(e.Buffer)
+	switch {
+	case b == nil || e.PerBank == 0 || e.PerBank > maxBytes || !e.PerCore.plausible():
+		p.odd(e)
+	case e.PerCore != "":
+		a.learnPerCore(p, b, e.PerBank, e.PerCore, e.Time)
+	default:
+		a.learnReserved(p, b, e.PerBank, b.banks, e.Time)
 	}
 }
 
@@ -250,7 +282,7 @@ func (a *Aggregator) drop(p *process, b *buffer, e *Event, implicit bool) {
 			stack = nil // of another buffer's allocation
 		}
 		a.OnChange(Change{Time: e.Time, PID: p.pid, TID: e.TID, Stack: stack, Freed: true, Implicit: implicit,
-			Missed: implicit && (e.Kind == Alloc || e.Kind == AllocatorsScanned), Exit: e.Kind == ProcessExit,
+			Missed: implicit && (e.Kind == Alloc || e.Found != NotFound), Exit: e.Kind == ProcessExit,
 			Buffer: b.snapshot(), Chips: b.device.opened.Chips})
 	}
 	if b.perCore {

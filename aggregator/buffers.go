@@ -43,10 +43,16 @@ func (s *buffers) all() iter.Seq[*buffer] {
 
 // get returns the buffer with an id, or nil. The buffer stays in place until it is removed.
 func (s *buffers) get(id uint64) *buffer {
+	b, _ := s.lookup(id)
+	return b
+}
+
+// lookup returns the buffer with an id and its place, or nil.
+func (s *buffers) lookup(id uint64) (b *buffer, place uint32) {
 	if found := s.index[s.find(id, s.hash(id))]; found.place != 0 {
-		return s.at(found.place - 1)
+		return s.at(found.place - 1), found.place - 1
 	}
-	return nil
+	return nil, 0
 }
 
 // add stores a new buffer, which must have a device.

@@ -100,7 +100,7 @@ func TestProgramsChangeInOrder(t *testing.T) {
 		"exit":         exited(1),
 		"close":        closed(1, device),
 		"other device": opened(1, device, host(7)),
-		"comparison":   {Kind: AllocatorsScanned, PID: 1, Scan: &AllocatorScan{ProgramsRead: true}},
+		"comparison":   {Kind: Scanned, PID: 1, Scan: &Scan{ProgramsRead: true}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			a := run(New(), opened(1, device, chips))

@@ -2,6 +2,7 @@ package aggregator
 
 import (
 	"slices"
+	"strconv"
 
 	"tt-memtrace/aggregator/exact"
 )
@@ -184,11 +185,8 @@ func (a *Aggregator) capacity(p *process, e *Event) {
 		p.odd(e)
 		return
 	}
-	al, old := &allocator{banks: *e.Capacity}, p.allocators[e.Allocator]
+	al, old := &allocator{banks: e.Capacity.plausible()}, p.allocators[e.Allocator]
 	p.allocators[e.Allocator] = al
-	for m := range al.banks {
-		al.banks[m] = al.banks[m].plausible()
-	}
 	if a.muted == nil && (old == nil || old.banks != al.banks) { // a state has each buffer's size itself
 		a.learnBanks(p, e, al)
 	}
@@ -259,4 +257,25 @@ func (a *Aggregator) used(id Chip) bool {
 		}
 	}
 	return false
+}
+
+// Ranges formats ascending numbers, such as those of chips, as ranges: 0-7,12.
+func Ranges(numbers []uint32) string {
+	numbers = slices.Compact(slices.Clone(numbers))
+	out := ""
+	for i := 0; i < len(numbers); {
+		j := i
+		for j+1 < len(numbers) && numbers[j+1] == numbers[j]+1 {
+			j++
+		}
+		if out != "" {
+			out += ","
+		}
+		out += strconv.FormatUint(uint64(numbers[i]), 10)
+		if j > i {
+			out += "-" + strconv.FormatUint(uint64(numbers[j]), 10)
+		}
+		i = j + 1
+	}
+	return out
 }

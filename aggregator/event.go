@@ -45,7 +45,7 @@ const (
 	// AllocatorSeen: the capacity of an allocator is known now. Allocator, Device and Capacity are set.
 	AllocatorSeen
 	// AllocatorGone: the allocator freed everything it had handed out. The objects of these buffers may live on, and
-	// be freed one by one later. In a state, Scan has those for which this is still to come.
+	// be freed one by one later. In a state, Buffer, Address and Memory are one for which this is still to come.
 	AllocatorGone
 	// Alloc: a buffer was allocated.
 	Alloc
@@ -71,8 +71,8 @@ const (
 	// Program is 0 where it is not known which. Size is its part of the
 	// kernel-config ring in each core, 0 where unknown; Count can be 0.
 	Launched
-	// AllocatorsScanned: the process's own allocators were scanned. Scan is set.
-	AllocatorsScanned
+	// Compared: the accounts were made equal to a scan of the process. Comparison is set.
+	Compared
 	// Replayed: the trace numbered Trace was replayed on a device Count times
 	// more, the last time at Time.
 	Replayed
@@ -108,6 +108,12 @@ const (
 	StaleEntriesChanged
 	// ProgramNotOn: a program that was counted on a device is not there. Program and Device are set.
 	ProgramNotOn
+	// SizeRead: the reserved size of a live buffer, which was unknown, was read. Buffer and PerBank are set and, if it
+	// has an address on each of its cores, PerCore.
+	SizeRead
+	// Scanned: the process's memory was scanned. Scan is set. Apply and a session replace it by the events of
+	// Aggregator.Merge, so recordings and sinks have these.
+	Scanned
 	// Lost: Count events never arrived, so the accounts of traced processes, or with
 	// Anyone of all, are no longer exact. It stays the last kind.
 	Lost
@@ -250,12 +256,14 @@ func (b Banks) size() uint64 { return uint64(b.Count) * b.Bytes }
 // They identify objects while these live, and are never dereferenced here.
 //
 // Recordings contain events. The tag rec is a field's name in them, here and in everything that an event points to:
-// it stays when the field is renamed.
+// it stays when the field is renamed. A field with the tag "-" is in no recording.
 type Event struct {
 	Kind   Kind   `rec:"Kind"`
 	Memory Memory `rec:"Memory"`
 	// MemoryLayout is the runtime's TensorMemoryLayout of the buffer.
 	MemoryLayout uint8 `rec:"MemoryLayout"`
+	// Found is set if a comparison found what happened to a buffer or a program, rather than an event of it.
+	Found Found `rec:"Found"`
 	// Anyone: the lost events can be of any process.
 	Anyone bool   `rec:"Anyone"`
 	PID    uint32 `rec:"PID"`
@@ -290,7 +298,8 @@ type Event struct {
 	Capacity      *Capacity       `rec:"Capacity"`
 	CB            *CircularBuffer `rec:"CB"`
 	Kernel        *Kernel         `rec:"Kernel"`
-	Scan          *AllocatorScan  `rec:"Scan"`
+	Scan          *Scan           `rec:"-"`
+	Comparison    *Comparison     `rec:"Comparison"`
 	RuntimeTotals *RuntimeTotals  `rec:"RuntimeTotals"`
 	StaleEntries  *StaleEntries   `rec:"StaleEntries"`
 	ConfigRing    *ConfigRing     `rec:"ConfigRing"`
@@ -304,6 +313,18 @@ type Event struct {
 	// Reason that is raised or lifted.
 	Reason *Reason `rec:"Reason"`
 }
+
+// Found says how a change became known that no event reported.
+type Found uint8
+
+const (
+	// NotFound: an event reported it.
+	NotFound Found = iota
+	// FoundFirst: the first comparison of a process found it, so it is from before tracing began.
+	FoundFirst
+	// FoundLater: a later comparison found it, so its event is missing.
+	FoundLater
+)
 
 // Stack is a thread's calls, the innermost first. Its words are the process's
 // own and untrusted. Events share stacks, which are immutable.

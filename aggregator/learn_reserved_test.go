@@ -16,7 +16,7 @@ func TestScanFillsInReservedSizes(t *testing.T) {
 		{Kind: AllocatorSeen, PID: 1, Time: 2, Device: 7, Allocator: 8, Capacity: &capacity},
 		{Kind: Alloc, PID: 1, Time: 3, Device: 7, Allocator: 8, Buffer: 100, Address: 64, Size: 4096, PageSize: 1024},
 		{Kind: Alloc, PID: 1, Time: 4, Device: 7, Allocator: 8, Buffer: 101, Address: 640, Size: 4096, PageSize: 1024, PerBank: 1024},
-		{Kind: AllocatorsScanned, PID: 1, Time: 5, Scan: &AllocatorScan{Allocators: []uint64{8}, Buffers: []LiveBuffer{
+		{Kind: Scanned, PID: 1, Time: 5, Scan: &Scan{Allocators: []uint64{8}, Buffers: []LiveBuffer{
 			{Buffer: 100, Device: 7, Allocator: 8, Address: 64, Size: 4096, PageSize: 1024, PerBank: 2048},
 			{Buffer: 101, Device: 7, Allocator: 8, Address: 640, Size: 4096, PageSize: 1024, PerBank: 1024},
 		}}},

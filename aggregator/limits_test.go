@@ -46,11 +46,11 @@ func TestLimits(t *testing.T) {
 	}
 	scan := func(ids ...uint64) {
 		at++
-		s := &AllocatorScan{Allocators: []uint64{2}}
+		s := &Scan{Allocators: []uint64{2}}
 		for _, id := range ids {
 			s.Buffers = append(s.Buffers, LiveBuffer{Buffer: id, Device: 1, Allocator: 2, Size: 10})
 		}
-		a.Apply(&Event{Kind: AllocatorsScanned, PID: 1, Time: at, Scan: s})
+		a.Apply(&Event{Kind: Scanned, PID: 1, Time: at, Scan: s})
 	}
 	scan(0, 1, 2, 4)
 	check("compared with too many,", 1, 3, 4, true)

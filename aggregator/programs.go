@@ -149,11 +149,11 @@ func (a *Aggregator) removeLayout(p *process, e *Event, id uint64, pr *program, 
 	}
 }
 
-// removeProgram removes a program, its buffers in L1 and its kernels.
-func (a *Aggregator) removeProgram(p *process, e *Event, id uint64) {
+// removeProgram removes a program, its buffers in L1 and its kernels. It reports whether there was one.
+func (a *Aggregator) removeProgram(p *process, e *Event, id uint64) bool {
 	pr := p.programs[id]
 	if pr == nil {
-		return
+		return false
 	}
 	for _, at := range pr.placements() {
 		a.removeLayout(p, e, id, pr, at)
@@ -162,6 +162,7 @@ func (a *Aggregator) removeProgram(p *process, e *Event, id uint64) {
 		a.unload(p, e, s, id)
 	}
 	delete(p.programs, id)
+	return true
 }
 
 // endProgramsOn removes what programs placed and loaded through a device that closed. What they have through a mesh

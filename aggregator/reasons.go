@@ -229,30 +229,88 @@ func (a *Aggregator) lose(e *Event) {
 	}
 }
 
-// compared lifts what a comparison has corrected, but not what it has raised itself.
-func (p *process) compared(b *AllocatorScan, raised []exact.ReasonCode, implausible bool, at uint64) {
-	partial := exact.ReasonScanIncomplete
-	if b.BuffersOnly {
-		partial = exact.ReasonBuffersUnread
-	}
-	if b.Partial || implausible {
-		p.raise(partial, at)
+// countFound counts an object that a comparison added or removed.
+func countFound(p *process, e *Event) {
+	p.sites.bound = exact.AtLeast
+	if e.Found == FoundFirst {
+		p.agreement.Found++
 		return
 	}
+	p.agreement.Repaired++
+	p.doubtPeaks()
+	captures := func(t *trace) bool { return t.seen }
+	if e.Kind == Alloc && (len(p.capturing) > 0 || slices.ContainsFunc(p.traces, captures)) {
+		// Whether a replay overwrites it depends on whether it was allocated after the capture.
+		p.raise(exact.ReasonTracesMissed, e.Time)
+	}
+}
+
+// compared applies that the accounts were made equal to a scan: it raises what the scan contradicts, and lifts what it
+// has corrected.
+func (p *process) compared(e *Event) {
+	c := e.Comparison
+	if c == nil {
+		p.odd(e)
+		return
+	}
+	g := &p.agreement
+	g.At, g.Compared = e.Time, c.Buffers
+	g.Comparisons++
+	var contradictions []exact.ReasonCode
+	for _, r := range []Reason{
+		{Code: exact.ReasonBlocksDisagree, Detail: c.BlocksDisagree},
+		{Code: exact.ReasonTotalsDisagree, Detail: c.TotalsDisagree},
+	} {
+		if r.Detail != "" {
+			p.raiseFor(r.Code, r.Detail, e.Time)
+			contradictions = append(contradictions, r.Code)
+		}
+	}
+	if c.Partial {
+		partial := exact.ReasonScanIncomplete
+		if c.BuffersOnly {
+			partial = exact.ReasonBuffersUnread
+		}
+		p.raise(partial, e.Time)
+	} else {
+		p.liftCorrected(c, contradictions)
+	}
+	p.persists(c, e.Time)
+	if !c.Partial { // unless one of the buffers just found no room, all are in the accounts
+		p.reasons.lift(func(r *Reason) bool { return r.Code == exact.ReasonLimitReached && r.Last < e.Time })
+	}
+}
+
+// liftCorrected lifts what a complete comparison has corrected, but not what it has raised itself.
+func (p *process) liftCorrected(c *Comparison, raised []exact.ReasonCode) {
 	p.reasons.lift(func(r *Reason) bool {
-		if slices.Contains(raised, r.Code) || b.Began > 0 && r.Last >= b.Began { // or again during the scan
+		if slices.Contains(raised, r.Code) || c.Began > 0 && r.Last >= c.Began { // or again during the scan
 			return false
 		}
 		switch r.Code.Row().Lifted {
 		case exact.ByComparison:
 			return true
 		case exact.ByFullComparison:
-			return !b.BuffersOnly
+			return !c.BuffersOnly
 		case exact.ByFirstComparison:
-			return b.First
+			return c.First
 		}
 		return false
 	})
+}
+
+// persists raises or lifts exact.ReasonPersistentL1, unless it was raised again since the scan began.
+func (p *process) persists(c *Comparison, at uint64) {
+	switch {
+	case !c.PersistentRead:
+	case c.PersistentL1 != "":
+		p.lift(exact.ReasonPersistentL1) // it may have another detail now
+		p.raiseFor(exact.ReasonPersistentL1, c.PersistentL1, at)
+	case c.Began > 0:
+		p.reasons.lift(func(r *Reason) bool { return r.Code == exact.ReasonPersistentL1 && r.Last < c.Began })
+	default:
+		p.lift(exact.ReasonPersistentL1)
+	}
 }
 
 // checkPlaced raises or lifts exact.ReasonChipsUnknown.

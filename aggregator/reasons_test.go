@@ -63,11 +63,11 @@ func reason(kind Kind, pid uint32, code exact.ReasonCode, chips ...Chip) Event {
 // Each reason is on what it affects and nowhere else, and is lifted when the numbers are corrected.
 func TestReasons(t *testing.T) {
 	same := []LiveBuffer{liveBuffer(1, 100), liveBuffer(2, 100)}
-	full, buffers := scanned(AllocatorScan{Buffers: same}), scanned(AllocatorScan{Buffers: same, BuffersOnly: true})
-	first := scanned(AllocatorScan{Buffers: same, First: true})
-	partial := scanned(AllocatorScan{Buffers: same, Partial: true})
-	partialBuffers := scanned(AllocatorScan{Buffers: same, Partial: true, BuffersOnly: true})
-	implausible := scanned(AllocatorScan{Buffers: append([]LiveBuffer{liveBuffer(3, 1<<60)}, same...)})
+	full, buffers := scanned(Scan{Buffers: same}), scanned(Scan{Buffers: same, BuffersOnly: true})
+	first := scanned(Scan{Buffers: same, First: true})
+	partial := scanned(Scan{Buffers: same, Partial: true})
+	partialBuffers := scanned(Scan{Buffers: same, Partial: true, BuffersOnly: true})
+	implausible := scanned(Scan{Buffers: append([]LiveBuffer{liveBuffer(3, 1<<60)}, same...)})
 	summed := Event{Kind: ProcessStart, PID: 1, Process: &Process{Started: 1, Source: FromSharedMemory}}
 	attached := func(late bool) Event {
 		return Event{Kind: ProcessStart, PID: 1, Process: &Process{Started: 1, Late: late}}
@@ -107,12 +107,12 @@ func TestReasons(t *testing.T) {
 		{"a buffer on unknown chips that is freed", exact.ReasonChipsUnknown, []Event{alloc(1, 8, 8, DRAM, 1)},
 			append(of1(exact.ReasonChipsUnknown), "chip 1 chips_unknown", "chip 2 chips_unknown"), nil, []Event{freed(1, 8, 8)}},
 		{"a failed read", exact.ReasonEventsUnread, []Event{reason(ReasonRaised, 1, exact.ReasonEventsUnread)}, of1(exact.ReasonEventsUnread), []Event{buffers}, []Event{full}},
-		{"blocks that disagree", exact.ReasonBlocksDisagree, []Event{scanned(AllocatorScan{Buffers: same, BuffersOnly: true, BlocksDisagree: "why"})}, of1(exact.ReasonBlocksDisagree), []Event{scanned(AllocatorScan{Buffers: same, BlocksDisagree: "again"})}, []Event{buffers}},
-		{"totals that disagree", exact.ReasonTotalsDisagree, []Event{scanned(AllocatorScan{Buffers: same, TotalsDisagree: "why"})}, of1(exact.ReasonTotalsDisagree), []Event{buffers}, []Event{full}},
+		{"blocks that disagree", exact.ReasonBlocksDisagree, []Event{scanned(Scan{Buffers: same, BuffersOnly: true, BlocksDisagree: "why"})}, of1(exact.ReasonBlocksDisagree), []Event{scanned(Scan{Buffers: same, BlocksDisagree: "again"})}, []Event{buffers}},
+		{"totals that disagree", exact.ReasonTotalsDisagree, []Event{scanned(Scan{Buffers: same, TotalsDisagree: "why"})}, of1(exact.ReasonTotalsDisagree), []Event{buffers}, []Event{full}},
 		{"launches that were not counted", exact.ReasonLaunchesUncounted, []Event{reason(ReasonRaised, 1, exact.ReasonLaunchesUncounted)}, of1(exact.ReasonLaunchesUncounted), []Event{full}, nil},
 		{"reserved sizes that could not be read", exact.ReasonReservedUnknown, []Event{reason(ReasonRaised, 1, exact.ReasonReservedUnknown)}, of1(exact.ReasonReservedUnknown), []Event{full}, nil},
 		{"a build with an unknown allocator", exact.ReasonUnknownAllocationFunctions, []Event{{Kind: ProcessStart, PID: 1, Process: &Process{Started: 1, UnknownMemory: "NewArena::allocate"}}}, of1(exact.ReasonUnknownAllocationFunctions), []Event{full}, []Event{attached(false)}},
-		{"L1 outside of the allocator", exact.ReasonPersistentL1, []Event{scanned(AllocatorScan{Buffers: same, BuffersOnly: true, PersistentL1: "why", PersistentRead: true})}, of1(exact.ReasonPersistentL1), []Event{full}, []Event{scanned(AllocatorScan{Buffers: same, BuffersOnly: true, PersistentRead: true})}},
+		{"L1 outside of the allocator", exact.ReasonPersistentL1, []Event{scanned(Scan{Buffers: same, BuffersOnly: true, PersistentL1: "why", PersistentRead: true})}, of1(exact.ReasonPersistentL1), []Event{full}, []Event{scanned(Scan{Buffers: same, BuffersOnly: true, PersistentRead: true})}},
 		{"a ring that could not be read", exact.ReasonConfigRingUnread, []Event{reason(ReasonRaised, 1, exact.ReasonConfigRingUnread)}, of1(exact.ReasonConfigRingUnread), []Event{full}, nil},
 		{"a program on unknown chips", exact.ReasonProgramChipsUnknown, []Event{reason(ReasonRaised, 1, exact.ReasonProgramChipsUnknown)}, of1(exact.ReasonProgramChipsUnknown), []Event{full}, nil},
 		{"traces from before", exact.ReasonTracesBeforeAttach, []Event{reason(ReasonRaised, 1, exact.ReasonTracesBeforeAttach)}, of1(exact.ReasonTracesBeforeAttach), []Event{full}, nil},
@@ -221,7 +221,7 @@ func TestReasonsKeepTheirTime(t *testing.T) {
 	if r := early.Processes[0].Reasons[0]; r.Since != 30 || r.Last != 40 || r.PID != 1 {
 		t.Errorf("%+v", r)
 	}
-	scan := AllocatorScan{Buffers: []LiveBuffer{liveBuffer(1, 100), liveBuffer(2, 100)}, Began: 35}
+	scan := Scan{Buffers: []LiveBuffer{liveBuffer(1, 100), liveBuffer(2, 100)}, Began: 35}
 	if run(a, scanned(scan)); a.Snapshot().Exact() {
 		t.Error("healed by what was read before the loss")
 	}
@@ -310,7 +310,7 @@ func TestPeaksLackBuffersOfUnknownChips(t *testing.T) {
 func TestPeaksAreUncertainAfterALoss(t *testing.T) {
 	lost := Event{Kind: Lost, Time: 5, Count: 1}
 	seen := []Event{started(1, 1), opened(1, 5, host(0)), alloc(1, 5, 8, DRAM, 1), started(2, 2), opened(2, 6, host(1)), alloc(2, 6, 8, DRAM, 1)}
-	wrong := Event{Kind: AllocatorsScanned, PID: 1, Time: 6, Scan: &AllocatorScan{Allocators: []uint64{6}}}
+	wrong := Event{Kind: Scanned, PID: 1, Time: 6, Scan: &Scan{Allocators: []uint64{6}}}
 	ended := append(slices.Clone(seen), exited(1))
 	for _, c := range []struct {
 		name string

@@ -98,11 +98,8 @@ func (a *Aggregator) freeAll(p *process, e *Event) {
 		p.released.add(b.id, b.block())
 		return true
 	})
-	if e.Scan != nil { // of a state
-		for i := range e.Scan.Buffers {
-			b := &e.Scan.Buffers[i]
-			p.released.add(b.Buffer, block{b.Allocator, b.Address, b.Memory})
-		}
+	if e.Buffer != 0 { // of a state
+		p.released.add(e.Buffer, block{e.Allocator, e.Address, e.Memory})
 	}
 	delete(p.allocators, e.Allocator)
 }

@@ -59,7 +59,7 @@ func TestLossesAndReportedProcesses(t *testing.T) {
 		if a.Snapshot().Exact() {
 			t.Error("exact with a loss")
 		}
-		run(a, scanned(AllocatorScan{Buffers: []LiveBuffer{liveBuffer(1, 100), liveBuffer(2, 100)}}))
+		run(a, scanned(Scan{Buffers: []LiveBuffer{liveBuffer(1, 100), liveBuffer(2, 100)}}))
 		if got := a.Snapshot().Exact(); got != want {
 			t.Errorf("of anyone %t: exact %t after the comparison", anyone, got)
 		}

@@ -74,9 +74,9 @@ func TestPeaksOfSitesAreMarked(t *testing.T) {
 	}{
 		"nothing":           {nil, "DRAM load 0: 120 of 120"},
 		"a loss":            {[]Event{{Kind: Lost, Count: 1}}, "DRAM load 0: 120 of ≥120"},
-		"a loss, corrected": {[]Event{{Kind: Lost, Count: 1}, scanned(AllocatorScan{Allocators: []uint64{device + 1}, Buffers: []LiveBuffer{{Buffer: 1, Device: device, Allocator: device + 1, Address: 0x1000, Size: 100, PerBank: 10}}, ProgramsRead: true})}, "DRAM load 0: 120 of ≥120"},
-		"a difference":      {[]Event{scanned(AllocatorScan{Allocators: []uint64{device + 1}})}, "DRAM load 0: 0 of ≥120"},
-		"a device that was open before, corrected": {[]Event{late(opened(1, 0x200, host(0))), scanned(AllocatorScan{First: true, ProgramsRead: true})}, "DRAM load 0: 120 of ≥120"},
+		"a loss, corrected": {[]Event{{Kind: Lost, Count: 1}, scanned(Scan{Allocators: []uint64{device + 1}, Buffers: []LiveBuffer{{Buffer: 1, Device: device, Allocator: device + 1, Address: 0x1000, Size: 100, PerBank: 10}}, ProgramsRead: true})}, "DRAM load 0: 120 of ≥120"},
+		"a difference":      {[]Event{scanned(Scan{Allocators: []uint64{device + 1}})}, "DRAM load 0: 0 of ≥120"},
+		"a device that was open before, corrected": {[]Event{late(opened(1, 0x200, host(0))), scanned(Scan{First: true, ProgramsRead: true})}, "DRAM load 0: 120 of ≥120"},
 		"late":                 {[]Event{late(opened(1, 0x200, host(0)))}, "DRAM load 0: 120 of ≥120"},
 		"a free of an unknown": {[]Event{freed(1, device, 9)}, "DRAM load 0: 120 of ≥120"},
 		"another's reason":     {[]Event{reason(ReasonRaised, 1, exact.ReasonLaunchesUncounted)}, "DRAM load 0: 120 of 120"},
@@ -107,7 +107,7 @@ func TestPeaksOfSitesAreExactWhereNothingWasOpenBefore(t *testing.T) {
 	load := from(calls("load"), alloc(1, device, 1, DRAM, 100))
 	a := run(following(), suspected, opened(1, device, host(0)), seen(1, device+1, device), load)
 	wantSites(t, a, "DRAM load 0: 120 of ≥120")
-	a = run(following(), suspected, scanned(AllocatorScan{First: true, ProgramsRead: true}), started(1, 1), opened(1, device, host(0)), seen(1, device+1, device), load)
+	a = run(following(), suspected, scanned(Scan{First: true, ProgramsRead: true}), started(1, 1), opened(1, device, host(0)), seen(1, device+1, device), load)
 	wantSites(t, a, "DRAM load 0: 120 of 120")
 }
 

@@ -13,7 +13,8 @@ var kindNames = map[Kind]string{
 	ProcessStart: "process_start", ProcessExit: "process_exit", DeviceOpen: "device_open", DeviceClose: "device_close",
 	AllocatorSeen: "allocator_seen", AllocatorGone: "allocator_gone", Alloc: "alloc", Free: "free",
 	CBPlaced: "cb_placed", ProgramGone: "program_gone", ProgramNotOn: "program_not_on_device", KernelAdded: "kernel_added", KernelLoaded: "kernel_loaded",
-	KernelsCopied: "kernels_copied", ProgramNamed: "program_named", Launched: "launched", AllocatorsScanned: "allocators_scanned", Replayed: "replayed",
+	KernelsCopied: "kernels_copied", ProgramNamed: "program_named", Launched: "launched",
+	Compared: "compared", SizeRead: "size_read", Scanned: "scanned", Replayed: "replayed",
 	TraceBegun: "trace_begun", TraceCaptured: "trace_captured", TraceReleased: "trace_released", MarkedCorruptible: "marked_corruptible", HostMemoryRead: "host_memory_read", ConfigRingUsed: "config_ring_used",
 	RuntimeTotalsChanged: "runtime_totals_changed", StaleEntriesChanged: "stale_entries_changed", AllocationFailed: "allocation_failed", ReasonRaised: "reason_raised", ReasonLifted: "reason_lifted", StateBegin: "state_begin", StateEnd: "state_end", Lost: "lost",
 }
@@ -69,7 +70,8 @@ func (p *process) state(list []Event) []Event {
 		add(Event{Kind: HostMemoryRead, Time: p.since, Size: p.host.Bytes})
 	}
 	for _, b := range p.released.list() {
-		add(Event{Kind: AllocatorGone, Time: p.since, Allocator: b.Allocator, Scan: &AllocatorScan{Buffers: []LiveBuffer{b}}})
+		add(Event{Kind: AllocatorGone, Time: p.since, Allocator: b.Allocator, Buffer: b.Buffer,
+			Address: b.Address, Memory: b.Memory})
 	}
 	list = p.bufferState(list, addresses)
 	for _, d := range devices {
@@ -289,4 +291,12 @@ func (b Banks) plausible() Banks {
 		return Banks{}
 	}
 	return b
+}
+
+// plausible returns the capacity without the memories that no chip has.
+func (c Capacity) plausible() Capacity {
+	for m := range c {
+		c[m] = c[m].plausible()
+	}
+	return c
 }

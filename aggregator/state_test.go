@@ -105,8 +105,8 @@ func randomEvents(rng *rand.Rand, n int) []Event {
 				Ranges: []CoreRange{{uint16(rng.IntN(3)), 0, 3, uint16(rng.IntN(3))}}}
 		case KernelLoaded:
 			e.Kernel = &Kernel{ID: rng.Uint64N(4), Name: "reader", Hash: fmt.Sprint(e.Program), Processor: []string{"brisc", "ncrisc"}[rng.IntN(2)], Bytes: 4096, Sized: rng.IntN(5) > 0}
-		case AllocatorsScanned:
-			e.Scan = &AllocatorScan{First: rng.IntN(2) == 0, Allocators: []uint64{rng.Uint64N(4)}, Touched: map[uint64]struct{}{rng.Uint64N(40): {}},
+		case Scanned:
+			e.Scan = &Scan{First: rng.IntN(2) == 0, Allocators: []uint64{rng.Uint64N(4)}, Touched: map[uint64]struct{}{rng.Uint64N(40): {}},
 				Buffers:  []LiveBuffer{{Buffer: rng.Uint64N(40), Device: e.Device, Allocator: e.Allocator, Address: e.Address, Size: e.Size, PerBank: e.PerBank}},
 				Programs: []uint64{1, 2, 3, 4, 5}, ProgramsRead: rng.IntN(2) == 0}
 		case ConfigRingUsed:

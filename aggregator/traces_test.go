@@ -102,7 +102,7 @@ func TestUnsafeUnderATrace(t *testing.T) {
 // A buffer of which only a comparison knows can be from before the capture of a trace or from after it: that it is not
 // unsafe is not said.
 func TestMissedAllocationUnderATrace(t *testing.T) {
-	both := AllocatorScan{Buffers: []LiveBuffer{liveBuffer(1, 100), liveBuffer(2, 100), liveBuffer(3, 100)}}
+	both := Scan{Buffers: []LiveBuffer{liveBuffer(1, 100), liveBuffer(2, 100), liveBuffer(3, 100)}}
 	first := both
 	first.First = true
 	begun, captured := Event{Kind: TraceBegun, PID: 1, Device: 1, Trace: 1, Time: 10}, Event{Kind: TraceCaptured, PID: 1, Device: 1, Trace: 1, Time: 20}
@@ -182,7 +182,7 @@ func TestReplayOfATraceFromBeforeOnceRead(t *testing.T) {
 	for _, younger := range []bool{false, true} {
 		late := started(1, 1)
 		late.Process.Late = true
-		a := run(New(), late, opened(1, 1, host(0)), scanned(AllocatorScan{First: true, Buffers: []LiveBuffer{liveBuffer(1, 100)}, Allocators: []uint64{2}}), started(1, 1))
+		a := run(New(), late, opened(1, 1, host(0)), scanned(Scan{First: true, Buffers: []LiveBuffer{liveBuffer(1, 100)}, Allocators: []uint64{2}}), started(1, 1))
 		want := uint64(0)
 		if younger {
 			run(a, alloc(1, 1, 2, DRAM, 100))

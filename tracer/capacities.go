@@ -122,8 +122,15 @@ func (r *run) described(p *traced, device uint64) bool {
 	return err == nil
 }
 
-// sized records a device's allocator and the sizes of the memories in whose banks it allocates.
+// sized emits a device's allocator and the sizes of the memories in whose banks it allocates.
 func (r *run) sized(p *traced, from origin, device, allocator uint64, capacity *aggregator.Capacity) {
+	p.noteSized(device, allocator)
+	r.emit(aggregator.Event{Kind: aggregator.AllocatorSeen, PID: from.pid, TID: from.tid, Time: from.time,
+		Device: device, Allocator: allocator, Capacity: capacity})
+}
+
+// noteSized notes that the sizes of an allocator's memories are known.
+func (p *traced) noteSized(device, allocator uint64) {
 	if len(p.devices[device]) > 0 { // otherwise it is read again, with its chips
 		delete(p.unsized, device)
 	}
@@ -133,8 +140,6 @@ func (r *run) sized(p *traced, from origin, device, allocator uint64, capacity *
 	if p.reconciliation.now != nil {
 		p.reconciliation.met[allocator] = true
 	}
-	r.emit(aggregator.Event{Kind: aggregator.AllocatorSeen, PID: from.pid, TID: from.tid, Time: from.time,
-		Device: device, Allocator: allocator, Capacity: capacity})
 }
 
 // unknownCapacity is why an allocator's capacity is unknown, and since when.

@@ -74,7 +74,18 @@ func (r *run) device(p *traced, from origin, address uint64) {
 	r.opened(p, from, address, d)
 }
 
+// opened emits a device's description, and what waited for that.
 func (r *run) opened(p *traced, from origin, address uint64, d inspect.Device) {
+	opened := r.noteOpened(p, address, d)
+	r.emit(aggregator.Event{Kind: aggregator.DeviceOpen, PID: from.pid, TID: from.tid, Time: from.time,
+		Device: address, Opened: opened})
+	if len(opened.Chips) > 0 {
+		p.chipsRead(address)
+	}
+}
+
+// noteOpened notes that a device is open, and returns its description.
+func (r *run) noteOpened(p *traced, address uint64, d inspect.Device) *aggregator.Opened {
 	opened := p.chips.Opened(d, r.names, r.uses)
 	p.devices[address] = opened.Chips
 	if delete(p.meshes, address); d.Mesh {
@@ -82,9 +93,5 @@ func (r *run) opened(p *traced, from origin, address uint64, d inspect.Device) {
 	}
 	r.relations(p.mapping.PID).ringsAgain = true
 	delete(p.closed, address)
-	r.emit(aggregator.Event{Kind: aggregator.DeviceOpen, PID: from.pid, TID: from.tid, Time: from.time,
-		Device: address, Opened: opened})
-	if len(opened.Chips) > 0 {
-		p.chipsRead(address)
-	}
+	return opened
 }

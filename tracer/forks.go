@@ -297,10 +297,9 @@ func (r *run) chipsOn(p *traced, device uint64, from uint32) []aggregator.Chip {
 	return d.Chips(from, r.names, r.uses)
 }
 
-// unsure marks a forked process if some of its devices may be copies of devices that its parent closed, or if it may
-// have allocated on copies.
-func (r *run) unsure(p *traced, from origin, rd *reading) {
-	was := p.unsure
+// forkDoubt returns a reason if some of a forked process's devices may be copies of devices that its parent closed, or
+// if it may have allocated on copies; or nil.
+func (r *run) forkDoubt(p *traced, rd *reading) *aggregator.Reason {
 	p.unsure = false
 	why := aggregator.Reason{Code: exact.ReasonForked}
 	mark := func(device uint64, detail string) {
@@ -328,10 +327,8 @@ func (r *run) unsure(p *traced, from origin, rd *reading) {
 			mark(device, fmt.Sprintf("what it allocated there before is not counted while process %d, which it was forked from, has it open", rd.fork.From))
 		}
 	}
-	switch {
-	case p.unsure:
-		r.emit(aggregator.Event{Kind: aggregator.ReasonRaised, PID: from.pid, Time: from.time, Reason: &why})
-	case was:
-		r.emit(aggregator.Event{Kind: aggregator.ReasonLifted, PID: from.pid, Time: from.time, Reason: &why})
+	if !p.unsure {
+		return nil
 	}
+	return &why
 }

@@ -97,25 +97,20 @@ func (rel *relations) readsAnyChips() bool {
 	return false
 }
 
-// programRead records on which devices a program is, as far as that was read. If the program is counted on all of a
-// mesh, it removes it from devices where it is not. placed: the program was placed on the whole mesh again since it
-// was read; the next reading corrects that.
-func (r *run) programRead(p *traced, from origin, h *inspect.Program, placed bool) {
+// chipsScanned notes whether a scan found the chips of a program. It reports whether the accounts may have the program
+// on others. placed: the program was placed on the whole mesh again since it was read; the next reading corrects that.
+func (r *run) chipsScanned(p *traced, from origin, h *inspect.Program, placed bool) (elsewhere bool) {
 	rel := r.relations(from.pid)
 	if h.ChipsUnknown != nil {
 		r.chipsUnknown(p, from.time, h.ID, h.ChipsUnknown)
 		rel.chipsUnknown[h.ID]++
-		return
+		return false
 	}
 	if _, unknown := rel.chipsUnknown[h.ID]; !unknown || placed || len(h.Devices) == 0 {
-		return
-	}
-	for device := range p.devices {
-		if !slices.Contains(h.Devices, device) {
-			r.emit(aggregator.Event{Kind: aggregator.ProgramNotOn, PID: from.pid, Time: from.time, Program: h.ID, Device: device})
-		}
+		return false
 	}
 	r.chipsKnown(from.pid, from.time, h.ID)
+	return true
 }
 
 // chipsKnown lifts the mark with the last program that it was for.

@@ -8,7 +8,7 @@ import (
 
 	"tt-memtrace/aggregator"
 	"tt-memtrace/aggregator/exact"
-	"tt-memtrace/bpf"
+	"tt-memtrace/internal/inspect"
 	"tt-memtrace/internal/proc"
 )
 
@@ -41,22 +41,40 @@ func (r *run) apply(rd *reading, superseded bool) {
 		}
 	}
 	from := origin{pid: p.mapping.PID, time: rd.at}
-	r.endAllocators(from, rd)
+	r.dropEndedAllocators(from, rd, &scan)
 	// Choose all of them before making one known, which changes p.closed.
 	open := maps.Clone(rd.result.Devices)
 	maps.DeleteFunc(open, rd.gone)
 	if len(open) > 0 {
 		defer p.Together()()
 	}
-	r.knowDevices(from, rd, open)
-	r.emit(aggregator.Event{Kind: aggregator.AllocatorsScanned, PID: from.pid, Time: rd.at, Scan: &scan})
+	r.knowDevices(from, rd, open, &scan)
 	if replaced && scan.ProgramsRead {
-		r.endPrograms(from, rd)
+		// The records of their ends were lost. A new workload at a program's address must not add its launches to the old
+		// one.
+		live := map[uint64]bool{}
+		for _, id := range scan.Programs {
+			live[id] = true
+		}
+		for id := range rel.programs {
+			if _, since := rd.touched[id]; !since && !live[id] {
+				r.dropProgram(from, id)
+			}
+		}
 	}
-	r.unsure(p, from, rd)
-	r.unreserved(p, from, rd)
-	r.tracesBefore(from, rd)
-	r.addPrograms(from, rd, told, whole, replaced)
+	r.addPrograms(from, rd, &scan, told, whole, replaced)
+	scan.Settles = append(scan.Settles, exact.ReasonForked)
+	if why := r.forkDoubt(p, rd); why != nil {
+		scan.Reasons = append(scan.Reasons, *why)
+	}
+	rd.unreserved(&scan)
+	rd.tracesBefore(&scan)
+	r.emit(aggregator.Event{Kind: aggregator.Scanned, PID: from.pid, Time: rd.at, Scan: &scan})
+	for device := range open { // they are described now
+		if len(p.devices[device]) > 0 {
+			p.chipsRead(device)
+		}
+	}
 	r.schedule(rd, scan.Partial || scan.Contradicted())
 	if !rd.buffersOnly {
 		b.unread = map[uint64]bool{}
@@ -81,15 +99,22 @@ func (rd *reading) lacks(whole bool, told map[uint64]bool) bool {
 		slices.ContainsFunc(scan.UnreadAllocators, func(a uint64) bool { return rd.of.allocators[a] || scan.Holds(a) })
 }
 
-// endAllocators ends known allocators that the scan did not find: the records of their ends were lost.
-func (r *run) endAllocators(from origin, rd *reading) {
+// dropEndedAllocators adds the live allocators to a scan, and forgets known ones that it did not find: the records of
+// their ends were lost.
+func (r *run) dropEndedAllocators(from origin, rd *reading, scan *aggregator.Scan) {
 	p := rd.of
 	if rd.buffersOnly || rd.result.Unsearched != nil || p.marked == whyTwice {
 		return
 	}
+	scan.Live, scan.LiveRead = slices.Clone(rd.result.Found), true
 	for a := range p.allocators {
-		if _, ok := rd.touched[a]; !ok && !p.reconciliation.met[a] && !slices.Contains(rd.result.Found, a) {
-			r.object(from, bpf.MemtraceTtKindTT_ALLOCATOR_GONE, 0, a)
+		_, since := rd.touched[a]
+		switch {
+		case since || slices.Contains(rd.result.Found, a):
+		case p.reconciliation.met[a]:
+			scan.Live = append(scan.Live, a)
+		default:
+			r.dropAllocator(p, from, a)
 		}
 	}
 }
@@ -101,28 +126,32 @@ func (rd *reading) gone(device, allocator uint64) bool {
 	return closed && at >= rd.since || ended
 }
 
-// knowDevices makes open devices and their allocators known. A device that had closed has opened again, and that
-// record was lost.
-func (r *run) knowDevices(from origin, rd *reading, open map[uint64]uint64) {
+// knowDevices adds open devices and the capacities of their allocators to a scan, and makes known those that could not
+// be read then. A device that had closed has opened again, and that record was lost.
+func (r *run) knowDevices(from origin, rd *reading, open map[uint64]uint64, scan *aggregator.Scan) {
 	p := rd.of
-	for device, allocator := range open {
+	for _, device := range slices.Sorted(maps.Keys(open)) {
+		allocator := open[device]
 		d, read := rd.described[device]
 		if _, since := rd.touched[device]; read && !since && len(p.devices[device]) == 0 {
-			r.opened(p, from, device, d)
+			scan.Devices = append(scan.Devices, aggregator.ScannedDevice{Device: device, Opened: *r.noteOpened(p, device, d)})
 		}
 		r.device(p, from, device) // if it could not be read then
 		c, read := rd.capacities[allocator]
-		if _, since := rd.touched[allocator]; read && !since && !p.allocators[allocator] {
-			r.sized(p, from, device, allocator, &c)
-		} else if read && !since { // it may have another size now
-			p.forgetBanks(allocator)
-			r.emit(aggregator.Event{Kind: aggregator.AllocatorSeen, PID: from.pid, Time: from.time, Device: device, Allocator: allocator, Capacity: &c})
+		if _, since := rd.touched[allocator]; read && !since {
+			if p.allocators[allocator] {
+				p.forgetBanks(allocator) // it may have another size now
+			} else {
+				p.noteSized(device, allocator)
+			}
+			scan.Sizes = append(scan.Sizes, aggregator.ScannedCapacity{Allocator: allocator, Device: device, Capacity: c})
 		}
 		if allocator != 0 {
 			r.know(p, from, device, allocator)
 		}
 	}
-	for _, h := range rd.result.Scan.Buffers {
+	for i := range scan.Buffers {
+		h := &scan.Buffers[i]
 		if _, ok := rd.touched[h.Buffer]; !ok && !rd.gone(h.Device, h.Allocator) {
 			r.know(p, from, h.Device, h.Allocator)
 		}
@@ -153,111 +182,59 @@ func (r *run) reopened(p *traced, rd *reading) (any bool) {
 	return any
 }
 
-// unreserved raises a reason if the reserved size of buffers from before tracing could not be read. It lifts the
-// reason once all could, unless new doubts arose since the reading began. Most buffers that were seen to be allocated
-// have a known reserved size.
-func (r *run) unreserved(p *traced, from origin, rd *reading) {
-	e := aggregator.Event{PID: from.pid, Time: from.time, Reason: &aggregator.Reason{Code: exact.ReasonReservedUnknown}}
-	switch b := &p.reconciliation; {
-	case rd.result.Unreserved != nil && (rd.first || b.unreserved):
+// unreserved adds to a scan whether the reserved size of buffers from before tracing could be read. It settles nothing
+// if new doubts arose since the reading began. Most buffers that were seen to be allocated have a known reserved size.
+func (rd *reading) unreserved(scan *aggregator.Scan) {
+	why := rd.result.Unreserved
+	switch b := &rd.of.reconciliation; {
+	case why != nil && (rd.first || b.unreserved):
 		if !b.unreserved { // if it failed before, wait for the regular next comparison
 			b.next = time.Now().Add(max(settle, retryShare*time.Since(rd.began)))
 		}
 		b.unreserved = true
-		e.Kind, e.Reason.Detail = aggregator.ReasonRaised, rd.result.Unreserved.Error()
-	case rd.result.Unreserved == nil && b.unreserved && b.suspect.IsZero():
+		scan.Reasons = append(scan.Reasons, aggregator.Reason{Code: exact.ReasonReservedUnknown, Detail: why.Error()})
+	case why == nil && b.unreserved && b.suspect.IsZero():
 		b.unreserved = false
-		e.Kind = aggregator.ReasonLifted
 	default:
 		return
 	}
-	r.emit(e)
+	scan.Settles = append(scan.Settles, exact.ReasonReservedUnknown)
 }
 
-// tracesBefore marks a process that was attached late if buffers may be younger than traces from before.
-func (r *run) tracesBefore(from origin, rd *reading) {
-	b := &rd.of.reconciliation
-	if !rd.first || rd.traces == nil && !b.tracesBefore {
+// tracesBefore adds to the first scan of a process whether buffers may be younger than traces from before.
+func (rd *reading) tracesBefore(scan *aggregator.Scan) {
+	if !rd.first {
 		return
 	}
-	b.tracesBefore = rd.traces != nil
-	e := aggregator.Event{Kind: aggregator.ReasonLifted, PID: from.pid, Time: from.time, Reason: &aggregator.Reason{Code: exact.ReasonTracesBeforeAttach}}
+	scan.Settles = append(scan.Settles, exact.ReasonTracesBeforeAttach)
 	if rd.traces != nil {
-		e.Kind, e.Reason.Detail = aggregator.ReasonRaised, rd.traces.Error()
-	}
-	r.emit(e)
-}
-
-// endPrograms ends known programs that the scan did not find: the records of their ends were lost. Otherwise a new
-// workload at a program's address would add its launches to the old one.
-func (r *run) endPrograms(from origin, rd *reading) {
-	known := map[uint64]bool{}
-	for _, id := range rd.result.Scan.Programs {
-		known[id] = true
-	}
-	for id := range r.relations(from.pid).programs {
-		if _, since := rd.touched[id]; !since && !known[id] {
-			r.object(from, bpf.MemtraceTtKindTT_PROGRAM_GONE, 0, id)
-		}
+		why := aggregator.Reason{Code: exact.ReasonTracesBeforeAttach, Detail: rd.traces.Error()}
+		scan.Reasons = append(scan.Reasons, why)
 	}
 }
 
-// addPrograms adds the programs that a process had before, as if they were created now. whole: it reads known ones
-// too, because they may lack what was lost. replaced: the end of a program may have been lost, so another one may be
-// at its address. Of a program that was placed or launched since, it takes the kernels, which may have been added
-// earlier.
-func (r *run) addPrograms(from origin, rd *reading, told map[uint64]bool, whole, replaced bool) {
+// addPrograms adds to a scan the programs that were read, except for those that events reported. told: programs that
+// events reported completely. whole: records that make up programs were lost, so known programs may lack something.
+// replaced: the end of a program may have been lost, so another one may be at its address.
+func (r *run) addPrograms(from origin, rd *reading, scan *aggregator.Scan, told map[uint64]bool, whole, replaced bool) {
 	p, b := rd.of, rd.result
 	rel := r.relations(from.pid)
-	for _, h := range b.Programs {
+	for i := range b.Programs {
+		h := &b.Programs[i]
 		_, since := rd.touched[h.ID]
-		known := rel.program(h.ID).kernels
-		mended := (p.reconciliation.unread[h.ID] || rel.readsChips(h.ID)) && !slices.Contains(b.UnreadPrograms, h.ID)
-		if p.reconciliation.made[h.ID] || len(known) > 0 && !mended && (!whole && (!since || !rd.first) || slices.Contains(b.UnreadPrograms, h.ID)) {
+		known := len(rel.program(h.ID).kernels) > 0
+		unread := slices.Contains(b.UnreadPrograms, h.ID)
+		mended := (p.reconciliation.unread[h.ID] || rel.readsChips(h.ID)) && !unread
+		if p.reconciliation.made[h.ID] || known && !mended && (!whole && (!since || !rd.first) || unread) {
 			continue
 		}
-		if replaced && !since && len(known) > 0 {
-			r.object(from, bpf.MemtraceTtKindTT_PROGRAM_GONE, 0, h.ID)
-			known = nil
+		replaces := replaced && !since && known
+		if replaces {
+			r.dropProgram(from, h.ID)
 		}
-		rel.calls++ // so that the program's new buffers replace the old ones
-		if c := rel.program(h.ID); h.Range.At != 0 && c.part == nil {
-			c.part = &part{MeshRange: h.Range}
-		}
-		r.programRead(p, from, &h, since)
-		for _, k := range h.Kernels {
-			if !slices.Contains(known, k.ID) {
-				if len(h.Devices) == 0 && !since { // no account has it, as when its chips are seen to close
-					rel.addKernel(h.ID, k.ID)
-				} else {
-					r.kernelAdded(from, rel, h.ID, k.ID)
-				}
-			}
-			rel.cores[k.ID] = k.Cores
-			for _, file := range k.Files {
-				for _, d := range h.Devices {
-					r.kernelFile(from, k.ID, d, file, true)
-				}
-			}
-		}
-		for _, c := range h.Copies {
-			if _, since := rd.touched[c.Buffer]; !since {
-				r.emit(aggregator.Event{Kind: aggregator.KernelsCopied, PID: from.pid, Time: from.time, Program: h.ID, Buffer: c.Buffer, Address: c.Address})
-			}
-		}
-		if since {
-			continue // events have its placement
-		}
-		if len(h.Devices) == 0 {
-			r.nowhere(p, from, h.ID)
-		}
-		for _, c := range h.Placed {
-			r.device(p, from, c.Device)
-			c.CB.Call = rel.calls
-			r.onChips(p, from, c.Device, h.ID, func() {
-				r.emit(aggregator.Event{Kind: aggregator.CBPlaced, PID: from.pid, Time: from.time, Device: c.Device, Program: h.ID, CB: &c.CB})
-			})
-		}
+		s := r.scannedProgram(p, from, h, since)
+		s.Replaces = replaces
+		scan.Read = append(scan.Read, s)
 	}
 	if unread := b.UnreadBut(told); unread > 0 && !b.Unfinished && !p.reconciliation.unreadNoticed {
 		p.reconciliation.unreadNoticed = true
@@ -269,9 +246,64 @@ func (r *run) addPrograms(from origin, rd *reading, told map[uint64]bool, whole,
 	}
 }
 
-// nowhere removes a program from all devices: its chips closed, and opened again at the same addresses.
-func (r *run) nowhere(p *traced, from origin, program uint64) {
-	for device := range p.devices {
-		r.emit(aggregator.Event{Kind: aggregator.ProgramNotOn, PID: from.pid, Time: from.time, Program: program, Device: device})
+// scannedProgram relates what was read of a program, and returns it for the accounts. since: events placed or launched
+// it since, and have its placement; its kernels may have been added earlier. What is on a device with unknown chips
+// waits until these are known.
+func (r *run) scannedProgram(p *traced, from origin, h *inspect.Program, since bool) aggregator.ScannedProgram {
+	rel := r.relations(from.pid)
+	rel.calls++ // so that the program's new buffers replace the old ones
+	c := rel.program(h.ID)
+	if h.Range.At != 0 && c.part == nil {
+		c.part = &part{MeshRange: h.Range}
 	}
+	s := aggregator.ScannedProgram{ID: h.ID, Only: r.chipsScanned(p, from, h, since) || len(h.Devices) == 0 && !since}
+	for _, k := range h.Kernels {
+		if !slices.Contains(c.kernels, k.ID) {
+			rel.addKernel(h.ID, k.ID)
+		}
+		rel.cores[k.ID] = k.Cores
+		for _, file := range k.Files {
+			if binary, ok := rel.files.Kernel(k.ID, file, true); ok {
+				binary.Cores = k.Cores
+				s.Binaries = append(s.Binaries, binary)
+			}
+		}
+	}
+	if len(h.Devices) > 0 || since { // otherwise no account has it
+		s.Kernels = uint64(len(c.kernels))
+	}
+	for _, d := range h.Devices {
+		r.device(p, from, d)
+		if len(p.devices[d]) > 0 {
+			s.Devices = append(s.Devices, r.spread(p, from, h.ID, d, 0)...)
+			continue
+		}
+		r.onChips(p, from, d, h.ID, func() {
+			for _, d := range r.spread(p, from, h.ID, d, 0) {
+				for i := range s.Binaries {
+					r.emit(aggregator.Event{Kind: aggregator.KernelLoaded, PID: from.pid, Time: from.time,
+						Program: h.ID, Device: d, Kernel: &s.Binaries[i]})
+				}
+			}
+		})
+	}
+	for _, c := range h.Copies {
+		s.Copies = append(s.Copies, aggregator.ScannedCopy{Buffer: c.Buffer, Address: c.Address})
+	}
+	if since {
+		return s // events have its placement
+	}
+	for _, c := range h.Placed {
+		r.device(p, from, c.Device)
+		c.CB.Call = rel.calls
+		if len(p.devices[c.Device]) > 0 {
+			s.Placed = append(s.Placed, aggregator.ScannedPlacement{Device: c.Device, CB: c.CB})
+			continue
+		}
+		r.onChips(p, from, c.Device, h.ID, func() {
+			r.emit(aggregator.Event{Kind: aggregator.CBPlaced, PID: from.pid, Time: from.time,
+				Device: c.Device, Program: h.ID, CB: &c.CB})
+		})
+	}
+	return s
 }

@@ -27,9 +27,9 @@ func TestDeviceClosedWhileItIsRead(t *testing.T) {
 		p.reconciliation.now, rd.touched = rd, map[uint64]struct{}{}
 		happens(r, p)
 		r.merge(rd)
-		for _, e := range r.batch {
-			if e.Kind == aggregator.DeviceOpen || e.Kind == aggregator.AllocatorSeen {
-				t.Errorf("%s: there is a %v event", what, e.Kind)
+		for _, kind := range []aggregator.Kind{aggregator.DeviceOpen, aggregator.AllocatorSeen} {
+			if r.count(kind) > 0 {
+				t.Errorf("%s: there is a %v event", what, kind)
 			}
 		}
 		if len(p.devices) > 0 || p.allocators[allocator] {
@@ -52,8 +52,9 @@ func TestDeviceOpenedWhileItIsRead(t *testing.T) {
 		if opens {
 			p.touch(device)
 		}
-		r.knowDevices(origin{pid: pid, time: 1}, rd, rd.result.Devices)
-		described := len(r.batch) > 0 && r.batch[0].Kind == aggregator.DeviceOpen && r.batch[0].Opened.Arch == "blackhole"
+		var scan aggregator.Scan
+		r.knowDevices(origin{pid: pid, time: 1}, rd, rd.result.Devices, &scan)
+		described := len(scan.Devices) == 1 && scan.Devices[0].Opened.Arch == "blackhole"
 		if described == opens {
 			t.Errorf("it opens: %t; it is described as it was read: %t", opens, described)
 		}

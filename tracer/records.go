@@ -141,12 +141,7 @@ func (r *run) object(from origin, kind bpf.MemtraceTtKind, library uint8, object
 		}
 	case bpf.MemtraceTtKindTT_ALLOCATOR_GONE:
 		if p, known := r.processOf(from); known {
-			r.endsAt(p, object, from.time)
-			delete(p.allocators, object)
-			delete(p.unknownCapacities, object)
-			delete(p.resized, object)
-			delete(p.deviceOf, object)
-			p.forgetBanks(object)
+			r.dropAllocator(p, from, object)
 			p.touch(object)
 		}
 		e.Kind, e.Allocator = aggregator.AllocatorGone, object
@@ -163,12 +158,10 @@ func (r *run) object(from origin, kind bpf.MemtraceTtKind, library uint8, object
 	case bpf.MemtraceTtKindTT_PROGRAM_GONE:
 		if p, known := r.processOf(from); known {
 			p.make(object)
-			p.noProgram(object)
 		}
 		e.Kind, e.Program = aggregator.ProgramGone, object
 		r.emit(e)
-		r.relations(from.pid).dropProgram(object)
-		r.chipsKnown(from.pid, from.time, object)
+		r.dropProgram(from, object)
 	case bpf.MemtraceTtKindTT_WORKLOAD_GONE:
 		r.relations(from.pid).dropWorkload(object)
 	case bpf.MemtraceTtKindTT_UNREAD:
@@ -180,4 +173,23 @@ func (r *run) object(from origin, kind bpf.MemtraceTtKind, library uint8, object
 	case bpf.MemtraceTtKindTT_EXIT:
 		r.exits(from, exitOf(object))
 	}
+}
+
+// dropAllocator forgets an allocator that ended.
+func (r *run) dropAllocator(p *traced, from origin, allocator uint64) {
+	r.endsAt(p, allocator, from.time)
+	delete(p.allocators, allocator)
+	delete(p.unknownCapacities, allocator)
+	delete(p.resized, allocator)
+	delete(p.deviceOf, allocator)
+	p.forgetBanks(allocator)
+}
+
+// dropProgram forgets a program that ended.
+func (r *run) dropProgram(from origin, program uint64) {
+	if p, known := r.processes[from.pid]; known {
+		p.noProgram(program)
+	}
+	r.relations(from.pid).dropProgram(program)
+	r.chipsKnown(from.pid, from.time, program)
 }

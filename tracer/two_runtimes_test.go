@@ -64,8 +64,8 @@ func TestTwoBuildsAreNotCompared(t *testing.T) {
 	for why, want := range map[string]int{whyTwice: 0, "": 1} {
 		r, p, rd := beingRead(t, false)
 		p.marked, rd.buffersOnly = why, true
-		if r.merge(rd); r.count(aggregator.AllocatorsScanned) != want || p.reconciliation.now != nil {
-			t.Errorf("%q: compared %d times", why, r.count(aggregator.AllocatorsScanned))
+		if r.merge(rd); r.count(aggregator.Scanned) != want || p.reconciliation.now != nil {
+			t.Errorf("%q: compared %d times", why, r.count(aggregator.Scanned))
 		}
 	}
 }

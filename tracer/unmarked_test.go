@@ -38,11 +38,26 @@ func (p *traced) nextReading(first bool) *reading {
 	return rd
 }
 
+// count counts the events of a kind, those of merged scans included.
 func (r *run) count(of aggregator.Kind) (n int) {
+	accounts := aggregator.New()
+	apply := func(list []aggregator.Event) {
+		for _, e := range list {
+			if e.Kind == of {
+				n++
+			}
+			accounts.Apply(&e)
+		}
+	}
 	for _, e := range r.batch {
-		if e.Kind == of {
+		if e.Kind != aggregator.Scanned {
+			apply([]aggregator.Event{e})
+			continue
+		}
+		if of == aggregator.Scanned {
 			n++
 		}
+		accounts.Merge(&e, apply)
 	}
 	return n
 }
@@ -78,6 +93,7 @@ func TestProgramAtTheAddressOfAnother(t *testing.T) {
 	r, _, rd := beingRead(t, false)
 	r.relations(7).program(program).kernels = []uint64{old}
 	r.relations(7).kernels[old] = program
+	r.emit(aggregator.Event{Kind: aggregator.KernelAdded, PID: 7, Program: program})
 	r.lost, r.lostParts, r.lostPrograms = 1, 1, 1
 	rd.lost, rd.lostParts, rd.lostPrograms = 1, 1, 1
 	rd.result.Scan.ProgramsRead = true
@@ -95,6 +111,7 @@ func TestLostEndOfAProgram(t *testing.T) {
 	for _, id := range []uint64{program, lives, made} {
 		r.relations(7).program(id).workload = workload
 		r.relations(7).workload(workload).programs = append(r.relations(7).workload(workload).programs, id)
+		r.emit(aggregator.Event{Kind: aggregator.KernelAdded, PID: 7, Program: id})
 	}
 	p.make(made)
 	r.lost, r.lostParts, r.lostPrograms = 1, 1, 1
@@ -202,6 +219,9 @@ func TestAllocatorMadeWhileItIsRead(t *testing.T) {
 	r, p, rd := beingRead(t, false)
 	p.allocators[old], p.allocators[made] = true, true
 	p.reconciliation.met[made] = true
+	for _, allocator := range []uint64{old, made} {
+		r.emit(aggregator.Event{Kind: aggregator.AllocatorSeen, PID: 7, Allocator: allocator, Capacity: &aggregator.Capacity{}})
+	}
 	r.merge(rd)
 	if p.allocators[old] || !p.allocators[made] || r.count(aggregator.AllocatorGone) != 1 {
 		t.Errorf("allocators %v, %d ends", p.allocators, r.count(aggregator.AllocatorGone))
@@ -659,7 +679,7 @@ func TestReadingAfterALoss(t *testing.T) {
 		p.last = at
 		p.touch(0x100)
 		r.merge(rd)
-		if i := slices.IndexFunc(r.batch, func(e aggregator.Event) bool { return e.Kind == aggregator.AllocatorsScanned }); i < 0 || r.batch[i].Scan.Partial != doubtful {
+		if i := slices.IndexFunc(r.batch, func(e aggregator.Event) bool { return e.Kind == aggregator.Scanned }); i < 0 || r.batch[i].Scan.Partial != doubtful {
 			t.Errorf("after an event at %d of a reading that began at 10: %+v", at, r.batch)
 		}
 	}

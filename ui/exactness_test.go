@@ -73,7 +73,7 @@ func TestSampledProcessesAreAsOldAsTheLastLook(t *testing.T) {
 	for pid := uint32(1); pid <= 2; pid++ {
 		w.begins(pid, "python a.py", w.chips, false)
 		w.publish(raised(aggregator.ReasonRaised, pid, exact.ReasonSampled, ""))
-		w.publish(aggregator.Event{Kind: aggregator.AllocatorsScanned, PID: pid, Scan: &aggregator.AllocatorScan{}})
+		w.publish(aggregator.Event{Kind: aggregator.Scanned, PID: pid, Scan: &aggregator.Scan{}})
 		w.pass(2 * time.Second)
 	}
 	w.again(settings{}, [2]int{120, 40})

@@ -349,7 +349,7 @@ func sampledWorld(chips, processes int) *world {
 	w := peopled(chips, processes)
 	for i := range uint32(processes) {
 		w.publish(raised(aggregator.ReasonRaised, 1000+i, exact.ReasonSampled, ""))
-		w.publish(aggregator.Event{Kind: aggregator.AllocatorsScanned, PID: 1000 + i, Scan: &aggregator.AllocatorScan{}})
+		w.publish(aggregator.Event{Kind: aggregator.Scanned, PID: 1000 + i, Scan: &aggregator.Scan{}})
 	}
 	w.pass(2 * time.Second)
 	return w

@@ -23,7 +23,7 @@ func TestVerdict(t *testing.T) {
 	alloc := at(1, aggregator.Event{Kind: aggregator.Alloc, Device: 1, Allocator: 2, Buffer: 3, Size: 4})
 	opened := at(0, aggregator.Event{Kind: aggregator.DeviceOpen, Device: 1, Opened: &aggregator.Opened{Chips: []aggregator.Chip{{}}}})
 	lost := at(2, aggregator.Event{Kind: aggregator.Lost, Count: 5})
-	read := at(3, aggregator.Event{Kind: aggregator.AllocatorsScanned, Scan: &aggregator.AllocatorScan{Allocators: []uint64{2}, Buffers: []aggregator.LiveBuffer{{Buffer: 3, Device: 1, Allocator: 2, Size: 4}}}})
+	read := at(3, aggregator.Event{Kind: aggregator.Compared, Comparison: &aggregator.Comparison{Buffers: 1}})
 	exit := at(4, aggregator.Event{Kind: aggregator.ProcessExit})
 	late := at(2, aggregator.Event{Kind: aggregator.ReasonRaised, Reason: &aggregator.Reason{Code: exact.ReasonLate}})
 	for name, c := range map[string]struct {

@@ -27,7 +27,7 @@ type ProcessScan struct {
 	// Managers are the numbers of the sub-device managers with which the meshes among them opened, if programs were
 	// read. A mesh that opens later has another number, even at the same address.
 	Managers map[uint64]uint64
-	Scan     aggregator.AllocatorScan
+	Scan     aggregator.Scan
 	// Found are all allocators of the process, if all of its memory was searched.
 	Found []uint64
 	// UnreadAllocators are allocators whose buffers could not be read.

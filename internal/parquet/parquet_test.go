@@ -297,7 +297,7 @@ func TestChipsAndSizesThatBecomeKnown(t *testing.T) {
 		{Kind: aggregator.Alloc, PID: 1, Time: 2 * second, Device: 7, Allocator: 8, Buffer: 1, Size: 100, PerBank: 32},
 		{Kind: aggregator.Alloc, PID: 1, Time: 2 * second, Device: 7, Allocator: 8, Buffer: 2, Size: 100},
 		{Kind: aggregator.DeviceOpen, PID: 1, Time: 3 * second, Device: 7, Opened: &aggregator.Opened{Chips: []aggregator.Chip{{Number: 0}, {Number: 1}}}},
-		{Kind: aggregator.AllocatorsScanned, PID: 1, Time: 4 * second, Scan: &aggregator.AllocatorScan{Allocators: []uint64{8}, Buffers: []aggregator.LiveBuffer{
+		{Kind: aggregator.Scanned, PID: 1, Time: 4 * second, Scan: &aggregator.Scan{Allocators: []uint64{8}, Buffers: []aggregator.LiveBuffer{
 			{Buffer: 1, Device: 7, Allocator: 8, Size: 100, PerBank: 32}, {Buffer: 2, Device: 7, Allocator: 8, Size: 100, PerBank: 64}}}},
 		{Kind: aggregator.Free, PID: 1, Time: 5 * second, Buffer: 1},
 	})

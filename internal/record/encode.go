@@ -25,7 +25,7 @@ var eventFields, timeField = func() (list []field, time int) {
 	for i := range root.NumField() {
 		f := root.Field(i)
 		name := fieldName(root, f)
-		if name == "Kind" {
+		if name == "Kind" || !isRecorded(f) {
 			continue
 		}
 		if name == "Time" {

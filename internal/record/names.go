@@ -14,12 +14,12 @@ import (
 var typeNames = map[reflect.Type]string{
 	reflect.TypeFor[aggregator.Agreement]():        "Agreement",
 	reflect.TypeFor[aggregator.Banks]():            "Banks",
-	reflect.TypeFor[aggregator.AllocatorScan]():    "AllocatorScan",
 	reflect.TypeFor[aggregator.CBUsage]():          "CBUsage",
 	reflect.TypeFor[aggregator.Capture]():          "Capture",
 	reflect.TypeFor[aggregator.Chip]():             "Chip",
 	reflect.TypeFor[aggregator.ChipSnapshot]():     "ChipSnapshot",
 	reflect.TypeFor[aggregator.CircularBuffer]():   "CircularBuffer",
+	reflect.TypeFor[aggregator.Comparison]():       "Comparison",
 	reflect.TypeFor[aggregator.Core]():             "Core",
 	reflect.TypeFor[aggregator.CoreRange]():        "CoreRange",
 	reflect.TypeFor[aggregator.Counters]():         "Counters",
@@ -29,7 +29,6 @@ var typeNames = map[reflect.Type]string{
 	reflect.TypeFor[aggregator.Frame]():            "Frame",
 	reflect.TypeFor[aggregator.StaleEntry]():       "StaleEntry",
 	reflect.TypeFor[aggregator.StaleEntries]():     "StaleEntries",
-	reflect.TypeFor[aggregator.LiveBuffer]():       "LiveBuffer",
 	reflect.TypeFor[aggregator.HostMemory]():       "HostMemory",
 	reflect.TypeFor[aggregator.Kernel]():           "Kernel",
 	reflect.TypeFor[aggregator.KernelUsage]():      "KernelUsage",
@@ -67,10 +66,13 @@ func fieldName(t reflect.Type, f reflect.StructField) string {
 	return name
 }
 
+// isRecorded reports whether a field is in recordings.
+func isRecorded(f reflect.StructField) bool { return f.Tag.Get("rec") != "-" }
+
 // fieldNamed finds a field by the name that files call it, -1 where there is none.
 func fieldNamed(t reflect.Type, name string) int {
 	for i := range t.NumField() {
-		if fieldName(t, t.Field(i)) == name {
+		if f := t.Field(i); isRecorded(f) && fieldName(t, f) == name {
 			return i
 		}
 	}

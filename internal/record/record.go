@@ -19,7 +19,7 @@ import (
 )
 
 // Version of the format. A reader refuses files of any other one. docs/versions.md says which changes increase it.
-const Version = 2
+const Version = 3
 
 var (
 	// ErrNotRecording: the file is no recording.
@@ -102,8 +102,6 @@ const (
 	maxBlock    = 16 << 20
 	// maxBlobs is how many texts and objects a block has.
 	maxBlobs = 32 << 10
-	// maxScan is how many entries of a scan fit into a block, whatever they are.
-	maxScan = maxBlock / 80
 )
 
 var (

@@ -236,12 +236,6 @@ func (r *Recorder) putState(newFile bool) {
 
 func (r *Recorder) add(events []aggregator.Event) {
 	for i := range events {
-		if b := events[i].Scan; b != nil && len(b.Buffers)+len(b.Allocators)+len(b.Programs)+len(b.Touched) > maxScan {
-			if !r.needState {
-				r.needState, r.needSince = true, events[i].Time // the state has their result
-			}
-			continue
-		}
 		r.reportLoss()
 		r.put(&events[i])
 		if r.events.full() {

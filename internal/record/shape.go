@@ -58,6 +58,9 @@ func typesOf(t reflect.Type, into map[string][]member) {
 		var list []member
 		for i := range t.NumField() {
 			f := t.Field(i)
+			if !isRecorded(f) {
+				continue
+			}
 			list = append(list, member{fieldName(t, f), form(f.Type)})
 			typesOf(f.Type, into)
 		}

@@ -176,7 +176,7 @@ func (b *Builder) Event(e *aggregator.Event) {
 		delete(b.launched, k)
 	case aggregator.Alloc:
 		switch {
-		case b.inState: // counted before, or older than the beginning
+		case b.inState, e.Found != aggregator.NotFound: // counted before, or older than the beginning, or not seen
 		case e.Stack == nil:
 			b.bare++
 		default:

@@ -96,8 +96,8 @@ func TestChipsAndSizesThatBecomeKnown(t *testing.T) {
 	}{
 		{"chips", []aggregator.Event{start[0], start[2], alloc(2, 1, 100, 100, nil), start[1]}},
 		{"banks", []aggregator.Event{start[0], start[1], alloc(2, 1, 100, 100, nil), start[2]}},
-		{"size", append(opened(), alloc(2, 1, 100, 0, nil), aggregator.Event{Kind: aggregator.AllocatorsScanned, PID: 1, Time: 3 * second,
-			Scan: &aggregator.AllocatorScan{Allocators: []uint64{8}, Buffers: []aggregator.LiveBuffer{{Buffer: 1, Device: 7, Allocator: 8, Address: 100, PerBank: 100, Size: 60}}}})},
+		{"size", append(opened(), alloc(2, 1, 100, 0, nil), aggregator.Event{Kind: aggregator.Scanned, PID: 1, Time: 3 * second,
+			Scan: &aggregator.Scan{Allocators: []uint64{8}, Buffers: []aggregator.LiveBuffer{{Buffer: 1, Device: 7, Allocator: 8, Address: 100, PerBank: 100, Size: 60}}}})},
 	} {
 		for i := range c.events {
 			c.events[i].Size = min(c.events[i].Size, 60)
@@ -475,7 +475,7 @@ func TestLate(t *testing.T) {
 	read := info
 	read.Late = false
 	start := aggregator.Event{Kind: aggregator.ProcessStart, PID: 1, Time: second, Process: &info}
-	scan := aggregator.Event{Kind: aggregator.AllocatorsScanned, PID: 1, Time: second, Scan: &aggregator.AllocatorScan{First: true, Allocators: []uint64{8}, ProgramsRead: true,
+	scan := aggregator.Event{Kind: aggregator.Scanned, PID: 1, Time: second, Scan: &aggregator.Scan{First: true, Allocators: []uint64{8}, ProgramsRead: true,
 		Buffers: []aggregator.LiveBuffer{{Device: 7, Allocator: 8, Buffer: 1, Address: 100, PerBank: 100, Size: 200}, {Device: 7, Allocator: 8, Buffer: 2, Address: 300, PerBank: 100, Size: 200}}}}
 	now := aggregator.Event{Kind: aggregator.ProcessStart, PID: 1, Time: second, Process: &read}
 	later := alloc(3, 3, 500, 100, nil)
@@ -754,7 +754,7 @@ func TestALostFreeIsNoLeak(t *testing.T) {
 	r := told(t, append(opened(), alloc(2, 1, 100, 100, nil), alloc(2, 2, 200, 100, nil), alloc(2, 3, 300, 100, nil),
 		aggregator.Event{Kind: aggregator.Lost, Time: 3 * second, Count: 2},
 		alloc(4, 1, 100, 200, nil),
-		aggregator.Event{Kind: aggregator.AllocatorsScanned, PID: 1, Time: 5 * second, Scan: &aggregator.AllocatorScan{Allocators: []uint64{8},
+		aggregator.Event{Kind: aggregator.Scanned, PID: 1, Time: 5 * second, Scan: &aggregator.Scan{Allocators: []uint64{8},
 			Buffers: []aggregator.LiveBuffer{{Buffer: 1, Device: 7, Allocator: 8, Address: 100, Size: 200, PerBank: 200}, {Buffer: 3, Device: 7, Allocator: 8, Address: 300, Size: 100, PerBank: 100}}}},
 		freed(6, 1), aggregator.Event{Kind: aggregator.AllocatorGone, PID: 1, Time: 7 * second, Allocator: 8})...)
 	if len(r.Left) != 1 || r.Left[0].Buffers != 1 || r.Left[0].AtClose != 1 || *r.Left[0].Size != 100 {

@@ -61,7 +61,8 @@ func (p *process) events(l *look, names inspect.ChipNames, uses func(uint64) boo
 	first := !p.shown
 	p.shown = true
 	if l.idle {
-		add(aggregator.Event{Kind: aggregator.AllocatorsScanned, Scan: &aggregator.AllocatorScan{BuffersOnly: p.did != p.searched, Began: l.at}})
+		add(aggregator.Event{Kind: aggregator.Compared, Comparison: &aggregator.Comparison{
+			BuffersOnly: p.did != p.searched, Began: l.at, Buffers: uint64(len(p.buffers))}})
 		return list
 	}
 	p.did, p.rested = l.did, l.still
@@ -80,40 +81,30 @@ func (p *process) events(l *look, names inspect.ChipNames, uses func(uint64) boo
 		p.unread = false
 		reason(false, exact.ReasonScanFailed, "")
 	}
+	scan := l.scan.Scan
+	scan.First, scan.BuffersOnly, scan.Began = first, !l.search, l.at
 	if l.search {
 		if !first {
 			p.searchCost = l.searchCost
 		}
-		p.devicesFound(l, names, uses, add)
+		p.devicesFound(l, names, uses, &scan)
 	}
-	scan := aggregator.AllocatorScan{First: first, BuffersOnly: !l.search, Began: l.at,
-		BlocksDisagree: l.scan.Scan.BlocksDisagree, TotalsDisagree: l.scan.Scan.TotalsDisagree, PersistentL1: l.scan.Scan.PersistentL1, PersistentRead: l.scan.Scan.PersistentRead}
-	if first {
-		scan.Allocators, scan.Buffers = l.scan.Scan.Allocators, l.scan.Scan.Buffers
-		for _, h := range scan.Buffers {
-			p.buffers[h.Buffer] = &held{LiveBuffer: h, round: p.round}
-		}
-	} else {
-		p.buffersFound(l, add)
-	}
-	var copies []aggregator.Event
+	p.keepBuffers(&scan)
 	if l.search {
-		copies = p.programsFound(l, add)
-		if unsure := l.forkDetail != ""; unsure || p.unsure {
-			p.unsure = unsure
-			reason(unsure, exact.ReasonForked, l.forkDetail, p.chipsLeft(l, names, uses)...)
+		p.programsFound(l, &scan)
+		scan.Settles = append(scan.Settles, exact.ReasonForked)
+		if p.unsure = l.forkDetail != ""; p.unsure {
+			why := aggregator.Reason{Code: exact.ReasonForked, Detail: l.forkDetail, Chips: p.chipsLeft(l, names, uses)}
+			scan.Reasons = append(scan.Reasons, why)
 		}
 	}
-	p.ringsFound(l, add)
 	scan.Partial = len(l.scan.UnreadAllocators) > 0 || len(l.scan.UnreadPrograms) > 0 || l.scan.Unsearched != nil
 	p.whole = !scan.Partial && !scan.Contradicted() && !p.awaitsChips() && !p.awaitsPlaces()
 	if l.search && p.whole && l.still {
 		p.searched = l.did
 	}
-	add(aggregator.Event{Kind: aggregator.AllocatorsScanned, Scan: &scan})
-	for _, e := range copies {
-		add(e)
-	}
+	add(aggregator.Event{Kind: aggregator.Scanned, Scan: &scan})
+	p.ringsFound(l, add)
 	why := ""
 	switch {
 	case l.search && l.scan.Unsearched != nil:
@@ -145,11 +136,11 @@ func (p *process) chipsLeft(l *look, names inspect.ChipNames, uses func(uint64) 
 	return chips
 }
 
-// devicesFound emits events of new devices and allocators, and of those that were closed.
-func (p *process) devicesFound(l *look, names inspect.ChipNames, uses func(uint64) bool, add func(aggregator.Event)) {
+// devicesFound adds to a search's scan which devices have closed, and which devices and allocators are there now.
+func (p *process) devicesFound(l *look, names inspect.ChipNames, uses func(uint64) bool, scan *aggregator.Scan) {
 	for _, device := range p.openDevices() {
 		if p.hasClosed(device, l.scan) {
-			add(aggregator.Event{Kind: aggregator.DeviceClose, Device: device})
+			scan.Closed = append(scan.Closed, device)
 			p.rings.Drop(device)
 			delete(p.devices, device)
 		}
@@ -158,24 +149,13 @@ func (p *process) devicesFound(l *look, names inspect.ChipNames, uses func(uint6
 	// next.
 	maps.DeleteFunc(p.managers, func(device, _ uint64) bool { return !openIn(l.scan, device) })
 	maps.Copy(p.managers, l.scan.Managers)
-	read := map[uint64]bool{}
-	for _, a := range l.scan.Scan.Allocators {
-		read[a] = true
-	}
-	for _, a := range l.scan.UnreadAllocators {
-		read[a] = true
-	}
-	for _, a := range p.allocators {
-		if !read[a] {
-			add(aggregator.Event{Kind: aggregator.AllocatorGone, Allocator: a})
-			maps.DeleteFunc(p.buffers, func(_ uint64, h *held) bool { return h.Allocator == a })
-		}
-	}
+	scan.LiveRead, scan.Live = true, slices.Concat(scan.Allocators, l.scan.UnreadAllocators)
 	deviceOf := map[uint64]uint64{}
 	for _, device := range slices.Sorted(maps.Keys(l.scan.Devices)) {
 		allocator := l.scan.Devices[device]
 		deviceOf[allocator] = device
-		add(aggregator.Event{Kind: aggregator.DeviceOpen, Device: device, Opened: p.chips.Opened(l.opened[device], names, uses)})
+		opened := p.chips.Opened(l.opened[device], names, uses)
+		scan.Devices = append(scan.Devices, aggregator.ScannedDevice{Device: device, Opened: *opened})
 		p.devices[device] = allocator
 	}
 	for device, allocator := range p.devices {
@@ -183,26 +163,29 @@ func (p *process) devicesFound(l *look, names inspect.ChipNames, uses func(uint6
 			deviceOf[allocator] = device
 		}
 	}
-	for _, h := range l.scan.Scan.Buffers {
+	for i := range scan.Buffers {
+		h := &scan.Buffers[i]
 		if _, ok := deviceOf[h.Allocator]; !ok {
 			deviceOf[h.Allocator] = h.Device
 		}
 	}
-	// An allocator whose device is unknown stays new until a search finds its device, because AllocatorSeen, with the
-	// capacity, must precede its first buffer.
-	p.allocators = slices.DeleteFunc(slices.Clone(p.allocators), func(a uint64) bool { return !read[a] })
-	maps.DeleteFunc(p.sizes, func(a, _ uint64) bool { return !read[a] })
-	for _, a := range l.scan.Scan.Allocators {
+	// An allocator whose device is unknown stays new until a search finds its device, because its capacity must
+	// precede its first buffer.
+	ended := func(a uint64) bool { return !slices.Contains(scan.Live, a) }
+	p.allocators = slices.DeleteFunc(slices.Clone(p.allocators), ended)
+	maps.DeleteFunc(p.sizes, func(a, _ uint64) bool { return ended(a) })
+	for _, a := range scan.Allocators {
 		c, isRead := l.capacities[a]
 		device, ok := deviceOf[a]
-		if known := slices.Contains(p.allocators, a); isRead && ok {
-			add(aggregator.Event{Kind: aggregator.AllocatorSeen, Device: device, Allocator: a, Capacity: &c})
-			if !known {
-				p.allocators = append(p.allocators, a)
-			}
-			if c[aggregator.L1].Known {
-				p.sizes[a] = c[aggregator.L1].Bytes
-			}
+		if !isRead || !ok {
+			continue
+		}
+		scan.Sizes = append(scan.Sizes, aggregator.ScannedCapacity{Allocator: a, Device: device, Capacity: c})
+		if !slices.Contains(p.allocators, a) {
+			p.allocators = append(p.allocators, a)
+		}
+		if c[aggregator.L1].Known {
+			p.sizes[a] = c[aggregator.L1].Bytes
 		}
 	}
 	slices.Sort(p.allocators)
@@ -230,59 +213,44 @@ func openIn(scan *inspect.ProcessScan, device uint64) bool {
 	return open
 }
 
-// buffersFound emits events of freed buffers, then of new ones.
-func (p *process) buffersFound(l *look, add func(aggregator.Event)) {
-	read := map[uint64]bool{}
-	for _, a := range l.scan.Scan.Allocators {
-		read[a] = true
+// keepBuffers keeps the buffers that were read, to read their reserved sizes only until two looks have found the same.
+func (p *process) keepBuffers(scan *aggregator.Scan) {
+	if !scan.First {
+		p.round++
 	}
-	p.round++
 	same := 0
-	var changed []*aggregator.LiveBuffer
-	for i := range l.scan.Scan.Buffers {
-		h := &l.scan.Scan.Buffers[i]
-		if old := p.buffers[h.Buffer]; old != nil && old.LiveBuffer == *h {
+	for i := range scan.Buffers {
+		h := &scan.Buffers[i]
+		old := p.buffers[h.Buffer]
+		if old != nil && old.LiveBuffer == *h {
 			old.round, old.confirmed = p.round, true
 			same++
-		} else {
-			changed = append(changed, h)
+			continue
 		}
-	}
-	freed := func(id uint64) {
-		add(aggregator.Event{Kind: aggregator.Free, Buffer: id})
-		delete(p.buffers, id)
-	}
-	for _, h := range changed {
-		if p.buffers[h.Buffer] != nil {
-			freed(h.Buffer)
+		p.buffers[h.Buffer] = &held{LiveBuffer: *h, round: p.round}
+		if !scan.First {
+			p.used[h.Device] = true
 		}
 	}
 	if same < len(p.buffers) {
-		for id, old := range p.buffers {
-			if old.round != p.round && read[old.Allocator] {
-				freed(id)
-			}
-		}
-	}
-	for _, h := range changed {
-		p.buffers[h.Buffer] = &held{LiveBuffer: *h, round: p.round}
-		p.used[h.Device] = true
-		add(aggregator.Event{Kind: aggregator.Alloc, Memory: h.Memory, MemoryLayout: h.MemoryLayout, Device: h.Device, Allocator: h.Allocator, Buffer: h.Buffer,
-			Address: h.Address, Size: h.Size, PageSize: h.PageSize, PerBank: h.PerBank, PerCore: h.PerCore})
+		maps.DeleteFunc(p.buffers, func(_ uint64, old *held) bool {
+			gone := scan.LiveRead && !slices.Contains(scan.Live, old.Allocator)
+			return old.round != p.round && (gone || slices.Contains(scan.Allocators, old.Allocator))
+		})
 	}
 }
 
-// programsFound emits events of destroyed programs, and of those that are new or could not be read before. It returns
-// the events of copies of kernels: the buffers that hold these come first, at the first look with the scan.
-func (p *process) programsFound(l *look, add func(aggregator.Event)) (copies []aggregator.Event) {
-	if !l.scan.Scan.ProgramsRead {
-		return nil
+// programsFound adds to a search's scan the programs that are new or could not be read before.
+func (p *process) programsFound(l *look, scan *aggregator.Scan) {
+	if !scan.ProgramsRead {
+		return
+	}
+	if len(l.scan.Devices) == 0 { // then programs are on none; they are read again once one opens
+		scan.Programs = nil
 	}
 	live := map[uint64]bool{}
-	if len(l.scan.Devices) > 0 { // without devices, programs are on none; they are read again once one opens
-		for _, id := range l.scan.Scan.Programs {
-			live[id] = true
-		}
+	for _, id := range scan.Programs {
+		live[id] = true
 	}
 	before := map[uint64]program{}
 	for id, was := range p.programs {
@@ -295,16 +263,11 @@ func (p *process) programsFound(l *look, add func(aggregator.Event)) (copies []a
 		was := before[now.ID]
 		return now.ChipsUnknown != nil && was.placed && was.chipsUnknown == nil
 	})
-	again := map[uint64]bool{}
+	placed := map[uint64]bool{}
 	for _, program := range l.scan.Programs {
-		again[program.ID] = true
+		placed[program.ID] = p.programs[program.ID].placed
 	}
-	for _, id := range slices.Sorted(maps.Keys(p.programs)) {
-		if !live[id] || again[id] && p.programs[id].placed {
-			add(aggregator.Event{Kind: aggregator.ProgramGone, Program: id})
-			delete(p.programs, id)
-		}
-	}
+	maps.DeleteFunc(p.programs, func(id uint64, _ program) bool { return !live[id] || placed[id] })
 	were, devices := p.unplaced, p.openDevices()
 	p.unplaced = map[uint64]unplaced{}
 	for _, id := range l.unplaced {
@@ -313,33 +276,17 @@ func (p *process) programsFound(l *look, add func(aggregator.Event)) (copies []a
 		}
 	}
 	for _, program := range l.scan.Programs {
-		if slices.Contains(l.scan.UnreadPrograms, program.ID) {
-			continue // the process was changing it; the next search reads it again
-		}
-		if len(program.Devices) == 0 {
+		s := aggregator.ScannedProgram{ID: program.ID, Replaces: placed[program.ID]}
+		switch {
+		case slices.Contains(l.scan.UnreadPrograms, program.ID):
+			// The process was changing it; the next search reads it again.
+		case len(program.Devices) == 0:
 			p.unplaced[program.ID] = unplaced{l.numbers[program.ID], program.State, devices}
-			continue
+		default:
+			p.programs[program.ID] = programOf(l, program, before[program.ID])
+			p.describeProgram(&s, l, &program)
 		}
-		p.calls++
-		p.programs[program.ID] = programOf(l, program, before[program.ID])
-		for _, k := range program.Kernels {
-			add(aggregator.Event{Kind: aggregator.KernelAdded, Program: program.ID})
-			for i := range l.kernels[k.ID] {
-				for _, d := range program.Devices {
-					add(aggregator.Event{Kind: aggregator.KernelLoaded, Program: program.ID, Device: d, Kernel: &l.kernels[k.ID][i]})
-				}
-			}
-		}
-		for _, c := range program.Copies {
-			if p.buffers[c.Buffer] != nil {
-				copies = append(copies, aggregator.Event{Kind: aggregator.KernelsCopied, Program: program.ID, Buffer: c.Buffer, Address: c.Address})
-			}
-		}
-		for i := range program.Placed {
-			c := &program.Placed[i]
-			c.CB.Call = p.calls
-			add(aggregator.Event{Kind: aggregator.CBPlaced, Device: c.Device, Program: program.ID, CB: &c.CB})
-		}
+		scan.Read = append(scan.Read, s)
 	}
 	why := "" // that of the first program with unknown chips
 	for _, id := range slices.Sorted(maps.Keys(p.programs)) {
@@ -348,13 +295,9 @@ func (p *process) programsFound(l *look, add func(aggregator.Event)) (copies []a
 			break
 		}
 	}
-	if why != p.chipsUnknown {
-		p.chipsUnknown = why
-		kind := aggregator.ReasonLifted
-		if why != "" {
-			kind = aggregator.ReasonRaised
-		}
-		add(aggregator.Event{Kind: kind, Reason: &aggregator.Reason{Code: exact.ReasonProgramChipsUnknown, Detail: why}})
+	scan.Settles = append(scan.Settles, exact.ReasonProgramChipsUnknown)
+	if why != "" {
+		scan.Reasons = append(scan.Reasons, aggregator.Reason{Code: exact.ReasonProgramChipsUnknown, Detail: why})
 	}
 	n := len(l.scan.UnreadPrograms)
 	if p.unreadLooks++; n == 0 {
@@ -364,7 +307,22 @@ func (p *process) programsFound(l *look, add func(aggregator.Event)) (copies []a
 	if n > 0 && !p.noticed && (p.round == 0 || p.unreadLooks >= maxFailed) {
 		l.notice = fmt.Sprintf("%d programs could not be read: %v", n, l.scan.Why)
 	}
-	return copies
+}
+
+// describeProgram fills in what a program has on its devices.
+func (p *process) describeProgram(s *aggregator.ScannedProgram, l *look, of *inspect.Program) {
+	p.calls++
+	s.Devices, s.Kernels = of.Devices, uint64(len(of.Kernels))
+	for _, k := range of.Kernels {
+		s.Binaries = append(s.Binaries, l.kernels[k.ID]...)
+	}
+	for _, c := range of.Placed {
+		c.CB.Call = p.calls
+		s.Placed = append(s.Placed, aggregator.ScannedPlacement{Device: c.Device, CB: c.CB})
+	}
+	for _, c := range of.Copies {
+		s.Copies = append(s.Copies, aggregator.ScannedCopy{Buffer: c.Buffer, Address: c.Address})
+	}
 }
 
 // ringsFound emits events of kernel-config rings whose contents changed, and of those that can no longer be read.

@@ -15,9 +15,9 @@ func TestMeshThatOpenedAgain(t *testing.T) {
 	p := &process{devices: map[uint64]uint64{}, managers: map[uint64]uint64{}, chips: inspect.NewChips(&inspect.Inspector{}, 1)}
 	closes := func(managers map[uint64]uint64) bool {
 		l := &look{scan: &inspect.ProcessScan{Devices: map[uint64]uint64{device: allocator}, Managers: managers}}
-		var events []aggregator.Event
-		p.devicesFound(l, inspect.ChipNames{}, func(uint64) bool { return false }, func(e aggregator.Event) { events = append(events, e) })
-		return slices.ContainsFunc(events, func(e aggregator.Event) bool { return e.Kind == aggregator.DeviceClose })
+		var scan aggregator.Scan
+		p.devicesFound(l, inspect.ChipNames{}, func(uint64) bool { return false }, &scan)
+		return slices.Contains(scan.Closed, device)
 	}
 	for i, look := range []struct {
 		managers map[uint64]uint64
@@ -47,13 +47,22 @@ func TestCopiesOfTheFirstLook(t *testing.T) {
 	l.scan.Scan.Buffers = []aggregator.LiveBuffer{{Buffer: buffer, Device: device, Allocator: allocator, Address: address, Memory: aggregator.DRAM, Size: 4096}}
 	l.scan.Scan.Programs, l.scan.Scan.ProgramsRead = []uint64{id}, true
 	l.scan.Programs = []inspect.Program{{ID: id, Devices: []uint64{device}, Copies: []inspect.KernelCopy{{Device: device, Address: address, Buffer: buffer}}}}
+	l.opened = map[uint64]inspect.Device{}
 	var kinds []aggregator.Kind
+	accounts := aggregator.New()
 	for _, e := range p.events(l, inspect.ChipNames{}, func(uint64) bool { return false }) {
-		if e.Kind == aggregator.AllocatorsScanned || e.Kind == aggregator.KernelsCopied {
-			kinds = append(kinds, e.Kind)
+		if e.Kind != aggregator.Scanned {
+			accounts.Apply(&e)
+			continue
 		}
+		accounts.Merge(&e, func(list []aggregator.Event) {
+			if k := list[0].Kind; k == aggregator.Alloc || k == aggregator.KernelsCopied {
+				kinds = append(kinds, k)
+			}
+			accounts.Apply(&list[0])
+		})
 	}
-	if want := []aggregator.Kind{aggregator.AllocatorsScanned, aggregator.KernelsCopied}; !slices.Equal(kinds, want) {
+	if want := []aggregator.Kind{aggregator.Alloc, aggregator.KernelsCopied}; !slices.Equal(kinds, want) {
 		t.Errorf("%v, not %v", kinds, want)
 	}
 }

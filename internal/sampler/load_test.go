@@ -58,24 +58,20 @@ func (s *slide) life(number uint64) (making, made, freeing, freed uint64) {
 }
 
 func (s *slide) apply(e *aggregator.Event) {
-	switch e.Kind {
-	case aggregator.Alloc:
-		s.held[e.Buffer] = place{e.Address, e.Size}
-	case aggregator.Free:
-		delete(s.held, e.Buffer)
-	case aggregator.AllocatorsScanned:
-		if e.Scan.First {
-			for _, h := range e.Scan.Buffers {
-				s.held[h.Buffer] = place{h.Address, h.Size}
-			}
-		}
-		s.readings++
-		if e.Scan.Partial {
-			return
-		}
-		s.last = e.Scan.Began
-		s.check(e.Scan.Began, e.Time)
+	if e.Kind != aggregator.Scanned {
+		return
 	}
+	s.readings++
+	if e.Scan.Partial {
+		return
+	}
+	clear(s.held)
+	for i := range e.Scan.Buffers {
+		h := &e.Scan.Buffers[i]
+		s.held[h.Buffer] = place{h.Address, h.Size}
+	}
+	s.last = e.Scan.Began
+	s.check(e.Scan.Began, e.Time)
 }
 
 // check compares what is shown with what was live between two times: what is shown was live at some

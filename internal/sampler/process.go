@@ -60,10 +60,8 @@ type process struct {
 	programs map[uint64]program // those that were placed when they were read
 	// unplaced are programs that were not placed when they were read, or whose device was unknown.
 	unplaced map[uint64]unplaced
-	// chipsUnknown is the detail of ReasonProgramChipsUnknown if the process has that, or "".
-	chipsUnknown string
-	files        *inspect.KernelFiles
-	rings        inspect.Rings
+	files    *inspect.KernelFiles
+	rings    inspect.Rings
 	// ringUnread means that the last look could not read a config ring. The next one tries again even if the process rests.
 	ringUnread bool
 

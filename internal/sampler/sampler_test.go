@@ -67,9 +67,18 @@ func sample(t *testing.T, o Options) *sampling {
 		done <- s.source.Run(ctx, func() { close(ready) }, func(events []aggregator.Event) {
 			s.mu.Lock()
 			defer s.mu.Unlock()
+			apply := func(list []aggregator.Event) {
+				for i := range list {
+					s.kinds[list[i].Kind]++
+					s.accounts.Apply(&list[i])
+				}
+			}
 			for i := range events {
-				s.kinds[events[i].Kind]++
-				s.accounts.Apply(&events[i])
+				if e := &events[i]; e.Kind == aggregator.Scanned {
+					s.accounts.Merge(e, apply)
+				} else {
+					apply(events[i : i+1])
+				}
 			}
 		})
 	}()
@@ -497,7 +506,7 @@ func TestIdleBeforeItsSearch(t *testing.T) {
 	}{{4, true}, {5, false}} {
 		p.searched.Time = c.searched
 		list := p.events(&look{p: p, idle: true, did: proc.Activity{Time: 5}}, nil, nil)
-		if len(list) != 1 || list[0].Scan == nil || list[0].Scan.BuffersOnly != c.buffersOnly {
+		if len(list) != 1 || list[0].Comparison == nil || list[0].Comparison.BuffersOnly != c.buffersOnly {
 			t.Errorf("searched at %d: %+v", c.searched, list)
 		}
 	}
@@ -532,7 +541,7 @@ func TestUnplacedIsReadAgain(t *testing.T) {
 		p.devices = map[uint64]uint64{device: 0}
 		l := &look{p: p, search: true, unplaced: remained, numbers: map[uint64]uint64{16: 3}, scan: &inspect.ProcessScan{Programs: programs, Devices: p.devices}}
 		l.scan.Scan.Programs, l.scan.Scan.ProgramsRead = []uint64{16}, true
-		p.programsFound(l, func(aggregator.Event) {})
+		p.programsFound(l, &l.scan.Scan)
 	}
 	scan(1, []inspect.Program{{ID: 16, State: 7}})
 	if u := p.unplaced[16]; !u.remains(3, 7, []uint64{1}) || p.awaitsPlaces() {
@@ -623,12 +632,23 @@ func TestOverdue(t *testing.T) {
 // A program whose mesh closed is where it was, though that cannot be read any more; one that was not known is not.
 func TestProgramOfAClosedMeshStays(t *testing.T) {
 	p := &process{pid: 1, devices: map[uint64]uint64{1: 0}, programs: map[uint64]program{}, buffers: map[uint64]*held{}}
+	accounts := aggregator.New()
+	for _, e := range []aggregator.Event{
+		{Kind: aggregator.ProcessStart, PID: 1, Process: &aggregator.Process{Source: aggregator.Sampled}},
+		{Kind: aggregator.DeviceOpen, PID: 1, Device: 1, Opened: &aggregator.Opened{Chips: []aggregator.Chip{{}}}},
+	} {
+		accounts.Apply(&e)
+	}
 	scan := func(number uint64, unknown error) (kinds []aggregator.Kind) {
 		now := inspect.Program{ID: 16, Devices: []uint64{1}, ChipsUnknown: unknown, Placed: []inspect.PlacedBuffer{{Device: 1}}}
 		l := &look{p: p, search: true, numbers: map[uint64]uint64{16: number}, scan: &inspect.ProcessScan{Programs: []inspect.Program{now}, Devices: p.devices}}
 		l.scan.Scan.Programs, l.scan.Scan.ProgramsRead = []uint64{16}, true
-		p.programsFound(l, func(e aggregator.Event) { kinds = append(kinds, e.Kind) })
-		return kinds
+		p.programsFound(l, &l.scan.Scan)
+		accounts.Merge(&aggregator.Event{PID: 1, Scan: &l.scan.Scan}, func(list []aggregator.Event) {
+			kinds = append(kinds, list[0].Kind)
+			accounts.Apply(&list[0])
+		})
+		return kinds[:len(kinds)-1] // the last one is Compared
 	}
 	if got, want := scan(3, nil), []aggregator.Kind{aggregator.CBPlaced}; !slices.Equal(got, want) {
 		t.Errorf("it is new: %v, not %v", got, want)

@@ -52,7 +52,7 @@ type Source interface {
 // Reconciler is a Source that can read the state of a process from the process itself.
 type Reconciler interface {
 	// Reconcile asks the source to read the process again soon, because its accounts cannot be right. It returns at once;
-	// the result arrives as an event (aggregator.AllocatorsScanned). The source ignores PIDs that it does not trace.
+	// the result arrives as an event (aggregator.Scanned). The source ignores PIDs that it does not trace.
 	Reconcile(pid uint32)
 }
 
@@ -65,9 +65,11 @@ type Lagging interface {
 // Sink receives events and changes. Callbacks that are nil are skipped. The session calls all but Close under its lock, so they
 // must not block and must not call the session. Their arguments are valid only during the call.
 //
-// For a batch, the order is: Events once, then for each event the callbacks for its changes and Event, then Batch once.
+// For a batch, the order is: Events, then for each event the callbacks for its changes and Event, then Batch once. A
+// scan (aggregator.Scanned) is replaced by the events that merge it, which come one by one: then Events is called for
+// each part of the batch between scans, and for each event of a merge. No sink sees a scan.
 type Sink struct {
-	// Events receives a batch before it is applied.
+	// Events receives events before they are applied.
 	Events func([]aggregator.Event)
 	// Event receives each event after it has been applied, before the next one is.
 	Event func(*aggregator.Event)
@@ -233,8 +235,29 @@ func (s *Session) apply(events []aggregator.Event) (suspects []uint32) {
 			redact(&events[i])
 		}
 	}
+	for len(events) > 0 {
+		scan := slices.IndexFunc(events, func(e aggregator.Event) bool { return e.Kind == aggregator.Scanned })
+		if scan < 0 {
+			s.applyPart(events)
+			break
+		}
+		s.applyPart(events[:scan])
+		s.accounts.Merge(&events[scan], s.applyPart)
+		events = events[scan+1:]
+	}
 	for _, k := range s.sinks {
-		if k.Events != nil {
+		if k.Batch != nil {
+			k.Batch()
+		}
+	}
+	suspects, s.suspects = s.suspects, nil
+	return suspects
+}
+
+// applyPart applies events that are no scans, and shows them to the sinks.
+func (s *Session) applyPart(events []aggregator.Event) {
+	for _, k := range s.sinks {
+		if k.Events != nil && len(events) > 0 {
 			k.Events(events)
 		}
 	}
@@ -247,13 +270,6 @@ func (s *Session) apply(events []aggregator.Event) (suspects []uint32) {
 			s.event(&events[i])
 		}
 	}
-	for _, k := range s.sinks {
-		if k.Batch != nil {
-			k.Batch()
-		}
-	}
-	suspects, s.suspects = s.suspects, nil
-	return suspects
 }
 
 // redact removes the arguments of commands from an event. It copies what the event points to, because the source may use that.
