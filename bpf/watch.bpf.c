@@ -39,13 +39,19 @@ struct vm_area_struct {
 #define VM_EXEC 4
 #define VM_SHARED 8
 
-/* PIDs of processes, each a __u32. */
+/* A process that mapped something. */
+struct mapping {
+	__u64 at; /* CLOCK_MONOTONIC, ns */
+	__u64 pid;
+};
+
+/* Each record is a struct mapping. */
 struct {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);
 	__uint(max_entries, 64 << 10);
 } mapped SEC(".maps");
 
-/* PIDs that found the ring full. */
+/* Mappings that found the ring full. */
 __u64 lost = 0;
 
 /* The beginnings of the names of such files. User space sets them. */
@@ -84,14 +90,15 @@ static __always_inline int begins(const char *name, const volatile char *with)
 
 static __always_inline void tell(__u32 tgid)
 {
-	__u32 *pid = bpf_ringbuf_reserve(&mapped, sizeof(*pid), 0);
+	struct mapping *m = bpf_ringbuf_reserve(&mapped, sizeof(*m), 0);
 
-	if (!pid) {
+	if (!m) {
 		__sync_fetch_and_add(&lost, 1);
 		return;
 	}
-	*pid = tgid;
-	bpf_ringbuf_submit(pid, 0);
+	m->at = bpf_ktime_get_ns();
+	m->pid = tgid;
+	bpf_ringbuf_submit(m, 0);
 }
 
 /*

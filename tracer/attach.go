@@ -19,6 +19,7 @@ import (
 	"tt-memtrace/internal/memory"
 	"tt-memtrace/internal/metal"
 	"tt-memtrace/internal/proc"
+	"tt-memtrace/internal/watch"
 )
 
 // announcement hands the reader a process that maps the runtime.
@@ -36,8 +37,9 @@ type announcement struct {
 	process aggregator.Process
 	// image is what it ran then; nil if it could not be opened. The reader does not get it.
 	image *proc.Image
-	// seen is when the watcher saw it map something; zero if it did not.
-	seen time.Time
+	// seen is when the process mapped something (CLOCK_MONOTONIC in ns), or watch.NotSeen. It is 0 if what the process
+	// holds has to be read, whenever that was.
+	seen uint64
 	// unseen means that it was not examined: one of its records announced it. All probes were attached at covered
 	// (proc.Ticks), so a process that started later had them from its start.
 	unseen  bool
@@ -49,14 +51,14 @@ type announcement struct {
 func (t *Tracer) discover(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error {
-		return t.watch.Run(ctx, func(pid uint32) {
+		return t.watch.Run(ctx, func(pid uint32, at uint64) {
 			if t.opts.Follow != 0 {
 				t.unexamined.add(pid)
 			}
-			t.found.Add(pid)
+			t.found.AddSeen(pid, at)
 		}, t.found.Missed)
 	})
-	looks := looks{look: func(pid uint32, seen time.Time) {
+	looks := looks{look: func(pid uint32, seen uint64) {
 		if ctx.Err() == nil {
 			t.look(pid, seen)
 		}
@@ -75,7 +77,7 @@ func (t *Tracer) discover(ctx context.Context) error {
 				}
 				clear(pids)
 				for _, pid := range everyone {
-					pids[pid] = time.Time{}
+					pids[pid] = 0
 				}
 			}
 			for pid, seen := range pids {
@@ -89,27 +91,27 @@ func (t *Tracer) discover(ctx context.Context) error {
 // looks examines processes: those of one user one after the other, those of different users in parallel. A user's files
 // can delay that, and must not delay other users' processes.
 type looks struct {
-	look  func(pid uint32, seen time.Time)
+	look  func(pid uint32, seen uint64)
 	start func(func() error)
 	mu    sync.Mutex
-	// users maps each user that has a goroutine to the PIDs that it examines next, with when they were seen.
-	users map[uint32]map[uint32]time.Time
+	// users maps each user that has a goroutine to the PIDs that it examines next, with announcement.seen.
+	users map[uint32]map[uint32]uint64
 }
 
-// add queues a process of a user, which was seen to map something at this time; zero is unknown.
-func (l *looks) add(user, pid uint32, seen time.Time) {
+// add queues a process of a user; seen is as in announcement.
+func (l *looks) add(user, pid uint32, seen uint64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if next, busy := l.users[user]; busy {
-		if before, waits := next[pid]; !waits || seen.Before(before) {
-			next[pid] = seen // an unknown time is zero, before all others
+		if before, waits := next[pid]; !waits || seen < before {
+			next[pid] = seen
 		}
 		return
 	}
 	if l.users == nil {
-		l.users = map[uint32]map[uint32]time.Time{}
+		l.users = map[uint32]map[uint32]uint64{}
 	}
-	l.users[user] = map[uint32]time.Time{pid: seen}
+	l.users[user] = map[uint32]uint64{pid: seen}
 	l.start(func() error {
 		for {
 			l.mu.Lock()
@@ -119,7 +121,7 @@ func (l *looks) add(user, pid uint32, seen time.Time) {
 				l.mu.Unlock()
 				return nil
 			}
-			l.users[user] = map[uint32]time.Time{}
+			l.users[user] = map[uint32]uint64{}
 			l.mu.Unlock()
 			for pid, seen := range next {
 				l.look(pid, seen)
@@ -144,9 +146,8 @@ func (t *Tracer) inScope(pid uint32) bool {
 // lookAgain is how long to wait before examining a process again whose mappings were busy.
 const lookAgain = time.Second
 
-// look examines a process that is in scope, and attaches to the runtimes that it maps. seen is when the watcher saw it map
-// something; zero if it did not.
-func (t *Tracer) look(pid uint32, seen time.Time) {
+// look examines a process that is in scope, and attaches to the runtimes that it maps. seen is as in announcement.
+func (t *Tracer) look(pid uint32, seen uint64) {
 	if !t.inScope(pid) {
 		return
 	}
@@ -196,7 +197,7 @@ func (t *Tracer) look(pid uint32, seen time.Time) {
 	for _, m := range list {
 		again, err := t.attachTo(announcement{mapping: m, at: at, memory: mem, process: process, image: image}, seen)
 		for _, pid := range again {
-			t.look(pid, time.Time{})
+			t.look(pid, 0)
 		}
 		if err != nil {
 			t.notice(pid, err)
@@ -207,8 +208,8 @@ func (t *Tracer) look(pid uint32, seen time.Time) {
 }
 
 // lookLater queues a process again that could not be examined. It marks one of Options.PIDs until it is examined.
-func (t *Tracer) lookLater(pid uint32, seen time.Time, why error) {
-	if seen.IsZero() && slices.Contains(t.opts.PIDs, pid) {
+func (t *Tracer) lookLater(pid uint32, seen uint64, why error) {
+	if seen == 0 && slices.Contains(t.opts.PIDs, pid) {
 		t.mu.Lock()
 		t.refuse(unopened(pid), pid, discover.NotSeen(why))
 		t.mu.Unlock()
@@ -241,7 +242,7 @@ func (t *Tracer) Waiting() []uint32 {
 
 // attachTo does what attach does, and opens the mapped file if attach needs it. Most processes map a file that has probes
 // already; it stays closed.
-func (t *Tracer) attachTo(found announcement, seen time.Time) (again []uint32, err error) {
+func (t *Tracer) attachTo(found announcement, seen uint64) (again []uint32, err error) {
 	again, err = t.attach(found, mappedFile{}, seen)
 	for errors.Is(err, errNotOpened) {
 		file := t.openMapped(found.mapping)
@@ -254,7 +255,7 @@ func (t *Tracer) attachTo(found announcement, seen time.Time) (again []uint32, e
 // attach attaches the probes to a library, once for all processes or once per PID, and announces the process to the reader.
 // It returns in again the PIDs for which attaching had failed before: examine them again. It fails with errNotOpened if it
 // needs the file.
-func (t *Tracer) attach(found announcement, file mappedFile, seen time.Time) (again []uint32, err error) {
+func (t *Tracer) attach(found announcement, file mappedFile, seen uint64) (again []uint32, err error) {
 	m := found.mapping
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -271,9 +272,14 @@ func (t *Tracer) attach(found announcement, file mappedFile, seen time.Time) (ag
 		}
 		again = slices.DeleteFunc(t.accept(a.lib.ID, scope), func(pid uint32) bool { return pid == m.PID })
 	}
-	// A process that mapped the library before the probes were attached may have used it unseen. The time that counts is
-	// that of the watcher: the process may have waited long to be examined.
-	found.of, found.late, found.seen = a, mayPrecede(seen, a.probes.linked[scope]), seen
+	// A process that mapped the library before the probes were attached may have used it unseen. Its mapping counts, not
+	// when it is examined: it may have waited long for that.
+	if seen != 0 && proc.Forked(m.PID) {
+		seen = watch.NotSeen // it may have its parent's mapping of the library: what it mapped itself says nothing
+	}
+	linked := a.probes.linked[scope]
+	found.of, found.seen = a, seen
+	found.late = seen == 0 || found.process.Started <= linked.ticks && mayPrecede(seen, linked.at)
 	// Under inboxMu, because the reader must take in the announcement before the process's end, which watchExit requests.
 	// Before that it may have called exec, or ended and another one got its PID.
 	t.inboxMu.Lock()
@@ -289,14 +295,9 @@ func (t *Tracer) attach(found announcement, file mappedFile, seen time.Time) (ag
 	return again, t.reader.Flush()
 }
 
-// mappedBefore is longer than it takes until the watcher sees a process map a library.
-const mappedBefore = 2 * time.Second
-
-// mayPrecede reports whether a process that the watcher saw at this time may have mapped the library before the probes were
-// attached (linked).
-func mayPrecede(seen, linked time.Time) bool {
-	return seen.IsZero() || seen.Sub(linked) < mappedBefore
-}
+// mayPrecede reports whether a process may have mapped the library before a time (CLOCK_MONOTONIC in ns). seen is as in
+// announcement.
+func mayPrecede(seen, at uint64) bool { return seen <= at || seen == watch.NotSeen }
 
 // mappedFile is a file that a process maps: open, or with the error of opening it. The zero mappedFile was not opened yet.
 type mappedFile struct {

@@ -18,6 +18,7 @@ import (
 	"tt-memtrace/internal/memory"
 	"tt-memtrace/internal/metal"
 	"tt-memtrace/internal/proc"
+	"tt-memtrace/internal/watch"
 	"tt-memtrace/test/fixture"
 )
 
@@ -612,7 +613,7 @@ func TestAnotherProcessThanTheOneThatWasLookedAt(t *testing.T) {
 			fixture.Do(t, p, "end 0")
 		}
 		tr.tracer.mu.Unlock()
-		if _, err := tr.tracer.attachTo(looked, time.Now()); err != nil {
+		if _, err := tr.tracer.attachTo(looked, watch.NotSeen); err != nil {
 			t.Fatal(how, err)
 		}
 		image.Close()

@@ -19,8 +19,9 @@ import (
 )
 
 // A forked process calls no mmap for the library, so the tracer does not know it before its first event. If no event
-// comes, the tracer searches for it in two cases: when its parent ends, because its copies of the parent's objects
-// are its own from then on; and after a loss, because its first event may be among the lost ones.
+// comes, the tracer searches for it in three cases: when its parent ends, because its copies of the parent's objects
+// are its own from then on; after a loss, because its first event may be among the lost ones; and when its parent is
+// found to have mapped the library before the probes were attached, because its events may be from before, too.
 
 // forkSearch collects the mappings whose forked processes are wanted, and searches for all of them at once.
 type forkSearch struct {
@@ -135,7 +136,7 @@ func (r *run) findForks(of ...proc.Mapping) {
 					return slices.ContainsFunc(list, func(m proc.Mapping) bool { return m.ID == id })
 				})
 				if err == nil && slices.ContainsFunc(files, func(m proc.Mapping) bool { return wanted[place{m.ID, m.Base}] }) {
-					r.t.look(pid, time.Time{})
+					r.t.look(pid, 0)
 				}
 			}
 		}

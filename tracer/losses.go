@@ -32,7 +32,7 @@ type lossState struct {
 	// lostUncounted is how many lost records may have said that a launch was not counted.
 	lostUncounted uint64
 	// raised are the reasons that were raised on all processes, and when.
-	raised map[exact.ReasonCode]raised
+	raised map[exact.ReasonCode]moment
 }
 
 // losses emits how many records found the BPF ring buffer full since the last call.
@@ -99,16 +99,10 @@ func (r *run) losses(now bool) {
 	}
 }
 
-// raised is when a reason was raised on all processes, by the clock and in proc.Ticks.
-type raised struct {
-	at    time.Time
-	ticks uint64
-}
-
 // raiseOnAll raises a reason on all processes, because the loss may concern any of them. That includes processes that
 // are still unknown: see raiseMissed.
 func (r *run) raiseOnAll(code exact.ReasonCode) {
-	r.raised[code] = raised{time.Now(), proc.Ticks()}
+	r.raised[code] = momentNow()
 	for pid := range r.processes {
 		r.raise(pid, code)
 	}

@@ -4,10 +4,10 @@ import (
 	"os"
 	"slices"
 	"testing"
-	"time"
 
 	"tt-memtrace/aggregator"
 	"tt-memtrace/aggregator/exact"
+	"tt-memtrace/internal/watch"
 	"tt-memtrace/test/fixture"
 )
 
@@ -22,7 +22,7 @@ func TestALibraryThatIsAlsoRead(t *testing.T) {
 	fixture.Do(t, p, "alloc 100 0 0 0 4096 1024 64")
 	early.awaitProcess(p.PID)
 	fixture.Do(t, p, "read %s", path)
-	early.tracer.look(p.PID, time.Time{}) // again, as when it maps more code
+	early.tracer.look(p.PID, watch.NotSeen) // again, as when it maps more code
 	late := start(t, Options{PIDs: []uint32{p.PID}})
 	holds := func(buffers uint64) {
 		t.Helper()

@@ -6,7 +6,6 @@ import (
 	"math"
 	"os"
 	"slices"
-	"time"
 	"unsafe"
 
 	"github.com/cilium/ebpf/link"
@@ -34,7 +33,7 @@ type probeSet struct {
 	spare  []metal.Probe
 	spared bool
 	links  map[uint32][]link.Link
-	linked map[uint32]time.Time
+	linked map[uint32]moment
 	users  int // attachments
 	// interposed are the files that were looked at for functions that take the place of the library's.
 	interposed map[interposing]bool
@@ -42,6 +41,11 @@ type probeSet struct {
 	page []byte
 	test metal.Probe
 }
+
+// moment is a time on the watcher's clock (CLOCK_MONOTONIC in ns) and on that of starts of processes (proc.Ticks).
+type moment struct{ at, ticks uint64 }
+
+func momentNow() moment { return moment{proc.Now(), proc.Ticks()} }
 
 // errNotCompared is wrapped by errors that leave open whether a file has probes.
 var errNotCompared = errors.New("it is not known whether its file, which may have another name in an overlay, has probes")
@@ -88,8 +92,8 @@ func (t *Tracer) attachPoints(a *attachment, pid uint32) error {
 		delete(set.links, pid)
 		return fail(err)
 	}
-	set.linked[pid] = time.Now()
-	t.coverFrom(set.index, pid, proc.Ticks())
+	set.linked[pid] = momentNow()
+	t.coverFrom(set.index, pid, set.linked[pid].ticks)
 	return nil
 }
 
@@ -120,7 +124,7 @@ func (t *Tracer) attachSpare(a *attachment) error {
 }
 
 func newProbeSet(a *attachment, probes []metal.Probe) (*probeSet, error) {
-	s := &probeSet{id: a.lib.ID, slot: a.slot, index: a.index, probes: probes, spare: a.cover.Spare, spared: true, links: map[uint32][]link.Link{}, linked: map[uint32]time.Time{}, interposed: map[interposing]bool{}}
+	s := &probeSet{id: a.lib.ID, slot: a.slot, index: a.index, probes: probes, spare: a.cover.Spare, spared: true, links: map[uint32][]link.Link{}, linked: map[uint32]moment{}, interposed: map[interposing]bool{}}
 	var ok bool
 	if s.test, ok = a.lib.Unprobed(slices.Concat(probes, s.spare)); !ok {
 		return s, nil

@@ -13,6 +13,7 @@ import (
 	"tt-memtrace/internal/memory"
 	"tt-memtrace/internal/metal"
 	"tt-memtrace/internal/proc"
+	"tt-memtrace/internal/watch"
 )
 
 // traced is a process that maps the runtime.
@@ -44,9 +45,9 @@ type traced struct {
 	// first and last are the times of the first and the last record that was attributed to the process; 0 if there
 	// was none.
 	first, last uint64
-	seen        time.Time // when it was seen to map the library; zero if unknown
-	late        bool      // it may have used the library before the probes were attached
-	unseen      bool      // events came while some probes may have been missing, and it was not examined since
+	seen        uint64 // as in announcement
+	late        bool   // it may have used the library before the probes were attached
+	unseen      bool   // events came while some probes may have been missing, and it was not examined since
 
 	chips   *inspect.Chips
 	devices map[uint64][]aggregator.Chip
@@ -307,7 +308,7 @@ func (r *run) add(a announcement, now uint64) (p *traced, lives bool) {
 	switch {
 	case p.unseen:
 	case a.late:
-		r.read(p, true)
+		readLate(r, p)
 	case r.lost > 0 && started <= r.lossCounted:
 		// Records that were counted as lost before the process was known can be its own.
 		r.mayLack(p)
@@ -321,14 +322,23 @@ func (r *run) lookedAt(p *traced, a announcement) {
 	if a.unseen {
 		return
 	}
-	late := a.late && !p.reconciliation.read
+	late := a.late && !p.reconciliation.read && (p.unseen || a.seen != watch.NotSeen)
 	if late && !p.start.Late || p.unseen && !late {
 		p.start.Late = late
 		r.describe(p, a.at)
 	}
 	p.unseen = false
 	if late {
-		r.read(p, true)
+		readLate(r, p)
+	}
+}
+
+// readLate reads what a process held before the probes were attached. It may also have forked before: such a process is
+// not known until one of its records arrives, and may never send one.
+func readLate(r *run, p *traced) {
+	r.read(p, true)
+	if len(r.t.opts.PIDs) == 0 {
+		r.findForks(p.mapping)
 	}
 }
 

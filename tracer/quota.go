@@ -298,7 +298,7 @@ func (t *Tracer) retry() {
 	for _, r := range t.refused {
 		for pid := range r.pids {
 			if t.fits(r, inspect.Tenant(pid)) {
-				t.found.AddSeen(pid, time.Time{})
+				t.found.AddSeen(pid, 0)
 			}
 		}
 	}

@@ -129,7 +129,7 @@ func newRun(t *Tracer, sink func([]aggregator.Event)) *run {
 		forks:   forkSearch{hurry: make(chan struct{}, 1)},
 		related: map[uint32]*relations{}, marks: map[uint32]*marks{}, names: inspect.ChipNames{}, partial: map[uint32]*aggregator.CircularBuffer{},
 		sharded: sentAhead[bpf.MemtraceTtSharded]{}, perCore: sentAhead[bpf.MemtraceTtPerCore]{}, unsizedOf: map[uint32]bool{}, stacks: newStacks(),
-		lossState: lossState{raised: map[exact.ReasonCode]raised{}}, launchState: launchState{exited: map[uint32]uint64{}},
+		lossState: lossState{raised: map[exact.ReasonCode]moment{}}, launchState: launchState{exited: map[uint32]uint64{}},
 		operationState: operationState{callers: map[proc.FileVersion]*metal.Launchers{}},
 	}
 }

@@ -359,7 +359,7 @@ func (t *Tracer) start() error {
 		}
 	}
 	for _, pid := range pids {
-		t.look(pid, time.Time{})
+		t.look(pid, 0)
 	}
 	return nil
 }

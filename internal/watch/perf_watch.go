@@ -36,9 +36,10 @@ type perfBuffer struct {
 	meta *unix.PerfEventMmapPage
 }
 
-// mapped is one executable mapping. Its content is untrusted.
+// mapped is one executable mapping, and when it was made (CLOCK_MONOTONIC in ns). Its content is untrusted.
 type mapped struct {
 	pid  uint32
+	at   uint64
 	path string
 }
 
@@ -62,8 +63,10 @@ func watchByPerf(anyName bool, of []uint32) (*perfWatch, error) {
 	}
 	attr := unix.PerfEventAttr{
 		Type: unix.PERF_TYPE_SOFTWARE, Config: unix.PERF_COUNT_SW_DUMMY,
-		Size: uint32(unsafe.Sizeof(unix.PerfEventAttr{})),
-		Bits: unix.PerfBitMmap | unix.PerfBitMmap2 | unix.PerfBitWatermark, Wakeup: 1,
+		Size: uint32(unsafe.Sizeof(unix.PerfEventAttr{})), Wakeup: 1,
+		Bits: unix.PerfBitMmap | unix.PerfBitMmap2 | unix.PerfBitWatermark |
+			unix.PerfBitSampleIDAll | unix.PerfBitUseClockID,
+		Sample_type: unix.PERF_SAMPLE_TIME, Clockid: unix.CLOCK_MONOTONIC,
 	}
 	for cpu := range possibleCPUs() {
 		fd, err := unix.PerfEventOpen(&attr, -1, cpu, -1, unix.PERF_FLAG_FD_CLOEXEC)
@@ -113,23 +116,23 @@ func (w *perfWatch) Close() error {
 // perfPause is how much later a mapping may be seen because of that.
 const perfPause = 5 * time.Millisecond
 
-func (w *perfWatch) Run(ctx context.Context, seen func(pid uint32), missed func()) error {
+func (w *perfWatch) Run(ctx context.Context, seen func(pid uint32, at uint64), missed func()) error {
 	var mu sync.Mutex
-	one := func(pid uint32) {
+	one := func(pid uint32, at uint64) {
 		mu.Lock()
 		defer mu.Unlock()
-		seen(pid)
+		seen(pid, at)
 	}
 	interesting := func(m mapped) {
 		if w.any || discover.Candidate(m.path) {
-			one(m.pid)
+			one(m.pid, m.at)
 		}
 	}
 	var looking sync.WaitGroup
 	defer looking.Wait()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	looking.Go(func() { lookForHolders(ctx, w.of, one) })
+	looking.Go(func() { lookForHolders(ctx, w.of, func(pid uint32) { one(pid, NotSeen) }) })
 	stop := context.AfterFunc(ctx, func() {
 		unix.Write(w.wake, []byte{1, 0, 0, 0, 0, 0, 0, 0})
 	})
@@ -266,15 +269,20 @@ func (r *perfBuffer) drain(seen func(mapped), missed func()) {
 }
 
 // mmap2Path is the offset of the path in a PERF_RECORD_MMAP2: header, pid and tid, address, length, offset, device,
-// inode, its generation, protection, flags.
-const mmap2Path = 8 + 8 + 3*8 + 8 + 8 + 8 + 8
+// inode, its generation, protection, flags. mmap2Time is the length of the time at the record's end.
+const (
+	mmap2Path = 8 + 8 + 3*8 + 8 + 8 + 8 + 8
+	mmap2Time = 8
+)
 
 func parseMmap2(b []byte) (mapped, bool) {
-	if len(b) <= mmap2Path {
+	end := len(b) - mmap2Time
+	if end <= mmap2Path {
 		return mapped{}, false
 	}
-	path, _, _ := bytes.Cut(b[mmap2Path:], []byte{0})
-	return mapped{pid: binary.LittleEndian.Uint32(b[8:]), path: string(path)}, true
+	path, _, _ := bytes.Cut(b[mmap2Path:end], []byte{0})
+	pid, at := binary.LittleEndian.Uint32(b[8:]), binary.LittleEndian.Uint64(b[end:])
+	return mapped{pid, at, string(path)}, true
 }
 
 func possibleCPUs() int {

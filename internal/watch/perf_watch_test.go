@@ -12,6 +12,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// mappedAt is the time in all records.
+const mappedAt = 1<<40 + 5
+
 // mmap2 is a PERF_RECORD_MMAP2 as the kernel writes it.
 func mmap2(pid uint32, path string) []byte {
 	b := make([]byte, mmap2Path, mmap2Path+len(path)+8)
@@ -22,7 +25,7 @@ func mmap2(pid uint32, path string) []byte {
 	for len(b)%8 != 0 {
 		b = append(b, 0)
 	}
-	return header(b, unix.PERF_RECORD_MMAP2)
+	return header(binary.LittleEndian.AppendUint64(b, mappedAt), unix.PERF_RECORD_MMAP2)
 }
 
 func header(b []byte, kind uint32) []byte {
@@ -32,21 +35,24 @@ func header(b []byte, kind uint32) []byte {
 }
 
 func TestParseMmap2(t *testing.T) {
+	longest := strings.Repeat("x", 4095)
+	endless := binary.LittleEndian.AppendUint64(append(mmap2(7, "")[:mmap2Path], "/abc"...), mappedAt)
 	for _, test := range []struct {
 		name   string
 		record []byte
 		want   mapped
 		ok     bool
 	}{
-		{"a library", mmap2(7, "/a/libtt_metal.so"), mapped{7, "/a/libtt_metal.so"}, true},
-		{"no path", mmap2(7, ""), mapped{7, ""}, true},
-		{"a path of 7 bytes, the rest is zero", mmap2(7, "/a/b.so"), mapped{7, "/a/b.so"}, true},
-		{"a path of 8 bytes, zeros follow", mmap2(7, "/a/bc.so"), mapped{7, "/a/bc.so"}, true},
-		{"anonymous memory", mmap2(1<<32-1, "//anon"), mapped{1<<32 - 1, "//anon"}, true},
-		{"no text at all", mmap2(7, "/\xff\xfe\n\x1b[2J"), mapped{7, "/\xff\xfe\n\x1b[2J"}, true},
-		{"a path without an end", append(mmap2(7, "")[:mmap2Path], "/abc"...), mapped{7, "/abc"}, true},
-		{"the longest path", mmap2(7, strings.Repeat("x", 4095)), mapped{7, strings.Repeat("x", 4095)}, true},
+		{"a library", mmap2(7, "/a/libtt_metal.so"), mapped{7, mappedAt, "/a/libtt_metal.so"}, true},
+		{"no path", mmap2(7, ""), mapped{7, mappedAt, ""}, true},
+		{"a path of 7 bytes, the rest is zero", mmap2(7, "/a/b.so"), mapped{7, mappedAt, "/a/b.so"}, true},
+		{"a path of 8 bytes, zeros follow", mmap2(7, "/a/bc.so"), mapped{7, mappedAt, "/a/bc.so"}, true},
+		{"anonymous memory", mmap2(1<<32-1, "//anon"), mapped{1<<32 - 1, mappedAt, "//anon"}, true},
+		{"no text at all", mmap2(7, "/\xff\xfe\n\x1b[2J"), mapped{7, mappedAt, "/\xff\xfe\n\x1b[2J"}, true},
+		{"a path without an end", endless, mapped{7, mappedAt, "/abc"}, true},
+		{"the longest path", mmap2(7, longest), mapped{7, mappedAt, longest}, true},
 		{"nothing behind the fixed part", mmap2(7, "")[:mmap2Path], mapped{}, false},
+		{"a time alone behind it", mmap2(7, "")[:mmap2Path+mmap2Time], mapped{}, false},
 		{"only a header", mmap2(7, "/a")[:8], mapped{}, false},
 		{"nothing", nil, mapped{}, false},
 	} {

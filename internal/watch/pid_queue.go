@@ -3,28 +3,28 @@ package watch
 import (
 	"context"
 	"sync"
-	"time"
 )
 
 // PIDQueue holds processes that were seen to map something, until they are examined.
 type PIDQueue struct {
 	mu   sync.Mutex
-	pids map[uint32]time.Time // when each was first seen since it was last examined
+	pids map[uint32]uint64 // when each first mapped something since it was last examined, or NotSeen
 	all  bool
 	wake chan struct{} // holds at most one
 }
 
 func NewPIDQueue() *PIDQueue {
-	return &PIDQueue{pids: map[uint32]time.Time{}, wake: make(chan struct{}, 1)}
+	return &PIDQueue{pids: map[uint32]uint64{}, wake: make(chan struct{}, 1)}
 }
 
-func (f *PIDQueue) Add(pid uint32) { f.AddSeen(pid, time.Now()) }
+// Add adds a process that was not seen to map something.
+func (f *PIDQueue) Add(pid uint32) { f.AddSeen(pid, NotSeen) }
 
-// AddSeen adds a process that was seen to map something at a time (zero if unknown), and that could not be examined.
-func (f *PIDQueue) AddSeen(pid uint32, seen time.Time) {
+// AddSeen adds a process that mapped something at a time (CLOCK_MONOTONIC in ns); 0 is before all others.
+func (f *PIDQueue) AddSeen(pid uint32, at uint64) {
 	f.mu.Lock()
-	if first, before := f.pids[pid]; !before || seen.Before(first) {
-		f.pids[pid] = seen
+	if first, before := f.pids[pid]; !before || at < first {
+		f.pids[pid] = at
 	}
 	f.mu.Unlock()
 	f.signal()
@@ -45,8 +45,9 @@ func (f *PIDQueue) signal() {
 	}
 }
 
-// Wait returns the processes added since the last call, with when each was first seen, or the context's error.
-func (f *PIDQueue) Wait(ctx context.Context) (pids map[uint32]time.Time, all bool, err error) {
+// Wait returns the processes added since the last call, with when each first mapped something (NotSeen if nobody saw
+// it), or the context's error.
+func (f *PIDQueue) Wait(ctx context.Context) (pids map[uint32]uint64, all bool, err error) {
 	select {
 	case <-f.wake:
 	case <-ctx.Done():
@@ -55,6 +56,6 @@ func (f *PIDQueue) Wait(ctx context.Context) (pids map[uint32]time.Time, all boo
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	pids, all = f.pids, f.all
-	f.pids, f.all = map[uint32]time.Time{}, false
+	f.pids, f.all = map[uint32]uint64{}, false
 	return pids, all, nil
 }

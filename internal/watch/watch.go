@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"math"
 	"os"
 	"path/filepath"
 
@@ -22,11 +23,15 @@ import (
 
 // Watcher reports processes that map a device, or a file that may hold the runtime, as it happens.
 type Watcher interface {
-	// Run calls seen for each such process until the context ends, and missed if it could not see some.
-	Run(ctx context.Context, seen func(pid uint32), missed func()) error
+	// Run calls seen for each such process until the context ends, and missed if it could not see some. at is when the
+	// process mapped the file or device (CLOCK_MONOTONIC in ns), or NotSeen.
+	Run(ctx context.Context, seen func(pid uint32, at uint64), missed func()) error
 	// Close ends the watch. Do not call it while Run runs.
 	Close() error
 }
+
+// NotSeen is the time of a mapping that was not seen as it happened.
+const NotSeen = math.MaxUint64
 
 // Mappings watches for mappings of devices, and of files with the runtime's name or, with anyName, any name. It
 // prefers a BPF program, which does not wake the tracer for other files. If the host kernel permits none on its
@@ -103,7 +108,7 @@ func (w *programWatch) Close() error {
 	return w.objects.Close()
 }
 
-func (w *programWatch) Run(ctx context.Context, seen func(pid uint32), missed func()) error {
+func (w *programWatch) Run(ctx context.Context, seen func(pid uint32, at uint64), missed func()) error {
 	stop := context.AfterFunc(ctx, func() { w.reader.Flush() })
 	defer stop()
 	var record ringbuf.Record
@@ -120,7 +125,7 @@ func (w *programWatch) Run(ctx context.Context, seen func(pid uint32), missed fu
 		if err != nil {
 			return fmt.Errorf("watching mappings: %w", err)
 		}
-		seen(binary.LittleEndian.Uint32(record.RawSample))
+		seen(uint32(binary.LittleEndian.Uint64(record.RawSample[8:])), binary.LittleEndian.Uint64(record.RawSample))
 		// Records are lost only if the ring is full. By now all of it is read, or the rest wakes this loop again.
 		if record.Remaining > 0 {
 			continue

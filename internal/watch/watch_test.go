@@ -40,19 +40,27 @@ func TestWatchSeesALibraryBeingLoaded(t *testing.T) {
 			worked++
 			user, stranger := fixture.Launch(t), fixture.Launch(t)
 			fixture.Do(t, stranger, "open %s", other)
+			before := uint64(proc.Monotonic())
 			fixture.Do(t, user, "open %s", lib)
+			after, at := uint64(proc.Monotonic()), uint64(0)
 			var seen []uint32
 			all := func() bool {
 				return slices.Contains(seen, user.PID) && (!anyName || slices.Contains(seen, stranger.PID))
 			}
 			ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
-			err = w.Run(ctx, func(pid uint32) {
+			err = w.Run(ctx, func(pid uint32, when uint64) {
+				if pid == user.PID {
+					at = when
+				}
 				if seen = append(seen, pid); all() {
 					cancel()
 				}
 			}, func() {})
 			cancel()
 			w.Close()
+			if at < before || at > after {
+				t.Errorf("%s, any name %t: mapped between %d and %d, reported at %d", name, anyName, before, after, at)
+			}
 			if err != nil || !all() || !anyName && slices.Contains(seen, stranger.PID) {
 				t.Errorf("%s, any name %t: saw %d of %d and %d, error %v", name, anyName, seen, user.PID, stranger.PID, err)
 			}
@@ -83,7 +91,7 @@ func TestWatchSeesDevices(t *testing.T) {
 		fixture.Do(t, holder, "map %s", fixture.Device)
 		var seen []uint32
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-		err = w.Run(ctx, func(pid uint32) {
+		err = w.Run(ctx, func(pid uint32, _ uint64) {
 			if seen = append(seen, pid); pid == holder.PID {
 				cancel()
 			}
@@ -166,7 +174,7 @@ func TestWatchReportsWhatItMissed(t *testing.T) {
 			}
 		})
 		seen, missed := 0, 0
-		err = w.Run(ctx, func(uint32) {
+		err = w.Run(ctx, func(uint32, uint64) {
 			if seen++; missed > 0 {
 				cancel()
 			}
