@@ -27,6 +27,7 @@ func (r *run) apply(rd *reading, superseded bool) {
 	}
 	scan := rd.result.Scan
 	scan.First, scan.Touched = rd.first, rd.touched
+	scan.BlocksDisagree = rd.result.BlocksDisagree(rd.touched)
 	scan.BuffersOnly, scan.Began = rd.buffersOnly, rd.since
 	scan.Partial = superseded || rd.lacks(whole, told)
 	if why := rd.result.Unsearched; why != nil && !b.failureNoticed && proc.Alive(p.mapping.PID) {

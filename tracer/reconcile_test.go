@@ -1,7 +1,10 @@
 package tracer
 
 import (
+	"slices"
 	"testing"
+
+	"golang.org/x/sys/unix"
 
 	"tt-memtrace/aggregator"
 	"tt-memtrace/bpf"
@@ -57,6 +60,28 @@ func TestDeviceOpenedWhileItIsRead(t *testing.T) {
 		described := len(scan.Devices) == 1 && scan.Devices[0].Opened.Arch == "blackhole"
 		if described == opens {
 			t.Errorf("it opens: %t; it is described as it was read: %t", opens, described)
+		}
+	}
+}
+
+// An allocator that ends during a scan has no lists of blocks any more. If they could not be read, that contradicts
+// nothing.
+func TestAllocatorEndsWhileItsBlocksAreRead(t *testing.T) {
+	const pid, allocator = 7, 0x2000
+	for _, ends := range []bool{false, true} {
+		p := &traced{mapping: proc.Mapping{PID: pid}, allocators: map[uint64]bool{allocator: true}}
+		r := newRun(&Tracer{}, nil)
+		r.processes[pid], r.related[pid] = p, &relations{}
+		rd := &reading{of: p, buffersOnly: true, result: &inspect.ProcessScan{}}
+		rd.result.UnreadBlocks = map[uint64]error{allocator: unix.EFAULT}
+		p.reconciliation.now, rd.touched = rd, map[uint64]struct{}{}
+		if ends {
+			r.object(origin{pid: pid, time: 1}, bpf.MemtraceTtKindTT_ALLOCATOR_GONE, 0, allocator)
+		}
+		r.merge(rd)
+		i := slices.IndexFunc(r.batch, func(e aggregator.Event) bool { return e.Kind == aggregator.AllocatorsScanned })
+		if i < 0 || (r.batch[i].Scan.BlocksDisagree == "") != ends {
+			t.Errorf("it ends: %t; %+v", ends, r.batch)
 		}
 	}
 }

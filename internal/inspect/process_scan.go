@@ -32,6 +32,10 @@ type ProcessScan struct {
 	Found []uint64
 	// UnreadAllocators are allocators whose buffers could not be read.
 	UnreadAllocators []uint64
+	// UnreadBlocks says why an allocator's lists of blocks could not be read, by allocator. disputed is what lists and
+	// buffers do not agree on.
+	UnreadBlocks map[uint64]error
+	disputed     string
 	// Programs are those that were not known. UnreadPrograms could not be read.
 	Programs       []Program
 	UnreadPrograms []uint64
@@ -288,19 +292,33 @@ func (in *Inspector) ScanAllocators(b *ProcessScan, layout *metal.Layout, alloca
 		if b.Devices == nil || b.mayCount(a, live) {
 			disputes = append(disputes, c.disputes...)
 			if c.unread != nil {
-				b.Scan.BlocksDisagree = fmt.Sprintf("the blocks of the allocator at %#x could not be read: %v",
-					a, c.unread)
+				if b.UnreadBlocks == nil {
+					b.UnreadBlocks = map[uint64]error{}
+				}
+				b.UnreadBlocks[a] = c.unread
 			}
 		}
 		b.Scan.PersistentL1 = cmp.Or(b.Scan.PersistentL1, in.persistentL1(a, arena))
 		b.freedTogether = b.freedTogether || c.dropped
 		b.Scan.Buffers = append(b.Scan.Buffers, live...)
 	}
-	b.Scan.BlocksDisagree = cmp.Or(b.Scan.BlocksDisagree, describeDisputes(notMirrored(disputes, b.Scan.Buffers)))
+	b.disputed = describeDisputes(notMirrored(disputes, b.Scan.Buffers))
+	b.Scan.BlocksDisagree = b.BlocksDisagree(nil)
 	if len(b.Scan.Allocators) == 0 {
 		return failed
 	}
 	return nil
+}
+
+// BlocksDisagree says what the allocators' buffers and lists of blocks do not agree on; empty if nothing. It leaves out
+// lists that could not be read of allocators in ended: they ended during the scan.
+func (b *ProcessScan) BlocksDisagree(ended map[uint64]struct{}) string {
+	for _, a := range slices.Sorted(maps.Keys(b.UnreadBlocks)) {
+		if _, ended := ended[a]; !ended {
+			return fmt.Sprintf("the blocks of the allocator at %#x could not be read: %v", a, b.UnreadBlocks[a])
+		}
+	}
+	return b.disputed
 }
 
 // UnreadBut counts the programs that could not be read, except those in made.

@@ -551,7 +551,8 @@ func (in *Inspector) buildsIn(chip uint32) (root string, err error) {
 	return "", nil
 }
 
-// isPlaced reports whether a program's circular buffers have addresses.
+// isPlaced reports whether a program's circular buffers have addresses. It is for releases up to 0.69 (see placedOn),
+// which return a reference to a std::vector; later ones return a std::span, as keepPlaces reads it.
 func (in *Inspector) isPlaced(program uint64) bool {
 	list, err := in.call(metal.CircularList, program)
 	if err != nil {
