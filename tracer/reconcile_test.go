@@ -79,7 +79,7 @@ func TestAllocatorEndsWhileItsBlocksAreRead(t *testing.T) {
 			r.object(origin{pid: pid, time: 1}, bpf.MemtraceTtKindTT_ALLOCATOR_GONE, 0, allocator)
 		}
 		r.merge(rd)
-		i := slices.IndexFunc(r.batch, func(e aggregator.Event) bool { return e.Kind == aggregator.AllocatorsScanned })
+		i := slices.IndexFunc(r.batch, func(e aggregator.Event) bool { return e.Kind == aggregator.Scanned })
 		if i < 0 || (r.batch[i].Scan.BlocksDisagree == "") != ends {
 			t.Errorf("it ends: %t; %+v", ends, r.batch)
 		}
